@@ -1,0 +1,3 @@
+module github.com/purelb/purelb-operator
+
+go 1.26.0
