@@ -1,0 +1,269 @@
+package v1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Values of LBNodeAgentLocal that have a meaning of their own.
+const (
+	// InterfaceDefault, as localInterface, is for each family the interface of
+	// the default route with the lowest metric.
+	InterfaceDefault = "default"
+	// DefaultDummyInterface is the usual name of the virtual interface.
+	DefaultDummyInterface = "kube-lb0"
+)
+
+// GARPConfig says how a node tells its link of a Local address that it has
+// just added: gratuitous ARP for IPv4, unsolicited neighbour advertisement for
+// IPv6.
+type GARPConfig struct {
+	// enabled switches the announcements on.
+	// +optional
+	// +kubebuilder:default=true
+	Enabled *bool `json:"enabled,omitempty"`
+
+	// initialDelay between adding the address and the first announcement.
+	// +optional
+	// +kubebuilder:default="0s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s') && duration(self) <= duration('10s')",message="must be from 0s to 10s"
+	InitialDelay *metav1.Duration `json:"initialDelay,omitempty"`
+
+	// count is how many announcements are sent for each address added.
+	// +optional
+	// +kubebuilder:default=3
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=10
+	Count *int32 `json:"count,omitempty"`
+
+	// interval between announcements. Receivers may ignore one that comes
+	// within a second of another (neighbour locktime), so repeats matter.
+	// +optional
+	// +kubebuilder:default="500ms"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('100ms') && duration(self) <= duration('10s')",message="must be from 100ms to 10s"
+	Interval *metav1.Duration `json:"interval,omitempty"`
+}
+
+// ProbeConfig says how a node asks its link, before it claims a Local address,
+// whether somebody has it already (RFC 5227 ARP probe, neighbour
+// solicitation).
+type ProbeConfig struct {
+	// enabled switches probing on. Without it a node cannot see that another
+	// device, or a node whose agent is away, still has the address.
+	// +optional
+	// +kubebuilder:default=true
+	Enabled *bool `json:"enabled,omitempty"`
+
+	// count is how many probes are sent before the address is claimed.
+	// +optional
+	// +kubebuilder:default=2
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=10
+	Count *int32 `json:"count,omitempty"`
+
+	// interval is how long each probe waits for an answer.
+	// +optional
+	// +kubebuilder:default="100ms"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('10ms') && duration(self) <= duration('5s')",message="must be from 10ms to 5s"
+	Interval *metav1.Duration `json:"interval,omitempty"`
+}
+
+// InterfaceAddressConfig says how addresses are put on one kind of interface.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.validLifetime) || self.validLifetime == 0 || self.validLifetime >= 60",message="must be 0 (forever) or at least 60 seconds",fieldPath=".validLifetime"
+// +kubebuilder:validation:XValidation:rule="!has(self.preferredLifetime) || self.preferredLifetime == 0 || self.preferredLifetime >= 60",message="must be 0 (same as validLifetime) or at least 60 seconds",fieldPath=".preferredLifetime"
+// +kubebuilder:validation:XValidation:rule="!has(self.validLifetime) || !has(self.preferredLifetime) || self.validLifetime == 0 || self.preferredLifetime <= self.validLifetime",message="must not be longer than validLifetime",fieldPath=".preferredLifetime"
+type InterfaceAddressConfig struct {
+	// validLifetime in seconds: 0 is forever, else at least 60. A finite
+	// lifetime is renewed at a third of it; the address of an agent that has
+	// died fades out with it.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
+	ValidLifetime *int32 `json:"validLifetime,omitempty"`
+
+	// preferredLifetime in seconds, at most validLifetime; 0 is the same as
+	// validLifetime. It has no effect on IPv6 addresses on a node's own
+	// interface: those always have none, so that the node never uses them as a
+	// source address.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
+	PreferredLifetime *int32 `json:"preferredLifetime,omitempty"`
+
+	// noPrefixRoute keeps the kernel from adding a route to the subnet with
+	// the address.
+	// +optional
+	NoPrefixRoute *bool `json:"noPrefixRoute,omitempty"`
+}
+
+// AddressConfig says how addresses are put on interfaces.
+type AddressConfig struct {
+	// localInterface is for Local addresses.
+	// +optional
+	// +kubebuilder:default={validLifetime: 300, preferredLifetime: 300, noPrefixRoute: true}
+	LocalInterface *InterfaceAddressConfig `json:"localInterface,omitempty"`
+
+	// dummyInterface is for Virtual addresses.
+	// +optional
+	// +kubebuilder:default={validLifetime: 0, preferredLifetime: 0, noPrefixRoute: false}
+	DummyInterface *InterfaceAddressConfig `json:"dummyInterface,omitempty"`
+}
+
+// InterfaceName is the name of a Linux network interface.
+//
+// +kubebuilder:validation:MinLength=1
+// +kubebuilder:validation:MaxLength=15
+// +kubebuilder:validation:Pattern=`^[^/\s:]+$`
+type InterfaceName string
+
+// LBNodeAgentLocal says how an agent uses its node's interfaces.
+type LBNodeAgentLocal struct {
+	// localInterface selects the interfaces for Local addresses: "default", for
+	// each family the interface of the default route with the lowest metric, or
+	// a regular expression (RE2) that matches the whole name.
+	// +optional
+	// +kubebuilder:default=default
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	LocalInterface string `json:"localInterface,omitempty"`
+
+	// interfaces selects further interfaces, by name.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=32
+	Interfaces []InterfaceName `json:"interfaces,omitempty"`
+
+	// dummyInterface is the interface for Virtual addresses; the agent makes it
+	// if it is missing.
+	// +optional
+	// +kubebuilder:default=kube-lb0
+	DummyInterface InterfaceName `json:"dummyInterface,omitempty"`
+
+	// garpConfig is how the link is told of an address that was added.
+	// +optional
+	// +kubebuilder:default={}
+	GARPConfig *GARPConfig `json:"garpConfig,omitempty"`
+
+	// probeConfig is how the link is asked before an address is claimed.
+	// +optional
+	// +kubebuilder:default={}
+	ProbeConfig *ProbeConfig `json:"probeConfig,omitempty"`
+
+	// addressConfig is lifetimes and routes of addresses.
+	// +optional
+	// +kubebuilder:default={}
+	AddressConfig *AddressConfig `json:"addressConfig,omitempty"`
+}
+
+// LBNodeAgentSpec says which nodes run an agent and how it works.
+type LBNodeAgentSpec struct {
+	// nodeSelector selects nodes by their labels; empty selects all. Where
+	// several LBNodeAgents select a node, one with a selector beats one
+	// without, then the first by name.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+
+	// local is how the agent uses the node's interfaces.
+	// +optional
+	// +kubebuilder:default={}
+	Local *LBNodeAgentLocal `json:"local,omitempty"`
+
+	// image of the agent; the manager's own if absent.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Image string `json:"image,omitempty"`
+
+	// imagePullPolicy of the agent's pods.
+	// +optional
+	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
+	ImagePullPolicy corev1.PullPolicy `json:"imagePullPolicy,omitempty"`
+
+	// resources of the agent's container.
+	// +optional
+	// +kubebuilder:default={requests: {cpu: "10m", memory: "32Mi"}, limits: {memory: "128Mi"}}
+	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
+
+	// tolerations of the agent's pods. Absent, they run on control plane nodes
+	// too, and stay where a node is not ready or unreachable.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
+
+	// priorityClassName of the agent's pods.
+	// +optional
+	// +kubebuilder:default=system-node-critical
+	// +kubebuilder:validation:MaxLength=253
+	PriorityClassName string `json:"priorityClassName,omitempty"`
+
+	// logLevel of the agent.
+	// +optional
+	// +kubebuilder:default=info
+	// +kubebuilder:validation:Enum=error;info;debug
+	LogLevel string `json:"logLevel,omitempty"`
+}
+
+// LBNodeAgentStatus is what the manager made of the LBNodeAgent.
+type LBNodeAgentStatus struct {
+	// observedGeneration is the generation that this status is about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// desiredNodes is how many nodes are to run this agent.
+	DesiredNodes int32 `json:"desiredNodes"`
+
+	// readyNodes is on how many of them it is ready.
+	ReadyNodes int32 `json:"readyNodes"`
+
+	// conditions; Ready says whether all those agents run as specified.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=8
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// LBNodeAgent says which nodes announce addresses and how their agent works.
+// The manager runs one DaemonSet for each.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=lbna;lbnas,categories=purelb
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=`.status.desiredNodes`
+// +kubebuilder:printcolumn:name="Nodes Ready",type=integer,JSONPath=`.status.readyNodes`
+// +kubebuilder:printcolumn:name="Interface",type=string,JSONPath=`.spec.local.localInterface`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="the name must be at most 63 characters: it becomes a label of Nodes"
+type LBNodeAgent struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is which nodes, and how.
+	// +optional
+	// +kubebuilder:default={}
+	Spec LBNodeAgentSpec `json:"spec,omitempty"`
+
+	// status is what the manager made of it.
+	// +optional
+	// +kubebuilder:default={desiredNodes: 0, readyNodes: 0, conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "Not looked at yet", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
+	Status LBNodeAgentStatus `json:"status,omitempty"`
+}
+
+// LBNodeAgentList is a list of LBNodeAgents.
+//
+// +kubebuilder:object:root=true
+type LBNodeAgentList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []LBNodeAgent `json:"items"`
+}

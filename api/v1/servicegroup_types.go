@@ -1,0 +1,327 @@
+package v1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// AddressPool is one range of addresses of one family.
+//
+// +kubebuilder:validation:XValidation:rule="isCIDR(self.subnet)",message="must be a subnet in CIDR form, such as 192.168.1.0/24 or fd00:1::/64",fieldPath=".subnet"
+// +kubebuilder:validation:XValidation:rule="!isCIDR(self.subnet) || string(cidr(self.subnet)) == string(cidr(self.subnet).masked())",messageExpression="'has bits set beyond its prefix length; did you mean ' + string(cidr(self.subnet).masked()) + '?'",message="has bits set beyond its prefix length",fieldPath=".subnet"
+type AddressPool struct {
+	// pool is the addresses to hand out: a CIDR, a range first-last, or one
+	// address. A CIDR with host bits means from the address as written to the
+	// last of its prefix.
+	// +kubebuilder:validation:MinLength=2
+	// +kubebuilder:validation:MaxLength=96
+	Pool string `json:"pool"`
+
+	// subnet is the CIDR of the network that the pool is part of, without host
+	// bits.
+	// +kubebuilder:validation:MinLength=4
+	// +kubebuilder:validation:MaxLength=43
+	Subnet string `json:"subnet"`
+
+	// aggregation is the mask that a virtual address gets: "default" or absent
+	// for the subnet's, else /1 to /32 for IPv4 and /1 to /128 for IPv6.
+	// +optional
+	Aggregation Aggregation `json:"aggregation,omitempty"`
+}
+
+// Aggregation is "default" or a mask such as /32.
+//
+// +kubebuilder:validation:MaxLength=7
+// +kubebuilder:validation:XValidation:rule="self.matches('^(|default|/([1-9]|[1-9][0-9]|1[01][0-9]|12[0-8]))$')",message="must be \"default\" or a mask from /1 to /32 for IPv4 or /1 to /128 for IPv6, such as /32"
+type Aggregation string
+
+// PoolSet is the ranges of a group, in every form that users have written
+// them in since the first release. Within one family, ranges are tried in the
+// order of the list, then the single pool.
+//
+// +kubebuilder:validation:XValidation:rule="!(has(self.multiPool) && self.multiPool && has(self.balancePools) && self.balancePools)",message="multiPool and balancePools exclude each other"
+// +kubebuilder:validation:XValidation:rule="has(self.pool) == has(self.subnet)",message="pool and subnet go together"
+// +kubebuilder:validation:XValidation:rule="!has(self.aggregation) || has(self.pool)",message="aggregation needs pool and subnet beside it"
+// +kubebuilder:validation:XValidation:rule="has(self.v4pools) || has(self.v6pools) || has(self.v4pool) || has(self.v6pool) || has(self.pool)",message="at least one pool is needed: v4pools, v6pools, v4pool, v6pool, or pool with subnet"
+type PoolSet struct {
+	// v4pools is the IPv4 ranges.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:XValidation:rule="self.all(p, !isCIDR(p.subnet) || cidr(p.subnet).ip().family() == 4)",message="every subnet must be IPv4; IPv6 goes under v6pools"
+	// +kubebuilder:validation:XValidation:rule="self.all(p, !has(p.aggregation) || p.aggregation.matches('^(|default|/([1-9]|[12][0-9]|3[0-2]))$'))",message="aggregation must be \"default\" or from /1 to /32"
+	V4Pools []AddressPool `json:"v4pools,omitempty"`
+
+	// v6pools is the IPv6 ranges.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:XValidation:rule="self.all(p, !isCIDR(p.subnet) || cidr(p.subnet).ip().family() == 6)",message="every subnet must be IPv6; IPv4 goes under v4pools"
+	V6Pools []AddressPool `json:"v6pools,omitempty"`
+
+	// v4pool is a single IPv4 range; it counts as appended to v4pools.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="!isCIDR(self.subnet) || cidr(self.subnet).ip().family() == 4",message="must be IPv4; IPv6 goes under v6pool",fieldPath=".subnet"
+	// +kubebuilder:validation:XValidation:rule="!has(self.aggregation) || self.aggregation.matches('^(|default|/([1-9]|[12][0-9]|3[0-2]))$')",message="must be \"default\" or from /1 to /32",fieldPath=".aggregation"
+	V4Pool *AddressPool `json:"v4pool,omitempty"`
+
+	// v6pool is a single IPv6 range; it counts as appended to v6pools.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="!isCIDR(self.subnet) || cidr(self.subnet).ip().family() == 6",message="must be IPv6; IPv4 goes under v4pool",fieldPath=".subnet"
+	V6Pool *AddressPool `json:"v6pool,omitempty"`
+
+	// pool is the oldest form: one range of either family, used only if its
+	// family has no other.
+	// +optional
+	// +kubebuilder:validation:MinLength=2
+	// +kubebuilder:validation:MaxLength=96
+	Pool string `json:"pool,omitempty"`
+
+	// subnet is the subnet of pool, without host bits.
+	// +optional
+	// +kubebuilder:validation:MinLength=4
+	// +kubebuilder:validation:MaxLength=43
+	// +kubebuilder:validation:XValidation:rule="isCIDR(self)",message="must be a subnet in CIDR form, such as 192.168.1.0/24 or fd00:1::/64"
+	// +kubebuilder:validation:XValidation:rule="!isCIDR(self) || string(cidr(self)) == string(cidr(self).masked())",messageExpression="'has bits set beyond its prefix length; did you mean ' + string(cidr(self).masked()) + '?'",message="has bits set beyond its prefix length"
+	Subnet string `json:"subnet,omitempty"`
+
+	// aggregation is the mask for addresses of pool.
+	// +optional
+	Aggregation Aggregation `json:"aggregation,omitempty"`
+
+	// multiPool gives a Service one address from every range that some node can
+	// announce, instead of one of each family.
+	// +optional
+	MultiPool bool `json:"multiPool,omitempty"`
+
+	// balancePools takes each address from the range with the fewest in use,
+	// instead of the first with a free one.
+	// +optional
+	BalancePools bool `json:"balancePools,omitempty"`
+}
+
+// LocalPools is ranges that are announced by subnet: on one node's interface
+// where a node has one in the address's subnet, else on every node's virtual
+// interface.
+type LocalPools struct {
+	PoolSet `json:",inline"`
+
+	// skipIPv6DAD lets a node claim an IPv6 address without first probing
+	// whether somebody else has it.
+	// +optional
+	SkipIPv6DAD bool `json:"skipIPv6DAD,omitempty"`
+}
+
+// RemotePools is ranges that are always announced on every node's virtual
+// interface, for routers to reach.
+type RemotePools struct {
+	PoolSet `json:",inline"`
+}
+
+// NetboxPools is a NetBox instance to ask for addresses, one at a time.
+// It is validated but not served yet: a group with it is not Ready.
+type NetboxPools struct {
+	// url of the NetBox instance.
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule="isURL(self) && (url(self).getScheme() == 'https' || url(self).getScheme() == 'http')",message="must be an http or https URL"
+	URL string `json:"url"`
+
+	// tenant whose addresses are handed out.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=100
+	Tenant string `json:"tenant"`
+
+	// aggregation is the mask that addresses get on the virtual interface.
+	// +optional
+	Aggregation Aggregation `json:"aggregation,omitempty"`
+
+	// tokenSecretRef is the Secret, in the group's namespace, with the API
+	// token.
+	TokenSecretRef SecretKeyRef `json:"tokenSecretRef"`
+}
+
+// SecretKeyRef is one key of a Secret in the same namespace.
+type SecretKeyRef struct {
+	// name of the Secret.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+
+	// key within the Secret.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Key string `json:"key"`
+}
+
+// ServiceGroupSpec says where the addresses of a group come from.
+//
+// +kubebuilder:validation:XValidation:rule="[has(self.local), has(self.remote), has(self.netbox)].filter(x, x).size() == 1",message="exactly one of local, remote and netbox must be set"
+// +kubebuilder:validation:XValidation:rule="!has(self.pool) && !has(self.subnet) && !has(self.aggregation)",message="pool, subnet and aggregation do not go directly under spec: nest them under spec.local (or under spec.remote if they are always routed)"
+type ServiceGroupSpec struct {
+	// local is ranges that are announced by subnet.
+	// +optional
+	Local *LocalPools `json:"local,omitempty"`
+
+	// remote is ranges that are always announced on every node's virtual
+	// interface.
+	// +optional
+	Remote *RemotePools `json:"remote,omitempty"`
+
+	// netbox takes addresses from NetBox. It is not served yet: such a group is
+	// accepted but not Ready.
+	// +optional
+	Netbox *NetboxPools `json:"netbox,omitempty"`
+
+	// shareAcrossNamespaces lets Services of different namespaces share an
+	// address by the same key.
+	// +optional
+	ShareAcrossNamespaces bool `json:"shareAcrossNamespaces,omitempty"`
+
+	// pool is never valid here; it exists so that the error can say where it
+	// belongs.
+	// +optional
+	// +kubebuilder:validation:MaxLength=96
+	MisplacedPool string `json:"pool,omitempty"`
+
+	// subnet is never valid here; it exists so that the error can say where it
+	// belongs.
+	// +optional
+	// +kubebuilder:validation:MaxLength=43
+	MisplacedSubnet string `json:"subnet,omitempty"`
+
+	// aggregation is never valid here; it exists so that the error can say
+	// where it belongs.
+	// +optional
+	// +kubebuilder:validation:MaxLength=7
+	MisplacedAggregation string `json:"aggregation,omitempty"`
+}
+
+// PoolType is the kind of a group.
+//
+// +kubebuilder:validation:Enum=local;remote;netbox
+type PoolType string
+
+// The kinds of a group.
+const (
+	PoolTypeLocal  PoolType = "local"
+	PoolTypeRemote PoolType = "remote"
+	PoolTypeNetbox PoolType = "netbox"
+)
+
+// AnnounceType is how an address is announced.
+//
+// +kubebuilder:validation:Enum=Local;Virtual
+type AnnounceType string
+
+// How an address is announced.
+const (
+	// AnnounceLocal is on one node's interface, answered by ARP and ND.
+	AnnounceLocal AnnounceType = "Local"
+	// AnnounceVirtual is on the virtual interface of every node concerned.
+	AnnounceVirtual AnnounceType = "Virtual"
+)
+
+// PoolStatus is the state of one range.
+type PoolStatus struct {
+	// range is the range in canonical form, first-last.
+	// +kubebuilder:validation:MaxLength=96
+	Range string `json:"range"`
+
+	// subnet of the range.
+	// +kubebuilder:validation:MaxLength=43
+	Subnet string `json:"subnet"`
+
+	// announce is how addresses of the range are announced; absent while not
+	// every live node has reported its interfaces.
+	// +optional
+	Announce AnnounceType `json:"announce,omitempty"`
+
+	// capacity is how many addresses can be handed out; the largest 64-bit
+	// integer if there are more.
+	Capacity int64 `json:"capacity"`
+
+	// allocated is how many are in use.
+	Allocated int64 `json:"allocated"`
+}
+
+// ServiceGroupStatus is what the manager makes of the group.
+type ServiceGroupStatus struct {
+	// observedGeneration is the generation that this status is about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// type is which of local, remote and netbox the group is.
+	// +optional
+	Type PoolType `json:"type,omitempty"`
+
+	// allocatedIPv4 is the number of IPv4 addresses in use.
+	AllocatedIPv4 int64 `json:"allocatedIPv4"`
+
+	// allocatedIPv6 is the number of IPv6 addresses in use.
+	AllocatedIPv6 int64 `json:"allocatedIPv6"`
+
+	// availableIPv4 is the number of free IPv4 addresses.
+	AvailableIPv4 int64 `json:"availableIPv4"`
+
+	// availableIPv6 is the number of free IPv6 addresses; the largest 64-bit
+	// integer if there are more.
+	AvailableIPv6 int64 `json:"availableIPv6"`
+
+	// pools is the ranges in the order in which they are tried, IPv4 first.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=131
+	Pools []PoolStatus `json:"pools,omitempty"`
+
+	// ranges is the ranges as one line, for the wide table.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Ranges string `json:"ranges,omitempty"`
+
+	// conditions of the group; Ready says whether it can be allocated from.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=8
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// ServiceGroup is where Services of type LoadBalancer get their addresses.
+// Only groups in the manager's own namespace count; the one named "default"
+// serves Services that name no other.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=sg;sgs,categories=purelb
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.status.type`
+// +kubebuilder:printcolumn:name="IPv4 Used",type=integer,JSONPath=`.status.allocatedIPv4`
+// +kubebuilder:printcolumn:name="IPv4 Free",type=integer,JSONPath=`.status.availableIPv4`
+// +kubebuilder:printcolumn:name="IPv6 Used",type=integer,JSONPath=`.status.allocatedIPv6`
+// +kubebuilder:printcolumn:name="IPv6 Free",type=integer,JSONPath=`.status.availableIPv6`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Ranges",type=string,priority=1,JSONPath=`.status.ranges`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+type ServiceGroup struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is where the addresses come from.
+	// +required
+	Spec ServiceGroupSpec `json:"spec"`
+
+	// status is what the manager makes of the group.
+	// +optional
+	// +kubebuilder:default={allocatedIPv4: 0, allocatedIPv6: 0, availableIPv4: 0, availableIPv6: 0, conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "Not looked at yet", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
+	Status ServiceGroupStatus `json:"status,omitempty"`
+}
+
+// ServiceGroupList is a list of ServiceGroups.
+//
+// +kubebuilder:object:root=true
+type ServiceGroupList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []ServiceGroup `json:"items"`
+}
