@@ -1,0 +1,190 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/purelb/purelb-operator/test/lab/internal/cgroup"
+	"github.com/purelb/purelb-operator/test/lab/internal/netns"
+	"github.com/purelb/purelb-operator/test/lab/internal/process"
+)
+
+// goneTimeout is how long Down waits for the kernel to let go of things.
+const goneTimeout = 30 * time.Second
+
+// Down removes the lab whose state is in stateDir (DefaultStateDir if empty) and
+// everything that it has made on this machine, whatever is left of it. It may be
+// called when there is none. say is told what happens; it may be nil.
+//
+// It ends every process in the lab's network namespaces, also those that
+// somebody else has started there.
+func Down(ctx context.Context, stateDir string, say func(string)) error {
+	if stateDir == "" {
+		stateDir = DefaultStateDir
+	}
+	if say == nil {
+		say = func(string) {}
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("take the lab down: only root can")
+	}
+	stateDir, err := filepath.Abs(stateDir)
+	if err != nil {
+		return fmt.Errorf("make %s absolute: %w", stateDir, err)
+	}
+	unlock, err := lock(ctx, stateDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := clean(ctx, stateDir, say); err != nil {
+		return err
+	}
+	if err := os.Remove(stateDir); err != nil {
+		return fmt.Errorf("remove the state folder: %w", err)
+	}
+	return nil
+}
+
+// clean removes everything but the state folder itself, which is the lock.
+func clean(ctx context.Context, stateDir string, say func(string)) error {
+	ctx, cancel := context.WithTimeout(ctx, goneTimeout)
+	defer cancel()
+	madeNetnsDir := false
+	if l, err := open(stateDir); err == nil {
+		madeNetnsDir = l.state.MadeNetnsDir
+	}
+	killed, err := killAll(ctx, stateDir)
+	if err != nil {
+		return err
+	}
+	if killed > 0 {
+		say(fmt.Sprintf("ended %d processes", killed))
+	}
+	if err := removeNetwork(ctx); err != nil {
+		return err
+	}
+	if madeNetnsDir {
+		if err := removeNetnsDir(); err != nil {
+			return err
+		}
+	}
+	if err := removeCgroups(ctx); err != nil {
+		return err
+	}
+	return empty(stateDir)
+}
+
+// killAll ends the lab's processes: those of the pid files, those whose program
+// is in the state folder, and those in the lab's network namespaces (which
+// finds what was started in the instant before its pid file was written). With
+// process 1 of a node the kernel ends all of the node's.
+func killAll(ctx context.Context, stateDir string) (int, error) {
+	ours := map[uint64]bool{}
+	for _, name := range namespaces() {
+		id, err := netns.ID(name)
+		if err != nil {
+			return 0, err
+		}
+		if id != 0 {
+			ours[id] = true
+		}
+	}
+	pidFiles, err := filepath.Glob(filepath.Join(stateDir, "pids", "*.json"))
+	if err != nil {
+		return 0, fmt.Errorf("list the pid files: %w", err)
+	}
+	recorded := map[process.Record]bool{}
+	for _, file := range pidFiles {
+		if r, err := process.Read(file); err == nil { // else half-written
+			recorded[r] = true
+		}
+	}
+	match := func(pid int) bool {
+		if r, err := process.Of(pid); err == nil && recorded[r] {
+			return true
+		}
+		if argv := process.Argv(pid); len(argv) > 0 && argv[0] == filepath.Join(stateDir, "bin", "lab") {
+			return true
+		}
+		id, err := netns.OfProcess(pid)
+		return err == nil && ours[id]
+	}
+	killed := 0
+	for {
+		found, err := process.Find(match)
+		if err != nil || len(found) == 0 {
+			return killed, err
+		}
+		for _, r := range found {
+			if err := r.Kill(ctx); err != nil {
+				return killed, err
+			}
+		}
+		killed += len(found)
+	}
+}
+
+// removeCgroups removes the nodes' control groups. The kernel takes a moment to
+// see that the last process has left.
+func removeCgroups(ctx context.Context) error {
+	for {
+		err := cgroup.Remove()
+		if err == nil || !cgroup.Busy(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// empty removes what is in the state folder. Nothing should be mounted there,
+// as nodes mount things in namespaces of their own; but if something is, it is
+// not ours to empty.
+func empty(dir string) error {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return fmt.Errorf("read mounts: %w", err)
+	}
+	below := mountsBelow(dir, string(mounts))
+	slices.Reverse(below) // the last mounted first
+	for _, at := range below {
+		if err := unix.Unmount(at, unix.MNT_DETACH); err != nil {
+			return fmt.Errorf("unmount %s: %w", at, err)
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("list the state folder: %w", err)
+	}
+	for _, entry := range entries {
+		if err := os.RemoveAll(filepath.Join(dir, entry.Name())); err != nil {
+			return fmt.Errorf("empty the state folder: %w", err)
+		}
+	}
+	return nil
+}
+
+// mountsBelow lists what is mounted below a folder, in the order of
+// proc_pid_mountinfo(5).
+func mountsBelow(dir, mountinfo string) []string {
+	var found []string
+	for line := range strings.Lines(mountinfo) {
+		fields := strings.Fields(line)
+		if len(fields) > 4 && strings.HasPrefix(fields[4], dir+"/") {
+			found = append(found, fields[4])
+		}
+	}
+	return found
+}

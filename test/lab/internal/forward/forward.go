@@ -1,0 +1,70 @@
+// Package forward carries TCP connections from this network namespace into
+// another one, so that ordinary programs reach the lab's API server.
+package forward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/purelb/purelb-operator/test/lab/internal/netns"
+)
+
+// Listen accepts connections at address, in the namespace of the caller, until
+// ctx ends, and joins each to one that it makes to target from the network
+// namespace called name.
+func Listen(ctx context.Context, address, name string, target netip.AddrPort) error {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("listen for clients of %s: %w", target, err)
+	}
+	defer context.AfterFunc(ctx, func() { _ = listener.Close() })()
+	for {
+		client, err := listener.Accept()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("accept a client of %s: %w", target, err)
+		}
+		go func() {
+			defer client.Close()
+			server, err := Dial(ctx, name, "tcp", target, 5*time.Second)
+			if err != nil {
+				return // the client sees its connection closed
+			}
+			defer server.Close()
+			join(client.(*net.TCPConn), server.(*net.TCPConn))
+		}()
+	}
+}
+
+// Dial connects to target from the network namespace called name.
+func Dial(ctx context.Context, name, network string, target netip.AddrPort, timeout time.Duration) (net.Conn, error) {
+	var conn net.Conn
+	err := netns.Do(name, func() (err error) {
+		// A numeric address is dialled by this goroutine itself, so the socket
+		// is made in the namespace that its thread is in.
+		conn, err = (&net.Dialer{Timeout: timeout, FallbackDelay: -1}).DialContext(ctx, network, target.String())
+		return err
+	})
+	return conn, err
+}
+
+// join copies both ways until both sides have finished or either has failed.
+func join(a, b *net.TCPConn) {
+	done := make(chan error, 2)
+	pipe := func(to, from *net.TCPConn) {
+		_, err := io.Copy(to, from)
+		done <- errors.Join(err, to.CloseWrite())
+	}
+	go pipe(a, b)
+	go pipe(b, a)
+	if err := <-done; err == nil {
+		<-done
+	}
+}

@@ -1,0 +1,191 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/purelb/purelb-operator/test/lab/internal/netns"
+)
+
+// buildNetwork makes the namespaces, links, addresses and routes.
+func buildNetwork(ctx context.Context) error {
+	if err := ipBatch(ctx, "", namespaceCommands()); err != nil {
+		return err
+	}
+	if err := ipBatch(ctx, "", linkCommands()); err != nil {
+		return err
+	}
+	if err := ipBatch(ctx, Namespace(Fabric), fabricCommands()); err != nil {
+		return err
+	}
+	for _, h := range plannedHosts() {
+		for _, key := range sysctls(h.Name) {
+			if err := netns.SetSysctl(Namespace(h.Name), key, "1"); err != nil {
+				return err
+			}
+		}
+		if err := ipBatch(ctx, Namespace(h.Name), hostCommands(h)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// namespaces are those of the lab.
+func namespaces() []string {
+	all := []string{Namespace(Fabric)}
+	for _, h := range plannedHosts() {
+		all = append(all, Namespace(h.Name))
+	}
+	return all
+}
+
+func namespaceCommands() []string {
+	var commands []string
+	for _, name := range namespaces() {
+		commands = append(commands, "netns add "+name)
+	}
+	return commands
+}
+
+// linkCommands plug every host into the fabric, and far into the router.
+func linkCommands() []string {
+	var commands []string
+	for _, h := range plannedHosts() {
+		peer := fmt.Sprintf("name %s netns %s", port(h.Name), Namespace(Fabric))
+		if h.Name == Far {
+			peer = fmt.Sprintf("name %s address %s netns %s", farLink, routerTowardsFar().MAC, Namespace(Router))
+		}
+		commands = append(commands, fmt.Sprintf("link add %s address %s netns %s type veth peer %s",
+			link, h.MAC, Namespace(h.Name), peer))
+	}
+	return commands
+}
+
+// fabricCommands make the switch. It has no spanning tree, so ports forward at
+// once, and floods multicast, as there is nobody to ask who wants which.
+func fabricCommands() []string {
+	commands := []string{
+		"link set lo up",
+		"link add " + bridge + " type bridge stp_state 0 mcast_snooping 0",
+		"link set " + bridge + " up",
+	}
+	for _, h := range plannedHosts() {
+		if h.Name != Far {
+			commands = append(commands, fmt.Sprintf("link set %s master %s up", port(h.Name), bridge))
+		}
+	}
+	return commands
+}
+
+// hostCommands give a host its addresses and routes.
+func hostCommands(h Host) []string {
+	commands := append([]string{"link set lo up"}, addressCommands(link, h)...)
+	if h.Name == Router {
+		commands = append(commands, addressCommands(farLink, routerTowardsFar())...)
+	} else {
+		for _, gateway := range gateways(h) {
+			commands = append(commands, fmt.Sprintf("route add default via %s", gateway))
+		}
+	}
+	// The nodes, the API server (for webhooks and aggregated APIs) and the
+	// router know which node has which pods. The others ask the router.
+	if h.Name == Client || h.Name == Far {
+		return commands
+	}
+	for _, node := range plannedNodes() {
+		if node.Name == h.Name {
+			continue
+		}
+		commands = append(commands,
+			fmt.Sprintf("route add %s via %s", node.PodCIDRs[0], node.IPv4.Addr()),
+			fmt.Sprintf("route add %s via %s", node.PodCIDRs[1], node.IPv6.Addr()))
+	}
+	return commands
+}
+
+func addressCommands(link string, h Host) []string {
+	return []string{
+		fmt.Sprintf("link set %s up", link),
+		fmt.Sprintf("addr add %s dev %s", h.IPv4, link),
+		fmt.Sprintf("addr add %s dev %s nodad", h.IPv6, link),
+	}
+}
+
+// sysctls are those to switch on in the namespace of a host.
+func sysctls(host string) []string {
+	forward := []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"}
+	if host == Router {
+		// Spread flows over next hops by address and port.
+		return append(forward, "net.ipv4.fib_multipath_hash_policy", "net.ipv6.fib_multipath_hash_policy")
+	}
+	for _, node := range plannedNodes() {
+		if node.Name == host {
+			return forward
+		}
+	}
+	return nil
+}
+
+// ipBatch runs commands of ip(8) in a namespace, or outside if it is "".
+func ipBatch(ctx context.Context, namespace string, commands []string) error {
+	args := []string{"-batch", "-"}
+	if namespace != "" {
+		args = append([]string{"-netns", namespace}, args...)
+	}
+	command := exec.CommandContext(ctx, "ip", args...)
+	command.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
+	if _, err := output(command); err != nil {
+		return fmt.Errorf("build the network: %w", err)
+	}
+	return nil
+}
+
+// removeNetwork removes every namespace of the lab that there is. The links in
+// them go too.
+func removeNetwork(ctx context.Context) error {
+	var errs []error
+	for _, name := range namespaces() {
+		id, err := netns.ID(name)
+		if err != nil || id == 0 {
+			errs = append(errs, err)
+			continue
+		}
+		if _, err := output(exec.CommandContext(ctx, "ip", "netns", "delete", name)); err != nil {
+			errs = append(errs, fmt.Errorf("remove the network: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// netnsDirExists says whether somebody uses ip-netns(8) on this machine.
+func netnsDirExists() bool {
+	_, err := os.Stat(netns.Dir)
+	return err == nil
+}
+
+// removeNetnsDir removes the folder that "ip netns add" makes and mounts on
+// itself, unless it holds namespaces of somebody else.
+func removeNetnsDir() error {
+	entries, err := os.ReadDir(netns.Dir)
+	if errors.Is(err, fs.ErrNotExist) || len(entries) > 0 {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look for network namespaces: %w", err)
+	}
+	if err := unix.Unmount(netns.Dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("unmount %s: %w", netns.Dir, err) // EINVAL: not mounted
+	}
+	if err := os.Remove(netns.Dir); err != nil {
+		return fmt.Errorf("remove %s: %w", netns.Dir, err)
+	}
+	return nil
+}
