@@ -1,0 +1,396 @@
+package plan
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+var compareNetip = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
+
+func local(address string, bits int32, edit ...func(*purelbv1.AnnouncedAddress)) purelbv1.AnnouncedAddress {
+	a := purelbv1.AnnouncedAddress{
+		Address: address, PrefixLength: bits, Interface: "eth0", Type: purelbv1.AnnounceLocal,
+		Claim: purelbv1.ClaimProbe, Epoch: 3, Services: []string{"test/kuard"},
+	}
+	for _, e := range edit {
+		e(&a)
+	}
+	return a
+}
+
+func virtual(address string, bits int32) purelbv1.AnnouncedAddress {
+	return purelbv1.AnnouncedAddress{
+		Address: address, PrefixLength: bits, Interface: "kube-lb0", Type: purelbv1.AnnounceVirtual,
+		Claim: purelbv1.ClaimProbe, Services: []string{"test/far"},
+	}
+}
+
+func takeover(a *purelbv1.AnnouncedAddress) { a.Claim = purelbv1.ClaimTakeover }
+func leaving(a *purelbv1.AnnouncedAddress)  { a.Leaving = true }
+func skipProbe(a *purelbv1.AnnouncedAddress) {
+	a.SkipProbe = true
+}
+
+func announcement(addresses ...purelbv1.AnnouncedAddress) purelbv1.Announcement {
+	return purelbv1.Announcement{
+		ObjectMeta: metav1.ObjectMeta{Name: "node1", Generation: 7},
+		Spec:       purelbv1.AnnouncementSpec{NodeName: "node1", Addresses: addresses},
+	}
+}
+
+func reported(ann purelbv1.Announcement, statuses ...purelbv1.AddressStatus) purelbv1.Announcement {
+	ann.Status.Addresses = statuses
+	return ann
+}
+
+// on is an address of ours as Diff puts it on an interface.
+func on(iface, prefix string, edit ...func(*Address)) Address {
+	a := Address{Interface: iface, Prefix: netip.MustParsePrefix(prefix), Ours: true, Valid: Forever, Preferred: Forever}
+	if iface != "kube-lb0" {
+		a.Valid, a.Preferred, a.NoPrefixRoute = 300*time.Second, 300*time.Second, true
+		if a.Prefix.Addr().Is6() {
+			a.Preferred = 0
+		}
+	}
+	for _, e := range edit {
+		e(&a)
+	}
+	return a
+}
+
+func notOurs(a *Address) { a.Ours = false }
+func left(d time.Duration) func(*Address) {
+	return func(a *Address) {
+		a.Valid = d
+		if a.Preferred != 0 {
+			a.Preferred = d
+		}
+	}
+}
+
+type operation struct {
+	Kind            string
+	Address         Address
+	Probe, Announce bool
+}
+
+func TestDiff(t *testing.T) {
+	t.Parallel()
+	links := []Link{{Name: "eth0", Up: true}, {Name: "eth1", Up: true}, {Name: "eth9"}, {Name: "kube-lb0"}}
+	onInterface := func(name string) func(*purelbv1.AnnouncedAddress) {
+		return func(a *purelbv1.AnnouncedAddress) { a.Interface = purelbv1.InterfaceName(name) }
+	}
+	was := func(state purelbv1.AddressState, epoch int64, reason string) purelbv1.AddressStatus {
+		return purelbv1.AddressStatus{Address: "192.0.2.1", State: state, Epoch: epoch, Reason: reason}
+	}
+
+	for name, tc := range map[string]struct {
+		announcements []purelbv1.Announcement
+		addresses     []Address
+		settings      func(*Settings)
+		untrusted     bool
+		want          []operation
+		states        map[string]string // state and reason, by address
+		renewIn       time.Duration
+	}{
+		"empty Announcement, nothing there": {
+			announcements: []purelbv1.Announcement{announcement()},
+		},
+		"empty Announcement withdraws what is ours, and nothing else": {
+			announcements: []purelbv1.Announcement{announcement()},
+			addresses: []Address{
+				on("eth0", "192.0.2.11/24", notOurs), on("eth0", "192.0.2.1/24"),
+				on("kube-lb0", "198.51.100.1/32"), on("kube-lb0", "198.51.100.2/32", notOurs),
+			},
+			want: []operation{
+				{Kind: "Remove", Address: on("eth0", "192.0.2.1/24")},
+				{Kind: "Remove", Address: on("kube-lb0", "198.51.100.1/32")},
+			},
+		},
+		"all Announcements of the node count": {
+			announcements: []purelbv1.Announcement{announcement(virtual("198.51.100.1", 32)), announcement(virtual("198.51.100.2", 32))},
+			addresses:     []Address{on("kube-lb0", "198.51.100.2/32")},
+			want:          []operation{{Kind: "Add", Address: on("kube-lb0", "198.51.100.1/32")}},
+			states:        map[string]string{"198.51.100.1": "Announced ", "198.51.100.2": "Announced "},
+		},
+		"Local is probed for, announced and renewed; IPv6 is never a source address": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24), local("2001:db8::1", 64))},
+			want: []operation{
+				{Kind: "Add", Address: on("eth0", "192.0.2.1/24"), Probe: true, Announce: true},
+				{Kind: "Add", Address: Address{
+					Interface: "eth0", Prefix: netip.MustParsePrefix("2001:db8::1/64"), Ours: true,
+					Valid: 300 * time.Second, NoPrefixRoute: true,
+				}, Probe: true, Announce: true},
+			},
+			states:  map[string]string{"192.0.2.1": "Pending Probing", "2001:db8::1": "Pending Probing"},
+			renewIn: 100 * time.Second,
+		},
+		"Takeover does not probe": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24, takeover))},
+			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/24"), Announce: true}},
+			states:        map[string]string{"192.0.2.1": "Announced "},
+			renewIn:       100 * time.Second,
+		},
+		"Takeover probes while the desired set may be out of date": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24, takeover))},
+			untrusted:     true,
+			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/24"), Probe: true, Announce: true}},
+			states:        map[string]string{"192.0.2.1": "Pending Probing"},
+			renewIn:       100 * time.Second,
+		},
+		"Takeover counts once": {
+			announcements: []purelbv1.Announcement{reported(announcement(local("192.0.2.1", 24, takeover)), was(purelbv1.StateAnnounced, 3, ""))},
+			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/24"), Probe: true, Announce: true}},
+			states:        map[string]string{"192.0.2.1": "Pending Probing"},
+			renewIn:       100 * time.Second,
+		},
+		"Takeover counts once even after the address was lost": {
+			announcements: []purelbv1.Announcement{reported(announcement(local("192.0.2.1", 24, takeover)), was(purelbv1.StateConflict, 3, ReasonLost))},
+			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/24"), Probe: true, Announce: true}},
+			states:        map[string]string{"192.0.2.1": "Pending Probing"},
+			renewIn:       100 * time.Second,
+		},
+		"Takeover ends Standby": {
+			announcements: []purelbv1.Announcement{reported(announcement(local("192.0.2.1", 24, takeover)), was(purelbv1.StateStandby, 3, ReasonPreviousHolder))},
+			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/24"), Announce: true}},
+			states:        map[string]string{"192.0.2.1": "Announced "},
+			renewIn:       100 * time.Second,
+		},
+		"Takeover counts again for a new epoch": {
+			announcements: []purelbv1.Announcement{reported(announcement(local("192.0.2.1", 24, takeover)), was(purelbv1.StateAnnounced, 2, ""))},
+			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/24"), Announce: true}},
+			states:        map[string]string{"192.0.2.1": "Announced "},
+			renewIn:       100 * time.Second,
+		},
+		"no probe where it is switched off, for one or for all": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24, skipProbe))},
+			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/24"), Announce: true}},
+			states:        map[string]string{"192.0.2.1": "Announced "},
+			renewIn:       100 * time.Second,
+		},
+		"no probe at all": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24))},
+			settings:      func(s *Settings) { s.Probe.Enabled = false },
+			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/24"), Announce: true}},
+			states:        map[string]string{"192.0.2.1": "Announced "},
+			renewIn:       100 * time.Second,
+		},
+		"what is there is adopted": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24), virtual("198.51.100.1", 32))},
+			addresses:     []Address{on("eth0", "192.0.2.1/24", left(250*time.Second)), on("kube-lb0", "198.51.100.1/32")},
+			states:        map[string]string{"192.0.2.1": "Announced ", "198.51.100.1": "Announced "},
+			renewIn:       50 * time.Second,
+		},
+		"renewed when two thirds remain": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24), local("2001:db8::1", 64))},
+			addresses:     []Address{on("eth0", "192.0.2.1/24", left(200*time.Second)), on("eth0", "2001:db8::1/64", left(199*time.Second))},
+			want: []operation{
+				{Kind: "Renew", Address: on("eth0", "192.0.2.1/24")},
+				{Kind: "Renew", Address: on("eth0", "2001:db8::1/64")},
+			},
+			states:  map[string]string{"192.0.2.1": "Announced ", "2001:db8::1": "Announced "},
+			renewIn: 100 * time.Second,
+		},
+		"a preferred lifetime that is shorter decides": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24))},
+			settings:      func(s *Settings) { s.Local.Preferred = 60 * time.Second },
+			addresses:     []Address{on("eth0", "192.0.2.1/24", func(a *Address) { a.Preferred = 50 * time.Second })},
+			states:        map[string]string{"192.0.2.1": "Announced "},
+			renewIn:       10 * time.Second,
+		},
+		"renewed when the settings changed, either way": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24), virtual("198.51.100.1", 32))},
+			settings:      func(s *Settings) { s.Local.Valid, s.Local.Preferred = 120*time.Second, 120*time.Second },
+			addresses:     []Address{on("eth0", "192.0.2.1/24"), on("kube-lb0", "198.51.100.1/32", left(299*time.Second))},
+			want: []operation{
+				{Kind: "Renew", Address: on("eth0", "192.0.2.1/24", left(120*time.Second))},
+				{Kind: "Renew", Address: on("kube-lb0", "198.51.100.1/32")},
+			},
+			states:  map[string]string{"192.0.2.1": "Announced ", "198.51.100.1": "Announced "},
+			renewIn: 40 * time.Second,
+		},
+		"forever is never renewed": {
+			announcements: []purelbv1.Announcement{announcement(local("2001:db8::1", 64))},
+			settings:      func(s *Settings) { s.Local.Valid = Forever },
+			addresses:     []Address{on("eth0", "2001:db8::1/64", left(Forever))},
+			states:        map[string]string{"2001:db8::1": "Announced "},
+		},
+		"moved to another interface: claimed there": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24, onInterface("eth1")))},
+			addresses:     []Address{on("eth0", "192.0.2.1/24")},
+			want: []operation{
+				{Kind: "Remove", Address: on("eth0", "192.0.2.1/24")},
+				{Kind: "Add", Address: on("eth1", "192.0.2.1/24"), Probe: true, Announce: true},
+			},
+			states:  map[string]string{"192.0.2.1": "Pending Probing"},
+			renewIn: 100 * time.Second,
+		},
+		"another mask: added anew at once, nobody need know": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 25, leaving))},
+			addresses:     []Address{on("eth0", "192.0.2.1/24")},
+			want: []operation{
+				{Kind: "Remove", Address: on("eth0", "192.0.2.1/24")},
+				{Kind: "Add", Address: on("eth0", "192.0.2.1/25")},
+			},
+			states:  map[string]string{"192.0.2.1": "Announced "},
+			renewIn: 100 * time.Second,
+		},
+		"prefix route changed: added anew, since the kernel cannot change it": {
+			announcements: []purelbv1.Announcement{announcement(virtual("198.51.100.1", 24))},
+			settings:      func(s *Settings) { s.Virtual.NoPrefixRoute = true },
+			addresses:     []Address{on("kube-lb0", "198.51.100.1/24")},
+			want: []operation{
+				{Kind: "Remove", Address: on("kube-lb0", "198.51.100.1/24")},
+				{Kind: "Add", Address: on("kube-lb0", "198.51.100.1/24", func(a *Address) { a.NoPrefixRoute = true })},
+			},
+			states: map[string]string{"198.51.100.1": "Announced "},
+		},
+		"a foreign address is never touched": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24))},
+			addresses:     []Address{on("eth0", "192.0.2.1/32", notOurs)},
+			states:        map[string]string{"192.0.2.1": "Failed ForeignAddress"},
+		},
+		"a foreign address elsewhere does not matter": {
+			announcements: []purelbv1.Announcement{announcement(virtual("198.51.100.1", 32))},
+			addresses:     []Address{on("kube-ipvs0", "198.51.100.1/32", notOurs)},
+			want:          []operation{{Kind: "Add", Address: on("kube-lb0", "198.51.100.1/32")}},
+			states:        map[string]string{"198.51.100.1": "Announced "},
+		},
+		"no such interface": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24, onInterface("eth7")))},
+			states:        map[string]string{"192.0.2.1": "Pending InterfaceMissing"},
+		},
+		"no carrier": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24, onInterface("eth9"), takeover))},
+			states:        map[string]string{"192.0.2.1": "Pending InterfaceDown"},
+		},
+		"leaving is kept": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24, leaving))},
+			addresses:     []Address{on("eth0", "192.0.2.1/24")},
+			states:        map[string]string{"192.0.2.1": "Announced "},
+			renewIn:       100 * time.Second,
+		},
+		"leaving is not claimed": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24, leaving))},
+			states:        map[string]string{"192.0.2.1": "Pending Leaving"},
+		},
+		"of two entries the higher epoch counts": {
+			announcements: []purelbv1.Announcement{
+				announcement(local("192.0.2.1", 24)),
+				announcement(local("192.0.2.1", 25, func(a *purelbv1.AnnouncedAddress) { a.Epoch = 4 })),
+			},
+			addresses: []Address{on("eth0", "192.0.2.1/25")},
+			states:    map[string]string{"192.0.2.1": "Announced "},
+			renewIn:   100 * time.Second,
+		},
+		"a mask that is none": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 64), virtual("198.51.100.1", 32))},
+			want:          []operation{{Kind: "Add", Address: on("kube-lb0", "198.51.100.1/32")}},
+			states:        map[string]string{"192.0.2.1": "Failed Invalid", "198.51.100.1": "Announced "},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			settings := SettingsOf(&purelbv1.LBNodeAgent{})
+			if tc.settings != nil {
+				tc.settings(&settings)
+			}
+			desired, invalid := Merge(tc.announcements)
+			got := Diff(settings, desired, Observed{Links: links, Addresses: tc.addresses}, !tc.untrusted)
+
+			var operations []operation
+			for _, op := range got.Operations {
+				operations = append(operations, operation{op.Kind.String(), op.Address, op.Probe, op.Announce})
+			}
+			if diff := cmp.Diff(tc.want, operations, compareNetip); diff != "" {
+				t.Errorf("operations (-want +got):\n%s", diff)
+			}
+			states := map[string]string{}
+			for _, results := range []map[netip.Addr]Result{got.Results, invalid} {
+				for addr, r := range results {
+					states[addr.String()] = string(r.State) + " " + r.Reason
+				}
+			}
+			if tc.states == nil {
+				tc.states = map[string]string{}
+			}
+			if diff := cmp.Diff(tc.states, states); diff != "" {
+				t.Errorf("states (-want +got):\n%s", diff)
+			}
+			if got.RenewIn != tc.renewIn {
+				t.Errorf("RenewIn = %v, want %v", got.RenewIn, tc.renewIn)
+			}
+		})
+	}
+}
+
+// Whatever the kernel held, once all operations are applied a second Diff finds
+// nothing to do.
+func TestDiffConverges(t *testing.T) {
+	t.Parallel()
+	desired, _ := Merge([]purelbv1.Announcement{announcement(
+		local("192.0.2.1", 24), local("192.0.2.2", 24, takeover), local("2001:db8::1", 64), virtual("198.51.100.1", 32))})
+	observed := Observed{
+		Links: []Link{{Name: "eth0", Up: true}, {Name: "eth1", Up: true}, {Name: "kube-lb0"}},
+		Addresses: []Address{
+			on("eth0", "192.0.2.11/24", notOurs), on("eth1", "192.0.2.1/24"), on("eth0", "192.0.2.2/32"),
+			on("eth0", "2001:db8::1/64", left(10*time.Second)), on("kube-lb0", "192.0.2.9/32"),
+		},
+	}
+	settings := SettingsOf(&purelbv1.LBNodeAgent{})
+	for _, op := range Diff(settings, desired, observed, true).Operations {
+		kept := observed.Addresses[:0:0]
+		for _, a := range observed.Addresses {
+			if a.Interface != op.Address.Interface || a.Prefix != op.Address.Prefix {
+				kept = append(kept, a)
+			}
+		}
+		if op.Kind != Remove {
+			kept = append(kept, op.Address)
+		}
+		observed.Addresses = kept
+	}
+	if got := Diff(settings, desired, observed, true).Operations; len(got) > 0 {
+		t.Errorf("not converged: %+v", got)
+	}
+	if len(observed.Addresses) != 5 {
+		t.Errorf("the kernel holds %+v", observed.Addresses)
+	}
+}
+
+func TestResults(t *testing.T) {
+	t.Parallel()
+	d := &Desired{Addr: netip.MustParseAddr("192.0.2.1"), Interface: "eth0", Epoch: 3, PreviousMACs: []string{"02:00:00:00:00:01"}}
+	for name, tc := range map[string]struct {
+		got  Result
+		want Result
+	}{
+		"the previous holder answers": {
+			Answered(d, "02:00:00:00:00:01"),
+			Result{State: purelbv1.StateStandby, Epoch: 3, MAC: "02:00:00:00:00:01", Reason: "PreviousHolder", Message: "its previous holder, 02:00:00:00:00:01, still answers for it; waiting until it stops"},
+		},
+		"a stranger answers": {
+			Answered(d, "02:00:00:00:00:02"),
+			Result{State: purelbv1.StateConflict, Epoch: 3, MAC: "02:00:00:00:00:02", Reason: "Answered", Message: "02:00:00:00:00:02 on eth0 answers for it; waiting until it stops"},
+		},
+		"the kernel refused": {
+			Failed(d, ReasonAddFailed, errors.New("no")),
+			Result{State: purelbv1.StateFailed, Epoch: 3, Reason: "AddFailed", Message: "no"},
+		},
+		"a renewal failed": {
+			Kept(d, ReasonRenewFailed, errors.New("no")),
+			Result{State: purelbv1.StateAnnounced, Epoch: 3, Interface: "eth0", Reason: "RenewFailed", Message: "no"},
+		},
+	} {
+		if diff := cmp.Diff(tc.want, tc.got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}

@@ -1,0 +1,28 @@
+// Package plan decides what the node agent does to the kernel and what it
+// reports. It is pure: no client, no netlink, no clock.
+//
+// Diff compares what the node is to announce (its Announcements, merged) with
+// what the kernel holds, and returns operations in the order in which they are
+// to be applied:
+//
+//  1. Remove every address tagged as ours that is not desired where it is.
+//  2. Renew what is in place and runs out, or whose settings changed.
+//  3. Add what is missing; an add may have to be preceded by a probe, and may
+//     have to be announced to the link afterwards.
+//
+// Nothing is remembered from one Diff to the next: an address that the kernel
+// holds, tagged, in the right place, is ours and announced, whoever put it
+// there and when. Only addresses tagged as ours are ever removed, and only from
+// the interface on which they are tagged.
+//
+// A node without any Announcement is not a node with an empty one: the first
+// changes nothing, the second withdraws everything. The caller does not call
+// Diff for the first.
+//
+// Diff also returns a Result for every desired address. The caller replaces
+// those of addresses that it probed for, added, or failed to; Status turns them
+// into the status of an Announcement.
+//
+// Interfaces picks the interfaces that can hold Local addresses, the facts from
+// which the manager places addresses.
+package plan

@@ -1,0 +1,91 @@
+package plan
+
+import (
+	"math"
+	"net/netip"
+	"time"
+)
+
+// Forever is the lifetime of an address that does not expire, as the kernel
+// counts it (INFINITY_LIFE_TIME in linux/if_addr.h).
+const Forever = math.MaxUint32 * time.Second
+
+// Link is a network interface of the node.
+type Link struct {
+	Name string
+	// Kind as in "ip -d link": dummy, ifb, bridge, veth, …; "device" for
+	// hardware.
+	Kind string
+	// MAC, lower case with colons; empty if the link has none.
+	MAC string
+	// Loopback is set for lo and the like.
+	Loopback bool
+	// Up means that packets pass: set up, and with a carrier as far as the
+	// driver can tell.
+	Up bool
+}
+
+// Address is an address on an interface.
+type Address struct {
+	Interface string
+	// Prefix is the address with its mask, host bits kept.
+	Prefix netip.Prefix
+	// Ours means that the address is tagged as put there by this agent.
+	Ours bool
+	// Valid and Preferred are what remains of the address's lifetimes, in whole
+	// seconds, or Forever. A preferred lifetime of 0 means that the address is
+	// never chosen as a source address.
+	Valid, Preferred time.Duration
+	// NoPrefixRoute means that no route to the prefix comes with the address.
+	NoPrefixRoute bool
+	// Temporary is an IPv6 privacy address (RFC 8981).
+	Temporary bool
+}
+
+// RouteOrigin is who made a route.
+type RouteOrigin int
+
+// Origins of routes.
+const (
+	// OriginOther is an administrator, a routing daemon, DHCP, …
+	OriginOther RouteOrigin = iota
+	// OriginKernel came with an address.
+	OriginKernel
+	// OriginRA was learnt from a router advertisement.
+	OriginRA
+)
+
+// Route is a unicast route of the main table, one for each of its next hops.
+type Route struct {
+	Interface string
+	// Destination, masked; 0.0.0.0/0 or ::/0 for a default route.
+	Destination netip.Prefix
+	// Gateway is the next hop; the zero Addr if the destination is on the link.
+	Gateway netip.Addr
+	// Metric: less is preferred.
+	Metric int
+	Origin RouteOrigin
+}
+
+// Observed is what the kernel holds.
+type Observed struct {
+	Links     []Link
+	Addresses []Address
+	Routes    []Route
+}
+
+// link returns the link with the name.
+func (o Observed) link(name string) (Link, bool) {
+	for _, l := range o.Links {
+		if l.Name == name {
+			return l, true
+		}
+	}
+	return Link{}, false
+}
+
+// HasLink reports whether there is a link with the name.
+func (o Observed) HasLink(name string) bool {
+	_, ok := o.link(name)
+	return ok
+}

@@ -1,0 +1,120 @@
+package plan
+
+import (
+	"cmp"
+	"time"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// Settings is how the agent works, from its LBNodeAgent, with every default
+// filled in.
+type Settings struct {
+	Selection Selection
+	// Local and Virtual are how addresses are put on a node's own interfaces
+	// and on the virtual interface.
+	Local, Virtual AddressSettings
+	Probe          ProbeSettings
+	Announce       AnnounceSettings
+}
+
+// Selection is which interfaces can hold Local addresses.
+type Selection struct {
+	// LocalInterface is purelbv1.InterfaceDefault, or a regular expression.
+	LocalInterface string
+	// Interfaces are selected as well, by name.
+	Interfaces []string
+	// VirtualInterface is for Virtual addresses, and for no others.
+	VirtualInterface string
+}
+
+// AddressSettings is how addresses are put on one kind of interface.
+type AddressSettings struct {
+	// Valid and Preferred lifetimes, or Forever.
+	Valid, Preferred time.Duration
+	NoPrefixRoute    bool
+}
+
+// ProbeSettings is how the link is asked whether somebody has an address.
+type ProbeSettings struct {
+	Enabled bool
+	// Count of probes, and how long each waits for an answer.
+	Count    int
+	Interval time.Duration
+}
+
+// AnnounceSettings is how the link is told of an address that was added.
+type AnnounceSettings struct {
+	Enabled bool
+	// Delay between the add and the first of Count announcements.
+	Delay    time.Duration
+	Count    int
+	Interval time.Duration
+}
+
+// SettingsOf fills the gaps of an LBNodeAgent with the defaults that its CRD
+// documents, so that they also hold where the API server has not.
+func SettingsOf(agent *purelbv1.LBNodeAgent) Settings {
+	local := deref(agent.Spec.Local, purelbv1.LBNodeAgentLocal{})
+	garp := deref(local.GARPConfig, purelbv1.GARPConfig{})
+	probe := deref(local.ProbeConfig, purelbv1.ProbeConfig{})
+	addresses := deref(local.AddressConfig, purelbv1.AddressConfig{})
+
+	s := Settings{
+		Selection: Selection{
+			LocalInterface:   cmp.Or(local.LocalInterface, purelbv1.InterfaceDefault),
+			VirtualInterface: string(cmp.Or(local.DummyInterface, purelbv1.DefaultDummyInterface)),
+		},
+		Local:   addressSettings(addresses.LocalInterface, AddressSettings{Valid: 300 * time.Second, NoPrefixRoute: true}),
+		Virtual: addressSettings(addresses.DummyInterface, AddressSettings{Valid: Forever}),
+		Probe: ProbeSettings{
+			Enabled: deref(probe.Enabled, true),
+			Count:   int(deref(probe.Count, 2)),
+		},
+		Announce: AnnounceSettings{
+			Enabled: deref(garp.Enabled, true),
+			Count:   int(deref(garp.Count, 3)),
+		},
+	}
+	s.Probe.Interval = 100 * time.Millisecond
+	if probe.Interval != nil {
+		s.Probe.Interval = probe.Interval.Duration
+	}
+	if garp.InitialDelay != nil {
+		s.Announce.Delay = garp.InitialDelay.Duration
+	}
+	s.Announce.Interval = 500 * time.Millisecond
+	if garp.Interval != nil {
+		s.Announce.Interval = garp.Interval.Duration
+	}
+	for _, name := range local.Interfaces {
+		s.Selection.Interfaces = append(s.Selection.Interfaces, string(name))
+	}
+	return s
+}
+
+// addressSettings reads the API's lifetimes, in which a valid lifetime of 0 is
+// forever and a preferred lifetime of 0 is the valid one.
+func addressSettings(c *purelbv1.InterfaceAddressConfig, defaults AddressSettings) AddressSettings {
+	s := defaults
+	config := deref(c, purelbv1.InterfaceAddressConfig{})
+	if config.ValidLifetime != nil {
+		s.Valid = time.Duration(*config.ValidLifetime) * time.Second
+		if s.Valid == 0 {
+			s.Valid = Forever
+		}
+	}
+	s.Preferred = s.Valid
+	if preferred := time.Duration(deref(config.PreferredLifetime, 0)) * time.Second; preferred > 0 {
+		s.Preferred = min(preferred, s.Valid)
+	}
+	s.NoPrefixRoute = deref(config.NoPrefixRoute, s.NoPrefixRoute)
+	return s
+}
+
+func deref[T any](p *T, otherwise T) T {
+	if p == nil {
+		return otherwise
+	}
+	return *p
+}

@@ -1,0 +1,213 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// Bounds of the CRD.
+const (
+	maxLine       = 1024
+	maxMessage    = 512
+	maxSubnets    = 64
+	maxGateways   = 16
+	maxInterfaces = 64
+)
+
+// Condition types of kstatus that are there only while they are true.
+const (
+	conditionReconciling = "Reconciling"
+	conditionStalled     = "Stalled"
+)
+
+// Report is what the agent has to say after it applied a Plan.
+type Report struct {
+	// Results of the desired addresses of all the node's Announcements.
+	Results map[netip.Addr]Result
+	// Stranded are addresses that are not desired, but could not be withdrawn.
+	Stranded map[netip.Addr]Result
+	// Interfaces is the node's facts; nil keeps those last reported.
+	Interfaces []purelbv1.NodeInterface
+	// Note is added to the message of Ready.
+	Note string
+	// Now is when; whole seconds, as the API stores it.
+	Now metav1.Time
+}
+
+// Status is the status that an Announcement is to have. It equals the present
+// one if nothing changed.
+func Status(ann *purelbv1.Announcement, report Report) purelbv1.AnnouncementStatus {
+	status := purelbv1.AnnouncementStatus{
+		ObservedGeneration: ann.Generation,
+		Desired:            int32(len(ann.Spec.Addresses)),
+		Interfaces:         report.Interfaces,
+	}
+	if report.Interfaces == nil {
+		status.Interfaces = ann.Status.Interfaces
+	}
+	previous := map[string]purelbv1.AddressStatus{}
+	for _, s := range ann.Status.Addresses {
+		previous[s.Address] = s
+	}
+
+	var local, virtual, services []string
+	inSpec := map[string]bool{}
+	for _, entry := range ann.Spec.Addresses {
+		inSpec[entry.Address] = true
+		result := resultOf(entry, report.Results)
+		if result.State != purelbv1.StateAnnounced && result.State != purelbv1.StateYielded && realised(ann.Status, entry) {
+			result.Reason = ReasonLost
+		}
+		status.Addresses = append(status.Addresses, addressStatus(entry.Address, result, previous, report.Now))
+		if result.State != purelbv1.StateAnnounced {
+			continue
+		}
+		status.Announced++
+		if entry.Type == purelbv1.AnnounceLocal {
+			local = append(local, entry.Address)
+		} else {
+			virtual = append(virtual, entry.Address)
+		}
+		services = append(services, entry.Services...)
+	}
+	// An address that could not be withdrawn is not withdrawn: it stays in the
+	// status of the Announcement that it was in.
+	for _, s := range ann.Status.Addresses {
+		addr, _ := netip.ParseAddr(s.Address)
+		result, ok := report.Stranded[addr]
+		if ok && !inSpec[s.Address] && len(status.Addresses) < purelbv1.MaxAddressesPerAnnouncement {
+			status.Addresses = append(status.Addresses, addressStatus(s.Address, result, previous, report.Now))
+		}
+	}
+	slices.SortFunc(status.Addresses, func(a, b purelbv1.AddressStatus) int { return compareAddresses(a.Address, b.Address) })
+	slices.SortFunc(local, compareAddresses)
+	slices.SortFunc(virtual, compareAddresses)
+	slices.Sort(services)
+	status.LocalAddresses = line(local)
+	status.VirtualAddresses = line(virtual)
+	status.Services = line(slices.Compact(services))
+	status.Conditions = conditions(ann, status, report)
+	return status
+}
+
+func resultOf(entry purelbv1.AnnouncedAddress, results map[netip.Addr]Result) Result {
+	addr, err := netip.ParseAddr(entry.Address)
+	if err != nil {
+		return Result{State: purelbv1.StateFailed, Epoch: entry.Epoch, Reason: ReasonInvalid, Message: "not an IP address"}
+	}
+	result, ok := results[addr]
+	if !ok {
+		return Result{State: purelbv1.StatePending, Epoch: entry.Epoch}
+	}
+	return result
+}
+
+func addressStatus(address string, r Result, previous map[string]purelbv1.AddressStatus, now metav1.Time) purelbv1.AddressStatus {
+	s := purelbv1.AddressStatus{
+		Address: address, State: r.State, Epoch: r.Epoch, Interface: r.Interface, MAC: r.MAC,
+		Reason: r.Reason, Message: truncate(r.Message, maxMessage), LastTransitionTime: now,
+	}
+	if old, ok := previous[address]; ok && old.State == s.State {
+		s.LastTransitionTime = old.LastTransitionTime
+	}
+	return s
+}
+
+// conditions says whether the node does all that the Announcement asks, as
+// kstatus has it: Ready always, Reconciling and Stalled only while true.
+func conditions(ann *purelbv1.Announcement, status purelbv1.AnnouncementStatus, report Report) []metav1.Condition {
+	var pending, troubled []string
+	for _, s := range status.Addresses {
+		text := s.Address + " " + string(s.State)
+		if s.Message != "" {
+			text += ": " + s.Message
+		}
+		switch {
+		case s.State == purelbv1.StatePending:
+			pending = append(pending, text)
+		case s.State != purelbv1.StateAnnounced || s.Reason != "":
+			troubled = append(troubled, text)
+		}
+	}
+	message := fmt.Sprintf("%d of %d addresses announced", status.Announced, status.Desired)
+	if list := slices.Concat(troubled, pending); len(list) > 0 {
+		message += "; " + truncate(list[0], maxMessage)
+		if len(list) > 1 {
+			message += fmt.Sprintf("; and %d more", len(list)-1)
+		}
+	}
+	if report.Note != "" {
+		message += "; " + report.Note
+	}
+
+	ready := metav1.Condition{Type: purelbv1.ConditionReady, Status: metav1.ConditionTrue, Reason: purelbv1.ReasonAnnounced}
+	switch {
+	case len(troubled) > 0:
+		ready.Status, ready.Reason = metav1.ConditionFalse, purelbv1.ReasonDegraded
+	case len(pending) > 0:
+		ready.Status, ready.Reason = metav1.ConditionFalse, purelbv1.ReasonProgressing
+	}
+	result := []metav1.Condition{ready}
+	if len(pending) > 0 {
+		result = append(result, metav1.Condition{Type: conditionReconciling, Status: metav1.ConditionTrue, Reason: purelbv1.ReasonProgressing})
+	}
+	if len(troubled) > 0 {
+		result = append(result, metav1.Condition{Type: conditionStalled, Status: metav1.ConditionTrue, Reason: purelbv1.ReasonDegraded})
+	}
+	for i := range result {
+		c := &result[i]
+		c.Message, c.ObservedGeneration, c.LastTransitionTime = message, ann.Generation, report.Now
+		for _, old := range ann.Status.Conditions {
+			if old.Type == c.Type && old.Status == c.Status {
+				c.LastTransitionTime = old.LastTransitionTime
+			}
+		}
+	}
+	return result
+}
+
+// line joins items with commas; of those that do not fit into a line it says
+// how many there are.
+func line(items []string) string {
+	joined := strings.Join(items, ",")
+	if len(joined) <= maxLine {
+		return joined
+	}
+	room := maxLine - len(" and  more") - len(strconv.Itoa(len(items)))
+	length, n := 0, 0
+	for _, item := range items {
+		if length+len(item)+1 > room {
+			break
+		}
+		length += len(item) + 1
+		n++
+	}
+	rest := fmt.Sprintf("%d more", len(items)-n)
+	if n == 0 {
+		return rest
+	}
+	return strings.Join(items[:n], ",") + " and " + rest
+}
+
+// truncate cuts s to at most n bytes, between runes.
+func truncate(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n-len("…")], "") + "…"
+}
+
+// compareAddresses orders addresses as numbers, and what is none by its text.
+func compareAddresses(a, b string) int {
+	x, _ := netip.ParseAddr(a)
+	y, _ := netip.ParseAddr(b)
+	return cmp.Or(x.Compare(y), cmp.Compare(a, b))
+}
