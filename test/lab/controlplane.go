@@ -168,6 +168,8 @@ func (l *Lab) controlPlaneConfig(address netip.Addr) map[string]any {
 			"--cluster-cidr="+joinPrefixes(clusterCIDRs()),
 			"--service-cluster-ip-range="+services,
 			"--allocate-node-cidrs=false", // they are planned: see Node.PodCIDRs
+			// Looked for, and made if missing; by default below /usr.
+			"--flex-volume-plugin-dir="+l.path("control-plane", "flex-volumes"),
 			"--cluster-signing-cert-file="+l.path("pki", "ca.crt"),
 			"--cluster-signing-key-file="+l.path("pki", "ca.key"),
 		),

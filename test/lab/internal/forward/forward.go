@@ -33,7 +33,7 @@ func Listen(ctx context.Context, address, name string, target netip.AddrPort) er
 		}
 		go func() {
 			defer client.Close()
-			server, err := Dial(ctx, name, "tcp", target, 5*time.Second)
+			server, err := netns.Dial(ctx, name, "tcp", target, 5*time.Second)
 			if err != nil {
 				return // the client sees its connection closed
 			}
@@ -41,18 +41,6 @@ func Listen(ctx context.Context, address, name string, target netip.AddrPort) er
 			join(client.(*net.TCPConn), server.(*net.TCPConn))
 		}()
 	}
-}
-
-// Dial connects to target from the network namespace called name.
-func Dial(ctx context.Context, name, network string, target netip.AddrPort, timeout time.Duration) (net.Conn, error) {
-	var conn net.Conn
-	err := netns.Do(name, func() (err error) {
-		// A numeric address is dialled by this goroutine itself, so the socket
-		// is made in the namespace that its thread is in.
-		conn, err = (&net.Dialer{Timeout: timeout, FallbackDelay: -1}).DialContext(ctx, network, target.String())
-		return err
-	})
-	return conn, err
 }
 
 // join copies both ways until both sides have finished or either has failed.

@@ -1,0 +1,97 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// CutLink takes the cable of a host out: its eth0 loses carrier, and keeps its
+// addresses and routes. Between router and far it is their own link.
+func (l *Lab) CutLink(ctx context.Context, host string) error {
+	return l.setCable(ctx, host, "down")
+}
+
+// HealLink undoes CutLink.
+func (l *Lab) HealLink(ctx context.Context, host string) error {
+	return l.setCable(ctx, host, "up")
+}
+
+func (l *Lab) setCable(ctx context.Context, host, to string) error {
+	at, end := Fabric, port(host)
+	if host == Far {
+		at, end = Router, farLink
+	}
+	return l.ip(ctx, at, "link", "set", end, to)
+}
+
+// UnplugPort takes a host off the switch as a failure inside the network does:
+// its eth0 keeps carrier, but nothing gets through.
+func (l *Lab) UnplugPort(ctx context.Context, host string) error {
+	return l.ip(ctx, Fabric, "link", "set", port(host), "nomaster")
+}
+
+// PlugPort undoes UnplugPort.
+func (l *Lab) PlugPort(ctx context.Context, host string) error {
+	return l.ip(ctx, Fabric, "link", "set", port(host), "master", bridge)
+}
+
+// apiCutTable is the nftables table that CutAPI makes in a node.
+const apiCutTable = "purelb-lab-cut"
+
+// CutAPI drops, silently, every packet between a node (and its pods) and the
+// API server. Everything else on the node goes on.
+func (l *Lab) CutAPI(ctx context.Context, node string) error {
+	cp, err := plannedHost(ControlPlane)
+	if err != nil {
+		return err
+	}
+	_, err = l.Exec(ctx, node, "nft", apiCutRules(cp))
+	return err
+}
+
+// HealAPI undoes CutAPI.
+func (l *Lab) HealAPI(ctx context.Context, node string) error {
+	_, err := l.Exec(ctx, node, "nft", "delete table inet "+apiCutTable)
+	return err
+}
+
+func apiCutRules(cp Host) string {
+	var rules strings.Builder
+	fmt.Fprintf(&rules, "add table inet %s\n", apiCutTable)
+	for _, hook := range []string{"input", "output", "forward"} {
+		// Priority 10: after kube-proxy has turned 10.96.0.1 into the real address.
+		fmt.Fprintf(&rules, "add chain inet %s %s { type filter hook %s priority 10; }\n", apiCutTable, hook, hook)
+		for _, end := range []string{"saddr", "daddr"} {
+			fmt.Fprintf(&rules, "add rule inet %s %s ip %s %s drop\n", apiCutTable, hook, end, cp.IPv4.Addr())
+			fmt.Fprintf(&rules, "add rule inet %s %s ip6 %s %s drop\n", apiCutTable, hook, end, cp.IPv6.Addr())
+		}
+	}
+	return rules.String()
+}
+
+// AddRoute gives a host a route to prefix by way of one or, with equal cost,
+// several next hops. It replaces the route that there is.
+func (l *Lab) AddRoute(ctx context.Context, host string, prefix netip.Prefix, nextHops ...netip.Addr) error {
+	return l.ip(ctx, host, routeArgs(prefix, nextHops)...)
+}
+
+func routeArgs(prefix netip.Prefix, nextHops []netip.Addr) []string {
+	args := []string{"route", "replace", prefix.String()}
+	for _, hop := range nextHops {
+		args = append(args, "nexthop", "via", hop.String())
+	}
+	return args
+}
+
+// DeleteRoute undoes AddRoute.
+func (l *Lab) DeleteRoute(ctx context.Context, host string, prefix netip.Prefix) error {
+	return l.ip(ctx, host, "route", "delete", prefix.String())
+}
+
+// ip runs ip(8) in the network namespace of a host.
+func (l *Lab) ip(ctx context.Context, host string, args ...string) error {
+	_, err := l.Exec(ctx, host, append([]string{"ip"}, args...)...)
+	return err
+}
