@@ -1,0 +1,203 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers"
+	"github.com/purelb/purelb-operator/controllers/agents"
+)
+
+// Leader election of the manager: a leader that dies is replaced within five
+// seconds, one that stops at once.
+const (
+	leaseDuration = 5 * time.Second
+	renewDeadline = 3 * time.Second
+	retryPeriod   = time.Second
+)
+
+type managerOptions struct {
+	namespace           string
+	podName             string
+	agentImage          string
+	agentServiceAccount string
+	isDefault           bool
+	leaderElect         bool
+	metricsAddress      string
+	metricsSecure       bool
+	healthAddress       string
+	logLevel            string
+}
+
+func newManagerCommand() *cobra.Command {
+	var o managerOptions
+	cmd := &cobra.Command{
+		Use:   "manager",
+		Short: "Allocate addresses, place them on nodes, run the agents",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return runManager(cmd.Context(), o) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.namespace, "namespace", "purelb-system", "namespace of the manager, its ServiceGroups, LBNodeAgents and Announcements")
+	f.StringVar(&o.podName, "pod-name", "", "name of the manager's own pod; its image is the agents', unless --agent-image says otherwise")
+	f.StringVar(&o.agentImage, "agent-image", "", "image of agents whose LBNodeAgent names none")
+	f.StringVar(&o.agentServiceAccount, "agent-service-account", "purelb-agent", "service account that agents run as")
+	f.BoolVar(&o.isDefault, "default-load-balancer", true, "serve Services of type LoadBalancer that have no loadBalancerClass")
+	f.BoolVar(&o.leaderElect, "leader-elect", true, "elect one leader among the replicas")
+	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "where to serve metrics; 0 for nowhere")
+	f.BoolVar(&o.metricsSecure, "metrics-secure", true, "serve metrics by HTTPS, to clients that may read them")
+	f.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "where to serve /healthz and /readyz")
+	f.StringVar(&o.logLevel, "log-level", "info", "error, info or debug")
+	return cmd
+}
+
+// +kubebuilder:rbac:groups="",resources=pods,namespace=purelb-system,verbs=get
+// +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
+// +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
+
+func runManager(ctx context.Context, o managerOptions) error {
+	logger, err := newLogger(o.logLevel)
+	if err != nil {
+		return err
+	}
+	ctrl.SetLogger(logger)
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme)); err != nil {
+		return fmt.Errorf("make the scheme: %w", err)
+	}
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("find the API server: %w", err)
+	}
+	// A burst of Services is written one by one; the API server's own fairness
+	// is what limits it.
+	config.QPS, config.Burst = 200, 400
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:                        scheme,
+		Cache:                         cacheOptions(o.namespace),
+		Metrics:                       metricsOptions(o.metricsAddress, o.metricsSecure),
+		HealthProbeBindAddress:        o.healthAddress,
+		LeaderElection:                o.leaderElect,
+		LeaderElectionID:              "manager.purelb.io",
+		LeaderElectionNamespace:       o.namespace,
+		LeaderElectionReleaseOnCancel: true,
+		LeaseDuration:                 ptr.To(leaseDuration),
+		RenewDeadline:                 ptr.To(renewDeadline),
+		RetryPeriod:                   ptr.To(retryPeriod),
+	})
+	if err != nil {
+		return fmt.Errorf("make the manager: %w", err)
+	}
+	image, err := agentImage(ctx, mgr.GetAPIReader(), o)
+	if err != nil {
+		return err
+	}
+	if err := setUp(ctx, mgr, o, image); err != nil {
+		return err
+	}
+	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
+		return fmt.Errorf("add health checks: %w", err)
+	}
+	logger.Info("Starting the manager", "version", version, "namespace", o.namespace, "agentImage", image)
+	return mgr.Start(ctx)
+}
+
+// cacheOptions limits what is watched to what is used: of our own kinds, all
+// but ServiceGroups only in our namespace.
+func cacheOptions(namespace string) cache.Options {
+	own := cache.ByObject{Namespaces: map[string]cache.Config{namespace: {}}}
+	return cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&v1.LBNodeAgent{}:       own,
+			&v1.Announcement{}:      own,
+			&appsv1.DaemonSet{}:     own,
+			&coordinationv1.Lease{}: own,
+		},
+	}
+}
+
+func metricsOptions(address string, secure bool) metricsserver.Options {
+	o := metricsserver.Options{BindAddress: address, SecureServing: secure}
+	if secure {
+		o.FilterProvider = filters.WithAuthenticationAndAuthorization
+	}
+	return o
+}
+
+// agentImage is the image that agents run unless their LBNodeAgent says
+// otherwise: by flag, or else the manager's own.
+func agentImage(ctx context.Context, c client.Reader, o managerOptions) (string, error) {
+	if o.agentImage != "" {
+		return o.agentImage, nil
+	}
+	if o.podName == "" {
+		return "", errors.New("either --agent-image or --pod-name is needed")
+	}
+	pod := &corev1.Pod{}
+	if err := c.Get(ctx, client.ObjectKey{Namespace: o.namespace, Name: o.podName}, pod); err != nil {
+		return "", fmt.Errorf("look up the manager's own image: %w", err)
+	}
+	for _, container := range pod.Spec.Containers {
+		if container.Name == "manager" {
+			return container.Image, nil
+		}
+	}
+	return "", fmt.Errorf("pod %s has no container named manager: set --agent-image", o.podName)
+}
+
+// setUp adds the controllers to mgr.
+func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image string) error {
+	live := controllers.NewLiveness(time.Now)
+	if err := errors.Join(live.Watch(ctx, mgr.GetCache()), mgr.Add(live)); err != nil {
+		return fmt.Errorf("watch agents: %w", err)
+	}
+	// A standby replica is to take over with warm caches.
+	for _, kind := range []client.Object{
+		&corev1.Service{}, &corev1.Node{}, &appsv1.DaemonSet{},
+		&v1.ServiceGroup{}, &v1.LBNodeAgent{}, &v1.Announcement{},
+	} {
+		if _, err := mgr.GetCache().GetInformer(ctx, kind, cache.BlockUntilSynced(false)); err != nil {
+			return fmt.Errorf("watch %T: %w", kind, err)
+		}
+	}
+	own := controllers.NewMetrics(metrics.Registry)
+	c := mgr.GetClient()
+	return cmp.Or(
+		(&controllers.ServiceReconciler{
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: o.namespace, IsDefault: o.isDefault, Metrics: own,
+		}).SetupWithManager(mgr),
+		(&controllers.ServiceGroupReconciler{
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-servicegroup"), Namespace: o.namespace, Metrics: own,
+		}).SetupWithManager(mgr),
+		(&controllers.LBNodeAgentReconciler{
+			Client: c, Namespace: o.namespace, Defaults: agents.Defaults{Image: image, ServiceAccount: o.agentServiceAccount},
+		}).SetupWithManager(mgr),
+		(&controllers.PlacementReconciler{
+			Client: c, Namespace: o.namespace, IsDefault: o.isDefault, Liveness: live, Now: time.Now, Metrics: own,
+		}).SetupWithManager(mgr),
+		(&controllers.AnnouncedReconciler{
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-lbnodeagent"), Namespace: o.namespace, IsDefault: o.isDefault,
+		}).SetupWithManager(mgr),
+	)
+}

@@ -1,0 +1,260 @@
+package allocation
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"go4.org/netipx"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// ParseGroup turns the spec of a ServiceGroup into a Group. Warnings are for
+// people: the group is valid, but something in it may not be what was meant.
+// If errs is not empty the Group must not be used.
+func ParseGroup(sg *v1.ServiceGroup) (group Group, warnings []string, errs field.ErrorList) {
+	group = Group{Name: sg.Name, ShareAcrossNamespaces: sg.Spec.ShareAcrossNamespaces}
+	spec := field.NewPath("spec")
+
+	set := 0
+	if local := sg.Spec.Local; local != nil {
+		set++
+		group.Type = v1.PoolTypeLocal
+		group.SkipIPv6DAD = local.SkipIPv6DAD
+		warnings, errs = parseSet(&group, &local.PoolSet, spec.Child("local"))
+	}
+	if remote := sg.Spec.Remote; remote != nil {
+		set++
+		group.Type = v1.PoolTypeRemote
+		warnings, errs = parseSet(&group, &remote.PoolSet, spec.Child("remote"))
+	}
+	if netbox := sg.Spec.Netbox; netbox != nil {
+		set++
+		group.Type = v1.PoolTypeNetbox
+		if _, err := parseAggregation(netbox.Aggregation, 128); err != nil {
+			errs = append(errs, field.Invalid(spec.Child("netbox", "aggregation"), string(netbox.Aggregation), err.Error()))
+		}
+	}
+	if set != 1 {
+		errs = append(errs, field.Invalid(spec, set, "exactly one of local, remote and netbox must be set"))
+	}
+	return group, warnings, errs
+}
+
+// written is one range as the user wrote it, with where.
+type written struct {
+	pool v1.AddressPool
+	path *field.Path
+}
+
+// parseSet adds the ranges of a PoolSet, in every form they come in, to group.
+func parseSet(group *Group, set *v1.PoolSet, path *field.Path) (warnings []string, errs field.ErrorList) {
+	if set.MultiPool && set.BalancePools {
+		errs = append(errs, field.Invalid(path.Child("balancePools"), true, "multiPool and balancePools exclude each other"))
+	}
+	group.MultiPool, group.BalancePools = set.MultiPool, set.BalancePools
+
+	add := func(w written, family Family) {
+		r, warning, err := parseRange(w, family)
+		errs = append(errs, err...)
+		if len(err) > 0 {
+			return
+		}
+		if warning != "" {
+			warnings = append(warnings, warning)
+		}
+		if other, overlaps := group.overlap(r); overlaps {
+			errs = append(errs, field.Invalid(w.path.Child("pool"), w.pool.Pool,
+				fmt.Sprintf("range %s overlaps range %s of the same group", r, other)))
+			return
+		}
+		group.Ranges = append(group.Ranges, r)
+	}
+
+	for _, w := range listed(set.V4Pools, set.V4Pool, path, "v4pool") {
+		add(w, IPv4)
+	}
+	for _, w := range listed(set.V6Pools, set.V6Pool, path, "v6pool") {
+		add(w, IPv6)
+	}
+	if set.Pool != "" {
+		w := written{v1.AddressPool{Pool: set.Pool, Subnet: set.Subnet, Aggregation: set.Aggregation}, path}
+		family := familyOfSubnet(set.Subnet)
+		if other := group.firstOf(family); other != nil {
+			errs = append(errs, field.Invalid(path.Child("pool"), set.Pool,
+				fmt.Sprintf("the group has %s ranges in another form already: move this one into the list", family)))
+		} else {
+			add(w, family)
+		}
+	}
+	if len(errs) == 0 && len(group.Ranges) == 0 {
+		errs = append(errs, field.Required(path, "at least one pool is needed: v4pools, v6pools, v4pool, v6pool, or pool with subnet"))
+	}
+	return warnings, errs
+}
+
+// listed is the ranges of one family: the list, then the single one.
+func listed(list []v1.AddressPool, single *v1.AddressPool, path *field.Path, name string) []written {
+	all := make([]written, 0, len(list)+1)
+	for i := range list {
+		all = append(all, written{list[i], path.Child(name + "s").Index(i)})
+	}
+	if single != nil {
+		all = append(all, written{*single, path.Child(name)})
+	}
+	return all
+}
+
+// parseRange checks one range and the subnet and mask that go with it.
+func parseRange(w written, family Family) (Range, string, field.ErrorList) {
+	subnet, err := parseSubnet(w.pool.Subnet, family)
+	if err != nil {
+		return Range{}, "", field.ErrorList{field.Invalid(w.path.Child("subnet"), w.pool.Subnet, err.Error())}
+	}
+	var errs field.ErrorList
+	mask, err := parseAggregation(w.pool.Aggregation, subnet.Addr().BitLen())
+	if err != nil {
+		errs = append(errs, field.Invalid(w.path.Child("aggregation"), string(w.pool.Aggregation), err.Error()))
+	}
+	if mask == 0 {
+		mask = subnet.Bits()
+	}
+	addrs, warning, err := parsePool(w.pool.Pool, subnet)
+	if err != nil {
+		errs = append(errs, field.Invalid(w.path.Child("pool"), w.pool.Pool, err.Error()))
+	} else if warning != "" {
+		warning = fmt.Sprintf("%s: %s", w.path.Child("pool"), warning)
+	}
+	return Range{Addrs: addrs, Subnet: subnet, Mask: mask}, warning, errs
+}
+
+func parseSubnet(s string, family Family) (netip.Prefix, error) {
+	subnet, err := netip.ParsePrefix(s)
+	switch {
+	case err != nil:
+		return netip.Prefix{}, errors.New("must be a subnet in CIDR form, such as 192.168.1.0/24 or fd00:1::/64")
+	case subnet.Addr().Is4In6():
+		return netip.Prefix{}, errors.New("must not be an IPv4-mapped IPv6 subnet")
+	case FamilyOf(subnet.Addr()) != family:
+		return netip.Prefix{}, fmt.Errorf("must be an %s subnet", family)
+	case subnet.Masked() != subnet:
+		return netip.Prefix{}, fmt.Errorf("has bits set beyond its prefix length; did you mean %s?", subnet.Masked())
+	}
+	return subnet, nil
+}
+
+// parseAggregation returns 0 for the default, else the mask's length.
+func parseAggregation(a v1.Aggregation, most int) (int, error) {
+	if a == "" || a == "default" {
+		return 0, nil
+	}
+	digits, slash := strings.CutPrefix(string(a), "/")
+	n, err := strconv.Atoi(digits)
+	if !slash || err != nil || n < 1 || n > most || strconv.Itoa(n) != digits {
+		return 0, fmt.Errorf("must be \"default\" or a mask from /1 to /%d", most)
+	}
+	return n, nil
+}
+
+// parsePool parses a CIDR, a range first-last or a single address, all within
+// subnet.
+func parsePool(s string, subnet netip.Prefix) (addrs netipx.IPRange, warning string, err error) {
+	switch {
+	case strings.Contains(s, "/"):
+		addrs, warning, err = parseCIDRPool(s)
+	case strings.Contains(s, "-"):
+		addrs, err = parseDashPool(s, subnet)
+	default:
+		addr, perr := netip.ParseAddr(s)
+		if perr != nil {
+			return netipx.IPRange{}, "", errors.New("must be a CIDR, a range first-last, or one address")
+		}
+		addrs = netipx.IPRangeFrom(addr, addr)
+	}
+	if err != nil {
+		return netipx.IPRange{}, "", err
+	}
+	for _, end := range []netip.Addr{addrs.From(), addrs.To()} {
+		switch {
+		case end.Is4In6():
+			return netipx.IPRange{}, "", fmt.Errorf("%s is an IPv4-mapped IPv6 address; write it as %s", end, end.Unmap())
+		case end.Zone() != "":
+			return netipx.IPRange{}, "", fmt.Errorf("%s has a zone", end)
+		case FamilyOf(end) != FamilyOf(subnet.Addr()):
+			return netipx.IPRange{}, "", fmt.Errorf("%s is not of the same family as subnet %s", end, subnet)
+		case !subnet.Contains(end):
+			return netipx.IPRange{}, "", fmt.Errorf("%s is outside subnet %s", end, subnet)
+		}
+	}
+	return addrs, warning, nil
+}
+
+// parseCIDRPool takes a CIDR with host bits as from that address on.
+func parseCIDRPool(s string) (netipx.IPRange, string, error) {
+	prefix, err := netip.ParsePrefix(s)
+	if err != nil {
+		return netipx.IPRange{}, "", errors.New("must be a CIDR, a range first-last, or one address")
+	}
+	if prefix == prefix.Masked() {
+		return netipx.RangeOfPrefix(prefix), "", nil
+	}
+	addrs := netipx.IPRangeFrom(prefix.Addr(), netipx.PrefixLastIP(prefix))
+	return addrs, fmt.Sprintf("%s has host bits: addresses are taken from %s", s, addrs), nil
+}
+
+func parseDashPool(s string, subnet netip.Prefix) (netipx.IPRange, error) {
+	from, to, _ := strings.Cut(s, "-")
+	first, err := netip.ParseAddr(strings.TrimSpace(from))
+	if err != nil {
+		return netipx.IPRange{}, fmt.Errorf("%q, before the dash, is not an address", from)
+	}
+	last, err := netip.ParseAddr(strings.TrimSpace(to))
+	if err != nil {
+		return netipx.IPRange{}, fmt.Errorf("%q, after the dash, is not an address", to)
+	}
+	if first.BitLen() != last.BitLen() {
+		return netipx.IPRange{}, fmt.Errorf("%s and %s are of different families", first, last)
+	}
+	if last.Less(first) {
+		return netipx.IPRange{}, fmt.Errorf("ends (%s) before it starts (%s)%s", last, first, suggestRange(first, last, subnet))
+	}
+	return netipx.IPRangeFrom(first, last), nil
+}
+
+// suggestRange guesses what was meant by a range that ends before it starts:
+// that its end lies in the subnet like its start, or that the ends are swapped.
+func suggestRange(first, last netip.Addr, subnet netip.Prefix) string {
+	for _, guess := range [][2]netip.Addr{{first, withNetwork(last, subnet)}, {last, first}} {
+		from, to := guess[0], guess[1]
+		if subnet.Contains(from) && subnet.Contains(to) && !to.Less(from) {
+			return fmt.Sprintf("; did you mean %s-%s?", from, to)
+		}
+	}
+	return ""
+}
+
+// withNetwork is addr with its network bits replaced by the subnet's.
+func withNetwork(addr netip.Addr, subnet netip.Prefix) netip.Addr {
+	if addr.BitLen() != subnet.Addr().BitLen() {
+		return addr
+	}
+	host, network := addr.AsSlice(), subnet.Addr().AsSlice()
+	for i := range host {
+		bits := min(max(subnet.Bits()-8*i, 0), 8)
+		mask := byte(0xff << (8 - bits))
+		host[i] = network[i]&mask | host[i]&^mask
+	}
+	merged, _ := netip.AddrFromSlice(host)
+	return merged
+}
+
+func familyOfSubnet(s string) Family {
+	if prefix, err := netip.ParsePrefix(s); err == nil {
+		return FamilyOf(prefix.Addr())
+	}
+	return IPv4
+}

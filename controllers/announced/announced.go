@@ -1,0 +1,155 @@
+// Package announced says of a Service what the nodes announce for it, as read
+// from the status of Announcements. It is pure.
+package announced
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// Place is one address on one node.
+type Place struct {
+	Node      string
+	Interface string
+	Address   string
+	Type      v1.AnnounceType
+	State     v1.AddressState
+	Message   string
+}
+
+// Report is what a Service is to say of itself.
+type Report struct {
+	// Annotations to have; those of All that are not here are to go.
+	Annotations map[string]string
+	// Condition of type v1.ConditionAnnounced.
+	Condition metav1.Condition
+}
+
+// All is the annotations that a Report may have.
+var All = []string{v1.AnnotationAnnouncingIPv4, v1.AnnotationAnnouncingIPv6, v1.AnnotationAddedTo}
+
+// PlacesOf lists where the addresses of a Service, as namespace/name, are or
+// are to be, sorted.
+func PlacesOf(service string, announcements []v1.Announcement) []Place {
+	var places []Place
+	for i := range announcements {
+		a := &announcements[i]
+		for _, spec := range a.Spec.Addresses {
+			if !slices.Contains(spec.Services, service) {
+				continue
+			}
+			p := Place{Node: a.Spec.NodeName, Interface: string(spec.Interface), Address: spec.Address, Type: spec.Type, State: v1.StatePending}
+			if s := StatusOf(a, spec.Address); s != nil && s.Epoch == spec.Epoch {
+				p.State, p.Message = s.State, s.Message
+			}
+			places = append(places, p)
+		}
+	}
+	slices.SortFunc(places, func(a, b Place) int {
+		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Node, b.Node))
+	})
+	return places
+}
+
+// StatusOf is what an Announcement's agent reports of an address, or nil.
+func StatusOf(a *v1.Announcement, address string) *v1.AddressStatus {
+	for i := range a.Status.Addresses {
+		if a.Status.Addresses[i].Address == address {
+			return &a.Status.Addresses[i]
+		}
+	}
+	return nil
+}
+
+// Summarise reports on a Service that has the given addresses.
+func Summarise(addrs []netip.Addr, places []Place) Report {
+	r := Report{Annotations: map[string]string{}}
+	entries := map[string][]string{}
+	var addedTo, waiting []string
+	done, nowhere := 0, slices.Clone(addrs)
+	for _, p := range places {
+		nowhere = slices.DeleteFunc(nowhere, func(a netip.Addr) bool { return a.String() == p.Address })
+		if p.State != v1.StateAnnounced {
+			waiting = append(waiting, describe(p))
+			continue
+		}
+		done++
+		if p.Type != v1.AnnounceLocal {
+			continue
+		}
+		name := v1.AnnotationAnnouncingIPv4
+		if strings.Contains(p.Address, ":") {
+			name = v1.AnnotationAnnouncingIPv6
+		}
+		entries[name] = append(entries[name], fmt.Sprintf("%s,%s,%s", p.Node, p.Interface, p.Address))
+		addedTo = append(addedTo, p.Node+"/"+p.Interface)
+	}
+	for name, list := range entries {
+		r.Annotations[name] = strings.Join(list, " ")
+	}
+	if len(addedTo) > 0 {
+		slices.Sort(addedTo)
+		r.Annotations[v1.AnnotationAddedTo] = strings.Join(slices.Compact(addedTo), " ")
+	}
+	r.Condition = condition(done, len(places), nowhere, waiting)
+	return r
+}
+
+func describe(p Place) string {
+	s := fmt.Sprintf("%s on %s is %s", p.Address, p.Node, p.State)
+	if p.Message != "" {
+		s += " (" + p.Message + ")"
+	}
+	return s
+}
+
+func condition(done, all int, nowhere []netip.Addr, waiting []string) metav1.Condition {
+	const most = 3
+	c := metav1.Condition{Type: v1.ConditionAnnounced, Status: metav1.ConditionFalse, Reason: v1.ReasonAnnouncing}
+	c.Message = fmt.Sprintf("%d of %d announcements are made", done, all)
+	switch {
+	case len(nowhere) > 0:
+		c.Reason = v1.ReasonNotAnnounced
+		for _, a := range nowhere[:min(len(nowhere), most)] {
+			c.Message += fmt.Sprintf("; %s has no node", a)
+		}
+	case done == all:
+		c.Status, c.Reason = metav1.ConditionTrue, v1.ReasonAnnounced
+	}
+	for _, w := range waiting[:min(len(waiting), most)] {
+		c.Message += "; " + w
+	}
+	if len(waiting) > most {
+		c.Message += fmt.Sprintf("; and %d more", len(waiting)-most)
+	}
+	return c
+}
+
+// Realised lists the addresses that an Announcement's agent has newly announced
+// between two versions of it.
+func Realised(before, after *v1.Announcement) []v1.AnnouncedAddress {
+	return reached(before, after, v1.StateAnnounced)
+}
+
+// Conflicting lists the addresses that have newly met a conflict.
+func Conflicting(before, after *v1.Announcement) []v1.AnnouncedAddress {
+	return reached(before, after, v1.StateConflict)
+}
+
+func reached(before, after *v1.Announcement, state v1.AddressState) []v1.AnnouncedAddress {
+	var out []v1.AnnouncedAddress
+	for _, spec := range after.Spec.Addresses {
+		now, was := StatusOf(after, spec.Address), StatusOf(before, spec.Address)
+		if now != nil && now.State == state && (was == nil || was.State != state || was.Epoch != now.Epoch) {
+			out = append(out, spec)
+		}
+	}
+	return out
+}

@@ -1,0 +1,183 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/announced"
+)
+
+// eventsEach is the number of nodes up to which each node that announces an
+// address gets an event of its own.
+const eventsEach = 16
+
+// AnnouncedReconciler tells Services, by annotations, a condition and events,
+// what nodes announce for them.
+type AnnouncedReconciler struct {
+	Client    client.Client
+	Recorder  events.EventRecorder
+	Namespace string
+	IsDefault bool
+}
+
+// SetupWithManager registers the reconciler.
+func (r *AnnouncedReconciler) SetupWithManager(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("announced").
+		Watches(&corev1.Service{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(placedDifferently)).
+		Watches(&v1.Announcement{}, r.servicesOf()).
+		Complete(r)
+}
+
+// servicesOf maps an Announcement to the Services that it is or was about, and
+// records what has newly come true.
+func (r *AnnouncedReconciler) servicesOf() handler.EventHandler {
+	enqueue := func(q queue, objects ...client.Object) {
+		for _, obj := range objects {
+			a, ok := obj.(*v1.Announcement)
+			if !ok {
+				continue
+			}
+			for _, address := range a.Spec.Addresses {
+				for _, key := range address.Services {
+					q.AddAfter(reconcile.Request{NamespacedName: parseKey(key)}, batchDelay)
+				}
+			}
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { enqueue(q, e.Object) },
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { enqueue(q, e.Object) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			enqueue(q, e.ObjectOld, e.ObjectNew)
+			before, ok1 := e.ObjectOld.(*v1.Announcement)
+			after, ok2 := e.ObjectNew.(*v1.Announcement)
+			if ok1 && ok2 {
+				r.record(ctx, before, after)
+			}
+		},
+	}
+}
+
+func parseKey(key string) client.ObjectKey {
+	namespace, name, _ := strings.Cut(key, "/")
+	return client.ObjectKey{Namespace: namespace, Name: name}
+}
+
+// record writes events for what one Announcement has newly realised.
+func (r *AnnouncedReconciler) record(ctx context.Context, before, after *v1.Announcement) {
+	node := after.Spec.NodeName
+	for _, a := range announced.Realised(before, after) {
+		reason := v1.EventAnnouncingLocal
+		if a.Type == v1.AnnounceVirtual {
+			reason = v1.EventAnnouncingNonLocal
+		}
+		for _, key := range a.Services {
+			r.event(ctx, key, after, corev1.EventTypeNormal, reason, "Announce "+a.Address,
+				fmt.Sprintf("Announcing %s from node %s interface %s", a.Address, node, a.Interface))
+		}
+	}
+	for _, a := range announced.Conflicting(before, after) {
+		s := announced.StatusOf(after, a.Address)
+		for _, key := range a.Services {
+			r.event(ctx, key, after, corev1.EventTypeWarning, v1.EventAddressConflict, "Claim "+a.Address,
+				fmt.Sprintf("Node %s cannot announce %s: %s answers for it", node, a.Address, s.MAC))
+		}
+	}
+}
+
+func (r *AnnouncedReconciler) event(ctx context.Context, key string, about *v1.Announcement, kind, reason, action, note string) {
+	svc := &corev1.Service{}
+	if err := r.Client.Get(ctx, parseKey(key), svc); err != nil {
+		return // gone: nobody to tell
+	}
+	if reason == v1.EventAnnouncingNonLocal {
+		announcements, err := listAnnouncements(ctx, r.Client, r.Namespace)
+		if err != nil || len(announcements) > eventsEach {
+			return // Reconcile writes one for all
+		}
+	}
+	r.Recorder.Eventf(svc, about, kind, reason, action, "%s", note)
+}
+
+// Reconcile makes one Service say what is announced for it.
+func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	svc := &corev1.Service{}
+	if err := r.Client.Get(ctx, req.NamespacedName, svc); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if !svc.DeletionTimestamp.IsZero() {
+		return reconcile.Result{}, nil
+	}
+	addrs := ingressOf(svc)
+	var report announced.Report
+	var places []announced.Place
+	if isOurs(svc, r.IsDefault) && isBranded(svc) && len(addrs) > 0 {
+		announcements, err := listAnnouncements(ctx, r.Client, r.Namespace)
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+		places = announced.PlacesOf(keyOf(svc), announcements)
+		report = announced.Summarise(addrs, places)
+	}
+	if err := r.annotate(ctx, svc, report.Annotations); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	return reconcile.Result{}, client.IgnoreNotFound(r.condition(ctx, svc, report.Condition, places))
+}
+
+func (r *AnnouncedReconciler) annotate(ctx context.Context, svc *corev1.Service, wanted map[string]string) error {
+	if !slices.ContainsFunc(announced.All, func(name string) bool { return svc.Annotations[name] != wanted[name] }) {
+		return nil
+	}
+	ac := corev1ac.Service(svc.Name, svc.Namespace).WithUID(svc.UID).WithAnnotations(wanted)
+	if err := r.Client.Apply(ctx, ac, client.FieldOwner(ownerAnnounced), client.ForceOwnership); err != nil {
+		return fmt.Errorf("annotate Service: %w", err)
+	}
+	return nil
+}
+
+// condition writes the condition, or takes it away if there is nothing to
+// report on.
+func (r *AnnouncedReconciler) condition(ctx context.Context, svc *corev1.Service, wanted metav1.Condition, places []announced.Place) error {
+	ac := corev1ac.Service(svc.Name, svc.Namespace).WithUID(svc.UID).WithStatus(corev1ac.ServiceStatus())
+	before := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAnnounced).DeepCopy()
+	if wanted.Type == "" {
+		if before == nil {
+			return nil
+		}
+	} else {
+		wanted.ObservedGeneration = svc.Generation
+		conditions := slices.Clone(svc.Status.Conditions)
+		if !meta.SetStatusCondition(&conditions, wanted) {
+			return nil
+		}
+		ac.Status.WithConditions(conditionConfiguration(meta.FindStatusCondition(conditions, v1.ConditionAnnounced)))
+	}
+	if err := r.Client.Status().Apply(ctx, ac, client.FieldOwner(ownerAnnounced), client.ForceOwnership); err != nil {
+		return fmt.Errorf("write condition of Service: %w", err)
+	}
+	nodes := map[string]bool{}
+	for _, p := range places {
+		nodes[p.Node] = true
+	}
+	if wanted.Status == metav1.ConditionTrue && (before == nil || before.Status != metav1.ConditionTrue) && len(nodes) > eventsEach {
+		r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, v1.EventAnnouncingNonLocal, "Announce", "Announcing from %d nodes", len(nodes))
+	}
+	return nil
+}

@@ -1,0 +1,247 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/controllers/placement"
+)
+
+// factsPatience is how long after its Announcement was made an agent that has
+// not reported its interfaces is waited for.
+const factsPatience = 30 * time.Second
+
+// cluster is what the cache holds of everything that placement depends on.
+type cluster struct {
+	nodes         []corev1.Node
+	services      []corev1.Service
+	agents        map[string]*v1.LBNodeAgent
+	announcements []v1.Announcement
+	catalog       allocation.Catalog
+}
+
+// gather reads the cluster from the cache. Objects are the cache's own: they
+// must not be changed.
+func gather(ctx context.Context, c client.Reader, namespace string) (*cluster, error) {
+	in := &cluster{agents: map[string]*v1.LBNodeAgent{}}
+	var nodes corev1.NodeList
+	if err := c.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list Nodes: %w", err)
+	}
+	in.nodes = nodes.Items
+	var agents v1.LBNodeAgentList
+	if err := c.List(ctx, &agents, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list LBNodeAgents: %w", err)
+	}
+	for i := range agents.Items {
+		in.agents[agents.Items[i].Name] = &agents.Items[i]
+	}
+	var groups v1.ServiceGroupList
+	if err := c.List(ctx, &groups, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list ServiceGroups: %w", err)
+	}
+	in.catalog = allocation.NewCatalog(groups.Items, namespace)
+	var err error
+	if in.announcements, err = listAnnouncements(ctx, c, namespace); err != nil {
+		return nil, err
+	}
+	in.services, err = listServices(ctx, c)
+	return in, err
+}
+
+func listAnnouncements(ctx context.Context, c client.Reader, namespace string) ([]v1.Announcement, error) {
+	var list v1.AnnouncementList
+	if err := c.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list Announcements: %w", err)
+	}
+	return list.Items, nil
+}
+
+// facts turns the cluster into what placement decides from.
+func (in *cluster) facts(alive func(node string) placement.Liveness, now time.Time, isDefault bool) placement.Facts {
+	facts := placement.Facts{Lingering: map[netip.Addr][]string{}}
+	byNode := map[string][]*v1.Announcement{}
+	for i := range in.announcements {
+		a := &in.announcements[i]
+		byNode[a.Spec.NodeName] = append(byNode[a.Spec.NodeName], a)
+		entriesOf(a, &facts)
+	}
+	for i := range in.nodes {
+		n := &in.nodes[i]
+		facts.Nodes = append(facts.Nodes, in.node(n, byNode[n.Name], alive(n.Name), now))
+	}
+	facts.Addresses = in.addresses(isDefault)
+	for _, verdict := range in.catalog {
+		if verdict.Ready() && verdict.Group.Type == v1.PoolTypeLocal {
+			for _, r := range verdict.Group.Ranges {
+				facts.LocalSubnets = append(facts.LocalSubnets, r.Subnet)
+			}
+		}
+	}
+	return facts
+}
+
+func (in *cluster) node(n *corev1.Node, announcements []*v1.Announcement, alive placement.Liveness, now time.Time) placement.Node {
+	_, excluded := n.Labels[corev1.LabelNodeExcludeBalancers]
+	node := placement.Node{
+		Name:             n.Name,
+		Agent:            n.Labels[v1.LabelAgent],
+		VirtualInterface: v1.DefaultDummyInterface,
+		Excluded:         excluded,
+		Liveness:         alive,
+		OutOfService:     slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService }),
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			node.Ready = c.Status == corev1.ConditionTrue
+			// The kubelet has no other way to say so (KEP-2000).
+			node.ShuttingDown = c.Status == corev1.ConditionFalse && strings.Contains(c.Message, "node is shutting down")
+		}
+	}
+	agent := in.agents[node.Agent]
+	if agent != nil && agent.Spec.Local != nil && agent.Spec.Local.DummyInterface != "" {
+		node.VirtualInterface = string(agent.Spec.Local.DummyInterface)
+	}
+	for _, a := range announcements {
+		if len(a.Status.Interfaces) > 0 {
+			node.Reported = true
+			node.Interfaces = interfacesOf(a)
+			break
+		}
+	}
+	for _, a := range announcements {
+		node.Awaited = node.Awaited || (!node.Reported && node.Ready && now.Sub(a.CreationTimestamp.Time) < factsPatience)
+	}
+	return node
+}
+
+func interfacesOf(a *v1.Announcement) []placement.Interface {
+	var interfaces []placement.Interface
+	for _, i := range a.Status.Interfaces {
+		out := placement.Interface{Name: string(i.Name), MAC: i.MAC}
+		for _, s := range i.Subnets {
+			if p, err := netip.ParsePrefix(s); err == nil {
+				out.Subnets = append(out.Subnets, p)
+			}
+		}
+		interfaces = append(interfaces, out)
+	}
+	return interfaces
+}
+
+// entriesOf adds what one Announcement asks for and what its agent reports.
+func entriesOf(a *v1.Announcement, facts *placement.Facts) {
+	reported := map[string]*v1.AddressStatus{}
+	for i := range a.Status.Addresses {
+		reported[a.Status.Addresses[i].Address] = &a.Status.Addresses[i]
+	}
+	for _, spec := range a.Spec.Addresses {
+		addr, err := netip.ParseAddr(spec.Address)
+		if err != nil {
+			continue // the CRD lets none through
+		}
+		e := placement.Entry{Node: a.Spec.NodeName, Addr: addr, Spec: spec, Observed: a.Status.ObservedGeneration >= a.Generation}
+		if s := reported[spec.Address]; s != nil && s.Epoch == spec.Epoch {
+			e.State = s.State
+		}
+		delete(reported, spec.Address)
+		facts.Entries = append(facts.Entries, e)
+	}
+	for _, s := range reported {
+		if addr, err := netip.ParseAddr(s.Address); err == nil && s.State == v1.StateAnnounced {
+			facts.Lingering[addr] = append(facts.Lingering[addr], a.Spec.NodeName)
+		}
+	}
+}
+
+// addresses is the addresses that our Services have, with who shares them.
+func (in *cluster) addresses(isDefault bool) []placement.Address {
+	at := map[netip.Addr]int{}
+	var addresses []placement.Address
+	for i := range in.services {
+		svc := &in.services[i]
+		if !isOurs(svc, isDefault) || !isBranded(svc) {
+			continue
+		}
+		for _, a := range ingressOf(svc) {
+			if j, seen := at[a]; seen {
+				addresses[j].Services = append(addresses[j].Services, keyOf(svc))
+				continue
+			}
+			at[a] = len(addresses)
+			addresses = append(addresses, in.address(svc, a))
+		}
+	}
+	for i := range addresses {
+		slices.Sort(addresses[i].Services)
+	}
+	return addresses
+}
+
+// address describes one address. Where its group is gone or has changed, the
+// Service's own annotations still say what it was, and it stays announced.
+func (in *cluster) address(svc *corev1.Service, a netip.Addr) placement.Address {
+	out := placement.Address{
+		Addr:     a,
+		Group:    svc.Annotations[v1.AnnotationAllocatedFrom],
+		PoolType: v1.PoolType(svc.Annotations[v1.AnnotationPoolType]),
+		Mask:     a.BitLen(),
+		Services: []string{keyOf(svc)},
+	}
+	if group, r, ok := in.catalog.GroupOf(a); ok {
+		out.Group, out.PoolType, out.Mask, out.SkipProbe = group.Name, group.Type, r.Mask, group.SkipIPv6DAD
+	}
+	return out
+}
+
+// reservedAddresses is the addresses of nodes and of their gateways, which are
+// never handed out, with what they are.
+func reservedAddresses(ctx context.Context, c client.Reader, namespace string) (map[netip.Addr]string, error) {
+	reserved := map[netip.Addr]string{}
+	add := func(s, what string) {
+		if a, err := netip.ParseAddr(s); err == nil {
+			reserved[a] = what
+		}
+	}
+	var nodes corev1.NodeList
+	if err := c.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list Nodes: %w", err)
+	}
+	for i := range nodes.Items {
+		for _, a := range nodes.Items[i].Status.Addresses {
+			add(a.Address, "an address of node "+nodes.Items[i].Name)
+		}
+	}
+	announcements, err := listAnnouncements(ctx, c, namespace)
+	if err != nil {
+		return nil, err
+	}
+	for i := range announcements {
+		for _, iface := range announcements[i].Status.Interfaces {
+			for _, s := range iface.Subnets {
+				if p, err := netip.ParsePrefix(s); err == nil && p != p.Masked() {
+					add(p.Addr().String(), "an address of node "+announcements[i].Spec.NodeName)
+				}
+			}
+			for _, g := range iface.Gateways {
+				add(g, "a gateway of node "+announcements[i].Spec.NodeName)
+			}
+		}
+	}
+	return reserved, nil
+}
+
+// ownerOf makes a Node the owner of an object, so that it goes with the node.
+func ownerOf(n *corev1.Node) metav1.OwnerReference {
+	return metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID}
+}

@@ -1,0 +1,109 @@
+package placement
+
+import (
+	"net/netip"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// Liveness is what a node's Lease says.
+type Liveness int
+
+// Liveness of an agent, by when its Lease was last seen to change.
+const (
+	// Expired is never seen, or not for its whole duration.
+	Expired Liveness = iota
+	// Late is not fresh, but not expired.
+	Late
+	// Fresh is within two thirds of its duration: two heartbeats.
+	Fresh
+)
+
+// Interface is one interface of a node that can hold Local addresses.
+type Interface struct {
+	Name    string
+	MAC     string
+	Subnets []netip.Prefix // with host bits where they are the node's own address
+}
+
+// Node is what is known of one node.
+type Node struct {
+	Name string
+	// Agent is the LBNodeAgent whose agent the node runs; empty for none.
+	Agent string
+	// VirtualInterface is where Virtual addresses go.
+	VirtualInterface string
+	// Excluded by the label that keeps a node out of external load balancers.
+	Excluded bool
+	// OutOfService by the taint of that name.
+	OutOfService bool
+	// ShuttingDown as the kubelet reports it.
+	ShuttingDown bool
+	// Ready as the Node's condition says.
+	Ready    bool
+	Liveness Liveness
+	// Reported is that the node's agent has reported its interfaces, now or
+	// earlier.
+	Reported bool
+	// Awaited is that the agent has not reported its interfaces but is expected
+	// to, shortly.
+	Awaited    bool
+	Interfaces []Interface
+}
+
+// macs of all the node's interfaces.
+func (n *Node) macs() []string {
+	var macs []string
+	for _, i := range n.Interfaces {
+		if i.MAC != "" {
+			macs = append(macs, i.MAC)
+		}
+	}
+	return macs
+}
+
+// interfaceFor returns the interface, and the mask of its longest subnet, that
+// contain a. A prefix that is one address is no subnet.
+func (n *Node) interfaceFor(a netip.Addr) (name string, bits int, ok bool) {
+	for _, i := range n.Interfaces {
+		for _, s := range i.Subnets {
+			if s.Bits() > bits && s.Bits() < a.BitLen() && s.Contains(a) {
+				name, bits, ok = i.Name, s.Bits(), true
+			}
+		}
+	}
+	return name, bits, ok
+}
+
+// Address is one address that Services have.
+type Address struct {
+	Addr      netip.Addr
+	Group     string
+	PoolType  v1.PoolType
+	Mask      int // of a Virtual address
+	SkipProbe bool
+	Services  []string // namespace/name, sorted
+}
+
+// Entry is one address of one node's Announcements as they stand.
+type Entry struct {
+	Node string
+	Addr netip.Addr
+	Spec v1.AnnouncedAddress
+	// State that the agent reports for the entry's epoch; empty if none.
+	State v1.AddressState
+	// Observed is that the agent has seen the entry as it stands.
+	Observed bool
+}
+
+// Facts is everything that Place decides from.
+type Facts struct {
+	Nodes     []Node
+	Addresses []Address
+	Entries   []Entry
+	// Lingering is the nodes that still report an address Announced that they
+	// have no entry for.
+	Lingering map[netip.Addr][]string
+	// LocalSubnets is the subnets of all groups of type local.
+	LocalSubnets []netip.Prefix
+}
