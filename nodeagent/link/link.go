@@ -1,0 +1,289 @@
+// Package link is what the node agent does to the kernel's network interfaces,
+// and the only package that speaks netlink.
+//
+// Addresses that the agent puts on an interface are tagged with Protocol, by
+// which it knows them again after a restart, and with which "ip address" shows
+// them. The kernel keeps the tag from 5.18 on.
+package link
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/purelb/purelb-operator/nodeagent/plan"
+)
+
+// Protocol is the IFA_PROTO of our addresses (if_addr.h: who or what put the
+// address there). The kernel itself uses 0 to 3; the rest is for user space,
+// where nobody assigns numbers.
+const Protocol = 0x70
+
+// Alias is the ifalias of a virtual interface that the agent made, by which it
+// can be told from one that was there before.
+const Alias = "purelb: virtual interface for load balancer addresses"
+
+// dumpAttempts is how often a listing is repeated that changes interrupted.
+const dumpAttempts = 5
+
+// Netlink is the kernel of the network namespace in which it was opened.
+type Netlink struct {
+	handle *netlink.Handle
+}
+
+// Open opens a netlink socket. It is never closed: the agent uses it for as
+// long as it lives.
+func Open() (*Netlink, error) {
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink socket: %w", err)
+	}
+	return &Netlink{handle: handle}, nil
+}
+
+// Observe lists links, addresses, and the unicast routes of the main table.
+func (n *Netlink) Observe() (plan.Observed, error) {
+	var o plan.Observed
+	links, err := dump("links", n.handle.LinkList)
+	if err != nil {
+		return o, err
+	}
+	names := map[int]string{}
+	for _, l := range links {
+		names[l.Attrs().Index] = l.Attrs().Name
+		o.Links = append(o.Links, linkOf(l))
+	}
+	addresses, err := dump("addresses", func() ([]netlink.Addr, error) {
+		return n.handle.AddrList(nil, netlink.FAMILY_ALL)
+	})
+	if err != nil {
+		return o, err
+	}
+	for _, a := range addresses {
+		if address, ok := addressOf(a, names); ok {
+			o.Addresses = append(o.Addresses, address)
+		}
+	}
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		routes, err := dump("routes", func() ([]netlink.Route, error) { return n.handle.RouteList(nil, family) })
+		if err != nil {
+			return o, err
+		}
+		for _, r := range routes {
+			o.Routes = append(o.Routes, routesOf(r, family, names)...)
+		}
+	}
+	return o, nil
+}
+
+// dump lists, and lists again if the kernel says that a change got in between:
+// what is missing from an interrupted listing is not gone.
+func dump[T any](what string, list func() ([]T, error)) ([]T, error) {
+	var err error
+	for range dumpAttempts {
+		var items []T
+		if items, err = list(); err == nil {
+			return items, nil
+		}
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return nil, fmt.Errorf("list %s: %w", what, err)
+}
+
+func linkOf(l netlink.Link) plan.Link {
+	attrs := l.Attrs()
+	return plan.Link{
+		Name:     attrs.Name,
+		Kind:     l.Type(),
+		MAC:      attrs.HardwareAddr.String(),
+		Loopback: attrs.Flags&net.FlagLoopback != 0,
+		Up:       attrs.Flags&net.FlagUp != 0 && (attrs.OperState == netlink.OperUp || attrs.OperState == netlink.OperUnknown),
+	}
+}
+
+func addressOf(a netlink.Addr, names map[int]string) (plan.Address, bool) {
+	prefix, ok := prefixOf(a.IPNet)
+	name := names[a.LinkIndex]
+	if !ok || name == "" {
+		return plan.Address{}, false // the interface came or went in between
+	}
+	return plan.Address{
+		Interface:     name,
+		Prefix:        prefix,
+		Ours:          a.Protocol == Protocol,
+		Valid:         time.Duration(uint32(a.ValidLft)) * time.Second,
+		Preferred:     time.Duration(uint32(a.PreferedLft)) * time.Second,
+		NoPrefixRoute: a.Flags&unix.IFA_F_NOPREFIXROUTE != 0,
+		// Of an IPv4 address the same bit means secondary.
+		Temporary: prefix.Addr().Is6() && a.Flags&unix.IFA_F_TEMPORARY != 0,
+	}, true
+}
+
+func routesOf(r netlink.Route, family int, names map[int]string) []plan.Route {
+	if r.Type != unix.RTN_UNICAST {
+		return nil
+	}
+	route := plan.Route{Metric: r.Priority}
+	switch r.Protocol {
+	case unix.RTPROT_KERNEL:
+		route.Origin = plan.OriginKernel
+	case unix.RTPROT_RA:
+		route.Origin = plan.OriginRA
+	}
+	destination, ok := prefixOf(r.Dst)
+	switch {
+	case ok:
+		route.Destination = destination.Masked()
+	case family == netlink.FAMILY_V4:
+		route.Destination = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	default:
+		route.Destination = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	}
+	hops := r.MultiPath
+	if len(hops) == 0 {
+		hops = []*netlink.NexthopInfo{{LinkIndex: r.LinkIndex, Gw: r.Gw, Via: r.Via}}
+	}
+	var routes []plan.Route
+	for _, hop := range hops {
+		route.Interface = names[hop.LinkIndex]
+		route.Gateway = gatewayOf(hop)
+		if route.Interface != "" {
+			routes = append(routes, route)
+		}
+	}
+	return routes
+}
+
+func gatewayOf(hop *netlink.NexthopInfo) netip.Addr {
+	ip := hop.Gw
+	if via, ok := hop.Via.(*netlink.Via); ok { // a next hop of the other family
+		ip = via.Addr
+	}
+	gateway, _ := netip.AddrFromSlice(ip)
+	return gateway.Unmap()
+}
+
+// EnsureVirtual makes the virtual interface if there is none of that name, sets
+// it up, and returns its kind. It makes the first kind that the kernel knows: a
+// dummy, an ifb (which without a redirection behaves like one), or a bridge
+// without ports.
+func (n *Netlink) EnsureVirtual(name string) (string, error) {
+	link, err := n.handle.LinkByName(name)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		link, err = n.makeVirtual(name)
+	}
+	if err != nil {
+		return "", fmt.Errorf("virtual interface %s: %w", name, err)
+	}
+	if link.Attrs().Flags&net.FlagUp == 0 {
+		if err := n.handle.LinkSetUp(link); err != nil {
+			return "", fmt.Errorf("set %s up: %w", name, err)
+		}
+	}
+	return link.Type(), nil
+}
+
+func (n *Netlink) makeVirtual(name string) (netlink.Link, error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	var errs error
+	for _, link := range []netlink.Link{
+		&netlink.Dummy{LinkAttrs: attrs}, &netlink.Ifb{LinkAttrs: attrs}, &netlink.Bridge{LinkAttrs: attrs},
+	} {
+		err := n.handle.LinkAdd(link)
+		if err != nil {
+			errs = errors.Join(errs, fmt.Errorf("make it of kind %s: %w", link.Type(), err))
+			if errors.Is(err, unix.EOPNOTSUPP) {
+				continue // the kernel knows no such kind
+			}
+			return nil, errs
+		}
+		if err := n.handle.LinkSetAlias(link, Alias); err != nil {
+			// Unmarked it would outlive us.
+			return nil, errors.Join(fmt.Errorf("mark it as ours: %w", err), n.handle.LinkDel(link))
+		}
+		return n.handle.LinkByName(name)
+	}
+	return nil, errs
+}
+
+// Add puts an address on its interface. It fails if the interface has it
+// already.
+func (n *Netlink) Add(a plan.Address) error {
+	if err := n.apply(a, n.handle.AddrAdd); err != nil {
+		return fmt.Errorf("add %s to %s: %w", a.Prefix, a.Interface, err)
+	}
+	return nil
+}
+
+// Renew sets the lifetimes of an address that is there.
+func (n *Netlink) Renew(a plan.Address) error {
+	if err := n.apply(a, n.handle.AddrReplace); err != nil {
+		return fmt.Errorf("renew %s on %s: %w", a.Prefix, a.Interface, err)
+	}
+	return nil
+}
+
+// Remove takes an address from its interface. One that is gone already is no
+// error.
+func (n *Netlink) Remove(a plan.Address) error {
+	err := n.apply(a, n.handle.AddrDel)
+	if err == nil || errors.Is(err, unix.EADDRNOTAVAIL) || errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil
+	}
+	return fmt.Errorf("remove %s from %s: %w", a.Prefix, a.Interface, err)
+}
+
+func (n *Netlink) apply(a plan.Address, change func(netlink.Link, *netlink.Addr) error) error {
+	link, err := n.handle.LinkByName(a.Interface)
+	if err != nil {
+		return err
+	}
+	err = change(link, netlinkAddress(a))
+	if a.Prefix.Addr().Is6() && errors.Is(err, unix.EACCES) {
+		return fmt.Errorf("IPv6 is disabled there: %w", err)
+	}
+	return err
+}
+
+func netlinkAddress(a plan.Address) *netlink.Addr {
+	addr := a.Prefix.Addr()
+	flags := 0
+	if addr.Is6() {
+		// The agent has asked the link itself (RFC 4862 section 5.4 would take a
+		// second more, and fail where a handover overlaps).
+		flags |= unix.IFA_F_NODAD
+	}
+	if a.NoPrefixRoute {
+		flags |= unix.IFA_F_NOPREFIXROUTE
+	}
+	return &netlink.Addr{
+		IPNet:       &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(a.Prefix.Bits(), addr.BitLen())},
+		Flags:       flags,
+		Scope:       unix.RT_SCOPE_UNIVERSE,
+		ValidLft:    int(a.Valid / time.Second),
+		PreferedLft: int(a.Preferred / time.Second),
+		// A replacement without it would take the tag away.
+		Protocol: Protocol,
+	}
+}
+
+func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
+	if n == nil {
+		return netip.Prefix{}, false
+	}
+	addr, ok := netip.AddrFromSlice(n.IP)
+	ones, _ := n.Mask.Size()
+	if n.IP.To4() != nil && len(n.Mask) == net.IPv4len {
+		addr = addr.Unmap()
+	}
+	prefix := netip.PrefixFrom(addr, ones)
+	return prefix, ok && prefix.IsValid()
+}
