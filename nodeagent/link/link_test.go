@@ -143,6 +143,7 @@ func TestObserve(t *testing.T) {
 	nstest.Run(t, "ip route add default via 192.0.2.254 metric 100")
 	nstest.Run(t, "ip route add 203.0.113.0/24 nexthop via 192.0.2.1 dev eth0 nexthop via 192.0.2.2 dev eth0")
 	nstest.Run(t, "ip route add blackhole 203.0.114.0/24")
+	t.Cleanup(func() { nstest.Run(t, "ip route del blackhole 203.0.114.0/24") })
 	nstest.Run(t, "ip -6 route add default via fe80::99 dev eth1 proto ra metric 1024")
 	nstest.Run(t, "ip -6 route add 2001:db8:2::/64 dev eth1 proto ra metric 1024")
 	nstest.Run(t, "ip route add 198.51.100.0/24 via inet6 fe80::98 dev eth0")

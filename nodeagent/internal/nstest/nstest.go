@@ -53,3 +53,35 @@ func Run(t testing.TB, format string, args ...any) string {
 	}
 	return string(out)
 }
+
+// Neighbour is another network namespace.
+type Neighbour struct {
+	pid int
+}
+
+// NewNeighbour makes one, which lives as long as the test.
+func NewNeighbour(t testing.TB) Neighbour {
+	t.Helper()
+	cmd := exec.Command("sleep", "infinity")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("make a network namespace: %v", err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return Neighbour{pid: cmd.Process.Pid}
+}
+
+// Take moves a link there.
+func (n Neighbour) Take(t testing.TB, link string) {
+	t.Helper()
+	Run(t, "ip link set %s netns %d", link, n.pid)
+}
+
+// Run runs a command there.
+func (n Neighbour) Run(t testing.TB, format string, args ...any) string {
+	t.Helper()
+	return Run(t, "nsenter --net=/proc/%d/ns/net -- %s", n.pid, fmt.Sprintf(format, args...))
+}

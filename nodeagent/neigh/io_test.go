@@ -1,0 +1,145 @@
+package neigh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/purelb/purelb-operator/nodeagent/internal/nstest"
+)
+
+func TestMain(m *testing.M) { os.Exit(nstest.Main(m)) }
+
+// cable connects eth0, here, to eth0 of a neighbour.
+func cable(t *testing.T) nstest.Neighbour {
+	t.Helper()
+	neighbour := nstest.NewNeighbour(t)
+	nstest.Run(t, "ip link add eth0 address %s type veth peer name eth1 address %s", here, there)
+	t.Cleanup(func() { nstest.Run(t, "ip link del eth0") })
+	nstest.Run(t, "ip link set eth0 up")
+	neighbour.Take(t, "eth1")
+	neighbour.Run(t, "ip link set eth1 name eth0 up")
+	return neighbour
+}
+
+func targets(iface string, addresses ...string) []Target {
+	var result []Target
+	for _, a := range addresses {
+		result = append(result, Target{iface, netip.MustParseAddr(a)})
+	}
+	return result
+}
+
+func TestProbe(t *testing.T) {
+	neighbour := cable(t)
+	neighbour.Run(t, "ip addr add 192.0.2.1/32 dev eth0")
+	// As an agent puts it there: without duplicate address detection, and never
+	// a source address.
+	neighbour.Run(t, "ip addr add 2001:db8::1/128 dev eth0 nodad preferred_lft 0")
+	nstest.Run(t, "ip addr add 192.0.2.9/32 dev eth0")
+	nstest.Run(t, "ip link add name br0 type bridge")
+	t.Cleanup(func() { nstest.Run(t, "ip link del br0") })
+	nstest.Run(t, "ip tuntap add name tun0 mode tun")
+	t.Cleanup(func() { nstest.Run(t, "ip link del tun0") })
+
+	all := targets("eth0", "192.0.2.1", "192.0.2.2", "192.0.2.9", "2001:db8::1", "2001:db8::2")
+	all = append(all, targets("eth7", "192.0.2.3")...)
+	all = append(all, targets("br0", "192.0.2.4")...)
+	all = append(all, targets("tun0", "2001:db8::5")...)
+	got := map[string]string{}
+	for addr, answer := range (Ethernet{}).Probe(t.Context(), all, 2, 100*time.Millisecond) {
+		if answer.Err != nil {
+			got[addr.String()] = answer.Err.Error()
+		} else {
+			got[addr.String()] = answer.MAC.String()
+		}
+	}
+	want := map[string]string{
+		"192.0.2.1":   there.String(),
+		"2001:db8::1": there.String(),
+		"192.0.2.3":   "probe for 192.0.2.3 on eth7: route ip+net: no such network interface",
+		"192.0.2.4":   "probe for 192.0.2.4 on br0: write packet:br0: network is down",
+		"2001:db8::5": "probe for 2001:db8::5 on tun0: not an Ethernet interface",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// However many are asked for, it takes count intervals; and less, if all
+// answer.
+func TestProbeBatch(t *testing.T) {
+	neighbour := cable(t)
+	var batch []string
+	for i := range 100 {
+		batch = append(batch, fmt.Sprintf("192.0.2.%d", 100+i), fmt.Sprintf("2001:db8::%x", 100+i))
+	}
+	neighbour.Run(t, "ip addr add 192.0.2.150/32 dev eth0")
+	const count, interval = 3, 50 * time.Millisecond
+	start := time.Now()
+	answers := (Ethernet{}).Probe(t.Context(), targets("eth0", batch...), count, interval)
+	if took := time.Since(start); took < count*interval || took > 2*count*interval {
+		t.Errorf("took %v", took)
+	}
+	if want := map[netip.Addr]Answer{netip.MustParseAddr("192.0.2.150"): {MAC: there}}; !cmp.Equal(want, answers, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })) {
+		t.Errorf("answers %v", answers)
+	}
+
+	start = time.Now()
+	answers = (Ethernet{}).Probe(t.Context(), targets("eth0", "192.0.2.150"), 10, time.Second)
+	if took := time.Since(start); took > time.Second || len(answers) != 1 {
+		t.Errorf("took %v: %v", took, answers)
+	}
+}
+
+func TestProbeEndsWithContext(t *testing.T) {
+	cable(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	answers := (Ethernet{}).Probe(ctx, targets("eth0", "192.0.2.1"), 10, 5*time.Second)
+	if err := answers[netip.MustParseAddr("192.0.2.1")].Err; !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("not asked to the end, but: %v", err)
+	}
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("took %v", took)
+	}
+}
+
+// An announcement changes what a neighbour knows.
+func TestAnnounce(t *testing.T) {
+	neighbour := cable(t)
+	for address, family := range map[string]string{"192.0.2.1": "-4", "2001:db8::1": "-6"} {
+		if family == "-4" {
+			neighbour.Run(t, "ip addr add 192.0.2.50/24 dev eth0")
+		} else {
+			neighbour.Run(t, "ip addr add 2001:db8::50/64 dev eth0 nodad")
+		}
+		neighbour.Run(t, "ip neigh replace %s dev eth0 lladdr 02:00:00:00:00:99 nud stale", address)
+		var known string
+		for range 50 {
+			if err := (Ethernet{}).Announce("eth0", netip.MustParseAddr(address)); err != nil {
+				t.Fatal(err)
+			}
+			known = neighbour.Run(t, "ip %s neigh show %s dev eth0", family, address)
+			if strings.Contains(known, here.String()) {
+				break
+			}
+			// The neighbour ignores an update soon after another (locktime).
+			<-time.After(100 * time.Millisecond)
+		}
+		if !strings.Contains(known, here.String()) {
+			t.Errorf("%s: the neighbour still knows %q", address, known)
+		}
+	}
+	if err := (Ethernet{}).Announce("eth7", netip.MustParseAddr("192.0.2.1")); err == nil || !strings.Contains(err.Error(), "announce 192.0.2.1 on eth7") {
+		t.Errorf("where there is no interface: %v", err)
+	}
+}
