@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -183,7 +182,7 @@ func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image str
 	}
 	own := controllers.NewMetrics(metrics.Registry)
 	c := mgr.GetClient()
-	return cmp.Or(
+	return errors.Join(
 		(&controllers.ServiceReconciler{
 			Client: c, Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: o.namespace, IsDefault: o.isDefault, Metrics: own,
 		}).SetupWithManager(mgr),

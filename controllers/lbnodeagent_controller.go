@@ -30,8 +30,8 @@ type LBNodeAgentReconciler struct {
 }
 
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch;patch
-// +kubebuilder:rbac:groups=purelb.io,resources=lbnodeagents/status,verbs=get;update;patch
-// +kubebuilder:rbac:groups=purelb.io,resources=lbnodeagents/finalizers,verbs=update
+// +kubebuilder:rbac:groups=purelb.io,resources=lbnodeagents/status,namespace=purelb-system,verbs=get;update;patch
+// +kubebuilder:rbac:groups=purelb.io,resources=lbnodeagents/finalizers,namespace=purelb-system,verbs=update
 // +kubebuilder:rbac:groups=apps,resources=daemonsets,namespace=purelb-system,verbs=get;list;watch;create;update;patch;delete
 
 // SetupWithManager registers the reconciler.

@@ -62,8 +62,8 @@ type PlacementReconciler struct {
 	Metrics   *Metrics
 }
 
-// +kubebuilder:rbac:groups=purelb.io,resources=announcements,verbs=get;list;watch;create;update;patch;delete
-// +kubebuilder:rbac:groups=purelb.io,resources=lbnodeagents,verbs=get;list;watch
+// +kubebuilder:rbac:groups=purelb.io,resources=announcements,namespace=purelb-system,verbs=get;list;watch;create;update;patch;delete
+// +kubebuilder:rbac:groups=purelb.io,resources=lbnodeagents,namespace=purelb-system,verbs=get;list;watch
 
 // SetupWithManager registers the reconciler.
 func (r *PlacementReconciler) SetupWithManager(mgr ctrl.Manager) error {

@@ -1,0 +1,18 @@
+# For those who build with Docker; `make image` needs none of it.
+FROM --platform=$BUILDPLATFORM golang:1.26 AS build
+ARG TARGETOS=linux
+ARG TARGETARCH
+ARG VERSION=dev
+WORKDIR /src
+COPY go.mod go.sum ./
+RUN go mod download
+COPY api api
+COPY cmd cmd
+COPY controllers controllers
+COPY nodeagent nodeagent
+RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags "-s -w -X main.version=$VERSION" -o /purelb ./cmd
+
+FROM gcr.io/distroless/static:nonroot
+COPY --from=build /purelb /purelb
+USER 65532:65532
+ENTRYPOINT ["/purelb"]

@@ -1,0 +1,112 @@
+# PureLB. `make help` lists what there is.
+
+IMG     ?= purelb.io/purelb:dev
+ARCH    ?= $(shell go env GOARCH)
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+
+TOOLS          := go tool -modfile=tools/go.mod
+CONTROLLER_GEN := $(TOOLS) controller-gen
+KUSTOMIZE      := $(TOOLS) kustomize
+GOLANGCI_LINT  := bin/golangci-lint
+LAB            := bin/lab
+IMAGE_TAR      := dist/purelb-$(ARCH).tar
+GO_PACKAGES    := ./api/... ./cmd/... ./controllers/... ./nodeagent/...
+# Modules of their own, beside the main one.
+MODULES        := test/lab test/lab/kube test/e2e tools
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show this
+	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+##@ The two commands
+.PHONY: demo
+demo: lab-up ## Run PureLB in the lab: a Service, its addresses, a curl through them
+	@test/demo/demo.sh $(LAB)
+
+.PHONY: test
+test: test-unit test-e2e ## Run all tests, those in the lab included
+	@echo "make test: unit tests and end-to-end tests passed"
+
+##@ Tests
+.PHONY: test-unit
+test-unit: $(LAB) ## Run the tests of single packages, some against a real API server, as root
+	@assets="$$($(LAB) assets)" && \
+	echo "unit tests, with the API server of $$assets" && \
+	KUBEBUILDER_ASSETS="$$assets" go test $(GO_PACKAGES) && \
+	go -C test/lab test ./...
+
+.PHONY: test-e2e
+test-e2e: image $(LAB) ## Run the end-to-end tests in a lab of their own, as root (KEEP_LAB=1 keeps it)
+	@$(LAB) down && $(LAB) up --image $(IMAGE_TAR) && \
+	{ go -C test/e2e test -count=1 -timeout 30m . -ginkgo.v -ginkgo.fail-fast $(E2E_ARGS); status=$$?; \
+	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }
+
+##@ Development
+.PHONY: generate
+generate: ## Generate Go code from the API types
+	$(CONTROLLER_GEN) object paths=./api/...
+
+.PHONY: manifests
+manifests: ## Generate CRDs and RBAC from the markers in the code
+	$(CONTROLLER_GEN) crd paths=./api/... output:crd:artifacts:config=config/crd/bases
+	$(CONTROLLER_GEN) rbac:roleName=purelb-manager paths="./controllers/...;./cmd/..." output:rbac:artifacts:config=config/rbac
+
+.PHONY: check-generate
+check-generate: generate manifests ## Fail if generated files or go.mod files are not up to date
+	go mod tidy
+	@for m in $(MODULES); do (cd $$m && go mod tidy) || exit 1; done
+	@git diff --exit-code -- api config go.mod go.sum $(MODULES) || { echo "Run make generate manifests, and commit what it changes."; exit 1; }
+
+.PHONY: fmt
+fmt: ## Format the code
+	gofmt -w api cmd controllers nodeagent test tools
+
+.PHONY: lint
+lint: $(GOLANGCI_LINT) ## Check the code, the directions of imports included
+	$(GOLANGCI_LINT) run $(GO_PACKAGES)
+	cd test/lab && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
+	cd test/e2e && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
+
+$(GOLANGCI_LINT): tools/golangci-lint/go.mod
+	@echo "building golangci-lint (some minutes the first time)"
+	go -C tools/golangci-lint build -o $(CURDIR)/$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+##@ Build
+.PHONY: build
+build: ## Build bin/purelb
+	CGO_ENABLED=0 GOOS=linux GOARCH=$(ARCH) go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/$(if $(filter $(ARCH),$(shell go env GOARCH)),purelb,purelb-$(ARCH)) ./cmd
+
+.PHONY: image
+image: build ## Write the image as an OCI archive to dist/, without Docker (ARCH=arm64 for another architecture)
+	@mkdir -p dist
+	go -C tools run ./image -o $(CURDIR)/$(IMAGE_TAR) -t $(IMG) -arch $(ARCH) -user 65532:65532 \
+	  $(CURDIR)/bin/$(if $(filter $(ARCH),$(shell go env GOARCH)),purelb,purelb-$(ARCH))=/purelb
+	@echo "wrote $(IMAGE_TAR)"
+
+.PHONY: docker-build
+docker-build: ## Build the image with Docker
+	docker build --build-arg VERSION=$(VERSION) -t $(IMG) .
+
+##@ Install, by KUBECONFIG
+.PHONY: deploy
+deploy: ## Install PureLB with image IMG
+	@$(KUSTOMIZE) build config/default | sed 's|purelb.io/purelb:dev|$(IMG)|' | kubectl apply --server-side -f -
+
+.PHONY: undeploy
+undeploy: ## Remove PureLB
+	@$(KUSTOMIZE) build config/default | kubectl delete --ignore-not-found -f -
+
+##@ Lab: three nodes in network namespaces, as root
+.PHONY: lab-up
+lab-up: image $(LAB) ## Bring the lab up, with the image in it, and print its KUBECONFIG
+	@$(LAB) up --image $(IMAGE_TAR)
+
+.PHONY: lab-down
+lab-down: $(LAB) ## Remove the lab, whatever is left of it
+	@$(LAB) down
+
+.PHONY: $(LAB)
+$(LAB):
+	@go -C test/lab build -o $(CURDIR)/$(LAB) ./cmd/lab

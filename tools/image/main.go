@@ -1,0 +1,156 @@
+// Command image writes an OCI image, as a tar archive that containerd, podman
+// and docker import, from static binaries. It needs no container engine and no
+// network: the image has no base.
+//
+//	image -o purelb.tar -t purelb.io/purelb:dev -arch amd64 -user 65532:65532 bin/purelb=/purelb
+//
+// The first file is the entry point. The same input gives the same image.
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+func main() {
+	out := flag.String("o", "image.tar", "the archive to write")
+	tag := flag.String("t", "", "name and tag of the image")
+	arch := flag.String("arch", "amd64", "architecture, as GOARCH")
+	user := flag.String("user", "", "user and group that the image runs as by default")
+	flag.Parse()
+	if err := write(*out, *tag, *arch, *user, flag.Args()); err != nil {
+		fmt.Fprintln(os.Stderr, "image:", err)
+		os.Exit(1)
+	}
+}
+
+func write(out, tag, arch, user string, files []string) error {
+	ref, err := name.NewTag(tag, name.StrictValidation)
+	if err != nil {
+		return fmt.Errorf("-t %q: %w", tag, err)
+	}
+	if len(files) == 0 {
+		return errors.New("name at least one file, as source=/path/in/image")
+	}
+	_, entry, ok := strings.Cut(files[0], "=")
+	if !ok {
+		return fmt.Errorf("%q: must be source=/path/in/image", files[0])
+	}
+	content, err := layer(files)
+	if err != nil {
+		return err
+	}
+	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil })
+	if err != nil {
+		return fmt.Errorf("make the layer: %w", err)
+	}
+	img, err := mutate.AppendLayers(empty.Image, l)
+	if err != nil {
+		return fmt.Errorf("make the image: %w", err)
+	}
+	img, err = mutate.ConfigFile(img, &v1.ConfigFile{
+		OS: "linux", Architecture: arch,
+		RootFS: v1.RootFS{Type: "layers", DiffIDs: diffIDs(img)},
+		Config: v1.Config{Entrypoint: []string{entry}, User: user, Env: []string{"PATH=/"}},
+	})
+	if err != nil {
+		return fmt.Errorf("make the image: %w", err)
+	}
+	index := mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{
+		Platform: &v1.Platform{OS: "linux", Architecture: arch},
+		Annotations: map[string]string{
+			"io.containerd.image.name":          ref.Name(),
+			"org.opencontainers.image.ref.name": ref.TagStr(),
+		},
+	}})
+	dir, err := os.MkdirTemp("", "image-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if _, err := layout.Write(dir, index); err != nil {
+		return fmt.Errorf("write the image: %w", err)
+	}
+	return archive(out, dir)
+}
+
+// archive writes a directory as a tar archive. It appears under its name only
+// when it is complete.
+func archive(out, dir string) error {
+	f, err := os.CreateTemp(filepath.Dir(out), ".image-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	w := tar.NewWriter(f)
+	err = errors.Join(w.AddFS(os.DirFS(dir)), w.Close(), f.Close())
+	if err != nil {
+		return fmt.Errorf("write %s: %w", out, err)
+	}
+	if err := os.Chmod(f.Name(), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), out)
+}
+
+func diffIDs(img v1.Image) []v1.Hash {
+	cfg, err := img.ConfigFile()
+	if err != nil {
+		return nil
+	}
+	return cfg.RootFS.DiffIDs
+}
+
+// layer is a tar archive of the files, each source=/path/in/image.
+func layer(files []string) ([]byte, error) {
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	made := map[string]bool{}
+	for _, f := range files {
+		source, target, ok := strings.Cut(f, "=")
+		if !ok {
+			return nil, fmt.Errorf("%q: must be source=/path/in/image", f)
+		}
+		data, err := os.ReadFile(source)
+		if err != nil {
+			return nil, err
+		}
+		target = strings.TrimPrefix(path.Clean(target), "/")
+		if err := directories(w, path.Dir(target), made); err != nil {
+			return nil, err
+		}
+		if err := w.WriteHeader(&tar.Header{Name: target, Mode: 0o755, Size: int64(len(data)), Typeflag: tar.TypeReg}); err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(data); err != nil {
+			return nil, err
+		}
+	}
+	return buf.Bytes(), w.Close()
+}
+
+func directories(w *tar.Writer, dir string, made map[string]bool) error {
+	if dir == "." || made[dir] {
+		return nil
+	}
+	if err := directories(w, path.Dir(dir), made); err != nil {
+		return err
+	}
+	made[dir] = true
+	return w.WriteHeader(&tar.Header{Name: dir + "/", Mode: 0o755, Typeflag: tar.TypeDir})
+}
