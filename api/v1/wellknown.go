@@ -109,6 +109,6 @@ const (
 	EventAddressConflict      = "AddressConflict"
 )
 
-// LeasePrefix, before a node's name, is the name of the Lease that the node's
+// LeasePrefix and a node's name make the name of the Lease that the node's
 // agent renews.
 const LeasePrefix = "purelb-"

@@ -1,0 +1,237 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/test/lab"
+)
+
+const (
+	system    = "purelb-system" // where PureLB is installed
+	namespace = "e2e"           // where the tests' Services are
+	soon      = 20 * time.Second
+	poll      = 50 * time.Millisecond
+)
+
+var (
+	bed *lab.Lab
+	c   client.Client
+)
+
+func TestE2E(t *testing.T) {
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "PureLB in the lab")
+}
+
+var _ = BeforeSuite(func(ctx SpecContext) {
+	var err error
+	bed, err = lab.Open(lab.DefaultStateDir)
+	Expect(err).NotTo(HaveOccurred(), "the lab is not up: run make test-e2e, or make lab-up first")
+	Expect(bed.Check(ctx)).To(Succeed())
+
+	config, err := clientcmd.BuildConfigFromFlags("", bed.Kubeconfig())
+	Expect(err).NotTo(HaveOccurred())
+	scheme := runtime.NewScheme()
+	Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
+	Expect(v1.AddToScheme(scheme)).To(Succeed())
+	c, err = client.New(config, client.Options{Scheme: scheme})
+	Expect(err).NotTo(HaveOccurred())
+
+	By("installing PureLB as its README says")
+	kubectl(ctx, "apply", "-k", "../../config/default")
+	kubectl(ctx, "-n", system, "rollout", "status", "deployment/purelb-manager", "--timeout=120s")
+	kubectl(ctx, "apply", "-k", "../../config/samples")
+	kubectl(ctx, "-n", system, "wait", "lbnodeagent/default", "--for=condition=Ready", "--timeout=120s")
+
+	By("starting three echo servers")
+	Expect(client.IgnoreAlreadyExists(c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))).To(Succeed())
+	Expect(client.IgnoreAlreadyExists(c.Create(ctx, echo()))).To(Succeed())
+	kubectl(ctx, "-n", namespace, "rollout", "status", "deployment/echo", "--timeout=120s")
+}, NodeTimeout(5*time.Minute))
+
+// What a failed test leaves is shown before it is cleaned up.
+var _ = JustAfterEach(func(ctx SpecContext) {
+	if !CurrentSpecReport().Failed() {
+		return
+	}
+	for _, args := range [][]string{
+		{"get", "servicegroups,lbnodeagents,announcements,leases,pods", "-n", system, "-o", "wide"},
+		{"get", "announcements", "-n", system, "-o", "yaml"},
+		{"describe", "services", "-n", namespace},
+		{"logs", "-n", system, "-l", "app.kubernetes.io/part-of=purelb", "--prefix", "--tail=60"},
+	} {
+		out, _ := exec.CommandContext(ctx, bed.Kubectl(), append([]string{"--kubeconfig", bed.Kubeconfig()}, args...)...).CombinedOutput()
+		GinkgoWriter.Printf("$ kubectl %s\n%s\n", strings.Join(args, " "), out)
+	}
+}, NodeTimeout(time.Minute))
+
+// kubectl runs the command that users run, and returns what it prints.
+func kubectl(ctx context.Context, args ...string) string {
+	GinkgoHelper()
+	out, err := exec.CommandContext(ctx, bed.Kubectl(), append([]string{"--kubeconfig", bed.Kubeconfig()}, args...)...).CombinedOutput()
+	Expect(err).NotTo(HaveOccurred(), "kubectl %s: %s", strings.Join(args, " "), out)
+	return string(out)
+}
+
+func echo() *appsv1.Deployment {
+	labels := map[string]string{"app": "echo"}
+	fromField := func(path string) *corev1.EnvVarSource {
+		return &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}
+	}
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "echo", Namespace: namespace},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: ptr.To[int32](3),
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{
+					TerminationGracePeriodSeconds: ptr.To[int64](1),
+					TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
+						MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
+						LabelSelector: &metav1.LabelSelector{MatchLabels: labels},
+					}},
+					Containers: []corev1.Container{{
+						Name: "echo", Image: "lab.local/echo:1", ImagePullPolicy: corev1.PullNever,
+						Env: []corev1.EnvVar{
+							{Name: "POD_NAME", ValueFrom: fromField("metadata.name")},
+							{Name: "NODE_NAME", ValueFrom: fromField("spec.nodeName")},
+						},
+						ReadinessProbe: &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{
+							HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(8080)}}},
+					}},
+				},
+			},
+		},
+	}
+}
+
+// service makes a Service of the echo servers, with addresses of the group, and
+// deletes it when the test ends.
+func service(ctx context.Context, name, group string, change ...func(*corev1.Service)) *corev1.Service {
+	GinkgoHelper()
+	svc := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: namespace,
+			Annotations: map[string]string{v1.AnnotationServiceGroup: group},
+		},
+		Spec: corev1.ServiceSpec{
+			Type:           corev1.ServiceTypeLoadBalancer,
+			IPFamilyPolicy: ptr.To(corev1.IPFamilyPolicyRequireDualStack),
+			Selector:       map[string]string{"app": "echo"},
+			Ports:          []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}},
+		},
+	}
+	for _, f := range change {
+		f(svc)
+	}
+	Expect(c.Create(ctx, svc)).To(Succeed())
+	DeferCleanup(func(ctx SpecContext) {
+		Expect(client.IgnoreNotFound(c.Delete(ctx, svc))).To(Succeed())
+	}, NodeTimeout(soon))
+	return svc
+}
+
+// group applies a ServiceGroup and deletes it when the test ends.
+func group(ctx context.Context, file string) {
+	GinkgoHelper()
+	path := filepath.Join("testdata", file)
+	kubectl(ctx, "apply", "-f", path)
+	DeferCleanup(func(ctx SpecContext) { kubectl(ctx, "delete", "--ignore-not-found", "-f", path) }, NodeTimeout(soon))
+}
+
+// ingress waits until the Service has n addresses.
+func ingress(ctx context.Context, svc *corev1.Service, n int) []netip.Addr {
+	GinkgoHelper()
+	var addrs []netip.Addr
+	Eventually(func(g Gomega) {
+		g.Expect(c.Get(ctx, client.ObjectKeyFromObject(svc), svc)).To(Succeed())
+		addrs = nil
+		for _, in := range svc.Status.LoadBalancer.Ingress {
+			g.Expect(in.IPMode).To(HaveValue(Equal(corev1.LoadBalancerIPModeVIP)))
+			addrs = append(addrs, netip.MustParseAddr(in.IP))
+		}
+		g.Expect(addrs).To(HaveLen(n))
+	}).WithContext(ctx).WithTimeout(soon).WithPolling(poll).Should(Succeed())
+	return addrs
+}
+
+// places lists, as node/interface prefix, where the kernels have an address.
+func places(ctx context.Context, address netip.Addr) ([]string, error) {
+	var found []string
+	for _, node := range nodes() {
+		addrs, err := bed.Addresses(ctx, node)
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range addrs {
+			if a.Prefix.Addr() == address {
+				found = append(found, fmt.Sprintf("%s/%s %s", node, a.Link, a.Prefix))
+			}
+		}
+	}
+	return found, nil
+}
+
+// fetch gets the echo page of an address from a host of the lab.
+func fetch(ctx context.Context, host string, address netip.Addr) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+netip.AddrPortFrom(address, 80).String()+"/", nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := bed.HTTPClient(host, time.Second).Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", response.Status, body)
+	}
+	return string(body), err
+}
+
+// answers waits until an address answers a host.
+func answers(ctx context.Context, host string, address netip.Addr, within time.Duration) {
+	GinkgoHelper()
+	Eventually(func() (string, error) { return fetch(ctx, host, address) }).
+		WithContext(ctx).WithTimeout(within).WithPolling(poll).Should(ContainSubstring("pod=echo-"), "%s from %s", address, host)
+}
+
+// announcement of a node.
+func announcement(ctx context.Context, node string) (*v1.Announcement, error) {
+	a := &v1.Announcement{}
+	err := c.Get(ctx, client.ObjectKey{Namespace: system, Name: node}, a)
+	return a, err
+}
+
+// nodes is the names of the lab's nodes.
+func nodes() []string {
+	var names []string
+	for _, n := range bed.Nodes() {
+		names = append(names, n.Name)
+	}
+	return names
+}
