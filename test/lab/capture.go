@@ -22,8 +22,8 @@ type Capture struct {
 	err     error         // of tcpdump; read after ended
 }
 
-// StartCapture captures packets on the eth0 of a host (of the fabric: on its
-// bridge) that match a filter in the language of pcap-filter(7), such as "arp
+// StartCapture captures packets on the eth0 of a host (of the fabric: on
+// the bridge of the nodes' link) that match a filter in the language of pcap-filter(7), such as "arp
 // and host 10.77.0.100". It returns when the capture has begun; it runs until
 // Stop is called or ctx ends.
 func (l *Lab) StartCapture(ctx context.Context, host, filter string) (*Capture, error) {

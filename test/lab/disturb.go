@@ -8,22 +8,14 @@ import (
 )
 
 // CutLink takes the cable of a host out: its eth0 loses carrier, and keeps its
-// addresses and routes. Between router and far it is their own link.
+// addresses and routes.
 func (l *Lab) CutLink(ctx context.Context, host string) error {
-	return l.setCable(ctx, host, "down")
+	return l.ip(ctx, Fabric, "link", "set", port(host), "down")
 }
 
 // HealLink undoes CutLink.
 func (l *Lab) HealLink(ctx context.Context, host string) error {
-	return l.setCable(ctx, host, "up")
-}
-
-func (l *Lab) setCable(ctx context.Context, host, to string) error {
-	at, end := Fabric, port(host)
-	if host == Far {
-		at, end = Router, farLink
-	}
-	return l.ip(ctx, at, "link", "set", end, to)
+	return l.ip(ctx, Fabric, "link", "set", port(host), "up")
 }
 
 // UnplugPort takes a host off the switch as a failure inside the network does:
@@ -34,7 +26,7 @@ func (l *Lab) UnplugPort(ctx context.Context, host string) error {
 
 // PlugPort undoes UnplugPort.
 func (l *Lab) PlugPort(ctx context.Context, host string) error {
-	return l.ip(ctx, Fabric, "link", "set", port(host), "master", bridge)
+	return l.ip(ctx, Fabric, "link", "set", port(host), "master", bridgeOf(host))
 }
 
 // apiCutTable is the nftables table that CutAPI makes in a node.

@@ -55,32 +55,40 @@ func namespaceCommands() []string {
 	return commands
 }
 
-// linkCommands plug every host into the fabric, and far into the router.
+// cable joins an interface of a host to a port of a bridge in the fabric.
+type cable struct{ host, link, mac, port, bridge string }
+
+func cables() []cable {
+	var all []cable
+	for _, h := range plannedHosts() {
+		all = append(all, cable{h.Name, link, h.MAC, port(h.Name), bridgeOf(h.Name)})
+	}
+	far := routerTowardsFar()
+	return append(all, cable{far.Name, farLink, far.MAC, port(far.Name) + "-far", bridgeOf(Far)})
+}
+
+// linkCommands lay the cables.
 func linkCommands() []string {
 	var commands []string
-	for _, h := range plannedHosts() {
-		peer := fmt.Sprintf("name %s netns %s", port(h.Name), Namespace(Fabric))
-		if h.Name == Far {
-			peer = fmt.Sprintf("name %s address %s netns %s", farLink, routerTowardsFar().MAC, Namespace(Router))
-		}
-		commands = append(commands, fmt.Sprintf("link add %s address %s netns %s type veth peer %s",
-			link, h.MAC, Namespace(h.Name), peer))
+	for _, c := range cables() {
+		commands = append(commands, fmt.Sprintf("link add %s address %s netns %s type veth peer name %s netns %s",
+			c.link, c.mac, Namespace(c.host), c.port, Namespace(Fabric)))
 	}
 	return commands
 }
 
-// fabricCommands make the switch. It has no spanning tree, so ports forward at
-// once, and floods multicast, as there is nobody to ask who wants which.
+// fabricCommands make the switches. They have no spanning tree, so ports
+// forward at once, and flood multicast, as there is nobody to ask who wants
+// which.
 func fabricCommands() []string {
-	commands := []string{
-		"link set lo up",
-		"link add " + bridge + " type bridge stp_state 0 mcast_snooping 0",
-		"link set " + bridge + " up",
+	commands := []string{"link set lo up"}
+	for _, name := range []string{bridge, farBridge} {
+		commands = append(commands,
+			"link add "+name+" type bridge stp_state 0 mcast_snooping 0",
+			"link set "+name+" up")
 	}
-	for _, h := range plannedHosts() {
-		if h.Name != Far {
-			commands = append(commands, fmt.Sprintf("link set %s master %s up", port(h.Name), bridge))
-		}
+	for _, c := range cables() {
+		commands = append(commands, fmt.Sprintf("link set %s master %s up", c.port, c.bridge))
 	}
 	return commands
 }

@@ -45,3 +45,20 @@ func TestOnlyNodesAndRouterForward(t *testing.T) {
 		}
 	}
 }
+
+func TestEveryPortIsOnTheBridgeOfItsSubnet(t *testing.T) {
+	ports := map[string]bool{}
+	for _, c := range cables() {
+		if ports[c.port] {
+			t.Errorf("two cables at the port %s", c.port)
+		}
+		if len(c.port) > 15 {
+			t.Errorf("%s is too long for the name of a link", c.port)
+		}
+		ports[c.port] = true
+		far := c.host == Far || c.link == farLink
+		if (c.bridge == farBridge) != far {
+			t.Errorf("%s of %s is on %s", c.link, c.host, c.bridge)
+		}
+	}
+}

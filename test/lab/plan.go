@@ -12,14 +12,15 @@ const (
 	Client       = "client" // on the link of the nodes
 	Router       = "router" // the default gateway of all
 	Far          = "far"    // a client behind the router
-	Fabric       = "fabric" // the switch: a bridge, with no address
+	Fabric       = "fabric" // the switches: bridges, with no address
 )
 
 const (
 	namespacePrefix = "lab-"
 	link            = "eth0" // of every host
 	farLink         = "eth1" // of the router, towards far
-	bridge          = "br0"  // in the fabric
+	bridge          = "br0"  // in the fabric, for the nodes' link
+	farBridge       = "br1"  // in the fabric, for the link of far
 	portPrefix      = "p-"   // of the bridge, before the name of the host
 
 	apiPort  = 6443 // on the control plane
@@ -49,6 +50,14 @@ func Namespace(name string) string { return namespacePrefix + name }
 
 // port is the port of the fabric that the host called name is plugged into.
 func port(name string) string { return portPrefix + name }
+
+// bridgeOf is the bridge of that port.
+func bridgeOf(name string) string {
+	if name == Far {
+		return farBridge
+	}
+	return bridge
+}
 
 // plannedHosts are all hosts with addresses.
 func plannedHosts() []Host {

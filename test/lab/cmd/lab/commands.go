@@ -155,22 +155,22 @@ func (f *flags) loadImage() *cobra.Command {
 }
 
 func (f *flags) exec() *cobra.Command {
-	return &cobra.Command{
-		Use:   "exec HOST -- COMMAND...",
+	return passThrough(&cobra.Command{
+		Use:   "exec HOST COMMAND...",
 		Short: "Run a command in the network namespace of a host (cp, node1, node2, node3, client, router, far, fabric)",
 		Args:  cobra.MinimumNArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if _, err := lab.Open(f.stateDir); err != nil {
 				return err
 			}
-			return become(lab.ExecArgv(args[0], args[1:]...))
+			return become(lab.ExecArgv(args[0], command(args[1:])...))
 		},
-	}
+	})
 }
 
 func (f *flags) nodeExec() *cobra.Command {
-	return &cobra.Command{
-		Use:   "node-exec NODE -- COMMAND...",
+	return passThrough(&cobra.Command{
+		Use:   "node-exec NODE COMMAND...",
 		Short: "Run a command in all namespaces of a node, such as: ctr images ls",
 		Args:  cobra.MinimumNArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -178,27 +178,42 @@ func (f *flags) nodeExec() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			argv, err := l.NodeExecArgv(args[0], args[1:]...)
+			argv, err := l.NodeExecArgv(args[0], command(args[1:])...)
 			if err != nil {
 				return err
 			}
 			return become(argv)
 		},
-	}
+	})
 }
 
 func (f *flags) kubectl() *cobra.Command {
-	return &cobra.Command{
-		Use:   "kubectl -- ARGUMENTS...",
+	return passThrough(&cobra.Command{
+		Use:   "kubectl ARGUMENTS...",
 		Short: "Run kubectl as the lab's administrator",
 		RunE: func(_ *cobra.Command, args []string) error {
 			l, err := lab.Open(f.stateDir)
 			if err != nil {
 				return err
 			}
-			return become(append([]string{l.Kubectl(), "--kubeconfig=" + l.Kubeconfig()}, args...))
+			return become(append([]string{l.Kubectl(), "--kubeconfig=" + l.Kubeconfig()}, command(args)...))
 		},
+	})
+}
+
+// passThrough makes a command leave the flags after its first argument alone:
+// they are another program's.
+func passThrough(c *cobra.Command) *cobra.Command {
+	c.Flags().SetInterspersed(false)
+	return c
+}
+
+// command is the command line in args, which may begin with "--".
+func command(args []string) []string {
+	if len(args) > 0 && args[0] == "--" {
+		return args[1:]
 	}
+	return args
 }
 
 // options are those of bringing a lab up, from the flags.

@@ -27,8 +27,6 @@ const (
 	// PauseImage and EchoImage are what the images are called.
 	PauseImage = "lab.local/pause:1"
 	EchoImage  = "lab.local/echo:1"
-
-	kubernetesVersion = "v1.37.1" // as in kube/go.mod
 )
 
 // Cache builds into Dir from the Go module of the lab at Source.
@@ -43,7 +41,15 @@ type Cache struct {
 // wants.
 func (c Cache) Kube(ctx context.Context) (string, error) {
 	source := filepath.Join(c.Source, "kube")
-	flags := []string{"-trimpath", "-buildvcs=false", "-ldflags", versionFlags(kubernetesVersion)}
+	goMod, err := os.ReadFile(filepath.Join(source, "go.mod"))
+	if err != nil {
+		return "", fmt.Errorf("look at the sources: %w", err)
+	}
+	version, err := kubernetesVersion(string(goMod))
+	if err != nil {
+		return "", err
+	}
+	flags := []string{"-trimpath", "-buildvcs=false", "-ldflags", versionFlags(version)}
 	key, err := c.key(ctx, strings.Join(flags, " "), source)
 	if err != nil {
 		return "", err
@@ -51,7 +57,7 @@ func (c Cache) Kube(ctx context.Context) (string, error) {
 	return c.entry("kube-"+key, func(dir string) error {
 		stop := ticker(c.Say, "still building kube", "about 5 to 10 minutes on two cores the first time")
 		defer stop()
-		c.Say("building kube, all of Kubernetes " + kubernetesVersion + " in one binary")
+		c.Say("building kube, all of Kubernetes " + version + " in one binary")
 		if err := build(ctx, source, ".", filepath.Join(dir, "kube"), flags...); err != nil {
 			return err
 		}
@@ -99,6 +105,17 @@ func (c Cache) Images(ctx context.Context) ([]string, error) {
 	return tars, nil
 }
 
+// kubernetesVersion finds in a go.mod which version of Kubernetes is built.
+func kubernetesVersion(goMod string) (string, error) {
+	for line := range strings.Lines(goMod) {
+		fields := strings.Fields(strings.TrimPrefix(strings.TrimSpace(line), "require "))
+		if len(fields) >= 2 && fields[0] == "k8s.io/kubernetes" {
+			return fields[1], nil
+		}
+	}
+	return "", errors.New("the go.mod of kube does not require k8s.io/kubernetes")
+}
+
 // versionFlags are the linker's flags. Without a version kubectl fails, and the
 // API server says that it is v0.0.0.
 func versionFlags(version string) string {
@@ -132,7 +149,8 @@ func (c Cache) entry(name string, fill func(dir string) error) (string, error) {
 	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
 		return "", fmt.Errorf("make the cache: %w", err)
 	}
-	temporary, err := os.MkdirTemp(c.Dir, ".new-")
+	c.sweep()
+	temporary, err := os.MkdirTemp(c.Dir, temporaryPrefix)
 	if err != nil {
 		return "", fmt.Errorf("make the cache: %w", err)
 	}
@@ -147,6 +165,22 @@ func (c Cache) entry(name string, fill func(dir string) error) (string, error) {
 		return "", fmt.Errorf("put %s into the cache: %w", name, err)
 	}
 	return final, nil
+}
+
+// temporaryPrefix starts the names of entries that are being made.
+const temporaryPrefix = ".new-"
+
+// sweep removes what a build that was killed has left.
+func (c Cache) sweep() {
+	left, err := filepath.Glob(filepath.Join(c.Dir, temporaryPrefix+"*"))
+	if err != nil {
+		return
+	}
+	for _, dir := range left {
+		if info, err := os.Stat(dir); err == nil && time.Since(info.ModTime()) > 24*time.Hour {
+			_ = os.RemoveAll(dir) // if it fails it only takes space
+		}
+	}
 }
 
 // key hashes the sources in the given folders together with how they are built.

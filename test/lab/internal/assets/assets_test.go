@@ -72,3 +72,16 @@ func TestEntryIsMadeOnceAndWhole(t *testing.T) {
 		t.Errorf("made %d times, want once", made)
 	}
 }
+
+func TestKubernetesVersion(t *testing.T) {
+	const goMod = "module a\n\nrequire (\n\tk8s.io/kubectl v0.37.1\n\tk8s.io/kubernetes v1.37.1\n)\n"
+	if got, err := kubernetesVersion(goMod); got != "v1.37.1" || err != nil {
+		t.Errorf("kubernetesVersion = %q, %v", got, err)
+	}
+	if got, err := kubernetesVersion("require k8s.io/kubernetes v1.38.0 // one line\n"); got != "v1.38.0" || err != nil {
+		t.Errorf("kubernetesVersion = %q, %v", got, err)
+	}
+	if _, err := kubernetesVersion("module a\n"); err == nil {
+		t.Error("a go.mod without Kubernetes was accepted")
+	}
+}

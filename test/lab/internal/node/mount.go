@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -102,7 +103,8 @@ func leaveTop(top string) error {
 	if err := os.WriteFile(filepath.Join(own, "cgroup.procs"), []byte("1"), 0); err != nil {
 		return fmt.Errorf("join the control group %s: %w", own, err)
 	}
-	return cgroup.Delegate(top)
+	// The process that has started this one is at the top too, but not for long.
+	return wait("the control group to be left", 5*time.Second, func() error { return cgroup.Delegate(top) })
 }
 
 // coverSysctls mounts files of the node's own over the sysctls of the whole

@@ -46,7 +46,16 @@ func (r Record) Alive() bool {
 		return false
 	}
 	stat, err := readStat(r.PID)
-	return err == nil && stat.state != 'Z' && stat.state != 'X'
+	if err != nil {
+		return false
+	}
+	if stat.state != 'Z' && stat.state != 'X' {
+		return true
+	}
+	// The first thread has ended; while others are ending the process still
+	// holds its sockets and files.
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", r.PID))
+	return err == nil && len(threads) > 1
 }
 
 // Write writes the record to a pid file.
