@@ -70,6 +70,11 @@ func (l *Lab) LoadImages(ctx context.Context, tars ...string) error {
 	if len(tars) == 0 {
 		return nil
 	}
+	for _, tar := range tars {
+		if _, err := os.Stat(tar); err != nil {
+			return fmt.Errorf("load an image: %w", err)
+		}
+	}
 	nodes := plannedNodes()
 	done := make(chan error, len(nodes))
 	for _, n := range nodes {

@@ -115,8 +115,11 @@ func (l *Lab) MAC(ctx context.Context, host string) (string, error) {
 	var links []struct {
 		Address string `json:"address"`
 	}
-	if err := json.Unmarshal([]byte(text), &links); err != nil || len(links) != 1 {
-		return "", fmt.Errorf("parse the link of %s: %q: %w", host, text, err)
+	if err := json.Unmarshal([]byte(text), &links); err != nil {
+		return "", fmt.Errorf("parse the link of %s: %w", host, err)
+	}
+	if len(links) != 1 {
+		return "", fmt.Errorf("parse the link of %s: %d links, want one", host, len(links))
 	}
 	return links[0].Address, nil
 }

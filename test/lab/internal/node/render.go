@@ -60,11 +60,11 @@ func cniConfig(cidrs []netip.Prefix) object {
 	var routes []object
 	for _, cidr := range cidrs {
 		ranges = append(ranges, []object{{"subnet": cidr.String()}})
-		any := "0.0.0.0/0"
+		all := "0.0.0.0/0"
 		if cidr.Addr().Is6() {
-			any = "::/0"
+			all = "::/0"
 		}
-		routes = append(routes, object{"dst": any})
+		routes = append(routes, object{"dst": all})
 	}
 	return object{
 		"cniVersion": "1.0.0",
