@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/connrotation"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent"
+	"github.com/purelb/purelb-operator/nodeagent/link"
+	"github.com/purelb/purelb-operator/nodeagent/neigh"
+)
+
+// dialTimeout is short: an API server that does not answer is asked again.
+const dialTimeout = 3 * time.Second
+
+type agentOptions struct {
+	nodeName       string
+	namespace      string
+	lbNodeAgent    string
+	metricsAddress string
+	metricsSecure  bool
+	healthAddress  string
+	logLevel       string
+}
+
+func newAgentCommand() *cobra.Command {
+	var o agentOptions
+	cmd := &cobra.Command{
+		Use:   "agent",
+		Short: "Make this node announce the addresses that it is given",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return runAgent(cmd.Context(), o) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.nodeName, "node-name", "", "name of the node that the agent runs on")
+	f.StringVar(&o.namespace, "namespace", "purelb-system", "namespace of the manager, its LBNodeAgents and Announcements")
+	f.StringVar(&o.lbNodeAgent, "lbnodeagent", "default", "name of the LBNodeAgent whose settings apply")
+	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":7472", "where to serve metrics; 0 for nowhere")
+	f.BoolVar(&o.metricsSecure, "metrics-secure", true, "serve metrics by HTTPS, to clients that may read them")
+	f.StringVar(&o.healthAddress, "health-probe-bind-address", ":7473", "where to serve /healthz and /readyz")
+	f.StringVar(&o.logLevel, "log-level", "info", "error, info or debug")
+	return cmd
+}
+
+func runAgent(ctx context.Context, o agentOptions) error {
+	if o.nodeName == "" {
+		return errors.New("--node-name is needed")
+	}
+	logger, err := newLogger(o.logLevel)
+	if err != nil {
+		return err
+	}
+	ctrl.SetLogger(logger)
+	kernel, err := link.Open()
+	if err != nil {
+		return err
+	}
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("find the API server: %w", err)
+	}
+	// The API server's own fairness is what limits an agent.
+	config.QPS = -1
+	dialer := connrotation.NewDialer((&net.Dialer{Timeout: dialTimeout, KeepAlive: 10 * time.Second}).DialContext)
+	config.Dial = dialer.DialContext
+
+	mgr, err := newAgentManager(config, o)
+	if err != nil {
+		return err
+	}
+	agent := &nodeagent.Agent{
+		Client:      mgr.GetClient(),
+		Live:        mgr.GetAPIReader(),
+		Kernel:      kernel,
+		Neighbours:  neigh.Ethernet{},
+		Metrics:     nodeagent.NewMetrics(metrics.Registry),
+		NodeName:    o.nodeName,
+		Namespace:   o.namespace,
+		LBNodeAgent: o.lbNodeAgent,
+		Reconnect:   dialer.CloseAll,
+	}
+	if err := agent.SetupWithManager(mgr); err != nil {
+		return fmt.Errorf("set up the agent: %w", err)
+	}
+	// Whether the API server is there says nothing about the agent: restarting
+	// it would not help.
+	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
+		return fmt.Errorf("add health checks: %w", err)
+	}
+	logger.Info("Starting the agent", "version", version, "node", o.nodeName, "namespace", o.namespace, "lbnodeagent", o.lbNodeAgent)
+	return mgr.Start(ctx)
+}
+
+// newAgentManager makes a manager that knows the agent's few kinds by itself,
+// so that it starts without an API server and keeps no more than it uses.
+func newAgentManager(config *rest.Config, o agentOptions) (ctrl.Manager, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(coordinationv1.AddToScheme(scheme), v1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("make the scheme: %w", err)
+	}
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme: scheme,
+		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
+			mapper := meta.NewDefaultRESTMapper(nil)
+			for _, kind := range []string{"Announcement", "LBNodeAgent"} {
+				mapper.Add(v1.GroupVersion.WithKind(kind), meta.RESTScopeNamespace)
+			}
+			mapper.Add(coordinationv1.SchemeGroupVersion.WithKind("Lease"), meta.RESTScopeNamespace)
+			return mapper, nil
+		},
+		Cache:                  nodeagent.CacheOptions(o.nodeName, o.namespace, o.lbNodeAgent),
+		Metrics:                metricsOptions(o.metricsAddress, o.metricsSecure),
+		HealthProbeBindAddress: o.healthAddress,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the manager: %w", err)
+	}
+	return mgr, nil
+}

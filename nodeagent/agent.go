@@ -1,0 +1,268 @@
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent/neigh"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
+)
+
+// FieldOwner of the status of Announcements.
+const FieldOwner = "purelb-agent"
+
+// requestTimeout bounds what waits for the API server while it keeps the kernel
+// waiting.
+const requestTimeout = 5 * time.Second
+
+// reprobe is how long an address that another station has is left alone before
+// it is asked for again.
+const reprobe = time.Second
+
+// Kernel is what the agent needs of the kernel.
+type Kernel interface {
+	// Observe lists what the kernel holds.
+	Observe() (plan.Observed, error)
+	// EnsureVirtual makes the virtual interface if it is missing, and returns
+	// its kind.
+	EnsureVirtual(name string) (kind string, err error)
+	// Add puts an address on its interface, tagged as ours.
+	Add(plan.Address) error
+	// Renew sets the lifetimes of an address that is there.
+	Renew(plan.Address) error
+	// Remove takes an address from its interface.
+	Remove(plan.Address) error
+	// Watch calls changed after changes, until ctx ends.
+	Watch(ctx context.Context, changed func()) error
+}
+
+// Neighbours is what the agent needs of the stations on the node's links.
+type Neighbours interface {
+	// Announce tells an interface's link that this node has an address.
+	Announce(iface string, addr netip.Addr) error
+	// Probe asks who has the targets. What is not in the result nobody has.
+	Probe(ctx context.Context, targets []neigh.Target, count int, interval time.Duration) map[netip.Addr]neigh.Answer
+}
+
+// Agent makes the kernel of its node match its Announcements. It is started by
+// SetupWithManager.
+type Agent struct {
+	// Client reads from the cache and writes.
+	Client client.Client
+	// Live reads from the API server.
+	Live       client.Reader
+	Kernel     Kernel
+	Neighbours Neighbours
+	Metrics    *Metrics
+	// NodeName, Namespace of its Announcements, and name of the LBNodeAgent
+	// whose settings apply.
+	NodeName, Namespace, LBNodeAgent string
+
+	// Reconnect, if set, drops the connections to the API server. It is called
+	// after requests that nobody answered in time: their connection may be dead
+	// without having been closed.
+	Reconnect func()
+
+	announcer *announcer
+	pulse     *pulse
+	// wake asks for a Reconcile.
+	wake chan struct{}
+	// running is held by the one sync that runs.
+	running sync.Mutex
+	// complained is that the LBNodeAgent is missing: said once.
+	complained bool
+}
+
+// SyncLive lists the node's Announcements at the API server and applies them.
+// It fails only if it could not list: what went wrong with single addresses is
+// in status, and retried by Reconcile.
+func (a *Agent) SyncLive(ctx context.Context, timeout time.Duration) error {
+	a.running.Lock()
+	defer a.running.Unlock()
+	listing, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	desired, err := a.gather(listing, a.Live)
+	if err != nil {
+		return err
+	}
+	a.pulse.listed()
+	// Reconcile comes next, for what has to be repeated or renewed.
+	defer signal(a.wake)
+	if _, err := a.sync(ctx, desired, true); err != nil {
+		log.FromContext(ctx).Error(err, "Not everything could be applied")
+	}
+	return nil
+}
+
+// signal wakes who waits for c, or will.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // is awake already
+	}
+}
+
+// syncCached applies the Announcements as the cache has them, or the API server
+// while the cache may be behind it. It returns when to call again; 0 is when
+// something changes.
+func (a *Agent) syncCached(ctx context.Context) (time.Duration, error) {
+	a.running.Lock()
+	defer a.running.Unlock()
+	reader, trusted := client.Reader(a.Client), a.pulse.fresh()
+	if a.pulse.listedLately() {
+		reader, trusted = a.Live, true
+	}
+	listing, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	desired, err := a.gather(listing, reader)
+	if err != nil {
+		return 0, err
+	}
+	return a.sync(ctx, desired, trusted)
+}
+
+// gathered is what the API has for the node; agent is nil if there is nothing
+// to go by.
+type gathered struct {
+	agent         *purelbv1.LBNodeAgent
+	announcements []purelbv1.Announcement
+}
+
+func (a *Agent) gather(ctx context.Context, reader client.Reader) (gathered, error) {
+	list := &purelbv1.AnnouncementList{}
+	options := []client.ListOption{client.InNamespace(a.Namespace)}
+	if reader == a.Live {
+		// The cache holds no others, and has no index.
+		options = append(options, client.MatchingFields{"spec.nodeName": a.NodeName})
+	}
+	if err := reader.List(ctx, list, options...); err != nil {
+		return gathered{}, fmt.Errorf("list Announcements: %w", err)
+	}
+	var g gathered
+	for _, ann := range list.Items {
+		if ann.Spec.NodeName == a.NodeName {
+			g.announcements = append(g.announcements, ann)
+		}
+	}
+	a.pulse.setPeriod(g.announcements)
+
+	agent := &purelbv1.LBNodeAgent{}
+	err := reader.Get(ctx, client.ObjectKey{Namespace: a.Namespace, Name: a.LBNodeAgent}, agent)
+	switch {
+	case apierrors.IsNotFound(err):
+		if !a.complained {
+			log.FromContext(ctx).Info("There is no such LBNodeAgent: changing nothing until there is", "lbnodeagent", a.LBNodeAgent)
+		}
+		a.complained = true
+		return g, nil
+	case err != nil:
+		return gathered{}, fmt.Errorf("get LBNodeAgent %s: %w", a.LBNodeAgent, err)
+	}
+	a.complained = false
+	g.agent = agent
+	return g, nil
+}
+
+// sync makes the kernel match and reports. trusted is that the Announcements
+// are known to be up to date.
+func (a *Agent) sync(ctx context.Context, g gathered, trusted bool) (time.Duration, error) {
+	if g.agent == nil || len(g.announcements) == 0 {
+		// A missing Announcement is not an empty one: the kernel keeps what it
+		// has.
+		return 0, nil
+	}
+	settings := plan.SettingsOf(g.agent)
+	desired, invalid := plan.Merge(g.announcements)
+	observed, note, err := a.observe(settings, desired)
+	if err != nil && observed.Links == nil {
+		return 0, err
+	}
+	todo := plan.Diff(settings, desired, observed, trusted)
+
+	run := applying{Agent: a, settings: settings, results: todo.Results, stranded: map[netip.Addr]plan.Result{}, failed: map[netip.Addr]bool{}}
+	errs := errors.Join(err, run.apply(ctx, todo.Operations))
+	for addr, result := range invalid {
+		run.results[addr] = result
+	}
+
+	interfaces, err := plan.Interfaces(settings.Selection, observed)
+	errs = errors.Join(errs, err)
+	a.Metrics.setAnnounced(a.NodeName, desired, run.results)
+	report := plan.Report{
+		Results: run.results, Stranded: run.stranded, Interfaces: interfaces, Note: note,
+		Now: metav1.NewTime(time.Now().Truncate(time.Second)),
+	}
+	for i := range g.announcements {
+		errs = errors.Join(errs, a.report(ctx, &g.announcements[i], report))
+	}
+	return earliest(todo.RenewIn, run.again), errs
+}
+
+// observe lists what the kernel holds, with the virtual interface if it is
+// needed. Without that interface the rest goes on.
+func (a *Agent) observe(settings plan.Settings, desired []plan.Desired) (observed plan.Observed, note string, err error) {
+	name := settings.Selection.VirtualInterface
+	var failed error
+	for _, d := range desired {
+		if d.Local || d.Interface != name {
+			continue
+		}
+		var kind string
+		if kind, failed = a.Kernel.EnsureVirtual(name); failed != nil {
+			note = failed.Error()
+		} else if kind != "dummy" {
+			note = fmt.Sprintf("%s is of kind %s", name, kind)
+		}
+		break
+	}
+	observed, err = a.Kernel.Observe()
+	if err != nil {
+		return plan.Observed{}, "", errors.Join(failed, err)
+	}
+	return observed, note, failed
+}
+
+// report writes the status of an Announcement, if it differs.
+func (a *Agent) report(ctx context.Context, ann *purelbv1.Announcement, report plan.Report) error {
+	status := plan.Status(ann, report)
+	if equality.Semantic.DeepEqual(status, ann.Status) {
+		return nil
+	}
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&status)
+	if err != nil {
+		return fmt.Errorf("convert the status of Announcement %s: %w", ann.Name, err)
+	}
+	u := &unstructured.Unstructured{Object: map[string]any{"status": content}}
+	u.SetGroupVersionKind(purelbv1.GroupVersion.WithKind("Announcement"))
+	u.SetNamespace(ann.Namespace)
+	u.SetName(ann.Name)
+	u.SetUID(ann.UID) // not that of another of the same name
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	err = a.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(FieldOwner), client.ForceOwnership)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("write the status of Announcement %s: %w", ann.Name, err)
+	}
+	return nil
+}
+
+// earliest is the shorter of two waits, of which 0 is for ever.
+func earliest(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,109 @@
+package nodeagent
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/purelb/purelb-operator/nodeagent/plan"
+)
+
+// announcer tells links of addresses that were added: once, and then again a
+// few times, since a neighbour may have missed or ignored the first. Losing its
+// queue is harmless.
+type announcer struct {
+	neighbours Neighbours
+	metrics    *Metrics
+
+	mu    sync.Mutex
+	queue []announcement
+	// wake says that the queue has changed.
+	wake chan struct{}
+}
+
+type announcement struct {
+	iface    string
+	addr     netip.Addr
+	due      time.Time
+	left     int
+	interval time.Duration
+}
+
+// newAnnouncer returns an announcer, which does nothing until it is started.
+func newAnnouncer(neighbours Neighbours, metrics *Metrics) *announcer {
+	return &announcer{neighbours: neighbours, metrics: metrics, wake: make(chan struct{}, 1)}
+}
+
+// Schedule announces an address as the settings say, instead of what was
+// scheduled for it before.
+func (q *announcer) Schedule(iface string, addr netip.Addr, settings plan.AnnounceSettings) {
+	q.Cancel(iface, addr)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.queue = append(q.queue, announcement{iface, addr, time.Now().Add(settings.Delay), settings.Count, settings.Interval})
+	signal(q.wake)
+}
+
+// Cancel announces an address no more.
+func (q *announcer) Cancel(iface string, addr netip.Addr) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.queue = slices.DeleteFunc(q.queue, func(a announcement) bool { return a.iface == iface && a.addr == addr })
+	signal(q.wake)
+}
+
+// Start works the queue until ctx ends.
+func (q *announcer) Start(ctx context.Context) error {
+	for {
+		next := q.announceDue(ctx)
+		var due <-chan time.Time
+		if !next.IsZero() {
+			due = time.After(time.Until(next))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-q.wake:
+		case <-due:
+		}
+	}
+}
+
+// NeedLeaderElection is false: every node announces.
+func (q *announcer) NeedLeaderElection() bool { return false }
+
+// announceDue sends what is due, and returns when it is to be called next; the
+// zero Time if nothing is left. It sends under the lock, so that nothing is
+// announced after Cancel returned.
+func (q *announcer) announceDue(ctx context.Context) time.Time {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var next time.Time
+	now := time.Now()
+	rest := q.queue[:0]
+	for _, a := range q.queue {
+		if !a.due.After(now) {
+			if err := q.neighbours.Announce(a.iface, a.addr); err != nil {
+				log.FromContext(ctx).Error(err, "An announcement was not sent")
+			} else {
+				q.metrics.sent.Inc()
+			}
+			a.left--
+			a.due = a.due.Add(a.interval)
+		}
+		if a.left <= 0 {
+			continue
+		}
+		if next.IsZero() || a.due.Before(next) {
+			next = a.due
+		}
+		rest = append(rest, a)
+	}
+	clear(q.queue[len(rest):])
+	q.queue = rest
+	return next
+}

@@ -1,0 +1,117 @@
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/purelb/purelb-operator/nodeagent/neigh"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
+)
+
+// applying is one application of a Plan.
+type applying struct {
+	*Agent
+	settings plan.Settings
+	results  map[netip.Addr]plan.Result
+	// stranded are addresses that are not desired and could not be removed.
+	stranded map[netip.Addr]plan.Result
+	// failed are addresses with which something went wrong: no more is done
+	// with them.
+	failed map[netip.Addr]bool
+	// again is when to look again; 0 is never.
+	again time.Duration
+}
+
+// apply does all operations, those that need a probe last and as one batch. An
+// address that fails does not stop the others.
+func (r *applying) apply(ctx context.Context, operations []plan.Operation) error {
+	var errs error
+	var claims []plan.Operation
+	for _, op := range operations {
+		switch {
+		case op.Kind == plan.Remove:
+			errs = errors.Join(errs, r.remove(ctx, op))
+		case r.failed[op.Desired.Addr]:
+		case op.Kind == plan.Renew:
+			errs = errors.Join(errs, r.renew(op))
+		case op.Probe:
+			claims = append(claims, op)
+		default:
+			errs = errors.Join(errs, r.add(ctx, op))
+		}
+	}
+	return errors.Join(errs, r.claim(ctx, claims))
+}
+
+func (r *applying) remove(ctx context.Context, op plan.Operation) error {
+	addr := op.Address.Prefix.Addr()
+	r.announcer.Cancel(op.Address.Interface, addr)
+	err := r.Kernel.Remove(op.Address)
+	if err == nil {
+		r.Metrics.withdrawals.Inc()
+		log.FromContext(ctx).Info("Withdrew", "address", op.Address.Prefix, "interface", op.Address.Interface)
+		return nil
+	}
+	if op.Desired != nil {
+		r.failed[addr] = true
+		r.results[addr] = plan.Failed(op.Desired, plan.ReasonWithdrawFailed, err)
+		return err
+	}
+	r.stranded[addr] = plan.Kept(&plan.Desired{Interface: op.Address.Interface}, plan.ReasonWithdrawFailed, err)
+	return err
+}
+
+func (r *applying) renew(op plan.Operation) error {
+	if err := r.Kernel.Renew(op.Address); err != nil {
+		r.results[op.Desired.Addr] = plan.Kept(op.Desired, plan.ReasonRenewFailed, err)
+		return err
+	}
+	r.Metrics.renewals.Inc()
+	return nil
+}
+
+func (r *applying) add(ctx context.Context, op plan.Operation) error {
+	d := op.Desired
+	if err := r.Kernel.Add(op.Address); err != nil {
+		r.results[d.Addr] = plan.Failed(d, plan.ReasonAddFailed, err)
+		return err
+	}
+	r.results[d.Addr] = plan.Announced(d)
+	r.Metrics.additions.Inc()
+	if op.Announce && r.settings.Announce.Enabled {
+		r.announcer.Schedule(d.Interface, d.Addr, r.settings.Announce)
+	}
+	log.FromContext(ctx).Info("Announcing", "address", op.Address.Prefix, "interface", d.Interface, "services", d.Services)
+	return nil
+}
+
+// claim adds the addresses for which nobody answers.
+func (r *applying) claim(ctx context.Context, claims []plan.Operation) error {
+	if len(claims) == 0 {
+		return nil
+	}
+	targets := make([]neigh.Target, 0, len(claims))
+	for _, op := range claims {
+		targets = append(targets, neigh.Target{Interface: op.Desired.Interface, Addr: op.Desired.Addr})
+	}
+	answers := r.Neighbours.Probe(ctx, targets, r.settings.Probe.Count, r.settings.Probe.Interval)
+	var errs error
+	for _, op := range claims {
+		answer, answered := answers[op.Desired.Addr]
+		switch {
+		case !answered:
+			errs = errors.Join(errs, r.add(ctx, op))
+		case answer.Err != nil:
+			r.results[op.Desired.Addr] = plan.Failed(op.Desired, plan.ReasonProbeFailed, answer.Err)
+			errs = errors.Join(errs, answer.Err)
+		default:
+			r.results[op.Desired.Addr] = plan.Answered(op.Desired, answer.MAC.String())
+			r.again = reprobe
+		}
+	}
+	return errs
+}

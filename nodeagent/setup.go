@@ -1,0 +1,111 @@
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// Back-off after a Reconcile that failed.
+const (
+	minRetry = 200 * time.Millisecond
+	maxRetry = 5 * time.Second
+)
+
+// cacheSyncTimeout is for ever: an agent that starts while the API server is
+// away waits for it.
+const cacheSyncTimeout = 10 * 365 * 24 * time.Hour
+
+// CacheOptions limits what is watched to what concerns the node.
+func CacheOptions(nodeName, namespace, lbNodeAgent string) cache.Options {
+	own := map[string]cache.Config{namespace: {}}
+	return cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		NewInformer:      newPersistentInformer,
+		ByObject: map[client.Object]cache.ByObject{
+			&purelbv1.Announcement{}: {Namespaces: own, Field: fields.OneTermEqualSelector("spec.nodeName", nodeName)},
+			&purelbv1.LBNodeAgent{}:  {Namespaces: own, Field: fields.OneTermEqualSelector("metadata.name", lbNodeAgent)},
+		},
+	}
+}
+
+// prepare makes what the agent remembers.
+func (a *Agent) prepare() {
+	a.announcer = newAnnouncer(a.Neighbours, a.Metrics)
+	a.pulse = newPulse()
+	a.wake = make(chan struct{}, 1)
+}
+
+// SetupWithManager adds the agent to mgr, and its announcer and heartbeat.
+func (a *Agent) SetupWithManager(mgr ctrl.Manager) error {
+	a.prepare()
+	node := func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{a.request()} }
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("nodeagent").
+		Watches(&purelbv1.Announcement{}, handler.EnqueueRequestsFromMapFunc(node), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&purelbv1.LBNodeAgent{}, handler.EnqueueRequestsFromMapFunc(node), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesRawSource(source.Func(a.watchNode)).
+		WithOptions(controller.Options{
+			CacheSyncTimeout: cacheSyncTimeout,
+			RateLimiter:      workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minRetry, maxRetry),
+		}).
+		Complete(a)
+	return errors.Join(err, mgr.Add(a.announcer), mgr.Add(&heartbeat{agent: a}))
+}
+
+// request is the one work item.
+func (a *Agent) request() reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: a.NodeName}}
+}
+
+// watchNode asks for a Reconcile when the kernel's state changes, or the agent
+// itself wants one.
+func (a *Agent) watchNode(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	go func() {
+		if err := a.Kernel.Watch(ctx, func() { signal(a.wake) }); err != nil {
+			log.FromContext(ctx).Error(err, "The kernel is not watched: what others change is put right when lifetimes are renewed")
+		}
+	}()
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-a.wake:
+				queue.Add(a.request())
+			}
+		}
+	}()
+	return nil
+}
+
+// Reconcile makes the node announce what it is to.
+func (a *Agent) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	again, err := a.syncCached(ctx)
+	if err != nil && again == reprobe {
+		// An error would put off the addresses that wait for others to stop.
+		log.FromContext(ctx).Error(err, "Not everything could be applied")
+		return reconcile.Result{RequeueAfter: again}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("node %s: %w", a.NodeName, err)
+	}
+	return reconcile.Result{RequeueAfter: again}, nil
+}
