@@ -94,7 +94,7 @@ func (a *Agent) SyncLive(ctx context.Context, timeout time.Duration) error {
 	defer a.running.Unlock()
 	listing, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	desired, err := a.gather(listing, a.Live)
+	desired, err := a.gather(listing, true)
 	if err != nil {
 		return err
 	}
@@ -121,17 +121,14 @@ func signal(c chan<- struct{}) {
 func (a *Agent) syncCached(ctx context.Context) (time.Duration, error) {
 	a.running.Lock()
 	defer a.running.Unlock()
-	reader, trusted := client.Reader(a.Client), a.pulse.fresh()
-	if a.pulse.listedLately() {
-		reader, trusted = a.Live, true
-	}
+	live := a.pulse.listedLately()
 	listing, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	desired, err := a.gather(listing, reader)
+	desired, err := a.gather(listing, live)
 	if err != nil {
 		return 0, err
 	}
-	return a.sync(ctx, desired, trusted)
+	return a.sync(ctx, desired, live || a.pulse.fresh())
 }
 
 // gathered is what the API has for the node; agent is nil if there is nothing
@@ -141,12 +138,13 @@ type gathered struct {
 	announcements []purelbv1.Announcement
 }
 
-func (a *Agent) gather(ctx context.Context, reader client.Reader) (gathered, error) {
+// gather reads from the API server if live, else from the cache.
+func (a *Agent) gather(ctx context.Context, live bool) (gathered, error) {
 	list := &purelbv1.AnnouncementList{}
-	options := []client.ListOption{client.InNamespace(a.Namespace)}
-	if reader == a.Live {
-		// The cache holds no others, and has no index.
-		options = append(options, client.MatchingFields{"spec.nodeName": a.NodeName})
+	reader, options := client.Reader(a.Client), []client.ListOption{client.InNamespace(a.Namespace)}
+	if live {
+		// The cache holds no other nodes', and has no index.
+		reader, options = a.Live, append(options, client.MatchingFields{"spec.nodeName": a.NodeName})
 	}
 	if err := reader.List(ctx, list, options...); err != nil {
 		return gathered{}, fmt.Errorf("list Announcements: %w", err)

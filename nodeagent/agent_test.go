@@ -1,0 +1,451 @@
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent/link/linktest"
+	"github.com/purelb/purelb-operator/nodeagent/neigh"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
+)
+
+const namespace = "purelb-system"
+
+var (
+	oldHolder = neigh.MAC{2, 0, 0, 0, 0, 1}
+	stranger  = neigh.MAC{2, 0, 0, 0, 0, 2}
+)
+
+// neighbours is a link in memory: stations that have addresses, and a record of
+// what was sent and when.
+type neighbours struct {
+	mu       sync.Mutex
+	start    time.Time
+	stations map[string]neigh.MAC
+	broken   map[string]error
+	probes   [][]string
+	sent     []string
+}
+
+func (n *neighbours) Announce(iface string, addr netip.Addr) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.sent = append(n.sent, fmt.Sprintf("%s %s %v", addr, iface, time.Since(n.start)))
+	return nil
+}
+
+func (n *neighbours) Probe(_ context.Context, targets []neigh.Target, count int, interval time.Duration) map[netip.Addr]neigh.Answer {
+	time.Sleep(time.Duration(count) * interval)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	answers := map[netip.Addr]neigh.Answer{}
+	var asked []string
+	for _, t := range targets {
+		asked = append(asked, t.Addr.String())
+		if mac, ok := n.stations[t.Addr.String()]; ok {
+			answers[t.Addr] = neigh.Answer{MAC: mac}
+		} else if err := n.broken[t.Addr.String()]; err != nil {
+			answers[t.Addr] = neigh.Answer{Err: err}
+		}
+	}
+	n.probes = append(n.probes, asked)
+	return answers
+}
+
+func (n *neighbours) set(address string, mac neigh.MAC) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.stations[address] = mac
+}
+
+func (n *neighbours) unset(address string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.stations, address)
+}
+
+// world is an agent and all that it deals with.
+type world struct {
+	*Agent
+	t          *testing.T
+	kernel     *linktest.Kernel
+	neighbours *neighbours
+	// away makes every request to the API server fail.
+	away error
+	// requests that were made: writes by what they wrote, live reads as "list".
+	requests []string
+}
+
+func newWorld(t *testing.T, objects ...client.Object) *world {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(purelbv1.AddToScheme(scheme), coordinationv1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	w := &world{
+		t:          t,
+		kernel:     linktest.New(plan.Link{Name: "lo", Loopback: true}, plan.Link{Name: "eth0", MAC: "02:00:00:00:00:0a", Up: true}),
+		neighbours: &neighbours{start: time.Now(), stations: map[string]neigh.MAC{}, broken: map[string]error{}},
+	}
+	w.kernel.Put(plan.Address{Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.11/24"), Valid: plan.Forever, Preferred: plan.Forever})
+	w.kernel.Route(plan.Route{Interface: "eth0", Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("192.0.2.254")})
+	store := fake.NewClientBuilder().WithScheme(scheme).
+		WithStatusSubresource(&purelbv1.Announcement{}).
+		WithIndex(&purelbv1.Announcement{}, "spec.nodeName", func(o client.Object) []string {
+			return []string{o.(*purelbv1.Announcement).Spec.NodeName}
+		}).
+		WithObjects(objects...).Build()
+	cached := interceptor.NewClient(store, interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			if w.away != nil {
+				return w.away
+			}
+			w.requests = append(w.requests, "patch "+obj.GetName())
+			return c.Patch(ctx, obj, patch, opts...)
+		},
+		SubResourceApply: func(ctx context.Context, c client.Client, sub string, obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
+			if w.away != nil {
+				return w.away
+			}
+			w.requests = append(w.requests, "apply "+sub)
+			return c.SubResource(sub).Apply(ctx, obj, opts...)
+		},
+	})
+	live := interceptor.NewClient(store, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if w.away != nil {
+				return w.away
+			}
+			w.requests = append(w.requests, "list")
+			return c.List(ctx, list, opts...)
+		},
+	})
+	w.Agent = &Agent{
+		Client: cached, Live: live, Kernel: w.kernel, Neighbours: w.neighbours,
+		Metrics: NewMetrics(prometheus.NewRegistry()), NodeName: "node1", Namespace: namespace, LBNodeAgent: "default",
+	}
+	w.prepare()
+	return w
+}
+
+func settings() *purelbv1.LBNodeAgent {
+	return &purelbv1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}}
+}
+
+func announcementOf(name string, addresses ...purelbv1.AnnouncedAddress) *purelbv1.Announcement {
+	return &purelbv1.Announcement{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Generation: 1},
+		Spec:       purelbv1.AnnouncementSpec{NodeName: "node1", LBNodeAgent: "default", HeartbeatSeconds: 1, Addresses: addresses},
+	}
+}
+
+func local(address string, edit ...func(*purelbv1.AnnouncedAddress)) purelbv1.AnnouncedAddress {
+	a := purelbv1.AnnouncedAddress{
+		Address: address, PrefixLength: 24, Interface: "eth0", Type: purelbv1.AnnounceLocal, Claim: purelbv1.ClaimProbe,
+		Epoch: 1, Services: []string{"test/kuard"}, PreviousMACs: []string{oldHolder.String()},
+	}
+	for _, e := range edit {
+		e(&a)
+	}
+	return a
+}
+
+func takeover(a *purelbv1.AnnouncedAddress) { a.Claim = purelbv1.ClaimTakeover }
+
+func virtual(address string) purelbv1.AnnouncedAddress {
+	return purelbv1.AnnouncedAddress{
+		Address: address, PrefixLength: 32, Interface: "kube-lb0", Type: purelbv1.AnnounceVirtual,
+		Claim: purelbv1.ClaimProbe, Services: []string{"test/far"},
+	}
+}
+
+func (w *world) reconcile() (time.Duration, error) {
+	w.t.Helper()
+	result, err := w.Reconcile(w.t.Context(), w.request())
+	return result.RequeueAfter, err
+}
+
+// edit changes the spec of an Announcement, as the manager does.
+func (w *world) edit(name string, change func(*purelbv1.AnnouncementSpec)) {
+	w.t.Helper()
+	ann := w.get(name)
+	change(&ann.Spec)
+	ann.Generation++
+	if err := w.Client.Update(w.t.Context(), ann); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) get(name string) *purelbv1.Announcement {
+	w.t.Helper()
+	ann := &purelbv1.Announcement{}
+	if err := w.Client.Get(w.t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, ann); err != nil {
+		w.t.Fatal(err)
+	}
+	return ann
+}
+
+func (w *world) states(name string) string {
+	w.t.Helper()
+	var states []string
+	for _, s := range w.get(name).Status.Addresses {
+		states = append(states, strings.TrimSpace(fmt.Sprintf("%s %s %s%s", s.Address, s.State, s.Reason, s.MAC)))
+	}
+	return strings.Join(states, ", ")
+}
+
+func (w *world) expect(what string, want, got any) {
+	w.t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		w.t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+func TestAnnounce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1"), local("192.0.2.2", takeover), virtual("198.51.100.1")))
+		w.pulse.renewedAt(time.Now())
+		go func() { _ = w.announcer.Start(t.Context()) }()
+
+		again, err := w.reconcile()
+		if err != nil || again != 100*time.Second {
+			t.Errorf("again in %v, %v", again, err)
+		}
+		// Takeover does not wait for the probe of another address.
+		w.expect("changes", []string{
+			"EnsureVirtual kube-lb0", "Add 192.0.2.2/24 eth0", "Add 198.51.100.1/32 kube-lb0", "Add 192.0.2.1/24 eth0",
+		}, w.kernel.Calls())
+		w.expect("probes", [][]string{{"192.0.2.1"}}, w.neighbours.probes)
+		w.expect("states", "192.0.2.1 Announced, 192.0.2.2 Announced, 198.51.100.1 Announced", w.states("node1"))
+		status := w.get("node1").Status
+		w.expect("facts", []purelbv1.NodeInterface{{
+			Name: "eth0", MAC: "02:00:00:00:00:0a", Subnets: []string{"192.0.2.11/24"},
+			DefaultRoute: []purelbv1.IPFamily{"IPv4"}, Gateways: []string{"192.0.2.254"},
+		}}, status.Interfaces)
+		w.expect("Ready", metav1.ConditionTrue, status.Conditions[0].Status)
+
+		time.Sleep(10 * time.Second)
+		w.expect("announcements", []string{
+			"192.0.2.2 eth0 0s", "192.0.2.1 eth0 200ms", "192.0.2.2 eth0 500ms", "192.0.2.1 eth0 700ms", "192.0.2.2 eth0 1s", "192.0.2.1 eth0 1.2s",
+		}, w.neighbours.sent)
+
+		// Once it is done nothing is done, nor written.
+		w.requests = nil
+		if again, err = w.reconcile(); err != nil || again != 90*time.Second {
+			t.Errorf("again in %v, %v", again, err)
+		}
+		w.expect("changes once done", []string(nil), w.kernel.Calls())
+		w.expect("requests once done", []string(nil), w.requests)
+
+		// Renewing is neither claimed nor announced.
+		time.Sleep(again)
+		if _, err = w.reconcile(); err != nil {
+			t.Error(err)
+		}
+		w.expect("renewals", []string{"Renew 192.0.2.1/24 eth0", "Renew 192.0.2.2/24 eth0"}, w.kernel.Calls())
+		time.Sleep(10 * time.Second)
+		w.expect("announcements after renewal", 6, len(w.neighbours.sent))
+		w.expect("requests after renewal", []string(nil), w.requests)
+	})
+}
+
+func TestAdopt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1"), virtual("198.51.100.1")))
+		if _, err := w.reconcile(); err != nil {
+			t.Fatal(err)
+		}
+		w.kernel.Calls()
+
+		// Another process, the same kernel.
+		next := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1", takeover), virtual("198.51.100.1")))
+		next.Kernel = w.kernel
+		go func() { _ = next.announcer.Start(t.Context()) }()
+		if _, err := next.reconcile(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(10 * time.Second)
+		w.expect("changes", []string(nil), w.kernel.Calls())
+		w.expect("probes", [][]string(nil), next.neighbours.probes)
+		w.expect("announcements", []string(nil), next.neighbours.sent)
+		w.expect("states", "192.0.2.1 Announced, 198.51.100.1 Announced", next.states("node1"))
+	})
+}
+
+// A missing Announcement is not an empty one.
+func TestWithdraw(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1")), announcementOf("node1-b", virtual("198.51.100.1")))
+		go func() { _ = w.announcer.Start(t.Context()) }()
+		if _, err := w.reconcile(); err != nil {
+			t.Fatal(err)
+		}
+		w.kernel.Calls()
+		for _, name := range []string{"node1", "node1-b"} {
+			w.edit(name, func(s *purelbv1.AnnouncementSpec) { s.Addresses = nil })
+		}
+		if _, err := w.reconcile(); err != nil {
+			t.Error(err)
+		}
+		w.expect("changes", []string{"Remove 192.0.2.1/24 eth0", "Remove 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
+		w.expect("states", "", w.states("node1")+w.states("node1-b"))
+		time.Sleep(10 * time.Second)
+		w.expect("announcements", 1, len(w.neighbours.sent)) // the first, before the withdrawal
+	})
+}
+
+func TestMissing(t *testing.T) {
+	for name, objects := range map[string][]client.Object{
+		"no Announcement":                     {settings()},
+		"another node's Announcement":         {settings(), &purelbv1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "node2"}, Spec: purelbv1.AnnouncementSpec{NodeName: "node2"}}},
+		"an Announcement, but no LBNodeAgent": {announcementOf("node1")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, objects...)
+			w.kernel.Put(plan.Address{Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.1/24"), Ours: true, Valid: time.Second})
+			again, err := w.reconcile()
+			if err != nil || again != 0 {
+				t.Errorf("again in %v, %v", again, err)
+			}
+			w.expect("changes", []string(nil), w.kernel.Calls())
+			w.expect("requests", []string(nil), w.requests)
+		})
+	}
+}
+
+func TestAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1"), local("192.0.2.2"), local("192.0.2.3")))
+		w.neighbours.set("192.0.2.1", oldHolder)
+		w.neighbours.set("192.0.2.2", stranger)
+		again, err := w.reconcile()
+		if err != nil || again != time.Second {
+			t.Errorf("again in %v, %v", again, err)
+		}
+		w.expect("changes", []string{"Add 192.0.2.3/24 eth0"}, w.kernel.Calls())
+		w.expect("states", "192.0.2.1 Standby PreviousHolder02:00:00:00:00:01, 192.0.2.2 Conflict Answered02:00:00:00:00:02, 192.0.2.3 Announced", w.states("node1"))
+
+		// As long as nothing changes nothing is written.
+		w.requests = nil
+		if again, err = w.reconcile(); err != nil || again != time.Second {
+			t.Errorf("again in %v, %v", again, err)
+		}
+		w.expect("requests", []string(nil), w.requests)
+
+		// Silence is claimed.
+		w.neighbours.unset("192.0.2.1")
+		if _, err = w.reconcile(); err != nil {
+			t.Error(err)
+		}
+		w.expect("changes on silence", []string{"Add 192.0.2.1/24 eth0"}, w.kernel.Calls())
+
+		// Takeover is not told to wait.
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses[1].Claim = purelbv1.ClaimTakeover })
+		w.pulse.renewedAt(time.Now())
+		if _, err = w.reconcile(); err != nil {
+			t.Error(err)
+		}
+		w.expect("changes on takeover", []string{"Add 192.0.2.2/24 eth0"}, w.kernel.Calls())
+		w.expect("states in the end", "192.0.2.1 Announced, 192.0.2.2 Announced, 192.0.2.3 Announced", w.states("node1"))
+
+		// It counts once: stripped, the address is asked for like any other, and
+		// whoever answers keeps it, however often it is asked for.
+		w.kernel.Strip("eth0", netip.MustParsePrefix("192.0.2.2/24"))
+		for range 3 {
+			if _, err = w.reconcile(); err != nil {
+				t.Error(err)
+			}
+		}
+		w.expect("changes after it was lost", []string(nil), w.kernel.Calls())
+		w.expect("states after it was lost", "192.0.2.1 Announced, 192.0.2.2 Conflict Lost02:00:00:00:00:02, 192.0.2.3 Announced", w.states("node1"))
+	})
+}
+
+// An agent that is not fresh takes nothing over.
+func TestTakeoverWhileNotFresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1", takeover)))
+		w.neighbours.set("192.0.2.1", oldHolder)
+		w.pulse.renewedAt(time.Now())
+		w.pulse.setPeriod(w.list())
+		time.Sleep(2*time.Second + time.Millisecond)
+		if _, err := w.reconcile(); err != nil {
+			t.Error(err)
+		}
+		w.expect("states", "192.0.2.1 Standby PreviousHolder02:00:00:00:00:01", w.states("node1"))
+	})
+}
+
+func (w *world) list() []purelbv1.Announcement {
+	list := &purelbv1.AnnouncementList{}
+	if err := w.Client.List(w.t.Context(), list); err != nil {
+		w.t.Fatal(err)
+	}
+	return list.Items
+}
+
+// What fails with one address does not stop the others, and is retried.
+func TestFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1",
+			local("192.0.2.1"), local("192.0.2.2"), local("192.0.2.3", takeover), virtual("198.51.100.1")))
+		w.pulse.renewedAt(time.Now())
+		go func() { _ = w.announcer.Start(t.Context()) }()
+		refused := errors.New("refused")
+		w.kernel.Refuse(netip.MustParseAddr("192.0.2.3"), refused)
+		w.neighbours.broken["192.0.2.1"] = refused
+		if _, err := w.reconcile(); !errors.Is(err, refused) {
+			t.Errorf("not retried: %v", err)
+		}
+		w.expect("states", "192.0.2.1 Failed ProbeFailed, 192.0.2.2 Announced, 192.0.2.3 Failed AddFailed, 198.51.100.1 Announced", w.states("node1"))
+		time.Sleep(10 * time.Second)
+		w.expect("announcements", []string{"192.0.2.2 eth0 200ms", "192.0.2.2 eth0 700ms", "192.0.2.2 eth0 1.2s"}, w.neighbours.sent)
+
+		// What cannot be withdrawn is not reported as withdrawn.
+		w.kernel.Refuse(netip.MustParseAddr("192.0.2.2"), refused)
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = s.Addresses[3:] })
+		if _, err := w.reconcile(); !errors.Is(err, refused) {
+			t.Errorf("not retried: %v", err)
+		}
+		w.expect("states after a withdrawal failed", "192.0.2.2 Announced WithdrawFailed, 198.51.100.1 Announced", w.states("node1"))
+		w.kernel.Refuse(netip.MustParseAddr("192.0.2.2"), nil)
+		if _, err := w.reconcile(); err != nil {
+			t.Error(err)
+		}
+		w.expect("states in the end", "198.51.100.1 Announced", w.states("node1"))
+	})
+}
+
+// Without the API server the kernel is looked after all the same.
+func TestAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1")))
+		if _, err := w.reconcile(); err != nil {
+			t.Fatal(err)
+		}
+		w.kernel.Calls()
+		w.away = errors.New("away")
+		w.kernel.Strip("eth0", netip.MustParsePrefix("192.0.2.1/24"))
+		if _, err := w.reconcile(); err != nil { // its state did not change: no status to write
+			t.Error(err)
+		}
+		w.expect("changes", []string{"Add 192.0.2.1/24 eth0"}, w.kernel.Calls())
+	})
+}
