@@ -7,7 +7,7 @@ import (
 // AddressPool is one range of addresses of one family.
 //
 // +kubebuilder:validation:XValidation:rule="isCIDR(self.subnet)",message="must be a subnet in CIDR form, such as 192.168.1.0/24 or fd00:1::/64",fieldPath=".subnet"
-// +kubebuilder:validation:XValidation:rule="!isCIDR(self.subnet) || string(cidr(self.subnet)) == string(cidr(self.subnet).masked())",messageExpression="'has bits set beyond its prefix length; did you mean ' + string(cidr(self.subnet).masked()) + '?'",message="has bits set beyond its prefix length",fieldPath=".subnet"
+// +kubebuilder:validation:XValidation:rule="!isCIDR(self.subnet) || cidr(self.subnet) == cidr(self.subnet).masked()",messageExpression="'has bits set beyond its prefix length; did you mean %s/%d?'.format([string(cidr(self.subnet).masked().ip()), cidr(self.subnet).prefixLength()])",message="has bits set beyond its prefix length",fieldPath=".subnet"
 type AddressPool struct {
 	// pool is the addresses to hand out: a CIDR, a range first-last, or one
 	// address. A CIDR with host bits means from the address as written to the
@@ -83,7 +83,7 @@ type PoolSet struct {
 	// +kubebuilder:validation:MinLength=4
 	// +kubebuilder:validation:MaxLength=43
 	// +kubebuilder:validation:XValidation:rule="isCIDR(self)",message="must be a subnet in CIDR form, such as 192.168.1.0/24 or fd00:1::/64"
-	// +kubebuilder:validation:XValidation:rule="!isCIDR(self) || string(cidr(self)) == string(cidr(self).masked())",messageExpression="'has bits set beyond its prefix length; did you mean ' + string(cidr(self).masked()) + '?'",message="has bits set beyond its prefix length"
+	// +kubebuilder:validation:XValidation:rule="!isCIDR(self) || cidr(self) == cidr(self).masked()",messageExpression="'has bits set beyond its prefix length; did you mean %s/%d?'.format([string(cidr(self).masked().ip()), cidr(self).prefixLength()])",message="has bits set beyond its prefix length"
 	Subnet string `json:"subnet,omitempty"`
 
 	// aggregation is the mask for addresses of pool.
