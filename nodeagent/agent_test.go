@@ -69,6 +69,13 @@ func (n *neighbours) Probe(_ context.Context, targets []neigh.Target, count int,
 	return answers
 }
 
+// heard is what was announced.
+func (n *neighbours) heard() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.sent
+}
+
 func (n *neighbours) set(address string, mac neigh.MAC) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -87,10 +94,41 @@ type world struct {
 	t          *testing.T
 	kernel     *linktest.Kernel
 	neighbours *neighbours
-	// away makes every request to the API server fail.
-	away error
-	// requests that were made: writes by what they wrote, live reads as "list".
+	api
+}
+
+// api is what tests want of the API server, and know of it.
+type api struct {
+	mu       sync.Mutex
+	away     error
 	requests []string
+}
+
+// fail makes every request fail; nil lets them pass again.
+func (a *api) fail(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.away = err
+}
+
+// made returns the requests made since it was last called: writes by what they
+// wrote, live reads as "list".
+func (a *api) made() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	requests := a.requests
+	a.requests = nil
+	return requests
+}
+
+// note notes a request, or refuses it.
+func (a *api) note(request string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.away == nil {
+		a.requests = append(a.requests, request)
+	}
+	return a.away
 }
 
 func newWorld(t *testing.T, objects ...client.Object) *world {
@@ -114,26 +152,23 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		WithObjects(objects...).Build()
 	cached := interceptor.NewClient(store, interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
-			if w.away != nil {
-				return w.away
+			if err := w.note("patch " + obj.GetName()); err != nil {
+				return err
 			}
-			w.requests = append(w.requests, "patch "+obj.GetName())
 			return c.Patch(ctx, obj, patch, opts...)
 		},
 		SubResourceApply: func(ctx context.Context, c client.Client, sub string, obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
-			if w.away != nil {
-				return w.away
+			if err := w.note("apply " + sub); err != nil {
+				return err
 			}
-			w.requests = append(w.requests, "apply "+sub)
 			return c.SubResource(sub).Apply(ctx, obj, opts...)
 		},
 	})
 	live := interceptor.NewClient(store, interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-			if w.away != nil {
-				return w.away
+			if err := w.note("list"); err != nil {
+				return err
 			}
-			w.requests = append(w.requests, "list")
 			return c.List(ctx, list, opts...)
 		},
 	})
@@ -244,15 +279,15 @@ func TestAnnounce(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		w.expect("announcements", []string{
 			"192.0.2.2 eth0 0s", "192.0.2.1 eth0 200ms", "192.0.2.2 eth0 500ms", "192.0.2.1 eth0 700ms", "192.0.2.2 eth0 1s", "192.0.2.1 eth0 1.2s",
-		}, w.neighbours.sent)
+		}, w.neighbours.heard())
 
 		// Once it is done nothing is done, nor written.
-		w.requests = nil
+		w.made()
 		if again, err = w.reconcile(); err != nil || again != 90*time.Second {
 			t.Errorf("again in %v, %v", again, err)
 		}
 		w.expect("changes once done", []string(nil), w.kernel.Calls())
-		w.expect("requests once done", []string(nil), w.requests)
+		w.expect("requests once done", []string(nil), w.made())
 
 		// Renewing is neither claimed nor announced.
 		time.Sleep(again)
@@ -261,8 +296,8 @@ func TestAnnounce(t *testing.T) {
 		}
 		w.expect("renewals", []string{"Renew 192.0.2.1/24 eth0", "Renew 192.0.2.2/24 eth0"}, w.kernel.Calls())
 		time.Sleep(10 * time.Second)
-		w.expect("announcements after renewal", 6, len(w.neighbours.sent))
-		w.expect("requests after renewal", []string(nil), w.requests)
+		w.expect("announcements after renewal", 6, len(w.neighbours.heard()))
+		w.expect("requests after renewal", []string(nil), w.made())
 	})
 }
 
@@ -284,7 +319,7 @@ func TestAdopt(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		w.expect("changes", []string(nil), w.kernel.Calls())
 		w.expect("probes", [][]string(nil), next.neighbours.probes)
-		w.expect("announcements", []string(nil), next.neighbours.sent)
+		w.expect("announcements", []string(nil), next.neighbours.heard())
 		w.expect("states", "192.0.2.1 Announced, 198.51.100.1 Announced", next.states("node1"))
 	})
 }
@@ -307,7 +342,7 @@ func TestWithdraw(t *testing.T) {
 		w.expect("changes", []string{"Remove 192.0.2.1/24 eth0", "Remove 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
 		w.expect("states", "", w.states("node1")+w.states("node1-b"))
 		time.Sleep(10 * time.Second)
-		w.expect("announcements", 1, len(w.neighbours.sent)) // the first, before the withdrawal
+		w.expect("announcements", 1, len(w.neighbours.heard())) // the first, before the withdrawal
 	})
 }
 
@@ -325,7 +360,7 @@ func TestMissing(t *testing.T) {
 				t.Errorf("again in %v, %v", again, err)
 			}
 			w.expect("changes", []string(nil), w.kernel.Calls())
-			w.expect("requests", []string(nil), w.requests)
+			w.expect("requests", []string(nil), w.made())
 		})
 	}
 }
@@ -343,11 +378,11 @@ func TestAnswered(t *testing.T) {
 		w.expect("states", "192.0.2.1 Standby PreviousHolder02:00:00:00:00:01, 192.0.2.2 Conflict Answered02:00:00:00:00:02, 192.0.2.3 Announced", w.states("node1"))
 
 		// As long as nothing changes nothing is written.
-		w.requests = nil
+		w.made()
 		if again, err = w.reconcile(); err != nil || again != time.Second {
 			t.Errorf("again in %v, %v", again, err)
 		}
-		w.expect("requests", []string(nil), w.requests)
+		w.expect("requests", []string(nil), w.made())
 
 		// Silence is claimed.
 		w.neighbours.unset("192.0.2.1")
@@ -416,7 +451,7 @@ func TestFailures(t *testing.T) {
 		}
 		w.expect("states", "192.0.2.1 Failed ProbeFailed, 192.0.2.2 Announced, 192.0.2.3 Failed AddFailed, 198.51.100.1 Announced", w.states("node1"))
 		time.Sleep(10 * time.Second)
-		w.expect("announcements", []string{"192.0.2.2 eth0 200ms", "192.0.2.2 eth0 700ms", "192.0.2.2 eth0 1.2s"}, w.neighbours.sent)
+		w.expect("announcements", []string{"192.0.2.2 eth0 200ms", "192.0.2.2 eth0 700ms", "192.0.2.2 eth0 1.2s"}, w.neighbours.heard())
 
 		// What cannot be withdrawn is not reported as withdrawn.
 		w.kernel.Refuse(netip.MustParseAddr("192.0.2.2"), refused)
@@ -441,7 +476,7 @@ func TestAway(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.kernel.Calls()
-		w.away = errors.New("away")
+		w.fail(errors.New("away"))
 		w.kernel.Strip("eth0", netip.MustParsePrefix("192.0.2.1/24"))
 		if _, err := w.reconcile(); err != nil { // its state did not change: no status to write
 			t.Error(err)

@@ -1,0 +1,233 @@
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+func lease() *coordinationv1.Lease {
+	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "purelb-node1"}}
+}
+
+// beating is a world whose heartbeat runs until the test ends, and notes when
+// each renewal succeeds.
+func beating(t *testing.T, objects ...client.Object) (*world, *[]time.Duration) {
+	t.Helper()
+	w := newWorld(t, objects...)
+	start := time.Now()
+	beats := new([]time.Duration)
+	w.Client = interceptor.NewClient(w.Client.(client.WithWatch), interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			err := c.Patch(ctx, obj, patch, opts...)
+			if err == nil {
+				*beats = append(*beats, time.Since(start))
+			}
+			return err
+		},
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = (&heartbeat{agent: w.Agent}).Start(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return w, beats
+}
+
+func TestHeartbeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, beats := beating(t, settings(), lease(), announcementOf("node1"))
+		time.Sleep(3500 * time.Millisecond)
+		synctest.Wait()
+		w.expect("beats", []time.Duration{0, time.Second, 2 * time.Second, 3 * time.Second}, *beats)
+		got := &coordinationv1.Lease{}
+		if err := w.Client.Get(t.Context(), client.ObjectKeyFromObject(lease()), got); err != nil {
+			t.Fatal(err)
+		}
+		w.expect("Lease", []any{"node1", int32(3), true}, []any{
+			*got.Spec.HolderIdentity, *got.Spec.LeaseDurationSeconds, time.Since(got.Spec.RenewTime.Time) < time.Second,
+		})
+
+		// From 1 s to 10 s and back, at once.
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.HeartbeatSeconds = 10 })
+		_, _ = w.reconcile()
+		time.Sleep(8 * time.Second)
+		synctest.Wait()
+		w.expect("beats at 10 s", 4, len(*beats))
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.HeartbeatSeconds = 1 })
+		_, _ = w.reconcile()
+		synctest.Wait()
+		w.expect("beats back at 1 s", 5, len(*beats))
+	})
+}
+
+// Before its first renewal, and after each outage, an agent lists and applies.
+func TestHeartbeatListsFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, beats := beating(t, settings(), lease(), announcementOf("node1", local("192.0.2.1")))
+		time.Sleep(2500 * time.Millisecond)
+		synctest.Wait()
+		// The probe takes 200 ms; the next beat is a second after the first began.
+		w.expect("first requests", []string{"list", "apply status", "patch purelb-node1", "patch purelb-node1", "patch purelb-node1"}, w.made())
+		w.expect("first beat", 200*time.Millisecond, (*beats)[0])
+
+		// Away for less than two periods: it was never out of date.
+		w.made()
+		w.fail(errors.New("away"))
+		time.Sleep(1200 * time.Millisecond)
+		w.fail(nil)
+		time.Sleep(1500 * time.Millisecond)
+		synctest.Wait()
+		w.expect("lists after a short outage", false, slices.Contains(w.made(), "list"))
+
+		w.made()
+		w.fail(errors.New("away"))
+		time.Sleep(10*time.Second + time.Millisecond) // not when an attempt is due
+		synctest.Wait()
+		w.expect("requests while away", []string(nil), w.made())
+		w.fail(nil)
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = nil })
+		synctest.Wait()
+		w.kernel.Calls()
+		time.Sleep(1100 * time.Millisecond)
+		synctest.Wait()
+		w.expect("requests after an outage", []string{"list", "apply status", "patch purelb-node1"}, w.made()[:3])
+		w.expect("changes after an outage", []string{"Remove 192.0.2.1/24 eth0"}, w.kernel.Calls())
+	})
+}
+
+// What the live list said is not undone by a cache that is behind it.
+func TestReadsLiveAfterList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1"))
+		if err := w.SyncLive(t.Context(), time.Second); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-w.wake:
+		default:
+			t.Error("no Reconcile comes next")
+		}
+		for _, tc := range []struct {
+			after time.Duration
+			want  []string
+		}{{0, []string{"list"}}, {4 * time.Second, []string{"list"}}, {2 * time.Second, nil}} {
+			time.Sleep(tc.after)
+			w.made()
+			if _, err := w.reconcile(); err != nil {
+				t.Error(err)
+			}
+			w.expect(fmt.Sprintf("requests after %v more", tc.after), tc.want, w.made())
+		}
+	})
+}
+
+// No hot loop, whatever is wrong; and a Lease that comes late is found.
+func TestHeartbeatFailing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, beats := beating(t, settings(), announcementOf("node1"))
+		reconnects := 0
+		w.Reconnect = func() { reconnects++ }
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if n := len(w.made()); n < 20 || n > 40 {
+			t.Errorf("%d requests in 10 s", n)
+		}
+		w.expect("reconnects after an answer", 0, reconnects)
+		if err := w.Client.Create(t.Context(), lease()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if len(*beats) == 0 {
+			t.Error("the Lease is not found")
+		}
+		w.fail(fmt.Errorf("no answer: %w", context.DeadlineExceeded))
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if reconnects == 0 {
+			t.Error("the dead connection is kept")
+		}
+	})
+}
+
+// flaky is an API server that fails, and then does not.
+type flaky struct {
+	errs  []error
+	asked int
+}
+
+func (f *flaky) next() error {
+	f.asked++
+	if f.asked <= len(f.errs) {
+		return f.errs[f.asked-1]
+	}
+	return nil
+}
+
+func (f *flaky) ListWithContext(context.Context, metav1.ListOptions) (runtime.Object, error) {
+	return &purelbv1.AnnouncementList{}, f.next()
+}
+
+func (f *flaky) WatchWithContext(context.Context, metav1.ListOptions) (watch.Interface, error) {
+	return watch.NewFake(), f.next()
+}
+
+func TestPersistent(t *testing.T) {
+	away := errors.New("connection refused")
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "announcements"}, "", errors.New("no role"))
+	expired := apierrors.NewResourceExpired("too old")
+	for name, tc := range map[string]struct {
+		errs  []error
+		want  error
+		asked int
+		took  time.Duration
+	}{
+		"an answer":                {nil, nil, 1, 0},
+		"away for 30 s":            {slices.Repeat([]error{away}, 30), nil, 31, 30 * time.Second},
+		"not allowed yet":          {[]error{forbidden, forbidden}, nil, 3, 2 * time.Second},
+		"an answer that is no use": {[]error{away, expired}, expired, 2, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				start := time.Now()
+				list, watching := &flaky{errs: tc.errs}, &flaky{errs: tc.errs}
+				_, err := (&persistent{lw: list}).List(metav1.ListOptions{})
+				if !errors.Is(err, tc.want) || list.asked != tc.asked || time.Since(start) != tc.took {
+					t.Errorf("list: %v after %d attempts in %v", err, list.asked, time.Since(start))
+				}
+				if _, err = (&persistent{lw: watching}).Watch(metav1.ListOptions{}); !errors.Is(err, tc.want) || watching.asked != tc.asked {
+					t.Errorf("watch: %v after %d attempts", err, watching.asked)
+				}
+			})
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+		defer cancel()
+		f := &flaky{errs: slices.Repeat([]error{away}, 30)}
+		if _, err := (&persistent{lw: f}).ListWithContext(ctx, metav1.ListOptions{}); err == nil || f.asked != 2 {
+			t.Errorf("goes on after its end: %v after %d attempts", err, f.asked)
+		}
+	})
+}
