@@ -116,7 +116,8 @@ func newAgentManager(config *rest.Config, o agentOptions) (ctrl.Manager, error) 
 		Scheme: scheme,
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
 			mapper := meta.NewDefaultRESTMapper(nil)
-			for _, kind := range []string{"Announcement", "LBNodeAgent"} {
+			// The cache looks lists up by their own kind.
+			for _, kind := range []string{"Announcement", "AnnouncementList", "LBNodeAgent", "LBNodeAgentList"} {
 				mapper.Add(v1.GroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 			}
 			mapper.Add(coordinationv1.SchemeGroupVersion.WithKind("Lease"), meta.RESTScopeNamespace)
