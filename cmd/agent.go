@@ -5,20 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"time"
 
 	"github.com/spf13/cobra"
-	coordinationv1 "k8s.io/api/coordination/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/connrotation"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/nodeagent"
 	"github.com/purelb/purelb-operator/nodeagent/link"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
@@ -78,9 +72,15 @@ func runAgent(ctx context.Context, o agentOptions) error {
 	dialer := connrotation.NewDialer((&net.Dialer{Timeout: dialTimeout, KeepAlive: 10 * time.Second}).DialContext)
 	config.Dial = dialer.DialContext
 
-	mgr, err := newAgentManager(config, o)
+	options, err := nodeagent.ManagerOptions(o.nodeName, o.namespace, o.lbNodeAgent)
 	if err != nil {
 		return err
+	}
+	options.Metrics = metricsOptions(o.metricsAddress, o.metricsSecure)
+	options.HealthProbeBindAddress = o.healthAddress
+	mgr, err := ctrl.NewManager(config, options)
+	if err != nil {
+		return fmt.Errorf("make the manager: %w", err)
 	}
 	agent := &nodeagent.Agent{
 		Client:      mgr.GetClient(),
@@ -103,32 +103,4 @@ func runAgent(ctx context.Context, o agentOptions) error {
 	}
 	logger.Info("Starting the agent", "version", version, "node", o.nodeName, "namespace", o.namespace, "lbnodeagent", o.lbNodeAgent)
 	return mgr.Start(ctx)
-}
-
-// newAgentManager makes a manager that knows the agent's few kinds by itself,
-// so that it starts without an API server and keeps no more than it uses.
-func newAgentManager(config *rest.Config, o agentOptions) (ctrl.Manager, error) {
-	scheme := runtime.NewScheme()
-	if err := errors.Join(coordinationv1.AddToScheme(scheme), v1.AddToScheme(scheme)); err != nil {
-		return nil, fmt.Errorf("make the scheme: %w", err)
-	}
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme: scheme,
-		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
-			mapper := meta.NewDefaultRESTMapper(nil)
-			// The cache looks lists up by their own kind.
-			for _, kind := range []string{"Announcement", "AnnouncementList", "LBNodeAgent", "LBNodeAgentList"} {
-				mapper.Add(v1.GroupVersion.WithKind(kind), meta.RESTScopeNamespace)
-			}
-			mapper.Add(coordinationv1.SchemeGroupVersion.WithKind("Lease"), meta.RESTScopeNamespace)
-			return mapper, nil
-		},
-		Cache:                  nodeagent.CacheOptions(o.nodeName, o.namespace, o.lbNodeAgent),
-		Metrics:                metricsOptions(o.metricsAddress, o.metricsSecure),
-		HealthProbeBindAddress: o.healthAddress,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("make the manager: %w", err)
-	}
-	return mgr, nil
 }

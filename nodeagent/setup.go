@@ -4,10 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -33,17 +38,32 @@ const (
 // away waits for it.
 const cacheSyncTimeout = 10 * 365 * 24 * time.Hour
 
-// CacheOptions limits what is watched to what concerns the node.
-func CacheOptions(nodeName, namespace, lbNodeAgent string) cache.Options {
-	own := map[string]cache.Config{namespace: {}}
-	return cache.Options{
-		DefaultTransform: cache.TransformStripManagedFields(),
-		NewInformer:      newPersistentInformer,
-		ByObject: map[client.Object]cache.ByObject{
-			&purelbv1.Announcement{}: {Namespaces: own, Field: fields.OneTermEqualSelector("spec.nodeName", nodeName)},
-			&purelbv1.LBNodeAgent{}:  {Namespaces: own, Field: fields.OneTermEqualSelector("metadata.name", lbNodeAgent)},
-		},
+// ManagerOptions are those of the manager that runs a node's agent. It knows
+// the agent's few kinds by itself, so that it starts without an API server, and
+// watches only what concerns the node.
+func ManagerOptions(nodeName, namespace, lbNodeAgent string) (ctrl.Options, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(coordinationv1.AddToScheme(scheme), purelbv1.AddToScheme(scheme)); err != nil {
+		return ctrl.Options{}, fmt.Errorf("make the scheme: %w", err)
 	}
+	mapper := meta.NewDefaultRESTMapper(nil)
+	for _, kind := range []string{"Announcement", "LBNodeAgent"} {
+		mapper.Add(purelbv1.GroupVersion.WithKind(kind), meta.RESTScopeNamespace)
+	}
+	mapper.Add(coordinationv1.SchemeGroupVersion.WithKind("Lease"), meta.RESTScopeNamespace)
+	own := map[string]cache.Config{namespace: {}}
+	return ctrl.Options{
+		Scheme:         scheme,
+		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mapper, nil },
+		Cache: cache.Options{
+			DefaultTransform: cache.TransformStripManagedFields(),
+			NewInformer:      newPersistentInformer,
+			ByObject: map[client.Object]cache.ByObject{
+				&purelbv1.Announcement{}: {Namespaces: own, Field: fields.OneTermEqualSelector("spec.nodeName", nodeName)},
+				&purelbv1.LBNodeAgent{}:  {Namespaces: own, Field: fields.OneTermEqualSelector("metadata.name", lbNodeAgent)},
+			},
+		},
+	}, nil
 }
 
 // prepare makes what the agent remembers.

@@ -1,0 +1,162 @@
+package nodeagent
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	"sigs.k8s.io/yaml"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent/link/linktest"
+	"github.com/purelb/purelb-operator/nodeagent/neigh"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
+)
+
+// The whole agent, against a real API server, with no more rights than
+// config/rbac gives it.
+func TestAPIServer(t *testing.T) {
+	g := NewWithT(t)
+	log.SetLogger(zap.New(zap.WriteTo(t.Output()), zap.UseDevMode(true)))
+	env := &envtest.Environment{CRDDirectoryPaths: []string{"../config/crd/bases"}, ErrorIfCRDPathMissing: true}
+	config, err := env.Start()
+	if err != nil {
+		t.Fatalf("this test needs the API server of KUBEBUILDER_ASSETS, which make test-unit sets: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := env.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	admin := administrator(t, config, env)
+	create := func(objects ...client.Object) {
+		t.Helper()
+		for _, o := range objects {
+			g.Expect(admin.Create(t.Context(), o)).To(Succeed())
+		}
+	}
+	other := announcementOf("node2", local("192.0.2.2"))
+	other.Spec.NodeName = "node2"
+	create(settings(), lease(), announcementOf("node1", local("192.0.2.1"), local("2001:db8::1"), virtual("198.51.100.1")), other)
+
+	user, err := env.AddUser(envtest.User{Name: "agent"}, nil)
+	g.Expect(err).NotTo(HaveOccurred())
+	options, err := ManagerOptions("node1", namespace, "default")
+	g.Expect(err).NotTo(HaveOccurred())
+	options.Metrics.BindAddress = "0"
+	mgr, err := ctrl.NewManager(user.Config(), options)
+	g.Expect(err).NotTo(HaveOccurred())
+	kernel := linktest.New(plan.Link{Name: "eth0", MAC: "02:00:00:00:00:0a", Up: true})
+	kernel.Put(plan.Address{Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.11/24"), Valid: plan.Forever, Preferred: plan.Forever})
+	kernel.Route(plan.Route{Interface: "eth0", Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("192.0.2.254")})
+	link := &neighbours{start: time.Now(), stations: map[string]neigh.MAC{}}
+	agent := &Agent{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Kernel: kernel, Neighbours: link,
+		Metrics: NewMetrics(prometheus.NewRegistry()), NodeName: "node1", Namespace: namespace, LBNodeAgent: "default",
+	}
+	g.Expect(agent.SetupWithManager(mgr)).To(Succeed())
+	ctx, stop := context.WithCancel(t.Context())
+	stopped := make(chan error)
+	go func() { stopped <- mgr.Start(ctx) }()
+
+	w := &world{Agent: &Agent{Client: admin}, t: t}
+	within := func(what string, check func() bool) {
+		t.Helper()
+		g.Eventually(check).WithTimeout(10*time.Second).WithPolling(50*time.Millisecond).Should(BeTrue(), what)
+	}
+	within("the addresses are announced", func() bool {
+		return w.states("node1") == "192.0.2.1 Announced, 198.51.100.1 Announced, 2001:db8::1 Announced"
+	})
+	status := w.get("node1").Status
+	g.Expect(status.Interfaces).To(HaveLen(1))
+	g.Expect(status.Conditions).To(HaveLen(1))
+	g.Expect(status.Conditions[0].Status).To(Equal(metav1.ConditionTrue))
+	within("the Lease is renewed", func() bool {
+		l := lease()
+		return admin.Get(ctx, client.ObjectKeyFromObject(l), l) == nil && l.Spec.RenewTime != nil
+	})
+	g.Expect(w.get("node2").Status.Addresses).To(BeEmpty())
+
+	// Said once: once all is done, nothing more is written.
+	version := w.get("node1").ResourceVersion
+	g.Consistently(func() string { return w.get("node1").ResourceVersion }).WithTimeout(2 * time.Second).Should(Equal(version))
+
+	// Another has one of them: it is reported, and the condition with it.
+	link.set("192.0.2.3", stranger)
+	update := func(change func(*purelbv1.AnnouncementSpec)) {
+		t.Helper()
+		ann := w.get("node1")
+		change(&ann.Spec)
+		g.Expect(admin.Update(ctx, ann)).To(Succeed())
+	}
+	update(func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses[:1], local("192.0.2.3")) })
+	within("the conflict is reported, and what is no longer asked for is gone", func() bool {
+		return w.states("node1") == "192.0.2.1 Announced, 192.0.2.3 Conflict Answered02:00:00:00:00:02"
+	})
+	g.Expect(w.get("node1").Status.Conditions).To(HaveLen(2))
+	link.unset("192.0.2.3")
+	within("the condition goes with the conflict", func() bool { return len(w.get("node1").Status.Conditions) == 1 })
+
+	// What somebody else strips is back.
+	kernel.Strip("eth0", netip.MustParsePrefix("192.0.2.1/24"))
+	holds := func(prefix string) bool {
+		o, _ := kernel.Observe()
+		for _, a := range o.Addresses {
+			if a.Prefix.String() == prefix && a.Ours {
+				return true
+			}
+		}
+		return false
+	}
+	within("the stripped address is back", func() bool { return holds("192.0.2.1/24") })
+
+	// Stopping withdraws nothing, nor does an Announcement that is gone.
+	g.Expect(admin.Delete(ctx, w.get("node1"))).To(Succeed())
+	g.Consistently(func() bool { return holds("192.0.2.1/24") }).WithTimeout(time.Second).Should(BeTrue())
+	stop()
+	g.Expect(<-stopped).To(Succeed())
+	g.Expect(holds("192.0.2.1/24")).To(BeTrue())
+}
+
+// administrator makes the namespace, and a user named agent who has the role
+// that config/rbac gives the agent.
+func administrator(t *testing.T, config *rest.Config, env *envtest.Environment) client.Client {
+	t.Helper()
+	g := NewWithT(t)
+	scheme := env.Scheme
+	g.Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
+	g.Expect(purelbv1.AddToScheme(scheme)).To(Succeed())
+	admin, err := client.New(config, client.Options{Scheme: scheme})
+	g.Expect(err).NotTo(HaveOccurred())
+	manifest, err := os.ReadFile("../config/rbac/agent_role.yaml")
+	g.Expect(err).NotTo(HaveOccurred())
+	role := &rbacv1.Role{} // the first of its documents
+	g.Expect(yaml.Unmarshal(manifest, role)).To(Succeed())
+	g.Expect(role.Kind).To(Equal("Role"))
+	for _, o := range []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		role,
+		&rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "agent"},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "agent"}},
+		},
+	} {
+		g.Expect(admin.Create(t.Context(), o)).To(Succeed())
+	}
+	return admin
+}
