@@ -73,6 +73,25 @@ func TestProbe(t *testing.T) {
 	}
 }
 
+// A node with two interfaces on one link answers its own probe: that is nobody.
+func TestProbeIgnoresItself(t *testing.T) {
+	neighbour := cable(t)
+	nstest.Run(t, "ip link add eth2 type veth peer name eth3")
+	t.Cleanup(func() { nstest.Run(t, "ip link del eth2") })
+	nstest.Run(t, "ip link set eth2 up")
+	nstest.Run(t, "ip addr add 192.0.2.20/32 dev eth2")
+	nstest.Run(t, "ip addr add 2001:db8::20/128 dev eth2 nodad")
+	neighbour.Take(t, "eth3")
+	neighbour.Run(t, "ip link add br0 type bridge")
+	for _, port := range []string{"eth0", "eth3"} {
+		neighbour.Run(t, "ip link set %s up master br0", port)
+	}
+	neighbour.Run(t, "ip link set br0 up")
+	if got := (Ethernet{}).Probe(t.Context(), targets("eth0", "192.0.2.20", "2001:db8::20"), 3, 100*time.Millisecond); len(got) > 0 {
+		t.Errorf("answers %v", got)
+	}
+}
+
 // However many are asked for, it takes count intervals; and less, if all
 // answer.
 func TestProbeBatch(t *testing.T) {
