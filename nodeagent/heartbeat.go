@@ -37,10 +37,12 @@ func (h *heartbeat) Start(ctx context.Context) error {
 		start := time.Now()
 		err := h.beat(ctx)
 		wait := time.Until(start.Add(h.agent.pulse.interval()))
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil:
+		if err == nil {
+			if failing {
+				log.FromContext(ctx).Info("The Lease is renewed again")
+			}
+			failing, backoff = false, minBackoff
+		} else if ctx.Err() == nil {
 			if !failing { // once for each outage
 				log.FromContext(ctx).Error(err, "The Lease is not renewed")
 			}
@@ -49,11 +51,6 @@ func (h *heartbeat) Start(ctx context.Context) error {
 			}
 			failing, wait = true, backoff
 			backoff = min(2*backoff, maxBackoff)
-		default:
-			if failing {
-				log.FromContext(ctx).Info("The Lease is renewed again")
-			}
-			failing, backoff = false, minBackoff
 		}
 		h.sleep(ctx, start, wait, err == nil)
 	}

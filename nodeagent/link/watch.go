@@ -30,20 +30,13 @@ func (n *Netlink) Watch(ctx context.Context, changed func()) error {
 	}
 	signal := make(chan struct{}, 1)
 	go coalesce(ctx, signal, changed)
-	for {
+	for socket != nil {
 		receive(ctx, socket, signal)
-		if ctx.Err() != nil {
-			return nil
+		if socket = resubscribe(ctx); socket != nil {
+			notify(signal) // for what was missed
 		}
-		for socket, err = subscribe(); err != nil; socket, err = subscribe() {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-time.After(watchRetry):
-			}
-		}
-		notify(signal) // for what was missed
 	}
+	return nil
 }
 
 func subscribe() (*nl.NetlinkSocket, error) {
@@ -57,6 +50,20 @@ func subscribe() (*nl.NetlinkSocket, error) {
 	// Without the larger buffer notifications are lost sooner, and listed for.
 	_ = socket.SetReceiveBufferSize(watchBuffer, true)
 	return socket, nil
+}
+
+// resubscribe subscribes as soon as it can; nil if ctx ends before.
+func resubscribe(ctx context.Context) *nl.NetlinkSocket {
+	for ctx.Err() == nil {
+		if socket, err := subscribe(); err == nil {
+			return socket
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(watchRetry):
+		}
+	}
+	return nil
 }
 
 // receive signals each batch of notifications, until the socket fails or ctx

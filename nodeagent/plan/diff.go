@@ -207,7 +207,7 @@ func Diff(settings Settings, desired []Desired, observed Observed, trusted bool)
 		add := Operation{Kind: Add, Address: target, Desired: d}
 		if d.Local && !replaced[d.Addr] {
 			add.Announce = true
-			add.Probe = settings.Probe.Enabled && !d.SkipProbe && !(d.Takeover && trusted)
+			add.Probe = settings.Probe.Enabled && !d.SkipProbe && (!d.Takeover || !trusted)
 		}
 		if add.Probe {
 			p.Results[d.Addr] = Result{State: purelbv1.StatePending, Epoch: d.Epoch, Reason: ReasonProbing, Message: "asking the link whether somebody has it"}
