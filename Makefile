@@ -40,7 +40,7 @@ test-unit: $(LAB) ## Run the tests of single packages, some against a real API s
 .PHONY: test-e2e
 test-e2e: image $(LAB) ## Run the end-to-end tests in a lab of their own, as root (KEEP_LAB=1 keeps it)
 	@$(LAB) down && $(LAB) up --image $(IMAGE_TAR) && \
-	{ go -C test/e2e test -count=1 -timeout 30m . -ginkgo.v -ginkgo.fail-fast $(E2E_ARGS); status=$$?; \
+	{ go -C test/e2e test -v -count=1 -timeout 30m . -ginkgo.v -ginkgo.fail-fast $(E2E_ARGS); status=$$?; \
 	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }
 
 ##@ Development

@@ -27,12 +27,15 @@ import (
 	"github.com/purelb/purelb-operator/controllers/agents"
 )
 
-// Leader election of the manager: a leader that dies is replaced within five
-// seconds, one that stops at once.
+// Leader election of the manager. A leader that stops is replaced at once. One
+// that dies is replaced after leaseDuration from when the standby last saw it
+// renew, which may be two retries off: a retry takes 1 to 2.2 retryPeriods. That
+// is 6.2 s at the most, and leaves room for a failover within single-digit
+// seconds when the leader's node was also the holder.
 const (
-	leaseDuration = 5 * time.Second
+	leaseDuration = 4 * time.Second
 	renewDeadline = 3 * time.Second
-	retryPeriod   = time.Second
+	retryPeriod   = 500 * time.Millisecond
 )
 
 type managerOptions struct {

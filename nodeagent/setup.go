@@ -47,7 +47,8 @@ func ManagerOptions(nodeName, namespace, lbNodeAgent string) (ctrl.Options, erro
 		return ctrl.Options{}, fmt.Errorf("make the scheme: %w", err)
 	}
 	mapper := meta.NewDefaultRESTMapper(nil)
-	for _, kind := range []string{"Announcement", "LBNodeAgent"} {
+	// The cache looks lists up by their own kinds.
+	for _, kind := range []string{"Announcement", "AnnouncementList", "LBNodeAgent", "LBNodeAgentList"} {
 		mapper.Add(purelbv1.GroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
 	mapper.Add(coordinationv1.SchemeGroupVersion.WithKind("Lease"), meta.RESTScopeNamespace)

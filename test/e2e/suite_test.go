@@ -82,7 +82,7 @@ var _ = JustAfterEach(func(ctx SpecContext) {
 		{"describe", "services", "-n", namespace},
 		{"logs", "-n", system, "-l", "app.kubernetes.io/part-of=purelb", "--prefix", "--tail=60"},
 	} {
-		out, _ := exec.CommandContext(ctx, bed.Kubectl(), append([]string{"--kubeconfig", bed.Kubeconfig()}, args...)...).CombinedOutput()
+		out, _ := run(ctx, args...)
 		GinkgoWriter.Printf("$ kubectl %s\n%s\n", strings.Join(args, " "), out)
 	}
 }, NodeTimeout(time.Minute))
@@ -90,9 +90,15 @@ var _ = JustAfterEach(func(ctx SpecContext) {
 // kubectl runs the command that users run, and returns what it prints.
 func kubectl(ctx context.Context, args ...string) string {
 	GinkgoHelper()
-	out, err := exec.CommandContext(ctx, bed.Kubectl(), append([]string{"--kubeconfig", bed.Kubeconfig()}, args...)...).CombinedOutput()
+	out, err := run(ctx, args...)
 	Expect(err).NotTo(HaveOccurred(), "kubectl %s: %s", strings.Join(args, " "), out)
-	return string(out)
+	return out
+}
+
+// run is kubectl where failure is an answer.
+func run(ctx context.Context, args ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, bed.Kubectl(), append([]string{"--kubeconfig", bed.Kubeconfig()}, args...)...).CombinedOutput()
+	return string(out), err
 }
 
 func echo() *appsv1.Deployment {
@@ -195,13 +201,17 @@ func places(ctx context.Context, address netip.Addr) ([]string, error) {
 	return found, nil
 }
 
+// fetchTimeout is well above what an answer takes, and short enough that a
+// connection that is sent to a pod of a dead node does not count for much.
+const fetchTimeout = 300 * time.Millisecond
+
 // fetch gets the echo page of an address from a host of the lab.
 func fetch(ctx context.Context, host string, address netip.Addr) (string, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+netip.AddrPortFrom(address, 80).String()+"/", nil)
 	if err != nil {
 		return "", err
 	}
-	response, err := bed.HTTPClient(host, time.Second).Do(request)
+	response, err := bed.HTTPClient(host, fetchTimeout).Do(request)
 	if err != nil {
 		return "", err
 	}
@@ -234,4 +244,9 @@ func nodes() []string {
 		names = append(names, n.Name)
 	}
 	return names
+}
+
+// singleStack makes a Service ask for one address only.
+func singleStack(svc *corev1.Service) {
+	svc.Spec.IPFamilyPolicy = ptr.To(corev1.IPFamilyPolicySingleStack)
 }

@@ -1,0 +1,201 @@
+package e2e
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+var _ = Describe("PureLB", func() {
+	It("goes on serving when the leading manager is deleted", func(ctx SpecContext) {
+		group(ctx, "localdual.yaml")
+		leader := func() string {
+			lease := &coordinationv1.Lease{}
+			Expect(c.Get(ctx, client.ObjectKey{Namespace: system, Name: "manager.purelb.io"}, lease)).To(Succeed())
+			pod, _, _ := strings.Cut(ptr.Deref(lease.Spec.HolderIdentity, ""), "_")
+			return pod
+		}
+		before := leader()
+		kubectl(ctx, "-n", system, "delete", "pod", before, "--wait=false")
+		svc := service(ctx, "leaderless", "localdual")
+		addrs := ingress(ctx, svc, 2)
+		announced(ctx, svc)
+		answers(ctx, "client", addrs[0], soon)
+		Expect(leader()).NotTo(Equal(before))
+		kubectl(ctx, "-n", system, "rollout", "status", "deployment/purelb-manager", "--timeout=60s")
+	}, SpecTimeout(2*time.Minute))
+
+	It("keeps addresses where they are while its agents restart", func(ctx SpecContext) {
+		group(ctx, "localdual.yaml")
+		group(ctx, "remotedual.yaml")
+		local, virtual := service(ctx, "kept-local", "localdual"), service(ctx, "kept-virtual", "remotedual")
+		addrs := append(ingress(ctx, local, 2), ingress(ctx, virtual, 2)...)
+		announced(ctx, local)
+		announced(ctx, virtual)
+		before := map[string][]string{}
+		for _, addr := range addrs {
+			found, err := places(ctx, addr)
+			Expect(err).NotTo(HaveOccurred())
+			before[addr.String()] = found
+		}
+		kubectl(ctx, "-n", system, "rollout", "restart", "daemonset/purelb-agent-default")
+		restarted := make(chan struct{})
+		go func() {
+			defer GinkgoRecover()
+			defer close(restarted)
+			kubectl(ctx, "-n", system, "rollout", "status", "daemonset/purelb-agent-default", "--timeout=90s")
+		}()
+		for done := false; !done; {
+			for _, addr := range addrs {
+				found, err := places(ctx, addr)
+				Expect(err).NotTo(HaveOccurred())
+				Expect(found).To(Equal(before[addr.String()]))
+			}
+			select {
+			case <-restarted:
+				done = true
+			case <-time.After(poll):
+			}
+		}
+		announced(ctx, local)
+	}, SpecTimeout(3*time.Minute))
+
+	It("says why a Service waits, and gives it addresses once the cause is gone", func(ctx SpecContext) {
+		group(ctx, "broken.yaml")
+		svc := service(ctx, "waiting", "broken", singleStack)
+		Eventually(func() string { return kubectl(ctx, "describe", "service", "-n", namespace, "waiting") }).
+			WithContext(ctx).WithTimeout(soon).WithPolling(poll).Should(And(
+			ContainSubstring("AllocationFailed"),
+			ContainSubstring("GroupNotReady: ServiceGroup broken is not ready: spec.local.v4pools[0].pool"),
+			ContainSubstring("did you mean 172.32.100.225-172.32.100.229?"),
+		))
+		Expect(kubectl(ctx, "get", "servicegroup", "-n", system, "broken", "-o", "wide")).To(
+			MatchRegexp(`broken +False .*did you mean 172\.32\.100\.225-172\.32\.100\.229\?`))
+
+		kubectl(ctx, "-n", system, "patch", "servicegroup", "broken", "--type=json",
+			"-p", `[{"op":"replace","path":"/spec/local/v4pools/0/pool","value":"172.32.100.225-172.32.100.229"}]`)
+		ingress(ctx, svc, 1)
+		announced(ctx, svc)
+	}, SpecTimeout(time.Minute))
+
+	It("lets agents read and write nothing but what is theirs", func(ctx SpecContext) {
+		const agent = "system:serviceaccount:purelb-system:purelb-agent"
+		can := func(verb, resource, in string, more ...string) string {
+			GinkgoHelper()
+			return canI(ctx, append([]string{verb, resource, "-n", in, "--as", agent}, more...)...)
+		}
+		for _, r := range []string{"announcements.purelb.io", "lbnodeagents.purelb.io"} {
+			for _, verb := range []string{"get", "list", "watch"} {
+				Expect(can(verb, r, system)).To(Equal("yes"), "%s %s", verb, r)
+				Expect(can(verb, r, "default")).To(Equal("no"), "%s %s elsewhere", verb, r)
+			}
+			for _, verb := range []string{"create", "update", "patch", "delete"} {
+				Expect(can(verb, r, system)).To(Equal("no"), "%s %s", verb, r)
+			}
+		}
+		Expect(can("patch", "announcements.purelb.io", system, "--subresource=status")).To(Equal("yes"))
+		Expect(can("patch", "leases.coordination.k8s.io", system)).To(Equal("yes"))
+		Expect(can("create", "leases.coordination.k8s.io", system)).To(Equal("no"))
+		for _, r := range []string{"services", "endpoints", "endpointslices.discovery.k8s.io", "secrets", "configmaps", "pods", "nodes", "servicegroups.purelb.io"} {
+			for _, verb := range []string{"get", "list", "watch", "create", "update", "patch", "delete"} {
+				Expect(can(verb, r, system)).To(Equal("no"), "%s %s", verb, r)
+			}
+		}
+	}, SpecTimeout(2*time.Minute))
+
+	It("serves metrics to those who may read them", func(ctx SpecContext) {
+		group(ctx, "localdual.yaml")
+		svc := service(ctx, "measured", "localdual")
+		ingress(ctx, svc, 2)
+		announced(ctx, svc)
+		kubectl(ctx, "-n", namespace, "create", "serviceaccount", "scraper")
+		kubectl(ctx, "create", "clusterrolebinding", "e2e-scraper", "--clusterrole=purelb-metrics-reader", "--serviceaccount="+namespace+":scraper")
+		DeferCleanup(func(ctx SpecContext) {
+			kubectl(ctx, "delete", "clusterrolebinding", "e2e-scraper")
+			kubectl(ctx, "-n", namespace, "delete", "serviceaccount", "scraper")
+		}, NodeTimeout(soon))
+		token := strings.TrimSpace(kubectl(ctx, "-n", namespace, "create", "token", "scraper"))
+		stranger := strings.TrimSpace(kubectl(ctx, "-n", namespace, "create", "token", "default"))
+
+		pods := &corev1.PodList{}
+		Expect(c.List(ctx, pods, client.InNamespace(system), client.MatchingLabels{"app.kubernetes.io/name": "purelb-manager"})).To(Succeed())
+		var managers []string
+		for _, p := range pods.Items {
+			managers = append(managers, net.JoinHostPort(p.Status.PodIP, "8443"))
+		}
+		var agents []string
+		for _, n := range bed.Nodes() {
+			agents = append(agents, net.JoinHostPort(n.IPv4.Addr().String(), "7472"))
+		}
+		Eventually(func(g Gomega) {
+			var all string
+			for _, at := range append(managers, agents...) {
+				status, _, err := scrape(ctx, at, "")
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(status).To(Equal(http.StatusUnauthorized), "without a token, from %s", at)
+				status, _, err = scrape(ctx, at, stranger)
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(status).To(Equal(http.StatusForbidden), "with a token that may not, from %s", at)
+				status, body, err := scrape(ctx, at, token)
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(status).To(Equal(http.StatusOK), "from %s", at)
+				all += body
+			}
+			g.Expect(all).To(ContainSubstring(`purelb_address_pool_addresses_in_use{pool="localdual"} 2`))
+			g.Expect(all).To(ContainSubstring(`purelb_address_pool_size{pool="localdual"} 8`))
+			g.Expect(all).To(ContainSubstring("purelb_election_member_count 3"))
+			for _, in := range svc.Status.LoadBalancer.Ingress {
+				g.Expect(all).To(MatchRegexp(`purelb_lbnodeagent_announced\{ip="%s",node="node\d",service="e2e/measured"\} 1`, in.IP))
+			}
+			g.Expect(all).To(MatchRegexp(`purelb_lbnodeagent_garp_sent_total\S* [1-9]`))
+		}).WithContext(ctx).WithTimeout(soon).WithPolling(time.Second).Should(Succeed())
+	}, SpecTimeout(time.Minute))
+})
+
+// canI asks the API server whether somebody may do something: yes or no.
+func canI(ctx context.Context, args ...string) string {
+	GinkgoHelper()
+	out, err := run(ctx, append([]string{"auth", "can-i"}, args...)...)
+	lines := strings.Split(strings.TrimSpace(out), "\n") // warnings come first
+	answer := lines[len(lines)-1]
+	Expect(answer).To(BeElementOf("yes", "no"), "%s: %v", out, err)
+	return answer
+}
+
+// scrape fetches metrics from within the cluster's network.
+func scrape(ctx context.Context, at, token string) (int, string, error) {
+	transport := &http.Transport{
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			return bed.Dial(ctx, "cp", network, address)
+		},
+		// The certificate is made by the process for itself.
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
+		DisableKeepAlives: true,
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+at+"/metrics", nil)
+	if err != nil {
+		return 0, "", err
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	response, err := (&http.Client{Transport: transport, Timeout: 5 * time.Second}).Do(request)
+	if err != nil {
+		return 0, "", fmt.Errorf("scrape %s: %w", at, err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return response.StatusCode, string(body), err
+}
