@@ -113,10 +113,9 @@ func (in *cluster) node(n *corev1.Node, announcements []*v1.Announcement, alive 
 		node.VirtualInterface = string(agent.Spec.Local.DummyInterface)
 	}
 	for _, a := range announcements {
-		if len(a.Status.Interfaces) > 0 {
-			node.Reported = true
+		node.Reported = node.Reported || a.Status.ObservedGeneration > 0
+		if len(node.Interfaces) == 0 {
 			node.Interfaces = interfacesOf(a)
-			break
 		}
 	}
 	for _, a := range announcements {
