@@ -107,15 +107,6 @@ func (g *Group) overlap(r Range) (Range, bool) {
 	return Range{}, false
 }
 
-func (g *Group) firstOf(f Family) *Range {
-	for i := range g.Ranges {
-		if g.Ranges[i].Family() == f {
-			return &g.Ranges[i]
-		}
-	}
-	return nil
-}
-
 // Usage is how much of a group is in use.
 type Usage struct {
 	AllocatedIPv4, AllocatedIPv6 int64

@@ -1,6 +1,7 @@
 package allocation
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -20,27 +21,28 @@ func ParseGroup(sg *v1.ServiceGroup) (group Group, warnings []string, errs field
 	group = Group{Name: sg.Name, ShareAcrossNamespaces: sg.Spec.ShareAcrossNamespaces}
 	spec := field.NewPath("spec")
 
+	local, remote, netbox := sg.Spec.Local, sg.Spec.Remote, sg.Spec.Netbox
 	set := 0
-	if local := sg.Spec.Local; local != nil {
-		set++
+	for _, is := range []bool{local != nil, remote != nil, netbox != nil} {
+		if is {
+			set++
+		}
+	}
+	switch {
+	case set != 1:
+		errs = field.ErrorList{field.Invalid(spec, set, "exactly one of local, remote and netbox must be set")}
+	case local != nil:
 		group.Type = v1.PoolTypeLocal
 		group.SkipIPv6DAD = local.SkipIPv6DAD
 		warnings, errs = parseSet(&group, &local.PoolSet, spec.Child("local"))
-	}
-	if remote := sg.Spec.Remote; remote != nil {
-		set++
+	case remote != nil:
 		group.Type = v1.PoolTypeRemote
 		warnings, errs = parseSet(&group, &remote.PoolSet, spec.Child("remote"))
-	}
-	if netbox := sg.Spec.Netbox; netbox != nil {
-		set++
+	default:
 		group.Type = v1.PoolTypeNetbox
 		if _, err := parseAggregation(netbox.Aggregation, 128); err != nil {
 			errs = append(errs, field.Invalid(spec.Child("netbox", "aggregation"), string(netbox.Aggregation), err.Error()))
 		}
-	}
-	if set != 1 {
-		errs = append(errs, field.Invalid(spec, set, "exactly one of local, remote and netbox must be set"))
 	}
 	return group, warnings, errs
 }
@@ -75,22 +77,27 @@ func parseSet(group *Group, set *v1.PoolSet, path *field.Path) (warnings []strin
 		group.Ranges = append(group.Ranges, r)
 	}
 
-	for _, w := range listed(set.V4Pools, set.V4Pool, path, "v4pool") {
-		add(w, IPv4)
-	}
-	for _, w := range listed(set.V6Pools, set.V6Pool, path, "v6pool") {
-		add(w, IPv6)
-	}
-	if set.Pool != "" {
-		w := written{v1.AddressPool{Pool: set.Pool, Subnet: set.Subnet, Aggregation: set.Aggregation}, path}
-		family := familyOfSubnet(set.Subnet)
-		if other := group.firstOf(family); other != nil {
+	oldest := func(family Family, others int) {
+		switch {
+		case set.Pool == "" || familyOfSubnet(set.Subnet) != family:
+		case others > 0:
 			errs = append(errs, field.Invalid(path.Child("pool"), set.Pool,
 				fmt.Sprintf("the group has %s ranges in another form already: move this one into the list", family)))
-		} else {
-			add(w, family)
+		default:
+			add(written{v1.AddressPool{Pool: set.Pool, Subnet: set.Subnet, Aggregation: set.Aggregation}, path}, family)
 		}
 	}
+
+	v4 := listed(set.V4Pools, set.V4Pool, path, "v4pool")
+	for _, w := range v4 {
+		add(w, IPv4)
+	}
+	oldest(IPv4, len(v4))
+	v6 := listed(set.V6Pools, set.V6Pool, path, "v6pool")
+	for _, w := range v6 {
+		add(w, IPv6)
+	}
+	oldest(IPv6, len(v6))
 	if len(errs) == 0 && len(group.Ranges) == 0 {
 		errs = append(errs, field.Required(path, "at least one pool is needed: v4pools, v6pools, v4pool, v6pool, or pool with subnet"))
 	}
@@ -141,6 +148,8 @@ func parseSubnet(s string, family Family) (netip.Prefix, error) {
 		return netip.Prefix{}, errors.New("must not be an IPv4-mapped IPv6 subnet")
 	case FamilyOf(subnet.Addr()) != family:
 		return netip.Prefix{}, fmt.Errorf("must be an %s subnet", family)
+	case subnet.Bits() == 0:
+		return netip.Prefix{}, errors.New("must not be all addresses of a family")
 	case subnet.Masked() != subnet:
 		return netip.Prefix{}, fmt.Errorf("has bits set beyond its prefix length; did you mean %s?", subnet.Masked())
 	}
@@ -169,11 +178,7 @@ func parsePool(s string, subnet netip.Prefix) (addrs netipx.IPRange, warning str
 	case strings.Contains(s, "-"):
 		addrs, err = parseDashPool(s, subnet)
 	default:
-		addr, perr := netip.ParseAddr(s)
-		if perr != nil {
-			return netipx.IPRange{}, "", errors.New("must be a CIDR, a range first-last, or one address")
-		}
-		addrs = netipx.IPRangeFrom(addr, addr)
+		addrs, err = parseSinglePool(s)
 	}
 	if err != nil {
 		return netipx.IPRange{}, "", err
@@ -182,8 +187,6 @@ func parsePool(s string, subnet netip.Prefix) (addrs netipx.IPRange, warning str
 		switch {
 		case end.Is4In6():
 			return netipx.IPRange{}, "", fmt.Errorf("%s is an IPv4-mapped IPv6 address; write it as %s", end, end.Unmap())
-		case end.Zone() != "":
-			return netipx.IPRange{}, "", fmt.Errorf("%s has a zone", end)
 		case FamilyOf(end) != FamilyOf(subnet.Addr()):
 			return netipx.IPRange{}, "", fmt.Errorf("%s is not of the same family as subnet %s", end, subnet)
 		case !subnet.Contains(end):
@@ -191,6 +194,22 @@ func parsePool(s string, subnet netip.Prefix) (addrs netipx.IPRange, warning str
 		}
 	}
 	return addrs, warning, nil
+}
+
+func parseSinglePool(s string) (netipx.IPRange, error) {
+	addr, err := netip.ParseAddr(s)
+	if err != nil {
+		return netipx.IPRange{}, errors.New("must be a CIDR, a range first-last, or one address")
+	}
+	return netipx.IPRangeFrom(addr, addr), noZone(addr)
+}
+
+// noZone refuses a zone, which an IPRange would silently lose.
+func noZone(a netip.Addr) error {
+	if a.Zone() != "" {
+		return fmt.Errorf("%s has a zone", a)
+	}
+	return nil
 }
 
 // parseCIDRPool takes a CIDR with host bits as from that address on.
@@ -215,6 +234,9 @@ func parseDashPool(s string, subnet netip.Prefix) (netipx.IPRange, error) {
 	last, err := netip.ParseAddr(strings.TrimSpace(to))
 	if err != nil {
 		return netipx.IPRange{}, fmt.Errorf("%q, after the dash, is not an address", to)
+	}
+	if err := cmp.Or(noZone(first), noZone(last)); err != nil {
+		return netipx.IPRange{}, err
 	}
 	if first.BitLen() != last.BitLen() {
 		return netipx.IPRange{}, fmt.Errorf("%s and %s are of different families", first, last)
