@@ -1,0 +1,187 @@
+package allocation_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
+)
+
+// addresses parses a list separated by spaces.
+func addresses(s string) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range strings.Fields(s) {
+		out = append(out, netip.MustParseAddr(a))
+	}
+	return out
+}
+
+func TestAllocate(t *testing.T) {
+	catalog := allocation.NewCatalog([]v1.ServiceGroup{
+		aged(t, "dual", 1, "local: {v4pool: {pool: 10.0.0.1-10.0.0.3, subnet: 10.0.0.0/24}, v6pool: {pool: 'fd00::1-fd00::3', subnet: 'fd00::/64'}}"),
+		aged(t, "v4", 1, "remote: {v4pools: [{pool: 10.1.9.0/30, subnet: 10.1.9.0/30}, {pool: 10.1.1.1-10.1.1.2, subnet: 10.1.1.0/24}]}"),
+		aged(t, "v6", 1, "remote: {v6pool: {pool: 'fd01::/126', subnet: 'fd01::/64'}}"),
+		aged(t, "balanced", 1, "local: {balancePools: true, v4pools: [{pool: 10.2.1.1-10.2.1.9, subnet: 10.2.1.0/24}, {pool: 10.2.2.1-10.2.2.9, subnet: 10.2.2.0/24}, {pool: 10.2.3.1, subnet: 10.2.3.0/24}]}"),
+		aged(t, "wrong", 1, "local: {pool: 10.3.0.1, subnet: 10.4.0.0/24}"),
+		aged(t, "late", 2, "local: {pool: 10.0.0.3, subnet: 10.0.0.0/24}"),
+		aged(t, "netbox", 1, "netbox: {url: 'https://n', tenant: t, tokenSecretRef: {name: a, key: b}}"),
+	}, namespace)
+	const (
+		single  = corev1.IPFamilyPolicySingleStack
+		prefer  = corev1.IPFamilyPolicyPreferDualStack
+		require = corev1.IPFamilyPolicyRequireDualStack
+	)
+
+	for _, row := range []struct {
+		name     string
+		group    string
+		families string // "4", "64"
+		policy   corev1.IPFamilyPolicy
+		current  string
+		others   string // addresses of other Services
+		reserved string
+		want     string
+		reason   string // empty for Allocated
+		message  string // empty for "… from pool …"
+	}{
+		{name: "first free", group: "dual", families: "4", policy: single, want: "10.0.0.1"},
+		{name: "first free after others", group: "dual", families: "4", policy: single, others: "10.0.0.1 10.0.0.3", want: "10.0.0.2"},
+		{name: "IPv6", group: "dual", families: "6", policy: single, want: "fd00::1"},
+		{name: "both families, in the order asked for", group: "dual", families: "64", policy: require, want: "fd00::1 10.0.0.1"},
+		{name: "network address is never handed out", group: "v4", families: "4", policy: single, want: "10.1.9.1"},
+		{name: "ranges as written", group: "v4", families: "4", policy: single, others: "10.1.9.1", want: "10.1.9.2"},
+		{name: "broadcast address is never handed out", group: "v4", families: "4", policy: single, others: "10.1.9.1 10.1.9.2", want: "10.1.1.1"},
+		{name: "anycast address is never handed out", group: "v6", families: "6", policy: single, want: "fd01::1"},
+		{name: "reserved", group: "dual", families: "4", policy: single, reserved: "10.0.0.1 10.0.0.2", want: "10.0.0.3"},
+		{name: "reserved, but held already", group: "dual", families: "4", policy: single, current: "10.0.0.1", reserved: "10.0.0.1", want: "10.0.0.1"},
+
+		{name: "balance: first of the emptiest", group: "balanced", families: "4", policy: single, others: "10.2.1.1", want: "10.2.2.1"},
+		{name: "balance: as written, if equal", group: "balanced", families: "4", policy: single, want: "10.2.1.1"},
+		{name: "balance: counts what is in use", group: "balanced", families: "4", policy: single, others: "10.2.1.7 10.2.2.5", want: "10.2.3.1"},
+		{name: "balance: skips the full", group: "balanced", families: "4", policy: single, others: "10.2.1.1 10.2.1.2 10.2.2.1 10.2.2.2 10.2.3.1", want: "10.2.1.3"},
+		{name: "balance: keeps the current", group: "balanced", families: "4", policy: single, current: "10.2.1.5", others: "10.2.1.1", want: "10.2.1.5"},
+
+		{name: "keeps the current", group: "dual", families: "4", policy: single, current: "10.0.0.3", want: "10.0.0.3"},
+		{name: "keeps both", group: "dual", families: "46", policy: require, current: "10.0.0.3 fd00::3", want: "10.0.0.3 fd00::3"},
+		{name: "keeps them in the order asked for", group: "dual", families: "64", policy: require, current: "10.0.0.3 fd00::3", want: "fd00::3 10.0.0.3"},
+		{name: "keeps one of a family", group: "dual", families: "4", policy: single, current: "10.0.0.3 10.0.0.2", want: "10.0.0.3"},
+		{name: "keeps one that would not be handed out now", group: "v4", families: "4", policy: single, current: "10.1.9.0", want: "10.1.9.0"},
+		{name: "family added", group: "dual", families: "46", policy: prefer, current: "10.0.0.3", want: "10.0.0.3 fd00::1"},
+		{name: "family added first", group: "dual", families: "64", policy: require, current: "10.0.0.3", want: "fd00::1 10.0.0.3"},
+		{name: "family removed", group: "dual", families: "4", policy: single, current: "10.0.0.3 fd00::3", want: "10.0.0.3"},
+		{name: "family changed", group: "dual", families: "6", policy: single, current: "10.0.0.3", want: "fd00::1"},
+		{name: "group changed", group: "v4", families: "4", policy: single, current: "10.0.0.3", want: "10.1.9.1"},
+		{name: "another has it: a new one", group: "dual", families: "4", policy: single, current: "10.0.0.1", others: "10.0.0.1", want: "10.0.0.2"},
+
+		{name: "no such group", group: "none", families: "4", policy: single,
+			reason: v1.ReasonNoSuchGroup, message: "there is no ServiceGroup none"},
+		{name: "no such group any more: keeps", group: "none", families: "46", policy: require, current: "10.0.0.1 fd00::1", want: "10.0.0.1 fd00::1",
+			reason: v1.ReasonNoSuchGroup, message: "there is no ServiceGroup none"},
+		{name: "no such group, and another has it", group: "none", families: "4", policy: single, current: "10.0.0.1", others: "10.0.0.1",
+			reason: v1.ReasonNoSuchGroup, message: "there is no ServiceGroup none"},
+		{name: "invalid group", group: "wrong", families: "4", policy: single, reason: v1.ReasonGroupNotReady,
+			message: `ServiceGroup wrong is not ready: spec.local.pool: Invalid value: "10.3.0.1": 10.3.0.1 is outside subnet 10.4.0.0/24`},
+		{name: "invalid group: keeps", group: "wrong", families: "4", policy: single, current: "10.3.0.1", want: "10.3.0.1", reason: v1.ReasonGroupNotReady,
+			message: `ServiceGroup wrong is not ready: spec.local.pool: Invalid value: "10.3.0.1": 10.3.0.1 is outside subnet 10.4.0.0/24`},
+		{name: "overlapping group", group: "late", families: "4", policy: single, reason: v1.ReasonGroupNotReady,
+			message: "ServiceGroup late is not ready: range 10.0.0.3-10.0.0.3 overlaps range 10.0.0.1-10.0.0.3 of the older ServiceGroup dual"},
+		{name: "netbox", group: "netbox", families: "4", policy: single, reason: v1.ReasonGroupNotReady,
+			message: "ServiceGroup netbox is not ready: spec.netbox: addresses from NetBox are not served yet"},
+
+		{name: "exhausted", group: "dual", families: "4", policy: single, others: "10.0.0.1 10.0.0.2 10.0.0.3",
+			reason: v1.ReasonExhausted, message: "ServiceGroup dual has no free IPv4 address"},
+		{name: "exhausted by reservations", group: "dual", families: "4", policy: single, others: "10.0.0.1", reserved: "10.0.0.2 10.0.0.3",
+			reason: v1.ReasonExhausted, message: "ServiceGroup dual has no free IPv4 address"},
+		{name: "exhausted: keeps what it has of another group", group: "dual", families: "4", policy: single, current: "10.1.1.1",
+			others: "10.0.0.1 10.0.0.2 10.0.0.3", want: "10.1.1.1", reason: v1.ReasonExhausted, message: "ServiceGroup dual has no free IPv4 address"},
+		{name: "a group without the family", group: "v4", families: "6", policy: single,
+			reason: v1.ReasonExhausted, message: "ServiceGroup v4 has no free IPv6 address"},
+		{name: "RequireDualStack, one family exhausted", group: "dual", families: "46", policy: require, others: "fd00::1 fd00::2 fd00::3",
+			reason: v1.ReasonExhausted, message: "ServiceGroup dual has no free IPv6 address"},
+		{name: "RequireDualStack, both exhausted", group: "dual", families: "46", policy: require, others: "fd00::1 fd00::2 fd00::3 10.0.0.1 10.0.0.2 10.0.0.3",
+			reason: v1.ReasonExhausted, message: "ServiceGroup dual has no free IPv4 and no free IPv6 address"},
+		{name: "RequireDualStack, keeps the one it has", group: "dual", families: "46", policy: require, current: "10.0.0.3", others: "fd00::1 fd00::2 fd00::3",
+			want: "10.0.0.3", reason: v1.ReasonExhausted, message: "ServiceGroup dual has no free IPv6 address"},
+		{name: "RequireDualStack of a group with one family", group: "v4", families: "46", policy: require,
+			reason: v1.ReasonExhausted, message: "ServiceGroup v4 has no free IPv6 address"},
+		{name: "PreferDualStack, one family exhausted", group: "dual", families: "46", policy: prefer, others: "fd00::1 fd00::2 fd00::3", want: "10.0.0.1"},
+		{name: "PreferDualStack, the first family exhausted", group: "dual", families: "64", policy: prefer, others: "fd00::1 fd00::2 fd00::3", want: "10.0.0.1"},
+		{name: "PreferDualStack of a group with one family", group: "v4", families: "64", policy: prefer, want: "10.1.9.1"},
+		{name: "PreferDualStack, both exhausted", group: "dual", families: "46", policy: prefer, others: "fd00::1 fd00::2 fd00::3 10.0.0.1 10.0.0.2 10.0.0.3",
+			reason: v1.ReasonExhausted, message: "ServiceGroup dual has no free IPv4 and no free IPv6 address"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			req := allocation.Request{Service: "a/b", Group: row.group, Policy: row.policy, Current: addresses(row.current)}
+			for _, f := range row.families {
+				req.Families = append(req.Families, map[rune]allocation.Family{'4': allocation.IPv4, '6': allocation.IPv6}[f])
+			}
+			used := allocation.InUse{}
+			for _, a := range req.Current {
+				used[a] = req.Service
+			}
+			for _, a := range addresses(row.others) {
+				used[a] = "other/service"
+			}
+			reserved := map[netip.Addr]string{}
+			for _, a := range addresses(row.reserved) {
+				reserved[a] = "a node"
+			}
+
+			want := allocation.Result{Addresses: addresses(row.want), Reason: row.reason, Message: row.message}
+			if row.reason == "" {
+				want.Reason, want.Group, want.Type = v1.ReasonAllocated, row.group, catalog[row.group].Group.Type
+				want.Message = fmt.Sprintf("%s from pool %s", allocation.Join(want.Addresses), row.group)
+			}
+			got := allocation.Allocate(req, catalog, used, reserved)
+			if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+				t.Fatalf("result (-want +got):\n%s", diff)
+			}
+
+			// Asking again changes nothing.
+			for _, a := range got.Addresses {
+				used[a] = req.Service
+			}
+			req.Current = got.Addresses
+			again := allocation.Allocate(req, catalog, used, reserved)
+			if diff := cmp.Diff(got, again, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+				t.Errorf("asked again (-first +second):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestAllocateNeverTwice gives addresses to more Services than there are.
+func TestAllocateNeverTwice(t *testing.T) {
+	catalog := allocation.NewCatalog([]v1.ServiceGroup{
+		aged(t, "g", 1, "local: {balancePools: true, v4pools: [{pool: 10.0.0.0/28, subnet: 10.0.0.0/28}, {pool: 10.0.1.0/29, subnet: 10.0.1.0/24}], v6pool: {pool: 'fd00::/125', subnet: 'fd00::/64'}}"),
+	}, namespace)
+	used := allocation.InUse{}
+	served := 0
+	for i := range 40 {
+		req := allocation.Request{Service: fmt.Sprintf("a/%d", i), Group: "g", Policy: corev1.IPFamilyPolicyPreferDualStack,
+			Families: []allocation.Family{allocation.IPv6, allocation.IPv4}}
+		result := allocation.Allocate(req, catalog, used, nil)
+		for _, a := range result.Addresses {
+			if holder, taken := used[a]; taken {
+				t.Fatalf("%s was given to %s and to %s", a, holder, req.Service)
+			}
+			used[a] = req.Service
+		}
+		if result.Reason == v1.ReasonAllocated {
+			served++
+		}
+	}
+	// 14 of the /28, 7 of the /29 and 7 of the /125; IPv6 comes with IPv4.
+	if len(used) != 28 || served != 21 {
+		t.Errorf("%d addresses were given to %d Services", len(used), served)
+	}
+	if u := catalog["g"].Group.Usage(used); u.AvailableIPv4 != 0 || u.AvailableIPv6 != 0 {
+		t.Errorf("left over: %+v", u)
+	}
+}
