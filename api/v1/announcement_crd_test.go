@@ -35,6 +35,7 @@ func announcing(fields ...string) string {
 }
 
 func TestAnnouncementRules(t *testing.T) {
+	connect(t)
 	const (
 		entry     = "spec.addresses[0]"
 		canonical = "must be an IP address in canonical form"
@@ -134,6 +135,7 @@ func TestAnnouncementRules(t *testing.T) {
 }
 
 func TestAnnouncementNode(t *testing.T) {
+	connect(t)
 	ctx := context.Background()
 	for _, name := range []string{"node1", "node1-2", "node2"} {
 		a := manifest(t, "Announcement", "nodeName: "+name[:5]+"\nlbNodeAgent: default")

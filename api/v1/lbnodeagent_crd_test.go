@@ -12,6 +12,7 @@ import (
 )
 
 func TestLBNodeAgentRules(t *testing.T) {
+	connect(t)
 	duration := func(field, value string) string {
 		group, name, _ := strings.Cut(field, ".")
 		return fmt.Sprintf("local: {%s: {%s: %q}}", group, name, value)
@@ -131,6 +132,7 @@ logLevel: debug`, nil},
 }
 
 func TestLBNodeAgentDefaults(t *testing.T) {
+	connect(t)
 	defaults := func(local map[string]any) map[string]any {
 		return map[string]any{
 			"local":             local,

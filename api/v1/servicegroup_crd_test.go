@@ -21,6 +21,7 @@ func repeat(n int, line string) string {
 }
 
 func TestServiceGroupRules(t *testing.T) {
+	connect(t)
 	const (
 		one      = "exactly one of local, remote and netbox must be set"
 		nest     = "nest them under spec.local"
@@ -198,6 +199,7 @@ func TestServiceGroupRules(t *testing.T) {
 
 // TestSeeds creates the manifests of the documentation as they are written.
 func TestSeeds(t *testing.T) {
+	connect(t)
 	refused := map[string][]cause{
 		"local.yaml": {
 			{"metadata.name", "a lowercase RFC 1123 subdomain"},

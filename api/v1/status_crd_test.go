@@ -85,6 +85,7 @@ func statusOf(t *testing.T, text string) any {
 }
 
 func TestStatus(t *testing.T) {
+	connect(t)
 	ctx := context.Background()
 	for kind, sample := range samples {
 		t.Run(kind, func(t *testing.T) {
@@ -189,6 +190,7 @@ func table(t *testing.T, plural string, columns []string) [][]string {
 }
 
 func TestStatusRules(t *testing.T) {
+	connect(t)
 	ctx := context.Background()
 	const ready = `conditions: [{type: Ready, status: "True", reason: Accepted, message: "", lastTransitionTime: "2026-01-01T00:00:00Z"}]`
 	const when = `lastTransitionTime: "2026-01-01T00:00:00Z"`

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,40 +28,46 @@ const namespace = "purelb-system"
 var (
 	config *rest.Config
 	api    client.Client
+	stop   = func() error { return nil }
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		code, err := run(m)
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		return code
-	}())
+	code := m.Run()
+	if err := stop(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
 }
 
-func run(m *testing.M) (code int, err error) {
-	c, stop, err := apiserver.Start()
-	if err != nil {
-		return 0, err
+// connect makes sure that the API server runs. It is not started by TestMain:
+// the go command would not know that the results depend on the CRDs, and show
+// old ones.
+func connect(t *testing.T) {
+	t.Helper()
+	if err := start(); err != nil {
+		t.Fatal(err)
 	}
-	defer func() { err = errors.Join(err, stop()) }()
+}
+
+var start = sync.OnceValue(func() (err error) {
+	if config, stop, err = apiserver.Start(); err != nil {
+		return err
+	}
 	if err := v1.AddToScheme(scheme.Scheme); err != nil {
-		return 0, err
+		return err
 	}
-	config = c
 	if api, err = client.New(config, client.Options{Scheme: scheme.Scheme}); err != nil {
-		return 0, err
+		return err
 	}
 	for _, name := range []string{"purelb", namespace} {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		if err := api.Create(context.Background(), ns); err != nil {
-			return 0, err
+			return err
 		}
 	}
-	return m.Run(), nil
-}
+	return nil
+})
 
 // object parses YAML.
 func object(t *testing.T, text string) *unstructured.Unstructured {
