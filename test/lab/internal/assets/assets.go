@@ -23,8 +23,8 @@ import (
 	"github.com/purelb/purelb-operator/test/lab/internal/oci"
 )
 
+// What the images are called.
 const (
-	// PauseImage and EchoImage are what the images are called.
 	PauseImage = "lab.local/pause:1"
 	EchoImage  = "lab.local/echo:1"
 )

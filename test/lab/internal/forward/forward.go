@@ -53,6 +53,6 @@ func join(a, b *net.TCPConn) {
 	go pipe(a, b)
 	go pipe(b, a)
 	if err := <-done; err == nil {
-		<-done
+		_ = <-done
 	}
 }

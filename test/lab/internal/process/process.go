@@ -146,7 +146,7 @@ func (r Record) Kill(ctx context.Context) error {
 	if err != nil {
 		return nil // gone
 	}
-	defer handle.Release()
+	defer func() { _ = handle.Release() }()
 	if !r.Alive() {
 		return nil
 	}
