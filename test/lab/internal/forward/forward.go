@@ -45,14 +45,14 @@ func Listen(ctx context.Context, address, name string, target netip.AddrPort) er
 
 // join copies both ways until both sides have finished or either has failed.
 func join(a, b *net.TCPConn) {
-	done := make(chan error, 2)
+	done := make(chan bool, 2) // whether all went well
 	pipe := func(to, from *net.TCPConn) {
 		_, err := io.Copy(to, from)
-		done <- errors.Join(err, to.CloseWrite())
+		done <- errors.Join(err, to.CloseWrite()) == nil
 	}
 	go pipe(a, b)
 	go pipe(b, a)
-	if err := <-done; err == nil {
-		_ = <-done
+	if <-done {
+		<-done
 	}
 }
