@@ -244,12 +244,14 @@ func (p *placer) keep(n *Node, a *Address, spec v1.AnnouncedAddress) {
 
 // keepFailed leaves the entries of nodes that failed to take the address, so
 // that it is not offered to them again before somebody has it.
-func (p *placer) keepFailed(a *Address) {
+func (p *placer) keepFailed(a *Address) (found bool) {
 	for _, e := range p.entries[a.Addr] {
 		if n := p.byName[e.Node]; n != nil && e.State == v1.StateFailed {
 			p.add(n, a, e.Spec)
+			found = true
 		}
 	}
+	return found
 }
 
 // move gives a Local address to a new node, as far as that can be done now.
@@ -262,8 +264,10 @@ func (p *placer) move(a *Address) {
 	from := p.byName[holder.Node]
 	target, spec := p.target(a, holder)
 	if target == nil {
+		// A node that has failed to take over may succeed yet: then the holder
+		// is not to defend the address.
 		stayed := holder.Spec
-		stayed.Leaving = false
+		stayed.Leaving = p.keepFailed(a) && stayed.Leaving
 		p.keep(from, a, stayed)
 		p.result.Unplaced[a.Addr] = Why{v1.ReasonNoEligibleNode, explain(p.nodes, a.Addr, taking)}
 		return
