@@ -90,7 +90,7 @@ func TestAllocate(t *testing.T) {
 		{name: "invalid group: keeps", group: "wrong", families: "4", policy: single, current: "10.3.0.1", want: "10.3.0.1", reason: v1.ReasonGroupNotReady,
 			message: `ServiceGroup wrong is not ready: spec.local.pool: Invalid value: "10.3.0.1": 10.3.0.1 is outside subnet 10.4.0.0/24`},
 		{name: "overlapping group", group: "late", families: "4", policy: single, reason: v1.ReasonGroupNotReady,
-			message: "ServiceGroup late is not ready: range 10.0.0.3-10.0.0.3 overlaps range 10.0.0.1-10.0.0.3 of the older ServiceGroup dual"},
+			message: `ServiceGroup late is not ready: spec.local.pool: Invalid value: "10.0.0.3": range 10.0.0.3-10.0.0.3 overlaps range 10.0.0.1-10.0.0.3 of ServiceGroup dual, which has these addresses already`},
 		{name: "netbox", group: "netbox", families: "4", policy: single, reason: v1.ReasonGroupNotReady,
 			message: "ServiceGroup netbox is not ready: spec.netbox: addresses from NetBox are not served yet"},
 

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
@@ -13,6 +15,9 @@ import (
 type Verdict struct {
 	Group    Group
 	Warnings []string
+	// Errors is why the group cannot be allocated from. A group can be
+	// unsupported without an error.
+	Errors field.ErrorList
 	// Reason is v1.ReasonAccepted if the group can be allocated from, else why
 	// not.
 	Reason  string
@@ -48,10 +53,9 @@ func NewCatalog(groups []v1.ServiceGroup, namespace string) Catalog {
 // judge parses one group and compares it with those accepted before.
 func (c Catalog) judge(sg *v1.ServiceGroup) *Verdict {
 	group, warnings, errs := ParseGroup(sg)
-	v := &Verdict{Group: group, Warnings: warnings, Reason: v1.ReasonAccepted}
+	v := &Verdict{Group: group, Warnings: warnings, Reason: v1.ReasonAccepted, Message: count(len(group.Ranges), "range")}
 	if len(errs) > 0 {
-		v.Reason, v.Message = v1.ReasonInvalid, errs.ToAggregate().Error()
-		return v
+		return v.refuse(v1.ReasonInvalid, errs)
 	}
 	if group.Type == v1.PoolTypeNetbox {
 		v.Reason, v.Message = v1.ReasonUnsupported, "spec.netbox: addresses from NetBox are not served yet"
@@ -59,16 +63,28 @@ func (c Catalog) judge(sg *v1.ServiceGroup) *Verdict {
 	}
 	for _, r := range group.Ranges {
 		if other, theirs, overlaps := c.overlap(r); overlaps {
-			v.Reason = v1.ReasonOverlap
-			v.Message = fmt.Sprintf("range %s overlaps range %s of the older ServiceGroup %s", r, theirs, other)
-			return v
+			errs = append(errs, field.Invalid(r.Path, r.Written,
+				fmt.Sprintf("range %s overlaps range %s of ServiceGroup %s, which has these addresses already", r, theirs, other)))
 		}
 	}
-	v.Message = fmt.Sprintf("%d ranges", len(group.Ranges))
-	if len(group.Ranges) == 1 {
-		v.Message = "1 range"
+	if len(errs) > 0 {
+		return v.refuse(v1.ReasonOverlap, errs)
 	}
 	return v
+}
+
+func (v *Verdict) refuse(reason string, errs field.ErrorList) *Verdict {
+	v.Reason, v.Errors, v.Message = reason, errs, errs.ToAggregate().Error()
+	return v
+}
+
+// OutOfScope is the verdict on a group in another namespace than the one where
+// groups count.
+func OutOfScope(sg *v1.ServiceGroup, namespace string) *Verdict {
+	group, warnings, errs := ParseGroup(sg)
+	v := &Verdict{Group: group, Warnings: warnings}
+	return v.refuse(v1.ReasonOutOfScope, append(field.ErrorList{field.Invalid(field.NewPath("metadata", "namespace"), sg.Namespace,
+		fmt.Sprintf("only ServiceGroups in namespace %s count: move it there", namespace))}, errs...))
 }
 
 // overlap looks for an accepted group, first by name, that has addresses in

@@ -7,6 +7,7 @@ import (
 
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
@@ -36,6 +37,9 @@ type Range struct {
 	Subnet netip.Prefix
 	// Mask is the prefix length that a virtual address of the range gets.
 	Mask int
+	// Written is what the user wrote, and Path where.
+	Written string
+	Path    *field.Path
 }
 
 // String is first-last.

@@ -136,7 +136,7 @@ func parseRange(w written, family Family) (Range, string, field.ErrorList) {
 	} else if warning != "" {
 		warning = fmt.Sprintf("%s: %s", w.path.Child("pool"), warning)
 	}
-	return Range{Addrs: addrs, Subnet: subnet, Mask: mask}, warning, errs
+	return Range{Addrs: addrs, Subnet: subnet, Mask: mask, Written: w.pool.Pool, Path: w.path.Child("pool")}, warning, errs
 }
 
 func parseSubnet(s string, family Family) (netip.Prefix, error) {
