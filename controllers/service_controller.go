@@ -167,6 +167,8 @@ func (r *ServiceReconciler) decide(ctx context.Context, svc *corev1.Service) (al
 		Families: svc.Spec.IPFamilies,
 		Policy:   ptr.Deref(svc.Spec.IPFamilyPolicy, corev1.IPFamilyPolicySingleStack),
 		Current:  ingressOf(svc),
+
+		AllocatedFrom: svc.Annotations[v1.AnnotationAllocatedFrom],
 	}
 	catalog := allocation.NewCatalog(groups.Items, r.Namespace)
 	return allocation.Allocate(request, catalog, inUse(services, r.written.addresses), reserved), nil
