@@ -134,7 +134,7 @@ func (r *ServiceReconciler) Reconcile(ctx context.Context, req reconcile.Request
 
 func (r *ServiceReconciler) serve(ctx context.Context, svc *corev1.Service) error {
 	if !isOurs(svc, r.IsDefault) {
-		if !isBranded(svc) {
+		if !isBranded(svc) && meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAllocated) == nil {
 			return nil
 		}
 		return r.release(ctx, svc)
@@ -216,19 +216,26 @@ func (r *ServiceReconciler) assign(ctx context.Context, svc *corev1.Service, res
 	return nil
 }
 
-// release takes addresses and annotations back from a Service that is no longer
-// ours: the addresses first, so that it stays branded until it has none.
+// release takes addresses, condition and annotations back from a Service that
+// is no longer ours: the annotations last, so that it stays branded until it has
+// no address.
 func (r *ServiceReconciler) release(ctx context.Context, svc *corev1.Service) error {
+	condition := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAllocated)
 	addrs := ingressOf(svc)
-	if err := r.writeStatus(ctx, svc, nil, nil, svc.ResourceVersion); err != nil {
-		return err
+	if condition != nil || len(addrs) > 0 {
+		what := allocation.Join(addrs)
+		if condition != nil && condition.Status == metav1.ConditionTrue {
+			// The API server clears the addresses itself when the type changes.
+			what = condition.Message
+		}
+		if err := r.writeStatus(ctx, svc, nil, nil, svc.ResourceVersion); err != nil {
+			return err
+		}
+		if what != "" {
+			r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, v1.EventAddressReleased, "Release", "Released %s", what)
+		}
 	}
-	if err := r.annotate(ctx, svc, nil); err != nil {
-		return err
-	}
-	r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, v1.EventAddressReleased, "Release "+allocation.Join(addrs),
-		"Released %s", allocation.Join(addrs))
-	return nil
+	return r.annotate(ctx, svc, nil)
 }
 
 // annotate makes wanted the annotations that the allocator has on the Service,

@@ -1,0 +1,187 @@
+package controllers_test
+
+import (
+	"context"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// ours is the annotations that the allocator writes.
+var ours = []string{v1.AnnotationAllocatedBy, v1.AnnotationAllocatedFrom, v1.AnnotationPoolType}
+
+func TestServiceGetsAddresses(t *testing.T) {
+	g := begin(t)
+	ctx := context.Background()
+	serviceGroup(t, "dual", `
+remote:
+  v4pool: {pool: 172.32.100.225-172.32.100.226, subnet: 172.32.100.0/24, aggregation: /32}
+  v6pool: {pool: 'fc00:370:155:0:8000::/126', subnet: 'fc00:370:155::/64', aggregation: /128}`)
+
+	first := service(t, "first", ofGroup("dual"), dualStack)
+	g.Eventually(ingress(first)).Should(Equal([]string{"172.32.100.225", "fc00:370:155:0:8000::"}))
+	g.Eventually(condition(first, v1.ConditionAllocated)).Should(Equal("True Allocated: 172.32.100.225, fc00:370:155:0:8000:: from pool dual"))
+	g.Expect(first.Annotations).To(SatisfyAll(
+		HaveKeyWithValue(v1.AnnotationAllocatedBy, "PureLB"),
+		HaveKeyWithValue(v1.AnnotationAllocatedFrom, "dual"),
+		HaveKeyWithValue(v1.AnnotationPoolType, "remote")))
+	for _, in := range first.Status.LoadBalancer.Ingress {
+		g.Expect(in.IPMode).To(HaveValue(Equal(corev1.LoadBalancerIPModeVIP)))
+	}
+	g.Eventually(eventsOf(first, v1.EventAddressAssigned)).Should(Equal([]string{
+		"purelb-allocator: Assigned 172.32.100.225, fc00:370:155:0:8000:: from pool dual"}))
+
+	second := service(t, "second", ofGroup("dual"))
+	g.Eventually(ingress(second)).Should(Equal([]string{"172.32.100.226"}))
+
+	// No more: the third waits, and says why.
+	third := service(t, "third", ofGroup("dual"))
+	g.Eventually(condition(third, v1.ConditionAllocated)).Should(Equal("False Exhausted: ServiceGroup dual has no free IPv4 address"))
+	g.Eventually(eventsOf(third, v1.EventAllocationFailed)).Should(Equal([]string{
+		"purelb-allocator: Exhausted: ServiceGroup dual has no free IPv4 address"}))
+	for _, name := range ours {
+		g.Expect(third.Annotations).NotTo(HaveKey(name))
+	}
+
+	// One that gives up waiting is left as if it had never asked.
+	quitter := service(t, "quitter", ofGroup("dual"))
+	g.Eventually(condition(quitter, v1.ConditionAllocated)).Should(HavePrefix("False Exhausted: "))
+	g.Expect(api.Patch(ctx, quitter, client.RawPatch("application/merge-patch+json",
+		[]byte(`{"spec":{"type":"ClusterIP","allocateLoadBalancerNodePorts":null}}`)))).To(Succeed())
+	g.Eventually(func(g Gomega) []metav1.Condition { return fetch(g, quitter).Status.Conditions }).Should(BeEmpty())
+	g.Expect(eventsOf(quitter, v1.EventAddressReleased)(g)).To(BeEmpty())
+
+	// A release wakes it.
+	remove(t, first)
+	g.Eventually(ingress(third)).Should(Equal([]string{"172.32.100.225"}))
+	g.Eventually(condition(third, v1.ConditionAllocated)).Should(HavePrefix("True Allocated: "))
+
+	// One that is no load balancer any more gives back what it has.
+	fourth := service(t, "fourth", ofGroup("dual"))
+	g.Eventually(condition(fourth, v1.ConditionAllocated)).Should(HavePrefix("False Exhausted: "))
+	fetch(g, second)
+	g.Expect(api.Patch(ctx, second, client.RawPatch("application/merge-patch+json",
+		[]byte(`{"spec":{"type":"ClusterIP","allocateLoadBalancerNodePorts":null}}`)))).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		g.Expect(ingress(second)(g)).To(BeEmpty())
+		for _, name := range ours {
+			g.Expect(second.Annotations).NotTo(HaveKey(name))
+		}
+		g.Expect(second.Annotations).To(HaveKey(v1.AnnotationServiceGroup), "the user's own")
+		g.Expect(second.Status.Conditions).To(BeEmpty())
+	}).Should(Succeed())
+	g.Eventually(eventsOf(second, v1.EventAddressReleased)).Should(Equal([]string{"purelb-allocator: Released 172.32.100.226 from pool dual"}))
+	g.Eventually(ingress(fourth)).Should(Equal([]string{"172.32.100.226"}))
+}
+
+func TestServiceEdits(t *testing.T) {
+	g := begin(t)
+	ctx := context.Background()
+	serviceGroup(t, "here", "local: {v4pool: {pool: 10.20.0.1-10.20.0.9, subnet: 10.20.0.0/24}, v6pool: {pool: 'fd20::1-fd20::9', subnet: 'fd20::/64'}}")
+	serviceGroup(t, "there", "local: {pool: 10.21.0.1-10.21.0.9, subnet: 10.21.0.0/24}")
+	svc := service(t, "edited", ofGroup("here"))
+	g.Eventually(ingress(svc)).Should(Equal([]string{"10.20.0.1"}))
+
+	patch := func(body string) {
+		t.Helper()
+		g.Expect(api.Patch(ctx, svc, client.RawPatch("application/merge-patch+json", []byte(body)))).To(Succeed())
+	}
+	patch(`{"spec":{"ipFamilyPolicy":"PreferDualStack"}}`)
+	g.Eventually(ingress(svc)).Should(Equal([]string{"10.20.0.1", "fd20::1"}))
+	patch(`{"spec":{"ipFamilyPolicy":"SingleStack","ipFamilies":["IPv4"]}}`)
+	g.Eventually(ingress(svc)).Should(Equal([]string{"10.20.0.1"}))
+	patch(`{"metadata":{"annotations":{"purelb.io/service-group":"there"}}}`)
+	g.Eventually(ingress(svc)).Should(Equal([]string{"10.21.0.1"}))
+	g.Eventually(func(g Gomega) map[string]string { return fetch(g, svc).Annotations }).Should(HaveKeyWithValue(v1.AnnotationAllocatedFrom, "there"))
+
+	// A group that is gone leaves the address where it is.
+	patch(`{"metadata":{"annotations":{"purelb.io/service-group":"nowhere"}}}`)
+	g.Eventually(condition(svc, v1.ConditionAllocated)).Should(Equal("False NoSuchGroup: there is no ServiceGroup nowhere"))
+	g.Expect(ingress(svc)(g)).To(Equal([]string{"10.21.0.1"}))
+
+	// What is not asked for is done by nobody: settled, it is written no more.
+	patch(`{"metadata":{"annotations":{"purelb.io/service-group":"there"}}}`)
+	g.Eventually(condition(svc, v1.ConditionAllocated)).Should(HavePrefix("True"))
+	version := func(g Gomega) string { return fetch(g, svc).ResourceVersion }
+	g.Eventually(func(g Gomega) { now := version(g); g.Consistently(version).Should(Equal(now)) }).Should(Succeed())
+}
+
+func TestServiceWithoutGroup(t *testing.T) {
+	g := begin(t)
+	svc := service(t, "early", ofGroup("later"))
+	g.Eventually(condition(svc, v1.ConditionAllocated)).Should(Equal("False NoSuchGroup: there is no ServiceGroup later"))
+	// One event, however often it is looked at.
+	serviceGroup(t, "unrelated", "local: {pool: 10.22.0.1, subnet: 10.22.0.0/24}")
+	g.Consistently(func(g Gomega) {
+		g.Expect(len(eventsOf(svc, v1.EventAllocationFailed)(g))).To(BeNumerically("<=", 1))
+	}).Should(Succeed())
+	g.Eventually(eventsOf(svc, v1.EventAllocationFailed)).Should(Equal([]string{"purelb-allocator: NoSuchGroup: there is no ServiceGroup later"}))
+
+	serviceGroup(t, "later", "local: {pool: 10.23.0.1, subnet: 10.23.0.0/24}")
+	g.Eventually(ingress(svc)).Should(Equal([]string{"10.23.0.1"}))
+	g.Expect(fetch(g, svc).Annotations).To(HaveKeyWithValue(v1.AnnotationPoolType, "local"))
+}
+
+func TestServiceDefaultGroup(t *testing.T) {
+	g := begin(t)
+	serviceGroup(t, "default", "local: {pool: 10.24.0.1-10.24.0.9, subnet: 10.24.0.0/24}")
+	branded := service(t, "branded", func(svc *corev1.Service) { svc.Spec.LoadBalancerClass = ptr.To(v1.LoadBalancerClass) })
+	foreign := service(t, "foreign", func(svc *corev1.Service) { svc.Spec.LoadBalancerClass = ptr.To("example.com/other") })
+	internal := service(t, "internal", func(svc *corev1.Service) {
+		svc.Spec.Type, svc.Spec.AllocateLoadBalancerNodePorts = corev1.ServiceTypeClusterIP, nil
+	})
+	g.Eventually(ingress(branded)).Should(Equal([]string{"10.24.0.1"}))
+	g.Consistently(func(g Gomega) {
+		for _, svc := range []*corev1.Service{foreign, internal} {
+			g.Expect(ingress(svc)(g)).To(BeEmpty())
+			g.Expect(svc.Annotations).To(BeEmpty())
+			g.Expect(svc.Status.Conditions).To(BeEmpty())
+		}
+	}).Should(Succeed())
+}
+
+// TestServiceKeepsAway checks that what others have is not given away.
+func TestServiceKeepsAway(t *testing.T) {
+	g := begin(t)
+	ctx := context.Background()
+	foreign := service(t, "other-lb", func(svc *corev1.Service) { svc.Spec.LoadBalancerClass = ptr.To("example.com/other") })
+	foreign.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "10.25.0.1"}}
+	g.Expect(api.Status().Update(ctx, foreign)).To(Succeed())
+	n := node(t, "addressed", nil)
+	g.Eventually(func() error {
+		fetch(g, n)
+		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.25.0.2"}}
+		return api.Status().Update(ctx, n)
+	}).Should(Succeed())
+	serviceGroup(t, "shared", "local: {pool: 10.25.0.0/24, subnet: 10.25.0.0/24}")
+	svc := service(t, "away", ofGroup("shared"))
+	g.Eventually(ingress(svc)).Should(Equal([]string{"10.25.0.3"}))
+}
+
+func TestManyServicesGetDifferentAddresses(t *testing.T) {
+	g := begin(t)
+	serviceGroup(t, "many", "local: {pool: 10.26.0.0/27, subnet: 10.26.0.0/24}")
+	const many = 25
+	for range many {
+		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{GenerateName: "many-"}}
+		service(t, "", ofGroup("many"), func(s *corev1.Service) { s.GenerateName = svc.GenerateName })
+	}
+	g.Eventually(func(g Gomega) {
+		var list corev1.ServiceList
+		g.Expect(api.List(context.Background(), &list, client.InNamespace(user))).To(Succeed())
+		holder := map[string]string{}
+		for i := range list.Items {
+			for _, in := range list.Items[i].Status.LoadBalancer.Ingress {
+				g.Expect(holder).NotTo(HaveKey(in.IP))
+				holder[in.IP] = list.Items[i].Name
+			}
+		}
+		g.Expect(holder).To(HaveLen(many))
+	}).Should(Succeed())
+}
