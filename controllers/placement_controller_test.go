@@ -1,0 +1,266 @@
+package controllers_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// announcement is what a node is to announce, or nil.
+func announcement(g Gomega, node string) *v1.Announcement {
+	a := &v1.Announcement{}
+	err := api.Get(context.Background(), client.ObjectKey{Namespace: namespace, Name: node}, a)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	g.Expect(err).NotTo(HaveOccurred())
+	return a
+}
+
+// entries is the addresses that nodes are to announce, as node address
+// interface type epoch.
+func entries(nodes ...string) func(Gomega) []string {
+	return func(g Gomega) []string {
+		var out []string
+		for _, n := range nodes {
+			if a := announcement(g, n); a != nil {
+				for _, e := range a.Spec.Addresses {
+					out = append(out, fmt.Sprintf("%s %s/%d %s %s %d", n, e.Address, e.PrefixLength, e.Interface, e.Type, e.Epoch))
+				}
+			}
+		}
+		return out
+	}
+}
+
+func TestAgentsRun(t *testing.T) {
+	g := begin(t)
+	ctx := context.Background()
+	node(t, "plain", nil)
+	node(t, "special", map[string]string{"rack": "a"})
+	agentLabel := func(name string) func(Gomega) string {
+		return func(g Gomega) string {
+			return fetch(g, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}).Labels[v1.LabelAgent]
+		}
+	}
+	daemonSet := func(name string) *appsv1.DaemonSet {
+		return &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	}
+
+	everywhere := lbNodeAgent(t, "everywhere", nil)
+	t.Cleanup(func() { remove(t, daemonSet("purelb-agent-everywhere")) })
+	g.Eventually(agentLabel("plain")).Should(Equal("everywhere"))
+	g.Eventually(agentLabel("special")).Should(Equal("everywhere"))
+	ds := daemonSet("purelb-agent-everywhere")
+	g.Eventually(func(g Gomega) { fetch(g, ds) }).Should(Succeed())
+	g.Expect(ds.Spec.Template.Spec.NodeSelector).To(HaveKeyWithValue(v1.LabelAgent, "everywhere"))
+	g.Expect(ds.Spec.Template.Spec.Containers[0].Image).To(Equal("purelb.io/purelb:test"))
+	g.Expect(metav1.IsControlledBy(ds, everywhere)).To(BeTrue())
+
+	// Each node gets an empty Announcement and a Lease, which go with it.
+	for _, name := range []string{"plain", "special"} {
+		g.Eventually(func(g Gomega) {
+			n := fetch(g, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+			owner := ConsistOf(SatisfyAll(HaveField("Kind", "Node"), HaveField("UID", n.UID)))
+			a := announcement(g, name)
+			g.Expect(a).NotTo(BeNil())
+			g.Expect(a.Spec).To(Equal(v1.AnnouncementSpec{NodeName: name, LBNodeAgent: "everywhere", HeartbeatSeconds: 10}))
+			g.Expect(a.OwnerReferences).To(owner)
+			g.Expect(a.Labels).To(HaveKeyWithValue(v1.LabelNode, name))
+			lease := fetch(g, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "purelb-" + name}})
+			g.Expect(lease.OwnerReferences).To(owner)
+			g.Expect(lease.Spec.RenewTime).To(BeNil())
+		}).Should(Succeed())
+	}
+
+	// One with a selector beats one without, whatever its name.
+	rack := lbNodeAgent(t, "rack-a", map[string]string{"rack": "a"})
+	t.Cleanup(func() { remove(t, daemonSet("purelb-agent-rack-a")) })
+	g.Eventually(agentLabel("special")).Should(Equal("rack-a"))
+	g.Eventually(func(g Gomega) string { return announcement(g, "special").Spec.LBNodeAgent }).Should(Equal("rack-a"))
+	g.Eventually(func(g Gomega) { fetch(g, daemonSet("purelb-agent-rack-a")) }).Should(Succeed())
+	g.Expect(agentLabel("plain")(g)).To(Equal("everywhere"))
+
+	// Its status follows the DaemonSet's.
+	fetch(g, ds)
+	ds.Status = appsv1.DaemonSetStatus{ObservedGeneration: ds.Generation, DesiredNumberScheduled: 2, UpdatedNumberScheduled: 2, NumberReady: 1}
+	g.Expect(api.Status().Update(ctx, ds)).To(Succeed())
+	state := func(g Gomega) string {
+		fetch(g, everywhere)
+		return fmt.Sprint(everywhere.Status.DesiredNodes, everywhere.Status.ReadyNodes, " ",
+			everywhere.Status.Conditions[0].Status, everywhere.Status.Conditions[0].Reason, " ", everywhere.Status.Conditions[0].Message)
+	}
+	g.Eventually(state).Should(Equal("2 1 FalseProgressing 1 of 2 agents are ready"))
+	ds.Status.NumberReady = 2
+	g.Expect(api.Status().Update(ctx, ds)).To(Succeed())
+	g.Eventually(state).Should(Equal("2 2 TrueAccepted 2 of 2 agents are ready"))
+
+	// Its end gives the node back to the other.
+	remove(t, rack)
+	g.Eventually(agentLabel("special")).Should(Equal("everywhere"))
+	remove(t, everywhere)
+	g.Eventually(agentLabel("special")).Should(BeEmpty())
+	g.Eventually(agentLabel("plain")).Should(BeEmpty())
+}
+
+func TestLocalAddress(t *testing.T) {
+	g := begin(t)
+	ctx := context.Background()
+	nodes := []string{"node1", "node2"}
+	lbNodeAgent(t, "default", nil)
+	running := map[string]*agent{}
+	for i, name := range nodes {
+		node(t, name, nil)
+		running[name] = runAgent(t, name, eth("eth0", fmt.Sprintf("10.40.0.%d/24", 101+i)))
+	}
+	sg := serviceGroup(t, "lan", "local: {pool: 10.40.0.101-10.40.0.110, subnet: 10.40.0.0/24}")
+	for _, name := range nodes {
+		g.Eventually(func(g Gomega) int32 {
+			a := announcement(g, name)
+			g.Expect(a).NotTo(BeNil())
+			return a.Spec.HeartbeatSeconds
+		}).Should(BeEquivalentTo(1), "a node in a local subnet renews each second")
+	}
+	g.Eventually(func(g Gomega) v1.AnnounceType {
+		fetch(g, sg)
+		g.Expect(sg.Status.Pools).To(HaveLen(1))
+		return sg.Status.Pools[0].Announce
+	}).Should(Equal(v1.AnnounceLocal))
+
+	svc := service(t, "local", ofGroup("lan"))
+	g.Eventually(ingress(svc)).Should(Equal([]string{"10.40.0.103"}), "not the nodes' own addresses")
+	g.Eventually(entries(nodes...)).Should(ConsistOf(MatchRegexp(`^node[12] 10\.40\.0\.103/24 eth0 Local 1$`)))
+	holder, other := "node1", "node2"
+	if len(announcement(g, holder).Spec.Addresses) == 0 {
+		holder, other = other, holder
+	}
+	g.Expect(announcement(g, holder).Spec.Addresses[0].Services).To(Equal([]string{"test/local"}))
+	announcedBy := func(node string) {
+		t.Helper()
+		g.Eventually(func(g Gomega) {
+			fetch(g, svc)
+			g.Expect(svc.Annotations).To(HaveKeyWithValue(v1.AnnotationAnnouncingIPv4, node+",eth0,10.40.0.103"))
+			g.Expect(svc.Annotations).To(HaveKeyWithValue(v1.AnnotationAddedTo, node+"/eth0"))
+			g.Expect(svc.Annotations).NotTo(HaveKey(v1.AnnotationAnnouncingIPv6))
+			g.Expect(svc.Annotations).To(HaveKeyWithValue(v1.AnnotationAllocatedBy, v1.Brand), "the other controller's stay")
+		}).Should(Succeed())
+		g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(Equal("True Announced: 1 of 1 announcements are made"))
+		g.Eventually(eventsOf(svc, v1.EventAnnouncingLocal)).Should(ContainElement(
+			"purelb-lbnodeagent: Announcing 10.40.0.103 from node " + node + " interface eth0"))
+	}
+	announcedBy(holder)
+
+	// Settled, nothing is written any more.
+	versions := func(g Gomega) []string {
+		v := []string{fetch(g, svc).ResourceVersion, fetch(g, sg).ResourceVersion}
+		for _, name := range nodes {
+			v = append(v, announcement(g, name).ResourceVersion)
+		}
+		return v
+	}
+	g.Eventually(func(g Gomega) {
+		now := versions(g)
+		g.Consistently(versions).Should(Equal(now))
+	}).Should(Succeed())
+
+	// The holder is excluded: it hands over.
+	exclude := func(name, value string) {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		g.Expect(api.Patch(ctx, n, client.RawPatch("application/merge-patch+json",
+			[]byte(`{"metadata":{"labels":{"`+corev1.LabelNodeExcludeBalancers+`":`+value+`}}}`)))).To(Succeed())
+	}
+	exclude(holder, `""`)
+	g.Eventually(entries(nodes...)).Should(Equal([]string{other + " 10.40.0.103/24 eth0 Local 2"}))
+	g.Expect(announcement(g, other).Spec.Addresses[0].Claim).To(Equal(v1.ClaimTakeover))
+	announcedBy(other)
+
+	// A node that is back pulls nothing back.
+	exclude(holder, "null")
+	g.Consistently(entries(nodes...)).Should(Equal([]string{other + " 10.40.0.103/24 eth0 Local 2"}))
+
+	// The holder's agent dies: the address fails over, by probe.
+	running[other].stop()
+	g.Eventually(entries(nodes...)).Should(Equal([]string{holder + " 10.40.0.103/24 eth0 Local 3"}))
+	g.Expect(announcement(g, holder).Spec.Addresses[0].Claim).To(Equal(v1.ClaimProbe))
+	g.Expect(announcement(g, holder).Spec.Addresses[0].PreviousMACs).To(Equal([]string{"02:00:00:00:00:01"}))
+	announcedBy(holder)
+
+	// Without its Service the address goes.
+	remove(t, svc)
+	g.Eventually(entries(nodes...)).Should(BeEmpty())
+}
+
+func TestVirtualAddress(t *testing.T) {
+	g := begin(t)
+	nodes := []string{"node1", "node2"}
+	lbNodeAgent(t, "default", nil)
+	serviceGroup(t, "routed", `
+remote:
+  v4pool: {pool: 172.16.0.1-172.16.0.9, subnet: 172.16.0.0/24, aggregation: /32}
+  v6pool: {pool: 'fd41::1', subnet: 'fd41::/64'}`)
+	svc := service(t, "virtual", ofGroup("routed"), dualStack)
+	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(Equal(
+		"False NotAnnounced: 0 of 0 announcements are made; 172.16.0.1 has no node; fd41::1 has no node"))
+	for _, name := range nodes {
+		node(t, name, nil)
+	}
+	g.Eventually(entries(nodes...)).Should(Equal([]string{
+		"node1 172.16.0.1/32 kube-lb0 Virtual 0", "node1 fd41::1/64 kube-lb0 Virtual 0",
+		"node2 172.16.0.1/32 kube-lb0 Virtual 0", "node2 fd41::1/64 kube-lb0 Virtual 0"}))
+	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(HavePrefix("False Announcing: 0 of 4 announcements are made; 172.16.0.1 on node1 is Pending"))
+	for _, name := range nodes {
+		runAgent(t, name, eth("eth0", "10.41.0.1/24"))
+	}
+	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(Equal("True Announced: 4 of 4 announcements are made"))
+	g.Eventually(eventsOf(svc, v1.EventAnnouncingNonLocal)).Should(Equal([]string{
+		"purelb-lbnodeagent: Announcing 172.16.0.1 from node node1 interface kube-lb0",
+		"purelb-lbnodeagent: Announcing 172.16.0.1 from node node2 interface kube-lb0",
+		"purelb-lbnodeagent: Announcing fd41::1 from node node1 interface kube-lb0",
+		"purelb-lbnodeagent: Announcing fd41::1 from node node2 interface kube-lb0"}))
+	g.Expect(fetch(g, svc).Annotations).NotTo(HaveKey(v1.AnnotationAnnouncingIPv4), "only Local addresses are listed")
+
+	// Once released, the Service says nothing of it any more.
+	g.Expect(api.Patch(context.Background(), svc, client.RawPatch("application/merge-patch+json",
+		[]byte(`{"spec":{"type":"ClusterIP","allocateLoadBalancerNodePorts":null}}`)))).To(Succeed())
+	g.Eventually(entries(nodes...)).Should(BeEmpty())
+	g.Eventually(func(g Gomega) int { return len(fetch(g, svc).Status.Conditions) }).Should(BeZero())
+}
+
+func TestAddressConflict(t *testing.T) {
+	g := begin(t)
+	ctx := context.Background()
+	lbNodeAgent(t, "default", nil)
+	node(t, "node1", nil)
+	a := runAgent(t, "node1", eth("eth0", "10.42.0.101/24"))
+	serviceGroup(t, "lan", "local: {pool: 10.42.0.1, subnet: 10.42.0.0/24}")
+	g.Eventually(func(g Gomega) []v1.NodeInterface {
+		ann := announcement(g, "node1")
+		g.Expect(ann).NotTo(BeNil())
+		return ann.Status.Interfaces
+	}).Should(HaveLen(1))
+	g.Eventually(func(g Gomega) {
+		lease := fetch(g, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "purelb-node1"}})
+		g.Expect(lease.Spec.RenewTime).NotTo(BeNil())
+	}).Should(Succeed())
+	a.stop()
+	svc := service(t, "conflict", ofGroup("lan"))
+	g.Eventually(entries("node1")).Should(Equal([]string{"node1 10.42.0.1/24 eth0 Local 1"}))
+	ann := announcement(g, "node1")
+	ann.Status.Addresses = []v1.AddressStatus{{Address: "10.42.0.1", Epoch: 1, State: v1.StateConflict, MAC: "02:00:00:00:00:ff",
+		Message: "02:00:00:00:00:ff answers", LastTransitionTime: metav1.Unix(1, 0)}}
+	g.Expect(api.Status().Update(ctx, ann)).To(Succeed())
+	g.Eventually(eventsOf(svc, v1.EventAddressConflict)).Should(Equal([]string{
+		"purelb-lbnodeagent: Node node1 cannot announce 10.42.0.1: 02:00:00:00:00:ff answers for it"}))
+	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(Equal(
+		"False Announcing: 0 of 1 announcements are made; 10.42.0.1 on node1 is Conflict (02:00:00:00:00:ff answers)"))
+}
