@@ -141,7 +141,10 @@ func agentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet) v1.LBNodeAgentStat
 		Message: fmt.Sprintf("%d of %d agents are ready", status.ReadyNodes, status.DesiredNodes),
 	}
 	current := ds.Status.ObservedGeneration >= ds.Generation && ds.Status.UpdatedNumberScheduled == status.DesiredNodes
+	errs := agents.Validate(agent)
 	switch {
+	case len(errs) > 0:
+		ready.Reason, ready.Message = v1.ReasonInvalid, shorten(errs.ToAggregate().Error(), 4096)
 	case !current:
 		ready.Message += fmt.Sprintf("; %d run the latest specification", ds.Status.UpdatedNumberScheduled)
 	case status.ReadyNodes == status.DesiredNodes:
@@ -151,5 +154,6 @@ func agentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet) v1.LBNodeAgentStat
 		}
 	}
 	meta.SetStatusCondition(&status.Conditions, ready)
+	setStalled(&status.Conditions, ready, len(errs) > 0)
 	return status
 }

@@ -2,7 +2,6 @@ package controllers
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -65,8 +64,8 @@ func (r *ServiceGroupReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	verdict, used, announce, err := r.gather(ctx, sg)
-	if err != nil {
-		return reconcile.Result{}, err
+	if err != nil || verdict == nil {
+		return reconcile.Result{}, err // without a verdict, it has just been deleted
 	}
 	status := groupStatus(sg, verdict, used, announce)
 	if sg.Namespace == r.Namespace {
@@ -88,17 +87,21 @@ func (r *ServiceGroupReconciler) Reconcile(ctx context.Context, req reconcile.Re
 
 func (r *ServiceGroupReconciler) gather(ctx context.Context, sg *v1.ServiceGroup) (*allocation.Verdict, allocation.InUse, func(allocation.Range) v1.AnnounceType, error) {
 	if sg.Namespace != r.Namespace {
-		return &allocation.Verdict{
-			Reason:  v1.ReasonOutOfScope,
-			Message: fmt.Sprintf("only ServiceGroups in namespace %s count: move it there", r.Namespace),
-		}, nil, nil, nil
+		return allocation.OutOfScope(sg, r.Namespace), nil, nil, nil
 	}
 	in, err := gather(ctx, r.Client, r.Namespace)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	announce := func(rg allocation.Range) v1.AnnounceType { return in.announceType(rg) }
-	return in.catalog[sg.Name], inUse(in.services, ingressOf), announce, nil
+	reserved, err := reservedAddresses(ctx, r.Client, r.Namespace)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	verdict := in.catalog[sg.Name]
+	if verdict != nil {
+		verdict.Warnings = append(verdict.Warnings, allocation.ReservedWarnings(&verdict.Group, reserved)...)
+	}
+	return verdict, inUse(in.services, ingressOf), in.announceType, nil
 }
 
 // announceType is how addresses of a range of a local group are announced, or
@@ -128,12 +131,13 @@ func groupStatus(sg *v1.ServiceGroup, verdict *allocation.Verdict, used allocati
 	}
 	ready := metav1.Condition{
 		Type: v1.ConditionReady, Status: metav1.ConditionTrue, ObservedGeneration: sg.Generation,
-		Reason: verdict.Reason, Message: verdict.Message,
+		Reason: verdict.Reason, Message: shorten(strings.Join(append([]string{verdict.Message}, verdict.Warnings...), "; "), 4096),
 	}
 	if !verdict.Ready() {
 		ready.Status = metav1.ConditionFalse
 	}
 	meta.SetStatusCondition(&status.Conditions, ready)
+	setStalled(&status.Conditions, ready, !verdict.Ready())
 	if !verdict.Ready() {
 		return status
 	}
@@ -156,9 +160,21 @@ func groupStatus(sg *v1.ServiceGroup, verdict *allocation.Verdict, used allocati
 	return status
 }
 
+// setStalled makes Stalled say what Ready says, if stalled, else removes it.
+func setStalled(conditions *[]metav1.Condition, ready metav1.Condition, stalled bool) {
+	if !stalled {
+		meta.RemoveStatusCondition(conditions, v1.ConditionStalled)
+		return
+	}
+	ready.Type, ready.Status = v1.ConditionStalled, metav1.ConditionTrue
+	meta.SetStatusCondition(conditions, ready)
+}
+
+// shorten cuts s to at most so many bytes, never within a letter: the API
+// server would replace the rest of it, and the next comparison see a change.
 func shorten(s string, most int) string {
 	if len(s) <= most {
 		return s
 	}
-	return s[:most-3] + "..."
+	return strings.ToValidUTF8(s[:most-3], "") + "..."
 }

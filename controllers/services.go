@@ -67,7 +67,10 @@ func listServices(ctx context.Context, c client.Reader) ([]corev1.Service, error
 	}
 	services := slices.Clone(list.Items)
 	slices.SortFunc(services, func(a, b corev1.Service) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(keyOf(&a), keyOf(&b)))
+		if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
+			return c
+		}
+		return cmp.Compare(keyOf(&a), keyOf(&b))
 	})
 	return services, nil
 }

@@ -66,6 +66,9 @@ const (
 const (
 	// ConditionReady is the summary of every kind of this API (kstatus).
 	ConditionReady = "Ready"
+	// ConditionStalled, only ever true, is on what is not ready and will not be
+	// until somebody changes it (kstatus).
+	ConditionStalled = "Stalled"
 	// ConditionAllocated, on a Service, says whether it has its addresses and,
 	// if not, why it waits.
 	ConditionAllocated = "purelb.io/Allocated"

@@ -1,0 +1,152 @@
+package agents
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// OutOfScope is the error of an LBNodeAgent in another namespace than the one
+// where they count, or nil.
+func OutOfScope(a *v1.LBNodeAgent, namespace string) *field.Error {
+	if a.Namespace == namespace {
+		return nil
+	}
+	return field.Invalid(field.NewPath("metadata", "namespace"), a.Namespace,
+		fmt.Sprintf("only LBNodeAgents in namespace %s count: move it there", namespace))
+}
+
+// Validate finds what no agent could work by. Bounds of numbers and durations
+// are left to the CRD.
+func Validate(a *v1.LBNodeAgent) field.ErrorList {
+	spec := field.NewPath("spec")
+	errs := validateSelector(a.Spec.NodeSelector, spec.Child("nodeSelector"))
+	local := a.Spec.Local
+	if local == nil {
+		return errs
+	}
+	path := spec.Child("local")
+	if err := CheckExpression(local.LocalInterface); err != nil {
+		errs = append(errs, field.Invalid(path.Child("localInterface"), local.LocalInterface, err.Error()))
+	}
+	for i, name := range local.Interfaces {
+		errs = append(errs, validateInterface(name, path.Child("interfaces").Index(i))...)
+	}
+	if local.DummyInterface != "" {
+		errs = append(errs, validateInterface(local.DummyInterface, path.Child("dummyInterface"))...)
+	}
+	if c := local.AddressConfig; c != nil {
+		path := path.Child("addressConfig")
+		errs = append(errs, validateLifetimes(c.LocalInterface, 300, path.Child("localInterface"))...)
+		errs = append(errs, validateLifetimes(c.DummyInterface, 0, path.Child("dummyInterface"))...)
+	}
+	return errs
+}
+
+func validateSelector(selector map[string]string, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for _, key := range slices.Sorted(maps.Keys(selector)) {
+		for _, reason := range validation.IsQualifiedName(key) {
+			errs = append(errs, field.Invalid(path, key, "no node can have this label: "+reason))
+		}
+		for _, reason := range validation.IsValidLabelValue(selector[key]) {
+			errs = append(errs, field.Invalid(path.Key(key), selector[key], "no node can have this value: "+reason))
+		}
+	}
+	return errs
+}
+
+// CheckExpression reports why a localInterface cannot select interfaces.
+func CheckExpression(localInterface string) error {
+	if localInterface == v1.InterfaceDefault || localInterface == "" {
+		return nil
+	}
+	if _, err := regexp.Compile(localInterface); err != nil {
+		return fmt.Errorf("must be \"default\" or a regular expression (RE2) for the whole name, such as en.*|eth0: %s",
+			strings.TrimPrefix(err.Error(), "error parsing regexp: "))
+	}
+	return nil
+}
+
+// validateInterface checks what the CRD's pattern cannot: the kernel counts
+// bytes, not letters, and has two names that it never gives (dev_valid_name).
+func validateInterface(name v1.InterfaceName, path *field.Path) field.ErrorList {
+	if len(name) > 15 || name == "." || name == ".." {
+		return field.ErrorList{field.Invalid(path, string(name), "cannot be the name of a network interface: at most 15 bytes, not . or ..")}
+	}
+	return nil
+}
+
+// validateLifetimes compares with the valid lifetime that holds where none is
+// given, which the CRD cannot: the API server fills in only the whole of c.
+func validateLifetimes(c *v1.InterfaceAddressConfig, valid int32, path *field.Path) field.ErrorList {
+	if c == nil || c.PreferredLifetime == nil {
+		return nil
+	}
+	if c.ValidLifetime != nil {
+		valid = *c.ValidLifetime
+	}
+	if valid != 0 && *c.PreferredLifetime > valid {
+		return field.ErrorList{field.Invalid(path.Child("preferredLifetime"), *c.PreferredLifetime,
+			fmt.Sprintf("must not be longer than validLifetime, which is %d", valid))}
+	}
+	return nil
+}
+
+// Warnings says on which nodes the agent of a, about to be written beside all
+// others, is not what its author may think.
+func Warnings(a *v1.LBNodeAgent, all []v1.LBNodeAgent, nodes []corev1.Node) []string {
+	others := slices.DeleteFunc(slices.Clone(all), func(o v1.LBNodeAgent) bool { return o.Name == a.Name })
+	with := append(slices.Clone(others), *a)
+	takes, loses := map[string][]string{}, map[string][]string{} // nodes by the other's name
+	selected := false
+	for i := range nodes {
+		n := &nodes[i]
+		if !labels.SelectorFromSet(a.Spec.NodeSelector).Matches(labels.Set(n.Labels)) {
+			continue
+		}
+		selected = true
+		other := Assign(others, n.Labels)
+		if other == "" {
+			continue
+		}
+		by := loses
+		if Assign(with, n.Labels) == a.Name {
+			by = takes
+		}
+		by[other] = append(by[other], n.Name)
+	}
+	var warnings []string
+	if !selected {
+		warnings = append(warnings, "spec.nodeSelector: selects none of the cluster's nodes, now")
+	}
+	const rule = "(a selector comes before none, then the first by name)"
+	for _, other := range slices.Sorted(maps.Keys(takes)) {
+		warnings = append(warnings, fmt.Sprintf("spec.nodeSelector: this LBNodeAgent comes before %s on %s %s", other, nodeList(takes[other]), rule))
+	}
+	for _, other := range slices.Sorted(maps.Keys(loses)) {
+		warnings = append(warnings, fmt.Sprintf("spec.nodeSelector: LBNodeAgent %s comes before this one on %s %s", other, nodeList(loses[other]), rule))
+	}
+	return warnings
+}
+
+func nodeList(names []string) string {
+	const most = 5
+	slices.Sort(names)
+	switch {
+	case len(names) == 1:
+		return "node " + names[0]
+	case len(names) > most:
+		return fmt.Sprintf("nodes %s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return "nodes " + strings.Join(names, ", ")
+}

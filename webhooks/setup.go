@@ -1,0 +1,35 @@
+package webhooks
+
+import (
+	"fmt"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// Options of the webhooks.
+type Options struct {
+	// Namespace is where ServiceGroups and LBNodeAgents count.
+	Namespace string
+	// IsDefault is whether Services without a loadBalancerClass are ours.
+	IsDefault bool
+}
+
+// SetupWithManager serves the webhooks on the manager's webhook server. They
+// read from its cache.
+func SetupWithManager(mgr ctrl.Manager, o Options) error {
+	groups := &serviceGroups{reader: mgr.GetClient(), Options: o}
+	if err := ctrl.NewWebhookManagedBy(mgr, &v1.ServiceGroup{}).WithValidator(groups).Complete(); err != nil {
+		return fmt.Errorf("set up the webhook for ServiceGroups: %w", err)
+	}
+	agents := &lbNodeAgents{reader: mgr.GetClient(), Options: o}
+	if err := ctrl.NewWebhookManagedBy(mgr, &v1.LBNodeAgent{}).WithValidator(agents).Complete(); err != nil {
+		return fmt.Errorf("set up the webhook for LBNodeAgents: %w", err)
+	}
+	services := admission.WithValidator(mgr.GetScheme(), &services{reader: mgr.GetClient(), Options: o})
+	services.Handler = lenient{services.Handler}
+	mgr.GetWebhookServer().Register(servicePath, services)
+	return nil
+}
