@@ -131,11 +131,11 @@ func heartbeat(n *Node, subnets []netip.Prefix) int32 {
 // announced, and is undecided until all live nodes have reported their
 // interfaces.
 func (p *placer) kind(a *Address) (v1.AnnounceType, Why) {
-	if a.PoolType == v1.PoolTypeRemote {
-		return v1.AnnounceVirtual, Why{}
-	}
 	if entries := p.entries[a.Addr]; len(entries) > 0 {
 		return entries[0].Spec.Type, Why{}
+	}
+	if a.PoolType == v1.PoolTypeRemote {
+		return v1.AnnounceVirtual, Why{}
 	}
 	known := false
 	var waiting string
@@ -269,7 +269,7 @@ func (p *placer) move(a *Address) {
 		stayed := holder.Spec
 		stayed.Leaving = p.keepFailed(a) && stayed.Leaving
 		p.keep(from, a, stayed)
-		p.result.Unplaced[a.Addr] = Why{v1.ReasonNoEligibleNode, explain(p.nodes, a.Addr, taking)}
+		p.result.Unplaced[a.Addr] = Why{v1.ReasonNoEligibleNode, explain(p.nodes, a.Addr, p.takingUnlessFailed(a))}
 		return
 	}
 	p.result.Changes[a.Addr] = Why{v1.ReasonDegraded, from.Name + " " + refused(from, a.Addr, holding)}
@@ -296,7 +296,7 @@ func (p *placer) move(a *Address) {
 
 // place gives a Local address that nobody holds to a node.
 func (p *placer) place(a *Address) {
-	for _, name := range p.facts.Lingering[a.Addr] {
+	for _, name := range slices.Sorted(slices.Values(p.facts.Lingering[a.Addr])) {
 		n := p.byName[name]
 		switch {
 		case n == nil || n.Liveness == Expired:
@@ -311,7 +311,7 @@ func (p *placer) place(a *Address) {
 	target, spec := p.target(a, nil)
 	p.keepFailed(a)
 	if target == nil {
-		p.result.Unplaced[a.Addr] = Why{v1.ReasonNoEligibleNode, explain(p.nodes, a.Addr, taking)}
+		p.result.Unplaced[a.Addr] = Why{v1.ReasonNoEligibleNode, explain(p.nodes, a.Addr, p.takingUnlessFailed(a))}
 		for _, e := range p.entries[a.Addr] {
 			if n := p.byName[e.Node]; n != nil && e.State != v1.StateFailed && e.State != v1.StateAnnounced {
 				p.add(n, a, e.Spec)
@@ -362,9 +362,9 @@ func (p *placer) fresh(a *Address, n *Node) v1.AnnouncedAddress {
 // and have no more than their share: the one with the highest hash.
 func (p *placer) elect(a *Address, holder *Entry) *Node {
 	var candidates []*Node
+	checks := p.takingUnlessFailed(a)
 	for _, n := range p.nodes {
-		failed := slices.ContainsFunc(p.entries[a.Addr], func(e *Entry) bool { return e.Node == n.Name && e.State == v1.StateFailed })
-		if !failed && (holder == nil || n.Name != holder.Node) && refused(n, a.Addr, taking) == "" {
+		if (holder == nil || n.Name != holder.Node) && refused(n, a.Addr, checks) == "" {
 			candidates = append(candidates, n)
 		}
 	}
@@ -380,6 +380,19 @@ func (p *placer) elect(a *Address, holder *Entry) *Node {
 			cmp.Compare(score(x.Name, a.Addr), score(y.Name, a.Addr)),
 			cmp.Compare(y.Name, x.Name),
 		)
+	})
+}
+
+// takingUnlessFailed is what a node must satisfy to be given the address, which
+// includes that it has not failed to take it.
+func (p *placer) takingUnlessFailed(a *Address) []check {
+	return append(taking[:len(taking):len(taking)], func(n *Node, _ netip.Addr) string {
+		for _, e := range p.entries[a.Addr] {
+			if e.Node == n.Name && e.State == v1.StateFailed {
+				return "has failed to take it"
+			}
+		}
+		return ""
 	})
 }
 

@@ -1,0 +1,304 @@
+package placement_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/placement"
+)
+
+// healthy is node a, b, c, … with an interface in 10.0.0.0/24 and fd00::/64.
+func healthy(name string) placement.Node {
+	i := name[0] - 'a'
+	return placement.Node{
+		Name: name, Agent: "default", VirtualInterface: "kube-lb0", Ready: true, Liveness: placement.Fresh, Reported: true,
+		Interfaces: []placement.Interface{{Name: "eth0", MAC: "mac-" + name, Subnets: []netip.Prefix{
+			netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, 200 + i}), 24), netip.MustParsePrefix("fd00::/64")}}},
+	}
+}
+
+// nodes parses "a b:expired,notready c:excluded".
+func nodes(t *testing.T, s string) []placement.Node {
+	t.Helper()
+	var out []placement.Node
+	for _, word := range strings.Fields(s) {
+		name, flags, _ := strings.Cut(word, ":")
+		n := healthy(name)
+		for _, f := range strings.FieldsFunc(flags, func(r rune) bool { return r == ',' }) {
+			switch f {
+			case "expired":
+				n.Liveness = placement.Expired
+			case "late":
+				n.Liveness = placement.Late
+			case "notready":
+				n.Ready = false
+			case "excluded":
+				n.Excluded = true
+			case "out":
+				n.OutOfService = true
+			case "shutdown":
+				n.ShuttingDown = true
+			case "noagent":
+				n.Agent = ""
+			case "elsewhere":
+				n.Interfaces[0].Subnets = []netip.Prefix{netip.MustParsePrefix("10.9.9.9/24")}
+			case "silent":
+				n.Reported, n.Interfaces = false, nil
+			case "awaited":
+				n.Reported, n.Interfaces, n.Awaited = false, nil, true
+			default:
+				t.Fatalf("what is %s?", f)
+			}
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
+// entry parses "a 3 Takeover leaving Announced observed", in any order after
+// the node and the epoch.
+func entry(t *testing.T, addr netip.Addr, s string) placement.Entry {
+	t.Helper()
+	e := placement.Entry{Addr: addr, Spec: v1.AnnouncedAddress{
+		Address: addr.String(), PrefixLength: 24, Interface: "eth0", Type: v1.AnnounceLocal, ServiceGroup: "g", Services: []string{"a/b"}, Claim: v1.ClaimProbe}}
+	words := strings.Fields(s)
+	e.Node = words[0]
+	if _, err := fmt.Sscan(words[1], &e.Spec.Epoch); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range words[2:] {
+		switch w {
+		case "Takeover":
+			e.Spec.Claim = v1.ClaimTakeover
+		case "leaving":
+			e.Spec.Leaving = true
+		case "observed":
+			e.Observed = true
+		case "Virtual":
+			e.Spec.Type, e.Spec.Interface = v1.AnnounceVirtual, "kube-lb0"
+		default:
+			e.State = v1.AddressState(w)
+		}
+	}
+	return e
+}
+
+// show is the entries of a result as node epoch claim, and leaving.
+func show(r placement.Result) string {
+	var out []string
+	for name, entries := range r.Entries {
+		for _, e := range entries {
+			s := fmt.Sprintf("%s %d %s", name, e.Epoch, e.Claim)
+			if e.Type == v1.AnnounceVirtual {
+				s = name + " Virtual"
+			}
+			if e.Leaving {
+				s += " leaving"
+			}
+			out = append(out, s)
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}
+
+func TestTransitions(t *testing.T) {
+	addr := netip.MustParseAddr("10.0.0.1")
+	for _, row := range []struct {
+		name      string
+		nodes     string
+		entries   []string
+		lingering string
+		remote    bool
+		want      string
+		unplaced  string
+	}{
+		// The holder stays.
+		{name: "settled", nodes: "a b", entries: []string{"a 1 Announced"}, want: "a 1 Probe"},
+		{name: "settled, claimed by takeover once", nodes: "a b", entries: []string{"b 4 Takeover Announced"}, want: "b 4 Takeover"},
+		{name: "being late moves nothing", nodes: "a:late b", entries: []string{"a 1 Announced"}, want: "a 1 Probe"},
+		{name: "not being ready moves nothing", nodes: "a:notready b", entries: []string{"a 1 Announced"}, want: "a 1 Probe"},
+		{name: "of two that have it, the higher epoch", nodes: "a b", entries: []string{"a 1 Announced", "b 2 Announced"}, want: "b 2 Probe"},
+		{name: "a node that comes back pulls nothing back", nodes: "a b", entries: []string{"a 1", "b 2 Announced"}, want: "b 2 Probe"},
+		{name: "a claim under way is not given to another", nodes: "a b c", entries: []string{"b 1 Pending"}, want: "b 1 Probe"},
+		{name: "nor one that met a conflict", nodes: "a b c", entries: []string{"b 1 Conflict"}, want: "b 1 Probe"},
+		{name: "nor one that yielded", nodes: "a b c", entries: []string{"b 1 Yielded"}, want: "b 1 Probe"},
+
+		// Nobody has it.
+		{name: "new", nodes: "b", want: "b 1 Probe"},
+		{name: "new, to a fresh node only", nodes: "a:late b", want: "b 1 Probe"},
+		{name: "no node", unplaced: "WaitingForFacts: no agent has reported its node's interfaces yet"},
+		{name: "no fresh node", nodes: "a:late", unplaced: "NoEligibleNode: a has an agent that is late to renew its Lease"},
+		{name: "every reason", nodes: "a:expired b:excluded c:out d:shutdown e:noagent f:elsewhere", unplaced: "NoEligibleNode: " +
+			"a has an agent that does not renew its Lease; b is labelled node.kubernetes.io/exclude-from-external-load-balancers; " +
+			"c is tainted node.kubernetes.io/out-of-service; d is shutting down; e runs no agent; f has no interface in the subnet of 10.0.0.1"},
+		{name: "claimant gone before it claimed", nodes: "a:expired b", entries: []string{"a 1"}, want: "b 2 Probe"},
+		{name: "claimant failed", nodes: "a b", entries: []string{"a 1 Failed"}, want: "a 1 Probe, b 2 Probe"},
+		{name: "all failed: none is asked again", nodes: "a b", entries: []string{"a 1 Failed", "b 2 Failed"}, want: "a 1 Probe, b 2 Probe",
+			unplaced: "NoEligibleNode: a has failed to take it; b has failed to take it"},
+		{name: "one that failed has it after all", nodes: "a b", entries: []string{"a 1 Announced", "b 2"}, want: "a 1 Probe"},
+		{name: "lingering on a node that may have it", nodes: "a b c", lingering: "c", want: "c 1 Probe"},
+		{name: "lingering on a node that may not", nodes: "a:excluded b", lingering: "a", unplaced: "Announcing: waiting for node a to withdraw it"},
+		{name: "lingering on a node that is away", nodes: "a:expired b", lingering: "a", want: "b 1 Probe"},
+		{name: "lingering on a node that is gone", nodes: "b", lingering: "a", want: "b 1 Probe"},
+		{name: "lingering on two", nodes: "a b", lingering: "b a", want: "a 1 Probe"},
+
+		// Failover.
+		{name: "failover", nodes: "a:expired b", entries: []string{"a 1 Announced"}, want: "a 1 Probe, b 2 Probe"},
+		{name: "failover, claim pending", nodes: "a:expired b", entries: []string{"a 1 Announced", "b 2 Pending"}, want: "a 1 Probe, b 2 Probe"},
+		{name: "failover, the old kernel serves on", nodes: "a:expired b", entries: []string{"a 1 Announced", "b 2 Standby"}, want: "a 1 Probe, b 2 Probe"},
+		{name: "failover, and its node is not ready either", nodes: "a:expired,notready b", entries: []string{"a 1 Announced", "b 2 Standby"}, want: "a 1 Probe, b 2 Takeover"},
+		{name: "not ready alone is no reason to take over", nodes: "a:expired,notready b", entries: []string{"a 1 Announced", "b 2 Pending"}, want: "a 1 Probe, b 2 Probe"},
+		{name: "failover done", nodes: "a:expired b", entries: []string{"a 1 Announced", "b 2 Announced"}, want: "b 2 Probe"},
+		{name: "failover called off", nodes: "a b", entries: []string{"a 1 Announced", "b 2 Standby"}, want: "a 1 Probe"},
+		{name: "failover, and the next dies too", nodes: "a:expired b:expired c", entries: []string{"a 1 Announced", "b 2 Standby"}, want: "a 1 Probe, c 3 Probe"},
+		{name: "failover, and the next fails", nodes: "a:expired b c", entries: []string{"a 1 Announced", "b 2 Failed"}, want: "a 1 Probe, b 2 Probe, c 3 Probe"},
+		{name: "failover to nobody", nodes: "a:expired b:excluded", entries: []string{"a 1 Announced"}, want: "a 1 Probe",
+			unplaced: "NoEligibleNode: a has an agent that does not renew its Lease; b is labelled node.kubernetes.io/exclude-from-external-load-balancers"},
+		{name: "failover of a node that is gone", nodes: "b", entries: []string{"a 1 Announced"}, want: "b 2 Probe"},
+
+		// Handover.
+		{name: "handover begins", nodes: "a:excluded b", entries: []string{"a 1 Announced"}, want: "a 1 Probe leaving"},
+		{name: "handover of a node that leaves its selector", nodes: "a:noagent b", entries: []string{"a 1 Announced"}, want: "a 1 Probe leaving"},
+		{name: "handover at shutdown", nodes: "a:shutdown,notready b", entries: []string{"a 1 Announced"}, want: "a 1 Probe leaving"},
+		{name: "handover by taint", nodes: "a:out b", entries: []string{"a 1 Announced"}, want: "a 1 Probe leaving"},
+		{name: "handover after renumbering", nodes: "a:elsewhere b", entries: []string{"a 1 Announced"}, want: "a 1 Probe leaving"},
+		{name: "handover, not yet seen", nodes: "a:excluded b", entries: []string{"a 1 Announced leaving"}, want: "a 1 Probe leaving"},
+		{name: "handover, seen", nodes: "a:excluded b", entries: []string{"a 1 Announced leaving observed"}, want: "a 1 Probe leaving, b 2 Takeover"},
+		{name: "handover, taken over", nodes: "a:excluded b", entries: []string{"a 1 Announced leaving observed", "b 2 Takeover Announced"}, want: "b 2 Takeover"},
+		{name: "handover, the old one has given way first", nodes: "a:excluded b", entries: []string{"a 1 Yielded leaving observed", "b 2 Takeover"}, want: "b 2 Takeover"},
+		{name: "handover is not called back", nodes: "a b", entries: []string{"a 1 Announced leaving observed", "b 2 Takeover"}, want: "a 1 Probe leaving, b 2 Takeover"},
+		{name: "handover called back in time", nodes: "a b", entries: []string{"a 1 Announced leaving observed"}, want: "a 1 Probe"},
+		{name: "handover, and the next dies", nodes: "a:excluded b:expired c", entries: []string{"a 1 Announced leaving observed", "b 2 Takeover"}, want: "a 1 Probe leaving, c 3 Takeover"},
+		{name: "handover, and the only other dies", nodes: "a:excluded b:expired", entries: []string{"a 1 Announced leaving observed", "b 2 Takeover"}, want: "a 1 Probe",
+			unplaced: "NoEligibleNode: a is labelled node.kubernetes.io/exclude-from-external-load-balancers; b has an agent that does not renew its Lease"},
+		{name: "handover, and the only other fails", nodes: "a:excluded b", entries: []string{"a 1 Announced leaving observed", "b 2 Takeover Failed"},
+			want: "a 1 Probe leaving, b 2 Takeover", unplaced: "NoEligibleNode: a is labelled node.kubernetes.io/exclude-from-external-load-balancers; b has failed to take it"},
+		{name: "handover becomes failover", nodes: "a:excluded,expired b", entries: []string{"a 1 Announced leaving"}, want: "a 1 Probe leaving, b 2 Probe"},
+		{name: "failover becomes handover", nodes: "a:excluded b", entries: []string{"a 1 Announced", "b 2 Standby"}, want: "a 1 Probe leaving, b 2 Probe"},
+		{name: "handover to nobody", nodes: "a:excluded", entries: []string{"a 1 Announced"}, want: "a 1 Probe",
+			unplaced: "NoEligibleNode: a is labelled node.kubernetes.io/exclude-from-external-load-balancers"},
+
+		// Local or Virtual.
+		{name: "remote", nodes: "a b:expired c:excluded d:noagent e:silent f:notready", remote: true, want: "a Virtual, b Virtual, e Virtual, f Virtual"},
+		{name: "remote, nowhere to go", nodes: "c:excluded d:noagent", remote: true, unplaced: "NoEligibleNode: " +
+			"c is labelled node.kubernetes.io/exclude-from-external-load-balancers; d runs no agent"},
+		{name: "in nobody's subnet", nodes: "a:elsewhere b:elsewhere", want: "a Virtual, b Virtual"},
+		{name: "a node that is down makes it Local", nodes: "a:expired,notready b:elsewhere", unplaced: "NoEligibleNode: " +
+			"a has an agent that does not renew its Lease; b has no interface in the subnet of 10.0.0.1"},
+		{name: "facts are waited for", nodes: "a:elsewhere b:silent", unplaced: "WaitingForFacts: waiting for the agent of node b to report its interfaces"},
+		{name: "facts of a node just made", nodes: "a:elsewhere b:awaited,expired", unplaced: "WaitingForFacts: waiting for the agent of node b to report its interfaces"},
+		{name: "facts of a dead node are not", nodes: "a:elsewhere b:silent,expired", want: "a Virtual, b Virtual"},
+		{name: "facts of one suffice for Local", nodes: "a b:silent", want: "a 1 Probe"},
+		{name: "Local in use stays Local", nodes: "a:elsewhere b:elsewhere", entries: []string{"a 1 Announced"}, want: "a 1 Probe",
+			unplaced: "NoEligibleNode: a has no interface in the subnet of 10.0.0.1; b has no interface in the subnet of 10.0.0.1"},
+		{name: "Virtual in use stays Virtual", nodes: "a b", entries: []string{"a 0 Virtual Announced"}, want: "a Virtual, b Virtual"},
+		{name: "Local in use stays Local, whatever becomes of its group", nodes: "a b", entries: []string{"a 1 Announced"}, remote: true, want: "a 1 Probe"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			facts := placement.Facts{
+				Nodes:     nodes(t, row.nodes),
+				Addresses: []placement.Address{{Addr: addr, Group: "g", PoolType: v1.PoolTypeLocal, Mask: 24, Services: []string{"a/b"}}},
+				Lingering: map[netip.Addr][]string{addr: strings.Fields(row.lingering)},
+			}
+			if row.remote {
+				facts.Addresses[0].PoolType = v1.PoolTypeRemote
+			}
+			for _, s := range row.entries {
+				facts.Entries = append(facts.Entries, entry(t, addr, s))
+			}
+			got := placement.Place(facts)
+			if diff := cmp.Diff(row.want, show(got)); diff != "" {
+				t.Errorf("entries (-want +got):\n%s", diff)
+			}
+			unplaced := ""
+			if why, ok := got.Unplaced[addr]; ok {
+				unplaced = why.Reason + ": " + why.Message
+			}
+			if diff := cmp.Diff(row.unplaced, unplaced); diff != "" {
+				t.Errorf("unplaced (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestEntries(t *testing.T) {
+	v4, v6, routed := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1"), netip.MustParseAddr("172.16.0.1")
+	facts := placement.Facts{
+		Nodes: nodes(t, "a:expired b"),
+		Addresses: []placement.Address{
+			{Addr: v6, Group: "g", PoolType: v1.PoolTypeLocal, Mask: 128, SkipProbe: true, Services: []string{"a/b"}},
+			{Addr: v4, Group: "g", PoolType: v1.PoolTypeLocal, Mask: 32, SkipProbe: true, Services: []string{"a/b", "a/c"}},
+			{Addr: routed, Group: "r", PoolType: v1.PoolTypeRemote, Mask: 32, SkipProbe: true, Services: []string{"a/d"}},
+		},
+		Entries:      []placement.Entry{entry(t, v4, "a 7 Announced")},
+		LocalSubnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/28")},
+	}
+	got := placement.Place(facts)
+	want := []v1.AnnouncedAddress{
+		{Address: "10.0.0.1", PrefixLength: 24, Interface: "eth0", Type: v1.AnnounceLocal, ServiceGroup: "g", Services: []string{"a/b", "a/c"},
+			Claim: v1.ClaimProbe, Epoch: 8, PreviousMACs: []string{"mac-a"}},
+		{Address: "172.16.0.1", PrefixLength: 32, Interface: "kube-lb0", Type: v1.AnnounceVirtual, ServiceGroup: "r", Services: []string{"a/d"}, Claim: v1.ClaimProbe},
+		{Address: "fd00::1", PrefixLength: 64, Interface: "eth0", Type: v1.AnnounceLocal, ServiceGroup: "g", Services: []string{"a/b"},
+			Claim: v1.ClaimProbe, Epoch: 1, SkipProbe: true},
+	}
+	if diff := cmp.Diff(want, got.Entries["b"]); diff != "" {
+		t.Errorf("entries of b (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]int32{"a": 1, "b": 1}, got.Heartbeat); diff != "" {
+		t.Errorf("heartbeats (-want +got):\n%s", diff)
+	}
+	facts.LocalSubnets = nil
+	if diff := cmp.Diff(map[string]int32{"a": 10, "b": 10}, placement.Place(facts).Heartbeat); diff != "" {
+		t.Errorf("heartbeats without local pools (-want +got):\n%s", diff)
+	}
+}
+
+// TestBalance checks that new choices spread, each family by itself.
+func TestBalance(t *testing.T) {
+	facts := placement.Facts{Nodes: nodes(t, "a b c d")}
+	for i := range 42 {
+		facts.Addresses = append(facts.Addresses,
+			placement.Address{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)}), PoolType: v1.PoolTypeLocal},
+			placement.Address{Addr: netip.MustParseAddr(fmt.Sprintf("fd00::%x", i+1)), PoolType: v1.PoolTypeLocal})
+	}
+	const share = 11 // 42 / 4, rounded up
+	for name, entries := range placement.Place(facts).Entries {
+		count := map[bool]int{}
+		for _, e := range entries {
+			count[strings.Contains(e.Address, ":")]++
+		}
+		if count[true] > share || count[false] > share {
+			t.Errorf("node %s has %d IPv4 and %d IPv6 addresses", name, count[false], count[true])
+		}
+	}
+}
+
+// TestMinimalMovement checks that the end of a node moves only what it had.
+func TestMinimalMovement(t *testing.T) {
+	facts := placement.Facts{Nodes: nodes(t, "a b c d")}
+	for i := range 40 {
+		facts.Addresses = append(facts.Addresses, placement.Address{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)}), PoolType: v1.PoolTypeLocal})
+	}
+	holder := map[string]string{}
+	for name, entries := range placement.Place(facts).Entries {
+		for _, e := range entries {
+			facts.Entries = append(facts.Entries, placement.Entry{Node: name, Addr: netip.MustParseAddr(e.Address), Spec: e, State: v1.StateAnnounced, Observed: true})
+			holder[e.Address] = name
+		}
+	}
+	facts.Nodes[1].Liveness = placement.Expired
+	for name, entries := range placement.Place(facts).Entries {
+		for _, e := range entries {
+			if was := holder[e.Address]; was != name && was != "b" {
+				t.Errorf("%s moves from %s to %s", e.Address, was, name)
+			}
+		}
+	}
+}
