@@ -143,6 +143,7 @@ func TestTransitions(t *testing.T) {
 		{name: "all failed: none is asked again", nodes: "a b", entries: []string{"a 1 Failed", "b 2 Failed"}, want: "a 1 Probe, b 2 Probe",
 			unplaced: "NoEligibleNode: a has failed to take it; b has failed to take it"},
 		{name: "one that failed has it after all", nodes: "a b", entries: []string{"a 1 Announced", "b 2"}, want: "a 1 Probe"},
+		{name: "given up, and asked again", nodes: "a", entries: []string{"a 1 Yielded leaving observed"}, want: "a 2 Probe"},
 		{name: "lingering on a node that may have it", nodes: "a b c", lingering: "c", want: "c 1 Probe"},
 		{name: "lingering on a node that may not", nodes: "a:excluded b", lingering: "a", unplaced: "Announcing: waiting for node a to withdraw it"},
 		{name: "lingering on a node that is away", nodes: "a:expired b", lingering: "a", want: "b 1 Probe"},

@@ -1,0 +1,67 @@
+package agents_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/agents"
+)
+
+func TestAssign(t *testing.T) {
+	named := func(name string, selector map[string]string) v1.LBNodeAgent {
+		return v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Namespace: "purelb-system", Name: name}, Spec: v1.LBNodeAgentSpec{NodeSelector: selector}}
+	}
+	rack := map[string]string{"rack": "a"}
+	going := named("a", rack)
+	going.DeletionTimestamp = ptr.To(metav1.Now())
+	for _, row := range []struct {
+		name string
+		all  []v1.LBNodeAgent
+		node map[string]string
+		want string
+	}{
+		{"none", nil, rack, ""},
+		{"selects all", []v1.LBNodeAgent{named("all", nil)}, nil, "all"},
+		{"selects others", []v1.LBNodeAgent{named("b", map[string]string{"rack": "b"})}, rack, ""},
+		{"all labels must match", []v1.LBNodeAgent{named("b", map[string]string{"rack": "a", "row": "1"})}, rack, ""},
+		{"first by name", []v1.LBNodeAgent{named("b", nil), named("a", nil)}, nil, "a"},
+		{"a selector beats none", []v1.LBNodeAgent{named("a", nil), named("z", rack)}, rack, "z"},
+		{"of two selectors, the first by name", []v1.LBNodeAgent{named("z", rack), named("b", rack), named("a", nil)}, rack, "b"},
+		{"one that goes does not count", []v1.LBNodeAgent{going, named("b", nil)}, rack, "b"},
+	} {
+		if got := agents.Assign(row.all, row.node); got != row.want {
+			t.Errorf("%s: %q, not %q", row.name, got, row.want)
+		}
+	}
+}
+
+func TestDaemonSet(t *testing.T) {
+	a := &v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Namespace: "purelb-system", Name: "default", UID: "u"}}
+	defaults := agents.Defaults{Image: "img", ServiceAccount: "sa"}
+	pod := agents.DaemonSet(a, defaults).Spec.Template.Spec
+	c := pod.Containers[0]
+	want := &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN", "NET_RAW"}}
+	if diff := cmp.Diff(want, c.SecurityContext.Capabilities); diff != "" {
+		t.Errorf("capabilities (-want +got):\n%s", diff)
+	}
+	if !*c.SecurityContext.ReadOnlyRootFilesystem || *c.SecurityContext.AllowPrivilegeEscalation || !pod.HostNetwork {
+		t.Error("the pod's rights are not as they should be")
+	}
+	if diff := cmp.Diff([]corev1.Toleration{{Operator: corev1.TolerationOpExists}}, pod.Tolerations); diff != "" {
+		t.Errorf("tolerations (-want +got):\n%s", diff)
+	}
+	if c.Image != "img" || pod.ServiceAccountName != "sa" {
+		t.Errorf("image %s, service account %s", c.Image, pod.ServiceAccountName)
+	}
+
+	a.Spec = v1.LBNodeAgentSpec{Image: "other", LogLevel: "debug", PriorityClassName: "low", Tolerations: []corev1.Toleration{{Key: "k"}}}
+	pod = agents.DaemonSet(a, defaults).Spec.Template.Spec
+	if pod.Containers[0].Image != "other" || pod.PriorityClassName != "low" || len(pod.Tolerations) != 1 || pod.Tolerations[0].Key != "k" {
+		t.Errorf("the specification is not followed: %+v", pod)
+	}
+}
