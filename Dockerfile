@@ -10,6 +10,7 @@ COPY api api
 COPY cmd cmd
 COPY controllers controllers
 COPY nodeagent nodeagent
+COPY webhooks webhooks
 RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags "-s -w -X main.version=$VERSION" -o /purelb ./cmd
 
 FROM gcr.io/distroless/static:nonroot

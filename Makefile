@@ -10,7 +10,7 @@ KUSTOMIZE      := $(TOOLS) kustomize
 GOLANGCI_LINT  := bin/golangci-lint
 LAB            := bin/lab
 IMAGE_TAR      := dist/purelb-$(ARCH).tar
-GO_PACKAGES    := ./api/... ./cmd/... ./controllers/... ./nodeagent/...
+GO_PACKAGES    := ./api/... ./cmd/... ./controllers/... ./nodeagent/... ./webhooks/...
 # Modules of their own, beside the main one.
 MODULES        := test/lab test/lab/kube test/e2e tools
 
@@ -49,9 +49,10 @@ generate: ## Generate Go code from the API types
 	$(CONTROLLER_GEN) object paths=./api/...
 
 .PHONY: manifests
-manifests: ## Generate CRDs and RBAC from the markers in the code
+manifests: ## Generate CRDs, RBAC and webhooks from the markers in the code
 	$(CONTROLLER_GEN) crd paths=./api/... output:crd:artifacts:config=config/crd/bases
-	$(CONTROLLER_GEN) rbac:roleName=purelb-manager paths="./controllers/...;./cmd/..." output:rbac:artifacts:config=config/rbac
+	$(CONTROLLER_GEN) rbac:roleName=purelb-manager webhook paths="./controllers/...;./webhooks/...;./cmd/..." \
+	  output:rbac:artifacts:config=config/rbac output:webhook:artifacts:config=config/webhook
 
 .PHONY: check-generate
 check-generate: generate manifests ## Fail if generated files or go.mod files are not up to date
@@ -61,7 +62,7 @@ check-generate: generate manifests ## Fail if generated files or go.mod files ar
 
 .PHONY: fmt
 fmt: ## Format the code
-	gofmt -w api cmd controllers nodeagent test tools
+	gofmt -w api cmd controllers nodeagent test tools webhooks
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Check the code, the directions of imports included

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"time"
@@ -10,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
@@ -21,10 +23,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers"
 	"github.com/purelb/purelb-operator/controllers/agents"
+	"github.com/purelb/purelb-operator/webhooks"
+	"github.com/purelb/purelb-operator/webhooks/certs"
 )
 
 // Leader election of the manager. A leader that stops is replaced at once. One
@@ -48,8 +53,17 @@ type managerOptions struct {
 	metricsAddress      string
 	metricsSecure       bool
 	healthAddress       string
+	webhookPort         int
+	webhookCertDir      string
 	logLevel            string
 }
+
+// Names of what the webhooks' certificate is for, as in config/webhook.
+const (
+	webhookService       = "purelb-webhook"
+	webhookSecret        = "purelb-webhook-certificate"
+	webhookConfiguration = "purelb-validating"
+)
 
 func newManagerCommand() *cobra.Command {
 	var o managerOptions
@@ -69,6 +83,9 @@ func newManagerCommand() *cobra.Command {
 	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "where to serve metrics; 0 for nowhere")
 	f.BoolVar(&o.metricsSecure, "metrics-secure", true, "serve metrics by HTTPS, to clients that may read them")
 	f.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "where to serve /healthz and /readyz")
+	f.IntVar(&o.webhookPort, "webhook-port", 9443, "where to serve admission webhooks; 0 for nowhere")
+	f.StringVar(&o.webhookCertDir, "webhook-cert-dir", "/tmp/k8s-webhook-server/serving-certs",
+		"folder with tls.crt and tls.key for the webhooks; without them, the manager makes its own certificate")
 	f.StringVar(&o.logLevel, "log-level", "info", "error, info or debug")
 	return cmd
 }
@@ -94,8 +111,15 @@ func runManager(ctx context.Context, o managerOptions) error {
 	// A burst of Services is written one by one; the API server's own fairness
 	// is what limits it.
 	config.QPS, config.Burst = 200, 400
+	var certificate *certs.Source // set before the server starts
+	own := o.webhookPort != 0 && !certs.Provided(o.webhookCertDir)
+	webhookOptions := webhook.Options{Port: o.webhookPort, CertDir: o.webhookCertDir}
+	if own {
+		webhookOptions.TLSOpts = []func(*tls.Config){func(c *tls.Config) { certificate.Configure(c) }}
+	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme,
+		WebhookServer:                 webhook.NewServer(webhookOptions),
 		Cache:                         cacheOptions(o.namespace),
 		Metrics:                       metricsOptions(o.metricsAddress, o.metricsSecure),
 		HealthProbeBindAddress:        o.healthAddress,
@@ -120,8 +144,46 @@ func runManager(ctx context.Context, o managerOptions) error {
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return fmt.Errorf("add health checks: %w", err)
 	}
+	if own {
+		if certificate, err = newCertificate(ctx, mgr, o.namespace); err != nil {
+			return err
+		}
+		defer certificate.Close()
+		if err := mgr.AddReadyzCheck("certificate", certificate.Ready); err != nil {
+			return fmt.Errorf("add health checks: %w", err)
+		}
+	}
+	if o.webhookPort != 0 {
+		if err := setUpWebhooks(mgr, o); err != nil {
+			return err
+		}
+	}
 	logger.Info("Starting the manager", "version", version, "namespace", o.namespace, "agentImage", image)
 	return mgr.Start(ctx)
+}
+
+// newCertificate makes the webhooks' certificate the manager's own affair.
+func newCertificate(ctx context.Context, mgr manager.Manager, namespace string) (*certs.Source, error) {
+	// The manager's client reads from its cache, which does not run yet.
+	direct, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme()})
+	if err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
+	}
+	return certs.New(ctx, mgr, direct, certs.Options{
+		Namespace: namespace, Secret: webhookSecret, Service: webhookService, Configuration: webhookConfiguration,
+	})
+}
+
+// setUpWebhooks serves them on every replica, which is ready only when they
+// answer.
+func setUpWebhooks(mgr manager.Manager, o managerOptions) error {
+	if err := webhooks.SetupWithManager(mgr, webhooks.Options{Namespace: o.namespace, IsDefault: o.isDefault}); err != nil {
+		return fmt.Errorf("set up the webhooks: %w", err)
+	}
+	if err := mgr.AddReadyzCheck("webhooks", mgr.GetWebhookServer().StartedChecker()); err != nil {
+		return fmt.Errorf("add health checks: %w", err)
+	}
+	return nil
 }
 
 // cacheOptions limits what is watched to what is used: of our own kinds, all
@@ -135,6 +197,9 @@ func cacheOptions(namespace string) cache.Options {
 			&v1.Announcement{}:      own,
 			&appsv1.DaemonSet{}:     own,
 			&coordinationv1.Lease{}: own,
+			&corev1.Secret{}: {
+				Namespaces: own.Namespaces, Field: fields.OneTermEqualSelector("metadata.name", webhookSecret),
+			},
 		},
 	}
 }

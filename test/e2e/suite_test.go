@@ -53,6 +53,7 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 
 	config, err := clientcmd.BuildConfigFromFlags("", bed.Kubeconfig())
 	Expect(err).NotTo(HaveOccurred())
+	config.QPS = -1 // as fast as the API server takes it
 	scheme := runtime.NewScheme()
 	Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
 	Expect(v1.AddToScheme(scheme)).To(Succeed())
@@ -165,7 +166,17 @@ func group(ctx context.Context, file string) {
 	GinkgoHelper()
 	path := filepath.Join("testdata", file)
 	kubectl(ctx, "apply", "-f", path)
-	DeferCleanup(func(ctx SpecContext) { kubectl(ctx, "delete", "--ignore-not-found", "-f", path) }, NodeTimeout(soon))
+	DeferCleanup(func(ctx SpecContext) {
+		// After a test that cut a node off, the API server may still call the
+		// webhook of the manager that was there.
+		Eventually(func() error {
+			out, err := run(ctx, "delete", "--ignore-not-found", "-f", path)
+			if err != nil {
+				return fmt.Errorf("%w: %s", err, out)
+			}
+			return nil
+		}).WithContext(ctx).WithTimeout(soon).WithPolling(poll).Should(Succeed())
+	}, NodeTimeout(2*soon))
 }
 
 // ingress waits until the Service has n addresses.
