@@ -15,11 +15,13 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -54,7 +56,7 @@ func (r *ServiceReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("service").
 		For(&corev1.Service{}).
 		Watches(&corev1.Service{}, r.wakePending()).
-		Watches(&v1.ServiceGroup{}, handler.EnqueueRequestsFromMapFunc(r.servicesOf)).
+		Watches(&v1.ServiceGroup{}, handler.EnqueueRequestsFromMapFunc(r.servicesOf), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
 		Complete(r)
 }
