@@ -227,7 +227,8 @@ func (w *world) check(facts *placement.Facts, result *placement.Result) {
 				free = append(free, name)
 			}
 			if e.Claim == v1.ClaimTakeover && !had && holder != "" && node[holder].Liveness != placement.Expired {
-				if h, ok := entries[holder]; ok && !(h.Leaving && before[holder].Spec.Leaving && before[holder].Observed) {
+				was := before[holder]
+				if now, ok := entries[holder]; ok && (!now.Leaving || !was.Spec.Leaving || !was.Observed) {
 					w.fail("%s: %s takes over before %s knows that it is leaving", a.Addr, name, holder)
 				}
 			}
