@@ -1,0 +1,103 @@
+package allocation
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+)
+
+// TestAddrSet compares the tree with a map, after random additions and removals
+// in ranges that cross the borders of bytes.
+func TestAddrSet(t *testing.T) {
+	for _, first := range []string{"10.0.0.250", "10.0.255.0", "255.255.255.0", "0.0.0.0", "fd00::fffe", "fd00::ffff:ffff:ffff:ff00", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ff00"} {
+		t.Run(first, func(t *testing.T) {
+			seed := uint64(time.Now().UnixNano())
+			random := rand.New(rand.NewPCG(seed, 1))
+			var pool []netip.Addr
+			for a := netip.MustParseAddr(first); a.IsValid() && len(pool) < 700; a = a.Next() {
+				pool = append(pool, a)
+			}
+			var set addrSet
+			has := map[netip.Addr]bool{}
+			for step := range 6000 {
+				a := pool[random.IntN(len(pool))]
+				// Mostly full, then mostly empty, then full again.
+				if random.IntN(10) < 9 == (step/2000%2 == 0) {
+					set.add(a)
+					has[a] = true
+				} else {
+					set.remove(a)
+					delete(has, a)
+				}
+				from, to := random.IntN(len(pool)), random.IntN(len(pool))
+				if from > to {
+					from, to = to, from
+				}
+				count, free := uint64(0), netip.Addr{}
+				for _, p := range pool[from : to+1] {
+					if has[p] {
+						count++
+					} else if !free.IsValid() {
+						free = p
+					}
+				}
+				if got := set.countIn(pool[from], pool[to]); got != count {
+					t.Fatalf("seed %d, step %d: %d from %s to %s, want %d", seed, step, got, pool[from], pool[to], count)
+				}
+				got, ok := set.missing(pool[from])
+				if ok && pool[to].Less(got) {
+					ok = false
+				}
+				if ok != free.IsValid() || ok && got != free {
+					t.Fatalf("seed %d, step %d: first missing from %s is %s (%t), want %s", seed, step, pool[from], got, ok, free)
+				}
+			}
+			for _, a := range pool {
+				set.remove(a)
+			}
+			if set.v4.count+set.v6.count != 0 || len(set.v4.branches)+len(set.v6.branches) != 0 {
+				t.Errorf("something is left: %+v", set)
+			}
+		})
+	}
+}
+
+// BenchmarkFirstFree finds, frees and takes an address in pools that are empty
+// or full but for one address.
+func BenchmarkFirstFree(b *testing.B) {
+	for _, row := range []struct {
+		name, first string
+		used        int
+	}{
+		{"empty 16", "10.0.0.0", 0}, {"full 16", "10.0.0.0", 1 << 16},
+		{"empty 64", "fd00::", 0}, {"64 with a million in use", "fd00::", 1_000_000},
+	} {
+		b.Run(row.name, func(b *testing.B) {
+			var set addrSet
+			first := netip.MustParseAddr(row.first)
+			raw := first.AsSlice()
+			base := binary.BigEndian.Uint32(raw[len(raw)-4:])
+			at := func(i int) netip.Addr {
+				r := first.AsSlice()
+				binary.BigEndian.PutUint32(r[len(r)-4:], base+uint32(i))
+				a, _ := netip.AddrFromSlice(r)
+				return a
+			}
+			for i := range row.used {
+				set.add(at(i))
+			}
+			for b.Loop() {
+				if row.used > 0 {
+					set.remove(at(row.used - 1))
+				}
+				a, _ := set.missing(first)
+				set.add(a)
+				if row.used == 0 {
+					set.remove(a)
+				}
+			}
+		})
+	}
+}
