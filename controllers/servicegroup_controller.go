@@ -85,7 +85,7 @@ func (r *ServiceGroupReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	return reconcile.Result{}, nil
 }
 
-func (r *ServiceGroupReconciler) gather(ctx context.Context, sg *v1.ServiceGroup) (*allocation.Verdict, allocation.InUse, func(allocation.Range) v1.AnnounceType, error) {
+func (r *ServiceGroupReconciler) gather(ctx context.Context, sg *v1.ServiceGroup) (*allocation.Verdict, *allocation.InUse, func(allocation.Range) v1.AnnounceType, error) {
 	if sg.Namespace != r.Namespace {
 		return allocation.OutOfScope(sg, r.Namespace), nil, nil, nil
 	}
@@ -101,7 +101,7 @@ func (r *ServiceGroupReconciler) gather(ctx context.Context, sg *v1.ServiceGroup
 	if verdict != nil {
 		verdict.Warnings = append(verdict.Warnings, allocation.ReservedWarnings(&verdict.Group, reserved)...)
 	}
-	return verdict, inUse(in.services, ingressOf), in.announceType, nil
+	return verdict, inUse(in.services, true), in.announceType, nil
 }
 
 // announceType is how addresses of a range of a local group are announced, or
@@ -122,7 +122,7 @@ func (in *cluster) announceType(r allocation.Range) v1.AnnounceType {
 }
 
 // groupStatus is the status that a ServiceGroup is to have.
-func groupStatus(sg *v1.ServiceGroup, verdict *allocation.Verdict, used allocation.InUse, announce func(allocation.Range) v1.AnnounceType) v1.ServiceGroupStatus {
+func groupStatus(sg *v1.ServiceGroup, verdict *allocation.Verdict, used *allocation.InUse, announce func(allocation.Range) v1.AnnounceType) v1.ServiceGroupStatus {
 	group := &verdict.Group
 	status := v1.ServiceGroupStatus{
 		ObservedGeneration: sg.Generation,

@@ -39,6 +39,9 @@ const (
 	AnnotationAllocatedBy = "purelb.io/allocated-by"
 	// AnnotationAllocatedFrom names the ServiceGroup that the addresses are of.
 	AnnotationAllocatedFrom = "purelb.io/allocated-from"
+	// AnnotationAllocatedKey is the sharing key by which a Service that shares
+	// was given its addresses.
+	AnnotationAllocatedKey = "purelb.io/allocated-key"
 	// AnnotationPoolType is the kind of that group: local, remote or netbox.
 	AnnotationPoolType = "purelb.io/pool-type"
 	// AnnotationAnnouncingIPv4 lists the Local IPv4 addresses that are
@@ -106,6 +109,7 @@ const (
 	EventAddressAssigned      = "AddressAssigned"
 	EventAddressReleased      = "AddressReleased"
 	EventAllocationFailed     = "AllocationFailed"
+	EventDuplicateAddress     = "DuplicateAddress"
 	EventConfigurationWarning = "ConfigurationWarning"
 	EventAnnouncingLocal      = "AnnouncingLocal"
 	EventAnnouncingNonLocal   = "AnnouncingNonLocal"

@@ -2,7 +2,6 @@ package allocation
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -15,15 +14,10 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// unserved looks for what the allocator does not act on yet.
+// unserved looks for what nobody acts on yet.
 func (a *advice) unserved() {
-	for _, name := range []string{v1.AnnotationAddresses, v1.AnnotationAllowSharedIP, v1.AnnotationMultiPool, v1.AnnotationAllowLocal} {
-		if _, set := a.svc.Annotations[name]; set {
-			a.warn("annotation %s is not served yet: it has no effect", name)
-		}
-	}
-	if a.svc.Spec.LoadBalancerIP != "" {
-		a.warn("spec.loadBalancerIP is not served yet: it has no effect")
+	if _, set := a.svc.Annotations[v1.AnnotationAllowLocal]; set {
+		a.warn("annotation %s is not served yet: it has no effect", v1.AnnotationAllowLocal)
 	}
 }
 
@@ -33,7 +27,7 @@ var (
 		v1.AnnotationServiceGroup, v1.AnnotationAddresses, v1.AnnotationAllowSharedIP, v1.AnnotationMultiPool, v1.AnnotationAllowLocal,
 	}
 	ownAnnotations = []string{
-		v1.AnnotationAllocatedBy, v1.AnnotationAllocatedFrom, v1.AnnotationPoolType,
+		v1.AnnotationAllocatedBy, v1.AnnotationAllocatedFrom, v1.AnnotationAllocatedKey, v1.AnnotationPoolType,
 		v1.AnnotationAnnouncingIPv4, v1.AnnotationAnnouncingIPv6, v1.AnnotationAddedTo,
 	}
 )
@@ -116,48 +110,19 @@ func (a *advice) annotations() {
 
 // requested looks at the addresses that the Service asks for by name.
 func (a *advice) requested() {
-	const deprecated = "spec.loadBalancerIP"
-	list, where := a.svc.Annotations[v1.AnnotationAddresses], "annotation "+v1.AnnotationAddresses
-	if ip := a.svc.Spec.LoadBalancerIP; ip != "" {
-		a.warn("%s is deprecated; use annotation %s", deprecated, v1.AnnotationAddresses)
-		if list == "" {
-			list, where = ip, deprecated
+	if a.svc.Spec.LoadBalancerIP != "" {
+		a.warn("spec.loadBalancerIP is deprecated; use annotation %s", v1.AnnotationAddresses)
+	}
+	list, where := namedBy(a.svc)
+	named, errs := parseNamed(list, where, a.svc.Spec.IPFamilies)
+	for _, err := range errs {
+		a.warn("%v", err)
+	}
+	for _, family := range []Family{IPv4, IPv6} {
+		if addr, ok := named[family]; ok {
+			a.address(where, addr)
 		}
 	}
-	if list == "" {
-		return
-	}
-	first := map[Family]netip.Addr{}
-	for text := range strings.SplitSeq(list, ",") {
-		addr, err := parseRequested(strings.TrimSpace(text))
-		if err != nil {
-			a.warn("%s: %q %v", where, strings.TrimSpace(text), err)
-			continue
-		}
-		family := FamilyOf(addr)
-		if other, two := first[family]; two {
-			a.warn("%s: %s and %s are both %s: ask for one of each family at most", where, other, addr, family)
-			continue
-		}
-		first[family] = addr
-		if len(a.svc.Spec.IPFamilies) > 0 && !slices.Contains(a.svc.Spec.IPFamilies, family) {
-			a.warn("%s: %s is %s, which is not in spec.ipFamilies", where, addr, family)
-		}
-		a.address(where, addr)
-	}
-}
-
-func parseRequested(s string) (netip.Addr, error) {
-	addr, err := netip.ParseAddr(s)
-	switch {
-	case err != nil:
-		return addr, errors.New("is not an address")
-	case addr.Is4In6():
-		return addr, fmt.Errorf("is an IPv4-mapped IPv6 address; write it as %s", addr.Unmap())
-	case addr.Zone() != "":
-		return addr, errors.New("has a zone")
-	}
-	return addr, nil
 }
 
 // address looks at one address that the Service asks for.
@@ -174,7 +139,7 @@ func (a *advice) address(where string, addr netip.Addr) {
 	if what, never := a.s.Reserved[addr]; never {
 		a.warn("%s: %s is %s: it is never handed out", where, addr, what)
 	} else if !r.usable(addr) {
-		a.warn("%s: %s is the first or last address of subnet %s: it is never handed out", where, addr, r.Subnet)
+		a.warn("%s: %s", where, r.unusable(addr))
 	}
 	for i := range a.s.Neighbours {
 		n := &a.s.Neighbours[i]
@@ -239,18 +204,6 @@ func (a *advice) sharing() {
 // has none yet, nothing is known.
 func intersect(a, b []Family) bool {
 	return len(a) == 0 || len(b) == 0 || slices.ContainsFunc(a, func(f Family) bool { return slices.Contains(b, f) })
-}
-
-// commonPort is a port that both lists have, such as TCP/80, or empty.
-func commonPort(a, b []corev1.ServicePort) string {
-	for _, p := range a {
-		for _, q := range b {
-			if p.Port == q.Port && cmp.Or(p.Protocol, corev1.ProtocolTCP) == cmp.Or(q.Protocol, corev1.ProtocolTCP) {
-				return fmt.Sprintf("%s/%d", cmp.Or(p.Protocol, corev1.ProtocolTCP), p.Port)
-			}
-		}
-	}
-	return ""
 }
 
 // trafficPolicy looks at where the Service can keep its policy Local.

@@ -2,7 +2,6 @@ package allocation
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,23 +11,15 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// InUse is which Service, as namespace/name, has each address.
-type InUse map[netip.Addr]string
-
-// Request is what a Service asks for and what it has.
-type Request struct {
-	// Service as namespace/name.
-	Service string
-	// Group that it asks for.
-	Group string
-	// Families in order of preference.
-	Families []Family
-	Policy   corev1.IPFamilyPolicy
-	// Current addresses, in the order of its status.
-	Current []netip.Addr
-	// AllocatedFrom is the group that the current addresses were of when they
-	// were given.
-	AllocatedFrom string
+// Facts is what an allocation depends on, besides what is asked for.
+type Facts struct {
+	Catalog Catalog
+	InUse   *InUse
+	// Reserved is addresses that are never handed out, with what they are.
+	Reserved map[netip.Addr]string
+	// Announce is how addresses of a range of a local group are announced, or
+	// empty while that is not known. It may be nil.
+	Announce func(Range) v1.AnnounceType
 }
 
 // Result is what the Service is to have.
@@ -36,104 +27,255 @@ type Result struct {
 	// Addresses in the order of the request's families. Addresses that cannot
 	// be judged (their group is gone or invalid) are kept.
 	Addresses []netip.Addr
-	// Group and Type that the addresses are of; empty if there is none.
+	// Group and Type that the addresses are of, and the Key by which they are
+	// shared; empty if what the Service had is left as it was.
 	Group string
 	Type  v1.PoolType
+	Key   string
+	// Asked is the group that was asked for.
+	Asked string
 	// Reason is v1.ReasonAllocated if the request is met, else why not, with
 	// Message for people.
 	Reason  string
 	Message string
+	// Warning is what its author should know, or empty.
+	Warning string
+	// Lost says which addresses that the Service has are another's.
+	Lost []string
 }
 
-// Allocate decides which addresses a Service is to have. reserved is addresses
-// that are never handed out, with why; it may be nil. An address that the
-// Service has is kept for as long as its group is the one asked for and its
-// family is wanted, and until there is another in its place. One that its group
-// has lost, and no other has, is still the group's.
-func Allocate(req Request, catalog Catalog, used InUse, reserved map[netip.Addr]string) Result {
-	keep := Result{Addresses: mine(req, used)}
-	verdict, exists := catalog[req.Group]
-	switch {
-	case !exists:
-		keep.Reason, keep.Message = v1.ReasonNoSuchGroup, fmt.Sprintf("there is no ServiceGroup %s", req.Group)
-		return keep
-	case !verdict.Ready():
-		keep.Reason, keep.Message = v1.ReasonGroupNotReady, fmt.Sprintf("ServiceGroup %s is not ready: %s", req.Group, verdict.Message)
-		return keep
-	}
+// decision is one allocation while it is made.
+type decision struct {
+	*Request
+	*Facts
+	current []netip.Addr // what it has and no other is to keep
+	named   map[Family]netip.Addr
+	asked   string
+	group   *Group // the one asked for, if it can be allocated from
+	warning string
+}
 
-	group := &verdict.Group
-	orphan := func(a netip.Addr) bool {
-		_, _, pooled := catalog.GroupOf(a)
-		return !pooled && req.AllocatedFrom == group.Name
+// Allocate decides which addresses a Service is to have. An address that it has
+// is kept for as long as nothing else is asked for, and until there is another
+// in its place. One that its group has lost is still the group's.
+func Allocate(req *Request, facts *Facts) Result {
+	d := &decision{Request: req, Facts: facts}
+	var lost []string
+	d.current, lost = d.mine()
+	result := d.decide()
+	result.Asked, result.Warning, result.Lost = d.asked, d.warning, lost
+	return result
+}
+
+func (d *decision) decide() Result {
+	if no := d.resolve(); no != nil {
+		return d.keep(no)
 	}
 	var addrs []netip.Addr
-	var missing []string
-	for _, family := range req.Families {
-		if a, ok := kept(keep.Addresses, family, group, orphan); ok {
-			addrs = append(addrs, a)
-		} else if a, ok := firstFree(group, family, used, reserved); ok {
-			addrs = append(addrs, a)
-		} else {
+	var missing []string // families
+	var hard, partial *refusal
+	for _, family := range d.Families {
+		got, no := d.family(family)
+		addrs = append(addrs, got...)
+		switch {
+		case no == nil:
+		case len(got) > 0:
+			partial = cmp.Or(partial, no)
+		case no.reason == v1.ReasonExhausted:
 			missing = append(missing, string(family))
+		default:
+			hard = cmp.Or(hard, no)
 		}
 	}
-	result := Result{Addresses: addrs, Group: group.Name, Type: group.Type, Reason: v1.ReasonAllocated}
-	if len(missing) == 0 || (len(addrs) > 0 && req.Policy == corev1.IPFamilyPolicyPreferDualStack) {
-		result.Message = fmt.Sprintf("%s from pool %s", Join(addrs), group.Name)
-		return result
+	if hard != nil {
+		return d.keep(hard)
 	}
-	keep.Reason = v1.ReasonExhausted
-	keep.Message = fmt.Sprintf("ServiceGroup %s has no free %s address", group.Name, strings.Join(missing, " and no free "))
-	return keep
+	if len(missing) > 0 && (len(addrs) == 0 || d.Policy != corev1.IPFamilyPolicyPreferDualStack) {
+		return d.keep(refuse(v1.ReasonExhausted, "ServiceGroup %s has no free %s address", d.asked, strings.Join(missing, " and no free ")))
+	}
+	result := Result{Addresses: addrs, Group: d.group.Name, Type: d.group.Type, Key: d.SharingKey, Reason: v1.ReasonAllocated}
+	result.Message = Join(addrs) + " from pool " + d.group.Name
+	if partial != nil {
+		result.Reason, result.Message = partial.reason, partial.message
+		if partial.reason != v1.ReasonExhausted {
+			result.Key = d.AllocatedKey // it is in force until the clash is over
+		}
+	}
+	return result
 }
 
-// mine is the current addresses of the request without those that another
-// Service has, and without repetitions.
-func mine(req Request, used InUse) []netip.Addr {
-	var addrs []netip.Addr
-	for _, a := range req.Current {
-		if holder, held := used[a]; (!held || holder == req.Service) && !slices.Contains(addrs, a) {
+// keep leaves the Service with what it has.
+func (d *decision) keep(no *refusal) Result {
+	return Result{Addresses: d.current, Reason: no.reason, Message: no.message}
+}
+
+// slot is one address that is wanted.
+type slot struct {
+	family Family
+	ranges []Range    // any of them will do
+	named  netip.Addr // the one that is asked for, if valid
+	single bool       // it is to be of this range, no other
+}
+
+func (s *slot) contains(a netip.Addr) bool {
+	return slices.ContainsFunc(s.ranges, func(r Range) bool { return r.Addrs.Contains(a) })
+}
+
+// family is the addresses that the Service is to have of a family. With
+// addresses, a refusal is why these are not all, or not as they should be.
+func (d *decision) family(family Family) (addrs []netip.Addr, no *refusal) {
+	for _, s := range d.slots(family) {
+		a, why := d.fill(s)
+		no = cmp.Or(no, why)
+		if a.IsValid() && !slices.Contains(addrs, a) {
 			addrs = append(addrs, a)
 		}
 	}
-	return addrs
+	for _, a := range d.current {
+		if FamilyOf(a) == family && !slices.Contains(addrs, a) && d.isExtra(a, addrs) {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs, no
 }
 
-// kept is the address of a family that the Service has from the group.
-func kept(current []netip.Addr, family Family, group *Group, orphan func(netip.Addr) bool) (netip.Addr, bool) {
-	for _, a := range current {
-		if FamilyOf(a) != family {
+// slots is the addresses of a family that are wanted: the one that is asked for
+// by name, or one of every range that some node can announce, or one.
+func (d *decision) slots(family Family) []slot {
+	one := slot{family: family, named: d.named[family]}
+	var each []slot
+	for _, r := range d.group.Ranges {
+		if r.Family() != family {
 			continue
 		}
-		if _, ok := group.RangeOf(a); ok || orphan(a) {
+		one.ranges = append(one.ranges, r)
+		if d.announceable(r) {
+			each = append(each, slot{family: family, ranges: []Range{r}, single: true})
+		}
+	}
+	if one.named.IsValid() || !d.multi() || len(each) == 0 {
+		return []slot{one}
+	}
+	return each
+}
+
+func (d *decision) multi() bool {
+	switch d.MultiPool {
+	case "true":
+		return true
+	case "false":
+		return false
+	}
+	return d.group.MultiPool
+}
+
+// announceable reports whether some node can announce addresses of a range as
+// its group means them to be; of what is not known yet it says yes.
+func (d *decision) announceable(r Range) bool {
+	return d.group.Type != v1.PoolTypeLocal || d.Announce == nil || d.Announce(r) != v1.AnnounceVirtual
+}
+
+// isExtra reports whether an address that no slot asks for is kept: one from
+// when the group, or a node, still offered more ranges. Only the Service's own
+// annotations take it away.
+func (d *decision) isExtra(a netip.Addr, addrs []netip.Addr) bool {
+	if d.named[FamilyOf(a)].IsValid() || d.MultiPool == "false" {
+		return false
+	}
+	r, ok := d.group.RangeOf(a)
+	if !ok {
+		return d.isOrphan(a, d.AllocatedFrom)
+	}
+	return !slices.ContainsFunc(addrs, r.Addrs.Contains)
+}
+
+// isOrphan reports whether an address that is not of the group was when it was
+// given.
+func (d *decision) isOrphan(a netip.Addr, from string) bool {
+	_, in := d.group.RangeOf(a)
+	return !in && from == d.group.Name
+}
+
+// fill finds the address of one slot. With an address, a refusal is what is
+// wrong with it.
+func (d *decision) fill(s slot) (netip.Addr, *refusal) {
+	for _, a := range d.current {
+		if FamilyOf(a) == s.family && d.keeps(s, a) {
+			return a, d.clash(s, a)
+		}
+	}
+	key, h := d.keyed(s)
+	switch {
+	case s.named.IsValid() && h != nil && key != s.named && !slices.Contains(h.Addresses, s.named):
+		return netip.Addr{}, refuse(v1.ReasonSharingRefused, "%s: %s is not what the sharing key %q stands for, which is %s of Service %s",
+			d.NamedIn, s.named, d.SharingKey, key, h)
+	case s.named.IsValid():
+		return valid(s.named, d.shareable(s.named))
+	case h != nil:
+		return valid(key, d.shareable(key))
+	}
+	if a, ok := d.tried(s); ok {
+		return a, nil
+	}
+	if a, ok := d.firstFree(s.ranges); ok {
+		return a, nil
+	}
+	if s.single {
+		return netip.Addr{}, refuse(v1.ReasonExhausted, "range %s of ServiceGroup %s has no free address", s.ranges[0], d.asked)
+	}
+	return netip.Addr{}, refuse(v1.ReasonExhausted, "ServiceGroup %s has no free %s address", d.asked, s.family)
+}
+
+// keeps reports whether an address that the Service has is good for a slot.
+func (d *decision) keeps(s slot, a netip.Addr) bool {
+	if s.named.IsValid() {
+		return a == s.named
+	}
+	return s.contains(a) || !s.single && d.isOrphan(a, d.AllocatedFrom)
+}
+
+// tried is an address for a slot that is set aside for the Service already,
+// although it does not show it: writing it down has failed, or may have.
+func (d *decision) tried(s slot) (netip.Addr, bool) {
+	self := d.InUse.Of(d.String())
+	if self == nil {
+		return netip.Addr{}, false
+	}
+	for _, a := range self.Addresses {
+		_, never := d.Reserved[a]
+		r, _ := d.group.RangeOf(a)
+		if s.contains(a) && !never && r.usable(a) && len(d.others(a)) == 0 {
 			return a, true
 		}
 	}
 	return netip.Addr{}, false
 }
 
-// firstFree returns the first free address of a family: of the first range that
-// has one or, if the group balances, of the range with the fewest in use.
-func firstFree(group *Group, family Family, used InUse, reserved map[netip.Addr]string) (netip.Addr, bool) {
-	order := make([]int, 0, len(group.Ranges))
-	for i, r := range group.Ranges {
-		if r.Family() == family {
-			order = append(order, i)
-		}
+// valid is an address unless it is refused.
+func valid(a netip.Addr, no *refusal) (netip.Addr, *refusal) {
+	if no != nil {
+		return netip.Addr{}, no
 	}
-	if group.BalancePools {
-		counts := group.Usage(used).Ranges
-		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(counts[a], counts[b]) })
+	return a, nil
+}
+
+// firstFree returns the first free address: of the first range that has one or,
+// if the group balances, of the range with the fewest in use.
+func (d *decision) firstFree(ranges []Range) (netip.Addr, bool) {
+	if d.group.BalancePools {
+		ranges = slices.Clone(ranges)
+		slices.SortStableFunc(ranges, func(a, b Range) int { return cmp.Compare(d.InUse.in(a), d.InUse.in(b)) })
 	}
-	for _, i := range order {
-		r := group.Ranges[i]
-		for a := r.Addrs.From(); r.Addrs.Contains(a); a = a.Next() {
-			_, taken := used[a]
-			_, never := reserved[a]
-			if !taken && !never && r.usable(a) {
+	for _, r := range ranges {
+		a, ok := d.InUse.taken.missing(r.Addrs.From())
+		for ok && r.Addrs.Contains(a) {
+			if _, never := d.Reserved[a]; !never && r.usable(a) {
 				return a, true
 			}
+			if a = a.Next(); !a.IsValid() {
+				break
+			}
+			a, ok = d.InUse.taken.missing(a)
 		}
 	}
 	return netip.Addr{}, false

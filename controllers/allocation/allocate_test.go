@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -117,39 +118,41 @@ func TestAllocate(t *testing.T) {
 			reason: v1.ReasonExhausted, message: "ServiceGroup dual has no free IPv4 and no free IPv6 address"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			req := allocation.Request{Service: "a/b", Group: row.group, Policy: row.policy, Current: addresses(row.current)}
+			req := &allocation.Request{Group: row.group, Policy: row.policy}
+			req.Holder = allocation.Holder{Namespace: "a", Name: "b", Branded: true, Created: time.Unix(1, 0), Addresses: addresses(row.current)}
 			for _, f := range row.families {
 				req.Families = append(req.Families, map[rune]allocation.Family{'4': allocation.IPv4, '6': allocation.IPv6}[f])
 			}
-			used := allocation.InUse{}
-			for _, a := range req.Current {
-				used[a] = req.Service
+			facts := &allocation.Facts{
+				Catalog: catalog,
+				InUse: allocation.NewInUse(&req.Holder, &allocation.Holder{
+					Namespace: "other", Name: "service", Branded: true, Addresses: addresses(row.others)}),
+				Reserved: map[netip.Addr]string{},
 			}
-			for _, a := range addresses(row.others) {
-				used[a] = "other/service"
-			}
-			reserved := map[netip.Addr]string{}
 			for _, a := range addresses(row.reserved) {
-				reserved[a] = "a node"
+				facts.Reserved[a] = "a node"
 			}
 
-			want := allocation.Result{Addresses: addresses(row.want), Reason: row.reason, Message: row.message}
+			want := allocation.Result{Addresses: addresses(row.want), Asked: row.group, Reason: row.reason, Message: row.message}
 			if row.reason == "" {
 				want.Reason, want.Group, want.Type = v1.ReasonAllocated, row.group, catalog[row.group].Group.Type
 				want.Message = fmt.Sprintf("%s from pool %s", allocation.Join(want.Addresses), row.group)
 			}
-			got := allocation.Allocate(req, catalog, used, reserved)
-			if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			if strings.Contains(row.name, "another has it") {
+				want.Lost = []string{row.current + " is Service other/service's"}
+			}
+			same := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+			got := allocation.Allocate(req, facts)
+			if diff := cmp.Diff(want, got, same); diff != "" {
 				t.Fatalf("result (-want +got):\n%s", diff)
 			}
 
 			// Asking again changes nothing.
-			for _, a := range got.Addresses {
-				used[a] = req.Service
-			}
-			req.Current = got.Addresses
-			again := allocation.Allocate(req, catalog, used, reserved)
-			if diff := cmp.Diff(got, again, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			again := *req
+			again.Addresses = got.Addresses
+			facts.InUse.Put(&again.Holder)
+			got.Lost = nil
+			if diff := cmp.Diff(got, allocation.Allocate(&again, facts), same); diff != "" {
 				t.Errorf("asked again (-first +second):\n%s", diff)
 			}
 		})
@@ -161,25 +164,27 @@ func TestAllocateNeverTwice(t *testing.T) {
 	catalog := allocation.NewCatalog([]v1.ServiceGroup{
 		aged(t, "g", 1, "local: {balancePools: true, v4pools: [{pool: 10.0.0.0/28, subnet: 10.0.0.0/28}, {pool: 10.0.1.0/29, subnet: 10.0.1.0/24}], v6pool: {pool: 'fd00::/125', subnet: 'fd00::/64'}}"),
 	}, namespace)
-	used := allocation.InUse{}
+	used := allocation.NewInUse()
 	served := 0
 	for i := range 40 {
-		req := allocation.Request{Service: fmt.Sprintf("a/%d", i), Group: "g", Policy: corev1.IPFamilyPolicyPreferDualStack,
+		req := &allocation.Request{Group: "g", Policy: corev1.IPFamilyPolicyPreferDualStack,
 			Families: []allocation.Family{allocation.IPv6, allocation.IPv4}}
-		result := allocation.Allocate(req, catalog, used, nil)
+		req.Holder = allocation.Holder{Namespace: "a", Name: fmt.Sprint(i)}
+		result := allocation.Allocate(req, &allocation.Facts{Catalog: catalog, InUse: used})
 		for _, a := range result.Addresses {
-			if holder, taken := used[a]; taken {
-				t.Fatalf("%s was given to %s and to %s", a, holder, req.Service)
+			if holders := used.Holders(a); len(holders) > 0 {
+				t.Fatalf("%s was given to %s and to %s", a, holders[0], req)
 			}
-			used[a] = req.Service
 		}
+		req.Addresses = result.Addresses
+		used.Put(&req.Holder)
 		if result.Reason == v1.ReasonAllocated {
 			served++
 		}
 	}
 	// 14 of the /28, 7 of the /29 and 7 of the /125; IPv6 comes with IPv4.
-	if len(used) != 28 || served != 21 {
-		t.Errorf("%d addresses were given to %d Services", len(used), served)
+	if used.Len() != 28 || served != 21 {
+		t.Errorf("%d addresses were given to %d Services", used.Len(), served)
 	}
 	if u := catalog["g"].Group.Usage(used); u.AvailableIPv4 != 0 || u.AvailableIPv6 != 0 {
 		t.Errorf("left over: %+v", u)

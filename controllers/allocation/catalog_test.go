@@ -129,12 +129,9 @@ func TestCapacity(t *testing.T) {
 }
 
 func TestUsage(t *testing.T) {
-	used := allocation.InUse{}
-	for _, a := range []string{"10.0.0.1", "10.0.0.3", "10.0.1.1", "10.9.9.9", "fd00::1", "fd01::1"} {
-		used[netip.MustParseAddr(a)] = "a/b"
-	}
-	// An address that is in use although it would not be handed out now.
-	used[netip.MustParseAddr("10.0.2.0")] = "a/b"
+	// 10.0.2.0 is in use although it would not be handed out now.
+	used := allocation.NewInUse(&allocation.Holder{Namespace: "a", Name: "b",
+		Addresses: addresses("10.0.0.1 10.0.0.3 10.0.1.1 10.9.9.9 10.0.2.0 fd00::1 fd01::1")})
 	for _, row := range []struct {
 		name, spec string
 		want       allocation.Usage

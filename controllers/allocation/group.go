@@ -1,6 +1,7 @@
 package allocation
 
 import (
+	"fmt"
 	"math"
 	"math/big"
 	"net/netip"
@@ -59,6 +60,11 @@ func (r Range) usable(a netip.Addr) bool {
 		return false
 	}
 	return a.Is6() || a != netipx.PrefixLastIP(r.Subnet)
+}
+
+// unusable says why an address that is not usable is not.
+func (r Range) unusable(a netip.Addr) string {
+	return fmt.Sprintf("%s is the first or last address of subnet %s: it is never handed out", a, r.Subnet)
 }
 
 // Capacity is how many addresses of the range can be handed out, at most the
@@ -122,16 +128,10 @@ type Usage struct {
 
 // Usage counts what is in use of the group. Numbers of free addresses saturate
 // at the largest int64.
-func (g *Group) Usage(used InUse) Usage {
+func (g *Group) Usage(used *InUse) Usage {
 	u := Usage{Ranges: make([]int64, len(g.Ranges))}
-	for a := range used {
-		for i := range g.Ranges {
-			if g.Ranges[i].Addrs.Contains(a) {
-				u.Ranges[i]++
-			}
-		}
-	}
 	for i, r := range g.Ranges {
+		u.Ranges[i] = used.in(r)
 		allocated, available := &u.AllocatedIPv4, &u.AvailableIPv4
 		if r.Family() == IPv6 {
 			allocated, available = &u.AllocatedIPv6, &u.AvailableIPv6

@@ -360,8 +360,8 @@ func FuzzParseGroup(f *testing.F) {
 			case r.Capacity() < 0:
 				t.Errorf("capacity %d", r.Capacity())
 			}
-			result := allocation.Allocate(allocation.Request{Service: "a/b", Families: []allocation.Family{r.Family()}},
-				allocation.Catalog{"": {Group: g, Reason: v1.ReasonAccepted}}, nil, nil)
+			result := allocation.Allocate(&allocation.Request{Families: []allocation.Family{r.Family()}},
+				&allocation.Facts{Catalog: allocation.Catalog{v1.DefaultServiceGroup: {Group: g, Reason: v1.ReasonAccepted}}, InUse: allocation.NewInUse()})
 			if got := len(result.Addresses); (got == 1) != (r.Capacity() > 0) {
 				t.Errorf("capacity %d, but %d addresses were allocated", r.Capacity(), got)
 			}

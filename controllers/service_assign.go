@@ -1,0 +1,183 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
+)
+
+// allocatorAnnotations is what the allocator writes on Services.
+var allocatorAnnotations = []string{v1.AnnotationAllocatedBy, v1.AnnotationAllocatedFrom, v1.AnnotationAllocatedKey, v1.AnnotationPoolType}
+
+// assign makes the Service have, and say, what was decided. Whoever has an
+// address of ours is branded; so a Service that is not gets its annotations
+// first. One that is gets its addresses first, so that the annotations never
+// claim for a new group what is of the old one.
+func (r *ServiceReconciler) assign(ctx context.Context, svc *corev1.Service, result allocation.Result) error {
+	before := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAllocated).DeepCopy()
+	sameAddresses := slices.Equal(result.Addresses, ingressOf(svc))
+	steps := []func() error{
+		func() error { return r.annotate(ctx, svc, result) },
+		func() error { return r.writeStatus(ctx, svc, result.Addresses, conditionOf(svc, result)) },
+	}
+	if isBranded(svc) {
+		slices.Reverse(steps)
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	r.report(svc, result, before, sameAddresses)
+	return nil
+}
+
+// conditionOf is what the Service is to say of its allocation.
+func conditionOf(svc *corev1.Service, result allocation.Result) *metav1.Condition {
+	condition := &metav1.Condition{
+		Type: v1.ConditionAllocated, Status: metav1.ConditionTrue, ObservedGeneration: svc.Generation,
+		Reason: result.Reason, Message: result.Message,
+	}
+	if result.Reason != v1.ReasonAllocated {
+		condition.Status = metav1.ConditionFalse
+	}
+	if result.Warning != "" {
+		condition.Message += warningSeparator + result.Warning
+	}
+	condition.Message = shorten(condition.Message, 32768)
+	return condition
+}
+
+const warningSeparator = "; "
+
+// report tells the Service's author what has changed: each thing once, as the
+// condition before shows what was told already.
+func (r *ServiceReconciler) report(svc *corev1.Service, result allocation.Result, before *metav1.Condition, sameAddresses bool) {
+	if before == nil {
+		before = &metav1.Condition{}
+	}
+	now := conditionOf(svc, result)
+	if len(result.Lost) > 0 {
+		r.Recorder.Eventf(svc, nil, corev1.EventTypeWarning, v1.EventDuplicateAddress, "Withdraw", "%s: it is not shared, and this one gives it up", strings.Join(result.Lost, ", "))
+	}
+	if result.Group != "" && !sameAddresses {
+		r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, v1.EventAddressAssigned, "Assign "+allocation.Join(result.Addresses),
+			"Assigned %s from pool %s", allocation.Join(result.Addresses), result.Group)
+	}
+	if result.Warning != "" && !strings.Contains(before.Message, result.Warning) {
+		r.Recorder.Eventf(svc, nil, corev1.EventTypeWarning, v1.EventConfigurationWarning, "Allocate", "%s", result.Warning)
+	}
+	if result.Reason == v1.ReasonAllocated {
+		return
+	}
+	if before.Reason != result.Reason {
+		r.Metrics.Rejected(result.Asked, result.Reason)
+	}
+	if before.Reason != result.Reason || before.Message != now.Message {
+		r.Recorder.Eventf(svc, nil, corev1.EventTypeWarning, v1.EventAllocationFailed, "Allocate "+result.Reason, "%s: %s", result.Reason, result.Message)
+	}
+}
+
+// release takes addresses, condition and annotations back from a Service that
+// is no longer ours: the annotations last, so that it stays branded until it has
+// no address.
+func (r *ServiceReconciler) release(ctx context.Context, svc *corev1.Service) error {
+	condition := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAllocated)
+	what := allocation.Join(ingressOf(svc))
+	if condition != nil && condition.Status == metav1.ConditionTrue {
+		// The API server clears the addresses itself when the type changes.
+		what, _, _ = strings.Cut(condition.Message, warningSeparator)
+	}
+	if err := r.writeStatus(ctx, svc, nil, nil); err != nil {
+		return err
+	}
+	if what != "" {
+		r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, v1.EventAddressReleased, "Release", "Released %s", what)
+	}
+	return r.writeAnnotations(ctx, svc, nil)
+}
+
+// annotate brands the Service, unless it is to stay as it is.
+func (r *ServiceReconciler) annotate(ctx context.Context, svc *corev1.Service, result allocation.Result) error {
+	if result.Group == "" {
+		return nil
+	}
+	wanted := map[string]string{
+		v1.AnnotationAllocatedBy:   v1.Brand,
+		v1.AnnotationAllocatedFrom: result.Group,
+		v1.AnnotationPoolType:      string(result.Type),
+	}
+	if result.Key != "" {
+		wanted[v1.AnnotationAllocatedKey] = result.Key
+	}
+	return r.writeAnnotations(ctx, svc, wanted)
+}
+
+// writeAnnotations makes wanted the annotations that the allocator has on the
+// Service, if the Service is still as read.
+func (r *ServiceReconciler) writeAnnotations(ctx context.Context, svc *corev1.Service, wanted map[string]string) error {
+	if !slices.ContainsFunc(allocatorAnnotations, func(name string) bool { return svc.Annotations[name] != wanted[name] }) {
+		return nil
+	}
+	ac := corev1ac.Service(svc.Name, svc.Namespace).WithUID(svc.UID).WithResourceVersion(svc.ResourceVersion).WithAnnotations(wanted)
+	if err := r.Client.Apply(ctx, ac, client.FieldOwner(ownerAllocator), client.ForceOwnership); err != nil {
+		return fmt.Errorf("annotate Service: %w", err)
+	}
+	svc.ResourceVersion, svc.Annotations = ptr.Deref(ac.ResourceVersion, svc.ResourceVersion), ac.Annotations
+	return nil
+}
+
+// writeStatus makes addrs and condition the Service's, if it is still as read.
+func (r *ServiceReconciler) writeStatus(ctx context.Context, svc *corev1.Service, addrs []netip.Addr, condition *metav1.Condition) error {
+	conditions := slices.Clone(svc.Status.Conditions)
+	changed := false
+	if condition == nil {
+		changed = meta.RemoveStatusCondition(&conditions, v1.ConditionAllocated)
+	} else {
+		changed = meta.SetStatusCondition(&conditions, *condition)
+	}
+	if !changed && slices.Equal(addrs, ingressOf(svc)) {
+		return nil
+	}
+	status := corev1ac.ServiceStatus()
+	if len(addrs) > 0 {
+		lb := corev1ac.LoadBalancerStatus()
+		for _, a := range addrs {
+			lb.WithIngress(corev1ac.LoadBalancerIngress().WithIP(a.String()).WithIPMode(corev1.LoadBalancerIPModeVIP))
+		}
+		status.WithLoadBalancer(lb)
+	}
+	if condition != nil {
+		status.WithConditions(conditionConfiguration(meta.FindStatusCondition(conditions, v1.ConditionAllocated)))
+	}
+	ac := corev1ac.Service(svc.Name, svc.Namespace).WithUID(svc.UID).WithResourceVersion(svc.ResourceVersion).WithStatus(status)
+	r.ledger.reserve(svc, addrs)
+	if err := r.Client.Status().Apply(ctx, ac, client.FieldOwner(ownerAllocator), client.ForceOwnership); err != nil {
+		return fmt.Errorf("write status of Service: %w", err)
+	}
+	svc.ResourceVersion = ptr.Deref(ac.ResourceVersion, svc.ResourceVersion)
+	svc.Status.Conditions = conditions
+	svc.Status.LoadBalancer.Ingress = nil
+	for _, a := range addrs {
+		svc.Status.LoadBalancer.Ingress = append(svc.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: a.String()})
+	}
+	return nil
+}
+
+func conditionConfiguration(c *metav1.Condition) *metav1ac.ConditionApplyConfiguration {
+	return metav1ac.Condition().WithType(c.Type).WithStatus(c.Status).WithObservedGeneration(c.ObservedGeneration).
+		WithReason(c.Reason).WithMessage(c.Message).WithLastTransitionTime(c.LastTransitionTime)
+}
