@@ -132,7 +132,7 @@ func (d *decision) family(family Family) (addrs []netip.Addr, no *refusal) {
 		}
 	}
 	for _, a := range d.current {
-		if FamilyOf(a) == family && !slices.Contains(addrs, a) && d.isExtra(a, addrs) {
+		if FamilyOf(a) == family && !slices.Contains(addrs, a) && d.isExtra(a) {
 			addrs = append(addrs, a)
 		}
 	}
@@ -175,18 +175,15 @@ func (d *decision) announceable(r Range) bool {
 	return d.group.Type != v1.PoolTypeLocal || d.Announce == nil || d.Announce(r) != v1.AnnounceVirtual
 }
 
-// isExtra reports whether an address that no slot asks for is kept: one from
-// when the group, or a node, still offered more ranges. Only the Service's own
-// annotations take it away.
-func (d *decision) isExtra(a netip.Addr, addrs []netip.Addr) bool {
-	if d.named[FamilyOf(a)].IsValid() || d.MultiPool == "false" {
+// isExtra reports whether an address that no slot asks for is kept: one that we
+// gave it when the group, or a node, still offered more ranges. Only the
+// Service's own annotations take it away.
+func (d *decision) isExtra(a netip.Addr) bool {
+	if d.named[FamilyOf(a)].IsValid() || d.MultiPool == "false" || !d.Branded {
 		return false
 	}
-	r, ok := d.group.RangeOf(a)
-	if !ok {
-		return d.isOrphan(a, d.AllocatedFrom)
-	}
-	return !slices.ContainsFunc(addrs, r.Addrs.Contains)
+	_, ok := d.group.RangeOf(a)
+	return ok || d.isOrphan(a, d.AllocatedFrom)
 }
 
 // isOrphan reports whether an address that is not of the group was when it was

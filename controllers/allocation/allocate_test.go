@@ -119,7 +119,7 @@ func TestAllocate(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			req := &allocation.Request{Group: row.group, Policy: row.policy}
-			req.Holder = allocation.Holder{Namespace: "a", Name: "b", Branded: true, Created: time.Unix(1, 0), Addresses: addresses(row.current)}
+			req.Holder = allocation.Holder{Namespace: "a", Name: "b", Created: time.Unix(1, 0), Addresses: addresses(row.current)}
 			for _, f := range row.families {
 				req.Families = append(req.Families, map[rune]allocation.Family{'4': allocation.IPv4, '6': allocation.IPv6}[f])
 			}

@@ -130,13 +130,13 @@ func (d *decision) resolve() *refusal {
 // present is the group of what the Service has or, if it has nothing, the one
 // for Services that ask for none.
 func (d *decision) present() string {
-	for _, a := range d.current {
+	if len(d.current) > 0 && d.AllocatedFrom != "" {
+		return d.AllocatedFrom
+	}
+	for _, a := range d.current { // to be adopted
 		if group, _, pooled := d.Catalog.GroupOf(a); pooled {
 			return group.Name
 		}
-	}
-	if len(d.current) > 0 && d.AllocatedFrom != "" {
-		return d.AllocatedFrom
 	}
 	return v1.DefaultServiceGroup
 }
