@@ -46,8 +46,9 @@ const (
 
 // api reaches the API server, without a cache.
 var (
-	api  client.Client
-	stop = func() error { return nil }
+	api          client.Client
+	serverConfig *rest.Config
+	stop         = func() error { return nil }
 )
 
 func TestMain(m *testing.M) {
@@ -94,7 +95,10 @@ var start = sync.OnceValue(func() error {
 			return err
 		}
 	}
-	mgr, err := newManager(ctx, ctrl.Options{Scheme: scheme.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}}, config)
+	serverConfig = config
+	counted := rest.CopyConfig(config)
+	counted.Wrap(countWrites)
+	mgr, err := newManager(ctx, ctrl.Options{Scheme: scheme.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}}, counted)
 	if err != nil {
 		cancel()
 		return err
