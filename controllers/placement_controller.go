@@ -38,9 +38,14 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 // batched enqueues requests after batchDelay; those that wait already are not
 // enqueued twice.
 func batched(requests func(context.Context, client.Object) []reconcile.Request) handler.EventHandler {
+	return batchedFor(batchDelay, requests)
+}
+
+// batchedFor is batched with another delay.
+func batchedFor(delay time.Duration, requests func(context.Context, client.Object) []reconcile.Request) handler.EventHandler {
 	enqueue := func(ctx context.Context, obj client.Object, q queue) {
 		for _, r := range requests(ctx, obj) {
-			q.AddAfter(r, batchDelay)
+			q.AddAfter(r, delay)
 		}
 	}
 	return handler.Funcs{

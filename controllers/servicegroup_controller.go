@@ -2,7 +2,9 @@ package controllers
 
 import (
 	"context"
+	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -28,6 +30,10 @@ type ServiceGroupReconciler struct {
 	Metrics   *Metrics
 }
 
+// countDelay is how late the counts of addresses may be: they take a look at all
+// Services.
+const countDelay = 500 * time.Millisecond
+
 // +kubebuilder:rbac:groups=purelb.io,resources=servicegroups/status,verbs=get;update;patch
 
 // SetupWithManager registers the reconciler.
@@ -36,7 +42,7 @@ func (r *ServiceGroupReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("servicegroup").
 		For(&v1.ServiceGroup{}).
 		Watches(&v1.ServiceGroup{}, batched(r.all)). // a verdict depends on the other groups
-		Watches(&corev1.Service{}, batched(r.all), builder.WithPredicates(placedDifferently)).
+		Watches(&corev1.Service{}, batchedFor(countDelay, r.all), builder.WithPredicates(placedDifferently)).
 		Watches(&v1.Announcement{}, batched(r.all), builder.WithPredicates(factsChanged)).
 		Complete(r)
 }
@@ -89,7 +95,15 @@ func (r *ServiceGroupReconciler) gather(ctx context.Context, sg *v1.ServiceGroup
 	if sg.Namespace != r.Namespace {
 		return allocation.OutOfScope(sg, r.Namespace), nil, nil, nil
 	}
-	in, err := gather(ctx, r.Client, r.Namespace)
+	var groups v1.ServiceGroupList
+	if err := r.Client.List(ctx, &groups, client.InNamespace(r.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, nil, nil, fmt.Errorf("list ServiceGroups: %w", err)
+	}
+	var services corev1.ServiceList
+	if err := r.Client.List(ctx, &services, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, nil, nil, fmt.Errorf("list Services: %w", err)
+	}
+	announcements, err := listAnnouncements(ctx, r.Client, r.Namespace)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -97,11 +111,11 @@ func (r *ServiceGroupReconciler) gather(ctx context.Context, sg *v1.ServiceGroup
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	verdict := in.catalog[sg.Name]
+	verdict := allocation.NewCatalog(groups.Items, r.Namespace)[sg.Name]
 	if verdict != nil {
 		verdict.Warnings = append(verdict.Warnings, allocation.ReservedWarnings(&verdict.Group, reserved)...)
 	}
-	return verdict, inUse(in.services, true), in.announceType, nil
+	return verdict, inUse(services.Items), (&cluster{announcements: announcements}).announceType, nil
 }
 
 // announceType is how addresses of a range of a local group are announced, or

@@ -55,23 +55,33 @@ func listServices(ctx context.Context, c client.Reader) ([]corev1.Service, error
 	if err := c.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list Services: %w", err)
 	}
-	services := slices.Clone(list.Items)
-	slices.SortFunc(services, func(a, b corev1.Service) int {
+	// Services are large: they are moved once, not while they are sorted.
+	order := make([]*corev1.Service, len(list.Items))
+	for i := range list.Items {
+		order[i] = &list.Items[i]
+	}
+	slices.SortFunc(order, func(a, b *corev1.Service) int {
 		if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
 			return c
 		}
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
+	services := make([]corev1.Service, len(order))
+	for i, svc := range order {
+		services[i] = *svc
+	}
 	return services, nil
 }
 
-// inUse is who has each address. Addresses of Services that are not ours count
+// inUse is who has each address, for counting. Addresses of Services that are not ours count
 // too: they must not be given away.
-func inUse(services []corev1.Service, isDefault bool) *allocation.InUse {
+func inUse(services []corev1.Service) *allocation.InUse {
 	used := allocation.NewInUse()
 	for i := range services {
 		if len(services[i].Status.LoadBalancer.Ingress) > 0 {
-			used.Put(allocation.HolderOf(&services[i], isOurs(&services[i], isDefault)))
+			used.Put(&allocation.Holder{
+				Namespace: services[i].Namespace, Name: services[i].Name, Addresses: ingressOf(&services[i]),
+			})
 		}
 	}
 	return used
