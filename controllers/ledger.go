@@ -36,11 +36,9 @@ type entry struct {
 	version string
 	// waits is the group that the Service waits for, or anyGroup, if it does.
 	waits string
-	// reserved is addresses that were about to be written to the Service when
-	// its version was base. No later version: they are written, or never will
-	// be.
+	// reserved is addresses that are about to be written to this version of the
+	// Service, or may have been.
 	reserved []netip.Addr
-	base     string
 	// unseen is that the cache has not shown the Service yet.
 	unseen bool
 }
@@ -85,17 +83,14 @@ func (l *ledger) see(svc *corev1.Service, unseen bool) {
 		return
 	}
 	l.wait(key, e.waits, false)
-	if known = known && e.uid == svc.UID; !known || isNewer(svc.ResourceVersion, e.base) {
-		e.reserved, e.base = nil, "" // it is shown by now, or never will be
-	}
-	e.uid, e.version, e.waits = svc.UID, svc.ResourceVersion, noGroup
-	e.unseen = unseen && (e.unseen || !known)
+	unseen = unseen && (!known || e.unseen || e.uid != svc.UID)
+	e = entry{uid: svc.UID, version: svc.ResourceVersion, unseen: unseen} // what was reserved is shown by now, or never will be
 	if isOurs(svc, l.isDefault) && isPending(svc) {
 		e.waits = waitsFor(svc)
 	}
 	l.wait(key, e.waits, true)
 	l.services[key] = e
-	l.put(svc, e.reserved)
+	l.put(svc, nil)
 }
 
 // put makes a Service have what it shows and what is reserved for it.
@@ -120,7 +115,6 @@ func (l *ledger) reserve(svc *corev1.Service, addrs []netip.Addr) {
 	if e.version != svc.ResourceVersion {
 		return
 	}
-	e.base = svc.ResourceVersion
 	for _, a := range addrs {
 		if !slices.Contains(e.reserved, a) {
 			e.reserved = append(slices.Clone(e.reserved), a)

@@ -33,9 +33,8 @@ const listPatience = 30 * time.Second
 // wrote. What the cache does not show at all is looked up again.
 func (r *ServiceReconciler) listFirst() source.Source {
 	return source.Func(func(ctx context.Context, q queue) error {
-		var list corev1.ServiceList
 		err := wait.PollUntilContextTimeout(ctx, time.Second, listPatience, true, func(ctx context.Context) (bool, error) {
-			err := r.reader.List(ctx, &list)
+			err := r.listPages(ctx, q)
 			if err != nil {
 				log.FromContext(ctx).Error(err, "Cannot list Services yet")
 			}
@@ -44,12 +43,25 @@ func (r *ServiceReconciler) listFirst() source.Source {
 		if err != nil {
 			return fmt.Errorf("list Services: %w", err)
 		}
+		return nil
+	})
+}
+
+func (r *ServiceReconciler) listPages(ctx context.Context, q queue) error {
+	const page = 500
+	for next := ""; ; {
+		var list corev1.ServiceList
+		if err := r.reader.List(ctx, &list, client.Limit(page), client.Continue(next)); err != nil {
+			return err
+		}
 		for i := range list.Items {
 			r.ledger.see(&list.Items[i], true)
 			q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
 		}
-		return nil
-	})
+		if next = list.Continue; next == "" {
+			return nil
+		}
+	}
 }
 
 // observe keeps the ledger up to date and enqueues those that a change of a
