@@ -123,6 +123,8 @@ func TestServiceWithoutGroup(t *testing.T) {
 	}).Should(Succeed())
 	g.Eventually(eventsOf(svc, v1.EventAllocationFailed)).Should(Equal([]string{"purelb-allocator: NoSuchGroup: there is no ServiceGroup later"}))
 
+	g.Expect(rejected(g, "later", v1.ReasonNoSuchGroup)).To(BeEquivalentTo(1))
+
 	serviceGroup(t, "later", "local: {pool: 10.23.0.1, subnet: 10.23.0.0/24}")
 	g.Eventually(ingress(svc)).Should(Equal([]string{"10.23.0.1"}))
 	g.Expect(fetch(g, svc).Annotations).To(HaveKeyWithValue(v1.AnnotationPoolType, "local"))
@@ -184,4 +186,22 @@ func TestManyServicesGetDifferentAddresses(t *testing.T) {
 		}
 		g.Expect(holder).To(HaveLen(many))
 	}).Should(Succeed())
+}
+
+// rejected is how often the metrics say that a pool has refused for a reason.
+func rejected(g Gomega, pool, reason string) float64 {
+	families, err := registry.Gather()
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			labels := map[string]string{}
+			for _, l := range m.GetLabel() {
+				labels[l.GetName()] = l.GetValue()
+			}
+			if family.GetName() == "purelb_address_pool_allocation_rejected_total" && labels["pool"] == pool && labels["reason"] == reason {
+				return m.GetCounter().GetValue()
+			}
+		}
+	}
+	return 0
 }

@@ -48,6 +48,7 @@ const (
 var (
 	api          client.Client
 	serverConfig *rest.Config
+	registry     = prometheus.NewRegistry()
 	stop         = func() error { return nil }
 )
 
@@ -119,7 +120,7 @@ func newManager(ctx context.Context, options ctrl.Options, config *rest.Config) 
 		return nil, err
 	}
 	live := controllers.NewLiveness(time.Now)
-	own := controllers.NewMetrics(prometheus.NewRegistry())
+	own := controllers.NewMetrics(registry)
 	c := mgr.GetClient()
 	return mgr, errors.Join(
 		live.Watch(ctx, mgr.GetCache()),

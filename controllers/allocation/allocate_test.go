@@ -190,3 +190,38 @@ func TestAllocateNeverTwice(t *testing.T) {
 		t.Errorf("left over: %+v", u)
 	}
 }
+
+// BenchmarkAllocate gives a Service one address, and takes it back, where the
+// pool is empty and where it is the last one that is free.
+func BenchmarkAllocate(b *testing.B) {
+	const spec = "remote: {balancePools: true, v4pools: [{pool: 10.0.0.0/16, subnet: 10.0.0.0/16}], v6pools: [{pool: 'fd00::/64', subnet: 'fd00::/64'}]}"
+	sg := aged(b, "g", 1, spec)
+	for _, row := range []struct {
+		name   string
+		family allocation.Family
+		used   int
+	}{
+		{"empty 16", allocation.IPv4, 0}, {"full 16 but one", allocation.IPv4, 1<<16 - 3},
+		{"empty 64", allocation.IPv6, 0}, {"64 with 65533 in use", allocation.IPv6, 1<<16 - 3},
+	} {
+		b.Run(row.name, func(b *testing.B) {
+			facts := &allocation.Facts{Catalog: allocation.NewCatalog([]v1.ServiceGroup{sg}, namespace), InUse: allocation.NewInUse()}
+			give := func(i int) *allocation.Request {
+				req := &allocation.Request{Group: "g", Families: []allocation.Family{row.family}}
+				req.Holder = allocation.Holder{Namespace: "a", Name: fmt.Sprint(i), Ours: true}
+				req.Addresses = allocation.Allocate(req, facts).Addresses
+				if len(req.Addresses) != 1 {
+					b.Fatal("no address")
+				}
+				facts.InUse.Put(&req.Holder)
+				return req
+			}
+			for i := range row.used {
+				give(i)
+			}
+			for b.Loop() {
+				facts.InUse.Delete(give(-1).String())
+			}
+		})
+	}
+}
