@@ -67,7 +67,11 @@ func (l *Liveness) Watch(ctx context.Context, c cache.Cache) error {
 
 func (l *Liveness) observe(obj any) {
 	lease, ok := obj.(*coordinationv1.Lease)
-	if !ok || lease.Labels[v1.LabelNode] == "" || !strings.HasPrefix(lease.Name, v1.LeasePrefix) || lease.Spec.RenewTime == nil {
+	if !ok || lease.Spec.RenewTime == nil {
+		return
+	}
+	node, ofAgent := strings.CutPrefix(lease.Name, v1.LeasePrefix)
+	if !ofAgent {
 		return
 	}
 	duration := defaultLeaseDuration
@@ -76,10 +80,10 @@ func (l *Liveness) observe(obj any) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p, known := l.nodes[lease.Labels[v1.LabelNode]]
+	p, known := l.nodes[node]
 	if !known {
 		p = &pulse{}
-		l.nodes[lease.Labels[v1.LabelNode]] = p
+		l.nodes[node] = p
 	}
 	p.duration = duration
 	if !p.renewed.Equal(lease.Spec.RenewTime.Time) {

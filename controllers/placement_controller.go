@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -197,7 +198,7 @@ func (r *PlacementReconciler) writeOne(ctx context.Context, n *corev1.Node, name
 		if spec.LBNodeAgent == "" { // the node has left its selector
 			spec.LBNodeAgent, spec.HeartbeatSeconds = existing.Spec.LBNodeAgent, existing.Spec.HeartbeatSeconds
 		}
-		if sameSpec(&existing.Spec, &spec) && existing.Labels[v1.LabelNode] == n.Name {
+		if sameSpec(&existing.Spec, &spec) && existing.Labels[v1.LabelNode] == labelsOf(n)[v1.LabelNode] {
 			return nil
 		}
 	}
@@ -205,11 +206,20 @@ func (r *PlacementReconciler) writeOne(ctx context.Context, n *corev1.Node, name
 		ObjectMeta: metav1.ObjectMeta{
 			Name:            name,
 			Namespace:       r.Namespace,
-			Labels:          map[string]string{v1.LabelNode: n.Name},
+			Labels:          labelsOf(n),
 			OwnerReferences: []metav1.OwnerReference{ownerOf(n)},
 		},
 		Spec: spec,
 	}, ownerPlacement)
+}
+
+// labelsOf is the labels of what is made for a node. A label holds no more than
+// 63 characters; a node with a longer name goes without.
+func labelsOf(n *corev1.Node) map[string]string {
+	if len(n.Name) > validation.LabelValueMaxLength {
+		return nil
+	}
+	return map[string]string{v1.LabelNode: n.Name}
 }
 
 // sameSpec compares without regard to the order of addresses, which is the API
@@ -229,7 +239,7 @@ func (r *PlacementReconciler) ensureLease(ctx context.Context, n *corev1.Node) e
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
 		Name:            v1.LeasePrefix + n.Name,
 		Namespace:       r.Namespace,
-		Labels:          map[string]string{v1.LabelNode: n.Name},
+		Labels:          labelsOf(n),
 		OwnerReferences: []metav1.OwnerReference{ownerOf(n)},
 	}}
 	err := r.Client.Get(ctx, client.ObjectKeyFromObject(lease), &coordinationv1.Lease{})
