@@ -4,6 +4,7 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -20,6 +21,12 @@ const servicePath = "/validate--v1-service"
 type services struct {
 	reader client.Reader
 	Options
+}
+
+// ServiceHandler advises on Services by what reader has. It never refuses one,
+// whatever goes wrong.
+func ServiceHandler(reader client.Reader, scheme *runtime.Scheme, o Options) admission.Handler {
+	return lenient{admission.WithValidator(scheme, &services{reader: reader, Options: o}).Handler}
 }
 
 // ValidateCreate is asked about a new Service.

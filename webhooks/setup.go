@@ -28,8 +28,7 @@ func SetupWithManager(mgr ctrl.Manager, o Options) error {
 	if err := ctrl.NewWebhookManagedBy(mgr, &v1.LBNodeAgent{}).WithValidator(agents).Complete(); err != nil {
 		return fmt.Errorf("set up the webhook for LBNodeAgents: %w", err)
 	}
-	services := admission.WithValidator(mgr.GetScheme(), &services{reader: mgr.GetClient(), Options: o})
-	services.Handler = lenient{services.Handler}
-	mgr.GetWebhookServer().Register(servicePath, services)
+	services := ServiceHandler(mgr.GetClient(), mgr.GetScheme(), o)
+	mgr.GetWebhookServer().Register(servicePath, &admission.Webhook{Handler: services})
 	return nil
 }
