@@ -105,11 +105,12 @@ func begin(t *testing.T) *WithT {
 
 var start = sync.OnceValue(func() (err error) {
 	log.SetLogger(logr.Discard())
-	stopServer := func() error { return nil }
-	if config, stopServer, err = apiserver.Start(); err != nil {
+	var stopServer func() error
+	config, stopServer, err = apiserver.Start()
+	stop = stopServer
+	if err != nil {
 		return err
 	}
-	stop = stopServer
 	if err := v1.AddToScheme(scheme.Scheme); err != nil {
 		return err
 	}

@@ -115,7 +115,8 @@ func (s *Surroundings) judge(sg *v1.ServiceGroup) *Verdict {
 	if sg.Namespace != s.Namespace {
 		return OutOfScope(sg, s.Namespace)
 	}
-	return NewCatalog(s.without(sg.Name), s.Namespace).judge(sg)
+	_, accepted := newCatalog(s.without(sg.Name), s.Namespace)
+	return accepted.judge(sg)
 }
 
 func (s *Surroundings) without(name string) []v1.ServiceGroup {
@@ -133,8 +134,12 @@ func (s *Surroundings) warn(v *Verdict) []string {
 // ReservedWarnings says which addresses of the group are never handed out
 // because nodes use them.
 func ReservedWarnings(group *Group, reserved map[netip.Addr]string) []string {
+	all := setOf(group.Ranges)
 	in := make([][]netip.Addr, len(group.Ranges))
 	for a := range reserved {
+		if !all.Contains(a) {
+			continue
+		}
 		for i := range group.Ranges {
 			if group.Ranges[i].Addrs.Contains(a) {
 				in[i] = append(in[i], a)
