@@ -52,7 +52,10 @@ func (w *services) advise(ctx context.Context, svc *corev1.Service) admission.Wa
 	if !controllers.IsOurs(svc, w.IsDefault) {
 		return nil
 	}
-	s, err := controllers.Surroundings(ctx, w.reader, w.Namespace, w.IsDefault)
+	s, err := controllers.Surroundings(ctx, w.reader, w.Namespace)
+	if err == nil && allocation.NeedsNeighbours(svc) {
+		s.Neighbours, err = controllers.Neighbours(ctx, w.reader, w.IsDefault)
+	}
 	if err != nil {
 		log.FromContext(ctx).Error(err, "Cannot advise on Service", "namespace", svc.Namespace, "name", svc.Name)
 		return nil

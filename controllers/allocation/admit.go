@@ -22,7 +22,9 @@ type Surroundings struct {
 	Namespace string
 	// Groups is all ServiceGroups of that namespace as they are stored.
 	Groups []v1.ServiceGroup
-	// Neighbours is all Services that have an address or a sharing key.
+	// Neighbours is all Services that have an address or a sharing key. It can
+	// be left out for a ServiceGroup that is made, and for a Service unless it
+	// NeedsNeighbours.
 	Neighbours []Neighbour
 	// Reserved is addresses that are never handed out, with what they are.
 	Reserved map[netip.Addr]string

@@ -56,6 +56,11 @@ func wishes(svc *corev1.Service) map[string]string {
 	return ours
 }
 
+// NeedsNeighbours reports whether advice on a Service depends on others.
+func NeedsNeighbours(svc *corev1.Service) bool {
+	return svc.Annotations[v1.AnnotationAddresses] != "" || svc.Annotations[v1.AnnotationAllowSharedIP] != "" || svc.Spec.LoadBalancerIP != ""
+}
+
 // Advise returns what the author of a Service of ours should know. A Service is
 // never refused: it waits, and says why.
 func (s *Surroundings) Advise(svc *corev1.Service) []string {
