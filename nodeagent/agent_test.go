@@ -484,3 +484,41 @@ func TestAway(t *testing.T) {
 		w.expect("changes", []string{"Add 192.0.2.1/24 eth0"}, w.kernel.Calls())
 	})
 }
+
+// A link that is down is not reported, so that another node gets its addresses;
+// until the manager says so they stay.
+func TestLinkDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1")))
+		if _, err := w.reconcile(); err != nil {
+			t.Fatal(err)
+		}
+		facts := w.get("node1").Status.Interfaces
+		w.expect("facts", 1, len(facts))
+		w.kernel.Calls()
+
+		w.kernel.SetUp("eth0", false)
+		w.fail(errors.New("away")) // by the only link
+		if _, err := w.reconcile(); err == nil {
+			t.Error("what could not be reported is not tried again")
+		}
+		w.fail(nil)
+		if _, err := w.reconcile(); err != nil {
+			t.Error(err)
+		}
+		w.expect("facts while down", 0, len(w.get("node1").Status.Interfaces))
+		w.expect("states while down", "192.0.2.1 Announced", w.states("node1"))
+		w.made()
+		if _, err := w.reconcile(); err != nil {
+			t.Error(err)
+		}
+		w.expect("requests while down", []string(nil), w.made())
+
+		w.kernel.SetUp("eth0", true)
+		if _, err := w.reconcile(); err != nil {
+			t.Error(err)
+		}
+		w.expect("facts when up again", facts, w.get("node1").Status.Interfaces)
+		w.expect("changes", []string(nil), w.kernel.Calls())
+	})
+}
