@@ -39,7 +39,7 @@ type pulse struct {
 	told     placement.Liveness // last told to Changes
 }
 
-// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,namespace=purelb-system,verbs=get;list;watch;create;update;patch
+// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,namespace=purelb-system,verbs=get;list;watch;create;update
 
 // NewLiveness makes a Liveness that reads the clock now.
 func NewLiveness(now func() time.Time) *Liveness {
@@ -113,11 +113,10 @@ func (l *Liveness) judge(p *pulse) placement.Liveness {
 	return placement.Fresh
 }
 
-// tell signals a change of the answer for a node, once. Being late is no
-// change: it moves nothing.
+// tell signals a change of the answer for a node, once.
 func (l *Liveness) tell(p *pulse) {
 	now := l.judge(p)
-	if now == p.told || now == placement.Late {
+	if now == p.told {
 		return
 	}
 	p.told = now

@@ -61,13 +61,30 @@ type PlacementReconciler struct {
 	Liveness  *Liveness
 	Now       func() time.Time
 	Metrics   *Metrics
+	Reasons   *Reasons
+
+	// written is the last write of each Announcement, for as long as the cache
+	// may not show it: to decide on what was there before could give an address
+	// to two nodes.
+	written map[string]writtenAnnouncement
 }
 
-// +kubebuilder:rbac:groups=purelb.io,resources=announcements,namespace=purelb-system,verbs=get;list;watch;create;update;patch;delete
+type writtenAnnouncement struct {
+	uid        types.UID
+	generation int64
+	at         time.Time
+}
+
+// cachePatience is how long the cache is waited for. What it does not show by
+// then was deleted by somebody else.
+const cachePatience = 5 * time.Second
+
+// +kubebuilder:rbac:groups=purelb.io,resources=announcements,namespace=purelb-system,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=purelb.io,resources=lbnodeagents,namespace=purelb-system,verbs=get;list;watch
 
 // SetupWithManager registers the reconciler.
 func (r *PlacementReconciler) SetupWithManager(mgr ctrl.Manager) error {
+	r.written = map[string]writtenAnnouncement{}
 	everything := batched(func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: "cluster"}}}
 	})
@@ -115,6 +132,9 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	if r.behind(in.announcements) {
+		return reconcile.Result{RequeueAfter: batchDelay}, nil
+	}
 	facts := in.facts(r.Liveness.Of, r.Now(), r.IsDefault)
 	result := placement.Place(facts)
 	r.report(ctx, &facts, &result)
@@ -134,17 +154,33 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 		errs = append(errs, r.write(ctx, n, entries, result.Heartbeat[n.Name], existing[n.Name]))
 	}
 	requeue := reconcile.Result{}
-	for _, why := range result.Unplaced {
-		if why.Reason == v1.ReasonWaitingForFacts {
-			requeue.RequeueAfter = factsPatience / 6
-		}
+	if len(result.Unplaced) > 0 { // for what only time changes
+		requeue.RequeueAfter = factsPatience / 6
 	}
 	return requeue, errors.Join(errs...)
+}
+
+// behind reports whether the cache is certain to show a newer version of an
+// Announcement soon.
+func (r *PlacementReconciler) behind(announcements []v1.Announcement) bool {
+	shown := map[string]*v1.Announcement{}
+	for i := range announcements {
+		shown[announcements[i].Name] = &announcements[i]
+	}
+	for name, w := range r.written {
+		a := shown[name]
+		caughtUp := a != nil && (a.UID != w.uid || a.Generation >= w.generation)
+		if caughtUp || r.Now().Sub(w.at) > cachePatience {
+			delete(r.written, name)
+		}
+	}
+	return len(r.written) > 0
 }
 
 // report logs what moves and counts.
 func (r *PlacementReconciler) report(ctx context.Context, facts *placement.Facts, result *placement.Result) {
 	logger := log.FromContext(ctx)
+	r.Reasons.set(result.Unplaced, facts.Addresses)
 	for addr, why := range result.Changes {
 		logger.V(1).Info("Address changes its node", "address", addr, "reason", why.Reason, "message", why.Message)
 	}
@@ -202,7 +238,7 @@ func (r *PlacementReconciler) writeOne(ctx context.Context, n *corev1.Node, name
 			return nil
 		}
 	}
-	return apply(ctx, r.Client, &v1.Announcement{
+	made, err := apply(ctx, r.Client, &v1.Announcement{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:            name,
 			Namespace:       r.Namespace,
@@ -211,6 +247,10 @@ func (r *PlacementReconciler) writeOne(ctx context.Context, n *corev1.Node, name
 		},
 		Spec: spec,
 	}, ownerPlacement)
+	if err == nil {
+		r.written[name] = writtenAnnouncement{uid: made.GetUID(), generation: made.GetGeneration(), at: r.Now()}
+	}
+	return err
 }
 
 // labelsOf is the labels of what is made for a node. A label holds no more than

@@ -211,7 +211,11 @@ func (r *ServiceReconciler) assign(ctx context.Context, svc *corev1.Service, res
 		r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, v1.EventAddressAssigned, "Assign "+allocation.Join(result.Addresses),
 			"Assigned %s", result.Message)
 	case result.Reason != v1.ReasonAllocated && (before == nil || before.Reason != result.Reason || before.Message != result.Message):
-		r.Metrics.Rejected(groupOf(svc), result.Reason)
+		pool := groupOf(svc)
+		if result.Reason == v1.ReasonNoSuchGroup {
+			pool = "" // whatever somebody wrote
+		}
+		r.Metrics.Rejected(pool, result.Reason)
 		r.Recorder.Eventf(svc, nil, corev1.EventTypeWarning, v1.EventAllocationFailed, "Allocate "+result.Reason,
 			"%s: %s", result.Reason, result.Message)
 	}
@@ -272,12 +276,13 @@ func (r *ServiceReconciler) writeStatus(ctx context.Context, svc *corev1.Service
 		status.WithConditions(conditionConfiguration(condition))
 	}
 	ac := corev1ac.Service(svc.Name, svc.Namespace).WithUID(svc.UID).WithResourceVersion(svc.ResourceVersion).WithStatus(status)
-	r.written.note(svc, addrs, read, svc.ResourceVersion)
+	undo := r.written.note(svc, addrs, read, svc.ResourceVersion)
 	if err := r.Client.Status().Apply(ctx, ac, client.FieldOwner(ownerAllocator), client.ForceOwnership); err != nil {
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) {
-			delete(r.written, svc.UID) // certainly not written
+			undo() // certainly not written
+		} else {
+			r.written.doubt(svc)
 		}
-		r.written.doubt(svc)
 		return fmt.Errorf("write status of Service: %w", err)
 	}
 	svc.ResourceVersion = ptr.Deref(ac.ResourceVersion, svc.ResourceVersion)

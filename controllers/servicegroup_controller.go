@@ -28,7 +28,7 @@ type ServiceGroupReconciler struct {
 	Metrics   *Metrics
 }
 
-// +kubebuilder:rbac:groups=purelb.io,resources=servicegroups/status,verbs=get;update;patch
+// +kubebuilder:rbac:groups=purelb.io,resources=servicegroups/status,verbs=patch
 
 // SetupWithManager registers the reconciler.
 func (r *ServiceGroupReconciler) SetupWithManager(mgr ctrl.Manager) error {

@@ -103,9 +103,20 @@ type write struct {
 }
 
 // note remembers that a Service which the cache shows at the stale resource
-// versions has been given addrs.
-func (w written) note(svc *corev1.Service, addrs []netip.Addr, stale ...string) {
+// versions is being given addrs, beside what an earlier write may have given it.
+// The result takes that back.
+func (w written) note(svc *corev1.Service, addrs []netip.Addr, stale ...string) (undo func()) {
+	before, wrote := w[svc.UID]
+	if wrote && before.doubtful && w.isStale(svc) {
+		addrs = append(slices.Clone(addrs), before.addrs...)
+	}
 	w[svc.UID] = write{addrs: addrs, stale: stale}
+	return func() {
+		delete(w, svc.UID)
+		if wrote {
+			w[svc.UID] = before
+		}
+	}
 }
 
 // doubt remembers that the last write may not have gone through.

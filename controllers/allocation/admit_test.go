@@ -186,7 +186,7 @@ func TestOrphansStay(t *testing.T) {
 		{"10.0.0.200", "a", "a", "10.0.0.200"}, // a had it
 		{"10.0.0.200", "b", "a", "10.0.0.1"},   // the Service asks for another group now
 		{"10.0.0.200", "", "a", "10.0.0.1"},
-		{"10.0.0.6", "a", "a", "10.0.0.1"}, // b has it now
+		{"10.0.0.6", "a", "a", "10.0.0.6"}, // b has the range now, the Service the address
 		{"10.0.0.2", "a", "a", "10.0.0.2"},
 	} {
 		result := allocation.Allocate(allocation.Request{

@@ -49,7 +49,7 @@ type Result struct {
 // that are never handed out, with why; it may be nil. An address that the
 // Service has is kept for as long as its group is the one asked for and its
 // family is wanted, and until there is another in its place. One that its group
-// has lost, and no other has, is still the group's.
+// has lost is still the group's.
 func Allocate(req Request, catalog Catalog, used InUse, reserved map[netip.Addr]string) Result {
 	keep := Result{Addresses: mine(req, used)}
 	verdict, exists := catalog[req.Group]
@@ -63,14 +63,12 @@ func Allocate(req Request, catalog Catalog, used InUse, reserved map[netip.Addr]
 	}
 
 	group := &verdict.Group
-	orphan := func(a netip.Addr) bool {
-		_, _, pooled := catalog.GroupOf(a)
-		return !pooled && req.AllocatedFrom == group.Name
-	}
+	// What the group gave stays, whoever's pool it is in now.
+	ours := req.AllocatedFrom == group.Name
 	var addrs []netip.Addr
 	var missing []string
 	for _, family := range req.Families {
-		if a, ok := kept(keep.Addresses, family, group, orphan); ok {
+		if a, ok := kept(keep.Addresses, family, group, ours); ok {
 			addrs = append(addrs, a)
 		} else if a, ok := firstFree(group, family, used, reserved); ok {
 			addrs = append(addrs, a)
@@ -101,12 +99,12 @@ func mine(req Request, used InUse) []netip.Addr {
 }
 
 // kept is the address of a family that the Service has from the group.
-func kept(current []netip.Addr, family Family, group *Group, orphan func(netip.Addr) bool) (netip.Addr, bool) {
+func kept(current []netip.Addr, family Family, group *Group, ours bool) (netip.Addr, bool) {
 	for _, a := range current {
 		if FamilyOf(a) != family {
 			continue
 		}
-		if _, ok := group.RangeOf(a); ok || orphan(a) {
+		if _, ok := group.RangeOf(a); ok || ours {
 			return a, true
 		}
 	}
