@@ -95,6 +95,23 @@ func TestAPIServer(t *testing.T) {
 	version := w.get("node1").ResourceVersion
 	g.Consistently(func() string { return w.get("node1").ResourceVersion }).WithTimeout(2 * time.Second).Should(Equal(version))
 
+	// A status that is wrong, as one that was compared with a cache that was
+	// behind, is put right, whoever wrote it.
+	wrong := w.get("node1")
+	wrong.Status.Addresses[0].State, wrong.Status.Announced = purelbv1.StatePending, 2
+	g.Expect(admin.Status().Update(ctx, wrong)).To(Succeed())
+	within("the status is right again", func() bool {
+		return w.states("node1") == "192.0.2.1 Announced, 198.51.100.1 Announced, 2001:db8::1 Announced" && w.get("node1").Status.Announced == 3
+	})
+
+	// An interface that is down is not in the facts.
+	kernel.SetUp("eth0", false)
+	within("the facts are empty", func() bool { return len(w.get("node1").Status.Interfaces) == 0 })
+	kernel.SetUp("eth0", true)
+	within("the facts are back", func() bool { return len(w.get("node1").Status.Interfaces) == 1 })
+	version = w.get("node1").ResourceVersion
+	g.Consistently(func() string { return w.get("node1").ResourceVersion }).WithTimeout(2 * time.Second).Should(Equal(version))
+
 	// Another has one of them: it is reported, and the condition with it.
 	link.set("192.0.2.3", stranger)
 	update := func(change func(*purelbv1.AnnouncementSpec)) {
