@@ -346,6 +346,7 @@ func TestWithdraw(t *testing.T) {
 	})
 }
 
+// What nothing is known about is kept, which is to renew it, and no more.
 func TestMissing(t *testing.T) {
 	for name, objects := range map[string][]client.Object{
 		"no Announcement":                     {settings()},
@@ -353,14 +354,37 @@ func TestMissing(t *testing.T) {
 		"an Announcement, but no LBNodeAgent": {announcementOf("node1")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, objects...)
-			w.kernel.Put(plan.Address{Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.1/24"), Ours: true, Valid: time.Second})
-			again, err := w.reconcile()
-			if err != nil || again != 0 {
-				t.Errorf("again in %v, %v", again, err)
-			}
-			w.expect("changes", []string(nil), w.kernel.Calls())
-			w.expect("requests", []string(nil), w.made())
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, objects...)
+				put := func(iface, prefix string, lifetime time.Duration, ours bool) {
+					w.kernel.Put(plan.Address{Interface: iface, Prefix: netip.MustParsePrefix(prefix), Ours: ours, Valid: lifetime, Preferred: lifetime})
+				}
+				put("eth0", "192.0.2.1/24", 250*time.Second, true)
+				put("eth0", "192.0.2.2/24", 200*time.Second, false)
+				put("eth0", "192.0.2.3/24", plan.Forever, true)
+
+				again, err := w.reconcile()
+				if err != nil || again != 50*time.Second {
+					t.Errorf("again in %v, %v", again, err)
+				}
+				w.expect("changes", []string(nil), w.kernel.Calls())
+				for range 10 {
+					time.Sleep(again)
+					if again, err = w.reconcile(); err != nil || again != 100*time.Second {
+						t.Errorf("again in %v, %v", again, err)
+					}
+					w.expect("renewals", []string{"Renew 192.0.2.1/24 eth0"}, w.kernel.Calls())
+				}
+				w.expect("requests", []string(nil), w.made())
+				w.expect("probes", [][]string(nil), w.neighbours.probes)
+				w.expect("announcements", []string(nil), w.neighbours.heard())
+
+				w.kernel.Refuse(netip.MustParseAddr("192.0.2.1"), errors.New("refused"))
+				time.Sleep(again)
+				if _, err = w.reconcile(); err == nil {
+					t.Error("a renewal that failed is not tried again")
+				}
+			})
 		})
 	}
 }

@@ -26,6 +26,11 @@ type applying struct {
 	again time.Duration
 }
 
+// applying starts one, from the results that the Plan foresees.
+func (a *Agent) applying(settings plan.Settings, results map[netip.Addr]plan.Result) *applying {
+	return &applying{Agent: a, settings: settings, results: results, stranded: map[netip.Addr]plan.Result{}, failed: map[netip.Addr]bool{}}
+}
+
 // apply does all operations, those that need a probe last and as one batch. An
 // address that fails does not stop the others.
 func (r *applying) apply(ctx context.Context, operations []plan.Operation) error {
@@ -35,7 +40,7 @@ func (r *applying) apply(ctx context.Context, operations []plan.Operation) error
 		switch {
 		case op.Kind == plan.Remove:
 			errs = errors.Join(errs, r.remove(ctx, op))
-		case r.failed[op.Desired.Addr]:
+		case r.failed[op.Address.Prefix.Addr()]:
 		case op.Kind == plan.Renew:
 			errs = errors.Join(errs, r.renew(op))
 		case op.Probe:
@@ -67,7 +72,9 @@ func (r *applying) remove(ctx context.Context, op plan.Operation) error {
 
 func (r *applying) renew(op plan.Operation) error {
 	if err := r.Kernel.Renew(op.Address); err != nil {
-		r.results[op.Desired.Addr] = plan.Kept(op.Desired, plan.ReasonRenewFailed, err)
+		if op.Desired != nil {
+			r.results[op.Desired.Addr] = plan.Kept(op.Desired, plan.ReasonRenewFailed, err)
+		}
 		return err
 	}
 	r.Metrics.renewals.Inc()

@@ -151,7 +151,7 @@ type Plan struct {
 	// Results has an entry for each desired address, as if the operations that
 	// need no probe had succeeded and the others were still to come.
 	Results map[netip.Addr]Result
-	// RenewIn is when an address has to be renewed next; 0 is never.
+	// RenewIn is in how long an address has to be renewed next; 0 is never.
 	RenewIn time.Duration
 }
 
