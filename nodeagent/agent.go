@@ -187,8 +187,10 @@ func (a *Agent) sync(ctx context.Context, g gathered, trusted bool) (time.Durati
 		return 0, err
 	}
 	todo := plan.Diff(settings, desired, observed, trusted)
+	withheld, wait := todo.Withhold(settings, g.announcements, time.Now())
 
 	run := a.applying(settings, todo.Results)
+	run.stranded, run.again = withheld, wait
 	errs := errors.Join(err, run.apply(ctx, todo.Operations))
 	for addr, result := range invalid {
 		run.results[addr] = result

@@ -141,9 +141,25 @@ func TestAPIServer(t *testing.T) {
 	}
 	within("the stripped address is back", func() bool { return holds("192.0.2.1/24") })
 
-	// Stopping withdraws nothing, nor does an Announcement that is gone.
-	g.Expect(admin.Delete(ctx, w.get("node1"))).To(Succeed())
-	g.Consistently(func() bool { return holds("192.0.2.1/24") }).WithTimeout(time.Second).Should(BeTrue())
+	// An Announcement that is gone withdraws nothing. One in its place that does
+	// not ask for what is there withdraws it, but says so first.
+	gone := func() {
+		t.Helper()
+		g.Expect(admin.Delete(ctx, w.get("node1"))).To(Succeed())
+		g.Consistently(func() bool { return holds("192.0.2.1/24") && holds("192.0.2.3/24") }).WithTimeout(time.Second).Should(BeTrue())
+	}
+	gone()
+	create(announcementOf("node1", local("192.0.2.3")))
+	within("what is to be withdrawn is reported", func() bool {
+		return w.states("node1") == "192.0.2.1 Announced Withdrawing, 192.0.2.3 Announced"
+	})
+	g.Expect(holds("192.0.2.1/24")).To(BeTrue())
+	within("it is withdrawn", func() bool { return !holds("192.0.2.1/24") && w.states("node1") == "192.0.2.3 Announced" })
+	update(func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses, local("192.0.2.1")) })
+	within("it is back", func() bool { return holds("192.0.2.1/24") })
+
+	// Stopping withdraws nothing.
+	gone()
 	stop()
 	g.Expect(<-stopped).To(Succeed())
 	g.Expect(holds("192.0.2.1/24")).To(BeTrue())

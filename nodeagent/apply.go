@@ -17,7 +17,8 @@ type applying struct {
 	*Agent
 	settings plan.Settings
 	results  map[netip.Addr]plan.Result
-	// stranded are addresses that are not desired and could not be removed.
+	// stranded are addresses that are not desired and could not be removed, or
+	// are not to be yet.
 	stranded map[netip.Addr]plan.Result
 	// failed are addresses with which something went wrong: no more is done
 	// with them.
@@ -117,7 +118,7 @@ func (r *applying) claim(ctx context.Context, claims []plan.Operation) error {
 			errs = errors.Join(errs, answer.Err)
 		default:
 			r.results[op.Desired.Addr] = plan.Answered(op.Desired, answer.MAC.String())
-			r.again = reprobe
+			r.again = earliest(r.again, reprobe)
 		}
 	}
 	return errs

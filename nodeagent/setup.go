@@ -145,7 +145,7 @@ func (a *Agent) watchNode(ctx context.Context, queue workqueue.TypedRateLimiting
 // Reconcile makes the node announce what it is to.
 func (a *Agent) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	again, err := a.syncCached(ctx)
-	if err != nil && again == reprobe {
+	if err != nil && again > 0 && again <= reprobe {
 		// An error would put off the addresses that wait for others to stop.
 		log.FromContext(ctx).Error(err, "Not everything could be applied")
 		return reconcile.Result{RequeueAfter: again}, nil

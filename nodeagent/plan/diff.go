@@ -25,6 +25,9 @@ const (
 	ReasonAddFailed        = "AddFailed"
 	ReasonRenewFailed      = "RenewFailed"
 	ReasonWithdrawFailed   = "WithdrawFailed"
+	// ReasonWithdrawing marks an address that is not desired and was not known
+	// of: see Withhold.
+	ReasonWithdrawing = "Withdrawing"
 	// ReasonLost marks an address that was announced under this epoch and is
 	// not any more, so that Takeover does not count a second time.
 	ReasonLost = "Lost"

@@ -19,6 +19,9 @@
 // withdraws everything, the first nothing. For the first the caller calls Keep,
 // not Diff, which only renews.
 //
+// Withhold is for what Diff withdraws although no status has ever said that the
+// node has it: it is reported first, and withdrawn a little later.
+//
 // Diff also returns a Result for every desired address. The caller replaces
 // those of addresses that it probed for, added, or failed to; Status turns them
 // into the status of an Announcement.
