@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -248,23 +249,26 @@ func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image str
 			return fmt.Errorf("watch %T: %w", kind, err)
 		}
 	}
-	own := controllers.NewMetrics(metrics.Registry)
+	own, reasons := controllers.NewMetrics(metrics.Registry), controllers.NewReasons()
 	c := mgr.GetClient()
+	recorder := func(name string) events.EventRecorder {
+		return controllers.BoundedRecorder{EventRecorder: mgr.GetEventRecorder(name)}
+	}
 	return errors.Join(
 		(&controllers.ServiceReconciler{
-			Client: c, Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: o.namespace, IsDefault: o.isDefault, Metrics: own,
+			Client: c, Recorder: recorder("purelb-allocator"), Namespace: o.namespace, IsDefault: o.isDefault, Metrics: own,
 		}).SetupWithManager(mgr),
 		(&controllers.ServiceGroupReconciler{
-			Client: c, Recorder: mgr.GetEventRecorder("purelb-servicegroup"), Namespace: o.namespace, Metrics: own,
+			Client: c, Recorder: recorder("purelb-servicegroup"), Namespace: o.namespace, Metrics: own,
 		}).SetupWithManager(mgr),
 		(&controllers.LBNodeAgentReconciler{
 			Client: c, Namespace: o.namespace, Defaults: agents.Defaults{Image: image, ServiceAccount: o.agentServiceAccount},
 		}).SetupWithManager(mgr),
 		(&controllers.PlacementReconciler{
-			Client: c, Namespace: o.namespace, IsDefault: o.isDefault, Liveness: live, Now: time.Now, Metrics: own,
+			Client: c, Namespace: o.namespace, IsDefault: o.isDefault, Liveness: live, Now: time.Now, Metrics: own, Reasons: reasons,
 		}).SetupWithManager(mgr),
 		(&controllers.AnnouncedReconciler{
-			Client: c, Recorder: mgr.GetEventRecorder("purelb-lbnodeagent"), Namespace: o.namespace, IsDefault: o.isDefault,
+			Client: c, Recorder: recorder("purelb-lbnodeagent"), Namespace: o.namespace, IsDefault: o.isDefault, Reasons: reasons,
 		}).SetupWithManager(mgr),
 	)
 }

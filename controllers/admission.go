@@ -17,17 +17,13 @@ import (
 func IsOurs(svc *corev1.Service, isDefault bool) bool { return isOurs(svc, isDefault) }
 
 // Surroundings reads, from the cache, what ServiceGroups and Services are
-// judged against before they are written. namespace is where ServiceGroups
-// count. What it returns may share memory with the cache: it must not be
-// changed.
-func Surroundings(ctx context.Context, c client.Reader, namespace string, isDefault bool) (*allocation.Surroundings, error) {
+// judged against before they are written, but for Neighbours. namespace is
+// where ServiceGroups count. What it returns may share memory with the cache:
+// it must not be changed.
+func Surroundings(ctx context.Context, c client.Reader, namespace string) (*allocation.Surroundings, error) {
 	var groups v1.ServiceGroupList
 	if err := c.List(ctx, &groups, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list ServiceGroups: %w", err)
-	}
-	var services corev1.ServiceList
-	if err := c.List(ctx, &services, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list Services: %w", err)
 	}
 	reserved, err := reservedAddresses(ctx, c, namespace)
 	if err != nil {
@@ -38,15 +34,23 @@ func Surroundings(ctx context.Context, c client.Reader, namespace string, isDefa
 		return nil, err
 	}
 	return &allocation.Surroundings{
-		Namespace:  namespace,
-		Groups:     groups.Items,
-		Neighbours: neighbours(services.Items, isDefault),
-		Reserved:   reserved,
-		Announce:   (&cluster{announcements: announcements}).announceType,
+		Namespace: namespace,
+		Groups:    groups.Items,
+		Reserved:  reserved,
+		Announce:  (&cluster{announcements: announcements}).announceType,
 	}, nil
 }
 
-// neighbours is the Services that have an address, or wait to share one.
+// Neighbours reads, from the cache, the Services that have an address, or wait
+// to share one.
+func Neighbours(ctx context.Context, c client.Reader, isDefault bool) ([]allocation.Neighbour, error) {
+	var services corev1.ServiceList
+	if err := c.List(ctx, &services, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list Services: %w", err)
+	}
+	return neighbours(services.Items, isDefault), nil
+}
+
 func neighbours(services []corev1.Service, isDefault bool) []allocation.Neighbour {
 	all := make([]allocation.Neighbour, 0, len(services))
 	for i := range services {

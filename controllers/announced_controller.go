@@ -3,10 +3,12 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
@@ -16,7 +18,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/announced"
@@ -33,16 +37,29 @@ type AnnouncedReconciler struct {
 	Recorder  events.EventRecorder
 	Namespace string
 	IsDefault bool
+	Reasons   *Reasons
 }
 
 // SetupWithManager registers the reconciler.
 func (r *AnnouncedReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("announced").
-		Watches(&corev1.Service{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(placedDifferently)).
+		Watches(&corev1.Service{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.Or(placedDifferently, saysDifferently))).
 		Watches(&v1.Announcement{}, r.servicesOf()).
+		WatchesRawSource(source.Channel(r.Reasons.changes, &handler.EnqueueRequestForObject{})).
 		Complete(r)
 }
+
+// saysDifferently lets through changes of what this reconciler itself writes,
+// by whomever: what it compared with may have been out of date.
+var saysDifferently = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok1 := e.ObjectOld.(*corev1.Service)
+	after, ok2 := e.ObjectNew.(*corev1.Service)
+	return ok1 && ok2 && (!equality.Semantic.DeepEqual(
+		meta.FindStatusCondition(before.Status.Conditions, v1.ConditionAnnounced),
+		meta.FindStatusCondition(after.Status.Conditions, v1.ConditionAnnounced),
+	) || slices.ContainsFunc(announced.All, func(name string) bool { return before.Annotations[name] != after.Annotations[name] }))
+}}
 
 // servicesOf maps an Announcement to the Services that it is or was about, and
 // records what has newly come true.
@@ -108,7 +125,7 @@ func (r *AnnouncedReconciler) event(ctx context.Context, key string, about *v1.A
 	}
 	if reason == v1.EventAnnouncingNonLocal {
 		announcements, err := listAnnouncements(ctx, r.Client, r.Namespace)
-		if err != nil || len(announcements) > eventsEach {
+		if err != nil || announced.Nodes(announced.PlacesOf(key, announcements)) > eventsEach {
 			return // Reconcile writes one for all
 		}
 	}
@@ -133,7 +150,10 @@ func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 			return reconcile.Result{}, err
 		}
 		places = announced.PlacesOf(keyOf(svc), announcements)
-		report = announced.Summarise(addrs, places)
+		report = announced.Summarise(addrs, places, func(a netip.Addr) string {
+			why, _ := r.Reasons.Of(a)
+			return why.Message
+		})
 	}
 	if err := r.annotate(ctx, svc, report.Annotations); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
@@ -172,12 +192,9 @@ func (r *AnnouncedReconciler) condition(ctx context.Context, svc *corev1.Service
 	if err := r.Client.Status().Apply(ctx, ac, client.FieldOwner(ownerAnnounced), client.ForceOwnership); err != nil {
 		return fmt.Errorf("write condition of Service: %w", err)
 	}
-	nodes := map[string]bool{}
-	for _, p := range places {
-		nodes[p.Node] = true
-	}
-	if wanted.Status == metav1.ConditionTrue && (before == nil || before.Status != metav1.ConditionTrue) && len(nodes) > eventsEach {
-		r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, v1.EventAnnouncingNonLocal, "Announce", "Announcing from %d nodes", len(nodes))
+	if nodes := announced.Nodes(places); wanted.Status == metav1.ConditionTrue && nodes > eventsEach &&
+		(before == nil || before.Status != metav1.ConditionTrue) {
+		r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, v1.EventAnnouncingNonLocal, "Announce", "Announcing from %d nodes", nodes)
 	}
 	return nil
 }

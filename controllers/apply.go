@@ -20,16 +20,17 @@ const (
 )
 
 // apply writes obj, whose spec this owner has the whole of, without its status.
-func apply(ctx context.Context, c client.Client, obj client.Object, owner string) error {
+// It returns what is stored then.
+func apply(ctx context.Context, c client.Client, obj client.Object, owner string) (*unstructured.Unstructured, error) {
 	u, err := applyConfiguration(c, obj)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	unstructured.RemoveNestedField(u.Object, "status")
 	if err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(owner), client.ForceOwnership); err != nil {
-		return fmt.Errorf("apply %s %s: %w", u.GetKind(), u.GetName(), err)
+		return nil, fmt.Errorf("apply %s %s: %w", u.GetKind(), u.GetName(), err)
 	}
-	return nil
+	return u, nil
 }
 
 // applyStatus writes the status of obj, which this owner has the whole of.

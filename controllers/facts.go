@@ -81,6 +81,11 @@ func (in *cluster) facts(alive func(node string) placement.Liveness, now time.Ti
 		facts.Nodes = append(facts.Nodes, in.node(n, byNode[n.Name], alive(n.Name), now))
 	}
 	facts.Addresses = in.addresses(isDefault)
+	for _, a := range facts.Addresses {
+		if a.PoolType == v1.PoolTypeLocal { // its group may be gone
+			facts.LocalSubnets = append(facts.LocalSubnets, netip.PrefixFrom(a.Addr, a.Addr.BitLen()))
+		}
+	}
 	for _, verdict := range in.catalog {
 		if verdict.Ready() && verdict.Group.Type == v1.PoolTypeLocal {
 			for _, r := range verdict.Group.Ranges {
@@ -228,7 +233,9 @@ func reservedAddresses(ctx context.Context, c client.Reader, namespace string) (
 	for i := range announcements {
 		for _, iface := range announcements[i].Status.Interfaces {
 			for _, s := range iface.Subnets {
-				if p, err := netip.ParsePrefix(s); err == nil && p != p.Masked() {
+				// An on-link route has no host bits; the shortest subnets have none
+				// to tell it by.
+				if p, err := netip.ParsePrefix(s); err == nil && (p != p.Masked() || p.Bits() >= p.Addr().BitLen()-1) {
 					add(p.Addr().String(), "an address of node "+announcements[i].Spec.NodeName)
 				}
 			}

@@ -30,9 +30,9 @@ type LBNodeAgentReconciler struct {
 }
 
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch;patch
-// +kubebuilder:rbac:groups=purelb.io,resources=lbnodeagents/status,namespace=purelb-system,verbs=get;update;patch
+// +kubebuilder:rbac:groups=purelb.io,resources=lbnodeagents/status,namespace=purelb-system,verbs=patch
 // +kubebuilder:rbac:groups=purelb.io,resources=lbnodeagents/finalizers,namespace=purelb-system,verbs=update
-// +kubebuilder:rbac:groups=apps,resources=daemonsets,namespace=purelb-system,verbs=get;list;watch;create;update;patch;delete
+// +kubebuilder:rbac:groups=apps,resources=daemonsets,namespace=purelb-system,verbs=get;list;watch;create;patch
 
 // SetupWithManager registers the reconciler.
 func (r *LBNodeAgentReconciler) SetupWithManager(mgr ctrl.Manager) error {
@@ -51,6 +51,9 @@ func (r *LBNodeAgentReconciler) all(ctx context.Context, _ client.Object) []reco
 		log.FromContext(ctx).Error(err, "Cannot enqueue LBNodeAgents")
 		return nil
 	}
+	if len(list) == 0 { // labels of earlier ones may be left
+		return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: r.Namespace}}}
+	}
 	var requests []reconcile.Request
 	for i := range list {
 		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list[i])})
@@ -68,7 +71,8 @@ func (r *LBNodeAgentReconciler) list(ctx context.Context) ([]v1.LBNodeAgent, err
 
 // Reconcile labels the nodes and keeps the DaemonSet of one LBNodeAgent.
 func (r *LBNodeAgentReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	if err := r.labelNodes(ctx); err != nil {
+	selected, err := r.labelNodes(ctx)
+	if err != nil {
 		return reconcile.Result{}, err
 	}
 	agent := &v1.LBNodeAgent{}
@@ -78,26 +82,29 @@ func (r *LBNodeAgentReconciler) Reconcile(ctx context.Context, req reconcile.Req
 	if !agent.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil // its DaemonSet goes with it
 	}
-	if err := apply(ctx, r.Client, agents.DaemonSet(agent, r.Defaults), ownerLBNodeAgent); err != nil {
+	if _, err := apply(ctx, r.Client, agents.DaemonSet(agent, r.Defaults), ownerLBNodeAgent); err != nil {
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{}, r.writeStatus(ctx, agent)
+	return reconcile.Result{}, r.writeStatus(ctx, agent, selected[agent.Name])
 }
 
-// labelNodes gives each node the label of the LBNodeAgent that applies to it.
-func (r *LBNodeAgentReconciler) labelNodes(ctx context.Context) error {
+// labelNodes gives each node the label of the LBNodeAgent that applies to it,
+// and counts them by LBNodeAgent.
+func (r *LBNodeAgentReconciler) labelNodes(ctx context.Context) (map[string]int32, error) {
 	list, err := r.list(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var nodes corev1.NodeList
 	if err := r.Client.List(ctx, &nodes); err != nil {
-		return fmt.Errorf("list Nodes: %w", err)
+		return nil, fmt.Errorf("list Nodes: %w", err)
 	}
+	selected := map[string]int32{}
 	var errs []error
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
 		name := agents.Assign(list, n.Labels)
+		selected[name]++
 		if n.Labels[v1.LabelAgent] == name {
 			continue
 		}
@@ -111,16 +118,16 @@ func (r *LBNodeAgentReconciler) labelNodes(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("label Node %s: %w", n.Name, err))
 		}
 	}
-	return errors.Join(errs...)
+	return selected, errors.Join(errs...)
 }
 
-func (r *LBNodeAgentReconciler) writeStatus(ctx context.Context, agent *v1.LBNodeAgent) error {
+func (r *LBNodeAgentReconciler) writeStatus(ctx context.Context, agent *v1.LBNodeAgent, selected int32) error {
 	ds := &appsv1.DaemonSet{}
 	key := client.ObjectKey{Namespace: agent.Namespace, Name: agents.DaemonSetName(agent.Name)}
 	if err := r.Client.Get(ctx, key, ds); err != nil {
 		return client.IgnoreNotFound(err) // the cache will show it
 	}
-	status := agentStatus(agent, ds)
+	status := agentStatus(agent, ds, selected)
 	if equality.Semantic.DeepEqual(status, agent.Status) {
 		return nil
 	}
@@ -128,8 +135,9 @@ func (r *LBNodeAgentReconciler) writeStatus(ctx context.Context, agent *v1.LBNod
 	return client.IgnoreNotFound(applyStatus(ctx, r.Client, agent, ownerLBNodeAgent))
 }
 
-// agentStatus is the status that an LBNodeAgent is to have, by its DaemonSet's.
-func agentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet) v1.LBNodeAgentStatus {
+// agentStatus is the status that an LBNodeAgent is to have, by its DaemonSet's
+// and the number of nodes that it applies to.
+func agentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet, selected int32) v1.LBNodeAgentStatus {
 	status := v1.LBNodeAgentStatus{
 		ObservedGeneration: agent.Generation,
 		DesiredNodes:       ds.Status.DesiredNumberScheduled,
@@ -147,6 +155,9 @@ func agentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet) v1.LBNodeAgentStat
 		ready.Reason, ready.Message = v1.ReasonInvalid, shorten(errs.ToAggregate().Error(), 4096)
 	case !current:
 		ready.Message += fmt.Sprintf("; %d run the latest specification", ds.Status.UpdatedNumberScheduled)
+	case status.DesiredNodes == 0 && selected > 0:
+		// The DaemonSet has not seen the nodes' labels yet, or tolerates none.
+		ready.Message = fmt.Sprintf("%d nodes are selected, but no agent is to run on them yet", selected)
 	case status.ReadyNodes == status.DesiredNodes:
 		ready.Status, ready.Reason = metav1.ConditionTrue, v1.ReasonAccepted
 		if status.DesiredNodes == 0 {

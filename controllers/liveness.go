@@ -39,7 +39,7 @@ type pulse struct {
 	told     placement.Liveness // last told to Changes
 }
 
-// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,namespace=purelb-system,verbs=get;list;watch;create;update;patch
+// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,namespace=purelb-system,verbs=get;list;watch;create;update
 
 // NewLiveness makes a Liveness that reads the clock now.
 func NewLiveness(now func() time.Time) *Liveness {
@@ -67,7 +67,11 @@ func (l *Liveness) Watch(ctx context.Context, c cache.Cache) error {
 
 func (l *Liveness) observe(obj any) {
 	lease, ok := obj.(*coordinationv1.Lease)
-	if !ok || lease.Labels[v1.LabelNode] == "" || !strings.HasPrefix(lease.Name, v1.LeasePrefix) || lease.Spec.RenewTime == nil {
+	if !ok || lease.Spec.RenewTime == nil {
+		return
+	}
+	node, ofAgent := strings.CutPrefix(lease.Name, v1.LeasePrefix)
+	if !ofAgent {
 		return
 	}
 	duration := defaultLeaseDuration
@@ -76,10 +80,10 @@ func (l *Liveness) observe(obj any) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p, known := l.nodes[lease.Labels[v1.LabelNode]]
+	p, known := l.nodes[node]
 	if !known {
 		p = &pulse{}
-		l.nodes[lease.Labels[v1.LabelNode]] = p
+		l.nodes[node] = p
 	}
 	p.duration = duration
 	if !p.renewed.Equal(lease.Spec.RenewTime.Time) {
@@ -109,11 +113,10 @@ func (l *Liveness) judge(p *pulse) placement.Liveness {
 	return placement.Fresh
 }
 
-// tell signals a change of the answer for a node, once. Being late is no
-// change: it moves nothing.
+// tell signals a change of the answer for a node, once.
 func (l *Liveness) tell(p *pulse) {
 	now := l.judge(p)
-	if now == p.told || now == placement.Late {
+	if now == p.told {
 		return
 	}
 	p.told = now

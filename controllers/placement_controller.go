@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -65,13 +66,30 @@ type PlacementReconciler struct {
 	Liveness  *Liveness
 	Now       func() time.Time
 	Metrics   *Metrics
+	Reasons   *Reasons
+
+	// written is the last write of each Announcement, for as long as the cache
+	// may not show it: to decide on what was there before could give an address
+	// to two nodes.
+	written map[string]writtenAnnouncement
 }
 
-// +kubebuilder:rbac:groups=purelb.io,resources=announcements,namespace=purelb-system,verbs=get;list;watch;create;update;patch;delete
+type writtenAnnouncement struct {
+	uid        types.UID
+	generation int64
+	at         time.Time
+}
+
+// cachePatience is how long the cache is waited for. What it does not show by
+// then was deleted by somebody else.
+const cachePatience = 5 * time.Second
+
+// +kubebuilder:rbac:groups=purelb.io,resources=announcements,namespace=purelb-system,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=purelb.io,resources=lbnodeagents,namespace=purelb-system,verbs=get;list;watch
 
 // SetupWithManager registers the reconciler.
 func (r *PlacementReconciler) SetupWithManager(mgr ctrl.Manager) error {
+	r.written = map[string]writtenAnnouncement{}
 	everything := batched(func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: "cluster"}}}
 	})
@@ -119,6 +137,9 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	if r.behind(in.announcements) {
+		return reconcile.Result{RequeueAfter: batchDelay}, nil
+	}
 	facts := in.facts(r.Liveness.Of, r.Now(), r.IsDefault)
 	result := placement.Place(facts)
 	r.report(ctx, &facts, &result)
@@ -138,17 +159,33 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 		errs = append(errs, r.write(ctx, n, entries, result.Heartbeat[n.Name], existing[n.Name]))
 	}
 	requeue := reconcile.Result{}
-	for _, why := range result.Unplaced {
-		if why.Reason == v1.ReasonWaitingForFacts {
-			requeue.RequeueAfter = factsPatience / 6
-		}
+	if len(result.Unplaced) > 0 { // for what only time changes
+		requeue.RequeueAfter = factsPatience / 6
 	}
 	return requeue, errors.Join(errs...)
+}
+
+// behind reports whether the cache is certain to show a newer version of an
+// Announcement soon.
+func (r *PlacementReconciler) behind(announcements []v1.Announcement) bool {
+	shown := map[string]*v1.Announcement{}
+	for i := range announcements {
+		shown[announcements[i].Name] = &announcements[i]
+	}
+	for name, w := range r.written {
+		a := shown[name]
+		caughtUp := a != nil && (a.UID != w.uid || a.Generation >= w.generation)
+		if caughtUp || r.Now().Sub(w.at) > cachePatience {
+			delete(r.written, name)
+		}
+	}
+	return len(r.written) > 0
 }
 
 // report logs what moves and counts.
 func (r *PlacementReconciler) report(ctx context.Context, facts *placement.Facts, result *placement.Result) {
 	logger := log.FromContext(ctx)
+	r.Reasons.set(result.Unplaced, facts.Addresses)
 	for addr, why := range result.Changes {
 		logger.V(1).Info("Address changes its node", "address", addr, "reason", why.Reason, "message", why.Message)
 	}
@@ -202,19 +239,32 @@ func (r *PlacementReconciler) writeOne(ctx context.Context, n *corev1.Node, name
 		if spec.LBNodeAgent == "" { // the node has left its selector
 			spec.LBNodeAgent, spec.HeartbeatSeconds = existing.Spec.LBNodeAgent, existing.Spec.HeartbeatSeconds
 		}
-		if sameSpec(&existing.Spec, &spec) && existing.Labels[v1.LabelNode] == n.Name {
+		if sameSpec(&existing.Spec, &spec) && existing.Labels[v1.LabelNode] == labelsOf(n)[v1.LabelNode] {
 			return nil
 		}
 	}
-	return apply(ctx, r.Client, &v1.Announcement{
+	made, err := apply(ctx, r.Client, &v1.Announcement{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:            name,
 			Namespace:       r.Namespace,
-			Labels:          map[string]string{v1.LabelNode: n.Name},
+			Labels:          labelsOf(n),
 			OwnerReferences: []metav1.OwnerReference{ownerOf(n)},
 		},
 		Spec: spec,
 	}, ownerPlacement)
+	if err == nil {
+		r.written[name] = writtenAnnouncement{uid: made.GetUID(), generation: made.GetGeneration(), at: r.Now()}
+	}
+	return err
+}
+
+// labelsOf is the labels of what is made for a node. A label holds no more than
+// 63 characters; a node with a longer name goes without.
+func labelsOf(n *corev1.Node) map[string]string {
+	if len(n.Name) > validation.LabelValueMaxLength {
+		return nil
+	}
+	return map[string]string{v1.LabelNode: n.Name}
 }
 
 // sameSpec compares without regard to the order of addresses, which is the API
@@ -234,7 +284,7 @@ func (r *PlacementReconciler) ensureLease(ctx context.Context, n *corev1.Node) e
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
 		Name:            v1.LeasePrefix + n.Name,
 		Namespace:       r.Namespace,
-		Labels:          map[string]string{v1.LabelNode: n.Name},
+		Labels:          labelsOf(n),
 		OwnerReferences: []metav1.OwnerReference{ownerOf(n)},
 	}}
 	err := r.Client.Get(ctx, client.ObjectKeyFromObject(lease), &coordinationv1.Lease{})

@@ -84,7 +84,11 @@ func (r *ServiceReconciler) report(svc *corev1.Service, result allocation.Result
 		return
 	}
 	if before.Reason != result.Reason {
-		r.Metrics.Rejected(result.Asked, result.Reason)
+		pool := result.Asked
+		if result.Reason == v1.ReasonNoSuchGroup {
+			pool = "" // whatever somebody wrote
+		}
+		r.Metrics.Rejected(pool, result.Reason)
 	}
 	if before.Reason != result.Reason || before.Message != now.Message {
 		r.Recorder.Eventf(svc, nil, corev1.EventTypeWarning, v1.EventAllocationFailed, "Allocate "+result.Reason, "%s: %s", result.Reason, result.Message)

@@ -57,6 +57,8 @@ remote:
 	g.Eventually(func(g Gomega) []metav1.Condition { return fetch(g, quitter).Status.Conditions }).Should(BeEmpty())
 	g.Expect(eventsOf(quitter, v1.EventAddressReleased)(g)).To(BeEmpty())
 
+	g.Expect(rejected(g, "dual", v1.ReasonExhausted)).To(BeEquivalentTo(2), "once for each Service that had to wait")
+
 	// A release wakes it.
 	remove(t, first)
 	g.Eventually(ingress(third)).Should(Equal([]string{"172.32.100.225"}))
@@ -122,8 +124,6 @@ func TestServiceWithoutGroup(t *testing.T) {
 		g.Expect(len(eventsOf(svc, v1.EventAllocationFailed)(g))).To(BeNumerically("<=", 1))
 	}).Should(Succeed())
 	g.Eventually(eventsOf(svc, v1.EventAllocationFailed)).Should(Equal([]string{"purelb-allocator: NoSuchGroup: there is no ServiceGroup later"}))
-
-	g.Expect(rejected(g, "later", v1.ReasonNoSuchGroup)).To(BeEquivalentTo(1))
 
 	serviceGroup(t, "later", "local: {pool: 10.23.0.1, subnet: 10.23.0.0/24}")
 	g.Eventually(ingress(svc)).Should(Equal([]string{"10.23.0.1"}))

@@ -34,7 +34,7 @@ type ServiceGroupReconciler struct {
 // Services.
 const countDelay = 500 * time.Millisecond
 
-// +kubebuilder:rbac:groups=purelb.io,resources=servicegroups/status,verbs=get;update;patch
+// +kubebuilder:rbac:groups=purelb.io,resources=servicegroups/status,verbs=patch
 
 // SetupWithManager registers the reconciler.
 func (r *ServiceGroupReconciler) SetupWithManager(mgr ctrl.Manager) error {

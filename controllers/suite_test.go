@@ -120,7 +120,7 @@ func newManager(ctx context.Context, options ctrl.Options, config *rest.Config) 
 		return nil, err
 	}
 	live := controllers.NewLiveness(time.Now)
-	own := controllers.NewMetrics(registry)
+	own, reasons := controllers.NewMetrics(registry), controllers.NewReasons()
 	c := mgr.GetClient()
 	return mgr, errors.Join(
 		live.Watch(ctx, mgr.GetCache()),
@@ -135,10 +135,10 @@ func newManager(ctx context.Context, options ctrl.Options, config *rest.Config) 
 			Client: c, Namespace: namespace, Defaults: agents.Defaults{Image: "purelb.io/purelb:test", ServiceAccount: "purelb-agent"},
 		}).SetupWithManager(mgr),
 		(&controllers.PlacementReconciler{
-			Client: c, Namespace: namespace, IsDefault: true, Liveness: live, Now: time.Now, Metrics: own,
+			Client: c, Namespace: namespace, IsDefault: true, Liveness: live, Now: time.Now, Metrics: own, Reasons: reasons,
 		}).SetupWithManager(mgr),
 		(&controllers.AnnouncedReconciler{
-			Client: c, Recorder: mgr.GetEventRecorder("purelb-lbnodeagent"), Namespace: namespace, IsDefault: true,
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-lbnodeagent"), Namespace: namespace, IsDefault: true, Reasons: reasons,
 		}).SetupWithManager(mgr),
 	)
 }

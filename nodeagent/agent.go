@@ -178,9 +178,7 @@ func (a *Agent) gather(ctx context.Context, live bool) (gathered, error) {
 // are known to be up to date.
 func (a *Agent) sync(ctx context.Context, g gathered, trusted bool) (time.Duration, error) {
 	if g.agent == nil || len(g.announcements) == 0 {
-		// A missing Announcement is not an empty one: the kernel keeps what it
-		// has.
-		return 0, nil
+		return a.keep(ctx, g.agent)
 	}
 	settings := plan.SettingsOf(g.agent)
 	desired, invalid := plan.Merge(g.announcements)
@@ -189,8 +187,10 @@ func (a *Agent) sync(ctx context.Context, g gathered, trusted bool) (time.Durati
 		return 0, err
 	}
 	todo := plan.Diff(settings, desired, observed, trusted)
+	withheld, wait := todo.Withhold(settings, g.announcements, time.Now())
 
-	run := applying{Agent: a, settings: settings, results: todo.Results, stranded: map[netip.Addr]plan.Result{}, failed: map[netip.Addr]bool{}}
+	run := a.applying(settings, todo.Results)
+	run.stranded, run.again = withheld, wait
 	errs := errors.Join(err, run.apply(ctx, todo.Operations))
 	for addr, result := range invalid {
 		run.results[addr] = result
@@ -207,6 +207,23 @@ func (a *Agent) sync(ctx context.Context, g gathered, trusted bool) (time.Durati
 		errs = errors.Join(errs, a.report(ctx, &g.announcements[i], report))
 	}
 	return earliest(todo.RenewIn, run.again), errs
+}
+
+// keep looks after a node that nothing is known about. A missing Announcement
+// is not an empty one: the kernel keeps what it has. It returns when to call
+// again; agent may be nil.
+func (a *Agent) keep(ctx context.Context, agent *purelbv1.LBNodeAgent) (time.Duration, error) {
+	if agent == nil {
+		agent = &purelbv1.LBNodeAgent{}
+	}
+	settings := plan.SettingsOf(agent)
+	observed, err := a.Kernel.Observe()
+	if err != nil {
+		return 0, err
+	}
+	todo := plan.Keep(settings, observed.Addresses)
+	run := a.applying(settings, nil)
+	return todo.RenewIn, run.apply(ctx, todo.Operations)
 }
 
 // observe lists what the kernel holds, with the virtual interface if it is

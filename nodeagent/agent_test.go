@@ -346,6 +346,7 @@ func TestWithdraw(t *testing.T) {
 	})
 }
 
+// What nothing is known about is kept, which is to renew it, and no more.
 func TestMissing(t *testing.T) {
 	for name, objects := range map[string][]client.Object{
 		"no Announcement":                     {settings()},
@@ -353,16 +354,128 @@ func TestMissing(t *testing.T) {
 		"an Announcement, but no LBNodeAgent": {announcementOf("node1")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, objects...)
-			w.kernel.Put(plan.Address{Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.1/24"), Ours: true, Valid: time.Second})
-			again, err := w.reconcile()
-			if err != nil || again != 0 {
-				t.Errorf("again in %v, %v", again, err)
-			}
-			w.expect("changes", []string(nil), w.kernel.Calls())
-			w.expect("requests", []string(nil), w.made())
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, objects...)
+				put := func(iface, prefix string, lifetime time.Duration, ours bool) {
+					w.kernel.Put(plan.Address{Interface: iface, Prefix: netip.MustParsePrefix(prefix), Ours: ours, Valid: lifetime, Preferred: lifetime})
+				}
+				put("eth0", "192.0.2.1/24", 250*time.Second, true)
+				put("eth0", "192.0.2.2/24", 200*time.Second, false)
+				put("eth0", "192.0.2.3/24", plan.Forever, true)
+
+				again, err := w.reconcile()
+				if err != nil || again != 50*time.Second {
+					t.Errorf("again in %v, %v", again, err)
+				}
+				w.expect("changes", []string(nil), w.kernel.Calls())
+				for range 10 {
+					time.Sleep(again)
+					if again, err = w.reconcile(); err != nil || again != 100*time.Second {
+						t.Errorf("again in %v, %v", again, err)
+					}
+					w.expect("renewals", []string{"Renew 192.0.2.1/24 eth0"}, w.kernel.Calls())
+				}
+				w.expect("requests", []string(nil), w.made())
+				w.expect("probes", [][]string(nil), w.neighbours.probes)
+				w.expect("announcements", []string(nil), w.neighbours.heard())
+
+				w.kernel.Refuse(netip.MustParseAddr("192.0.2.1"), errors.New("refused"))
+				time.Sleep(again)
+				if _, err = w.reconcile(); err == nil {
+					t.Error("a renewal that failed is not tried again")
+				}
+			})
 		})
 	}
+}
+
+// An Announcement that is new, where the kernel holds addresses: the manager
+// hears of them before they are withdrawn, and can give them back.
+func TestWithhold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(300 * time.Millisecond) // not a whole second
+		w := newWorld(t, settings(), announcementOf("node1", virtual("198.51.100.1")))
+		for _, prefix := range []string{"192.0.2.1/24", "192.0.2.2/24"} {
+			w.kernel.Put(plan.Address{
+				Interface: "eth0", Prefix: netip.MustParsePrefix(prefix), Ours: true, NoPrefixRoute: true,
+				Valid: 10 * time.Second, Preferred: 10 * time.Second,
+			})
+		}
+		again, err := w.reconcile()
+		if err != nil || again != 1700*time.Millisecond {
+			t.Errorf("again in %v, %v", again, err)
+		}
+		w.expect("changes", []string{
+			"EnsureVirtual kube-lb0", "Add 198.51.100.1/32 kube-lb0", "Renew 192.0.2.1/24 eth0", "Renew 192.0.2.2/24 eth0",
+		}, w.kernel.Calls())
+		w.expect("states", "192.0.2.1 Announced Withdrawing, 192.0.2.2 Announced Withdrawing, 198.51.100.1 Announced", w.states("node1"))
+		status := w.get("node1").Status
+		w.expect("counts", []any{int32(1), int32(1), "eth0", ""}, []any{status.Announced, status.Desired, status.Addresses[0].Interface, status.LocalAddresses})
+
+		// However often it looks meanwhile.
+		w.made()
+		for range 3 {
+			time.Sleep(300 * time.Millisecond)
+			if _, err = w.reconcile(); err != nil {
+				t.Error(err)
+			}
+		}
+		w.expect("changes meanwhile", []string(nil), w.kernel.Calls())
+		w.expect("requests meanwhile", []string(nil), w.made())
+
+		// One is given back.
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses, local("192.0.2.1")) })
+		if again, err = w.reconcile(); err != nil || again != 800*time.Millisecond {
+			t.Errorf("again in %v, %v", again, err)
+		}
+		w.expect("states after the answer", "192.0.2.1 Announced, 192.0.2.2 Announced Withdrawing, 198.51.100.1 Announced", w.states("node1"))
+		time.Sleep(again)
+		if _, err = w.reconcile(); err != nil {
+			t.Error(err)
+		}
+		w.expect("changes in the end", []string{"Remove 192.0.2.2/24 eth0"}, w.kernel.Calls())
+		w.expect("states in the end", "192.0.2.1 Announced, 198.51.100.1 Announced", w.states("node1"))
+		w.expect("probes", [][]string(nil), w.neighbours.probes)
+
+		// Withdrawn in the ordinary way it is gone at once, also while another
+		// Announcement is new.
+		if err := w.Client.Create(t.Context(), announcementOf("node1-b")); err != nil {
+			t.Fatal(err)
+		}
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = nil })
+		if _, err = w.reconcile(); err != nil {
+			t.Error(err)
+		}
+		w.expect("changes on withdrawal", []string{"Remove 192.0.2.1/24 eth0", "Remove 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
+		w.expect("states on withdrawal", "", w.states("node1")+w.states("node1-b"))
+	})
+}
+
+// What could not be reported is not withdrawn.
+func TestWithholdUntilReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1"))
+		w.kernel.Put(plan.Address{Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.1/24"), Ours: true, Valid: plan.Forever})
+		w.fail(errors.New("away"))
+		for range 10 {
+			if _, err := w.reconcile(); err == nil {
+				t.Error("what could not be reported is not tried again")
+			}
+			time.Sleep(time.Second)
+		}
+		w.expect("changes", []string(nil), w.kernel.Calls())
+		w.fail(nil)
+		again, err := w.reconcile()
+		if err != nil {
+			t.Error(err)
+		}
+		w.expect("changes when reported", []string(nil), w.kernel.Calls())
+		time.Sleep(again)
+		if _, err = w.reconcile(); err != nil {
+			t.Error(err)
+		}
+		w.expect("changes in the end", []string{"Remove 192.0.2.1/24 eth0"}, w.kernel.Calls())
+	})
 }
 
 func TestAnswered(t *testing.T) {
@@ -482,5 +595,43 @@ func TestAway(t *testing.T) {
 			t.Error(err)
 		}
 		w.expect("changes", []string{"Add 192.0.2.1/24 eth0"}, w.kernel.Calls())
+	})
+}
+
+// A link that is down is not reported, so that another node gets its addresses;
+// until the manager says so they stay.
+func TestLinkDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1")))
+		if _, err := w.reconcile(); err != nil {
+			t.Fatal(err)
+		}
+		facts := w.get("node1").Status.Interfaces
+		w.expect("facts", 1, len(facts))
+		w.kernel.Calls()
+
+		w.kernel.SetUp("eth0", false)
+		w.fail(errors.New("away")) // by the only link
+		if _, err := w.reconcile(); err == nil {
+			t.Error("what could not be reported is not tried again")
+		}
+		w.fail(nil)
+		if _, err := w.reconcile(); err != nil {
+			t.Error(err)
+		}
+		w.expect("facts while down", 0, len(w.get("node1").Status.Interfaces))
+		w.expect("states while down", "192.0.2.1 Announced", w.states("node1"))
+		w.made()
+		if _, err := w.reconcile(); err != nil {
+			t.Error(err)
+		}
+		w.expect("requests while down", []string(nil), w.made())
+
+		w.kernel.SetUp("eth0", true)
+		if _, err := w.reconcile(); err != nil {
+			t.Error(err)
+		}
+		w.expect("facts when up again", facts, w.get("node1").Status.Interfaces)
+		w.expect("changes", []string(nil), w.kernel.Calls())
 	})
 }

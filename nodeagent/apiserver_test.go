@@ -95,6 +95,23 @@ func TestAPIServer(t *testing.T) {
 	version := w.get("node1").ResourceVersion
 	g.Consistently(func() string { return w.get("node1").ResourceVersion }).WithTimeout(2 * time.Second).Should(Equal(version))
 
+	// A status that is wrong, as one that was compared with a cache that was
+	// behind, is put right, whoever wrote it.
+	wrong := w.get("node1")
+	wrong.Status.Addresses[0].State, wrong.Status.Announced = purelbv1.StatePending, 2
+	g.Expect(admin.Status().Update(ctx, wrong)).To(Succeed())
+	within("the status is right again", func() bool {
+		return w.states("node1") == "192.0.2.1 Announced, 198.51.100.1 Announced, 2001:db8::1 Announced" && w.get("node1").Status.Announced == 3
+	})
+
+	// An interface that is down is not in the facts.
+	kernel.SetUp("eth0", false)
+	within("the facts are empty", func() bool { return len(w.get("node1").Status.Interfaces) == 0 })
+	kernel.SetUp("eth0", true)
+	within("the facts are back", func() bool { return len(w.get("node1").Status.Interfaces) == 1 })
+	version = w.get("node1").ResourceVersion
+	g.Consistently(func() string { return w.get("node1").ResourceVersion }).WithTimeout(2 * time.Second).Should(Equal(version))
+
 	// Another has one of them: it is reported, and the condition with it.
 	link.set("192.0.2.3", stranger)
 	update := func(change func(*purelbv1.AnnouncementSpec)) {
@@ -124,9 +141,25 @@ func TestAPIServer(t *testing.T) {
 	}
 	within("the stripped address is back", func() bool { return holds("192.0.2.1/24") })
 
-	// Stopping withdraws nothing, nor does an Announcement that is gone.
-	g.Expect(admin.Delete(ctx, w.get("node1"))).To(Succeed())
-	g.Consistently(func() bool { return holds("192.0.2.1/24") }).WithTimeout(time.Second).Should(BeTrue())
+	// An Announcement that is gone withdraws nothing. One in its place that does
+	// not ask for what is there withdraws it, but says so first.
+	gone := func() {
+		t.Helper()
+		g.Expect(admin.Delete(ctx, w.get("node1"))).To(Succeed())
+		g.Consistently(func() bool { return holds("192.0.2.1/24") && holds("192.0.2.3/24") }).WithTimeout(time.Second).Should(BeTrue())
+	}
+	gone()
+	create(announcementOf("node1", local("192.0.2.3")))
+	within("what is to be withdrawn is reported", func() bool {
+		return w.states("node1") == "192.0.2.1 Announced Withdrawing, 192.0.2.3 Announced"
+	})
+	g.Expect(holds("192.0.2.1/24")).To(BeTrue())
+	within("it is withdrawn", func() bool { return !holds("192.0.2.1/24") && w.states("node1") == "192.0.2.3 Announced" })
+	update(func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses, local("192.0.2.1")) })
+	within("it is back", func() bool { return holds("192.0.2.1/24") })
+
+	// Stopping withdraws nothing.
+	gone()
 	stop()
 	g.Expect(<-stopped).To(Succeed())
 	g.Expect(holds("192.0.2.1/24")).To(BeTrue())

@@ -17,13 +17,19 @@ type applying struct {
 	*Agent
 	settings plan.Settings
 	results  map[netip.Addr]plan.Result
-	// stranded are addresses that are not desired and could not be removed.
+	// stranded are addresses that are not desired and could not be removed, or
+	// are not to be yet.
 	stranded map[netip.Addr]plan.Result
 	// failed are addresses with which something went wrong: no more is done
 	// with them.
 	failed map[netip.Addr]bool
 	// again is when to look again; 0 is never.
 	again time.Duration
+}
+
+// applying starts one, from the results that the Plan foresees.
+func (a *Agent) applying(settings plan.Settings, results map[netip.Addr]plan.Result) *applying {
+	return &applying{Agent: a, settings: settings, results: results, stranded: map[netip.Addr]plan.Result{}, failed: map[netip.Addr]bool{}}
 }
 
 // apply does all operations, those that need a probe last and as one batch. An
@@ -35,7 +41,7 @@ func (r *applying) apply(ctx context.Context, operations []plan.Operation) error
 		switch {
 		case op.Kind == plan.Remove:
 			errs = errors.Join(errs, r.remove(ctx, op))
-		case r.failed[op.Desired.Addr]:
+		case r.failed[op.Address.Prefix.Addr()]:
 		case op.Kind == plan.Renew:
 			errs = errors.Join(errs, r.renew(op))
 		case op.Probe:
@@ -67,7 +73,9 @@ func (r *applying) remove(ctx context.Context, op plan.Operation) error {
 
 func (r *applying) renew(op plan.Operation) error {
 	if err := r.Kernel.Renew(op.Address); err != nil {
-		r.results[op.Desired.Addr] = plan.Kept(op.Desired, plan.ReasonRenewFailed, err)
+		if op.Desired != nil {
+			r.results[op.Desired.Addr] = plan.Kept(op.Desired, plan.ReasonRenewFailed, err)
+		}
 		return err
 	}
 	r.Metrics.renewals.Inc()
@@ -110,7 +118,7 @@ func (r *applying) claim(ctx context.Context, claims []plan.Operation) error {
 			errs = errors.Join(errs, answer.Err)
 		default:
 			r.results[op.Desired.Addr] = plan.Answered(op.Desired, answer.MAC.String())
-			r.again = reprobe
+			r.again = earliest(r.again, reprobe)
 		}
 	}
 	return errs

@@ -94,9 +94,9 @@ func TestHeartbeatListsFirst(t *testing.T) {
 		// Away for less than two periods: it was never out of date.
 		w.made()
 		w.fail(errors.New("away"))
-		time.Sleep(1200 * time.Millisecond)
+		time.Sleep(1100 * time.Millisecond) // not when an attempt is due
 		w.fail(nil)
-		time.Sleep(1500 * time.Millisecond)
+		time.Sleep(1600 * time.Millisecond)
 		synctest.Wait()
 		w.expect("lists after a short outage", false, slices.Contains(w.made(), "list"))
 

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -33,6 +34,11 @@ const (
 	minRetry = 200 * time.Millisecond
 	maxRetry = 5 * time.Second
 )
+
+// settle is how long after a change of an Announcement's status the agent looks
+// whether it is right. It is no shorter than reprobe: a state that changes with
+// each look is not written more often than it was.
+const settle = reprobe
 
 // cacheSyncTimeout is for ever: an agent that starts while the API server is
 // away waits for it.
@@ -80,7 +86,7 @@ func (a *Agent) SetupWithManager(mgr ctrl.Manager) error {
 	node := func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{a.request()} }
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("nodeagent").
-		Watches(&purelbv1.Announcement{}, handler.EnqueueRequestsFromMapFunc(node), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&purelbv1.Announcement{}, a.onAnnouncement()).
 		Watches(&purelbv1.LBNodeAgent{}, handler.EnqueueRequestsFromMapFunc(node), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(source.Func(a.watchNode)).
 		WithOptions(controller.Options{
@@ -89,6 +95,25 @@ func (a *Agent) SetupWithManager(mgr ctrl.Manager) error {
 		}).
 		Complete(a)
 	return errors.Join(err, mgr.Add(a.announcer), mgr.Add(&heartbeat{agent: a}))
+}
+
+// onAnnouncement asks for a Reconcile when a spec changes, and a little later
+// when only a status does: a status that was compared with a cache that was
+// behind may have to be written once more. Once it is right nothing is written,
+// so nothing follows.
+func (a *Agent) onAnnouncement() handler.EventHandler {
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, _ event.CreateEvent, q queue) { q.Add(a.request()) },
+		DeleteFunc: func(_ context.Context, _ event.DeleteEvent, q queue) { q.Add(a.request()) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
+			if e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() || e.ObjectOld.GetUID() != e.ObjectNew.GetUID() {
+				q.Add(a.request())
+				return
+			}
+			q.AddAfter(a.request(), settle)
+		},
+	}
 }
 
 // request is the one work item.
@@ -120,7 +145,7 @@ func (a *Agent) watchNode(ctx context.Context, queue workqueue.TypedRateLimiting
 // Reconcile makes the node announce what it is to.
 func (a *Agent) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	again, err := a.syncCached(ctx)
-	if err != nil && again == reprobe {
+	if err != nil && again > 0 && again <= reprobe {
 		// An error would put off the addresses that wait for others to stop.
 		log.FromContext(ctx).Error(err, "Not everything could be applied")
 		return reconcile.Result{RequeueAfter: again}, nil

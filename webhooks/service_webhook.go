@@ -4,6 +4,7 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -20,6 +21,12 @@ const servicePath = "/validate--v1-service"
 type services struct {
 	reader client.Reader
 	Options
+}
+
+// ServiceHandler advises on Services by what reader has. It never refuses one,
+// whatever goes wrong.
+func ServiceHandler(reader client.Reader, scheme *runtime.Scheme, o Options) admission.Handler {
+	return lenient{admission.WithValidator(scheme, &services{reader: reader, Options: o}).Handler}
 }
 
 // ValidateCreate is asked about a new Service.
@@ -45,7 +52,10 @@ func (w *services) advise(ctx context.Context, svc *corev1.Service) admission.Wa
 	if !controllers.IsOurs(svc, w.IsDefault) {
 		return nil
 	}
-	s, err := controllers.Surroundings(ctx, w.reader, w.Namespace, w.IsDefault)
+	s, err := controllers.Surroundings(ctx, w.reader, w.Namespace)
+	if err == nil && allocation.NeedsNeighbours(svc) {
+		s.Neighbours, err = controllers.Neighbours(ctx, w.reader, w.IsDefault)
+	}
 	if err != nil {
 		log.FromContext(ctx).Error(err, "Cannot advise on Service", "namespace", svc.Namespace, "name", svc.Name)
 		return nil

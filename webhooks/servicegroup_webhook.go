@@ -12,6 +12,7 @@ import (
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers"
+	"github.com/purelb/purelb-operator/controllers/allocation"
 )
 
 // namespaceController deletes what is in a namespace that goes. Refused, it
@@ -29,7 +30,7 @@ type serviceGroups struct {
 
 // ValidateCreate is asked about a new ServiceGroup.
 func (w *serviceGroups) ValidateCreate(ctx context.Context, sg *v1.ServiceGroup) (admission.Warnings, error) {
-	s, err := controllers.Surroundings(ctx, w.reader, w.Namespace, w.IsDefault)
+	s, err := controllers.Surroundings(ctx, w.reader, w.Namespace)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
@@ -39,7 +40,7 @@ func (w *serviceGroups) ValidateCreate(ctx context.Context, sg *v1.ServiceGroup)
 
 // ValidateUpdate is asked about a change of a ServiceGroup.
 func (w *serviceGroups) ValidateUpdate(ctx context.Context, before, after *v1.ServiceGroup) (admission.Warnings, error) {
-	s, err := controllers.Surroundings(ctx, w.reader, w.Namespace, w.IsDefault)
+	s, err := w.inUse(ctx)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
@@ -52,15 +53,26 @@ func (w *serviceGroups) ValidateDelete(ctx context.Context, sg *v1.ServiceGroup)
 	if req, err := admission.RequestFromContext(ctx); err == nil && req.UserInfo.Username == namespaceController {
 		return nil, nil
 	}
-	s, err := controllers.Surroundings(ctx, w.reader, w.Namespace, w.IsDefault)
+	s, err := w.inUse(ctx)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
 	warnings, refusal := s.AdmitDelete(sg)
 	if refusal != "" {
-		return warnings, apierrors.NewForbidden(schema.GroupResource{Group: v1.GroupVersion.Group, Resource: "servicegroups"}, sg.Name, errors.New(refusal))
+		groups := schema.GroupResource{Group: v1.GroupVersion.Group, Resource: "servicegroups"}
+		return warnings, apierrors.NewForbidden(groups, sg.Name, errors.New(refusal))
 	}
 	return warnings, nil
+}
+
+// inUse is the surroundings, with what is in use.
+func (w *serviceGroups) inUse(ctx context.Context) (*allocation.Surroundings, error) {
+	s, err := controllers.Surroundings(ctx, w.reader, w.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	s.Neighbours, err = controllers.Neighbours(ctx, w.reader, w.IsDefault)
+	return s, err
 }
 
 // invalid is the answer for errors in fields, or nil for none.

@@ -8,6 +8,9 @@ import (
 // further Announcements.
 const MaxAddressesPerAnnouncement = 100
 
+// MaxPreviousMACs bounds previousMACs of an address.
+const MaxPreviousMACs = 64
+
 // Claim is on what terms a node may take a Local address that it does not have
 // yet.
 //

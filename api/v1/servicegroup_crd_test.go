@@ -205,6 +205,7 @@ func TestSeeds(t *testing.T) {
 			{"metadata.name", "a lowercase RFC 1123 subdomain"},
 			{"spec", "exactly one of local, remote and netbox must be set"},
 			{"spec", "pool, subnet and aggregation do not go directly under spec: nest them under spec.local (or under spec.remote if they are always routed)"},
+			{"spec", "name does not go under spec: the group's name is metadata.name"},
 		},
 	}
 	files, err := filepath.Glob("testdata/seeds/*.yaml")

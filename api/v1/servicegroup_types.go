@@ -158,6 +158,7 @@ type SecretKeyRef struct {
 //
 // +kubebuilder:validation:XValidation:rule="[has(self.local), has(self.remote), has(self.netbox)].filter(x, x).size() == 1",message="exactly one of local, remote and netbox must be set"
 // +kubebuilder:validation:XValidation:rule="!has(self.pool) && !has(self.subnet) && !has(self.aggregation)",message="pool, subnet and aggregation do not go directly under spec: nest them under spec.local (or under spec.remote if they are always routed)"
+// +kubebuilder:validation:XValidation:rule="!has(self.name)",message="name does not go under spec: the group's name is metadata.name"
 type ServiceGroupSpec struct {
 	// local is ranges that are announced by subnet.
 	// +optional
@@ -177,6 +178,12 @@ type ServiceGroupSpec struct {
 	// address by the same key.
 	// +optional
 	ShareAcrossNamespaces bool `json:"shareAcrossNamespaces,omitempty"`
+
+	// name is never valid here; it exists so that the error can say where it
+	// belongs.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	MisplacedName string `json:"name,omitempty"`
 
 	// pool is never valid here; it exists so that the error can say where it
 	// belongs.

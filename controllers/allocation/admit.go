@@ -22,7 +22,9 @@ type Surroundings struct {
 	Namespace string
 	// Groups is all ServiceGroups of that namespace as they are stored.
 	Groups []v1.ServiceGroup
-	// Neighbours is all Services that have an address or a sharing key.
+	// Neighbours is all Services that have an address or a sharing key. It can
+	// be left out for a ServiceGroup that is made, and for a Service unless it
+	// NeedsNeighbours.
 	Neighbours []Neighbour
 	// Reserved is addresses that are never handed out, with what they are.
 	Reserved map[netip.Addr]string
@@ -115,7 +117,8 @@ func (s *Surroundings) judge(sg *v1.ServiceGroup) *Verdict {
 	if sg.Namespace != s.Namespace {
 		return OutOfScope(sg, s.Namespace)
 	}
-	return NewCatalog(s.without(sg.Name), s.Namespace).judge(sg)
+	_, accepted := newCatalog(s.without(sg.Name), s.Namespace)
+	return accepted.judge(sg)
 }
 
 func (s *Surroundings) without(name string) []v1.ServiceGroup {
@@ -133,8 +136,12 @@ func (s *Surroundings) warn(v *Verdict) []string {
 // ReservedWarnings says which addresses of the group are never handed out
 // because nodes use them.
 func ReservedWarnings(group *Group, reserved map[netip.Addr]string) []string {
+	all := setOf(group.Ranges)
 	in := make([][]netip.Addr, len(group.Ranges))
 	for a := range reserved {
+		if !all.Contains(a) {
+			continue
+		}
 		for i := range group.Ranges {
 			if group.Ranges[i].Addrs.Contains(a) {
 				in[i] = append(in[i], a)

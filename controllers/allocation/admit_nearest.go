@@ -3,7 +3,7 @@ package allocation
 import "strings"
 
 // nearest guesses which known word was meant: the one from which the fewest
-// letters differ, if they are few, or one that contains word or is contained.
+// letters differ, if they are few, or one that contains word.
 func nearest(word string, known []string) (string, bool) {
 	best, fewest := "", 1+max(1, len(word)/3)
 	for _, k := range known {
@@ -15,7 +15,7 @@ func nearest(word string, known []string) (string, bool) {
 		return best, true
 	}
 	for _, k := range known {
-		if len(word) > 2 && strings.Contains(k, word) || len(k) > 2 && strings.Contains(word, k) {
+		if len(word) > 3 && strings.Contains(k, word) {
 			return k, true
 		}
 	}

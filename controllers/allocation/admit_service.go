@@ -50,6 +50,11 @@ func wishes(svc *corev1.Service) map[string]string {
 	return ours
 }
 
+// NeedsNeighbours reports whether advice on a Service depends on others.
+func NeedsNeighbours(svc *corev1.Service) bool {
+	return svc.Annotations[v1.AnnotationAddresses] != "" || svc.Annotations[v1.AnnotationAllowSharedIP] != "" || svc.Spec.LoadBalancerIP != ""
+}
+
 // Advise returns what the author of a Service of ours should know. A Service is
 // never refused: it waits, and says why.
 func (s *Surroundings) Advise(svc *corev1.Service) []string {
@@ -141,12 +146,15 @@ func (a *advice) address(where string, addr netip.Addr) {
 	} else if !r.usable(addr) {
 		a.warn("%s: %s", where, r.unusable(addr))
 	}
+	var holders []string
 	for i := range a.s.Neighbours {
 		n := &a.s.Neighbours[i]
 		if n.String() != a.key && slices.Contains(n.Addresses, addr) && !a.shares(n) {
-			a.warn("%s: %s is in use by Service %s", where, addr, n)
-			return
+			holders = append(holders, n.String())
 		}
+	}
+	if len(holders) > 0 {
+		a.warn("%s: %s is in use by Service %s", where, addr, slices.Min(holders))
 	}
 }
 

@@ -97,7 +97,7 @@ func (d *decision) decide() Result {
 	result.Message = Join(addrs) + " from pool " + d.group.Name
 	if partial != nil {
 		result.Reason, result.Message = partial.reason, partial.message
-		if partial.reason != v1.ReasonExhausted {
+		if slices.ContainsFunc(addrs, func(a netip.Addr) bool { return d.shareable(a) != nil }) {
 			result.Key = d.AllocatedKey // it is in force until the clash is over
 		}
 	}

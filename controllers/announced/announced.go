@@ -68,8 +68,18 @@ func StatusOf(a *v1.Announcement, address string) *v1.AddressStatus {
 	return nil
 }
 
-// Summarise reports on a Service that has the given addresses.
-func Summarise(addrs []netip.Addr, places []Place) Report {
+// Nodes is on how many nodes the places are.
+func Nodes(places []Place) int {
+	nodes := map[string]bool{}
+	for _, p := range places {
+		nodes[p.Node] = true
+	}
+	return len(nodes)
+}
+
+// Summarise reports on a Service that has the given addresses. why says, if it
+// is known, why an address has no node.
+func Summarise(addrs []netip.Addr, places []Place, why func(netip.Addr) string) Report {
 	r := Report{Annotations: map[string]string{}}
 	entries := map[string][]string{}
 	var addedTo, waiting []string
@@ -98,7 +108,15 @@ func Summarise(addrs []netip.Addr, places []Place) Report {
 		slices.Sort(addedTo)
 		r.Annotations[v1.AnnotationAddedTo] = strings.Join(slices.Compact(addedTo), " ")
 	}
-	r.Condition = condition(done, len(places), nowhere, waiting)
+	homeless := make([]string, 0, len(nowhere))
+	for _, a := range nowhere {
+		s := fmt.Sprintf("%s has no node", a)
+		if reason := why(a); reason != "" {
+			s += ": " + reason
+		}
+		homeless = append(homeless, s)
+	}
+	r.Condition = condition(done, len(places), homeless, waiting)
 	return r
 }
 
@@ -110,15 +128,15 @@ func describe(p Place) string {
 	return s
 }
 
-func condition(done, all int, nowhere []netip.Addr, waiting []string) metav1.Condition {
+func condition(done, all int, nowhere, waiting []string) metav1.Condition {
 	const most = 3
 	c := metav1.Condition{Type: v1.ConditionAnnounced, Status: metav1.ConditionFalse, Reason: v1.ReasonAnnouncing}
 	c.Message = fmt.Sprintf("%d of %d announcements are made", done, all)
 	switch {
 	case len(nowhere) > 0:
 		c.Reason = v1.ReasonNotAnnounced
-		for _, a := range nowhere[:min(len(nowhere), most)] {
-			c.Message += fmt.Sprintf("; %s has no node", a)
+		for _, n := range nowhere[:min(len(nowhere), most)] {
+			c.Message += "; " + n
 		}
 	case done == all:
 		c.Status, c.Reason = metav1.ConditionTrue, v1.ReasonAnnounced

@@ -61,7 +61,7 @@ func TestSummarise(t *testing.T) {
 			for _, a := range strings.Fields(row.addrs) {
 				addrs = append(addrs, netip.MustParseAddr(a))
 			}
-			got := announced.Summarise(addrs, announced.PlacesOf("a/b", row.announcements))
+			got := announced.Summarise(addrs, announced.PlacesOf("a/b", row.announcements), func(netip.Addr) string { return "" })
 			if diff := cmp.Diff(row.annotations, got.Annotations); diff != "" {
 				t.Errorf("annotations (-want +got):\n%s", diff)
 			}

@@ -2,6 +2,7 @@ package placement
 
 import (
 	"net/netip"
+	"slices"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
@@ -51,11 +52,12 @@ type Node struct {
 	Interfaces []Interface
 }
 
-// macs of all the node's interfaces.
-func (n *Node) macs() []string {
+// macs of the node's interfaces in a subnet that contains a: by which it may
+// answer for it.
+func (n *Node) macs(a netip.Addr) []string {
 	var macs []string
 	for _, i := range n.Interfaces {
-		if i.MAC != "" {
+		if i.MAC != "" && slices.ContainsFunc(i.Subnets, func(s netip.Prefix) bool { return s.Contains(a) }) {
 			macs = append(macs, i.MAC)
 		}
 	}

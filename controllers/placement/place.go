@@ -296,6 +296,11 @@ func (p *placer) move(a *Address) {
 
 // place gives a Local address that nobody holds to a node.
 func (p *placer) place(a *Address) {
+	if name := p.unheard(); name != "" && len(p.entries[a.Addr]) == 0 && len(p.facts.Lingering[a.Addr]) == 0 {
+		// It may hold the address: its Announcement was lost.
+		p.result.Unplaced[a.Addr] = Why{v1.ReasonWaitingForFacts, fmt.Sprintf("waiting for the agent of node %s to report", name)}
+		return
+	}
 	for _, name := range slices.Sorted(slices.Values(p.facts.Lingering[a.Addr])) {
 		n := p.byName[name]
 		switch {
@@ -324,6 +329,16 @@ func (p *placer) place(a *Address) {
 	p.keep(target, a, spec)
 }
 
+// unheard is a node whose agent is alive and expected to report, if there is one.
+func (p *placer) unheard() string {
+	for _, n := range p.nodes {
+		if n.Awaited && n.Liveness != Expired {
+			return n.Name
+		}
+	}
+	return ""
+}
+
 // target is the node that is to have the address, with its entry: the one that
 // claims it already, or else an elected one.
 func (p *placer) target(a *Address, holder *Entry) (*Node, v1.AnnouncedAddress) {
@@ -350,11 +365,12 @@ func (p *placer) fresh(a *Address, n *Node) v1.AnnouncedAddress {
 	}
 	for _, name := range append(names, p.facts.Lingering[a.Addr]...) {
 		if old := p.byName[name]; old != nil && old != n {
-			spec.PreviousMACs = append(spec.PreviousMACs, old.macs()...)
+			spec.PreviousMACs = append(spec.PreviousMACs, old.macs(a.Addr)...)
 		}
 	}
 	slices.Sort(spec.PreviousMACs)
 	spec.PreviousMACs = slices.Compact(spec.PreviousMACs)
+	spec.PreviousMACs = spec.PreviousMACs[:min(len(spec.PreviousMACs), v1.MaxPreviousMACs)]
 	return spec
 }
 

@@ -3,7 +3,8 @@
 //
 // Addresses that the agent puts on an interface are tagged with Protocol, by
 // which it knows them again after a restart, and with which "ip address" shows
-// them. The kernel keeps the tag from 5.18 on.
+// them. The kernel keeps the tag from 5.18 on; an older one ignores it, and the
+// agent would never know its addresses again, so none stays there.
 package link
 
 import (
@@ -11,6 +12,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -34,7 +36,15 @@ const dumpAttempts = 5
 // Netlink is the kernel of the network namespace in which it was opened.
 type Netlink struct {
 	handle *netlink.Handle
+	// add is the handle's AddrAdd.
+	add func(netlink.Link, *netlink.Addr) error
+	// tagging is whether the kernel keeps tags; nil until an address was added.
+	// It is not for concurrent use, as Add is not.
+	tagging *bool
 }
+
+// errUntagged means that the kernel ignores IFA_PROTO.
+var errUntagged = errors.New("the kernel does not keep the tag by which the agent knows its addresses again: kernel 5.18 or later is needed")
 
 // Open opens a netlink socket. It is never closed: the agent uses it for as
 // long as it lives.
@@ -43,7 +53,7 @@ func Open() (*Netlink, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
-	return &Netlink{handle: handle}, nil
+	return &Netlink{handle: handle, add: handle.AddrAdd}, nil
 }
 
 // Observe lists links, addresses, and the unicast routes of the main table.
@@ -215,12 +225,42 @@ func (n *Netlink) makeVirtual(name string) (netlink.Link, error) {
 }
 
 // Add puts an address on its interface. It fails if the interface has it
-// already.
+// already, and if the kernel does not keep its tag: the first address shows
+// that, and is removed again. Add is not for concurrent use.
 func (n *Netlink) Add(a plan.Address) error {
-	if err := n.apply(a, n.handle.AddrAdd); err != nil {
+	var err error
+	switch {
+	case n.tagging == nil:
+		if err = n.apply(a, n.add); err == nil {
+			err = n.verify(a)
+		}
+	case *n.tagging:
+		err = n.apply(a, n.add)
+	default:
+		err = errUntagged
+	}
+	if err != nil {
 		return fmt.Errorf("add %s to %s: %w", a.Prefix, a.Interface, err)
 	}
 	return nil
+}
+
+// verify finds out whether the kernel has kept the tag of an address just added,
+// and removes the address unless it has.
+func (n *Netlink) verify(a plan.Address) error {
+	o, err := n.Observe()
+	if err == nil {
+		i := slices.IndexFunc(o.Addresses, func(b plan.Address) bool { return b.Interface == a.Interface && b.Prefix == a.Prefix })
+		if i < 0 {
+			return nil // somebody removed it at once: the next one will show
+		}
+		n.tagging = &o.Addresses[i].Ours
+		if *n.tagging {
+			return nil
+		}
+		err = errUntagged
+	}
+	return errors.Join(err, n.Remove(a))
 }
 
 // Renew sets the lifetimes of an address that is there.

@@ -134,6 +134,40 @@ func TestAddressErrors(t *testing.T) {
 	}
 }
 
+// A kernel before 5.18 adds an address without its tag.
+func TestAddUntagged(t *testing.T) {
+	n := pair(t)
+	adds := 0
+	n.add = func(l netlink.Link, a *netlink.Addr) error {
+		adds++
+		a.Protocol = 0
+		return n.handle.AddrAdd(l, a)
+	}
+	for _, prefix := range []string{"192.0.2.1/24", "192.0.2.1/24", "2001:db8::1/64"} {
+		a := plan.Address{Interface: "eth0", Prefix: netip.MustParsePrefix(prefix), Valid: plan.Forever, Preferred: plan.Forever}
+		if err := n.Add(a); err == nil || !strings.Contains(err.Error(), "kernel 5.18 or later is needed") {
+			t.Errorf("%s: %v", prefix, err)
+		}
+	}
+	if diff := cmp.Diff([]plan.Address{}, addresses(t, n, "eth0"), compareNetip); diff != "" {
+		t.Errorf("what stays (-want +got):\n%s", diff)
+	}
+	if adds != 1 {
+		t.Errorf("tried %d times", adds)
+	}
+
+	// An address that is somebody else's stays.
+	nstest.Run(t, "ip addr add 192.0.2.1/24 dev eth0")
+	n.tagging = nil
+	foreign := plan.Address{Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.1/24"), Valid: plan.Forever, Preferred: plan.Forever}
+	if err := n.Add(foreign); err == nil {
+		t.Error("added twice")
+	}
+	if diff := cmp.Diff([]plan.Address{foreign}, addresses(t, n, "eth0"), compareNetip); diff != "" {
+		t.Errorf("somebody else's (-want +got):\n%s", diff)
+	}
+}
+
 func TestObserve(t *testing.T) {
 	n := pair(t)
 	nstest.Run(t, "ip link set eth0 address 02:00:00:00:00:01")
@@ -193,7 +227,13 @@ func TestObserve(t *testing.T) {
 	}
 
 	nstest.Run(t, "ip link set eth1 down")
-	if o, _ = n.Observe(); slices.ContainsFunc(o.Links, func(l plan.Link) bool { return l.Name == "eth0" && l.Up }) {
+	// The kernel notes the loss of a carrier a little later (linkwatch).
+	up := true
+	for deadline := time.Now().Add(5 * time.Second); up && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		o, _ = n.Observe()
+		up = slices.ContainsFunc(o.Links, func(l plan.Link) bool { return l.Name == "eth0" && l.Up })
+	}
+	if up {
 		t.Error("eth0 has no carrier, but is up")
 	}
 }

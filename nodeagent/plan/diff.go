@@ -25,6 +25,9 @@ const (
 	ReasonAddFailed        = "AddFailed"
 	ReasonRenewFailed      = "RenewFailed"
 	ReasonWithdrawFailed   = "WithdrawFailed"
+	// ReasonWithdrawing marks an address that is not desired and was not known
+	// of: see Withhold.
+	ReasonWithdrawing = "Withdrawing"
 	// ReasonLost marks an address that was announced under this epoch and is
 	// not any more, so that Takeover does not count a second time.
 	ReasonLost = "Lost"
@@ -151,7 +154,7 @@ type Plan struct {
 	// Results has an entry for each desired address, as if the operations that
 	// need no probe had succeeded and the others were still to come.
 	Results map[netip.Addr]Result
-	// RenewIn is when an address has to be renewed next; 0 is never.
+	// RenewIn is in how long an address has to be renewed next; 0 is never.
 	RenewIn time.Duration
 }
 

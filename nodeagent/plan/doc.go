@@ -15,9 +15,12 @@
 // there and when. Only addresses tagged as ours are ever removed, and only from
 // the interface on which they are tagged.
 //
-// A node without any Announcement is not a node with an empty one: the first
-// changes nothing, the second withdraws everything. The caller does not call
-// Diff for the first.
+// A node without any Announcement is not a node with an empty one: the second
+// withdraws everything, the first nothing. For the first the caller calls Keep,
+// not Diff, which only renews.
+//
+// Withhold is for what Diff withdraws although no status has ever said that the
+// node has it: it is reported first, and withdrawn a little later.
 //
 // Diff also returns a Result for every desired address. The caller replaces
 // those of addresses that it probed for, added, or failed to; Status turns them

@@ -27,7 +27,9 @@ func familyOf(addr netip.Addr) purelbv1.IPFamily {
 // lowest metric, and of that interface the subnets of that family only. An
 // interface that is picked by name or by expression counts for both. Loopback,
 // the virtual interface and interfaces that hold only our addresses never
-// count, nor do interfaces without a subnet.
+// count, nor do interfaces without a subnet, nor those that are down or have no
+// carrier: a node cannot attract packets there. What such an interface holds
+// stays; whether another node is to have it is not decided here.
 func Interfaces(selection Selection, observed Observed) ([]purelbv1.NodeInterface, error) {
 	var expression *regexp.Regexp
 	if selection.LocalInterface != purelbv1.InterfaceDefault {
@@ -94,7 +96,7 @@ func isDefault(r Route, family purelbv1.IPFamily) bool {
 }
 
 func excluded(selection Selection, observed Observed, link Link) bool {
-	if link.Loopback || link.Name == selection.VirtualInterface {
+	if !link.Up || link.Loopback || link.Name == selection.VirtualInterface {
 		return true
 	}
 	ours := false

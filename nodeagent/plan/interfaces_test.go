@@ -3,6 +3,7 @@ package plan
 import (
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -76,22 +77,35 @@ func TestInterfaces(t *testing.T) {
 	eth1v6.Subnets = []string{"fd00:88::11/64"}
 	wlan0 := purelbv1.NodeInterface{Name: "wlan0", MAC: "02:00:00:00:00:03", Subnets: []string{"10.99.0.11/24"}, Gateways: []string{"10.99.0.1"}}
 
+	// The default routes among the interfaces that are up.
+	wlan0Default := wlan0
+	wlan0Default.DefaultRoute = []purelbv1.IPFamily{"IPv4"}
+	eth0Default := eth0
+	eth0Default.DefaultRoute = []purelbv1.IPFamily{"IPv4", "IPv6"}
+
 	for name, tc := range map[string]struct {
 		selection Selection
 		want      []purelbv1.NodeInterface
+		down      []string
 	}{
-		"default, for each family by itself": {Selection{LocalInterface: "default"}, []purelbv1.NodeInterface{eth0v4, eth1v6}},
-		"default and a name":                 {Selection{LocalInterface: "default", Interfaces: []string{"wlan0", "eth1", "none"}}, []purelbv1.NodeInterface{eth0v4, eth1, wlan0}},
-		"expression":                         {Selection{LocalInterface: "eth0|wl.*"}, []purelbv1.NodeInterface{eth0, wlan0}},
-		"expression matches the whole name":  {Selection{LocalInterface: "eth"}, []purelbv1.NodeInterface{}},
-		"expression matches everything":      {Selection{LocalInterface: ".*"}, []purelbv1.NodeInterface{eth0, eth1, wlan0}},
-		"names that never count":             {Selection{LocalInterface: "none", Interfaces: []string{"lo", "kube-lb0", "old-lb0"}}, []purelbv1.NodeInterface{}},
+		"default, for each family by itself":       {Selection{LocalInterface: "default"}, []purelbv1.NodeInterface{eth0v4, eth1v6}, nil},
+		"default and a name":                       {Selection{LocalInterface: "default", Interfaces: []string{"wlan0", "eth1", "none"}}, []purelbv1.NodeInterface{eth0v4, eth1, wlan0}, nil},
+		"expression":                               {Selection{LocalInterface: "eth0|wl.*"}, []purelbv1.NodeInterface{eth0, wlan0}, nil},
+		"expression matches the whole name":        {Selection{LocalInterface: "eth"}, []purelbv1.NodeInterface{}, nil},
+		"expression matches everything":            {Selection{LocalInterface: ".*"}, []purelbv1.NodeInterface{eth0, eth1, wlan0}, nil},
+		"names that never count":                   {Selection{LocalInterface: "none", Interfaces: []string{"lo", "kube-lb0", "old-lb0"}}, []purelbv1.NodeInterface{}, nil},
+		"one that is down, with the default route": {Selection{LocalInterface: "default"}, []purelbv1.NodeInterface{eth1v6, wlan0Default}, []string{"eth0"}},
+		"one that is down, picked by name":         {Selection{LocalInterface: "none", Interfaces: []string{"eth0", "eth1"}}, []purelbv1.NodeInterface{eth0Default}, []string{"eth1"}},
+		"all are down":                             {Selection{LocalInterface: ".*"}, []purelbv1.NodeInterface{}, []string{"eth0", "eth1", "wlan0"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			tc.selection.VirtualInterface = "kube-lb0"
 			for range 20 { // in whatever order the kernel lists them
 				o := Observed{append([]Link(nil), observed.Links...), append([]Address(nil), observed.Addresses...), append([]Route(nil), observed.Routes...)}
+				for i := range o.Links {
+					o.Links[i].Up = !slices.Contains(tc.down, o.Links[i].Name)
+				}
 				rand.Shuffle(len(o.Links), func(i, j int) { o.Links[i], o.Links[j] = o.Links[j], o.Links[i] })
 				rand.Shuffle(len(o.Addresses), func(i, j int) { o.Addresses[i], o.Addresses[j] = o.Addresses[j], o.Addresses[i] })
 				rand.Shuffle(len(o.Routes), func(i, j int) { o.Routes[i], o.Routes[j] = o.Routes[j], o.Routes[i] })

@@ -7,6 +7,9 @@ import (
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 )
 
+// defaultValid is the valid lifetime of a Local address.
+const defaultValid = 300 * time.Second
+
 // Settings is how the agent works, from its LBNodeAgent, with every default
 // filled in.
 type Settings struct {
@@ -65,7 +68,7 @@ func SettingsOf(agent *purelbv1.LBNodeAgent) Settings {
 			LocalInterface:   cmp.Or(local.LocalInterface, purelbv1.InterfaceDefault),
 			VirtualInterface: string(cmp.Or(local.DummyInterface, purelbv1.DefaultDummyInterface)),
 		},
-		Local:   addressSettings(addresses.LocalInterface, AddressSettings{Valid: 300 * time.Second, NoPrefixRoute: true}),
+		Local:   addressSettings(addresses.LocalInterface, AddressSettings{Valid: defaultValid, NoPrefixRoute: true}),
 		Virtual: addressSettings(addresses.DummyInterface, AddressSettings{Valid: Forever}),
 		Probe: ProbeSettings{
 			Enabled: deref(probe.Enabled, true),

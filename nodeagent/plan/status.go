@@ -32,7 +32,8 @@ const (
 type Report struct {
 	// Results of the desired addresses of all the node's Announcements.
 	Results map[netip.Addr]Result
-	// Stranded are addresses that are not desired, but could not be withdrawn.
+	// Stranded are addresses that are not desired, but could not be withdrawn,
+	// or are not yet (ReasonWithdrawing).
 	Stranded map[netip.Addr]Result
 	// Interfaces is the node's facts; nil keeps those last reported.
 	Interfaces []purelbv1.NodeInterface
@@ -78,13 +79,9 @@ func Status(ann *purelbv1.Announcement, report Report) purelbv1.AnnouncementStat
 		}
 		services = append(services, entry.Services...)
 	}
-	// An address that could not be withdrawn is not withdrawn: it stays in the
-	// status of the Announcement that it was in.
-	for _, s := range ann.Status.Addresses {
-		addr, _ := netip.ParseAddr(s.Address)
-		result, ok := report.Stranded[addr]
-		if ok && !inSpec[s.Address] && len(status.Addresses) < purelbv1.MaxAddressesPerAnnouncement {
-			status.Addresses = append(status.Addresses, addressStatus(s.Address, result, previous, report.Now))
+	for _, addr := range stranded(ann, report) {
+		if !inSpec[addr.String()] && len(status.Addresses) < purelbv1.MaxAddressesPerAnnouncement {
+			status.Addresses = append(status.Addresses, addressStatus(addr.String(), report.Stranded[addr], previous, report.Now))
 		}
 	}
 	slices.SortFunc(status.Addresses, func(a, b purelbv1.AddressStatus) int { return compareAddresses(a.Address, b.Address) })
@@ -96,6 +93,21 @@ func Status(ann *purelbv1.Announcement, report Report) purelbv1.AnnouncementStat
 	status.Services = line(slices.Compact(services))
 	status.Conditions = conditions(ann, status, report)
 	return status
+}
+
+// stranded is the addresses of the report's Stranded that are in an
+// Announcement's status. One that could not be withdrawn is not withdrawn: it
+// stays where it was. One that no status had yet is in those that are new.
+func stranded(ann *purelbv1.Announcement, report Report) []netip.Addr {
+	var addrs []netip.Addr
+	for addr, result := range report.Stranded {
+		if result.Reason == ReasonWithdrawing && ann.Status.ObservedGeneration == 0 ||
+			slices.ContainsFunc(ann.Status.Addresses, func(s purelbv1.AddressStatus) bool { return s.Address == addr.String() }) {
+			addrs = append(addrs, addr)
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return addrs
 }
 
 func resultOf(entry purelbv1.AnnouncedAddress, results map[netip.Addr]Result) Result {
@@ -131,7 +143,7 @@ func conditions(ann *purelbv1.Announcement, status purelbv1.AnnouncementStatus, 
 			text += ": " + s.Message
 		}
 		switch {
-		case s.State == purelbv1.StatePending:
+		case s.State == purelbv1.StatePending || s.Reason == ReasonWithdrawing:
 			pending = append(pending, text)
 		case s.State != purelbv1.StateAnnounced || s.Reason != "":
 			troubled = append(troubled, text)

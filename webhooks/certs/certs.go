@@ -60,11 +60,10 @@ type Source struct {
 // New makes a Source whose certificate is made, and renewed, once mgr runs.
 func New(ctx context.Context, mgr manager.Manager, c client.Client, o Options) (*Source, error) {
 	s := &Source{secret: types.NamespacedName{Namespace: o.Namespace, Name: o.Secret}, trusted: make(chan struct{})}
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Secret}}
-	if err := c.Create(ctx, secret); err != nil && !apierrors.IsAlreadyExists(err) {
-		return nil, fmt.Errorf("make Secret %s for the webhooks' certificate: %w", o.Secret, err)
+	err := makeSecret(ctx, c, s.secret)
+	if err != nil {
+		return nil, err
 	}
-	var err error
 	// The rotator looks for a file to know that the certificate has arrived.
 	if s.dir, err = os.MkdirTemp("", "purelb-webhook-"); err != nil {
 		return nil, fmt.Errorf("make a folder for the webhooks' certificate: %w", err)
@@ -76,6 +75,11 @@ func New(ctx context.Context, mgr manager.Manager, c client.Client, o Options) (
 	handler := toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { s.load(mgr, obj) },
 		UpdateFunc: func(_, obj any) { s.load(mgr, obj) },
+		DeleteFunc: func(any) { // somebody wants a new certificate
+			if err := makeSecret(ctx, c, s.secret); err != nil {
+				mgr.GetLogger().Error(err, "The webhooks' certificate cannot be renewed")
+			}
+		},
 	}
 	if _, err := informer.AddEventHandler(handler); err != nil {
 		return nil, fmt.Errorf("watch Secret %s: %w", o.Secret, err)
@@ -94,6 +98,15 @@ func New(ctx context.Context, mgr manager.Manager, c client.Client, o Options) (
 		return nil, fmt.Errorf("set up the webhooks' certificate: %w", err)
 	}
 	return s, nil
+}
+
+// makeSecret makes an empty Secret, for the rotator to fill.
+func makeSecret(ctx context.Context, c client.Client, name types.NamespacedName) error {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
+	if err := c.Create(ctx, secret); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("make Secret %s for the webhooks' certificate: %w", name.Name, err)
+	}
+	return nil
 }
 
 // load takes the certificate over from the Secret.

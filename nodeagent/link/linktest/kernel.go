@@ -62,6 +62,18 @@ func (k *Kernel) Route(r plan.Route) {
 	k.notify()
 }
 
+// SetUp sets a link up or down.
+func (k *Kernel) SetUp(name string, up bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i := range k.links {
+		if k.links[i].Name == name {
+			k.links[i].Up = up
+		}
+	}
+	k.notify()
+}
+
 // Refuse makes every change of an address fail; nil lets it pass again.
 func (k *Kernel) Refuse(addr netip.Addr, err error) {
 	k.mu.Lock()

@@ -1,0 +1,68 @@
+package agents_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/agents"
+)
+
+func selecting(name string, selector map[string]string) v1.LBNodeAgent {
+	return v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.LBNodeAgentSpec{NodeSelector: selector}}
+}
+
+// TestWarnings has what the table through the API server has not: no nodes,
+// many, and LBNodeAgents that go.
+func TestWarnings(t *testing.T) {
+	nodes := func(n int) []corev1.Node {
+		var all []corev1.Node
+		for i := range n {
+			all = append(all, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n%d", i), Labels: map[string]string{"a": "b"}}})
+		}
+		return all
+	}
+	const rule = " (a selector comes before none, then the first by name)"
+	going := selecting("a", nil)
+	going.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+	for _, row := range []struct {
+		name   string
+		a      v1.LBNodeAgent
+		others []v1.LBNodeAgent
+		nodes  int
+		want   []string
+	}{
+		{"alone", selecting("b", nil), nil, 2, nil},
+		{"no nodes", selecting("b", nil), nil, 0, []string{"spec.nodeSelector: selects none of the cluster's nodes, now"}},
+		{"itself as stored", selecting("b", nil), []v1.LBNodeAgent{selecting("b", map[string]string{"a": "b"})}, 2, nil},
+		{"beside one that goes", selecting("b", nil), []v1.LBNodeAgent{going}, 2, nil},
+		{"five", selecting("b", nil), []v1.LBNodeAgent{selecting("a", nil)}, 5,
+			[]string{"spec.nodeSelector: LBNodeAgent a comes before this one on nodes n0, n1, n2, n3, n4" + rule}},
+		{"six", selecting("b", map[string]string{"a": "b"}), []v1.LBNodeAgent{selecting("a", nil)}, 6,
+			[]string{"spec.nodeSelector: this LBNodeAgent comes before a on nodes n0, n1, n2, n3, n4 and 1 more" + rule}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			if diff := cmp.Diff(row.want, agents.Warnings(&row.a, row.others, nodes(row.nodes))); diff != "" {
+				t.Errorf("warnings (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestValidateEmpty accepts what the API server has filled nothing in of.
+func TestValidateEmpty(t *testing.T) {
+	for _, a := range []v1.LBNodeAgent{
+		{},
+		{Spec: v1.LBNodeAgentSpec{Local: &v1.LBNodeAgentLocal{}}},
+		{Spec: v1.LBNodeAgentSpec{Local: &v1.LBNodeAgentLocal{AddressConfig: &v1.AddressConfig{LocalInterface: &v1.InterfaceAddressConfig{}}}}},
+	} {
+		if errs := agents.Validate(&a); len(errs) > 0 {
+			t.Error(errs)
+		}
+	}
+}

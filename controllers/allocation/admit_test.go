@@ -1,0 +1,199 @@
+package allocation_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
+)
+
+// beside is surroundings with the groups, and Services test/s1 and so on with
+// the addresses.
+func beside(addrs string, groups ...v1.ServiceGroup) *allocation.Surroundings {
+	s := &allocation.Surroundings{Namespace: namespace, Groups: groups}
+	for i, a := range addresses(addrs) {
+		s.Neighbours = append(s.Neighbours, allocation.Neighbour{
+			Namespace: "test", Name: fmt.Sprintf("s%d", i+1), Served: true, Group: "a", Addresses: []netip.Addr{a},
+		})
+	}
+	return s
+}
+
+const orphanCure = "annotate the ServiceGroup with purelb.io/allow-orphans=true, and they stay as they are until their Services go"
+
+// TestAdmitDelete has what the table through the API server has not: several
+// groups that have one address, and groups that are not ready.
+func TestAdmitDelete(t *testing.T) {
+	one := "local: {pool: 10.0.0.1-10.0.0.5, subnet: 10.0.0.0/24}"
+	older, younger := aged(t, "a", 1, one), aged(t, "b", 2, one)
+	refusal := func(what string) string {
+		return "leaves " + what + " outside every pool: keep them in one, or " + orphanCure
+	}
+	foreign := beside("10.0.0.1", older)
+	foreign.Neighbours[0].Served = false
+	invalid := aged(t, "a", 1, "local: {v4pools: [{pool: 10.0.0.1-10.0.0.5, subnet: 10.0.0.0/24}, {pool: x, subnet: 10.0.0.0/24}]}")
+	going := older.DeepCopy()
+	going.DeletionTimestamp = &metav1.Time{Time: time.Unix(9, 0)}
+
+	for _, row := range []struct {
+		name string
+		s    *allocation.Surroundings
+		sg   *v1.ServiceGroup
+		want string
+	}{
+		{"in use", beside("10.0.0.1 10.0.0.2", older), &older, refusal("2 addresses in use by 2 Services (test/s1, test/s2)")},
+		{"one address of two Services", beside("10.0.0.1 10.0.0.1", older), &older, refusal("1 address in use by 2 Services (test/s1, test/s2)")},
+		{"not in use", beside("10.0.0.6", older), &older, ""},
+		{"in use by others' Services", foreign, &older, ""},
+		{"of two that overlap the older: the younger has its addresses then", beside("10.0.0.1", older, younger), &older, ""},
+		{"of two that overlap the younger: the older has its addresses", beside("10.0.0.1", older, younger), &younger, ""},
+		{"not valid, but in use from before", beside("10.0.0.1", invalid), &invalid, refusal("1 address in use by 1 Service (test/s1)")},
+		{"being deleted already", beside("10.0.0.1", older), going, ""},
+		{"not seen yet", beside("10.0.0.1"), &older, refusal("1 address in use by 1 Service (test/s1)")},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			if _, got := row.s.AdmitDelete(row.sg); got != row.want {
+				t.Errorf("got  %q\nwant %q", got, row.want)
+			}
+		})
+	}
+}
+
+func TestAdmitUpdate(t *testing.T) {
+	sg := aged(t, "a", 1, "local: {pool: 10.0.0.1-10.0.0.5, subnet: 10.0.0.0/24}")
+	neighbour := aged(t, "b", 2, "local: {pool: 10.0.0.6-10.0.0.9, subnet: 10.0.0.0/24}")
+	invalid := aged(t, "a", 1, "local: {pool: x, subnet: 10.0.0.0/24}")
+	change := func(sg v1.ServiceGroup, spec string) *v1.ServiceGroup {
+		out := sg.DeepCopy()
+		out.Spec = group(t, "a", spec).Spec
+		return out
+	}
+	labelled := invalid.DeepCopy()
+	labelled.Labels = map[string]string{"a": "b"}
+
+	for _, row := range []struct {
+		name          string
+		s             *allocation.Surroundings
+		before, after *v1.ServiceGroup
+		want          string
+	}{
+		{"a label on one that is not valid", beside("", invalid), &invalid, labelled, ""},
+		{"put right", beside("10.0.0.1", invalid), &invalid, &sg, ""},
+		{"an older one into a younger one", beside("", sg, neighbour), &sg, change(sg, "local: {pool: 10.0.0.1-10.0.0.6, subnet: 10.0.0.0/24}"),
+			`spec.local.pool: Invalid value: "10.0.0.1-10.0.0.6": range 10.0.0.1-10.0.0.6 overlaps range 10.0.0.6-10.0.0.9 of ServiceGroup b, which has these addresses already`},
+		{"the cache still has it otherwise", beside("", *change(sg, "local: {pool: 10.0.0.6, subnet: 10.0.0.0/24}")), &sg, change(sg, "local: {pool: 10.0.0.6-10.0.0.7, subnet: 10.0.0.0/24}"), ""},
+		{"a free kind", beside("10.0.0.9", sg), &sg, change(sg, "remote: {pool: 10.0.0.1, subnet: 10.0.0.0/24}"), ""},
+		{"a kind in use", beside("10.0.0.1", sg), &sg, change(sg, "remote: {pool: 10.0.0.1, subnet: 10.0.0.0/24}"),
+			"spec: Forbidden: changes the group from local to remote with 1 address in use by 1 Service (test/s1): make another ServiceGroup instead, or " + orphanCure},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			_, errs := row.s.AdmitUpdate(row.before, row.after)
+			got := ""
+			if len(errs) > 0 {
+				got = errs.ToAggregate().Error()
+			}
+			if got != row.want {
+				t.Errorf("got  %q\nwant %q", got, row.want)
+			}
+		})
+	}
+}
+
+// TestAdmitLarge keeps answers within what the API server shows.
+func TestAdmitLarge(t *testing.T) {
+	s, mine := large(t)
+	half := mine.DeepCopy()
+	half.Spec.Remote.V4Pools = half.Spec.Remote.V4Pools[:25]
+	_, errs := s.AdmitUpdate(mine, half)
+	const want = "5000 addresses in use by 5000 Services (test/service5000, test/service5001, test/service5002, test/service5003, test/service5004 and 4995 more)"
+	if len(errs) != 1 || !strings.Contains(errs[0].Detail, want) {
+		t.Errorf("got %v", errs)
+	}
+	everywhere := group(t, "x", "remote: {pool: 172.16.0.0/12, subnet: 172.16.0.0/12}")
+	warnings, errs := s.AdmitCreate(everywhere)
+	if len(errs) > 0 || len(warnings) != 1 || len(warnings[0]) > 512 || !strings.HasSuffix(warnings[0], "and 9995 more") {
+		t.Errorf("got %v, %v", warnings, errs)
+	}
+}
+
+// TestOverlapsAreFound compares verdicts on many groups with what comparing
+// each with each says.
+func TestOverlapsAreFound(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	refused := 0
+	for range 200 {
+		var groups []v1.ServiceGroup
+		for g := range 6 {
+			var spec strings.Builder
+			for i := range 1 + random.IntN(3) { // apart from each other
+				first := i*80 + random.IntN(40)
+				fmt.Fprintf(&spec, "{pool: 10.0.0.%d-10.0.0.%d, subnet: 10.0.0.0/24}, ", first, first+random.IntN(30))
+			}
+			groups = append(groups, aged(t, string(rune('a'+g)), int64(random.IntN(3)), "remote: {v4pools: ["+spec.String()+"]}"))
+		}
+		catalog := allocation.NewCatalog(groups, namespace)
+		slices.SortStableFunc(groups, func(a, b v1.ServiceGroup) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+		var accepted []allocation.Range
+		for i := range groups {
+			group, _, _ := allocation.ParseGroup(&groups[i])
+			free := true
+			for _, r := range group.Ranges {
+				free = free && !slices.ContainsFunc(accepted, func(o allocation.Range) bool { return o.Addrs.Overlaps(r.Addrs) })
+			}
+			if catalog[group.Name].Ready() != free {
+				t.Fatalf("%s: %s: %s", group.Name, catalog[group.Name].Reason, catalog[group.Name].Message)
+			}
+			if free {
+				accepted = append(accepted, group.Ranges...)
+			} else {
+				refused++
+			}
+		}
+	}
+	if refused < 100 {
+		t.Errorf("only %d groups overlapped", refused)
+	}
+}
+
+// TestReservedIsAdvised is the one advice for which the table through the API
+// server has no group.
+func TestReservedIsAdvised(t *testing.T) {
+	s := beside("", aged(t, "default", 1, "local: {pool: 10.0.0.0/24, subnet: 10.0.0.0/24}"))
+	s.Reserved = map[netip.Addr]string{netip.MustParseAddr("10.0.0.7"): "a gateway of node n"}
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1.AnnotationAddresses: "10.0.0.7"}}}
+	if got := s.Advise(svc); !slices.Contains(got, "annotation purelb.io/addresses: 10.0.0.7 is a gateway of node n: it is never handed out") {
+		t.Errorf("got %q", got)
+	}
+}
+
+// TestOrphansStay shrinks a group below what is in use.
+func TestOrphansStay(t *testing.T) {
+	catalog := allocation.NewCatalog([]v1.ServiceGroup{
+		aged(t, "a", 1, "local: {pool: 10.0.0.1-10.0.0.5, subnet: 10.0.0.0/24}"),
+		aged(t, "b", 2, "local: {pool: 10.0.0.6-10.0.0.9, subnet: 10.0.0.0/24}"),
+	}, namespace)
+	for _, row := range []struct{ current, from, group, want string }{
+		{"10.0.0.200", "a", "a", "10.0.0.200"}, // a had it
+		{"10.0.0.200", "b", "a", "10.0.0.1"},   // the Service asks for another group now
+		{"10.0.0.200", "", "a", "10.0.0.1"},
+		{"10.0.0.6", "a", "a", "10.0.0.6"}, // b has the range now, the Service the address
+		{"10.0.0.2", "a", "a", "10.0.0.2"},
+	} {
+		req := &allocation.Request{Group: row.group, Families: []allocation.Family{allocation.IPv4}, Policy: corev1.IPFamilyPolicySingleStack}
+		req.Holder = allocation.Holder{Namespace: "test", Name: "s", Addresses: addresses(row.current), AllocatedFrom: row.from}
+		result := allocation.Allocate(req, &allocation.Facts{Catalog: catalog, InUse: allocation.NewInUse()})
+		if diff := cmp.Diff(row.want, allocation.Join(result.Addresses)); diff != "" {
+			t.Errorf("%+v (-want +got):\n%s", row, diff)
+		}
+	}
+}

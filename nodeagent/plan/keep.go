@@ -1,0 +1,33 @@
+package plan
+
+// Keep renews addresses of ours that nothing says anything about, so that they
+// do not fade out; what others put there it leaves alone. An address gets the
+// lifetimes that the settings have for it, but is neither cut short nor made
+// permanent: the settings may be the defaults, not those that it was added with.
+func Keep(settings Settings, addresses []Address) Plan {
+	var p Plan
+	for _, a := range addresses {
+		if !a.Ours || a.Valid == Forever {
+			continue
+		}
+		target := settings.address(&Desired{
+			Addr: a.Prefix.Addr(), Prefix: a.Prefix, Interface: a.Interface,
+			Local: a.Interface != settings.Selection.VirtualInterface,
+		})
+		target.NoPrefixRoute = a.NoPrefixRoute
+		if target.Valid == Forever {
+			target.Valid = defaultValid
+		}
+		target.Valid = max(target.Valid, a.Valid)
+		if target.Preferred > 0 {
+			target.Preferred = min(max(target.Preferred, a.Preferred), target.Valid)
+		}
+		due := renewalDue(target, a)
+		if due <= 0 {
+			p.Operations = append(p.Operations, Operation{Kind: Renew, Address: target})
+			due = interval(target)
+		}
+		p.renewIn(due)
+	}
+	return p
+}

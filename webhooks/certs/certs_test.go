@@ -1,0 +1,104 @@
+package certs_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/purelb/purelb-operator/test/apiserver"
+	"github.com/purelb/purelb-operator/webhooks/certs"
+)
+
+// TestSource makes a certificate against a real API server, checks it as the API
+// server would, and takes its Secret away.
+func TestSource(t *testing.T) {
+	g := NewWithT(t)
+	config, stop, err := apiserver.Start()
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	c, err := client.New(config, client.Options{})
+	g.Expect(err).NotTo(HaveOccurred())
+	configuration := &admissionv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "purelb-validating"},
+		Webhooks: []admissionv1.ValidatingWebhook{{
+			Name:                    "a.purelb.io",
+			ClientConfig:            admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: "default", Name: "hook"}},
+			SideEffects:             ptr.To(admissionv1.SideEffectClassNone),
+			AdmissionReviewVersions: []string{"v1"},
+		}},
+	}
+	g.Expect(c.Create(ctx, configuration)).To(Succeed())
+
+	mgr, err := ctrl.NewManager(config, ctrl.Options{Scheme: scheme.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}})
+	g.Expect(err).NotTo(HaveOccurred())
+	source, err := certs.New(ctx, mgr, c, certs.Options{
+		Namespace: "default", Secret: "certificate", Service: "hook", Configuration: configuration.Name,
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(source.Ready(nil)).NotTo(Succeed())
+	server := &tls.Config{}
+	source.Configure(server)
+	_, err = server.GetCertificate(nil)
+	g.Expect(err).To(MatchError(ContainSubstring("not made yet")))
+
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if err := source.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	// trusted fails unless the served certificate is one that the API server,
+	// which knows it by the webhook configuration, accepts for the Service.
+	trusted := func(g Gomega) []byte {
+		g.Expect(c.Get(ctx, client.ObjectKeyFromObject(configuration), configuration)).To(Succeed())
+		roots := x509.NewCertPool()
+		g.Expect(roots.AppendCertsFromPEM(configuration.Webhooks[0].ClientConfig.CABundle)).To(BeTrue())
+		cert, err := server.GetCertificate(nil)
+		g.Expect(err).NotTo(HaveOccurred())
+		leaf, err := x509.ParseCertificate(cert.Certificate[0])
+		g.Expect(err).NotTo(HaveOccurred())
+		_, err = leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: "hook.default.svc"})
+		g.Expect(err).NotTo(HaveOccurred())
+		return leaf.Raw
+	}
+	var first []byte
+	g.Eventually(func(g Gomega) {
+		g.Expect(source.Ready(nil)).To(Succeed())
+		first = trusted(g)
+	}).WithTimeout(30 * time.Second).Should(Succeed())
+
+	// Deleting the Secret renews the certificate.
+	g.Expect(c.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "certificate"}})).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		g.Expect(trusted(g)).NotTo(Equal(first))
+	}).WithTimeout(30 * time.Second).Should(Succeed())
+
+	// A configuration that is applied anew is trusted again.
+	g.Expect(c.Delete(ctx, configuration)).To(Succeed())
+	configuration.ResourceVersion, configuration.UID = "", ""
+	configuration.Webhooks[0].ClientConfig.CABundle = nil
+	g.Expect(c.Create(ctx, configuration)).To(Succeed())
+	g.Eventually(func(g Gomega) { trusted(g) }).WithTimeout(30 * time.Second).Should(Succeed())
+}

@@ -1,0 +1,222 @@
+package webhooks_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/webhooks"
+)
+
+// serviceRow is a Service that is made, beside those of surroundings: holder
+// (10.9.0.10, TCP 80) and dns (10.9.0.11, TCP 53), both with the sharing key
+// "key".
+type serviceRow struct {
+	name     string
+	change   func(*corev1.Service)
+	warnings []string
+}
+
+func annotated(pairs ...string) func(*corev1.Service) {
+	return func(svc *corev1.Service) {
+		for i := 0; i < len(pairs); i += 2 {
+			svc.Annotations["purelb.io/"+pairs[i]] = pairs[i+1]
+		}
+	}
+}
+
+func both(changes ...func(*corev1.Service)) func(*corev1.Service) {
+	return func(svc *corev1.Service) {
+		for _, c := range changes {
+			c(svc)
+		}
+	}
+}
+
+func serviceRows() []serviceRow {
+	local := func(svc *corev1.Service) { svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal }
+	ipv6 := func(svc *corev1.Service) { svc.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol} }
+	ip := func(addr string) func(*corev1.Service) {
+		return func(svc *corev1.Service) { svc.Spec.LoadBalancerIP = addr }
+	}
+	const (
+		unserved     = " is not served yet: it has no effect"
+		addresses    = "annotation purelb.io/addresses"
+		deprecated   = "spec.loadBalancerIP is deprecated; use annotation purelb.io/addresses"
+		known        = "; known are purelb.io/service-group, purelb.io/addresses, purelb.io/allow-shared-ip, purelb.io/multi-pool, purelb.io/allow-local"
+		notSupported = "spec.externalTrafficPolicy: Local is not supported on a Local address, such as those of range "
+		useCluster   = ": one node gets all traffic, endpoint or not; use Cluster, or a remote ServiceGroup"
+	)
+	return []serviceRow{
+		{"nothing to say", nil, nil},
+		{"annotations of others", func(svc *corev1.Service) { svc.Annotations["example.com/a"] = "b" }, nil},
+		{"annotations that the manager writes", annotated("allocated-by", "PureLB", "allocated-from", "taken", "pool-type", "remote",
+			"announcing-IPv4", "x", "announcing-IPv6", "x", "added-to", "x"), nil},
+
+		// Groups.
+		{"unknown group", annotated("service-group", "nowhere"), []string{"there is no ServiceGroup nowhere in namespace purelb-system: the Service waits until there is"}},
+		{"misspelt group", annotated("service-group", "tkaen"), []string{"there is no ServiceGroup tkaen in namespace purelb-system: the Service waits until there is"}},
+		{"nearly a group", annotated("service-group", "Taken"), []string{"there is no ServiceGroup Taken; did you mean taken?"}},
+		{"default group", func(svc *corev1.Service) { svc.Annotations = nil }, []string{"there is no ServiceGroup default in namespace purelb-system: the Service waits until there is"}},
+		{"group that is not ready", annotated("service-group", "netbox"), []string{"ServiceGroup netbox is not ready: spec.netbox: addresses from NetBox are not served yet"}},
+
+		// Names of annotations.
+		{"nearly an annotation", annotated("servicegroup", "a"), []string{"annotation purelb.io/servicegroup is not known; did you mean purelb.io/service-group?"}},
+		{"capitals", annotated("Addresses", "a"), []string{"annotation purelb.io/Addresses is not known; did you mean purelb.io/addresses?"}},
+		{"half an annotation", annotated("shared-ip", "a"), []string{"annotation purelb.io/shared-ip is not known; did you mean purelb.io/allow-shared-ip?"}},
+		{"unknown annotation", annotated("color", "a"), []string{"annotation purelb.io/color is not known" + known}},
+		{"that of a ServiceGroup", annotated("allow-orphans", "true"), []string{"annotation purelb.io/allow-orphans is not known" + known}},
+		{"multi-pool", annotated("multi-pool", "true"), nil},
+		{"multi-pool of no value", annotated("multi-pool", "yes"), []string{`annotation purelb.io/multi-pool is "yes": it must be "true" or "false"`}},
+		{"allow-local of no value", annotated("allow-local", "True"), []string{"annotation purelb.io/allow-local" + unserved,
+			`annotation purelb.io/allow-local is "True": it must be "true" or "false"`}},
+
+		// Addresses asked for.
+		{"a free address", annotated("addresses", "10.9.0.20"), nil},
+		{"no address", annotated("addresses", "10.9.0"), []string{addresses + `: "10.9.0" is not an address`}},
+		{"an empty one", annotated("addresses", "10.9.0.20,"), []string{addresses + `: "" is not an address`}},
+		{"a mapped one", annotated("addresses", "::ffff:10.9.0.20"), []string{addresses + `: "::ffff:10.9.0.20" is an IPv4-mapped IPv6 address; write it as 10.9.0.20`}},
+		{"a zone", annotated("addresses", "fe80::1%eth0"), []string{addresses + `: "fe80::1%eth0" has a zone`}},
+		{"outside every pool", annotated("addresses", "10.8.0.1"), []string{addresses + ": 10.8.0.1 is in no pool of a ServiceGroup"}},
+		{"in use", annotated("addresses", "10.9.0.10"), []string{addresses + ": 10.9.0.10 is in use by Service test/dns"}},
+		{"two of one family", annotated("addresses", "10.9.0.19, 10.9.0.20"), []string{addresses + ": 10.9.0.19 and 10.9.0.20 are both IPv4: ask for one of each family at most"}},
+		{"the other family", annotated("addresses", "fd09::11"), []string{addresses + ": fd09::11 is IPv6, which is not in spec.ipFamilies"}},
+		{"of another group", annotated("addresses", "10.10.0.9"), []string{addresses + ": 10.10.0.9 is of ServiceGroup shared, not of taken, which annotation purelb.io/service-group asks for"}},
+		{"the network address", both(annotated("service-group", "shared"), annotated("addresses", "10.10.0.0")), []string{addresses + ": 10.10.0.0 is the first or last address of subnet 10.10.0.0/24: it is never handed out"}},
+		{"loadBalancerIP", ip("10.9.0.20"), []string{deprecated}},
+		{"loadBalancerIP in use", ip("10.9.0.10"), []string{deprecated, "spec.loadBalancerIP: 10.9.0.10 is in use by Service test/dns"}},
+		{"both", both(ip("10.9.0.11"), annotated("addresses", "10.9.0.20")), []string{deprecated}},
+
+		// Sharing.
+		{"a key of nobody", annotated("allow-shared-ip", "alone"), nil},
+		{"a port of its own", both(annotated("allow-shared-ip", "key"), func(svc *corev1.Service) { svc.Spec.Ports[0].Port = 443 }), nil},
+		{"the same port by another protocol", both(annotated("allow-shared-ip", "key"), func(svc *corev1.Service) { svc.Spec.Ports[0].Protocol = corev1.ProtocolUDP }), nil},
+		{"a port in common", annotated("allow-shared-ip", "key"), []string{"annotation purelb.io/allow-shared-ip: no address can be shared with a Service that has a port in common: test/holder (TCP/80)"}},
+		{"the key in another group", both(annotated("allow-shared-ip", "key"), annotated("service-group", "shared")), nil},
+		{"another family", both(annotated("allow-shared-ip", "key"), ipv6), nil},
+		{"another namespace", both(annotated("allow-shared-ip", "key"), func(svc *corev1.Service) { svc.Namespace = other; svc.Spec.Ports[0].Port = 443 }), []string{"annotation purelb.io/allow-shared-ip: ServiceGroup taken does not share across namespaces, and the key is that of test/dns, test/holder"}},
+		{"an address with the key", both(annotated("allow-shared-ip", "key"), annotated("addresses", "10.9.0.11"), func(svc *corev1.Service) { svc.Spec.Ports[0].Port = 443 }),
+			nil},
+
+		// Policy Local.
+		{"Local on a remote group", local, nil},
+		{"Local on a local group", both(local, annotated("service-group", "local")), []string{
+			notSupported + "10.7.0.100-10.7.0.120 of ServiceGroup local" + useCluster}},
+		{"Local on a local group, IPv6", both(local, ipv6, annotated("service-group", "local")), []string{
+			notSupported + "fd07::100-fd07::120 of ServiceGroup local" + useCluster}},
+		{"Local with allow-local", both(local, annotated("service-group", "local", "allow-local", "true")), []string{"annotation purelb.io/allow-local" + unserved}},
+
+		// Not ours.
+		{"another class", both(annotated("servicegroup", "a"), func(svc *corev1.Service) { svc.Spec.LoadBalancerClass = ptr.To("example.com/lb") }), nil},
+		{"our class", both(annotated("service-group", "Taken"), func(svc *corev1.Service) { svc.Spec.LoadBalancerClass = ptr.To(v1.LoadBalancerClass) }),
+			[]string{"there is no ServiceGroup Taken; did you mean taken?"}},
+		{"ClusterIP", both(annotated("servicegroup", "a"), func(svc *corev1.Service) {
+			svc.Spec.Type, svc.Spec.AllocateLoadBalancerNodePorts = corev1.ServiceTypeClusterIP, nil
+		}), nil},
+	}
+}
+
+func TestService(t *testing.T) {
+	begin(t)
+	for _, row := range serviceRows() {
+		t.Run(row.name, func(t *testing.T) {
+			svc := service("x", "taken", 80)
+			if row.change != nil {
+				row.change(svc)
+			}
+			dual(t, svc, answer{warnings: row.warnings})
+		})
+	}
+}
+
+func TestServiceUpdate(t *testing.T) {
+	g := begin(t)
+	ctx := context.Background()
+	svc := service("x", "Taken", 80)
+	create(t, svc)
+	said := []string{"there is no ServiceGroup Taken; did you mean taken?"}
+	for _, row := range []struct {
+		name   string
+		change func(*corev1.Service)
+		want   []string
+	}{
+		{"a label", func(svc *corev1.Service) { svc.Labels = map[string]string{"a": "b"} }, nil},
+		{"what the manager writes", annotated("allocated-by", "PureLB"), nil},
+		{"a port", func(svc *corev1.Service) { svc.Spec.Ports[0].Port = 81 }, said},
+		{"a wish", annotated("color", "a"), append([]string{
+			"annotation purelb.io/color is not known; known are purelb.io/service-group, purelb.io/addresses, purelb.io/allow-shared-ip, purelb.io/multi-pool, purelb.io/allow-local",
+		}, said...)},
+		{"another type", func(svc *corev1.Service) {
+			svc.Spec.Type, svc.Spec.AllocateLoadBalancerNodePorts = corev1.ServiceTypeClusterIP, nil
+		}, nil},
+		{"a LoadBalancer again", func(svc *corev1.Service) { svc.Spec.Type = corev1.ServiceTypeLoadBalancer }, append([]string{
+			"annotation purelb.io/color is not known; known are purelb.io/service-group, purelb.io/addresses, purelb.io/allow-shared-ip, purelb.io/multi-pool, purelb.io/allow-local",
+		}, said...)},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			NewWithT(t).Eventually(func() error {
+				if err := api.Get(ctx, client.ObjectKeyFromObject(svc), svc); err != nil {
+					return err
+				}
+				row.change(svc)
+				warned.take()
+				return api.Update(ctx, svc)
+			}).Should(Succeed())
+			check(t, nil, answer{warnings: row.want})
+		})
+	}
+	g.Expect(api.Delete(ctx, svc)).To(Succeed())
+	g.Expect(warned.take()).To(BeEmpty())
+}
+
+// blind cannot read anything.
+type blind struct{ client.Reader }
+
+func (blind) List(context.Context, client.ObjectList, ...client.ListOption) error {
+	return errors.New("no cache")
+}
+
+// panics is worse.
+type panics struct{ client.Reader }
+
+func (panics) List(context.Context, client.ObjectList, ...client.ListOption) error {
+	panic("no cache")
+}
+
+// TestServicesAreNeverRefused breaks the webhook in every way.
+func TestServicesAreNeverRefused(t *testing.T) {
+	const good = `{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "x", "namespace": "y"}, "spec": {"type": "LoadBalancer"}}`
+	for name, row := range map[string]struct {
+		reader    client.Reader
+		operation admissionv1.Operation
+		object    string
+	}{
+		"no cache":          {blind{}, admissionv1.Create, good},
+		"no cache, update":  {blind{}, admissionv1.Update, good},
+		"a panic":           {panics{}, admissionv1.Create, good},
+		"not JSON":          {blind{}, admissionv1.Create, "{"},
+		"another type":      {blind{}, admissionv1.Create, `{"apiVersion": "v1", "kind": "Service", "spec": {"ports": "no list"}}`},
+		"unknown operation": {blind{}, "BREAK", good},
+	} {
+		t.Run(name, func(t *testing.T) {
+			handler := webhooks.ServiceHandler(row.reader, scheme.Scheme, webhooks.Options{Namespace: namespace, IsDefault: true})
+			response := handler.Handle(context.Background(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+				Operation: row.operation, Object: runtime.RawExtension{Raw: []byte(row.object)},
+				OldObject: runtime.RawExtension{Raw: []byte(`{"apiVersion": "v1", "kind": "Service"}`)},
+			}})
+			if !response.Allowed {
+				t.Errorf("refused: %v", response.Result)
+			}
+		})
+	}
+}

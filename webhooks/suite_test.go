@@ -1,0 +1,408 @@
+package webhooks_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers"
+	"github.com/purelb/purelb-operator/controllers/agents"
+	"github.com/purelb/purelb-operator/test/apiserver"
+	"github.com/purelb/purelb-operator/webhooks"
+)
+
+const (
+	namespace = "purelb-system" // of the manager
+	elsewhere = "purelb"        // a namespace where ServiceGroups do not count
+	user      = "test"          // of Services
+	other     = "other"         // of Services
+
+	soon  = 10 * time.Second
+	often = 20 * time.Millisecond
+)
+
+var (
+	config *rest.Config
+	api    client.Client // without a cache; its warnings are in warned
+	cached client.Client // what the webhooks see
+	warned recorder
+	hooks  envtest.WebhookInstallOptions
+	stop   = func() error { return nil }
+)
+
+// recorder keeps the warnings that come with answers of the API server.
+type recorder struct {
+	mu       sync.Mutex
+	warnings []string
+}
+
+// HandleWarningHeaderWithContext is called for each warning.
+func (r *recorder) HandleWarningHeaderWithContext(_ context.Context, _ int, _ string, text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.warnings = append(r.warnings, text)
+}
+
+// take returns the warnings since it was last called.
+func (r *recorder) take() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	taken := r.warnings
+	r.warnings = nil
+	return taken
+}
+
+func TestMain(m *testing.M) {
+	SetDefaultEventuallyTimeout(soon)
+	SetDefaultEventuallyPollingInterval(often)
+	SetDefaultConsistentlyPollingInterval(often)
+	code := m.Run()
+	if err := stop(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// begin starts, once for all tests, the API server with the webhooks and a
+// manager that serves them and runs the controllers.
+func begin(t *testing.T) *WithT {
+	t.Helper()
+	if err := start(); err != nil {
+		t.Fatal(err)
+	}
+	warned.take()
+	return NewWithT(t)
+}
+
+var start = sync.OnceValue(func() (err error) {
+	log.SetLogger(logr.Discard())
+	var stopServer func() error
+	config, stopServer, err = apiserver.Start()
+	stop = stopServer
+	if err != nil {
+		return err
+	}
+	if err := v1.AddToScheme(scheme.Scheme); err != nil {
+		return err
+	}
+	listening := rest.CopyConfig(config)
+	listening.WarningHandlerWithContext = &warned
+	if api, err = client.New(listening, client.Options{Scheme: scheme.Scheme}); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	stop = func() error {
+		cancel()
+		return errors.Join(<-ended, hooks.Cleanup(), stopServer())
+	}
+	if err := install(ctx); err != nil {
+		ended <- nil
+		return err
+	}
+	mgr, err := newManager()
+	if err != nil {
+		ended <- nil
+		return err
+	}
+	cached = mgr.GetClient()
+	go func() { ended <- mgr.Start(ctx) }()
+	return surroundings(ctx)
+})
+
+// install makes the namespaces, and the webhook configuration from the
+// manifest that is generated from the markers.
+func install(ctx context.Context) error {
+	for _, name := range []string{namespace, elsewhere, user, other} {
+		if err := api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+			return err
+		}
+	}
+	_, file, _, _ := runtime.Caller(0)
+	hooks.Paths = []string{filepath.Join(filepath.Dir(file), "..", "config", "webhook", "manifests.yaml")}
+	return hooks.Install(config)
+}
+
+func newManager() (ctrl.Manager, error) {
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:  scheme.Scheme,
+		Metrics: metricsserver.Options{BindAddress: "0"},
+		WebhookServer: webhook.NewServer(webhook.Options{
+			Host: hooks.LocalServingHost, Port: hooks.LocalServingPort, CertDir: hooks.LocalServingCertDir,
+		}),
+	})
+	if err != nil {
+		return nil, err
+	}
+	c, own := mgr.GetClient(), controllers.NewMetrics(prometheus.NewRegistry())
+	return mgr, errors.Join(
+		webhooks.SetupWithManager(mgr, webhooks.Options{Namespace: namespace, IsDefault: true}),
+		(&controllers.ServiceReconciler{
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: namespace, IsDefault: true, Metrics: own,
+		}).SetupWithManager(mgr),
+		(&controllers.ServiceGroupReconciler{
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-servicegroup"), Namespace: namespace, Metrics: own,
+		}).SetupWithManager(mgr),
+		(&controllers.LBNodeAgentReconciler{
+			Client: c, Namespace: namespace, Defaults: agents.Defaults{Image: "purelb.io/purelb:test", ServiceAccount: "purelb-agent"},
+		}).SetupWithManager(mgr),
+	)
+}
+
+// surroundings is what all tests find: three nodes, with addresses and
+// gateways, and some ServiceGroups.
+func surroundings(ctx context.Context) error {
+	for i, rack := range []string{"a", "a", "b"} {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node%d", i+1), Labels: map[string]string{"rack": rack}}}
+		if err := api.Create(ctx, n); err != nil {
+			return err
+		}
+		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("10.7.0.%d", i+1)}}
+		if err := api.Status().Update(ctx, n); err != nil {
+			return err
+		}
+	}
+	a := &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "node1"}, Spec: v1.AnnouncementSpec{NodeName: "node1", LBNodeAgent: "default"}}
+	if err := api.Create(ctx, a); err != nil {
+		return err
+	}
+	a.Status.Interfaces = []v1.NodeInterface{{
+		Name: "eth0", MAC: "02:00:00:00:00:01",
+		Subnets: []string{"10.7.0.1/24", "fd07::1/64"}, Gateways: []string{"10.7.0.254", "fd07::fe"},
+	}}
+	a.Status.ObservedGeneration = 1
+	if err := api.Status().Update(ctx, a); err != nil {
+		return err
+	}
+	deadline := time.Now().Add(soon)
+	for { // until the webhooks are served
+		err := api.Create(ctx, group("probe", "remote: {pool: 10.254.0.1, subnet: 10.254.0.0/24}"), client.DryRunAll)
+		if err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(often)
+	}
+	for _, sg := range []*unstructured.Unstructured{
+		group("taken", "remote: {pool: 10.9.0.10-10.9.0.20, subnet: 10.9.0.0/24, v6pool: {pool: 'fd09::10-fd09::20', subnet: 'fd09::/64'}}"),
+		group("local", "local: {pool: 10.7.0.100-10.7.0.120, subnet: 10.7.0.0/24, v6pool: {pool: 'fd07::100-fd07::120', subnet: 'fd07::/64'}}"),
+		group("shared", "{remote: {pool: 10.10.0.0/28, subnet: 10.10.0.0/24}, shareAcrossNamespaces: true}"),
+		group("netbox", "netbox: {url: 'https://netbox.example', tenant: t, tokenSecretRef: {name: a, key: b}}"),
+	} {
+		if err := api.Create(ctx, sg); err != nil {
+			return err
+		}
+	}
+	for _, svc := range []*corev1.Service{
+		service("holder", "taken", 80),
+		service("dns", "taken", 53),
+	} {
+		svc.Annotations[v1.AnnotationAllowSharedIP] = "key"
+		if err := api.Create(ctx, svc); err != nil {
+			return err
+		}
+	}
+	for { // until the cache shows that the last has its address
+		svc := &corev1.Service{}
+		if err := cached.Get(ctx, client.ObjectKey{Namespace: user, Name: "dns"}, svc); err == nil && len(svc.Status.LoadBalancer.Ingress) > 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return errors.New("Service dns got no address")
+		}
+		time.Sleep(often)
+	}
+}
+
+// object parses YAML.
+func object(text string) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(text), &u.Object); err != nil {
+		panic(fmt.Sprintf("%v in:\n%s", err, text))
+	}
+	return u
+}
+
+// group is a ServiceGroup with the YAML text as its spec.
+func group(name, spec string) *unstructured.Unstructured {
+	return manifest("ServiceGroup", name, spec)
+}
+
+func manifest(kind, name, spec string) *unstructured.Unstructured {
+	u := object("spec:\n  " + strings.ReplaceAll(strings.TrimSpace(spec), "\n", "\n  ") + "\n")
+	u.SetGroupVersionKind(v1.GroupVersion.WithKind(kind))
+	u.SetNamespace(namespace)
+	u.SetName(name)
+	return u
+}
+
+// service is a Service of type LoadBalancer with one IPv4 address.
+func service(name, group string, port int32) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: user, Name: name, Annotations: map[string]string{v1.AnnotationServiceGroup: group}},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, AllocateLoadBalancerNodePorts: ptr.To(false),
+			Ports: []corev1.ServicePort{{Port: port}},
+		},
+	}
+}
+
+// answer is what the API server is to say.
+type answer struct {
+	warnings []string
+	refused  []cause
+	// forbidden is the refusal of a deletion.
+	forbidden string
+}
+
+// cause is one reason of a refusal: the path of the field, and the message.
+type cause struct{ field, message string }
+
+// String is the cause as conditions have it.
+func (c cause) String() string { return c.field + ": " + c.message }
+
+// answerOf is what the API server has just said.
+func answerOf(t *testing.T, err error) answer {
+	t.Helper()
+	got := answer{warnings: warned.take()}
+	var status apierrors.APIStatus
+	switch {
+	case err == nil:
+	case !errors.As(err, &status) || status.Status().Details == nil:
+		t.Fatalf("no answer of the API server: %v", err)
+	case apierrors.IsForbidden(err):
+		_, got.forbidden, _ = strings.Cut(err.Error(), " is forbidden: ")
+	default:
+		for _, c := range status.Status().Details.Causes {
+			// Said in addition where the schema already refuses the object.
+			if !strings.Contains(c.Message, "some validation rules were not checked") {
+				got.refused = append(got.refused, cause{c.Field, c.Message})
+			}
+		}
+		if len(got.refused) == 0 {
+			t.Fatalf("refused for no field: %v", err)
+		}
+	}
+	return got
+}
+
+// check compares what the API server has just said with what it is to say.
+func check(t *testing.T, err error, want answer) {
+	t.Helper()
+	got := answerOf(t, err)
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(answer{}, cause{})); diff != "" {
+		t.Errorf("answer (-want +got):\n%s", diff)
+	}
+}
+
+// seen waits until the webhooks see an object as the API server has it, or that
+// it is gone.
+func seen(t *testing.T, obj client.Object) {
+	t.Helper()
+	key, ctx := client.ObjectKeyFromObject(obj), context.Background()
+	NewWithT(t).Eventually(func() bool {
+		live, copied := obj.DeepCopyObject().(client.Object), obj.DeepCopyObject().(client.Object)
+		if u, ok := live.(*unstructured.Unstructured); ok { // the cache has typed objects
+			typed, err := scheme.Scheme.New(u.GroupVersionKind())
+			if err != nil {
+				t.Fatal(err)
+			}
+			live, copied = typed.(client.Object), typed.DeepCopyObject().(client.Object)
+		}
+		err := api.Get(ctx, key, live)
+		if apierrors.IsNotFound(err) {
+			return apierrors.IsNotFound(cached.Get(ctx, key, copied))
+		}
+		return err == nil && cached.Get(ctx, key, copied) == nil && copied.GetResourceVersion() == live.GetResourceVersion()
+	}).Should(BeTrue(), "the cache does not catch up with %s", key)
+}
+
+// remove deletes an object, in use or not, and waits until the webhooks know.
+func remove(t *testing.T, obj client.Object) {
+	t.Helper()
+	ctx := context.Background()
+	g := NewWithT(t)
+	g.Eventually(func() error {
+		if err := api.Get(ctx, client.ObjectKeyFromObject(obj), obj); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		if _, isService := obj.(*corev1.Service); !isService && obj.GetAnnotations()[v1.AnnotationAllowOrphans] == "" {
+			obj.SetAnnotations(map[string]string{v1.AnnotationAllowOrphans: "true"})
+			if err := api.Update(ctx, obj); err != nil {
+				return err
+			}
+		}
+		return client.IgnoreNotFound(api.Delete(ctx, obj))
+	}).Should(Succeed())
+	seen(t, obj)
+	warned.take()
+}
+
+// create makes an object that is removed when the test ends.
+func create(t *testing.T, obj client.Object) {
+	t.Helper()
+	if err := api.Create(context.Background(), obj); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { remove(t, obj) })
+	seen(t, obj)
+	warned.take()
+}
+
+// dual is a row's object, twice: for a dry run, and for a real one.
+func dual(t *testing.T, obj client.Object, want answer) {
+	t.Helper()
+	ctx := context.Background()
+	err := api.Create(ctx, obj.DeepCopyObject().(client.Object), client.DryRunAll)
+	check(t, err, want)
+	made := obj.DeepCopyObject().(client.Object)
+	err = api.Create(ctx, made)
+	check(t, err, want)
+	if err == nil {
+		seen(t, made)
+		remove(t, made)
+	}
+}
+
+// ingressOf is the addresses of a Service.
+func ingressOf(g Gomega, name string) []string {
+	svc := &corev1.Service{}
+	g.Expect(api.Get(context.Background(), client.ObjectKey{Namespace: user, Name: name}, svc)).To(Succeed())
+	var addrs []string
+	for _, in := range svc.Status.LoadBalancer.Ingress {
+		addrs = append(addrs, in.IP)
+	}
+	slices.Sort(addrs)
+	return addrs
+}
