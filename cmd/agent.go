@@ -22,13 +22,10 @@ import (
 const dialTimeout = 3 * time.Second
 
 type agentOptions struct {
-	nodeName       string
-	namespace      string
-	lbNodeAgent    string
-	metricsAddress string
-	metricsSecure  bool
-	healthAddress  string
-	logLevel       string
+	nodeName    string
+	namespace   string
+	lbNodeAgent string
+	serving
 }
 
 func newAgentCommand() *cobra.Command {
@@ -43,10 +40,7 @@ func newAgentCommand() *cobra.Command {
 	f.StringVar(&o.nodeName, "node-name", "", "name of the node that the agent runs on")
 	f.StringVar(&o.namespace, "namespace", "purelb-system", "namespace of the manager, its LBNodeAgents and Announcements")
 	f.StringVar(&o.lbNodeAgent, "lbnodeagent", "default", "name of the LBNodeAgent whose settings apply")
-	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":7472", "where to serve metrics; 0 for nowhere")
-	f.BoolVar(&o.metricsSecure, "metrics-secure", true, "serve metrics by HTTPS, to clients that may read them")
-	f.StringVar(&o.healthAddress, "health-probe-bind-address", ":7473", "where to serve /healthz and /readyz")
-	f.StringVar(&o.logLevel, "log-level", "info", "error, info or debug")
+	o.addFlags(f, ":7472", ":7473")
 	return cmd
 }
 
@@ -76,7 +70,7 @@ func runAgent(ctx context.Context, o agentOptions) error {
 	if err != nil {
 		return err
 	}
-	options.Metrics = metricsOptions(o.metricsAddress, o.metricsSecure)
+	options.Metrics = o.metricsOptions()
 	options.HealthProbeBindAddress = o.healthAddress
 	mgr, err := ctrl.NewManager(config, options)
 	if err != nil {

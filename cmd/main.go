@@ -9,9 +9,12 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"go.uber.org/zap/zapcore"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
 // version is set by the linker.
@@ -30,6 +33,31 @@ func main() {
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		os.Exit(1)
 	}
+}
+
+// serving is what both programs serve beside their work.
+type serving struct {
+	metricsAddress string
+	metricsSecure  bool
+	healthAddress  string
+	logLevel       string
+}
+
+// addFlags adds the flags, with the default addresses.
+func (s *serving) addFlags(f *pflag.FlagSet, metricsAddress, healthAddress string) {
+	f.StringVar(&s.metricsAddress, "metrics-bind-address", metricsAddress, "where to serve metrics; 0 for nowhere")
+	f.BoolVar(&s.metricsSecure, "metrics-secure", true, "serve metrics by HTTPS, to clients that may read them")
+	f.StringVar(&s.healthAddress, "health-probe-bind-address", healthAddress, "where to serve /healthz and /readyz")
+	f.StringVar(&s.logLevel, "log-level", "info", "error, info or debug")
+}
+
+// metricsOptions is how metrics are served.
+func (s *serving) metricsOptions() metricsserver.Options {
+	o := metricsserver.Options{BindAddress: s.metricsAddress, SecureServing: s.metricsSecure}
+	if s.metricsSecure {
+		o.FilterProvider = filters.WithAuthenticationAndAuthorization
+	}
+	return o
 }
 
 // newLogger makes a JSON logger: level is error, info or debug.

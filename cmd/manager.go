@@ -22,8 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -51,12 +49,9 @@ type managerOptions struct {
 	agentServiceAccount string
 	isDefault           bool
 	leaderElect         bool
-	metricsAddress      string
-	metricsSecure       bool
-	healthAddress       string
-	webhookPort         int
-	webhookCertDir      string
-	logLevel            string
+	serving
+	webhookPort    int
+	webhookCertDir string
 }
 
 // Names of what the webhooks' certificate is for, as in config/webhook.
@@ -81,13 +76,10 @@ func newManagerCommand() *cobra.Command {
 	f.StringVar(&o.agentServiceAccount, "agent-service-account", "purelb-agent", "service account that agents run as")
 	f.BoolVar(&o.isDefault, "default-load-balancer", true, "serve Services of type LoadBalancer that have no loadBalancerClass")
 	f.BoolVar(&o.leaderElect, "leader-elect", true, "elect one leader among the replicas")
-	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "where to serve metrics; 0 for nowhere")
-	f.BoolVar(&o.metricsSecure, "metrics-secure", true, "serve metrics by HTTPS, to clients that may read them")
-	f.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "where to serve /healthz and /readyz")
+	o.addFlags(f, ":8443", ":8081")
 	f.IntVar(&o.webhookPort, "webhook-port", 9443, "where to serve admission webhooks; 0 for nowhere")
 	f.StringVar(&o.webhookCertDir, "webhook-cert-dir", "/tmp/k8s-webhook-server/serving-certs",
 		"folder with tls.crt and tls.key for the webhooks; without them, the manager makes its own certificate")
-	f.StringVar(&o.logLevel, "log-level", "info", "error, info or debug")
 	return cmd
 }
 
@@ -122,7 +114,7 @@ func runManager(ctx context.Context, o managerOptions) error {
 		Scheme:                        scheme,
 		WebhookServer:                 webhook.NewServer(webhookOptions),
 		Cache:                         cacheOptions(o.namespace),
-		Metrics:                       metricsOptions(o.metricsAddress, o.metricsSecure),
+		Metrics:                       o.metricsOptions(),
 		HealthProbeBindAddress:        o.healthAddress,
 		LeaderElection:                o.leaderElect,
 		LeaderElectionID:              "manager.purelb.io",
@@ -203,14 +195,6 @@ func cacheOptions(namespace string) cache.Options {
 			},
 		},
 	}
-}
-
-func metricsOptions(address string, secure bool) metricsserver.Options {
-	o := metricsserver.Options{BindAddress: address, SecureServing: secure}
-	if secure {
-		o.FilterProvider = filters.WithAuthenticationAndAuthorization
-	}
-	return o
 }
 
 // agentImage is the image that agents run unless their LBNodeAgent says
