@@ -43,6 +43,12 @@ test-e2e: image $(LAB) ## Run the end-to-end tests in a lab of their own, as roo
 	{ go -C test/e2e test -v -count=1 -timeout 30m . -ginkgo.v -ginkgo.fail-fast $(E2E_ARGS); status=$$?; \
 	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }
 
+.PHONY: bench
+bench: $(LAB) ## Measure allocation and admission; SERVICES=10000 for more Services at once
+	@assets="$$($(LAB) assets)" && \
+	go test -run '^$$' -bench . ./controllers/allocation && \
+	KUBEBUILDER_ASSETS="$$assets" go test -run '^$$' -bench Services -benchtime $(or $(SERVICES),1000)x -timeout 30m ./controllers
+
 ##@ Development
 .PHONY: generate
 generate: ## Generate Go code from the API types
