@@ -104,7 +104,6 @@ const (
 	ReasonUnsupported = "Unsupported"
 	ReasonProgressing = "Progressing"
 	ReasonDegraded    = "Degraded"
-	ReasonFailed      = "Failed"
 
 	EventAddressAssigned      = "AddressAssigned"
 	EventAddressReleased      = "AddressReleased"
