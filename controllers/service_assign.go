@@ -114,15 +114,23 @@ func (r *ServiceReconciler) release(ctx context.Context, svc *corev1.Service) er
 	return r.writeAnnotations(ctx, svc, nil)
 }
 
-// annotate brands the Service, unless it is to stay as it is.
+// annotate brands the Service. One that is left with what it has stays as it is,
+// but for the key: others may have come to share its addresses.
 func (r *ServiceReconciler) annotate(ctx context.Context, svc *corev1.Service, result allocation.Result) error {
-	if result.Group == "" {
+	wanted := map[string]string{}
+	switch {
+	case result.Group != "":
+		wanted[v1.AnnotationAllocatedBy] = v1.Brand
+		wanted[v1.AnnotationAllocatedFrom] = result.Group
+		wanted[v1.AnnotationPoolType] = string(result.Type)
+	case isBranded(svc):
+		for _, name := range []string{v1.AnnotationAllocatedBy, v1.AnnotationAllocatedFrom, v1.AnnotationPoolType} {
+			if value, ok := svc.Annotations[name]; ok {
+				wanted[name] = value
+			}
+		}
+	default:
 		return nil
-	}
-	wanted := map[string]string{
-		v1.AnnotationAllocatedBy:   v1.Brand,
-		v1.AnnotationAllocatedFrom: result.Group,
-		v1.AnnotationPoolType:      string(result.Type),
 	}
 	if result.Key != "" {
 		wanted[v1.AnnotationAllocatedKey] = result.Key

@@ -27,11 +27,12 @@ type Result struct {
 	// Addresses in the order of the request's families. Addresses that cannot
 	// be judged (their group is gone or invalid) are kept.
 	Addresses []netip.Addr
-	// Group and Type that the addresses are of, and the Key by which they are
-	// shared; empty if what the Service had is left as it was.
+	// Group and Type that the addresses are of; empty if what the Service had is
+	// left as it was.
 	Group string
 	Type  v1.PoolType
-	Key   string
+	// Key by which the addresses are shared.
+	Key string
 	// Asked is the group that was asked for.
 	Asked string
 	// Reason is v1.ReasonAllocated if the request is met, else why not, with
@@ -96,17 +97,23 @@ func (d *decision) decide() Result {
 	result := Result{Addresses: addrs, Group: d.group.Name, Type: d.group.Type, Key: d.SharingKey, Reason: v1.ReasonAllocated}
 	result.Message = Join(addrs) + " from pool " + d.group.Name
 	if partial != nil {
-		result.Reason, result.Message = partial.reason, partial.message
-		if slices.ContainsFunc(addrs, func(a netip.Addr) bool { return d.shareable(a) != nil }) {
-			result.Key = d.AllocatedKey // it is in force until the clash is over
-		}
+		result.Reason, result.Message, result.Key = partial.reason, partial.message, d.keyFor(addrs)
 	}
 	return result
 }
 
 // keep leaves the Service with what it has.
 func (d *decision) keep(no *refusal) Result {
-	return Result{Addresses: d.current, Reason: no.reason, Message: no.message}
+	return Result{Addresses: d.current, Key: d.keyFor(d.current), Reason: no.reason, Message: no.message}
+}
+
+// keyFor is the key by which addresses that are kept are shared: the one they
+// were given by, until nothing speaks against the one that the Service has now.
+func (d *decision) keyFor(addrs []netip.Addr) string {
+	if slices.ContainsFunc(addrs, func(a netip.Addr) bool { return d.shareable(a) != nil }) {
+		return d.AllocatedKey
+	}
+	return d.SharingKey
 }
 
 // slot is one address that is wanted.

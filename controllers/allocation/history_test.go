@@ -157,11 +157,22 @@ func (w *world) reconcile(name string) {
 		return
 	}
 	w.note("%s: %v -> %v %s: %s (lost %v)", name, req.Addresses, result.Addresses, result.Reason, result.Message, result.Lost)
+	w.write(req, result)
+}
+
+// write stores what was decided, and reports whether that changes anything.
+func (w *world) write(req *allocation.Request, result allocation.Result) bool {
+	before := req.Holder
 	req.Addresses = result.Addresses
 	if result.Group != "" {
-		req.Branded, req.AllocatedFrom, req.AllocatedKey = true, result.Group, result.Key
+		req.Branded, req.AllocatedFrom = true, result.Group
+	}
+	if req.Branded {
+		req.AllocatedKey = result.Key
 	}
 	w.see(req)
+	return !slices.Equal(before.Addresses, req.Addresses) || before.Branded != req.Branded ||
+		before.AllocatedFrom != req.AllocatedFrom || before.AllocatedKey != req.AllocatedKey
 }
 
 // check judges one decision by what is stored, not by the index.
@@ -212,16 +223,8 @@ func (w *world) settle() {
 			req := w.stored[name]
 			result := w.allocate(req)
 			w.check(req, result)
-			if !slices.Equal(req.Addresses, result.Addresses) {
-				w.note("settle %s: %v -> %v %s: %s", name, req.Addresses, result.Addresses, result.Reason, result.Message)
-				changed = true
-			}
-			req.Addresses = result.Addresses
-			if result.Group != "" {
-				changed = changed || req.AllocatedFrom != result.Group || req.AllocatedKey != result.Key || !req.Branded
-				req.Branded, req.AllocatedFrom, req.AllocatedKey = true, result.Group, result.Key
-			}
-			w.see(req)
+			w.note("settle %s: %v -> %v %s: %s", name, req.Addresses, result.Addresses, result.Reason, result.Message)
+			changed = w.write(req, result) || changed
 		}
 		if !changed {
 			return
@@ -240,11 +243,8 @@ func (w *world) audit() {
 				if other == req || !slices.Contains(other.Addresses, a) {
 					continue
 				}
-				if req.AllocatedKey == "" || req.AllocatedKey != other.AllocatedKey {
-					shared := req.SharingKey != "" && req.SharingKey == other.SharingKey
-					if !shared {
-						w.fail("%s is %s's and %s's, who do not share it", a, req, other)
-					}
+				if key := sharedBy(req); key == "" || key != sharedBy(other) {
+					w.fail("%s is %s's by key %q and %s's by key %q", a, req, key, other, sharedBy(other))
 				}
 				if result.Reason == v1.ReasonAllocated && req.Ports[0].Port == other.Ports[0].Port {
 					w.fail("%s and %s have one port of %s, and %s does not say so", req, other, a, req)
@@ -258,6 +258,15 @@ func (w *world) audit() {
 			}
 		}
 	}
+}
+
+// sharedBy is the key by which a Service was given what it has, or by which it
+// offers to share what we did not give it.
+func sharedBy(req *allocation.Request) string {
+	if req.Branded {
+		return req.AllocatedKey
+	}
+	return req.SharingKey
 }
 
 // compare checks that the index, kept by steps, is what a new one would be.
