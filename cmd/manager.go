@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -186,15 +187,30 @@ func cacheOptions(namespace string) cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&v1.LBNodeAgent{}:       own,
-			&v1.Announcement{}:      own,
-			&appsv1.DaemonSet{}:     own,
-			&coordinationv1.Lease{}: own,
+			&v1.LBNodeAgent{}:            own,
+			&v1.Announcement{}:           own,
+			&appsv1.DaemonSet{}:          own,
+			&coordinationv1.Lease{}:      own,
+			&discoveryv1.EndpointSlice{}: {Transform: slimEndpoints},
 			&corev1.Secret{}: {
 				Namespaces: own.Namespaces, Field: fields.OneTermEqualSelector("metadata.name", webhookSecret),
 			},
 		},
 	}
+}
+
+// slimEndpoints drops what nobody reads of an EndpointSlice: there are as many as
+// there are Services, or more.
+func slimEndpoints(obj any) (any, error) {
+	slice, ok := obj.(*discoveryv1.EndpointSlice)
+	if !ok {
+		return obj, nil
+	}
+	slice.ManagedFields, slice.Ports, slice.Annotations = nil, nil, nil
+	for i, e := range slice.Endpoints {
+		slice.Endpoints[i] = discoveryv1.Endpoint{NodeName: e.NodeName, Conditions: e.Conditions}
+	}
+	return slice, nil
 }
 
 // agentImage is the image that agents run unless their LBNodeAgent says
@@ -226,7 +242,7 @@ func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image str
 	}
 	// A standby replica is to take over with warm caches.
 	for _, kind := range []client.Object{
-		&corev1.Service{}, &corev1.Node{}, &appsv1.DaemonSet{},
+		&corev1.Service{}, &corev1.Node{}, &appsv1.DaemonSet{}, &discoveryv1.EndpointSlice{},
 		&v1.ServiceGroup{}, &v1.LBNodeAgent{}, &v1.Announcement{},
 	} {
 		if _, err := mgr.GetCache().GetInformer(ctx, kind, cache.BlockUntilSynced(false)); err != nil {
@@ -246,10 +262,12 @@ func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image str
 			Client: c, Recorder: recorder("purelb-servicegroup"), Namespace: o.namespace, Metrics: own,
 		}).SetupWithManager(mgr),
 		(&controllers.LBNodeAgentReconciler{
-			Client: c, Namespace: o.namespace, Defaults: agents.Defaults{Image: image, ServiceAccount: o.agentServiceAccount},
+			Client: c, Recorder: recorder("purelb-lbnodeagent"), Liveness: live, Namespace: o.namespace,
+			Defaults: agents.Defaults{Image: image, ServiceAccount: o.agentServiceAccount},
 		}).SetupWithManager(mgr),
 		(&controllers.PlacementReconciler{
-			Client: c, Namespace: o.namespace, IsDefault: o.isDefault, Liveness: live, Now: time.Now, Metrics: own, Reasons: reasons,
+			Client: c, Recorder: recorder("purelb-placement"), Namespace: o.namespace, IsDefault: o.isDefault, Liveness: live, Now: time.Now,
+			Metrics: own, Reasons: reasons,
 		}).SetupWithManager(mgr),
 		(&controllers.AnnouncedReconciler{
 			Client: c, Recorder: recorder("purelb-lbnodeagent"), Namespace: o.namespace, IsDefault: o.isDefault, Reasons: reasons,

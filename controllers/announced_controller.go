@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
@@ -154,6 +155,11 @@ func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 			why, _ := r.Reasons.Of(a)
 			return why.Message
 		})
+	}
+	if err := r.override(ctx, svc, places); apierrors.IsConflict(err) {
+		return reconcile.Result{RequeueAfter: catchUp}, nil
+	} else if err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if err := r.annotate(ctx, svc, report.Annotations); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)

@@ -17,6 +17,7 @@ const (
 	ownerLBNodeAgent  = "purelb-lbnodeagent"
 	ownerPlacement    = "purelb-placement"
 	ownerAnnounced    = "purelb-announced"
+	ownerLocalPolicy  = "purelb-local-policy"
 )
 
 // apply writes obj, whose spec this owner has the whole of, without its status.

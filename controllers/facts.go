@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/agents"
 	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/controllers/placement"
 )
@@ -25,7 +26,8 @@ const factsPatience = 30 * time.Second
 type cluster struct {
 	nodes         []corev1.Node
 	services      []corev1.Service
-	agents        map[string]*v1.LBNodeAgent
+	agents        []v1.LBNodeAgent
+	endpoints     endpoints
 	announcements []v1.Announcement
 	catalog       allocation.Catalog
 }
@@ -33,19 +35,17 @@ type cluster struct {
 // gather reads the cluster from the cache. Objects are the cache's own: they
 // must not be changed.
 func gather(ctx context.Context, c client.Reader, namespace string) (*cluster, error) {
-	in := &cluster{agents: map[string]*v1.LBNodeAgent{}}
+	in := &cluster{}
 	var nodes corev1.NodeList
 	if err := c.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list Nodes: %w", err)
 	}
 	in.nodes = nodes.Items
-	var agents v1.LBNodeAgentList
-	if err := c.List(ctx, &agents, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+	var list v1.LBNodeAgentList
+	if err := c.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list LBNodeAgents: %w", err)
 	}
-	for i := range agents.Items {
-		in.agents[agents.Items[i].Name] = &agents.Items[i]
-	}
+	in.agents = list.Items
 	var groups v1.ServiceGroupList
 	if err := c.List(ctx, &groups, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list ServiceGroups: %w", err)
@@ -55,7 +55,10 @@ func gather(ctx context.Context, c client.Reader, namespace string) (*cluster, e
 	if in.announcements, err = listAnnouncements(ctx, c, namespace); err != nil {
 		return nil, err
 	}
-	in.services, err = listServices(ctx, c)
+	if in.services, err = listServices(ctx, c); err != nil {
+		return nil, err
+	}
+	in.endpoints, err = endpointsOf(ctx, c, in.services)
 	return in, err
 }
 
@@ -101,6 +104,7 @@ func (in *cluster) node(n *corev1.Node, announcements []*v1.Announcement, alive 
 	node := placement.Node{
 		Name:             n.Name,
 		Agent:            n.Labels[v1.LabelAgent],
+		Leaving:          isLeaving(in.agents, n),
 		VirtualInterface: v1.DefaultDummyInterface,
 		Excluded:         excluded,
 		Liveness:         alive,
@@ -113,9 +117,10 @@ func (in *cluster) node(n *corev1.Node, announcements []*v1.Announcement, alive 
 			node.ShuttingDown = c.Status == corev1.ConditionFalse && strings.Contains(c.Message, "node is shutting down")
 		}
 	}
-	agent := in.agents[node.Agent]
-	if agent != nil && agent.Spec.Local != nil && agent.Spec.Local.DummyInterface != "" {
-		node.VirtualInterface = string(agent.Spec.Local.DummyInterface)
+	for i := range in.agents {
+		if agent := &in.agents[i]; agent.Name == node.Agent && agent.Spec.Local != nil && agent.Spec.Local.DummyInterface != "" {
+			node.VirtualInterface = string(agent.Spec.Local.DummyInterface)
+		}
 	}
 	for _, a := range announcements {
 		node.Reported = node.Reported || a.Status.ObservedGeneration > 0
@@ -129,10 +134,17 @@ func (in *cluster) node(n *corev1.Node, announcements []*v1.Announcement, alive 
 	return node
 }
 
+// isLeaving reports whether the agent that a node runs is not the one that it is
+// to run.
+func isLeaving(list []v1.LBNodeAgent, n *corev1.Node) bool {
+	label := n.Labels[v1.LabelAgent]
+	return label != "" && label != agents.Assign(list, n.Labels)
+}
+
 func interfacesOf(a *v1.Announcement) []placement.Interface {
 	var interfaces []placement.Interface
 	for _, i := range a.Status.Interfaces {
-		out := placement.Interface{Name: string(i.Name), MAC: i.MAC}
+		out := placement.Interface{Name: string(i.Name), MAC: i.MAC, Down: i.Down}
 		for _, s := range i.Subnets {
 			if p, err := netip.ParsePrefix(s); err == nil {
 				out.Subnets = append(out.Subnets, p)
@@ -170,24 +182,29 @@ func entriesOf(a *v1.Announcement, facts *placement.Facts) {
 
 // addresses is the addresses that our Services have, with who shares them.
 func (in *cluster) addresses(isDefault bool) []placement.Address {
-	at := map[netip.Addr]int{}
-	var addresses []placement.Address
+	sharers := map[netip.Addr][]*corev1.Service{}
+	var order []netip.Addr
 	for i := range in.services {
 		svc := &in.services[i]
 		if !isOurs(svc, isDefault) || !isBranded(svc) {
 			continue
 		}
 		for _, a := range ingressOf(svc) {
-			if j, seen := at[a]; seen {
-				addresses[j].Services = append(addresses[j].Services, keyOf(svc))
-				continue
+			if sharers[a] == nil {
+				order = append(order, a)
 			}
-			at[a] = len(addresses)
-			addresses = append(addresses, in.address(svc, a))
+			sharers[a] = append(sharers[a], svc)
 		}
 	}
-	for i := range addresses {
-		slices.Sort(addresses[i].Services)
+	addresses := make([]placement.Address, 0, len(order))
+	for _, a := range order {
+		out := in.address(sharers[a][0], a)
+		for _, svc := range sharers[a] {
+			out.Services = append(out.Services, keyOf(svc))
+		}
+		slices.Sort(out.Services)
+		out.Only, out.OnlyVirtual = in.endpoints.only(a, sharers[a])
+		addresses = append(addresses, out)
 	}
 	return addresses
 }
@@ -199,8 +216,6 @@ func (in *cluster) address(svc *corev1.Service, a netip.Addr) placement.Address 
 		Addr:     a,
 		Group:    svc.Annotations[v1.AnnotationAllocatedFrom],
 		PoolType: v1.PoolType(svc.Annotations[v1.AnnotationPoolType]),
-		Mask:     a.BitLen(),
-		Services: []string{keyOf(svc)},
 	}
 	if group, r, ok := in.catalog.GroupOf(a); ok {
 		out.Group, out.PoolType, out.Mask, out.SkipProbe = group.Name, group.Type, r.Mask, group.SkipIPv6DAD

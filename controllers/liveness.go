@@ -103,6 +103,19 @@ func (l *Liveness) Of(node string) placement.Liveness {
 	return l.judge(p)
 }
 
+// Silent is for how long a node's agent has not renewed its Lease, as far as this
+// process has seen.
+func (l *Liveness) Silent(node string) time.Duration {
+	const always = 1<<63 - 1
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p, known := l.nodes[node]
+	if !known {
+		return always
+	}
+	return l.now().Sub(p.seen)
+}
+
 func (l *Liveness) judge(p *pulse) placement.Liveness {
 	switch age := l.now().Sub(p.seen); {
 	case age >= p.duration:

@@ -1,9 +1,12 @@
 package controllers
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/placement"
 )
 
 // Metrics is the manager's own metrics.
@@ -12,6 +15,8 @@ type Metrics struct {
 	inUse    *prometheus.GaugeVec
 	rejected *prometheus.CounterVec
 	members  prometheus.Gauge
+	changes  *prometheus.CounterVec
+	moves    *prometheus.HistogramVec
 }
 
 // NewMetrics makes the metrics and registers them.
@@ -30,8 +35,15 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		members: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "purelb_election_member_count", Help: "Nodes whose agent is alive.",
 		}),
+		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "purelb_election_winner_changes_total", Help: "Local addresses that were given to a node, by kind: Placement, Failover, Handover.",
+		}, []string{"kind"}),
+		moves: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "purelb_election_move_duration_seconds", Help: "From when a Local address was given to a node until the node announced it, by kind.",
+			Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
+		}, []string{"kind"}),
 	}
-	registry.MustRegister(m.size, m.inUse, m.rejected, m.members)
+	registry.MustRegister(m.size, m.inUse, m.rejected, m.members, m.changes, m.moves)
 	return m
 }
 
@@ -53,3 +65,11 @@ func (m *Metrics) Rejected(pool, reason string) { m.rejected.WithLabelValues(poo
 
 // Members sets the number of nodes whose agent is alive.
 func (m *Metrics) Members(n int) { m.members.Set(float64(n)) }
+
+// Moves counts a Local address that is given to a node.
+func (m *Metrics) Moves(kind placement.Kind) { m.changes.WithLabelValues(string(kind)).Inc() }
+
+// Moved records how long that took.
+func (m *Metrics) Moved(kind placement.Kind, took time.Duration) {
+	m.moves.WithLabelValues(string(kind)).Observe(took.Seconds())
+}

@@ -5,16 +5,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -39,14 +43,16 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 // batched enqueues requests after batchDelay; those that wait already are not
 // enqueued twice.
 func batched(requests func(context.Context, client.Object) []reconcile.Request) handler.EventHandler {
-	return batchedFor(batchDelay, requests)
+	return batchedFor(always(batchDelay), requests)
 }
 
+func always(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
+
 // batchedFor is batched with another delay.
-func batchedFor(delay time.Duration, requests func(context.Context, client.Object) []reconcile.Request) handler.EventHandler {
+func batchedFor(delay func() time.Duration, requests func(context.Context, client.Object) []reconcile.Request) handler.EventHandler {
 	enqueue := func(ctx context.Context, obj client.Object, q queue) {
 		for _, r := range requests(ctx, obj) {
-			q.AddAfter(r, delay)
+			q.AddAfter(r, delay())
 		}
 	}
 	return handler.Funcs{
@@ -55,6 +61,19 @@ func batchedFor(delay time.Duration, requests func(context.Context, client.Objec
 		DeleteFunc:  func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(ctx, e.Object, q) },
 		GenericFunc: func(ctx context.Context, e event.GenericEvent, q queue) { enqueue(ctx, e.Object, q) },
 	}
+}
+
+// pace lets what is called for all the time rest for longer than it works: what
+// takes long, as the cluster is large, is done less often.
+type pace struct{ last atomic.Int64 }
+
+// worked notes how long the last run took.
+func (p *pace) worked(d time.Duration) { p.last.Store(int64(d)) }
+
+// delay is how long to wait for more to do.
+func (p *pace) delay() time.Duration {
+	const rest, most = 3, 2 * time.Second
+	return min(max(batchDelay, rest*time.Duration(p.last.Load())), most)
 }
 
 // PlacementReconciler writes the Announcements: what each node is to announce.
@@ -67,7 +86,11 @@ type PlacementReconciler struct {
 	Now       func() time.Time
 	Metrics   *Metrics
 	Reasons   *Reasons
+	Recorder  events.EventRecorder
 
+	pace pace
+	// moving is the moves under way, to measure them.
+	moving map[netip.Addr]moving
 	// written is the last write of each Announcement, for as long as the cache
 	// may not show it: to decide on what was there before could give an address
 	// to two nodes.
@@ -80,6 +103,16 @@ type writtenAnnouncement struct {
 	at         time.Time
 }
 
+// moving is a move under way.
+type moving struct {
+	kind  placement.Kind
+	since time.Time
+}
+
+// lostAfter is how long an agent has to be silent before nobody waits for it to
+// give up what it has.
+const lostAfter = time.Minute
+
 // cachePatience is how long the cache is waited for. What it does not show by
 // then was deleted by somebody else.
 const cachePatience = 5 * time.Second
@@ -87,11 +120,17 @@ const cachePatience = 5 * time.Second
 // +kubebuilder:rbac:groups=purelb.io,resources=announcements,namespace=purelb-system,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=purelb.io,resources=lbnodeagents,namespace=purelb-system,verbs=get;list;watch
 
+// wholeCluster is the one request there is.
+var wholeCluster = reconcile.Request{NamespacedName: types.NamespacedName{Name: "cluster"}}
+
 // SetupWithManager registers the reconciler.
 func (r *PlacementReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	r.written = map[string]writtenAnnouncement{}
-	everything := batched(func(context.Context, client.Object) []reconcile.Request {
-		return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: "cluster"}}}
+	r.written, r.moving = map[string]writtenAnnouncement{}, map[netip.Addr]moving{}
+	if err := indexEndpoints(context.Background(), mgr); err != nil {
+		return err
+	}
+	everything := batchedFor(r.pace.delay, func(context.Context, client.Object) []reconcile.Request {
+		return []reconcile.Request{wholeCluster}
 	})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("placement").
@@ -100,6 +139,7 @@ func (r *PlacementReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1.LBNodeAgent{}, everything, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Service{}, everything, builder.WithPredicates(placedDifferently)).
 		Watches(&corev1.Node{}, everything, builder.WithPredicates(nodeChanged)).
+		Watches(&discoveryv1.EndpointSlice{}, batchedFor(r.pace.delay, r.endpointsMatter)).
 		WatchesRawSource(source.Channel(r.Liveness.Changes(), everything)).
 		Complete(r)
 }
@@ -109,7 +149,7 @@ var placedDifferently = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bo
 	before, ok1 := e.ObjectOld.(*corev1.Service)
 	after, ok2 := e.ObjectNew.(*corev1.Service)
 	return !ok1 || !ok2 || !equality.Semantic.DeepEqual(before.Status.LoadBalancer, after.Status.LoadBalancer) ||
-		!equality.Semantic.DeepEqual(before.Spec, after.Spec) || isBranded(before) != isBranded(after)
+		!equality.Semantic.DeepEqual(before.Spec, after.Spec) || isBranded(before) != isBranded(after) || insists(before) != insists(after)
 }}
 
 // nodeChanged keeps the kubelet's status reports out.
@@ -133,6 +173,8 @@ var nodeChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 
 // Reconcile writes what has changed of what the nodes are to announce.
 func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	begun := time.Now()
+	defer func() { r.pace.worked(time.Since(begun)) }()
 	in, err := gather(ctx, r.Client, r.Namespace)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -142,8 +184,20 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 	}
 	facts := in.facts(r.Liveness.Of, r.Now(), r.IsDefault)
 	result := placement.Place(facts)
+	r.Reasons.set(result.Unplaced, facts.Addresses)
+	if err := r.writeAll(ctx, in, &result); err != nil {
+		return reconcile.Result{}, err
+	}
 	r.report(ctx, &facts, &result)
+	if len(result.Unplaced) > 0 { // for what only time changes
+		return reconcile.Result{RequeueAfter: factsPatience / 6}, nil
+	}
+	return reconcile.Result{}, nil
+}
 
+// writeAll makes the Announcements of all nodes as decided. What fails for one
+// node does not stop the others.
+func (r *PlacementReconciler) writeAll(ctx context.Context, in *cluster, result *placement.Result) error {
 	existing := map[string][]*v1.Announcement{}
 	for i := range in.announcements {
 		a := &in.announcements[i]
@@ -153,16 +207,17 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 	for i := range in.nodes {
 		n := &in.nodes[i]
 		entries, runs := result.Entries[n.Name]
-		if !runs && len(existing[n.Name]) == 0 {
-			continue
+		switch has := existing[n.Name]; {
+		case runs || len(entries) > 0:
+			errs = append(errs, r.write(ctx, n, entries, has, result.Heartbeat[n.Name], isLeaving(in.agents, n)))
+		case len(has) == 0:
+		case r.isGone(n.Name, has):
+			errs = append(errs, r.remove(ctx, has))
+		default:
+			errs = append(errs, r.write(ctx, n, nil, has, 0, true))
 		}
-		errs = append(errs, r.write(ctx, n, entries, result.Heartbeat[n.Name], existing[n.Name]))
 	}
-	requeue := reconcile.Result{}
-	if len(result.Unplaced) > 0 { // for what only time changes
-		requeue.RequeueAfter = factsPatience / 6
-	}
-	return requeue, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // behind reports whether the cache is certain to show a newer version of an
@@ -182,16 +237,60 @@ func (r *PlacementReconciler) behind(announcements []v1.Announcement) bool {
 	return len(r.written) > 0
 }
 
-// report logs what moves and counts.
+// isGone reports whether a node that runs no agent any more has given up all that
+// it had, or cannot be asked.
+func (r *PlacementReconciler) isGone(node string, announcements []*v1.Announcement) bool {
+	return r.Liveness.Silent(node) > lostAfter || !slices.ContainsFunc(announcements, func(a *v1.Announcement) bool {
+		return len(a.Status.Addresses) > 0 || a.Status.ObservedGeneration < a.Generation
+	})
+}
+
+func (r *PlacementReconciler) remove(ctx context.Context, announcements []*v1.Announcement) error {
+	var errs []error
+	for _, a := range announcements {
+		if err := r.Client.Delete(ctx, a); client.IgnoreNotFound(err) != nil {
+			errs = append(errs, fmt.Errorf("delete Announcement %s: %w", a.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// report tells, logs and counts what moves.
 func (r *PlacementReconciler) report(ctx context.Context, facts *placement.Facts, result *placement.Result) {
 	logger := log.FromContext(ctx)
-	r.Reasons.set(result.Unplaced, facts.Addresses)
-	for addr, why := range result.Changes {
-		logger.V(1).Info("Address changes its node", "address", addr, "reason", why.Reason, "message", why.Message)
+	for i := range facts.Addresses {
+		addr := &facts.Addresses[i]
+		if m, moves := result.Moves[addr.Addr]; moves && m.Begun {
+			logger.Info("Address gets a node", "address", addr.Addr, "kind", m.Kind, "from", m.From, "to", m.To, "because", m.Message)
+			logger.V(1).Info("Nodes passed over", "address", addr.Addr, "nodes", m.PassedOver)
+			r.tell(ctx, addr, m)
+		}
 	}
 	for addr, why := range result.Unplaced {
 		logger.V(1).Info("Address has no node", "address", addr, "reason", why.Reason, "message", why.Message)
 	}
+	r.measure(facts, result)
+}
+
+// tell records an event on the Services whose address moves.
+func (r *PlacementReconciler) tell(ctx context.Context, addr *placement.Address, m placement.Move) {
+	reason, note := v1.EventHandover, "Handing %s over from node %s to %s: %s"
+	switch m.Kind {
+	case placement.Placement:
+		return // it is announced soon, and that is said
+	case placement.Failover:
+		reason, note = v1.EventFailover, "Moving %s from node %s to %s if nobody answers for it: %s"
+	}
+	for _, key := range addr.Services {
+		svc := &corev1.Service{}
+		if err := r.Client.Get(ctx, parseKey(key), svc); err == nil {
+			r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, reason, "Place "+addr.Addr.String(), note, addr.Addr, m.From, m.To, m.Message)
+		}
+	}
+}
+
+// measure counts moves, and how long they take.
+func (r *PlacementReconciler) measure(facts *placement.Facts, result *placement.Result) {
 	members := 0
 	for i := range facts.Nodes {
 		if facts.Nodes[i].Agent != "" && facts.Nodes[i].Liveness != placement.Expired {
@@ -199,10 +298,26 @@ func (r *PlacementReconciler) report(ctx context.Context, facts *placement.Facts
 		}
 	}
 	r.Metrics.Members(members)
+	for addr, m := range result.Moves {
+		if m.Begun {
+			r.Metrics.Moves(m.Kind)
+			r.moving[addr] = moving{kind: m.Kind, since: r.Now()}
+		}
+	}
+	for addr, m := range r.moving {
+		if _, still := result.Moves[addr]; still {
+			continue
+		}
+		if !slices.ContainsFunc(facts.Entries, func(e placement.Entry) bool { return e.Addr == addr && e.State != v1.StateAnnounced }) {
+			r.Metrics.Moved(m.kind, r.Now().Sub(m.since))
+		}
+		delete(r.moving, addr)
+	}
 }
 
 // write makes the Announcements of one node carry entries, and makes its Lease.
-func (r *PlacementReconciler) write(ctx context.Context, n *corev1.Node, entries []v1.AnnouncedAddress, heartbeat int32, existing []*v1.Announcement) error {
+// leaving is that its agent is to go.
+func (r *PlacementReconciler) write(ctx context.Context, n *corev1.Node, entries []v1.AnnouncedAddress, existing []*v1.Announcement, heartbeat int32, leaving bool) error {
 	var names []string
 	where := map[string]string{}
 	byName := map[string]*v1.Announcement{}
@@ -220,18 +335,13 @@ func (r *PlacementReconciler) write(ctx context.Context, n *corev1.Node, entries
 			NodeName:         n.Name,
 			LBNodeAgent:      n.Labels[v1.LabelAgent],
 			HeartbeatSeconds: heartbeat,
+			Leaving:          leaving,
 			Addresses:        addresses,
 		}
 		errs = append(errs, r.writeOne(ctx, n, name, spec, byName[name]))
 	}
-	for _, a := range existing {
-		if _, wanted := sliced[a.Name]; !wanted {
-			if err := r.Client.Delete(ctx, a); client.IgnoreNotFound(err) != nil {
-				errs = append(errs, fmt.Errorf("delete Announcement %s: %w", a.Name, err))
-			}
-		}
-	}
-	return errors.Join(append(errs, r.ensureLease(ctx, n))...)
+	unwanted := slices.DeleteFunc(slices.Clone(existing), func(a *v1.Announcement) bool { return sliced[a.Name] != nil })
+	return errors.Join(append(errs, r.remove(ctx, unwanted), r.ensureLease(ctx, n))...)
 }
 
 func (r *PlacementReconciler) writeOne(ctx context.Context, n *corev1.Node, name string, spec v1.AnnouncementSpec, existing *v1.Announcement) error {

@@ -10,6 +10,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -263,4 +264,63 @@ func TestAddressConflict(t *testing.T) {
 		"purelb-lbnodeagent: Node node1 cannot announce 10.42.0.1: 02:00:00:00:00:ff answers for it"}))
 	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(Equal(
 		"False Announcing: 0 of 1 announcements are made; 10.42.0.1 on node1 is Conflict (02:00:00:00:00:ff answers)"))
+}
+
+// TestLabelMovesLast checks that a node gives up what it has before its label,
+// and with it its agent, goes; and that an LBNodeAgent stays until then.
+func TestLabelMovesLast(t *testing.T) {
+	g := begin(t)
+	ctx := context.Background()
+	label := func(name string) func(Gomega) string {
+		return func(g Gomega) string {
+			return fetch(g, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}).Labels[v1.LabelAgent]
+		}
+	}
+	for _, name := range []string{"purelb-agent-one", "purelb-agent-two"} {
+		t.Cleanup(func() { remove(t, &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}) })
+	}
+	running := map[string]*agent{}
+	node(t, "node1", nil)
+	node(t, "node2", nil)
+	one := lbNodeAgent(t, "one", nil)
+	for i, name := range []string{"node1", "node2"} {
+		running[name] = runAgent(t, name, eth("eth0", fmt.Sprintf("10.47.0.%d/24", 101+i)))
+	}
+	serviceGroup(t, "lan", "local: {pool: 10.47.0.1, subnet: 10.47.0.0/24}")
+	serviceGroup(t, "routed", "remote: {pool: 172.16.47.1, subnet: 172.16.47.0/24}")
+	local, virtual := service(t, "on-lan", ofGroup("lan")), service(t, "on-routes", ofGroup("routed"))
+	for _, svc := range []*corev1.Service{local, virtual} {
+		g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(HavePrefix("True"))
+	}
+	at := holders("10.47.0.1", "node1", "node2")
+	holder := at(g)[0]
+	other := map[string]string{"node1": "node2", "node2": "node1"}[holder]
+
+	// Another LBNodeAgent is to have the holder, whose agent does not see it yet.
+	running[holder].pause(true)
+	lbNodeAgent(t, "two", map[string]string{"rack": "a"})
+	patch(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: holder}}, `{"metadata":{"labels":{"rack":"a"}}}`)
+	g.Eventually(func(g Gomega) bool { return announcement(g, holder).Spec.Leaving }).Should(BeTrue())
+	g.Eventually(func(g Gomega) string {
+		fetch(g, one)
+		return meta.FindStatusCondition(one.Status.Conditions, v1.ConditionReady).Message
+	}).Should(Equal("1 nodes have yet to give up their addresses: " + holder))
+	g.Consistently(label(holder)).Should(Equal("one"))
+	running[holder].pause(false)
+	g.Eventually(label(holder)).Should(Equal("two"))
+	g.Eventually(at).Should(Equal([]string{other}))
+	g.Eventually(holders("172.16.47.1", "node1", "node2")).Should(Equal([]string{"node1", "node2"}), "the new agent has what is Virtual again")
+	g.Expect(announcement(g, holder).Spec.Leaving).To(BeFalse())
+
+	// The first one is deleted while its last node is busy.
+	running[other].pause(true)
+	g.Expect(api.Delete(ctx, one)).To(Succeed())
+	g.Eventually(func(g Gomega) bool { return announcement(g, other).Spec.Leaving }).Should(BeTrue())
+	g.Consistently(func(g Gomega) { fetch(g, one) }).Should(Succeed())
+	g.Expect(label(other)(g)).To(Equal("one"))
+	running[other].pause(false)
+	g.Eventually(func() bool { return apierrors.IsNotFound(api.Get(ctx, client.ObjectKeyFromObject(one), one)) }).Should(BeTrue())
+	g.Expect(label(other)(g)).To(BeEmpty())
+	g.Eventually(at).Should(Equal([]string{holder}))
+	g.Eventually(func(g Gomega) *v1.Announcement { return announcement(g, other) }).Should(BeNil(), "a node without an agent announces nothing")
 }

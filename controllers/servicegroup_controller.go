@@ -42,7 +42,7 @@ func (r *ServiceGroupReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("servicegroup").
 		For(&v1.ServiceGroup{}).
 		Watches(&v1.ServiceGroup{}, batched(r.all)). // a verdict depends on the other groups
-		Watches(&corev1.Service{}, batchedFor(countDelay, r.all), builder.WithPredicates(placedDifferently)).
+		Watches(&corev1.Service{}, batchedFor(always(countDelay), r.all), builder.WithPredicates(placedDifferently)).
 		Watches(&v1.Announcement{}, batched(r.all), builder.WithPredicates(factsChanged)).
 		Complete(r)
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -132,10 +133,11 @@ func newManager(ctx context.Context, options ctrl.Options, config *rest.Config) 
 			Client: c, Recorder: mgr.GetEventRecorder("purelb-servicegroup"), Namespace: namespace, Metrics: own,
 		}).SetupWithManager(mgr),
 		(&controllers.LBNodeAgentReconciler{
-			Client: c, Namespace: namespace, Defaults: agents.Defaults{Image: "purelb.io/purelb:test", ServiceAccount: "purelb-agent"},
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-lbnodeagent"), Liveness: live, Namespace: namespace, Defaults: agents.Defaults{Image: "purelb.io/purelb:test", ServiceAccount: "purelb-agent"},
 		}).SetupWithManager(mgr),
 		(&controllers.PlacementReconciler{
 			Client: c, Namespace: namespace, IsDefault: true, Liveness: live, Now: time.Now, Metrics: own, Reasons: reasons,
+			Recorder: mgr.GetEventRecorder("purelb-placement"),
 		}).SetupWithManager(mgr),
 		(&controllers.AnnouncedReconciler{
 			Client: c, Recorder: mgr.GetEventRecorder("purelb-lbnodeagent"), Namespace: namespace, IsDefault: true, Reasons: reasons,
@@ -305,7 +307,11 @@ type agent struct {
 	node       string
 	interfaces []v1.NodeInterface
 	stop       func()
+	paused     atomic.Bool
 }
+
+// pause makes the agent renew its Lease, but look at nothing.
+func (a *agent) pause(yes bool) { a.paused.Store(yes) }
 
 // runAgent starts an agent; it ends with the test, or when stopped.
 func runAgent(t *testing.T, node string, interfaces ...v1.NodeInterface) *agent {
@@ -327,7 +333,9 @@ func runAgent(t *testing.T, node string, interfaces ...v1.NodeInterface) *agent 
 				return
 			case <-tick.C:
 				// What fails is tried again.
-				_ = a.report(ctx)
+				if !a.paused.Load() {
+					_ = a.report(ctx)
+				}
 				_ = a.renew(ctx)
 			}
 		}

@@ -50,12 +50,11 @@ func serviceRows() []serviceRow {
 		return func(svc *corev1.Service) { svc.Spec.LoadBalancerIP = addr }
 	}
 	const (
-		unserved     = " is not served yet: it has no effect"
 		addresses    = "annotation purelb.io/addresses"
 		deprecated   = "spec.loadBalancerIP is deprecated; use annotation purelb.io/addresses"
 		known        = "; known are purelb.io/service-group, purelb.io/addresses, purelb.io/allow-shared-ip, purelb.io/multi-pool, purelb.io/allow-local"
 		notSupported = "spec.externalTrafficPolicy: Local is not supported on a Local address, such as those of range "
-		useCluster   = ": one node gets all traffic, endpoint or not; use Cluster, or a remote ServiceGroup"
+		useCluster   = ": one node gets all traffic. It is set to Cluster; to keep Local, and the address on a node with an endpoint, set annotation purelb.io/allow-local to \"true\""
 	)
 	return []serviceRow{
 		{"nothing to say", nil, nil},
@@ -78,7 +77,7 @@ func serviceRows() []serviceRow {
 		{"that of a ServiceGroup", annotated("allow-orphans", "true"), []string{"annotation purelb.io/allow-orphans is not known" + known}},
 		{"multi-pool", annotated("multi-pool", "true"), nil},
 		{"multi-pool of no value", annotated("multi-pool", "yes"), []string{`annotation purelb.io/multi-pool is "yes": it must be "true" or "false"`}},
-		{"allow-local of no value", annotated("allow-local", "True"), []string{"annotation purelb.io/allow-local" + unserved,
+		{"allow-local of no value", annotated("allow-local", "True"), []string{
 			`annotation purelb.io/allow-local is "True": it must be "true" or "false"`}},
 
 		// Addresses asked for.
@@ -114,7 +113,7 @@ func serviceRows() []serviceRow {
 			notSupported + "10.7.0.100-10.7.0.120 of ServiceGroup local" + useCluster}},
 		{"Local on a local group, IPv6", both(local, ipv6, annotated("service-group", "local")), []string{
 			notSupported + "fd07::100-fd07::120 of ServiceGroup local" + useCluster}},
-		{"Local with allow-local", both(local, annotated("service-group", "local", "allow-local", "true")), []string{"annotation purelb.io/allow-local" + unserved}},
+		{"Local with allow-local", both(local, annotated("service-group", "local", "allow-local", "true")), nil},
 
 		// Not ours.
 		{"another class", both(annotated("servicegroup", "a"), func(svc *corev1.Service) { svc.Spec.LoadBalancerClass = ptr.To("example.com/lb") }), nil},

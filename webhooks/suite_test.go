@@ -173,7 +173,8 @@ func newManager() (ctrl.Manager, error) {
 			Client: c, Recorder: mgr.GetEventRecorder("purelb-servicegroup"), Namespace: namespace, Metrics: own,
 		}).SetupWithManager(mgr),
 		(&controllers.LBNodeAgentReconciler{
-			Client: c, Namespace: namespace, Defaults: agents.Defaults{Image: "purelb.io/purelb:test", ServiceAccount: "purelb-agent"},
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-lbnodeagent"), Liveness: controllers.NewLiveness(time.Now), Namespace: namespace,
+			Defaults: agents.Defaults{Image: "purelb.io/purelb:test", ServiceAccount: "purelb-agent"},
 		}).SetupWithManager(mgr),
 	)
 }
@@ -363,7 +364,10 @@ func remove(t *testing.T, obj client.Object) {
 				return err
 			}
 		}
-		return client.IgnoreNotFound(api.Delete(ctx, obj))
+		if err := api.Delete(ctx, obj); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		return fmt.Errorf("%s is not gone", obj.GetName()) // it may have finalizers
 	}).Should(Succeed())
 	seen(t, obj)
 	warned.take()

@@ -111,6 +111,11 @@ type AnnouncementSpec struct {
 	// +kubebuilder:validation:Maximum=60
 	HeartbeatSeconds int32 `json:"heartbeatSeconds,omitempty"`
 
+	// leaving means that the node's agent is about to go: it gives up what it is
+	// not to announce any more, and its virtual interface when that is empty.
+	// +optional
+	Leaving bool `json:"leaving,omitempty"`
+
 	// addresses to announce.
 	// +optional
 	// +listType=map
@@ -194,6 +199,10 @@ type NodeInterface struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	MAC string `json:"mac,omitempty"`
+
+	// down is that the interface has no carrier now.
+	// +optional
+	Down bool `json:"down,omitempty"`
 
 	// subnets that the interface is in: the prefixes of its addresses, with the
 	// node's own address (192.168.1.101/24), and its on-link routes

@@ -44,6 +44,10 @@ const (
 	AnnotationAllocatedKey = "purelb.io/allocated-key"
 	// AnnotationPoolType is the kind of that group: local, remote or netbox.
 	AnnotationPoolType = "purelb.io/pool-type"
+	// AnnotationLocalOverride says that externalTrafficPolicy was set to Cluster,
+	// for which version of the Service's spec, and whether somebody has set it
+	// back.
+	AnnotationLocalOverride = "purelb.io/local-override"
 	// AnnotationAnnouncingIPv4 lists the Local IPv4 addresses that are
 	// announced, as node,interface,address entries separated by spaces.
 	AnnotationAnnouncingIPv4 = "purelb.io/announcing-IPv4"
@@ -113,6 +117,11 @@ const (
 	EventAnnouncingLocal      = "AnnouncingLocal"
 	EventAnnouncingNonLocal   = "AnnouncingNonLocal"
 	EventAddressConflict      = "AddressConflict"
+	EventFailover             = "Failover"
+	EventHandover             = "Handover"
+	EventLocalOverride        = "LocalOverride"
+	EventLocalRejected        = "LocalOverrideRejected"
+	EventAgentLost            = "AgentLost"
 )
 
 // LeasePrefix and a node's name make the name of the Lease that the node's

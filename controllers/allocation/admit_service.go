@@ -14,13 +14,6 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// unserved looks for what nobody acts on yet.
-func (a *advice) unserved() {
-	if _, set := a.svc.Annotations[v1.AnnotationAllowLocal]; set {
-		a.warn("annotation %s is not served yet: it has no effect", v1.AnnotationAllowLocal)
-	}
-}
-
 // Annotations of Services: those for users, then those that the manager writes.
 var (
 	userAnnotations = []string{
@@ -28,7 +21,7 @@ var (
 	}
 	ownAnnotations = []string{
 		v1.AnnotationAllocatedBy, v1.AnnotationAllocatedFrom, v1.AnnotationAllocatedKey, v1.AnnotationPoolType,
-		v1.AnnotationAnnouncingIPv4, v1.AnnotationAnnouncingIPv6, v1.AnnotationAddedTo,
+		v1.AnnotationAnnouncingIPv4, v1.AnnotationAnnouncingIPv6, v1.AnnotationAddedTo, v1.AnnotationLocalOverride,
 	}
 )
 
@@ -65,7 +58,6 @@ func (s *Surroundings) Advise(svc *corev1.Service) []string {
 		catalog: NewCatalog(s.Groups, s.Namespace),
 	}
 	a.group = cmp.Or(svc.Annotations[v1.AnnotationServiceGroup], v1.DefaultServiceGroup)
-	a.unserved()
 	a.annotations()
 	a.requested()
 	a.serviceGroup()
@@ -226,7 +218,8 @@ func (a *advice) trafficPolicy() {
 	for _, r := range verdict.Group.Ranges {
 		if intersect(a.svc.Spec.IPFamilies, []Family{r.Family()}) && a.s.Announce(r) == v1.AnnounceLocal {
 			a.warn("spec.externalTrafficPolicy: Local is not supported on a Local address, such as those of range %s of ServiceGroup %s: "+
-				"one node gets all traffic, endpoint or not; use Cluster, or a remote ServiceGroup", r, a.group)
+				"one node gets all traffic. It is set to Cluster; to keep Local, and the address on a node with an endpoint, "+
+				"set annotation %s to \"true\"", r, a.group, v1.AnnotationAllowLocal)
 			return
 		}
 	}

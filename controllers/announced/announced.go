@@ -22,6 +22,8 @@ type Place struct {
 	Type      v1.AnnounceType
 	State     v1.AddressState
 	Message   string
+	// Shared is that several Services have the address.
+	Shared bool
 }
 
 // Report is what a Service is to say of itself.
@@ -45,7 +47,7 @@ func PlacesOf(service string, announcements []v1.Announcement) []Place {
 			if !slices.Contains(spec.Services, service) {
 				continue
 			}
-			p := Place{Node: a.Spec.NodeName, Interface: string(spec.Interface), Address: spec.Address, Type: spec.Type, State: v1.StatePending}
+			p := Place{Node: a.Spec.NodeName, Interface: string(spec.Interface), Address: spec.Address, Type: spec.Type, State: v1.StatePending, Shared: len(spec.Services) > 1}
 			if s := StatusOf(a, spec.Address); s != nil && s.Epoch == spec.Epoch {
 				p.State, p.Message = s.State, s.Message
 			}

@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -25,6 +26,19 @@ type Interface struct {
 	Name    string
 	MAC     string
 	Subnets []netip.Prefix // with host bits where they are the node's own address
+	// Down is that it has no carrier now: what it holds cannot be reached by it.
+	Down bool
+}
+
+// contains reports whether one of the interface's subnets contains a, and the
+// length of the longest. A prefix that is one address is no subnet.
+func (i *Interface) contains(a netip.Addr) (bits int, ok bool) {
+	for _, s := range i.Subnets {
+		if s.Bits() < a.BitLen() && s.Contains(a) {
+			bits, ok = max(bits, s.Bits()), true
+		}
+	}
+	return bits, ok
 }
 
 // Node is what is known of one node.
@@ -34,6 +48,9 @@ type Node struct {
 	Agent string
 	// VirtualInterface is where Virtual addresses go.
 	VirtualInterface string
+	// Leaving is that another LBNodeAgent, or none, is to apply to the node: it
+	// gives up what it has, and then its agent goes.
+	Leaving bool
 	// Excluded by the label that keeps a node out of external load balancers.
 	Excluded bool
 	// OutOfService by the taint of that name.
@@ -64,17 +81,32 @@ func (n *Node) macs(a netip.Addr) []string {
 	return macs
 }
 
-// interfaceFor returns the interface, and the mask of its longest subnet, that
-// contain a. A prefix that is one address is no subnet.
-func (n *Node) interfaceFor(a netip.Addr) (name string, bits int, ok bool) {
-	for _, i := range n.Interfaces {
-		for _, s := range i.Subnets {
-			if s.Bits() > bits && s.Bits() < a.BitLen() && s.Contains(a) {
-				name, bits, ok = i.Name, s.Bits(), true
-			}
+// interfaceFor returns the interface that is to hold a, with the mask of its
+// longest subnet that contains a: one with a carrier, then the longest mask, then
+// the first by name. It is nil if there is none.
+func (n *Node) interfaceFor(a netip.Addr) (best *Interface, bits int) {
+	for k := range n.Interfaces {
+		i := &n.Interfaces[k]
+		b, ok := i.contains(a)
+		if !ok {
+			continue
+		}
+		if best == nil || cmp.Or(compareBool(best.Down, i.Down), cmp.Compare(b, bits), cmp.Compare(best.Name, i.Name)) > 0 {
+			best, bits = i, b
 		}
 	}
-	return name, bits, ok
+	return best, bits
+}
+
+// compareBool orders false before true.
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
 }
 
 // Address is one address that Services have.
@@ -82,9 +114,15 @@ type Address struct {
 	Addr      netip.Addr
 	Group     string
 	PoolType  v1.PoolType
-	Mask      int // of a Virtual address
+	Mask      int // of a Virtual address; 0 if its group is gone
 	SkipProbe bool
-	Services  []string // namespace/name, sorted
+	// Only is the nodes that may announce it, those with an endpoint of its
+	// Services, if their traffic is to stay on the node; nil is any node.
+	Only map[string]bool
+	// OnlyVirtual is that Only counts if the address is Virtual: as a Local one
+	// it is to be served from any node.
+	OnlyVirtual bool
+	Services    []string // namespace/name, sorted
 }
 
 // Entry is one address of one node's Announcements as they stand.

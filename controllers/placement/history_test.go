@@ -149,7 +149,13 @@ func short(spec map[netip.Addr]v1.AnnouncedAddress, a netip.Addr) string {
 
 // eligible is the reference: who may have a Local address at all.
 func eligible(n *placement.Node) bool {
-	return n.Agent != "" && !n.Excluded && !n.OutOfService && !n.ShuttingDown && n.Liveness != placement.Expired
+	return n.Agent != "" && !n.Leaving && !n.Excluded && !n.OutOfService && !n.ShuttingDown && n.Liveness != placement.Expired && !n.Interfaces[0].Down
+}
+
+// serves reports whether an address's traffic may go to a node. strictly is
+// whether it may not if it may go to no node.
+func serves(a *placement.Address, node string, strictly bool) bool {
+	return a.Only == nil || a.Only[node] || !strictly && len(a.Only) == 0
 }
 
 // check compares one result with the facts that it was decided from.
@@ -175,6 +181,16 @@ func (w *world) check(facts *placement.Facts, result *placement.Result) {
 		}
 		state[e.Addr][e.Node] = e
 	}
+	running, expired := 0, 0
+	for _, n := range node {
+		if n.Agent != "" && !n.OutOfService {
+			running++
+			if n.Liveness == placement.Expired {
+				expired++
+			}
+		}
+	}
+	mass := 2*expired > running
 	locals, load := map[int]int{}, map[int]map[string]int{32: {}, 128: {}}
 	winner := map[netip.Addr]string{}
 	for _, a := range facts.Addresses {
@@ -195,7 +211,7 @@ func (w *world) check(facts *placement.Facts, result *placement.Result) {
 		entries, before := after[a.Addr], state[a.Addr]
 		if a.PoolType == v1.PoolTypeRemote {
 			for name, n := range node {
-				if _, has := entries[name]; has != (n.Agent != "" && !n.Excluded) {
+				if _, has := entries[name]; has != (n.Agent != "" && !n.Leaving && !n.Excluded && serves(&a, name, true)) {
 					w.fail("virtual %s: on %s it is %t", a.Addr, name, has)
 				}
 			}
@@ -220,6 +236,9 @@ func (w *world) check(facts *placement.Facts, result *placement.Result) {
 			}
 			epochs[e.Epoch] = name
 			was, had := before[name]
+			if e.Claim == v1.ClaimTakeover && had && was.Spec.Claim == v1.ClaimProbe && holder != "" && node[holder].Liveness == placement.Expired && mass {
+				w.fail("%s: %s takes over although most Leases have expired", a.Addr, name)
+			}
 			realised := had && was.State == v1.StateAnnounced && was.Spec.Epoch == e.Epoch
 			failed := had && was.State == v1.StateFailed && was.Spec.Epoch == e.Epoch
 			waits := e.Claim == v1.ClaimProbe && !realised
@@ -238,7 +257,7 @@ func (w *world) check(facts *placement.Facts, result *placement.Result) {
 		}
 
 		// An eligible holder keeps it, unless a handover is under way.
-		if holder != "" && eligible(node[holder]) {
+		if holder != "" && eligible(node[holder]) && serves(&a, holder, false) {
 			handover := false
 			for name, e := range before {
 				handover = handover || (name != holder && e.Spec.Claim == v1.ClaimTakeover && e.Spec.Epoch > highest)
@@ -249,11 +268,18 @@ func (w *world) check(facts *placement.Facts, result *placement.Result) {
 			}
 		}
 		// A holder never loses its entry before another has the address.
-		if _, has := entries[holder]; holder != "" && !has {
+		if _, has := entries[holder]; holder != "" && !has && !node[holder].Leaving {
 			w.fail("%s: the holder %s lost its entry", a.Addr, holder)
 		}
-		// An address does not lose its last place.
-		if len(before) > 0 && len(entries) == 0 && len(facts.Lingering[a.Addr]) == 0 {
+		// An address does not lose its last place, but by nodes that leave.
+		staying := 0
+		for name := range before {
+			if !node[name].Leaving {
+				staying++
+			}
+		}
+		gone := holder != "" && node[holder].Leaving
+		if staying > 0 && !gone && len(entries) == 0 && len(facts.Lingering[a.Addr]) == 0 {
 			w.fail("%s: had %v and now has no entry at all", a.Addr, before)
 		}
 
@@ -265,12 +291,12 @@ func (w *world) check(facts *placement.Facts, result *placement.Result) {
 			if e.Epoch != top+1 {
 				w.fail("%s: a new entry on %s has epoch %d after %d", a.Addr, name, e.Epoch, top)
 			}
-			if node[name].Liveness != placement.Fresh || !eligible(node[name]) {
+			if node[name].Liveness != placement.Fresh || !eligible(node[name]) || !serves(&a, name, true) {
 				w.fail("%s: newly given to %s, which may not have it", a.Addr, name)
 			}
 			candidates := 0
 			for other, n := range node {
-				if other != holder && eligible(n) && n.Liveness == placement.Fresh && before[other].State != v1.StateFailed {
+				if other != holder && eligible(n) && serves(&a, other, true) && n.Liveness == placement.Fresh && before[other].State != v1.StateFailed {
 					candidates++
 				}
 			}
@@ -381,7 +407,7 @@ func (w *world) addAddress() {
 // disturb does one random thing.
 func (w *world) disturb() {
 	m := w.nodes[w.rng.IntN(len(w.nodes))]
-	switch w.rng.IntN(16) {
+	switch w.rng.IntN(20) {
 	case 0, 1, 2:
 		w.addAddress()
 	case 3:
@@ -428,10 +454,36 @@ func (w *world) disturb() {
 			m.broken[a] = !m.broken[a]
 			w.note("%s: %s broken %t", m.Name, a, m.broken[a])
 		}
+	case 16:
+		m.Leaving = !m.Leaving
+		w.note("%s: Leaving %t", m.Name, m.Leaving)
+	case 17:
+		m.Interfaces[0].Down = !m.Interfaces[0].Down
+		w.note("%s: Down %t", m.Name, m.Interfaces[0].Down)
+	case 18, 19:
+		w.moveEndpoints()
 	case 15:
 		m.ShuttingDown = !m.ShuttingDown
 		w.note("%s: ShuttingDown %t", m.Name, m.ShuttingDown)
 	}
+}
+
+// moveEndpoints changes which nodes serve an address.
+func (w *world) moveEndpoints() {
+	if len(w.addresses) == 0 {
+		return
+	}
+	a := &w.addresses[w.rng.IntN(len(w.addresses))]
+	a.Only = nil
+	if w.rng.IntN(3) > 0 {
+		a.Only = map[string]bool{}
+		for _, m := range w.nodes {
+			if w.rng.IntN(3) == 0 {
+				a.Only[m.Name] = true
+			}
+		}
+	}
+	w.note("%s: served by %v", a.Addr, a.Only)
 }
 
 // settle lets everybody work until nothing changes.
@@ -474,7 +526,7 @@ func (w *world) settled() {
 		var can, has []string
 		kernelAway := false
 		for _, m := range w.nodes {
-			if eligible(&m.Node) && !m.broken[a.Addr] {
+			if eligible(&m.Node) && serves(&a, m.Name, true) && !m.broken[a.Addr] {
 				can = append(can, m.Name)
 			}
 			if m.kernel[a.Addr] && m.Liveness != placement.Expired {

@@ -44,6 +44,10 @@ func nodes(t *testing.T, s string) []placement.Node {
 				n.OutOfService = true
 			case "shutdown":
 				n.ShuttingDown = true
+			case "leaving":
+				n.Leaving = true
+			case "down":
+				n.Interfaces[0].Down = true
 			case "noagent":
 				n.Agent = ""
 			case "elsewhere":
@@ -116,6 +120,7 @@ func TestTransitions(t *testing.T) {
 		entries   []string
 		lingering string
 		remote    bool
+		serves    string // the nodes with endpoints, "-" for none, "virtually" if only for Virtual; any node without
 		want      string
 		unplaced  string
 	}{
@@ -163,6 +168,9 @@ func TestTransitions(t *testing.T) {
 		{name: "failover to nobody", nodes: "a:expired b:excluded", entries: []string{"a 1 Announced"}, want: "a 1 Probe",
 			unplaced: "NoEligibleNode: a has an agent that does not renew its Lease; b is labelled node.kubernetes.io/exclude-from-external-load-balancers"},
 		{name: "failover of a node that is gone", nodes: "b", entries: []string{"a 1 Announced"}, want: "b 2 Probe"},
+		{name: "failover, and most Leases have expired", nodes: "a:expired,notready b c:expired", entries: []string{"a 1 Announced", "b 2 Standby"}, want: "a 1 Probe, b 2 Probe"},
+		{name: "failover, and most of the others are known to be out of service", nodes: "a:expired,notready b c:expired,out d:expired,out",
+			entries: []string{"a 1 Announced", "b 2 Standby"}, want: "a 1 Probe, b 2 Takeover"},
 
 		// Handover.
 		{name: "handover begins", nodes: "a:excluded b", entries: []string{"a 1 Announced"}, want: "a 1 Probe leaving"},
@@ -185,8 +193,33 @@ func TestTransitions(t *testing.T) {
 		{name: "failover becomes handover", nodes: "a:excluded b", entries: []string{"a 1 Announced", "b 2 Standby"}, want: "a 1 Probe leaving, b 2 Probe"},
 		{name: "handover to nobody", nodes: "a:excluded", entries: []string{"a 1 Announced"}, want: "a 1 Probe",
 			unplaced: "NoEligibleNode: a is labelled node.kubernetes.io/exclude-from-external-load-balancers"},
+		{name: "handover of a node that leaves its LBNodeAgent", nodes: "a:leaving b", entries: []string{"a 1 Announced"}, want: "a 1 Probe leaving"},
+		{name: "a node that leaves its LBNodeAgent, and nobody else", nodes: "a:leaving b:excluded", entries: []string{"a 1 Announced"},
+			unplaced: "NoEligibleNode: a is leaving LBNodeAgent default; b is labelled node.kubernetes.io/exclude-from-external-load-balancers"},
+		{name: "a claim of a node that leaves its LBNodeAgent", nodes: "a:leaving", entries: []string{"a 1 Conflict"},
+			unplaced: "NoEligibleNode: a is leaving LBNodeAgent default"},
+		{name: "a failure of a node that leaves its LBNodeAgent", nodes: "a:leaving b", entries: []string{"a 1 Failed", "b 2 Announced"}, want: "b 2 Probe"},
+		{name: "handover when the carrier goes", nodes: "a:down b", entries: []string{"a 1 Announced"}, want: "a 1 Probe leaving"},
+		{name: "no carrier anywhere", nodes: "a:down b:down", entries: []string{"a 1 Announced"}, want: "a 1 Probe",
+			unplaced: "NoEligibleNode: a has no carrier on eth0; b has no carrier on eth0"},
+
+		// Traffic that stays on the node.
+		{name: "the holder has an endpoint", nodes: "a b", serves: "a b", entries: []string{"a 1 Announced"}, want: "a 1 Probe"},
+		{name: "the holder has none", nodes: "a b", serves: "b", entries: []string{"a 1 Announced"}, want: "a 1 Probe leaving"},
+		{name: "no node has any: it stays", nodes: "a b", serves: "-", entries: []string{"a 1 Announced"}, want: "a 1 Probe"},
+		{name: "new, to a node with an endpoint", nodes: "a b c", serves: "c", want: "c 1 Probe"},
+		{name: "new, and no node has any", nodes: "a", serves: "-", unplaced: "NoEligibleNode: a has no ready endpoint"},
+		{name: "the only one with an endpoint dies", nodes: "a:expired b", serves: "a", entries: []string{"a 1 Announced"}, want: "a 1 Probe",
+			unplaced: "NoEligibleNode: a has an agent that does not renew its Lease; b has no ready endpoint"},
+		{name: "what counts for Virtual only", nodes: "a b", serves: "virtually b", entries: []string{"a 1 Announced"}, want: "a 1 Probe"},
+		{name: "what counts for Virtual only, new", nodes: "a", serves: "virtually b", want: "a 1 Probe"},
+		{name: "what counts for Virtual only, and it is", nodes: "a b", remote: true, serves: "virtually b", want: "b Virtual"},
+		{name: "remote, where endpoints are", nodes: "a b c", remote: true, serves: "a c", want: "a Virtual, c Virtual"},
+		{name: "remote, and there are none", nodes: "a", remote: true, serves: "-", unplaced: "NoEligibleNode: a has no ready endpoint"},
 
 		// Local or Virtual.
+		{name: "remote, but not where a node leaves", nodes: "a b:leaving", remote: true, want: "a Virtual"},
+		{name: "without a carrier it is Local still", nodes: "a:down b:elsewhere", unplaced: "NoEligibleNode: a has no carrier on eth0; b has no interface in the subnet of 10.0.0.1"},
 		{name: "remote", nodes: "a b:expired c:excluded d:noagent e:silent f:notready", remote: true, want: "a Virtual, b Virtual, e Virtual, f Virtual"},
 		{name: "remote, nowhere to go", nodes: "c:excluded d:noagent", remote: true, unplaced: "NoEligibleNode: " +
 			"c is labelled node.kubernetes.io/exclude-from-external-load-balancers; d runs no agent"},
@@ -210,6 +243,14 @@ func TestTransitions(t *testing.T) {
 			}
 			if row.remote {
 				facts.Addresses[0].PoolType = v1.PoolTypeRemote
+			}
+			if row.serves != "" {
+				facts.Addresses[0].Only = map[string]bool{}
+				serves, virtually := strings.CutPrefix(row.serves, "virtually")
+				facts.Addresses[0].OnlyVirtual = virtually
+				for _, name := range strings.Fields(strings.Trim(serves, "-")) {
+					facts.Addresses[0].Only[name] = true
+				}
 			}
 			for _, s := range row.entries {
 				facts.Entries = append(facts.Entries, entry(t, addr, s))
@@ -300,6 +341,76 @@ func TestMinimalMovement(t *testing.T) {
 			if was := holder[e.Address]; was != name && was != "b" {
 				t.Errorf("%s moves from %s to %s", e.Address, was, name)
 			}
+		}
+	}
+}
+
+// TestInterface checks which of several interfaces holds an address.
+func TestInterface(t *testing.T) {
+	addr := netip.MustParseAddr("10.0.0.1")
+	iface := func(name, subnet string, down bool) placement.Interface {
+		return placement.Interface{Name: name, Subnets: []netip.Prefix{netip.MustParsePrefix(subnet)}, Down: down}
+	}
+	for _, row := range []struct {
+		name       string
+		interfaces []placement.Interface
+		want       string
+	}{
+		{"the longest mask", []placement.Interface{iface("a", "10.0.0.0/16", false), iface("b", "10.0.0.0/24", false)}, "b/24"},
+		{"of equal ones the first by name", []placement.Interface{iface("b", "10.0.0.0/24", false), iface("a", "10.0.0.0/24", false)}, "a/24"},
+		{"one with a carrier", []placement.Interface{iface("a", "10.0.0.0/24", true), iface("b", "10.0.0.0/16", false)}, "b/16"},
+		{"not one that has the address for itself", []placement.Interface{iface("a", "10.0.0.1/32", false), iface("b", "10.0.0.0/8", false)}, "b/8"},
+	} {
+		n := healthy("a")
+		n.Interfaces = row.interfaces
+		got := placement.Place(placement.Facts{Nodes: []placement.Node{n}, Addresses: []placement.Address{{Addr: addr, PoolType: v1.PoolTypeLocal}}}).Entries["a"]
+		if len(got) != 1 || fmt.Sprintf("%s/%d", got[0].Interface, got[0].PrefixLength) != row.want {
+			t.Errorf("%s: %+v, want %s", row.name, got, row.want)
+		}
+	}
+}
+
+// TestOrphans checks that an address whose group is gone keeps its mask.
+func TestOrphans(t *testing.T) {
+	addr := netip.MustParseAddr("10.0.0.1")
+	facts := placement.Facts{Nodes: nodes(t, "a b"), Addresses: []placement.Address{{Addr: addr, PoolType: v1.PoolTypeRemote}}}
+	if got := placement.Place(facts).Entries["a"][0].PrefixLength; got != 32 {
+		t.Errorf("the mask of one that was never announced is %d", got)
+	}
+	facts.Entries = []placement.Entry{entry(t, addr, "b 0 Virtual Announced")}
+	if got := placement.Place(facts).Entries["a"][0].PrefixLength; got != 24 {
+		t.Errorf("the mask of one that is announced is %d", got)
+	}
+}
+
+// TestMoves checks what is said of addresses on their way.
+func TestMoves(t *testing.T) {
+	addr := netip.MustParseAddr("10.0.0.1")
+	for _, row := range []struct {
+		name, nodes string
+		entries     []string
+		want        *placement.Move
+	}{
+		{"settled", "a b", []string{"a 1 Announced"}, nil},
+		{"new", "a b:excluded", nil, &placement.Move{Kind: placement.Placement, To: "a", Begun: true, PassedOver: "b is labelled node.kubernetes.io/exclude-from-external-load-balancers"}},
+		{"failover begins", "a:expired b", []string{"a 1 Announced"},
+			&placement.Move{Kind: placement.Failover, From: "a", To: "b", Begun: true, Message: "a has an agent that does not renew its Lease", PassedOver: "a has an agent that does not renew its Lease"}},
+		{"failover goes on", "a:expired b", []string{"a 1 Announced", "b 2 Standby"},
+			&placement.Move{Kind: placement.Failover, From: "a", To: "b", Message: "a has an agent that does not renew its Lease"}},
+		{"handover begins", "a:shutdown b", []string{"a 1 Announced"},
+			&placement.Move{Kind: placement.Handover, From: "a", To: "b", Begun: true, Message: "a is shutting down", PassedOver: "a is shutting down"}},
+		{"handover goes on", "a:shutdown b", []string{"a 1 Announced leaving"}, &placement.Move{Kind: placement.Handover, From: "a", To: "b", Message: "a is shutting down"}},
+	} {
+		facts := placement.Facts{Nodes: nodes(t, row.nodes), Addresses: []placement.Address{{Addr: addr, PoolType: v1.PoolTypeLocal}}}
+		for _, s := range row.entries {
+			facts.Entries = append(facts.Entries, entry(t, addr, s))
+		}
+		var got *placement.Move
+		if m, ok := placement.Place(facts).Moves[addr]; ok {
+			got = &m
+		}
+		if diff := cmp.Diff(row.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", row.name, diff)
 		}
 	}
 }

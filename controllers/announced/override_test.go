@@ -1,0 +1,63 @@
+package announced_test
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/announced"
+)
+
+func TestOverrideOf(t *testing.T) {
+	local := []announced.Place{{Address: "10.0.0.1", Type: v1.AnnounceVirtual}, {Address: "fd00::1", Type: v1.AnnounceLocal}}
+	virtual := []announced.Place{{Address: "10.0.0.1", Type: v1.AnnounceVirtual}}
+	shared := []announced.Place{{Address: "10.0.0.1", Type: v1.AnnounceVirtual, Shared: true}}
+	svc := func(change ...func(*corev1.Service)) *corev1.Service {
+		s := &corev1.Service{Spec: corev1.ServiceSpec{ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal, Ports: []corev1.ServicePort{{Port: 80, NodePort: 30000}}}}
+		for _, c := range change {
+			c(s)
+		}
+		return s
+	}
+	annotated := func(name, value string) func(*corev1.Service) {
+		return func(s *corev1.Service) { s.Annotations = map[string]string{name: value} }
+	}
+	cluster := func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster }
+	first := announced.OverrideOf(svc(), local).Annotation
+	for _, row := range []struct {
+		name       string
+		svc        *corev1.Service
+		places     []announced.Place
+		annotation string
+		toCluster  bool
+		event      string
+		says       string
+	}{
+		{"Local", svc(), local, first, true, v1.EventLocalOverride, "fd00::1 is Local"},
+		{"shared", svc(), shared, first, true, v1.EventLocalOverride, "10.0.0.1 is shared"},
+		{"Virtual", svc(), virtual, "", false, "", ""},
+		{"nothing announced yet", svc(), nil, "", false, "", ""},
+		{"policy Cluster", svc(cluster), local, "", false, "", ""},
+		{"allowed", svc(annotated(v1.AnnotationAllowLocal, "true")), local, "", false, "", ""},
+		{"not allowed", svc(annotated(v1.AnnotationAllowLocal, "false")), local, first, true, v1.EventLocalOverride, ""},
+		{"done", svc(cluster, annotated(v1.AnnotationLocalOverride, first)), local, first, false, "", ""},
+		{"set back", svc(annotated(v1.AnnotationLocalOverride, first)), local, "rejected/" + first, false, v1.EventLocalRejected, "fd00::1 is Local"},
+		{"set back, with what the API server adds", svc(annotated(v1.AnnotationLocalOverride, first), func(s *corev1.Service) {
+			s.Spec.HealthCheckNodePort, s.Spec.Ports[0].NodePort, s.Spec.ClusterIP = 31000, 30001, "10.96.0.9"
+		}), local, "rejected/" + first, false, v1.EventLocalRejected, ""},
+		{"set back, and told", svc(annotated(v1.AnnotationLocalOverride, "rejected/"+first)), local, "rejected/" + first, false, "", ""},
+		{"Cluster after all", svc(cluster, annotated(v1.AnnotationLocalOverride, "rejected/"+first)), local, first, false, "", ""},
+		{"set back, but Virtual by now", svc(annotated(v1.AnnotationLocalOverride, first)), virtual, first, false, "", ""},
+	} {
+		got := announced.OverrideOf(row.svc, row.places)
+		if got.Annotation != row.annotation || got.ToCluster != row.toCluster || got.Event != row.event || !strings.Contains(got.Message, row.says) {
+			t.Errorf("%s: %+v", row.name, got)
+		}
+	}
+	edited := svc(annotated(v1.AnnotationLocalOverride, "rejected/"+first), func(s *corev1.Service) { s.Spec.Ports[0].Port = 81 })
+	if got := announced.OverrideOf(edited, local); !got.ToCluster || got.Annotation == first {
+		t.Errorf("a new spec: %+v", got)
+	}
+}
