@@ -41,8 +41,22 @@ type AnnouncedReconciler struct {
 	Reasons   *Reasons
 }
 
+// byAnnounced indexes Announcements by the Services that they are about, as
+// namespace/name.
+const byAnnounced = "services"
+
 // SetupWithManager registers the reconciler.
 func (r *AnnouncedReconciler) SetupWithManager(mgr ctrl.Manager) error {
+	err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1.Announcement{}, byAnnounced, func(obj client.Object) []string {
+		a, ok := obj.(*v1.Announcement)
+		if !ok {
+			return nil
+		}
+		return announced.Services(a)
+	})
+	if err != nil {
+		return fmt.Errorf("index Announcements: %w", err)
+	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("announced").
 		Watches(&corev1.Service{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.Or(placedDifferently, saysDifferently))).
@@ -62,34 +76,41 @@ var saysDifferently = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool
 	) || slices.ContainsFunc(announced.All, func(name string) bool { return before.Annotations[name] != after.Annotations[name] }))
 }}
 
-// servicesOf maps an Announcement to the Services that it is or was about, and
-// records what has newly come true.
+// servicesOf maps an Announcement to the Services for which something in it has
+// changed, and records what has newly come true.
 func (r *AnnouncedReconciler) servicesOf() handler.EventHandler {
-	enqueue := func(q queue, objects ...client.Object) {
-		for _, obj := range objects {
-			a, ok := obj.(*v1.Announcement)
-			if !ok {
-				continue
-			}
-			for _, address := range a.Spec.Addresses {
-				for _, key := range address.Services {
-					q.AddAfter(reconcile.Request{NamespacedName: parseKey(key)}, batchDelay)
-				}
-			}
+	enqueue := func(q queue, keys []string) {
+		for _, key := range keys {
+			q.AddAfter(reconcile.Request{NamespacedName: parseKey(key)}, batchDelay)
+		}
+	}
+	all := func(q queue, obj client.Object) {
+		if a, ok := obj.(*v1.Announcement); ok {
+			enqueue(q, announced.Services(a))
 		}
 	}
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { enqueue(q, e.Object) },
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { enqueue(q, e.Object) },
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { all(q, e.Object) },
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { all(q, e.Object) },
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
-			enqueue(q, e.ObjectOld, e.ObjectNew)
 			before, ok1 := e.ObjectOld.(*v1.Announcement)
 			after, ok2 := e.ObjectNew.(*v1.Announcement)
 			if ok1 && ok2 {
+				enqueue(q, announced.Changed(before, after))
 				r.record(ctx, before, after)
 			}
 		},
 	}
+}
+
+// about lists the Announcements that are about a Service, as namespace/name.
+func (r *AnnouncedReconciler) about(ctx context.Context, key string) ([]v1.Announcement, error) {
+	var list v1.AnnouncementList
+	err := r.Client.List(ctx, &list, client.InNamespace(r.Namespace), client.MatchingFields{byAnnounced: key}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("list Announcements of %s: %w", key, err)
+	}
+	return list.Items, nil
 }
 
 func parseKey(key string) client.ObjectKey {
@@ -125,7 +146,7 @@ func (r *AnnouncedReconciler) event(ctx context.Context, key string, about *v1.A
 		return // gone: nobody to tell
 	}
 	if reason == v1.EventAnnouncingNonLocal {
-		announcements, err := listAnnouncements(ctx, r.Client, r.Namespace)
+		announcements, err := r.about(ctx, key)
 		if err != nil || announced.Nodes(announced.PlacesOf(key, announcements)) > eventsEach {
 			return // Reconcile writes one for all
 		}
@@ -146,7 +167,7 @@ func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 	var report announced.Report
 	var places []announced.Place
 	if isOurs(svc, r.IsDefault) && isBranded(svc) && len(addrs) > 0 {
-		announcements, err := listAnnouncements(ctx, r.Client, r.Namespace)
+		announcements, err := r.about(ctx, keyOf(svc))
 		if err != nil {
 			return reconcile.Result{}, err
 		}

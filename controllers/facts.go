@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -198,11 +199,13 @@ func (in *cluster) addresses(isDefault bool) []placement.Address {
 	}
 	addresses := make([]placement.Address, 0, len(order))
 	for _, a := range order {
+		slices.SortFunc(sharers[a], func(x, y *corev1.Service) int {
+			return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
+		})
 		out := in.address(sharers[a][0], a)
 		for _, svc := range sharers[a] {
 			out.Services = append(out.Services, keyOf(svc))
 		}
-		slices.Sort(out.Services)
 		out.Only, out.OnlyVirtual = in.endpoints.only(a, sharers[a])
 		addresses = append(addresses, out)
 	}

@@ -211,7 +211,7 @@ remote:
   v6pool: {pool: 'fd41::1', subnet: 'fd41::/64'}`)
 	svc := service(t, "virtual", ofGroup("routed"), dualStack)
 	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(Equal(
-		"False NotAnnounced: 0 of 0 announcements are made; 172.16.0.1 has no node; fd41::1 has no node"))
+		"False NotAnnounced: 0 of 0 announcements are made; 172.16.0.1 has no node: there are no nodes; fd41::1 has no node: there are no nodes"))
 	for _, name := range nodes {
 		node(t, name, nil)
 	}

@@ -28,7 +28,7 @@ var allocatorAnnotations = []string{v1.AnnotationAllocatedBy, v1.AnnotationAlloc
 // claim for a new group what is of the old one.
 func (r *ServiceReconciler) assign(ctx context.Context, svc *corev1.Service, result allocation.Result) error {
 	before := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAllocated).DeepCopy()
-	sameAddresses := slices.Equal(result.Addresses, ingressOf(svc))
+	had := ingressOf(svc)
 	steps := []func() error{
 		func() error { return r.annotate(ctx, svc, result) },
 		func() error { return r.writeStatus(ctx, svc, result.Addresses, conditionOf(svc, result)) },
@@ -41,7 +41,7 @@ func (r *ServiceReconciler) assign(ctx context.Context, svc *corev1.Service, res
 			return err
 		}
 	}
-	r.report(svc, result, before, sameAddresses)
+	r.report(svc, result, before, had)
 	return nil
 }
 
@@ -64,8 +64,8 @@ func conditionOf(svc *corev1.Service, result allocation.Result) *metav1.Conditio
 const warningSeparator = "; "
 
 // report tells the Service's author what has changed: each thing once, as the
-// condition before shows what was told already.
-func (r *ServiceReconciler) report(svc *corev1.Service, result allocation.Result, before *metav1.Condition, sameAddresses bool) {
+// condition before shows what was told already. had is the addresses before.
+func (r *ServiceReconciler) report(svc *corev1.Service, result allocation.Result, before *metav1.Condition, had []netip.Addr) {
 	if before == nil {
 		before = &metav1.Condition{}
 	}
@@ -73,7 +73,11 @@ func (r *ServiceReconciler) report(svc *corev1.Service, result allocation.Result
 	if len(result.Lost) > 0 {
 		r.Recorder.Eventf(svc, nil, corev1.EventTypeWarning, v1.EventDuplicateAddress, "Withdraw", "%s: it is not shared, and this one gives it up", strings.Join(result.Lost, ", "))
 	}
-	if result.Group != "" && !sameAddresses {
+	gone := slices.DeleteFunc(slices.Clone(had), func(a netip.Addr) bool { return slices.Contains(result.Addresses, a) })
+	if len(gone) > 0 && len(result.Lost) == 0 {
+		r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, v1.EventAddressReleased, "Release", "Released %s", allocation.Join(gone))
+	}
+	if result.Group != "" && !slices.Equal(result.Addresses, had) {
 		r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, v1.EventAddressAssigned, "Assign "+allocation.Join(result.Addresses),
 			"Assigned %s from pool %s", allocation.Join(result.Addresses), result.Group)
 	}

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/controllers/announced"
 )
 
@@ -78,6 +79,9 @@ func (r *ServiceReconciler) observe() handler.EventHandler {
 			if svc, ok := e.Object.(*corev1.Service); ok {
 				r.ledger.drop(client.ObjectKeyFromObject(svc), svc.UID)
 				if addrs := ingressOf(svc); len(addrs) > 0 {
+					if isBranded(svc) && isOurs(svc, r.IsDefault) {
+						r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, v1.EventAddressReleased, "Release", "Released %s", allocation.Join(addrs))
+					}
 					r.wakePending(q, svc)
 					r.wakeHolders(q, svc, addrs)
 				}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -48,33 +47,18 @@ func isPending(svc *corev1.Service) bool {
 // keyOf is namespace/name.
 func keyOf(obj client.Object) string { return client.ObjectKeyFromObject(obj).String() }
 
-// listServices lists all Services, oldest first. The objects are the cache's
-// own: they must not be changed.
+// listServices lists all Services, in no order. The objects are the cache's own:
+// they must not be changed.
 func listServices(ctx context.Context, c client.Reader) ([]corev1.Service, error) {
 	var list corev1.ServiceList
 	if err := c.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list Services: %w", err)
 	}
-	// Services are large: they are moved once, not while they are sorted.
-	order := make([]*corev1.Service, len(list.Items))
-	for i := range list.Items {
-		order[i] = &list.Items[i]
-	}
-	slices.SortFunc(order, func(a, b *corev1.Service) int {
-		if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
-			return c
-		}
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
-	services := make([]corev1.Service, len(order))
-	for i, svc := range order {
-		services[i] = *svc
-	}
-	return services, nil
+	return list.Items, nil
 }
 
-// inUse is who has each address, for counting. Addresses of Services that are not ours count
-// too: they must not be given away.
+// inUse is who has each address, for counting. Addresses of Services that are
+// not ours count, too: they must not be given away.
 func inUse(services []corev1.Service) *allocation.InUse {
 	used := allocation.NewInUse()
 	for i := range services {

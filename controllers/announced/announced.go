@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -150,6 +151,51 @@ func condition(done, all int, nowhere, waiting []string) metav1.Condition {
 		c.Message += fmt.Sprintf("; and %d more", len(waiting)-most)
 	}
 	return c
+}
+
+// Services lists the Services that an Announcement is about, as namespace/name.
+func Services(a *v1.Announcement) []string {
+	var keys []string
+	for i := range a.Spec.Addresses {
+		keys = append(keys, a.Spec.Addresses[i].Services...)
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// Changed lists the Services, as namespace/name, for which something differs
+// between two versions of an Announcement.
+func Changed(before, after *v1.Announcement) []string {
+	type place struct {
+		spec   v1.AnnouncedAddress
+		status v1.AddressStatus
+	}
+	read := func(a *v1.Announcement) map[string]place {
+		places := map[string]place{}
+		for _, spec := range a.Spec.Addresses {
+			places[spec.Address] = place{spec: spec}
+		}
+		for _, s := range a.Status.Addresses {
+			p := places[s.Address]
+			p.status = s
+			places[s.Address] = p
+		}
+		return places
+	}
+	var keys []string
+	was, is := read(before), read(after)
+	for address, p := range was {
+		if now := is[address]; !equality.Semantic.DeepEqual(p.spec, now.spec) || !equality.Semantic.DeepEqual(p.status, now.status) {
+			keys = append(append(keys, p.spec.Services...), now.spec.Services...)
+		}
+	}
+	for address, p := range is {
+		if _, had := was[address]; !had {
+			keys = append(keys, p.spec.Services...)
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
 }
 
 // Realised lists the addresses that an Announcement's agent has newly announced

@@ -107,3 +107,36 @@ func TestRealised(t *testing.T) {
 		}
 	}
 }
+
+func TestChanged(t *testing.T) {
+	make := func(change func(*v1.Announcement)) *v1.Announcement {
+		a := on("n1", [3]string{"10.0.0.1", "Local", "Announced"}, [3]string{"10.0.0.2", "Local", "Announced"})
+		a.Spec.Addresses[1].Services = []string{"a/c", "a/d"}
+		change(&a)
+		return &a
+	}
+	same := func(*v1.Announcement) {}
+	for _, row := range []struct {
+		name          string
+		before, after func(*v1.Announcement)
+		want          string
+	}{
+		{"nothing", same, same, ""},
+		{"facts only", same, func(a *v1.Announcement) { a.Status.Interfaces = []v1.NodeInterface{{Name: "eth0"}} }, ""},
+		{"a state", same, func(a *v1.Announcement) { a.Status.Addresses[0].State = v1.StateConflict }, "a/b"},
+		{"an entry", same, func(a *v1.Announcement) { a.Spec.Addresses[1].Leaving = true }, "a/c a/d"},
+		{"a sharer more", same, func(a *v1.Announcement) { a.Spec.Addresses[0].Services = []string{"a/b", "a/e"} }, "a/b a/e"},
+		{"an entry less", same, func(a *v1.Announcement) { a.Spec.Addresses = a.Spec.Addresses[1:] }, "a/b"},
+		{"an entry more", func(a *v1.Announcement) {
+			a.Spec.Addresses, a.Status.Addresses = a.Spec.Addresses[:1], a.Status.Addresses[:1]
+		}, same, "a/c a/d"},
+		{"a report less", same, func(a *v1.Announcement) { a.Status.Addresses = a.Status.Addresses[:1] }, "a/c a/d"},
+	} {
+		if got := strings.Join(announced.Changed(make(row.before), make(row.after)), " "); got != row.want {
+			t.Errorf("%s: %q, want %q", row.name, got, row.want)
+		}
+	}
+	if got := strings.Join(announced.Services(make(same)), " "); got != "a/b a/c a/d" {
+		t.Errorf("all: %q", got)
+	}
+}

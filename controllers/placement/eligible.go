@@ -125,8 +125,8 @@ func explain(nodes []*Node, a *Address, checks []check) string {
 			whys = append(whys, n.Name+" "+why)
 		}
 	}
-	if len(whys) == 0 {
-		return "there are no other nodes"
+	if len(nodes) == 0 {
+		return "there are no nodes"
 	}
 	return strings.Join(whys, "; ")
 }
