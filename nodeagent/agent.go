@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -39,6 +40,8 @@ type Kernel interface {
 	// EnsureVirtual makes the virtual interface if it is missing, and returns
 	// its kind.
 	EnsureVirtual(name string) (kind string, err error)
+	// RemoveVirtual removes it again, if EnsureVirtual made it and it is empty.
+	RemoveVirtual(name string) error
 	// Add puts an address on its interface, tagged as ours.
 	Add(plan.Address) error
 	// Renew sets the lifetimes of an address that is there.
@@ -177,7 +180,7 @@ func (a *Agent) gather(ctx context.Context, live bool) (gathered, error) {
 // sync makes the kernel match and reports. trusted is that the Announcements
 // are known to be up to date.
 func (a *Agent) sync(ctx context.Context, g gathered, trusted bool) (time.Duration, error) {
-	if g.agent == nil || len(g.announcements) == 0 {
+	if g.agent == nil || len(g.announcements) == 0 || slices.ContainsFunc(g.announcements, a.isAnothers) {
 		return a.keep(ctx, g.agent)
 	}
 	settings := plan.SettingsOf(g.agent)
@@ -192,6 +195,11 @@ func (a *Agent) sync(ctx context.Context, g gathered, trusted bool) (time.Durati
 	run := a.applying(settings, todo.Results)
 	run.stranded, run.again = withheld, wait
 	errs := errors.Join(err, run.apply(ctx, todo.Operations))
+	if len(desired) == 0 && !slices.ContainsFunc(g.announcements, stays) {
+		if err := a.Kernel.RemoveVirtual(settings.Selection.VirtualInterface); err != nil {
+			return 0, errors.Join(errs, err) // not reported: the agent may go once it has
+		}
+	}
 	for addr, result := range invalid {
 		run.results[addr] = result
 	}
@@ -208,6 +216,14 @@ func (a *Agent) sync(ctx context.Context, g gathered, trusted bool) (time.Durati
 	}
 	return earliest(todo.RenewIn, run.again), errs
 }
+
+// isAnothers reports whether an Announcement is for the agent of another
+// LBNodeAgent, which is to come when this one has gone.
+func (a *Agent) isAnothers(ann purelbv1.Announcement) bool {
+	return ann.Spec.LBNodeAgent != a.LBNodeAgent
+}
+
+func stays(ann purelbv1.Announcement) bool { return !ann.Spec.Leaving }
 
 // keep looks after a node that nothing is known about. A missing Announcement
 // is not an empty one: the kernel keeps what it has. It returns when to call

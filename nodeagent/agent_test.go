@@ -619,7 +619,9 @@ func TestLinkDown(t *testing.T) {
 		if _, err := w.reconcile(); err != nil {
 			t.Error(err)
 		}
-		w.expect("facts while down", 0, len(w.get("node1").Status.Interfaces))
+		down := facts[0]
+		down.Down = true
+		w.expect("facts while down", []purelbv1.NodeInterface{down}, w.get("node1").Status.Interfaces)
 		w.expect("states while down", "192.0.2.1 Announced", w.states("node1"))
 		w.made()
 		if _, err := w.reconcile(); err != nil {
@@ -633,5 +635,52 @@ func TestLinkDown(t *testing.T) {
 		}
 		w.expect("facts when up again", facts, w.get("node1").Status.Interfaces)
 		w.expect("changes", []string(nil), w.kernel.Calls())
+	})
+}
+
+// An agent that is about to go removes the virtual interface, but not before it
+// has nothing to announce.
+func TestLeaving(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", virtual("198.51.100.1")), announcementOf("node1-b"))
+		w.edit("node1-b", func(s *purelbv1.AnnouncementSpec) { s.Leaving = true })
+		for step, want := range [][]string{
+			{"EnsureVirtual kube-lb0", "Add 198.51.100.1/32 kube-lb0"},
+			nil,
+			{"Remove 198.51.100.1/32 kube-lb0", "RemoveVirtual kube-lb0"},
+			nil,
+		} {
+			w.edit("node1", func(s *purelbv1.AnnouncementSpec) {
+				s.Leaving = step > 0
+				if step > 1 {
+					s.Addresses = nil
+				}
+			})
+			if _, err := w.reconcile(); err != nil {
+				t.Error(err)
+			}
+			w.expect(fmt.Sprintf("changes in step %d", step), want, w.kernel.Calls())
+		}
+		w.expect("states", "", w.states("node1"))
+	})
+}
+
+// What is for the agent of another LBNodeAgent is not touched.
+func TestAnothers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1")))
+		if _, err := w.reconcile(); err != nil {
+			t.Fatal(err)
+		}
+		w.kernel.Calls()
+		w.made()
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) {
+			s.LBNodeAgent, s.Addresses = "another", []purelbv1.AnnouncedAddress{virtual("198.51.100.1")}
+		})
+		if _, err := w.reconcile(); err != nil {
+			t.Error(err)
+		}
+		w.expect("changes", []string(nil), w.kernel.Calls())
+		w.expect("requests", []string(nil), w.made())
 	})
 }

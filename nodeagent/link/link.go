@@ -200,6 +200,32 @@ func (n *Netlink) EnsureVirtual(name string) (string, error) {
 	return link.Type(), nil
 }
 
+// RemoveVirtual removes the virtual interface, if EnsureVirtual made it and
+// nobody has put an address on it. That there is none is no error.
+func (n *Netlink) RemoveVirtual(name string) error {
+	link, err := n.handle.LinkByName(name)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil
+	}
+	if err == nil && link.Attrs().Alias != Alias {
+		return nil
+	}
+	var addresses []netlink.Addr
+	if err == nil {
+		addresses, err = dump("addresses", func() ([]netlink.Addr, error) { return n.handle.AddrList(link, netlink.FAMILY_ALL) })
+	}
+	if slices.ContainsFunc(addresses, func(a netlink.Addr) bool { return !a.IP.IsLinkLocalUnicast() }) {
+		return nil
+	}
+	if err == nil {
+		err = n.handle.LinkDel(link)
+	}
+	if err != nil {
+		return fmt.Errorf("remove virtual interface %s: %w", name, err)
+	}
+	return nil
+}
+
 func (n *Netlink) makeVirtual(name string) (netlink.Link, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name

@@ -272,6 +272,22 @@ func TestEnsureVirtual(t *testing.T) {
 	if _, err := n.EnsureVirtual("much-too-long-a-name"); err == nil {
 		t.Error("an impossible name is accepted")
 	}
+
+	remains := func(when string, want bool) {
+		t.Helper()
+		if err := n.RemoveVirtual("kube-lb0"); err != nil {
+			t.Errorf("%s: %v", when, err)
+		}
+		if _, err := netlink.LinkByName("kube-lb0"); (err == nil) != want {
+			t.Errorf("%s: it remains: %t (%v)", when, err == nil, err)
+		}
+	}
+	remains("with addresses", true)
+	nstest.Run(t, "ip address flush dev kube-lb0 scope global")
+	remains("empty", false)
+	remains("gone", false)
+	nstest.Run(t, "ip link add kube-lb0 type bridge")
+	remains("another's", true)
 }
 
 // One that was there before is used as it is, and not marked as ours.

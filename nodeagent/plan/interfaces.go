@@ -27,9 +27,9 @@ func familyOf(addr netip.Addr) purelbv1.IPFamily {
 // lowest metric, and of that interface the subnets of that family only. An
 // interface that is picked by name or by expression counts for both. Loopback,
 // the virtual interface and interfaces that hold only our addresses never
-// count, nor do interfaces without a subnet, nor those that are down or have no
-// carrier: a node cannot attract packets there. What such an interface holds
-// stays; whether another node is to have it is not decided here.
+// count, nor do interfaces without a subnet. Those that are down or have no
+// carrier count, marked so: a node cannot attract packets there, but is still in
+// the subnet.
 func Interfaces(selection Selection, observed Observed) ([]purelbv1.NodeInterface, error) {
 	var expression *regexp.Regexp
 	if selection.LocalInterface != purelbv1.InterfaceDefault {
@@ -53,7 +53,7 @@ func Interfaces(selection Selection, observed Observed) ([]purelbv1.NodeInterfac
 			continue
 		}
 		named := slices.Contains(selection.Interfaces, link.Name) || expression != nil && expression.MatchString(link.Name)
-		nic := purelbv1.NodeInterface{Name: purelbv1.InterfaceName(link.Name), MAC: link.MAC}
+		nic := purelbv1.NodeInterface{Name: purelbv1.InterfaceName(link.Name), MAC: link.MAC, Down: !link.Up}
 		for _, family := range families {
 			isDefault := preferred[family] == link.Name
 			if named || expression == nil && isDefault {
@@ -76,19 +76,27 @@ func Interfaces(selection Selection, observed Observed) ([]purelbv1.NodeInterfac
 }
 
 // defaultInterface is the interface of a family's default route with the lowest
-// metric, the first by name if several have it; "" if there is none.
+// metric, the first by name if several have it, one with a carrier before one
+// without; "" if there is none.
 func defaultInterface(selection Selection, observed Observed, family purelbv1.IPFamily) string {
-	best := Route{}
+	best, bestLink := Route{}, Link{}
 	for _, r := range observed.Routes {
 		link, ok := observed.link(r.Interface)
 		if !isDefault(r, family) || !ok || excluded(selection, observed, link) {
 			continue
 		}
-		if best.Interface == "" || r.Metric < best.Metric || r.Metric == best.Metric && r.Interface < best.Interface {
-			best = r
+		if best.Interface == "" || better(link, bestLink, r, best) {
+			best, bestLink = r, link
 		}
 	}
 	return best.Interface
+}
+
+func better(link, than Link, r, best Route) bool {
+	if link.Up != than.Up {
+		return link.Up
+	}
+	return r.Metric < best.Metric || r.Metric == best.Metric && r.Interface < best.Interface
 }
 
 func isDefault(r Route, family purelbv1.IPFamily) bool {
@@ -96,7 +104,7 @@ func isDefault(r Route, family purelbv1.IPFamily) bool {
 }
 
 func excluded(selection Selection, observed Observed, link Link) bool {
-	if !link.Up || link.Loopback || link.Name == selection.VirtualInterface {
+	if link.Loopback || link.Name == selection.VirtualInterface {
 		return true
 	}
 	ours := false

@@ -77,6 +77,11 @@ func TestInterfaces(t *testing.T) {
 	eth1v6.Subnets = []string{"fd00:88::11/64"}
 	wlan0 := purelbv1.NodeInterface{Name: "wlan0", MAC: "02:00:00:00:00:03", Subnets: []string{"10.99.0.11/24"}, Gateways: []string{"10.99.0.1"}}
 
+	down := func(nic purelbv1.NodeInterface, defaults ...purelbv1.IPFamily) purelbv1.NodeInterface {
+		nic.Down, nic.DefaultRoute = true, defaults
+		return nic
+	}
+
 	// The default routes among the interfaces that are up.
 	wlan0Default := wlan0
 	wlan0Default.DefaultRoute = []purelbv1.IPFamily{"IPv4"}
@@ -95,8 +100,11 @@ func TestInterfaces(t *testing.T) {
 		"expression matches everything":            {Selection{LocalInterface: ".*"}, []purelbv1.NodeInterface{eth0, eth1, wlan0}, nil},
 		"names that never count":                   {Selection{LocalInterface: "none", Interfaces: []string{"lo", "kube-lb0", "old-lb0"}}, []purelbv1.NodeInterface{}, nil},
 		"one that is down, with the default route": {Selection{LocalInterface: "default"}, []purelbv1.NodeInterface{eth1v6, wlan0Default}, []string{"eth0"}},
-		"one that is down, picked by name":         {Selection{LocalInterface: "none", Interfaces: []string{"eth0", "eth1"}}, []purelbv1.NodeInterface{eth0Default}, []string{"eth1"}},
-		"all are down":                             {Selection{LocalInterface: ".*"}, []purelbv1.NodeInterface{}, []string{"eth0", "eth1", "wlan0"}},
+		"one that is down, picked by name":         {Selection{LocalInterface: "none", Interfaces: []string{"eth0", "eth1"}}, []purelbv1.NodeInterface{eth0Default, down(eth1)}, []string{"eth1"}},
+		"all are down": {Selection{LocalInterface: ".*"}, []purelbv1.NodeInterface{down(eth0, "IPv4"), down(eth1, "IPv6"), down(wlan0)},
+			[]string{"eth0", "eth1", "wlan0"}},
+		"all are down, default": {Selection{LocalInterface: "default"}, []purelbv1.NodeInterface{down(eth0v4, "IPv4"), down(eth1v6, "IPv6")},
+			[]string{"eth0", "eth1", "wlan0"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -120,6 +120,22 @@ func (k *Kernel) EnsureVirtual(name string) (string, error) {
 	return "dummy", nil
 }
 
+// RemoveVirtual removes a dummy without addresses.
+func (k *Kernel) RemoveVirtual(name string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if slices.ContainsFunc(k.addresses, func(e entry) bool { return e.Interface == name }) {
+		return nil
+	}
+	before := len(k.links)
+	k.links = slices.DeleteFunc(k.links, func(l plan.Link) bool { return l.Name == name && l.Kind == "dummy" })
+	if len(k.links) < before {
+		k.calls = append(k.calls, "RemoveVirtual "+name)
+		k.notify()
+	}
+	return nil
+}
+
 // Add puts an address on its interface.
 func (k *Kernel) Add(a plan.Address) error {
 	return k.change("Add", a, func() error {
