@@ -136,10 +136,11 @@ func (in *cluster) node(n *corev1.Node, announcements []*v1.Announcement, alive 
 }
 
 // isLeaving reports whether the agent that a node runs is not the one that it is
-// to run.
+// to run. A label that names no LBNodeAgent is somebody's mistake, and not waited
+// for: no agent is there to give anything up.
 func isLeaving(list []v1.LBNodeAgent, n *corev1.Node) bool {
 	label := n.Labels[v1.LabelAgent]
-	return label != "" && label != agents.Assign(list, n.Labels)
+	return label != agents.Assign(list, n.Labels) && slices.ContainsFunc(list, func(a v1.LBNodeAgent) bool { return a.Name == label })
 }
 
 func interfacesOf(a *v1.Announcement) []placement.Interface {

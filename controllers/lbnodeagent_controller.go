@@ -189,15 +189,14 @@ func (r *LBNodeAgentReconciler) labelNodes(ctx context.Context) (map[string]node
 		if label == name {
 			continue
 		}
-		lost := r.Liveness.Silent(n.Name) > lostAfter
-		if label != "" && !lost && !hasReleased(n.Name, announcements) {
-			of := all[label]
-			of.leaving = append(of.leaving, n.Name)
-			all[label] = of
-			continue
-		}
-		if label != "" && lost {
-			r.sayLost(list, label, n.Name, announcements)
+		if isLeaving(list, n) && !hasReleased(n.Name, announcements) {
+			if r.Liveness.Silent(n.Name) <= lostAfter {
+				of := all[label]
+				of.leaving = append(of.leaving, n.Name)
+				all[label] = of
+				continue
+			}
+			r.sayLost(list, label, n.Name)
 		}
 		errs = append(errs, r.label(ctx, n, name))
 	}
@@ -223,10 +222,7 @@ func hasReleased(node string, announcements []v1.Announcement) bool {
 }
 
 // sayLost tells that a node goes without having given up its addresses.
-func (r *LBNodeAgentReconciler) sayLost(list []v1.LBNodeAgent, label, node string, announcements []v1.Announcement) {
-	if hasReleased(node, announcements) {
-		return
-	}
+func (r *LBNodeAgentReconciler) sayLost(list []v1.LBNodeAgent, label, node string) {
 	for i := range list {
 		if list[i].Name == label {
 			r.Recorder.Eventf(&list[i], nil, corev1.EventTypeWarning, v1.EventAgentLost, "Release "+node,
