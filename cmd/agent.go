@@ -25,6 +25,7 @@ type agentOptions struct {
 	nodeName    string
 	namespace   string
 	lbNodeAgent string
+	checkpoint  string
 	serving
 }
 
@@ -40,6 +41,7 @@ func newAgentCommand() *cobra.Command {
 	f.StringVar(&o.nodeName, "node-name", "", "name of the node that the agent runs on")
 	f.StringVar(&o.namespace, "namespace", "purelb-system", "namespace of the manager, its LBNodeAgents and Announcements")
 	f.StringVar(&o.lbNodeAgent, "lbnodeagent", "default", "name of the LBNodeAgent whose settings apply")
+	f.StringVar(&o.checkpoint, "checkpoint", "", "file in which to keep what the agent was last told, for a start while the API server is away; none if empty")
 	o.addFlags(f, ":7472", ":7473")
 	return cmd
 }
@@ -85,6 +87,7 @@ func runAgent(ctx context.Context, o agentOptions) error {
 		NodeName:    o.nodeName,
 		Namespace:   o.namespace,
 		LBNodeAgent: o.lbNodeAgent,
+		Checkpoint:  o.checkpoint,
 		Reconnect:   dialer.CloseAll,
 	}
 	if err := agent.SetupWithManager(mgr); err != nil {

@@ -48,6 +48,9 @@ type Kernel interface {
 	Renew(plan.Address) error
 	// Remove takes an address from its interface.
 	Remove(plan.Address) error
+	// GatewayMACs is where the next hops of default routes by an interface are, as
+	// far as is known: lower case with colons.
+	GatewayMACs(iface string) []string
 	// Watch calls changed after changes, until ctx ends.
 	Watch(ctx context.Context, changed func()) error
 }
@@ -58,6 +61,11 @@ type Neighbours interface {
 	Announce(iface string, addr netip.Addr) error
 	// Probe asks who has the targets. What is not in the result nobody has.
 	Probe(ctx context.Context, targets []neigh.Target, count int, interval time.Duration) map[netip.Addr]neigh.Answer
+	// Ask asks once; who listens hears the answer.
+	Ask(iface string, addr netip.Addr) error
+	// Listen passes on what other stations say of the addresses that are wanted,
+	// until ctx ends, or the interface goes down or away.
+	Listen(ctx context.Context, iface string, wanted func(netip.Addr) bool, heard func(neigh.Message)) error
 }
 
 // Agent makes the kernel of its node match its Announcements. It is started by
@@ -79,7 +87,13 @@ type Agent struct {
 	// without having been closed.
 	Reconnect func()
 
+	// Checkpoint, if set, is the file in which the agent keeps what it was last
+	// told, for a start while the API server is away.
+	Checkpoint string
+
 	announcer *announcer
+	guard     *guard
+	saved     checkpointFile
 	pulse     *pulse
 	// wake asks for a Reconcile.
 	wake chan struct{}
@@ -139,6 +153,8 @@ func (a *Agent) syncCached(ctx context.Context) (time.Duration, error) {
 type gathered struct {
 	agent         *purelbv1.LBNodeAgent
 	announcements []purelbv1.Announcement
+	// offline is that it is from the checkpoint, and there is nobody to tell.
+	offline bool
 }
 
 // gather reads from the API server if live, else from the cache.
@@ -159,6 +175,7 @@ func (a *Agent) gather(ctx context.Context, live bool) (gathered, error) {
 		}
 	}
 	a.pulse.setPeriod(g.announcements)
+	a.saved.standIn = nil
 
 	agent := &purelbv1.LBNodeAgent{}
 	err := reader.Get(ctx, client.ObjectKey{Namespace: a.Namespace, Name: a.LBNodeAgent}, agent)
@@ -189,7 +206,12 @@ func (a *Agent) sync(ctx context.Context, g gathered, trusted bool) (time.Durati
 	if err != nil && observed.Links == nil {
 		return 0, err
 	}
+	a.guard.links(observed.Links)
 	todo := plan.Diff(settings, desired, observed, trusted)
+	todo.Yield(a.guard.given(desired))
+	if g.offline {
+		todo.Retain(settings)
+	}
 	withheld, wait := todo.Withhold(settings, g.announcements, time.Now())
 
 	run := a.applying(settings, todo.Results)
@@ -204,6 +226,12 @@ func (a *Agent) sync(ctx context.Context, g gathered, trusted bool) (time.Durati
 		run.results[addr] = result
 	}
 
+	a.guard.hold(plan.HeldBy(settings, desired, run.results))
+	run.again = earliest(run.again, a.contests(run.results))
+	if g.offline {
+		return earliest(todo.RenewIn, run.again), errs
+	}
+	a.save(g)
 	interfaces, err := plan.Interfaces(settings.Selection, observed)
 	errs = errors.Join(errs, err)
 	a.Metrics.setAnnounced(a.NodeName, desired, run.results)
@@ -215,6 +243,23 @@ func (a *Agent) sync(ctx context.Context, g gathered, trusted bool) (time.Durati
 		errs = errors.Join(errs, a.report(ctx, &g.announcements[i], report))
 	}
 	return earliest(todo.RenewIn, run.again), errs
+}
+
+// contests makes the results say whose claims of the node's addresses were heard
+// lately, and returns when that is to change.
+func (a *Agent) contests(results map[netip.Addr]plan.Result) time.Duration {
+	again := time.Duration(0)
+	for addr, result := range results {
+		mac, left := a.guard.contested(addr)
+		if mac == "" || result.State != purelbv1.StateAnnounced {
+			continue
+		}
+		again = earliest(again, left)
+		result.MAC, result.Reason = mac, plan.ReasonContested
+		result.Message = fmt.Sprintf("%s on %s claims it, too: it was defended; see whose device that is", mac, result.Interface)
+		results[addr] = result
+	}
+	return again
 }
 
 // isAnothers reports whether an Announcement is for the agent of another
@@ -238,6 +283,8 @@ func (a *Agent) keep(ctx context.Context, agent *purelbv1.LBNodeAgent) (time.Dur
 		return 0, err
 	}
 	todo := plan.Keep(settings, observed.Addresses)
+	a.guard.links(observed.Links)
+	a.guard.hold(plan.HeldUnasked(settings, observed.Addresses))
 	run := a.applying(settings, nil)
 	return todo.RenewIn, run.apply(ctx, todo.Operations)
 }
@@ -281,7 +328,11 @@ func (a *Agent) report(ctx context.Context, ann *purelbv1.Announcement, report p
 	u.SetNamespace(ann.Namespace)
 	u.SetName(ann.Name)
 	u.SetUID(ann.UID) // not that of another of the same name
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	timeout := requestTimeout
+	if !a.pulse.fresh() { // nobody may be there to tell
+		timeout = time.Second
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err = a.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(FieldOwner), client.ForceOwnership)
 	if err != nil && !apierrors.IsNotFound(err) {

@@ -42,6 +42,50 @@ type neighbours struct {
 	broken   map[string]error
 	probes   [][]string
 	sent     []string
+	asked    []string
+	listener func(neigh.Message)
+}
+
+// Ask is answered at once by the station that has the address.
+func (n *neighbours) Ask(_ string, addr netip.Addr) error {
+	n.mu.Lock()
+	n.asked = append(n.asked, fmt.Sprintf("%s %v", addr, time.Since(n.start)))
+	mac, answers := n.stations[addr.String()]
+	n.mu.Unlock()
+	if answers {
+		n.say(neigh.Message{Kind: neigh.Reply, Addr: addr, MAC: mac})
+	}
+	return nil
+}
+
+func (n *neighbours) Listen(ctx context.Context, _ string, wanted func(netip.Addr) bool, heard func(neigh.Message)) error {
+	n.mu.Lock()
+	n.listener = func(m neigh.Message) {
+		if wanted(m.Addr) {
+			heard(m)
+		}
+	}
+	n.mu.Unlock()
+	<-ctx.Done()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.listener = nil
+	return nil
+}
+
+// say makes those who listen hear something.
+func (n *neighbours) say(m neigh.Message) {
+	n.mu.Lock()
+	listener := n.listener
+	n.mu.Unlock()
+	if listener != nil {
+		listener(m)
+	}
+}
+
+// claim is a gratuitous ARP of a station.
+func (n *neighbours) claim(address string, mac neigh.MAC) {
+	n.say(neigh.Message{Kind: neigh.Request, Addr: netip.MustParseAddr(address), MAC: mac, Gratuitous: true})
 }
 
 func (n *neighbours) Announce(iface string, addr netip.Addr) error {

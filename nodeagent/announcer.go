@@ -48,6 +48,14 @@ func (q *announcer) Schedule(iface string, addr netip.Addr, settings plan.Announ
 	signal(q.wake)
 }
 
+// Once announces an address now, besides what is scheduled for it.
+func (q *announcer) Once(iface string, addr netip.Addr) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.queue = append(q.queue, announcement{iface: iface, addr: addr, due: time.Now(), left: 1})
+	signal(q.wake)
+}
+
 // Cancel announces an address no more.
 func (q *announcer) Cancel(iface string, addr netip.Addr) {
 	q.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -72,7 +73,11 @@ func (r *applying) remove(ctx context.Context, op plan.Operation) error {
 }
 
 func (r *applying) renew(op plan.Operation) error {
-	if err := r.Kernel.Renew(op.Address); err != nil {
+	done, err := r.guard.unlessYielded(op.Desired, r.results, func() error { return r.Kernel.Renew(op.Address) })
+	if !done {
+		return nil
+	}
+	if err != nil {
 		if op.Desired != nil {
 			r.results[op.Desired.Addr] = plan.Kept(op.Desired, plan.ReasonRenewFailed, err)
 		}
@@ -84,7 +89,11 @@ func (r *applying) renew(op plan.Operation) error {
 
 func (r *applying) add(ctx context.Context, op plan.Operation) error {
 	d := op.Desired
-	if err := r.Kernel.Add(op.Address); err != nil {
+	done, err := r.guard.unlessYielded(d, r.results, func() error { return r.Kernel.Add(op.Address) })
+	if !done {
+		return nil
+	}
+	if err != nil {
 		r.results[d.Addr] = plan.Failed(d, plan.ReasonAddFailed, err)
 		return err
 	}
@@ -92,6 +101,7 @@ func (r *applying) add(ctx context.Context, op plan.Operation) error {
 	r.Metrics.additions.Inc()
 	if op.Announce && r.settings.Announce.Enabled {
 		r.announcer.Schedule(d.Interface, d.Addr, r.settings.Announce)
+		r.guard.claimed(d)
 	}
 	log.FromContext(ctx).Info("Announcing", "address", op.Address.Prefix, "interface", d.Interface, "services", d.Services)
 	return nil
@@ -109,17 +119,28 @@ func (r *applying) claim(ctx context.Context, claims []plan.Operation) error {
 	answers := r.Neighbours.Probe(ctx, targets, r.settings.Probe.Count, r.settings.Probe.Interval)
 	var errs error
 	for _, op := range claims {
-		answer, answered := answers[op.Desired.Addr]
-		switch {
-		case !answered:
-			errs = errors.Join(errs, r.add(ctx, op))
-		case answer.Err != nil:
+		answer := answers[op.Desired.Addr]
+		if answer.Err != nil {
 			r.results[op.Desired.Addr] = plan.Failed(op.Desired, plan.ReasonProbeFailed, answer.Err)
 			errs = errors.Join(errs, answer.Err)
-		default:
-			r.results[op.Desired.Addr] = plan.Answered(op.Desired, answer.MAC.String())
-			r.again = earliest(r.again, reprobe)
+			continue
 		}
+		result, free := r.guard.claiming(op.Desired, r.stranger(op.Desired.Interface, answer.MAC))
+		if free {
+			errs = errors.Join(errs, r.add(ctx, op))
+			continue
+		}
+		r.results[op.Desired.Addr] = result
+		r.again = earliest(r.again, reprobe)
 	}
 	return errs
+}
+
+// stranger is who answered a probe, or empty for nobody. The default gateway is
+// nobody: it may answer for every address, as a proxy (RFC 1027).
+func (r *applying) stranger(iface string, mac neigh.MAC) string {
+	if mac == (neigh.MAC{}) || slices.Contains(r.Kernel.GatewayMACs(iface), mac.String()) {
+		return ""
+	}
+	return mac.String()
 }

@@ -49,6 +49,7 @@ func (h *heartbeat) Start(ctx context.Context) error {
 			if errors.Is(err, context.DeadlineExceeded) && h.agent.Reconnect != nil {
 				h.agent.Reconnect()
 			}
+			h.agent.standIn(ctx)
 			failing, wait = true, backoff
 			backoff = min(2*backoff, maxBackoff)
 		}

@@ -16,6 +16,8 @@ type Metrics struct {
 	additions   prometheus.Counter
 	withdrawals prometheus.Counter
 	renewals    prometheus.Counter
+	conflicts   prometheus.Counter
+	yields      prometheus.Counter
 	announced   *announced
 }
 
@@ -29,10 +31,12 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		additions:   counter("address_additions_total", "Addresses added to interfaces."),
 		withdrawals: counter("address_withdrawals_total", "Addresses removed from interfaces."),
 		renewals:    counter("address_renewals_total", "Renewals of the lifetimes of addresses."),
+		conflicts:   counter("conflicts_total", "Times that another station began to claim an address of this node."),
+		yields:      counter("yields_total", "Addresses given up to other stations that claimed them."),
 		announced: &announced{description: prometheus.NewDesc("purelb_lbnodeagent_announced",
 			"1 for each address that the node announces, by Service.", []string{"service", "node", "ip"}, nil)},
 	}
-	registry.MustRegister(m.sent, m.additions, m.withdrawals, m.renewals, m.announced)
+	registry.MustRegister(m.sent, m.additions, m.withdrawals, m.renewals, m.conflicts, m.yields, m.announced)
 	return m
 }
 

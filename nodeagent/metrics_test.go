@@ -45,6 +45,8 @@ func TestMetrics(t *testing.T) {
 		"purelb_lbnodeagent_address_withdrawals_total{} 1",
 		"purelb_lbnodeagent_announced{ip=192.0.2.1,node=node1,service=test/a} 1",
 		"purelb_lbnodeagent_announced{ip=192.0.2.1,node=node1,service=test/b} 1",
+		"purelb_lbnodeagent_conflicts_total{} 0",
 		"purelb_lbnodeagent_garp_sent_total{} 1",
+		"purelb_lbnodeagent_yields_total{} 0",
 	}, got)
 }

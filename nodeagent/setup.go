@@ -76,11 +76,12 @@ func ManagerOptions(nodeName, namespace, lbNodeAgent string) (ctrl.Options, erro
 // prepare makes what the agent remembers.
 func (a *Agent) prepare() {
 	a.announcer = newAnnouncer(a.Neighbours, a.Metrics)
+	a.guard = newGuard(a)
 	a.pulse = newPulse()
 	a.wake = make(chan struct{}, 1)
 }
 
-// SetupWithManager adds the agent to mgr, and its announcer and heartbeat.
+// SetupWithManager adds the agent to mgr, and its announcer, guard and heartbeat.
 func (a *Agent) SetupWithManager(mgr ctrl.Manager) error {
 	a.prepare()
 	node := func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{a.request()} }
@@ -94,7 +95,8 @@ func (a *Agent) SetupWithManager(mgr ctrl.Manager) error {
 			RateLimiter:      workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minRetry, maxRetry),
 		}).
 		Complete(a)
-	return errors.Join(err, mgr.Add(a.announcer), mgr.Add(&heartbeat{agent: a}))
+	a.load()
+	return errors.Join(err, mgr.Add(a.announcer), mgr.Add(a.guard), mgr.Add(&heartbeat{agent: a}))
 }
 
 // onAnnouncement asks for a Reconcile when a spec changes, and a little later

@@ -16,6 +16,10 @@ const (
 	healthPort  = 7473
 )
 
+// checkpointDir is the folder, on the node and in the agent's container, of what
+// the agent was last told.
+const checkpointDir = "/var/lib/purelb"
+
 // Defaults is what an LBNodeAgent may leave out.
 type Defaults struct {
 	// Image of the agent.
@@ -62,8 +66,10 @@ func DaemonSet(a *v1.LBNodeAgent, defaults Defaults) *appsv1.DaemonSet {
 			"--node-name=$(NODE_NAME)",
 			"--namespace=" + a.Namespace,
 			"--lbnodeagent=" + a.Name,
+			"--checkpoint=" + checkpointDir + "/agent.json",
 			"--log-level=" + logLevel,
 		},
+		VolumeMounts: []corev1.VolumeMount{{Name: "checkpoint", MountPath: checkpointDir}},
 		Env: []corev1.EnvVar{{Name: "NODE_NAME", ValueFrom: &corev1.EnvVarSource{
 			FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "spec.nodeName"}}}},
 		Ports: []corev1.ContainerPort{
@@ -114,6 +120,8 @@ func DaemonSet(a *v1.LBNodeAgent, defaults Defaults) *appsv1.DaemonSet {
 						SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 					},
 					Containers: []corev1.Container{container},
+					Volumes: []corev1.Volume{{Name: "checkpoint", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{
+						Path: checkpointDir, Type: ptr.To(corev1.HostPathDirectoryOrCreate)}}}},
 				},
 			},
 		},

@@ -180,6 +180,41 @@ func gatewayOf(hop *netlink.NexthopInfo) netip.Addr {
 	return gateway.Unmap()
 }
 
+// GatewayMACs is where the next hops of default routes by an interface are, as
+// far as the neighbour table says: lower case with colons. What cannot be listed
+// is not known.
+func (n *Netlink) GatewayMACs(iface string) []string {
+	link, err := n.handle.LinkByName(iface)
+	if err != nil {
+		return nil
+	}
+	gateways := map[netip.Addr]bool{}
+	names := map[int]string{link.Attrs().Index: iface}
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		routes, _ := dump("routes", func() ([]netlink.Route, error) { return n.handle.RouteList(nil, family) })
+		for _, r := range routes {
+			for _, hop := range routesOf(r, family, names) {
+				if hop.Interface == iface && hop.Destination.Bits() == 0 && hop.Gateway.IsValid() {
+					gateways[hop.Gateway.WithZone("")] = true
+				}
+			}
+		}
+	}
+	if len(gateways) == 0 {
+		return nil
+	}
+	var macs []string
+	neighbours, _ := dump("neighbours", func() ([]netlink.Neigh, error) {
+		return n.handle.NeighList(link.Attrs().Index, netlink.FAMILY_ALL)
+	})
+	for _, entry := range neighbours {
+		if addr, ok := netip.AddrFromSlice(entry.IP); ok && gateways[addr.Unmap()] && len(entry.HardwareAddr) > 0 {
+			macs = append(macs, entry.HardwareAddr.String())
+		}
+	}
+	return macs
+}
+
 // EnsureVirtual makes the virtual interface if there is none of that name, sets
 // it up, and returns its kind. It makes the first kind that the kernel knows: a
 // dummy, an ifb (which without a redirection behaves like one), or a bridge

@@ -41,13 +41,18 @@ func (Ethernet) Announce(iface string, addr netip.Addr) error {
 }
 
 func announce(iface string, addr netip.Addr) error {
-	nic, source, err := station(iface)
-	if err != nil {
-		return err
-	}
 	build := GratuitousARP
 	if addr.Is6() {
 		build = UnsolicitedNA
+	}
+	return send(iface, addr, build)
+}
+
+// send sends one frame about an address.
+func send(iface string, addr netip.Addr, build func(MAC, netip.Addr) ([]byte, error)) error {
+	nic, source, err := station(iface)
+	if err != nil {
+		return err
 	}
 	frame, err := build(source, addr)
 	if err != nil {

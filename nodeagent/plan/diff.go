@@ -22,6 +22,8 @@ const (
 	ReasonPreviousHolder   = "PreviousHolder"
 	ReasonAnswered         = "Answered"
 	ReasonProbeFailed      = "ProbeFailed"
+	ReasonYielded          = "Yielded"
+	ReasonContested        = "Contested"
 	ReasonAddFailed        = "AddFailed"
 	ReasonRenewFailed      = "RenewFailed"
 	ReasonWithdrawFailed   = "WithdrawFailed"

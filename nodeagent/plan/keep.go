@@ -1,5 +1,7 @@
 package plan
 
+import "slices"
+
 // Keep renews addresses of ours that nothing says anything about, so that they
 // do not fade out; what others put there it leaves alone. An address gets the
 // lifetimes that the settings have for it, but is neither cut short nor made
@@ -30,4 +32,20 @@ func Keep(settings Settings, addresses []Address) Plan {
 		p.renewIn(due)
 	}
 	return p
+}
+
+// Retain makes a plan withdraw nothing that is not desired: what is desired may
+// be out of date.
+func (p *Plan) Retain(settings Settings) {
+	var addresses []Address
+	p.Operations = slices.DeleteFunc(p.Operations, func(op Operation) bool {
+		retained := op.Kind == Remove && op.Desired == nil
+		if retained {
+			addresses = append(addresses, op.Address)
+		}
+		return retained
+	})
+	kept := Keep(settings, addresses)
+	p.Operations = append(p.Operations, kept.Operations...)
+	p.renewIn(kept.RenewIn)
 }

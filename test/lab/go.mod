@@ -10,6 +10,7 @@ require (
 
 require (
 	github.com/containerd/stargz-snapshotter/estargz v0.16.3 // indirect
+	github.com/gopacket/gopacket v1.3.1
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/klauspost/compress v1.17.11 // indirect
 	github.com/opencontainers/go-digest v1.0.0 // indirect

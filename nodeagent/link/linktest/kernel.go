@@ -25,6 +25,7 @@ type Kernel struct {
 	refused   map[netip.Addr]error
 	changed   []func()
 	calls     []string
+	gateways  map[string][]string
 }
 
 type entry struct {
@@ -103,6 +104,23 @@ func (k *Kernel) Observe() (plan.Observed, error) {
 		o.Addresses = append(o.Addresses, a)
 	}
 	return o, nil
+}
+
+// Gateway makes a MAC address that of an interface's default gateway.
+func (k *Kernel) Gateway(iface, mac string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.gateways == nil {
+		k.gateways = map[string][]string{}
+	}
+	k.gateways[iface] = append(k.gateways[iface], mac)
+}
+
+// GatewayMACs is what Gateway has set.
+func (k *Kernel) GatewayMACs(iface string) []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.gateways[iface]
 }
 
 // EnsureVirtual makes a dummy if there is no interface of that name.

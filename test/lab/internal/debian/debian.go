@@ -31,6 +31,7 @@ func programs() []program {
 		{"tcpdump", "tcpdump"},
 		{"mount", "mount"},
 		{"nsenter", "util-linux"},
+		{"pkill", "procps"},
 	}
 }
 

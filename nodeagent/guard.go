@@ -1,0 +1,439 @@
+package nodeagent
+
+import (
+	"context"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/purelb/purelb-operator/nodeagent/neigh"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
+)
+
+const (
+	// defendInterval is how often an address is defended at the most (RFC 5227
+	// section 2.4, DEFEND_INTERVAL).
+	defendInterval = 10 * time.Second
+	// askInterval is how often an agent that is not fresh asks for its own
+	// addresses, and askPace how many it asks for in a second.
+	askInterval = time.Second
+	askPace     = 200
+	// askedLately is for how long what is heard of an address may be the answer to
+	// having asked for it: an advertisement does not say.
+	askedLately = 250 * time.Millisecond
+	// suspicion is for how long a station that answered is suspected.
+	suspicion = time.Second
+	// hesitation is the most that is waited before a suspect is asked again, at
+	// random: of two that suspect each other one asks first, and the other stays.
+	hesitation = 100 * time.Millisecond
+	// yieldFor, and up to as long again as yieldSpread, is how long nobody has to
+	// answer for an address that was given up, before it is claimed again.
+	yieldFor    = 3 * time.Second
+	yieldSpread = time.Second
+	// contestFor is for how long a claim of another station is reported.
+	contestFor = 30 * time.Second
+	// repeatInterval is how often a claim is repeated against a previous holder
+	// that still answers, and repeatFor until when: by then its address has faded.
+	repeatInterval = 5 * time.Second
+	repeatFor      = 300 * time.Second
+	// relisten is how long after an interface could not be listened to it is tried
+	// again.
+	relisten = 200 * time.Millisecond
+	// maxKnown bounds what is remembered of stations that answer for an address.
+	maxKnown = 16
+)
+
+// guard listens to what other stations say of the node's Local addresses, and
+// defends or yields them. What it remembers may be lost: a yield is in the
+// checkpoint, and all else is learnt again.
+type guard struct {
+	agent *Agent
+	// carrier says that an interface has got its carrier back.
+	carrier chan struct{}
+
+	mu        sync.Mutex
+	ctx       context.Context // of Start; nil before
+	held      map[netip.Addr]plan.Held
+	yields    map[netip.Addr]plan.Yielded
+	watched   map[netip.Addr]*watched
+	listening map[string]context.CancelFunc
+	up        map[string]bool // by interface, when last seen
+	gateways  gateways
+}
+
+// gateways is where the gateways are: what was looked up lately is not looked up
+// again, as anybody may make a lot of noise.
+type gateways struct {
+	kernel Kernel
+	at     map[string]time.Time
+	macs   map[string][]string
+}
+
+// gatewaysFor is for how long.
+const gatewaysFor = 5 * time.Second
+
+func (g *gateways) of(iface string) []string {
+	if at, known := g.at[iface]; !known || time.Since(at) > gatewaysFor {
+		g.at[iface], g.macs[iface] = time.Now(), g.kernel.GatewayMACs(iface)
+	}
+	return g.macs[iface]
+}
+
+// watched is what is remembered of one address that is held.
+type watched struct {
+	asked    time.Time // for it, last
+	defended time.Time
+	suspect  time.Time // since when somebody is suspected; zero for nobody
+	again    bool      // the suspect was asked a second time
+	known    []neigh.MAC
+	rival    neigh.MAC // who claimed it last
+	claimed  time.Time // when
+	repeat   time.Time // until when claims are repeated against a previous holder
+}
+
+func newGuard(agent *Agent) *guard {
+	return &guard{
+		agent: agent, carrier: make(chan struct{}, 1),
+		held: map[netip.Addr]plan.Held{}, yields: map[netip.Addr]plan.Yielded{}, watched: map[netip.Addr]*watched{}, listening: map[string]context.CancelFunc{},
+		up: map[string]bool{}, gateways: gateways{agent.Kernel, map[string]time.Time{}, map[string][]string{}},
+	}
+}
+
+// NeedLeaderElection is false: every node has neighbours.
+func (g *guard) NeedLeaderElection() bool { return false }
+
+// Start listens, and asks for the node's own addresses while the agent is not
+// fresh, until ctx ends.
+func (g *guard) Start(ctx context.Context) error {
+	g.mu.Lock()
+	g.ctx = ctx
+	g.listen()
+	g.mu.Unlock()
+	tick := time.NewTicker(askInterval)
+	defer tick.Stop()
+	repeat := time.NewTicker(repeatInterval)
+	defer repeat.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			g.askAll(ctx, func(*watched) bool { return !g.agent.pulse.fresh() })
+		case <-g.carrier:
+			g.askAll(ctx, func(*watched) bool { return !g.agent.pulse.fresh() })
+		case <-repeat.C:
+			g.askAll(ctx, func(w *watched) bool { return time.Now().Before(w.repeat) })
+		}
+	}
+}
+
+// links notes which interfaces are up. Where one has come up another may have
+// what is there.
+func (g *guard) links(links []plan.Link) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, l := range links {
+		if was, known := g.up[l.Name]; known && l.Up && !was {
+			signal(g.carrier)
+		}
+		g.up[l.Name] = l.Up
+	}
+}
+
+// askAll asks for those of the held addresses that are picked, at askPace.
+func (g *guard) askAll(ctx context.Context, pick func(*watched) bool) {
+	g.mu.Lock()
+	var ask []plan.Held
+	for addr, h := range g.held {
+		if pick(g.watched[addr]) {
+			ask = append(ask, h)
+		}
+	}
+	g.mu.Unlock()
+	slices.SortFunc(ask, func(a, b plan.Held) int { return a.Prefix.Addr().Compare(b.Prefix.Addr()) })
+	const each = 20
+	for i, h := range ask {
+		if i > 0 && i%each == 0 {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(time.Second * each / askPace):
+			}
+		}
+		g.ask(ctx, h)
+	}
+}
+
+func (g *guard) ask(ctx context.Context, h plan.Held) {
+	addr := h.Prefix.Addr()
+	g.mu.Lock()
+	if w := g.watched[addr]; w != nil {
+		w.asked = time.Now()
+	}
+	g.mu.Unlock()
+	if err := g.agent.Neighbours.Ask(h.Interface, addr); err != nil {
+		log.FromContext(ctx).V(1).Info("Cannot ask for an address", "address", addr, "error", err.Error())
+	}
+}
+
+// hold replaces what is held.
+func (g *guard) hold(held []plan.Held) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	clear(g.held)
+	for _, h := range held {
+		addr := h.Prefix.Addr()
+		if y, given := g.yields[addr]; given && y.Epoch >= h.Epoch {
+			continue // meanwhile
+		}
+		g.held[addr] = h
+		if g.watched[addr] == nil {
+			g.watched[addr] = &watched{}
+		}
+	}
+	maps.DeleteFunc(g.watched, func(addr netip.Addr, _ *watched) bool { _, still := g.held[addr]; return !still })
+	g.listen()
+}
+
+// listen listens on the interfaces of what is held, and on no others.
+func (g *guard) listen() {
+	if g.ctx == nil {
+		return
+	}
+	wanted := map[string]bool{}
+	for _, h := range g.held {
+		wanted[h.Interface] = true
+	}
+	for iface, stop := range g.listening {
+		if !wanted[iface] {
+			stop()
+			delete(g.listening, iface)
+		}
+	}
+	for iface := range wanted {
+		if g.listening[iface] != nil {
+			continue
+		}
+		ctx, stop := context.WithCancel(g.ctx)
+		g.listening[iface] = stop
+		go g.listenOn(ctx, iface)
+	}
+}
+
+func (g *guard) listenOn(ctx context.Context, iface string) {
+	for ctx.Err() == nil {
+		err := g.agent.Neighbours.Listen(ctx, iface, g.isHeld, func(m neigh.Message) { g.heard(ctx, iface, m) })
+		if err != nil {
+			log.FromContext(ctx).V(1).Info("Listening again shortly", "interface", iface, "error", err.Error())
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(relisten):
+		}
+	}
+}
+
+func (g *guard) isHeld(addr netip.Addr) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, held := g.held[addr]
+	return held
+}
+
+// heard is what another station says of an address that is held.
+func (g *guard) heard(ctx context.Context, iface string, m neigh.Message) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	h, held := g.held[m.Addr]
+	if !held || h.Interface != iface {
+		return
+	}
+	w, now := g.watched[m.Addr], time.Now()
+	previous := slices.Contains(h.PreviousMACs, m.MAC.String())
+	if previous && now.Before(w.repeat) {
+		// It is away, and its kernel goes on: tell the link again.
+		g.agent.announcer.Once(iface, m.Addr)
+	}
+	claims := m.Gratuitous && (m.Kind != neigh.Advertisement || now.Sub(w.asked) > askedLately)
+	verdict := plan.Judge(h, claims, g.agent.pulse.fresh(), slices.Contains(w.known, m.MAC))
+	if verdict != plan.Ignore && slices.Contains(g.gateways.of(iface), m.MAC.String()) {
+		return // a proxy answers for everybody (RFC 1027)
+	}
+	switch verdict {
+	case plan.Yield:
+		g.yield(ctx, h, m.MAC)
+	case plan.Defend:
+		g.defend(ctx, h, w, m.MAC)
+	case plan.Remember:
+		if len(w.known) < maxKnown {
+			w.known = append(w.known, m.MAC)
+		}
+	case plan.Suspect:
+		g.suspect(ctx, h, w, m.MAC)
+	}
+}
+
+// suspect asks once more, a little later, and yields if that is answered.
+func (g *guard) suspect(ctx context.Context, h plan.Held, w *watched, mac neigh.MAC) {
+	now := time.Now()
+	if now.Sub(w.suspect) > suspicion {
+		w.suspect, w.again = now, false
+		time.AfterFunc(rand.N(hesitation), func() {
+			if ctx.Err() != nil || g.agent.pulse.fresh() || !g.isHeld(h.Prefix.Addr()) {
+				return
+			}
+			g.mu.Lock()
+			w.again = true
+			g.mu.Unlock()
+			g.ask(ctx, h)
+		})
+		return
+	}
+	if w.again {
+		g.yield(ctx, h, mac)
+	}
+}
+
+// defend claims an address that another station claims: once, as two that both
+// insist would never end.
+func (g *guard) defend(ctx context.Context, h plan.Held, w *watched, mac neigh.MAC) {
+	now := time.Now()
+	if w.rival != mac || now.Sub(w.claimed) > contestFor {
+		log.FromContext(ctx).Info("Another station claims an address of this node", "address", h.Prefix.Addr(), "interface", h.Interface, "mac", mac.String())
+		g.agent.Metrics.conflicts.Inc()
+		signal(g.agent.wake)
+	}
+	w.rival, w.claimed = mac, now
+	if now.Sub(w.defended) < defendInterval {
+		return
+	}
+	w.defended = now
+	g.agent.announcer.Once(h.Interface, h.Prefix.Addr())
+}
+
+// yield gives an address up: it is gone from the interface when it returns.
+func (g *guard) yield(ctx context.Context, h plan.Held, mac neigh.MAC) {
+	addr, now := h.Prefix.Addr(), time.Now()
+	g.yields[addr] = plan.Yielded{Epoch: h.Epoch, MAC: mac.String(), Answered: now, Wait: yieldFor + rand.N(yieldSpread)}
+	delete(g.held, addr)
+	delete(g.watched, addr)
+	g.agent.announcer.Cancel(h.Interface, addr)
+	if err := g.agent.Kernel.Remove(h.Address); err != nil {
+		log.FromContext(ctx).Error(err, "An address that another station claims could not be given up")
+	} else {
+		log.FromContext(ctx).Info("Gave an address up to another station, which claims it", "address", addr, "interface", h.Interface, "mac", mac.String())
+		g.agent.Metrics.yields.Inc()
+		g.agent.Metrics.withdrawals.Inc()
+	}
+	signal(g.agent.wake)
+}
+
+// unlessYielded does something to an address that the node is to have, unless it
+// was given up; nothing gives it up meanwhile. If it was, it is not done, and what
+// to report is in results.
+func (g *guard) unlessYielded(d *plan.Desired, results map[netip.Addr]plan.Result, do func() error) (done bool, err error) {
+	if d == nil {
+		return true, do()
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if y, given := g.yields[d.Addr]; given && y.Epoch >= d.Epoch {
+		results[d.Addr] = y.Result()
+		return false, nil
+	}
+	return true, do()
+}
+
+// claiming says that a desired address was asked for: mac answered, if it is not
+// empty. It returns whether the address may be added, and what to report if not.
+func (g *guard) claiming(d *plan.Desired, mac string) (plan.Result, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	y, given := g.yields[d.Addr]
+	switch now := time.Now(); {
+	case !given || y.Epoch < d.Epoch:
+		delete(g.yields, d.Addr)
+		if mac == "" {
+			return plan.Result{}, true
+		}
+		return plan.Answered(d, mac), false
+	case mac != "":
+		y.MAC, y.Answered = mac, now
+		g.yields[d.Addr] = y
+		return y.Result(), false
+	case !y.IsOver(now):
+		return y.Result(), false
+	}
+	delete(g.yields, d.Addr)
+	return plan.Result{}, true
+}
+
+// claimed says that an address was added although its previous holder may be
+// there still.
+func (g *guard) claimed(d *plan.Desired) {
+	if len(d.PreviousMACs) == 0 {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	w := g.watched[d.Addr]
+	if w == nil {
+		w = &watched{}
+		g.watched[d.Addr] = w
+	}
+	w.repeat = time.Now().Add(repeatFor)
+}
+
+// given is what was given up, of what is still desired under the same epoch; the
+// rest is forgotten.
+func (g *guard) given(desired []plan.Desired) map[netip.Addr]plan.Yielded {
+	epochs := map[netip.Addr]int64{}
+	for _, d := range desired {
+		if d.Local {
+			epochs[d.Addr] = d.Epoch
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	maps.DeleteFunc(g.yields, func(addr netip.Addr, y plan.Yielded) bool {
+		epoch, wanted := epochs[addr]
+		return !wanted || epoch > y.Epoch
+	})
+	return maps.Clone(g.yields)
+}
+
+// yielded is all that was given up.
+func (g *guard) yielded() map[netip.Addr]plan.Yielded {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return maps.Clone(g.yields)
+}
+
+// restore takes over what an earlier run of the agent had given up.
+func (g *guard) restore(yields map[netip.Addr]plan.Yielded) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for addr, y := range yields {
+		y.Answered = time.Now() // as far as is known
+		g.yields[addr] = y
+	}
+}
+
+// contested is who has claimed an address of ours lately, and is to be reported.
+func (g *guard) contested(addr netip.Addr) (mac string, again time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	w := g.watched[addr]
+	if w == nil || w.claimed.IsZero() {
+		return "", 0
+	}
+	if left := contestFor - time.Since(w.claimed); left > 0 {
+		return w.rival.String(), left
+	}
+	return "", 0
+}

@@ -1,0 +1,323 @@
+package nodeagent
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent/neigh"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
+)
+
+// guarded is a world with one Local address, announced, and a guard that listens.
+func guarded(t *testing.T, edit ...func(*purelbv1.AnnouncedAddress)) *world {
+	t.Helper()
+	w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1", edit...)))
+	go func() { _ = w.guard.Start(t.Context()) }()
+	go func() { _ = w.announcer.Start(t.Context()) }()
+	// The address is there already: nothing is to be told the link of it.
+	w.kernel.Put(plan.Address{
+		Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.1/24"), Ours: true, NoPrefixRoute: true,
+		Valid: 300 * time.Second, Preferred: 300 * time.Second,
+	})
+	w.settle()
+	w.kernel.Calls()
+	return w
+}
+
+// settle lets the agent work, and the guard see to what it is told.
+func (w *world) settle() {
+	w.t.Helper()
+	if _, err := w.reconcile(); err != nil {
+		w.t.Fatal(err)
+	}
+	synctest.Wait()
+}
+
+func (w *world) asked() int {
+	w.neighbours.mu.Lock()
+	defer w.neighbours.mu.Unlock()
+	return len(w.neighbours.asked)
+}
+
+func TestYieldWhenNotFresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := guarded(t)
+		w.neighbours.set("192.0.2.1", stranger)
+		start := time.Now()
+		w.neighbours.claim("192.0.2.1", stranger)
+		w.expect("changes, at once", []string{"Remove 192.0.2.1/24 eth0"}, w.kernel.Calls())
+		w.expect("time", time.Duration(0), time.Since(start))
+		w.settle()
+		w.expect("state", "192.0.2.1 Yielded Yielded"+stranger.String(), w.states("node1"))
+
+		// For as long as somebody answers, and some seconds longer.
+		for range 10 {
+			time.Sleep(time.Second)
+			w.settle()
+		}
+		w.expect("changes while it answers", []string(nil), w.kernel.Calls())
+		w.neighbours.unset("192.0.2.1")
+		silent := time.Now()
+		for len(w.kernel.Calls()) == 0 && time.Since(silent) < time.Minute {
+			time.Sleep(100 * time.Millisecond)
+			w.settle()
+		}
+		if took := time.Since(silent); took < yieldFor-askInterval || took > yieldFor+yieldSpread+2*time.Second {
+			t.Errorf("claimed again after %s of silence", took)
+		}
+		w.expect("state", "192.0.2.1 Announced", w.states("node1"))
+		time.Sleep(100 * time.Millisecond)
+		if len(w.neighbours.heard()) == 0 {
+			t.Error("a claim is not announced")
+		}
+	})
+}
+
+func TestYieldBlocksUntilTheEpochGrows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := guarded(t, takeover)
+		w.neighbours.set("192.0.2.1", stranger)
+		w.neighbours.claim("192.0.2.1", stranger)
+		w.kernel.Calls()
+		w.pulse.listed() // takeover would be allowed
+		w.settle()
+		w.expect("changes in the same epoch", []string(nil), w.kernel.Calls())
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses[0].Epoch = 2 })
+		w.settle()
+		w.expect("changes in the next", []string{"Add 192.0.2.1/24 eth0"}, w.kernel.Calls())
+	})
+}
+
+func TestDefendWhenFresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := guarded(t)
+		w.pulse.setPeriod(nil)
+		w.pulse.renewedAt(time.Now())
+		for range 5 {
+			w.neighbours.claim("192.0.2.1", stranger)
+			time.Sleep(time.Second)
+		}
+		w.expect("defences", 1, len(w.neighbours.heard()))
+		w.settle()
+		w.expect("state", "192.0.2.1 Announced Contested"+stranger.String(), w.states("node1"))
+		w.expect("changes", []string(nil), w.kernel.Calls())
+		time.Sleep(6 * time.Second)
+		w.pulse.renewedAt(time.Now())
+		w.neighbours.claim("192.0.2.1", stranger)
+		synctest.Wait()
+		w.expect("defences after 11 seconds", 2, len(w.neighbours.heard()))
+		time.Sleep(contestFor)
+		w.settle()
+		w.expect("state when it is over", "192.0.2.1 Announced", w.states("node1"))
+	})
+}
+
+func TestYieldWhenLeaving(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := guarded(t, func(a *purelbv1.AnnouncedAddress) { a.Leaving = true })
+		w.pulse.renewedAt(time.Now())
+		w.neighbours.claim("192.0.2.1", stranger)
+		w.expect("changes", []string{"Remove 192.0.2.1/24 eth0"}, w.kernel.Calls())
+		w.expect("defences", 0, len(w.neighbours.heard()))
+	})
+}
+
+// An agent that is not fresh asks for its own addresses; to a mere answer it
+// yields when it is repeated.
+func TestSuspect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := guarded(t)
+		time.Sleep(5*time.Second + time.Millisecond)
+		w.expect("asked in 5 s", 5, w.asked())
+		w.expect("changes while nobody answers", []string(nil), w.kernel.Calls())
+		w.neighbours.set("192.0.2.1", stranger)
+		time.Sleep(askInterval)
+		if asked := w.asked(); asked != 6 {
+			t.Fatalf("asked %d times", asked)
+		}
+		time.Sleep(hesitation)
+		synctest.Wait()
+		w.expect("asked again", 7, w.asked())
+		w.expect("changes", []string{"Remove 192.0.2.1/24 eth0"}, w.kernel.Calls())
+
+		// One that is fresh does not ask.
+		w = guarded(t)
+		for range 5 {
+			w.pulse.renewedAt(time.Now())
+			time.Sleep(time.Second)
+		}
+		w.expect("asked while fresh", 0, w.asked())
+	})
+}
+
+func TestNotSuspected(t *testing.T) {
+	for name, prepare := range map[string]func(w *world){
+		"the gateway": func(w *world) { w.kernel.Gateway("eth0", stranger.String()) },
+		"one that answered while the agent was fresh": func(w *world) {
+			w.pulse.renewedAt(time.Now())
+			w.neighbours.say(neigh.Message{Kind: neigh.Reply, Addr: netip.MustParseAddr("192.0.2.1"), MAC: stranger})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := guarded(t)
+				prepare(w)
+				w.neighbours.set("192.0.2.1", stranger)
+				time.Sleep(time.Minute)
+				w.neighbours.claim("192.0.2.1", stranger)
+				synctest.Wait()
+				w.expect("changes", []string(nil), w.kernel.Calls())
+				if w.asked() < 30 {
+					t.Errorf("asked %d times", w.asked())
+				}
+			})
+		})
+	}
+}
+
+// Where a carrier comes back the node asks at once.
+func TestCarrierReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := guarded(t)
+		time.Sleep(300 * time.Millisecond)
+		w.kernel.SetUp("eth0", false)
+		w.settle()
+		w.neighbours.set("192.0.2.1", stranger)
+		w.kernel.SetUp("eth0", true)
+		w.settle()
+		w.expect("asked", 1, w.asked())
+		time.Sleep(hesitation)
+		synctest.Wait()
+		w.expect("changes", []string{"Remove 192.0.2.1/24 eth0"}, w.kernel.Calls())
+	})
+}
+
+// A previous holder that is away, but whose kernel answers, is out-shouted.
+func TestRepeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1", takeover)))
+		go func() { _ = w.guard.Start(t.Context()) }()
+		go func() { _ = w.announcer.Start(t.Context()) }()
+		beat := func() { w.pulse.renewedAt(time.Now()) }
+		beat()
+		w.neighbours.set("192.0.2.1", oldHolder)
+		w.settle()
+		for range 14 {
+			time.Sleep(time.Second)
+			beat()
+		}
+		w.expect("announced in 14 s", 3+2, len(w.neighbours.heard()))
+		w.neighbours.unset("192.0.2.1")
+		for range 20 {
+			time.Sleep(time.Second)
+			beat()
+		}
+		w.expect("announced after it is gone", 3+2, len(w.neighbours.heard()))
+	})
+}
+
+// The gateway may answer for every address, as a proxy: that is nobody.
+func TestProxy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1")))
+		w.kernel.Gateway("eth0", stranger.String())
+		w.neighbours.set("192.0.2.1", stranger)
+		w.settle()
+		w.expect("state", "192.0.2.1 Announced", w.states("node1"))
+	})
+}
+
+// An agent that starts while the API server is away does what it was last told.
+func TestCheckpoint(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "agent.json")
+	away := errors.New("away")
+	start := func(t *testing.T) *world {
+		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1", takeover), local("192.0.2.2"), virtual("198.51.100.1")))
+		w.Checkpoint = file
+		w.load()
+		return w
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		w.settle()
+		w.neighbours.claim("192.0.2.2", stranger) // nobody listens
+		w.guard.mu.Lock()
+		w.guard.yield(t.Context(), w.guard.held[netip.MustParseAddr("192.0.2.2")], stranger)
+		w.guard.mu.Unlock()
+		w.settle()
+	})
+	text, err := os.ReadFile(file)
+	if err != nil || !strings.Contains(string(text), "192.0.2.1") {
+		t.Fatalf("%s, %v", text, err)
+	}
+
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		w.fail(away)
+		w.kernel.Put(plan.Address{
+			Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.7/24"), Ours: true, NoPrefixRoute: true, Valid: 50 * time.Second, Preferred: 50 * time.Second,
+		})
+		w.neighbours.set("192.0.2.2", stranger)
+		w.standIn(t.Context())
+		w.expect("changes", []string{"EnsureVirtual kube-lb0", "Add 198.51.100.1/32 kube-lb0", "Renew 192.0.2.7/24 eth0", "Add 192.0.2.1/24 eth0"}, w.kernel.Calls())
+		w.expect("probes", [][]string{{"192.0.2.1", "192.0.2.2"}}, w.neighbours.probes)
+		w.expect("requests", []string(nil), w.made())
+		// It goes on: what is stripped is back, what runs out renewed.
+		w.kernel.Strip("kube-lb0", netip.MustParsePrefix("198.51.100.1/32"))
+		for range 200 {
+			time.Sleep(time.Second)
+			w.standIn(t.Context())
+		}
+		calls := w.kernel.Calls()
+		w.expect("first change", "Add 198.51.100.1/32 kube-lb0", calls[0])
+		if all := strings.Join(calls, ","); !strings.Contains(all, "Renew 192.0.2.1/24 eth0") || strings.Contains(all, "Remove") {
+			t.Errorf("changes in 200 s: %s", all)
+		}
+
+		// What the API server says counts.
+		w.fail(nil)
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = s.Addresses[:1] })
+		w.neighbours.unset("192.0.2.2")
+		w.pulse.listed()
+		if err := w.SyncLive(t.Context(), time.Second); err != nil {
+			t.Error(err)
+		}
+		w.kernel.Calls()
+		w.standIn(t.Context())
+		w.expect("changes by the checkpoint then", []string(nil), w.kernel.Calls())
+	})
+
+	for name, content := range map[string]string{
+		"garbage": "{", "another version": `{"version":99}`, "another node's": `{"version":1,"nodeName":"node2","lbNodeAgent":"default"}`,
+		"another LBNodeAgent's": `{"version":1,"nodeName":"node1","lbNodeAgent":"other"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Test(t, func(t *testing.T) {
+				w := start(t)
+				w.fail(away)
+				w.standIn(t.Context())
+				w.expect("changes", []string(nil), w.kernel.Calls())
+			})
+		})
+	}
+}
+
+// Where it cannot be written (a full disk, say), all else goes on.
+func TestCheckpointNotWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1")))
+		w.Checkpoint = "/dev/full/agent.json"
+		w.settle()
+		w.expect("state", "192.0.2.1 Announced", w.states("node1"))
+	})
+}

@@ -1,0 +1,126 @@
+package lab
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Request is one HTTP request. Times are since the measurement began.
+type Request struct {
+	Start, End time.Duration
+	Err        error
+}
+
+// Answer is one answer by ARP or ND: who says that it has the address.
+type Answer struct {
+	At  time.Duration
+	MAC string
+}
+
+// Record is what a Meter has seen.
+type Record struct {
+	Requests  []Request // as they ended
+	Answers   []Answer  // as they came; none if the host is not on the link
+	End       time.Duration
+	wireError error
+}
+
+// Figures is what a Record comes to.
+type Figures struct {
+	// Requests is how many were made.
+	Requests int
+	// Failed is those that failed and began at or after the event or were due
+	// before it; InFlight those that failed and were under way at the event, whose
+	// connections cannot move.
+	Failed, InFlight int
+	// Outage is the longest time between two good HTTP answers.
+	Outage time.Duration
+	// Silence is the longest time between two answers by ARP or ND.
+	Silence time.Duration
+	// Duplicate is for how long, in all, two stations answered.
+	Duplicate time.Duration
+	// Changes is how often another station answered than before.
+	Changes int
+	// FirstError is of the first failed request.
+	FirstError error
+}
+
+// Figures computes them for an event at a time, as Mark returned it.
+func (r Record) Figures(event time.Duration) Figures {
+	f := Figures{Requests: len(r.Requests)}
+	var good []time.Duration
+	for _, q := range r.Requests {
+		switch {
+		case q.Err == nil:
+			good = append(good, q.End)
+			continue
+		case q.Start < event && q.End >= event:
+			f.InFlight++
+		default:
+			f.Failed++
+		}
+		if f.FirstError == nil {
+			f.FirstError = q.Err
+		}
+	}
+	f.Outage = longestGap(good, r.End)
+	var answers []time.Duration
+	for _, a := range r.Answers {
+		answers = append(answers, a.At)
+	}
+	if len(answers) > 0 {
+		f.Silence = longestGap(answers, r.End)
+	}
+	f.Duplicate, f.Changes = r.stations()
+	return f
+}
+
+// longestGap is the longest time between two of the times, or after the last.
+func longestGap(times []time.Duration, end time.Duration) time.Duration {
+	slices.Sort(times)
+	gap, last := time.Duration(0), time.Duration(0)
+	for i, t := range times {
+		if i > 0 {
+			gap = max(gap, t-last)
+		}
+		last = t
+	}
+	return max(gap, end-last)
+}
+
+// stations counts in steps of MeterInterval, which is how often is asked.
+func (r Record) stations() (duplicate time.Duration, changes int) {
+	steps := map[int64][]string{}
+	for _, a := range r.Answers {
+		step := int64(a.At / MeterInterval)
+		if !slices.Contains(steps[step], a.MAC) {
+			steps[step] = append(steps[step], a.MAC)
+		}
+	}
+	last := ""
+	for step := int64(0); step <= int64(r.End/MeterInterval); step++ {
+		switch macs := steps[step]; len(macs) {
+		case 0:
+		case 1:
+			if last != "" && macs[0] != last {
+				changes++
+			}
+			last = macs[0]
+		default:
+			duplicate += MeterInterval
+		}
+	}
+	return duplicate, changes
+}
+
+// String is all figures in one line.
+func (f Figures) String() string {
+	text := fmt.Sprintf("%d requests, %d failed, %d failed in flight; HTTP outage %s, ARP silence %s, two answering %s, %d changes of MAC",
+		f.Requests, f.Failed, f.InFlight, f.Outage.Round(time.Millisecond), f.Silence.Round(time.Millisecond), f.Duplicate, f.Changes)
+	if f.FirstError != nil {
+		text += "; first error: " + strings.TrimSpace(f.FirstError.Error())
+	}
+	return text
+}

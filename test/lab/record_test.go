@@ -1,0 +1,96 @@
+package lab
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+)
+
+func TestFigures(t *testing.T) {
+	const ms = time.Millisecond
+	failed := errors.New("failed")
+	r := Record{
+		End: 400 * ms,
+		Requests: []Request{
+			{0, 2 * ms, nil}, {10 * ms, 12 * ms, nil},
+			{20 * ms, 60 * ms, failed}, // under way at 50 ms
+			{30 * ms, 49 * ms, failed}, // due before it
+			{60 * ms, 160 * ms, failed},
+			{150 * ms, 212 * ms, nil}, {120 * ms, 222 * ms, nil},
+			{390 * ms, 395 * ms, nil},
+		},
+		Answers: []Answer{
+			{1 * ms, "a"}, {11 * ms, "a"}, {13 * ms, "a"}, {21 * ms, "a"}, {22 * ms, "b"}, {31 * ms, "b"}, {41 * ms, "b"},
+			{45 * ms, "a"}, {291 * ms, "b"}, {301 * ms, "a"}, {399 * ms, "a"},
+		},
+	}
+	got := r.Figures(50 * ms)
+	want := Figures{
+		Requests: 8, Failed: 2, InFlight: 1, Outage: 200 * ms, Silence: 246 * ms, Duplicate: 20 * ms, Changes: 2, FirstError: failed,
+	}
+	if got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if got := (Record{End: 70 * ms}).Figures(0); got.Outage != 70*ms || got.Silence != 0 {
+		t.Errorf("nothing at all: %+v", got)
+	}
+	late := Record{End: 90 * ms, Answers: []Answer{{5 * ms, "a"}, {15 * ms, "a"}}, Requests: []Request{{0, 20 * ms, nil}}}
+	if got := late.Figures(0); got.Silence != 75*ms || got.Outage != 70*ms {
+		t.Errorf("silence at the end: %+v", got)
+	}
+}
+
+func TestWire(t *testing.T) {
+	t.Parallel()
+	holder := net.HardwareAddr{2, 0, 0, 0, 0, 1}
+	serialize := func(packets ...gopacket.SerializableLayer) []byte {
+		buffer := gopacket.NewSerializeBuffer()
+		if err := gopacket.SerializeLayers(buffer, gopacket.SerializeOptions{FixLengths: true}, packets...); err != nil {
+			t.Fatal(err)
+		}
+		return buffer.Bytes()
+	}
+	arp := func(to net.HardwareAddr, operation uint16, says string) []byte {
+		return serialize(&layers.Ethernet{SrcMAC: holder, DstMAC: to, EthernetType: layers.EthernetTypeARP}, &layers.ARP{
+			AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4, HwAddressSize: 6, ProtAddressSize: 4, Operation: operation,
+			SourceHwAddress: holder, SourceProtAddress: netip.MustParseAddr(says).AsSlice(), DstHwAddress: to, DstProtAddress: asker.v4.AsSlice(),
+		})
+	}
+	na := func(says string) []byte {
+		target := netip.MustParseAddr(says).AsSlice()
+		return serialize(&layers.Ethernet{SrcMAC: holder, DstMAC: asker.mac, EthernetType: layers.EthernetTypeIPv6},
+			&layers.IPv6{Version: 6, HopLimit: 255, NextHeader: layers.IPProtocolICMPv6, SrcIP: target, DstIP: asker.v6.AsSlice()},
+			&layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(layers.ICMPv6TypeNeighborAdvertisement, 0)},
+			&layers.ICMPv6NeighborAdvertisement{TargetAddress: target})
+	}
+	for _, row := range []struct {
+		name    string
+		frame   []byte
+		address string
+		want    bool
+	}{
+		{"reply", arp(asker.mac, layers.ARPReply, "10.77.0.100"), "10.77.0.100", true},
+		{"reply about another", arp(asker.mac, layers.ARPReply, "10.77.0.101"), "10.77.0.100", false},
+		{"reply to another", arp(holder, layers.ARPReply, "10.77.0.100"), "10.77.0.100", false},
+		{"request", arp(asker.mac, layers.ARPRequest, "10.77.0.100"), "10.77.0.100", false},
+		{"advertisement", na("fd00:77::100"), "fd00:77::100", true},
+		{"advertisement of another", na("fd00:77::101"), "fd00:77::100", false},
+		{"cut off", arp(asker.mac, layers.ARPReply, "10.77.0.100")[:20], "10.77.0.100", false},
+	} {
+		mac, ok := parseAnswer(row.frame, netip.MustParseAddr(row.address))
+		if ok != row.want || ok && mac != holder.String() {
+			t.Errorf("%s: %s, %t", row.name, mac, ok)
+		}
+	}
+	for _, address := range []string{"10.77.0.100", "fd00:77::100"} {
+		frame, err := question(netip.MustParseAddr(address))
+		if err != nil || len(frame) < 42 {
+			t.Errorf("the question for %s: %v, %v", address, frame, err)
+		}
+	}
+}

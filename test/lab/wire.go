@@ -1,0 +1,128 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"golang.org/x/sys/unix"
+
+	"github.com/purelb/purelb-operator/test/lab/internal/netns"
+)
+
+// asker is a station that does not exist: so no neighbour table of the lab is
+// touched by what it asks.
+var asker = struct {
+	mac    net.HardwareAddr
+	v4, v6 netip.Addr
+}{
+	net.HardwareAddr{0x02, 0, 0, 0x99, 0, 0x99}, netip.MustParseAddr("10.77.0.199"), netip.MustParseAddr("fe80::99:99"),
+}
+
+// wire asks, by ARP or ND, who has one address.
+type wire struct {
+	socket  int
+	index   int
+	request []byte
+	address netip.Addr
+}
+
+// answerTimeout is for how long answer waits.
+const answerTimeout = 100 * time.Millisecond
+
+func openWire(host string, address netip.Addr) (*wire, error) {
+	w := &wire{address: address}
+	protocol := uint16(unix.ETH_P_ARP)
+	if address.Is6() {
+		protocol = unix.ETH_P_IPV6
+	}
+	bigEndian := protocol<<8 | protocol>>8
+	err := netns.Do(Namespace(host), func() error {
+		iface, err := net.InterfaceByName(link)
+		if err != nil {
+			return err
+		}
+		w.index = iface.Index
+		if w.socket, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(bigEndian)); err != nil {
+			return fmt.Errorf("open a packet socket: %w", err)
+		}
+		timeout := unix.NsecToTimeval(answerTimeout.Nanoseconds())
+		return errors.Join(
+			unix.SetsockoptTimeval(w.socket, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout),
+			unix.Bind(w.socket, &unix.SockaddrLinklayer{Protocol: bigEndian, Ifindex: w.index}))
+	})
+	if err == nil {
+		w.request, err = question(address)
+	}
+	return w, err
+}
+
+func (w *wire) close() error { return unix.Close(w.socket) }
+
+func (w *wire) ask() error {
+	if err := unix.Sendto(w.socket, w.request, 0, &unix.SockaddrLinklayer{Ifindex: w.index}); err != nil {
+		return fmt.Errorf("ask for %s: %w", w.address, err)
+	}
+	return nil
+}
+
+// answer waits a little for an answer and returns who has sent it.
+func (w *wire) answer() (mac string, ok bool) {
+	var frame [256]byte
+	n, err := unix.Read(w.socket, frame[:])
+	if err != nil {
+		return "", false
+	}
+	return parseAnswer(frame[:n], w.address)
+}
+
+// question is the frame that asks who has an address: an ARP request (RFC 826),
+// or a neighbour solicitation (RFC 4861 section 4.3).
+func question(address netip.Addr) ([]byte, error) {
+	buffer := gopacket.NewSerializeBuffer()
+	options := gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}
+	if address.Is4() {
+		err := gopacket.SerializeLayers(buffer, options,
+			&layers.Ethernet{SrcMAC: asker.mac, DstMAC: layers.EthernetBroadcast, EthernetType: layers.EthernetTypeARP},
+			&layers.ARP{
+				AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4, HwAddressSize: 6, ProtAddressSize: 4, Operation: layers.ARPRequest,
+				SourceHwAddress: asker.mac, SourceProtAddress: asker.v4.AsSlice(), DstHwAddress: make([]byte, 6), DstProtAddress: address.AsSlice(),
+			})
+		return buffer.Bytes(), err
+	}
+	target := address.As16()
+	group := netip.MustParseAddr("ff02::1:ff00:0").As16() // solicited-node (RFC 4291 section 2.7.1)
+	copy(group[13:], target[13:])
+	ip := &layers.IPv6{Version: 6, HopLimit: 255, NextHeader: layers.IPProtocolICMPv6, SrcIP: asker.v6.AsSlice(), DstIP: group[:]}
+	icmp := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(layers.ICMPv6TypeNeighborSolicitation, 0)}
+	if err := icmp.SetNetworkLayerForChecksum(ip); err != nil {
+		return nil, err
+	}
+	err := gopacket.SerializeLayers(buffer, options,
+		&layers.Ethernet{SrcMAC: asker.mac, DstMAC: net.HardwareAddr{0x33, 0x33, group[12], group[13], group[14], group[15]}, EthernetType: layers.EthernetTypeIPv6},
+		ip, icmp,
+		&layers.ICMPv6NeighborSolicitation{TargetAddress: target[:], Options: layers.ICMPv6Options{{Type: layers.ICMPv6OptSourceAddress, Data: asker.mac}}})
+	return buffer.Bytes(), err
+}
+
+// parseAnswer returns who says, to the asker, that it has the address.
+func parseAnswer(frame []byte, address netip.Addr) (mac string, ok bool) {
+	packet := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.NoCopy)
+	ethernet, ok := packet.Layer(layers.LayerTypeEthernet).(*layers.Ethernet)
+	if !ok || ethernet.DstMAC.String() != asker.mac.String() {
+		return "", false
+	}
+	var says net.IP
+	if arp, ok := packet.Layer(layers.LayerTypeARP).(*layers.ARP); ok && arp.Operation == layers.ARPReply {
+		says = arp.SourceProtAddress
+	}
+	if na, ok := packet.Layer(layers.LayerTypeICMPv6NeighborAdvertisement).(*layers.ICMPv6NeighborAdvertisement); ok {
+		says = na.TargetAddress
+	}
+	who, ok := netip.AddrFromSlice(says)
+	return ethernet.SrcMAC.String(), ok && who == address
+}
