@@ -9,6 +9,7 @@ RUN go mod download
 COPY api api
 COPY cmd cmd
 COPY controllers controllers
+COPY internal internal
 COPY nodeagent nodeagent
 COPY webhooks webhooks
 RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags "-s -w -X main.version=$VERSION" -o /purelb ./cmd

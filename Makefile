@@ -10,7 +10,7 @@ KUSTOMIZE      := $(TOOLS) kustomize
 GOLANGCI_LINT  := bin/golangci-lint
 LAB            := bin/lab
 IMAGE_TAR      := dist/purelb-$(ARCH).tar
-GO_PACKAGES    := ./api/... ./cmd/... ./controllers/... ./nodeagent/... ./webhooks/...
+GO_PACKAGES    := ./api/... ./cmd/... ./controllers/... ./internal/... ./nodeagent/... ./webhooks/...
 # Modules of their own, beside the main one.
 MODULES        := test/lab test/lab/kube test/e2e tools
 

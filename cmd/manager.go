@@ -28,6 +28,7 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers"
 	"github.com/purelb/purelb-operator/controllers/agents"
+	"github.com/purelb/purelb-operator/internal/informer"
 	"github.com/purelb/purelb-operator/webhooks"
 	"github.com/purelb/purelb-operator/webhooks/certs"
 )
@@ -186,6 +187,7 @@ func cacheOptions(namespace string) cache.Options {
 	own := cache.ByObject{Namespaces: map[string]cache.Config{namespace: {}}}
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
+		NewInformer:      informer.NewPersistent,
 		ByObject: map[client.Object]cache.ByObject{
 			&v1.LBNodeAgent{}:            own,
 			&v1.Announcement{}:           own,

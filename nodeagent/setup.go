@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/informer"
 )
 
 // Back-off after a Reconcile that failed.
@@ -64,7 +65,7 @@ func ManagerOptions(nodeName, namespace, lbNodeAgent string) (ctrl.Options, erro
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mapper, nil },
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
-			NewInformer:      newPersistentInformer,
+			NewInformer:      informer.NewPersistent,
 			ByObject: map[client.Object]cache.ByObject{
 				&purelbv1.Announcement{}: {Namespaces: own, Field: fields.OneTermEqualSelector("spec.nodeName", nodeName)},
 				&purelbv1.LBNodeAgent{}:  {Namespaces: own, Field: fields.OneTermEqualSelector("metadata.name", lbNodeAgent)},

@@ -82,13 +82,11 @@ type measured struct {
 	svc    *corev1.Service
 	addr   netip.Addr
 	holder string
-	event  time.Duration
 }
 
 // disturb runs trials of something that is done to the holder of a Local
 // address, while the address is asked for all the time, and prints the figures.
-// check ends each trial: it waits until all is over, and may look at what has
-// become of it before the figures are there.
+// do waits until all is over; judge gets the figures of each.
 func disturb(ctx context.Context, name string, n int, do func(*measured), judge func(lab.Figures)) {
 	GinkgoHelper()
 	group(ctx, "localdual.yaml")
@@ -106,8 +104,7 @@ func disturb(ctx context.Context, name string, n int, do func(*measured), judge 
 		m.last(time.Second)
 		record, err := m.Stop()
 		Expect(err).NotTo(HaveOccurred())
-		figures := record.Figures(m.event)
-		AddReportEntry(fmt.Sprintf("%s, trial %d: %s", name, trial+1, figures))
+		figures := record.Figures()
 		fmt.Fprintf(os.Stdout, "%s, trial %d: %s\n", name, trial+1, figures)
 		judge(figures)
 		outages, silences = append(outages, figures.Outage), append(silences, figures.Silence)
@@ -121,9 +118,6 @@ func spread(times []time.Duration) string {
 	round := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
 	return fmt.Sprintf("%s / %s / %s", round(times[0]), round(times[len(times)/2]), round(times[len(times)-1]))
 }
-
-// now marks the event.
-func (m *measured) now() { m.event = m.Mark() }
 
 // last lets the measurement go on for a time: what is not to happen has to be
 // waited for.
@@ -215,7 +209,6 @@ func nothingHappened(f lab.Figures) {
 var _ = Describe("A disturbance", func() {
 	It("is over in seconds when the holder is dead, and nothing moves when it is back", func(ctx SpecContext) {
 		disturb(ctx, "holder dead", trials(), func(m *measured) {
-			m.now()
 			Expect(bed.CutLink(ctx, m.holder)).To(Succeed())
 			DeferCleanup(func(ctx SpecContext) { Expect(bed.HealLink(ctx, m.holder)).To(Succeed()) }, NodeTimeout(soon))
 			m.moved()
@@ -228,7 +221,7 @@ var _ = Describe("A disturbance", func() {
 			m.last(3 * time.Second)
 			record, err := back.Stop()
 			Expect(err).NotTo(HaveOccurred())
-			figures := record.Figures(0)
+			figures := record.Figures()
 			fmt.Fprintf(os.Stdout, "holder back: %s\n", figures)
 			Expect(figures.Duplicate).To(BeNumerically("<", time.Second), "two nodes answer")
 			Expect(m.places(Default)).To(And(HaveLen(1), Not(ContainElement(dead))), "it does not move back")
@@ -245,7 +238,6 @@ var _ = Describe("A disturbance", func() {
 				kubectl(ctx, "label", "node", m.holder, corev1.LabelNodeExcludeBalancers+"-")
 			}
 			DeferCleanup(include, NodeTimeout(soon))
-			m.now()
 			kubectl(ctx, "label", "node", m.holder, corev1.LabelNodeExcludeBalancers+"=")
 			m.moved()
 			include(ctx)
@@ -256,7 +248,6 @@ var _ = Describe("A disturbance", func() {
 		disturb(ctx, "holder shuts down", trials(), func(m *measured) {
 			// What the kubelet says when it shuts down (KEP-2000); this one says that
 			// all is well again with its next report.
-			m.now()
 			kubectl(ctx, "patch", "node", m.holder, "--subresource=status", "--type=strategic", "-p",
 				`{"status":{"conditions":[{"type":"Ready","status":"False","reason":"KubeletNotReady","message":"node is shutting down"}]}}`)
 			m.moved()
@@ -276,7 +267,6 @@ var _ = Describe("A disturbance", func() {
 				kubectl(ctx, "label", "node", node, "lab=yes", "--overwrite")
 			}
 			kubectl(ctx, "-n", system, "patch", "lbnodeagent", "default", "--type=merge", "-p", `{"spec":{"nodeSelector":{"lab":"yes"}}}`)
-			m.now()
 			kubectl(ctx, "label", "node", m.holder, "lab=no", "--overwrite")
 			m.moved()
 			Eventually(func(g Gomega) map[string]string {
@@ -291,7 +281,6 @@ var _ = Describe("A disturbance", func() {
 	It("is over in seconds when the leading manager dies with the holder", func(ctx SpecContext) {
 		disturb(ctx, "holder and leader dead", trials(), func(m *measured) {
 			_, node := leader(ctx)
-			m.now()
 			Expect(kill(ctx, node, "manager")).To(BeTrue())
 			Expect(bed.CutLink(ctx, m.holder)).To(Succeed())
 			heal := func(ctx SpecContext) { Expect(bed.HealLink(ctx, m.holder)).To(Succeed()) }
@@ -308,7 +297,6 @@ var _ = Describe("A disturbance", func() {
 		}
 		disturb(ctx, "API server away", n, func(m *measured) {
 			DeferCleanup(func(ctx SpecContext) { Expect(bed.StartControlPlane(ctx)).To(Succeed()) }, NodeTimeout(time.Minute))
-			m.now()
 			Expect(bed.StopControlPlane(ctx)).To(Succeed())
 			m.last(time.Minute)
 			Expect(bed.StartControlPlane(ctx)).To(Succeed())
@@ -319,7 +307,6 @@ var _ = Describe("A disturbance", func() {
 
 	It("costs nothing when the holder's agent is killed, again and again", func(ctx SpecContext) {
 		disturb(ctx, "holder's agent killed", trials(), func(m *measured) {
-			m.now()
 			for killed, deadline := 0, time.Now().Add(10*time.Second); time.Now().Before(deadline); m.last(100 * time.Millisecond) {
 				if kill(ctx, m.holder, "agent") {
 					killed++
@@ -334,7 +321,6 @@ var _ = Describe("A disturbance", func() {
 
 	It("costs nothing when all agents are restarted, or killed", func(ctx SpecContext) {
 		disturb(ctx, "agents restarted", trials(), func(m *measured) {
-			m.now()
 			kubectl(ctx, "-n", system, "rollout", "restart", "daemonset/purelb-agent-default")
 			kubectl(ctx, "-n", system, "rollout", "status", "daemonset/purelb-agent-default", "--timeout=120s")
 			for _, node := range nodes() {
@@ -345,4 +331,38 @@ var _ = Describe("A disturbance", func() {
 			m.stayed()
 		}, nothingHappened)
 	}, SpecTimeout(30*time.Minute))
+})
+
+var _ = Describe("A holder that is cut off the API only", func() {
+	It("serves on, gives way to the next when its Node is not ready, and takes nothing back", func(ctx SpecContext) {
+		disturb(ctx, "holder cut off the API", trials(), func(m *measured) {
+			heal := func(ctx SpecContext) { _ = bed.HealAPI(ctx, m.holder) } // it may have been healed
+			DeferCleanup(heal, NodeTimeout(soon))
+			Expect(bed.CutAPI(ctx, m.holder)).To(Succeed())
+			Eventually(func(g Gomega) corev1.ConditionStatus {
+				node := &corev1.Node{}
+				g.Expect(c.Get(ctx, client.ObjectKey{Name: m.holder}, node)).To(Succeed())
+				g.Expect(m.places(g)).To(ContainElement(m.holder), "it does not move before")
+				for _, condition := range node.Status.Conditions {
+					if condition.Type == corev1.NodeReady {
+						return condition.Status
+					}
+				}
+				return ""
+			}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(poll).Should(Equal(corev1.ConditionUnknown))
+			m.moved()
+			next := m.places(Default)
+			m.last(2 * time.Second)
+			Expect(places(ctx, m.addr)).To(HaveLen(1), "the one that was cut off has given way")
+			By("healing")
+			Expect(bed.HealAPI(ctx, m.holder)).To(Succeed())
+			atRest(ctx, m.svc)
+			Expect(m.places(Default)).To(Equal(next), "healing moves nothing back")
+		}, func(f lab.Figures) {
+			Expect(f.Silence).To(BeNumerically("<", silent), "ARP silence")
+			Expect(f.Duplicate).To(BeNumerically("<", time.Second), "two nodes answer")
+			Expect(f.Changes).To(Equal(1), "changes of MAC")
+			Expect(f.Failed).To(BeZero(), "failed requests")
+		})
+	}, SpecTimeout(60*time.Minute))
 })

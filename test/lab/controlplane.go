@@ -168,6 +168,9 @@ func (l *Lab) controlPlaneConfig(address netip.Addr) map[string]any {
 			"--cluster-cidr="+joinPrefixes(clusterCIDRs()),
 			"--service-cluster-ip-range="+services,
 			"--allocate-node-cidrs=false", // they are planned: see Node.PodCIDRs
+			// Half of what it is by default: twice a kubelet's heartbeat. Tests wait
+			// for it.
+			"--node-monitor-grace-period=20s",
 			// Looked for, and made if missing; by default below /usr.
 			"--flex-volume-plugin-dir="+l.path("control-plane", "flex-volumes"),
 			"--cluster-signing-cert-file="+l.path("pki", "ca.crt"),

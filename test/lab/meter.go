@@ -115,9 +115,6 @@ func (m *Meter) listen(ctx context.Context) {
 	}
 }
 
-// Mark is the time now, as the Record counts it.
-func (m *Meter) Mark() time.Duration { return m.now() }
-
 // Stop ends the measurement, waits for the requests under way, and returns what
 // was seen. The error is what went wrong with measuring.
 func (m *Meter) Stop() (Record, error) {

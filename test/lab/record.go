@@ -31,9 +31,8 @@ type Record struct {
 type Figures struct {
 	// Requests is how many were made.
 	Requests int
-	// Failed is those that failed and began at or after the event or were due
-	// before it; InFlight those that failed and were under way at the event, whose
-	// connections cannot move.
+	// Failed is those that failed, but for those InFlight: under way when another
+	// station began to answer, which their connections cannot move to.
 	Failed, InFlight int
 	// Outage is the longest time between two good HTTP answers.
 	Outage time.Duration
@@ -47,16 +46,17 @@ type Figures struct {
 	FirstError error
 }
 
-// Figures computes them for an event at a time, as Mark returned it.
-func (r Record) Figures(event time.Duration) Figures {
+// Figures computes them.
+func (r Record) Figures() Figures {
 	f := Figures{Requests: len(r.Requests)}
+	switches := r.switches()
 	var good []time.Duration
 	for _, q := range r.Requests {
 		switch {
 		case q.Err == nil:
 			good = append(good, q.End)
 			continue
-		case q.Start < event && q.End >= event:
+		case slices.ContainsFunc(switches, func(t time.Duration) bool { return q.Start <= t && q.End >= t-2*MeterInterval }):
 			f.InFlight++
 		default:
 			f.Failed++
@@ -75,6 +75,18 @@ func (r Record) Figures(event time.Duration) Figures {
 	}
 	f.Duplicate, f.Changes = r.stations()
 	return f
+}
+
+// switches is when another station answered than before: a claim is heard a
+// little earlier than its station is asked.
+func (r Record) switches() []time.Duration {
+	var times []time.Duration
+	for i, a := range r.Answers {
+		if i > 0 && a.MAC != r.Answers[i-1].MAC {
+			times = append(times, a.At)
+		}
+	}
+	return times
 }
 
 // longestGap is the longest time between two of the times, or after the last.

@@ -18,8 +18,8 @@ func TestFigures(t *testing.T) {
 		End: 400 * ms,
 		Requests: []Request{
 			{0, 2 * ms, nil}, {10 * ms, 12 * ms, nil},
-			{20 * ms, 60 * ms, failed}, // under way at 50 ms
-			{30 * ms, 49 * ms, failed}, // due before it
+			{15 * ms, 60 * ms, failed}, // under way when b comes, at 22 ms
+			{70 * ms, 90 * ms, failed}, // begun after it
 			{60 * ms, 160 * ms, failed},
 			{150 * ms, 212 * ms, nil}, {120 * ms, 222 * ms, nil},
 			{390 * ms, 395 * ms, nil},
@@ -29,18 +29,18 @@ func TestFigures(t *testing.T) {
 			{45 * ms, "a"}, {291 * ms, "b"}, {301 * ms, "a"}, {399 * ms, "a"},
 		},
 	}
-	got := r.Figures(50 * ms)
+	got := r.Figures()
 	want := Figures{
 		Requests: 8, Failed: 2, InFlight: 1, Outage: 200 * ms, Silence: 246 * ms, Duplicate: 20 * ms, Changes: 2, FirstError: failed,
 	}
 	if got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	if got := (Record{End: 70 * ms}).Figures(0); got.Outage != 70*ms || got.Silence != 0 {
+	if got := (Record{End: 70 * ms}).Figures(); got.Outage != 70*ms || got.Silence != 0 {
 		t.Errorf("nothing at all: %+v", got)
 	}
 	late := Record{End: 90 * ms, Answers: []Answer{{5 * ms, "a"}, {15 * ms, "a"}}, Requests: []Request{{0, 20 * ms, nil}}}
-	if got := late.Figures(0); got.Silence != 75*ms || got.Outage != 70*ms {
+	if got := late.Figures(); got.Silence != 75*ms || got.Outage != 70*ms {
 		t.Errorf("silence at the end: %+v", got)
 	}
 }

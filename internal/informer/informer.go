@@ -1,4 +1,6 @@
-package nodeagent
+// Package informer makes informers that are back soon after the API server is:
+// the manager's, and the agents'.
+package informer
 
 import (
 	"context"
@@ -12,11 +14,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// newPersistentInformer makes an informer that asks an API server that is away
-// again each second. Left to itself an informer waits up to half a minute: an
-// agent would hear of a handover only then, after its Lease is long renewed
-// again.
-func newPersistentInformer(lw toolscache.ListerWatcher, kind runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+// retry is how often an API server that is away is asked.
+const retry = time.Second
+
+// NewPersistent makes an informer that asks an API server that is away again each
+// second. Left to itself an informer waits up to half a minute: an agent would
+// hear of a handover only then, after its Lease is long renewed again, and the
+// manager of a new Service. It is for the cache.Options of controller-runtime.
+func NewPersistent(lw toolscache.ListerWatcher, kind runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 	return toolscache.NewSharedIndexInformer(&persistent{lw: toolscache.ToListerWatcherWithContext(lw)}, kind, resync, indexers)
 }
 
@@ -56,7 +61,7 @@ func persist[T any](ctx context.Context, ask func() (T, error)) (T, error) {
 		select {
 		case <-ctx.Done():
 			return answer, ctx.Err()
-		case <-time.After(maxBackoff):
+		case <-time.After(retry):
 		}
 	}
 }
