@@ -53,8 +53,9 @@ const (
 // checkpoint, and all else is learnt again.
 type guard struct {
 	agent *Agent
-	// carrier says that an interface has got its carrier back.
-	carrier chan struct{}
+	// changed says that something of the kernel has changed, and carrier that an
+	// interface has got its carrier back.
+	changed, carrier chan struct{}
 
 	mu        sync.Mutex
 	ctx       context.Context // of Start; nil before
@@ -98,7 +99,7 @@ type watched struct {
 
 func newGuard(agent *Agent) *guard {
 	return &guard{
-		agent: agent, carrier: make(chan struct{}, 1),
+		agent: agent, changed: make(chan struct{}, 1), carrier: make(chan struct{}, 1),
 		held: map[netip.Addr]plan.Held{}, yields: map[netip.Addr]plan.Yielded{}, watched: map[netip.Addr]*watched{}, listening: map[string]context.CancelFunc{},
 		up: map[string]bool{}, gateways: gateways{agent.Kernel, map[string]time.Time{}, map[string][]string{}},
 	}
@@ -124,12 +125,25 @@ func (g *guard) Start(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 			g.askAll(ctx, func(*watched) bool { return !g.agent.pulse.fresh() })
+		case <-g.changed:
+			g.look(ctx)
 		case <-g.carrier:
 			g.askAll(ctx, func(*watched) bool { return !g.agent.pulse.fresh() })
 		case <-repeat.C:
 			g.askAll(ctx, func(w *watched) bool { return time.Now().Before(w.repeat) })
 		}
 	}
+}
+
+// look looks for carriers that have come back. The worker would see it, too, but
+// may be waiting for the API server.
+func (g *guard) look(ctx context.Context) {
+	observed, err := g.agent.Kernel.Observe()
+	if err != nil {
+		log.FromContext(ctx).Error(err, "Cannot see which interfaces are up")
+		return
+	}
+	g.links(observed.Links)
 }
 
 // links notes which interfaces are up. Where one has come up another may have

@@ -191,7 +191,8 @@ func TestCarrierReturns(t *testing.T) {
 		w.settle()
 		w.neighbours.set("192.0.2.1", stranger)
 		w.kernel.SetUp("eth0", true)
-		w.settle()
+		signal(w.guard.changed) // the worker may be busy
+		synctest.Wait()
 		w.expect("asked", 1, w.asked())
 		time.Sleep(hesitation)
 		synctest.Wait()

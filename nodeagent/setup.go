@@ -128,7 +128,11 @@ func (a *Agent) request() reconcile.Request {
 // itself wants one.
 func (a *Agent) watchNode(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	go func() {
-		if err := a.Kernel.Watch(ctx, func() { signal(a.wake) }); err != nil {
+		changed := func() {
+			signal(a.wake)
+			signal(a.guard.changed)
+		}
+		if err := a.Kernel.Watch(ctx, changed); err != nil {
 			log.FromContext(ctx).Error(err, "The kernel is not watched: what others change is put right when lifetimes are renewed")
 		}
 	}()

@@ -32,6 +32,7 @@ func programs() []program {
 		{"mount", "mount"},
 		{"nsenter", "util-linux"},
 		{"pkill", "procps"},
+		{"bird", "bird2"},
 	}
 }
 

@@ -1,0 +1,125 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/purelb/purelb-operator/test/lab/internal/process"
+)
+
+// virtualLink is where nodes have the addresses that routers are told of.
+const virtualLink = "kube-lb0"
+
+const (
+	routerAS, nodeAS = 65000, 65001
+)
+
+// StartRouting runs a routing daemon (bird) on each node and on the router: the
+// router has routes, with equal cost, to what the nodes have on kube-lb0. It
+// returns when all sessions are up, and replaces what runs already.
+func (l *Lab) StartRouting(ctx context.Context) error {
+	if err := l.StopRouting(ctx); err != nil {
+		return err
+	}
+	configs := map[string]string{Router: routerRouting()}
+	for _, n := range plannedNodes() {
+		configs[n.Name] = nodeRouting(n)
+	}
+	for host, config := range configs {
+		dir := l.path("routing", host)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("start routing on %s: %w", host, err)
+		}
+		if err := os.WriteFile(dir+"/bird.conf", []byte(config), 0o644); err != nil {
+			return fmt.Errorf("start routing on %s: %w", host, err)
+		}
+		argv := ExecArgv(host, "bird", "-f", "-c", dir+"/bird.conf", "-s", l.routingSocket(host), "-P", dir+"/bird.pid")
+		if err := process.Start(l.pidFile(routingProcess(host)), l.logFile(routingProcess(host)), argv...); err != nil {
+			return fmt.Errorf("start routing on %s: %w", host, err)
+		}
+	}
+	const patience = 30 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		up, err := l.sessions(ctx)
+		if want := 2 * len(plannedNodes()); up == want {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("start routing: %d sessions are up: %w", up, ctx.Err()), err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// sessions counts the router's sessions that are up.
+func (l *Lab) sessions(ctx context.Context) (int, error) {
+	text, err := l.Exec(ctx, Router, "birdc", "-s", l.routingSocket(Router), "show", "protocols")
+	return strings.Count(text, "Established"), err
+}
+
+// StopRouting ends what StartRouting has started. The router's routes go with it.
+func (l *Lab) StopRouting(ctx context.Context) error {
+	hosts := []string{Router}
+	for _, n := range plannedNodes() {
+		hosts = append(hosts, n.Name)
+	}
+	var errs []error
+	for _, host := range hosts {
+		if process.Alive(l.pidFile(routingProcess(host))) {
+			// It takes its routes out of the kernel, unless it is killed.
+			_, err := l.Exec(ctx, host, "birdc", "-s", l.routingSocket(host), "down")
+			errs = append(errs, err)
+		}
+		errs = append(errs, process.Kill(ctx, l.pidFile(routingProcess(host))))
+	}
+	return errors.Join(errs...)
+}
+
+func routingProcess(host string) string { return "routing-" + host }
+
+func (l *Lab) routingSocket(host string) string { return l.path("routing", host, "bird.ctl") }
+
+// nodeRouting is the configuration of a node's daemon: it tells the router of
+// what is on virtualLink.
+func nodeRouting(n Node) string {
+	router, err := plannedHost(Router)
+	if err != nil {
+		panic(err) // it is planned
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "router id %s;\nprotocol device { scan time 1; }\n", n.IPv4.Addr())
+	fmt.Fprintf(&b, "protocol direct virtual { ipv4; ipv6; interface %q; }\n", virtualLink)
+	for i, remote := range []netip.Addr{router.IPv4.Addr(), router.IPv6.Addr()} {
+		fmt.Fprintf(&b, "protocol bgp v%d {\n  local %s as %d;\n  neighbor %s as %d;\n  %s\n  %s { import none; export where proto = \"virtual\"; next hop self; };\n}\n",
+			[]int{4, 6}[i], n.addresses()[i], nodeAS, remote, routerAS, timers, []string{"ipv4", "ipv6"}[i])
+	}
+	return b.String()
+}
+
+// timers make sessions come up soon.
+const timers = "hold time 9; keepalive time 3; connect retry time 1; connect delay time 1; error wait time 1, 2;"
+
+// routerRouting is the configuration of the router's daemon: what several nodes
+// have gets a route by way of each.
+func routerRouting() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "router id 10.77.0.1;\nprotocol device { }\n")
+	for _, family := range []string{"ipv4", "ipv6"} {
+		fmt.Fprintf(&b, "protocol kernel { %s { export where source = RTS_BGP; }; merge paths on limit 16; }\n", family)
+	}
+	for _, n := range plannedNodes() {
+		for i, remote := range n.addresses() {
+			fmt.Fprintf(&b, "protocol bgp %s_v%d {\n  local as %d;\n  neighbor %s as %d;\n  passive;\n  %s\n  %s { import all; export none; };\n}\n",
+				n.Name, []int{4, 6}[i], routerAS, remote, nodeAS, timers, []string{"ipv4", "ipv6"}[i])
+		}
+	}
+	return b.String()
+}
