@@ -44,9 +44,9 @@ test-e2e: image $(LAB) ## Run the end-to-end tests in a lab of their own, as roo
 	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }
 
 .PHONY: bench
-bench: $(LAB) ## Measure allocation and admission; SERVICES=10000 for more Services at once
+bench: $(LAB) ## Measure allocation, placement and admission; SERVICES=10000 for more Services at once
 	@assets="$$($(LAB) assets)" && \
-	go test -run '^$$' -bench . ./controllers/allocation && \
+	go test -run '^$$' -bench . ./controllers/allocation ./controllers/placement && \
 	KUBEBUILDER_ASSETS="$$assets" go test -run '^$$' -bench Services -benchtime $(or $(SERVICES),1000)x -timeout 30m ./controllers
 
 ##@ Development

@@ -135,9 +135,25 @@ func (r *AnnouncedReconciler) record(ctx context.Context, before, after *v1.Anno
 		s := announced.StatusOf(after, a.Address)
 		for _, key := range a.Services {
 			r.event(ctx, key, after, corev1.EventTypeWarning, v1.EventAddressConflict, "Claim "+a.Address,
-				fmt.Sprintf("Node %s cannot announce %s: %s answers for it", node, a.Address, s.MAC))
+				announced.ConflictNote(node, s, r.whose(ctx, s.MAC)))
 		}
 	}
+}
+
+// whose is the node that has a MAC address, or empty.
+func (r *AnnouncedReconciler) whose(ctx context.Context, mac string) string {
+	announcements, err := listAnnouncements(ctx, r.Client, r.Namespace)
+	if err != nil {
+		return ""
+	}
+	for i := range announcements {
+		for _, iface := range announcements[i].Status.Interfaces {
+			if iface.MAC == mac && mac != "" {
+				return announcements[i].Spec.NodeName
+			}
+		}
+	}
+	return ""
 }
 
 func (r *AnnouncedReconciler) event(ctx context.Context, key string, about *v1.Announcement, kind, reason, action, note string) {

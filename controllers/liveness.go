@@ -58,6 +58,7 @@ func (l *Liveness) Watch(ctx context.Context, c cache.Cache) error {
 	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { l.observe(obj) },
 		UpdateFunc: func(_, obj any) { l.observe(obj) },
+		DeleteFunc: func(obj any) { l.forget(obj) },
 	})
 	if err != nil {
 		return fmt.Errorf("watch Leases: %w", err)
@@ -87,9 +88,44 @@ func (l *Liveness) observe(obj any) {
 	}
 	p.duration = duration
 	if !p.renewed.Equal(lease.Spec.RenewTime.Time) {
-		p.renewed, p.seen = lease.Spec.RenewTime.Time, l.now()
+		now := l.now()
+		if l.silent() {
+			l.restart(now)
+		}
+		p.renewed, p.seen = lease.Spec.RenewTime.Time, now
 	}
 	l.tell(p)
+}
+
+// silent reports whether every agent there was has expired.
+func (l *Liveness) silent() bool {
+	for _, p := range l.nodes {
+		if l.judge(p) != placement.Expired {
+			return false
+		}
+	}
+	return true
+}
+
+// restart gives all agents time again, when the first of them is heard of after
+// all had expired: it was the watch that had stopped, more likely than they.
+func (l *Liveness) restart(now time.Time) {
+	for _, p := range l.nodes {
+		p.seen = now
+		l.tell(p)
+	}
+}
+
+// forget drops a Lease that is gone, as its Node is.
+func (l *Liveness) forget(obj any) {
+	if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+		obj = gone.Obj
+	}
+	if lease, ok := obj.(*coordinationv1.Lease); ok {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.nodes, strings.TrimPrefix(lease.Name, v1.LeasePrefix))
+	}
 }
 
 // Of returns the liveness of a node's agent.

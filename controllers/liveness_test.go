@@ -73,3 +73,37 @@ func TestLiveness(t *testing.T) {
 		}
 	}
 }
+
+// TestLivenessAfterGap checks that a watch that had stopped does not make all
+// agents but the first heard of seem dead.
+func TestLivenessAfterGap(t *testing.T) {
+	now := time.Unix(1000, 0)
+	l := NewLiveness(func() time.Time { return now })
+	lease := func(node string, at int64) *coordinationv1.Lease {
+		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "purelb-" + node}, Spec: coordinationv1.LeaseSpec{
+			RenewTime: ptr.To(metav1.NewMicroTime(time.Unix(at, 0))), LeaseDurationSeconds: ptr.To[int32](3)}}
+	}
+	expect := func(when string, node1, node2 placement.Liveness) {
+		t.Helper()
+		if a, b := l.Of("node1"), l.Of("node2"); a != node1 || b != node2 {
+			t.Errorf("%s: %v and %v", when, a, b)
+		}
+	}
+	l.observe(lease("node1", 1))
+	l.observe(lease("node2", 1))
+	expect("at first", placement.Fresh, placement.Fresh)
+	now = now.Add(time.Minute)
+	expect("in the gap", placement.Expired, placement.Expired)
+	l.observe(lease("node1", 2))
+	expect("after the gap", placement.Fresh, placement.Fresh)
+	now = now.Add(2 * time.Second)
+	l.observe(lease("node1", 3))
+	now = now.Add(time.Second)
+	expect("where one does not come back", placement.Fresh, placement.Expired)
+	l.observe(lease("node1", 4))
+	expect("and stays away", placement.Fresh, placement.Expired)
+	l.forget(lease("node2", 1))
+	if len(l.nodes) != 1 {
+		t.Errorf("what is gone is remembered: %v", l.nodes)
+	}
+}

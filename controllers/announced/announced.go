@@ -201,19 +201,37 @@ func Changed(before, after *v1.Announcement) []string {
 // Realised lists the addresses that an Announcement's agent has newly announced
 // between two versions of it.
 func Realised(before, after *v1.Announcement) []v1.AnnouncedAddress {
-	return reached(before, after, v1.StateAnnounced)
+	return reached(before, after, func(s *v1.AddressStatus) bool { return s.State == v1.StateAnnounced })
 }
 
-// Conflicting lists the addresses that have newly met a conflict.
+// Conflicting lists the addresses that have newly met a conflict: another device
+// answers for them, or claims them.
 func Conflicting(before, after *v1.Announcement) []v1.AnnouncedAddress {
-	return reached(before, after, v1.StateConflict)
+	return reached(before, after, conflicts)
 }
 
-func reached(before, after *v1.Announcement, state v1.AddressState) []v1.AnnouncedAddress {
+func conflicts(s *v1.AddressStatus) bool {
+	return s.State == v1.StateConflict || s.State == v1.StateAnnounced && s.MAC != ""
+}
+
+// ConflictNote says what a node has met. owner is the node whose device it is, or
+// empty.
+func ConflictNote(node string, s *v1.AddressStatus, owner string) string {
+	device := s.MAC
+	if owner != "" {
+		device += ", which is node " + owner + "'s (kube-proxy in IPVS mode without strictARP answers for every address),"
+	}
+	if s.State == v1.StateAnnounced {
+		return fmt.Sprintf("Node %s announces %s, but %s claims it, too", node, s.Address, device)
+	}
+	return fmt.Sprintf("Node %s cannot announce %s: %s answers for it", node, s.Address, device)
+}
+
+func reached(before, after *v1.Announcement, state func(*v1.AddressStatus) bool) []v1.AnnouncedAddress {
 	var out []v1.AnnouncedAddress
 	for _, spec := range after.Spec.Addresses {
 		now, was := StatusOf(after, spec.Address), StatusOf(before, spec.Address)
-		if now != nil && now.State == state && (was == nil || was.State != state || was.Epoch != now.Epoch) {
+		if now != nil && state(now) && (was == nil || !state(was) || was.Epoch != now.Epoch) {
 			out = append(out, spec)
 		}
 	}

@@ -85,6 +85,10 @@ func TestRealised(t *testing.T) {
 		}
 		return &a
 	}
+	contested := func(a *v1.Announcement) *v1.Announcement {
+		a.Status.Addresses[0].MAC = "02:00:00:00:00:99"
+		return a
+	}
 	for _, row := range []struct {
 		name          string
 		before, after *v1.Announcement
@@ -98,6 +102,8 @@ func TestRealised(t *testing.T) {
 		{"conflict goes on", state("Conflict", 2), state("Conflict", 2), 0, 0},
 		{"conflict is over", state("Conflict", 2), state("Announced", 2), 1, 0},
 		{"withdrawn", state("Announced", 2), state("", 2), 0, 0},
+		{"another claims it", state("Announced", 2), contested(state("Announced", 2)), 0, 1},
+		{"another goes on claiming it", contested(state("Announced", 2)), contested(state("Announced", 2)), 0, 0},
 	} {
 		if got := len(announced.Realised(row.before, row.after)); got != row.realised {
 			t.Errorf("%s: %d realised", row.name, got)
@@ -138,5 +144,20 @@ func TestChanged(t *testing.T) {
 	}
 	if got := strings.Join(announced.Services(make(same)), " "); got != "a/b a/c a/d" {
 		t.Errorf("all: %q", got)
+	}
+}
+
+func TestConflictNote(t *testing.T) {
+	answers := &v1.AddressStatus{Address: "10.0.0.1", State: v1.StateConflict, MAC: "02:00:00:00:00:99"}
+	claims := &v1.AddressStatus{Address: "10.0.0.1", State: v1.StateAnnounced, MAC: "02:00:00:00:00:99"}
+	for _, row := range []struct{ got, want string }{
+		{announced.ConflictNote("n1", answers, ""), "Node n1 cannot announce 10.0.0.1: 02:00:00:00:00:99 answers for it"},
+		{announced.ConflictNote("n1", answers, "n2"), "Node n1 cannot announce 10.0.0.1: 02:00:00:00:00:99, which is node n2's " +
+			"(kube-proxy in IPVS mode without strictARP answers for every address), answers for it"},
+		{announced.ConflictNote("n1", claims, ""), "Node n1 announces 10.0.0.1, but 02:00:00:00:00:99 claims it, too"},
+	} {
+		if row.got != row.want {
+			t.Errorf("%q, want %q", row.got, row.want)
+		}
 	}
 }

@@ -1,0 +1,75 @@
+package placement_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/placement"
+)
+
+// settled is a cluster in which each of the Local addresses is announced.
+func settled(b *testing.B, nodes, addresses int) placement.Facts {
+	b.Helper()
+	var facts placement.Facts
+	for i := range nodes {
+		name := fmt.Sprintf("node%d", i)
+		facts.Nodes = append(facts.Nodes, placement.Node{
+			Name: name, Agent: "default", VirtualInterface: "kube-lb0", Ready: true, Liveness: placement.Fresh, Reported: true,
+			Interfaces: []placement.Interface{{Name: "eth0", MAC: name, Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}},
+		})
+	}
+	for i := range addresses {
+		facts.Addresses = append(facts.Addresses, placement.Address{
+			Addr: netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), Group: "g", PoolType: v1.PoolTypeLocal, Mask: 8, Services: []string{fmt.Sprintf("a/s%d", i)},
+		})
+	}
+	for name, entries := range placement.Place(facts).Entries {
+		for _, e := range entries {
+			facts.Entries = append(facts.Entries, placement.Entry{Node: name, Addr: netip.MustParseAddr(e.Address), Spec: e, State: v1.StateAnnounced, Observed: true})
+		}
+	}
+	if len(facts.Entries) != addresses {
+		b.Fatalf("%d of %d addresses are placed", len(facts.Entries), addresses)
+	}
+	return facts
+}
+
+// BenchmarkPlace is one decision on a whole cluster, of Local addresses, after
+// one change: an address is new, or a node has died.
+func BenchmarkPlace(b *testing.B) {
+	for _, size := range []struct{ nodes, addresses int }{{10, 100}, {100, 1000}, {1000, 1000}, {1000, 10000}, {5000, 10000}} {
+		facts := settled(b, size.nodes, size.addresses)
+		b.Run(fmt.Sprintf("new address/%d nodes/%d addresses", size.nodes, size.addresses), func(b *testing.B) {
+			changed := facts
+			changed.Addresses = append(changed.Addresses[:size.addresses:size.addresses],
+				placement.Address{Addr: netip.MustParseAddr("10.2.0.1"), PoolType: v1.PoolTypeLocal, Mask: 8, Services: []string{"a/new"}})
+			for b.Loop() {
+				if r := placement.Place(changed); len(r.Moves) != 1 {
+					b.Fatalf("%d addresses move", len(r.Moves))
+				}
+			}
+		})
+		b.Run(fmt.Sprintf("node dies/%d nodes/%d addresses", size.nodes, size.addresses), func(b *testing.B) {
+			changed := facts
+			changed.Nodes = append([]placement.Node{}, facts.Nodes...)
+			had := 0
+			for i := range changed.Nodes {
+				if changed.Nodes[i].Name == facts.Entries[0].Node {
+					changed.Nodes[i].Liveness = placement.Expired
+				}
+			}
+			for _, e := range facts.Entries {
+				if e.Node == facts.Entries[0].Node {
+					had++
+				}
+			}
+			for b.Loop() {
+				if r := placement.Place(changed); len(r.Moves) != had {
+					b.Fatalf("%d addresses move, of %d", len(r.Moves), had)
+				}
+			}
+		})
+	}
+}
