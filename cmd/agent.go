@@ -83,6 +83,7 @@ func runAgent(ctx context.Context, o agentOptions) error {
 		Live:        mgr.GetAPIReader(),
 		Kernel:      kernel,
 		Neighbours:  neigh.Ethernet{},
+		Proxy:       nodeagent.HTTPProxy{},
 		Metrics:     nodeagent.NewMetrics(metrics.Registry),
 		NodeName:    o.nodeName,
 		Namespace:   o.namespace,

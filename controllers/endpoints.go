@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -15,6 +14,7 @@ import (
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/announced"
+	"github.com/purelb/purelb-operator/controllers/placement"
 )
 
 // +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=get;list;watch
@@ -33,9 +33,13 @@ func indexEndpoints(ctx context.Context, mgr manager.Manager) error {
 	return nil
 }
 
-// endpoints is, of each Service whose traffic stays on the node, the nodes where
-// it has some, by family; as namespace/name.
-type endpoints map[string]map[discoveryv1.AddressType]map[string]bool
+// endpoints is, of each Service whose traffic stays on the node, where it has
+// some, by family; as namespace/name.
+type endpoints map[string]map[discoveryv1.AddressType]*serving
+
+// serving is the nodes that serve a Service, and those whose endpoints still do
+// but are about to end.
+type serving struct{ nodes, ending map[string]bool }
 
 // staysLocal reports whether traffic that a node gets for a Service does not
 // leave the node.
@@ -64,39 +68,40 @@ func endpointsOf(ctx context.Context, c client.Reader, services []corev1.Service
 // nodesServing is the nodes with ready endpoints, by family. Where there are
 // none in a family, it is those that still serve while they terminate: what
 // kube-proxy does, too (KEP-1669).
-func nodesServing(slices []discoveryv1.EndpointSlice) map[discoveryv1.AddressType]map[string]bool {
-	ready, serving := map[discoveryv1.AddressType]map[string]bool{}, map[discoveryv1.AddressType]map[string]bool{}
+func nodesServing(slices []discoveryv1.EndpointSlice) map[discoveryv1.AddressType]*serving {
+	all := map[discoveryv1.AddressType]*serving{}
 	for i := range slices {
-		family := slices[i].AddressType
+		s := all[slices[i].AddressType]
+		if s == nil {
+			s = &serving{nodes: map[string]bool{}, ending: map[string]bool{}}
+			all[slices[i].AddressType] = s
+		}
 		for _, e := range slices[i].Endpoints {
-			into := ready
-			if !ptr.Deref(e.Conditions.Ready, true) {
-				into = serving
+			ready := ptr.Deref(e.Conditions.Ready, true)
+			switch {
+			case e.NodeName == nil || !ptr.Deref(e.Conditions.Serving, ready):
+			case ready:
+				s.nodes[*e.NodeName] = true
+			default:
+				s.ending[*e.NodeName] = true
 			}
-			if e.NodeName == nil || !ptr.Deref(e.Conditions.Serving, ptr.Deref(e.Conditions.Ready, true)) {
-				continue
-			}
-			if into[family] == nil {
-				into[family] = map[string]bool{}
-			}
-			into[family][*e.NodeName] = true
 		}
 	}
-	for family, nodes := range serving {
-		if len(ready[family]) == 0 {
-			ready[family] = nodes
+	for _, s := range all {
+		if len(s.nodes) == 0 {
+			s.nodes, s.ending = s.ending, nil
 		}
 	}
-	return ready
+	return all
 }
 
-// only is the nodes to which an address's traffic may go, nil for any, and
-// whether that is so only if the address is Virtual. Policy Local is for Virtual
-// addresses that are not shared, or for whoever insists. Of several Services
-// that insist, all are to be served or, where no node serves all, any.
-func (e endpoints) only(a netip.Addr, sharers []*corev1.Service) (only map[string]bool, onlyVirtual bool) {
+// restrict says of an address, which Services share, to which nodes its traffic
+// may go. Policy Local is for Virtual addresses that are not shared, or for
+// whoever insists. Of several Services that insist, all are to be served or,
+// where no node serves all, any.
+func (e endpoints) restrict(a *placement.Address, sharers []*corev1.Service) {
 	family := discoveryv1.AddressTypeIPv4
-	if a.Is6() {
+	if a.Addr.Is6() {
 		family = discoveryv1.AddressTypeIPv6
 	}
 	var insisting []*corev1.Service
@@ -107,28 +112,35 @@ func (e endpoints) only(a netip.Addr, sharers []*corev1.Service) (only map[strin
 	}
 	if len(insisting) == 0 {
 		if len(sharers) > 1 || !staysLocal(sharers[0]) {
-			return nil, false
+			return
 		}
-		insisting, onlyVirtual = sharers, true
+		insisting, a.OnlyVirtual = sharers, true
+	}
+	if len(insisting) == 1 {
+		a.HealthPort = insisting[0].Spec.HealthCheckNodePort
 	}
 	union, count := map[string]bool{}, map[string]int{}
+	a.Ending = map[string]bool{}
 	for _, svc := range insisting {
-		nodes := e[keyOf(svc)][family]
-		maps.Copy(union, nodes)
-		for node := range nodes {
+		s := e[keyOf(svc)][family]
+		if s == nil {
+			continue
+		}
+		maps.Copy(union, s.nodes)
+		maps.Copy(a.Ending, s.ending)
+		for node := range s.nodes {
 			count[node]++
 		}
 	}
-	only = map[string]bool{}
+	a.Only = map[string]bool{}
 	for node, n := range count {
 		if n == len(insisting) {
-			only[node] = true
+			a.Only[node] = true
 		}
 	}
-	if len(only) == 0 {
-		only = union
+	if len(a.Only) == 0 {
+		a.Only = union
 	}
-	return only, onlyVirtual
 }
 
 // insists reports whether policy Local is to stay, on whatever address.

@@ -207,7 +207,7 @@ func (in *cluster) addresses(isDefault bool) []placement.Address {
 		for _, svc := range sharers[a] {
 			out.Services = append(out.Services, keyOf(svc))
 		}
-		out.Only, out.OnlyVirtual = in.endpoints.only(a, sharers[a])
+		in.endpoints.restrict(&out, sharers[a])
 		addresses = append(addresses, out)
 	}
 	return addresses

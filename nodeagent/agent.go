@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -77,7 +78,10 @@ type Agent struct {
 	Live       client.Reader
 	Kernel     Kernel
 	Neighbours Neighbours
-	Metrics    *Metrics
+	// Proxy, if set, is waited for before an address is announced whose traffic
+	// stays on the node.
+	Proxy   Proxy
+	Metrics *Metrics
 	// NodeName, Namespace of its Announcements, and name of the LBNodeAgent
 	// whose settings apply.
 	NodeName, Namespace, LBNodeAgent string
@@ -94,7 +98,9 @@ type Agent struct {
 	announcer *announcer
 	guard     *guard
 	saved     checkpointFile
-	pulse     *pulse
+	// waiting is since when addresses wait for the Proxy.
+	waiting map[netip.Addr]time.Time
+	pulse   *pulse
 	// wake asks for a Reconcile.
 	wake chan struct{}
 	// running is held by the one sync that runs.
@@ -215,7 +221,10 @@ func (a *Agent) sync(ctx context.Context, g gathered, trusted bool) (time.Durati
 	withheld, wait := todo.Withhold(settings, g.announcements, time.Now())
 
 	run := a.applying(settings, todo.Results)
-	run.stranded, run.again = withheld, wait
+	run.stranded, run.again, run.own = withheld, wait, ownAddresses(observed)
+	maps.DeleteFunc(a.waiting, func(addr netip.Addr, _ time.Time) bool {
+		return !slices.ContainsFunc(desired, func(d plan.Desired) bool { return d.Addr == addr })
+	})
 	errs := errors.Join(err, run.apply(ctx, todo.Operations))
 	if len(desired) == 0 && !slices.ContainsFunc(g.announcements, stays) {
 		if err := a.Kernel.RemoveVirtual(settings.Selection.VirtualInterface); err != nil {

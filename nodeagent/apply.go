@@ -26,6 +26,8 @@ type applying struct {
 	failed map[netip.Addr]bool
 	// again is when to look again; 0 is never.
 	again time.Duration
+	// own is addresses of the node's own.
+	own []netip.Addr
 }
 
 // applying starts one, from the results that the Plan foresees.
@@ -89,6 +91,12 @@ func (r *applying) renew(op plan.Operation) error {
 
 func (r *applying) add(ctx context.Context, op plan.Operation) error {
 	d := op.Desired
+	if r.waitsForProxy(ctx, d) {
+		r.results[d.Addr] = plan.WaitingForProxy(d)
+		r.again = earliest(r.again, proxyRetry)
+		return nil
+	}
+	delete(r.waiting, d.Addr)
 	done, err := r.guard.unlessYielded(d, r.results, func() error { return r.Kernel.Add(op.Address) })
 	if !done {
 		return nil

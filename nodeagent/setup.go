@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -78,6 +79,7 @@ func ManagerOptions(nodeName, namespace, lbNodeAgent string) (ctrl.Options, erro
 func (a *Agent) prepare() {
 	a.announcer = newAnnouncer(a.Neighbours, a.Metrics)
 	a.guard = newGuard(a)
+	a.waiting = map[netip.Addr]time.Time{}
 	a.pulse = newPulse()
 	a.wake = make(chan struct{}, 1)
 }

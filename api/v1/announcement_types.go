@@ -85,6 +85,14 @@ type AnnouncedAddress struct {
 	// +optional
 	SkipProbe bool `json:"skipProbe,omitempty"`
 
+	// healthCheckNodePort of the Service whose traffic stays on the node
+	// (externalTrafficPolicy Local). The node announces the address when the
+	// service proxy says there that it has an endpoint of the Service.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=65535
+	HealthCheckNodePort int32 `json:"healthCheckNodePort,omitempty"`
+
 	// epoch grows by one at each change of owner of a Local address.
 	// +optional
 	// +kubebuilder:validation:Minimum=0

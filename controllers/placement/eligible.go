@@ -16,8 +16,12 @@ var holding = []check{runsAgent, notLeaving, notExcluded, notOutOfService, notSh
 // taking is what it must satisfy to be given one.
 var taking = append(holding[:len(holding):len(holding)], isFresh, servesLocal)
 
-// virtual is what it must satisfy for Virtual addresses.
-var virtual = []check{runsAgent, notLeaving, notExcluded, serves}
+// staying is what it must satisfy for Virtual addresses that it has, and virtual
+// to be given them.
+var (
+	staying = []check{runsAgent, notLeaving, notExcluded}
+	virtual = append(staying[:len(staying):len(staying)], serves)
+)
 
 // refused returns why a node fails the checks, or nothing.
 func refused(n *Node, a *Address, checks []check) string {

@@ -119,6 +119,11 @@ type Address struct {
 	// Only is the nodes that may announce it, those with an endpoint of its
 	// Services, if their traffic is to stay on the node; nil is any node.
 	Only map[string]bool
+	// Ending is the nodes whose endpoints still serve, but are about to end. They
+	// announce a Virtual address until those that serve do.
+	Ending map[string]bool
+	// HealthPort is where a node says whether it serves it; 0 if it does not.
+	HealthPort int32
 	// OnlyVirtual is that Only counts if the address is Virtual: as a Local one
 	// it is to be served from any node.
 	OnlyVirtual bool

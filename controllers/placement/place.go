@@ -193,21 +193,35 @@ func (p *placer) kind(a *Address) (v1.AnnounceType, Why) {
 }
 
 func (p *placer) placeVirtual(a *Address) {
-	placed, mask := false, p.maskOf(a)
+	mask, has := p.maskOf(a), map[string]bool{}
+	for _, e := range p.entries[a.Addr] {
+		has[e.Node] = e.State == v1.StateAnnounced
+	}
+	placed, all := false, true
+	var ending []*Node
 	for _, n := range p.nodes {
-		if refused(n, a, virtual) == "" {
-			p.add(n, a, v1.AnnouncedAddress{
-				PrefixLength: mask,
-				Interface:    v1.InterfaceName(n.VirtualInterface),
-				Type:         v1.AnnounceVirtual,
-				Claim:        v1.ClaimProbe,
-			})
-			placed = true
+		switch why := refused(n, a, virtual); {
+		case why == "":
+			p.addVirtual(n, a, mask)
+			placed, all = true, all && has[n.Name]
+		case a.Ending[n.Name] && has[n.Name] && refused(n, a, staying) == "":
+			ending = append(ending, n)
+		}
+	}
+	if !all { // make before break
+		for _, n := range ending {
+			p.addVirtual(n, a, mask)
 		}
 	}
 	if !placed {
 		p.result.Unplaced[a.Addr] = Why{v1.ReasonNoEligibleNode, explain(p.nodes, a, virtual)}
 	}
+}
+
+func (p *placer) addVirtual(n *Node, a *Address, mask int32) {
+	p.add(n, a, v1.AnnouncedAddress{
+		PrefixLength: mask, Interface: v1.InterfaceName(n.VirtualInterface), Type: v1.AnnounceVirtual, Claim: v1.ClaimProbe, HealthCheckNodePort: a.HealthPort,
+	})
 }
 
 // maskOf is the mask of a Virtual address. One whose group is gone keeps what it

@@ -121,6 +121,7 @@ func TestTransitions(t *testing.T) {
 		lingering string
 		remote    bool
 		serves    string // the nodes with endpoints, "-" for none, "virtually" if only for Virtual; any node without
+		ending    string // the nodes whose endpoints are about to end
 		want      string
 		unplaced  string
 	}{
@@ -215,6 +216,14 @@ func TestTransitions(t *testing.T) {
 		{name: "what counts for Virtual only, new", nodes: "a", serves: "virtually b", want: "a 1 Probe"},
 		{name: "what counts for Virtual only, and it is", nodes: "a b", remote: true, serves: "virtually b", want: "b Virtual"},
 		{name: "remote, where endpoints are", nodes: "a b c", remote: true, serves: "a c", want: "a Virtual, c Virtual"},
+		{name: "remote, and an endpoint ends: until the others announce it", nodes: "a b c", remote: true, serves: "b c", ending: "a",
+			entries: []string{"a 0 Virtual Announced", "b 0 Virtual Announced", "c 0 Virtual"}, want: "a Virtual, b Virtual, c Virtual"},
+		{name: "remote, and an endpoint ends: the others announce it", nodes: "a b", remote: true, serves: "b", ending: "a",
+			entries: []string{"a 0 Virtual Announced", "b 0 Virtual Announced"}, want: "b Virtual"},
+		{name: "remote, and an endpoint ends that never was announced", nodes: "a b", remote: true, serves: "b", ending: "a",
+			entries: []string{"b 0 Virtual"}, want: "b Virtual"},
+		{name: "remote, and an endpoint ends on a node that is excluded", nodes: "a:excluded b", remote: true, serves: "b", ending: "a",
+			entries: []string{"a 0 Virtual Announced", "b 0 Virtual"}, want: "b Virtual"},
 		{name: "remote, and there are none", nodes: "a", remote: true, serves: "-", unplaced: "NoEligibleNode: a has no ready endpoint"},
 
 		// Local or Virtual.
@@ -252,6 +261,7 @@ func TestTransitions(t *testing.T) {
 					facts.Addresses[0].Only[name] = true
 				}
 			}
+			facts.Addresses[0].Ending = map[string]bool{row.ending: row.ending != ""}
 			for _, s := range row.entries {
 				facts.Entries = append(facts.Entries, entry(t, addr, s))
 			}

@@ -23,6 +23,7 @@ const (
 	ReasonAnswered         = "Answered"
 	ReasonProbeFailed      = "ProbeFailed"
 	ReasonYielded          = "Yielded"
+	ReasonWaitingForProxy  = "WaitingForProxy"
 	ReasonContested        = "Contested"
 	ReasonAddFailed        = "AddFailed"
 	ReasonRenewFailed      = "RenewFailed"
@@ -50,8 +51,11 @@ type Desired struct {
 	Leaving bool
 	// PreviousMACs is the node that held it before.
 	PreviousMACs []string
-	Epoch        int64
-	Services     []string
+	// HealthPort is where the service proxy says whether it serves the address;
+	// 0 if that does not matter.
+	HealthPort int32
+	Epoch      int64
+	Services   []string
 }
 
 // Merge returns the addresses of all Announcements of a node, ascending, and a
@@ -90,6 +94,7 @@ func Merge(announcements []purelbv1.Announcement) ([]Desired, map[netip.Addr]Res
 				SkipProbe:    entry.SkipProbe,
 				Leaving:      entry.Leaving,
 				PreviousMACs: entry.PreviousMACs,
+				HealthPort:   entry.HealthCheckNodePort,
 				Epoch:        entry.Epoch,
 				Services:     entry.Services,
 			}
@@ -319,6 +324,15 @@ func (p *Plan) renewIn(d time.Duration) {
 // Announced is the Result of an address that is in place.
 func Announced(d *Desired) Result {
 	return Result{State: purelbv1.StateAnnounced, Epoch: d.Epoch, Interface: d.Interface}
+}
+
+// WaitingForProxy is the Result of an address whose traffic stays on the node,
+// which does not serve it yet.
+func WaitingForProxy(d *Desired) Result {
+	return Result{
+		State: purelbv1.StatePending, Epoch: d.Epoch, Reason: ReasonWaitingForProxy,
+		Message: fmt.Sprintf("the service proxy does not say at port %d that it has an endpoint here", d.HealthPort),
+	}
 }
 
 // Failed is the Result of an address that could not be added or probed for.

@@ -83,8 +83,8 @@ var _ = Describe("Placement", func() {
 
 	It("follows the endpoints of policy Local, without a failed request while they are replaced", func(ctx SpecContext) {
 		group(ctx, "remotedual.yaml")
-		Expect(bed.StartRouting(ctx)).To(Succeed())
 		DeferCleanup(func(ctx SpecContext) { Expect(bed.StopRouting(ctx)).To(Succeed()) }, NodeTimeout(soon))
+		Expect(bed.StartRouting(ctx)).To(Succeed())
 
 		By("two servers that serve on for a while when they are to end")
 		labels := map[string]string{"app": "rolling"}

@@ -238,7 +238,7 @@ func fetch(ctx context.Context, host string, address netip.Addr) (string, error)
 func answers(ctx context.Context, host string, address netip.Addr, within time.Duration) {
 	GinkgoHelper()
 	Eventually(func() (string, error) { return fetch(ctx, host, address) }).
-		WithContext(ctx).WithTimeout(within).WithPolling(poll).Should(ContainSubstring("pod=echo-"), "%s from %s", address, host)
+		WithContext(ctx).WithTimeout(within).WithPolling(poll).Should(ContainSubstring("pod="), "%s from %s", address, host)
 }
 
 // announcement of a node.

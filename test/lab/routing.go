@@ -96,9 +96,9 @@ func nodeRouting(n Node) string {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "router id %s;\nprotocol device { scan time 1; }\n", n.IPv4.Addr())
-	fmt.Fprintf(&b, "protocol direct virtual { ipv4; ipv6; interface %q; }\n", virtualLink)
+	fmt.Fprintf(&b, "protocol direct addresses { ipv4; ipv6; interface %q; }\n", virtualLink)
 	for i, remote := range []netip.Addr{router.IPv4.Addr(), router.IPv6.Addr()} {
-		fmt.Fprintf(&b, "protocol bgp v%d {\n  local %s as %d;\n  neighbor %s as %d;\n  %s\n  %s { import none; export where proto = \"virtual\"; next hop self; };\n}\n",
+		fmt.Fprintf(&b, "protocol bgp v%d {\n  local %s as %d;\n  neighbor %s as %d;\n  %s\n  %s { import none; export where proto = \"addresses\"; next hop self; };\n}\n",
 			[]int{4, 6}[i], n.addresses()[i], nodeAS, remote, routerAS, timers, []string{"ipv4", "ipv6"}[i])
 	}
 	return b.String()
