@@ -102,8 +102,8 @@ deploy: ## Install PureLB with image IMG
 	@$(KUSTOMIZE) build config/default | sed 's|purelb.io/purelb:dev|$(IMG)|' | kubectl apply --server-side -f -
 
 .PHONY: undeploy
-undeploy: ## Remove PureLB
-	@$(KUSTOMIZE) build config/default | kubectl delete --ignore-not-found -f -
+undeploy: ## Remove PureLB: its agents give up their addresses first
+	@$(KUSTOMIZE) build config/default | config/undeploy.sh
 
 ##@ Lab: three nodes in network namespaces, as root
 .PHONY: lab-up

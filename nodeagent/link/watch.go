@@ -11,7 +11,7 @@ import (
 
 const (
 	// watchGap is the least time between two calls of Watch's function.
-	watchGap = 100 * time.Millisecond
+	watchGap = 25 * time.Millisecond
 	// watchBuffer holds the notifications of a burst of a few thousand changes.
 	watchBuffer = 1 << 20
 	// watchRetry is how long to wait before subscribing anew.
@@ -19,10 +19,9 @@ const (
 )
 
 // Watch calls changed whenever a link, an address or a route changes: at once
-// for the first change, and once for all that follow within a tenth of a
-// second. What changed is not said: the caller lists. After notifications were
-// lost it subscribes anew and calls changed. It returns when ctx ends, or if
-// the first subscription fails.
+// for the first change, and once for all that follow within 25 ms. What changed is
+// not said: the caller lists. After notifications were lost it subscribes anew and
+// calls changed. It returns when ctx ends, or if the first subscription fails.
 func (n *Netlink) Watch(ctx context.Context, changed func()) error {
 	socket, err := subscribe()
 	if err != nil {
