@@ -13,8 +13,9 @@ import (
 	"go.uber.org/zap/zapcore"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/purelb/purelb-operator/internal/metricsauth"
 )
 
 // version is set by the linker.
@@ -55,7 +56,7 @@ func (s *serving) addFlags(f *pflag.FlagSet, metricsAddress, healthAddress strin
 func (s *serving) metricsOptions() metricsserver.Options {
 	o := metricsserver.Options{BindAddress: s.metricsAddress, SecureServing: s.metricsSecure}
 	if s.metricsSecure {
-		o.FilterProvider = filters.WithAuthenticationAndAuthorization
+		o.FilterProvider = metricsauth.Filter
 	}
 	return o
 }

@@ -72,10 +72,10 @@ func hear(ctx context.Context, socket *os.File, wanted func(netip.Addr) bool, he
 		}
 		return true
 	})
-	if ctx.Err() != nil {
-		return nil
+	if ctx.Err() == nil {
+		return err
 	}
-	return err
+	return nil
 }
 
 func closeAll(sockets []*os.File) error {

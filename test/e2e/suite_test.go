@@ -61,16 +61,22 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	Expect(err).NotTo(HaveOccurred())
 
 	By("installing PureLB as its README says")
-	kubectl(ctx, "apply", "-k", "../../config/default")
-	kubectl(ctx, "-n", system, "rollout", "status", "deployment/purelb-manager", "--timeout=120s")
-	kubectl(ctx, "apply", "-k", "../../config/samples")
-	kubectl(ctx, "-n", system, "wait", "lbnodeagent/default", "--for=condition=Ready", "--timeout=120s")
+	deploy(ctx)
 
 	By("starting three echo servers")
 	Expect(client.IgnoreAlreadyExists(c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))).To(Succeed())
 	Expect(client.IgnoreAlreadyExists(c.Create(ctx, echo()))).To(Succeed())
 	kubectl(ctx, "-n", namespace, "rollout", "status", "deployment/echo", "--timeout=120s")
 }, NodeTimeout(5*time.Minute))
+
+// deploy installs PureLB.
+func deploy(ctx context.Context) {
+	GinkgoHelper()
+	kubectl(ctx, "apply", "-k", "../../config/default")
+	kubectl(ctx, "-n", system, "rollout", "status", "deployment/purelb-manager", "--timeout=120s")
+	kubectl(ctx, "apply", "-k", "../../config/samples")
+	kubectl(ctx, "-n", system, "wait", "lbnodeagent/default", "--for=condition=Ready", "--timeout=120s")
+}
 
 // What a failed test leaves is shown before it is cleaned up.
 var _ = JustAfterEach(func(ctx SpecContext) {

@@ -1,0 +1,78 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// undeploy runs what make undeploy does.
+func undeploy(ctx context.Context) string {
+	GinkgoHelper()
+	manifests, err := exec.CommandContext(ctx, bed.Kubectl(), "kustomize", "../../config/default").Output()
+	Expect(err).NotTo(HaveOccurred())
+	command := exec.CommandContext(ctx, "../../config/undeploy.sh")
+	command.Env = append(os.Environ(), "KUBECTL="+bed.Kubectl(), "KUBECONFIG="+bed.Kubeconfig())
+	command.Stdin = strings.NewReader(string(manifests))
+	out, err := command.CombinedOutput()
+	Expect(err).NotTo(HaveOccurred(), "%s", out)
+	return string(out)
+}
+
+// leftovers is what there is of PureLB on the nodes and in the cluster.
+func leftovers(ctx context.Context, g Gomega) []string {
+	var found []string
+	for _, host := range nodes() {
+		addrs, err := bed.Addresses(ctx, host)
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, a := range addrs {
+			if a.Link == "kube-lb0" || strings.HasPrefix(a.Prefix.Addr().String(), "10.77.0.10") {
+				found = append(found, host+" "+a.Link+" "+a.Prefix.String())
+			}
+		}
+		links, err := bed.Exec(ctx, host, "ip", "-o", "link", "show")
+		g.Expect(err).NotTo(HaveOccurred())
+		if strings.Contains(links, "kube-lb0") {
+			found = append(found, host+" has kube-lb0")
+		}
+	}
+	list := &corev1.NodeList{}
+	g.Expect(c.List(ctx, list)).To(Succeed())
+	for _, n := range list.Items {
+		if value, labelled := n.Labels[v1.LabelAgent]; labelled {
+			found = append(found, n.Name+" is labelled "+value)
+		}
+	}
+	for _, what := range []string{"crd", "namespace", "clusterrole", "clusterrolebinding", "validatingwebhookconfiguration",
+		"validatingadmissionpolicy", "validatingadmissionpolicybinding"} {
+		for name := range strings.FieldsSeq(kubectl(ctx, "get", what, "-o", "name")) {
+			if strings.Contains(name, "purelb") {
+				found = append(found, name)
+			}
+		}
+	}
+	return found
+}
+
+var _ = Describe("Removal", func() {
+	It("leaves nothing behind", func(ctx SpecContext) {
+		group(ctx, "localdual.yaml")
+		group(ctx, "remotedual.yaml")
+		local, virtual := service(ctx, "removed-local", "localdual"), service(ctx, "removed-virtual", "remotedual")
+		for _, svc := range []*corev1.Service{local, virtual} {
+			ingress(ctx, svc, 2)
+			announced(ctx, svc)
+		}
+		Expect(leftovers(ctx, Default)).NotTo(BeEmpty(), "or the test looks in the wrong places")
+		DeferCleanup(func(ctx SpecContext) { deploy(ctx) }, NodeTimeout(4*soon))
+		undeploy(ctx)
+		Eventually(func(g Gomega) []string { return leftovers(ctx, g) }).WithContext(ctx).WithTimeout(soon).WithPolling(poll).Should(BeEmpty())
+	}, SpecTimeout(6*soon))
+})
