@@ -26,8 +26,8 @@ demo: lab-up ## Run PureLB in the lab: a Service, its addresses, a curl through 
 	@test/demo/demo.sh $(LAB)
 
 .PHONY: test
-test: test-unit test-e2e ## Run all tests, those in the lab included
-	@echo "make test: unit tests and end-to-end tests passed"
+test: test-unit test-vm test-e2e ## Run all tests, those in the lab included
+	@echo "make test: unit tests, those in the virtual machine and end-to-end tests passed"
 
 ##@ Tests
 .PHONY: test-unit
@@ -36,6 +36,11 @@ test-unit: $(LAB) ## Run the tests of single packages, some against a real API s
 	echo "unit tests, with the API server of $$assets" && \
 	KUBEBUILDER_ASSETS="$$assets" go test $(GO_PACKAGES) && \
 	go -C test/lab test ./...
+
+.PHONY: test-vm
+test-vm: $(LAB) ## Run the tests against the kernel once more in a virtual machine, which has the link type dummy
+	@mkdir -p bin && for package in link neigh; do CGO_ENABLED=0 go test -c -o bin/$$package.test ./nodeagent/$$package || exit 1; done
+	@$(LAB) vm bin/link.test bin/neigh.test
 
 .PHONY: test-e2e
 test-e2e: image $(LAB) ## Run the end-to-end tests in a lab of their own, as root (KEEP_LAB=1 keeps it)

@@ -14,7 +14,9 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/discovery"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -112,6 +114,9 @@ func runManager(ctx context.Context, o managerOptions) error {
 	if own {
 		webhookOptions.TLSOpts = []func(*tls.Config){func(c *tls.Config) { certificate.Configure(c) }}
 	}
+	if err := waitForAPI(ctx, config); err != nil {
+		return err
+	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme,
 		WebhookServer:                 webhook.NewServer(webhookOptions),
@@ -155,6 +160,31 @@ func runManager(ctx context.Context, o managerOptions) error {
 	}
 	logger.Info("Starting the manager", "version", version, "namespace", o.namespace, "agentImage", image)
 	return mgr.Start(ctx)
+}
+
+// waitForAPI waits until the API server answers. To end and be started again
+// would take longer each time.
+func waitForAPI(ctx context.Context, config *rest.Config) error {
+	c, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	told := false
+	for {
+		_, err := c.ServerVersion()
+		if err == nil {
+			return nil
+		}
+		if !told {
+			ctrl.Log.Info("Waiting for the API server", "error", err.Error())
+		}
+		told = true
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
 }
 
 // newCertificate makes the webhooks' certificate the manager's own affair.

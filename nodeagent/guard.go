@@ -23,6 +23,10 @@ const (
 	// addresses, and askPace how many it asks for in a second.
 	askInterval = time.Second
 	askPace     = 200
+	// For eagerFor after a carrier came back it asks each eagerInterval: a switch may
+	// not forward at once.
+	eagerInterval = 50 * time.Millisecond
+	eagerFor      = 5 * time.Second
 	// askedLately is for how long what is heard of an address may be the answer to
 	// having asked for it: an advertisement does not say.
 	askedLately = 250 * time.Millisecond
@@ -115,20 +119,27 @@ func (g *guard) Start(ctx context.Context) error {
 	g.ctx = ctx
 	g.listen()
 	g.mu.Unlock()
-	tick := time.NewTicker(askInterval)
-	defer tick.Stop()
+	next := time.NewTimer(askInterval)
+	defer next.Stop()
 	repeat := time.NewTicker(repeatInterval)
 	defer repeat.Stop()
+	var eager time.Time // until when
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-next.C:
 			g.askAll(ctx, func(*watched) bool { return !g.agent.pulse.fresh() })
+			if time.Now().Before(eager) {
+				next.Reset(eagerInterval)
+			} else {
+				next.Reset(askInterval)
+			}
 		case <-g.changed:
 			g.look(ctx)
 		case <-g.carrier:
-			g.askAll(ctx, func(*watched) bool { return !g.agent.pulse.fresh() })
+			eager = time.Now().Add(eagerFor)
+			next.Reset(0)
 		case <-repeat.C:
 			g.askAll(ctx, func(w *watched) bool { return time.Now().Before(w.repeat) })
 		}

@@ -194,7 +194,13 @@ func TestCarrierReturns(t *testing.T) {
 		signal(w.guard.changed) // the worker may be busy
 		synctest.Wait()
 		w.expect("asked", 1, w.asked())
-		time.Sleep(hesitation)
+		w.neighbours.unset("192.0.2.1") // the switch does not forward yet
+		time.Sleep(time.Second)
+		if asked := w.asked(); asked < 15 || asked > 25 {
+			t.Errorf("asked %d times in the first second", asked)
+		}
+		w.neighbours.set("192.0.2.1", stranger)
+		time.Sleep(eagerInterval + hesitation)
 		synctest.Wait()
 		w.expect("changes", []string{"Remove 192.0.2.1/24 eth0"}, w.kernel.Calls())
 	})

@@ -26,7 +26,7 @@ func NewPersistent(lw toolscache.ListerWatcher, kind runtime.Object, resync time
 }
 
 // persistent is a ListerWatcher that answers when the API server does, and
-// passes on only errors that come from it.
+// passes on only errors that come from it. Its watches go on where they were.
 type persistent struct {
 	lw toolscache.ListerWatcherWithContext
 }
@@ -36,7 +36,14 @@ func (p *persistent) ListWithContext(ctx context.Context, options metav1.ListOpt
 }
 
 func (p *persistent) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-	return persist(ctx, func() (watch.Interface, error) { return p.lw.WatchWithContext(ctx, options) })
+	open := func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+		return persist(ctx, func() (watch.Interface, error) { return p.lw.WatchWithContext(ctx, options) })
+	}
+	first, err := open(ctx, options)
+	if err != nil {
+		return nil, err
+	}
+	return resume(ctx, first, options, open), nil
 }
 
 // List is ListWithContext for callers without a context.

@@ -61,8 +61,12 @@ func TestPersistent(t *testing.T) {
 				if !errors.Is(err, tc.want) || list.asked != tc.asked || time.Since(start) != tc.took {
 					t.Errorf("list: %v after %d attempts in %v", err, list.asked, time.Since(start))
 				}
-				if _, err = (&persistent{lw: watching}).Watch(metav1.ListOptions{}); !errors.Is(err, tc.want) || watching.asked != tc.asked {
+				w, err := (&persistent{lw: watching}).Watch(metav1.ListOptions{})
+				if !errors.Is(err, tc.want) || watching.asked != tc.asked {
 					t.Errorf("watch: %v after %d attempts", err, watching.asked)
+				}
+				if w != nil {
+					w.Stop()
 				}
 			})
 		})

@@ -36,7 +36,7 @@ func newCommand() *cobra.Command {
 	root.PersistentFlags().StringVar(&f.source, "source", "", "folder of the lab's Go module (default: found from the current folder upwards)")
 	root.AddCommand(
 		f.up(), f.down(), f.status(), f.kubeconfig(), f.assets(), f.loadImage(),
-		f.exec(), f.nodeExec(), f.kubectl(),
+		f.exec(), f.nodeExec(), f.kubectl(), f.vm(),
 		forwardCommand(), nodeStartCommand(), nodeInitCommand(),
 	)
 	return root
@@ -75,6 +75,21 @@ func (f *flags) down() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return lab.Down(c.Context(), f.stateDir, progress(c.ErrOrStderr()))
+		},
+	}
+}
+
+func (f *flags) vm() *cobra.Command {
+	return &cobra.Command{
+		Use:   "vm TEST-BINARY...",
+		Short: "Run test binaries as root in a virtual machine with a kernel of Debian's",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			options, err := f.options(c.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return lab.RunVM(c.Context(), options, args...)
 		},
 	}
 }

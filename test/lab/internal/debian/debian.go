@@ -38,8 +38,10 @@ func programs() []program {
 
 // Ensure installs what is missing, if it can, and else says what to install.
 // say is told what happens.
-func Ensure(ctx context.Context, say func(string)) error {
-	missing := Missing()
+func Ensure(ctx context.Context, say func(string)) error { return ensure(ctx, Missing, say) }
+
+func ensure(ctx context.Context, missingNow func() []string, say func(string)) error {
+	missing := missingNow()
 	if len(missing) == 0 {
 		return nil
 	}
@@ -60,7 +62,7 @@ func Ensure(ctx context.Context, say func(string)) error {
 			return err
 		}
 	}
-	if still := Missing(); len(still) > 0 {
+	if still := missingNow(); len(still) > 0 {
 		return fmt.Errorf("programs of these packages are missing although they are installed: %s", strings.Join(still, " "))
 	}
 	return nil
@@ -68,17 +70,25 @@ func Ensure(ctx context.Context, say func(string)) error {
 
 // Missing lists the packages that lack a program, sorted.
 func Missing() []string {
-	var missing []string
-	for _, p := range programs() {
-		if _, err := exec.LookPath(p.name); err != nil {
-			missing = append(missing, p.pkg)
-		}
-	}
+	missing := missingOf(programs())()
 	if _, err := CNIPlugins(); err != nil {
 		missing = append(missing, "containernetworking-plugins")
 	}
 	slices.Sort(missing)
 	return slices.Compact(missing)
+}
+
+// missingOf lists the packages of programs that are not there, each time anew.
+func missingOf(programs []program) func() []string {
+	return func() []string {
+		var missing []string
+		for _, p := range programs {
+			if _, err := exec.LookPath(p.name); err != nil {
+				missing = append(missing, p.pkg)
+			}
+		}
+		return missing
+	}
 }
 
 // CNIPlugins is the folder of the standard CNI plugins.

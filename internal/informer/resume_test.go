@@ -1,0 +1,138 @@
+package informer
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/ptr"
+)
+
+// server is an API server whose watches the test feeds.
+type server struct {
+	opened chan metav1.ListOptions
+	next   chan *watch.FakeWatcher
+	err    error
+}
+
+func (s *server) ListWithContext(context.Context, metav1.ListOptions) (runtime.Object, error) {
+	return &corev1.ServiceList{}, nil
+}
+
+func (s *server) WatchWithContext(_ context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	s.opened <- options
+	if s.err != nil {
+		return nil, s.err
+	}
+	w := watch.NewFake()
+	s.next <- w
+	return w, nil
+}
+
+func service(version string, annotations map[string]string) *corev1.Service {
+	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{ResourceVersion: version, Annotations: annotations}}
+}
+
+func TestResume(t *testing.T) {
+	initial := map[string]string{metav1.InitialEventsAnnotationKey: "true"}
+	for _, row := range []struct {
+		name    string
+		options metav1.ListOptions
+		feed    func(*watch.FakeWatcher)
+		events  int
+		version string // from which it is resumed; empty if it ends
+	}{
+		{"nothing yet", metav1.ListOptions{ResourceVersion: "5"}, func(*watch.FakeWatcher) {}, 0, "5"},
+		{"events", metav1.ListOptions{ResourceVersion: "5"}, func(w *watch.FakeWatcher) {
+			w.Add(service("6", nil))
+			w.Modify(service("9", nil))
+		}, 2, "9"},
+		{"a bookmark", metav1.ListOptions{ResourceVersion: "5"}, func(w *watch.FakeWatcher) { w.Action(watch.Bookmark, service("20", nil)) }, 1, "20"},
+		{"from anywhere", metav1.ListOptions{ResourceVersion: "0"}, func(*watch.FakeWatcher) {}, 0, ""},
+		{"in the midst of what there is at first", metav1.ListOptions{SendInitialEvents: ptr.To(true)}, func(w *watch.FakeWatcher) { w.Add(service("6", nil)) }, 1, ""},
+		{"after what there is at first", metav1.ListOptions{SendInitialEvents: ptr.To(true), ResourceVersionMatch: "NotOlderThan"}, func(w *watch.FakeWatcher) {
+			w.Add(service("6", nil))
+			w.Action(watch.Bookmark, service("7", initial))
+			w.Add(service("8", nil))
+		}, 3, "8"},
+		{"an error that is reported", metav1.ListOptions{ResourceVersion: "5"}, func(w *watch.FakeWatcher) {
+			w.Error(&metav1.Status{Code: http.StatusGone})
+		}, 1, ""},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := &server{opened: make(chan metav1.ListOptions, 10), next: make(chan *watch.FakeWatcher, 10)}
+			w, err := (&persistent{lw: s}).WatchWithContext(t.Context(), row.options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			<-s.opened
+			go func() {
+				current := <-s.next
+				row.feed(current)
+				current.Stop()
+			}()
+			for range row.events {
+				if _, open := <-w.ResultChan(); !open {
+					t.Fatal("an event is lost")
+				}
+			}
+			if row.version == "" {
+				if event, open := <-w.ResultChan(); open {
+					t.Errorf("goes on with %v", event)
+				}
+				return
+			}
+			if got := <-s.opened; got.ResourceVersion != row.version || got.SendInitialEvents != nil || got.ResourceVersionMatch != "" {
+				t.Errorf("resumed with %+v", got)
+			}
+			again := <-s.next
+			go again.Add(service("30", nil))
+			if event := <-w.ResultChan(); event.Type != watch.Added {
+				t.Errorf("then %v", event)
+			}
+			// It ends when all has to be listed anew.
+			s.err = apierrors.NewResourceExpired("too old")
+			again.Stop()
+			if event, open := <-w.ResultChan(); open {
+				t.Errorf("and then %v", event)
+			}
+		})
+	}
+}
+
+func TestResumeStops(t *testing.T) {
+	for name, stop := range map[string]func(watch.Interface, context.CancelFunc){
+		"stopped": func(w watch.Interface, _ context.CancelFunc) { w.Stop(); w.Stop() },
+		"ended":   func(_ watch.Interface, cancel context.CancelFunc) { cancel() },
+	} {
+		s := &server{opened: make(chan metav1.ListOptions, 10), next: make(chan *watch.FakeWatcher, 10)}
+		ctx, cancel := context.WithCancel(t.Context())
+		w, err := (&persistent{lw: s}).WatchWithContext(ctx, metav1.ListOptions{ResourceVersion: "5"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		current := <-s.next
+		stop(w, cancel)
+		select {
+		case _, open := <-w.ResultChan():
+			if open {
+				t.Errorf("%s: it goes on", name)
+			}
+		case <-time.After(5 * time.Second):
+			t.Errorf("%s: it does not end", name)
+		}
+		for deadline := time.Now().Add(5 * time.Second); !current.IsStopped(); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal(fmt.Sprintf("%s: the API server's watch goes on", name))
+			}
+		}
+		cancel()
+	}
+}

@@ -1,0 +1,197 @@
+// Package vm runs test binaries as root in a virtual machine with a kernel of
+// Debian's: for what the kernel of this machine may lack, such as the link type
+// dummy. It needs no hardware virtualisation.
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/purelb/purelb-operator/test/lab/internal/debian"
+)
+
+// Options say what to run.
+type Options struct {
+	// CacheDir is where the kernel is kept.
+	CacheDir string
+	// Binaries are test binaries, linked statically.
+	Binaries []string
+	// Say is told what happens, and what the tests print.
+	Say func(string)
+}
+
+// timeout is ten times what the machine and the tests take.
+const timeout = 5 * time.Minute
+
+// modules of the kernel, in the order in which they need each other.
+var modules = []string{
+	"drivers/net/dummy.ko numdummies=0", "drivers/net/veth.ko", "drivers/net/tun.ko", "drivers/net/ifb.ko numifbs=0",
+	"net/llc/llc.ko", "net/802/stp.ko", "net/bridge/bridge.ko",
+}
+
+// tools that the tests run.
+var tools = []string{"ip", "nsenter", "arping"}
+
+// Run boots the machine and runs each of the binaries in it. It fails if one of
+// them does, or runs no test.
+func Run(ctx context.Context, options Options) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if err := debian.EnsureVM(ctx, options.Say); err != nil {
+		return err
+	}
+	kernel, err := debian.Kernel(ctx, options.CacheDir, options.Say)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "purelb-vm-")
+	if err != nil {
+		return fmt.Errorf("make a folder for the machine: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	image, err := initrd(ctx, dir, kernel, options.Binaries)
+	if err != nil {
+		return err
+	}
+	options.Say("starting a virtual machine with " + kernel.Name)
+	begun := time.Now()
+	command := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-m", "512", "-smp", "1",
+		"-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio", "-kernel", kernel.Image, "-initrd", image,
+		"-append", "console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off")
+	out, err := command.CombinedOutput()
+	text := strings.ReplaceAll(string(out), "\r", "")
+	if err != nil {
+		return fmt.Errorf("run the virtual machine: %w: %s", err, text)
+	}
+	report, err := judge(text, options.Binaries)
+	for _, line := range report {
+		options.Say(line)
+	}
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, text)
+	}
+	options.Say(fmt.Sprintf("the virtual machine took %s", time.Since(begun).Round(100*time.Millisecond)))
+	return nil
+}
+
+// Lines that the machine prints before and after each binary.
+const (
+	beginLine = "VM-BEGIN "
+	endLine   = "VM-END "
+)
+
+// judge reads what the machine has printed: of each binary, how many tests have
+// passed. What has not ended well has failed.
+func judge(text string, binaries []string) (report []string, err error) {
+	passed, status, current := map[string]int{}, map[string]string{}, ""
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		switch {
+		case strings.HasPrefix(line, beginLine):
+			current = strings.TrimPrefix(line, beginLine)
+		case strings.HasPrefix(line, endLine):
+			name, code, _ := strings.Cut(strings.TrimPrefix(line, endLine), " ")
+			status[name] = code
+		case strings.HasPrefix(line, "--- PASS: "):
+			passed[current]++
+		}
+	}
+	var errs []error
+	for _, binary := range binaries {
+		name := filepath.Base(binary)
+		switch {
+		case status[name] == "":
+			errs = append(errs, fmt.Errorf("%s has not come to an end", name))
+		case status[name] != "0":
+			errs = append(errs, fmt.Errorf("%s has failed (%s)", name, status[name]))
+		case passed[name] == 0:
+			errs = append(errs, fmt.Errorf("%s has run no test", name))
+		default:
+			report = append(report, fmt.Sprintf("%s: %d tests passed", name, passed[name]))
+		}
+	}
+	return report, errors.Join(errs...)
+}
+
+// initrd makes the machine's file system.
+func initrd(ctx context.Context, dir string, kernel debian.KernelFiles, binaries []string) (string, error) {
+	root := filepath.Join(dir, "root")
+	var script strings.Builder
+	script.WriteString("#!/bin/sh\n/bin/busybox --install -s /bin\nmount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev; mount -t tmpfs tmp /tmp\n")
+	copies := map[string]string{"/bin/busybox": "/bin/busybox"}
+	if path, err := exec.LookPath("busybox"); err == nil {
+		copies["/bin/busybox"] = path
+	}
+	for _, m := range modules {
+		file, options, _ := strings.Cut(m, " ")
+		name := "/modules/" + filepath.Base(file)
+		copies[name] = filepath.Join(kernel.Modules, "kernel", file)
+		fmt.Fprintf(&script, "insmod %s %s || echo cannot load %s\n", name, options, file)
+	}
+	for _, tool := range tools {
+		path, err := exec.LookPath(tool)
+		if err != nil {
+			return "", fmt.Errorf("find %s: %w", tool, err)
+		}
+		copies["/sbin/"+tool] = path
+		libraries, err := exec.CommandContext(ctx, "ldd", path).Output()
+		if err != nil {
+			return "", fmt.Errorf("list what %s needs: %w", tool, err)
+		}
+		for field := range strings.FieldsSeq(string(libraries)) {
+			if filepath.IsAbs(field) {
+				copies[field] = field
+			}
+		}
+	}
+	script.WriteString("export PATH=/sbin:/bin PURELB_TEST_VIRTUAL=dummy\n/sbin/ip link set lo up\ncd /tmp\n")
+	for _, binary := range binaries {
+		name := filepath.Base(binary)
+		copies["/tests/"+name] = binary
+		fmt.Fprintf(&script, "echo %s%s\n/tests/%s -test.v 2>&1\necho %s%s $?\n", beginLine, name, name, endLine, name)
+	}
+	script.WriteString("poweroff -f\n")
+	for to, from := range copies {
+		if err := install(from, filepath.Join(root, to)); err != nil {
+			return "", err
+		}
+	}
+	for _, folder := range []string{"proc", "sys", "dev", "tmp"} {
+		if err := os.MkdirAll(filepath.Join(root, folder), 0o755); err != nil {
+			return "", fmt.Errorf("make the machine's folders: %w", err)
+		}
+	}
+	if err := os.Symlink("busybox", filepath.Join(root, "bin/sh")); err != nil {
+		return "", fmt.Errorf("make the machine's shell: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(root, "init"), []byte(script.String()), 0o755); err != nil {
+		return "", fmt.Errorf("write the machine's init: %w", err)
+	}
+	image := filepath.Join(dir, "initrd")
+	pack := exec.CommandContext(ctx, "sh", "-c", `find . | cpio -o -H newc --quiet > "$1"`, "sh", image)
+	pack.Dir = root
+	if out, err := pack.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("pack the machine's files: %w: %s", err, out)
+	}
+	return image, nil
+}
+
+func install(from, to string) error {
+	content, err := os.ReadFile(from)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(to), 0o755)
+	}
+	if err == nil {
+		err = os.WriteFile(to, content, 0o755)
+	}
+	if err != nil {
+		return fmt.Errorf("copy %s into the machine: %w", from, err)
+	}
+	return nil
+}
