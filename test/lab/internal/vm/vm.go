@@ -150,7 +150,7 @@ func initrd(ctx context.Context, dir string, kernel debian.KernelFiles, binaries
 			}
 		}
 	}
-	script.WriteString("export PATH=/sbin:/bin PURELB_TEST_VIRTUAL=dummy\n/sbin/ip link set lo up\ncd /tmp\n")
+	script.WriteString("export PATH=/sbin:/bin PURELB_TEST_VIRTUAL=dummy\n/sbin/ip link set lo up\ncd /tmp\necho\n") // what the machine has printed so far ends without one
 	for _, binary := range binaries {
 		name := filepath.Base(binary)
 		copies["/tests/"+name] = binary
