@@ -305,7 +305,7 @@ var _ = Describe("A disturbance", func() {
 		}, func(f lab.Figures) { Expect(f.Silence).To(BeNumerically("<", 10*time.Second)) })
 	}, SpecTimeout(30*time.Minute))
 
-	It("costs nothing when the API server is away for a minute", func(ctx SpecContext) {
+	It("costs nothing when the API server is away for a minute, and agents are killed meanwhile", func(ctx SpecContext) {
 		n := 1
 		if os.Getenv("E2E_TRIALS") != "" {
 			n = trials()
@@ -313,7 +313,11 @@ var _ = Describe("A disturbance", func() {
 		disturb(ctx, "API server away", n, func(m *measured) {
 			DeferCleanup(func(ctx SpecContext) { Expect(bed.StartControlPlane(ctx)).To(Succeed()) }, NodeTimeout(time.Minute))
 			Expect(bed.StopControlPlane(ctx)).To(Succeed())
-			m.last(time.Minute)
+			m.last(20 * time.Second)
+			for _, node := range nodes() {
+				Expect(kill(ctx, node, "agent")).To(BeTrue())
+			}
+			m.last(40 * time.Second)
 			Expect(bed.StartControlPlane(ctx)).To(Succeed())
 			atRest(ctx, m.svc)
 			m.stayed()
