@@ -95,9 +95,10 @@ func get(client *http.Client, url string) error {
 }
 
 func (m *Meter) ask() {
+	m.mutex.Lock()
+	defer m.mutex.Unlock() // while it is sent, too: the answer is noted after it
+	m.record.Asked = append(m.record.Asked, m.now())
 	if err := m.wire.ask(); err != nil {
-		m.mutex.Lock()
-		defer m.mutex.Unlock()
 		m.record.wireError = errors.Join(m.record.wireError, err)
 	}
 }

@@ -21,8 +21,9 @@ type Answer struct {
 
 // Record is what a Meter has seen.
 type Record struct {
-	Requests  []Request // as they ended
-	Answers   []Answer  // as they came; none if the host is not on the link
+	Requests  []Request       // as they ended
+	Asked     []time.Duration // when it was asked by ARP or ND; never if the host is not on the link
+	Answers   []Answer        // as they came
 	End       time.Duration
 	wireError error
 }
@@ -34,13 +35,14 @@ type Figures struct {
 	// Failed is those that failed, but for those InFlight: under way when another
 	// station began to answer, which their connections cannot move to.
 	Failed, InFlight int
-	// Outage is the longest time between two good HTTP answers.
+	// Outage is the longest time without a good HTTP answer.
 	Outage time.Duration
-	// Silence is the longest time between two answers by ARP or ND.
+	// Silence is the longest time without an answer by ARP or ND; zero if the host
+	// is not on the link.
 	Silence time.Duration
-	// Duplicate is for how long, in all, two stations answered.
+	// Duplicate is for how long, in all, two stations answered the same question.
 	Duplicate time.Duration
-	// Changes is how often another station answered than before.
+	// Changes is how often another station answered, alone, than before.
 	Changes int
 	// FirstError is of the first failed request.
 	FirstError error
@@ -70,7 +72,7 @@ func (r Record) Figures() Figures {
 	for _, a := range r.Answers {
 		answers = append(answers, a.At)
 	}
-	if len(answers) > 0 {
+	if len(r.Asked) > 0 {
 		f.Silence = longestGap(answers, r.End)
 	}
 	f.Duplicate, f.Changes = r.stations()
@@ -89,31 +91,33 @@ func (r Record) switches() []time.Duration {
 	return times
 }
 
-// longestGap is the longest time between two of the times, or after the last.
+// longestGap is the longest time between two of the times, before the first or
+// after the last.
 func longestGap(times []time.Duration, end time.Duration) time.Duration {
 	slices.Sort(times)
 	gap, last := time.Duration(0), time.Duration(0)
-	for i, t := range times {
-		if i > 0 {
-			gap = max(gap, t-last)
-		}
-		last = t
+	for _, t := range append(times, end) {
+		gap, last = max(gap, t-last), t
 	}
-	return max(gap, end-last)
+	return gap
 }
 
-// stations counts in steps of MeterInterval, which is how often is asked.
+// stations takes what comes before the next question for an answer to the last:
+// answers do not say which they are to.
 func (r Record) stations() (duplicate time.Duration, changes int) {
-	steps := map[int64][]string{}
-	for _, a := range r.Answers {
-		step := int64(a.At / MeterInterval)
-		if !slices.Contains(steps[step], a.MAC) {
-			steps[step] = append(steps[step], a.MAC)
+	answers, last := r.Answers, ""
+	for i, asked := range r.Asked {
+		next := r.End
+		if i+1 < len(r.Asked) {
+			next = r.Asked[i+1]
 		}
-	}
-	last := ""
-	for step := int64(0); step <= int64(r.End/MeterInterval); step++ {
-		switch macs := steps[step]; len(macs) {
+		var macs []string
+		for ; len(answers) > 0 && answers[0].At < next; answers = answers[1:] {
+			if !slices.Contains(macs, answers[0].MAC) {
+				macs = append(macs, answers[0].MAC)
+			}
+		}
+		switch len(macs) {
 		case 0:
 		case 1:
 			if last != "" && macs[0] != last {
@@ -121,7 +125,7 @@ func (r Record) stations() (duplicate time.Duration, changes int) {
 			}
 			last = macs[0]
 		default:
-			duplicate += MeterInterval
+			duplicate += next - asked
 		}
 	}
 	return duplicate, changes
@@ -130,7 +134,7 @@ func (r Record) stations() (duplicate time.Duration, changes int) {
 // String is all figures in one line.
 func (f Figures) String() string {
 	text := fmt.Sprintf("%d requests, %d failed, %d failed in flight; HTTP outage %s, ARP silence %s, two answering %s, %d changes of MAC",
-		f.Requests, f.Failed, f.InFlight, f.Outage.Round(time.Millisecond), f.Silence.Round(time.Millisecond), f.Duplicate, f.Changes)
+		f.Requests, f.Failed, f.InFlight, f.Outage.Round(time.Millisecond), f.Silence.Round(time.Millisecond), f.Duplicate.Round(time.Millisecond), f.Changes)
 	if f.FirstError != nil {
 		text += "; first error: " + strings.TrimSpace(f.FirstError.Error())
 	}

@@ -24,6 +24,7 @@ func TestFigures(t *testing.T) {
 			{150 * ms, 212 * ms, nil}, {120 * ms, 222 * ms, nil},
 			{390 * ms, 395 * ms, nil},
 		},
+		Asked: []time.Duration{0, 10 * ms, 20 * ms, 30 * ms, 40 * ms, 60 * ms, 290 * ms, 300 * ms, 390 * ms}, // busy, at 50 ms
 		Answers: []Answer{
 			{1 * ms, "a"}, {11 * ms, "a"}, {13 * ms, "a"}, {21 * ms, "a"}, {22 * ms, "b"}, {31 * ms, "b"}, {41 * ms, "b"},
 			{45 * ms, "a"}, {291 * ms, "b"}, {301 * ms, "a"}, {399 * ms, "a"},
@@ -31,17 +32,25 @@ func TestFigures(t *testing.T) {
 	}
 	got := r.Figures()
 	want := Figures{
-		Requests: 8, Failed: 2, InFlight: 1, Outage: 200 * ms, Silence: 246 * ms, Duplicate: 20 * ms, Changes: 2, FirstError: failed,
+		Requests: 8, Failed: 2, InFlight: 1, Outage: 200 * ms, Silence: 246 * ms, Duplicate: 30 * ms, Changes: 2, FirstError: failed,
 	}
 	if got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	if got := (Record{End: 70 * ms}).Figures(); got.Outage != 70*ms || got.Silence != 0 {
-		t.Errorf("nothing at all: %+v", got)
-	}
-	late := Record{End: 90 * ms, Answers: []Answer{{5 * ms, "a"}, {15 * ms, "a"}}, Requests: []Request{{0, 20 * ms, nil}}}
-	if got := late.Figures(); got.Silence != 75*ms || got.Outage != 70*ms {
-		t.Errorf("silence at the end: %+v", got)
+	for _, row := range []struct {
+		name            string
+		record          Record
+		outage, silence time.Duration
+	}{
+		{"nobody answers", Record{End: 70 * ms, Asked: []time.Duration{0, 10 * ms}}, 70 * ms, 70 * ms},
+		{"off the link", Record{End: 70 * ms, Requests: []Request{{0, 20 * ms, nil}}}, 50 * ms, 0},
+		{"late", Record{End: 90 * ms, Asked: []time.Duration{0}, Answers: []Answer{{80 * ms, "a"}, {85 * ms, "a"}}, Requests: []Request{{60 * ms, 65 * ms, nil}}}, 65 * ms, 80 * ms},
+		{"at the end", Record{End: 90 * ms, Asked: []time.Duration{0}, Answers: []Answer{{5 * ms, "a"}, {15 * ms, "a"}}, Requests: []Request{{0, 20 * ms, nil}}}, 70 * ms, 75 * ms},
+		{"one that was under way", Record{End: 30 * ms, Requests: []Request{{0, 20 * ms, nil}, {10 * ms, 35 * ms, nil}}}, 20 * ms, 0},
+	} {
+		if got := row.record.Figures(); got.Silence != row.silence || got.Outage != row.outage {
+			t.Errorf("%s: %s", row.name, got)
+		}
 	}
 }
 
