@@ -48,8 +48,6 @@ const (
 	// relisten is how long after an interface could not be listened to it is tried
 	// again.
 	relisten = 200 * time.Millisecond
-	// maxKnown bounds what is remembered of stations that answer for an address.
-	maxKnown = 16
 )
 
 // guard listens to what other stations say of the node's Local addresses, and
@@ -87,18 +85,6 @@ func (g *gateways) of(iface string) []string {
 		g.at[iface], g.macs[iface] = time.Now(), g.kernel.GatewayMACs(iface)
 	}
 	return g.macs[iface]
-}
-
-// watched is what is remembered of one address that is held.
-type watched struct {
-	asked    time.Time // for it, last
-	defended time.Time
-	suspect  time.Time // since when somebody is suspected; zero for nobody
-	again    bool      // the suspect was asked a second time
-	known    []neigh.MAC
-	rival    neigh.MAC // who claimed it last
-	claimed  time.Time // when
-	repeat   time.Time // until when claims are repeated against a previous holder
 }
 
 func newGuard(agent *Agent) *guard {
@@ -279,13 +265,14 @@ func (g *guard) heard(ctx context.Context, iface string, m neigh.Message) {
 		return
 	}
 	w, now := g.watched[m.Addr], time.Now()
-	previous := slices.Contains(h.PreviousMACs, m.MAC.String())
-	if previous && now.Before(w.repeat) {
+	fresh, previous := g.agent.pulse.fresh(), slices.Contains(h.PreviousMACs, m.MAC.String())
+	known := w.knows(m.MAC, previous, now)
+	if previous && (fresh || known) && now.Before(w.repeat) {
 		// It is away, and its kernel goes on: tell the link again.
 		g.agent.announcer.Once(iface, m.Addr)
 	}
 	claims := m.Gratuitous && (m.Kind != neigh.Advertisement || now.Sub(w.asked) > askedLately)
-	verdict := plan.Judge(h, claims, g.agent.pulse.fresh(), slices.Contains(w.known, m.MAC))
+	verdict := plan.Judge(h, claims, fresh, known)
 	if verdict != plan.Ignore && slices.Contains(g.gateways.of(iface), m.MAC.String()) {
 		return // a proxy answers for everybody (RFC 1027)
 	}
@@ -295,9 +282,7 @@ func (g *guard) heard(ctx context.Context, iface string, m neigh.Message) {
 	case plan.Defend:
 		g.defend(ctx, h, w, m.MAC)
 	case plan.Remember:
-		if len(w.known) < maxKnown {
-			w.known = append(w.known, m.MAC)
-		}
+		w.remember(m.MAC, now)
 	case plan.Suspect:
 		g.suspect(ctx, h, w, m.MAC)
 	}

@@ -230,6 +230,56 @@ func TestRepeat(t *testing.T) {
 	})
 }
 
+// returned is a world whose node took the address over while its previous holder
+// was away, heard of that one again while it was fresh, and was then cut off itself
+// for a time.
+func returned(t *testing.T, cutOff time.Duration) *world {
+	t.Helper()
+	w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1", takeover)))
+	go func() { _ = w.guard.Start(t.Context()) }()
+	go func() { _ = w.announcer.Start(t.Context()) }()
+	w.pulse.renewedAt(time.Now())
+	w.settle()
+	w.neighbours.say(neigh.Message{Kind: neigh.Reply, Addr: netip.MustParseAddr("192.0.2.1"), MAC: oldHolder})
+	time.Sleep(cutOff)
+	w.kernel.Calls()
+	return w
+}
+
+// The previous holder has the address again, and this node is the one that was
+// cut off: it gives way, and does not first tell the link that it has the address.
+func TestPreviousHolderHasItAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := returned(t, 10*time.Second+time.Millisecond)
+		before := len(w.neighbours.heard())
+		w.neighbours.set("192.0.2.1", oldHolder)
+		time.Sleep(askInterval + hesitation)
+		synctest.Wait()
+		w.expect("changes", []string{"Remove 192.0.2.1/24 eth0"}, w.kernel.Calls())
+		w.expect("announcements", before, len(w.neighbours.heard()))
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := returned(t, 10*time.Second+time.Millisecond)
+		w.neighbours.claim("192.0.2.1", oldHolder)
+		w.expect("changes at a claim", []string{"Remove 192.0.2.1/24 eth0"}, w.kernel.Calls())
+	})
+}
+
+// The previous holder's kernel has gone on answering all the time: it is none to
+// give way to, nor to be silent about.
+func TestPreviousHolderGoesOnAnswering(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := returned(t, 0)
+		w.neighbours.set("192.0.2.1", oldHolder)
+		before := len(w.neighbours.heard())
+		time.Sleep(time.Minute)
+		w.expect("changes", []string(nil), w.kernel.Calls())
+		if after := len(w.neighbours.heard()); after < before+60 {
+			t.Errorf("%d announcements before and %d after a minute", before, after)
+		}
+	})
+}
+
 // The gateway may answer for every address, as a proxy: that is nobody.
 func TestProxy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

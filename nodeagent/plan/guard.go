@@ -60,8 +60,8 @@ const (
 
 // Judge decides about a station that claims one of the node's addresses
 // (gratuitously), or else only answers for it. fresh is that the agent knows that
-// the address is its own to have; known is that the station is the gateway, or
-// answered while the agent was fresh.
+// the address is its own to have; known is that the station answered while the
+// agent was fresh, and is not a previous holder that has been silent since.
 //
 // Whoever is not fresh may have lost the address to another without having been
 // told: a claim says so, and an answer may say so. Whoever is fresh knows better
