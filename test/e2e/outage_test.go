@@ -99,11 +99,12 @@ type measured struct {
 
 // disturb runs trials of something that is done to the holder of a Local
 // address, while the address is asked for all the time, and prints the figures.
-// do waits until all is over; judge gets the figures of each.
-func disturb(ctx context.Context, name string, n int, do func(*measured), judge func(lab.Figures)) {
+// do waits until all is over; judge gets the figures of each. change is of the
+// Service, which has an IPv4 address otherwise.
+func disturb(ctx context.Context, name string, n int, do func(*measured), judge func(lab.Figures), change ...func(*corev1.Service)) {
 	GinkgoHelper()
 	group(ctx, "localdual.yaml")
-	svc := service(ctx, "outage", "localdual", singleStack)
+	svc := service(ctx, "outage", "localdual", append([]func(*corev1.Service){singleStack}, change...)...)
 	addr := ingress(ctx, svc, 1)[0]
 	var outages, silences []time.Duration
 	for trial := range n {
@@ -183,6 +184,18 @@ func (m *measured) stayed() {
 		And(ContainElement(m.holder), HaveEach(Or(Equal(m.holder), HaveSuffix(" "+string(v1.StateStandby))))))
 }
 
+// exclude excludes the holder until the address has moved.
+func (m *measured) exclude() {
+	GinkgoHelper()
+	include := func(ctx context.Context) {
+		kubectl(ctx, "label", "node", m.holder, corev1.LabelNodeExcludeBalancers+"-")
+	}
+	DeferCleanup(func(ctx SpecContext) { include(ctx) }, NodeTimeout(soon))
+	kubectl(m.ctx, "label", "node", m.holder, corev1.LabelNodeExcludeBalancers+"=")
+	m.moved()
+	include(m.ctx)
+}
+
 // leader is the pod of the leading manager, and its node.
 func leader(ctx context.Context) (pod, node string) {
 	GinkgoHelper()
@@ -249,13 +262,7 @@ var _ = Describe("A disturbance", func() {
 
 	It("costs nothing when the holder is excluded", func(ctx SpecContext) {
 		disturb(ctx, "holder excluded", trials(), func(m *measured) {
-			include := func(ctx SpecContext) {
-				kubectl(ctx, "label", "node", m.holder, corev1.LabelNodeExcludeBalancers+"-")
-			}
-			DeferCleanup(include, NodeTimeout(soon))
-			kubectl(ctx, "label", "node", m.holder, corev1.LabelNodeExcludeBalancers+"=")
-			m.moved()
-			include(ctx)
+			m.exclude()
 		}, nothingLost)
 	}, SpecTimeout(30*time.Minute))
 
