@@ -15,14 +15,6 @@ import (
 // ipv6 makes a Service ask for an IPv6 address.
 func ipv6(svc *corev1.Service) { svc.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol} }
 
-// kills ends the agents of some nodes, each as kill -9 does.
-func kills(m *measured, nodes ...string) {
-	GinkgoHelper()
-	for _, node := range nodes {
-		Expect(kill(m.ctx, node, "agent")).To(BeTrue(), "an agent on %s", node)
-	}
-}
-
 var _ = Describe("A part of the network that fails", func() {
 	// Other than with a link that is cut, the holder sees nothing but silence: it
 	// has its carrier, and its kernel answers again at once when it is back.
@@ -78,11 +70,28 @@ var _ = Describe("Agents that start while the API server is away", func() {
 		disturb(ctx, "agents killed, API server away", trials(), func(m *measured) {
 			DeferCleanup(func(ctx SpecContext) { Expect(bed.StartControlPlane(ctx)).To(Succeed()) }, NodeTimeout(time.Minute))
 			Expect(bed.StopControlPlane(ctx)).To(Succeed())
-			kills(m, nodes()...)
-			m.last(5 * time.Second) // with the next, if the kubelet does not hold it back
+			for _, node := range nodes() {
+				Expect(kill(ctx, node, "agent")).To(BeTrue(), "an agent on %s", node)
+			}
+			for _, node := range nodes() {
+				Eventually(func() error {
+					_, err := bed.NodeExec(ctx, node, "pgrep", "-f", "^/purelb agent")
+					return err
+				}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(poll).Should(Succeed(), "the next agent on %s", node)
+			}
+			By("taking the address off the holder's interface")
+			_, err := bed.Exec(ctx, m.holder, "ip", "address", "delete", m.addr.String()+"/24", "dev", "eth0")
+			Expect(err).NotTo(HaveOccurred())
+			where(ctx, m.addr, 1)
+			m.last(3 * time.Second)
 			Expect(bed.StartControlPlane(ctx)).To(Succeed())
 			atRest(ctx, m.svc)
 			m.stayed()
-		}, nothingHappened)
+		}, func(f lab.Figures) {
+			Expect(f.Failed).To(BeZero(), "failed requests")
+			Expect(f.Silence).To(BeNumerically("<", 5*time.Second), "ARP silence, for the address that was taken off")
+			Expect(f.Duplicate).To(BeZero(), "two nodes answer")
+			Expect(f.Changes).To(BeZero(), "changes of MAC")
+		})
 	}, SpecTimeout(30*time.Minute))
 })

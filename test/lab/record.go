@@ -44,8 +44,10 @@ type Figures struct {
 	Duplicate time.Duration
 	// Changes is how often another station answered, alone, than before.
 	Changes int
-	// FirstError is of the first failed request.
-	FirstError error
+	// FirstError is of the failed request that ended first, and FirstFailure is when
+	// that began.
+	FirstError   error
+	FirstFailure time.Duration
 }
 
 // Figures computes them.
@@ -64,7 +66,7 @@ func (r Record) Figures() Figures {
 			f.Failed++
 		}
 		if f.FirstError == nil {
-			f.FirstError = q.Err
+			f.FirstError, f.FirstFailure = q.Err, q.Start
 		}
 	}
 	f.Outage = longestGap(good, r.End)
@@ -136,7 +138,7 @@ func (f Figures) String() string {
 	text := fmt.Sprintf("%d requests, %d failed, %d failed in flight; HTTP outage %s, ARP silence %s, two answering %s, %d changes of MAC",
 		f.Requests, f.Failed, f.InFlight, f.Outage.Round(time.Millisecond), f.Silence.Round(time.Millisecond), f.Duplicate.Round(time.Millisecond), f.Changes)
 	if f.FirstError != nil {
-		text += "; first error: " + strings.TrimSpace(f.FirstError.Error())
+		text += fmt.Sprintf("; first error, of the request at %s: %s", f.FirstFailure.Round(time.Millisecond), strings.TrimSpace(f.FirstError.Error()))
 	}
 	return text
 }

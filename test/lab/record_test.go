@@ -32,7 +32,7 @@ func TestFigures(t *testing.T) {
 	}
 	got := r.Figures()
 	want := Figures{
-		Requests: 8, Failed: 2, InFlight: 1, Outage: 200 * ms, Silence: 246 * ms, Duplicate: 30 * ms, Changes: 2, FirstError: failed,
+		Requests: 8, Failed: 2, InFlight: 1, Outage: 200 * ms, Silence: 246 * ms, Duplicate: 30 * ms, Changes: 2, FirstError: failed, FirstFailure: 15 * ms,
 	}
 	if got != want {
 		t.Errorf("%+v, want %+v", got, want)
