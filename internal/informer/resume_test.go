@@ -2,7 +2,6 @@ package informer
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"testing"
 	"time"
@@ -130,7 +129,7 @@ func TestResumeStops(t *testing.T) {
 		}
 		for deadline := time.Now().Add(5 * time.Second); !current.IsStopped(); time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatal(fmt.Sprintf("%s: the API server's watch goes on", name))
+				t.Fatalf("%s: the API server's watch goes on", name)
 			}
 		}
 		cancel()
