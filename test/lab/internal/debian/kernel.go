@@ -75,17 +75,12 @@ func kernelPackage(ctx context.Context) (string, error) {
 
 // download fetches a package and unpacks it below dir/unpacked.
 func download(ctx context.Context, dir, name string) error {
-	fetch := exec.CommandContext(ctx, "apt-get", "--quiet", "download", name)
-	fetch.Dir = dir
-	out, err := fetch.CombinedOutput()
-	if err != nil { // the lists may be old
+	if err := fetch(ctx, dir, name); err != nil { // the lists may be old
 		if err := aptGet(ctx, "update"); err != nil {
 			return err
 		}
-		fetch = exec.CommandContext(ctx, "apt-get", "--quiet", "download", name)
-		fetch.Dir = dir
-		if out, err = fetch.CombinedOutput(); err != nil {
-			return fmt.Errorf("download %s: %w: %s", name, err, out)
+		if err := fetch(ctx, dir, name); err != nil {
+			return err
 		}
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*.deb"))
@@ -94,6 +89,16 @@ func download(ctx context.Context, dir, name string) error {
 	}
 	if out, err := exec.CommandContext(ctx, "dpkg-deb", "-x", files[0], filepath.Join(dir, "unpacked")).CombinedOutput(); err != nil {
 		return fmt.Errorf("unpack %s: %w: %s", name, err, out)
+	}
+	return nil
+}
+
+// fetch downloads a package into dir.
+func fetch(ctx context.Context, dir, name string) error {
+	command := exec.CommandContext(ctx, "apt-get", "--quiet", "download", name)
+	command.Dir = dir
+	if out, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("download %s: %w: %s", name, err, out)
 	}
 	return nil
 }
