@@ -14,15 +14,14 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/discovery"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
@@ -57,6 +56,9 @@ type managerOptions struct {
 	webhookPort    int
 	webhookCertDir string
 }
+
+// leaderLease is the Lease of the leading replica.
+const leaderLease = "manager.purelb.io"
 
 // Names of what the webhooks' certificate is for, as in config/webhook.
 const (
@@ -108,14 +110,18 @@ func runManager(ctx context.Context, o managerOptions) error {
 	// A burst of Services is written one by one; the API server's own fairness
 	// is what limits it.
 	config.QPS, config.Burst = 200, 400
+	ask, err := askForLease(config, o.namespace)
+	if err != nil {
+		return err
+	}
+	if err := await(log.IntoContext(ctx, logger), o.healthAddress, awaitInterval, ask); err != nil {
+		return err
+	}
 	var certificate *certs.Source // set before the server starts
 	own := o.webhookPort != 0 && !certs.Provided(o.webhookCertDir)
 	webhookOptions := webhook.Options{Port: o.webhookPort, CertDir: o.webhookCertDir}
 	if own {
 		webhookOptions.TLSOpts = []func(*tls.Config){func(c *tls.Config) { certificate.Configure(c) }}
-	}
-	if err := waitForAPI(ctx, config); err != nil {
-		return err
 	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme,
@@ -124,7 +130,7 @@ func runManager(ctx context.Context, o managerOptions) error {
 		Metrics:                       o.metricsOptions(),
 		HealthProbeBindAddress:        o.healthAddress,
 		LeaderElection:                o.leaderElect,
-		LeaderElectionID:              "manager.purelb.io",
+		LeaderElectionID:              leaderLease,
 		LeaderElectionNamespace:       o.namespace,
 		LeaderElectionReleaseOnCancel: true,
 		LeaseDuration:                 ptr.To(leaseDuration),
@@ -160,31 +166,6 @@ func runManager(ctx context.Context, o managerOptions) error {
 	}
 	logger.Info("Starting the manager", "version", version, "namespace", o.namespace, "agentImage", image)
 	return mgr.Start(ctx)
-}
-
-// waitForAPI waits until the API server answers. To end and be started again
-// would take longer each time.
-func waitForAPI(ctx context.Context, config *rest.Config) error {
-	c, err := discovery.NewDiscoveryClientForConfig(config)
-	if err != nil {
-		return fmt.Errorf("make a client: %w", err)
-	}
-	told := false
-	for {
-		_, err := c.ServerVersion()
-		if err == nil {
-			return nil
-		}
-		if !told {
-			ctrl.Log.Info("Waiting for the API server", "error", err.Error())
-		}
-		told = true
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(time.Second):
-		}
-	}
 }
 
 // newCertificate makes the webhooks' certificate the manager's own affair.
