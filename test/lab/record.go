@@ -1,9 +1,11 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -33,7 +35,9 @@ type Figures struct {
 	// Requests is how many were made.
 	Requests int
 	// Failed is those that failed, but for those InFlight: under way when another
-	// station began to answer, which their connections cannot move to.
+	// station began to answer, which their connections cannot move to. Of a host that
+	// is not on the link, where that cannot be seen, it is those that were reset: they
+	// have come to a node that does not know them.
 	Failed, InFlight int
 	// Outage is the longest time without a good HTTP answer.
 	Outage time.Duration
@@ -60,6 +64,8 @@ func (r Record) Figures() Figures {
 		case q.Err == nil:
 			good = append(good, q.End)
 			continue
+		case len(r.Answers) == 0 && errors.Is(q.Err, syscall.ECONNRESET):
+			f.InFlight++
 		case slices.ContainsFunc(switches, func(t time.Duration) bool { return q.Start <= t && q.End >= t-2*MeterInterval }):
 			f.InFlight++
 		default:

@@ -2,8 +2,10 @@ package lab
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"syscall"
 	"testing"
 	"time"
 
@@ -51,6 +53,21 @@ func TestFigures(t *testing.T) {
 		if got := row.record.Figures(); got.Silence != row.silence || got.Outage != row.outage {
 			t.Errorf("%s: %s", row.name, got)
 		}
+	}
+}
+
+// TestFiguresFromElsewhere counts those that were reset apart, where nobody sees
+// who answers.
+func TestFiguresFromElsewhere(t *testing.T) {
+	const ms = time.Millisecond
+	reset := fmt.Errorf("dial: %w", syscall.ECONNRESET)
+	r := Record{End: 40 * ms, Requests: []Request{{0, 2 * ms, nil}, {10 * ms, 12 * ms, reset}, {20 * ms, 30 * ms, errors.New("timeout")}, {30 * ms, 32 * ms, nil}}}
+	if got := r.Figures(); got.Failed != 1 || got.InFlight != 1 {
+		t.Errorf("from elsewhere: %+v", got)
+	}
+	r.Answers = []Answer{{At: 1 * ms, MAC: "a"}}
+	if got := r.Figures(); got.Failed != 2 || got.InFlight != 0 {
+		t.Errorf("on the link: %+v", got)
 	}
 }
 
