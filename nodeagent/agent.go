@@ -1,6 +1,7 @@
 package nodeagent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -105,6 +106,10 @@ type Agent struct {
 	wake chan struct{}
 	// running is held by the one sync that runs.
 	running sync.Mutex
+	// told is the Announcements last seen, and missing those that were deleted
+	// lately.
+	told    []purelbv1.Announcement
+	missing []plan.Missing
 	// complained is that the LBNodeAgent is missing: said once.
 	complained bool
 }
@@ -180,6 +185,7 @@ func (a *Agent) gather(ctx context.Context, live bool) (gathered, error) {
 			g.announcements = append(g.announcements, ann)
 		}
 	}
+	slices.SortFunc(g.announcements, func(a, b purelbv1.Announcement) int { return cmp.Compare(a.Name, b.Name) })
 	a.pulse.setPeriod(g.announcements)
 	a.saved.standIn = nil
 
@@ -203,6 +209,10 @@ func (a *Agent) gather(ctx context.Context, live bool) (gathered, error) {
 // sync makes the kernel match and reports. trusted is that the Announcements
 // are known to be up to date.
 func (a *Agent) sync(ctx context.Context, g gathered, trusted bool) (time.Duration, error) {
+	if !g.offline {
+		a.missing = plan.StillMissing(a.told, a.missing, g.announcements, time.Now())
+		a.told = g.announcements
+	}
 	if g.agent == nil || len(g.announcements) == 0 || slices.ContainsFunc(g.announcements, a.isAnothers) {
 		return a.keep(ctx, g.agent)
 	}
@@ -214,14 +224,16 @@ func (a *Agent) sync(ctx context.Context, g gathered, trusted bool) (time.Durati
 	}
 	a.guard.links(observed.Links)
 	todo := plan.Diff(settings, desired, observed, trusted)
+	todo.Repair(a.guard.holds())
 	todo.Yield(a.guard.given(desired))
 	if g.offline {
 		todo.Retain(settings)
 	}
+	inherited, untilOver := todo.Hold(settings, a.missing, time.Now())
 	withheld, wait := todo.Withhold(settings, g.announcements, time.Now())
 
 	run := a.applying(settings, todo.Results)
-	run.stranded, run.again, run.own = withheld, wait, ownAddresses(observed)
+	run.stranded, run.again, run.own = withheld, earliest(wait, untilOver), ownAddresses(observed)
 	maps.DeleteFunc(a.waiting, func(addr netip.Addr, _ time.Time) bool {
 		return !slices.ContainsFunc(desired, func(d plan.Desired) bool { return d.Addr == addr })
 	})
@@ -235,12 +247,12 @@ func (a *Agent) sync(ctx context.Context, g gathered, trusted bool) (time.Durati
 		run.results[addr] = result
 	}
 
-	a.guard.hold(plan.HeldBy(settings, desired, run.results))
+	a.guard.hold(append(plan.HeldBy(settings, desired, run.results), plan.HeldUnasked(settings, todo.Kept)...))
 	run.again = earliest(run.again, a.contests(run.results))
+	a.save(g)
 	if g.offline {
 		return earliest(todo.RenewIn, run.again), errs
 	}
-	a.save(g)
 	interfaces, err := plan.Interfaces(settings.Selection, observed)
 	errs = errors.Join(errs, err)
 	a.Metrics.setAnnounced(a.NodeName, desired, run.results)
@@ -249,6 +261,11 @@ func (a *Agent) sync(ctx context.Context, g gathered, trusted bool) (time.Durati
 		Now: metav1.NewTime(time.Now().Truncate(time.Second)),
 	}
 	for i := range g.announcements {
+		if i == 0 {
+			report.Inherited = inherited
+		} else {
+			report.Inherited = nil
+		}
 		errs = errors.Join(errs, a.report(ctx, &g.announcements[i], report))
 	}
 	return earliest(todo.RenewIn, run.again), errs

@@ -261,6 +261,15 @@ func (w *world) reconcile() (time.Duration, error) {
 	return result.RequeueAfter, err
 }
 
+func (w *world) reconcileOrFail() time.Duration {
+	w.t.Helper()
+	again, err := w.reconcile()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return again
+}
+
 // edit changes the spec of an Announcement, as the manager does.
 func (w *world) edit(name string, change func(*purelbv1.AnnouncementSpec)) {
 	w.t.Helper()
@@ -557,9 +566,15 @@ func TestAnswered(t *testing.T) {
 		w.expect("changes on takeover", []string{"Add 192.0.2.2/24 eth0"}, w.kernel.Calls())
 		w.expect("states in the end", "192.0.2.1 Announced, 192.0.2.2 Announced, 192.0.2.3 Announced", w.states("node1"))
 
-		// It counts once: stripped, the address is asked for like any other, and
-		// whoever answers keeps it, however often it is asked for.
+		// It counts once: lost with its link, the address is asked for like any other
+		// when the link is back, and whoever answers keeps it, however often it is
+		// asked for.
+		w.kernel.SetUp("eth0", false)
 		w.kernel.Strip("eth0", netip.MustParsePrefix("192.0.2.2/24"))
+		if _, err = w.reconcile(); err != nil {
+			t.Error(err)
+		}
+		w.kernel.SetUp("eth0", true)
 		for range 3 {
 			if _, err = w.reconcile(); err != nil {
 				t.Error(err)
@@ -622,6 +637,68 @@ func TestFailures(t *testing.T) {
 			t.Error(err)
 		}
 		w.expect("states in the end", "198.51.100.1 Announced", w.states("node1"))
+	})
+}
+
+// What somebody strips is back at once, whether or not the agent is fresh: it was
+// listening all the time. What it did not have until now it asks for.
+func TestStripped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1"), virtual("198.51.100.1")))
+		w.reconcileOrFail()
+		w.kernel.Calls()
+		strip := func() {
+			w.kernel.Strip("eth0", netip.MustParsePrefix("192.0.2.1/24"))
+			w.kernel.Strip("kube-lb0", netip.MustParsePrefix("198.51.100.1/32"))
+		}
+		strip()
+		start := time.Now()
+		w.reconcileOrFail()
+		w.expect("time", time.Duration(0), time.Since(start))
+		w.expect("changes", []string{"Add 192.0.2.1/24 eth0", "Add 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
+		w.expect("probes", 1, len(w.neighbours.probes))
+
+		// A claim of a new epoch is one of an address that it did not have.
+		strip()
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses[0].Epoch = 2 })
+		w.reconcileOrFail()
+		w.expect("probes of the next epoch", 2, len(w.neighbours.probes))
+		// So is one after a restart.
+		strip()
+		next := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1")))
+		next.Kernel = w.kernel
+		next.reconcileOrFail()
+		w.expect("probes after a restart", [][]string{{"192.0.2.1"}}, next.neighbours.probes)
+	})
+}
+
+// One of several Announcements is deleted: its addresses stay until the manager
+// has made it anew, and it is told of them meanwhile.
+func TestDeletedSlice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1")),
+			announcementOf("node1-b", local("192.0.2.2"), local("192.0.2.3"), virtual("198.51.100.1")))
+		w.reconcileOrFail()
+		w.kernel.Calls()
+		if err := w.Client.Delete(t.Context(), announcementOf("node1-b")); err != nil {
+			t.Fatal(err)
+		}
+		again := w.reconcileOrFail()
+		w.expect("look again in", 5*time.Second, again)
+		w.expect("changes", []string(nil), w.kernel.Calls())
+		w.expect("states", "192.0.2.1 Announced, 192.0.2.2 Announced Withdrawing, 192.0.2.3 Announced Withdrawing, 198.51.100.1 Announced Withdrawing", w.states("node1"))
+		w.expect("held", true, w.guard.holds()[netip.MustParseAddr("192.0.2.2")].Leaving)
+
+		// However often it looks meanwhile; then what was not given back goes.
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses, local("192.0.2.2")) })
+		time.Sleep(3 * time.Second)
+		w.reconcileOrFail()
+		w.expect("changes meanwhile", []string(nil), w.kernel.Calls())
+		w.expect("states meanwhile", "192.0.2.1 Announced, 192.0.2.2 Announced, 192.0.2.3 Announced Withdrawing, 198.51.100.1 Announced Withdrawing", w.states("node1"))
+		time.Sleep(2 * time.Second)
+		w.reconcileOrFail()
+		w.expect("changes in the end", []string{"Remove 192.0.2.3/24 eth0", "Remove 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
+		w.expect("states in the end", "192.0.2.1 Announced, 192.0.2.2 Announced", w.states("node1"))
 	})
 }
 

@@ -211,6 +211,13 @@ func (g *guard) hold(held []plan.Held) {
 	g.listen()
 }
 
+// holds is what is held, by address.
+func (g *guard) holds() map[netip.Addr]plan.Held {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return maps.Clone(g.held)
+}
+
 // listen listens on the interfaces of what is held, and on no others.
 func (g *guard) listen() {
 	if g.ctx == nil {

@@ -338,6 +338,16 @@ func TestCheckpoint(t *testing.T) {
 			t.Errorf("changes in 200 s: %s", all)
 		}
 
+		// What is given up now is known to the next one, too.
+		w.guard.mu.Lock()
+		w.guard.yield(t.Context(), w.guard.held[netip.MustParseAddr("192.0.2.1")], stranger)
+		w.guard.mu.Unlock()
+		w.standIn(t.Context())
+		time.Sleep(reprobe)
+		w.standIn(t.Context())
+		next := start(t)
+		w.expect("yields that the next one knows of", 2, len(next.guard.yielded()))
+
 		// What the API server says counts.
 		w.fail(nil)
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = s.Addresses[:1] })

@@ -163,6 +163,8 @@ type Plan struct {
 	Results map[netip.Addr]Result
 	// RenewIn is in how long an address has to be renewed next; 0 is never.
 	RenewIn time.Duration
+	// Kept are addresses that are not desired, and stay all the same.
+	Kept []Address
 }
 
 // Diff compares. trusted says that the desired set is known to be up to date;

@@ -37,14 +37,21 @@ func Keep(settings Settings, addresses []Address) Plan {
 // Retain makes a plan withdraw nothing that is not desired: what is desired may
 // be out of date.
 func (p *Plan) Retain(settings Settings) {
+	p.retain(settings, func(Operation) bool { return true })
+}
+
+// retain makes a plan keep, instead of to withdraw, those addresses that are not
+// desired but picked.
+func (p *Plan) retain(settings Settings, pick func(Operation) bool) {
 	var addresses []Address
 	p.Operations = slices.DeleteFunc(p.Operations, func(op Operation) bool {
-		retained := op.Kind == Remove && op.Desired == nil
+		retained := op.Kind == Remove && op.Desired == nil && pick(op)
 		if retained {
 			addresses = append(addresses, op.Address)
 		}
 		return retained
 	})
+	p.Kept = append(p.Kept, addresses...)
 	kept := Keep(settings, addresses)
 	p.Operations = append(p.Operations, kept.Operations...)
 	p.renewIn(kept.RenewIn)

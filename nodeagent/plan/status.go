@@ -3,6 +3,8 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -35,6 +37,9 @@ type Report struct {
 	// Stranded are addresses that are not desired, but could not be withdrawn,
 	// or are not yet (ReasonWithdrawing).
 	Stranded map[netip.Addr]Result
+	// Inherited are addresses that an Announcement asked for which was deleted:
+	// this one reports them instead.
+	Inherited map[netip.Addr]Result
 	// Interfaces is the node's facts; nil keeps those last reported.
 	Interfaces []purelbv1.NodeInterface
 	// Note is added to the message of Ready.
@@ -79,9 +84,9 @@ func Status(ann *purelbv1.Announcement, report Report) purelbv1.AnnouncementStat
 		}
 		services = append(services, entry.Services...)
 	}
-	for _, addr := range stranded(ann, report) {
+	for addr, result := range besides(ann, report) {
 		if !inSpec[addr.String()] && len(status.Addresses) < purelbv1.MaxAddressesPerAnnouncement {
-			status.Addresses = append(status.Addresses, addressStatus(addr.String(), report.Stranded[addr], previous, report.Now))
+			status.Addresses = append(status.Addresses, addressStatus(addr.String(), result, previous, report.Now))
 		}
 	}
 	slices.SortFunc(status.Addresses, func(a, b purelbv1.AddressStatus) int { return compareAddresses(a.Address, b.Address) })
@@ -95,19 +100,28 @@ func Status(ann *purelbv1.Announcement, report Report) purelbv1.AnnouncementStat
 	return status
 }
 
-// stranded is the addresses of the report's Stranded that are in an
-// Announcement's status. One that could not be withdrawn is not withdrawn: it
-// stays where it was. One that no status had yet is in those that are new.
-func stranded(ann *purelbv1.Announcement, report Report) []netip.Addr {
-	var addrs []netip.Addr
+// besides is what an Announcement's status lists besides what it asks for,
+// ascending by address: what it has inherited, and those of the report's Stranded
+// that are in its status. One that could not be withdrawn is not withdrawn: it stays
+// where it was. One that no status had yet is in those that are new.
+func besides(ann *purelbv1.Announcement, report Report) iter.Seq2[netip.Addr, Result] {
+	listed := maps.Clone(report.Inherited)
+	if listed == nil {
+		listed = map[netip.Addr]Result{}
+	}
 	for addr, result := range report.Stranded {
 		if result.Reason == ReasonWithdrawing && ann.Status.ObservedGeneration == 0 ||
 			slices.ContainsFunc(ann.Status.Addresses, func(s purelbv1.AddressStatus) bool { return s.Address == addr.String() }) {
-			addrs = append(addrs, addr)
+			listed[addr] = result
 		}
 	}
-	slices.SortFunc(addrs, netip.Addr.Compare)
-	return addrs
+	return func(yield func(netip.Addr, Result) bool) {
+		for _, addr := range slices.SortedFunc(maps.Keys(listed), netip.Addr.Compare) {
+			if !yield(addr, listed[addr]) {
+				return
+			}
+		}
+	}
 }
 
 func resultOf(entry purelbv1.AnnouncedAddress, results map[netip.Addr]Result) Result {

@@ -2,7 +2,6 @@ package plan
 
 import (
 	"net/netip"
-	"slices"
 	"time"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
@@ -31,12 +30,8 @@ func (p *Plan) Withhold(settings Settings, announcements []purelbv1.Announcement
 	}
 
 	withheld := map[netip.Addr]Result{}
-	var addresses []Address
 	wait := time.Duration(0)
-	p.Operations = slices.DeleteFunc(p.Operations, func(op Operation) bool {
-		if op.Kind != Remove || op.Desired != nil {
-			return false
-		}
+	p.retain(settings, func(op Operation) bool {
 		addr := op.Address.Prefix.Addr()
 		since := now.Truncate(time.Second)
 		if s, ok := known[addr]; ok && s.Reason == ReasonWithdrawing {
@@ -52,14 +47,10 @@ func (p *Plan) Withhold(settings Settings, announcements []purelbv1.Announcement
 			State: purelbv1.StateAnnounced, Interface: op.Address.Interface, Reason: ReasonWithdrawing,
 			Message: "it was here before, but is not asked for; to be withdrawn",
 		}
-		addresses = append(addresses, op.Address)
 		if wait == 0 || left < wait {
 			wait = left
 		}
 		return true
 	})
-	kept := Keep(settings, addresses)
-	p.Operations = append(p.Operations, kept.Operations...)
-	p.renewIn(kept.RenewIn)
 	return withheld, wait
 }
