@@ -97,6 +97,7 @@ type Agent struct {
 	Checkpoint string
 
 	announcer *announcer
+	prober    *prober
 	guard     *guard
 	saved     checkpointFile
 	// waiting is since when addresses wait for the Proxy.

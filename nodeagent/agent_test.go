@@ -95,8 +95,11 @@ func (n *neighbours) Announce(iface string, addr netip.Addr) error {
 	return nil
 }
 
-func (n *neighbours) Probe(_ context.Context, targets []neigh.Target, count int, interval time.Duration) map[netip.Addr]neigh.Answer {
-	time.Sleep(time.Duration(count) * interval)
+func (n *neighbours) Probe(ctx context.Context, targets []neigh.Target, count int, interval time.Duration) map[netip.Addr]neigh.Answer {
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Duration(count) * interval):
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	answers := map[netip.Addr]neigh.Answer{}
@@ -255,10 +258,27 @@ func virtual(address string) purelbv1.AnnouncedAddress {
 	}
 }
 
+// reconcile calls Reconcile, and once more when the link has been asked.
 func (w *world) reconcile() (time.Duration, error) {
 	w.t.Helper()
 	result, err := w.Reconcile(w.t.Context(), w.request())
+	for w.prober.isAsking() {
+		<-w.wake
+		result, err = w.Reconcile(w.t.Context(), w.request())
+	}
 	return result.RequeueAfter, err
+}
+
+// isAsking reports whether answers are awaited.
+func (p *prober) isAsking() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, q := range p.inquiries {
+		if q.asking {
+			return true
+		}
+	}
+	return false
 }
 
 func (w *world) reconcileOrFail() time.Duration {
@@ -545,13 +565,19 @@ func TestAnswered(t *testing.T) {
 
 		// As long as nothing changes nothing is written.
 		w.made()
-		if again, err = w.reconcile(); err != nil || again != time.Second {
-			t.Errorf("again in %v, %v", again, err)
+		probes := len(w.neighbours.probes)
+		for range 10 {
+			time.Sleep(again)
+			if again, err = w.reconcile(); err != nil || again != time.Second {
+				t.Errorf("again in %v, %v", again, err)
+			}
 		}
 		w.expect("requests", []string(nil), w.made())
+		w.expect("probes", 10, len(w.neighbours.probes)-probes)
 
 		// Silence is claimed.
 		w.neighbours.unset("192.0.2.1")
+		time.Sleep(again)
 		if _, err = w.reconcile(); err != nil {
 			t.Error(err)
 		}
@@ -579,6 +605,7 @@ func TestAnswered(t *testing.T) {
 			if _, err = w.reconcile(); err != nil {
 				t.Error(err)
 			}
+			time.Sleep(reprobe)
 		}
 		w.expect("changes after it was lost", []string(nil), w.kernel.Calls())
 		w.expect("states after it was lost", "192.0.2.1 Announced, 192.0.2.2 Conflict Lost02:00:00:00:00:02, 192.0.2.3 Announced", w.states("node1"))

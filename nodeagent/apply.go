@@ -9,6 +9,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
@@ -35,8 +36,8 @@ func (a *Agent) applying(settings plan.Settings, results map[netip.Addr]plan.Res
 	return &applying{Agent: a, settings: settings, results: results, stranded: map[netip.Addr]plan.Result{}, failed: map[netip.Addr]bool{}}
 }
 
-// apply does all operations, those that need a probe last and as one batch. An
-// address that fails does not stop the others.
+// apply does all operations, the claims that need a probe last. An address that
+// fails does not stop the others.
 func (r *applying) apply(ctx context.Context, operations []plan.Operation) error {
 	var errs error
 	var claims []plan.Operation
@@ -115,33 +116,42 @@ func (r *applying) add(ctx context.Context, op plan.Operation) error {
 	return nil
 }
 
-// claim adds the addresses for which nobody answers.
+// claim adds the addresses for which nobody answers. Those for which the link has
+// to be asked first wait for a later sync, which comes when it has been.
 func (r *applying) claim(ctx context.Context, claims []plan.Operation) error {
-	if len(claims) == 0 {
-		return nil
-	}
 	targets := make([]neigh.Target, 0, len(claims))
 	for _, op := range claims {
-		targets = append(targets, neigh.Target{Interface: op.Desired.Interface, Addr: op.Desired.Addr})
+		targets = append(targets, target(op.Desired))
 	}
-	answers := r.Neighbours.Probe(ctx, targets, r.settings.Probe.Count, r.settings.Probe.Interval)
+	known := r.prober.look(ctx, targets, r.settings.Probe)
 	var errs error
 	for _, op := range claims {
-		answer := answers[op.Desired.Addr]
-		if answer.Err != nil {
-			r.results[op.Desired.Addr] = plan.Failed(op.Desired, plan.ReasonProbeFailed, answer.Err)
-			errs = errors.Join(errs, answer.Err)
+		d, q := op.Desired, known[target(op.Desired)]
+		if q.answer.Err != nil {
+			r.results[d.Addr] = plan.Failed(d, plan.ReasonProbeFailed, q.answer.Err)
+			errs = errors.Join(errs, q.answer.Err)
 			continue
 		}
-		result, free := r.guard.claiming(op.Desired, r.stranger(op.Desired.Interface, answer.MAC))
+		mac := r.stranger(d.Interface, q.answer.MAC)
+		if q.asking && mac == "" {
+			continue // its result says so
+		}
+		result, free := r.guard.claiming(d, mac, q.answered)
 		if free {
 			errs = errors.Join(errs, r.add(ctx, op))
-			continue
+		} else {
+			r.results[d.Addr] = result
+			r.again = earliest(r.again, reprobe)
 		}
-		r.results[op.Desired.Addr] = result
-		r.again = earliest(r.again, reprobe)
+		if mac == "" && r.results[d.Addr].State != purelbv1.StateFailed {
+			r.prober.forget(target(d)) // the next claim asks anew
+		}
 	}
 	return errs
+}
+
+func target(d *plan.Desired) neigh.Target {
+	return neigh.Target{Interface: d.Interface, Addr: d.Addr}
 }
 
 // stranger is who answered a probe, or empty for nobody. The default gateway is

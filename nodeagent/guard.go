@@ -366,13 +366,13 @@ func (g *guard) unlessYielded(d *plan.Desired, results map[netip.Addr]plan.Resul
 	return true, do()
 }
 
-// claiming says that a desired address was asked for: mac answered, if it is not
-// empty. It returns whether the address may be added, and what to report if not.
-func (g *guard) claiming(d *plan.Desired, mac string) (plan.Result, bool) {
+// claiming says that a desired address was asked for: at that time mac answered, if
+// it is not empty. It returns whether the address may be added, and what to report if not.
+func (g *guard) claiming(d *plan.Desired, mac string, at time.Time) (plan.Result, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	y, given := g.yields[d.Addr]
-	switch now := time.Now(); {
+	switch {
 	case !given || y.Epoch < d.Epoch:
 		delete(g.yields, d.Addr)
 		if mac == "" {
@@ -380,10 +380,10 @@ func (g *guard) claiming(d *plan.Desired, mac string) (plan.Result, bool) {
 		}
 		return plan.Answered(d, mac), false
 	case mac != "":
-		y.MAC, y.Answered = mac, now
+		y.MAC, y.Answered = mac, at
 		g.yields[d.Addr] = y
 		return y.Result(), false
-	case !y.IsOver(now):
+	case !y.IsOver(at):
 		return y.Result(), false
 	}
 	delete(g.yields, d.Addr)

@@ -139,7 +139,7 @@ func TestSuspect(t *testing.T) {
 		w.expect("changes while nobody answers", []string(nil), w.kernel.Calls())
 		w.neighbours.set("192.0.2.1", stranger)
 		time.Sleep(askInterval)
-		if asked := w.asked(); asked != 6 {
+		if asked := w.asked(); asked < 6 { // and perhaps again already
 			t.Fatalf("asked %d times", asked)
 		}
 		time.Sleep(hesitation)
@@ -322,6 +322,8 @@ func TestCheckpoint(t *testing.T) {
 			Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.7/24"), Ours: true, NoPrefixRoute: true, Valid: 50 * time.Second, Preferred: 50 * time.Second,
 		})
 		w.neighbours.set("192.0.2.2", stranger)
+		w.standIn(t.Context())
+		time.Sleep(reprobe)
 		w.standIn(t.Context())
 		w.expect("changes", []string{"EnsureVirtual kube-lb0", "Add 198.51.100.1/32 kube-lb0", "Renew 192.0.2.7/24 eth0", "Add 192.0.2.1/24 eth0"}, w.kernel.Calls())
 		w.expect("probes", [][]string{{"192.0.2.1", "192.0.2.2"}}, w.neighbours.probes)

@@ -82,6 +82,7 @@ func (a *Agent) prepare() {
 	a.waiting = map[netip.Addr]time.Time{}
 	a.pulse = newPulse()
 	a.wake = make(chan struct{}, 1)
+	a.prober = newProber(a.Neighbours, a.wake)
 }
 
 // SetupWithManager adds the agent to mgr, and its announcer, guard and heartbeat.
