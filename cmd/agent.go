@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"path/filepath"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/util/connrotation"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -46,6 +48,19 @@ func newAgentCommand() *cobra.Command {
 	return cmd
 }
 
+// openKernel opens the kernel. Where it does not say which addresses are ours, that
+// is kept beside the checkpoint.
+func (o agentOptions) openKernel(logger logr.Logger) (*link.Netlink, error) {
+	if o.checkpoint == "" {
+		return link.Open(nil)
+	}
+	ledger, err := link.OpenLedger(filepath.Join(filepath.Dir(o.checkpoint), "addresses.json"))
+	if err != nil {
+		logger.Error(err, "On a kernel before 5.18, addresses of an earlier run of the agent are not known to be its own")
+	}
+	return link.Open(ledger)
+}
+
 func runAgent(ctx context.Context, o agentOptions) error {
 	if o.nodeName == "" {
 		return errors.New("--node-name is needed")
@@ -55,7 +70,7 @@ func runAgent(ctx context.Context, o agentOptions) error {
 		return err
 	}
 	ctrl.SetLogger(logger)
-	kernel, err := link.Open()
+	kernel, err := o.openKernel(logger)
 	if err != nil {
 		return err
 	}

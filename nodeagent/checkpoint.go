@@ -9,13 +9,13 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent/internal/file"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
@@ -95,7 +95,7 @@ func (a *Agent) save(g gathered) {
 		return
 	}
 	if err == nil {
-		err = replaceFile(a.Checkpoint, text)
+		err = file.ReplaceDurably(a.Checkpoint, text)
 	}
 	if err != nil {
 		if !a.saved.failing {
@@ -105,24 +105,6 @@ func (a *Agent) save(g gathered) {
 		return
 	}
 	a.saved.written, a.saved.failing = text, false
-}
-
-// replaceFile writes a file as a whole: whoever reads it finds the old text or
-// the new one.
-func replaceFile(path string, text []byte) error {
-	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	_, err = file.Write(text)
-	err = errors.Join(err, file.Sync(), file.Close())
-	if err == nil {
-		err = os.Rename(file.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(file.Name()))
-	}
-	return nil
 }
 
 // standIn applies the checkpoint, while the API server has not said anything

@@ -3,8 +3,9 @@
 //
 // Addresses that the agent puts on an interface are tagged with Protocol, by
 // which it knows them again after a restart, and with which "ip address" shows
-// them. The kernel keeps the tag from 5.18 on; an older one ignores it, and the
-// agent would never know its addresses again, so none stays there.
+// them. The kernel keeps the tag from 5.18 on. An older one ignores it, and the agent
+// notes in a file which addresses are its own; without such a file it would never
+// know them again, so none stays there.
 package link
 
 import (
@@ -26,10 +27,6 @@ import (
 // where nobody assigns numbers.
 const Protocol = 0x70
 
-// Alias is the ifalias of a virtual interface that the agent made, by which it
-// can be told from one that was there before.
-const Alias = "purelb: virtual interface for load balancer addresses"
-
 // dumpAttempts is how often a listing is repeated that changes interrupted.
 const dumpAttempts = 5
 
@@ -38,22 +35,29 @@ type Netlink struct {
 	handle *netlink.Handle
 	// add is the handle's AddrAdd.
 	add func(netlink.Link, *netlink.Addr) error
+	// ledger is for a kernel that keeps no tags; nil for none.
+	ledger *Ledger
 	// tagging is whether the kernel keeps tags; nil until an address was added.
 	// It is not for concurrent use, as Add is not.
 	tagging *bool
 }
 
 // errUntagged means that the kernel ignores IFA_PROTO.
-var errUntagged = errors.New("the kernel does not keep the tag by which the agent knows its addresses again: kernel 5.18 or later is needed")
+var errUntagged = errors.New("the kernel does not keep the tag by which the agent knows its addresses again: kernel 5.18 or later is needed, or a file to note them in (--checkpoint)")
 
 // Open opens a netlink socket. It is never closed: the agent uses it for as
-// long as it lives.
-func Open() (*Netlink, error) {
+// long as it lives. The ledger, if it is not nil, is used where the kernel keeps no
+// tags.
+func Open(ledger *Ledger) (*Netlink, error) {
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
-	return &Netlink{handle: handle, add: handle.AddrAdd}, nil
+	n := &Netlink{handle: handle, add: handle.AddrAdd, ledger: ledger}
+	if ledger != nil && len(ledger.entries) > 0 {
+		n.tagging = new(bool) // it did not before, since the machine booted
+	}
+	return n, nil
 }
 
 // Observe lists links, addresses, and the unicast routes of the main table.
@@ -68,16 +72,8 @@ func (n *Netlink) Observe() (plan.Observed, error) {
 		names[l.Attrs().Index] = l.Attrs().Name
 		o.Links = append(o.Links, linkOf(l))
 	}
-	addresses, err := dump("addresses", func() ([]netlink.Addr, error) {
-		return n.handle.AddrList(nil, netlink.FAMILY_ALL)
-	})
-	if err != nil {
+	if o.Addresses, err = n.addresses(names); err != nil {
 		return o, err
-	}
-	for _, a := range addresses {
-		if address, ok := addressOf(a, names); ok {
-			o.Addresses = append(o.Addresses, address)
-		}
 	}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		routes, err := dump("routes", func() ([]netlink.Route, error) { return n.handle.RouteList(nil, family) })
@@ -89,6 +85,34 @@ func (n *Netlink) Observe() (plan.Observed, error) {
 		}
 	}
 	return o, nil
+}
+
+// addresses lists those on the links with these names, by index.
+func (n *Netlink) addresses(names map[int]string) ([]plan.Address, error) {
+	if n.ledger != nil {
+		n.ledger.mu.Lock()
+		defer n.ledger.mu.Unlock()
+	}
+	listed, err := dump("addresses", func() ([]netlink.Addr, error) {
+		return n.handle.AddrList(nil, netlink.FAMILY_ALL)
+	})
+	if err != nil {
+		return nil, err
+	}
+	var addresses []plan.Address
+	there := map[owned]bool{}
+	for _, a := range listed {
+		if address, ok := addressOf(a, names); ok {
+			o := owned{a.LinkIndex, address.Prefix}
+			there[o] = true
+			address.Ours = address.Ours || n.ledger != nil && n.ledger.entries[o]
+			addresses = append(addresses, address)
+		}
+	}
+	if n.ledger != nil {
+		n.ledger.prune(there)
+	}
+	return addresses, nil
 }
 
 // dump lists, and lists again if the kernel says that a change got in between:
@@ -215,95 +239,31 @@ func (n *Netlink) GatewayMACs(iface string) []string {
 	return macs
 }
 
-// EnsureVirtual makes the virtual interface if there is none of that name, sets
-// it up, and returns its kind. It makes the first kind that the kernel knows: a
-// dummy, an ifb (which without a redirection behaves like one), or a bridge
-// without ports.
-func (n *Netlink) EnsureVirtual(name string) (string, error) {
-	link, err := n.handle.LinkByName(name)
-	if errors.As(err, new(netlink.LinkNotFoundError)) {
-		link, err = n.makeVirtual(name)
-	}
-	if err != nil {
-		return "", fmt.Errorf("virtual interface %s: %w", name, err)
-	}
-	if link.Attrs().Flags&net.FlagUp == 0 {
-		if err := n.handle.LinkSetUp(link); err != nil {
-			return "", fmt.Errorf("set %s up: %w", name, err)
-		}
-	}
-	return link.Type(), nil
-}
-
-// RemoveVirtual removes the virtual interface, if EnsureVirtual made it and
-// nobody has put an address on it. That there is none is no error.
-func (n *Netlink) RemoveVirtual(name string) error {
-	link, err := n.handle.LinkByName(name)
-	if errors.As(err, new(netlink.LinkNotFoundError)) {
-		return nil
-	}
-	if err == nil && link.Attrs().Alias != Alias {
-		return nil
-	}
-	var addresses []netlink.Addr
-	if err == nil {
-		addresses, err = dump("addresses", func() ([]netlink.Addr, error) { return n.handle.AddrList(link, netlink.FAMILY_ALL) })
-	}
-	if slices.ContainsFunc(addresses, func(a netlink.Addr) bool { return !a.IP.IsLinkLocalUnicast() }) {
-		return nil
-	}
-	if err == nil {
-		err = n.handle.LinkDel(link)
-	}
-	if err != nil {
-		return fmt.Errorf("remove virtual interface %s: %w", name, err)
-	}
-	return nil
-}
-
-func (n *Netlink) makeVirtual(name string) (netlink.Link, error) {
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = name
-	var errs error
-	for _, link := range []netlink.Link{
-		&netlink.Dummy{LinkAttrs: attrs}, &netlink.Ifb{LinkAttrs: attrs}, &netlink.Bridge{LinkAttrs: attrs},
-	} {
-		err := n.handle.LinkAdd(link)
-		if err != nil {
-			errs = errors.Join(errs, fmt.Errorf("make it of kind %s: %w", link.Type(), err))
-			if errors.Is(err, unix.EOPNOTSUPP) {
-				continue // the kernel knows no such kind
-			}
-			return nil, errs
-		}
-		if err := n.handle.LinkSetAlias(link, Alias); err != nil {
-			// Unmarked it would outlive us.
-			return nil, errors.Join(fmt.Errorf("mark it as ours: %w", err), n.handle.LinkDel(link))
-		}
-		return n.handle.LinkByName(name)
-	}
-	return nil, errs
-}
-
 // Add puts an address on its interface. It fails if the interface has it
-// already, and if the kernel does not keep its tag: the first address shows
-// that, and is removed again. Add is not for concurrent use.
+// already. Whether the kernel keeps its tag the first address shows; where it does
+// not, it goes into the ledger, and without one is removed again. Add is not for
+// concurrent use.
 func (n *Netlink) Add(a plan.Address) error {
-	var err error
-	switch {
-	case n.tagging == nil:
-		if err = n.apply(a, n.add); err == nil {
-			err = n.verify(a)
-		}
-	case *n.tagging:
-		err = n.apply(a, n.add)
-	default:
-		err = errUntagged
+	if err := n.addTagged(a); err != nil && (!errors.Is(err, errUntagged) || n.ledger == nil) {
+		return fmt.Errorf("add %s to %s: %w", a.Prefix, a.Interface, err)
+	} else if err == nil {
+		return nil
 	}
-	if err != nil {
+	if err := n.addNoted(a); err != nil {
 		return fmt.Errorf("add %s to %s: %w", a.Prefix, a.Interface, err)
 	}
 	return nil
+}
+
+func (n *Netlink) addTagged(a plan.Address) error {
+	if n.tagging != nil && !*n.tagging {
+		return errUntagged
+	}
+	err := n.apply(a, n.add)
+	if err == nil && n.tagging == nil {
+		err = n.verify(a)
+	}
+	return err
 }
 
 // verify finds out whether the kernel has kept the tag of an address just added,
@@ -335,11 +295,24 @@ func (n *Netlink) Renew(a plan.Address) error {
 // Remove takes an address from its interface. One that is gone already is no
 // error.
 func (n *Netlink) Remove(a plan.Address) error {
-	err := n.apply(a, n.handle.AddrDel)
+	err := n.apply(a, n.remove)
 	if err == nil || errors.Is(err, unix.EADDRNOTAVAIL) || errors.As(err, new(netlink.LinkNotFoundError)) {
 		return nil
 	}
 	return fmt.Errorf("remove %s from %s: %w", a.Prefix, a.Interface, err)
+}
+
+func (n *Netlink) remove(link netlink.Link, address *netlink.Addr) error {
+	err := n.handle.AddrDel(link, address)
+	if n.ledger == nil {
+		return err
+	}
+	n.ledger.mu.Lock()
+	defer n.ledger.mu.Unlock()
+	if prefix, ok := prefixOf(address.IPNet); ok && (err == nil || errors.Is(err, unix.EADDRNOTAVAIL)) {
+		n.ledger.drop(owned{link.Attrs().Index, prefix})
+	}
+	return err
 }
 
 func (n *Netlink) apply(a plan.Address, change func(netlink.Link, *netlink.Addr) error) error {

@@ -27,7 +27,7 @@ func pair(t *testing.T) *Netlink {
 	t.Cleanup(func() { nstest.Run(t, "ip link del eth0") })
 	nstest.Run(t, "ip link set eth0 up")
 	nstest.Run(t, "ip link set eth1 up")
-	n, err := Open()
+	n, err := Open(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,7 +239,7 @@ func TestObserve(t *testing.T) {
 }
 
 func TestEnsureVirtual(t *testing.T) {
-	n, err := Open()
+	n, err := Open(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

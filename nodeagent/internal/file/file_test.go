@@ -1,0 +1,37 @@
+package file
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestReplace(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.json")
+	for _, c := range []struct {
+		replace func(string, []byte) error
+		text    string
+	}{{Replace, "one, which is longer"}, {ReplaceDurably, "two"}} {
+		if err := c.replace(path, []byte(c.text)); err != nil {
+			t.Fatal(err)
+		}
+		if text, err := os.ReadFile(path); err != nil || string(text) != c.text {
+			t.Errorf("%q, %v", text, err)
+		}
+	}
+	// What cannot be written leaves nothing behind.
+	if err := os.Mkdir(filepath.Join(dir, "b.json"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := Replace(filepath.Join(dir, "b.json"), []byte("x")); err == nil {
+		t.Error("a folder was replaced")
+	}
+	if err := Replace(filepath.Join(dir, "none", "c.json"), []byte("x")); err == nil {
+		t.Error("written where there is no folder")
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 2 {
+		t.Errorf("%v, %v", entries, err)
+	}
+}
