@@ -257,11 +257,20 @@ func TestEnsureVirtual(t *testing.T) {
 	if out := nstest.Run(t, "ip link show kube-lb0"); !strings.Contains(out, Alias) {
 		t.Errorf("not marked as ours:\n%s", out)
 	}
-	for _, prefix := range []string{"198.51.100.1/24", "198.51.100.2/32", "2001:db8::1/64", "2001:db8::2/128"} {
-		a := plan.Address{Interface: "kube-lb0", Prefix: netip.MustParsePrefix(prefix), Valid: plan.Forever, Preferred: plan.Forever}
-		if err := n.Add(a); err != nil {
+	on := func(prefix string) plan.Address {
+		return plan.Address{Interface: "kube-lb0", Prefix: netip.MustParsePrefix(prefix), Valid: plan.Forever, Preferred: plan.Forever}
+	}
+	for _, prefix := range []string{"198.51.100.1/24", "198.51.100.2/32", "198.51.100.3/24", "198.51.100.4/24", "2001:db8::1/64", "2001:db8::2/128"} {
+		if err := n.Add(on(prefix)); err != nil {
 			t.Error(err)
 		}
+	}
+	// Without the first of a subnet the others stay.
+	if err := n.Remove(on("198.51.100.1/24")); err != nil {
+		t.Error(err)
+	}
+	if left := addresses(t, n, "kube-lb0"); len(left) != 5 {
+		t.Errorf("one of six was removed, these are left: %v", left)
 	}
 
 	nstest.Run(t, "ip link set kube-lb0 down")

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -79,7 +80,34 @@ func (n *Netlink) makeVirtual(name string) (netlink.Link, error) {
 			// Unmarked it would outlive us.
 			return nil, errors.Join(fmt.Errorf("mark it as ours: %w", err), n.handle.LinkDel(link))
 		}
-		return n.handle.LinkByName(name)
+		made, err := n.handle.LinkByName(name)
+		if err == nil {
+			err = promoteSecondaries(made.Attrs().Index)
+		}
+		return made, err
 	}
 	return nil, errs
+}
+
+// Of linux/if_link.h and linux/ip.h.
+const (
+	attributeInetConf      = 1  // IFLA_INET_CONF
+	confPromoteSecondaries = 20 // IPV4_DEVCONF_PROMOTE_SECONDARIES
+)
+
+// promoteSecondaries makes an interface keep the other IPv4 addresses of a subnet
+// when the first of them is removed. Unless told so the kernel removes them all
+// (ip-sysctl, promote_secondaries). By netlink it needs no writable /proc.
+func promoteSecondaries(index int) error {
+	request := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
+	message := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	message.Index = int32(index)
+	request.AddData(message)
+	families := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+	families.AddRtAttr(unix.AF_INET, nil).AddRtAttr(attributeInetConf, nil).AddRtAttr(confPromoteSecondaries, nl.Uint32Attr(1))
+	request.AddData(families)
+	if _, err := request.Execute(unix.NETLINK_ROUTE, 0); err != nil {
+		return fmt.Errorf("keep its other addresses when one is removed: %w", err)
+	}
+	return nil
 }
