@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 const inside = "PURELB_TEST_NETNS"
@@ -21,15 +24,8 @@ func Main(m *testing.M) int {
 	if os.Getenv(inside) != "" {
 		return m.Run()
 	}
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Env = append(os.Environ(), inside+"=1")
+	cmd := again(os.Args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
-	if os.Geteuid() != 0 {
-		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
-		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}
-		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}
-	}
 	err := cmd.Run()
 	var exit *exec.ExitError
 	switch {
@@ -40,6 +36,39 @@ func Main(m *testing.M) int {
 		return 1
 	}
 	return 0
+}
+
+// again is the test binary once more, in a new network namespace.
+func again(args ...string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", args...)
+	cmd.Env = append(os.Environ(), inside+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	if os.Geteuid() != 0 {
+		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}
+	}
+	return cmd
+}
+
+// Alone runs one test of a package whose others have no network namespace of their
+// own, as Main does all of one, beside others of its kind. A test begins with it, and
+// returns if it returns false: then it has been run.
+func Alone(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(inside) != "" {
+		return true
+	}
+	t.Parallel()
+	// The thread that starts it has to live as long (prctl(2), PR_SET_PDEATHSIG).
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	out, err := again("-test.run=^"+t.Name()+"$", "-test.v").CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
+		t.Errorf("in a network namespace of its own, which needs root or user namespaces: %v", err)
+	}
+	return false
 }
 
 // Run runs a command, its words separated by spaces, and returns what it
@@ -84,4 +113,34 @@ func (n Neighbour) Take(t testing.TB, link string) {
 func (n Neighbour) Run(t testing.TB, format string, args ...any) string {
 	t.Helper()
 	return Run(t, "nsenter --net=/proc/%d/ns/net -- %s", n.pid, fmt.Sprintf(format, args...))
+}
+
+// Do calls a function in a thread that is there, and in which it has to do all
+// that is to be done there.
+func (n Neighbour) Do(t testing.TB, do func() error) {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	enter := func(path string) {
+		t.Helper()
+		file, err := os.Open(path)
+		if err == nil {
+			err = unix.Setns(int(file.Fd()), unix.CLONE_NEWNET)
+			err = errors.Join(err, file.Close())
+		}
+		if err != nil {
+			t.Fatalf("enter a network namespace: %v", err)
+		}
+	}
+	// Not /proc/self, which is the first thread's.
+	home, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = home.Close() }()
+	enter(fmt.Sprintf("/proc/%d/ns/net", n.pid))
+	defer enter(fmt.Sprintf("/proc/self/fd/%d", home.Fd()))
+	if err := do(); err != nil {
+		t.Errorf("in the neighbour's namespace: %v", err)
+	}
 }

@@ -1,0 +1,357 @@
+package nodeagent
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent/internal/nstest"
+	"github.com/purelb/purelb-operator/nodeagent/link"
+	"github.com/purelb/purelb-operator/nodeagent/neigh"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
+)
+
+// neighbour is the MAC of the station at the other end of eth0.
+var neighbour = neigh.MAC{2, 0, 0, 0, 0, 0xbb}
+
+// soonEnough is generous: other tests may be using the machine.
+const soonEnough = 5 * time.Second
+
+// wire is an agent on a real kernel and a real link, with one neighbour, and what
+// that one hears.
+type wire struct {
+	*world
+	neighbour nstest.Neighbour
+	socket    *os.File
+	stop      func() // stops the agent, and waits
+
+	mu    sync.Mutex
+	heard []neigh.Message
+	// probed is called with the address of each ARP probe.
+	probed func(netip.Addr)
+}
+
+// newWire makes eth0, with an address, and an agent that works there, fresh if
+// asked for, until the test ends.
+func newWire(t *testing.T, fresh bool, addresses ...purelbv1.AnnouncedAddress) *wire {
+	t.Helper()
+	w := &wire{world: newWorld(t, settings(), announcementOf("node1", addresses...)), neighbour: nstest.NewNeighbour(t)}
+	nstest.Run(t, "ip link add eth0 address 02:00:00:00:00:aa type veth peer name far address %s", neighbour)
+	t.Cleanup(func() { nstest.Run(t, "ip link del eth0") }) // before the neighbour goes, and the cable with it
+	w.neighbour.Take(t, "far")
+	w.neighbour.Run(t, "ip link set far name eth0")
+	w.neighbour.Run(t, "ip link set eth0 up")
+	nstest.Run(t, "ip link set eth0 up")
+	nstest.Run(t, "ip addr add 192.0.2.11/24 dev eth0")
+	nstest.Run(t, "ip addr add 2001:db8::11/64 dev eth0 nodad")
+	w.capture()
+	w.start(fresh)
+	return w
+}
+
+// start starts an agent, as a process does.
+func (w *wire) start(fresh bool) {
+	w.t.Helper()
+	kernel, err := link.Open(nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.Kernel, w.Neighbours = kernel, neigh.Ethernet{}
+	w.prepare()
+	agent := w.Agent
+	ctx, stop := context.WithCancel(w.t.Context())
+	var wait sync.WaitGroup
+	wait.Go(func() { _ = agent.guard.Start(ctx) })
+	wait.Go(func() { _ = agent.announcer.Start(ctx) })
+	wait.Go(func() {
+		_ = kernel.Watch(ctx, func() {
+			signal(agent.wake)
+			signal(agent.guard.changed)
+		})
+	})
+	wait.Go(func() {
+		for ctx.Err() == nil {
+			if fresh {
+				agent.pulse.renewedAt(time.Now())
+			}
+			result, _ := agent.Reconcile(ctx, agent.request())
+			again := time.Second // to stay fresh
+			if result.RequeueAfter > 0 {
+				again = min(again, result.RequeueAfter)
+			}
+			select {
+			case <-ctx.Done():
+			case <-agent.wake:
+			case <-time.After(again):
+			}
+		}
+	})
+	w.stop = sync.OnceFunc(func() {
+		stop()
+		wait.Wait()
+	})
+	w.t.Cleanup(w.stop)
+}
+
+// capture notes what the neighbour hears.
+func (w *wire) capture() {
+	w.t.Helper()
+	w.neighbour.Do(w.t, func() error {
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		if err != nil {
+			return err
+		}
+		nic, err := interfaceIndex("eth0")
+		if err != nil {
+			return err
+		}
+		w.socket = os.NewFile(uintptr(fd), "capture")
+		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: unix.ETH_P_ALL << 8, Ifindex: nic})
+	})
+	w.t.Cleanup(func() { _ = w.socket.Close() })
+	go func() {
+		buffer := make([]byte, 2048)
+		for {
+			n, err := w.socket.Read(buffer)
+			if err != nil {
+				return
+			}
+			w.note(buffer[:n])
+		}
+	}()
+}
+
+func interfaceIndex(name string) (int, error) {
+	request, err := unix.NewIfreq(name)
+	if err != nil {
+		return 0, err
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	err = unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, request)
+	return int(request.Uint32()), err
+}
+
+func (w *wire) note(frame []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if m, err := neigh.Parse(frame); err == nil && m.MAC != neighbour {
+		w.heard = append(w.heard, m)
+	}
+	const arpProbe = 42
+	if len(frame) >= arpProbe && frame[12] == 0x08 && frame[13] == 0x06 && frame[21] == 1 && [4]byte(frame[28:]) == [4]byte{} && w.probed != nil {
+		w.probed(netip.AddrFrom4([4]byte(frame[38:])))
+	}
+}
+
+// claims is what the neighbour has heard the node claim of an address.
+func (w *wire) claims(address string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := 0
+	for _, m := range w.heard {
+		if m.Addr.String() == address && m.Gratuitous {
+			n++
+		}
+	}
+	return n
+}
+
+// claim makes the neighbour claim an address.
+func (w *wire) claim(address string) {
+	w.t.Helper()
+	w.neighbour.Do(w.t, func() error { return (neigh.Ethernet{}).Announce("eth0", netip.MustParseAddr(address)) })
+}
+
+// has reports whether the node has an address.
+func (w *wire) has(address string) bool {
+	o, err := w.Kernel.Observe()
+	if err != nil {
+		w.t.Error(err)
+	}
+	return slices.ContainsFunc(o.Addresses, func(a plan.Address) bool { return a.Prefix.Addr().String() == address })
+}
+
+// within waits until a condition is true, and returns how long that took.
+func (w *wire) within(what string, condition func() bool) time.Duration {
+	w.t.Helper()
+	start := time.Now()
+	for !condition() {
+		if time.Since(start) > soonEnough {
+			w.t.Fatalf("not after %s: %s; states: %s", time.Since(start), what, w.states("node1"))
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return time.Since(start)
+}
+
+// isAnnounced waits until these addresses are, and no others, and the agent
+// listens.
+func (w *wire) isAnnounced(addresses ...string) {
+	w.t.Helper()
+	for _, a := range addresses {
+		w.within(a+" is announced", func() bool { return w.claims(a) >= 3 })
+	}
+	w.within("the states are reported", func() bool {
+		return len(w.get("node1").Status.Addresses) > 0 && int(w.get("node1").Status.Announced) == len(addresses)
+	})
+	time.Sleep(100 * time.Millisecond) // it listens by now
+}
+
+// An agent that is not fresh gives way to whoever claims its address, at once.
+func TestWireYield(t *testing.T) {
+	if !nstest.Alone(t) {
+		return
+	}
+	w := newWire(t, false, local("192.0.2.1"), local("2001:db8::1", func(a *purelbv1.AnnouncedAddress) { a.PrefixLength = 64 }))
+	w.isAnnounced("192.0.2.1", "2001:db8::1")
+	for _, address := range []string{"192.0.2.1", "2001:db8::1"} {
+		bits := "/24"
+		if netip.MustParseAddr(address).Is6() {
+			bits = "/64 nodad"
+		}
+		w.neighbour.Run(t, "ip addr add %s%s dev eth0", address, bits)
+		start := time.Now()
+		w.claim(address)
+		w.within(address+" is gone", func() bool { return !w.has(address) })
+		took := time.Since(start)
+		t.Logf("%s: given up after %s", address, took)
+		if took > 500*time.Millisecond {
+			t.Errorf("%s was given up after %s", address, took)
+		}
+		if n := w.claims(address); n != 3 {
+			t.Errorf("%s was claimed %d times, and not only when it was added", address, n)
+		}
+	}
+	w.within("the states are reported", func() bool {
+		return w.states("node1") == "192.0.2.1 Yielded Yielded"+neighbour.String()+", 2001:db8::1 Yielded Yielded"+neighbour.String()
+	})
+	// It stays given up, and is claimed again in silence.
+	time.Sleep(yieldFor + yieldSpread + time.Second)
+	if w.has("192.0.2.1") || w.has("2001:db8::1") {
+		t.Error("claimed again although it is answered for")
+	}
+	w.neighbour.Run(t, "ip addr flush dev eth0")
+	start := time.Now()
+	for !w.has("192.0.2.1") || !w.has("2001:db8::1") {
+		if time.Since(start) > yieldFor+yieldSpread+soonEnough {
+			t.Fatalf("not claimed again: %s", w.states("node1"))
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Logf("claimed again after %s of silence", time.Since(start))
+}
+
+// A second station that has the address is noticed without a word: by asking.
+func TestWireSuspect(t *testing.T) {
+	if !nstest.Alone(t) {
+		return
+	}
+	w := newWire(t, false, local("192.0.2.1"))
+	w.isAnnounced("192.0.2.1")
+	w.neighbour.Run(t, "ip addr add 192.0.2.1/24 dev eth0")
+	t.Logf("given up after %s", w.within("the address is gone", func() bool { return !w.has("192.0.2.1") }))
+}
+
+// An agent that is fresh defends once, and says who it is.
+func TestWireDefend(t *testing.T) {
+	if !nstest.Alone(t) {
+		return
+	}
+	w := newWire(t, true, local("192.0.2.1"))
+	w.isAnnounced("192.0.2.1")
+	for range 5 {
+		w.claim("192.0.2.1")
+		time.Sleep(100 * time.Millisecond)
+	}
+	w.within("it is reported", func() bool { return w.states("node1") == "192.0.2.1 Announced Contested"+neighbour.String() })
+	if n := w.claims("192.0.2.1"); n != 3+1 {
+		t.Errorf("claimed %d times in all, want 3 when it was added, and 1 for defence", n)
+	}
+	if !w.has("192.0.2.1") {
+		t.Error("it was given up")
+	}
+}
+
+// Nothing is said of an address that is renewed, or found by the next agent; and
+// one that is stripped is back at once.
+func TestWireQuiet(t *testing.T) {
+	if !nstest.Alone(t) {
+		return
+	}
+	w := newWire(t, true)
+	w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = []purelbv1.AnnouncedAddress{local("192.0.2.1")} })
+	signal(w.wake)
+	w.isAnnounced("192.0.2.1")
+	w.stop()
+	w.start(true)
+	if err := w.Kernel.Renew(plan.Address{
+		Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.1/24"), NoPrefixRoute: true, Valid: 20 * time.Second, Preferred: 20 * time.Second,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	lifetime := func() time.Duration {
+		o, _ := w.Kernel.Observe()
+		for _, a := range o.Addresses {
+			if a.Prefix.Addr().String() == "192.0.2.1" {
+				return a.Valid
+			}
+		}
+		return 0
+	}
+	w.within("it is renewed", func() bool { return lifetime() > 250*time.Second })
+	time.Sleep(time.Second)
+	if n := w.claims("192.0.2.1"); n != 3 {
+		t.Errorf("claimed %d times, want 3 when it was added", n)
+	}
+	nstest.Run(t, "ip addr del 192.0.2.1/24 dev eth0")
+	took := w.within("it is back", func() bool { return w.has("192.0.2.1") })
+	t.Logf("stripped and back after %s", took)
+	if took > 500*time.Millisecond {
+		t.Errorf("it was back after %s", took)
+	}
+}
+
+// A gateway that answers for every address is nobody; another that does is named.
+func TestWireProxy(t *testing.T) {
+	if !nstest.Alone(t) {
+		return
+	}
+	for name, c := range map[string]struct{ gateway, want string }{
+		"the gateway":     {neighbour.String(), "192.0.2.1 Announced"},
+		"another station": {"02:00:00:00:00:cc", "192.0.2.1 Conflict Answered" + neighbour.String()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWire(t, true)
+			w.mu.Lock()
+			w.probed = func(addr netip.Addr) { _, _ = w.socket.Write(answer(addr)) }
+			w.mu.Unlock()
+			nstest.Run(t, "ip neigh replace 192.0.2.254 lladdr %s dev eth0", c.gateway)
+			nstest.Run(t, "ip route add default via 192.0.2.254")
+			w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = []purelbv1.AnnouncedAddress{local("192.0.2.1")} })
+			signal(w.wake)
+			w.within("the state is "+c.want, func() bool { return w.states("node1") == c.want })
+			// It stays so.
+			time.Sleep(2 * reprobe)
+			w.expect("state", c.want, w.states("node1"))
+		})
+	}
+}
+
+// answer is the neighbour's answer to an ARP probe.
+func answer(addr netip.Addr) []byte {
+	frame := append([]byte{2, 0, 0, 0, 0, 0xaa}, neighbour[:]...)
+	frame = append(frame, 0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 2)
+	frame = append(append(frame, neighbour[:]...), addr.AsSlice()...)
+	return append(frame, 2, 0, 0, 0, 0, 0xaa, 0, 0, 0, 0)
+}
