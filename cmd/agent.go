@@ -74,6 +74,10 @@ func runAgent(ctx context.Context, o agentOptions) error {
 	if err != nil {
 		return err
 	}
+	neighbours, err := neigh.Open()
+	if err != nil {
+		return err
+	}
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("find the API server: %w", err)
@@ -97,7 +101,7 @@ func runAgent(ctx context.Context, o agentOptions) error {
 		Client:      mgr.GetClient(),
 		Live:        mgr.GetAPIReader(),
 		Kernel:      kernel,
-		Neighbours:  neigh.Ethernet{},
+		Neighbours:  neighbours,
 		Proxy:       nodeagent.HTTPProxy{},
 		Metrics:     nodeagent.NewMetrics(metrics.Registry),
 		NodeName:    o.nodeName,

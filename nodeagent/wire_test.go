@@ -2,6 +2,7 @@ package nodeagent
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"os"
 	"slices"
@@ -63,7 +64,11 @@ func (w *wire) start(fresh bool) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.Kernel, w.Neighbours = kernel, neigh.Ethernet{}
+	neighbours, err := neigh.Open()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.Kernel, w.Neighbours = kernel, neighbours
 	w.prepare()
 	agent := w.Agent
 	ctx, stop := context.WithCancel(w.t.Context())
@@ -170,7 +175,13 @@ func (w *wire) claims(address string) int {
 // claim makes the neighbour claim an address.
 func (w *wire) claim(address string) {
 	w.t.Helper()
-	w.neighbour.Do(w.t, func() error { return (neigh.Ethernet{}).Announce("eth0", netip.MustParseAddr(address)) })
+	w.neighbour.Do(w.t, func() error {
+		there, err := neigh.Open()
+		if err != nil {
+			return err
+		}
+		return there.Announce("eth0", netip.MustParseAddr(address))
+	})
 }
 
 // has reports whether the node has an address.
@@ -320,6 +331,65 @@ func TestWireQuiet(t *testing.T) {
 	if took > 500*time.Millisecond {
 		t.Errorf("it was back after %s", took)
 	}
+}
+
+// Many addresses at once are claimed as one, and announced all.
+func TestWireMany(t *testing.T) {
+	if !nstest.Alone(t) {
+		return
+	}
+	const slicesOfNode, each = 10, 100
+	w := newWire(t, true)
+	w.stop()
+	for s := range slicesOfNode {
+		ann := announcementOf(fmt.Sprintf("node1-%d", s))
+		for i := range each {
+			ann.Spec.Addresses = append(ann.Spec.Addresses, local(fmt.Sprintf("198.18.%d.%d", s, i+1)))
+		}
+		if err := w.Client.Create(t.Context(), ann); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start := time.Now()
+	w.start(true)
+	announced := func() (n int) {
+		for _, ann := range w.list() {
+			n += int(ann.Status.Announced)
+		}
+		return n
+	}
+	claimed := func() int {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		all := map[netip.Addr]bool{}
+		for _, m := range w.heard {
+			all[m.Addr] = true
+		}
+		return len(all)
+	}
+	for announced() < slicesOfNode*each || claimed() < slicesOfNode*each {
+		if time.Since(start) > 2*soonEnough {
+			t.Fatalf("after %s: %d reported, %d claimed", time.Since(start), announced(), claimed())
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Logf("%d addresses after %s", slicesOfNode*each, time.Since(start))
+	start = time.Now()
+	nstest.Run(t, "ip addr flush dev eth0 to 198.18.0.0/15")
+	for {
+		o, err := w.Kernel.Observe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(o.Addresses) > slicesOfNode*each {
+			break
+		}
+		if time.Since(start) > 2*soonEnough {
+			t.Fatalf("after %s there are %d", time.Since(start), len(o.Addresses))
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Logf("stripped, they are back after %s", time.Since(start))
 }
 
 // A gateway that answers for every address is nobody; another that does is named.

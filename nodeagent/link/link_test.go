@@ -368,3 +368,29 @@ func TestWatch(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Where there were more notifications than the socket holds it fails, so that Watch
+// subscribes anew.
+func TestReceiveOverrun(t *testing.T) {
+	pair(t)
+	socket, err := subscribe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := socket.SetReceiveBufferSize(1, false); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 {
+		nstest.Run(t, "ip link set eth1 alias %d", i)
+	}
+	ended := make(chan struct{})
+	go func() {
+		receive(t.Context(), socket, make(chan struct{}, 1))
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(5 * time.Second):
+		t.Error("it waits for more, and knows nothing of what was lost")
+	}
+}

@@ -28,50 +28,12 @@ type Answer struct {
 	Err error
 }
 
-// Ethernet speaks to the neighbours on the node's Ethernet links.
-type Ethernet struct{}
-
-// Announce tells an interface's link, once, that this node has an address.
-func (Ethernet) Announce(iface string, addr netip.Addr) error {
-	err := announce(iface, addr)
-	if err != nil {
-		return fmt.Errorf("announce %s on %s: %w", addr, iface, err)
-	}
-	return nil
-}
-
-func announce(iface string, addr netip.Addr) error {
-	build := GratuitousARP
-	if addr.Is6() {
-		build = UnsolicitedNA
-	}
-	return send(iface, addr, build)
-}
-
-// send sends one frame about an address.
-func send(iface string, addr netip.Addr, build func(MAC, netip.Addr) ([]byte, error)) error {
-	nic, source, err := station(iface)
-	if err != nil {
-		return err
-	}
-	frame, err := build(source, addr)
-	if err != nil {
-		return err
-	}
-	socket, err := open(nic, 0, nil)
-	if err != nil {
-		return err
-	}
-	_, err = socket.Write(frame)
-	return errors.Join(err, socket.Close())
-}
-
 // Probe asks for all targets at once, and again until it has asked count times,
 // listening for an interval after each. It returns, by address, who answered
 // and what failed; of an address that is not in the result nobody answered. It
 // takes count intervals however many targets there are, or less if somebody has
 // each of them. This node's own answers do not count.
-func (Ethernet) Probe(ctx context.Context, targets []Target, count int, interval time.Duration) map[netip.Addr]Answer {
+func (*Ethernet) Probe(ctx context.Context, targets []Target, count int, interval time.Duration) map[netip.Addr]Answer {
 	type link struct {
 		iface string
 		is6   bool

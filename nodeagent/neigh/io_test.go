@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/purelb/purelb-operator/nodeagent/internal/nstest"
 )
@@ -27,6 +28,17 @@ func cable(t *testing.T) nstest.Neighbour {
 	neighbour.Take(t, "eth1")
 	neighbour.Run(t, "ip link set eth1 name eth0 up")
 	return neighbour
+}
+
+// speaker speaks on the cable.
+func speaker(t *testing.T) *Ethernet {
+	t.Helper()
+	e, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(e.socket) })
+	return e
 }
 
 func targets(iface string, addresses ...string) []Target {
@@ -54,7 +66,7 @@ func TestProbe(t *testing.T) {
 	all = append(all, targets("br0", "192.0.2.4")...)
 	all = append(all, targets("tun0", "2001:db8::5")...)
 	got := map[string]string{}
-	for addr, answer := range (Ethernet{}).Probe(t.Context(), all, 2, 100*time.Millisecond) {
+	for addr, answer := range speaker(t).Probe(t.Context(), all, 2, 100*time.Millisecond) {
 		if answer.Err != nil {
 			got[addr.String()] = answer.Err.Error()
 		} else {
@@ -87,7 +99,7 @@ func TestProbeIgnoresItself(t *testing.T) {
 		neighbour.Run(t, "ip link set %s up master br0", port)
 	}
 	neighbour.Run(t, "ip link set br0 up")
-	if got := (Ethernet{}).Probe(t.Context(), targets("eth0", "192.0.2.20", "2001:db8::20"), 3, 100*time.Millisecond); len(got) > 0 {
+	if got := speaker(t).Probe(t.Context(), targets("eth0", "192.0.2.20", "2001:db8::20"), 3, 100*time.Millisecond); len(got) > 0 {
 		t.Errorf("answers %v", got)
 	}
 }
@@ -103,7 +115,7 @@ func TestProbeBatch(t *testing.T) {
 	neighbour.Run(t, "ip addr add 192.0.2.150/32 dev eth0")
 	const count, interval = 3, 50 * time.Millisecond
 	start := time.Now()
-	answers := (Ethernet{}).Probe(t.Context(), targets("eth0", batch...), count, interval)
+	answers := speaker(t).Probe(t.Context(), targets("eth0", batch...), count, interval)
 	if took := time.Since(start); took < count*interval || took > 2*count*interval {
 		t.Errorf("took %v", took)
 	}
@@ -112,7 +124,7 @@ func TestProbeBatch(t *testing.T) {
 	}
 
 	start = time.Now()
-	answers = (Ethernet{}).Probe(t.Context(), targets("eth0", "192.0.2.150"), 10, time.Second)
+	answers = speaker(t).Probe(t.Context(), targets("eth0", "192.0.2.150"), 10, time.Second)
 	if took := time.Since(start); took > time.Second || len(answers) != 1 {
 		t.Errorf("took %v: %v", took, answers)
 	}
@@ -123,7 +135,7 @@ func TestProbeEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	start := time.Now()
-	answers := (Ethernet{}).Probe(ctx, targets("eth0", "192.0.2.1"), 10, 5*time.Second)
+	answers := speaker(t).Probe(ctx, targets("eth0", "192.0.2.1"), 10, 5*time.Second)
 	if err := answers[netip.MustParseAddr("192.0.2.1")].Err; !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("not asked to the end, but: %v", err)
 	}
@@ -144,7 +156,7 @@ func TestAnnounce(t *testing.T) {
 		neighbour.Run(t, "ip neigh replace %s dev eth0 lladdr 02:00:00:00:00:99 nud stale", address)
 		var known string
 		for range 50 {
-			if err := (Ethernet{}).Announce("eth0", netip.MustParseAddr(address)); err != nil {
+			if err := speaker(t).Announce("eth0", netip.MustParseAddr(address)); err != nil {
 				t.Fatal(err)
 			}
 			known = neighbour.Run(t, "ip %s neigh show %s dev eth0", family, address)
@@ -158,7 +170,7 @@ func TestAnnounce(t *testing.T) {
 			t.Errorf("%s: the neighbour still knows %q", address, known)
 		}
 	}
-	if err := (Ethernet{}).Announce("eth7", netip.MustParseAddr("192.0.2.1")); err == nil || !strings.Contains(err.Error(), "announce 192.0.2.1 on eth7") {
+	if err := speaker(t).Announce("eth7", netip.MustParseAddr("192.0.2.1")); err == nil || !strings.Contains(err.Error(), "announce 192.0.2.1 on eth7") {
 		t.Errorf("where there is no interface: %v", err)
 	}
 }

@@ -12,22 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ask asks an interface's link, once, who has an address. Whoever is listening
-// hears the answer.
-func (Ethernet) Ask(iface string, addr netip.Addr) error {
-	build := ARPProbe
-	if addr.Is6() {
-		build = Solicitation
-	}
-	if err := send(iface, addr, build); err != nil {
-		return fmt.Errorf("ask for %s on %s: %w", addr, iface, err)
-	}
-	return nil
-}
-
 // Listen passes on what other stations on an interface's link say of the
 // addresses that are wanted, until ctx ends, or the interface goes down or away.
-func (Ethernet) Listen(ctx context.Context, iface string, wanted func(netip.Addr) bool, heard func(Message)) error {
+func (*Ethernet) Listen(ctx context.Context, iface string, wanted func(netip.Addr) bool, heard func(Message)) error {
 	nic, _, err := station(iface)
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", iface, err)

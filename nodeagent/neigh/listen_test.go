@@ -17,7 +17,7 @@ func TestListen(t *testing.T) {
 	heard := make(chan Message, 100)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- (Ethernet{}).Listen(ctx, "eth0", func(a netip.Addr) bool { return a.String() != "192.0.2.7" }, func(m Message) { heard <- m })
+		ended <- speaker(t).Listen(ctx, "eth0", func(a netip.Addr) bool { return a.String() != "192.0.2.7" }, func(m Message) { heard <- m })
 	}()
 	// It may take a moment until it listens: it is asked again.
 	next := func(what string, again func(), want Message) {
@@ -43,7 +43,7 @@ func TestListen(t *testing.T) {
 	}
 	ask := func(address string) func() {
 		return func() {
-			if err := (Ethernet{}).Ask("eth0", netip.MustParseAddr(address)); err != nil {
+			if err := speaker(t).Ask("eth0", netip.MustParseAddr(address)); err != nil {
 				t.Error(err)
 			}
 		}
@@ -59,7 +59,7 @@ func TestListen(t *testing.T) {
 	}
 
 	go func() {
-		ended <- (Ethernet{}).Listen(t.Context(), "eth0", func(netip.Addr) bool { return true }, func(Message) {})
+		ended <- speaker(t).Listen(t.Context(), "eth0", func(netip.Addr) bool { return true }, func(Message) {})
 	}()
 	time.Sleep(50 * time.Millisecond)
 	nstest.Run(t, "ip link set eth0 down")
@@ -71,7 +71,7 @@ func TestListen(t *testing.T) {
 	case <-time.After(5 * time.Second):
 		t.Error("it does not end when the interface goes down")
 	}
-	if err := (Ethernet{}).Listen(t.Context(), "eth7", nil, nil); err == nil {
+	if err := speaker(t).Listen(t.Context(), "eth7", nil, nil); err == nil {
 		t.Error("it listens where there is no interface")
 	}
 }
