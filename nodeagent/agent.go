@@ -226,7 +226,7 @@ func (a *Agent) sync(ctx context.Context, g gathered, trusted bool) (time.Durati
 	a.guard.links(observed.Links)
 	todo := plan.Diff(settings, desired, observed, trusted)
 	todo.Repair(a.guard.holds())
-	todo.Yield(a.guard.given(desired))
+	todo.Yield(a.guard.given(desired), desired, observed)
 	if g.offline {
 		todo.Retain(settings)
 	}

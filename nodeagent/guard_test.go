@@ -80,6 +80,27 @@ func TestYieldWhenNotFresh(t *testing.T) {
 	})
 }
 
+// What could not be given up at once is, as soon as it can be.
+func TestYieldFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := guarded(t)
+		w.neighbours.set("192.0.2.1", stranger)
+		w.kernel.Refuse(netip.MustParseAddr("192.0.2.1"), errors.New("refused"))
+		w.neighbours.claim("192.0.2.1", stranger)
+		if _, err := w.reconcile(); err == nil {
+			t.Error("not tried again")
+		}
+		w.expect("state while it cannot", "192.0.2.1 Failed Lost", w.states("node1"))
+		w.kernel.Refuse(netip.MustParseAddr("192.0.2.1"), nil)
+		w.kernel.Calls()
+		w.settle()
+		w.expect("changes", []string{"Remove 192.0.2.1/24 eth0"}, w.kernel.Calls())
+		w.expect("state", "192.0.2.1 Yielded Yielded"+stranger.String(), w.states("node1"))
+		w.settle()
+		w.expect("changes once it is gone", []string(nil), w.kernel.Calls())
+	})
+}
+
 func TestYieldBlocksUntilTheEpochGrows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := guarded(t, takeover)

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
@@ -105,16 +106,32 @@ func (y Yielded) Result() Result {
 func (y Yielded) IsOver(silent time.Time) bool { return silent.Sub(y.Answered) >= y.Wait }
 
 // Yield makes a plan respect what was given up: such an address is asked for,
-// and neither taken over nor added unasked.
-func (p *Plan) Yield(yields map[netip.Addr]Yielded) {
+// and neither taken over nor added unasked. Where it is there still, because it
+// could not be removed, it is to be removed.
+func (p *Plan) Yield(yields map[netip.Addr]Yielded, desired []Desired, observed Observed) {
+	given := func(d *Desired) bool {
+		y, ok := yields[d.Addr]
+		return ok && y.Epoch >= d.Epoch
+	}
+	p.Operations = slices.DeleteFunc(p.Operations, func(op Operation) bool {
+		return op.Kind == Renew && op.Desired != nil && given(op.Desired)
+	})
 	for i := range p.Operations {
-		op := &p.Operations[i]
-		if op.Kind != Add || op.Desired == nil {
+		if op := &p.Operations[i]; op.Kind == Add && given(op.Desired) {
+			op.Probe, op.Announce = true, true
+			p.Results[op.Desired.Addr] = yields[op.Desired.Addr].Result()
+		}
+	}
+	for i := range desired {
+		d := &desired[i]
+		if !given(d) || p.Results[d.Addr].State != purelbv1.StateAnnounced {
 			continue
 		}
-		if y, given := yields[op.Desired.Addr]; given && y.Epoch >= op.Desired.Epoch {
-			op.Probe, op.Announce = true, true
-			p.Results[op.Desired.Addr] = y.Result()
+		p.Results[d.Addr] = yields[d.Addr].Result()
+		for _, a := range observed.Addresses {
+			if a.Ours && a.Interface == d.Interface && a.Prefix.Addr() == d.Addr {
+				p.Operations = slices.Insert(p.Operations, 0, Operation{Kind: Remove, Address: a, Desired: d})
+			}
 		}
 	}
 }

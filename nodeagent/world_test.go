@@ -1,0 +1,334 @@
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent/link/linktest"
+	"github.com/purelb/purelb-operator/nodeagent/neigh"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
+)
+
+const namespace = "purelb-system"
+
+var (
+	oldHolder = neigh.MAC{2, 0, 0, 0, 0, 1}
+	stranger  = neigh.MAC{2, 0, 0, 0, 0, 2}
+)
+
+// neighbours is a link in memory: stations that have addresses, and a record of
+// what was sent and when.
+type neighbours struct {
+	mu       sync.Mutex
+	start    time.Time
+	stations map[string]neigh.MAC
+	broken   map[string]error
+	probes   [][]string
+	sent     []string
+	asked    []string
+	listener func(neigh.Message)
+}
+
+// Ask is answered at once by the station that has the address.
+func (n *neighbours) Ask(_ string, addr netip.Addr) error {
+	n.mu.Lock()
+	n.asked = append(n.asked, fmt.Sprintf("%s %v", addr, time.Since(n.start)))
+	mac, answers := n.stations[addr.String()]
+	n.mu.Unlock()
+	if answers {
+		n.say(neigh.Message{Kind: neigh.Reply, Addr: addr, MAC: mac})
+	}
+	return nil
+}
+
+func (n *neighbours) Listen(ctx context.Context, _ string, wanted func(netip.Addr) bool, heard func(neigh.Message)) error {
+	n.mu.Lock()
+	n.listener = func(m neigh.Message) {
+		if wanted(m.Addr) {
+			heard(m)
+		}
+	}
+	n.mu.Unlock()
+	<-ctx.Done()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.listener = nil
+	return nil
+}
+
+// say makes those who listen hear something.
+func (n *neighbours) say(m neigh.Message) {
+	n.mu.Lock()
+	listener := n.listener
+	n.mu.Unlock()
+	if listener != nil {
+		listener(m)
+	}
+}
+
+// claim is a gratuitous ARP of a station.
+func (n *neighbours) claim(address string, mac neigh.MAC) {
+	n.say(neigh.Message{Kind: neigh.Request, Addr: netip.MustParseAddr(address), MAC: mac, Gratuitous: true})
+}
+
+func (n *neighbours) Announce(iface string, addr netip.Addr) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.sent = append(n.sent, fmt.Sprintf("%s %s %v", addr, iface, time.Since(n.start)))
+	return nil
+}
+
+func (n *neighbours) Probe(ctx context.Context, targets []neigh.Target, count int, interval time.Duration) map[netip.Addr]neigh.Answer {
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Duration(count) * interval):
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	answers := map[netip.Addr]neigh.Answer{}
+	var asked []string
+	for _, t := range targets {
+		asked = append(asked, t.Addr.String())
+		if mac, ok := n.stations[t.Addr.String()]; ok {
+			answers[t.Addr] = neigh.Answer{MAC: mac}
+		} else if err := n.broken[t.Addr.String()]; err != nil {
+			answers[t.Addr] = neigh.Answer{Err: err}
+		}
+	}
+	n.probes = append(n.probes, asked)
+	return answers
+}
+
+// heard is what was announced.
+func (n *neighbours) heard() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.sent
+}
+
+func (n *neighbours) set(address string, mac neigh.MAC) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.stations[address] = mac
+}
+
+func (n *neighbours) unset(address string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.stations, address)
+}
+
+// world is an agent and all that it deals with.
+type world struct {
+	*Agent
+	t          *testing.T
+	kernel     *linktest.Kernel
+	neighbours *neighbours
+	api
+}
+
+// api is what tests want of the API server, and know of it.
+type api struct {
+	mu       sync.Mutex
+	away     error
+	requests []string
+}
+
+// fail makes every request fail; nil lets them pass again.
+func (a *api) fail(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.away = err
+}
+
+// made returns the requests made since it was last called: writes by what they
+// wrote, live reads as "list".
+func (a *api) made() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	requests := a.requests
+	a.requests = nil
+	return requests
+}
+
+// note notes a request, or refuses it.
+func (a *api) note(request string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.away == nil {
+		a.requests = append(a.requests, request)
+	}
+	return a.away
+}
+
+func newWorld(t *testing.T, objects ...client.Object) *world {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(purelbv1.AddToScheme(scheme), coordinationv1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	w := &world{
+		t:          t,
+		kernel:     linktest.New(plan.Link{Name: "lo", Loopback: true}, plan.Link{Name: "eth0", MAC: "02:00:00:00:00:0a", Up: true}),
+		neighbours: &neighbours{start: time.Now(), stations: map[string]neigh.MAC{}, broken: map[string]error{}},
+	}
+	w.kernel.Put(plan.Address{Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.11/24"), Valid: plan.Forever, Preferred: plan.Forever})
+	w.kernel.Route(plan.Route{Interface: "eth0", Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("192.0.2.254")})
+	store := fake.NewClientBuilder().WithScheme(scheme).
+		WithStatusSubresource(&purelbv1.Announcement{}).
+		WithIndex(&purelbv1.Announcement{}, "spec.nodeName", func(o client.Object) []string {
+			return []string{o.(*purelbv1.Announcement).Spec.NodeName}
+		}).
+		WithObjects(objects...).Build()
+	cached := interceptor.NewClient(store, interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			if err := w.note("patch " + obj.GetName()); err != nil {
+				return err
+			}
+			return c.Patch(ctx, obj, patch, opts...)
+		},
+		SubResourceApply: func(ctx context.Context, c client.Client, sub string, obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
+			if err := w.note("apply " + sub); err != nil {
+				return err
+			}
+			return c.SubResource(sub).Apply(ctx, obj, opts...)
+		},
+	})
+	live := interceptor.NewClient(store, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if err := w.note("list"); err != nil {
+				return err
+			}
+			return c.List(ctx, list, opts...)
+		},
+	})
+	w.Agent = &Agent{
+		Client: cached, Live: live, Kernel: w.kernel, Neighbours: w.neighbours,
+		Metrics: NewMetrics(prometheus.NewRegistry()), NodeName: "node1", Namespace: namespace, LBNodeAgent: "default",
+	}
+	w.prepare()
+	return w
+}
+
+func settings() *purelbv1.LBNodeAgent {
+	return &purelbv1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}}
+}
+
+func announcementOf(name string, addresses ...purelbv1.AnnouncedAddress) *purelbv1.Announcement {
+	return &purelbv1.Announcement{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Generation: 1},
+		Spec:       purelbv1.AnnouncementSpec{NodeName: "node1", LBNodeAgent: "default", HeartbeatSeconds: 1, Addresses: addresses},
+	}
+}
+
+func local(address string, edit ...func(*purelbv1.AnnouncedAddress)) purelbv1.AnnouncedAddress {
+	a := purelbv1.AnnouncedAddress{
+		Address: address, PrefixLength: 24, Interface: "eth0", Type: purelbv1.AnnounceLocal, Claim: purelbv1.ClaimProbe,
+		Epoch: 1, Services: []string{"test/kuard"}, PreviousMACs: []string{oldHolder.String()},
+	}
+	for _, e := range edit {
+		e(&a)
+	}
+	return a
+}
+
+func takeover(a *purelbv1.AnnouncedAddress) { a.Claim = purelbv1.ClaimTakeover }
+
+func virtual(address string) purelbv1.AnnouncedAddress {
+	return purelbv1.AnnouncedAddress{
+		Address: address, PrefixLength: 32, Interface: "kube-lb0", Type: purelbv1.AnnounceVirtual,
+		Claim: purelbv1.ClaimProbe, Services: []string{"test/far"},
+	}
+}
+
+// reconcile calls Reconcile, and once more when the link has been asked.
+func (w *world) reconcile() (time.Duration, error) {
+	w.t.Helper()
+	result, err := w.Reconcile(w.t.Context(), w.request())
+	for w.prober.isAsking() {
+		<-w.wake
+		result, err = w.Reconcile(w.t.Context(), w.request())
+	}
+	return result.RequeueAfter, err
+}
+
+// isAsking reports whether answers are awaited.
+func (p *prober) isAsking() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, q := range p.inquiries {
+		if q.asking {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *world) reconcileOrFail() time.Duration {
+	w.t.Helper()
+	again, err := w.reconcile()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return again
+}
+
+// edit changes the spec of an Announcement, as the manager does.
+func (w *world) edit(name string, change func(*purelbv1.AnnouncementSpec)) {
+	w.t.Helper()
+	ann := w.get(name)
+	change(&ann.Spec)
+	ann.Generation++
+	if err := w.Client.Update(w.t.Context(), ann); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) get(name string) *purelbv1.Announcement {
+	w.t.Helper()
+	ann := &purelbv1.Announcement{}
+	if err := w.Client.Get(w.t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, ann); err != nil {
+		w.t.Fatal(err)
+	}
+	return ann
+}
+
+func (w *world) states(name string) string {
+	w.t.Helper()
+	var states []string
+	for _, s := range w.get(name).Status.Addresses {
+		states = append(states, strings.TrimSpace(fmt.Sprintf("%s %s %s%s", s.Address, s.State, s.Reason, s.MAC)))
+	}
+	return strings.Join(states, ", ")
+}
+
+func (w *world) expect(what string, want, got any) {
+	w.t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		w.t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+func (w *world) list() []purelbv1.Announcement {
+	list := &purelbv1.AnnouncementList{}
+	if err := w.Client.List(w.t.Context(), list); err != nil {
+		w.t.Fatal(err)
+	}
+	return list.Items
+}
