@@ -239,10 +239,8 @@ func (a *Agent) sync(ctx context.Context, g gathered, trusted bool) (time.Durati
 		return !slices.ContainsFunc(desired, func(d plan.Desired) bool { return d.Addr == addr })
 	})
 	errs := errors.Join(err, run.apply(ctx, todo.Operations))
-	if len(desired) == 0 && !slices.ContainsFunc(g.announcements, stays) {
-		if err := a.Kernel.RemoveVirtual(settings.Selection.VirtualInterface); err != nil {
-			return 0, errors.Join(errs, err) // not reported: the agent may go once it has
-		}
+	if err := a.removeVirtual(g, settings, observed); err != nil {
+		return 0, errors.Join(errs, err) // not reported: the agent may go once it has
 	}
 	for addr, result := range invalid {
 		run.results[addr] = result
@@ -272,6 +270,20 @@ func (a *Agent) sync(ctx context.Context, g gathered, trusted bool) (time.Durati
 	return earliest(todo.RenewIn, run.again), errs
 }
 
+// removeVirtual removes the virtual interfaces that the agent made and needs no
+// more, unless they hold addresses: all, if it is to go.
+func (a *Agent) removeVirtual(g gathered, settings plan.Settings, observed plan.Observed) error {
+	empty := func(ann purelbv1.Announcement) bool { return ann.Spec.Leaving && len(ann.Spec.Addresses) == 0 }
+	going := !slices.ContainsFunc(g.announcements, func(ann purelbv1.Announcement) bool { return !empty(ann) })
+	var errs error
+	for _, l := range observed.Links {
+		if l.Ours && (going || l.Name != settings.Selection.VirtualInterface) {
+			errs = errors.Join(errs, a.Kernel.RemoveVirtual(l.Name))
+		}
+	}
+	return errs
+}
+
 // contests makes the results say whose claims of the node's addresses were heard
 // lately, and returns when that is to change.
 func (a *Agent) contests(results map[netip.Addr]plan.Result) time.Duration {
@@ -294,8 +306,6 @@ func (a *Agent) contests(results map[netip.Addr]plan.Result) time.Duration {
 func (a *Agent) isAnothers(ann purelbv1.Announcement) bool {
 	return ann.Spec.LBNodeAgent != a.LBNodeAgent
 }
-
-func stays(ann purelbv1.Announcement) bool { return !ann.Spec.Leaving }
 
 // keep looks after a node that nothing is known about. A missing Announcement
 // is not an empty one: the kernel keeps what it has. It returns when to call

@@ -94,6 +94,7 @@ func TestWithdraw(t *testing.T) {
 		if _, err := w.reconcile(); err != nil {
 			t.Fatal(err)
 		}
+		synctest.Wait() // announced, once
 		w.kernel.Calls()
 		for _, name := range []string{"node1", "node1-b"} {
 			w.edit(name, func(s *purelbv1.AnnouncementSpec) { s.Addresses = nil })
@@ -491,6 +492,31 @@ func TestLeaving(t *testing.T) {
 			w.expect(fmt.Sprintf("changes in step %d", step), want, w.kernel.Calls())
 		}
 		w.expect("states", "", w.states("node1"))
+	})
+}
+
+// Another virtual interface takes the first one's place.
+func TestVirtualInterfaceChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", virtual("198.51.100.1")))
+		w.reconcileOrFail()
+		w.kernel.Calls()
+		agent := settings()
+		if err := w.Client.Get(t.Context(), client.ObjectKeyFromObject(agent), agent); err != nil {
+			t.Fatal(err)
+		}
+		agent.Spec.Local = &purelbv1.LBNodeAgentLocal{DummyInterface: "kube-lb1"}
+		if err := w.Client.Update(t.Context(), agent); err != nil {
+			t.Fatal(err)
+		}
+		w.reconcileOrFail()
+		w.expect("changes while the first is in use", []string(nil), w.kernel.Calls())
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses[0].Interface = "kube-lb1" })
+		w.reconcileOrFail()
+		w.expect("changes", []string{
+			"EnsureVirtual kube-lb1", "Remove 198.51.100.1/32 kube-lb0", "Add 198.51.100.1/32 kube-lb1", "RemoveVirtual kube-lb0",
+		}, w.kernel.Calls())
+		w.expect("states", "198.51.100.1 Announced", w.states("node1"))
 	})
 }
 

@@ -138,6 +138,7 @@ func linkOf(l netlink.Link) plan.Link {
 		Kind:     l.Type(),
 		MAC:      attrs.HardwareAddr.String(),
 		Loopback: attrs.Flags&net.FlagLoopback != 0,
+		Ours:     attrs.Alias == Alias,
 		Up:       attrs.Flags&net.FlagUp != 0 && (attrs.OperState == netlink.OperUp || attrs.OperState == netlink.OperUnknown),
 	}
 }

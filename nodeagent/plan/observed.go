@@ -20,6 +20,8 @@ type Link struct {
 	MAC string
 	// Loopback is set for lo and the like.
 	Loopback bool
+	// Ours means that the agent made it, as its virtual interface.
+	Ours bool
 	// Up means that packets pass: set up, and with a carrier as far as the
 	// driver can tell.
 	Up bool

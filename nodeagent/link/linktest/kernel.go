@@ -132,7 +132,7 @@ func (k *Kernel) EnsureVirtual(name string) (string, error) {
 			return l.Kind, nil
 		}
 	}
-	k.links = append(k.links, plan.Link{Name: name, Kind: "dummy", Up: true})
+	k.links = append(k.links, plan.Link{Name: name, Kind: "dummy", Ours: true, Up: true})
 	k.calls = append(k.calls, "EnsureVirtual "+name)
 	k.notify()
 	return "dummy", nil
@@ -146,7 +146,7 @@ func (k *Kernel) RemoveVirtual(name string) error {
 		return nil
 	}
 	before := len(k.links)
-	k.links = slices.DeleteFunc(k.links, func(l plan.Link) bool { return l.Name == name && l.Kind == "dummy" })
+	k.links = slices.DeleteFunc(k.links, func(l plan.Link) bool { return l.Name == name && l.Ours })
 	if len(k.links) < before {
 		k.calls = append(k.calls, "RemoveVirtual "+name)
 		k.notify()
