@@ -5,10 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 )
 
-// Replace writes a file so that whoever reads it finds the old text or the new one.
+// Replace writes a file, which only one goroutine at a time may do, so that whoever reads it finds the old text or the new one.
 // The new one may be lost with the machine; see ReplaceDurably.
 func Replace(path string, text []byte) error { return replace(path, text, false) }
 
@@ -16,7 +15,8 @@ func Replace(path string, text []byte) error { return replace(path, text, false)
 func ReplaceDurably(path string, text []byte) error { return replace(path, text, true) }
 
 func replace(path string, text []byte, durable bool) error {
-	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	// Always the same name: what a process that was killed left is replaced.
+	file, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}

@@ -9,6 +9,9 @@ import (
 func TestReplace(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.json")
+	if err := os.WriteFile(path+".new", []byte("what a process that was killed left there, and long"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		replace func(string, []byte) error
 		text    string
