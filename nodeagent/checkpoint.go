@@ -108,12 +108,12 @@ func (a *Agent) save(g gathered) {
 }
 
 // standIn applies the checkpoint, while the API server has not said anything
-// since the agent started.
-func (a *Agent) standIn(ctx context.Context) {
+// since the agent started: at most once in a while, unless something woke it.
+func (a *Agent) standIn(ctx context.Context, woken bool) {
 	a.running.Lock()
 	defer a.running.Unlock()
 	c := a.saved.standIn
-	if c == nil || time.Now().Before(a.saved.next) {
+	if c == nil || !woken && time.Now().Before(a.saved.next) {
 		return
 	}
 	a.saved.next = time.Now().Add(reprobe)

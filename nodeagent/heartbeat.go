@@ -49,7 +49,7 @@ func (h *heartbeat) Start(ctx context.Context) error {
 			if errors.Is(err, context.DeadlineExceeded) && h.agent.Reconnect != nil {
 				h.agent.Reconnect()
 			}
-			h.agent.standIn(ctx)
+			h.agent.standIn(ctx, false)
 			failing, wait = true, backoff
 			backoff = min(2*backoff, maxBackoff)
 		}

@@ -145,6 +145,7 @@ func (a *Agent) watchNode(ctx context.Context, queue workqueue.TypedRateLimiting
 			case <-ctx.Done():
 				return
 			case <-a.wake:
+				a.standIn(ctx, true) // until the API server is there nobody works the queue
 				queue.Add(a.request())
 			}
 		}

@@ -1,0 +1,145 @@
+package nodeagent
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
+)
+
+// checkpointed is a world whose agent has that checkpoint.
+func checkpointed(t *testing.T, file string) *world {
+	t.Helper()
+	w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1", takeover), local("192.0.2.2"), virtual("198.51.100.1")))
+	w.Checkpoint = file
+	w.load()
+	return w
+}
+
+// An agent that starts while the API server is away does what it was last told.
+func TestCheckpoint(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "agent.json")
+	away := errors.New("away")
+	start := func(t *testing.T) *world { return checkpointed(t, file) }
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		w.settle()
+		w.neighbours.claim("192.0.2.2", stranger) // nobody listens
+		w.guard.mu.Lock()
+		w.guard.yield(t.Context(), w.guard.held[netip.MustParseAddr("192.0.2.2")], stranger)
+		w.guard.mu.Unlock()
+		w.settle()
+	})
+	text, err := os.ReadFile(file)
+	if err != nil || !strings.Contains(string(text), "192.0.2.1") {
+		t.Fatalf("%s, %v", text, err)
+	}
+
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		w.fail(away)
+		w.kernel.Put(plan.Address{
+			Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.7/24"), Ours: true, NoPrefixRoute: true, Valid: 50 * time.Second, Preferred: 50 * time.Second,
+		})
+		w.neighbours.set("192.0.2.2", stranger)
+		w.standIn(t.Context(), false)
+		time.Sleep(reprobe)
+		w.standIn(t.Context(), false)
+		w.expect("changes", []string{"EnsureVirtual kube-lb0", "Add 198.51.100.1/32 kube-lb0", "Renew 192.0.2.7/24 eth0", "Add 192.0.2.1/24 eth0"}, w.kernel.Calls())
+		w.expect("probes", [][]string{{"192.0.2.1", "192.0.2.2"}}, w.neighbours.probes)
+		w.expect("requests", []string(nil), w.made())
+		// It goes on: what is stripped is back, what runs out renewed.
+		w.kernel.Strip("kube-lb0", netip.MustParsePrefix("198.51.100.1/32"))
+		for range 200 {
+			time.Sleep(time.Second)
+			w.standIn(t.Context(), false)
+		}
+		calls := w.kernel.Calls()
+		w.expect("first change", "Add 198.51.100.1/32 kube-lb0", calls[0])
+		if all := strings.Join(calls, ","); !strings.Contains(all, "Renew 192.0.2.1/24 eth0") || strings.Contains(all, "Remove") {
+			t.Errorf("changes in 200 s: %s", all)
+		}
+
+		// What is given up now is known to the next one, too.
+		w.guard.mu.Lock()
+		w.guard.yield(t.Context(), w.guard.held[netip.MustParseAddr("192.0.2.1")], stranger)
+		w.guard.mu.Unlock()
+		w.standIn(t.Context(), false)
+		time.Sleep(reprobe)
+		w.standIn(t.Context(), false)
+		next := start(t)
+		w.expect("yields that the next one knows of", 2, len(next.guard.yielded()))
+
+		// What the API server says counts.
+		w.fail(nil)
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = s.Addresses[:1] })
+		w.neighbours.unset("192.0.2.2")
+		w.pulse.listed()
+		if err := w.SyncLive(t.Context(), time.Second); err != nil {
+			t.Error(err)
+		}
+		w.kernel.Calls()
+		w.standIn(t.Context(), false)
+		w.expect("changes by the checkpoint then", []string(nil), w.kernel.Calls())
+	})
+
+	for name, content := range map[string]string{
+		"garbage": "{", "another version": `{"version":99}`, "another node's": `{"version":1,"nodeName":"node2","lbNodeAgent":"default"}`,
+		"another LBNodeAgent's": `{"version":1,"nodeName":"node1","lbNodeAgent":"other"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Test(t, func(t *testing.T) {
+				w := start(t)
+				w.fail(away)
+				w.standIn(t.Context(), false)
+				w.expect("changes", []string(nil), w.kernel.Calls())
+			})
+		})
+	}
+}
+
+// While the API server is away, too, what is taken off is back at once.
+func TestCheckpointMends(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "agent.json")
+	synctest.Test(t, func(t *testing.T) { checkpointed(t, file).reconcileOrFail() })
+	synctest.Test(t, func(t *testing.T) {
+		w := checkpointed(t, file)
+		w.fail(errors.New("away"))
+		queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+		defer queue.ShutDown()
+		if err := w.watchNode(t.Context(), queue); err != nil {
+			t.Fatal(err)
+		}
+		w.standIn(t.Context(), false)
+		time.Sleep(time.Second / 2) // when the link has been asked
+		synctest.Wait()
+		w.kernel.Calls()
+		w.kernel.Strip("kube-lb0", netip.MustParsePrefix("198.51.100.1/32"))
+		w.kernel.Strip("eth0", netip.MustParsePrefix("192.0.2.1/24"))
+		synctest.Wait()
+		w.expect("changes", []string{"Add 192.0.2.1/24 eth0", "Add 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
+	})
+}
+
+// Where it cannot be written (a full disk, say), all else goes on.
+func TestCheckpointNotWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1")))
+		w.Checkpoint = "/dev/full/agent.json"
+		w.settle()
+		w.expect("state", "192.0.2.1 Announced", w.states("node1"))
+	})
+}
