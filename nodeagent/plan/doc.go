@@ -19,6 +19,11 @@
 // withdraws everything, the first nothing. For the first the caller calls Keep,
 // not Diff, which only renews.
 //
+// What Diff says is amended by what else is known: Repair puts back at once what
+// was held a moment ago, Yield leaves alone what was given up, Retain withdraws
+// nothing while only the checkpoint is known, and Hold nothing that an Announcement
+// asked for which was deleted.
+//
 // Withhold is for what Diff withdraws although no status has ever said that the
 // node has it: it is reported first, and withdrawn a little later.
 //
