@@ -1,0 +1,104 @@
+package footprint
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestConstant(t *testing.T) {
+	const maps = `00400000-01542000 r-xp 00000000 fe:00 1234                              /purelb
+01542000-025fa000 r--p 01142000 fe:00 1234                              /purelb
+025fa000-02684000 rw-p 021fa000 fe:00 1234                              /purelb
+02684000-046e5000 rw-p 00000000 00:00 0
+02700000-02701000 r--p 00000000 fe:00 1234                              /purelb (deleted)
+c000000000-c000800000 rw-p 00000000 00:00 0
+7f0000000000-7f0000001000 r--s 00000000 fe:00 1234                      /purelb
+7f0000010000-7f0000020000 r-xp 00000000 fe:00 99                        /lib/libc.so.6
+7ffd8a9f2000-7ffd8a9f4000 r-xp 00000000 00:00 0                         [vdso]
+`
+	got, err := constant(strings.NewReader(maps), "/purelb")
+	want := []region{{0x400000, 0x1542000}, {0x1542000, 0x25fa000}}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%x, %v; want %x", got, err, want)
+	}
+	if _, err := constant(strings.NewReader("x-y r-xp 00000000 fe:00 1 /purelb\n"), "/purelb"); err == nil {
+		t.Error("addresses that are none")
+	}
+}
+
+// What Trim gives back is less resident, and the program goes on.
+func TestTrim(t *testing.T) {
+	touch(t)
+	before := residentFile(t)
+	if err := Trim(); err != nil {
+		t.Fatal(err)
+	}
+	after := residentFile(t)
+	t.Logf("%d kB of files are resident, before %d", after, before)
+	if after > before*9/10 { // this program is small, and what runs is mapped again
+		t.Errorf("%d kB of files are resident, before %d", after, before)
+	}
+}
+
+func TestTrimmer(t *testing.T) {
+	trimmer := Trimmer{After: time.Millisecond, Failed: func(err error) { t.Error(err) }}
+	if err := trimmer.Start(t.Context()); err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	trimmer.After = time.Hour
+	if err := trimmer.Start(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// touch maps all of the program's code and constants.
+func touch(t *testing.T) {
+	t.Helper()
+	program, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps, err := os.Open("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer maps.Close()
+	regions, err := constant(maps, program)
+	if err != nil || len(regions) == 0 {
+		t.Fatalf("%d regions, %v", len(regions), err)
+	}
+	for _, r := range regions {
+		if err := r.advise(unix.MADV_POPULATE_READ); err != nil { // Linux 5.14
+			t.Fatal(err)
+		}
+	}
+}
+
+// residentFile is the RssFile of proc_pid_status(5), in kB.
+func residentFile(t *testing.T) int {
+	t.Helper()
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(status)) {
+		if value, ok := strings.CutPrefix(line, "RssFile:"); ok {
+			kB, err := strconv.Atoi(strings.Fields(value)[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kB
+		}
+	}
+	t.Fatal("no RssFile")
+	return 0
+}
