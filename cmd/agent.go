@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"time"
 
@@ -25,10 +26,14 @@ import (
 // dialTimeout is short: an API server that does not answer is asked again.
 const dialTimeout = 3 * time.Second
 
-// An agent runs on every node, so it is to be small. Its heap is, and little is
-// allocated: to collect at half the usual growth costs next to nothing.
+// An agent runs on every node, so it is to be small.
 const (
+	// gcPercent is half the usual growth of the heap between collections: so
+	// little is allocated that it costs next to nothing.
 	gcPercent = 50
+	// maxProcs is enough for what an agent does. Go would use, and keep memory
+	// for, each processor of the node: some 5 MiB for 64.
+	maxProcs = 2
 	// startTime is after how long the memory that only the start needs is given
 	// back.
 	startTime = 15 * time.Second
@@ -82,6 +87,7 @@ func runAgent(ctx context.Context, o agentOptions) error {
 	}
 	ctrl.SetLogger(logger)
 	debug.SetGCPercent(gcPercent)
+	runtime.GOMAXPROCS(min(maxProcs, runtime.GOMAXPROCS(0)))
 	kernel, err := o.openKernel(logger)
 	if err != nil {
 		return err
