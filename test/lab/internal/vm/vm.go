@@ -39,7 +39,7 @@ var modules = []string{
 var tools = []string{"ip", "nsenter", "arping"}
 
 // Run boots the machine and runs each of the binaries in it. It fails if one of
-// them does, or runs no test.
+// them does, runs no test, or skips one.
 func Run(ctx context.Context, options Options) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -89,7 +89,7 @@ const (
 // judge reads what the machine has printed: of each binary, how many tests have
 // passed. What has not ended well has failed.
 func judge(text string, binaries []string) (report []string, err error) {
-	passed, status, current := map[string]int{}, map[string]string{}, ""
+	passed, skipped, status, current := map[string]int{}, map[string]int{}, map[string]string{}, ""
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
 		switch {
@@ -100,6 +100,8 @@ func judge(text string, binaries []string) (report []string, err error) {
 			status[name] = code
 		case strings.HasPrefix(line, "--- PASS: "):
 			passed[current]++
+		case strings.HasPrefix(line, "--- SKIP: Test"):
+			skipped[current]++
 		}
 	}
 	var errs []error
@@ -110,6 +112,8 @@ func judge(text string, binaries []string) (report []string, err error) {
 			errs = append(errs, fmt.Errorf("%s has not come to an end", name))
 		case status[name] != "0":
 			errs = append(errs, fmt.Errorf("%s has failed (%s)", name, status[name]))
+		case skipped[name] > 0:
+			errs = append(errs, fmt.Errorf("%s has skipped %d tests", name, skipped[name]))
 		case passed[name] == 0:
 			errs = append(errs, fmt.Errorf("%s has run no test", name))
 		default:
