@@ -86,8 +86,7 @@ func probe(ctx context.Context, iface string, addrs []netip.Addr, count int, int
 
 	heard := map[netip.Addr]MAC{}
 	asked := map[netip.Addr]bool{}
-	start := time.Now()
-	for round := range count {
+	for range count {
 		for _, addr := range addrs {
 			if _, ok := heard[addr]; ok {
 				continue
@@ -101,8 +100,7 @@ func probe(ctx context.Context, iface string, addrs []netip.Addr, count int, int
 			}
 			asked[addr] = true
 		}
-		deadline := start.Add(time.Duration(round+1) * interval)
-		err := listen(ctx, socket, deadline, func(m Message) bool {
+		err := listen(ctx, socket, time.Now().Add(interval), func(m Message) bool {
 			if asked[m.Addr] && !own[m.MAC] {
 				heard[m.Addr] = m.MAC
 			}
@@ -116,7 +114,8 @@ func probe(ctx context.Context, iface string, addrs []netip.Addr, count int, int
 }
 
 // listen passes on what is heard, until more says that it is enough, or the
-// deadline.
+// deadline. What has come by then is passed on however late it is read: on a node
+// that is short of processor time silence must not be what was not listened to.
 func listen(ctx context.Context, socket *os.File, deadline time.Time, more func(Message) bool) error {
 	if err := socket.SetReadDeadline(deadline); err != nil {
 		return err
@@ -124,12 +123,19 @@ func listen(ctx context.Context, socket *os.File, deadline time.Time, more func(
 	stop := context.AfterFunc(ctx, func() { _ = socket.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	buffer := make([]byte, 2048)
-	for {
-		n, err := socket.Read(buffer)
+	for late := false; ; {
+		read := socket.Read
+		if late {
+			read = func(b []byte) (int, error) { return readNow(socket, b) }
+		}
+		n, err := read(buffer)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, os.ErrDeadlineExceeded):
+			late = true
+			continue
+		case late && errors.Is(err, unix.EAGAIN):
 			return nil
 		case err != nil:
 			return err
@@ -138,6 +144,18 @@ func listen(ctx context.Context, socket *os.File, deadline time.Time, more func(
 			return nil
 		}
 	}
+}
+
+// readNow reads what has come, whatever the deadline; EAGAIN if there is nothing.
+func readNow(socket *os.File, buffer []byte) (n int, err error) {
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	if controlErr := raw.Control(func(fd uintptr) { n, err = unix.Read(int(fd), buffer) }); controlErr != nil {
+		return 0, controlErr
+	}
+	return n, err
 }
 
 // station returns an interface and its MAC address.

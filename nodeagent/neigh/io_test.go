@@ -130,6 +130,47 @@ func TestProbeBatch(t *testing.T) {
 	}
 }
 
+// What has come before the deadline counts, also if there was no time to read it.
+func TestListenLate(t *testing.T) {
+	neighbour := cable(t)
+	neighbour.Run(t, "ip addr add 192.0.2.1/32 dev eth0")
+	nic, source, err := station("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket, err := open(nic, etherTypeARP, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = socket.Close() }()
+	frame, err := ARPProbe(source, netip.MustParseAddr("192.0.2.1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const asked = 3
+	for range asked {
+		if _, err := socket.Write(frame); err != nil {
+			t.Fatal(err)
+		}
+	}
+	heard := 0
+	hear := func(m Message) bool {
+		if m.MAC == there {
+			heard++
+		}
+		return true
+	}
+	// Delivery on the cable is at once, or as soon as the kernel gets to it.
+	for end := time.Now().Add(5 * time.Second); heard < asked && time.Now().Before(end); {
+		if err := listen(t.Context(), socket, time.Now().Add(-time.Second), hear); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if heard != asked {
+		t.Errorf("heard %d answers of %d", heard, asked)
+	}
+}
+
 func TestProbeEndsWithContext(t *testing.T) {
 	cable(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
