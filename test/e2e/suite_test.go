@@ -94,6 +94,15 @@ var _ = JustAfterEach(func(ctx SpecContext) {
 	}
 }, NodeTimeout(time.Minute))
 
+// What failed is said once more at the end, without what was going on around it.
+var _ = ReportAfterSuite("what failed", func(report Report) {
+	for _, spec := range report.SpecReports {
+		if spec.Failed() {
+			fmt.Printf("FAILED: %s\n    at %s\n    %s\n", spec.FullText(), spec.Failure.Location, strings.ReplaceAll(spec.Failure.Message, "\n", "\n    "))
+		}
+	}
+})
+
 // kubectl runs the command that users run, and returns what it prints.
 func kubectl(ctx context.Context, args ...string) string {
 	GinkgoHelper()

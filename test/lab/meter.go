@@ -106,12 +106,12 @@ func (m *Meter) ask() {
 // listen notes the answers until ctx ends, which closes the wire.
 func (m *Meter) listen(ctx context.Context) {
 	for ctx.Err() == nil {
-		mac, ok := m.wire.answer()
+		mac, at, ok := m.wire.answer()
 		if !ok {
 			continue
 		}
 		m.mutex.Lock()
-		m.record.Answers = append(m.record.Answers, Answer{At: m.now(), MAC: mac})
+		m.record.Answers = append(m.record.Answers, Answer{At: at.Sub(m.begun), MAC: mac})
 		m.mutex.Unlock()
 	}
 }

@@ -41,8 +41,9 @@ type Figures struct {
 	Failed, InFlight int
 	// Outage is the longest time without a good HTTP answer.
 	Outage time.Duration
-	// Silence is the longest time without an answer by ARP or ND; zero if the host
-	// is not on the link.
+	// Silence is the longest time from a question by ARP or ND to the next answer;
+	// zero if the host is not on the link. A time in which nothing was asked, because
+	// the machine was busy, is none.
 	Silence time.Duration
 	// Duplicate is for how long, in all, two stations answered the same question.
 	Duplicate time.Duration
@@ -76,13 +77,7 @@ func (r Record) Figures() Figures {
 		}
 	}
 	f.Outage = longestGap(good, r.End)
-	var answers []time.Duration
-	for _, a := range r.Answers {
-		answers = append(answers, a.At)
-	}
-	if len(r.Asked) > 0 {
-		f.Silence = longestGap(answers, r.End)
-	}
+	f.Silence = r.longestWait()
 	f.Duplicate, f.Changes = r.stations()
 	return f
 }
@@ -108,6 +103,21 @@ func longestGap(times []time.Duration, end time.Duration) time.Duration {
 		gap, last = max(gap, t-last), t
 	}
 	return gap
+}
+
+// longestWait is the longest time from a question, the first since the answer
+// before, to an answer.
+func (r Record) longestWait() time.Duration {
+	longest, asked := time.Duration(0), r.Asked
+	for _, a := range append(r.Answers, Answer{At: r.End}) {
+		if len(asked) > 0 && asked[0] < a.At {
+			longest = max(longest, a.At-asked[0])
+		}
+		for len(asked) > 0 && asked[0] <= a.At {
+			asked = asked[1:]
+		}
+	}
+	return longest
 }
 
 // stations takes what comes before the next question for an answer to the last:

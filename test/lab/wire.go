@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -53,6 +54,7 @@ func openWire(host string, address netip.Addr) (*wire, error) {
 		timeout := unix.NsecToTimeval(answerTimeout.Nanoseconds())
 		return errors.Join(
 			unix.SetsockoptTimeval(w.socket, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout),
+			unix.SetsockoptInt(w.socket, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
 			unix.Bind(w.socket, &unix.SockaddrLinklayer{Protocol: bigEndian, Ifindex: w.index}))
 	})
 	if err == nil {
@@ -70,14 +72,32 @@ func (w *wire) ask() error {
 	return nil
 }
 
-// answer waits a little for an answer and returns who has sent it.
-func (w *wire) answer() (mac string, ok bool) {
-	var frame [256]byte
-	n, err := unix.Read(w.socket, frame[:])
+// answer waits a little for an answer and returns who has sent it, and when the
+// kernel got it: it may be read later, on a busy machine.
+func (w *wire) answer() (mac string, at time.Time, ok bool) {
+	var frame, control [256]byte
+	n, oobn, _, _, err := unix.Recvmsg(w.socket, frame[:], control[:], 0)
 	if err != nil {
-		return "", false
+		return "", time.Time{}, false
 	}
-	return parseAnswer(frame[:n], w.address)
+	if mac, ok = parseAnswer(frame[:n], w.address); !ok {
+		return "", time.Time{}, false
+	}
+	return mac, received(control[:oobn]), true
+}
+
+// received is the time in a message's control data (socket(7), SO_TIMESTAMPNS), or
+// now.
+func received(control []byte) time.Time {
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err == nil {
+		for _, m := range messages {
+			if m.Header.Level == unix.SOL_SOCKET && m.Header.Type == unix.SCM_TIMESTAMPNS && len(m.Data) >= 16 {
+				return time.Unix(int64(binary.NativeEndian.Uint64(m.Data)), int64(binary.NativeEndian.Uint64(m.Data[8:])))
+			}
+		}
+	}
+	return time.Now()
 }
 
 // question is the frame that asks who has an address: an ARP request (RFC 826),
