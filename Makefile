@@ -42,8 +42,15 @@ test-vm: $(LAB) ## Run the tests against the kernel once more in a virtual machi
 	@mkdir -p bin && for package in link neigh; do CGO_ENABLED=0 go test -c -o bin/$$package.test ./nodeagent/$$package || exit 1; done
 	@$(LAB) vm bin/link.test bin/neigh.test
 
+# What to upgrade from: the last release before this commit, or the commit before.
+PREVIOUS ?= $(shell git describe --tags --abbrev=0 --match 'v*' HEAD^ 2>/dev/null || git rev-parse --verify --quiet HEAD^)
+
+.PHONY: previous
+previous:
+	@test/e2e/previous.sh "$(PREVIOUS)" "$(ARCH)"
+
 .PHONY: test-e2e
-test-e2e: image $(LAB) ## Run the end-to-end tests in a lab of their own, as root (KEEP_LAB=1 keeps it)
+test-e2e: image previous $(LAB) ## Run the end-to-end tests in a lab of their own, as root (KEEP_LAB=1 keeps it)
 	@$(LAB) down && $(LAB) up --image $(IMAGE_TAR) && \
 	{ go -C test/e2e test -v -count=1 -timeout 30m . -ginkgo.v -ginkgo.fail-fast $(E2E_ARGS); status=$$?; \
 	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }

@@ -95,6 +95,35 @@ type measured struct {
 	svc    *corev1.Service
 	addr   netip.Addr
 	holder string
+	far    *lab.Meter // of the client behind the router, if that asks, too
+}
+
+// fromFar asks from behind the router, too.
+func (m *measured) fromFar() {
+	GinkgoHelper()
+	var err error
+	m.far, err = bed.Measure(m.ctx, lab.Far, m.addr)
+	Expect(err).NotTo(HaveOccurred())
+}
+
+// end stops the measurement. From behind the router nothing may be lost, if it was
+// measured.
+func (m *measured) end(name string) lab.Figures {
+	GinkgoHelper()
+	record, err := m.Stop()
+	Expect(err).NotTo(HaveOccurred())
+	figures := record.Figures()
+	fmt.Fprintf(os.Stdout, "%s: %s\n", name, figures)
+	if m.far != nil {
+		record, err := m.far.Stop()
+		Expect(err).NotTo(HaveOccurred())
+		far := record.Figures()
+		fmt.Fprintf(os.Stdout, "%s, from behind the router: %s\n", name, far)
+		Expect(far.Requests).NotTo(BeZero())
+		Expect(far.Failed+far.InFlight).To(BeNumerically("<=", far.Requests/stray), "failed requests from behind the router")
+		Expect(far.Outage).To(BeNumerically("<", 500*time.Millisecond), "HTTP outage behind the router")
+	}
+	return figures
 }
 
 // disturb runs trials of something that is done to the holder of a Local
@@ -117,10 +146,7 @@ func disturb(ctx context.Context, name string, n int, do func(*measured), judge 
 		m.last(500 * time.Millisecond)
 		do(m)
 		m.last(time.Second)
-		record, err := m.Stop()
-		Expect(err).NotTo(HaveOccurred())
-		figures := record.Figures()
-		fmt.Fprintf(os.Stdout, "%s, trial %d: %s\n", name, trial+1, figures)
+		figures := m.end(fmt.Sprintf("%s, trial %d", name, trial+1))
 		judge(figures)
 		outages, silences = append(outages, figures.Outage), append(silences, figures.Silence)
 	}
@@ -325,6 +351,7 @@ var _ = Describe("A disturbance", func() {
 		}
 		disturb(ctx, "API server away", n, func(m *measured) {
 			DeferCleanup(func(ctx SpecContext) { Expect(bed.StartControlPlane(ctx)).To(Succeed()) }, NodeTimeout(time.Minute))
+			m.fromFar()
 			Expect(bed.StopControlPlane(ctx)).To(Succeed())
 			m.last(20 * time.Second)
 			for _, node := range nodes() {
@@ -339,6 +366,7 @@ var _ = Describe("A disturbance", func() {
 
 	It("costs nothing when the holder's agent is killed, again and again", func(ctx SpecContext) {
 		disturb(ctx, "holder's agent killed", trials(), func(m *measured) {
+			m.fromFar()
 			for killed, deadline := 0, time.Now().Add(10*time.Second); time.Now().Before(deadline); m.last(100 * time.Millisecond) {
 				if kill(ctx, m.holder, "agent") {
 					killed++
@@ -353,6 +381,7 @@ var _ = Describe("A disturbance", func() {
 
 	It("costs nothing when all agents are restarted, or killed", func(ctx SpecContext) {
 		disturb(ctx, "agents restarted", trials(), func(m *measured) {
+			m.fromFar()
 			kubectl(ctx, "-n", system, "rollout", "restart", "daemonset/purelb-agent-default")
 			kubectl(ctx, "-n", system, "rollout", "status", "daemonset/purelb-agent-default", "--timeout=120s")
 			for _, node := range nodes() {
