@@ -44,8 +44,10 @@ var _ = Describe("An upgrade", func() {
 			rolledOut(ctx, "purelb.io/purelb:dev")
 			atRest(ctx, m.svc)
 			m.stayed()
-			Expect(strings.Fields(kubectl(ctx, "-n", system, "get", "pods", "-l", "app.kubernetes.io/part-of=purelb",
-				"-o", "jsonpath={.items[*].spec.containers[*].image}"))).To(HaveEach("purelb.io/purelb:dev"))
+			Eventually(func() []string { // a manager takes its time to go
+				return strings.Fields(kubectl(ctx, "-n", system, "get", "pods", "-l", "app.kubernetes.io/part-of=purelb",
+					"-o", "jsonpath={.items[*].spec.containers[*].image}"))
+			}).WithContext(ctx).WithTimeout(soon).WithPolling(poll).Should(And(HaveLen(5), HaveEach("purelb.io/purelb:dev")))
 		}, nothingHappened)
 	}, SpecTimeout(5*time.Minute))
 })
