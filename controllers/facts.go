@@ -105,7 +105,7 @@ func (in *cluster) node(n *corev1.Node, announcements []*v1.Announcement, alive 
 	node := placement.Node{
 		Name:             n.Name,
 		Agent:            n.Labels[v1.LabelAgent],
-		Leaving:          isLeaving(in.agents, n),
+		Leaving:          agents.IsLeaving(in.agents, n.Labels),
 		VirtualInterface: v1.DefaultDummyInterface,
 		Excluded:         excluded,
 		Liveness:         alive,
@@ -133,14 +133,6 @@ func (in *cluster) node(n *corev1.Node, announcements []*v1.Announcement, alive 
 		node.Awaited = node.Awaited || (!node.Reported && node.Ready && now.Sub(a.CreationTimestamp.Time) < factsPatience)
 	}
 	return node
-}
-
-// isLeaving reports whether the agent that a node runs is not the one that it is
-// to run. A label that names no LBNodeAgent is somebody's mistake, and not waited
-// for: no agent is there to give anything up.
-func isLeaving(list []v1.LBNodeAgent, n *corev1.Node) bool {
-	label := n.Labels[v1.LabelAgent]
-	return label != agents.Assign(list, n.Labels) && slices.ContainsFunc(list, func(a v1.LBNodeAgent) bool { return a.Name == label })
 }
 
 func interfacesOf(a *v1.Announcement) []placement.Interface {

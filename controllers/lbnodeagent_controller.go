@@ -174,9 +174,13 @@ func (r *LBNodeAgentReconciler) labelNodes(ctx context.Context) (map[string]node
 	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list Nodes: %w", err)
 	}
-	announcements, err := listAnnouncements(ctx, r.Client, r.Namespace)
+	listed, err := listAnnouncements(ctx, r.Client, r.Namespace)
 	if err != nil {
 		return nil, err
+	}
+	announcements := map[string][]v1.Announcement{}
+	for i := range listed {
+		announcements[listed[i].Spec.NodeName] = append(announcements[listed[i].Spec.NodeName], listed[i])
 	}
 	all := map[string]nodesOf{}
 	var errs []error
@@ -186,39 +190,24 @@ func (r *LBNodeAgentReconciler) labelNodes(ctx context.Context) (map[string]node
 		of := all[name]
 		of.selected++
 		all[name] = of
-		if label == name {
-			continue
-		}
-		if isLeaving(list, n) && !hasReleased(n.Name, announcements) {
-			if r.Liveness.Silent(n.Name) <= lostAfter {
-				of := all[label]
-				of.leaving = append(of.leaving, n.Name)
-				all[label] = of
-				continue
-			}
+		switch agents.MoveOf(list, n.Labels, announcements[n.Name], r.Liveness.Silent(n.Name) > lostAfter) {
+		case agents.Stay:
+		case agents.Wait:
+			of := all[label]
+			of.leaving = append(of.leaving, n.Name)
+			all[label] = of
+		case agents.Abandon:
 			r.sayLost(list, label, n.Name)
+			errs = append(errs, r.label(ctx, n, name))
+		case agents.Change:
+			errs = append(errs, r.label(ctx, n, name))
 		}
-		errs = append(errs, r.label(ctx, n, name))
 	}
 	for name, of := range all {
 		slices.Sort(of.leaving)
 		all[name] = of
 	}
 	return all, errors.Join(errs...)
-}
-
-// hasReleased reports whether a node's agent has given up all that it had.
-func hasReleased(node string, announcements []v1.Announcement) bool {
-	for i := range announcements {
-		a := &announcements[i]
-		if a.Spec.NodeName != node {
-			continue
-		}
-		if !a.Spec.Leaving || len(a.Spec.Addresses) > 0 || len(a.Status.Addresses) > 0 || a.Status.ObservedGeneration < a.Generation {
-			return false
-		}
-	}
-	return true
 }
 
 // sayLost tells that a node goes without having given up its addresses.

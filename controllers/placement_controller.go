@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/agents"
 	"github.com/purelb/purelb-operator/controllers/placement"
 )
 
@@ -209,7 +210,7 @@ func (r *PlacementReconciler) writeAll(ctx context.Context, in *cluster, result 
 		entries, runs := result.Entries[n.Name]
 		switch has := existing[n.Name]; {
 		case runs || len(entries) > 0:
-			errs = append(errs, r.write(ctx, n, entries, has, result.Heartbeat[n.Name], isLeaving(in.agents, n)))
+			errs = append(errs, r.write(ctx, n, entries, has, result.Heartbeat[n.Name], agents.IsLeaving(in.agents, n.Labels)))
 		case len(has) == 0:
 		case r.isGone(n.Name, has):
 			errs = append(errs, r.remove(ctx, has))
