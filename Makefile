@@ -39,8 +39,8 @@ test-unit: $(LAB) ## Run the tests of single packages, some against a real API s
 
 .PHONY: test-vm
 test-vm: $(LAB) ## Run the tests against the kernel once more in a virtual machine, which has the link type dummy
-	@mkdir -p bin && for package in link neigh; do CGO_ENABLED=0 go test -c -o bin/$$package.test ./nodeagent/$$package || exit 1; done
-	@$(LAB) vm bin/link.test bin/neigh.test
+	@mkdir -p bin && for package in . link neigh; do CGO_ENABLED=0 go test -c -ldflags "-s -w" -o bin/ ./nodeagent/$$package || exit 1; done
+	@$(LAB) vm bin/link.test bin/neigh.test bin/nodeagent.test:"^TestWire(Quiet|Defend)"
 
 # What to upgrade from: the last release before this commit, or the commit before.
 PREVIOUS ?= $(shell git describe --tags --abbrev=0 --match 'v*' HEAD^ 2>/dev/null || git rev-parse --verify --quiet HEAD^)

@@ -81,7 +81,7 @@ func (f *flags) down() *cobra.Command {
 
 func (f *flags) vm() *cobra.Command {
 	return &cobra.Command{
-		Use:   "vm TEST-BINARY...",
+		Use:   "vm TEST-BINARY[:PATTERN]...",
 		Short: "Run test binaries as root in a virtual machine with a kernel of Debian's",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {

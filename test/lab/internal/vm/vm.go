@@ -20,7 +20,8 @@ import (
 type Options struct {
 	// CacheDir is where the kernel is kept.
 	CacheDir string
-	// Binaries are test binaries, linked statically.
+	// Binaries are test binaries, linked statically. "PATH:PATTERN" is those of the
+	// binary's tests that match the regular expression.
 	Binaries []string
 	// Say is told what happens, and what the tests print.
 	Say func(string)
@@ -106,7 +107,8 @@ func judge(text string, binaries []string) (report []string, err error) {
 	}
 	var errs []error
 	for _, binary := range binaries {
-		name := filepath.Base(binary)
+		path, _ := split(binary)
+		name := filepath.Base(path)
 		switch {
 		case status[name] == "":
 			errs = append(errs, fmt.Errorf("%s has not come to an end", name))
@@ -121,6 +123,15 @@ func judge(text string, binaries []string) (report []string, err error) {
 		}
 	}
 	return report, errors.Join(errs...)
+}
+
+// split splits "PATH:PATTERN"; without a pattern it is all tests.
+func split(binary string) (path, pattern string) {
+	path, pattern, found := strings.Cut(binary, ":")
+	if !found {
+		pattern = "."
+	}
+	return path, pattern
 }
 
 // initrd makes the machine's file system.
@@ -156,9 +167,10 @@ func initrd(ctx context.Context, dir string, kernel debian.KernelFiles, binaries
 	}
 	script.WriteString("export PATH=/sbin:/bin PURELB_TEST_VIRTUAL=dummy\n/sbin/ip link set lo up\ncd /tmp\necho\n") // what the machine has printed so far ends without one
 	for _, binary := range binaries {
-		name := filepath.Base(binary)
-		copies["/tests/"+name] = binary
-		fmt.Fprintf(&script, "echo %s%s\n/tests/%s -test.v 2>&1\necho %s%s $?\n", beginLine, name, name, endLine, name)
+		path, pattern := split(binary)
+		name := filepath.Base(path)
+		copies["/tests/"+name] = path
+		fmt.Fprintf(&script, "echo %s%s\n/tests/%s -test.v -test.run '%s' 2>&1\necho %s%s $?\n", beginLine, name, name, pattern, endLine, name)
 	}
 	script.WriteString("poweroff -f\n")
 	for to, from := range copies {

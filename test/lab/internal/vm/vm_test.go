@@ -16,7 +16,7 @@ func TestJudge(t *testing.T) {
 		{"does not begin", "panic", "", "a.test has not come to an end"},
 		{"another's tests", "VM-BEGIN b.test\n--- PASS: TestX (0.1s)\nVM-END b.test 0\nVM-BEGIN a.test\nVM-END a.test 0\n", "", "a.test has run no test"},
 	} {
-		report, err := judge(row.text, []string{"/x/a.test"})
+		report, err := judge(row.text, []string{"/x/a.test:^Test"})
 		text := ""
 		if err != nil {
 			text = err.Error()
