@@ -1,0 +1,244 @@
+package main
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/blang/semver/v4"
+	"github.com/operator-framework/api/pkg/lib/version"
+	"github.com/operator-framework/api/pkg/operators/v1alpha1"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+)
+
+// csvFile is the name of the ClusterServiceVersion's file.
+const csvFile = packageName + ".clusterserviceversion.yaml"
+
+// serviceVersion is the ClusterServiceVersion: the base, and what is derived from
+// the other parts.
+func (p *parts) serviceVersion(o options, icon []byte) ([]byte, error) {
+	v, err := semver.Parse(o.version)
+	if err != nil {
+		return nil, fmt.Errorf("version %q: %w", o.version, err)
+	}
+	csv := p.base.DeepCopy()
+	if csv.Name != packageName || p.namespace.Name == "" {
+		return nil, errors.New("there must be a ClusterServiceVersion to start from, named " + packageName + ", and a Namespace")
+	}
+	csv.Name = packageName + ".v" + o.version
+	csv.Spec.Version = version.OperatorVersion{Version: v}
+	csv.Spec.Icon = []v1alpha1.Icon{{Data: base64.StdEncoding.EncodeToString(icon), MediaType: "image/svg+xml"}}
+	csv.Spec.InstallStrategy, err = p.installation(o.image)
+	if err != nil {
+		return nil, err
+	}
+	csv.Spec.RelatedImages = relatedImages(csv.Spec.InstallStrategy.StrategySpec.DeploymentSpecs)
+	csv.Spec.CustomResourceDefinitions.Owned, err = p.owned()
+	if err != nil {
+		return nil, err
+	}
+	csv.Spec.WebhookDefinitions, err = p.webhookDefinitions()
+	if err != nil {
+		return nil, err
+	}
+	notes, err := p.annotations(csv)
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range notes {
+		csv.Annotations[name] = value
+	}
+	return marshal(csv)
+}
+
+// marshal leaves out what is for OLM to say.
+func marshal(csv *v1alpha1.ClusterServiceVersion) ([]byte, error) {
+	data, err := json.Marshal(csv)
+	if err != nil {
+		return nil, err
+	}
+	u := &unstructured.Unstructured{}
+	if err := u.UnmarshalJSON(data); err != nil {
+		return nil, err
+	}
+	delete(u.Object, "status")
+	return yaml.Marshal(u.Object)
+}
+
+// annotations are what catalogues show and consoles offer.
+func (p *parts) annotations(csv *v1alpha1.ClusterServiceVersion) (map[string]string, error) {
+	namespace := map[string]any{
+		"apiVersion": "v1", "kind": "Namespace",
+		"metadata": map[string]any{"name": p.namespace.Name, "labels": p.namespace.Labels},
+	}
+	examples, err := p.examplesOf(csv.Spec.CustomResourceDefinitions.Owned)
+	if err != nil {
+		return nil, err
+	}
+	notes := map[string]string{
+		"operatorframework.io/suggested-namespace": p.namespace.Name,
+	}
+	if images := csv.Spec.RelatedImages; len(images) > 0 {
+		notes["containerImage"] = images[0].Image
+	}
+	for name, value := range map[string]any{
+		"alm-examples": examples,
+		"operatorframework.io/suggested-namespace-template": namespace,
+		"operatorframework.io/initialization-resource":      first(examples, "LBNodeAgent"),
+	} {
+		data, err := json.MarshalIndent(value, "", "  ")
+		if err != nil {
+			return nil, fmt.Errorf("annotation %s: %w", name, err)
+		}
+		notes[name] = string(data)
+	}
+	return notes, nil
+}
+
+// examplesOf is an example of each kind at least, in the kinds' order.
+func (p *parts) examplesOf(kinds []v1alpha1.CRDDescription) ([]*unstructured.Unstructured, error) {
+	var found []*unstructured.Unstructured
+	for _, k := range kinds {
+		if first(p.examples, k.Kind) == nil {
+			return nil, fmt.Errorf("there is no example of a %s in config/samples or config/manifests/examples", k.Kind)
+		}
+		for _, e := range p.examples {
+			same := func(f *unstructured.Unstructured) bool {
+				return f.GetKind() == e.GetKind() && f.GetName() == e.GetName()
+			}
+			if e.GetKind() == k.Kind && !slices.ContainsFunc(found, same) {
+				found = append(found, e)
+			}
+		}
+	}
+	return found, nil
+}
+
+// first object of a kind, or nil.
+func first(objects []*unstructured.Unstructured, kind string) *unstructured.Unstructured {
+	for _, u := range objects {
+		if u.GetKind() == kind {
+			return u
+		}
+	}
+	return nil
+}
+
+// installation is the deployments, and what service accounts may do in the whole
+// cluster. OLM makes the accounts that are named there.
+func (p *parts) installation(image string) (v1alpha1.NamedInstallStrategy, error) {
+	strategy := v1alpha1.NamedInstallStrategy{StrategyName: v1alpha1.InstallStrategyNameDeployment}
+	for _, d := range p.deployments {
+		d = *d.DeepCopy()
+		if image != "" {
+			for i := range d.Spec.Template.Spec.Containers {
+				d.Spec.Template.Spec.Containers[i].Image = image
+			}
+		}
+		strategy.StrategySpec.DeploymentSpecs = append(strategy.StrategySpec.DeploymentSpecs,
+			v1alpha1.StrategyDeploymentSpec{Name: d.Name, Label: d.Labels, Spec: d.Spec})
+	}
+	for _, account := range p.accounts {
+		rules, err := p.clusterRules(account)
+		if err != nil {
+			return strategy, err
+		}
+		strategy.StrategySpec.ClusterPermissions = append(strategy.StrategySpec.ClusterPermissions,
+			v1alpha1.StrategyDeploymentPermissions{ServiceAccountName: account.Name, Rules: rules})
+	}
+	return strategy, nil
+}
+
+// clusterRules is what an account may do by ClusterRoleBindings. There must be
+// something, or OLM would not make the account.
+func (p *parts) clusterRules(account corev1.ServiceAccount) ([]rbacv1.PolicyRule, error) {
+	var rules []rbacv1.PolicyRule
+	for _, b := range p.clusterBindings {
+		is := func(s rbacv1.Subject) bool {
+			return s.Kind == rbacv1.ServiceAccountKind && s.Name == account.Name && s.Namespace == account.Namespace
+		}
+		if !slices.ContainsFunc(b.Subjects, is) {
+			continue
+		}
+		i := slices.IndexFunc(p.clusterRoles, func(r rbacv1.ClusterRole) bool { return r.Name == b.RoleRef.Name })
+		if i < 0 {
+			return nil, fmt.Errorf("ClusterRoleBinding %s: there is no ClusterRole %s", b.Name, b.RoleRef.Name)
+		}
+		rules = append(rules, p.clusterRoles[i].Rules...)
+	}
+	if len(rules) == 0 {
+		return nil, fmt.Errorf("ServiceAccount %s is bound to no ClusterRole: OLM would not make it", account.Name)
+	}
+	return rules, nil
+}
+
+// relatedImages is all that a cluster without the internet has to have. Agents
+// run the manager's image.
+func relatedImages(deployments []v1alpha1.StrategyDeploymentSpec) []v1alpha1.RelatedImage {
+	var images []v1alpha1.RelatedImage
+	for _, d := range deployments {
+		for _, c := range d.Spec.Template.Spec.Containers {
+			images = append(images, v1alpha1.RelatedImage{Name: c.Name, Image: c.Image})
+		}
+	}
+	return images
+}
+
+// webhookDefinitions is the webhooks, without their match conditions, which a
+// ClusterServiceVersion cannot say: their handlers judge by the same conditions.
+func (p *parts) webhookDefinitions() ([]v1alpha1.WebhookDescription, error) {
+	var all []v1alpha1.WebhookDescription
+	for _, w := range p.webhooks {
+		if w.NamespaceSelector != nil || w.ClientConfig.Service == nil {
+			return nil, fmt.Errorf("webhook %s: OLM knows no namespace selector, and only webhooks of a Service", w.Name)
+		}
+		d, port, err := p.server(*w.ClientConfig.Service)
+		if err != nil {
+			return nil, fmt.Errorf("webhook %s: %w", w.Name, err)
+		}
+		all = append(all, v1alpha1.WebhookDescription{
+			GenerateName: w.Name, Type: v1alpha1.ValidatingAdmissionWebhook,
+			DeploymentName: d, ContainerPort: port.Port, TargetPort: &port.TargetPort,
+			Rules: w.Rules, FailurePolicy: w.FailurePolicy, MatchPolicy: w.MatchPolicy, ObjectSelector: w.ObjectSelector,
+			SideEffects: w.SideEffects, TimeoutSeconds: w.TimeoutSeconds,
+			AdmissionReviewVersions: w.AdmissionReviewVersions, WebhookPath: w.ClientConfig.Service.Path,
+		})
+	}
+	return all, nil
+}
+
+// server is the deployment behind a Service, and the port to call.
+func (p *parts) server(called admissionv1.ServiceReference) (string, corev1.ServicePort, error) {
+	for _, s := range p.services {
+		if s.Name != called.Name {
+			continue
+		}
+		i := slices.IndexFunc(s.Spec.Ports, func(port corev1.ServicePort) bool { return port.Port == ptr.Deref(called.Port, 443) })
+		if i < 0 {
+			return "", corev1.ServicePort{}, fmt.Errorf("Service %s has no such port", s.Name)
+		}
+		for _, d := range p.deployments {
+			if selects(s.Spec.Selector, d.Spec.Template.Labels) {
+				return d.Name, s.Spec.Ports[i], nil
+			}
+		}
+		return "", corev1.ServicePort{}, fmt.Errorf("Service %s selects no Deployment", s.Name)
+	}
+	return "", corev1.ServicePort{}, fmt.Errorf("there is no Service %s", called.Name)
+}
+
+func selects(selector, labels map[string]string) bool {
+	for name, value := range selector {
+		if labels[name] != value {
+			return false
+		}
+	}
+	return len(selector) > 0
+}

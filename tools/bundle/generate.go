@@ -1,0 +1,138 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	packageName = "purelb"
+	bundleDir   = "bundle"
+	dockerfile  = "bundle.Dockerfile"
+)
+
+// generate makes the files of the bundle, by their names below the repository's
+// root.
+func generate(o options) (map[string][]byte, error) {
+	sources := filepath.Join(o.root, "config", "manifests")
+	objects, err := render(sources)
+	if err != nil {
+		return nil, err
+	}
+	examples, err := render(filepath.Join(sources, "examples"))
+	if err != nil {
+		return nil, err
+	}
+	icon, err := os.ReadFile(filepath.Join(sources, "icon.svg"))
+	if err != nil {
+		return nil, fmt.Errorf("read the icon: %w", err)
+	}
+	scorecard, err := os.ReadFile(filepath.Join(sources, "scorecard.yaml"))
+	if err != nil {
+		return nil, fmt.Errorf("read the configuration of the scorecard: %w", err)
+	}
+	p, err := sortOut(append(objects, examples...))
+	if err != nil {
+		return nil, err
+	}
+	csv, err := p.serviceVersion(o, icon)
+	if err != nil {
+		return nil, err
+	}
+	files := map[string][]byte{
+		path.Join(bundleDir, "metadata", "annotations.yaml"):      annotations(o.channel),
+		path.Join(bundleDir, "tests", "scorecard", "config.yaml"): scorecard,
+		path.Join(bundleDir, "manifests", csvFile):                csv,
+		dockerfile: buildFile(o.channel),
+	}
+	for _, u := range p.asTheyAre {
+		name := path.Join(bundleDir, "manifests", fileName(u))
+		if _, taken := files[name]; taken {
+			return nil, fmt.Errorf("two objects would be written to %s", name)
+		}
+		if files[name], err = yaml.Marshal(u.Object); err != nil {
+			return nil, fmt.Errorf("write %s %s: %w", u.GetKind(), u.GetName(), err)
+		}
+	}
+	return files, nil
+}
+
+// render is what `kubectl kustomize` prints for a folder.
+func render(dir string) ([]*unstructured.Unstructured, error) {
+	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
+	if err != nil {
+		return nil, fmt.Errorf("build %s: %w", dir, err)
+	}
+	var objects []*unstructured.Unstructured
+	for _, r := range resources.Resources() {
+		data, err := r.MarshalJSON()
+		if err != nil {
+			return nil, fmt.Errorf("build %s: %w", dir, err)
+		}
+		u := &unstructured.Unstructured{}
+		if err := u.UnmarshalJSON(data); err != nil {
+			return nil, fmt.Errorf("build %s: %w", dir, err)
+		}
+		objects = append(objects, u)
+	}
+	return objects, nil
+}
+
+// fileName is where an object goes: by its name and kind, or for a definition of
+// a kind by what it defines.
+func fileName(u *unstructured.Unstructured) string {
+	if u.GetKind() == "CustomResourceDefinition" {
+		plural, group, _ := strings.Cut(u.GetName(), ".")
+		return group + "_" + plural + ".yaml"
+	}
+	return u.GetName() + "_" + strings.ToLower(u.GetKind()) + ".yaml"
+}
+
+// label is one label of the bundle's image, which is an annotation of its
+// metadata too.
+type label struct{ name, value string }
+
+// labels say what the bundle is and where its parts are.
+func labels(channel string) []label {
+	const prefix = "operators.operatorframework.io."
+	return []label{
+		{prefix + "bundle.mediatype.v1", "registry+v1"},
+		{prefix + "bundle.manifests.v1", "manifests/"},
+		{prefix + "bundle.metadata.v1", "metadata/"},
+		{prefix + "bundle.package.v1", packageName},
+		{prefix + "bundle.channels.v1", channel},
+		{prefix + "bundle.channel.default.v1", channel},
+		{prefix + "test.mediatype.v1", "scorecard+v1"},
+		{prefix + "test.config.v1", "tests/scorecard/"},
+	}
+}
+
+func annotations(channel string) []byte {
+	var b strings.Builder
+	b.WriteString("annotations:\n")
+	for _, l := range labels(channel) {
+		fmt.Fprintf(&b, "  %s: %s\n", l.name, l.value)
+	}
+	return []byte(b.String())
+}
+
+// buildFile is the Dockerfile of the bundle's image.
+func buildFile(channel string) []byte {
+	var b strings.Builder
+	b.WriteString("# Written by make bundle.\nFROM scratch\n")
+	for _, l := range labels(channel) {
+		fmt.Fprintf(&b, "LABEL %s=%s\n", l.name, l.value)
+	}
+	for _, dir := range []string{"manifests", "metadata", "tests/scorecard"} {
+		fmt.Fprintf(&b, "COPY %s/%s /%s/\n", bundleDir, dir, dir)
+	}
+	return []byte(b.String())
+}

@@ -1,0 +1,61 @@
+// Command bundle writes the bundle that the Operator Lifecycle Manager (OLM)
+// installs PureLB from: bundle/ and bundle.Dockerfile, in the format registry+v1.
+//
+//	bundle -root ../.. -version 0.1.0 -image registry.example.com/purelb:v0.1.0
+//
+// Everything in it comes from config/: what runs PureLB without OLM, and what
+// only a bundle needs, in config/manifests. The same input gives the same bundle.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+func main() {
+	var o options
+	flag.StringVar(&o.root, "root", ".", "folder of the repository")
+	flag.StringVar(&o.version, "version", "", "version of the bundle, such as 0.1.0")
+	flag.StringVar(&o.image, "image", "", "image of PureLB; as config/default says if empty")
+	flag.StringVar(&o.channel, "channel", "candidate", "channel of the package that the bundle is for")
+	flag.Parse()
+	if err := run(o); err != nil {
+		fmt.Fprintln(os.Stderr, "bundle:", err)
+		os.Exit(1)
+	}
+}
+
+// options say what is made.
+type options struct {
+	root    string // of the repository
+	version string // of the bundle, as semantic versioning has it
+	image   string // of PureLB; empty for the one that the manifests name
+	channel string // of the package
+}
+
+func run(o options) error {
+	files, err := generate(o)
+	if err != nil {
+		return err
+	}
+	return write(o.root, files)
+}
+
+// write replaces the bundle below root by files, which are named relative to it.
+func write(root string, files map[string][]byte) error {
+	if err := os.RemoveAll(filepath.Join(root, bundleDir)); err != nil {
+		return fmt.Errorf("remove the previous bundle: %w", err)
+	}
+	for name, content := range files {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, content, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
