@@ -3,6 +3,9 @@
 IMG     ?= purelb.io/purelb:dev
 ARCH    ?= $(shell go env GOARCH)
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# Of the OLM bundle, whose image is IMG.
+BUNDLE_VERSION ?= 0.1.0
+BUNDLE_CHANNEL ?= candidate
 
 TOOLS          := go tool -modfile=tools/go.mod
 CONTROLLER_GEN := $(TOOLS) controller-gen
@@ -12,7 +15,7 @@ LAB            := bin/lab
 IMAGE_TAR      := dist/purelb-$(ARCH).tar
 GO_PACKAGES    := ./api/... ./cmd/... ./controllers/... ./internal/... ./nodeagent/... ./webhooks/...
 # Modules of their own, beside the main one.
-MODULES        := test/lab test/lab/kube test/e2e tools
+MODULES        := test/lab test/lab/kube test/e2e tools tools/bundle
 
 .DEFAULT_GOAL := help
 
@@ -35,7 +38,8 @@ test-unit: $(LAB) ## Run the tests of single packages, some against a real API s
 	@assets="$$($(LAB) assets)" && \
 	echo "unit tests, with the API server of $$assets" && \
 	KUBEBUILDER_ASSETS="$$assets" go test $(GO_PACKAGES) && \
-	go -C test/lab test ./...
+	go -C test/lab test ./... && \
+	go -C tools/bundle test ./...
 
 .PHONY: test-vm
 test-vm: $(LAB) ## Run the tests against the kernel once more in a virtual machine, which has the link type dummy
@@ -72,11 +76,15 @@ manifests: ## Generate CRDs, RBAC and webhooks from the markers in the code
 	$(CONTROLLER_GEN) rbac:roleName=purelb-manager webhook paths="./controllers/...;./webhooks/...;./cmd/..." \
 	  output:rbac:artifacts:config=config/rbac output:webhook:artifacts:config=config/webhook
 
+.PHONY: bundle
+bundle: ## Write the OLM bundle to bundle/ from config/ (IMG=… BUNDLE_VERSION=… BUNDLE_CHANNEL=…)
+	go -C tools/bundle run . -root $(CURDIR) -version $(BUNDLE_VERSION) -channel $(BUNDLE_CHANNEL) -image $(IMG)
+
 .PHONY: check-generate
-check-generate: generate manifests ## Fail if generated files or go.mod files are not up to date
+check-generate: generate manifests bundle ## Fail if generated files or go.mod files are not up to date
 	go mod tidy
 	@for m in $(MODULES); do (cd $$m && go mod tidy) || exit 1; done
-	@git diff --exit-code -- api config go.mod go.sum $(MODULES) || { echo "Run make generate manifests, and commit what it changes."; exit 1; }
+	@git diff --exit-code -- api config bundle bundle.Dockerfile go.mod go.sum $(MODULES) || { echo "Run make generate manifests bundle, and commit what it changes."; exit 1; }
 
 .PHONY: fmt
 fmt: ## Format the code
@@ -87,6 +95,7 @@ lint: $(GOLANGCI_LINT) ## Check the code, the directions of imports included
 	$(GOLANGCI_LINT) run $(GO_PACKAGES)
 	cd test/lab && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
 	cd test/e2e && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
+	cd tools/bundle && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
 
 $(GOLANGCI_LINT): tools/golangci-lint/go.mod
 	@echo "building golangci-lint (some minutes the first time)"

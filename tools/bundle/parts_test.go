@@ -1,0 +1,138 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+)
+
+func object(t *testing.T, text string) *unstructured.Unstructured {
+	t.Helper()
+	u := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(text), &u.Object); err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+// TestRefused is about what somebody may add to config/ that the bundle cannot
+// have without more ado.
+func TestRefused(t *testing.T) {
+	tests := map[string]struct{ added, want string }{
+		"a kind that nobody has thought of": {
+			"{apiVersion: batch/v1, kind: CronJob, metadata: {name: tidy, namespace: purelb-system}}",
+			"CronJob tidy: nobody has said in tools/bundle/parts.go what OLM is to do with this kind"},
+		"another namespace": {
+			"{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: reader, namespace: kube-system}}",
+			"Role reader: is in namespace kube-system, and OLM would put it in purelb-system"},
+		"somebody of another namespace": {
+			"{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: reader, namespace: purelb-system}, " +
+				"subjects: [{kind: ServiceAccount, name: default, namespace: default}]}",
+			"is not of namespace purelb-system"},
+		"a service account that OLM would not make": {
+			"{apiVersion: v1, kind: ServiceAccount, metadata: {name: idle, namespace: purelb-system}}",
+			"ServiceAccount idle is bound to no ClusterRole"},
+		"a kind that is not introduced": {
+			"{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: things.purelb.io}}",
+			"4 kinds are defined, and 3 introduced"},
+		"a webhook without a server": {
+			"{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingWebhookConfiguration, metadata: {name: more}, " +
+				"webhooks: [{name: a.purelb.io, clientConfig: {service: {name: nobody, namespace: purelb-system}}}]}",
+			"webhook a.purelb.io: there is no Service nobody"},
+		"a webhook for some namespaces": {
+			"{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingWebhookConfiguration, metadata: {name: more}, " +
+				"webhooks: [{name: a.purelb.io, namespaceSelector: {}, clientConfig: {service: {name: purelb-webhook, namespace: purelb-system}}}]}",
+			"webhook a.purelb.io: OLM knows no namespace selector"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			objects, err := render(root + "/config/manifests")
+			if err != nil {
+				t.Fatal(err)
+			}
+			examples, err := render(root + "/config/manifests/examples")
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := sortOut(append(append(objects, examples...), object(t, test.added)))
+			if err == nil {
+				_, err = p.serviceVersion(options{version: "0.1.0"}, []byte("<svg/>"))
+			}
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+// TestPlaces: what is made from an object, and what is not.
+func TestPlaces(t *testing.T) {
+	used := uses{bound: map[string]bool{"bound": true}, called: map[string]bool{"called": true}}
+	tests := []struct {
+		kind, name string
+		want       place
+	}{
+		{"Deployment", "a", inVersion},
+		{"ClusterRole", "bound", inVersion},
+		{"ClusterRole", "for-users", asIs},
+		{"Service", "called", inVersion},
+		{"Service", "metrics", asIs},
+		{"Role", "a", asIs},
+		{"PodDisruptionBudget", "a", asIs},
+		{"PriorityClass", "a", asIs},
+		{"LBNodeAgent", "default", example},
+		{"ValidatingAdmissionPolicy", "a", leftOut},
+		{"FlowSchema", "a", leftOut},
+		{"DaemonSet", "a", leftOut},
+		{"Job", "a", unknown},
+	}
+	for _, test := range tests {
+		u := &unstructured.Unstructured{}
+		u.SetKind(test.kind)
+		u.SetName(test.name)
+		if got := used.placeOf(u); got != test.want {
+			t.Errorf("%s %s: place %d, want %d", test.kind, test.name, got, test.want)
+		}
+	}
+}
+
+func TestTitle(t *testing.T) {
+	for field, want := range map[string]string{
+		"url": "URL", "v4pools": "IPv4 Pools", "v6pool": "IPv6 Pool", "allocatedIPv4": "Allocated IPv4", "skipIPv6DAD": "Skip IPv6 DAD",
+		"previousMACs": "Previous MACs", "lbNodeAgent": "LB Node Agent", "garpConfig": "GARP Config", "noPrefixRoute": "No Prefix Route",
+	} {
+		if got := title(field); got != want {
+			t.Errorf("%s: %q, want %q", field, got, want)
+		}
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	text := func(description string) apiextensionsv1.JSONSchemaProps {
+		return apiextensionsv1.JSONSchemaProps{Type: "string", Description: description}
+	}
+	in := apiextensionsv1.JSONSchemaProps{Properties: map[string]apiextensionsv1.JSONSchemaProps{
+		"pool":       text("pool is never valid\nhere; it exists for the error."),
+		"resources":  {Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"limits": text("")}},
+		"ranges":     {Type: "array", Description: "ranges of it.", Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &apiextensionsv1.JSONSchemaProps{Properties: map[string]apiextensionsv1.JSONSchemaProps{"first": text("first\naddress.")}}}},
+		"local":      {Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"multiPool": {Type: "boolean"}}},
+		"conditions": {Type: "array", Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &apiextensionsv1.JSONSchemaProps{Properties: map[string]apiextensionsv1.JSONSchemaProps{"type": text("")}}}},
+	}}
+	var got []string
+	for _, d := range describe("", in) {
+		got = append(got, strings.Join(append([]string{d.Path, d.DisplayName, d.Description}, d.XDescriptors...), "|"))
+	}
+	want := []string{
+		"conditions|Conditions||urn:alm:descriptor:io.kubernetes.conditions",
+		"local.multiPool|Multi Pool||urn:alm:descriptor:com.tectonic.ui:booleanSwitch",
+		"ranges|Ranges|ranges of it.",
+		"ranges[0].first|First|first address.",
+		"resources|Resources||urn:alm:descriptor:com.tectonic.ui:resourceRequirements",
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
