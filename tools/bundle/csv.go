@@ -222,14 +222,14 @@ func (p *parts) server(called admissionv1.ServiceReference) (string, corev1.Serv
 		}
 		i := slices.IndexFunc(s.Spec.Ports, func(port corev1.ServicePort) bool { return port.Port == ptr.Deref(called.Port, 443) })
 		if i < 0 {
-			return "", corev1.ServicePort{}, fmt.Errorf("Service %s has no such port", s.Name)
+			return "", corev1.ServicePort{}, fmt.Errorf("the Service %s has no such port", s.Name)
 		}
 		for _, d := range p.deployments {
 			if selects(s.Spec.Selector, d.Spec.Template.Labels) {
 				return d.Name, s.Spec.Ports[i], nil
 			}
 		}
-		return "", corev1.ServicePort{}, fmt.Errorf("Service %s selects no Deployment", s.Name)
+		return "", corev1.ServicePort{}, fmt.Errorf("the Service %s selects no Deployment", s.Name)
 	}
 	return "", corev1.ServicePort{}, fmt.Errorf("there is no Service %s", called.Name)
 }
