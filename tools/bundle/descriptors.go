@@ -62,17 +62,14 @@ func describe(path string, s apiextensionsv1.JSONSchemaProps) []descriptor {
 		}
 		at := strings.TrimPrefix(path+"."+name, ".")
 		hints, whole := hint(name, field)
-		inner := describe(at, field)
-		if list := field.Items; list != nil && list.Schema != nil && !whole {
-			inner = describe(at+"[0]", *list.Schema)
-		}
+		all = append(all, descriptor{Path: at, DisplayName: title(name), Description: oneLine(field.Description), XDescriptors: hints})
 		if whole {
-			inner = nil
+			continue
 		}
-		if len(inner) == 0 || field.Items != nil {
-			all = append(all, descriptor{Path: at, DisplayName: title(name), Description: oneLine(field.Description), XDescriptors: hints})
+		all = append(all, describe(at, field)...)
+		if list := field.Items; list != nil && list.Schema != nil {
+			all = append(all, describe(at+"[0]", *list.Schema)...)
 		}
-		all = append(all, inner...)
 	}
 	return all
 }

@@ -127,6 +127,7 @@ func TestDescribe(t *testing.T) {
 	}
 	want := []string{
 		"conditions|Conditions||urn:alm:descriptor:io.kubernetes.conditions",
+		"local|Local|",
 		"local.multiPool|Multi Pool||urn:alm:descriptor:com.tectonic.ui:booleanSwitch",
 		"ranges|Ranges|ranges of it.",
 		"ranges[0].first|First|first address.",

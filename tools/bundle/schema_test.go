@@ -115,6 +115,33 @@ func TestExamples(t *testing.T) {
 	}
 }
 
+// TestDescriptors: consoles, and the scorecard, want a description of each field
+// that an example sets.
+func TestDescriptors(t *testing.T) {
+	all := examples(t)
+	for _, owned := range committed(t).CSV.Spec.CustomResourceDefinitions.Owned {
+		described := map[string]bool{}
+		for _, d := range owned.SpecDescriptors {
+			if d.DisplayName == "" || d.Description == "" || described[d.Path] {
+				t.Errorf("%s: descriptor %+v", owned.Kind, d)
+			}
+			described[d.Path] = true
+		}
+		if len(owned.StatusDescriptors) == 0 || owned.DisplayName == "" || owned.Description == "" {
+			t.Errorf("%s is not described", owned.Kind)
+		}
+		spec, _, err := unstructured.NestedMap(all[owned.Kind].Object, "spec")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for field := range spec {
+			if !described[field] {
+				t.Errorf("%s: spec.%s is not described", owned.Kind, field)
+			}
+		}
+	}
+}
+
 // TestExamplesAreJudged breaks the examples, to see that they are looked at.
 func TestExamplesAreJudged(t *testing.T) {
 	tests := map[string]struct {
