@@ -145,6 +145,9 @@ func (p *parts) installation(image string) (v1alpha1.NamedInstallStrategy, error
 		strategy.StrategySpec.DeploymentSpecs = append(strategy.StrategySpec.DeploymentSpecs,
 			v1alpha1.StrategyDeploymentSpec{Name: d.Name, Label: d.Labels, Spec: d.Spec})
 	}
+	if err := p.onlyAccounts(); err != nil {
+		return strategy, err
+	}
 	for _, account := range p.accounts {
 		rules, err := p.clusterRules(account)
 		if err != nil {
@@ -154,6 +157,20 @@ func (p *parts) installation(image string) (v1alpha1.NamedInstallStrategy, error
 			v1alpha1.StrategyDeploymentPermissions{ServiceAccountName: account.Name, Rules: rules})
 	}
 	return strategy, nil
+}
+
+// onlyAccounts refuses ClusterRoleBindings of others than our service accounts,
+// which a ClusterServiceVersion cannot say.
+func (p *parts) onlyAccounts() error {
+	for _, b := range p.clusterBindings {
+		for _, s := range b.Subjects {
+			ours := func(a corev1.ServiceAccount) bool { return a.Name == s.Name && a.Namespace == s.Namespace }
+			if s.Kind != rbacv1.ServiceAccountKind || !slices.ContainsFunc(p.accounts, ours) {
+				return fmt.Errorf("ClusterRoleBinding %s is for %s %s, which is none of our service accounts", b.Name, s.Kind, s.Name)
+			}
+		}
+	}
+	return nil
 }
 
 // clusterRules is what an account may do by ClusterRoleBindings. There must be

@@ -35,6 +35,10 @@ func TestRefused(t *testing.T) {
 		"a service account that OLM would not make": {
 			"{apiVersion: v1, kind: ServiceAccount, metadata: {name: idle, namespace: purelb-system}}",
 			"ServiceAccount idle is bound to no ClusterRole"},
+		"rights of somebody else": {
+			"{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: all}, " +
+				"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: purelb-view}, subjects: [{kind: Group, name: everybody}]}",
+			"ClusterRoleBinding all is for Group everybody, which is none of our service accounts"},
 		"a kind that is not introduced": {
 			"{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: things.purelb.io}}",
 			"4 kinds are defined, and 3 introduced"},
