@@ -209,7 +209,8 @@ func relatedImages(deployments []v1alpha1.StrategyDeploymentSpec) []v1alpha1.Rel
 }
 
 // webhookDefinitions is the webhooks, without their match conditions, which a
-// ClusterServiceVersion cannot say: their handlers judge by the same conditions.
+// ClusterServiceVersion cannot say: their handlers are asked more often, and let
+// pass what the conditions would keep from them.
 func (p *parts) webhookDefinitions() ([]v1alpha1.WebhookDescription, error) {
 	var all []v1alpha1.WebhookDescription
 	for _, w := range p.webhooks {
