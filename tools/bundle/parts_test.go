@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -69,6 +70,24 @@ func TestRefused(t *testing.T) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
 		})
+	}
+}
+
+// TestKustomize: the bundle is made by the kustomize that make deploy uses.
+func TestKustomize(t *testing.T) {
+	version := func(file string) string {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, found := strings.Cut(string(data), "\tsigs.k8s.io/kustomize/api ")
+		if !found {
+			t.Fatalf("%s names no sigs.k8s.io/kustomize/api", file)
+		}
+		return strings.Fields(rest)[0]
+	}
+	if ours, theirs := version("go.mod"), version("../go.mod"); ours != theirs {
+		t.Errorf("kustomize's library is %s here and %s in tools/go.mod", ours, theirs)
 	}
 }
 
