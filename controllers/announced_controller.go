@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -198,42 +199,32 @@ func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 	} else if err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if err := r.annotate(ctx, svc, report.Annotations); err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(err)
-	}
-	return reconcile.Result{}, client.IgnoreNotFound(r.condition(ctx, svc, report.Condition, places))
+	return reconcile.Result{}, client.IgnoreNotFound(r.tell(ctx, svc, report, places))
 }
 
-func (r *AnnouncedReconciler) annotate(ctx context.Context, svc *corev1.Service, wanted map[string]string) error {
-	if !slices.ContainsFunc(announced.All, func(name string) bool { return svc.Annotations[name] != wanted[name] }) {
-		return nil
-	}
-	ac := corev1ac.Service(svc.Name, svc.Namespace).WithUID(svc.UID).WithAnnotations(wanted)
-	if err := r.Client.Apply(ctx, ac, client.FieldOwner(ownerAnnounced), client.ForceOwnership); err != nil {
-		return fmt.Errorf("annotate Service: %w", err)
-	}
-	return nil
-}
-
-// condition writes the condition, or takes it away if there is nothing to
+// tell writes annotations and condition, or takes them away if there is nothing to
 // report on.
-func (r *AnnouncedReconciler) condition(ctx context.Context, svc *corev1.Service, wanted metav1.Condition, places []announced.Place) error {
-	ac := corev1ac.Service(svc.Name, svc.Namespace).WithUID(svc.UID).WithStatus(corev1ac.ServiceStatus())
+func (r *AnnouncedReconciler) tell(ctx context.Context, svc *corev1.Service, report announced.Report, places []announced.Place) error {
+	wanted := report.Condition
+	status := corev1ac.ServiceStatus()
 	before := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAnnounced).DeepCopy()
+	changed := !hasAnnotations(svc.Annotations, report.Annotations, announced.All)
 	if wanted.Type == "" {
-		if before == nil {
-			return nil
-		}
+		changed = changed || before != nil
 	} else {
 		wanted.ObservedGeneration = svc.Generation
 		conditions := slices.Clone(svc.Status.Conditions)
-		if !meta.SetStatusCondition(&conditions, wanted) {
-			return nil
-		}
-		ac.Status.WithConditions(conditionConfiguration(meta.FindStatusCondition(conditions, v1.ConditionAnnounced)))
+		changed = meta.SetStatusCondition(&conditions, wanted) || changed
+		status.WithConditions(conditionConfiguration(meta.FindStatusCondition(conditions, v1.ConditionAnnounced)))
 	}
-	if err := r.Client.Status().Apply(ctx, ac, client.FieldOwner(ownerAnnounced), client.ForceOwnership); err != nil {
-		return fmt.Errorf("write condition of Service: %w", err)
+	if !changed {
+		return nil
+	}
+	annotations := map[string]string{}
+	maps.Copy(annotations, report.Annotations)
+	ac := corev1ac.Service(svc.Name, svc.Namespace).WithUID(svc.UID).WithAnnotations(annotations).WithStatus(status)
+	if err := applyServiceStatus(ctx, r.Client, ac, ownerAnnounced, announced.All); err != nil {
+		return err
 	}
 	if nodes := announced.Nodes(places); wanted.Status == metav1.ConditionTrue && nodes > eventsEach &&
 		(before == nil || before.Status != metav1.ConditionTrue) {

@@ -3,9 +3,12 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 )
@@ -48,6 +51,34 @@ func applyStatus(ctx context.Context, c client.Client, obj client.Object, owner 
 		return fmt.Errorf("apply status of %s %s: %w", u.GetKind(), u.GetName(), err)
 	}
 	return nil
+}
+
+// applyServiceStatus writes what owner has of a Service's status and, of those
+// names, of its annotations, which a write of a Service's status may change, too. If
+// one does not, or an older version wrote them otherwise, they are written apart. ac
+// is what is stored then.
+func applyServiceStatus(ctx context.Context, c client.Client, ac *corev1ac.ServiceApplyConfiguration, owner string, names []string) error {
+	wanted := maps.Clone(ac.Annotations)
+	uid := ac.UID
+	if err := c.Status().Apply(ctx, ac, client.FieldOwner(owner), client.ForceOwnership); err != nil {
+		return fmt.Errorf("write status of Service: %w", err)
+	}
+	if wanted == nil || hasAnnotations(ac.Annotations, wanted, names) {
+		return nil
+	}
+	apart := corev1ac.Service(*ac.Name, *ac.Namespace).WithAnnotations(wanted)
+	apart.UID, apart.ResourceVersion = uid, ac.ResourceVersion
+	if err := c.Apply(ctx, apart, client.FieldOwner(owner), client.ForceOwnership); err != nil {
+		return fmt.Errorf("annotate Service: %w", err)
+	}
+	*ac = *apart
+	return nil
+}
+
+// hasAnnotations reports whether of the annotations with those names exactly the
+// wanted ones are there.
+func hasAnnotations(annotations, wanted map[string]string, names []string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool { return annotations[name] != wanted[name] })
 }
 
 // applyConfiguration is obj without what only the API server writes. Fields

@@ -2,7 +2,6 @@ package controllers
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -13,7 +12,6 @@ import (
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
@@ -22,24 +20,12 @@ import (
 // allocatorAnnotations is what the allocator writes on Services.
 var allocatorAnnotations = []string{v1.AnnotationAllocatedBy, v1.AnnotationAllocatedFrom, v1.AnnotationAllocatedKey, v1.AnnotationPoolType}
 
-// assign makes the Service have, and say, what was decided. Whoever has an
-// address of ours is branded; so a Service that is not gets its annotations
-// first. One that is gets its addresses first, so that the annotations never
-// claim for a new group what is of the old one.
+// assign makes the Service have, and say, what was decided.
 func (r *ServiceReconciler) assign(ctx context.Context, svc *corev1.Service, result allocation.Result) error {
 	before := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAllocated).DeepCopy()
 	had := ingressOf(svc)
-	steps := []func() error{
-		func() error { return r.annotate(ctx, svc, result) },
-		func() error { return r.writeStatus(ctx, svc, result.Addresses, conditionOf(svc, result)) },
-	}
-	if isBranded(svc) {
-		slices.Reverse(steps)
-	}
-	for _, step := range steps {
-		if err := step(); err != nil {
-			return err
-		}
+	if err := r.write(ctx, svc, result.Addresses, conditionOf(svc, result), brandOf(svc, result)); err != nil {
+		return err
 	}
 	r.report(svc, result, before, had)
 	return nil
@@ -100,8 +86,7 @@ func (r *ServiceReconciler) report(svc *corev1.Service, result allocation.Result
 }
 
 // release takes addresses, condition and annotations back from a Service that
-// is no longer ours: the annotations last, so that it stays branded until it has
-// no address.
+// is no longer ours.
 func (r *ServiceReconciler) release(ctx context.Context, svc *corev1.Service) error {
 	condition := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAllocated)
 	what := allocation.Join(ingressOf(svc))
@@ -109,18 +94,19 @@ func (r *ServiceReconciler) release(ctx context.Context, svc *corev1.Service) er
 		// The API server clears the addresses itself when the type changes.
 		what, _, _ = strings.Cut(condition.Message, warningSeparator)
 	}
-	if err := r.writeStatus(ctx, svc, nil, nil); err != nil {
+	if err := r.write(ctx, svc, nil, nil, map[string]string{}); err != nil {
 		return err
 	}
 	if what != "" {
 		r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, v1.EventAddressReleased, "Release", "Released %s", what)
 	}
-	return r.writeAnnotations(ctx, svc, nil)
+	return nil
 }
 
-// annotate brands the Service. One that is left with what it has stays as it is,
-// but for the key: others may have come to share its addresses.
-func (r *ServiceReconciler) annotate(ctx context.Context, svc *corev1.Service, result allocation.Result) error {
+// brandOf is the annotations that the Service is to have, nil for what it has. One
+// that is left with what it has stays as it is, but for the key: others may have
+// come to share its addresses.
+func brandOf(svc *corev1.Service, result allocation.Result) map[string]string {
 	wanted := map[string]string{}
 	switch {
 	case result.Group != "":
@@ -139,31 +125,19 @@ func (r *ServiceReconciler) annotate(ctx context.Context, svc *corev1.Service, r
 	if result.Key != "" {
 		wanted[v1.AnnotationAllocatedKey] = result.Key
 	}
-	return r.writeAnnotations(ctx, svc, wanted)
+	return wanted
 }
 
-// writeAnnotations makes wanted the annotations that the allocator has on the
-// Service, if the Service is still as read.
-func (r *ServiceReconciler) writeAnnotations(ctx context.Context, svc *corev1.Service, wanted map[string]string) error {
-	if !slices.ContainsFunc(allocatorAnnotations, func(name string) bool { return svc.Annotations[name] != wanted[name] }) {
-		return nil
-	}
-	ac := corev1ac.Service(svc.Name, svc.Namespace).WithUID(svc.UID).WithResourceVersion(svc.ResourceVersion).WithAnnotations(wanted)
-	if err := r.Client.Apply(ctx, ac, client.FieldOwner(ownerAllocator), client.ForceOwnership); err != nil {
-		return fmt.Errorf("annotate Service: %w", err)
-	}
-	svc.ResourceVersion, svc.Annotations = ptr.Deref(ac.ResourceVersion, svc.ResourceVersion), ac.Annotations
-	return nil
-}
-
-// writeStatus makes addrs and condition the Service's, if it is still as read.
-func (r *ServiceReconciler) writeStatus(ctx context.Context, svc *corev1.Service, addrs []netip.Addr, condition *metav1.Condition) error {
+// write makes addresses, condition and annotations the Service's, if it is still
+// as read: all at once, so that whoever has an address of ours is branded, and
+// none says of a new group what is of the old one.
+func (r *ServiceReconciler) write(ctx context.Context, svc *corev1.Service, addrs []netip.Addr, condition *metav1.Condition, annotations map[string]string) error {
 	conditions := slices.Clone(svc.Status.Conditions)
-	changed := false
+	changed := annotations != nil && !hasAnnotations(svc.Annotations, annotations, allocatorAnnotations)
 	if condition == nil {
-		changed = meta.RemoveStatusCondition(&conditions, v1.ConditionAllocated)
+		changed = meta.RemoveStatusCondition(&conditions, v1.ConditionAllocated) || changed
 	} else {
-		changed = meta.SetStatusCondition(&conditions, *condition)
+		changed = meta.SetStatusCondition(&conditions, *condition) || changed
 	}
 	if !changed && slices.Equal(addrs, ingressOf(svc)) {
 		return nil
@@ -179,12 +153,12 @@ func (r *ServiceReconciler) writeStatus(ctx context.Context, svc *corev1.Service
 	if condition != nil {
 		status.WithConditions(conditionConfiguration(meta.FindStatusCondition(conditions, v1.ConditionAllocated)))
 	}
-	ac := corev1ac.Service(svc.Name, svc.Namespace).WithUID(svc.UID).WithResourceVersion(svc.ResourceVersion).WithStatus(status)
+	ac := corev1ac.Service(svc.Name, svc.Namespace).WithUID(svc.UID).WithResourceVersion(svc.ResourceVersion).WithAnnotations(annotations).WithStatus(status)
 	r.ledger.reserve(svc, addrs)
-	if err := r.Client.Status().Apply(ctx, ac, client.FieldOwner(ownerAllocator), client.ForceOwnership); err != nil {
-		return fmt.Errorf("write status of Service: %w", err)
+	if err := applyServiceStatus(ctx, r.Client, ac, ownerAllocator, allocatorAnnotations); err != nil {
+		return err
 	}
-	svc.ResourceVersion = ptr.Deref(ac.ResourceVersion, svc.ResourceVersion)
+	svc.ResourceVersion, svc.Annotations = ptr.Deref(ac.ResourceVersion, svc.ResourceVersion), ac.Annotations
 	svc.Status.Conditions = conditions
 	svc.Status.LoadBalancer.Ingress = nil
 	for _, a := range addrs {
