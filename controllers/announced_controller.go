@@ -3,7 +3,6 @@ package controllers
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -220,10 +219,8 @@ func (r *AnnouncedReconciler) tell(ctx context.Context, svc *corev1.Service, rep
 	if !changed {
 		return nil
 	}
-	annotations := map[string]string{}
-	maps.Copy(annotations, report.Annotations)
-	ac := corev1ac.Service(svc.Name, svc.Namespace).WithUID(svc.UID).WithAnnotations(annotations).WithStatus(status)
-	if err := applyServiceStatus(ctx, r.Client, ac, ownerAnnounced, announced.All); err != nil {
+	ac := corev1ac.Service(svc.Name, svc.Namespace).WithUID(svc.UID).WithStatus(status)
+	if err := applyServiceStatus(ctx, r.Client, ac, ownerAnnounced, report.Annotations, announced.All); err != nil {
 		return err
 	}
 	if nodes := announced.Nodes(places); wanted.Status == metav1.ConditionTrue && nodes > eventsEach &&

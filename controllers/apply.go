@@ -3,7 +3,6 @@ package controllers
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -53,17 +52,17 @@ func applyStatus(ctx context.Context, c client.Client, obj client.Object, owner 
 	return nil
 }
 
-// applyServiceStatus writes what owner has of a Service's status and, of those
-// names, of its annotations, which a write of a Service's status may change, too. If
-// one does not, or an older version wrote them otherwise, they are written apart. ac
-// is what is stored then.
-func applyServiceStatus(ctx context.Context, c client.Client, ac *corev1ac.ServiceApplyConfiguration, owner string, names []string) error {
-	wanted := maps.Clone(ac.Annotations)
+// applyServiceStatus writes what owner has of a Service's status and of its
+// annotations, which a write of a Service's status may change, too: those wanted, of
+// those names. If it does not, or an older version wrote them otherwise, they are
+// written apart. ac, which has the status, is what is stored then.
+func applyServiceStatus(ctx context.Context, c client.Client, ac *corev1ac.ServiceApplyConfiguration, owner string, wanted map[string]string, names []string) error {
 	uid := ac.UID
+	ac.WithAnnotations(wanted)
 	if err := c.Status().Apply(ctx, ac, client.FieldOwner(owner), client.ForceOwnership); err != nil {
 		return fmt.Errorf("write status of Service: %w", err)
 	}
-	if wanted == nil || hasAnnotations(ac.Annotations, wanted, names) {
+	if hasAnnotations(ac.Annotations, wanted, names) {
 		return nil
 	}
 	apart := corev1ac.Service(*ac.Name, *ac.Namespace).WithAnnotations(wanted)

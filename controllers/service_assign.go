@@ -94,7 +94,7 @@ func (r *ServiceReconciler) release(ctx context.Context, svc *corev1.Service) er
 		// The API server clears the addresses itself when the type changes.
 		what, _, _ = strings.Cut(condition.Message, warningSeparator)
 	}
-	if err := r.write(ctx, svc, nil, nil, map[string]string{}); err != nil {
+	if err := r.write(ctx, svc, nil, nil, nil); err != nil {
 		return err
 	}
 	if what != "" {
@@ -103,9 +103,9 @@ func (r *ServiceReconciler) release(ctx context.Context, svc *corev1.Service) er
 	return nil
 }
 
-// brandOf is the annotations that the Service is to have, nil for what it has. One
-// that is left with what it has stays as it is, but for the key: others may have
-// come to share its addresses.
+// brandOf is the annotations that the Service is to have. One that is left with what
+// it has stays as it is, but for the key: others may have come to share its
+// addresses.
 func brandOf(svc *corev1.Service, result allocation.Result) map[string]string {
 	wanted := map[string]string{}
 	switch {
@@ -133,7 +133,7 @@ func brandOf(svc *corev1.Service, result allocation.Result) map[string]string {
 // none says of a new group what is of the old one.
 func (r *ServiceReconciler) write(ctx context.Context, svc *corev1.Service, addrs []netip.Addr, condition *metav1.Condition, annotations map[string]string) error {
 	conditions := slices.Clone(svc.Status.Conditions)
-	changed := annotations != nil && !hasAnnotations(svc.Annotations, annotations, allocatorAnnotations)
+	changed := !hasAnnotations(svc.Annotations, annotations, allocatorAnnotations)
 	if condition == nil {
 		changed = meta.RemoveStatusCondition(&conditions, v1.ConditionAllocated) || changed
 	} else {
@@ -153,9 +153,9 @@ func (r *ServiceReconciler) write(ctx context.Context, svc *corev1.Service, addr
 	if condition != nil {
 		status.WithConditions(conditionConfiguration(meta.FindStatusCondition(conditions, v1.ConditionAllocated)))
 	}
-	ac := corev1ac.Service(svc.Name, svc.Namespace).WithUID(svc.UID).WithResourceVersion(svc.ResourceVersion).WithAnnotations(annotations).WithStatus(status)
+	ac := corev1ac.Service(svc.Name, svc.Namespace).WithUID(svc.UID).WithResourceVersion(svc.ResourceVersion).WithStatus(status)
 	r.ledger.reserve(svc, addrs)
-	if err := applyServiceStatus(ctx, r.Client, ac, ownerAllocator, allocatorAnnotations); err != nil {
+	if err := applyServiceStatus(ctx, r.Client, ac, ownerAllocator, annotations, allocatorAnnotations); err != nil {
 		return err
 	}
 	svc.ResourceVersion, svc.Annotations = ptr.Deref(ac.ResourceVersion, svc.ResourceVersion), ac.Annotations

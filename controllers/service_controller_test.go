@@ -7,6 +7,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -112,6 +113,34 @@ func TestServiceEdits(t *testing.T) {
 	g.Eventually(condition(svc, v1.ConditionAllocated)).Should(HavePrefix("True"))
 	version := func(g Gomega) string { return fetch(g, svc).ResourceVersion }
 	g.Eventually(func(g Gomega) { now := version(g); g.Consistently(version).Should(Equal(now)) }).Should(Succeed())
+}
+
+// TestAnnotatedApart is a Service whose annotations were written apart from its
+// status: they change, and go, all the same.
+func TestAnnotatedApart(t *testing.T) {
+	g := begin(t)
+	ctx := context.Background()
+	serviceGroup(t, "apart-here", "local: {pool: 10.24.0.1, subnet: 10.24.0.0/24}")
+	serviceGroup(t, "apart-there", "local: {pool: 10.24.1.1, subnet: 10.24.1.0/24}")
+	svc := service(t, "apart", ofGroup("apart-here"))
+	g.Eventually(ingress(svc)).Should(Equal([]string{"10.24.0.1"}))
+	ours := func(g Gomega) map[string]string {
+		annotations := map[string]string{}
+		for name, value := range fetch(g, svc).Annotations {
+			if name != v1.AnnotationServiceGroup {
+				annotations[name] = value
+			}
+		}
+		return annotations
+	}
+	apart := corev1ac.Service(svc.Name, svc.Namespace).WithAnnotations(ours(g))
+	g.Expect(api.Apply(ctx, apart, client.FieldOwner("purelb-allocator"))).To(Succeed())
+
+	g.Expect(api.Patch(ctx, svc, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"purelb.io/service-group":"apart-there"}}}`)))).To(Succeed())
+	g.Eventually(ingress(svc)).Should(Equal([]string{"10.24.1.1"}))
+	g.Eventually(ours).Should(HaveKeyWithValue(v1.AnnotationAllocatedFrom, "apart-there"))
+	g.Expect(api.Patch(ctx, svc, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"type":"ClusterIP"}}`)))).To(Succeed())
+	g.Eventually(ours).Should(BeEmpty())
 }
 
 func TestServiceWithoutGroup(t *testing.T) {
