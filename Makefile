@@ -13,7 +13,7 @@ KUSTOMIZE      := $(TOOLS) kustomize
 GOLANGCI_LINT  := bin/golangci-lint
 LAB            := bin/lab
 IMAGE_TAR      := dist/purelb-$(ARCH).tar
-GO_PACKAGES    := ./api/... ./cmd/... ./controllers/... ./internal/... ./nodeagent/... ./webhooks/...
+GO_PACKAGES    := ./api/... ./cmd/... ./config/... ./controllers/... ./internal/... ./nodeagent/... ./webhooks/...
 # Modules of their own, beside the main one.
 MODULES        := test/lab test/lab/kube test/e2e tools tools/bundle
 
@@ -88,7 +88,7 @@ check-generate: generate manifests bundle ## Fail if generated files or go.mod f
 
 .PHONY: fmt
 fmt: ## Format the code
-	gofmt -w api cmd controllers nodeagent test tools webhooks
+	gofmt -w api cmd config controllers nodeagent test tools webhooks
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Check the code, the directions of imports included

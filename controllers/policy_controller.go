@@ -1,9 +1,11 @@
 package controllers
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -58,9 +60,9 @@ const (
 //
 // +kubebuilder:rbac:groups="",resources=namespaces,namespace=purelb-system,verbs=get
 // +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingadmissionpolicies;validatingadmissionpolicybindings,verbs=get;list;watch
-// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingadmissionpolicies;validatingadmissionpolicybindings,resourceNames=purelb-agents;purelb-announcements;purelb-nodes,verbs=create;patch
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingadmissionpolicies;validatingadmissionpolicybindings,resourceNames=purelb-agents;purelb-announcements;purelb-nodes,verbs=create;patch;update
 // +kubebuilder:rbac:groups=flowcontrol.apiserver.k8s.io,resources=flowschemas,verbs=get;list;watch
-// +kubebuilder:rbac:groups=flowcontrol.apiserver.k8s.io,resources=flowschemas,resourceNames=purelb-agents;purelb-manager,verbs=create;patch
+// +kubebuilder:rbac:groups=flowcontrol.apiserver.k8s.io,resources=flowschemas,resourceNames=purelb-agents;purelb-manager,verbs=create;patch;update
 
 // SetupWithManager registers the reconciler.
 func (r *PolicyReconciler) SetupWithManager(mgr ctrl.Manager) error {
@@ -73,7 +75,7 @@ func (r *PolicyReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		queue.Add(one)
 		return nil
 	})
-	changed := builder.WithPredicates(predicate.GenerationChangedPredicate{})
+	changed := builder.WithPredicates(predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}))
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("policy").
 		Watches(&admissionv1.ValidatingAdmissionPolicy{}, enqueue, changed).
@@ -111,11 +113,29 @@ func (r *PolicyReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (
 	return reconcile.Result{}, err
 }
 
+// apply writes one object. Applying leaves alone what others have added, such as
+// a condition that takes somebody out; then all of the object is replaced.
 func (r *PolicyReconciler) apply(ctx context.Context, u *unstructured.Unstructured) error {
-	if err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(ownerPolicy), client.ForceOwnership); err != nil {
+	stored := u.DeepCopy()
+	if err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(stored), client.FieldOwner(ownerPolicy), client.ForceOwnership); err != nil {
 		return fmt.Errorf("apply %s %s: %w", u.GetKind(), u.GetName(), err)
 	}
+	if !othersWrote(stored.GetManagedFields(), ownerPolicy) {
+		return nil
+	}
+	u.SetResourceVersion(stored.GetResourceVersion())
+	if err := r.Client.Update(ctx, u, client.FieldOwner(ownerPolicy)); err != nil {
+		return fmt.Errorf("replace %s %s: %w", u.GetKind(), u.GetName(), err)
+	}
 	return nil
+}
+
+// othersWrote reports whether somebody else than owner has set a field of the
+// specification.
+func othersWrote(fields []metav1.ManagedFieldsEntry, owner string) bool {
+	return slices.ContainsFunc(fields, func(e metav1.ManagedFieldsEntry) bool {
+		return e.Manager != owner && e.Subresource == "" && e.FieldsV1 != nil && bytes.Contains(e.FieldsV1.GetRawBytes(), []byte(`"f:spec"`))
+	})
 }
 
 // owner is the manager's namespace. An object of the whole cluster can be owned
