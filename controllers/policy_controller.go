@@ -49,10 +49,13 @@ func PolicyLabels() map[string]string {
 }
 
 // Where the manager may not write the objects, it tries again after
-// minPolicyRetry, and then later each time, up to maxPolicyRetry.
+// minPolicyRetry, and then later each time, up to maxPolicyRetry. Where it may not
+// even watch them, it waits for ever: the default is to end the manager, without
+// which nothing is allocated.
 const (
-	minPolicyRetry = time.Second
-	maxPolicyRetry = time.Minute
+	minPolicyRetry   = time.Second
+	maxPolicyRetry   = time.Minute
+	policySyncWaited = 10 * 365 * 24 * time.Hour
 )
 
 // An object that is made by server-side apply has its name in the request, so
@@ -83,7 +86,8 @@ func (r *PolicyReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&flowcontrolv1.FlowSchema{}, enqueue, changed).
 		WatchesRawSource(start).
 		WithOptions(controller.Options{
-			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minPolicyRetry, maxPolicyRetry),
+			CacheSyncTimeout: policySyncWaited,
+			RateLimiter:      workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minPolicyRetry, maxPolicyRetry),
 		}).
 		Complete(r)
 }

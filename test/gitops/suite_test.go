@@ -176,13 +176,15 @@ func startManager() error {
 		return fmt.Errorf("start the manager: %w", err)
 	}
 	stop = append(stop, func() error {
-		signalled := manager.Process.Signal(os.Interrupt)
-		waited := manager.Wait()
-		text, err := os.ReadFile(logs.Name())
-		if signalled != nil || waited != nil || bytes.Contains(text, []byte("forbidden")) {
-			fmt.Fprintf(os.Stderr, "the manager:\n%s", text)
+		err := errors.Join(manager.Process.Signal(os.Interrupt), manager.Wait())
+		text, read := os.ReadFile(logs.Name())
+		if err == nil && bytes.Contains(text, []byte("forbidden")) {
+			err = errors.New("config/rbac does not let the manager do what it has to")
 		}
-		return errors.Join(signalled, waited, err)
+		if err != nil {
+			err = fmt.Errorf("the manager: %w\n%s", err, text)
+		}
+		return errors.Join(err, read)
 	})
 	return nil
 }
