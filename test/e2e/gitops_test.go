@@ -8,7 +8,7 @@ import (
 var _ = Describe("What is installed", func() {
 	It("differs in nothing from what was applied", func(ctx SpecContext) {
 		for _, dir := range []string{"../../config/default", "../../config/samples"} {
-			out, err := run(ctx, "diff", "--server-side", "--force-conflicts", "--field-manager=kubectl", "-k", dir)
+			out, err := run(ctx, "diff", "-k", dir)
 			Expect(err).NotTo(HaveOccurred(), "%s: %s", dir, out) // it fails where something differs
 		}
 	}, SpecTimeout(soon))
