@@ -8,6 +8,7 @@ COPY go.mod go.sum ./
 RUN go mod download
 COPY api api
 COPY cmd cmd
+COPY config/policy config/policy
 COPY controllers controllers
 COPY internal internal
 COPY nodeagent nodeagent

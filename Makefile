@@ -13,9 +13,9 @@ KUSTOMIZE      := $(TOOLS) kustomize
 GOLANGCI_LINT  := bin/golangci-lint
 LAB            := bin/lab
 IMAGE_TAR      := dist/purelb-$(ARCH).tar
-GO_PACKAGES    := ./api/... ./cmd/... ./controllers/... ./internal/... ./nodeagent/... ./webhooks/...
+GO_PACKAGES    := ./api/... ./cmd/... ./config/... ./controllers/... ./internal/... ./nodeagent/... ./webhooks/...
 # Modules of their own, beside the main one.
-MODULES        := test/lab test/lab/kube test/e2e tools tools/bundle
+MODULES        := test/lab test/lab/kube test/e2e test/gitops tools tools/bundle
 
 .DEFAULT_GOAL := help
 
@@ -38,6 +38,7 @@ test-unit: $(LAB) ## Run the tests of single packages, some against a real API s
 	@assets="$$($(LAB) assets)" && \
 	echo "unit tests, with the API server of $$assets" && \
 	KUBEBUILDER_ASSETS="$$assets" go test $(GO_PACKAGES) && \
+	KUBEBUILDER_ASSETS="$$assets" go -C test/gitops test -timeout 20m ./... && \
 	go -C test/lab test ./... && \
 	go -C tools/bundle test ./...
 
@@ -88,7 +89,7 @@ check-generate: generate manifests bundle ## Fail if generated files or go.mod f
 
 .PHONY: fmt
 fmt: ## Format the code
-	gofmt -w api cmd controllers nodeagent test tools webhooks
+	gofmt -w api cmd config controllers nodeagent test tools webhooks
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Check the code, the directions of imports included
@@ -96,6 +97,7 @@ lint: $(GOLANGCI_LINT) ## Check the code, the directions of imports included
 	cd test/lab && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
 	cd test/e2e && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
 	cd tools/bundle && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
+	cd test/gitops && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
 
 $(GOLANGCI_LINT): tools/golangci-lint/go.mod
 	@echo "building golangci-lint (some minutes the first time)"

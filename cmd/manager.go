@@ -8,11 +8,14 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
@@ -144,7 +147,7 @@ func runManager(ctx context.Context, o managerOptions) error {
 	if err != nil {
 		return err
 	}
-	if err := setUp(ctx, mgr, o, image); err != nil {
+	if err := errors.Join(setUp(ctx, mgr, o, image), setUpPolicies(ctx, mgr, o)); err != nil {
 		return err
 	}
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
@@ -193,18 +196,22 @@ func setUpWebhooks(mgr manager.Manager, o managerOptions) error {
 }
 
 // cacheOptions limits what is watched to what is used: of our own kinds, all
-// but ServiceGroups only in our namespace.
+// but ServiceGroups only in our namespace; of policies, our own.
 func cacheOptions(namespace string) cache.Options {
 	own := cache.ByObject{Namespaces: map[string]cache.Config{namespace: {}}}
+	policies := cache.ByObject{Label: labels.SelectorFromSet(controllers.PolicyLabels())}
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		NewInformer:      informer.NewPersistent,
 		ByObject: map[client.Object]cache.ByObject{
-			&v1.LBNodeAgent{}:            own,
-			&v1.Announcement{}:           own,
-			&appsv1.DaemonSet{}:          own,
-			&coordinationv1.Lease{}:      own,
-			&discoveryv1.EndpointSlice{}: {Transform: slimEndpoints},
+			&v1.LBNodeAgent{}:                               own,
+			&v1.Announcement{}:                              own,
+			&appsv1.DaemonSet{}:                             own,
+			&coordinationv1.Lease{}:                         own,
+			&discoveryv1.EndpointSlice{}:                    {Transform: slimEndpoints},
+			&admissionv1.ValidatingAdmissionPolicy{}:        policies,
+			&admissionv1.ValidatingAdmissionPolicyBinding{}: policies,
+			&flowcontrolv1.FlowSchema{}:                     policies,
 			&corev1.Secret{}: {
 				Namespaces: own.Namespaces, Field: fields.OneTermEqualSelector("metadata.name", webhookSecret),
 			},

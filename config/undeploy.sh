@@ -6,7 +6,8 @@
 #
 # Deleting the LBNodeAgents makes the agents give up their addresses, and waits
 # for them (not for those that have not been heard of for a minute). Everything
-# else has nothing to wait for then.
+# else has nothing to wait for then. What the manager has made for the whole
+# cluster, its policies, is owned by the namespace and goes with it.
 set -eu
 namespace=${NAMESPACE:-purelb-system}
 kubectl=${KUBECTL:-kubectl}

@@ -20,6 +20,7 @@ const (
 	ownerPlacement    = "purelb-placement"
 	ownerAnnounced    = "purelb-announced"
 	ownerLocalPolicy  = "purelb-local-policy"
+	ownerPolicy       = "purelb-policy"
 )
 
 // apply writes obj, whose spec this owner has the whole of, without its status.

@@ -6,6 +6,7 @@
 //   - LBNodeAgentReconciler runs agents on nodes.
 //   - PlacementReconciler writes what each node is to announce.
 //   - AnnouncedReconciler tells Services what is announced.
+//   - PolicyReconciler keeps in place what limits who may write what.
 //
 // Liveness, which every replica runs, tells placement which agents are alive.
 package controllers

@@ -122,6 +122,7 @@ const (
 	EventLocalOverride        = "LocalOverride"
 	EventLocalRejected        = "LocalOverrideRejected"
 	EventAgentLost            = "AgentLost"
+	EventPolicyNotApplied     = "PolicyNotApplied"
 )
 
 // LeasePrefix and a node's name make the name of the Lease that the node's

@@ -1,10 +1,12 @@
 package agents_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -55,12 +57,26 @@ func TestDaemonSet(t *testing.T) {
 	if diff := cmp.Diff([]corev1.Toleration{{Operator: corev1.TolerationOpExists}}, pod.Tolerations); diff != "" {
 		t.Errorf("tolerations (-want +got):\n%s", diff)
 	}
+	if pod.PriorityClassName != "system-node-critical" {
+		t.Errorf("priority class %s", pod.PriorityClassName)
+	}
+	if u := agents.DaemonSet(a, defaults).Spec.UpdateStrategy; u.RollingUpdate.MaxUnavailable.IntValue() != 1 || u.RollingUpdate.MaxSurge != nil {
+		t.Errorf("more than one agent is away during an update, or two want the ports of one node: %+v", u.RollingUpdate)
+	}
 	if c.Image != "img" || pod.ServiceAccountName != "sa" {
 		t.Errorf("image %s, service account %s", c.Image, pod.ServiceAccountName)
 	}
 
-	a.Spec = v1.LBNodeAgentSpec{Image: "other", LogLevel: "debug", PriorityClassName: "low", Tolerations: []corev1.Toleration{{Key: "k"}}}
+	resources := &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}}
+	a.Spec = v1.LBNodeAgentSpec{
+		Image: "other", ImagePullPolicy: corev1.PullAlways, LogLevel: "debug", PriorityClassName: "low",
+		Tolerations: []corev1.Toleration{{Key: "k"}}, Resources: resources,
+	}
 	pod = agents.DaemonSet(a, defaults).Spec.Template.Spec
+	c = pod.Containers[0]
+	if diff := cmp.Diff(*resources, c.Resources); diff != "" || c.ImagePullPolicy != corev1.PullAlways || !slices.Contains(c.Args, "--log-level=debug") {
+		t.Errorf("the specification is not followed: %+v", c)
+	}
 	if pod.Containers[0].Image != "other" || pod.PriorityClassName != "low" || len(pod.Tolerations) != 1 || pod.Tolerations[0].Key != "k" {
 		t.Errorf("the specification is not followed: %+v", pod)
 	}

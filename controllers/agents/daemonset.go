@@ -57,6 +57,10 @@ func DaemonSet(a *v1.LBNodeAgent, defaults Defaults) *appsv1.DaemonSet {
 	if logLevel == "" {
 		logLevel = "info"
 	}
+	priorityClass := a.Spec.PriorityClassName
+	if priorityClass == "" {
+		priorityClass = "system-node-critical" // what announces addresses is as good as kube-proxy, which forwards from them
+	}
 	container := corev1.Container{
 		Name:            "agent",
 		Image:           image,
@@ -114,7 +118,7 @@ func DaemonSet(a *v1.LBNodeAgent, defaults Defaults) *appsv1.DaemonSet {
 					// Nothing to wind down: addresses outlive the agent.
 					TerminationGracePeriodSeconds: ptr.To[int64](10),
 					NodeSelector:                  map[string]string{v1.LabelAgent: a.Name, corev1.LabelOSStable: "linux"},
-					PriorityClassName:             a.Spec.PriorityClassName,
+					PriorityClassName:             priorityClass,
 					Tolerations:                   tolerations,
 					SecurityContext: &corev1.PodSecurityContext{
 						SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
@@ -30,7 +31,16 @@ const (
 	maxRemembered = 64
 	// reviewTimeout is for how long the API server is waited for.
 	reviewTimeout = 5 * time.Second
+	// maxReviews is how many tokens are reviewed at a time, and requestRate and
+	// requestBurst bound the requests for it in a second: anybody who reaches the
+	// port may show as many tokens as they like, to each node's agent.
+	maxReviews   = 2
+	requestRate  = 5
+	requestBurst = 20
 )
+
+// errBusy is that a request has waited for its turn in vain.
+var errBusy = errors.New("too many ask for metrics")
 
 // verdict is the HTTP status that a request gets, http.StatusOK if it may pass.
 type verdict struct {
@@ -41,6 +51,8 @@ type verdict struct {
 // reviewer asks the API server about tokens.
 type reviewer struct {
 	client client.Client
+	// turns has a place for each review that runs.
+	turns chan struct{}
 
 	mu       sync.Mutex
 	verdicts map[[sha256.Size]byte]verdict
@@ -56,11 +68,13 @@ func Filter(config *rest.Config, httpClient *http.Client) (metricsserver.Filter,
 	mapper := meta.NewDefaultRESTMapper(nil) // it is known without asking
 	mapper.Add(authenticationv1.SchemeGroupVersion.WithKind("TokenReview"), meta.RESTScopeRoot)
 	mapper.Add(authorizationv1.SchemeGroupVersion.WithKind("SubjectAccessReview"), meta.RESTScopeRoot)
+	config = rest.CopyConfig(config)
+	config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(requestRate, requestBurst)
 	c, err := client.New(config, client.Options{Scheme: scheme, Mapper: mapper, HTTPClient: httpClient})
 	if err != nil {
 		return nil, fmt.Errorf("make a client for reviews: %w", err)
 	}
-	r := &reviewer{client: c, verdicts: map[[sha256.Size]byte]verdict{}}
+	r := &reviewer{client: c, turns: make(chan struct{}, maxReviews), verdicts: map[[sha256.Size]byte]verdict{}}
 	return func(log logr.Logger, handler http.Handler) (http.Handler, error) { return r.handler(log, handler), nil }, nil
 }
 
@@ -75,6 +89,8 @@ func (r *reviewer) handler(log logr.Logger, next http.Handler) http.Handler {
 		defer cancel()
 		status, err := r.judge(ctx, token, request.URL.Path, strings.ToLower(request.Method))
 		switch {
+		case errors.Is(err, errBusy):
+			refuse(w, http.StatusServiceUnavailable)
 		case err != nil:
 			log.Error(err, "Cannot tell who asks for metrics")
 			refuse(w, http.StatusInternalServerError)
@@ -86,16 +102,30 @@ func (r *reviewer) handler(log logr.Logger, next http.Handler) http.Handler {
 	})
 }
 
-func refuse(w http.ResponseWriter, status int) { http.Error(w, http.StatusText(status), status) }
+// refuse answers with a status; who has shown no token that counts is told what
+// to show (RFC 9110 section 11.6.1, RFC 6750 section 3).
+func refuse(w http.ResponseWriter, status int) {
+	if status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	http.Error(w, http.StatusText(status), status)
+}
 
-// judge remembers what it has found out, for a little while.
+// judge remembers what it has found out, for a little while. Those who have to be
+// asked about wait for their turn.
 func (r *reviewer) judge(ctx context.Context, token, path, verb string) (int, error) {
 	key := sha256.Sum256([]byte(verb + " " + path + " " + token))
-	r.mu.Lock()
-	v, known := r.verdicts[key]
-	r.mu.Unlock()
-	if known && time.Since(v.at) < remember {
-		return v.status, nil
+	if status, known := r.known(key); known {
+		return status, nil
+	}
+	select {
+	case r.turns <- struct{}{}:
+		defer func() { <-r.turns }()
+	case <-ctx.Done():
+		return 0, errBusy
+	}
+	if status, known := r.known(key); known { // by who came before
+		return status, nil
 	}
 	status, err := r.ask(ctx, token, path, verb)
 	if err != nil {
@@ -108,6 +138,14 @@ func (r *reviewer) judge(ctx context.Context, token, path, verb string) (int, er
 	}
 	r.verdicts[key] = verdict{status, time.Now()}
 	return status, nil
+}
+
+// known is the verdict that still counts, if there is one.
+func (r *reviewer) known(key [sha256.Size]byte) (int, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v, known := r.verdicts[key]
+	return v.status, known && time.Since(v.at) < remember
 }
 
 // ask asks the API server whose a token is, and what they may.

@@ -95,6 +95,9 @@ func TestFilter(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if challenge := response.Header.Get("WWW-Authenticate"); (challenge == "Bearer") != (response.StatusCode == http.StatusUnauthorized) {
+			t.Errorf("%d with the challenge %q", response.StatusCode, challenge)
+		}
 		return response.StatusCode, string(body)
 	}
 	server := serve(config)

@@ -51,7 +51,7 @@ func leftovers(ctx context.Context, g Gomega) []string {
 		}
 	}
 	for _, what := range []string{"crd", "namespace", "clusterrole", "clusterrolebinding", "validatingwebhookconfiguration",
-		"validatingadmissionpolicy", "validatingadmissionpolicybinding"} {
+		"validatingadmissionpolicy", "validatingadmissionpolicybinding", "flowschema"} {
 		for name := range strings.FieldsSeq(kubectl(ctx, "get", what, "-o", "name")) {
 			if strings.Contains(name, "purelb") {
 				found = append(found, name)

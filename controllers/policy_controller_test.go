@@ -1,0 +1,340 @@
+package controllers_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/go-logr/logr"
+	. "github.com/onsi/gomega"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/config/policy"
+	"github.com/purelb/purelb-operator/controllers"
+	"github.com/purelb/purelb-operator/test/apiserver"
+)
+
+const accounts = "system:serviceaccount:" + namespace + ":"
+
+// guarded is an API server of its own: what the policies refuse, other tests do.
+type guarded struct {
+	*WithT
+	t      *testing.T
+	config *rest.Config
+	admin  client.Client
+}
+
+// guard starts the API server with the roles of config/rbac.
+func guard(t *testing.T) *guarded {
+	t.Helper()
+	log.SetLogger(logr.Discard())
+	config, stop, err := apiserver.Start()
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &guarded{WithT: NewWithT(t), t: t, config: config}
+	g.Expect(v1.AddToScheme(scheme.Scheme)).To(Succeed())
+	g.admin, err = client.New(config, client.Options{Scheme: scheme.Scheme})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
+	for _, file := range []string{"service_accounts", "role", "role_bindings", "agent_role"} {
+		g.apply("../config/rbac/" + file + ".yaml")
+	}
+	return g
+}
+
+func (g *guarded) create(objects ...client.Object) {
+	g.t.Helper()
+	for _, obj := range objects {
+		g.Expect(g.admin.Create(g.t.Context(), obj)).To(Succeed())
+	}
+}
+
+// apply makes what a file has.
+func (g *guarded) apply(path string) {
+	g.t.Helper()
+	text, err := os.ReadFile(path)
+	g.Expect(err).NotTo(HaveOccurred())
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096)
+	for {
+		u := &unstructured.Unstructured{}
+		err := decoder.Decode(&u.Object)
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		g.Expect(err).NotTo(HaveOccurred())
+		if u.Object != nil {
+			g.create(u)
+		}
+	}
+}
+
+// as is a client of a service account of the manager's namespace.
+func (g *guarded) as(account string) *rest.Config {
+	as := rest.CopyConfig(g.config)
+	as.Impersonate = rest.ImpersonationConfig{
+		UserName: accounts + account,
+		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
+	}
+	return as
+}
+
+func (g *guarded) client(config *rest.Config) client.Client {
+	g.t.Helper()
+	c, err := client.New(config, client.Options{Scheme: scheme.Scheme})
+	g.Expect(err).NotTo(HaveOccurred())
+	return c
+}
+
+// keep runs the reconciler with the rights of a service account, until the test
+// ends.
+func (g *guarded) keep(account string, as *rest.Config) {
+	g.t.Helper()
+	mgr, err := ctrl.NewManager(as, ctrl.Options{
+		Scheme: scheme.Scheme, Metrics: metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: new(true)},
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect((&controllers.PolicyReconciler{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespace: namespace, PodName: account,
+		Recorder: controllers.BoundedRecorder{EventRecorder: mgr.GetEventRecorder("purelb-policy")},
+		Users:    policy.Users{Manager: accounts + "purelb-manager", Agent: accounts + "purelb-agent"},
+	}).SetupWithManager(mgr)).To(Succeed())
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	g.t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			g.t.Error(err)
+		}
+	})
+}
+
+// agentOn is a client with the token that the agent's pod on a node gets.
+func (g *guarded) agentOn(node string, seen *headers) client.Client {
+	g.t.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "agent-" + node},
+		Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: "purelb-agent",
+			Containers: []corev1.Container{{Name: "agent", Image: "purelb.io/purelb:test"}}},
+	}
+	g.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, pod)
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "purelb-agent"}}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+	}}
+	g.Expect(g.admin.SubResource("token").Create(g.t.Context(), account, request)).To(Succeed())
+	config := rest.AnonymousClientConfig(g.config)
+	config.BearerToken = request.Status.Token
+	config.Wrap(seen.wrap)
+	return g.client(config)
+}
+
+// headers keeps the headers of the last answer.
+type headers struct {
+	mu   sync.Mutex
+	last http.Header
+}
+
+func (h *headers) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTrip(func(r *http.Request) (*http.Response, error) {
+		answer, err := next.RoundTrip(r)
+		if err == nil {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.last = answer.Header
+		}
+		return answer, err
+	})
+}
+
+func (h *headers) get(name string) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.last.Get(name)
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+// RoundTrip calls the function.
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestPolicies runs the reconciler with no more rights than config/rbac gives
+// the manager.
+func TestPolicies(t *testing.T) {
+	g, ctx := guard(t), context.Background()
+	admin := g.admin
+	var written atomic.Int32
+	as := g.as("purelb-manager")
+	as.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(r *http.Request) (*http.Response, error) {
+			if r.Method != http.MethodGet {
+				written.Add(1)
+			}
+			return next.RoundTrip(r)
+		})
+	})
+	g.keep("purelb-manager", as)
+
+	// Made, as the manifests are, and owned by the namespace.
+	wanted, err := policy.Objects(policy.Users{Manager: accounts + "purelb-manager", Agent: accounts + "purelb-agent"})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(wanted).To(HaveLen(8))
+	owner := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+	g.Expect(g.admin.Get(ctx, client.ObjectKeyFromObject(owner), owner)).To(Succeed())
+	kept := func(g Gomega, want *unstructured.Unstructured) *unstructured.Unstructured {
+		got := &unstructured.Unstructured{}
+		got.SetGroupVersionKind(want.GroupVersionKind())
+		g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(want), got)).To(Succeed())
+		g.Expect(got.GetOwnerReferences()).To(Equal([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Namespace", Name: namespace, UID: owner.UID}}))
+		g.Expect(got.GetLabels()).To(Equal(want.GetLabels()))
+		return got
+	}
+	for _, want := range wanted {
+		g.Eventually(func(g Gomega) { kept(g, want) }).Should(Succeed(), "%s %s", want.GetKind(), want.GetName())
+	}
+
+	// Put back, and then left alone.
+	merge := func(patch string) client.Patch { return client.RawPatch(types.MergePatchType, []byte(patch)) }
+	for _, want := range wanted {
+		was := kept(g, want)
+		edit := map[string]string{
+			"ValidatingAdmissionPolicy":        `{"spec":{"failurePolicy":"Ignore","matchConditions":[{"name":"never","expression":"false"}]}}`,
+			"ValidatingAdmissionPolicyBinding": `{"spec":{"validationActions":["Audit"],"matchResources":{"objectSelector":{"matchLabels":{"a":"b"}}}}}`,
+			"FlowSchema":                       `{"spec":{"matchingPrecedence":9999}}`,
+		}[want.GetKind()]
+		g.Expect(edit).NotTo(BeEmpty(), want.GetKind())
+		g.Expect(admin.Patch(ctx, was.DeepCopy(), merge(edit))).To(Succeed())
+		g.Eventually(func(g Gomega) { g.Expect(kept(g, want).Object["spec"]).To(Equal(was.Object["spec"])) }).Should(Succeed())
+		g.Expect(admin.Patch(ctx, was.DeepCopy(), merge(`{"metadata":{"labels":null}}`))).To(Succeed())
+		g.Eventually(func(g Gomega) { kept(g, want) }).Should(Succeed())
+		g.Expect(admin.Delete(ctx, was)).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			made := kept(g, want)
+			g.Expect(made.GetUID()).NotTo(Equal(was.GetUID()))
+			g.Expect(made.Object["spec"]).To(Equal(was.Object["spec"]))
+		}).Should(Succeed())
+	}
+	last := int32(-1)
+	g.Eventually(func() bool { now := written.Load(); same := now == last; last = now; return same }).WithPolling(quiet).Should(BeTrue())
+	g.Consistently(written.Load).WithTimeout(2 * quiet).Should(Equal(last))
+}
+
+// refusing waits until a write is refused, and says why.
+func (g *guarded) refusing(write func() error) Assertion {
+	g.t.Helper()
+	var err error
+	g.Eventually(func() error { err = write(); return err }).ShouldNot(Succeed()) // the API server takes a moment to know its policies
+	return g.Expect(err)
+}
+
+// TestPoliciesRefuse tries what agents, users and the manager may not.
+func TestPoliciesRefuse(t *testing.T) {
+	g, ctx := guard(t), context.Background()
+	g.keep("purelb-manager", g.as("purelb-manager"))
+	manager, admin := g.client(g.as("purelb-manager")), g.admin
+	seen := &headers{}
+	agent := g.agentOn("node1", seen)
+	ann := func(node string) *v1.Announcement {
+		return &v1.Announcement{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: node}, Spec: v1.AnnouncementSpec{NodeName: node, LBNodeAgent: "default"},
+		}
+	}
+	lease := func(node string) *coordinationv1.Lease {
+		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1.LeasePrefix + node}}
+	}
+	g.create(lease("node1"), lease("node2"))
+	for _, node := range []string{"node1", "node2"} {
+		g.Expect(manager.Create(ctx, ann(node))).To(Succeed())
+	}
+	merge := func(patch string) client.Patch { return client.RawPatch(types.MergePatchType, []byte(patch)) }
+	const services, renewal = `{"status":{"services":"none"}}`, `{"spec":{"holderIdentity":"nobody"}}`
+
+	g.refusing(func() error { return agent.Status().Patch(ctx, ann("node2"), merge(services)) }).
+		To(MatchError(ContainSubstring("the agent of node node1 may write the status of no other node's Announcement")))
+	g.refusing(func() error { return agent.Patch(ctx, lease("node2"), merge(renewal)) }).
+		To(MatchError(ContainSubstring("the agent of node node1 may renew no other Lease")))
+	g.Expect(agent.Status().Patch(ctx, ann("node1"), merge(services))).To(Succeed())
+
+	const mine = "Announcements are written by PureLB's manager"
+	foreign := func() error { return admin.Create(ctx, ann("node3"), client.DryRunAll) }
+	g.refusing(foreign).To(MatchError(ContainSubstring(mine)))
+	g.Expect(admin.Patch(ctx, ann("node1"), merge(`{"spec":{"heartbeatSeconds":7}}`))).To(MatchError(ContainSubstring(mine)))
+	g.Expect(admin.Patch(ctx, ann("node1"), merge(`{"metadata":{"labels":{"a":"b"}}}`))).To(Succeed())
+	g.Expect(manager.Patch(ctx, ann("node1"), merge(`{"spec":{"heartbeatSeconds":7}}`))).To(Succeed())
+	g.Expect(manager.Create(ctx, ann("node3"), client.DryRunAll)).To(Succeed())
+
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
+	const only = "may change nothing of a Node but the label purelb.io/agent"
+	g.refusing(func() error { return manager.Patch(ctx, node, merge(`{"spec":{"unschedulable":true}}`)) }).To(MatchError(ContainSubstring(only)))
+	for _, patch := range []string{`{"metadata":{"labels":{"a":"b"}}}`, `{"metadata":{"annotations":{"a":"b"}}}`, `{"metadata":{"finalizers":["a.b/c"]}}`} {
+		g.Expect(manager.Patch(ctx, node, merge(patch))).To(MatchError(ContainSubstring(only)), patch)
+	}
+	g.Expect(manager.Patch(ctx, node, merge(`{"metadata":{"labels":{"purelb.io/agent":"default"}}}`))).To(Succeed())
+	g.Expect(admin.Patch(ctx, node, merge(`{"metadata":{"labels":{"a":"b"}}}`))).To(Succeed())
+
+	// A renewal is served by the schema that is for it, a read is not.
+	const by = "X-Kubernetes-PF-FlowSchema-UID"
+	flow := &flowcontrolv1.FlowSchema{ObjectMeta: metav1.ObjectMeta{Name: "purelb-agents"}}
+	g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(flow), flow)).To(Succeed())
+	g.Eventually(func() string {
+		g.Expect(agent.Patch(ctx, lease("node1"), merge(renewal))).To(Succeed())
+		return seen.get(by)
+	}).Should(Equal(string(flow.UID)))
+	g.Expect(agent.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "node1"}, &v1.Announcement{})).To(Succeed())
+	g.Expect(seen.get(by)).To(And(Not(BeEmpty()), Not(Equal(string(flow.UID)))))
+}
+
+// TestPoliciesNotAllowed has a manager without the rights, which says so.
+func TestPoliciesNotAllowed(t *testing.T) {
+	g, ctx := guard(t), context.Background()
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "poor"}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"get"}},
+		{APIGroups: []string{"events.k8s.io", ""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
+		{APIGroups: []string{"admissionregistration.k8s.io", "flowcontrol.apiserver.k8s.io"}, Resources: []string{"*"}, Verbs: []string{"list", "watch"}},
+	}}
+	g.create(role, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "poor"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "poor"},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: "poor"}},
+	})
+	g.keep("poor", g.as("poor"))
+	g.Eventually(func() string {
+		var list eventsv1.EventList
+		g.Expect(g.admin.List(ctx, &list, client.InNamespace(namespace))).To(Succeed())
+		for _, e := range list.Items {
+			if e.Reason == v1.EventPolicyNotApplied && e.Regarding.Name == "poor" {
+				return e.Note
+			}
+		}
+		return ""
+	}).Should(And(ContainSubstring("apply ValidatingAdmissionPolicy purelb-agents"), ContainSubstring("is forbidden")))
+}

@@ -1,0 +1,46 @@
+package gitops
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+)
+
+// TestDockerfile finds all packages of the program in what Docker is given, and
+// in what it copies.
+func TestDockerfile(t *testing.T) {
+	g := NewWithT(t)
+	const module = "github.com/purelb/purelb-operator/"
+	list := exec.Command("go", "list", "-deps", "./cmd")
+	list.Dir = root
+	packages, err := list.Output()
+	g.Expect(err).NotTo(HaveOccurred())
+	folders := func(path, prefix string) []string {
+		text, err := os.ReadFile(root + "/" + path)
+		g.Expect(err).NotTo(HaveOccurred())
+		var found []string
+		for line := range strings.Lines(string(text)) {
+			if folder, is := strings.CutPrefix(line, prefix); is {
+				found = append(found, strings.Fields(folder)[0]+"/")
+			}
+		}
+		return found
+	}
+	given, copied := folders(".dockerignore", "!"), folders("Dockerfile", "COPY ")
+	seen := 0
+	for name := range strings.FieldsSeq(string(packages)) {
+		folder, ours := strings.CutPrefix(name, module)
+		if !ours {
+			continue
+		}
+		seen++
+		for _, all := range [][]string{given, copied} {
+			within := func(parent string) bool { return strings.HasPrefix(folder+"/", parent) }
+			g.Expect(all).To(ContainElement(Satisfy(within)), folder)
+		}
+	}
+	g.Expect(seen).To(BeNumerically(">", 10))
+}

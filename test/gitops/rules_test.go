@@ -1,0 +1,87 @@
+package gitops
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/promql/parser"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/purelb/purelb-operator/controllers"
+	"github.com/purelb/purelb-operator/nodeagent"
+)
+
+// names is a registry that only takes down what metrics are called.
+type names map[string]bool
+
+var nameOf = regexp.MustCompile(`fqName: "([^"]+)"`)
+
+// Register takes down the names of one collector.
+func (n names) Register(c prometheus.Collector) error {
+	descriptions := make(chan *prometheus.Desc)
+	go func() {
+		c.Describe(descriptions)
+		close(descriptions)
+	}()
+	for d := range descriptions {
+		n[nameOf.FindStringSubmatch(d.String())[1]] = true
+	}
+	return nil
+}
+
+// MustRegister takes down the names of collectors.
+func (n names) MustRegister(all ...prometheus.Collector) {
+	for _, c := range all {
+		_ = n.Register(c) // it never fails
+	}
+}
+
+// Unregister does nothing.
+func (n names) Unregister(prometheus.Collector) bool { return false }
+
+// TestRules parses the alerts' expressions: they name metrics and jobs that
+// there are, and say what to do.
+func TestRules(t *testing.T) {
+	g := NewWithT(t)
+	objects, err := build("config/overlays/prometheus")
+	g.Expect(err).NotTo(HaveOccurred())
+	registered := names{}
+	controllers.NewMetrics(registered)
+	nodeagent.NewMetrics(registered)
+	g.Expect(registered).To(HaveKey("purelb_lbnodeagent_announced"))
+	rules := find[monitoringv1.PrometheusRule](g, objects, "PrometheusRule", "purelb")
+	seen := 0
+	for _, rule := range rules.Spec.Groups[0].Rules {
+		t.Run(rule.Alert, func(t *testing.T) {
+			g := NewWithT(t)
+			seen++
+			expr, err := parser.NewParser(parser.Options{}).ParseExpr(rule.Expr.String())
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(expr.Type()).To(Equal(parser.ValueTypeVector))
+			parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
+				selector, ok := node.(*parser.VectorSelector)
+				if !ok {
+					return nil
+				}
+				if selector.Name != "up" {
+					g.Expect(registered).To(HaveKey(strings.TrimSuffix(selector.Name, "_bucket")))
+					return nil
+				}
+				for _, m := range selector.LabelMatchers {
+					if m.Name == "job" { // is the name of the Service
+						find[corev1.Service](g, objects, "Service", m.Value)
+					}
+				}
+				return nil
+			})
+			g.Expect(rule.Labels["severity"]).To(BeElementOf("warning", "critical"))
+			g.Expect(rule.Annotations).To(HaveKeyWithValue("summary", Not(BeEmpty())))
+			g.Expect(rule.Annotations).To(HaveKeyWithValue("description", ContainSubstring("kubectl")))
+		})
+	}
+	g.Expect(seen).To(BeNumerically(">", 4))
+}
