@@ -50,7 +50,7 @@ func (l *Lab) startControlPlane() error {
 
 // writeControlPlane writes the keys, kubeconfigs and configuration of the
 // control plane, and the kubeconfig for users of the lab.
-func (l *Lab) writeControlPlane(authority *pki.Authority, port int) error {
+func (l *Lab) writeControlPlane(authority *pki.Authority, options Options) error {
 	cp, err := plannedHost(ControlPlane)
 	if err != nil {
 		return err
@@ -90,7 +90,7 @@ func (l *Lab) writeControlPlane(authority *pki.Authority, port int) error {
 
 	inside := "https://" + apiServer().String()
 	for _, config := range []struct{ path, server, user, group string }{
-		{l.Kubeconfig(), "https://127.0.0.1:" + strconv.Itoa(port), "admin", "system:masters"},
+		{l.Kubeconfig(), "https://127.0.0.1:" + strconv.Itoa(options.APIPort), "admin", "system:masters"},
 		{l.controllerManagerKubeconfig(), inside, "system:kube-controller-manager", ""},
 		{l.schedulerKubeconfig(), inside, "system:kube-scheduler", ""},
 	} {
@@ -107,7 +107,7 @@ func (l *Lab) writeControlPlane(authority *pki.Authority, port int) error {
 		}
 	}
 
-	text, err := json.MarshalIndent(l.controlPlaneConfig(cp.IPv4.Addr()), "", "  ")
+	text, err := json.MarshalIndent(l.controlPlaneConfig(cp.IPv4.Addr(), options.NodeGracePeriod), "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode the configuration of the control plane: %w", err)
 	}
@@ -126,7 +126,7 @@ func (l *Lab) schedulerKubeconfig() string {
 }
 
 // controlPlaneConfig is the file that "kube control-plane" takes.
-func (l *Lab) controlPlaneConfig(address netip.Addr) map[string]any {
+func (l *Lab) controlPlaneConfig(address netip.Addr, nodeGracePeriod time.Duration) map[string]any {
 	services := joinPrefixes(serviceCIDRs())
 	kubeconfigs := func(path string) []string {
 		return []string{
@@ -168,9 +168,7 @@ func (l *Lab) controlPlaneConfig(address netip.Addr) map[string]any {
 			"--cluster-cidr="+joinPrefixes(clusterCIDRs()),
 			"--service-cluster-ip-range="+services,
 			"--allocate-node-cidrs=false", // they are planned: see Node.PodCIDRs
-			// Half of what it is by default: twice a kubelet's heartbeat. Tests wait
-			// for it.
-			"--node-monitor-grace-period=20s",
+			"--node-monitor-grace-period="+nodeGracePeriod.String(),
 			// Looked for, and made if missing; by default below /usr.
 			"--flex-volume-plugin-dir="+l.path("control-plane", "flex-volumes"),
 			"--cluster-signing-cert-file="+l.path("pki", "ca.crt"),

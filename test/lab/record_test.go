@@ -109,7 +109,8 @@ func TestWire(t *testing.T) {
 		{"advertisement of another", na("fd00:77::101"), "fd00:77::100", false},
 		{"cut off", arp(asker.mac, layers.ARPReply, "10.77.0.100")[:20], "10.77.0.100", false},
 	} {
-		mac, ok := parseAnswer(row.frame, netip.MustParseAddr(row.address))
+		who, mac, ok := parseAnswer(row.frame)
+		ok = ok && who == netip.MustParseAddr(row.address)
 		if ok != row.want || ok && mac != holder.String() {
 			t.Errorf("%s: %s, %t", row.name, mac, ok)
 		}

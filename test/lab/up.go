@@ -28,6 +28,10 @@ const DefaultAPIPort = 16443
 // readyTimeout is how long Up waits for the cluster: ten times what it takes.
 const readyTimeout = 3 * time.Minute
 
+// DefaultNodeGracePeriod is half of what it is in Kubernetes, and twice a
+// kubelet's heartbeat: tests wait for it.
+const DefaultNodeGracePeriod = 20 * time.Second
+
 // Options say how to bring a lab up.
 type Options struct {
 	// StateDir is where its state goes; DefaultStateDir if empty.
@@ -41,6 +45,9 @@ type Options struct {
 	Command string
 	// APIPort is the port on 127.0.0.1; DefaultAPIPort if 0.
 	APIPort int
+	// NodeGracePeriod is after what time without a word from its kubelet a node is
+	// not ready; DefaultNodeGracePeriod if 0.
+	NodeGracePeriod time.Duration
 	// Images are tar files of images to load into every node.
 	Images []string
 	// Say is told what happens; nil to be silent.
@@ -60,6 +67,9 @@ func (o *Options) setDefaults() error {
 	}
 	if o.APIPort == 0 {
 		o.APIPort = DefaultAPIPort
+	}
+	if o.NodeGracePeriod == 0 {
+		o.NodeGracePeriod = DefaultNodeGracePeriod
 	}
 	if o.Say == nil {
 		o.Say = func(string) {}
@@ -185,7 +195,7 @@ func (l *Lab) start(ctx context.Context, options Options, images []string) error
 	if err != nil {
 		return err
 	}
-	if err := l.writeControlPlane(authority, options.APIPort); err != nil {
+	if err := l.writeControlPlane(authority, options); err != nil {
 		return err
 	}
 	if err := buildNetwork(ctx); err != nil {

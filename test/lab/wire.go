@@ -36,6 +36,15 @@ type wire struct {
 const answerTimeout = 100 * time.Millisecond
 
 func openWire(host string, address netip.Addr) (*wire, error) {
+	w, err := listenWire(host, address)
+	if err == nil {
+		w.request, err = question(address)
+	}
+	return w, err
+}
+
+// listenWire opens a wire for the family of an address, without a question.
+func listenWire(host string, address netip.Addr) (*wire, error) {
 	w := &wire{address: address}
 	protocol := uint16(unix.ETH_P_ARP)
 	if address.Is6() {
@@ -57,33 +66,37 @@ func openWire(host string, address netip.Addr) (*wire, error) {
 			unix.SetsockoptInt(w.socket, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
 			unix.Bind(w.socket, &unix.SockaddrLinklayer{Protocol: bigEndian, Ifindex: w.index}))
 	})
-	if err == nil {
-		w.request, err = question(address)
-	}
 	return w, err
 }
 
 func (w *wire) close() error { return unix.Close(w.socket) }
 
-func (w *wire) ask() error {
-	if err := unix.Sendto(w.socket, w.request, 0, &unix.SockaddrLinklayer{Ifindex: w.index}); err != nil {
-		return fmt.Errorf("ask for %s: %w", w.address, err)
+func (w *wire) ask() error { return w.send(w.request, w.address) }
+
+// send sends the question for an address.
+func (w *wire) send(request []byte, address netip.Addr) error {
+	if err := unix.Sendto(w.socket, request, 0, &unix.SockaddrLinklayer{Ifindex: w.index}); err != nil {
+		return fmt.Errorf("ask for %s: %w", address, err)
 	}
 	return nil
 }
 
-// answer waits a little for an answer and returns who has sent it, and when the
-// kernel got it: it may be read later, on a busy machine.
+// answer waits a little for an answer for its address.
 func (w *wire) answer() (mac string, at time.Time, ok bool) {
+	who, mac, at, ok := w.any()
+	return mac, at, ok && who == w.address
+}
+
+// any waits a little for an answer and returns for which address it is, who has
+// sent it, and when the kernel got it: it may be read later, on a busy machine.
+func (w *wire) any() (who netip.Addr, mac string, at time.Time, ok bool) {
 	var frame, control [256]byte
 	n, oobn, _, _, err := unix.Recvmsg(w.socket, frame[:], control[:], 0)
 	if err != nil {
-		return "", time.Time{}, false
+		return netip.Addr{}, "", time.Time{}, false
 	}
-	if mac, ok = parseAnswer(frame[:n], w.address); !ok {
-		return "", time.Time{}, false
-	}
-	return mac, received(control[:oobn]), true
+	who, mac, ok = parseAnswer(frame[:n])
+	return who, mac, received(control[:oobn]), ok
 }
 
 // received is the time in a message's control data (socket(7), SO_TIMESTAMPNS), or
@@ -129,12 +142,12 @@ func question(address netip.Addr) ([]byte, error) {
 	return buffer.Bytes(), err
 }
 
-// parseAnswer returns who says, to the asker, that it has the address.
-func parseAnswer(frame []byte, address netip.Addr) (mac string, ok bool) {
+// parseAnswer returns who says, to the asker, that it has which address.
+func parseAnswer(frame []byte) (address netip.Addr, mac string, ok bool) {
 	packet := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.NoCopy)
 	ethernet, ok := packet.Layer(layers.LayerTypeEthernet).(*layers.Ethernet)
 	if !ok || ethernet.DstMAC.String() != asker.mac.String() {
-		return "", false
+		return netip.Addr{}, "", false
 	}
 	var says net.IP
 	if arp, ok := packet.Layer(layers.LayerTypeARP).(*layers.ARP); ok && arp.Operation == layers.ARPReply {
@@ -143,6 +156,6 @@ func parseAnswer(frame []byte, address netip.Addr) (mac string, ok bool) {
 	if na, ok := packet.Layer(layers.LayerTypeICMPv6NeighborAdvertisement).(*layers.ICMPv6NeighborAdvertisement); ok {
 		says = na.TargetAddress
 	}
-	who, ok := netip.AddrFromSlice(says)
-	return ethernet.SrcMAC.String(), ok && who == address
+	address, ok = netip.AddrFromSlice(says)
+	return address, ethernet.SrcMAC.String(), ok
 }

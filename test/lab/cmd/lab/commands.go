@@ -45,6 +45,7 @@ func newCommand() *cobra.Command {
 func (f *flags) up() *cobra.Command {
 	var images []string
 	var port int
+	var grace time.Duration
 	c := &cobra.Command{
 		Use:   "up",
 		Short: "Bring the lab up, building what is needed, and print the path of the kubeconfig",
@@ -54,7 +55,7 @@ func (f *flags) up() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			options.Images, options.APIPort = images, port
+			options.Images, options.APIPort, options.NodeGracePeriod = images, port, grace
 			l, err := lab.Up(c.Context(), options)
 			if err != nil {
 				return err
@@ -65,6 +66,7 @@ func (f *flags) up() *cobra.Command {
 	}
 	c.Flags().StringArrayVar(&images, "image", nil, "tar file of an image to load into all nodes (may be repeated)")
 	c.Flags().IntVar(&port, "api-port", lab.DefaultAPIPort, "port of the API server on 127.0.0.1")
+	c.Flags().DurationVar(&grace, "node-grace-period", lab.DefaultNodeGracePeriod, "after what time without a word from its kubelet a node is not ready (of Kubernetes: 50s)")
 	return c
 }
 
