@@ -15,7 +15,7 @@ LAB            := bin/lab
 IMAGE_TAR      := dist/purelb-$(ARCH).tar
 GO_PACKAGES    := ./api/... ./cmd/... ./config/... ./controllers/... ./internal/... ./nodeagent/... ./webhooks/...
 # Modules of their own, beside the main one.
-MODULES        := test/lab test/lab/kube test/e2e test/gitops tools tools/bundle
+MODULES        := test/lab test/lab/kube test/e2e test/gitops test/bench tools tools/bundle
 
 .DEFAULT_GOAL := help
 
@@ -40,6 +40,7 @@ test-unit: $(LAB) ## Run the tests of single packages, some against a real API s
 	KUBEBUILDER_ASSETS="$$assets" go test $(GO_PACKAGES) && \
 	KUBEBUILDER_ASSETS="$$assets" go -C test/gitops test -timeout 20m ./... && \
 	go -C test/lab test ./... && \
+	go -C test/bench test ./... && \
 	go -C tools/bundle test ./...
 
 .PHONY: test-vm
@@ -60,11 +61,23 @@ test-e2e: image previous $(LAB) ## Run the end-to-end tests in a lab of their ow
 	{ go -C test/e2e test -v -count=1 -timeout 30m . -ginkgo.v -ginkgo.fail-fast $(E2E_ARGS); status=$$?; \
 	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }
 
+# What make bench measures, and how often. CASES is a regular expression.
+SECTIONS      ?= latency,availability,idle,burst,go
+CASES         ?=
+COUNT         ?= 50
+TRIALS        ?= 10
+SERVICES_IDLE ?= 0,500,1000
+BURST         ?= 500,1000
+SERVICES      ?= 1000
+
 .PHONY: bench
-bench: $(LAB) ## Measure allocation, placement and admission; SERVICES=10000 for more Services at once
-	@assets="$$($(LAB) assets)" && \
-	go test -run '^$$' -bench . ./controllers/allocation ./controllers/placement && \
-	KUBEBUILDER_ASSETS="$$assets" go test -run '^$$' -bench Services -benchtime $(or $(SERVICES),1000)x -timeout 30m ./controllers
+bench: image $(LAB) ## Measure PureLB in a lab of its own, as root (SECTIONS=latency,availability,idle,burst,go TRIALS=10): docs/performance.md
+	@assets="$$($(LAB) assets)" && $(LAB) down && \
+	{ [ "$(SECTIONS)" = go ] || $(LAB) up --image $(IMAGE_TAR) --node-grace-period 50s; } && \
+	{ go -C test/bench run . run --sections "$(SECTIONS)" --cases "$(CASES)" --count $(COUNT) --trials $(TRIALS) \
+	    --idle $(SERVICES_IDLE) --burst $(BURST) --services $(SERVICES) --assets "$$assets"; status=$$?; \
+	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; [ $$status = 0 ]; } && \
+	go -C test/bench run . report
 
 ##@ Development
 .PHONY: generate
@@ -96,6 +109,7 @@ lint: $(GOLANGCI_LINT) ## Check the code, the directions of imports included
 	$(GOLANGCI_LINT) run $(GO_PACKAGES)
 	cd test/lab && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
 	cd test/e2e && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
+	cd test/bench && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
 	cd tools/bundle && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
 	cd test/gitops && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
 
