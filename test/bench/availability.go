@@ -170,7 +170,7 @@ func (t *trial) measured(ctx context.Context, do func() error) (lab.Figures, err
 // apart keeps the leading manager out of what happens to the holder's node: that
 // is a case of its own.
 func apart(ctx context.Context, t *trial) error {
-	_, node, err := t.leader(ctx)
+	node, err := t.leader(ctx)
 	if err != nil {
 		return err
 	}
@@ -182,7 +182,7 @@ func apart(ctx context.Context, t *trial) error {
 
 // withLeader moves the address to the leading manager's node.
 func withLeader(ctx context.Context, t *trial) error {
-	_, node, err := t.leader(ctx)
+	node, err := t.leader(ctx)
 	if err != nil {
 		return err
 	}
@@ -222,7 +222,7 @@ func drain(ctx context.Context, t *trial) error { return t.away(ctx, t.address, 
 
 func restartAgents(ctx context.Context, t *trial) error {
 	for _, verb := range []string{"restart", "status"} {
-		if _, err := t.kubectl(ctx, "-n", system, "rollout", verb, "daemonset/purelb-agent-default"); err != nil {
+		if err := t.kubectl(ctx, "-n", system, "rollout", verb, "daemonset/purelb-agent-default"); err != nil {
 			return err
 		}
 	}
@@ -237,7 +237,7 @@ func killAgent(ctx context.Context, t *trial) error {
 }
 
 func killLeader(ctx context.Context, t *trial) error {
-	_, node, err := t.leader(ctx)
+	node, err := t.leader(ctx)
 	if err != nil {
 		return err
 	}

@@ -91,7 +91,7 @@ func (b *bench) install(ctx context.Context) error {
 		{"apply", "-f", "groups.yaml"},
 		{"-n", system, "wait", "lbnodeagent/default", "--for=condition=Ready", "--timeout=180s"},
 	} {
-		if _, err := b.kubectl(ctx, args...); err != nil {
+		if err := b.kubectl(ctx, args...); err != nil {
 			return err
 		}
 	}
@@ -103,8 +103,7 @@ func (b *bench) install(ctx context.Context) error {
 			return fmt.Errorf("make %s: %w", object.GetName(), err)
 		}
 	}
-	_, err := b.kubectl(ctx, "-n", namespace, "rollout", "status", "deployment/echo", "--timeout=180s")
-	return err
+	return b.kubectl(ctx, "-n", namespace, "rollout", "status", "deployment/echo", "--timeout=180s")
 }
 
 // subnets gives the nodes' link a second subnet, with room for any number of Local
@@ -153,12 +152,12 @@ func (b *bench) host(name string) lab.Host {
 }
 
 // kubectl runs the command that users run.
-func (b *bench) kubectl(ctx context.Context, args ...string) (string, error) {
+func (b *bench) kubectl(ctx context.Context, args ...string) error {
 	out, err := exec.CommandContext(ctx, b.lab.Kubectl(), append([]string{"--kubeconfig", b.lab.Kubeconfig()}, args...)...).CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, out)
+		return fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, out)
 	}
-	return string(out), nil
+	return nil
 }
 
 // await asks until it is so. What it asks returns why it is not yet, or nil.

@@ -81,7 +81,7 @@ func (b *bench) idleWith(ctx context.Context, token, name string, n int, foreign
 func (b *bench) restart(ctx context.Context) error {
 	for _, what := range []string{"deployment/purelb-manager", "daemonset/purelb-agent-default"} {
 		for _, verb := range []string{"restart", "status"} {
-			if _, err := b.kubectl(ctx, "-n", system, "rollout", verb, what); err != nil {
+			if err := b.kubectl(ctx, "-n", system, "rollout", verb, what); err != nil {
 				return err
 			}
 		}

@@ -121,7 +121,7 @@ func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // probing switches it on or off, and waits until the agents know.
 func (b *bench) probing(ctx context.Context, on bool) error {
-	if _, err := b.kubectl(ctx, "-n", system, "patch", "lbnodeagent", "default", "--type=merge", "-p",
+	if err := b.kubectl(ctx, "-n", system, "patch", "lbnodeagent", "default", "--type=merge", "-p",
 		fmt.Sprintf(`{"spec":{"local":{"probeConfig":{"enabled":%t}}}}`, on)); err != nil {
 		return err
 	}
@@ -138,6 +138,10 @@ func (b *bench) live(ctx context.Context, o observers, s shape, name string) (ma
 	}
 	svc := service(name, s.group, s.dual)
 	o.kernels.forget()
+	// The address is that of the trial before: who had it is not to be known.
+	if err := b.lab.FlushNeighbours(ctx, lab.Client); err != nil {
+		return nil, err
+	}
 	begun := time.Now()
 	if err := b.client.Create(ctx, svc); err != nil {
 		return nil, fmt.Errorf("create %s: %w", name, err)
@@ -194,12 +198,10 @@ func (b *bench) live(ctx context.Context, o observers, s shape, name string) (ma
 // gone waits until there is no such object.
 func (b *bench) gone(ctx context.Context, object client.Object) error {
 	return await(ctx, 10*time.Millisecond, object.GetName()+" to go", func() error {
-		switch err := b.client.Get(ctx, client.ObjectKeyFromObject(object), object); {
-		case err == nil:
-			return errors.New("it is there")
-		default:
+		if err := b.client.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
 			return client.IgnoreNotFound(err)
 		}
+		return errors.New("it is there")
 	})
 }
 

@@ -49,7 +49,7 @@ func parseMetrics(text string) ([]sample, error) {
 func parseSample(line string) (sample, error) {
 	end := strings.LastIndexByte(line, '}')
 	s := sample{labels: map[string]string{}}
-	rest := line
+	var rest string
 	if begin := strings.IndexByte(line, '{'); begin >= 0 && end > begin {
 		s.name, rest = line[:begin], line[end+1:]
 		for labels := line[begin+1 : end]; labels != ""; {

@@ -45,7 +45,7 @@ func (b *bench) atRest(ctx context.Context) error {
 		{"-n", system, "rollout", "status", "deployment/purelb-manager", "--timeout=180s"},
 		{"-n", namespace, "rollout", "status", "deployment/echo", "--timeout=180s"},
 	} {
-		if _, err := b.kubectl(ctx, args...); err != nil {
+		if err := b.kubectl(ctx, args...); err != nil {
 			return err
 		}
 	}
@@ -144,21 +144,21 @@ func (b *bench) settled(ctx context.Context, address netip.Addr, not ...string) 
 	return node, err
 }
 
-// leader is the pod of the leading manager, and its node.
-func (b *bench) leader(ctx context.Context) (pod, node string, err error) {
+// leader is the node of the leading manager.
+func (b *bench) leader(ctx context.Context) (node string, err error) {
 	err = await(ctx, poll, "a manager that leads", func() error {
 		lease, p := &coordinationv1.Lease{}, &corev1.Pod{}
 		if err := b.client.Get(ctx, client.ObjectKey{Namespace: system, Name: "manager.purelb.io"}, lease); err != nil {
 			return err
 		}
-		pod, _, _ = strings.Cut(ptr.Deref(lease.Spec.HolderIdentity, ""), "_")
+		pod, _, _ := strings.Cut(ptr.Deref(lease.Spec.HolderIdentity, ""), "_")
 		if err := b.client.Get(ctx, client.ObjectKey{Namespace: system, Name: pod}, p); err != nil {
 			return err
 		}
 		node = p.Spec.NodeName
 		return nil
 	})
-	return pod, node, err
+	return node, err
 }
 
 // kill ends a process of PureLB on a node, as kill -9 does; which is manager or
@@ -174,8 +174,7 @@ func (b *bench) exclude(ctx context.Context, on bool, nodes ...string) error {
 	if on {
 		label = corev1.LabelNodeExcludeBalancers + "="
 	}
-	_, err := b.kubectl(ctx, append([]string{"label", "node", label, "--overwrite"}, nodes...)...)
-	return err
+	return b.kubectl(ctx, append([]string{"label", "node", label, "--overwrite"}, nodes...)...)
 }
 
 // away moves the address off some nodes.

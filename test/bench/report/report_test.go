@@ -2,6 +2,7 @@ package report
 
 import (
 	"encoding/xml"
+	"errors"
 	"io"
 	"math"
 	"os"
@@ -131,7 +132,7 @@ func TestPlots(t *testing.T) {
 		decoder := xml.NewDecoder(strings.NewReader(p.SVG()))
 		for {
 			_, err := decoder.Token()
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				break
 			}
 			if err != nil {
