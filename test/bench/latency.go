@@ -16,15 +16,15 @@ import (
 	"github.com/purelb/purelb-operator/test/lab"
 )
 
-// Stages of a Service's life, as the cases are called. All but the last are
-// counted from when its creation was asked for.
+// Stages of a Service's life, as the cases are called. It is created when the API
+// server has answered that it is; how long that takes is a stage of its own.
 const (
-	stageCreated   = "created (the API server's answer)"
+	stageCreated   = "asked for → created"
 	stageIngress   = "created → ingress"
 	stageInterface = "created → on the interface"
 	stageWire      = "created → ARP/ND answered"
 	stageHTTP      = "created → first HTTP answer"
-	stageWithdrawn = "deleted → off the interface"
+	stageWithdrawn = "deletion asked for → off the interface"
 )
 
 var stages = []string{stageCreated, stageIngress, stageInterface, stageWire, stageHTTP, stageWithdrawn}
@@ -146,12 +146,13 @@ func (b *bench) live(ctx context.Context, o observers, s shape, name string) (ma
 	if err := b.client.Create(ctx, svc); err != nil {
 		return nil, fmt.Errorf("create %s: %w", name, err)
 	}
-	times := map[string]time.Duration{stageCreated: time.Since(begun)}
+	created := time.Now()
+	times := map[string]time.Duration{stageCreated: created.Sub(begun)}
 	got, err := o.services.wait(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	times[stageIngress] = got.at.Sub(begun)
+	times[stageIngress] = got.at.Sub(created)
 
 	var wait sync.WaitGroup
 	var mutex sync.Mutex
@@ -163,7 +164,7 @@ func (b *bench) live(ctx context.Context, o observers, s shape, name string) (ma
 		if err != nil {
 			failed = err
 		}
-		times[stage] = max(times[stage], at.Sub(begun)) // of two addresses, the later
+		times[stage] = max(times[stage], at.Sub(created)) // of two addresses, the later
 	}
 	for _, address := range got.addresses {
 		wait.Go(func() {
