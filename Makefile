@@ -61,7 +61,8 @@ test-e2e: image previous $(LAB) ## Run the end-to-end tests in a lab of their ow
 	{ go -C test/e2e test -v -count=1 -timeout 30m . -ginkgo.v -ginkgo.fail-fast $(E2E_ARGS); status=$$?; \
 	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }
 
-# What make bench measures, and how often. CASES is a regular expression.
+# What make bench measures, and how often. CASES is a regular expression; PROFILE=1
+# writes profiles of bursts and of idling, too.
 SECTIONS      ?= latency,availability,idle,burst,go
 CASES         ?=
 COUNT         ?= 50
@@ -75,7 +76,7 @@ bench: image $(LAB) ## Measure PureLB in a lab of its own, as root (SECTIONS=lat
 	@assets="$$($(LAB) assets)" && $(LAB) down && \
 	{ [ "$(SECTIONS)" = go ] || $(LAB) up --image $(IMAGE_TAR) --node-grace-period 50s; } && \
 	{ go -C test/bench run . run --sections "$(SECTIONS)" --cases "$(CASES)" --count $(COUNT) --trials $(TRIALS) \
-	    --idle $(SERVICES_IDLE) --burst $(BURST) --services $(SERVICES) --assets "$$assets"; status=$$?; \
+	    --idle $(SERVICES_IDLE) --burst $(BURST) --services $(SERVICES) --assets "$$assets" $(if $(PROFILE),--profile); status=$$?; \
 	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; [ $$status = 0 ]; } && \
 	go -C test/bench run . report
 

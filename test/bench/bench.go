@@ -98,6 +98,11 @@ func (b *bench) install(ctx context.Context) error {
 	if err := b.subnets(ctx); err != nil {
 		return err
 	}
+	if b.profile {
+		if err := b.profiled(ctx); err != nil {
+			return err
+		}
+	}
 	for _, object := range []client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, echo()} {
 		if err := client.IgnoreAlreadyExists(b.client.Create(ctx, object)); err != nil {
 			return fmt.Errorf("make %s: %w", object.GetName(), err)

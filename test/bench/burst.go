@@ -48,8 +48,9 @@ func (b *bench) burstOf(ctx context.Context, o observers, name string, n int) ([
 	go func() {
 		failed <- b.create(ctx, n, func(i int) *corev1.Service { return bare(fmt.Sprintf("burst-%d", i), "large") })
 	}()
+	written := b.startProfiles(ctx, name)
 	answered, err := b.allAnswer(ctx, o.services, stations, n)
-	if err := errors.Join(err, <-failed); err != nil {
+	if err := errors.Join(err, <-failed, written()); err != nil {
 		return nil, err
 	}
 	var ingress time.Time
@@ -73,13 +74,13 @@ func (b *bench) burstOf(ctx context.Context, o observers, name string, n int) ([
 	rows := []report.Row{{Section: "burst", Case: name, Unit: "s", N: n, Values: map[string]float64{
 		"all have ingress": ingress.Sub(begun).Seconds(), "all answer ARP": answered.Sub(begun).Seconds(),
 	}}}
-	written := report.Row{Section: "writes", Case: name, Unit: "for each Service", N: n, Values: map[string]float64{}}
+	cost := report.Row{Section: "writes", Case: name, Unit: "for each Service", N: n, Values: map[string]float64{}}
 	for what, count := range more {
 		if ours(what) {
-			written.Values[what] = count / float64(n)
+			cost.Values[what] = count / float64(n)
 		}
 	}
-	return append(rows, written), nil
+	return append(rows, cost), nil
 }
 
 // ours says whether PureLB makes such a write; Services are made and deleted by the

@@ -190,43 +190,64 @@ type look struct {
 	watched  map[string]float64 // events sent to watches, by kind
 }
 
-func (b *bench) look(ctx context.Context, token string) (look, error) {
-	programs, err := b.programs(ctx)
-	if err != nil {
-		return look{}, err
-	}
-	l := look{at: time.Now(), usage: map[program]usage{}, requests: map[program]float64{}}
+// use looks what programs have used. To ask them for their metrics costs them
+// something, so that is done before the time that is measured, or after it.
+func (l *look) use(programs []program) error {
+	l.at, l.usage = time.Now(), map[program]usage{}
 	for _, p := range programs {
-		if l.usage[p], err = p.used(); err != nil {
-			return l, err
+		u, err := p.used()
+		if err != nil {
+			return err
 		}
+		l.usage[p] = u
+	}
+	return nil
+}
+
+// ask looks what programs, and the API server, have done.
+func (b *bench) ask(ctx context.Context, token string, programs []program, l *look) error {
+	l.requests = map[program]float64{}
+	for _, p := range programs {
 		samples, err := b.programMetrics(ctx, p, token)
 		if err != nil {
-			return l, err
+			return err
 		}
 		l.requests[p] = sum(samples, "rest_client_requests_total", func(map[string]string) string { return "all" })["all"]
 	}
 	samples, err := b.serverMetrics(ctx)
 	if err != nil {
-		return l, err
+		return err
 	}
 	l.watched = sum(samples, "apiserver_watch_events_total", func(labels map[string]string) string {
 		return labels["group"] + "/" + labels["resource"] + labels["kind"]
 	})
-	return l, nil
+	return nil
 }
 
 // measureIdle compares two looks.
 func (b *bench) measureIdle(ctx context.Context, token, name string) ([]report.Row, error) {
-	before, err := b.look(ctx, token)
+	programs, err := b.programs(ctx)
 	if err != nil {
 		return nil, err
 	}
+	var before, after look
+	if err := b.ask(ctx, token, programs, &before); err != nil {
+		return nil, err
+	}
+	if err := before.use(programs); err != nil {
+		return nil, err
+	}
+	written := b.startProfiles(ctx, name)
 	if err := pause(ctx, time.Duration(b.idleSeconds)*time.Second); err != nil {
 		return nil, err
 	}
-	after, err := b.look(ctx, token)
-	if err != nil {
+	if err := written(); err != nil {
+		return nil, err
+	}
+	if err := after.use(programs); err != nil {
+		return nil, err
+	}
+	if err := b.ask(ctx, token, programs, &after); err != nil {
 		return nil, err
 	}
 	b.say("events sent to all watches, a minute: %v", grown(before.watched, after.watched))

@@ -30,6 +30,7 @@ type options struct {
 	idleSeconds     int
 	services        int
 	kubernetes      string
+	profile         bool
 }
 
 func main() {
@@ -61,6 +62,7 @@ func newCommand() *cobra.Command {
 	f.IntSliceVar(&o.burst, "burst", []int{500, 1000}, "for burst: how many Services at once")
 	f.IntVar(&o.services, "services", 1000, "for go: Services in the benchmark of the allocator's controller")
 	f.StringVar(&o.kubernetes, "assets", "", "for go: folder of etcd and kube-apiserver (KUBEBUILDER_ASSETS)")
+	f.BoolVar(&o.profile, "profile", false, "for idle and burst: write profiles of the API server and the leading manager beside the results")
 	merge := &cobra.Command{
 		Use: "report", Short: "Print all results as a table, and write bench.json and the plots", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return writeReport(o) },
