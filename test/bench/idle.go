@@ -273,9 +273,11 @@ func idleRows(name string, before, after look) []report.Row {
 				row.Values[what] = max(row.Values[what], value)
 			}
 		}
-		rows = append(rows, row)
+		if row.N > 0 {
+			rows = append(rows, row)
+		}
 	}
-	watched := report.Row{Section: "watch events", Case: name, Unit: "a minute, all watches", N: 1, Values: map[string]float64{}}
+	watched := report.Row{Section: "watches", Case: name, Unit: "a minute, all watches", N: 1, Values: map[string]float64{}}
 	for kind, n := range grown(before.watched, after.watched) {
 		switch kind {
 		case "purelb.io/announcements", "purelb.io/Announcement":
