@@ -190,7 +190,7 @@ func (k *kernels) wait(ctx context.Context, address netip.Addr, added bool, node
 func reached(changes []change, address netip.Addr, added bool, nodes int, after time.Time) (time.Time, bool) {
 	seen := map[string]bool{}
 	for _, c := range changes {
-		if c.address != address || c.added != added || c.at.Before(after) || seen[c.node] {
+		if c.address != address || c.added != added || c.at.Before(after) {
 			continue
 		}
 		seen[c.node] = true
