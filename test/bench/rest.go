@@ -174,7 +174,7 @@ func (b *bench) exclude(ctx context.Context, on bool, nodes ...string) error {
 	if on {
 		label = corev1.LabelNodeExcludeBalancers + "="
 	}
-	return b.kubectl(ctx, append([]string{"label", "node", label, "--overwrite"}, nodes...)...)
+	return b.kubectl(ctx, append(append([]string{"label", "--overwrite", "node"}, nodes...), label)...)
 }
 
 // away moves the address off some nodes.
