@@ -73,11 +73,12 @@ SERVICES      ?= 1000
 
 .PHONY: bench
 bench: image $(LAB) ## Measure PureLB in a lab of its own, as root (SECTIONS=latency,availability,idle,burst,go TRIALS=10): docs/performance.md
-	@assets="$$($(LAB) assets)" && $(LAB) down && \
-	{ [ "$(SECTIONS)" = go ] || $(LAB) up --image $(IMAGE_TAR) --node-grace-period 50s; } && \
-	{ go -C test/bench run . run --sections "$(SECTIONS)" --cases "$(CASES)" --count $(COUNT) --trials $(TRIALS) \
-	    --idle $(SERVICES_IDLE) --burst $(BURST) --services $(SERVICES) --assets "$$assets" $(if $(PROFILE),--profile); status=$$?; \
-	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; [ $$status = 0 ]; } && \
+	@assets="$$($(LAB) assets)" && \
+	measure() { go -C test/bench run . run --sections "$(SECTIONS)" --cases "$(CASES)" --count $(COUNT) --trials $(TRIALS) \
+	  --idle $(SERVICES_IDLE) --burst $(BURST) --services $(SERVICES) --assets "$$assets" $(if $(PROFILE),--profile); } && \
+	if [ "$(SECTIONS)" = go ]; then measure; else \
+	  $(LAB) down && $(LAB) up --image $(IMAGE_TAR) --node-grace-period 50s && \
+	  { measure; status=$$?; if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; [ $$status = 0 ]; }; fi && \
 	go -C test/bench run . report
 
 ##@ Development
