@@ -86,7 +86,7 @@ func (b *bench) availability(ctx context.Context) error {
 			}
 			b.say("%s, trial %d: %s %v", d.name, n+1, f, t.extra)
 			figures, extra = append(figures, f), append(extra, t.extra)
-			if t.after != nil {
+			if t.after != nil && d.back != "" {
 				b.say("%s, trial %d: %s", d.back, n+1, *t.after)
 				back = append(back, *t.after)
 			}
