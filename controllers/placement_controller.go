@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -65,16 +65,46 @@ func batchedFor(delay func() time.Duration, requests func(context.Context, clien
 }
 
 // pace lets what is called for all the time rest for longer than it works: what
-// takes long, as the cluster is large, is done less often.
-type pace struct{ last atomic.Int64 }
+// takes long, as the cluster is large, is done less often. What is called for after
+// a rest is done at once.
+type pace struct {
+	mu      sync.Mutex
+	working bool
+	ended   time.Time     // when the last run did
+	took    time.Duration // and for how long it lasted
+}
 
-// worked notes how long the last run took.
-func (p *pace) worked(d time.Duration) { p.last.Store(int64(d)) }
+const (
+	// together is for how long to wait for what comes with the first of several.
+	together = 2 * time.Millisecond
+	// Rest is that many times as long as work, up to maxRest.
+	restPerWork = 3
+	maxRest     = 2 * time.Second
+)
+
+// work notes that a run begins. The function that it returns notes its end.
+func (p *pace) work(now func() time.Time) (done func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	begun := now()
+	p.working = true
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.working, p.ended = false, now()
+		p.took = p.ended.Sub(begun)
+	}
+}
 
 // delay is how long to wait for more to do.
-func (p *pace) delay() time.Duration {
-	const rest, most = 3, 2 * time.Second
-	return min(max(batchDelay, rest*time.Duration(p.last.Load())), most)
+func (p *pace) delay(now time.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	rest := min(max(batchDelay, restPerWork*p.took), maxRest)
+	if p.working {
+		return rest
+	}
+	return max(together, min(rest, p.ended.Add(rest).Sub(now)))
 }
 
 // PlacementReconciler writes the Announcements: what each node is to announce.
@@ -130,7 +160,8 @@ func (r *PlacementReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if err := indexEndpoints(context.Background(), mgr); err != nil {
 		return err
 	}
-	everything := batchedFor(r.pace.delay, func(context.Context, client.Object) []reconcile.Request {
+	delay := func() time.Duration { return r.pace.delay(time.Now()) }
+	everything := batchedFor(delay, func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{wholeCluster}
 	})
 	return ctrl.NewControllerManagedBy(mgr).
@@ -140,7 +171,7 @@ func (r *PlacementReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1.LBNodeAgent{}, everything, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Service{}, everything, builder.WithPredicates(placedDifferently)).
 		Watches(&corev1.Node{}, everything, builder.WithPredicates(nodeChanged)).
-		Watches(&discoveryv1.EndpointSlice{}, batchedFor(r.pace.delay, r.endpointsMatter)).
+		Watches(&discoveryv1.EndpointSlice{}, batchedFor(delay, r.endpointsMatter)).
 		WatchesRawSource(source.Channel(r.Liveness.Changes(), everything)).
 		Complete(r)
 }
@@ -174,8 +205,7 @@ var nodeChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 
 // Reconcile writes what has changed of what the nodes are to announce.
 func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	begun := time.Now()
-	defer func() { r.pace.worked(time.Since(begun)) }()
+	defer r.pace.work(time.Now)()
 	in, err := gather(ctx, r.Client, r.Namespace)
 	if err != nil {
 		return reconcile.Result{}, err
