@@ -58,6 +58,7 @@ type managerOptions struct {
 	serving
 	webhookPort    int
 	webhookCertDir string
+	pprofAddress   string
 }
 
 // leaderLease is the Lease of the leading replica.
@@ -86,6 +87,7 @@ func newManagerCommand() *cobra.Command {
 	f.BoolVar(&o.isDefault, "default-load-balancer", true, "serve Services of type LoadBalancer that have no loadBalancerClass")
 	f.BoolVar(&o.leaderElect, "leader-elect", true, "elect one leader among the replicas")
 	o.addFlags(f, ":8443", ":8081")
+	f.StringVar(&o.pprofAddress, "pprof-bind-address", "0", "where to serve profiles (/debug/pprof), to anybody who can reach it; 0 for nowhere")
 	f.IntVar(&o.webhookPort, "webhook-port", 9443, "where to serve admission webhooks; 0 for nowhere")
 	f.StringVar(&o.webhookCertDir, "webhook-cert-dir", "/tmp/k8s-webhook-server/serving-certs",
 		"folder with tls.crt and tls.key for the webhooks; without them, the manager makes its own certificate")
@@ -132,6 +134,7 @@ func runManager(ctx context.Context, o managerOptions) error {
 		Cache:                         cacheOptions(o.namespace),
 		Metrics:                       o.metricsOptions(),
 		HealthProbeBindAddress:        o.healthAddress,
+		PprofBindAddress:              o.pprofAddress,
 		LeaderElection:                o.leaderElect,
 		LeaderElectionID:              leaderLease,
 		LeaderElectionNamespace:       o.namespace,
