@@ -137,6 +137,7 @@ func (r *run) addLocals(ctx context.Context) error {
 // and waits until all nodes announce them.
 func (r *run) load(ctx context.Context, addresses int) error {
 	begun, first, wanted := time.Now(), r.addresses, addresses*len(r.agents.nodes)+r.locals
+	finish := r.startProfiles(ctx, fmt.Sprintf("load%d", addresses))
 	err := each(addresses-first, func(i int) error {
 		return r.serve(ctx, fmt.Sprintf("virtual%05d", first+i), virtualGroup, "")
 	})
@@ -145,7 +146,7 @@ func (r *run) load(ctx context.Context, addresses int) error {
 	}
 	r.addresses = addresses
 	told := time.Now()
-	return await(ctx, fmt.Sprintf("%d addresses are announced by all", addresses), func() (bool, error) {
+	err = await(ctx, fmt.Sprintf("%d addresses are announced by all", addresses), func() (bool, error) {
 		sum := r.agents.tracker.sum()
 		if time.Since(told) > 10*time.Second {
 			told = time.Now()
@@ -156,6 +157,7 @@ func (r *run) load(ctx context.Context, addresses int) error {
 		}
 		return sum >= wanted, nil
 	})
+	return errors.Join(err, finish())
 }
 
 // change adds one Service and returns how long it takes until every agent

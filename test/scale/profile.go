@@ -15,14 +15,14 @@ import (
 const profileSeconds = "15"
 
 // startProfiles profiles the processors' use of the API server, the manager and
-// the agents, if a folder for that is given. The function that it returns waits
-// for the end.
-func (r *run) startProfiles(ctx context.Context) func() error {
+// the agents for a while, if a folder for that is given. The function that it
+// returns waits for the end.
+func (r *run) startProfiles(ctx context.Context, of string) func() error {
 	if r.profiles == "" {
 		return func() error { return nil }
 	}
 	file := func(name string) string {
-		return filepath.Join(r.profiles, fmt.Sprintf("%s-%d-%d.pprof", name, len(r.agents.nodes), r.addresses))
+		return filepath.Join(r.profiles, fmt.Sprintf("%s-%s-%d-%d.pprof", name, of, len(r.agents.nodes), r.addresses))
 	}
 	ended := make(chan error, 2)
 	go func() {

@@ -79,7 +79,7 @@ func (r *run) measureChanges(ctx context.Context, values map[string]float64) err
 	if err != nil {
 		return err
 	}
-	finish := r.startProfiles(ctx)
+	finish := r.startProfiles(ctx, "changes")
 	var took []time.Duration
 	for range r.changes {
 		d, err := r.change(ctx)
@@ -151,6 +151,7 @@ func (r *run) measureSizes(ctx context.Context, values map[string]float64) error
 	}
 	values["announcements"], values["announcementBytes"], values["nodeBytes"] = float64(count), float64(largest), float64(ofNode)
 	u, err := r.usage(ctx)
+	values["managerLosses"] = float64(u.managerLosses)
 	values["etcdMiB"] = u.storedBytes / (1 << 20)
 	r.say("%d Announcements, the largest of %d bytes; MiB: manager %.0f, API server %.0f, etcd %.0f", count, largest,
 		values["managerRSSMiB"], values["apiServerRSSMiB"], values["etcdRSSMiB"])

@@ -84,16 +84,18 @@ type usage struct {
 	requests, writes, watchEvents       float64
 	announcementWrites                  float64
 	storedBytes                         float64
+	managerLosses                       int
 }
 
 // usage reads it.
 func (r *run) usage(ctx context.Context) (usage, error) {
 	u := usage{at: time.Now()}
 	var errs []error
+	u.manager, u.managerLosses = r.manager.cpu()
 	for _, p := range []struct {
 		pid  int
 		into *time.Duration
-	}{{r.manager.pid(), &u.manager}, {r.cluster.apiServer, &u.apiServer}, {r.cluster.etcd, &u.etcd}, {os.Getpid(), &u.simulator}} {
+	}{{r.cluster.apiServer, &u.apiServer}, {r.cluster.etcd, &u.etcd}, {os.Getpid(), &u.simulator}} {
 		var err error
 		*p.into, err = cpuTime(p.pid)
 		errs = append(errs, err)
