@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -96,6 +97,8 @@ type PlacementReconciler struct {
 	// may not show it: to decide on what was there before could give an address
 	// to two nodes.
 	written map[string]writtenAnnouncement
+	// writing guards written while nodes are written at the same time.
+	writing sync.Mutex
 }
 
 type writtenAnnouncement struct {
@@ -204,21 +207,20 @@ func (r *PlacementReconciler) writeAll(ctx context.Context, in *cluster, result 
 		a := &in.announcements[i]
 		existing[a.Spec.NodeName] = append(existing[a.Spec.NodeName], a)
 	}
-	var errs []error
-	for i := range in.nodes {
+	return atOnce(len(in.nodes), func(i int) error {
 		n := &in.nodes[i]
 		entries, runs := result.Entries[n.Name]
 		switch has := existing[n.Name]; {
 		case runs || len(entries) > 0:
-			errs = append(errs, r.write(ctx, n, entries, has, result.Heartbeat[n.Name], agents.IsLeaving(in.agents, n.Labels)))
+			return r.write(ctx, n, entries, has, result.Heartbeat[n.Name], agents.IsLeaving(in.agents, n.Labels))
 		case len(has) == 0:
+			return nil
 		case r.isGone(n.Name, has):
-			errs = append(errs, r.remove(ctx, has))
+			return r.remove(ctx, has)
 		default:
-			errs = append(errs, r.write(ctx, n, nil, has, 0, true))
+			return r.write(ctx, n, nil, has, 0, true)
 		}
-	}
-	return errors.Join(errs...)
+	})
 }
 
 // behind reports whether the cache is certain to show a newer version of an
@@ -364,6 +366,8 @@ func (r *PlacementReconciler) writeOne(ctx context.Context, n *corev1.Node, name
 		Spec: spec,
 	}, ownerPlacement)
 	if err == nil {
+		r.writing.Lock()
+		defer r.writing.Unlock()
 		r.written[name] = writtenAnnouncement{uid: made.GetUID(), generation: made.GetGeneration(), at: r.Now()}
 	}
 	return err
