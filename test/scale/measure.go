@@ -19,9 +19,6 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// Names of the manager's Leases.
-const leaderLease = "manager.purelb.io"
-
 // run is one cluster with its agents and manager, to be measured with more and
 // more addresses.
 type run struct {
