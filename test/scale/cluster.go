@@ -36,8 +36,8 @@ const (
 	controlPlaneMax = 2 * time.Minute
 )
 
-// cluster is a real API server and etcd, with what config/ installs but for the
-// Deployment and the webhooks. It has no other controllers.
+// cluster is a real API server and etcd, with PureLB's CRDs and rights. It has no
+// webhooks and no other controllers.
 type cluster struct {
 	env       *envtest.Environment
 	admin     client.Client
@@ -97,10 +97,8 @@ func (c *cluster) connect(ctx context.Context, root string) error {
 	if err := c.admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
 		return fmt.Errorf("make the namespace: %w", err)
 	}
-	return errors.Join(
-		c.install(ctx, filepath.Join(root, "config", "rbac")),
-		c.install(ctx, filepath.Join(root, "config", "policy")),
-	)
+	// The manager itself installs the policies and FlowSchemas.
+	return c.install(ctx, filepath.Join(root, "config", "rbac"))
 }
 
 // install creates what the YAML files of a folder hold.
