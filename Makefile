@@ -15,7 +15,7 @@ LAB            := bin/lab
 IMAGE_TAR      := dist/purelb-$(ARCH).tar
 GO_PACKAGES    := ./api/... ./cmd/... ./config/... ./controllers/... ./internal/... ./nodeagent/... ./webhooks/...
 # Modules of their own, beside the main one.
-MODULES        := test/lab test/lab/kube test/e2e test/gitops tools tools/bundle
+MODULES        := test/lab test/lab/kube test/e2e test/gitops test/scale tools tools/bundle
 
 .DEFAULT_GOAL := help
 
@@ -38,6 +38,7 @@ test-unit: $(LAB) ## Run the tests of single packages, some against a real API s
 	@assets="$$($(LAB) assets)" && \
 	echo "unit tests, with the API server of $$assets" && \
 	KUBEBUILDER_ASSETS="$$assets" go test $(GO_PACKAGES) && \
+	KUBEBUILDER_ASSETS="$$assets" go -C test/scale test ./... && \
 	KUBEBUILDER_ASSETS="$$assets" go -C test/gitops test -timeout 20m ./... && \
 	go -C test/lab test ./... && \
 	go -C tools/bundle test ./...
@@ -65,6 +66,12 @@ bench: $(LAB) ## Measure allocation, placement and admission; SERVICES=10000 for
 	@assets="$$($(LAB) assets)" && \
 	go test -run '^$$' -bench . ./controllers/allocation ./controllers/placement && \
 	KUBEBUILDER_ASSETS="$$assets" go test -run '^$$' -bench Services -benchtime $(or $(SERVICES),1000)x -timeout 30m ./controllers
+
+.PHONY: bench-scale
+bench-scale: build $(LAB) ## Measure with simulated nodes: NODES=100,300,1000 ADDRESSES=100,1000 SHAPES=flat,racks
+	@assets="$$($(LAB) assets)" && go -C test/scale build -o $(CURDIR)/bin/scale . && \
+	KUBEBUILDER_ASSETS="$$assets" bin/scale -root . -program bin/purelb -output dist/bench/scale.json \
+	  -nodes $(if $(NODES),$(NODES),100,300,1000) -addresses $(if $(ADDRESSES),$(ADDRESSES),100,1000) -shapes $(or $(SHAPES),flat) $(SCALE_ARGS)
 
 ##@ Development
 .PHONY: generate
@@ -98,6 +105,7 @@ lint: $(GOLANGCI_LINT) ## Check the code, the directions of imports included
 	cd test/e2e && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
 	cd tools/bundle && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
 	cd test/gitops && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
+	cd test/scale && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
 
 $(GOLANGCI_LINT): tools/golangci-lint/go.mod
 	@echo "building golangci-lint (some minutes the first time)"

@@ -58,6 +58,7 @@ type managerOptions struct {
 	serving
 	webhookPort    int
 	webhookCertDir string
+	pprofAddress   string
 }
 
 // leaderLease is the Lease of the leading replica.
@@ -86,6 +87,7 @@ func newManagerCommand() *cobra.Command {
 	f.BoolVar(&o.isDefault, "default-load-balancer", true, "serve Services of type LoadBalancer that have no loadBalancerClass")
 	f.BoolVar(&o.leaderElect, "leader-elect", true, "elect one leader among the replicas")
 	o.addFlags(f, ":8443", ":8081")
+	f.StringVar(&o.pprofAddress, "pprof-bind-address", "0", "where to serve profiles (/debug/pprof), to anybody who can reach it; 0 for nowhere")
 	f.IntVar(&o.webhookPort, "webhook-port", 9443, "where to serve admission webhooks; 0 for nowhere")
 	f.StringVar(&o.webhookCertDir, "webhook-cert-dir", "/tmp/k8s-webhook-server/serving-certs",
 		"folder with tls.crt and tls.key for the webhooks; without them, the manager makes its own certificate")
@@ -110,9 +112,9 @@ func runManager(ctx context.Context, o managerOptions) error {
 	if err != nil {
 		return fmt.Errorf("find the API server: %w", err)
 	}
-	// A burst of Services is written one by one; the API server's own fairness
-	// is what limits it.
-	config.QPS, config.Burst = 200, 400
+	// The API server's own fairness is what limits the manager: it writes one by
+	// one, or a few at the same time, and one address may concern many nodes.
+	config.QPS = -1
 	ask, err := askForLease(config, o.namespace)
 	if err != nil {
 		return err
@@ -132,6 +134,7 @@ func runManager(ctx context.Context, o managerOptions) error {
 		Cache:                         cacheOptions(o.namespace),
 		Metrics:                       o.metricsOptions(),
 		HealthProbeBindAddress:        o.healthAddress,
+		PprofBindAddress:              o.pprofAddress,
 		LeaderElection:                o.leaderElect,
 		LeaderElectionID:              leaderLease,
 		LeaderElectionNamespace:       o.namespace,

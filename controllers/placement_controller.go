@@ -64,49 +64,6 @@ func batchedFor(delay func() time.Duration, requests func(context.Context, clien
 	}
 }
 
-// pace lets what is called for all the time rest for longer than it works: what
-// takes long, as the cluster is large, is done less often. What is called for after
-// a rest is done at once.
-type pace struct {
-	mu      sync.Mutex
-	working bool
-	ended   time.Time     // when the last run did
-	took    time.Duration // and for how long it lasted
-}
-
-const (
-	// together is for how long to wait for what comes with the first of several.
-	together = 2 * time.Millisecond
-	// Rest is that many times as long as work, up to maxRest.
-	restPerWork = 3
-	maxRest     = 2 * time.Second
-)
-
-// work notes that a run begins. The function that it returns notes its end.
-func (p *pace) work(now func() time.Time) (done func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	begun := now()
-	p.working = true
-	return func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.working, p.ended = false, now()
-		p.took = p.ended.Sub(begun)
-	}
-}
-
-// delay is how long to wait for more to do.
-func (p *pace) delay(now time.Time) time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	rest := min(max(batchDelay, restPerWork*p.took), maxRest)
-	if p.working {
-		return rest
-	}
-	return max(together, min(rest, p.ended.Add(rest).Sub(now)))
-}
-
 // PlacementReconciler writes the Announcements: what each node is to announce.
 // It has one work item, the cluster.
 type PlacementReconciler struct {
@@ -126,6 +83,8 @@ type PlacementReconciler struct {
 	// may not show it: to decide on what was there before could give an address
 	// to two nodes.
 	written map[string]writtenAnnouncement
+	// writing guards written while nodes are written at the same time.
+	writing sync.Mutex
 }
 
 type writtenAnnouncement struct {
@@ -234,21 +193,20 @@ func (r *PlacementReconciler) writeAll(ctx context.Context, in *cluster, result 
 		a := &in.announcements[i]
 		existing[a.Spec.NodeName] = append(existing[a.Spec.NodeName], a)
 	}
-	var errs []error
-	for i := range in.nodes {
+	return atOnce(len(in.nodes), func(i int) error {
 		n := &in.nodes[i]
 		entries, runs := result.Entries[n.Name]
 		switch has := existing[n.Name]; {
 		case runs || len(entries) > 0:
-			errs = append(errs, r.write(ctx, n, entries, has, result.Heartbeat[n.Name], agents.IsLeaving(in.agents, n.Labels)))
+			return r.write(ctx, n, entries, has, result.Heartbeat[n.Name], agents.IsLeaving(in.agents, n.Labels))
 		case len(has) == 0:
+			return nil
 		case r.isGone(n.Name, has):
-			errs = append(errs, r.remove(ctx, has))
+			return r.remove(ctx, has)
 		default:
-			errs = append(errs, r.write(ctx, n, nil, has, 0, true))
+			return r.write(ctx, n, nil, has, 0, true)
 		}
-	}
-	return errors.Join(errs...)
+	})
 }
 
 // behind reports whether the cache is certain to show a newer version of an
@@ -394,6 +352,8 @@ func (r *PlacementReconciler) writeOne(ctx context.Context, n *corev1.Node, name
 		Spec: spec,
 	}, ownerPlacement)
 	if err == nil {
+		r.writing.Lock()
+		defer r.writing.Unlock()
 		r.written[name] = writtenAnnouncement{uid: made.GetUID(), generation: made.GetGeneration(), at: r.Now()}
 	}
 	return err
