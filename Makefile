@@ -15,7 +15,7 @@ LAB            := bin/lab
 IMAGE_TAR      := dist/purelb-$(ARCH).tar
 GO_PACKAGES    := ./api/... ./cmd/... ./config/... ./controllers/... ./internal/... ./nodeagent/... ./webhooks/...
 # Modules of their own, beside the main one.
-MODULES        := test/lab test/lab/kube test/e2e test/gitops test/bench tools tools/bundle
+MODULES        := test/lab test/lab/kube test/e2e test/gitops test/scale test/bench tools tools/bundle
 
 .DEFAULT_GOAL := help
 
@@ -38,6 +38,7 @@ test-unit: $(LAB) ## Run the tests of single packages, some against a real API s
 	@assets="$$($(LAB) assets)" && \
 	echo "unit tests, with the API server of $$assets" && \
 	KUBEBUILDER_ASSETS="$$assets" go test $(GO_PACKAGES) && \
+	KUBEBUILDER_ASSETS="$$assets" go -C test/scale test ./... && \
 	KUBEBUILDER_ASSETS="$$assets" go -C test/gitops test -timeout 20m ./... && \
 	go -C test/lab test ./... && \
 	go -C test/bench test ./... && \
@@ -81,6 +82,12 @@ bench: image $(LAB) ## Measure PureLB in a lab of its own, as root (SECTIONS=lat
 	  { measure; status=$$?; if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; [ $$status = 0 ]; }; fi && \
 	go -C test/bench run . report
 
+.PHONY: bench-scale
+bench-scale: build $(LAB) ## Measure with simulated nodes: NODES=100,300,1000 ADDRESSES=100,1000 SHAPES=flat,racks
+	@assets="$$($(LAB) assets)" && go -C test/scale build -o $(CURDIR)/bin/scale . && \
+	KUBEBUILDER_ASSETS="$$assets" bin/scale -root . -program bin/purelb -output dist/bench/scale.json \
+	  -nodes $(if $(NODES),$(NODES),100,300,1000) -addresses $(if $(ADDRESSES),$(ADDRESSES),100,1000) -shapes $(or $(SHAPES),flat) $(SCALE_ARGS)
+
 ##@ Development
 .PHONY: generate
 generate: ## Generate Go code from the API types
@@ -114,6 +121,7 @@ lint: $(GOLANGCI_LINT) ## Check the code, the directions of imports included
 	cd test/bench && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
 	cd tools/bundle && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
 	cd test/gitops && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
+	cd test/scale && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
 
 $(GOLANGCI_LINT): tools/golangci-lint/go.mod
 	@echo "building golangci-lint (some minutes the first time)"

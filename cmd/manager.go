@@ -112,9 +112,9 @@ func runManager(ctx context.Context, o managerOptions) error {
 	if err != nil {
 		return fmt.Errorf("find the API server: %w", err)
 	}
-	// A burst of Services is written one by one; the API server's own fairness
-	// is what limits it.
-	config.QPS, config.Burst = 200, 400
+	// The API server's own fairness is what limits the manager: it writes one by
+	// one, or a few at the same time, and one address may concern many nodes.
+	config.QPS = -1
 	ask, err := askForLease(config, o.namespace)
 	if err != nil {
 		return err

@@ -17,6 +17,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -30,6 +31,10 @@ import (
 // eventsEach is the number of nodes up to which each node that announces an
 // address gets an event of its own.
 const eventsEach = 16
+
+// tellers is how many Services are told at the same time: most of the time that it
+// takes is waiting for the API server.
+const tellers = 4
 
 // AnnouncedReconciler tells Services, by annotations, a condition and events,
 // what nodes announce for them.
@@ -62,6 +67,7 @@ func (r *AnnouncedReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.Service{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.Or(placedDifferently, saysDifferently))).
 		Watches(&v1.Announcement{}, r.servicesOf()).
 		WatchesRawSource(source.Channel(r.Reasons.changes, &handler.EnqueueRequestForObject{})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: tellers}).
 		Complete(r)
 }
 

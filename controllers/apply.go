@@ -2,8 +2,11 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -102,4 +105,24 @@ func applyConfiguration(c client.Client, obj client.Object) (*unstructured.Unstr
 		unstructured.RemoveNestedField(u.Object, path...)
 	}
 	return u, nil
+}
+
+// writers is how many nodes are written at the same time: most of the time that a
+// write takes is waiting for the API server.
+const writers = 8
+
+// atOnce calls do for all numbers below count, some at the same time.
+func atOnce(count int, do func(int) error) error {
+	var wait sync.WaitGroup
+	errs := make([]error, count)
+	var next atomic.Int64
+	for range min(writers, count) {
+		wait.Go(func() {
+			for i := int(next.Add(1)) - 1; i < count; i = int(next.Add(1)) - 1 {
+				errs[i] = do(i)
+			}
+		})
+	}
+	wait.Wait()
+	return errors.Join(errs...)
 }

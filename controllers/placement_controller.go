@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -64,19 +64,6 @@ func batchedFor(delay func() time.Duration, requests func(context.Context, clien
 	}
 }
 
-// pace lets what is called for all the time rest for longer than it works: what
-// takes long, as the cluster is large, is done less often.
-type pace struct{ last atomic.Int64 }
-
-// worked notes how long the last run took.
-func (p *pace) worked(d time.Duration) { p.last.Store(int64(d)) }
-
-// delay is how long to wait for more to do.
-func (p *pace) delay() time.Duration {
-	const rest, most = 3, 2 * time.Second
-	return min(max(batchDelay, rest*time.Duration(p.last.Load())), most)
-}
-
 // PlacementReconciler writes the Announcements: what each node is to announce.
 // It has one work item, the cluster.
 type PlacementReconciler struct {
@@ -96,6 +83,8 @@ type PlacementReconciler struct {
 	// may not show it: to decide on what was there before could give an address
 	// to two nodes.
 	written map[string]writtenAnnouncement
+	// writing guards written while nodes are written at the same time.
+	writing sync.Mutex
 }
 
 type writtenAnnouncement struct {
@@ -130,7 +119,8 @@ func (r *PlacementReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if err := indexEndpoints(context.Background(), mgr); err != nil {
 		return err
 	}
-	everything := batchedFor(r.pace.delay, func(context.Context, client.Object) []reconcile.Request {
+	delay := func() time.Duration { return r.pace.delay(time.Now()) }
+	everything := batchedFor(delay, func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{wholeCluster}
 	})
 	return ctrl.NewControllerManagedBy(mgr).
@@ -140,7 +130,7 @@ func (r *PlacementReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1.LBNodeAgent{}, everything, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Service{}, everything, builder.WithPredicates(placedDifferently)).
 		Watches(&corev1.Node{}, everything, builder.WithPredicates(nodeChanged)).
-		Watches(&discoveryv1.EndpointSlice{}, batchedFor(r.pace.delay, r.endpointsMatter)).
+		Watches(&discoveryv1.EndpointSlice{}, batchedFor(delay, r.endpointsMatter)).
 		WatchesRawSource(source.Channel(r.Liveness.Changes(), everything)).
 		Complete(r)
 }
@@ -174,8 +164,7 @@ var nodeChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 
 // Reconcile writes what has changed of what the nodes are to announce.
 func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	begun := time.Now()
-	defer func() { r.pace.worked(time.Since(begun)) }()
+	defer r.pace.work(time.Now)()
 	in, err := gather(ctx, r.Client, r.Namespace)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -204,21 +193,20 @@ func (r *PlacementReconciler) writeAll(ctx context.Context, in *cluster, result 
 		a := &in.announcements[i]
 		existing[a.Spec.NodeName] = append(existing[a.Spec.NodeName], a)
 	}
-	var errs []error
-	for i := range in.nodes {
+	return atOnce(len(in.nodes), func(i int) error {
 		n := &in.nodes[i]
 		entries, runs := result.Entries[n.Name]
 		switch has := existing[n.Name]; {
 		case runs || len(entries) > 0:
-			errs = append(errs, r.write(ctx, n, entries, has, result.Heartbeat[n.Name], agents.IsLeaving(in.agents, n.Labels)))
+			return r.write(ctx, n, entries, has, result.Heartbeat[n.Name], agents.IsLeaving(in.agents, n.Labels))
 		case len(has) == 0:
+			return nil
 		case r.isGone(n.Name, has):
-			errs = append(errs, r.remove(ctx, has))
+			return r.remove(ctx, has)
 		default:
-			errs = append(errs, r.write(ctx, n, nil, has, 0, true))
+			return r.write(ctx, n, nil, has, 0, true)
 		}
-	}
-	return errors.Join(errs...)
+	})
 }
 
 // behind reports whether the cache is certain to show a newer version of an
@@ -364,6 +352,8 @@ func (r *PlacementReconciler) writeOne(ctx context.Context, n *corev1.Node, name
 		Spec: spec,
 	}, ownerPlacement)
 	if err == nil {
+		r.writing.Lock()
+		defer r.writing.Unlock()
 		r.written[name] = writtenAnnouncement{uid: made.GetUID(), generation: made.GetGeneration(), at: r.Now()}
 	}
 	return err

@@ -11,11 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -111,6 +108,9 @@ type Agent struct {
 	// lately.
 	told    []purelbv1.Announcement
 	missing []plan.Missing
+	// reported is what was last written of each Announcement's status, for as long
+	// as the cache does not show it.
+	reported map[string]reported
 	// complained is that the LBNodeAgent is missing: said once.
 	complained bool
 }
@@ -348,34 +348,6 @@ func (a *Agent) observe(settings plan.Settings, desired []plan.Desired) (observe
 		return plan.Observed{}, "", errors.Join(failed, err)
 	}
 	return observed, note, failed
-}
-
-// report writes the status of an Announcement, if it differs.
-func (a *Agent) report(ctx context.Context, ann *purelbv1.Announcement, report plan.Report) error {
-	status := plan.Status(ann, report)
-	if equality.Semantic.DeepEqual(status, ann.Status) {
-		return nil
-	}
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&status)
-	if err != nil {
-		return fmt.Errorf("convert the status of Announcement %s: %w", ann.Name, err)
-	}
-	u := &unstructured.Unstructured{Object: map[string]any{"status": content}}
-	u.SetGroupVersionKind(purelbv1.GroupVersion.WithKind("Announcement"))
-	u.SetNamespace(ann.Namespace)
-	u.SetName(ann.Name)
-	u.SetUID(ann.UID) // not that of another of the same name
-	timeout := requestTimeout
-	if !a.pulse.fresh() { // nobody may be there to tell
-		timeout = time.Second
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	err = a.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(FieldOwner), client.ForceOwnership)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("write the status of Announcement %s: %w", ann.Name, err)
-	}
-	return nil
 }
 
 // earliest is the shorter of two waits, of which 0 is for ever.

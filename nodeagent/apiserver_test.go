@@ -31,7 +31,7 @@ import (
 // config/rbac gives it.
 func TestAPIServer(t *testing.T) {
 	g := NewWithT(t)
-	log.SetLogger(zap.New(zap.WriteTo(t.Output()), zap.UseDevMode(true)))
+	log.SetLogger(zap.New(zap.WriteTo(os.Stderr), zap.UseDevMode(true)))
 	env := &envtest.Environment{CRDDirectoryPaths: []string{"../config/crd/bases"}, ErrorIfCRDPathMissing: true}
 	config, err := env.Start()
 	if err != nil {

@@ -80,6 +80,7 @@ func (a *Agent) prepare() {
 	a.announcer = newAnnouncer(a.Neighbours, a.Metrics)
 	a.guard = newGuard(a)
 	a.waiting = map[netip.Addr]time.Time{}
+	a.reported = map[string]reported{}
 	a.pulse = newPulse()
 	a.wake = make(chan struct{}, 1)
 	a.prober = newProber(a.Neighbours, a.wake)

@@ -15,6 +15,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -292,10 +293,13 @@ func (w *world) reconcileOrFail() time.Duration {
 // edit changes the spec of an Announcement, as the manager does.
 func (w *world) edit(name string, change func(*purelbv1.AnnouncementSpec)) {
 	w.t.Helper()
-	ann := w.get(name)
-	change(&ann.Spec)
-	ann.Generation++
-	if err := w.Client.Update(w.t.Context(), ann); err != nil {
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error { // an agent may be writing its status
+		ann := w.get(name)
+		change(&ann.Spec)
+		ann.Generation++
+		return w.Client.Update(w.t.Context(), ann)
+	})
+	if err != nil {
 		w.t.Fatal(err)
 	}
 }

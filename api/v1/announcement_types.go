@@ -25,8 +25,11 @@ const (
 	ClaimTakeover Claim = "Takeover"
 )
 
-// AnnouncedAddress is one address that a node is to announce.
+// AnnouncedAddress is one address that a node is to announce. It has one writer
+// as a whole, so the API server need not keep account of who owns which field of
+// it: that account would be longer than the entry.
 //
+// +structType=atomic
 // +kubebuilder:validation:XValidation:rule="isIP(self.address) && ip.isCanonical(self.address)",message="must be an IP address in canonical form",fieldPath=".address"
 // +kubebuilder:validation:XValidation:rule="!isIP(self.address) || ip(self.address).family() == 6 || self.prefixLength <= 32",message="must be at most 32 for IPv4",fieldPath=".prefixLength"
 // +kubebuilder:validation:XValidation:rule="self.type == 'Local' || (self.claim == 'Probe' && !self.leaving)",message="claim and leaving are for Local addresses only"
@@ -154,7 +157,10 @@ const (
 	StateFailed AddressState = "Failed"
 )
 
-// AddressStatus is what a node does with one address.
+// AddressStatus is what a node does with one address. As in spec, it has one
+// writer as a whole.
+//
+// +structType=atomic
 type AddressStatus struct {
 	// address as in spec.
 	// +kubebuilder:validation:MinLength=2

@@ -8,6 +8,12 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
+// fillTo is how many addresses an Announcement gets before a further one is made.
+// What a write costs the API server grows with the object, and one more address
+// writes one object for each node twice: that is what bounds how fast a large
+// cluster follows. Much shorter ones would only be many.
+const fillTo = 25
+
 // Slice distributes the entries of one node over its Announcements: an entry
 // stays in the one that has its address now, a new one goes to the first with
 // room. names is the node's Announcements now, and where says which of them has
@@ -30,7 +36,7 @@ func Slice(node string, entries []v1.AnnouncedAddress, names []string, where map
 			if i == len(order) {
 				order = append(order, sliceName(node, i))
 			}
-			if name := order[i]; len(sliced[name]) < v1.MaxAddressesPerAnnouncement {
+			if name := order[i]; len(sliced[name]) < fillTo {
 				sliced[name] = append(sliced[name], e)
 				break
 			}

@@ -38,19 +38,28 @@ func TestSlice(t *testing.T) {
 			t.Error(diff)
 		}
 	})
-	t.Run("up to 100 in one", func(t *testing.T) {
-		if got := placement.Slice("n", numbered(0, 100), nil, nil); len(got) != 1 || len(got["n"]) != 100 {
+	t.Run("up to 25 in one", func(t *testing.T) {
+		if got := placement.Slice("n", numbered(0, 25), nil, nil); len(got) != 1 || len(got["n"]) != 25 {
 			t.Errorf("%d slices, %d addresses in the first", len(got), len(got["n"]))
 		}
 	})
-	t.Run("101 in two", func(t *testing.T) {
-		if got := placement.Slice("n", numbered(0, 101), nil, nil); len(got) != 2 || len(got["n"]) != 100 {
+	t.Run("26 in two", func(t *testing.T) {
+		if got := placement.Slice("n", numbered(0, 26), nil, nil); len(got) != 2 || len(got["n"]) != 25 {
+			t.Errorf("%d slices, %d addresses in the first", len(got), len(got["n"]))
+		}
+	})
+	t.Run("those of a version that put 100 in one stay", func(t *testing.T) {
+		where := map[string]string{}
+		for _, e := range numbered(0, 100) {
+			where[e.Address] = "n"
+		}
+		if got := placement.Slice("n", numbered(0, 101), []string{"n"}, where); len(got) != 2 || len(got["n"]) != 100 {
 			t.Errorf("%d slices, %d addresses in the first", len(got), len(got["n"]))
 		}
 	})
 	t.Run("an empty one goes, but for the first", func(t *testing.T) {
-		names, where := whereabouts(placement.Slice("n", numbered(0, 150), nil, nil))
-		got := placement.Slice("n", numbered(100, 150), names, where)
+		names, where := whereabouts(placement.Slice("n", numbered(0, 40), nil, nil))
+		got := placement.Slice("n", numbered(25, 40), names, where)
 		if len(got["n"]) != 0 || len(got) != 2 {
 			t.Errorf("%d slices, %d addresses in the first", len(got), len(got["n"]))
 		}

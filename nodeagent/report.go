@@ -1,0 +1,62 @@
+package nodeagent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
+)
+
+// reported is a status that was written when the Announcement was of a version.
+type reported struct {
+	version string
+	status  purelbv1.AnnouncementStatus
+}
+
+// report writes the status of an Announcement, if it differs from what is there: the
+// status as read or, if what was read is older than the agent's last write, as
+// written. The kernel says that an address is there sooner than the cache shows
+// that this was reported.
+func (a *Agent) report(ctx context.Context, ann *purelbv1.Announcement, report plan.Report) error {
+	if last, known := a.reported[ann.Name]; known && last.version == ann.ResourceVersion {
+		ann.Status = last.status
+	} else {
+		delete(a.reported, ann.Name)
+	}
+	status := plan.Status(ann, report)
+	if equality.Semantic.DeepEqual(status, ann.Status) {
+		return nil
+	}
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&status)
+	if err != nil {
+		return fmt.Errorf("convert the status of Announcement %s: %w", ann.Name, err)
+	}
+	u := &unstructured.Unstructured{Object: map[string]any{"status": content}}
+	u.SetGroupVersionKind(purelbv1.GroupVersion.WithKind("Announcement"))
+	u.SetNamespace(ann.Namespace)
+	u.SetName(ann.Name)
+	u.SetUID(ann.UID) // not that of another of the same name
+	timeout := requestTimeout
+	if !a.pulse.fresh() { // nobody may be there to tell
+		timeout = time.Second
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	err = a.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(FieldOwner), client.ForceOwnership)
+	if err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("write the status of Announcement %s: %w", ann.Name, err)
+	}
+	a.reported[ann.Name] = reported{version: ann.ResourceVersion, status: status}
+	return nil
+}

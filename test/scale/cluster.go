@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+const (
+	namespace       = "purelb-system"
+	lbNodeAgent     = "default"
+	managerAccount  = "purelb-manager"
+	agentAccount    = "purelb-agent"
+	etcdQuota       = "8589934592" // bytes; etcd's documentation suggests no more
+	controlPlaneMax = 2 * time.Minute
+)
+
+// cluster is a real API server and etcd, with PureLB's CRDs and rights. It has no
+// webhooks and no other controllers.
+type cluster struct {
+	env       *envtest.Environment
+	admin     client.Client
+	clientset *kubernetes.Clientset
+	config    *rest.Config // the administrator's, whom the API server never keeps waiting
+	// Processes, by id.
+	apiServer, etcd int
+}
+
+// startCluster starts it from the folder that KUBEBUILDER_ASSETS names; root is
+// that of this repository. On failure nothing is left running.
+func startCluster(ctx context.Context, root string) (*cluster, error) {
+	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
+		return nil, errors.New("KUBEBUILDER_ASSETS is to name a folder with etcd and kube-apiserver, such as `bin/lab assets` prints")
+	}
+	c := &cluster{env: &envtest.Environment{
+		CRDDirectoryPaths:        []string{filepath.Join(root, "config", "crd", "bases")},
+		ErrorIfCRDPathMissing:    true,
+		ControlPlaneStartTimeout: controlPlaneMax,
+		ControlPlaneStopTimeout:  controlPlaneMax,
+	}}
+	c.env.ControlPlane.GetAPIServer().Configure().Set("service-cluster-ip-range", "10.96.0.0/14")
+	c.env.ControlPlane.Etcd = &envtest.Etcd{}
+	c.env.ControlPlane.Etcd.Configure().Set("quota-backend-bytes", etcdQuota)
+	var err error
+	if c.config, err = c.env.Start(); err != nil {
+		return nil, errors.Join(fmt.Errorf("start the API server: %w", err), c.env.Stop())
+	}
+	if err := c.connect(ctx, root); err != nil {
+		return nil, errors.Join(err, c.env.Stop())
+	}
+	return c, nil
+}
+
+// stop ends the API server and etcd, and removes their data.
+func (c *cluster) stop() error { return c.env.Stop() }
+
+func (c *cluster) connect(ctx context.Context, root string) error {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme)); err != nil {
+		return fmt.Errorf("make the scheme: %w", err)
+	}
+	c.config.QPS = -1
+	var err error
+	if c.admin, err = client.New(c.config, client.Options{Scheme: scheme}); err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	if c.clientset, err = kubernetes.NewForConfig(c.config); err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	if c.apiServer, err = childNamed("kube-apiserver"); err != nil {
+		return err
+	}
+	if c.etcd, err = childNamed("etcd"); err != nil {
+		return err
+	}
+	if err := c.admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
+		return fmt.Errorf("make the namespace: %w", err)
+	}
+	// The manager itself installs the policies and FlowSchemas.
+	return c.install(ctx, filepath.Join(root, "config", "rbac"))
+}
+
+// install creates what the YAML files of a folder hold.
+func (c *cluster) install(ctx context.Context, folder string) error {
+	files, err := fs.Glob(os.DirFS(folder), "*.yaml")
+	if err != nil {
+		return fmt.Errorf("list %s: %w", folder, err)
+	}
+	for _, name := range files {
+		if name == "kustomization.yaml" {
+			continue
+		}
+		content, err := os.ReadFile(filepath.Join(folder, name))
+		if err != nil {
+			return fmt.Errorf("read a manifest: %w", err)
+		}
+		documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096)
+		for {
+			u := &unstructured.Unstructured{}
+			err := documents.Decode(&u.Object)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				return fmt.Errorf("parse %s: %w", name, err)
+			}
+			if len(u.Object) == 0 {
+				continue
+			}
+			if strings.HasPrefix(u.GetNamespace(), "purelb") || u.GetKind() == "ServiceAccount" {
+				u.SetNamespace(namespace)
+			}
+			if err := c.admin.Create(ctx, u); err != nil {
+				return fmt.Errorf("install %s of %s: %w", u.GetKind(), name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// token is one of a service account, as a pod has it. Without a pod it says
+// nothing of a node.
+func (c *cluster) token(ctx context.Context, account string, pod *corev1.Pod) (string, error) {
+	hours := int64(24 * 3600)
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &hours}}
+	if pod != nil {
+		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}
+	}
+	made, err := c.clientset.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("make a token of %s: %w", account, err)
+	}
+	return made.Status.Token, nil
+}
+
+// as is the configuration of who has a token.
+func (c *cluster) as(token string) *rest.Config {
+	config := rest.AnonymousClientConfig(c.config)
+	config.BearerToken = token
+	config.QPS = -1
+	return config
+}

@@ -1,0 +1,328 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// run is one cluster with its agents and manager, to be measured with more and
+// more addresses.
+type run struct {
+	options
+	out     io.Writer
+	shape   shape
+	cluster *cluster
+	agents  *agents
+	manager *manager
+	// addresses is how many Virtual ones there are.
+	addresses int
+	// folder for files.
+	folder string
+}
+
+// newRun starts it all, on so many nodes. What was started is to be ended by
+// close, also after an error.
+func newRun(ctx context.Context, o options, out io.Writer, s shape, nodes int) (r *run, err error) {
+	r = &run{options: o, out: out, shape: s}
+	if r.folder, err = os.MkdirTemp("", "purelb-scale-"); err != nil {
+		return r, fmt.Errorf("make a folder: %w", err)
+	}
+	if r.cluster, err = startCluster(ctx, o.root); err != nil {
+		return r, err
+	}
+	r.say("API server is up; making %d nodes", nodes)
+	if r.agents, err = newAgents(ctx, r.cluster, s, nodes); err != nil {
+		return r, err
+	}
+	if err := r.configure(ctx); err != nil {
+		return r, err
+	}
+	if r.manager, err = newManager(ctx, r.cluster, o.program, r.folder, o.pprof); err != nil {
+		return r, err
+	}
+	if err := r.manager.start(); err != nil {
+		return r, err
+	}
+	begun := time.Now()
+	if err := r.agents.startAll(ctx); err != nil {
+		return r, err
+	}
+	if err := r.addLocals(ctx); err != nil {
+		return r, err
+	}
+	r.say("%d agents started, and %d local addresses announced, in %s", nodes, o.locals, time.Since(begun).Round(time.Millisecond))
+	return r, nil
+}
+
+// close ends all that was started.
+func (r *run) close() error {
+	var errs []error
+	if r.manager != nil {
+		errs = append(errs, r.manager.kill())
+	}
+	if r.agents != nil {
+		errs = append(errs, r.agents.stopAll())
+	}
+	if r.cluster != nil {
+		errs = append(errs, r.cluster.stop())
+	}
+	return errors.Join(append(errs, os.RemoveAll(r.folder))...)
+}
+
+func (r *run) say(format string, args ...any) {
+	fmt.Fprintf(r.out, time.Now().Format("15:04:05 ")+format+"\n", args...)
+}
+
+// configure makes the LBNodeAgent and the ServiceGroups.
+func (r *run) configure(ctx context.Context) error {
+	objects := []client.Object{&v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: lbNodeAgent}}}
+	for name, spec := range r.shape.pools() {
+		objects = append(objects, &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: spec})
+	}
+	for _, o := range objects {
+		if err := r.cluster.admin.Create(ctx, o); err != nil {
+			return fmt.Errorf("make %s: %w", o.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// serve makes a Service with an address of a group, this one if it says so.
+func (r *run) serve(ctx context.Context, name, group, address string) error {
+	annotations := map[string]string{v1.AnnotationServiceGroup: group}
+	if address != "" {
+		annotations[v1.AnnotationAddresses] = address
+	}
+	err := r.cluster.admin.Create(ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: annotations},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, AllocateLoadBalancerNodePorts: ptr.To(false),
+			Ports: []corev1.ServicePort{{Port: 80}},
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("make Service %s: %w", name, err)
+	}
+	return nil
+}
+
+// addLocals adds the Services with Local addresses.
+func (r *run) addLocals(ctx context.Context) error {
+	for i := range r.locals {
+		if err := r.serve(ctx, fmt.Sprintf("local%04d", i), localGroup, ""); err != nil {
+			return err
+		}
+	}
+	return await(ctx, "the local addresses are announced", func() (bool, error) { return r.agents.tracker.sum() >= r.locals, nil })
+}
+
+// load adds Services, all at once, until there are so many Virtual addresses,
+// and waits until all nodes announce them.
+func (r *run) load(ctx context.Context, addresses int) error {
+	begun, first, wanted := time.Now(), r.addresses, addresses*len(r.agents.nodes)+r.locals
+	finish := r.startProfiles(ctx, fmt.Sprintf("load%d", addresses))
+	err := each(addresses-first, func(i int) error {
+		return r.serve(ctx, fmt.Sprintf("virtual%05d", first+i), virtualGroup, "")
+	})
+	if err != nil {
+		return err
+	}
+	r.addresses = addresses
+	told := time.Now()
+	err = await(ctx, fmt.Sprintf("%d addresses are announced by all", addresses), func() (bool, error) {
+		sum := r.agents.tracker.sum()
+		if time.Since(told) > 10*time.Second {
+			told = time.Now()
+			r.say("  %d of %d announced", sum, wanted)
+		}
+		if sum >= wanted {
+			r.say("%d addresses are announced by all nodes after %s", addresses, time.Since(begun).Round(time.Millisecond))
+		}
+		return sum >= wanted, nil
+	})
+	return errors.Join(err, finish())
+}
+
+// change adds one Service and returns how long it takes until every agent
+// reports its address.
+func (r *run) change(ctx context.Context) (time.Duration, error) {
+	address := nth(firstMeasured, r.addresses)
+	r.agents.tracker.watch(address)
+	begun := time.Now()
+	if err := r.serve(ctx, fmt.Sprintf("virtual%05d", r.addresses), virtualGroup, address); err != nil {
+		return 0, err
+	}
+	r.addresses++
+	return r.everywhere(ctx, address, begun)
+}
+
+// everywhere waits until every agent reports an address.
+func (r *run) everywhere(ctx context.Context, address string, begun time.Time) (time.Duration, error) {
+	err := await(ctx, "every agent reports "+address, func() (bool, error) {
+		n, _ := r.agents.tracker.nodes(address)
+		return n >= len(r.agents.nodes), nil
+	})
+	_, last := r.agents.tracker.nodes(address)
+	return last.Sub(begun), err
+}
+
+// nth is the address n after another.
+func nth(first netip.Addr, n int) string {
+	a := first.As4()
+	a[2], a[3] = a[2]-byte(n/256), a[3]+byte(n%256)
+	return netip.AddrFrom4(a).String()
+}
+
+// death kills a node that holds a Local address and returns how long it takes,
+// from its last renewal, until another reports each of them. Then the node comes
+// back.
+func (r *run) death(ctx context.Context) (time.Duration, error) {
+	victim, addresses, err := r.holder(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, a := range addresses {
+		r.agents.tracker.watch(a)
+	}
+	if err := r.agents.kill(victim); err != nil {
+		return 0, fmt.Errorf("kill %s: %w", nodeName(victim.number), err)
+	}
+	renewed, err := r.renewed(ctx, v1.LeasePrefix+nodeName(victim.number))
+	if err != nil {
+		return 0, err
+	}
+	var longest time.Duration
+	for _, a := range addresses {
+		err := await(ctx, "another node has "+a, func() (bool, error) {
+			n, _ := r.agents.tracker.nodes(a)
+			return n > 0, nil
+		})
+		if err != nil {
+			return 0, err
+		}
+		_, at := r.agents.tracker.nodes(a)
+		longest = max(longest, at.Sub(renewed))
+	}
+	if err := r.agents.start(ctx, victim); err != nil {
+		return 0, err
+	}
+	return longest, await(ctx, "the node is back", func() (bool, error) {
+		again, err := r.renewed(ctx, v1.LeasePrefix+nodeName(victim.number))
+		return again.After(renewed), err
+	})
+}
+
+// holder is a node that holds Local addresses, and which.
+func (r *run) holder(ctx context.Context) (*node, []string, error) {
+	for _, n := range r.agents.nodes {
+		var list v1.AnnouncementList
+		if err := r.cluster.admin.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{"spec.nodeName": nodeName(n.number)}); err != nil {
+			return nil, nil, fmt.Errorf("list Announcements: %w", err)
+		}
+		var addresses []string
+		for i := range list.Items {
+			for _, a := range list.Items[i].Spec.Addresses {
+				if a.Type == v1.AnnounceLocal && !a.Leaving {
+					addresses = append(addresses, a.Address)
+				}
+			}
+		}
+		if len(addresses) > 0 {
+			return n, addresses, nil
+		}
+	}
+	return nil, nil, errors.New("no node holds a local address")
+}
+
+// renewed is when a Lease was, by the clock of this machine, which all share.
+func (r *run) renewed(ctx context.Context, lease string) (time.Time, error) {
+	l := &coordinationv1.Lease{}
+	if err := r.cluster.admin.Get(ctx, client.ObjectKey{Namespace: namespace, Name: lease}, l); err != nil {
+		return time.Time{}, fmt.Errorf("get Lease: %w", err)
+	}
+	if l.Spec.RenewTime == nil {
+		return time.Time{}, nil
+	}
+	return l.Spec.RenewTime.Time, nil
+}
+
+// restart kills the manager, starts it again, and adds a Service meanwhile. It
+// returns how long it takes until every agent reports that, and how many
+// Announcements were written that had not to be.
+func (r *run) restart(ctx context.Context) (took time.Duration, rewritten int64, err error) {
+	before, err := r.generations(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	if err := r.manager.kill(); err != nil {
+		return 0, 0, err
+	}
+	begun := time.Now()
+	if err := r.manager.start(); err != nil {
+		return 0, 0, err
+	}
+	if _, err := r.change(ctx); err != nil {
+		return 0, 0, err
+	}
+	took = time.Since(begun)
+	after, err := r.generations(ctx)
+	return took, after - before - int64(len(r.agents.nodes)), err
+}
+
+// generations is how often the specs of all Announcements have been written.
+func (r *run) generations(ctx context.Context) (int64, error) {
+	var list metav1.PartialObjectMetadataList
+	list.SetGroupVersionKind(v1.GroupVersion.WithKind("AnnouncementList"))
+	if err := r.cluster.admin.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+		return 0, fmt.Errorf("list Announcements: %w", err)
+	}
+	sum := int64(0)
+	for i := range list.Items {
+		sum += list.Items[i].Generation
+	}
+	return sum, nil
+}
+
+// size is the number of Announcements, the bytes of the largest of one node, and
+// of all of that node's, in JSON as they are stored.
+func (r *run) size(ctx context.Context) (count, largest, ofNode int, err error) {
+	var all metav1.PartialObjectMetadataList
+	all.SetGroupVersionKind(v1.GroupVersion.WithKind("AnnouncementList"))
+	if err := r.cluster.admin.List(ctx, &all, client.InNamespace(namespace)); err != nil {
+		return 0, 0, 0, fmt.Errorf("list Announcements: %w", err)
+	}
+	name := nodeName(len(r.agents.nodes) - 1)
+	for i := range all.Items {
+		if all.Items[i].Labels[v1.LabelNode] != name {
+			continue
+		}
+		body, err := r.cluster.clientset.RESTClient().Get().
+			AbsPath("apis", v1.GroupVersion.Group, v1.GroupVersion.Version, "namespaces", namespace, "announcements", all.Items[i].Name).
+			DoRaw(ctx)
+		if err != nil {
+			return 0, 0, 0, fmt.Errorf("get an Announcement: %w", err)
+		}
+		largest, ofNode = max(largest, len(body)), ofNode+len(body)
+	}
+	return len(all.Items), largest, ofNode, nil
+}
+
+// median of some durations.
+func median(d []time.Duration) time.Duration {
+	d = slices.Sorted(slices.Values(d))
+	return d[len(d)/2]
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+// program builds purelb.
+func program(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "purelb")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./cmd")
+	build.Dir = filepath.Join("..", "..")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build purelb: %v\n%s", err, out)
+	}
+	return path
+}
+
+func TestScale(t *testing.T) {
+	purelb := program(t)
+	t.Run("measured", func(t *testing.T) { measured(t, purelb) })
+	t.Run("interrupted", func(t *testing.T) { interrupted(t, purelb) })
+}
+
+// measured measures a small cluster.
+func measured(t *testing.T, purelb string) {
+	output := filepath.Join(t.TempDir(), "bench", "scale.json")
+	var out strings.Builder
+	err := command(t.Context(), []string{
+		"-program", purelb, "-output", output, "-pprof", "0",
+		"-nodes", "5", "-addresses", "10", "-locals", "3", "-changes", "2", "-deaths", "1", "-idle", "1s",
+	}, &out)
+	t.Log(out.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(output)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var result struct{ Rows []row }
+	if err := json.Unmarshal(content, &result); err != nil {
+		t.Fatal(err)
+	}
+	if len(result.Rows) != 1 {
+		t.Fatalf("%d rows", len(result.Rows))
+	}
+	got := result.Rows[0]
+	if got.Section != "scale" || got.Case != "5 nodes, 10 addresses" || got.N != 2 {
+		t.Errorf("the row is %s, %s, %d", got.Section, got.Case, got.N)
+	}
+	for name, bounds := range map[string][2]float64{
+		"nodes":                    {5, 5},
+		"addresses":                {10, 10},
+		"announcements":            {5, 5},
+		"convergeMs":               {1, 60_000},
+		"deathMs":                  {2_000, 60_000}, // no sooner than the Lease expires for others
+		"restartMs":                {1, 120_000},
+		"restartRewritten":         {0, 4}, // not all
+		"changeAnnouncementWrites": {10, 40},
+		"announcementBytes":        {1_000, 20_000},
+		"requestsPerS":             {4, 1_000},
+		"watchEventsPerS":          {4, 1_000},
+		"managerRSSMiB":            {10, 512},
+		"apiServerRSSMiB":          {100, 4_000},
+		"agentsRSSMiB":             {10, 4_000},
+		"apiServerCPUPerMin":       {0.1, 6_000},
+	} {
+		if v := got.Values[name]; v < bounds[0] || v > bounds[1] {
+			t.Errorf("%s is %v, not from %v to %v", name, v, bounds[0], bounds[1])
+		}
+	}
+	if !strings.Contains(out.String(), "| 5     | 10 ") {
+		t.Error("no table is printed")
+	}
+	nothingRuns(t)
+}
+
+// interrupted ends a run while it waits.
+func interrupted(t *testing.T, purelb string) {
+	ctrl.SetLogger(logr.Discard())
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	o := options{
+		root: "../..", program: purelb, pprof: "0", shapes: []shape{racks}, nodes: []int{3}, addresses: []int{1},
+		locals: 1, changes: 1, deaths: 1, idle: time.Hour,
+	}
+	progress := writerFunc(func(p []byte) (int, error) {
+		if strings.Contains(string(p), "are announced by all nodes") {
+			interrupt()
+		}
+		return len(p), nil
+	})
+	if rows, err := measureAll(ctx, o, progress); err == nil || len(rows) > 0 {
+		t.Errorf("%d rows, %v", len(rows), err)
+	}
+	nothingRuns(t)
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+func nothingRuns(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{"kube-apiserver", "etcd", "purelb"} {
+		if pid, err := childNamed(name); err == nil {
+			t.Errorf("%s still runs: %d", name, pid)
+		}
+	}
+}
+
+func TestShape(t *testing.T) {
+	for _, s := range []shape{flat, racks} {
+		seen := map[netip.Addr]bool{}
+		for i := range 10_000 {
+			address, gateway := s.address(i), s.gateway(i)
+			if seen[address.Addr()] || address.Addr() == gateway || !address.Contains(gateway) {
+				t.Fatalf("%s: node %d has %s and the gateway %s", s, i, address, gateway)
+			}
+			seen[address.Addr()] = true
+			if same := s.address(0).Masked() == address.Masked(); same != (s.rack(i) == 0) {
+				t.Fatalf("%s: node %d in rack %d has %s", s, i, s.rack(i), address)
+			}
+		}
+		local := s.pools()[localGroup].Local.V4Pools[0]
+		first, _, _ := strings.Cut(local.Pool, "-")
+		if !s.address(0).Masked().Contains(netip.MustParseAddr(first)) || seen[netip.MustParseAddr(first)] {
+			t.Errorf("%s: the local pool is %s", s, local.Pool)
+		}
+	}
+	if a, b := nth(firstMeasured, 5), nth(firstMeasured, 300); a != "10.200.255.5" || b != "10.200.254.44" {
+		t.Errorf("addresses for measurements are %s and %s", a, b)
+	}
+}
