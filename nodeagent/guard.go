@@ -206,6 +206,9 @@ func (g *guard) hold(held []plan.Held) {
 		if g.watched[addr] == nil {
 			g.watched[addr] = &watched{}
 		}
+		if h.Leaving { // to the previous holder, it may be
+			g.watched[addr].repeat = time.Time{}
+		}
 	}
 	maps.DeleteFunc(g.watched, func(addr netip.Addr, _ *watched) bool { _, still := g.held[addr]; return !still })
 	g.listen()

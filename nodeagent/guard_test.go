@@ -147,6 +147,40 @@ func TestYieldWhenLeaving(t *testing.T) {
 	})
 }
 
+// TestBackToThePreviousHolder hands an address back soon after it was taken over:
+// what is said against a previous holder that goes on is not said against the next
+// one.
+func TestBackToThePreviousHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1", takeover)))
+		w.pulse.renewedAt(time.Now())
+		go func() { _ = w.guard.Start(t.Context()) }()
+		go func() { _ = w.announcer.Start(t.Context()) }()
+		w.settle()
+		w.expect("changes", []string{"Add 192.0.2.1/24 eth0"}, w.kernel.Calls())
+		time.Sleep(2 * time.Second)
+		before := len(w.neighbours.heard())
+		w.neighbours.claim("192.0.2.1", oldHolder)
+		synctest.Wait()
+		if len(w.neighbours.heard()) == before {
+			t.Error("a previous holder that goes on is not told")
+		}
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses[0].Leaving = true })
+		w.pulse.renewedAt(time.Now())
+		w.settle()
+		asked, before := w.asked(), len(w.neighbours.heard())
+		for range repeatInterval / time.Second {
+			time.Sleep(time.Second)
+			w.pulse.renewedAt(time.Now())
+		}
+		w.expect("questions", asked, w.asked())
+		w.neighbours.claim("192.0.2.1", oldHolder)
+		synctest.Wait()
+		w.expect("changes when it is handed back", []string{"Remove 192.0.2.1/24 eth0"}, w.kernel.Calls())
+		w.expect("claims against the next holder", 0, len(w.neighbours.heard())-before)
+	})
+}
+
 // An agent that is not fresh asks for its own addresses; to a mere answer it
 // yields when it is repeated.
 func TestSuspect(t *testing.T) {
