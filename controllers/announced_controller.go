@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -35,6 +36,10 @@ const eventsEach = 16
 // tellers is how many Services are told at the same time: most of the time that it
 // takes is waiting for the API server.
 const tellers = 4
+
+// underway is how long after its allocation a Service is not told that it is not
+// announced yet: as a rule it is announced sooner, and told only that.
+const underway = 3 * time.Second
 
 // AnnouncedReconciler tells Services, by annotations, a condition and events,
 // what nodes announce for them.
@@ -204,7 +209,21 @@ func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 	} else if err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
+	if left := isUnderway(svc, report, time.Now()); left > 0 {
+		return reconcile.Result{RequeueAfter: left}, nil
+	}
 	return reconcile.Result{}, client.IgnoreNotFound(r.tell(ctx, svc, report, places))
+}
+
+// isUnderway returns for how long yet there is nothing to say of a Service that was
+// just given its addresses.
+func isUnderway(svc *corev1.Service, report announced.Report, now time.Time) time.Duration {
+	allocated := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAllocated)
+	told := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAnnounced)
+	if report.Condition.Status != metav1.ConditionFalse || allocated == nil || told != nil {
+		return 0
+	}
+	return min(underway, allocated.LastTransitionTime.Add(underway).Sub(now))
 }
 
 // tell writes annotations and condition, or takes them away if there is nothing to

@@ -135,13 +135,24 @@ func (r *PlacementReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// placedDifferently lets through changes of a Service that placement looks at.
-var placedDifferently = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok1 := e.ObjectOld.(*corev1.Service)
-	after, ok2 := e.ObjectNew.(*corev1.Service)
-	return !ok1 || !ok2 || !equality.Semantic.DeepEqual(before.Status.LoadBalancer, after.Status.LoadBalancer) ||
-		!equality.Semantic.DeepEqual(before.Spec, after.Spec) || isBranded(before) != isBranded(after) || insists(before) != insists(after)
-}}
+// placedDifferently lets through changes of a Service that placement looks at: of one
+// that has addresses, or had.
+var placedDifferently = predicate.Funcs{
+	CreateFunc: func(e event.CreateEvent) bool { return hasAddresses(e.Object) },
+	DeleteFunc: func(e event.DeleteEvent) bool { return hasAddresses(e.Object) },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok1 := e.ObjectOld.(*corev1.Service)
+		after, ok2 := e.ObjectNew.(*corev1.Service)
+		return ok1 && ok2 && (hasAddresses(before) || hasAddresses(after)) &&
+			(!equality.Semantic.DeepEqual(before.Status.LoadBalancer, after.Status.LoadBalancer) ||
+				!equality.Semantic.DeepEqual(before.Spec, after.Spec) || isBranded(before) != isBranded(after) || insists(before) != insists(after))
+	},
+}
+
+func hasAddresses(obj client.Object) bool {
+	svc, ok := obj.(*corev1.Service)
+	return ok && len(svc.Status.LoadBalancer.Ingress) > 0
+}
 
 // nodeChanged keeps the kubelet's status reports out.
 var nodeChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {

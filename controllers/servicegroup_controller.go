@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -40,11 +41,18 @@ const countDelay = 500 * time.Millisecond
 func (r *ServiceGroupReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("servicegroup").
-		For(&v1.ServiceGroup{}).
-		Watches(&v1.ServiceGroup{}, batched(r.all)). // a verdict depends on the other groups
+		For(&v1.ServiceGroup{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		// A verdict depends on the other groups.
+		Watches(&v1.ServiceGroup{}, batched(r.all), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		// A status that somebody else has written.
+		Watches(&v1.ServiceGroup{}, batchedFor(always(countDelay), itself)).
 		Watches(&corev1.Service{}, batchedFor(always(countDelay), r.all), builder.WithPredicates(placedDifferently)).
 		Watches(&v1.Announcement{}, batched(r.all), builder.WithPredicates(factsChanged)).
 		Complete(r)
+}
+
+func itself(_ context.Context, obj client.Object) []reconcile.Request {
+	return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(obj)}}
 }
 
 func (r *ServiceGroupReconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {

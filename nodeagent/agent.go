@@ -111,6 +111,8 @@ type Agent struct {
 	// reported is what was last written of each Announcement's status, for as long
 	// as the cache does not show it.
 	reported map[string]reported
+	// mute is until when nothing is reported.
+	mute time.Time
 	// complained is that the LBNodeAgent is missing: said once.
 	complained bool
 }
@@ -259,15 +261,9 @@ func (a *Agent) sync(ctx context.Context, g gathered, trusted bool) (time.Durati
 		Results: run.results, Stranded: run.stranded, Interfaces: interfaces, Note: note,
 		Now: metav1.NewTime(time.Now().Truncate(time.Second)),
 	}
-	for i := range g.announcements {
-		if i == 0 {
-			report.Inherited = inherited
-		} else {
-			report.Inherited = nil
-		}
-		errs = errors.Join(errs, a.report(ctx, &g.announcements[i], report))
-	}
-	return earliest(todo.RenewIn, run.again), errs
+	report.Inherited = inherited
+	wait, err = a.reportAll(ctx, g.announcements, report)
+	return earliest(earliest(todo.RenewIn, run.again), wait), errors.Join(errs, err)
 }
 
 // removeVirtual removes the virtual interfaces that the agent made and needs no

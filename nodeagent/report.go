@@ -2,6 +2,7 @@ package nodeagent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -19,6 +20,28 @@ import (
 type reported struct {
 	version string
 	status  purelbv1.AnnouncementStatus
+}
+
+// After a report that took long there is none for mutePerReport times as long, up to
+// maxMute: when a lot happens, or the API server has a lot to do, several changes are
+// reported as one.
+const (
+	mutePerReport = 9
+	maxMute       = 500 * time.Millisecond
+)
+
+// reportAll writes what is to be reported, or returns how long to wait with it. What
+// was inherited is in the status of the first Announcement.
+func (a *Agent) reportAll(ctx context.Context, announcements []purelbv1.Announcement, report plan.Report) (time.Duration, error) {
+	if wait := time.Until(a.mute); wait > 0 {
+		return wait, nil
+	}
+	var errs error
+	for i := range announcements {
+		errs = errors.Join(errs, a.report(ctx, &announcements[i], report))
+		report.Inherited = nil
+	}
+	return 0, errs
 }
 
 // report writes the status of an Announcement, if it differs from what is there: the
@@ -50,7 +73,9 @@ func (a *Agent) report(ctx context.Context, ann *purelbv1.Announcement, report p
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	begun := time.Now()
 	err = a.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(FieldOwner), client.ForceOwnership)
+	a.mute = time.Now().Add(min(mutePerReport*time.Since(begun), maxMute))
 	if err != nil {
 		if apierrors.IsNotFound(err) {
 			return nil
