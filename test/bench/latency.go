@@ -193,8 +193,12 @@ func (b *bench) live(ctx context.Context, o observers, s shape, name string) (ma
 		}
 		times[stageWithdrawn] = max(times[stageWithdrawn], at.Sub(deleted))
 	}
-	return times, b.gone(ctx, svc)
+	// What it has caused, reports and events, is no part of the next trial.
+	return times, errors.Join(b.gone(ctx, svc), pause(ctx, rest))
 }
+
+// rest is between two trials.
+const rest = 300 * time.Millisecond
 
 // gone waits until there is no such object.
 func (b *bench) gone(ctx context.Context, object client.Object) error {
