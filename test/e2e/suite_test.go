@@ -176,22 +176,24 @@ func service(ctx context.Context, name, group string, change ...func(*corev1.Ser
 	return svc
 }
 
-// group applies a ServiceGroup and deletes it when the test ends.
+// group applies a ServiceGroup and deletes it when the test ends. After a test that
+// cut a node off, a manager that was leading there starts again, and the API server
+// may still call its webhook.
 func group(ctx context.Context, file string) {
 	GinkgoHelper()
 	path := filepath.Join("testdata", file)
-	kubectl(ctx, "apply", "-f", path)
-	DeferCleanup(func(ctx SpecContext) {
-		// After a test that cut a node off, the API server may still call the
-		// webhook of the manager that was there.
+	again := func(ctx context.Context, args ...string) {
+		GinkgoHelper()
 		Eventually(func() error {
-			out, err := run(ctx, "delete", "--ignore-not-found", "-f", path)
+			out, err := run(ctx, append(args, "-f", path)...)
 			if err != nil {
 				return fmt.Errorf("%w: %s", err, out)
 			}
 			return nil
 		}).WithContext(ctx).WithTimeout(soon).WithPolling(poll).Should(Succeed())
-	}, NodeTimeout(2*soon))
+	}
+	again(ctx, "apply")
+	DeferCleanup(func(ctx SpecContext) { again(ctx, "delete", "--ignore-not-found") }, NodeTimeout(2*soon))
 }
 
 // ingress waits until the Service has n addresses.
