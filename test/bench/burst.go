@@ -8,11 +8,15 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/test/bench/report"
 )
 
-// burst measures many Services at once, with Local addresses.
+// burst measures many Services at once, with Local addresses: while they are made,
+// and when they are there and their pool comes.
 func (b *bench) burst(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -21,22 +25,44 @@ func (b *bench) burst(ctx context.Context) error {
 		return err
 	}
 	for _, n := range b.options.burst {
-		name := fmt.Sprintf("%d Services at once", n)
-		if !b.cases.MatchString(name) {
-			continue
-		}
-		rows, err := b.burstOf(ctx, o, name, n)
-		if err := errors.Join(err, b.clear(context.WithoutCancel(ctx))); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		if err := b.add(rows...); err != nil {
-			return err
+		for _, waiting := range []bool{false, true} {
+			name := fmt.Sprintf("%d Services at once", n)
+			if waiting {
+				name = fmt.Sprintf("%d Services that wait for their pool", n)
+			}
+			if !b.cases.MatchString(name) {
+				continue
+			}
+			rows, err := b.burstOf(ctx, o, name, n, waiting)
+			rest := context.WithoutCancel(ctx)
+			err = errors.Join(err, b.clear(rest), b.kubectl(rest, "delete", "--ignore-not-found", "-f", latePool))
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			if err := b.add(rows...); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-func (b *bench) burstOf(ctx context.Context, o observers, name string, n int) ([]report.Row, error) {
+// latePool is the pool that Services wait for.
+const latePool = "late.yaml"
+
+func (b *bench) burstOf(ctx context.Context, o observers, name string, n int, waiting bool) ([]report.Row, error) {
+	group := "large"
+	createAll := func() error {
+		return b.create(ctx, n, func(i int) *corev1.Service { return bare(fmt.Sprintf("burst-%d", i), group) })
+	}
+	do := createAll
+	if waiting {
+		group = "late"
+		do = func() error { return b.kubectl(ctx, "apply", "-f", latePool) }
+		if err := errors.Join(createAll(), b.allWait(ctx, n)); err != nil {
+			return nil, err
+		}
+	}
 	before, err := b.serverMetrics(ctx)
 	if err != nil {
 		return nil, err
@@ -44,9 +70,12 @@ func (b *bench) burstOf(ctx context.Context, o observers, name string, n int) ([
 	stations := o.stations[false]
 	stations.ring(func() { clear(stations.first) })
 	begun := time.Now()
+	var done time.Time
 	failed := make(chan error, 1)
 	go func() {
-		failed <- b.create(ctx, n, func(i int) *corev1.Service { return bare(fmt.Sprintf("burst-%d", i), "large") })
+		err := do()
+		done = time.Now()
+		failed <- err
 	}()
 	written := b.startProfiles(ctx, name)
 	answered, err := b.allAnswer(ctx, o.services, stations, n)
@@ -72,7 +101,7 @@ func (b *bench) burstOf(ctx context.Context, o observers, name string, n int) ([
 	const requests = "apiserver_request_total"
 	more := grown(sum(before, requests, writes), sum(after, requests, writes))
 	rows := []report.Row{{Section: "burst", Case: name, Unit: "s", N: n, Values: map[string]float64{
-		"all have ingress": ingress.Sub(begun).Seconds(), "all answer ARP": answered.Sub(begun).Seconds(),
+		"asked for": done.Sub(begun).Seconds(), "all have ingress": ingress.Sub(begun).Seconds(), "all answer ARP": answered.Sub(begun).Seconds(),
 	}}}
 	cost := report.Row{Section: "writes", Case: name, Unit: "for each Service", N: n, Values: map[string]float64{}}
 	for what, count := range more {
@@ -81,6 +110,26 @@ func (b *bench) burstOf(ctx context.Context, o observers, name string, n int) ([
 		}
 	}
 	return append(rows, cost), nil
+}
+
+// allWait waits until all Services have been told that they have to wait.
+func (b *bench) allWait(ctx context.Context, n int) error {
+	return await(ctx, time.Second, "Services to wait", func() error {
+		all := &corev1.ServiceList{}
+		if err := b.client.List(ctx, all, client.InNamespace(namespace)); err != nil {
+			return err
+		}
+		told := 0
+		for _, svc := range all.Items {
+			if meta.IsStatusConditionFalse(svc.Status.Conditions, v1.ConditionAllocated) {
+				told++
+			}
+		}
+		if told != n {
+			return fmt.Errorf("%d of %d do", told, n)
+		}
+		return nil
+	})
 }
 
 // ours says whether PureLB makes such a write; Services are made and deleted by the
