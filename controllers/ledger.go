@@ -104,26 +104,6 @@ func (l *ledger) put(svc *corev1.Service, reserved []netip.Addr) {
 	l.inUse.Put(holder)
 }
 
-// reserve notes that addrs are about to be written to svc, which the API server
-// will refuse unless that is its newest version.
-func (l *ledger) reserve(svc *corev1.Service, addrs []netip.Addr) {
-	l.see(svc, false)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	key := client.ObjectKeyFromObject(svc)
-	e := l.services[key]
-	if e.version != svc.ResourceVersion {
-		return
-	}
-	for _, a := range addrs {
-		if !slices.Contains(e.reserved, a) {
-			e.reserved = append(slices.Clone(e.reserved), a)
-		}
-	}
-	l.services[key] = e
-	l.put(svc, e.reserved)
-}
-
 func (l *ledger) wait(key client.ObjectKey, group string, waits bool) {
 	switch {
 	case group == noGroup:
@@ -159,12 +139,32 @@ func groupOfHeld(svc *corev1.Service) string {
 	return v1.DefaultServiceGroup
 }
 
-// decide lets an allocation be made.
+// decide lets an allocation be made, and reserves what comes of it: several may be
+// made at the same time. The Service was seen before.
 func (l *ledger) decide(svc *corev1.Service, facts *allocation.Facts) allocation.Result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	facts.InUse = l.inUse
-	return allocation.Allocate(allocation.RequestOf(svc), facts)
+	result := allocation.Allocate(allocation.RequestOf(svc), facts)
+	l.reserve(svc, result.Addresses)
+	return result
+}
+
+// reserve notes that addrs are about to be written to svc, which the API server
+// will refuse unless that is its newest version.
+func (l *ledger) reserve(svc *corev1.Service, addrs []netip.Addr) {
+	key := client.ObjectKeyFromObject(svc)
+	e := l.services[key]
+	if e.version != svc.ResourceVersion {
+		return
+	}
+	for _, a := range addrs {
+		if !slices.Contains(e.reserved, a) {
+			e.reserved = append(slices.Clone(e.reserved), a)
+		}
+	}
+	l.services[key] = e
+	l.put(svc, e.reserved)
 }
 
 // isBehind reports whether the ledger knows a newer version of a Service.

@@ -54,6 +54,7 @@ func (h *history) act() {
 		if h.ledger.isBehind(svc) {
 			return
 		}
+		h.ledger.see(svc, false)
 		h.ledger.reserve(svc, []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(h.random.IntN(8))})})
 		reserved := h.ledger.inUse.Of(keyOf(svc)).Addresses
 		if h.random.IntN(4) == 0 {
@@ -134,6 +135,27 @@ func contents(l *ledger) map[string]string {
 	return out
 }
 
+// TestLedgerDecides lets two allocations be made before anything is written.
+func TestLedgerDecides(t *testing.T) {
+	group := v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "purelb-system", Name: v1.DefaultServiceGroup}}
+	group.Spec.Local = &v1.LocalPools{PoolSet: v1.PoolSet{
+		V4Pools: []v1.AddressPool{{Subnet: "192.0.2.0/24", Pool: "192.0.2.1-192.0.2.2"}},
+	}}
+	facts := &allocation.Facts{Catalog: allocation.NewCatalog([]v1.ServiceGroup{group}, "purelb-system")}
+	l := newLedger(true)
+	var given []string
+	for i := range 3 {
+		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: fmt.Sprint(i), UID: types.UID(fmt.Sprint(i)), ResourceVersion: "10"}}
+		svc.Spec.Type = corev1.ServiceTypeLoadBalancer
+		svc.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
+		l.see(svc, false)
+		given = append(given, allocation.Join(l.decide(svc, facts).Addresses))
+	}
+	if want := []string{"192.0.2.1", "192.0.2.2", ""}; !slices.Equal(given, want) {
+		t.Errorf("%v, not %v", given, want)
+	}
+}
+
 // TestLedgerReserves checks that what is about to be written is nobody else's
 // until a newer version of the Service is known, whatever else is seen.
 func TestLedgerReserves(t *testing.T) {
@@ -143,6 +165,7 @@ func TestLedgerReserves(t *testing.T) {
 	l.see(svc, false)
 	branded := svc.DeepCopy()
 	branded.ResourceVersion = "12"
+	l.see(branded, false)
 	l.reserve(branded, []netip.Addr{a})
 	for _, version := range []string{"9", "10", "12"} {
 		old := svc.DeepCopy()

@@ -154,7 +154,6 @@ func (r *ServiceReconciler) write(ctx context.Context, svc *corev1.Service, addr
 		status.WithConditions(conditionConfiguration(meta.FindStatusCondition(conditions, v1.ConditionAllocated)))
 	}
 	ac := corev1ac.Service(svc.Name, svc.Namespace).WithUID(svc.UID).WithResourceVersion(svc.ResourceVersion).WithStatus(status)
-	r.ledger.reserve(svc, addrs)
 	if err := applyServiceStatus(ctx, r.Client, ac, ownerAllocator, annotations, allocatorAnnotations); err != nil {
 		return err
 	}

@@ -36,6 +36,10 @@ type ServiceReconciler struct {
 	ledger *ledger
 }
 
+// allocators is how many Services get their addresses at the same time: most of the
+// time that it takes is waiting for the API server.
+const allocators = 4
+
 // catchUp is how long the cache is given to show what it is known to lack.
 const catchUp = 50 * time.Millisecond
 
@@ -56,7 +60,7 @@ func (r *ServiceReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1.ServiceGroup{}, handler.EnqueueRequestsFromMapFunc(r.servicesOf), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1.Announcement{}, batched(r.factsMatterTo), builder.WithPredicates(factsChanged)).
 		Watches(&corev1.Node{}, batched(r.factsMatterTo), builder.WithPredicates(addressesChanged)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: allocators}).
 		Complete(r)
 }
 
