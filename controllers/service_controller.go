@@ -38,7 +38,7 @@ type ServiceReconciler struct {
 
 // allocators is how many Services get their addresses at the same time: most of the
 // time that it takes is waiting for the API server.
-const allocators = 4
+const allocators = 8
 
 // catchUp is how long the cache is given to show what it is known to lack.
 const catchUp = 50 * time.Millisecond
