@@ -26,8 +26,8 @@ type reported struct {
 // maxMute: when a lot happens, or the API server has a lot to do, several changes are
 // reported as one.
 const (
-	mutePerReport = 9
-	maxMute       = 500 * time.Millisecond
+	mutePerReport = 5
+	maxMute       = 250 * time.Millisecond
 )
 
 // reportAll writes what is to be reported, or returns how long to wait with it. What

@@ -87,13 +87,13 @@ func TestReportsTogether(t *testing.T) {
 			})
 			again, err := w.reconcile()
 			w.expect("error", nil, err)
-			w.expect("again in", time.Duration(180-10*n)*time.Millisecond, again)
+			w.expect("again in", time.Duration(100-10*n)*time.Millisecond, again)
 			time.Sleep(10 * time.Millisecond)
 		}
 		w.expect("what is added, at once", 4, len(slices.DeleteFunc(w.kernel.Calls(), func(c string) bool { return !strings.HasPrefix(c, "Add ") })))
 		w.expect("reports meanwhile", []string(nil), w.made())
 		took = time.Minute
-		time.Sleep(150 * time.Millisecond)
+		time.Sleep(70 * time.Millisecond)
 		w.reconcileOrFail()
 		w.expect("one for all", []string{"apply status"}, w.made())
 		w.expect("states", "198.51.100.1 Announced, 198.51.100.2 Announced, 198.51.100.3 Announced, 198.51.100.4 Announced", w.states("node1"))

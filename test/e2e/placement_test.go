@@ -126,6 +126,13 @@ var _ = Describe("Placement", func() {
 		Expect(fetch(ctx, lab.Far, addr)).To(ContainSubstring("client=10.78.0.2:"), "the client's own address")
 
 		for trial := range trials() {
+			// Where none is ready, kube-proxy sends to those, too, that are about to end
+			// since the trial before.
+			Eventually(func(g Gomega) {
+				pods := &corev1.PodList{}
+				g.Expect(c.List(ctx, pods, client.InNamespace(namespace), client.MatchingLabels(labels))).To(Succeed())
+				g.Expect(pods.Items).To(HaveLen(2))
+			}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(poll).Should(Succeed())
 			meter, err := bed.Measure(ctx, lab.Far, addr)
 			Expect(err).NotTo(HaveOccurred())
 			kubectl(ctx, "-n", namespace, "rollout", "restart", "deployment/rolling")
