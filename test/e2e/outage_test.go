@@ -29,6 +29,14 @@ func trials() int {
 	return 2
 }
 
+// longTrials is trials, for what takes a minute each.
+func longTrials() int {
+	if os.Getenv("E2E_TRIALS") == "" {
+		return 1
+	}
+	return trials()
+}
+
 // silent is a gap between answers by ARP or ND that counts: on a busy machine
 // one of some milliseconds says nothing.
 const silent = 150 * time.Millisecond
@@ -345,11 +353,7 @@ var _ = Describe("A disturbance", func() {
 	}, SpecTimeout(30*time.Minute))
 
 	It("costs nothing when the API server is away for a minute, and agents are killed meanwhile", func(ctx SpecContext) {
-		n := 1
-		if os.Getenv("E2E_TRIALS") != "" {
-			n = trials()
-		}
-		disturb(ctx, "API server away", n, func(m *measured) {
+		disturb(ctx, "API server away", longTrials(), func(m *measured) {
 			DeferCleanup(func(ctx SpecContext) { Expect(bed.StartControlPlane(ctx)).To(Succeed()) }, NodeTimeout(time.Minute))
 			m.fromFar()
 			Expect(bed.StopControlPlane(ctx)).To(Succeed())
@@ -396,7 +400,7 @@ var _ = Describe("A disturbance", func() {
 
 var _ = Describe("A holder that is cut off the API only", func() {
 	It("serves on, gives way to the next when its Node is not ready, and takes nothing back", func(ctx SpecContext) {
-		disturb(ctx, "holder cut off the API", trials(), func(m *measured) {
+		disturb(ctx, "holder cut off the API", longTrials(), func(m *measured) {
 			heal := func(ctx SpecContext) { _ = bed.HealAPI(ctx, m.holder) } // it may have been healed
 			DeferCleanup(heal, NodeTimeout(soon))
 			Expect(bed.CutAPI(ctx, m.holder)).To(Succeed())
