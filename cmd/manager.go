@@ -209,6 +209,7 @@ func cacheOptions(namespace string) cache.Options {
 		ByObject: map[client.Object]cache.ByObject{
 			&v1.LBNodeAgent{}:                               own,
 			&v1.Announcement{}:                              own,
+			&v1.CommonAnnouncement{}:                        own,
 			&appsv1.DaemonSet{}:                             own,
 			&coordinationv1.Lease{}:                         own,
 			&discoveryv1.EndpointSlice{}:                    {Transform: slimEndpoints},
@@ -266,7 +267,7 @@ func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image str
 	// A standby replica is to take over with warm caches.
 	for _, kind := range []client.Object{
 		&corev1.Service{}, &corev1.Node{}, &appsv1.DaemonSet{}, &discoveryv1.EndpointSlice{},
-		&v1.ServiceGroup{}, &v1.LBNodeAgent{}, &v1.Announcement{},
+		&v1.ServiceGroup{}, &v1.LBNodeAgent{}, &v1.Announcement{}, &v1.CommonAnnouncement{},
 	} {
 		if _, err := mgr.GetCache().GetInformer(ctx, kind, cache.BlockUntilSynced(false)); err != nil {
 			return fmt.Errorf("watch %T: %w", kind, err)

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -21,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -55,15 +57,23 @@ type AnnouncedReconciler struct {
 // namespace/name.
 const byAnnounced = "services"
 
+// byCommon indexes the Announcements by which nodes announce what is common by
+// their LBNodeAgent.
+const byCommon = "common"
+
 // SetupWithManager registers the reconciler.
 func (r *AnnouncedReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1.Announcement{}, byAnnounced, func(obj client.Object) []string {
-		a, ok := obj.(*v1.Announcement)
-		if !ok {
+	indexer, ctx := mgr.GetFieldIndexer(), context.Background()
+	err := errors.Join(
+		indexer.IndexField(ctx, &v1.Announcement{}, byAnnounced, about),
+		indexer.IndexField(ctx, &v1.CommonAnnouncement{}, byAnnounced, about),
+		indexer.IndexField(ctx, &v1.Announcement{}, byCommon, func(obj client.Object) []string {
+			if a, ok := obj.(*v1.Announcement); ok && a.Spec.Common {
+				return []string{a.Spec.LBNodeAgent}
+			}
 			return nil
-		}
-		return announced.Services(a)
-	})
+		}),
+	)
 	if err != nil {
 		return fmt.Errorf("index Announcements: %w", err)
 	}
@@ -71,6 +81,7 @@ func (r *AnnouncedReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("announced").
 		Watches(&corev1.Service{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.Or(placedDifferently, saysDifferently))).
 		Watches(&v1.Announcement{}, r.servicesOf()).
+		Watches(&v1.CommonAnnouncement{}, servicesOfCommon()).
 		WatchesRawSource(source.Channel(r.Reasons.changes, &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: tellers}).
 		Complete(r)
@@ -87,39 +98,125 @@ var saysDifferently = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool
 	) || slices.ContainsFunc(announced.All, func(name string) bool { return before.Annotations[name] != after.Annotations[name] }))
 }}
 
+// about lists the Services that an Announcement or CommonAnnouncement is about, as
+// namespace/name.
+func about(obj client.Object) []string {
+	switch a := obj.(type) {
+	case *v1.Announcement:
+		return announced.Services(a)
+	case *v1.CommonAnnouncement:
+		return announced.CommonServices(a)
+	}
+	return nil
+}
+
+// tellSoon enqueues Services, as namespace/name.
+func tellSoon(q queue, keys []string) { tellIn(batchDelay, q, keys) }
+
+func tellIn(delay time.Duration, q queue, keys []string) {
+	for _, key := range keys {
+		q.AddAfter(reconcile.Request{NamespacedName: parseKey(key)}, delay)
+	}
+}
+
 // servicesOf maps an Announcement to the Services for which something in it has
 // changed, and records what has newly come true.
 func (r *AnnouncedReconciler) servicesOf() handler.EventHandler {
-	enqueue := func(q queue, keys []string) {
-		for _, key := range keys {
-			q.AddAfter(reconcile.Request{NamespacedName: parseKey(key)}, batchDelay)
-		}
-	}
-	all := func(q queue, obj client.Object) {
-		if a, ok := obj.(*v1.Announcement); ok {
-			enqueue(q, announced.Services(a))
-		}
-	}
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { all(q, e.Object) },
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { all(q, e.Object) },
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
+			if a, ok := e.Object.(*v1.Announcement); ok {
+				tellSoon(q, announced.Services(a))
+				services, _ := r.commonDifference(ctx, &v1.Announcement{}, a)
+				tellIn(underway, q, services) // a new node has it all soon, as a rule
+			}
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
+			if a, ok := e.Object.(*v1.Announcement); ok {
+				services, _ := r.commonDifference(ctx, a, &v1.Announcement{})
+				tellSoon(q, append(services, announced.Services(a)...))
+			}
+		},
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
 			before, ok1 := e.ObjectOld.(*v1.Announcement)
 			after, ok2 := e.ObjectNew.(*v1.Announcement)
+			if !ok1 || !ok2 {
+				return
+			}
+			services, realised := r.commonDifference(ctx, before, after)
+			tellSoon(q, append(services, announced.Changed(before, after)...))
+			r.record(ctx, before, after, append(realised, announced.Realised(before, after)...))
+		},
+	}
+}
+
+// commonDifference lists the Services, as namespace/name, for which a node makes
+// something else of what is common, by two versions of its Announcement, and, unless
+// many nodes do, the addresses that it has newly announced.
+func (r *AnnouncedReconciler) commonDifference(ctx context.Context, before, after *v1.Announcement) (services []string, realised []v1.AnnouncedAddress) {
+	if !announced.CommonChanged(before, after) {
+		return nil, nil
+	}
+	commons, err := listCommons(ctx, r.Client, r.Namespace)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "Cannot tell Services what is announced")
+		return nil, nil
+	}
+	services, realised = announced.CommonDifference(before, after, commons)
+	joining, err := r.joining(ctx, after.Spec.LBNodeAgent, client.Limit(eventsEach+1))
+	if err != nil || len(joining) > eventsEach {
+		return services, nil // Reconcile writes one event for all
+	}
+	return services, realised
+}
+
+// servicesOfCommon maps a CommonAnnouncement to the Services for which it asks for
+// something else.
+func servicesOfCommon() handler.EventHandler {
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { tellSoon(q, about(e.Object)) },
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { tellSoon(q, about(e.Object)) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
+			before, ok1 := e.ObjectOld.(*v1.CommonAnnouncement)
+			after, ok2 := e.ObjectNew.(*v1.CommonAnnouncement)
 			if ok1 && ok2 {
-				enqueue(q, announced.Changed(before, after))
-				r.record(ctx, before, after)
+				tellSoon(q, announced.CommonRewritten(before, after))
 			}
 		},
 	}
 }
 
-// about lists the Announcements that are about a Service, as namespace/name.
-func (r *AnnouncedReconciler) about(ctx context.Context, key string) ([]v1.Announcement, error) {
-	var list v1.AnnouncementList
-	err := r.Client.List(ctx, &list, client.InNamespace(r.Namespace), client.MatchingFields{byAnnounced: key}, client.UnsafeDisableDeepCopy)
-	if err != nil {
+// places lists where the addresses of a Service, as namespace/name, are or are to be.
+func (r *AnnouncedReconciler) places(ctx context.Context, key string) ([]announced.Place, error) {
+	var announcements v1.AnnouncementList
+	var commons v1.CommonAnnouncementList
+	options := []client.ListOption{client.InNamespace(r.Namespace), client.MatchingFields{byAnnounced: key}, client.UnsafeDisableDeepCopy}
+	if err := errors.Join(r.Client.List(ctx, &announcements, options...), r.Client.List(ctx, &commons, options...)); err != nil {
 		return nil, fmt.Errorf("list Announcements of %s: %w", key, err)
+	}
+	of := map[string]bool{}
+	var nodes []v1.Announcement
+	for i := range commons.Items {
+		agent := commons.Items[i].Spec.LBNodeAgent
+		if of[agent] {
+			continue
+		}
+		of[agent] = true
+		joining, err := r.joining(ctx, agent)
+		if err != nil {
+			return nil, err
+		}
+		nodes = append(nodes, joining...)
+	}
+	return announced.PlacesOf(key, announcements.Items, commons.Items, nodes), nil
+}
+
+// joining lists the Announcements by which nodes of an LBNodeAgent announce what is
+// common.
+func (r *AnnouncedReconciler) joining(ctx context.Context, agent string, options ...client.ListOption) ([]v1.Announcement, error) {
+	var list v1.AnnouncementList
+	options = append(options, client.InNamespace(r.Namespace), client.MatchingFields{byCommon: agent}, client.UnsafeDisableDeepCopy)
+	if err := r.Client.List(ctx, &list, options...); err != nil {
+		return nil, fmt.Errorf("list Announcements of LBNodeAgent %s: %w", agent, err)
 	}
 	return list.Items, nil
 }
@@ -129,10 +226,11 @@ func parseKey(key string) client.ObjectKey {
 	return client.ObjectKey{Namespace: namespace, Name: name}
 }
 
-// record writes events for what one Announcement has newly realised.
-func (r *AnnouncedReconciler) record(ctx context.Context, before, after *v1.Announcement) {
+// record writes events for what one Announcement's node has newly realised, and for
+// its conflicts.
+func (r *AnnouncedReconciler) record(ctx context.Context, before, after *v1.Announcement, realised []v1.AnnouncedAddress) {
 	node := after.Spec.NodeName
-	for _, a := range announced.Realised(before, after) {
+	for _, a := range realised {
 		reason := v1.EventAnnouncingLocal
 		if a.Type == v1.AnnounceVirtual {
 			reason = v1.EventAnnouncingNonLocal
@@ -173,8 +271,8 @@ func (r *AnnouncedReconciler) event(ctx context.Context, key string, about *v1.A
 		return // gone: nobody to tell
 	}
 	if reason == v1.EventAnnouncingNonLocal {
-		announcements, err := r.about(ctx, key)
-		if err != nil || announced.Nodes(announced.PlacesOf(key, announcements)) > eventsEach {
+		places, err := r.places(ctx, key)
+		if err != nil || announced.Nodes(places) > eventsEach {
 			return // Reconcile writes one for all
 		}
 	}
@@ -194,11 +292,10 @@ func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 	var report announced.Report
 	var places []announced.Place
 	if isOurs(svc, r.IsDefault) && isBranded(svc) && len(addrs) > 0 {
-		announcements, err := r.about(ctx, keyOf(svc))
-		if err != nil {
+		var err error
+		if places, err = r.places(ctx, keyOf(svc)); err != nil {
 			return reconcile.Result{}, err
 		}
-		places = announced.PlacesOf(keyOf(svc), announcements)
 		report = announced.Summarise(addrs, places, func(a netip.Addr) string {
 			why, _ := r.Reasons.Of(a)
 			return why.Message

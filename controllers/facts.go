@@ -30,6 +30,7 @@ type cluster struct {
 	agents        []v1.LBNodeAgent
 	endpoints     endpoints
 	announcements []v1.Announcement
+	commons       []v1.CommonAnnouncement
 	catalog       allocation.Catalog
 }
 
@@ -56,6 +57,9 @@ func gather(ctx context.Context, c client.Reader, namespace string) (*cluster, e
 	if in.announcements, err = listAnnouncements(ctx, c, namespace); err != nil {
 		return nil, err
 	}
+	if in.commons, err = listCommons(ctx, c, namespace); err != nil {
+		return nil, err
+	}
 	if in.services, err = listServices(ctx, c); err != nil {
 		return nil, err
 	}
@@ -71,6 +75,14 @@ func listAnnouncements(ctx context.Context, c client.Reader, namespace string) (
 	return list.Items, nil
 }
 
+func listCommons(ctx context.Context, c client.Reader, namespace string) ([]v1.CommonAnnouncement, error) {
+	var list v1.CommonAnnouncementList
+	if err := c.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list CommonAnnouncements: %w", err)
+	}
+	return list.Items, nil
+}
+
 // facts turns the cluster into what placement decides from.
 func (in *cluster) facts(alive func(node string) placement.Liveness, now time.Time, isDefault bool) placement.Facts {
 	facts := placement.Facts{Lingering: map[netip.Addr][]string{}}
@@ -79,6 +91,14 @@ func (in *cluster) facts(alive func(node string) placement.Liveness, now time.Ti
 		a := &in.announcements[i]
 		byNode[a.Spec.NodeName] = append(byNode[a.Spec.NodeName], a)
 		entriesOf(a, &facts)
+	}
+	for i := range in.commons {
+		spec := &in.commons[i].Spec
+		for _, e := range spec.Addresses {
+			if addr, err := netip.ParseAddr(e.Address); err == nil {
+				facts.Common = append(facts.Common, placement.CommonEntry{Agent: spec.LBNodeAgent, Addr: addr, Spec: e})
+			}
+		}
 	}
 	for i := range in.nodes {
 		n := &in.nodes[i]
@@ -127,6 +147,12 @@ func (in *cluster) node(n *corev1.Node, announcements []*v1.Announcement, alive 
 		node.Reported = node.Reported || a.Status.ObservedGeneration > 0
 		if len(node.Interfaces) == 0 {
 			node.Interfaces = interfacesOf(a)
+		}
+		switch made := a.Status.CommonRevision; {
+		case made != nil:
+			node.CommonRevision = *made
+		case a.Spec.Common && a.Status.ObservedGeneration >= a.Generation:
+			node.Apart = true
 		}
 	}
 	for _, a := range announcements {

@@ -48,8 +48,7 @@ func holders(address string, nodes ...string) func(Gomega) []string {
 	return func(g Gomega) []string {
 		var out []string
 		for _, n := range nodes {
-			a := announcement(g, n)
-			if a != nil && slices.ContainsFunc(a.Spec.Addresses, func(e v1.AnnouncedAddress) bool { return e.Address == address && !e.Leaving }) {
+			if slices.ContainsFunc(asked(g, n), func(e v1.AnnouncedAddress) bool { return e.Address == address && !e.Leaving }) {
 				out = append(out, n)
 			}
 		}

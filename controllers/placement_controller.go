@@ -83,6 +83,8 @@ type PlacementReconciler struct {
 	// may not show it: to decide on what was there before could give an address
 	// to two nodes.
 	written map[string]writtenAnnouncement
+	// writtenCommon is the same of CommonAnnouncements.
+	writtenCommon map[string]writtenAnnouncement
 	// writing guards written while nodes are written at the same time.
 	writing sync.Mutex
 }
@@ -108,6 +110,7 @@ const lostAfter = time.Minute
 const cachePatience = 5 * time.Second
 
 // +kubebuilder:rbac:groups=purelb.io,resources=announcements,namespace=purelb-system,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=purelb.io,resources=commonannouncements,namespace=purelb-system,verbs=get;list;watch;create;update;delete
 // +kubebuilder:rbac:groups=purelb.io,resources=lbnodeagents,namespace=purelb-system,verbs=get;list;watch
 
 // wholeCluster is the one request there is.
@@ -115,7 +118,7 @@ var wholeCluster = reconcile.Request{NamespacedName: types.NamespacedName{Name: 
 
 // SetupWithManager registers the reconciler.
 func (r *PlacementReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	r.written, r.moving = map[string]writtenAnnouncement{}, map[netip.Addr]moving{}
+	r.written, r.writtenCommon, r.moving = map[string]writtenAnnouncement{}, map[string]writtenAnnouncement{}, map[netip.Addr]moving{}
 	if err := indexEndpoints(context.Background(), mgr); err != nil {
 		return err
 	}
@@ -126,6 +129,7 @@ func (r *PlacementReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("placement").
 		Watches(&v1.Announcement{}, everything).
+		Watches(&v1.CommonAnnouncement{}, everything).
 		Watches(&v1.ServiceGroup{}, everything, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1.LBNodeAgent{}, everything, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Service{}, everything, builder.WithPredicates(placedDifferently)).
@@ -180,13 +184,13 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if r.behind(in.announcements) {
+	if r.behind(in) {
 		return reconcile.Result{RequeueAfter: batchDelay}, nil
 	}
 	facts := in.facts(r.Liveness.Of, r.Now(), r.IsDefault)
 	result := placement.Place(facts)
 	r.Reasons.set(result.Unplaced, facts.Addresses)
-	if err := r.writeAll(ctx, in, &result); err != nil {
+	if err := errors.Join(r.writeAll(ctx, in, &result), r.writeCommons(ctx, in, &result)); err != nil {
 		return reconcile.Result{}, err
 	}
 	r.report(ctx, &facts, &result)
@@ -209,39 +213,96 @@ func (r *PlacementReconciler) writeAll(ctx context.Context, in *cluster, result 
 		entries, runs := result.Entries[n.Name]
 		switch has := existing[n.Name]; {
 		case runs || len(entries) > 0:
-			return r.write(ctx, n, entries, has, result.Heartbeat[n.Name], agents.IsLeaving(in.agents, n.Labels))
+			return r.write(ctx, n, v1.AnnouncementSpec{
+				HeartbeatSeconds: result.Heartbeat[n.Name], Leaving: agents.IsLeaving(in.agents, n.Labels), Common: result.Joins[n.Name],
+			}, entries, has)
 		case len(has) == 0:
 			return nil
 		case r.isGone(n.Name, has):
 			return r.remove(ctx, has)
 		default:
-			return r.write(ctx, n, nil, has, 0, true)
+			return r.write(ctx, n, v1.AnnouncementSpec{Leaving: true}, nil, has)
 		}
 	})
 }
 
 // behind reports whether the cache is certain to show a newer version of an
-// Announcement soon.
-func (r *PlacementReconciler) behind(announcements []v1.Announcement) bool {
-	shown := map[string]*v1.Announcement{}
-	for i := range announcements {
-		shown[announcements[i].Name] = &announcements[i]
+// Announcement or CommonAnnouncement soon.
+func (r *PlacementReconciler) behind(in *cluster) bool {
+	shown, shownCommon := map[string]*metav1.ObjectMeta{}, map[string]*metav1.ObjectMeta{}
+	for i := range in.announcements {
+		shown[in.announcements[i].Name] = &in.announcements[i].ObjectMeta
 	}
-	for name, w := range r.written {
+	for i := range in.commons {
+		shownCommon[in.commons[i].Name] = &in.commons[i].ObjectMeta
+	}
+	r.forgetShown(r.written, shown)
+	r.forgetShown(r.writtenCommon, shownCommon)
+	return len(r.written)+len(r.writtenCommon) > 0
+}
+
+func (r *PlacementReconciler) forgetShown(written map[string]writtenAnnouncement, shown map[string]*metav1.ObjectMeta) {
+	for name, w := range written {
 		a := shown[name]
 		caughtUp := a != nil && (a.UID != w.uid || a.Generation >= w.generation)
 		if caughtUp || r.Now().Sub(w.at) > cachePatience {
-			delete(r.written, name)
+			delete(written, name)
 		}
 	}
-	return len(r.written) > 0
+}
+
+// writeCommons makes the CommonAnnouncements as decided. Those of an LBNodeAgent
+// without nodes are emptied; empty ones are removed, but for the one that is named
+// after an LBNodeAgent that has nodes.
+func (r *PlacementReconciler) writeCommons(ctx context.Context, in *cluster, result *placement.Result) error {
+	are, stored := map[string]map[string]v1.CommonAnnouncementSpec{}, map[string]*v1.CommonAnnouncement{}
+	for agent := range result.Common {
+		are[agent] = map[string]v1.CommonAnnouncementSpec{}
+	}
+	for i := range in.commons {
+		c := &in.commons[i]
+		if stored[c.Name] = c; are[c.Spec.LBNodeAgent] == nil {
+			are[c.Spec.LBNodeAgent] = map[string]v1.CommonAnnouncementSpec{}
+		}
+		are[c.Spec.LBNodeAgent][c.Name] = c.Spec
+	}
+	var errs []error
+	for agent, specs := range are {
+		for name, spec := range placement.Revise(agent, result.Common[agent], specs) {
+			errs = append(errs, r.writeCommon(ctx, name, spec, stored[name]))
+			delete(specs, name)
+		}
+		_, has := result.Common[agent]
+		for name, spec := range specs {
+			if len(spec.Addresses) == 0 && (name != agent || !has) {
+				errs = append(errs, client.IgnoreNotFound(r.Client.Delete(ctx, stored[name])))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// writeCommon writes one, unless somebody else has written it meanwhile: a
+// revision must not come twice.
+func (r *PlacementReconciler) writeCommon(ctx context.Context, name string, spec v1.CommonAnnouncementSpec, stored *v1.CommonAnnouncement) error {
+	c := &v1.CommonAnnouncement{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: r.Namespace}, Spec: spec}
+	write := func() error { return r.Client.Create(ctx, c, client.FieldOwner(ownerPlacement)) }
+	if stored != nil {
+		c.ResourceVersion = stored.ResourceVersion
+		write = func() error { return r.Client.Update(ctx, c, client.FieldOwner(ownerPlacement)) }
+	}
+	if err := write(); err != nil {
+		return fmt.Errorf("write CommonAnnouncement %s: %w", name, err)
+	}
+	r.writtenCommon[name] = writtenAnnouncement{uid: c.UID, generation: c.Generation, at: r.Now()}
+	return nil
 }
 
 // isGone reports whether a node that runs no agent any more has given up all that
 // it had, or cannot be asked.
 func (r *PlacementReconciler) isGone(node string, announcements []*v1.Announcement) bool {
 	return r.Liveness.Silent(node) > lostAfter || !slices.ContainsFunc(announcements, func(a *v1.Announcement) bool {
-		return len(a.Status.Addresses) > 0 || a.Status.ObservedGeneration < a.Generation
+		return !agents.HasReleased(a)
 	})
 }
 
@@ -315,9 +376,9 @@ func (r *PlacementReconciler) measure(facts *placement.Facts, result *placement.
 	}
 }
 
-// write makes the Announcements of one node carry entries, and makes its Lease.
-// leaving is that its agent is to go.
-func (r *PlacementReconciler) write(ctx context.Context, n *corev1.Node, entries []v1.AnnouncedAddress, existing []*v1.Announcement, heartbeat int32, leaving bool) error {
+// write makes the Announcements of one node carry entries, and makes its Lease. spec
+// has what else they say; what is common only the first asks for.
+func (r *PlacementReconciler) write(ctx context.Context, n *corev1.Node, spec v1.AnnouncementSpec, entries []v1.AnnouncedAddress, existing []*v1.Announcement) error {
 	var names []string
 	where := map[string]string{}
 	byName := map[string]*v1.Announcement{}
@@ -331,14 +392,10 @@ func (r *PlacementReconciler) write(ctx context.Context, n *corev1.Node, entries
 	sliced := placement.Slice(n.Name, entries, names, where)
 	var errs []error
 	for name, addresses := range sliced {
-		spec := v1.AnnouncementSpec{
-			NodeName:         n.Name,
-			LBNodeAgent:      n.Labels[v1.LabelAgent],
-			HeartbeatSeconds: heartbeat,
-			Leaving:          leaving,
-			Addresses:        addresses,
-		}
-		errs = append(errs, r.writeOne(ctx, n, name, spec, byName[name]))
+		one := spec
+		one.NodeName, one.LBNodeAgent, one.Addresses = n.Name, n.Labels[v1.LabelAgent], addresses
+		one.Common = spec.Common && name == n.Name
+		errs = append(errs, r.writeOne(ctx, n, name, one, byName[name]))
 	}
 	unwanted := slices.DeleteFunc(slices.Clone(existing), func(a *v1.Announcement) bool { return sliced[a.Name] != nil })
 	return errors.Join(append(errs, r.remove(ctx, unwanted), r.ensureLease(ctx, n))...)

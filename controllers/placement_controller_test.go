@@ -28,16 +28,41 @@ func announcement(g Gomega, node string) *v1.Announcement {
 	return a
 }
 
+// asked is what a node is to announce, by itself and in common.
+func asked(g Gomega, node string) []v1.AnnouncedAddress {
+	a := announcement(g, node)
+	if a == nil {
+		return nil
+	}
+	addresses := a.Spec.Addresses
+	for _, c := range commonsOf(g, a) {
+		addresses = append(addresses, c.Spec.Addresses...)
+	}
+	return addresses
+}
+
+// commonsOf is the CommonAnnouncements by which a node announces something.
+func commonsOf(g Gomega, a *v1.Announcement) []v1.CommonAnnouncement {
+	if !a.Spec.Common {
+		return nil
+	}
+	var list v1.CommonAnnouncementList
+	g.Expect(api.List(context.Background(), &list, client.InNamespace(namespace), client.MatchingFields{"spec.lbNodeAgent": a.Spec.LBNodeAgent})).To(Succeed())
+	return list.Items
+}
+
 // entries is the addresses that nodes are to announce, as node address
-// interface type epoch.
+// interface type, and the epoch of Local ones.
 func entries(nodes ...string) func(Gomega) []string {
 	return func(g Gomega) []string {
 		var out []string
 		for _, n := range nodes {
-			if a := announcement(g, n); a != nil {
-				for _, e := range a.Spec.Addresses {
-					out = append(out, fmt.Sprintf("%s %s/%d %s %s %d", n, e.Address, e.PrefixLength, e.Interface, e.Type, e.Epoch))
+			for _, e := range asked(g, n) {
+				line := fmt.Sprintf("%s %s/%d %s %s", n, e.Address, e.PrefixLength, e.Interface, e.Type)
+				if e.Type == v1.AnnounceLocal {
+					line += fmt.Sprintf(" %d", e.Epoch)
 				}
+				out = append(out, line)
 			}
 		}
 		return out
@@ -75,7 +100,7 @@ func TestAgentsRun(t *testing.T) {
 			owner := ConsistOf(SatisfyAll(HaveField("Kind", "Node"), HaveField("UID", n.UID)))
 			a := announcement(g, name)
 			g.Expect(a).NotTo(BeNil())
-			g.Expect(a.Spec).To(Equal(v1.AnnouncementSpec{NodeName: name, LBNodeAgent: "everywhere", HeartbeatSeconds: 10}))
+			g.Expect(a.Spec).To(Equal(v1.AnnouncementSpec{NodeName: name, LBNodeAgent: "everywhere", HeartbeatSeconds: 10, Common: true}))
 			g.Expect(a.OwnerReferences).To(owner)
 			g.Expect(a.Labels).To(HaveKeyWithValue(v1.LabelNode, name))
 			lease := fetch(g, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "purelb-" + name}})
@@ -216,8 +241,11 @@ remote:
 		node(t, name, nil)
 	}
 	g.Eventually(entries(nodes...)).Should(Equal([]string{
-		"node1 172.16.0.1/32 kube-lb0 Virtual 0", "node1 fd41::1/64 kube-lb0 Virtual 0",
-		"node2 172.16.0.1/32 kube-lb0 Virtual 0", "node2 fd41::1/64 kube-lb0 Virtual 0"}))
+		"node1 172.16.0.1/32 kube-lb0 Virtual", "node1 fd41::1/64 kube-lb0 Virtual",
+		"node2 172.16.0.1/32 kube-lb0 Virtual", "node2 fd41::1/64 kube-lb0 Virtual"}))
+	for _, name := range nodes {
+		g.Expect(announcement(g, name).Spec.Addresses).To(BeEmpty(), "it is asked of all nodes at once")
+	}
 	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(HavePrefix("False Announcing: 0 of 4 announcements are made; 172.16.0.1 on node1 is Pending"))
 	for _, name := range nodes {
 		runAgent(t, name, eth("eth0", "10.41.0.1/24"))
@@ -235,6 +263,30 @@ remote:
 		[]byte(`{"spec":{"type":"ClusterIP","allocateLoadBalancerNodePorts":null}}`)))).To(Succeed())
 	g.Eventually(entries(nodes...)).Should(BeEmpty())
 	g.Eventually(func(g Gomega) int { return len(fetch(g, svc).Status.Conditions) }).Should(BeZero())
+}
+
+// TestEarlierAgents checks that agents of an earlier version are asked for each
+// address by themselves, until they are replaced.
+func TestEarlierAgents(t *testing.T) {
+	g := begin(t)
+	nodes := []string{"node1", "node2"}
+	lbNodeAgent(t, "default", nil)
+	serviceGroup(t, "routed", "remote: {pool: 172.16.48.1-172.16.48.9, subnet: 172.16.48.0/24, aggregation: /32}")
+	for _, name := range nodes {
+		node(t, name, nil)
+	}
+	earlier := runAgent(t, "node1", eth("eth0", "10.48.0.1/24"))
+	earlier.isEarlier.Store(true)
+	runAgent(t, "node2", eth("eth0", "10.48.0.2/24"))
+	svc := service(t, "routed", ofGroup("routed"))
+	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(Equal("True Announced: 2 of 2 announcements are made"))
+	own := func(g Gomega) []int {
+		return []int{len(announcement(g, "node1").Spec.Addresses), len(announcement(g, "node2").Spec.Addresses)}
+	}
+	g.Eventually(own).Should(Equal([]int{1, 0}))
+	earlier.isEarlier.Store(false)
+	g.Eventually(own).Should(Equal([]int{0, 0}))
+	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(Equal("True Announced: 2 of 2 announcements are made"))
 }
 
 func TestAddressConflict(t *testing.T) {

@@ -292,6 +292,12 @@ func TestPoliciesRefuse(t *testing.T) {
 	g.Expect(admin.Patch(ctx, ann("node1"), merge(`{"metadata":{"labels":{"a":"b"}}}`))).To(Succeed())
 	g.Expect(manager.Patch(ctx, ann("node1"), merge(`{"spec":{"heartbeatSeconds":7}}`))).To(Succeed())
 	g.Expect(manager.Create(ctx, ann("node3"), client.DryRunAll)).To(Succeed())
+	common := func() *v1.CommonAnnouncement {
+		return &v1.CommonAnnouncement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}, Spec: v1.CommonAnnouncementSpec{LBNodeAgent: "default", Revision: 1}}
+	}
+	g.Expect(admin.Create(ctx, common(), client.DryRunAll)).To(MatchError(ContainSubstring(mine)))
+	g.Expect(agent.Create(ctx, common(), client.DryRunAll)).To(MatchError(ContainSubstring(`cannot create resource "commonannouncements"`)))
+	g.Expect(manager.Create(ctx, common(), client.DryRunAll)).To(Succeed())
 
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
 	const only = "may change nothing of a Node but the label purelb.io/agent"

@@ -308,6 +308,8 @@ type agent struct {
 	interfaces []v1.NodeInterface
 	stop       func()
 	paused     atomic.Bool
+	// isEarlier is that it knows nothing common.
+	isEarlier atomic.Bool
 }
 
 // pause makes the agent renew its Lease, but look at nothing.
@@ -367,6 +369,16 @@ func (a *agent) report(ctx context.Context) error {
 			})
 		}
 		status.Announced, status.Desired = int32(len(status.Addresses)), int32(len(status.Addresses))
+		if ann.Spec.Common && !a.isEarlier.Load() {
+			status.CommonRevision = new(int64)
+			var commons v1.CommonAnnouncementList
+			if err := api.List(ctx, &commons, client.InNamespace(namespace), client.MatchingFields{"spec.lbNodeAgent": ann.Spec.LBNodeAgent}); err != nil {
+				return err
+			}
+			for k := range commons.Items {
+				*status.CommonRevision = max(*status.CommonRevision, commons.Items[k].Spec.Revision)
+			}
+		}
 		if equality.Semantic.DeepEqual(status, ann.Status) {
 			continue
 		}

@@ -104,9 +104,9 @@ type Agent struct {
 	wake chan struct{}
 	// running is held by the one sync that runs.
 	running sync.Mutex
-	// told is the Announcements last seen, and missing those that were deleted
-	// lately.
-	told    []purelbv1.Announcement
+	// told is the Announcements and CommonAnnouncements last seen, and missing those
+	// that were deleted lately.
+	told    []plan.Asking
 	missing []plan.Missing
 	// reported is what was last written of each Announcement's status, for as long
 	// as the cache does not show it.
@@ -167,20 +167,37 @@ func (a *Agent) syncCached(ctx context.Context) (time.Duration, error) {
 type gathered struct {
 	agent         *purelbv1.LBNodeAgent
 	announcements []purelbv1.Announcement
+	// commons is the CommonAnnouncements of the agent's LBNodeAgent.
+	commons []purelbv1.CommonAnnouncement
 	// offline is that it is from the checkpoint, and there is nobody to tell.
 	offline bool
+}
+
+// joined is the CommonAnnouncements that the node announces: all, or none.
+func (g gathered) joined() []purelbv1.CommonAnnouncement {
+	if slices.ContainsFunc(g.announcements, func(ann purelbv1.Announcement) bool { return ann.Spec.Common }) {
+		return g.commons
+	}
+	return nil
 }
 
 // gather reads from the API server if live, else from the cache.
 func (a *Agent) gather(ctx context.Context, live bool) (gathered, error) {
 	list := &purelbv1.AnnouncementList{}
-	reader, options := client.Reader(a.Client), []client.ListOption{client.InNamespace(a.Namespace)}
+	commons := &purelbv1.CommonAnnouncementList{}
+	reader, own := client.Reader(a.Client), []client.ListOption{client.InNamespace(a.Namespace)}
+	common := own
 	if live {
-		// The cache holds no other nodes', and has no index.
-		reader, options = a.Live, append(options, client.MatchingFields{"spec.nodeName": a.NodeName})
+		// The cache holds no others', and has no index.
+		reader = a.Live
+		own = append(slices.Clip(own), client.MatchingFields{"spec.nodeName": a.NodeName})
+		common = append(slices.Clip(common), client.MatchingFields{"spec.lbNodeAgent": a.LBNodeAgent})
 	}
-	if err := reader.List(ctx, list, options...); err != nil {
+	if err := reader.List(ctx, list, own...); err != nil {
 		return gathered{}, fmt.Errorf("list Announcements: %w", err)
+	}
+	if err := reader.List(ctx, commons, common...); err != nil {
+		return gathered{}, fmt.Errorf("list CommonAnnouncements: %w", err)
 	}
 	var g gathered
 	for _, ann := range list.Items {
@@ -189,6 +206,12 @@ func (a *Agent) gather(ctx context.Context, live bool) (gathered, error) {
 		}
 	}
 	slices.SortFunc(g.announcements, func(a, b purelbv1.Announcement) int { return cmp.Compare(a.Name, b.Name) })
+	for _, c := range commons.Items {
+		if c.Spec.LBNodeAgent == a.LBNodeAgent {
+			g.commons = append(g.commons, c)
+		}
+	}
+	slices.SortFunc(g.commons, func(a, b purelbv1.CommonAnnouncement) int { return cmp.Compare(a.Name, b.Name) })
 	a.pulse.setPeriod(g.announcements)
 	a.saved.standIn = nil
 
@@ -213,14 +236,15 @@ func (a *Agent) gather(ctx context.Context, live bool) (gathered, error) {
 // are known to be up to date.
 func (a *Agent) sync(ctx context.Context, g gathered, trusted bool) (time.Duration, error) {
 	if !g.offline {
-		a.missing = plan.StillMissing(a.told, a.missing, g.announcements, time.Now())
-		a.told = g.announcements
+		asked := plan.Asked(g.announcements, g.commons)
+		a.missing = plan.StillMissing(a.told, a.missing, asked, time.Now())
+		a.told = asked
 	}
 	if g.agent == nil || len(g.announcements) == 0 || slices.ContainsFunc(g.announcements, a.isAnothers) {
 		return a.keep(ctx, g.agent)
 	}
 	settings := plan.SettingsOf(g.agent)
-	desired, invalid := plan.Merge(g.announcements)
+	desired, invalid := plan.Merge(g.announcements, g.joined())
 	observed, note, err := a.observe(settings, desired)
 	if err != nil && observed.Links == nil {
 		return 0, err
@@ -258,10 +282,10 @@ func (a *Agent) sync(ctx context.Context, g gathered, trusted bool) (time.Durati
 	errs = errors.Join(errs, err)
 	a.Metrics.setAnnounced(a.NodeName, desired, run.results)
 	report := plan.Report{
-		Results: run.results, Stranded: run.stranded, Interfaces: interfaces, Note: note,
+		Results: run.results, Commons: g.joined(), Stranded: run.stranded, Interfaces: interfaces, Note: note,
 		Now: metav1.NewTime(time.Now().Truncate(time.Second)),
 	}
-	report.Inherited = inherited
+	report.Inherited = plan.Inherit(inherited, run.stranded, g.announcements)
 	wait, err = a.reportAll(ctx, g.announcements, report)
 	return earliest(earliest(todo.RenewIn, run.again), wait), errors.Join(errs, err)
 }

@@ -539,3 +539,102 @@ func TestAnothers(t *testing.T) {
 		w.expect("requests", []string(nil), w.made())
 	})
 }
+
+func commonOf(name string, revision int64, addresses ...purelbv1.AnnouncedAddress) *purelbv1.CommonAnnouncement {
+	for i := range addresses {
+		addresses[i].Epoch = revision
+	}
+	return &purelbv1.CommonAnnouncement{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Generation: 1},
+		Spec:       purelbv1.CommonAnnouncementSpec{LBNodeAgent: "default", Revision: revision, Addresses: addresses},
+	}
+}
+
+// made is up to which revision a node says it has made what is common.
+func (w *world) madeCommon(name string) string {
+	w.t.Helper()
+	status := w.get(name).Status
+	if status.CommonRevision == nil {
+		return fmt.Sprintf("none, %d of %d", status.Announced, status.Desired)
+	}
+	return fmt.Sprintf("%d, %d of %d", *status.CommonRevision, status.Announced, status.Desired)
+}
+
+// What is common is announced while the node takes part, and listed only if it is
+// not there.
+func TestCommon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		another := commonOf("another", 9, virtual("198.51.100.9"))
+		another.Spec.LBNodeAgent = "another"
+		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1")), another,
+			commonOf("default", 3, virtual("198.51.100.1"), virtual("198.51.100.2")), commonOf("default-b", 4, virtual("198.51.100.3")))
+		w.reconcileOrFail()
+		w.expect("changes while it takes no part", []string{"Add 192.0.2.1/24 eth0"}, w.kernel.Calls())
+		w.expect("revision", "none, 1 of 1", w.madeCommon("node1"))
+
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Common = true })
+		refuse := func(address string, err error) { w.kernel.Refuse(netip.MustParseAddr(address), err) }
+		refuse("198.51.100.2", errors.New("no"))
+		_, _ = w.reconcile()
+		refuse("198.51.100.2", nil)
+		w.expect("states", "192.0.2.1 Announced, 198.51.100.2 Failed AddFailed", w.states("node1"))
+		w.expect("revision", "4, 3 of 4", w.madeCommon("node1"))
+		time.Sleep(time.Second)
+		w.reconcileOrFail()
+		w.expect("states when all are there", "192.0.2.1 Announced", w.states("node1"))
+		w.expect("revision when all are there", "4, 4 of 4", w.madeCommon("node1"))
+		w.expect("columns", "198.51.100.1,198.51.100.2,198.51.100.3 test/far,test/kuard", w.get("node1").Status.VirtualAddresses+" "+w.get("node1").Status.Services)
+		w.kernel.Calls()
+
+		// What somebody deletes stays until the manager has made it anew.
+		if err := w.Client.Delete(t.Context(), commonOf("default-b", 4)); err != nil {
+			t.Fatal(err)
+		}
+		w.reconcileOrFail()
+		w.expect("changes when one was deleted", []string(nil), w.kernel.Calls())
+		if err := w.Client.Create(t.Context(), commonOf("default-b", 5, virtual("198.51.100.3"))); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(6 * time.Second)
+		w.reconcileOrFail()
+		w.expect("changes when it is back", []string(nil), w.kernel.Calls())
+		w.expect("revision when it is back", "5, 4 of 4", w.madeCommon("node1"))
+
+		// The node takes no part any more: one address cannot be withdrawn at first.
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Common = false })
+		refuse("198.51.100.1", errors.New("busy"))
+		_, _ = w.reconcile()
+		refuse("198.51.100.1", nil)
+		w.expect("states when one cannot be withdrawn", "192.0.2.1 Announced, 198.51.100.1 Announced WithdrawFailed", w.states("node1"))
+		time.Sleep(time.Second)
+		w.reconcileOrFail()
+		w.expect("states in the end", "192.0.2.1 Announced", w.states("node1"))
+		w.expect("revision in the end", "none, 1 of 1", w.madeCommon("node1"))
+	})
+}
+
+// More that is not there than a status can list is reported as nothing made.
+func TestCommonFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var many []purelbv1.AnnouncedAddress
+		for i := range 101 {
+			many = append(many, virtual(fmt.Sprintf("198.51.100.%d", i)))
+		}
+		ann := announcementOf("node1")
+		ann.Spec.Common = true
+		w := newWorld(t, settings(), ann, commonOf("default", 7, many[:50]...), commonOf("default-b", 8, many[50:]...))
+		for _, a := range many {
+			w.kernel.Refuse(netip.MustParseAddr(a.Address), errors.New("no"))
+		}
+		_, _ = w.reconcile()
+		w.expect("revision", "0, 0 of 101", w.madeCommon("node1"))
+		w.expect("states listed", 100, len(w.get("node1").Status.Addresses))
+		for _, a := range many {
+			w.kernel.Refuse(netip.MustParseAddr(a.Address), nil)
+		}
+		time.Sleep(time.Second)
+		w.reconcileOrFail()
+		w.expect("revision in the end", "8, 101 of 101", w.madeCommon("node1"))
+		w.expect("states in the end", "", w.states("node1"))
+	})
+}

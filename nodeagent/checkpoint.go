@@ -31,6 +31,9 @@ type checkpoint struct {
 	Spec          purelbv1.LBNodeAgentSpec    `json:"spec"`
 	Announcements []purelbv1.Announcement     `json:"announcements"`
 	Yields        map[netip.Addr]plan.Yielded `json:"yields,omitempty"`
+
+	// Commons is the CommonAnnouncements that the node announces.
+	Commons []purelbv1.CommonAnnouncement `json:"commons,omitempty"`
 }
 
 // checkpointFile is what is known of the file.
@@ -90,6 +93,11 @@ func (a *Agent) save(g gathered) {
 			ObjectMeta: metav1.ObjectMeta{Name: ann.Name, Namespace: ann.Namespace, Generation: ann.Generation}, Spec: ann.Spec,
 		})
 	}
+	for _, common := range g.joined() {
+		c.Commons = append(c.Commons, purelbv1.CommonAnnouncement{
+			ObjectMeta: metav1.ObjectMeta{Name: common.Name, Namespace: common.Namespace}, Spec: common.Spec,
+		})
+	}
 	text, err := json.Marshal(c)
 	if err == nil && bytes.Equal(text, a.saved.written) {
 		return
@@ -118,7 +126,7 @@ func (a *Agent) standIn(ctx context.Context, woken bool) {
 	}
 	a.saved.next = time.Now().Add(reprobe)
 	agent := &purelbv1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Name: c.LBNodeAgent, Namespace: a.Namespace}, Spec: c.Spec}
-	if _, err := a.sync(ctx, gathered{agent: agent, announcements: c.Announcements, offline: true}, false); err != nil {
+	if _, err := a.sync(ctx, gathered{agent: agent, announcements: c.Announcements, commons: c.Commons, offline: true}, false); err != nil {
 		log.FromContext(ctx).Error(err, "Not everything could be applied")
 	}
 }

@@ -28,7 +28,9 @@ func TestReportOnce(t *testing.T) {
 				if err := c.List(ctx, list, opts...); err != nil {
 					return err
 				}
-				list.(*purelbv1.AnnouncementList).Items = shown
+				if announcements, ok := list.(*purelbv1.AnnouncementList); ok {
+					announcements.Items = shown
+				}
 				return nil
 			},
 		})

@@ -56,7 +56,7 @@ func ManagerOptions(nodeName, namespace, lbNodeAgent string) (ctrl.Options, erro
 	}
 	mapper := meta.NewDefaultRESTMapper(nil)
 	// The cache looks lists up by their own kinds.
-	for _, kind := range []string{"Announcement", "AnnouncementList", "LBNodeAgent", "LBNodeAgentList"} {
+	for _, kind := range []string{"Announcement", "AnnouncementList", "CommonAnnouncement", "CommonAnnouncementList", "LBNodeAgent", "LBNodeAgentList"} {
 		mapper.Add(purelbv1.GroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
 	mapper.Add(coordinationv1.SchemeGroupVersion.WithKind("Lease"), meta.RESTScopeNamespace)
@@ -68,8 +68,9 @@ func ManagerOptions(nodeName, namespace, lbNodeAgent string) (ctrl.Options, erro
 			DefaultTransform: cache.TransformStripManagedFields(),
 			NewInformer:      informer.NewPersistent,
 			ByObject: map[client.Object]cache.ByObject{
-				&purelbv1.Announcement{}: {Namespaces: own, Field: fields.OneTermEqualSelector("spec.nodeName", nodeName)},
-				&purelbv1.LBNodeAgent{}:  {Namespaces: own, Field: fields.OneTermEqualSelector("metadata.name", lbNodeAgent)},
+				&purelbv1.Announcement{}:       {Namespaces: own, Field: fields.OneTermEqualSelector("spec.nodeName", nodeName)},
+				&purelbv1.CommonAnnouncement{}: {Namespaces: own, Field: fields.OneTermEqualSelector("spec.lbNodeAgent", lbNodeAgent)},
+				&purelbv1.LBNodeAgent{}:        {Namespaces: own, Field: fields.OneTermEqualSelector("metadata.name", lbNodeAgent)},
 			},
 		},
 	}, nil
@@ -93,6 +94,7 @@ func (a *Agent) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("nodeagent").
 		Watches(&purelbv1.Announcement{}, a.onAnnouncement()).
+		Watches(&purelbv1.CommonAnnouncement{}, handler.EnqueueRequestsFromMapFunc(node), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&purelbv1.LBNodeAgent{}, handler.EnqueueRequestsFromMapFunc(node), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(source.Func(a.watchNode)).
 		WithOptions(controller.Options{

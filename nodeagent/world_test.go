@@ -196,6 +196,9 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		WithIndex(&purelbv1.Announcement{}, "spec.nodeName", func(o client.Object) []string {
 			return []string{o.(*purelbv1.Announcement).Spec.NodeName}
 		}).
+		WithIndex(&purelbv1.CommonAnnouncement{}, "spec.lbNodeAgent", func(o client.Object) []string {
+			return []string{o.(*purelbv1.CommonAnnouncement).Spec.LBNodeAgent}
+		}).
 		WithObjects(objects...).Build()
 	cached := interceptor.NewClient(store, interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
@@ -213,6 +216,9 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	})
 	live := interceptor.NewClient(store, interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if _, common := list.(*purelbv1.CommonAnnouncementList); common { // after the first
+				return c.List(ctx, list, opts...)
+			}
 			if err := w.note("list"); err != nil {
 				return err
 			}

@@ -96,7 +96,8 @@ type AnnouncedAddress struct {
 	// +kubebuilder:validation:Maximum=65535
 	HealthCheckNodePort int32 `json:"healthCheckNodePort,omitempty"`
 
-	// epoch grows by one at each change of owner of a Local address.
+	// epoch grows by one at each change of owner of a Local address. In a
+	// CommonAnnouncement it is the revision that the entry came with.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Epoch int64 `json:"epoch,omitempty"`
@@ -127,7 +128,12 @@ type AnnouncementSpec struct {
 	// +optional
 	Leaving bool `json:"leaving,omitempty"`
 
-	// addresses to announce.
+	// common means that the node announces, too, what the CommonAnnouncements of
+	// its LBNodeAgent ask for.
+	// +optional
+	Common bool `json:"common,omitempty"`
+
+	// addresses to announce, besides those of the CommonAnnouncements.
 	// +optional
 	// +listType=map
 	// +listMapKey=address
@@ -248,10 +254,19 @@ type AnnouncementStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// announced is how many of the addresses are announced.
+	// commonRevision is up to which revision the node has made what the
+	// CommonAnnouncements of its LBNodeAgent ask for: all of their addresses are
+	// announced but those that are listed in addresses with another state. Absent
+	// if the node announces none of them.
+	// +optional
+	CommonRevision *int64 `json:"commonRevision,omitempty"`
+
+	// announced is how many of the addresses are announced, those of the
+	// CommonAnnouncements included.
 	Announced int32 `json:"announced"`
 
-	// desired is how many addresses are to be announced.
+	// desired is how many addresses are to be announced, those of the
+	// CommonAnnouncements included.
 	Desired int32 `json:"desired"`
 
 	// localAddresses is the Local addresses that are announced, as one line for
@@ -272,7 +287,8 @@ type AnnouncementStatus struct {
 	// +kubebuilder:validation:MaxLength=1024
 	Services string `json:"services,omitempty"`
 
-	// addresses is the state of each.
+	// addresses is the state of each that spec asks for, and of those of the
+	// CommonAnnouncements that are not announced.
 	// +optional
 	// +listType=map
 	// +listMapKey=address

@@ -1,7 +1,7 @@
 // Package v1 contains the API of PureLB, group purelb.io, version v1:
 // ServiceGroup (where addresses come from), LBNodeAgent (which nodes announce
-// them and how) and Announcement (what one node is to announce and what it
-// does).
+// them and how), Announcement (what one node is to announce and what it
+// does) and CommonAnnouncement (what all nodes announce alike).
 //
 // +kubebuilder:object:generate=true
 // +groupName=purelb.io
@@ -21,6 +21,7 @@ var schemeBuilder = runtime.NewSchemeBuilder(func(s *runtime.Scheme) error {
 		&ServiceGroup{}, &ServiceGroupList{},
 		&LBNodeAgent{}, &LBNodeAgentList{},
 		&Announcement{}, &AnnouncementList{},
+		&CommonAnnouncement{}, &CommonAnnouncementList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

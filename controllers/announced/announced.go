@@ -39,9 +39,10 @@ type Report struct {
 var All = []string{v1.AnnotationAnnouncingIPv4, v1.AnnotationAnnouncingIPv6, v1.AnnotationAddedTo}
 
 // PlacesOf lists where the addresses of a Service, as namespace/name, are or
-// are to be, sorted.
-func PlacesOf(service string, announcements []v1.Announcement) []Place {
-	var places []Place
+// are to be, sorted. announcements and commons are those that are about it, and nodes
+// the Announcements by which nodes announce what is common.
+func PlacesOf(service string, announcements []v1.Announcement, commons []v1.CommonAnnouncement, nodes []v1.Announcement) []Place {
+	places := commonPlaces(service, commons, nodes)
 	for i := range announcements {
 		a := &announcements[i]
 		for _, spec := range a.Spec.Addresses {
@@ -55,10 +56,19 @@ func PlacesOf(service string, announcements []v1.Announcement) []Place {
 			places = append(places, p)
 		}
 	}
-	slices.SortFunc(places, func(a, b Place) int {
-		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Node, b.Node))
+	isWaiting := func(p Place) int {
+		if p.State == v1.StateAnnounced {
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(places, func(a, b Place) int {
+		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Node, b.Node), cmp.Compare(isWaiting(a), isWaiting(b)))
 	})
-	return places
+	// A node may have an address in common and by itself: either will do.
+	return slices.CompactFunc(places, func(a, b Place) bool {
+		return a.Address == b.Address && a.Node == b.Node && a.Type == v1.AnnounceVirtual && b.Type == v1.AnnounceVirtual
+	})
 }
 
 // StatusOf is what an Announcement's agent reports of an address, or nil.
@@ -154,10 +164,12 @@ func condition(done, all int, nowhere, waiting []string) metav1.Condition {
 }
 
 // Services lists the Services that an Announcement is about, as namespace/name.
-func Services(a *v1.Announcement) []string {
+func Services(a *v1.Announcement) []string { return servicesOf(a.Spec.Addresses) }
+
+func servicesOf(entries []v1.AnnouncedAddress) []string {
 	var keys []string
-	for i := range a.Spec.Addresses {
-		keys = append(keys, a.Spec.Addresses[i].Services...)
+	for i := range entries {
+		keys = append(keys, entries[i].Services...)
 	}
 	slices.Sort(keys)
 	return slices.Compact(keys)

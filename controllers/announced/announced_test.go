@@ -61,7 +61,7 @@ func TestSummarise(t *testing.T) {
 			for _, a := range strings.Fields(row.addrs) {
 				addrs = append(addrs, netip.MustParseAddr(a))
 			}
-			got := announced.Summarise(addrs, announced.PlacesOf("a/b", row.announcements), func(netip.Addr) string { return "" })
+			got := announced.Summarise(addrs, announced.PlacesOf("a/b", row.announcements, nil, nil), func(netip.Addr) string { return "" })
 			if diff := cmp.Diff(row.annotations, got.Annotations); diff != "" {
 				t.Errorf("annotations (-want +got):\n%s", diff)
 			}
@@ -71,7 +71,7 @@ func TestSummarise(t *testing.T) {
 			}
 		})
 	}
-	if places := announced.PlacesOf("a/c", []v1.Announcement{on("n1", [3]string{"10.0.0.1", "Local", "Announced"})}); len(places) != 0 {
+	if places := announced.PlacesOf("a/c", []v1.Announcement{on("n1", [3]string{"10.0.0.1", "Local", "Announced"})}, nil, nil); len(places) != 0 {
 		t.Errorf("places of another Service: %v", places)
 	}
 }

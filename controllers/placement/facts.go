@@ -67,6 +67,12 @@ type Node struct {
 	// to, shortly.
 	Awaited    bool
 	Interfaces []Interface
+	// CommonRevision is up to which revision the node has made what is common; 0
+	// if it has made nothing of it.
+	CommonRevision int64
+	// Apart is that the node's agent knows nothing common, as it is of an earlier
+	// version: what is common is asked of it apart.
+	Apart bool
 }
 
 // macs of the node's interfaces in a subnet that contains a: by which it may
@@ -141,11 +147,20 @@ type Entry struct {
 	Observed bool
 }
 
+// CommonEntry is one address that the nodes of an LBNodeAgent announce alike, as
+// its CommonAnnouncements stand.
+type CommonEntry struct {
+	Agent string
+	Addr  netip.Addr
+	Spec  v1.AnnouncedAddress
+}
+
 // Facts is everything that Place decides from.
 type Facts struct {
 	Nodes     []Node
 	Addresses []Address
 	Entries   []Entry
+	Common    []CommonEntry
 	// Lingering is the nodes that still report an address Announced that they
 	// have no entry for.
 	Lingering map[netip.Addr][]string

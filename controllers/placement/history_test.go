@@ -22,6 +22,8 @@ type world struct {
 	nodes     []*machine
 	addresses []placement.Address
 	last      placement.Result
+	commons   map[string]v1.CommonAnnouncementSpec
+	settling  bool // nobody is late
 	log       []string
 }
 
@@ -35,12 +37,30 @@ type machine struct {
 	kernel map[netip.Addr]bool
 
 	spec       map[netip.Addr]v1.AnnouncedAddress
+	joins      bool
 	generation int
-	status     map[netip.Addr]v1.AddressStatus
-	observed   int
+	// What the agent has seen of it, and of what is common: not always the latest.
+	view    view
+	commons map[netip.Addr]v1.AnnouncedAddress
+	// made is the revision that it reports.
+	revision, made int64
+
+	status   map[netip.Addr]v1.AddressStatus
+	observed int
 	// unsent is a report that the API server has not got yet.
-	unsent map[netip.Addr]v1.AddressStatus
-	seen   int
+	unsent         map[netip.Addr]v1.AddressStatus
+	unsentRevision int64
+	seen           int
+	// served is the Virtual addresses that it was to have all the time since it last
+	// looked.
+	served map[netip.Addr]bool
+}
+
+// view is what an agent has seen of its own Announcement.
+type view struct {
+	spec       map[netip.Addr]v1.AnnouncedAddress
+	joins      bool
+	generation int
 }
 
 func (w *world) note(format string, args ...any) {
@@ -59,8 +79,15 @@ func (w *world) fail(format string, args ...any) {
 // facts reads the Announcements as controllers/facts.go does.
 func (w *world) facts() placement.Facts {
 	f := placement.Facts{Addresses: slices.Clone(w.addresses), Lingering: map[netip.Addr][]string{}}
+	for _, c := range w.commons {
+		for _, e := range c.Addresses {
+			f.Common = append(f.Common, placement.CommonEntry{Agent: c.LBNodeAgent, Addr: netip.MustParseAddr(e.Address), Spec: e})
+		}
+	}
 	for _, m := range w.nodes {
-		f.Nodes = append(f.Nodes, m.Node)
+		n := m.Node
+		n.CommonRevision = m.made
+		f.Nodes = append(f.Nodes, n)
 		for addr, spec := range m.spec {
 			e := placement.Entry{Node: m.Name, Addr: addr, Spec: spec, Observed: m.observed >= m.generation}
 			if s, ok := m.status[addr]; ok && s.Epoch == spec.Epoch {
@@ -79,7 +106,8 @@ func (w *world) facts() placement.Facts {
 
 func shuffled(rng *rand.Rand, f placement.Facts) placement.Facts {
 	swap := func(n int, s func(i, j int)) { rng.Shuffle(n, s) }
-	f.Nodes, f.Entries, f.Addresses = slices.Clone(f.Nodes), slices.Clone(f.Entries), slices.Clone(f.Addresses)
+	f.Nodes, f.Entries, f.Addresses, f.Common = slices.Clone(f.Nodes), slices.Clone(f.Entries), slices.Clone(f.Addresses), slices.Clone(f.Common)
+	swap(len(f.Common), func(i, j int) { f.Common[i], f.Common[j] = f.Common[j], f.Common[i] })
 	swap(len(f.Nodes), func(i, j int) { f.Nodes[i], f.Nodes[j] = f.Nodes[j], f.Nodes[i] })
 	swap(len(f.Entries), func(i, j int) { f.Entries[i], f.Entries[j] = f.Entries[j], f.Entries[i] })
 	swap(len(f.Addresses), func(i, j int) { f.Addresses[i], f.Addresses[j] = f.Addresses[j], f.Addresses[i] })
@@ -102,7 +130,7 @@ func (w *world) place() bool {
 	}
 	w.check(&facts, &result)
 	w.last = result
-	changed := false
+	changed := w.revise(result.Common["default"])
 	for _, m := range w.nodes {
 		spec := map[netip.Addr]v1.AnnouncedAddress{}
 		for _, e := range result.Entries[m.Name] {
@@ -111,6 +139,11 @@ func (w *world) place() bool {
 				w.fail("%s has two entries for %s", m.Name, a)
 			}
 			spec[a] = e
+		}
+		if joins := result.Joins[m.Name]; joins != m.joins {
+			w.note("  manager: %s joins %t", m.Name, joins)
+			m.joins, changed = joins, true
+			m.generation++
 		}
 		if !cmp.Equal(m.spec, spec, cmpopts.EquateEmpty()) {
 			for a := range w.changes(m.spec, spec) {
@@ -121,6 +154,29 @@ func (w *world) place() bool {
 		}
 	}
 	return changed
+}
+
+// revise writes what is common.
+func (w *world) revise(wanted []v1.AnnouncedAddress) bool {
+	changed := placement.Revise("default", wanted, w.commons)
+	for name, spec := range changed {
+		if w.commons[name].Revision >= spec.Revision {
+			w.fail("%s: revision %d after %d", name, spec.Revision, w.commons[name].Revision)
+		}
+		w.commons[name] = spec
+		w.note("  manager: common %s is %v, revision %d", name, addressesOf(spec), spec.Revision)
+	}
+	if again := placement.Revise("default", wanted, w.commons); len(again) > 0 {
+		w.fail("what is common is written a second time: %v", again)
+	}
+	return len(changed) > 0
+}
+
+func addressesOf(spec v1.CommonAnnouncementSpec) (all []string) {
+	for _, e := range spec.Addresses {
+		all = append(all, e.Address)
+	}
+	return all
 }
 
 func (w *world) changes(a, b map[netip.Addr]v1.AnnouncedAddress) map[netip.Addr]bool {
@@ -211,8 +267,12 @@ func (w *world) check(facts *placement.Facts, result *placement.Result) {
 		entries, before := after[a.Addr], state[a.Addr]
 		if a.PoolType == v1.PoolTypeRemote {
 			for name, n := range node {
-				if _, has := entries[name]; has != (n.Agent != "" && !n.Leaving && !n.Excluded && serves(&a, name, true)) {
-					w.fail("virtual %s: on %s it is %t", a.Addr, name, has)
+				_, own := entries[name]
+				common := result.Joins[name] && slices.ContainsFunc(result.Common[n.Agent], func(e v1.AnnouncedAddress) bool { return e.Address == a.Addr.String() })
+				// Where all have it, some keep it for a moment that are not to have it.
+				wanted := n.Agent != "" && !n.Leaving && !n.Excluded && serves(&a, name, true)
+				if wanted && !own && !common || own && !wanted {
+					w.fail("virtual %s: on %s it is %t, and in common %t", a.Addr, name, own, common)
 				}
 			}
 			continue
@@ -309,13 +369,44 @@ func (w *world) check(facts *placement.Facts, result *placement.Result) {
 	}
 }
 
+// look lets an agent see what is asked of it, by two watches of which either may be
+// late.
+func (w *world) look(m *machine) {
+	if w.settling || w.rng.IntN(4) > 0 {
+		m.view = view{m.spec, m.joins, m.generation}
+	}
+	if w.settling || w.rng.IntN(4) > 0 {
+		m.commons = map[netip.Addr]v1.AnnouncedAddress{}
+		for _, c := range w.commons {
+			m.revision = max(m.revision, c.Revision)
+			for _, e := range c.Addresses {
+				m.commons[netip.MustParseAddr(e.Address)] = e
+			}
+		}
+	}
+}
+
+// isServed reports whether a Virtual address is to be on a node whatever happens.
+func (w *world) isServed(a netip.Addr, m *machine) bool {
+	return m.Agent != "" && !m.Leaving && !m.Excluded && slices.ContainsFunc(w.addresses, func(b placement.Address) bool {
+		return b.Addr == a && b.PoolType == v1.PoolTypeRemote && serves(&b, m.Name, true)
+	})
+}
+
 // sync is one round of a node's agent.
 func (w *world) sync(m *machine) {
 	if m.crashed || m.Agent == "" && len(m.spec) == 0 && len(m.kernel) == 0 {
 		return
 	}
-	status := map[netip.Addr]v1.AddressStatus{}
-	for a, e := range m.spec {
+	w.look(m)
+	status, common := map[netip.Addr]v1.AddressStatus{}, map[netip.Addr]v1.AnnouncedAddress{}
+	if m.view.joins {
+		common = m.commons
+	}
+	for a := range common {
+		m.kernel[a] = true
+	}
+	for a, e := range m.view.spec {
 		was := m.unsent[a]
 		now := v1.AddressStatus{Address: e.Address, Epoch: e.Epoch, State: v1.StateAnnounced}
 		switch {
@@ -338,18 +429,31 @@ func (w *world) sync(m *machine) {
 		status[a] = now
 	}
 	for a := range m.kernel {
-		if _, wanted := m.spec[a]; !wanted {
+		_, own := m.view.spec[a]
+		if _, inCommon := common[a]; !own && !inCommon {
 			delete(m.kernel, a)
 			w.note("  agent %s: withdraws %s", m.Name, a)
+			if m.served[a] && w.isServed(a, m) {
+				w.fail("%s withdraws %s, which it is to have, before and after", m.Name, a)
+			}
 		}
 	}
-	m.unsent, m.seen = status, m.generation
+	m.served = map[netip.Addr]bool{}
+	for a := range m.kernel {
+		m.served[a] = w.isServed(a, m)
+	}
+	m.unsent, m.seen, m.unsentRevision = status, m.view.generation, 0
+	if m.view.joins {
+		m.unsentRevision = m.revision
+	}
 	if w.rng.IntN(3) > 0 {
 		m.report()
 	}
 }
 
-func (m *machine) report() { m.status, m.observed = maps.Clone(m.unsent), m.seen }
+func (m *machine) report() {
+	m.status, m.observed, m.made = maps.Clone(m.unsent), m.seen, m.unsentRevision
+}
 
 // answers reports whether the kernel of another node has the address.
 func (w *world) answers(a netip.Addr, but *machine) bool {
@@ -372,7 +476,7 @@ func (w *world) claimed(a netip.Addr, by *machine) {
 }
 
 func newWorld(t *testing.T, rng *rand.Rand) *world {
-	w := &world{t: t, rng: rng}
+	w := &world{t: t, rng: rng, commons: map[string]v1.CommonAnnouncementSpec{}}
 	for i := range 2 + rng.IntN(5) {
 		name := fmt.Sprintf("node%d", i)
 		m := &machine{
@@ -406,6 +510,11 @@ func (w *world) addAddress() {
 
 // disturb does one random thing.
 func (w *world) disturb() {
+	defer func() {
+		for _, m := range w.nodes {
+			maps.DeleteFunc(m.served, func(a netip.Addr, _ bool) bool { return !w.isServed(a, m) })
+		}
+	}()
 	m := w.nodes[w.rng.IntN(len(w.nodes))]
 	switch w.rng.IntN(20) {
 	case 0, 1, 2:
@@ -489,6 +598,8 @@ func (w *world) moveEndpoints() {
 // settle lets everybody work until nothing changes.
 func (w *world) settle() {
 	w.note("settling")
+	w.settling = true
+	defer func() { w.settling = false }()
 	for _, m := range w.nodes {
 		// What is late is decided sooner or later.
 		if m.Liveness == placement.Late {
@@ -521,6 +632,14 @@ func (w *world) settle() {
 func (w *world) settled() {
 	for _, a := range w.addresses {
 		if a.PoolType == v1.PoolTypeRemote {
+			for _, m := range w.nodes {
+				if own, inCommon := m.spec[a.Addr], w.last.Joins[m.Name] && slices.Contains(addressesOf(v1.CommonAnnouncementSpec{Addresses: w.last.Common["default"]}), a.Addr.String()); !m.crashed && inCommon && own.Address != "" {
+					w.fail("%s: %s has it by itself and in common", a.Addr, m.Name)
+				}
+				if !m.crashed && !m.broken[a.Addr] && m.kernel[a.Addr] != w.isServed(a.Addr, m) {
+					w.fail("%s: on %s it is %t", a.Addr, m.Name, m.kernel[a.Addr])
+				}
+			}
 			continue
 		}
 		var can, has []string

@@ -53,6 +53,10 @@ type Result struct {
 	// Entries of each node that runs an agent, or did and still holds
 	// something, sorted by address.
 	Entries map[string][]v1.AnnouncedAddress
+	// Common is what the nodes of each LBNodeAgent that has nodes announce alike,
+	// sorted by address; Joins is the nodes that do.
+	Common map[string][]v1.AnnouncedAddress
+	Joins  map[string]bool
 	// Heartbeat, in seconds, of each node that runs an agent.
 	Heartbeat map[string]int32
 	// Moves is the Local addresses that are on their way to a node.
@@ -85,19 +89,28 @@ func Place(facts Facts) Result {
 	for _, a := range moving {
 		p.move(a)
 	}
-	for _, entries := range p.result.Entries {
-		slices.SortFunc(entries, func(a, b v1.AnnouncedAddress) int { return cmp.Compare(a.Address, b.Address) })
+	for _, of := range []map[string][]v1.AnnouncedAddress{p.result.Entries, p.result.Common} {
+		for _, entries := range of {
+			slices.SortFunc(entries, byAddress)
+		}
 	}
 	return p.result
 }
+
+func byAddress(a, b v1.AnnouncedAddress) int { return cmp.Compare(a.Address, b.Address) }
 
 type placer struct {
 	facts   Facts
 	nodes   []*Node // sorted by name
 	byName  map[string]*Node
 	entries map[netip.Addr][]*Entry // highest epoch first
-	locals  map[int]int             // number of Local addresses by family
-	load    map[int]map[string]int  // Local addresses by family and node
+	common  map[netip.Addr][]*CommonEntry
+	// joined is the virtual interfaces of the LBNodeAgents whose nodes announce what
+	// is common, and apart the nodes of which it is asked apart.
+	joined map[string]string
+	apart  []*Node
+	locals map[int]int            // number of Local addresses by family
+	load   map[int]map[string]int // Local addresses by family and node
 	// massExpiry is that most agents have not renewed their Leases: more likely
 	// because of the API server than because of them.
 	massExpiry bool
@@ -112,10 +125,14 @@ func newPlacer(facts Facts) *placer {
 		facts:   facts,
 		byName:  map[string]*Node{},
 		entries: map[netip.Addr][]*Entry{},
+		common:  map[netip.Addr][]*CommonEntry{},
+		joined:  map[string]string{},
 		locals:  map[int]int{},
 		load:    map[int]map[string]int{32: {}, 128: {}},
 		result: Result{
 			Entries:   map[string][]v1.AnnouncedAddress{},
+			Common:    map[string][]v1.AnnouncedAddress{},
+			Joins:     map[string]bool{},
 			Heartbeat: map[string]int32{},
 			Moves:     map[netip.Addr]Move{},
 			Unplaced:  map[netip.Addr]Why{},
@@ -134,14 +151,20 @@ func newPlacer(facts Facts) *placer {
 		p.byName[n.Name] = n
 		if n.Agent != "" {
 			p.result.Entries[n.Name] = nil
+			p.result.Common[n.Agent] = nil
 			p.result.Heartbeat[n.Name] = heartbeat(n, facts.LocalSubnets)
 		}
+		p.join(n)
 	}
 	p.massExpiry = 2*expired > running
 	slices.SortFunc(p.nodes, func(a, b *Node) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range facts.Entries {
 		e := &facts.Entries[i]
 		p.entries[e.Addr] = append(p.entries[e.Addr], e)
+	}
+	for i := range facts.Common {
+		e := &facts.Common[i]
+		p.common[e.Addr] = append(p.common[e.Addr], e)
 	}
 	for _, entries := range p.entries {
 		slices.SortFunc(entries, func(a, b *Entry) int {
@@ -169,7 +192,7 @@ func (p *placer) kind(a *Address) (v1.AnnounceType, Why) {
 	if entries := p.entries[a.Addr]; len(entries) > 0 {
 		return entries[0].Spec.Type, Why{}
 	}
-	if a.PoolType == v1.PoolTypeRemote {
+	if a.PoolType == v1.PoolTypeRemote || len(p.common[a.Addr]) > 0 {
 		return v1.AnnounceVirtual, Why{}
 	}
 	known := false
@@ -193,6 +216,10 @@ func (p *placer) kind(a *Address) (v1.AnnounceType, Why) {
 }
 
 func (p *placer) placeVirtual(a *Address) {
+	if a.isEverywhere() {
+		p.placeEverywhere(a)
+		return
+	}
 	mask, has := p.maskOf(a), map[string]bool{}
 	for _, e := range p.entries[a.Addr] {
 		has[e.Node] = e.State == v1.StateAnnounced
@@ -216,12 +243,17 @@ func (p *placer) placeVirtual(a *Address) {
 	if !placed {
 		p.result.Unplaced[a.Addr] = Why{v1.ReasonNoEligibleNode, explain(p.nodes, a, virtual)}
 	}
+	p.keepCommon(a, mask)
 }
 
 func (p *placer) addVirtual(n *Node, a *Address, mask int32) {
-	p.add(n, a, v1.AnnouncedAddress{
-		PrefixLength: mask, Interface: v1.InterfaceName(n.VirtualInterface), Type: v1.AnnounceVirtual, Claim: v1.ClaimProbe, HealthCheckNodePort: a.HealthPort,
-	})
+	p.add(n, a, virtualEntry(a, n.VirtualInterface, mask))
+}
+
+func virtualEntry(a *Address, iface string, mask int32) v1.AnnouncedAddress {
+	return v1.AnnouncedAddress{
+		PrefixLength: mask, Interface: v1.InterfaceName(iface), Type: v1.AnnounceVirtual, Claim: v1.ClaimProbe, HealthCheckNodePort: a.HealthPort,
+	}
 }
 
 // maskOf is the mask of a Virtual address. One whose group is gone keeps what it
@@ -233,15 +265,22 @@ func (p *placer) maskOf(a *Address) int32 {
 		return int32(a.Mask)
 	case len(entries) > 0:
 		return entries[0].Spec.PrefixLength
+	case len(p.common[a.Addr]) > 0:
+		return p.common[a.Addr][0].Spec.PrefixLength
 	}
 	return int32(a.Addr.BitLen())
 }
 
 // add completes an entry with what is of the address and gives it to the node.
 func (p *placer) add(n *Node, a *Address, e v1.AnnouncedAddress) {
-	e.Address, e.ServiceGroup, e.Services = a.Addr.String(), a.Group, a.Services
 	if e.Type == v1.AnnounceLocal {
 		e.SkipProbe = a.SkipProbe && a.Addr.Is6()
 	}
-	p.result.Entries[n.Name] = append(p.result.Entries[n.Name], e)
+	p.result.Entries[n.Name] = append(p.result.Entries[n.Name], a.complete(e))
+}
+
+// complete adds to an entry what is of the address.
+func (a *Address) complete(e v1.AnnouncedAddress) v1.AnnouncedAddress {
+	e.Address, e.ServiceGroup, e.Services = a.Addr.String(), a.Group, a.Services
+	return e
 }

@@ -93,7 +93,8 @@ func entry(t *testing.T, addr netip.Addr, s string) placement.Entry {
 	return e
 }
 
-// show is the entries of a result as node epoch claim, and leaving.
+// show is the entries of a result as node epoch claim, and leaving; what is common
+// counts for each node.
 func show(r placement.Result) string {
 	var out []string
 	for name, entries := range r.Entries {
@@ -108,8 +109,13 @@ func show(r placement.Result) string {
 			out = append(out, s)
 		}
 	}
+	for range r.Common["default"] {
+		for name := range r.Joins {
+			out = append(out, name+" Virtual")
+		}
+	}
 	slices.Sort(out)
-	return strings.Join(out, ", ")
+	return strings.Join(slices.Compact(out), ", ")
 }
 
 func TestTransitions(t *testing.T) {
@@ -296,12 +302,17 @@ func TestEntries(t *testing.T) {
 	want := []v1.AnnouncedAddress{
 		{Address: "10.0.0.1", PrefixLength: 24, Interface: "eth0", Type: v1.AnnounceLocal, ServiceGroup: "g", Services: []string{"a/b", "a/c"},
 			Claim: v1.ClaimProbe, Epoch: 8, PreviousMACs: []string{"mac-a"}},
-		{Address: "172.16.0.1", PrefixLength: 32, Interface: "kube-lb0", Type: v1.AnnounceVirtual, ServiceGroup: "r", Services: []string{"a/d"}, Claim: v1.ClaimProbe},
 		{Address: "fd00::1", PrefixLength: 64, Interface: "eth0", Type: v1.AnnounceLocal, ServiceGroup: "g", Services: []string{"a/b"},
 			Claim: v1.ClaimProbe, Epoch: 1, SkipProbe: true},
 	}
 	if diff := cmp.Diff(want, got.Entries["b"]); diff != "" {
 		t.Errorf("entries of b (-want +got):\n%s", diff)
+	}
+	common := map[string][]v1.AnnouncedAddress{"default": {
+		{Address: "172.16.0.1", PrefixLength: 32, Interface: "kube-lb0", Type: v1.AnnounceVirtual, ServiceGroup: "r", Services: []string{"a/d"}, Claim: v1.ClaimProbe},
+	}}
+	if diff := cmp.Diff(common, got.Common); diff != "" {
+		t.Errorf("in common (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(map[string]int32{"a": 1, "b": 1}, got.Heartbeat); diff != "" {
 		t.Errorf("heartbeats (-want +got):\n%s", diff)
@@ -384,12 +395,18 @@ func TestInterface(t *testing.T) {
 func TestOrphans(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.1")
 	facts := placement.Facts{Nodes: nodes(t, "a b"), Addresses: []placement.Address{{Addr: addr, PoolType: v1.PoolTypeRemote}}}
-	if got := placement.Place(facts).Entries["a"][0].PrefixLength; got != 32 {
+	mask := func() int32 { return placement.Place(facts).Common["default"][0].PrefixLength }
+	if got := mask(); got != 32 {
 		t.Errorf("the mask of one that was never announced is %d", got)
 	}
-	facts.Entries = []placement.Entry{entry(t, addr, "b 0 Virtual Announced")}
-	if got := placement.Place(facts).Entries["a"][0].PrefixLength; got != 24 {
-		t.Errorf("the mask of one that is announced is %d", got)
+	apart := entry(t, addr, "b 0 Virtual Announced")
+	facts.Entries = []placement.Entry{apart}
+	if got := mask(); got != 24 {
+		t.Errorf("the mask of one that is announced by one node is %d", got)
+	}
+	facts.Entries, facts.Common = nil, []placement.CommonEntry{{Agent: "default", Addr: addr, Spec: apart.Spec}}
+	if got := mask(); got != 24 {
+		t.Errorf("the mask of one that is announced by all is %d", got)
 	}
 }
 

@@ -58,12 +58,12 @@ type Desired struct {
 	Services   []string
 }
 
-// Merge returns the addresses of all Announcements of a node, ascending, and a
-// Result for each that cannot be used. Of an address that is in several
-// Announcements (which lasts for a moment at most, while it moves between
+// Merge returns the addresses of all Announcements of a node and of what is common,
+// ascending, and a Result for each that cannot be used. Of an address that is in
+// several Announcements (which lasts for a moment at most, while it moves between
 // slices) the entry with the highest epoch counts, then the first by the
-// Announcement's name.
-func Merge(announcements []purelbv1.Announcement) ([]Desired, map[netip.Addr]Result) {
+// Announcement's name, and then what is common.
+func Merge(announcements []purelbv1.Announcement, commons []purelbv1.CommonAnnouncement) ([]Desired, map[netip.Addr]Result) {
 	announcements = slices.Clone(announcements)
 	slices.SortFunc(announcements, func(a, b purelbv1.Announcement) int { return cmp.Compare(a.Name, b.Name) })
 	merged := map[netip.Addr]Desired{}
@@ -77,26 +77,25 @@ func Merge(announcements []purelbv1.Announcement) ([]Desired, map[netip.Addr]Res
 			if other, ok := merged[addr]; ok && other.Epoch >= entry.Epoch {
 				continue
 			}
-			prefix, err := addr.Prefix(int(entry.PrefixLength))
-			if err != nil || entry.PrefixLength < 1 {
-				invalid[addr] = Result{
-					State: purelbv1.StateFailed, Epoch: entry.Epoch, Reason: ReasonInvalid,
-					Message: fmt.Sprintf("prefix length %d is not one of this family", entry.PrefixLength),
-				}
+			d, result := desiredBy(addr, entry)
+			if result.State != "" {
+				invalid[addr] = result
 				continue
 			}
-			merged[addr] = Desired{
-				Addr:         addr,
-				Prefix:       netip.PrefixFrom(addr, prefix.Bits()),
-				Interface:    string(entry.Interface),
-				Local:        entry.Type == purelbv1.AnnounceLocal,
-				Takeover:     entry.Claim == purelbv1.ClaimTakeover && !realised(ann.Status, entry),
-				SkipProbe:    entry.SkipProbe,
-				Leaving:      entry.Leaving,
-				PreviousMACs: entry.PreviousMACs,
-				HealthPort:   entry.HealthCheckNodePort,
-				Epoch:        entry.Epoch,
-				Services:     entry.Services,
+			d.Takeover = d.Takeover && !realised(ann.Status, entry)
+			merged[addr] = d
+		}
+	}
+	for _, c := range commons {
+		for _, entry := range c.Spec.Addresses {
+			addr, err := netip.ParseAddr(entry.Address)
+			if _, has := merged[addr]; has || err != nil {
+				continue
+			}
+			if d, result := desiredBy(addr, entry); result.State != "" {
+				invalid[addr] = result
+			} else {
+				merged[addr] = d
 			}
 		}
 	}
@@ -107,6 +106,30 @@ func Merge(announcements []purelbv1.Announcement) ([]Desired, map[netip.Addr]Res
 	}
 	slices.SortFunc(desired, func(a, b Desired) int { return a.Addr.Compare(b.Addr) })
 	return desired, invalid
+}
+
+// desiredBy is what an entry asks for, or a Result if that is nothing.
+func desiredBy(addr netip.Addr, entry purelbv1.AnnouncedAddress) (Desired, Result) {
+	prefix, err := addr.Prefix(int(entry.PrefixLength))
+	if err != nil || entry.PrefixLength < 1 {
+		return Desired{}, Result{
+			State: purelbv1.StateFailed, Epoch: entry.Epoch, Reason: ReasonInvalid,
+			Message: fmt.Sprintf("prefix length %d is not one of this family", entry.PrefixLength),
+		}
+	}
+	return Desired{
+		Addr:         addr,
+		Prefix:       netip.PrefixFrom(addr, prefix.Bits()),
+		Interface:    string(entry.Interface),
+		Local:        entry.Type == purelbv1.AnnounceLocal,
+		Takeover:     entry.Claim == purelbv1.ClaimTakeover,
+		SkipProbe:    entry.SkipProbe,
+		Leaving:      entry.Leaving,
+		PreviousMACs: entry.PreviousMACs,
+		HealthPort:   entry.HealthCheckNodePort,
+		Epoch:        entry.Epoch,
+		Services:     entry.Services,
+	}, Result{}
 }
 
 // realised reports whether the node has already had the address under the

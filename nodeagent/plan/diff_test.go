@@ -302,7 +302,7 @@ func TestDiff(t *testing.T) {
 			if tc.settings != nil {
 				tc.settings(&settings)
 			}
-			desired, invalid := Merge(tc.announcements)
+			desired, invalid := Merge(tc.announcements, nil)
 			got := Diff(settings, desired, Observed{Links: links, Addresses: tc.addresses}, !tc.untrusted)
 
 			var operations []operation
@@ -336,7 +336,7 @@ func TestDiff(t *testing.T) {
 func TestDiffConverges(t *testing.T) {
 	t.Parallel()
 	desired, _ := Merge([]purelbv1.Announcement{announcement(
-		local("192.0.2.1", 24), local("192.0.2.2", 24, takeover), local("2001:db8::1", 64), virtual("198.51.100.1", 32))})
+		local("192.0.2.1", 24), local("192.0.2.2", 24, takeover), local("2001:db8::1", 64), virtual("198.51.100.1", 32))}, nil)
 	observed := Observed{
 		Links: []Link{{Name: "eth0", Up: true}, {Name: "eth1", Up: true}, {Name: "kube-lb0"}},
 		Addresses: []Address{

@@ -14,10 +14,30 @@ import (
 // are empty.
 const missingFor = 5 * time.Second
 
-// Missing is an Announcement that was deleted, and since when it is.
+// Asking is an Announcement or a CommonAnnouncement, and what it asks for.
+type Asking struct {
+	// Name tells it from all others, of both kinds.
+	Name      string
+	Addresses []purelbv1.AnnouncedAddress
+}
+
+// Asked lists what asks for something.
+func Asked(announcements []purelbv1.Announcement, commons []purelbv1.CommonAnnouncement) []Asking {
+	var all []Asking
+	for i := range announcements {
+		all = append(all, Asking{Name: announcements[i].Name, Addresses: announcements[i].Spec.Addresses})
+	}
+	for i := range commons {
+		all = append(all, Asking{Name: "common/" + commons[i].Name, Addresses: commons[i].Spec.Addresses})
+	}
+	return all
+}
+
+// Missing is an Announcement or CommonAnnouncement that was deleted, and since when
+// it is.
 type Missing struct {
-	Announcement purelbv1.Announcement
-	Since        time.Time
+	Asking
+	Since time.Time
 }
 
 func (m Missing) left(now time.Time) time.Duration {
@@ -28,22 +48,22 @@ func (m Missing) left(now time.Time) time.Duration {
 	return left
 }
 
-// StillMissing is which Announcements count although they have been deleted: of
+// StillMissing is which Announcements and CommonAnnouncements count although they have been deleted: of
 // those that were there, the ones that are there no more, and of those that were
 // missing, the ones that still are, and not for long.
-func StillMissing(were []purelbv1.Announcement, missing []Missing, are []purelbv1.Announcement, now time.Time) []Missing {
+func StillMissing(were []Asking, missing []Missing, are []Asking, now time.Time) []Missing {
 	present := func(name string) bool {
-		return slices.ContainsFunc(are, func(a purelbv1.Announcement) bool { return a.Name == name })
+		return slices.ContainsFunc(are, func(a Asking) bool { return a.Name == name })
 	}
 	still := slices.DeleteFunc(slices.Clone(missing), func(m Missing) bool {
-		return present(m.Announcement.Name) || m.left(now) <= 0
+		return present(m.Name) || m.left(now) <= 0
 	})
-	for _, ann := range were {
-		if !present(ann.Name) && len(ann.Spec.Addresses) > 0 {
-			still = append(still, Missing{Announcement: ann, Since: now})
+	for _, asking := range were {
+		if !present(asking.Name) && len(asking.Addresses) > 0 {
+			still = append(still, Missing{Asking: asking, Since: now})
 		}
 	}
-	slices.SortFunc(still, func(a, b Missing) int { return cmp.Compare(a.Announcement.Name, b.Announcement.Name) })
+	slices.SortFunc(still, func(a, b Missing) int { return cmp.Compare(a.Name, b.Name) })
 	return still
 }
 
@@ -54,7 +74,7 @@ func (p *Plan) Hold(settings Settings, missing []Missing, now time.Time) (map[ne
 	asked := map[netip.Addr]int64{}
 	wait := time.Duration(0)
 	for _, m := range missing {
-		for _, entry := range m.Announcement.Spec.Addresses {
+		for _, entry := range m.Addresses {
 			if addr, err := netip.ParseAddr(entry.Address); err == nil && m.left(now) > 0 {
 				asked[addr] = entry.Epoch
 			}

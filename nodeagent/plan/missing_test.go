@@ -11,18 +11,16 @@ import (
 
 func TestStillMissing(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	named := func(name string, addresses ...purelbv1.AnnouncedAddress) purelbv1.Announcement {
-		ann := announcement(addresses...)
-		ann.Name = name
-		return ann
+	named := func(name string, addresses ...purelbv1.AnnouncedAddress) Asking {
+		return Asking{Name: name, Addresses: addresses}
 	}
-	full := func(name string) purelbv1.Announcement { return named(name, local("192.0.2.1", 24)) }
-	list := func(announcements ...purelbv1.Announcement) []purelbv1.Announcement { return announcements }
+	full := func(name string) Asking { return named(name, local("192.0.2.1", 24)) }
+	list := func(asking ...Asking) []Asking { return asking }
 	since := func(name string, ago time.Duration) Missing { return Missing{full(name), now.Add(-ago)} }
 	for name, c := range map[string]struct {
-		were    []purelbv1.Announcement
+		were    []Asking
 		missing []Missing
-		are     []purelbv1.Announcement
+		are     []Asking
 		want    []string
 	}{
 		"nothing":                   {},
@@ -40,7 +38,7 @@ func TestStillMissing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var got []string
 			for _, m := range StillMissing(c.were, c.missing, c.are, now) {
-				got = append(got, m.Announcement.Name+" "+now.Sub(m.Since).String())
+				got = append(got, m.Name+" "+now.Sub(m.Since).String())
 			}
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Error(diff)

@@ -34,11 +34,13 @@ const (
 type Report struct {
 	// Results of the desired addresses of all the node's Announcements.
 	Results map[netip.Addr]Result
+	// Commons is what the node announces of what is common.
+	Commons []purelbv1.CommonAnnouncement
 	// Stranded are addresses that are not desired, but could not be withdrawn,
 	// or are not yet (ReasonWithdrawing).
 	Stranded map[netip.Addr]Result
-	// Inherited are addresses that an Announcement asked for which was deleted:
-	// this one reports them instead.
+	// Inherited are addresses that an Announcement asked for which was deleted, or
+	// that are no longer common: this one reports them instead.
 	Inherited map[netip.Addr]Result
 	// Interfaces is the node's facts; nil keeps those last reported.
 	Interfaces []purelbv1.NodeInterface
@@ -51,11 +53,11 @@ type Report struct {
 // Status is the status that an Announcement is to have. It equals the present
 // one if nothing changed.
 func Status(ann *purelbv1.Announcement, report Report) purelbv1.AnnouncementStatus {
-	status := purelbv1.AnnouncementStatus{
+	status := statusInWork{purelbv1.AnnouncementStatus{
 		ObservedGeneration: ann.Generation,
 		Desired:            int32(len(ann.Spec.Addresses)),
 		Interfaces:         report.Interfaces,
-	}
+	}}
 	if report.Interfaces == nil {
 		status.Interfaces = ann.Status.Interfaces
 	}
@@ -64,7 +66,7 @@ func Status(ann *purelbv1.Announcement, report Report) purelbv1.AnnouncementStat
 		previous[s.Address] = s
 	}
 
-	var local, virtual, services []string
+	var announced []purelbv1.AnnouncedAddress
 	inSpec := map[string]bool{}
 	for _, entry := range ann.Spec.Addresses {
 		inSpec[entry.Address] = true
@@ -73,16 +75,12 @@ func Status(ann *purelbv1.Announcement, report Report) purelbv1.AnnouncementStat
 			result.Reason = ReasonLost
 		}
 		status.Addresses = append(status.Addresses, addressStatus(entry.Address, result, previous, report.Now))
-		if result.State != purelbv1.StateAnnounced {
-			continue
+		if result.State == purelbv1.StateAnnounced {
+			announced = append(announced, entry)
 		}
-		status.Announced++
-		if entry.Type == purelbv1.AnnounceLocal {
-			local = append(local, entry.Address)
-		} else {
-			virtual = append(virtual, entry.Address)
-		}
-		services = append(services, entry.Services...)
+	}
+	if ann.Spec.Common {
+		announced = append(announced, status.addCommon(report, previous, inSpec)...)
 	}
 	for addr, result := range besides(ann, report) {
 		if !inSpec[addr.String()] && len(status.Addresses) < purelbv1.MaxAddressesPerAnnouncement {
@@ -90,14 +88,81 @@ func Status(ann *purelbv1.Announcement, report Report) purelbv1.AnnouncementStat
 		}
 	}
 	slices.SortFunc(status.Addresses, func(a, b purelbv1.AddressStatus) int { return compareAddresses(a.Address, b.Address) })
+	status.summarise(announced)
+	status.Conditions = conditions(ann, status.AnnouncementStatus, report)
+	return status.AnnouncementStatus
+}
+
+// statusInWork is a status that is being put together.
+type statusInWork struct{ purelbv1.AnnouncementStatus }
+
+// addCommon adds what has become of what is common, and returns what is announced of
+// it. Only what is not is listed; if that is too much, no revision is reported as
+// made.
+func (s *statusInWork) addCommon(report Report, previous map[string]purelbv1.AddressStatus, listed map[string]bool) (announced []purelbv1.AnnouncedAddress) {
+	revision := int64(0)
+	fits := true
+	for _, c := range report.Commons {
+		revision = max(revision, c.Spec.Revision)
+		s.Desired += int32(len(c.Spec.Addresses))
+		for _, entry := range c.Spec.Addresses {
+			result := resultOf(entry, report.Results)
+			switch {
+			case result.State == purelbv1.StateAnnounced:
+				announced = append(announced, entry)
+			case listed[entry.Address]: // by itself, for a moment
+			case len(s.Addresses) < purelbv1.MaxAddressesPerAnnouncement:
+				listed[entry.Address] = true
+				s.Addresses = append(s.Addresses, addressStatus(entry.Address, result, previous, report.Now))
+			default:
+				fits = false
+			}
+		}
+	}
+	if !fits {
+		revision = 0
+	}
+	s.CommonRevision = &revision
+	return announced
+}
+
+// summarise adds the columns of the table.
+func (s *statusInWork) summarise(announced []purelbv1.AnnouncedAddress) {
+	s.Announced = int32(len(announced))
+	var local, virtual, services []string
+	for i := range announced {
+		if announced[i].Type == purelbv1.AnnounceLocal {
+			local = append(local, announced[i].Address)
+		} else {
+			virtual = append(virtual, announced[i].Address)
+		}
+		services = append(services, announced[i].Services...)
+	}
 	slices.SortFunc(local, compareAddresses)
 	slices.SortFunc(virtual, compareAddresses)
 	slices.Sort(services)
-	status.LocalAddresses = line(local)
-	status.VirtualAddresses = line(virtual)
-	status.Services = line(slices.Compact(services))
-	status.Conditions = conditions(ann, status, report)
-	return status
+	s.LocalAddresses = line(local)
+	s.VirtualAddresses = line(virtual)
+	s.Services = line(slices.Compact(services))
+}
+
+// Inherit adds to what is inherited the addresses that could not be withdrawn and are
+// in no Announcement's status: they were common.
+func Inherit(inherited, stranded map[netip.Addr]Result, announcements []purelbv1.Announcement) map[netip.Addr]Result {
+	listed := map[string]bool{}
+	for i := range announcements {
+		for _, s := range announcements[i].Status.Addresses {
+			listed[s.Address] = true
+		}
+	}
+	all := map[netip.Addr]Result{}
+	maps.Copy(all, inherited)
+	for addr, result := range stranded {
+		if result.Reason == ReasonWithdrawFailed && !listed[addr.String()] {
+			all[addr] = result
+		}
+	}
+	return all
 }
 
 // besides is what an Announcement's status lists besides what it asks for,

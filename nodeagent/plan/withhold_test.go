@@ -41,7 +41,7 @@ func TestWithhold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			settings := SettingsOf(&purelbv1.LBNodeAgent{})
-			desired, _ := Merge(tc.announcements)
+			desired, _ := Merge(tc.announcements, nil)
 			p := Diff(settings, desired, Observed{Links: []Link{{Name: "eth0", Up: true}}, Addresses: []Address{on("eth0", "192.0.2.1/24", left(time.Second))}}, true)
 			got, wait := p.Withhold(settings, tc.announcements, now.Time)
 			_, withheld := got[netip.MustParseAddr("192.0.2.1")]

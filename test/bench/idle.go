@@ -158,21 +158,22 @@ func (b *bench) announcedEverywhere(ctx context.Context, n int) error {
 }
 
 func (b *bench) announcedNow(ctx context.Context, n int) error {
-	all := &v1.AnnouncementList{}
-	if err := b.client.List(ctx, all, client.InNamespace(system)); err != nil {
+	all, commons := &v1.AnnouncementList{}, &v1.CommonAnnouncementList{}
+	if err := errors.Join(b.client.List(ctx, all, client.InNamespace(system)), b.client.List(ctx, commons, client.InNamespace(system))); err != nil {
 		return err
+	}
+	revision := int64(0)
+	for i := range commons.Items {
+		revision = max(revision, commons.Items[i].Spec.Revision)
 	}
 	wanted, announced := map[string]int{}, map[string]int{}
 	for _, a := range all.Items {
-		wanted[a.Spec.NodeName] += len(a.Spec.Addresses)
-		if a.Status.ObservedGeneration != a.Generation {
-			return fmt.Errorf("the agent of %s has not seen its Announcement", a.Spec.NodeName)
+		made := a.Status.CommonRevision
+		if a.Status.ObservedGeneration != a.Generation || a.Spec.Common && (made == nil || *made != revision) {
+			return fmt.Errorf("the agent of %s has not seen all that it is to announce", a.Spec.NodeName)
 		}
-		for _, s := range a.Status.Addresses {
-			if s.State == v1.StateAnnounced {
-				announced[a.Spec.NodeName]++
-			}
-		}
+		wanted[a.Spec.NodeName] += int(a.Status.Desired)
+		announced[a.Spec.NodeName] += int(a.Status.Announced)
 	}
 	for _, node := range b.nodes() {
 		if wanted[node] != n || announced[node] != n {

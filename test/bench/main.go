@@ -116,7 +116,7 @@ func writeReport(o options) error {
 	}
 	plots := map[string]report.Plot{
 		"performance-outage.svg": report.OutagePlot(all.Rows),
-		"performance-scale.svg":  report.ScalePlot(all.Rows, "convergeMs", "One Service more, by the size of the cluster", "ms until every agent has announced it"),
+		"performance-scale.svg":  report.ScalePlot(all.Rows, "changeMs", "One Service more, by the size of the cluster", "ms until every node has its address"),
 	}
 	for name, plot := range plots {
 		if len(plot.Bars) == 0 {

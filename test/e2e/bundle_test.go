@@ -60,6 +60,8 @@ var _ = Describe("The OLM bundle", func() {
 		}{
 			{"purelb-agent", "patch", "coordination.k8s.io", "leases", true, false},
 			{"purelb-agent", "list", "purelb.io", "announcements", true, false},
+			{"purelb-agent", "list", "purelb.io", "commonannouncements", true, false},
+			{"purelb-agent", "patch", "purelb.io", "commonannouncements", false, false},
 			{"purelb-agent", "get", "", "secrets", false, false},
 			{"purelb-manager", "get", "", "secrets", true, false},
 			{"purelb-manager", "create", "apps", "daemonsets", true, false},

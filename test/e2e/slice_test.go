@@ -48,6 +48,7 @@ func nothingAnnounced(ctx context.Context) {
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(a.Spec.Addresses).To(BeEmpty())
 			g.Expect(a.Status.Addresses).To(BeEmpty())
+			g.Expect(a.Status.Announced).To(BeZero())
 			g.Expect(a.Status.ObservedGeneration).To(Equal(a.Generation))
 		}
 	}).WithContext(ctx).WithTimeout(soon).WithPolling(poll).Should(Succeed())

@@ -84,7 +84,7 @@ var _ = JustAfterEach(func(ctx SpecContext) {
 		return
 	}
 	for _, args := range [][]string{
-		{"get", "servicegroups,lbnodeagents,announcements,leases,pods", "-n", system, "-o", "wide"},
+		{"get", "servicegroups,lbnodeagents,announcements,commonannouncements,leases,pods", "-n", system, "-o", "wide"},
 		{"get", "announcements", "-n", system, "-o", "yaml"},
 		{"describe", "services", "-n", namespace},
 		{"logs", "-n", system, "-l", "app.kubernetes.io/part-of=purelb", "--prefix", "--tail=60"},

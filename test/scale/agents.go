@@ -137,7 +137,7 @@ func (a *agents) start(ctx context.Context, n *node) error {
 	agent := &nodeagent.Agent{
 		Client:      reporting{mgr.GetClient(), name, a.tracker},
 		Live:        mgr.GetAPIReader(),
-		Kernel:      n.kernel,
+		Kernel:      telling{n.kernel, name, a.tracker},
 		Neighbours:  a.wire.connect(n.number, a.shape.rack(n.number), n.kernel),
 		Metrics:     nodeagent.NewMetrics(prometheus.NewRegistry()),
 		NodeName:    name,

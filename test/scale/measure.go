@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -157,27 +158,50 @@ func (r *run) load(ctx context.Context, addresses int) error {
 	return errors.Join(err, finish())
 }
 
-// change adds one Service and returns how long it takes until every agent
-// reports its address.
-func (r *run) change(ctx context.Context) (time.Duration, error) {
+// change adds one Service and returns how long it takes until every node has its
+// address, and until every agent has reported it.
+func (r *run) change(ctx context.Context) (onAll, reported time.Duration, err error) {
 	address := nth(firstMeasured, r.addresses)
 	r.agents.tracker.watch(address)
 	begun := time.Now()
 	if err := r.serve(ctx, fmt.Sprintf("virtual%05d", r.addresses), virtualGroup, address); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	r.addresses++
-	return r.everywhere(ctx, address, begun)
-}
-
-// everywhere waits until every agent reports an address.
-func (r *run) everywhere(ctx context.Context, address string, begun time.Time) (time.Duration, error) {
-	err := await(ctx, "every agent reports "+address, func() (bool, error) {
-		n, _ := r.agents.tracker.nodes(address)
+	err = await(ctx, "every node has "+address, func() (bool, error) {
+		n, _ := r.agents.tracker.held(address)
 		return n >= len(r.agents.nodes), nil
 	})
-	_, last := r.agents.tracker.nodes(address)
-	return last.Sub(begun), err
+	if err != nil {
+		return 0, 0, err
+	}
+	revision, err := r.revisionOf(ctx, address)
+	if err != nil {
+		return 0, 0, err
+	}
+	err = await(ctx, "every agent reports "+address, func() (bool, error) {
+		n, _ := r.agents.tracker.common(revision)
+		return n >= len(r.agents.nodes), nil
+	})
+	_, got := r.agents.tracker.held(address)
+	_, last := r.agents.tracker.common(revision)
+	return got.Sub(begun), last.Sub(begun), err
+}
+
+// revisionOf is the revision that an address came with.
+func (r *run) revisionOf(ctx context.Context, address string) (int64, error) {
+	var list v1.CommonAnnouncementList
+	if err := r.cluster.admin.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+		return 0, fmt.Errorf("list CommonAnnouncements: %w", err)
+	}
+	for i := range list.Items {
+		for _, e := range list.Items[i].Spec.Addresses {
+			if e.Address == address {
+				return e.Epoch, nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("no CommonAnnouncement has %s", address)
 }
 
 // nth is the address n after another.
@@ -275,12 +299,12 @@ func (r *run) restart(ctx context.Context) (took time.Duration, rewritten int64,
 	if err := r.manager.start(); err != nil {
 		return 0, 0, err
 	}
-	if _, err := r.change(ctx); err != nil {
+	if _, _, err := r.change(ctx); err != nil {
 		return 0, 0, err
 	}
 	took = time.Since(begun)
 	after, err := r.generations(ctx)
-	return took, after - before - int64(len(r.agents.nodes)), err
+	return took, after - before, err
 }
 
 // generations is how often the specs of all Announcements have been written.
@@ -297,28 +321,39 @@ func (r *run) generations(ctx context.Context) (int64, error) {
 	return sum, nil
 }
 
-// size is the number of Announcements, the bytes of the largest of one node, and
-// of all of that node's, in JSON as they are stored.
-func (r *run) size(ctx context.Context) (count, largest, ofNode int, err error) {
-	var all metav1.PartialObjectMetadataList
-	all.SetGroupVersionKind(v1.GroupVersion.WithKind("AnnouncementList"))
-	if err := r.cluster.admin.List(ctx, &all, client.InNamespace(namespace)); err != nil {
-		return 0, 0, 0, fmt.Errorf("list Announcements: %w", err)
-	}
+// size is the number of Announcements and of CommonAnnouncements, and the bytes of
+// the largest of all of one node, and of those that are common, in JSON as they are
+// stored.
+func (r *run) size(ctx context.Context) (count, commons, largest, largestCommon int, err error) {
 	name := nodeName(len(r.agents.nodes) - 1)
+	count, largest, err = r.sizeOf(ctx, "Announcement", func(m *metav1.PartialObjectMetadata) bool { return m.Labels[v1.LabelNode] == name })
+	if err != nil {
+		return 0, 0, 0, 0, err
+	}
+	commons, largestCommon, err = r.sizeOf(ctx, "CommonAnnouncement", func(*metav1.PartialObjectMetadata) bool { return true })
+	return count, commons, largest, largestCommon, err
+}
+
+// sizeOf is the number of objects of a kind, and the bytes of the largest of some.
+func (r *run) sizeOf(ctx context.Context, kind string, some func(*metav1.PartialObjectMetadata) bool) (count, largest int, err error) {
+	var all metav1.PartialObjectMetadataList
+	all.SetGroupVersionKind(v1.GroupVersion.WithKind(kind + "List"))
+	if err := r.cluster.admin.List(ctx, &all, client.InNamespace(namespace)); err != nil {
+		return 0, 0, fmt.Errorf("list objects of kind %s: %w", kind, err)
+	}
 	for i := range all.Items {
-		if all.Items[i].Labels[v1.LabelNode] != name {
+		if !some(&all.Items[i]) {
 			continue
 		}
 		body, err := r.cluster.clientset.RESTClient().Get().
-			AbsPath("apis", v1.GroupVersion.Group, v1.GroupVersion.Version, "namespaces", namespace, "announcements", all.Items[i].Name).
+			AbsPath("apis", v1.GroupVersion.Group, v1.GroupVersion.Version, "namespaces", namespace, strings.ToLower(kind)+"s", all.Items[i].Name).
 			DoRaw(ctx)
 		if err != nil {
-			return 0, 0, 0, fmt.Errorf("get an Announcement: %w", err)
+			return 0, 0, fmt.Errorf("get %s %s: %w", kind, all.Items[i].Name, err)
 		}
-		largest, ofNode = max(largest, len(body)), ofNode+len(body)
+		largest = max(largest, len(body))
 	}
-	return len(all.Items), largest, ofNode, nil
+	return len(all.Items), largest, nil
 }
 
 // median of some durations.

@@ -68,7 +68,10 @@ func measured(t *testing.T, purelb string) {
 		"deathMs":                  {2_000, 60_000}, // no sooner than the Lease expires for others
 		"restartMs":                {1, 120_000},
 		"restartRewritten":         {0, 4}, // not all
-		"changeAnnouncementWrites": {10, 40},
+		"changeMs":                 {1, 60_000},
+		"changeAnnouncementWrites": {5, 20},
+		"commons":                  {1, 1},
+		"commonBytes":              {1_000, 20_000},
 		"announcementBytes":        {1_000, 20_000},
 		"requestsPerS":             {4, 1_000},
 		"watchEventsPerS":          {4, 1_000},

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -10,6 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent/link/linktest"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
 // tracker knows what the agents have reported: it is told when the API server
@@ -19,41 +22,85 @@ type tracker struct {
 	announced map[string]int // how many addresses, by Announcement
 	total     int
 	watched   map[string]*watched
+	made      map[string][]made // by node, since an address was watched last
 }
 
 // watched is what is known of an address that is waited for.
 type watched struct {
 	nodes map[string]bool
-	last  time.Time // when a node reported it for the first time
+	last  time.Time       // when a node reported it for the first time
+	held  map[string]bool // the nodes whose kernels have it
+	got   time.Time       // when a kernel got it last
+}
+
+// made is up to which revision a node has reported what is common, and when.
+type made struct {
+	revision int64
+	at       time.Time
 }
 
 func newTracker() *tracker {
-	return &tracker{announced: map[string]int{}, watched: map[string]*watched{}}
+	return &tracker{announced: map[string]int{}, watched: map[string]*watched{}, made: map[string][]made{}}
 }
 
 // watch makes the tracker note who reports an address from now on.
 func (t *tracker) watch(address string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.watched[address] = &watched{nodes: map[string]bool{}}
+	t.watched[address] = &watched{nodes: map[string]bool{}, held: map[string]bool{}}
+	t.made = map[string][]made{}
 }
 
 // reported takes a status that the API server has taken.
-func (t *tracker) reported(node, announcement string, addresses []v1.AddressStatus) {
-	now, count := time.Now(), 0
+func (t *tracker) reported(node, announcement string, status *v1.AnnouncementStatus) {
+	now, count := time.Now(), int(status.Announced)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, a := range addresses {
-		if a.State != v1.StateAnnounced {
-			continue
-		}
-		count++
-		if w := t.watched[a.Address]; w != nil && !w.nodes[node] {
+	for _, a := range status.Addresses {
+		if w := t.watched[a.Address]; a.State == v1.StateAnnounced && w != nil && !w.nodes[node] {
 			w.nodes[node], w.last = true, now
 		}
 	}
+	if status.CommonRevision != nil {
+		t.made[node] = append(t.made[node], made{*status.CommonRevision, now})
+	}
 	t.total += count - t.announced[announcement]
 	t.announced[announcement] = count
+}
+
+// holds takes that a node's kernel has got an address.
+func (t *tracker) holds(node, address string) {
+	now := time.Now()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if w := t.watched[address]; w != nil && !w.held[node] {
+		w.held[node], w.got = true, now
+	}
+}
+
+// held is how many nodes' kernels have a watched address, and when the last got it.
+func (t *tracker) held(address string) (int, time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w := t.watched[address]
+	return len(w.held), w.got
+}
+
+// common is how many nodes have reported that they have made a revision of what is
+// common, and when the last did.
+func (t *tracker) common(revision int64) (count int, last time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, reports := range t.made {
+		i := slices.IndexFunc(reports, func(m made) bool { return m.revision >= revision })
+		if i < 0 {
+			continue
+		}
+		if count++; reports[i].at.After(last) {
+			last = reports[i].at
+		}
+	}
+	return count, last
 }
 
 // nodes is how many nodes have reported a watched address, and when the last did.
@@ -131,6 +178,22 @@ func (r reportingStatus) Apply(ctx context.Context, obj runtime.ApplyConfigurati
 	if err := r.SubResourceWriter.Apply(ctx, obj, opts...); err != nil {
 		return err
 	}
-	r.tracker.reported(r.node, applied.Name, applied.Status.Addresses)
+	r.tracker.reported(r.node, applied.Name, &applied.Status)
+	return nil
+}
+
+// telling is a node's kernel that tells the tracker.
+type telling struct {
+	*linktest.Kernel
+	node    string
+	tracker *tracker
+}
+
+// Add puts an address on its interface, and tells.
+func (k telling) Add(a plan.Address) error {
+	if err := k.Kernel.Add(a); err != nil {
+		return err
+	}
+	k.tracker.holds(k.node, a.Prefix.Addr().String())
 	return nil
 }

@@ -59,7 +59,7 @@ func (n uses) placeOf(u *unstructured.Unstructured) place {
 	// its Secrets.
 	case "CustomResourceDefinition", "Role", "RoleBinding", "PodDisruptionBudget", "PriorityClass", "ConfigMap":
 		return asIs
-	case "ServiceGroup", "LBNodeAgent", "Announcement":
+	case "ServiceGroup", "LBNodeAgent", "Announcement", "CommonAnnouncement":
 		return example
 	case "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "FlowSchema", "PriorityLevelConfiguration", "DaemonSet":
 		return leftOut

@@ -42,7 +42,7 @@ func TestRefused(t *testing.T) {
 			"ClusterRoleBinding all is for Group everybody, which is none of our service accounts"},
 		"a kind that is not introduced": {
 			"{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: things.purelb.io}}",
-			"4 kinds are defined, and 3 introduced"},
+			"5 kinds are defined, and 4 introduced"},
 		"a webhook without a server": {
 			"{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingWebhookConfiguration, metadata: {name: more}, " +
 				"webhooks: [{name: a.purelb.io, clientConfig: {service: {name: nobody, namespace: purelb-system}}}]}",

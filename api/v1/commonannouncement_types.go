@@ -1,0 +1,58 @@
+package v1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// CommonAnnouncementSpec is what nodes announce alike.
+type CommonAnnouncementSpec struct {
+	// lbNodeAgent whose nodes announce it: those whose Announcement says common.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="lbNodeAgent is immutable"
+	LBNodeAgent string `json:"lbNodeAgent"`
+
+	// revision grows by one with each change of any CommonAnnouncement of the
+	// LBNodeAgent. The epoch of an address is the revision that it came with.
+	// +kubebuilder:validation:Minimum=1
+	Revision int64 `json:"revision"`
+
+	// addresses to announce; all are Virtual.
+	// +optional
+	// +listType=map
+	// +listMapKey=address
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:XValidation:rule="self.all(a, a.type == 'Virtual')",message="only Virtual addresses are announced by all nodes"
+	Addresses []AnnouncedAddress `json:"addresses,omitempty"`
+}
+
+// CommonAnnouncement is what all nodes of an LBNodeAgent announce alike, written by
+// the manager: Virtual addresses that are served from every node. Written once, and
+// not once for each node, they cost a large cluster no more than a small one. What a
+// node makes of them is in its own Announcement. Users read it; nobody but the
+// manager writes it.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:shortName=cann;canns,categories=purelb
+// +kubebuilder:selectablefield:JSONPath=`.spec.lbNodeAgent`
+// +kubebuilder:printcolumn:name="LBNodeAgent",type=string,JSONPath=`.spec.lbNodeAgent`
+// +kubebuilder:printcolumn:name="Revision",type=integer,JSONPath=`.spec.revision`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Addresses",type=string,priority=1,JSONPath=`.spec.addresses[*].address`
+type CommonAnnouncement struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is what the nodes are to announce.
+	// +required
+	Spec CommonAnnouncementSpec `json:"spec"`
+}
+
+// CommonAnnouncementList is a list of CommonAnnouncements.
+//
+// +kubebuilder:object:root=true
+type CommonAnnouncementList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []CommonAnnouncement `json:"items"`
+}
