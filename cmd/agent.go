@@ -31,9 +31,10 @@ const (
 	// gcPercent is half the usual growth of the heap between collections: so
 	// little is allocated that it costs next to nothing.
 	gcPercent = 50
-	// maxProcs is enough for what an agent does. Go would use, and keep memory
-	// for, each processor of the node: some 5 MiB for 64.
-	maxProcs = 2
+	// maxProcs is enough for what an agent does, which is mostly to wait. With more,
+	// each renewal of its Lease wakes several threads, which costs more than the
+	// renewal; and Go would keep memory for each processor of the node.
+	maxProcs = 1
 	// startTime is after how long the memory that only the start needs is given
 	// back.
 	startTime = 15 * time.Second

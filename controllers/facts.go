@@ -23,6 +23,11 @@ import (
 // not reported its interfaces is waited for.
 const factsPatience = 30 * time.Second
 
+// readyPatience is how long a Node has to be not ready before addresses that it
+// still answers for are taken over. Nothing is lost meanwhile, and it may only have
+// been cut off the API server, and be back in a moment.
+const readyPatience = 10 * time.Second
+
 // cluster is what the cache holds of everything that placement depends on.
 type cluster struct {
 	nodes         []corev1.Node
@@ -131,9 +136,11 @@ func (in *cluster) node(n *corev1.Node, announcements []*v1.Announcement, alive 
 		Liveness:         alive,
 		OutOfService:     slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService }),
 	}
+	isReady := false
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
-			node.Ready = c.Status == corev1.ConditionTrue
+			isReady = c.Status == corev1.ConditionTrue
+			node.Sick = !isReady && now.Sub(c.LastTransitionTime.Time) >= readyPatience
 			// The kubelet has no other way to say so (KEP-2000).
 			node.ShuttingDown = c.Status == corev1.ConditionFalse && strings.Contains(c.Message, "node is shutting down")
 		}
@@ -156,9 +163,24 @@ func (in *cluster) node(n *corev1.Node, announcements []*v1.Announcement, alive 
 		}
 	}
 	for _, a := range announcements {
-		node.Awaited = node.Awaited || (!node.Reported && node.Ready && now.Sub(a.CreationTimestamp.Time) < factsPatience)
+		node.Awaited = node.Awaited || (!node.Reported && isReady && now.Sub(a.CreationTimestamp.Time) < factsPatience)
 	}
 	return node
+}
+
+// untilSick is when the first of the nodes that have just ceased to be ready counts
+// as sick, 0 if there are none.
+func (in *cluster) untilSick(now time.Time) time.Duration {
+	wait := time.Duration(0)
+	for i := range in.nodes {
+		for _, c := range in.nodes[i].Status.Conditions {
+			left := c.LastTransitionTime.Add(readyPatience).Sub(now)
+			if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue && left > 0 && (wait == 0 || left < wait) {
+				wait = left
+			}
+		}
+	}
+	return wait
 }
 
 func interfacesOf(a *v1.Announcement) []placement.Interface {

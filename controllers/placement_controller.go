@@ -194,10 +194,11 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 		return reconcile.Result{}, err
 	}
 	r.report(ctx, &facts, &result)
-	if len(result.Unplaced) > 0 { // for what only time changes
+	// For what only time changes.
+	if len(result.Unplaced) > 0 {
 		return reconcile.Result{RequeueAfter: factsPatience / 6}, nil
 	}
-	return reconcile.Result{}, nil
+	return reconcile.Result{RequeueAfter: in.untilSick(r.Now())}, nil
 }
 
 // writeAll makes the Announcements of all nodes as decided. What fails for one

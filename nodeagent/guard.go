@@ -119,7 +119,7 @@ func (g *guard) Start(ctx context.Context) error {
 			if time.Now().Before(eager) {
 				next.Reset(eagerInterval)
 			} else {
-				next.Reset(askInterval)
+				next.Reset(max(askInterval, g.agent.pulse.freshFor()))
 			}
 		case <-g.changed:
 			g.look(ctx)

@@ -33,10 +33,14 @@ func newPulse() *pulse {
 
 // fresh is whether the last successful renewal started no more than two periods
 // ago.
-func (p *pulse) fresh() bool {
+func (p *pulse) fresh() bool { return p.freshFor() >= 0 }
+
+// freshFor is how long that is true if no other renewal succeeds; negative if it is
+// not.
+func (p *pulse) freshFor() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return !p.renewed.IsZero() && time.Since(p.renewed) <= 2*p.period
+	return time.Until(p.renewed.Add(2 * p.period)) // of no renewal, that is long ago
 }
 
 // interval between renewals.

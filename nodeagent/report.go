@@ -27,7 +27,7 @@ type reported struct {
 // reported as one.
 const (
 	mutePerReport = 5
-	maxMute       = 250 * time.Millisecond
+	maxMute       = time.Second
 )
 
 // reportAll writes what is to be reported, or returns how long to wait with it. What

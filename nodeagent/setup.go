@@ -99,11 +99,18 @@ func (a *Agent) SetupWithManager(mgr ctrl.Manager) error {
 		WatchesRawSource(source.Func(a.watchNode)).
 		WithOptions(controller.Options{
 			CacheSyncTimeout: cacheSyncTimeout,
+			NewQueue:         quietQueue,
 			RateLimiter:      workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minRetry, maxRetry),
 		}).
 		Complete(a)
 	a.load()
 	return errors.Join(err, mgr.Add(a.announcer), mgr.Add(a.guard), mgr.Add(&heartbeat{agent: a}))
+}
+
+// quietQueue is a queue without metrics: to keep those up to date it would wake the
+// agent twice a second, which costs as much as to renew its Lease.
+func quietQueue(_ string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+	return workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{})
 }
 
 // onAnnouncement asks for a Reconcile when a spec changes, and a little later

@@ -38,7 +38,6 @@ type CommonAnnouncementSpec struct {
 // +kubebuilder:printcolumn:name="LBNodeAgent",type=string,JSONPath=`.spec.lbNodeAgent`
 // +kubebuilder:printcolumn:name="Revision",type=integer,JSONPath=`.spec.revision`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:printcolumn:name="Addresses",type=string,priority=1,JSONPath=`.spec.addresses[*].address`
 type CommonAnnouncement struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

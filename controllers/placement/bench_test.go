@@ -16,7 +16,7 @@ func settled(b *testing.B, nodes, addresses int) placement.Facts {
 	for i := range nodes {
 		name := fmt.Sprintf("node%d", i)
 		facts.Nodes = append(facts.Nodes, placement.Node{
-			Name: name, Agent: "default", VirtualInterface: "kube-lb0", Ready: true, Liveness: placement.Fresh, Reported: true,
+			Name: name, Agent: "default", VirtualInterface: "kube-lb0", Liveness: placement.Fresh, Reported: true,
 			Interfaces: []placement.Interface{{Name: "eth0", MAC: name, Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}},
 		})
 	}

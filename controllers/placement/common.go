@@ -80,8 +80,8 @@ func (p *placer) addCommon(agent string, a *Address, e v1.AnnouncedAddress) {
 
 // Revise returns the CommonAnnouncements of one LBNodeAgent that have to be written,
 // by name, so that they ask for what is wanted: empty ones have nothing left to ask
-// for. Those that are there are given by name, too. Entries that change, or come,
-// have the new revision as their epoch.
+// for. Those that are there are given by name, too. Entries that come, or have
+// nodes do something else, have the new revision as their epoch.
 func Revise(agent string, wanted []v1.AnnouncedAddress, are map[string]v1.CommonAnnouncementSpec) map[string]v1.CommonAnnouncementSpec {
 	revision := int64(1)
 	where, old := map[string]string{}, map[string]v1.AnnouncedAddress{}
@@ -95,7 +95,7 @@ func Revise(agent string, wanted []v1.AnnouncedAddress, are map[string]v1.Common
 	for i := range entries {
 		e := &entries[i]
 		was, had := old[e.Address]
-		if e.Epoch = was.Epoch; !had || !equality.Semantic.DeepEqual(was, *e) {
+		if e.Epoch = was.Epoch; !had || was.Interface != e.Interface || was.PrefixLength != e.PrefixLength {
 			e.Epoch = revision
 		}
 	}

@@ -90,8 +90,16 @@ func TestRevise(t *testing.T) {
 	spec := func(revision int64, entries ...v1.AnnouncedAddress) v1.CommonAnnouncementSpec {
 		return v1.CommonAnnouncementSpec{LBNodeAgent: "default", Revision: revision, Addresses: entries}
 	}
-	other := entry(1, 4)
-	other.Services = []string{"a/b"}
+	shared := func(epoch int64) v1.AnnouncedAddress {
+		e := entry(1, epoch)
+		e.Services = []string{"a/b", "a/c"}
+		return e
+	}
+	shorter := func(epoch int64) v1.AnnouncedAddress {
+		e := entry(1, epoch)
+		e.PrefixLength = 24
+		return e
+	}
 	var many []v1.AnnouncedAddress
 	for i := range 26 {
 		many = append(many, entry(i, 1))
@@ -109,11 +117,8 @@ func TestRevise(t *testing.T) {
 		{"one more", []v1.AnnouncedAddress{entry(1, 0), entry(2, 0)}, specs{"default": spec(4, entry(1, 3))}, specs{"default": spec(5, entry(1, 3), entry(2, 5))}},
 		{"one fewer", []v1.AnnouncedAddress{entry(2, 0)}, specs{"default": spec(4, entry(1, 3), entry(2, 4))}, specs{"default": spec(5, entry(2, 4))}},
 		{"none left", nil, specs{"default": spec(4, entry(1, 3))}, specs{"default": spec(5)}},
-		{"another Service", []v1.AnnouncedAddress{other}, specs{"default": spec(4, entry(1, 3))}, specs{"default": spec(5, func() v1.AnnouncedAddress {
-			e := other
-			e.Epoch = 5
-			return e
-		}())}},
+		{"another Service", []v1.AnnouncedAddress{shared(0)}, specs{"default": spec(4, entry(1, 3))}, specs{"default": spec(5, shared(3))}},
+		{"another mask", []v1.AnnouncedAddress{shorter(0)}, specs{"default": spec(4, entry(1, 3))}, specs{"default": spec(5, shorter(5))}},
 		{"the highest revision counts", []v1.AnnouncedAddress{entry(1, 0), entry(2, 0), entry(3, 0)},
 			specs{"default": spec(4, entry(1, 3)), "default-x": spec(9, entry(2, 9))}, specs{"default": spec(10, entry(1, 3), entry(3, 10))}},
 		{"a further one is not needed any more", []v1.AnnouncedAddress{entry(1, 0)},

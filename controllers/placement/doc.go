@@ -12,7 +12,7 @@
 //   - nobody held the address: the node claims it if nobody answers for it;
 //   - the holder's Lease has expired (failover): the same, beside the holder's
 //     entry. If the holder's kernel still answers, the new node stands by; once
-//     the holder's Node is not Ready either, it takes over;
+//     the holder's Node is sick, too, it takes over;
 //   - the holder is alive but no longer eligible (handover): the holder's entry
 //     is marked leaving first; when its agent has seen that, the new node takes
 //     over.

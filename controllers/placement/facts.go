@@ -57,8 +57,9 @@ type Node struct {
 	OutOfService bool
 	// ShuttingDown as the kubelet reports it.
 	ShuttingDown bool
-	// Ready as the Node's condition says.
-	Ready    bool
+	// Sick is that the Node's condition Ready has not been true for a while: a
+	// moment is no reason to take over what the node still answers for.
+	Sick     bool
 	Liveness Liveness
 	// Reported is that the node's agent has reported its interfaces, now or
 	// earlier.

@@ -481,7 +481,7 @@ func newWorld(t *testing.T, rng *rand.Rand) *world {
 		name := fmt.Sprintf("node%d", i)
 		m := &machine{
 			Node: placement.Node{
-				Name: name, Agent: "default", VirtualInterface: "kube-lb0", Ready: true, Liveness: placement.Fresh, Reported: true,
+				Name: name, Agent: "default", VirtualInterface: "kube-lb0", Liveness: placement.Fresh, Reported: true,
 				Interfaces: []placement.Interface{{Name: "eth0", MAC: fmt.Sprintf("02:00:00:00:00:%02x", i), Subnets: []netip.Prefix{
 					netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(200 + i)}), 24), netip.MustParsePrefix("fd00::/64")}}},
 			},
@@ -538,8 +538,8 @@ func (w *world) disturb() {
 		m.crashed, m.Liveness = true, placement.Expired
 		w.note("%s: Lease expires", m.Name)
 	case 9:
-		m.Ready = !m.Ready
-		w.note("%s: Ready %t", m.Name, m.Ready)
+		m.Sick = !m.Sick
+		w.note("%s: Sick %t", m.Name, m.Sick)
 	case 10:
 		m.Excluded = !m.Excluded
 		w.note("%s: Excluded %t", m.Name, m.Excluded)
@@ -547,7 +547,7 @@ func (w *world) disturb() {
 		m.OutOfService = !m.OutOfService
 		w.note("%s: OutOfService %t", m.Name, m.OutOfService)
 	case 12:
-		m.crashed, m.Liveness, m.Ready = true, placement.Expired, false
+		m.crashed, m.Liveness, m.Sick = true, placement.Expired, true
 		clear(m.kernel)
 		w.note("%s: power fails", m.Name)
 	case 13:

@@ -106,7 +106,7 @@ func (p *placer) move(a *Address) {
 	told := true
 	if from.Liveness == Expired {
 		move.Kind = Failover
-		if claimant != nil && claimant.State == v1.StateStandby && !from.Ready && !p.massExpiry {
+		if claimant != nil && claimant.State == v1.StateStandby && from.Sick && !p.massExpiry {
 			spec.Claim = v1.ClaimTakeover
 		}
 	} else {

@@ -17,7 +17,7 @@ import (
 func healthy(name string) placement.Node {
 	i := name[0] - 'a'
 	return placement.Node{
-		Name: name, Agent: "default", VirtualInterface: "kube-lb0", Ready: true, Liveness: placement.Fresh, Reported: true,
+		Name: name, Agent: "default", VirtualInterface: "kube-lb0", Liveness: placement.Fresh, Reported: true,
 		Interfaces: []placement.Interface{{Name: "eth0", MAC: "mac-" + name, Subnets: []netip.Prefix{
 			netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, 200 + i}), 24), netip.MustParsePrefix("fd00::/64")}}},
 	}
@@ -37,7 +37,7 @@ func nodes(t *testing.T, s string) []placement.Node {
 			case "late":
 				n.Liveness = placement.Late
 			case "notready":
-				n.Ready = false
+				n.Sick = true
 			case "excluded":
 				n.Excluded = true
 			case "out":
