@@ -269,7 +269,7 @@ func (r *PlacementReconciler) writeCommons(ctx context.Context, in *cluster, res
 	}
 	var errs []error
 	for agent, specs := range are {
-		for name, spec := range placement.Revise(agent, result.Common[agent], specs) {
+		for name, spec := range placement.Revise(agent, len(result.Joins), result.Common[agent], specs) {
 			errs = append(errs, r.writeCommon(ctx, name, spec, stored[name]))
 			delete(specs, name)
 		}

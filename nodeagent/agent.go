@@ -113,6 +113,8 @@ type Agent struct {
 	reported map[string]reported
 	// mute is until when nothing is reported.
 	mute time.Time
+	// reportAt is when what has time is reported; zero if nothing is to be.
+	reportAt time.Time
 	// complained is that the LBNodeAgent is missing: said once.
 	complained bool
 }

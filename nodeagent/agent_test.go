@@ -613,6 +613,45 @@ func TestCommon(t *testing.T) {
 	})
 }
 
+// Where there are many nodes they do not report all at once what is common; what is
+// the node's own they do.
+func TestReportSpread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ann, common := announcementOf("node1"), commonOf("default", 1, virtual("198.51.100.1"))
+		ann.Spec.Common, common.Spec.ReportSpreadSeconds = true, 5
+		w := newWorld(t, settings(), ann, common)
+		w.reconcileOrFail()
+		w.expect("revision first reported", "1, 1 of 1", w.madeCommon("node1"))
+		change := func(revision int64, addresses ...purelbv1.AnnouncedAddress) {
+			next := commonOf("default", revision, addresses...)
+			next.Spec.ReportSpreadSeconds = 5
+			if err := w.Client.Get(t.Context(), client.ObjectKeyFromObject(next), common); err != nil {
+				t.Fatal(err)
+			}
+			next.ResourceVersion = common.ResourceVersion
+			if err := w.Client.Update(t.Context(), next); err != nil {
+				t.Fatal(err)
+			}
+		}
+		change(2, virtual("198.51.100.1"), virtual("198.51.100.2"))
+		wait := w.reconcileOrFail()
+		w.expect("revision at once", "1, 1 of 1", w.madeCommon("node1"))
+		w.expect("waits for up to 5 s", true, wait > 0 && wait <= 5*time.Second)
+		time.Sleep(wait - 1)
+		change(3, virtual("198.51.100.1"), virtual("198.51.100.2"), virtual("198.51.100.3"))
+		w.expect("waits no longer for the next", time.Duration(1), w.reconcileOrFail())
+		time.Sleep(1)
+		w.reconcileOrFail()
+		w.expect("revision then", "3, 3 of 3", w.madeCommon("node1"))
+
+		change(4, virtual("198.51.100.1"))
+		w.reconcileOrFail()
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses, local("192.0.2.1")) })
+		w.reconcileOrFail()
+		w.expect("revision with what is its own", "4, 2 of 2", w.madeCommon("node1"))
+	})
+}
+
 // More that is not there than a status can list is reported as nothing made.
 func TestCommonFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

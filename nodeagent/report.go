@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -27,7 +28,7 @@ type reported struct {
 // reported as one.
 const (
 	mutePerReport = 5
-	maxMute       = time.Second
+	maxMute       = 250 * time.Millisecond
 )
 
 // reportAll writes what is to be reported, or returns how long to wait with it. What
@@ -37,18 +38,37 @@ func (a *Agent) reportAll(ctx context.Context, announcements []purelbv1.Announce
 		return wait, nil
 	}
 	var errs error
+	wait := time.Duration(0)
 	for i := range announcements {
-		errs = errors.Join(errs, a.report(ctx, &announcements[i], report))
+		left, err := a.report(ctx, &announcements[i], report)
+		wait, errs = earliest(wait, left), errors.Join(errs, err)
 		report.Inherited = nil
 	}
-	return 0, errs
+	return wait, errs
+}
+
+// spread returns how long yet to wait with the report of a status: one that says no
+// more than that what is common has been made has time, as so many say it at once.
+func (a *Agent) spread(was, is *purelbv1.AnnouncementStatus, commons []purelbv1.CommonAnnouncement) time.Duration {
+	over := time.Duration(0)
+	for i := range commons {
+		over = max(over, time.Duration(commons[i].Spec.ReportSpreadSeconds)*time.Second)
+	}
+	if over == 0 || was.CommonRevision == nil || was.ObservedGeneration != is.ObservedGeneration ||
+		!equality.Semantic.DeepEqual(was.Addresses, is.Addresses) || !equality.Semantic.DeepEqual(was.Interfaces, is.Interfaces) {
+		return 0
+	}
+	if a.reportAt.IsZero() {
+		a.reportAt = time.Now().Add(rand.N(over))
+	}
+	return time.Until(a.reportAt)
 }
 
 // report writes the status of an Announcement, if it differs from what is there: the
 // status as read or, if what was read is older than the agent's last write, as
 // written. The kernel says that an address is there sooner than the cache shows
-// that this was reported.
-func (a *Agent) report(ctx context.Context, ann *purelbv1.Announcement, report plan.Report) error {
+// that this was reported. It returns how long yet to wait with it; 0 is not at all.
+func (a *Agent) report(ctx context.Context, ann *purelbv1.Announcement, report plan.Report) (time.Duration, error) {
 	if last, known := a.reported[ann.Name]; known && last.version == ann.ResourceVersion {
 		ann.Status = last.status
 	} else {
@@ -56,11 +76,18 @@ func (a *Agent) report(ctx context.Context, ann *purelbv1.Announcement, report p
 	}
 	status := plan.Status(ann, report)
 	if equality.Semantic.DeepEqual(status, ann.Status) {
-		return nil
+		if ann.Spec.Common {
+			a.reportAt = time.Time{}
+		}
+		return 0, nil
 	}
+	if wait := a.spread(&ann.Status, &status, report.Commons); wait > 0 {
+		return wait, nil
+	}
+	a.reportAt = time.Time{}
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&status)
 	if err != nil {
-		return fmt.Errorf("convert the status of Announcement %s: %w", ann.Name, err)
+		return 0, fmt.Errorf("convert the status of Announcement %s: %w", ann.Name, err)
 	}
 	u := &unstructured.Unstructured{Object: map[string]any{"status": content}}
 	u.SetGroupVersionKind(purelbv1.GroupVersion.WithKind("Announcement"))
@@ -78,10 +105,10 @@ func (a *Agent) report(ctx context.Context, ann *purelbv1.Announcement, report p
 	a.mute = time.Now().Add(min(mutePerReport*time.Since(begun), maxMute))
 	if err != nil {
 		if apierrors.IsNotFound(err) {
-			return nil
+			return 0, nil
 		}
-		return fmt.Errorf("write the status of Announcement %s: %w", ann.Name, err)
+		return 0, fmt.Errorf("write the status of Announcement %s: %w", ann.Name, err)
 	}
 	a.reported[ann.Name] = reported{version: ann.ResourceVersion, status: status}
-	return nil
+	return 0, nil
 }

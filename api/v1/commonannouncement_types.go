@@ -17,6 +17,14 @@ type CommonAnnouncementSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	Revision int64 `json:"revision"`
 
+	// reportSpreadSeconds is over how long the nodes spread their reports of what
+	// they have made of it: the more nodes, the longer, so that the API server is
+	// not asked by all at once.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=60
+	ReportSpreadSeconds int32 `json:"reportSpreadSeconds,omitempty"`
+
 	// addresses to announce; all are Virtual.
 	// +optional
 	// +listType=map

@@ -81,8 +81,9 @@ func (p *placer) addCommon(agent string, a *Address, e v1.AnnouncedAddress) {
 // Revise returns the CommonAnnouncements of one LBNodeAgent that have to be written,
 // by name, so that they ask for what is wanted: empty ones have nothing left to ask
 // for. Those that are there are given by name, too. Entries that come, or have
-// nodes do something else, have the new revision as their epoch.
-func Revise(agent string, wanted []v1.AnnouncedAddress, are map[string]v1.CommonAnnouncementSpec) map[string]v1.CommonAnnouncementSpec {
+// nodes do something else, have the new revision as their epoch. nodes is how many
+// report.
+func Revise(agent string, nodes int, wanted []v1.AnnouncedAddress, are map[string]v1.CommonAnnouncementSpec) map[string]v1.CommonAnnouncementSpec {
 	revision := int64(1)
 	where, old := map[string]string{}, map[string]v1.AnnouncedAddress{}
 	for name, spec := range are {
@@ -103,15 +104,22 @@ func Revise(agent string, wanted []v1.AnnouncedAddress, are map[string]v1.Common
 	sliced := Slice(agent, entries, slices.Collect(maps.Keys(are)), where)
 	for name, addresses := range sliced {
 		if has, there := are[name]; !there && len(addresses) > 0 || there && !sameAddresses(has.Addresses, addresses) {
-			changed[name] = v1.CommonAnnouncementSpec{LBNodeAgent: agent, Revision: revision, Addresses: addresses}
+			changed[name] = v1.CommonAnnouncementSpec{LBNodeAgent: agent, Revision: revision, ReportSpreadSeconds: spread(nodes), Addresses: addresses}
 		}
 	}
 	for name, has := range are {
 		if sliced[name] == nil && len(has.Addresses) > 0 {
-			changed[name] = v1.CommonAnnouncementSpec{LBNodeAgent: agent, Revision: revision}
+			changed[name] = v1.CommonAnnouncementSpec{LBNodeAgent: agent, Revision: revision, ReportSpreadSeconds: spread(nodes)}
 		}
 	}
 	return changed
+}
+
+// spread is over how many seconds so many nodes report: no more than
+// reportsPerSecond do, up to 12,000 nodes.
+func spread(nodes int) int32 {
+	const reportsPerSecond, most = 200, 60
+	return int32(min(nodes/reportsPerSecond, most))
 }
 
 // sameAddresses compares without regard to the order, which is the API server's to

@@ -82,6 +82,16 @@ func TestCommon(t *testing.T) {
 	}
 }
 
+// TestReportSpread checks that many nodes do not report at once.
+func TestReportSpread(t *testing.T) {
+	for nodes, want := range map[int]int32{0: 0, 199: 0, 200: 1, 1000: 5, 20_000: 60} {
+		got := placement.Revise("default", nodes, []v1.AnnouncedAddress{{Address: "172.16.0.1"}}, nil)["default"].ReportSpreadSeconds
+		if got != want {
+			t.Errorf("%d nodes spread their reports over %d s, want %d", nodes, got, want)
+		}
+	}
+}
+
 // TestRevise checks what is written of what is common, and with which revision.
 func TestRevise(t *testing.T) {
 	entry := func(i int, epoch int64) v1.AnnouncedAddress {
@@ -127,7 +137,7 @@ func TestRevise(t *testing.T) {
 		{"more than fit into one", many, nil, specs{"default": spec(1, many[:25]...), "default-1a0b7516": spec(1, many[25])}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			if diff := cmp.Diff(row.want, placement.Revise("default", row.wanted, row.are), cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(row.want, placement.Revise("default", 3, row.wanted, row.are), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("to be written (-want +got):\n%s", diff)
 			}
 		})

@@ -158,7 +158,7 @@ func (w *world) place() bool {
 
 // revise writes what is common.
 func (w *world) revise(wanted []v1.AnnouncedAddress) bool {
-	changed := placement.Revise("default", wanted, w.commons)
+	changed := placement.Revise("default", len(w.nodes), wanted, w.commons)
 	for name, spec := range changed {
 		if w.commons[name].Revision >= spec.Revision {
 			w.fail("%s: revision %d after %d", name, spec.Revision, w.commons[name].Revision)
@@ -166,7 +166,7 @@ func (w *world) revise(wanted []v1.AnnouncedAddress) bool {
 		w.commons[name] = spec
 		w.note("  manager: common %s is %v, revision %d", name, addressesOf(spec), spec.Revision)
 	}
-	if again := placement.Revise("default", wanted, w.commons); len(again) > 0 {
+	if again := placement.Revise("default", len(w.nodes), wanted, w.commons); len(again) > 0 {
 		w.fail("what is common is written a second time: %v", again)
 	}
 	return len(changed) > 0
