@@ -116,9 +116,10 @@ func Revise(agent string, nodes int, wanted []v1.AnnouncedAddress, are map[strin
 }
 
 // spread is over how many seconds so many nodes report: no more than
-// reportsPerSecond do, up to 12,000 nodes.
+// reportsPerSecond do, up to 3,000 nodes. A report costs an API server up to 10 ms of
+// a processor, and nothing waits for it but what Services say.
 func spread(nodes int) int32 {
-	const reportsPerSecond, most = 200, 60
+	const reportsPerSecond, most = 50, 60
 	return int32(min(nodes/reportsPerSecond, most))
 }
 

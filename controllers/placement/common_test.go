@@ -84,7 +84,7 @@ func TestCommon(t *testing.T) {
 
 // TestReportSpread checks that many nodes do not report at once.
 func TestReportSpread(t *testing.T) {
-	for nodes, want := range map[int]int32{0: 0, 199: 0, 200: 1, 1000: 5, 20_000: 60} {
+	for nodes, want := range map[int]int32{0: 0, 49: 0, 50: 1, 1000: 20, 20_000: 60} {
 		got := placement.Revise("default", nodes, []v1.AnnouncedAddress{{Address: "172.16.0.1"}}, nil)["default"].ReportSpreadSeconds
 		if got != want {
 			t.Errorf("%d nodes spread their reports over %d s, want %d", nodes, got, want)

@@ -66,7 +66,29 @@ func newRun(ctx context.Context, o options, out io.Writer, s shape, nodes int) (
 		return r, err
 	}
 	r.say("%d agents started, and %d local addresses announced, in %s", nodes, o.locals, time.Since(begun).Round(time.Millisecond))
-	return r, nil
+	return r, r.calmDown(ctx)
+}
+
+// calmDown waits until the API server has little to do: so many agents that start at
+// once are no measure of anything.
+func (r *run) calmDown(ctx context.Context) error {
+	const window, calm = 3 * time.Second, 0.6 // of a processor
+	begun, at := time.Now(), time.Now()
+	before, err := cpuTime(r.cluster.apiServer)
+	if err != nil {
+		return err
+	}
+	err = await(ctx, "the API server has little to do", func() (bool, error) {
+		if time.Since(at) < window {
+			return false, nil
+		}
+		now, err := cpuTime(r.cluster.apiServer)
+		share := (now - before).Seconds() / time.Since(at).Seconds()
+		before, at = now, time.Now()
+		return share < calm, err
+	})
+	r.say("the API server has little to do after %s", time.Since(begun).Round(time.Second))
+	return err
 }
 
 // close ends all that was started.
@@ -172,7 +194,7 @@ func (r *run) change(ctx context.Context) (onAll, reported time.Duration, err er
 	}
 	r.addresses++
 	err = await(ctx, "every node has "+address, func() (bool, error) {
-		n, _ := r.agents.tracker.held(address)
+		n, _, _ := r.agents.tracker.held(address)
 		return n >= len(r.agents.nodes), nil
 	})
 	if err != nil {
@@ -193,8 +215,10 @@ func (r *run) change(ctx context.Context) (onAll, reported time.Duration, err er
 		n, _ := r.agents.tracker.common(revision)
 		return n >= len(r.agents.nodes), nil
 	})
-	_, got := r.agents.tracker.held(address)
+	_, first, got := r.agents.tracker.held(address)
 	_, last := r.agents.tracker.common(revision)
+	r.say("one more address: on the first node after %s, on every node after %s, reported by every agent after %s",
+		first.Sub(begun).Round(time.Millisecond), got.Sub(begun).Round(time.Millisecond), last.Sub(begun).Round(time.Millisecond))
 	return got.Sub(begun), last.Sub(begun), err
 }
 

@@ -86,7 +86,6 @@ func (r *run) measureChanges(ctx context.Context, values map[string]float64) err
 		if err != nil {
 			return err
 		}
-		r.say("one more address: on every node after %s, reported by every agent after %s", got.Round(time.Millisecond), reported.Round(time.Millisecond))
 		onAll, took = append(onAll, got), append(took, reported)
 	}
 	after, err := r.usage(ctx)
