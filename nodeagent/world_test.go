@@ -138,7 +138,7 @@ func (n *neighbours) unset(address string) {
 // world is an agent and all that it deals with.
 type world struct {
 	*Agent
-	t          *testing.T
+	t          testing.TB
 	kernel     *linktest.Kernel
 	neighbours *neighbours
 	api
@@ -178,7 +178,7 @@ func (a *api) note(request string) error {
 	return a.away
 }
 
-func newWorld(t *testing.T, objects ...client.Object) *world {
+func newWorld(t testing.TB, objects ...client.Object) *world {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := errors.Join(purelbv1.AddToScheme(scheme), coordinationv1.AddToScheme(scheme)); err != nil {

@@ -333,7 +333,7 @@ func (r *run) renewed(ctx context.Context, lease string) (time.Time, error) {
 }
 
 // restart kills the manager, starts it again, and adds a Service meanwhile. It
-// returns how long it takes until every agent reports that, and how many
+// returns how long it takes until every node has its address, and how many
 // Announcements were written that had not to be.
 func (r *run) restart(ctx context.Context) (took time.Duration, rewritten int64, err error) {
 	before, err := r.generations(ctx)
@@ -347,12 +347,13 @@ func (r *run) restart(ctx context.Context) (took time.Duration, rewritten int64,
 	if err := r.manager.start(); err != nil {
 		return 0, 0, err
 	}
-	if _, _, err := r.change(ctx); err != nil {
+	started := time.Since(begun)
+	onAll, _, err := r.change(ctx)
+	if err != nil {
 		return 0, 0, err
 	}
-	took = time.Since(begun)
 	after, err := r.generations(ctx)
-	return took, after - before, err
+	return started + onAll, after - before, err
 }
 
 // generations is how often the specs of all Announcements have been written.

@@ -130,7 +130,7 @@ func (r *run) measureRestart(ctx context.Context, values map[string]float64) err
 		return err
 	}
 	values["restartMs"], values["restartRewritten"] = ms(took), float64(rewritten)
-	r.say("the manager was killed; a new Service works everywhere after %s, and %d Announcements were rewritten", took.Round(time.Millisecond), rewritten)
+	r.say("the manager was killed; every node has the address of a new Service after %s, and %d Announcements were rewritten", took.Round(time.Millisecond), rewritten)
 	return nil
 }
 
