@@ -392,14 +392,23 @@ func (r *PlacementReconciler) write(ctx context.Context, n *corev1.Node, spec v1
 	}
 	sliced := placement.Slice(n.Name, entries, names, where)
 	var errs []error
+	var empty []*v1.Announcement
+	for _, a := range existing {
+		switch {
+		case sliced[a.Name] != nil:
+		case len(a.Spec.Addresses) > 0: // were it deleted now, its agent would not know that this is meant
+			sliced[a.Name] = nil
+		default:
+			empty = append(empty, a)
+		}
+	}
 	for name, addresses := range sliced {
 		one := spec
 		one.NodeName, one.LBNodeAgent, one.Addresses = n.Name, n.Labels[v1.LabelAgent], addresses
 		one.Common = spec.Common && name == n.Name
 		errs = append(errs, r.writeOne(ctx, n, name, one, byName[name]))
 	}
-	unwanted := slices.DeleteFunc(slices.Clone(existing), func(a *v1.Announcement) bool { return sliced[a.Name] != nil })
-	return errors.Join(append(errs, r.remove(ctx, unwanted), r.ensureLease(ctx, n))...)
+	return errors.Join(append(errs, r.remove(ctx, empty), r.ensureLease(ctx, n))...)
 }
 
 func (r *PlacementReconciler) writeOne(ctx context.Context, n *corev1.Node, name string, spec v1.AnnouncementSpec, existing *v1.Announcement) error {

@@ -3,6 +3,7 @@ package controllers_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -12,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -258,11 +260,76 @@ remote:
 		"purelb-lbnodeagent: Announcing fd41::1 from node node2 interface kube-lb0"}))
 	g.Expect(fetch(g, svc).Annotations).NotTo(HaveKey(v1.AnnotationAnnouncingIPv4), "only Local addresses are listed")
 
+	// What somebody deletes is made anew.
+	before := entries(nodes...)(g)
+	g.Expect(api.Delete(context.Background(), &v1.CommonAnnouncement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}})).To(Succeed())
+	g.Eventually(entries(nodes...)).Should(Equal(before))
+	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(Equal("True Announced: 4 of 4 announcements are made"))
+
 	// Once released, the Service says nothing of it any more.
 	g.Expect(api.Patch(context.Background(), svc, client.RawPatch("application/merge-patch+json",
 		[]byte(`{"spec":{"type":"ClusterIP","allocateLoadBalancerNodePorts":null}}`)))).To(Succeed())
 	g.Eventually(entries(nodes...)).Should(BeEmpty())
 	g.Eventually(func(g Gomega) int { return len(fetch(g, svc).Status.Conditions) }).Should(BeZero())
+}
+
+// TestFurtherAnnouncements checks that a node with many addresses has several
+// Announcements, and that one is empty before it is deleted: its agent would take it
+// for a mistake else.
+func TestFurtherAnnouncements(t *testing.T) {
+	g := begin(t)
+	const fit = 25
+	lbNodeAgent(t, "default", nil)
+	node(t, "node1", nil)
+	runAgent(t, "node1", eth("eth0", "10.49.0.101/24"))
+	serviceGroup(t, "lan", "local: {pool: 10.49.0.1-10.49.0.50, subnet: 10.49.0.0/24}")
+	var services []*corev1.Service
+	for i := range fit + 1 {
+		services = append(services, service(t, fmt.Sprintf("many-%d", i), ofGroup("lan")))
+	}
+	all := func(g Gomega) (sizes []int, further *v1.Announcement) {
+		var list v1.AnnouncementList
+		g.Expect(api.List(context.Background(), &list, client.InNamespace(namespace))).To(Succeed())
+		for i := range list.Items {
+			if sizes = append(sizes, len(list.Items[i].Spec.Addresses)); list.Items[i].Name != "node1" {
+				further = &list.Items[i]
+			}
+		}
+		return sizes, further
+	}
+	var further *v1.Announcement
+	g.Eventually(func(g Gomega) {
+		var sizes []int
+		sizes, further = all(g)
+		g.Expect(sizes).To(Equal([]int{fit, 1}))
+	}).Should(Succeed())
+
+	watching, err := client.NewWithWatch(serverConfig, client.Options{Scheme: api.Scheme()})
+	g.Expect(err).NotTo(HaveOccurred())
+	versions, err := watching.Watch(context.Background(), &v1.AnnouncementList{}, client.InNamespace(namespace))
+	g.Expect(err).NotTo(HaveOccurred())
+	defer versions.Stop()
+	for _, svc := range services {
+		if slices.Contains(further.Spec.Addresses[0].Services, "test/"+svc.Name) {
+			remove(t, svc)
+		}
+	}
+	deleted := func() *v1.Announcement {
+		for {
+			select {
+			case e := <-versions.ResultChan():
+				if a, ok := e.Object.(*v1.Announcement); ok && e.Type == watch.Deleted {
+					return a
+				}
+			default:
+				return nil
+			}
+		}
+	}
+	var last *v1.Announcement
+	g.Eventually(func() *v1.Announcement { last = deleted(); return last }).ShouldNot(BeNil())
+	g.Expect(last.Name).To(Equal(further.Name))
+	g.Expect(last.Spec.Addresses).To(BeEmpty())
 }
 
 // TestEarlierAgents checks that agents of an earlier version are asked for each

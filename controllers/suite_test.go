@@ -191,14 +191,14 @@ func lbNodeAgent(t *testing.T, name string, selector map[string]string) *v1.LBNo
 func node(t *testing.T, name string, labels map[string]string) *corev1.Node {
 	t.Helper()
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
-	create(t, n)
-	setReady(t, name, corev1.ConditionTrue)
-	t.Cleanup(func() { // there is no garbage collector
+	t.Cleanup(func() { // after the Node has gone: there is no garbage collector
 		ctx := context.Background()
 		in, of := client.InNamespace(namespace), client.MatchingLabels{v1.LabelNode: name}
 		NewWithT(t).Expect(api.DeleteAllOf(ctx, &v1.Announcement{}, in, of)).To(Succeed())
 		NewWithT(t).Expect(api.DeleteAllOf(ctx, &coordinationv1.Lease{}, in, of)).To(Succeed())
 	})
+	create(t, n)
+	setReady(t, name, corev1.ConditionTrue)
 	return n
 }
 

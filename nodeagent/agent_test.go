@@ -637,10 +637,10 @@ func TestReportSpread(t *testing.T) {
 		wait := w.reconcileOrFail()
 		w.expect("revision at once", "1, 1 of 1", w.madeCommon("node1"))
 		w.expect("waits for up to 5 s", true, wait > 0 && wait <= 5*time.Second)
-		time.Sleep(wait - 1)
+		time.Sleep(wait - time.Millisecond)
 		change(3, virtual("198.51.100.1"), virtual("198.51.100.2"), virtual("198.51.100.3"))
-		w.expect("waits no longer for the next", time.Duration(1), w.reconcileOrFail())
-		time.Sleep(1)
+		w.expect("waits no longer for the next", time.Millisecond, w.reconcileOrFail())
+		time.Sleep(time.Millisecond)
 		w.reconcileOrFail()
 		w.expect("revision then", "3, 3 of 3", w.madeCommon("node1"))
 

@@ -58,6 +58,9 @@ func newRun(ctx context.Context, o options, out io.Writer, s shape, nodes int) (
 	if err := r.manager.start(); err != nil {
 		return r, err
 	}
+	if err := r.addVirtual(ctx, o.before); err != nil {
+		return r, err
+	}
 	begun := time.Now()
 	if err := r.agents.startAll(ctx); err != nil {
 		return r, err
@@ -153,20 +156,23 @@ func (r *run) addLocals(ctx context.Context) error {
 	return await(ctx, "the local addresses are announced", func() (bool, error) { return r.agents.tracker.sum() >= r.locals, nil })
 }
 
+// addVirtual adds so many Services with Virtual addresses.
+func (r *run) addVirtual(ctx context.Context, count int) error {
+	first := r.addresses
+	r.addresses += count
+	return each(count, func(i int) error { return r.serve(ctx, fmt.Sprintf("virtual%05d", first+i), virtualGroup, "") })
+}
+
 // load adds Services, all at once, until there are so many Virtual addresses,
 // and waits until all nodes announce them.
 func (r *run) load(ctx context.Context, addresses int) error {
 	begun, first, wanted := time.Now(), r.addresses, addresses*len(r.agents.nodes)+r.locals
 	finish := r.startProfiles(ctx, fmt.Sprintf("load%d", addresses))
-	err := each(addresses-first, func(i int) error {
-		return r.serve(ctx, fmt.Sprintf("virtual%05d", first+i), virtualGroup, "")
-	})
-	if err != nil {
+	if err := r.addVirtual(ctx, addresses-first); err != nil {
 		return err
 	}
-	r.addresses = addresses
 	told := time.Now()
-	err = await(ctx, fmt.Sprintf("%d addresses are announced by all", addresses), func() (bool, error) {
+	err := await(ctx, fmt.Sprintf("%d addresses are announced by all", addresses), func() (bool, error) {
 		sum := r.agents.tracker.sum()
 		if time.Since(told) > 10*time.Second {
 			told = time.Now()
