@@ -124,6 +124,9 @@ func (r *reviewer) judge(ctx context.Context, token, path, verb string) (int, er
 	case <-ctx.Done():
 		return 0, errBusy
 	}
+	if ctx.Err() != nil { // its turn came as it gave up
+		return 0, errBusy
+	}
 	if status, known := r.known(key); known { // by who came before
 		return status, nil
 	}
