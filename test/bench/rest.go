@@ -37,6 +37,10 @@ func (b *bench) unkilled(ctx context.Context) error {
 	return nil
 }
 
+// kubeletPeriod is how often a kubelet renews its Lease, a quarter of the Lease's 40 s,
+// and what it may be late.
+const kubeletPeriod = 12 * time.Second
+
 // atRest waits until all is as it should be, so that a trial begins with nothing
 // left of the one before.
 func (b *bench) atRest(ctx context.Context) error {
@@ -67,6 +71,10 @@ func (b *bench) nodeAtRest(ctx context.Context, name string) error {
 	if err := b.client.Get(ctx, client.ObjectKey{Namespace: system, Name: v1.LeasePrefix + name}, lease); err != nil {
 		return err
 	}
+	kubelets := &coordinationv1.Lease{}
+	if err := b.client.Get(ctx, client.ObjectKey{Namespace: corev1.NamespaceNodeLease, Name: name}, kubelets); err != nil {
+		return err
+	}
 	a, err := b.announcement(ctx, name)
 	if err != nil {
 		return err
@@ -85,6 +93,9 @@ func (b *bench) nodeAtRest(ctx context.Context, name string) error {
 		return errors.New("an address is leaving")
 	case slices.ContainsFunc(a.Status.Interfaces, func(i v1.NodeInterface) bool { return i.Down }):
 		return errors.New("an interface is down")
+	case kubelets.Spec.RenewTime == nil || time.Since(kubelets.Spec.RenewTime.Time) > kubeletPeriod:
+		// Else the Node would count as cut off since the trial before.
+		return errors.New("its kubelet has not renewed its Lease")
 	case lease.Spec.RenewTime == nil || time.Since(lease.Spec.RenewTime.Time) > 2*time.Second:
 		return errors.New("its Lease is not renewed")
 	}
