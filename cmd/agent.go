@@ -31,9 +31,8 @@ const (
 	// gcPercent is half the usual growth of the heap between collections: so
 	// little is allocated that it costs next to nothing.
 	gcPercent = 50
-	// maxProcs is enough for what an agent does, which is mostly to wait. With more,
-	// each renewal of its Lease wakes several threads, which costs more than the
-	// renewal; and Go would keep memory for each processor of the node.
+	// maxProcs is enough for what an agent does, which is mostly to wait. Go would
+	// use, and keep memory for, each processor of the node: some 5 MiB for 64.
 	maxProcs = 1
 	// startTime is after how long the memory that only the start needs is given
 	// back.
@@ -88,7 +87,7 @@ func runAgent(ctx context.Context, o agentOptions) error {
 	}
 	ctrl.SetLogger(logger)
 	debug.SetGCPercent(gcPercent)
-	runtime.GOMAXPROCS(min(maxProcs, runtime.GOMAXPROCS(0)))
+	runtime.GOMAXPROCS(maxProcs)
 	kernel, err := o.openKernel(logger)
 	if err != nil {
 		return err

@@ -1,7 +1,6 @@
 package controllers
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,12 +78,11 @@ type PlacementReconciler struct {
 	pace pace
 	// moving is the moves under way, to measure them.
 	moving map[netip.Addr]moving
-	// written is the last write of each Announcement, for as long as the cache
+	// written is the last write of each Announcement, by name, and of each
+	// CommonAnnouncement, by commonKey, for as long as the cache
 	// may not show it: to decide on what was there before could give an address
 	// to two nodes.
 	written map[string]writtenAnnouncement
-	// writtenCommon is the same of CommonAnnouncements.
-	writtenCommon map[string]writtenAnnouncement
 	// writing guards written while nodes are written at the same time.
 	writing sync.Mutex
 }
@@ -118,7 +116,7 @@ var wholeCluster = reconcile.Request{NamespacedName: types.NamespacedName{Name: 
 
 // SetupWithManager registers the reconciler.
 func (r *PlacementReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	r.written, r.writtenCommon, r.moving = map[string]writtenAnnouncement{}, map[string]writtenAnnouncement{}, map[netip.Addr]moving{}
+	r.written, r.moving = map[string]writtenAnnouncement{}, map[netip.Addr]moving{}
 	if err := indexEndpoints(context.Background(), mgr); err != nil {
 		return err
 	}
@@ -230,27 +228,25 @@ func (r *PlacementReconciler) writeAll(ctx context.Context, in *cluster, result 
 // behind reports whether the cache is certain to show a newer version of an
 // Announcement or CommonAnnouncement soon.
 func (r *PlacementReconciler) behind(in *cluster) bool {
-	shown, shownCommon := map[string]*metav1.ObjectMeta{}, map[string]*metav1.ObjectMeta{}
+	shown := map[string]*metav1.ObjectMeta{}
 	for i := range in.announcements {
 		shown[in.announcements[i].Name] = &in.announcements[i].ObjectMeta
 	}
 	for i := range in.commons {
-		shownCommon[in.commons[i].Name] = &in.commons[i].ObjectMeta
+		shown[commonKey(in.commons[i].Name)] = &in.commons[i].ObjectMeta
 	}
-	r.forgetShown(r.written, shown)
-	r.forgetShown(r.writtenCommon, shownCommon)
-	return len(r.written)+len(r.writtenCommon) > 0
-}
-
-func (r *PlacementReconciler) forgetShown(written map[string]writtenAnnouncement, shown map[string]*metav1.ObjectMeta) {
-	for name, w := range written {
+	for name, w := range r.written {
 		a := shown[name]
 		caughtUp := a != nil && (a.UID != w.uid || a.Generation >= w.generation)
 		if caughtUp || r.Now().Sub(w.at) > cachePatience {
-			delete(written, name)
+			delete(r.written, name)
 		}
 	}
+	return len(r.written) > 0
 }
+
+// commonKey tells a CommonAnnouncement from an Announcement of the same name.
+func commonKey(name string) string { return "common/" + name }
 
 // writeCommons makes the CommonAnnouncements as decided. Those of an LBNodeAgent
 // without nodes are emptied; empty ones are removed, but for the one that is named
@@ -295,7 +291,7 @@ func (r *PlacementReconciler) writeCommon(ctx context.Context, name string, spec
 	if err := write(); err != nil {
 		return fmt.Errorf("write CommonAnnouncement %s: %w", name, err)
 	}
-	r.writtenCommon[name] = writtenAnnouncement{uid: c.UID, generation: c.Generation, at: r.Now()}
+	r.written[commonKey(name)] = writtenAnnouncement{uid: c.UID, generation: c.Generation, at: r.Now()}
 	return nil
 }
 
@@ -303,7 +299,7 @@ func (r *PlacementReconciler) writeCommon(ctx context.Context, name string, spec
 // it had, or cannot be asked.
 func (r *PlacementReconciler) isGone(node string, announcements []*v1.Announcement) bool {
 	return r.Liveness.Silent(node) > lostAfter || !slices.ContainsFunc(announcements, func(a *v1.Announcement) bool {
-		return !agents.HasReleased(a)
+		return !agents.GaveUp(a)
 	})
 }
 
@@ -449,12 +445,9 @@ func labelsOf(n *corev1.Node) map[string]string {
 // sameSpec compares without regard to the order of addresses, which is the API
 // server's to choose.
 func sameSpec(a, b *v1.AnnouncementSpec) bool {
-	sorted := func(s *v1.AnnouncementSpec) *v1.AnnouncementSpec {
-		c := *s
-		c.Addresses = slices.SortedFunc(slices.Values(s.Addresses), func(x, y v1.AnnouncedAddress) int { return cmp.Compare(x.Address, y.Address) })
-		return &c
-	}
-	return equality.Semantic.DeepEqual(sorted(a), sorted(b))
+	x, y := *a, *b
+	x.Addresses, y.Addresses = nil, nil
+	return equality.Semantic.DeepEqual(x, y) && placement.SameAddresses(a.Addresses, b.Addresses)
 }
 
 // ensureLease makes the Lease that the node's agent renews. The agent itself

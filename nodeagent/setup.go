@@ -107,8 +107,8 @@ func (a *Agent) SetupWithManager(mgr ctrl.Manager) error {
 	return errors.Join(err, mgr.Add(a.announcer), mgr.Add(a.guard), mgr.Add(&heartbeat{agent: a}))
 }
 
-// quietQueue is a queue without metrics: to keep those up to date it would wake the
-// agent twice a second, which costs as much as to renew its Lease.
+// quietQueue is a queue without metrics: to keep those up to date it would wake an
+// idle agent twice a second, which else renews its Lease once.
 func quietQueue(_ string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
 	return workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{})
 }

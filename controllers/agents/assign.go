@@ -78,12 +78,12 @@ func MoveOf(all []v1.LBNodeAgent, node map[string]string, announcements []v1.Ann
 // it had. Without an Announcement it has said nothing.
 func hasReleased(announcements []v1.Announcement) bool {
 	return len(announcements) > 0 && !slices.ContainsFunc(announcements, func(a v1.Announcement) bool {
-		return !a.Spec.Leaving || a.Spec.Common || len(a.Spec.Addresses) > 0 || !HasReleased(&a)
+		return !a.Spec.Leaving || a.Spec.Common || len(a.Spec.Addresses) > 0 || !GaveUp(&a)
 	})
 }
 
-// HasReleased reports whether an agent says of an Announcement, as it stands, that
+// GaveUp reports whether an agent says of an Announcement, as it stands, that
 // the node has nothing of what it asked for.
-func HasReleased(a *v1.Announcement) bool {
+func GaveUp(a *v1.Announcement) bool {
 	return len(a.Status.Addresses) == 0 && a.Status.CommonRevision == nil && a.Status.ObservedGeneration >= a.Generation
 }

@@ -33,7 +33,7 @@ func (p *placer) placeEverywhere(a *Address) {
 	}
 	mask := p.maskOf(a)
 	for agent, iface := range p.joined {
-		p.addCommon(agent, a, virtualEntry(a, iface, mask))
+		p.addCommon(agent, a, virtualEntry(iface, mask))
 	}
 	for _, n := range p.apart {
 		p.addVirtual(n, a, mask)
@@ -67,9 +67,7 @@ func (p *placer) keepCommon(a *Address, mask int32) {
 		if joined && slices.ContainsFunc(p.nodes, func(n *Node) bool {
 			return n.Agent == e.Agent && !n.Apart && n.Liveness != Expired && !seen[n.Name] && refused(n, a, virtual) == ""
 		}) {
-			common := virtualEntry(a, iface, mask)
-			common.HealthCheckNodePort = 0
-			p.addCommon(e.Agent, a, common)
+			p.addCommon(e.Agent, a, virtualEntry(iface, mask))
 		}
 	}
 }
@@ -103,7 +101,7 @@ func Revise(agent string, nodes int, wanted []v1.AnnouncedAddress, are map[strin
 	changed := map[string]v1.CommonAnnouncementSpec{}
 	sliced := Slice(agent, entries, slices.Collect(maps.Keys(are)), where)
 	for name, addresses := range sliced {
-		if has, there := are[name]; !there && len(addresses) > 0 || there && !sameAddresses(has.Addresses, addresses) {
+		if has, there := are[name]; !there && len(addresses) > 0 || there && !SameAddresses(has.Addresses, addresses) {
 			changed[name] = v1.CommonAnnouncementSpec{LBNodeAgent: agent, Revision: revision, ReportSpreadSeconds: spread(nodes), Addresses: addresses}
 		}
 	}
@@ -123,9 +121,9 @@ func spread(nodes int) int32 {
 	return int32(min(nodes/reportsPerSecond, most))
 }
 
-// sameAddresses compares without regard to the order, which is the API server's to
+// SameAddresses compares without regard to the order, which is the API server's to
 // choose.
-func sameAddresses(a, b []v1.AnnouncedAddress) bool {
+func SameAddresses(a, b []v1.AnnouncedAddress) bool {
 	sorted := func(entries []v1.AnnouncedAddress) []v1.AnnouncedAddress {
 		return slices.SortedFunc(slices.Values(entries), byAddress)
 	}

@@ -247,13 +247,13 @@ func (p *placer) placeVirtual(a *Address) {
 }
 
 func (p *placer) addVirtual(n *Node, a *Address, mask int32) {
-	p.add(n, a, virtualEntry(a, n.VirtualInterface, mask))
+	e := virtualEntry(n.VirtualInterface, mask)
+	e.HealthCheckNodePort = a.HealthPort
+	p.add(n, a, e)
 }
 
-func virtualEntry(a *Address, iface string, mask int32) v1.AnnouncedAddress {
-	return v1.AnnouncedAddress{
-		PrefixLength: mask, Interface: v1.InterfaceName(iface), Type: v1.AnnounceVirtual, Claim: v1.ClaimProbe, HealthCheckNodePort: a.HealthPort,
-	}
+func virtualEntry(iface string, mask int32) v1.AnnouncedAddress {
+	return v1.AnnouncedAddress{PrefixLength: mask, Interface: v1.InterfaceName(iface), Type: v1.AnnounceVirtual, Claim: v1.ClaimProbe}
 }
 
 // maskOf is the mask of a Virtual address. One whose group is gone keeps what it
