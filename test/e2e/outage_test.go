@@ -259,7 +259,7 @@ const stray = 5000
 // nothingLost is what a planned change costs.
 func nothingLost(f lab.Figures) {
 	GinkgoHelper()
-	Expect(f.Failed).To(BeNumerically("<=", f.Requests/stray), "failed requests")
+	Expect(f.Failed).To(BeNumerically("<=", f.Requests/stray), "failed requests: %s", f)
 	Expect(f.Outage).To(BeNumerically("<", 500*time.Millisecond), "HTTP outage")
 	Expect(f.Silence).To(BeNumerically("<", silent), "ARP silence")
 	Expect(f.Duplicate).To(BeNumerically("<", 250*time.Millisecond), "two nodes answer")
@@ -431,7 +431,7 @@ var _ = Describe("A holder that is cut off the API only", func() {
 			Expect(f.Silence).To(BeNumerically("<", silent), "ARP silence")
 			Expect(f.Duplicate).To(BeNumerically("<", time.Second), "two nodes answer")
 			Expect(f.Changes).To(Equal(1), "changes of MAC")
-			Expect(f.Failed).To(BeNumerically("<=", f.Requests/stray), "failed requests")
+			Expect(f.Failed).To(BeNumerically("<=", f.Requests/stray), "failed requests: %s", f)
 			Expect(f.Outage).To(BeNumerically("<", 500*time.Millisecond), "HTTP outage")
 		})
 	}, SpecTimeout(60*time.Minute))

@@ -88,7 +88,7 @@ var _ = Describe("Agents that start while the API server is away", func() {
 			atRest(ctx, m.svc)
 			m.stayed()
 		}, func(f lab.Figures) {
-			Expect(f.Failed).To(BeZero(), "failed requests")
+			Expect(f.Failed).To(BeZero(), "failed requests: %s", f)
 			Expect(f.Silence).To(BeNumerically("<", 5*time.Second), "ARP silence, for the address that was taken off")
 			Expect(f.Duplicate).To(BeZero(), "two nodes answer")
 			Expect(f.Changes).To(BeZero(), "changes of MAC")

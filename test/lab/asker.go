@@ -31,7 +31,10 @@ func (a *Asker) Ask(address netip.Addr) error {
 
 // Answer waits for an answer for 100 ms and returns for which address it is, who
 // has sent it, and when the kernel got it.
-func (a *Asker) Answer() (address netip.Addr, mac string, at time.Time, ok bool) { return a.wire.any() }
+func (a *Asker) Answer() (address netip.Addr, mac string, at time.Time, ok bool) {
+	c, ok := a.wire.hear()
+	return c.address, c.mac, c.at, ok && c.asked
+}
 
 // Close closes it. Nobody may be listening any more.
 func (a *Asker) Close() error { return a.wire.close() }

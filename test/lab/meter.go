@@ -103,15 +103,20 @@ func (m *Meter) ask() {
 	}
 }
 
-// listen notes the answers until ctx ends, which closes the wire.
+// listen notes who claims the address until ctx ends, which closes the wire.
 func (m *Meter) listen(ctx context.Context) {
 	for ctx.Err() == nil {
-		mac, at, ok := m.wire.answer()
-		if !ok {
+		claim, ok := m.wire.hear()
+		if !ok || claim.address != m.wire.address {
 			continue
 		}
+		answer := Answer{At: claim.at.Sub(m.begun), MAC: claim.mac}
 		m.mutex.Lock()
-		m.record.Answers = append(m.record.Answers, Answer{At: at.Sub(m.begun), MAC: mac})
+		if claim.asked {
+			m.record.Answers = append(m.record.Answers, answer)
+		} else {
+			m.record.Unasked = append(m.record.Unasked, answer)
+		}
 		m.mutex.Unlock()
 	}
 }

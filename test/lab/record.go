@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -26,6 +27,7 @@ type Record struct {
 	Requests  []Request       // as they ended
 	Asked     []time.Duration // when it was asked by ARP or ND; never if the host is not on the link
 	Answers   []Answer        // as they came
+	Unasked   []Answer        // what was said to all, or to another station; as it came
 	End       time.Duration
 	wireError error
 }
@@ -35,7 +37,7 @@ type Figures struct {
 	// Requests is how many were made.
 	Requests int
 	// Failed is those that failed, but for those InFlight: under way when another
-	// station began to answer, which their connections cannot move to. Of a host that
+	// station was heard than before, which their connections cannot move to. Of a host that
 	// is not on the link, where that cannot be seen, it is those that were reset: they
 	// have come to a node that does not know them.
 	Failed, InFlight int
@@ -67,7 +69,7 @@ func (r Record) Figures() Figures {
 			continue
 		case len(r.Answers) == 0 && errors.Is(q.Err, syscall.ECONNRESET):
 			f.InFlight++
-		case slices.ContainsFunc(switches, func(t time.Duration) bool { return q.Start <= t && q.End >= t-2*MeterInterval }):
+		case slices.ContainsFunc(switches, func(t time.Duration) bool { return q.Start <= t && q.End >= t }):
 			f.InFlight++
 		default:
 			f.Failed++
@@ -82,12 +84,12 @@ func (r Record) Figures() Figures {
 	return f
 }
 
-// switches is when another station answered than before: a claim is heard a
-// little earlier than its station is asked.
+// switches is when another station was heard than before, asked or not.
 func (r Record) switches() []time.Duration {
+	heard := slices.SortedFunc(slices.Values(slices.Concat(r.Answers, r.Unasked)), func(a, b Answer) int { return cmp.Compare(a.At, b.At) })
 	var times []time.Duration
-	for i, a := range r.Answers {
-		if i > 0 && a.MAC != r.Answers[i-1].MAC {
+	for i, a := range heard {
+		if i > 0 && a.MAC != heard[i-1].MAC {
 			times = append(times, a.At)
 		}
 	}

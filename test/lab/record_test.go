@@ -20,7 +20,8 @@ func TestFigures(t *testing.T) {
 		End: 400 * ms,
 		Requests: []Request{
 			{0, 2 * ms, nil}, {10 * ms, 12 * ms, nil},
-			{15 * ms, 60 * ms, failed}, // under way when b comes, at 22 ms
+			{15 * ms, 20 * ms, failed}, // under way when b claims it, at 18 ms
+			{15 * ms, 60 * ms, failed}, // and when b answers, at 22 ms
 			{70 * ms, 90 * ms, failed}, // begun after it
 			{60 * ms, 160 * ms, failed},
 			{150 * ms, 212 * ms, nil}, {120 * ms, 222 * ms, nil},
@@ -31,10 +32,11 @@ func TestFigures(t *testing.T) {
 			{1 * ms, "a"}, {11 * ms, "a"}, {13 * ms, "a"}, {21 * ms, "a"}, {22 * ms, "b"}, {31 * ms, "b"}, {41 * ms, "b"},
 			{45 * ms, "a"}, {291 * ms, "b"}, {301 * ms, "a"}, {399 * ms, "a"},
 		},
+		Unasked: []Answer{{18 * ms, "b"}},
 	}
 	got := r.Figures()
 	want := Figures{
-		Requests: 8, Failed: 2, InFlight: 1, Outage: 200 * ms, Silence: 231 * ms, Duplicate: 30 * ms, Changes: 2, FirstError: failed, FirstFailure: 15 * ms,
+		Requests: 9, Failed: 2, InFlight: 2, Outage: 200 * ms, Silence: 231 * ms, Duplicate: 30 * ms, Changes: 2, FirstError: failed, FirstFailure: 15 * ms,
 	}
 	if got != want {
 		t.Errorf("%+v, want %+v", got, want)
@@ -75,6 +77,7 @@ func TestFiguresFromElsewhere(t *testing.T) {
 func TestWire(t *testing.T) {
 	t.Parallel()
 	holder := net.HardwareAddr{2, 0, 0, 0, 0, 1}
+	v4, v6 := netip.MustParseAddr("10.77.0.100"), netip.MustParseAddr("fd00:77::100")
 	serialize := func(packets ...gopacket.SerializableLayer) []byte {
 		buffer := gopacket.NewSerializeBuffer()
 		if err := gopacket.SerializeLayers(buffer, gopacket.SerializeOptions{FixLengths: true}, packets...); err != nil {
@@ -88,31 +91,33 @@ func TestWire(t *testing.T) {
 			SourceHwAddress: holder, SourceProtAddress: netip.MustParseAddr(says).AsSlice(), DstHwAddress: to, DstProtAddress: asker.v4.AsSlice(),
 		})
 	}
-	na := func(says string) []byte {
+	na := func(to net.HardwareAddr, says string) []byte {
 		target := netip.MustParseAddr(says).AsSlice()
-		return serialize(&layers.Ethernet{SrcMAC: holder, DstMAC: asker.mac, EthernetType: layers.EthernetTypeIPv6},
+		return serialize(&layers.Ethernet{SrcMAC: holder, DstMAC: to, EthernetType: layers.EthernetTypeIPv6},
 			&layers.IPv6{Version: 6, HopLimit: 255, NextHeader: layers.IPProtocolICMPv6, SrcIP: target, DstIP: asker.v6.AsSlice()},
 			&layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(layers.ICMPv6TypeNeighborAdvertisement, 0)},
 			&layers.ICMPv6NeighborAdvertisement{TargetAddress: target})
 	}
 	for _, row := range []struct {
-		name    string
-		frame   []byte
-		address string
-		want    bool
+		name  string
+		frame []byte
+		want  claim
 	}{
-		{"reply", arp(asker.mac, layers.ARPReply, "10.77.0.100"), "10.77.0.100", true},
-		{"reply about another", arp(asker.mac, layers.ARPReply, "10.77.0.101"), "10.77.0.100", false},
-		{"reply to another", arp(holder, layers.ARPReply, "10.77.0.100"), "10.77.0.100", false},
-		{"request", arp(asker.mac, layers.ARPRequest, "10.77.0.100"), "10.77.0.100", false},
-		{"advertisement", na("fd00:77::100"), "fd00:77::100", true},
-		{"advertisement of another", na("fd00:77::101"), "fd00:77::100", false},
-		{"cut off", arp(asker.mac, layers.ARPReply, "10.77.0.100")[:20], "10.77.0.100", false},
+		{"reply", arp(asker.mac, layers.ARPReply, "10.77.0.100"), claim{address: v4, asked: true}},
+		{"reply to another", arp(holder, layers.ARPReply, "10.77.0.100"), claim{address: v4}},
+		{"request", arp(asker.mac, layers.ARPRequest, "10.77.0.100"), claim{address: v4}},
+		{"announcement", arp(layers.EthernetBroadcast, layers.ARPRequest, "10.77.0.100"), claim{address: v4}},
+		{"advertisement", na(asker.mac, "fd00:77::100"), claim{address: v6, asked: true}},
+		{"advertisement to all", na(net.HardwareAddr{0x33, 0x33, 0, 0, 0, 1}, "fd00:77::100"), claim{address: v6}},
+		{"cut off", arp(asker.mac, layers.ARPReply, "10.77.0.100")[:20], claim{}},
+		{"neither", serialize(&layers.Ethernet{SrcMAC: holder, DstMAC: asker.mac, EthernetType: layers.EthernetTypeIPv6}), claim{}},
 	} {
-		who, mac, ok := parseAnswer(row.frame)
-		ok = ok && who == netip.MustParseAddr(row.address)
-		if ok != row.want || ok && mac != holder.String() {
-			t.Errorf("%s: %s, %t", row.name, mac, ok)
+		if row.want.address.IsValid() {
+			row.want.mac = holder.String()
+		}
+		got, ok := parseClaim(row.frame)
+		if ok != row.want.address.IsValid() || ok && got != row.want {
+			t.Errorf("%s: %+v, %t", row.name, got, ok)
 		}
 	}
 	for _, address := range []string{"10.77.0.100", "fd00:77::100"} {

@@ -81,22 +81,24 @@ func (w *wire) send(request []byte, address netip.Addr) error {
 	return nil
 }
 
-// answer waits a little for an answer for its address.
-func (w *wire) answer() (mac string, at time.Time, ok bool) {
-	who, mac, at, ok := w.any()
-	return mac, at, ok && who == w.address
+// claim is what a station says by ARP or ND: that it has an address.
+type claim struct {
+	address netip.Addr
+	mac     string
+	asked   bool      // it is an answer to the asker
+	at      time.Time // when the kernel got it: it may be read later, on a busy machine
 }
 
-// any waits a little for an answer and returns for which address it is, who has
-// sent it, and when the kernel got it: it may be read later, on a busy machine.
-func (w *wire) any() (who netip.Addr, mac string, at time.Time, ok bool) {
+// hear waits a little for a frame, and returns what it claims.
+func (w *wire) hear() (claim, bool) {
 	var frame, control [256]byte
 	n, oobn, _, _, err := unix.Recvmsg(w.socket, frame[:], control[:], 0)
 	if err != nil {
-		return netip.Addr{}, "", time.Time{}, false
+		return claim{}, false
 	}
-	who, mac, ok = parseAnswer(frame[:n])
-	return who, mac, received(control[:oobn]), ok
+	c, ok := parseClaim(frame[:n])
+	c.at = received(control[:oobn])
+	return c, ok
 }
 
 // received is the time in a message's control data (socket(7), SO_TIMESTAMPNS), or
@@ -142,20 +144,22 @@ func question(address netip.Addr) ([]byte, error) {
 	return buffer.Bytes(), err
 }
 
-// parseAnswer returns who says, to the asker, that it has which address.
-func parseAnswer(frame []byte) (address netip.Addr, mac string, ok bool) {
+// parseClaim returns what a frame says about who has which address.
+func parseClaim(frame []byte) (claim, bool) {
 	packet := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.NoCopy)
 	ethernet, ok := packet.Layer(layers.LayerTypeEthernet).(*layers.Ethernet)
-	if !ok || ethernet.DstMAC.String() != asker.mac.String() {
-		return netip.Addr{}, "", false
+	if !ok {
+		return claim{}, false
 	}
+	c := claim{mac: ethernet.SrcMAC.String(), asked: ethernet.DstMAC.String() == asker.mac.String()}
 	var says net.IP
-	if arp, ok := packet.Layer(layers.LayerTypeARP).(*layers.ARP); ok && arp.Operation == layers.ARPReply {
+	if arp, ok := packet.Layer(layers.LayerTypeARP).(*layers.ARP); ok {
 		says = arp.SourceProtAddress
+		c.asked = c.asked && arp.Operation == layers.ARPReply
 	}
 	if na, ok := packet.Layer(layers.LayerTypeICMPv6NeighborAdvertisement).(*layers.ICMPv6NeighborAdvertisement); ok {
 		says = na.TargetAddress
 	}
-	address, ok = netip.AddrFromSlice(says)
-	return address, ethernet.SrcMAC.String(), ok
+	c.address, ok = netip.AddrFromSlice(says)
+	return c, ok
 }
