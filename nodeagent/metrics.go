@@ -42,18 +42,15 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 
 // setAnnounced says what the node announces.
 func (m *Metrics) setAnnounced(node string, desired []plan.Desired, results map[netip.Addr]plan.Result) {
-	var series [][]string
+	all := make([]serving, 0, len(desired))
 	for _, d := range desired {
-		if results[d.Addr].State != purelbv1.StateAnnounced {
-			continue
-		}
-		for _, service := range d.Services {
-			series = append(series, []string{service, node, d.Addr.String()})
+		if results[d.Addr].State == purelbv1.StateAnnounced {
+			all = append(all, serving{d.Addr, d.Services})
 		}
 	}
 	m.announced.mu.Lock()
 	defer m.announced.mu.Unlock()
-	m.announced.series = series
+	m.announced.node, m.announced.serving = node, all
 }
 
 // announced is one gauge for each address and Service. It is replaced as a
@@ -61,16 +58,25 @@ func (m *Metrics) setAnnounced(node string, desired []plan.Desired, results map[
 type announced struct {
 	description *prometheus.Desc
 	mu          sync.Mutex
-	series      [][]string
+	node        string
+	serving     []serving
+}
+
+// serving is the Services of an address, as they come from the cache.
+type serving struct {
+	address  netip.Addr
+	services []string
 }
 
 func (a *announced) Describe(ch chan<- *prometheus.Desc) { ch <- a.description }
 
 func (a *announced) Collect(ch chan<- prometheus.Metric) {
 	a.mu.Lock()
-	series := a.series
+	node, all := a.node, a.serving
 	a.mu.Unlock()
-	for _, labels := range series {
-		ch <- prometheus.MustNewConstMetric(a.description, prometheus.GaugeValue, 1, labels...)
+	for _, s := range all {
+		for _, service := range s.services {
+			ch <- prometheus.MustNewConstMetric(a.description, prometheus.GaugeValue, 1, service, node, s.address.String())
+		}
 	}
 }

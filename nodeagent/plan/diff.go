@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -66,7 +67,14 @@ type Desired struct {
 func Merge(announcements []purelbv1.Announcement, commons []purelbv1.CommonAnnouncement) ([]Desired, map[netip.Addr]Result) {
 	announcements = slices.Clone(announcements)
 	slices.SortFunc(announcements, func(a, b purelbv1.Announcement) int { return cmp.Compare(a.Name, b.Name) })
-	merged := map[netip.Addr]Desired{}
+	entries := 0
+	for _, ann := range announcements {
+		entries += len(ann.Spec.Addresses)
+	}
+	for _, c := range commons {
+		entries += len(c.Spec.Addresses)
+	}
+	desired, merged := make([]Desired, 0, entries), make(map[netip.Addr]int, entries) // and where in desired
 	invalid := map[netip.Addr]Result{}
 	for _, ann := range announcements {
 		for _, entry := range ann.Spec.Addresses {
@@ -74,7 +82,8 @@ func Merge(announcements []purelbv1.Announcement, commons []purelbv1.CommonAnnou
 			if err != nil {
 				continue // not an address: Status reports it
 			}
-			if other, ok := merged[addr]; ok && other.Epoch >= entry.Epoch {
+			i, has := merged[addr]
+			if has && desired[i].Epoch >= entry.Epoch {
 				continue
 			}
 			d, result := desiredBy(addr, entry)
@@ -83,7 +92,12 @@ func Merge(announcements []purelbv1.Announcement, commons []purelbv1.CommonAnnou
 				continue
 			}
 			d.Takeover = d.Takeover && !realised(ann.Status, entry)
-			merged[addr] = d
+			if has {
+				desired[i] = d
+				continue
+			}
+			merged[addr] = len(desired)
+			desired = append(desired, d)
 		}
 	}
 	for _, c := range commons {
@@ -95,15 +109,12 @@ func Merge(announcements []purelbv1.Announcement, commons []purelbv1.CommonAnnou
 			if d, result := desiredBy(addr, entry); result.State != "" {
 				invalid[addr] = result
 			} else {
-				merged[addr] = d
+				merged[addr] = len(desired)
+				desired = append(desired, d)
 			}
 		}
 	}
-	desired := make([]Desired, 0, len(merged))
-	for addr, d := range merged {
-		delete(invalid, addr)
-		desired = append(desired, d)
-	}
+	maps.DeleteFunc(invalid, func(addr netip.Addr, _ Result) bool { _, has := merged[addr]; return has })
 	slices.SortFunc(desired, func(a, b Desired) int { return a.Addr.Compare(b.Addr) })
 	return desired, invalid
 }
@@ -193,28 +204,29 @@ type Plan struct {
 // Diff compares. trusted says that the desired set is known to be up to date;
 // if it is not, no address is taken over: it is probed for like any other.
 func Diff(settings Settings, desired []Desired, observed Observed, trusted bool) Plan {
-	p := Plan{Results: map[netip.Addr]Result{}}
-	want := map[netip.Addr]*Desired{}
+	p := Plan{Results: make(map[netip.Addr]Result, len(desired))}
+	want := make(map[netip.Addr]*Desired, len(desired))
 	for i := range desired {
 		want[desired[i].Addr] = &desired[i]
 	}
 
-	held := map[netip.Addr]Address{}    // ours, and where it is to be
-	replaced := map[netip.Addr]bool{}   // ours, on its interface, but to be added anew
-	foreign := map[netip.Addr]Address{} // where ours is to be
+	held := make(map[netip.Addr]*Address, len(desired)) // ours, and where it is to be
+	replaced := map[netip.Addr]bool{}                   // ours, on its interface, but to be added anew
+	foreign := map[netip.Addr]Address{}                 // where ours is to be
 	var renewals, adds []Operation
-	for _, a := range observed.Addresses {
+	for i := range observed.Addresses {
+		a := &observed.Addresses[i]
 		d := want[a.Prefix.Addr()]
 		inPlace := d != nil && d.Interface == a.Interface
 		switch {
 		case !a.Ours:
 			if inPlace {
-				foreign[d.Addr] = a
+				foreign[d.Addr] = *a
 			}
 		case inPlace && a.Prefix == d.Prefix && a.NoPrefixRoute == settings.address(d).NoPrefixRoute:
 			held[d.Addr] = a
 		default:
-			p.Operations = append(p.Operations, Operation{Kind: Remove, Address: a, Desired: d})
+			p.Operations = append(p.Operations, Operation{Kind: Remove, Address: *a, Desired: d})
 			if inPlace {
 				replaced[d.Addr] = true
 			}
@@ -227,7 +239,7 @@ func Diff(settings Settings, desired []Desired, observed Observed, trusted bool)
 		current, ok := held[d.Addr]
 		if ok {
 			p.Results[d.Addr] = Announced(d)
-			due := renewalDue(target, current)
+			due := renewalDue(target, *current)
 			if due <= 0 {
 				renewals = append(renewals, Operation{Kind: Renew, Address: target, Desired: d})
 				due = interval(target)

@@ -47,6 +47,7 @@ func (b *bench) idleWith(ctx context.Context, token, name string, n int, foreign
 	b.say("making %s", name)
 	if err := b.create(ctx, n, func(i int) *corev1.Service {
 		svc := bare(fmt.Sprintf("idle-%d", i), "virtual")
+		svc.Labels = map[string]string{serviceProxyName: "none"}
 		if foreign {
 			svc.Spec.LoadBalancerClass = ptr.To("example.com/other")
 		}
@@ -98,6 +99,10 @@ func (b *bench) restart(ctx context.Context) error {
 		return nil
 	})
 }
+
+// serviceProxyName is the label of Services that kube-proxy leaves to another
+// (KEP-2447): four of them that follow ten thousand leave two cores to nothing else.
+const serviceProxyName = "service.kubernetes.io/service-proxy-name"
 
 // bare is a Service without endpoints: what kube-proxy does is not measured.
 func bare(name, group string) *corev1.Service {

@@ -369,7 +369,7 @@ var _ = Describe("A disturbance", func() {
 	}, SpecTimeout(60*time.Minute))
 
 	It("costs nothing when the holder's agent is killed, again and again", func(ctx SpecContext) {
-		disturb(ctx, "holder's agent killed", trials(), func(m *measured) {
+		disturb(ctx, "holder's agent killed", longTrials(), func(m *measured) {
 			m.fromFar()
 			for killed, deadline := 0, time.Now().Add(10*time.Second); time.Now().Before(deadline); m.last(100 * time.Millisecond) {
 				if kill(ctx, m.holder, "agent") {

@@ -67,7 +67,7 @@ var _ = Describe("An IPv6 address", func() {
 
 var _ = Describe("Agents that start while the API server is away", func() {
 	It("know what to announce, and mend it", func(ctx SpecContext) {
-		disturb(ctx, "agents killed, API server away", trials(), func(m *measured) {
+		disturb(ctx, "agents killed, API server away", longTrials(), func(m *measured) {
 			DeferCleanup(func(ctx SpecContext) { Expect(bed.StartControlPlane(ctx)).To(Succeed()) }, NodeTimeout(time.Minute))
 			Expect(bed.StopControlPlane(ctx)).To(Succeed())
 			for _, node := range nodes() {

@@ -31,8 +31,6 @@ type options struct {
 	// addresses that are Virtual, ascending, and how many are Local.
 	addresses []int
 	locals    int
-	// before is how many Virtual ones there are before the agents start.
-	before int
 	// How often Services are added and nodes die, and how long nothing happens.
 	changes, deaths int
 	idle            time.Duration
@@ -59,7 +57,6 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 	f.StringVar(&addresses, "addresses", "100,1000", "how many virtual addresses, ascending")
 	f.StringVar(&shapes, "shapes", "flat", "flat (one subnet), racks (one for every 50 nodes, local addresses in the first), or both")
 	f.IntVar(&o.locals, "locals", 20, "how many local addresses")
-	f.IntVar(&o.before, "before", 0, "how many of the virtual addresses there are before the agents start")
 	f.IntVar(&o.changes, "changes", 5, "how often to add a Service")
 	f.IntVar(&o.deaths, "deaths", 3, "how often to let a node die")
 	f.DurationVar(&o.idle, "idle", 30*time.Second, "for how long to measure while nothing changes")

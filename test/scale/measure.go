@@ -29,8 +29,9 @@ type run struct {
 	cluster *cluster
 	agents  *agents
 	manager *manager
-	// addresses is how many Virtual ones there are.
-	addresses int
+	// addresses is how many Virtual ones there are, and loads is with how many
+	// ServiceGroups they came, but for those that were measured.
+	addresses, loads int
 	// folder for files.
 	folder string
 }
@@ -56,9 +57,6 @@ func newRun(ctx context.Context, o options, out io.Writer, s shape, nodes int) (
 		return r, err
 	}
 	if err := r.manager.start(); err != nil {
-		return r, err
-	}
-	if err := r.addVirtual(ctx, o.before); err != nil {
 		return r, err
 	}
 	begun := time.Now()
@@ -156,15 +154,28 @@ func (r *run) addLocals(ctx context.Context) error {
 	return await(ctx, "the local addresses are announced", func() (bool, error) { return r.agents.tracker.sum() >= r.locals, nil })
 }
 
-// addVirtual adds so many Services with Virtual addresses.
+// addVirtual adds so many Services with Virtual addresses, and then their
+// ServiceGroup: so they come as fast as the manager can give them addresses, and not
+// one by one as they are made.
 func (r *run) addVirtual(ctx context.Context, count int) error {
 	first := r.addresses
 	r.addresses += count
-	return each(count, func(i int) error { return r.serve(ctx, fmt.Sprintf("virtual%05d", first+i), virtualGroup, "") })
+	group := &v1.ServiceGroup{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("load%05d", first)}, Spec: loadPool(r.loads),
+	}
+	r.loads++
+	if err := each(count, func(i int) error { return r.serve(ctx, fmt.Sprintf("virtual%05d", first+i), group.Name, "") }); err != nil {
+		return err
+	}
+	r.say("%d Services made", count)
+	if err := r.cluster.admin.Create(ctx, group); err != nil {
+		return fmt.Errorf("make %s: %w", group.Name, err)
+	}
+	return nil
 }
 
 // load adds Services, all at once, until there are so many Virtual addresses,
-// and waits until all nodes announce them.
+// and waits until all nodes report them.
 func (r *run) load(ctx context.Context, addresses int) error {
 	begun, first, wanted := time.Now(), r.addresses, addresses*len(r.agents.nodes)+r.locals
 	finish := r.startProfiles(ctx, fmt.Sprintf("load%d", addresses))

@@ -21,8 +21,7 @@ const (
 
 const nodesPerRack = 50
 
-// Pools: Virtual addresses for the load and for the changes that are measured,
-// and Local ones.
+// Pools: Virtual addresses for the changes that are measured, and Local ones.
 var (
 	virtualPool    = netip.MustParsePrefix("10.200.0.0/16")
 	firstMeasured  = netip.MustParseAddr("10.200.255.0")
@@ -72,13 +71,20 @@ func (s shape) pools() map[string]v1.ServiceGroupSpec {
 	}
 	last := first.As4()
 	last[3] += byte(localAddresses - 1)
-	pool := func(pool, subnet string) v1.PoolSet {
-		return v1.PoolSet{V4Pools: []v1.AddressPool{{Pool: pool, Subnet: subnet}}}
-	}
 	return map[string]v1.ServiceGroupSpec{
 		virtualGroup: {Remote: &v1.RemotePools{PoolSet: pool(virtualPool.String(), virtualPool.String())}},
 		localGroup:   {Local: &v1.LocalPools{PoolSet: pool(fmt.Sprintf("%s-%s", first, netip.AddrFrom4(last)), subnet.String())}},
 	}
+}
+
+// loadPool is Virtual addresses for a load, by its number.
+func loadPool(number int) v1.ServiceGroupSpec {
+	prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(201 + number), 0, 0}), 16).String()
+	return v1.ServiceGroupSpec{Remote: &v1.RemotePools{PoolSet: pool(prefix, prefix)}}
+}
+
+func pool(pool, subnet string) v1.PoolSet {
+	return v1.PoolSet{V4Pools: []v1.AddressPool{{Pool: pool, Subnet: subnet}}}
 }
 
 // nodeName is that of the node with a number.
