@@ -39,6 +39,10 @@ const eventsEach = 16
 // takes is waiting for the API server.
 const tellers = 4
 
+// tellsPerSpread is how often a Service is told how far it is, while many nodes report
+// one after the other.
+const tellsPerSpread = 5
+
 // underway is how long after its allocation a Service is not told that it is not
 // announced yet: as a rule it is announced sooner, and told only that.
 const underway = 3 * time.Second
@@ -126,14 +130,15 @@ func (r *AnnouncedReconciler) servicesOf() handler.EventHandler {
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
 			if a, ok := e.Object.(*v1.Announcement); ok {
 				tellSoon(q, announced.Services(a))
-				services, _ := r.commonDifference(ctx, &v1.Announcement{}, a)
+				services, _, _ := r.commonDifference(ctx, &v1.Announcement{}, a)
 				tellIn(underway, q, services) // a new node has it all soon, as a rule
 			}
 		},
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
 			if a, ok := e.Object.(*v1.Announcement); ok {
-				services, _ := r.commonDifference(ctx, a, &v1.Announcement{})
-				tellSoon(q, append(services, announced.Services(a)...))
+				services, _, delay := r.commonDifference(ctx, a, &v1.Announcement{})
+				tellIn(delay, q, services)
+				tellSoon(q, announced.Services(a))
 			}
 		},
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
@@ -142,31 +147,38 @@ func (r *AnnouncedReconciler) servicesOf() handler.EventHandler {
 			if !ok1 || !ok2 {
 				return
 			}
-			services, realised := r.commonDifference(ctx, before, after)
-			tellSoon(q, append(services, announced.Changed(before, after)...))
+			services, realised, delay := r.commonDifference(ctx, before, after)
+			tellIn(delay, q, services)
+			tellSoon(q, announced.Changed(before, after))
 			r.record(ctx, before, after, append(realised, announced.Realised(before, after)...))
 		},
 	}
 }
 
 // commonDifference lists the Services, as namespace/name, for which a node makes
-// something else of what is common, by two versions of its Announcement, and, unless
-// many nodes do, the addresses that it has newly announced.
-func (r *AnnouncedReconciler) commonDifference(ctx context.Context, before, after *v1.Announcement) (services []string, realised []v1.AnnouncedAddress) {
+// something else of what is common, by two versions of its Announcement, and how soon
+// those are to be told; and, unless many nodes do, the addresses that it has newly
+// announced.
+func (r *AnnouncedReconciler) commonDifference(ctx context.Context, before, after *v1.Announcement) (services []string, realised []v1.AnnouncedAddress, delay time.Duration) {
 	if !announced.CommonChanged(before, after) {
-		return nil, nil
+		return nil, nil, 0
 	}
 	commons, err := listCommons(ctx, r.Client, r.Namespace)
 	if err != nil {
 		log.FromContext(ctx).Error(err, "Cannot tell Services what is announced")
-		return nil, nil
+		return nil, nil, 0
+	}
+	delay = batchDelay
+	for i := range commons {
+		// Each of many reports would have all Services written once more.
+		delay = max(delay, time.Duration(commons[i].Spec.ReportSpreadSeconds)*time.Second/tellsPerSpread)
 	}
 	services, realised = announced.CommonDifference(before, after, commons)
 	joining, err := r.joining(ctx, after.Spec.LBNodeAgent, client.Limit(eventsEach+1))
 	if err != nil || len(joining) > eventsEach {
-		return services, nil // Reconcile writes one event for all
+		return services, nil, delay // Reconcile writes one event for all
 	}
-	return services, realised
+	return services, realised, delay
 }
 
 // servicesOfCommon maps a CommonAnnouncement to the Services for which it asks for

@@ -1,9 +1,11 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -85,11 +87,14 @@ type PlacementReconciler struct {
 	written map[string]writtenAnnouncement
 	// writing guards written while nodes are written at the same time.
 	writing sync.Mutex
+	// revisions is the highest of what is common that was seen, by LBNodeAgent.
+	revisions map[string]int64
 }
 
 type writtenAnnouncement struct {
 	uid        types.UID
 	generation int64
+	deleted    bool
 	at         time.Time
 }
 
@@ -116,7 +121,7 @@ var wholeCluster = reconcile.Request{NamespacedName: types.NamespacedName{Name: 
 
 // SetupWithManager registers the reconciler.
 func (r *PlacementReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	r.written, r.moving = map[string]writtenAnnouncement{}, map[netip.Addr]moving{}
+	r.written, r.moving, r.revisions = map[string]writtenAnnouncement{}, map[netip.Addr]moving{}, map[string]int64{}
 	if err := indexEndpoints(context.Background(), mgr); err != nil {
 		return err
 	}
@@ -188,10 +193,11 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 	facts := in.facts(r.Liveness.Of, r.Now(), r.IsDefault)
 	result := placement.Place(facts)
 	r.Reasons.set(result.Unplaced, facts.Addresses)
-	if err := errors.Join(r.writeAll(ctx, in, &result), r.writeCommons(ctx, in, &result)); err != nil {
+	err = errors.Join(r.writeAll(ctx, in, &result), r.writeCommons(ctx, in, &result))
+	r.report(ctx, &facts, &result) // what could be written has begun
+	if err != nil {
 		return reconcile.Result{}, err
 	}
-	r.report(ctx, &facts, &result)
 	// For what only time changes.
 	if len(result.Unplaced) > 0 {
 		return reconcile.Result{RequeueAfter: factsPatience / 6}, nil
@@ -237,7 +243,7 @@ func (r *PlacementReconciler) behind(in *cluster) bool {
 	}
 	for name, w := range r.written {
 		a := shown[name]
-		caughtUp := a != nil && (a.UID != w.uid || a.Generation >= w.generation)
+		caughtUp := w.deleted && (a == nil || a.UID != w.uid) || !w.deleted && a != nil && (a.UID != w.uid || a.Generation >= w.generation)
 		if caughtUp || r.Now().Sub(w.at) > cachePatience {
 			delete(r.written, name)
 		}
@@ -250,7 +256,8 @@ func commonKey(name string) string { return "common/" + name }
 
 // writeCommons makes the CommonAnnouncements as decided. Those of an LBNodeAgent
 // without nodes are emptied; empty ones are removed, but for the one that is named
-// after an LBNodeAgent that has nodes.
+// after an LBNodeAgent that has nodes, and the one with the highest revision, which is
+// not to come twice.
 func (r *PlacementReconciler) writeCommons(ctx context.Context, in *cluster, result *placement.Result) error {
 	are, stored := map[string]map[string]v1.CommonAnnouncementSpec{}, map[string]*v1.CommonAnnouncement{}
 	for agent := range result.Common {
@@ -265,18 +272,43 @@ func (r *PlacementReconciler) writeCommons(ctx context.Context, in *cluster, res
 	}
 	var errs []error
 	for agent, specs := range are {
-		for name, spec := range placement.Revise(agent, len(result.Joins), result.Common[agent], specs) {
-			errs = append(errs, r.writeCommon(ctx, name, spec, stored[name]))
-			delete(specs, name)
+		highest := placement.Highest(specs)
+		// Somebody may have deleted the one that had it.
+		r.revisions[agent] = max(r.revisions[agent], highest)
+		changed := placement.Revise(agent, len(result.Joins), r.revisions[agent], result.Common[agent], specs)
+		for _, name := range slices.SortedFunc(maps.Keys(changed), func(a, b string) int { return cmp.Compare(changed[a].Revision, changed[b].Revision) }) {
+			if err := r.writeCommon(ctx, name, changed[name], stored[name]); err != nil {
+				errs = append(errs, err)
+				break // none is to be seen before those with lower revisions
+			}
+			r.revisions[agent] = changed[name].Revision
 		}
 		_, has := result.Common[agent]
 		for name, spec := range specs {
-			if len(spec.Addresses) == 0 && (name != agent || !has) {
-				errs = append(errs, client.IgnoreNotFound(r.Client.Delete(ctx, stored[name])))
+			_, written := changed[name]
+			if !written && len(spec.Addresses) == 0 && (!has || name != agent && spec.Revision < highest) {
+				errs = append(errs, r.delete(ctx, stored[name], commonKey(name)))
 			}
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// delete deletes an Announcement or CommonAnnouncement, by its key in written, unless
+// it is another by now than the cache shows.
+func (r *PlacementReconciler) delete(ctx context.Context, obj client.Object, key string) error {
+	uid, version := obj.GetUID(), obj.GetResourceVersion()
+	err := r.Client.Delete(ctx, obj, client.Preconditions{UID: &uid, ResourceVersion: &version})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // the cache will say so
+	}
+	if err != nil {
+		return fmt.Errorf("delete %s: %w", key, err)
+	}
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	r.written[key] = writtenAnnouncement{uid: uid, deleted: true, at: r.Now()}
+	return nil
 }
 
 // writeCommon writes one, unless somebody else has written it meanwhile: a
@@ -291,6 +323,8 @@ func (r *PlacementReconciler) writeCommon(ctx context.Context, name string, spec
 	if err := write(); err != nil {
 		return fmt.Errorf("write CommonAnnouncement %s: %w", name, err)
 	}
+	r.writing.Lock()
+	defer r.writing.Unlock()
 	r.written[commonKey(name)] = writtenAnnouncement{uid: c.UID, generation: c.Generation, at: r.Now()}
 	return nil
 }
@@ -306,9 +340,7 @@ func (r *PlacementReconciler) isGone(node string, announcements []*v1.Announceme
 func (r *PlacementReconciler) remove(ctx context.Context, announcements []*v1.Announcement) error {
 	var errs []error
 	for _, a := range announcements {
-		if err := r.Client.Delete(ctx, a); client.IgnoreNotFound(err) != nil {
-			errs = append(errs, fmt.Errorf("delete Announcement %s: %w", a.Name, err))
-		}
+		errs = append(errs, r.delete(ctx, a, a.Name))
 	}
 	return errors.Join(errs...)
 }
@@ -394,8 +426,10 @@ func (r *PlacementReconciler) write(ctx context.Context, n *corev1.Node, spec v1
 		case sliced[a.Name] != nil:
 		case len(a.Spec.Addresses) > 0: // were it deleted now, its agent would not know that this is meant
 			sliced[a.Name] = nil
-		default:
+		case r.isGone(n.Name, []*v1.Announcement{a}): // else nobody would know what its agent still has
 			empty = append(empty, a)
+		default:
+			sliced[a.Name] = nil
 		}
 	}
 	for name, addresses := range sliced {

@@ -173,11 +173,15 @@ type gathered struct {
 	commons []purelbv1.CommonAnnouncement
 	// offline is that it is from the checkpoint, and there is nobody to tell.
 	offline bool
+	// missing is what was deleted lately.
+	missing []plan.Missing
 }
 
-// joined is the CommonAnnouncements that the node announces: all, or none.
+// joined is the CommonAnnouncements that the node announces: all, or none. An
+// Announcement that was deleted lately counts.
 func (g gathered) joined() []purelbv1.CommonAnnouncement {
-	if slices.ContainsFunc(g.announcements, func(ann purelbv1.Announcement) bool { return ann.Spec.Common }) {
+	if slices.ContainsFunc(g.announcements, func(ann purelbv1.Announcement) bool { return ann.Spec.Common }) ||
+		slices.ContainsFunc(g.missing, func(m plan.Missing) bool { return m.Common }) {
 		return g.commons
 	}
 	return nil
@@ -198,7 +202,8 @@ func (a *Agent) gather(ctx context.Context, live bool) (gathered, error) {
 	if err := reader.List(ctx, list, own...); err != nil {
 		return gathered{}, fmt.Errorf("list Announcements: %w", err)
 	}
-	if err := reader.List(ctx, commons, common...); err != nil {
+	// They are many, and only read.
+	if err := reader.List(ctx, commons, append(slices.Clip(common), client.UnsafeDisableDeepCopy)...); err != nil {
 		return gathered{}, fmt.Errorf("list CommonAnnouncements: %w", err)
 	}
 	var g gathered
@@ -240,7 +245,7 @@ func (a *Agent) sync(ctx context.Context, g gathered, trusted bool) (time.Durati
 	if !g.offline {
 		asked := plan.Asked(g.announcements, g.commons)
 		a.missing = plan.StillMissing(a.told, a.missing, asked, time.Now())
-		a.told = asked
+		a.told, g.missing = asked, a.missing
 	}
 	if g.agent == nil || len(g.announcements) == 0 || slices.ContainsFunc(g.announcements, a.isAnothers) {
 		return a.keep(ctx, g.agent)
@@ -275,8 +280,7 @@ func (a *Agent) sync(ctx context.Context, g gathered, trusted bool) (time.Durati
 	}
 
 	a.guard.hold(append(plan.HeldBy(settings, desired, run.results), plan.HeldUnasked(settings, todo.Kept)...))
-	run.again = earliest(run.again, a.contests(run.results))
-	a.save(g)
+	run.again = earliest(earliest(run.again, a.contests(run.results)), a.save(g))
 	if g.offline {
 		return earliest(todo.RenewIn, run.again), errs
 	}

@@ -393,14 +393,14 @@ func TestDeletedSlice(t *testing.T) {
 			t.Fatal(err)
 		}
 		again := w.reconcileOrFail()
-		w.expect("look again in", 5*time.Second, again)
+		w.expect("look again in", 15*time.Second, again)
 		w.expect("changes", []string(nil), w.kernel.Calls())
 		w.expect("states", "192.0.2.1 Announced, 192.0.2.2 Announced Withdrawing, 192.0.2.3 Announced Withdrawing, 198.51.100.1 Announced Withdrawing", w.states("node1"))
 		w.expect("held", true, w.guard.holds()[netip.MustParseAddr("192.0.2.2")].Leaving)
 
 		// However often it looks meanwhile; then what was not given back goes.
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses, local("192.0.2.2")) })
-		time.Sleep(3 * time.Second)
+		time.Sleep(13 * time.Second)
 		w.reconcileOrFail()
 		w.expect("changes meanwhile", []string(nil), w.kernel.Calls())
 		w.expect("states meanwhile", "192.0.2.1 Announced, 192.0.2.2 Announced, 192.0.2.3 Announced Withdrawing, 198.51.100.1 Announced Withdrawing", w.states("node1"))
@@ -408,6 +408,41 @@ func TestDeletedSlice(t *testing.T) {
 		w.reconcileOrFail()
 		w.expect("changes in the end", []string{"Remove 192.0.2.3/24 eth0", "Remove 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
 		w.expect("states in the end", "192.0.2.1 Announced, 192.0.2.2 Announced", w.states("node1"))
+	})
+}
+
+// With the Announcement that says that the node takes part in what is common, nothing
+// of that is lost for a while.
+func TestDeletedCommon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first := announcementOf("node1")
+		first.Spec.Common = true
+		w := newWorld(t, settings(), first, announcementOf("node1-b", local("192.0.2.1")), commonOf("default", 3, virtual("198.51.100.1")))
+		w.reconcileOrFail()
+		w.kernel.Calls()
+		if err := w.Client.Delete(t.Context(), first); err != nil {
+			t.Fatal(err)
+		}
+		w.expect("look again in", 15*time.Second, w.reconcileOrFail())
+		time.Sleep(14 * time.Second)
+		w.reconcileOrFail()
+		w.expect("changes", []string(nil), w.kernel.Calls())
+		again := announcementOf("node1")
+		again.Spec.Common = true
+		if err := w.Client.Create(t.Context(), again); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		w.reconcileOrFail()
+		w.expect("changes when it is back", []string(nil), w.kernel.Calls())
+		w.expect("revision when it is back", "3, 1 of 1", w.madeCommon("node1"))
+		if err := w.Client.Delete(t.Context(), again); err != nil {
+			t.Fatal(err)
+		}
+		w.reconcileOrFail()
+		time.Sleep(15 * time.Second)
+		w.reconcileOrFail()
+		w.expect("changes in the end", []string{"Remove 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
 	})
 }
 

@@ -1,17 +1,20 @@
 package nodeagent
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
@@ -38,7 +41,9 @@ type checkpoint struct {
 
 // checkpointFile is what is known of the file.
 type checkpointFile struct {
-	written []byte
+	// version is of what was written last, and at is when.
+	version checkpointOf
+	at      time.Time
 	// failing is that it cannot be written: said once.
 	failing bool
 	// standIn is what was read when the agent started, until the API server has
@@ -79,14 +84,28 @@ func (a *Agent) load() {
 	}
 }
 
-// save writes the checkpoint, if it differs from what was written. That it
-// cannot be written (a full disk, say) stops nothing.
-func (a *Agent) save(g gathered) {
+// savePause is for how long no checkpoint follows another: with many addresses it
+// is large, and many may come one after the other.
+const savePause = time.Second
+
+// save writes the checkpoint, if it differs from what was written, and returns in
+// how long it is to be called again, or 0. That it cannot be written (a full disk,
+// say) stops nothing.
+func (a *Agent) save(g gathered) time.Duration {
 	if a.Checkpoint == "" {
-		return
+		return 0
+	}
+	yields := a.guard.yielded()
+	version := versionOf(g, yields)
+	if version == a.saved.version {
+		return 0
+	}
+	// What was given up is known nowhere else.
+	if left := savePause - time.Since(a.saved.at); left > 0 && version.yields == a.saved.version.yields {
+		return left
 	}
 	c := checkpoint{
-		Version: checkpointVersion, NodeName: a.NodeName, LBNodeAgent: a.LBNodeAgent, Spec: g.agent.Spec, Yields: a.guard.yielded(),
+		Version: checkpointVersion, NodeName: a.NodeName, LBNodeAgent: a.LBNodeAgent, Spec: g.agent.Spec, Yields: yields,
 	}
 	for _, ann := range g.announcements {
 		c.Announcements = append(c.Announcements, purelbv1.Announcement{
@@ -99,9 +118,6 @@ func (a *Agent) save(g gathered) {
 		})
 	}
 	text, err := json.Marshal(c)
-	if err == nil && bytes.Equal(text, a.saved.written) {
-		return
-	}
 	if err == nil {
 		err = file.ReplaceDurably(a.Checkpoint, text)
 	}
@@ -110,9 +126,32 @@ func (a *Agent) save(g gathered) {
 			log.Log.Error(err, "The checkpoint is not written: a start while the API server is away would not know of the latest changes", "file", a.Checkpoint)
 		}
 		a.saved.failing = true
-		return
+		return 0
 	}
-	a.saved.written, a.saved.failing = text, false
+	a.saved.version, a.saved.at, a.saved.failing = version, time.Now(), false
+	return 0
+}
+
+// checkpointOf says of what a checkpoint is: of the same, no second is written.
+type checkpointOf struct{ asked, yields string }
+
+func versionOf(g gathered, yields map[netip.Addr]plan.Yielded) checkpointOf {
+	var asked, given strings.Builder
+	add := func(obj client.Object) { fmt.Fprintln(&asked, obj.GetName(), obj.GetUID(), obj.GetGeneration()) }
+	add(g.agent)
+	for i := range g.announcements {
+		add(&g.announcements[i])
+	}
+	commons := g.joined()
+	for i := range commons {
+		add(&commons[i])
+		fmt.Fprintln(&asked, commons[i].Spec.Revision)
+	}
+	for _, addr := range slices.SortedFunc(maps.Keys(yields), netip.Addr.Compare) {
+		y := yields[addr]
+		fmt.Fprintln(&given, addr, y.Epoch, y.MAC, y.Wait)
+	}
+	return checkpointOf{asked.String(), given.String()}
 }
 
 // standIn applies the checkpoint, while the API server has not said anything

@@ -134,6 +134,29 @@ func TestCheckpointMends(t *testing.T) {
 	})
 }
 
+// Changes that come one after the other are written as one.
+func TestCheckpointPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", virtual("198.51.100.1")))
+		w.Checkpoint = filepath.Join(t.TempDir(), "agent.json")
+		has := func(address string) bool {
+			text, err := os.ReadFile(w.Checkpoint)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return strings.Contains(string(text), address)
+		}
+		w.reconcileOrFail()
+		w.expect("has the first", true, has("198.51.100.1"))
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses, virtual("198.51.100.2")) })
+		w.expect("look again in", savePause, w.reconcileOrFail())
+		w.expect("has the second at once", false, has("198.51.100.2"))
+		time.Sleep(savePause)
+		w.reconcileOrFail()
+		w.expect("has the second then", true, has("198.51.100.2"))
+	})
+}
+
 // Where it cannot be written (a full disk, say), all else goes on.
 func TestCheckpointNotWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -50,9 +50,11 @@ func (a *Agent) reportAll(ctx context.Context, announcements []purelbv1.Announce
 // spread returns how long yet to wait with the report of a status: one that says no
 // more than that what is common has been made has time, as so many say it at once.
 func (a *Agent) spread(was, is *purelbv1.AnnouncementStatus, commons []purelbv1.CommonAnnouncement) time.Duration {
-	over := time.Duration(0)
-	for i := range commons {
-		over = max(over, time.Duration(commons[i].Spec.ReportSpreadSeconds)*time.Second)
+	revision, over := int64(0), time.Duration(0)
+	for i := range commons { // the one that was written last knows how many nodes there are
+		if c := &commons[i].Spec; c.Revision > revision {
+			revision, over = c.Revision, time.Duration(c.ReportSpreadSeconds)*time.Second
+		}
 	}
 	if over == 0 || was.CommonRevision == nil || was.ObservedGeneration != is.ObservedGeneration ||
 		!equality.Semantic.DeepEqual(was.Addresses, is.Addresses) || !equality.Semantic.DeepEqual(was.Interfaces, is.Interfaces) {

@@ -94,7 +94,7 @@ func (a *Agent) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("nodeagent").
 		Watches(&purelbv1.Announcement{}, a.onAnnouncement()).
-		Watches(&purelbv1.CommonAnnouncement{}, handler.EnqueueRequestsFromMapFunc(node), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&purelbv1.CommonAnnouncement{}, handler.EnqueueRequestsFromMapFunc(node)).
 		Watches(&purelbv1.LBNodeAgent{}, handler.EnqueueRequestsFromMapFunc(node), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(source.Func(a.watchNode)).
 		WithOptions(controller.Options{

@@ -12,8 +12,9 @@ type CommonAnnouncementSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="lbNodeAgent is immutable"
 	LBNodeAgent string `json:"lbNodeAgent"`
 
-	// revision grows by one with each change of any CommonAnnouncement of the
-	// LBNodeAgent. The epoch of an address is the revision that it came with.
+	// revision is higher than that of any CommonAnnouncement of the LBNodeAgent that
+	// was written before. The epoch of an address is the revision with which it came,
+	// or with which its interface or mask changed.
 	// +kubebuilder:validation:Minimum=1
 	Revision int64 `json:"revision"`
 

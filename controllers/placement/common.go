@@ -78,14 +78,13 @@ func (p *placer) addCommon(agent string, a *Address, e v1.AnnouncedAddress) {
 
 // Revise returns the CommonAnnouncements of one LBNodeAgent that have to be written,
 // by name, so that they ask for what is wanted: empty ones have nothing left to ask
-// for. Those that are there are given by name, too. Entries that come, or have
-// nodes do something else, have the new revision as their epoch. nodes is how many
-// report.
-func Revise(agent string, nodes int, wanted []v1.AnnouncedAddress, are map[string]v1.CommonAnnouncementSpec) map[string]v1.CommonAnnouncementSpec {
-	revision := int64(1)
+// for. Those that are there are given by name, too. Each has a revision of its own
+// after the given one, in the order of which they are to be written: who has seen one
+// has seen all before it. Entries that come, or have nodes do something else, have it
+// as their epoch. nodes is how many report.
+func Revise(agent string, nodes int, revision int64, wanted []v1.AnnouncedAddress, are map[string]v1.CommonAnnouncementSpec) map[string]v1.CommonAnnouncementSpec {
 	where, old := map[string]string{}, map[string]v1.AnnouncedAddress{}
 	for name, spec := range are {
-		revision = max(revision, spec.Revision+1)
 		for _, e := range spec.Addresses {
 			where[e.Address], old[e.Address] = name, e
 		}
@@ -93,29 +92,48 @@ func Revise(agent string, nodes int, wanted []v1.AnnouncedAddress, are map[strin
 	entries := slices.Clone(wanted)
 	for i := range entries {
 		e := &entries[i]
-		was, had := old[e.Address]
-		if e.Epoch = was.Epoch; !had || was.Interface != e.Interface || was.PrefixLength != e.PrefixLength {
-			e.Epoch = revision
+		if was := old[e.Address]; was.Interface == e.Interface && was.PrefixLength == e.PrefixLength {
+			e.Epoch = was.Epoch // 0 if it was not there
+		} else {
+			e.Epoch = 0
+		}
+	}
+	sliced := Slice(agent, entries, slices.Collect(maps.Keys(are)), where)
+	for name := range are {
+		if sliced[name] == nil {
+			sliced[name] = []v1.AnnouncedAddress{}
 		}
 	}
 	changed := map[string]v1.CommonAnnouncementSpec{}
-	sliced := Slice(agent, entries, slices.Collect(maps.Keys(are)), where)
-	for name, addresses := range sliced {
-		if has, there := are[name]; !there && len(addresses) > 0 || there && !SameAddresses(has.Addresses, addresses) {
-			changed[name] = v1.CommonAnnouncementSpec{LBNodeAgent: agent, Revision: revision, ReportSpreadSeconds: spread(nodes), Addresses: addresses}
+	for _, name := range slices.Sorted(maps.Keys(sliced)) {
+		addresses := sliced[name]
+		if has, there := are[name]; there && SameAddresses(has.Addresses, addresses) || !there && len(addresses) == 0 {
+			continue
 		}
-	}
-	for name, has := range are {
-		if sliced[name] == nil && len(has.Addresses) > 0 {
-			changed[name] = v1.CommonAnnouncementSpec{LBNodeAgent: agent, Revision: revision, ReportSpreadSeconds: spread(nodes)}
+		revision++
+		for i := range addresses {
+			if addresses[i].Epoch == 0 {
+				addresses[i].Epoch = revision
+			}
 		}
+		changed[name] = v1.CommonAnnouncementSpec{LBNodeAgent: agent, Revision: revision, ReportSpreadSeconds: spread(nodes), Addresses: addresses}
 	}
 	return changed
 }
 
+// Highest is the highest revision of some CommonAnnouncements, 0 if there are none.
+func Highest(specs map[string]v1.CommonAnnouncementSpec) int64 {
+	revision := int64(0)
+	for _, spec := range specs {
+		revision = max(revision, spec.Revision)
+	}
+	return revision
+}
+
 // spread is over how many seconds so many nodes report: no more than
 // reportsPerSecond do, up to 3,000 nodes. A report costs an API server up to 10 ms of
-// a processor, and nothing waits for it but what Services say.
+// a processor, and nothing waits for it but what Services say, and a node's own entry for
+// what it has in common by then.
 func spread(nodes int) int32 {
 	const reportsPerSecond, most = 50, 60
 	return int32(min(nodes/reportsPerSecond, most))

@@ -23,8 +23,16 @@ type world struct {
 	addresses []placement.Address
 	last      placement.Result
 	commons   map[string]v1.CommonAnnouncementSpec
+	// commonLog is all that has become of them, in the order of the API server's watch.
+	commonLog []commonChange
 	settling  bool // nobody is late
 	log       []string
+}
+
+// commonChange is a CommonAnnouncement that was written or, if spec is nil, deleted.
+type commonChange struct {
+	name string
+	spec *v1.CommonAnnouncementSpec
 }
 
 // machine is a node, its kernel and its agent.
@@ -41,9 +49,10 @@ type machine struct {
 	generation int
 	// What the agent has seen of it, and of what is common: not always the latest.
 	view    view
-	commons map[netip.Addr]v1.AnnouncedAddress
+	commons map[string]v1.CommonAnnouncementSpec
+	changes int // of the world's, that it has seen
 	// made is the revision that it reports.
-	revision, made int64
+	made int64
 
 	status   map[netip.Addr]v1.AddressStatus
 	observed int
@@ -158,18 +167,39 @@ func (w *world) place() bool {
 
 // revise writes what is common.
 func (w *world) revise(wanted []v1.AnnouncedAddress) bool {
-	changed := placement.Revise("default", len(w.nodes), wanted, w.commons)
-	for name, spec := range changed {
-		if w.commons[name].Revision >= spec.Revision {
-			w.fail("%s: revision %d after %d", name, spec.Revision, w.commons[name].Revision)
+	before, highest := len(w.commonLog), placement.Highest(w.commons)
+	changed := placement.Revise("default", len(w.nodes), highest, wanted, w.commons)
+	for name, spec := range w.commons { // as controllers/placement_controller.go does
+		if _, written := changed[name]; !written && len(spec.Addresses) == 0 && name != "default" && spec.Revision < highest {
+			w.commonLog = append(w.commonLog, commonChange{name: name})
+			w.note("  manager: common %s is deleted", name)
 		}
-		w.commons[name] = spec
+	}
+	for name, spec := range changed {
+		for _, c := range w.commonLog {
+			if c.spec != nil && c.spec.Revision >= spec.Revision {
+				w.fail("%s: revision %d after %d", name, spec.Revision, c.spec.Revision)
+			}
+		}
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(changed), func(a, b string) int { return int(changed[a].Revision - changed[b].Revision) }) {
+		spec := changed[name]
+		w.commonLog = append(w.commonLog, commonChange{name, &spec})
 		w.note("  manager: common %s is %v, revision %d", name, addressesOf(spec), spec.Revision)
 	}
-	if again := placement.Revise("default", len(w.nodes), wanted, w.commons); len(again) > 0 {
+	for _, c := range w.commonLog[before:] {
+		c.apply(w.commons)
+	}
+	if again := placement.Revise("default", len(w.nodes), placement.Highest(w.commons), wanted, w.commons); len(again) > 0 {
 		w.fail("what is common is written a second time: %v", again)
 	}
 	return len(changed) > 0
+}
+
+func (c commonChange) apply(to map[string]v1.CommonAnnouncementSpec) {
+	if delete(to, c.name); c.spec != nil {
+		to[c.name] = *c.spec
+	}
 }
 
 func addressesOf(spec v1.CommonAnnouncementSpec) (all []string) {
@@ -376,12 +406,12 @@ func (w *world) look(m *machine) {
 		m.view = view{m.spec, m.joins, m.generation}
 	}
 	if w.settling || w.rng.IntN(4) > 0 {
-		m.commons = map[netip.Addr]v1.AnnouncedAddress{}
-		for _, c := range w.commons {
-			m.revision = max(m.revision, c.Revision)
-			for _, e := range c.Addresses {
-				m.commons[netip.MustParseAddr(e.Address)] = e
-			}
+		seen := m.changes
+		if m.changes = len(w.commonLog); !w.settling {
+			m.changes = seen + w.rng.IntN(len(w.commonLog)-seen+1)
+		}
+		for _, c := range w.commonLog[seen:m.changes] {
+			c.apply(m.commons)
 		}
 	}
 }
@@ -401,7 +431,11 @@ func (w *world) sync(m *machine) {
 	w.look(m)
 	status, common := map[netip.Addr]v1.AddressStatus{}, map[netip.Addr]v1.AnnouncedAddress{}
 	if m.view.joins {
-		common = m.commons
+		for _, c := range m.commons {
+			for _, e := range c.Addresses {
+				common[netip.MustParseAddr(e.Address)] = e
+			}
+		}
 	}
 	for a := range common {
 		m.kernel[a] = true
@@ -444,7 +478,7 @@ func (w *world) sync(m *machine) {
 	}
 	m.unsent, m.seen, m.unsentRevision = status, m.view.generation, 0
 	if m.view.joins {
-		m.unsentRevision = m.revision
+		m.unsentRevision = placement.Highest(m.commons)
 	}
 	if w.rng.IntN(3) > 0 {
 		m.report()
@@ -486,8 +520,14 @@ func newWorld(t *testing.T, rng *rand.Rand) *world {
 					netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(200 + i)}), 24), netip.MustParsePrefix("fd00::/64")}}},
 			},
 			broken: map[netip.Addr]bool{}, kernel: map[netip.Addr]bool{}, status: map[netip.Addr]v1.AddressStatus{}, unsent: map[netip.Addr]v1.AddressStatus{},
+			commons: map[string]v1.CommonAnnouncementSpec{},
 		}
 		w.nodes = append(w.nodes, m)
+	}
+	if rng.IntN(4) == 0 { // so many that there are several CommonAnnouncements
+		for i := range 25 {
+			w.addresses = append(w.addresses, placement.Address{Addr: netip.AddrFrom4([4]byte{10, 9, 1, byte(1 + i)}), Group: "g", PoolType: v1.PoolTypeRemote, Mask: 24, Services: []string{"a/b"}})
+		}
 	}
 	return w
 }

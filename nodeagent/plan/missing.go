@@ -10,22 +10,24 @@ import (
 )
 
 // missingFor is how long an Announcement that somebody has deleted still counts:
-// the manager makes it anew well before. The manager itself deletes only those that
-// are empty.
-const missingFor = 5 * time.Second
+// the manager makes it anew well before, also if another has to take its place
+// first. The manager itself deletes only those that are empty.
+const missingFor = 15 * time.Second
 
 // Asking is an Announcement or a CommonAnnouncement, and what it asks for.
 type Asking struct {
 	// Name tells it from all others, of both kinds.
 	Name      string
 	Addresses []purelbv1.AnnouncedAddress
+	// Common is that it asks for what is common, too.
+	Common bool
 }
 
 // Asked lists what asks for something.
 func Asked(announcements []purelbv1.Announcement, commons []purelbv1.CommonAnnouncement) []Asking {
 	var all []Asking
 	for i := range announcements {
-		all = append(all, Asking{Name: announcements[i].Name, Addresses: announcements[i].Spec.Addresses})
+		all = append(all, Asking{Name: announcements[i].Name, Addresses: announcements[i].Spec.Addresses, Common: announcements[i].Spec.Common})
 	}
 	for i := range commons {
 		all = append(all, Asking{Name: "common/" + commons[i].Name, Addresses: commons[i].Spec.Addresses})
@@ -59,7 +61,7 @@ func StillMissing(were []Asking, missing []Missing, are []Asking, now time.Time)
 		return present(m.Name) || m.left(now) <= 0
 	})
 	for _, asking := range were {
-		if !present(asking.Name) && len(asking.Addresses) > 0 {
+		if !present(asking.Name) && (len(asking.Addresses) > 0 || asking.Common) {
 			still = append(still, Missing{Asking: asking, Since: now})
 		}
 	}

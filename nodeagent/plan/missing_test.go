@@ -28,6 +28,7 @@ func TestStillMissing(t *testing.T) {
 		"all are there":             {were: list(full("a")), are: list(full("a"))},
 		"one is deleted":            {were: list(full("a"), full("b")), are: list(full("a")), want: []string{"b 0s"}},
 		"one that was empty is":     {were: list(full("a"), named("b")), are: list(full("a"))},
+		"one that was common is":    {were: list(full("a"), Asking{Name: "b", Common: true}), are: list(full("a")), want: []string{"b 0s"}},
 		"all are deleted":           {were: list(full("a"), full("b")), want: []string{"a 0s", "b 0s"}},
 		"one still is":              {were: list(full("a")), missing: []Missing{since("b", time.Second)}, are: list(full("a")), want: []string{"b 1s"}},
 		"one is back":               {were: list(full("a")), missing: []Missing{since("b", time.Second)}, are: list(full("a"), named("b"))},
