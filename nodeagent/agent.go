@@ -104,6 +104,8 @@ type Agent struct {
 	wake chan struct{}
 	// running is held by the one sync that runs.
 	running sync.Mutex
+	// cached is that the cache has been filled.
+	cached bool
 	// told is the Announcements and CommonAnnouncements last seen, and missing those
 	// that were deleted lately.
 	told    []plan.Asking
@@ -154,6 +156,7 @@ func signal(c chan<- struct{}) {
 func (a *Agent) syncCached(ctx context.Context) (time.Duration, error) {
 	a.running.Lock()
 	defer a.running.Unlock()
+	a.cached = true // the queue is worked when the caches have synced
 	live := a.pulse.listedLately()
 	listing, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -187,23 +190,28 @@ func (g gathered) joined() []purelbv1.CommonAnnouncement {
 	return nil
 }
 
-// gather reads from the API server if live, else from the cache.
+// gather reads from the API server if live, else from the cache. What is common is
+// read from the cache as soon as there is one: it is much, all nodes have it, and to be
+// behind with it does no harm.
 func (a *Agent) gather(ctx context.Context, live bool) (gathered, error) {
 	list := &purelbv1.AnnouncementList{}
 	commons := &purelbv1.CommonAnnouncementList{}
 	reader, own := client.Reader(a.Client), []client.ListOption{client.InNamespace(a.Namespace)}
-	common := own
+	cache, common := reader, own
 	if live {
 		// The cache holds no others', and has no index.
 		reader = a.Live
 		own = append(slices.Clip(own), client.MatchingFields{"spec.nodeName": a.NodeName})
+	}
+	if !a.cached {
+		cache = a.Live
 		common = append(slices.Clip(common), client.MatchingFields{"spec.lbNodeAgent": a.LBNodeAgent})
 	}
 	if err := reader.List(ctx, list, own...); err != nil {
 		return gathered{}, fmt.Errorf("list Announcements: %w", err)
 	}
-	// They are many, and only read.
-	if err := reader.List(ctx, commons, append(slices.Clip(common), client.UnsafeDisableDeepCopy)...); err != nil {
+	// Only read: not copied.
+	if err := cache.List(ctx, commons, append(slices.Clip(common), client.UnsafeDisableDeepCopy)...); err != nil {
 		return gathered{}, fmt.Errorf("list CommonAnnouncements: %w", err)
 	}
 	var g gathered

@@ -151,7 +151,7 @@ func (r *run) addLocals(ctx context.Context) error {
 			return err
 		}
 	}
-	return await(ctx, "the local addresses are announced", func() (bool, error) { return r.agents.tracker.sum() >= r.locals, nil })
+	return await(ctx, "the local addresses are announced", r.looking(ctx, func() bool { return r.agents.tracker.sum() >= r.locals }))
 }
 
 // addVirtual adds so many Services with Virtual addresses, and then their
@@ -183,20 +183,17 @@ func (r *run) load(ctx context.Context, addresses int) error {
 		return err
 	}
 	told := time.Now()
-	err := await(ctx, fmt.Sprintf("%d addresses are announced by all", addresses), func() (bool, error) {
+	err := await(ctx, fmt.Sprintf("%d addresses are announced by all", addresses), r.looking(ctx, func() bool {
 		sum := r.agents.tracker.sum()
 		if time.Since(told) > 10*time.Second {
 			told = time.Now()
 			r.say("  %d of %d announced", sum, wanted)
-			if err := r.look(ctx); err != nil {
-				return false, err
-			}
 		}
-		if sum >= wanted {
-			r.say("%d addresses are announced by all nodes after %s", addresses, time.Since(begun).Round(time.Millisecond))
-		}
-		return sum >= wanted, nil
-	})
+		return sum >= wanted
+	}))
+	if err == nil {
+		r.say("%d addresses are announced by all nodes after %s", addresses, time.Since(begun).Round(time.Millisecond))
+	}
 	return errors.Join(err, finish())
 }
 
@@ -221,22 +218,29 @@ func (r *run) change(ctx context.Context) (onAll, reported time.Duration, err er
 	if err != nil {
 		return 0, 0, err
 	}
-	looked := time.Now()
-	err = await(ctx, "every agent reports "+address, func() (bool, error) {
-		if time.Since(looked) > 10*time.Second {
-			looked = time.Now()
-			if err := r.look(ctx); err != nil {
-				return false, err
-			}
-		}
+	err = await(ctx, "every agent reports "+address, r.looking(ctx, func() bool {
 		n, _ := r.agents.tracker.common(revision)
-		return n >= len(r.agents.nodes), nil
-	})
+		return n >= len(r.agents.nodes)
+	}))
 	_, first, got := r.agents.tracker.held(address)
 	_, last := r.agents.tracker.common(revision)
 	r.say("one more address: on the first node after %s, on every node after %s, reported by every agent after %s",
 		first.Sub(begun).Round(time.Millisecond), got.Sub(begun).Round(time.Millisecond), last.Sub(begun).Round(time.Millisecond))
 	return got.Sub(begun), last.Sub(begun), err
+}
+
+// looking is a condition of what agents report, with a look now and then.
+func (r *run) looking(ctx context.Context, done func() bool) func() (bool, error) {
+	looked := time.Now()
+	return func() (bool, error) {
+		if time.Since(looked) > 10*time.Second {
+			if err := r.look(ctx); err != nil {
+				return false, err
+			}
+			looked = time.Now()
+		}
+		return done(), nil
+	}
 }
 
 // look tells the tracker what the API server has: an agent whose report was taken
