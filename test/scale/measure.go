@@ -208,8 +208,7 @@ func (r *run) change(ctx context.Context) (onAll, reported time.Duration, err er
 	}
 	r.addresses++
 	err = await(ctx, "every node has "+address, func() (bool, error) {
-		n, _, _ := r.agents.tracker.held(address)
-		return n >= len(r.agents.nodes), nil
+		return len(r.agents.tracker.held(address)) >= len(r.agents.nodes), nil
 	})
 	if err != nil {
 		return 0, 0, err
@@ -222,11 +221,12 @@ func (r *run) change(ctx context.Context) (onAll, reported time.Duration, err er
 		n, _ := r.agents.tracker.common(revision)
 		return n >= len(r.agents.nodes)
 	}))
-	_, first, got := r.agents.tracker.held(address)
+	after := func(t time.Time) time.Duration { return t.Sub(begun).Round(time.Millisecond) }
+	got := r.agents.tracker.held(address)
 	_, last := r.agents.tracker.common(revision)
-	r.say("one more address: on the first node after %s, on every node after %s, reported by every agent after %s",
-		first.Sub(begun).Round(time.Millisecond), got.Sub(begun).Round(time.Millisecond), last.Sub(begun).Round(time.Millisecond))
-	return got.Sub(begun), last.Sub(begun), err
+	r.say("one more address: on the first node after %s, on half of the nodes after %s, on nine of ten after %s, on every node after %s, reported by every agent after %s",
+		after(got[0]), after(got[len(got)/2]), after(got[len(got)*9/10]), after(got[len(got)-1]), after(last))
+	return after(got[len(got)-1]), after(last), err
 }
 
 // looking is a condition of what agents report, with a look now and then.

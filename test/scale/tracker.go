@@ -30,8 +30,7 @@ type watched struct {
 	nodes map[string]bool
 	last  time.Time       // when a node reported it for the first time
 	held  map[string]bool // the nodes whose kernels have it
-	first time.Time       // when a kernel got it first
-	got   time.Time       // and last
+	got   []time.Time     // when they got it
 }
 
 // made is up to which revision a node has reported what is common, and when.
@@ -75,20 +74,15 @@ func (t *tracker) holds(node, address string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if w := t.watched[address]; w != nil && !w.held[node] {
-		if len(w.held) == 0 {
-			w.first = now
-		}
-		w.held[node], w.got = true, now
+		w.held[node], w.got = true, append(w.got, now)
 	}
 }
 
-// held is how many nodes' kernels have a watched address, and when the first and the
-// last got it.
-func (t *tracker) held(address string) (count int, first, last time.Time) {
+// held is when nodes' kernels got a watched address, one after the other.
+func (t *tracker) held(address string) []time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	w := t.watched[address]
-	return len(w.held), w.first, w.got
+	return slices.Clone(t.watched[address].got)
 }
 
 // common is how many nodes have reported that they have made a revision of what is
