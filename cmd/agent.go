@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/util/connrotation"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -22,9 +20,6 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/link"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
 )
-
-// dialTimeout is short: an API server that does not answer is asked again.
-const dialTimeout = 3 * time.Second
 
 // An agent runs on every node, so it is to be small.
 const (
@@ -102,7 +97,7 @@ func runAgent(ctx context.Context, o agentOptions) error {
 	}
 	// The API server's own fairness is what limits an agent.
 	config.QPS = -1
-	dialer := connrotation.NewDialer((&net.Dialer{Timeout: dialTimeout, KeepAlive: 10 * time.Second}).DialContext)
+	dialer := nodeagent.NewDialer()
 	config.Dial = dialer.DialContext
 
 	options, err := nodeagent.ManagerOptions(o.nodeName, o.namespace, o.lbNodeAgent)

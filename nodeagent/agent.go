@@ -85,8 +85,8 @@ type Agent struct {
 	NodeName, Namespace, LBNodeAgent string
 
 	// Reconnect, if set, drops the connections to the API server. It is called
-	// after requests that nobody answered in time: their connection may be dead
-	// without having been closed.
+	// when several requests, one after the other, were not answered in time: another
+	// API server may do so.
 	Reconnect func()
 
 	// Checkpoint, if set, is the file in which the agent keeps what it was last

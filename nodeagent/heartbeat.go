@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/bits"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -32,7 +33,7 @@ func (h *heartbeat) NeedLeaderElection() bool { return false }
 
 // Start renews until ctx ends.
 func (h *heartbeat) Start(ctx context.Context) error {
-	backoff, failing := minBackoff, false
+	backoff, failing, unanswered := minBackoff, false, 0
 	for ctx.Err() == nil {
 		start := time.Now()
 		err := h.beat(ctx)
@@ -41,12 +42,16 @@ func (h *heartbeat) Start(ctx context.Context) error {
 			if failing {
 				log.FromContext(ctx).Info("The Lease is renewed again")
 			}
-			failing, backoff = false, minBackoff
+			failing, backoff, unanswered = false, minBackoff, 0
 		} else if ctx.Err() == nil {
 			if !failing { // once for each outage
 				log.FromContext(ctx).Error(err, "The Lease is not renewed")
 			}
-			if errors.Is(err, context.DeadlineExceeded) && h.agent.Reconnect != nil {
+			if errors.Is(err, context.DeadlineExceeded) {
+				unanswered++
+			}
+			// Less and less often: a slow API server has all watches opened anew.
+			if h.agent.Reconnect != nil && unanswered > 1 && bits.OnesCount(uint(unanswered)) == 1 {
 				h.agent.Reconnect()
 			}
 			h.agent.standIn(ctx, false)

@@ -110,7 +110,7 @@ func (d *decision) keep(no *refusal) Result {
 // keyFor is the key by which addresses that are kept are shared: the one they
 // were given by, until nothing speaks against the one that the Service has now.
 func (d *decision) keyFor(addrs []netip.Addr) string {
-	if slices.ContainsFunc(addrs, func(a netip.Addr) bool { return d.shareable(a) != nil }) {
+	if slices.ContainsFunc(addrs, func(a netip.Addr) bool { return d.unshared(a) != nil }) {
 		return d.AllocatedKey
 	}
 	return d.SharingKey
@@ -140,7 +140,7 @@ func (d *decision) family(family Family) (addrs []netip.Addr, no *refusal) {
 	}
 	for _, a := range d.current {
 		if FamilyOf(a) == family && !slices.Contains(addrs, a) && d.isExtra(a) {
-			addrs = append(addrs, a)
+			addrs, no = append(addrs, a), cmp.Or(no, d.contested(a))
 		}
 	}
 	return addrs, no

@@ -23,15 +23,34 @@ func (d *decision) others(a netip.Addr) []*Holder {
 // is reports whether a Holder is the Service itself.
 func (d *decision) is(h *Holder) bool { return h.Name == d.Name && h.Namespace == d.Namespace }
 
-// shareable is why the Service cannot share an address with those who have it,
-// or nil.
+// shareable is why the Service cannot come to share an address with those who have
+// it, or nil.
 func (d *decision) shareable(a netip.Addr) *refusal {
+	for _, h := range d.others(a) {
+		if h.Ours && d.isTorn(h) {
+			return refuse(v1.ReasonSharingRefused, "%s is in use by Service %s, which still shares what it has by the key %q", a, h, h.AllocatedKey)
+		}
+	}
+	return d.unshared(a)
+}
+
+// unshared is why the Service does not share an address with those who have it, or
+// nil.
+func (d *decision) unshared(a netip.Addr) *refusal {
 	for _, h := range d.others(a) {
 		if no := d.shareWith(a, h); no != nil {
 			return no
 		}
 	}
 	return nil
+}
+
+// isTorn reports whether a Service cannot share by the key that it has now, because of
+// those with whom it shares by the one that it had: see keyFor.
+func (d *decision) isTorn(h *Holder) bool {
+	its := &decision{Request: &Request{Holder: *h}, Facts: d.Facts}
+	return h.AllocatedKey != "" && h.AllocatedKey != h.SharingKey &&
+		slices.ContainsFunc(h.Addresses, func(a netip.Addr) bool { return its.unshared(a) != nil })
 }
 
 func (d *decision) shareWith(a netip.Addr, h *Holder) *refusal {
@@ -72,9 +91,9 @@ func (d *decision) keyed(s slot) (netip.Addr, *Holder) {
 	return netip.Addr{}, nil
 }
 
-// clash is what is wrong with an address that the Service has and keeps: those
-// who have it, too, share it no more, or the key stands for another.
-func (d *decision) clash(s slot, a netip.Addr) *refusal {
+// contested is what is wrong with an address that the Service has and keeps, if those
+// who have it, too, share it no more.
+func (d *decision) contested(a netip.Addr) *refusal {
 	for _, h := range d.others(a) {
 		no := d.shareWith(a, h)
 		if no == nil || h.Ours && !d.together(h) && d.before(h) < 0 {
@@ -84,6 +103,15 @@ func (d *decision) clash(s slot, a netip.Addr) *refusal {
 			no.reason = v1.ReasonSharingRefused
 			no.message += fmt.Sprintf(", too, and this one no longer shares it: give both the same annotation %s, or ask for another address", v1.AnnotationAllowSharedIP)
 		}
+		return no
+	}
+	return nil
+}
+
+// clash is what is wrong with an address that the Service has and keeps for a slot:
+// it is contested, or the key stands for another.
+func (d *decision) clash(s slot, a netip.Addr) *refusal {
+	if no := d.contested(a); no != nil {
 		return no
 	}
 	other, h := d.keyed(s)

@@ -4,16 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/util/connrotation"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -121,7 +118,7 @@ func (a *agents) startAll(ctx context.Context) error {
 // start starts a node's agent, as the program does.
 func (a *agents) start(ctx context.Context, n *node) error {
 	config := rest.CopyConfig(n.config)
-	dialer := connrotation.NewDialer((&net.Dialer{Timeout: 3 * time.Second, KeepAlive: 10 * time.Second}).DialContext)
+	dialer := nodeagent.NewDialer()
 	config.Dial = dialer.DialContext
 	name := nodeName(n.number)
 	options, err := nodeagent.ManagerOptions(name, namespace, lbNodeAgent)
