@@ -424,11 +424,9 @@ func (r *PlacementReconciler) write(ctx context.Context, n *corev1.Node, spec v1
 	for _, a := range existing {
 		switch {
 		case sliced[a.Name] != nil:
-		case len(a.Spec.Addresses) > 0: // were it deleted now, its agent would not know that this is meant
-			sliced[a.Name] = nil
-		case r.isGone(n.Name, []*v1.Announcement{a}): // else nobody would know what its agent still has
+		case len(a.Spec.Addresses) == 0 && r.isGone(n.Name, []*v1.Announcement{a}):
 			empty = append(empty, a)
-		default:
+		default: // were it deleted now, nobody would know that this is meant, or what its agent still has
 			sliced[a.Name] = nil
 		}
 	}

@@ -70,11 +70,10 @@ func (t *tracker) reported(node, announcement string, status *v1.AnnouncementSta
 
 // holds takes that a node's kernel has got an address.
 func (t *tracker) holds(node, address string) {
-	now := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if w := t.watched[address]; w != nil && !w.held[node] {
-		w.held[node], w.got = true, append(w.got, now)
+		w.held[node], w.got = true, append(w.got, time.Now()) // in order
 	}
 }
 
