@@ -1,4 +1,4 @@
-# For those who build with Docker; `make image` needs none of it.
+# Builds an image with Docker. `make image` writes one without Docker.
 FROM --platform=$BUILDPLATFORM golang:1.26 AS build
 ARG TARGETOS=linux
 ARG TARGETARCH

@@ -1,26 +1,34 @@
-# PureLB. `make help` lists what there is.
+# PureLB. `make help` lists the targets.
 
 IMG     ?= purelb.io/purelb:dev
 ARCH    ?= $(shell go env GOARCH)
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-# Of the OLM bundle, whose image is IMG.
+# Version and channel of the OLM bundle. Its manifests name the image IMG.
 BUNDLE_VERSION ?= 0.1.0
 BUNDLE_CHANNEL ?= candidate
 
-TOOLS          := go tool -modfile=tools/go.mod
-CONTROLLER_GEN := $(TOOLS) controller-gen
-KUSTOMIZE      := $(TOOLS) kustomize
+# Targets build the tools that they need first, so that no tool is downloaded during a
+# test, or while a program reads its output.
+CONTROLLER_GEN := bin/controller-gen
+KUSTOMIZE      := bin/kustomize
 GOLANGCI_LINT  := bin/golangci-lint
+CRD_REF_DOCS   := bin/crd-ref-docs
+GOVULNCHECK    := bin/govulncheck
+GREMLINS       := bin/gremlins
 LAB            := bin/lab
 IMAGE_TAR      := dist/purelb-$(ARCH).tar
-GO_PACKAGES    := ./api/... ./cmd/... ./config/... ./controllers/... ./internal/... ./nodeagent/... ./webhooks/...
-# Modules of their own, beside the main one.
-MODULES        := test/lab test/lab/kube test/e2e test/gitops test/scale test/bench tools tools/bundle
+# The modules beside the main one, without those that only pin a tool.
+MODULES        := $(filter-out tools/golangci-lint tools/gremlins tools/crd-ref-docs,$(patsubst %/go.mod,%,$(shell git ls-files '*/go.mod')))
+# The modules that linters and govulncheck check. test/lab/kube has two files and imports
+# all of Kubernetes, which they would have to analyse, too.
+CHECKED        := . $(filter-out test/lab/kube,$(MODULES))
+# Packages with code that runs in several goroutines.
+RACE_PACKAGES  := ./controllers/... ./internal/... ./nodeagent/... ./webhooks/...
 
 .DEFAULT_GOAL := help
 
 .PHONY: help
-help: ## Show this
+help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 ##@ The two commands
@@ -29,31 +37,86 @@ demo: lab-up ## Run PureLB in the lab: a Service, its addresses, a curl through 
 	@test/demo/demo.sh $(LAB)
 
 .PHONY: test
-test: test-unit test-vm test-e2e ## Run all tests, those in the lab included
+test: test-unit test-vm test-e2e ## Run all tests: unit tests, those in a virtual machine and end-to-end tests
 	@echo "make test: unit tests, those in the virtual machine and end-to-end tests passed"
 
 ##@ Tests
+.PHONY: test-fresh
+test-fresh: ## Run make demo and make test in a clean clone with every cache empty, as root (KEEP_FRESH=1 keeps the folder)
+	@test/fresh.sh
+
+# Lists each package that has tests, and what the tests import. Those that start an API
+# server or make network namespaces import one of SLOW_HELPERS.
+TESTED       := {{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImports " "}}{{end}}
+SLOW_HELPERS := /test/apiserver\|/nstest\|/envtest
+# The tests of nodeagent/neigh that only look at frames. PURELB_TEST_NETNS says that no
+# network namespace is needed.
+FRAME_TESTS  := TestFrames,TestFramesOfTheOtherFamily,TestQuestionSender,TestParse,TestParseMACs,TestChecksum,TestCommonBits,FuzzParse,FuzzRoundTrip
+comma        := ,
+
+.PHONY: test-fast
+test-fast: ## Run the tests that need neither root, nor an API server, nor the lab: less than a minute
+	@packages="$$(go list -f '$(TESTED)' ./...)" && \
+	go test -short $$(echo "$$packages" | grep -v '$(SLOW_HELPERS)' | cut -d' ' -f1) && \
+	PURELB_TEST_NETNS=1 go test -short -run '^($(subst $(comma),|,$(FRAME_TESTS)))$$' ./nodeagent/neigh && \
+	go -C test/bench test ./... && \
+	go -C tools test ./...
+	@echo "make test-fast: passed; make test-unit runs the others"
+
+# The packages that decide. make test-mutation changes their code and runs their tests. Each
+# is FOLDER or FOLDER:FILE,FILE:TEST,TEST. Of nodeagent/neigh it is the code of frames.
+MUTATED   := controllers/agents controllers/allocation controllers/announced controllers/placement internal/pacing \
+  nodeagent/neigh:frame.go,parse.go,question.go:$(FRAME_TESTS) nodeagent/plan
+PACKAGES  ?= $(MUTATED)
+SAMPLE    ?= 50
+SEED      ?= 1
+THRESHOLD ?= 95
+
+.PHONY: test-mutation
+test-mutation: $(GREMLINS) ## Change operators of pure packages one at a time, and fail if tests notice less than 95 % (PACKAGES=controllers/agents SAMPLE=50|all SEED=1)
+	@go -C tools build -o $(CURDIR)/bin/mutation ./mutation
+	@PURELB_TEST_NETNS=1 bin/mutation -gremlins $(GREMLINS) -equivalent tools/mutation/equivalent.txt -sample $(SAMPLE) -seed $(SEED) -threshold $(THRESHOLD) $(PACKAGES)
+
 .PHONY: test-unit
-test-unit: $(LAB) ## Run the tests of single packages, some against a real API server, as root
+test-unit: build $(KUSTOMIZE) $(LAB) ## Run unit tests, some of them against a real API server, as root
 	@assets="$$($(LAB) assets)" && \
 	echo "unit tests, with the API server of $$assets" && \
-	KUBEBUILDER_ASSETS="$$assets" go test $(GO_PACKAGES) && \
-	KUBEBUILDER_ASSETS="$$assets" go -C test/scale test ./... && \
-	KUBEBUILDER_ASSETS="$$assets" go -C test/gitops test -timeout 20m ./... && \
+	export KUBEBUILDER_ASSETS="$$assets" PURELB=$(CURDIR)/bin/purelb KUSTOMIZE=$(CURDIR)/$(KUSTOMIZE) && \
+	go test ./... && \
+	go -C test/scale test ./... && \
+	go -C test/gitops test -timeout 20m ./... && \
 	go -C test/lab test ./... && \
 	go -C test/bench test ./... && \
+	go -C tools test ./... && \
 	go -C tools/bundle test ./...
 
+.PHONY: test-race
+test-race: build $(LAB) ## Run the tests of concurrent code with the race detector, as root (needs gcc)
+	@assets="$$($(LAB) assets)" && export KUBEBUILDER_ASSETS="$$assets" PURELB=$(CURDIR)/bin/purelb && \
+	CGO_ENABLED=1 go test -race -short -count=1 $(RACE_PACKAGES)
+
+# How long make fuzz runs each fuzz target.
+FUZZTIME ?= 30s
+
+.PHONY: fuzz
+fuzz: ## Run each fuzz target of every module for a while (FUZZTIME=30s)
+	@git grep --untracked -oE '^func Fuzz[A-Za-z0-9_]+' -- '*_test.go' | sed 's|^\(.*\)/[^/]*:func |\1 |' | { \
+	n=0; while read -r folder target; do \
+	  echo "== $$target in $$folder"; n=$$((n+1)); \
+	  go -C $$folder test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) . </dev/null || exit 1; \
+	done; echo "make fuzz: $$n targets, $(FUZZTIME) each"; [ $$n -gt 0 ]; }
+
 .PHONY: test-vm
-test-vm: $(LAB) ## Run the tests against the kernel once more in a virtual machine, which has the link type dummy
+test-vm: $(LAB) ## Run the tests of the network code in a virtual machine with a kernel of Debian, which has more link types
 	@mkdir -p bin && for package in . link neigh; do CGO_ENABLED=0 go test -c -ldflags "-s -w" -o bin/ ./nodeagent/$$package || exit 1; done
 	@$(LAB) vm bin/link.test bin/neigh.test bin/nodeagent.test:"^TestWire(Quiet|Defend)"
 
-# What to upgrade from: the last release before this commit, or the commit before.
+# The version from which the upgrade test upgrades: the last release before this commit,
+# or else the previous commit.
 PREVIOUS ?= $(shell git describe --tags --abbrev=0 --match 'v*' HEAD^ 2>/dev/null || git rev-parse --verify --quiet HEAD^)
 
 .PHONY: previous
-previous:
+previous: $(KUSTOMIZE)
 	@test/e2e/previous.sh "$(PREVIOUS)" "$(ARCH)"
 
 .PHONY: test-e2e
@@ -62,8 +125,8 @@ test-e2e: image previous $(LAB) ## Run the end-to-end tests in a lab of their ow
 	{ go -C test/e2e test -v -count=1 -timeout 30m . -ginkgo.v -ginkgo.fail-fast $(E2E_ARGS); status=$$?; \
 	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }
 
-# What make bench measures, and how often. CASES is a regular expression; PROFILE=1
-# writes profiles of bursts and of idling, too.
+# What make bench measures, and how often. CASES is a regular expression of cases.
+# PROFILE=1 also writes profiles of bursts and of idle programs.
 SECTIONS      ?= latency,availability,idle,burst,go
 CASES         ?=
 COUNT         ?= 50
@@ -83,18 +146,18 @@ bench: image $(LAB) ## Measure PureLB in a lab of its own, as root (SECTIONS=lat
 	go -C test/bench run . report
 
 .PHONY: bench-scale
-bench-scale: build $(LAB) ## Measure with simulated nodes: NODES=100,300,1000 ADDRESSES=100,1000 SHAPES=flat,racks
+bench-scale: build $(LAB) ## Measure PureLB with simulated nodes: NODES=100,300,1000 ADDRESSES=100,1000 SHAPES=flat,racks
 	@assets="$$($(LAB) assets)" && go -C test/scale build -o $(CURDIR)/bin/scale . && \
 	KUBEBUILDER_ASSETS="$$assets" bin/scale -root . -program bin/purelb -output dist/bench/scale.json \
 	  -nodes $(if $(NODES),$(NODES),100,300,1000) -addresses $(if $(ADDRESSES),$(ADDRESSES),100,1000) -shapes $(or $(SHAPES),flat) $(SCALE_ARGS)
 
 ##@ Development
 .PHONY: generate
-generate: ## Generate Go code from the API types
+generate: $(CONTROLLER_GEN) ## Generate Go code from the API types
 	$(CONTROLLER_GEN) object paths=./api/...
 
 .PHONY: manifests
-manifests: ## Generate CRDs, RBAC and webhooks from the markers in the code
+manifests: $(CONTROLLER_GEN) ## Generate CRDs, RBAC and webhooks from the markers in the code
 	$(CONTROLLER_GEN) crd paths=./api/... output:crd:artifacts:config=config/crd/bases
 	$(CONTROLLER_GEN) rbac:roleName=purelb-manager webhook paths="./controllers/...;./webhooks/...;./cmd/..." \
 	  output:rbac:artifacts:config=config/rbac output:webhook:artifacts:config=config/webhook
@@ -103,25 +166,57 @@ manifests: ## Generate CRDs, RBAC and webhooks from the markers in the code
 bundle: ## Write the OLM bundle to bundle/ from config/ (IMG=… BUNDLE_VERSION=… BUNDLE_CHANNEL=…)
 	go -C tools/bundle run . -root $(CURDIR) -version $(BUNDLE_VERSION) -channel $(BUNDLE_CHANNEL) -image $(IMG)
 
+API_REFERENCE := docs/reference/api.md
+
+.PHONY: api-reference
+api-reference: $(CRD_REF_DOCS) ## Write docs/reference/api.md from the API types
+	$(CRD_REF_DOCS) --log-level=ERROR --source-path=api/v1 --config=tools/crd-ref-docs/config.yaml \
+	  --templates-dir=tools/crd-ref-docs/templates --renderer=markdown --output-path=$(API_REFERENCE)
+
+# The files that generate, manifests, bundle, api-reference and go mod tidy write.
+GENERATED := api config bundle bundle.Dockerfile $(API_REFERENCE) go.mod go.sum $(foreach m,$(MODULES),$(m)/go.mod $(m)/go.sum)
+
 .PHONY: check-generate
-check-generate: generate manifests bundle ## Fail if generated files or go.mod files are not up to date
+check-generate: generate manifests bundle api-reference ## Fail if generated files or go.mod files are not up to date
 	go mod tidy
 	@for m in $(MODULES); do (cd $$m && go mod tidy) || exit 1; done
-	@git diff --exit-code -- api config bundle bundle.Dockerfile go.mod go.sum $(MODULES) || { echo "Run make generate manifests bundle, and commit what it changes."; exit 1; }
+	@git diff --exit-code -- $(GENERATED) && untracked="$$(git ls-files --others --exclude-standard -- $(GENERATED))" && \
+	{ [ -z "$$untracked" ] || { echo "not in git:"; echo "$$untracked"; false; }; } || \
+	{ echo "Run make generate manifests bundle api-reference, and commit what it changes."; exit 1; }
 
 .PHONY: fmt
 fmt: ## Format the code
-	gofmt -w api cmd config controllers nodeagent test tools webhooks
+	find . \( -path ./bin -o -path ./dist -o -path ./.git \) -prune -o -name '*.go' -exec gofmt -w {} +
 
 .PHONY: lint
-lint: $(GOLANGCI_LINT) ## Check the code, the directions of imports included
-	$(GOLANGCI_LINT) run $(GO_PACKAGES)
-	cd test/lab && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
-	cd test/e2e && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
-	cd test/bench && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
-	cd tools/bundle && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
-	cd test/gitops && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
-	cd test/scale && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
+lint: $(GOLANGCI_LINT) ## Lint every module: code, format and the direction of imports
+	@for m in $(CHECKED); do echo "lint $$m"; \
+	  (cd $$m && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...) || failed="$$failed $$m"; done; \
+	[ -z "$$(gofmt -l test/lab/kube)" ] || failed="$$failed test/lab/kube (make fmt)"; \
+	[ -z "$$failed" ] || { echo "make lint: findings in:$$failed"; exit 1; }
+
+# The database of known vulnerabilities. make vulncheck fails without access to it.
+GOVULNDB ?= https://vuln.go.dev
+
+.PHONY: vulncheck
+vulncheck: $(GOVULNCHECK) ## Find known vulnerabilities that the code of any module reaches (GOVULNDB=… for a copy of the database)
+	@for m in $(CHECKED); do echo "vulncheck $$m"; $(GOVULNCHECK) -db $(GOVULNDB) -C $$m ./... || failed="$$failed $$m"; done; \
+	[ -z "$$failed" ] || { echo "make vulncheck: vulnerable, or not checked because the database cannot be reached:$$failed"; exit 1; }
+
+$(CONTROLLER_GEN): tools/go.mod
+	go build -modfile=tools/go.mod -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen
+
+$(KUSTOMIZE): tools/go.mod
+	go build -modfile=tools/go.mod -o $@ sigs.k8s.io/kustomize/kustomize/v5
+
+$(GOVULNCHECK): tools/go.mod
+	go build -modfile=tools/go.mod -o $@ golang.org/x/vuln/cmd/govulncheck
+
+$(GREMLINS): tools/gremlins/go.mod
+	go -C tools/gremlins build -o $(CURDIR)/$@ github.com/go-gremlins/gremlins/cmd/gremlins
+
+$(CRD_REF_DOCS): tools/crd-ref-docs/go.mod
+	go -C tools/crd-ref-docs build -o $(CURDIR)/$@ github.com/elastic/crd-ref-docs
 
 $(GOLANGCI_LINT): tools/golangci-lint/go.mod
 	@echo "building golangci-lint (some minutes the first time)"
@@ -143,22 +238,22 @@ image: build ## Write the image as an OCI archive to dist/, without Docker (ARCH
 docker-build: ## Build the image with Docker
 	docker build --build-arg VERSION=$(VERSION) -t $(IMG) .
 
-##@ Install, by KUBECONFIG
+##@ Install into the cluster of KUBECONFIG
 .PHONY: deploy
-deploy: ## Install PureLB with image IMG
+deploy: $(KUSTOMIZE) ## Install PureLB with image IMG
 	@$(KUSTOMIZE) build config/default | sed 's|purelb.io/purelb:dev|$(IMG)|' | kubectl apply --server-side -f -
 
 .PHONY: undeploy
-undeploy: ## Remove PureLB: its agents give up their addresses first
+undeploy: $(KUSTOMIZE) ## Remove PureLB: its agents withdraw their addresses first
 	@$(KUSTOMIZE) build config/default | config/undeploy.sh
 
 ##@ Lab: three nodes in network namespaces, as root
 .PHONY: lab-up
-lab-up: image $(LAB) ## Bring the lab up, with the image in it, and print its KUBECONFIG
+lab-up: image $(LAB) ## Start the lab with the image loaded, and print its KUBECONFIG
 	@$(LAB) up --image $(IMAGE_TAR)
 
 .PHONY: lab-down
-lab-down: $(LAB) ## Remove the lab, whatever is left of it
+lab-down: $(LAB) ## Remove the lab, or what is left of it
 	@$(LAB) down
 
 .PHONY: $(LAB)

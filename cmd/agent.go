@@ -21,16 +21,15 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
 )
 
-// An agent runs on every node, so it is to be small.
+// An agent runs on every node, so it should need little memory.
 const (
-	// gcPercent is half the usual growth of the heap between collections: so
-	// little is allocated that it costs next to nothing.
+	// gcPercent is half of Go's default growth of the heap between collections. The agent
+	// allocates so little that the additional collections cost next to nothing.
 	gcPercent = 50
-	// maxProcs is enough for what an agent does, which is mostly to wait. Go would
-	// use, and keep memory for, each processor of the node: some 5 MiB for 64.
+	// maxProcs is enough for the agent, which mostly waits. By default Go uses all processors
+	// of the node and keeps memory for each: some 5 MiB for 64.
 	maxProcs = 1
-	// startTime is after how long the memory that only the start needs is given
-	// back.
+	// startTime is after how long the agent gives back the memory that only its start needs.
 	startTime = 15 * time.Second
 )
 
@@ -39,37 +38,37 @@ type agentOptions struct {
 	namespace   string
 	lbNodeAgent string
 	checkpoint  string
-	serving
+	servingOptions
 }
 
 func newAgentCommand() *cobra.Command {
 	var o agentOptions
 	cmd := &cobra.Command{
 		Use:   "agent",
-		Short: "Make this node announce the addresses that it is given",
+		Short: "Make this node announce the addresses in its Announcements",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return runAgent(cmd.Context(), o) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.nodeName, "node-name", "", "name of the node that the agent runs on")
+	f.StringVar(&o.nodeName, "node-name", "", "name of the node on which the agent runs")
 	f.StringVar(&o.namespace, "namespace", "purelb-system", "namespace of the manager, its LBNodeAgents and Announcements")
 	f.StringVar(&o.lbNodeAgent, "lbnodeagent", "default", "name of the LBNodeAgent whose settings apply")
-	f.StringVar(&o.checkpoint, "checkpoint", "", "file in which to keep what the agent was last told, for a start while the API server is away; none if empty")
+	f.StringVar(&o.checkpoint, "checkpoint", "", "file in which the agent keeps its last Announcements, for a start while the API server is away; empty to keep none")
 	o.addFlags(f, ":7472", ":7473")
 	return cmd
 }
 
-// openKernel opens the kernel. Where it does not say which addresses are ours, that
-// is kept beside the checkpoint.
+// openKernel opens the kernel's network interfaces. The file for kernels that keep no tag of
+// the agent's addresses is beside the checkpoint.
 func (o agentOptions) openKernel(logger logr.Logger) (*link.Netlink, error) {
 	if o.checkpoint == "" {
 		return link.Open(nil)
 	}
-	ledger, err := link.OpenLedger(filepath.Join(filepath.Dir(o.checkpoint), "addresses.json"))
+	ownership, err := link.OpenOwnershipFile(filepath.Join(filepath.Dir(o.checkpoint), "addresses.json"))
 	if err != nil {
-		logger.Error(err, "On a kernel before 5.18, addresses of an earlier run of the agent are not known to be its own")
+		logger.Error(err, "Cannot read which addresses an earlier run of the agent has added: on a kernel before 5.18 the agent does not recognise them")
 	}
-	return link.Open(ledger)
+	return link.Open(ownership)
 }
 
 func runAgent(ctx context.Context, o agentOptions) error {
@@ -95,7 +94,7 @@ func runAgent(ctx context.Context, o agentOptions) error {
 	if err != nil {
 		return fmt.Errorf("find the API server: %w", err)
 	}
-	// The API server's own fairness is what limits an agent.
+	// The client does not limit its requests; the API server does (priority and fairness).
 	config.QPS = -1
 	dialer := nodeagent.NewDialer()
 	config.Dial = dialer.DialContext
@@ -126,13 +125,13 @@ func runAgent(ctx context.Context, o agentOptions) error {
 	if err := agent.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the agent: %w", err)
 	}
-	trimmer := footprint.Trimmer{After: startTime, Failed: func(err error) { logger.Error(err, "Memory is not given back") }}
+	trimmer := footprint.Trimmer{After: startTime, OnError: func(err error) { logger.Error(err, "Cannot give back the memory that only the start needs") }}
 	if err := mgr.Add(trimmer); err != nil {
 		return fmt.Errorf("set up the agent: %w", err)
 	}
-	// Whether the API server is there says nothing about the agent: restarting
-	// it would not help.
-	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
+	// The kubelet restarts an agent that has stopped working. The health check ignores whether
+	// the API server answers, because a restart would not change that.
+	if err := errors.Join(mgr.AddHealthzCheck("work", agent.Healthy), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return fmt.Errorf("add health checks: %w", err)
 	}
 	logger.Info("Starting the agent", "version", version, "node", o.nodeName, "namespace", o.namespace, "lbnodeagent", o.lbNodeAgent)

@@ -1,6 +1,9 @@
-// Command purelb is both programs of PureLB: the manager, which decides which
-// Service gets which address and which node announces it, and the agent, which
-// makes one node announce.
+// Command purelb contains both programs of PureLB: the manager, which decides which address a
+// Service gets and which node announces the address, and the agent, which makes the kernel of
+// its node announce.
+//
+// All configuration enters here, as flags. Each program builds a controller-runtime manager
+// from its flags, adds its controllers and serves metrics and health checks.
 package main
 
 import (
@@ -18,7 +21,7 @@ import (
 	"github.com/purelb/purelb-operator/internal/metricsauth"
 )
 
-// version is set by the linker.
+// version is the version of the program; the linker sets it.
 var version = "dev"
 
 func main() {
@@ -36,24 +39,24 @@ func main() {
 	}
 }
 
-// serving is what both programs serve beside their work.
-type serving struct {
+// servingOptions are the flags of both programs for metrics, health checks and logging.
+type servingOptions struct {
 	metricsAddress string
 	metricsSecure  bool
 	healthAddress  string
 	logLevel       string
 }
 
-// addFlags adds the flags, with the default addresses.
-func (s *serving) addFlags(f *pflag.FlagSet, metricsAddress, healthAddress string) {
-	f.StringVar(&s.metricsAddress, "metrics-bind-address", metricsAddress, "where to serve metrics; 0 for nowhere")
-	f.BoolVar(&s.metricsSecure, "metrics-secure", true, "serve metrics by HTTPS, to clients that may read them")
-	f.StringVar(&s.healthAddress, "health-probe-bind-address", healthAddress, "where to serve /healthz and /readyz")
-	f.StringVar(&s.logLevel, "log-level", "info", "error, info or debug")
+// addFlags adds the flags, with a program's default addresses.
+func (s *servingOptions) addFlags(f *pflag.FlagSet, metricsAddress, healthAddress string) {
+	f.StringVar(&s.metricsAddress, "metrics-bind-address", metricsAddress, "address on which to serve metrics; 0 to serve none")
+	f.BoolVar(&s.metricsSecure, "metrics-secure", true, "serve metrics over HTTPS, and only to clients that the API server authenticates and authorizes")
+	f.StringVar(&s.healthAddress, "health-probe-bind-address", healthAddress, "address on which to serve /healthz and /readyz")
+	f.StringVar(&s.logLevel, "log-level", "info", "least severe level to log: error, info or debug")
 }
 
-// metricsOptions is how metrics are served.
-func (s *serving) metricsOptions() metricsserver.Options {
+// metricsOptions returns how to serve metrics.
+func (s *servingOptions) metricsOptions() metricsserver.Options {
 	o := metricsserver.Options{BindAddress: s.metricsAddress, SecureServing: s.metricsSecure}
 	if s.metricsSecure {
 		o.FilterProvider = metricsauth.Filter
@@ -61,7 +64,7 @@ func (s *serving) metricsOptions() metricsserver.Options {
 	return o
 }
 
-// newLogger makes a JSON logger: level is error, info or debug.
+// newLogger makes a logger that writes JSON. The level is error, info or debug.
 func newLogger(level string) (logr.Logger, error) {
 	levels := map[string]zapcore.Level{"error": zapcore.ErrorLevel, "info": zapcore.InfoLevel, "debug": zapcore.DebugLevel}
 	l, known := levels[level]

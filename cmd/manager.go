@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -37,11 +38,11 @@ import (
 	"github.com/purelb/purelb-operator/webhooks/certs"
 )
 
-// Leader election of the manager. A leader that stops is replaced at once. One
-// that dies is replaced after leaseDuration from when the standby last saw it
-// renew, which may be two retries off: a retry takes 1 to 2.2 retryPeriods. That
-// is 6.2 s at the most, and leaves room for a failover within single-digit
-// seconds when the leader's node was also the holder.
+// Durations of the leader election. The standby replaces a leader that stops at once, and a
+// leader that dies leaseDuration after the standby last saw the leader renew. The standby may
+// see a renewal, and the expiry, one retry late each; a retry takes 1 to 2.2 retryPeriods.
+// So the standby leads after 6.2 s at the most, which lets a failover end within single-digit
+// seconds even if the leader's node was also the holder of the address.
 const (
 	leaseDuration = 4 * time.Second
 	renewDeadline = 3 * time.Second
@@ -55,19 +56,19 @@ type managerOptions struct {
 	agentServiceAccount string
 	isDefault           bool
 	leaderElect         bool
-	serving
+	servingOptions
 	webhookPort    int
 	webhookCertDir string
 	pprofAddress   string
 }
 
-// leaderLease is the Lease of the leading replica.
+// leaderLease is the name of the Lease by which the replicas elect their leader.
 const leaderLease = "manager.purelb.io"
 
-// Names of what the webhooks' certificate is for, as in config/webhook.
+// Names of the objects for the webhooks, as in config/webhook.
 const (
 	webhookService       = "purelb-webhook"
-	webhookSecret        = "purelb-webhook-certificate"
+	webhookSecret        = "purelb-webhook-certificate" //nolint:gosec // the name of a Secret
 	webhookConfiguration = "purelb-validating"
 )
 
@@ -75,22 +76,22 @@ func newManagerCommand() *cobra.Command {
 	var o managerOptions
 	cmd := &cobra.Command{
 		Use:   "manager",
-		Short: "Allocate addresses, place them on nodes, run the agents",
+		Short: "Allocate addresses to Services, decide which node announces which address, and deploy the agents",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return runManager(cmd.Context(), o) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.namespace, "namespace", "purelb-system", "namespace of the manager, its ServiceGroups, LBNodeAgents and Announcements")
-	f.StringVar(&o.podName, "pod-name", "", "name of the manager's own pod; its image is the agents', unless --agent-image says otherwise")
-	f.StringVar(&o.agentImage, "agent-image", "", "image of agents whose LBNodeAgent names none")
-	f.StringVar(&o.agentServiceAccount, "agent-service-account", "purelb-agent", "service account that agents run as")
+	f.StringVar(&o.podName, "pod-name", "", "name of the manager's own pod; agents run its image unless --agent-image is set")
+	f.StringVar(&o.agentImage, "agent-image", "", "image of agents whose LBNodeAgent sets no image")
+	f.StringVar(&o.agentServiceAccount, "agent-service-account", "purelb-agent", "service account as which agents run")
 	f.BoolVar(&o.isDefault, "default-load-balancer", true, "serve Services of type LoadBalancer that have no loadBalancerClass")
-	f.BoolVar(&o.leaderElect, "leader-elect", true, "elect one leader among the replicas")
+	f.BoolVar(&o.leaderElect, "leader-elect", true, "elect a leader among the replicas; without, every replica acts")
 	o.addFlags(f, ":8443", ":8081")
-	f.StringVar(&o.pprofAddress, "pprof-bind-address", "0", "where to serve profiles (/debug/pprof), to anybody who can reach it; 0 for nowhere")
-	f.IntVar(&o.webhookPort, "webhook-port", 9443, "where to serve admission webhooks; 0 for nowhere")
+	f.StringVar(&o.pprofAddress, "pprof-bind-address", "0", "address on which to serve profiles (/debug/pprof) to any client, without authentication; 0 to serve none")
+	f.IntVar(&o.webhookPort, "webhook-port", 9443, "port on which to serve the admission webhooks; 0 to serve none")
 	f.StringVar(&o.webhookCertDir, "webhook-cert-dir", "/tmp/k8s-webhook-server/serving-certs",
-		"folder with tls.crt and tls.key for the webhooks; without them, the manager makes its own certificate")
+		"folder with tls.crt and tls.key for the webhooks; without these files the manager makes a certificate")
 	return cmd
 }
 
@@ -104,47 +105,30 @@ func runManager(ctx context.Context, o managerOptions) error {
 		return err
 	}
 	ctrl.SetLogger(logger)
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme)); err != nil {
-		return fmt.Errorf("make the scheme: %w", err)
-	}
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("find the API server: %w", err)
 	}
-	// The API server's own fairness is what limits the manager: it writes one by
-	// one, or a few at the same time, and one address may concern many nodes.
+	// The client does not limit its requests; the API server does (priority and fairness). The
+	// manager writes one object after the other, or a few at a time, and the change of one
+	// address may concern many nodes.
 	config.QPS = -1
-	ask, err := askForLease(config, o.namespace)
+	request, err := leaderLeaseRequest(config, o.namespace)
 	if err != nil {
 		return err
 	}
-	if err := await(log.IntoContext(ctx, logger), o.healthAddress, awaitInterval, ask); err != nil {
+	if err := awaitAPIServer(log.IntoContext(ctx, logger), o.healthAddress, awaitInterval, request); err != nil {
 		return err
 	}
-	var certificate *certs.Source // set before the server starts
-	own := o.webhookPort != 0 && !certs.Provided(o.webhookCertDir)
+	var certificate *certs.Source // set before the webhook server starts
+	makesCertificate := o.webhookPort != 0 && !certs.Provided(o.webhookCertDir)
 	webhookOptions := webhook.Options{Port: o.webhookPort, CertDir: o.webhookCertDir}
-	if own {
+	if makesCertificate {
 		webhookOptions.TLSOpts = []func(*tls.Config){func(c *tls.Config) { certificate.Configure(c) }}
 	}
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme:                        scheme,
-		WebhookServer:                 webhook.NewServer(webhookOptions),
-		Cache:                         cacheOptions(o.namespace),
-		Metrics:                       o.metricsOptions(),
-		HealthProbeBindAddress:        o.healthAddress,
-		PprofBindAddress:              o.pprofAddress,
-		LeaderElection:                o.leaderElect,
-		LeaderElectionID:              leaderLease,
-		LeaderElectionNamespace:       o.namespace,
-		LeaderElectionReleaseOnCancel: true,
-		LeaseDuration:                 ptr.To(leaseDuration),
-		RenewDeadline:                 ptr.To(renewDeadline),
-		RetryPeriod:                   ptr.To(retryPeriod),
-	})
+	mgr, err := newManager(config, o, webhookOptions)
 	if err != nil {
-		return fmt.Errorf("make the manager: %w", err)
+		return err
 	}
 	image, err := agentImage(ctx, mgr.GetAPIReader(), o)
 	if err != nil {
@@ -156,7 +140,7 @@ func runManager(ctx context.Context, o managerOptions) error {
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return fmt.Errorf("add health checks: %w", err)
 	}
-	if own {
+	if makesCertificate {
 		if certificate, err = newCertificate(ctx, mgr, o.namespace); err != nil {
 			return err
 		}
@@ -174,9 +158,36 @@ func runManager(ctx context.Context, o managerOptions) error {
 	return mgr.Start(ctx)
 }
 
-// newCertificate makes the webhooks' certificate the manager's own affair.
+// newManager makes the controller-runtime manager, without controllers.
+func newManager(config *rest.Config, o managerOptions, webhookOptions webhook.Options) (manager.Manager, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("make the scheme: %w", err)
+	}
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:                        scheme,
+		WebhookServer:                 webhooks.NewServer(webhookOptions),
+		Cache:                         cacheOptions(o.namespace),
+		Metrics:                       o.metricsOptions(),
+		HealthProbeBindAddress:        o.healthAddress,
+		PprofBindAddress:              o.pprofAddress,
+		LeaderElection:                o.leaderElect,
+		LeaderElectionID:              leaderLease,
+		LeaderElectionNamespace:       o.namespace,
+		LeaderElectionReleaseOnCancel: true,
+		LeaseDuration:                 ptr.To(leaseDuration),
+		RenewDeadline:                 ptr.To(renewDeadline),
+		RetryPeriod:                   ptr.To(retryPeriod),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the manager: %w", err)
+	}
+	return mgr, nil
+}
+
+// newCertificate makes the manager issue and renew the webhooks' certificate itself.
 func newCertificate(ctx context.Context, mgr manager.Manager, namespace string) (*certs.Source, error) {
-	// The manager's client reads from its cache, which does not run yet.
+	// The manager's own client reads from its cache, which does not run yet.
 	direct, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme()})
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
@@ -186,8 +197,8 @@ func newCertificate(ctx context.Context, mgr manager.Manager, namespace string) 
 	})
 }
 
-// setUpWebhooks serves them on every replica, which is ready only when they
-// answer.
+// setUpWebhooks makes every replica serve the webhooks. A replica is ready when its webhook
+// server has started.
 func setUpWebhooks(mgr manager.Manager, o managerOptions) error {
 	if err := webhooks.SetupWithManager(mgr, webhooks.Options{Namespace: o.namespace, IsDefault: o.isDefault}); err != nil {
 		return fmt.Errorf("set up the webhooks: %w", err)
@@ -198,33 +209,33 @@ func setUpWebhooks(mgr manager.Manager, o managerOptions) error {
 	return nil
 }
 
-// cacheOptions limits what is watched to what is used: of our own kinds, all
-// but ServiceGroups only in our namespace; of policies, our own.
+// cacheOptions limits what the manager watches to what it uses: PureLB's own kinds, except
+// ServiceGroups, only in the manager's namespace; policies only if the manager has made them.
 func cacheOptions(namespace string) cache.Options {
-	own := cache.ByObject{Namespaces: map[string]cache.Config{namespace: {}}}
+	inNamespace := cache.ByObject{Namespaces: map[string]cache.Config{namespace: {}}}
 	policies := cache.ByObject{Label: labels.SelectorFromSet(controllers.PolicyLabels())}
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		NewInformer:      informer.NewPersistent,
 		ByObject: map[client.Object]cache.ByObject{
-			&v1.LBNodeAgent{}:                               own,
-			&v1.Announcement{}:                              own,
-			&v1.CommonAnnouncement{}:                        own,
-			&appsv1.DaemonSet{}:                             own,
-			&coordinationv1.Lease{}:                         own,
+			&v1.LBNodeAgent{}:                               inNamespace,
+			&v1.Announcement{}:                              inNamespace,
+			&v1.CommonAnnouncement{}:                        inNamespace,
+			&appsv1.DaemonSet{}:                             inNamespace,
+			&coordinationv1.Lease{}:                         inNamespace,
 			&discoveryv1.EndpointSlice{}:                    {Transform: slimEndpoints},
 			&admissionv1.ValidatingAdmissionPolicy{}:        policies,
 			&admissionv1.ValidatingAdmissionPolicyBinding{}: policies,
 			&flowcontrolv1.FlowSchema{}:                     policies,
 			&corev1.Secret{}: {
-				Namespaces: own.Namespaces, Field: fields.OneTermEqualSelector("metadata.name", webhookSecret),
+				Namespaces: inNamespace.Namespaces, Field: fields.OneTermEqualSelector("metadata.name", webhookSecret),
 			},
 		},
 	}
 }
 
-// slimEndpoints drops what nobody reads of an EndpointSlice: there are as many as
-// there are Services, or more.
+// slimEndpoints drops the parts of an EndpointSlice that the manager does not read, because
+// a cluster has at least as many EndpointSlices as Services.
 func slimEndpoints(obj any) (any, error) {
 	slice, ok := obj.(*discoveryv1.EndpointSlice)
 	if !ok {
@@ -237,8 +248,8 @@ func slimEndpoints(obj any) (any, error) {
 	return slice, nil
 }
 
-// agentImage is the image that agents run unless their LBNodeAgent says
-// otherwise: by flag, or else the manager's own.
+// agentImage returns the image of agents whose LBNodeAgent sets none: that of the flag, or else
+// the manager's own.
 func agentImage(ctx context.Context, c client.Reader, o managerOptions) (string, error) {
 	if o.agentImage != "" {
 		return o.agentImage, nil
@@ -248,7 +259,7 @@ func agentImage(ctx context.Context, c client.Reader, o managerOptions) (string,
 	}
 	pod := &corev1.Pod{}
 	if err := c.Get(ctx, client.ObjectKey{Namespace: o.namespace, Name: o.podName}, pod); err != nil {
-		return "", fmt.Errorf("look up the manager's own image: %w", err)
+		return "", fmt.Errorf("find out the manager's own image: %w", err)
 	}
 	for _, container := range pod.Spec.Containers {
 		if container.Name == "manager" {
@@ -258,13 +269,13 @@ func agentImage(ctx context.Context, c client.Reader, o managerOptions) (string,
 	return "", fmt.Errorf("pod %s has no container named manager: set --agent-image", o.podName)
 }
 
-// setUp adds the controllers to mgr.
+// setUp adds the controllers to mgr. Every replica watches; only the leader's controllers run.
 func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image string) error {
 	live := controllers.NewLiveness(time.Now)
 	if err := errors.Join(live.Watch(ctx, mgr.GetCache()), mgr.Add(live)); err != nil {
 		return fmt.Errorf("watch agents: %w", err)
 	}
-	// A standby replica is to take over with warm caches.
+	// Every replica fills its caches, so that a standby can lead at once.
 	for _, kind := range []client.Object{
 		&corev1.Service{}, &corev1.Node{}, &appsv1.DaemonSet{}, &discoveryv1.EndpointSlice{},
 		&v1.ServiceGroup{}, &v1.LBNodeAgent{}, &v1.Announcement{}, &v1.CommonAnnouncement{},
@@ -273,7 +284,7 @@ func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image str
 			return fmt.Errorf("watch %T: %w", kind, err)
 		}
 	}
-	own, reasons := controllers.NewMetrics(metrics.Registry), controllers.NewReasons()
+	own, reasons := controllers.NewMetrics(metrics.Registry), controllers.NewUnplacedReasons()
 	c := mgr.GetClient()
 	recorder := func(name string) events.EventRecorder {
 		return controllers.BoundedRecorder{EventRecorder: mgr.GetEventRecorder(name)}
@@ -283,7 +294,7 @@ func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image str
 			Client: c, Recorder: recorder("purelb-allocator"), Namespace: o.namespace, IsDefault: o.isDefault, Metrics: own,
 		}).SetupWithManager(mgr),
 		(&controllers.ServiceGroupReconciler{
-			Client: c, Recorder: recorder("purelb-servicegroup"), Namespace: o.namespace, Metrics: own,
+			Client: c, Recorder: recorder("purelb-servicegroup"), Namespace: o.namespace, IsDefault: o.isDefault, Metrics: own,
 		}).SetupWithManager(mgr),
 		(&controllers.LBNodeAgentReconciler{
 			Client: c, Recorder: recorder("purelb-lbnodeagent"), Liveness: live, Namespace: o.namespace,
@@ -292,9 +303,9 @@ func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image str
 		(&controllers.PlacementReconciler{
 			Client: c, Recorder: recorder("purelb-placement"), Namespace: o.namespace, IsDefault: o.isDefault, Liveness: live, Now: time.Now,
 			Metrics: own, Reasons: reasons,
-		}).SetupWithManager(mgr),
+		}).SetupWithManager(mgr), //nolint:contextcheck // it only adds an index, which waits for nothing
 		(&controllers.AnnouncedReconciler{
 			Client: c, Recorder: recorder("purelb-lbnodeagent"), Namespace: o.namespace, IsDefault: o.isDefault, Reasons: reasons,
-		}).SetupWithManager(mgr),
+		}).SetupWithManager(mgr), //nolint:contextcheck // it only adds an index, which waits for nothing
 	)
 }

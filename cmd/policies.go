@@ -14,18 +14,17 @@ import (
 
 const serviceAccountPrefix = "system:serviceaccount:"
 
-// setUpPolicies adds the controller that keeps the cluster's policies. They are
-// about the manager's service account, whatever its name is. A manager that a
-// user runs by hand has none: they would bind that user, who could then write
-// nothing of Nodes.
+// setUpPolicies adds the controller that applies the policies in config/policy. They limit the
+// service account of the manager, whatever its name is. A manager that a user runs by hand
+// applies none: they would limit that user, who could then no longer change Nodes.
 func setUpPolicies(ctx context.Context, mgr manager.Manager, o managerOptions) error {
 	self := &authenticationv1.SelfSubjectReview{}
 	if err := mgr.GetClient().Create(ctx, self); err != nil {
-		return fmt.Errorf("ask the API server who the manager is: %w", err)
+		return fmt.Errorf("find out as which user the manager runs: %w", err)
 	}
 	name := self.Status.UserInfo.Username
 	if !strings.HasPrefix(name, serviceAccountPrefix) {
-		mgr.GetLogger().Info("Not run by a service account: policies are not applied", "user", name)
+		mgr.GetLogger().Info("The manager does not run as a service account: it applies no policies", "user", name)
 		return nil
 	}
 	return (&controllers.PolicyReconciler{

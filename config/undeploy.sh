@@ -1,19 +1,20 @@
 #!/bin/sh
-# Removes PureLB, in the order that leaves nothing behind. Its manifests come by
-# standard input:
+# Removes PureLB, in an order that leaves nothing behind. It reads PureLB's manifests
+# from standard input:
 #
 #     kubectl kustomize config/default | config/undeploy.sh
 #
-# Deleting the LBNodeAgents makes the agents give up their addresses, and waits
-# for them (not for those that have not been heard of for a minute). Everything
-# else has nothing to wait for then. What the manager has made for the whole
-# cluster, its policies, is owned by the namespace and goes with it.
+# It first deletes the LBNodeAgents: the manager lets each agent withdraw its
+# addresses and then removes the agent. It does not wait for an agent that has not
+# renewed its Lease for a minute. Then it deletes everything else. Kubernetes deletes
+# the manager's policies, which are not in any namespace, with the namespace, which
+# owns them.
 set -eu
 namespace=${NAMESPACE:-purelb-system}
 kubectl=${KUBECTL:-kubectl}
 
 if $kubectl get crd lbnodeagents.purelb.io >/dev/null 2>&1; then
-  echo "deleting the LBNodeAgents: agents give up their addresses"
+  echo "deleting the LBNodeAgents: the agents withdraw their addresses"
   $kubectl -n "$namespace" delete lbnodeagents --all --timeout=5m
 fi
 $kubectl delete --ignore-not-found --timeout=5m -f -

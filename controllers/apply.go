@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 )
@@ -26,8 +29,8 @@ const (
 	ownerPolicy       = "purelb-policy"
 )
 
-// apply writes obj, whose spec this owner has the whole of, without its status.
-// It returns what is stored then.
+// apply writes obj without its status. owner owns the whole of its spec. apply returns what
+// is stored then.
 func apply(ctx context.Context, c client.Client, obj client.Object, owner string) (*unstructured.Unstructured, error) {
 	u, err := applyConfiguration(c, obj)
 	if err != nil {
@@ -40,7 +43,7 @@ func apply(ctx context.Context, c client.Client, obj client.Object, owner string
 	return u, nil
 }
 
-// applyStatus writes the status of obj, which this owner has the whole of.
+// applyStatus writes the status of obj, of which owner owns the whole.
 func applyStatus(ctx context.Context, c client.Client, obj client.Object, owner string) error {
 	full, err := applyConfiguration(c, obj)
 	if err != nil {
@@ -56,12 +59,12 @@ func applyStatus(ctx context.Context, c client.Client, obj client.Object, owner 
 	return nil
 }
 
-// applyServiceStatus writes what owner has of a Service's status and of its
-// annotations, which a write of a Service's status may change, too: those wanted, of
-// those names. If it does not, or an older version wrote them otherwise, they are
-// written apart. ac, which has the status, is what is stored then.
+// applyServiceStatus writes the part of a Service's status that owner owns, which is in ac,
+// and its annotations, which a write of the status may change, too: of the annotations with
+// the given names the Service is to have exactly the wanted ones. Where the apply leaves
+// others, because it does not change annotations or because another field manager has
+// written them, a patch of the Service writes them. Afterwards ac is what is stored.
 func applyServiceStatus(ctx context.Context, c client.Client, ac *corev1ac.ServiceApplyConfiguration, owner string, wanted map[string]string, names []string) error {
-	uid := ac.UID
 	ac.WithAnnotations(wanted)
 	if err := c.Status().Apply(ctx, ac, client.FieldOwner(owner), client.ForceOwnership); err != nil {
 		return fmt.Errorf("write status of Service: %w", err)
@@ -69,24 +72,33 @@ func applyServiceStatus(ctx context.Context, c client.Client, ac *corev1ac.Servi
 	if hasAnnotations(ac.Annotations, wanted, names) {
 		return nil
 	}
-	apart := corev1ac.Service(*ac.Name, *ac.Namespace).WithAnnotations(wanted)
-	apart.UID, apart.ResourceVersion = uid, ac.ResourceVersion
-	if err := c.Apply(ctx, apart, client.FieldOwner(owner), client.ForceOwnership); err != nil {
+	svc := &corev1.Service{}
+	svc.Namespace, svc.Name, svc.Annotations = *ac.Namespace, *ac.Name, ac.Annotations
+	svc.ResourceVersion = ptr.Deref(ac.ResourceVersion, "")
+	patch := client.MergeFromWithOptions(svc.DeepCopy(), client.MergeFromWithOptimisticLock{})
+	svc.Annotations = maps.Clone(svc.Annotations)
+	for _, name := range names {
+		delete(svc.Annotations, name)
+	}
+	if len(wanted) > 0 && svc.Annotations == nil {
+		svc.Annotations = map[string]string{}
+	}
+	maps.Copy(svc.Annotations, wanted)
+	if err := c.Patch(ctx, svc, patch, client.FieldOwner(owner)); err != nil {
 		return fmt.Errorf("annotate Service: %w", err)
 	}
-	*ac = *apart
+	ac.ResourceVersion, ac.Annotations = &svc.ResourceVersion, svc.Annotations
 	return nil
 }
 
-// hasAnnotations reports whether of the annotations with those names exactly the
-// wanted ones are there.
+// hasAnnotations reports whether of the annotations with the given names exactly the wanted
+// ones exist.
 func hasAnnotations(annotations, wanted map[string]string, names []string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return annotations[name] != wanted[name] })
 }
 
-// applyConfiguration is obj without what only the API server writes. Fields
-// that are not omitted when empty are written with their zero value: that is
-// meant.
+// applyConfiguration returns obj without what only the API server writes. Fields that are
+// not omitted when empty are written with their zero value, on purpose.
 func applyConfiguration(c client.Client, obj client.Object) (*unstructured.Unstructured, error) {
 	gvk, err := apiutil.GVKForObject(obj, c.Scheme())
 	if err != nil {
@@ -107,16 +119,17 @@ func applyConfiguration(c client.Client, obj client.Object) (*unstructured.Unstr
 	return u, nil
 }
 
-// writers is how many nodes are written at the same time: most of the time that a
+// parallelWrites is how many nodes are written at the same time: most of the time that a
 // write takes is waiting for the API server.
-const writers = 8
+const parallelWrites = 8
 
-// atOnce calls do for all numbers below count, some at the same time.
-func atOnce(count int, do func(int) error) error {
+// forEachParallel calls do for all numbers below count, up to parallelWrites at a time, and
+// returns all errors.
+func forEachParallel(count int, do func(int) error) error {
 	var wait sync.WaitGroup
 	errs := make([]error, count)
 	var next atomic.Int64
-	for range min(writers, count) {
+	for range min(parallelWrites, count) {
 		wait.Go(func() {
 			for i := int(next.Add(1)) - 1; i < count; i = int(next.Add(1)) - 1 {
 				errs[i] = do(i)

@@ -1,12 +1,12 @@
-// Package controllers holds the manager's reconcilers. Each gathers, lets a
-// pure package decide, applies the difference and writes status once.
+// Package controllers holds the manager's reconcilers. Each of them gathers its inputs from
+// the cache, lets a pure package decide, applies the difference and writes the status once.
 //
-//   - ServiceReconciler gives Services their addresses.
+//   - ServiceReconciler allocates addresses to Services.
 //   - ServiceGroupReconciler reports on pools.
 //   - LBNodeAgentReconciler runs agents on nodes.
 //   - PlacementReconciler writes what each node is to announce.
-//   - AnnouncedReconciler tells Services what is announced.
-//   - PolicyReconciler keeps in place what limits who may write what.
+//   - AnnouncedReconciler reports on each Service what nodes announce for it.
+//   - PolicyReconciler keeps the policies in place that limit who may write what.
 //
-// Liveness, which every replica runs, tells placement which agents are alive.
+// Every replica runs Liveness, which tells placement which agents renew their Leases.
 package controllers

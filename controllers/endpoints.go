@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -19,9 +20,6 @@ import (
 
 // +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=get;list;watch
 
-// byService indexes EndpointSlices by their Service, as namespace/name.
-const byService = "service"
-
 // indexEndpoints makes a manager's cache find the EndpointSlices of a Service.
 func indexEndpoints(ctx context.Context, mgr manager.Manager) error {
 	err := mgr.GetFieldIndexer().IndexField(ctx, &discoveryv1.EndpointSlice{}, byService, func(obj client.Object) []string {
@@ -33,27 +31,26 @@ func indexEndpoints(ctx context.Context, mgr manager.Manager) error {
 	return nil
 }
 
-// endpoints is, of each Service whose traffic stays on the node, where it has
-// some, by family; as namespace/name.
-type endpoints map[string]map[discoveryv1.AddressType]*serving
+// endpointNodes says, of each Service whose traffic stays on the node, as namespace/name,
+// which nodes have endpoints, by family.
+type endpointNodes map[string]map[discoveryv1.AddressType]*servingNodes
 
-// serving is the nodes that serve a Service, and those whose endpoints still do
-// but are about to end.
-type serving struct{ nodes, ending map[string]bool }
+// servingNodes are the nodes with ready endpoints of a Service, and those whose endpoints
+// still serve but terminate.
+type servingNodes struct{ ready, terminating map[string]bool }
 
-// staysLocal reports whether traffic that a node gets for a Service does not
-// leave the node.
-func staysLocal(svc *corev1.Service) bool {
+// hasLocalPolicy reports whether traffic that a node gets for a Service does not leave the
+// node.
+func hasLocalPolicy(svc *corev1.Service) bool {
 	return svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 }
 
-// endpointsOf gathers the endpoints of those of the Services for which they
-// matter.
-func endpointsOf(ctx context.Context, c client.Reader, services []corev1.Service) (endpoints, error) {
-	all := endpoints{}
+// listEndpointNodes gathers the endpoints of those of the Services for which they matter.
+func listEndpointNodes(ctx context.Context, c client.Reader, services []corev1.Service) (endpointNodes, error) {
+	all := endpointNodes{}
 	for i := range services {
 		svc := &services[i]
-		if !staysLocal(svc) || !isBranded(svc) {
+		if !hasLocalPolicy(svc) || !hasAddressesToAnnounce(svc) {
 			continue
 		}
 		var slices discoveryv1.EndpointSliceList
@@ -65,95 +62,136 @@ func endpointsOf(ctx context.Context, c client.Reader, services []corev1.Service
 	return all, nil
 }
 
-// nodesServing is the nodes with ready endpoints, by family. Where there are
-// none in a family, it is those that still serve while they terminate: what
-// kube-proxy does, too (KEP-1669).
-func nodesServing(slices []discoveryv1.EndpointSlice) map[discoveryv1.AddressType]*serving {
-	all := map[discoveryv1.AddressType]*serving{}
+// nodesServing returns the nodes with endpoints, by family. Where no endpoint of a family
+// is ready, those that still serve while they terminate count as ready, as they do for
+// kube-proxy (KEP-1669).
+func nodesServing(slices []discoveryv1.EndpointSlice) map[discoveryv1.AddressType]*servingNodes {
+	all := map[discoveryv1.AddressType]*servingNodes{}
 	for i := range slices {
 		s := all[slices[i].AddressType]
 		if s == nil {
-			s = &serving{nodes: map[string]bool{}, ending: map[string]bool{}}
+			s = &servingNodes{ready: map[string]bool{}, terminating: map[string]bool{}}
 			all[slices[i].AddressType] = s
 		}
 		for _, e := range slices[i].Endpoints {
-			ready := ptr.Deref(e.Conditions.Ready, true)
+			isReady := ptr.Deref(e.Conditions.Ready, true)
 			switch {
-			case e.NodeName == nil || !ptr.Deref(e.Conditions.Serving, ready):
-			case ready:
-				s.nodes[*e.NodeName] = true
+			case e.NodeName == nil || !ptr.Deref(e.Conditions.Serving, isReady):
+			case isReady:
+				s.ready[*e.NodeName] = true
 			default:
-				s.ending[*e.NodeName] = true
+				s.terminating[*e.NodeName] = true
 			}
 		}
 	}
 	for _, s := range all {
-		if len(s.nodes) == 0 {
-			s.nodes, s.ending = s.ending, nil
+		if len(s.ready) == 0 {
+			s.ready, s.terminating = s.terminating, nil
 		}
 	}
 	return all
 }
 
-// restrict says of an address, which Services share, to which nodes its traffic
-// may go. Policy Local is for Virtual addresses that are not shared, or for
-// whoever insists. Of several Services that insist, all are to be served or,
-// where no node serves all, any.
-func (e endpoints) restrict(a *placement.Address, sharers []*corev1.Service) {
+// restrictAddress says of an address, which the given Services share, to which nodes its
+// traffic may go. Policy Local is for Virtual addresses that are not shared, or for Services
+// that insist on it. Of several Services that insist, a node has to serve all or, where no
+// node serves all, any. A Service that insists and that no node serves gets no traffic
+// wherever the address is, so the address is withdrawn only when there is no other Service
+// that it would serve. Where Services of several namespaces share, they restrict the address
+// only if one of each namespace insists: no user moves the address of another namespace's
+// Service.
+func (e endpointNodes) restrictAddress(a *placement.Address, sharers []*corev1.Service) {
 	family := discoveryv1.AddressTypeIPv4
 	if a.Addr.Is6() {
 		family = discoveryv1.AddressTypeIPv6
 	}
 	var insisting []*corev1.Service
 	for _, svc := range sharers {
-		if staysLocal(svc) && insists(svc) {
+		if hasLocalPolicy(svc) && insistsOnLocal(svc) {
 			insisting = append(insisting, svc)
 		}
 	}
 	if len(insisting) == 0 {
-		if len(sharers) > 1 || !staysLocal(sharers[0]) {
+		if len(sharers) > 1 || !hasLocalPolicy(sharers[0]) {
 			return
 		}
-		insisting, a.OnlyVirtual = sharers, true
+		insisting, a.RestrictsVirtualOnly = sharers, true
 	}
-	if len(insisting) == 1 {
-		a.HealthPort = insisting[0].Spec.HealthCheckNodePort
+	if !slices.Equal(namespacesOf(insisting), namespacesOf(sharers)) {
+		return
 	}
-	union, count := map[string]bool{}, map[string]int{}
-	a.Ending = map[string]bool{}
-	for _, svc := range insisting {
+	served := e.servedServices(insisting, family)
+	switch {
+	case len(served) > 0:
+	case len(insisting) < len(sharers):
+		return // the others are served from any node
+	default:
+		served = insisting
+	}
+	if len(served) == 1 {
+		a.HealthPort = served[0].Spec.HealthCheckNodePort
+	}
+	a.ServingNodes, a.TerminatingNodes = e.nodesServingAll(served, family)
+}
+
+// namespacesOf returns the namespaces of Services, sorted.
+func namespacesOf(services []*corev1.Service) []string {
+	var names []string
+	for _, svc := range services {
+		names = append(names, svc.Namespace)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// servedServices returns those of the Services that some node serves in a family.
+func (e endpointNodes) servedServices(services []*corev1.Service, family discoveryv1.AddressType) []*corev1.Service {
+	var served []*corev1.Service
+	for _, svc := range services {
+		if s := e[keyOf(svc)][family]; s != nil && len(s.ready) > 0 {
+			served = append(served, svc)
+		}
+	}
+	return served
+}
+
+// nodesServingAll returns the nodes that serve all of the Services in a family or, where
+// there is none, any of them; and the nodes whose endpoints terminate.
+func (e endpointNodes) nodesServingAll(services []*corev1.Service, family discoveryv1.AddressType) (serving, terminating map[string]bool) {
+	serving, terminating = map[string]bool{}, map[string]bool{}
+	servingAny, servedBy := map[string]bool{}, map[string]int{}
+	for _, svc := range services {
 		s := e[keyOf(svc)][family]
 		if s == nil {
 			continue
 		}
-		maps.Copy(union, s.nodes)
-		maps.Copy(a.Ending, s.ending)
-		for node := range s.nodes {
-			count[node]++
+		maps.Copy(servingAny, s.ready)
+		maps.Copy(terminating, s.terminating)
+		for node := range s.ready {
+			servedBy[node]++
 		}
 	}
-	a.Only = map[string]bool{}
-	for node, n := range count {
-		if n == len(insisting) {
-			a.Only[node] = true
+	for node, count := range servedBy {
+		if count == len(services) {
+			serving[node] = true
 		}
 	}
-	if len(a.Only) == 0 {
-		a.Only = union
+	if len(serving) == 0 {
+		serving = servingAny
 	}
+	return serving, terminating
 }
 
-// insists reports whether policy Local is to stay, on whatever address.
-func insists(svc *corev1.Service) bool {
-	return svc.Annotations[v1.AnnotationAllowLocal] == "true" || announced.OverrideRejected(svc)
+// insistsOnLocal reports whether policy Local is to stay, on whatever address.
+func insistsOnLocal(svc *corev1.Service) bool {
+	return svc.Annotations[v1.AnnotationAllowLocal] == "true" || announced.IsOverrideRejected(svc)
 }
 
-// endpointsMatter maps an EndpointSlice to the cluster if placement depends on
-// it.
-func (r *PlacementReconciler) endpointsMatter(ctx context.Context, slice client.Object) []reconcile.Request {
+// clusterIfEndpointsMatter maps an EndpointSlice to the cluster if placement depends on it.
+func (r *PlacementReconciler) clusterIfEndpointsMatter(ctx context.Context, slice client.Object) []reconcile.Request {
 	svc := &corev1.Service{}
 	key := client.ObjectKey{Namespace: slice.GetNamespace(), Name: slice.GetLabels()[discoveryv1.LabelServiceName]}
-	if err := r.Client.Get(ctx, key, svc); err != nil || !staysLocal(svc) || !isOurs(svc, r.IsDefault) {
+	if err := r.Client.Get(ctx, key, svc); err != nil || !hasLocalPolicy(svc) || !isOurs(svc, r.IsDefault) {
 		return nil
 	}
 	return []reconcile.Request{wholeCluster}

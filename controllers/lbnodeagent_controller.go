@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -26,15 +25,16 @@ import (
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/agents"
+	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
 // LBNodeAgentReconciler runs agents: it labels each node with the LBNodeAgent
 // that applies to it, and keeps one DaemonSet for each LBNodeAgent.
 //
-// The DaemonSet controller ends an agent as soon as its node's label changes. So
-// a node that another LBNodeAgent is to have, or none, first gives up what it
-// announces, which placement sees to; then its label changes. An LBNodeAgent that
-// is deleted stays until all of its nodes have done so.
+// The DaemonSet controller ends an agent as soon as its node's label changes. So a node that
+// another LBNodeAgent is to have, or none, first withdraws what it announces, as placement
+// asks of it; then its label changes. An LBNodeAgent that is deleted stays until all of its
+// nodes have done so. The reconciler keeps no state.
 type LBNodeAgentReconciler struct {
 	Client    client.Client
 	Recorder  events.EventRecorder
@@ -43,7 +43,7 @@ type LBNodeAgentReconciler struct {
 	Defaults  agents.Defaults
 }
 
-// finalizer keeps an LBNodeAgent until its nodes have given up their addresses.
+// finalizer keeps an LBNodeAgent until its nodes have withdrawn their addresses.
 const finalizer = "purelb.io/agents"
 
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch;patch
@@ -54,24 +54,26 @@ const finalizer = "purelb.io/agents"
 
 // SetupWithManager registers the reconciler.
 func (r *LBNodeAgentReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	all := batched(r.all)
+	allAgents := batched(r.requestsOfAll)
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("lbnodeagent").
 		For(&v1.LBNodeAgent{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1.LBNodeAgent{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1.Announcement{}, all, builder.WithPredicates(releases)).
+		Watches(&v1.LBNodeAgent{}, allAgents, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1.Announcement{}, allAgents, builder.WithPredicates(reportsOfLeavingNode)).
 		Owns(&appsv1.DaemonSet{}).
-		Watches(&corev1.Node{}, all, builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Watches(&corev1.Node{}, allAgents, builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Complete(r)
 }
 
-func (r *LBNodeAgentReconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
-	list, err := r.list(ctx)
+// requestsOfAll are the requests of all LBNodeAgents. Where there is none, one request
+// removes labels of earlier ones.
+func (r *LBNodeAgentReconciler) requestsOfAll(ctx context.Context, _ client.Object) []reconcile.Request {
+	list, err := r.listAgents(ctx)
 	if err != nil {
 		log.FromContext(ctx).Error(err, "Cannot enqueue LBNodeAgents")
 		return nil
 	}
-	if len(list) == 0 { // labels of earlier ones may be left
+	if len(list) == 0 {
 		return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: r.Namespace}}}
 	}
 	var requests []reconcile.Request
@@ -81,7 +83,7 @@ func (r *LBNodeAgentReconciler) all(ctx context.Context, _ client.Object) []reco
 	return requests
 }
 
-func (r *LBNodeAgentReconciler) list(ctx context.Context) ([]v1.LBNodeAgent, error) {
+func (r *LBNodeAgentReconciler) listAgents(ctx context.Context) ([]v1.LBNodeAgent, error) {
 	var list v1.LBNodeAgentList
 	if err := r.Client.List(ctx, &list, client.InNamespace(r.Namespace)); err != nil {
 		return nil, fmt.Errorf("list LBNodeAgents: %w", err)
@@ -89,15 +91,12 @@ func (r *LBNodeAgentReconciler) list(ctx context.Context) ([]v1.LBNodeAgent, err
 	return list.Items, nil
 }
 
-// releases lets through Announcements of nodes that give up what they have.
-var releases = predicate.NewPredicateFuncs(func(obj client.Object) bool {
+// reportsOfLeavingNode lets through Announcements of nodes that are to withdraw what they
+// have.
+var reportsOfLeavingNode = predicate.NewPredicateFuncs(func(obj client.Object) bool {
 	a, ok := obj.(*v1.Announcement)
 	return ok && a.Spec.Leaving
 })
-
-// askAgain is how often nodes are looked at that have yet to give something up:
-// those that are lost are not waited for.
-const askAgain = 5 * time.Second
 
 // Reconcile labels the nodes and keeps the DaemonSet of one LBNodeAgent.
 func (r *LBNodeAgentReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
@@ -109,13 +108,13 @@ func (r *LBNodeAgentReconciler) Reconcile(ctx context.Context, req reconcile.Req
 	if err := r.Client.Get(ctx, req.NamespacedName, agent); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	held := nodes[agent.Name]
+	own := nodes[agent.Name]
 	result := reconcile.Result{}
-	if len(held.leaving) > 0 {
-		result.RequeueAfter = askAgain
+	if len(own.leaving) > 0 {
+		result.RequeueAfter = leavingInterval
 	}
-	if !agent.DeletionTimestamp.IsZero() && len(held.leaving) == 0 {
-		return reconcile.Result{}, r.end(ctx, agent)
+	if !agent.DeletionTimestamp.IsZero() && len(own.leaving) == 0 {
+		return reconcile.Result{}, r.removeDaemonSet(ctx, agent)
 	}
 	if agent.DeletionTimestamp.IsZero() && controllerutil.AddFinalizer(agent, finalizer) {
 		if err := r.writeFinalizers(ctx, agent); err != nil {
@@ -125,11 +124,12 @@ func (r *LBNodeAgentReconciler) Reconcile(ctx context.Context, req reconcile.Req
 	if _, err := apply(ctx, r.Client, agents.DaemonSet(agent, r.Defaults), ownerLBNodeAgent); err != nil {
 		return reconcile.Result{}, err
 	}
-	return result, r.writeStatus(ctx, agent, held)
+	return result, r.writeStatus(ctx, agent, own)
 }
 
-// end removes what is left of an LBNodeAgent that no node has any more.
-func (r *LBNodeAgentReconciler) end(ctx context.Context, agent *v1.LBNodeAgent) error {
+// removeDaemonSet removes the DaemonSet of an LBNodeAgent that no node has any more, and
+// lets the LBNodeAgent go.
+func (r *LBNodeAgentReconciler) removeDaemonSet(ctx context.Context, agent *v1.LBNodeAgent) error {
 	ds := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: agent.Namespace, Name: agents.DaemonSetName(agent.Name)}}
 	if err := r.Client.Delete(ctx, ds); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete DaemonSet %s: %w", ds.Name, err)
@@ -140,7 +140,7 @@ func (r *LBNodeAgentReconciler) end(ctx context.Context, agent *v1.LBNodeAgent) 
 	return client.IgnoreNotFound(r.writeFinalizers(ctx, agent))
 }
 
-// writeFinalizers writes an LBNodeAgent's finalizers, if it is still as read.
+// writeFinalizers writes the finalizers of an LBNodeAgent, if it is still as read.
 func (r *LBNodeAgentReconciler) writeFinalizers(ctx context.Context, agent *v1.LBNodeAgent) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"finalizers": agent.Finalizers, "resourceVersion": agent.ResourceVersion,
@@ -154,19 +154,19 @@ func (r *LBNodeAgentReconciler) writeFinalizers(ctx context.Context, agent *v1.L
 	return nil
 }
 
-// nodesOf is the nodes of one LBNodeAgent.
-type nodesOf struct {
-	// selected is to how many it applies.
-	selected int32
-	// leaving is those that it had and that have yet to give up their addresses,
-	// sorted.
+// agentNodes are the nodes of one LBNodeAgent.
+type agentNodes struct {
+	// selectedCount is how many nodes it applies to.
+	selectedCount int32
+	// leaving are the nodes that have its label, and have yet to withdraw their addresses
+	// before the label changes; sorted.
 	leaving []string
 }
 
-// labelNodes gives each node the label of the LBNodeAgent that applies to it,
-// and tells which nodes each LBNodeAgent has.
-func (r *LBNodeAgentReconciler) labelNodes(ctx context.Context) (map[string]nodesOf, error) {
-	list, err := r.list(ctx)
+// labelNodes gives each node the label of the LBNodeAgent that applies to it, and returns
+// the nodes of each LBNodeAgent.
+func (r *LBNodeAgentReconciler) labelNodes(ctx context.Context) (map[string]agentNodes, error) {
+	list, err := r.listAgents(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -174,54 +174,54 @@ func (r *LBNodeAgentReconciler) labelNodes(ctx context.Context) (map[string]node
 	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list Nodes: %w", err)
 	}
-	listed, err := listAnnouncements(ctx, r.Client, r.Namespace)
+	announcements, err := listAnnouncements(ctx, r.Client, r.Namespace)
 	if err != nil {
 		return nil, err
 	}
-	announcements := map[string][]v1.Announcement{}
-	for i := range listed {
-		announcements[listed[i].Spec.NodeName] = append(announcements[listed[i].Spec.NodeName], listed[i])
+	announcementsByNode := map[string][]v1.Announcement{}
+	for i := range announcements {
+		node := announcements[i].Spec.NodeName
+		announcementsByNode[node] = append(announcementsByNode[node], announcements[i])
 	}
-	all := map[string]nodesOf{}
+	all := map[string]agentNodes{}
 	var errs []error
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
 		label, name := n.Labels[v1.LabelAgent], agents.Assign(list, n.Labels)
-		of := all[name]
-		of.selected++
-		all[name] = of
-		switch agents.MoveOf(list, n.Labels, announcements[n.Name], r.Liveness.Silent(n.Name) > lostAfter) {
-		case agents.Stay:
+		selecting := all[name]
+		selecting.selectedCount++
+		all[name] = selecting
+		switch agents.LabelActionOf(list, n.Labels, announcementsByNode[n.Name], r.Liveness.SilentFor(n.Name) > lostAfter) {
+		case agents.Keep:
 		case agents.Wait:
-			of := all[label]
-			of.leaving = append(of.leaving, n.Name)
-			all[label] = of
+			labelled := all[label]
+			labelled.leaving = append(labelled.leaving, n.Name)
+			all[label] = labelled
 		case agents.Abandon:
-			r.sayLost(list, label, n.Name)
-			errs = append(errs, r.label(ctx, n, name))
+			r.recordLost(list, label, n.Name)
+			errs = append(errs, r.labelNode(ctx, n, name))
 		case agents.Change:
-			errs = append(errs, r.label(ctx, n, name))
+			errs = append(errs, r.labelNode(ctx, n, name))
 		}
 	}
-	for name, of := range all {
-		slices.Sort(of.leaving)
-		all[name] = of
+	for _, nodes := range all {
+		slices.Sort(nodes.leaving)
 	}
 	return all, errors.Join(errs...)
 }
 
-// sayLost tells that a node goes without having given up its addresses.
-func (r *LBNodeAgentReconciler) sayLost(list []v1.LBNodeAgent, label, node string) {
+// recordLost records that a node changes its label without having withdrawn its addresses.
+func (r *LBNodeAgentReconciler) recordLost(list []v1.LBNodeAgent, label, node string) {
 	for i := range list {
 		if list[i].Name == label {
 			r.Recorder.Eventf(&list[i], nil, corev1.EventTypeWarning, v1.EventAgentLost, "Release "+node,
-				"The agent of node %s has not been heard of for more than %s: what addresses the node still has are not withdrawn", node, lostAfter)
+				"The agent of node %s has not renewed its Lease for more than %s: addresses that the node still has are not withdrawn", node, lostAfter)
 		}
 	}
 }
 
-// label writes the label of one Node; without a name it takes it away.
-func (r *LBNodeAgentReconciler) label(ctx context.Context, n *corev1.Node, name string) error {
+// labelNode writes the label of one Node; without a name it removes the label.
+func (r *LBNodeAgentReconciler) labelNode(ctx context.Context, n *corev1.Node, name string) error {
 	var value any
 	if name != "" {
 		value = name
@@ -237,7 +237,7 @@ func (r *LBNodeAgentReconciler) label(ctx context.Context, n *corev1.Node, name 
 	return nil
 }
 
-func (r *LBNodeAgentReconciler) writeStatus(ctx context.Context, agent *v1.LBNodeAgent, nodes nodesOf) error {
+func (r *LBNodeAgentReconciler) writeStatus(ctx context.Context, agent *v1.LBNodeAgent, nodes agentNodes) error {
 	ds := &appsv1.DaemonSet{}
 	key := client.ObjectKey{Namespace: agent.Namespace, Name: agents.DaemonSetName(agent.Name)}
 	if err := r.Client.Get(ctx, key, ds); err != nil {
@@ -251,9 +251,9 @@ func (r *LBNodeAgentReconciler) writeStatus(ctx context.Context, agent *v1.LBNod
 	return client.IgnoreNotFound(applyStatus(ctx, r.Client, agent, ownerLBNodeAgent))
 }
 
-// agentStatus is the status that an LBNodeAgent is to have, by its DaemonSet's
-// and its nodes.
-func agentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet, nodes nodesOf) v1.LBNodeAgentStatus {
+// agentStatus is the status that an LBNodeAgent is to have, given its DaemonSet and its
+// nodes.
+func agentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet, nodes agentNodes) v1.LBNodeAgentStatus {
 	status := v1.LBNodeAgentStatus{
 		ObservedGeneration: agent.Generation,
 		DesiredNodes:       ds.Status.DesiredNumberScheduled,
@@ -264,18 +264,18 @@ func agentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet, nodes nodesOf) v1.
 		Type: v1.ConditionReady, Status: metav1.ConditionFalse, ObservedGeneration: agent.Generation, Reason: v1.ReasonProgressing,
 		Message: fmt.Sprintf("%d of %d agents are ready", status.ReadyNodes, status.DesiredNodes),
 	}
-	current := ds.Status.ObservedGeneration >= ds.Generation && ds.Status.UpdatedNumberScheduled == status.DesiredNodes
+	isCurrent := ds.Status.ObservedGeneration >= ds.Generation && ds.Status.UpdatedNumberScheduled == status.DesiredNodes
 	errs := agents.Validate(agent)
 	switch {
 	case len(errs) > 0:
-		ready.Reason, ready.Message = v1.ReasonInvalid, shorten(errs.ToAggregate().Error(), 4096)
+		ready.Reason, ready.Message = v1.ReasonInvalid, textlimit.Shorten(errs.ToAggregate().Error(), 4096)
 	case len(nodes.leaving) > 0:
-		ready.Message = fmt.Sprintf("%d nodes have yet to give up their addresses: %s", len(nodes.leaving), shorten(strings.Join(nodes.leaving, ", "), 1024))
-	case !current:
+		ready.Message = fmt.Sprintf("%d nodes have yet to withdraw their addresses: %s", len(nodes.leaving), textlimit.Shorten(strings.Join(nodes.leaving, ", "), 1024))
+	case !isCurrent:
 		ready.Message += fmt.Sprintf("; %d run the latest specification", ds.Status.UpdatedNumberScheduled)
-	case status.DesiredNodes == 0 && nodes.selected > 0:
+	case status.DesiredNodes == 0 && nodes.selectedCount > 0:
 		// The DaemonSet has not seen the nodes' labels yet, or tolerates none.
-		ready.Message = fmt.Sprintf("%d nodes are selected, but no agent is to run on them yet", nodes.selected)
+		ready.Message = fmt.Sprintf("%d nodes are selected, but no agent is to run on them yet", nodes.selectedCount)
 	case status.ReadyNodes == status.DesiredNodes:
 		ready.Status, ready.Reason = metav1.ConditionTrue, v1.ReasonAccepted
 		if status.DesiredNodes == 0 {

@@ -16,37 +16,66 @@ import (
 	"github.com/purelb/purelb-operator/controllers/placement"
 )
 
-// defaultLeaseDuration is assumed of a Lease that does not say.
+// defaultLeaseDuration is assumed of a Lease that does not say how long it lasts.
 const defaultLeaseDuration = 3 * time.Second
 
-// Liveness judges agents by when this process last saw their Leases change, on
-// its own clock: the clocks of other machines do not matter. Every replica runs
-// it, so that a new leader knows at once who is alive.
+// leasePerHeartbeat is how many heartbeats a Lease lasts at the most, and longestLease how
+// long the Lease of a node lasts at the most whose heartbeat is not known.
+const (
+	leasePerHeartbeat = 3
+	longestLease      = 30 * time.Second
+)
+
+// Liveness judges agents by when this process last saw their Leases change, on its own
+// clock: the clocks of other machines do not matter. Every replica runs it, so that a new
+// leader knows at once whose agents are alive. What it knows is lost with the process:
+// after a start agents count as expired until their Leases are first seen.
 type Liveness struct {
 	now func() time.Time
 
-	mu    sync.Mutex
-	nodes map[string]*pulse
+	mu sync.Mutex
+	// freshness is by node, until the node's Lease is deleted.
+	freshness map[string]*freshness
+	// limits is by node, of the nodes that SetHeartbeats was last called with.
+	limits map[string]leaseLimit
 
 	changes chan event.GenericEvent
 }
 
-// pulse is the last sign of life of one node's agent.
-type pulse struct {
-	renewed  time.Time // what the Lease said; only compared for equality
-	seen     time.Time // when, on our clock
+// freshness is what is known of the Lease of one node's agent.
+type freshness struct {
+	node       string
+	renewTime  time.Time     // what the Lease says; only compared for equality
+	lastChange time.Time     // when renewTime last changed, on our clock
+	duration   time.Duration // what the Lease says
+	signalled  placement.Liveness
+}
+
+// leaseLimit is how long a Lease may last at the most, whatever its agent says.
+type leaseLimit struct {
 	duration time.Duration
-	told     placement.Liveness // last told to Changes
+	// previous was the limit until changedAt. It counts for its own duration longer: an
+	// agent that is to renew more often, and has not seen that yet, is not expired.
+	previous  time.Duration
+	changedAt time.Time
+}
+
+// at returns the limit at a time.
+func (l leaseLimit) at(now time.Time) time.Duration {
+	if now.Sub(l.changedAt) < l.previous {
+		return max(l.duration, l.previous)
+	}
+	return l.duration
 }
 
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,namespace=purelb-system,verbs=get;list;watch;create;update
 
 // NewLiveness makes a Liveness that reads the clock now.
 func NewLiveness(now func() time.Time) *Liveness {
-	return &Liveness{now: now, nodes: map[string]*pulse{}, changes: make(chan event.GenericEvent, 1)}
+	return &Liveness{now: now, freshness: map[string]*freshness{}, changes: make(chan event.GenericEvent, 1)}
 }
 
-// Changes receives something when the answer for some node has changed.
+// Changes receives something when the liveness of some agent has changed.
 func (l *Liveness) Changes() <-chan event.GenericEvent { return l.changes }
 
 // Watch makes l follow the Leases in a cache.
@@ -56,9 +85,9 @@ func (l *Liveness) Watch(ctx context.Context, c cache.Cache) error {
 		return fmt.Errorf("watch Leases: %w", err)
 	}
 	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { l.observe(obj) },
-		UpdateFunc: func(_, obj any) { l.observe(obj) },
-		DeleteFunc: func(obj any) { l.forget(obj) },
+		AddFunc:    func(obj any) { l.observeLease(obj) },
+		UpdateFunc: func(_, obj any) { l.observeLease(obj) },
+		DeleteFunc: func(obj any) { l.forgetLease(obj) },
 	})
 	if err != nil {
 		return fmt.Errorf("watch Leases: %w", err)
@@ -66,13 +95,14 @@ func (l *Liveness) Watch(ctx context.Context, c cache.Cache) error {
 	return nil
 }
 
-func (l *Liveness) observe(obj any) {
+// observeLease notes what a Lease says, if it is an agent's.
+func (l *Liveness) observeLease(obj any) {
 	lease, ok := obj.(*coordinationv1.Lease)
 	if !ok || lease.Spec.RenewTime == nil {
 		return
 	}
-	node, ofAgent := strings.CutPrefix(lease.Name, v1.LeasePrefix)
-	if !ofAgent {
+	node, isAgents := strings.CutPrefix(lease.Name, v1.LeasePrefix)
+	if !isAgents {
 		return
 	}
 	duration := defaultLeaseDuration
@@ -81,104 +111,132 @@ func (l *Liveness) observe(obj any) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p, known := l.nodes[node]
+	f, known := l.freshness[node]
 	if !known {
-		p = &pulse{}
-		l.nodes[node] = p
+		f = &freshness{node: node}
+		l.freshness[node] = f
 	}
-	p.duration = duration
-	if !p.renewed.Equal(lease.Spec.RenewTime.Time) {
+	f.duration = duration
+	if !f.renewTime.Equal(lease.Spec.RenewTime.Time) {
 		now := l.now()
-		if l.silent() {
-			l.restart(now)
+		if l.areAllExpired() {
+			l.restartAll(now)
 		}
-		p.renewed, p.seen = lease.Spec.RenewTime.Time, now
+		f.renewTime, f.lastChange = lease.Spec.RenewTime.Time, now
 	}
-	l.tell(p)
+	l.signalChange(f)
 }
 
-// silent reports whether every agent there was has expired.
-func (l *Liveness) silent() bool {
-	for _, p := range l.nodes {
-		if l.judge(p) != placement.Expired {
+// areAllExpired reports whether every agent there was has expired.
+func (l *Liveness) areAllExpired() bool {
+	for _, f := range l.freshness {
+		if l.judge(f) != placement.Expired {
 			return false
 		}
 	}
 	return true
 }
 
-// restart gives all agents time again, when the first of them is heard of after
-// all had expired: it was the watch that had stopped, more likely than they.
-func (l *Liveness) restart(now time.Time) {
-	for _, p := range l.nodes {
-		p.seen = now
-		l.tell(p)
+// restartAll gives all agents time again, when the first of them renews after all had
+// expired: it was the watch that had stopped, more likely than the agents.
+func (l *Liveness) restartAll(now time.Time) {
+	for _, f := range l.freshness {
+		f.lastChange = now
+		l.signalChange(f)
 	}
 }
 
-// forget drops a Lease that is gone, as its Node is.
-func (l *Liveness) forget(obj any) {
-	if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-		obj = gone.Obj
+// forgetLease drops a Lease that is deleted, as its Node is.
+func (l *Liveness) forgetLease(obj any) {
+	if deleted, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+		obj = deleted.Obj
 	}
 	if lease, ok := obj.(*coordinationv1.Lease); ok {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		delete(l.nodes, strings.TrimPrefix(lease.Name, v1.LeasePrefix))
+		delete(l.freshness, strings.TrimPrefix(lease.Name, v1.LeasePrefix))
 	}
 }
 
-// Of returns the liveness of a node's agent.
-func (l *Liveness) Of(node string) placement.Liveness {
+// LivenessOf returns the liveness of a node's agent.
+func (l *Liveness) LivenessOf(node string) placement.Liveness {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p, known := l.nodes[node]
+	f, known := l.freshness[node]
 	if !known {
 		return placement.Expired
 	}
-	return l.judge(p)
+	return l.judge(f)
 }
 
-// Silent is for how long a node's agent has not renewed its Lease, as far as this
+// SetHeartbeats sets how often the agent of each node is to renew its Lease.
+func (l *Liveness) SetHeartbeats(heartbeats map[string]time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	limits := make(map[string]leaseLimit, len(heartbeats))
+	for node, heartbeat := range heartbeats {
+		limit, old := leaseLimit{duration: leasePerHeartbeat * heartbeat}, l.leaseLimitOf(node)
+		switch {
+		case limit.duration <= 0:
+			continue
+		case limit.duration == old.duration:
+			limit = old
+		default:
+			limit.previous, limit.changedAt = old.at(l.now()), l.now()
+		}
+		limits[node] = limit
+	}
+	l.limits = limits
+}
+
+func (l *Liveness) leaseLimitOf(node string) leaseLimit {
+	if limit, known := l.limits[node]; known {
+		return limit
+	}
+	return leaseLimit{duration: longestLease}
+}
+
+// SilentFor is for how long a node's agent has not renewed its Lease, as far as this
 // process has seen.
-func (l *Liveness) Silent(node string) time.Duration {
+func (l *Liveness) SilentFor(node string) time.Duration {
 	const always = 1<<63 - 1
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p, known := l.nodes[node]
+	f, known := l.freshness[node]
 	if !known {
 		return always
 	}
-	return l.now().Sub(p.seen)
+	return l.now().Sub(f.lastChange)
 }
 
-func (l *Liveness) judge(p *pulse) placement.Liveness {
-	switch age := l.now().Sub(p.seen); {
-	case age >= p.duration:
+func (l *Liveness) judge(f *freshness) placement.Liveness {
+	now := l.now()
+	duration := min(f.duration, l.leaseLimitOf(f.node).at(now))
+	switch age := now.Sub(f.lastChange); {
+	case age >= duration:
 		return placement.Expired
-	case age >= p.duration*2/3:
+	case age >= duration*2/3:
 		return placement.Late
 	}
 	return placement.Fresh
 }
 
-// tell signals a change of the answer for a node, once.
-func (l *Liveness) tell(p *pulse) {
-	now := l.judge(p)
-	if now == p.told {
+// signalChange signals once that the liveness of an agent has changed.
+func (l *Liveness) signalChange(f *freshness) {
+	now := l.judge(f)
+	if now == f.signalled {
 		return
 	}
-	p.told = now
+	f.signalled = now
 	select {
 	case l.changes <- event.GenericEvent{Object: &v1.Announcement{}}:
-	default: // there is one to be read
+	default: // one is waiting to be received
 	}
 }
 
 // Start signals Leases that expire, until ctx ends.
 func (l *Liveness) Start(ctx context.Context) error {
-	const every = 100 * time.Millisecond
-	tick := time.NewTicker(every)
+	tick := time.NewTicker(livenessInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -186,13 +244,14 @@ func (l *Liveness) Start(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 			l.mu.Lock()
-			for _, p := range l.nodes {
-				l.tell(p)
+			for _, f := range l.freshness {
+				l.signalChange(f)
 			}
 			l.mu.Unlock()
 		}
 	}
 }
 
-// NeedLeaderElection is false: a standby replica's clocks are to be warm.
+// NeedLeaderElection is false: the clocks of a standby replica are to be warm when it takes
+// over.
 func (l *Liveness) NeedLeaderElection() bool { return false }

@@ -18,7 +18,7 @@ func TestLiveness(t *testing.T) {
 	renewals := 0
 	renew := func() {
 		renewals++
-		l.observe(&coordinationv1.Lease{
+		l.observeLease(&coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{Name: "purelb-node1"},
 			Spec: coordinationv1.LeaseSpec{
 				RenewTime:            ptr.To(metav1.NewMicroTime(time.Unix(int64(renewals), 0))),
@@ -26,10 +26,10 @@ func TestLiveness(t *testing.T) {
 			},
 		})
 	}
-	// told reports whether there was a signal since it was last asked.
-	told := func() bool {
-		for _, p := range l.nodes {
-			l.tell(p)
+	// signalled reports whether there was a signal since it was last asked.
+	signalled := func() bool {
+		for _, p := range l.freshness {
+			l.signalChange(p)
 		}
 		select {
 		case <-l.Changes():
@@ -38,19 +38,19 @@ func TestLiveness(t *testing.T) {
 			return false
 		}
 	}
-	if got := l.Of("node1"); got != placement.Expired {
+	if got := l.LivenessOf("node1"); got != placement.Expired {
 		t.Errorf("a node without a Lease is %v", got)
 	}
-	l.observe(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "manager.purelb.io"}, Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: now}}})
-	if len(l.nodes) != 0 {
-		t.Errorf("the manager's own Lease counts as a node's: %v", l.nodes)
+	l.observeLease(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "manager.purelb.io"}, Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: now}}})
+	if len(l.freshness) != 0 {
+		t.Errorf("the manager's own Lease counts as a node's: %v", l.freshness)
 	}
 	for _, step := range []struct {
-		what   string
-		after  time.Duration
-		renews bool
-		want   placement.Liveness
-		told   bool
+		what        string
+		after       time.Duration
+		renews      bool
+		want        placement.Liveness
+		isSignalled bool
 	}{
 		{"first seen", 0, true, placement.Fresh, true},
 		{"renewed in time", time.Second, true, placement.Fresh, false},
@@ -65,11 +65,11 @@ func TestLiveness(t *testing.T) {
 		if step.renews {
 			renew()
 		}
-		if got := l.Of("node1"); got != step.want {
+		if got := l.LivenessOf("node1"); got != step.want {
 			t.Errorf("%s: is %v, want %v", step.what, got, step.want)
 		}
-		if got := told(); got != step.told {
-			t.Errorf("%s: signalled %v, want %v", step.what, got, step.told)
+		if got := signalled(); got != step.isSignalled {
+			t.Errorf("%s: signalled %v, want %v", step.what, got, step.isSignalled)
 		}
 	}
 }
@@ -85,25 +85,69 @@ func TestLivenessAfterGap(t *testing.T) {
 	}
 	expect := func(when string, node1, node2 placement.Liveness) {
 		t.Helper()
-		if a, b := l.Of("node1"), l.Of("node2"); a != node1 || b != node2 {
+		if a, b := l.LivenessOf("node1"), l.LivenessOf("node2"); a != node1 || b != node2 {
 			t.Errorf("%s: %v and %v", when, a, b)
 		}
 	}
-	l.observe(lease("node1", 1))
-	l.observe(lease("node2", 1))
+	l.observeLease(lease("node1", 1))
+	l.observeLease(lease("node2", 1))
 	expect("at first", placement.Fresh, placement.Fresh)
 	now = now.Add(time.Minute)
 	expect("in the gap", placement.Expired, placement.Expired)
-	l.observe(lease("node1", 2))
+	l.observeLease(lease("node1", 2))
 	expect("after the gap", placement.Fresh, placement.Fresh)
 	now = now.Add(2 * time.Second)
-	l.observe(lease("node1", 3))
+	l.observeLease(lease("node1", 3))
 	now = now.Add(time.Second)
 	expect("where one does not come back", placement.Fresh, placement.Expired)
-	l.observe(lease("node1", 4))
+	l.observeLease(lease("node1", 4))
 	expect("and stays away", placement.Fresh, placement.Expired)
-	l.forget(lease("node2", 1))
-	if len(l.nodes) != 1 {
-		t.Errorf("what is gone is remembered: %v", l.nodes)
+	l.forgetLease(lease("node2", 1))
+	if len(l.freshness) != 1 {
+		t.Errorf("what is gone is remembered: %v", l.freshness)
+	}
+}
+
+// TestAttackLeaseDuration has an agent say that its Lease lasts for ever.
+func TestAttackLeaseDuration(t *testing.T) {
+	now := time.Unix(1000, 0)
+	l := NewLiveness(func() time.Time { return now })
+	renewals := int64(0)
+	renew := func() {
+		renewals++
+		l.observeLease(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "purelb-node1"}, Spec: coordinationv1.LeaseSpec{
+			RenewTime: ptr.To(metav1.NewMicroTime(time.Unix(renewals, 0))), LeaseDurationSeconds: ptr.To[int32](1<<31 - 1)}})
+	}
+	for _, step := range []struct {
+		what      string
+		heartbeat time.Duration // that is set; 0 is none
+		renews    bool
+		after     time.Duration
+		want      placement.Liveness
+	}{
+		{"before anybody has said how often it renews", 0, true, 29 * time.Second, placement.Late},
+		{"and longer", 0, false, time.Second, placement.Expired},
+		{"a slow one", 10 * time.Second, true, 29 * time.Second, placement.Late},
+		{"a slow one, longer", 10 * time.Second, false, time.Second, placement.Expired},
+		{"one that is to be faster, and does not know yet", time.Second, true, 9 * time.Second, placement.Fresh},
+		{"and has had the time", time.Second, true, 21 * time.Second, placement.Expired},
+		{"a fast one", time.Second, true, 2 * time.Second, placement.Late},
+		{"a fast one, longer", time.Second, false, time.Second, placement.Expired},
+		{"one that is to be slower", 10 * time.Second, true, 19 * time.Second, placement.Fresh},
+	} {
+		if step.heartbeat > 0 {
+			l.SetHeartbeats(map[string]time.Duration{"node1": step.heartbeat})
+		}
+		if step.renews {
+			renew()
+		}
+		now = now.Add(step.after)
+		if got := l.LivenessOf("node1"); got != step.want {
+			t.Errorf("%s: is %v, want %v", step.what, got, step.want)
+		}
+	}
+	l.SetHeartbeats(nil)
+	if len(l.limits) != 0 {
+		t.Errorf("what is gone is remembered: %v", l.limits)
 	}
 }

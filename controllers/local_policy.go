@@ -12,11 +12,15 @@ import (
 	"github.com/purelb/purelb-operator/controllers/announced"
 )
 
-// override sets externalTrafficPolicy Local to Cluster where it would lose
-// traffic: the one thing of a Service's spec that is ever written. svc is the
-// cache's copy, and is what was written afterwards.
-func (r *AnnouncedReconciler) override(ctx context.Context, svc *corev1.Service, places []announced.Place) error {
-	o := announced.OverrideOf(svc, places)
+// overrideLocalPolicy sets externalTrafficPolicy Local of a Service to Cluster where Local
+// would lose traffic. The manager writes nothing else of a Service's spec, ever. svc is a
+// copy of the cache's object, and afterwards what was written.
+//
+// The annotation local-override says for which spec this was done. It is written together
+// with the policy, and each event goes with a change of it: so each is recorded once, by
+// whichever manager makes the change.
+func (r *AnnouncedReconciler) overrideLocalPolicy(ctx context.Context, svc *corev1.Service, places []announced.Place) error {
+	o := announced.OverrideOf(svc, isOurs(svc, r.IsDefault), places)
 	if o.Annotation == svc.Annotations[v1.AnnotationLocalOverride] && !o.ToCluster {
 		return nil
 	}

@@ -19,8 +19,8 @@ func policyLocal(svc *corev1.Service) {
 	svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 }
 
-// setEndpoints makes a Service have endpoints: each is a node and its state,
-// ready, terminating (but serving) or failing.
+// setEndpoints gives a Service endpoints: each is a node and a state, which is ready,
+// terminating (and serving) or failing.
 func setEndpoints(t *testing.T, svc *corev1.Service, endpoints ...[2]string) {
 	t.Helper()
 	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: svc.Namespace, Name: svc.Name}}
@@ -105,13 +105,13 @@ func TestPolicyLocalOfLocal(t *testing.T) {
 		return func(g Gomega) corev1.ServiceExternalTrafficPolicy { return fetch(g, svc).Spec.ExternalTrafficPolicy }
 	}
 
-	// It is set to Cluster, once.
+	// The manager sets the policy to Cluster, once.
 	svc := service(t, "overridden", ofGroup("lan"), policyLocal)
 	g.Eventually(policy(svc)).Should(Equal(corev1.ServiceExternalTrafficPolicyCluster))
 	g.Eventually(eventsOf(svc, v1.EventLocalOverride)).Should(ConsistOf(ContainSubstring("10.45.0.1 is Local")))
 	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(HavePrefix("True"))
 
-	// Set back, it stays, and is placed where endpoints are.
+	// If it is set back, it stays, and the address goes where endpoints are.
 	at := holders("10.45.0.1", nodes...)
 	holder := at(g)
 	g.Expect(holder).To(HaveLen(1))
@@ -123,11 +123,11 @@ func TestPolicyLocalOfLocal(t *testing.T) {
 	g.Eventually(at).Should(Equal([]string{other}))
 	g.Consistently(policy(svc)).Should(Equal(corev1.ServiceExternalTrafficPolicyLocal))
 
-	// A new spec is a new mistake.
+	// With a new spec, the manager sets the policy again.
 	patch(t, svc, `{"spec":{"sessionAffinity":"ClientIP"}}`)
 	g.Eventually(policy(svc)).Should(Equal(corev1.ServiceExternalTrafficPolicyCluster))
 
-	// Whoever insists has it, where endpoints are.
+	// An author who insists keeps the policy, with the address where endpoints are.
 	meant := service(t, "meant", ofGroup("lan"), policyLocal, func(svc *corev1.Service) { svc.Annotations[v1.AnnotationAllowLocal] = "true" })
 	g.Eventually(ingress(meant)).Should(Equal([]string{"10.45.0.2"}))
 	there := holders("10.45.0.2", nodes...)

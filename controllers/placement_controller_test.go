@@ -30,7 +30,7 @@ func announcement(g Gomega, node string) *v1.Announcement {
 	return a
 }
 
-// asked is what a node is to announce, by itself and in common.
+// asked is what a node is to announce, by own and by shared entries.
 func asked(g Gomega, node string) []v1.AnnouncedAddress {
 	a := announcement(g, node)
 	if a == nil {
@@ -95,7 +95,7 @@ func TestAgentsRun(t *testing.T) {
 	g.Expect(ds.Spec.Template.Spec.Containers[0].Image).To(Equal("purelb.io/purelb:test"))
 	g.Expect(metav1.IsControlledBy(ds, everywhere)).To(BeTrue())
 
-	// Each node gets an empty Announcement and a Lease, which go with it.
+	// Each node gets an empty Announcement and a Lease.
 	for _, name := range []string{"plain", "special"} {
 		g.Eventually(func(g Gomega) {
 			n := fetch(g, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
@@ -103,7 +103,7 @@ func TestAgentsRun(t *testing.T) {
 			a := announcement(g, name)
 			g.Expect(a).NotTo(BeNil())
 			g.Expect(a.Spec).To(Equal(v1.AnnouncementSpec{NodeName: name, LBNodeAgent: "everywhere", HeartbeatSeconds: 10, Common: true}))
-			g.Expect(a.OwnerReferences).To(owner)
+			g.Expect(a.OwnerReferences).To(BeEmpty(), "it outlives the Node object until its addresses have gone on")
 			g.Expect(a.Labels).To(HaveKeyWithValue(v1.LabelNode, name))
 			lease := fetch(g, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "purelb-" + name}})
 			g.Expect(lease.OwnerReferences).To(owner)
@@ -167,7 +167,7 @@ func TestLocalAddress(t *testing.T) {
 
 	svc := service(t, "local", ofGroup("lan"))
 	g.Eventually(ingress(svc)).Should(Equal([]string{"10.40.0.103"}), "not the nodes' own addresses")
-	g.Eventually(entries(nodes...)).Should(ConsistOf(MatchRegexp(`^node[12] 10\.40\.0\.103/24 eth0 Local 1$`)))
+	g.Eventually(entries(nodes...)).Should(ConsistOf(MatchRegexp(`^node[12] 10\.40\.0\.103/32 eth0 Local 1$`)))
 	holder, other := "node1", "node2"
 	if len(announcement(g, holder).Spec.Addresses) == 0 {
 		holder, other = other, holder
@@ -208,17 +208,17 @@ func TestLocalAddress(t *testing.T) {
 			[]byte(`{"metadata":{"labels":{"`+corev1.LabelNodeExcludeBalancers+`":`+value+`}}}`)))).To(Succeed())
 	}
 	exclude(holder, `""`)
-	g.Eventually(entries(nodes...)).Should(Equal([]string{other + " 10.40.0.103/24 eth0 Local 2"}))
+	g.Eventually(entries(nodes...)).Should(Equal([]string{other + " 10.40.0.103/32 eth0 Local 2"}))
 	g.Expect(announcement(g, other).Spec.Addresses[0].Claim).To(Equal(v1.ClaimTakeover))
 	announcedBy(other)
 
 	// A node that is back pulls nothing back.
 	exclude(holder, "null")
-	g.Consistently(entries(nodes...)).Should(Equal([]string{other + " 10.40.0.103/24 eth0 Local 2"}))
+	g.Consistently(entries(nodes...)).Should(Equal([]string{other + " 10.40.0.103/32 eth0 Local 2"}))
 
 	// The holder's agent dies: the address fails over, by probe.
 	running[other].stop()
-	g.Eventually(entries(nodes...)).Should(Equal([]string{holder + " 10.40.0.103/24 eth0 Local 3"}))
+	g.Eventually(entries(nodes...)).Should(Equal([]string{holder + " 10.40.0.103/32 eth0 Local 3"}))
 	g.Expect(announcement(g, holder).Spec.Addresses[0].Claim).To(Equal(v1.ClaimProbe))
 	g.Expect(announcement(g, holder).Spec.Addresses[0].PreviousMACs).To(Equal([]string{"02:00:00:00:00:01"}))
 	announcedBy(holder)
@@ -260,7 +260,7 @@ remote:
 		"purelb-lbnodeagent: Announcing fd41::1 from node node2 interface kube-lb0"}))
 	g.Expect(fetch(g, svc).Annotations).NotTo(HaveKey(v1.AnnotationAnnouncingIPv4), "only Local addresses are listed")
 
-	// What somebody deletes is made anew.
+	// A CommonAnnouncement that a user deletes is created anew.
 	before := entries(nodes...)(g)
 	g.Expect(api.Delete(context.Background(), &v1.CommonAnnouncement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}})).To(Succeed())
 	g.Eventually(entries(nodes...)).Should(Equal(before))
@@ -332,30 +332,6 @@ func TestFurtherAnnouncements(t *testing.T) {
 	g.Expect(last.Spec.Addresses).To(BeEmpty())
 }
 
-// TestEarlierAgents checks that agents of an earlier version are asked for each
-// address by themselves, until they are replaced.
-func TestEarlierAgents(t *testing.T) {
-	g := begin(t)
-	nodes := []string{"node1", "node2"}
-	lbNodeAgent(t, "default", nil)
-	serviceGroup(t, "routed", "remote: {pool: 172.16.48.1-172.16.48.9, subnet: 172.16.48.0/24, aggregation: /32}")
-	for _, name := range nodes {
-		node(t, name, nil)
-	}
-	earlier := runAgent(t, "node1", eth("eth0", "10.48.0.1/24"))
-	earlier.isEarlier.Store(true)
-	runAgent(t, "node2", eth("eth0", "10.48.0.2/24"))
-	svc := service(t, "routed", ofGroup("routed"))
-	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(Equal("True Announced: 2 of 2 announcements are made"))
-	own := func(g Gomega) []int {
-		return []int{len(announcement(g, "node1").Spec.Addresses), len(announcement(g, "node2").Spec.Addresses)}
-	}
-	g.Eventually(own).Should(Equal([]int{1, 0}))
-	earlier.isEarlier.Store(false)
-	g.Eventually(own).Should(Equal([]int{0, 0}))
-	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(Equal("True Announced: 2 of 2 announcements are made"))
-}
-
 func TestAddressConflict(t *testing.T) {
 	g := begin(t)
 	ctx := context.Background()
@@ -374,7 +350,7 @@ func TestAddressConflict(t *testing.T) {
 	}).Should(Succeed())
 	a.stop()
 	svc := service(t, "conflict", ofGroup("lan"))
-	g.Eventually(entries("node1")).Should(Equal([]string{"node1 10.42.0.1/24 eth0 Local 1"}))
+	g.Eventually(entries("node1")).Should(Equal([]string{"node1 10.42.0.1/32 eth0 Local 1"}))
 	ann := announcement(g, "node1")
 	ann.Status.Addresses = []v1.AddressStatus{{Address: "10.42.0.1", Epoch: 1, State: v1.StateConflict, MAC: "02:00:00:00:00:ff",
 		Message: "02:00:00:00:00:ff answers", LastTransitionTime: metav1.Unix(1, 0)}}
@@ -385,8 +361,8 @@ func TestAddressConflict(t *testing.T) {
 		"False Announcing: 0 of 1 announcements are made; 10.42.0.1 on node1 is Conflict (02:00:00:00:00:ff answers)"))
 }
 
-// TestLabelMovesLast checks that a node gives up what it has before its label,
-// and with it its agent, goes; and that an LBNodeAgent stays until then.
+// TestLabelMovesLast checks that a node withdraws what it has before its label, and with it
+// its agent, goes; and that an LBNodeAgent stays until then.
 func TestLabelMovesLast(t *testing.T) {
 	g := begin(t)
 	ctx := context.Background()
@@ -423,7 +399,7 @@ func TestLabelMovesLast(t *testing.T) {
 	g.Eventually(func(g Gomega) string {
 		fetch(g, one)
 		return meta.FindStatusCondition(one.Status.Conditions, v1.ConditionReady).Message
-	}).Should(Equal("1 nodes have yet to give up their addresses: " + holder))
+	}).Should(Equal("1 nodes have yet to withdraw their addresses: " + holder))
 	g.Consistently(label(holder)).Should(Equal("one"))
 	running[holder].pause(false)
 	g.Eventually(label(holder)).Should(Equal("two"))
@@ -442,4 +418,112 @@ func TestLabelMovesLast(t *testing.T) {
 	g.Expect(label(other)(g)).To(BeEmpty())
 	g.Eventually(at).Should(Equal([]string{holder}))
 	g.Eventually(func(g Gomega) *v1.Announcement { return announcement(g, other) }).Should(BeNil(), "a node without an agent announces nothing")
+}
+
+// TestFaultDeletedAnnouncement has an administrator delete the Announcement of a node that
+// has an address, past the policy that refuses that: the manager makes it again, and one
+// node announces the address in the end.
+func TestFaultDeletedAnnouncement(t *testing.T) {
+	g := begin(t)
+	startNodes(t, g, "10.50.0", "node1", "node2")
+	serviceGroup(t, "lan", "local: {pool: 10.50.0.1, subnet: 10.50.0.0/24}")
+	svc := service(t, "on-lan", ofGroup("lan"))
+	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(HavePrefix("True"))
+	at := holders("10.50.0.1", "node1", "node2")
+	holder := at(g)[0]
+	old := announcement(g, holder)
+	g.Expect(api.Delete(context.Background(), old)).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		a := announcement(g, holder)
+		g.Expect(a).NotTo(BeNil())
+		g.Expect(a.UID).NotTo(Equal(old.UID))
+		g.Expect(a.Spec.Common).To(BeTrue())
+		g.Expect(at(g)).To(HaveLen(1))
+	}).Should(Succeed())
+	now := at(g)
+	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(HavePrefix("True"))
+	g.Consistently(at).Should(Equal(now))
+}
+
+// TestFaultDeletedNode has a user delete the Node object of a node that has an
+// address, and whose kernel answers on: the next node knows by which MAC addresses, and
+// the Announcement goes when the address has gone on.
+func TestFaultDeletedNode(t *testing.T) {
+	g := begin(t)
+	ctx := context.Background()
+	lbNodeAgent(t, "default", nil)
+	running := map[string]*agent{}
+	for i, name := range []string{"node1", "node2"} {
+		node(t, name, nil)
+		running[name] = runAgent(t, name, eth("eth0", fmt.Sprintf("10.51.0.%d/24", 101+i)))
+		running[name].interfaces[0].MAC = fmt.Sprintf("02:00:00:00:00:%02d", 1+i)
+		running[name].macs.Store(&[]string{fmt.Sprintf("06:00:00:00:00:%02d", 1+i)})
+		g.Eventually(func(g Gomega) {
+			a := announcement(g, name)
+			g.Expect(a).NotTo(BeNil())
+			g.Expect(a.Status.MACs).NotTo(BeEmpty())
+		}).Should(Succeed())
+	}
+	serviceGroup(t, "lan", "local: {pool: 10.51.0.1, subnet: 10.51.0.0/24}")
+	svc := service(t, "on-lan", ofGroup("lan"))
+	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(HavePrefix("True"))
+	holder := holders("10.51.0.1", "node1", "node2")(g)[0]
+	other := map[string]string{"node1": "node2", "node2": "node1"}[holder]
+	// Its Lease goes with it; there is no garbage collector here.
+	running[holder].stop()
+	running[other].pause(true)
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: holder}}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1.LeasePrefix + holder}}
+	g.Expect(api.Delete(ctx, n)).To(Succeed())
+	g.Expect(api.Delete(ctx, lease)).To(Succeed())
+	i := holder[len(holder)-1:]
+	g.Eventually(func(g Gomega) {
+		entries := asked(g, other)
+		g.Expect(entries).To(HaveLen(1))
+		g.Expect(entries[0].PreviousMACs).To(Equal([]string{"02:00:00:00:00:0" + i, "06:00:00:00:00:0" + i}))
+	}).Should(Succeed())
+	g.Expect(announcement(g, holder)).NotTo(BeNil(), "what is known of the node is still needed")
+	running[other].pause(false)
+	g.Eventually(func(g Gomega) *v1.Announcement { return announcement(g, holder) }).Should(BeNil())
+	g.Expect(holders("10.51.0.1", "node1", "node2")(g)).To(Equal([]string{other}))
+}
+
+// TestFaultIdleAgents has agents that renew their Leases and do nothing else: a
+// claimant that does not claim is passed over, and a holder that does not react to a
+// handover is not waited for.
+func TestFaultIdleAgents(t *testing.T) {
+	g := begin(t)
+	lbNodeAgent(t, "default", nil)
+	nodes, running := []string{"node1", "node2", "node3"}, map[string]*agent{}
+	for i, name := range nodes {
+		node(t, name, nil)
+		running[name] = runAgent(t, name, eth("eth0", fmt.Sprintf("10.52.0.%d/24", 101+i)))
+		g.Eventually(func(g Gomega) {
+			a := announcement(g, name)
+			g.Expect(a).NotTo(BeNil())
+			g.Expect(a.Status.Interfaces).NotTo(BeEmpty())
+		}).Should(Succeed())
+	}
+	for _, name := range nodes {
+		running[name].pause(true)
+	}
+	serviceGroup(t, "lan", "local: {pool: 10.52.0.1, subnet: 10.52.0.0/24}")
+	svc := service(t, "on-lan", ofGroup("lan"))
+	at := holders("10.52.0.1", nodes...)
+	var first string
+	g.Eventually(func(g Gomega) {
+		g.Expect(at(g)).To(HaveLen(1))
+		first = at(g)[0]
+	}).Should(Succeed())
+	for _, name := range nodes {
+		running[name].pause(name == first)
+	}
+	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(HavePrefix("True"))
+	second := at(g)
+	g.Expect(second).To(And(HaveLen(1), Not(ContainElement(first))), "the first claimant does not react")
+
+	running[second[0]].pause(true)
+	patch(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: second[0]}}, `{"metadata":{"labels":{"`+corev1.LabelNodeExcludeBalancers+`":""}}}`)
+	g.Eventually(at).WithTimeout(2 * soon).Should(And(HaveLen(1), Not(Equal(second))))
+	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(HavePrefix("True"))
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -28,18 +27,18 @@ import (
 	"github.com/purelb/purelb-operator/config/policy"
 )
 
-// PolicyReconciler keeps the objects of config/policy as they are meant to be,
-// whoever changes or deletes them: what installs PureLB may not know of their
-// kinds. They go with the manager's namespace, which owns them.
+// PolicyReconciler keeps the objects of config/policy as they are written there, whoever
+// changes or deletes them: the tool that installs PureLB may not know their kinds. They go
+// with the manager's namespace, which owns them.
 type PolicyReconciler struct {
 	Client client.Client
 	// Live reads from the API server.
 	Live     client.Reader
 	Recorder events.EventRecorder
-	// Namespace of the manager, and the name of its own pod, which events are
-	// about; without one there are none.
+	// Namespace of the manager, and the name of its own pod, which events are about;
+	// without a PodName there are no events.
 	Namespace, PodName string
-	// Users that the objects are for.
+	// Users whom the objects name.
 	Users policy.Users
 }
 
@@ -48,18 +47,8 @@ func PolicyLabels() map[string]string {
 	return map[string]string{"app.kubernetes.io/managed-by": policy.ManagedBy}
 }
 
-// Where the manager may not write the objects, it tries again after
-// minPolicyRetry, and then later each time, up to maxPolicyRetry. Where it may not
-// even watch them, it waits for ever: the default is to end the manager, without
-// which nothing is allocated.
-const (
-	minPolicyRetry   = time.Second
-	maxPolicyRetry   = time.Minute
-	policySyncWaited = 10 * 365 * 24 * time.Hour
-)
-
-// An object that is made by server-side apply has its name in the request, so
-// that even making can be limited to names.
+// A request that creates an object by server-side apply has the object's name, so that even
+// the right to create can be limited to names.
 //
 // +kubebuilder:rbac:groups="",resources=namespaces,namespace=purelb-system,verbs=get
 // +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingadmissionpolicies;validatingadmissionpolicybindings,verbs=get;list;watch
@@ -69,13 +58,14 @@ const (
 
 // SetupWithManager registers the reconciler.
 func (r *PolicyReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	// All are one thing to do, at the start too, when none of them is there.
-	one := reconcile.Request{NamespacedName: client.ObjectKey{Name: "policies"}}
+	// There is one request for all objects, which also comes at the start, when none of
+	// them exists.
+	allPolicies := reconcile.Request{NamespacedName: client.ObjectKey{Name: "policies"}}
 	enqueue := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
-		return []reconcile.Request{one}
+		return []reconcile.Request{allPolicies}
 	})
 	start := source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		queue.Add(one)
+		queue.Add(allPolicies)
 		return nil
 	})
 	changed := builder.WithPredicates(predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}))
@@ -86,14 +76,14 @@ func (r *PolicyReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&flowcontrolv1.FlowSchema{}, enqueue, changed).
 		WatchesRawSource(start).
 		WithOptions(controller.Options{
-			CacheSyncTimeout: policySyncWaited,
+			CacheSyncTimeout: policySyncWait,
 			RateLimiter:      workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minPolicyRetry, maxPolicyRetry),
 		}).
 		Complete(r)
 }
 
-// Reconcile applies all objects. Applying one that is as it should be changes
-// nothing, and makes no event.
+// Reconcile applies all objects. To apply one that is as it should be changes nothing, and
+// causes no event.
 func (r *PolicyReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	objects, err := policy.Objects(r.Users)
 	if err != nil {
@@ -117,8 +107,8 @@ func (r *PolicyReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (
 	return reconcile.Result{}, err
 }
 
-// apply writes one object. Applying leaves alone what others have added, such as
-// a condition that takes somebody out; then all of the object is replaced.
+// apply writes one object. Server-side apply leaves alone what others have added, such as a
+// condition that exempts a user; then the whole object is replaced.
 func (r *PolicyReconciler) apply(ctx context.Context, u *unstructured.Unstructured) error {
 	stored := u.DeepCopy()
 	if err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(stored), client.FieldOwner(ownerPolicy), client.ForceOwnership); err != nil {
@@ -134,7 +124,7 @@ func (r *PolicyReconciler) apply(ctx context.Context, u *unstructured.Unstructur
 	return nil
 }
 
-// othersWrote reports whether somebody else than owner has set a field of the
+// othersWrote reports whether another field manager than owner has set a field of the
 // specification.
 func othersWrote(fields []metav1.ManagedFieldsEntry, owner string) bool {
 	return slices.ContainsFunc(fields, func(e metav1.ManagedFieldsEntry) bool {
@@ -142,8 +132,8 @@ func othersWrote(fields []metav1.ManagedFieldsEntry, owner string) bool {
 	})
 }
 
-// owner is the manager's namespace. An object of the whole cluster can be owned
-// by nothing that is in a namespace, such as the manager's Deployment.
+// owner is the manager's namespace. A cluster-scoped object cannot be owned by an object in
+// a namespace, such as the manager's Deployment.
 func (r *PolicyReconciler) owner(ctx context.Context) (metav1.OwnerReference, error) {
 	ns := &corev1.Namespace{}
 	if err := r.Live.Get(ctx, client.ObjectKey{Name: r.Namespace}, ns); err != nil {

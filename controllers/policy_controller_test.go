@@ -61,7 +61,7 @@ func guard(t *testing.T) *guarded {
 		t.Fatal(err)
 	}
 	g := &guarded{WithT: NewWithT(t), t: t, config: config}
-	g.Expect(v1.AddToScheme(scheme.Scheme)).To(Succeed())
+	g.Expect(addToScheme()).To(Succeed())
 	g.admin, err = client.New(config, client.Options{Scheme: scheme.Scheme})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
@@ -290,7 +290,10 @@ func TestPoliciesRefuse(t *testing.T) {
 	g.refusing(foreign).To(MatchError(ContainSubstring(mine)))
 	g.Expect(admin.Patch(ctx, ann("node1"), merge(`{"spec":{"heartbeatSeconds":7}}`))).To(MatchError(ContainSubstring(mine)))
 	g.Expect(admin.Patch(ctx, ann("node1"), merge(`{"metadata":{"labels":{"a":"b"}}}`))).To(Succeed())
-	g.Expect(manager.Patch(ctx, ann("node1"), merge(`{"spec":{"heartbeatSeconds":7}}`))).To(Succeed())
+	changed := ann("node1")
+	g.Expect(manager.Get(ctx, client.ObjectKeyFromObject(changed), changed)).To(Succeed())
+	changed.Spec.HeartbeatSeconds = 7
+	g.Expect(manager.Update(ctx, changed)).To(Succeed())
 	g.Expect(manager.Create(ctx, ann("node3"), client.DryRunAll)).To(Succeed())
 	common := func() *v1.CommonAnnouncement {
 		return &v1.CommonAnnouncement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}, Spec: v1.CommonAnnouncementSpec{LBNodeAgent: "default", Revision: 1}}
@@ -318,6 +321,30 @@ func TestPoliciesRefuse(t *testing.T) {
 	}).Should(Equal(string(flow.UID)))
 	g.Expect(agent.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "node1"}, &v1.Announcement{})).To(Succeed())
 	g.Expect(seen.get(by)).To(And(Not(BeEmpty()), Not(Equal(string(flow.UID)))))
+}
+
+// TestAttackLease has an agent change more of its Lease than is for it to write.
+func TestAttackLease(t *testing.T) {
+	g, ctx := guard(t), context.Background()
+	g.keep("purelb-manager", g.as("purelb-manager"))
+	agent := g.agentOn("node1", &headers{})
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1.LeasePrefix + "node1", Labels: map[string]string{v1.LabelNode: "node1"},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "node1", UID: "u"}}}}
+	g.create(lease.DeepCopy())
+	for _, patch := range []string{
+		`{"metadata":{"finalizers":["a.b/c"]}}`, `{"metadata":{"labels":{"a":"b"}}}`, `{"metadata":{"annotations":{"a":"b"}}}`,
+		`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"node2","uid":"u"}]}}`,
+		`{"metadata":{"ownerReferences":null}}`, `{"metadata":{"labels":null}}`,
+		`{"spec":{"leaseTransitions":2147483647}}`, `{"spec":{"acquireTime":"2020-01-01T00:00:00.000000Z"}}`,
+	} {
+		lease := lease.DeepCopy()
+		g.refusing(func() error {
+			return agent.Patch(ctx, lease, client.RawPatch(types.MergePatchType, []byte(patch)), client.DryRunAll)
+		}).
+			To(MatchError(ContainSubstring("may change nothing of its Lease but")), patch)
+	}
+	g.Expect(agent.Patch(ctx, lease.DeepCopy(), client.RawPatch(types.MergePatchType,
+		[]byte(`{"spec":{"holderIdentity":"node1","leaseDurationSeconds":3,"renewTime":"2020-01-01T00:00:00.000000Z"}}`)))).To(Succeed())
 }
 
 // TestPoliciesNotAllowed has a manager without the rights, which says so.

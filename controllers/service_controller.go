@@ -2,7 +2,6 @@ package controllers
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,30 +17,27 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
-	"github.com/purelb/purelb-operator/controllers/allocation"
 )
 
-// ServiceReconciler gives Services of type LoadBalancer their addresses.
+// ServiceReconciler allocates addresses to Services of type LoadBalancer.
 //
-// What is in use is derived from all Services: the ledger is an index of them.
-// The first Service is served when the ledger has every one.
+// Which addresses are in use is derived from all Services: index holds that. The manager
+// allocates to no Service before the index has every one.
 type ServiceReconciler struct {
 	Client    client.Client
 	Recorder  events.EventRecorder
-	Namespace string // where ServiceGroups count
+	Namespace string // the manager's, where ServiceGroups have an effect
 	IsDefault bool   // serve Services without a loadBalancerClass
 	Metrics   *Metrics
 
-	reader client.Reader // of the API server itself
-	ledger *ledger
+	uncached client.Reader // reads from the API server itself
+	index    *serviceIndex
+	restores restoreBackoffs
 }
 
-// allocators is how many Services get their addresses at the same time: most of the
-// time that it takes is waiting for the API server.
+// allocators is how many Services the manager allocates to at the same time. Most of the
+// time that an allocation takes is waiting for the API server.
 const allocators = 8
-
-// catchUp is how long the cache is given to show what it is known to lack.
-const catchUp = 50 * time.Millisecond
 
 // +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups="",resources=services/status,verbs=patch
@@ -51,87 +47,72 @@ const catchUp = 50 * time.Millisecond
 
 // SetupWithManager registers the reconciler.
 func (r *ServiceReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	r.reader, r.ledger = mgr.GetAPIReader(), newLedger(r.IsDefault)
+	r.uncached, r.index = mgr.GetAPIReader(), newServiceIndex(r.IsDefault)
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("service").
-		For(&corev1.Service{}, builder.WithPredicates(asksDifferently)).
-		Watches(&corev1.Service{}, r.observe()).
-		WatchesRawSource(r.listFirst()).
-		Watches(&v1.ServiceGroup{}, handler.EnqueueRequestsFromMapFunc(r.servicesOf), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1.Announcement{}, batched(r.factsMatterTo), builder.WithPredicates(factsChanged)).
-		Watches(&corev1.Node{}, batched(r.factsMatterTo), builder.WithPredicates(addressesChanged)).
+		For(&corev1.Service{}, builder.WithPredicates(allocationChanged)).
+		Watches(&corev1.Service{}, r.indexServices()).
+		WatchesRawSource(r.listBeforeAllocating()).
+		Watches(&v1.ServiceGroup{}, handler.EnqueueRequestsFromMapFunc(r.servicesOfGroup), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1.Announcement{}, batched(r.servicesThatDependOnNodes), builder.WithPredicates(factsChanged)).
+		Watches(&corev1.Node{}, batched(r.servicesThatDependOnNodes), builder.WithPredicates(nodeAddressesChanged)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: allocators}).
 		Complete(r)
 }
 
-// Reconcile gives one Service its addresses, or takes them back.
+// Reconcile allocates addresses to one Service, or releases them.
 func (r *ServiceReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	svc := &corev1.Service{}
 	if err := r.Client.Get(ctx, req.NamespacedName, svc); apierrors.IsNotFound(err) {
-		return r.forget(ctx, req.NamespacedName)
+		return r.reconcileMissing(ctx, req.NamespacedName)
 	} else if err != nil {
 		return reconcile.Result{}, err
 	}
-	r.ledger.see(svc, false)
+	r.index.observe(svc)
+	r.reportDeleted(req.NamespacedName) // a Service of this name before
 	if !svc.DeletionTimestamp.IsZero() {
-		return reconcile.Result{}, nil // gone soon
+		return reconcile.Result{}, nil // it will be gone soon, and has its addresses until then
 	}
-	if r.ledger.isBehind(svc) {
-		return reconcile.Result{RequeueAfter: catchUp}, nil
+	if r.index.knowsNewer(svc) {
+		return reconcile.Result{RequeueAfter: cacheLag}, nil
 	}
-	err := r.serve(ctx, svc)
-	r.ledger.see(svc, false)
+	wait, err := r.allocateOrRelease(ctx, svc)
+	r.index.observe(svc)
 	if apierrors.IsConflict(err) {
-		// Somebody else wrote it; the cache will show what.
-		return reconcile.Result{RequeueAfter: catchUp}, nil
+		// Another client has written the Service, and the cache will show what.
+		return reconcile.Result{RequeueAfter: cacheLag}, nil
 	}
-	return reconcile.Result{}, err
+	return reconcile.Result{RequeueAfter: wait}, err
 }
 
-// forget makes the ledger forget a Service that the cache does not have, unless
-// it is one that the cache has yet to show.
-func (r *ServiceReconciler) forget(ctx context.Context, key client.ObjectKey) (reconcile.Result, error) {
-	if r.ledger.isUnseen(key) {
-		err := r.reader.Get(ctx, key, &corev1.Service{})
+// reconcileMissing forgets a Service that the cache does not have, unless the API server
+// has it and the cache has yet to show it.
+func (r *ServiceReconciler) reconcileMissing(ctx context.Context, key client.ObjectKey) (reconcile.Result, error) {
+	if r.index.isMissingFromCache(key) {
+		err := r.uncached.Get(ctx, key, &corev1.Service{})
 		if !apierrors.IsNotFound(err) {
-			return reconcile.Result{RequeueAfter: catchUp}, err
+			return reconcile.Result{RequeueAfter: cacheLag}, err
 		}
 	}
-	r.ledger.drop(key, "")
+	r.index.remove(key, "")
+	r.reportDeleted(key)
+	r.restores.remove(key)
 	return reconcile.Result{}, nil
 }
 
-func (r *ServiceReconciler) serve(ctx context.Context, svc *corev1.Service) error {
+// allocateOrRelease allocates addresses to a Service that PureLB serves, and releases those
+// of any other one. It returns how long to wait before the next attempt, or 0 if there is
+// nothing to wait for.
+func (r *ServiceReconciler) allocateOrRelease(ctx context.Context, svc *corev1.Service) (time.Duration, error) {
 	if !isOurs(svc, r.IsDefault) {
-		if !isBranded(svc) && meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAllocated) == nil {
-			return nil
+		if !hasRecord(svc) && meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAllocated) == nil {
+			return 0, nil
 		}
-		return r.release(ctx, svc)
+		return 0, r.release(ctx, svc)
 	}
-	facts, err := r.facts(ctx)
+	inputs, _, err := allocationInputs(ctx, r.Client, r.Namespace)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	return r.assign(ctx, svc, r.ledger.decide(svc, facts))
-}
-
-// facts gathers what allocations depend on, but for the Services.
-func (r *ServiceReconciler) facts(ctx context.Context) (*allocation.Facts, error) {
-	var groups v1.ServiceGroupList
-	if err := r.Client.List(ctx, &groups, client.InNamespace(r.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list ServiceGroups: %w", err)
-	}
-	announcements, err := listAnnouncements(ctx, r.Client, r.Namespace)
-	if err != nil {
-		return nil, err
-	}
-	reserved, err := reservedAddresses(ctx, r.Client, r.Namespace)
-	if err != nil {
-		return nil, err
-	}
-	return &allocation.Facts{
-		Catalog:  allocation.NewCatalog(groups.Items, r.Namespace),
-		Reserved: reserved,
-		Announce: (&cluster{announcements: announcements}).announceType,
-	}, nil
+	return r.applyResult(ctx, svc, r.index.allocate(svc, inputs))
 }

@@ -14,12 +14,13 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// ours is the annotations that the allocator writes.
-var ours = []string{v1.AnnotationAllocatedBy, v1.AnnotationAllocatedFrom, v1.AnnotationPoolType}
+// allocatorAnnotations are the annotations that the allocator writes.
+var allocatorAnnotations = []string{v1.AnnotationAllocatedBy, v1.AnnotationAllocatedFrom, v1.AnnotationPoolType}
 
 func TestServiceGetsAddresses(t *testing.T) {
 	g := begin(t)
 	ctx := context.Background()
+	before := rejected(g, "dual", v1.ReasonExhausted) // this test may have run before
 	serviceGroup(t, "dual", `
 remote:
   v4pool: {pool: 172.32.100.225-172.32.100.226, subnet: 172.32.100.0/24, aggregation: /32}
@@ -41,16 +42,16 @@ remote:
 	second := service(t, "second", ofGroup("dual"))
 	g.Eventually(ingress(second)).Should(Equal([]string{"172.32.100.226"}))
 
-	// No more: the third waits, and says why.
+	// The group has no more addresses: the third Service waits, and says why.
 	third := service(t, "third", ofGroup("dual"))
 	g.Eventually(condition(third, v1.ConditionAllocated)).Should(Equal("False Exhausted: ServiceGroup dual has no free IPv4 address"))
 	g.Eventually(eventsOf(third, v1.EventAllocationFailed)).Should(Equal([]string{
 		"purelb-allocator: Exhausted: ServiceGroup dual has no free IPv4 address"}))
-	for _, name := range ours {
+	for _, name := range allocatorAnnotations {
 		g.Expect(third.Annotations).NotTo(HaveKey(name))
 	}
 
-	// One that gives up waiting is left as if it had never asked.
+	// A Service that asks no more is left as if it had never asked.
 	quitter := service(t, "quitter", ofGroup("dual"))
 	g.Eventually(condition(quitter, v1.ConditionAllocated)).Should(HavePrefix("False Exhausted: "))
 	g.Expect(api.Patch(ctx, quitter, client.RawPatch("application/merge-patch+json",
@@ -58,14 +59,15 @@ remote:
 	g.Eventually(func(g Gomega) []metav1.Condition { return fetch(g, quitter).Status.Conditions }).Should(BeEmpty())
 	g.Expect(eventsOf(quitter, v1.EventAddressReleased)(g)).To(BeEmpty())
 
-	g.Expect(rejected(g, "dual", v1.ReasonExhausted)).To(BeEquivalentTo(2), "once for each Service that had to wait")
+	g.Expect(rejected(g, "dual", v1.ReasonExhausted)-before).To(BeEquivalentTo(2), "once for each Service that had to wait")
 
-	// A release wakes it.
+	// The third Service gets what the first one releases, and an event reports the release.
 	remove(t, first)
+	g.Eventually(eventsOf(first, v1.EventAddressReleased)).Should(Equal([]string{"purelb-allocator: Released 172.32.100.225, fc00:370:155:0:8000::"}))
 	g.Eventually(ingress(third)).Should(Equal([]string{"172.32.100.225"}))
 	g.Eventually(condition(third, v1.ConditionAllocated)).Should(HavePrefix("True Allocated: "))
 
-	// One that is no load balancer any more gives back what it has.
+	// A Service that is no load balancer any more releases what it has.
 	fourth := service(t, "fourth", ofGroup("dual"))
 	g.Eventually(condition(fourth, v1.ConditionAllocated)).Should(HavePrefix("False Exhausted: "))
 	fetch(g, second)
@@ -73,7 +75,7 @@ remote:
 		[]byte(`{"spec":{"type":"ClusterIP","allocateLoadBalancerNodePorts":null}}`)))).To(Succeed())
 	g.Eventually(func(g Gomega) {
 		g.Expect(ingress(second)(g)).To(BeEmpty())
-		for _, name := range ours {
+		for _, name := range allocatorAnnotations {
 			g.Expect(second.Annotations).NotTo(HaveKey(name))
 		}
 		g.Expect(second.Annotations).To(HaveKey(v1.AnnotationServiceGroup), "the user's own")
@@ -103,21 +105,21 @@ func TestServiceEdits(t *testing.T) {
 	g.Eventually(ingress(svc)).Should(Equal([]string{"10.21.0.1"}))
 	g.Eventually(func(g Gomega) map[string]string { return fetch(g, svc).Annotations }).Should(HaveKeyWithValue(v1.AnnotationAllocatedFrom, "there"))
 
-	// A group that is gone leaves the address where it is.
+	// Asking for a group that does not exist leaves the Service with its address.
 	patch(`{"metadata":{"annotations":{"purelb.io/service-group":"nowhere"}}}`)
 	g.Eventually(condition(svc, v1.ConditionAllocated)).Should(Equal("False NoSuchGroup: there is no ServiceGroup nowhere"))
 	g.Expect(ingress(svc)(g)).To(Equal([]string{"10.21.0.1"}))
 
-	// What is not asked for is done by nobody: settled, it is written no more.
+	// After the Service has settled, nobody writes it.
 	patch(`{"metadata":{"annotations":{"purelb.io/service-group":"there"}}}`)
 	g.Eventually(condition(svc, v1.ConditionAllocated)).Should(HavePrefix("True"))
 	version := func(g Gomega) string { return fetch(g, svc).ResourceVersion }
 	g.Eventually(func(g Gomega) { now := version(g); g.Consistently(version).Should(Equal(now)) }).Should(Succeed())
 }
 
-// TestAnnotatedApart is a Service whose annotations were written apart from its
-// status: they change, and go, all the same.
-func TestAnnotatedApart(t *testing.T) {
+// TestAnnotationsOfAnotherApply has the allocator's annotations written by an apply of their
+// own: the allocator changes and removes them all the same.
+func TestAnnotationsOfAnotherApply(t *testing.T) {
 	g := begin(t)
 	ctx := context.Background()
 	serviceGroup(t, "apart-here", "local: {pool: 10.24.0.1, subnet: 10.24.0.0/24}")
@@ -147,7 +149,7 @@ func TestServiceWithoutGroup(t *testing.T) {
 	g := begin(t)
 	svc := service(t, "early", ofGroup("later"))
 	g.Eventually(condition(svc, v1.ConditionAllocated)).Should(Equal("False NoSuchGroup: there is no ServiceGroup later"))
-	// One event, however often it is looked at.
+	// However often the Service is reconciled, there is one event.
 	serviceGroup(t, "unrelated", "local: {pool: 10.22.0.1, subnet: 10.22.0.0/24}")
 	g.Consistently(func(g Gomega) {
 		g.Expect(len(eventsOf(svc, v1.EventAllocationFailed)(g))).To(BeNumerically("<=", 1))
@@ -177,7 +179,7 @@ func TestServiceDefaultGroup(t *testing.T) {
 	}).Should(Succeed())
 }
 
-// TestServiceKeepsAway checks that what others have is not given away.
+// TestServiceKeepsAway checks that nobody is allocated what others have.
 func TestServiceKeepsAway(t *testing.T) {
 	g := begin(t)
 	ctx := context.Background()
@@ -217,7 +219,7 @@ func TestManyServicesGetDifferentAddresses(t *testing.T) {
 	}).Should(Succeed())
 }
 
-// rejected is how often the metrics say that a pool has refused for a reason.
+// rejected returns how many refusals the metrics count of a pool for a reason.
 func rejected(g Gomega, pool, reason string) float64 {
 	families, err := registry.Gather()
 	g.Expect(err).NotTo(HaveOccurred())

@@ -19,8 +19,8 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// TestServiceHistory makes, edits and deletes Services at random while others
-// write them, too, and checks what has become of them when all is quiet.
+// TestServiceHistory creates, edits and deletes Services at random while another client
+// writes them, too. It checks all Services after they have settled.
 func TestServiceHistory(t *testing.T) {
 	g := begin(t)
 	seed := uint64(time.Now().UnixNano())
@@ -38,7 +38,7 @@ func TestServiceHistory(t *testing.T) {
 	})
 
 	var others sync.WaitGroup
-	others.Go(func() { // somebody whose writes come in between
+	others.Go(func() { // another client, which causes conflicts
 		for i := 0; ctx.Err() == nil; i++ {
 			svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: user, Name: fmt.Sprintf("history-%d", i%many)}}
 			_ = api.Patch(ctx, svc, client.RawPatch("application/merge-patch+json", []byte(fmt.Sprintf(`{"metadata":{"annotations":{"other":"%d"}}}`, i))))

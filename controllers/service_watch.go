@@ -1,13 +1,13 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -26,16 +26,13 @@ import (
 	"github.com/purelb/purelb-operator/controllers/announced"
 )
 
-// listPatience is for how long a new leader tries to list Services.
-const listPatience = 30 * time.Second
-
-// listFirst reads all Services from the API server itself before the first one
-// is served: the cache of a new leader may not have seen yet what the last one
-// wrote. What the cache does not show at all is looked up again.
-func (r *ServiceReconciler) listFirst() source.Source {
+// listBeforeAllocating lists all Services from the API server itself before the manager
+// allocates to the first one: the cache of a new leader may not have seen yet what the
+// last leader wrote. Reconcile looks up again what the cache does not show at all.
+func (r *ServiceReconciler) listBeforeAllocating() source.Source {
 	return source.Func(func(ctx context.Context, q queue) error {
-		err := wait.PollUntilContextTimeout(ctx, time.Second, listPatience, true, func(ctx context.Context) (bool, error) {
-			err := r.listPages(ctx, q)
+		err := wait.PollUntilContextTimeout(ctx, listRetry, listTimeout, true, func(ctx context.Context) (bool, error) {
+			err := r.listUncached(ctx, q)
 			if err != nil {
 				log.FromContext(ctx).Error(err, "Cannot list Services yet")
 			}
@@ -48,151 +45,162 @@ func (r *ServiceReconciler) listFirst() source.Source {
 	})
 }
 
-func (r *ServiceReconciler) listPages(ctx context.Context, q queue) error {
-	const page = 500
+func (r *ServiceReconciler) listUncached(ctx context.Context, q queue) error {
+	const pageSize = 500
 	for next := ""; ; {
-		var list corev1.ServiceList
-		if err := r.reader.List(ctx, &list, client.Limit(page), client.Continue(next)); err != nil {
+		var page corev1.ServiceList
+		if err := r.uncached.List(ctx, &page, client.Limit(pageSize), client.Continue(next)); err != nil {
 			return err
 		}
-		for i := range list.Items {
-			r.ledger.see(&list.Items[i], true)
-			q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		for i := range page.Items {
+			r.index.observeUncached(&page.Items[i])
+			q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&page.Items[i])})
 		}
-		if next = list.Continue; next == "" {
+		if next = page.Continue; next == "" {
 			return nil
 		}
 	}
 }
 
-// observe keeps the ledger up to date and enqueues those that a change of a
-// Service concerns, apart from that Service.
-func (r *ServiceReconciler) observe() handler.EventHandler {
+// indexServices keeps the index up to date, and enqueues the other Services that a change
+// of a Service concerns.
+func (r *ServiceReconciler) indexServices() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) {
 			if svc, ok := e.Object.(*corev1.Service); ok {
-				r.ledger.see(svc, false)
-				r.wakeHolders(q, svc, ingressOf(svc))
+				r.index.observe(svc)
+				r.enqueueServicesWith(q, svc, allocation.AddressesInUseBy(svc))
 			}
 		},
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
 			if svc, ok := e.Object.(*corev1.Service); ok {
-				r.ledger.drop(client.ObjectKeyFromObject(svc), svc.UID)
-				if addrs := ingressOf(svc); len(addrs) > 0 {
-					if isBranded(svc) && isOurs(svc, r.IsDefault) {
-						r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, v1.EventAddressReleased, "Release", "Released %s", allocation.Join(addrs))
-					}
-					r.wakePending(q, svc)
-					r.wakeHolders(q, svc, addrs)
+				r.index.remove(client.ObjectKeyFromObject(svc), svc.UID)
+				if addrs := allocation.AddressesInUseBy(svc); len(addrs) > 0 {
+					r.enqueueServicesWaitingFor(q, svc)
+					r.enqueueServicesWith(q, svc, addrs)
 				}
 			}
 		},
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
 			before, ok1 := e.ObjectOld.(*corev1.Service)
 			after, ok2 := e.ObjectNew.(*corev1.Service)
-			if !ok1 || !ok2 {
-				return
+			if ok1 && ok2 {
+				r.indexChange(q, before, after)
 			}
-			if before.UID != after.UID {
-				r.ledger.drop(client.ObjectKeyFromObject(before), before.UID)
-			}
-			r.ledger.see(after, false)
-			had, has := ingressOf(before), ingressOf(after)
-			if slices.Equal(had, has) && sharesAlike(before, after) {
-				return
-			}
-			if slices.ContainsFunc(had, func(a netip.Addr) bool { return !slices.Contains(has, a) }) || !sharesAlike(before, after) {
-				r.wakePending(q, before)
-			}
-			r.wakeHolders(q, after, append(had, has...))
 		},
 	}
 }
 
-// sharesAlike reports whether two versions of a Service are the same to those
-// who share its addresses.
+func (r *ServiceReconciler) indexChange(q queue, before, after *corev1.Service) {
+	if before.UID != after.UID {
+		r.index.remove(client.ObjectKeyFromObject(before), before.UID)
+	}
+	r.index.observe(after)
+	oldAddrs, newAddrs := allocation.AddressesInUseBy(before), allocation.AddressesInUseBy(after)
+	isSameSharing := sharesAlike(before, after)
+	if slices.Equal(oldAddrs, newAddrs) && isSameSharing {
+		return
+	}
+	isReleased := slices.ContainsFunc(oldAddrs, func(a netip.Addr) bool { return !slices.Contains(newAddrs, a) })
+	if isReleased || !isSameSharing {
+		r.enqueueServicesWaitingFor(q, before)
+	}
+	r.enqueueServicesWith(q, after, append(oldAddrs, newAddrs...))
+}
+
+// sharesAlike reports whether two versions of a Service are the same for those that share
+// its addresses.
 func sharesAlike(before, after *corev1.Service) bool {
-	for _, name := range []string{v1.AnnotationAllowSharedIP, v1.AnnotationAllocatedKey, v1.AnnotationAllocatedBy} {
-		if before.Annotations[name] != after.Annotations[name] {
-			return false
-		}
+	if before.Annotations[v1.AnnotationAllowSharedIP] != after.Annotations[v1.AnnotationAllowSharedIP] {
+		return false
 	}
-	return equality.Semantic.DeepEqual(before.Spec.Ports, after.Spec.Ports) && before.Spec.Type == after.Spec.Type
+	oldRecord, newRecord := allocation.RecordOf(before), allocation.RecordOf(after)
+	return oldRecord.Key == newRecord.Key && slices.Equal(oldRecord.Addresses, newRecord.Addresses) &&
+		equality.Semantic.DeepEqual(before.Spec.Ports, after.Spec.Ports) && before.Spec.Type == after.Spec.Type
 }
 
-// wakePending enqueues the Services that wait for what svc may have released.
-func (r *ServiceReconciler) wakePending(q queue, svc *corev1.Service) {
-	group := anyGroup
-	if isBranded(svc) {
-		group = groupOfHeld(svc)
+// enqueueServicesWaitingFor enqueues the other Services that wait for what svc may have
+// released.
+func (r *ServiceReconciler) enqueueServicesWaitingFor(q queue, svc *corev1.Service) {
+	var families []allocation.Family
+	for _, a := range allocation.AddressesInUseBy(svc) {
+		families = append(families, allocation.FamilyOf(a))
 	}
-	r.wake(q, svc, r.ledger.pending(group))
+	enqueueOthers(q, svc, r.index.servicesWaitingFor(cmp.Or(allocation.RecordOf(svc).Group, anyGroup), families...))
 }
 
-// wakeHolders enqueues the other Services that have one of the addresses.
-func (r *ServiceReconciler) wakeHolders(q queue, svc *corev1.Service, addrs []netip.Addr) {
-	r.wake(q, svc, r.ledger.holders(addrs))
+// enqueueServicesWith enqueues the other Services that have one of the addresses in use.
+func (r *ServiceReconciler) enqueueServicesWith(q queue, svc *corev1.Service, addrs []netip.Addr) {
+	enqueueOthers(q, svc, r.index.servicesWith(addrs))
 }
 
-func (r *ServiceReconciler) wake(q queue, not client.Object, keys []client.ObjectKey) {
+// enqueueOthers enqueues all keys but that of svc.
+func enqueueOthers(q queue, svc *corev1.Service, keys []client.ObjectKey) {
 	for _, key := range keys {
-		if key != client.ObjectKeyFromObject(not) {
+		if key != client.ObjectKeyFromObject(svc) {
 			q.Add(reconcile.Request{NamespacedName: key})
 		}
 	}
 }
 
-// asksDifferently lets through changes of a Service that its allocation depends
-// on or consists of.
-var asksDifferently = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+// allocationChanged lets through changes of a Service that its allocation depends on or
+// consists of.
+var allocationChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok1 := e.ObjectOld.(*corev1.Service)
 	after, ok2 := e.ObjectNew.(*corev1.Service)
 	return !ok1 || !ok2 || before.Generation != after.Generation || before.UID != after.UID ||
 		!equality.Semantic.DeepEqual(before.Spec, after.Spec) ||
 		!equality.Semantic.DeepEqual(before.Status.LoadBalancer, after.Status.LoadBalancer) ||
-		!equality.Semantic.DeepEqual(meta.FindStatusCondition(before.Status.Conditions, v1.ConditionAllocated), meta.FindStatusCondition(after.Status.Conditions, v1.ConditionAllocated)) ||
+		isConditionChanged(before, after, v1.ConditionAllocated) || isConditionChanged(before, after, v1.ConditionRecord) ||
 		!maps.Equal(allocationAnnotations(before), allocationAnnotations(after))
 }}
 
-// allocationAnnotations is the annotations of ours but for those that say what
-// is announced.
-func allocationAnnotations(svc *corev1.Service) map[string]string {
-	ours := map[string]string{}
-	for name, value := range svc.Annotations {
-		if strings.HasPrefix(name, "purelb.io/") && !slices.Contains(announced.All, name) {
-			ours[name] = value
-		}
-	}
-	return ours
+func isConditionChanged(before, after *corev1.Service, conditionType string) bool {
+	return !equality.Semantic.DeepEqual(
+		meta.FindStatusCondition(before.Status.Conditions, conditionType), meta.FindStatusCondition(after.Status.Conditions, conditionType))
 }
 
-// servicesOf maps a ServiceGroup to the Services that a change of it concerns:
-// those that wait, and those that ask for it or have addresses of it.
-func (r *ServiceReconciler) servicesOf(ctx context.Context, group client.Object) []reconcile.Request {
-	return r.which(ctx, func(svc *corev1.Service) bool {
-		return isPending(svc) || groupOf(svc) == group.GetName() || groupOfHeld(svc) == group.GetName()
+// allocationAnnotations returns PureLB's annotations of a Service, without those that say
+// what is announced.
+func allocationAnnotations(svc *corev1.Service) map[string]string {
+	annotations := map[string]string{}
+	for name, value := range svc.Annotations {
+		if strings.HasPrefix(name, "purelb.io/") && !slices.Contains(announced.AnnotationNames, name) {
+			annotations[name] = value
+		}
+	}
+	return annotations
+}
+
+// servicesOfGroup maps a ServiceGroup to the Services that a change of it concerns: those
+// that wait, and those that ask for the group or have addresses of it.
+func (r *ServiceReconciler) servicesOfGroup(ctx context.Context, group client.Object) []reconcile.Request {
+	return r.ourServicesWhere(ctx, func(svc *corev1.Service) bool {
+		return isPending(svc) || requestedGroup(svc) == group.GetName() || allocatedGroup(svc) == group.GetName()
 	})
 }
 
-// factsMatterTo maps a change of what nodes report to the Services that wait,
-// and to those that want an address of every range that a node can announce.
-func (r *ServiceReconciler) factsMatterTo(ctx context.Context, _ client.Object) []reconcile.Request {
+// servicesThatDependOnNodes maps a change of what nodes report to the Services that wait,
+// and to those that get an address of every range that some node can announce.
+func (r *ServiceReconciler) servicesThatDependOnNodes(ctx context.Context, _ client.Object) []reconcile.Request {
 	var groups v1.ServiceGroupList
 	if err := r.Client.List(ctx, &groups, client.InNamespace(r.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		log.FromContext(ctx).Error(err, "Cannot list ServiceGroups")
 		return nil
 	}
-	multi := map[string]bool{}
+	isMultiPool := map[string]bool{}
 	for i := range groups.Items {
 		local := groups.Items[i].Spec.Local
-		multi[groups.Items[i].Name] = local != nil && local.MultiPool
+		isMultiPool[groups.Items[i].Name] = local != nil && local.MultiPool
 	}
-	return r.which(ctx, func(svc *corev1.Service) bool {
-		return isPending(svc) || svc.Annotations[v1.AnnotationMultiPool] == "true" || multi[groupOf(svc)] || multi[groupOfHeld(svc)]
+	return r.ourServicesWhere(ctx, func(svc *corev1.Service) bool {
+		return isPending(svc) || len(missingFamilies(svc)) > 0 || svc.Annotations[v1.AnnotationMultiPool] == "true" ||
+			isMultiPool[requestedGroup(svc)] || isMultiPool[allocatedGroup(svc)]
 	})
 }
 
-func (r *ServiceReconciler) which(ctx context.Context, concerned func(*corev1.Service) bool) []reconcile.Request {
+// ourServicesWhere lists the Services that PureLB serves and for which isConcerned is true.
+func (r *ServiceReconciler) ourServicesWhere(ctx context.Context, isConcerned func(*corev1.Service) bool) []reconcile.Request {
 	services, err := listServices(ctx, r.Client)
 	if err != nil {
 		log.FromContext(ctx).Error(err, "Cannot enqueue Services")
@@ -200,15 +208,15 @@ func (r *ServiceReconciler) which(ctx context.Context, concerned func(*corev1.Se
 	}
 	var requests []reconcile.Request
 	for i := range services {
-		if isOurs(&services[i], r.IsDefault) && concerned(&services[i]) {
+		if isOurs(&services[i], r.IsDefault) && isConcerned(&services[i]) {
 			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&services[i])})
 		}
 	}
 	return requests
 }
 
-// addressesChanged lets through changes of the addresses of a Node.
-var addressesChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+// nodeAddressesChanged lets through changes of the addresses of a Node.
+var nodeAddressesChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok1 := e.ObjectOld.(*corev1.Node)
 	after, ok2 := e.ObjectNew.(*corev1.Node)
 	return !ok1 || !ok2 || !slices.Equal(before.Status.Addresses, after.Status.Addresses)

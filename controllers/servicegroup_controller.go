@@ -2,9 +2,7 @@ package controllers
 
 import (
 	"context"
-	"fmt"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -20,20 +18,18 @@ import (
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
-// ServiceGroupReconciler reports on pools: whether they can be allocated from,
-// and how much of them is in use.
+// ServiceGroupReconciler reports on ServiceGroups: whether the manager allocates from
+// them, and how many of their addresses are in use.
 type ServiceGroupReconciler struct {
 	Client    client.Client
 	Recorder  events.EventRecorder
-	Namespace string // where ServiceGroups count
+	Namespace string // the manager's, where ServiceGroups have an effect
+	IsDefault bool   // PureLB serves Services without a loadBalancerClass
 	Metrics   *Metrics
 }
-
-// countDelay is how late the counts of addresses may be: they take a look at all
-// Services.
-const countDelay = 500 * time.Millisecond
 
 // +kubebuilder:rbac:groups=purelb.io,resources=servicegroups/status,verbs=patch
 
@@ -42,20 +38,23 @@ func (r *ServiceGroupReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("servicegroup").
 		For(&v1.ServiceGroup{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		// A verdict depends on the other groups.
-		Watches(&v1.ServiceGroup{}, batched(r.all), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		// A status that somebody else has written.
-		Watches(&v1.ServiceGroup{}, batchedFor(always(countDelay), itself)).
-		Watches(&corev1.Service{}, batchedFor(always(countDelay), r.all), builder.WithPredicates(placedDifferently)).
-		Watches(&v1.Announcement{}, batched(r.all), builder.WithPredicates(factsChanged)).
+		// The verdict on a group depends on the other groups.
+		Watches(&v1.ServiceGroup{}, batched(r.allGroups), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		// Another client may have written the status.
+		Watches(&v1.ServiceGroup{}, batchedFor(countDelay, requestFor)).
+		Watches(&corev1.Service{}, batchedFor(countDelay, r.allGroups), builder.WithPredicates(servicePlacementChanged)).
+		Watches(&v1.Announcement{}, batched(r.allGroups), builder.WithPredicates(factsChanged)).
+		Watches(&corev1.Node{}, batched(r.allGroups), builder.WithPredicates(nodeAddressesChanged)).
 		Complete(r)
 }
 
-func itself(_ context.Context, obj client.Object) []reconcile.Request {
+// requestFor maps an object to its own request.
+func requestFor(_ context.Context, obj client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(obj)}}
 }
 
-func (r *ServiceGroupReconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
+// allGroups maps any object to all ServiceGroups.
+func (r *ServiceGroupReconciler) allGroups(ctx context.Context, _ client.Object) []reconcile.Request {
 	var groups v1.ServiceGroupList
 	if err := r.Client.List(ctx, &groups, client.UnsafeDisableDeepCopy); err != nil {
 		log.FromContext(ctx).Error(err, "Cannot list ServiceGroups")
@@ -73,79 +72,75 @@ func (r *ServiceGroupReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	sg := &v1.ServiceGroup{}
 	if err := r.Client.Get(ctx, req.NamespacedName, sg); err != nil {
 		if client.IgnoreNotFound(err) == nil && req.Namespace == r.Namespace {
-			r.Metrics.PoolGone(req.Name)
+			r.Metrics.DeletePool(req.Name)
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	verdict, used, announce, err := r.gather(ctx, sg)
-	if err != nil || verdict == nil {
-		return reconcile.Result{}, err // without a verdict, it has just been deleted
+	inputs, err := r.gather(ctx, sg)
+	if err != nil || inputs.verdict == nil {
+		return reconcile.Result{}, err // a group without a verdict has just been deleted
 	}
-	status := groupStatus(sg, verdict, used, announce)
+	status := groupStatus(sg, inputs)
 	if sg.Namespace == r.Namespace {
-		r.Metrics.Pool(sg.Name, &status)
+		r.Metrics.SetPool(sg.Name, &status)
 	}
 	if equality.Semantic.DeepEqual(status, sg.Status) {
 		return reconcile.Result{}, nil
 	}
-	before, after := meta.FindStatusCondition(sg.Status.Conditions, v1.ConditionReady).DeepCopy(), meta.FindStatusCondition(status.Conditions, v1.ConditionReady)
+	before := sg.Status
 	sg.Status = status
 	if err := applyStatus(ctx, r.Client, sg, ownerServiceGroup); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if after.Status == metav1.ConditionFalse && (before == nil || before.Reason != after.Reason || before.Message != after.Message) {
-		r.Recorder.Eventf(sg, nil, corev1.EventTypeWarning, after.Reason, "Validate", "%s", after.Message)
-	}
+	r.reportConditions(sg, before.Conditions, status.Conditions)
 	return reconcile.Result{}, nil
 }
 
-func (r *ServiceGroupReconciler) gather(ctx context.Context, sg *v1.ServiceGroup) (*allocation.Verdict, *allocation.InUse, func(allocation.Range) v1.AnnounceType, error) {
-	if sg.Namespace != r.Namespace {
-		return allocation.OutOfScope(sg, r.Namespace), nil, nil, nil
-	}
-	var groups v1.ServiceGroupList
-	if err := r.Client.List(ctx, &groups, client.InNamespace(r.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return nil, nil, nil, fmt.Errorf("list ServiceGroups: %w", err)
-	}
-	var services corev1.ServiceList
-	if err := r.Client.List(ctx, &services, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, nil, nil, fmt.Errorf("list Services: %w", err)
-	}
-	announcements, err := listAnnouncements(ctx, r.Client, r.Namespace)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	reserved, err := reservedAddresses(ctx, r.Client, r.Namespace)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	verdict := allocation.NewCatalog(groups.Items, r.Namespace)[sg.Name]
-	if verdict != nil {
-		verdict.Warnings = append(verdict.Warnings, allocation.ReservedWarnings(&verdict.Group, reserved)...)
-	}
-	return verdict, inUse(services.Items), (&cluster{announcements: announcements}).announceType, nil
-}
-
-// announceType is how addresses of a range of a local group are announced, or
-// empty if no node has reported its interfaces.
-func (in *cluster) announceType(r allocation.Range) v1.AnnounceType {
-	var kind v1.AnnounceType
-	for i := range in.announcements {
-		for _, iface := range interfacesOf(&in.announcements[i]) {
-			kind = v1.AnnounceVirtual
-			for _, s := range iface.Subnets {
-				if s.Bits() < s.Addr().BitLen() && s.Contains(r.Addrs.From()) {
-					return v1.AnnounceLocal
-				}
-			}
+// reportConditions records an event for each condition that has turned bad, or is bad for
+// another reason than before.
+func (r *ServiceGroupReconciler) reportConditions(sg *v1.ServiceGroup, before, after []metav1.Condition) {
+	for _, c := range []struct {
+		conditionType string
+		bad           metav1.ConditionStatus
+	}{{v1.ConditionReady, metav1.ConditionFalse}, {v1.ConditionClaimsExceeded, metav1.ConditionTrue}} {
+		was, is := meta.FindStatusCondition(before, c.conditionType), meta.FindStatusCondition(after, c.conditionType)
+		if is != nil && is.Status == c.bad && (was == nil || was.Reason != is.Reason || was.Message != is.Message) {
+			r.Recorder.Eventf(sg, nil, corev1.EventTypeWarning, is.Reason, "Validate", "%s", textlimit.Shorten(is.Message, maxNote))
 		}
 	}
-	return kind
 }
 
-// groupStatus is the status that a ServiceGroup is to have.
-func groupStatus(sg *v1.ServiceGroup, verdict *allocation.Verdict, used *allocation.InUse, announce func(allocation.Range) v1.AnnounceType) v1.ServiceGroupStatus {
-	group := &verdict.Group
+// groupInputs are what the status of a ServiceGroup is made from.
+type groupInputs struct {
+	verdict *allocation.Verdict // nil if there is no such group
+	used    *allocation.InUse
+	// excess is what nodes report of all pools beyond what is reserved for them.
+	excess       []allocation.Excess
+	announceType func(allocation.Range) v1.AnnounceType
+}
+
+func (r *ServiceGroupReconciler) gather(ctx context.Context, sg *v1.ServiceGroup) (*groupInputs, error) {
+	if sg.Namespace != r.Namespace {
+		return &groupInputs{verdict: allocation.OutOfScopeVerdict(sg, r.Namespace)}, nil
+	}
+	inputs, _, err := allocationInputs(ctx, r.Client, r.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	used, err := InUse(ctx, r.Client, r.IsDefault)
+	if err != nil {
+		return nil, err
+	}
+	verdict := inputs.Catalog[sg.Name]
+	if verdict != nil {
+		verdict.Warnings = append(verdict.Warnings, allocation.ReservedWarnings(&verdict.Group, inputs.Reserved)...)
+	}
+	return &groupInputs{verdict: verdict, used: used, excess: inputs.Excess, announceType: inputs.AnnounceType}, nil
+}
+
+// groupStatus returns the status that a ServiceGroup is to have.
+func groupStatus(sg *v1.ServiceGroup, inputs *groupInputs) v1.ServiceGroupStatus {
+	verdict, group := inputs.verdict, &inputs.verdict.Group
 	status := v1.ServiceGroupStatus{
 		ObservedGeneration: sg.Generation,
 		Type:               group.Type,
@@ -153,17 +148,18 @@ func groupStatus(sg *v1.ServiceGroup, verdict *allocation.Verdict, used *allocat
 	}
 	ready := metav1.Condition{
 		Type: v1.ConditionReady, Status: metav1.ConditionTrue, ObservedGeneration: sg.Generation,
-		Reason: verdict.Reason, Message: shorten(strings.Join(append([]string{verdict.Message}, verdict.Warnings...), "; "), 4096),
+		Reason: verdict.Reason, Message: textlimit.Shorten(strings.Join(append([]string{verdict.Message}, verdict.Warnings...), "; "), maxMessage),
 	}
 	if !verdict.Ready() {
 		ready.Status = metav1.ConditionFalse
 	}
 	meta.SetStatusCondition(&status.Conditions, ready)
 	setStalled(&status.Conditions, ready, !verdict.Ready())
+	setClaimsExceeded(&status, allocation.DescribeExcess(group, inputs.excess))
 	if !verdict.Ready() {
 		return status
 	}
-	usage := group.Usage(used)
+	usage := group.Usage(inputs.used)
 	status.AllocatedIPv4, status.AllocatedIPv6 = usage.AllocatedIPv4, usage.AllocatedIPv6
 	status.AvailableIPv4, status.AvailableIPv6 = usage.AvailableIPv4, usage.AvailableIPv6
 	var ranges []string
@@ -173,30 +169,24 @@ func groupStatus(sg *v1.ServiceGroup, verdict *allocation.Verdict, used *allocat
 			Capacity: rg.Capacity(), Allocated: usage.Ranges[i],
 		}
 		if group.Type == v1.PoolTypeLocal {
-			pool.Announce = announce(rg)
+			pool.Announce = inputs.announceType(rg)
 		}
 		status.Pools = append(status.Pools, pool)
 		ranges = append(ranges, pool.Range)
 	}
-	status.Ranges = shorten(strings.Join(ranges, ","), 1024)
+	status.Ranges = textlimit.Shorten(strings.Join(ranges, ","), maxRangesText)
 	return status
 }
 
-// setStalled makes Stalled say what Ready says, if stalled, else removes it.
-func setStalled(conditions *[]metav1.Condition, ready metav1.Condition, stalled bool) {
-	if !stalled {
-		meta.RemoveStatusCondition(conditions, v1.ConditionStalled)
+// setClaimsExceeded sets the condition ClaimsExceeded, which says which nodes report too
+// many addresses of the group as theirs, or removes it if message is empty.
+func setClaimsExceeded(status *v1.ServiceGroupStatus, message string) {
+	if message == "" {
+		meta.RemoveStatusCondition(&status.Conditions, v1.ConditionClaimsExceeded)
 		return
 	}
-	ready.Type, ready.Status = v1.ConditionStalled, metav1.ConditionTrue
-	meta.SetStatusCondition(conditions, ready)
-}
-
-// shorten cuts s to at most so many bytes, never within a letter: the API
-// server would replace the rest of it, and the next comparison see a change.
-func shorten(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most-3], "") + "..."
+	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
+		Type: v1.ConditionClaimsExceeded, Status: metav1.ConditionTrue, ObservedGeneration: status.ObservedGeneration,
+		Reason: v1.ReasonTooManyClaims, Message: textlimit.Shorten(message, maxMessage),
+	})
 }

@@ -38,7 +38,7 @@ func TestServiceGroupVerdicts(t *testing.T) {
 	g := begin(t)
 	older := serviceGroup(t, "b-older", "local: {pool: 10.31.0.1-10.31.0.5, subnet: 10.31.0.0/24}")
 	g.Eventually(ready(older)).Should(Equal("True Accepted: 1 range"))
-	// Made in the same second, the first by name would win.
+	// Of groups created in the same second, the first by name would win.
 	g.Eventually(func() bool { return metav1.Now().Unix() > older.CreationTimestamp.Unix() }).Should(BeTrue())
 	younger := serviceGroup(t, "a-younger", "local: {pool: 10.31.0.5-10.31.0.9, subnet: 10.31.0.0/24}")
 	const overlap = `spec.local.pool: Invalid value: "10.31.0.5-10.31.0.9": range 10.31.0.5-10.31.0.9 overlaps range 10.31.0.1-10.31.0.5 ` +

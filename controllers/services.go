@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -14,8 +15,8 @@ import (
 	"github.com/purelb/purelb-operator/controllers/allocation"
 )
 
-// isOurs reports whether a Service is for us to serve. isDefault is whether we
-// serve Services without a class.
+// isOurs reports whether PureLB serves a Service. isDefault is whether it serves Services
+// without a loadBalancerClass.
 func isOurs(svc *corev1.Service, isDefault bool) bool {
 	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		return false
@@ -26,29 +27,45 @@ func isOurs(svc *corev1.Service, isDefault bool) bool {
 	return *svc.Spec.LoadBalancerClass == v1.LoadBalancerClass
 }
 
-// isBranded reports whether we have given a Service addresses.
-func isBranded(svc *corev1.Service) bool {
-	return svc.Annotations[v1.AnnotationAllocatedBy] == v1.Brand
+// hasAddressesToAnnounce reports whether a Service shows addresses that the manager has
+// allocated to it.
+func hasAddressesToAnnounce(svc *corev1.Service) bool {
+	return len(allocation.AddressesToAnnounce(svc)) > 0
 }
 
-// groupOf is the ServiceGroup that a Service asks for.
-func groupOf(svc *corev1.Service) string {
-	return cmp.Or(svc.Annotations[v1.AnnotationServiceGroup], v1.DefaultServiceGroup)
+// requestedGroup returns the ServiceGroup that a Service asks for, if only by naming none.
+func requestedGroup(svc *corev1.Service) string {
+	return cmp.Or(allocation.RequestedGroup(svc), v1.DefaultServiceGroup)
 }
 
-// ingressOf is the addresses in a Service's status.
-func ingressOf(svc *corev1.Service) []netip.Addr { return allocation.AddressesOf(svc) }
-
-// isPending reports whether a Service waits for an address.
+// isPending reports whether a Service does not have what it asks for.
 func isPending(svc *corev1.Service) bool {
 	return meta.IsStatusConditionFalse(svc.Status.Conditions, v1.ConditionAllocated)
+}
+
+// hasRecord reports whether the manager has written what is allocated to a Service, even
+// if that is nothing.
+func hasRecord(svc *corev1.Service) bool {
+	return meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionRecord) != nil
+}
+
+// missingFamilies returns the families of which a Service has no address, although it has
+// one of another family: it prefers both, and gets the other when there is one.
+func missingFamilies(svc *corev1.Service) []allocation.Family {
+	addrs := allocation.RecordOf(svc).Addresses
+	if len(addrs) == 0 {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(svc.Spec.IPFamilies), func(f allocation.Family) bool {
+		return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return allocation.FamilyOf(a) == f })
+	})
 }
 
 // keyOf is namespace/name.
 func keyOf(obj client.Object) string { return client.ObjectKeyFromObject(obj).String() }
 
-// listServices lists all Services, in no order. The objects are the cache's own:
-// they must not be changed.
+// listServices lists all Services, in no order. The objects are the cache's own: the
+// caller must not change them.
 func listServices(ctx context.Context, c client.Reader) ([]corev1.Service, error) {
 	var list corev1.ServiceList
 	if err := c.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
@@ -57,16 +74,14 @@ func listServices(ctx context.Context, c client.Reader) ([]corev1.Service, error
 	return list.Items, nil
 }
 
-// inUse is who has each address, for counting. Addresses of Services that are
-// not ours count, too: they must not be given away.
-func inUse(services []corev1.Service) *allocation.InUse {
-	used := allocation.NewInUse()
+// inUse indexes which Services have which addresses in use. Services that PureLB does not
+// serve count, too: their addresses must not be allocated to anyone else.
+func inUse(services []corev1.Service, isDefault bool) *allocation.InUse {
+	index := allocation.NewInUse()
 	for i := range services {
-		if len(services[i].Status.LoadBalancer.Ingress) > 0 {
-			used.Put(&allocation.Holder{
-				Namespace: services[i].Namespace, Name: services[i].Name, Addresses: ingressOf(&services[i]),
-			})
+		if svc := &services[i]; len(svc.Status.LoadBalancer.Ingress) > 0 || hasRecord(svc) {
+			index.Put(allocation.ServiceOf(svc, isOurs(svc, isDefault)))
 		}
 	}
-	return used
+	return index
 }

@@ -68,11 +68,11 @@ func TestServicesShare(t *testing.T) {
 	g.Eventually(condition(clash, v1.ConditionAllocated)).Should(Equal("False PortConflict: 10.32.0.1 cannot be shared with Service test/web: both have port TCP/80"))
 	g.Expect(ingress(clash)(g)).To(BeEmpty())
 
-	// A changed port wakes who waited for it.
+	// A Service that waited for the port gets the address when the port is free.
 	patch(t, web, `{"spec":{"ports":[{"port":8080}]}}`)
 	g.Eventually(ingress(clash)).WithTimeout(quiet).Should(Equal([]string{"10.32.0.1"}))
 
-	// A clash is reported, to both, and the address kept.
+	// Both Services report a clash, and keep the address.
 	patch(t, web, `{"spec":{"ports":[{"port":443}]}}`)
 	g.Eventually(condition(web, v1.ConditionAllocated)).Should(Equal("False PortConflict: 10.32.0.1 cannot be shared with Service test/tls: both have port TCP/443"))
 	g.Eventually(condition(tls, v1.ConditionAllocated)).Should(Equal("False PortConflict: 10.32.0.1 cannot be shared with Service test/web: both have port TCP/443"))
@@ -82,7 +82,7 @@ func TestServicesShare(t *testing.T) {
 		g.Eventually(condition(svc, v1.ConditionAllocated)).Should(Equal("True Allocated: 10.32.0.1 from pool sharing"))
 	}
 
-	// So is a key that has gone; another address is given only if it is asked for.
+	// A Service without the key reports that, and gets another address only if it asks.
 	patch(t, clash, `{"metadata":{"annotations":{"purelb.io/allow-shared-ip":null}}}`)
 	g.Eventually(condition(clash, v1.ConditionAllocated)).Should(HavePrefix("False SharingRefused: "))
 	g.Expect(ingress(clash)(g)).To(Equal([]string{"10.32.0.1"}))
@@ -121,7 +121,7 @@ func TestServiceMultiPool(t *testing.T) {
 	svc := service(t, "multi", ofGroup("multi"))
 	g.Eventually(ingress(svc)).Should(Equal([]string{"10.34.1.1"}))
 
-	// A node in the other subnet brings an address of it.
+	// When a node is in the other subnet, the Service gets an address of that, too.
 	node(t, "multi-2", map[string]string{"multi": "yes"})
 	runAgent(t, "multi-2", eth("eth0", "10.34.2.9/24"))
 	g.Eventually(ingress(svc)).Should(Equal([]string{"10.34.1.1", "10.34.2.1"}))

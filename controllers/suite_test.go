@@ -77,6 +77,10 @@ func begin(t *testing.T) *WithT {
 	return NewWithT(t)
 }
 
+// addToScheme makes the scheme know this project's kinds, once: the manager of all tests
+// reads the scheme while other tests start an API server of their own.
+var addToScheme = sync.OnceValue(func() error { return v1.AddToScheme(scheme.Scheme) })
+
 var start = sync.OnceValue(func() error {
 	log.SetLogger(logr.Discard())
 	config, stopServer, err := apiserver.Start()
@@ -84,7 +88,7 @@ var start = sync.OnceValue(func() error {
 	if err != nil {
 		return err
 	}
-	if err := v1.AddToScheme(scheme.Scheme); err != nil {
+	if err := addToScheme(); err != nil {
 		return err
 	}
 	if api, err = client.New(config, client.Options{Scheme: scheme.Scheme}); err != nil {
@@ -121,7 +125,7 @@ func newManager(ctx context.Context, options ctrl.Options, config *rest.Config) 
 		return nil, err
 	}
 	live := controllers.NewLiveness(time.Now)
-	own, reasons := controllers.NewMetrics(registry), controllers.NewReasons()
+	own, reasons := controllers.NewMetrics(registry), controllers.NewUnplacedReasons()
 	c := mgr.GetClient()
 	return mgr, errors.Join(
 		live.Watch(ctx, mgr.GetCache()),
@@ -130,7 +134,7 @@ func newManager(ctx context.Context, options ctrl.Options, config *rest.Config) 
 			Client: c, Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: namespace, IsDefault: true, Metrics: own,
 		}).SetupWithManager(mgr),
 		(&controllers.ServiceGroupReconciler{
-			Client: c, Recorder: mgr.GetEventRecorder("purelb-servicegroup"), Namespace: namespace, Metrics: own,
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-servicegroup"), Namespace: namespace, IsDefault: true, Metrics: own,
 		}).SetupWithManager(mgr),
 		(&controllers.LBNodeAgentReconciler{
 			Client: c, Recorder: mgr.GetEventRecorder("purelb-lbnodeagent"), Liveness: live, Namespace: namespace, Defaults: agents.Defaults{Image: "purelb.io/purelb:test", ServiceAccount: "purelb-agent"},
@@ -308,8 +312,8 @@ type agent struct {
 	interfaces []v1.NodeInterface
 	stop       func()
 	paused     atomic.Bool
-	// isEarlier is that it knows nothing common.
-	isEarlier atomic.Bool
+	// macs is what it reports in the first of its Announcements, if it is set.
+	macs atomic.Pointer[[]string]
 }
 
 // pause makes the agent renew its Lease, but look at nothing.
@@ -363,13 +367,16 @@ func (a *agent) report(ctx context.Context) error {
 	for i := range list.Items {
 		ann := &list.Items[i]
 		status := v1.AnnouncementStatus{ObservedGeneration: ann.Generation, Interfaces: a.interfaces, Conditions: ann.Status.Conditions}
+		if macs := a.macs.Load(); macs != nil && ann.Name == a.node {
+			status.MACs = *macs
+		}
 		for _, e := range ann.Spec.Addresses {
 			status.Addresses = append(status.Addresses, v1.AddressStatus{
 				Address: e.Address, Epoch: e.Epoch, State: v1.StateAnnounced, Interface: string(e.Interface), LastTransitionTime: metav1.Unix(1, 0),
 			})
 		}
 		status.Announced, status.Desired = int32(len(status.Addresses)), int32(len(status.Addresses))
-		if ann.Spec.Common && !a.isEarlier.Load() {
+		if ann.Spec.Common {
 			status.CommonRevision = new(int64)
 			var commons v1.CommonAnnouncementList
 			if err := api.List(ctx, &commons, client.InNamespace(namespace), client.MatchingFields{"spec.lbNodeAgent": ann.Spec.LBNodeAgent}); err != nil {

@@ -18,7 +18,7 @@ import (
 func TestAnnounce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1"), local("192.0.2.2", takeover), virtual("198.51.100.1")))
-		w.pulse.renewedAt(time.Now())
+		w.freshness.noteRenewed(time.Now())
 		go func() { _ = w.announcer.Start(t.Context()) }()
 
 		again, err := w.reconcile()
@@ -27,7 +27,7 @@ func TestAnnounce(t *testing.T) {
 		}
 		// Takeover does not wait for the probe of another address.
 		w.expect("changes", []string{
-			"EnsureVirtual kube-lb0", "Add 192.0.2.2/24 eth0", "Add 198.51.100.1/32 kube-lb0", "Add 192.0.2.1/24 eth0",
+			"EnsureVirtual kube-lb0", "Add 192.0.2.2/32 eth0", "Add 198.51.100.1/32 kube-lb0", "Add 192.0.2.1/32 eth0",
 		}, w.kernel.Calls())
 		w.expect("probes", [][]string{{"192.0.2.1"}}, w.neighbours.probes)
 		w.expect("states", "192.0.2.1 Announced, 192.0.2.2 Announced, 198.51.100.1 Announced", w.states("node1"))
@@ -56,7 +56,7 @@ func TestAnnounce(t *testing.T) {
 		if _, err = w.reconcile(); err != nil {
 			t.Error(err)
 		}
-		w.expect("renewals", []string{"Renew 192.0.2.1/24 eth0", "Renew 192.0.2.2/24 eth0"}, w.kernel.Calls())
+		w.expect("renewals", []string{"Renew 192.0.2.1/32 eth0", "Renew 192.0.2.2/32 eth0"}, w.kernel.Calls())
 		time.Sleep(10 * time.Second)
 		w.expect("announcements after renewal", 6, len(w.neighbours.heard()))
 		w.expect("requests after renewal", []string(nil), w.made())
@@ -86,7 +86,7 @@ func TestAdopt(t *testing.T) {
 	})
 }
 
-// A missing Announcement is not an empty one.
+// An empty Announcement withdraws everything.
 func TestWithdraw(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1")), announcementOf("node1-b", virtual("198.51.100.1")))
@@ -102,15 +102,15 @@ func TestWithdraw(t *testing.T) {
 		if _, err := w.reconcile(); err != nil {
 			t.Error(err)
 		}
-		w.expect("changes", []string{"Remove 192.0.2.1/24 eth0", "Remove 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
+		w.expect("changes", []string{"Remove 192.0.2.1/32 eth0", "Remove 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
 		w.expect("states", "", w.states("node1")+w.states("node1-b"))
 		time.Sleep(10 * time.Second)
 		w.expect("announcements", 1, len(w.neighbours.heard())) // the first, before the withdrawal
 	})
 }
 
-// What nothing is known about is kept, which is to renew it, and no more.
-func TestMissing(t *testing.T) {
+// While nothing is known the agent renews the lifetimes of its addresses, and does no more.
+func TestKeepWhileNothingIsKnown(t *testing.T) {
 	for name, objects := range map[string][]client.Object{
 		"no Announcement":                     {settings()},
 		"another node's Announcement":         {settings(), &purelbv1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "node2"}, Spec: purelbv1.AnnouncementSpec{NodeName: "node2"}}},
@@ -122,9 +122,9 @@ func TestMissing(t *testing.T) {
 				put := func(iface, prefix string, lifetime time.Duration, ours bool) {
 					w.kernel.Put(plan.Address{Interface: iface, Prefix: netip.MustParsePrefix(prefix), Ours: ours, Valid: lifetime, Preferred: lifetime})
 				}
-				put("eth0", "192.0.2.1/24", 250*time.Second, true)
-				put("eth0", "192.0.2.2/24", 200*time.Second, false)
-				put("eth0", "192.0.2.3/24", plan.Forever, true)
+				put("eth0", "192.0.2.1/32", 250*time.Second, true)
+				put("eth0", "192.0.2.2/32", 200*time.Second, false)
+				put("eth0", "192.0.2.3/32", plan.Forever, true)
 
 				again, err := w.reconcile()
 				if err != nil || again != 50*time.Second {
@@ -136,7 +136,7 @@ func TestMissing(t *testing.T) {
 					if again, err = w.reconcile(); err != nil || again != 100*time.Second {
 						t.Errorf("again in %v, %v", again, err)
 					}
-					w.expect("renewals", []string{"Renew 192.0.2.1/24 eth0"}, w.kernel.Calls())
+					w.expect("renewals", []string{"Renew 192.0.2.1/32 eth0"}, w.kernel.Calls())
 				}
 				w.expect("requests", []string(nil), w.made())
 				w.expect("probes", [][]string(nil), w.neighbours.probes)
@@ -152,95 +152,6 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// An Announcement that is new, where the kernel holds addresses: the manager
-// hears of them before they are withdrawn, and can give them back.
-func TestWithhold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		time.Sleep(300 * time.Millisecond) // not a whole second
-		w := newWorld(t, settings(), announcementOf("node1", virtual("198.51.100.1")))
-		for _, prefix := range []string{"192.0.2.1/24", "192.0.2.2/24"} {
-			w.kernel.Put(plan.Address{
-				Interface: "eth0", Prefix: netip.MustParsePrefix(prefix), Ours: true, NoPrefixRoute: true,
-				Valid: 10 * time.Second, Preferred: 10 * time.Second,
-			})
-		}
-		again, err := w.reconcile()
-		if err != nil || again != 1700*time.Millisecond {
-			t.Errorf("again in %v, %v", again, err)
-		}
-		w.expect("changes", []string{
-			"EnsureVirtual kube-lb0", "Add 198.51.100.1/32 kube-lb0", "Renew 192.0.2.1/24 eth0", "Renew 192.0.2.2/24 eth0",
-		}, w.kernel.Calls())
-		w.expect("states", "192.0.2.1 Announced Withdrawing, 192.0.2.2 Announced Withdrawing, 198.51.100.1 Announced", w.states("node1"))
-		status := w.get("node1").Status
-		w.expect("counts", []any{int32(1), int32(1), "eth0", ""}, []any{status.Announced, status.Desired, status.Addresses[0].Interface, status.LocalAddresses})
-
-		// However often it looks meanwhile.
-		w.made()
-		for range 3 {
-			time.Sleep(300 * time.Millisecond)
-			if _, err = w.reconcile(); err != nil {
-				t.Error(err)
-			}
-		}
-		w.expect("changes meanwhile", []string(nil), w.kernel.Calls())
-		w.expect("requests meanwhile", []string(nil), w.made())
-
-		// One is given back.
-		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses, local("192.0.2.1")) })
-		if again, err = w.reconcile(); err != nil || again != 800*time.Millisecond {
-			t.Errorf("again in %v, %v", again, err)
-		}
-		w.expect("states after the answer", "192.0.2.1 Announced, 192.0.2.2 Announced Withdrawing, 198.51.100.1 Announced", w.states("node1"))
-		time.Sleep(again)
-		if _, err = w.reconcile(); err != nil {
-			t.Error(err)
-		}
-		w.expect("changes in the end", []string{"Remove 192.0.2.2/24 eth0"}, w.kernel.Calls())
-		w.expect("states in the end", "192.0.2.1 Announced, 198.51.100.1 Announced", w.states("node1"))
-		w.expect("probes", [][]string(nil), w.neighbours.probes)
-
-		// Withdrawn in the ordinary way it is gone at once, also while another
-		// Announcement is new.
-		if err := w.Client.Create(t.Context(), announcementOf("node1-b")); err != nil {
-			t.Fatal(err)
-		}
-		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = nil })
-		if _, err = w.reconcile(); err != nil {
-			t.Error(err)
-		}
-		w.expect("changes on withdrawal", []string{"Remove 192.0.2.1/24 eth0", "Remove 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
-		w.expect("states on withdrawal", "", w.states("node1")+w.states("node1-b"))
-	})
-}
-
-// What could not be reported is not withdrawn.
-func TestWithholdUntilReported(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, settings(), announcementOf("node1"))
-		w.kernel.Put(plan.Address{Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.1/24"), Ours: true, Valid: plan.Forever})
-		w.fail(errors.New("away"))
-		for range 10 {
-			if _, err := w.reconcile(); err == nil {
-				t.Error("what could not be reported is not tried again")
-			}
-			time.Sleep(time.Second)
-		}
-		w.expect("changes", []string(nil), w.kernel.Calls())
-		w.fail(nil)
-		again, err := w.reconcile()
-		if err != nil {
-			t.Error(err)
-		}
-		w.expect("changes when reported", []string(nil), w.kernel.Calls())
-		time.Sleep(again)
-		if _, err = w.reconcile(); err != nil {
-			t.Error(err)
-		}
-		w.expect("changes in the end", []string{"Remove 192.0.2.1/24 eth0"}, w.kernel.Calls())
-	})
-}
-
 func TestAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1"), local("192.0.2.2"), local("192.0.2.3")))
@@ -250,7 +161,7 @@ func TestAnswered(t *testing.T) {
 		if err != nil || again != time.Second {
 			t.Errorf("again in %v, %v", again, err)
 		}
-		w.expect("changes", []string{"Add 192.0.2.3/24 eth0"}, w.kernel.Calls())
+		w.expect("changes", []string{"Add 192.0.2.3/32 eth0"}, w.kernel.Calls())
 		w.expect("states", "192.0.2.1 Standby PreviousHolder02:00:00:00:00:01, 192.0.2.2 Conflict Answered02:00:00:00:00:02, 192.0.2.3 Announced", w.states("node1"))
 
 		// As long as nothing changes nothing is written.
@@ -271,22 +182,22 @@ func TestAnswered(t *testing.T) {
 		if _, err = w.reconcile(); err != nil {
 			t.Error(err)
 		}
-		w.expect("changes on silence", []string{"Add 192.0.2.1/24 eth0"}, w.kernel.Calls())
+		w.expect("changes on silence", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.Calls())
 
-		// Takeover is not told to wait.
+		// A takeover does not wait.
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses[1].Claim = purelbv1.ClaimTakeover })
-		w.pulse.renewedAt(time.Now())
+		w.freshness.noteRenewed(time.Now())
 		if _, err = w.reconcile(); err != nil {
 			t.Error(err)
 		}
-		w.expect("changes on takeover", []string{"Add 192.0.2.2/24 eth0"}, w.kernel.Calls())
+		w.expect("changes on takeover", []string{"Add 192.0.2.2/32 eth0"}, w.kernel.Calls())
 		w.expect("states in the end", "192.0.2.1 Announced, 192.0.2.2 Announced, 192.0.2.3 Announced", w.states("node1"))
 
-		// It counts once: lost with its link, the address is asked for like any other
-		// when the link is back, and whoever answers keeps it, however often it is
-		// asked for.
+		// The takeover counts once: the node loses the address with the link, asks for it like for
+		// any other when the link is back, and a station that answers keeps it, however often the
+		// node asks.
 		w.kernel.SetUp("eth0", false)
-		w.kernel.Strip("eth0", netip.MustParsePrefix("192.0.2.2/24"))
+		w.kernel.Strip("eth0", netip.MustParsePrefix("192.0.2.2/32"))
 		if _, err = w.reconcile(); err != nil {
 			t.Error(err)
 		}
@@ -295,7 +206,7 @@ func TestAnswered(t *testing.T) {
 			if _, err = w.reconcile(); err != nil {
 				t.Error(err)
 			}
-			time.Sleep(reprobe)
+			time.Sleep(plan.ReprobeInterval)
 		}
 		w.expect("changes after it was lost", []string(nil), w.kernel.Calls())
 		w.expect("states after it was lost", "192.0.2.1 Announced, 192.0.2.2 Conflict Lost02:00:00:00:00:02, 192.0.2.3 Announced", w.states("node1"))
@@ -307,8 +218,8 @@ func TestTakeoverWhileNotFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1", takeover)))
 		w.neighbours.set("192.0.2.1", oldHolder)
-		w.pulse.renewedAt(time.Now())
-		w.pulse.setPeriod(w.list())
+		w.freshness.noteRenewed(time.Now())
+		w.freshness.setPeriod(w.list())
 		time.Sleep(2*time.Second + time.Millisecond)
 		if _, err := w.reconcile(); err != nil {
 			t.Error(err)
@@ -322,7 +233,7 @@ func TestFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, settings(), announcementOf("node1",
 			local("192.0.2.1"), local("192.0.2.2"), local("192.0.2.3", takeover), virtual("198.51.100.1")))
-		w.pulse.renewedAt(time.Now())
+		w.freshness.noteRenewed(time.Now())
 		go func() { _ = w.announcer.Start(t.Context()) }()
 		refused := errors.New("refused")
 		w.kernel.Refuse(netip.MustParseAddr("192.0.2.3"), refused)
@@ -349,22 +260,22 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// What somebody strips is back at once, whether or not the agent is fresh: it was
-// listening all the time. What it did not have until now it asks for.
+// The agent puts a stripped address back at once, whether or not it is fresh: it was listening all
+// the time. For an address that it did not hold until now it asks the link.
 func TestStripped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1"), virtual("198.51.100.1")))
 		w.reconcileOrFail()
 		w.kernel.Calls()
 		strip := func() {
-			w.kernel.Strip("eth0", netip.MustParsePrefix("192.0.2.1/24"))
+			w.kernel.Strip("eth0", netip.MustParsePrefix("192.0.2.1/32"))
 			w.kernel.Strip("kube-lb0", netip.MustParsePrefix("198.51.100.1/32"))
 		}
 		strip()
 		start := time.Now()
 		w.reconcileOrFail()
 		w.expect("time", time.Duration(0), time.Since(start))
-		w.expect("changes", []string{"Add 192.0.2.1/24 eth0", "Add 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
+		w.expect("changes", []string{"Add 192.0.2.1/32 eth0", "Add 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
 		w.expect("probes", 1, len(w.neighbours.probes))
 
 		// A claim of a new epoch is one of an address that it did not have.
@@ -381,9 +292,9 @@ func TestStripped(t *testing.T) {
 	})
 }
 
-// One of several Announcements is deleted: its addresses stay until the manager
-// has made it anew, and it is told of them meanwhile.
-func TestDeletedSlice(t *testing.T) {
+// An Announcement that asks for addresses is deleted, while another is there: nothing is
+// withdrawn until the manager has made it anew, for 15 s at the most.
+func TestFaultMissingAnnouncement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1")),
 			announcementOf("node1-b", local("192.0.2.2"), local("192.0.2.3"), virtual("198.51.100.1")))
@@ -392,51 +303,76 @@ func TestDeletedSlice(t *testing.T) {
 		if err := w.Client.Delete(t.Context(), announcementOf("node1-b")); err != nil {
 			t.Fatal(err)
 		}
-		again := w.reconcileOrFail()
-		w.expect("look again in", 15*time.Second, again)
+		w.expect("decides again in", 15*time.Second, w.reconcileOrFail())
 		w.expect("changes", []string(nil), w.kernel.Calls())
-		w.expect("states", "192.0.2.1 Announced, 192.0.2.2 Announced Withdrawing, 192.0.2.3 Announced Withdrawing, 198.51.100.1 Announced Withdrawing", w.states("node1"))
-		w.expect("held", true, w.guard.holds()[netip.MustParseAddr("192.0.2.2")].Leaving)
+		w.expect("is not defended", true, w.held(netip.MustParseAddr("192.0.2.2")).Leaving)
 
-		// However often it looks meanwhile; then what was not given back goes.
+		// However often it syncs meanwhile; then what was not given back is withdrawn.
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses, local("192.0.2.2")) })
 		time.Sleep(13 * time.Second)
 		w.reconcileOrFail()
 		w.expect("changes meanwhile", []string(nil), w.kernel.Calls())
-		w.expect("states meanwhile", "192.0.2.1 Announced, 192.0.2.2 Announced, 192.0.2.3 Announced Withdrawing, 198.51.100.1 Announced Withdrawing", w.states("node1"))
+		w.expect("states meanwhile", "192.0.2.1 Announced, 192.0.2.2 Announced", w.states("node1"))
 		time.Sleep(2 * time.Second)
 		w.reconcileOrFail()
-		w.expect("changes in the end", []string{"Remove 192.0.2.3/24 eth0", "Remove 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
+		w.expect("changes in the end", []string{"Remove 192.0.2.3/32 eth0", "Remove 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
 		w.expect("states in the end", "192.0.2.1 Announced, 192.0.2.2 Announced", w.states("node1"))
 	})
 }
 
-// With the Announcement that says that the node takes part in what is common, nothing
-// of that is lost for a while.
-func TestDeletedCommon(t *testing.T) {
+// While no Announcement is there at all, nothing is withdrawn; nor for 15 s after the manager has
+// made an empty one.
+func TestFaultAllAnnouncementsMissing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", virtual("198.51.100.1")))
+		w.reconcileOrFail()
+		w.kernel.Calls()
+		if err := w.Client.Delete(t.Context(), announcementOf("node1")); err != nil {
+			t.Fatal(err)
+		}
+		for range 10 {
+			w.reconcileOrFail()
+			time.Sleep(time.Minute)
+		}
+		anew := announcementOf("node1")
+		anew.UID = "another"
+		if err := w.Client.Create(t.Context(), anew); err != nil {
+			t.Fatal(err)
+		}
+		w.expect("decides again in", 15*time.Second, w.reconcileOrFail())
+		w.expect("changes", []string(nil), w.kernel.Calls())
+		time.Sleep(15 * time.Second)
+		w.reconcileOrFail()
+		w.expect("changes in the end", []string{"Remove 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
+	})
+}
+
+// The Announcement is deleted that says that the node announces the shared entries: nothing of
+// them is withdrawn for a while.
+func TestFaultMissingSharedEntries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := announcementOf("node1")
 		first.Spec.Common = true
-		w := newWorld(t, settings(), first, announcementOf("node1-b", local("192.0.2.1")), commonOf("default", 3, virtual("198.51.100.1")))
+		w := newWorld(t, settings(), first, announcementOf("node1-b", local("192.0.2.1")), commonAnnouncementOf("default", 3, virtual("198.51.100.1")))
 		w.reconcileOrFail()
 		w.kernel.Calls()
 		if err := w.Client.Delete(t.Context(), first); err != nil {
 			t.Fatal(err)
 		}
-		w.expect("look again in", 15*time.Second, w.reconcileOrFail())
+		w.expect("decides again in", 15*time.Second, w.reconcileOrFail())
 		time.Sleep(14 * time.Second)
 		w.reconcileOrFail()
 		w.expect("changes", []string(nil), w.kernel.Calls())
-		again := announcementOf("node1")
-		again.Spec.Common = true
-		if err := w.Client.Create(t.Context(), again); err != nil {
+		anew := announcementOf("node1")
+		anew.Spec.Common = true
+		if err := w.Client.Create(t.Context(), anew); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
 		w.reconcileOrFail()
 		w.expect("changes when it is back", []string(nil), w.kernel.Calls())
-		w.expect("revision when it is back", "3, 1 of 1", w.madeCommon("node1"))
-		if err := w.Client.Delete(t.Context(), again); err != nil {
+		w.expect("revision when it is back", "3, 1 of 1", w.realisedRevision("node1"))
+		if err := w.Client.Delete(t.Context(), anew); err != nil {
 			t.Fatal(err)
 		}
 		w.reconcileOrFail()
@@ -446,8 +382,8 @@ func TestDeletedCommon(t *testing.T) {
 	})
 }
 
-// Without the API server the kernel is looked after all the same.
-func TestAway(t *testing.T) {
+// The agent repairs what the kernel has while the API server is away.
+func TestRepairWhileAPIServerIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1")))
 		if _, err := w.reconcile(); err != nil {
@@ -455,11 +391,11 @@ func TestAway(t *testing.T) {
 		}
 		w.kernel.Calls()
 		w.fail(errors.New("away"))
-		w.kernel.Strip("eth0", netip.MustParsePrefix("192.0.2.1/24"))
+		w.kernel.Strip("eth0", netip.MustParsePrefix("192.0.2.1/32"))
 		if _, err := w.reconcile(); err != nil { // its state did not change: no status to write
 			t.Error(err)
 		}
-		w.expect("changes", []string{"Add 192.0.2.1/24 eth0"}, w.kernel.Calls())
+		w.expect("changes", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.Calls())
 	})
 }
 
@@ -481,6 +417,7 @@ func TestLinkDown(t *testing.T) {
 			t.Error("what could not be reported is not tried again")
 		}
 		w.fail(nil)
+		time.Sleep(maxBackoff)
 		if _, err := w.reconcile(); err != nil {
 			t.Error(err)
 		}
@@ -505,7 +442,7 @@ func TestLinkDown(t *testing.T) {
 
 // An agent that is about to go removes the virtual interface, but not before it
 // has nothing to announce.
-func TestLeaving(t *testing.T) {
+func TestVirtualInterfaceOfLeavingNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, settings(), announcementOf("node1", virtual("198.51.100.1")), announcementOf("node1-b"))
 		w.edit("node1-b", func(s *purelbv1.AnnouncementSpec) { s.Leaving = true })
@@ -555,8 +492,8 @@ func TestVirtualInterfaceChanges(t *testing.T) {
 	})
 }
 
-// What is for the agent of another LBNodeAgent is not touched.
-func TestAnothers(t *testing.T) {
+// The agent does nothing about an Announcement for the agent of another LBNodeAgent.
+func TestAnnouncementOfAnotherLBNodeAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1")))
 		if _, err := w.reconcile(); err != nil {
@@ -575,7 +512,7 @@ func TestAnothers(t *testing.T) {
 	})
 }
 
-func commonOf(name string, revision int64, addresses ...purelbv1.AnnouncedAddress) *purelbv1.CommonAnnouncement {
+func commonAnnouncementOf(name string, revision int64, addresses ...purelbv1.AnnouncedAddress) *purelbv1.CommonAnnouncement {
 	for i := range addresses {
 		addresses[i].Epoch = revision
 	}
@@ -585,8 +522,9 @@ func commonOf(name string, revision int64, addresses ...purelbv1.AnnouncedAddres
 	}
 }
 
-// made is up to which revision a node says it has made what is common.
-func (w *world) madeCommon(name string) string {
+// realisedRevision returns up to which revision a node reports the shared entries as realised, and
+// how many of the desired addresses as announced.
+func (w *world) realisedRevision(name string) string {
 	w.t.Helper()
 	status := w.get(name).Status
 	if status.CommonRevision == nil {
@@ -595,17 +533,17 @@ func (w *world) madeCommon(name string) string {
 	return fmt.Sprintf("%d, %d of %d", *status.CommonRevision, status.Announced, status.Desired)
 }
 
-// What is common is announced while the node takes part, and listed only if it is
-// not there.
-func TestCommon(t *testing.T) {
+// The node announces the shared entries while its Announcement says so, and its status lists only
+// those that are not announced.
+func TestSharedEntries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		another := commonOf("another", 9, virtual("198.51.100.9"))
+		another := commonAnnouncementOf("another", 9, virtual("198.51.100.9"))
 		another.Spec.LBNodeAgent = "another"
 		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1")), another,
-			commonOf("default", 3, virtual("198.51.100.1"), virtual("198.51.100.2")), commonOf("default-b", 4, virtual("198.51.100.3")))
+			commonAnnouncementOf("default", 3, virtual("198.51.100.1"), virtual("198.51.100.2")), commonAnnouncementOf("default-b", 4, virtual("198.51.100.3")))
 		w.reconcileOrFail()
-		w.expect("changes while it takes no part", []string{"Add 192.0.2.1/24 eth0"}, w.kernel.Calls())
-		w.expect("revision", "none, 1 of 1", w.madeCommon("node1"))
+		w.expect("changes while it does not announce them", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.Calls())
+		w.expect("revision", "none, 1 of 1", w.realisedRevision("node1"))
 
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Common = true })
 		refuse := func(address string, err error) { w.kernel.Refuse(netip.MustParseAddr(address), err) }
@@ -613,29 +551,29 @@ func TestCommon(t *testing.T) {
 		_, _ = w.reconcile()
 		refuse("198.51.100.2", nil)
 		w.expect("states", "192.0.2.1 Announced, 198.51.100.2 Failed AddFailed", w.states("node1"))
-		w.expect("revision", "4, 3 of 4", w.madeCommon("node1"))
+		w.expect("revision", "4, 3 of 4", w.realisedRevision("node1"))
 		time.Sleep(time.Second)
 		w.reconcileOrFail()
 		w.expect("states when all are there", "192.0.2.1 Announced", w.states("node1"))
-		w.expect("revision when all are there", "4, 4 of 4", w.madeCommon("node1"))
+		w.expect("revision when all are there", "4, 4 of 4", w.realisedRevision("node1"))
 		w.expect("columns", "198.51.100.1,198.51.100.2,198.51.100.3 test/far,test/kuard", w.get("node1").Status.VirtualAddresses+" "+w.get("node1").Status.Services)
 		w.kernel.Calls()
 
-		// What somebody deletes stays until the manager has made it anew.
-		if err := w.Client.Delete(t.Context(), commonOf("default-b", 4)); err != nil {
+		// A CommonAnnouncement is deleted: its addresses stay until the manager has made it anew.
+		if err := w.Client.Delete(t.Context(), commonAnnouncementOf("default-b", 4)); err != nil {
 			t.Fatal(err)
 		}
 		w.reconcileOrFail()
 		w.expect("changes when one was deleted", []string(nil), w.kernel.Calls())
-		if err := w.Client.Create(t.Context(), commonOf("default-b", 5, virtual("198.51.100.3"))); err != nil {
+		if err := w.Client.Create(t.Context(), commonAnnouncementOf("default-b", 5, virtual("198.51.100.3"))); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(6 * time.Second)
 		w.reconcileOrFail()
 		w.expect("changes when it is back", []string(nil), w.kernel.Calls())
-		w.expect("revision when it is back", "5, 4 of 4", w.madeCommon("node1"))
+		w.expect("revision when it is back", "5, 4 of 4", w.realisedRevision("node1"))
 
-		// The node takes no part any more: one address cannot be withdrawn at first.
+		// The node is not to announce them any more: one address cannot be withdrawn at first.
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Common = false })
 		refuse("198.51.100.1", errors.New("busy"))
 		_, _ = w.reconcile()
@@ -644,21 +582,21 @@ func TestCommon(t *testing.T) {
 		time.Sleep(time.Second)
 		w.reconcileOrFail()
 		w.expect("states in the end", "192.0.2.1 Announced", w.states("node1"))
-		w.expect("revision in the end", "none, 1 of 1", w.madeCommon("node1"))
+		w.expect("revision in the end", "none, 1 of 1", w.realisedRevision("node1"))
 	})
 }
 
-// Where there are many nodes they do not report all at once what is common; what is
-// the node's own they do.
+// Where there are many nodes they do not all report the shared entries at once; a node reports its
+// own entries at once.
 func TestReportSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ann, common := announcementOf("node1"), commonOf("default", 1, virtual("198.51.100.1"))
+		ann, common := announcementOf("node1"), commonAnnouncementOf("default", 1, virtual("198.51.100.1"))
 		ann.Spec.Common, common.Spec.ReportSpreadSeconds = true, 5
 		w := newWorld(t, settings(), ann, common)
 		w.reconcileOrFail()
-		w.expect("revision first reported", "1, 1 of 1", w.madeCommon("node1"))
+		w.expect("revision first reported", "1, 1 of 1", w.realisedRevision("node1"))
 		change := func(revision int64, addresses ...purelbv1.AnnouncedAddress) {
-			next := commonOf("default", revision, addresses...)
+			next := commonAnnouncementOf("default", revision, addresses...)
 			next.Spec.ReportSpreadSeconds = 5
 			if err := w.Client.Get(t.Context(), client.ObjectKeyFromObject(next), common); err != nil {
 				t.Fatal(err)
@@ -670,25 +608,25 @@ func TestReportSpread(t *testing.T) {
 		}
 		change(2, virtual("198.51.100.1"), virtual("198.51.100.2"))
 		wait := w.reconcileOrFail()
-		w.expect("revision at once", "1, 1 of 1", w.madeCommon("node1"))
+		w.expect("revision at once", "1, 1 of 1", w.realisedRevision("node1"))
 		w.expect("waits for up to 5 s", true, wait > 0 && wait <= 5*time.Second)
 		time.Sleep(wait - time.Millisecond)
 		change(3, virtual("198.51.100.1"), virtual("198.51.100.2"), virtual("198.51.100.3"))
 		w.expect("waits no longer for the next", time.Millisecond, w.reconcileOrFail())
 		time.Sleep(time.Millisecond)
 		w.reconcileOrFail()
-		w.expect("revision then", "3, 3 of 3", w.madeCommon("node1"))
+		w.expect("revision then", "3, 3 of 3", w.realisedRevision("node1"))
 
 		change(4, virtual("198.51.100.1"))
 		w.reconcileOrFail()
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses, local("192.0.2.1")) })
 		w.reconcileOrFail()
-		w.expect("revision with what is its own", "4, 2 of 2", w.madeCommon("node1"))
+		w.expect("revision with what is its own", "4, 2 of 2", w.realisedRevision("node1"))
 	})
 }
 
-// More that is not there than a status can list is reported as nothing made.
-func TestCommonFailures(t *testing.T) {
+// If more shared entries fail than a status can list, the node reports that no revision is realised.
+func TestSharedEntriesNotRealised(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var many []purelbv1.AnnouncedAddress
 		for i := range 101 {
@@ -696,19 +634,19 @@ func TestCommonFailures(t *testing.T) {
 		}
 		ann := announcementOf("node1")
 		ann.Spec.Common = true
-		w := newWorld(t, settings(), ann, commonOf("default", 7, many[:50]...), commonOf("default-b", 8, many[50:]...))
+		w := newWorld(t, settings(), ann, commonAnnouncementOf("default", 7, many[:50]...), commonAnnouncementOf("default-b", 8, many[50:]...))
 		for _, a := range many {
 			w.kernel.Refuse(netip.MustParseAddr(a.Address), errors.New("no"))
 		}
 		_, _ = w.reconcile()
-		w.expect("revision", "0, 0 of 101", w.madeCommon("node1"))
+		w.expect("revision", "0, 0 of 101", w.realisedRevision("node1"))
 		w.expect("states listed", 100, len(w.get("node1").Status.Addresses))
 		for _, a := range many {
 			w.kernel.Refuse(netip.MustParseAddr(a.Address), nil)
 		}
 		time.Sleep(time.Second)
 		w.reconcileOrFail()
-		w.expect("revision in the end", "8, 101 of 101", w.madeCommon("node1"))
+		w.expect("revision in the end", "8, 101 of 101", w.realisedRevision("node1"))
 		w.expect("states in the end", "", w.states("node1"))
 	})
 }

@@ -12,25 +12,27 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
-// announcer tells links of addresses that were added: once, and then again a
-// few times, since a neighbour may have missed or ignored the first. Losing its
-// queue is harmless.
+// announcer announces addresses to links: once when they are added, and then again a few
+// times, since a neighbour may have missed or ignored the first announcement. Its queue is lost
+// with the process. That is harmless: neighbours ask again for an address that does not answer
+// at the MAC that they know.
 type announcer struct {
 	neighbours Neighbours
 	metrics    *Metrics
 
 	mu    sync.Mutex
 	queue []announcement
-	// wake says that the queue has changed.
+	// wake is signalled when the queue has changed.
 	wake chan struct{}
 }
 
+// announcement is an address that is to be announced some more times.
 type announcement struct {
-	iface    string
-	addr     netip.Addr
-	due      time.Time
-	left     int
-	interval time.Duration
+	iface     string
+	addr      netip.Addr
+	due       time.Time
+	timesLeft int
+	interval  time.Duration
 }
 
 // newAnnouncer returns an announcer, which does nothing until it is started.
@@ -38,26 +40,26 @@ func newAnnouncer(neighbours Neighbours, metrics *Metrics) *announcer {
 	return &announcer{neighbours: neighbours, metrics: metrics, wake: make(chan struct{}, 1)}
 }
 
-// Schedule announces an address as the settings say, instead of what was
-// scheduled for it before.
-func (q *announcer) Schedule(iface string, addr netip.Addr, settings plan.AnnounceSettings) {
-	q.Cancel(iface, addr)
+// schedule announces an address as the settings say, in place of what was scheduled for it
+// before.
+func (q *announcer) schedule(iface string, addr netip.Addr, settings plan.AnnounceSettings) {
+	q.cancel(iface, addr)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.queue = append(q.queue, announcement{iface, addr, time.Now().Add(settings.Delay), settings.Count, settings.Interval})
 	signal(q.wake)
 }
 
-// Once announces an address now, besides what is scheduled for it.
-func (q *announcer) Once(iface string, addr netip.Addr) {
+// announceOnce announces an address now, besides what is scheduled for it.
+func (q *announcer) announceOnce(iface string, addr netip.Addr) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.queue = append(q.queue, announcement{iface: iface, addr: addr, due: time.Now(), left: 1})
+	q.queue = append(q.queue, announcement{iface: iface, addr: addr, due: time.Now(), timesLeft: 1})
 	signal(q.wake)
 }
 
-// Cancel announces an address no more.
-func (q *announcer) Cancel(iface string, addr netip.Addr) {
+// cancel announces an address no more.
+func (q *announcer) cancel(iface string, addr netip.Addr) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.queue = slices.DeleteFunc(q.queue, func(a announcement) bool { return a.iface == iface && a.addr == addr })
@@ -84,9 +86,9 @@ func (q *announcer) Start(ctx context.Context) error {
 // NeedLeaderElection is false: every node announces.
 func (q *announcer) NeedLeaderElection() bool { return false }
 
-// announceDue sends what is due, and returns when it is to be called next; the
-// zero Time if nothing is left. It sends under the lock, so that nothing is
-// announced after Cancel returned.
+// announceDue sends what is due, and returns when to call it next; the zero Time if nothing
+// is left. It sends under the lock, so that nothing is
+// announced after cancel has returned.
 func (q *announcer) announceDue(ctx context.Context) time.Time {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -100,10 +102,10 @@ func (q *announcer) announceDue(ctx context.Context) time.Time {
 			} else {
 				q.metrics.sent.Inc()
 			}
-			a.left--
+			a.timesLeft--
 			a.due = a.due.Add(a.interval)
 		}
-		if a.left <= 0 {
+		if a.timesLeft <= 0 {
 			continue
 		}
 		if next.IsZero() || a.due.Before(next) {

@@ -4,161 +4,164 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"slices"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
-// applying is one application of a Plan.
-type applying struct {
+// application is the application of one Decision.
+type application struct {
 	*Agent
-	settings plan.Settings
-	results  map[netip.Addr]plan.Result
-	// stranded are addresses that are not desired and could not be removed, or
-	// are not to be yet.
-	stranded map[netip.Addr]plan.Result
-	// failed are addresses with which something went wrong: no more is done
-	// with them.
+	decision plan.Decision
+	outcomes plan.Outcomes
+	// added are addresses that were added.
+	added map[netip.Addr]bool
+	// failed are addresses with which something went wrong: no more is done with them.
 	failed map[netip.Addr]bool
-	// again is when to look again; 0 is never.
-	again time.Duration
-	// own is addresses of the node's own.
-	own []netip.Addr
+	// proxyAddrs are addresses of the node's own at which the proxy may listen, and proxyTime
+	// is how long the proxy has been asked in all.
+	proxyAddrs []netip.Addr
+	proxyTime  time.Duration
 }
 
-// applying starts one, from the results that the Plan foresees.
-func (a *Agent) applying(settings plan.Settings, results map[netip.Addr]plan.Result) *applying {
-	return &applying{Agent: a, settings: settings, results: results, stranded: map[netip.Addr]plan.Result{}, failed: map[netip.Addr]bool{}}
-}
-
-// apply does all operations, the claims that need a probe last. An address that
-// fails does not stop the others.
-func (r *applying) apply(ctx context.Context, operations []plan.Operation) error {
-	var errs error
-	var claims []plan.Operation
-	for _, op := range operations {
-		switch {
-		case op.Kind == plan.Remove:
-			errs = errors.Join(errs, r.remove(ctx, op))
-		case r.failed[op.Address.Prefix.Addr()]:
-		case op.Kind == plan.Renew:
-			errs = errors.Join(errs, r.renew(op))
-		case op.Probe:
-			claims = append(claims, op)
-		default:
-			errs = errors.Join(errs, r.add(ctx, op))
-		}
+// apply makes the kernel as decided, and asks links. An address that fails does not stop the
+// others. It returns what became of all that, and the errors.
+func (a *Agent) apply(ctx context.Context, decision plan.Decision, observed plan.Observed) (plan.Outcomes, error) {
+	r := &application{
+		Agent: a, decision: decision, added: map[netip.Addr]bool{}, failed: map[netip.Addr]bool{},
+		outcomes:   plan.Outcomes{Results: map[netip.Addr]plan.Result{}, Stranded: map[netip.Addr]plan.Result{}},
+		proxyAddrs: proxyAddrs(observed),
 	}
-	return errors.Join(errs, r.claim(ctx, claims))
+	if decision.EnsureVirtual != "" {
+		r.outcomes.VirtualKind, r.outcomes.VirtualErr = a.Kernel.EnsureVirtual(decision.EnsureVirtual)
+	}
+	errs := r.outcomes.VirtualErr
+	for _, op := range decision.Operations {
+		errs = errors.Join(errs, r.applyOperation(ctx, op))
+	}
+	a.defender.noteProbeAnswers(decision.AnsweredYields)
+	questions := make([]neigh.Question, 0, len(decision.Questions))
+	for _, q := range decision.Questions {
+		questions = append(questions, a.defender.questionOf(q.Target.Interface, q.Target.Addr, q.PreviousMACs))
+	}
+	a.prober.ask(ctx, questions, decision.Settings.Probe)
+	return r.outcomes, errs
 }
 
-func (r *applying) remove(ctx context.Context, op plan.Operation) error {
-	addr := op.Address.Prefix.Addr()
-	r.announcer.Cancel(op.Address.Interface, addr)
-	err := r.Kernel.Remove(op.Address)
-	if err == nil {
-		r.Metrics.withdrawals.Inc()
-		log.FromContext(ctx).Info("Withdrew", "address", op.Address.Prefix, "interface", op.Address.Interface)
+func (r *application) applyOperation(ctx context.Context, op plan.Operation) error {
+	switch {
+	case op.Kind == plan.Remove && op.Desired == nil:
+		return r.withdraw(ctx, op)
+	case r.failed[op.Address.Prefix.Addr()]:
 		return nil
+	case op.Kind == plan.Remove:
+		return r.removeOutdated(ctx, op)
+	case op.Kind == plan.Renew:
+		return r.renew(op)
+	case op.Kind == plan.Replace:
+		return r.replace(op)
 	}
-	if op.Desired != nil {
-		r.failed[addr] = true
-		r.results[addr] = plan.Failed(op.Desired, plan.ReasonWithdrawFailed, err)
+	return r.add(ctx, op)
+}
+
+// remove removes an address from its interface.
+func (r *application) remove(ctx context.Context, op plan.Operation) error {
+	r.announcer.cancel(op.Address.Interface, op.Address.Prefix.Addr())
+	if err := r.Kernel.Remove(op.Address); err != nil {
 		return err
 	}
-	r.stranded[addr] = plan.Kept(&plan.Desired{Interface: op.Address.Interface}, plan.ReasonWithdrawFailed, err)
+	r.Metrics.withdrawals.Inc()
+	log.FromContext(ctx).Info("Withdrew", "address", op.Address.Prefix, "interface", op.Address.Interface)
+	return nil
+}
+
+// withdraw removes an address that is not desired.
+func (r *application) withdraw(ctx context.Context, op plan.Operation) error {
+	err := r.remove(ctx, op)
+	if err != nil {
+		r.outcomes.Stranded[op.Address.Prefix.Addr()] = plan.StillAnnouncedResult(&plan.Desired{Interface: op.Address.Interface}, plan.ReasonWithdrawFailed, err)
+	}
 	return err
 }
 
-func (r *applying) renew(op plan.Operation) error {
-	done, err := r.guard.unlessYielded(op.Desired, r.results, func() error { return r.Kernel.Renew(op.Address) })
-	if !done {
+// removeOutdated removes an address that is desired elsewhere, with another mask, or not
+// before it is claimed again.
+func (r *application) removeOutdated(ctx context.Context, op plan.Operation) error {
+	err := r.remove(ctx, op)
+	if err == nil {
 		return nil
 	}
-	if err != nil {
-		if op.Desired != nil {
-			r.results[op.Desired.Addr] = plan.Kept(op.Desired, plan.ReasonRenewFailed, err)
-		}
-		return err
+	addr := op.Desired.Addr
+	r.failed[addr] = true
+	r.outcomes.Results[addr] = plan.FailedResult(op.Desired, plan.ReasonWithdrawFailed, err)
+	if r.added[addr] { // the node has the address as desired, and as it was
+		r.outcomes.Results[addr] = plan.StillAnnouncedResult(op.Desired, plan.ReasonWithdrawFailed, err)
 	}
-	r.Metrics.renewals.Inc()
-	return nil
+	return err
 }
 
-func (r *applying) add(ctx context.Context, op plan.Operation) error {
+// unlessYielded changes an address that the node is to have, unless the agent has yielded it:
+// then it notes the Result. Nothing yields the address meanwhile.
+func (r *application) unlessYielded(op plan.Operation, change func() error) (isDone bool, err error) {
+	if op.Desired == nil {
+		return true, change()
+	}
+	result, isDone, err := r.defender.unlessYielded(op.Desired, op.Reclaim, change)
+	if !isDone {
+		r.outcomes.Results[op.Desired.Addr] = result
+	}
+	return isDone, err
+}
+
+func (r *application) renew(op plan.Operation) error {
+	isDone, err := r.unlessYielded(op, func() error { return r.Kernel.Renew(op.Address) })
+	switch {
+	case !isDone:
+		return nil
+	case err == nil:
+		r.Metrics.renewals.Inc()
+	case op.Desired != nil:
+		r.outcomes.Results[op.Desired.Addr] = plan.StillAnnouncedResult(op.Desired, plan.ReasonRenewFailed, err)
+	}
+	return err
+}
+
+func (r *application) replace(op plan.Operation) error {
+	isDone, err := r.unlessYielded(op, func() error { return r.Kernel.Replace(op.Replaced, op.Address) })
+	if isDone && err != nil {
+		r.outcomes.Results[op.Desired.Addr] = plan.FailedResult(op.Desired, plan.ReasonAddFailed, err)
+	}
+	return err
+}
+
+func (r *application) add(ctx context.Context, op plan.Operation) error {
 	d := op.Desired
-	if r.waitsForProxy(ctx, d) {
-		r.results[d.Addr] = plan.WaitingForProxy(d)
-		r.again = earliest(r.again, proxyRetry)
+	switch {
+	case r.outcomes.VirtualErr != nil && r.decision.IsVirtualMissing && d.Interface == r.decision.EnsureVirtual:
+		r.outcomes.Results[d.Addr] = plan.InterfaceMissingResult(d)
+		return nil
+	case op.AwaitProxy && r.isProxyBehind(ctx, d):
+		r.outcomes.Results[d.Addr] = plan.WaitingForProxyResult(d)
 		return nil
 	}
-	delete(r.waiting, d.Addr)
-	done, err := r.guard.unlessYielded(d, r.results, func() error { return r.Kernel.Add(op.Address) })
-	if !done {
+	isDone, err := r.unlessYielded(op, func() error { return r.Kernel.Add(op.Address) })
+	if !isDone {
 		return nil
 	}
 	if err != nil {
-		r.results[d.Addr] = plan.Failed(d, plan.ReasonAddFailed, err)
+		r.failed[d.Addr] = true // the outdated address stays
+		r.outcomes.Results[d.Addr] = plan.FailedResult(d, plan.ReasonAddFailed, err)
 		return err
 	}
-	r.results[d.Addr] = plan.Announced(d)
+	r.added[d.Addr] = true
 	r.Metrics.additions.Inc()
-	if op.Announce && r.settings.Announce.Enabled {
-		r.announcer.Schedule(d.Interface, d.Addr, r.settings.Announce)
-		r.guard.claimed(d)
+	if settings := r.decision.Settings.Announce; op.Announce && settings.Enabled {
+		r.announcer.schedule(d.Interface, d.Addr, settings)
+		r.defender.noteAdded(d)
 	}
 	log.FromContext(ctx).Info("Announcing", "address", op.Address.Prefix, "interface", d.Interface, "services", d.Services)
 	return nil
-}
-
-// claim adds the addresses for which nobody answers. Those for which the link has
-// to be asked first wait for a later sync, which comes when it has been.
-func (r *applying) claim(ctx context.Context, claims []plan.Operation) error {
-	targets := make([]neigh.Target, 0, len(claims))
-	for _, op := range claims {
-		targets = append(targets, target(op.Desired))
-	}
-	known := r.prober.look(ctx, targets, r.settings.Probe)
-	var errs error
-	for _, op := range claims {
-		d, q := op.Desired, known[target(op.Desired)]
-		if q.answer.Err != nil {
-			r.results[d.Addr] = plan.Failed(d, plan.ReasonProbeFailed, q.answer.Err)
-			errs = errors.Join(errs, q.answer.Err)
-			continue
-		}
-		mac := r.stranger(d.Interface, q.answer.MAC)
-		if q.asking && mac == "" {
-			continue // its result says so
-		}
-		result, free := r.guard.claiming(d, mac, q.answered)
-		if free {
-			errs = errors.Join(errs, r.add(ctx, op))
-		} else {
-			r.results[d.Addr] = result
-			r.again = earliest(r.again, reprobe)
-		}
-		if mac == "" && r.results[d.Addr].State != purelbv1.StateFailed {
-			r.prober.forget(target(d)) // the next claim asks anew
-		}
-	}
-	return errs
-}
-
-func target(d *plan.Desired) neigh.Target {
-	return neigh.Target{Interface: d.Interface, Addr: d.Addr}
-}
-
-// stranger is who answered a probe, or empty for nobody. The default gateway is
-// nobody: it may answer for every address, as a proxy (RFC 1027).
-func (r *applying) stranger(iface string, mac neigh.MAC) string {
-	if mac == (neigh.MAC{}) || slices.Contains(r.Kernel.GatewayMACs(iface), mac.String()) {
-		return ""
-	}
-	return mac.String()
 }

@@ -22,11 +22,11 @@ func checkpointed(t *testing.T, file string) *world {
 	t.Helper()
 	w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1", takeover), local("192.0.2.2"), virtual("198.51.100.1")))
 	w.Checkpoint = file
-	w.load()
+	w.loadCheckpoint()
 	return w
 }
 
-// An agent that starts while the API server is away does what it was last told.
+// An agent that starts while the API server is away does what its checkpoint says.
 func TestCheckpoint(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "agent.json")
 	away := errors.New("away")
@@ -35,9 +35,7 @@ func TestCheckpoint(t *testing.T) {
 		w := start(t)
 		w.settle()
 		w.neighbours.claim("192.0.2.2", stranger) // nobody listens
-		w.guard.mu.Lock()
-		w.guard.yield(t.Context(), w.guard.held[netip.MustParseAddr("192.0.2.2")], stranger)
-		w.guard.mu.Unlock()
+		w.yieldTo("192.0.2.2", stranger)
 		w.settle()
 	})
 	text, err := os.ReadFile(file)
@@ -49,14 +47,14 @@ func TestCheckpoint(t *testing.T) {
 		w := start(t)
 		w.fail(away)
 		w.kernel.Put(plan.Address{
-			Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.7/24"), Ours: true, NoPrefixRoute: true, Valid: 50 * time.Second, Preferred: 50 * time.Second,
+			Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.7/32"), Ours: true, NoPrefixRoute: true, Valid: 50 * time.Second, Preferred: 50 * time.Second,
 		})
 		w.neighbours.set("192.0.2.2", stranger)
 		w.standIn(t.Context(), false)
-		time.Sleep(reprobe)
+		time.Sleep(plan.ReprobeInterval)
 		w.standIn(t.Context(), false)
-		w.expect("changes", []string{"EnsureVirtual kube-lb0", "Add 198.51.100.1/32 kube-lb0", "Renew 192.0.2.7/24 eth0", "Add 192.0.2.1/24 eth0"}, w.kernel.Calls())
-		w.expect("probes", [][]string{{"192.0.2.1", "192.0.2.2"}}, w.neighbours.probes)
+		w.expect("changes", []string{"EnsureVirtual kube-lb0", "Add 198.51.100.1/32 kube-lb0", "Renew 192.0.2.7/32 eth0", "Add 192.0.2.1/32 eth0"}, w.kernel.Calls())
+		w.expect("probes, not of what was given up to a station that is not silent yet", [][]string{{"192.0.2.1"}}, w.neighbours.probes)
 		w.expect("requests", []string(nil), w.made())
 		// It goes on: what is stripped is back, what runs out renewed.
 		w.kernel.Strip("kube-lb0", netip.MustParsePrefix("198.51.100.1/32"))
@@ -66,25 +64,25 @@ func TestCheckpoint(t *testing.T) {
 		}
 		calls := w.kernel.Calls()
 		w.expect("first change", "Add 198.51.100.1/32 kube-lb0", calls[0])
-		if all := strings.Join(calls, ","); !strings.Contains(all, "Renew 192.0.2.1/24 eth0") || strings.Contains(all, "Remove") {
+		if all := strings.Join(calls, ","); !strings.Contains(all, "Renew 192.0.2.1/32 eth0") || strings.Contains(all, "Remove") {
 			t.Errorf("changes in 200 s: %s", all)
 		}
 
-		// What is given up now is known to the next one, too.
-		w.guard.mu.Lock()
-		w.guard.yield(t.Context(), w.guard.held[netip.MustParseAddr("192.0.2.1")], stranger)
-		w.guard.mu.Unlock()
+		// The next process knows of an address that is yielded now, too.
+		w.yieldTo("192.0.2.1", stranger)
 		w.standIn(t.Context(), false)
-		time.Sleep(reprobe)
+		time.Sleep(plan.ReprobeInterval)
 		w.standIn(t.Context(), false)
+		_, _ = w.finish()
 		next := start(t)
-		w.expect("yields that the next one knows of", 2, len(next.guard.yielded()))
+		_, yields := next.defender.heldAndYields()
+		w.expect("yields that the next one knows of", 2, len(yields))
 
 		// What the API server says counts.
 		w.fail(nil)
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = s.Addresses[:1] })
 		w.neighbours.unset("192.0.2.2")
-		w.pulse.listed()
+		w.freshness.noteListed()
 		if err := w.SyncLive(t.Context(), time.Second); err != nil {
 			t.Error(err)
 		}
@@ -128,9 +126,9 @@ func TestCheckpointMends(t *testing.T) {
 		synctest.Wait()
 		w.kernel.Calls()
 		w.kernel.Strip("kube-lb0", netip.MustParsePrefix("198.51.100.1/32"))
-		w.kernel.Strip("eth0", netip.MustParsePrefix("192.0.2.1/24"))
+		w.kernel.Strip("eth0", netip.MustParsePrefix("192.0.2.1/32"))
 		synctest.Wait()
-		w.expect("changes", []string{"Add 192.0.2.1/24 eth0", "Add 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
+		w.expect("changes", []string{"Add 192.0.2.1/32 eth0", "Add 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
 	})
 }
 
@@ -149,9 +147,9 @@ func TestCheckpointPause(t *testing.T) {
 		w.reconcileOrFail()
 		w.expect("has the first", true, has("198.51.100.1"))
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses, virtual("198.51.100.2")) })
-		w.expect("look again in", savePause, w.reconcileOrFail())
+		w.expect("look again in", saveGap, w.reconcileOrFail())
 		w.expect("has the second at once", false, has("198.51.100.2"))
-		time.Sleep(savePause)
+		time.Sleep(saveGap)
 		w.reconcileOrFail()
 		w.expect("has the second then", true, has("198.51.100.2"))
 	})

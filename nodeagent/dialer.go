@@ -4,34 +4,23 @@ import (
 	"errors"
 	"net"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/client-go/util/connrotation"
 )
 
-const (
-	// dialTimeout is short: an API server that does not answer is asked again.
-	dialTimeout = 3 * time.Second
-	// unacknowledged is for how long what was sent may be on its way before the
-	// kernel ends a connection (TCP_USER_TIMEOUT, tcp(7)): shorter than a renewal may
-	// take, so that it is made again in time. An API server that is only slow
-	// acknowledges, and keeps its connections: to make them anew is work for it.
-	unacknowledged = 800 * time.Millisecond
-	keepAlive      = 10 * time.Second
-)
-
-// NewDialer makes the agent's connections to the API server, which it can close all.
+// NewDialer returns a dialer for connections to the API server that can close all of them.
 func NewDialer() *connrotation.Dialer {
-	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive, Control: endUnacknowledged}
+	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAliveInterval, Control: endUnacknowledged}
 	return connrotation.NewDialer(dialer.DialContext)
 }
 
-// endUnacknowledged is a net.Dialer's Control.
+// endUnacknowledged makes the kernel end a connection when what was sent on it is not
+// acknowledged in time. It is a Control of net.Dialer.
 func endUnacknowledged(_, _ string, c syscall.RawConn) error {
 	var failed error
 	err := c.Control(func(fd uintptr) {
-		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unacknowledged.Milliseconds()))
+		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unacknowledgedTimeout.Milliseconds()))
 	})
 	return errors.Join(err, failed)
 }

@@ -1,19 +1,21 @@
 // Package nodeagent makes one node announce what its Announcements ask.
 //
-// There is one work item: the node. Whatever happens (an Announcement or the
-// LBNodeAgent changes, the kernel's links, addresses or routes change, a
-// lifetime runs down), the Agent lists what the kernel holds, compares it with
-// what is desired (package plan), applies the difference (package link),
-// probing first where it must (package neigh), and writes the status of each
-// Announcement once, if it differs. Nothing else is remembered than the queue
-// of announcements to repeat, and when the Lease was last renewed.
+// There is one work item: the node. Whatever happens (an Announcement or the LBNodeAgent
+// changes, the kernel's links, addresses or routes change, a link has answered, a lifetime runs
+// down), the Agent does the same, in agent.go: it gathers all inputs, lets the pure package plan
+// decide, applies the decision (packages link and neigh), and reports the statuses that differ.
+// What it remembers between two syncs is in one struct, state.
 //
-// The Heartbeat renews the node's Lease, by which the manager knows that the
-// agent lives. An agent is fresh while its last successful renewal started no
-// more than two periods ago. One that is not may have missed a decision, so it
-// lists and applies its Announcements before it renews; and for as long as the
-// cache may still be behind that list, it goes on reading from the API server.
+// Beside the worker there run: the heartbeat, which renews the node's Lease; the reporter, which
+// writes statuses; the saver, which writes the checkpoint; the announcer, which sends gratuitous
+// ARP and unsolicited neighbour advertisements; and the defender, which listens to other stations
+// and defends or yields Local addresses within milliseconds. None waits for another.
 //
-// Stopping the agent withdraws nothing: the kernel goes on answering for its
-// addresses, and the next start adopts them.
+// An agent is fresh while its last successful renewal of the Lease started no more than two
+// periods ago. One that is not fresh may have missed a decision of the manager, so it lists and
+// applies its Announcements before it renews; and for as long as the cache may still be behind
+// that list, it goes on reading from the API server.
+//
+// Stopping the agent withdraws nothing: the kernel goes on answering for its addresses, and the
+// next process adopts them.
 package nodeagent

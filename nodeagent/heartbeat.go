@@ -15,12 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
-)
-
-// Back-off between renewals that fail.
-const (
-	minBackoff = 100 * time.Millisecond
-	maxBackoff = time.Second
+	"github.com/purelb/purelb-operator/internal/pacing"
 )
 
 // heartbeat renews the node's Lease.
@@ -28,23 +23,24 @@ type heartbeat struct {
 	agent *Agent
 }
 
-// NeedLeaderElection is false: every node's agent lives.
+// NeedLeaderElection is false: every node has a Lease.
 func (h *heartbeat) NeedLeaderElection() bool { return false }
 
 // Start renews until ctx ends.
 func (h *heartbeat) Start(ctx context.Context) error {
-	backoff, failing, unanswered := minBackoff, false, 0
+	backoff, unanswered := pacing.Backoff{Min: minBackoff, Max: maxBackoff}, 0
 	for ctx.Err() == nil {
 		start := time.Now()
 		err := h.beat(ctx)
-		wait := time.Until(start.Add(h.agent.pulse.interval()))
+		wait := time.Until(start.Add(h.agent.freshness.renewalPeriod()))
 		if err == nil {
-			if failing {
+			if backoff.Failing() {
 				log.FromContext(ctx).Info("The Lease is renewed again")
 			}
-			failing, backoff, unanswered = false, minBackoff, 0
+			backoff.Reset()
+			unanswered = 0
 		} else if ctx.Err() == nil {
-			if !failing { // once for each outage
+			if !backoff.Failing() { // once for each outage
 				log.FromContext(ctx).Error(err, "The Lease is not renewed")
 			}
 			if errors.Is(err, context.DeadlineExceeded) {
@@ -54,42 +50,53 @@ func (h *heartbeat) Start(ctx context.Context) error {
 			if h.agent.Reconnect != nil && unanswered > 1 && bits.OnesCount(uint(unanswered)) == 1 {
 				h.agent.Reconnect()
 			}
-			h.agent.standIn(ctx, false)
-			failing, wait = true, backoff
-			backoff = min(2*backoff, maxBackoff)
+			if h.agent.watchdog.checkBlocked() == nil { // else standIn would wait for what is stuck
+				h.agent.standIn(ctx, false)
+			}
+			wait = backoff.Next()
 		}
 		h.sleep(ctx, start, wait, err == nil)
 	}
 	return nil
 }
 
-// beat renews once. An agent that was not fresh first learns what it may have
-// missed, so that it never stands by what has moved meanwhile.
+// beat renews the Lease once, unless the agent is stuck. An agent that was not fresh first lists
+// and applies what it may have missed, so that it never defends an address that has moved
+// meanwhile. While no worker works, the heartbeat does so before each renewal, since nobody else
+// would. The reporter writes only after the renewal.
 func (h *heartbeat) beat(ctx context.Context) error {
 	a := h.agent
-	if !a.pulse.fresh() {
-		if err := a.SyncLive(ctx, a.pulse.interval()); err != nil {
+	a.watchdog.testWorker()
+	if err := a.watchdog.checkBlocked(); err != nil {
+		return err
+	}
+	if !a.freshness.isFresh() || !a.watchdog.hasWorkerStarted() {
+		defer signal(a.reporter.changed)
+		if err := a.SyncLive(ctx, min(a.freshness.renewalPeriod(), requestTimeout)); err != nil {
 			return err
 		}
+	}
+	if err := a.watchdog.check(); err != nil {
+		return err
 	}
 	start := time.Now()
 	if err := h.renew(ctx, start); err != nil {
 		return err
 	}
-	a.pulse.renewedAt(start)
+	a.freshness.noteRenewed(start)
 	return nil
 }
 
-// renew writes what is the agent's of the Lease, which the manager makes.
+// renew writes the fields of the Lease that are the agent's; the manager makes the Lease.
 func (h *heartbeat) renew(ctx context.Context, now time.Time) error {
 	a := h.agent
-	period := a.pulse.interval()
-	ctx, cancel := context.WithTimeout(ctx, period)
+	period := a.freshness.renewalPeriod()
+	ctx, cancel := context.WithTimeout(ctx, min(period, requestTimeout))
 	defer cancel()
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{
 		"holderIdentity":       a.NodeName,
 		"renewTime":            metav1.NewMicroTime(now),
-		"leaseDurationSeconds": 3 * int32(period/time.Second),
+		"leaseDurationSeconds": 3 * int32(period/time.Second), //nolint:gosec // at most a minute
 	}})
 	if err != nil {
 		return fmt.Errorf("make the renewal: %w", err)
@@ -101,12 +108,12 @@ func (h *heartbeat) renew(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// sleep waits. After a renewal a change of the period counts at once, from the
+// sleep waits. After a renewal a change of the period takes effect at once, counted from the
 // start of that renewal.
-func (h *heartbeat) sleep(ctx context.Context, start time.Time, wait time.Duration, renewed bool) {
-	changed := h.agent.pulse.changed
-	if !renewed {
-		changed = nil
+func (h *heartbeat) sleep(ctx context.Context, start time.Time, wait time.Duration, isRenewed bool) {
+	periodChanged := h.agent.freshness.periodChanged
+	if !isRenewed {
+		periodChanged = nil
 	}
 	for wait > 0 {
 		select {
@@ -114,8 +121,8 @@ func (h *heartbeat) sleep(ctx context.Context, start time.Time, wait time.Durati
 			return
 		case <-time.After(wait):
 			return
-		case <-changed:
-			wait = time.Until(start.Add(h.agent.pulse.interval()))
+		case <-periodChanged:
+			wait = time.Until(start.Add(h.agent.freshness.renewalPeriod()))
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,15 +38,16 @@ func beating(t *testing.T, objects ...client.Object) (*world, *[]time.Duration) 
 			return err
 		},
 	})
+	w.Reconnect = func() { w.reconnects++ } // set before the heartbeat starts, which reads it
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = (&heartbeat{agent: w.Agent}).Start(ctx)
-	}()
+	w.started = true
+	w.watchdog.noteItemTaken() // as its worker does
+	var wait sync.WaitGroup
+	wait.Go(func() { _ = w.reporter.Start(ctx) })
+	wait.Go(func() { _ = (&heartbeat{agent: w.Agent}).Start(ctx) })
 	t.Cleanup(func() {
 		cancel()
-		<-done
+		wait.Wait()
 	})
 	return w, beats
 }
@@ -83,11 +85,11 @@ func TestHeartbeatListsFirst(t *testing.T) {
 		w, beats := beating(t, settings(), lease(), announcementOf("node1", local("192.0.2.1")))
 		time.Sleep(2500 * time.Millisecond)
 		synctest.Wait()
-		w.expect("first requests", []string{"list", "apply status", "patch purelb-node1", "patch purelb-node1", "patch purelb-node1"}, w.made())
+		w.expect("first requests", []string{"list", "patch purelb-node1", "apply status", "patch purelb-node1", "patch purelb-node1"}, w.made())
 		// It does not wait until the link has been asked.
 		w.expect("first beat", time.Duration(0), (*beats)[0])
 		w.reconcileOrFail()
-		w.expect("changes", []string{"Add 192.0.2.1/24 eth0"}, w.kernel.Calls())
+		w.expect("changes", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.Calls())
 
 		// Away for less than two periods: it was never out of date.
 		w.made()
@@ -109,8 +111,8 @@ func TestHeartbeatListsFirst(t *testing.T) {
 		w.kernel.Calls()
 		time.Sleep(1100 * time.Millisecond)
 		synctest.Wait()
-		w.expect("requests after an outage", []string{"list", "apply status", "patch purelb-node1"}, w.made()[:3])
-		w.expect("changes after an outage", []string{"Remove 192.0.2.1/24 eth0"}, w.kernel.Calls())
+		w.expect("requests after an outage", []string{"list", "patch purelb-node1", "apply status"}, w.made()[:3])
+		w.expect("changes after an outage", []string{"Remove 192.0.2.1/32 eth0"}, w.kernel.Calls())
 	})
 }
 
@@ -120,6 +122,9 @@ func TestReadsLiveAfterList(t *testing.T) {
 		w := newWorld(t, settings(), announcementOf("node1"))
 		if err := w.SyncLive(t.Context(), time.Second); err != nil {
 			t.Fatal(err)
+		}
+		if _, err := w.finish(); err != nil {
+			t.Error(err)
 		}
 		select {
 		case <-w.wake:
@@ -144,14 +149,12 @@ func TestReadsLiveAfterList(t *testing.T) {
 func TestHeartbeatFailing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, beats := beating(t, settings(), announcementOf("node1"))
-		reconnects := 0
-		w.Reconnect = func() { reconnects++ }
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if n := len(w.made()); n < 20 || n > 40 {
 			t.Errorf("%d requests in 10 s", n)
 		}
-		w.expect("reconnects after an answer", 0, reconnects)
+		w.expect("reconnects after an answer", 0, w.reconnects)
 		if err := w.Client.Create(t.Context(), lease()); err != nil {
 			t.Fatal(err)
 		}
@@ -164,6 +167,6 @@ func TestHeartbeatFailing(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		// They fail after 0, 0.1, 0.3, 0.7, 1.5, 2.5, 3.5 and 4.5 s.
-		w.expect("reconnects in 5 s without an answer", 3, reconnects)
+		w.expect("reconnects in 5 s without an answer", 3, w.reconnects)
 	})
 }

@@ -1,16 +1,14 @@
 package nodeagent
 
 import (
-	"net/netip"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
-// Metrics is the agent's own metrics.
+// Metrics are the agent's own metrics.
 type Metrics struct {
 	sent        prometheus.Counter
 	additions   prometheus.Counter
@@ -18,7 +16,7 @@ type Metrics struct {
 	renewals    prometheus.Counter
 	conflicts   prometheus.Counter
 	yields      prometheus.Counter
-	announced   *announced
+	announced   *announcedGauges
 }
 
 // NewMetrics makes the metrics and registers them.
@@ -32,51 +30,41 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		withdrawals: counter("address_withdrawals_total", "Addresses removed from interfaces."),
 		renewals:    counter("address_renewals_total", "Renewals of the lifetimes of addresses."),
 		conflicts:   counter("conflicts_total", "Times that another station began to claim an address of this node."),
-		yields:      counter("yields_total", "Addresses given up to other stations that claimed them."),
-		announced: &announced{description: prometheus.NewDesc("purelb_lbnodeagent_announced",
+		yields:      counter("yields_total", "Addresses yielded to other stations that claimed them."),
+		announced: &announcedGauges{description: prometheus.NewDesc("purelb_lbnodeagent_announced",
 			"1 for each address that the node announces, by Service.", []string{"service", "node", "ip"}, nil)},
 	}
 	registry.MustRegister(m.sent, m.additions, m.withdrawals, m.renewals, m.conflicts, m.yields, m.announced)
 	return m
 }
 
-// setAnnounced says what the node announces.
-func (m *Metrics) setAnnounced(node string, desired []plan.Desired, results map[netip.Addr]plan.Result) {
-	all := make([]serving, 0, len(desired))
-	for _, d := range desired {
-		if results[d.Addr].State == purelbv1.StateAnnounced {
-			all = append(all, serving{d.Addr, d.Services})
-		}
-	}
+// setAnnounced replaces what the node announces.
+func (m *Metrics) setAnnounced(node string, announced []plan.AnnouncedServices) {
 	m.announced.mu.Lock()
 	defer m.announced.mu.Unlock()
-	m.announced.node, m.announced.serving = node, all
+	m.announced.node, m.announced.addresses = node, announced
 }
 
-// announced is one gauge for each address and Service. It is replaced as a
-// whole, so that no scrape sees a part of it.
-type announced struct {
+// announcedGauges is one gauge for each address and Service. They are replaced all at once, so
+// that no scrape sees a part of them.
+type announcedGauges struct {
 	description *prometheus.Desc
 	mu          sync.Mutex
 	node        string
-	serving     []serving
+	addresses   []plan.AnnouncedServices
 }
 
-// serving is the Services of an address, as they come from the cache.
-type serving struct {
-	address  netip.Addr
-	services []string
-}
+// Describe implements prometheus.Collector.
+func (g *announcedGauges) Describe(ch chan<- *prometheus.Desc) { ch <- g.description }
 
-func (a *announced) Describe(ch chan<- *prometheus.Desc) { ch <- a.description }
-
-func (a *announced) Collect(ch chan<- prometheus.Metric) {
-	a.mu.Lock()
-	node, all := a.node, a.serving
-	a.mu.Unlock()
-	for _, s := range all {
-		for _, service := range s.services {
-			ch <- prometheus.MustNewConstMetric(a.description, prometheus.GaugeValue, 1, service, node, s.address.String())
+// Collect implements prometheus.Collector.
+func (g *announcedGauges) Collect(ch chan<- prometheus.Metric) {
+	g.mu.Lock()
+	node, addresses := g.node, g.addresses
+	g.mu.Unlock()
+	for _, a := range addresses {
+		for _, service := range a.Services {
+			ch <- prometheus.MustNewConstMetric(g.description, prometheus.GaugeValue, 1, service, node, a.Addr.String())
 		}
 	}
 }

@@ -2,7 +2,6 @@ package nodeagent
 
 import (
 	"context"
-	"maps"
 	"sync"
 	"time"
 
@@ -10,84 +9,53 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
-// silenceFor is for how long the silence of a link proves that nobody has an
-// address: long enough for an agent that waits for the API server meanwhile.
-const silenceFor = 2 * requestTimeout
-
-// prober asks links who has the addresses that the node is to claim, while the
-// agent goes on with others. What it knows may be lost: then it asks again.
+// prober asks links which station has the addresses that the node is to claim, while the
+// agent goes on with others. It remembers only answers that no sync has taken yet; what
+// answers are worth, and when to ask, plan.Decide says.
 type prober struct {
 	neighbours Neighbours
 	// wake is signalled when there are answers.
 	wake chan struct{}
 
-	mu        sync.Mutex
-	inquiries map[neigh.Target]inquiry
-}
-
-// inquiry is what is known of one address on one link.
-type inquiry struct {
-	// asking is that the link is being asked, now.
-	asking bool
-	// answered is when the last answer came, or silence; zero for never.
-	answered time.Time
-	answer   neigh.Answer
-}
-
-// isDue reports whether the link is to be asked, for the first time or again.
-func (q inquiry) isDue(now time.Time) bool {
-	lasts := reprobe
-	if q.answer == (neigh.Answer{}) {
-		lasts = silenceFor
-	}
-	return !q.asking && (q.answered.IsZero() || now.Sub(q.answered) >= lasts)
+	mu      sync.Mutex
+	answers []plan.ProbeAnswer
 }
 
 func newProber(neighbours Neighbours, wake chan struct{}) *prober {
-	return &prober{neighbours: neighbours, wake: wake, inquiries: map[neigh.Target]inquiry{}}
+	return &prober{neighbours: neighbours, wake: wake}
 }
 
-// look returns what is known of the targets, and asks for those for which it is
-// time to, all as one batch, until ctx ends. What it knows of others it forgets.
-func (p *prober) look(ctx context.Context, targets []neigh.Target, settings plan.ProbeSettings) map[neigh.Target]inquiry {
+// ask asks all questions as one batch, until ctx ends, and does not wait for the answers.
+func (p *prober) ask(ctx context.Context, questions []neigh.Question, settings plan.ProbeSettings) {
+	if len(questions) == 0 {
+		return
+	}
+	go func() {
+		answers := p.neighbours.Probe(ctx, questions, settings.Count, settings.Interval)
+		p.mu.Lock()
+		for _, q := range questions {
+			p.answers = append(p.answers, plan.ProbeAnswer{
+				Target: plan.ProbeTarget{Interface: q.Interface, Addr: q.Addr}, Probe: probeOf(answers[q.Addr], time.Now()),
+			})
+		}
+		p.mu.Unlock()
+		signal(p.wake)
+	}()
+}
+
+func probeOf(answer neigh.Answer, now time.Time) plan.Probe {
+	probe := plan.Probe{AnsweredAt: now, Err: answer.Err}
+	if answer.MAC != (neigh.MAC{}) {
+		probe.MAC = answer.MAC.String()
+	}
+	return probe
+}
+
+// takeAnswers returns the answers that have come since it was last called.
+func (p *prober) takeAnswers() []plan.ProbeAnswer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now := time.Now()
-	known := map[neigh.Target]inquiry{}
-	var due []neigh.Target
-	for _, t := range targets {
-		q := p.inquiries[t]
-		if q.isDue(now) {
-			q.asking = true // until then the last answer stands
-			due = append(due, t)
-		}
-		known[t] = q
-	}
-	for t, q := range p.inquiries {
-		if _, wanted := known[t]; !wanted && q.asking { // the answer is awaited, for nothing
-			known[t] = q
-		}
-	}
-	p.inquiries = known
-	if len(due) > 0 {
-		go p.ask(ctx, due, settings)
-	}
-	return maps.Clone(known)
-}
-
-func (p *prober) ask(ctx context.Context, targets []neigh.Target, settings plan.ProbeSettings) {
-	answers := p.neighbours.Probe(ctx, targets, settings.Count, settings.Interval)
-	p.mu.Lock()
-	for _, t := range targets {
-		p.inquiries[t] = inquiry{answered: time.Now(), answer: answers[t.Addr]}
-	}
-	p.mu.Unlock()
-	signal(p.wake)
-}
-
-// forget makes the link be asked again before the address is claimed again.
-func (p *prober) forget(t neigh.Target) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.inquiries, t)
+	answers := p.answers
+	p.answers = nil
+	return answers
 }

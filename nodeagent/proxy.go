@@ -22,11 +22,8 @@ type Proxy interface {
 // HTTPProxy asks by HTTP, as load balancers do (healthCheckNodePort).
 type HTTPProxy struct{}
 
-// proxyTimeout is ample: it is the same machine.
-const proxyTimeout = 200 * time.Millisecond
-
-// Serves asks at all addresses at once: at which the proxy listens is its
-// configuration's business.
+// Serves asks at all addresses at once, since the proxy's configuration says at which of them
+// it listens.
 func (HTTPProxy) Serves(ctx context.Context, addrs []netip.Addr, port int32) bool {
 	ctx, cancel := context.WithTimeout(ctx, proxyTimeout)
 	defer cancel()
@@ -34,18 +31,18 @@ func (HTTPProxy) Serves(ctx context.Context, addrs []netip.Addr, port int32) boo
 	answers := make(chan bool, len(addrs))
 	var wait sync.WaitGroup
 	for _, addr := range addrs {
-		wait.Go(func() { answers <- healthy(ctx, client, netip.AddrPortFrom(addr, uint16(port))) })
+		wait.Go(func() { answers <- isHealthy(ctx, client, netip.AddrPortFrom(addr, uint16(port))) }) //nolint:gosec // the CRD takes no others
 	}
 	wait.Wait()
 	close(answers)
 	serves := false
-	for yes := range answers {
-		serves = serves || yes
+	for isServing := range answers {
+		serves = serves || isServing
 	}
 	return serves
 }
 
-func healthy(ctx context.Context, client *http.Client, at netip.AddrPort) bool {
+func isHealthy(ctx context.Context, client *http.Client, at netip.AddrPort) bool {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/healthz", at), nil)
 	if err != nil {
 		return false
@@ -57,38 +54,25 @@ func healthy(ctx context.Context, client *http.Client, at netip.AddrPort) bool {
 	return response.Body.Close() == nil && response.StatusCode == http.StatusOK
 }
 
-const (
-	// proxyRetry is how often the proxy is asked again, and proxyPatience for how
-	// long before the address is announced all the same: it may know of no such
-	// port.
-	proxyRetry    = 50 * time.Millisecond
-	proxyPatience = 5 * time.Second
-	// maxOwn bounds at how many of the node's addresses the proxy is asked.
-	maxOwn = 8
-)
-
-// waitsForProxy reports whether an address is not to be added yet: traffic for it
-// stays on this node, and the proxy does not serve it yet.
-func (r *applying) waitsForProxy(ctx context.Context, d *plan.Desired) bool {
-	if d.Local || d.HealthPort == 0 || r.Proxy == nil {
+// isProxyBehind reports whether the service proxy does not serve an address yet whose traffic
+// stays on this node. A proxy that has been asked for long in this sync counts as behind.
+func (r *application) isProxyBehind(ctx context.Context, d *plan.Desired) bool {
+	if r.Proxy == nil {
 		return false
 	}
-	since, waiting := r.waiting[d.Addr]
-	if !waiting {
-		since = time.Now()
-		r.waiting[d.Addr] = since
-	}
-	return time.Since(since) < proxyPatience && !r.Proxy.Serves(ctx, r.own, d.HealthPort)
+	began := time.Now()
+	defer func() { r.proxyTime += time.Since(began) }()
+	return r.proxyTime >= proxyBudget || !r.Proxy.Serves(ctx, r.proxyAddrs, d.HealthPort)
 }
 
-// ownAddresses is some of the node's own addresses, and its loopback ones.
-func ownAddresses(observed plan.Observed) []netip.Addr {
-	own := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}
+// proxyAddrs returns the node's loopback addresses and some others of its own.
+func proxyAddrs(observed plan.Observed) []netip.Addr {
+	addrs := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}
 	for _, a := range observed.Addresses {
 		addr := a.Prefix.Addr()
-		if !a.Ours && !a.Temporary && addr.IsGlobalUnicast() && len(own) < maxOwn {
-			own = append(own, addr)
+		if !a.Ours && !a.Temporary && addr.IsGlobalUnicast() && len(addrs) < maxProxyAddrs {
+			addrs = append(addrs, addr)
 		}
 	}
-	return own
+	return addrs
 }

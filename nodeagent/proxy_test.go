@@ -11,6 +11,8 @@ import (
 	"time"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+
+	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
 type proxy struct{ serves bool }
@@ -27,7 +29,7 @@ func TestWaitForProxy(t *testing.T) {
 		after  time.Duration // when it is announced
 	}{
 		"it serves":                {true, 0},
-		"it knows of no such port": {false, proxyPatience},
+		"it knows of no such port": {false, plan.ProxyPatience},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -36,7 +38,7 @@ func TestWaitForProxy(t *testing.T) {
 				w.Proxy = p
 				start := time.Now()
 				again, err := w.reconcile()
-				if err != nil || again > proxyRetry {
+				if err != nil || again > plan.ProxyRetry {
 					t.Errorf("again in %s, %v", again, err)
 				}
 				w.expect("changes", []string{"EnsureVirtual kube-lb0", "Add 198.51.100.2/32 kube-lb0"}, w.kernel.Calls())
@@ -49,7 +51,7 @@ func TestWaitForProxy(t *testing.T) {
 					}
 					again = max(again, time.Millisecond)
 				}
-				if took := time.Since(start); took < row.after || took > row.after+2*proxyRetry {
+				if took := time.Since(start); took < row.after || took > row.after+2*plan.ProxyRetry {
 					t.Errorf("announced after %s", took)
 				}
 				// It stays, whatever the proxy says.
@@ -59,8 +61,8 @@ func TestWaitForProxy(t *testing.T) {
 				}
 				w.expect("states", "198.51.100.1 Announced, 198.51.100.2 Announced", w.states("node1"))
 				w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = nil })
-				if _, err := w.reconcile(); err != nil || len(w.waiting) > 0 {
-					t.Errorf("%v, %v", w.waiting, err)
+				if _, err := w.reconcile(); err != nil || len(w.state.memory.ProxyWaitSince) > 0 {
+					t.Errorf("%v, %v", w.state.memory.ProxyWaitSince, err)
 				}
 			})
 		})

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -29,38 +28,25 @@ import (
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/informer"
+	"github.com/purelb/purelb-operator/internal/pacing"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
-// Back-off after a Reconcile that failed.
-const (
-	minRetry = 200 * time.Millisecond
-	maxRetry = 5 * time.Second
-)
-
-// settle is how long after a change of an Announcement's status the agent looks
-// whether it is right. It is no shorter than reprobe: a state that changes with
-// each look is not written more often than it was.
-const settle = reprobe
-
-// cacheSyncTimeout is for ever: an agent that starts while the API server is
-// away waits for it.
-const cacheSyncTimeout = 10 * 365 * 24 * time.Hour
-
-// ManagerOptions are those of the manager that runs a node's agent. It knows
-// the agent's few kinds by itself, so that it starts without an API server, and
-// watches only what concerns the node.
+// ManagerOptions returns the options of the controller manager that runs a node's agent. It
+// knows the agent's few kinds without asking the API server, so that it starts while that is
+// away, and watches only objects that concern the node.
 func ManagerOptions(nodeName, namespace, lbNodeAgent string) (ctrl.Options, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(coordinationv1.AddToScheme(scheme), purelbv1.AddToScheme(scheme)); err != nil {
 		return ctrl.Options{}, fmt.Errorf("make the scheme: %w", err)
 	}
 	mapper := meta.NewDefaultRESTMapper(nil)
-	// The cache looks lists up by their own kinds.
+	// The cache looks up the kinds of lists by themselves.
 	for _, kind := range []string{"Announcement", "AnnouncementList", "CommonAnnouncement", "CommonAnnouncementList", "LBNodeAgent", "LBNodeAgentList"} {
 		mapper.Add(purelbv1.GroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
 	mapper.Add(coordinationv1.SchemeGroupVersion.WithKind("Lease"), meta.RESTScopeNamespace)
-	own := map[string]cache.Config{namespace: {}}
+	inNamespace := map[string]cache.Config{namespace: {}}
 	return ctrl.Options{
 		Scheme:         scheme,
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mapper, nil },
@@ -68,26 +54,30 @@ func ManagerOptions(nodeName, namespace, lbNodeAgent string) (ctrl.Options, erro
 			DefaultTransform: cache.TransformStripManagedFields(),
 			NewInformer:      informer.NewPersistent,
 			ByObject: map[client.Object]cache.ByObject{
-				&purelbv1.Announcement{}:       {Namespaces: own, Field: fields.OneTermEqualSelector("spec.nodeName", nodeName)},
-				&purelbv1.CommonAnnouncement{}: {Namespaces: own, Field: fields.OneTermEqualSelector("spec.lbNodeAgent", lbNodeAgent)},
-				&purelbv1.LBNodeAgent{}:        {Namespaces: own, Field: fields.OneTermEqualSelector("metadata.name", lbNodeAgent)},
+				&purelbv1.Announcement{}:       {Namespaces: inNamespace, Field: fields.OneTermEqualSelector("spec.nodeName", nodeName)},
+				&purelbv1.CommonAnnouncement{}: {Namespaces: inNamespace, Field: fields.OneTermEqualSelector("spec.lbNodeAgent", lbNodeAgent)},
+				&purelbv1.LBNodeAgent{}:        {Namespaces: inNamespace, Field: fields.OneTermEqualSelector("metadata.name", lbNodeAgent)},
 			},
 		},
 	}, nil
 }
 
-// prepare makes what the agent remembers.
+// prepare makes the agent's components.
 func (a *Agent) prepare() {
+	a.listLock, a.syncLock = newLock(), newLock()
+	a.wake, a.relist = make(chan struct{}, 1), make(chan struct{}, 1)
+	a.state = state{standIns: pacing.Batch{Gap: standInGap}}
+	a.freshness = newFreshness()
+	a.watchdog = newWatchdog()
 	a.announcer = newAnnouncer(a.Neighbours, a.Metrics)
-	a.guard = newGuard(a)
-	a.waiting = map[netip.Addr]time.Time{}
-	a.reported = map[string]reported{}
-	a.pulse = newPulse()
-	a.wake = make(chan struct{}, 1)
 	a.prober = newProber(a.Neighbours, a.wake)
+	a.defender = newDefender(a)
+	a.reporter = newReporter(a)
+	a.saver = newSaver(func() string { return a.Checkpoint }, a.wake)
 }
 
-// SetupWithManager adds the agent to mgr, and its announcer, guard and heartbeat.
+// SetupWithManager adds the agent to mgr, and its announcer, defender, reporter, saver and
+// heartbeat.
 func (a *Agent) SetupWithManager(mgr ctrl.Manager) error {
 	a.prepare()
 	node := func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{a.request()} }
@@ -99,24 +89,23 @@ func (a *Agent) SetupWithManager(mgr ctrl.Manager) error {
 		WatchesRawSource(source.Func(a.watchNode)).
 		WithOptions(controller.Options{
 			CacheSyncTimeout: cacheSyncTimeout,
-			NewQueue:         quietQueue,
+			NewQueue:         newQueueWithoutMetrics,
 			RateLimiter:      workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minRetry, maxRetry),
 		}).
 		Complete(a)
-	a.load()
-	return errors.Join(err, mgr.Add(a.announcer), mgr.Add(a.guard), mgr.Add(&heartbeat{agent: a}))
+	a.loadCheckpoint()
+	return errors.Join(err, mgr.Add(a.announcer), mgr.Add(a.defender), mgr.Add(a.reporter), mgr.Add(a.saver), mgr.Add(&heartbeat{agent: a}))
 }
 
-// quietQueue is a queue without metrics: to keep those up to date it would wake an
-// idle agent twice a second, which else renews its Lease once.
-func quietQueue(_ string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+// newQueueWithoutMetrics returns a queue that keeps no metrics: for them it would wake an idle
+// agent twice a second, which otherwise wakes once a second to renew its Lease.
+func newQueueWithoutMetrics(_ string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
 	return workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{})
 }
 
-// onAnnouncement asks for a Reconcile when a spec changes, and a little later
-// when only a status does: a status that was compared with a cache that was
-// behind may have to be written once more. Once it is right nothing is written,
-// so nothing follows.
+// onAnnouncement asks for a Reconcile when a spec changes, and a little later when only a status
+// does: a status that the agent computed while the cache was behind may have to be written once
+// more. Once the status is right the agent writes nothing, so that no further Reconcile follows.
 func (a *Agent) onAnnouncement() handler.EventHandler {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	return handler.Funcs{
@@ -127,26 +116,26 @@ func (a *Agent) onAnnouncement() handler.EventHandler {
 				q.Add(a.request())
 				return
 			}
-			q.AddAfter(a.request(), settle)
+			q.AddAfter(a.request(), statusSettle)
 		},
 	}
 }
 
-// request is the one work item.
+// request returns the one work item.
 func (a *Agent) request() reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Name: a.NodeName}}
 }
 
-// watchNode asks for a Reconcile when the kernel's state changes, or the agent
-// itself wants one.
+// emptyItem is a work item without work: that the worker takes it shows that the worker works.
+var emptyItem = reconcile.Request{}
+
+// watchNode asks for a Reconcile when what the kernel holds changes, or the agent is woken.
 func (a *Agent) watchNode(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	a.watchdog.setGiveEmptyItem(func() { queue.Add(emptyItem) })
+	go a.relistWhenAsked(ctx, func(wait time.Duration) { queue.AddAfter(a.request(), wait) })
 	go func() {
-		changed := func() {
-			signal(a.wake)
-			signal(a.guard.changed)
-		}
-		if err := a.Kernel.Watch(ctx, changed); err != nil {
-			log.FromContext(ctx).Error(err, "The kernel is not watched: what others change is put right when lifetimes are renewed")
+		if err := a.Kernel.Watch(ctx, func() { signal(a.wake) }); err != nil {
+			log.FromContext(ctx).Error(err, "The kernel is not watched: what others change is put right only when lifetimes are renewed")
 		}
 	}()
 	go func() {
@@ -155,7 +144,7 @@ func (a *Agent) watchNode(ctx context.Context, queue workqueue.TypedRateLimiting
 			case <-ctx.Done():
 				return
 			case <-a.wake:
-				a.standIn(ctx, true) // until the API server is there nobody works the queue
+				a.standIn(ctx, true) // no worker works the queue before the API server has answered
 				queue.Add(a.request())
 			}
 		}
@@ -163,16 +152,20 @@ func (a *Agent) watchNode(ctx context.Context, queue workqueue.TypedRateLimiting
 	return nil
 }
 
-// Reconcile makes the node announce what it is to.
-func (a *Agent) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	again, err := a.syncCached(ctx)
-	if err != nil && again > 0 && again <= reprobe {
-		// An error would put off the addresses that wait for others to stop.
+// Reconcile makes the node announce what its Announcements ask.
+func (a *Agent) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	a.watchdog.noteItemTaken()
+	if request == emptyItem {
+		return reconcile.Result{}, nil
+	}
+	wait, err := a.syncCached(ctx)
+	if err != nil && wait > 0 && wait <= plan.ReprobeInterval {
+		// An error would delay the addresses that wait until another station stops answering.
 		log.FromContext(ctx).Error(err, "Not everything could be applied")
-		return reconcile.Result{RequeueAfter: again}, nil
+		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("node %s: %w", a.NodeName, err)
 	}
-	return reconcile.Result{RequeueAfter: again}, nil
+	return reconcile.Result{RequeueAfter: wait}, nil
 }

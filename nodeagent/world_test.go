@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -43,19 +44,37 @@ type neighbours struct {
 	probes   [][]string
 	sent     []string
 	asked    []string
+	checked  []string // asked by themselves
 	listener func(neigh.Message)
 }
 
 // Ask is answered at once by the station that has the address.
-func (n *neighbours) Ask(_ string, addr netip.Addr) error {
+func (n *neighbours) Ask(q neigh.Question) error {
 	n.mu.Lock()
-	n.asked = append(n.asked, fmt.Sprintf("%s %v", addr, time.Since(n.start)))
-	mac, answers := n.stations[addr.String()]
+	n.asked = append(n.asked, fmt.Sprintf("%s %v", q.Addr, time.Since(n.start)))
+	mac, answers := n.stations[q.Addr.String()]
 	n.mu.Unlock()
 	if answers {
-		n.say(neigh.Message{Kind: neigh.Reply, Addr: addr, MAC: mac})
+		n.say(answerOf(q.Addr, mac))
 	}
 	return nil
+}
+
+// AskStation is answered at once if that station has the address.
+func (n *neighbours) AskStation(q neigh.Question, station neigh.MAC) error {
+	n.mu.Lock()
+	n.checked = append(n.checked, fmt.Sprintf("%s %s %v", q.Addr, station, time.Since(n.start)))
+	mac, answers := n.stations[q.Addr.String()]
+	n.mu.Unlock()
+	if answers && mac == station {
+		n.say(answerOf(q.Addr, mac))
+	}
+	return nil
+}
+
+// answerOf is the answer to a question for an address.
+func answerOf(addr netip.Addr, mac neigh.MAC) neigh.Message {
+	return neigh.Message{Kind: neigh.Reply, Addr: addr, MAC: mac, Direct: true}
 }
 
 func (n *neighbours) Listen(ctx context.Context, _ string, wanted func(netip.Addr) bool, heard func(neigh.Message)) error {
@@ -95,7 +114,7 @@ func (n *neighbours) Announce(iface string, addr netip.Addr) error {
 	return nil
 }
 
-func (n *neighbours) Probe(ctx context.Context, targets []neigh.Target, count int, interval time.Duration) map[netip.Addr]neigh.Answer {
+func (n *neighbours) Probe(ctx context.Context, questions []neigh.Question, count int, interval time.Duration) map[netip.Addr]neigh.Answer {
 	select {
 	case <-ctx.Done():
 	case <-time.After(time.Duration(count) * interval):
@@ -104,12 +123,12 @@ func (n *neighbours) Probe(ctx context.Context, targets []neigh.Target, count in
 	defer n.mu.Unlock()
 	answers := map[netip.Addr]neigh.Answer{}
 	var asked []string
-	for _, t := range targets {
-		asked = append(asked, t.Addr.String())
-		if mac, ok := n.stations[t.Addr.String()]; ok {
-			answers[t.Addr] = neigh.Answer{MAC: mac}
-		} else if err := n.broken[t.Addr.String()]; err != nil {
-			answers[t.Addr] = neigh.Answer{Err: err}
+	for _, q := range questions {
+		asked = append(asked, q.Addr.String())
+		if mac, ok := n.stations[q.Addr.String()]; ok && !slices.Contains(q.IgnoredMACs, mac) {
+			answers[q.Addr] = neigh.Answer{MAC: mac}
+		} else if err := n.broken[q.Addr.String()]; err != nil {
+			answers[q.Addr] = neigh.Answer{Err: err}
 		}
 	}
 	n.probes = append(n.probes, asked)
@@ -141,6 +160,10 @@ type world struct {
 	t          testing.TB
 	kernel     *linktest.Kernel
 	neighbours *neighbours
+	// started is that the reporter runs by itself.
+	started bool
+	// reconnects is how often the heartbeat has asked for new connections.
+	reconnects int
 	api
 }
 
@@ -190,7 +213,7 @@ func newWorld(t testing.TB, objects ...client.Object) *world {
 		neighbours: &neighbours{start: time.Now(), stations: map[string]neigh.MAC{}, broken: map[string]error{}},
 	}
 	w.kernel.Put(plan.Address{Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.11/24"), Valid: plan.Forever, Preferred: plan.Forever})
-	w.kernel.Route(plan.Route{Interface: "eth0", Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("192.0.2.254")})
+	w.kernel.AddRoute(plan.Route{Interface: "eth0", Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("192.0.2.254")})
 	store := fake.NewClientBuilder().WithScheme(scheme).
 		WithStatusSubresource(&purelbv1.Announcement{}).
 		WithIndex(&purelbv1.Announcement{}, "spec.nodeName", func(o client.Object) []string {
@@ -264,23 +287,53 @@ func virtual(address string) purelbv1.AnnouncedAddress {
 	}
 }
 
-// reconcile calls Reconcile, and once more when the link has been asked.
+// reconcile does what once does, and once more when the link has been asked.
 func (w *world) reconcile() (time.Duration, error) {
 	w.t.Helper()
-	result, err := w.Reconcile(w.t.Context(), w.request())
-	for w.prober.isAsking() {
+	again, err := w.once()
+	for w.isAsking() {
 		<-w.wake
-		result, err = w.Reconcile(w.t.Context(), w.request())
+		again, err = w.once()
 	}
-	return result.RequeueAfter, err
+	return again, err
 }
 
-// isAsking reports whether answers are awaited.
-func (p *prober) isAsking() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, q := range p.inquiries {
-		if q.asking {
+// once calls Reconcile, and does what others do by themselves: they list, write the
+// checkpoint and report. It returns when there is something to do again.
+func (w *world) once() (time.Duration, error) {
+	w.t.Helper()
+	result, err := w.Reconcile(w.t.Context(), w.request())
+	again := result.RequeueAfter
+	select {
+	case <-w.relist:
+		again, err = w.listAndSync(w.t.Context(), requestTimeout, nil)
+	default:
+	}
+	if w.started {
+		return again, err
+	}
+	left, failed := w.finish()
+	return plan.Earliest(again, left), errors.Join(err, failed)
+}
+
+// finish writes the checkpoint and reports, as far as that is due.
+func (w *world) finish() (time.Duration, error) {
+	c, pause := w.saver.takeDue()
+	if c != nil {
+		w.saver.write(w.t.Context(), c)
+	}
+	wait, err := w.reporter.write(w.t.Context())
+	return plan.Earliest(pause, wait), err
+}
+
+// isAsking reports whether answers of links are awaited, or wait for the next sync.
+func (w *world) isAsking() bool {
+	if err := w.syncLock.take(w.t.Context()); err != nil {
+		w.t.Fatal(err)
+	}
+	defer w.syncLock.release()
+	for _, p := range w.state.memory.Probes {
+		if p.IsAsking {
 			return true
 		}
 	}

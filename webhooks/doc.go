@@ -1,12 +1,12 @@
-// Package webhooks answers the API server before objects are written: it
+// Package webhooks answers the API server before objects are stored: it
 // refuses ServiceGroups and LBNodeAgents that could not work, or that would
-// pull away addresses in use, and warns the authors of Services.
+// leave allocated addresses outside every pool, and warns the authors of Services.
 //
-// It decides nothing itself. It reads from the manager's cache what an object
-// is to be judged against, asks the functions by which the controllers judge,
-// and puts their answers into the API server's terms. What it cannot see, such
-// as two objects written at the same moment, the controllers report as
-// conditions, in the same words.
+// The webhooks decide nothing themselves. They read from the manager's cache what an
+// object is checked against, call the functions by which the controllers decide, and put
+// the answers into the API server's terms: the advice on a Service is a dry run of its
+// allocation. A webhook cannot see everything, such as two objects that are stored at
+// the same moment. The controllers report that in conditions, in the same words.
 //
 // +kubebuilder:webhookconfiguration:mutating=false,name=purelb-validating
 package webhooks

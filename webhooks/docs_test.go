@@ -8,9 +8,9 @@ import (
 )
 
 // TestDocs compares the messages of all tables with the headings of
-// docs/admission.md: each is explained there, and nothing else is.
+// docs/reference/admission.md: each is explained there, and nothing else is.
 func TestDocs(t *testing.T) {
-	text, err := os.ReadFile("../docs/admission.md")
+	text, err := os.ReadFile("../docs/reference/admission.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,12 +31,12 @@ func TestDocs(t *testing.T) {
 			}
 		}
 		if !found {
-			t.Errorf("not in docs/admission.md: %s", message)
+			t.Errorf("not in docs/reference/admission.md: %s", message)
 		}
 	}
 	for heading := range headings {
 		if !used[heading] {
-			t.Errorf("in docs/admission.md, but in no table of messages: %s", heading)
+			t.Errorf("in docs/reference/admission.md, but in no table of messages: %s", heading)
 		}
 	}
 }

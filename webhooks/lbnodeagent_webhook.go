@@ -16,41 +16,41 @@ import (
 
 // +kubebuilder:webhook:path=/validate-purelb-io-v1-lbnodeagent,mutating=false,failurePolicy=fail,sideEffects=None,timeoutSeconds=5,groups=purelb.io,resources=lbnodeagents,verbs=create;update,versions=v1,name=vlbnodeagent.purelb.io,admissionReviewVersions=v1,serviceName=purelb-webhook,serviceNamespace=purelb-system
 
-// lbNodeAgents keeps out LBNodeAgents that an agent could not work by, and says
-// which nodes are not what the author may think.
+// lbNodeAgents refuses LBNodeAgents that an agent could not follow, and warns of nodes that
+// the LBNodeAgent does not get, although its author may think so.
 type lbNodeAgents struct {
 	reader client.Reader
 	Options
 }
 
-// ValidateCreate is asked about a new LBNodeAgent.
+// ValidateCreate checks a new LBNodeAgent.
 func (w *lbNodeAgents) ValidateCreate(ctx context.Context, a *v1.LBNodeAgent) (admission.Warnings, error) {
 	if err := agents.OutOfScope(a, w.Namespace); err != nil {
-		return nil, invalid("LBNodeAgent", a.Name, append(agents.Validate(a), err))
+		return nil, invalidError("LBNodeAgent", a.Name, append(agents.Validate(a), err))
 	}
-	return w.judge(ctx, a)
+	return w.validate(ctx, a)
 }
 
-// ValidateUpdate is asked about a change of an LBNodeAgent. One that leaves its
-// specification as it is is never refused.
+// ValidateUpdate checks a change of an LBNodeAgent. A change that leaves the specification
+// as it is is never refused.
 func (w *lbNodeAgents) ValidateUpdate(ctx context.Context, before, after *v1.LBNodeAgent) (admission.Warnings, error) {
 	if equality.Semantic.DeepEqual(before.Spec, after.Spec) {
 		return nil, nil
 	}
 	if err := agents.OutOfScope(after, w.Namespace); err != nil {
-		return admission.Warnings{err.Error()}, nil // it has no effect, whatever it says
+		return admission.Warnings{err.Error()}, nil // the object has no effect, whatever it says
 	}
-	return w.judge(ctx, after)
+	return w.validate(ctx, after)
 }
 
-// ValidateDelete is never asked.
+// ValidateDelete has nothing to say: the API server does not ask about deletions.
 func (w *lbNodeAgents) ValidateDelete(context.Context, *v1.LBNodeAgent) (admission.Warnings, error) {
 	return nil, nil
 }
 
-func (w *lbNodeAgents) judge(ctx context.Context, a *v1.LBNodeAgent) (admission.Warnings, error) {
+func (w *lbNodeAgents) validate(ctx context.Context, a *v1.LBNodeAgent) (admission.Warnings, error) {
 	if errs := agents.Validate(a); len(errs) > 0 {
-		return nil, invalid("LBNodeAgent", a.Name, errs)
+		return nil, invalidError("LBNodeAgent", a.Name, errs)
 	}
 	var all v1.LBNodeAgentList
 	if err := w.reader.List(ctx, &all, client.InNamespace(w.Namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -60,5 +60,5 @@ func (w *lbNodeAgents) judge(ctx context.Context, a *v1.LBNodeAgent) (admission.
 	if err := w.reader.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, apierrors.NewInternalError(fmt.Errorf("list Nodes: %w", err))
 	}
-	return agents.Warnings(a, all.Items, nodes.Items), nil
+	return agents.SelectionWarnings(a, all.Items, nodes.Items), nil
 }

@@ -38,9 +38,9 @@ func agentRows() []agentRow {
 	fromDefault := warns(fmt.Sprintf(shadows, "default", "node node3"))
 	number := func(path string, value, least, most int) answer {
 		if value < least {
-			return no(path, "", fmt.Sprintf("%d: %s in body should be greater than or equal to %d", value, path, least))
+			return refusedAt(path, "", fmt.Sprintf("%d: %s in body should be greater than or equal to %d", value, path, least))
 		}
-		return no(path, "", fmt.Sprintf("%d: %s in body should be less than or equal to %d", value, path, most))
+		return refusedAt(path, "", fmt.Sprintf("%d: %s in body should be less than or equal to %d", value, path, most))
 	}
 	local := func(s string) string { return quiet + "\nlocal: {" + s + "}" }
 	lifetimes := func(where string, pairs string) string {
@@ -55,36 +55,36 @@ func agentRows() []agentRow {
 		{"behind another with a selector", rack, "nodeSelector: {rack: a}", warns(fmt.Sprintf(shadowed, "m-rack-a", "nodes node1, node2"))},
 		{"before another with a selector", "a-rack", "nodeSelector: {rack: a}", warns(fmt.Sprintf(shadows, "m-rack-a", "nodes node1, node2"))},
 		{"no node", rack, "nodeSelector: {rack: c}", warns("spec.nodeSelector: selects none of the cluster's nodes, now")},
-		{"a label that cannot be", rack, "nodeSelector: {'not a label': c}", no("spec.nodeSelector", "not a label",
+		{"a label that cannot be", rack, "nodeSelector: {'not a label': c}", refusedAt("spec.nodeSelector", "not a label",
 			"no node can have this label: name part "+label+`(e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')`)},
-		{"a value that cannot be", rack, "nodeSelector: {rack: 'a,b'}", no("spec.nodeSelector[rack]", "a,b",
+		{"a value that cannot be", rack, "nodeSelector: {rack: 'a,b'}", refusedAt("spec.nodeSelector[rack]", "a,b",
 			"no node can have this value: a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character "+
 				`(e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')`)},
-		{"a long value", rack, "nodeSelector: {rack: " + strings.Repeat("a", 64) + "}", no("spec.nodeSelector[rack]", strings.Repeat("a", 64),
+		{"a long value", rack, "nodeSelector: {rack: " + strings.Repeat("a", 64) + "}", refusedAt("spec.nodeSelector[rack]", strings.Repeat("a", 64),
 			"no node can have this value: must be no more than 63 bytes")},
 		{"name of 63", strings.Repeat("z", 63), quiet, fromDefault},
-		{"name of 64", strings.Repeat("z", 64), quiet, no("<nil>", "", "the name must be at most 63 characters: it becomes a label of Nodes")},
+		{"name of 64", strings.Repeat("z", 64), quiet, refusedAt("<nil>", "", "the name must be at most 63 characters: it becomes a label of Nodes")},
 
 		// Interfaces.
 		{"default interface", rack, local("localInterface: default"), fromDefault},
 		{"expression", rack, local("localInterface: 'en.*|eth0'"), fromDefault},
-		{"open bracket", rack, local("localInterface: 'en('"), no(localIf, "en(", expression+"missing closing ): `en(`")},
-		{"brackets turned about", rack, local("localInterface: 'a)|(b'"), no(localIf, "a)|(b", expression+"unexpected ): `a)|(b`")},
-		{"a glob", rack, local("localInterface: '*eth'"), no(localIf, "*eth", expression+"missing argument to repetition operator: `*`")},
-		{"lookahead", rack, local("localInterface: '(?!eth).*'"), no(localIf, "(?!eth).*", expression+"invalid or unsupported Perl syntax: `(?!`")},
+		{"open bracket", rack, local("localInterface: 'en('"), refusedAt(localIf, "en(", expression+"missing closing ): `en(`")},
+		{"brackets turned about", rack, local("localInterface: 'a)|(b'"), refusedAt(localIf, "a)|(b", expression+"unexpected ): `a)|(b`")},
+		{"a glob", rack, local("localInterface: '*eth'"), refusedAt(localIf, "*eth", expression+"missing argument to repetition operator: `*`")},
+		{"lookahead", rack, local("localInterface: '(?!eth).*'"), refusedAt(localIf, "(?!eth).*", expression+"invalid or unsupported Perl syntax: `(?!`")},
 		{"names", rack, local("interfaces: [eth0, bond0.100]"), fromDefault},
-		{"a dot", rack, local("interfaces: [eth0, .]"), no("spec.local.interfaces[1]", ".", iface)},
-		{"two dots", rack, local("dummyInterface: .."), no("spec.local.dummyInterface", "..", iface)},
-		{"16 bytes", rack, local("interfaces: [ümläutünterfäc]"), no("spec.local.interfaces[0]", "ümläutünterfäc", iface)},
-		{"a slash", rack, local("interfaces: [a/b]"), no("spec.local.interfaces[0]", "a/b", `spec.local.interfaces[0] in body should match '^[^/\s:]+$'`)},
-		{"a virtual interface with a space", rack, local("dummyInterface: 'a b'"), no("spec.local.dummyInterface", "a b", `spec.local.dummyInterface in body should match '^[^/\s:]+$'`)},
+		{"a dot", rack, local("interfaces: [eth0, .]"), refusedAt("spec.local.interfaces[1]", ".", iface)},
+		{"two dots", rack, local("dummyInterface: .."), refusedAt("spec.local.dummyInterface", "..", iface)},
+		{"16 bytes", rack, local("interfaces: [ümläutünterfäc]"), refusedAt("spec.local.interfaces[0]", "ümläutünterfäc", iface)},
+		{"a slash", rack, local("interfaces: [a/b]"), refusedAt("spec.local.interfaces[0]", "a/b", `spec.local.interfaces[0] in body should match '^[^/\s:]+$'`)},
+		{"a virtual interface with a space", rack, local("dummyInterface: 'a b'"), refusedAt("spec.local.dummyInterface", "a b", `spec.local.dummyInterface in body should match '^[^/\s:]+$'`)},
 
 		// Lifetimes.
 		{"60 seconds", rack, lifetimes("localInterface", "validLifetime: 60, preferredLifetime: 60"), fromDefault},
 		{"for ever", rack, lifetimes("localInterface", "validLifetime: 0, preferredLifetime: 60"), fromDefault},
-		{"valid for 59", rack, lifetimes("localInterface", "validLifetime: 59"), no(onLocal+".validLifetime", "", "must be 0 (forever) or at least 60 seconds")},
-		{"preferred for 59", rack, lifetimes("dummyInterface", "preferredLifetime: 59"), no(onDummy+".preferredLifetime", "", "must be 0 (same as validLifetime) or at least 60 seconds")},
-		{"preferred longer", rack, lifetimes("dummyInterface", "validLifetime: 100, preferredLifetime: 101"), no(onDummy+".preferredLifetime", "", "must not be longer than validLifetime")},
+		{"valid for 59", rack, lifetimes("localInterface", "validLifetime: 59"), refusedAt(onLocal+".validLifetime", "", "must be 0 (forever) or at least 60 seconds")},
+		{"preferred for 59", rack, lifetimes("dummyInterface", "preferredLifetime: 59"), refusedAt(onDummy+".preferredLifetime", "", "must be 0 (same as validLifetime) or at least 60 seconds")},
+		{"preferred longer", rack, lifetimes("dummyInterface", "validLifetime: 100, preferredLifetime: 101"), refusedAt(onDummy+".preferredLifetime", "", "must not be longer than validLifetime")},
 		{"preferred longer than the default", rack, lifetimes("localInterface", "preferredLifetime: 301"), answer{refused: []cause{
 			{onLocal + ".preferredLifetime", "Invalid value: 301: must not be longer than validLifetime, which is 300"}}}},
 		{"preferred as long as the default", rack, lifetimes("localInterface", "preferredLifetime: 300"), fromDefault},
@@ -94,11 +94,11 @@ func agentRows() []agentRow {
 		{"GARP counts", rack, local("garpConfig: {count: 10, interval: 10s, initialDelay: 10s}, probeConfig: {count: 10, interval: 5s}"), fromDefault},
 		{"GARP 0 times", rack, local("garpConfig: {count: 0}"), number("spec.local.garpConfig.count", 0, 1, 10)},
 		{"GARP 11 times", rack, local("garpConfig: {count: 11}"), number("spec.local.garpConfig.count", 11, 1, 10)},
-		{"GARP too often", rack, local("garpConfig: {interval: 99ms}"), no("spec.local.garpConfig.interval", "99ms", "must be from 100ms to 10s")},
-		{"GARP too late", rack, local("garpConfig: {initialDelay: 11s}"), no("spec.local.garpConfig.initialDelay", "11s", "must be from 0s to 10s")},
+		{"GARP too often", rack, local("garpConfig: {interval: 99ms}"), refusedAt("spec.local.garpConfig.interval", "99ms", "must be from 100ms to 10s")},
+		{"GARP too late", rack, local("garpConfig: {initialDelay: 11s}"), refusedAt("spec.local.garpConfig.initialDelay", "11s", "must be from 0s to 10s")},
 		{"probes 0 times", rack, local("probeConfig: {count: 0}"), number("spec.local.probeConfig.count", 0, 1, 10)},
 		{"probes 11 times", rack, local("probeConfig: {count: 11}"), number("spec.local.probeConfig.count", 11, 1, 10)},
-		{"probes too fast", rack, local("probeConfig: {interval: 9ms}"), no("spec.local.probeConfig.interval", "9ms", "must be from 10ms to 5s")},
+		{"probes too fast", rack, local("probeConfig: {interval: 9ms}"), refusedAt("spec.local.probeConfig.interval", "9ms", "must be from 10ms to 5s")},
 	}
 }
 
@@ -112,16 +112,16 @@ func TestLBNodeAgentCreate(t *testing.T) {
 	begin(t)
 	otherAgents(t)
 	for _, row := range agentRows() {
-		t.Run(row.name, func(t *testing.T) { dual(t, manifest("LBNodeAgent", row.object, row.spec), row.want) })
+		t.Run(row.name, func(t *testing.T) { checkCreate(t, manifest("LBNodeAgent", row.object, row.spec), row.want) })
 	}
 	t.Run("elsewhere", func(t *testing.T) {
 		a := manifest("LBNodeAgent", "x", "{}")
 		a.SetNamespace(elsewhere)
-		dual(t, a, answer{refused: []cause{agentNotHere}})
+		checkCreate(t, a, answer{refused: []cause{agentNotHere}})
 	})
 }
 
-var agentNotHere = no("metadata.namespace", elsewhere, "only LBNodeAgents in namespace purelb-system count: move it there").refused[0]
+var agentNotHere = refusedAt("metadata.namespace", elsewhere, "only LBNodeAgents in namespace purelb-system count: move it there").refused[0]
 
 func TestLBNodeAgentUpdate(t *testing.T) {
 	g := begin(t)
@@ -144,7 +144,7 @@ func TestLBNodeAgentUpdate(t *testing.T) {
 	const reason = "must be \"default\" or a regular expression (RE2) for the whole name, such as en.*|eth0: missing closing ): "
 	write(a, func(u *unstructured.Unstructured) {
 		g.Expect(unstructured.SetNestedField(u.Object, "debug", "spec", "logLevel")).To(Succeed())
-	}, no("spec.local.localInterface", "en(", reason+"`en(`"))
+	}, refusedAt("spec.local.localInterface", "en(", reason+"`en(`"))
 	g.Eventually(func(g Gomega) string {
 		live := &v1.LBNodeAgent{}
 		g.Expect(api.Get(ctx, client.ObjectKeyFromObject(a), live)).To(Succeed())
@@ -152,7 +152,7 @@ func TestLBNodeAgentUpdate(t *testing.T) {
 		g.Expect(stalled).NotTo(BeNil())
 		g.Expect(stalled.Message).To(Equal(ready.Message))
 		return fmt.Sprintf("%s %s: %s", ready.Status, ready.Reason, ready.Message)
-	}).Should(Equal("False Invalid: spec.local.localInterface: " + no("", "en(", reason+"`en(`").refused[0].message))
+	}).Should(Equal("False Invalid: spec.local.localInterface: " + refusedAt("", "en(", reason+"`en(`").refused[0].message))
 
 	write(a, func(u *unstructured.Unstructured) {
 		g.Expect(unstructured.SetNestedField(u.Object, "en.*", "spec", "local", "localInterface")).To(Succeed())

@@ -17,33 +17,33 @@ const servicePath = "/validate--v1-service"
 
 // +kubebuilder:webhook:path=/validate--v1-service,mutating=false,failurePolicy=ignore,sideEffects=None,timeoutSeconds=2,groups="",resources=services,verbs=create;update,versions=v1,name=vservice.purelb.io,admissionReviewVersions=v1,serviceName=purelb-webhook,serviceNamespace=purelb-system
 
-// services warns the authors of Services of ours. It never refuses one.
+// services warns the authors of Services that PureLB serves. It never refuses a Service.
 type services struct {
 	reader client.Reader
 	Options
 }
 
-// ServiceHandler advises on Services by what reader has. It never refuses one,
-// whatever goes wrong.
+// ServiceHandler returns a handler that advises on Services by what reader has. The handler
+// never refuses a Service, whatever goes wrong.
 func ServiceHandler(reader client.Reader, scheme *runtime.Scheme, o Options) admission.Handler {
-	return lenient{admission.WithValidator(scheme, &services{reader: reader, Options: o}).Handler}
+	return allowingHandler{admission.WithValidator(scheme, &services{reader: reader, Options: o}).Handler}
 }
 
-// ValidateCreate is asked about a new Service.
+// ValidateCreate advises on a new Service.
 func (w *services) ValidateCreate(ctx context.Context, svc *corev1.Service) (admission.Warnings, error) {
 	return w.advise(ctx, svc), nil
 }
 
-// ValidateUpdate is asked about a change of a Service. Where it asks for the
-// same as before, its author has been told already.
+// ValidateUpdate advises on a change of a Service. If the Service asks for the same as
+// before, its author has got the warnings already.
 func (w *services) ValidateUpdate(ctx context.Context, before, after *corev1.Service) (admission.Warnings, error) {
-	if !after.DeletionTimestamp.IsZero() || allocation.SameWish(before, after) {
+	if !after.DeletionTimestamp.IsZero() || allocation.RequestsAlike(before, after) {
 		return nil, nil
 	}
 	return w.advise(ctx, after), nil
 }
 
-// ValidateDelete is never asked.
+// ValidateDelete has nothing to say: the API server does not ask about deletions.
 func (w *services) ValidateDelete(context.Context, *corev1.Service) (admission.Warnings, error) {
 	return nil, nil
 }
@@ -52,31 +52,31 @@ func (w *services) advise(ctx context.Context, svc *corev1.Service) admission.Wa
 	if !controllers.IsOurs(svc, w.IsDefault) {
 		return nil
 	}
-	s, err := controllers.Surroundings(ctx, w.reader, w.Namespace)
-	if err == nil && allocation.NeedsNeighbours(svc) {
-		s.Neighbours, err = controllers.Neighbours(ctx, w.reader, w.IsDefault)
+	a, err := controllers.AdmissionOf(ctx, w.reader, w.Namespace)
+	if err == nil && allocation.DependsOnOtherServices(svc) {
+		a.InUse, err = controllers.InUse(ctx, w.reader, w.IsDefault)
 	}
 	if err != nil {
 		log.FromContext(ctx).Error(err, "Cannot advise on Service", "namespace", svc.Namespace, "name", svc.Name)
 		return nil
 	}
-	return s.Advise(svc)
+	return a.Advise(svc)
 }
 
-// lenient allows what the handler refuses or fails to judge.
-type lenient struct{ admission.Handler }
+// allowingHandler allows every request that its handler refuses or fails to answer.
+type allowingHandler struct{ admission.Handler }
 
 // Handle answers the API server.
-func (l lenient) Handle(ctx context.Context, req admission.Request) (response admission.Response) {
+func (h allowingHandler) Handle(ctx context.Context, req admission.Request) (response admission.Response) {
 	defer func() {
 		if p := recover(); p != nil {
-			log.FromContext(ctx).Info("Allowed a Service that could not be judged", "namespace", req.Namespace, "name", req.Name, "panic", p)
+			log.FromContext(ctx).Info("Allowed a Service that could not be checked", "namespace", req.Namespace, "name", req.Name, "panic", p)
 			response = admission.Allowed("")
 		}
 	}()
-	response = l.Handler.Handle(ctx, req)
+	response = h.Handler.Handle(ctx, req)
 	if !response.Allowed {
-		log.FromContext(ctx).Info("Allowed a Service that could not be judged", "namespace", req.Namespace, "name", req.Name, "answer", response.Result)
+		log.FromContext(ctx).Info("Allowed a Service that could not be checked", "namespace", req.Namespace, "name", req.Name, "answer", response.Result)
 		response = admission.Allowed("")
 	}
 	return response

@@ -3,6 +3,8 @@ package webhooks_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -18,9 +20,8 @@ import (
 	"github.com/purelb/purelb-operator/webhooks"
 )
 
-// serviceRow is a Service that is made, beside those of surroundings: holder
-// (10.9.0.10, TCP 80) and dns (10.9.0.11, TCP 53), both with the sharing key
-// "key".
+// serviceRow is a Service that is created, beside those of createCluster: dns (TCP 53) and
+// holder (TCP 80), which share 10.9.0.10 by the sharing key "key".
 type serviceRow struct {
 	name     string
 	change   func(*corev1.Service)
@@ -43,9 +44,21 @@ func both(changes ...func(*corev1.Service)) func(*corev1.Service) {
 	}
 }
 
+// unknown returns the warnings about ten annotations of a thousand.
+func unknown(known string) []string {
+	var said []string
+	for i := range 10 {
+		said = append(said, fmt.Sprintf("annotation purelb.io/zzzzzzzzzzzzzzz-%d is not known%s", i+1000, known))
+	}
+	return said
+}
+
 func serviceRows() []serviceRow {
 	local := func(svc *corev1.Service) { svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal }
 	ipv6 := func(svc *corev1.Service) { svc.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol} }
+	port := func(number int32) func(*corev1.Service) {
+		return func(svc *corev1.Service) { svc.Spec.Ports[0].Port = number }
+	}
 	ip := func(addr string) func(*corev1.Service) {
 		return func(svc *corev1.Service) { svc.Spec.LoadBalancerIP = addr }
 	}
@@ -77,8 +90,19 @@ func serviceRows() []serviceRow {
 		{"that of a ServiceGroup", annotated("allow-orphans", "true"), []string{"annotation purelb.io/allow-orphans is not known" + known}},
 		{"multi-pool", annotated("multi-pool", "true"), nil},
 		{"multi-pool of no value", annotated("multi-pool", "yes"), []string{`annotation purelb.io/multi-pool is "yes": it must be "true" or "false"`}},
+		{"too many unknown annotations", func(svc *corev1.Service) {
+			for i := range 1000 {
+				svc.Annotations[fmt.Sprintf("purelb.io/zzzzzzzzzzzzzzz-%d", i+1000)] = ""
+			}
+		}, append([]string{"990 more annotations purelb.io/… are not known"}, unknown(known)...)},
 		{"allow-local of no value", annotated("allow-local", "True"), []string{
 			`annotation purelb.io/allow-local is "True": it must be "true" or "false"`}},
+
+		// More than a value can be.
+		{"a group longer than a name", annotated("service-group", strings.Repeat("a", 254)), []string{"annotation purelb.io/service-group is 254 bytes long: it may have 253"}},
+		{"a long key", annotated("allow-shared-ip", strings.Repeat("a", 254)), []string{"annotation purelb.io/allow-shared-ip is 254 bytes long: it may have 253"}},
+		{"long addresses", annotated("addresses", strings.Repeat("a,", 600)), []string{addresses + " is 1200 bytes long: it may have 1024"}},
+		{"a long loadBalancerIP", ip(strings.Repeat("a", 1025)), []string{"spec.loadBalancerIP is 1025 bytes long: it may have 1024"}},
 
 		// Addresses asked for.
 		{"a free address", annotated("addresses", "10.9.0.20"), nil},
@@ -86,26 +110,35 @@ func serviceRows() []serviceRow {
 		{"an empty one", annotated("addresses", "10.9.0.20,"), []string{addresses + `: "" is not an address`}},
 		{"a mapped one", annotated("addresses", "::ffff:10.9.0.20"), []string{addresses + `: "::ffff:10.9.0.20" is an IPv4-mapped IPv6 address; write it as 10.9.0.20`}},
 		{"a zone", annotated("addresses", "fe80::1%eth0"), []string{addresses + `: "fe80::1%eth0" has a zone`}},
-		{"outside every pool", annotated("addresses", "10.8.0.1"), []string{addresses + ": 10.8.0.1 is in no pool of a ServiceGroup"}},
-		{"in use", annotated("addresses", "10.9.0.10"), []string{addresses + ": 10.9.0.10 is in use by Service test/dns"}},
+		{"outside every pool", annotated("addresses", "10.8.0.1"), []string{addresses + ": 10.8.0.1 is in no pool of a ServiceGroup that is ready"}},
+		{"in use", annotated("addresses", "10.9.0.10"), []string{"10.9.0.10 is in use by Service test/dns"}},
 		{"two of one family", annotated("addresses", "10.9.0.19, 10.9.0.20"), []string{addresses + ": 10.9.0.19 and 10.9.0.20 are both IPv4: ask for one of each family at most"}},
 		{"the other family", annotated("addresses", "fd09::11"), []string{addresses + ": fd09::11 is IPv6, which is not in spec.ipFamilies"}},
-		{"of another group", annotated("addresses", "10.10.0.9"), []string{addresses + ": 10.10.0.9 is of ServiceGroup shared, not of taken, which annotation purelb.io/service-group asks for"}},
-		{"the network address", both(annotated("service-group", "shared"), annotated("addresses", "10.10.0.0")), []string{addresses + ": 10.10.0.0 is the first or last address of subnet 10.10.0.0/24: it is never handed out"}},
+		{"of another group", annotated("addresses", "10.10.0.9"), []string{"annotation purelb.io/service-group asks for ServiceGroup taken, but 10.10.0.9 is of shared, and that decides"}},
+		{"of two groups", both(annotated("addresses", "10.9.0.19, fd07::101"), func(svc *corev1.Service) {
+			svc.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
+			svc.Spec.IPFamilyPolicy = ptr.To(corev1.IPFamilyPolicyRequireDualStack)
+		}), []string{addresses + ": 10.9.0.19 is of ServiceGroup taken, and fd07::101 of local: ask for addresses of one"}},
+		{"the network address", both(annotated("service-group", "shared"), annotated("addresses", "10.10.0.0")), []string{addresses + ": 10.10.0.0 is the first or last address of subnet 10.10.0.0/24: it is never allocated"}},
 		{"loadBalancerIP", ip("10.9.0.20"), []string{deprecated}},
-		{"loadBalancerIP in use", ip("10.9.0.10"), []string{deprecated, "spec.loadBalancerIP: 10.9.0.10 is in use by Service test/dns"}},
+		{"loadBalancerIP in use", ip("10.9.0.10"), []string{deprecated, "10.9.0.10 is in use by Service test/dns"}},
 		{"both", both(ip("10.9.0.11"), annotated("addresses", "10.9.0.20")), []string{deprecated}},
 
 		// Sharing.
 		{"a key of nobody", annotated("allow-shared-ip", "alone"), nil},
-		{"a port of its own", both(annotated("allow-shared-ip", "key"), func(svc *corev1.Service) { svc.Spec.Ports[0].Port = 443 }), nil},
+		{"a port of its own", both(annotated("allow-shared-ip", "key"), port(443)), nil},
 		{"the same port by another protocol", both(annotated("allow-shared-ip", "key"), func(svc *corev1.Service) { svc.Spec.Ports[0].Protocol = corev1.ProtocolUDP }), nil},
-		{"a port in common", annotated("allow-shared-ip", "key"), []string{"annotation purelb.io/allow-shared-ip: no address can be shared with a Service that has a port in common: test/holder (TCP/80)"}},
+		{"a port in common", annotated("allow-shared-ip", "key"), []string{"10.9.0.10 cannot be shared with Service test/holder: both have port TCP/80"}},
 		{"the key in another group", both(annotated("allow-shared-ip", "key"), annotated("service-group", "shared")), nil},
 		{"another family", both(annotated("allow-shared-ip", "key"), ipv6), nil},
 		{"another namespace", both(annotated("allow-shared-ip", "key"), func(svc *corev1.Service) { svc.Namespace = other; svc.Spec.Ports[0].Port = 443 }), []string{"annotation purelb.io/allow-shared-ip: ServiceGroup taken does not share across namespaces, and the key is that of test/dns, test/holder"}},
-		{"an address with the key", both(annotated("allow-shared-ip", "key"), annotated("addresses", "10.9.0.11"), func(svc *corev1.Service) { svc.Spec.Ports[0].Port = 443 }),
-			nil},
+		{"the address of the key", both(annotated("allow-shared-ip", "key", "addresses", "10.9.0.10"), port(443)), nil},
+		{"another address than that of the key", both(annotated("allow-shared-ip", "key", "addresses", "10.9.0.11"), port(443)),
+			[]string{addresses + `: 10.9.0.11 is not what the sharing key "key" stands for, which is 10.9.0.10 of Service test/dns`}},
+		{"the address of another key", both(annotated("allow-shared-ip", "mine", "addresses", "10.9.0.10"), port(443)),
+			[]string{`10.9.0.10 is in use by Service test/dns, which shares it by the key "key", not "mine"`}},
+		{"the address of another namespace", both(annotated("allow-shared-ip", "key", "addresses", "10.9.0.10"), port(443), func(svc *corev1.Service) { svc.Namespace = other }),
+			[]string{"10.9.0.10 is in use by Service test/dns of another namespace, and its ServiceGroup does not share across namespaces"}},
 
 		// Policy Local.
 		{"Local on a remote group", local, nil},
@@ -133,7 +166,7 @@ func TestService(t *testing.T) {
 			if row.change != nil {
 				row.change(svc)
 			}
-			dual(t, svc, answer{warnings: row.warnings})
+			checkCreate(t, svc, answer{warnings: row.warnings})
 		})
 	}
 }
@@ -168,27 +201,27 @@ func TestServiceUpdate(t *testing.T) {
 					return err
 				}
 				row.change(svc)
-				warned.take()
+				recorded.take()
 				return api.Update(ctx, svc)
 			}).Should(Succeed())
 			check(t, nil, answer{warnings: row.want})
 		})
 	}
 	g.Expect(api.Delete(ctx, svc)).To(Succeed())
-	g.Expect(warned.take()).To(BeEmpty())
+	g.Expect(recorded.take()).To(BeEmpty())
 }
 
-// blind cannot read anything.
-type blind struct{ client.Reader }
+// failingReader cannot read anything.
+type failingReader struct{ client.Reader }
 
-func (blind) List(context.Context, client.ObjectList, ...client.ListOption) error {
+func (failingReader) List(context.Context, client.ObjectList, ...client.ListOption) error {
 	return errors.New("no cache")
 }
 
-// panics is worse.
-type panics struct{ client.Reader }
+// panickingReader panics when it is asked to read.
+type panickingReader struct{ client.Reader }
 
-func (panics) List(context.Context, client.ObjectList, ...client.ListOption) error {
+func (panickingReader) List(context.Context, client.ObjectList, ...client.ListOption) error {
 	panic("no cache")
 }
 
@@ -200,12 +233,12 @@ func TestServicesAreNeverRefused(t *testing.T) {
 		operation admissionv1.Operation
 		object    string
 	}{
-		"no cache":          {blind{}, admissionv1.Create, good},
-		"no cache, update":  {blind{}, admissionv1.Update, good},
-		"a panic":           {panics{}, admissionv1.Create, good},
-		"not JSON":          {blind{}, admissionv1.Create, "{"},
-		"another type":      {blind{}, admissionv1.Create, `{"apiVersion": "v1", "kind": "Service", "spec": {"ports": "no list"}}`},
-		"unknown operation": {blind{}, "BREAK", good},
+		"no cache":          {failingReader{}, admissionv1.Create, good},
+		"no cache, update":  {failingReader{}, admissionv1.Update, good},
+		"a panic":           {panickingReader{}, admissionv1.Create, good},
+		"not JSON":          {failingReader{}, admissionv1.Create, "{"},
+		"another type":      {failingReader{}, admissionv1.Create, `{"apiVersion": "v1", "kind": "Service", "spec": {"ports": "no list"}}`},
+		"unknown operation": {failingReader{}, "BREAK", good},
 	} {
 		t.Run(name, func(t *testing.T) {
 			handler := webhooks.ServiceHandler(row.reader, scheme.Scheme, webhooks.Options{Namespace: namespace, IsDefault: true})

@@ -17,16 +17,16 @@ import (
 
 // Options of the webhooks.
 type Options struct {
-	// Namespace is where ServiceGroups and LBNodeAgents count.
+	// Namespace is the manager's, where ServiceGroups and LBNodeAgents have an effect.
 	Namespace string
-	// IsDefault is whether Services without a loadBalancerClass are ours.
+	// IsDefault is whether PureLB serves Services without a loadBalancerClass.
 	IsDefault bool
 }
 
-// SetupWithManager serves the webhooks on the manager's webhook server. They
-// read from its cache.
+// SetupWithManager serves the webhooks on the manager's webhook server. The webhooks
+// read from the manager's cache.
 func SetupWithManager(mgr ctrl.Manager, o Options) error {
-	groups := &serviceGroups{reader: mgr.GetClient(), Options: o}
+	groups := &serviceGroups{reader: mgr.GetClient(), reviews: mgr.GetClient(), Options: o}
 	if err := ctrl.NewWebhookManagedBy(mgr, &v1.ServiceGroup{}).WithValidator(groups).Complete(); err != nil {
 		return fmt.Errorf("set up the webhook for ServiceGroups: %w", err)
 	}
@@ -36,17 +36,21 @@ func SetupWithManager(mgr ctrl.Manager, o Options) error {
 	}
 	services := ServiceHandler(mgr.GetClient(), mgr.GetScheme(), o)
 	mgr.GetWebhookServer().Register(servicePath, &admission.Webhook{Handler: services})
-	if err := mgr.AddReadyzCheck("webhook-cache", synced(mgr.GetCache())); err != nil {
+	if err := mgr.AddReadyzCheck("webhook-cache", cacheCheck(mgr.GetCache())); err != nil {
 		return fmt.Errorf("add the readiness check of the webhooks: %w", err)
 	}
 	return nil
 }
 
-// synced is that the webhooks can answer: asked before, they would fail, or
-// keep the API server waiting.
-func synced(c cache.Cache) healthz.Checker {
+// cacheCheckTimeout is how long one readiness check waits for the cache. The kubelet gives a
+// check one second.
+const cacheCheckTimeout = 100 * time.Millisecond
+
+// cacheCheck returns a check that fails until the cache is filled. Before that, the
+// webhooks would fail, or keep the API server waiting.
+func cacheCheck(c cache.Cache) healthz.Checker {
 	return func(req *http.Request) error {
-		ctx, cancel := context.WithTimeout(req.Context(), 100*time.Millisecond)
+		ctx, cancel := context.WithTimeout(req.Context(), cacheCheckTimeout)
 		defer cancel()
 		if !c.WaitForCacheSync(ctx) {
 			return errors.New("the cache is not filled yet")

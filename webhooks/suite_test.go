@@ -50,29 +50,29 @@ const (
 )
 
 var (
-	config *rest.Config
-	api    client.Client // without a cache; its warnings are in warned
-	cached client.Client // what the webhooks see
-	warned recorder
-	hooks  envtest.WebhookInstallOptions
-	stop   = func() error { return nil }
+	config   *rest.Config
+	api      client.Client // without a cache; its warnings are in recorded
+	cached   client.Client // what the webhooks see
+	recorded warningRecorder
+	hooks    envtest.WebhookInstallOptions
+	stop     = func() error { return nil }
 )
 
-// recorder keeps the warnings that come with answers of the API server.
-type recorder struct {
+// warningRecorder keeps the warnings that come with answers of the API server.
+type warningRecorder struct {
 	mu       sync.Mutex
 	warnings []string
 }
 
 // HandleWarningHeaderWithContext is called for each warning.
-func (r *recorder) HandleWarningHeaderWithContext(_ context.Context, _ int, _ string, text string) {
+func (r *warningRecorder) HandleWarningHeaderWithContext(_ context.Context, _ int, _ string, text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.warnings = append(r.warnings, text)
 }
 
-// take returns the warnings since it was last called.
-func (r *recorder) take() []string {
+// take returns the warnings since the last call of take.
+func (r *warningRecorder) take() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	taken := r.warnings
@@ -99,7 +99,7 @@ func begin(t *testing.T) *WithT {
 	if err := start(); err != nil {
 		t.Fatal(err)
 	}
-	warned.take()
+	recorded.take()
 	return NewWithT(t)
 }
 
@@ -115,7 +115,7 @@ var start = sync.OnceValue(func() (err error) {
 		return err
 	}
 	listening := rest.CopyConfig(config)
-	listening.WarningHandlerWithContext = &warned
+	listening.WarningHandlerWithContext = &recorded
 	if api, err = client.New(listening, client.Options{Scheme: scheme.Scheme}); err != nil {
 		return err
 	}
@@ -136,11 +136,11 @@ var start = sync.OnceValue(func() (err error) {
 	}
 	cached = mgr.GetClient()
 	go func() { ended <- mgr.Start(ctx) }()
-	return surroundings(ctx)
+	return createCluster(ctx)
 })
 
-// install makes the namespaces, and the webhook configuration from the
-// manifest that is generated from the markers.
+// install creates the namespaces, and the webhook configuration from the generated
+// manifest.
 func install(ctx context.Context) error {
 	for _, name := range []string{namespace, elsewhere, user, other} {
 		if err := api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
@@ -156,7 +156,7 @@ func newManager() (ctrl.Manager, error) {
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:  scheme.Scheme,
 		Metrics: metricsserver.Options{BindAddress: "0"},
-		WebhookServer: webhook.NewServer(webhook.Options{
+		WebhookServer: webhooks.NewServer(webhook.Options{
 			Host: hooks.LocalServingHost, Port: hooks.LocalServingPort, CertDir: hooks.LocalServingCertDir,
 		}),
 	})
@@ -170,7 +170,7 @@ func newManager() (ctrl.Manager, error) {
 			Client: c, Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: namespace, IsDefault: true, Metrics: own,
 		}).SetupWithManager(mgr),
 		(&controllers.ServiceGroupReconciler{
-			Client: c, Recorder: mgr.GetEventRecorder("purelb-servicegroup"), Namespace: namespace, Metrics: own,
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-servicegroup"), Namespace: namespace, IsDefault: true, Metrics: own,
 		}).SetupWithManager(mgr),
 		(&controllers.LBNodeAgentReconciler{
 			Client: c, Recorder: mgr.GetEventRecorder("purelb-lbnodeagent"), Liveness: controllers.NewLiveness(time.Now), Namespace: namespace,
@@ -179,9 +179,9 @@ func newManager() (ctrl.Manager, error) {
 	)
 }
 
-// surroundings is what all tests find: three nodes, with addresses and
-// gateways, and some ServiceGroups.
-func surroundings(ctx context.Context) error {
+// createCluster creates what all tests find: three nodes with addresses and
+// gateways, some ServiceGroups, and two Services.
+func createCluster(ctx context.Context) error {
 	for i, rack := range []string{"a", "a", "b"} {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node%d", i+1), Labels: map[string]string{"rack": rack}}}
 		if err := api.Create(ctx, n); err != nil {
@@ -226,21 +226,21 @@ func surroundings(ctx context.Context) error {
 		}
 	}
 	for _, svc := range []*corev1.Service{
-		service("holder", "taken", 80),
 		service("dns", "taken", 53),
+		service("holder", "taken", 80),
 	} {
 		svc.Annotations[v1.AnnotationAllowSharedIP] = "key"
 		if err := api.Create(ctx, svc); err != nil {
 			return err
 		}
 	}
-	for { // until the cache shows that the last has its address
+	for { // until the cache shows that the last Service has its address
 		svc := &corev1.Service{}
-		if err := cached.Get(ctx, client.ObjectKey{Namespace: user, Name: "dns"}, svc); err == nil && len(svc.Status.LoadBalancer.Ingress) > 0 {
+		if err := cached.Get(ctx, client.ObjectKey{Namespace: user, Name: "holder"}, svc); err == nil && len(svc.Status.LoadBalancer.Ingress) > 0 {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return errors.New("Service dns got no address")
+			return errors.New("Service holder got no address")
 		}
 		time.Sleep(often)
 	}
@@ -255,7 +255,7 @@ func object(text string) *unstructured.Unstructured {
 	return u
 }
 
-// group is a ServiceGroup with the YAML text as its spec.
+// group makes a ServiceGroup with the YAML text as its spec.
 func group(name, spec string) *unstructured.Unstructured {
 	return manifest("ServiceGroup", name, spec)
 }
@@ -268,7 +268,7 @@ func manifest(kind, name, spec string) *unstructured.Unstructured {
 	return u
 }
 
-// service is a Service of type LoadBalancer with one IPv4 address.
+// service makes a Service of type LoadBalancer that gets one IPv4 address.
 func service(name, group string, port int32) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: user, Name: name, Annotations: map[string]string{v1.AnnotationServiceGroup: group}},
@@ -279,7 +279,7 @@ func service(name, group string, port int32) *corev1.Service {
 	}
 }
 
-// answer is what the API server is to say.
+// answer is an answer of the API server.
 type answer struct {
 	warnings []string
 	refused  []cause
@@ -290,13 +290,13 @@ type answer struct {
 // cause is one reason of a refusal: the path of the field, and the message.
 type cause struct{ field, message string }
 
-// String is the cause as conditions have it.
+// String writes the cause as conditions do.
 func (c cause) String() string { return c.field + ": " + c.message }
 
-// answerOf is what the API server has just said.
+// answerOf returns what the API server has just answered.
 func answerOf(t *testing.T, err error) answer {
 	t.Helper()
-	got := answer{warnings: warned.take()}
+	got := answer{warnings: recorded.take()}
 	var status apierrors.APIStatus
 	switch {
 	case err == nil:
@@ -318,7 +318,7 @@ func answerOf(t *testing.T, err error) answer {
 	return got
 }
 
-// check compares what the API server has just said with what it is to say.
+// check compares what the API server has just answered with what it should answer.
 func check(t *testing.T, err error, want answer) {
 	t.Helper()
 	got := answerOf(t, err)
@@ -327,9 +327,9 @@ func check(t *testing.T, err error, want answer) {
 	}
 }
 
-// seen waits until the webhooks see an object as the API server has it, or that
-// it is gone.
-func seen(t *testing.T, obj client.Object) {
+// waitUntilCached waits until the cache of the webhooks has an object as the API server
+// has it, or does not have it, either.
+func waitUntilCached(t *testing.T, obj client.Object) {
 	t.Helper()
 	key, ctx := client.ObjectKeyFromObject(obj), context.Background()
 	NewWithT(t).Eventually(func() bool {
@@ -349,7 +349,7 @@ func seen(t *testing.T, obj client.Object) {
 	}).Should(BeTrue(), "the cache does not catch up with %s", key)
 }
 
-// remove deletes an object, in use or not, and waits until the webhooks know.
+// remove deletes an object, even if it is in use, and waits until the webhooks know.
 func remove(t *testing.T, obj client.Object) {
 	t.Helper()
 	ctx := context.Background()
@@ -369,23 +369,23 @@ func remove(t *testing.T, obj client.Object) {
 		}
 		return fmt.Errorf("%s is not gone", obj.GetName()) // it may have finalizers
 	}).Should(Succeed())
-	seen(t, obj)
-	warned.take()
+	waitUntilCached(t, obj)
+	recorded.take()
 }
 
-// create makes an object that is removed when the test ends.
+// create creates an object, and removes it when the test ends.
 func create(t *testing.T, obj client.Object) {
 	t.Helper()
 	if err := api.Create(context.Background(), obj); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { remove(t, obj) })
-	seen(t, obj)
-	warned.take()
+	waitUntilCached(t, obj)
+	recorded.take()
 }
 
-// dual is a row's object, twice: for a dry run, and for a real one.
-func dual(t *testing.T, obj client.Object, want answer) {
+// checkCreate creates an object, first in a dry run, and checks both answers.
+func checkCreate(t *testing.T, obj client.Object, want answer) {
 	t.Helper()
 	ctx := context.Background()
 	err := api.Create(ctx, obj.DeepCopyObject().(client.Object), client.DryRunAll)
@@ -394,12 +394,12 @@ func dual(t *testing.T, obj client.Object, want answer) {
 	err = api.Create(ctx, made)
 	check(t, err, want)
 	if err == nil {
-		seen(t, made)
+		waitUntilCached(t, made)
 		remove(t, made)
 	}
 }
 
-// ingressOf is the addresses of a Service.
+// ingressOf returns the addresses that a Service shows.
 func ingressOf(g Gomega, name string) []string {
 	svc := &corev1.Service{}
 	g.Expect(api.Get(context.Background(), client.ObjectKey{Namespace: user, Name: name}, svc)).To(Succeed())

@@ -91,8 +91,8 @@ func TestAnnouncementRules(t *testing.T) {
 		{"no serviceGroup", announcing("serviceGroup"), []cause{{entry + ".serviceGroup", "Required"}}},
 		{"serviceGroup of 254", announcing("serviceGroup: " + strings.Repeat("a", 254)), []cause{{entry + ".serviceGroup", "253"}}},
 
-		{"1024 services", announcing("services: [" + repeat(1024, "a/%d,") + "]"), nil},
-		{"1025 services", announcing("services: [" + repeat(1025, "a/%d,") + "]"), []cause{{entry + ".services", "1024"}}},
+		{"100 services", announcing("services: [" + repeat(100, "a/%d,") + "]"), nil},
+		{"101 services", announcing("services: [" + repeat(101, "a/%d,") + "]"), []cause{{entry + ".services", "100"}}},
 		{"service of 318", announcing("services: [" + strings.Repeat("a", 318) + "]"), []cause{{entry + ".services[0]", "317"}}},
 		{"claim Takeover", announcing("claim: Takeover"), nil},
 		{"claim", announcing("claim: Steal"), []cause{{entry + ".claim", `supported values: "Probe", "Takeover"`}}},

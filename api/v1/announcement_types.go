@@ -8,26 +8,29 @@ import (
 // further Announcements.
 const MaxAddressesPerAnnouncement = 100
 
-// MaxPreviousMACs bounds previousMACs of an address.
+// MaxServicesPerAddress bounds the services of an address.
+const MaxServicesPerAddress = 100
+
+// MaxPreviousMACs bounds the previousMACs of an address.
 const MaxPreviousMACs = 64
 
-// Claim is on what terms a node may take a Local address that it does not have
+// Claim is the condition under which a node may claim a Local address that it does not have
 // yet.
 //
 // +kubebuilder:validation:Enum=Probe;Takeover
 type Claim string
 
-// Terms of a claim.
+// Values of Claim.
 const (
-	// ClaimProbe is only if nobody on the link answers for the address.
+	// ClaimProbe: the node claims the address only if no device on the link answers for it.
 	ClaimProbe Claim = "Probe"
-	// ClaimTakeover is even if somebody does.
+	// ClaimTakeover: the node claims the address even if a device answers for it.
 	ClaimTakeover Claim = "Takeover"
 )
 
-// AnnouncedAddress is one address that a node is to announce. It has one writer
-// as a whole, so the API server need not keep account of who owns which field of
-// it: that account would be longer than the entry.
+// AnnouncedAddress is one address that a node is to announce. It has one writer as a whole,
+// so the API server need not record which field manager owns which of its fields: that
+// record would be longer than the entry.
 //
 // +structType=atomic
 // +kubebuilder:validation:XValidation:rule="isIP(self.address) && ip.isCanonical(self.address)",message="must be an IP address in canonical form",fieldPath=".address"
@@ -39,44 +42,45 @@ type AnnouncedAddress struct {
 	// +kubebuilder:validation:MaxLength=39
 	Address string `json:"address"`
 
-	// prefixLength is the mask that the address gets on the interface.
+	// prefixLength is the mask that the address gets on the interface. A Local
+	// address has that of a host: 32 or 128.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=128
 	PrefixLength int32 `json:"prefixLength"`
 
-	// interface that the address goes on.
+	// interface that the node puts the address on.
 	Interface InterfaceName `json:"interface"`
 
 	// type is Local, on one node's interface and answered for by ARP or ND, or
 	// Virtual, on the virtual interface of every node concerned.
 	Type AnnounceType `json:"type"`
 
-	// serviceGroup that the address is of.
+	// serviceGroup that the address was allocated from.
 	// +kubebuilder:validation:MaxLength=253
 	ServiceGroup string `json:"serviceGroup"`
 
 	// services that share the address, as namespace/name, sorted.
 	// +optional
 	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=1024
+	// +kubebuilder:validation:MaxItems=100
 	// +kubebuilder:validation:items:MaxLength=317
 	Services []string `json:"services,omitempty"`
 
-	// claim is on what terms the node may take a Local address that it does not
-	// have yet.
+	// claim says whether the node may claim a Local address that it does not have
+	// yet only if no device answers for it (Probe), or even if one does (Takeover).
 	// +optional
 	// +kubebuilder:default=Probe
 	Claim Claim `json:"claim,omitempty"`
 
 	// leaving means that a Local address is being handed over: the node still
-	// answers for it but no longer defends it.
+	// answers for the address but does not defend it any more.
 	// +optional
 	// +kubebuilder:default=false
 	Leaving bool `json:"leaving"`
 
-	// previousMACs is the MAC addresses, lower case with colons, of the node
-	// that held the address before: while one of them answers for it, the node
-	// waits in Standby. Any other that answers is a conflict.
+	// previousMACs are the MAC addresses, lower case with colons, of the nodes that
+	// may still hold the address: while one of them answers for it, this node waits
+	// in state Standby. An answer from any other MAC address is a conflict.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
@@ -84,34 +88,42 @@ type AnnouncedAddress struct {
 	PreviousMACs []string `json:"previousMACs,omitempty"`
 
 	// skipProbe lets the node claim the address without probing for it
-	// (skipIPv6DAD of its ServiceGroup).
+	// (skipIPv6DAD of the ServiceGroup).
 	// +optional
 	SkipProbe bool `json:"skipProbe,omitempty"`
 
 	// healthCheckNodePort of the Service whose traffic stays on the node
 	// (externalTrafficPolicy Local). The node announces the address when the
-	// service proxy says there that it has an endpoint of the Service.
+	// service proxy reports on this port that the node has an endpoint of the
+	// Service.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65535
 	HealthCheckNodePort int32 `json:"healthCheckNodePort,omitempty"`
 
-	// epoch grows by one at each change of owner of a Local address. In a
-	// CommonAnnouncement it is the revision that the entry came with.
+	// epoch grows whenever a Local address is given to another node; no epoch is
+	// given to two nodes. In a CommonAnnouncement it is the revision with which the
+	// entry came, or with which its interface or mask changed.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Epoch int64 `json:"epoch,omitempty"`
+
+	// highestEpoch is the highest epoch that another node was given for the Local
+	// address while this entry existed.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	HighestEpoch int64 `json:"highestEpoch,omitempty"`
 }
 
 // AnnouncementSpec is what one node is to announce.
 type AnnouncementSpec struct {
-	// nodeName is the node.
+	// nodeName is the name of the node.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="nodeName is immutable"
 	NodeName string `json:"nodeName"`
 
-	// lbNodeAgent whose settings the node's agent follows.
+	// lbNodeAgent is the LBNodeAgent whose settings the node's agent follows.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	LBNodeAgent string `json:"lbNodeAgent"`
@@ -123,17 +135,18 @@ type AnnouncementSpec struct {
 	// +kubebuilder:validation:Maximum=60
 	HeartbeatSeconds int32 `json:"heartbeatSeconds,omitempty"`
 
-	// leaving means that the node's agent is about to go: it gives up what it is
-	// not to announce any more, and its virtual interface when that is empty.
+	// leaving means that the node's agent is about to go: it withdraws what it is not
+	// to announce any more, and removes its virtual interface when that is empty.
 	// +optional
 	Leaving bool `json:"leaving,omitempty"`
 
-	// common means that the node announces, too, what the CommonAnnouncements of
-	// its LBNodeAgent ask for.
+	// common means that the node announces the addresses of the
+	// CommonAnnouncements of its LBNodeAgent, too.
 	// +optional
 	Common bool `json:"common,omitempty"`
 
-	// addresses to announce, besides those of the CommonAnnouncements.
+	// addresses that the node is to announce, besides those of the
+	// CommonAnnouncements.
 	// +optional
 	// +listType=map
 	// +listMapKey=address
@@ -148,22 +161,22 @@ type AddressState string
 
 // States of an address on a node.
 const (
-	// StatePending is not there yet: a probe is under way, or the interface is
-	// missing.
+	// StatePending: the node does not have the address yet, as a probe is under way or
+	// the interface is missing.
 	StatePending AddressState = "Pending"
-	// StateStandby is waiting: its previous holder still answers for it.
+	// StateStandby: the node waits, as a previous holder still answers for the address.
 	StateStandby AddressState = "Standby"
-	// StateAnnounced is on the interface.
+	// StateAnnounced: the address is on the interface.
 	StateAnnounced AddressState = "Announced"
-	// StateYielded is given up to another that claimed it.
+	// StateYielded: the node has yielded the address to a device that claimed it.
 	StateYielded AddressState = "Yielded"
-	// StateConflict is not there because another device answers for it.
+	// StateConflict: the node does not have the address, as another device answers for it.
 	StateConflict AddressState = "Conflict"
-	// StateFailed is not there because the kernel refused.
+	// StateFailed: the node does not have the address, as its kernel refused it.
 	StateFailed AddressState = "Failed"
 )
 
-// AddressStatus is what a node does with one address. As in spec, it has one
+// AddressStatus is what a node does with one address. Like an entry of spec it has one
 // writer as a whole.
 //
 // +structType=atomic
@@ -185,13 +198,13 @@ type AddressStatus struct {
 	// +kubebuilder:validation:MaxLength=15
 	Interface string `json:"interface,omitempty"`
 
-	// mac, lower case with colons, of the device that answers for the address,
-	// if that is not this node.
+	// mac, lower case with colons, of the other device that answers for the address or
+	// claims it, if there is one.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	MAC string `json:"mac,omitempty"`
 
-	// reason for the state in one word, where it needs one.
+	// reason for the state in one word, where the state needs one.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Reason string `json:"reason,omitempty"`
@@ -220,7 +233,7 @@ type NodeInterface struct {
 	// +kubebuilder:validation:MaxLength=64
 	MAC string `json:"mac,omitempty"`
 
-	// down is that the interface has no carrier now.
+	// down means that the interface has no carrier now.
 	// +optional
 	Down bool `json:"down,omitempty"`
 
@@ -240,7 +253,7 @@ type NodeInterface struct {
 	// +kubebuilder:validation:MaxItems=2
 	DefaultRoute []IPFamily `json:"defaultRoute,omitempty"`
 
-	// gateways is the next hops of default routes by this interface.
+	// gateways are the next hops of default routes by this interface.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=16
@@ -248,62 +261,73 @@ type NodeInterface struct {
 	Gateways []string `json:"gateways,omitempty"`
 }
 
-// AnnouncementStatus is what the node does, written by its agent.
+// AnnouncementStatus is what the node does, as its agent reports.
 type AnnouncementStatus struct {
 	// observedGeneration is the generation that this status is about.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// commonRevision is up to which revision the node has made what the
-	// CommonAnnouncements of its LBNodeAgent ask for: all of their addresses are
-	// announced but those that are listed in addresses with another state. Absent
-	// if the node announces none of them.
+	// commonRevision is up to which revision the node has realised the
+	// CommonAnnouncements of its LBNodeAgent: it announces all of their addresses but
+	// those that are listed in addresses with another state. Absent if the node
+	// announces none of them.
 	// +optional
 	CommonRevision *int64 `json:"commonRevision,omitempty"`
 
-	// announced is how many of the addresses are announced, those of the
+	// announced is how many addresses the node announces, those of the
 	// CommonAnnouncements included.
 	Announced int32 `json:"announced"`
 
-	// desired is how many addresses are to be announced, those of the
+	// desired is how many addresses the node is to announce, those of the
 	// CommonAnnouncements included.
 	Desired int32 `json:"desired"`
 
-	// localAddresses is the Local addresses that are announced, as one line for
+	// localAddresses are the Local addresses that the node announces, as one line for
 	// the table.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	LocalAddresses string `json:"localAddresses,omitempty"`
 
-	// virtualAddresses is the Virtual addresses that are announced, as one line
+	// virtualAddresses are the Virtual addresses that the node announces, as one line
 	// for the table.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	VirtualAddresses string `json:"virtualAddresses,omitempty"`
 
-	// services is the Services whose addresses are announced, as one line for
+	// services are the Services whose addresses the node announces, as one line for
 	// the wide table.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Services string `json:"services,omitempty"`
 
-	// addresses is the state of each that spec asks for, and of those of the
-	// CommonAnnouncements that are not announced.
+	// addresses has the state of each address of spec, and of those addresses of the
+	// CommonAnnouncements that the node does not announce.
 	// +optional
 	// +listType=map
 	// +listMapKey=address
 	// +kubebuilder:validation:MaxItems=100
 	Addresses []AddressStatus `json:"addresses,omitempty"`
 
-	// interfaces is the node's interfaces that its LBNodeAgent selects, from
-	// which placement decides. Absent until the agent has looked.
+	// interfaces are the node's interfaces that its LBNodeAgent selects: the facts from
+	// which the manager decides where Local addresses go. Absent until the agent has
+	// listed them. Only the first Announcement of a node has them.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=64
 	Interfaces []NodeInterface `json:"interfaces,omitempty"`
 
-	// conditions; Ready says whether the node does all that spec asks.
+	// macs are the Ethernet addresses of all interfaces of the node, lower case with
+	// colons: the node's kernel may answer for an address by any of them. Those of the
+	// interfaces above come first, then the others, ascending; at most 64. Only the
+	// first Announcement of a node has them.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=17
+	MACs []string `json:"macs,omitempty"`
+
+	// conditions; Ready says whether the node does all that spec asks for.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -311,9 +335,8 @@ type AnnouncementStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Announcement is what one node is to announce, written by the manager, and
-// what it does, written by that node's agent. Users read it; nobody else
-// writes it.
+// Announcement says what one node is to announce, which the manager writes, and what the
+// node does, which that node's agent writes. Users only read it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -336,7 +359,7 @@ type Announcement struct {
 	// +required
 	Spec AnnouncementSpec `json:"spec"`
 
-	// status is what it does.
+	// status is what the node does.
 	// +optional
 	// +kubebuilder:default={announced: 0, desired: 0, conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "The agent has not reported yet", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status AnnouncementStatus `json:"status,omitempty"`

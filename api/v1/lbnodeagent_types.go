@@ -14,9 +14,8 @@ const (
 	DefaultDummyInterface = "kube-lb0"
 )
 
-// GARPConfig says how a node tells its link of a Local address that it has
-// just added: gratuitous ARP for IPv4, unsolicited neighbour advertisement for
-// IPv6.
+// GARPConfig says how a node announces on its link a Local address that the node has just
+// added: by gratuitous ARP for IPv4, by unsolicited neighbour advertisement for IPv6.
 type GARPConfig struct {
 	// enabled switches the announcements on.
 	// +optional
@@ -48,12 +47,11 @@ type GARPConfig struct {
 	Interval *metav1.Duration `json:"interval,omitempty"`
 }
 
-// ProbeConfig says how a node asks its link, before it claims a Local address,
-// whether somebody has it already (RFC 5227 ARP probe, neighbour
-// solicitation).
+// ProbeConfig says how a node asks on its link, before it claims a Local address, whether
+// another device has the address already (RFC 5227 ARP probe, neighbour solicitation).
 type ProbeConfig struct {
-	// enabled switches probing on. Without it a node cannot see that another
-	// device, or a node whose agent is away, still has the address.
+	// enabled switches probing on. Without it a node does not notice that another
+	// device, or a node whose agent does not run, still has the address.
 	// +optional
 	// +kubebuilder:default=true
 	Enabled *bool `json:"enabled,omitempty"`
@@ -81,16 +79,16 @@ type ProbeConfig struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.validLifetime) || !has(self.preferredLifetime) || self.validLifetime == 0 || self.preferredLifetime <= self.validLifetime",message="must not be longer than validLifetime",fieldPath=".preferredLifetime"
 type InterfaceAddressConfig struct {
 	// validLifetime in seconds: 0 is forever, else at least 60. A finite
-	// lifetime is renewed at a third of it; the address of an agent that has
-	// died fades out with it.
+	// lifetime is renewed at a third of it; the kernel removes the address of an
+	// agent that has died when the lifetime ends.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2147483647
 	ValidLifetime *int32 `json:"validLifetime,omitempty"`
 
 	// preferredLifetime in seconds, at most validLifetime; 0 is the same as
-	// validLifetime. It has no effect on IPv6 addresses on a node's own
-	// interface: those always have none, so that the node never uses them as a
+	// validLifetime. It has no effect on IPv6 addresses on a node's own interface:
+	// their preferred lifetime is always 0, so that the node never uses them as a
 	// source address.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
@@ -146,12 +144,12 @@ type LBNodeAgentLocal struct {
 	// +kubebuilder:default=kube-lb0
 	DummyInterface InterfaceName `json:"dummyInterface,omitempty"`
 
-	// garpConfig is how the link is told of an address that was added.
+	// garpConfig is how the agent announces on the link an address that it has added.
 	// +optional
 	// +kubebuilder:default={}
 	GARPConfig *GARPConfig `json:"garpConfig,omitempty"`
 
-	// probeConfig is how the link is asked before an address is claimed.
+	// probeConfig is how the agent asks on the link before it claims an address.
 	// +optional
 	// +kubebuilder:default={}
 	ProbeConfig *ProbeConfig `json:"probeConfig,omitempty"`
@@ -211,7 +209,7 @@ type LBNodeAgentSpec struct {
 	LogLevel string `json:"logLevel,omitempty"`
 }
 
-// LBNodeAgentStatus is what the manager made of the LBNodeAgent.
+// LBNodeAgentStatus is what the manager has realised of the LBNodeAgent.
 type LBNodeAgentStatus struct {
 	// observedGeneration is the generation that this status is about.
 	// +optional
@@ -253,7 +251,7 @@ type LBNodeAgent struct {
 	// +kubebuilder:default={}
 	Spec LBNodeAgentSpec `json:"spec,omitempty"`
 
-	// status is what the manager made of it.
+	// status is what the manager has realised of it.
 	// +optional
 	// +kubebuilder:default={desiredNodes: 0, readyNodes: 0, conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "Not looked at yet", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status LBNodeAgentStatus `json:"status,omitempty"`

@@ -8,10 +8,11 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// repeat is n times a line of YAML, in which %d is counted up.
+// repeat writes a line of YAML n times, with %d counting up from 0.
 func repeat(n int, line string) string {
 	var b strings.Builder
 	for i := range n {
@@ -220,5 +221,32 @@ func TestSeeds(t *testing.T) {
 			}
 			checkRefused(t, api.Create(context.Background(), object(t, string(text)), client.DryRunAll), refused[filepath.Base(file)])
 		})
+	}
+}
+
+// TestMisplacedFields compares keys under spec that stand in the schema only to be refused
+// with those that do not stand there, as clients send them: kubectl asks for strict
+// validation, GitOps tools may ask for warnings or for none.
+func TestMisplacedFields(t *testing.T) {
+	connect(t)
+	const pools = "local: {v4pool: {pool: 10.0.0.1, subnet: 10.0.0.0/24}}\n"
+	for _, validation := range []string{metav1.FieldValidationStrict, metav1.FieldValidationWarn, metav1.FieldValidationIgnore} {
+		create := func(spec string) error {
+			return api.Create(context.Background(), manifest(t, "ServiceGroup", spec), client.DryRunAll, client.FieldValidation(validation))
+		}
+		for _, field := range []string{"pool: 10.0.0.2", "subnet: 10.0.0.0/24", "aggregation: default"} {
+			checkRefused(t, create(pools+field), []cause{{"spec", "nest them under spec.local (or under spec.remote if they are always routed)"}})
+		}
+		checkRefused(t, create(pools+"name: a"), []cause{{"spec", "the group's name is metadata.name"}})
+
+		// The API server drops an unknown key, or refuses it without saying where it belongs.
+		err := create(pools + "unknown: 10.0.0.2")
+		if validation != metav1.FieldValidationStrict {
+			if err != nil {
+				t.Errorf("%s: an unknown field is refused: %v", validation, err)
+			}
+		} else if err == nil || !strings.HasSuffix(err.Error(), `strict decoding error: unknown field "spec.unknown"`) {
+			t.Errorf("%s: an unknown field: %v", validation, err)
+		}
 	}
 }

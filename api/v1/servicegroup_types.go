@@ -9,9 +9,9 @@ import (
 // +kubebuilder:validation:XValidation:rule="isCIDR(self.subnet)",message="must be a subnet in CIDR form, such as 192.168.1.0/24 or fd00:1::/64",fieldPath=".subnet"
 // +kubebuilder:validation:XValidation:rule="!isCIDR(self.subnet) || cidr(self.subnet) == cidr(self.subnet).masked()",messageExpression="'has bits set beyond its prefix length; did you mean %s/%d?'.format([string(cidr(self.subnet).masked().ip()), cidr(self.subnet).prefixLength()])",message="has bits set beyond its prefix length",fieldPath=".subnet"
 type AddressPool struct {
-	// pool is the addresses to hand out: a CIDR, a range first-last, or one
-	// address. A CIDR with host bits means from the address as written to the
-	// last of its prefix.
+	// pool holds the addresses that Services can get: a CIDR, a range
+	// first-last, or one address. A CIDR with host bits begins at the address
+	// as written and ends with the last of its prefix.
 	// +kubebuilder:validation:MinLength=2
 	// +kubebuilder:validation:MaxLength=96
 	Pool string `json:"pool"`
@@ -22,7 +22,7 @@ type AddressPool struct {
 	// +kubebuilder:validation:MaxLength=43
 	Subnet string `json:"subnet"`
 
-	// aggregation is the mask that a virtual address gets: "default" or absent
+	// aggregation is the mask that a Virtual address gets: "default" or absent
 	// for the subnet's, else /1 to /32 for IPv4 and /1 to /128 for IPv6.
 	// +optional
 	Aggregation Aggregation `json:"aggregation,omitempty"`
@@ -34,16 +34,16 @@ type AddressPool struct {
 // +kubebuilder:validation:XValidation:rule="self.matches('^(|default|/([1-9]|[1-9][0-9]|1[01][0-9]|12[0-8]))$')",message="must be \"default\" or a mask from /1 to /32 for IPv4 or /1 to /128 for IPv6, such as /32"
 type Aggregation string
 
-// PoolSet is the ranges of a group, in every form that users have written
-// them in since the first release. Within one family, ranges are tried in the
-// order of the list, then the single pool.
+// PoolSet holds the ranges of a group, in every form that users have written
+// them in since the first release. Within one family, the manager tries the
+// ranges in the order of the list, then the single pool.
 //
 // +kubebuilder:validation:XValidation:rule="!(has(self.multiPool) && self.multiPool && has(self.balancePools) && self.balancePools)",message="multiPool and balancePools exclude each other"
 // +kubebuilder:validation:XValidation:rule="has(self.pool) == has(self.subnet)",message="pool and subnet go together"
 // +kubebuilder:validation:XValidation:rule="!has(self.aggregation) || has(self.pool)",message="aggregation needs pool and subnet beside it"
 // +kubebuilder:validation:XValidation:rule="has(self.v4pools) || has(self.v6pools) || has(self.v4pool) || has(self.v6pool) || has(self.pool)",message="at least one pool is needed: v4pools, v6pools, v4pool, v6pool, or pool with subnet"
 type PoolSet struct {
-	// v4pools is the IPv4 ranges.
+	// v4pools are the IPv4 ranges.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -52,7 +52,7 @@ type PoolSet struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(p, !has(p.aggregation) || p.aggregation.matches('^(|default|/([1-9]|[12][0-9]|3[0-2]))$'))",message="aggregation must be \"default\" or from /1 to /32"
 	V4Pools []AddressPool `json:"v4pools,omitempty"`
 
-	// v6pools is the IPv6 ranges.
+	// v6pools are the IPv6 ranges.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -71,8 +71,8 @@ type PoolSet struct {
 	// +kubebuilder:validation:XValidation:rule="!isCIDR(self.subnet) || cidr(self.subnet).ip().family() == 6",message="must be IPv6; IPv4 goes under v4pool",fieldPath=".subnet"
 	V6Pool *AddressPool `json:"v6pool,omitempty"`
 
-	// pool is the oldest form: one range of either family, used only if its
-	// family has no other.
+	// pool is the oldest form: one range of either family, which has an effect
+	// only if its family has no other range.
 	// +optional
 	// +kubebuilder:validation:MinLength=2
 	// +kubebuilder:validation:MaxLength=96
@@ -86,7 +86,7 @@ type PoolSet struct {
 	// +kubebuilder:validation:XValidation:rule="!isCIDR(self) || cidr(self) == cidr(self).masked()",messageExpression="'has bits set beyond its prefix length; did you mean %s/%d?'.format([string(cidr(self).masked().ip()), cidr(self).prefixLength()])",message="has bits set beyond its prefix length"
 	Subnet string `json:"subnet,omitempty"`
 
-	// aggregation is the mask for addresses of pool.
+	// aggregation is the mask that Virtual addresses of pool get.
 	// +optional
 	Aggregation Aggregation `json:"aggregation,omitempty"`
 
@@ -95,49 +95,49 @@ type PoolSet struct {
 	// +optional
 	MultiPool bool `json:"multiPool,omitempty"`
 
-	// balancePools takes each address from the range with the fewest in use,
-	// instead of the first with a free one.
+	// balancePools takes each address from the range with the fewest addresses
+	// in use, instead of the first range with a free one.
 	// +optional
 	BalancePools bool `json:"balancePools,omitempty"`
 }
 
-// LocalPools is ranges that are announced by subnet: on one node's interface
-// where a node has one in the address's subnet, else on every node's virtual
-// interface.
+// LocalPools holds ranges that nodes announce by subnet: if some node has an
+// interface in the subnet of an address, one node announces the address there.
+// Otherwise every node announces it on its virtual interface.
 type LocalPools struct {
 	PoolSet `json:",inline"`
 
 	// skipIPv6DAD lets a node claim an IPv6 address without first probing
-	// whether somebody else has it.
+	// whether another host has it.
 	// +optional
 	SkipIPv6DAD bool `json:"skipIPv6DAD,omitempty"`
 }
 
-// RemotePools is ranges that are always announced on every node's virtual
-// interface, for routers to reach.
+// RemotePools holds ranges that every node announces on its virtual interface,
+// for routers to reach.
 type RemotePools struct {
 	PoolSet `json:",inline"`
 }
 
-// NetboxPools is a NetBox instance to ask for addresses, one at a time.
-// It is validated but not served yet: a group with it is not Ready.
+// NetboxPools names a NetBox instance that the addresses come from. It is not
+// supported yet: a group with it is valid, but not Ready.
 type NetboxPools struct {
 	// url of the NetBox instance.
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="isURL(self) && (url(self).getScheme() == 'https' || url(self).getScheme() == 'http')",message="must be an http or https URL"
 	URL string `json:"url"`
 
-	// tenant whose addresses are handed out.
+	// tenant in NetBox that the addresses belong to.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=100
 	Tenant string `json:"tenant"`
 
-	// aggregation is the mask that addresses get on the virtual interface.
+	// aggregation is the mask that addresses get on virtual interfaces.
 	// +optional
 	Aggregation Aggregation `json:"aggregation,omitempty"`
 
-	// tokenSecretRef is the Secret, in the group's namespace, with the API
-	// token.
+	// tokenSecretRef names the Secret with the API token, in the group's
+	// namespace.
 	TokenSecretRef SecretKeyRef `json:"tokenSecretRef"`
 }
 
@@ -160,17 +160,18 @@ type SecretKeyRef struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.pool) && !has(self.subnet) && !has(self.aggregation)",message="pool, subnet and aggregation do not go directly under spec: nest them under spec.local (or under spec.remote if they are always routed)"
 // +kubebuilder:validation:XValidation:rule="!has(self.name)",message="name does not go under spec: the group's name is metadata.name"
 type ServiceGroupSpec struct {
-	// local is ranges that are announced by subnet.
+	// local holds ranges that nodes announce by subnet: on one node's
+	// interface where some node has one in the subnet, else on every node's
+	// virtual interface.
 	// +optional
 	Local *LocalPools `json:"local,omitempty"`
 
-	// remote is ranges that are always announced on every node's virtual
-	// interface.
+	// remote holds ranges that every node announces on its virtual interface.
 	// +optional
 	Remote *RemotePools `json:"remote,omitempty"`
 
-	// netbox takes addresses from NetBox. It is not served yet: such a group is
-	// accepted but not Ready.
+	// netbox takes addresses from NetBox. It is not supported yet: such a group
+	// is accepted but not Ready.
 	// +optional
 	Netbox *NetboxPools `json:"netbox,omitempty"`
 
@@ -179,53 +180,60 @@ type ServiceGroupSpec struct {
 	// +optional
 	ShareAcrossNamespaces bool `json:"shareAcrossNamespaces,omitempty"`
 
-	// name is never valid here; it exists so that the error can say where it
-	// belongs.
+	MisplacedFields `json:",inline"`
+}
+
+// MisplacedFields are keys that manifests of earlier releases have directly under
+// spec, where they are never valid. They stand in the schema because the API server
+// drops a key that does not, before any rule or webhook sees it: it would answer
+// "unknown field" without the cure or, where the client does not ask for strict
+// validation, store the group without its pool (TestMisplacedFields).
+type MisplacedFields struct {
+	// name is never valid here: the group's name is metadata.name.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	MisplacedName string `json:"name,omitempty"`
 
-	// pool is never valid here; it exists so that the error can say where it
-	// belongs.
+	// pool is never valid here: nest it under spec.local or spec.remote.
 	// +optional
 	// +kubebuilder:validation:MaxLength=96
 	MisplacedPool string `json:"pool,omitempty"`
 
-	// subnet is never valid here; it exists so that the error can say where it
-	// belongs.
+	// subnet is never valid here: nest it under spec.local or spec.remote.
 	// +optional
 	// +kubebuilder:validation:MaxLength=43
 	MisplacedSubnet string `json:"subnet,omitempty"`
 
-	// aggregation is never valid here; it exists so that the error can say
-	// where it belongs.
+	// aggregation is never valid here: nest it under spec.local or spec.remote.
 	// +optional
 	// +kubebuilder:validation:MaxLength=7
 	MisplacedAggregation string `json:"aggregation,omitempty"`
 }
 
-// PoolType is the kind of a group.
+// PoolType says where the addresses of a group come from.
 //
 // +kubebuilder:validation:Enum=local;remote;netbox
 type PoolType string
 
-// The kinds of a group.
+// The types of a group.
 const (
 	PoolTypeLocal  PoolType = "local"
 	PoolTypeRemote PoolType = "remote"
 	PoolTypeNetbox PoolType = "netbox"
 )
 
-// AnnounceType is how an address is announced.
+// AnnounceType says how nodes announce an address.
 //
 // +kubebuilder:validation:Enum=Local;Virtual
 type AnnounceType string
 
-// How an address is announced.
+// The ways to announce an address.
 const (
-	// AnnounceLocal is on one node's interface, answered by ARP and ND.
+	// AnnounceLocal addresses are on one node's interface, which answers ARP and
+	// ND for them.
 	AnnounceLocal AnnounceType = "Local"
-	// AnnounceVirtual is on the virtual interface of every node concerned.
+	// AnnounceVirtual addresses are on the virtual interface of every node that
+	// may have their traffic.
 	AnnounceVirtual AnnounceType = "Virtual"
 )
 
@@ -235,30 +243,31 @@ type PoolStatus struct {
 	// +kubebuilder:validation:MaxLength=96
 	Range string `json:"range"`
 
-	// subnet of the range.
+	// subnet is the network that the range is part of.
 	// +kubebuilder:validation:MaxLength=43
 	Subnet string `json:"subnet"`
 
-	// announce is how addresses of the range are announced; absent while not
-	// every live node has reported its interfaces.
+	// announce says how nodes announce addresses of the range. It is absent
+	// while no node has reported its interfaces.
 	// +optional
 	Announce AnnounceType `json:"announce,omitempty"`
 
-	// capacity is how many addresses can be handed out; the largest 64-bit
+	// capacity is how many addresses Services can get; the largest 64-bit
 	// integer if there are more.
 	Capacity int64 `json:"capacity"`
 
-	// allocated is how many are in use.
+	// allocated is how many addresses are in use.
 	Allocated int64 `json:"allocated"`
 }
 
-// ServiceGroupStatus is what the manager makes of the group.
+// ServiceGroupStatus says whether the manager allocates from the group, and how
+// many of its addresses are in use.
 type ServiceGroupStatus struct {
 	// observedGeneration is the generation that this status is about.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// type is which of local, remote and netbox the group is.
+	// type says which of local, remote and netbox the group is.
 	// +optional
 	Type PoolType `json:"type,omitempty"`
 
@@ -275,18 +284,19 @@ type ServiceGroupStatus struct {
 	// integer if there are more.
 	AvailableIPv6 int64 `json:"availableIPv6"`
 
-	// pools is the ranges in the order in which they are tried, IPv4 first.
+	// pools are the ranges in the order in which the manager tries them, IPv4
+	// first.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=131
 	Pools []PoolStatus `json:"pools,omitempty"`
 
-	// ranges is the ranges as one line, for the wide table.
+	// ranges lists the ranges in one line, for the wide table.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Ranges string `json:"ranges,omitempty"`
 
-	// conditions of the group; Ready says whether it can be allocated from.
+	// conditions of the group. Ready says whether the manager allocates from it.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -294,9 +304,9 @@ type ServiceGroupStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// ServiceGroup is where Services of type LoadBalancer get their addresses.
-// Only groups in the manager's own namespace count; the one named "default"
-// serves Services that name no other.
+// ServiceGroup holds the addresses that Services of type LoadBalancer get.
+// Only groups in the manager's own namespace have an effect. The one named
+// "default" is for Services that name no other.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -314,11 +324,12 @@ type ServiceGroup struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is where the addresses come from.
+	// spec says where the addresses come from.
 	// +required
 	Spec ServiceGroupSpec `json:"spec"`
 
-	// status is what the manager makes of the group.
+	// status says whether the manager allocates from the group, and how many
+	// of its addresses are in use.
 	// +optional
 	// +kubebuilder:default={allocatedIPv4: 0, allocatedIPv6: 0, availableIPv4: 0, availableIPv6: 0, conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "Not looked at yet", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status ServiceGroupStatus `json:"status,omitempty"`

@@ -4,15 +4,15 @@ package v1
 // PureLB's, whether or not it runs as the cluster's default load balancer.
 const LoadBalancerClass = "purelb.io/purelb"
 
-// DefaultServiceGroup is the name of the ServiceGroup that serves Services
-// that ask for none.
+// DefaultServiceGroup is the name of the ServiceGroup for Services that ask for
+// none.
 const DefaultServiceGroup = "default"
 
 // Annotations that users set on Services.
 const (
 	// AnnotationServiceGroup names the ServiceGroup to allocate from.
 	AnnotationServiceGroup = "purelb.io/service-group"
-	// AnnotationAddresses asks for addresses by name: comma-separated, spaces
+	// AnnotationAddresses asks for particular addresses: comma-separated, spaces
 	// allowed, at most one of each family.
 	AnnotationAddresses = "purelb.io/addresses"
 	// AnnotationAllowSharedIP is the sharing key: Services of one namespace
@@ -32,10 +32,11 @@ const (
 	AnnotationAllowOrphans = "purelb.io/allow-orphans"
 )
 
-// Annotations that the manager writes on Services.
+// Annotations that the manager writes on Services, for people to read. The manager does
+// not read again what they say about allocations, because users can edit them.
 const (
-	// AnnotationAllocatedBy marks a Service as allocated by us; its value is
-	// Brand.
+	// AnnotationAllocatedBy says that PureLB has allocated the addresses; its value
+	// is Brand.
 	AnnotationAllocatedBy = "purelb.io/allocated-by"
 	// AnnotationAllocatedFrom names the ServiceGroup that the addresses are of.
 	AnnotationAllocatedFrom = "purelb.io/allocated-from"
@@ -45,7 +46,7 @@ const (
 	// AnnotationPoolType is the kind of that group: local, remote or netbox.
 	AnnotationPoolType = "purelb.io/pool-type"
 	// AnnotationLocalOverride says that externalTrafficPolicy was set to Cluster,
-	// for which version of the Service's spec, and whether somebody has set it
+	// for which version of the Service's spec, and whether another client has set it
 	// back.
 	AnnotationLocalOverride = "purelb.io/local-override"
 	// AnnotationAnnouncingIPv4 lists the Local IPv4 addresses that are
@@ -73,12 +74,20 @@ const (
 const (
 	// ConditionReady is the summary of every kind of this API (kstatus).
 	ConditionReady = "Ready"
-	// ConditionStalled, only ever true, is on what is not ready and will not be
-	// until somebody changes it (kstatus).
+	// ConditionStalled, only ever True, is on an object that is not ready and will not
+	// be until a person changes it (kstatus).
 	ConditionStalled = "Stalled"
-	// ConditionAllocated, on a Service, says whether it has its addresses and,
-	// if not, why it waits.
+	// ConditionClaimsExceeded, only ever True, is on a ServiceGroup of which a node
+	// reports more addresses as its own than the manager reserves for the node.
+	ConditionClaimsExceeded = "ClaimsExceeded"
+	// ConditionAllocated, on a Service, says whether the Service has what it asks for
+	// and, if not, why it waits.
 	ConditionAllocated = "purelb.io/Allocated"
+	// ConditionRecord, on a Service, is what the manager has allocated to it: True,
+	// with the addresses, their ServiceGroup, its type and the sharing key as message,
+	// or False, with "none". The manager relies on nothing else, because users cannot
+	// write the status of a Service.
+	ConditionRecord = "purelb.io/AllocationRecord"
 	// ConditionAnnounced, on a Service, says whether all nodes that are to
 	// announce its addresses do.
 	ConditionAnnounced = "purelb.io/Announced"
@@ -95,12 +104,14 @@ const (
 	ReasonPortConflict       = "PortConflict"
 	ReasonSharingRefused     = "SharingRefused"
 	ReasonInvalid            = "Invalid"
+	ReasonRecorded           = "Recorded"
 
 	ReasonAnnounced       = "Announced"
 	ReasonAnnouncing      = "Announcing"
 	ReasonNotAnnounced    = "NotAnnounced"
 	ReasonWaitingForFacts = "WaitingForFacts"
 	ReasonNoEligibleNode  = "NoEligibleNode"
+	ReasonRefused         = "Refused"
 
 	ReasonAccepted    = "Accepted"
 	ReasonOverlap     = "Overlap"
@@ -109,10 +120,13 @@ const (
 	ReasonProgressing = "Progressing"
 	ReasonDegraded    = "Degraded"
 
+	ReasonTooManyClaims = "TooManyClaims"
+
 	EventAddressAssigned      = "AddressAssigned"
 	EventAddressReleased      = "AddressReleased"
 	EventAllocationFailed     = "AllocationFailed"
 	EventDuplicateAddress     = "DuplicateAddress"
+	EventAddressOverwritten   = "AddressOverwritten"
 	EventConfigurationWarning = "ConfigurationWarning"
 	EventAnnouncingLocal      = "AnnouncingLocal"
 	EventAnnouncingNonLocal   = "AnnouncingNonLocal"

@@ -15,8 +15,8 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// OutOfScope is the error of an LBNodeAgent in another namespace than the one
-// where they count, or nil.
+// OutOfScope is the error of an LBNodeAgent in another namespace than the manager's, or
+// nil.
 func OutOfScope(a *v1.LBNodeAgent, namespace string) *field.Error {
 	if a.Namespace == namespace {
 		return nil
@@ -25,8 +25,8 @@ func OutOfScope(a *v1.LBNodeAgent, namespace string) *field.Error {
 		fmt.Sprintf("only LBNodeAgents in namespace %s count: move it there", namespace))
 }
 
-// Validate finds what no agent could work by. Bounds of numbers and durations
-// are left to the CRD.
+// Validate finds settings by which no agent could work. Bounds of numbers and durations are
+// left to the CRD.
 func Validate(a *v1.LBNodeAgent) field.ErrorList {
 	spec := field.NewPath("spec")
 	errs := validateSelector(a.Spec.NodeSelector, spec.Child("nodeSelector"))
@@ -102,44 +102,44 @@ func validateLifetimes(c *v1.InterfaceAddressConfig, valid int32, path *field.Pa
 	return nil
 }
 
-// Warnings says on which nodes the agent of a, about to be written beside all
-// others, is not what its author may think.
-func Warnings(a *v1.LBNodeAgent, all []v1.LBNodeAgent, nodes []corev1.Node) []string {
+// SelectionWarnings says on which nodes LBNodeAgent a, about to be written beside all
+// others, takes nodes from another, or loses them to another, or that it selects none.
+func SelectionWarnings(a *v1.LBNodeAgent, all []v1.LBNodeAgent, nodes []corev1.Node) []string {
 	others := slices.DeleteFunc(slices.Clone(all), func(o v1.LBNodeAgent) bool { return o.Name == a.Name })
-	with := append(slices.Clone(others), *a)
-	takes, loses := map[string][]string{}, map[string][]string{} // nodes by the other's name
-	selected := false
+	withIt := append(slices.Clone(others), *a)
+	taken, lost := map[string][]string{}, map[string][]string{} // nodes by the other's name
+	selectsAny := false
 	for i := range nodes {
 		n := &nodes[i]
 		if !labels.SelectorFromSet(a.Spec.NodeSelector).Matches(labels.Set(n.Labels)) {
 			continue
 		}
-		selected = true
+		selectsAny = true
 		other := Assign(others, n.Labels)
 		if other == "" {
 			continue
 		}
-		by := loses
-		if Assign(with, n.Labels) == a.Name {
-			by = takes
+		byOther := lost
+		if Assign(withIt, n.Labels) == a.Name {
+			byOther = taken
 		}
-		by[other] = append(by[other], n.Name)
+		byOther[other] = append(byOther[other], n.Name)
 	}
 	var warnings []string
-	if !selected {
+	if !selectsAny {
 		warnings = append(warnings, "spec.nodeSelector: selects none of the cluster's nodes, now")
 	}
 	const rule = "(a selector comes before none, then the first by name)"
-	for _, other := range slices.Sorted(maps.Keys(takes)) {
-		warnings = append(warnings, fmt.Sprintf("spec.nodeSelector: this LBNodeAgent comes before %s on %s %s", other, nodeList(takes[other]), rule))
+	for _, other := range slices.Sorted(maps.Keys(taken)) {
+		warnings = append(warnings, fmt.Sprintf("spec.nodeSelector: this LBNodeAgent comes before %s on %s %s", other, listNodes(taken[other]), rule))
 	}
-	for _, other := range slices.Sorted(maps.Keys(loses)) {
-		warnings = append(warnings, fmt.Sprintf("spec.nodeSelector: LBNodeAgent %s comes before this one on %s %s", other, nodeList(loses[other]), rule))
+	for _, other := range slices.Sorted(maps.Keys(lost)) {
+		warnings = append(warnings, fmt.Sprintf("spec.nodeSelector: LBNodeAgent %s comes before this one on %s %s", other, listNodes(lost[other]), rule))
 	}
 	return warnings
 }
 
-func nodeList(names []string) string {
+func listNodes(names []string) string {
 	const most = 5
 	slices.Sort(names)
 	switch {

@@ -47,7 +47,7 @@ func TestWarnings(t *testing.T) {
 			[]string{"spec.nodeSelector: this LBNodeAgent comes before a on nodes n0, n1, n2, n3, n4 and 1 more" + rule}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			if diff := cmp.Diff(row.want, agents.Warnings(&row.a, row.others, nodes(row.nodes))); diff != "" {
+			if diff := cmp.Diff(row.want, agents.SelectionWarnings(&row.a, row.others, nodes(row.nodes))); diff != "" {
 				t.Errorf("warnings (-want +got):\n%s", diff)
 			}
 		})

@@ -1,5 +1,3 @@
-// Package agents decides which LBNodeAgent's agent runs on a node, and as what
-// DaemonSet. It is pure.
 package agents
 
 import (
@@ -21,7 +19,7 @@ func Assign(all []v1.LBNodeAgent, node map[string]string) string {
 		if !a.DeletionTimestamp.IsZero() || !labels.SelectorFromSet(a.Spec.NodeSelector).Matches(labels.Set(node)) {
 			continue
 		}
-		if best == nil || beats(a, best) {
+		if best == nil || comesBefore(a, best) {
 			best = a
 		}
 	}
@@ -31,59 +29,62 @@ func Assign(all []v1.LBNodeAgent, node map[string]string) string {
 	return best.Name
 }
 
-func beats(a, b *v1.LBNodeAgent) bool {
+// comesBefore reports whether a applies to a node that both select.
+func comesBefore(a, b *v1.LBNodeAgent) bool {
 	if specificA, specificB := len(a.Spec.NodeSelector) > 0, len(b.Spec.NodeSelector) > 0; specificA != specificB {
 		return specificA
 	}
 	return a.Name < b.Name
 }
 
-// IsLeaving reports whether the agent that a node runs is not the one that it is
-// to run. A label that names no LBNodeAgent is somebody's mistake, and not waited
-// for: no agent is there to give anything up.
+// IsLeaving reports whether a node, by its labels, runs the agent of another LBNodeAgent
+// than it is to run. A label that names no LBNodeAgent is a user's mistake, and not waited
+// for: no agent is there to withdraw anything.
 func IsLeaving(all []v1.LBNodeAgent, node map[string]string) bool {
 	label := node[v1.LabelAgent]
 	return label != Assign(all, node) && slices.ContainsFunc(all, func(a v1.LBNodeAgent) bool { return a.Name == label })
 }
 
-// Move is what is to become of a node's label.
-type Move string
+// LabelAction is what becomes of a node's label.
+type LabelAction string
 
+// Values of LabelAction.
 const (
-	// Stay is that it is as it should be.
-	Stay Move = "Stay"
-	// Wait is that it is to change, but the agent has yet to give up what it has.
-	Wait Move = "Wait"
-	// Change is that it may.
-	Change Move = "Change"
-	// Abandon is that it changes although the agent has not given up what it has: it
-	// has been silent for too long.
-	Abandon Move = "Abandon"
+	// Keep is that the label is as it should be.
+	Keep LabelAction = "Keep"
+	// Wait is that the label is to change, but the agent has yet to withdraw what it has.
+	Wait LabelAction = "Wait"
+	// Change is that the label changes now.
+	Change LabelAction = "Change"
+	// Abandon is that the label changes although the agent has not withdrawn what it has:
+	// the agent has been silent for too long.
+	Abandon LabelAction = "Abandon"
 )
 
-// MoveOf decides about the label of a node, whose Announcements those are.
-func MoveOf(all []v1.LBNodeAgent, node map[string]string, announcements []v1.Announcement, silent bool) Move {
+// LabelActionOf decides about the label of a node, whose Announcements are given. isSilent
+// is that the node's agent has not renewed its Lease for long.
+func LabelActionOf(all []v1.LBNodeAgent, node map[string]string, announcements []v1.Announcement, isSilent bool) LabelAction {
 	switch {
 	case node[v1.LabelAgent] == Assign(all, node):
-		return Stay
-	case !IsLeaving(all, node) || hasReleased(announcements):
+		return Keep
+	case !IsLeaving(all, node) || hasWithdrawnAll(announcements):
 		return Change
-	case silent:
+	case isSilent:
 		return Abandon
 	}
 	return Wait
 }
 
-// hasReleased reports whether a node's agent says that it has given up all that
-// it had. Without an Announcement it has said nothing.
-func hasReleased(announcements []v1.Announcement) bool {
+// hasWithdrawnAll reports whether a node's agent reports that it has withdrawn all that it
+// had. Without an Announcement the agent has reported nothing.
+func hasWithdrawnAll(announcements []v1.Announcement) bool {
 	return len(announcements) > 0 && !slices.ContainsFunc(announcements, func(a v1.Announcement) bool {
-		return !a.Spec.Leaving || a.Spec.Common || len(a.Spec.Addresses) > 0 || !GaveUp(&a)
+		return !a.Spec.Leaving || a.Spec.Common || len(a.Spec.Addresses) > 0 || !HasWithdrawn(&a)
 	})
 }
 
-// GaveUp reports whether an agent says of an Announcement, as it stands, that
-// the node has nothing of what it asked for.
-func GaveUp(a *v1.Announcement) bool {
+// HasWithdrawn reports whether an agent reports of an Announcement, as it stands, that the
+// node has nothing of what it asked for.
+func HasWithdrawn(a *v1.Announcement) bool {
 	return len(a.Status.Addresses) == 0 && a.Status.CommonRevision == nil && a.Status.ObservedGeneration >= a.Generation
 }

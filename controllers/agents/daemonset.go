@@ -16,11 +16,11 @@ const (
 	healthPort  = 7473
 )
 
-// checkpointDir is the folder, on the node and in the agent's container, of what
-// the agent was last told.
+// checkpointDir is the folder, on the node and in the agent's container, of the agent's
+// checkpoint: what its Announcements last asked for.
 const checkpointDir = "/var/lib/purelb"
 
-// Defaults is what an LBNodeAgent may leave out.
+// Defaults are the values of what an LBNodeAgent may leave out.
 type Defaults struct {
 	// Image of the agent.
 	Image string
@@ -31,8 +31,8 @@ type Defaults struct {
 // DaemonSetName is the name of the DaemonSet of an LBNodeAgent.
 func DaemonSetName(lbNodeAgent string) string { return "purelb-agent-" + lbNodeAgent }
 
-// DaemonSet renders the DaemonSet of an LBNodeAgent. It selects nodes by the
-// label that the manager gives them, so that each runs one agent only.
+// DaemonSet renders the DaemonSet of an LBNodeAgent. The DaemonSet selects nodes by the
+// label that the manager gives them, so that each node runs one agent only.
 func DaemonSet(a *v1.LBNodeAgent, defaults Defaults) *appsv1.DaemonSet {
 	selector := map[string]string{
 		"app.kubernetes.io/name": "purelb-agent",
@@ -45,21 +45,59 @@ func DaemonSet(a *v1.LBNodeAgent, defaults Defaults) *appsv1.DaemonSet {
 		"app.kubernetes.io/managed-by": "purelb-manager",
 		v1.LabelAgent:                  a.Name,
 	}
-	image := a.Spec.Image
-	if image == "" {
-		image = defaults.Image
-	}
 	tolerations := a.Spec.Tolerations
 	if len(tolerations) == 0 {
 		tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	}
+	priorityClass := a.Spec.PriorityClassName
+	if priorityClass == "" {
+		priorityClass = "system-node-critical" // the node's Services need the agent as they need kube-proxy
+	}
+	return &appsv1.DaemonSet{
+		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:            DaemonSetName(a.Name),
+			Namespace:       a.Namespace,
+			Labels:          labels,
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(a, v1.GroupVersion.WithKind("LBNodeAgent"))},
+		},
+		Spec: appsv1.DaemonSetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: selector},
+			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{
+				Type:          appsv1.RollingUpdateDaemonSetStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: ptr.To(intstr.FromInt32(1))},
+			},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{
+					ServiceAccountName: defaults.ServiceAccount,
+					HostNetwork:        true,
+					// Nothing to wind down: addresses outlive the agent.
+					TerminationGracePeriodSeconds: ptr.To[int64](10),
+					NodeSelector:                  map[string]string{v1.LabelAgent: a.Name, corev1.LabelOSStable: "linux"},
+					PriorityClassName:             priorityClass,
+					Tolerations:                   tolerations,
+					SecurityContext: &corev1.PodSecurityContext{
+						SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+					},
+					Containers: []corev1.Container{agentContainer(a, defaults)},
+					Volumes: []corev1.Volume{{Name: "checkpoint", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{
+						Path: checkpointDir, Type: ptr.To(corev1.HostPathDirectoryOrCreate)}}}},
+				},
+			},
+		},
+	}
+}
+
+// agentContainer renders the container of an LBNodeAgent's agent.
+func agentContainer(a *v1.LBNodeAgent, defaults Defaults) corev1.Container {
+	image := a.Spec.Image
+	if image == "" {
+		image = defaults.Image
+	}
 	logLevel := a.Spec.LogLevel
 	if logLevel == "" {
 		logLevel = "info"
-	}
-	priorityClass := a.Spec.PriorityClassName
-	if priorityClass == "" {
-		priorityClass = "system-node-critical" // what announces addresses is as good as kube-proxy, which forwards from them
 	}
 	container := corev1.Container{
 		Name:            "agent",
@@ -90,46 +128,13 @@ func DaemonSet(a *v1.LBNodeAgent, defaults Defaults) *appsv1.DaemonSet {
 				Add:  []corev1.Capability{"NET_ADMIN", "NET_RAW"},
 			},
 		},
-		LivenessProbe:  probe("/healthz", 20, 3),
+		LivenessProbe:  probe("/healthz", 10, 3),
 		ReadinessProbe: probe("/readyz", 5, 2),
 	}
 	if a.Spec.Resources != nil {
 		container.Resources = *a.Spec.Resources
 	}
-	return &appsv1.DaemonSet{
-		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"},
-		ObjectMeta: metav1.ObjectMeta{
-			Name:            DaemonSetName(a.Name),
-			Namespace:       a.Namespace,
-			Labels:          labels,
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(a, v1.GroupVersion.WithKind("LBNodeAgent"))},
-		},
-		Spec: appsv1.DaemonSetSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: selector},
-			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{
-				Type:          appsv1.RollingUpdateDaemonSetStrategyType,
-				RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: ptr.To(intstr.FromInt32(1))},
-			},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec: corev1.PodSpec{
-					ServiceAccountName: defaults.ServiceAccount,
-					HostNetwork:        true,
-					// Nothing to wind down: addresses outlive the agent.
-					TerminationGracePeriodSeconds: ptr.To[int64](10),
-					NodeSelector:                  map[string]string{v1.LabelAgent: a.Name, corev1.LabelOSStable: "linux"},
-					PriorityClassName:             priorityClass,
-					Tolerations:                   tolerations,
-					SecurityContext: &corev1.PodSecurityContext{
-						SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-					},
-					Containers: []corev1.Container{container},
-					Volumes: []corev1.Volume{{Name: "checkpoint", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{
-						Path: checkpointDir, Type: ptr.To(corev1.HostPathDirectoryOrCreate)}}}},
-				},
-			},
-		},
-	}
+	return container
 }
 
 func probe(path string, period, failures int32) *corev1.Probe {

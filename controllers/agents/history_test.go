@@ -145,9 +145,9 @@ func (c *cluster) label(name string) {
 		announcements = append(announcements, *n.announcement)
 	}
 	before, to := n.labels[v1.LabelAgent], agents.Assign(c.agents, n.labels)
-	move := agents.MoveOf(c.agents, n.labels, announcements, n.dead)
+	move := agents.LabelActionOf(c.agents, n.labels, announcements, n.dead)
 	switch move {
-	case agents.Stay, agents.Wait:
+	case agents.Keep, agents.Wait:
 		return
 	case agents.Change:
 		if n.kernel > 0 && !n.dead && c.index(before) >= 0 {

@@ -17,49 +17,54 @@ import (
 	"github.com/purelb/purelb-operator/controllers/allocation"
 )
 
-// beside is surroundings with the groups, and Services test/s1 and so on with
-// the addresses.
-func beside(addrs string, groups ...v1.ServiceGroup) *allocation.Surroundings {
-	s := &allocation.Surroundings{Namespace: namespace, Groups: groups}
-	for i, a := range addresses(addrs) {
-		s.Neighbours = append(s.Neighbours, allocation.Neighbour{
-			Namespace: "test", Name: fmt.Sprintf("s%d", i+1), Served: true, Group: "a", Addresses: []netip.Addr{a},
-		})
+// admissionOf returns what objects are checked against beside groups, and Services
+// test/s1 and so on to which the addresses are allocated.
+func admissionOf(addrs string, groups ...v1.ServiceGroup) *allocation.Admission {
+	a := &allocation.Admission{Namespace: namespace, Groups: groups}
+	a.Catalog, a.InUse = allocation.NewCatalog(groups, namespace), allocation.NewInUse()
+	for i, addr := range addresses(addrs) {
+		a.InUse.Put(allocatedService(fmt.Sprintf("s%d", i+1), addr))
 	}
-	return s
+	return a
+}
+
+// allocatedService is a Service test/name to which an address is allocated.
+func allocatedService(name string, addr netip.Addr) *allocation.Service {
+	all := []netip.Addr{addr}
+	return &allocation.Service{Namespace: "test", Name: name, IsOurs: true, Addresses: all, Allocated: allocation.Record{Addresses: all}}
 }
 
 const orphanCure = "annotate the ServiceGroup with purelb.io/allow-orphans=true, and they stay as they are until their Services go"
 
-// TestAdmitDelete has what the table through the API server has not: several
-// groups that have one address, and groups that are not ready.
+// TestAdmitDelete has cases that the table with the API server lacks: several groups with
+// one address, and groups that are not ready.
 func TestAdmitDelete(t *testing.T) {
 	one := "local: {pool: 10.0.0.1-10.0.0.5, subnet: 10.0.0.0/24}"
-	older, younger := aged(t, "a", 1, one), aged(t, "b", 2, one)
+	older, younger := groupMadeAt(t, "a", 1, one), groupMadeAt(t, "b", 2, one)
 	refusal := func(what string) string {
 		return "leaves " + what + " outside every pool: keep them in one, or " + orphanCure
 	}
-	foreign := beside("10.0.0.1", older)
-	foreign.Neighbours[0].Served = false
-	invalid := aged(t, "a", 1, "local: {v4pools: [{pool: 10.0.0.1-10.0.0.5, subnet: 10.0.0.0/24}, {pool: x, subnet: 10.0.0.0/24}]}")
+	foreign := admissionOf("", older)
+	foreign.InUse.Put(&allocation.Service{Namespace: "test", Name: "s1", Addresses: addresses("10.0.0.1")})
+	invalid := groupMadeAt(t, "a", 1, "local: {v4pools: [{pool: 10.0.0.1-10.0.0.5, subnet: 10.0.0.0/24}, {pool: x, subnet: 10.0.0.0/24}]}")
 	going := older.DeepCopy()
 	going.DeletionTimestamp = &metav1.Time{Time: time.Unix(9, 0)}
 
 	for _, row := range []struct {
 		name string
-		s    *allocation.Surroundings
+		s    *allocation.Admission
 		sg   *v1.ServiceGroup
 		want string
 	}{
-		{"in use", beside("10.0.0.1 10.0.0.2", older), &older, refusal("2 addresses in use by 2 Services (test/s1, test/s2)")},
-		{"one address of two Services", beside("10.0.0.1 10.0.0.1", older), &older, refusal("1 address in use by 2 Services (test/s1, test/s2)")},
-		{"not in use", beside("10.0.0.6", older), &older, ""},
+		{"in use", admissionOf("10.0.0.1 10.0.0.2", older), &older, refusal("2 addresses in use by 2 Services (test/s1, test/s2)")},
+		{"one address of two Services", admissionOf("10.0.0.1 10.0.0.1", older), &older, refusal("1 address in use by 2 Services (test/s1, test/s2)")},
+		{"not in use", admissionOf("10.0.0.6", older), &older, ""},
 		{"in use by others' Services", foreign, &older, ""},
-		{"of two that overlap the older: the younger has its addresses then", beside("10.0.0.1", older, younger), &older, ""},
-		{"of two that overlap the younger: the older has its addresses", beside("10.0.0.1", older, younger), &younger, ""},
-		{"not valid, but in use from before", beside("10.0.0.1", invalid), &invalid, refusal("1 address in use by 1 Service (test/s1)")},
-		{"being deleted already", beside("10.0.0.1", older), going, ""},
-		{"not seen yet", beside("10.0.0.1"), &older, refusal("1 address in use by 1 Service (test/s1)")},
+		{"of two that overlap the older: the younger has its addresses then", admissionOf("10.0.0.1", older, younger), &older, ""},
+		{"of two that overlap the younger: the older has its addresses", admissionOf("10.0.0.1", older, younger), &younger, ""},
+		{"not valid, but in use from before", admissionOf("10.0.0.1", invalid), &invalid, refusal("1 address in use by 1 Service (test/s1)")},
+		{"being deleted already", admissionOf("10.0.0.1", older), going, ""},
+		{"not seen yet", admissionOf("10.0.0.1"), &older, refusal("1 address in use by 1 Service (test/s1)")},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if _, got := row.s.AdmitDelete(row.sg); got != row.want {
@@ -70,9 +75,9 @@ func TestAdmitDelete(t *testing.T) {
 }
 
 func TestAdmitUpdate(t *testing.T) {
-	sg := aged(t, "a", 1, "local: {pool: 10.0.0.1-10.0.0.5, subnet: 10.0.0.0/24}")
-	neighbour := aged(t, "b", 2, "local: {pool: 10.0.0.6-10.0.0.9, subnet: 10.0.0.0/24}")
-	invalid := aged(t, "a", 1, "local: {pool: x, subnet: 10.0.0.0/24}")
+	sg := groupMadeAt(t, "a", 1, "local: {pool: 10.0.0.1-10.0.0.5, subnet: 10.0.0.0/24}")
+	neighbour := groupMadeAt(t, "b", 2, "local: {pool: 10.0.0.6-10.0.0.9, subnet: 10.0.0.0/24}")
+	invalid := groupMadeAt(t, "a", 1, "local: {pool: x, subnet: 10.0.0.0/24}")
 	change := func(sg v1.ServiceGroup, spec string) *v1.ServiceGroup {
 		out := sg.DeepCopy()
 		out.Spec = group(t, "a", spec).Spec
@@ -83,17 +88,17 @@ func TestAdmitUpdate(t *testing.T) {
 
 	for _, row := range []struct {
 		name          string
-		s             *allocation.Surroundings
+		s             *allocation.Admission
 		before, after *v1.ServiceGroup
 		want          string
 	}{
-		{"a label on one that is not valid", beside("", invalid), &invalid, labelled, ""},
-		{"put right", beside("10.0.0.1", invalid), &invalid, &sg, ""},
-		{"an older one into a younger one", beside("", sg, neighbour), &sg, change(sg, "local: {pool: 10.0.0.1-10.0.0.6, subnet: 10.0.0.0/24}"),
+		{"a label on one that is not valid", admissionOf("", invalid), &invalid, labelled, ""},
+		{"put right", admissionOf("10.0.0.1", invalid), &invalid, &sg, ""},
+		{"an older one into a younger one", admissionOf("", sg, neighbour), &sg, change(sg, "local: {pool: 10.0.0.1-10.0.0.6, subnet: 10.0.0.0/24}"),
 			`spec.local.pool: Invalid value: "10.0.0.1-10.0.0.6": range 10.0.0.1-10.0.0.6 overlaps range 10.0.0.6-10.0.0.9 of ServiceGroup b, which has these addresses already`},
-		{"the cache still has it otherwise", beside("", *change(sg, "local: {pool: 10.0.0.6, subnet: 10.0.0.0/24}")), &sg, change(sg, "local: {pool: 10.0.0.6-10.0.0.7, subnet: 10.0.0.0/24}"), ""},
-		{"a free kind", beside("10.0.0.9", sg), &sg, change(sg, "remote: {pool: 10.0.0.1, subnet: 10.0.0.0/24}"), ""},
-		{"a kind in use", beside("10.0.0.1", sg), &sg, change(sg, "remote: {pool: 10.0.0.1, subnet: 10.0.0.0/24}"),
+		{"the cache still has it otherwise", admissionOf("", *change(sg, "local: {pool: 10.0.0.6, subnet: 10.0.0.0/24}")), &sg, change(sg, "local: {pool: 10.0.0.6-10.0.0.7, subnet: 10.0.0.0/24}"), ""},
+		{"a free kind", admissionOf("10.0.0.9", sg), &sg, change(sg, "remote: {pool: 10.0.0.1, subnet: 10.0.0.0/24}"), ""},
+		{"a kind in use", admissionOf("10.0.0.1", sg), &sg, change(sg, "remote: {pool: 10.0.0.1, subnet: 10.0.0.0/24}"),
 			"spec: Forbidden: changes the group from local to remote with 1 address in use by 1 Service (test/s1): make another ServiceGroup instead, or " + orphanCure},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -126,8 +131,8 @@ func TestAdmitLarge(t *testing.T) {
 	}
 }
 
-// TestOverlapsAreFound compares verdicts on many groups with what comparing
-// each with each says.
+// TestOverlapsAreFound compares verdicts on many groups with those of a comparison of each
+// group with each other one.
 func TestOverlapsAreFound(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	refused := 0
@@ -139,7 +144,7 @@ func TestOverlapsAreFound(t *testing.T) {
 				first := i*80 + random.IntN(40)
 				fmt.Fprintf(&spec, "{pool: 10.0.0.%d-10.0.0.%d, subnet: 10.0.0.0/24}, ", first, first+random.IntN(30))
 			}
-			groups = append(groups, aged(t, string(rune('a'+g)), int64(random.IntN(3)), "remote: {v4pools: ["+spec.String()+"]}"))
+			groups = append(groups, groupMadeAt(t, string(rune('a'+g)), int64(random.IntN(3)), "remote: {v4pools: ["+spec.String()+"]}"))
 		}
 		catalog := allocation.NewCatalog(groups, namespace)
 		slices.SortStableFunc(groups, func(a, b v1.ServiceGroup) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
@@ -165,13 +170,14 @@ func TestOverlapsAreFound(t *testing.T) {
 	}
 }
 
-// TestReservedIsAdvised is the one advice for which the table through the API
+// TestReservedIsAdvised asks for a reserved address, for which the table with the API
 // server has no group.
 func TestReservedIsAdvised(t *testing.T) {
-	s := beside("", aged(t, "default", 1, "local: {pool: 10.0.0.0/24, subnet: 10.0.0.0/24}"))
+	s := admissionOf("", groupMadeAt(t, "default", 1, "local: {pool: 10.0.0.0/24, subnet: 10.0.0.0/24}"))
 	s.Reserved = map[netip.Addr]string{netip.MustParseAddr("10.0.0.7"): "a gateway of node n"}
 	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1.AnnotationAddresses: "10.0.0.7"}}}
-	if got := s.Advise(svc); !slices.Contains(got, "annotation purelb.io/addresses: 10.0.0.7 is a gateway of node n: it is never handed out") {
+	svc.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
+	if got := s.Advise(svc); !slices.Contains(got, "annotation purelb.io/addresses: 10.0.0.7 is a gateway of node n: it is never allocated") {
 		t.Errorf("got %q", got)
 	}
 }
@@ -179,8 +185,8 @@ func TestReservedIsAdvised(t *testing.T) {
 // TestOrphansStay shrinks a group below what is in use.
 func TestOrphansStay(t *testing.T) {
 	catalog := allocation.NewCatalog([]v1.ServiceGroup{
-		aged(t, "a", 1, "local: {pool: 10.0.0.1-10.0.0.5, subnet: 10.0.0.0/24}"),
-		aged(t, "b", 2, "local: {pool: 10.0.0.6-10.0.0.9, subnet: 10.0.0.0/24}"),
+		groupMadeAt(t, "a", 1, "local: {pool: 10.0.0.1-10.0.0.5, subnet: 10.0.0.0/24}"),
+		groupMadeAt(t, "b", 2, "local: {pool: 10.0.0.6-10.0.0.9, subnet: 10.0.0.0/24}"),
 	}, namespace)
 	for _, row := range []struct{ current, from, group, want string }{
 		{"10.0.0.200", "a", "a", "10.0.0.200"}, // a had it
@@ -189,10 +195,10 @@ func TestOrphansStay(t *testing.T) {
 		{"10.0.0.6", "a", "a", "10.0.0.6"}, // b has the range now, the Service the address
 		{"10.0.0.2", "a", "a", "10.0.0.2"},
 	} {
-		req := &allocation.Request{Group: row.group, Families: []allocation.Family{allocation.IPv4}, Policy: corev1.IPFamilyPolicySingleStack}
-		req.Holder = allocation.Holder{Namespace: "test", Name: "s", Addresses: addresses(row.current), AllocatedFrom: row.from}
-		result := allocation.Allocate(req, &allocation.Facts{Catalog: catalog, InUse: allocation.NewInUse()})
-		if diff := cmp.Diff(row.want, allocation.Join(result.Addresses)); diff != "" {
+		req := &allocation.Request{RequestedGroup: row.group, Families: []allocation.Family{allocation.IPv4}, Policy: corev1.IPFamilyPolicySingleStack}
+		req.Service = allocation.Service{Namespace: "test", Name: "s", Addresses: addresses(row.current), Allocated: allocation.Record{Addresses: addresses(row.current), Group: row.from}}
+		result := allocation.Allocate(req, &allocation.Inputs{Catalog: catalog, InUse: allocation.NewInUse()})
+		if diff := cmp.Diff(row.want, allocation.JoinAddresses(result.Addresses)); diff != "" {
 			t.Errorf("%+v (-want +got):\n%s", row, diff)
 		}
 	}

@@ -25,13 +25,13 @@ func addresses(s string) []netip.Addr {
 
 func TestAllocate(t *testing.T) {
 	catalog := allocation.NewCatalog([]v1.ServiceGroup{
-		aged(t, "dual", 1, "local: {v4pool: {pool: 10.0.0.1-10.0.0.3, subnet: 10.0.0.0/24}, v6pool: {pool: 'fd00::1-fd00::3', subnet: 'fd00::/64'}}"),
-		aged(t, "v4", 1, "remote: {v4pools: [{pool: 10.1.9.0/30, subnet: 10.1.9.0/30}, {pool: 10.1.1.1-10.1.1.2, subnet: 10.1.1.0/24}]}"),
-		aged(t, "v6", 1, "remote: {v6pool: {pool: 'fd01::/126', subnet: 'fd01::/64'}}"),
-		aged(t, "balanced", 1, "local: {balancePools: true, v4pools: [{pool: 10.2.1.1-10.2.1.9, subnet: 10.2.1.0/24}, {pool: 10.2.2.1-10.2.2.9, subnet: 10.2.2.0/24}, {pool: 10.2.3.1, subnet: 10.2.3.0/24}]}"),
-		aged(t, "wrong", 1, "local: {pool: 10.3.0.1, subnet: 10.4.0.0/24}"),
-		aged(t, "late", 2, "local: {pool: 10.0.0.3, subnet: 10.0.0.0/24}"),
-		aged(t, "netbox", 1, "netbox: {url: 'https://n', tenant: t, tokenSecretRef: {name: a, key: b}}"),
+		groupMadeAt(t, "dual", 1, "local: {v4pool: {pool: 10.0.0.1-10.0.0.3, subnet: 10.0.0.0/24}, v6pool: {pool: 'fd00::1-fd00::3', subnet: 'fd00::/64'}}"),
+		groupMadeAt(t, "v4", 1, "remote: {v4pools: [{pool: 10.1.9.0/30, subnet: 10.1.9.0/30}, {pool: 10.1.1.1-10.1.1.2, subnet: 10.1.1.0/24}]}"),
+		groupMadeAt(t, "v6", 1, "remote: {v6pool: {pool: 'fd01::/126', subnet: 'fd01::/64'}}"),
+		groupMadeAt(t, "balanced", 1, "local: {balancePools: true, v4pools: [{pool: 10.2.1.1-10.2.1.9, subnet: 10.2.1.0/24}, {pool: 10.2.2.1-10.2.2.9, subnet: 10.2.2.0/24}, {pool: 10.2.3.1, subnet: 10.2.3.0/24}]}"),
+		groupMadeAt(t, "wrong", 1, "local: {pool: 10.3.0.1, subnet: 10.4.0.0/24}"),
+		groupMadeAt(t, "late", 2, "local: {pool: 10.0.0.3, subnet: 10.0.0.0/24}"),
+		groupMadeAt(t, "netbox", 1, "netbox: {url: 'https://n', tenant: t, tokenSecretRef: {name: a, key: b}}"),
 	}, namespace)
 	const (
 		single  = corev1.IPFamilyPolicySingleStack
@@ -45,20 +45,21 @@ func TestAllocate(t *testing.T) {
 		families string // "4", "64"
 		policy   corev1.IPFamilyPolicy
 		current  string
+		adopts   bool   // others have written current
 		others   string // addresses of other Services
 		reserved string
 		want     string
 		reason   string // empty for Allocated
-		message  string // empty for "… from pool …"
+		message  string // what comes after "… from pool …", if it is Allocated
 	}{
 		{name: "first free", group: "dual", families: "4", policy: single, want: "10.0.0.1"},
 		{name: "first free after others", group: "dual", families: "4", policy: single, others: "10.0.0.1 10.0.0.3", want: "10.0.0.2"},
 		{name: "IPv6", group: "dual", families: "6", policy: single, want: "fd00::1"},
 		{name: "both families, in the order asked for", group: "dual", families: "64", policy: require, want: "fd00::1 10.0.0.1"},
-		{name: "network address is never handed out", group: "v4", families: "4", policy: single, want: "10.1.9.1"},
+		{name: "network address is never allocated", group: "v4", families: "4", policy: single, want: "10.1.9.1"},
 		{name: "ranges as written", group: "v4", families: "4", policy: single, others: "10.1.9.1", want: "10.1.9.2"},
-		{name: "broadcast address is never handed out", group: "v4", families: "4", policy: single, others: "10.1.9.1 10.1.9.2", want: "10.1.1.1"},
-		{name: "anycast address is never handed out", group: "v6", families: "6", policy: single, want: "fd01::1"},
+		{name: "broadcast address is never allocated", group: "v4", families: "4", policy: single, others: "10.1.9.1 10.1.9.2", want: "10.1.1.1"},
+		{name: "anycast address is never allocated", group: "v6", families: "6", policy: single, want: "fd01::1"},
 		{name: "reserved", group: "dual", families: "4", policy: single, reserved: "10.0.0.1 10.0.0.2", want: "10.0.0.3"},
 		{name: "reserved, but held already", group: "dual", families: "4", policy: single, current: "10.0.0.1", reserved: "10.0.0.1", want: "10.0.0.1"},
 
@@ -71,8 +72,8 @@ func TestAllocate(t *testing.T) {
 		{name: "keeps the current", group: "dual", families: "4", policy: single, current: "10.0.0.3", want: "10.0.0.3"},
 		{name: "keeps both", group: "dual", families: "46", policy: require, current: "10.0.0.3 fd00::3", want: "10.0.0.3 fd00::3"},
 		{name: "keeps them in the order asked for", group: "dual", families: "64", policy: require, current: "10.0.0.3 fd00::3", want: "fd00::3 10.0.0.3"},
-		{name: "keeps one of a family", group: "dual", families: "4", policy: single, current: "10.0.0.3 10.0.0.2", want: "10.0.0.3"},
-		{name: "keeps one that would not be handed out now", group: "v4", families: "4", policy: single, current: "10.1.9.0", want: "10.1.9.0"},
+		{name: "adopts one of a family", adopts: true, group: "dual", families: "4", policy: single, current: "10.0.0.3 10.0.0.2", want: "10.0.0.3"},
+		{name: "keeps one that would not be allocated now", group: "v4", families: "4", policy: single, current: "10.1.9.0", want: "10.1.9.0"},
 		{name: "family added", group: "dual", families: "46", policy: prefer, current: "10.0.0.3", want: "10.0.0.3 fd00::1"},
 		{name: "family added first", group: "dual", families: "64", policy: require, current: "10.0.0.3", want: "fd00::1 10.0.0.3"},
 		{name: "family removed", group: "dual", families: "4", policy: single, current: "10.0.0.3 fd00::3", want: "10.0.0.3"},
@@ -111,73 +112,83 @@ func TestAllocate(t *testing.T) {
 			want: "10.0.0.3", reason: v1.ReasonExhausted, message: "ServiceGroup dual has no free IPv6 address"},
 		{name: "RequireDualStack of a group with one family", group: "v4", families: "46", policy: require,
 			reason: v1.ReasonExhausted, message: "ServiceGroup v4 has no free IPv6 address"},
-		{name: "PreferDualStack, one family exhausted", group: "dual", families: "46", policy: prefer, others: "fd00::1 fd00::2 fd00::3", want: "10.0.0.1"},
-		{name: "PreferDualStack, the first family exhausted", group: "dual", families: "64", policy: prefer, others: "fd00::1 fd00::2 fd00::3", want: "10.0.0.1"},
-		{name: "PreferDualStack of a group with one family", group: "v4", families: "64", policy: prefer, want: "10.1.9.1"},
+		{name: "PreferDualStack, one family exhausted", group: "dual", families: "46", policy: prefer, others: "fd00::1 fd00::2 fd00::3", want: "10.0.0.1",
+			message: "; by PreferDualStack it gets an IPv6 address, too, as soon as ServiceGroup dual has one that is free"},
+		{name: "PreferDualStack, the first family exhausted", group: "dual", families: "64", policy: prefer, others: "fd00::1 fd00::2 fd00::3", want: "10.0.0.1",
+			message: "; by PreferDualStack it gets an IPv6 address, too, as soon as ServiceGroup dual has one that is free"},
+		{name: "PreferDualStack of a group with one family", group: "v4", families: "64", policy: prefer, want: "10.1.9.1",
+			message: "; by PreferDualStack it gets an IPv6 address, too, as soon as ServiceGroup v4 has one that is free"},
 		{name: "PreferDualStack, both exhausted", group: "dual", families: "46", policy: prefer, others: "fd00::1 fd00::2 fd00::3 10.0.0.1 10.0.0.2 10.0.0.3",
 			reason: v1.ReasonExhausted, message: "ServiceGroup dual has no free IPv4 and no free IPv6 address"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			req := &allocation.Request{Group: row.group, Policy: row.policy}
-			req.Holder = allocation.Holder{Namespace: "a", Name: "b", Created: time.Unix(1, 0), Addresses: addresses(row.current)}
+			req := &allocation.Request{RequestedGroup: row.group, Policy: row.policy}
+			req.Service = allocation.Service{Namespace: "a", Name: "b", Created: time.Unix(1, 0), Addresses: addresses(row.current)}
+			req.IsOurs = true
+			if !row.adopts {
+				req.Allocated.Addresses = req.Addresses
+			}
 			for _, f := range row.families {
 				req.Families = append(req.Families, map[rune]allocation.Family{'4': allocation.IPv4, '6': allocation.IPv6}[f])
 			}
-			facts := &allocation.Facts{
+			inputs := &allocation.Inputs{
 				Catalog: catalog,
-				InUse: allocation.NewInUse(&req.Holder, &allocation.Holder{
-					Namespace: "other", Name: "service", Branded: true, Addresses: addresses(row.others)}),
+				InUse: allocation.NewInUse(&req.Service, &allocation.Service{
+					Namespace: "other", Name: "service", Allocated: allocation.Record{Addresses: addresses(row.others)}, Addresses: addresses(row.others)}),
 				Reserved: map[netip.Addr]string{},
 			}
 			for _, a := range addresses(row.reserved) {
-				facts.Reserved[a] = "a node"
+				inputs.Reserved[a] = "a node"
 			}
 
-			want := allocation.Result{Addresses: addresses(row.want), Asked: row.group, Reason: row.reason, Message: row.message}
+			want := allocation.Result{Addresses: addresses(row.want), RequestedGroup: row.group, Reason: row.reason, KeepsAllocation: row.reason != "", Message: row.message}
+			if row.reason == v1.ReasonNoSuchGroup {
+				want.RequestedGroup = ""
+			}
 			if row.reason == "" {
 				want.Reason, want.Group, want.Type = v1.ReasonAllocated, row.group, catalog[row.group].Group.Type
-				want.Message = fmt.Sprintf("%s from pool %s", allocation.Join(want.Addresses), row.group)
+				want.Message = fmt.Sprintf("%s from pool %s%s", allocation.JoinAddresses(want.Addresses), row.group, row.message)
 			}
 			if strings.Contains(row.name, "another has it") {
-				want.Lost = []string{row.current + " is Service other/service's"}
+				want.LostAddresses = []allocation.LostAddress{{Address: addresses(row.current)[0], Service: "other/service"}}
 			}
 			same := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
-			got := allocation.Allocate(req, facts)
+			got := allocation.Allocate(req, inputs)
 			if diff := cmp.Diff(want, got, same); diff != "" {
 				t.Fatalf("result (-want +got):\n%s", diff)
 			}
 
 			// Asking again changes nothing.
 			again := *req
-			again.Addresses = got.Addresses
-			facts.InUse.Put(&again.Holder)
-			got.Lost = nil
-			if diff := cmp.Diff(got, allocation.Allocate(&again, facts), same); diff != "" {
+			again.Addresses, again.Allocated = got.Addresses, got.Record()
+			inputs.InUse.Put(&again.Service)
+			got.LostAddresses = nil
+			if diff := cmp.Diff(got, allocation.Allocate(&again, inputs), same); diff != "" {
 				t.Errorf("asked again (-first +second):\n%s", diff)
 			}
 		})
 	}
 }
 
-// TestAllocateNeverTwice gives addresses to more Services than there are.
+// TestAllocateNeverTwice allocates to more Services than there are addresses.
 func TestAllocateNeverTwice(t *testing.T) {
 	catalog := allocation.NewCatalog([]v1.ServiceGroup{
-		aged(t, "g", 1, "local: {balancePools: true, v4pools: [{pool: 10.0.0.0/28, subnet: 10.0.0.0/28}, {pool: 10.0.1.0/29, subnet: 10.0.1.0/24}], v6pool: {pool: 'fd00::/125', subnet: 'fd00::/64'}}"),
+		groupMadeAt(t, "g", 1, "local: {balancePools: true, v4pools: [{pool: 10.0.0.0/28, subnet: 10.0.0.0/28}, {pool: 10.0.1.0/29, subnet: 10.0.1.0/24}], v6pool: {pool: 'fd00::/125', subnet: 'fd00::/64'}}"),
 	}, namespace)
 	used := allocation.NewInUse()
 	served := 0
 	for i := range 40 {
-		req := &allocation.Request{Group: "g", Policy: corev1.IPFamilyPolicyPreferDualStack,
+		req := &allocation.Request{RequestedGroup: "g", Policy: corev1.IPFamilyPolicyPreferDualStack,
 			Families: []allocation.Family{allocation.IPv6, allocation.IPv4}}
-		req.Holder = allocation.Holder{Namespace: "a", Name: fmt.Sprint(i)}
-		result := allocation.Allocate(req, &allocation.Facts{Catalog: catalog, InUse: used})
+		req.Service = allocation.Service{Namespace: "a", Name: fmt.Sprint(i)}
+		result := allocation.Allocate(req, &allocation.Inputs{Catalog: catalog, InUse: used})
 		for _, a := range result.Addresses {
-			if holders := used.Holders(a); len(holders) > 0 {
+			if holders := used.ServicesWith(a); len(holders) > 0 {
 				t.Fatalf("%s was given to %s and to %s", a, holders[0], req)
 			}
 		}
 		req.Addresses = result.Addresses
-		used.Put(&req.Holder)
+		used.Put(&req.Service)
 		if result.Reason == v1.ReasonAllocated {
 			served++
 		}
@@ -191,11 +202,11 @@ func TestAllocateNeverTwice(t *testing.T) {
 	}
 }
 
-// BenchmarkAllocate gives a Service one address, and takes it back, where the
+// BenchmarkAllocate allocates one address to a Service, and releases it, where the
 // pool is empty and where it is the last one that is free.
 func BenchmarkAllocate(b *testing.B) {
 	const spec = "remote: {balancePools: true, v4pools: [{pool: 10.0.0.0/16, subnet: 10.0.0.0/16}], v6pools: [{pool: 'fd00::/64', subnet: 'fd00::/64'}]}"
-	sg := aged(b, "g", 1, spec)
+	sg := groupMadeAt(b, "g", 1, spec)
 	for _, row := range []struct {
 		name   string
 		family allocation.Family
@@ -205,22 +216,22 @@ func BenchmarkAllocate(b *testing.B) {
 		{"empty 64", allocation.IPv6, 0}, {"64 with 65533 in use", allocation.IPv6, 1<<16 - 3},
 	} {
 		b.Run(row.name, func(b *testing.B) {
-			facts := &allocation.Facts{Catalog: allocation.NewCatalog([]v1.ServiceGroup{sg}, namespace), InUse: allocation.NewInUse()}
+			inputs := &allocation.Inputs{Catalog: allocation.NewCatalog([]v1.ServiceGroup{sg}, namespace), InUse: allocation.NewInUse()}
 			give := func(i int) *allocation.Request {
-				req := &allocation.Request{Group: "g", Families: []allocation.Family{row.family}}
-				req.Holder = allocation.Holder{Namespace: "a", Name: fmt.Sprint(i), Ours: true}
-				req.Addresses = allocation.Allocate(req, facts).Addresses
+				req := &allocation.Request{RequestedGroup: "g", Families: []allocation.Family{row.family}}
+				req.Service = allocation.Service{Namespace: "a", Name: fmt.Sprint(i), IsOurs: true}
+				req.Addresses = allocation.Allocate(req, inputs).Addresses
 				if len(req.Addresses) != 1 {
 					b.Fatal("no address")
 				}
-				facts.InUse.Put(&req.Holder)
+				inputs.InUse.Put(&req.Service)
 				return req
 			}
 			for i := range row.used {
 				give(i)
 			}
 			for b.Loop() {
-				facts.InUse.Delete(give(-1).String())
+				inputs.InUse.Delete(give(-1).String())
 			}
 		})
 	}

@@ -6,39 +6,40 @@ import (
 	"net/netip"
 	"slices"
 
+	"go4.org/netipx"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// Verdict is what the manager makes of one ServiceGroup.
+// Verdict says whether the manager allocates from one ServiceGroup, and if not, why.
 type Verdict struct {
 	Group    Group
 	Warnings []string
-	// Errors is why the group cannot be allocated from. A group can be
-	// unsupported without an error.
+	// Errors are what the group's author has to put right. A group that is not
+	// supported yet has none.
 	Errors field.ErrorList
-	// Reason is v1.ReasonAccepted if the group can be allocated from, else why
-	// not.
+	// Reason is v1.ReasonAccepted if the manager allocates from the group. Any other
+	// reason says why not.
 	Reason  string
 	Message string
 }
 
-// Ready reports whether the group can be allocated from.
+// Ready reports whether the manager allocates from the group.
 func (v *Verdict) Ready() bool { return v.Reason == v1.ReasonAccepted }
 
-// Catalog is all ServiceGroups of the manager's namespace with the verdict on
-// each, by name.
+// Catalog holds the verdict on each ServiceGroup of the manager's namespace, by name.
 type Catalog map[string]*Verdict
 
-// NewCatalog parses groups. Those of other namespaces than namespace are left
-// out. Of groups that overlap, the oldest (then the first by name) is accepted.
+// NewCatalog parses the groups in the manager's namespace, and leaves out the others.
+// Of groups that overlap, it accepts the oldest, and of those of one age the first by
+// name.
 func NewCatalog(groups []v1.ServiceGroup, namespace string) Catalog {
 	catalog, _ := newCatalog(groups, namespace)
 	return catalog
 }
 
-func newCatalog(groups []v1.ServiceGroup, namespace string) (Catalog, index) {
+func newCatalog(groups []v1.ServiceGroup, namespace string) (Catalog, acceptedRanges) {
 	var own []*v1.ServiceGroup
 	for i := range groups {
 		if groups[i].Namespace == namespace {
@@ -48,38 +49,40 @@ func newCatalog(groups []v1.ServiceGroup, namespace string) (Catalog, index) {
 	slices.SortFunc(own, func(a, b *v1.ServiceGroup) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
-	catalog, accepted := Catalog{}, index{}
+	catalog, accepted := Catalog{}, acceptedRanges{}
 	for _, sg := range own {
 		v := accepted.judge(sg)
 		if catalog[sg.Name] = v; v.Ready() {
-			accepted = accepted.with(&v.Group)
+			accepted = accepted.withGroup(&v.Group)
 		}
 	}
 	return catalog, accepted
 }
 
-// index is the ranges of groups that have been accepted, by their addresses. No
-// two have an address in common.
-type index []indexed
+// acceptedRanges are the ranges of all accepted groups, sorted by address. No two of
+// them have an address in common.
+type acceptedRanges []acceptedRange
 
-type indexed struct {
+type acceptedRange struct {
 	r     *Range
 	group string
 }
 
-func byAddress(a, b indexed) int { return a.r.Addrs.From().Compare(b.r.Addrs.From()) }
+func compareFirstAddress(a, b acceptedRange) int {
+	return a.r.Addrs.From().Compare(b.r.Addrs.From())
+}
 
-// with is the index with the ranges of one more group.
-func (x index) with(group *Group) index {
-	more := make(index, len(group.Ranges))
+// withGroup returns x and the ranges of one more group.
+func (x acceptedRanges) withGroup(group *Group) acceptedRanges {
+	more := make(acceptedRanges, len(group.Ranges))
 	for i := range group.Ranges {
-		more[i] = indexed{&group.Ranges[i], group.Name}
+		more[i] = acceptedRange{&group.Ranges[i], group.Name}
 	}
-	slices.SortFunc(more, byAddress)
-	merged := make(index, 0, len(x)+len(more))
+	slices.SortFunc(more, compareFirstAddress)
+	merged := make(acceptedRanges, 0, len(x)+len(more))
 	for len(x) > 0 && len(more) > 0 {
 		first := &x
-		if byAddress(more[0], x[0]) < 0 {
+		if compareFirstAddress(more[0], x[0]) < 0 {
 			first = &more
 		}
 		merged, *first = append(merged, (*first)[0]), (*first)[1:]
@@ -87,24 +90,25 @@ func (x index) with(group *Group) index {
 	return append(append(merged, x...), more...)
 }
 
-// overlap looks for a group, first by name, that has addresses in common with r.
-func (x index) overlap(r Range) (name string, theirs Range, found bool) {
-	start, _ := slices.BinarySearchFunc(x, r.Addrs.From(), func(i indexed, from netip.Addr) int { return i.r.Addrs.To().Compare(from) })
-	for _, i := range x[start:] {
-		if r.Addrs.To().Less(i.r.Addrs.From()) {
+// groupOverlapping returns a group that has addresses in common with r, and its range.
+// Of several groups it returns the first by name.
+func (x acceptedRanges) groupOverlapping(r Range) (name string, theirs Range, found bool) {
+	start, _ := slices.BinarySearchFunc(x, r.Addrs.From(), func(a acceptedRange, from netip.Addr) int { return a.r.Addrs.To().Compare(from) })
+	for _, a := range x[start:] {
+		if r.Addrs.To().Less(a.r.Addrs.From()) {
 			break
 		}
-		if !found || i.group < name {
-			name, theirs, found = i.group, *i.r, true
+		if !found || a.group < name {
+			name, theirs, found = a.group, *a.r, true
 		}
 	}
 	return name, theirs, found
 }
 
-// judge parses one group and compares it with those accepted before.
-func (x index) judge(sg *v1.ServiceGroup) *Verdict {
+// judge parses one group and compares it with the groups accepted before.
+func (x acceptedRanges) judge(sg *v1.ServiceGroup) *Verdict {
 	group, warnings, errs := ParseGroup(sg)
-	v := &Verdict{Group: group, Warnings: warnings, Reason: v1.ReasonAccepted, Message: count(len(group.Ranges), "range")}
+	v := &Verdict{Group: group, Warnings: warnings, Reason: v1.ReasonAccepted, Message: countOf(len(group.Ranges), "range")}
 	if len(errs) > 0 {
 		return v.refuse(v1.ReasonInvalid, errs)
 	}
@@ -113,8 +117,8 @@ func (x index) judge(sg *v1.ServiceGroup) *Verdict {
 		return v
 	}
 	for _, r := range group.Ranges {
-		if other, theirs, overlaps := x.overlap(r); overlaps {
-			errs = append(errs, field.Invalid(r.Path, r.Written,
+		if other, theirs, overlaps := x.groupOverlapping(r); overlaps {
+			errs = append(errs, field.Invalid(r.Path, r.PoolText,
 				fmt.Sprintf("range %s overlaps range %s of ServiceGroup %s, which has these addresses already", r, theirs, other)))
 		}
 	}
@@ -129,24 +133,48 @@ func (v *Verdict) refuse(reason string, errs field.ErrorList) *Verdict {
 	return v
 }
 
-// OutOfScope is the verdict on a group in another namespace than the one where
-// groups count.
-func OutOfScope(sg *v1.ServiceGroup, namespace string) *Verdict {
+// OutOfScopeVerdict returns the verdict on a group that is not in namespace, the
+// manager's.
+func OutOfScopeVerdict(sg *v1.ServiceGroup, namespace string) *Verdict {
 	group, warnings, errs := ParseGroup(sg)
 	v := &Verdict{Group: group, Warnings: warnings}
 	return v.refuse(v1.ReasonOutOfScope, append(field.ErrorList{field.Invalid(field.NewPath("metadata", "namespace"), sg.Namespace,
 		fmt.Sprintf("only ServiceGroups in namespace %s count: move it there", namespace))}, errs...))
 }
 
-// GroupOf returns the accepted group, and its range, that contain a.
-func (c Catalog) GroupOf(a netip.Addr) (*Group, Range, bool) {
+// GroupContaining returns the accepted group, and its range, that contain address a.
+func (c Catalog) GroupContaining(a netip.Addr) (*Group, Range, bool) {
 	for _, v := range c {
 		if !v.Ready() {
 			continue
 		}
-		if r, ok := v.Group.RangeOf(a); ok {
+		if r, ok := v.Group.RangeContaining(a); ok {
 			return &v.Group, r, true
 		}
 	}
 	return nil, Range{}, false
+}
+
+// PoolAddresses returns the addresses of all groups that the manager allocates from.
+func (c Catalog) PoolAddresses() *netipx.IPSet {
+	var all []Range
+	for _, v := range c {
+		if v.Ready() {
+			all = append(all, v.Group.Ranges...)
+		}
+	}
+	return addressesOf(all)
+}
+
+// addressesOf returns the addresses of ranges as a set.
+func addressesOf(ranges []Range) *netipx.IPSet {
+	var b netipx.IPSetBuilder
+	for _, r := range ranges {
+		b.AddRange(r.Addrs)
+	}
+	set, err := b.IPSet()
+	if err != nil {
+		return &netipx.IPSet{} // only for ranges that are not valid
+	}
+	return set
 }

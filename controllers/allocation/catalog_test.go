@@ -13,8 +13,8 @@ import (
 	"github.com/purelb/purelb-operator/controllers/allocation"
 )
 
-// aged is a ServiceGroup made at the given second.
-func aged(t testing.TB, name string, second int64, spec string) v1.ServiceGroup {
+// groupMadeAt is a ServiceGroup that was created at the given second.
+func groupMadeAt(t testing.TB, name string, second int64, spec string) v1.ServiceGroup {
 	sg := group(t, name, spec)
 	sg.CreationTimestamp = metav1.Unix(second, 0)
 	return *sg
@@ -22,7 +22,7 @@ func aged(t testing.TB, name string, second int64, spec string) v1.ServiceGroup 
 
 func TestNewCatalog(t *testing.T) {
 	pool := func(s string) string { return "local: {pool: " + s + ", subnet: 10.0.0.0/24}" }
-	elsewhere := aged(t, "a", 0, pool("10.0.0.1-10.0.0.9"))
+	elsewhere := groupMadeAt(t, "a", 0, pool("10.0.0.1-10.0.0.9"))
 	elsewhere.Namespace = "other"
 
 	for _, row := range []struct {
@@ -31,33 +31,33 @@ func TestNewCatalog(t *testing.T) {
 		want   map[string]string // reason and message by group
 	}{
 		{"none", nil, map[string]string{}},
-		{"apart", []v1.ServiceGroup{aged(t, "a", 1, pool("10.0.0.1-10.0.0.4")), aged(t, "b", 2, pool("10.0.0.5-10.0.0.9"))},
+		{"apart", []v1.ServiceGroup{groupMadeAt(t, "a", 1, pool("10.0.0.1-10.0.0.4")), groupMadeAt(t, "b", 2, pool("10.0.0.5-10.0.0.9"))},
 			map[string]string{"a": "Accepted: 1 range", "b": "Accepted: 1 range"}},
-		{"two ranges", []v1.ServiceGroup{aged(t, "a", 1, "remote: {pool: 10.0.0.1, subnet: 10.0.0.0/24, v6pool: {pool: 'fd00::1', subnet: 'fd00::/64'}}")},
+		{"two ranges", []v1.ServiceGroup{groupMadeAt(t, "a", 1, "remote: {pool: 10.0.0.1, subnet: 10.0.0.0/24, v6pool: {pool: 'fd00::1', subnet: 'fd00::/64'}}")},
 			map[string]string{"a": "Accepted: 2 ranges"}},
-		{"nested, the outer older", []v1.ServiceGroup{aged(t, "b", 1, pool("10.0.0.1-10.0.0.9")), aged(t, "a", 2, pool("10.0.0.4"))},
+		{"nested, the outer older", []v1.ServiceGroup{groupMadeAt(t, "b", 1, pool("10.0.0.1-10.0.0.9")), groupMadeAt(t, "a", 2, pool("10.0.0.4"))},
 			map[string]string{"b": "Accepted: 1 range", "a": `Overlap: spec.local.pool: Invalid value: "10.0.0.4": range 10.0.0.4-10.0.0.4 overlaps range 10.0.0.1-10.0.0.9 of ServiceGroup b, which has these addresses already`}},
-		{"nested, the inner older", []v1.ServiceGroup{aged(t, "b", 2, pool("10.0.0.1-10.0.0.9")), aged(t, "a", 1, pool("10.0.0.4"))},
+		{"nested, the inner older", []v1.ServiceGroup{groupMadeAt(t, "b", 2, pool("10.0.0.1-10.0.0.9")), groupMadeAt(t, "a", 1, pool("10.0.0.4"))},
 			map[string]string{"a": "Accepted: 1 range", "b": `Overlap: spec.local.pool: Invalid value: "10.0.0.1-10.0.0.9": range 10.0.0.1-10.0.0.9 overlaps range 10.0.0.4-10.0.0.4 of ServiceGroup a, which has these addresses already`}},
-		{"equal, of one age: the first by name", []v1.ServiceGroup{aged(t, "b", 1, pool("10.0.0.1")), aged(t, "a", 1, pool("10.0.0.1"))},
+		{"equal, of one age: the first by name", []v1.ServiceGroup{groupMadeAt(t, "b", 1, pool("10.0.0.1")), groupMadeAt(t, "a", 1, pool("10.0.0.1"))},
 			map[string]string{"a": "Accepted: 1 range", "b": `Overlap: spec.local.pool: Invalid value: "10.0.0.1": range 10.0.0.1-10.0.0.1 overlaps range 10.0.0.1-10.0.0.1 of ServiceGroup a, which has these addresses already`}},
-		{"different subnets", []v1.ServiceGroup{aged(t, "a", 1, pool("10.0.0.0/24")), aged(t, "b", 2, "remote: {pool: 10.0.0.9, subnet: 10.0.0.8/29}")},
+		{"different subnets", []v1.ServiceGroup{groupMadeAt(t, "a", 1, pool("10.0.0.0/24")), groupMadeAt(t, "b", 2, "remote: {pool: 10.0.0.9, subnet: 10.0.0.8/29}")},
 			map[string]string{"a": "Accepted: 1 range", "b": `Overlap: spec.remote.pool: Invalid value: "10.0.0.9": range 10.0.0.9-10.0.0.9 overlaps range 10.0.0.0-10.0.0.255 of ServiceGroup a, which has these addresses already`}},
 		{"one that is refused takes no room", []v1.ServiceGroup{
-			aged(t, "a", 1, pool("10.0.0.1-10.0.0.5")), aged(t, "b", 2, pool("10.0.0.5-10.0.0.9")), aged(t, "c", 3, pool("10.0.0.9"))},
+			groupMadeAt(t, "a", 1, pool("10.0.0.1-10.0.0.5")), groupMadeAt(t, "b", 2, pool("10.0.0.5-10.0.0.9")), groupMadeAt(t, "c", 3, pool("10.0.0.9"))},
 			map[string]string{"a": "Accepted: 1 range", "c": "Accepted: 1 range",
 				"b": `Overlap: spec.local.pool: Invalid value: "10.0.0.5-10.0.0.9": range 10.0.0.5-10.0.0.9 overlaps range 10.0.0.1-10.0.0.5 of ServiceGroup a, which has these addresses already`}},
 		{"nor does one that is invalid", []v1.ServiceGroup{
-			aged(t, "a", 1, "local: {v4pools: [{pool: 10.0.0.1, subnet: 10.0.0.0/24}, {pool: x, subnet: 10.0.0.0/24}]}"), aged(t, "b", 2, pool("10.0.0.1"))},
+			groupMadeAt(t, "a", 1, "local: {v4pools: [{pool: 10.0.0.1, subnet: 10.0.0.0/24}, {pool: x, subnet: 10.0.0.0/24}]}"), groupMadeAt(t, "b", 2, pool("10.0.0.1"))},
 			map[string]string{"b": "Accepted: 1 range",
 				"a": `Invalid: spec.local.v4pools[1].pool: Invalid value: "x": must be a CIDR, a range first-last, or one address`}},
 		{"of two to overlap with, the first by name", []v1.ServiceGroup{
-			aged(t, "b", 1, pool("10.0.0.1-10.0.0.4")), aged(t, "a", 2, pool("10.0.0.5-10.0.0.9")), aged(t, "c", 3, pool("10.0.0.1-10.0.0.9"))},
+			groupMadeAt(t, "b", 1, pool("10.0.0.1-10.0.0.4")), groupMadeAt(t, "a", 2, pool("10.0.0.5-10.0.0.9")), groupMadeAt(t, "c", 3, pool("10.0.0.1-10.0.0.9"))},
 			map[string]string{"a": "Accepted: 1 range", "b": "Accepted: 1 range",
 				"c": `Overlap: spec.local.pool: Invalid value: "10.0.0.1-10.0.0.9": range 10.0.0.1-10.0.0.9 overlaps range 10.0.0.5-10.0.0.9 of ServiceGroup a, which has these addresses already`}},
-		{"another namespace does not count", []v1.ServiceGroup{elsewhere, aged(t, "b", 1, pool("10.0.0.1"))},
+		{"another namespace does not count", []v1.ServiceGroup{elsewhere, groupMadeAt(t, "b", 1, pool("10.0.0.1"))},
 			map[string]string{"b": "Accepted: 1 range"}},
-		{"netbox", []v1.ServiceGroup{aged(t, "a", 1, "netbox: {url: 'https://n', tenant: t, tokenSecretRef: {name: a, key: b}}")},
+		{"netbox", []v1.ServiceGroup{groupMadeAt(t, "a", 1, "netbox: {url: 'https://n', tenant: t, tokenSecretRef: {name: a, key: b}}")},
 			map[string]string{"a": "Unsupported: spec.netbox: addresses from NetBox are not served yet"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -74,15 +74,15 @@ func TestNewCatalog(t *testing.T) {
 
 func TestGroupOf(t *testing.T) {
 	catalog := allocation.NewCatalog([]v1.ServiceGroup{
-		aged(t, "a", 1, "local: {pool: 10.0.0.1-10.0.0.4, subnet: 10.0.0.0/24}"),
-		aged(t, "refused", 2, "local: {pool: 10.0.0.4-10.0.0.9, subnet: 10.0.0.0/24}"),
-		aged(t, "b", 3, "remote: {v6pools: [{pool: 'fd00::1', subnet: 'fd00::/64'}, {pool: 'fd01::1', subnet: 'fd01::/64', aggregation: /128}]}"),
+		groupMadeAt(t, "a", 1, "local: {pool: 10.0.0.1-10.0.0.4, subnet: 10.0.0.0/24}"),
+		groupMadeAt(t, "refused", 2, "local: {pool: 10.0.0.4-10.0.0.9, subnet: 10.0.0.0/24}"),
+		groupMadeAt(t, "b", 3, "remote: {v6pools: [{pool: 'fd00::1', subnet: 'fd00::/64'}, {pool: 'fd01::1', subnet: 'fd01::/64', aggregation: /128}]}"),
 	}, namespace)
 	for addr, want := range map[string]string{
 		"10.0.0.1": "a 24", "10.0.0.4": "a 24", "10.0.0.5": "", "fd00::1": "b 64", "fd01::1": "b 128", "fd01::2": "", "::ffff:10.0.0.1": "",
 	} {
 		got := ""
-		if g, r, ok := catalog.GroupOf(netip.MustParseAddr(addr)); ok {
+		if g, r, ok := catalog.GroupContaining(netip.MustParseAddr(addr)); ok {
 			got = g.Name + " " + netip.PrefixFrom(r.Addrs.From(), r.Mask).String()[len(r.Addrs.From().String())+1:]
 		}
 		if got != want {
@@ -115,13 +115,13 @@ func TestCapacity(t *testing.T) {
 		{"fd00::7", "fd00::7/128", 1},
 		{"fd00::/65", "fd00::/64", math.MaxInt64}, // 2^63 - 1
 		{"fd00::/64", "fd00::/64", math.MaxInt64},
-		{"8000::/1", "8000::/1", math.MaxInt64},
+		{"4000::/2", "4000::/2", math.MaxInt64},
 	} {
 		form := "v4pool"
 		if netip.MustParsePrefix(row.subnet).Addr().Is6() {
 			form = "v6pool"
 		}
-		g := parsed(t, "remote: {"+form+": {pool: '"+row.pool+"', subnet: '"+row.subnet+"'}}")
+		g := parsedGroup(t, "remote: {"+form+": {pool: '"+row.pool+"', subnet: '"+row.subnet+"'}}")
 		if got := g.Ranges[0].Capacity(); got != row.want {
 			t.Errorf("capacity of %s in %s is %d, not %d", row.pool, row.subnet, got, row.want)
 		}
@@ -129,8 +129,8 @@ func TestCapacity(t *testing.T) {
 }
 
 func TestUsage(t *testing.T) {
-	// 10.0.2.0 is in use although it would not be handed out now.
-	used := allocation.NewInUse(&allocation.Holder{Namespace: "a", Name: "b",
+	// 10.0.2.0 is in use although it would not be allocated now.
+	used := allocation.NewInUse(&allocation.Service{Namespace: "a", Name: "b",
 		Addresses: addresses("10.0.0.1 10.0.0.3 10.0.1.1 10.9.9.9 10.0.2.0 fd00::1 fd01::1")})
 	for _, row := range []struct {
 		name, spec string
@@ -148,7 +148,7 @@ func TestUsage(t *testing.T) {
 			allocation.Usage{AllocatedIPv6: 2, AvailableIPv6: math.MaxInt64, Ranges: []int64{1, 1}}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			g := parsed(t, row.spec)
+			g := parsedGroup(t, row.spec)
 			if diff := cmp.Diff(row.want, g.Usage(used)); diff != "" {
 				t.Errorf("usage (-want +got):\n%s", diff)
 			}
@@ -158,8 +158,8 @@ func TestUsage(t *testing.T) {
 
 // TestCatalogIgnoresOrder checks that a verdict depends on no order of listing.
 func TestCatalogIgnoresOrder(t *testing.T) {
-	a := aged(t, "a", time.Now().Unix(), "local: {pool: 10.0.0.1-10.0.0.5, subnet: 10.0.0.0/24}")
-	b := aged(t, "b", 1, "local: {pool: 10.0.0.5-10.0.0.9, subnet: 10.0.0.0/24}")
+	a := groupMadeAt(t, "a", time.Now().Unix(), "local: {pool: 10.0.0.1-10.0.0.5, subnet: 10.0.0.0/24}")
+	b := groupMadeAt(t, "b", 1, "local: {pool: 10.0.0.5-10.0.0.9, subnet: 10.0.0.0/24}")
 	one, two := allocation.NewCatalog([]v1.ServiceGroup{a, b}, namespace), allocation.NewCatalog([]v1.ServiceGroup{b, a}, namespace)
 	for _, name := range []string{"a", "b"} {
 		if one[name].Message != two[name].Message {

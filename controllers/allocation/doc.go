@@ -1,20 +1,28 @@
 // Package allocation decides which addresses a Service gets. It is pure: it
 // knows no client, clock or logger.
 //
-// A ServiceGroup is parsed into a Group of ranges (ParseGroup); all groups
-// together make a Catalog, which also holds the verdict on each: of two groups
-// that overlap, the older is used. What is in use is derived from Services: an
-// InUse is an index of who has which address, and by which sharing key; finding
-// the first free address in it takes as long in a full pool as in an empty one.
+// ParseGroup parses a ServiceGroup into a Group of ranges. All groups together make a
+// Catalog, which holds the verdict on each: of two groups that overlap, the older one is
+// used. InUse indexes which Services have which addresses in use; finding the first free
+// address takes as long in a full pool as in an empty one.
 //
-// Allocate first finds the group: that of the addresses asked for by name, else
-// the one asked for, else that of what the Service has. Then it fills slots, one
-// for each family (or range, with multiPool). An address that the Service has is
-// kept if it is good for the slot; else it gets what it names, else what its
-// sharing key stands for, else the first free address in the order in which the
-// ranges are written, or in the emptiest range if the group balances.
+// Allocate decides for one Service. First it chooses the group: that of the requested
+// addresses, else the requested group, else the group of what the Service has. Then it
+// fills slots, one for each family or, with multiPool, one for each range. The Service
+// keeps an address that fits the slot. Otherwise the slot gets the requested address,
+// else the one that the sharing key stands for, else the first free one: in the order in
+// which the ranges are written or, with balancePools, in the emptiest range.
 //
-// Of two Services with one address that they were not given by the same sharing
-// key, the older keeps it. Those that were given it together keep it whatever
-// becomes of their ports and annotations, and the clash is reported.
+// The record (RecordOf) says what the manager has allocated to a Service. It is a
+// condition in the Service's status, which users cannot write. Other controllers
+// have written everything else that the Service shows. A Service without a record
+// adopts those shown addresses that could have been allocated to it.
+//
+// Of two Services that have one address without sharing it, the older keeps it. Services
+// that were given an address by the same sharing key both keep it, whatever becomes of
+// their ports and annotations, and a condition reports the clash; of two in different
+// namespaces the younger loses it (sharing.go).
+//
+// Before objects are stored, Admission asks the same functions: it parses and compares a
+// ServiceGroup as the Catalog does, and its advice on a Service is a dry run of Allocate.
 package allocation

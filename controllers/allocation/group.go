@@ -36,23 +36,24 @@ type Range struct {
 	Addrs netipx.IPRange
 	// Subnet contains Addrs.
 	Subnet netip.Prefix
-	// Mask is the prefix length that a virtual address of the range gets.
+	// Mask is the prefix length that a Virtual address of the range gets.
 	Mask int
-	// Written is what the user wrote, and Path where.
-	Written string
-	Path    *field.Path
+	// PoolText is the pool as the user wrote it, and Path is the field that it is in.
+	PoolText string
+	Path     *field.Path
 }
 
 // String is first-last.
 func (r Range) String() string { return r.Addrs.String() }
 
-// Family of all addresses of the range.
+// Family returns the family of all addresses of the range.
 func (r Range) Family() Family { return FamilyOf(r.Addrs.From()) }
 
-// usable reports whether the subnet lets a be handed out: not its network and
-// IPv4 broadcast address, nor its IPv6 subnet-router anycast address (RFC 4291
-// section 2.6.1), where the prefix is short enough to have them.
-func (r Range) usable(a netip.Addr) bool {
+// canAllocate reports whether the range's subnet lets a Service have address a. Where
+// the prefix is short enough to have them, no Service gets the subnet's network
+// address, its IPv4 broadcast address or its IPv6 subnet-router anycast address
+// (RFC 4291 section 2.6.1).
+func (r Range) canAllocate(a netip.Addr) bool {
 	if r.Subnet.Bits() >= a.BitLen()-1 {
 		return true
 	}
@@ -62,13 +63,13 @@ func (r Range) usable(a netip.Addr) bool {
 	return a.Is6() || a != netipx.PrefixLastIP(r.Subnet)
 }
 
-// unusable says why an address that is not usable is not.
-func (r Range) unusable(a netip.Addr) string {
-	return fmt.Sprintf("%s is the first or last address of subnet %s: it is never handed out", a, r.Subnet)
+// whyNotAllocatable says why canAllocate is false for address a.
+func (r Range) whyNotAllocatable(a netip.Addr) string {
+	return fmt.Sprintf("%s is the first or last address of subnet %s: it is never allocated", a, r.Subnet)
 }
 
-// Capacity is how many addresses of the range can be handed out, at most the
-// largest int64.
+// Capacity is how many addresses of the range can be allocated, at most the largest
+// int64.
 func (r Range) Capacity() int64 {
 	from := new(big.Int).SetBytes(r.Addrs.From().AsSlice())
 	to := new(big.Int).SetBytes(r.Addrs.To().AsSlice())
@@ -76,7 +77,7 @@ func (r Range) Capacity() int64 {
 	n.Add(n, big.NewInt(1))
 	ends := map[netip.Addr]bool{r.Subnet.Addr(): true, netipx.PrefixLastIP(r.Subnet): true}
 	for end := range ends {
-		if r.Addrs.Contains(end) && !r.usable(end) {
+		if r.Addrs.Contains(end) && !r.canAllocate(end) {
 			n.Sub(n, big.NewInt(1))
 		}
 	}
@@ -88,17 +89,19 @@ func (r Range) Capacity() int64 {
 
 // Group is a parsed ServiceGroup.
 type Group struct {
-	Name                  string
-	Type                  v1.PoolType
-	Ranges                []Range // IPv4 first, then in the order in which they are tried
+	Name string
+	Type v1.PoolType
+	// Ranges are the IPv4 ranges, then the IPv6 ones, each in the order in which the
+	// allocator tries them.
+	Ranges                []Range
 	MultiPool             bool
 	BalancePools          bool
 	SkipIPv6DAD           bool
 	ShareAcrossNamespaces bool
 }
 
-// RangeOf returns the range that contains a.
-func (g *Group) RangeOf(a netip.Addr) (Range, bool) {
+// RangeContaining returns the range that contains address a.
+func (g *Group) RangeContaining(a netip.Addr) (Range, bool) {
 	for _, r := range g.Ranges {
 		if r.Addrs.Contains(a) {
 			return r, true
@@ -107,8 +110,8 @@ func (g *Group) RangeOf(a netip.Addr) (Range, bool) {
 	return Range{}, false
 }
 
-// overlap returns a range of the group that has addresses in common with r.
-func (g *Group) overlap(r Range) (Range, bool) {
+// rangeOverlapping returns a range of the group that has addresses in common with r.
+func (g *Group) rangeOverlapping(r Range) (Range, bool) {
 	for _, other := range g.Ranges {
 		if other.Addrs.Overlaps(r.Addrs) {
 			return other, true
@@ -117,21 +120,21 @@ func (g *Group) overlap(r Range) (Range, bool) {
 	return Range{}, false
 }
 
-// Usage is how much of a group is in use.
+// Usage is how many addresses of a group are in use.
 type Usage struct {
 	AllocatedIPv4, AllocatedIPv6 int64
+	// AvailableIPv4 and AvailableIPv6 saturate at the largest int64.
 	AvailableIPv4, AvailableIPv6 int64
 	// Ranges is the number of addresses in use of each range, in the order of
 	// Group.Ranges.
 	Ranges []int64
 }
 
-// Usage counts what is in use of the group. Numbers of free addresses saturate
-// at the largest int64.
+// Usage counts how many addresses of the group are in use.
 func (g *Group) Usage(used *InUse) Usage {
 	u := Usage{Ranges: make([]int64, len(g.Ranges))}
 	for i, r := range g.Ranges {
-		u.Ranges[i] = used.in(r)
+		u.Ranges[i] = used.countIn(r)
 		allocated, available := &u.AllocatedIPv4, &u.AvailableIPv4
 		if r.Family() == IPv6 {
 			allocated, available = &u.AllocatedIPv6, &u.AvailableIPv6

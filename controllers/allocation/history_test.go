@@ -7,17 +7,20 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
 )
 
-// world plays a cluster: its Services as they are stored, and an index of them
-// that is kept by small steps, as the manager keeps it.
+// world plays a cluster: its Services as they are stored, and an index of them that
+// follows in small steps, as the manager's does.
 type world struct {
 	t       *testing.T
 	seed    uint64
@@ -25,13 +28,18 @@ type world struct {
 	random  *rand.Rand
 	groups  map[string]string
 	catalog allocation.Catalog
-	stored  map[string]*allocation.Request
-	index   *allocation.InUse
-	log     []string
-	born    int64
+	stored  map[string]*corev1.Service
+	// given is what the manager has written into each Service. No decision depends on it.
+	given map[string][]netip.Addr
+	index *allocation.InUse
+	log   []string
+	born  int64
 }
 
-// specs is what a group can be, of which one is nothing.
+// reserved are the addresses of nodes.
+var reserved = map[netip.Addr]string{netip.MustParseAddr("10.0.0.4"): "a node's"}
+
+// specs are the specifications that each group takes in turn. An empty one deletes it.
 var specs = map[string][]string{
 	"default": {
 		"local: {v4pool: {pool: 10.0.0.1-10.0.0.4, subnet: 10.0.0.0/24}, v6pool: {pool: 'fd00::1-fd00::4', subnet: 'fd00::/64'}}",
@@ -45,10 +53,11 @@ var specs = map[string][]string{
 		"remote: {v4pools: [{pool: 10.0.0.4-10.0.0.6, subnet: 10.0.0.0/24}]}", // may overlap
 		"",
 	},
+	"across": {"{remote: {pool: 10.2.0.1-10.2.0.2, subnet: 10.2.0.0/24}, shareAcrossNamespaces: true}"},
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
-	w := &world{t: t, seed: seed, random: rand.New(rand.NewPCG(seed, 2)), groups: map[string]string{}, stored: map[string]*allocation.Request{}, index: allocation.NewInUse()}
+	w := &world{t: t, seed: seed, random: rand.New(rand.NewPCG(seed, 2)), groups: map[string]string{}, stored: map[string]*corev1.Service{}, given: map[string][]netip.Addr{}, index: allocation.NewInUse()}
 	for name, all := range specs {
 		w.groups[name] = all[0]
 	}
@@ -60,7 +69,7 @@ func (w *world) judge() {
 	var groups []v1.ServiceGroup
 	for name, spec := range w.groups {
 		if spec != "" {
-			groups = append(groups, aged(w.t, name, int64(len(name)), spec))
+			groups = append(groups, groupMadeAt(w.t, name, int64(len(name)), spec))
 		}
 	}
 	w.catalog = allocation.NewCatalog(groups, namespace)
@@ -80,7 +89,7 @@ func (w *world) fail(format string, args ...any) {
 
 func (w *world) pick(options ...string) string { return options[w.random.IntN(len(options))] }
 
-// names is all Services, in an order that depends on nothing but the seed.
+// names lists all Services, in an order that depends on nothing but the seed.
 func (w *world) names() []string {
 	var names []string
 	for name := range w.stored {
@@ -90,141 +99,195 @@ func (w *world) names() []string {
 	return names
 }
 
-// edit changes one wish of a Service, as its author may.
-func (w *world) edit(req *allocation.Request) {
+// edit changes one thing that a Service asks for, as its author may.
+func (w *world) edit(svc *corev1.Service) {
+	annotate := func(name, value string) {
+		if svc.Annotations[name] = value; value == "" {
+			delete(svc.Annotations, name)
+		}
+	}
+	families := func(policy corev1.IPFamilyPolicy, families ...allocation.Family) {
+		svc.Spec.IPFamilyPolicy, svc.Spec.IPFamilies = &policy, families
+	}
 	switch w.random.IntN(8) {
 	case 0:
-		req.Group = w.pick("", "default", "other", "none")
+		annotate(v1.AnnotationServiceGroup, w.pick("", "default", "other", "across", "across", "across", "none", strings.Repeat("x", 254)))
 	case 1:
-		req.Named = w.pick("", "10.0.0.2", "10.1.1.2", "10.0.0.2, fd00::2", "ten", "10.7.7.7")
+		annotate(v1.AnnotationAddresses, w.pick("", "", "10.0.0.2", "10.0.0.4", "10.1.1.2", "10.0.0.2, fd00::2", "ten", "10.7.7.7"))
 	case 2:
-		req.SharingKey = w.pick("", "k", "k", "l")
+		annotate(v1.AnnotationAllowSharedIP, w.pick("", "k", "k", "k", "l", strings.Repeat("k", 254)))
 	case 3:
-		req.Ports = []corev1.ServicePort{{Port: int32(80 + w.random.IntN(4))}}
+		svc.Spec.Ports = []corev1.ServicePort{{Port: int32(80 + w.random.IntN(4))}}
 	case 4:
-		req.MultiPool = w.pick("", "true", "false")
+		annotate(v1.AnnotationMultiPool, w.pick("", "true", "false"))
 	case 5:
-		req.Policy, req.Families = corev1.IPFamilyPolicySingleStack, []allocation.Family{allocation.IPv4}
+		families(corev1.IPFamilyPolicySingleStack, allocation.IPv4)
 	case 6:
-		req.Policy, req.Families = corev1.IPFamilyPolicyPreferDualStack, []allocation.Family{allocation.IPv6, allocation.IPv4}
+		families(corev1.IPFamilyPolicyPreferDualStack, allocation.IPv6, allocation.IPv4)
 	case 7:
-		req.Policy, req.Families = corev1.IPFamilyPolicyRequireDualStack, []allocation.Family{allocation.IPv4, allocation.IPv6}
+		families(corev1.IPFamilyPolicyRequireDualStack, allocation.IPv4, allocation.IPv6)
+	}
+}
+
+// forge edits what the manager writes on a Service for people to read.
+func (w *world) forge(svc *corev1.Service) {
+	name := w.pick(v1.AnnotationAllocatedBy, v1.AnnotationAllocatedFrom, v1.AnnotationAllocatedKey, v1.AnnotationPoolType)
+	if svc.Annotations[name] = w.pick("", "PureLB", "default", "other", "k", "l", "local", strings.Repeat("z", 300)); svc.Annotations[name] == "" {
+		delete(svc.Annotations, name)
+	}
+}
+
+// overwrite changes the addresses that a Service shows, as another controller may.
+func (w *world) overwrite(svc *corev1.Service) {
+	show(svc, addresses(w.pick("", "8.8.8.8", "10.0.0.1", "10.0.0.2", "10.0.0.4", "10.1.1.2", "10.7.7.7 10.0.0.1", "fd00::1"))...)
+}
+
+func show(svc *corev1.Service, addrs ...netip.Addr) {
+	svc.Status.LoadBalancer.Ingress = nil
+	for _, a := range addrs {
+		svc.Status.LoadBalancer.Ingress = append(svc.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: a.String()})
 	}
 }
 
 func (w *world) create() {
 	w.born++
-	req := &allocation.Request{Policy: corev1.IPFamilyPolicySingleStack, Families: []allocation.Family{allocation.IPv4}, NamedIn: "annotation"}
-	req.Namespace, req.Name, req.Ours = w.pick("a", "a", "b"), fmt.Sprintf("s%d", w.born), true
-	req.Created = time.Unix(w.born/2, 0) // two in each second
-	req.Ports = []corev1.ServicePort{{Port: int32(80 + w.random.IntN(4))}}
-	for range w.random.IntN(3) {
-		w.edit(req)
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+		Namespace: w.pick("a", "b"), Name: fmt.Sprintf("s%d", w.born), Annotations: map[string]string{},
+		CreationTimestamp: metav1.Unix(w.born/2, 0), // two in each second
+	}}
+	svc.Spec.IPFamilies = []allocation.Family{allocation.IPv4}
+	svc.Spec.Ports = []corev1.ServicePort{{Port: int32(80 + w.random.IntN(4))}}
+	for range w.random.IntN(6) {
+		w.edit(svc)
 	}
 	if w.random.IntN(10) == 0 {
-		req.Addresses = addresses(w.pick("10.0.0.1", "10.0.0.2", "10.7.7.7")) // to be adopted
+		show(svc, addresses(w.pick("10.0.0.1", "10.0.0.2", "10.0.0.4", "10.7.7.7"))...) // to be adopted
 	}
-	w.note("create %s %+v", &req.Holder, req)
-	w.stored[req.String()] = req
-	w.see(req)
+	w.note("create %s", describeService(svc))
+	w.stored[nameOf(svc)] = svc
+	w.see(svc)
 }
 
-// see puts a Service into the index as it is stored.
-func (w *world) see(req *allocation.Request) {
-	h := req.Holder
-	h.Addresses = slices.Clone(h.Addresses)
-	w.index.Put(&h)
+func nameOf(svc *corev1.Service) string { return svc.Namespace + "/" + svc.Name }
+
+func describeService(svc *corev1.Service) string {
+	return fmt.Sprintf("%s %v %v %v, shows %v, has %s", nameOf(svc), svc.Annotations, svc.Spec.IPFamilies, svc.Spec.Ports[0].Port,
+		allocation.ShownAddresses(svc), allocation.RecordOf(svc))
 }
 
-func (w *world) allocate(req *allocation.Request) allocation.Result {
-	return allocation.Allocate(req, &allocation.Facts{Catalog: w.catalog, InUse: w.index})
+// see puts a Service into the index, as it is stored.
+func (w *world) see(svc *corev1.Service) { w.index.Put(allocation.ServiceOf(svc, true)) }
+
+func (w *world) allocate(svc *corev1.Service) allocation.Result {
+	return allocation.Allocate(allocation.RequestOf(svc), &allocation.Inputs{Catalog: w.catalog, InUse: w.index, Reserved: reserved})
 }
 
-// reconcile serves one Service. The write may fail, for certain or in doubt.
+// reconcile allocates to one Service. The write may fail, or it may not be known whether
+// it failed.
 func (w *world) reconcile(name string) {
-	req := w.stored[name]
-	result := w.allocate(req)
-	w.check(req, result)
-	set := *req
-	set.Addresses = append(slices.Clone(req.Addresses), result.Addresses...)
+	svc := w.stored[name]
+	result := w.allocate(svc)
+	w.check(svc, result)
+	w.checkAdvice(svc, result)
 	switch w.random.IntN(12) {
 	case 0: // refused: another has written it in between
 		w.note("%s: conflict", name)
 		return
 	case 1: // not written, but nobody knows
 		w.note("%s: in doubt", name)
-		w.see(&set)
+		w.index.Put(allocation.ServiceOf(svc, true).WithPendingAddresses(result.Addresses))
 		return
 	}
-	w.note("%s: %v -> %v %s: %s (lost %v)", name, req.Addresses, result.Addresses, result.Reason, result.Message, result.Lost)
-	w.write(req, result)
+	w.note("%s: %v -> %v %s: %s (lost %v)", describeService(svc), w.given[name], result.Addresses, result.Reason, result.Message, result.LostAddresses)
+	w.write(svc, result)
 }
 
-// write stores what was decided, and reports whether that changes anything.
-func (w *world) write(req *allocation.Request, result allocation.Result) bool {
-	before := req.Holder
-	req.Addresses = result.Addresses
-	if result.Group != "" {
-		req.Branded, req.AllocatedFrom = true, result.Group
+// write stores a result, and reports whether that changes anything.
+func (w *world) write(svc *corev1.Service, result allocation.Result) bool {
+	before := svc.DeepCopy()
+	record := result.Record()
+	show(svc, result.AddressesToShow(svc)...)
+	svc.Status.Conditions = []metav1.Condition{
+		{Type: v1.ConditionAllocated, Message: result.Message}, {Type: v1.ConditionRecord, Message: record.String()},
 	}
-	if req.Branded {
-		req.AllocatedKey = result.Key
-	}
-	w.see(req)
-	return !slices.Equal(before.Addresses, req.Addresses) || before.Branded != req.Branded ||
-		before.AllocatedFrom != req.AllocatedFrom || before.AllocatedKey != req.AllocatedKey
+	w.given[nameOf(svc)] = record.Addresses
+	w.see(svc)
+	return !equality.Semantic.DeepEqual(before.Status, svc.Status)
 }
 
-// check judges one decision by what is stored, not by the index.
-func (w *world) check(req *allocation.Request, result allocation.Result) {
+// checkAdvice checks that the author of a Service is warned of what the allocator decides.
+func (w *world) checkAdvice(svc *corev1.Service, result allocation.Result) {
+	a := allocation.Admission{Namespace: namespace, Inputs: allocation.Inputs{Catalog: w.catalog, InUse: w.index, Reserved: reserved}}
+	said := a.Advise(svc)
+	isWarned := slices.ContainsFunc(said, func(text string) bool { return strings.HasPrefix(text, result.Message) })
+	if refused := result.Reason != v1.ReasonAllocated && result.Reason != v1.ReasonExhausted; isWarned != refused {
+		w.fail("%s: the advice %q does not go with %s: %s", describeService(svc), said, result.Reason, result.Message)
+	}
+	if result.Warning != "" && !slices.Contains(said, result.Warning) {
+		w.fail("%s: the advice %q lacks %q", describeService(svc), said, result.Warning)
+	}
+}
+
+// check compares one decision with what is stored and was given, and not with the index.
+func (w *world) check(svc *corev1.Service, result allocation.Result) {
+	name := nameOf(svc)
 	for _, a := range result.Addresses {
-		had := slices.Contains(req.Addresses, a)
+		if slices.Contains(w.given[name], a) {
+			continue
+		}
+		shown, shared := slices.Contains(allocation.ShownAddresses(svc), a), false
 		for _, other := range w.stored {
-			if other == req || !slices.Contains(other.Addresses, a) || had {
-				continue
-			}
-			shared := req.SharingKey != "" && req.SharingKey == other.SharingKey && req.Ports[0].Port != other.Ports[0].Port
-			if !shared {
-				w.fail("%s gets %s, which %s has", req, a, other)
+			shared = shared || slices.Contains(w.given[nameOf(other)], a)
+			has := slices.Contains(w.given[nameOf(other)], a) || !shown && slices.Contains(allocation.ShownAddresses(other), a)
+			key := allocation.SharingKeyOf(svc)
+			if other != svc && has && (key == "" || key != allocation.SharingKeyOf(other) || svc.Spec.Ports[0].Port == other.Spec.Ports[0].Port) {
+				w.fail("%s gets %s, which %s has", name, a, nameOf(other))
 			}
 		}
+		if _, _, pooled := w.catalog.GroupContaining(a); !shared && (!pooled || reserved[a] != "") {
+			w.fail("%s gets %s, which nobody can be given", name, a)
+		}
 	}
-	if len(result.Lost) > 0 {
+	for _, l := range result.LostAddresses {
+		if slices.Contains(w.given[name], l.Address) && !slices.Contains(w.given[l.Service], l.Address) {
+			w.fail("%s loses %s to %s, which was not given it", describeService(svc), l.Address, l.Service)
+		}
+	}
+	if len(result.LostAddresses) > 0 {
 		return // it says so
 	}
-	for _, a := range req.Addresses {
-		if !slices.Contains(result.Addresses, a) && !w.mayGo(req, a, result) {
-			w.fail("%s silently loses %s: %v -> %v (%s: %s)", req, a, req.Addresses, result.Addresses, result.Reason, result.Message)
+	for _, a := range w.given[name] {
+		if !slices.Contains(result.Addresses, a) && !w.mayGo(svc, a, result) {
+			w.fail("%s silently loses %s: %v -> %v (%s: %s)", describeService(svc), a, w.given[name], result.Addresses, result.Reason, result.Message)
 		}
 	}
 }
 
-// mayGo reports whether a Service has asked for something that takes a away.
-func (w *world) mayGo(req *allocation.Request, a netip.Addr, result allocation.Result) bool {
-	group, _, pooled := w.catalog.GroupOf(a)
+// mayGo reports whether a Service asks for something that takes address a away.
+func (w *world) mayGo(svc *corev1.Service, a netip.Addr, result allocation.Result) bool {
+	req := allocation.RequestOf(svc)
+	group, _, pooled := w.catalog.GroupContaining(a)
 	switch {
-	case result.Reason != v1.ReasonAllocated && result.Group == "":
+	case result.KeepsAllocation:
 		return false
 	case !slices.Contains(req.Families, allocation.FamilyOf(a)):
 		return true
-	case req.Named != "" || req.MultiPool == "false" && len(req.Addresses) > 1:
-		return true
-	case req.Group != "" && req.Group != req.AllocatedFrom && (!pooled || group.Name != req.Group):
+	case req.RequestedAddresses != "" || req.MultiPool == "false" && len(w.given[nameOf(svc)]) > 1:
 		return true
 	}
-	return !req.Branded && !pooled
+	return req.RequestedGroup != "" && req.RequestedGroup != req.Allocated.Group && (!pooled || group.Name != req.RequestedGroup)
 }
 
-// settle reconciles all until nothing changes, without failures.
+// settle reconciles all Services until nothing changes. No write fails.
 func (w *world) settle() {
 	for range 20 {
 		changed := false
 		for _, name := range w.names() {
-			req := w.stored[name]
-			result := w.allocate(req)
-			w.check(req, result)
-			w.note("settle %s: %v -> %v %s: %s", name, req.Addresses, result.Addresses, result.Reason, result.Message)
-			changed = w.write(req, result) || changed
+			svc := w.stored[name]
+			result := w.allocate(svc)
+			w.check(svc, result)
+			w.note("settle %s: %v -> %v %s: %s", name, w.given[name], result.Addresses, result.Reason, result.Message)
+			changed = w.write(svc, result) || changed
 		}
 		if !changed {
 			return
@@ -233,49 +296,44 @@ func (w *world) settle() {
 	w.fail("it does not settle")
 }
 
-// audit checks everything when all is settled.
+// audit checks all Services after they have settled.
 func (w *world) audit() {
 	w.compare()
-	for _, req := range w.stored {
-		result := w.allocate(req)
+	for name, svc := range w.stored {
+		result, record := w.allocate(svc), allocation.RecordOf(svc)
+		given := w.given[name]
+		if !slices.Equal(record.Addresses, given) || len(given) > 0 && !slices.Equal(allocation.ShownAddresses(svc), given) {
+			w.fail("%s was given %v", describeService(svc), given)
+		}
 		for _, other := range w.stored {
-			for _, a := range req.Addresses {
-				if other == req || !slices.Contains(other.Addresses, a) {
+			for _, a := range given {
+				if other == svc || !slices.Contains(w.given[nameOf(other)], a) {
 					continue
 				}
-				if key := sharedBy(req); key == "" || key != sharedBy(other) {
-					w.fail("%s is %s's by key %q and %s's by key %q", a, req, key, other, sharedBy(other))
+				if key := record.Key; key == "" || key != allocation.RecordOf(other).Key {
+					w.fail("%s is %s's and %s's", a, describeService(svc), describeService(other))
 				}
-				if result.Reason == v1.ReasonAllocated && req.Ports[0].Port == other.Ports[0].Port {
-					w.fail("%s and %s have one port of %s, and %s does not say so", req, other, a, req)
+				if svc.Spec.Ports[0].Port == other.Spec.Ports[0].Port && (result.Reason == v1.ReasonAllocated || svc.Namespace != other.Namespace) {
+					w.fail("%s and %s have one port of %s, and %s does not say so", name, nameOf(other), a, name)
 				}
 			}
 		}
-		if len(req.Addresses) == 0 && result.Reason == v1.ReasonExhausted && req.Policy != corev1.IPFamilyPolicyRequireDualStack {
-			usage := w.catalog[result.Asked].Group.Usage(w.index)
-			if usage.AvailableIPv4 > 0 && slices.Contains(req.Families, allocation.IPv4) {
-				w.fail("%s waits although there is a free address: %s", req, result.Message)
+		if len(given) == 0 && result.Reason == v1.ReasonExhausted && allocation.RequestOf(svc).Policy != corev1.IPFamilyPolicyRequireDualStack {
+			free := w.catalog[result.RequestedGroup].Group.Usage(w.index).AvailableIPv4 - int64(len(reserved))
+			if free > 0 && slices.Contains(svc.Spec.IPFamilies, allocation.IPv4) {
+				w.fail("%s waits although there is a free address: %s", name, result.Message)
 			}
 		}
 	}
 }
 
-// sharedBy is the key by which a Service was given what it has, or by which it
-// offers to share what we did not give it.
-func sharedBy(req *allocation.Request) string {
-	if req.Branded {
-		return req.AllocatedKey
-	}
-	return req.SharingKey
-}
-
-// compare checks that the index, kept by steps, is what a new one would be.
+// compare checks that the index, which has followed in steps, is what a new one would be.
 func (w *world) compare() {
 	fresh := allocation.NewInUse()
 	all := map[netip.Addr]bool{}
-	for _, req := range w.stored {
-		fresh.Put(&req.Holder)
-		for _, a := range req.Addresses {
+	for _, svc := range w.stored {
+		fresh.Put(allocation.ServiceOf(svc, true))
+		for _, a := range allocation.AddressesInUseBy(svc) {
 			all[a] = true
 		}
 	}
@@ -284,10 +342,10 @@ func (w *world) compare() {
 	}
 	for a := range all {
 		var old, anew []string
-		for _, h := range w.index.Holders(a) {
+		for _, h := range w.index.ServicesWith(a) {
 			old = append(old, h.String())
 		}
-		for _, h := range fresh.Holders(a) {
+		for _, h := range fresh.ServicesWith(a) {
 			anew = append(anew, h.String())
 		}
 		if !slices.Equal(old, anew) {
@@ -301,6 +359,12 @@ func (w *world) compare() {
 	}
 }
 
+func (w *world) remove(name string) {
+	delete(w.stored, name)
+	delete(w.given, name)
+	w.index.Delete(name)
+}
+
 func (w *world) act() {
 	names := w.names()
 	one := func() string { return names[w.random.IntN(len(names))] }
@@ -310,42 +374,47 @@ func (w *world) act() {
 	case n < 30:
 		name := one()
 		w.note("delete %s", name)
-		delete(w.stored, name)
-		w.index.Delete(name)
-	case n < 45:
-		req := w.stored[one()]
-		w.edit(req)
-		w.note("edit %s: %+v", &req.Holder, req)
+		w.remove(name)
+	case n < 43:
+		svc := w.stored[one()]
+		w.edit(svc)
+		w.note("edit %s", describeService(svc))
 		// What is in doubt stays reserved until the Service is known anew.
-		w.see(req)
+		w.see(svc)
 	case n < 49:
+		svc := w.stored[one()]
+		if n < 46 {
+			w.forge(svc)
+		} else {
+			w.overwrite(svc)
+		}
+		w.note("attack %s", describeService(svc))
+		w.see(svc)
+	case n < 53:
 		name := w.pick("default", "other")
 		w.groups[name] = w.pick(specs[name]...)
 		w.note("group %s: %s", name, w.groups[name])
 		w.judge()
-	case n < 52: // a new leader knows nothing but what is stored
+	case n < 56: // a new leader knows nothing but what is stored
 		w.note("restart")
 		w.index = allocation.NewInUse()
 		for _, name := range names {
 			w.see(w.stored[name])
 		}
-	case n < 53: // a second leader has given an address away again
+	case n < 57: // a second leader has given an address away again
 		from, to := w.stored[one()], w.stored[one()]
-		if from != to && len(from.Addresses) > 0 && from.Branded {
-			w.note("%s is given %v of %s again", to, from.Addresses, from)
-			to.Addresses, to.Branded, to.AllocatedFrom, to.AllocatedKey = slices.Clone(from.Addresses[:1]), true, from.AllocatedFrom, to.SharingKey
-			if to.AllocatedKey == from.AllocatedKey {
-				to.AllocatedKey = ""
-			}
-			w.see(to)
+		if record := allocation.RecordOf(from); from != to && len(record.Addresses) > 0 {
+			w.note("%s is given %v of %s again", describeService(to), record.Addresses, nameOf(from))
+			w.write(to, allocation.Result{Addresses: record.Addresses[:1], Group: record.Group, Type: record.Type})
 		}
 	default:
 		w.reconcile(one())
 	}
 }
 
-// TestHistories plays random histories, and checks each decision and, after each
-// has settled, that nothing is lost, leaked or had twice.
+// TestHistories plays random histories, in which others edit what the manager has
+// written, and checks each decision and, after each has settled, that nothing is lost,
+// leaked or had twice, and that nothing is a Service's that it was not given.
 func TestHistories(t *testing.T) {
 	histories, first := 3000, uint64(time.Now().UnixNano())
 	if s, err := strconv.ParseUint(os.Getenv("HISTORY_SEED"), 10, 64); err == nil {
@@ -362,8 +431,7 @@ func TestHistories(t *testing.T) {
 		w.settle()
 		w.audit()
 		for _, name := range w.names() {
-			delete(w.stored, name)
-			w.index.Delete(name)
+			w.remove(name)
 		}
 		if w.compare(); w.index.Len() != 0 {
 			w.fail("something is left")

@@ -14,17 +14,17 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// ParseGroup turns the spec of a ServiceGroup into a Group. Warnings are for
-// people: the group is valid, but something in it may not be what was meant.
-// If errs is not empty the Group must not be used.
+// ParseGroup turns the spec of a ServiceGroup into a Group. Warnings tell its author
+// that the group is valid, and that something in it may not be what the author meant.
+// If errs is not empty, the caller must not allocate from the Group.
 func ParseGroup(sg *v1.ServiceGroup) (group Group, warnings []string, errs field.ErrorList) {
 	group = Group{Name: sg.Name, ShareAcrossNamespaces: sg.Spec.ShareAcrossNamespaces}
 	spec := field.NewPath("spec")
 
 	local, remote, netbox := sg.Spec.Local, sg.Spec.Remote, sg.Spec.Netbox
 	set := 0
-	for _, is := range []bool{local != nil, remote != nil, netbox != nil} {
-		if is {
+	for _, isSet := range []bool{local != nil, remote != nil, netbox != nil} {
+		if isSet {
 			set++
 		}
 	}
@@ -34,10 +34,10 @@ func ParseGroup(sg *v1.ServiceGroup) (group Group, warnings []string, errs field
 	case local != nil:
 		group.Type = v1.PoolTypeLocal
 		group.SkipIPv6DAD = local.SkipIPv6DAD
-		warnings, errs = parseSet(&group, &local.PoolSet, spec.Child("local"))
+		warnings, errs = parsePoolSet(&group, &local.PoolSet, spec.Child("local"))
 	case remote != nil:
 		group.Type = v1.PoolTypeRemote
-		warnings, errs = parseSet(&group, &remote.PoolSet, spec.Child("remote"))
+		warnings, errs = parsePoolSet(&group, &remote.PoolSet, spec.Child("remote"))
 	default:
 		group.Type = v1.PoolTypeNetbox
 		if _, err := parseAggregation(netbox.Aggregation, 128); err != nil {
@@ -47,21 +47,22 @@ func ParseGroup(sg *v1.ServiceGroup) (group Group, warnings []string, errs field
 	return group, warnings, errs
 }
 
-// written is one range as the user wrote it, with where.
-type written struct {
+// poolField is one range as the user wrote it, and the path of the field that it is in.
+type poolField struct {
 	pool v1.AddressPool
 	path *field.Path
 }
 
-// parseSet adds the ranges of a PoolSet, in every form they come in, to group.
-func parseSet(group *Group, set *v1.PoolSet, path *field.Path) (warnings []string, errs field.ErrorList) {
+// parsePoolSet adds the ranges of a PoolSet, in every form that users write them in,
+// to group.
+func parsePoolSet(group *Group, set *v1.PoolSet, path *field.Path) (warnings []string, errs field.ErrorList) {
 	if set.MultiPool && set.BalancePools {
 		errs = append(errs, field.Invalid(path.Child("balancePools"), true, "multiPool and balancePools exclude each other"))
 	}
 	group.MultiPool, group.BalancePools = set.MultiPool, set.BalancePools
 
-	add := func(w written, family Family) {
-		r, warning, err := parseRange(w, family)
+	addRange := func(p poolField, family Family) {
+		r, warning, err := parseRange(p, family)
 		errs = append(errs, err...)
 		if len(err) > 0 {
 			return
@@ -69,74 +70,74 @@ func parseSet(group *Group, set *v1.PoolSet, path *field.Path) (warnings []strin
 		if warning != "" {
 			warnings = append(warnings, warning)
 		}
-		if other, overlaps := group.overlap(r); overlaps {
-			errs = append(errs, field.Invalid(w.path.Child("pool"), w.pool.Pool,
+		if other, overlaps := group.rangeOverlapping(r); overlaps {
+			errs = append(errs, field.Invalid(p.path.Child("pool"), p.pool.Pool,
 				fmt.Sprintf("range %s overlaps range %s of the same group", r, other)))
 			return
 		}
 		group.Ranges = append(group.Ranges, r)
 	}
 
-	oldest := func(family Family, others int) {
+	addOldestForm := func(family Family, otherRanges int) {
 		switch {
 		case set.Pool == "" || familyOfSubnet(set.Subnet) != family:
-		case others > 0:
+		case otherRanges > 0:
 			errs = append(errs, field.Invalid(path.Child("pool"), set.Pool,
 				fmt.Sprintf("the group has %s ranges in another form already: move this one into the list", family)))
 		default:
-			add(written{v1.AddressPool{Pool: set.Pool, Subnet: set.Subnet, Aggregation: set.Aggregation}, path}, family)
+			addRange(poolField{v1.AddressPool{Pool: set.Pool, Subnet: set.Subnet, Aggregation: set.Aggregation}, path}, family)
 		}
 	}
 
-	v4 := listed(set.V4Pools, set.V4Pool, path, "v4pool")
-	for _, w := range v4 {
-		add(w, IPv4)
+	v4 := poolFields(set.V4Pools, set.V4Pool, path, "v4pool")
+	for _, p := range v4 {
+		addRange(p, IPv4)
 	}
-	oldest(IPv4, len(v4))
-	v6 := listed(set.V6Pools, set.V6Pool, path, "v6pool")
-	for _, w := range v6 {
-		add(w, IPv6)
+	addOldestForm(IPv4, len(v4))
+	v6 := poolFields(set.V6Pools, set.V6Pool, path, "v6pool")
+	for _, p := range v6 {
+		addRange(p, IPv6)
 	}
-	oldest(IPv6, len(v6))
+	addOldestForm(IPv6, len(v6))
 	if len(errs) == 0 && len(group.Ranges) == 0 {
 		errs = append(errs, field.Required(path, "at least one pool is needed: v4pools, v6pools, v4pool, v6pool, or pool with subnet"))
 	}
 	return warnings, errs
 }
 
-// listed is the ranges of one family: the list, then the single one.
-func listed(list []v1.AddressPool, single *v1.AddressPool, path *field.Path, name string) []written {
-	all := make([]written, 0, len(list)+1)
+// poolFields returns the ranges of one family: those of the list, then the single one.
+func poolFields(list []v1.AddressPool, single *v1.AddressPool, path *field.Path, name string) []poolField {
+	all := make([]poolField, 0, len(list)+1)
 	for i := range list {
-		all = append(all, written{list[i], path.Child(name + "s").Index(i)})
+		all = append(all, poolField{list[i], path.Child(name + "s").Index(i)})
 	}
 	if single != nil {
-		all = append(all, written{*single, path.Child(name)})
+		all = append(all, poolField{*single, path.Child(name)})
 	}
 	return all
 }
 
-// parseRange checks one range and the subnet and mask that go with it.
-func parseRange(w written, family Family) (Range, string, field.ErrorList) {
-	subnet, err := parseSubnet(w.pool.Subnet, family)
+// parseRange parses one range, and the subnet and mask beside it.
+func parseRange(p poolField, family Family) (Range, string, field.ErrorList) {
+	subnet, err := parseSubnet(p.pool.Subnet, family)
 	if err != nil {
-		return Range{}, "", field.ErrorList{field.Invalid(w.path.Child("subnet"), w.pool.Subnet, err.Error())}
+		return Range{}, "", field.ErrorList{field.Invalid(p.path.Child("subnet"), p.pool.Subnet, err.Error())}
 	}
 	var errs field.ErrorList
-	mask, err := parseAggregation(w.pool.Aggregation, subnet.Addr().BitLen())
+	mask, err := parseAggregation(p.pool.Aggregation, subnet.Addr().BitLen())
 	if err != nil {
-		errs = append(errs, field.Invalid(w.path.Child("aggregation"), string(w.pool.Aggregation), err.Error()))
+		errs = append(errs, field.Invalid(p.path.Child("aggregation"), string(p.pool.Aggregation), err.Error()))
 	}
 	if mask == 0 {
 		mask = subnet.Bits()
 	}
-	addrs, warning, err := parsePool(w.pool.Pool, subnet)
+	addrs, warning, err := parsePool(p.pool.Pool, subnet)
 	if err != nil {
-		errs = append(errs, field.Invalid(w.path.Child("pool"), w.pool.Pool, err.Error()))
+		errs = append(errs, field.Invalid(p.path.Child("pool"), p.pool.Pool, err.Error()))
 	} else if warning != "" {
-		warning = fmt.Sprintf("%s: %s", w.path.Child("pool"), warning)
+		warning = fmt.Sprintf("%s: %s", p.path.Child("pool"), warning)
 	}
-	return Range{Addrs: addrs, Subnet: subnet, Mask: mask, Written: w.pool.Pool, Path: w.path.Child("pool")}, warning, errs
+	return Range{Addrs: addrs, Subnet: subnet, Mask: mask, PoolText: p.pool.Pool, Path: p.path.Child("pool")}, warning, errs
 }
 
 func parseSubnet(s string, family Family) (netip.Prefix, error) {
@@ -156,21 +157,21 @@ func parseSubnet(s string, family Family) (netip.Prefix, error) {
 	return subnet, nil
 }
 
-// parseAggregation returns 0 for the default, else the mask's length.
-func parseAggregation(a v1.Aggregation, most int) (int, error) {
+// parseAggregation returns the length of the mask, or 0 for the subnet's mask.
+func parseAggregation(a v1.Aggregation, longest int) (int, error) {
 	if a == "" || a == "default" {
 		return 0, nil
 	}
 	digits, slash := strings.CutPrefix(string(a), "/")
 	n, err := strconv.Atoi(digits)
-	if !slash || err != nil || n < 1 || n > most || strconv.Itoa(n) != digits {
-		return 0, fmt.Errorf("must be \"default\" or a mask from /1 to /%d", most)
+	if !slash || err != nil || n < 1 || n > longest || strconv.Itoa(n) != digits {
+		return 0, fmt.Errorf("must be \"default\" or a mask from /1 to /%d", longest)
 	}
 	return n, nil
 }
 
-// parsePool parses a CIDR, a range first-last or a single address, all within
-// subnet.
+// parsePool parses a pool: a CIDR, a range first-last or a single address. All of its
+// addresses must lie in subnet.
 func parsePool(s string, subnet netip.Prefix) (addrs netipx.IPRange, warning string, err error) {
 	switch {
 	case strings.Contains(s, "/"):
@@ -193,7 +194,30 @@ func parsePool(s string, subnet netip.Prefix) (addrs netipx.IPRange, warning str
 			return netipx.IPRange{}, "", fmt.Errorf("%s is outside subnet %s", end, subnet)
 		}
 	}
+	for _, b := range blocksWithoutServices {
+		if addrs.Overlaps(netipx.RangeOfPrefix(b.prefix)) {
+			return netipx.IPRange{}, "", fmt.Errorf("range %s has addresses of %s (%s), which no Service can have", addrs, b.prefix, b.what)
+		}
+	}
 	return addrs, warning, nil
+}
+
+// blocksWithoutServices are special-purpose addresses (RFC 6890 and the registries of
+// IANA) that nodes neither accept from other hosts nor route to them as unicast.
+var blocksWithoutServices = []struct {
+	prefix netip.Prefix
+	what   string
+}{
+	{netip.MustParsePrefix("0.0.0.0/8"), "this network"},
+	{netip.MustParsePrefix("127.0.0.0/8"), "loopback"},
+	{netip.MustParsePrefix("169.254.0.0/16"), "link-local"},
+	{netip.MustParsePrefix("224.0.0.0/4"), "multicast"},
+	{netip.MustParsePrefix("240.0.0.0/4"), "reserved"},
+	{netip.MustParsePrefix("::/128"), "unspecified"},
+	{netip.MustParsePrefix("::1/128"), "loopback"},
+	{netip.MustParsePrefix("::ffff:0:0/96"), "IPv4-mapped"},
+	{netip.MustParsePrefix("fe80::/10"), "link-local"},
+	{netip.MustParsePrefix("ff00::/8"), "multicast"},
 }
 
 func parseSinglePool(s string) (netipx.IPRange, error) {
@@ -201,18 +225,18 @@ func parseSinglePool(s string) (netipx.IPRange, error) {
 	if err != nil {
 		return netipx.IPRange{}, errors.New("must be a CIDR, a range first-last, or one address")
 	}
-	return netipx.IPRangeFrom(addr, addr), noZone(addr)
+	return netipx.IPRangeFrom(addr, addr), refuseZone(addr)
 }
 
-// noZone refuses a zone, which an IPRange would silently lose.
-func noZone(a netip.Addr) error {
+// refuseZone refuses an address with a zone, which an IPRange would silently lose.
+func refuseZone(a netip.Addr) error {
 	if a.Zone() != "" {
 		return fmt.Errorf("%s has a zone", a)
 	}
 	return nil
 }
 
-// parseCIDRPool takes a CIDR with host bits as from that address on.
+// parseCIDRPool parses a CIDR. A CIDR with host bits begins at the address as written.
 func parseCIDRPool(s string) (netipx.IPRange, string, error) {
 	prefix, err := netip.ParsePrefix(s)
 	if err != nil {
@@ -235,7 +259,7 @@ func parseDashPool(s string, subnet netip.Prefix) (netipx.IPRange, error) {
 	if err != nil {
 		return netipx.IPRange{}, fmt.Errorf("%q, after the dash, is not an address", to)
 	}
-	if err := cmp.Or(noZone(first), noZone(last)); err != nil {
+	if err := cmp.Or(refuseZone(first), refuseZone(last)); err != nil {
 		return netipx.IPRange{}, err
 	}
 	if first.BitLen() != last.BitLen() {
@@ -247,8 +271,8 @@ func parseDashPool(s string, subnet netip.Prefix) (netipx.IPRange, error) {
 	return netipx.IPRangeFrom(first, last), nil
 }
 
-// suggestRange guesses what was meant by a range that ends before it starts:
-// that its end lies in the subnet like its start, or that the ends are swapped.
+// suggestRange guesses what the author meant by a range that ends before it starts:
+// either its end lies in the subnet, as its start does, or its ends are swapped.
 func suggestRange(first, last netip.Addr, subnet netip.Prefix) string {
 	for _, guess := range [][2]netip.Addr{{first, withNetwork(last, subnet)}, {last, first}} {
 		from, to := guess[0], guess[1]
@@ -259,7 +283,7 @@ func suggestRange(first, last netip.Addr, subnet netip.Prefix) string {
 	return ""
 }
 
-// withNetwork is addr with its network bits replaced by the subnet's.
+// withNetwork returns addr with its network bits replaced by those of the subnet.
 func withNetwork(addr netip.Addr, subnet netip.Prefix) netip.Addr {
 	if addr.BitLen() != subnet.Addr().BitLen() {
 		return addr

@@ -19,7 +19,7 @@ import (
 
 const namespace = "purelb-system"
 
-// group is a ServiceGroup with the YAML text as its spec.
+// group makes a ServiceGroup with the YAML text as its spec.
 func group(t testing.TB, name, spec string) *v1.ServiceGroup {
 	t.Helper()
 	sg := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
@@ -29,8 +29,8 @@ func group(t testing.TB, name, spec string) *v1.ServiceGroup {
 	return sg
 }
 
-// parsed is the Group of a valid ServiceGroup.
-func parsed(t testing.TB, spec string) allocation.Group {
+// parsedGroup parses a valid ServiceGroup.
+func parsedGroup(t testing.TB, spec string) allocation.Group {
 	t.Helper()
 	g, _, errs := allocation.ParseGroup(group(t, "g", spec))
 	if len(errs) > 0 {
@@ -39,7 +39,7 @@ func parsed(t testing.TB, spec string) allocation.Group {
 	return g
 }
 
-// describe is the ranges of a group as text: range, subnet, mask.
+// describe writes the ranges of a group as text: range, subnet, mask.
 func describe(g *allocation.Group) []string {
 	var out []string
 	for _, r := range g.Ranges {
@@ -110,6 +110,9 @@ local:
 			[]string{"10.0.0.9-10.0.0.9 in 10.0.0.0/24 10.0.0.9/24", "fd00::9-fd00::9 in fd00::/64 fd00::9/64"}, nil},
 		{"oldest form of IPv6 beside IPv4", "local: {pool: 'fd00::9', subnet: 'fd00::/64', v4pool: {pool: 10.0.0.9, subnet: 10.0.0.0/24}}",
 			[]string{"10.0.0.9-10.0.0.9 in 10.0.0.0/24 10.0.0.9/24", "fd00::9-fd00::9 in fd00::/64 fd00::9/64"}, nil},
+		{"right beside what no Service can have", "remote: {v4pools: [{pool: 126.255.255.255, subnet: 126.0.0.0/8}, {pool: 128.0.0.0/31, subnet: 128.0.0.0/31}, {pool: 223.255.255.255, subnet: 192.0.0.0/2}], v6pools: [{pool: '::2', subnet: '::/64'}, {pool: 'fec0::1', subnet: 'fec0::/64'}]}",
+			[]string{"126.255.255.255-126.255.255.255 in 126.0.0.0/8 126.255.255.255/8", "128.0.0.0-128.0.0.1 in 128.0.0.0/31 128.0.0.0/31",
+				"223.255.255.255-223.255.255.255 in 192.0.0.0/2 223.255.255.255/2", "::2-::2 in ::/64 ::2/64", "fec0::1-fec0::1 in fec0::/64 fec0::1/64"}, nil},
 		{"ranges that touch", "local: {v4pools: [{pool: 10.0.0.1-10.0.0.4, subnet: 10.0.0.0/24}, {pool: 10.0.0.5-10.0.0.9, subnet: 10.0.0.0/24}]}",
 			[]string{"10.0.0.1-10.0.0.4 in 10.0.0.0/24 10.0.0.1/24", "10.0.0.5-10.0.0.9 in 10.0.0.0/24 10.0.0.5/24"}, nil},
 		{"netbox", "netbox: {url: 'https://n', tenant: t, aggregation: /32, tokenSecretRef: {name: a, key: b}}", nil, nil},
@@ -141,7 +144,7 @@ func TestParseGroupSettings(t *testing.T) {
 		{"remote: {" + pool + "}\nshareAcrossNamespaces: true", allocation.Group{Type: v1.PoolTypeRemote, ShareAcrossNamespaces: true}},
 		{"netbox: {url: 'https://n', tenant: t, tokenSecretRef: {name: a, key: b}}", allocation.Group{Type: v1.PoolTypeNetbox}},
 	} {
-		got := parsed(t, row.spec)
+		got := parsedGroup(t, row.spec)
 		got.Ranges, row.want.Name = nil, "g"
 		if diff := cmp.Diff(row.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.spec, diff)
@@ -161,6 +164,9 @@ func TestParseGroupRefuses(t *testing.T) {
 			return "remote: {v4pools: [{pool: 10.0.0.9, subnet: 10.0.0.0/24, aggregation: '" + value + "'}]}"
 		}
 		return "remote: {v6pools: [{pool: 'fd00::9', subnet: 'fd00::/64', aggregation: '" + value + "'}]}"
+	}
+	unusable := func(path, addrs, block string) []string {
+		return []string{path + ": range " + addrs + " has addresses of " + block + ", which no Service can have"}
 	}
 	const notPool = "must be a CIDR, a range first-last, or one address"
 	const masks4, masks6 = `must be "default" or a mask from /1 to /32`, `must be "default" or a mask from /1 to /128`
@@ -214,6 +220,22 @@ func TestParseGroupRefuses(t *testing.T) {
 		{"IPv4-mapped range", pools6("::ffff:10.0.0.1-::ffff:10.0.0.9", "fd00::/64"), []string{first6 + ": ::ffff:10.0.0.1 is an IPv4-mapped IPv6 address; write it as 10.0.0.1"}},
 		{"IPv4-mapped CIDR", pools6("::ffff:10.0.0.0/120", "fd00::/64"), []string{first6 + ": ::ffff:10.0.0.0 is an IPv4-mapped IPv6 address; write it as 10.0.0.0"}},
 		{"IPv4-mapped subnet", pools6("::ffff:10.0.0.1", "::ffff:10.0.0.0/120"), []string{"spec.local.v6pools[0].subnet: must not be an IPv4-mapped IPv6 subnet"}},
+
+		{"this network", pools4("0.0.0.0/8", "0.0.0.0/8"), unusable(first4, "0.0.0.0-0.255.255.255", "0.0.0.0/8 (this network)")},
+		{"loopback", pools4("127.0.0.1", "127.0.0.0/24"), unusable(first4, "127.0.0.1-127.0.0.1", "127.0.0.0/8 (loopback)")},
+		{"link-local", pools4("169.254.0.0/16", "169.254.0.0/16"), unusable(first4, "169.254.0.0-169.254.255.255", "169.254.0.0/16 (link-local)")},
+		{"around link-local", pools4("168.0.0.0-170.0.0.0", "160.0.0.0/4"), unusable(first4, "168.0.0.0-170.0.0.0", "169.254.0.0/16 (link-local)")},
+		{"into multicast", pools4("223.255.255.254-224.0.0.0", "192.0.0.0/2"), unusable(first4, "223.255.255.254-224.0.0.0", "224.0.0.0/4 (multicast)")},
+		{"multicast", pools4("239.255.255.255", "239.255.255.0/24"), unusable(first4, "239.255.255.255-239.255.255.255", "224.0.0.0/4 (multicast)")},
+		{"reserved", pools4("240.0.0.1", "240.0.0.0/4"), unusable(first4, "240.0.0.1-240.0.0.1", "240.0.0.0/4 (reserved)")},
+		{"broadcast", pools4("255.255.255.255", "255.255.255.255/32"), unusable(first4, "255.255.255.255-255.255.255.255", "240.0.0.0/4 (reserved)")},
+		{"half of IPv6", pools6("::/1", "::/1"), unusable(first6, "::-7fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "::/128 (unspecified)")},
+		{"IPv6 loopback", pools6("::1-::9", "::/64"), unusable(first6, "::1-::9", "::1/128 (loopback)")},
+		{"around IPv4-mapped", pools6("::2-::1:0:0:0", "::/32"), unusable(first6, "::2-::1:0:0:0", "::ffff:0.0.0.0/96 (IPv4-mapped)")},
+		{"IPv6 link-local", pools6("fe80::1", "fe80::/64"), unusable(first6, "fe80::1-fe80::1", "fe80::/10 (link-local)")},
+		{"the last of link-local", pools6("febf:ffff::-febf:ffff::1", "febf:ffff::/64"), unusable(first6, "febf:ffff::-febf:ffff::1", "fe80::/10 (link-local)")},
+		{"IPv6 multicast", pools6("ff02::1", "ff02::/16"), unusable(first6, "ff02::1-ff02::1", "ff00::/8 (multicast)")},
+		{"oldest form", "remote: {pool: 127.0.0.1, subnet: 127.0.0.0/8}", unusable("spec.remote.pool", "127.0.0.1-127.0.0.1", "127.0.0.0/8 (loopback)")},
 
 		{"subnet with host bits", pools4("10.0.0.9", "10.0.0.7/24"), []string{"spec.local.v4pools[0].subnet: has bits set beyond its prefix length; did you mean 10.0.0.0/24?"}},
 		{"subnet of everything", pools4("10.0.0.9", "0.0.0.0/0"), []string{"spec.local.v4pools[0].subnet: must not be all addresses of a family"}},
@@ -309,13 +331,13 @@ func TestParseSeeds(t *testing.T) {
 	}
 }
 
-// FuzzParseGroup checks of whatever the parser accepts that it makes sense.
+// FuzzParseGroup checks that whatever the parser accepts makes sense.
 func FuzzParseGroup(f *testing.F) {
 	for _, seed := range [][3]string{
 		{"10.0.0.0/28", "10.0.0.0/24", "/32"}, {"10.0.0.9-10.0.0.12", "10.0.0.0/24", "default"}, {"10.0.0.9", "10.0.0.8/31", ""},
 		{"fc00:270:154:0:8100::4/64", "fc00:270:154::/64", "/128"}, {"172.32.100.225-172.30.100.229", "172.32.100.0/24", "/32"},
 		{"::/0", "::/0", "/1"}, {"0.0.0.0/0", "0.0.0.0/0", "/0"}, {"::ffff:10.0.0.1", "::/0", ""}, {"fe80::1%x-fe80::2%y", "fe80::/10", ""},
-		{"255.255.255.255", "255.255.255.255/32", "/32"}, {"-", "1.1.1.1/1", "x"}, {"ffff::-::", "::/0", ""}, {"1.1.1.1/024", "1.1.1.0/24", "/+1"},
+		{"255.255.255.255", "255.255.255.255/32", "/32"}, {"::/1", "::/1", ""}, {"126.0.0.1-128.0.0.1", "96.0.0.0/2", "/8"}, {"-", "1.1.1.1/1", "x"}, {"ffff::-::", "::/0", ""}, {"1.1.1.1/024", "1.1.1.0/24", "/+1"},
 	} {
 		f.Add(seed[0], seed[1], seed[2], uint8(0))
 	}
@@ -361,11 +383,14 @@ func FuzzParseGroup(f *testing.F) {
 				t.Errorf("capacity %d", r.Capacity())
 			}
 			result := allocation.Allocate(&allocation.Request{Families: []allocation.Family{r.Family()}},
-				&allocation.Facts{Catalog: allocation.Catalog{v1.DefaultServiceGroup: {Group: g, Reason: v1.ReasonAccepted}}, InUse: allocation.NewInUse()})
+				&allocation.Inputs{Catalog: allocation.Catalog{v1.DefaultServiceGroup: {Group: g, Reason: v1.ReasonAccepted}}, InUse: allocation.NewInUse()})
 			if got := len(result.Addresses); (got == 1) != (r.Capacity() > 0) {
 				t.Errorf("capacity %d, but %d addresses were allocated", r.Capacity(), got)
 			}
 			for _, a := range result.Addresses {
+				if a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast() || a.Is4In6() {
+					t.Errorf("allocated %s, which no Service can have", a)
+				}
 				if !r.Addrs.Contains(a) || !slices.Contains([]string{string(allocation.IPv4), string(allocation.IPv6)}, string(allocation.FamilyOf(a))) {
 					t.Errorf("allocated %s from %s", a, r)
 				}

@@ -1,103 +1,211 @@
 package allocation
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
-
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// others is who else has an address.
-func (d *decision) others(a netip.Addr) []*Holder {
-	holders := d.InUse.Holders(a)
-	if !slices.ContainsFunc(holders, d.is) {
-		return holders
+// Two rules decide about shared addresses.
+//
+// A Service may join those that have an address in use (refuseToJoin) if its sharing key
+// is that of each of them, it has no port in common with any, the address's group
+// lets their namespaces share, and they are fewer than MaxSharers.
+//
+// A Service that has an address already may stay (mayStay) beside every Service that was
+// given the address by the same key, whatever becomes of keys and ports. Of two that
+// may neither share nor stay, one has to give the address up (mustYieldTo).
+
+// MaxSharers is how many Services can have one address.
+const MaxSharers = 100
+
+// otherServicesWith returns the other Services that have an address in use.
+func (d *decision) otherServicesWith(a netip.Addr) []*Service {
+	all := d.InUse.ServicesWith(a)
+	if !slices.ContainsFunc(all, d.isSelf) {
+		return all
 	}
-	return slices.DeleteFunc(slices.Clone(holders), d.is)
+	return slices.DeleteFunc(slices.Clone(all), d.isSelf)
 }
 
-// is reports whether a Holder is the Service itself.
-func (d *decision) is(h *Holder) bool { return h.Name == d.Name && h.Namespace == d.Namespace }
+// isSelf reports whether s is the Service of the request.
+func (d *decision) isSelf(s *Service) bool { return s.Name == d.Name && s.Namespace == d.Namespace }
 
-// shareable is why the Service cannot come to share an address with those who have
-// it, or nil.
-func (d *decision) shareable(a netip.Addr) *refusal {
-	for _, h := range d.others(a) {
-		if h.Ours && d.isTorn(h) {
-			return refuse(v1.ReasonSharingRefused, "%s is in use by Service %s, which still shares what it has by the key %q", a, h, h.AllocatedKey)
+// refuseToJoin says why the Service cannot come to share an address with those that have
+// it in use, or returns nil.
+func (d *decision) refuseToJoin(a netip.Addr) *refusal {
+	others := d.otherServicesWith(a)
+	for _, other := range others {
+		if other.IsOurs && d.sharesByOldKey(other) {
+			return refuse(v1.ReasonSharingRefused, "%s is in use by Service %s, which still shares what it has by the key %q", a, other, other.Allocated.Key)
 		}
 	}
-	return d.unshared(a)
+	if no := d.refuseToShareWithAll(a); no != nil {
+		return no
+	}
+	if len(others) >= MaxSharers {
+		return refuse(v1.ReasonSharingRefused, "%s is shared by %d Services already: no more than %d can", a, len(others), MaxSharers)
+	}
+	return nil
 }
 
-// unshared is why the Service does not share an address with those who have it, or
-// nil.
-func (d *decision) unshared(a netip.Addr) *refusal {
-	for _, h := range d.others(a) {
-		if no := d.shareWith(a, h); no != nil {
+// refuseToShareWithAll says why the Service may not share an address with one of those
+// that have it in use, or returns nil.
+func (d *decision) refuseToShareWithAll(a netip.Addr) *refusal {
+	for _, other := range d.otherServicesWith(a) {
+		if no := d.refuseToShare(a, other); no != nil {
 			return no
 		}
 	}
 	return nil
 }
 
-// isTorn reports whether a Service cannot share by the key that it has now, because of
-// those with whom it shares by the one that it had: see keyFor.
-func (d *decision) isTorn(h *Holder) bool {
-	its := &decision{Request: &Request{Holder: *h}, Facts: d.Facts}
-	return h.AllocatedKey != "" && h.AllocatedKey != h.SharingKey &&
-		slices.ContainsFunc(h.Addresses, func(a netip.Addr) bool { return its.unshared(a) != nil })
+// sharesByOldKey reports whether a Service shares what it has by another key than the one
+// in its annotation: see sharingKeyFor. A Service that shares with nobody can follow its
+// new key at once.
+func (d *decision) sharesByOldKey(s *Service) bool {
+	if s.Allocated.Key == "" || s.Allocated.Key == s.SharingKey {
+		return false
+	}
+	return slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool {
+		return slices.ContainsFunc(d.otherServicesWith(a), func(other *Service) bool { return other != s })
+	})
 }
 
-func (d *decision) shareWith(a netip.Addr, h *Holder) *refusal {
-	group, _, pooled := d.Catalog.GroupOf(a)
-	across := pooled && group.ShareAcrossNamespaces
-	switch {
-	case d.SharingKey == "":
-		return refuse(v1.ReasonAddressInUse, "%s is in use by Service %s", a, h)
-	case h.SharingKey == "":
-		return refuse(v1.ReasonSharingRefused, "%s is in use by Service %s, which does not share it: it has no annotation %s", a, h, v1.AnnotationAllowSharedIP)
-	case h.SharingKey != d.SharingKey:
-		return refuse(v1.ReasonSharingRefused, "%s is in use by Service %s, which shares it by the key %q, not %q", a, h, h.SharingKey, d.SharingKey)
-	case h.Namespace != d.Namespace && !across:
-		return refuse(v1.ReasonSharingRefused, "%s is in use by Service %s of another namespace, and its ServiceGroup does not share across namespaces", a, h)
+// refuseToShare says why the Service may not share an address with another Service that
+// has it in use, or returns nil.
+func (d *decision) refuseToShare(a netip.Addr, other *Service) *refusal {
+	if no := d.refuseKeysAndPorts(a, other); no != nil {
+		return no
 	}
-	if port := commonPort(d.Ports, h.Ports); port != "" {
-		return refuse(v1.ReasonPortConflict, "%s cannot be shared with Service %s: both have port %s", a, h, port)
+	if group, _, _ := d.Catalog.GroupContaining(a); !d.canShareByNamespace(group, other) {
+		return refuse(v1.ReasonSharingRefused, "%s is in use by Service %s of another namespace, and its ServiceGroup does not share across namespaces", a, other)
 	}
 	return nil
 }
 
-// keyed is the address that the sharing key stands for in a slot, and the
-// Service that decides it: of others with the key, the first that has one.
-func (d *decision) keyed(s slot) (netip.Addr, *Holder) {
+// canShareByNamespace reports whether the namespaces of the Service and of another one
+// let them share an address of a group, or of no group if that is nil.
+func (d *decision) canShareByNamespace(group *Group, other *Service) bool {
+	return other.Namespace == d.Namespace || group != nil && group.ShareAcrossNamespaces
+}
+
+// refuseKeysAndPorts says why the sharing keys and ports of two Services do not let them
+// share an address, or returns nil.
+func (d *decision) refuseKeysAndPorts(a netip.Addr, other *Service) *refusal {
+	switch {
+	case d.SharingKey == "":
+		return refuse(v1.ReasonAddressInUse, "%s is in use by Service %s", a, other)
+	case other.SharingKey == "":
+		return refuse(v1.ReasonSharingRefused, "%s is in use by Service %s, which does not share it: it has no annotation %s", a, other, v1.AnnotationAllowSharedIP)
+	case other.SharingKey != d.SharingKey:
+		return refuse(v1.ReasonSharingRefused, "%s is in use by Service %s, which shares it by the key %q, not %q", a, other, other.SharingKey, d.SharingKey)
+	}
+	if port := d.Ports.portInCommon(other.Ports); port != "" {
+		return refuse(v1.ReasonPortConflict, "%s cannot be shared with Service %s: both have port %s", a, other, port)
+	}
+	return nil
+}
+
+// mayStay reports whether the Service and another one both keep an address, although
+// they may not share it now, because they were given it by the same sharing key. In
+// different namespaces that ends with their agreement on keys and ports: otherwise one
+// of them could take the other's traffic by an edit of its own.
+func (d *decision) mayStay(a netip.Addr, other *Service) bool {
+	if other.Allocated.Key == "" || other.Allocated.Key != d.Allocated.Key {
+		return false
+	}
+	return other.Namespace == d.Namespace || d.refuseKeysAndPorts(a, other) == nil
+}
+
+// comesBefore reports whether another Service keeps an address rather than this one, if
+// only one of them can.
+func (d *decision) comesBefore(a netip.Addr, other *Service) bool {
+	return compareUsers(a)(other, &d.Service) < 0
+}
+
+// mustYieldTo reports whether the Service has to give an address up to another one.
+func (d *decision) mustYieldTo(a netip.Addr, other *Service) bool {
+	keepsIt := d.comesBefore(a, other) || !other.IsOurs && !d.hasAllocated(a)
+	return keepsIt && !d.mayStay(a, other) && d.refuseToShare(a, other) != nil
+}
+
+// findOwnAddresses returns the addresses of the Service that no other Service keeps,
+// without repetitions, and those that it loses. A Service that was allocated nothing has
+// the addresses that it shows and may adopt.
+func (d *decision) findOwnAddresses() (own []netip.Addr, lost []LostAddress) {
+	for _, a := range union(d.Allocated.Addresses, d.Addresses) {
+		switch keeper := d.keeperOf(a); {
+		case keeper != nil:
+			lost = append(lost, LostAddress{a, keeper.String()})
+		case d.ownsAddress(&d.Service, a):
+			own = append(own, a)
+		}
+	}
+	return own, lost
+}
+
+// keeperOf returns the other Service to which this one has to give an address up, or nil.
+func (d *decision) keeperOf(a netip.Addr) *Service {
+	others := d.otherServicesWith(a)
+	for _, other := range others {
+		if d.mustYieldTo(a, other) {
+			return other
+		}
+	}
+	if !d.hasAllocated(a) && len(others) >= MaxSharers {
+		return others[0]
+	}
+	return nil
+}
+
+// ownsAddress reports whether an address is a Service's own: it is allocated to the
+// Service or, if nothing is, the Service may adopt it.
+func (d *decision) ownsAddress(s *Service, a netip.Addr) bool {
+	return s.hasAllocated(a) || s.IsOurs && len(s.Allocated.Addresses) == 0 && d.isAdoptable(a)
+}
+
+// isAdoptable reports whether an address that another controller has written into a
+// Service could have been allocated.
+func (d *decision) isAdoptable(a netip.Addr) bool {
+	_, isReserved := d.Reserved[a]
+	_, r, isPooled := d.Catalog.GroupContaining(a)
+	return isPooled && !isReserved && r.canAllocate(a)
+}
+
+// addressOfKey returns the address of a slot that the sharing key stands for, and the
+// Service that decides so: of the other Services with the key, the first that has one.
+func (d *decision) addressOfKey(s slot) (netip.Addr, *Service) {
 	if d.SharingKey == "" {
 		return netip.Addr{}, nil
 	}
-	for _, h := range d.InUse.sharers[d.SharingKey] {
-		if d.is(h) || h.Namespace != d.Namespace && !d.group.ShareAcrossNamespaces {
+	for _, other := range d.InUse.servicesByKey[d.SharingKey] {
+		if d.isSelf(other) || !d.canShareByNamespace(d.group, other) {
 			continue
 		}
-		for _, a := range h.Addresses {
-			if FamilyOf(a) == s.family && (s.contains(a) || !s.single && d.isOrphan(a, h.AllocatedFrom)) {
-				return a, h
+		for _, a := range other.Addresses {
+			if d.isOfSlot(s, other, a) {
+				return a, other
 			}
 		}
 	}
 	return netip.Addr{}, nil
 }
 
-// contested is what is wrong with an address that the Service has and keeps, if those
-// who have it, too, share it no more.
-func (d *decision) contested(a netip.Addr) *refusal {
-	for _, h := range d.others(a) {
-		no := d.shareWith(a, h)
-		if no == nil || h.Ours && !d.together(h) && d.before(h) < 0 {
-			continue // of two that never shared it, the other is to go
+// isOfSlot reports whether an address is another Service's own and good for a slot.
+func (d *decision) isOfSlot(s slot, other *Service, a netip.Addr) bool {
+	return FamilyOf(a) == s.family && d.ownsAddress(other, a) && (s.contains(a) || !s.isOfOneRange && d.isOrphan(a, other.Allocated.Group))
+}
+
+// sharingConflict says what is wrong with an address that the Service keeps: another
+// Service keeps it, too, and they may no longer share it. Otherwise it returns nil.
+func (d *decision) sharingConflict(a netip.Addr) *refusal {
+	for _, other := range d.otherServicesWith(a) {
+		no := d.refuseToShare(a, other)
+		if no == nil || other.IsOurs && !d.mayStay(a, other) && !d.comesBefore(a, other) {
+			continue // they share, or the other one has to yield
 		}
 		if no.reason == v1.ReasonAddressInUse {
 			no.reason = v1.ReasonSharingRefused
@@ -108,53 +216,17 @@ func (d *decision) contested(a netip.Addr) *refusal {
 	return nil
 }
 
-// clash is what is wrong with an address that the Service has and keeps for a slot:
-// it is contested, or the key stands for another.
-func (d *decision) clash(s slot, a netip.Addr) *refusal {
-	if no := d.contested(a); no != nil {
+// conflictInSlot says what is wrong with an address that the Service keeps for a slot:
+// there is a sharing conflict, or the sharing key stands for another address. Otherwise
+// it returns nil.
+func (d *decision) conflictInSlot(s slot, a netip.Addr) *refusal {
+	if no := d.sharingConflict(a); no != nil {
 		return no
 	}
-	other, h := d.keyed(s)
-	if h == nil || slices.Contains(h.Addresses, a) || d.before(h) < 0 {
+	keyAddress, keyService := d.addressOfKey(s)
+	if keyService == nil || slices.Contains(keyService.Addresses, a) || compareSharers(&d.Service, keyService) < 0 {
 		return nil
 	}
 	return refuse(v1.ReasonSharingRefused, "the sharing key %q stands for %s, which Service %s has, but this one has %s, and keeps it: to share, ask for %s by annotation %s",
-		d.SharingKey, other, h, a, other, v1.AnnotationAddresses)
-}
-
-// mine is what the Service has, without repetitions and without what others
-// have and are to keep; lost says whose that is.
-func (d *decision) mine() (current []netip.Addr, lost []string) {
-	for _, a := range d.Addresses {
-		if slices.Contains(current, a) {
-			continue
-		}
-		winner := slices.IndexFunc(d.others(a), func(h *Holder) bool {
-			return !d.together(h) && h.before(&d.Holder) < 0 && d.shareWith(a, h) != nil
-		})
-		if winner < 0 {
-			current = append(current, a)
-		} else {
-			lost = append(lost, fmt.Sprintf("%s is Service %s's", a, d.others(a)[winner]))
-		}
-	}
-	return current, lost
-}
-
-// together reports whether the Service and another have been given their
-// addresses by the same sharing key, whatever has become of their annotations.
-func (d *decision) together(h *Holder) bool {
-	return h.AllocatedKey != "" && h.AllocatedKey == d.AllocatedKey
-}
-
-// commonPort is a port that both lists have, such as TCP/80, or empty.
-func commonPort(a, b []corev1.ServicePort) string {
-	for _, p := range a {
-		for _, q := range b {
-			if p.Port == q.Port && cmp.Or(p.Protocol, corev1.ProtocolTCP) == cmp.Or(q.Protocol, corev1.ProtocolTCP) {
-				return fmt.Sprintf("%s/%d", cmp.Or(p.Protocol, corev1.ProtocolTCP), p.Port)
-			}
-		}
-	}
-	return ""
+		d.SharingKey, keyAddress, keyService, a, keyAddress, v1.AnnotationAddresses)
 }

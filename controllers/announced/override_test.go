@@ -13,7 +13,7 @@ import (
 func TestOverrideOf(t *testing.T) {
 	local := []announced.Place{{Address: "10.0.0.1", Type: v1.AnnounceVirtual}, {Address: "fd00::1", Type: v1.AnnounceLocal}}
 	virtual := []announced.Place{{Address: "10.0.0.1", Type: v1.AnnounceVirtual}}
-	shared := []announced.Place{{Address: "10.0.0.1", Type: v1.AnnounceVirtual, Shared: true}}
+	shared := []announced.Place{{Address: "10.0.0.1", Type: v1.AnnounceVirtual, HasSharers: true}}
 	svc := func(change ...func(*corev1.Service)) *corev1.Service {
 		s := &corev1.Service{Spec: corev1.ServiceSpec{ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal, Ports: []corev1.ServicePort{{Port: 80, NodePort: 30000}}}}
 		for _, c := range change {
@@ -25,7 +25,7 @@ func TestOverrideOf(t *testing.T) {
 		return func(s *corev1.Service) { s.Annotations = map[string]string{name: value} }
 	}
 	cluster := func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster }
-	first := announced.OverrideOf(svc(), local).Annotation
+	first := announced.OverrideOf(svc(), true, local).Annotation
 	for _, row := range []struct {
 		name       string
 		svc        *corev1.Service
@@ -47,17 +47,20 @@ func TestOverrideOf(t *testing.T) {
 		{"set back, with what the API server adds", svc(annotated(v1.AnnotationLocalOverride, first), func(s *corev1.Service) {
 			s.Spec.HealthCheckNodePort, s.Spec.Ports[0].NodePort, s.Spec.ClusterIP = 31000, 30001, "10.96.0.9"
 		}), local, "rejected/" + first, false, v1.EventLocalRejected, ""},
-		{"set back, and told", svc(annotated(v1.AnnotationLocalOverride, "rejected/"+first)), local, "rejected/" + first, false, "", ""},
+		{"set back, and the event was recorded", svc(annotated(v1.AnnotationLocalOverride, "rejected/"+first)), local, "rejected/" + first, false, "", ""},
 		{"Cluster after all", svc(cluster, annotated(v1.AnnotationLocalOverride, "rejected/"+first)), local, first, false, "", ""},
+		{"set back, but nowhere for a moment", svc(annotated(v1.AnnotationLocalOverride, "rejected/"+first)), nil, "rejected/" + first, false, "", ""},
+		{"done, and nowhere for a moment", svc(cluster, annotated(v1.AnnotationLocalOverride, first)), nil, first, false, "", ""},
+		{"no longer ours", svc(annotated(v1.AnnotationLocalOverride, first)), nil, "", false, "", ""},
 		{"set back, but Virtual by now", svc(annotated(v1.AnnotationLocalOverride, first)), virtual, first, false, "", ""},
 	} {
-		got := announced.OverrideOf(row.svc, row.places)
+		got := announced.OverrideOf(row.svc, row.name != "no longer ours", row.places)
 		if got.Annotation != row.annotation || got.ToCluster != row.toCluster || got.Event != row.event || !strings.Contains(got.Message, row.says) {
 			t.Errorf("%s: %+v", row.name, got)
 		}
 	}
 	edited := svc(annotated(v1.AnnotationLocalOverride, "rejected/"+first), func(s *corev1.Service) { s.Spec.Ports[0].Port = 81 })
-	if got := announced.OverrideOf(edited, local); !got.ToCluster || got.Annotation == first {
+	if got := announced.OverrideOf(edited, true, local); !got.ToCluster || got.Annotation == first {
 		t.Errorf("a new spec: %+v", got)
 	}
 }

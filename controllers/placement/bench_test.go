@@ -10,39 +10,39 @@ import (
 )
 
 // settled is a cluster in which each of the Local addresses is announced.
-func settled(b *testing.B, nodes, addresses int) placement.Facts {
+func settled(b *testing.B, nodes, addresses int) placement.Inputs {
 	b.Helper()
-	var facts placement.Facts
+	var inputs placement.Inputs
 	for i := range nodes {
 		name := fmt.Sprintf("node%d", i)
-		facts.Nodes = append(facts.Nodes, placement.Node{
-			Name: name, Agent: "default", VirtualInterface: "kube-lb0", Liveness: placement.Fresh, Reported: true,
+		inputs.Nodes = append(inputs.Nodes, placement.Node{
+			Name: name, LBNodeAgent: "default", VirtualInterface: "kube-lb0", Liveness: placement.Fresh, HasReportedFacts: true,
 			Interfaces: []placement.Interface{{Name: "eth0", MAC: name, Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}},
 		})
 	}
 	for i := range addresses {
-		facts.Addresses = append(facts.Addresses, placement.Address{
+		inputs.Addresses = append(inputs.Addresses, placement.Address{
 			Addr: netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), Group: "g", PoolType: v1.PoolTypeLocal, Mask: 8, Services: []string{fmt.Sprintf("a/s%d", i)},
 		})
 	}
-	for name, entries := range placement.Place(facts).Entries {
+	for name, entries := range placement.Place(inputs).Entries {
 		for _, e := range entries {
-			facts.Entries = append(facts.Entries, placement.Entry{Node: name, Addr: netip.MustParseAddr(e.Address), Spec: e, State: v1.StateAnnounced, Observed: true})
+			inputs.Entries = append(inputs.Entries, placement.Entry{Node: name, Addr: netip.MustParseAddr(e.Address), Spec: e, ReportedState: v1.StateAnnounced, IsObserved: true})
 		}
 	}
-	if len(facts.Entries) != addresses {
-		b.Fatalf("%d of %d addresses are placed", len(facts.Entries), addresses)
+	if len(inputs.Entries) != addresses {
+		b.Fatalf("%d of %d addresses are placed", len(inputs.Entries), addresses)
 	}
-	return facts
+	return inputs
 }
 
 // BenchmarkPlace is one decision on a whole cluster, of Local addresses, after
 // one change: an address is new, or a node has died.
 func BenchmarkPlace(b *testing.B) {
 	for _, size := range []struct{ nodes, addresses int }{{10, 100}, {100, 1000}, {1000, 1000}, {1000, 10000}, {5000, 10000}} {
-		facts := settled(b, size.nodes, size.addresses)
+		inputs := settled(b, size.nodes, size.addresses)
 		b.Run(fmt.Sprintf("new address/%d nodes/%d addresses", size.nodes, size.addresses), func(b *testing.B) {
-			changed := facts
+			changed := inputs
 			changed.Addresses = append(changed.Addresses[:size.addresses:size.addresses],
 				placement.Address{Addr: netip.MustParseAddr("10.2.0.1"), PoolType: v1.PoolTypeLocal, Mask: 8, Services: []string{"a/new"}})
 			for b.Loop() {
@@ -52,16 +52,16 @@ func BenchmarkPlace(b *testing.B) {
 			}
 		})
 		b.Run(fmt.Sprintf("node dies/%d nodes/%d addresses", size.nodes, size.addresses), func(b *testing.B) {
-			changed := facts
-			changed.Nodes = append([]placement.Node{}, facts.Nodes...)
+			changed := inputs
+			changed.Nodes = append([]placement.Node{}, inputs.Nodes...)
 			had := 0
 			for i := range changed.Nodes {
-				if changed.Nodes[i].Name == facts.Entries[0].Node {
+				if changed.Nodes[i].Name == inputs.Entries[0].Node {
 					changed.Nodes[i].Liveness = placement.Expired
 				}
 			}
-			for _, e := range facts.Entries {
-				if e.Node == facts.Entries[0].Node {
+			for _, e := range inputs.Entries {
+				if e.Node == inputs.Entries[0].Node {
 					had++
 				}
 			}

@@ -1,23 +1,37 @@
-// Package placement decides which node announces which address. It is pure:
-// the same facts give the same answer, in whatever order they come.
+// Package placement decides which node announces which address. It is pure: the same
+// inputs give the same result, in whatever order they come.
 //
-// A Virtual address goes to every node that runs an agent and is not excluded.
+// A Virtual address goes to every node that runs an agent and is not excluded. Where it is
+// the same on all nodes of an LBNodeAgent it is a shared entry, written once in a
+// CommonAnnouncement; else each node has an entry of its own.
 //
-// A Local address has one holder: the node with the highest epoch that reports
-// it Announced. The holder keeps it for as long as it is eligible; a node that
-// comes back pulls nothing back. Otherwise a node is elected by rendezvous
-// hashing of (node, address) among the eligible nodes, bounded so that no
-// choice puts a node above its share, and given an entry with the next epoch:
+// A Local address has one holder: the node with the highest epoch that reports the address
+// Announced. The holder keeps the address for as long as the holder passes the checks; a
+// node that comes back pulls nothing back. Otherwise a candidate is elected by rendezvous
+// hashing of (node, address) among the nodes that pass the checks for taking the address,
+// bounded so that no choice puts a node above its share, and given an entry with the next
+// epoch:
 //
-//   - nobody held the address: the node claims it if nobody answers for it;
-//   - the holder's Lease has expired (failover): the same, beside the holder's
-//     entry. If the holder's kernel still answers, the new node stands by; once
-//     the holder's Node is sick, too, it takes over;
-//   - the holder is alive but no longer eligible (handover): the holder's entry
-//     is marked leaving first; when its agent has seen that, the new node takes
-//     over.
+//   - No node holds the address: the candidate claims it if no device answers for it.
+//   - The holder's Lease has expired (failover), or its Node object is deleted: the same,
+//     beside the holder's entry. If the holder's kernel still answers, the candidate
+//     stands by. Once the holder's Node is NotReady for long, or deleted, the candidate
+//     takes over.
+//   - The holder's agent is alive but the node no longer passes the checks (handover): the
+//     holder's entry is marked leaving first. When its agent has observed that, the
+//     candidate takes over. An agent that does not observe it in time is treated as in a
+//     failover.
 //
-// When the new node reports Announced it has the highest epoch, is thereby the
-// holder, and all other entries go. Whatever is in the middle of a change is
-// read from the Announcements: nothing is remembered.
+// A claimant whose agent does not report in time has failed: its entry is marked leaving,
+// and another candidate is elected. What one node reports counts for that node alone: it
+// delays an address that the node was not given for a while (a lingering report), and
+// moves it to no other node than it would have gone to.
+//
+// When the candidate reports Announced it has the highest epoch, is thereby the holder,
+// and all other entries go. Whatever is in the middle of a change is read from the
+// Announcements. Only for how long it has been so is remembered, in Clocks.
+//
+// No epoch is given twice while an address has entries: those of other nodes note the
+// highest epoch that was given, and are written before the entry that has it, each only if
+// it is still as it was read.
 package placement

@@ -7,35 +7,10 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// holder is the realised entry with the highest epoch.
-func (p *placer) holder(a *Address) *Entry {
-	for _, e := range p.entries[a.Addr] {
-		if e.State == v1.StateAnnounced && p.byName[e.Node] != nil {
-			return e
-		}
-	}
-	return nil
-}
-
-// claimant is the entry with the highest epoch, if it is not realised but may
-// be yet.
-func (p *placer) claimant(a *Address) *Entry {
-	entries := p.entries[a.Addr]
-	if len(entries) == 0 {
-		return nil
-	}
-	e := entries[0]
-	n := p.byName[e.Node]
-	if n == nil || e.State == v1.StateAnnounced || e.State == v1.StateFailed || e.Spec.Leaving || refused(n, a, holding) != "" {
-		return nil
-	}
-	return e
-}
-
-// stay keeps a Local address where it is, if it may stay there.
-func (p *placer) stay(a *Address) bool {
-	e := p.holder(a)
-	if claimant := p.claimant(a); e == nil {
+// keepLocal keeps a Local address where it is, and reports whether it may stay there.
+func (p *placer) keepLocal(a *Address) bool {
+	e := p.holderOf(a)
+	if claimant := p.claimantOf(a); e == nil {
 		e = claimant
 	} else if claimant != nil && claimant.Spec.Claim == v1.ClaimTakeover {
 		return false // a handover under way is not called back
@@ -43,181 +18,167 @@ func (p *placer) stay(a *Address) bool {
 	if e == nil {
 		return false
 	}
-	n := p.byName[e.Node]
-	if refused(n, a, holding) != "" {
+	n := p.nodeByName[e.Node]
+	if reasonAgainst(n, a, holdChecks) != "" {
 		return false
 	}
 	spec := e.Spec
 	spec.Leaving = false
-	p.keep(n, a, spec)
-	if e.State != v1.StateAnnounced {
-		p.keepFailed(a)
+	if e.ReportedState == v1.StateStandby && p.isHeldUnreported(a) {
+		spec.Claim = v1.ClaimTakeover
+	}
+	p.keepEntry(n, a, spec)
+	if e.ReportedState != v1.StateAnnounced {
+		p.keepFailedEntries(a, n, &spec)
 	}
 	return true
 }
 
-// keep leaves an entry in place, with the interface and mask as they are now.
-func (p *placer) keep(n *Node, a *Address, spec v1.AnnouncedAddress) {
-	if i, bits := n.interfaceFor(a.Addr); i != nil {
-		spec.Interface, spec.PrefixLength = v1.InterfaceName(i.Name), int32(bits)
-	}
-	p.load[family(a.Addr)][n.Name]++
-	p.add(n, a, spec)
-}
-
-// keepFailed leaves the entries of nodes that failed to take the address, so
-// that it is not offered to them again before somebody has it.
-func (p *placer) keepFailed(a *Address) (found bool) {
-	for _, e := range p.entries[a.Addr] {
-		if n := p.byName[e.Node]; n != nil && e.State == v1.StateFailed && !n.Leaving {
-			p.add(n, a, e.Spec)
-			found = true
-		}
-	}
-	return found
-}
-
-// keepPending leaves the latest claim in place, although its node may not have
-// the address any more: it may have it already.
-func (p *placer) keepPending(a *Address) {
-	for _, e := range p.entries[a.Addr] {
-		if n := p.byName[e.Node]; n != nil && e.State != v1.StateFailed && e.State != v1.StateAnnounced && !n.Leaving {
-			p.add(n, a, e.Spec)
-			return
-		}
-	}
-}
-
-// move gives a Local address to a new node, as far as that can be done now.
-func (p *placer) move(a *Address) {
-	holder := p.holder(a)
+// moveLocal gives a Local address to another node, as far as that can be done now.
+func (p *placer) moveLocal(a *Address) {
+	holder := p.holderOf(a)
 	if holder == nil {
-		p.place(a)
+		p.placeUnheld(a)
 		return
 	}
-	from := p.byName[holder.Node]
-	target, spec := p.target(a, holder)
-	if target == nil {
-		p.moveNowhere(a, from, holder)
+	from := p.nodeByName[holder.Node]
+	candidate, spec := p.chooseClaim(a, holder)
+	if candidate == nil {
+		p.keepWithoutCandidate(a, from, holder)
 		return
 	}
-	old, claimant := holder.Spec, p.claimant(a)
-	move := Move{Kind: Handover, From: from.Name, To: target.Name, Begun: claimant == nil && !old.Leaving, Message: from.Name + " " + refused(from, a, holding)}
-	told := true
+	old, claimant := holder.Spec, p.claimantOf(a)
+	move := Move{Kind: Handover, From: from.Name, To: candidate.Name, IsNew: claimant == nil && !old.Leaving, Message: from.Name + " " + reasonAgainst(from, a, holdChecks)}
 	if from.Liveness == Expired {
 		move.Kind = Failover
-		if claimant != nil && claimant.State == v1.StateStandby && from.Sick && !p.massExpiry {
-			spec.Claim = v1.ClaimTakeover
-		}
-	} else {
-		told = old.Leaving && holder.Observed
-		old.Leaving = true
-		if told {
-			spec.Claim = v1.ClaimTakeover
-		}
 	}
-	p.note(a, move)
-	p.add(from, a, old)
-	if told || claimant != nil {
-		p.keep(target, a, spec)
+	old.Leaving = old.Leaving || from.Liveness != Expired || reasonAgainst(from, a, holdChecksWithoutLease) != ""
+	if p.mayTakeOver(a, holder, claimant) {
+		spec.Claim = v1.ClaimTakeover
 	}
-	p.keepFailed(a)
+	p.noteMove(a, move)
+	var given *v1.AnnouncedAddress
+	if claimant != nil || from.Liveness == Expired || hasObservedLeaving(holder) || isOverdueLeaving(holder) {
+		given = &spec
+		p.keepEntry(candidate, a, spec)
+	}
+	p.addEntry(from, a, withHighestEpoch(old, given))
+	p.keepFailedEntries(a, candidate, given)
 }
 
-// moveNowhere is for an address that is to go, but no node can take.
-func (p *placer) moveNowhere(a *Address, from *Node, holder *Entry) {
-	p.result.Unplaced[a.Addr] = Why{v1.ReasonNoEligibleNode, explain(p.nodes, a, p.takingUnlessFailed(a))}
-	failed := p.keepFailed(a)
-	if from.Leaving {
-		p.keepPending(a)
-		return // it is withdrawn: the node's agent cannot stay for it
+// keepWithoutCandidate keeps an address that the holder is to lose, but no node can take.
+func (p *placer) keepWithoutCandidate(a *Address, from *Node, holder *Entry) {
+	p.result.Unplaced[a.Addr] = p.noEligibleNode(a)
+	hasFailedEntries := p.keepFailedEntries(a, nil, nil)
+	if from.IsLeaving {
+		p.keepLatestClaim(a)
+		return // the holder withdraws the address: its agent cannot stay for it
 	}
 	// A node that has failed to take over may succeed yet: then the holder is not
 	// to defend the address.
-	stayed := holder.Spec
-	stayed.Leaving = failed && stayed.Leaving
-	p.keep(from, a, stayed)
+	spec := holder.Spec
+	spec.Leaving = hasFailedEntries && (spec.Leaving || p.isTakeoverUnderWay(a))
+	p.keepEntry(from, a, spec)
 }
 
-// note notes that an address is on its way.
-func (p *placer) note(a *Address, m Move) {
-	if m.Begun {
-		m.PassedOver = p.passedOver(a, m)
-	}
-	p.result.Moves[a.Addr] = m
-}
-
-// place gives a Local address that nobody holds to a node.
-func (p *placer) place(a *Address) {
-	if name := p.unheard(); name != "" && len(p.entries[a.Addr]) == 0 && len(p.facts.Lingering[a.Addr]) == 0 {
-		// It may hold the address: its Announcement was lost.
-		p.result.Unplaced[a.Addr] = Why{v1.ReasonWaitingForFacts, fmt.Sprintf("waiting for the agent of node %s to report", name)}
-		return
-	}
-	for _, name := range slices.Sorted(slices.Values(p.facts.Lingering[a.Addr])) {
-		n := p.byName[name]
-		switch {
-		case n == nil || n.Liveness == Expired:
-		case refused(n, a, taking) == "":
-			p.keep(n, a, p.fresh(a, n))
-			return
-		default:
-			p.result.Unplaced[a.Addr] = Why{v1.ReasonAnnouncing, fmt.Sprintf("waiting for node %s to withdraw it", name)}
+// placeUnheld gives a Local address that no node holds to a node.
+func (p *placer) placeUnheld(a *Address) {
+	if len(p.entriesByAddress[a.Addr]) == 0 {
+		if why := p.reasonToWait(a); why != (Explanation{}) {
+			p.result.Unplaced[a.Addr] = why
 			return
 		}
 	}
-	target, spec := p.target(a, nil)
-	p.keepFailed(a)
-	if target == nil {
-		p.result.Unplaced[a.Addr] = Why{v1.ReasonNoEligibleNode, explain(p.nodes, a, p.takingUnlessFailed(a))}
-		p.keepPending(a)
+	candidate, spec := p.chooseClaim(a, nil)
+	if candidate == nil {
+		p.keepFailedEntries(a, nil, nil)
+		p.result.Unplaced[a.Addr] = p.noEligibleNode(a)
+		p.keepLatestClaim(a)
 		return
 	}
-	p.note(a, Move{Kind: Placement, To: target.Name, Begun: p.claimant(a) == nil})
-	p.keep(target, a, spec)
+	p.noteMove(a, Move{Kind: Placement, To: candidate.Name, IsNew: p.claimantOf(a) == nil})
+	p.keepEntry(candidate, a, spec)
+	p.keepFailedEntries(a, candidate, &spec)
 }
 
-// unheard is a node whose agent is alive and expected to report, if there is one.
-func (p *placer) unheard() string {
+// reasonToWait says why an address without entries is not given to a node yet, or nothing.
+// What one node reports of the address delays it for a while, and does nothing else: an
+// agent can report what it was never given.
+func (p *placer) reasonToWait(a *Address) Explanation {
+	lingering := p.inputs.LingeringReports[a.Addr]
+	if name := p.awaitedNode(); name != "" && len(lingering) == 0 {
+		// The node may hold the address: its Announcement was lost.
+		return Explanation{v1.ReasonWaitingForFacts, fmt.Sprintf("waiting for the agent of node %s to report", name)}
+	}
+	var names []string
+	for _, l := range lingering {
+		if n := p.nodeByName[l.Node]; n != nil && n.Liveness != Expired && l.Age < LingeringTime {
+			names = append(names, l.Node)
+		}
+	}
+	if len(names) == 0 {
+		return Explanation{}
+	}
+	return Explanation{v1.ReasonAnnouncing, fmt.Sprintf("waiting for node %s to withdraw it", slices.Min(names))}
+}
+
+// awaitedNode is a node whose agent is alive and expected to report, if there is one.
+func (p *placer) awaitedNode() string {
 	for _, n := range p.nodes {
-		if n.Awaited && n.Liveness != Expired {
+		if n.AreFactsAwaited && n.Liveness != Expired {
 			return n.Name
 		}
 	}
 	return ""
 }
 
-// target is the node that is to have the address, with its entry: the one that
-// claims it already, or else an elected one.
-func (p *placer) target(a *Address, holder *Entry) (*Node, v1.AnnouncedAddress) {
-	if e := p.claimant(a); e != nil {
-		return p.byName[e.Node], e.Spec
+// noteMove notes that an address is on its way.
+func (p *placer) noteMove(a *Address, m Move) {
+	if m.IsNew {
+		m.PassedOver = p.explainPassedOver(a, m)
 	}
-	n := p.elect(a, holder)
-	if n == nil {
-		return nil, v1.AnnouncedAddress{}
-	}
-	return n, p.fresh(a, n)
+	p.result.Moves[a.Addr] = m
 }
 
-// fresh is a new claim of a node: with the next epoch, and only if none but its
-// previous holders' devices answers for the address.
-func (p *placer) fresh(a *Address, n *Node) v1.AnnouncedAddress {
-	spec := v1.AnnouncedAddress{Type: v1.AnnounceLocal, Claim: v1.ClaimProbe, Epoch: 1}
-	var names []string
-	if entries := p.entries[a.Addr]; len(entries) > 0 {
-		spec.Epoch = entries[0].Spec.Epoch + 1
+// keepEntry gives an entry to a node, with the interface as it is now. A Local address is
+// always one host's: with the mask of its subnet it could become the primary address of
+// that subnet.
+func (p *placer) keepEntry(n *Node, a *Address, spec v1.AnnouncedAddress) {
+	if i := n.interfaceFor(a.Addr); i != nil {
+		spec.Interface = v1.InterfaceName(i.Name)
 	}
-	for _, e := range p.entries[a.Addr] {
-		names = append(names, e.Node)
+	spec.PrefixLength = int32(a.Addr.BitLen())
+	p.localsOfNode[familyBits(a.Addr)][n.Name]++
+	p.addEntry(n, a, spec)
+}
+
+// keepFailedEntries keeps the entries of nodes that failed to take the address, so that
+// they are not elected again before another node has the address, and reports whether
+// there are any. Where another node is given the address, entries that their agents have
+// not reported on stay, too, but are leaving: those agents are not to claim the address any
+// more, and may have it already.
+func (p *placer) keepFailedEntries(a *Address, to *Node, given *v1.AnnouncedAddress) (found bool) {
+	for _, e := range p.entriesByAddress[a.Addr] {
+		n := p.nodeByName[e.Node]
+		isToRevoke := given != nil && !e.hasReported() && (!e.Spec.Leaving || !e.IsObserved)
+		if n == nil || n == to || n.IsLeaving || !isToRevoke && !p.hasFailed(e) {
+			continue
+		}
+		spec := withHighestEpoch(e.Spec, given)
+		spec.Leaving = spec.Leaving || isToRevoke
+		p.addEntry(n, a, spec)
+		found = true
 	}
-	for _, name := range append(names, p.facts.Lingering[a.Addr]...) {
-		if old := p.byName[name]; old != nil && old != n {
-			spec.PreviousMACs = append(spec.PreviousMACs, old.macs(a.Addr)...)
+	return found
+}
+
+// keepLatestClaim keeps the latest claim, although its node is not to have the address any
+// more: the node may have it already.
+func (p *placer) keepLatestClaim(a *Address) {
+	for _, e := range p.entriesByAddress[a.Addr] {
+		if n := p.nodeByName[e.Node]; n != nil && !p.hasFailed(e) && e.ReportedState != v1.StateAnnounced && !n.IsLeaving {
+			p.addEntry(n, a, e.Spec)
+			return
 		}
 	}
-	slices.Sort(spec.PreviousMACs)
-	spec.PreviousMACs = slices.Compact(spec.PreviousMACs)
-	spec.PreviousMACs = spec.PreviousMACs[:min(len(spec.PreviousMACs), v1.MaxPreviousMACs)]
-	return spec
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -17,7 +18,7 @@ import (
 func healthy(name string) placement.Node {
 	i := name[0] - 'a'
 	return placement.Node{
-		Name: name, Agent: "default", VirtualInterface: "kube-lb0", Liveness: placement.Fresh, Reported: true,
+		Name: name, LBNodeAgent: "default", VirtualInterface: "kube-lb0", Liveness: placement.Fresh, HasReportedFacts: true,
 		Interfaces: []placement.Interface{{Name: "eth0", MAC: "mac-" + name, Subnets: []netip.Prefix{
 			netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, 200 + i}), 24), netip.MustParsePrefix("fd00::/64")}}},
 	}
@@ -37,25 +38,31 @@ func nodes(t *testing.T, s string) []placement.Node {
 			case "late":
 				n.Liveness = placement.Late
 			case "notready":
-				n.Sick = true
+				n.IsNotReadyForLong, n.IsNotReady = true, true
+			case "gone":
+				n.IsDeleted, n.IsNotReadyForLong, n.LBNodeAgent, n.Liveness = true, true, "", placement.Expired
+			case "slowprobe":
+				n.ProbeTime = 10 * time.Second
+			case "overdue":
+				n.HasReportedFacts, n.Interfaces, n.AreFactsOverdue = false, nil, true
 			case "excluded":
-				n.Excluded = true
+				n.IsExcluded = true
 			case "out":
-				n.OutOfService = true
+				n.IsOutOfService = true
 			case "shutdown":
-				n.ShuttingDown = true
+				n.IsShuttingDown = true
 			case "leaving":
-				n.Leaving = true
+				n.IsLeaving = true
 			case "down":
-				n.Interfaces[0].Down = true
+				n.Interfaces[0].IsDown = true
 			case "noagent":
-				n.Agent = ""
+				n.LBNodeAgent = ""
 			case "elsewhere":
 				n.Interfaces[0].Subnets = []netip.Prefix{netip.MustParsePrefix("10.9.9.9/24")}
 			case "silent":
-				n.Reported, n.Interfaces = false, nil
+				n.HasReportedFacts, n.Interfaces = false, nil
 			case "awaited":
-				n.Reported, n.Interfaces, n.Awaited = false, nil, true
+				n.HasReportedFacts, n.Interfaces, n.AreFactsAwaited = false, nil, true
 			default:
 				t.Fatalf("what is %s?", f)
 			}
@@ -65,12 +72,12 @@ func nodes(t *testing.T, s string) []placement.Node {
 	return out
 }
 
-// entry parses "a 3 Takeover leaving Announced observed", in any order after
+// entry parses "a 3 Takeover leaving Announced observed waiting", in any order after
 // the node and the epoch.
 func entry(t *testing.T, addr netip.Addr, s string) placement.Entry {
 	t.Helper()
 	e := placement.Entry{Addr: addr, Spec: v1.AnnouncedAddress{
-		Address: addr.String(), PrefixLength: 24, Interface: "eth0", Type: v1.AnnounceLocal, ServiceGroup: "g", Services: []string{"a/b"}, Claim: v1.ClaimProbe}}
+		Address: addr.String(), PrefixLength: 32, Interface: "eth0", Type: v1.AnnounceLocal, ServiceGroup: "g", Services: []string{"a/b"}, Claim: v1.ClaimProbe}}
 	words := strings.Fields(s)
 	e.Node = words[0]
 	if _, err := fmt.Sscan(words[1], &e.Spec.Epoch); err != nil {
@@ -83,18 +90,20 @@ func entry(t *testing.T, addr netip.Addr, s string) placement.Entry {
 		case "leaving":
 			e.Spec.Leaving = true
 		case "observed":
-			e.Observed = true
+			e.IsObserved = true
+		case "waiting":
+			e.UnchangedFor = placement.ReactionTime
 		case "Virtual":
 			e.Spec.Type, e.Spec.Interface = v1.AnnounceVirtual, "kube-lb0"
 		default:
-			e.State = v1.AddressState(w)
+			e.ReportedState = v1.AddressState(w)
 		}
 	}
 	return e
 }
 
-// show is the entries of a result as node epoch claim, and leaving; what is common
-// counts for each node.
+// show is the entries of a result as node epoch claim, and leaving; a shared entry
+// counts for each node that announces it.
 func show(r placement.Result) string {
 	var out []string
 	for name, entries := range r.Entries {
@@ -109,8 +118,8 @@ func show(r placement.Result) string {
 			out = append(out, s)
 		}
 	}
-	for range r.Common["default"] {
-		for name := range r.Joins {
+	for range r.SharedEntries["default"] {
+		for name := range r.AnnouncesShared {
 			out = append(out, name+" Virtual")
 		}
 	}
@@ -150,17 +159,24 @@ func TestTransitions(t *testing.T) {
 		{name: "every reason", nodes: "a:expired b:excluded c:out d:shutdown e:noagent f:elsewhere", unplaced: "NoEligibleNode: " +
 			"a has an agent that does not renew its Lease; b is labelled node.kubernetes.io/exclude-from-external-load-balancers; " +
 			"c is tainted node.kubernetes.io/out-of-service; d is shutting down; e runs no agent; f has no interface in the subnet of 10.0.0.1"},
-		{name: "claimant gone before it claimed", nodes: "a:expired b", entries: []string{"a 1"}, want: "b 2 Probe"},
+		{name: "claimant gone before it claimed", nodes: "a:expired b", entries: []string{"a 1"}, want: "a 1 Probe leaving, b 2 Probe"},
+		{name: "claimant gone before it reported, and it answers", nodes: "a:expired b", entries: []string{"a 1 leaving", "b 2 Standby"}, want: "a 1 Probe leaving, b 2 Probe"},
+		{name: "claimant gone before it reported, and it answers, and is not ready", nodes: "a:expired,notready b", entries: []string{"a 1 leaving", "b 2 Standby"}, want: "a 1 Probe leaving, b 2 Takeover"},
+		{name: "claimant that is silent answers", nodes: "a b", entries: []string{"a 1 leaving", "b 2 Standby"}, want: "a 1 Probe leaving, b 2 Probe"},
+		{name: "claimant that is silent answers for long", nodes: "a b", entries: []string{"a 1 leaving waiting", "b 2 Standby"}, want: "a 1 Probe leaving, b 2 Takeover"},
 		{name: "claimant failed", nodes: "a b", entries: []string{"a 1 Failed"}, want: "a 1 Probe, b 2 Probe"},
 		{name: "all failed: none is asked again", nodes: "a b", entries: []string{"a 1 Failed", "b 2 Failed"}, want: "a 1 Probe, b 2 Probe",
 			unplaced: "NoEligibleNode: a has failed to take it; b has failed to take it"},
 		{name: "one that failed has it after all", nodes: "a b", entries: []string{"a 1 Announced", "b 2"}, want: "a 1 Probe"},
 		{name: "given up, and asked again", nodes: "a", entries: []string{"a 1 Yielded leaving observed"}, want: "a 2 Probe"},
-		{name: "lingering on a node that may have it", nodes: "a b c", lingering: "c", want: "c 1 Probe"},
-		{name: "lingering on a node that may not", nodes: "a:excluded b", lingering: "a", unplaced: "Announcing: waiting for node a to withdraw it"},
+		{name: "lingering on a node", nodes: "a b c", lingering: "c", unplaced: "Announcing: waiting for node c to withdraw it"},
+		{name: "lingering on a node that may not have it", nodes: "a:excluded b", lingering: "a", unplaced: "Announcing: waiting for node a to withdraw it"},
+		{name: "lingering for long is no preference", nodes: "a b c", lingering: "a:long", want: "c 1 Probe"},
+		{name: "one of two lingers for long", nodes: "a b c", lingering: "c:long b", unplaced: "Announcing: waiting for node b to withdraw it"},
+		{name: "lingering holds up nothing that was given to a node", nodes: "a b", lingering: "b", entries: []string{"a 1 Yielded leaving observed"}, want: "a 2 Probe"},
 		{name: "lingering on a node that is away", nodes: "a:expired b", lingering: "a", want: "b 1 Probe"},
 		{name: "lingering on a node that is gone", nodes: "b", lingering: "a", want: "b 1 Probe"},
-		{name: "lingering on two", nodes: "a b", lingering: "b a", want: "a 1 Probe"},
+		{name: "lingering on two", nodes: "a b", lingering: "b a", unplaced: "Announcing: waiting for node a to withdraw it"},
 
 		// Failover.
 		{name: "failover", nodes: "a:expired b", entries: []string{"a 1 Announced"}, want: "a 1 Probe, b 2 Probe"},
@@ -172,9 +188,16 @@ func TestTransitions(t *testing.T) {
 		{name: "failover called off", nodes: "a b", entries: []string{"a 1 Announced", "b 2 Standby"}, want: "a 1 Probe"},
 		{name: "failover, and the next dies too", nodes: "a:expired b:expired c", entries: []string{"a 1 Announced", "b 2 Standby"}, want: "a 1 Probe, c 3 Probe"},
 		{name: "failover, and the next fails", nodes: "a:expired b c", entries: []string{"a 1 Announced", "b 2 Failed"}, want: "a 1 Probe, b 2 Probe, c 3 Probe"},
-		{name: "failover to nobody", nodes: "a:expired b:excluded", entries: []string{"a 1 Announced"}, want: "a 1 Probe",
+		{name: "failover, and there is no candidate", nodes: "a:expired b:excluded", entries: []string{"a 1 Announced"}, want: "a 1 Probe",
 			unplaced: "NoEligibleNode: a has an agent that does not renew its Lease; b is labelled node.kubernetes.io/exclude-from-external-load-balancers"},
-		{name: "failover of a node that is gone", nodes: "b", entries: []string{"a 1 Announced"}, want: "b 2 Probe"},
+		{name: "failover of a node that left nothing", nodes: "b", entries: []string{"a 1 Announced"}, want: "b 2 Probe"},
+		{name: "failover of a node that is gone", nodes: "a:gone b", entries: []string{"a 1 Announced"}, want: "a 1 Probe leaving, b 2 Probe"},
+		{name: "failover of a node that is gone, whose kernel serves on", nodes: "a:gone b", entries: []string{"a 1 Announced leaving", "b 2 Standby"}, want: "a 1 Probe leaving, b 2 Takeover"},
+		{name: "failover of a node that is gone, done", nodes: "a:gone b", entries: []string{"a 1 Announced leaving", "b 2 Announced"}, want: "b 2 Probe"},
+		{name: "a claimant that is gone", nodes: "a:gone b", entries: []string{"a 1"}, want: "a 1 Probe leaving, b 2 Probe"},
+		{name: "failover of a node that is excluded, whose kernel serves on", nodes: "a:excluded,expired b", entries: []string{"a 1 Announced leaving", "b 2 Standby"}, want: "a 1 Probe leaving, b 2 Probe"},
+		{name: "failover of a node that is excluded, whose kernel serves on for long", nodes: "a:excluded,expired b", entries: []string{"a 1 Announced leaving waiting", "b 2 Standby"}, want: "a 1 Probe leaving, b 2 Takeover"},
+		{name: "not while most Leases have expired", nodes: "a:excluded,expired b c:expired", entries: []string{"a 1 Announced leaving waiting", "b 2 Standby"}, want: "a 1 Probe leaving, b 2 Probe"},
 		{name: "failover, and most Leases have expired", nodes: "a:expired,notready b c:expired", entries: []string{"a 1 Announced", "b 2 Standby"}, want: "a 1 Probe, b 2 Probe"},
 		{name: "failover, and most of the others are known to be out of service", nodes: "a:expired,notready b c:expired,out d:expired,out",
 			entries: []string{"a 1 Announced", "b 2 Standby"}, want: "a 1 Probe, b 2 Takeover"},
@@ -191,17 +214,17 @@ func TestTransitions(t *testing.T) {
 		{name: "handover, the old one has given way first", nodes: "a:excluded b", entries: []string{"a 1 Yielded leaving observed", "b 2 Takeover"}, want: "b 2 Takeover"},
 		{name: "handover is not called back", nodes: "a b", entries: []string{"a 1 Announced leaving observed", "b 2 Takeover"}, want: "a 1 Probe leaving, b 2 Takeover"},
 		{name: "handover called back in time", nodes: "a b", entries: []string{"a 1 Announced leaving observed"}, want: "a 1 Probe"},
-		{name: "handover, and the next dies", nodes: "a:excluded b:expired c", entries: []string{"a 1 Announced leaving observed", "b 2 Takeover"}, want: "a 1 Probe leaving, c 3 Takeover"},
+		{name: "handover, and the next dies", nodes: "a:excluded b:expired c", entries: []string{"a 1 Announced leaving observed", "b 2 Takeover"}, want: "a 1 Probe leaving, b 2 Takeover leaving, c 3 Takeover"},
 		{name: "handover, and the only other dies", nodes: "a:excluded b:expired", entries: []string{"a 1 Announced leaving observed", "b 2 Takeover"}, want: "a 1 Probe",
 			unplaced: "NoEligibleNode: a is labelled node.kubernetes.io/exclude-from-external-load-balancers; b has an agent that does not renew its Lease"},
 		{name: "handover, and the only other fails", nodes: "a:excluded b", entries: []string{"a 1 Announced leaving observed", "b 2 Takeover Failed"},
 			want: "a 1 Probe leaving, b 2 Takeover", unplaced: "NoEligibleNode: a is labelled node.kubernetes.io/exclude-from-external-load-balancers; b has failed to take it"},
 		{name: "handover becomes failover", nodes: "a:excluded,expired b", entries: []string{"a 1 Announced leaving"}, want: "a 1 Probe leaving, b 2 Probe"},
 		{name: "failover becomes handover", nodes: "a:excluded b", entries: []string{"a 1 Announced", "b 2 Standby"}, want: "a 1 Probe leaving, b 2 Probe"},
-		{name: "handover to nobody", nodes: "a:excluded", entries: []string{"a 1 Announced"}, want: "a 1 Probe",
+		{name: "handover, and there is no candidate", nodes: "a:excluded", entries: []string{"a 1 Announced"}, want: "a 1 Probe",
 			unplaced: "NoEligibleNode: a is labelled node.kubernetes.io/exclude-from-external-load-balancers"},
 		{name: "handover of a node that leaves its LBNodeAgent", nodes: "a:leaving b", entries: []string{"a 1 Announced"}, want: "a 1 Probe leaving"},
-		{name: "a node that leaves its LBNodeAgent, and nobody else", nodes: "a:leaving b:excluded", entries: []string{"a 1 Announced"},
+		{name: "a node that leaves its LBNodeAgent, and there is no candidate", nodes: "a:leaving b:excluded", entries: []string{"a 1 Announced"},
 			unplaced: "NoEligibleNode: a is leaving LBNodeAgent default; b is labelled node.kubernetes.io/exclude-from-external-load-balancers"},
 		{name: "a claim of a node that leaves its LBNodeAgent", nodes: "a:leaving", entries: []string{"a 1 Conflict"},
 			unplaced: "NoEligibleNode: a is leaving LBNodeAgent default"},
@@ -209,6 +232,32 @@ func TestTransitions(t *testing.T) {
 		{name: "handover when the carrier goes", nodes: "a:down b", entries: []string{"a 1 Announced"}, want: "a 1 Probe leaving"},
 		{name: "no carrier anywhere", nodes: "a:down b:down", entries: []string{"a 1 Announced"}, want: "a 1 Probe",
 			unplaced: "NoEligibleNode: a has no carrier on eth0; b has no carrier on eth0"},
+
+		// Agents that do nothing.
+		{name: "a claimant that has not reported yet", nodes: "a b", entries: []string{"a 1"}, want: "a 1 Probe"},
+		{name: "a claimant that is silent", nodes: "a b", entries: []string{"a 1 waiting"}, want: "a 1 Probe leaving, b 2 Probe"},
+		{name: "a claimant that is Pending for ever", nodes: "a b", entries: []string{"a 1 Pending observed waiting"}, want: "a 1 Probe leaving, b 2 Probe"},
+		{name: "a claimant that probes for long", nodes: "a:slowprobe b", entries: []string{"a 1 Pending observed waiting"}, want: "a 1 Probe"},
+		{name: "a claimant that waits for another to be silent", nodes: "a b", entries: []string{"a 1 Standby observed waiting"}, want: "a 1 Probe"},
+		{name: "a silent claimant is all there is", nodes: "a", entries: []string{"a 1 waiting"}, want: "a 1 Probe",
+			unplaced: "NoEligibleNode: a has an agent that does not act on its entry"},
+		{name: "a silent claimant has lost its claim", nodes: "a b", entries: []string{"a 1 leaving", "b 2 Pending"}, want: "a 1 Probe leaving, b 2 Probe"},
+		{name: "a silent claimant had it after all", nodes: "a b", entries: []string{"a 1 Announced leaving", "b 2"}, want: "a 1 Probe"},
+		{name: "a silent claimant is back, and the other is silent", nodes: "a b", entries: []string{"a 1 Pending leaving observed", "b 2 waiting"}, want: "a 3 Probe, b 2 Probe leaving"},
+		{name: "failover, and the claimant is silent", nodes: "a:expired b c", entries: []string{"a 1 Announced", "b 2 waiting"}, want: "a 1 Probe, b 2 Probe leaving, c 3 Probe"},
+		{name: "handover, and the claimant is silent: it may take over yet", nodes: "a:excluded b c", entries: []string{"a 1 Announced leaving observed", "b 2 Takeover waiting"},
+			want: "a 1 Probe leaving, b 2 Takeover leaving, c 3 Probe"},
+		{name: "handover, and the claimant is silent: it has had time to see that", nodes: "a:excluded b c", entries: []string{"a 1 Announced leaving observed", "b 2 Takeover leaving waiting", "c 3 Standby"},
+			want: "a 1 Probe leaving, b 2 Takeover leaving, c 3 Takeover"},
+		{name: "handover, and the holder does not react: its successor asks for it", nodes: "a:excluded b", entries: []string{"a 1 Announced leaving waiting"}, want: "a 1 Probe leaving, b 2 Probe"},
+		{name: "handover, and the holder does not react, but answers", nodes: "a:out b", entries: []string{"a 1 Announced leaving waiting", "b 2 Standby"}, want: "a 1 Probe leaving, b 2 Takeover"},
+		{name: "handover, and the holder does not react, nor answer", nodes: "a:shutdown b", entries: []string{"a 1 Announced leaving waiting", "b 2 Announced"}, want: "b 2 Probe"},
+		{name: "handover, and the holder reacts late", nodes: "a:excluded b", entries: []string{"a 1 Announced leaving observed", "b 2 Pending"}, want: "a 1 Probe leaving, b 2 Takeover"},
+		{name: "new, to a node that is Ready", nodes: "a:notready b:notready c", want: "c 1 Probe"},
+		{name: "new, and none is Ready", nodes: "a:notready", want: "a 1 Probe"},
+		{name: "a holder whose Announcement was made anew", nodes: "a:silent b", entries: []string{"a 1"}, want: "a 1 Probe"},
+		{name: "remote, and one node never announces", nodes: "a b", remote: true, serves: "b", ending: "a",
+			entries: []string{"a 0 Virtual Announced", "b 0 Virtual waiting"}, want: "b Virtual"},
 
 		// Traffic that stays on the node.
 		{name: "the holder has an endpoint", nodes: "a b", serves: "a b", entries: []string{"a 1 Announced"}, want: "a 1 Probe"},
@@ -238,10 +287,12 @@ func TestTransitions(t *testing.T) {
 		{name: "remote", nodes: "a b:expired c:excluded d:noagent e:silent f:notready", remote: true, want: "a Virtual, b Virtual, e Virtual, f Virtual"},
 		{name: "remote, nowhere to go", nodes: "c:excluded d:noagent", remote: true, unplaced: "NoEligibleNode: " +
 			"c is labelled node.kubernetes.io/exclude-from-external-load-balancers; d runs no agent"},
-		{name: "in nobody's subnet", nodes: "a:elsewhere b:elsewhere", want: "a Virtual, b Virtual"},
+		{name: "in no node's subnet", nodes: "a:elsewhere b:elsewhere", want: "a Virtual, b Virtual"},
 		{name: "a node that is down makes it Local", nodes: "a:expired,notready b:elsewhere", unplaced: "NoEligibleNode: " +
 			"a has an agent that does not renew its Lease; b has no interface in the subnet of 10.0.0.1"},
 		{name: "facts are waited for", nodes: "a:elsewhere b:silent", unplaced: "WaitingForFacts: waiting for the agent of node b to report its interfaces"},
+		{name: "facts that never come are not", nodes: "a:elsewhere b:overdue", want: "a Virtual, b Virtual"},
+		{name: "a node that is gone makes nothing Local", nodes: "a:gone b:elsewhere", want: "b Virtual"},
 		{name: "facts of a node just made", nodes: "a:elsewhere b:awaited,expired", unplaced: "WaitingForFacts: waiting for the agent of node b to report its interfaces"},
 		{name: "facts of a dead node are not", nodes: "a:elsewhere b:silent,expired", want: "a Virtual, b Virtual"},
 		{name: "facts of one suffice for Local", nodes: "a b:silent", want: "a 1 Probe"},
@@ -251,27 +302,35 @@ func TestTransitions(t *testing.T) {
 		{name: "Local in use stays Local, whatever becomes of its group", nodes: "a b", entries: []string{"a 1 Announced"}, remote: true, want: "a 1 Probe"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			facts := placement.Facts{
-				Nodes:     nodes(t, row.nodes),
-				Addresses: []placement.Address{{Addr: addr, Group: "g", PoolType: v1.PoolTypeLocal, Mask: 24, Services: []string{"a/b"}}},
-				Lingering: map[netip.Addr][]string{addr: strings.Fields(row.lingering)},
+			inputs := placement.Inputs{
+				Nodes:            nodes(t, row.nodes),
+				Addresses:        []placement.Address{{Addr: addr, Group: "g", PoolType: v1.PoolTypeLocal, Mask: 24, Services: []string{"a/b"}}},
+				LingeringReports: map[netip.Addr][]placement.LingeringReport{},
+			}
+			for _, word := range strings.Fields(row.lingering) {
+				name, long := strings.CutSuffix(word, ":long")
+				l := placement.LingeringReport{Node: name}
+				if long {
+					l.Age = placement.LingeringTime
+				}
+				inputs.LingeringReports[addr] = append(inputs.LingeringReports[addr], l)
 			}
 			if row.remote {
-				facts.Addresses[0].PoolType = v1.PoolTypeRemote
+				inputs.Addresses[0].PoolType = v1.PoolTypeRemote
 			}
 			if row.serves != "" {
-				facts.Addresses[0].Only = map[string]bool{}
+				inputs.Addresses[0].ServingNodes = map[string]bool{}
 				serves, virtually := strings.CutPrefix(row.serves, "virtually")
-				facts.Addresses[0].OnlyVirtual = virtually
+				inputs.Addresses[0].RestrictsVirtualOnly = virtually
 				for _, name := range strings.Fields(strings.Trim(serves, "-")) {
-					facts.Addresses[0].Only[name] = true
+					inputs.Addresses[0].ServingNodes[name] = true
 				}
 			}
-			facts.Addresses[0].Ending = map[string]bool{row.ending: row.ending != ""}
+			inputs.Addresses[0].TerminatingNodes = map[string]bool{row.ending: row.ending != ""}
 			for _, s := range row.entries {
-				facts.Entries = append(facts.Entries, entry(t, addr, s))
+				inputs.Entries = append(inputs.Entries, entry(t, addr, s))
 			}
-			got := placement.Place(facts)
+			got := placement.Place(inputs)
 			if diff := cmp.Diff(row.want, show(got)); diff != "" {
 				t.Errorf("entries (-want +got):\n%s", diff)
 			}
@@ -288,7 +347,7 @@ func TestTransitions(t *testing.T) {
 
 func TestEntries(t *testing.T) {
 	v4, v6, routed := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1"), netip.MustParseAddr("172.16.0.1")
-	facts := placement.Facts{
+	inputs := placement.Inputs{
 		Nodes: nodes(t, "a:expired b"),
 		Addresses: []placement.Address{
 			{Addr: v6, Group: "g", PoolType: v1.PoolTypeLocal, Mask: 128, SkipProbe: true, Services: []string{"a/b"}},
@@ -298,11 +357,11 @@ func TestEntries(t *testing.T) {
 		Entries:      []placement.Entry{entry(t, v4, "a 7 Announced")},
 		LocalSubnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/28")},
 	}
-	got := placement.Place(facts)
+	got := placement.Place(inputs)
 	want := []v1.AnnouncedAddress{
-		{Address: "10.0.0.1", PrefixLength: 24, Interface: "eth0", Type: v1.AnnounceLocal, ServiceGroup: "g", Services: []string{"a/b", "a/c"},
+		{Address: "10.0.0.1", PrefixLength: 32, Interface: "eth0", Type: v1.AnnounceLocal, ServiceGroup: "g", Services: []string{"a/b", "a/c"},
 			Claim: v1.ClaimProbe, Epoch: 8, PreviousMACs: []string{"mac-a"}},
-		{Address: "fd00::1", PrefixLength: 64, Interface: "eth0", Type: v1.AnnounceLocal, ServiceGroup: "g", Services: []string{"a/b"},
+		{Address: "fd00::1", PrefixLength: 128, Interface: "eth0", Type: v1.AnnounceLocal, ServiceGroup: "g", Services: []string{"a/b"},
 			Claim: v1.ClaimProbe, Epoch: 1, SkipProbe: true},
 	}
 	if diff := cmp.Diff(want, got.Entries["b"]); diff != "" {
@@ -311,28 +370,28 @@ func TestEntries(t *testing.T) {
 	common := map[string][]v1.AnnouncedAddress{"default": {
 		{Address: "172.16.0.1", PrefixLength: 32, Interface: "kube-lb0", Type: v1.AnnounceVirtual, ServiceGroup: "r", Services: []string{"a/d"}, Claim: v1.ClaimProbe},
 	}}
-	if diff := cmp.Diff(common, got.Common); diff != "" {
+	if diff := cmp.Diff(common, got.SharedEntries); diff != "" {
 		t.Errorf("in common (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(map[string]int32{"a": 1, "b": 1}, got.Heartbeat); diff != "" {
+	if diff := cmp.Diff(map[string]int32{"a": 1, "b": 1}, got.HeartbeatSeconds); diff != "" {
 		t.Errorf("heartbeats (-want +got):\n%s", diff)
 	}
-	facts.LocalSubnets = nil
-	if diff := cmp.Diff(map[string]int32{"a": 10, "b": 10}, placement.Place(facts).Heartbeat); diff != "" {
+	inputs.LocalSubnets = nil
+	if diff := cmp.Diff(map[string]int32{"a": 10, "b": 10}, placement.Place(inputs).HeartbeatSeconds); diff != "" {
 		t.Errorf("heartbeats without local pools (-want +got):\n%s", diff)
 	}
 }
 
 // TestBalance checks that new choices spread, each family by itself.
 func TestBalance(t *testing.T) {
-	facts := placement.Facts{Nodes: nodes(t, "a b c d")}
+	inputs := placement.Inputs{Nodes: nodes(t, "a b c d")}
 	for i := range 42 {
-		facts.Addresses = append(facts.Addresses,
+		inputs.Addresses = append(inputs.Addresses,
 			placement.Address{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)}), PoolType: v1.PoolTypeLocal},
 			placement.Address{Addr: netip.MustParseAddr(fmt.Sprintf("fd00::%x", i+1)), PoolType: v1.PoolTypeLocal})
 	}
 	const share = 11 // 42 / 4, rounded up
-	for name, entries := range placement.Place(facts).Entries {
+	for name, entries := range placement.Place(inputs).Entries {
 		count := map[bool]int{}
 		for _, e := range entries {
 			count[strings.Contains(e.Address, ":")]++
@@ -345,19 +404,19 @@ func TestBalance(t *testing.T) {
 
 // TestMinimalMovement checks that the end of a node moves only what it had.
 func TestMinimalMovement(t *testing.T) {
-	facts := placement.Facts{Nodes: nodes(t, "a b c d")}
+	inputs := placement.Inputs{Nodes: nodes(t, "a b c d")}
 	for i := range 40 {
-		facts.Addresses = append(facts.Addresses, placement.Address{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)}), PoolType: v1.PoolTypeLocal})
+		inputs.Addresses = append(inputs.Addresses, placement.Address{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)}), PoolType: v1.PoolTypeLocal})
 	}
 	holder := map[string]string{}
-	for name, entries := range placement.Place(facts).Entries {
+	for name, entries := range placement.Place(inputs).Entries {
 		for _, e := range entries {
-			facts.Entries = append(facts.Entries, placement.Entry{Node: name, Addr: netip.MustParseAddr(e.Address), Spec: e, State: v1.StateAnnounced, Observed: true})
+			inputs.Entries = append(inputs.Entries, placement.Entry{Node: name, Addr: netip.MustParseAddr(e.Address), Spec: e, ReportedState: v1.StateAnnounced, IsObserved: true})
 			holder[e.Address] = name
 		}
 	}
-	facts.Nodes[1].Liveness = placement.Expired
-	for name, entries := range placement.Place(facts).Entries {
+	inputs.Nodes[1].Liveness = placement.Expired
+	for name, entries := range placement.Place(inputs).Entries {
 		for _, e := range entries {
 			if was := holder[e.Address]; was != name && was != "b" {
 				t.Errorf("%s moves from %s to %s", e.Address, was, name)
@@ -370,22 +429,22 @@ func TestMinimalMovement(t *testing.T) {
 func TestInterface(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.1")
 	iface := func(name, subnet string, down bool) placement.Interface {
-		return placement.Interface{Name: name, Subnets: []netip.Prefix{netip.MustParsePrefix(subnet)}, Down: down}
+		return placement.Interface{Name: name, Subnets: []netip.Prefix{netip.MustParsePrefix(subnet)}, IsDown: down}
 	}
 	for _, row := range []struct {
 		name       string
 		interfaces []placement.Interface
 		want       string
 	}{
-		{"the longest mask", []placement.Interface{iface("a", "10.0.0.0/16", false), iface("b", "10.0.0.0/24", false)}, "b/24"},
-		{"of equal ones the first by name", []placement.Interface{iface("b", "10.0.0.0/24", false), iface("a", "10.0.0.0/24", false)}, "a/24"},
-		{"one with a carrier", []placement.Interface{iface("a", "10.0.0.0/24", true), iface("b", "10.0.0.0/16", false)}, "b/16"},
-		{"not one that has the address for itself", []placement.Interface{iface("a", "10.0.0.1/32", false), iface("b", "10.0.0.0/8", false)}, "b/8"},
+		{"the longest mask", []placement.Interface{iface("a", "10.0.0.0/16", false), iface("b", "10.0.0.0/24", false)}, "b"},
+		{"of equal ones the first by name", []placement.Interface{iface("b", "10.0.0.0/24", false), iface("a", "10.0.0.0/24", false)}, "a"},
+		{"one with a carrier", []placement.Interface{iface("a", "10.0.0.0/24", true), iface("b", "10.0.0.0/16", false)}, "b"},
+		{"not one that has the address for itself", []placement.Interface{iface("a", "10.0.0.1/32", false), iface("b", "10.0.0.0/8", false)}, "b"},
 	} {
 		n := healthy("a")
 		n.Interfaces = row.interfaces
-		got := placement.Place(placement.Facts{Nodes: []placement.Node{n}, Addresses: []placement.Address{{Addr: addr, PoolType: v1.PoolTypeLocal}}}).Entries["a"]
-		if len(got) != 1 || fmt.Sprintf("%s/%d", got[0].Interface, got[0].PrefixLength) != row.want {
+		got := placement.Place(placement.Inputs{Nodes: []placement.Node{n}, Addresses: []placement.Address{{Addr: addr, PoolType: v1.PoolTypeLocal}}}).Entries["a"]
+		if len(got) != 1 || string(got[0].Interface) != row.want || got[0].PrefixLength != 32 {
 			t.Errorf("%s: %+v, want %s", row.name, got, row.want)
 		}
 	}
@@ -394,17 +453,18 @@ func TestInterface(t *testing.T) {
 // TestOrphans checks that an address whose group is gone keeps its mask.
 func TestOrphans(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.1")
-	facts := placement.Facts{Nodes: nodes(t, "a b"), Addresses: []placement.Address{{Addr: addr, PoolType: v1.PoolTypeRemote}}}
-	mask := func() int32 { return placement.Place(facts).Common["default"][0].PrefixLength }
+	inputs := placement.Inputs{Nodes: nodes(t, "a b"), Addresses: []placement.Address{{Addr: addr, PoolType: v1.PoolTypeRemote}}}
+	mask := func() int32 { return placement.Place(inputs).SharedEntries["default"][0].PrefixLength }
 	if got := mask(); got != 32 {
 		t.Errorf("the mask of one that was never announced is %d", got)
 	}
 	apart := entry(t, addr, "b 0 Virtual Announced")
-	facts.Entries = []placement.Entry{apart}
+	apart.Spec.PrefixLength = 24
+	inputs.Entries = []placement.Entry{apart}
 	if got := mask(); got != 24 {
 		t.Errorf("the mask of one that is announced by one node is %d", got)
 	}
-	facts.Entries, facts.Common = nil, []placement.CommonEntry{{Agent: "default", Addr: addr, Spec: apart.Spec}}
+	inputs.Entries, inputs.SharedEntries = nil, []placement.SharedEntry{{LBNodeAgent: "default", Addr: addr, Spec: apart.Spec}}
 	if got := mask(); got != 24 {
 		t.Errorf("the mask of one that is announced by all is %d", got)
 	}
@@ -419,21 +479,21 @@ func TestMoves(t *testing.T) {
 		want        *placement.Move
 	}{
 		{"settled", "a b", []string{"a 1 Announced"}, nil},
-		{"new", "a b:excluded", nil, &placement.Move{Kind: placement.Placement, To: "a", Begun: true, PassedOver: "b is labelled node.kubernetes.io/exclude-from-external-load-balancers"}},
+		{"new", "a b:excluded", nil, &placement.Move{Kind: placement.Placement, To: "a", IsNew: true, PassedOver: "b is labelled node.kubernetes.io/exclude-from-external-load-balancers"}},
 		{"failover begins", "a:expired b", []string{"a 1 Announced"},
-			&placement.Move{Kind: placement.Failover, From: "a", To: "b", Begun: true, Message: "a has an agent that does not renew its Lease", PassedOver: "a has an agent that does not renew its Lease"}},
+			&placement.Move{Kind: placement.Failover, From: "a", To: "b", IsNew: true, Message: "a has an agent that does not renew its Lease", PassedOver: "a has an agent that does not renew its Lease"}},
 		{"failover goes on", "a:expired b", []string{"a 1 Announced", "b 2 Standby"},
 			&placement.Move{Kind: placement.Failover, From: "a", To: "b", Message: "a has an agent that does not renew its Lease"}},
 		{"handover begins", "a:shutdown b", []string{"a 1 Announced"},
-			&placement.Move{Kind: placement.Handover, From: "a", To: "b", Begun: true, Message: "a is shutting down", PassedOver: "a is shutting down"}},
+			&placement.Move{Kind: placement.Handover, From: "a", To: "b", IsNew: true, Message: "a is shutting down", PassedOver: "a is shutting down"}},
 		{"handover goes on", "a:shutdown b", []string{"a 1 Announced leaving"}, &placement.Move{Kind: placement.Handover, From: "a", To: "b", Message: "a is shutting down"}},
 	} {
-		facts := placement.Facts{Nodes: nodes(t, row.nodes), Addresses: []placement.Address{{Addr: addr, PoolType: v1.PoolTypeLocal}}}
+		inputs := placement.Inputs{Nodes: nodes(t, row.nodes), Addresses: []placement.Address{{Addr: addr, PoolType: v1.PoolTypeLocal}}}
 		for _, s := range row.entries {
-			facts.Entries = append(facts.Entries, entry(t, addr, s))
+			inputs.Entries = append(inputs.Entries, entry(t, addr, s))
 		}
 		var got *placement.Move
-		if m, ok := placement.Place(facts).Moves[addr]; ok {
+		if m, ok := placement.Place(inputs).Moves[addr]; ok {
 			got = &m
 		}
 		if diff := cmp.Diff(row.want, got); diff != "" {

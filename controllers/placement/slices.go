@@ -8,33 +8,33 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// fillTo is how many addresses an Announcement gets before a further one is made.
-// What a write costs the API server grows with the object, and one more address
-// writes one object for each node twice: that is what bounds how fast a large
-// cluster follows. Much shorter ones would only be many.
+// fillTo is how many addresses an Announcement gets before a further one is created. What
+// a write costs the API server grows with the object, and one more address writes one
+// object for each node twice: that bounds how fast a large cluster follows. Much shorter
+// Announcements would only be many.
 const fillTo = 25
 
-// Slice distributes the entries of one node over its Announcements: an entry
-// stays in the one that has its address now, a new one goes to the first with
-// room. names is the node's Announcements now, and where says which of them has
-// an address. The one named after the node comes first and is always in the
-// result, others only if they have entries.
-func Slice(node string, entries []v1.AnnouncedAddress, names []string, where map[string]string) map[string][]v1.AnnouncedAddress {
-	sliced := map[string][]v1.AnnouncedAddress{node: {}}
-	var homeless []v1.AnnouncedAddress
+// Slice distributes the entries of one owner, a node or an LBNodeAgent, over its objects,
+// Announcements or CommonAnnouncements: an entry stays in the object that has its address
+// now, a new one goes to the first object with room. names are the owner's objects, and
+// nameOfAddress says which of them has an address. The object named after the owner comes
+// first and is always in the result, others only if they have entries.
+func Slice(owner string, entries []v1.AnnouncedAddress, names []string, nameOfAddress map[string]string) map[string][]v1.AnnouncedAddress {
+	sliced := map[string][]v1.AnnouncedAddress{owner: {}}
+	var unassigned []v1.AnnouncedAddress
 	for _, e := range entries {
-		name, has := where[e.Address]
-		if has && len(sliced[name]) < v1.MaxAddressesPerAnnouncement {
+		name, exists := nameOfAddress[e.Address]
+		if exists && len(sliced[name]) < v1.MaxAddressesPerAnnouncement {
 			sliced[name] = append(sliced[name], e)
 		} else {
-			homeless = append(homeless, e)
+			unassigned = append(unassigned, e)
 		}
 	}
-	order := append([]string{node}, slices.DeleteFunc(slices.Sorted(slices.Values(names)), func(n string) bool { return n == node })...)
-	for _, e := range homeless {
+	order := append([]string{owner}, slices.DeleteFunc(slices.Sorted(slices.Values(names)), func(n string) bool { return n == owner })...)
+	for _, e := range unassigned {
 		for i := 0; ; i++ {
 			if i == len(order) {
-				order = append(order, sliceName(node, i))
+				order = append(order, sliceName(owner, i))
 			}
 			if name := order[i]; len(sliced[name]) < fillTo {
 				sliced[name] = append(sliced[name], e)
@@ -45,10 +45,10 @@ func Slice(node string, entries []v1.AnnouncedAddress, names []string, where map
 	return sliced
 }
 
-// sliceName names the n-th Announcement of a node. The hash keeps it apart from
-// the names of other nodes.
-func sliceName(node string, n int) string {
+// sliceName names the n-th object of an owner. The hash keeps it apart from the names of
+// other owners.
+func sliceName(owner string, n int) string {
 	h := fnv.New32a()
-	_, _ = fmt.Fprintf(h, "%s/%d", node, n)
-	return fmt.Sprintf("%s-%08x", node, h.Sum32())
+	_, _ = fmt.Fprintf(h, "%s/%d", owner, n)
+	return fmt.Sprintf("%s-%08x", owner, h.Sum32())
 }

@@ -1,9 +1,12 @@
-// Package footprint keeps a program's resident memory to what it uses.
+// Package footprint gives back the memory that a program needs only to start.
 //
-// A program that is linked with the Kubernetes API touches most of itself when it
-// starts: each kind of each version registers itself, and the kernel maps the
-// pages around each one that is touched. Nearly all of that is never used again,
-// but stays mapped, and counted, for as long as the program runs.
+// A program that is linked with the Kubernetes API touches most of its own pages when it
+// starts: each version of each kind registers itself, and the kernel maps further pages
+// around each touched one. The program hardly ever uses these pages again, but they stay
+// mapped, and count as its resident memory, for as long as the program runs.
+//
+// Trim unmaps them. An idle agent then takes 25 MiB of memory instead of 35, and after its
+// metrics were read 28 instead of 36 (RSS, three runs each, within 1 MiB).
 package footprint
 
 import (
@@ -20,34 +23,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Trimmer gives back once what only the start needed. It is a Runnable of
-// controller-runtime's manager.
+// Trimmer calls Trim once. It is a Runnable of controller-runtime's manager.
 type Trimmer struct {
-	// After is how long the start takes.
+	// After is how long the program takes to start.
 	After time.Duration
-	// Failed is told when the program's pages could not be given back, which
-	// harms nothing.
-	Failed func(error)
+	// OnError is called with the error of Trim. The program then keeps the memory, and works
+	// as before.
+	OnError func(error)
 }
 
-// NeedLeaderElection is false: each process has its own memory.
+// NeedLeaderElection returns false: each process has its own memory.
 func (t Trimmer) NeedLeaderElection() bool { return false }
 
-// Start trims after a while.
+// Start waits for the program to start, and calls Trim.
 func (t Trimmer) Start(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 	case <-time.After(t.After):
 		if err := Trim(); err != nil {
-			t.Failed(err)
+			t.OnError(err)
 		}
 	}
 	return nil
 }
 
-// Trim gives the heap's free pages back to the kernel, and unmaps the program's
-// own code and constants. What is used of these is mapped again at once, from the
-// page cache (madvise(2), MADV_DONTNEED of a private mapping of a file).
+// Trim gives the heap's free pages back to the kernel, and unmaps the pages of the program's
+// code and constants. The kernel maps a page again from the page cache when the program uses
+// the page (madvise(2), MADV_DONTNEED of a private mapping of a file).
 func Trim() error {
 	debug.FreeOSMemory()
 	program, err := os.Readlink("/proc/self/exe")
@@ -59,7 +61,7 @@ func Trim() error {
 		return fmt.Errorf("list the program's memory: %w", err)
 	}
 	defer maps.Close()
-	regions, err := constant(maps, program)
+	regions, err := readOnlyRegions(maps, program)
 	if err != nil {
 		return fmt.Errorf("list the program's memory: %w", err)
 	}
@@ -71,12 +73,13 @@ func Trim() error {
 	return nil
 }
 
-// region of the address space.
+// region is a part of the address space.
 type region struct{ from, to uintptr }
 
-// constant lists the regions that hold the program's file and that nobody can
-// write to, from a proc_pid_maps(5). A page that was written to would be lost.
-func constant(maps io.Reader, program string) ([]region, error) {
+// readOnlyRegions lists the regions that map the program's file and that the program cannot
+// write to, from a proc_pid_maps(5). Unmapping a page that the program has written to would
+// lose what was written.
+func readOnlyRegions(maps io.Reader, program string) ([]region, error) {
 	var regions []region
 	lines := bufio.NewScanner(maps)
 	for lines.Scan() {
@@ -99,7 +102,7 @@ func constant(maps io.Reader, program string) ([]region, error) {
 	return regions, lines.Err()
 }
 
-// advise is madvise(2) of memory that Go has not allocated.
+// advise calls madvise(2) for a region, which is not memory that Go has allocated.
 func (r region) advise(advice int) error {
 	if _, _, errno := unix.Syscall(unix.SYS_MADVISE, r.from, r.to-r.from, uintptr(advice)); errno != 0 {
 		return errno

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestConstant(t *testing.T) {
+func TestReadOnlyRegions(t *testing.T) {
 	const maps = `00400000-01542000 r-xp 00000000 fe:00 1234                              /purelb
 01542000-025fa000 r--p 01142000 fe:00 1234                              /purelb
 025fa000-02684000 rw-p 021fa000 fe:00 1234                              /purelb
@@ -23,32 +23,32 @@ c000000000-c000800000 rw-p 00000000 00:00 0
 7f0000010000-7f0000020000 r-xp 00000000 fe:00 99                        /lib/libc.so.6
 7ffd8a9f2000-7ffd8a9f4000 r-xp 00000000 00:00 0                         [vdso]
 `
-	got, err := constant(strings.NewReader(maps), "/purelb")
+	got, err := readOnlyRegions(strings.NewReader(maps), "/purelb")
 	want := []region{{0x400000, 0x1542000}, {0x1542000, 0x25fa000}}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%x, %v; want %x", got, err, want)
 	}
-	if _, err := constant(strings.NewReader("x-y r-xp 00000000 fe:00 1 /purelb\n"), "/purelb"); err == nil {
-		t.Error("addresses that are none")
+	if _, err := readOnlyRegions(strings.NewReader("x-y r-xp 00000000 fe:00 1 /purelb\n"), "/purelb"); err == nil {
+		t.Error("no error for invalid addresses")
 	}
 }
 
-// What Trim gives back is less resident, and the program goes on.
+// TestTrim checks that less memory is resident after Trim.
 func TestTrim(t *testing.T) {
-	touch(t)
-	before := residentFile(t)
+	mapAllPages(t)
+	before := residentFileKB(t)
 	if err := Trim(); err != nil {
 		t.Fatal(err)
 	}
-	after := residentFile(t)
+	after := residentFileKB(t)
 	t.Logf("%d kB of files are resident, before %d", after, before)
-	if after > before*9/10 { // this program is small, and what runs is mapped again
+	if after > before*9/10 { // this program is small, and the pages in use are mapped again
 		t.Errorf("%d kB of files are resident, before %d", after, before)
 	}
 }
 
 func TestTrimmer(t *testing.T) {
-	trimmer := Trimmer{After: time.Millisecond, Failed: func(err error) { t.Error(err) }}
+	trimmer := Trimmer{After: time.Millisecond, OnError: func(err error) { t.Error(err) }}
 	if err := trimmer.Start(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -60,8 +60,8 @@ func TestTrimmer(t *testing.T) {
 	}
 }
 
-// touch maps all of the program's code and constants.
-func touch(t *testing.T) {
+// mapAllPages maps all of the program's code and constants.
+func mapAllPages(t *testing.T) {
 	t.Helper()
 	program, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -72,7 +72,7 @@ func touch(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer maps.Close()
-	regions, err := constant(maps, program)
+	regions, err := readOnlyRegions(maps, program)
 	if err != nil || len(regions) == 0 {
 		t.Fatalf("%d regions, %v", len(regions), err)
 	}
@@ -83,9 +83,9 @@ func touch(t *testing.T) {
 	}
 }
 
-// residentFile is what is resident of files, RssFile of proc_pid_status(5), and
-// RssShmem for a file in a tmpfs; in kB.
-func residentFile(t *testing.T) int {
+// residentFileKB returns how many kB of mapped files are resident: RssFile of
+// proc_pid_status(5), and RssShmem for a file in a tmpfs.
+func residentFileKB(t *testing.T) int {
 	t.Helper()
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {

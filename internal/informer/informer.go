@@ -1,5 +1,10 @@
-// Package informer makes informers that are back soon after the API server is:
-// the manager's, and the agents'.
+// Package informer makes informers, for the manager and the agents, that continue within a
+// second after the API server is back.
+//
+// An informer of client-go lists objects and then watches them. After a failure it waits up to
+// half a minute, and then lists again. NewPersistent wraps the calls with which an informer
+// lists and watches: a call that the API server does not answer is repeated each second, and a
+// watch that ends is opened again from the version that it had reached.
 package informer
 
 import (
@@ -14,30 +19,33 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// retry is how often an API server that is away is asked.
-const retry = time.Second
+// retryInterval is the time between two attempts to reach an API server that is away. It does
+// not grow, because an agent must soon learn of a handover that it has missed.
+const retryInterval = time.Second
 
-// NewPersistent makes an informer that asks an API server that is away again each
-// second. Left to itself an informer waits up to half a minute: an agent would
-// hear of a handover only then, after its Lease is long renewed again, and the
-// manager of a new Service. It is for the cache.Options of controller-runtime.
+// NewPersistent makes an informer that asks an API server that is away again each second. An
+// informer of client-go waits up to half a minute: an agent would learn of a handover, and the
+// manager of a new Service, only then, long after the agent has renewed its Lease again.
+// NewPersistent is for the cache.Options of controller-runtime.
 func NewPersistent(lw toolscache.ListerWatcher, kind runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 	return toolscache.NewSharedIndexInformer(&persistent{lw: toolscache.ToListerWatcherWithContext(lw)}, kind, resync, indexers)
 }
 
-// persistent is a ListerWatcher that answers when the API server does, and
-// passes on only errors that come from it. Its watches go on where they were.
+// persistent is a ListerWatcher that repeats its requests until the API server answers, and
+// returns only the API server's own errors. Its watches resume.
 type persistent struct {
 	lw toolscache.ListerWatcherWithContext
 }
 
+// ListWithContext lists as soon as the API server answers.
 func (p *persistent) ListWithContext(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-	return persist(ctx, func() (runtime.Object, error) { return p.lw.ListWithContext(ctx, options) })
+	return retryUntilAnswered(ctx, func() (runtime.Object, error) { return p.lw.ListWithContext(ctx, options) })
 }
 
+// WatchWithContext watches as soon as the API server answers, and resumes the watch.
 func (p *persistent) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	open := func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-		return persist(ctx, func() (watch.Interface, error) { return p.lw.WatchWithContext(ctx, options) })
+		return retryUntilAnswered(ctx, func() (watch.Interface, error) { return p.lw.WatchWithContext(ctx, options) })
 	}
 	first, err := open(ctx, options)
 	if err != nil {
@@ -46,36 +54,39 @@ func (p *persistent) WatchWithContext(ctx context.Context, options metav1.ListOp
 	return resume(ctx, first, options, open), nil
 }
 
-// List is ListWithContext for callers without a context.
+// List calls ListWithContext without a context.
 func (p *persistent) List(options metav1.ListOptions) (runtime.Object, error) {
 	return p.ListWithContext(context.Background(), options)
 }
 
-// Watch is WatchWithContext for callers without a context.
+// Watch calls WatchWithContext without a context.
 func (p *persistent) Watch(options metav1.ListOptions) (watch.Interface, error) {
 	return p.WatchWithContext(context.Background(), options)
 }
 
-func persist[T any](ctx context.Context, ask func() (T, error)) (T, error) {
+// retryUntilAnswered repeats a request until it succeeds, the API server refuses it for good,
+// or ctx ends.
+func retryUntilAnswered[T any](ctx context.Context, request func() (T, error)) (T, error) {
 	for attempt := 0; ; attempt++ {
-		answer, err := ask()
-		if err == nil || ctx.Err() != nil || answered(err) {
+		answer, err := request()
+		if err == nil || ctx.Err() != nil || isFinal(err) {
 			return answer, err
 		}
-		if attempt == 0 { // once for each outage
+		if attempt == 0 { // one log entry for each outage
 			log.FromContext(ctx).Error(err, "The API server cannot be watched; trying again each second")
 		}
 		select {
 		case <-ctx.Done():
 			return answer, ctx.Err()
-		case <-time.After(retry):
+		case <-time.After(retryInterval):
 		}
 	}
 }
 
-// answered is whether an error is a request's answer that a repetition would
-// not change: it was understood, and refused.
-func answered(err error) bool {
+// isFinal reports whether repeating a request would not help: the API server has understood
+// and refused it. Forbidden, Unauthorized and NotFound are not final: right after its start an
+// API server refuses what it has not yet learnt to allow, or to serve.
+func isFinal(err error) bool {
 	switch apierrors.ReasonForError(err) {
 	case metav1.StatusReasonUnknown, metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout,
 		metav1.StatusReasonTooManyRequests, metav1.StatusReasonServiceUnavailable, metav1.StatusReasonInternalError,

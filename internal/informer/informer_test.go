@@ -16,25 +16,25 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// flaky is an API server that fails, and then does not.
-type flaky struct {
-	errs  []error
-	asked int
+// flakyServer is an API server that fails with each of errs and then succeeds.
+type flakyServer struct {
+	errs     []error
+	requests int
 }
 
-func (f *flaky) next() error {
-	f.asked++
-	if f.asked <= len(f.errs) {
-		return f.errs[f.asked-1]
+func (f *flakyServer) next() error {
+	f.requests++
+	if f.requests <= len(f.errs) {
+		return f.errs[f.requests-1]
 	}
 	return nil
 }
 
-func (f *flaky) ListWithContext(context.Context, metav1.ListOptions) (runtime.Object, error) {
+func (f *flakyServer) ListWithContext(context.Context, metav1.ListOptions) (runtime.Object, error) {
 	return &corev1.ServiceList{}, f.next()
 }
 
-func (f *flaky) WatchWithContext(context.Context, metav1.ListOptions) (watch.Interface, error) {
+func (f *flakyServer) WatchWithContext(context.Context, metav1.ListOptions) (watch.Interface, error) {
 	return watch.NewFake(), f.next()
 }
 
@@ -43,27 +43,27 @@ func TestPersistent(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "announcements"}, "", errors.New("no role"))
 	expired := apierrors.NewResourceExpired("too old")
 	for name, tc := range map[string]struct {
-		errs  []error
-		want  error
-		asked int
-		took  time.Duration
+		errs     []error
+		want     error
+		requests int
+		took     time.Duration
 	}{
-		"an answer":                {nil, nil, 1, 0},
-		"away for 30 s":            {slices.Repeat([]error{away}, 30), nil, 31, 30 * time.Second},
-		"not allowed yet":          {[]error{forbidden, forbidden}, nil, 3, 2 * time.Second},
-		"an answer that is no use": {[]error{away, expired}, expired, 2, time.Second},
+		"an answer":              {nil, nil, 1, 0},
+		"away for 30 s":          {slices.Repeat([]error{away}, 30), nil, 31, 30 * time.Second},
+		"not allowed yet":        {[]error{forbidden, forbidden}, nil, 3, 2 * time.Second},
+		"an error that is final": {[]error{away, expired}, expired, 2, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				start := time.Now()
-				list, watching := &flaky{errs: tc.errs}, &flaky{errs: tc.errs}
+				list, watching := &flakyServer{errs: tc.errs}, &flakyServer{errs: tc.errs}
 				_, err := (&persistent{lw: list}).List(metav1.ListOptions{})
-				if !errors.Is(err, tc.want) || list.asked != tc.asked || time.Since(start) != tc.took {
-					t.Errorf("list: %v after %d attempts in %v", err, list.asked, time.Since(start))
+				if !errors.Is(err, tc.want) || list.requests != tc.requests || time.Since(start) != tc.took {
+					t.Errorf("list: %v after %d attempts in %v", err, list.requests, time.Since(start))
 				}
 				w, err := (&persistent{lw: watching}).Watch(metav1.ListOptions{})
-				if !errors.Is(err, tc.want) || watching.asked != tc.asked {
-					t.Errorf("watch: %v after %d attempts", err, watching.asked)
+				if !errors.Is(err, tc.want) || watching.requests != tc.requests {
+					t.Errorf("watch: %v after %d attempts", err, watching.requests)
 				}
 				if w != nil {
 					w.Stop()
@@ -74,9 +74,9 @@ func TestPersistent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 		defer cancel()
-		f := &flaky{errs: slices.Repeat([]error{away}, 30)}
-		if _, err := (&persistent{lw: f}).ListWithContext(ctx, metav1.ListOptions{}); err == nil || f.asked != 2 {
-			t.Errorf("goes on after its end: %v after %d attempts", err, f.asked)
+		f := &flakyServer{errs: slices.Repeat([]error{away}, 30)}
+		if _, err := (&persistent{lw: f}).ListWithContext(ctx, metav1.ListOptions{}); err == nil || f.requests != 2 {
+			t.Errorf("after the context has ended: %v after %d attempts", err, f.requests)
 		}
 	})
 }

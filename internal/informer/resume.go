@@ -10,61 +10,62 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// resuming is a watch that goes on where it was when the API server ends it, or
-// dies. It ends when it is stopped, with an error that the API server reports, or
-// if it cannot be resumed: then the informer lists anew, after its own patience.
-type resuming struct {
-	open    func(context.Context, metav1.ListOptions) (watch.Interface, error)
-	options metav1.ListOptions
-	result  chan watch.Event
-	cancel  context.CancelFunc
-	once    sync.Once
+// resumingWatch is a watch that opens a new one, from the version that it has reached, when
+// the API server ends it or dies. It ends when it is stopped, when the API server reports an
+// error, or if it cannot be resumed: then the informer lists again.
+type resumingWatch struct {
+	open     func(context.Context, metav1.ListOptions) (watch.Interface, error)
+	options  metav1.ListOptions // of the present watch
+	events   chan watch.Event
+	cancel   context.CancelFunc
+	stopOnce sync.Once
 }
 
-// resume makes first, opened with options, go on.
+// resume makes a watch that resumes from one that was opened with options.
 func resume(ctx context.Context, first watch.Interface, options metav1.ListOptions, open func(context.Context, metav1.ListOptions) (watch.Interface, error)) watch.Interface {
 	ctx, cancel := context.WithCancel(ctx)
-	r := &resuming{open: open, options: options, result: make(chan watch.Event), cancel: cancel}
+	r := &resumingWatch{open: open, options: options, events: make(chan watch.Event), cancel: cancel}
 	go r.run(ctx, first)
 	return r
 }
 
-// ResultChan is closed when the watch has ended.
-func (r *resuming) ResultChan() <-chan watch.Event { return r.result }
+// ResultChan returns the channel of events. It is closed when the watch has ended.
+func (r *resumingWatch) ResultChan() <-chan watch.Event { return r.events }
 
 // Stop ends the watch.
-func (r *resuming) Stop() { r.once.Do(r.cancel) }
+func (r *resumingWatch) Stop() { r.stopOnce.Do(r.cancel) }
 
-func (r *resuming) run(ctx context.Context, current watch.Interface) {
-	defer close(r.result)
+// run passes on the events of the current watch and of those that follow it.
+func (r *resumingWatch) run(ctx context.Context, current watch.Interface) {
+	defer close(r.events)
 	defer r.cancel()
 	for ctx.Err() == nil {
-		begun := time.Now()
-		version, again := r.pass(ctx, current)
+		openedAt := time.Now()
+		version, canResume := r.passOn(ctx, current)
 		current.Stop()
-		if !again {
+		if !canResume {
 			return
 		}
-		select { // one that ends at once is not opened again at once
+		select { // opens at most one watch each retryInterval
 		case <-ctx.Done():
 			return
-		case <-time.After(retry - time.Since(begun)):
+		case <-time.After(retryInterval - time.Since(openedAt)):
 		}
 		next := r.options
 		next.ResourceVersion, next.ResourceVersionMatch, next.SendInitialEvents = version, "", nil
 		opened, err := r.open(ctx, next)
 		if err != nil {
-			return // expired, most likely: all is to be listed anew
+			return // most likely the version is too old: the informer has to list again
 		}
 		r.options, current = next, opened
 	}
 	current.Stop()
 }
 
-// pass passes events on until the watch ends. It returns from which version it
+// passOn passes on events until the watch ends. It returns the version from which the watch
 // can be resumed, and whether it can.
-func (r *resuming) pass(ctx context.Context, current watch.Interface) (version string, again bool) {
-	// What comes at first, if it was asked for, is in no order of versions.
+func (r *resumingWatch) passOn(ctx context.Context, current watch.Interface) (version string, canResume bool) {
+	// The initial events, if they were requested, are not in the order of versions.
 	ordered := r.options.SendInitialEvents == nil || !*r.options.SendInitialEvents
 	if ordered {
 		version = r.options.ResourceVersion
@@ -94,11 +95,12 @@ func (r *resuming) pass(ctx context.Context, current watch.Interface) (version s
 	}
 }
 
-func (r *resuming) send(ctx context.Context, event watch.Event) bool {
+// send passes on one event, unless ctx ends before.
+func (r *resumingWatch) send(ctx context.Context, event watch.Event) bool {
 	select {
 	case <-ctx.Done():
 		return false
-	case r.result <- event:
+	case r.events <- event:
 		return true
 	}
 }

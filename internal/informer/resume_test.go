@@ -14,18 +14,18 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// server is an API server whose watches the test feeds.
-type server struct {
+// fedServer is an API server whose watches the test feeds.
+type fedServer struct {
 	opened chan metav1.ListOptions
 	next   chan *watch.FakeWatcher
 	err    error
 }
 
-func (s *server) ListWithContext(context.Context, metav1.ListOptions) (runtime.Object, error) {
+func (s *fedServer) ListWithContext(context.Context, metav1.ListOptions) (runtime.Object, error) {
 	return &corev1.ServiceList{}, nil
 }
 
-func (s *server) WatchWithContext(_ context.Context, options metav1.ListOptions) (watch.Interface, error) {
+func (s *fedServer) WatchWithContext(_ context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	s.opened <- options
 	if s.err != nil {
 		return nil, s.err
@@ -46,27 +46,27 @@ func TestResume(t *testing.T) {
 		options metav1.ListOptions
 		feed    func(*watch.FakeWatcher)
 		events  int
-		version string // from which it is resumed; empty if it ends
+		version string // from which the watch resumes; empty if it ends
 	}{
-		{"nothing yet", metav1.ListOptions{ResourceVersion: "5"}, func(*watch.FakeWatcher) {}, 0, "5"},
+		{"no event", metav1.ListOptions{ResourceVersion: "5"}, func(*watch.FakeWatcher) {}, 0, "5"},
 		{"events", metav1.ListOptions{ResourceVersion: "5"}, func(w *watch.FakeWatcher) {
 			w.Add(service("6", nil))
 			w.Modify(service("9", nil))
 		}, 2, "9"},
 		{"a bookmark", metav1.ListOptions{ResourceVersion: "5"}, func(w *watch.FakeWatcher) { w.Action(watch.Bookmark, service("20", nil)) }, 1, "20"},
-		{"from anywhere", metav1.ListOptions{ResourceVersion: "0"}, func(*watch.FakeWatcher) {}, 0, ""},
-		{"in the midst of what there is at first", metav1.ListOptions{SendInitialEvents: ptr.To(true)}, func(w *watch.FakeWatcher) { w.Add(service("6", nil)) }, 1, ""},
-		{"after what there is at first", metav1.ListOptions{SendInitialEvents: ptr.To(true), ResourceVersionMatch: "NotOlderThan"}, func(w *watch.FakeWatcher) {
+		{"from any version", metav1.ListOptions{ResourceVersion: "0"}, func(*watch.FakeWatcher) {}, 0, ""},
+		{"during the initial events", metav1.ListOptions{SendInitialEvents: ptr.To(true)}, func(w *watch.FakeWatcher) { w.Add(service("6", nil)) }, 1, ""},
+		{"after the initial events", metav1.ListOptions{SendInitialEvents: ptr.To(true), ResourceVersionMatch: "NotOlderThan"}, func(w *watch.FakeWatcher) {
 			w.Add(service("6", nil))
 			w.Action(watch.Bookmark, service("7", initial))
 			w.Add(service("8", nil))
 		}, 3, "8"},
-		{"an error that is reported", metav1.ListOptions{ResourceVersion: "5"}, func(w *watch.FakeWatcher) {
+		{"an error of the API server", metav1.ListOptions{ResourceVersion: "5"}, func(w *watch.FakeWatcher) {
 			w.Error(&metav1.Status{Code: http.StatusGone})
 		}, 1, ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			s := &server{opened: make(chan metav1.ListOptions, 10), next: make(chan *watch.FakeWatcher, 10)}
+			s := &fedServer{opened: make(chan metav1.ListOptions, 10), next: make(chan *watch.FakeWatcher, 10)}
 			w, err := (&persistent{lw: s}).WatchWithContext(t.Context(), row.options)
 			if err != nil {
 				t.Fatal(err)
@@ -84,23 +84,23 @@ func TestResume(t *testing.T) {
 			}
 			if row.version == "" {
 				if event, open := <-w.ResultChan(); open {
-					t.Errorf("goes on with %v", event)
+					t.Errorf("the watch does not end, but sends %v", event)
 				}
 				return
 			}
 			if got := <-s.opened; got.ResourceVersion != row.version || got.SendInitialEvents != nil || got.ResourceVersionMatch != "" {
 				t.Errorf("resumed with %+v", got)
 			}
-			again := <-s.next
-			go again.Add(service("30", nil))
+			resumed := <-s.next
+			go resumed.Add(service("30", nil))
 			if event := <-w.ResultChan(); event.Type != watch.Added {
-				t.Errorf("then %v", event)
+				t.Errorf("the resumed watch sends %v", event)
 			}
-			// It ends when all has to be listed anew.
+			// The watch ends when the informer has to list again.
 			s.err = apierrors.NewResourceExpired("too old")
-			again.Stop()
+			resumed.Stop()
 			if event, open := <-w.ResultChan(); open {
-				t.Errorf("and then %v", event)
+				t.Errorf("after an expired version the watch sends %v", event)
 			}
 		})
 	}
@@ -111,7 +111,7 @@ func TestResumeStops(t *testing.T) {
 		"stopped": func(w watch.Interface, _ context.CancelFunc) { w.Stop(); w.Stop() },
 		"ended":   func(_ watch.Interface, cancel context.CancelFunc) { cancel() },
 	} {
-		s := &server{opened: make(chan metav1.ListOptions, 10), next: make(chan *watch.FakeWatcher, 10)}
+		s := &fedServer{opened: make(chan metav1.ListOptions, 10), next: make(chan *watch.FakeWatcher, 10)}
 		ctx, cancel := context.WithCancel(t.Context())
 		w, err := (&persistent{lw: s}).WatchWithContext(ctx, metav1.ListOptions{ResourceVersion: "5"})
 		if err != nil {
@@ -122,14 +122,14 @@ func TestResumeStops(t *testing.T) {
 		select {
 		case _, open := <-w.ResultChan():
 			if open {
-				t.Errorf("%s: it goes on", name)
+				t.Errorf("%s: the watch sends an event", name)
 			}
 		case <-time.After(5 * time.Second):
-			t.Errorf("%s: it does not end", name)
+			t.Errorf("%s: the watch does not end", name)
 		}
 		for deadline := time.Now().Add(5 * time.Second); !current.IsStopped(); time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatalf("%s: the API server's watch goes on", name)
+				t.Fatalf("%s: the watch of the API server is not stopped", name)
 			}
 		}
 		cancel()

@@ -1,6 +1,3 @@
-// Package metricsauth lets those read metrics whom the API server knows, and who
-// may. It does what controller-runtime's filter does, with two reviews and no
-// more: that one brings in most of an API server, which every agent would carry.
 package metricsauth
 
 import (
@@ -25,47 +22,54 @@ import (
 )
 
 const (
-	// remember is for how long a verdict counts, and maxRemembered how many are
-	// kept: scrapers are few.
-	remember      = 10 * time.Second
-	maxRemembered = 64
-	// reviewTimeout is for how long the API server is waited for.
+	// verdictTTL is for how long a verdict is used again, and so for how long a revoked token
+	// still reads metrics.
+	verdictTTL = 10 * time.Second
+	// reviewTimeout bounds how long a request waits for its turn and for the API server.
 	reviewTimeout = 5 * time.Second
-	// maxReviews is how many tokens are reviewed at a time, and requestRate and
-	// requestBurst bound the requests for it in a second: anybody who reaches the
-	// port may show as many tokens as they like, to each node's agent.
+)
+
+const (
+	// maxVerdicts is how many verdicts are kept: there are few scrapers.
+	maxVerdicts = 64
+	// maxReviews is how many tokens are reviewed at a time. requestRate bounds the requests
+	// to the API server in a second, and requestBurst how many come at once. Whoever reaches
+	// the port can show any number of tokens to the agent of each node.
 	maxReviews   = 2
 	requestRate  = 5
 	requestBurst = 20
 )
 
-// errBusy is that a request has waited for its turn in vain.
-var errBusy = errors.New("too many ask for metrics")
+// errBusy means that a request has waited for its turn in vain.
+var errBusy = errors.New("too many tokens wait for a review")
 
-// verdict is the HTTP status that a request gets, http.StatusOK if it may pass.
+// verdict is what the API server has said about a token, a path and a verb.
 type verdict struct {
-	status int
-	at     time.Time
+	// status is the HTTP status of the response; http.StatusOK if the client may read.
+	status     int
+	reviewedAt time.Time
 }
 
-// reviewer asks the API server about tokens.
+// reviewer asks the API server about tokens. Its verdicts are lost with the process; the
+// next request is reviewed again.
 type reviewer struct {
 	client client.Client
-	// turns has a place for each review that runs.
-	turns chan struct{}
+	// runningReviews holds an element for each review that runs.
+	runningReviews chan struct{}
 
-	mu       sync.Mutex
+	mu sync.Mutex
+	// verdicts are kept by the hash of verb, path and token.
 	verdicts map[[sha256.Size]byte]verdict
 }
 
-// Filter makes the filter of a metrics server: of controller-runtime's
-// metricsserver.Options, the FilterProvider.
+// Filter makes the filter of a metrics server. It is a FilterProvider of controller-runtime's
+// metricsserver.Options.
 func Filter(config *rest.Config, httpClient *http.Client) (metricsserver.Filter, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(authenticationv1.AddToScheme(scheme), authorizationv1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("make the scheme: %w", err)
 	}
-	mapper := meta.NewDefaultRESTMapper(nil) // it is known without asking
+	mapper := meta.NewDefaultRESTMapper(nil) // spares the client a request for the API's resources
 	mapper.Add(authenticationv1.SchemeGroupVersion.WithKind("TokenReview"), meta.RESTScopeRoot)
 	mapper.Add(authorizationv1.SchemeGroupVersion.WithKind("SubjectAccessReview"), meta.RESTScopeRoot)
 	config = rest.CopyConfig(config)
@@ -74,10 +78,11 @@ func Filter(config *rest.Config, httpClient *http.Client) (metricsserver.Filter,
 	if err != nil {
 		return nil, fmt.Errorf("make a client for reviews: %w", err)
 	}
-	r := &reviewer{client: c, turns: make(chan struct{}, maxReviews), verdicts: map[[sha256.Size]byte]verdict{}}
+	r := &reviewer{client: c, runningReviews: make(chan struct{}, maxReviews), verdicts: map[[sha256.Size]byte]verdict{}}
 	return func(log logr.Logger, handler http.Handler) (http.Handler, error) { return r.handler(log, handler), nil }, nil
 }
 
+// handler passes requests of clients that may read to the next handler, and refuses others.
 func (r *reviewer) handler(log logr.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
 		token, found := strings.CutPrefix(request.Header.Get("Authorization"), "Bearer ")
@@ -87,12 +92,12 @@ func (r *reviewer) handler(log logr.Logger, next http.Handler) http.Handler {
 		}
 		ctx, cancel := context.WithTimeout(request.Context(), reviewTimeout)
 		defer cancel()
-		status, err := r.judge(ctx, token, request.URL.Path, strings.ToLower(request.Method))
+		status, err := r.statusFor(ctx, token, request.URL.Path, strings.ToLower(request.Method))
 		switch {
 		case errors.Is(err, errBusy):
 			refuse(w, http.StatusServiceUnavailable)
 		case err != nil:
-			log.Error(err, "Cannot tell who asks for metrics")
+			log.Error(err, "Cannot review who reads metrics")
 			refuse(w, http.StatusInternalServerError)
 		case status != http.StatusOK:
 			refuse(w, status)
@@ -102,8 +107,8 @@ func (r *reviewer) handler(log logr.Logger, next http.Handler) http.Handler {
 	})
 }
 
-// refuse answers with a status; who has shown no token that counts is told what
-// to show (RFC 9110 section 11.6.1, RFC 6750 section 3).
+// refuse responds with a status. With 401 the response says that a bearer token is needed
+// (RFC 9110 section 11.6.1, RFC 6750 section 3).
 func refuse(w http.ResponseWriter, status int) {
 	if status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", "Bearer")
@@ -111,68 +116,68 @@ func refuse(w http.ResponseWriter, status int) {
 	http.Error(w, http.StatusText(status), status)
 }
 
-// judge remembers what it has found out, for a little while. Those who have to be
-// asked about wait for their turn.
-func (r *reviewer) judge(ctx context.Context, token, path, verb string) (int, error) {
+// statusFor returns the HTTP status for a request: a kept verdict, or that of a review,
+// which waits until fewer than maxReviews run.
+func (r *reviewer) statusFor(ctx context.Context, token, path, verb string) (int, error) {
 	key := sha256.Sum256([]byte(verb + " " + path + " " + token))
-	if status, known := r.known(key); known {
+	if status, ok := r.keptStatus(key); ok {
 		return status, nil
 	}
 	select {
-	case r.turns <- struct{}{}:
-		defer func() { <-r.turns }()
+	case r.runningReviews <- struct{}{}:
+		defer func() { <-r.runningReviews }()
 	case <-ctx.Done():
 		return 0, errBusy
 	}
-	if ctx.Err() != nil { // its turn came as it gave up
+	if ctx.Err() != nil { // select chooses at random if both cases are ready
 		return 0, errBusy
 	}
-	if status, known := r.known(key); known { // by who came before
+	if status, ok := r.keptStatus(key); ok { // reviewed for another request meanwhile
 		return status, nil
 	}
-	status, err := r.ask(ctx, token, path, verb)
+	status, err := r.review(ctx, token, path, verb)
 	if err != nil {
 		return 0, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.verdicts) >= maxRemembered {
+	if len(r.verdicts) >= maxVerdicts {
 		clear(r.verdicts)
 	}
 	r.verdicts[key] = verdict{status, time.Now()}
 	return status, nil
 }
 
-// known is the verdict that still counts, if there is one.
-func (r *reviewer) known(key [sha256.Size]byte) (int, bool) {
+// keptStatus returns the status of a verdict that is not too old, if there is one.
+func (r *reviewer) keptStatus(key [sha256.Size]byte) (int, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	v, known := r.verdicts[key]
-	return v.status, known && time.Since(v.at) < remember
+	v, ok := r.verdicts[key]
+	return v.status, ok && time.Since(v.reviewedAt) < verdictTTL
 }
 
-// ask asks the API server whose a token is, and what they may.
-func (r *reviewer) ask(ctx context.Context, token, path, verb string) (int, error) {
-	who := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
-	if err := r.client.Create(ctx, who); err != nil {
+// review asks the API server which user a token belongs to, and whether the user may read.
+func (r *reviewer) review(ctx context.Context, token, path, verb string) (int, error) {
+	tokenReview := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
+	if err := r.client.Create(ctx, tokenReview); err != nil {
 		return 0, fmt.Errorf("review a token: %w", err)
 	}
-	if !who.Status.Authenticated {
+	if !tokenReview.Status.Authenticated {
 		return http.StatusUnauthorized, nil
 	}
-	user := who.Status.User
+	user := tokenReview.Status.User
 	extra := map[string]authorizationv1.ExtraValue{}
 	for name, values := range user.Extra {
 		extra[name] = authorizationv1.ExtraValue(values)
 	}
-	may := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+	accessReview := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
 		NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: path, Verb: verb},
 	}}
-	if err := r.client.Create(ctx, may); err != nil {
-		return 0, fmt.Errorf("review what %s may: %w", user.Username, err)
+	if err := r.client.Create(ctx, accessReview); err != nil {
+		return 0, fmt.Errorf("review whether %s may read metrics: %w", user.Username, err)
 	}
-	if !may.Status.Allowed {
+	if !accessReview.Status.Allowed {
 		return http.StatusForbidden, nil
 	}
 	return http.StatusOK, nil

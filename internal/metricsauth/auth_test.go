@@ -106,23 +106,23 @@ func TestFilter(t *testing.T) {
 		want                              int
 	}{
 		{"no token", http.MethodGet, "/metrics", "", http.StatusUnauthorized},
-		{"an empty one", http.MethodGet, "/metrics", "Bearer ", http.StatusUnauthorized},
-		{"another scheme", http.MethodGet, "/metrics", "Basic " + reader, http.StatusUnauthorized},
-		{"a token that is none", http.MethodGet, "/metrics", "Bearer none", http.StatusUnauthorized},
-		{"somebody who may not", http.MethodGet, "/metrics", "Bearer " + stranger, http.StatusForbidden},
-		{"somebody who may", http.MethodGet, "/metrics", "Bearer " + reader, http.StatusOK},
-		{"once more", http.MethodGet, "/metrics", "Bearer " + reader, http.StatusOK},
-		{"but only this", http.MethodPost, "/metrics", "Bearer " + reader, http.StatusForbidden},
-		{"and only there", http.MethodGet, "/debug", "Bearer " + reader, http.StatusForbidden},
+		{"an empty token", http.MethodGet, "/metrics", "Bearer ", http.StatusUnauthorized},
+		{"another authentication scheme", http.MethodGet, "/metrics", "Basic " + reader, http.StatusUnauthorized},
+		{"an invalid token", http.MethodGet, "/metrics", "Bearer none", http.StatusUnauthorized},
+		{"a user who may not read", http.MethodGet, "/metrics", "Bearer " + stranger, http.StatusForbidden},
+		{"a user who may read", http.MethodGet, "/metrics", "Bearer " + reader, http.StatusOK},
+		{"the same user again", http.MethodGet, "/metrics", "Bearer " + reader, http.StatusOK},
+		{"another verb", http.MethodPost, "/metrics", "Bearer " + reader, http.StatusForbidden},
+		{"another path", http.MethodGet, "/debug", "Bearer " + reader, http.StatusForbidden},
 	} {
 		status, body := get(server, row.method, row.path, row.authorization)
 		if status != row.want || (body == "metrics") != (status == http.StatusOK) {
 			t.Errorf("%s: %d, %q", row.name, status, body)
 		}
 	}
-	nowhere := rest.CopyConfig(config)
-	nowhere.Host = "http://127.0.0.1:1"
-	if status, _ := get(serve(nowhere), http.MethodGet, "/metrics", "Bearer "+reader); status != http.StatusInternalServerError {
+	unreachable := rest.CopyConfig(config)
+	unreachable.Host = "http://127.0.0.1:1"
+	if status, _ := get(serve(unreachable), http.MethodGet, "/metrics", "Bearer "+reader); status != http.StatusInternalServerError {
 		t.Errorf("without an API server: %d", status)
 	}
 }

@@ -15,22 +15,22 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// slow is an API server that answers each review only when it is let, and knows
-// how many wait at most.
-type slow struct {
-	waiting, most, asked atomic.Int32
-	let                  chan struct{}
+// slowAPI is an API server that responds to a review only when released is closed. It counts
+// the reviews that wait now, the most that have waited at a time, and all reviews.
+type slowAPI struct {
+	waiting, mostWaiting, reviews atomic.Int32
+	released                      chan struct{}
 }
 
-// ServeHTTP says of every token that it is good, and of everybody that they may.
-func (s *slow) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// ServeHTTP accepts every token, and allows everything.
+func (s *slowAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	now := s.waiting.Add(1)
 	defer s.waiting.Add(-1)
-	s.asked.Add(1)
-	for most := s.most.Load(); now > most && !s.most.CompareAndSwap(most, now); most = s.most.Load() {
+	s.reviews.Add(1)
+	for most := s.mostWaiting.Load(); now > most && !s.mostWaiting.CompareAndSwap(most, now); most = s.mostWaiting.Load() {
 	}
 	select {
-	case <-s.let:
+	case <-s.released:
 	case <-r.Context().Done():
 		return
 	}
@@ -43,9 +43,9 @@ func (s *slow) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, `{"kind":"SubjectAccessReview","apiVersion":"authorization.k8s.io/v1","status":{"allowed":true}}`)
 }
 
-// TestBound has many come at once, with different tokens, and then with one.
-func TestBound(t *testing.T) {
-	api := &slow{let: make(chan struct{})}
+// TestReviewsAreBounded sends many requests at once, with different tokens, and then with one.
+func TestReviewsAreBounded(t *testing.T) {
+	api := &slowAPI{released: make(chan struct{})}
 	server := httptest.NewServer(api)
 	t.Cleanup(server.Close)
 	filter, err := Filter(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, server.Client())
@@ -63,38 +63,38 @@ func TestBound(t *testing.T) {
 		handler.ServeHTTP(recorder, request)
 		return recorder.Code
 	}
-	crowd := func(ctx context.Context, token func(i int) string) func() map[int]int {
+	getMany := func(ctx context.Context, token func(i int) string) func() map[int]int {
 		var mu sync.Mutex
 		var group sync.WaitGroup
-		answers := map[int]int{}
+		responses := map[int]int{}
 		for i := range 20 {
 			group.Go(func() {
 				code := get(ctx, token(i))
 				mu.Lock()
 				defer mu.Unlock()
-				answers[code]++
+				responses[code]++
 			})
 		}
-		return func() map[int]int { group.Wait(); return answers }
+		return func() map[int]int { group.Wait(); return responses }
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
-	wait := crowd(ctx, func(i int) string { return fmt.Sprint("token", i) })
+	wait := getMany(ctx, func(i int) string { return fmt.Sprint("token", i) })
 	for deadline := time.Now().Add(10 * time.Second); api.waiting.Load() < maxReviews; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("nobody asks the API server")
+			t.Fatal("no review reaches the API server")
 		}
 	}
-	cancel() // all but those whose turn it is have waited in vain
-	answers := wait()
-	if answers[http.StatusServiceUnavailable] < 20-maxReviews || api.most.Load() != maxReviews {
-		t.Errorf("answers %v, at most %d at a time", answers, api.most.Load())
+	cancel() // the requests that are not being reviewed have waited in vain
+	responses := wait()
+	if responses[http.StatusServiceUnavailable] < 20-maxReviews || api.mostWaiting.Load() != maxReviews {
+		t.Errorf("responses %v, at most %d reviews at a time", responses, api.mostWaiting.Load())
 	}
 
-	close(api.let)
-	api.asked.Store(0)
-	answers = crowd(t.Context(), func(int) string { return "one" })()
-	if answers[http.StatusOK] != 20 || api.asked.Load() > 2*maxReviews {
-		t.Errorf("one token: answers %v, the API server was asked %d times", answers, api.asked.Load())
+	close(api.released)
+	api.reviews.Store(0)
+	responses = getMany(t.Context(), func(int) string { return "one" })()
+	if responses[http.StatusOK] != 20 || api.reviews.Load() > 2*maxReviews {
+		t.Errorf("one token: responses %v, %d reviews", responses, api.reviews.Load())
 	}
 }

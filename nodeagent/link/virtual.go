@@ -11,18 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Alias is the ifalias of a virtual interface that the agent made, by which it
-// can be told from one that was there before.
+// Alias is the ifalias of a virtual interface that the agent made. An interface of the
+// same name that another program made has no such alias.
 const Alias = "purelb: virtual interface for load balancer addresses"
 
-// EnsureVirtual makes the virtual interface if there is none of that name, sets
-// it up, and returns its kind. It makes the first kind that the kernel knows: a
-// dummy, an ifb (which without a redirection behaves like one), or a bridge
-// without ports.
+// EnsureVirtual makes the virtual interface if no interface has that name, sets it up,
+// and returns its kind. It makes the first kind that the kernel supports: a dummy, an ifb
+// (which without a redirection behaves like a dummy), or a bridge without ports.
 func (n *Netlink) EnsureVirtual(name string) (string, error) {
 	link, err := n.handle.LinkByName(name)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
-		link, err = n.makeVirtual(name)
+		link, err = n.addVirtual(name)
 	}
 	if err != nil {
 		return "", fmt.Errorf("virtual interface %s: %w", name, err)
@@ -35,33 +34,39 @@ func (n *Netlink) EnsureVirtual(name string) (string, error) {
 	return link.Type(), nil
 }
 
-// RemoveVirtual removes the virtual interface, if EnsureVirtual made it and
-// nobody has put an address on it. That there is none is no error.
+// RemoveVirtual removes the virtual interface if EnsureVirtual made it and it has no
+// address but link-local ones. That no interface has the name is no error.
 func (n *Netlink) RemoveVirtual(name string) error {
-	link, err := n.handle.LinkByName(name)
-	if errors.As(err, new(netlink.LinkNotFoundError)) {
-		return nil
-	}
-	if err == nil && link.Attrs().Alias != Alias {
-		return nil
-	}
-	var addresses []netlink.Addr
-	if err == nil {
-		addresses, err = dump("addresses", func() ([]netlink.Addr, error) { return n.handle.AddrList(link, netlink.FAMILY_ALL) })
-	}
-	if slices.ContainsFunc(addresses, func(a netlink.Addr) bool { return !a.IP.IsLinkLocalUnicast() }) {
-		return nil
-	}
-	if err == nil {
-		err = n.handle.LinkDel(link)
-	}
-	if err != nil {
+	if err := n.removeVirtual(name); err != nil {
 		return fmt.Errorf("remove virtual interface %s: %w", name, err)
 	}
 	return nil
 }
 
-func (n *Netlink) makeVirtual(name string) (netlink.Link, error) {
+func (n *Netlink) removeVirtual(name string) error {
+	link, err := n.handle.LinkByName(name)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if link.Attrs().Alias != Alias {
+		return nil
+	}
+	addresses, err := dump("addresses", func() ([]netlink.Addr, error) { return n.handle.AddrList(link, netlink.FAMILY_ALL) })
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(addresses, func(a netlink.Addr) bool { return !a.IP.IsLinkLocalUnicast() }) {
+		return nil
+	}
+	return n.handle.LinkDel(link)
+}
+
+// addVirtual adds an interface of the first kind that the kernel supports, and marks it
+// as the agent's.
+func (n *Netlink) addVirtual(name string) (netlink.Link, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
 	var errs error
@@ -70,44 +75,44 @@ func (n *Netlink) makeVirtual(name string) (netlink.Link, error) {
 	} {
 		err := n.handle.LinkAdd(link)
 		if err != nil {
-			errs = errors.Join(errs, fmt.Errorf("make it of kind %s: %w", link.Type(), err))
+			errs = errors.Join(errs, fmt.Errorf("add it as a %s: %w", link.Type(), err))
 			if errors.Is(err, unix.EOPNOTSUPP) {
-				continue // the kernel knows no such kind
+				continue // the kernel does not support this kind
 			}
 			return nil, errs
 		}
 		if err := n.handle.LinkSetAlias(link, Alias); err != nil {
-			// Unmarked it would outlive us.
-			return nil, errors.Join(fmt.Errorf("mark it as ours: %w", err), n.handle.LinkDel(link))
+			// RemoveVirtual would never remove an interface without the mark.
+			return nil, errors.Join(fmt.Errorf("set its alias: %w", err), n.handle.LinkDel(link))
 		}
-		made, err := n.handle.LinkByName(name)
+		added, err := n.handle.LinkByName(name)
 		if err == nil {
-			err = promoteSecondaries(made.Attrs().Index)
+			err = setPromoteSecondaries(added.Attrs().Index)
 		}
-		return made, err
+		return added, err
 	}
 	return nil, errs
 }
 
-// Of linux/if_link.h and linux/ip.h.
+// Constants of linux/if_link.h and linux/ip.h.
 const (
 	attributeInetConf      = 1  // IFLA_INET_CONF
 	confPromoteSecondaries = 20 // IPV4_DEVCONF_PROMOTE_SECONDARIES
 )
 
-// promoteSecondaries makes an interface keep the other IPv4 addresses of a subnet
-// when the first of them is removed. Unless told so the kernel removes them all
-// (ip-sysctl, promote_secondaries). By netlink it needs no writable /proc.
-func promoteSecondaries(index int) error {
+// setPromoteSecondaries makes the kernel keep the other IPv4 addresses of a subnet on an
+// interface when the first of them is removed. By default the kernel removes them all
+// (ip-sysctl.rst, promote_secondaries). Netlink, unlike sysctl, needs no writable /proc.
+func setPromoteSecondaries(index int) error {
 	request := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
 	message := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	message.Index = int32(index)
+	message.Index = int32(index) //nolint:gosec // the kernel has it in 32 bits
 	request.AddData(message)
 	families := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
 	families.AddRtAttr(unix.AF_INET, nil).AddRtAttr(attributeInetConf, nil).AddRtAttr(confPromoteSecondaries, nl.Uint32Attr(1))
 	request.AddData(families)
 	if _, err := request.Execute(unix.NETLINK_ROUTE, 0); err != nil {
-		return fmt.Errorf("keep its other addresses when one is removed: %w", err)
+		return fmt.Errorf("set promote_secondaries: %w", err)
 	}
 	return nil
 }

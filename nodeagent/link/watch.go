@@ -3,71 +3,119 @@ package link
 import (
 	"context"
 	"fmt"
+	"syscall"
 	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/purelb/purelb-operator/internal/pacing"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
 const (
-	// watchGap is the least time between two calls of Watch's function.
-	watchGap = 25 * time.Millisecond
-	// watchBuffer holds the notifications of a burst of a few thousand changes.
-	watchBuffer = 1 << 20
-	// watchRetry is how long to wait before subscribing anew.
-	watchRetry = time.Second
+	// notificationGap is the least time between two calls of a watch's function: long
+	// enough to serve a burst of changes by a few calls, and short enough that the agent
+	// restores a removed address within tens of milliseconds.
+	notificationGap = 25 * time.Millisecond
+	// resubscribeInterval is how long a watch waits before it tries once more to
+	// subscribe. Only a kernel that is short of memory refuses.
+	resubscribeInterval = time.Second
 )
 
-// Watch calls changed whenever a link, an address or a route changes: at once
-// for the first change, and once for all that follow within 25 ms. What changed is
-// not said: the caller lists. After notifications were lost it subscribes anew and
+// notificationBuffer is the size in bytes of a subscription's receive buffer. It holds
+// the notifications of a burst of a few thousand changes.
+const notificationBuffer = 1 << 20
+
+// Watch calls changed when a link, an address or a route changes: at once for the first
+// change, and once for all changes in the 25 ms after a call. It does not say what has
+// changed: the caller lists. After notifications were lost Watch subscribes again and
 // calls changed. It returns when ctx ends, or if the first subscription fails.
 func (n *Netlink) Watch(ctx context.Context, changed func()) error {
-	socket, err := subscribe()
+	groups := []uint{
+		unix.RTNLGRP_LINK,
+		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
+	}
+	socket, err := subscribe(groups)
 	if err != nil {
 		return err
 	}
 	signal := make(chan struct{}, 1)
-	go coalesce(ctx, signal, changed)
+	go callForSignals(ctx, signal, changed)
 	for socket != nil {
-		receive(ctx, socket, signal)
-		if socket = resubscribe(ctx); socket != nil {
-			notify(signal) // for what was missed
+		receive(ctx, socket, func([]syscall.NetlinkMessage) { sendSignal(signal) })
+		if socket = resubscribe(ctx, groups); socket != nil {
+			sendSignal(signal) // for the changes that the lost notifications reported
 		}
 	}
 	return nil
 }
 
-func subscribe() (*nl.NetlinkSocket, error) {
-	socket, err := nl.Subscribe(unix.NETLINK_ROUTE,
-		unix.RTNLGRP_LINK,
-		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
-		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+// WatchLinks calls changed with all links: at once, and after changes of links, at most
+// every 25 ms. It lists the links once and then applies the kernel's notifications about
+// single links, so that a change costs little however many links there are. After
+// notifications were lost it lists again. It returns when ctx ends, or if the first
+// subscription or listing fails.
+func (n *Netlink) WatchLinks(ctx context.Context, changed func([]plan.Link)) error {
+	groups := []uint{unix.RTNLGRP_LINK}
+	socket, err := subscribe(groups)
+	if err != nil {
+		return err
+	}
+	table := &linkTable{}
+	if err := table.list(n); err != nil {
+		_ = socket.Close()
+		return err
+	}
+	signal := make(chan struct{}, 1)
+	sendSignal(signal)
+	go callForSignals(ctx, signal, func() { changed(table.all()) })
+	for socket != nil {
+		receive(ctx, socket, func(messages []syscall.NetlinkMessage) {
+			if table.apply(messages) {
+				sendSignal(signal)
+			}
+		})
+		if socket = resubscribe(ctx, groups); socket == nil {
+			break
+		}
+		if table.list(n) == nil {
+			sendSignal(signal)
+			continue
+		}
+		_ = socket.Close() // receive fails at once, and the loop subscribes and lists again
+		sleep(ctx, resubscribeInterval)
+	}
+	return nil
+}
+
+// subscribe opens a socket that receives the notifications of these groups.
+func subscribe(groups []uint) (*nl.NetlinkSocket, error) {
+	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, groups...)
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to changes of links, addresses and routes: %w", err)
 	}
-	// Without the larger buffer notifications are lost sooner, and listed for.
-	_ = socket.SetReceiveBufferSize(watchBuffer, true)
+	// With the smaller default the kernel drops notifications sooner, after which a watch
+	// lists again.
+	_ = socket.SetReceiveBufferSize(notificationBuffer, true)
 	return socket, nil
 }
 
-// resubscribe subscribes as soon as it can; nil if ctx ends before.
-func resubscribe(ctx context.Context) *nl.NetlinkSocket {
+// resubscribe subscribes, however often it has to try. It returns nil when ctx ends.
+func resubscribe(ctx context.Context, groups []uint) *nl.NetlinkSocket {
 	for ctx.Err() == nil {
-		if socket, err := subscribe(); err == nil {
+		if socket, err := subscribe(groups); err == nil {
 			return socket
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(watchRetry):
-		}
+		sleep(ctx, resubscribeInterval)
 	}
 	return nil
 }
 
-// receive signals each batch of notifications, until the socket fails or ctx
-// ends.
-func receive(ctx context.Context, socket *nl.NetlinkSocket, signal chan<- struct{}) {
+// receive calls received with each batch of notifications, until the socket fails or ctx
+// ends, and closes the socket. The socket fails when the kernel has dropped notifications.
+func receive(ctx context.Context, socket *nl.NetlinkSocket, received func([]syscall.NetlinkMessage)) {
 	stop := context.AfterFunc(ctx, func() { _ = socket.Close() })
 	defer func() {
 		if stop() {
@@ -75,33 +123,49 @@ func receive(ctx context.Context, socket *nl.NetlinkSocket, signal chan<- struct
 		}
 	}()
 	for {
-		if _, _, err := socket.Receive(); err != nil {
+		messages, _, err := socket.Receive()
+		if err != nil {
 			return
 		}
-		notify(signal)
+		received(messages)
 	}
 }
 
-func notify(signal chan<- struct{}) {
+// sendSignal makes callForSignals call its function, unless a signal waits already.
+func sendSignal(signal chan<- struct{}) {
 	select {
 	case signal <- struct{}{}:
-	default: // one is waiting already
+	default:
 	}
 }
 
-// coalesce calls changed for a signal, at most once in each watchGap.
-func coalesce(ctx context.Context, signal <-chan struct{}, changed func()) {
+// callForSignals calls changed for each signal, with at least notificationGap between two
+// calls, until ctx ends.
+func callForSignals(ctx context.Context, signal <-chan struct{}, changed func()) {
+	batch := pacing.Batch{Gap: notificationGap}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-signal:
-			changed()
+		}
+		if sleep(ctx, batch.Delay(time.Now())); ctx.Err() != nil {
+			return
 		}
 		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(watchGap):
+		case <-signal: // the call that follows serves this signal, too
+		default:
 		}
+		batch.Begin(time.Now())
+		changed()
+		batch.End(time.Now())
+	}
+}
+
+// sleep waits for a while, or until ctx ends.
+func sleep(ctx context.Context, wait time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(wait):
 	}
 }

@@ -1,18 +1,21 @@
 package neigh
 
 import (
+	"bytes"
 	"encoding/hex"
+	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 )
 
 var (
-	here  = MAC{0x02, 0, 0, 0, 0, 0x01}
-	there = MAC{0x02, 0, 0, 0, 0, 0x02}
+	localMAC     = MAC{0x02, 0, 0, 0, 0, 0x01}
+	neighbourMAC = MAC{0x02, 0, 0, 0, 0, 0x02}
 )
 
-// The bytes on the wire, written out by hand from the RFCs.
+// TestFrames compares frames with bytes written by hand from the RFCs.
 func TestFrames(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -26,6 +29,27 @@ func TestFrames(t *testing.T) {
 		"ARP probe": {ARPProbe, "192.0.2.1",
 			"ffffffffffff 020000000001 0806" +
 				"0001 0800 06 04 0001 020000000001 00000000 000000000000 c0000201"},
+		"ARP request with a sender": {withSender("192.0.2.9"), "192.0.2.1",
+			"ffffffffffff 020000000001 0806" +
+				"0001 0800 06 04 0001 020000000001 c0000209 000000000000 c0000201"},
+		"ARP probe of one station": {toStation(""), "192.0.2.1",
+			"020000000002 020000000001 0806" +
+				"0001 0800 06 04 0001 020000000001 00000000 000000000000 c0000201"},
+		"ARP probe of one station, whatever the sender": {toStation("192.0.2.9"), "192.0.2.1",
+			"020000000002 020000000001 0806" +
+				"0001 0800 06 04 0001 020000000001 00000000 000000000000 c0000201"},
+		"solicitation with a sender": {withSender("fe80::9"), "2001:db8::a1:b2c3",
+			"3333ffa1b2c3 020000000001 86dd" +
+				"60000000 0020 3a ff fe800000000000000000000000000009 ff0200000000000000000001ffa1b2c3" +
+				"87 00 e491 00000000 20010db80000000000000000 00a1b2c3 01 01 020000000001"},
+		"solicitation of one station": {toStation("fe80::9"), "2001:db8::a1:b2c3",
+			"020000000002 020000000001 86dd" +
+				"60000000 0020 3a ff fe800000000000000000000000000009 ff0200000000000000000001ffa1b2c3" +
+				"87 00 e491 00000000 20010db80000000000000000 00a1b2c3 01 01 020000000001"},
+		"solicitation of one station, without a sender": {toStation(""), "2001:db8::a1:b2c3",
+			"020000000002 020000000001 86dd" +
+				"60000000 0018 3a ff 00000000000000000000000000000000 ff0200000000000000000001ffa1b2c3" +
+				"87 00 e625 00000000 20010db80000000000000000 00a1b2c3"},
 		"unsolicited NA": {UnsolicitedNA, "2001:db8::1",
 			"333300000001 020000000001 86dd" +
 				"60000000 0020 3a ff 20010db8000000000000000000000001 ff020000000000000000000000000001" +
@@ -35,7 +59,7 @@ func TestFrames(t *testing.T) {
 				"60000000 0018 3a ff 00000000000000000000000000000000 ff0200000000000000000001ffa1b2c3" +
 				"87 00 e625 00000000 20010db80000000000000000 00a1b2c3"},
 	} {
-		frame, err := tc.build(here, netip.MustParseAddr(tc.addr))
+		frame, err := tc.build(localMAC, netip.MustParseAddr(tc.addr))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -45,16 +69,66 @@ func TestFrames(t *testing.T) {
 	}
 }
 
+// withSender builds the last of the frames with which a question with a sender asks the link.
+func withSender(sender string) func(MAC, netip.Addr) ([]byte, error) {
+	return func(source MAC, addr netip.Addr) ([]byte, error) {
+		frames, err := Question{Target: Target{Addr: addr}, Sender: netip.MustParseAddr(sender)}.frames(source)
+		if err != nil {
+			return nil, err
+		}
+		return frames[len(frames)-1], nil
+	}
+}
+
+// toStation builds the frame that asks one station, and checks that it is the last of a
+// question's frames.
+func toStation(sender string) func(MAC, netip.Addr) ([]byte, error) {
+	return func(source MAC, addr netip.Addr) ([]byte, error) {
+		q := Question{Target: Target{Addr: addr}, NodeMACs: []MAC{neighbourMAC}}
+		q.Sender, _ = netip.ParseAddr(sender)
+		frame, err := q.frameFor(source, neighbourMAC)
+		if frames, _ := q.frames(source); len(frames) == 0 || !bytes.Equal(frames[len(frames)-1], frame) {
+			return nil, errors.New("it is not the last of the question's frames")
+		}
+		return frame, err
+	}
+}
+
+// TestQuestionSender checks that neither an address of the other family nor the target is used
+// as the sender.
+func TestQuestionSender(t *testing.T) {
+	t.Parallel()
+	for _, sender := range []string{"", "192.0.2.1", "fe80::1", "0.0.0.0"} {
+		q := Question{Target: Target{Addr: netip.MustParseAddr("192.0.2.1")}}
+		q.Sender, _ = netip.ParseAddr(sender)
+		if frames, err := q.frames(localMAC); err != nil || len(frames) != 1 {
+			t.Errorf("with sender %q: %d frames, %v", sender, len(frames), err)
+		}
+	}
+	many := Question{Target: Target{Addr: netip.MustParseAddr("192.0.2.1")}, NodeMACs: make([]MAC, 64)}
+	if frames, err := many.frames(localMAC); err != nil || len(frames) != 1+maxNodes {
+		t.Errorf("with many nodes: %d frames, %v", len(frames), err)
+	}
+}
+
+func TestParseMACs(t *testing.T) {
+	t.Parallel()
+	got := ParseMACs([]string{neighbourMAC.String(), "02:00:00:00:00:02", "nonsense", "ff:ff:ff:ff:ff:ff", "01:00:5e:00:00:01", "00:00:00:00:00:00", "00:00:00:00:fe:80:00:00", "", "02:00:00:00:00:01"})
+	if want := []MAC{neighbourMAC, localMAC}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
 func TestFramesOfTheOtherFamily(t *testing.T) {
 	t.Parallel()
 	for name, err := range map[string]error{
-		"gratuitous ARP for IPv6":     second(GratuitousARP(here, netip.MustParseAddr("2001:db8::1"))),
-		"ARP probe for IPv6":          second(ARPProbe(here, netip.MustParseAddr("2001:db8::1"))),
-		"unsolicited NA for IPv4":     second(UnsolicitedNA(here, netip.MustParseAddr("192.0.2.1"))),
-		"solicitation of IPv4":        second(Solicitation(here, netip.MustParseAddr("192.0.2.1"))),
-		"solicitation of mapped IPv4": second(Solicitation(here, netip.MustParseAddr("::ffff:192.0.2.1"))),
-		"solicitation of nothing":     second(Solicitation(here, netip.Addr{})),
-		"ARP probe for nothing":       second(ARPProbe(here, netip.Addr{})),
+		"gratuitous ARP for IPv6":     errorOf(GratuitousARP(localMAC, netip.MustParseAddr("2001:db8::1"))),
+		"ARP probe for IPv6":          errorOf(ARPProbe(localMAC, netip.MustParseAddr("2001:db8::1"))),
+		"unsolicited NA for IPv4":     errorOf(UnsolicitedNA(localMAC, netip.MustParseAddr("192.0.2.1"))),
+		"solicitation of IPv4":        errorOf(Solicitation(localMAC, netip.MustParseAddr("192.0.2.1"))),
+		"solicitation of mapped IPv4": errorOf(Solicitation(localMAC, netip.MustParseAddr("::ffff:192.0.2.1"))),
+		"solicitation of nothing":     errorOf(Solicitation(localMAC, netip.Addr{})),
+		"ARP probe for nothing":       errorOf(ARPProbe(localMAC, netip.Addr{})),
 	} {
 		if err == nil {
 			t.Errorf("%s is built", name)
@@ -62,11 +136,13 @@ func TestFramesOfTheOtherFamily(t *testing.T) {
 	}
 }
 
-func second(_ []byte, err error) error { return err }
+// errorOf returns the error of a function that builds a frame.
+func errorOf(_ []byte, err error) error { return err }
 
-func frameOf(t *testing.T, build func(MAC, netip.Addr) ([]byte, error), addr string, edit ...func([]byte) []byte) []byte {
+// buildFrame builds a frame from the neighbour and applies edits to it.
+func buildFrame(t *testing.T, build func(MAC, netip.Addr) ([]byte, error), addr string, edit ...func([]byte) []byte) []byte {
 	t.Helper()
-	frame, err := build(there, netip.MustParseAddr(addr))
+	frame, err := build(neighbourMAC, netip.MustParseAddr(addr))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,15 +152,16 @@ func frameOf(t *testing.T, build func(MAC, netip.Addr) ([]byte, error), addr str
 	return frame
 }
 
-func set(offset int, values ...byte) func([]byte) []byte {
+// setBytes overwrites bytes at an offset.
+func setBytes(offset int, values ...byte) func([]byte) []byte {
 	return func(frame []byte) []byte {
 		copy(frame[offset:], values)
 		return frame
 	}
 }
 
-// summed puts the checksum right after other edits.
-func summed(frame []byte) []byte {
+// fixChecksum corrects the checksum after other edits.
+func fixChecksum(frame []byte) []byte {
 	icmp := frame[headerEthernet+headerIPv6:]
 	icmp[2], icmp[3] = 0, 0
 	sum := checksum(frame[headerEthernet:], icmp)
@@ -92,7 +169,8 @@ func summed(frame []byte) []byte {
 	return frame
 }
 
-func cut(n int) func([]byte) []byte { return func(frame []byte) []byte { return frame[:n] } }
+// truncate keeps the first n bytes.
+func truncate(n int) func([]byte) []byte { return func(frame []byte) []byte { return frame[:n] } }
 
 func TestParse(t *testing.T) {
 	t.Parallel()
@@ -100,51 +178,78 @@ func TestParse(t *testing.T) {
 	v4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 	for name, tc := range map[string]struct {
 		frame []byte
-		want  Message // the zero Message: refused
+		want  Message // the zero Message if Parse returns an error
 	}{
-		"gratuitous ARP":      {frameOf(t, GratuitousARP, "192.0.2.1"), Message{Request, v4, there, true, false}},
-		"with padding":        {append(frameOf(t, GratuitousARP, "192.0.2.1"), make([]byte, 18)...), Message{Request, v4, there, true, false}},
-		"ARP reply":           {frameOf(t, GratuitousARP, "192.0.2.1", set(21, arpReply), set(38, 192, 0, 2, 9)), Message{Reply, v4, there, false, false}},
-		"ARP reply to probe":  {frameOf(t, GratuitousARP, "192.0.2.1", set(21, arpReply), set(38, 0, 0, 0, 0)), Message{Reply, v4, there, false, false}},
-		"ARP request":         {frameOf(t, GratuitousARP, "192.0.2.1", set(38, 192, 0, 2, 9)), Message{Request, v4, there, false, false}},
-		"ARP probe":           {frame: frameOf(t, ARPProbe, "192.0.2.1")},
-		"RARP":                {frame: frameOf(t, GratuitousARP, "192.0.2.1", set(21, 3))},
-		"ARP not of Ethernet": {frame: frameOf(t, GratuitousARP, "192.0.2.1", set(15, 6))},
-		"ARP cut off":         {frame: frameOf(t, GratuitousARP, "192.0.2.1", cut(headerEthernet+lengthARP-1))},
-		"Ethernet cut off":    {frame: frameOf(t, GratuitousARP, "192.0.2.1", cut(headerEthernet-1))},
-		"another type":        {frame: frameOf(t, GratuitousARP, "192.0.2.1", set(12, 0x08, 0x00))},
+		"gratuitous ARP":      {buildFrame(t, GratuitousARP, "192.0.2.1"), Message{Request, v4, neighbourMAC, true, false, false}},
+		"with padding":        {append(buildFrame(t, GratuitousARP, "192.0.2.1"), make([]byte, 18)...), Message{Request, v4, neighbourMAC, true, false, false}},
+		"ARP reply":           {buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(21, arpReply), setBytes(38, 192, 0, 2, 9)), Message{Reply, v4, neighbourMAC, false, false, false}},
+		"ARP reply to probe":  {buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(21, arpReply), setBytes(38, 0, 0, 0, 0)), Message{Reply, v4, neighbourMAC, false, false, false}},
+		"ARP request":         {buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(38, 192, 0, 2, 9)), Message{Request, v4, neighbourMAC, false, false, false}},
+		"ARP reply to us":     {buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(0, localMAC[:]...), setBytes(21, arpReply), setBytes(38, 0, 0, 0, 0)), Message{Reply, v4, neighbourMAC, false, false, true}},
+		"ARP of no station":   {frame: buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(22, 0, 0, 0, 0, 0, 0))},
+		"ARP of a group":      {frame: buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(22, 3))},
+		"ARP of all":          {frame: buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(22, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff))},
+		"NA of no station":    {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+26, 0, 0, 0, 0, 0, 0), fixChecksum)},
+		"NA of a group":       {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+26, 0x33), fixChecksum)},
+		"NA to us":            {buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(0, localMAC[:]...), setBytes(headerEthernet+24, 0x20, 0x01), setBytes(icmp+4, flagSolicited), fixChecksum), Message{Advertisement, v6, neighbourMAC, false, false, true}},
+		"ARP probe":           {frame: buildFrame(t, ARPProbe, "192.0.2.1")},
+		"RARP":                {frame: buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(21, 3))},
+		"ARP not of Ethernet": {frame: buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(15, 6))},
+		"ARP cut off":         {frame: buildFrame(t, GratuitousARP, "192.0.2.1", truncate(headerEthernet+lengthARP-1))},
+		"Ethernet cut off":    {frame: buildFrame(t, GratuitousARP, "192.0.2.1", truncate(headerEthernet-1))},
+		"another type":        {frame: buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(12, 0x08, 0x00))},
 
-		"unsolicited NA":      {frameOf(t, UnsolicitedNA, "2001:db8::1"), Message{Advertisement, v6, there, true, true}},
-		"without override":    {frameOf(t, UnsolicitedNA, "2001:db8::1", set(icmp+4, 0), summed), Message{Advertisement, v6, there, true, false}},
-		"solicited, to us":    {frameOf(t, UnsolicitedNA, "2001:db8::1", set(headerEthernet+24, 0x20, 0x01), set(icmp+4, flagSolicited), summed), Message{Advertisement, v6, there, false, false}},
-		"solicited, to all":   {frame: frameOf(t, UnsolicitedNA, "2001:db8::1", set(icmp+4, flagSolicited), summed)},
-		"option of another":   {frameOf(t, UnsolicitedNA, "2001:db8::1", set(icmp+24, 1), set(6, 2, 0, 0, 0, 0, 9), summed), Message{Advertisement, v6, MAC{2, 0, 0, 0, 0, 9}, true, true}},
-		"option counts":       {frameOf(t, UnsolicitedNA, "2001:db8::1", set(6, 2, 0, 0, 0, 0, 9)), Message{Advertisement, v6, there, true, true}},
-		"empty option":        {frame: frameOf(t, UnsolicitedNA, "2001:db8::1", set(icmp+25, 0), summed)},
-		"option cut off":      {frame: frameOf(t, UnsolicitedNA, "2001:db8::1", set(icmp+25, 2), summed)},
-		"wrong checksum":      {frame: frameOf(t, UnsolicitedNA, "2001:db8::1", set(icmp+2, 0xff, 0xff))},
-		"routed":              {frame: frameOf(t, UnsolicitedNA, "2001:db8::1", set(headerEthernet+7, 254))},
-		"multicast target":    {frame: frameOf(t, UnsolicitedNA, "2001:db8::1", set(icmp+8, 0xff), summed)},
-		"length beyond frame": {frame: frameOf(t, UnsolicitedNA, "2001:db8::1", set(headerEthernet+4, 0xff, 0xff))},
-		"length too short":    {frame: frameOf(t, UnsolicitedNA, "2001:db8::1", set(headerEthernet+4, 0, 8))},
-		"solicitation":        {frame: frameOf(t, Solicitation, "2001:db8::1")},
+		"unsolicited NA":      {buildFrame(t, UnsolicitedNA, "2001:db8::1"), Message{Advertisement, v6, neighbourMAC, true, true, false}},
+		"without override":    {buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+4, 0), fixChecksum), Message{Advertisement, v6, neighbourMAC, true, false, false}},
+		"solicited, to us":    {buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(headerEthernet+24, 0x20, 0x01), setBytes(icmp+4, flagSolicited), fixChecksum), Message{Advertisement, v6, neighbourMAC, false, false, false}},
+		"solicited, to all":   {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+4, flagSolicited), fixChecksum)},
+		"option of another":   {buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+24, 1), setBytes(6, 2, 0, 0, 0, 0, 9), fixChecksum), Message{Advertisement, v6, MAC{2, 0, 0, 0, 0, 9}, true, true, false}},
+		"option counts":       {buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(6, 2, 0, 0, 0, 0, 9)), Message{Advertisement, v6, neighbourMAC, true, true, false}},
+		"empty option":        {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+25, 0), fixChecksum)},
+		"option cut off":      {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+25, 2), fixChecksum)},
+		"wrong checksum":      {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+2, 0xff, 0xff))},
+		"routed":              {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(headerEthernet+7, 254))},
+		"multicast target":    {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+8, 0xff), fixChecksum)},
+		"length beyond frame": {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(headerEthernet+4, 0xff, 0xff))},
+		"length too short":    {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(headerEthernet+4, 0, 8))},
+		"no option, shortest": {buildFrame(t, UnsolicitedNA, "2001:db8::1", truncate(icmp+lengthND), setBytes(headerEthernet+4, 0, lengthND), setBytes(6, 2, 0, 0, 0, 0, 9), fixChecksum), Message{Advertisement, v6, MAC{2, 0, 0, 0, 0, 9}, true, true, false}},
+		"odd length":          {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", truncate(icmp+lengthND+1), setBytes(headerEthernet+4, 0, lengthND+1), fixChecksum)},
+		"IPv6 without header": {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", truncate(headerEthernet+1))},
+		"IPv6 without ICMP":   {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", truncate(icmp))},
+		"IPv4 by its version": {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(headerEthernet, 4<<4))},
+		"another protocol":    {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(headerEthernet+6, 17))},
+		"solicitation":        {frame: buildFrame(t, Solicitation, "2001:db8::1")},
 		"nothing":             {},
 	} {
 		got, err := Parse(tc.frame)
 		if got != tc.want || (err != nil) != (tc.want == Message{}) {
 			t.Errorf("%s: got %+v, %v, want %+v", name, got, err, tc.want)
 		}
+		if err == nil && got.Kind == 0 {
+			t.Errorf("%s: the message has no kind", name)
+		}
 	}
 }
 
-// Whatever address is announced, the announcement says so and nothing else.
+// TestChecksum checks that the last byte of an odd number counts as if a byte of 0 followed
+// (RFC 1071 section 4.1).
+func TestChecksum(t *testing.T) {
+	t.Parallel()
+	const length, odd = 3, 0x0102 + 0x0300
+	if got, want := checksum(make([]byte, headerIPv6), []byte{1, 2, 3}), ^uint16(length+protocolICMPv6+odd); got != want {
+		t.Errorf("got %#x, want %#x", got, want)
+	}
+}
+
+// FuzzRoundTrip checks that Parse reads from an announcement what was announced, and no claim
+// from a question.
 func FuzzRoundTrip(f *testing.F) {
-	f.Add([]byte{192, 0, 2, 1}, here[:])
-	f.Add(netip.MustParseAddr("2001:db8::1").AsSlice(), there[:])
-	f.Add(netip.MustParseAddr("::").AsSlice(), there[:])
+	f.Add([]byte{192, 0, 2, 1}, localMAC[:])
+	f.Add(netip.MustParseAddr("2001:db8::1").AsSlice(), neighbourMAC[:])
+	f.Add(netip.MustParseAddr("::").AsSlice(), neighbourMAC[:])
 	f.Fuzz(func(t *testing.T, address, source []byte) {
 		addr, ok := netip.AddrFromSlice(address)
-		if !ok || len(source) != 6 || addr.IsUnspecified() || addr.IsMulticast() || addr.Is4In6() {
+		if !ok || len(source) != 6 || addr.IsUnspecified() || addr.IsMulticast() || addr.Is4In6() || !MAC(source).isStation() {
 			t.Skip()
 		}
 		announce, ask, kind := GratuitousARP, ARPProbe, Request
@@ -163,7 +268,7 @@ func FuzzRoundTrip(f *testing.F) {
 			t.Fatal(err)
 		}
 		if got, err := Parse(frame); err == nil {
-			t.Errorf("a question is taken for %+v", got)
+			t.Errorf("a question is parsed as %+v", got)
 		}
 		if addr.Is6() && checksum(frame[headerEthernet:], frame[headerEthernet+headerIPv6:]) != 0 {
 			t.Error("wrong checksum")
@@ -174,7 +279,7 @@ func FuzzRoundTrip(f *testing.F) {
 func FuzzParse(f *testing.F) {
 	for _, addr := range []string{"192.0.2.1", "2001:db8::1"} {
 		for _, build := range []func(MAC, netip.Addr) ([]byte, error){GratuitousARP, ARPProbe, UnsolicitedNA, Solicitation} {
-			if frame, err := build(here, netip.MustParseAddr(addr)); err == nil {
+			if frame, err := build(localMAC, netip.MustParseAddr(addr)); err == nil {
 				f.Add(frame)
 			}
 		}

@@ -7,24 +7,28 @@ import (
 	"net/netip"
 	"os"
 	"sync"
-	"time"
 
-	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 )
 
-// Listen passes on what other stations on an interface's link say of the
-// addresses that are wanted, until ctx ends, or the interface goes down or away.
-func (*Ethernet) Listen(ctx context.Context, iface string, wanted func(netip.Addr) bool, heard func(Message)) error {
-	nic, _, err := station(iface)
+// Of a flood of frames Listen reads no more than readRate in a second, readBurst at a time,
+// on each socket. The kernel drops the frames that then find no room. Stations say
+// important things more than once.
+const (
+	readRate  = 20000
+	readBurst = 1000
+)
+
+// Listen calls heard with the messages that other stations on an interface's link send
+// about wanted addresses, until ctx ends, or the interface goes down or is removed.
+func (e *Ethernet) Listen(ctx context.Context, iface string, wanted func(netip.Addr) bool, heard func(Message)) error {
+	nic, _, err := ethernetInterface(iface)
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", iface, err)
 	}
 	var sockets []*os.File
-	for _, kind := range []struct {
-		etherType uint16
-		filter    []unix.SockFilter
-	}{{etherTypeARP, nil}, {etherTypeIPv6, advertisementsOnly}} {
-		socket, err := open(nic, kind.etherType, kind.filter)
+	for _, etherType := range []uint16{etherTypeARP, etherTypeIPv6} {
+		socket, err := openReceiver(nic, etherType, claimFilter(nic, etherType == etherTypeIPv6, nil))
 		if err != nil {
 			return errors.Join(fmt.Errorf("listen on %s: %w", iface, err), closeAll(sockets))
 		}
@@ -35,8 +39,8 @@ func (*Ethernet) Listen(ctx context.Context, iface string, wanted func(netip.Add
 	ctx, stop := context.WithCancel(ctx)
 	for i, socket := range sockets {
 		wait.Go(func() {
-			defer stop() // both or none
-			errs[i] = hear(ctx, socket, wanted, heard)
+			defer stop() // when one socket fails Listen ends
+			errs[i] = e.listenOn(ctx, socket, wanted, heard)
 		})
 	}
 	wait.Wait()
@@ -47,15 +51,18 @@ func (*Ethernet) Listen(ctx context.Context, iface string, wanted func(netip.Add
 	return nil
 }
 
-// hear reads one socket.
-func hear(ctx context.Context, socket *os.File, wanted func(netip.Addr) bool, heard func(Message)) error {
-	err := listen(ctx, socket, time.Time{}, func(m Message) bool {
-		if !wanted(m.Addr) {
-			return true
+// listenOn is Listen for one socket.
+func (e *Ethernet) listenOn(ctx context.Context, socket *os.File, wanted func(netip.Addr) bool, heard func(Message)) error {
+	limiter, burst := rate.NewLimiter(readRate, readBurst), 0
+	err := readMessages(ctx, socket, noDeadline, func(m Message) bool {
+		if wanted(m.Addr) {
+			if own, err := e.isOwn(m.MAC); err == nil && !own {
+				heard(m)
+			}
 		}
-		// Of the node's other interfaces one may be on the same link.
-		if own, err := ownMACs(); err == nil && !own[m.MAC] {
-			heard(m)
+		if burst++; burst >= readBurst {
+			burst = 0
+			_ = limiter.WaitN(ctx, readBurst) // fails only when ctx ends
 		}
 		return true
 	})
@@ -63,12 +70,4 @@ func hear(ctx context.Context, socket *os.File, wanted func(netip.Addr) bool, he
 		return err
 	}
 	return nil
-}
-
-func closeAll(sockets []*os.File) error {
-	var errs []error
-	for _, s := range sockets {
-		errs = append(errs, s.Close())
-	}
-	return errors.Join(errs...)
 }

@@ -10,68 +10,68 @@ import (
 )
 
 func TestListen(t *testing.T) {
-	neighbour := cable(t)
+	neighbour := connectNeighbour(t)
 	neighbour.Run(t, "ip addr add 192.0.2.1/24 dev eth0")
 	neighbour.Run(t, "ip addr add 2001:db8::1/64 dev eth0 nodad")
 	ctx, cancel := context.WithCancel(t.Context())
 	heard := make(chan Message, 100)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- speaker(t).Listen(ctx, "eth0", func(a netip.Addr) bool { return a.String() != "192.0.2.7" }, func(m Message) { heard <- m })
+		ended <- openEthernet(t).Listen(ctx, "eth0", func(a netip.Addr) bool { return a.String() != "192.0.2.7" }, func(m Message) { heard <- m })
 	}()
-	// It may take a moment until it listens: it is asked again.
-	next := func(what string, again func(), want Message) {
+	// Listen may take a moment to open its sockets: provoke is called until a message comes.
+	expect := func(what string, provoke func(), want Message) {
 		t.Helper()
 		deadline := time.After(5 * time.Second)
 		for {
-			again()
+			provoke()
 			select {
 			case m := <-heard:
 				if m == want {
 					return
 				}
 				if m.Addr == want.Addr {
-					t.Fatalf("%s: heard %+v, want %+v", what, m, want)
+					t.Fatalf("%s: got %+v, want %+v", what, m, want)
 				}
 			case <-time.After(100 * time.Millisecond):
 			case err := <-ended:
-				t.Fatalf("%s: it has ended: %v", what, err)
+				t.Fatalf("%s: Listen has returned: %v", what, err)
 			case <-deadline:
-				t.Fatalf("%s: heard nothing", what)
+				t.Fatalf("%s: no message", what)
 			}
 		}
 	}
 	ask := func(address string) func() {
 		return func() {
-			if err := speaker(t).Ask("eth0", netip.MustParseAddr(address)); err != nil {
+			if err := openEthernet(t).Ask(questionsFor("eth0", address)[0]); err != nil {
 				t.Error(err)
 			}
 		}
 	}
-	next("an answer by ARP", ask("192.0.2.1"), Message{Kind: Reply, Addr: netip.MustParseAddr("192.0.2.1"), MAC: there})
-	// Whoever answers a station without an address advertises to all.
-	next("an answer by ND", ask("2001:db8::1"), Message{Kind: Advertisement, Addr: netip.MustParseAddr("2001:db8::1"), MAC: there, Gratuitous: true, Override: true})
-	next("a claim", func() { neighbour.Run(t, "arping -q -c 1 -U -I eth0 192.0.2.1") },
-		Message{Kind: Request, Addr: netip.MustParseAddr("192.0.2.1"), MAC: there, Gratuitous: true})
+	expect("an answer by ARP", ask("192.0.2.1"), Message{Kind: Reply, Addr: netip.MustParseAddr("192.0.2.1"), MAC: neighbourMAC, Direct: true})
+	// The answer to a solicitation without a sender goes to all nodes.
+	expect("an answer by ND", ask("2001:db8::1"), Message{Kind: Advertisement, Addr: netip.MustParseAddr("2001:db8::1"), MAC: neighbourMAC, Gratuitous: true, Override: true})
+	expect("a claim", func() { neighbour.Run(t, "arping -q -c 1 -U -I eth0 192.0.2.1") },
+		Message{Kind: Request, Addr: netip.MustParseAddr("192.0.2.1"), MAC: neighbourMAC, Gratuitous: true})
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
 
 	go func() {
-		ended <- speaker(t).Listen(t.Context(), "eth0", func(netip.Addr) bool { return true }, func(Message) {})
+		ended <- openEthernet(t).Listen(t.Context(), "eth0", func(netip.Addr) bool { return true }, func(Message) {})
 	}()
 	time.Sleep(50 * time.Millisecond)
 	nstest.Run(t, "ip link set eth0 down")
 	select {
 	case err := <-ended:
 		if err == nil {
-			t.Error("it ends without an error when the interface goes down")
+			t.Error("Listen returns no error when the interface goes down")
 		}
 	case <-time.After(5 * time.Second):
-		t.Error("it does not end when the interface goes down")
+		t.Error("Listen does not return when the interface goes down")
 	}
-	if err := speaker(t).Listen(t.Context(), "eth7", nil, nil); err == nil {
-		t.Error("it listens where there is no interface")
+	if err := openEthernet(t).Listen(t.Context(), "eth7", nil, nil); err == nil {
+		t.Error("Listen returns no error without the interface")
 	}
 }

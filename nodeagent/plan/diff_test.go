@@ -106,11 +106,11 @@ func TestDiff(t *testing.T) {
 		"empty Announcement withdraws what is ours, and nothing else": {
 			announcements: []purelbv1.Announcement{announcement()},
 			addresses: []Address{
-				on("eth0", "192.0.2.11/24", notOurs), on("eth0", "192.0.2.1/24"),
+				on("eth0", "192.0.2.11/24", notOurs), on("eth0", "192.0.2.1/32"),
 				on("kube-lb0", "198.51.100.1/32"), on("kube-lb0", "198.51.100.2/32", notOurs),
 			},
 			want: []operation{
-				{Kind: "Remove", Address: on("eth0", "192.0.2.1/24")},
+				{Kind: "Remove", Address: on("eth0", "192.0.2.1/32")},
 				{Kind: "Remove", Address: on("kube-lb0", "198.51.100.1/32")},
 			},
 		},
@@ -123,9 +123,9 @@ func TestDiff(t *testing.T) {
 		"Local is probed for, announced and renewed; IPv6 is never a source address": {
 			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24), local("2001:db8::1", 64))},
 			want: []operation{
-				{Kind: "Add", Address: on("eth0", "192.0.2.1/24"), Probe: true, Announce: true},
+				{Kind: "Add", Address: on("eth0", "192.0.2.1/32"), Probe: true, Announce: true},
 				{Kind: "Add", Address: Address{
-					Interface: "eth0", Prefix: netip.MustParsePrefix("2001:db8::1/64"), Ours: true,
+					Interface: "eth0", Prefix: netip.MustParsePrefix("2001:db8::1/128"), Ours: true,
 					Valid: 300 * time.Second, NoPrefixRoute: true,
 				}, Probe: true, Announce: true},
 			},
@@ -134,66 +134,66 @@ func TestDiff(t *testing.T) {
 		},
 		"Takeover does not probe": {
 			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24, takeover))},
-			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/24"), Announce: true}},
+			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/32"), Announce: true}},
 			states:        map[string]string{"192.0.2.1": "Announced "},
 			renewIn:       100 * time.Second,
 		},
 		"Takeover probes while the desired set may be out of date": {
 			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24, takeover))},
 			untrusted:     true,
-			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/24"), Probe: true, Announce: true}},
+			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/32"), Probe: true, Announce: true}},
 			states:        map[string]string{"192.0.2.1": "Pending Probing"},
 			renewIn:       100 * time.Second,
 		},
 		"Takeover counts once": {
 			announcements: []purelbv1.Announcement{reported(announcement(local("192.0.2.1", 24, takeover)), was(purelbv1.StateAnnounced, 3, ""))},
-			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/24"), Probe: true, Announce: true}},
+			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/32"), Probe: true, Announce: true}},
 			states:        map[string]string{"192.0.2.1": "Pending Probing"},
 			renewIn:       100 * time.Second,
 		},
 		"Takeover counts once even after the address was lost": {
 			announcements: []purelbv1.Announcement{reported(announcement(local("192.0.2.1", 24, takeover)), was(purelbv1.StateConflict, 3, ReasonLost))},
-			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/24"), Probe: true, Announce: true}},
+			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/32"), Probe: true, Announce: true}},
 			states:        map[string]string{"192.0.2.1": "Pending Probing"},
 			renewIn:       100 * time.Second,
 		},
 		"Takeover ends Standby": {
 			announcements: []purelbv1.Announcement{reported(announcement(local("192.0.2.1", 24, takeover)), was(purelbv1.StateStandby, 3, ReasonPreviousHolder))},
-			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/24"), Announce: true}},
+			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/32"), Announce: true}},
 			states:        map[string]string{"192.0.2.1": "Announced "},
 			renewIn:       100 * time.Second,
 		},
 		"Takeover counts again for a new epoch": {
 			announcements: []purelbv1.Announcement{reported(announcement(local("192.0.2.1", 24, takeover)), was(purelbv1.StateAnnounced, 2, ""))},
-			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/24"), Announce: true}},
+			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/32"), Announce: true}},
 			states:        map[string]string{"192.0.2.1": "Announced "},
 			renewIn:       100 * time.Second,
 		},
 		"no probe where it is switched off, for one or for all": {
 			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24, skipProbe))},
-			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/24"), Announce: true}},
+			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/32"), Announce: true}},
 			states:        map[string]string{"192.0.2.1": "Announced "},
 			renewIn:       100 * time.Second,
 		},
 		"no probe at all": {
 			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24))},
 			settings:      func(s *Settings) { s.Probe.Enabled = false },
-			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/24"), Announce: true}},
+			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/32"), Announce: true}},
 			states:        map[string]string{"192.0.2.1": "Announced "},
 			renewIn:       100 * time.Second,
 		},
 		"what is there is adopted": {
 			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24), virtual("198.51.100.1", 32))},
-			addresses:     []Address{on("eth0", "192.0.2.1/24", left(250*time.Second)), on("kube-lb0", "198.51.100.1/32")},
+			addresses:     []Address{on("eth0", "192.0.2.1/32", left(250*time.Second)), on("kube-lb0", "198.51.100.1/32")},
 			states:        map[string]string{"192.0.2.1": "Announced ", "198.51.100.1": "Announced "},
 			renewIn:       50 * time.Second,
 		},
 		"renewed when two thirds remain": {
 			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24), local("2001:db8::1", 64))},
-			addresses:     []Address{on("eth0", "192.0.2.1/24", left(200*time.Second)), on("eth0", "2001:db8::1/64", left(199*time.Second))},
+			addresses:     []Address{on("eth0", "192.0.2.1/32", left(200*time.Second)), on("eth0", "2001:db8::1/128", left(199*time.Second))},
 			want: []operation{
-				{Kind: "Renew", Address: on("eth0", "192.0.2.1/24")},
-				{Kind: "Renew", Address: on("eth0", "2001:db8::1/64")},
+				{Kind: "Renew", Address: on("eth0", "192.0.2.1/32")},
+				{Kind: "Renew", Address: on("eth0", "2001:db8::1/128")},
 			},
 			states:  map[string]string{"192.0.2.1": "Announced ", "2001:db8::1": "Announced "},
 			renewIn: 100 * time.Second,
@@ -201,16 +201,16 @@ func TestDiff(t *testing.T) {
 		"a preferred lifetime that is shorter decides": {
 			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24))},
 			settings:      func(s *Settings) { s.Local.Preferred = 60 * time.Second },
-			addresses:     []Address{on("eth0", "192.0.2.1/24", func(a *Address) { a.Preferred = 50 * time.Second })},
+			addresses:     []Address{on("eth0", "192.0.2.1/32", func(a *Address) { a.Preferred = 50 * time.Second })},
 			states:        map[string]string{"192.0.2.1": "Announced "},
 			renewIn:       10 * time.Second,
 		},
 		"renewed when the settings changed, either way": {
 			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24), virtual("198.51.100.1", 32))},
 			settings:      func(s *Settings) { s.Local.Valid, s.Local.Preferred = 120*time.Second, 120*time.Second },
-			addresses:     []Address{on("eth0", "192.0.2.1/24"), on("kube-lb0", "198.51.100.1/32", left(299*time.Second))},
+			addresses:     []Address{on("eth0", "192.0.2.1/32"), on("kube-lb0", "198.51.100.1/32", left(299*time.Second))},
 			want: []operation{
-				{Kind: "Renew", Address: on("eth0", "192.0.2.1/24", left(120*time.Second))},
+				{Kind: "Renew", Address: on("eth0", "192.0.2.1/32", left(120*time.Second))},
 				{Kind: "Renew", Address: on("kube-lb0", "198.51.100.1/32")},
 			},
 			states:  map[string]string{"192.0.2.1": "Announced ", "198.51.100.1": "Announced "},
@@ -219,38 +219,61 @@ func TestDiff(t *testing.T) {
 		"forever is never renewed": {
 			announcements: []purelbv1.Announcement{announcement(local("2001:db8::1", 64))},
 			settings:      func(s *Settings) { s.Local.Valid = Forever },
-			addresses:     []Address{on("eth0", "2001:db8::1/64", left(Forever))},
+			addresses:     []Address{on("eth0", "2001:db8::1/128", left(Forever))},
 			states:        map[string]string{"2001:db8::1": "Announced "},
 		},
 		"moved to another interface: claimed there": {
 			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24, onInterface("eth1")))},
-			addresses:     []Address{on("eth0", "192.0.2.1/24")},
+			addresses:     []Address{on("eth0", "192.0.2.1/32")},
 			want: []operation{
-				{Kind: "Remove", Address: on("eth0", "192.0.2.1/24")},
-				{Kind: "Add", Address: on("eth1", "192.0.2.1/24"), Probe: true, Announce: true},
+				{Kind: "Remove", Address: on("eth0", "192.0.2.1/32")},
+				{Kind: "Add", Address: on("eth1", "192.0.2.1/32"), Probe: true, Announce: true},
 			},
 			states:  map[string]string{"192.0.2.1": "Pending Probing"},
 			renewIn: 100 * time.Second,
 		},
-		"another mask: added anew at once, nobody need know": {
-			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 25, leaving))},
-			addresses:     []Address{on("eth0", "192.0.2.1/24")},
+		"the subnet's mask, of an older agent: the host address comes first, and nobody need know": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24, leaving), local("192.0.2.2", 24))},
+			addresses:     []Address{on("eth0", "192.0.2.1/24"), on("eth0", "192.0.2.2/24"), on("eth0", "192.0.2.9/24")},
 			want: []operation{
+				{Kind: "Add", Address: on("eth0", "192.0.2.1/32")},
+				{Kind: "Add", Address: on("eth0", "192.0.2.2/32")},
 				{Kind: "Remove", Address: on("eth0", "192.0.2.1/24")},
-				{Kind: "Add", Address: on("eth0", "192.0.2.1/25")},
+				{Kind: "Remove", Address: on("eth0", "192.0.2.2/24")},
+				{Kind: "Remove", Address: on("eth0", "192.0.2.9/24")},
 			},
-			states:  map[string]string{"192.0.2.1": "Announced "},
+			states:  map[string]string{"192.0.2.1": "Announced ", "192.0.2.2": "Announced "},
 			renewIn: 100 * time.Second,
 		},
-		"prefix route changed: added anew, since the kernel cannot change it": {
+		"both masks, of an agent that died in between": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24))},
+			addresses:     []Address{on("eth0", "192.0.2.1/24"), on("eth0", "192.0.2.1/32")},
+			want:          []operation{{Kind: "Remove", Address: on("eth0", "192.0.2.1/24")}},
+			states:        map[string]string{"192.0.2.1": "Announced "},
+			renewIn:       100 * time.Second,
+		},
+		"the subnet's mask of IPv6: replaced, since the kernel cannot hold both": {
+			announcements: []purelbv1.Announcement{announcement(local("2001:db8::1", 64))},
+			addresses:     []Address{on("eth0", "2001:db8::1/64")},
+			want:          []operation{{Kind: "Replace", Address: on("eth0", "2001:db8::1/128")}},
+			states:        map[string]string{"2001:db8::1": "Announced "},
+			renewIn:       100 * time.Second,
+		},
+		"another mask of a Virtual address": {
+			announcements: []purelbv1.Announcement{announcement(virtual("198.51.100.1", 24))},
+			addresses:     []Address{on("kube-lb0", "198.51.100.1/32")},
+			want: []operation{
+				{Kind: "Add", Address: on("kube-lb0", "198.51.100.1/24")},
+				{Kind: "Remove", Address: on("kube-lb0", "198.51.100.1/32")},
+			},
+			states: map[string]string{"198.51.100.1": "Announced "},
+		},
+		"prefix route changed: replaced, since the kernel cannot change it": {
 			announcements: []purelbv1.Announcement{announcement(virtual("198.51.100.1", 24))},
 			settings:      func(s *Settings) { s.Virtual.NoPrefixRoute = true },
 			addresses:     []Address{on("kube-lb0", "198.51.100.1/24")},
-			want: []operation{
-				{Kind: "Remove", Address: on("kube-lb0", "198.51.100.1/24")},
-				{Kind: "Add", Address: on("kube-lb0", "198.51.100.1/24", func(a *Address) { a.NoPrefixRoute = true })},
-			},
-			states: map[string]string{"198.51.100.1": "Announced "},
+			want:          []operation{{Kind: "Replace", Address: on("kube-lb0", "198.51.100.1/24", func(a *Address) { a.NoPrefixRoute = true })}},
+			states:        map[string]string{"198.51.100.1": "Announced "},
 		},
 		"a foreign address is never touched": {
 			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24))},
@@ -273,7 +296,7 @@ func TestDiff(t *testing.T) {
 		},
 		"leaving is kept": {
 			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24, leaving))},
-			addresses:     []Address{on("eth0", "192.0.2.1/24")},
+			addresses:     []Address{on("eth0", "192.0.2.1/32")},
 			states:        map[string]string{"192.0.2.1": "Announced "},
 			renewIn:       100 * time.Second,
 		},
@@ -286,14 +309,77 @@ func TestDiff(t *testing.T) {
 				announcement(local("192.0.2.1", 24)),
 				announcement(local("192.0.2.1", 25, func(a *purelbv1.AnnouncedAddress) { a.Epoch = 4 })),
 			},
-			addresses: []Address{on("eth0", "192.0.2.1/25")},
+			addresses: []Address{on("eth0", "192.0.2.1/32")},
 			states:    map[string]string{"192.0.2.1": "Announced "},
 			renewIn:   100 * time.Second,
 		},
+		"the subnet's mask on an interface without a carrier": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24, onInterface("eth9")))},
+			addresses:     []Address{on("eth9", "192.0.2.1/24")},
+			want: []operation{
+				{Kind: "Add", Address: on("eth9", "192.0.2.1/32")},
+				{Kind: "Remove", Address: on("eth9", "192.0.2.1/24")},
+			},
+			states:  map[string]string{"192.0.2.1": "Announced "},
+			renewIn: 100 * time.Second,
+		},
+		"removals are in the order of addresses, then of interfaces": {
+			announcements: []purelbv1.Announcement{announcement()},
+			addresses:     []Address{on("eth1", "192.0.2.9/32"), on("eth1", "192.0.2.10/32"), on("eth0", "192.0.2.9/32")},
+			want: []operation{
+				{Kind: "Remove", Address: on("eth0", "192.0.2.9/32")},
+				{Kind: "Remove", Address: on("eth1", "192.0.2.9/32")},
+				{Kind: "Remove", Address: on("eth1", "192.0.2.10/32")},
+			},
+		},
+		"a foreign address beside ours with another mask: ours goes": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24))},
+			addresses:     []Address{on("eth0", "192.0.2.1/32", notOurs), on("eth0", "192.0.2.1/24")},
+			want:          []operation{{Kind: "Remove", Address: on("eth0", "192.0.2.1/24")}},
+			states:        map[string]string{"192.0.2.1": "Failed ForeignAddress"},
+		},
+		"other flags and another mask: one is replaced, the other goes": {
+			announcements: []purelbv1.Announcement{announcement(virtual("198.51.100.1", 24))},
+			addresses:     []Address{on("kube-lb0", "198.51.100.1/24", func(a *Address) { a.NoPrefixRoute = true }), on("kube-lb0", "198.51.100.1/32")},
+			want: []operation{
+				{Kind: "Remove", Address: on("kube-lb0", "198.51.100.1/32")},
+				{Kind: "Replace", Address: on("kube-lb0", "198.51.100.1/24")},
+			},
+			states: map[string]string{"198.51.100.1": "Announced "},
+		},
+		"of several addresses the first to run out says when to renew": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24), local("192.0.2.2", 24), local("192.0.2.3", 24))},
+			addresses: []Address{
+				on("eth0", "192.0.2.1/32", left(250*time.Second)), on("eth0", "192.0.2.2/32", left(201*time.Second)), on("eth0", "192.0.2.3/32", left(300*time.Second)),
+			},
+			states:  map[string]string{"192.0.2.1": "Announced ", "192.0.2.2": "Announced ", "192.0.2.3": "Announced "},
+			renewIn: time.Second,
+		},
+		"a preferred lifetime that was forever": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24))},
+			addresses:     []Address{on("eth0", "192.0.2.1/32", func(a *Address) { a.Preferred = Forever })},
+			want:          []operation{{Kind: "Renew", Address: on("eth0", "192.0.2.1/32")}},
+			states:        map[string]string{"192.0.2.1": "Announced "},
+			renewIn:       100 * time.Second,
+		},
+		"an IPv6 address that could be a source address": {
+			announcements: []purelbv1.Announcement{announcement(local("2001:db8::1", 64))},
+			addresses:     []Address{on("eth0", "2001:db8::1/128", func(a *Address) { a.Preferred = time.Second })},
+			want:          []operation{{Kind: "Renew", Address: on("eth0", "2001:db8::1/128")}},
+			states:        map[string]string{"2001:db8::1": "Announced "},
+			renewIn:       100 * time.Second,
+		},
+		"a preferred lifetime of its own is renewed by that": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24, takeover))},
+			settings:      func(s *Settings) { s.Local.Preferred = 60 * time.Second },
+			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/32", func(a *Address) { a.Preferred = 60 * time.Second }), Announce: true}},
+			states:        map[string]string{"192.0.2.1": "Announced "},
+			renewIn:       20 * time.Second,
+		},
 		"a mask that is none": {
-			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 64), virtual("198.51.100.1", 32))},
+			announcements: []purelbv1.Announcement{announcement(virtual("198.51.100.2", 64), virtual("198.51.100.1", 32))},
 			want:          []operation{{Kind: "Add", Address: on("kube-lb0", "198.51.100.1/32")}},
-			states:        map[string]string{"192.0.2.1": "Failed Invalid", "198.51.100.1": "Announced "},
+			states:        map[string]string{"198.51.100.2": "Failed Invalid", "198.51.100.1": "Announced "},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -302,7 +388,7 @@ func TestDiff(t *testing.T) {
 			if tc.settings != nil {
 				tc.settings(&settings)
 			}
-			desired, invalid := Merge(tc.announcements, nil)
+			desired, invalid := MergeDesired(tc.announcements, nil)
 			got := Diff(settings, desired, Observed{Links: links, Addresses: tc.addresses}, !tc.untrusted)
 
 			var operations []operation
@@ -335,12 +421,12 @@ func TestDiff(t *testing.T) {
 // nothing to do.
 func TestDiffConverges(t *testing.T) {
 	t.Parallel()
-	desired, _ := Merge([]purelbv1.Announcement{announcement(
+	desired, _ := MergeDesired([]purelbv1.Announcement{announcement(
 		local("192.0.2.1", 24), local("192.0.2.2", 24, takeover), local("2001:db8::1", 64), virtual("198.51.100.1", 32))}, nil)
 	observed := Observed{
 		Links: []Link{{Name: "eth0", Up: true}, {Name: "eth1", Up: true}, {Name: "kube-lb0"}},
 		Addresses: []Address{
-			on("eth0", "192.0.2.11/24", notOurs), on("eth1", "192.0.2.1/24"), on("eth0", "192.0.2.2/32"),
+			on("eth0", "192.0.2.11/24", notOurs), on("eth1", "192.0.2.1/32"), on("eth0", "192.0.2.2/24"),
 			on("eth0", "2001:db8::1/64", left(10*time.Second)), on("kube-lb0", "192.0.2.9/32"),
 		},
 	}
@@ -348,7 +434,7 @@ func TestDiffConverges(t *testing.T) {
 	for _, op := range Diff(settings, desired, observed, true).Operations {
 		kept := observed.Addresses[:0:0]
 		for _, a := range observed.Addresses {
-			if a.Interface != op.Address.Interface || a.Prefix != op.Address.Prefix {
+			if a.Interface != op.Address.Interface || a.Prefix != op.Address.Prefix && a.Prefix != op.Replaced.Prefix {
 				kept = append(kept, a)
 			}
 		}
@@ -373,19 +459,19 @@ func TestResults(t *testing.T) {
 		want Result
 	}{
 		"the previous holder answers": {
-			Answered(d, "02:00:00:00:00:01"),
-			Result{State: purelbv1.StateStandby, Epoch: 3, MAC: "02:00:00:00:00:01", Reason: "PreviousHolder", Message: "its previous holder, 02:00:00:00:00:01, still answers for it; waiting until it stops"},
+			answeredResult(d, "02:00:00:00:00:01"),
+			Result{State: purelbv1.StateStandby, Epoch: 3, MAC: "02:00:00:00:00:01", Reason: "PreviousHolder", Message: "its previous holder, 02:00:00:00:00:01, still answers for the address; waiting until it stops"},
 		},
 		"a stranger answers": {
-			Answered(d, "02:00:00:00:00:02"),
-			Result{State: purelbv1.StateConflict, Epoch: 3, MAC: "02:00:00:00:00:02", Reason: "Answered", Message: "02:00:00:00:00:02 on eth0 answers for it; waiting until it stops"},
+			answeredResult(d, "02:00:00:00:00:02"),
+			Result{State: purelbv1.StateConflict, Epoch: 3, MAC: "02:00:00:00:00:02", Reason: "Answered", Message: "02:00:00:00:00:02 on eth0 answers for the address; waiting until it stops"},
 		},
 		"the kernel refused": {
-			Failed(d, ReasonAddFailed, errors.New("no")),
+			FailedResult(d, ReasonAddFailed, errors.New("no")),
 			Result{State: purelbv1.StateFailed, Epoch: 3, Reason: "AddFailed", Message: "no"},
 		},
 		"a renewal failed": {
-			Kept(d, ReasonRenewFailed, errors.New("no")),
+			StillAnnouncedResult(d, ReasonRenewFailed, errors.New("no")),
 			Result{State: purelbv1.StateAnnounced, Epoch: 3, Interface: "eth0", Reason: "RenewFailed", Message: "no"},
 		},
 	} {

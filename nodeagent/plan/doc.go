@@ -1,36 +1,28 @@
-// Package plan decides what the node agent does to the kernel and what it
-// reports. It is pure: no client, no netlink, no clock.
+// Package plan decides what the node agent does to the kernel, to its links and to the status
+// of its Announcements. It is pure: no client, no netlink, no clock.
 //
-// Diff compares what the node is to announce (its Announcements, merged) with
-// what the kernel holds, and returns operations in the order in which they are
-// to be applied:
+// Decide takes the Memory of the last decision and the Inputs of this one (the Announcements,
+// the kernel as observed, what is held and yielded, the answers of links, the time), and
+// returns the next Memory and a Decision: operations on the kernel in their order, questions
+// for links, when to decide again. Conclude takes the Outcomes of these actions, and returns
+// the statuses to report and the Local addresses to defend. Neither changes its arguments.
 //
-//  1. Remove every address tagged as ours that is not desired where it is.
-//  2. Renew what is in place and runs out, or whose settings changed.
-//  3. Add what is missing; an add may have to be preceded by a probe, and may
-//     have to be announced to the link afterwards.
+// The steps of a decision are the list steps in decide.go, each with the reason for its place.
+// The base is Diff, which compares what is desired with what the kernel holds. Its
+// operations are applied in this order:
 //
-// Nothing is remembered from one Diff to the next: an address that the kernel
-// holds, tagged, in the right place, is ours and announced, whoever put it
-// there and when. Only addresses tagged as ours are ever removed, and only from
-// the interface on which they are tagged.
+//  1. Add what is in place with another mask, where the kernel can hold both.
+//  2. Remove every address tagged as ours that is not desired where and as it is.
+//  3. Renew what is in place and runs out, or whose settings changed, and replace what
+//     is in place with another mask or other flags.
+//  4. Add what is missing. Local addresses for which the link has to be asked come last.
 //
-// A node without any Announcement is not a node with an empty one: the second
-// withdraws everything, the first nothing. For the first the caller calls Keep,
-// not Diff, which only renews.
+// Diff remembers nothing: an address that the kernel holds, tagged, in the right place, is ours
+// and announced, whichever process put it there and when. Only addresses tagged as ours are ever
+// removed, and only from the interface on which they are tagged. The other steps amend the
+// operations by what else is known.
 //
-// What Diff says is amended by what else is known: Repair puts back at once what
-// was held a moment ago, Yield leaves alone what was given up, Retain withdraws
-// nothing while only the checkpoint is known, and Hold nothing that an Announcement
-// asked for which was deleted.
-//
-// Withhold is for what Diff withdraws although no status has ever said that the
-// node has it: it is reported first, and withdrawn a little later.
-//
-// Diff also returns a Result for every desired address. The caller replaces
-// those of addresses that it probed for, added, or failed to; Status turns them
-// into the status of an Announcement.
-//
-// Interfaces picks the interfaces that can hold Local addresses, the facts from
-// which the manager places addresses.
+// Defence is the machine of the listener, which has to react within milliseconds and so does
+// not wait for a decision. It is told of each frame that claims a Local address and says, by the
+// list Rules, whether to claim the address, to ask the station, or to yield the address to it.
 package plan

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -29,7 +30,7 @@ func TestInterfaces(t *testing.T) {
 			{Name: "eth1", MAC: "02:00:00:00:00:02"},
 			{Name: "eth0", MAC: "02:00:00:00:00:01"},
 			{Name: "kube-lb0"},
-			{Name: "old-lb0"},
+			{Name: "old-lb0", Ours: true},
 			{Name: "eth0.5"},
 		},
 		Addresses: []Address{
@@ -135,5 +136,133 @@ func TestInterfacesRefuses(t *testing.T) {
 		if got, err := Interfaces(Selection{LocalInterface: expression}, Observed{}); err == nil {
 			t.Errorf("%q is accepted: %v", expression, got)
 		}
+	}
+}
+
+// What we put on an interface neither makes it one that can hold Local addresses nor
+// keeps it from being one.
+func TestInterfacesDoNotDependOnOurAddresses(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		own    []Address
+		routes []Route
+		ours   []Address
+		// came are the routes that come with ours.
+		came []Route
+		want int
+	}{
+		"one that knows its subnet from the router alone": {
+			own:    []Address{on("eth1", "fe80::1/64", notOurs)},
+			routes: []Route{route("eth1", "2001:db8::/64", "", 1024, OriginRA), route("eth1", "::/0", "fe80::99", 1024, OriginRA)},
+			ours:   []Address{on("eth1", "2001:db8::240/128")},
+			want:   1,
+		},
+		"the same, with the address and the route of an older agent": {
+			routes: []Route{route("eth1", "2001:db8::/64", "", 1024, OriginRA)},
+			ours:   []Address{on("eth1", "2001:db8::240/64")},
+			came:   []Route{route("eth1", "2001:db8::/64", "", 256, OriginKernel)},
+			want:   1,
+		},
+		"one without any": {
+			routes: []Route{route("eth1", "0.0.0.0/0", "192.0.2.254", 0, OriginOther)},
+			ours:   []Address{on("eth1", "192.0.2.1/32"), on("eth1", "198.51.100.1/24")},
+			came:   []Route{route("eth1", "198.51.100.0/24", "", 0, OriginKernel)},
+			want:   0,
+		},
+		"one with its own": {
+			own:    []Address{on("eth1", "192.0.2.11/24", notOurs)},
+			routes: []Route{route("eth1", "192.0.2.0/24", "", 0, OriginKernel), route("eth1", "0.0.0.0/0", "192.0.2.254", 0, OriginOther)},
+			ours:   []Address{on("eth1", "192.0.2.1/24")},
+			want:   1,
+		},
+	} {
+		for _, selected := range []string{"default", "eth1"} {
+			o := Observed{Links: []Link{{Name: "eth1", MAC: "02:00:00:00:00:01", Up: true}}, Addresses: tc.own, Routes: tc.routes}
+			selection := Selection{LocalInterface: selected, VirtualInterface: "kube-lb0"}
+			before, err := Interfaces(selection, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.Addresses, o.Routes = slices.Concat(tc.own, tc.ours), slices.Concat(tc.routes, tc.came)
+			after, err := Interfaces(selection, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(before, after); diff != "" {
+				t.Errorf("%s, %s: (-without +with ours):\n%s", name, selected, diff)
+			}
+			if selected == "eth1" && len(before) != tc.want {
+				t.Errorf("%s: %d interfaces, want %d", name, len(before), tc.want)
+			}
+		}
+	}
+}
+
+// Which of several default routes counts.
+func TestDefaultInterface(t *testing.T) {
+	t.Parallel()
+	up, down := true, false
+	for name, c := range map[string]struct {
+		eth0Up, eth1Up         bool
+		eth0Metric, eth1Metric int
+		want                   string
+	}{
+		"the lower metric":                       {up, up, 200, 100, "eth1"},
+		"of equal metrics the first by name":     {up, up, 100, 100, "eth0"},
+		"a carrier counts more than a metric":    {up, down, 200, 100, "eth0"},
+		"without a carrier the lower metric":     {down, down, 200, 100, "eth1"},
+		"without a carrier the first, if equal":  {down, down, 100, 100, "eth0"},
+		"the only one that has a carrier counts": {down, up, 100, 100, "eth1"},
+	} {
+		routes := []Route{route("eth0", "0.0.0.0/0", "192.0.2.254", c.eth0Metric, OriginOther), route("eth1", "0.0.0.0/0", "192.0.2.254", c.eth1Metric, OriginOther)}
+		for range 2 { // in whatever order
+			slices.Reverse(routes)
+			observed := Observed{
+				// The interface of a route may have gone.
+				Routes: append([]Route{route("gone", "0.0.0.0/0", "192.0.2.254", 0, OriginOther), route("eth1", "10.0.0.0/8", "192.0.2.254", 0, OriginOther)}, routes...),
+				Links:  []Link{{Name: "eth0", Up: c.eth0Up}, {Name: "eth1", Up: c.eth1Up}},
+			}
+			if got := defaultInterface(Selection{}, observed, "IPv4"); got != c.want {
+				t.Errorf("%s: %q, want %q", name, got, c.want)
+			}
+		}
+	}
+}
+
+// The facts fit into the status, however many there are.
+func TestInterfacesAreBounded(t *testing.T) {
+	t.Parallel()
+	var observed Observed
+	for i := range 65 {
+		name := fmt.Sprintf("eth%02d", i)
+		observed.Links = append(observed.Links, Link{Name: name, Up: true})
+		observed.Addresses = append(observed.Addresses, Address{Interface: name, Prefix: netip.PrefixFrom(nth(i), 24)})
+		observed.Addresses = append(observed.Addresses, Address{Interface: "eth00", Prefix: netip.PrefixFrom(nth(i), 25)})
+		observed.Routes = append(observed.Routes, Route{Interface: "eth00", Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: nth(i)})
+	}
+	got, err := Interfaces(Selection{LocalInterface: ".*"}, observed)
+	if err != nil || len(got) != 64 || got[0].Name != "eth00" || len(got[0].Subnets) != 64 || len(got[0].Gateways) != 16 {
+		t.Errorf("%d interfaces, the first of %d subnets and %d gateways, %v; want 64, 64, 16", len(got), len(got[0].Subnets), len(got[0].Gateways), err)
+	}
+}
+
+// Addresses and routes that make no subnet.
+func TestSubnets(t *testing.T) {
+	t.Parallel()
+	observed := Observed{
+		Addresses: []Address{
+			on("eth0", "192.0.2.11/24", notOurs), on("eth0", "169.254.0.1/16", notOurs), on("eth0", "224.0.0.9/32", notOurs), on("eth0", "127.0.0.2/8", notOurs),
+			on("eth0", "0.0.0.0/32", notOurs), on("eth1", "10.0.0.1/8", notOurs),
+		},
+		Routes: []Route{
+			route("eth0", "198.51.100.0/24", "", 0, OriginKernel), route("eth0", "203.0.113.0/24", "", 0, OriginRA),
+			route("eth0", "198.51.100.7/32", "", 0, OriginKernel), route("eth0", "169.254.0.0/16", "", 0, OriginKernel), route("eth0", "10.1.0.0/16", "", 0, OriginOther),
+			route("eth0", "10.2.0.0/16", "192.0.2.254", 0, OriginKernel), route("eth1", "10.3.0.0/16", "", 0, OriginKernel), route("eth0", "0.0.0.0/0", "", 0, OriginKernel),
+			route("eth0", "2001:db8::/64", "", 0, OriginKernel), route("eth0", "192.0.2.0/24", "", 0, OriginKernel),
+		},
+	}
+	want := []string{"192.0.2.11/24", "198.51.100.0/24", "203.0.113.0/24"}
+	if diff := cmp.Diff(want, subnetsOf(observed, "eth0", "IPv4")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

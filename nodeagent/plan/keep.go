@@ -1,12 +1,17 @@
 package plan
 
-import "slices"
+import (
+	"maps"
+	"slices"
+	"time"
+)
 
-// Keep renews addresses of ours that nothing says anything about, so that they
-// do not fade out; what others put there it leaves alone. An address gets the
-// lifetimes that the settings have for it, but is neither cut short nor made
-// permanent: the settings may be the defaults, not those that it was added with.
-func Keep(settings Settings, addresses []Address) Plan {
+// renewKept returns the plan that renews addresses of ours that nothing asks for, so that
+// they do not fade from the kernel; what others put there the agent leaves alone. An address
+// gets the lifetimes that the settings have for it, but the agent neither cuts an address
+// short nor makes one permanent: the settings may be the defaults, and not those with which
+// the address was added.
+func renewKept(settings Settings, addresses []Address) Plan {
 	var p Plan
 	for _, a := range addresses {
 		if !a.Ours || a.Valid == Forever {
@@ -27,32 +32,85 @@ func Keep(settings Settings, addresses []Address) Plan {
 		due := renewalDue(target, a)
 		if due <= 0 {
 			p.Operations = append(p.Operations, Operation{Kind: Renew, Address: target})
-			due = interval(target)
+			due = renewalInterval(target)
 		}
 		p.renewIn(due)
 	}
 	return p
 }
 
-// Retain makes a plan withdraw nothing that is not desired: what is desired may
-// be out of date.
-func (p *Plan) Retain(settings Settings) {
-	p.retain(settings, func(Operation) bool { return true })
+// keepUndesired makes the plan withdraw nothing that is not desired. An address that is
+// desired on another interface, or with another mask, is removed all the same.
+func (p *Plan) keepUndesired(settings Settings) {
+	isUndesiredRemoval := func(op Operation) bool { return op.Kind == Remove && op.Desired == nil }
+	var kept []Address
+	for _, op := range p.Operations {
+		if isUndesiredRemoval(op) {
+			kept = append(kept, op.Address)
+		}
+	}
+	renewals := renewKept(settings, kept)
+	p.Operations = append(slices.DeleteFunc(p.Operations, isUndesiredRemoval), renewals.Operations...)
+	p.renewIn(renewals.RenewIn)
+	p.Kept = append(p.Kept, kept...)
 }
 
-// retain makes a plan keep, instead of to withdraw, those addresses that are not
-// desired but picked.
-func (p *Plan) retain(settings Settings, pick func(Operation) bool) {
-	var addresses []Address
-	p.Operations = slices.DeleteFunc(p.Operations, func(op Operation) bool {
-		retained := op.Kind == Remove && op.Desired == nil && pick(op)
-		if retained {
-			addresses = append(addresses, op.Address)
+// rememberObjects notes which objects ask for addresses, and since when such an object has
+// been missing, and returns for how long the agent is to withdraw nothing; 0 if no object is
+// missing, or none has been missing for less than missingFor.
+//
+// The manager empties an Announcement before it deletes it, so an object that is gone while
+// it asked for addresses was deleted by mistake, while the API server's policy was off: the
+// manager makes it anew. The time does not count while nothing is known at all, since the
+// agent then keeps everything without limit.
+func (m *Memory) rememberObjects(in *Inputs) time.Duration {
+	asking, present := askingObjects(in)
+	missing := maps.Clone(m.MissingSince)
+	if missing == nil {
+		missing = map[ObjectID]time.Time{}
+	}
+	for id := range m.AskingObjects {
+		missing[id] = time.Time{}
+	}
+	maps.DeleteFunc(missing, func(id ObjectID, _ time.Time) bool { return present[id] })
+	wait := time.Duration(0)
+	for id, since := range missing {
+		if in.isNothingKnown() {
+			missing[id] = time.Time{}
+			continue
 		}
-		return retained
-	})
-	p.Kept = append(p.Kept, addresses...)
-	kept := Keep(settings, addresses)
-	p.Operations = append(p.Operations, kept.Operations...)
-	p.renewIn(kept.RenewIn)
+		if since.IsZero() {
+			since = in.Now
+		}
+		left := since.Add(missingFor).Sub(in.Now)
+		if left <= 0 || left > missingFor { // the clock was set back
+			delete(missing, id)
+			continue
+		}
+		missing[id], wait = since, max(wait, left)
+	}
+	m.AskingObjects, m.MissingSince = asking, missing
+	return wait
+}
+
+// askingObjects returns which objects ask for addresses, and which are present.
+func askingObjects(in *Inputs) (asking, present map[ObjectID]bool) {
+	asking, present = map[ObjectID]bool{}, map[ObjectID]bool{}
+	for i := range in.Announcements {
+		ann := &in.Announcements[i]
+		id := ObjectID{"Announcement", ann.Name, ann.UID}
+		present[id] = true
+		if len(ann.Spec.Addresses) > 0 || ann.Spec.Common {
+			asking[id] = true
+		}
+	}
+	for i := range in.CommonAnnouncements {
+		common := &in.CommonAnnouncements[i]
+		id := ObjectID{"CommonAnnouncement", common.Name, common.UID}
+		present[id] = true
+		if len(common.Spec.Addresses) > 0 {
+			asking[id] = true
+		}
+	}
+	return asking, present
 }

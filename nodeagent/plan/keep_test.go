@@ -9,7 +9,7 @@ import (
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-func TestKeep(t *testing.T) {
+func TestRenewKept(t *testing.T) {
 	t.Parallel()
 	lasting := func(valid, preferred time.Duration) func(*Address) {
 		return func(a *Address) { a.Valid, a.Preferred = valid, preferred }
@@ -26,6 +26,8 @@ func TestKeep(t *testing.T) {
 		"somebody else's":                     {on("eth0", "192.0.2.1/24", left(time.Second), notOurs), nil, nil, 0},
 		"permanent":                           {on("eth0", "192.0.2.1/24", lasting(Forever, Forever)), nil, nil, 0},
 		"IPv6 stays deprecated":               {on("eth0", "2001:db8::1/64", left(time.Second)), nil, new(on("eth0", "2001:db8::1/64")), 100 * time.Second},
+		"IPv6 becomes deprecated":             {on("eth0", "2001:db8::1/64", lasting(250*time.Second, 100*time.Second)), nil, new(on("eth0", "2001:db8::1/64")), 100 * time.Second},
+		"two thirds remain":                   {on("eth0", "192.0.2.1/24", left(200*time.Second)), nil, new(on("eth0", "192.0.2.1/24")), 100 * time.Second},
 		"its prefix route stays":              {on("eth0", "192.0.2.1/24", left(time.Second), prefixRoute), nil, new(on("eth0", "192.0.2.1/24", prefixRoute)), 100 * time.Second},
 		"has more than the settings say":      {on("eth0", "192.0.2.1/24", left(900*time.Second)), nil, nil, 300 * time.Second},
 		"settings":                            {on("eth0", "192.0.2.1/24", left(300*time.Second)), func(s *Settings) { s.Local.Valid, s.Local.Preferred = 600*time.Second, 300*time.Second }, new(on("eth0", "192.0.2.1/24", lasting(600*time.Second, 300*time.Second))), 100 * time.Second},
@@ -44,7 +46,7 @@ func TestKeep(t *testing.T) {
 			if tc.want != nil {
 				want.Operations = []Operation{{Kind: Renew, Address: *tc.want}}
 			}
-			if diff := cmp.Diff(want, Keep(settings, []Address{tc.address}), compareNetip); diff != "" {
+			if diff := cmp.Diff(want, renewKept(settings, []Address{tc.address}), compareNetip); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

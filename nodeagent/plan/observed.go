@@ -18,6 +18,9 @@ type Link struct {
 	Kind string
 	// MAC, lower case with colons; empty if the link has none.
 	MAC string
+	// Master is the name of the bridge, bond or the like that the link is a port of;
+	// empty for none.
+	Master string
 	// Loopback is set for lo and the like.
 	Loopback bool
 	// Ours means that the agent made it, as its virtual interface.
@@ -44,7 +47,7 @@ type Address struct {
 	Temporary bool
 }
 
-// RouteOrigin is who made a route.
+// RouteOrigin is what made a route.
 type RouteOrigin int
 
 // Origins of routes.
@@ -90,4 +93,25 @@ func (o Observed) link(name string) (Link, bool) {
 func (o Observed) HasLink(name string) bool {
 	_, ok := o.link(name)
 	return ok
+}
+
+// Sender returns an address of the node's own on an interface with which the node can ask the
+// link for another address: of the same family and, if there is one, of the same subnet. The
+// addresses that the agent put there do not count: they move, and neighbours learn the sender of
+// a question. Sender returns the zero Addr if there is none.
+func Sender(addresses []Address, iface string, target netip.Addr) netip.Addr {
+	var sender netip.Addr
+	for _, a := range addresses {
+		addr := a.Prefix.Addr()
+		if a.Interface != iface || a.Ours || a.Temporary || addr.Is4() != target.Is4() || addr == target {
+			continue
+		}
+		if a.Prefix.Contains(target) {
+			return addr
+		}
+		if !sender.IsValid() {
+			sender = addr
+		}
+	}
+	return sender
 }

@@ -7,9 +7,6 @@ import (
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// defaultValid is the valid lifetime of a Local address.
-const defaultValid = 300 * time.Second
-
 // Settings is how the agent works, from its LBNodeAgent, with every default
 // filled in.
 type Settings struct {
@@ -38,7 +35,7 @@ type AddressSettings struct {
 	NoPrefixRoute    bool
 }
 
-// ProbeSettings is how the link is asked whether somebody has an address.
+// ProbeSettings is how the link is asked whether a station has an address.
 type ProbeSettings struct {
 	Enabled bool
 	// Count of probes, and how long each waits for an answer.
@@ -46,7 +43,7 @@ type ProbeSettings struct {
 	Interval time.Duration
 }
 
-// AnnounceSettings is how the link is told of an address that was added.
+// AnnounceSettings is how an address that was added is announced to the link.
 type AnnounceSettings struct {
 	Enabled bool
 	// Delay between the add and the first of Count announcements.
@@ -55,8 +52,8 @@ type AnnounceSettings struct {
 	Interval time.Duration
 }
 
-// SettingsOf fills the gaps of an LBNodeAgent with the defaults that its CRD
-// documents, so that they also hold where the API server has not.
+// SettingsOf fills the gaps of an LBNodeAgent with the defaults that its CRD documents, so that
+// they also hold where the API server has not filled them.
 func SettingsOf(agent *purelbv1.LBNodeAgent) Settings {
 	local := deref(agent.Spec.Local, purelbv1.LBNodeAgentLocal{})
 	garp := deref(local.GARPConfig, purelbv1.GARPConfig{})
@@ -68,8 +65,8 @@ func SettingsOf(agent *purelbv1.LBNodeAgent) Settings {
 			LocalInterface:   cmp.Or(local.LocalInterface, purelbv1.InterfaceDefault),
 			VirtualInterface: string(cmp.Or(local.DummyInterface, purelbv1.DefaultDummyInterface)),
 		},
-		Local:   addressSettings(addresses.LocalInterface, AddressSettings{Valid: defaultValid, NoPrefixRoute: true}),
-		Virtual: addressSettings(addresses.DummyInterface, AddressSettings{Valid: Forever}),
+		Local:   addressSettingsOf(addresses.LocalInterface, AddressSettings{Valid: defaultValid, NoPrefixRoute: true}),
+		Virtual: addressSettingsOf(addresses.DummyInterface, AddressSettings{Valid: Forever}),
 		Probe: ProbeSettings{
 			Enabled: deref(probe.Enabled, true),
 			Count:   int(deref(probe.Count, 2)),
@@ -96,9 +93,9 @@ func SettingsOf(agent *purelbv1.LBNodeAgent) Settings {
 	return s
 }
 
-// addressSettings reads the API's lifetimes, in which a valid lifetime of 0 is
+// addressSettingsOf reads the API's lifetimes, in which a valid lifetime of 0 is
 // forever and a preferred lifetime of 0 is the valid one.
-func addressSettings(c *purelbv1.InterfaceAddressConfig, defaults AddressSettings) AddressSettings {
+func addressSettingsOf(c *purelbv1.InterfaceAddressConfig, defaults AddressSettings) AddressSettings {
 	s := defaults
 	config := deref(c, purelbv1.InterfaceAddressConfig{})
 	if config.ValidLifetime != nil {
@@ -115,6 +112,7 @@ func addressSettings(c *purelbv1.InterfaceAddressConfig, defaults AddressSetting
 	return s
 }
 
+// deref returns what p points to, or a default if p is nil.
 func deref[T any](p *T, otherwise T) T {
 	if p == nil {
 		return otherwise

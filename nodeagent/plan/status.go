@@ -3,7 +3,6 @@ package plan
 import (
 	"cmp"
 	"fmt"
-	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -30,48 +29,52 @@ const (
 	conditionStalled     = "Stalled"
 )
 
-// Report is what the agent has to say after it applied a Plan.
+// Report is what the agent has to say after it has applied a Decision.
 type Report struct {
-	// Results of the desired addresses of all the node's Announcements.
-	Results map[netip.Addr]Result
-	// Commons is what the node announces of what is common.
-	Commons []purelbv1.CommonAnnouncement
-	// Stranded are addresses that are not desired, but could not be withdrawn,
-	// or are not yet (ReasonWithdrawing).
-	Stranded map[netip.Addr]Result
-	// Inherited are addresses that an Announcement asked for which was deleted, or
-	// that are no longer common: this one reports them instead.
-	Inherited map[netip.Addr]Result
-	// Interfaces is the node's facts; nil keeps those last reported.
+	// Results are of the desired addresses of all the node's Announcements. Those in
+	// Overrides take their place.
+	Results, Overrides map[netip.Addr]Result
+	// Shared are the CommonAnnouncements that the node is to announce.
+	Shared []purelbv1.CommonAnnouncement
+	// Stranded are addresses that are not desired, but could not be withdrawn. An
+	// Announcement reports those that its status lists already, and those for which
+	// TakesUnlisted is true; nil means none.
+	Stranded      map[netip.Addr]Result
+	TakesUnlisted func(netip.Addr) bool
+	// Interfaces and MACs are the node's facts; nil Interfaces keep those last reported.
 	Interfaces []purelbv1.NodeInterface
+	MACs       []string
+	// FactsIn is the name of the Announcement whose status has the facts. Others have none,
+	// but keep those that they have while KeepFacts is set: the one named has not been
+	// reported yet, and the manager is to know the facts all the time.
+	FactsIn   string
+	KeepFacts bool
 	// Note is added to the message of Ready.
 	Note string
-	// Now is when; whole seconds, as the API stores it.
+	// Now is the time of the report, in whole seconds, as the API stores it.
 	Now metav1.Time
 }
 
-// Status is the status that an Announcement is to have. It equals the present
-// one if nothing changed.
+// Status returns the status that an Announcement is to have. It equals the present one if
+// nothing has changed.
 func Status(ann *purelbv1.Announcement, report Report) purelbv1.AnnouncementStatus {
 	status := statusInWork{purelbv1.AnnouncementStatus{
 		ObservedGeneration: ann.Generation,
 		Desired:            int32(len(ann.Spec.Addresses)),
-		Interfaces:         report.Interfaces,
 	}}
-	if report.Interfaces == nil {
-		status.Interfaces = ann.Status.Interfaces
-	}
+	status.addFacts(ann, report)
 	previous := map[string]purelbv1.AddressStatus{}
 	for _, s := range ann.Status.Addresses {
 		previous[s.Address] = s
 	}
 
-	var announced []purelbv1.AnnouncedAddress
-	inSpec := map[string]bool{}
-	for _, entry := range ann.Spec.Addresses {
-		inSpec[entry.Address] = true
-		result := resultOf(entry, report.Results)
-		if result.State != purelbv1.StateAnnounced && result.State != purelbv1.StateYielded && realised(ann.Status, entry) {
+	var announced []*purelbv1.AnnouncedAddress
+	listed := map[string]bool{}
+	for i := range ann.Spec.Addresses {
+		entry := &ann.Spec.Addresses[i]
+		listed[entry.Address] = true
+		result := report.resultOf(entry)
+		if result.State != purelbv1.StateAnnounced && result.State != purelbv1.StateYielded && wasRealised(&ann.Status, entry) {
 			result.Reason = ReasonLost
 		}
 		status.Addresses = append(status.Addresses, addressStatus(entry.Address, result, previous, report.Now))
@@ -80,15 +83,11 @@ func Status(ann *purelbv1.Announcement, report Report) purelbv1.AnnouncementStat
 		}
 	}
 	if ann.Spec.Common {
-		announced = append(announced, status.addCommon(report, previous, inSpec)...)
+		announced = append(announced, status.addSharedEntries(report, previous, listed)...)
 	}
-	for addr, result := range besides(ann, report) {
-		if !inSpec[addr.String()] && len(status.Addresses) < purelbv1.MaxAddressesPerAnnouncement {
-			status.Addresses = append(status.Addresses, addressStatus(addr.String(), result, previous, report.Now))
-		}
-	}
+	status.addStranded(report, previous, listed)
 	slices.SortFunc(status.Addresses, func(a, b purelbv1.AddressStatus) int { return compareAddresses(a.Address, b.Address) })
-	status.summarise(announced)
+	status.addColumns(announced)
 	status.Conditions = conditions(ann, status.AnnouncementStatus, report)
 	return status.AnnouncementStatus
 }
@@ -96,21 +95,33 @@ func Status(ann *purelbv1.Announcement, report Report) purelbv1.AnnouncementStat
 // statusInWork is a status that is being put together.
 type statusInWork struct{ purelbv1.AnnouncementStatus }
 
-// addCommon adds what has become of what is common, and returns what is announced of
-// it. Only what is not is listed; if that is too much, no revision is reported as
-// made.
-func (s *statusInWork) addCommon(report Report, previous map[string]purelbv1.AddressStatus, listed map[string]bool) (announced []purelbv1.AnnouncedAddress) {
+// addFacts adds the node's facts, if this Announcement's status has them.
+func (s *statusInWork) addFacts(ann *purelbv1.Announcement, report Report) {
+	switch hasFacts := ann.Name == report.FactsIn; {
+	case hasFacts && report.Interfaces != nil:
+		s.Interfaces, s.MACs = report.Interfaces, report.MACs
+	case hasFacts || report.KeepFacts:
+		s.Interfaces, s.MACs = ann.Status.Interfaces, ann.Status.MACs
+	}
+}
+
+// addSharedEntries adds what became of the shared entries, and returns those that are
+// announced. Only the others are listed; if they are too many for a status, it says that no
+// revision is realised.
+func (s *statusInWork) addSharedEntries(report Report, previous map[string]purelbv1.AddressStatus, listed map[string]bool) (announced []*purelbv1.AnnouncedAddress) {
 	revision := int64(0)
 	fits := true
-	for _, c := range report.Commons {
-		revision = max(revision, c.Spec.Revision)
-		s.Desired += int32(len(c.Spec.Addresses))
-		for _, entry := range c.Spec.Addresses {
-			result := resultOf(entry, report.Results)
+	for i := range report.Shared {
+		spec := &report.Shared[i].Spec
+		revision = max(revision, spec.Revision)
+		s.Desired += int32(len(spec.Addresses))
+		for j := range spec.Addresses {
+			entry := &spec.Addresses[j]
+			result := report.resultOf(entry)
 			switch {
 			case result.State == purelbv1.StateAnnounced:
 				announced = append(announced, entry)
-			case listed[entry.Address]: // by itself, for a moment
+			case listed[entry.Address]: // the Announcement's own entry, for a moment
 			case len(s.Addresses) < purelbv1.MaxAddressesPerAnnouncement:
 				listed[entry.Address] = true
 				s.Addresses = append(s.Addresses, addressStatus(entry.Address, result, previous, report.Now))
@@ -126,75 +137,49 @@ func (s *statusInWork) addCommon(report Report, previous map[string]purelbv1.Add
 	return announced
 }
 
-// summarise adds the columns of the table.
-func (s *statusInWork) summarise(announced []purelbv1.AnnouncedAddress) {
+// addStranded adds the addresses that could not be withdrawn, as far as this status is the
+// one to list them, and has room.
+func (s *statusInWork) addStranded(report Report, previous map[string]purelbv1.AddressStatus, listed map[string]bool) {
+	for _, addr := range slices.SortedFunc(maps.Keys(report.Stranded), netip.Addr.Compare) {
+		text := addr.String()
+		_, wasListed := previous[text]
+		isForThis := wasListed || report.TakesUnlisted != nil && report.TakesUnlisted(addr)
+		if isForThis && !listed[text] && len(s.Addresses) < purelbv1.MaxAddressesPerAnnouncement {
+			s.Addresses = append(s.Addresses, addressStatus(text, report.Stranded[addr], previous, report.Now))
+		}
+	}
+}
+
+// addColumns adds what the table of kubectl shows.
+func (s *statusInWork) addColumns(announced []*purelbv1.AnnouncedAddress) {
 	s.Announced = int32(len(announced))
 	var local, virtual, services []string
-	for i := range announced {
-		if announced[i].Type == purelbv1.AnnounceLocal {
-			local = append(local, announced[i].Address)
+	for _, entry := range announced {
+		if entry.Type == purelbv1.AnnounceLocal {
+			local = append(local, entry.Address)
 		} else {
-			virtual = append(virtual, announced[i].Address)
+			virtual = append(virtual, entry.Address)
 		}
-		services = append(services, announced[i].Services...)
+		services = append(services, entry.Services...)
 	}
 	slices.SortFunc(local, compareAddresses)
 	slices.SortFunc(virtual, compareAddresses)
 	slices.Sort(services)
-	s.LocalAddresses = line(local)
-	s.VirtualAddresses = line(virtual)
-	s.Services = line(slices.Compact(services))
+	s.LocalAddresses = joinWithin(local)
+	s.VirtualAddresses = joinWithin(virtual)
+	s.Services = joinWithin(slices.Compact(services))
 }
 
-// Inherit adds to what is inherited the addresses that could not be withdrawn and are
-// in no Announcement's status: they were common.
-func Inherit(inherited, stranded map[netip.Addr]Result, announcements []purelbv1.Announcement) map[netip.Addr]Result {
-	listed := map[string]bool{}
-	for i := range announcements {
-		for _, s := range announcements[i].Status.Addresses {
-			listed[s.Address] = true
-		}
-	}
-	all := map[netip.Addr]Result{}
-	maps.Copy(all, inherited)
-	for addr, result := range stranded {
-		if result.Reason == ReasonWithdrawFailed && !listed[addr.String()] {
-			all[addr] = result
-		}
-	}
-	return all
-}
-
-// besides is what an Announcement's status lists besides what it asks for,
-// ascending by address: what it has inherited, and those of the report's Stranded
-// that are in its status. One that could not be withdrawn is not withdrawn: it stays
-// where it was. One that no status had yet is in those that are new.
-func besides(ann *purelbv1.Announcement, report Report) iter.Seq2[netip.Addr, Result] {
-	listed := maps.Clone(report.Inherited)
-	if listed == nil {
-		listed = map[netip.Addr]Result{}
-	}
-	for addr, result := range report.Stranded {
-		if result.Reason == ReasonWithdrawing && ann.Status.ObservedGeneration == 0 ||
-			slices.ContainsFunc(ann.Status.Addresses, func(s purelbv1.AddressStatus) bool { return s.Address == addr.String() }) {
-			listed[addr] = result
-		}
-	}
-	return func(yield func(netip.Addr, Result) bool) {
-		for _, addr := range slices.SortedFunc(maps.Keys(listed), netip.Addr.Compare) {
-			if !yield(addr, listed[addr]) {
-				return
-			}
-		}
-	}
-}
-
-func resultOf(entry purelbv1.AnnouncedAddress, results map[netip.Addr]Result) Result {
+// resultOf returns what became of an entry's address.
+func (r *Report) resultOf(entry *purelbv1.AnnouncedAddress) Result {
 	addr, err := netip.ParseAddr(entry.Address)
 	if err != nil {
 		return Result{State: purelbv1.StateFailed, Epoch: entry.Epoch, Reason: ReasonInvalid, Message: "not an IP address"}
 	}
-	result, ok := results[addr]
+	result, ok := r.Overrides[addr]
+	if !ok {
+		result, ok = r.Results[addr]
+	}
 	if !ok {
 		return Result{State: purelbv1.StatePending, Epoch: entry.Epoch}
 	}
@@ -212,8 +197,8 @@ func addressStatus(address string, r Result, previous map[string]purelbv1.Addres
 	return s
 }
 
-// conditions says whether the node does all that the Announcement asks, as
-// kstatus has it: Ready always, Reconciling and Stalled only while true.
+// conditions returns whether the node does all that the Announcement asks, as kstatus has it:
+// Ready always, Reconciling and Stalled only while they are true.
 func conditions(ann *purelbv1.Announcement, status purelbv1.AnnouncementStatus, report Report) []metav1.Condition {
 	var pending, troubled []string
 	for _, s := range status.Addresses {
@@ -222,7 +207,7 @@ func conditions(ann *purelbv1.Announcement, status purelbv1.AnnouncementStatus, 
 			text += ": " + s.Message
 		}
 		switch {
-		case s.State == purelbv1.StatePending || s.Reason == ReasonWithdrawing:
+		case s.State == purelbv1.StatePending:
 			pending = append(pending, text)
 		case s.State != purelbv1.StateAnnounced || s.Reason != "":
 			troubled = append(troubled, text)
@@ -265,9 +250,9 @@ func conditions(ann *purelbv1.Announcement, status purelbv1.AnnouncementStatus, 
 	return result
 }
 
-// line joins items with commas; of those that do not fit into a line it says
-// how many there are.
-func line(items []string) string {
+// joinWithin joins items with commas; if they do not fit into maxLine bytes, it says how many
+// more there are.
+func joinWithin(items []string) string {
 	joined := strings.Join(items, ",")
 	if len(joined) <= maxLine {
 		return joined
@@ -296,7 +281,7 @@ func truncate(s string, n int) string {
 	return strings.ToValidUTF8(s[:n-len("…")], "") + "…"
 }
 
-// compareAddresses orders addresses as numbers, and what is none by its text.
+// compareAddresses orders addresses as numbers, and texts that are no addresses as texts.
 func compareAddresses(a, b string) int {
 	x, _ := netip.ParseAddr(a)
 	y, _ := netip.ParseAddr(b)

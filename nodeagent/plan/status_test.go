@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -42,8 +43,9 @@ func TestStatus(t *testing.T) {
 			addr("192.0.2.12"): {State: purelbv1.StateAnnounced, Interface: "eth0", Reason: ReasonWithdrawFailed, Message: "busy"},
 			addr("192.0.2.99"): {State: purelbv1.StateAnnounced, Interface: "eth0", Reason: ReasonWithdrawFailed, Message: "another Announcement's"},
 		},
-		Note: "kube-lb0 is of kind ifb",
-		Now:  now,
+		Note:    "kube-lb0 is of kind ifb",
+		FactsIn: "node1",
+		Now:     now,
 	}
 	message := "3 of 4 addresses announced; 192.0.2.11 Conflict: somebody answers; and 1 more; kube-lb0 is of kind ifb"
 	want := purelbv1.AnnouncementStatus{
@@ -77,6 +79,36 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// The facts are in the status of one Announcement, and others give theirs up only when
+// it has been reported.
+func TestFacts(t *testing.T) {
+	t.Parallel()
+	old, latest := []purelbv1.NodeInterface{{Name: "eth0"}}, []purelbv1.NodeInterface{{Name: "eth0", Down: true}}
+	for name, tc := range map[string]struct {
+		report Report
+		want   []purelbv1.NodeInterface
+		macs   []string
+	}{
+		"here":                         {Report{FactsIn: "node1", Interfaces: latest, MACs: []string{"b"}}, latest, []string{"b"}},
+		"here, not known this time":    {Report{FactsIn: "node1"}, old, []string{"a"}},
+		"here, there are none":         {Report{FactsIn: "node1", Interfaces: []purelbv1.NodeInterface{}}, []purelbv1.NodeInterface{}, nil},
+		"elsewhere":                    {Report{FactsIn: "node0", Interfaces: latest, MACs: []string{"b"}}, nil, nil},
+		"elsewhere, not reported yet":  {Report{FactsIn: "node0", KeepFacts: true, Interfaces: latest, MACs: []string{"b"}}, old, []string{"a"}},
+		"here, never reported so far":  {Report{FactsIn: "node1", KeepFacts: true, Interfaces: latest, MACs: []string{"b"}}, latest, []string{"b"}},
+		"elsewhere, and not this time": {Report{FactsIn: "node0"}, nil, nil},
+	} {
+		ann := announcement()
+		ann.Status.Interfaces, ann.Status.MACs = old, []string{"a"}
+		got := Status(&ann, tc.report)
+		if diff := cmp.Diff(tc.want, got.Interfaces); diff != "" {
+			t.Errorf("%s: interfaces (-want +got):\n%s", name, diff)
+		}
+		if diff := cmp.Diff(tc.macs, got.MACs); diff != "" {
+			t.Errorf("%s: MACs (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
 func TestReady(t *testing.T) {
 	t.Parallel()
 	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
@@ -102,6 +134,184 @@ func TestReady(t *testing.T) {
 	}
 }
 
+// What became of shared entries: those that are announced count, and the others are listed, as
+// far as a status has room.
+func TestStatusOfSharedEntries(t *testing.T) {
+	t.Parallel()
+	announced := func(address string) (netip.Addr, Result) {
+		return netip.MustParseAddr(address), Result{State: purelbv1.StateAnnounced, Interface: "kube-lb0"}
+	}
+	shared := func(revision int64, entries ...purelbv1.AnnouncedAddress) purelbv1.CommonAnnouncement {
+		return purelbv1.CommonAnnouncement{Spec: purelbv1.CommonAnnouncementSpec{Revision: revision, Addresses: entries}}
+	}
+	many := func(n int) (entries []purelbv1.AnnouncedAddress) {
+		for i := range n {
+			entries = append(entries, virtual(nth(i).String(), 32))
+		}
+		return entries
+	}
+	for name, c := range map[string]struct {
+		own      []purelbv1.AnnouncedAddress
+		shared   []purelbv1.CommonAnnouncement
+		listed   int
+		revision int64
+		columns  string // announced/desired and the Virtual addresses
+	}{
+		"none": {nil, nil, 0, 0, "0/0 "},
+		"all are announced": {
+			nil, []purelbv1.CommonAnnouncement{shared(5, virtual("198.51.100.1", 32)), shared(4, virtual("198.51.100.2", 32))}, 0, 5, "2/2 198.51.100.1,198.51.100.2",
+		},
+		"some are not": {
+			nil, []purelbv1.CommonAnnouncement{shared(5, virtual("198.51.100.9", 32), virtual("198.51.100.1", 32))}, 1, 5, "1/2 198.51.100.1",
+		},
+		"its own entry for the same address": {
+			[]purelbv1.AnnouncedAddress{virtual("198.51.100.9", 32)}, []purelbv1.CommonAnnouncement{shared(5, virtual("198.51.100.9", 32))}, 1, 5, "0/2 ",
+		},
+		"as many as a status has room for": {nil, []purelbv1.CommonAnnouncement{shared(5, many(100)...)}, 100, 5, "0/100 "},
+		"more":                             {nil, []purelbv1.CommonAnnouncement{shared(5, many(101)...)}, 100, 0, "0/101 "},
+	} {
+		ann := announcement(c.own...)
+		ann.Spec.Common = true
+		results := map[netip.Addr]Result{}
+		for _, address := range []string{"198.51.100.1", "198.51.100.2"} {
+			addr, result := announced(address)
+			results[addr] = result
+		}
+		got := Status(&ann, Report{Results: results, Shared: c.shared, Now: now})
+		if len(got.Addresses) != c.listed || got.CommonRevision == nil || *got.CommonRevision != c.revision {
+			t.Errorf("%s: %d addresses, revision %v; want %d, %d", name, len(got.Addresses), got.CommonRevision, c.listed, c.revision)
+		}
+		if columns := fmt.Sprintf("%d/%d %s", got.Announced, got.Desired, got.VirtualAddresses); columns != c.columns {
+			t.Errorf("%s: %q, want %q", name, columns, c.columns)
+		}
+	}
+	ann := announcement()
+	if got := Status(&ann, Report{Shared: []purelbv1.CommonAnnouncement{shared(5, many(1)...)}, Now: now}); got.CommonRevision != nil || got.Desired != 0 {
+		t.Errorf("of a node that does not announce them: %+v", got)
+	}
+}
+
+func TestStrandedAddressesAreListedAsFarAsThereIsRoom(t *testing.T) {
+	t.Parallel()
+	all := func(netip.Addr) bool { return true }
+	for name, c := range map[string]struct {
+		entries, stranded int
+		takesUnlisted     func(netip.Addr) bool
+		want              int
+	}{
+		"a few":                         {1, 3, all, 3},
+		"as many as there is room for":  {0, 100, all, 100},
+		"more":                          {2, 101, all, 100},
+		"another Announcement's":        {1, 3, func(netip.Addr) bool { return false }, 1},
+		"another Announcement's, again": {1, 3, nil, 1},
+	} {
+		var entries []purelbv1.AnnouncedAddress
+		stranded := map[netip.Addr]Result{}
+		for i := range c.entries {
+			entries = append(entries, virtual(nth(i).String(), 32))
+		}
+		for i := range c.stranded { // of which the first are desired as well
+			stranded[nth(i)] = Result{State: purelbv1.StateAnnounced, Reason: ReasonWithdrawFailed}
+		}
+		ann := announcement(entries...)
+		if got := Status(&ann, Report{Stranded: stranded, TakesUnlisted: c.takesUnlisted, Now: now}); len(got.Addresses) != c.want {
+			t.Errorf("%s: %d addresses, want %d", name, len(got.Addresses), c.want)
+		}
+	}
+}
+
+// An address that the node had under this epoch, and has not any more, is marked as lost.
+func TestLostAddressesAreMarked(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		before purelbv1.AddressStatus
+		result Result
+		want   string
+	}{
+		"lost":                   {purelbv1.AddressStatus{State: purelbv1.StateAnnounced, Epoch: 3}, Result{State: purelbv1.StatePending, Reason: ReasonProbing}, "Lost"},
+		"yielded":                {purelbv1.AddressStatus{State: purelbv1.StateAnnounced, Epoch: 3}, Result{State: purelbv1.StateYielded, Reason: ReasonYielded}, "Yielded"},
+		"contested":              {purelbv1.AddressStatus{State: purelbv1.StateAnnounced, Epoch: 3}, Result{State: purelbv1.StateAnnounced, Reason: ReasonContested}, "Contested"},
+		"under an epoch before":  {purelbv1.AddressStatus{State: purelbv1.StateAnnounced, Epoch: 2}, Result{State: purelbv1.StatePending, Reason: ReasonProbing}, "Probing"},
+		"never had it":           {purelbv1.AddressStatus{State: purelbv1.StateConflict, Epoch: 3}, Result{State: purelbv1.StatePending, Reason: ReasonProbing}, "Probing"},
+		"lost, and still marked": {purelbv1.AddressStatus{State: purelbv1.StatePending, Epoch: 3, Reason: ReasonLost}, Result{State: purelbv1.StateConflict, Reason: ReasonAnswered}, "Lost"},
+	} {
+		ann := announcement(local("192.0.2.1", 24))
+		c.before.Address = "192.0.2.1"
+		ann.Status.Addresses = []purelbv1.AddressStatus{c.before}
+		got := Status(&ann, Report{Results: map[netip.Addr]Result{heldAddr: c.result}, Now: now}).Addresses[0]
+		if got.State != c.result.State || got.Reason != c.want {
+			t.Errorf("%s: %s %s, want %s", name, got.State, got.Reason, c.want)
+		}
+	}
+}
+
+func TestWhatIsReportedOfAnEntry(t *testing.T) {
+	t.Parallel()
+	ann := announcement(virtual("no address", 32), virtual("2001:db8::1", 128), local("192.0.2.1", 24), virtual("198.51.100.1", 32), virtual("also none", 32))
+	report := Report{
+		Results: map[netip.Addr]Result{
+			heldAddr:                            {State: purelbv1.StateAnnounced, Epoch: 3},
+			netip.MustParseAddr("198.51.100.1"): {State: purelbv1.StateAnnounced},
+		},
+		Overrides: map[netip.Addr]Result{heldAddr: {State: purelbv1.StateFailed, Epoch: 3, Reason: ReasonAddFailed, Message: strings.Repeat("no ", 1000)}},
+		Now:       now,
+	}
+	status := Status(&ann, report)
+	var got []string
+	for _, s := range status.Addresses {
+		got = append(got, fmt.Sprintf("%s %s %s %d", s.Address, s.State, s.Reason, len(s.Message)))
+	}
+	want := []string{
+		"also none Failed Invalid 17", "no address Failed Invalid 17", "192.0.2.1 Failed AddFailed 512", "198.51.100.1 Announced  0", "2001:db8::1 Pending  0",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	// What is wrong stands before what is still to come.
+	if got := status.Conditions[0].Message; got != "1 of 5 addresses announced; also none Failed: not an IP address; and 3 more" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestMessageOfReady(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		result Result
+		want   string
+	}{
+		"announced":         {Result{State: purelbv1.StateAnnounced}, "1 of 1 addresses announced"},
+		"pending":           {Result{State: purelbv1.StatePending}, "0 of 1 addresses announced; 192.0.2.1 Pending"},
+		"pending, and says": {Result{State: purelbv1.StatePending, Message: "why"}, "0 of 1 addresses announced; 192.0.2.1 Pending: why"},
+	} {
+		ann := announcement(local("192.0.2.1", 24))
+		got := Status(&ann, Report{Results: map[netip.Addr]Result{heldAddr: c.result}, Now: now}).Conditions
+		for _, condition := range got {
+			if condition.Message != c.want {
+				t.Errorf("%s: %s: %q, want %q", name, condition.Type, condition.Message, c.want)
+			}
+		}
+	}
+}
+
+// A condition keeps its time while it has the same status.
+func TestConditionsKeepTheirTime(t *testing.T) {
+	t.Parallel()
+	ann := announcement(local("192.0.2.1", 24))
+	ann.Status.Conditions = []metav1.Condition{
+		{Type: "Ready", Status: metav1.ConditionTrue, LastTransitionTime: before},
+		{Type: "Reconciling", Status: metav1.ConditionTrue, LastTransitionTime: before},
+	}
+	for _, c := range Status(&ann, Report{Now: now}).Conditions {
+		want := before
+		if c.Type == "Ready" { // it was True
+			want = now
+		}
+		if !c.LastTransitionTime.Equal(&want) {
+			t.Errorf("%s %s since %s, want %s", c.Type, c.Status, c.LastTransitionTime, want)
+		}
+	}
+}
+
 func TestLine(t *testing.T) {
 	t.Parallel()
 	for n := range 300 {
@@ -109,7 +319,7 @@ func TestLine(t *testing.T) {
 		for i := range n {
 			items = append(items, fmt.Sprintf("2001:db8:%x::%x", n*7919, i))
 		}
-		got := line(items)
+		got := joinWithin(items)
 		if len(got) > maxLine {
 			t.Fatalf("%d items: %d bytes", n, len(got))
 		}
@@ -122,8 +332,22 @@ func TestLine(t *testing.T) {
 			t.Fatalf("%d items: %d listed, then %q", n, shown, rest)
 		}
 	}
-	if got := line([]string{strings.Repeat("x", 2000)}); got != "1 more" {
+	if got := joinWithin([]string{strings.Repeat("x", 2000)}); got != "1 more" {
 		t.Errorf("an item too long for the line: %q", got)
+	}
+	if item := strings.Repeat("x", 1024); joinWithin([]string{item}) != item {
+		t.Error("an item that just fits into the line is cut")
+	}
+	long := strings.Repeat("x", 500)
+	if got, want := joinWithin([]string{long, long, long, "short"}), long+","+long+" and 2 more"; got != want {
+		t.Errorf("a short item after one that does not fit: %q", got)
+	}
+	for _, c := range []struct{ items, length, listed int }{{400, 2, 337}, {300, 10, 91}} {
+		items := slices.Repeat([]string{strings.Repeat("x", c.length)}, c.items)
+		want := fmt.Sprintf("%s and %d more", strings.Join(items[:c.listed], ","), c.items-c.listed)
+		if got := joinWithin(items); got != want {
+			t.Errorf("%d items of %d bytes: %q, want %q", c.items, c.length, got, want)
+		}
 	}
 }
 
@@ -132,6 +356,11 @@ func TestTruncate(t *testing.T) {
 	for n := 3; n < 20; n++ {
 		if got := truncate(strings.Repeat("ü", 20), n); len(got) > n || strings.ContainsRune(got, '\uFFFD') {
 			t.Errorf("truncate to %d: %q", n, got)
+		}
+	}
+	for text, want := range map[string]string{"12345": "12345", "123456": "123456", "1234567": "123…"} {
+		if got := truncate(text, 6); got != want {
+			t.Errorf("%q to 6 bytes: %q, want %q", text, got, want)
 		}
 	}
 }
@@ -167,5 +396,31 @@ func TestSettingsOf(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("defaults (-want +got):\n%s", diff)
+	}
+}
+
+// What an LBNodeAgent says counts, also where it is 0.
+func TestSettingsOfAll(t *testing.T) {
+	t.Parallel()
+	number := func(n int32) *int32 { return &n }
+	duration := func(d time.Duration) *metav1.Duration { return &metav1.Duration{Duration: d} }
+	agent := &purelbv1.LBNodeAgent{Spec: purelbv1.LBNodeAgentSpec{Local: &purelbv1.LBNodeAgentLocal{
+		LocalInterface: "eth.*", Interfaces: []purelbv1.InterfaceName{"wlan0", "wlan1"}, DummyInterface: "lb0",
+		GARPConfig:  &purelbv1.GARPConfig{Enabled: new(bool), InitialDelay: duration(time.Minute), Count: number(7), Interval: duration(time.Hour)},
+		ProbeConfig: &purelbv1.ProbeConfig{Enabled: new(bool), Count: number(4), Interval: duration(time.Second)},
+		AddressConfig: &purelbv1.AddressConfig{
+			LocalInterface: &purelbv1.InterfaceAddressConfig{ValidLifetime: number(60), PreferredLifetime: number(90)},
+			DummyInterface: &purelbv1.InterfaceAddressConfig{ValidLifetime: number(600), PreferredLifetime: number(1)},
+		},
+	}}}
+	want := Settings{
+		Selection: Selection{LocalInterface: "eth.*", Interfaces: []string{"wlan0", "wlan1"}, VirtualInterface: "lb0"},
+		Local:     AddressSettings{Valid: time.Minute, Preferred: time.Minute, NoPrefixRoute: true},
+		Virtual:   AddressSettings{Valid: 10 * time.Minute, Preferred: time.Second},
+		Probe:     ProbeSettings{Count: 4, Interval: time.Second},
+		Announce:  AnnounceSettings{Delay: time.Minute, Count: 7, Interval: time.Hour},
+	}
+	if diff := cmp.Diff(want, SettingsOf(agent)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -17,53 +17,54 @@ type trial struct {
 	*bench
 	address netip.Addr
 	holder  string
-	kernels *kernels
-	// extra is measured beside what the meter measures, in ms, by name.
-	extra map[string]float64
-	// after is what was measured once more after the disturbance, as a case of its
-	// own.
-	after *lab.Figures
+	kernels *kernelWatch
+	// extraValues are measured beside the meter's figures, in ms, by name.
+	extraValues map[string]float64
+	// returnFigures are the meter's figures of what the disturbance ends with, such as the
+	// return of a dead node. They make a case of their own.
+	returnFigures *lab.Figures
 }
 
-// disturbance is a case: what is done, until all is over.
+// disturbance is a case. disturb returns when everything is as before.
 type disturbance struct {
-	name string
-	do   func(context.Context, *trial) error
-	// back is the name of the case of what trial.after measures.
-	back string
-	// prepare moves the address where it has to be; nil to have it on another node
-	// than the leading manager.
+	name    string
+	disturb func(context.Context, *trial) error
+	// returnCase is the name of the case of trial.returnFigures.
+	returnCase string
+	// prepare moves the address to the node where the case wants it. Without it the
+	// address is moved off the leading manager's node.
 	prepare func(context.Context, *trial) error
 }
 
 var disturbances = []disturbance{
-	{name: "node dead (no carrier)", do: dead((*lab.Lab).CutLink, (*lab.Lab).HealLink), back: "dead node returns (no carrier before)"},
-	{name: "node dead (cut off inside the network)", do: dead((*lab.Lab).UnplugPort, (*lab.Lab).PlugPort), back: "dead node returns (had carrier all the time)"},
-	{name: "node dead, the leading manager's", do: dead((*lab.Lab).CutLink, (*lab.Lab).HealLink), prepare: withLeader},
-	{name: "drained by the exclusion label", do: drain},
-	{name: "agents restarted (rollout restart)", do: restartAgents},
-	{name: "agent killed (kill -9)", do: killAgent},
-	{name: "leading manager killed (kill -9)", do: killLeader},
-	{name: "API server away 60 s", do: stopAPI(false)},
-	{name: "API server away 60 s, agents killed meanwhile", do: stopAPI(true)},
-	{name: "holder cut off the API 40 s", do: cutAPI},
-	{name: "address stripped by hand", do: strip},
+	{name: "node dead (no carrier)", disturb: cutHolderOff((*lab.Lab).CutLink, (*lab.Lab).HealLink), returnCase: "dead node returns (no carrier before)"},
+	{name: "node dead (cut off inside the network)", disturb: cutHolderOff((*lab.Lab).UnplugPort, (*lab.Lab).PlugPort), returnCase: "dead node returns (had carrier all the time)"},
+	{name: "node dead, the leading manager's", disturb: cutHolderOff((*lab.Lab).CutLink, (*lab.Lab).HealLink), prepare: moveToLeader},
+	{name: "drained by the exclusion label", disturb: drainHolder},
+	{name: "agents restarted (rollout restart)", disturb: restartAgents},
+	{name: "agent killed (kill -9)", disturb: killAgent},
+	{name: "leading manager killed (kill -9)", disturb: killLeader},
+	{name: "API server away 60 s", disturb: stopAPI(false)},
+	{name: "API server away 60 s, agents killed meanwhile", disturb: stopAPI(true)},
+	{name: "holder cut off the API 40 s", disturb: cutAPI},
+	{name: "address stripped by hand", disturb: stripAddress},
 }
 
 // availability measures what disturbances cost a client on the nodes' link.
 func (b *bench) availability(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	o, err := b.observe(ctx)
+	o, err := b.startWatches(ctx)
 	if err != nil {
 		return err
 	}
-	svc := service("availability", "local", false)
+	svc := newService("availability", "local", false)
 	if err := b.client.Create(ctx, svc); err != nil {
 		return fmt.Errorf("create a Service: %w", err)
 	}
 	defer func() {
-		// The next section begins without it, also when the benchmark is stopped.
+		// The next section begins without this Service, also when the benchmark is
+		// interrupted.
 		if err := b.client.Delete(context.WithoutCancel(ctx), svc); err != nil {
 			b.say("delete the Service: %s", err)
 		}
@@ -79,23 +80,23 @@ func (b *bench) availability(ctx context.Context) error {
 		var figures, back []lab.Figures
 		var extra []map[string]float64
 		for n := range b.trials {
-			t := &trial{bench: b, address: got.addresses[0], kernels: o.kernels, extra: map[string]float64{}}
-			f, err := t.run(ctx, d)
+			t := &trial{bench: b, address: got.addresses[0], kernels: o.kernels, extraValues: map[string]float64{}}
+			f, err := t.runDisturbance(ctx, d)
 			if err != nil {
 				return fmt.Errorf("%s, trial %d: %w", d.name, n+1, err)
 			}
-			b.say("%s, trial %d: %s %v", d.name, n+1, f, t.extra)
-			figures, extra = append(figures, f), append(extra, t.extra)
-			if t.after != nil && d.back != "" {
-				b.say("%s, trial %d: %s", d.back, n+1, *t.after)
-				back = append(back, *t.after)
+			b.say("%s, trial %d: %s %v", d.name, n+1, f, t.extraValues)
+			figures, extra = append(figures, f), append(extra, t.extraValues)
+			if t.returnFigures != nil && d.returnCase != "" {
+				b.say("%s, trial %d: %s", d.returnCase, n+1, *t.returnFigures)
+				back = append(back, *t.returnFigures)
 			}
 		}
-		if err := b.add(costs(d.name, figures, extra)); err != nil {
+		if err := b.addRows(availabilityRow(d.name, figures, extra)); err != nil {
 			return err
 		}
 		if len(back) > 0 {
-			if err := b.add(costs(d.back, back, nil)); err != nil {
+			if err := b.addRows(availabilityRow(d.returnCase, back, nil)); err != nil {
 				return err
 			}
 		}
@@ -103,8 +104,8 @@ func (b *bench) availability(ctx context.Context) error {
 	return nil
 }
 
-// costs is the row of a case.
-func costs(name string, figures []lab.Figures, extra []map[string]float64) report.Row {
+// availabilityRow returns the row of a case.
+func availabilityRow(name string, figures []lab.Figures, extra []map[string]float64) report.Row {
 	values := map[string][]float64{}
 	for _, f := range figures {
 		for what, value := range map[string]float64{
@@ -126,125 +127,127 @@ func costs(name string, figures []lab.Figures, extra []map[string]float64) repor
 	return row
 }
 
-// run is one trial: from rest to rest.
-func (t *trial) run(ctx context.Context, d disturbance) (lab.Figures, error) {
-	if err := errors.Join(t.unkilled(ctx), t.atRest(ctx)); err != nil {
+// runDisturbance makes one trial, which begins and ends with the cluster at rest.
+func (t *trial) runDisturbance(ctx context.Context, d disturbance) (lab.Figures, error) {
+	if err := errors.Join(t.replaceRestartedPods(ctx), t.waitForRest(ctx)); err != nil {
 		return lab.Figures{}, err
 	}
 	prepare := d.prepare
 	if prepare == nil {
-		prepare = apart
+		prepare = moveOffLeader
 	}
 	err := prepare(ctx, t)
 	if err != nil {
 		return lab.Figures{}, err
 	}
-	if t.holder, err = t.settled(ctx, t.address); err != nil {
+	if t.holder, err = t.waitForHolder(ctx, t.address); err != nil {
 		return lab.Figures{}, err
 	}
-	if _, err := t.firstAnswer(ctx, t.address); err != nil {
+	if _, err := t.waitForHTTPAnswer(ctx, t.address); err != nil {
 		return lab.Figures{}, err
 	}
-	t.kernels.forget()
-	return t.measured(ctx, func() error { return d.do(ctx, t) })
+	t.kernels.forgetChanges()
+	return t.measureWhile(ctx, func() error { return d.disturb(ctx, t) })
 }
 
-// measured is what the meter says of something that is done; it starts a little
-// before, and ends a little after.
-func (t *trial) measured(ctx context.Context, do func() error) (lab.Figures, error) {
+// measureWhile calls disturb and returns the meter's figures from 0.5 s before until 1 s
+// after.
+func (t *trial) measureWhile(ctx context.Context, disturb func() error) (lab.Figures, error) {
 	meter, err := t.lab.Measure(ctx, lab.Client, t.address)
 	if err != nil {
 		return lab.Figures{}, err
 	}
-	err = pause(ctx, 500*time.Millisecond)
+	err = sleep(ctx, 500*time.Millisecond)
 	if err == nil {
-		err = do()
+		err = disturb()
 	}
 	if err == nil {
-		err = pause(ctx, time.Second)
+		err = sleep(ctx, time.Second)
 	}
 	record, stopped := meter.Stop()
 	return record.Figures(), errors.Join(err, stopped)
 }
 
-// apart keeps the leading manager out of what happens to the holder's node: that
-// is a case of its own.
-func apart(ctx context.Context, t *trial) error {
-	node, err := t.leader(ctx)
+// moveOffLeader moves the address off the leading manager's node, so that what happens to
+// the holder's node does not happen to that manager. That is a case of its own.
+func moveOffLeader(ctx context.Context, t *trial) error {
+	node, err := t.findLeaderNode(ctx)
 	if err != nil {
 		return err
 	}
-	if holder, err := t.settled(ctx, t.address); err != nil || holder != node {
+	if holder, err := t.waitForHolder(ctx, t.address); err != nil || holder != node {
 		return err
 	}
-	return t.away(ctx, t.address, node)
+	return t.moveAddressAway(ctx, t.address, node)
 }
 
-// withLeader moves the address to the leading manager's node.
-func withLeader(ctx context.Context, t *trial) error {
-	node, err := t.leader(ctx)
+// moveToLeader moves the address to the leading manager's node.
+func moveToLeader(ctx context.Context, t *trial) error {
+	node, err := t.findLeaderNode(ctx)
 	if err != nil {
 		return err
 	}
-	if holder, err := t.settled(ctx, t.address); err != nil || holder == node {
+	if holder, err := t.waitForHolder(ctx, t.address); err != nil || holder == node {
 		return err
 	}
-	others := slices.DeleteFunc(t.nodes(), func(name string) bool { return name == node })
-	return t.away(ctx, t.address, others...)
+	others := slices.DeleteFunc(t.nodeNames(), func(name string) bool { return name == node })
+	return t.moveAddressAway(ctx, t.address, others...)
 }
 
-// dead cuts the holder off until the address has moved, and for a little longer;
-// how it comes back is measured by itself.
-func dead(cut, heal func(*lab.Lab, context.Context, string) error) func(context.Context, *trial) error {
+// cutHolderOff returns a disturbance that cuts the holder off until another node has the
+// address, and for 1 s more. What the holder's return costs is measured separately.
+func cutHolderOff(cut, heal func(*lab.Lab, context.Context, string) error) func(context.Context, *trial) error {
 	return func(ctx context.Context, t *trial) error {
 		if err := cut(t.lab, ctx, t.holder); err != nil {
 			return err
 		}
-		_, err := t.settled(ctx, t.address, t.holder)
+		_, err := t.waitForHolder(ctx, t.address, t.holder)
 		if err == nil {
-			err = pause(ctx, time.Second)
+			err = sleep(ctx, time.Second)
 		}
 		if err != nil {
 			return errors.Join(err, heal(t.lab, context.WithoutCancel(ctx), t.holder))
 		}
-		back, err := t.measured(ctx, func() error {
+		back, err := t.measureWhile(ctx, func() error {
 			if err := heal(t.lab, context.WithoutCancel(ctx), t.holder); err != nil {
 				return err
 			}
-			return pause(ctx, 5*time.Second)
+			return sleep(ctx, 5*time.Second)
 		})
-		t.after = &back
+		t.returnFigures = &back
 		return err
 	}
 }
 
-func drain(ctx context.Context, t *trial) error { return t.away(ctx, t.address, t.holder) }
+func drainHolder(ctx context.Context, t *trial) error {
+	return t.moveAddressAway(ctx, t.address, t.holder)
+}
 
 func restartAgents(ctx context.Context, t *trial) error {
 	for _, verb := range []string{"restart", "status"} {
-		if err := t.kubectl(ctx, "-n", system, "rollout", verb, "daemonset/purelb-agent-default"); err != nil {
+		if err := t.kubectl(ctx, "-n", systemNamespace, "rollout", verb, "daemonset/purelb-agent-default"); err != nil {
 			return err
 		}
 	}
-	return t.atRest(ctx)
+	return t.waitForRest(ctx)
 }
 
 func killAgent(ctx context.Context, t *trial) error {
-	if err := t.kill(ctx, t.holder, "agent"); err != nil {
+	if err := t.killProgram(ctx, t.holder, "agent"); err != nil {
 		return err
 	}
-	return errors.Join(pause(ctx, 5*time.Second), t.atRest(ctx))
+	return errors.Join(sleep(ctx, 5*time.Second), t.waitForRest(ctx))
 }
 
 func killLeader(ctx context.Context, t *trial) error {
-	node, err := t.leader(ctx)
+	node, err := t.findLeaderNode(ctx)
 	if err != nil {
 		return err
 	}
-	if err := t.kill(ctx, node, "manager"); err != nil {
+	if err := t.killProgram(ctx, node, "manager"); err != nil {
 		return err
 	}
-	return errors.Join(pause(ctx, 10*time.Second), t.atRest(ctx))
+	return errors.Join(sleep(ctx, 10*time.Second), t.waitForRest(ctx))
 }
 
 func stopAPI(killAgents bool) func(context.Context, *trial) error {
@@ -252,16 +255,16 @@ func stopAPI(killAgents bool) func(context.Context, *trial) error {
 		begun := time.Now()
 		err := t.lab.StopControlPlane(ctx)
 		if err == nil && killAgents {
-			err = pause(ctx, 20*time.Second)
-			for _, node := range t.nodes() {
-				err = errors.Join(err, t.kill(ctx, node, "agent"))
+			err = sleep(ctx, 20*time.Second)
+			for _, node := range t.nodeNames() {
+				err = errors.Join(err, t.killProgram(ctx, node, "agent"))
 			}
 		}
-		err = errors.Join(err, pause(ctx, time.Until(begun.Add(time.Minute))))
+		err = errors.Join(err, sleep(ctx, time.Until(begun.Add(time.Minute))))
 		if err := errors.Join(err, t.lab.StartControlPlane(context.WithoutCancel(ctx))); err != nil {
 			return err
 		}
-		return t.atRest(ctx)
+		return t.waitForRest(ctx)
 	}
 }
 
@@ -269,21 +272,22 @@ func cutAPI(ctx context.Context, t *trial) error {
 	if err := t.lab.CutAPI(ctx, t.holder); err != nil {
 		return err
 	}
-	err := pause(ctx, 40*time.Second)
-	return errors.Join(err, t.lab.HealAPI(context.WithoutCancel(ctx), t.holder), t.atRest(ctx))
+	err := sleep(ctx, 40*time.Second)
+	return errors.Join(err, t.lab.HealAPI(context.WithoutCancel(ctx), t.holder), t.waitForRest(ctx))
 }
 
-// strip takes the address off, and waits until it is back.
-func strip(ctx context.Context, t *trial) error {
+// stripAddress removes the address from the holder's interface, and waits until the agent
+// has put it back.
+func stripAddress(ctx context.Context, t *trial) error {
 	begun := time.Now()
-	if _, err := t.lab.Exec(ctx, t.holder, "ip", "address", "delete", t.address.String()+"/24", "dev", "eth0"); err != nil {
+	if _, err := t.lab.Exec(ctx, t.holder, "ip", "address", "delete", t.address.String()+"/32", "dev", "eth0"); err != nil {
 		return err
 	}
-	gone, err := t.kernels.wait(ctx, t.address, false, 1, begun)
+	removed, err := t.kernels.wait(ctx, t.address, false, 1, begun)
 	if err != nil {
 		return err
 	}
-	back, err := t.kernels.wait(ctx, t.address, true, 1, gone)
-	t.extra["back"] = ms(back.Sub(gone))
+	back, err := t.kernels.wait(ctx, t.address, true, 1, removed)
+	t.extraValues["back"] = ms(back.Sub(removed))
 	return err
 }

@@ -28,12 +28,12 @@ import (
 )
 
 const (
-	system    = "purelb-system" // where PureLB is installed
-	namespace = "bench"         // where the Services are
-	patience  = 5 * time.Minute // how long anything may take before it counts as broken
+	systemNamespace = "purelb-system" // where PureLB is installed
+	benchNamespace  = "bench"         // where the Services are
+	waitLimit       = 5 * time.Minute // how long waitUntil waits: what takes longer is broken
 )
 
-// bench is what all sections share.
+// bench is what all sections of the measurements share.
 type bench struct {
 	options
 	cases     *regexp.Regexp
@@ -42,12 +42,13 @@ type bench struct {
 	clientset *kubernetes.Clientset
 }
 
+// say prints a line of progress.
 func (b *bench) say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "%s %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, args...))
 }
 
-// add says what was measured, and keeps it.
-func (b *bench) add(rows ...report.Row) error {
+// addRows prints rows and adds them to the files of results.
+func (b *bench) addRows(rows ...report.Row) error {
 	for _, row := range rows {
 		b.say("%s: %s (%d): %v", row.Section, row.Case, row.N, row.Values)
 	}
@@ -67,7 +68,7 @@ func (b *bench) open(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the kubeconfig: %w", err)
 	}
-	config.QPS = -1 // as fast as the API server takes it
+	config.QPS = -1 // no limit but the API server's
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme)); err != nil {
 		return fmt.Errorf("make the scheme: %w", err)
@@ -82,51 +83,52 @@ func (b *bench) open(ctx context.Context) error {
 	return b.install(ctx)
 }
 
+// install installs PureLB with its pools, and the echo servers.
 func (b *bench) install(ctx context.Context) error {
 	b.say("installing PureLB")
 	for _, args := range [][]string{
 		{"apply", "-k", filepath.Join(b.root, "config/default")},
-		{"-n", system, "rollout", "status", "deployment/purelb-manager", "--timeout=180s"},
+		{"-n", systemNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=180s"},
 		{"apply", "-f", filepath.Join(b.root, "config/samples/lbnodeagent.yaml")},
 		{"apply", "-f", "groups.yaml"},
-		{"-n", system, "wait", "lbnodeagent/default", "--for=condition=Ready", "--timeout=180s"},
+		{"-n", systemNamespace, "wait", "lbnodeagent/default", "--for=condition=Ready", "--timeout=180s"},
 	} {
 		if err := b.kubectl(ctx, args...); err != nil {
 			return err
 		}
 	}
-	if err := b.subnets(ctx); err != nil {
+	if err := b.addSubnets(ctx); err != nil {
 		return err
 	}
 	if b.profile {
-		if err := b.profiled(ctx); err != nil {
+		if err := b.serveProfiles(ctx); err != nil {
 			return err
 		}
 	}
-	for _, object := range []client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, echo()} {
+	for _, object := range []client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: benchNamespace}}, echoDeployment()} {
 		if err := client.IgnoreAlreadyExists(b.client.Create(ctx, object)); err != nil {
-			return fmt.Errorf("make %s: %w", object.GetName(), err)
+			return fmt.Errorf("create %s: %w", object.GetName(), err)
 		}
 	}
-	return b.kubectl(ctx, "-n", namespace, "rollout", "status", "deployment/echo", "--timeout=180s")
+	return b.kubectl(ctx, "-n", benchNamespace, "rollout", "status", "deployment/echo", "--timeout=180s")
 }
 
-// subnets gives the nodes' link a second subnet, with room for any number of Local
-// addresses, and the client a route to the Virtual ones by way of all nodes.
-func (b *bench) subnets(ctx context.Context) error {
+// addSubnets gives the nodes' link a second subnet, which has room for any number of Local
+// addresses, and gives the client a route to the Virtual addresses through all nodes.
+func (b *bench) addSubnets(ctx context.Context) error {
 	var errs []error
-	for _, host := range append(b.nodes(), lab.Client) {
-		h := b.host(host)
+	for _, host := range append(b.nodeNames(), lab.Client) {
+		h := b.findHost(host)
 		octets := h.IPv4.Addr().As4()
 		_, err := b.lab.Exec(ctx, host, "ip", "address", "replace", fmt.Sprintf("10.79.0.%d/16", octets[3]), "dev", "eth0")
 		errs = append(errs, err)
 	}
 	for _, family := range []string{"-4", "-6"} {
 		args := []string{"ip", family, "route", "replace", virtualSubnet[family]}
-		for _, node := range b.nodes() {
-			address := b.host(node).IPv4.Addr()
+		for _, node := range b.nodeNames() {
+			address := b.findHost(node).IPv4.Addr()
 			if family == "-6" {
-				address = b.host(node).IPv6.Addr()
+				address = b.findHost(node).IPv6.Addr()
 			}
 			args = append(args, "nexthop", "via", address.String())
 		}
@@ -136,10 +138,11 @@ func (b *bench) subnets(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// virtualSubnet is that of the group called virtual, in groups.yaml.
+// virtualSubnet is the subnet of the ServiceGroup virtual in groups.yaml, by the option
+// of ip(8) for its family.
 var virtualSubnet = map[string]string{"-4": "172.30.0.0/16", "-6": "fd00:30::/64"}
 
-func (b *bench) nodes() []string {
+func (b *bench) nodeNames() []string {
 	var names []string
 	for _, n := range b.lab.Nodes() {
 		names = append(names, n.Name)
@@ -147,7 +150,7 @@ func (b *bench) nodes() []string {
 	return names
 }
 
-func (b *bench) host(name string) lab.Host {
+func (b *bench) findHost(name string) lab.Host {
 	for _, h := range b.lab.Hosts() {
 		if h.Name == name {
 			return h
@@ -156,7 +159,7 @@ func (b *bench) host(name string) lab.Host {
 	return lab.Host{}
 }
 
-// kubectl runs the command that users run.
+// kubectl runs kubectl in the lab.
 func (b *bench) kubectl(ctx context.Context, args ...string) error {
 	out, err := exec.CommandContext(ctx, b.lab.Kubectl(), append([]string{"--kubeconfig", b.lab.Kubeconfig()}, args...)...).CombinedOutput()
 	if err != nil {
@@ -165,14 +168,15 @@ func (b *bench) kubectl(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// await asks until it is so. What it asks returns why it is not yet, or nil.
-func await(ctx context.Context, every time.Duration, what string, ask func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// waitUntil calls check at each interval until it returns nil. The error says that it
+// waited for what, and check's last error.
+func waitUntil(ctx context.Context, interval time.Duration, what string, check func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, waitLimit)
 	defer cancel()
-	tick := time.NewTicker(every)
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
-		err := ask()
+		err := check()
 		if err == nil {
 			return nil
 		}
@@ -184,8 +188,8 @@ func await(ctx context.Context, every time.Duration, what string, ask func() err
 	}
 }
 
-// pause lets time go by.
-func pause(ctx context.Context, d time.Duration) error {
+// sleep waits for a time, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -194,10 +198,10 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// service is a Service that asks for addresses of a group.
-func service(name, group string, dual bool) *corev1.Service {
+// newService returns a Service that asks for addresses of a ServiceGroup.
+func newService(name, group string, dual bool) *corev1.Service {
 	svc := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Annotations: map[string]string{v1.AnnotationServiceGroup: group}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: benchNamespace, Annotations: map[string]string{v1.AnnotationServiceGroup: group}},
 		Spec: corev1.ServiceSpec{
 			Type:           corev1.ServiceTypeLoadBalancer,
 			IPFamilyPolicy: ptr.To(corev1.IPFamilyPolicySingleStack),
@@ -211,10 +215,11 @@ func service(name, group string, dual bool) *corev1.Service {
 	return svc
 }
 
-func echo() *appsv1.Deployment {
+// echoDeployment returns the servers behind the Services.
+func echoDeployment() *appsv1.Deployment {
 	labels := map[string]string{"app": "echo"}
 	return &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: "echo", Namespace: namespace},
+		ObjectMeta: metav1.ObjectMeta{Name: "echo", Namespace: benchNamespace},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: ptr.To[int32](3),
 			Selector: &metav1.LabelSelector{MatchLabels: labels},

@@ -15,12 +15,12 @@ import (
 	"github.com/purelb/purelb-operator/test/bench/report"
 )
 
-// burst measures many Services at once, with Local addresses: while they are made,
-// and when they are there and their pool comes.
+// burst measures many Services with Local addresses at once: as they are created, and, in
+// another case, as the pool that they all wait for is created.
 func (b *bench) burst(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	o, err := b.observe(ctx)
+	o, err := b.startWatches(ctx)
 	if err != nil {
 		return err
 	}
@@ -33,13 +33,13 @@ func (b *bench) burst(ctx context.Context) error {
 			if !b.cases.MatchString(name) {
 				continue
 			}
-			rows, err := b.burstOf(ctx, o, name, n, waiting)
+			rows, err := b.measureBurst(ctx, o, name, n, waiting)
 			rest := context.WithoutCancel(ctx)
-			err = errors.Join(err, b.clear(rest), b.kubectl(rest, "delete", "--ignore-not-found", "-f", latePool))
+			err = errors.Join(err, b.deleteServices(rest), b.kubectl(rest, "delete", "--ignore-not-found", "-f", latePoolFile))
 			if err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
-			if err := b.add(rows...); err != nil {
+			if err := b.addRows(rows...); err != nil {
 				return err
 			}
 		}
@@ -47,28 +47,28 @@ func (b *bench) burst(ctx context.Context) error {
 	return nil
 }
 
-// latePool is the pool that Services wait for.
-const latePool = "late.yaml"
+// latePoolFile has the pool that Services wait for.
+const latePoolFile = "late.yaml"
 
-func (b *bench) burstOf(ctx context.Context, o observers, name string, n int, waiting bool) ([]report.Row, error) {
+func (b *bench) measureBurst(ctx context.Context, o watches, name string, n int, waiting bool) ([]report.Row, error) {
 	group := "large"
 	createAll := func() error {
-		return b.create(ctx, n, func(i int) *corev1.Service { return bare(fmt.Sprintf("burst-%d", i), group) })
+		return b.createServices(ctx, n, func(i int) *corev1.Service { return newServiceWithoutEndpoints(fmt.Sprintf("burst-%d", i), group) })
 	}
 	do := createAll
 	if waiting {
 		group = "late"
-		do = func() error { return b.kubectl(ctx, "apply", "-f", latePool) }
-		if err := errors.Join(createAll(), b.allWait(ctx, n)); err != nil {
+		do = func() error { return b.kubectl(ctx, "apply", "-f", latePoolFile) }
+		if err := errors.Join(createAll(), b.waitUntilAllPending(ctx, n)); err != nil {
 			return nil, err
 		}
 	}
-	before, err := b.serverMetrics(ctx)
+	before, err := b.readServerMetrics(ctx)
 	if err != nil {
 		return nil, err
 	}
 	stations := o.stations[false]
-	stations.ring(func() { clear(stations.first) })
+	stations.update(func() { clear(stations.firstAnswers) })
 	begun := time.Now()
 	var done time.Time
 	failed := make(chan error, 1)
@@ -78,63 +78,64 @@ func (b *bench) burstOf(ctx context.Context, o observers, name string, n int, wa
 		failed <- err
 	}()
 	written := b.startProfiles(ctx, name)
-	answered, err := b.allAnswer(ctx, o.services, stations, n)
+	answered, err := b.waitUntilAllAnswer(ctx, o.services, stations, n)
 	if err := errors.Join(err, <-failed, written()); err != nil {
 		return nil, err
 	}
 	var ingress time.Time
-	o.services.ring(func() {
-		for _, g := range o.services.given {
+	o.services.update(func() {
+		for _, g := range o.services.allocations {
 			if g.at.After(ingress) {
 				ingress = g.at
 			}
 		}
 	})
-	// What is written when all is over counts, too: events, conditions.
-	if err := pause(ctx, 10*time.Second); err != nil {
+	// The manager writes events and conditions a little later: they count, too.
+	if err := sleep(ctx, 10*time.Second); err != nil {
 		return nil, err
 	}
-	after, err := b.serverMetrics(ctx)
+	after, err := b.readServerMetrics(ctx)
 	if err != nil {
 		return nil, err
 	}
 	const requests = "apiserver_request_total"
-	more := grown(sum(before, requests, writes), sum(after, requests, writes))
+	more := increases(before.Sum(requests, writeKey), after.Sum(requests, writeKey))
 	rows := []report.Row{{Section: "burst", Case: name, Unit: "s", N: n, Values: map[string]float64{
 		"asked for": done.Sub(begun).Seconds(), "all have ingress": ingress.Sub(begun).Seconds(), "all answer ARP": answered.Sub(begun).Seconds(),
 	}}}
 	cost := report.Row{Section: "writes", Case: name, Unit: "for each Service", N: n, Values: map[string]float64{}}
 	for what, count := range more {
-		if ours(what) {
+		if isWriteOfPureLB(what) {
 			cost.Values[what] = count / float64(n)
 		}
 	}
 	return append(rows, cost), nil
 }
 
-// allWait waits until all Services have been told that they have to wait.
-func (b *bench) allWait(ctx context.Context, n int) error {
-	return await(ctx, time.Second, "Services to wait", func() error {
+// waitUntilAllPending waits until the condition of every Service says that it has no
+// address.
+func (b *bench) waitUntilAllPending(ctx context.Context, n int) error {
+	return waitUntil(ctx, time.Second, "Services to wait", func() error {
 		all := &corev1.ServiceList{}
-		if err := b.client.List(ctx, all, client.InNamespace(namespace)); err != nil {
+		if err := b.client.List(ctx, all, client.InNamespace(benchNamespace)); err != nil {
 			return err
 		}
-		told := 0
+		pending := 0
 		for _, svc := range all.Items {
 			if meta.IsStatusConditionFalse(svc.Status.Conditions, v1.ConditionAllocated) {
-				told++
+				pending++
 			}
 		}
-		if told != n {
-			return fmt.Errorf("%d of %d do", told, n)
+		if pending != n {
+			return fmt.Errorf("%d of %d wait", pending, n)
 		}
 		return nil
 	})
 }
 
-// ours says whether PureLB makes such a write; Services are made and deleted by the
-// benchmark, and Leases are renewed anyway.
-func ours(what string) bool {
+// isWriteOfPureLB says whether PureLB makes such writes because of Services. The benchmark
+// itself creates and deletes Services, and agents renew Leases without any.
+func isWriteOfPureLB(what string) bool {
 	switch what {
 	case "PATCH services", "APPLY services", "PUT services", "PATCH services/status", "APPLY services/status", "PUT services/status",
 		"POST announcements", "PATCH announcements", "APPLY announcements", "PUT announcements", "DELETE announcements",
@@ -145,33 +146,34 @@ func ours(what string) bool {
 	return false
 }
 
-// burstInterval is between two rounds of questions: many are sent in each.
+// burstInterval is the time between two rounds of ARP requests for all addresses that do
+// not answer yet.
 const burstInterval = 100 * time.Millisecond
 
-// allAnswer asks for every address that does not answer yet until all do, and
-// returns when the last did.
-func (b *bench) allAnswer(ctx context.Context, services *services, stations *stations, n int) (time.Time, error) {
+// waitUntilAllAnswer sends ARP requests for every address that does not answer yet, until
+// all answer. It returns when the last answered.
+func (b *bench) waitUntilAllAnswer(ctx context.Context, services *serviceWatch, stations *answerWatch, n int) (time.Time, error) {
 	var last time.Time
-	err := await(ctx, burstInterval, fmt.Sprintf("%d addresses to answer", n), func() error {
-		var known []netip.Addr
-		services.ring(func() {
-			for _, g := range services.given {
-				known = append(known, g.addresses...)
+	err := waitUntil(ctx, burstInterval, fmt.Sprintf("%d addresses to answer", n), func() error {
+		var allocated []netip.Addr
+		services.update(func() {
+			for _, g := range services.allocations {
+				allocated = append(allocated, g.addresses...)
 			}
 		})
-		missing := unanswered(stations, known)
+		missing := findUnanswered(stations, allocated)
 		for _, address := range missing {
 			if err := stations.asker.Ask(address); err != nil {
 				return err
 			}
 		}
-		if len(known) < n || len(missing) > 0 {
-			return fmt.Errorf("%d of %d have addresses, %d of them do not answer", len(known), n, len(missing))
+		if len(allocated) < n || len(missing) > 0 {
+			return fmt.Errorf("%d of %d have addresses, %d of them do not answer", len(allocated), n, len(missing))
 		}
 		return nil
 	})
-	stations.ring(func() {
-		for _, at := range stations.first {
+	stations.update(func() {
+		for _, at := range stations.firstAnswers {
 			if at.After(last) {
 				last = at
 			}
@@ -180,12 +182,13 @@ func (b *bench) allAnswer(ctx context.Context, services *services, stations *sta
 	return last, err
 }
 
-func unanswered(s *stations, known []netip.Addr) []netip.Addr {
+// findUnanswered returns the addresses that have not answered yet.
+func findUnanswered(s *answerWatch, allocated []netip.Addr) []netip.Addr {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	var missing []netip.Addr
-	for _, address := range known {
-		if _, ok := s.first[address]; !ok {
+	for _, address := range allocated {
+		if _, ok := s.firstAnswers[address]; !ok {
 			missing = append(missing, address)
 		}
 	}

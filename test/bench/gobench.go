@@ -29,7 +29,7 @@ func (b *bench) goBenchmarks(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w: %s", strings.Join(command.Args, " "), err, out)
 		}
-		if err := b.add(parseBenchmarks(string(out))...); err != nil {
+		if err := b.addRows(parseBenchmarks(string(out))...); err != nil {
 			return err
 		}
 	}
@@ -67,7 +67,7 @@ func parseBenchmarks(text string) []report.Row {
 	return rows
 }
 
-// benchmarkName is without "Benchmark" and the number of processors.
+// benchmarkName returns the name without "Benchmark" and the number of processors.
 func benchmarkName(text string) string {
 	name := strings.TrimPrefix(text, "Benchmark")
 	if i := strings.LastIndexByte(name, '-'); i > 0 {

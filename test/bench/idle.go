@@ -14,15 +14,15 @@ import (
 	"github.com/purelb/purelb-operator/test/bench/report"
 )
 
-// settling is how long nothing is done before it counts as idle: longer than
-// programs keep memory that only a start needs.
-const settling = 20 * time.Second
+// settleTime passes between a start and the measurement. Programs keep memory that only
+// their start needs for a shorter time.
+const settleTime = 20 * time.Second
 
-// idle measures what PureLB needs when nothing changes, with so many Services
-// whose Virtual addresses every node has; and, last, with as many that are not
-// ours.
+// idle measures what PureLB uses while nothing changes: with numbers of Services whose
+// Virtual addresses every node has, and then with as many Services of another load
+// balancer's class.
 func (b *bench) idle(ctx context.Context) error {
-	token, err := b.metricsToken(ctx)
+	token, err := b.createMetricsToken(ctx)
 	if err != nil {
 		return err
 	}
@@ -35,18 +35,19 @@ func (b *bench) idle(ctx context.Context) error {
 			if n == 0 && foreign || !b.cases.MatchString(name) {
 				continue
 			}
-			if err := b.idleWith(ctx, token, name, n, foreign); err != nil {
-				return errors.Join(fmt.Errorf("%s: %w", name, err), b.clear(context.WithoutCancel(ctx)))
+			if err := b.measureIdleWith(ctx, token, name, n, foreign); err != nil {
+				return errors.Join(fmt.Errorf("%s: %w", name, err), b.deleteServices(context.WithoutCancel(ctx)))
 			}
 		}
 	}
 	return nil
 }
 
-func (b *bench) idleWith(ctx context.Context, token, name string, n int, foreign bool) error {
-	b.say("making %s", name)
-	if err := b.create(ctx, n, func(i int) *corev1.Service {
-		svc := bare(fmt.Sprintf("idle-%d", i), "virtual")
+// measureIdleWith measures a case with n Services.
+func (b *bench) measureIdleWith(ctx context.Context, token, name string, n int, foreign bool) error {
+	b.say("creating %s", name)
+	if err := b.createServices(ctx, n, func(i int) *corev1.Service {
+		svc := newServiceWithoutEndpoints(fmt.Sprintf("idle-%d", i), "virtual")
 		svc.Labels = map[string]string{serviceProxyName: "none"}
 		if foreign {
 			svc.Spec.LoadBalancerClass = ptr.To("example.com/other")
@@ -58,71 +59,72 @@ func (b *bench) idleWith(ctx context.Context, token, name string, n int, foreign
 	if foreign {
 		n = 0
 	}
-	if err := b.announcedEverywhere(ctx, n); err != nil {
+	if err := b.waitUntilAnnounced(ctx, n); err != nil {
 		return err
 	}
-	// As a fresh start has it, not as the burst has left it.
-	if err := b.restart(ctx); err != nil {
+	// The memory that creating the Services took would stay for a while.
+	if err := b.restartPureLB(ctx); err != nil {
 		return err
 	}
-	if err := b.announcedEverywhere(ctx, n); err != nil {
+	if err := b.waitUntilAnnounced(ctx, n); err != nil {
 		return err
 	}
-	if err := pause(ctx, settling); err != nil {
+	if err := sleep(ctx, settleTime); err != nil {
 		return err
 	}
 	rows, err := b.measureIdle(ctx, token, name)
 	if err != nil {
 		return err
 	}
-	return errors.Join(b.add(rows...), b.clear(ctx))
+	return errors.Join(b.addRows(rows...), b.deleteServices(ctx))
 }
 
-// restart replaces all pods of PureLB.
-func (b *bench) restart(ctx context.Context) error {
+// restartPureLB replaces all pods of PureLB.
+func (b *bench) restartPureLB(ctx context.Context) error {
 	for _, what := range []string{"deployment/purelb-manager", "daemonset/purelb-agent-default"} {
 		for _, verb := range []string{"restart", "status"} {
-			if err := b.kubectl(ctx, "-n", system, "rollout", verb, what); err != nil {
+			if err := b.kubectl(ctx, "-n", systemNamespace, "rollout", verb, what); err != nil {
 				return err
 			}
 		}
 	}
-	// The managers that go have their time.
-	return await(ctx, poll, "the pods before to go", func() error {
+	// Managers may take some time to end.
+	return waitUntil(ctx, pollInterval, "the previous pods to end", func() error {
 		pods := &corev1.PodList{}
-		if err := b.client.List(ctx, pods, client.InNamespace(system)); err != nil {
+		if err := b.client.List(ctx, pods, client.InNamespace(systemNamespace)); err != nil {
 			return err
 		}
-		if want := len(b.nodes()) + 2; len(pods.Items) != want {
+		if want := len(b.nodeNames()) + 2; len(pods.Items) != want {
 			return fmt.Errorf("there are %d pods, not %d", len(pods.Items), want)
 		}
 		return nil
 	})
 }
 
-// serviceProxyName is the label of Services that kube-proxy leaves to another
-// (KEP-2447): four of them that follow ten thousand leave two cores to nothing else.
+// serviceProxyName is the label of Services that kube-proxy ignores (KEP-2447). Without it
+// the lab's kube-proxies would use all processors for thousands of Services.
 const serviceProxyName = "service.kubernetes.io/service-proxy-name"
 
-// bare is a Service without endpoints: what kube-proxy does is not measured.
-func bare(name, group string) *corev1.Service {
-	svc := service(name, group, false)
+// newServiceWithoutEndpoints returns a Service that gives kube-proxy little to do, as
+// kube-proxy is not measured.
+func newServiceWithoutEndpoints(name, group string) *corev1.Service {
+	svc := newService(name, group, false)
 	svc.Spec.Selector = nil
 	svc.Spec.AllocateLoadBalancerNodePorts = ptr.To(false) // there are not that many ports
 	return svc
 }
 
-// creators is how many Services are made at the same time.
-const creators = 20
+// parallelCreators is how many Services createServices creates at the same time.
+const parallelCreators = 20
 
-// create makes Services at once.
-func (b *bench) create(ctx context.Context, n int, service func(int) *corev1.Service) error {
-	numbers, failed := make(chan int, n), make(chan error, creators)
+// createServices creates n Services.
+func (b *bench) createServices(ctx context.Context, n int, service func(int) *corev1.Service) error {
+	numbers, failed := make(chan int, n), make(chan error, parallelCreators)
 	for i := range n {
 		numbers <- i
 	}
 	close(numbers)
-	for range creators {
+	for range parallelCreators {
 		go func() {
 			var err error
 			for i := range numbers {
@@ -134,37 +136,38 @@ func (b *bench) create(ctx context.Context, n int, service func(int) *corev1.Ser
 		}()
 	}
 	var errs []error
-	for range creators {
+	for range parallelCreators {
 		errs = append(errs, <-failed)
 	}
 	return errors.Join(errs...)
 }
 
-// clear deletes all Services, and waits until nothing of them is announced.
-func (b *bench) clear(ctx context.Context) error {
-	if err := b.client.DeleteAllOf(ctx, &corev1.Service{}, client.InNamespace(namespace)); err != nil {
+// deleteServices deletes all Services, and waits until no node announces their addresses.
+func (b *bench) deleteServices(ctx context.Context) error {
+	if err := b.client.DeleteAllOf(ctx, &corev1.Service{}, client.InNamespace(benchNamespace)); err != nil {
 		return fmt.Errorf("delete the Services: %w", err)
 	}
-	return await(ctx, 500*time.Millisecond, "the Services to go", func() error {
+	return waitUntil(ctx, 500*time.Millisecond, "the Services to go", func() error {
 		left := &corev1.ServiceList{}
-		if err := b.client.List(ctx, left, client.InNamespace(namespace), client.Limit(1)); err != nil {
+		if err := b.client.List(ctx, left, client.InNamespace(benchNamespace), client.Limit(1)); err != nil {
 			return err
 		}
 		if len(left.Items) > 0 {
 			return errors.New("some are there")
 		}
-		return b.announcedNow(ctx, 0)
+		return b.checkAnnounced(ctx, 0)
 	})
 }
 
-// announcedEverywhere waits until each node announces n addresses.
-func (b *bench) announcedEverywhere(ctx context.Context, n int) error {
-	return await(ctx, 500*time.Millisecond, fmt.Sprintf("%d addresses on each node", n), func() error { return b.announcedNow(ctx, n) })
+// waitUntilAnnounced waits until each node announces n addresses.
+func (b *bench) waitUntilAnnounced(ctx context.Context, n int) error {
+	return waitUntil(ctx, 500*time.Millisecond, fmt.Sprintf("%d addresses on each node", n), func() error { return b.checkAnnounced(ctx, n) })
 }
 
-func (b *bench) announcedNow(ctx context.Context, n int) error {
+// checkAnnounced returns an error unless each node announces n addresses now.
+func (b *bench) checkAnnounced(ctx context.Context, n int) error {
 	all, commons := &v1.AnnouncementList{}, &v1.CommonAnnouncementList{}
-	if err := errors.Join(b.client.List(ctx, all, client.InNamespace(system)), b.client.List(ctx, commons, client.InNamespace(system))); err != nil {
+	if err := errors.Join(b.client.List(ctx, all, client.InNamespace(systemNamespace)), b.client.List(ctx, commons, client.InNamespace(systemNamespace))); err != nil {
 		return err
 	}
 	revision := int64(0)
@@ -173,14 +176,14 @@ func (b *bench) announcedNow(ctx context.Context, n int) error {
 	}
 	wanted, announced := map[string]int{}, map[string]int{}
 	for _, a := range all.Items {
-		made := a.Status.CommonRevision
-		if a.Status.ObservedGeneration != a.Generation || a.Spec.Common && (made == nil || *made != revision) {
-			return fmt.Errorf("the agent of %s has not seen all that it is to announce", a.Spec.NodeName)
+		realised := a.Status.CommonRevision
+		if a.Status.ObservedGeneration != a.Generation || a.Spec.Common && (realised == nil || *realised != revision) {
+			return fmt.Errorf("the agent of %s has not seen all addresses that it is to announce", a.Spec.NodeName)
 		}
 		wanted[a.Spec.NodeName] += int(a.Status.Desired)
 		announced[a.Spec.NodeName] += int(a.Status.Announced)
 	}
-	for _, node := range b.nodes() {
+	for _, node := range b.nodeNames() {
 		if wanted[node] != n || announced[node] != n {
 			return fmt.Errorf("%s announces %d of %d", node, announced[node], wanted[node])
 		}
@@ -188,20 +191,21 @@ func (b *bench) announcedNow(ctx context.Context, n int) error {
 	return nil
 }
 
-// look is what all programs have used, and asked, so far.
-type look struct {
-	at       time.Time
-	usage    map[program]usage
-	requests map[program]float64
-	watched  map[string]float64 // events sent to watches, by kind
+// sample is what all programs have used, and how much they have asked the API server, so
+// far.
+type sample struct {
+	at          time.Time
+	usage       map[program]usage
+	requests    map[program]float64
+	watchEvents map[string]float64 // events sent to watches, by kind
 }
 
-// use looks what programs have used. To ask them for their metrics costs them
-// something, so that is done before the time that is measured, or after it.
-func (l *look) use(programs []program) error {
+// readUsage reads what the programs have used. It does not read their metrics, which would
+// cost the programs something: readCounters does that outside the measured time.
+func (l *sample) readUsage(programs []program) error {
 	l.at, l.usage = time.Now(), map[program]usage{}
 	for _, p := range programs {
-		u, err := p.used()
+		u, err := p.readUsage()
 		if err != nil {
 			return err
 		}
@@ -210,65 +214,66 @@ func (l *look) use(programs []program) error {
 	return nil
 }
 
-// ask looks what programs, and the API server, have done.
-func (b *bench) ask(ctx context.Context, token string, programs []program, l *look) error {
+// readCounters reads the metrics of the programs and of the API server.
+func (b *bench) readCounters(ctx context.Context, token string, programs []program, l *sample) error {
 	l.requests = map[program]float64{}
 	for _, p := range programs {
-		samples, err := b.programMetrics(ctx, p, token)
+		metrics, err := b.readProgramMetrics(ctx, p, token)
 		if err != nil {
 			return err
 		}
-		l.requests[p] = sum(samples, "rest_client_requests_total", func(map[string]string) string { return "all" })["all"]
+		l.requests[p] = metrics.Total("rest_client_requests_total")
 	}
-	samples, err := b.serverMetrics(ctx)
+	metrics, err := b.readServerMetrics(ctx)
 	if err != nil {
 		return err
 	}
-	l.watched = sum(samples, "apiserver_watch_events_total", func(labels map[string]string) string {
+	l.watchEvents = metrics.Sum("apiserver_watch_events_total", func(labels map[string]string) string {
 		return labels["group"] + "/" + labels["resource"] + labels["kind"]
 	})
 	return nil
 }
 
-// measureIdle compares two looks.
+// measureIdle takes two samples, and returns the rows of their difference.
 func (b *bench) measureIdle(ctx context.Context, token, name string) ([]report.Row, error) {
-	programs, err := b.programs(ctx)
+	programs, err := b.findPrograms(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var before, after look
-	if err := b.ask(ctx, token, programs, &before); err != nil {
+	var before, after sample
+	if err := b.readCounters(ctx, token, programs, &before); err != nil {
 		return nil, err
 	}
-	if err := before.use(programs); err != nil {
+	if err := before.readUsage(programs); err != nil {
 		return nil, err
 	}
 	written := b.startProfiles(ctx, name)
-	if err := pause(ctx, time.Duration(b.idleSeconds)*time.Second); err != nil {
+	if err := sleep(ctx, time.Duration(b.idleSeconds)*time.Second); err != nil {
 		return nil, err
 	}
 	if err := written(); err != nil {
 		return nil, err
 	}
-	if err := after.use(programs); err != nil {
+	if err := after.readUsage(programs); err != nil {
 		return nil, err
 	}
-	if err := b.ask(ctx, token, programs, &after); err != nil {
+	if err := b.readCounters(ctx, token, programs, &after); err != nil {
 		return nil, err
 	}
-	b.say("events sent to all watches, a minute: %v", grown(before.watched, after.watched))
+	b.say("events sent to all watches, a minute: %v", increases(before.watchEvents, after.watchEvents))
 	return idleRows(name, before, after), nil
 }
 
-// idleRows is a row for each role; of several agents the one with the most.
-func idleRows(name string, before, after look) []report.Row {
+// idleRows returns a row for each role, of several agents with the largest values, and a
+// row of the events that the API server sent to watches.
+func idleRows(name string, before, after sample) []report.Row {
 	minutes := after.at.Sub(before.at).Minutes()
 	var rows []report.Row
 	for _, role := range []string{"leader", "standby", "agent"} {
 		row := report.Row{Section: "idle", Case: name + ": " + role, Values: map[string]float64{}}
 		for p, then := range before.usage {
-			now, there := after.usage[p]
-			if p.role != role || !there {
+			now, runs := after.usage[p]
+			if p.role != role || !runs {
 				continue
 			}
 			row.N++
@@ -284,7 +289,7 @@ func idleRows(name string, before, after look) []report.Row {
 		}
 	}
 	watched := report.Row{Section: "watches", Case: name, Unit: "a minute, all watches", N: 1, Values: map[string]float64{}}
-	for kind, n := range grown(before.watched, after.watched) {
+	for kind, n := range increases(before.watchEvents, after.watchEvents) {
 		switch kind {
 		case "purelb.io/announcements", "purelb.io/Announcement":
 			watched.Values["Announcements"] = n / minutes

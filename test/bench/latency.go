@@ -16,8 +16,8 @@ import (
 	"github.com/purelb/purelb-operator/test/lab"
 )
 
-// Stages of a Service's life, as the cases are called. It is created when the API
-// server has answered that it is; how long that takes is a stage of its own.
+// The stages of a Service's life, which name the cases. A Service counts as created when
+// the API server has answered the request; how long that takes is a stage of its own.
 const (
 	stageCreated   = "asked for → created"
 	stageIngress   = "created → ingress"
@@ -29,16 +29,16 @@ const (
 
 var stages = []string{stageCreated, stageIngress, stageInterface, stageWire, stageHTTP, stageWithdrawn}
 
-// shape is a kind of Service.
-type shape struct {
+// serviceKind is a kind of Service to measure.
+type serviceKind struct {
 	name  string
 	group string
 	dual  bool
-	// probe is whether agents probe before they claim.
+	// probe says whether agents probe an address before they claim it.
 	probe bool
 }
 
-var shapes = []shape{
+var serviceKinds = []serviceKind{
 	{"Local IPv4", "local", false, true},
 	{"Local dual-stack", "local", true, true},
 	{"Virtual IPv4", "virtual", false, true},
@@ -47,21 +47,22 @@ var shapes = []shape{
 	{"Local dual-stack, no probing", "local", true, false},
 }
 
-// observers is what a trial is watched by.
-type observers struct {
-	services *services
-	kernels  *kernels
-	stations map[bool]*stations // by whether it is IPv6
+// watches are what a trial is observed with.
+type watches struct {
+	services *serviceWatch
+	kernels  *kernelWatch
+	stations map[bool]*answerWatch // by whether it is IPv6
 }
 
-func (b *bench) observe(ctx context.Context) (o observers, err error) {
+// startWatches starts all watches. They end with ctx.
+func (b *bench) startWatches(ctx context.Context) (o watches, err error) {
 	if o.services, err = b.watchServices(ctx); err != nil {
 		return o, err
 	}
 	if o.kernels, err = b.watchKernels(ctx); err != nil {
 		return o, err
 	}
-	o.stations = map[bool]*stations{}
+	o.stations = map[bool]*answerWatch{}
 	for _, like := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
 		if o.stations[like.Is6()], err = watchStations(ctx, like); err != nil {
 			return o, err
@@ -70,38 +71,38 @@ func (b *bench) observe(ctx context.Context) (o observers, err error) {
 	return o, nil
 }
 
-// latency measures how long a single Service takes, one after the other.
+// latency measures how long each stage takes, for one Service after the other.
 func (b *bench) latency(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	o, err := b.observe(ctx)
+	o, err := b.startWatches(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		// The next section begins as this one did, also when the benchmark is stopped.
-		if err := b.probing(context.WithoutCancel(ctx), true); err != nil {
+		// The next section begins with probing, also when the benchmark is interrupted.
+		if err := b.setProbing(context.WithoutCancel(ctx), true); err != nil {
 			b.say("%s", err)
 		}
 	}()
-	for _, s := range shapes {
+	for _, s := range serviceKinds {
 		if !b.cases.MatchString(s.name) {
 			continue
 		}
-		if err := b.probing(ctx, s.probe); err != nil {
+		if err := b.setProbing(ctx, s.probe); err != nil {
 			return err
 		}
 		times := map[string][]float64{}
 		for i := range b.count + 1 {
-			trial, err := b.live(ctx, o, s, fmt.Sprintf("latency-%d", i))
+			trial, err := b.followService(ctx, o, s, fmt.Sprintf("latency-%d", i))
 			if err != nil {
 				return fmt.Errorf("%s: %w", s.name, err)
 			}
 			if i == 0 {
-				continue // it makes the interface, opens connections
+				continue // the first creates the virtual interface and opens connections
 			}
-			for stage, took := range trial {
-				times[stage] = append(times[stage], ms(took))
+			for stage, duration := range trial {
+				times[stage] = append(times[stage], ms(duration))
 			}
 		}
 		for _, stage := range stages {
@@ -109,7 +110,7 @@ func (b *bench) latency(ctx context.Context) error {
 				continue
 			}
 			row := report.Row{Section: "latency", Case: stage + ", " + s.name, Unit: "ms", N: len(times[stage]), Values: report.Percentiles(times[stage])}
-			if err := b.add(row); err != nil {
+			if err := b.addRows(row); err != nil {
 				return err
 			}
 		}
@@ -117,28 +118,29 @@ func (b *bench) latency(ctx context.Context) error {
 	return nil
 }
 
+// ms returns a duration in milliseconds.
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// probing switches it on or off, and waits until the agents know.
-func (b *bench) probing(ctx context.Context, on bool) error {
-	if err := b.kubectl(ctx, "-n", system, "patch", "lbnodeagent", "default", "--type=merge", "-p",
+// setProbing switches probing on or off, and waits until the agents know.
+func (b *bench) setProbing(ctx context.Context, on bool) error {
+	if err := b.kubectl(ctx, "-n", systemNamespace, "patch", "lbnodeagent", "default", "--type=merge", "-p",
 		fmt.Sprintf(`{"spec":{"local":{"probeConfig":{"enabled":%t}}}}`, on)); err != nil {
 		return err
 	}
-	// An agent does not say which settings it has; its watch tells it at once.
-	return pause(ctx, time.Second)
+	// An agent does not report which settings it has. Its watch delivers them at once.
+	return sleep(ctx, time.Second)
 }
 
-// live makes a Service, follows it until it serves, deletes it, and waits until
-// nothing of it is left.
-func (b *bench) live(ctx context.Context, o observers, s shape, name string) (map[string]time.Duration, error) {
+// followService creates a Service, follows it until it serves, deletes it, and waits until
+// nothing of it is left. It returns how long each stage took.
+func (b *bench) followService(ctx context.Context, o watches, s serviceKind, name string) (map[string]time.Duration, error) {
 	nodes := 1
 	if s.group == "virtual" {
-		nodes = len(b.nodes())
+		nodes = len(b.nodeNames())
 	}
-	svc := service(name, s.group, s.dual)
-	o.kernels.forget()
-	// The address is that of the trial before: who had it is not to be known.
+	svc := newService(name, s.group, s.dual)
+	o.kernels.forgetChanges()
+	// The address is the one of the trial before. The client must not know its MAC.
 	if err := b.lab.FlushNeighbours(ctx, lab.Client); err != nil {
 		return nil, err
 	}
@@ -170,7 +172,7 @@ func (b *bench) live(ctx context.Context, o observers, s shape, name string) (ma
 		wait.Go(func() {
 			follow(stageInterface, func() (time.Time, error) { return o.kernels.wait(ctx, address, true, nodes, begun) })
 		})
-		wait.Go(func() { follow(stageHTTP, func() (time.Time, error) { return b.firstAnswer(ctx, address) }) })
+		wait.Go(func() { follow(stageHTTP, func() (time.Time, error) { return b.waitForHTTPAnswer(ctx, address) }) })
 		if nodes == 1 {
 			wait.Go(func() {
 				follow(stageWire, func() (time.Time, error) { return o.stations[address.Is6()].wait(ctx, address) })
@@ -193,34 +195,36 @@ func (b *bench) live(ctx context.Context, o observers, s shape, name string) (ma
 		}
 		times[stageWithdrawn] = max(times[stageWithdrawn], at.Sub(deleted))
 	}
-	// What it has caused, reports and events, is no part of the next trial.
-	return times, errors.Join(b.gone(ctx, svc), pause(ctx, rest))
+	// The reports and events that this Service has caused must not delay the next trial.
+	return times, errors.Join(b.waitUntilGone(ctx, svc), sleep(ctx, pauseBetweenTrials))
 }
 
-// rest is between two trials.
-const rest = 300 * time.Millisecond
+// pauseBetweenTrials lets agents and manager finish what a trial has caused.
+const pauseBetweenTrials = 300 * time.Millisecond
 
-// gone waits until there is no such object.
-func (b *bench) gone(ctx context.Context, object client.Object) error {
-	return await(ctx, 10*time.Millisecond, object.GetName()+" to go", func() error {
+// waitUntilGone waits until the object does not exist.
+func (b *bench) waitUntilGone(ctx context.Context, object client.Object) error {
+	return waitUntil(ctx, 10*time.Millisecond, object.GetName()+" to be deleted", func() error {
 		if err := b.client.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
 			return client.IgnoreNotFound(err)
 		}
-		return errors.New("it is there")
+		return errors.New("it still exists")
 	})
 }
 
-// httpTimeout is after how long the next request is made.
+// httpTimeout is how long a request waits for its answer before the next is made.
 const httpTimeout = 100 * time.Millisecond
 
-// firstAnswer asks the echo servers, from the client, until they answer.
-func (b *bench) firstAnswer(ctx context.Context, address netip.Addr) (time.Time, error) {
+// waitForHTTPAnswer sends requests from the client until the echo servers answer. It
+// returns when they did.
+func (b *bench) waitForHTTPAnswer(ctx context.Context, address netip.Addr) (time.Time, error) {
 	web := b.lab.HTTPClient(lab.Client, httpTimeout)
-	err := await(ctx, askInterval, "an HTTP answer of "+address.String(), func() error { return get(ctx, web, address) })
+	err := waitUntil(ctx, askInterval, "an HTTP answer of "+address.String(), func() error { return getOnce(ctx, web, address) })
 	return time.Now(), err
 }
 
-func get(ctx context.Context, web *http.Client, address netip.Addr) error {
+// getOnce makes one request, and returns nil if the answer is 200.
+func getOnce(ctx context.Context, web *http.Client, address netip.Addr) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+netip.AddrPortFrom(address, 80).String()+"/", nil)
 	if err != nil {
 		return err

@@ -12,13 +12,14 @@ import (
 	"github.com/purelb/purelb-operator/test/bench/report"
 )
 
-// machine describes what it runs on. What cannot be found out is left empty.
+// machine describes the machine that the benchmarks run on. It leaves out what it cannot
+// find out.
 func (b *bench) machine(ctx context.Context) report.Machine {
 	m := report.Machine{
-		CPU: field("/proc/cpuinfo", "model name"), Cores: runtime.NumCPU(), Go: runtime.Version(),
-		Kernel: strings.TrimSpace(file("/proc/sys/kernel/osrelease")), Date: time.Now().UTC().Format(time.DateOnly),
+		CPU: readField("/proc/cpuinfo", "model name"), Cores: runtime.NumCPU(), Go: runtime.Version(),
+		Kernel: strings.TrimSpace(readFile("/proc/sys/kernel/osrelease")), Date: time.Now().UTC().Format(time.DateOnly),
 	}
-	if kib, err := strconv.Atoi(strings.TrimSuffix(field("/proc/meminfo", "MemTotal"), " kB")); err == nil {
+	if kib, err := strconv.Atoi(strings.TrimSuffix(readField("/proc/meminfo", "MemTotal"), " kB")); err == nil {
 		m.MemoryMiB = kib / 1024
 	}
 	if out, err := exec.CommandContext(ctx, "git", "-C", b.root, "rev-parse", "--short", "HEAD").Output(); err == nil {
@@ -32,7 +33,7 @@ func (b *bench) machine(ctx context.Context) report.Machine {
 	return m
 }
 
-func file(path string) string {
+func readFile(path string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return ""
@@ -40,9 +41,9 @@ func file(path string) string {
 	return string(text)
 }
 
-// field is the first value of a name in a file of "name: value" lines.
-func field(path, name string) string {
-	for line := range strings.Lines(file(path)) {
+// readField is the first value of a name in a file of "name: value" lines.
+func readField(path, name string) string {
+	for line := range strings.Lines(readFile(path)) {
 		if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == name {
 			return strings.TrimSpace(value)
 		}

@@ -1,6 +1,6 @@
 // Command bench measures PureLB in the lab and reports it.
 //
-//	bench run --sections latency,burst   # the lab has to be up: make bench brings it up
+//	bench run --sections latency,burst   # needs the lab: make bench brings it up
 //	bench report                         # all results, as a table and as plots
 //
 // Results go to dist/bench: see the package report.
@@ -20,7 +20,7 @@ import (
 	"github.com/purelb/purelb-operator/test/bench/report"
 )
 
-// options are all flags.
+// options are the values of all flags.
 type options struct {
 	root, out, docs string
 	sections        []string
@@ -72,8 +72,8 @@ func newCommand() *cobra.Command {
 	return root
 }
 
-// runSections measures one section after the other, and keeps what it has
-// measured when one fails.
+// runSections measures one section after the other. When one fails, the results of those
+// before stay.
 func runSections(ctx context.Context, o options) error {
 	cases, err := regexp.Compile(o.cases)
 	if err != nil {
@@ -102,7 +102,7 @@ func runSections(ctx context.Context, o options) error {
 	return report.WriteJSON(filepath.Join(o.out, report.MachineFile), b.machine(ctx))
 }
 
-// writeReport merges all sections.
+// writeReport writes the results of all sections as a table and as plots.
 func writeReport(o options) error {
 	all, err := report.Read(o.out)
 	if err != nil {

@@ -13,6 +13,8 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/purelb/purelb-operator/test/measure"
 )
 
 // program is a process of PureLB in the lab, as the machine sees it.
@@ -30,15 +32,11 @@ type usage struct {
 	cpu       time.Duration
 }
 
-// clockTick is the unit of times in /proc/PID/stat: USER_HZ, 100 on every
-// architecture that Go runs on.
-const clockTick = 10 * time.Millisecond
-
-// programs finds all processes of PureLB.
-func (b *bench) programs(ctx context.Context) ([]program, error) {
+// findPrograms finds all processes of PureLB in the lab.
+func (b *bench) findPrograms(ctx context.Context) ([]program, error) {
 	lease := &coordinationv1.Lease{}
-	if err := b.client.Get(ctx, client.ObjectKey{Namespace: system, Name: "manager.purelb.io"}, lease); err != nil {
-		return nil, fmt.Errorf("look who leads: %w", err)
+	if err := b.client.Get(ctx, client.ObjectKey{Namespace: systemNamespace, Name: "manager.purelb.io"}, lease); err != nil {
+		return nil, fmt.Errorf("look which manager leads: %w", err)
 	}
 	leader, _, _ := strings.Cut(ptr.Deref(lease.Spec.HolderIdentity, ""), "_")
 	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -63,7 +61,8 @@ func (b *bench) programs(ctx context.Context) ([]program, error) {
 	return found, nil
 }
 
-// parseCommand says which of our programs a command line is of, if any.
+// parseCommand returns the program of PureLB that has this command line, if any. leader is
+// the pod of the leading manager.
 func parseCommand(text []byte, leader string) (program, bool) {
 	var args []string
 	for arg := range bytes.SplitSeq(bytes.TrimRight(text, "\x00"), []byte{0}) {
@@ -93,23 +92,17 @@ func parseCommand(text []byte, leader string) (program, bool) {
 	return p, true
 }
 
-// used reads what a process has used so far.
-func (p program) used() (usage, error) {
-	dir := fmt.Sprintf("/proc/%d/", p.pid)
-	status, err := os.ReadFile(dir + "status")
+// readUsage reads what a process has used so far.
+func (p program) readUsage() (usage, error) {
+	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", p.pid))
 	if err != nil {
 		return usage{}, fmt.Errorf("look at the %s: %w", p.role, err)
 	}
-	stat, err := os.ReadFile(dir + "stat")
-	if err != nil {
+	var u usage
+	if u.rssMiB, err = measure.ResidentMiB(p.pid); err != nil {
 		return usage{}, fmt.Errorf("look at the %s: %w", p.role, err)
 	}
-	groups, err := os.ReadFile(dir + "cgroup")
-	if err != nil {
-		return usage{}, fmt.Errorf("look at the %s: %w", p.role, err)
-	}
-	u := usage{rssMiB: parseRSS(string(status))}
-	if u.cpu, err = parseCPU(string(stat)); err != nil {
+	if u.cpu, err = measure.CPUTime(p.pid); err != nil {
 		return usage{}, fmt.Errorf("look at the %s: %w", p.role, err)
 	}
 	if text, err := os.ReadFile(memoryFile(string(groups))); err == nil {
@@ -120,40 +113,9 @@ func (p program) used() (usage, error) {
 	return u, nil
 }
 
-// parseRSS finds VmRSS in /proc/PID/status (proc_pid_status(5)).
-func parseRSS(status string) float64 {
-	for line := range strings.Lines(status) {
-		fields := strings.Fields(line)
-		if len(fields) == 3 && fields[0] == "VmRSS:" {
-			if kib, err := strconv.ParseFloat(fields[1], 64); err == nil {
-				return kib / 1024
-			}
-		}
-	}
-	return 0
-}
-
-// parseCPU adds utime and stime of /proc/PID/stat (proc_pid_stat(5)). The name of
-// the program, in parentheses, may hold spaces.
-func parseCPU(stat string) (time.Duration, error) {
-	fields := strings.Fields(stat[strings.LastIndex(stat, ")")+1:])
-	if len(fields) < 13 {
-		return 0, fmt.Errorf("parse the times of a process: %q", stat)
-	}
-	user, err := strconv.Atoi(fields[11])
-	if err != nil {
-		return 0, fmt.Errorf("parse the times of a process: %w", err)
-	}
-	kernel, err := strconv.Atoi(fields[12])
-	if err != nil {
-		return 0, fmt.Errorf("parse the times of a process: %w", err)
-	}
-	return time.Duration(user+kernel) * clockTick, nil
-}
-
-// memoryFile is the file of the memory that a process's control group has, from
-// /proc/PID/cgroup (cgroups(7)): of version 1 if that has memory, else of
-// version 2.
+// memoryFile returns the file that has the memory of a process's control group. groups is
+// what /proc/PID/cgroup has (cgroups(7)). If there is a group of version 1 with the memory
+// controller, its file is returned, otherwise that of version 2.
 func memoryFile(groups string) string {
 	file := ""
 	for line := range strings.Lines(strings.TrimSpace(groups)) {

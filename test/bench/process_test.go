@@ -3,7 +3,6 @@ package main
 import (
 	"strings"
 	"testing"
-	"time"
 )
 
 func TestParseCommand(t *testing.T) {
@@ -22,21 +21,6 @@ func TestParseCommand(t *testing.T) {
 		got, ours := parseCommand([]byte(strings.ReplaceAll(row.command, " ", "\x00")+"\x00"), "a")
 		if got != row.want || ours != row.ours {
 			t.Errorf("%s: %v, %t", row.command, got, ours)
-		}
-	}
-}
-
-func TestParseUsage(t *testing.T) {
-	if got := parseRSS("Name:\tpurelb\nVmPeak:\t  9999 kB\nVmRSS:\t   30720 kB\nThreads:\t7\n"); got != 30 {
-		t.Errorf("RSS %v", got)
-	}
-	got, err := parseCPU("12 (a b) c) S 1 2 3 4 5 6 7 8 9 10 150 50 0 0 20")
-	if err != nil || got != 2*time.Second {
-		t.Errorf("CPU %v, %v", got, err)
-	}
-	for _, bad := range []string{"", "12 (a) S 1", "12 (a) S 1 2 3 4 5 6 7 8 9 10 x 50"} {
-		if _, err := parseCPU(bad); err == nil {
-			t.Errorf("%q is accepted", bad)
 		}
 	}
 }

@@ -4,55 +4,50 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 
 	"github.com/vishvananda/netns"
+
+	"github.com/purelb/purelb-operator/test/measure"
 )
 
-// profileSeconds is for how long processors are watched.
+// profileSeconds is for how long the use of processors is profiled.
 const profileSeconds = 10
 
-// pprofAddress is where a manager serves profiles that is told to.
+// pprofAddress is where serveProfiles makes the managers serve their profiles, in the
+// network namespaces of their pods.
 const pprofAddress = "127.0.0.1:6060"
 
-// profiled starts the managers once more, so that they serve profiles.
-func (b *bench) profiled(ctx context.Context) error {
+// serveProfiles restarts the managers with the flag that makes them serve profiles.
+func (b *bench) serveProfiles(ctx context.Context) error {
 	patch := `[{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--pprof-bind-address=` + pprofAddress + `"}]`
-	if err := b.kubectl(ctx, "-n", system, "patch", "deployment/purelb-manager", "--type=json", "-p", patch); err != nil {
+	if err := b.kubectl(ctx, "-n", systemNamespace, "patch", "deployment/purelb-manager", "--type=json", "-p", patch); err != nil {
 		return err
 	}
-	return b.kubectl(ctx, "-n", system, "rollout", "status", "deployment/purelb-manager", "--timeout=180s")
+	return b.kubectl(ctx, "-n", systemNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=180s")
 }
 
-// startProfiles writes what the API server and the leading manager are busy with while
-// something goes on, and what memory the manager has after, if --profile asks for
-// it. The function that it returns waits until it is written.
+// startProfiles profiles the processors' use of the API server and of the leading
+// manager for profileSeconds, and then the manager's memory, if --profile asks for it.
+// The function that it returns waits until the profiles are written.
 func (b *bench) startProfiles(ctx context.Context, name string) func() error {
 	if !b.profile {
 		return func() error { return nil }
 	}
-	done := make(chan error, 2)
-	cpu := "/debug/pprof/profile?seconds=" + strconv.Itoa(profileSeconds)
-	go func() {
-		text, err := b.clientset.RESTClient().Get().RequestURI(cpu).DoRaw(ctx)
-		if err == nil {
-			err = b.writeProfile(name+" API server CPU", text)
-		}
-		done <- err
-	}()
-	go func() { done <- b.profileManager(ctx, name, cpu) }()
-	return func() error { return errors.Join(<-done, <-done) }
+	return measure.StartAll(
+		func() error {
+			return b.saveProfile(ctx, name+" API server CPU", measure.CPUOfAPIServer(b.clientset.RESTClient(), profileSeconds))
+		},
+		func() error { return b.profileManager(ctx, name) },
+	)
 }
 
-func (b *bench) profileManager(ctx context.Context, name, cpu string) error {
-	programs, err := b.programs(ctx)
+func (b *bench) profileManager(ctx context.Context, name string) error {
+	programs, err := b.findPrograms(ctx)
 	if err != nil {
 		return err
 	}
@@ -60,46 +55,22 @@ func (b *bench) profileManager(ctx context.Context, name, cpu string) error {
 		if p.role != "leader" {
 			continue
 		}
-		for kind, path := range map[string]string{"CPU": cpu, "heap": "/debug/pprof/heap"} {
-			text, err := p.get(ctx, path)
-			if err != nil {
-				return fmt.Errorf("profile the manager: %w", err)
-			}
-			if err := b.writeProfile(name+" manager "+kind, text); err != nil {
-				return err
-			}
+		web := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: p.dial}}
+		if err := b.saveProfile(ctx, name+" manager CPU", measure.CPUOf(web, pprofAddress, profileSeconds)); err != nil {
+			return err
 		}
-		return nil
+		return b.saveProfile(ctx, name+" manager heap", measure.HeapOf(web, pprofAddress))
 	}
-	return errors.New("profile the manager: there is none that leads")
+	return errors.New("profile the manager: no manager leads")
 }
 
-func (b *bench) writeProfile(name string, text []byte) error {
-	path := filepath.Join(b.out, strings.ReplaceAll(name, " ", "-")+".pprof")
-	b.say("writing %s", path)
-	if err := os.WriteFile(path, text, 0o644); err != nil {
-		return fmt.Errorf("write a profile: %w", err)
+func (b *bench) saveProfile(ctx context.Context, name string, profile measure.Profiler) error {
+	file := filepath.Join(b.out, strings.ReplaceAll(name, " ", "-")+".pprof")
+	if err := profile.Save(ctx, file); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
+	b.say("wrote %s", file)
 	return nil
-}
-
-// get asks a process, in its own network namespace, for a profile.
-func (p program) get(ctx context.Context, path string) ([]byte, error) {
-	web := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: p.dial}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+pprofAddress+path, nil)
-	if err != nil {
-		return nil, err
-	}
-	response, err := web.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", response.Status, text)
-	}
-	return text, err
 }
 
 // dial connects from the network namespace of the process.
@@ -115,8 +86,8 @@ func (p program) dial(ctx context.Context, network, address string) (net.Conn, e
 	}
 	done := make(chan result, 1)
 	go func() {
-		// The thread is never unlocked, so it ends with this goroutine and nobody gets
-		// it in the wrong namespace.
+		// The thread is never unlocked, so the thread ends with this goroutine, and no
+		// other goroutine runs in the wrong namespace.
 		runtime.LockOSThread()
 		if err := netns.Set(handle); err != nil {
 			done <- result{nil, fmt.Errorf("enter the network namespace of process %d: %w", p.pid, err)}

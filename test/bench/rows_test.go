@@ -9,7 +9,7 @@ import (
 )
 
 func TestCosts(t *testing.T) {
-	row := costs("x", []lab.Figures{
+	row := availabilityRow("x", []lab.Figures{
 		{Requests: 100, Failed: 3, InFlight: 2, Outage: 30 * time.Millisecond, Changes: 1},
 		{Requests: 110, Failed: 1, Outage: 10 * time.Millisecond, Changes: 0},
 		{Requests: 120, Outage: 20 * time.Millisecond, Duplicate: 40 * time.Millisecond, Changes: 1},
@@ -31,17 +31,17 @@ func TestIdleRows(t *testing.T) {
 	one, two := program{pid: 1, role: "agent", node: "node1"}, program{pid: 2, role: "agent", node: "node2"}
 	ended := program{pid: 3, role: "leader"}
 	begun := time.Now()
-	before := look{
-		at:       begun,
-		usage:    map[program]usage{one: {cpu: time.Second}, two: {cpu: time.Second}, ended: {}},
-		requests: map[program]float64{one: 10, two: 20},
-		watched:  map[string]float64{"coordination.k8s.io/leases": 100, "/services": 5},
+	before := sample{
+		at:          begun,
+		usage:       map[program]usage{one: {cpu: time.Second}, two: {cpu: time.Second}, ended: {}},
+		requests:    map[program]float64{one: 10, two: 20},
+		watchEvents: map[string]float64{"coordination.k8s.io/leases": 100, "/services": 5},
 	}
-	after := look{
-		at:       begun.Add(30 * time.Second),
-		usage:    map[program]usage{one: {cpu: 1100 * time.Millisecond, rssMiB: 20}, two: {cpu: 1050 * time.Millisecond, rssMiB: 30}},
-		requests: map[program]float64{one: 40, two: 51},
-		watched:  map[string]float64{"coordination.k8s.io/leases": 160, "/services": 6},
+	after := sample{
+		at:          begun.Add(30 * time.Second),
+		usage:       map[program]usage{one: {cpu: 1100 * time.Millisecond, rssMiB: 20}, two: {cpu: 1050 * time.Millisecond, rssMiB: 30}},
+		requests:    map[program]float64{one: 40, two: 51},
+		watchEvents: map[string]float64{"coordination.k8s.io/leases": 160, "/services": 6},
 	}
 	rows := map[string]map[string]float64{}
 	for _, row := range idleRows("x", before, after) {

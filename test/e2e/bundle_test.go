@@ -14,46 +14,46 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// bundle is what make bundle writes.
-const bundle = "../../bundle/manifests/"
+// bundleDir has what make bundle writes.
+const bundleDir = "../../bundle/manifests/"
 
 var _ = Describe("The OLM bundle", func() {
-	It("is all that PureLB needs", func(ctx SpecContext) {
+	It("installs everything that PureLB needs", func(ctx SpecContext) {
 		started := time.Now()
 		DeferCleanup(func(ctx SpecContext) {
-			By("installing PureLB anew")
-			deploy(ctx)
+			By("installing PureLB again")
+			deployPureLB(ctx)
 			AddReportEntry("removed, installed from the bundle, removed and installed again in " + time.Since(started).Round(time.Second).String())
-		}, NodeTimeout(4*soon))
-		By("removing what there is")
-		undeploy(ctx)
+		}, NodeTimeout(4*waitLimit))
+		By("removing PureLB")
+		undeployPureLB(ctx)
 		o := readBundle()
-		DeferCleanup(o.remove, NodeTimeout(6*soon))
+		DeferCleanup(o.remove, NodeTimeout(6*waitLimit))
 		By("doing what OLM does with the bundle")
 		o.install(ctx)
 
 		By("creating the examples of the ClusterServiceVersion, as its description says")
 		for _, u := range o.examples("LBNodeAgent", "ServiceGroup") {
-			// The API server may not have heard of the kinds, nor of the webhooks' Service yet.
-			Eventually(func() error { return c.Create(ctx, u) }).WithContext(ctx).WithTimeout(soon).WithPolling(poll).Should(Succeed())
+			// The API server may not know the kinds or the webhooks' Service yet.
+			Eventually(func() error { return kubeClient.Create(ctx, u) }).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed())
 		}
-		kubectl(ctx, "-n", system, "wait", "lbnodeagent/default", "--for=condition=Ready", "--timeout=120s")
+		kubectl(ctx, "-n", purelbNamespace, "wait", "lbnodeagent/default", "--for=condition=Ready", "--timeout=120s")
 
-		By("doing the main job")
-		group(ctx, "localdual.yaml")
-		svc := service(ctx, "bundled", "localdual")
-		for _, address := range ingress(ctx, svc, 2) {
-			answers(ctx, "client", address, soon)
+		By("serving a Service")
+		applyGroup(ctx, "localdual.yaml")
+		svc := createService(ctx, "bundled", "localdual")
+		for _, address := range waitForAddresses(ctx, svc, 2) {
+			waitForAnswer(ctx, "client", address, waitLimit)
 		}
-		announced(ctx, svc)
+		waitUntilAnnounced(ctx, svc)
 
-		By("refusing what is wrong, and serving the certificate that was mounted")
-		out, err := run(ctx, "apply", "-f", "testdata/broken.yaml")
+		By("refusing a faulty ServiceGroup, and serving the certificate that was mounted")
+		out, err := tryKubectl(ctx, "apply", "-f", "testdata/broken.yaml")
 		Expect(err).To(HaveOccurred())
 		Expect(out).To(ContainSubstring("did you mean 172.32.100.225-172.32.100.229?"))
-		Expect(servedCertificates(ctx)).To(HaveEach(o.certificate))
+		Expect(readServedCertificates(ctx)).To(HaveEach(o.certificate))
 
-		By("having no rights outside its namespace but those that it needs there")
+		By("having no rights elsewhere but those that it needs there")
 		for _, may := range []struct {
 			who, verb, group, resource string
 			here, elsewhere            bool
@@ -67,34 +67,34 @@ var _ = Describe("The OLM bundle", func() {
 			{"purelb-manager", "create", "apps", "daemonsets", true, false},
 			{"purelb-manager", "patch", "", "services", true, true},
 		} {
-			Expect(allowed(ctx, may.who, may.verb, may.group, may.resource, system)).To(Equal(may.here), "%+v", may)
-			Expect(allowed(ctx, may.who, may.verb, may.group, may.resource, "kube-system")).To(Equal(may.elsewhere), "%+v", may)
+			Expect(isAllowed(ctx, may.who, may.verb, may.group, may.resource, purelbNamespace)).To(Equal(may.here), "%+v", may)
+			Expect(isAllowed(ctx, may.who, may.verb, may.group, may.resource, "kube-system")).To(Equal(may.elsewhere), "%+v", may)
 		}
 	}, SpecTimeout(4*time.Minute))
 })
 
-// allowed reports whether the API server would let a service account of ours do
-// something to a resource of a namespace.
-func allowed(ctx context.Context, account, verb, group, resource, in string) bool {
+// isAllowed says whether the API server would allow a verb on a resource of a namespace to a
+// service account of PureLB.
+func isAllowed(ctx context.Context, account, verb, group, resource, in string) bool {
 	GinkgoHelper()
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: "system:serviceaccount:" + system + ":" + account,
+		User: "system:serviceaccount:" + purelbNamespace + ":" + account,
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
 			Namespace: in, Verb: verb, Group: group, Resource: resource,
 		},
 	}}
-	Expect(c.Create(ctx, review)).To(Succeed())
+	Expect(kubeClient.Create(ctx, review)).To(Succeed())
 	return review.Status.Allowed
 }
 
-// readBundle reads bundle/.
-func readBundle() *olm {
+// readBundle reads the manifests of the bundle.
+func readBundle() *olmInstallation {
 	GinkgoHelper()
-	files, err := os.ReadDir(bundle)
+	files, err := os.ReadDir(bundleDir)
 	Expect(err).NotTo(HaveOccurred())
-	o := &olm{}
+	o := &olmInstallation{}
 	for _, f := range files {
-		data, err := os.ReadFile(bundle + f.Name())
+		data, err := os.ReadFile(bundleDir + f.Name())
 		Expect(err).NotTo(HaveOccurred())
 		o.read(data)
 	}
@@ -102,8 +102,8 @@ func readBundle() *olm {
 	return o
 }
 
-// examples of kinds, from the ClusterServiceVersion.
-func (o *olm) examples(kinds ...string) []*unstructured.Unstructured {
+// examples returns the examples of some kinds from the ClusterServiceVersion.
+func (o *olmInstallation) examples(kinds ...string) []*unstructured.Unstructured {
 	GinkgoHelper()
 	var all, found []*unstructured.Unstructured
 	Expect(json.Unmarshal([]byte(o.csv.Metadata.Annotations["alm-examples"]), &all)).To(Succeed())
@@ -118,26 +118,26 @@ func (o *olm) examples(kinds ...string) []*unstructured.Unstructured {
 	return found
 }
 
-// remove takes away what install has made, and waits until there is nothing left.
-func (o *olm) remove(ctx SpecContext) {
-	By("removing it in the order that the description asks for")
-	kubectl(ctx, "-n", system, "delete", "lbnodeagents", "--all", "--timeout=60s")
-	for i := len(o.made) - 1; i >= 0; i-- {
-		Expect(client.IgnoreNotFound(c.Delete(ctx, o.made[i], client.PropagationPolicy("Background")))).To(Succeed())
+// remove removes what install has created, and waits until nothing is left.
+func (o *olmInstallation) remove(ctx SpecContext) {
+	By("removing the installation in the order that the description asks for")
+	kubectl(ctx, "-n", purelbNamespace, "delete", "lbnodeagents", "--all", "--timeout=60s")
+	for i := len(o.created) - 1; i >= 0; i-- {
+		Expect(client.IgnoreNotFound(kubeClient.Delete(ctx, o.created[i], client.PropagationPolicy("Background")))).To(Succeed())
 	}
-	for _, u := range o.made {
+	for _, u := range o.created {
 		Eventually(func() bool {
-			return apierrors.IsNotFound(c.Get(ctx, client.ObjectKeyFromObject(u), u))
-		}).WithContext(ctx).WithTimeout(3*soon).WithPolling(poll).Should(BeTrue(), "%T %s", u, u.GetName())
+			return apierrors.IsNotFound(kubeClient.Get(ctx, client.ObjectKeyFromObject(u), u))
+		}).WithContext(ctx).WithTimeout(3*waitLimit).WithPolling(pollInterval).Should(BeTrue(), "%T %s", u, u.GetName())
 	}
-	Eventually(func(g Gomega) []string { return leftovers(ctx, g) }).WithContext(ctx).WithTimeout(soon).WithPolling(poll).Should(BeEmpty())
+	Eventually(func(g Gomega) []string { return findLeftovers(ctx, g) }).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(BeEmpty())
 }
 
-// make creates an object, to be removed.
-func (o *olm) make(ctx context.Context, objects ...client.Object) {
+// create creates objects, which remove will remove.
+func (o *olmInstallation) create(ctx context.Context, objects ...client.Object) {
 	GinkgoHelper()
 	for _, u := range objects {
-		Expect(c.Create(ctx, u)).To(Succeed(), "%T %s", u, u.GetName())
-		o.made = append(o.made, u)
+		Expect(kubeClient.Create(ctx, u)).To(Succeed(), "%T %s", u, u.GetName())
+		o.created = append(o.created, u)
 	}
 }

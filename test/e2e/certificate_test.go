@@ -23,21 +23,21 @@ import (
 )
 
 var _ = Describe("The webhooks' certificate", func() {
-	It("is one that is provided, where there is one", func(ctx SpecContext) {
-		cert, key := selfSigned("purelb-webhook.purelb-system.svc")
+	It("is the one in a mounted Secret, where there is one", func(ctx SpecContext) {
+		cert, key := makeSelfSigned("purelb-webhook.purelb-system.svc")
 		secret := &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Name: "provided-certificate", Namespace: system},
+			ObjectMeta: metav1.ObjectMeta{Name: "provided-certificate", Namespace: purelbNamespace},
 			Type:       corev1.SecretTypeTLS,
 			Data:       map[string][]byte{corev1.TLSCertKey: cert, corev1.TLSPrivateKeyKey: key},
 		}
-		Expect(c.Create(ctx, secret)).To(Succeed())
+		Expect(kubeClient.Create(ctx, secret)).To(Succeed())
 		DeferCleanup(func(ctx SpecContext) {
-			kubectl(ctx, "-n", system, "rollout", "undo", "deployment/purelb-manager")
-			kubectl(ctx, "-n", system, "rollout", "status", "deployment/purelb-manager", "--timeout=120s")
-			Expect(c.Delete(ctx, secret)).To(Succeed())
-			admits(ctx) // by the manager's own certificate, which it makes trusted again
+			kubectl(ctx, "-n", purelbNamespace, "rollout", "undo", "deployment/purelb-manager")
+			kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=120s")
+			Expect(kubeClient.Delete(ctx, secret)).To(Succeed())
+			waitUntilWebhooksAnswer(ctx) // with the manager's own certificate, which the manager writes to the configuration again
 		}, NodeTimeout(3*time.Minute))
-		kubectl(ctx, "-n", system, "patch", "deployment", "purelb-manager", "--patch", `
+		kubectl(ctx, "-n", purelbNamespace, "patch", "deployment", "purelb-manager", "--patch", `
 spec:
   template:
     spec:
@@ -49,42 +49,42 @@ spec:
         volumeMounts:
         - {name: provided, mountPath: /tmp/k8s-webhook-server/serving-certs, readOnly: true}
 `)
-		kubectl(ctx, "-n", system, "rollout", "status", "deployment/purelb-manager", "--timeout=120s")
+		kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=120s")
 
-		By("waiting for the last manager with a certificate of its own to go")
-		Eventually(func(g Gomega) { g.Expect(managers(ctx)).To(HaveLen(2)) }).
-			WithContext(ctx).WithTimeout(2 * soon).WithPolling(poll).Should(Succeed())
-		By("trusting it, as who provides it does")
+		By("waiting until the last manager with a certificate of its own has ended")
+		Eventually(func(g Gomega) { g.Expect(listManagerPods(ctx)).To(HaveLen(2)) }).
+			WithContext(ctx).WithTimeout(2 * waitLimit).WithPolling(pollInterval).Should(Succeed())
+		By("writing the certificate to the webhooks' configuration, as its provider does")
 		bundle := base64.StdEncoding.EncodeToString(cert)
 		var patch string
 		for i := range 3 {
 			patch += fmt.Sprintf(`,{"op":"replace","path":"/webhooks/%d/clientConfig/caBundle","value":"%s"}`, i, bundle)
 		}
 		kubectl(ctx, "patch", "validatingwebhookconfiguration", "purelb-validating", "--type=json", "-p", "["+patch[1:]+"]")
-		admits(ctx)
-		for _, served := range servedCertificates(ctx) {
+		waitUntilWebhooksAnswer(ctx)
+		for _, served := range readServedCertificates(ctx) {
 			Expect(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: served})).To(Equal(cert))
 		}
 	}, SpecTimeout(4*time.Minute))
 })
 
-// admits waits until the API server gets the webhooks' answers, from whichever
-// manager it asks.
-func admits(ctx context.Context) {
+// waitUntilWebhooksAnswer waits until the API server gets the webhooks' answers from every
+// manager that it may ask.
+func waitUntilWebhooksAnswer(ctx context.Context) {
 	GinkgoHelper()
 	Eventually(func() error {
-		return c.Create(ctx, pool("asked", "198.51.100.1"), client.DryRunAll)
-	}).WithContext(ctx).WithTimeout(2 * soon).WithPolling(poll).MustPassRepeatedly(60).Should(Succeed())
+		return kubeClient.Create(ctx, newServiceGroup("asked", "198.51.100.1"), client.DryRunAll)
+	}).WithContext(ctx).WithTimeout(2 * waitLimit).WithPolling(pollInterval).MustPassRepeatedly(60).Should(Succeed())
 }
 
-// servedCertificates is what each manager serves, in DER.
-func servedCertificates(ctx context.Context) [][]byte {
+// readServedCertificates returns the certificate that each manager serves, in DER.
+func readServedCertificates(ctx context.Context) [][]byte {
 	GinkgoHelper()
 	var served [][]byte
-	for _, p := range managers(ctx) {
-		conn, err := bed.Dial(ctx, "cp", "tcp", net.JoinHostPort(p.Status.PodIP, "9443"))
+	for _, p := range listManagerPods(ctx) {
+		conn, err := testLab.Dial(ctx, "cp", "tcp", net.JoinHostPort(p.Status.PodIP, "9443"))
 		Expect(err).NotTo(HaveOccurred())
-		server := tls.Client(conn, &tls.Config{InsecureSkipVerify: true}) // it is only looked at
+		server := tls.Client(conn, &tls.Config{InsecureSkipVerify: true}) // the certificate is only read
 		Expect(server.HandshakeContext(ctx)).To(Succeed())
 		served = append(served, server.ConnectionState().PeerCertificates[0].Raw)
 		Expect(server.Close()).To(Succeed())
@@ -93,16 +93,16 @@ func servedCertificates(ctx context.Context) [][]byte {
 	return served
 }
 
-// managers is the manager's pods, those that are going included.
-func managers(ctx context.Context) []corev1.Pod {
+// listManagerPods returns the managers' pods, also those that are ending.
+func listManagerPods(ctx context.Context) []corev1.Pod {
 	GinkgoHelper()
 	pods := &corev1.PodList{}
-	Expect(c.List(ctx, pods, client.InNamespace(system), client.MatchingLabels{"app.kubernetes.io/name": "purelb-manager"})).To(Succeed())
+	Expect(kubeClient.List(ctx, pods, client.InNamespace(purelbNamespace), client.MatchingLabels{"app.kubernetes.io/name": "purelb-manager"})).To(Succeed())
 	return pods.Items
 }
 
-// selfSigned makes a certificate for a name, and its key, in PEM.
-func selfSigned(name string) (cert, key []byte) {
+// makeSelfSigned makes a self-signed certificate for a name, and its key, in PEM.
+func makeSelfSigned(name string) (cert, key []byte) {
 	GinkgoHelper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	Expect(err).NotTo(HaveOccurred())

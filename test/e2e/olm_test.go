@@ -28,16 +28,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// olm makes of a bundle what the Operator Lifecycle Manager would, for an
-// operator that serves all namespaces.
-type olm struct {
+// olmInstallation installs a bundle as the Operator Lifecycle Manager does for an operator
+// that serves all namespaces.
+type olmInstallation struct {
 	csv         serviceVersion
-	others      []*unstructured.Unstructured // manifests beside it
+	manifests   []*unstructured.Unstructured // the other manifests of the bundle
 	certificate []byte                       // for the webhooks, in DER
-	made        []client.Object
+	created     []client.Object
 }
 
-// serviceVersion is the parts of a ClusterServiceVersion that OLM acts on.
+// serviceVersion has the parts of a ClusterServiceVersion that OLM acts on.
 type serviceVersion struct {
 	Metadata metav1.ObjectMeta `json:"metadata"`
 	Spec     struct {
@@ -75,8 +75,8 @@ type webhookDefinition struct {
 	AdmissionReviewVersions []string                         `json:"admissionReviewVersions"`
 }
 
-// read takes a manifest of the bundle.
-func (o *olm) read(data []byte) {
+// read reads a manifest of the bundle.
+func (o *olmInstallation) read(data []byte) {
 	GinkgoHelper()
 	u := &unstructured.Unstructured{}
 	Expect(yaml.Unmarshal(data, &u.Object)).To(Succeed())
@@ -84,29 +84,29 @@ func (o *olm) read(data []byte) {
 		Expect(yaml.Unmarshal(data, &o.csv)).To(Succeed())
 		return
 	}
-	o.others = append(o.others, u)
+	o.manifests = append(o.manifests, u)
 }
 
-// install makes everything, in OLM's order, and waits for the Deployment.
-func (o *olm) install(ctx context.Context) {
+// install creates everything in OLM's order, and waits for the Deployment.
+func (o *olmInstallation) install(ctx context.Context) {
 	GinkgoHelper()
 	namespace := &corev1.Namespace{}
 	Expect(json.Unmarshal([]byte(o.csv.Metadata.Annotations["operatorframework.io/suggested-namespace-template"]), namespace)).To(Succeed())
-	Expect(namespace.Name).To(Equal(system))
-	o.make(ctx, namespace)
-	for _, u := range o.others {
-		namespaced, err := c.IsObjectNamespaced(u)
+	Expect(namespace.Name).To(Equal(purelbNamespace))
+	o.create(ctx, namespace)
+	for _, u := range o.manifests {
+		namespaced, err := kubeClient.IsObjectNamespaced(u)
 		Expect(err).NotTo(HaveOccurred())
 		if namespaced {
-			u.SetNamespace(system)
+			u.SetNamespace(purelbNamespace)
 		}
-		o.make(ctx, u)
+		o.create(ctx, u)
 	}
-	o.makeRights(ctx)
+	o.createRights(ctx)
 	spec := o.csv.Spec.Install.Spec
 	Expect(spec.Deployments).To(HaveLen(1))
 	d := &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: spec.Deployments[0].Name, Namespace: system, Labels: spec.Deployments[0].Label},
+		ObjectMeta: metav1.ObjectMeta{Name: spec.Deployments[0].Name, Namespace: purelbNamespace, Labels: spec.Deployments[0].Label},
 		Spec:       spec.Deployments[0].Spec,
 	}
 	ca := o.mountCertificate(ctx, d)
@@ -116,49 +116,49 @@ func (o *olm) install(ctx context.Context) {
 	pods.Annotations = annotations
 	pods.Spec.Containers[0].Env = append(pods.Spec.Containers[0].Env, corev1.EnvVar{Name: "OPERATOR_CONDITION_NAME", Value: o.csv.Metadata.Name})
 	d.Spec.RevisionHistoryLimit = ptr.To[int32](1)
-	o.make(ctx, d)
-	o.makeWebhooks(ctx, d, ca)
-	kubectl(ctx, "-n", system, "rollout", "status", "deployment/"+d.Name, "--timeout=120s")
+	o.create(ctx, d)
+	o.createWebhooks(ctx, d, ca)
+	kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "deployment/"+d.Name, "--timeout=120s")
 }
 
-// makeRights makes service accounts and what they may do. In all namespaces: for
-// an operator that serves them all, permissions are cluster permissions.
-func (o *olm) makeRights(ctx context.Context) {
+// createRights creates service accounts and their rights. For an operator that serves all
+// namespaces, OLM turns permissions into cluster permissions.
+func (o *olmInstallation) createRights(ctx context.Context) {
 	GinkgoHelper()
 	spec := o.csv.Spec.Install.Spec
 	accounts := map[string]bool{}
 	for i, p := range append(spec.ClusterPermissions, spec.Permissions...) {
 		if !accounts[p.ServiceAccountName] {
-			o.make(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: p.ServiceAccountName, Namespace: system}})
+			o.create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: p.ServiceAccountName, Namespace: purelbNamespace}})
 			accounts[p.ServiceAccountName] = true
 		}
 		name := metav1.ObjectMeta{Name: fmt.Sprintf("%s-%s-%d", o.csv.Metadata.Name, p.ServiceAccountName, i)}
-		o.make(ctx,
+		o.create(ctx,
 			&rbacv1.ClusterRole{ObjectMeta: name, Rules: p.Rules},
 			&rbacv1.ClusterRoleBinding{
 				ObjectMeta: name,
 				RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name.Name},
-				Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: p.ServiceAccountName, Namespace: system}},
+				Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: p.ServiceAccountName, Namespace: purelbNamespace}},
 			})
 	}
 }
 
-// serviceOf is the name that OLM gives a Deployment's Service.
-func serviceOf(deployment string) string { return deployment + "-service" }
+// olmServiceName returns the name that OLM gives to a Deployment's Service.
+func olmServiceName(deployment string) string { return deployment + "-service" }
 
-// mountCertificate makes a certificate for the Service that d gets, has it
-// mounted in all containers, and returns the authority's, in PEM.
-func (o *olm) mountCertificate(ctx context.Context, d *appsv1.Deployment) (ca []byte) {
+// mountCertificate makes a certificate for the Service of d, lets d mount it in all
+// containers, and returns the certificate of its authority, in PEM.
+func (o *olmInstallation) mountCertificate(ctx context.Context, d *appsv1.Deployment) (ca []byte) {
 	GinkgoHelper()
-	ca, cert, key := issued(serviceOf(d.Name) + "." + system + ".svc")
+	ca, cert, key := issueCertificate(olmServiceName(d.Name) + "." + purelbNamespace + ".svc")
 	block, _ := pem.Decode(cert)
 	o.certificate = block.Bytes
 	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: serviceOf(d.Name) + "-cert", Namespace: system},
+		ObjectMeta: metav1.ObjectMeta{Name: olmServiceName(d.Name) + "-cert", Namespace: purelbNamespace},
 		Type:       corev1.SecretTypeTLS,
 		Data:       map[string][]byte{corev1.TLSCertKey: cert, corev1.TLSPrivateKeyKey: key, "olmCAKey": ca},
 	}
-	o.make(ctx, secret)
+	o.create(ctx, secret)
 	for _, m := range []struct{ name, path, cert, key string }{
 		{"webhook-cert", "/tmp/k8s-webhook-server/serving-certs", "tls.crt", "tls.key"},
 		{"apiservice-cert", "/apiserver.local.config/certificates", "apiserver.crt", "apiserver.key"},
@@ -175,13 +175,13 @@ func (o *olm) mountCertificate(ctx context.Context, d *appsv1.Deployment) (ca []
 	return ca
 }
 
-// makeWebhooks makes the Service of d and a configuration for each webhook.
-func (o *olm) makeWebhooks(ctx context.Context, d *appsv1.Deployment, ca []byte) {
+// createWebhooks creates the Service of d and a configuration for each webhook.
+func (o *olmInstallation) createWebhooks(ctx context.Context, d *appsv1.Deployment, ca []byte) {
 	GinkgoHelper()
 	definitions := o.csv.Spec.WebhookDefinitions
 	Expect(definitions).NotTo(BeEmpty())
-	o.make(ctx, &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: serviceOf(d.Name), Namespace: system},
+	o.create(ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: olmServiceName(d.Name), Namespace: purelbNamespace},
 		Spec: corev1.ServiceSpec{
 			Selector: d.Spec.Selector.MatchLabels,
 			Ports:    []corev1.ServicePort{{Port: definitions[0].ContainerPort, TargetPort: definitions[0].TargetPort}},
@@ -190,22 +190,22 @@ func (o *olm) makeWebhooks(ctx context.Context, d *appsv1.Deployment, ca []byte)
 	for _, w := range definitions {
 		Expect(w.Type).To(Equal("ValidatingAdmissionWebhook"))
 		Expect(w.DeploymentName).To(Equal(d.Name))
-		o.make(ctx, &admissionv1.ValidatingWebhookConfiguration{
+		o.create(ctx, &admissionv1.ValidatingWebhookConfiguration{
 			ObjectMeta: metav1.ObjectMeta{GenerateName: w.GenerateName + "-"},
 			Webhooks: []admissionv1.ValidatingWebhook{{
 				Name: w.GenerateName, Rules: w.Rules, FailurePolicy: w.FailurePolicy, SideEffects: w.SideEffects,
 				TimeoutSeconds: w.TimeoutSeconds, AdmissionReviewVersions: w.AdmissionReviewVersions,
 				ClientConfig: admissionv1.WebhookClientConfig{CABundle: ca, Service: &admissionv1.ServiceReference{
-					Namespace: system, Name: serviceOf(d.Name), Path: w.WebhookPath, Port: ptr.To(w.ContainerPort),
+					Namespace: purelbNamespace, Name: olmServiceName(d.Name), Path: w.WebhookPath, Port: ptr.To(w.ContainerPort),
 				}},
 			}},
 		})
 	}
 }
 
-// issued makes an authority, and a certificate for a name that it signs, with its
-// key, all in PEM.
-func issued(name string) (ca, cert, key []byte) {
+// issueCertificate makes an authority, and a certificate of that authority for a name with
+// its key, all in PEM.
+func issueCertificate(name string) (ca, cert, key []byte) {
 	GinkgoHelper()
 	authority, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	Expect(err).NotTo(HaveOccurred())

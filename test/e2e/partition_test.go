@@ -12,33 +12,33 @@ import (
 	"github.com/purelb/purelb-operator/test/lab"
 )
 
-// ipv6 makes a Service ask for an IPv6 address.
+// ipv6 makes a Service ask for IPv6 addresses.
 func ipv6(svc *corev1.Service) { svc.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol} }
 
-var _ = Describe("A part of the network that fails", func() {
-	// Other than with a link that is cut, the holder sees nothing but silence: it
-	// has its carrier, and its kernel answers again at once when it is back.
-	It("costs seconds, and its holder gives way when it is back", func(ctx SpecContext) {
-		disturb(ctx, "holder off the switch", trials(), func(m *measured) {
-			plug := func(ctx SpecContext) { Expect(bed.PlugPort(ctx, m.holder)).To(Succeed()) }
-			DeferCleanup(plug, NodeTimeout(soon))
-			Expect(bed.UnplugPort(ctx, m.holder)).To(Succeed())
-			m.moved()
-			next := m.places(Default)
-			m.last(time.Second)
-			Expect(places(ctx, m.addr)).To(HaveLen(2), "the holder does not know")
-			back, err := bed.Measure(ctx, lab.Client, m.addr)
+var _ = Describe("A failure inside the network", func() {
+	// Unlike a holder whose link is cut, this holder keeps its carrier. So it notices
+	// only that nothing comes, and its kernel answers at once when the network heals.
+	It("costs seconds, and the previous holder yields when the network heals", func(ctx SpecContext) {
+		disturb(ctx, "holder off the switch", trials(), func(m *disturbedService) {
+			plug := func(ctx SpecContext) { Expect(testLab.PlugPort(ctx, m.holder)).To(Succeed()) }
+			DeferCleanup(plug, NodeTimeout(waitLimit))
+			Expect(testLab.UnplugPort(ctx, m.holder)).To(Succeed())
+			m.waitUntilMoved()
+			next := m.findAnnouncers(Default)
+			m.keepMeasuring(time.Second)
+			Expect(findPlaces(ctx, m.addr)).To(HaveLen(2), "the previous holder does not know yet")
+			back, err := testLab.Measure(ctx, lab.Client, m.addr)
 			Expect(err).NotTo(HaveOccurred())
 			plug(ctx)
-			where(ctx, m.addr, 1)
-			m.last(3 * time.Second)
+			waitForPlaces(ctx, m.addr, 1)
+			m.keepMeasuring(3 * time.Second)
 			record, err := back.Stop()
 			Expect(err).NotTo(HaveOccurred())
 			figures := record.Figures()
 			fmt.Fprintf(os.Stdout, "holder back on the switch: %s\n", figures)
-			Expect(figures.Silence).To(BeNumerically("<", silent), "ARP silence")
+			Expect(figures.Silence).To(BeNumerically("<", silenceThatCounts), "ARP silence")
 			Expect(figures.Duplicate).To(BeNumerically("<", 2*time.Second), "two nodes answer")
-			Expect(m.places(Default)).To(Equal(next), "it does not move back")
+			Expect(m.findAnnouncers(Default)).To(Equal(next), "the address does not move back")
 		}, func(f lab.Figures) {
 			Expect(f.Silence).To(BeNumerically("<", 8*time.Second))
 			Expect(f.Outage).To(BeNumerically("<", 8*time.Second))
@@ -47,12 +47,12 @@ var _ = Describe("A part of the network that fails", func() {
 })
 
 var _ = Describe("An IPv6 address", func() {
-	It("is back in seconds when its holder is dead", func(ctx SpecContext) {
-		disturb(ctx, "IPv6, holder dead", trials(), func(m *measured) {
-			heal := func(ctx SpecContext) { Expect(bed.HealLink(ctx, m.holder)).To(Succeed()) }
-			DeferCleanup(heal, NodeTimeout(soon))
-			Expect(bed.CutLink(ctx, m.holder)).To(Succeed())
-			m.moved()
+	It("answers again within seconds when its holder dies", func(ctx SpecContext) {
+		disturb(ctx, "IPv6, holder dead", trials(), func(m *disturbedService) {
+			heal := func(ctx SpecContext) { Expect(testLab.HealLink(ctx, m.holder)).To(Succeed()) }
+			DeferCleanup(heal, NodeTimeout(waitLimit))
+			Expect(testLab.CutLink(ctx, m.holder)).To(Succeed())
+			m.waitUntilMoved()
 			heal(ctx)
 		}, func(f lab.Figures) {
 			Expect(f.Silence).To(BeNumerically("<", 8*time.Second))
@@ -60,36 +60,36 @@ var _ = Describe("An IPv6 address", func() {
 		}, ipv6)
 	}, SpecTimeout(30*time.Minute))
 
-	It("loses nothing when its holder is excluded", func(ctx SpecContext) {
-		disturb(ctx, "IPv6, holder excluded", trials(), func(m *measured) { m.exclude() }, nothingLost, ipv6)
+	It("loses no request when its holder is excluded", func(ctx SpecContext) {
+		disturb(ctx, "IPv6, holder excluded", trials(), func(m *disturbedService) { m.excludeUntilMoved() }, expectNothingLost, ipv6)
 	}, SpecTimeout(30*time.Minute))
 })
 
 var _ = Describe("Agents that start while the API server is away", func() {
-	It("know what to announce, and mend it", func(ctx SpecContext) {
-		disturb(ctx, "agents killed, API server away", longTrials(), func(m *measured) {
-			DeferCleanup(func(ctx SpecContext) { Expect(bed.StartControlPlane(ctx)).To(Succeed()) }, NodeTimeout(time.Minute))
-			Expect(bed.StopControlPlane(ctx)).To(Succeed())
-			for _, node := range nodes() {
-				Expect(kill(ctx, node, "agent")).To(BeTrue(), "an agent on %s", node)
+	It("know what to announce, and repair what is missing", func(ctx SpecContext) {
+		disturb(ctx, "agents killed, API server away", longTrials(), func(m *disturbedService) {
+			DeferCleanup(func(ctx SpecContext) { Expect(testLab.StartControlPlane(ctx)).To(Succeed()) }, NodeTimeout(time.Minute))
+			Expect(testLab.StopControlPlane(ctx)).To(Succeed())
+			for _, node := range nodeNames() {
+				Expect(killProgram(ctx, node, "agent")).To(BeTrue(), "an agent on %s", node)
 			}
-			for _, node := range nodes() {
+			for _, node := range nodeNames() {
 				Eventually(func() error {
-					_, err := bed.NodeExec(ctx, node, "pgrep", "-f", "^/purelb agent")
+					_, err := testLab.NodeExec(ctx, node, "pgrep", "-f", "^/purelb agent")
 					return err
-				}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(poll).Should(Succeed(), "the next agent on %s", node)
+				}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(pollInterval).Should(Succeed(), "the next agent on %s", node)
 			}
-			By("taking the address off the holder's interface")
-			_, err := bed.Exec(ctx, m.holder, "ip", "address", "delete", m.addr.String()+"/24", "dev", "eth0")
+			By("removing the address from the holder's interface")
+			_, err := testLab.Exec(ctx, m.holder, "ip", "address", "delete", m.addr.String()+"/32", "dev", "eth0")
 			Expect(err).NotTo(HaveOccurred())
-			where(ctx, m.addr, 1)
-			m.last(3 * time.Second)
-			Expect(bed.StartControlPlane(ctx)).To(Succeed())
-			atRest(ctx, m.svc)
-			m.stayed()
+			waitForPlaces(ctx, m.addr, 1)
+			m.keepMeasuring(3 * time.Second)
+			Expect(testLab.StartControlPlane(ctx)).To(Succeed())
+			waitForRest(ctx, m.svc)
+			m.expectNotMoved()
 		}, func(f lab.Figures) {
 			Expect(f.Failed).To(BeZero(), "failed requests: %s", f)
-			Expect(f.Silence).To(BeNumerically("<", 5*time.Second), "ARP silence, for the address that was taken off")
+			Expect(f.Silence).To(BeNumerically("<", 5*time.Second), "ARP silence of the address that was removed")
 			Expect(f.Duplicate).To(BeZero(), "two nodes answer")
 			Expect(f.Changes).To(BeZero(), "changes of MAC")
 		})

@@ -13,38 +13,38 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// undeploy runs what make undeploy does.
-func undeploy(ctx context.Context) string {
+// undeployPureLB removes PureLB as make undeploy does.
+func undeployPureLB(ctx context.Context) string {
 	GinkgoHelper()
-	manifests, err := exec.CommandContext(ctx, bed.Kubectl(), "kustomize", "../../config/default").Output()
+	manifests, err := exec.CommandContext(ctx, testLab.Kubectl(), "kustomize", "../../config/default").Output()
 	Expect(err).NotTo(HaveOccurred())
 	command := exec.CommandContext(ctx, "../../config/undeploy.sh")
-	command.Env = append(os.Environ(), "KUBECTL="+bed.Kubectl(), "KUBECONFIG="+bed.Kubeconfig())
+	command.Env = append(os.Environ(), "KUBECTL="+testLab.Kubectl(), "KUBECONFIG="+testLab.Kubeconfig())
 	command.Stdin = strings.NewReader(string(manifests))
 	out, err := command.CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), "%s", out)
 	return string(out)
 }
 
-// leftovers is what there is of PureLB on the nodes and in the cluster.
-func leftovers(ctx context.Context, g Gomega) []string {
+// findLeftovers returns what there is of PureLB on the nodes and in the cluster.
+func findLeftovers(ctx context.Context, g Gomega) []string {
 	var found []string
-	for _, host := range nodes() {
-		addrs, err := bed.Addresses(ctx, host)
+	for _, host := range nodeNames() {
+		addrs, err := testLab.Addresses(ctx, host)
 		g.Expect(err).NotTo(HaveOccurred())
 		for _, a := range addrs {
 			if a.Link == "kube-lb0" || strings.HasPrefix(a.Prefix.Addr().String(), "10.77.0.10") {
 				found = append(found, host+" "+a.Link+" "+a.Prefix.String())
 			}
 		}
-		links, err := bed.Exec(ctx, host, "ip", "-o", "link", "show")
+		links, err := testLab.Exec(ctx, host, "ip", "-o", "link", "show")
 		g.Expect(err).NotTo(HaveOccurred())
 		if strings.Contains(links, "kube-lb0") {
 			found = append(found, host+" has kube-lb0")
 		}
 	}
 	list := &corev1.NodeList{}
-	g.Expect(c.List(ctx, list)).To(Succeed())
+	g.Expect(kubeClient.List(ctx, list)).To(Succeed())
 	for _, n := range list.Items {
 		if value, labelled := n.Labels[v1.LabelAgent]; labelled {
 			found = append(found, n.Name+" is labelled "+value)
@@ -63,16 +63,16 @@ func leftovers(ctx context.Context, g Gomega) []string {
 
 var _ = Describe("Removal", func() {
 	It("leaves nothing behind", func(ctx SpecContext) {
-		group(ctx, "localdual.yaml")
-		group(ctx, "remotedual.yaml")
-		local, virtual := service(ctx, "removed-local", "localdual"), service(ctx, "removed-virtual", "remotedual")
+		applyGroup(ctx, "localdual.yaml")
+		applyGroup(ctx, "remotedual.yaml")
+		local, virtual := createService(ctx, "removed-local", "localdual"), createService(ctx, "removed-virtual", "remotedual")
 		for _, svc := range []*corev1.Service{local, virtual} {
-			ingress(ctx, svc, 2)
-			announced(ctx, svc)
+			waitForAddresses(ctx, svc, 2)
+			waitUntilAnnounced(ctx, svc)
 		}
-		Expect(leftovers(ctx, Default)).NotTo(BeEmpty(), "or the test looks in the wrong places")
-		DeferCleanup(func(ctx SpecContext) { deploy(ctx) }, NodeTimeout(4*soon))
-		undeploy(ctx)
-		Eventually(func(g Gomega) []string { return leftovers(ctx, g) }).WithContext(ctx).WithTimeout(soon).WithPolling(poll).Should(BeEmpty())
-	}, SpecTimeout(6*soon))
+		Expect(findLeftovers(ctx, Default)).NotTo(BeEmpty(), "otherwise the test looks in the wrong places")
+		DeferCleanup(func(ctx SpecContext) { deployPureLB(ctx) }, NodeTimeout(4*waitLimit))
+		undeployPureLB(ctx)
+		Eventually(func(g Gomega) []string { return findLeftovers(ctx, g) }).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(BeEmpty())
+	}, SpecTimeout(6*waitLimit))
 })

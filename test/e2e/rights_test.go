@@ -16,28 +16,28 @@ import (
 )
 
 var _ = Describe("An agent's token", func() {
-	It("is good for its own node, and for nothing else", func(ctx SpecContext) {
+	It("gives rights to its own node's objects, and to nothing else", func(ctx SpecContext) {
 		pods := &corev1.PodList{}
-		Expect(c.List(ctx, pods, client.InNamespace(system), client.MatchingLabels{"app.kubernetes.io/component": "agent"})).To(Succeed())
+		Expect(kubeClient.List(ctx, pods, client.InNamespace(purelbNamespace), client.MatchingLabels{"app.kubernetes.io/component": "agent"})).To(Succeed())
 		Expect(pods.Items).To(HaveLen(3))
 		own := pods.Items[0].Spec.NodeName
 		other := pods.Items[1].Spec.NodeName
-		// As the kubelet gets it for the pod.
-		token := strings.TrimSpace(kubectl(ctx, "-n", system, "create", "token", "purelb-agent",
+		// The kubelet gets such a token for the pod.
+		token := strings.TrimSpace(kubectl(ctx, "-n", purelbNamespace, "create", "token", "purelb-agent",
 			"--bound-object-kind=Pod", "--bound-object-name="+pods.Items[0].Name))
-		config, err := clientcmd.BuildConfigFromFlags("", bed.Kubeconfig())
+		config, err := clientcmd.BuildConfigFromFlags("", testLab.Kubeconfig())
 		Expect(err).NotTo(HaveOccurred())
 		config = rest.AnonymousClientConfig(config)
 		config.BearerToken = token
-		agent, err := client.New(config, client.Options{Scheme: c.Scheme()})
+		agent, err := client.New(config, client.Options{Scheme: kubeClient.Scheme()})
 		Expect(err).NotTo(HaveOccurred())
 
 		merge := func(body string) client.Patch { return client.RawPatch("application/merge-patch+json", []byte(body)) }
 		ann := func(node string) *v1.Announcement {
-			return &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: node}}
+			return &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: purelbNamespace, Name: node}}
 		}
 		lease := func(name string) *coordinationv1.Lease {
-			return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: name}}
+			return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: purelbNamespace, Name: name}}
 		}
 		const services, renewal = `{"status":{"services":"test/none"}}`, `{"spec":{"holderIdentity":"nobody"}}`
 		Expect(agent.Status().Patch(ctx, ann(own), merge(services))).To(Succeed())
@@ -49,16 +49,16 @@ var _ = Describe("An agent's token", func() {
 			`cannot patch resource "announcements" in API group`:                                 agent.Patch(ctx, ann(own), merge(`{"spec":{"heartbeatSeconds":2}}`)),
 			`cannot patch resource "services"`: agent.Patch(ctx,
 				&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}}, merge(`{"metadata":{"labels":{"a":"b"}}}`)),
-			`cannot get resource "secrets"`:   agent.Get(ctx, client.ObjectKey{Namespace: system, Name: "purelb-webhook-certificate"}, &corev1.Secret{}),
+			`cannot get resource "secrets"`:   agent.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: "purelb-webhook-certificate"}, &corev1.Secret{}),
 			`cannot create resource "leases"`: agent.Create(ctx, lease("mine")),
 		} {
 			Expect(err).To(MatchError(ContainSubstring(what)))
 		}
 
-		By("a token that is bound to no pod being good for nothing")
-		config.BearerToken = strings.TrimSpace(kubectl(ctx, "-n", system, "create", "token", "purelb-agent"))
-		agent, err = client.New(config, client.Options{Scheme: c.Scheme()})
+		By("refusing a token that is bound to no pod")
+		config.BearerToken = strings.TrimSpace(kubectl(ctx, "-n", purelbNamespace, "create", "token", "purelb-agent"))
+		agent, err = client.New(config, client.Options{Scheme: kubeClient.Scheme()})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(agent.Patch(ctx, lease(v1.LeasePrefix+own), merge(renewal))).To(MatchError(ContainSubstring("has to say which node it is for")))
-	}, SpecTimeout(soon))
+	}, SpecTimeout(waitLimit))
 })

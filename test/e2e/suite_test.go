@@ -29,15 +29,15 @@ import (
 )
 
 const (
-	system    = "purelb-system" // where PureLB is installed
-	namespace = "e2e"           // where the tests' Services are
-	soon      = 20 * time.Second
-	poll      = 50 * time.Millisecond
+	purelbNamespace = "purelb-system" // where PureLB is installed
+	testNamespace   = "e2e"           // where the tests' Services are
+	waitLimit       = 20 * time.Second
+	pollInterval    = 50 * time.Millisecond
 )
 
 var (
-	bed *lab.Lab
-	c   client.Client
+	testLab    *lab.Lab
+	kubeClient client.Client
 )
 
 func TestE2E(t *testing.T) {
@@ -47,54 +47,54 @@ func TestE2E(t *testing.T) {
 
 var _ = BeforeSuite(func(ctx SpecContext) {
 	var err error
-	bed, err = lab.Open(lab.DefaultStateDir)
+	testLab, err = lab.Open(lab.DefaultStateDir)
 	Expect(err).NotTo(HaveOccurred(), "the lab is not up: run make test-e2e, or make lab-up first")
-	Expect(bed.Check(ctx)).To(Succeed())
+	Expect(testLab.Check(ctx)).To(Succeed())
 
-	config, err := clientcmd.BuildConfigFromFlags("", bed.Kubeconfig())
+	config, err := clientcmd.BuildConfigFromFlags("", testLab.Kubeconfig())
 	Expect(err).NotTo(HaveOccurred())
-	config.QPS = -1 // as fast as the API server takes it
+	config.QPS = -1 // no limit but the API server's
 	scheme := runtime.NewScheme()
 	Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
 	Expect(v1.AddToScheme(scheme)).To(Succeed())
-	c, err = client.New(config, client.Options{Scheme: scheme})
+	kubeClient, err = client.New(config, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())
 
 	By("installing PureLB as its README says")
-	deploy(ctx)
+	deployPureLB(ctx)
 
 	By("starting three echo servers")
-	Expect(client.IgnoreAlreadyExists(c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))).To(Succeed())
-	Expect(client.IgnoreAlreadyExists(c.Create(ctx, echo()))).To(Succeed())
-	kubectl(ctx, "-n", namespace, "rollout", "status", "deployment/echo", "--timeout=120s")
+	Expect(client.IgnoreAlreadyExists(kubeClient.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: testNamespace}}))).To(Succeed())
+	Expect(client.IgnoreAlreadyExists(kubeClient.Create(ctx, echoDeployment()))).To(Succeed())
+	kubectl(ctx, "-n", testNamespace, "rollout", "status", "deployment/echo", "--timeout=120s")
 }, NodeTimeout(5*time.Minute))
 
-// deploy installs PureLB.
-func deploy(ctx context.Context) {
+// deployPureLB installs PureLB and its samples, and waits until its agents run.
+func deployPureLB(ctx context.Context) {
 	GinkgoHelper()
 	kubectl(ctx, "apply", "-k", "../../config/default")
-	kubectl(ctx, "-n", system, "rollout", "status", "deployment/purelb-manager", "--timeout=120s")
+	kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=120s")
 	kubectl(ctx, "apply", "-k", "../../config/samples")
-	kubectl(ctx, "-n", system, "wait", "lbnodeagent/default", "--for=condition=Ready", "--timeout=120s")
+	kubectl(ctx, "-n", purelbNamespace, "wait", "lbnodeagent/default", "--for=condition=Ready", "--timeout=120s")
 }
 
-// What a failed test leaves is shown before it is cleaned up.
+// After a failed test the state of the cluster is printed, before it is cleaned up.
 var _ = JustAfterEach(func(ctx SpecContext) {
 	if !CurrentSpecReport().Failed() {
 		return
 	}
 	for _, args := range [][]string{
-		{"get", "servicegroups,lbnodeagents,announcements,commonannouncements,leases,pods", "-n", system, "-o", "wide"},
-		{"get", "announcements", "-n", system, "-o", "yaml"},
-		{"describe", "services", "-n", namespace},
-		{"logs", "-n", system, "-l", "app.kubernetes.io/part-of=purelb", "--prefix", "--tail=60"},
+		{"get", "servicegroups,lbnodeagents,announcements,commonannouncements,leases,pods", "-n", purelbNamespace, "-o", "wide"},
+		{"get", "announcements", "-n", purelbNamespace, "-o", "yaml"},
+		{"describe", "services", "-n", testNamespace},
+		{"logs", "-n", purelbNamespace, "-l", "app.kubernetes.io/part-of=purelb", "--prefix", "--tail=60"},
 	} {
-		out, _ := run(ctx, args...)
+		out, _ := tryKubectl(ctx, args...)
 		GinkgoWriter.Printf("$ kubectl %s\n%s\n", strings.Join(args, " "), out)
 	}
 }, NodeTimeout(time.Minute))
 
-// What failed is said once more at the end, without what was going on around it.
+// At the end all failures are printed once more, without the log around them.
 var _ = ReportAfterSuite("what failed", func(report Report) {
 	for _, spec := range report.SpecReports {
 		if spec.Failed() {
@@ -103,27 +103,28 @@ var _ = ReportAfterSuite("what failed", func(report Report) {
 	}
 })
 
-// kubectl runs the command that users run, and returns what it prints.
+// kubectl runs kubectl in the lab, and returns what it prints.
 func kubectl(ctx context.Context, args ...string) string {
 	GinkgoHelper()
-	out, err := run(ctx, args...)
+	out, err := tryKubectl(ctx, args...)
 	Expect(err).NotTo(HaveOccurred(), "kubectl %s: %s", strings.Join(args, " "), out)
 	return out
 }
 
-// run is kubectl where failure is an answer.
-func run(ctx context.Context, args ...string) (string, error) {
-	out, err := exec.CommandContext(ctx, bed.Kubectl(), append([]string{"--kubeconfig", bed.Kubeconfig()}, args...)...).CombinedOutput()
+// tryKubectl runs kubectl as kubectl does, but lets the caller judge a failure.
+func tryKubectl(ctx context.Context, args ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, testLab.Kubectl(), append([]string{"--kubeconfig", testLab.Kubeconfig()}, args...)...).CombinedOutput()
 	return string(out), err
 }
 
-func echo() *appsv1.Deployment {
+// echoDeployment returns the servers behind the Services.
+func echoDeployment() *appsv1.Deployment {
 	labels := map[string]string{"app": "echo"}
 	fromField := func(path string) *corev1.EnvVarSource {
 		return &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}
 	}
 	return &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: "echo", Namespace: namespace},
+		ObjectMeta: metav1.ObjectMeta{Name: "echo", Namespace: testNamespace},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: ptr.To[int32](3),
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
@@ -150,13 +151,13 @@ func echo() *appsv1.Deployment {
 	}
 }
 
-// service makes a Service of the echo servers, with addresses of the group, and
-// deletes it when the test ends.
-func service(ctx context.Context, name, group string, change ...func(*corev1.Service)) *corev1.Service {
+// createService creates a Service of the echo servers that asks for addresses of a
+// ServiceGroup, and deletes it when the test ends.
+func createService(ctx context.Context, name, group string, change ...func(*corev1.Service)) *corev1.Service {
 	GinkgoHelper()
 	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Namespace: namespace,
+			Name: name, Namespace: testNamespace,
 			Annotations: map[string]string{v1.AnnotationServiceGroup: group},
 		},
 		Spec: corev1.ServiceSpec{
@@ -169,54 +170,54 @@ func service(ctx context.Context, name, group string, change ...func(*corev1.Ser
 	for _, f := range change {
 		f(svc)
 	}
-	Expect(c.Create(ctx, svc)).To(Succeed())
+	Expect(kubeClient.Create(ctx, svc)).To(Succeed())
 	DeferCleanup(func(ctx SpecContext) {
-		Expect(client.IgnoreNotFound(c.Delete(ctx, svc))).To(Succeed())
-	}, NodeTimeout(soon))
+		Expect(client.IgnoreNotFound(kubeClient.Delete(ctx, svc))).To(Succeed())
+	}, NodeTimeout(waitLimit))
 	return svc
 }
 
-// group applies a ServiceGroup and deletes it when the test ends. After a test that
-// cut a node off, a manager that was leading there starts again, and the API server
-// may still call its webhook.
-func group(ctx context.Context, file string) {
+// applyGroup applies a ServiceGroup, and deletes it when the test ends. It tries again
+// for a while: after a test that cut a node off, that node's manager restarts, and the API
+// server may still call its webhook.
+func applyGroup(ctx context.Context, file string) {
 	GinkgoHelper()
 	path := filepath.Join("testdata", file)
-	again := func(ctx context.Context, args ...string) {
+	retry := func(ctx context.Context, args ...string) {
 		GinkgoHelper()
 		Eventually(func() error {
-			out, err := run(ctx, append(args, "-f", path)...)
+			out, err := tryKubectl(ctx, append(args, "-f", path)...)
 			if err != nil {
 				return fmt.Errorf("%w: %s", err, out)
 			}
 			return nil
-		}).WithContext(ctx).WithTimeout(soon).WithPolling(poll).Should(Succeed())
+		}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed())
 	}
-	again(ctx, "apply")
-	DeferCleanup(func(ctx SpecContext) { again(ctx, "delete", "--ignore-not-found") }, NodeTimeout(2*soon))
+	retry(ctx, "apply")
+	DeferCleanup(func(ctx SpecContext) { retry(ctx, "delete", "--ignore-not-found") }, NodeTimeout(2*waitLimit))
 }
 
-// ingress waits until the Service has n addresses.
-func ingress(ctx context.Context, svc *corev1.Service, n int) []netip.Addr {
+// waitForAddresses waits until the Service has n addresses, and returns them.
+func waitForAddresses(ctx context.Context, svc *corev1.Service, n int) []netip.Addr {
 	GinkgoHelper()
 	var addrs []netip.Addr
 	Eventually(func(g Gomega) {
-		g.Expect(c.Get(ctx, client.ObjectKeyFromObject(svc), svc)).To(Succeed())
+		g.Expect(kubeClient.Get(ctx, client.ObjectKeyFromObject(svc), svc)).To(Succeed())
 		addrs = nil
 		for _, in := range svc.Status.LoadBalancer.Ingress {
 			g.Expect(in.IPMode).To(HaveValue(Equal(corev1.LoadBalancerIPModeVIP)))
 			addrs = append(addrs, netip.MustParseAddr(in.IP))
 		}
 		g.Expect(addrs).To(HaveLen(n))
-	}).WithContext(ctx).WithTimeout(soon).WithPolling(poll).Should(Succeed())
+	}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed())
 	return addrs
 }
 
-// places lists, as node/interface prefix, where the kernels have an address.
-func places(ctx context.Context, address netip.Addr) ([]string, error) {
+// findPlaces returns which interfaces of nodes have an address, as "node/interface prefix".
+func findPlaces(ctx context.Context, address netip.Addr) ([]string, error) {
 	var found []string
-	for _, node := range nodes() {
-		addrs, err := bed.Addresses(ctx, node)
+	for _, node := range nodeNames() {
+		addrs, err := testLab.Addresses(ctx, node)
 		if err != nil {
 			return nil, err
 		}
@@ -229,8 +230,8 @@ func places(ctx context.Context, address netip.Addr) ([]string, error) {
 	return found, nil
 }
 
-// fetchTimeout is well above what an answer takes, and short enough that a
-// connection that is sent to a pod of a dead node does not count for much.
+// fetchTimeout is much longer than an answer takes, and short enough for the next attempt
+// to come soon after one that was sent to a pod of a dead node.
 const fetchTimeout = 300 * time.Millisecond
 
 // fetch gets the echo page of an address from a host of the lab.
@@ -239,7 +240,7 @@ func fetch(ctx context.Context, host string, address netip.Addr) (string, error)
 	if err != nil {
 		return "", err
 	}
-	response, err := bed.HTTPClient(host, fetchTimeout).Do(request)
+	response, err := testLab.HTTPClient(host, fetchTimeout).Do(request)
 	if err != nil {
 		return "", err
 	}
@@ -251,24 +252,24 @@ func fetch(ctx context.Context, host string, address netip.Addr) (string, error)
 	return string(body), err
 }
 
-// answers waits until an address answers a host.
-func answers(ctx context.Context, host string, address netip.Addr, within time.Duration) {
+// waitForAnswer waits until an address answers a host.
+func waitForAnswer(ctx context.Context, host string, address netip.Addr, within time.Duration) {
 	GinkgoHelper()
 	Eventually(func() (string, error) { return fetch(ctx, host, address) }).
-		WithContext(ctx).WithTimeout(within).WithPolling(poll).Should(ContainSubstring("pod="), "%s from %s", address, host)
+		WithContext(ctx).WithTimeout(within).WithPolling(pollInterval).Should(ContainSubstring("pod="), "%s from %s", address, host)
 }
 
-// announcement of a node.
-func announcement(ctx context.Context, node string) (*v1.Announcement, error) {
+// getAnnouncement returns the Announcement of a node.
+func getAnnouncement(ctx context.Context, node string) (*v1.Announcement, error) {
 	a := &v1.Announcement{}
-	err := c.Get(ctx, client.ObjectKey{Namespace: system, Name: node}, a)
+	err := kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: node}, a)
 	return a, err
 }
 
-// nodes is the names of the lab's nodes.
-func nodes() []string {
+// nodeNames returns the names of the lab's nodes.
+func nodeNames() []string {
 	var names []string
-	for _, n := range bed.Nodes() {
+	for _, n := range testLab.Nodes() {
 		names = append(names, n.Name)
 	}
 	return names

@@ -13,41 +13,41 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// previous is where previous.sh puts what to upgrade from.
-const previous = "../../dist/previous/"
+// previousDir is where previous.sh puts the version to upgrade from.
+const previousDir = "../../dist/previous/"
 
-// rolledOut waits until manager and agents run an image, all of them.
-func rolledOut(ctx context.Context, image string) {
+// waitForRollout waits until all managers and agents run an image.
+func waitForRollout(ctx context.Context, image string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) string {
 		agents := &appsv1.DaemonSet{}
-		g.Expect(c.Get(ctx, client.ObjectKey{Namespace: system, Name: "purelb-agent-default"}, agents)).To(Succeed())
+		g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: "purelb-agent-default"}, agents)).To(Succeed())
 		return agents.Spec.Template.Spec.Containers[0].Image
-	}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(poll).Should(Equal(image))
+	}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(pollInterval).Should(Equal(image))
 	for _, what := range []string{"deployment/purelb-manager", "daemonset/purelb-agent-default"} {
-		kubectl(ctx, "-n", system, "rollout", "status", what, "--timeout=120s")
+		kubectl(ctx, "-n", purelbNamespace, "rollout", "status", what, "--timeout=120s")
 	}
 }
 
 var _ = Describe("An upgrade", func() {
-	It("costs nothing", func(ctx SpecContext) {
-		from, err := os.ReadFile(previous + "version")
-		Expect(err).NotTo(HaveOccurred(), "run make test-e2e, which builds what to upgrade from")
+	It("loses no request", func(ctx SpecContext) {
+		from, err := os.ReadFile(previousDir + "version")
+		Expect(err).NotTo(HaveOccurred(), "run make test-e2e, which builds the version to upgrade from")
 		fmt.Fprintf(os.Stdout, "upgrade from %s", from)
-		Expect(bed.LoadImage(ctx, previous+"purelb.tar")).To(Succeed())
-		DeferCleanup(func(ctx SpecContext) { deploy(ctx) }, NodeTimeout(2*time.Minute))
-		kubectl(ctx, "apply", "-f", previous+"install.yaml")
-		rolledOut(ctx, "purelb.io/purelb:previous")
-		disturb(ctx, "upgrade", 1, func(m *measured) {
-			m.fromFar()
+		Expect(testLab.LoadImage(ctx, previousDir+"purelb.tar")).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) { deployPureLB(ctx) }, NodeTimeout(2*time.Minute))
+		kubectl(ctx, "apply", "-f", previousDir+"install.yaml")
+		waitForRollout(ctx, "purelb.io/purelb:previous")
+		disturb(ctx, "upgrade", 1, func(m *disturbedService) {
+			m.measureFromFar()
 			kubectl(ctx, "apply", "-k", "../../config/default")
-			rolledOut(ctx, "purelb.io/purelb:dev")
-			atRest(ctx, m.svc)
-			m.stayed()
-			Eventually(func() []string { // a manager takes its time to go
-				return strings.Fields(kubectl(ctx, "-n", system, "get", "pods", "-l", "app.kubernetes.io/part-of=purelb",
+			waitForRollout(ctx, "purelb.io/purelb:dev")
+			waitForRest(ctx, m.svc)
+			m.expectNotMoved()
+			Eventually(func() []string { // a manager may take some time to end
+				return strings.Fields(kubectl(ctx, "-n", purelbNamespace, "get", "pods", "-l", "app.kubernetes.io/part-of=purelb",
 					"-o", "jsonpath={.items[*].spec.containers[*].image}"))
-			}).WithContext(ctx).WithTimeout(soon).WithPolling(poll).Should(And(HaveLen(5), HaveEach("purelb.io/purelb:dev")))
-		}, nothingHappened)
+			}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(And(HaveLen(5), HaveEach("purelb.io/purelb:dev")))
+		}, expectNoEffect)
 	}, SpecTimeout(5*time.Minute))
 })

@@ -23,8 +23,8 @@ import (
 	"github.com/purelb/purelb-operator/controllers/agents"
 )
 
-// folders are those that users apply.
-func folders(t *testing.T) []string {
+// findFolders returns the folders of config/ that users apply.
+func findFolders(t *testing.T) []string {
 	t.Helper()
 	overlays, err := filepath.Glob(filepath.Join(root, "config", "overlays", "*"))
 	if err != nil || len(overlays) < 2 {
@@ -37,19 +37,18 @@ func folders(t *testing.T) []string {
 	return all
 }
 
-// TestBuild builds each folder, decodes all objects into their types, without
-// anything that the types do not know, and asks the API server whether it would
-// take those of kinds that it knows.
+// TestBuild builds each folder, decodes all objects strictly into their types, and lets the
+// API server check those of kinds that it knows.
 func TestBuild(t *testing.T) {
-	g := begin(t)
+	g := startOnce(t)
 	ctx := context.Background()
 	scheme, err := newScheme()
 	g.Expect(err).NotTo(HaveOccurred())
 	strict := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
-	for _, dir := range folders(t) {
+	for _, dir := range findFolders(t) {
 		t.Run(dir, func(t *testing.T) {
 			g := NewWithT(t)
-			objects, err := build(dir)
+			objects, err := buildFolder(dir)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(objects).NotTo(BeEmpty())
 			asked := 0
@@ -58,20 +57,20 @@ func TestBuild(t *testing.T) {
 				g.Expect(err).NotTo(HaveOccurred())
 				_, _, err = strict.Decode(text, nil, nil)
 				g.Expect(err).NotTo(HaveOccurred(), "%s %s", u.GetKind(), u.GetName())
-				err = apply(ctx, u, client.DryRunAll)
+				err = applyStrictly(ctx, u, client.DryRunAll)
 				if meta.IsNoMatchError(err) && u.GroupVersionKind().Group == "monitoring.coreos.com" {
 					continue // no module carries the CRDs
 				}
 				g.Expect(err).NotTo(HaveOccurred())
 				asked++
 			}
-			t.Logf("%d objects, %d of them taken by the API server", len(objects), asked)
+			t.Logf("%d objects, %d of them accepted by the API server", len(objects), asked)
 		})
 	}
 }
 
-// find is the one object of a kind and name, in its type.
-func find[T any](g *WithT, objects []*unstructured.Unstructured, kind, name string) *T {
+// findObject returns the object with a kind and name, in its type.
+func findObject[T any](g *WithT, objects []*unstructured.Unstructured, kind, name string) *T {
 	i := slices.IndexFunc(objects, func(u *unstructured.Unstructured) bool { return u.GetKind() == kind && u.GetName() == name })
 	g.Expect(i).NotTo(Equal(-1), "%s %s", kind, name)
 	typed := new(T)
@@ -79,23 +78,23 @@ func find[T any](g *WithT, objects []*unstructured.Unstructured, kind, name stri
 	return typed
 }
 
-// TestCertManager follows the certificate from who makes it to who uses it.
+// TestCertManager follows the certificate from its issuer to the manager's pods.
 func TestCertManager(t *testing.T) {
 	g := NewWithT(t)
-	objects, err := build("config/overlays/cert-manager")
+	objects, err := buildFolder("config/overlays/cert-manager")
 	g.Expect(err).NotTo(HaveOccurred())
-	cert := find[certmanagerv1.Certificate](g, objects, "Certificate", "purelb-webhook")
-	service := find[corev1.Service](g, objects, "Service", "purelb-webhook")
+	cert := findObject[certmanagerv1.Certificate](g, objects, "Certificate", "purelb-webhook")
+	service := findObject[corev1.Service](g, objects, "Service", "purelb-webhook")
 	g.Expect(cert.Namespace).To(Equal(service.Namespace))
 	g.Expect(cert.Spec.DNSNames).To(ContainElement(service.Name + "." + service.Namespace + ".svc"))
-	signer := find[certmanagerv1.Issuer](g, objects, "Issuer", cert.Spec.IssuerRef.Name)
-	authority := find[certmanagerv1.Certificate](g, objects, "Certificate", "purelb-authority")
+	signer := findObject[certmanagerv1.Issuer](g, objects, "Issuer", cert.Spec.IssuerRef.Name)
+	authority := findObject[certmanagerv1.Certificate](g, objects, "Certificate", "purelb-authority")
 	g.Expect(signer.Spec.CA.SecretName).To(Equal(authority.Spec.SecretName))
-	g.Expect(find[certmanagerv1.Issuer](g, objects, "Issuer", authority.Spec.IssuerRef.Name).Spec.SelfSigned).NotTo(BeNil())
-	hooks := find[unstructured.Unstructured](g, objects, "ValidatingWebhookConfiguration", "purelb-validating")
+	g.Expect(findObject[certmanagerv1.Issuer](g, objects, "Issuer", authority.Spec.IssuerRef.Name).Spec.SelfSigned).NotTo(BeNil())
+	hooks := findObject[unstructured.Unstructured](g, objects, "ValidatingWebhookConfiguration", "purelb-validating")
 	g.Expect(hooks.GetAnnotations()).To(HaveKeyWithValue("cert-manager.io/inject-ca-from", cert.Namespace+"/"+cert.Name))
 
-	pod := find[appsv1.Deployment](g, objects, "Deployment", "purelb-manager").Spec.Template.Spec
+	pod := findObject[appsv1.Deployment](g, objects, "Deployment", "purelb-manager").Spec.Template.Spec
 	i := slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Secret != nil && v.Secret.SecretName == cert.Spec.SecretName })
 	g.Expect(i).NotTo(Equal(-1))
 	g.Expect(pod.Containers[0].VolumeMounts).To(ContainElement(corev1.VolumeMount{
@@ -104,20 +103,21 @@ func TestCertManager(t *testing.T) {
 	g.Expect(pod.Containers[0].Args).NotTo(ContainElement(HavePrefix("--webhook-cert-dir")))
 }
 
-// TestPodSecurity has the API server's own admission judge: the manager's pods
-// meet the strictest level, and the agents' the one that their namespace has.
+// TestPodSecurity lets the API server's pod security admission decide: the manager's pods
+// meet the strictest level, and the agents' pods the level of their namespace.
 func TestPodSecurity(t *testing.T) {
-	g, ctx := begin(t), context.Background()
-	objects, err := build("config/default")
+	g, ctx := startOnce(t), context.Background()
+	objects, err := buildFolder("config/default")
 	g.Expect(err).NotTo(HaveOccurred())
 	strict := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: "restricted", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
 	}}
-	g.Expect(api.Create(ctx, strict)).To(Succeed())
+	// Nothing deletes a namespace here: it may be there from a run before.
+	g.Expect(client.IgnoreAlreadyExists(kubeClient.Create(ctx, strict))).To(Succeed())
 	admit := func(namespace string, spec corev1.PodSpec) error {
-		return api.Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "asked"}, Spec: spec}, client.DryRunAll)
+		return kubeClient.Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "asked"}, Spec: spec}, client.DryRunAll)
 	}
-	manager := find[appsv1.Deployment](g, objects, "Deployment", "purelb-manager")
+	manager := findObject[appsv1.Deployment](g, objects, "Deployment", "purelb-manager")
 	g.Expect(manager.Spec.Replicas).To(HaveValue(BeEquivalentTo(2)))
 	g.Expect(manager.Spec.Template.Spec.PriorityClassName).To(Equal("system-cluster-critical"))
 	g.Expect(admit("restricted", manager.Spec.Template.Spec)).To(Succeed())
@@ -125,9 +125,9 @@ func TestPodSecurity(t *testing.T) {
 	worse.Containers[0].SecurityContext.Capabilities = nil
 	g.Expect(admit("restricted", *worse)).To(MatchError(ContainSubstring("unrestricted capabilities")))
 
-	agent := &v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "default"}}
+	agent := &v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Namespace: purelbNamespace, Name: "default"}}
 	pod := agents.DaemonSet(agent, agents.Defaults{Image: "purelb.io/purelb:dev", ServiceAccount: "purelb-agent"}).Spec.Template.Spec
-	g.Expect(admit(system, pod)).To(Succeed())
+	g.Expect(admit(purelbNamespace, pod)).To(Succeed())
 	err = admit("restricted", pod)
 	g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
 }

@@ -1,4 +1,4 @@
-// Package gitops has the tests of what is installed, and of what tools that
-// install it from a repository see: kustomizations, alerts, and what an object's
-// health is taken for. It is a module of its own, for what it has to import.
+// Package gitops tests the manifests that install PureLB, and what tools that install them
+// from a repository see: kustomizations, alerts, drift, and the health of objects. It is a
+// module of its own because of what it has to import.
 package gitops

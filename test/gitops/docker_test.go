@@ -9,8 +9,8 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// TestDockerfile finds all packages of the program in what Docker is given, and
-// in what it copies.
+// TestDockerfile checks that .dockerignore lets all packages of the program through, and
+// that the Dockerfile copies all of them.
 func TestDockerfile(t *testing.T) {
 	g := NewWithT(t)
 	const module = "github.com/purelb/purelb-operator/"
@@ -29,7 +29,7 @@ func TestDockerfile(t *testing.T) {
 		}
 		return found
 	}
-	given, copied := folders(".dockerignore", "!"), folders("Dockerfile", "COPY ")
+	sent, copied := folders(".dockerignore", "!"), folders("Dockerfile", "COPY ")
 	seen := 0
 	for name := range strings.FieldsSeq(string(packages)) {
 		folder, ours := strings.CutPrefix(name, module)
@@ -37,7 +37,7 @@ func TestDockerfile(t *testing.T) {
 			continue
 		}
 		seen++
-		for _, all := range [][]string{given, copied} {
+		for _, all := range [][]string{sent, copied} {
 			within := func(parent string) bool { return strings.HasPrefix(folder+"/", parent) }
 			g.Expect(all).To(ContainElement(Satisfy(within)), folder)
 		}

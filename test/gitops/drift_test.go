@@ -17,23 +17,23 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// drift is the difference that applying an object again would make. What a tool
-// applies, it compares in this way.
-func drift(g Gomega, u *unstructured.Unstructured) string {
+// dryRunDiff returns the difference that applying an object once more would make. GitOps
+// tools find drift in this way.
+func dryRunDiff(g Gomega, u *unstructured.Unstructured) string {
 	ctx := context.Background()
 	now := &unstructured.Unstructured{}
 	now.SetGroupVersionKind(u.GroupVersionKind())
-	g.Expect(api.Get(ctx, client.ObjectKeyFromObject(u), now)).To(Succeed())
-	again := u.DeepCopy()
-	g.Expect(apply(ctx, again, client.DryRunAll)).To(Succeed())
-	for _, o := range []*unstructured.Unstructured{now, again} {
+	g.Expect(kubeClient.Get(ctx, client.ObjectKeyFromObject(u), now)).To(Succeed())
+	applied := u.DeepCopy()
+	g.Expect(applyStrictly(ctx, applied, client.DryRunAll)).To(Succeed())
+	for _, o := range []*unstructured.Unstructured{now, applied} {
 		o.SetManagedFields(nil)
 		unstructured.RemoveNestedField(o.Object, "status")
 	}
-	return cmp.Diff(now.Object, again.Object)
+	return cmp.Diff(now.Object, applied.Object)
 }
 
-const services = `
+const testServices = `
 - apiVersion: v1
   kind: Service
   metadata: {name: plain, namespace: test, labels: {app: a}, annotations: {example.com/mine: kept}}
@@ -48,39 +48,39 @@ const services = `
   spec: {type: LoadBalancer, externalTrafficPolicy: Local, selector: {app: a}, ports: [{port: 80}]}
 `
 
-// TestDrift applies what users do, waits until the controllers have written what
-// they write, and finds all that was applied as it was.
+// TestDrift applies what users apply, waits until the controllers have written to all
+// objects, and checks that none differs from what was applied.
 func TestDrift(t *testing.T) {
-	g, ctx := begin(t), t.Context()
-	objects, err := build("config/samples")
+	g, ctx := startOnce(t), t.Context()
+	objects, err := buildFolder("config/samples")
 	g.Expect(err).NotTo(HaveOccurred())
 	var parsed []map[string]any
-	g.Expect(yaml.Unmarshal([]byte(services), &parsed)).To(Succeed())
+	g.Expect(yaml.Unmarshal([]byte(testServices), &parsed)).To(Succeed())
 	for _, content := range parsed {
 		objects = append(objects, &unstructured.Unstructured{Object: content})
 	}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "drifting"}}
-	g.Expect(api.Create(ctx, node)).To(Succeed())
+	g.Expect(kubeClient.Create(ctx, node)).To(Succeed())
 	runAgent(t, node.Name, "default")
-	t.Cleanup(func() { // also after a failure, or the tests that follow meet what is left
+	t.Cleanup(func() { // also after a failure: the next tests must not find these objects
 		for _, u := range slices.Backward(objects) {
-			g.Expect(client.IgnoreNotFound(api.Delete(context.Background(), u))).To(Succeed())
+			g.Expect(client.IgnoreNotFound(kubeClient.Delete(context.Background(), u))).To(Succeed())
 			g.Eventually(func() bool {
-				return apierrors.IsNotFound(api.Get(context.Background(), client.ObjectKeyFromObject(u), u))
+				return apierrors.IsNotFound(kubeClient.Get(context.Background(), client.ObjectKeyFromObject(u), u))
 			}).Should(BeTrue(), u.GetName())
 		}
-		g.Expect(api.Delete(context.Background(), node)).To(Succeed())
+		g.Expect(kubeClient.Delete(context.Background(), node)).To(Succeed())
 	})
 	for _, u := range objects {
-		g.Expect(apply(ctx, u.DeepCopy())).To(Succeed())
+		g.Expect(applyStrictly(ctx, u.DeepCopy())).To(Succeed())
 	}
-	written := map[string]string{ // by kind, what tells that the controllers have been there
+	written := map[string]string{ // by kind, the field manager of the controller that writes to it
 		"LBNodeAgent": "purelb-lbnodeagent", "ServiceGroup": "purelb-servicegroup", "Service": "purelb-allocator",
 	}
 	for _, u := range objects {
 		now := u.DeepCopy()
 		g.Eventually(func(g Gomega) []string {
-			g.Expect(api.Get(ctx, client.ObjectKeyFromObject(u), now)).To(Succeed())
+			g.Expect(kubeClient.Get(ctx, client.ObjectKeyFromObject(u), now)).To(Succeed())
 			var owners []string
 			for _, f := range now.GetManagedFields() {
 				owners = append(owners, f.Manager)
@@ -91,7 +91,7 @@ func TestDrift(t *testing.T) {
 	override := &corev1.Service{}
 	key := client.ObjectKey{Namespace: "test", Name: "local"}
 	g.Eventually(func(g Gomega) {
-		g.Expect(api.Get(ctx, key, override)).To(Succeed())
+		g.Expect(kubeClient.Get(ctx, key, override)).To(Succeed())
 		g.Expect(override.Status.LoadBalancer.Ingress).To(HaveLen(1))
 		g.Expect(override.Annotations).To(HaveKey(v1.AnnotationLocalOverride))
 		g.Expect(override.Spec.ExternalTrafficPolicy).To(Equal(corev1.ServiceExternalTrafficPolicyCluster))
@@ -100,13 +100,13 @@ func TestDrift(t *testing.T) {
 	i := slices.IndexFunc(objects, func(u *unstructured.Unstructured) bool { return u.GetName() == "local" })
 	for j, u := range objects {
 		if j != i {
-			// Not at once: a controller may write between the two looks.
-			g.Eventually(func(g Gomega) string { return drift(g, u) }).Should(BeEmpty(), "%s %s", u.GetKind(), u.GetName())
+			// A controller may write between the two reads: try again.
+			g.Eventually(func(g Gomega) string { return dryRunDiff(g, u) }).Should(BeEmpty(), "%s %s", u.GetKind(), u.GetName())
 		}
 	}
-	g.Expect(drift(g, objects[i])).To(And(ContainSubstring(`"externalTrafficPolicy"`), ContainSubstring(`"Local"`)))
-	// With what the documentation says to write instead there is none.
+	g.Expect(dryRunDiff(g, objects[i])).To(And(ContainSubstring(`"externalTrafficPolicy"`), ContainSubstring(`"Local"`)))
+	// What the documentation recommends instead does not drift.
 	g.Expect(unstructured.SetNestedField(objects[i].Object, "Cluster", "spec", "externalTrafficPolicy")).To(Succeed())
-	g.Expect(apply(ctx, objects[i].DeepCopy())).To(Succeed())
-	g.Eventually(func(g Gomega) string { return drift(g, objects[i]) }).Should(BeEmpty())
+	g.Expect(applyStrictly(ctx, objects[i].DeepCopy())).To(Succeed())
+	g.Eventually(func(g Gomega) string { return dryRunDiff(g, objects[i]) }).Should(BeEmpty())
 }

@@ -28,8 +28,8 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
-// object is one of this API, with the YAML text as its spec.
-func object(t *testing.T, namespace, kind, name, spec string) *unstructured.Unstructured {
+// newObject returns an object of this API group, with YAML text as its spec.
+func newObject(t *testing.T, namespace, kind, name, spec string) *unstructured.Unstructured {
 	t.Helper()
 	u := &unstructured.Unstructured{}
 	if err := yaml.Unmarshal([]byte("{spec: "+spec+"}"), &u.Object); err != nil {
@@ -41,25 +41,25 @@ func object(t *testing.T, namespace, kind, name, spec string) *unstructured.Unst
 	return u
 }
 
-// script is the health check of Argo CD that the documentation gives.
-func script(t *testing.T) string {
+// readArgoScript returns the health check for Argo CD that is in the documentation.
+func readArgoScript(t *testing.T) string {
 	t.Helper()
-	page, err := os.ReadFile(root + "/docs/install.md")
+	page, err := os.ReadFile(root + "/docs/how-to/gitops.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	found := regexp.MustCompile("(?s)```lua\n(.*?)```").FindAllSubmatch(page, -1)
 	if len(found) != 1 {
-		t.Fatalf("%d scripts in docs/install.md", len(found))
+		t.Fatalf("%d scripts in docs/how-to/gitops.md", len(found))
 	}
 	return string(found[0][1])
 }
 
-// argo is what Argo CD makes of an object: its status and message.
-func argo(script string, u *unstructured.Unstructured) (string, error) {
+// argoHealth returns the status that Argo CD gives to an object with the script.
+func argoHealth(script string, u *unstructured.Unstructured) (string, error) {
 	state := lua.NewState()
 	defer state.Close()
-	state.SetGlobal("obj", table(state, u.Object))
+	state.SetGlobal("obj", luaValue(state, u.Object))
 	if err := state.DoString(script); err != nil {
 		return "", err
 	}
@@ -68,13 +68,13 @@ func argo(script string, u *unstructured.Unstructured) (string, error) {
 		return "", fmt.Errorf("the script returns %s", state.Get(-1).Type())
 	}
 	if health.RawGetString("message").String() == "" {
-		return "", fmt.Errorf("the script has nothing to say")
+		return "", fmt.Errorf("the script returns no message")
 	}
 	return health.RawGetString("status").String(), nil
 }
 
-// table is a value of an object in Lua.
-func table(state *lua.LState, value any) lua.LValue {
+// luaValue returns a value of an object as a value of Lua.
+func luaValue(state *lua.LState, value any) lua.LValue {
 	switch v := value.(type) {
 	case string:
 		return lua.LString(v)
@@ -87,137 +87,140 @@ func table(state *lua.LState, value any) lua.LValue {
 	case []any:
 		list := state.NewTable()
 		for _, e := range v {
-			list.Append(table(state, e))
+			list.Append(luaValue(state, e))
 		}
 		return list
 	case map[string]any:
 		object := state.NewTable()
 		for key, e := range v {
-			object.RawSetString(key, table(state, e))
+			object.RawSetString(key, luaValue(state, e))
 		}
 		return object
 	}
 	return lua.LNil
 }
 
-// judged waits until an object, as it is stored, is taken for the same by kstatus
-// and by Argo CD's script.
-func judged(t *testing.T, u *unstructured.Unstructured, want status.Status, message string) {
+// waitForHealth waits until kstatus and Argo CD's script give an object, as it is stored,
+// the same status, which has to be want.
+func waitForHealth(t *testing.T, u *unstructured.Unstructured, want status.Status, message string) {
 	t.Helper()
 	byArgo := map[status.Status]string{
 		status.CurrentStatus: "Healthy", status.InProgressStatus: "Progressing", status.FailedStatus: "Degraded", status.TerminatingStatus: "Progressing",
 	}[want]
-	lua, g := script(t), NewWithT(t)
+	lua, g := readArgoScript(t), NewWithT(t)
 	g.Eventually(func(g Gomega) {
 		now := &unstructured.Unstructured{}
 		now.SetGroupVersionKind(u.GroupVersionKind())
-		g.Expect(api.Get(context.Background(), client.ObjectKeyFromObject(u), now)).To(Succeed())
+		g.Expect(kubeClient.Get(context.Background(), client.ObjectKeyFromObject(u), now)).To(Succeed())
 		result, err := status.Compute(now)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(result.Status).To(Equal(want), "%s: %v", result.Message, now.Object["status"])
 		g.Expect(result.Message).To(ContainSubstring(message))
-		health, err := argo(lua, now)
+		health, err := argoHealth(lua, now)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(health).To(Equal(byArgo))
 	}).Should(Succeed(), "%s %s", u.GetKind(), u.GetName())
 }
 
-// TestServiceGroupHealth follows ServiceGroups, with the webhooks out of the way.
+// TestServiceGroupHealth follows ServiceGroups through their states. There are no webhooks,
+// so that faulty ones are stored.
 func TestServiceGroupHealth(t *testing.T) {
-	g, ctx := begin(t), t.Context()
+	g, ctx := startOnce(t), t.Context()
 	const good = "{local: {subnet: 192.0.2.0/24, pool: 192.0.2.10-192.0.2.20}}"
-	sg := object(t, system, "ServiceGroup", "health", good)
-	// As it is before the manager has looked at it.
+	sg := newObject(t, purelbNamespace, "ServiceGroup", "health", good)
+	// The state before the manager has reconciled the ServiceGroup.
 	dry := sg.DeepCopy()
-	g.Expect(apply(ctx, dry, client.DryRunAll)).To(Succeed())
+	g.Expect(applyStrictly(ctx, dry, client.DryRunAll)).To(Succeed())
 	result, err := status.Compute(dry)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(result.Status).To(Equal(status.InProgressStatus))
-	health, err := argo(script(t), dry)
+	health, err := argoHealth(readArgoScript(t), dry)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(health).To(Equal("Progressing"))
 
-	g.Expect(apply(ctx, sg)).To(Succeed())
-	judged(t, sg, status.CurrentStatus, "")
-	bad := object(t, system, "ServiceGroup", "health", "{local: {subnet: 192.0.2.0/24, pool: 198.51.100.10-198.51.100.20}}")
-	g.Expect(apply(ctx, bad.DeepCopy())).To(Succeed())
-	judged(t, bad, status.FailedStatus, "spec.local.pool")
-	g.Expect(apply(ctx, object(t, system, "ServiceGroup", "health", good))).To(Succeed())
-	judged(t, sg, status.CurrentStatus, "")
-	outside := object(t, "test", "ServiceGroup", "health", good)
-	g.Expect(apply(ctx, outside.DeepCopy())).To(Succeed())
-	judged(t, outside, status.FailedStatus, system)
-	g.Expect(api.Delete(ctx, sg)).To(Succeed())
+	g.Expect(applyStrictly(ctx, sg)).To(Succeed())
+	waitForHealth(t, sg, status.CurrentStatus, "")
+	bad := newObject(t, purelbNamespace, "ServiceGroup", "health", "{local: {subnet: 192.0.2.0/24, pool: 198.51.100.10-198.51.100.20}}")
+	g.Expect(applyStrictly(ctx, bad.DeepCopy())).To(Succeed())
+	waitForHealth(t, bad, status.FailedStatus, "spec.local.pool")
+	g.Expect(applyStrictly(ctx, newObject(t, purelbNamespace, "ServiceGroup", "health", good))).To(Succeed())
+	waitForHealth(t, sg, status.CurrentStatus, "")
+	outside := newObject(t, "test", "ServiceGroup", "health", good)
+	g.Expect(applyStrictly(ctx, outside.DeepCopy())).To(Succeed())
+	waitForHealth(t, outside, status.FailedStatus, purelbNamespace)
+	g.Expect(kubeClient.Delete(ctx, sg)).To(Succeed())
 }
 
-// TestAgentHealth follows an LBNodeAgent and the Announcement of its node. The
-// agent is the real one, on a kernel that is not; what the DaemonSet controller
-// would report the test does.
+// TestAgentHealth follows an LBNodeAgent and the Announcement of its node. The agent is
+// PureLB's, with a kernel in memory. The test reports in place of the DaemonSet controller.
 func TestAgentHealth(t *testing.T) {
-	g, ctx := begin(t), t.Context()
+	g, ctx := startOnce(t), t.Context()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
-	g.Expect(api.Create(ctx, node)).To(Succeed())
-	agent := object(t, system, "LBNodeAgent", "health", "{}")
-	g.Expect(apply(ctx, agent.DeepCopy())).To(Succeed())
-	judged(t, agent, status.InProgressStatus, "0 of 0 agents are ready")
-	daemonSet(g, 0)
-	judged(t, agent, status.InProgressStatus, "0 of 1 agents are ready")
-	ann := object(t, system, "Announcement", "node1", "{}")
-	judged(t, ann, status.InProgressStatus, "not reported")
+	g.Expect(kubeClient.Create(ctx, node)).To(Succeed())
+	agent := newObject(t, purelbNamespace, "LBNodeAgent", "health", "{}")
+	g.Expect(applyStrictly(ctx, agent.DeepCopy())).To(Succeed())
+	waitForHealth(t, agent, status.InProgressStatus, "0 of 0 agents are ready")
+	reportDaemonSet(g, 0)
+	waitForHealth(t, agent, status.InProgressStatus, "0 of 1 agents are ready")
+	ann := newObject(t, purelbNamespace, "Announcement", "node1", "{}")
+	waitForHealth(t, ann, status.InProgressStatus, "not reported")
 
 	runAgent(t, "node1", "health")
-	judged(t, ann, status.CurrentStatus, "")
-	daemonSet(g, 1)
-	judged(t, agent, status.CurrentStatus, "")
-	g.Expect(apply(ctx, object(t, system, "LBNodeAgent", "health", "{local: {localInterface: 'en['}}"))).To(Succeed())
-	judged(t, agent, status.FailedStatus, "spec.local.localInterface")
-	g.Expect(apply(ctx, object(t, system, "LBNodeAgent", "health", "{}"))).To(Succeed())
-	judged(t, agent, status.CurrentStatus, "")
+	waitForHealth(t, ann, status.CurrentStatus, "")
+	reportDaemonSet(g, 1)
+	waitForHealth(t, agent, status.CurrentStatus, "")
+	g.Expect(applyStrictly(ctx, newObject(t, purelbNamespace, "LBNodeAgent", "health", "{local: {localInterface: 'en['}}"))).To(Succeed())
+	waitForHealth(t, agent, status.FailedStatus, "spec.local.localInterface")
+	g.Expect(applyStrictly(ctx, newObject(t, purelbNamespace, "LBNodeAgent", "health", "{}"))).To(Succeed())
+	waitForHealth(t, agent, status.CurrentStatus, "")
 
-	// Something that holds it up, so that it can be looked at while it goes.
-	g.Expect(api.Patch(ctx, agent, client.RawPatch("application/json-patch+json",
+	// A finalizer keeps the LBNodeAgent while it is being deleted.
+	g.Expect(kubeClient.Patch(ctx, agent, client.RawPatch("application/json-patch+json",
 		[]byte(`[{"op":"add","path":"/metadata/finalizers/-","value":"example.com/test"}]`)))).To(Succeed())
-	g.Expect(api.Delete(ctx, agent)).To(Succeed())
-	judged(t, agent, status.TerminatingStatus, "")
-	g.Eventually(func(g Gomega) []string { // the manager has let it go
-		g.Expect(api.Get(ctx, client.ObjectKeyFromObject(agent), agent)).To(Succeed())
+	g.Expect(kubeClient.Delete(ctx, agent)).To(Succeed())
+	waitForHealth(t, agent, status.TerminatingStatus, "")
+	g.Eventually(func(g Gomega) []string { // the manager removes its finalizer
+		g.Expect(kubeClient.Get(ctx, client.ObjectKeyFromObject(agent), agent)).To(Succeed())
 		return agent.GetFinalizers()
 	}).Should(Equal([]string{"example.com/test"}))
-	g.Expect(api.Patch(ctx, agent, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
-	g.Expect(api.Delete(ctx, node)).To(Succeed())
+	g.Expect(kubeClient.Patch(ctx, agent, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+	g.Expect(kubeClient.Delete(ctx, node)).To(Succeed())
 }
 
-// daemonSet reports that one pod is wanted, and how many are ready.
-func daemonSet(g *WithT, ready int32) {
+// reportDaemonSet reports that one pod is desired, and how many are ready.
+func reportDaemonSet(g *WithT, ready int32) {
 	ctx := context.Background()
 	g.Eventually(func() error {
 		ds := &appsv1.DaemonSet{}
-		if err := api.Get(ctx, client.ObjectKey{Namespace: system, Name: "purelb-agent-health"}, ds); err != nil {
+		if err := kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: "purelb-agent-health"}, ds); err != nil {
 			return err
 		}
 		ds.Status = appsv1.DaemonSetStatus{
 			ObservedGeneration: ds.Generation, DesiredNumberScheduled: 1, CurrentNumberScheduled: 1, UpdatedNumberScheduled: 1, NumberReady: ready,
 		}
-		return api.Status().Update(ctx, ds)
+		return kubeClient.Status().Update(ctx, ds)
 	}).Should(Succeed())
 }
 
-// quiet is a link where nobody else is.
-type quiet struct{}
+// silentLink is a link without other stations.
+type silentLink struct{}
 
-// Announce reaches nobody.
-func (quiet) Announce(string, netip.Addr) error { return nil }
+// Announce does nothing: no station hears it.
+func (silentLink) Announce(string, netip.Addr) error { return nil }
 
 // Probe gets no answer.
-func (quiet) Probe(context.Context, []neigh.Target, int, time.Duration) map[netip.Addr]neigh.Answer {
+func (silentLink) Probe(context.Context, []neigh.Question, int, time.Duration) map[netip.Addr]neigh.Answer {
 	return nil
 }
 
-// Ask reaches nobody.
-func (quiet) Ask(string, netip.Addr) error { return nil }
+// Ask gets no answer.
+func (silentLink) Ask(neigh.Question) error { return nil }
+
+// AskStation gets no answer.
+func (silentLink) AskStation(neigh.Question, neigh.MAC) error { return nil }
 
 // Listen hears nothing.
-func (quiet) Listen(ctx context.Context, _ string, _ func(netip.Addr) bool, _ func(neigh.Message)) error {
+func (silentLink) Listen(ctx context.Context, _ string, _ func(netip.Addr) bool, _ func(neigh.Message)) error {
 	<-ctx.Done()
 	return nil
 }
@@ -226,18 +229,18 @@ func (quiet) Listen(ctx context.Context, _ string, _ func(netip.Addr) bool, _ fu
 func runAgent(t *testing.T, node, lbNodeAgent string) {
 	t.Helper()
 	g := NewWithT(t)
-	options, err := nodeagent.ManagerOptions(node, system, lbNodeAgent)
+	options, err := nodeagent.ManagerOptions(node, purelbNamespace, lbNodeAgent)
 	g.Expect(err).NotTo(HaveOccurred())
 	options.Metrics.BindAddress = "0"
 	options.Controller.SkipNameValidation = new(true)
-	mgr, err := ctrl.NewManager(config, options)
+	mgr, err := ctrl.NewManager(restConfig, options)
 	g.Expect(err).NotTo(HaveOccurred())
 	kernel := linktest.New(plan.Link{Name: "eth0", MAC: "02:00:00:00:00:0a", Up: true})
 	kernel.Put(plan.Address{Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.11/24"), Valid: plan.Forever, Preferred: plan.Forever})
-	kernel.Route(plan.Route{Interface: "eth0", Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("192.0.2.254")})
+	kernel.AddRoute(plan.Route{Interface: "eth0", Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("192.0.2.254")})
 	agent := &nodeagent.Agent{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Kernel: kernel, Neighbours: quiet{},
-		Metrics: nodeagent.NewMetrics(prometheus.NewRegistry()), NodeName: node, Namespace: system, LBNodeAgent: lbNodeAgent,
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Kernel: kernel, Neighbours: silentLink{},
+		Metrics: nodeagent.NewMetrics(prometheus.NewRegistry()), NodeName: node, Namespace: purelbNamespace, LBNodeAgent: lbNodeAgent,
 	}
 	g.Expect(agent.SetupWithManager(mgr)).To(Succeed())
 	ctx, cancel := context.WithCancel(context.Background())

@@ -15,13 +15,13 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent"
 )
 
-// names is a registry that only takes down what metrics are called.
-type names map[string]bool
+// metricNames is a registry that only records the names of metrics.
+type metricNames map[string]bool
 
 var nameOf = regexp.MustCompile(`fqName: "([^"]+)"`)
 
-// Register takes down the names of one collector.
-func (n names) Register(c prometheus.Collector) error {
+// Register records the names of a collector's metrics.
+func (n metricNames) Register(c prometheus.Collector) error {
 	descriptions := make(chan *prometheus.Desc)
 	go func() {
 		c.Describe(descriptions)
@@ -33,27 +33,27 @@ func (n names) Register(c prometheus.Collector) error {
 	return nil
 }
 
-// MustRegister takes down the names of collectors.
-func (n names) MustRegister(all ...prometheus.Collector) {
+// MustRegister records the names of the collectors' metrics.
+func (n metricNames) MustRegister(all ...prometheus.Collector) {
 	for _, c := range all {
 		_ = n.Register(c) // it never fails
 	}
 }
 
 // Unregister does nothing.
-func (n names) Unregister(prometheus.Collector) bool { return false }
+func (n metricNames) Unregister(prometheus.Collector) bool { return false }
 
-// TestRules parses the alerts' expressions: they name metrics and jobs that
-// there are, and say what to do.
+// TestRules checks that the expressions of the alerts are valid and use metrics and jobs
+// that exist, and that the alerts say what to do.
 func TestRules(t *testing.T) {
 	g := NewWithT(t)
-	objects, err := build("config/overlays/prometheus")
+	objects, err := buildFolder("config/overlays/prometheus")
 	g.Expect(err).NotTo(HaveOccurred())
-	registered := names{}
+	registered := metricNames{}
 	controllers.NewMetrics(registered)
 	nodeagent.NewMetrics(registered)
 	g.Expect(registered).To(HaveKey("purelb_lbnodeagent_announced"))
-	rules := find[monitoringv1.PrometheusRule](g, objects, "PrometheusRule", "purelb")
+	rules := findObject[monitoringv1.PrometheusRule](g, objects, "PrometheusRule", "purelb")
 	seen := 0
 	for _, rule := range rules.Spec.Groups[0].Rules {
 		t.Run(rule.Alert, func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestRules(t *testing.T) {
 				}
 				for _, m := range selector.LabelMatchers {
 					if m.Name == "job" { // is the name of the Service
-						find[corev1.Service](g, objects, "Service", m.Value)
+						findObject[corev1.Service](g, objects, "Service", m.Value)
 					}
 				}
 				return nil

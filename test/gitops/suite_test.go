@@ -37,27 +37,27 @@ import (
 )
 
 const (
-	system = "purelb-system"
-	root   = "../.."
-	// user is who applies what is in the repository.
-	user = client.FieldOwner("gitops")
+	purelbNamespace = "purelb-system"
+	root            = "../.."
+	// fieldOwner is the field manager that applies what is in the repository.
+	fieldOwner = client.FieldOwner("gitops")
 
-	soon  = 20 * time.Second
-	often = 50 * time.Millisecond
+	waitLimit    = 20 * time.Second
+	pollInterval = 50 * time.Millisecond
 )
 
 var (
-	config *rest.Config
-	api    client.Client
-	stop   []func() error
+	restConfig    *rest.Config
+	kubeClient    client.Client
+	stopFunctions []func() error
 )
 
 func TestMain(m *testing.M) {
-	SetDefaultEventuallyTimeout(soon)
-	SetDefaultEventuallyPollingInterval(often)
+	SetDefaultEventuallyTimeout(waitLimit)
+	SetDefaultEventuallyPollingInterval(pollInterval)
 	code := m.Run()
-	for i := len(stop) - 1; i >= 0; i-- {
-		if err := stop[i](); err != nil {
+	for i := len(stopFunctions) - 1; i >= 0; i-- {
+		if err := stopFunctions[i](); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
@@ -65,8 +65,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// begin starts the API server and the manager, once for all tests.
-func begin(t *testing.T) *WithT {
+// startOnce starts the API server and the manager, once for all tests.
+func startOnce(t *testing.T) *WithT {
 	t.Helper()
 	if err := start(); err != nil {
 		t.Fatal(err)
@@ -77,47 +77,47 @@ func begin(t *testing.T) *WithT {
 var start = sync.OnceValue(func() error {
 	log.SetLogger(logr.Discard())
 	server, stopServer, err := apiserver.Start()
-	stop = append(stop, stopServer)
+	stopFunctions = append(stopFunctions, stopServer)
 	if err != nil {
 		return err
 	}
-	config = server
+	restConfig = server
 	scheme, err := newScheme()
 	if err != nil {
 		return err
 	}
-	if api, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
+	if kubeClient, err = client.New(restConfig, client.Options{Scheme: scheme}); err != nil {
 		return err
 	}
 	if err := installCertManager(); err != nil {
 		return err
 	}
-	return errors.Join(install(), startManager())
+	return errors.Join(installPureLB(), startManager())
 })
 
-// newScheme has all kinds that are installed, some of them of others.
+// newScheme returns a scheme with all kinds that are installed, also those of other projects.
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	return scheme, errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), v1.AddToScheme(scheme),
 		certmanagerv1.AddToScheme(scheme), monitoringv1.AddToScheme(scheme))
 }
 
-// installCertManager installs the CRDs that come with its module.
+// installCertManager installs cert-manager's CRDs, which are in its Go module.
 func installCertManager() error {
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/cert-manager/cert-manager").Output()
 	if err != nil {
 		return fmt.Errorf("find cert-manager's module: %w", err)
 	}
-	_, err = envtest.InstallCRDs(config, envtest.CRDInstallOptions{
+	_, err = envtest.InstallCRDs(restConfig, envtest.CRDInstallOptions{
 		Paths: []string{filepath.Join(strings.TrimSpace(string(dir)), "deploy", "crds")}, ErrorIfPathMissing: true,
 	})
 	return err
 }
 
-// install applies config/default, but for what needs kubelets: nobody serves
-// the webhooks.
-func install() error {
-	objects, err := build("config/default")
+// installPureLB applies config/default without what needs kubelets: the Deployment, and so
+// the webhooks that it would serve.
+func installPureLB() error {
+	objects, err := buildFolder("config/default")
 	if err != nil {
 		return err
 	}
@@ -130,37 +130,36 @@ func install() error {
 				if (kind == "Namespace") != first {
 					continue
 				}
-				if err := apply(ctx, u); err != nil {
+				if err := applyStrictly(ctx, u); err != nil {
 					return err
 				}
 			}
 		}
 	}
-	return api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "test"}})
+	return kubeClient.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "test"}})
 }
 
-// apply is what users do: the object has to have nothing that is not known.
-func apply(ctx context.Context, u *unstructured.Unstructured, options ...client.ApplyOption) error {
-	options = append(options, user, client.ForceOwnership)
-	if err := client.WithFieldValidation(api, metav1.FieldValidationStrict).Apply(ctx, client.ApplyConfigurationFromUnstructured(u), options...); err != nil {
+// applyStrictly applies an object as users do, and fails if it has unknown fields.
+func applyStrictly(ctx context.Context, u *unstructured.Unstructured, options ...client.ApplyOption) error {
+	options = append(options, fieldOwner, client.ForceOwnership)
+	if err := client.WithFieldValidation(kubeClient, metav1.FieldValidationStrict).Apply(ctx, client.ApplyConfigurationFromUnstructured(u), options...); err != nil {
 		return fmt.Errorf("apply %s %s: %w", u.GetKind(), u.GetName(), err)
 	}
 	return nil
 }
 
-// startManager runs the program itself, with the rights of its service account.
+// startManager runs PureLB's manager with the rights of its service account.
 func startManager() error {
 	dir, err := os.MkdirTemp("", "purelb-gitops-")
 	if err != nil {
 		return err
 	}
-	stop = append(stop, func() error { return os.RemoveAll(dir) })
-	binary, kubeconfig := filepath.Join(dir, "purelb"), filepath.Join(dir, "kubeconfig")
-	build := exec.Command("go", "build", "-o", binary, "./cmd")
-	build.Dir = root
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the manager: %w: %s", err, out)
+	stopFunctions = append(stopFunctions, func() error { return os.RemoveAll(dir) })
+	binary, err := programPath("PURELB")
+	if err != nil {
+		return err
 	}
+	kubeconfig := filepath.Join(dir, "kubeconfig")
 	if err := writeKubeconfig(kubeconfig); err != nil {
 		return err
 	}
@@ -168,18 +167,18 @@ func startManager() error {
 	if err != nil {
 		return err
 	}
-	manager := exec.Command(binary, "manager", "--namespace="+system, "--agent-image=purelb.io/purelb:dev",
+	manager := exec.Command(binary, "manager", "--namespace="+purelbNamespace, "--agent-image=purelb.io/purelb:dev",
 		"--leader-elect=false", "--webhook-port=0", "--metrics-bind-address=0", "--health-probe-bind-address=0")
 	manager.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
 	manager.Stdout, manager.Stderr = logs, logs
 	if err := manager.Start(); err != nil {
 		return fmt.Errorf("start the manager: %w", err)
 	}
-	stop = append(stop, func() error {
+	stopFunctions = append(stopFunctions, func() error {
 		err := errors.Join(manager.Process.Signal(os.Interrupt), manager.Wait())
 		text, read := os.ReadFile(logs.Name())
 		if err == nil && bytes.Contains(text, []byte("forbidden")) {
-			err = errors.New("config/rbac does not let the manager do what it has to")
+			err = errors.New("config/rbac does not allow the manager what it needs")
 		}
 		if err != nil {
 			err = fmt.Errorf("the manager: %w\n%s", err, text)
@@ -189,24 +188,39 @@ func startManager() error {
 	return nil
 }
 
-// writeKubeconfig writes one for the manager's service account.
+// writeKubeconfig writes a kubeconfig that acts as the manager's service account.
 func writeKubeconfig(path string) error {
 	const name = "envtest"
 	return clientcmd.WriteToFile(clientcmdapi.Config{
-		Clusters: map[string]*clientcmdapi.Cluster{name: {Server: config.Host, CertificateAuthorityData: config.CAData}},
+		Clusters: map[string]*clientcmdapi.Cluster{name: {Server: restConfig.Host, CertificateAuthorityData: restConfig.CAData}},
 		AuthInfos: map[string]*clientcmdapi.AuthInfo{name: {
-			ClientCertificateData: config.CertData, ClientKeyData: config.KeyData,
-			Impersonate:       "system:serviceaccount:" + system + ":purelb-manager",
-			ImpersonateGroups: []string{"system:serviceaccounts", "system:serviceaccounts:" + system, "system:authenticated"},
+			ClientCertificateData: restConfig.CertData, ClientKeyData: restConfig.KeyData,
+			Impersonate:       "system:serviceaccount:" + purelbNamespace + ":purelb-manager",
+			ImpersonateGroups: []string{"system:serviceaccounts", "system:serviceaccounts:" + purelbNamespace, "system:authenticated"},
 		}},
 		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: name}},
 		CurrentContext: name,
 	}, path)
 }
 
-// build is what kustomize, of the version that is pinned, makes of a folder.
-func build(dir string) ([]*unstructured.Unstructured, error) {
-	command := exec.Command("go", "tool", "-modfile=tools/go.mod", "kustomize", "build", dir)
+// programPath returns the path of a program that was built before the tests, from the
+// environment. A test that built or downloaded programs itself would depend on caches, in
+// its duration and in what the programs print.
+func programPath(variable string) (string, error) {
+	path := os.Getenv(variable)
+	if path == "" {
+		return "", fmt.Errorf("%s is not set: run make test-unit, which builds the program and says where it is", variable)
+	}
+	return path, nil
+}
+
+// buildFolder returns the objects that the pinned version of kustomize makes of a folder.
+func buildFolder(dir string) ([]*unstructured.Unstructured, error) {
+	kustomize, err := programPath("KUSTOMIZE")
+	if err != nil {
+		return nil, err
+	}
+	command := exec.Command(kustomize, "build", dir)
 	command.Dir = root
 	var messages bytes.Buffer
 	command.Stderr = &messages
@@ -214,7 +228,7 @@ func build(dir string) ([]*unstructured.Unstructured, error) {
 	if err != nil {
 		return nil, fmt.Errorf("build %s: %w: %s", dir, err, messages.Bytes())
 	}
-	if messages.Len() > 0 { // such as of what is deprecated
+	if messages.Len() > 0 { // such as warnings of deprecated fields
 		return nil, fmt.Errorf("build %s: %s", dir, messages.Bytes())
 	}
 	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096)
@@ -226,7 +240,7 @@ func build(dir string) ([]*unstructured.Unstructured, error) {
 			return objects, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read what %s makes: %w", dir, err)
+			return nil, fmt.Errorf("read the objects of %s: %w", dir, err)
 		}
 		objects = append(objects, u)
 	}

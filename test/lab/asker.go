@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Asker asks, from a host on the nodes' link, who has which addresses of a
-// family, as a Meter asks for one: by ARP or ND, from a station that does not
-// exist. One goroutine may ask while another listens.
+// Asker sends ARP or ND requests for any addresses of a family, from a host on the nodes'
+// link. As those of a Meter, they come from a station that does not exist. One goroutine
+// may call Ask while another calls Answer.
 type Asker struct{ wire *wire }
 
-// OpenAsker opens one for the family of an address.
+// OpenAsker opens an Asker for the family of an address.
 func OpenAsker(host string, like netip.Addr) (*Asker, error) {
 	w, err := listenWire(host, like)
 	if err != nil {
@@ -20,21 +20,21 @@ func OpenAsker(host string, like netip.Addr) (*Asker, error) {
 	return &Asker{w}, nil
 }
 
-// Ask asks once.
+// Ask sends one request.
 func (a *Asker) Ask(address netip.Addr) error {
-	request, err := question(address)
+	request, err := requestFrame(address)
 	if err != nil {
 		return fmt.Errorf("ask for %s: %w", address, err)
 	}
 	return a.wire.send(request, address)
 }
 
-// Answer waits for an answer for 100 ms and returns for which address it is, who
-// has sent it, and when the kernel got it.
+// Answer waits 100 ms for an answer. It returns the address, the MAC of the station that
+// answered, and when the kernel got the answer.
 func (a *Asker) Answer() (address netip.Addr, mac string, at time.Time, ok bool) {
-	c, ok := a.wire.hear()
-	return c.address, c.mac, c.at, ok && c.asked
+	c, ok := a.wire.receive()
+	return c.address, c.mac, c.at, ok && c.answersAsker
 }
 
-// Close closes it. Nobody may be listening any more.
+// Close closes the Asker. No call of Answer may be under way.
 func (a *Asker) Close() error { return a.wire.close() }

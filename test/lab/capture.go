@@ -52,7 +52,7 @@ func (l *Lab) StartCapture(ctx context.Context, host, filter string) (*Capture, 
 	return c, nil
 }
 
-// Lines are the packets so far, one on each line, as tcpdump writes them.
+// Lines returns the packets so far, a line for each, as tcpdump writes them.
 func (c *Capture) Lines() []string {
 	text := strings.TrimSpace(c.stdout.String())
 	if text == "" {
@@ -71,7 +71,7 @@ func (c *Capture) Stop() ([]string, error) {
 	return c.Lines(), c.err
 }
 
-// syncBuffer is a buffer that is written and read at the same time.
+// syncBuffer is a buffer that one goroutine may write while another reads.
 type syncBuffer struct {
 	mutex  sync.Mutex
 	buffer bytes.Buffer

@@ -14,9 +14,9 @@ import (
 	"github.com/purelb/purelb-operator/test/lab/internal/process"
 )
 
-// StopControlPlane ends the API server, the controllers, the scheduler and
-// etcd, at once, as if their machine had lost power. Nodes run on. The data
-// stays for StartControlPlane.
+// StopControlPlane kills the API server, the controllers, the scheduler and etcd, as if
+// their machine had lost power. The nodes keep running. The data stays for
+// StartControlPlane.
 func (l *Lab) StopControlPlane(ctx context.Context) error {
 	if err := process.Kill(ctx, l.pidFile(controlPlaneProcess)); err != nil {
 		return fmt.Errorf("stop the control plane: %w", err)
@@ -42,7 +42,8 @@ func (l *Lab) StartControlPlane(ctx context.Context) error {
 }
 
 func (l *Lab) startControlPlane() error {
-	// ip-netns(8) becomes the program that it runs, so the pid is right.
+	// ip-netns(8) executes the program in its own process, so the pid file has the
+	// program's pid.
 	return process.Start(l.pidFile(controlPlaneProcess), l.logFile(controlPlaneProcess),
 		"ip", "netns", "exec", Namespace(ControlPlane),
 		l.kube(), "control-plane", l.path("control-plane", "config.json"))
@@ -125,7 +126,7 @@ func (l *Lab) schedulerKubeconfig() string {
 	return l.path("control-plane", "scheduler.kubeconfig")
 }
 
-// controlPlaneConfig is the file that "kube control-plane" takes.
+// controlPlaneConfig returns the configuration that "kube control-plane" reads.
 func (l *Lab) controlPlaneConfig(address netip.Addr, nodeGracePeriod time.Duration) map[string]any {
 	services := joinPrefixes(serviceCIDRs())
 	kubeconfigs := func(path string) []string {
@@ -169,7 +170,7 @@ func (l *Lab) controlPlaneConfig(address netip.Addr, nodeGracePeriod time.Durati
 			"--service-cluster-ip-range="+services,
 			"--allocate-node-cidrs=false", // they are planned: see Node.PodCIDRs
 			"--node-monitor-grace-period="+nodeGracePeriod.String(),
-			// Looked for, and made if missing; by default below /usr.
+			// The controller manager creates this folder, by default below /usr.
 			"--flex-volume-plugin-dir="+l.path("control-plane", "flex-volumes"),
 			"--cluster-signing-cert-file="+l.path("pki", "ca.crt"),
 			"--cluster-signing-key-file="+l.path("pki", "ca.key"),

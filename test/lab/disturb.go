@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// CutLink takes the cable of a host out: its eth0 loses carrier, and keeps its
-// addresses and routes.
+// CutLink pulls the cable of a host: its eth0 loses carrier, and keeps its addresses and
+// routes.
 func (l *Lab) CutLink(ctx context.Context, host string) error {
 	return l.ip(ctx, Fabric, "link", "set", port(host), "down")
 }
@@ -18,8 +18,8 @@ func (l *Lab) HealLink(ctx context.Context, host string) error {
 	return l.ip(ctx, Fabric, "link", "set", port(host), "up")
 }
 
-// UnplugPort takes a host off the switch as a failure inside the network does:
-// its eth0 keeps carrier, but nothing gets through.
+// UnplugPort disconnects a host as a failure inside the network does: its eth0 keeps
+// carrier, but no frame gets through.
 func (l *Lab) UnplugPort(ctx context.Context, host string) error {
 	return l.ip(ctx, Fabric, "link", "set", port(host), "nomaster")
 }
@@ -33,7 +33,7 @@ func (l *Lab) PlugPort(ctx context.Context, host string) error {
 const apiCutTable = "purelb-lab-cut"
 
 // CutAPI drops, silently, every packet between a node (and its pods) and the
-// API server. Everything else on the node goes on.
+// API server. Everything else on the node works as before.
 func (l *Lab) CutAPI(ctx context.Context, node string) error {
 	cp, err := plannedHost(ControlPlane)
 	if err != nil {
@@ -63,8 +63,8 @@ func apiCutRules(cp Host) string {
 	return rules.String()
 }
 
-// AddRoute gives a host a route to prefix by way of one or, with equal cost,
-// several next hops. It replaces the route that there is.
+// AddRoute gives a host a route to prefix through one next hop or, with equal cost,
+// several. It replaces an earlier route to prefix.
 func (l *Lab) AddRoute(ctx context.Context, host string, prefix netip.Prefix, nextHops ...netip.Addr) error {
 	return l.ip(ctx, host, routeArgs(prefix, nextHops)...)
 }

@@ -8,6 +8,6 @@
 // ([Lab.StartCapture]), cut links ([Lab.CutLink]) or stop the control plane
 // ([Lab.StopControlPlane]). All of it needs root.
 //
-// A lab keeps nothing in memory: what there is, is in its state folder and in
-// the kernel, so any number of processes can use one lab.
+// A lab keeps nothing in memory, but in its state folder and in the kernel. So any number
+// of processes can use one lab.
 package lab

@@ -17,15 +17,15 @@ import (
 	"github.com/purelb/purelb-operator/test/lab/internal/process"
 )
 
-// goneTimeout is how long Down waits for the kernel to let go of things.
-const goneTimeout = 30 * time.Second
+// removeTimeout is how long Down waits until the kernel has removed everything.
+const removeTimeout = 30 * time.Second
 
 // Down removes the lab whose state is in stateDir (DefaultStateDir if empty) and
-// everything that it has made on this machine, whatever is left of it. It may be
-// called when there is none. say is told what happens; it may be nil.
+// everything that the lab has made on this machine. Down may be called when nothing or
+// only a part of a lab is there. It calls say, if that is not nil, with what it does.
 //
-// It ends every process in the lab's network namespaces, also those that
-// somebody else has started there.
+// Down ends every process in the lab's network namespaces, also those that others have
+// started there.
 func Down(ctx context.Context, stateDir string, say func(string)) error {
 	if stateDir == "" {
 		stateDir = DefaultStateDir
@@ -45,7 +45,7 @@ func Down(ctx context.Context, stateDir string, say func(string)) error {
 		return err
 	}
 	defer unlock()
-	if err := clean(ctx, stateDir, say); err != nil {
+	if err := removeLab(ctx, stateDir, say); err != nil {
 		return err
 	}
 	if err := os.Remove(stateDir); err != nil {
@@ -54,15 +54,15 @@ func Down(ctx context.Context, stateDir string, say func(string)) error {
 	return nil
 }
 
-// clean removes everything but the state folder itself, which is the lock.
-func clean(ctx context.Context, stateDir string, say func(string)) error {
-	ctx, cancel := context.WithTimeout(ctx, goneTimeout)
+// removeLab removes everything but the state folder itself, which serves as the lock.
+func removeLab(ctx context.Context, stateDir string, say func(string)) error {
+	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
 	madeNetnsDir := false
-	if l, err := open(stateDir); err == nil {
+	if l, err := openState(stateDir); err == nil {
 		madeNetnsDir = l.state.MadeNetnsDir
 	}
-	killed, err := killAll(ctx, stateDir)
+	killed, err := killProcesses(ctx, stateDir)
 	if err != nil {
 		return err
 	}
@@ -80,22 +80,22 @@ func clean(ctx context.Context, stateDir string, say func(string)) error {
 	if err := removeCgroups(ctx); err != nil {
 		return err
 	}
-	return empty(stateDir)
+	return emptyStateDir(stateDir)
 }
 
-// killAll ends the lab's processes: those of the pid files, those whose program
-// is in the state folder, and those in the lab's network namespaces (which
-// finds what was started in the instant before its pid file was written). With
-// process 1 of a node the kernel ends all of the node's.
-func killAll(ctx context.Context, stateDir string) (int, error) {
-	ours := map[uint64]bool{}
+// killProcesses ends the lab's processes: those of the pid files, those whose program is
+// in the state folder, and those in the lab's network namespaces, among them any that was
+// started but whose pid file was not yet written. With process 1 of a node the kernel
+// ends all processes of the node.
+func killProcesses(ctx context.Context, stateDir string) (int, error) {
+	labNamespaces := map[uint64]bool{}
 	for _, name := range namespaces() {
 		id, err := netns.ID(name)
 		if err != nil {
 			return 0, err
 		}
 		if id != 0 {
-			ours[id] = true
+			labNamespaces[id] = true
 		}
 	}
 	pidFiles, err := filepath.Glob(filepath.Join(stateDir, "pids", "*.json"))
@@ -104,23 +104,23 @@ func killAll(ctx context.Context, stateDir string) (int, error) {
 	}
 	recorded := map[process.Record]bool{}
 	for _, file := range pidFiles {
-		if r, err := process.Read(file); err == nil { // else half-written
+		if r, err := process.Read(file); err == nil { // otherwise the file is half-written
 			recorded[r] = true
 		}
 	}
-	match := func(pid int) bool {
-		if r, err := process.Of(pid); err == nil && recorded[r] {
+	belongsToLab := func(pid int) bool {
+		if r, err := process.RecordOf(pid); err == nil && recorded[r] {
 			return true
 		}
 		if argv := process.Argv(pid); len(argv) > 0 && argv[0] == filepath.Join(stateDir, "bin", "lab") {
 			return true
 		}
 		id, err := netns.OfProcess(pid)
-		return err == nil && ours[id]
+		return err == nil && labNamespaces[id]
 	}
 	killed := 0
 	for {
-		found, err := process.Find(match)
+		found, err := process.Find(belongsToLab)
 		if err != nil || len(found) == 0 {
 			return killed, err
 		}
@@ -133,12 +133,12 @@ func killAll(ctx context.Context, stateDir string) (int, error) {
 	}
 }
 
-// removeCgroups removes the nodes' control groups. The kernel takes a moment to
-// see that the last process has left.
+// removeCgroups removes the nodes' control groups. A group stays busy for a moment after
+// its last process has ended.
 func removeCgroups(ctx context.Context) error {
 	for {
 		err := cgroup.Remove()
-		if err == nil || !cgroup.Busy(err) {
+		if err == nil || !cgroup.IsBusy(err) {
 			return err
 		}
 		select {
@@ -149,10 +149,10 @@ func removeCgroups(ctx context.Context) error {
 	}
 }
 
-// empty removes what is in the state folder. Nothing should be mounted there,
-// as nodes mount things in namespaces of their own; but if something is, it is
-// not ours to empty.
-func empty(dir string) error {
+// emptyStateDir removes what is in the state folder. Nodes mount things in namespaces of
+// their own, so nothing should be mounted there. If something is, it is unmounted and not
+// emptied.
+func emptyStateDir(dir string) error {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return fmt.Errorf("read mounts: %w", err)

@@ -16,8 +16,8 @@ import (
 	"github.com/purelb/purelb-operator/test/lab/internal/process"
 )
 
-// EchoImage is an HTTP server that every node has from the start; it listens on
-// port 8080 and says which pod, on which node, was reached from where. See
+// EchoImage is the image of an HTTP server that every node has from the start. It listens
+// on port 8080 and answers with its pod and node and the client's address. See
 // images/echo.
 const EchoImage = assets.EchoImage
 
@@ -25,10 +25,10 @@ const EchoImage = assets.EchoImage
 // and returns its standard output. The error holds its standard error.
 func (l *Lab) Exec(ctx context.Context, host string, argv ...string) (string, error) {
 	full := ExecArgv(host, argv...)
-	return output(exec.CommandContext(ctx, full[0], full[1:]...))
+	return runCommand(exec.CommandContext(ctx, full[0], full[1:]...))
 }
 
-// ExecArgv is the command line that runs argv in the network namespace of a
+// ExecArgv returns the command line that runs argv in the network namespace of a
 // host.
 func ExecArgv(host string, argv ...string) []string {
 	return append([]string{"ip", "netns", "exec", Namespace(host)}, argv...)
@@ -42,17 +42,17 @@ func (l *Lab) NodeExec(ctx context.Context, node string, argv ...string) (string
 	if err != nil {
 		return "", err
 	}
-	return output(exec.CommandContext(ctx, full[0], full[1:]...))
+	return runCommand(exec.CommandContext(ctx, full[0], full[1:]...))
 }
 
-// NodeExecArgv is the command line that runs argv in all namespaces of a node.
+// NodeExecArgv returns the command line that runs argv in all namespaces of a node.
 func (l *Lab) NodeExecArgv(node string, argv ...string) ([]string, error) {
 	r, err := process.Read(l.pidFile(node))
 	if err != nil {
 		return nil, fmt.Errorf("enter %s: %w", node, err)
 	}
 	if !r.Alive() {
-		return nil, fmt.Errorf("enter %s: it does not run", node)
+		return nil, fmt.Errorf("enter %s: the node does not run", node)
 	}
 	return append([]string{"nsenter", "--target", strconv.Itoa(r.PID),
 		"--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup", "--",
@@ -65,7 +65,7 @@ func (l *Lab) LoadImage(ctx context.Context, tar string) error {
 	return l.LoadImages(ctx, tar)
 }
 
-// LoadImages does what LoadImage does with several images.
+// LoadImages loads several images, as LoadImage loads one.
 func (l *Lab) LoadImages(ctx context.Context, tars ...string) error {
 	if len(tars) == 0 {
 		return nil
@@ -105,15 +105,15 @@ func (l *Lab) loadImage(ctx context.Context, name, tar string) error {
 	}
 	command := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	command.Stdin = file // the file need not be visible in the node
-	if _, err := output(command); err != nil {
+	if _, err := runCommand(command); err != nil {
 		return fmt.Errorf("load %s into %s: %w", tar, name, err)
 	}
 	return nil
 }
 
-// output runs a command and returns its standard output; the error says what
-// was run and what it wrote to standard error.
-func output(command *exec.Cmd) (string, error) {
+// runCommand runs a command and returns its standard output. The error names the command
+// and has its standard error.
+func runCommand(command *exec.Cmd) (string, error) {
 	var stderr bytes.Buffer
 	command.Stderr = &stderr
 	stdout, err := command.Output()
@@ -124,7 +124,7 @@ func output(command *exec.Cmd) (string, error) {
 	return string(stdout), nil
 }
 
-// lastLine is the last line of a log, for the text of an error.
+// lastLine returns the last line of a log, for the text of an error.
 func lastLine(path string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// MeterInterval is between two requests of a kind.
+	// MeterInterval is the time between two requests of a kind.
 	MeterInterval = 10 * time.Millisecond
-	// meterTimeout is after how long an HTTP request has failed.
+	// meterTimeout is how long an HTTP request may take before it has failed.
 	meterTimeout = time.Second
 )
 
-// Meter asks for an address, by HTTP with a new connection each, and by ARP or
-// ND, every MeterInterval until it is stopped. HTTP alone would hide an address
-// that nobody answers for while the client's neighbour table still has it.
+// Meter sends two requests for an address every MeterInterval until Stop: one by HTTP,
+// with a new connection, and one by ARP or ND. HTTP alone would not show that no station
+// answers for the address while the client's neighbour table still has an entry.
 type Meter struct {
 	begun  time.Time
 	stop   context.CancelFunc
@@ -30,8 +30,8 @@ type Meter struct {
 	record Record
 }
 
-// Measure starts to ask for an address, from a host on the nodes' link, at port
-// 80. Of a host elsewhere, such as far, it measures HTTP only.
+// Measure starts a Meter of an address (HTTP at port 80), from a host on the nodes' link.
+// From a host elsewhere, such as far, the Meter sends HTTP requests only.
 func (l *Lab) Measure(ctx context.Context, host string, address netip.Addr) (*Meter, error) {
 	m := &Meter{begun: time.Now()}
 	if host != Far {
@@ -43,17 +43,17 @@ func (l *Lab) Measure(ctx context.Context, host string, address netip.Addr) (*Me
 	ctx, m.stop = context.WithCancel(ctx)
 	client := l.HTTPClient(host, meterTimeout)
 	m.wait.Go(func() {
-		m.every(ctx, func() { m.wait.Go(func() { m.request(client, address) }) })
+		m.everyInterval(ctx, func() { m.wait.Go(func() { m.request(client, address) }) })
 	})
 	if m.wire != nil {
-		m.wait.Go(func() { m.every(ctx, m.ask) })
+		m.wait.Go(func() { m.everyInterval(ctx, m.sendWireRequest) })
 		m.wait.Go(func() { m.listen(ctx) })
 	}
 	return m, nil
 }
 
-// every calls do at once and then every MeterInterval.
-func (m *Meter) every(ctx context.Context, do func()) {
+// everyInterval calls do at once and then every MeterInterval.
+func (m *Meter) everyInterval(ctx context.Context, do func()) {
 	tick := time.NewTicker(MeterInterval)
 	defer tick.Stop()
 	for {
@@ -69,17 +69,17 @@ func (m *Meter) every(ctx context.Context, do func()) {
 func (m *Meter) now() time.Duration { return time.Since(m.begun) }
 
 func (m *Meter) request(client *http.Client, address netip.Addr) {
-	// It ends by its own timeout: one that is under way when the meter is stopped
-	// counts, too.
+	// The request ends by its own timeout, not by the end of the measurement: requests
+	// that are under way when the meter is stopped count, too.
 	start := m.now()
-	err := get(client, "http://"+netip.AddrPortFrom(address, 80).String()+"/")
+	err := getOnce(client, "http://"+netip.AddrPortFrom(address, 80).String()+"/")
 	end := m.now()
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	m.record.Requests = append(m.record.Requests, Request{Start: start, End: end, Err: err})
 }
 
-func get(client *http.Client, url string) error {
+func getOnce(client *http.Client, url string) error {
 	response, err := client.Get(url)
 	if err != nil {
 		return err
@@ -94,35 +94,35 @@ func get(client *http.Client, url string) error {
 	return nil
 }
 
-func (m *Meter) ask() {
+func (m *Meter) sendWireRequest() {
 	m.mutex.Lock()
-	defer m.mutex.Unlock() // while it is sent, too: the answer is noted after it
-	m.record.Asked = append(m.record.Asked, m.now())
-	if err := m.wire.ask(); err != nil {
+	defer m.mutex.Unlock() // also while sending: the answer must be recorded after the request
+	m.record.WireRequests = append(m.record.WireRequests, m.now())
+	if err := m.wire.sendRequest(); err != nil {
 		m.record.wireError = errors.Join(m.record.wireError, err)
 	}
 }
 
-// listen notes who claims the address until ctx ends, which closes the wire.
+// listen records which stations claim the address, until ctx ends.
 func (m *Meter) listen(ctx context.Context) {
 	for ctx.Err() == nil {
-		claim, ok := m.wire.hear()
+		claim, ok := m.wire.receive()
 		if !ok || claim.address != m.wire.address {
 			continue
 		}
 		answer := Answer{At: claim.at.Sub(m.begun), MAC: claim.mac}
 		m.mutex.Lock()
-		if claim.asked {
-			m.record.Answers = append(m.record.Answers, answer)
+		if claim.answersAsker {
+			m.record.WireAnswers = append(m.record.WireAnswers, answer)
 		} else {
-			m.record.Unasked = append(m.record.Unasked, answer)
+			m.record.UnaskedClaims = append(m.record.UnaskedClaims, answer)
 		}
 		m.mutex.Unlock()
 	}
 }
 
-// Stop ends the measurement, waits for the requests under way, and returns what
-// was seen. The error is what went wrong with measuring.
+// Stop ends the measurement, waits for the requests under way, and returns the record. An
+// error says that measuring failed, not that a request did.
 func (m *Meter) Stop() (Record, error) {
 	end := m.now()
 	m.stop()

@@ -38,7 +38,7 @@ func buildNetwork(ctx context.Context) error {
 	return nil
 }
 
-// namespaces are those of the lab.
+// namespaces returns the names of all network namespaces of the lab.
 func namespaces() []string {
 	all := []string{Namespace(Fabric)}
 	for _, h := range plannedHosts() {
@@ -67,7 +67,7 @@ func cables() []cable {
 	return append(all, cable{far.Name, farLink, far.MAC, port(far.Name) + "-far", bridgeOf(Far)})
 }
 
-// linkCommands lay the cables.
+// linkCommands returns the commands that connect all cables.
 func linkCommands() []string {
 	var commands []string
 	for _, c := range cables() {
@@ -77,9 +77,9 @@ func linkCommands() []string {
 	return commands
 }
 
-// fabricCommands make the switches. They have no spanning tree, so ports
-// forward at once, and flood multicast, as there is nobody to ask who wants
-// which.
+// fabricCommands returns the commands that make the switches. They have no spanning tree,
+// so that ports forward at once. They flood multicast, because no host sends the queries
+// that snooping needs.
 func fabricCommands() []string {
 	commands := []string{"link set lo up"}
 	for _, name := range []string{bridge, farBridge} {
@@ -93,7 +93,7 @@ func fabricCommands() []string {
 	return commands
 }
 
-// hostCommands give a host its addresses and routes.
+// hostCommands returns the commands that give a host its addresses and routes.
 func hostCommands(h Host) []string {
 	commands := append([]string{"link set lo up"}, addressCommands(link, h)...)
 	if h.Name == Router {
@@ -104,7 +104,7 @@ func hostCommands(h Host) []string {
 		}
 	}
 	// The nodes, the API server (for webhooks and aggregated APIs) and the
-	// router know which node has which pods. The others ask the router.
+	// router know which node has which pods. The other hosts use the router.
 	if h.Name == Client || h.Name == Far {
 		return commands
 	}
@@ -127,7 +127,7 @@ func addressCommands(link string, h Host) []string {
 	}
 }
 
-// sysctls are those to switch on in the namespace of a host.
+// sysctls returns the sysctls to switch on in the namespace of a host.
 func sysctls(host string) []string {
 	forward := []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"}
 	if host == Router {
@@ -150,7 +150,7 @@ func ipBatch(ctx context.Context, namespace string, commands []string) error {
 	}
 	command := exec.CommandContext(ctx, "ip", args...)
 	command.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
-	if _, err := output(command); err != nil {
+	if _, err := runCommand(command); err != nil {
 		return fmt.Errorf("build the network: %w", err)
 	}
 	return nil
@@ -166,21 +166,21 @@ func removeNetwork(ctx context.Context) error {
 			errs = append(errs, err)
 			continue
 		}
-		if _, err := output(exec.CommandContext(ctx, "ip", "netns", "delete", name)); err != nil {
+		if _, err := runCommand(exec.CommandContext(ctx, "ip", "netns", "delete", name)); err != nil {
 			errs = append(errs, fmt.Errorf("remove the network: %w", err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// netnsDirExists says whether somebody uses ip-netns(8) on this machine.
+// netnsDirExists says whether ip-netns(8) has been used on this machine before.
 func netnsDirExists() bool {
 	_, err := os.Stat(netns.Dir)
 	return err == nil
 }
 
 // removeNetnsDir removes the folder that "ip netns add" makes and mounts on
-// itself, unless it holds namespaces of somebody else.
+// itself, unless there are namespaces in it that are not the lab's.
 func removeNetnsDir() error {
 	entries, err := os.ReadDir(netns.Dir)
 	if errors.Is(err, fs.ErrNotExist) || len(entries) > 0 {

@@ -82,7 +82,7 @@ func parseAddresses(text []byte) ([]IfAddr, error) {
 	return all, nil
 }
 
-// lifetime is that of the kernel: in seconds, the largest number for none.
+// lifetime converts the kernel's lifetime, in seconds. The largest number means no end.
 func lifetime(seconds uint32) time.Duration {
 	if seconds == math.MaxUint32 {
 		return Forever
@@ -106,7 +106,7 @@ func (l *Lab) Holders(ctx context.Context, address netip.Addr) ([]string, error)
 	return holders, nil
 }
 
-// MAC is the hardware address of a host's eth0, in small letters.
+// MAC returns the hardware address of a host's eth0, in lower case.
 func (l *Lab) MAC(ctx context.Context, host string) (string, error) {
 	text, err := l.Exec(ctx, host, "ip", "-json", "link", "show", link)
 	if err != nil {
@@ -125,8 +125,8 @@ func (l *Lab) MAC(ctx context.Context, host string) (string, error) {
 }
 
 // Neighbour looks an address up in the neighbour table (ARP or NDP) of a host.
-// The state is that of ip-neighbour(8), such as REACHABLE or STALE. Both are
-// empty if there is no entry, and mac alone if it is not resolved.
+// The state is one of ip-neighbour(8), such as REACHABLE or STALE. Without an entry both
+// are empty. If the entry is not resolved, mac is empty.
 func (l *Lab) Neighbour(ctx context.Context, host string, address netip.Addr) (mac, state string, err error) {
 	text, err := l.Exec(ctx, host, "ip", "-json", "neighbour", "show", "to", address.String(), "dev", link)
 	if err != nil {
@@ -158,9 +158,9 @@ func (l *Lab) FlushNeighbours(ctx context.Context, host string) error {
 	return l.ip(ctx, host, "neighbour", "flush", "dev", link)
 }
 
-// ARPing asks the link of a host, as ARP for IPv4 and NDP for IPv6 do, who has
-// an address, and returns the hardware addresses of all that answer within
-// about a second, sorted, in small letters. More than one is a conflict.
+// ARPing asks on the link of a host, by ARP for IPv4 and by NDP for IPv6, which stations
+// have an address. It returns the hardware addresses of all that answer within about a
+// second, sorted, in lower case. More than one is a conflict.
 func (l *Lab) ARPing(ctx context.Context, host string, address netip.Addr) ([]string, error) {
 	argv := []string{"arping", "-b", "-c", "1", "-I", link, address.String()}
 	parse := parseARPing
@@ -175,7 +175,7 @@ func (l *Lab) ARPing(ctx context.Context, host string, address netip.Addr) ([]st
 		return nil, err
 	}
 	if err != nil && status.ExitCode() > 2 {
-		return nil, err // 1 and 2 say that nobody has answered
+		return nil, err // 1 and 2 say that no station has answered
 	}
 	return macs, nil
 }

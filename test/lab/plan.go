@@ -45,13 +45,13 @@ type Node struct {
 	PodCIDRs []netip.Prefix
 }
 
-// Namespace is the network namespace of the host called name.
+// Namespace returns the name of a host's network namespace.
 func Namespace(name string) string { return namespacePrefix + name }
 
-// port is the port of the fabric that the host called name is plugged into.
+// port returns the name of the fabric's port that a host is connected to.
 func port(name string) string { return portPrefix + name }
 
-// bridgeOf is the bridge of that port.
+// bridgeOf returns the bridge of that port.
 func bridgeOf(name string) string {
 	if name == Far {
 		return farBridge
@@ -82,7 +82,7 @@ func plannedNodes() []Node {
 	return nodes
 }
 
-// host is number n on a subnet. In IPv6 the number is written as in IPv4, so
+// host returns the host with number n on a subnet. In IPv6 the number is written as in IPv4, so
 // node1 is 10.77.0.11 and fd00:77::11.
 func host(name string, subnet, n int) Host {
 	return Host{
@@ -93,10 +93,10 @@ func host(name string, subnet, n int) Host {
 	}
 }
 
-// routerTowardsFar is the router's other interface.
+// routerTowardsFar returns the router's interface towards far.
 func routerTowardsFar() Host { return host(Router, 78, 1) }
 
-// gateways are where hosts on the link of h send what is not for it.
+// gateways returns the default gateways of the hosts on the link of h.
 func gateways(h Host) []netip.Addr {
 	if h.Name == Far {
 		r := routerTowardsFar()
@@ -124,7 +124,7 @@ func serviceCIDRs() []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:96::/112")}
 }
 
-// apiServer is where the API server listens for the nodes.
+// apiServer returns the address at which nodes reach the API server.
 func apiServer() netip.AddrPort {
 	return netip.AddrPortFrom(host(ControlPlane, 77, 2).IPv4.Addr(), apiPort)
 }

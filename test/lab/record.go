@@ -16,7 +16,7 @@ type Request struct {
 	Err        error
 }
 
-// Answer is one answer by ARP or ND: who says that it has the address.
+// Answer is a message by ARP or ND with which a station says that it has the address.
 type Answer struct {
 	At  time.Duration
 	MAC string
@@ -24,50 +24,50 @@ type Answer struct {
 
 // Record is what a Meter has seen.
 type Record struct {
-	Requests  []Request       // as they ended
-	Asked     []time.Duration // when it was asked by ARP or ND; never if the host is not on the link
-	Answers   []Answer        // as they came
-	Unasked   []Answer        // what was said to all, or to another station; as it came
-	End       time.Duration
-	wireError error
+	Requests      []Request       // in the order in which they ended
+	WireRequests  []time.Duration // when requests by ARP or ND were sent; none from a host that is not on the link
+	WireAnswers   []Answer        // in the order in which they came
+	UnaskedClaims []Answer        // claims to all, or to another station; in the order in which they came
+	End           time.Duration
+	wireError     error
 }
 
-// Figures is what a Record comes to.
+// Figures summarise a Record.
 type Figures struct {
-	// Requests is how many were made.
+	// Requests is how many HTTP requests were made.
 	Requests int
-	// Failed is those that failed, but for those InFlight: under way when another
-	// station was heard than before, which their connections cannot move to. Of a host that
-	// is not on the link, where that cannot be seen, it is those that were reset: they
-	// have come to a node that does not know them.
+	// InFlight is how many requests failed that were under way when another station than
+	// before claimed the address: connections cannot move to it. From a host that is not
+	// on the link, which hears no claims, it is those whose connections were reset: their
+	// packets came to a node that does not know them. Failed is how many others failed.
 	Failed, InFlight int
-	// Outage is the longest time without a good HTTP answer.
+	// Outage is the longest time without a successful HTTP request.
 	Outage time.Duration
-	// Silence is the longest time from a question by ARP or ND to the next answer;
-	// zero if the host is not on the link. A time in which nothing was asked, because
-	// the machine was busy, is none.
+	// Silence is the longest time from a request by ARP or ND to the next answer; zero
+	// from a host that is not on the link. A time without requests, because the machine
+	// was busy, does not count.
 	Silence time.Duration
-	// Duplicate is for how long, in all, two stations answered the same question.
+	// Duplicate is for how long, in total, two stations answered the same requests.
 	Duplicate time.Duration
-	// Changes is how often another station answered, alone, than before.
+	// Changes is how often another station than before answered, alone.
 	Changes int
-	// FirstError is of the failed request that ended first, and FirstFailure is when
-	// that began.
+	// FirstError is the error of the failed request that ended first, and FirstFailure
+	// when that request began.
 	FirstError   error
 	FirstFailure time.Duration
 }
 
-// Figures computes them.
+// Figures computes the figures of the record.
 func (r Record) Figures() Figures {
 	f := Figures{Requests: len(r.Requests)}
-	switches := r.switches()
+	switches := r.stationChanges()
 	var good []time.Duration
 	for _, q := range r.Requests {
 		switch {
 		case q.Err == nil:
 			good = append(good, q.End)
 			continue
-		case len(r.Answers) == 0 && errors.Is(q.Err, syscall.ECONNRESET):
+		case len(r.WireAnswers) == 0 && errors.Is(q.Err, syscall.ECONNRESET):
 			f.InFlight++
 		case slices.ContainsFunc(switches, func(t time.Duration) bool { return q.Start <= t && q.End >= t }):
 			f.InFlight++
@@ -79,14 +79,15 @@ func (r Record) Figures() Figures {
 		}
 	}
 	f.Outage = longestGap(good, r.End)
-	f.Silence = r.longestWait()
-	f.Duplicate, f.Changes = r.stations()
+	f.Silence = r.longestSilence()
+	f.Duplicate, f.Changes = r.countStations()
 	return f
 }
 
-// switches is when another station was heard than before, asked or not.
-func (r Record) switches() []time.Duration {
-	heard := slices.SortedFunc(slices.Values(slices.Concat(r.Answers, r.Unasked)), func(a, b Answer) int { return cmp.Compare(a.At, b.At) })
+// stationChanges returns when another station than before claimed the address, in an
+// answer or unasked.
+func (r Record) stationChanges() []time.Duration {
+	heard := slices.SortedFunc(slices.Values(slices.Concat(r.WireAnswers, r.UnaskedClaims)), func(a, b Answer) int { return cmp.Compare(a.At, b.At) })
 	var times []time.Duration
 	for i, a := range heard {
 		if i > 0 && a.MAC != heard[i-1].MAC {
@@ -96,8 +97,8 @@ func (r Record) switches() []time.Duration {
 	return times
 }
 
-// longestGap is the longest time between two of the times, before the first or
-// after the last.
+// longestGap returns the longest time between two of the times, before the first or after
+// the last.
 func longestGap(times []time.Duration, end time.Duration) time.Duration {
 	slices.Sort(times)
 	gap, last := time.Duration(0), time.Duration(0)
@@ -107,11 +108,11 @@ func longestGap(times []time.Duration, end time.Duration) time.Duration {
 	return gap
 }
 
-// longestWait is the longest time from a question, the first since the answer
-// before, to an answer.
-func (r Record) longestWait() time.Duration {
-	longest, asked := time.Duration(0), r.Asked
-	for _, a := range append(r.Answers, Answer{At: r.End}) {
+// longestSilence returns the longest time from the first request after an answer to the
+// next answer.
+func (r Record) longestSilence() time.Duration {
+	longest, asked := time.Duration(0), r.WireRequests
+	for _, a := range append(r.WireAnswers, Answer{At: r.End}) {
 		if len(asked) > 0 && asked[0] < a.At {
 			longest = max(longest, a.At-asked[0])
 		}
@@ -122,14 +123,15 @@ func (r Record) longestWait() time.Duration {
 	return longest
 }
 
-// stations takes what comes before the next question for an answer to the last:
-// answers do not say which they are to.
-func (r Record) stations() (duplicate time.Duration, changes int) {
-	answers, last := r.Answers, ""
-	for i, asked := range r.Asked {
+// countStations returns for how long two stations answered, and how often the station
+// changed. An answer does not say to which request it is, so one counts as an answer to
+// the last request before it.
+func (r Record) countStations() (duplicate time.Duration, changes int) {
+	answers, last := r.WireAnswers, ""
+	for i, asked := range r.WireRequests {
 		next := r.End
-		if i+1 < len(r.Asked) {
-			next = r.Asked[i+1]
+		if i+1 < len(r.WireRequests) {
+			next = r.WireRequests[i+1]
 		}
 		var macs []string
 		for ; len(answers) > 0 && answers[0].At < next; answers = answers[1:] {
@@ -151,7 +153,7 @@ func (r Record) stations() (duplicate time.Duration, changes int) {
 	return duplicate, changes
 }
 
-// String is all figures in one line.
+// String returns all figures in one line.
 func (f Figures) String() string {
 	text := fmt.Sprintf("%d requests, %d failed, %d failed in flight; HTTP outage %s, ARP silence %s, two answering %s, %d changes of MAC",
 		f.Requests, f.Failed, f.InFlight, f.Outage.Round(time.Millisecond), f.Silence.Round(time.Millisecond), f.Duplicate.Round(time.Millisecond), f.Changes)

@@ -27,12 +27,12 @@ func TestFigures(t *testing.T) {
 			{150 * ms, 212 * ms, nil}, {120 * ms, 222 * ms, nil},
 			{390 * ms, 395 * ms, nil},
 		},
-		Asked: []time.Duration{0, 10 * ms, 20 * ms, 30 * ms, 40 * ms, 60 * ms, 290 * ms, 300 * ms, 390 * ms}, // busy, at 50 ms
-		Answers: []Answer{
+		WireRequests: []time.Duration{0, 10 * ms, 20 * ms, 30 * ms, 40 * ms, 60 * ms, 290 * ms, 300 * ms, 390 * ms}, // busy, at 50 ms
+		WireAnswers: []Answer{
 			{1 * ms, "a"}, {11 * ms, "a"}, {13 * ms, "a"}, {21 * ms, "a"}, {22 * ms, "b"}, {31 * ms, "b"}, {41 * ms, "b"},
 			{45 * ms, "a"}, {291 * ms, "b"}, {301 * ms, "a"}, {399 * ms, "a"},
 		},
-		Unasked: []Answer{{18 * ms, "b"}},
+		UnaskedClaims: []Answer{{18 * ms, "b"}},
 	}
 	got := r.Figures()
 	want := Figures{
@@ -46,11 +46,11 @@ func TestFigures(t *testing.T) {
 		record          Record
 		outage, silence time.Duration
 	}{
-		{"nobody answers", Record{End: 70 * ms, Asked: []time.Duration{0, 10 * ms}}, 70 * ms, 70 * ms},
+		{"nobody answers", Record{End: 70 * ms, WireRequests: []time.Duration{0, 10 * ms}}, 70 * ms, 70 * ms},
 		{"off the link", Record{End: 70 * ms, Requests: []Request{{0, 20 * ms, nil}}}, 50 * ms, 0},
-		{"late", Record{End: 90 * ms, Asked: []time.Duration{0}, Answers: []Answer{{80 * ms, "a"}, {85 * ms, "a"}}, Requests: []Request{{60 * ms, 65 * ms, nil}}}, 65 * ms, 80 * ms},
-		{"at the end", Record{End: 90 * ms, Asked: []time.Duration{0}, Answers: []Answer{{5 * ms, "a"}, {15 * ms, "a"}}, Requests: []Request{{0, 20 * ms, nil}}}, 70 * ms, 5 * ms},
-		{"asked no more", Record{End: 900 * ms, Asked: []time.Duration{0, 10 * ms, 500 * ms}, Answers: []Answer{{1 * ms, "a"}, {13 * ms, "a"}, {501 * ms, "a"}}}, 900 * ms, 3 * ms},
+		{"late", Record{End: 90 * ms, WireRequests: []time.Duration{0}, WireAnswers: []Answer{{80 * ms, "a"}, {85 * ms, "a"}}, Requests: []Request{{60 * ms, 65 * ms, nil}}}, 65 * ms, 80 * ms},
+		{"at the end", Record{End: 90 * ms, WireRequests: []time.Duration{0}, WireAnswers: []Answer{{5 * ms, "a"}, {15 * ms, "a"}}, Requests: []Request{{0, 20 * ms, nil}}}, 70 * ms, 5 * ms},
+		{"asked no more", Record{End: 900 * ms, WireRequests: []time.Duration{0, 10 * ms, 500 * ms}, WireAnswers: []Answer{{1 * ms, "a"}, {13 * ms, "a"}, {501 * ms, "a"}}}, 900 * ms, 3 * ms},
 		{"one that was under way", Record{End: 30 * ms, Requests: []Request{{0, 20 * ms, nil}, {10 * ms, 35 * ms, nil}}}, 20 * ms, 0},
 	} {
 		if got := row.record.Figures(); got.Silence != row.silence || got.Outage != row.outage {
@@ -59,8 +59,8 @@ func TestFigures(t *testing.T) {
 	}
 }
 
-// TestFiguresFromElsewhere counts those that were reset apart, where nobody sees
-// who answers.
+// TestFiguresFromElsewhere checks that requests whose connections were reset count as in
+// flight only from a host that hears no answers by ARP or ND.
 func TestFiguresFromElsewhere(t *testing.T) {
 	const ms = time.Millisecond
 	reset := fmt.Errorf("dial: %w", syscall.ECONNRESET)
@@ -68,7 +68,7 @@ func TestFiguresFromElsewhere(t *testing.T) {
 	if got := r.Figures(); got.Failed != 1 || got.InFlight != 1 {
 		t.Errorf("from elsewhere: %+v", got)
 	}
-	r.Answers = []Answer{{At: 1 * ms, MAC: "a"}}
+	r.WireAnswers = []Answer{{At: 1 * ms, MAC: "a"}}
 	if got := r.Figures(); got.Failed != 2 || got.InFlight != 0 {
 		t.Errorf("on the link: %+v", got)
 	}
@@ -103,11 +103,11 @@ func TestWire(t *testing.T) {
 		frame []byte
 		want  claim
 	}{
-		{"reply", arp(asker.mac, layers.ARPReply, "10.77.0.100"), claim{address: v4, asked: true}},
+		{"reply", arp(asker.mac, layers.ARPReply, "10.77.0.100"), claim{address: v4, answersAsker: true}},
 		{"reply to another", arp(holder, layers.ARPReply, "10.77.0.100"), claim{address: v4}},
 		{"request", arp(asker.mac, layers.ARPRequest, "10.77.0.100"), claim{address: v4}},
 		{"announcement", arp(layers.EthernetBroadcast, layers.ARPRequest, "10.77.0.100"), claim{address: v4}},
-		{"advertisement", na(asker.mac, "fd00:77::100"), claim{address: v6, asked: true}},
+		{"advertisement", na(asker.mac, "fd00:77::100"), claim{address: v6, answersAsker: true}},
 		{"advertisement to all", na(net.HardwareAddr{0x33, 0x33, 0, 0, 0, 1}, "fd00:77::100"), claim{address: v6}},
 		{"cut off", arp(asker.mac, layers.ARPReply, "10.77.0.100")[:20], claim{}},
 		{"neither", serialize(&layers.Ethernet{SrcMAC: holder, DstMAC: asker.mac, EthernetType: layers.EthernetTypeIPv6}), claim{}},
@@ -121,7 +121,7 @@ func TestWire(t *testing.T) {
 		}
 	}
 	for _, address := range []string{"10.77.0.100", "fd00:77::100"} {
-		frame, err := question(netip.MustParseAddr(address))
+		frame, err := requestFrame(netip.MustParseAddr(address))
 		if err != nil || len(frame) < 42 {
 			t.Errorf("the question for %s: %v, %v", address, frame, err)
 		}

@@ -12,23 +12,23 @@ import (
 	"github.com/purelb/purelb-operator/test/lab/internal/process"
 )
 
-// virtualLink is where nodes have the addresses that routers are told of.
+// virtualLink is the nodes' interface whose addresses the routing daemons advertise.
 const virtualLink = "kube-lb0"
 
 const (
 	routerAS, nodeAS = 65000, 65001
 )
 
-// StartRouting runs a routing daemon (bird) on each node and on the router: the
-// router has routes, with equal cost, to what the nodes have on kube-lb0. It
-// returns when all sessions are up, and replaces what runs already.
+// StartRouting runs a routing daemon (bird) on each node and on the router. So the router
+// gets routes, with equal cost, to the networks that the nodes have on kube-lb0.
+// StartRouting returns when all sessions are up. It replaces daemons that run already.
 func (l *Lab) StartRouting(ctx context.Context) error {
 	if err := l.StopRouting(ctx); err != nil {
 		return err
 	}
-	configs := map[string]string{Router: routerRouting()}
+	configs := map[string]string{Router: routerBirdConfig()}
 	for _, n := range plannedNodes() {
-		configs[n.Name] = nodeRouting(n)
+		configs[n.Name] = nodeBirdConfig(n)
 	}
 	for host, config := range configs {
 		dir := l.path("routing", host)
@@ -43,11 +43,11 @@ func (l *Lab) StartRouting(ctx context.Context) error {
 			return fmt.Errorf("start routing on %s: %w", host, err)
 		}
 	}
-	const patience = 30 * time.Second
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	const sessionTimeout = 30 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, sessionTimeout)
 	defer cancel()
 	for {
-		up, err := l.sessions(ctx)
+		up, err := l.countSessions(ctx)
 		if want := 2 * len(plannedNodes()); up == want {
 			return nil
 		}
@@ -59,13 +59,13 @@ func (l *Lab) StartRouting(ctx context.Context) error {
 	}
 }
 
-// sessions counts the router's sessions that are up.
-func (l *Lab) sessions(ctx context.Context) (int, error) {
+// countSessions returns how many of the router's sessions are up.
+func (l *Lab) countSessions(ctx context.Context) (int, error) {
 	text, err := l.Exec(ctx, Router, "birdc", "-s", l.routingSocket(Router), "show", "protocols")
 	return strings.Count(text, "Established"), err
 }
 
-// StopRouting ends what StartRouting has started. The router's routes go with it.
+// StopRouting ends what StartRouting has started, and removes the router's routes.
 func (l *Lab) StopRouting(ctx context.Context) error {
 	hosts := []string{Router}
 	for _, n := range plannedNodes() {
@@ -74,7 +74,7 @@ func (l *Lab) StopRouting(ctx context.Context) error {
 	var errs []error
 	for _, host := range hosts {
 		if process.Alive(l.pidFile(routingProcess(host))) {
-			// It takes its routes out of the kernel, unless it is killed.
+			// A daemon that ends this way removes its routes from the kernel.
 			_, err := l.Exec(ctx, host, "birdc", "-s", l.routingSocket(host), "down")
 			errs = append(errs, err)
 		}
@@ -87,9 +87,9 @@ func routingProcess(host string) string { return "routing-" + host }
 
 func (l *Lab) routingSocket(host string) string { return l.path("routing", host, "bird.ctl") }
 
-// nodeRouting is the configuration of a node's daemon: it tells the router of
-// what is on virtualLink.
-func nodeRouting(n Node) string {
+// nodeBirdConfig returns the configuration of a node's daemon, which advertises the
+// networks of virtualLink to the router.
+func nodeBirdConfig(n Node) string {
 	router, err := plannedHost(Router)
 	if err != nil {
 		panic(err) // it is planned
@@ -107,9 +107,9 @@ func nodeRouting(n Node) string {
 // timers make sessions come up soon.
 const timers = "hold time 9; keepalive time 3; connect retry time 1; connect delay time 1; error wait time 1, 2;"
 
-// routerRouting is the configuration of the router's daemon: what several nodes
-// have gets a route by way of each.
-func routerRouting() string {
+// routerBirdConfig returns the configuration of the router's daemon. A network that several
+// nodes advertise gets a route through all of them.
+func routerBirdConfig() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "router id 10.77.0.1;\nprotocol device { }\n")
 	for _, family := range []string{"ipv4", "ipv6"} {

@@ -17,11 +17,11 @@ import (
 	"github.com/purelb/purelb-operator/test/lab/internal/process"
 )
 
-// DefaultStateDir is where a lab keeps its state unless told otherwise.
+// DefaultStateDir is where a lab keeps its state unless Options say otherwise.
 const DefaultStateDir = "/var/lib/purelb-lab"
 
-// state is what lab.json in the state folder says. It is written before
-// anything else is done.
+// state is the content of lab.json in the state folder. Up writes it before it does
+// anything else, so that Down knows what to remove.
 type state struct {
 	// KubeDir is the folder of the kube binary.
 	KubeDir string `json:"kubeDir"`
@@ -39,11 +39,10 @@ type Lab struct {
 var ErrDown = errors.New("the lab is not up")
 
 // Open attaches to the lab whose state is in stateDir, or in DefaultStateDir if
-// that is empty. It returns an error that wraps ErrDown if there is none, or
-// none that was brought up completely. It does not look whether all is well:
-// see [Lab.Check].
+// that is empty. It returns an error that wraps ErrDown if there is no lab, or none that
+// was brought up completely. It does not check whether the lab works: see [Lab.Check].
 func Open(stateDir string) (*Lab, error) {
-	l, err := open(stateDir)
+	l, err := openState(stateDir)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +52,7 @@ func Open(stateDir string) (*Lab, error) {
 	return l, nil
 }
 
-func open(stateDir string) (*Lab, error) {
+func openState(stateDir string) (*Lab, error) {
 	l := &Lab{dir: stateDir}
 	if l.dir == "" {
 		l.dir = DefaultStateDir
@@ -109,8 +108,7 @@ func processNames() []string {
 	return names
 }
 
-// Check returns nil if all processes run, the API server is ready and all nodes
-// are.
+// Check returns nil if all processes run, and the API server and all nodes are ready.
 func (l *Lab) Check(ctx context.Context) error {
 	for _, name := range processNames() {
 		if !process.Alive(l.pidFile(name)) {
@@ -136,8 +134,8 @@ func (l *Lab) Check(ctx context.Context) error {
 	return nil
 }
 
-// lock keeps other processes from bringing the same lab up or down, until
-// unlock is called. It makes the state folder.
+// lock keeps other processes from bringing the same lab up or down until unlock is
+// called. It creates the state folder.
 func lock(ctx context.Context, dir string) (unlock func(), err error) {
 	for {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -155,7 +153,7 @@ func lock(ctx context.Context, dir string) (unlock func(), err error) {
 		if err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("lock the state folder: %w", err)
 		}
-		// Somebody has it, or had it and has removed it.
+		// Another process has the lock, or had it and has removed the folder.
 		select {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("wait for another process that brings the lab up or down: %w", ctx.Err())

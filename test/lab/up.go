@@ -21,15 +21,14 @@ import (
 	"github.com/purelb/purelb-operator/test/lab/internal/process"
 )
 
-// DefaultAPIPort is where the API server is reached on 127.0.0.1 unless told
-// otherwise.
+// DefaultAPIPort is the port of the API server on 127.0.0.1 unless Options say otherwise.
 const DefaultAPIPort = 16443
 
-// readyTimeout is how long Up waits for the cluster: ten times what it takes.
+// readyTimeout is how long Up waits for the cluster: ten times as long as it usually takes.
 const readyTimeout = 3 * time.Minute
 
-// DefaultNodeGracePeriod is half of what it is in Kubernetes, and twice a
-// kubelet's heartbeat: tests wait for it.
+// DefaultNodeGracePeriod is half of Kubernetes' default, because tests wait for it, and
+// twice a kubelet's heartbeat.
 const DefaultNodeGracePeriod = 20 * time.Second
 
 // Options say how to bring a lab up.
@@ -45,12 +44,12 @@ type Options struct {
 	Command string
 	// APIPort is the port on 127.0.0.1; DefaultAPIPort if 0.
 	APIPort int
-	// NodeGracePeriod is after what time without a word from its kubelet a node is
-	// not ready; DefaultNodeGracePeriod if 0.
+	// NodeGracePeriod is how long a kubelet may be silent before its node is NotReady;
+	// DefaultNodeGracePeriod if 0.
 	NodeGracePeriod time.Duration
 	// Images are tar files of images to load into every node.
 	Images []string
-	// Say is told what happens; nil to be silent.
+	// Say is called with each step; nil to be silent.
 	Say func(string)
 }
 
@@ -84,7 +83,7 @@ func (o *Options) setDefaults() error {
 	return nil
 }
 
-// DefaultCacheDir is the user's cache folder's purelb-lab.
+// DefaultCacheDir returns the folder purelb-lab in the user's cache folder.
 func DefaultCacheDir() (string, error) {
 	dir, err := os.UserCacheDir()
 	if err != nil {
@@ -93,10 +92,10 @@ func DefaultCacheDir() (string, error) {
 	return filepath.Join(dir, "purelb-lab"), nil
 }
 
-// Assets builds the kube binary if it is not in the cache and returns the
-// folder that holds it as etcd, kube-apiserver and kubectl: what envtest takes
-// as KUBEBUILDER_ASSETS. It needs no root. Of the options it looks at CacheDir,
-// Source and Say.
+// Assets builds the kube binary if it is not in the cache. It returns the folder that
+// holds the binary as etcd, kube-apiserver and kubectl, which envtest takes as
+// KUBEBUILDER_ASSETS. It needs no root, and uses the options CacheDir, Source and Say
+// only.
 func Assets(ctx context.Context, options Options) (string, error) {
 	if err := options.setDefaults(); err != nil {
 		return "", err
@@ -108,9 +107,8 @@ func cache(options Options) assets.Cache {
 	return assets.Cache{Dir: options.CacheDir, Source: options.Source, Say: options.Say}
 }
 
-// Up brings a lab up and returns when all nodes are Ready. If it is up already
-// and well, Up only loads the images. What is left of a lab that is not well is
-// removed first.
+// Up brings a lab up and returns when all nodes are Ready. If a lab is up and passes
+// Check, Up only loads the images. Otherwise Up removes first what is there.
 func Up(ctx context.Context, options Options) (*Lab, error) {
 	if err := options.setDefaults(); err != nil {
 		return nil, err
@@ -142,23 +140,23 @@ func Up(ctx context.Context, options Options) (*Lab, error) {
 			options.Say("the lab is up already")
 			return l, l.LoadImages(ctx, options.Images...)
 		}
-		options.Say("the lab is up but not well: " + problem.Error())
+		options.Say("the lab is up but does not work: " + problem.Error())
 	}
-	if err := clean(ctx, options.StateDir, options.Say); err != nil {
+	if err := removeLab(ctx, options.StateDir, options.Say); err != nil {
 		return nil, err
 	}
-	l, err := create(options, kubeDir)
+	l, err := createState(options, kubeDir)
 	if err != nil {
 		return nil, err
 	}
-	if err := l.start(ctx, options, append(images, options.Images...)); err != nil {
+	if err := l.startCluster(ctx, options, append(images, options.Images...)); err != nil {
 		return nil, fmt.Errorf("%w (logs are in %s)", err, l.Logs())
 	}
 	return l, nil
 }
 
-// create makes the state folder's contents.
-func create(options Options, kubeDir string) (*Lab, error) {
+// createState creates the contents of the state folder.
+func createState(options Options, kubeDir string) (*Lab, error) {
 	l := &Lab{dir: options.StateDir, state: state{KubeDir: kubeDir, MadeNetnsDir: !netnsDirExists()}}
 	for _, dir := range []string{"bin", "logs", "pids", "pki", "nodes", "control-plane"} {
 		if err := os.MkdirAll(l.path(dir), 0o755); err != nil {
@@ -172,7 +170,8 @@ func create(options Options, kubeDir string) (*Lab, error) {
 	if err := os.WriteFile(l.path("lab.json"), append(text, '\n'), 0o644); err != nil {
 		return nil, fmt.Errorf("write the state: %w", err)
 	}
-	// "go run" removes its binary when it ends; the lab lives on.
+	// "go run" removes its binary when it ends, and the lab's processes need the binary
+	// for longer.
 	binary, err := os.ReadFile(options.Command)
 	if err != nil {
 		return nil, fmt.Errorf("copy the lab command: %w", err)
@@ -183,14 +182,14 @@ func create(options Options, kubeDir string) (*Lab, error) {
 	return l, nil
 }
 
-// command is the lab command's copy, which stays as long as the lab does.
+// command returns the path of the lab command's copy, which stays as long as the lab.
 func (l *Lab) command() string { return l.path("bin", "lab") }
 
-// kube is the kube binary.
+// kube returns the path of the kube binary.
 func (l *Lab) kube() string { return filepath.Join(l.state.KubeDir, "kube") }
 
-// start starts everything in a fresh state folder.
-func (l *Lab) start(ctx context.Context, options Options, images []string) error {
+// startCluster starts everything, with the state folder that createState has filled.
+func (l *Lab) startCluster(ctx context.Context, options Options, images []string) error {
 	authority, err := pki.NewAuthority("purelb-lab")
 	if err != nil {
 		return err
@@ -201,7 +200,7 @@ func (l *Lab) start(ctx context.Context, options Options, images []string) error
 	if err := buildNetwork(ctx); err != nil {
 		return err
 	}
-	options.Say("the network is there")
+	options.Say("the network is built")
 
 	if err := l.startControlPlane(); err != nil {
 		return err
@@ -230,7 +229,7 @@ func (l *Lab) start(ctx context.Context, options Options, images []string) error
 			cidrs = append(cidrs, cidr.String())
 		}
 		if err := client.EnsureNode(ctx, n.Name, cidrs); err != nil {
-			return fmt.Errorf("make the node %s: %w", n.Name, err)
+			return fmt.Errorf("create the node %s: %w", n.Name, err)
 		}
 	}
 	if err := l.waitFor(ctx, "the nodes", l.Check); err != nil {
@@ -246,8 +245,8 @@ func (l *Lab) start(ctx context.Context, options Options, images []string) error
 	return nil
 }
 
-// startNodes starts all nodes at once. Their Kubernetes parts wait for the API
-// server by themselves.
+// startNodes starts all nodes at once. Their kubelets wait for the API server by
+// themselves.
 func (l *Lab) startNodes(ctx context.Context, authority *pki.Authority, images []string) error {
 	hierarchies, err := cgroup.Current()
 	if err != nil {
@@ -286,17 +285,17 @@ func (l *Lab) startNodes(ctx context.Context, authority *pki.Authority, images [
 			return err
 		}
 		group.Go(func() {
-			_, errs[i] = output(exec.CommandContext(ctx, l.command(), "node-start", file))
+			_, errs[i] = runCommand(exec.CommandContext(ctx, l.command(), "node-start", file))
 		})
 	}
 	group.Wait()
 	return errors.Join(errs...)
 }
 
-// waitFor tries until try returns nil, ctx ends, or a process of the lab does.
-func (l *Lab) waitFor(ctx context.Context, what string, try func(context.Context) error) error {
+// waitFor calls check until it returns nil, ctx ends, or a process of the lab ends.
+func (l *Lab) waitFor(ctx context.Context, what string, check func(context.Context) error) error {
 	for {
-		err := try(ctx)
+		err := check(ctx)
 		if err == nil {
 			return nil
 		}

@@ -6,9 +6,8 @@ import (
 	"github.com/purelb/purelb-operator/test/lab/internal/vm"
 )
 
-// RunVM runs test binaries, linked statically, as root in a virtual machine with
-// a kernel of Debian's, which knows the link type dummy. Of the options it looks
-// at CacheDir and Say.
+// RunVM runs statically linked test binaries as root in a virtual machine with a kernel of
+// Debian, which knows the link type dummy. It uses the options CacheDir and Say only.
 func RunVM(ctx context.Context, options Options, binaries ...string) error {
 	if err := options.setDefaults(); err != nil {
 		return err

@@ -15,16 +15,17 @@ import (
 	"github.com/purelb/purelb-operator/test/lab/internal/netns"
 )
 
-// asker is a station that does not exist: so no neighbour table of the lab is
-// touched by what it asks.
+// asker is a station that does not exist. Requests in its name change no neighbour table
+// of the lab. Its IPv4 address is none of a host, and not in the range that README.md
+// calls free.
 var asker = struct {
 	mac    net.HardwareAddr
 	v4, v6 netip.Addr
 }{
-	net.HardwareAddr{0x02, 0, 0, 0x99, 0, 0x99}, netip.MustParseAddr("10.77.0.199"), netip.MustParseAddr("fe80::99:99"),
+	net.HardwareAddr{0x02, 0, 0, 0x99, 0, 0x99}, netip.MustParseAddr("10.77.0.98"), netip.MustParseAddr("fe80::99:99"),
 }
 
-// wire asks, by ARP or ND, who has one address.
+// wire sends ARP or ND requests for one address, and receives what stations claim.
 type wire struct {
 	socket  int
 	index   int
@@ -32,18 +33,18 @@ type wire struct {
 	address netip.Addr
 }
 
-// answerTimeout is for how long answer waits.
+// answerTimeout is how long receive waits for a frame.
 const answerTimeout = 100 * time.Millisecond
 
 func openWire(host string, address netip.Addr) (*wire, error) {
 	w, err := listenWire(host, address)
 	if err == nil {
-		w.request, err = question(address)
+		w.request, err = requestFrame(address)
 	}
 	return w, err
 }
 
-// listenWire opens a wire for the family of an address, without a question.
+// listenWire opens a wire for the family of an address, without a request to send.
 func listenWire(host string, address netip.Addr) (*wire, error) {
 	w := &wire{address: address}
 	protocol := uint16(unix.ETH_P_ARP)
@@ -71,9 +72,9 @@ func listenWire(host string, address netip.Addr) (*wire, error) {
 
 func (w *wire) close() error { return unix.Close(w.socket) }
 
-func (w *wire) ask() error { return w.send(w.request, w.address) }
+func (w *wire) sendRequest() error { return w.send(w.request, w.address) }
 
-// send sends the question for an address.
+// send sends a request for an address.
 func (w *wire) send(request []byte, address netip.Addr) error {
 	if err := unix.Sendto(w.socket, request, 0, &unix.SockaddrLinklayer{Ifindex: w.index}); err != nil {
 		return fmt.Errorf("ask for %s: %w", address, err)
@@ -81,29 +82,29 @@ func (w *wire) send(request []byte, address netip.Addr) error {
 	return nil
 }
 
-// claim is what a station says by ARP or ND: that it has an address.
+// claim is a message by ARP or ND with which a station says that it has an address.
 type claim struct {
-	address netip.Addr
-	mac     string
-	asked   bool      // it is an answer to the asker
-	at      time.Time // when the kernel got it: it may be read later, on a busy machine
+	address      netip.Addr
+	mac          string
+	answersAsker bool      // the message is an answer to the asker
+	at           time.Time // when the kernel got the message, which this process may read later
 }
 
-// hear waits a little for a frame, and returns what it claims.
-func (w *wire) hear() (claim, bool) {
+// receive waits answerTimeout for a frame, and returns its claim.
+func (w *wire) receive() (claim, bool) {
 	var frame, control [256]byte
 	n, oobn, _, _, err := unix.Recvmsg(w.socket, frame[:], control[:], 0)
 	if err != nil {
 		return claim{}, false
 	}
 	c, ok := parseClaim(frame[:n])
-	c.at = received(control[:oobn])
+	c.at = receiveTime(control[:oobn])
 	return c, ok
 }
 
-// received is the time in a message's control data (socket(7), SO_TIMESTAMPNS), or
-// now.
-func received(control []byte) time.Time {
+// receiveTime returns when the kernel got a message, from its control data (socket(7),
+// SO_TIMESTAMPNS), or the present time without it.
+func receiveTime(control []byte) time.Time {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err == nil {
 		for _, m := range messages {
@@ -115,9 +116,9 @@ func received(control []byte) time.Time {
 	return time.Now()
 }
 
-// question is the frame that asks who has an address: an ARP request (RFC 826),
+// requestFrame returns the frame that asks who has an address: an ARP request (RFC 826)
 // or a neighbour solicitation (RFC 4861 section 4.3).
-func question(address netip.Addr) ([]byte, error) {
+func requestFrame(address netip.Addr) ([]byte, error) {
 	buffer := gopacket.NewSerializeBuffer()
 	options := gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}
 	if address.Is4() {
@@ -144,22 +145,22 @@ func question(address netip.Addr) ([]byte, error) {
 	return buffer.Bytes(), err
 }
 
-// parseClaim returns what a frame says about who has which address.
+// parseClaim returns the claim in a frame, if the frame has one.
 func parseClaim(frame []byte) (claim, bool) {
 	packet := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.NoCopy)
 	ethernet, ok := packet.Layer(layers.LayerTypeEthernet).(*layers.Ethernet)
 	if !ok {
 		return claim{}, false
 	}
-	c := claim{mac: ethernet.SrcMAC.String(), asked: ethernet.DstMAC.String() == asker.mac.String()}
-	var says net.IP
+	c := claim{mac: ethernet.SrcMAC.String(), answersAsker: ethernet.DstMAC.String() == asker.mac.String()}
+	var claimedIP net.IP
 	if arp, ok := packet.Layer(layers.LayerTypeARP).(*layers.ARP); ok {
-		says = arp.SourceProtAddress
-		c.asked = c.asked && arp.Operation == layers.ARPReply
+		claimedIP = arp.SourceProtAddress
+		c.answersAsker = c.answersAsker && arp.Operation == layers.ARPReply
 	}
 	if na, ok := packet.Layer(layers.LayerTypeICMPv6NeighborAdvertisement).(*layers.ICMPv6NeighborAdvertisement); ok {
-		says = na.TargetAddress
+		claimedIP = na.TargetAddress
 	}
-	c.address, ok = netip.AddrFromSlice(says)
+	c.address, ok = netip.AddrFromSlice(claimedIP)
 	return c, ok
 }

@@ -23,12 +23,12 @@ import (
 
 const interfaceName = "eth0"
 
-// startsAtOnce is how many nodes are made, and agents started, at the same time.
-const startsAtOnce = 8
+// parallelCalls is how many calls forEachParallel makes at the same time: Nodes and
+// Services are created, and agents started, so many at a time.
+const parallelCalls = 8
 
-// agents is the agents of all nodes: the real ones, each with a connection of
-// its own and its service account's token, but with a kernel and a link in
-// memory.
+// agents are PureLB's agents of all nodes. Each has a connection of its own to the API
+// server and its service account's token, but a kernel and a link in memory.
 type agents struct {
 	cluster *cluster
 	tracker *tracker
@@ -39,28 +39,28 @@ type agents struct {
 
 // node is one node and its agent.
 type node struct {
-	number int
-	config *rest.Config
+	number int          // from 0
+	config *rest.Config // its agent's
 	kernel *linktest.Kernel
 	stop   context.CancelFunc // nil while the agent is not running
-	ended  chan error
+	ended  chan error         // gets what the agent returns when it ends
 }
 
-// newAgents makes the Nodes, without agents.
+// newAgents creates the Nodes. startAll starts their agents.
 func newAgents(ctx context.Context, c *cluster, s shape, count int) (*agents, error) {
 	a := &agents{cluster: c, tracker: newTracker(), wire: newWire(), shape: s, nodes: make([]*node, count)}
-	return a, each(count, func(i int) error {
-		config, err := a.makeNode(ctx, i)
+	return a, forEachParallel(count, func(i int) error {
+		config, err := a.createNode(ctx, i)
 		a.nodes[i] = &node{number: i, config: config, kernel: a.newKernel(i)}
 		return err
 	})
 }
 
-// each calls do for all numbers below count, some at once.
-func each(count int, do func(int) error) error {
+// forEachParallel calls do for all numbers below count, parallelCalls at a time.
+func forEachParallel(count int, do func(int) error) error {
 	var wait sync.WaitGroup
 	numbers, errs := make(chan int), make([]error, count)
-	for range startsAtOnce {
+	for range parallelCalls {
 		wait.Go(func() {
 			for i := range numbers {
 				errs[i] = do(i)
@@ -75,16 +75,16 @@ func each(count int, do func(int) error) error {
 	return errors.Join(errs...)
 }
 
-// makeNode makes a Node, and the pod that its agent's token is for.
-func (a *agents) makeNode(ctx context.Context, i int) (*rest.Config, error) {
+// createNode creates a Node, and the pod that its agent's token is bound to.
+func (a *agents) createNode(ctx context.Context, i int) (*rest.Config, error) {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName(i), Labels: map[string]string{corev1.LabelHostname: nodeName(i), corev1.LabelOSStable: "linux"}}}
 	if err := a.cluster.admin.Create(ctx, n); err != nil {
-		return nil, fmt.Errorf("make Node: %w", err)
+		return nil, fmt.Errorf("create Node: %w", err)
 	}
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: a.shape.address(i).Addr().String()}}
 	if err := a.cluster.admin.Status().Update(ctx, n); err != nil {
-		return nil, fmt.Errorf("make Node ready: %w", err)
+		return nil, fmt.Errorf("make the Node ready: %w", err)
 	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "agent-" + nodeName(i)},
@@ -94,28 +94,28 @@ func (a *agents) makeNode(ctx context.Context, i int) (*rest.Config, error) {
 		},
 	}
 	if err := a.cluster.admin.Create(ctx, pod); err != nil {
-		return nil, fmt.Errorf("make Pod: %w", err)
+		return nil, fmt.Errorf("create Pod: %w", err)
 	}
-	token, err := a.cluster.token(ctx, agentAccount, pod)
-	return a.cluster.as(token), err
+	token, err := a.cluster.createToken(ctx, agentAccount, pod)
+	return a.cluster.configWith(token), err
 }
 
-// newKernel is a node's kernel after its start.
+// newKernel returns a node's kernel as it is after the node's start.
 func (a *agents) newKernel(i int) *linktest.Kernel {
 	address := a.shape.address(i)
 	kernel := linktest.New(plan.Link{Name: interfaceName, Kind: "device", MAC: neigh.MAC(mac(i)).String(), Up: true})
 	kernel.Put(plan.Address{Interface: interfaceName, Prefix: address, Valid: plan.Forever, Preferred: plan.Forever})
-	kernel.Route(plan.Route{Interface: interfaceName, Destination: address.Masked(), Origin: plan.OriginKernel})
-	kernel.Route(plan.Route{Interface: interfaceName, Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: a.shape.gateway(i)})
+	kernel.AddRoute(plan.Route{Interface: interfaceName, Destination: address.Masked(), Origin: plan.OriginKernel})
+	kernel.AddRoute(plan.Route{Interface: interfaceName, Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: a.shape.gateway(i)})
 	return kernel
 }
 
-// startAll starts the agents.
+// startAll starts the agents of all nodes.
 func (a *agents) startAll(ctx context.Context) error {
-	return each(len(a.nodes), func(i int) error { return a.start(ctx, a.nodes[i]) })
+	return forEachParallel(len(a.nodes), func(i int) error { return a.start(ctx, a.nodes[i]) })
 }
 
-// start starts a node's agent, as the program does.
+// start starts a node's agent as cmd/agent.go does.
 func (a *agents) start(ctx context.Context, n *node) error {
 	config := rest.CopyConfig(n.config)
 	dialer := nodeagent.NewDialer()
@@ -132,9 +132,9 @@ func (a *agents) start(ctx context.Context, n *node) error {
 		return fmt.Errorf("make the agent of %s: %w", name, err)
 	}
 	agent := &nodeagent.Agent{
-		Client:      reporting{mgr.GetClient(), name, a.tracker},
+		Client:      trackedClient{mgr.GetClient(), name, a.tracker},
 		Live:        mgr.GetAPIReader(),
-		Kernel:      telling{n.kernel, name, a.tracker},
+		Kernel:      trackedKernel{n.kernel, name, a.tracker},
 		Neighbours:  a.wire.connect(n.number, a.shape.rack(n.number), n.kernel),
 		Metrics:     nodeagent.NewMetrics(prometheus.NewRegistry()),
 		NodeName:    name,
@@ -154,8 +154,8 @@ func (a *agents) start(ctx context.Context, n *node) error {
 	return nil
 }
 
-// kill makes a node die: nobody hears of it any more. It returns when its agent
-// has ended.
+// kill makes a node die: the node answers nothing on its link any more, and its agent
+// ends. kill returns when the agent has ended.
 func (a *agents) kill(n *node) error {
 	a.wire.unplug(n.number)
 	n.stop()
@@ -163,7 +163,7 @@ func (a *agents) kill(n *node) error {
 	return <-n.ended
 }
 
-// stopAll stops the agents that run.
+// stopAll stops all agents that run.
 func (a *agents) stopAll() error {
 	var errs []error
 	for _, n := range a.nodes {

@@ -37,21 +37,21 @@ const (
 )
 
 // cluster is a real API server and etcd, with PureLB's CRDs and rights. It has no
-// webhooks and no other controllers.
+// webhooks, and no controllers but PureLB's.
 type cluster struct {
 	env       *envtest.Environment
 	admin     client.Client
 	clientset *kubernetes.Clientset
-	config    *rest.Config // the administrator's, whom the API server never keeps waiting
-	// Processes, by id.
-	apiServer, etcd int
+	config    *rest.Config // the administrator's, whose requests the API server never queues
+	apiServer int          // process id
+	etcd      int          // process id
 }
 
-// startCluster starts it from the folder that KUBEBUILDER_ASSETS names; root is
-// that of this repository. On failure nothing is left running.
+// startCluster starts a cluster with the programs in the folder that KUBEBUILDER_ASSETS
+// names. root is the folder of this repository. After an error nothing is left running.
 func startCluster(ctx context.Context, root string) (*cluster, error) {
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
-		return nil, errors.New("KUBEBUILDER_ASSETS is to name a folder with etcd and kube-apiserver, such as `bin/lab assets` prints")
+		return nil, errors.New("KUBEBUILDER_ASSETS is not set: name a folder with etcd and kube-apiserver, such as `bin/lab assets` prints")
 	}
 	c := &cluster{env: &envtest.Environment{
 		CRDDirectoryPaths:        []string{filepath.Join(root, "config", "crd", "bases")},
@@ -75,6 +75,7 @@ func startCluster(ctx context.Context, root string) (*cluster, error) {
 // stop ends the API server and etcd, and removes their data.
 func (c *cluster) stop() error { return c.env.Stop() }
 
+// connect makes the administrator's clients, and installs what the manager needs.
 func (c *cluster) connect(ctx context.Context, root string) error {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme)); err != nil {
@@ -88,20 +89,20 @@ func (c *cluster) connect(ctx context.Context, root string) error {
 	if c.clientset, err = kubernetes.NewForConfig(c.config); err != nil {
 		return fmt.Errorf("make a client: %w", err)
 	}
-	if c.apiServer, err = childNamed("kube-apiserver"); err != nil {
+	if c.apiServer, err = findChild("kube-apiserver"); err != nil {
 		return err
 	}
-	if c.etcd, err = childNamed("etcd"); err != nil {
+	if c.etcd, err = findChild("etcd"); err != nil {
 		return err
 	}
 	if err := c.admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
-		return fmt.Errorf("make the namespace: %w", err)
+		return fmt.Errorf("create the namespace: %w", err)
 	}
 	// The manager itself installs the policies and FlowSchemas.
 	return c.install(ctx, filepath.Join(root, "config", "rbac"))
 }
 
-// install creates what the YAML files of a folder hold.
+// install creates the objects in the YAML files of a folder.
 func (c *cluster) install(ctx context.Context, folder string) error {
 	files, err := fs.Glob(os.DirFS(folder), "*.yaml")
 	if err != nil {
@@ -139,23 +140,23 @@ func (c *cluster) install(ctx context.Context, folder string) error {
 	return nil
 }
 
-// token is one of a service account, as a pod has it. Without a pod it says
-// nothing of a node.
-func (c *cluster) token(ctx context.Context, account string, pod *corev1.Pod) (string, error) {
+// createToken creates a token of a service account. With a pod the token is bound to
+// that pod, and so to its node, as the tokens that the kubelet mounts are.
+func (c *cluster) createToken(ctx context.Context, account string, pod *corev1.Pod) (string, error) {
 	hours := int64(24 * 3600)
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &hours}}
 	if pod != nil {
 		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}
 	}
-	made, err := c.clientset.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
+	created, err := c.clientset.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
 	if err != nil {
-		return "", fmt.Errorf("make a token of %s: %w", account, err)
+		return "", fmt.Errorf("create a token of %s: %w", account, err)
 	}
-	return made.Status.Token, nil
+	return created.Status.Token, nil
 }
 
-// as is the configuration of who has a token.
-func (c *cluster) as(token string) *rest.Config {
+// configWith returns the configuration of a client that has a token.
+func (c *cluster) configWith(token string) *rest.Config {
 	config := rest.AnonymousClientConfig(c.config)
 	config.BearerToken = token
 	config.QPS = -1

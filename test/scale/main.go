@@ -1,6 +1,6 @@
-// Command scale measures how far PureLB goes: a real API server, the real
-// manager, and the real agents of as many nodes as are asked for, in one process,
-// each with a kernel and a link in memory. docs/scale.md says what comes out.
+// Command scale measures PureLB with many nodes. It starts a real API server, the real
+// manager, and the real agents of as many nodes as -nodes says. The agents run in this
+// process; each has a kernel and a link in memory. docs/scale.md shows the results.
 package main
 
 import (
@@ -22,32 +22,31 @@ import (
 
 // options are those of one measurement.
 type options struct {
-	root     string // of this repository
-	program  string // purelb
-	pprof    string // where the manager serves its profiles; 0 for nowhere
-	profiles string // folder for profiles; none if empty
-	shapes   []shape
-	nodes    []int
-	// addresses that are Virtual, ascending, and how many are Local.
-	addresses []int
-	locals    int
-	// How often Services are added and nodes die, and how long nothing happens.
-	changes, deaths int
-	idle            time.Duration
+	root      string // folder of this repository
+	program   string // path of purelb
+	pprof     string // address at which the manager serves its profiles; 0 for none
+	profiles  string // folder for profiles; empty for none
+	shapes    []shape
+	nodes     []int         // numbers of nodes, one cluster for each
+	addresses []int         // numbers of Virtual addresses, ascending
+	locals    int           // number of Local addresses
+	changes   int           // how often a Service is added
+	deaths    int           // how often a node dies
+	idle      time.Duration // for how long nothing changes
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	if err := command(ctx, os.Args[1:], os.Stdout); err != nil {
+	if err := runCommand(ctx, os.Args[1:], os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "scale:", err)
 		stop()
 		os.Exit(1)
 	}
 }
 
-// command measures what the arguments ask for.
-func command(ctx context.Context, args []string, out io.Writer) error {
+// runCommand measures what the arguments ask for.
+func runCommand(ctx context.Context, args []string, out io.Writer) error {
 	o := options{}
 	var nodes, addresses, shapes, output string
 	f := flag.NewFlagSet("scale", flag.ContinueOnError)
@@ -67,8 +66,8 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	var err1, err2 error
-	o.nodes, err1 = numbers(nodes)
-	o.addresses, err2 = numbers(addresses)
+	o.nodes, err1 = parseNumbers(nodes)
+	o.addresses, err2 = parseNumbers(addresses)
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
@@ -78,17 +77,17 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 		}
 		o.shapes = append(o.shapes, shape(s))
 	}
-	// What the agents log is not looked at.
+	// Nothing reads what the agents log.
 	ctrl.SetLogger(logr.Discard())
 	rows, err := measureAll(ctx, o, out)
 	if len(rows) > 0 {
-		err = errors.Join(err, printTable(out, rows), write(output, rows))
+		err = errors.Join(err, printTable(out, rows), writeRows(output, rows))
 	}
 	return err
 }
 
-// numbers parses a list of numbers.
-func numbers(list string) ([]int, error) {
+// parseNumbers parses a list of numbers above 0, separated by commas.
+func parseNumbers(list string) ([]int, error) {
 	var all []int
 	for s := range strings.SplitSeq(list, ",") {
 		n, err := strconv.Atoi(s)
@@ -100,7 +99,7 @@ func numbers(list string) ([]int, error) {
 	return all, nil
 }
 
-// measureAll measures every case. After an error it returns what there is.
+// measureAll measures every case. After an error it returns the rows measured so far.
 func measureAll(ctx context.Context, o options, out io.Writer) ([]row, error) {
 	var rows []row
 	for _, s := range o.shapes {
@@ -115,8 +114,8 @@ func measureAll(ctx context.Context, o options, out io.Writer) ([]row, error) {
 	return rows, nil
 }
 
-// measureNodes measures with a number of nodes, and more and more addresses. It
-// leaves nothing running.
+// measureNodes measures a cluster with a number of nodes, and more and more addresses.
+// It leaves nothing running.
 func measureNodes(ctx context.Context, o options, out io.Writer, s shape, nodes int) (rows []row, err error) {
 	r, err := newRun(ctx, o, out, s, nodes)
 	defer func() { err = errors.Join(err, r.close()) }()
@@ -126,7 +125,7 @@ func measureNodes(ctx context.Context, o options, out io.Writer, s shape, nodes 
 	for _, addresses := range o.addresses {
 		row, err := r.measure(ctx, addresses)
 		if err != nil {
-			return rows, errors.Join(err, r.managerSays())
+			return rows, errors.Join(err, r.manager.logTail())
 		}
 		rows = append(rows, row)
 	}

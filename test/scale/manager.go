@@ -11,31 +11,33 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/purelb/purelb-operator/test/measure"
 )
 
-// restartDelay is after how long a manager that has ended is started again, as
-// the kubelet does.
+// restartDelay is how long after its end the manager is started again. The kubelet
+// does so, too.
 const restartDelay = time.Second
 
-// manager is the real one, as a process of its own, which is started again when
-// it ends.
+// manager runs PureLB's manager as a process of its own, and starts another when that
+// one ends.
 type manager struct {
 	program    string
 	kubeconfig string
 	logFile    string
-	pprof      string // where it serves its profiles
+	pprof      string // address at which the manager serves its profiles
 
-	mu      sync.Mutex
-	command *exec.Cmd // nil if it is not to run
-	ended   chan struct{}
-	past    time.Duration // processor time of those that have ended
-	losses  int           // how often it ended of its own
+	mu       sync.Mutex
+	command  *exec.Cmd     // the present process; nil while none is to run
+	ended    chan struct{} // closed when the present process has ended
+	endedCPU time.Duration // processor time of all processes that have ended
+	losses   int           // how many processes ended although nobody killed them
 }
 
-// newManager prepares one that runs with the manager's own rights; folder is for
-// its files.
+// newManager prepares a manager that has the manager's own rights. It keeps its files
+// in folder.
 func newManager(ctx context.Context, c *cluster, program, folder, pprof string) (*manager, error) {
-	token, err := c.token(ctx, managerAccount, nil)
+	token, err := c.createToken(ctx, managerAccount, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -54,13 +56,14 @@ func newManager(ctx context.Context, c *cluster, program, folder, pprof string) 
 	return m, nil
 }
 
-// start starts it.
+// start starts the manager.
 func (m *manager) start() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.startLocked()
 }
 
+// startLocked starts the manager while the caller holds mu.
 func (m *manager) startLocked() error {
 	log, err := os.OpenFile(m.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -75,15 +78,15 @@ func (m *manager) startLocked() error {
 		return fmt.Errorf("start the manager: %w", err)
 	}
 	m.command, m.ended = command, make(chan struct{})
-	go m.watch(command, m.ended)
+	go m.restartAfterEnd(command, m.ended)
 	return nil
 }
 
-// watch waits until a process ends and, unless it was to, starts another.
-func (m *manager) watch(command *exec.Cmd, ended chan struct{}) {
+// restartAfterEnd waits until a process ends and, unless kill ended it, starts another.
+func (m *manager) restartAfterEnd(command *exec.Cmd, ended chan struct{}) {
 	_ = command.Wait() // how it ended does not matter
 	m.mu.Lock()
-	m.past += command.ProcessState.UserTime() + command.ProcessState.SystemTime()
+	m.endedCPU += command.ProcessState.UserTime() + command.ProcessState.SystemTime()
 	lost := m.command == command
 	if lost {
 		m.losses++
@@ -97,13 +100,13 @@ func (m *manager) watch(command *exec.Cmd, ended chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.command == command {
-		// It started before, with the same arguments. If it does not now, what
-		// is waited for does not come, and that is said.
+		// The program has started before with the same arguments. If it does not now,
+		// the wait for the manager's next act times out and says so.
 		_ = m.startLocked()
 	}
 }
 
-// kill kills it, as the kernel does for want of memory, and waits for its end.
+// kill kills the manager, as the kernel does for want of memory, and waits for its end.
 func (m *manager) kill() error {
 	m.mu.Lock()
 	command, ended := m.command, m.ended
@@ -113,7 +116,7 @@ func (m *manager) kill() error {
 		return nil
 	}
 	select {
-	case <-ended: // is between two processes
+	case <-ended: // restartAfterEnd has not started the next process yet
 		return nil
 	default:
 	}
@@ -125,29 +128,29 @@ func (m *manager) kill() error {
 	return nil
 }
 
-// pid of the process that runs now.
+// pid returns the id of the present process.
 func (m *manager) pid() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.command.Process.Pid
 }
 
-// cpu is the processor time of all of its processes, and how often one ended of
-// its own.
-func (m *manager) cpu() (time.Duration, int) {
+// readCPU returns the processor time of all of the manager's processes, and how many
+// ended although nobody killed them.
+func (m *manager) readCPU() (time.Duration, int) {
 	m.mu.Lock()
-	past, losses := m.past, m.losses
+	ended, losses := m.endedCPU, m.losses
 	m.mu.Unlock()
-	now, err := cpuTime(m.pid())
+	now, err := measure.CPUTime(m.pid())
 	if err != nil {
-		return past, losses // is between two processes
+		return ended, losses // the next process has not started yet
 	}
-	return past + now, losses
+	return ended + now, losses
 }
 
-// managerSays is the end of the manager's log as an error.
-func (r *run) managerSays() error {
-	content, err := os.ReadFile(r.manager.logFile)
+// logTail returns the end of the manager's log as an error.
+func (m *manager) logTail() error {
+	content, err := os.ReadFile(m.logFile)
 	if err != nil {
 		return fmt.Errorf("read the manager's log: %w", err)
 	}

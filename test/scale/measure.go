@@ -2,431 +2,167 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/test/measure"
 )
 
-// run is one cluster with its agents and manager, to be measured with more and
-// more addresses.
-type run struct {
-	options
-	out     io.Writer
-	shape   shape
-	cluster *cluster
-	agents  *agents
-	manager *manager
-	// addresses is how many Virtual ones there are, and loads is with how many
-	// ServiceGroups they came, but for those that were measured.
-	addresses, loads int
-	// folder for files.
-	folder string
-}
-
-// newRun starts it all, on so many nodes. What was started is to be ended by
-// close, also after an error.
-func newRun(ctx context.Context, o options, out io.Writer, s shape, nodes int) (r *run, err error) {
-	r = &run{options: o, out: out, shape: s}
-	if r.folder, err = os.MkdirTemp("", "purelb-scale-"); err != nil {
-		return r, fmt.Errorf("make a folder: %w", err)
-	}
-	if r.cluster, err = startCluster(ctx, o.root); err != nil {
-		return r, err
-	}
-	r.say("API server is up; making %d nodes", nodes)
-	if r.agents, err = newAgents(ctx, r.cluster, s, nodes); err != nil {
-		return r, err
-	}
-	if err := r.configure(ctx); err != nil {
-		return r, err
-	}
-	if r.manager, err = newManager(ctx, r.cluster, o.program, r.folder, o.pprof); err != nil {
-		return r, err
-	}
-	if err := r.manager.start(); err != nil {
-		return r, err
-	}
+// measure measures everything with a number of Virtual addresses.
+func (r *run) measure(ctx context.Context, addresses int) (row, error) {
+	nodes := len(r.agents.nodes)
+	values := map[string]float64{"nodes": float64(nodes), "addresses": float64(addresses), "localAddresses": float64(r.locals)}
 	begun := time.Now()
-	if err := r.agents.startAll(ctx); err != nil {
-		return r, err
+	// The changes that are measured add the last of the addresses.
+	if err := r.loadAddresses(ctx, max(r.addresses, addresses-r.changes-1)); err != nil {
+		return row{}, err
 	}
-	if err := r.addLocals(ctx); err != nil {
-		return r, err
+	values["loadMs"] = ms(time.Since(begun))
+	for _, step := range []func(context.Context, map[string]float64) error{r.measureIdle, r.measureChanges, r.measureDeaths, r.measureRestart, r.measureSizes} {
+		if err := step(ctx, values); err != nil {
+			return row{}, err
+		}
 	}
-	r.say("%d agents started, and %d local addresses announced, in %s", nodes, o.locals, time.Since(begun).Round(time.Millisecond))
-	return r, r.calmDown(ctx)
+	name := fmt.Sprintf("%d nodes, %d addresses", nodes, addresses)
+	if r.shape == racks {
+		name += ", racks"
+	}
+	return row{Section: "scale", Case: name, N: r.changes, Values: values}, nil
 }
 
-// calmDown waits until the API server has little to do: so many agents that start at
-// once are no measure of anything.
-func (r *run) calmDown(ctx context.Context) error {
-	const window, calm = 3 * time.Second, 0.6 // of a processor
-	begun, at := time.Now(), time.Now()
-	before, err := cpuTime(r.cluster.apiServer)
+// measureIdle measures what PureLB costs while nothing changes.
+func (r *run) measureIdle(ctx context.Context, values map[string]float64) error {
+	before, err := r.readUsage(ctx)
 	if err != nil {
 		return err
 	}
-	err = await(ctx, "the API server has little to do", func() (bool, error) {
-		if time.Since(at) < window {
-			return false, nil
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(r.idle):
+	}
+	after, err := r.readUsage(ctx)
+	if err != nil {
+		return err
+	}
+	duration := after.at.Sub(before.at)
+	perMinute := func(a, b time.Duration) float64 { return (b - a).Seconds() / duration.Minutes() }
+	values["managerCPUPerMin"] = perMinute(before.manager, after.manager)
+	values["apiServerCPUPerMin"] = perMinute(before.apiServer, after.apiServer)
+	values["etcdCPUPerMin"] = perMinute(before.etcd, after.etcd)
+	values["agentsCPUPerMin"] = perMinute(before.simulator, after.simulator)
+	values["requestsPerS"] = (after.requests - before.requests) / duration.Seconds()
+	values["writesPerS"] = (after.writes - before.writes) / duration.Seconds()
+	values["watchEventsPerS"] = (after.watchEvents - before.watchEvents) / duration.Seconds()
+	values["idleAnnouncementWrites"] = after.announcementWrites - before.announcementWrites
+	r.say("idle: CPU seconds a minute: manager %.1f, API server %.1f, etcd %.1f, agents %.1f; %.0f requests a second",
+		values["managerCPUPerMin"], values["apiServerCPUPerMin"], values["etcdCPUPerMin"], values["agentsCPUPerMin"], values["requestsPerS"])
+	return nil
+}
+
+// measureChanges measures how long each of some new Services takes, and what it costs.
+func (r *run) measureChanges(ctx context.Context, values map[string]float64) error {
+	before, err := r.readUsage(ctx)
+	if err != nil {
+		return err
+	}
+	finish := r.startProfiles(ctx, "changes")
+	var onAll, reportedByAll []time.Duration
+	for range r.changes {
+		inKernels, reported, err := r.timeChange(ctx)
+		if err != nil {
+			return err
 		}
-		now, err := cpuTime(r.cluster.apiServer)
-		share := (now - before).Seconds() / time.Since(at).Seconds()
-		before, at = now, time.Now()
-		return share < calm, err
-	})
-	r.say("the API server has little to do after %s", time.Since(begun).Round(time.Second))
+		onAll, reportedByAll = append(onAll, inKernels), append(reportedByAll, reported)
+	}
+	after, err := r.readUsage(ctx)
+	if err != nil {
+		return err
+	}
+	if err := finish(); err != nil {
+		return err
+	}
+	n := float64(r.changes)
+	values["changeMs"], values["changeMaxMs"] = ms(median(onAll)), ms(maximum(onAll))
+	values["convergeMs"], values["convergeMaxMs"] = ms(median(reportedByAll)), ms(maximum(reportedByAll))
+	values["changeManagerCPU"] = (after.manager - before.manager).Seconds() / n
+	values["changeAPIServerCPU"] = (after.apiServer - before.apiServer).Seconds() / n
+	values["changeEtcdCPU"] = (after.etcd - before.etcd).Seconds() / n
+	values["changeAgentsCPU"] = (after.simulator - before.simulator).Seconds() / n
+	values["changeAnnouncementWrites"] = (after.announcementWrites - before.announcementWrites) / n
+	values["changeWatchEvents"] = (after.watchEvents - before.watchEvents) / n
+	values["changeStoredBytes"] = (after.storedBytes - before.storedBytes) / n
+	return nil
+}
+
+// measureDeaths measures for how long no node announces the Local addresses of a dead
+// node.
+func (r *run) measureDeaths(ctx context.Context, values map[string]float64) error {
+	var outages []time.Duration
+	for range r.deaths {
+		d, err := r.timeDeath(ctx)
+		if err != nil {
+			return err
+		}
+		r.say("a node died; its addresses are elsewhere after %s", d.Round(time.Millisecond))
+		outages = append(outages, d)
+	}
+	values["deathMs"], values["deathMaxMs"] = ms(median(outages)), ms(maximum(outages))
+	return nil
+}
+
+// measureRestart measures what happens when the manager is killed.
+func (r *run) measureRestart(ctx context.Context, values map[string]float64) error {
+	duration, rewritten, err := r.timeRestart(ctx)
+	if err != nil {
+		return err
+	}
+	values["restartMs"], values["restartRewritten"] = ms(duration), float64(rewritten)
+	r.say("the manager was killed; every node has the address of a new Service after %s, and %d Announcements were rewritten", duration.Round(time.Millisecond), rewritten)
+	return nil
+}
+
+// measureSizes measures the processes' memory, and how large the objects are.
+func (r *run) measureSizes(ctx context.Context, values map[string]float64) error {
+	for name, pid := range map[string]int{
+		"managerRSSMiB": r.manager.pid(), "apiServerRSSMiB": r.cluster.apiServer, "etcdRSSMiB": r.cluster.etcd, "agentsRSSMiB": os.Getpid(),
+	} {
+		mib, err := measure.ResidentMiB(pid)
+		if err != nil {
+			return err
+		}
+		values[name] = mib
+	}
+	sizes, err := r.readObjectSizes(ctx)
+	if err != nil {
+		return err
+	}
+	values["announcements"], values["announcementBytes"] = float64(sizes.announcements), float64(sizes.largestAnnouncement)
+	values["commons"], values["commonBytes"] = float64(sizes.commons), float64(sizes.largestCommon)
+	u, err := r.readUsage(ctx)
+	values["managerLosses"] = float64(u.managerLosses)
+	values["etcdMiB"] = u.storedBytes / (1 << 20)
+	r.say("%d Announcements, of %d bytes, and %d CommonAnnouncements, of %d bytes at the most; MiB: manager %.0f, API server %.0f, etcd %.0f",
+		sizes.announcements, sizes.largestAnnouncement, sizes.commons, sizes.largestCommon,
+		values["managerRSSMiB"], values["apiServerRSSMiB"], values["etcdRSSMiB"])
 	return err
 }
 
-// close ends all that was started.
-func (r *run) close() error {
-	var errs []error
-	if r.manager != nil {
-		errs = append(errs, r.manager.kill())
+// ms returns a duration in milliseconds.
+func ms(d time.Duration) float64 { return float64(d.Milliseconds()) }
+
+// maximum returns the longest of some durations.
+func maximum(d []time.Duration) time.Duration {
+	longest := time.Duration(0)
+	for _, x := range d {
+		longest = max(longest, x)
 	}
-	if r.agents != nil {
-		errs = append(errs, r.agents.stopAll())
-	}
-	if r.cluster != nil {
-		errs = append(errs, r.cluster.stop())
-	}
-	return errors.Join(append(errs, os.RemoveAll(r.folder))...)
+	return longest
 }
 
-func (r *run) say(format string, args ...any) {
-	fmt.Fprintf(r.out, time.Now().Format("15:04:05 ")+format+"\n", args...)
-}
-
-// configure makes the LBNodeAgent and the ServiceGroups.
-func (r *run) configure(ctx context.Context) error {
-	objects := []client.Object{&v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: lbNodeAgent}}}
-	for name, spec := range r.shape.pools() {
-		objects = append(objects, &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: spec})
-	}
-	for _, o := range objects {
-		if err := r.cluster.admin.Create(ctx, o); err != nil {
-			return fmt.Errorf("make %s: %w", o.GetName(), err)
-		}
-	}
-	return nil
-}
-
-// serve makes a Service with an address of a group, this one if it says so.
-func (r *run) serve(ctx context.Context, name, group, address string) error {
-	annotations := map[string]string{v1.AnnotationServiceGroup: group}
-	if address != "" {
-		annotations[v1.AnnotationAddresses] = address
-	}
-	err := r.cluster.admin.Create(ctx, &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: annotations},
-		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeLoadBalancer, AllocateLoadBalancerNodePorts: ptr.To(false),
-			Ports: []corev1.ServicePort{{Port: 80}},
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("make Service %s: %w", name, err)
-	}
-	return nil
-}
-
-// addLocals adds the Services with Local addresses.
-func (r *run) addLocals(ctx context.Context) error {
-	for i := range r.locals {
-		if err := r.serve(ctx, fmt.Sprintf("local%04d", i), localGroup, ""); err != nil {
-			return err
-		}
-	}
-	return await(ctx, "the local addresses are announced", r.looking(ctx, func() bool { return r.agents.tracker.sum() >= r.locals }))
-}
-
-// addVirtual adds so many Services with Virtual addresses, and then their
-// ServiceGroup: so they come as fast as the manager can give them addresses, and not
-// one by one as they are made.
-func (r *run) addVirtual(ctx context.Context, count int) error {
-	first := r.addresses
-	r.addresses += count
-	group := &v1.ServiceGroup{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("load%05d", first)}, Spec: loadPool(r.loads),
-	}
-	r.loads++
-	if err := each(count, func(i int) error { return r.serve(ctx, fmt.Sprintf("virtual%05d", first+i), group.Name, "") }); err != nil {
-		return err
-	}
-	r.say("%d Services made", count)
-	if err := r.cluster.admin.Create(ctx, group); err != nil {
-		return fmt.Errorf("make %s: %w", group.Name, err)
-	}
-	return nil
-}
-
-// load adds Services, all at once, until there are so many Virtual addresses,
-// and waits until all nodes report them.
-func (r *run) load(ctx context.Context, addresses int) error {
-	begun, first, wanted := time.Now(), r.addresses, addresses*len(r.agents.nodes)+r.locals
-	finish := r.startProfiles(ctx, fmt.Sprintf("load%d", addresses))
-	if err := r.addVirtual(ctx, addresses-first); err != nil {
-		return err
-	}
-	told := time.Now()
-	err := await(ctx, fmt.Sprintf("%d addresses are announced by all", addresses), r.looking(ctx, func() bool {
-		sum := r.agents.tracker.sum()
-		if time.Since(told) > 10*time.Second {
-			told = time.Now()
-			r.say("  %d of %d announced", sum, wanted)
-		}
-		return sum >= wanted
-	}))
-	if err == nil {
-		r.say("%d addresses are announced by all nodes after %s", addresses, time.Since(begun).Round(time.Millisecond))
-	}
-	return errors.Join(err, finish())
-}
-
-// change adds one Service and returns how long it takes until every node has its
-// address, and until every agent has reported it.
-func (r *run) change(ctx context.Context) (onAll, reported time.Duration, err error) {
-	address := nth(firstMeasured, r.addresses)
-	r.agents.tracker.watch(address)
-	begun := time.Now()
-	if err := r.serve(ctx, fmt.Sprintf("virtual%05d", r.addresses), virtualGroup, address); err != nil {
-		return 0, 0, err
-	}
-	r.addresses++
-	err = await(ctx, "every node has "+address, func() (bool, error) {
-		return len(r.agents.tracker.held(address)) >= len(r.agents.nodes), nil
-	})
-	if err != nil {
-		return 0, 0, err
-	}
-	revision, err := r.revisionOf(ctx, address)
-	if err != nil {
-		return 0, 0, err
-	}
-	err = await(ctx, "every agent reports "+address, r.looking(ctx, func() bool {
-		n, _ := r.agents.tracker.common(revision)
-		return n >= len(r.agents.nodes)
-	}))
-	after := func(t time.Time) time.Duration { return t.Sub(begun).Round(time.Millisecond) }
-	got := r.agents.tracker.held(address)
-	_, last := r.agents.tracker.common(revision)
-	r.say("one more address: on the first node after %s, on half of the nodes after %s, on nine of ten after %s, on every node after %s, reported by every agent after %s",
-		after(got[0]), after(got[len(got)/2]), after(got[len(got)*9/10]), after(got[len(got)-1]), after(last))
-	return after(got[len(got)-1]), after(last), err
-}
-
-// looking is a condition of what agents report, with a look now and then.
-func (r *run) looking(ctx context.Context, done func() bool) func() (bool, error) {
-	looked := time.Now()
-	return func() (bool, error) {
-		if time.Since(looked) > 10*time.Second {
-			if err := r.look(ctx); err != nil {
-				return false, err
-			}
-			looked = time.Now()
-		}
-		return done(), nil
-	}
-}
-
-// look tells the tracker what the API server has: an agent whose report was taken
-// too late for it to hear so reports no second time.
-func (r *run) look(ctx context.Context) error {
-	var list v1.AnnouncementList
-	if err := r.cluster.admin.List(ctx, &list, client.InNamespace(namespace)); err != nil {
-		return fmt.Errorf("list Announcements: %w", err)
-	}
-	for i := range list.Items {
-		a := &list.Items[i]
-		r.agents.tracker.reported(a.Spec.NodeName, a.Name, &a.Status)
-	}
-	return nil
-}
-
-// revisionOf is the revision that an address came with.
-func (r *run) revisionOf(ctx context.Context, address string) (int64, error) {
-	var list v1.CommonAnnouncementList
-	if err := r.cluster.admin.List(ctx, &list, client.InNamespace(namespace)); err != nil {
-		return 0, fmt.Errorf("list CommonAnnouncements: %w", err)
-	}
-	for i := range list.Items {
-		for _, e := range list.Items[i].Spec.Addresses {
-			if e.Address == address {
-				return e.Epoch, nil
-			}
-		}
-	}
-	return 0, fmt.Errorf("no CommonAnnouncement has %s", address)
-}
-
-// nth is the address n after another.
-func nth(first netip.Addr, n int) string {
-	a := first.As4()
-	a[2], a[3] = a[2]-byte(n/256), a[3]+byte(n%256)
-	return netip.AddrFrom4(a).String()
-}
-
-// death kills a node that holds a Local address and returns how long it takes,
-// from its last renewal, until another reports each of them. Then the node comes
-// back.
-func (r *run) death(ctx context.Context) (time.Duration, error) {
-	victim, addresses, err := r.holder(ctx)
-	if err != nil {
-		return 0, err
-	}
-	for _, a := range addresses {
-		r.agents.tracker.watch(a)
-	}
-	if err := r.agents.kill(victim); err != nil {
-		return 0, fmt.Errorf("kill %s: %w", nodeName(victim.number), err)
-	}
-	renewed, err := r.renewed(ctx, v1.LeasePrefix+nodeName(victim.number))
-	if err != nil {
-		return 0, err
-	}
-	var longest time.Duration
-	for _, a := range addresses {
-		err := await(ctx, "another node has "+a, func() (bool, error) {
-			n, _ := r.agents.tracker.nodes(a)
-			return n > 0, nil
-		})
-		if err != nil {
-			return 0, err
-		}
-		_, at := r.agents.tracker.nodes(a)
-		longest = max(longest, at.Sub(renewed))
-	}
-	if err := r.agents.start(ctx, victim); err != nil {
-		return 0, err
-	}
-	return longest, await(ctx, "the node is back", func() (bool, error) {
-		again, err := r.renewed(ctx, v1.LeasePrefix+nodeName(victim.number))
-		return again.After(renewed), err
-	})
-}
-
-// holder is a node that holds Local addresses, and which.
-func (r *run) holder(ctx context.Context) (*node, []string, error) {
-	for _, n := range r.agents.nodes {
-		var list v1.AnnouncementList
-		if err := r.cluster.admin.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{"spec.nodeName": nodeName(n.number)}); err != nil {
-			return nil, nil, fmt.Errorf("list Announcements: %w", err)
-		}
-		var addresses []string
-		for i := range list.Items {
-			for _, a := range list.Items[i].Spec.Addresses {
-				if a.Type == v1.AnnounceLocal && !a.Leaving {
-					addresses = append(addresses, a.Address)
-				}
-			}
-		}
-		if len(addresses) > 0 {
-			return n, addresses, nil
-		}
-	}
-	return nil, nil, errors.New("no node holds a local address")
-}
-
-// renewed is when a Lease was, by the clock of this machine, which all share.
-func (r *run) renewed(ctx context.Context, lease string) (time.Time, error) {
-	l := &coordinationv1.Lease{}
-	if err := r.cluster.admin.Get(ctx, client.ObjectKey{Namespace: namespace, Name: lease}, l); err != nil {
-		return time.Time{}, fmt.Errorf("get Lease: %w", err)
-	}
-	if l.Spec.RenewTime == nil {
-		return time.Time{}, nil
-	}
-	return l.Spec.RenewTime.Time, nil
-}
-
-// restart kills the manager, starts it again, and adds a Service meanwhile. It
-// returns how long it takes until every node has its address, and how many
-// Announcements were written that had not to be.
-func (r *run) restart(ctx context.Context) (took time.Duration, rewritten int64, err error) {
-	before, err := r.generations(ctx)
-	if err != nil {
-		return 0, 0, err
-	}
-	if err := r.manager.kill(); err != nil {
-		return 0, 0, err
-	}
-	begun := time.Now()
-	if err := r.manager.start(); err != nil {
-		return 0, 0, err
-	}
-	started := time.Since(begun)
-	onAll, _, err := r.change(ctx)
-	if err != nil {
-		return 0, 0, err
-	}
-	after, err := r.generations(ctx)
-	return started + onAll, after - before, err
-}
-
-// generations is how often the specs of all Announcements have been written.
-func (r *run) generations(ctx context.Context) (int64, error) {
-	var list metav1.PartialObjectMetadataList
-	list.SetGroupVersionKind(v1.GroupVersion.WithKind("AnnouncementList"))
-	if err := r.cluster.admin.List(ctx, &list, client.InNamespace(namespace)); err != nil {
-		return 0, fmt.Errorf("list Announcements: %w", err)
-	}
-	sum := int64(0)
-	for i := range list.Items {
-		sum += list.Items[i].Generation
-	}
-	return sum, nil
-}
-
-// size is the number of Announcements and of CommonAnnouncements, and the bytes of
-// the largest of all of one node, and of those that are common, in JSON as they are
-// stored.
-func (r *run) size(ctx context.Context) (count, commons, largest, largestCommon int, err error) {
-	name := nodeName(len(r.agents.nodes) - 1)
-	count, largest, err = r.sizeOf(ctx, "Announcement", func(m *metav1.PartialObjectMetadata) bool { return m.Labels[v1.LabelNode] == name })
-	if err != nil {
-		return 0, 0, 0, 0, err
-	}
-	commons, largestCommon, err = r.sizeOf(ctx, "CommonAnnouncement", func(*metav1.PartialObjectMetadata) bool { return true })
-	return count, commons, largest, largestCommon, err
-}
-
-// sizeOf is the number of objects of a kind, and the bytes of the largest of some.
-func (r *run) sizeOf(ctx context.Context, kind string, some func(*metav1.PartialObjectMetadata) bool) (count, largest int, err error) {
-	var all metav1.PartialObjectMetadataList
-	all.SetGroupVersionKind(v1.GroupVersion.WithKind(kind + "List"))
-	if err := r.cluster.admin.List(ctx, &all, client.InNamespace(namespace)); err != nil {
-		return 0, 0, fmt.Errorf("list objects of kind %s: %w", kind, err)
-	}
-	for i := range all.Items {
-		if !some(&all.Items[i]) {
-			continue
-		}
-		body, err := r.cluster.clientset.RESTClient().Get().
-			AbsPath("apis", v1.GroupVersion.Group, v1.GroupVersion.Version, "namespaces", namespace, strings.ToLower(kind)+"s", all.Items[i].Name).
-			DoRaw(ctx)
-		if err != nil {
-			return 0, 0, fmt.Errorf("get %s %s: %w", kind, all.Items[i].Name, err)
-		}
-		largest = max(largest, len(body))
-	}
-	return len(all.Items), largest, nil
-}
-
-// median of some durations.
+// median returns the middle of some durations.
 func median(d []time.Duration) time.Duration {
 	d = slices.Sorted(slices.Values(d))
 	return d[len(d)/2]

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,29 +14,27 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// program builds purelb.
-func program(t *testing.T) string {
+// programPath returns the path of purelb, which was built before the tests.
+func programPath(t *testing.T) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "purelb")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./cmd")
-	build.Dir = filepath.Join("..", "..")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build purelb: %v\n%s", err, out)
+	path := os.Getenv("PURELB")
+	if path == "" {
+		t.Fatal("PURELB is not set: run make test-unit, which builds the program and says where it is")
 	}
 	return path
 }
 
 func TestScale(t *testing.T) {
-	purelb := program(t)
-	t.Run("measured", func(t *testing.T) { measured(t, purelb) })
-	t.Run("interrupted", func(t *testing.T) { interrupted(t, purelb) })
+	purelb := programPath(t)
+	t.Run("measures a small cluster", func(t *testing.T) { measureSmallCluster(t, purelb) })
+	t.Run("leaves nothing running when interrupted", func(t *testing.T) { interruptRun(t, purelb) })
 }
 
-// measured measures a small cluster.
-func measured(t *testing.T, purelb string) {
+// measureSmallCluster measures a small cluster and checks every value.
+func measureSmallCluster(t *testing.T, purelb string) {
 	output := filepath.Join(t.TempDir(), "bench", "scale.json")
 	var out strings.Builder
-	err := command(t.Context(), []string{
+	err := runCommand(t.Context(), []string{
 		"-program", purelb, "-output", output, "-pprof", "0",
 		"-nodes", "5", "-addresses", "10", "-locals", "3", "-changes", "2", "-deaths", "1", "-idle", "1s",
 	}, &out)
@@ -87,11 +84,11 @@ func measured(t *testing.T, purelb string) {
 	if !strings.Contains(out.String(), "| 5     | 10 ") {
 		t.Error("no table is printed")
 	}
-	nothingRuns(t)
+	checkNothingRuns(t)
 }
 
-// interrupted ends a run while it waits.
-func interrupted(t *testing.T, purelb string) {
+// interruptRun ends a run while it waits.
+func interruptRun(t *testing.T, purelb string) {
 	ctrl.SetLogger(logr.Discard())
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
@@ -108,17 +105,17 @@ func interrupted(t *testing.T, purelb string) {
 	if rows, err := measureAll(ctx, o, progress); err == nil || len(rows) > 0 {
 		t.Errorf("%d rows, %v", len(rows), err)
 	}
-	nothingRuns(t)
+	checkNothingRuns(t)
 }
 
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-func nothingRuns(t *testing.T) {
+func checkNothingRuns(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"kube-apiserver", "etcd", "purelb"} {
-		if pid, err := childNamed(name); err == nil {
+		if pid, err := findChild(name); err == nil {
 			t.Errorf("%s still runs: %d", name, pid)
 		}
 	}
@@ -143,7 +140,7 @@ func TestShape(t *testing.T) {
 			t.Errorf("%s: the local pool is %s", s, local.Pool)
 		}
 	}
-	if a, b := nth(firstMeasured, 5), nth(firstMeasured, 300); a != "10.200.255.5" || b != "10.200.254.44" {
+	if a, b := addressAfter(firstMeasured, 5), addressAfter(firstMeasured, 300); a != "10.200.255.5" || b != "10.200.254.44" {
 		t.Errorf("addresses for measurements are %s and %s", a, b)
 	}
 }

@@ -15,82 +15,89 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
-// tracker knows what the agents have reported: it is told when the API server
-// has taken a status, so that nobody has to watch all Announcements to measure.
+// tracker notes what the agents report and what their kernels have. The clients and
+// kernels of the agents here call it, so that measuring needs no watch of all
+// Announcements, which would be a load of its own.
 type tracker struct {
-	mu        sync.Mutex
-	announced map[string]int // how many addresses, by Announcement
+	mu sync.Mutex
+	// announced is how many addresses each Announcement's status says are announced,
+	// and total is their sum.
+	announced map[string]int
 	total     int
-	watched   map[string]*watched
-	made      map[string][]made // by node, since an address was watched last
+	// watched has the addresses of which it matters who has them, and when.
+	watched map[string]*watchedAddress
+	// sharedReportsByNode has, for each node, what it has reported of the shared entries
+	// since watch was called last.
+	sharedReportsByNode map[string][]sharedReport
 }
 
-// watched is what is known of an address that is waited for.
-type watched struct {
-	nodes map[string]bool
-	last  time.Time       // when a node reported it for the first time
-	held  map[string]bool // the nodes whose kernels have it
-	got   []time.Time     // when they got it
+// watchedAddress is an address that a measurement waits for.
+type watchedAddress struct {
+	reportedBy  map[string]bool // nodes
+	lastReport  time.Time       // when the last of them reported it for the first time
+	inKernelOf  map[string]bool // nodes
+	kernelTimes []time.Time     // when each of them got it, ascending
 }
 
-// made is up to which revision a node has reported what is common, and when.
-type made struct {
+// sharedReport says that a node has reported a revision of the shared entries as
+// realised, and when.
+type sharedReport struct {
 	revision int64
 	at       time.Time
 }
 
 func newTracker() *tracker {
-	return &tracker{announced: map[string]int{}, watched: map[string]*watched{}, made: map[string][]made{}}
+	return &tracker{announced: map[string]int{}, watched: map[string]*watchedAddress{}, sharedReportsByNode: map[string][]sharedReport{}}
 }
 
-// watch makes the tracker note who reports an address from now on.
+// watch makes the tracker note from now on which nodes have and report an address.
 func (t *tracker) watch(address string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.watched[address] = &watched{nodes: map[string]bool{}, held: map[string]bool{}}
-	t.made = map[string][]made{}
+	t.watched[address] = &watchedAddress{reportedBy: map[string]bool{}, inKernelOf: map[string]bool{}}
+	t.sharedReportsByNode = map[string][]sharedReport{}
 }
 
-// reported takes a status that the API server has taken.
-func (t *tracker) reported(node, announcement string, status *v1.AnnouncementStatus) {
+// recordStatus notes a status that the API server has accepted.
+func (t *tracker) recordStatus(node, announcement string, status *v1.AnnouncementStatus) {
 	now, count := time.Now(), int(status.Announced)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, a := range status.Addresses {
-		if w := t.watched[a.Address]; a.State == v1.StateAnnounced && w != nil && !w.nodes[node] {
-			w.nodes[node], w.last = true, now
+		if w := t.watched[a.Address]; a.State == v1.StateAnnounced && w != nil && !w.reportedBy[node] {
+			w.reportedBy[node], w.lastReport = true, now
 		}
 	}
 	if status.CommonRevision != nil {
-		t.made[node] = append(t.made[node], made{*status.CommonRevision, now})
+		t.sharedReportsByNode[node] = append(t.sharedReportsByNode[node], sharedReport{*status.CommonRevision, now})
 	}
 	t.total += count - t.announced[announcement]
 	t.announced[announcement] = count
 }
 
-// holds takes that a node's kernel has got an address.
-func (t *tracker) holds(node, address string) {
+// recordKernelAddress notes that a node's kernel has got an address.
+func (t *tracker) recordKernelAddress(node, address string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if w := t.watched[address]; w != nil && !w.held[node] {
-		w.held[node], w.got = true, append(w.got, time.Now()) // in order
+	if w := t.watched[address]; w != nil && !w.inKernelOf[node] {
+		w.inKernelOf[node], w.kernelTimes = true, append(w.kernelTimes, time.Now())
 	}
 }
 
-// held is when nodes' kernels got a watched address, one after the other.
-func (t *tracker) held(address string) []time.Time {
+// kernelTimes returns when the kernels of nodes got a watched address, ascending.
+func (t *tracker) kernelTimes(address string) []time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.Clone(t.watched[address].got)
+	return slices.Clone(t.watched[address].kernelTimes)
 }
 
-// common is how many nodes have reported that they have made a revision of what is
-// common, and when the last did.
-func (t *tracker) common(revision int64) (count int, last time.Time) {
+// sharedReports returns how many nodes have reported this revision of the shared
+// entries or a later one, and when the last node did so.
+func (t *tracker) sharedReports(revision int64) (count int, last time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, reports := range t.made {
-		i := slices.IndexFunc(reports, func(m made) bool { return m.revision >= revision })
+	for _, reports := range t.sharedReportsByNode {
+		i := slices.IndexFunc(reports, func(r sharedReport) bool { return r.revision >= revision })
 		if i < 0 {
 			continue
 		}
@@ -101,30 +108,32 @@ func (t *tracker) common(revision int64) (count int, last time.Time) {
 	return count, last
 }
 
-// nodes is how many nodes have reported a watched address, and when the last did.
-func (t *tracker) nodes(address string) (int, time.Time) {
+// reports returns how many nodes have reported a watched address, and when the last
+// node did so.
+func (t *tracker) reports(address string) (count int, last time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	w := t.watched[address]
 	if w == nil {
 		return 0, time.Time{}
 	}
-	return len(w.nodes), w.last
+	return len(w.reportedBy), w.lastReport
 }
 
-// sum is how many addresses are announced by all nodes together.
-func (t *tracker) sum() int {
+// announcedTotal returns how many addresses all nodes announce; an address counts once
+// for each node.
+func (t *tracker) announcedTotal() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.total
 }
 
-// patience is how long is waited for anything: what takes longer does not work.
-const patience = 10 * time.Minute
+// waitLimit is how long waitUntil waits. What takes longer does not work.
+const waitLimit = 10 * time.Minute
 
-// await waits until done. what is for the error.
-func await(ctx context.Context, what string, done func() (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// waitUntil waits until done returns true. The error says that it waited until what.
+func waitUntil(ctx context.Context, what string, done func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, waitLimit)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -144,54 +153,56 @@ func await(ctx context.Context, what string, done func() (bool, error)) error {
 	}
 }
 
-// reporting is an agent's client that tells the tracker.
-type reporting struct {
+// trackedClient is an agent's client. It lets the tracker know of each status that the
+// agent writes.
+type trackedClient struct {
 	client.Client
 	node    string
 	tracker *tracker
 }
 
-// Status is the writer of status.
-func (r reporting) Status() client.SubResourceWriter {
-	return reportingStatus{r.Client.Status(), r.node, r.tracker}
+// Status returns the writer of statuses.
+func (c trackedClient) Status() client.SubResourceWriter {
+	return trackedStatusWriter{c.Client.Status(), c.node, c.tracker}
 }
 
-type reportingStatus struct {
+type trackedStatusWriter struct {
 	client.SubResourceWriter
 	node    string
 	tracker *tracker
 }
 
-// Apply writes a status, and tells.
-func (r reportingStatus) Apply(ctx context.Context, obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
-	// What is applied becomes the answer.
-	u, known := obj.(interface{ UnstructuredContent() map[string]any })
-	if !known {
+// Apply writes a status, and lets the tracker know when the API server has accepted it.
+func (w trackedStatusWriter) Apply(ctx context.Context, obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
+	// The client overwrites obj with the API server's answer: read it before.
+	u, isUnstructured := obj.(interface{ UnstructuredContent() map[string]any })
+	if !isUnstructured {
 		return fmt.Errorf("a status of type %T", obj)
 	}
 	var applied v1.Announcement
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.UnstructuredContent(), &applied); err != nil {
 		return fmt.Errorf("convert a status: %w", err)
 	}
-	if err := r.SubResourceWriter.Apply(ctx, obj, opts...); err != nil {
+	if err := w.SubResourceWriter.Apply(ctx, obj, opts...); err != nil {
 		return err
 	}
-	r.tracker.reported(r.node, applied.Name, &applied.Status)
+	w.tracker.recordStatus(w.node, applied.Name, &applied.Status)
 	return nil
 }
 
-// telling is a node's kernel that tells the tracker.
-type telling struct {
+// trackedKernel is a node's kernel. It lets the tracker know of each address that the
+// agent adds.
+type trackedKernel struct {
 	*linktest.Kernel
 	node    string
 	tracker *tracker
 }
 
-// Add puts an address on its interface, and tells.
-func (k telling) Add(a plan.Address) error {
+// Add puts an address on its interface, and lets the tracker know.
+func (k trackedKernel) Add(a plan.Address) error {
 	if err := k.Kernel.Add(a); err != nil {
 		return err
 	}
-	k.tracker.holds(k.node, a.Prefix.Addr().String())
+	k.tracker.recordKernelAddress(k.node, a.Prefix.Addr().String())
 	return nil
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
 )
 
-// wire is the links of all nodes, in memory: who claims an address is heard by
-// the others of its link, and answers for as long as its kernel has the address
-// and it is connected.
+// wire is the links of all nodes, in memory. All other stations of a link hear a claim
+// of an address. The station that claimed an address last answers for it, as long as its
+// kernel has the address and the station is connected.
 type wire struct {
 	mu       sync.Mutex
 	stations map[int]*station
-	// holders is who claimed an address last.
-	holders map[netip.Addr]*station
+	// lastClaimants are the stations that claimed an address last.
+	lastClaimants map[netip.Addr]*station
 }
 
 // station is one node's interface.
@@ -27,15 +27,17 @@ type station struct {
 	rack      int
 	kernel    *linktest.Kernel
 	connected bool
-	wanted    func(netip.Addr) bool
-	heard     func(neigh.Message)
+	// While the agent listens: which addresses it wants to hear of, and what it does
+	// with a message.
+	wanted  func(netip.Addr) bool
+	receive func(neigh.Message)
 }
 
 func newWire() *wire {
-	return &wire{stations: map[int]*station{}, holders: map[netip.Addr]*station{}}
+	return &wire{stations: map[int]*station{}, lastClaimants: map[netip.Addr]*station{}}
 }
 
-// connect plugs a node in, anew if it was unplugged.
+// connect gives a node a station, a new one if it was unplugged.
 func (w *wire) connect(node, rack int, kernel *linktest.Kernel) *station {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -44,7 +46,7 @@ func (w *wire) connect(node, rack int, kernel *linktest.Kernel) *station {
 	return s
 }
 
-// unplug makes a node silent.
+// unplug makes a node neither heard nor answering.
 func (w *wire) unplug(node int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -53,69 +55,81 @@ func (w *wire) unplug(node int) {
 	}
 }
 
-// Announce is heard by who listens on the same link.
+// Announce makes a claim. All other stations of the link hear it.
 func (s *station) Announce(_ string, addr netip.Addr) error {
 	message := neigh.Message{Kind: neigh.Request, Addr: addr, MAC: mac(s.node), Gratuitous: true}
 	var listeners []func(neigh.Message)
 	s.wire.mu.Lock()
-	s.wire.holders[addr] = s
+	s.wire.lastClaimants[addr] = s
 	for _, other := range s.wire.stations {
-		if other != s && other.rack == s.rack && other.connected && other.heard != nil && other.wanted(addr) {
-			listeners = append(listeners, other.heard)
+		if other != s && other.rack == s.rack && other.connected && other.receive != nil && other.wanted(addr) {
+			listeners = append(listeners, other.receive)
 		}
 	}
 	s.wire.mu.Unlock()
-	for _, heard := range listeners {
-		heard(message)
+	for _, receive := range listeners {
+		receive(message)
 	}
 	return nil
 }
 
-// Probe takes the time that it takes when nobody answers.
-func (s *station) Probe(ctx context.Context, targets []neigh.Target, count int, interval time.Duration) map[netip.Addr]neigh.Answer {
+// Probe takes as long as a probe that nobody answers.
+func (s *station) Probe(ctx context.Context, questions []neigh.Question, count int, interval time.Duration) map[netip.Addr]neigh.Answer {
 	select {
 	case <-ctx.Done():
 	case <-time.After(time.Duration(count) * interval):
 	}
 	answers := map[netip.Addr]neigh.Answer{}
-	for _, t := range targets {
-		if holder := s.holder(t.Addr); holder != nil {
-			answers[t.Addr] = neigh.Answer{MAC: mac(holder.node)}
+	for _, q := range questions {
+		if holder := s.findHolder(q.Addr); holder != nil {
+			answers[q.Addr] = neigh.Answer{MAC: mac(holder.node)}
 		}
 	}
 	return answers
 }
 
-// Ask is answered at once.
-func (s *station) Ask(_ string, addr netip.Addr) error {
-	holder := s.holder(addr)
-	s.wire.mu.Lock()
-	wanted, heard := s.wanted, s.heard
-	s.wire.mu.Unlock()
-	if holder != nil && heard != nil && wanted(addr) {
-		heard(neigh.Message{Kind: neigh.Reply, Addr: addr, MAC: mac(holder.node)})
+// Ask gets its answer at once.
+func (s *station) Ask(q neigh.Question) error {
+	s.deliverAnswer(q.Addr, s.findHolder(q.Addr))
+	return nil
+}
+
+// AskStation gets its answer at once, if that station answers for the address.
+func (s *station) AskStation(q neigh.Question, to neigh.MAC) error {
+	if holder := s.findHolder(q.Addr); holder != nil && mac(holder.node) == to {
+		s.deliverAnswer(q.Addr, holder)
 	}
 	return nil
 }
 
-// Listen hears the link until ctx ends.
-func (s *station) Listen(ctx context.Context, _ string, wanted func(netip.Addr) bool, heard func(neigh.Message)) error {
-	s.hear(wanted, heard)
+// deliverAnswer makes the station hear the answer of a holder, if there is one.
+func (s *station) deliverAnswer(addr netip.Addr, holder *station) {
+	s.wire.mu.Lock()
+	wanted, receive := s.wanted, s.receive
+	s.wire.mu.Unlock()
+	if holder != nil && receive != nil && wanted(addr) {
+		receive(neigh.Message{Kind: neigh.Reply, Addr: addr, MAC: mac(holder.node), Direct: true})
+	}
+}
+
+// Listen hears what others say on the link, until ctx ends.
+func (s *station) Listen(ctx context.Context, _ string, wanted func(netip.Addr) bool, receive func(neigh.Message)) error {
+	s.setListener(wanted, receive)
 	<-ctx.Done()
-	s.hear(nil, nil)
+	s.setListener(nil, nil)
 	return nil
 }
 
-func (s *station) hear(wanted func(netip.Addr) bool, heard func(neigh.Message)) {
+func (s *station) setListener(wanted func(netip.Addr) bool, receive func(neigh.Message)) {
 	s.wire.mu.Lock()
 	defer s.wire.mu.Unlock()
-	s.wanted, s.heard = wanted, heard
+	s.wanted, s.receive = wanted, receive
 }
 
-// holder is the other station that answers for an address, or nil.
-func (s *station) holder(addr netip.Addr) *station {
+// findHolder returns the other station of the link that answers for an address, or nil.
+func (s *station) findHolder(addr netip.Addr) *station {
 	s.wire.mu.Lock()
-	holder := s.wire.holders[addr]
+	holder := s.wire.lastClaimants[addr]
 	answers := holder != nil && holder.node != s.node && holder.connected && holder.rack == s.rack && s.connected
 	s.wire.mu.Unlock()
 	if !answers {

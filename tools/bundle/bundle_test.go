@@ -54,10 +54,10 @@ func TestBundleIsGenerated(t *testing.T) {
 	}
 }
 
-// TestTwice: the same input gives the same bundle.
-func TestTwice(t *testing.T) {
+// TestGenerateIsReproducible checks that the same input gives the same bundle.
+func TestGenerateIsReproducible(t *testing.T) {
 	o := options{root: root, version: "1.2.3", image: "registry.example.com/purelb:v1.2.3", channel: "stable"}
-	first, err := generate(o)
+	files, err := generate(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,22 +66,22 @@ func TestTwice(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !maps.EqualFunc(first, again, func(a, b []byte) bool { return string(a) == string(b) }) {
+		if !maps.EqualFunc(files, again, func(a, b []byte) bool { return string(a) == string(b) }) {
 			t.Fatal("two bundles of the same input differ")
 		}
 	}
-	csv := string(first["bundle/manifests/"+csvFile])
+	csv := string(files["bundle/manifests/"+csvFile])
 	for _, s := range []string{"name: purelb.v1.2.3\n", "version: 1.2.3\n", "containerImage: registry.example.com/purelb:v1.2.3\n", "image: registry.example.com/purelb:v1.2.3\n"} {
 		if !strings.Contains(csv, s) {
 			t.Errorf("the ClusterServiceVersion does not say %q", s)
 		}
 	}
 	if strings.Contains(csv, "purelb:dev") {
-		t.Error("the image of config/default is still in it")
+		t.Error("the ClusterServiceVersion still names the image of config/default")
 	}
 }
 
-// committed is bundle/ as it is.
+// committed returns the bundle in bundle/.
 func committed(t *testing.T) *manifests.Bundle {
 	t.Helper()
 	bundle, err := manifests.GetBundleFromDir(filepath.Join(root, bundleDir))
@@ -91,7 +91,7 @@ func committed(t *testing.T) *manifests.Bundle {
 	return bundle
 }
 
-// validators is all of operator-framework's that judge bundles, but those that
+// validators returns all validators of the operator framework for bundles, except those that
 // pull images.
 func validators() validator.Validators {
 	return append(slices.Clone(validation.DefaultBundleValidators),
@@ -100,7 +100,7 @@ func validators() validator.Validators {
 		validation.ObjectValidator)
 }
 
-// complaints is what the validators have to say, errors and warnings alike.
+// complaints returns all errors and warnings of the validators.
 func complaints(bundle *manifests.Bundle) []string {
 	var all []string
 	objects := append(bundle.ObjectsToValidate(), map[string]string{"k8s-version": "1.32"})
@@ -122,7 +122,7 @@ func TestValidators(t *testing.T) {
 	}
 }
 
-// TestValidatorsJudge breaks the bundle, to see that the validators are asked.
+// TestValidatorsJudge breaks the bundle and checks that the validators complain.
 func TestValidatorsJudge(t *testing.T) {
 	tests := map[string]struct {
 		breaks func(*manifests.Bundle)
@@ -146,17 +146,16 @@ func TestValidatorsJudge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bundle := committed(t)
 			test.breaks(bundle)
-			said := strings.Join(complaints(bundle), "\n")
-			if !strings.Contains(said, test.want) {
-				t.Errorf("nobody says %q of it, but %q", test.want, said)
+			got := strings.Join(complaints(bundle), "\n")
+			if !strings.Contains(got, test.want) {
+				t.Errorf("the validators complain %q, want %q", got, test.want)
 			}
 		})
 	}
 }
 
-// TestRights: nothing that is an agent's or the manager's in one namespace only
-// becomes its in the whole cluster, as OLM would make of a ClusterServiceVersion's
-// permissions.
+// TestRights checks that no right which the manager or the agents have in one namespace applies
+// to the whole cluster, as the permissions in a ClusterServiceVersion would.
 func TestRights(t *testing.T) {
 	spec := committed(t).CSV.Spec.InstallStrategy.StrategySpec
 	if len(spec.Permissions) > 0 {
@@ -178,7 +177,7 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// TestWebhooks: all of them are in it, and somebody answers them.
+// TestWebhooks checks that the bundle contains all webhooks, and the Deployments that serve them.
 func TestWebhooks(t *testing.T) {
 	csv := committed(t).CSV
 	var names []string
@@ -189,7 +188,7 @@ func TestWebhooks(t *testing.T) {
 		}
 		deployments := csv.Spec.InstallStrategy.StrategySpec.DeploymentSpecs
 		if !slices.ContainsFunc(deployments, func(d v1alpha1.StrategyDeploymentSpec) bool { return d.Name == w.DeploymentName }) {
-			t.Errorf("%s is for Deployment %s, which there is not", w.GenerateName, w.DeploymentName)
+			t.Errorf("%s is for Deployment %s, which the bundle does not contain", w.GenerateName, w.DeploymentName)
 		}
 	}
 	slices.Sort(names)

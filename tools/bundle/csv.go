@@ -21,9 +21,9 @@ import (
 // csvFile is the name of the ClusterServiceVersion's file.
 const csvFile = packageName + ".clusterserviceversion.yaml"
 
-// serviceVersion is the ClusterServiceVersion: the base, and what is derived from
-// the other parts.
-func (p *parts) serviceVersion(o options, icon []byte) ([]byte, error) {
+// buildServiceVersion builds the ClusterServiceVersion from the base in config/manifests and
+// from the other parts.
+func (p *parts) buildServiceVersion(o options, icon []byte) ([]byte, error) {
 	v, err := semver.Parse(o.version)
 	if err != nil {
 		return nil, fmt.Errorf("version %q: %w", o.version, err)
@@ -40,7 +40,7 @@ func (p *parts) serviceVersion(o options, icon []byte) ([]byte, error) {
 		return nil, err
 	}
 	csv.Spec.RelatedImages = relatedImages(csv.Spec.InstallStrategy.StrategySpec.DeploymentSpecs)
-	csv.Spec.CustomResourceDefinitions.Owned, err = p.owned()
+	csv.Spec.CustomResourceDefinitions.Owned, err = p.ownedKinds()
 	if err != nil {
 		return nil, err
 	}
@@ -48,17 +48,17 @@ func (p *parts) serviceVersion(o options, icon []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	notes, err := p.annotations(csv)
+	texts, err := p.annotations(csv)
 	if err != nil {
 		return nil, err
 	}
-	for name, value := range notes {
+	for name, value := range texts {
 		csv.Annotations[name] = value
 	}
 	return marshal(csv)
 }
 
-// marshal leaves out what is for OLM to say.
+// marshal writes the ClusterServiceVersion without its status, which OLM writes.
 func marshal(csv *v1alpha1.ClusterServiceVersion) ([]byte, error) {
 	data, err := json.Marshal(csv)
 	if err != nil {
@@ -72,41 +72,42 @@ func marshal(csv *v1alpha1.ClusterServiceVersion) ([]byte, error) {
 	return yaml.Marshal(u.Object)
 }
 
-// annotations are what catalogues show and consoles offer.
+// annotations returns the annotations that catalogues and consoles show.
 func (p *parts) annotations(csv *v1alpha1.ClusterServiceVersion) (map[string]string, error) {
 	namespace := map[string]any{
 		"apiVersion": "v1", "kind": "Namespace",
 		"metadata": map[string]any{"name": p.namespace.Name, "labels": p.namespace.Labels},
 	}
-	examples, err := p.examplesOf(csv.Spec.CustomResourceDefinitions.Owned)
+	examples, err := p.examplesFor(csv.Spec.CustomResourceDefinitions.Owned)
 	if err != nil {
 		return nil, err
 	}
-	notes := map[string]string{
+	texts := map[string]string{
 		"operatorframework.io/suggested-namespace": p.namespace.Name,
 	}
 	if images := csv.Spec.RelatedImages; len(images) > 0 {
-		notes["containerImage"] = images[0].Image
+		texts["containerImage"] = images[0].Image
 	}
 	for name, value := range map[string]any{
 		"alm-examples": examples,
 		"operatorframework.io/suggested-namespace-template": namespace,
-		"operatorframework.io/initialization-resource":      first(examples, "LBNodeAgent"),
+		"operatorframework.io/initialization-resource":      firstOfKind(examples, "LBNodeAgent"),
 	} {
 		data, err := json.MarshalIndent(value, "", "  ")
 		if err != nil {
 			return nil, fmt.Errorf("annotation %s: %w", name, err)
 		}
-		notes[name] = string(data)
+		texts[name] = string(data)
 	}
-	return notes, nil
+	return texts, nil
 }
 
-// examplesOf is an example of each kind at least, in the kinds' order.
-func (p *parts) examplesOf(kinds []v1alpha1.CRDDescription) ([]*unstructured.Unstructured, error) {
+// examplesFor returns the examples of the kinds, in the kinds' order. It fails if a kind has
+// none.
+func (p *parts) examplesFor(kinds []v1alpha1.CRDDescription) ([]*unstructured.Unstructured, error) {
 	var found []*unstructured.Unstructured
 	for _, k := range kinds {
-		if first(p.examples, k.Kind) == nil {
+		if firstOfKind(p.examples, k.Kind) == nil {
 			return nil, fmt.Errorf("there is no example of a %s in config/samples or config/manifests/examples", k.Kind)
 		}
 		for _, e := range p.examples {
@@ -121,8 +122,8 @@ func (p *parts) examplesOf(kinds []v1alpha1.CRDDescription) ([]*unstructured.Uns
 	return found, nil
 }
 
-// first object of a kind, or nil.
-func first(objects []*unstructured.Unstructured, kind string) *unstructured.Unstructured {
+// firstOfKind returns the first object of a kind, or nil.
+func firstOfKind(objects []*unstructured.Unstructured, kind string) *unstructured.Unstructured {
 	for _, u := range objects {
 		if u.GetKind() == kind {
 			return u
@@ -131,8 +132,8 @@ func first(objects []*unstructured.Unstructured, kind string) *unstructured.Unst
 	return nil
 }
 
-// installation is the deployments, and what service accounts may do in the whole
-// cluster. OLM makes the accounts that are named there.
+// installation returns the Deployments, and the rights of service accounts in the whole
+// cluster. OLM creates the service accounts that are named there.
 func (p *parts) installation(image string) (v1alpha1.NamedInstallStrategy, error) {
 	strategy := v1alpha1.NamedInstallStrategy{StrategyName: v1alpha1.InstallStrategyNameDeployment}
 	for _, d := range p.deployments {
@@ -145,7 +146,7 @@ func (p *parts) installation(image string) (v1alpha1.NamedInstallStrategy, error
 		strategy.StrategySpec.DeploymentSpecs = append(strategy.StrategySpec.DeploymentSpecs,
 			v1alpha1.StrategyDeploymentSpec{Name: d.Name, Label: d.Labels, Spec: d.Spec})
 	}
-	if err := p.onlyAccounts(); err != nil {
+	if err := p.checkBindings(); err != nil {
 		return strategy, err
 	}
 	for _, account := range p.accounts {
@@ -159,22 +160,22 @@ func (p *parts) installation(image string) (v1alpha1.NamedInstallStrategy, error
 	return strategy, nil
 }
 
-// onlyAccounts refuses ClusterRoleBindings of others than our service accounts,
-// which a ClusterServiceVersion cannot say.
-func (p *parts) onlyAccounts() error {
+// checkBindings refuses ClusterRoleBindings for subjects other than PureLB's service accounts,
+// because a ClusterServiceVersion cannot describe them.
+func (p *parts) checkBindings() error {
 	for _, b := range p.clusterBindings {
 		for _, s := range b.Subjects {
-			ours := func(a corev1.ServiceAccount) bool { return a.Name == s.Name && a.Namespace == s.Namespace }
-			if s.Kind != rbacv1.ServiceAccountKind || !slices.ContainsFunc(p.accounts, ours) {
-				return fmt.Errorf("ClusterRoleBinding %s is for %s %s, which is none of our service accounts", b.Name, s.Kind, s.Name)
+			isSubject := func(a corev1.ServiceAccount) bool { return a.Name == s.Name && a.Namespace == s.Namespace }
+			if s.Kind != rbacv1.ServiceAccountKind || !slices.ContainsFunc(p.accounts, isSubject) {
+				return fmt.Errorf("ClusterRoleBinding %s is for %s %s, which is not a service account of PureLB", b.Name, s.Kind, s.Name)
 			}
 		}
 	}
 	return nil
 }
 
-// clusterRules is what an account may do by ClusterRoleBindings. There must be
-// something, or OLM would not make the account.
+// clusterRules returns the rights that ClusterRoleBindings give a service account. It fails if
+// there are none, because OLM would not create the service account then.
 func (p *parts) clusterRules(account corev1.ServiceAccount) ([]rbacv1.PolicyRule, error) {
 	var rules []rbacv1.PolicyRule
 	for _, b := range p.clusterBindings {
@@ -191,12 +192,12 @@ func (p *parts) clusterRules(account corev1.ServiceAccount) ([]rbacv1.PolicyRule
 		rules = append(rules, p.clusterRoles[i].Rules...)
 	}
 	if len(rules) == 0 {
-		return nil, fmt.Errorf("ServiceAccount %s is bound to no ClusterRole: OLM would not make it", account.Name)
+		return nil, fmt.Errorf("ServiceAccount %s is bound to no ClusterRole: OLM would not create it", account.Name)
 	}
 	return rules, nil
 }
 
-// relatedImages is all that a cluster without the internet has to have. Agents
+// relatedImages returns all images that a cluster without access to the internet needs. Agents
 // run the manager's image.
 func relatedImages(deployments []v1alpha1.StrategyDeploymentSpec) []v1alpha1.RelatedImage {
 	var images []v1alpha1.RelatedImage
@@ -208,16 +209,16 @@ func relatedImages(deployments []v1alpha1.StrategyDeploymentSpec) []v1alpha1.Rel
 	return images
 }
 
-// webhookDefinitions is the webhooks, without their match conditions, which a
-// ClusterServiceVersion cannot say: their handlers are asked more often, and let
-// pass what the conditions would keep from them.
+// webhookDefinitions returns the webhooks without their match conditions, which a
+// ClusterServiceVersion cannot contain. So the API server calls the handlers for more requests,
+// and the handlers allow those that the conditions would have left out.
 func (p *parts) webhookDefinitions() ([]v1alpha1.WebhookDescription, error) {
 	var all []v1alpha1.WebhookDescription
 	for _, w := range p.webhooks {
 		if w.NamespaceSelector != nil || w.ClientConfig.Service == nil {
-			return nil, fmt.Errorf("webhook %s: OLM knows no namespace selector, and only webhooks of a Service", w.Name)
+			return nil, fmt.Errorf("webhook %s: a bundle supports no namespace selector, and only webhooks of a Service", w.Name)
 		}
-		d, port, err := p.server(*w.ClientConfig.Service)
+		d, port, err := p.webhookServer(*w.ClientConfig.Service)
 		if err != nil {
 			return nil, fmt.Errorf("webhook %s: %w", w.Name, err)
 		}
@@ -232,8 +233,8 @@ func (p *parts) webhookDefinitions() ([]v1alpha1.WebhookDescription, error) {
 	return all, nil
 }
 
-// server is the deployment behind a Service, and the port to call.
-func (p *parts) server(called admissionv1.ServiceReference) (string, corev1.ServicePort, error) {
+// webhookServer returns the Deployment behind a Service, and the port to call.
+func (p *parts) webhookServer(called admissionv1.ServiceReference) (string, corev1.ServicePort, error) {
 	for _, s := range p.services {
 		if s.Name != called.Name {
 			continue
@@ -252,6 +253,7 @@ func (p *parts) server(called admissionv1.ServiceReference) (string, corev1.Serv
 	return "", corev1.ServicePort{}, fmt.Errorf("there is no Service %s", called.Name)
 }
 
+// selects reports whether a selector that is not empty matches labels.
 func selects(selector, labels map[string]string) bool {
 	for name, value := range selector {
 		if labels[name] != value {

@@ -11,11 +11,12 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// owned is our kinds as the base introduces them, with what their schemas say.
-func (p *parts) owned() ([]v1alpha1.CRDDescription, error) {
+// ownedKinds returns PureLB's kinds as the base lists them, with descriptions from their
+// schemas.
+func (p *parts) ownedKinds() ([]v1alpha1.CRDDescription, error) {
 	owned := slices.Clone(p.base.Spec.CustomResourceDefinitions.Owned)
 	if len(owned) != len(p.definitions) {
-		return nil, fmt.Errorf("%d kinds are defined, and %d introduced in config/manifests/bases", len(p.definitions), len(owned))
+		return nil, fmt.Errorf("config/crd defines %d kinds, and config/manifests/bases lists %d", len(p.definitions), len(owned))
 	}
 	for i, o := range owned {
 		schema, err := p.schema(o)
@@ -23,17 +24,17 @@ func (p *parts) owned() ([]v1alpha1.CRDDescription, error) {
 			return nil, err
 		}
 		owned[i].Description = oneLine(schema.Description)
-		for _, d := range describe("", schema.Properties["spec"]) {
+		for _, d := range describeFields("", schema.Properties["spec"]) {
 			owned[i].SpecDescriptors = append(owned[i].SpecDescriptors, v1alpha1.SpecDescriptor(d))
 		}
-		for _, d := range describe("", schema.Properties["status"]) {
+		for _, d := range describeFields("", schema.Properties["status"]) {
 			owned[i].StatusDescriptors = append(owned[i].StatusDescriptors, v1alpha1.StatusDescriptor(d))
 		}
 	}
 	return owned, nil
 }
 
-// schema of a kind in the version that is introduced.
+// schema returns the schema of a kind in the version that the base lists.
 func (p *parts) schema(o v1alpha1.CRDDescription) (*apiextensionsv1.JSONSchemaProps, error) {
 	for _, d := range p.definitions {
 		for _, v := range d.Spec.Versions {
@@ -42,41 +43,41 @@ func (p *parts) schema(o v1alpha1.CRDDescription) (*apiextensionsv1.JSONSchemaPr
 			}
 		}
 	}
-	return nil, fmt.Errorf("config/manifests/bases introduces %s %s as %s, which is not defined so", o.Kind, o.Version, o.Name)
+	return nil, fmt.Errorf("config/manifests/bases lists %s %s as %s, which config/crd does not define", o.Kind, o.Version, o.Name)
 }
 
-// descriptor is what a SpecDescriptor and a StatusDescriptor have in common.
+// descriptor describes a field. SpecDescriptor and StatusDescriptor have the same fields.
 type descriptor v1alpha1.SpecDescriptor
 
-// misplaced marks fields that exist only for a better error.
-const misplaced = "is never valid here"
+// neverValid is part of the description of a field that exists only for a better error message.
+const neverValid = "is never valid here"
 
-// describe lists the fields below path, those of lists by their first element,
-// in alphabetical order.
-func describe(path string, s apiextensionsv1.JSONSchemaProps) []descriptor {
+// describeFields lists the fields below path in alphabetical order; those of a list by the
+// list's first element.
+func describeFields(path string, s apiextensionsv1.JSONSchemaProps) []descriptor {
 	var all []descriptor
 	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
 		field := s.Properties[name]
-		if strings.Contains(oneLine(field.Description), misplaced) {
+		if strings.Contains(oneLine(field.Description), neverValid) {
 			continue
 		}
 		at := strings.TrimPrefix(path+"."+name, ".")
-		hints, whole := hint(name, field)
-		all = append(all, descriptor{Path: at, DisplayName: title(name), Description: oneLine(field.Description), XDescriptors: hints})
+		hints, whole := displayHints(name, field)
+		all = append(all, descriptor{Path: at, DisplayName: displayName(name), Description: oneLine(field.Description), XDescriptors: hints})
 		if whole {
 			continue
 		}
-		all = append(all, describe(at, field)...)
+		all = append(all, describeFields(at, field)...)
 		if list := field.Items; list != nil && list.Schema != nil {
-			all = append(all, describe(at+"[0]", *list.Schema)...)
+			all = append(all, describeFields(at+"[0]", *list.Schema)...)
 		}
 	}
 	return all
 }
 
-// hint says what a console may show a field as, and whether that is for the field
-// as a whole: Kubernetes' own types need no description of their parts.
-func hint(name string, field apiextensionsv1.JSONSchemaProps) (hints []string, whole bool) {
+// displayHints returns how a console may show a field, and whether that describes the field
+// with all its parts, as for the types of Kubernetes itself.
+func displayHints(name string, field apiextensionsv1.JSONSchemaProps) (hints []string, whole bool) {
 	const ui = "urn:alm:descriptor:com.tectonic.ui:"
 	switch name {
 	case "conditions":
@@ -97,8 +98,8 @@ func hint(name string, field apiextensionsv1.JSONSchemaProps) (hints []string, w
 	return nil, false
 }
 
-// title is a field's name for people: v4pools is IPv4 Pools.
-func title(field string) string {
+// displayName returns the name under which a console shows a field: v4pools is IPv4 Pools.
+func displayName(field string) string {
 	for _, family := range []string{"4", "6"} {
 		if rest, ok := strings.CutPrefix(field, "v"+family); ok {
 			field = "IPv" + family + rest
@@ -116,5 +117,5 @@ func title(field string) string {
 	return strings.Join(words, " ")
 }
 
-// oneLine undoes the line breaks of a comment.
+// oneLine replaces line breaks by spaces.
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

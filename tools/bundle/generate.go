@@ -19,8 +19,8 @@ const (
 	dockerfile  = "bundle.Dockerfile"
 )
 
-// generate makes the files of the bundle, by their names below the repository's
-// root.
+// generate returns the content of the bundle's files, by their names relative to the
+// repository's root.
 func generate(o options) (map[string][]byte, error) {
 	sources := filepath.Join(o.root, "config", "manifests")
 	objects, err := render(sources)
@@ -39,21 +39,21 @@ func generate(o options) (map[string][]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the configuration of the scorecard: %w", err)
 	}
-	p, err := sortOut(append(objects, examples...))
+	p, err := sortObjects(append(objects, examples...))
 	if err != nil {
 		return nil, err
 	}
-	csv, err := p.serviceVersion(o, icon)
+	csv, err := p.buildServiceVersion(o, icon)
 	if err != nil {
 		return nil, err
 	}
 	files := map[string][]byte{
-		path.Join(bundleDir, "metadata", "annotations.yaml"):      annotations(o.channel),
+		path.Join(bundleDir, "metadata", "annotations.yaml"):      metadataAnnotations(o.channel),
 		path.Join(bundleDir, "tests", "scorecard", "config.yaml"): scorecard,
 		path.Join(bundleDir, "manifests", csvFile):                csv,
-		dockerfile: buildFile(o.channel),
+		dockerfile: dockerfileContent(o.channel),
 	}
-	for _, u := range p.asTheyAre {
+	for _, u := range p.bundleManifests {
 		name := path.Join(bundleDir, "manifests", fileName(u))
 		if _, taken := files[name]; taken {
 			return nil, fmt.Errorf("two objects would be written to %s", name)
@@ -65,7 +65,7 @@ func generate(o options) (map[string][]byte, error) {
 	return files, nil
 }
 
-// render is what `kubectl kustomize` prints for a folder.
+// render returns the objects that `kubectl kustomize` prints for a folder.
 func render(dir string) ([]*unstructured.Unstructured, error) {
 	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
 	if err != nil {
@@ -86,8 +86,8 @@ func render(dir string) ([]*unstructured.Unstructured, error) {
 	return objects, nil
 }
 
-// fileName is where an object goes: by its name and kind, or for a definition of
-// a kind by what it defines.
+// fileName returns the name of an object's file: from its name and kind, or for a
+// CustomResourceDefinition from the kind that it defines.
 func fileName(u *unstructured.Unstructured) string {
 	if u.GetKind() == "CustomResourceDefinition" {
 		plural, group, _ := strings.Cut(u.GetName(), ".")
@@ -96,11 +96,11 @@ func fileName(u *unstructured.Unstructured) string {
 	return u.GetName() + "_" + strings.ToLower(u.GetKind()) + ".yaml"
 }
 
-// label is one label of the bundle's image, which is an annotation of its
-// metadata too.
+// label is a label of the bundle's image, and at the same time an annotation in the bundle's
+// metadata.
 type label struct{ name, value string }
 
-// labels say what the bundle is and where its parts are.
+// labels returns the labels that say what the bundle contains, and where.
 func labels(channel string) []label {
 	const prefix = "operators.operatorframework.io."
 	return []label{
@@ -115,7 +115,8 @@ func labels(channel string) []label {
 	}
 }
 
-func annotations(channel string) []byte {
+// metadataAnnotations returns the content of the bundle's annotations.yaml.
+func metadataAnnotations(channel string) []byte {
 	var b strings.Builder
 	b.WriteString("annotations:\n")
 	for _, l := range labels(channel) {
@@ -124,8 +125,8 @@ func annotations(channel string) []byte {
 	return []byte(b.String())
 }
 
-// buildFile is the Dockerfile of the bundle's image.
-func buildFile(channel string) []byte {
+// dockerfileContent returns the Dockerfile of the bundle's image.
+func dockerfileContent(channel string) []byte {
 	var b strings.Builder
 	b.WriteString("# Written by make bundle.\nFROM scratch\n")
 	for _, l := range labels(channel) {

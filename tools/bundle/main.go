@@ -1,10 +1,13 @@
-// Command bundle writes the bundle that the Operator Lifecycle Manager (OLM)
-// installs PureLB from: bundle/ and bundle.Dockerfile, in the format registry+v1.
+// Command bundle writes the bundle from which the Operator Lifecycle Manager (OLM)
+// installs PureLB: bundle/ and bundle.Dockerfile, in the format registry+v1.
 //
 //	bundle -root ../.. -version 0.1.0 -image registry.example.com/purelb:v0.1.0
 //
-// Everything in it comes from config/: what runs PureLB without OLM, and what
-// only a bundle needs, in config/manifests. The same input gives the same bundle.
+// Its input is config/: the manifests that install PureLB without OLM, and
+// config/manifests, which only the bundle needs. It renders the objects, decides for each
+// whether the object becomes part of the ClusterServiceVersion, a manifest of the bundle or
+// an example, or is left out (parts.go), and builds the ClusterServiceVersion (csv.go,
+// descriptors.go). The same input gives the same bundle.
 package main
 
 import (
@@ -18,8 +21,8 @@ func main() {
 	var o options
 	flag.StringVar(&o.root, "root", ".", "folder of the repository")
 	flag.StringVar(&o.version, "version", "", "version of the bundle, such as 0.1.0")
-	flag.StringVar(&o.image, "image", "", "image of PureLB; as config/default says if empty")
-	flag.StringVar(&o.channel, "channel", "candidate", "channel of the package that the bundle is for")
+	flag.StringVar(&o.image, "image", "", "image of PureLB; empty for that of config/default")
+	flag.StringVar(&o.channel, "channel", "candidate", "channel of the package to which the bundle belongs")
 	flag.Parse()
 	if err := run(o); err != nil {
 		fmt.Fprintln(os.Stderr, "bundle:", err)
@@ -27,12 +30,12 @@ func main() {
 	}
 }
 
-// options say what is made.
+// options are the command's flags.
 type options struct {
-	root    string // of the repository
-	version string // of the bundle, as semantic versioning has it
-	image   string // of PureLB; empty for the one that the manifests name
-	channel string // of the package
+	root    string // the folder of the repository
+	version string // the bundle's semantic version
+	image   string // the image of PureLB; empty for the one that the manifests name
+	channel string // the channel of the package
 }
 
 func run(o options) error {

@@ -14,60 +14,60 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// place is where an object of config/ goes.
-type place int
+// destination is what becomes of an object of config/.
+type destination int
 
 const (
-	// unknown objects stop the generator: whoever adds one says what OLM is to do
-	// with it.
-	unknown place = iota
-	// inVersion is what the ClusterServiceVersion says, for OLM to make.
-	inVersion
-	// asIs is a manifest of the bundle.
-	asIs
-	// example is an instance of one of our kinds, for users to start from.
-	example
-	// leftOut is what OLM takes in no form. Users or the manager make it: see
-	// docs/operatorhub.md.
+	// undecided makes the generator fail: whoever adds an object of a new kind has to decide
+	// what OLM does with it.
+	undecided destination = iota
+	// inServiceVersion: the ClusterServiceVersion describes the object, and OLM creates it.
+	inServiceVersion
+	// asManifest: the object is a manifest of the bundle.
+	asManifest
+	// asExample: the object is an instance of one of PureLB's kinds, for users to start from.
+	asExample
+	// leftOut: a bundle cannot contain the object. Users or the manager create it: see
+	// docs/how-to/olm.md.
 	leftOut
 )
 
-// uses is what objects are used for by others, which decides where they go.
-type uses struct {
-	bound  map[string]bool // ClusterRoles that a ClusterRoleBinding is about
-	called map[string]bool // Services that the API server calls webhooks by
+// references are the names by which objects refer to others. They decide the destination of
+// ClusterRoles and Services.
+type references struct {
+	boundClusterRoles map[string]bool // a ClusterRoleBinding binds them
+	webhookServices   map[string]bool // the API server calls webhooks through them
 }
 
-// placeOf says where an object goes.
-func (n uses) placeOf(u *unstructured.Unstructured) place {
+// destinationOf returns what becomes of an object.
+func (r references) destinationOf(u *unstructured.Unstructured) destination {
 	switch u.GetKind() {
 	case "ClusterServiceVersion", "Deployment", "ServiceAccount", "ClusterRoleBinding", "ValidatingWebhookConfiguration", "Namespace":
-		return inVersion
+		return inServiceVersion
 	case "ClusterRole":
-		if n.bound[u.GetName()] {
-			return inVersion
+		if r.boundClusterRoles[u.GetName()] {
+			return inServiceVersion
 		}
-		return asIs
-	case "Service": // OLM makes those of webhooks
-		if n.called[u.GetName()] {
-			return inVersion
+		return asManifest
+	case "Service": // OLM creates the Services of webhooks itself
+		if r.webhookServices[u.GetName()] {
+			return inServiceVersion
 		}
-		return asIs
-	// Roles are not among the permissions of the ClusterServiceVersion: for an
-	// operator that serves all namespaces OLM makes ClusterRoles of those, and an
-	// agent could then write the Leases of the whole cluster, and the manager read
-	// its Secrets.
+		return asManifest
+	// Roles must not be among the permissions of the ClusterServiceVersion: for an operator
+	// that serves all namespaces OLM makes ClusterRoles of these permissions. An agent could
+	// then write the Leases of the whole cluster, and the manager read all its Secrets.
 	case "CustomResourceDefinition", "Role", "RoleBinding", "PodDisruptionBudget", "PriorityClass", "ConfigMap":
-		return asIs
+		return asManifest
 	case "ServiceGroup", "LBNodeAgent", "Announcement", "CommonAnnouncement":
-		return example
+		return asExample
 	case "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "FlowSchema", "PriorityLevelConfiguration", "DaemonSet":
 		return leftOut
 	}
-	return unknown
+	return undecided
 }
 
-// parts is the objects of config/, by what becomes of them.
+// parts are the objects of config/, by kind, and by what becomes of them.
 type parts struct {
 	base            v1alpha1.ClusterServiceVersion
 	namespace       corev1.Namespace
@@ -79,11 +79,11 @@ type parts struct {
 	services        []corev1.Service
 	definitions     []apiextensionsv1.CustomResourceDefinition
 	examples        []*unstructured.Unstructured
-	asTheyAre       []*unstructured.Unstructured
+	bundleManifests []*unstructured.Unstructured
 }
 
-// sortOut puts each object in its place.
-func sortOut(objects []*unstructured.Unstructured) (*parts, error) {
+// sortObjects sorts the objects of config/ into parts.
+func sortObjects(objects []*unstructured.Unstructured) (*parts, error) {
 	p := &parts{}
 	var errs []error
 	add := func(u *unstructured.Unstructured, err error) {
@@ -92,24 +92,24 @@ func sortOut(objects []*unstructured.Unstructured) (*parts, error) {
 		}
 	}
 	for _, u := range objects {
-		add(u, p.note(u))
+		add(u, p.readSource(u))
 	}
-	used := p.uses()
+	references := p.references()
 	for _, u := range objects {
-		switch used.placeOf(u) {
-		case unknown:
-			add(u, errors.New("nobody has said in tools/bundle/parts.go what OLM is to do with this kind"))
-		case asIs:
-			add(u, p.keep(u))
-		case example:
+		switch references.destinationOf(u) {
+		case undecided:
+			add(u, errors.New("tools/bundle/parts.go does not decide what OLM does with this kind"))
+		case asManifest:
+			add(u, p.addManifest(u))
+		case asExample:
 			p.examples = append(p.examples, u)
 		}
 	}
 	return p, errors.Join(errs...)
 }
 
-// note reads an object of a kind that the ClusterServiceVersion is made from.
-func (p *parts) note(u *unstructured.Unstructured) error {
+// readSource reads an object if the ClusterServiceVersion is built from objects of its kind.
+func (p *parts) readSource(u *unstructured.Unstructured) error {
 	switch u.GetKind() {
 	case "ClusterServiceVersion":
 		return read(u, &p.base)
@@ -136,23 +136,24 @@ func (p *parts) note(u *unstructured.Unstructured) error {
 	return nil
 }
 
-func (p *parts) uses() uses {
-	u := uses{bound: map[string]bool{}, called: map[string]bool{}}
+// references collects the names by which the objects refer to others.
+func (p *parts) references() references {
+	r := references{boundClusterRoles: map[string]bool{}, webhookServices: map[string]bool{}}
 	for _, b := range p.clusterBindings {
-		u.bound[b.RoleRef.Name] = true
+		r.boundClusterRoles[b.RoleRef.Name] = true
 	}
 	for _, w := range p.webhooks {
 		if w.ClientConfig.Service != nil {
-			u.called[w.ClientConfig.Service.Name] = true
+			r.webhookServices[w.ClientConfig.Service.Name] = true
 		}
 	}
-	return u
+	return r
 }
 
-// keep notes an object that is a manifest of the bundle. OLM puts it in the
-// namespace that PureLB is installed in; a subject of a RoleBinding that names no
-// namespace is of the binding's own.
-func (p *parts) keep(u *unstructured.Unstructured) error {
+// addManifest adds an object to the bundle's manifests, without namespaces: OLM creates the
+// object in the namespace in which PureLB is installed, and a subject of a RoleBinding that
+// names no namespace belongs to that of the RoleBinding.
+func (p *parts) addManifest(u *unstructured.Unstructured) error {
 	if in := u.GetNamespace(); in != "" && in != p.namespace.Name {
 		return fmt.Errorf("is in namespace %s, and OLM would put it in %s", in, p.namespace.Name)
 	}
@@ -174,14 +175,16 @@ func (p *parts) keep(u *unstructured.Unstructured) error {
 			return err
 		}
 	}
-	p.asTheyAre = append(p.asTheyAre, u)
+	p.bundleManifests = append(p.bundleManifests, u)
 	return nil
 }
 
+// read converts an object to a typed one, and refuses unknown fields.
 func read(u *unstructured.Unstructured, into any) error {
 	return runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(u.Object, into, true)
 }
 
+// readInto converts an object and appends it to a list.
 func readInto[T any](u *unstructured.Unstructured, into *[]T) error {
 	var t T
 	if err := read(u, &t); err != nil {

@@ -19,30 +19,30 @@ func object(t *testing.T, text string) *unstructured.Unstructured {
 	return u
 }
 
-// TestRefused is about what somebody may add to config/ that the bundle cannot
-// have without more ado.
+// TestRefused adds objects to config/ that the generator does not know how to put into a
+// bundle.
 func TestRefused(t *testing.T) {
 	tests := map[string]struct{ added, want string }{
-		"a kind that nobody has thought of": {
+		"an unknown kind": {
 			"{apiVersion: batch/v1, kind: CronJob, metadata: {name: tidy, namespace: purelb-system}}",
-			"CronJob tidy: nobody has said in tools/bundle/parts.go what OLM is to do with this kind"},
+			"CronJob tidy: tools/bundle/parts.go does not decide what OLM does with this kind"},
 		"another namespace": {
 			"{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: reader, namespace: kube-system}}",
 			"Role reader: is in namespace kube-system, and OLM would put it in purelb-system"},
-		"somebody of another namespace": {
+		"a subject of another namespace": {
 			"{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: reader, namespace: purelb-system}, " +
 				"subjects: [{kind: ServiceAccount, name: default, namespace: default}]}",
 			"is not of namespace purelb-system"},
-		"a service account that OLM would not make": {
+		"a service account that OLM would not create": {
 			"{apiVersion: v1, kind: ServiceAccount, metadata: {name: idle, namespace: purelb-system}}",
 			"ServiceAccount idle is bound to no ClusterRole"},
-		"rights of somebody else": {
+		"rights of another subject": {
 			"{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: all}, " +
 				"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: purelb-view}, subjects: [{kind: Group, name: everybody}]}",
-			"ClusterRoleBinding all is for Group everybody, which is none of our service accounts"},
-		"a kind that is not introduced": {
+			"ClusterRoleBinding all is for Group everybody, which is not a service account of PureLB"},
+		"a kind that the base does not list": {
 			"{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: things.purelb.io}}",
-			"5 kinds are defined, and 4 introduced"},
+			"config/crd defines 5 kinds, and config/manifests/bases lists 4"},
 		"a webhook without a server": {
 			"{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingWebhookConfiguration, metadata: {name: more}, " +
 				"webhooks: [{name: a.purelb.io, clientConfig: {service: {name: nobody, namespace: purelb-system}}}]}",
@@ -50,7 +50,7 @@ func TestRefused(t *testing.T) {
 		"a webhook for some namespaces": {
 			"{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingWebhookConfiguration, metadata: {name: more}, " +
 				"webhooks: [{name: a.purelb.io, namespaceSelector: {}, clientConfig: {service: {name: purelb-webhook, namespace: purelb-system}}}]}",
-			"webhook a.purelb.io: OLM knows no namespace selector"},
+			"webhook a.purelb.io: a bundle supports no namespace selector"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -62,9 +62,9 @@ func TestRefused(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p, err := sortOut(append(append(objects, examples...), object(t, test.added)))
+			p, err := sortObjects(append(append(objects, examples...), object(t, test.added)))
 			if err == nil {
-				_, err = p.serviceVersion(options{version: "0.1.0"}, []byte("<svg/>"))
+				_, err = p.buildServiceVersion(options{version: "0.1.0"}, []byte("<svg/>"))
 			}
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q", err, test.want)
@@ -73,7 +73,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestKustomize: the bundle is made by the kustomize that make deploy uses.
+// TestKustomize checks that the bundle is made by the kustomize that make deploy uses.
 func TestKustomize(t *testing.T) {
 	version := func(file string) string {
 		data, err := os.ReadFile(file)
@@ -91,33 +91,33 @@ func TestKustomize(t *testing.T) {
 	}
 }
 
-// TestPlaces: what is made from an object, and what is not.
-func TestPlaces(t *testing.T) {
-	used := uses{bound: map[string]bool{"bound": true}, called: map[string]bool{"called": true}}
+// TestDestinations checks what becomes of objects by their kinds and uses.
+func TestDestinations(t *testing.T) {
+	references := references{boundClusterRoles: map[string]bool{"bound": true}, webhookServices: map[string]bool{"called": true}}
 	tests := []struct {
 		kind, name string
-		want       place
+		want       destination
 	}{
-		{"Deployment", "a", inVersion},
-		{"ClusterRole", "bound", inVersion},
-		{"ClusterRole", "for-users", asIs},
-		{"Service", "called", inVersion},
-		{"Service", "metrics", asIs},
-		{"Role", "a", asIs},
-		{"PodDisruptionBudget", "a", asIs},
-		{"PriorityClass", "a", asIs},
-		{"LBNodeAgent", "default", example},
+		{"Deployment", "a", inServiceVersion},
+		{"ClusterRole", "bound", inServiceVersion},
+		{"ClusterRole", "for-users", asManifest},
+		{"Service", "called", inServiceVersion},
+		{"Service", "metrics", asManifest},
+		{"Role", "a", asManifest},
+		{"PodDisruptionBudget", "a", asManifest},
+		{"PriorityClass", "a", asManifest},
+		{"LBNodeAgent", "default", asExample},
 		{"ValidatingAdmissionPolicy", "a", leftOut},
 		{"FlowSchema", "a", leftOut},
 		{"DaemonSet", "a", leftOut},
-		{"Job", "a", unknown},
+		{"Job", "a", undecided},
 	}
 	for _, test := range tests {
 		u := &unstructured.Unstructured{}
 		u.SetKind(test.kind)
 		u.SetName(test.name)
-		if got := used.placeOf(u); got != test.want {
-			t.Errorf("%s %s: place %d, want %d", test.kind, test.name, got, test.want)
+		if got := references.destinationOf(u); got != test.want {
+			t.Errorf("%s %s: destination %d, want %d", test.kind, test.name, got, test.want)
 		}
 	}
 }
@@ -127,7 +127,7 @@ func TestTitle(t *testing.T) {
 		"url": "URL", "v4pools": "IPv4 Pools", "v6pool": "IPv6 Pool", "allocatedIPv4": "Allocated IPv4", "skipIPv6DAD": "Skip IPv6 DAD",
 		"previousMACs": "Previous MACs", "lbNodeAgent": "LB Node Agent", "garpConfig": "GARP Config", "noPrefixRoute": "No Prefix Route",
 	} {
-		if got := title(field); got != want {
+		if got := displayName(field); got != want {
 			t.Errorf("%s: %q, want %q", field, got, want)
 		}
 	}
@@ -145,7 +145,7 @@ func TestDescribe(t *testing.T) {
 		"conditions": {Type: "array", Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &apiextensionsv1.JSONSchemaProps{Properties: map[string]apiextensionsv1.JSONSchemaProps{"type": text("")}}}},
 	}}
 	var got []string
-	for _, d := range describe("", in) {
+	for _, d := range describeFields("", in) {
 		got = append(got, strings.Join(append([]string{d.Path, d.DisplayName, d.Description}, d.XDescriptors...), "|"))
 	}
 	want := []string{

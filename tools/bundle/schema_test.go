@@ -19,8 +19,8 @@ import (
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 )
 
-// internal is a definition as the API server has it.
-func internal(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition) *apiextensions.CustomResourceDefinition {
+// internalDefinition converts a definition to the API server's internal version.
+func internalDefinition(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition) *apiextensions.CustomResourceDefinition {
 	t.Helper()
 	crd = crd.DeepCopy()
 	apiextensionsv1.SetDefaults_CustomResourceDefinition(crd)
@@ -36,34 +36,34 @@ func internal(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition) *apie
 	return converted
 }
 
-// TestDefinitions asks the API server's own validation: operator-framework's does
-// not pass on all of what that finds.
+// TestDefinitions calls the API server's own validation, because the validators of the operator
+// framework do not pass on all that it finds.
 func TestDefinitions(t *testing.T) {
 	definitions := committed(t).V1CRDs
 	if len(definitions) != 4 {
 		t.Fatalf("%d definitions", len(definitions))
 	}
 	for _, crd := range definitions {
-		if errs := validation.ValidateCustomResourceDefinition(context.Background(), internal(t, crd)); len(errs) > 0 {
+		if errs := validation.ValidateCustomResourceDefinition(context.Background(), internalDefinition(t, crd)); len(errs) > 0 {
 			t.Errorf("%s: %v", crd.Name, errs.ToAggregate())
 		}
 		broken := crd.DeepCopy()
 		broken.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"] = apiextensionsv1.JSONSchemaProps{
 			Type: "object", XValidations: apiextensionsv1.ValidationRules{{Rule: "self.nothing == 1"}},
 		}
-		if errs := validation.ValidateCustomResourceDefinition(context.Background(), internal(t, broken)); len(errs) == 0 {
-			t.Errorf("%s: a rule about a field that is not there is let through", crd.Name)
+		if errs := validation.ValidateCustomResourceDefinition(context.Background(), internalDefinition(t, broken)); len(errs) == 0 {
+			t.Errorf("%s: a rule about a missing field passes validation", crd.Name)
 		}
 	}
 }
 
-// judge checks an object as the API server would: no unknown field, the schema,
-// and the rules in it.
-func judge(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition, object *unstructured.Unstructured) []string {
+// validate checks an object as the API server does: unknown fields, the schema, and the rules
+// in it.
+func validate(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition, object *unstructured.Unstructured) []string {
 	t.Helper()
-	props := internal(t, crd).Spec.Versions[0].Schema
-	if props == nil { // where all versions have the same
-		props = internal(t, crd).Spec.Validation
+	props := internalDefinition(t, crd).Spec.Versions[0].Schema
+	if props == nil { // all versions have the same schema
+		props = internalDefinition(t, crd).Spec.Validation
 	}
 	structural, err := schema.NewStructural(props.OpenAPIV3Schema)
 	if err != nil {
@@ -88,6 +88,7 @@ func judge(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition, object *
 	return wrong
 }
 
+// examples returns an example of each kind from the bundle.
 func examples(t *testing.T) map[string]*unstructured.Unstructured {
 	t.Helper()
 	var objects []*unstructured.Unstructured
@@ -109,14 +110,14 @@ func TestExamples(t *testing.T) {
 			t.Errorf("no example of a %s", crd.Spec.Names.Kind)
 			continue
 		}
-		for _, wrong := range judge(t, crd, object) {
+		for _, wrong := range validate(t, crd, object) {
 			t.Errorf("example of a %s: %s", object.GetKind(), wrong)
 		}
 	}
 }
 
-// TestDescriptors: consoles, and the scorecard, want a description of each field
-// that an example sets.
+// TestDescriptors checks that each field that an example sets is described, as consoles and the
+// scorecard require.
 func TestDescriptors(t *testing.T) {
 	all, hasStatus := examples(t), map[string]bool{}
 	for _, crd := range committed(t).V1CRDs {
@@ -145,8 +146,8 @@ func TestDescriptors(t *testing.T) {
 	}
 }
 
-// TestExamplesAreJudged breaks the examples, to see that they are looked at.
-func TestExamplesAreJudged(t *testing.T) {
+// TestExamplesAreValidated breaks the examples and checks that validation fails.
+func TestExamplesAreValidated(t *testing.T) {
 	tests := map[string]struct {
 		kind  string
 		path  []string
@@ -165,8 +166,8 @@ func TestExamplesAreJudged(t *testing.T) {
 			}
 			for _, crd := range committed(t).V1CRDs {
 				if crd.Spec.Names.Kind == test.kind {
-					if said := strings.Join(judge(t, crd, object), "\n"); !strings.Contains(said, test.want) {
-						t.Errorf("nobody says %q, but %q", test.want, said)
+					if got := strings.Join(validate(t, crd, object), "\n"); !strings.Contains(got, test.want) {
+						t.Errorf("validation reports %q, want %q", got, test.want)
 					}
 				}
 			}

@@ -1,6 +1,6 @@
-// Command image writes an OCI image, as a tar archive that containerd, podman
-// and docker import, from static binaries. It needs no container engine and no
-// network: the image has no base.
+// Command image writes an OCI image from static binaries, as a tar archive that containerd,
+// podman and docker import. It needs no container engine, and no network because the image has
+// no base image.
 //
 //	image -o purelb.tar -t purelb.io/purelb:dev -arch amd64 -user 65532:65532 bin/purelb=/purelb
 //
@@ -89,8 +89,8 @@ func write(out, tag, arch, user string, files []string) error {
 	return archive(out, dir)
 }
 
-// archive writes a directory as a tar archive. It appears under its name only
-// when it is complete.
+// archive writes a directory as a tar archive. It renames the file to its name when the archive
+// is complete.
 func archive(out, dir string) error {
 	f, err := os.CreateTemp(filepath.Dir(out), ".image-")
 	if err != nil {
@@ -116,11 +116,11 @@ func diffIDs(img v1.Image) []v1.Hash {
 	return cfg.RootFS.DiffIDs
 }
 
-// layer is a tar archive of the files, each source=/path/in/image.
+// layer returns a tar archive of the files, each given as source=/path/in/image.
 func layer(files []string) ([]byte, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
-	made := map[string]bool{}
+	written := map[string]bool{}
 	for _, f := range files {
 		source, target, ok := strings.Cut(f, "=")
 		if !ok {
@@ -131,7 +131,7 @@ func layer(files []string) ([]byte, error) {
 			return nil, err
 		}
 		target = strings.TrimPrefix(path.Clean(target), "/")
-		if err := directories(w, path.Dir(target), made); err != nil {
+		if err := directories(w, path.Dir(target), written); err != nil {
 			return nil, err
 		}
 		if err := w.WriteHeader(&tar.Header{Name: target, Mode: 0o755, Size: int64(len(data)), Typeflag: tar.TypeReg}); err != nil {
@@ -144,13 +144,14 @@ func layer(files []string) ([]byte, error) {
 	return buf.Bytes(), w.Close()
 }
 
-func directories(w *tar.Writer, dir string, made map[string]bool) error {
-	if dir == "." || made[dir] {
+// directories adds the entries of a directory and of those above it, unless written has them.
+func directories(w *tar.Writer, dir string, written map[string]bool) error {
+	if dir == "." || written[dir] {
 		return nil
 	}
-	if err := directories(w, path.Dir(dir), made); err != nil {
+	if err := directories(w, path.Dir(dir), written); err != nil {
 		return err
 	}
-	made[dir] = true
+	written[dir] = true
 	return w.WriteHeader(&tar.Header{Name: dir + "/", Mode: 0o755, Typeflag: tar.TypeDir})
 }

@@ -1,6 +1,6 @@
-// Package certs gives the webhook server its certificate: from files, where
-// somebody else provides them (OLM, cert-manager), or else from a Secret that
-// the manager itself makes, renews and writes into the webhook configurations
+// Package certs gives the webhook server its certificate. Where OLM or cert-manager provides
+// files, the server reads those. Elsewhere the manager makes a certificate in a Secret,
+// renews it, and writes its authority into the webhook configuration
 // (open-policy-agent/cert-controller).
 package certs
 
@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// Options say whose certificate is made and where it is kept.
+// Options say what the certificate is for, and where the manager keeps it.
 type Options struct {
 	// Namespace of the Secret and of the webhooks' Service.
 	Namespace string
@@ -37,27 +37,30 @@ type Options struct {
 	Configuration string
 }
 
-// Provided reports whether a folder has a certificate that somebody else
-// provides.
+// Provided reports whether a folder has a certificate: then OLM or cert-manager provides it.
 func Provided(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, corev1.TLSCertKey))
 	return err == nil
 }
 
-// Source is a certificate that the manager makes itself. Every replica has it
-// from the Secret as soon as one has made it.
+// Source is the certificate that the manager makes itself. One replica makes it, and every
+// replica reads it from the Secret.
 type Source struct {
-	secret  types.NamespacedName
-	current atomic.Pointer[tls.Certificate]
+	secret types.NamespacedName
+	// certificate is the one in the Secret, nil until there is one.
+	certificate atomic.Pointer[tls.Certificate]
+	// trusted is closed when the API server trusts the authority of the certificate.
 	trusted chan struct{}
-	dir     string
+	// dir is the folder with a copy of the certificate, by which the rotator knows that the
+	// Secret has arrived.
+	dir string
 }
 
 // +kubebuilder:rbac:groups="",resources=secrets,namespace=purelb-system,verbs=get;list;watch;create;update
 // +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingwebhookconfigurations,verbs=get;list;watch
 // +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingwebhookconfigurations,resourceNames=purelb-validating,verbs=update
 
-// New makes a Source whose certificate is made, and renewed, once mgr runs.
+// New makes a Source. It makes the certificate, and renews it, while mgr runs.
 func New(ctx context.Context, mgr manager.Manager, c client.Client, o Options) (*Source, error) {
 	s := &Source{secret: types.NamespacedName{Namespace: o.Namespace, Name: o.Secret}, trusted: make(chan struct{})}
 	err := makeSecret(ctx, c, s.secret)
@@ -75,9 +78,9 @@ func New(ctx context.Context, mgr manager.Manager, c client.Client, o Options) (
 	handler := toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { s.load(mgr, obj) },
 		UpdateFunc: func(_, obj any) { s.load(mgr, obj) },
-		DeleteFunc: func(any) { // somebody wants a new certificate
+		DeleteFunc: func(any) { // an administrator wants a new certificate
 			if err := makeSecret(ctx, c, s.secret); err != nil {
-				mgr.GetLogger().Error(err, "The webhooks' certificate cannot be renewed")
+				mgr.GetLogger().Error(err, "Cannot renew the webhooks' certificate")
 			}
 		},
 	}
@@ -85,6 +88,7 @@ func New(ctx context.Context, mgr manager.Manager, c client.Client, o Options) (
 		return nil, fmt.Errorf("watch Secret %s: %w", o.Secret, err)
 	}
 	err = rotator.AddRotator(mgr, &rotator.CertRotator{
+		ControllerName: o.Secret, // unique in a process, as names of controllers must be
 		SecretKey:      s.secret,
 		CertDir:        s.dir,
 		CAName:         "purelb-ca",
@@ -100,7 +104,7 @@ func New(ctx context.Context, mgr manager.Manager, c client.Client, o Options) (
 	return s, nil
 }
 
-// makeSecret makes an empty Secret, for the rotator to fill.
+// makeSecret makes an empty Secret, which the rotator fills.
 func makeSecret(ctx context.Context, c client.Client, name types.NamespacedName) error {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
 	if err := c.Create(ctx, secret); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -109,7 +113,7 @@ func makeSecret(ctx context.Context, c client.Client, name types.NamespacedName)
 	return nil
 }
 
-// load takes the certificate over from the Secret.
+// load reads the certificate from the Secret.
 func (s *Source) load(mgr manager.Manager, obj any) {
 	secret, ok := obj.(*corev1.Secret)
 	if !ok || client.ObjectKeyFromObject(secret) != s.secret || len(secret.Data[corev1.TLSCertKey]) == 0 {
@@ -117,22 +121,22 @@ func (s *Source) load(mgr manager.Manager, obj any) {
 	}
 	cert, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 	if err != nil {
-		mgr.GetLogger().Error(err, "The webhooks' certificate cannot be used", "secret", s.secret)
+		mgr.GetLogger().Error(err, "Cannot use the webhooks' certificate", "secret", s.secret)
 		return
 	}
-	s.current.Store(&cert)
+	s.certificate.Store(&cert)
 	if err := os.WriteFile(filepath.Join(s.dir, corev1.TLSCertKey), secret.Data[corev1.TLSCertKey], 0o600); err != nil {
-		mgr.GetLogger().Error(err, "The webhooks' certificate cannot be noted")
+		mgr.GetLogger().Error(err, "Cannot write the webhooks' certificate to its folder")
 	}
 }
 
-// Configure makes a TLS server use the certificate as it is at each handshake.
+// Configure makes a TLS server use, at each handshake, the certificate that there is then.
 func (s *Source) Configure(c *tls.Config) {
 	c.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-		if cert := s.current.Load(); cert != nil {
+		if cert := s.certificate.Load(); cert != nil {
 			return cert, nil
 		}
-		return nil, errors.New("the webhooks' certificate is not made yet")
+		return nil, errors.New("the webhooks have no certificate yet")
 	}
 }
 
@@ -142,9 +146,9 @@ func (s *Source) Ready(*http.Request) error {
 	case <-s.trusted:
 		return nil
 	default:
-		return errors.New("the webhooks' certificate is not ready")
+		return errors.New("the API server does not trust the webhooks' certificate yet")
 	}
 }
 
-// Close removes the folder.
+// Close removes the folder with the copy of the certificate.
 func (s *Source) Close() error { return os.RemoveAll(s.dir) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"testing"
 	"time"
 
@@ -46,17 +47,19 @@ func TestSource(t *testing.T) {
 	}
 	g.Expect(c.Create(ctx, configuration)).To(Succeed())
 
+	// Another one each time: a controller is named after it.
+	secret := fmt.Sprintf("certificate-%d", time.Now().UnixNano())
 	mgr, err := ctrl.NewManager(config, ctrl.Options{Scheme: scheme.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}})
 	g.Expect(err).NotTo(HaveOccurred())
 	source, err := certs.New(ctx, mgr, c, certs.Options{
-		Namespace: "default", Secret: "certificate", Service: "hook", Configuration: configuration.Name,
+		Namespace: "default", Secret: secret, Service: "hook", Configuration: configuration.Name,
 	})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(source.Ready(nil)).NotTo(Succeed())
 	server := &tls.Config{}
 	source.Configure(server)
 	_, err = server.GetCertificate(nil)
-	g.Expect(err).To(MatchError(ContainSubstring("not made yet")))
+	g.Expect(err).To(MatchError(ContainSubstring("have no certificate yet")))
 
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(ctx) }()
@@ -90,7 +93,7 @@ func TestSource(t *testing.T) {
 	}).WithTimeout(30 * time.Second).Should(Succeed())
 
 	// Deleting the Secret renews the certificate.
-	g.Expect(c.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "certificate"}})).To(Succeed())
+	g.Expect(c.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: secret}})).To(Succeed())
 	g.Eventually(func(g Gomega) {
 		g.Expect(trusted(g)).NotTo(Equal(first))
 	}).WithTimeout(30 * time.Second).Should(Succeed())

@@ -9,7 +9,7 @@ import (
 func TestReplace(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.json")
-	if err := os.WriteFile(path+".new", []byte("what a process that was killed left there, and long"), 0o600); err != nil {
+	if err := os.WriteFile(path+".new", []byte("left by a process that was killed, and long"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -23,15 +23,15 @@ func TestReplace(t *testing.T) {
 			t.Errorf("%q, %v", text, err)
 		}
 	}
-	// What cannot be written leaves nothing behind.
+	// A failure leaves no file behind.
 	if err := os.Mkdir(filepath.Join(dir, "b.json"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := Replace(filepath.Join(dir, "b.json"), []byte("x")); err == nil {
-		t.Error("a folder was replaced")
+		t.Error("Replace has replaced a folder")
 	}
 	if err := Replace(filepath.Join(dir, "none", "c.json"), []byte("x")); err == nil {
-		t.Error("written where there is no folder")
+		t.Error("Replace returns no error without the folder")
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 2 {

@@ -1,4 +1,6 @@
-// Package nstest runs a package's tests in a network namespace of their own.
+// Package nstest runs tests in network namespaces of their own: Main all tests of a package,
+// InOwnNamespace a single test. A Neighbour is one more namespace, to which a test connects
+// links.
 package nstest
 
 import (
@@ -14,17 +16,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const inside = "PURELB_TEST_NETNS"
+// insideVariable is the environment variable that is set in the test binary that runs in its
+// own namespace.
+const insideVariable = "PURELB_TEST_NETNS"
 
-// Main is the body of a TestMain: it runs the test binary once more, in a new
-// network namespace, and returns its exit status. Without root it uses a user
-// namespace as well. Where neither is allowed the tests fail: what they would
-// show is not shown.
+// Main is the body of a TestMain: it runs the test binary once more, in a new network
+// namespace, and returns its exit status. Without root it makes a user namespace, too. Where
+// neither is allowed the tests fail instead of being skipped.
 func Main(m *testing.M) int {
-	if os.Getenv(inside) != "" {
+	if os.Getenv(insideVariable) != "" {
 		return m.Run()
 	}
-	cmd := again(os.Args[1:]...)
+	cmd := testBinary(os.Args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	err := cmd.Run()
 	var exit *exec.ExitError
@@ -38,10 +41,10 @@ func Main(m *testing.M) int {
 	return 0
 }
 
-// again is the test binary once more, in a new network namespace.
-func again(args ...string) *exec.Cmd {
+// testBinary returns a command that runs the test binary in a new network namespace.
+func testBinary(args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", args...)
-	cmd.Env = append(os.Environ(), inside+"=1")
+	cmd.Env = append(os.Environ(), insideVariable+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	if os.Geteuid() != 0 {
 		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
@@ -51,19 +54,20 @@ func again(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Alone runs one test of a package whose others have no network namespace of their
-// own, as Main does all of one, beside others of its kind. A test begins with it, and
-// returns if it returns false: then it has been run.
-func Alone(t *testing.T) bool {
+// InOwnNamespace reports whether the test runs in a network namespace of its own. If not, it
+// runs the test there, in parallel with other such tests, and the test returns. It is for
+// packages of which only some tests need a namespace.
+func InOwnNamespace(t *testing.T) bool {
 	t.Helper()
-	if os.Getenv(inside) != "" {
+	if os.Getenv(insideVariable) != "" {
 		return true
 	}
 	t.Parallel()
-	// The thread that starts it has to live as long (prctl(2), PR_SET_PDEATHSIG).
+	// The kernel kills the process when the thread ends that has started it (prctl(2),
+	// PR_SET_PDEATHSIG).
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	out, err := again("-test.run=^"+t.Name()+"$", "-test.v").CombinedOutput()
+	out, err := testBinary("-test.run=^"+t.Name()+"$", "-test.v").CombinedOutput()
 	t.Logf("%s", out)
 	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
 		t.Errorf("in a network namespace of its own, which needs root or user namespaces: %v", err)
@@ -71,8 +75,8 @@ func Alone(t *testing.T) bool {
 	return false
 }
 
-// Run runs a command, its words separated by spaces, and returns what it
-// prints.
+// Run runs a command, whose words are separated by spaces, and returns its output. The test
+// fails if the command does.
 func Run(t testing.TB, format string, args ...any) string {
 	t.Helper()
 	words := strings.Fields(fmt.Sprintf(format, args...))
@@ -83,12 +87,12 @@ func Run(t testing.TB, format string, args ...any) string {
 	return string(out)
 }
 
-// Neighbour is another network namespace.
+// Neighbour is another network namespace. A process that sleeps there keeps the namespace.
 type Neighbour struct {
 	pid int
 }
 
-// NewNeighbour makes one, which lives as long as the test.
+// NewNeighbour makes a network namespace that exists as long as the test.
 func NewNeighbour(t testing.TB) Neighbour {
 	t.Helper()
 	cmd := exec.Command("sleep", "infinity")
@@ -103,21 +107,21 @@ func NewNeighbour(t testing.TB) Neighbour {
 	return Neighbour{pid: cmd.Process.Pid}
 }
 
-// Take moves a link there.
-func (n Neighbour) Take(t testing.TB, link string) {
+// MoveLink moves a link into the namespace.
+func (n Neighbour) MoveLink(t testing.TB, link string) {
 	t.Helper()
 	Run(t, "ip link set %s netns %d", link, n.pid)
 }
 
-// Run runs a command there.
+// Run runs a command in the namespace.
 func (n Neighbour) Run(t testing.TB, format string, args ...any) string {
 	t.Helper()
 	return Run(t, "nsenter --net=/proc/%d/ns/net -- %s", n.pid, fmt.Sprintf(format, args...))
 }
 
-// Do calls a function in a thread that is there, and in which it has to do all
-// that is to be done there.
-func (n Neighbour) Do(t testing.TB, do func() error) {
+// Call calls a function in a thread that is in the namespace. The function must start no
+// goroutines, which would run in other threads.
+func (n Neighbour) Call(t testing.TB, function func() error) {
 	t.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -132,7 +136,7 @@ func (n Neighbour) Do(t testing.TB, do func() error) {
 			t.Fatalf("enter a network namespace: %v", err)
 		}
 	}
-	// Not /proc/self, which is the first thread's.
+	// /proc/self would be the process's first thread.
 	home, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		t.Fatal(err)
@@ -140,7 +144,7 @@ func (n Neighbour) Do(t testing.TB, do func() error) {
 	defer func() { _ = home.Close() }()
 	enter(fmt.Sprintf("/proc/%d/ns/net", n.pid))
 	defer enter(fmt.Sprintf("/proc/self/fd/%d", home.Fd()))
-	if err := do(); err != nil {
+	if err := function(); err != nil {
 		t.Errorf("in the neighbour's namespace: %v", err)
 	}
 }

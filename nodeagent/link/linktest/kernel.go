@@ -1,4 +1,4 @@
-// Package linktest is a kernel in memory, for tests.
+// Package linktest has a Kernel in memory, for tests of what uses package link.
 package linktest
 
 import (
@@ -14,40 +14,43 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
-// Kernel behaves as link.Netlink does on a real kernel: an address is added
-// once, only to an interface that exists, counts down its lifetimes and expires
-// with them; and a renewal makes it ours.
+// Kernel behaves as link.Netlink does with a real kernel: Add fails if the interface does
+// not exist or has the address; lifetimes count down, and an address is removed when its
+// lifetime ends; Add and Renew make an address the agent's.
 type Kernel struct {
 	mu        sync.Mutex
 	links     []plan.Link
 	routes    []plan.Route
-	addresses []entry
-	refused   map[netip.Addr]error
-	changed   []func()
-	calls     []string
-	gateways  map[string][]string
+	addresses []heldAddress
+	// errorByAddress holds the error with which changes of an address fail.
+	errorByAddress map[netip.Addr]error
+	// watchers are the functions to call after each change.
+	watchers               []func()
+	calls                  []string
+	gatewayMACsByInterface map[string][]string
 }
 
-type entry struct {
+// heldAddress is an address with the lifetimes that it had when it was set.
+type heldAddress struct {
 	plan.Address
-	since time.Time
+	setAt time.Time
 }
 
 // New returns a kernel with these links.
 func New(links ...plan.Link) *Kernel {
-	return &Kernel{links: links, refused: map[netip.Addr]error{}}
+	return &Kernel{links: links, errorByAddress: map[netip.Addr]error{}}
 }
 
-// Put adds or replaces an address behind the agent's back, as it is: not ours
-// unless it says so.
+// Put adds or replaces an address as another program does, or an earlier run of the agent:
+// the address is the agent's only if Ours is set.
 func (k *Kernel) Put(a plan.Address) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.put(a)
+	k.set(a)
 	k.notify()
 }
 
-// Strip removes an address from an interface behind the agent's back.
+// Strip removes an address from an interface, as another program does.
 func (k *Kernel) Strip(iface string, prefix netip.Prefix) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -55,8 +58,8 @@ func (k *Kernel) Strip(iface string, prefix netip.Prefix) {
 	k.notify()
 }
 
-// Route adds a route.
-func (k *Kernel) Route(r plan.Route) {
+// AddRoute adds a route.
+func (k *Kernel) AddRoute(r plan.Route) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.routes = append(k.routes, r)
@@ -75,15 +78,15 @@ func (k *Kernel) SetUp(name string, up bool) {
 	k.notify()
 }
 
-// Refuse makes every change of an address fail; nil lets it pass again.
+// Refuse makes all changes of an address fail with an error; with nil they succeed again.
 func (k *Kernel) Refuse(addr netip.Addr, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.refused[addr] = err
+	k.errorByAddress[addr] = err
 }
 
-// Calls returns the changes that were asked for since it was last called, in
-// their order, as "Add 192.0.2.1/24 eth0".
+// Calls returns the changes that the agent has made or tried since Calls was last called, in
+// their order, each as "Add 192.0.2.1/24 eth0".
 func (k *Kernel) Calls() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -96,34 +99,34 @@ func (k *Kernel) Calls() []string {
 func (k *Kernel) Observe() (plan.Observed, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.expire()
+	k.removeExpired()
 	o := plan.Observed{Links: slices.Clone(k.links), Routes: slices.Clone(k.routes)}
 	for _, e := range k.addresses {
 		a := e.Address
-		a.Valid, a.Preferred = remains(a.Valid, e.since), remains(a.Preferred, e.since)
+		a.Valid, a.Preferred = remainingLifetime(a.Valid, e.setAt), remainingLifetime(a.Preferred, e.setAt)
 		o.Addresses = append(o.Addresses, a)
 	}
 	return o, nil
 }
 
-// Gateway makes a MAC address that of an interface's default gateway.
-func (k *Kernel) Gateway(iface, mac string) {
+// AddGatewayMAC adds the MAC address of a default gateway of an interface.
+func (k *Kernel) AddGatewayMAC(iface, mac string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.gateways == nil {
-		k.gateways = map[string][]string{}
+	if k.gatewayMACsByInterface == nil {
+		k.gatewayMACsByInterface = map[string][]string{}
 	}
-	k.gateways[iface] = append(k.gateways[iface], mac)
+	k.gatewayMACsByInterface[iface] = append(k.gatewayMACsByInterface[iface], mac)
 }
 
-// GatewayMACs is what Gateway has set.
+// GatewayMACs returns what AddGatewayMAC has added.
 func (k *Kernel) GatewayMACs(iface string) []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.gateways[iface]
+	return k.gatewayMACsByInterface[iface]
 }
 
-// EnsureVirtual makes a dummy if there is no interface of that name.
+// EnsureVirtual adds a dummy if no interface has that name.
 func (k *Kernel) EnsureVirtual(name string) (string, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -142,7 +145,7 @@ func (k *Kernel) EnsureVirtual(name string) (string, error) {
 func (k *Kernel) RemoveVirtual(name string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if slices.ContainsFunc(k.addresses, func(e entry) bool { return e.Interface == name }) {
+	if slices.ContainsFunc(k.addresses, func(a heldAddress) bool { return a.Interface == name }) {
 		return nil
 	}
 	before := len(k.links)
@@ -154,26 +157,37 @@ func (k *Kernel) RemoveVirtual(name string) error {
 	return nil
 }
 
-// Add puts an address on its interface.
+// Add adds an address to its interface.
 func (k *Kernel) Add(a plan.Address) error {
 	return k.change("Add", a, func() error {
-		if k.find(a.Interface, a.Prefix) >= 0 {
+		if slices.ContainsFunc(k.addresses, func(held heldAddress) bool { // for IPv6 the kernel ignores the mask
+			return held.Interface == a.Interface && (held.Prefix == a.Prefix || a.Prefix.Addr().Is6() && held.Prefix.Addr() == a.Prefix.Addr())
+		}) {
 			return unix.EEXIST
 		}
-		k.put(a)
+		k.set(a)
 		return nil
 	})
 }
 
-// Renew sets an address's lifetimes.
+// Renew sets the lifetimes of an address.
 func (k *Kernel) Renew(a plan.Address) error {
 	return k.change("Renew", a, func() error {
-		k.put(a)
+		k.set(a)
 		return nil
 	})
 }
 
-// Remove takes an address from its interface.
+// Replace removes an address and adds another.
+func (k *Kernel) Replace(old, by plan.Address) error {
+	return k.change(fmt.Sprintf("Replace %s by", old.Prefix), by, func() error {
+		k.remove(old.Interface, old.Prefix)
+		k.set(by)
+		return nil
+	})
+}
+
+// Remove removes an address from its interface.
 func (k *Kernel) Remove(a plan.Address) error {
 	return k.change("Remove", a, func() error {
 		k.remove(a.Interface, a.Prefix)
@@ -184,66 +198,85 @@ func (k *Kernel) Remove(a plan.Address) error {
 // Watch calls changed after each change, until ctx ends.
 func (k *Kernel) Watch(ctx context.Context, changed func()) error {
 	k.mu.Lock()
-	k.changed = append(k.changed, changed)
+	k.watchers = append(k.watchers, changed)
 	k.mu.Unlock()
 	<-ctx.Done()
 	return nil
 }
 
-func (k *Kernel) change(what string, a plan.Address, do func() error) error {
+// WatchLinks calls changed with all links, at once and after each change, until ctx
+// ends.
+func (k *Kernel) WatchLinks(ctx context.Context, changed func([]plan.Link)) error {
+	callWithLinks := func() {
+		k.mu.Lock()
+		links := slices.Clone(k.links)
+		k.mu.Unlock()
+		changed(links)
+	}
+	callWithLinks()
+	return k.Watch(ctx, callWithLinks)
+}
+
+// change records a call and applies it, unless the address is refused or its interface does
+// not exist.
+func (k *Kernel) change(call string, a plan.Address, apply func() error) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.expire()
-	k.calls = append(k.calls, fmt.Sprintf("%s %s %s", what, a.Prefix, a.Interface))
-	err := k.refused[a.Prefix.Addr()]
+	k.removeExpired()
+	k.calls = append(k.calls, fmt.Sprintf("%s %s %s", call, a.Prefix, a.Interface))
+	err := k.errorByAddress[a.Prefix.Addr()]
 	switch {
 	case err != nil:
 	case !slices.ContainsFunc(k.links, func(l plan.Link) bool { return l.Name == a.Interface }):
 		err = unix.ENODEV
 	default:
 		a.Ours = true
-		err = do()
+		err = apply()
 	}
 	if err != nil {
-		return fmt.Errorf("%s %s %s: %w", what, a.Prefix, a.Interface, err)
+		return fmt.Errorf("%s %s %s: %w", call, a.Prefix, a.Interface, err)
 	}
 	k.notify()
 	return nil
 }
 
-func (k *Kernel) put(a plan.Address) {
-	e := entry{Address: a, since: time.Now()}
-	if i := k.find(a.Interface, a.Prefix); i >= 0 {
-		k.addresses[i] = e
+// set adds or replaces an address.
+func (k *Kernel) set(a plan.Address) {
+	held := heldAddress{Address: a, setAt: time.Now()}
+	if i := k.indexOf(a.Interface, a.Prefix); i >= 0 {
+		k.addresses[i] = held
 		return
 	}
-	k.addresses = append(k.addresses, e)
+	k.addresses = append(k.addresses, held)
 }
 
 func (k *Kernel) remove(iface string, prefix netip.Prefix) {
-	if i := k.find(iface, prefix); i >= 0 {
+	if i := k.indexOf(iface, prefix); i >= 0 {
 		k.addresses = slices.Delete(k.addresses, i, i+1)
 	}
 }
 
-func (k *Kernel) find(iface string, prefix netip.Prefix) int {
-	return slices.IndexFunc(k.addresses, func(e entry) bool { return e.Interface == iface && e.Prefix == prefix })
+// indexOf returns the index of an address in k.addresses; -1 if it is missing.
+func (k *Kernel) indexOf(iface string, prefix netip.Prefix) int {
+	return slices.IndexFunc(k.addresses, func(a heldAddress) bool { return a.Interface == iface && a.Prefix == prefix })
 }
 
-func (k *Kernel) expire() {
-	k.addresses = slices.DeleteFunc(k.addresses, func(e entry) bool { return remains(e.Valid, e.since) <= 0 })
+// removeExpired removes the addresses whose valid lifetime has ended.
+func (k *Kernel) removeExpired() {
+	k.addresses = slices.DeleteFunc(k.addresses, func(a heldAddress) bool { return remainingLifetime(a.Valid, a.setAt) <= 0 })
 }
 
+// notify calls all watchers.
 func (k *Kernel) notify() {
-	for _, changed := range k.changed {
+	for _, changed := range k.watchers {
 		go changed()
 	}
 }
 
-// remains is what is left of a lifetime, in whole seconds rounded up.
-func remains(lifetime time.Duration, since time.Time) time.Duration {
+// remainingLifetime returns what remains of a lifetime, in whole seconds rounded up.
+func remainingLifetime(lifetime time.Duration, setAt time.Time) time.Duration {
 	if lifetime == plan.Forever {
 		return lifetime
 	}
-	return max(0, lifetime-time.Since(since).Truncate(time.Second))
+	return max(0, lifetime-time.Since(setAt).Truncate(time.Second))
 }

@@ -5,9 +5,8 @@ import (
 	"slices"
 )
 
-// Quantile is the smallest of the values that at least the fraction q of them
-// does not exceed (the nearest rank): always one that was measured. It is not a
-// number without values.
+// Quantile returns the smallest value that at least the fraction q of all values does not
+// exceed (nearest rank). So it is always one of the values. Without values it is NaN.
 func Quantile(values []float64, q float64) float64 {
 	if len(values) == 0 {
 		return math.NaN()
@@ -17,12 +16,12 @@ func Quantile(values []float64, q float64) float64 {
 	return sorted[min(max(rank, 1), len(sorted))-1]
 }
 
-// Percentiles are the values of a row for a distribution.
+// Percentiles returns the values of a row that describe a distribution.
 func Percentiles(values []float64) map[string]float64 {
 	return map[string]float64{"p50": Quantile(values, 0.5), "p99": Quantile(values, 0.99)}
 }
 
-// suffixes of the names that Spread makes.
+// suffixes are those of the names that Spread makes.
 var suffixes = [3]string{"Min", "Median", "Max"}
 
 // Spread adds the minimum, median and maximum of values to those of a row.

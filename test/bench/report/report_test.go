@@ -112,7 +112,7 @@ func TestTable(t *testing.T) {
 
 func TestNumber(t *testing.T) {
 	for value, want := range map[float64]string{0: "0", 5: "5", 12.34: "12.3", 1.234: "1.23", 0.0456: "0.046", 1234.5: "1234", 0.5: "0.50"} {
-		if got := number(value); got != want {
+		if got := formatNumber(value); got != want {
 			t.Errorf("%v: %s, want %s", value, got, want)
 		}
 	}
@@ -141,10 +141,10 @@ func TestPlots(t *testing.T) {
 		}
 	}
 	// A decade takes the same width everywhere, and the axis ends where the plot does.
-	if a, b := outage.x(100)-outage.x(10), outage.x(1000)-outage.x(100); math.Abs(a-b) > 1e-6 || outage.x(1000) != plotWidth-plotRight {
-		t.Errorf("logarithmic axis: %v, %v, %v", a, b, outage.x(1000))
+	if a, b := outage.position(100)-outage.position(10), outage.position(1000)-outage.position(100); math.Abs(a-b) > 1e-6 || outage.position(1000) != plotWidth-plotRight {
+		t.Errorf("logarithmic axis: %v, %v, %v", a, b, outage.position(1000))
 	}
-	if outage.x(0) != plotLeft || scale.x(0) != plotLeft || scale.x(20) != plotWidth-plotRight {
-		t.Errorf("axes: %v, %v, %v", outage.x(0), scale.x(0), scale.x(20))
+	if outage.position(0) != plotLeft || scale.position(0) != plotLeft || scale.position(20) != plotWidth-plotRight {
+		t.Errorf("axes: %v, %v, %v", outage.position(0), scale.position(0), scale.position(20))
 	}
 }

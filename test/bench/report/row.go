@@ -1,8 +1,8 @@
-// Package report is what was measured, as rows, a table and plots. All of it is
-// pure, but for reading and writing the files.
+// Package report turns what was measured into rows, a table and plots. Only reading and
+// writing the files is not pure.
 //
-// A section of measurements is a file, <section>.json, in one folder; whoever
-// measures something else puts a file of the same form beside the others.
+// A section of measurements is a file, <section>.json. All are in one folder, also those of
+// other programs, such as test/scale.
 package report
 
 import (
@@ -16,13 +16,13 @@ import (
 
 // Row is what was measured in one case.
 type Row struct {
-	// Section is what kind of measurement it is; it is the name of the file, too.
+	// Section names the kind of measurement and the file.
 	Section string `json:"section"`
 	// Case says what was measured. There is one row for each case of a section.
 	Case string `json:"case"`
-	// Unit is of the values, where all have the same.
+	// Unit is the unit of all values. It is empty if they have different ones.
 	Unit string `json:"unit"`
-	// N is how often it was measured.
+	// N is the number of measurements.
 	N int `json:"n"`
 	// Values are the results, by name.
 	Values map[string]float64 `json:"values"`
@@ -33,7 +33,7 @@ type Report struct {
 	Rows []Row `json:"rows"`
 }
 
-// Machine is what the measurements ran on.
+// Machine describes the machine that the measurements ran on.
 type Machine struct {
 	CPU        string `json:"cpu"`
 	Cores      int    `json:"cores"`
@@ -45,14 +45,14 @@ type Machine struct {
 	Date       string `json:"date"`
 }
 
-// Names of files that are not a section.
+// The names of files that are no section.
 const (
 	MachineFile = "machine.json"
 	AllFile     = "bench.json"
 )
 
-// Merge puts new rows in the place of those with the same section and case, and
-// the others at the end.
+// Merge replaces rows by the new ones with the same section and case, and appends the
+// other new ones.
 func Merge(rows, more []Row) []Row {
 	merged := slices.Clone(rows)
 	for _, row := range more {
@@ -108,7 +108,7 @@ func Read(dir string) (Report, error) {
 func readJSON(path string, to any) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return err // it says which file
+		return err // the error names the file
 	}
 	if err := json.Unmarshal(text, to); err != nil {
 		return fmt.Errorf("parse %s: %w", path, err)
@@ -116,7 +116,7 @@ func readJSON(path string, to any) error {
 	return nil
 }
 
-// WriteJSON writes a file as the others are.
+// WriteJSON writes a file in the form of the results, and makes its folder.
 func WriteJSON(path string, from any) error {
 	text, err := json.MarshalIndent(from, "", "  ")
 	if err != nil {
@@ -131,9 +131,9 @@ func WriteJSON(path string, from any) error {
 	return nil
 }
 
-// names of a set of values, sorted, those that belong together in their natural
-// order: p50 before p99, and minimum, median and maximum as one (see spreads).
-func names(rows []Row) []string {
+// valueNames returns the names of all values of rows, sorted. Names that belong together are
+// in their natural order: p50 before p99, and minimum, median and maximum as one (see spreads).
+func valueNames(rows []Row) []string {
 	var all []string
 	for _, row := range rows {
 		for name := range row.Values {
@@ -141,7 +141,7 @@ func names(rows []Row) []string {
 		}
 	}
 	slices.SortFunc(all, func(a, b string) int {
-		if d := rank(a) - rank(b); d != 0 {
+		if d := nameRank(a) - nameRank(b); d != 0 {
 			return d
 		}
 		return strings.Compare(a, b)
@@ -149,8 +149,8 @@ func names(rows []Row) []string {
 	return slices.Compact(all)
 }
 
-// rank puts what matters most in availability first.
-func rank(name string) int {
+// nameRank returns the place of a name in the order of columns: lower ranks come first.
+func nameRank(name string) int {
 	for i, prefix := range []string{"nodes", "addresses", "p50", "p99", "outage", "silence", "duplicate", "failed", "moves"} {
 		if strings.HasPrefix(name, prefix) {
 			return i

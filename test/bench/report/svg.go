@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// Plot is a plot with horizontal bars: text, as it goes into a file.
+// Plot is a plot with horizontal bars.
 type Plot struct {
 	Title, Axis string
-	// Log makes the axis logarithmic, from 1 (what is less is drawn as 1).
+	// Log makes the axis logarithmic. It begins at 1, and smaller values are drawn as 1.
 	Log  bool
 	Bars []Bar
 }
 
-// Bar is one: a range with its middle.
+// Bar is a bar: a range and its median.
 type Bar struct {
 	Label         string
 	Low, Mid, Top float64
@@ -30,7 +30,7 @@ const (
 	plotStep  = 22
 )
 
-// SVG draws it. The colours suit a light and a dark page.
+// SVG returns the plot as an SVG file, whose colours suit a light and a dark page.
 func (p Plot) SVG() string {
 	height := plotTop + plotStep*len(p.Bars) + 44
 	var b strings.Builder
@@ -38,18 +38,18 @@ func (p Plot) SVG() string {
 	fmt.Fprintf(&b, `<text x="10" y="20" font-size="15">%s</text>`+"\n", escape(p.Title))
 	bottom := plotTop + plotStep*len(p.Bars)
 	for _, tick := range p.ticks() {
-		x := p.x(tick)
+		x := p.position(tick)
 		fmt.Fprintf(&b, `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#8884"/>`, x, plotTop-6, x, bottom)
-		fmt.Fprintf(&b, `<text x="%.1f" y="%d" text-anchor="middle">%s</text>`+"\n", x, bottom+16, number(tick))
+		fmt.Fprintf(&b, `<text x="%.1f" y="%d" text-anchor="middle">%s</text>`+"\n", x, bottom+16, formatNumber(tick))
 	}
 	fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="middle">%s</text>`+"\n", (plotLeft+plotWidth-plotRight)/2, bottom+34, escape(p.Axis))
 	for i, bar := range p.Bars {
 		y := plotTop + plotStep*i
 		fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`, plotLeft-8, y+13, escape(bar.Label))
-		low, mid, top := p.x(bar.Low), p.x(bar.Mid), p.x(bar.Top)
+		low, mid, top := p.position(bar.Low), p.position(bar.Mid), p.position(bar.Top)
 		fmt.Fprintf(&b, `<rect x="%d" y="%d" width="%.1f" height="12" fill="#3b82c4"/>`, plotLeft, y+3, mid-plotLeft)
 		fmt.Fprintf(&b, `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#d9822b" stroke-width="3"/>`, low, y+9, top, y+9)
-		fmt.Fprintf(&b, `<text x="%.1f" y="%d">%s</text>`+"\n", top+6, y+13, number(bar.Mid))
+		fmt.Fprintf(&b, `<text x="%.1f" y="%d">%s</text>`+"\n", top+6, y+13, formatNumber(bar.Mid))
 	}
 	b.WriteString("</svg>\n")
 	return b.String()
@@ -63,8 +63,8 @@ func escape(text string) string {
 	return b.String()
 }
 
-// top is the end of the axis.
-func (p Plot) top() float64 {
+// axisEnd returns the value at the end of the axis.
+func (p Plot) axisEnd() float64 {
 	top := 1.0
 	for _, bar := range p.Bars {
 		top = max(top, bar.Top)
@@ -85,7 +85,7 @@ func (p Plot) top() float64 {
 }
 
 func (p Plot) ticks() []float64 {
-	top := p.top()
+	top := p.axisEnd()
 	var all []float64
 	if p.Log {
 		for tick := 1.0; tick <= top; tick *= 10 {
@@ -99,16 +99,16 @@ func (p Plot) ticks() []float64 {
 	return all
 }
 
-// x is where on the axis a value is.
-func (p Plot) x(value float64) float64 {
+// position returns where on the axis a value is, in pixels.
+func (p Plot) position(value float64) float64 {
 	width := float64(plotWidth - plotLeft - plotRight)
 	if p.Log {
-		return plotLeft + width*math.Log10(max(1, value))/math.Log10(p.top())
+		return plotLeft + width*math.Log10(max(1, value))/math.Log10(p.axisEnd())
 	}
-	return plotLeft + width*value/p.top()
+	return plotLeft + width*value/p.axisEnd()
 }
 
-// OutagePlot is the time without HTTP by its cause, from rows of availability.
+// OutagePlot plots the time without HTTP answers by cause, from the section availability.
 func OutagePlot(rows []Row) Plot {
 	p := Plot{Title: "Longest time without an HTTP answer, by cause", Axis: "ms, logarithmic: median (bar), minimum to maximum (line)", Log: true}
 	for _, row := range rows {
@@ -120,7 +120,7 @@ func OutagePlot(rows []Row) Plot {
 	return p
 }
 
-// ScalePlot is one value by the size of the cluster, from rows of scale.
+// ScalePlot plots a value by the size of the cluster, from the section scale.
 func ScalePlot(rows []Row, value, title, axis string) Plot {
 	p := Plot{Title: title, Axis: axis}
 	for _, row := range rows {

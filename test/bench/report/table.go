@@ -8,23 +8,23 @@ import (
 	"strings"
 )
 
-// Table is all rows as Markdown: a table for each section.
+// Table returns all rows as Markdown, with a table for each section.
 func Table(rows []Row) string {
 	var b strings.Builder
-	for _, section := range sections(rows) {
-		var of []Row
+	for _, section := range sectionNames(rows) {
+		var ofSection []Row
 		for _, row := range rows {
 			if row.Section == section {
-				of = append(of, row)
+				ofSection = append(ofSection, row)
 			}
 		}
-		fmt.Fprintf(&b, "### %s\n\n%s\n", section, table(of))
+		fmt.Fprintf(&b, "### %s\n\n%s\n", section, sectionTable(ofSection))
 	}
 	return b.String()
 }
 
-// sections in the order in which they come first.
-func sections(rows []Row) []string {
+// sectionNames returns the sections in the order in which they come first.
+func sectionNames(rows []Row) []string {
 	var all []string
 	for _, row := range rows {
 		if !slices.Contains(all, row.Section) {
@@ -34,10 +34,10 @@ func sections(rows []Row) []string {
 	return all
 }
 
-// table is the rows of one section, in columns of equal width, so that it can be
+// sectionTable returns the rows of one section in columns of equal width, so that it can be
 // read on a terminal, too.
-func table(rows []Row) string {
-	columns := columns(rows)
+func sectionTable(rows []Row) string {
+	columns := columnNames(rows)
 	header := append([]string{"case", "n"}, columns...)
 	lines := [][]string{header}
 	for _, row := range rows {
@@ -47,7 +47,7 @@ func table(rows []Row) string {
 		}
 		line := []string{name, strconv.Itoa(row.N)}
 		for _, column := range columns {
-			line = append(line, cell(row.Values, column))
+			line = append(line, formatCell(row.Values, column))
 		}
 		lines = append(lines, line)
 	}
@@ -76,10 +76,10 @@ func table(rows []Row) string {
 	return b.String()
 }
 
-// columns are the names of values, three of a spread as one.
-func columns(rows []Row) []string {
+// columnNames returns the names of the columns. The three values of a spread share one.
+func columnNames(rows []Row) []string {
 	var all []string
-	for _, name := range names(rows) {
+	for _, name := range valueNames(rows) {
 		column := name
 		for _, suffix := range suffixes {
 			if stem, ok := strings.CutSuffix(name, suffix); ok {
@@ -93,22 +93,23 @@ func columns(rows []Row) []string {
 	return all
 }
 
-// cell is the value of a name, or the three of a spread, or nothing.
-func cell(values map[string]float64, column string) string {
+// formatCell returns the value of a column, or the three of a spread, or nothing.
+func formatCell(values map[string]float64, column string) string {
 	if value, ok := values[column]; ok {
-		return number(value)
+		return formatNumber(value)
 	}
 	var parts []string
 	for _, suffix := range suffixes {
 		if value, ok := values[column+suffix]; ok {
-			parts = append(parts, number(value))
+			parts = append(parts, formatNumber(value))
 		}
 	}
 	return strings.Join(parts, " / ")
 }
 
-// number has three digits that count, or all before the point.
-func number(value float64) string {
+// formatNumber formats a number with three significant digits, or with all those before
+// the point.
+func formatNumber(value float64) string {
 	switch size := math.Abs(value); {
 	case value == math.Trunc(value) || size >= 100:
 		return strconv.FormatFloat(value, 'f', 0, 64)

@@ -66,14 +66,14 @@ func (f *flags) up() *cobra.Command {
 	}
 	c.Flags().StringArrayVar(&images, "image", nil, "tar file of an image to load into all nodes (may be repeated)")
 	c.Flags().IntVar(&port, "api-port", lab.DefaultAPIPort, "port of the API server on 127.0.0.1")
-	c.Flags().DurationVar(&grace, "node-grace-period", lab.DefaultNodeGracePeriod, "after what time without a word from its kubelet a node is not ready (of Kubernetes: 50s)")
+	c.Flags().DurationVar(&grace, "node-grace-period", lab.DefaultNodeGracePeriod, "how long a kubelet may be silent before its node is NotReady (default of Kubernetes: 50s)")
 	return c
 }
 
 func (f *flags) down() *cobra.Command {
 	return &cobra.Command{
 		Use:   "down",
-		Short: "Remove the lab and everything that it has made, whatever is left of it",
+		Short: "Remove the lab, or what is left of it, and everything that it has made",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return lab.Down(c.Context(), f.stateDir, progress(c.ErrOrStderr()))
@@ -84,7 +84,7 @@ func (f *flags) down() *cobra.Command {
 func (f *flags) vm() *cobra.Command {
 	return &cobra.Command{
 		Use:   "vm TEST-BINARY[:PATTERN]...",
-		Short: "Run test binaries as root in a virtual machine with a kernel of Debian's",
+		Short: "Run test binaries as root in a virtual machine with a kernel of Debian",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			options, err := f.options(c.ErrOrStderr())
@@ -99,7 +99,7 @@ func (f *flags) vm() *cobra.Command {
 func (f *flags) status() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "Say whether the lab is up and well; fail if it is not",
+		Short: "Say whether the lab is up and works, and fail if not",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			l, err := lab.Open(f.stateDir)
@@ -107,10 +107,10 @@ func (f *flags) status() *cobra.Command {
 				return err
 			}
 			if err := l.Check(c.Context()); err != nil {
-				return fmt.Errorf("the lab is up but not well: %w", err)
+				return fmt.Errorf("the lab is up but does not work: %w", err)
 			}
 			out := c.OutOrStdout()
-			fmt.Fprintln(out, "the lab is up and well")
+			fmt.Fprintln(out, "the lab is up and works")
 			for _, h := range l.Hosts() {
 				fmt.Fprintf(out, "%-7s %-14s %-16s %s\n", h.Name, h.IPv4.Addr(), h.IPv6.Addr(), h.MAC)
 			}

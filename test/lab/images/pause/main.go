@@ -1,5 +1,5 @@
 // Command pause is the first process of every pod: it holds the pod's
-// namespaces and reaps processes that nobody else waits for.
+// namespaces and reaps orphaned processes.
 package main
 
 import (

@@ -33,7 +33,7 @@ const (
 type Cache struct {
 	Dir    string
 	Source string
-	// Say is told what happens, at each slow step.
+	// Say is called with each slow step.
 	Say func(string)
 }
 

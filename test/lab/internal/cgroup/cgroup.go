@@ -29,12 +29,12 @@ type Hierarchy struct {
 	Base string `json:"base"`
 }
 
-// V2 says whether the hierarchy is of version 2.
-func (h Hierarchy) V2() bool { return h.Options == "" }
+// IsV2 says whether the hierarchy is of version 2.
+func (h Hierarchy) IsV2() bool { return h.Options == "" }
 
-// Unified says whether version 2 is the only one on the machine.
-func Unified(hierarchies []Hierarchy) bool {
-	return len(hierarchies) == 1 && hierarchies[0].V2()
+// IsUnified says whether version 2 is the only one on the machine.
+func IsUnified(hierarchies []Hierarchy) bool {
+	return len(hierarchies) == 1 && hierarchies[0].IsV2()
 }
 
 // Current finds the hierarchies of this machine.
@@ -53,7 +53,7 @@ func Current() ([]Hierarchy, error) {
 // Join makes the group called Prefix+name in every hierarchy and moves this
 // process into it. Children that it starts from then on are born there.
 func Join(hierarchies []Hierarchy, name string) error {
-	if Unified(hierarchies) {
+	if IsUnified(hierarchies) {
 		if err := Delegate(hierarchies[0].Base); err != nil {
 			return err
 		}
@@ -63,7 +63,7 @@ func Join(hierarchies []Hierarchy, name string) error {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("make a control group: %w", err)
 		}
-		if err := inherit(h, dir); err != nil {
+		if err := copyCpuset(h, dir); err != nil {
 			return err
 		}
 		pid := strconv.Itoa(os.Getpid())
@@ -74,9 +74,9 @@ func Join(hierarchies []Hierarchy, name string) error {
 	return nil
 }
 
-// inherit gives a new group of version 1 the cpuset of the group above, which
-// the kernel does not: an empty one takes no process.
-func inherit(h Hierarchy, dir string) error {
+// copyCpuset gives a new group of version 1 the cpuset of the group above. The kernel does
+// not, and refuses processes in a group whose cpuset is empty.
+func copyCpuset(h Hierarchy, dir string) error {
 	for _, controller := range strings.Split(h.Options, ",") {
 		if controller != "cpuset" {
 			continue
@@ -125,15 +125,15 @@ func Remove() error {
 	return errors.Join(errs...)
 }
 
-// Busy says whether err is about a group that still has processes.
-func Busy(err error) bool { return errors.Is(err, syscall.EBUSY) }
+// IsBusy says whether err is about a group that still has processes.
+func IsBusy(err error) bool { return errors.Is(err, syscall.EBUSY) }
 
 func removeBelow(mount string) error {
 	var found []string
 	err := filepath.WalkDir(mount, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			if errors.Is(err, fs.ErrNotExist) {
-				return nil // somebody else's group, gone meanwhile
+				return nil // a group of others, which has been removed meanwhile
 			}
 			return err
 		}

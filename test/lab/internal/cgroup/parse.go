@@ -24,7 +24,7 @@ func parse(groups, mountinfo string) ([]Hierarchy, error) {
 			return nil, fmt.Errorf("control group %q: not understood", line)
 		}
 		for _, m := range mounts {
-			if !m.holds(options) {
+			if !m.matches(options) {
 				continue
 			}
 			below, inside := cutPath(path, m.root)
@@ -38,7 +38,7 @@ func parse(groups, mountinfo string) ([]Hierarchy, error) {
 	if len(found) == 0 {
 		return nil, errors.New("no control groups are mounted on this machine")
 	}
-	if Unified(found) {
+	if IsUnified(found) {
 		found[0].Base = found[0].Mount
 	}
 	return found, nil
@@ -51,8 +51,8 @@ type mount struct {
 	options  map[string]bool
 }
 
-// holds says whether this is the hierarchy with the given options.
-func (m mount) holds(options string) bool {
+// matches says whether this is the hierarchy with the given options.
+func (m mount) matches(options string) bool {
 	if m.v2 || options == "" {
 		return m.v2 && options == ""
 	}

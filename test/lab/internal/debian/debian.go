@@ -36,8 +36,8 @@ func programs() []program {
 	}
 }
 
-// Ensure installs what is missing, if it can, and else says what to install.
-// say is told what happens.
+// Ensure installs the packages that are missing. Where it cannot, its error names them. It
+// calls say with what it does.
 func Ensure(ctx context.Context, say func(string)) error { return ensure(ctx, Missing, say) }
 
 func ensure(ctx context.Context, missingNow func() []string, say func(string)) error {
@@ -91,7 +91,7 @@ func missingOf(programs []program) func() []string {
 	}
 }
 
-// CNIPlugins is the folder of the standard CNI plugins.
+// CNIPlugins returns the folder of the standard CNI plugins.
 func CNIPlugins() (string, error) {
 	for _, dir := range []string{"/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni"} {
 		if _, err := os.Stat(dir + "/bridge"); err == nil {

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// EnsureVM installs what a virtual machine needs and is missing, if it can, and
-// else says what to install. say is told what happens.
+// EnsureVM installs the packages that a virtual machine needs and that are missing. Where
+// it cannot, its error names them. It calls say with what it does.
 func EnsureVM(ctx context.Context, say func(string)) error {
 	return ensure(ctx, missingOf([]program{
 		{"qemu-system-x86_64", "qemu-system-x86"}, {"busybox", "busybox-static"}, {"cpio", "cpio"},
@@ -27,7 +27,7 @@ type KernelFiles struct {
 }
 
 // Kernel downloads Debian's kernel for virtual machines, unless it is in
-// cacheDir already. say is told what happens.
+// cacheDir already. It calls say with what it does.
 func Kernel(ctx context.Context, cacheDir string, say func(string)) (KernelFiles, error) {
 	if found, err := kernelIn(filepath.Join(cacheDir, "kernel")); err == nil {
 		return found, nil

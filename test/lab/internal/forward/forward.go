@@ -38,13 +38,13 @@ func Listen(ctx context.Context, address, name string, target netip.AddrPort) er
 				return // the client sees its connection closed
 			}
 			defer server.Close()
-			join(client.(*net.TCPConn), server.(*net.TCPConn))
+			joinTexts(client.(*net.TCPConn), server.(*net.TCPConn))
 		}()
 	}
 }
 
-// join copies both ways until both sides have finished or either has failed.
-func join(a, b *net.TCPConn) {
+// joinTexts copies both ways until both sides have finished or either has failed.
+func joinTexts(a, b *net.TCPConn) {
 	done := make(chan bool, 2) // whether all went well
 	pipe := func(to, from *net.TCPConn) {
 		_, err := io.Copy(to, from)

@@ -55,7 +55,7 @@ func mountAll(c Config) error {
 // group namespace begin at its own.
 func mountCgroups(hierarchies []cgroup.Hierarchy) error {
 	const top = "/sys/fs/cgroup"
-	if cgroup.Unified(hierarchies) {
+	if cgroup.IsUnified(hierarchies) {
 		if err := mount("cgroup2", top, "cgroup2", 0, ""); err != nil {
 			return err
 		}
@@ -68,7 +68,7 @@ func mountCgroups(hierarchies []cgroup.Hierarchy) error {
 		name := strings.TrimPrefix(h.Options, "name=")
 		kind, options := "cgroup", h.Options
 		switch {
-		case h.V2():
+		case h.IsV2():
 			name, kind = "unified", "cgroup2"
 		case name != h.Options:
 			options = "none," + h.Options

@@ -129,7 +129,7 @@ func services(c Config) (containerd, kubelet, proxy []string) {
 		"--config=" + inside(kubeletFile),
 		"--kubeconfig=" + inside(kubeletKube),
 		"--hostname-override=" + c.Name,
-		"--node-ip=" + join(c.Addresses),
+		"--node-ip=" + joinTexts(c.Addresses),
 		"--root-dir=/var/lib/kubelet",
 		"--v=2",
 	}
@@ -137,7 +137,7 @@ func services(c Config) (containerd, kubelet, proxy []string) {
 		"--kubeconfig=" + inside(proxyKube),
 		"--hostname-override=" + c.Name,
 		"--proxy-mode=nftables",
-		"--cluster-cidr=" + join(c.ClusterCIDRs),
+		"--cluster-cidr=" + joinTexts(c.ClusterCIDRs),
 		// The size of the connection table is the whole machine's.
 		"--conntrack-max-per-core=0",
 		"--conntrack-min=0",
@@ -149,8 +149,8 @@ func services(c Config) (containerd, kubelet, proxy []string) {
 	return containerd, kubelet, proxy
 }
 
-// join joins things with commas.
-func join[T fmt.Stringer](things []T) string {
+// joinTexts joins things with commas.
+func joinTexts[T fmt.Stringer](things []T) string {
 	var all []string
 	for _, thing := range things {
 		all = append(all, thing.String())

@@ -39,7 +39,7 @@ func Start(c Config, initArgs ...string) error {
 	if err := netns.Do(c.Namespace, command.Start); err != nil {
 		return fmt.Errorf("start process 1 of %s: %w", c.Name, err)
 	}
-	record, err := process.Of(command.Process.Pid)
+	record, err := process.RecordOf(command.Process.Pid)
 	if err == nil {
 		err = record.Write(c.PIDFile)
 	}

@@ -25,8 +25,8 @@ type Record struct {
 	Boot      string `json:"boot"`      // /proc/sys/kernel/random/boot_id
 }
 
-// Of describes the running process pid.
-func Of(pid int) (Record, error) {
+// RecordOf returns the record of the running process pid.
+func RecordOf(pid int) (Record, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return Record{}, fmt.Errorf("identify this boot: %w", err)
@@ -41,7 +41,7 @@ func Of(pid int) (Record, error) {
 // Alive says whether the very process of the record still runs. One that has
 // ended and waits for its parent to notice (a zombie) does not.
 func (r Record) Alive() bool {
-	now, err := Of(r.PID)
+	now, err := RecordOf(r.PID)
 	if err != nil || now != r {
 		return false
 	}
@@ -109,7 +109,7 @@ func Start(pidFile, logFile string, argv ...string) error {
 	if err := command.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", filepath.Base(argv[0]), err)
 	}
-	r, err := Of(command.Process.Pid)
+	r, err := RecordOf(command.Process.Pid)
 	if err == nil {
 		err = r.Write(pidFile)
 	}
@@ -176,7 +176,7 @@ func Find(match func(pid int) bool) ([]Record, error) {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		r, err := Of(pid)
+		r, err := RecordOf(pid)
 		if err != nil || !match(pid) || !r.Alive() {
 			continue
 		}

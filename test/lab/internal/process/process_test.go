@@ -36,7 +36,7 @@ func TestRecycledPIDIsNotKilled(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = other.Process.Kill(); _ = other.Wait() })
 
-	r, err := Of(other.Process.Pid)
+	r, err := RecordOf(other.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}

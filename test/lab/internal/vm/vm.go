@@ -23,21 +23,22 @@ type Options struct {
 	// Binaries are test binaries, linked statically. "PATH:PATTERN" is those of the
 	// binary's tests that match the regular expression.
 	Binaries []string
-	// Say is told what happens, and what the tests print.
+	// Say is called with each step, and with what the tests print.
 	Say func(string)
 }
 
-// timeout is ten times what the machine and the tests take.
-const timeout = 5 * time.Minute
+// timeout is several times what the machine and the tests take.
+const timeout = 15 * time.Minute
 
 // modules of the kernel, in the order in which they need each other.
 var modules = []string{
 	"drivers/net/dummy.ko numdummies=0", "drivers/net/veth.ko", "drivers/net/tun.ko", "drivers/net/ifb.ko numifbs=0",
 	"net/llc/llc.ko", "net/802/stp.ko", "net/bridge/bridge.ko",
+	"net/802/garp.ko", "net/802/mrp.ko", "net/8021q/8021q.ko", "net/sched/sch_tbf.ko",
 }
 
 // tools that the tests run.
-var tools = []string{"ip", "nsenter", "arping"}
+var tools = []string{"ip", "bridge", "tc", "nsenter", "arping"}
 
 // Run boots the machine and runs each of the binaries in it. It fails if one of
 // them does, runs no test, or skips one.

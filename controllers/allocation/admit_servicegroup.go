@@ -1,0 +1,155 @@
+package allocation
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// AdmitCreate checks a ServiceGroup that is about to be created.
+func (a *Admission) AdmitCreate(sg *v1.ServiceGroup) (warnings []string, errs field.ErrorList) {
+	v := a.judge(sg)
+	return a.warningsOf(v), v.Errors
+}
+
+// AdmitUpdate checks a change of a ServiceGroup. A change that leaves the specification as
+// it is is never refused. It needs InUse.
+func (a *Admission) AdmitUpdate(before, after *v1.ServiceGroup) (warnings []string, errs field.ErrorList) {
+	if equality.Semantic.DeepEqual(before.Spec, after.Spec) {
+		return nil, nil
+	}
+	v := a.judge(after)
+	if v.Reason == v1.ReasonOutOfScope {
+		return []string{v.Errors[0].Error()}, nil // the group has no effect, whatever it says
+	}
+	warnings = a.warningsOf(v)
+	if len(v.Errors) > 0 {
+		return warnings, v.Errors
+	}
+	stranded := a.strandedBy(before, after)
+	changedType := ""
+	if oldType, newType := typeOf(before), v.Group.Type; oldType != newType && oldType != "" {
+		if used := a.allocatedFrom(before); used.addresses > 0 {
+			stranded, changedType = used, fmt.Sprintf("changes the group from %s to %s", oldType, newType)
+		}
+	}
+	switch {
+	case stranded.addresses == 0:
+	case allowsOrphans(after):
+		warnings = append(warnings, "spec: "+stranded.warning(changedType))
+	default:
+		errs = field.ErrorList{field.Forbidden(field.NewPath("spec"), stranded.refusal(changedType))}
+	}
+	return warnings, errs
+}
+
+// AdmitDelete checks the deletion of a ServiceGroup. refusal says why it must not be
+// deleted, or is empty. AdmitDelete needs InUse.
+func (a *Admission) AdmitDelete(sg *v1.ServiceGroup) (warnings []string, refusal string) {
+	if sg.Namespace != a.Namespace || !sg.DeletionTimestamp.IsZero() {
+		return nil, ""
+	}
+	stranded := a.strandedBy(sg, nil)
+	switch {
+	case stranded.addresses == 0:
+		return nil, ""
+	case allowsOrphans(sg):
+		return []string{stranded.warning("")}, ""
+	default:
+		return nil, stranded.refusal("")
+	}
+}
+
+func allowsOrphans(sg *v1.ServiceGroup) bool {
+	return sg.Annotations[v1.AnnotationAllowOrphans] == "true"
+}
+
+func typeOf(sg *v1.ServiceGroup) v1.PoolType {
+	group, _, _ := ParseGroup(sg)
+	return group.Type
+}
+
+// judge returns the verdict that a group would get if all others were older.
+func (a *Admission) judge(sg *v1.ServiceGroup) *Verdict {
+	if sg.Namespace != a.Namespace {
+		return OutOfScopeVerdict(sg, a.Namespace)
+	}
+	_, accepted := newCatalog(a.groupsExcept(sg.Name), a.Namespace)
+	return accepted.judge(sg)
+}
+
+func (a *Admission) groupsExcept(name string) []v1.ServiceGroup {
+	return slices.DeleteFunc(slices.Clone(a.Groups), func(sg v1.ServiceGroup) bool { return sg.Name == name })
+}
+
+func (a *Admission) warningsOf(v *Verdict) []string {
+	warnings := slices.Clone(v.Warnings)
+	if v.Reason == v1.ReasonUnsupported {
+		warnings = append(warnings, v.Message)
+	}
+	return append(warnings, ReservedWarnings(&v.Group, a.Reserved)...)
+}
+
+// allocatedAddresses counts addresses of a ServiceGroup that Services have been allocated.
+type allocatedAddresses struct {
+	addresses int
+	services  []string // namespace/name
+}
+
+func (s allocatedAddresses) String() string {
+	return fmt.Sprintf("%s in use by %s (%s)", countOf(s.addresses, "address"), countOf(len(s.services), "Service"), abbreviate(s.services, ", "))
+}
+
+func (s allocatedAddresses) refusal(changedType string) string {
+	cure := fmt.Sprintf("annotate the ServiceGroup with %s=true, and they stay as they are until their Services go", v1.AnnotationAllowOrphans)
+	if changedType != "" {
+		return fmt.Sprintf("%s with %s: make another ServiceGroup instead, or %s", changedType, s, cure)
+	}
+	return fmt.Sprintf("leaves %s outside every pool: keep them in one, or %s", s, cure)
+}
+
+func (s allocatedAddresses) warning(changedType string) string {
+	if changedType != "" {
+		return fmt.Sprintf("%s with %s: they stay as they are until their Services go", changedType, s)
+	}
+	return fmt.Sprintf("leaves %s outside every pool: they stay as they are until their Services go", s)
+}
+
+// strandedBy counts the allocated addresses of a group that would be in no pool any more
+// if the group were changed to after or, where after is nil, deleted.
+func (a *Admission) strandedBy(before, after *v1.ServiceGroup) allocatedAddresses {
+	groups := a.groupsExcept(before.Name)
+	if after != nil {
+		groups = append(groups, *after)
+	}
+	remaining := NewCatalog(groups, a.Namespace).PoolAddresses()
+	return a.countAllocated(before, func(addr netip.Addr) bool { return !remaining.Contains(addr) })
+}
+
+// allocatedFrom counts all allocated addresses of a group.
+func (a *Admission) allocatedFrom(sg *v1.ServiceGroup) allocatedAddresses {
+	return a.countAllocated(sg, func(netip.Addr) bool { return true })
+}
+
+// countAllocated counts the allocated addresses of a group for which counts is true.
+func (a *Admission) countAllocated(sg *v1.ServiceGroup, counts func(netip.Addr) bool) allocatedAddresses {
+	// A group that is not valid may have been valid before, and its addresses may be in
+	// use since then: every range that can be parsed counts.
+	group, _, _ := ParseGroup(sg)
+	inGroup := addressesOf(group.Ranges)
+	addresses, services := map[netip.Addr]bool{}, map[string]bool{}
+	for name, s := range a.InUse.serviceByName {
+		for _, addr := range s.Allocated.Addresses {
+			if inGroup.Contains(addr) && counts(addr) {
+				addresses[addr], services[name] = true, true
+			}
+		}
+	}
+	return allocatedAddresses{len(addresses), slices.Sorted(maps.Keys(services))}
+}

@@ -1,0 +1,182 @@
+package allocation
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// slot is one address that a Service is to have.
+type slot struct {
+	family Family
+	// ranges are where the address may come from.
+	ranges []Range
+	// requested is the address that the Service asks for. It is not valid if the Service
+	// asks for none.
+	requested netip.Addr
+	// isOfOneRange says that the address has to be of the slot's only range: the Service
+	// gets one of every range.
+	isOfOneRange bool
+}
+
+func (s *slot) contains(a netip.Addr) bool {
+	return slices.ContainsFunc(s.ranges, func(r Range) bool { return r.Addrs.Contains(a) })
+}
+
+// allocateFamily finds the addresses of one family that the Service is to have. A refusal
+// beside addresses says that some are missing, or what is wrong with them.
+func (d *decision) allocateFamily(family Family) (addrs []netip.Addr, no *refusal) {
+	for _, s := range d.slotsOf(family) {
+		a, why := d.fillSlot(s)
+		no = cmp.Or(no, why)
+		if a.IsValid() && !slices.Contains(addrs, a) {
+			addrs = append(addrs, a)
+		}
+	}
+	for _, a := range d.ownAddresses {
+		if FamilyOf(a) == family && !slices.Contains(addrs, a) && d.keepsWithoutSlot(a) {
+			addrs, no = append(addrs, a), cmp.Or(no, d.sharingConflict(a))
+		}
+	}
+	return addrs, no
+}
+
+// slotsOf lists the slots of a family: one for the address that the Service asks for, or
+// one for each range that some node can announce (multiPool), or one.
+func (d *decision) slotsOf(family Family) []slot {
+	single := slot{family: family, requested: d.requestedByFamily[family]}
+	var eachRange []slot
+	for _, r := range d.group.Ranges {
+		if r.Family() != family {
+			continue
+		}
+		single.ranges = append(single.ranges, r)
+		if d.canBeAnnounced(r) {
+			eachRange = append(eachRange, slot{family: family, ranges: []Range{r}, isOfOneRange: true})
+		}
+	}
+	if single.requested.IsValid() || !d.usesMultiPool() || len(eachRange) == 0 {
+		return []slot{single}
+	}
+	return eachRange
+}
+
+func (d *decision) usesMultiPool() bool {
+	switch d.MultiPool {
+	case "true":
+		return true
+	case "false":
+		return false
+	}
+	return d.group.MultiPool
+}
+
+// canBeAnnounced reports whether some node can announce addresses of a range in the way
+// that its group asks for, or whether that is not known yet.
+func (d *decision) canBeAnnounced(r Range) bool {
+	return d.group.Type != v1.PoolTypeLocal || d.AnnounceType == nil || d.AnnounceType(r) != v1.AnnounceVirtual
+}
+
+// keepsWithoutSlot reports whether the Service keeps an address that no slot asks for:
+// one allocated when the group had, or nodes could announce, more ranges. Only the
+// Service's own annotations take such an address away.
+func (d *decision) keepsWithoutSlot(a netip.Addr) bool {
+	if d.requestedByFamily[FamilyOf(a)].IsValid() || d.MultiPool == "false" || !d.hasAllocated(a) {
+		return false
+	}
+	_, isInGroup := d.group.RangeContaining(a)
+	return isInGroup || d.isOrphan(a, d.Allocated.Group)
+}
+
+// isOrphan reports whether an address that was allocated from a group has left the ranges
+// of that group, if the group is the one to allocate from.
+func (d *decision) isOrphan(a netip.Addr, allocatedFrom string) bool {
+	_, isInGroup := d.group.RangeContaining(a)
+	return !isInGroup && allocatedFrom == d.group.Name
+}
+
+// fillSlot finds the address for one slot. A refusal beside an address says what is wrong
+// with it.
+func (d *decision) fillSlot(s slot) (netip.Addr, *refusal) {
+	for _, a := range d.ownAddresses {
+		if FamilyOf(a) == s.family && d.fitsSlot(s, a) {
+			return a, d.conflictInSlot(s, a)
+		}
+	}
+	keyAddress, keyService := d.addressOfKey(s)
+	switch {
+	case s.requested.IsValid() && keyService != nil && keyAddress != s.requested && !slices.Contains(keyService.Addresses, s.requested):
+		return netip.Addr{}, refuse(v1.ReasonSharingRefused, "%s: %s is not what the sharing key %q stands for, which is %s of Service %s",
+			d.RequestedAddressesIn, s.requested, d.SharingKey, keyAddress, keyService)
+	case s.requested.IsValid():
+		return unlessRefused(s.requested, d.refuseToJoin(s.requested))
+	case keyService != nil:
+		return unlessRefused(keyAddress, d.refuseToJoin(keyAddress))
+	}
+	if a, ok := d.pendingAddress(s); ok {
+		return a, nil
+	}
+	if a, ok := d.firstFree(s.ranges); ok {
+		return a, nil
+	}
+	if s.isOfOneRange {
+		return netip.Addr{}, refuse(v1.ReasonExhausted, "range %s of ServiceGroup %s has no free address", s.ranges[0], d.groupName)
+	}
+	return netip.Addr{}, refuse(v1.ReasonExhausted, "ServiceGroup %s has no free %s address", d.groupName, s.family)
+}
+
+func unlessRefused(a netip.Addr, no *refusal) (netip.Addr, *refusal) {
+	if no != nil {
+		return netip.Addr{}, no
+	}
+	return a, nil
+}
+
+// fitsSlot reports whether an address that the Service has is good for a slot.
+func (d *decision) fitsSlot(s slot, a netip.Addr) bool {
+	if s.requested.IsValid() {
+		return a == s.requested
+	}
+	return s.contains(a) || !s.isOfOneRange && d.isOrphan(a, d.Allocated.Group)
+}
+
+// pendingAddress returns an address for a slot that an earlier attempt has set aside for
+// the Service. The Service does not show it, because the write failed or may have failed.
+func (d *decision) pendingAddress(s slot) (netip.Addr, bool) {
+	self := d.InUse.Service(d.String())
+	if self == nil {
+		return netip.Addr{}, false
+	}
+	for _, a := range self.Addresses {
+		_, isReserved := d.Reserved[a]
+		r, _ := d.group.RangeContaining(a)
+		if s.contains(a) && !isReserved && r.canAllocate(a) && len(d.otherServicesWith(a)) == 0 {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// firstFree returns the first free address of the first range that has one. If the group
+// balances its pools, the ranges with the fewest addresses in use come first.
+func (d *decision) firstFree(ranges []Range) (netip.Addr, bool) {
+	if d.group.BalancePools {
+		ranges = slices.Clone(ranges)
+		slices.SortStableFunc(ranges, func(a, b Range) int { return cmp.Compare(d.InUse.countIn(a), d.InUse.countIn(b)) })
+	}
+	for _, r := range ranges {
+		a, ok := d.InUse.addresses.firstMissing(r.Addrs.From())
+		for ok && r.Addrs.Contains(a) {
+			if _, isReserved := d.Reserved[a]; !isReserved && r.canAllocate(a) {
+				return a, true
+			}
+			if a = a.Next(); !a.IsValid() {
+				break
+			}
+			a, ok = d.InUse.addresses.firstMissing(a)
+		}
+	}
+	return netip.Addr{}, false
+}

@@ -1,0 +1,144 @@
+package allocation
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// Record is what the manager has allocated to a Service, as the manager writes it into
+// the Service's condition v1.ConditionRecord. Users can edit a Service's annotations, and
+// other controllers can overwrite its ingress. Only controllers may write its status,
+// and no controller but the manager writes that condition.
+type Record struct {
+	// Addresses are those allocated to the Service, in the order of its families.
+	Addresses []netip.Addr
+	// Group is the ServiceGroup that the addresses were allocated from, and Type was its
+	// kind then. Both are empty if there are no addresses.
+	Group string
+	Type  v1.PoolType
+	// Key is the sharing key by which the Service was given the addresses, at most
+	// MaxSharingKey bytes, or empty.
+	Key string
+}
+
+// The words of a written record. The key is the last one, because a key may contain
+// any text.
+const (
+	noAddresses  = "none"
+	recordGroup  = " group="
+	recordType   = " type="
+	recordKey    = " key="
+	addressComma = ","
+)
+
+// String writes a record, such as
+// "10.0.0.1,fd00::1 group=default type=local key=web", or "none".
+func (r Record) String() string {
+	if len(r.Addresses) == 0 {
+		return noAddresses
+	}
+	s := make([]string, len(r.Addresses))
+	for i, a := range r.Addresses {
+		s[i] = a.String()
+	}
+	return strings.Join(s, addressComma) + recordGroup + r.Group + recordType + string(r.Type) + recordKey + r.Key
+}
+
+// parseRecord reads what String writes. Any other text makes an empty record.
+func parseRecord(s string) Record {
+	list, r, ok := splitRecord(s)
+	if !ok {
+		return Record{}
+	}
+	r.Addresses = make([]netip.Addr, 0, 1+strings.Count(list, addressComma))
+	for text := range strings.SplitSeq(list, addressComma) {
+		a, err := parseAddress(text)
+		if err != nil || slices.Contains(r.Addresses, a) {
+			return Record{}
+		}
+		r.Addresses = append(r.Addresses, a)
+	}
+	return r
+}
+
+// splitRecord returns the list of addresses in a written record, not parsed, and a Record
+// with the rest.
+func splitRecord(s string) (list string, rest Record, ok bool) {
+	list, s, ok1 := strings.Cut(s, recordGroup)
+	group, s, ok2 := strings.Cut(s, recordType)
+	kind, key, ok3 := strings.Cut(s, recordKey)
+	ok = ok1 && ok2 && ok3 && isPoolType(kind) && len(group) <= maxGroupName && len(key) <= MaxSharingKey
+	return list, Record{Group: group, Type: v1.PoolType(kind), Key: key}, ok
+}
+
+func isPoolType(s string) bool {
+	switch v1.PoolType(s) {
+	case v1.PoolTypeLocal, v1.PoolTypeRemote, v1.PoolTypeNetbox:
+		return true
+	}
+	return false
+}
+
+func isGroupName(s string) bool { return len(validation.IsDNS1123Subdomain(s)) == 0 }
+
+// RecordOf reads what the manager has allocated to a Service.
+//
+// Earlier managers wrote no records, but the condition v1.ConditionAllocated and
+// annotations. The first manager that reads such a Service takes over all addresses that
+// the Service shows, including those outside every pool: nothing in the Service says
+// whether its group has lost them or another controller has written them.
+func RecordOf(svc *corev1.Service) Record {
+	if c := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionRecord); c != nil {
+		return parseRecord(c.Message)
+	}
+	hasCondition := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAllocated) != nil
+	addrs := ShownAddresses(svc)
+	if !hasCondition || svc.Annotations[v1.AnnotationAllocatedBy] != v1.Brand || len(addrs) == 0 {
+		return Record{}
+	}
+	r := Record{Addresses: addrs, Group: svc.Annotations[v1.AnnotationAllocatedFrom], Type: v1.PoolType(svc.Annotations[v1.AnnotationPoolType])}
+	if !isGroupName(r.Group) {
+		r.Group = ""
+	}
+	if !isPoolType(string(r.Type)) {
+		r.Type = v1.PoolTypeRemote
+	}
+	r.Key = svc.Annotations[v1.AnnotationAllocatedKey]
+	r.Key = strings.ToValidUTF8(r.Key[:min(len(r.Key), MaxSharingKey)], "")
+	return r
+}
+
+// AddressesToAnnounce are the addresses that are allocated to a Service and that the
+// Service shows. Each placement asks this of all Services, so it compares addresses as
+// text, and parses only those that are shown.
+func AddressesToAnnounce(svc *corev1.Service) []netip.Addr {
+	shown := ShownAddresses(svc)
+	if len(shown) == 0 {
+		return nil
+	}
+	c := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionRecord)
+	if c == nil {
+		return RecordOf(svc).Addresses
+	}
+	list, _, ok := splitRecord(c.Message)
+	if !ok {
+		return nil
+	}
+	var buffer [64]byte
+	return slices.DeleteFunc(shown, func(a netip.Addr) bool {
+		text := a.AppendTo(buffer[:0])
+		for entry := range strings.SplitSeq(list, addressComma) {
+			if entry == string(text) {
+				return false
+			}
+		}
+		return true
+	})
+}

@@ -1,0 +1,133 @@
+package allocation
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"go4.org/netipx"
+)
+
+// maxReserved is how many addresses of pools the manager reserves for one node in one
+// family. A node has one or two addresses in pools, and its gateway. Its agent reports
+// the rest, and whoever has stolen an agent's token may report anything: such reports
+// must not take a whole pool away from Services.
+const maxReserved = 8
+
+// NodeAddresses are the addresses of one node and of its gateways. The same address may
+// be in several lists.
+type NodeAddresses struct {
+	Node string
+	// Confirmed addresses stand in the Node object, which the node's agent cannot write.
+	Confirmed []netip.Addr
+	// Gateways and Own are addresses that the node's agent reports.
+	Gateways, Own []netip.Addr
+}
+
+// Excess holds the addresses of pools that a node reports beyond those that the manager
+// reserves for it.
+type Excess struct {
+	Node   string
+	Family Family
+	// Addresses in ascending order, each once.
+	Addresses []netip.Addr
+}
+
+// ReserveNodeAddresses returns the addresses that no Service gets, each with what it is:
+// those of nodes and of their gateways. Inside pools the manager reserves at most eight
+// for each node and family: first those that the Node object confirms, then the
+// gateways, then the others, each in ascending order. The rest is the excess, by node and
+// family. Outside pools all are returned: the manager allocates nothing there, so they
+// cost nobody an address.
+func ReserveNodeAddresses(nodes []NodeAddresses, pools *netipx.IPSet) (reserved map[netip.Addr]string, excess []Excess) {
+	reserved = map[netip.Addr]string{}
+	nodes = slices.SortedFunc(slices.Values(nodes), func(a, b NodeAddresses) int { return cmp.Compare(a.Node, b.Node) })
+	for i := range nodes {
+		quota := map[Family]int{IPv4: maxReserved, IPv6: maxReserved}
+		overQuota := map[Family][]netip.Addr{}
+		seen := map[netip.Addr]bool{}
+		reserve := func(addrs []netip.Addr, what string) {
+			for _, a := range slices.SortedFunc(slices.Values(addrs), netip.Addr.Compare) {
+				if seen[a] {
+					continue
+				}
+				seen[a] = true
+				if pools.Contains(a) {
+					if quota[FamilyOf(a)] == 0 {
+						overQuota[FamilyOf(a)] = append(overQuota[FamilyOf(a)], a)
+						continue
+					}
+					quota[FamilyOf(a)]--
+				}
+				if reserved[a] == "" {
+					reserved[a] = fmt.Sprintf("%s of node %s", what, nodes[i].Node)
+				}
+			}
+		}
+		reserve(nodes[i].Confirmed, "an address")
+		reserve(nodes[i].Gateways, "a gateway")
+		reserve(nodes[i].Own, "an address")
+		for _, family := range []Family{IPv4, IPv6} {
+			if addrs := overQuota[family]; len(addrs) > 0 {
+				slices.SortFunc(addrs, netip.Addr.Compare)
+				excess = append(excess, Excess{Node: nodes[i].Node, Family: family, Addresses: addrs})
+			}
+		}
+	}
+	return reserved, excess
+}
+
+// DescribeExcess says which nodes report too many addresses of a group as theirs, or
+// returns an empty text if none does.
+func DescribeExcess(group *Group, excess []Excess) string {
+	all := addressesOf(group.Ranges)
+	var claims []string
+	for _, e := range excess {
+		n := 0
+		for _, a := range e.Addresses {
+			if all.Contains(a) {
+				n++
+			}
+		}
+		if n > 0 {
+			claims = append(claims, fmt.Sprintf("node %s: %s %s", e.Node, e.Family, countOf(n, "address")))
+		}
+	}
+	if len(claims) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("nodes report more addresses of their own, or gateways, in pools than the %d of each family that are reserved; the rest may be allocated (%s): "+
+		"take the nodes' addresses out of the pools or, if the nodes do not have them, look into their agents", maxReserved, abbreviate(claims, ", "))
+}
+
+// ReservedWarnings says which addresses of the group no Service gets because nodes use
+// them: one warning for each range.
+func ReservedWarnings(group *Group, reserved map[netip.Addr]string) []string {
+	all := addressesOf(group.Ranges)
+	byRange := make([][]netip.Addr, len(group.Ranges))
+	for a := range reserved {
+		if !all.Contains(a) {
+			continue
+		}
+		for i := range group.Ranges {
+			if group.Ranges[i].Addrs.Contains(a) {
+				byRange[i] = append(byRange[i], a)
+			}
+		}
+	}
+	var warnings []string
+	for i, addrs := range byRange {
+		if len(addrs) == 0 {
+			continue
+		}
+		slices.SortFunc(addrs, netip.Addr.Compare)
+		names := make([]string, len(addrs))
+		for j, a := range addrs {
+			names[j] = fmt.Sprintf("%s, %s", a, reserved[a])
+		}
+		warnings = append(warnings, fmt.Sprintf("%s: range %s covers what is never allocated: %s",
+			group.Ranges[i].Path, group.Ranges[i], abbreviate(names, "; ")))
+	}
+	return warnings
+}

@@ -1,0 +1,117 @@
+package allocation_test
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
+)
+
+// addressesFrom lists n addresses from first on.
+func addressesFrom(first string, n int) []netip.Addr {
+	all := make([]netip.Addr, n)
+	for i, a := 0, netip.MustParseAddr(first); i < n; i, a = i+1, a.Next() {
+		all[i] = a
+	}
+	return all
+}
+
+func TestReserve(t *testing.T) {
+	catalog := allocation.NewCatalog([]v1.ServiceGroup{
+		groupMadeAt(t, "a", 1, "remote: {v4pool: {pool: 10.0.0.0/24, subnet: 10.0.0.0/24}, v6pool: {pool: 'fd00::/64', subnet: 'fd00::/64'}}"),
+		groupMadeAt(t, "b", 2, "local: {pool: 10.0.1.0/24, subnet: 10.0.1.0/24}"),
+	}, namespace)
+	concat := func(lists ...[]netip.Addr) []netip.Addr { return slices.Concat(lists...) }
+	type nodes = []allocation.NodeAddresses
+	for _, row := range []struct {
+		name     string
+		nodes    nodes
+		reserved []netip.Addr
+		excess   []allocation.Excess
+	}{
+		{"nothing", nil, nil, nil},
+		{"one of each", nodes{{Node: "n", Confirmed: addressesFrom("10.0.0.1", 1), Gateways: addressesFrom("10.0.0.254", 1), Own: concat(addressesFrom("10.0.0.1", 2), addressesFrom("fd00::1", 1))}},
+			concat(addressesFrom("10.0.0.1", 2), addressesFrom("10.0.0.254", 1), addressesFrom("fd00::1", 1)), nil},
+		{"eight of each family", nodes{{Node: "n", Own: concat(addressesFrom("10.0.0.1", 8), addressesFrom("fd00::1", 8))}},
+			concat(addressesFrom("10.0.0.1", 8), addressesFrom("fd00::1", 8)), nil},
+		{"the ninth", nodes{{Node: "n", Own: concat(addressesFrom("10.0.0.1", 9), addressesFrom("fd00::1", 8))}},
+			concat(addressesFrom("10.0.0.1", 8), addressesFrom("fd00::1", 8)), []allocation.Excess{{Node: "n", Family: allocation.IPv4, Addresses: addressesFrom("10.0.0.9", 1)}}},
+		{"the ninth of IPv6", nodes{{Node: "n", Own: addressesFrom("fd00::1", 10)}},
+			addressesFrom("fd00::1", 8), []allocation.Excess{{Node: "n", Family: allocation.IPv6, Addresses: addressesFrom("fd00::9", 2)}}},
+		{"many outside pools", nodes{{Node: "n", Own: concat(addressesFrom("10.9.0.1", 100), addressesFrom("10.0.0.1", 8))}},
+			concat(addressesFrom("10.0.0.1", 8), addressesFrom("10.9.0.1", 100)), nil},
+		{"pools of two groups", nodes{{Node: "n", Own: concat(addressesFrom("10.0.1.1", 5), addressesFrom("10.0.0.1", 5))}},
+			concat(addressesFrom("10.0.0.1", 5), addressesFrom("10.0.1.1", 3)), []allocation.Excess{{Node: "n", Family: allocation.IPv4, Addresses: addressesFrom("10.0.1.4", 2)}}},
+		{"the Node object first, then gateways", nodes{{Node: "n", Confirmed: addressesFrom("10.0.0.100", 3), Gateways: addressesFrom("10.0.0.200", 2), Own: concat(addressesFrom("10.0.0.99", 5), addressesFrom("10.0.0.1", 4))}},
+			concat(addressesFrom("10.0.0.1", 3), addressesFrom("10.0.0.100", 3), addressesFrom("10.0.0.200", 2)),
+			[]allocation.Excess{{Node: "n", Family: allocation.IPv4, Addresses: concat(addressesFrom("10.0.0.4", 1), addressesFrom("10.0.0.99", 1), addressesFrom("10.0.0.103", 1))}}},
+		{"each node by itself", nodes{{Node: "b", Own: addressesFrom("10.0.0.1", 9)}, {Node: "a", Own: addressesFrom("10.0.0.5", 9)}},
+			addressesFrom("10.0.0.1", 12), []allocation.Excess{
+				{Node: "a", Family: allocation.IPv4, Addresses: addressesFrom("10.0.0.13", 1)},
+				{Node: "b", Family: allocation.IPv4, Addresses: addressesFrom("10.0.0.9", 1)}}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			reserved, excess := allocation.ReserveNodeAddresses(row.nodes, catalog.PoolAddresses())
+			got := slices.SortedFunc(maps.Keys(reserved), netip.Addr.Compare)
+			if diff := cmp.Diff(row.reserved, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+				t.Errorf("reserved (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(row.excess, excess, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+				t.Errorf("excess (-want +got):\n%s", diff)
+			}
+		})
+	}
+
+	t.Run("names", func(t *testing.T) {
+		reserved, _ := allocation.ReserveNodeAddresses(nodes{
+			{Node: "b", Own: addressesFrom("10.0.0.1", 2)}, {Node: "a", Gateways: addressesFrom("10.0.0.1", 1), Own: addressesFrom("10.0.0.1", 1)},
+		}, catalog.PoolAddresses())
+		want := map[netip.Addr]string{netip.MustParseAddr("10.0.0.1"): "a gateway of node a", netip.MustParseAddr("10.0.0.2"): "an address of node b"}
+		if !maps.Equal(reserved, want) {
+			t.Errorf("got %v, want %v", reserved, want)
+		}
+	})
+	t.Run("what a group says", func(t *testing.T) {
+		_, excess := allocation.ReserveNodeAddresses(nodes{{Node: "bad", Own: concat(addressesFrom("10.0.0.1", 20), addressesFrom("fd00::1", 9))}, {Node: "good", Own: addressesFrom("10.0.0.1", 2)}}, catalog.PoolAddresses())
+		const want = "nodes report more addresses of their own, or gateways, in pools than the 8 of each family that are reserved; the rest may be allocated " +
+			"(node bad: IPv4 12 addresses, node bad: IPv6 1 address): take the nodes' addresses out of the pools or, if the nodes do not have them, look into their agents"
+		if got := allocation.DescribeExcess(&catalog["a"].Group, excess); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+		if got := allocation.DescribeExcess(&catalog["b"].Group, excess); got != "" {
+			t.Errorf("the other group: %s", got)
+		}
+	})
+}
+
+// TestAttackReservations lets one node claim every address of a pool, as its own and as
+// gateways: a Service still gets one, and another node's address is not allocated.
+func TestAttackReservations(t *testing.T) {
+	groups := []v1.ServiceGroup{groupMadeAt(t, "default", 1, "remote: {pool: 10.0.0.0/24, subnet: 10.0.0.0/24}")}
+	catalog := allocation.NewCatalog(groups, namespace)
+	honest := addressesFrom("10.0.0.9", 1)
+	claims := []allocation.NodeAddresses{
+		{Node: "bad", Own: addressesFrom("10.0.0.0", 256), Gateways: addressesFrom("10.0.0.0", 256)},
+		{Node: "good", Own: honest},
+	}
+	reserved, excess := allocation.ReserveNodeAddresses(claims, catalog.PoolAddresses())
+	if len(excess) != 1 || len(excess[0].Addresses) != 248 {
+		t.Errorf("excess %v", excess)
+	}
+	inUse := allocation.NewInUse()
+	result := allocation.Allocate(&allocation.Request{Families: []allocation.Family{allocation.IPv4}},
+		&allocation.Inputs{Catalog: catalog, InUse: inUse, Reserved: reserved})
+	// .0 is the network's; .0 to .7 are claimed and .8 is the first that is not reserved.
+	if got := fmt.Sprint(result.Addresses); got != "[10.0.0.8]" {
+		t.Errorf("allocated %s: %s %s", got, result.Reason, result.Message)
+	}
+	if reserved[honest[0]] == "" {
+		t.Errorf("%s of the other node is not reserved", honest[0])
+	}
+}

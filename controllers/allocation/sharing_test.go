@@ -1,0 +1,81 @@
+package allocation
+
+import (
+	"net/netip"
+	"testing"
+
+	"go4.org/netipx"
+)
+
+// decisionAbout is a decision about Service test/new, which has addr by an old key, beside
+// another Service that has addr in use.
+func decisionAbout(addr netip.Addr, newKey string, other *Service) *decision {
+	req := &Request{Service: Service{
+		Namespace: "test", Name: "new", IsOurs: true, SharingKey: newKey,
+		Allocated: Record{Addresses: []netip.Addr{addr}, Key: "old"}, Addresses: []netip.Addr{addr},
+	}}
+	return newDecision(req, &Inputs{Catalog: Catalog{}, InUse: NewInUse(&req.Service, other)})
+}
+
+// TestKeyOfKeptAddresses keeps an address whose sharer has one key or another.
+func TestKeyOfKeptAddresses(t *testing.T) {
+	addr := netip.MustParseAddr("10.0.0.1")
+	for _, row := range []struct{ name, keyOfSharer, want string }{
+		{"the sharer has the old key", "old", "old"},
+		{"the sharer has the new key", "new", "new"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			d := decisionAbout(addr, "new", &Service{
+				Namespace: "test", Name: "sharer", IsOurs: true, SharingKey: row.keyOfSharer,
+				Allocated: Record{Addresses: []netip.Addr{addr}, Key: "old"}, Addresses: []netip.Addr{addr},
+			})
+			if key := d.sharingKeyFor([]netip.Addr{addr}); key != row.want {
+				t.Errorf("it has the address by key %q, want %q", key, row.want)
+			}
+		})
+	}
+}
+
+// TestWhoYields has two Services with one address that they may not share.
+func TestWhoYields(t *testing.T) {
+	addr := netip.MustParseAddr("10.0.0.1")
+	allocated := Record{Addresses: []netip.Addr{addr}}
+	for _, row := range []struct {
+		name      string
+		allocated Record // to the Service of the decision
+		other     Service
+		want      bool
+	}{
+		{"a Service of another controller shows an allocated address", allocated, Service{}, false},
+		{"a Service of another controller shows an address that is not allocated", Record{}, Service{}, true},
+		{"an address is allocated to both, and the other is older", allocated, Service{IsOurs: true, Allocated: allocated}, true},
+		{"an address is allocated to both, and about to be written to the other", allocated,
+			*(&Service{IsOurs: true}).WithPendingAddresses(allocated.Addresses), false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			other := row.other
+			other.Namespace, other.Name, other.Addresses = "test", "another", []netip.Addr{addr}
+			d := decisionAbout(addr, "", &other)
+			d.Allocated = row.allocated
+			if yields := d.mustYieldTo(addr, &other); yields != row.want {
+				t.Errorf("it yields: %t, want %t", yields, row.want)
+			}
+		})
+	}
+}
+
+// TestAddressOfKeyInNamespace has an older Service of another namespace with the same key.
+func TestAddressOfKeyInNamespace(t *testing.T) {
+	pool := netip.MustParsePrefix("10.0.0.0/24")
+	sharer := func(namespace, name, addr string) *Service {
+		addrs := []netip.Addr{netip.MustParseAddr(addr)}
+		return &Service{Namespace: namespace, Name: name, IsOurs: true, SharingKey: "k", Allocated: Record{Addresses: addrs, Key: "k"}, Addresses: addrs}
+	}
+	elsewhere, here := sharer("elsewhere", "older", "10.0.0.1"), sharer("test", "sharer", "10.0.0.2")
+	d := newDecision(&Request{Service: Service{Namespace: "test", Name: "new", IsOurs: true, SharingKey: "k"}},
+		&Inputs{Catalog: Catalog{}, InUse: NewInUse(elsewhere, here)})
+	a, s := d.addressOfKey(slot{family: FamilyOf(pool.Addr()), ranges: []Range{{Addrs: netipx.RangeOfPrefix(pool)}}})
+	if a != here.Addresses[0] || s != here {
+		t.Errorf("the key stands for %s of %v, want that of the sharer in the namespace", a, s)
+	}
+}

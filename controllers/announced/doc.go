@@ -1,0 +1,14 @@
+// Package announced derives what a Service says of its addresses from what the nodes
+// report in the status of their Announcements. It is pure.
+//
+//  1. PlacesOf joins the entries for a Service, of each node's own Announcements and of
+//     the shared entries (CommonAnnouncements), with what the nodes report of them: one
+//     Place for each address on each node.
+//  2. Summarise turns the places into the annotations and the condition of the Service.
+//  3. NewEvents compares the places with what earlier events have said, and returns what
+//     is new: an address that a node announces, or a conflict that a node meets.
+//  4. OverrideOf decides what becomes of externalTrafficPolicy Local.
+//
+// The other functions map a change of an Announcement or CommonAnnouncement to the
+// Services for which the result may differ.
+package announced

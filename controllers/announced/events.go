@@ -1,0 +1,164 @@
+package announced
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cespare/xxhash/v2"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// MaxNodesWithOwnEvent is the number of nodes up to which each node that announces a
+// Virtual address of a Service gets an event of its own.
+const MaxNodesWithOwnEvent = 16
+
+// Event is about one place of a Service.
+type Event struct {
+	// Type is corev1.EventTypeNormal or corev1.EventTypeWarning.
+	Type, Reason, Action, Note string
+	// Announcement is the object in which the node reports what the event says.
+	Announcement *v1.Announcement
+}
+
+// EventMemory is what the events of one Service have said so far: what was announced, and
+// in conflict, when the Service was last reconciled. It has 8 bytes for each place, and
+// nothing of Virtual addresses on more than MaxNodesWithOwnEvent nodes.
+type EventMemory struct {
+	// announced and conflicts are hashes of places, sorted.
+	announced, conflicts []uint64
+	// hadManyNodes is that no events of Virtual addresses were due.
+	hadManyNodes bool
+}
+
+// RecallEvents derives the EventMemory of a Service that this process has not reconciled
+// before from what the Service says of itself. The annotations list each Local address
+// that was announced. Of Virtual addresses the Service only says whether the manager has
+// reported on it: then what is announced now counts as announced before. So a restart of
+// the manager repeats no event of a Service, and loses at most the Normal events of
+// Virtual addresses that nodes began to announce while no manager reconciled the Service.
+// The condition names up to three conflicts; others are reported once more.
+func RecallEvents(svc *corev1.Service, places []Place) EventMemory {
+	condition := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAnnounced)
+	listed := strings.Fields(svc.Annotations[v1.AnnotationAnnouncingIPv4] + " " + svc.Annotations[v1.AnnotationAnnouncingIPv6])
+	var announced, conflicts []Place
+	for _, p := range places {
+		switch {
+		case p.State != v1.StateAnnounced:
+		case p.Type == v1.AnnounceVirtual && condition != nil, slices.Contains(listed, annotationEntry(p)):
+			announced = append(announced, p)
+		}
+		if hasConflict(p) && condition != nil && strings.Contains(condition.Message, describeState(p)) {
+			conflicts = append(conflicts, p)
+		}
+	}
+	return remember(announced, conflicts, CountNodes(places) > MaxNodesWithOwnEvent)
+}
+
+// NewEvents returns the events of a Service that are due now, given those that came
+// before, and the memory for the next time. nodeByMAC names the node that has a MAC
+// address, if one has it.
+func NewEvents(before EventMemory, places []Place, nodeByMAC func(mac string) string) ([]Event, EventMemory) {
+	hasManyNodes := CountNodes(places) > MaxNodesWithOwnEvent
+	var events []Event
+	var announced, conflicts []Place
+	for _, p := range places {
+		if p.State == v1.StateAnnounced {
+			announced = append(announced, p)
+			isDue := p.Type == v1.AnnounceLocal || !hasManyNodes && !before.hadManyNodes
+			if isDue && !contains(before.announced, p) {
+				events = append(events, announcingEvent(p))
+			}
+		}
+		if hasConflict(p) {
+			conflicts = append(conflicts, p)
+			if contains(before.conflicts, p) {
+				continue
+			}
+			if node := nodeByMAC(p.MAC); !isYieldedToNode(p, node) {
+				events = append(events, Event{
+					Type: corev1.EventTypeWarning, Reason: v1.EventAddressConflict, Action: "Claim " + p.Address,
+					Note: conflictNote(p, node), Announcement: p.Announcement,
+				})
+			}
+		}
+	}
+	return events, remember(announced, conflicts, hasManyNodes)
+}
+
+func announcingEvent(p Place) Event {
+	reason := v1.EventAnnouncingLocal
+	if p.Type == v1.AnnounceVirtual {
+		reason = v1.EventAnnouncingNonLocal
+	}
+	return Event{
+		Type: corev1.EventTypeNormal, Reason: reason, Action: "Announce " + p.Address,
+		Note: fmt.Sprintf("Announcing %s from node %s interface %s", p.Address, p.Node, p.Interface), Announcement: p.Announcement,
+	}
+}
+
+func remember(announced, conflicts []Place, hasManyNodes bool) EventMemory {
+	memory := EventMemory{hadManyNodes: hasManyNodes}
+	for _, p := range announced {
+		if p.Type == v1.AnnounceLocal || !hasManyNodes {
+			memory.announced = append(memory.announced, hash(p))
+		}
+	}
+	for _, p := range conflicts {
+		memory.conflicts = append(memory.conflicts, hash(p))
+	}
+	slices.Sort(memory.announced)
+	slices.Sort(memory.conflicts)
+	return memory
+}
+
+func contains(hashes []uint64, p Place) bool {
+	_, found := slices.BinarySearch(hashes, hash(p))
+	return found
+}
+
+// hash tells places apart. A Local address that a node gives up and gets back has a new
+// epoch, and is reported again. A Virtual one changes between an own and a shared entry,
+// which have epochs of their own, without a report.
+func hash(p Place) uint64 {
+	epoch := p.Epoch
+	if p.Type == v1.AnnounceVirtual {
+		epoch = 0
+	}
+	return xxhash.Sum64String(fmt.Sprintf("%s %s %s %d", p.Node, p.Address, p.Type, epoch))
+}
+
+// hasConflict reports whether a node has met another device that answers for the address
+// of a place, claims it, or was yielded to.
+func hasConflict(p Place) bool {
+	switch p.State {
+	case v1.StateConflict:
+		return true
+	case v1.StateAnnounced, v1.StateYielded:
+		return p.MAC != ""
+	}
+	return false
+}
+
+// isYieldedToNode reports whether a node has yielded an address to another node, which is
+// the next holder: that is no conflict.
+func isYieldedToNode(p Place, node string) bool { return p.State == v1.StateYielded && node != "" }
+
+// conflictNote says what a node has met. owner is the node that has the other device's MAC
+// address, or empty.
+func conflictNote(p Place, owner string) string {
+	device := p.MAC
+	if owner != "" {
+		device += ", which is node " + owner + "'s (kube-proxy in IPVS mode without strictARP answers for every address),"
+	}
+	switch p.State {
+	case v1.StateAnnounced:
+		return fmt.Sprintf("Node %s announces %s, but %s claims it, too", p.Node, p.Address, device)
+	case v1.StateYielded:
+		return fmt.Sprintf("Node %s gave up %s while it was cut off the API server: %s claims it, and answers for it", p.Node, p.Address, device)
+	}
+	return fmt.Sprintf("Node %s cannot announce %s: %s answers for it", p.Node, p.Address, device)
+}

@@ -1,0 +1,105 @@
+package announced
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// ServicesOf lists the Services that have entries in an Announcement, as namespace/name.
+func ServicesOf(a *v1.Announcement) []string { return servicesOfEntries(a.Spec.Addresses) }
+
+// ServicesOfCommon lists the Services that have entries in a CommonAnnouncement, as
+// namespace/name.
+func ServicesOfCommon(c *v1.CommonAnnouncement) []string { return servicesOfEntries(c.Spec.Addresses) }
+
+func servicesOfEntries(entries []v1.AnnouncedAddress) []string {
+	var keys []string
+	for i := range entries {
+		keys = append(keys, entries[i].Services...)
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// ChangedServices lists the Services, as namespace/name, for which something differs
+// between two versions of an Announcement, shared entries apart.
+func ChangedServices(before, after *v1.Announcement) []string {
+	type place struct {
+		spec   v1.AnnouncedAddress
+		status v1.AddressStatus
+	}
+	placesByAddress := func(a *v1.Announcement) map[string]place {
+		places := map[string]place{}
+		for _, spec := range a.Spec.Addresses {
+			places[spec.Address] = place{spec: spec}
+		}
+		for _, s := range a.Status.Addresses {
+			p := places[s.Address]
+			p.status = s
+			places[s.Address] = p
+		}
+		return places
+	}
+	var keys []string
+	old, current := placesByAddress(before), placesByAddress(after)
+	for address, p := range old {
+		if now := current[address]; !equality.Semantic.DeepEqual(p.spec, now.spec) || !equality.Semantic.DeepEqual(p.status, now.status) {
+			keys = append(append(keys, p.spec.Services...), now.spec.Services...)
+		}
+	}
+	for address, p := range current {
+		if _, existed := old[address]; !existed {
+			keys = append(keys, p.spec.Services...)
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// SharedReportChanged reports whether what a node reports of the shared entries may
+// differ between two versions of its Announcement.
+func SharedReportChanged(before, after *v1.Announcement) bool {
+	return (before.Spec.Common || after.Spec.Common) &&
+		(before.Spec.Common != after.Spec.Common || !equality.Semantic.DeepEqual(before.Status.CommonRevision, after.Status.CommonRevision) ||
+			!equality.Semantic.DeepEqual(before.Status.Addresses, after.Status.Addresses))
+}
+
+// ServicesOfSharedReport lists the Services, as namespace/name, for which two versions of
+// a node's Announcement report something else of the shared entries.
+func ServicesOfSharedReport(before, after *v1.Announcement, commons []v1.CommonAnnouncement) []string {
+	var services []string
+	for i := range commons {
+		for k := range commons[i].Spec.Addresses {
+			e := &commons[i].Spec.Addresses[k]
+			old, current := sharedStatus(before, commons[i].Spec.LBNodeAgent, e), sharedStatus(after, commons[i].Spec.LBNodeAgent, e)
+			if old.State != current.State || old.Message != current.Message {
+				services = append(services, e.Services...)
+			}
+		}
+	}
+	slices.Sort(services)
+	return slices.Compact(services)
+}
+
+// ServicesOfRewrite lists the Services, as namespace/name, for which two versions of a
+// CommonAnnouncement differ.
+func ServicesOfRewrite(before, after *v1.CommonAnnouncement) []string {
+	old := map[string]v1.AnnouncedAddress{}
+	for _, e := range before.Spec.Addresses {
+		old[e.Address] = e
+	}
+	var changed []v1.AnnouncedAddress
+	for _, e := range after.Spec.Addresses {
+		if was, existed := old[e.Address]; !existed || !equality.Semantic.DeepEqual(was, e) {
+			changed = append(changed, was, e)
+		}
+		delete(old, e.Address)
+	}
+	for _, e := range old {
+		changed = append(changed, e)
+	}
+	return servicesOfEntries(changed)
+}

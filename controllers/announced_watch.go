@@ -1,0 +1,165 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/announced"
+)
+
+// reportWriters is how many Services are written at the same time: most of the time that
+// a write takes is waiting for the API server.
+const reportWriters = 4
+
+// byService indexes Announcements and CommonAnnouncements by the Services that they have
+// entries for, and EndpointSlices by their Service, as namespace/name.
+const byService = "service"
+
+// byAnnouncedShared indexes the Announcements of the nodes that announce the shared
+// entries by their LBNodeAgent.
+const byAnnouncedShared = "announcedShared"
+
+// SetupWithManager registers the reconciler.
+func (r *AnnouncedReconciler) SetupWithManager(mgr ctrl.Manager) error {
+	indexer, ctx := mgr.GetFieldIndexer(), context.Background()
+	err := errors.Join(
+		indexer.IndexField(ctx, &v1.Announcement{}, byService, servicesOfObject),
+		indexer.IndexField(ctx, &v1.CommonAnnouncement{}, byService, servicesOfObject),
+		indexer.IndexField(ctx, &v1.Announcement{}, byAnnouncedShared, func(obj client.Object) []string {
+			if a, ok := obj.(*v1.Announcement); ok && a.Spec.Common {
+				return []string{a.Spec.LBNodeAgent}
+			}
+			return nil
+		}),
+	)
+	if err != nil {
+		return fmt.Errorf("index Announcements: %w", err)
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("announced").
+		Watches(&corev1.Service{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.Or(servicePlacementChanged, serviceReportChanged))).
+		Watches(&v1.Announcement{}, r.enqueueServicesOfAnnouncement()).
+		Watches(&v1.CommonAnnouncement{}, enqueueServicesOfCommon()).
+		WatchesRawSource(source.Channel(r.Reasons.changes, &handler.EnqueueRequestForObject{})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: reportWriters}).
+		Complete(r)
+}
+
+// serviceReportChanged lets through changes of what this reconciler itself writes, by
+// whomever: the report that the reconciler compared with may have been out of date.
+var serviceReportChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok1 := e.ObjectOld.(*corev1.Service)
+	after, ok2 := e.ObjectNew.(*corev1.Service)
+	return ok1 && ok2 && (!equality.Semantic.DeepEqual(
+		meta.FindStatusCondition(before.Status.Conditions, v1.ConditionAnnounced),
+		meta.FindStatusCondition(after.Status.Conditions, v1.ConditionAnnounced),
+	) || slices.ContainsFunc(announced.AnnotationNames, func(name string) bool { return before.Annotations[name] != after.Annotations[name] }))
+}}
+
+// servicesOfObject lists the Services that an Announcement or CommonAnnouncement has
+// entries for, as namespace/name.
+func servicesOfObject(obj client.Object) []string {
+	switch a := obj.(type) {
+	case *v1.Announcement:
+		return announced.ServicesOf(a)
+	case *v1.CommonAnnouncement:
+		return announced.ServicesOfCommon(a)
+	}
+	return nil
+}
+
+// enqueueServices enqueues Services, as namespace/name, after a wait.
+func enqueueServices(q queue, wait time.Duration, keys []string) {
+	for _, key := range keys {
+		q.AddAfter(reconcile.Request{NamespacedName: parseKey(key)}, wait)
+	}
+}
+
+func parseKey(key string) client.ObjectKey {
+	namespace, name, _ := strings.Cut(key, "/")
+	return client.ObjectKey{Namespace: namespace, Name: name}
+}
+
+// enqueueServicesOfAnnouncement maps an Announcement to the Services for which something
+// in it has changed.
+func (r *AnnouncedReconciler) enqueueServicesOfAnnouncement() handler.EventHandler {
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
+			if a, ok := e.Object.(*v1.Announcement); ok {
+				enqueueServices(q, batchWait, announced.ServicesOf(a))
+				services, _ := r.servicesOfSharedReport(ctx, &v1.Announcement{}, a)
+				enqueueServices(q, firstReportWait, services) // as a rule a new node has realised all shared entries by then
+			}
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
+			if a, ok := e.Object.(*v1.Announcement); ok {
+				services, wait := r.servicesOfSharedReport(ctx, a, &v1.Announcement{})
+				enqueueServices(q, wait, services)
+				enqueueServices(q, batchWait, announced.ServicesOf(a))
+			}
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			before, ok1 := e.ObjectOld.(*v1.Announcement)
+			after, ok2 := e.ObjectNew.(*v1.Announcement)
+			if ok1 && ok2 {
+				services, wait := r.servicesOfSharedReport(ctx, before, after)
+				enqueueServices(q, wait, services)
+				enqueueServices(q, batchWait, announced.ChangedServices(before, after))
+			}
+		},
+	}
+}
+
+// servicesOfSharedReport lists the Services, as namespace/name, for which two versions of
+// a node's Announcement report something else of the shared entries, and how long they
+// wait for further nodes to report.
+func (r *AnnouncedReconciler) servicesOfSharedReport(ctx context.Context, before, after *v1.Announcement) ([]string, time.Duration) {
+	if !announced.SharedReportChanged(before, after) {
+		return nil, 0
+	}
+	commons, err := listCommons(ctx, r.Client, r.Namespace)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "Cannot find the Services of the shared entries")
+		return nil, 0
+	}
+	return announced.ServicesOfSharedReport(before, after, commons), sharedReportWait(commons)
+}
+
+// enqueueServicesOfCommon maps a CommonAnnouncement to the Services of which an entry has
+// changed.
+func enqueueServicesOfCommon() handler.EventHandler {
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) {
+			enqueueServices(q, batchWait, servicesOfObject(e.Object))
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
+			enqueueServices(q, batchWait, servicesOfObject(e.Object))
+		},
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
+			before, ok1 := e.ObjectOld.(*v1.CommonAnnouncement)
+			after, ok2 := e.ObjectNew.(*v1.CommonAnnouncement)
+			if ok1 && ok2 {
+				enqueueServices(q, batchWait, announced.ServicesOfRewrite(before, after))
+			}
+		},
+	}
+}

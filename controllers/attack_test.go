@@ -1,0 +1,178 @@
+package controllers_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// overwrite writes addresses into a Service, as another controller may.
+func overwrite(ctx context.Context, svc *corev1.Service, addresses ...string) error {
+	for {
+		stored := &corev1.Service{}
+		if err := api.Get(ctx, client.ObjectKeyFromObject(svc), stored); err != nil {
+			return err
+		}
+		stored.Status.LoadBalancer.Ingress = nil
+		for _, a := range addresses {
+			stored.Status.LoadBalancer.Ingress = append(stored.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: a})
+		}
+		if err := api.Status().Update(ctx, stored, client.FieldOwner("another")); !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+}
+
+// TestAttackAllocatorAnnotations edits what the manager writes on Services for people to
+// read: the manager writes it again, and nothing else changes.
+func TestAttackAllocatorAnnotations(t *testing.T) {
+	g := begin(t)
+	startNodes(t, g, "10.60.0", "node1")
+	serviceGroup(t, "forged-1", "remote: {pool: 172.16.60.1-172.16.60.9, subnet: 172.16.60.0/24}")
+	serviceGroup(t, "forged-2", "remote: {pool: 172.16.61.1-172.16.61.9, subnet: 172.16.61.0/24}")
+	svc := service(t, "forger", ofGroup("forged-1"))
+	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(HavePrefix("True"))
+	written := fetch(g, svc).Annotations
+	patch(t, svc, fmt.Sprintf(`{"metadata":{"annotations":{%q:null,%q:%q,%q:"z",%q:"local"}}}`,
+		v1.AnnotationAllocatedBy, v1.AnnotationAllocatedFrom, strings.Repeat("z", 300), v1.AnnotationAllocatedKey, v1.AnnotationPoolType))
+	g.Eventually(func(g Gomega) map[string]string { return fetch(g, svc).Annotations }).Should(Equal(written))
+	g.Expect(ingress(svc)(g)).To(Equal([]string{"172.16.60.1"}))
+	g.Eventually(condition(svc, v1.ConditionAllocated)).Should(Equal("True Allocated: 172.16.60.1 from pool forged-1"))
+	for _, e := range asked(g, "node1") {
+		g.Expect(e.ServiceGroup).NotTo(ContainSubstring("zzz"))
+	}
+
+	// A Service that pretends to have an allocation gets nothing by that.
+	late := service(t, "claims", ofGroup("forged-2"), annotated(v1.AnnotationAllocatedBy, v1.Brand), annotated(v1.AnnotationAllocatedFrom, "forged-1"))
+	g.Eventually(ingress(late)).Should(Equal([]string{"172.16.61.1"}))
+	g.Expect(late.Annotations).To(HaveKeyWithValue(v1.AnnotationAllocatedFrom, "forged-2"))
+}
+
+// TestFaultAnotherController has another controller write its own address over those of
+// a Service, once and then again and again.
+func TestFaultAnotherController(t *testing.T) {
+	g := begin(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	startNodes(t, g, "10.62.0", "node1")
+	serviceGroup(t, "contested", "remote: {pool: 172.16.62.1-172.16.62.9, subnet: 172.16.62.0/24}")
+	svc := service(t, "contested", ofGroup("contested"))
+	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(HavePrefix("True"))
+	g.Expect(overwrite(ctx, svc, "8.8.8.8")).To(Succeed())
+	g.Eventually(ingress(svc)).Should(Equal([]string{"172.16.62.1"}))
+	g.Eventually(eventsOf(svc, v1.EventAddressOverwritten)).Should(ConsistOf(ContainSubstring("Another controller has written 8.8.8.8 in place of 172.16.62.1, which is restored")))
+	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(HavePrefix("True"))
+
+	var writes atomic.Int64
+	ended := make(chan struct{})
+	go func() { // a controller that overwrites at once, without end
+		defer close(ended)
+		for tick := time.NewTicker(5 * time.Millisecond); ctx.Err() == nil; <-tick.C {
+			stored := &corev1.Service{}
+			if err := api.Get(ctx, client.ObjectKeyFromObject(svc), stored); err != nil {
+				continue
+			}
+			if in := stored.Status.LoadBalancer.Ingress; len(in) == 1 && in[0].IP == "8.8.8.8" {
+				continue
+			}
+			writes.Add(1)
+			_ = overwrite(ctx, svc, "8.8.8.8")
+		}
+	}()
+	defer func() { cancel(); <-ended }()
+	g.Eventually(writes.Load).Should(BeNumerically(">=", 2))
+	g.Consistently(writes.Load).WithTimeout(3*time.Second).Should(BeNumerically("<=", 4), "restored ever less often")
+	// While the Service shows the other address, nodes announce neither.
+	g.Eventually(func(g Gomega) []string {
+		var all []string
+		for _, e := range asked(g, "node1") {
+			if !e.Leaving {
+				all = append(all, e.Address)
+			}
+		}
+		return all
+	}).Should(BeEmpty())
+	cancel()
+	<-ended
+	g.Eventually(ingress(svc)).WithTimeout(3 * soon).Should(Equal([]string{"172.16.62.1"}))
+}
+
+// TestAttackLongKey asks to share by a key that would not fit on the Service twice.
+func TestAttackLongKey(t *testing.T) {
+	g := begin(t)
+	serviceGroup(t, "long-key", "remote: {pool: 172.16.63.1-172.16.63.9, subnet: 172.16.63.0/24}")
+	svc := service(t, "long-key", ofGroup("long-key"), annotated(v1.AnnotationAllowSharedIP, strings.Repeat("k", 140<<10)))
+	const why = "annotation purelb.io/allow-shared-ip is 143360 bytes long: it may have 253"
+	g.Eventually(condition(svc, v1.ConditionAllocated)).Should(Equal("False Invalid: " + why))
+	g.Eventually(eventsOf(svc, v1.EventAllocationFailed)).Should(Equal([]string{"purelb-allocator: Invalid: " + why}))
+	patch(t, svc, `{"metadata":{"annotations":{"purelb.io/allow-shared-ip":"k"}}}`)
+	g.Eventually(ingress(svc)).Should(Equal([]string{"172.16.63.1"}))
+}
+
+// TestAttackSharerAcrossNamespaces edits a Service so that it would get the traffic of a
+// Service of another namespace with which it shares an address.
+func TestAttackSharerAcrossNamespaces(t *testing.T) {
+	g := begin(t)
+	const other = "test-younger" // of Services made in one second, the first by namespace is the older
+	g.Expect(client.IgnoreAlreadyExists(api.Create(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other}}))).To(Succeed())
+	serviceGroup(t, "shared-across", "{remote: {pool: 172.16.64.1-172.16.64.9, subnet: 172.16.64.0/24}, shareAcrossNamespaces: true}")
+	key := annotated(v1.AnnotationAllowSharedIP, "k")
+	victim := service(t, "victim", ofGroup("shared-across"), key, onPort(80))
+	g.Eventually(ingress(victim)).Should(Equal([]string{"172.16.64.1"}))
+	attacker := service(t, "attacker", ofGroup("shared-across"), key, onPort(443), func(svc *corev1.Service) { svc.Namespace = other })
+	g.Eventually(ingress(attacker)).Should(Equal([]string{"172.16.64.1"}))
+	patch(t, attacker, `{"spec":{"ports":[{"port":80}]}}`)
+	g.Eventually(ingress(attacker)).Should(BeEmpty())
+	g.Eventually(condition(attacker, v1.ConditionAllocated)).Should(Equal("False PortConflict: 172.16.64.1 cannot be shared with Service test/victim: both have port TCP/80"))
+	g.Expect(ingress(victim)(g)).To(Equal([]string{"172.16.64.1"}))
+	g.Consistently(condition(victim, v1.ConditionAllocated)).Should(Equal("True Allocated: 172.16.64.1 from pool shared-across"))
+	patch(t, attacker, `{"spec":{"ports":[{"port":8080}]}}`)
+	g.Eventually(ingress(attacker)).Should(Equal([]string{"172.16.64.1"}))
+}
+
+// TestPreferDualStackGetsTheOtherFamily releases an address of the family of which a Service
+// has none.
+func TestPreferDualStackGetsTheOtherFamily(t *testing.T) {
+	g := begin(t)
+	serviceGroup(t, "prefer", "remote: {v4pool: {pool: 172.16.65.1-172.16.65.9, subnet: 172.16.65.0/24}, v6pool: {pool: 'fd65::1', subnet: 'fd65::/64'}}")
+	holder := service(t, "holds-it", ofGroup("prefer"), dualStack)
+	g.Eventually(ingress(holder)).Should(Equal([]string{"172.16.65.1", "fd65::1"}))
+	svc := service(t, "prefers", ofGroup("prefer"), func(svc *corev1.Service) { svc.Spec.IPFamilyPolicy = ptr.To(corev1.IPFamilyPolicyPreferDualStack) })
+	g.Eventually(condition(svc, v1.ConditionAllocated)).Should(Equal(
+		"True Allocated: 172.16.65.2 from pool prefer; by PreferDualStack it gets an IPv6 address, too, as soon as ServiceGroup prefer has one that is free"))
+	remove(t, holder)
+	g.Eventually(ingress(svc)).Should(Equal([]string{"172.16.65.2", "fd65::1"}))
+	g.Eventually(condition(svc, v1.ConditionAllocated)).Should(Equal("True Allocated: 172.16.65.2, fd65::1 from pool prefer"))
+}
+
+// TestServiceOfEarlierVersion removes the record of a Service with an address that its group
+// no longer has: so an earlier version would have left it.
+func TestServiceOfEarlierVersion(t *testing.T) {
+	g := begin(t)
+	group := serviceGroup(t, "earlier", "remote: {pool: 172.16.66.1-172.16.66.9, subnet: 172.16.66.0/24}")
+	svc := service(t, "earlier", ofGroup("earlier"))
+	g.Eventually(ingress(svc)).Should(Equal([]string{"172.16.66.1"}))
+	patch(t, group, `{"spec":{"remote":{"pool":"172.16.66.5-172.16.66.9"}}}`)
+	g.Eventually(ready(group)).Should(HavePrefix("True"))
+	g.Eventually(func() error {
+		fetch(g, svc)
+		meta.RemoveStatusCondition(&svc.Status.Conditions, v1.ConditionRecord)
+		return api.Status().Update(context.Background(), svc)
+	}).Should(Succeed())
+	g.Eventually(condition(svc, v1.ConditionRecord)).Should(Equal("True Recorded: 172.16.66.1 group=earlier type=remote key="))
+	g.Consistently(ingress(svc)).Should(Equal([]string{"172.16.66.1"}))
+	g.Expect(eventsOf(svc, v1.EventAddressReleased)(g)).To(BeEmpty())
+}

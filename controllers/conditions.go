@@ -1,0 +1,37 @@
+package controllers
+
+import (
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// Bounds of texts that the manager writes into statuses, in bytes.
+const (
+	// maxServiceMessage is the longest message that the API server takes of a condition.
+	maxServiceMessage = 32768
+	// maxMessage is the longest message of a condition of PureLB's own kinds. Nobody reads
+	// more, and every status carries several.
+	maxMessage = 4096
+	// maxRangesText is the longest text of status.ranges of a ServiceGroup, by its schema.
+	maxRangesText = 1024
+)
+
+// setStalled copies Ready into the condition Stalled, if isStalled, and otherwise removes
+// that.
+func setStalled(conditions *[]metav1.Condition, ready metav1.Condition, isStalled bool) {
+	if !isStalled {
+		meta.RemoveStatusCondition(conditions, v1.ConditionStalled)
+		return
+	}
+	ready.Type, ready.Status = v1.ConditionStalled, metav1.ConditionTrue
+	meta.SetStatusCondition(conditions, ready)
+}
+
+// conditionConfiguration converts a condition for an apply.
+func conditionConfiguration(c *metav1.Condition) *metav1ac.ConditionApplyConfiguration {
+	return metav1ac.Condition().WithType(c.Type).WithStatus(c.Status).WithObservedGeneration(c.ObservedGeneration).
+		WithReason(c.Reason).WithMessage(c.Message).WithLastTransitionTime(c.LastTransitionTime)
+}

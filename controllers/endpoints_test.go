@@ -1,0 +1,131 @@
+package controllers
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/controllers/placement"
+)
+
+// restricted is what policy Local makes of an address.
+type restricted struct {
+	Only, Ending map[string]bool
+	HealthPort   int32
+	OnlyVirtual  bool
+}
+
+func TestAttackSharerWithoutEndpoints(t *testing.T) {
+	const cluster, local, insisting = "Cluster", "Local", "insisting"
+	type sharer struct {
+		name, policy string
+		namespace    string   // "test" if empty
+		on           []string // nodes with ready endpoints
+		ending       []string // nodes with endpoints about to end, beside ready ones
+	}
+	nodes := func(names ...string) map[string]bool {
+		set := map[string]bool{}
+		for _, n := range names {
+			set[n] = true
+		}
+		return set
+	}
+	for _, row := range []struct {
+		name    string
+		sharers []sharer
+		want    restricted
+	}{
+		{"one, policy Cluster", []sharer{{name: "a", policy: cluster}}, restricted{}},
+		{"one, policy Local", []sharer{{name: "a", policy: local, on: []string{"n1"}}},
+			restricted{Only: nodes("n1"), Ending: nodes(), HealthPort: 30000, OnlyVirtual: true}},
+		{"one, policy Local, no endpoint", []sharer{{name: "a", policy: local}},
+			restricted{Only: nodes(), Ending: nodes(), HealthPort: 30000, OnlyVirtual: true}},
+		{"one that insists", []sharer{{name: "a", policy: insisting, on: []string{"n1"}, ending: []string{"n2"}}},
+			restricted{Only: nodes("n1"), Ending: nodes("n2"), HealthPort: 30000}},
+		{"one that insists, no endpoint", []sharer{{name: "a", policy: insisting}},
+			restricted{Only: nodes(), Ending: nodes(), HealthPort: 30000}},
+
+		{"policy Local is nothing to sharers", []sharer{{name: "a", policy: cluster}, {name: "b", policy: local, on: []string{"n1"}}}, restricted{}},
+		{"a sharer insists", []sharer{{name: "a", policy: cluster}, {name: "b", policy: insisting, on: []string{"n1"}}},
+			restricted{Only: nodes("n1"), Ending: nodes(), HealthPort: 30000}},
+		{"a sharer insists, no endpoint", []sharer{{name: "a", policy: cluster}, {name: "b", policy: insisting}}, restricted{}},
+		{"a sharer insists, no endpoint, beside one with policy Local", []sharer{{name: "a", policy: local, on: []string{"n1"}}, {name: "b", policy: insisting}}, restricted{}},
+		{"two insist, one without endpoint", []sharer{{name: "a", policy: insisting, on: []string{"n1"}, ending: []string{"n3"}}, {name: "b", policy: insisting}},
+			restricted{Only: nodes("n1"), Ending: nodes("n3"), HealthPort: 30000}},
+		{"two insist, one without endpoint, beside a third", []sharer{{name: "a", policy: insisting}, {name: "b", policy: insisting, on: []string{"n2"}}, {name: "c", policy: cluster}},
+			restricted{Only: nodes("n2"), Ending: nodes(), HealthPort: 30000}},
+		{"two insist, one node serves both", []sharer{{name: "a", policy: insisting, on: []string{"n1", "n2"}}, {name: "b", policy: insisting, on: []string{"n2"}}, {name: "c", policy: insisting}},
+			restricted{Only: nodes("n2"), Ending: nodes()}},
+		{"two insist, no node serves both", []sharer{{name: "a", policy: insisting, on: []string{"n1"}}, {name: "b", policy: insisting, on: []string{"n2"}}},
+			restricted{Only: nodes("n1", "n2"), Ending: nodes()}},
+		{"a sharer of another namespace insists", []sharer{{name: "a", policy: cluster}, {name: "b", namespace: "other", policy: insisting, on: []string{"n1"}}}, restricted{}},
+		{"sharers of all namespaces insist", []sharer{{name: "a", policy: insisting, on: []string{"n1", "n2"}}, {name: "b", namespace: "other", policy: insisting, on: []string{"n1"}}},
+			restricted{Only: nodes("n1"), Ending: nodes()}},
+		{"all insist, no endpoint", []sharer{{name: "a", policy: insisting}, {name: "b", policy: insisting}},
+			restricted{Only: nodes(), Ending: nodes()}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			all, services := endpointNodes{}, []*corev1.Service(nil)
+			for _, s := range row.sharers {
+				namespace := s.namespace
+				if namespace == "" {
+					namespace = "test"
+				}
+				svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: s.name}}
+				if s.policy != cluster {
+					svc.Spec.ExternalTrafficPolicy, svc.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 30000
+				}
+				if s.policy == insisting {
+					svc.Annotations = map[string]string{v1.AnnotationAllowLocal: "true"}
+				}
+				services = append(services, svc)
+				if len(s.on) > 0 {
+					all[keyOf(svc)] = map[discoveryv1.AddressType]*servingNodes{
+						discoveryv1.AddressTypeIPv4: {ready: nodes(s.on...), terminating: nodes(s.ending...)},
+					}
+				}
+			}
+			a := placement.Address{Addr: netip.MustParseAddr("10.0.0.9")}
+			all.restrictAddress(&a, services)
+			got := restricted{Only: a.ServingNodes, Ending: a.TerminatingNodes, HealthPort: a.HealthPort, OnlyVirtual: a.RestrictsVirtualOnly}
+			if diff := cmp.Diff(row.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestAttackSharerWithoutEndpointsPlaced shows by whole placement that the address of a
+// Service stays announced when another one that shares it insists on policy Local and has
+// no endpoint.
+func TestAttackSharerWithoutEndpointsPlaced(t *testing.T) {
+	for _, poolType := range []v1.PoolType{v1.PoolTypeRemote, v1.PoolTypeLocal} {
+		t.Run(string(poolType), func(t *testing.T) {
+			sharer := func(name string) corev1.Service {
+				svc := corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "test", Name: name, Annotations: map[string]string{v1.AnnotationAllocatedBy: v1.Brand}}}
+				record := allocation.Record{Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.9")}, Group: "default", Type: poolType}
+				svc.Status.Conditions = []metav1.Condition{{Type: v1.ConditionRecord, Message: record.String()}}
+				svc.Spec.Type = corev1.ServiceTypeLoadBalancer
+				svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "10.0.0.9"}}
+				return svc
+			}
+			attacker := sharer("attacker")
+			attacker.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+			attacker.Annotations[v1.AnnotationAllowLocal] = "true"
+			in := &cluster{services: []corev1.Service{sharer("victim"), attacker}, endpoints: endpointNodes{}}
+			result := placement.Place(placement.Inputs{Addresses: in.placementAddresses(true), Nodes: []placement.Node{{
+				Name: "n1", LBNodeAgent: "default", VirtualInterface: "kube-lb0", Liveness: placement.Fresh, HasReportedFacts: true,
+				Interfaces: []placement.Interface{{Name: "eth0", MAC: "02:00:00:00:00:01", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24")}}},
+			}}})
+			if n := len(result.SharedEntries["default"]) + len(result.Entries["n1"]); n != 1 || len(result.Unplaced) != 0 {
+				t.Errorf("the address is announced %d times, want once; unplaced %v", n, result.Unplaced)
+			}
+		})
+	}
+}

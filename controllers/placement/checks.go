@@ -1,0 +1,159 @@
+package placement
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// A check says why a node cannot announce an address, or nothing. Its text follows the
+// name of the node.
+type check func(*Node, *Address) string
+
+// holdChecks are what a node must pass to go on holding a Local address.
+// holdChecksWithoutLease are those of them that do not depend on the Lease: a node that
+// fails one of these is to lose the address even if its kernel serves on without an agent.
+var (
+	holdChecksWithoutLease = []check{nodeExists, runsAgent, notLeaving, notExcluded, notOutOfService, notShuttingDown, onSubnetIfReported, servesLocalIfAnyDoes}
+	holdChecks             = []check{nodeExists, runsAgent, notLeaving, notExcluded, notOutOfService, notShuttingDown, notExpired, onSubnetIfReported, servesLocalIfAnyDoes}
+)
+
+// takeChecks are what a node must pass to be given a Local address.
+var takeChecks = append(holdChecks[:len(holdChecks):len(holdChecks)], onSubnet, isFresh, servesLocal)
+
+// keepVirtualChecks are what a node must pass to keep a Virtual address, and
+// takeVirtualChecks to be given one.
+var (
+	keepVirtualChecks = []check{runsAgent, notLeaving, notExcluded}
+	takeVirtualChecks = append(keepVirtualChecks[:len(keepVirtualChecks):len(keepVirtualChecks)], serves)
+)
+
+// reasonAgainst returns why a node fails the checks, or nothing.
+func reasonAgainst(n *Node, a *Address, checks []check) string {
+	for _, c := range checks {
+		if why := c(n, a); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+func nodeExists(n *Node, _ *Address) string {
+	if n.IsDeleted {
+		return "has no Node object any more"
+	}
+	return ""
+}
+
+func runsAgent(n *Node, _ *Address) string {
+	if n.LBNodeAgent == "" {
+		return "runs no agent"
+	}
+	return ""
+}
+
+func notLeaving(n *Node, _ *Address) string {
+	if n.IsLeaving {
+		return "is leaving LBNodeAgent " + n.LBNodeAgent
+	}
+	return ""
+}
+
+func notExcluded(n *Node, _ *Address) string {
+	if n.IsExcluded {
+		return "is labelled " + corev1.LabelNodeExcludeBalancers
+	}
+	return ""
+}
+
+func notOutOfService(n *Node, _ *Address) string {
+	if n.IsOutOfService {
+		return "is tainted " + corev1.TaintNodeOutOfService
+	}
+	return ""
+}
+
+func notShuttingDown(n *Node, _ *Address) string {
+	if n.IsShuttingDown {
+		return "is shutting down"
+	}
+	return ""
+}
+
+func notExpired(n *Node, _ *Address) string {
+	if n.Liveness == Expired {
+		return "has an agent that does not renew its Lease"
+	}
+	return ""
+}
+
+func isFresh(n *Node, _ *Address) string {
+	if n.Liveness != Fresh {
+		return "has an agent that is late to renew its Lease"
+	}
+	return ""
+}
+
+func onSubnet(n *Node, a *Address) string {
+	switch i := n.interfaceFor(a.Addr); {
+	case i == nil:
+		return fmt.Sprintf("has no interface in the subnet of %s", a.Addr)
+	case i.IsDown:
+		return fmt.Sprintf("has no carrier on %s", i.Name)
+	}
+	return ""
+}
+
+// onSubnetIfReported lets a Local address stay on a node whose agent has not reported its
+// interfaces, as when its Announcement was just created anew: a node loses nothing because
+// its facts are unknown.
+func onSubnetIfReported(n *Node, a *Address) string {
+	if !n.HasReportedFacts {
+		return ""
+	}
+	return onSubnet(n, a)
+}
+
+// serves is for addresses whose traffic stays on the node.
+func serves(n *Node, a *Address) string {
+	if a.ServingNodes != nil && !a.ServingNodes[n.Name] {
+		return "has no ready endpoint"
+	}
+	return ""
+}
+
+// servesLocal is serves for Local addresses.
+func servesLocal(n *Node, a *Address) string {
+	if a.RestrictsVirtualOnly {
+		return ""
+	}
+	return serves(n, a)
+}
+
+// servesLocalIfAnyDoes lets a Local address stay while no node serves it.
+func servesLocalIfAnyDoes(n *Node, a *Address) string {
+	if len(a.ServingNodes) == 0 {
+		return ""
+	}
+	return servesLocal(n, a)
+}
+
+// explainReasons says of up to eight nodes why they fail the checks.
+func explainReasons(nodes []*Node, a *Address, checks []check) string {
+	const maxNodes = 8
+	var reasons []string
+	for i, n := range nodes {
+		if len(reasons) == maxNodes {
+			reasons = append(reasons, fmt.Sprintf("and %d more", len(nodes)-i))
+			break
+		}
+		if why := reasonAgainst(n, a, checks); why != "" {
+			reasons = append(reasons, n.Name+" "+why)
+		}
+	}
+	if len(nodes) == 0 {
+		return "there are no nodes"
+	}
+	return strings.Join(reasons, "; ")
+}

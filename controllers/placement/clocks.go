@@ -1,0 +1,146 @@
+package placement
+
+import (
+	"net/netip"
+	"time"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// Deadlines.
+const (
+	// ReactionTime is how long an agent may take to act on an entry, besides the time that
+	// its probes take. After that a claimant that has not reported counts as failed, and a
+	// holder that has not observed that its entry is leaving is not waited for.
+	ReactionTime = 5 * time.Second
+	// LingeringTime is how long an address that no node has an entry for waits for a node
+	// that reports it Announced to withdraw it.
+	LingeringTime = 10 * time.Second
+	// factsPatience is how long an agent that renews its Lease, or whose node has no
+	// Announcement, may take to report its node's interfaces.
+	factsPatience = 30 * time.Second
+)
+
+// Clocks says for how long inputs have been as they are. A manager that becomes the
+// leader, or starts, begins with an empty one: all deadlines then begin anew, and what
+// they wait for waits that much longer.
+type Clocks struct {
+	// entrySince is since when each entry has stood as it does.
+	entrySince map[entryKey]entryVersion
+	// lingeringSince is since when each node has reported an address without an entry.
+	lingeringSince map[entryKey]time.Time
+	// freshSince is when each agent was first seen to renew its Lease. An agent cannot
+	// begin anew by falling silent.
+	freshSince map[string]time.Time
+	// withoutAnnouncementSince is since when each node has had no Announcement. Agents
+	// cannot delete one.
+	withoutAnnouncementSince map[string]time.Time
+}
+
+type entryKey struct {
+	node string
+	addr netip.Addr
+}
+
+// entryVersion is what counts of an entry, and since when the entry has been so.
+type entryVersion struct {
+	epoch       int64
+	claim       v1.Claim
+	leaving     bool
+	hasReported bool
+	since       time.Time
+}
+
+// FillDurations sets what of the inputs depends on time, and forgets what is not in the
+// inputs any more.
+func (c *Clocks) FillDurations(inputs *Inputs, now time.Time) {
+	c.fillEntries(inputs, now)
+	c.fillLingering(inputs, now)
+	c.fillNodes(inputs, now)
+}
+
+func (c *Clocks) fillEntries(inputs *Inputs, now time.Time) {
+	entrySince := make(map[entryKey]entryVersion, len(inputs.Entries))
+	for i := range inputs.Entries {
+		e := &inputs.Entries[i]
+		key := entryKey{e.Node, e.Addr}
+		current := entryVersion{epoch: e.Spec.Epoch, claim: e.Spec.Claim, leaving: e.Spec.Leaving, hasReported: e.hasReported()}
+		old, existed := c.entrySince[key]
+		if current.since = old.since; !existed || current != old {
+			current.since = now
+		}
+		entrySince[key] = current
+		e.UnchangedFor = now.Sub(current.since)
+	}
+	c.entrySince = entrySince
+}
+
+func (c *Clocks) fillLingering(inputs *Inputs, now time.Time) {
+	lingeringSince := map[entryKey]time.Time{}
+	for addr, reports := range inputs.LingeringReports {
+		for i := range reports {
+			key := entryKey{reports[i].Node, addr}
+			since := sinceOr(c.lingeringSince, key, now)
+			lingeringSince[key] = since
+			reports[i].Age = now.Sub(since)
+		}
+	}
+	c.lingeringSince = lingeringSince
+}
+
+func (c *Clocks) fillNodes(inputs *Inputs, now time.Time) {
+	freshSince, withoutAnnouncementSince := map[string]time.Time{}, map[string]time.Time{}
+	for i := range inputs.Nodes {
+		n := &inputs.Nodes[i]
+		if n.IsDeleted {
+			continue // another node may come by its name
+		}
+		if n.LacksAnnouncement {
+			since := sinceOr(c.withoutAnnouncementSince, n.Name, now)
+			withoutAnnouncementSince[n.Name] = since
+			n.AreFactsAwaited = n.AreFactsAwaited || n.LBNodeAgent != "" && !n.IsNotReady && now.Sub(since) < factsPatience
+		}
+		if _, wasFresh := c.freshSince[n.Name]; wasFresh || n.Liveness == Fresh {
+			since := sinceOr(c.freshSince, n.Name, now)
+			freshSince[n.Name] = since
+			n.AreFactsOverdue = now.Sub(since) >= factsPatience
+		}
+	}
+	c.freshSince, c.withoutAnnouncementSince = freshSince, withoutAnnouncementSince
+}
+
+func sinceOr[K comparable](times map[K]time.Time, key K, now time.Time) time.Time {
+	if since, known := times[key]; known {
+		return since
+	}
+	return now
+}
+
+// NextDeadline is in how long the result may differ because of what has not happened by
+// then; 0 is never.
+func NextDeadline(inputs Inputs) time.Duration {
+	next := time.Duration(0)
+	note := func(left time.Duration) {
+		if left > 0 && (next == 0 || left < next) {
+			next = left
+		}
+	}
+	probeTime := map[string]time.Duration{}
+	for i := range inputs.Nodes {
+		probeTime[inputs.Nodes[i].Name] = inputs.Nodes[i].ProbeTime
+	}
+	for i := range inputs.Entries {
+		switch e := &inputs.Entries[i]; {
+		case e.Spec.Leaving || e.Spec.Type == v1.AnnounceVirtual && (!e.hasReported() || !e.IsObserved):
+			note(ReactionTime - e.UnchangedFor)
+		case !e.hasReported():
+			note(ReactionTime + probeTime[e.Node] - e.UnchangedFor)
+		}
+	}
+	for _, reports := range inputs.LingeringReports {
+		for _, l := range reports {
+			note(LingeringTime - l.Age)
+		}
+	}
+	return next
+}

@@ -1,0 +1,211 @@
+package placement_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/placement"
+)
+
+// TestShares gives the second of two addresses to the node that has none, whichever ranks
+// higher for it.
+func TestShares(t *testing.T) {
+	for i := range 40 {
+		facts, _ := onLink(t, "a b", "a 1 Announced")
+		second := netip.AddrFrom4([4]byte{10, 0, 0, byte(10 + i)})
+		facts.Addresses = append(facts.Addresses, placement.Address{Addr: second, Group: "g", PoolType: v1.PoolTypeLocal, Services: []string{"a/c"}})
+		result := placement.Place(facts)
+		if len(result.Entries["a"]) != 1 || len(result.Entries["b"]) != 1 {
+			t.Errorf("%s beside 10.0.0.1 of a: %s", second, show(result))
+		}
+	}
+}
+
+// TestPassedOver says why the address does not go to any of the other nodes.
+func TestPassedOver(t *testing.T) {
+	for _, row := range []struct {
+		nodes   string
+		entries []string
+		want    string // with the nodes that are eligible, but for the chosen one, as *
+	}{
+		{"a b:excluded c:notready", nil, "b is labelled node.kubernetes.io/exclude-from-external-load-balancers, c is not Ready"},
+		{"a:shutdown b", []string{"a 1 Announced"}, "a is shutting down"},
+		{"a:shutdown b c", []string{"a 1 Announced"}, "a is shutting down, * has 0 already, or ranks lower for this one"},
+	} {
+		facts, addr := onLink(t, row.nodes, row.entries...)
+		move := placement.Place(facts).Moves[addr]
+		other := map[string]string{"b": "c", "c": "b"}[move.To]
+		parts := strings.Split(strings.ReplaceAll(row.want, "*", other), ", ")
+		for _, part := range parts {
+			if !strings.Contains(move.PassedOver, part) {
+				t.Errorf("%s: %q does not say %q", row.nodes, move.PassedOver, part)
+			}
+		}
+	}
+}
+
+// TestManyReasons names eight nodes and counts the others.
+func TestManyReasons(t *testing.T) {
+	for n, want := range map[int]string{8: "h is labelled node.kubernetes.io/exclude-from-external-load-balancers", 9: "and 1 more", 11: "and 3 more"} {
+		var ns []string
+		for i := range n {
+			ns = append(ns, string(rune('a'+i))+":excluded")
+		}
+		facts, addr := onLink(t, strings.Join(ns, " "))
+		why := placement.Place(facts).Unplaced[addr].Message
+		if !strings.HasSuffix(why, want) || strings.Count(why, "is labelled") != 8 || n == 8 && strings.Contains(why, "more") {
+			t.Errorf("%d nodes: %q, want %q at the end", n, why, want)
+		}
+	}
+}
+
+// TestChosenInterface takes an interface with a carrier, then the longest subnet, then the
+// first name, in whatever order the node reports them.
+func TestChosenInterface(t *testing.T) {
+	iface := func(name, subnet string, isDown bool) placement.Interface {
+		return placement.Interface{Name: name, MAC: "mac-" + name, Subnets: []netip.Prefix{netip.MustParsePrefix(subnet)}, IsDown: isDown}
+	}
+	for _, row := range []struct {
+		name       string
+		interfaces []placement.Interface
+		want       string
+	}{
+		{"a carrier before a longer subnet", []placement.Interface{iface("eth0", "10.0.0.200/25", true), iface("eth1", "10.0.0.201/24", false), iface("eth2", "10.0.0.202/25", true)}, "eth1"},
+		{"the longest subnet", []placement.Interface{iface("eth0", "10.0.0.200/24", false), iface("eth1", "10.0.0.201/16", false), iface("eth2", "10.0.0.100/25", false)}, "eth2"},
+		{"the first name", []placement.Interface{iface("eth1", "10.0.0.200/24", false), iface("eth0", "10.0.0.201/24", false), iface("eth2", "10.0.0.202/24", false)}, "eth0"},
+	} {
+		for range row.interfaces {
+			row.interfaces = append(row.interfaces[1:], row.interfaces[0])
+			facts, _ := onLink(t, "a")
+			facts.Nodes[0].Interfaces = slices.Clone(row.interfaces)
+			if entries := placement.Place(facts).Entries["a"]; len(entries) != 1 || string(entries[0].Interface) != row.want {
+				t.Errorf("%s of %v: %v", row.name, row.interfaces, entries)
+			}
+			slices.Reverse(facts.Nodes[0].Interfaces)
+			if entries := placement.Place(facts).Entries["a"]; len(entries) != 1 || string(entries[0].Interface) != row.want {
+				t.Errorf("%s of %v: %v", row.name, facts.Nodes[0].Interfaces, entries)
+			}
+		}
+	}
+}
+
+// TestFirstRetry takes the soonest of all refusals.
+func TestFirstRetry(t *testing.T) {
+	var r placement.Refusals
+	now := time.Unix(1000, 0)
+	refuse := func(owner string, times int) {
+		for range times {
+			bad := []v1.AnnouncedAddress{{Address: "10.0.0.1", ServiceGroup: "bad"}}
+			r.NoteWrite(owner, bad, bad, errors.New("invalid"), now)
+		}
+	}
+	refuse("a", 3)
+	refuse("b", 1)
+	refuse("c", 2)
+	if got := r.UntilRetry(now); got != time.Second {
+		t.Errorf("the first is tried again in %s", got)
+	}
+}
+
+// TestDeletedNodeAmongOthers keeps the clocks of the nodes after one that is deleted.
+func TestDeletedNodeAmongOthers(t *testing.T) {
+	var clocks placement.Clocks
+	begun := time.Unix(1000, 0)
+	for _, after := range []time.Duration{0, time.Hour} {
+		facts, _ := onLink(t, "a:gone b:silent")
+		facts.Nodes[1].Liveness = placement.Fresh
+		clocks.FillDurations(&facts, begun.Add(after))
+		if got := facts.Nodes[1].AreFactsOverdue; got != (after > 0) {
+			t.Errorf("after %s: overdue %t", after, got)
+		}
+	}
+}
+
+// TestPartRefusedForAnotherReason stops at an error that says nothing about the entries.
+func TestPartRefusedForAnotherReason(t *testing.T) {
+	entry := func(i int) v1.AnnouncedAddress { return v1.AnnouncedAddress{Address: fmt.Sprintf("10.0.0.%d", i)} }
+	wanted := []v1.AnnouncedAddress{entry(1), entry(2), entry(3), entry(4)}
+	away, attempts := errors.New("the API server is away"), 0
+	refused, err := placement.WriteParts(wanted, nil, func(part []v1.AnnouncedAddress) (bool, error) {
+		attempts++
+		switch attempts {
+		case 1: // all of them
+			return true, errors.New("invalid")
+		case 2: // none of them
+			return false, nil
+		}
+		return false, away
+	})
+	if !errors.Is(err, away) || len(refused) > 0 || attempts != 3 {
+		t.Errorf("refused %v, %v, after %d attempts", refused, err, attempts)
+	}
+}
+
+// TestRefusalsOfOwners keeps the refusals of what is an owner still, and cuts long reasons.
+func TestRefusalsOfOwners(t *testing.T) {
+	var r placement.Refusals
+	bad := []v1.AnnouncedAddress{{Address: "10.0.0.1", ServiceGroup: "bad"}}
+	r.NoteWrite("a", bad, bad, errors.New(strings.Repeat("x", 1000)), time.Unix(1000, 0))
+	r.Prune(func(owner string) bool { return owner == "a" })
+	why, exists := r.Explanations()[netip.MustParseAddr("10.0.0.1")]
+	if _, reason, _ := strings.Cut(why.Message, ": "); !exists || len(reason) != 256 {
+		t.Errorf("after pruning: %d bytes of %q", len(reason), why.Message)
+	}
+}
+
+// TestAwaitedFacts has nodes without an Announcement, of which some are to run an agent.
+func TestAwaitedFacts(t *testing.T) {
+	const patience = 30 * time.Second
+	for _, row := range []struct {
+		name             string
+		node             string
+		after            time.Duration
+		awaited, overdue bool
+	}{
+		{"at first", "a:silent", 0, true, false},
+		{"just before the end", "a:silent", patience - time.Millisecond, true, false},
+		{"at the end", "a:silent", patience, false, true},
+		{"it runs no agent", "a:silent,noagent", 0, false, false},
+		{"it is NotReady", "a:silent,notready", 0, false, false},
+	} {
+		var clocks placement.Clocks
+		for _, at := range []time.Duration{0, row.after} {
+			facts, _ := onLink(t, row.node)
+			n := &facts.Nodes[0]
+			n.LacksAnnouncement = true
+			clocks.FillDurations(&facts, time.Unix(1000, 0).Add(at))
+			if at == row.after && (n.AreFactsAwaited != row.awaited || n.AreFactsOverdue != row.overdue) {
+				t.Errorf("%s: awaited %t, overdue %t", row.name, n.AreFactsAwaited, n.AreFactsOverdue)
+			}
+		}
+	}
+}
+
+// TestWaitForAwaitedNode waits with an address that no node reports, while a node whose
+// agent is alive has yet to report: the node may hold the address.
+func TestWaitForAwaitedNode(t *testing.T) {
+	for _, row := range []struct {
+		nodes     string
+		lingering string
+		want      string // the reason why the address is nowhere, or empty if it is placed
+	}{
+		{"a:awaited b", "", v1.ReasonWaitingForFacts},
+		{"a:awaited,expired b", "", ""},
+		{"a:awaited b", "b", v1.ReasonAnnouncing},
+	} {
+		facts, addr := onLink(t, row.nodes)
+		if row.lingering != "" {
+			facts.LingeringReports[addr] = []placement.LingeringReport{{Node: row.lingering}}
+		}
+		result := placement.Place(facts)
+		if got := result.Unplaced[addr].Reason; row.want != "" && got != row.want || row.want == "" && show(result) == "" {
+			t.Errorf("%s, lingering on %q: %q, %s", row.nodes, row.lingering, got, show(result))
+		}
+	}
+}

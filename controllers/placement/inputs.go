@@ -1,0 +1,252 @@
+package placement
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// Inputs is everything that Place decides from.
+type Inputs struct {
+	Nodes     []Node
+	Addresses []Address
+	// Entries are those of the Announcements, and SharedEntries those of the
+	// CommonAnnouncements, as they stand.
+	Entries       []Entry
+	SharedEntries []SharedEntry
+	// LingeringReports are, by address, the nodes that report an address Announced
+	// without having an entry for it: they have yet to withdraw it, or are lying.
+	LingeringReports map[netip.Addr][]LingeringReport
+	// LocalSubnets are the subnets of all groups of type local.
+	LocalSubnets []netip.Prefix
+}
+
+// Liveness is what a node's Lease says of its agent, by when the manager last saw the
+// Lease change.
+type Liveness int
+
+// Values of Liveness.
+const (
+	// Expired is an agent that has not renewed its Lease for its whole duration, or never.
+	Expired Liveness = iota
+	// Late is neither Fresh nor Expired.
+	Late
+	// Fresh is an agent that has renewed its Lease within two thirds of its duration: two
+	// heartbeats.
+	Fresh
+)
+
+// Interface is one interface of a node that can hold Local addresses.
+type Interface struct {
+	Name    string
+	MAC     string
+	Subnets []netip.Prefix // with host bits where they are the node's own address
+	// IsDown is that the interface has no carrier now: its addresses cannot be reached.
+	IsDown bool
+}
+
+// longestSubnetWith returns the length of the longest of the interface's subnets that
+// contain a, if one does. A prefix that is one address is no subnet.
+func (i *Interface) longestSubnetWith(a netip.Addr) (bits int, found bool) {
+	for _, s := range i.Subnets {
+		if s.Bits() < a.BitLen() && s.Contains(a) {
+			bits, found = max(bits, s.Bits()), true
+		}
+	}
+	return bits, found
+}
+
+// Node is what the manager knows of one node.
+type Node struct {
+	Name string
+	// LBNodeAgent whose agent the node runs; empty for none.
+	LBNodeAgent string
+	// VirtualInterface is where Virtual addresses go.
+	VirtualInterface string
+	// IsLeaving is that another LBNodeAgent, or none, is to apply to the node: its agent
+	// withdraws what it has, and then goes.
+	IsLeaving bool
+	// IsExcluded by the label that keeps a node out of external load balancers.
+	IsExcluded bool
+	// IsOutOfService by the taint of that name.
+	IsOutOfService bool
+	// IsShuttingDown as the kubelet reports it.
+	IsShuttingDown bool
+	// IsNotReady is that the Node's condition Ready is not True, and IsNotReadyForLong
+	// that it has not been for so long that another node may take over what this node
+	// still answers for.
+	IsNotReady, IsNotReadyForLong bool
+	// IsDeleted is that the Node object is gone, but the node's Announcements are still
+	// there. Such a node only has the addresses that it had: it is no candidate, and it
+	// does not make an address Local.
+	IsDeleted bool
+	Liveness  Liveness
+	// ProbeTime is how long the node's agent probes for an address before it claims
+	// the address.
+	ProbeTime time.Duration
+	// HasReportedFacts is that the node's agent has reported its interfaces, now or
+	// earlier.
+	HasReportedFacts bool
+	// AreFactsAwaited is that the agent has not reported its interfaces, but is expected
+	// to report them shortly.
+	AreFactsAwaited bool
+	// AreFactsOverdue is that the agent has renewed its Lease for so long without
+	// reporting its interfaces that placement does not wait for them. Clocks sets it.
+	AreFactsOverdue bool
+	// LacksAnnouncement is that the node has no Announcement, as it is new, or as one was
+	// deleted: what its agent announces is unknown until the agent reports on a new one.
+	// Until then Clocks sets AreFactsAwaited, for a while.
+	LacksAnnouncement bool
+	Interfaces        []Interface
+	// MACs are the Ethernet addresses of all interfaces of the node.
+	MACs []string
+	// SharedRevision is up to which revision the node has realised the shared entries; 0
+	// if it has realised none.
+	SharedRevision int64
+}
+
+// macsInSubnet returns the MAC addresses of the node's interfaces in a subnet that
+// contains a: those by which the node most likely answers for a.
+func (n *Node) macsInSubnet(a netip.Addr) []string {
+	var macs []string
+	for _, i := range n.Interfaces {
+		if i.MAC != "" && slices.ContainsFunc(i.Subnets, func(s netip.Prefix) bool { return s.Contains(a) }) {
+			macs = append(macs, i.MAC)
+		}
+	}
+	return macs
+}
+
+// allMACs returns the MAC addresses of all of the node's interfaces: the kernel may
+// answer for an address by any of them.
+func (n *Node) allMACs() []string {
+	var macs []string
+	for _, i := range n.Interfaces {
+		if i.MAC != "" {
+			macs = append(macs, i.MAC)
+		}
+	}
+	return append(macs, n.MACs...)
+}
+
+// interfaceFor returns the interface that is to hold a, or nil if there is none: one with
+// a carrier, then the one with the longest subnet that contains a, then the first by name.
+func (n *Node) interfaceFor(a netip.Addr) *Interface {
+	var best *Interface
+	bestBits := 0
+	for k := range n.Interfaces {
+		i := &n.Interfaces[k]
+		bits, found := i.longestSubnetWith(a)
+		if !found {
+			continue
+		}
+		if best == nil || cmp.Or(compareBool(best.IsDown, i.IsDown), cmp.Compare(bits, bestBits), cmp.Compare(best.Name, i.Name)) > 0 {
+			best, bestBits = i, bits
+		}
+	}
+	return best
+}
+
+// compareBool orders false before true.
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// Address is one address that Services have.
+type Address struct {
+	Addr     netip.Addr
+	Group    string
+	PoolType v1.PoolType
+	Mask     int // of a Virtual address; 0 if its group is gone
+	// Subnet of the pool that the address is of; zero if its group is gone.
+	Subnet    netip.Prefix
+	SkipProbe bool
+	// ServingNodes are the nodes that may announce the address because they have a ready
+	// endpoint of its Services, where traffic has to stay on the node; nil is any node.
+	ServingNodes map[string]bool
+	// TerminatingNodes are nodes whose endpoints still serve, but terminate. They announce
+	// a Virtual address until the ServingNodes do.
+	TerminatingNodes map[string]bool
+	// HealthPort is where a node says whether it serves the address; 0 if it does not.
+	HealthPort int32
+	// RestrictsVirtualOnly is that ServingNodes count if the address is Virtual: as a
+	// Local one it is served from any node.
+	RestrictsVirtualOnly bool
+	Services             []string // namespace/name, sorted
+}
+
+// isOnAllNodes reports whether the address, if it is Virtual, is the same on all nodes.
+func (a *Address) isOnAllNodes() bool { return a.ServingNodes == nil && a.HealthPort == 0 }
+
+// withAddress adds to an entry what the address says.
+func (a *Address) withAddress(e v1.AnnouncedAddress) v1.AnnouncedAddress {
+	e.Address, e.ServiceGroup, e.Services = a.Addr.String(), a.Group, a.Services[:min(len(a.Services), v1.MaxServicesPerAddress)]
+	return e
+}
+
+// pool is the addresses of a group that are in one subnet.
+type pool struct {
+	group  string
+	subnet netip.Prefix
+}
+
+// pool returns the pool of an address; it is zero if the address has none.
+func (a *Address) pool() pool {
+	if !a.Subnet.IsValid() {
+		return pool{}
+	}
+	return pool{a.Group, a.Subnet}
+}
+
+// Entry is one address of one node's Announcements as they stand.
+type Entry struct {
+	Node string
+	Addr netip.Addr
+	Spec v1.AnnouncedAddress
+	// ReportedState is what the agent reports for the entry's epoch; empty if nothing.
+	ReportedState v1.AddressState
+	// IsObserved is that the agent has seen the entry as it stands.
+	IsObserved bool
+	// UnchangedFor is for how long the entry has had its epoch, claim and leaving, while
+	// the agent has either reported on it all the time, or not at all. It may be too short,
+	// never too long. Clocks sets it.
+	UnchangedFor time.Duration
+}
+
+// hasReported reports whether the agent has said what became of the entry. An agent that
+// stands by has not said what became of a takeover that it has yet to observe.
+func (e *Entry) hasReported() bool {
+	switch e.ReportedState {
+	case "", v1.StatePending:
+		return false
+	case v1.StateStandby:
+		return e.Spec.Claim != v1.ClaimTakeover || e.IsObserved
+	}
+	return true
+}
+
+// LingeringReport is a node that reports an address Announced without having an entry for
+// it.
+type LingeringReport struct {
+	Node string
+	// Age is for how long the node has reported so. It may be too short, never too long.
+	// Clocks sets it.
+	Age time.Duration
+}
+
+// SharedEntry is one entry that the nodes of an LBNodeAgent share, as its
+// CommonAnnouncements stand.
+type SharedEntry struct {
+	LBNodeAgent string
+	Addr        netip.Addr
+	Spec        v1.AnnouncedAddress
+}

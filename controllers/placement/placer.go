@@ -1,0 +1,133 @@
+package placement
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// Heartbeats in seconds: of nodes that may have to take over a Local address, and of
+// others.
+const (
+	heartbeatLocal   = 1
+	heartbeatVirtual = 10
+)
+
+// placer is one placement: its inputs, indexed, and what is decided so far.
+type placer struct {
+	inputs           Inputs
+	nodes            []*Node // those that have a Node object, sorted by name
+	nodeByName       map[string]*Node
+	entriesByAddress map[netip.Addr][]*Entry // highest epoch first
+	sharedByAddress  map[netip.Addr][]*SharedEntry
+	// sharedInterfaces are the virtual interfaces of the LBNodeAgents whose nodes announce
+	// shared entries.
+	sharedInterfaces map[string]string
+	// virtualPools are the pools that have addresses which are announced Virtual.
+	virtualPools map[pool]bool
+	localCount   map[int]int            // number of Local addresses, by family
+	localsOfNode map[int]map[string]int // number of Local addresses, by family and node
+	// isMassExpiry is that most agents have not renewed their Leases: more likely because
+	// of the API server than because of the agents.
+	isMassExpiry bool
+	result       Result
+}
+
+// familyBits tells IPv4 from IPv6: each is balanced by itself.
+func familyBits(a netip.Addr) int { return a.BitLen() }
+
+func newPlacer(inputs Inputs) *placer {
+	p := &placer{
+		inputs:           inputs,
+		nodeByName:       map[string]*Node{},
+		entriesByAddress: map[netip.Addr][]*Entry{},
+		sharedByAddress:  map[netip.Addr][]*SharedEntry{},
+		sharedInterfaces: map[string]string{},
+		virtualPools:     map[pool]bool{},
+		localCount:       map[int]int{},
+		localsOfNode:     map[int]map[string]int{32: {}, 128: {}},
+		result: Result{
+			Entries:          map[string][]v1.AnnouncedAddress{},
+			SharedEntries:    map[string][]v1.AnnouncedAddress{},
+			AnnouncesShared:  map[string]bool{},
+			HeartbeatSeconds: map[string]int32{},
+			Moves:            map[netip.Addr]Move{},
+			Unplaced:         map[netip.Addr]Explanation{},
+		},
+	}
+	p.indexNodes()
+	p.indexEntries()
+	return p
+}
+
+// indexNodes notes which nodes there are, and what depends on each node alone.
+func (p *placer) indexNodes() {
+	running, expired := 0, 0
+	for i := range p.inputs.Nodes {
+		n := &p.inputs.Nodes[i]
+		p.nodeByName[n.Name] = n
+		if n.IsDeleted {
+			continue
+		}
+		p.nodes = append(p.nodes, n)
+		if n.LBNodeAgent != "" {
+			p.result.Entries[n.Name] = nil
+			p.result.SharedEntries[n.LBNodeAgent] = nil
+			p.result.HeartbeatSeconds[n.Name] = heartbeatSeconds(n, p.inputs.LocalSubnets)
+			if !n.IsOutOfService {
+				running++
+				if n.Liveness == Expired {
+					expired++
+				}
+			}
+		}
+		p.noteAnnouncer(n)
+	}
+	p.isMassExpiry = 2*expired > running
+	slices.SortFunc(p.nodes, func(a, b *Node) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// indexEntries notes the entries by address.
+func (p *placer) indexEntries() {
+	for i := range p.inputs.Entries {
+		e := &p.inputs.Entries[i]
+		p.entriesByAddress[e.Addr] = append(p.entriesByAddress[e.Addr], e)
+	}
+	for i := range p.inputs.SharedEntries {
+		e := &p.inputs.SharedEntries[i]
+		p.sharedByAddress[e.Addr] = append(p.sharedByAddress[e.Addr], e)
+	}
+	for _, entries := range p.entriesByAddress {
+		slices.SortFunc(entries, func(a, b *Entry) int {
+			return cmp.Or(cmp.Compare(b.Spec.Epoch, a.Spec.Epoch), cmp.Compare(a.Node, b.Node))
+		})
+	}
+	for i := range p.inputs.Addresses {
+		if a := &p.inputs.Addresses[i]; a.Subnet.IsValid() && p.isVirtual(a) {
+			p.virtualPools[a.pool()] = true
+		}
+	}
+}
+
+// heartbeatSeconds is how often the agent of a node is to renew its Lease. A node with an
+// interface in the subnet of a local group may have to take over an address quickly.
+func heartbeatSeconds(n *Node, localSubnets []netip.Prefix) int32 {
+	for _, i := range n.Interfaces {
+		for _, subnet := range i.Subnets {
+			if slices.ContainsFunc(localSubnets, subnet.Overlaps) {
+				return heartbeatLocal
+			}
+		}
+	}
+	return heartbeatVirtual
+}
+
+// addEntry gives an entry to a node, completed with what the address says.
+func (p *placer) addEntry(n *Node, a *Address, e v1.AnnouncedAddress) {
+	if e.Type == v1.AnnounceLocal {
+		e.SkipProbe = a.SkipProbe && a.Addr.Is6()
+	}
+	p.result.Entries[n.Name] = append(p.result.Entries[n.Name], a.withAddress(e))
+}

@@ -1,0 +1,150 @@
+package placement_test
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/placement"
+)
+
+// TestSharedEntries checks which entries a Virtual address has while it changes between all
+// nodes and some.
+func TestSharedEntries(t *testing.T) {
+	addr := netip.MustParseAddr("172.16.0.1")
+	for _, row := range []struct {
+		name    string
+		nodes   string
+		serves  string // the nodes with endpoints; all without
+		entries []string
+		shared  int64            // the epoch of the shared entry now, 0 for none
+		made    map[string]int64 // up to which revision nodes have realised the shared entries
+		want    string
+	}{
+		{name: "on all nodes", nodes: "a b", want: "shared"},
+		{name: "on none", nodes: "a:excluded b:noagent", want: ""},
+		{name: "on some", nodes: "a b", serves: "a", want: "a"},
+		{name: "a node has an own entry", nodes: "a b", entries: []string{"a 0 Virtual Announced"}, want: "a shared"},
+		{name: "the node has realised others, but not this", nodes: "a b", entries: []string{"a 0 Virtual Announced"}, shared: 7, made: map[string]int64{"a": 6}, want: "a shared"},
+		{name: "the node has realised the shared entry", nodes: "a b", entries: []string{"a 0 Virtual Announced"}, shared: 7, made: map[string]int64{"a": 7}, want: "shared"},
+		{name: "not every node has it", nodes: "a b", entries: []string{"a 0 Virtual", "b 0 Virtual"}, shared: 7, made: map[string]int64{"a": 9}, want: "b shared"},
+		{name: "on all, then on some", nodes: "a b", serves: "a", shared: 7, want: "a shared"},
+		{name: "one has yet to see it", nodes: "a b", serves: "a b", shared: 7, entries: []string{"a 0 Virtual observed", "b 0 Virtual"}, want: "a b shared"},
+		{name: "one that is dead need not", nodes: "a b:expired", serves: "a b", shared: 7, entries: []string{"a 0 Virtual observed", "b 0 Virtual"}, want: "a b"},
+		{name: "those that are to have it have seen it", nodes: "a b c", serves: "a b", shared: 7,
+			entries: []string{"a 0 Virtual observed", "b 0 Virtual observed"}, want: "a b"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			inputs := placement.Inputs{
+				Nodes:     nodes(t, row.nodes),
+				Addresses: []placement.Address{{Addr: addr, PoolType: v1.PoolTypeRemote, Mask: 32, Services: []string{"a/b"}}},
+			}
+			for i := range inputs.Nodes {
+				n := &inputs.Nodes[i]
+				n.SharedRevision = row.made[n.Name]
+			}
+			if row.serves != "" {
+				inputs.Addresses[0].ServingNodes = map[string]bool{}
+				for _, name := range strings.Fields(row.serves) {
+					inputs.Addresses[0].ServingNodes[name] = true
+				}
+			}
+			for _, s := range row.entries {
+				inputs.Entries = append(inputs.Entries, entry(t, addr, s))
+			}
+			if row.shared > 0 {
+				inputs.SharedEntries = []placement.SharedEntry{{LBNodeAgent: "default", Addr: addr, Spec: v1.AnnouncedAddress{Address: addr.String(), Epoch: row.shared}}}
+			}
+			result := placement.Place(inputs)
+			var got []string
+			for name, entries := range result.Entries {
+				for range entries {
+					got = append(got, name)
+				}
+			}
+			slices.Sort(got)
+			for range result.SharedEntries["default"] {
+				got = append(got, "shared")
+			}
+			if diff := cmp.Diff(row.want, strings.Join(got, " ")); diff != "" {
+				t.Errorf("asked for by (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestReportSpread checks that many nodes do not report at once.
+func TestReportSpread(t *testing.T) {
+	for nodes, want := range map[int]int32{0: 0, 49: 0, 50: 1, 1000: 20, 20_000: 60} {
+		got := placement.ReviseShared("default", nodes, []v1.AnnouncedAddress{{Address: "172.16.0.1"}}, nil)["default"].ReportSpreadSeconds
+		if got != want {
+			t.Errorf("%d nodes spread their reports over %d s, want %d", nodes, got, want)
+		}
+	}
+}
+
+// TestReviseShared checks which CommonAnnouncements are written, and with which revision.
+func TestReviseShared(t *testing.T) {
+	entry := func(i int, epoch int64) v1.AnnouncedAddress {
+		return v1.AnnouncedAddress{Address: fmt.Sprintf("172.16.0.%d", i), PrefixLength: 32, Epoch: epoch}
+	}
+	spec := func(revision int64, entries ...v1.AnnouncedAddress) v1.CommonAnnouncementSpec {
+		return v1.CommonAnnouncementSpec{LBNodeAgent: "default", Revision: revision, Addresses: entries}
+	}
+	ofTwoServices := func(epoch int64) v1.AnnouncedAddress {
+		e := entry(1, epoch)
+		e.Services = []string{"a/b", "a/c"}
+		return e
+	}
+	shorter := func(epoch int64) v1.AnnouncedAddress {
+		e := entry(1, epoch)
+		e.PrefixLength = 24
+		return e
+	}
+	var many []v1.AnnouncedAddress
+	for i := range 26 {
+		many = append(many, entry(i, 1))
+	}
+	last := many[25]
+	last.Epoch = 2
+	type specs = map[string]v1.CommonAnnouncementSpec
+	for _, row := range []struct {
+		name   string
+		wanted []v1.AnnouncedAddress
+		are    specs
+		want   specs
+	}{
+		{"nothing", nil, nil, specs{}},
+		{"the first", []v1.AnnouncedAddress{entry(1, 0)}, nil, specs{"default": spec(1, entry(1, 1))}},
+		{"as it is", []v1.AnnouncedAddress{entry(1, 0), entry(2, 0)}, specs{"default": spec(4, entry(2, 4), entry(1, 3))}, specs{}},
+		{"one more", []v1.AnnouncedAddress{entry(1, 0), entry(2, 0)}, specs{"default": spec(4, entry(1, 3))}, specs{"default": spec(5, entry(1, 3), entry(2, 5))}},
+		{"one fewer", []v1.AnnouncedAddress{entry(2, 0)}, specs{"default": spec(4, entry(1, 3), entry(2, 4))}, specs{"default": spec(5, entry(2, 4))}},
+		{"none left", nil, specs{"default": spec(4, entry(1, 3))}, specs{"default": spec(5)}},
+		{"another Service", []v1.AnnouncedAddress{ofTwoServices(0)}, specs{"default": spec(4, entry(1, 3))}, specs{"default": spec(5, ofTwoServices(3))}},
+		{"another mask", []v1.AnnouncedAddress{shorter(0)}, specs{"default": spec(4, entry(1, 3))}, specs{"default": spec(5, shorter(5))}},
+		{"the highest revision counts", []v1.AnnouncedAddress{entry(1, 0), entry(2, 0), entry(3, 0)},
+			specs{"default": spec(4, entry(1, 3)), "default-x": spec(9, entry(2, 9))}, specs{"default": spec(10, entry(1, 3), entry(3, 10))}},
+		{"a further one is not needed any more", []v1.AnnouncedAddress{entry(1, 0)},
+			specs{"default": spec(4, entry(1, 3)), "default-x": spec(9, entry(2, 9))}, specs{"default-x": spec(10)}},
+		{"an empty one stays as it is", []v1.AnnouncedAddress{entry(1, 0)}, specs{"default": spec(4, entry(1, 3)), "default-x": spec(9)}, specs{}},
+		{"more than fit into one", many, nil, specs{"default": spec(1, many[:25]...), "default-1a0b7516": spec(2, last)}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			revised, revision := placement.ReviseShared("default", 3, row.wanted, row.are), placement.HighestRevision(row.are)
+			for _, name := range slices.Sorted(maps.Keys(revised)) {
+				revision++
+				revised[name] = placement.WithRevision(revised[name], revision)
+			}
+			if diff := cmp.Diff(row.want, revised, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("to be written (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,368 @@
+package placement_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/placement"
+)
+
+// onLink is facts of one Local address.
+func onLink(t *testing.T, ns string, entries ...string) (placement.Inputs, netip.Addr) {
+	t.Helper()
+	addr := netip.MustParseAddr("10.0.0.1")
+	inputs := placement.Inputs{
+		Nodes:            nodes(t, ns),
+		Addresses:        []placement.Address{{Addr: addr, Group: "g", PoolType: v1.PoolTypeLocal, Services: []string{"a/b"}}},
+		LingeringReports: map[netip.Addr][]placement.LingeringReport{},
+	}
+	for _, e := range entries {
+		inputs.Entries = append(inputs.Entries, entry(t, addr, e))
+	}
+	return inputs, addr
+}
+
+// claimOf is the newest entry of a result.
+func claimOf(r placement.Result) (newest v1.AnnouncedAddress) {
+	for _, entries := range r.Entries {
+		for _, e := range entries {
+			if e.Epoch > newest.Epoch {
+				newest = e
+			}
+		}
+	}
+	return newest
+}
+
+// TestFaultDeletedNode has Nodes deleted while their kernels answer on: the successor
+// is told by which MAC addresses they may.
+func TestFaultDeletedNode(t *testing.T) {
+	withMACs := func(f placement.Inputs) placement.Inputs {
+		for i := range f.Nodes {
+			n := &f.Nodes[i]
+			n.MACs = []string{"mac-" + n.Name, "other-" + n.Name}
+		}
+		return f
+	}
+	inputs, _ := onLink(t, "a:gone b", "a 3 Announced")
+	if diff := cmp.Diff([]string{"mac-a", "other-a"}, claimOf(placement.Place(withMACs(inputs))).PreviousMACs); diff != "" {
+		t.Errorf("after the Node was deleted (-want +got):\n%s", diff)
+	}
+	inputs, _ = onLink(t, "b:expired c", "b 4 Conflict")
+	inputs.Entries[0].Spec.PreviousMACs = []string{"mac-a", "other-a"}
+	if diff := cmp.Diff([]string{"mac-b", "mac-a", "other-a", "other-b"}, claimOf(placement.Place(withMACs(inputs))).PreviousMACs); diff != "" {
+		t.Errorf("after all that is known of it is in the entry of its successor (-want +got):\n%s", diff)
+	}
+}
+
+// TestPreviousMACsBound checks that the MAC addresses by which a node most likely
+// answers are in what the successor is told.
+func TestPreviousMACsBound(t *testing.T) {
+	inputs, _ := onLink(t, "a:expired b", "a 3 Announced")
+	for i := range 2 * v1.MaxPreviousMACs {
+		inputs.Nodes[0].MACs = append(inputs.Nodes[0].MACs, fmt.Sprintf("a-%03d", i))
+	}
+	got := claimOf(placement.Place(inputs)).PreviousMACs
+	if len(got) != v1.MaxPreviousMACs || !slices.Contains(got, "mac-a") {
+		t.Errorf("%d, of which the one in the subnet is %t", len(got), slices.Contains(got, "mac-a"))
+	}
+}
+
+// TestAttackLingering has a node report all addresses as announced that it was never
+// given.
+func TestAttackLingering(t *testing.T) {
+	where := func(lies bool, since time.Duration) string {
+		inputs := placement.Inputs{Nodes: nodes(t, "a b c d e"), LingeringReports: map[netip.Addr][]placement.LingeringReport{}}
+		for i := range 50 {
+			addr := netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)})
+			inputs.Addresses = append(inputs.Addresses, placement.Address{Addr: addr, PoolType: v1.PoolTypeLocal})
+			if lies {
+				inputs.LingeringReports[addr] = []placement.LingeringReport{{Node: "e", Age: since}}
+			}
+		}
+		var out []string
+		for name, entries := range placement.Place(inputs).Entries {
+			for _, e := range entries {
+				out = append(out, name+" "+e.Address+" "+string(e.Claim))
+			}
+		}
+		slices.Sort(out)
+		return strings.Join(out, "\n")
+	}
+	if got := where(true, placement.LingeringTime-time.Second); got != "" {
+		t.Errorf("addresses that a node may have are given to others at once:\n%s", got)
+	}
+	if diff := cmp.Diff(where(false, 0), where(true, placement.LingeringTime)); diff != "" {
+		t.Errorf("where they are without that node's reports, and with them:\n%s", diff)
+	}
+}
+
+// TestAttackInterfaces has a node report an interface in the subnet of a pool of which
+// addresses are announced Virtual.
+func TestAttackInterfaces(t *testing.T) {
+	subnet := netip.MustParsePrefix("10.9.9.0/24")
+	address := func(s string, subnet netip.Prefix) placement.Address {
+		return placement.Address{Addr: netip.MustParseAddr(s), Group: "g", PoolType: v1.PoolTypeLocal, Subnet: subnet, Mask: 24, Services: []string{"a/b"}}
+	}
+	inUse := address("10.9.9.1", subnet)
+	for _, row := range []struct {
+		name    string
+		another placement.Address
+		apart   bool // the one that is in use is in nodes' own Announcements
+		want    v1.AnnounceType
+	}{
+		{"another of the pool", address("10.9.9.2", subnet), false, v1.AnnounceVirtual},
+		{"another of the pool, the first being on some nodes only", address("10.9.9.2", subnet), true, v1.AnnounceVirtual},
+		{"of another pool", address("10.9.9.2", netip.MustParsePrefix("10.9.9.0/25")), false, v1.AnnounceLocal},
+	} {
+		inputs := placement.Inputs{Nodes: nodes(t, "a b c:elsewhere"), Addresses: []placement.Address{inUse, row.another}}
+		if row.apart {
+			inputs.Entries = []placement.Entry{entry(t, inUse.Addr, "a 0 Virtual Announced")}
+		} else {
+			inputs.SharedEntries = []placement.SharedEntry{{LBNodeAgent: "default", Addr: inUse.Addr, Spec: v1.AnnouncedAddress{Address: "10.9.9.1", Epoch: 1}}}
+		}
+		result, got := placement.Place(inputs), v1.AnnounceLocal
+		if slices.ContainsFunc(result.SharedEntries["default"], func(e v1.AnnouncedAddress) bool { return e.Address == row.another.Addr.String() }) {
+			got = v1.AnnounceVirtual
+		}
+		if got != row.want {
+			t.Errorf("%s: is %s, want %s", row.name, got, row.want)
+		}
+	}
+}
+
+// TestAttackSharers has more Services share an address than an entry may name.
+func TestAttackSharers(t *testing.T) {
+	inputs, addr := onLink(t, "a")
+	for i := range 10 * v1.MaxServicesPerAddress {
+		inputs.Addresses[0].Services = append(inputs.Addresses[0].Services, fmt.Sprintf("attacker/s%d", i))
+	}
+	if got := placement.Place(inputs).Entries["a"]; len(got) != 1 || len(got[0].Services) != v1.MaxServicesPerAddress {
+		t.Errorf("%s: %d entries, %d Services in the first", addr, len(got), len(got[0].Services))
+	}
+}
+
+// TestClocks checks what restarts a deadline.
+func TestClocks(t *testing.T) {
+	var clocks placement.Clocks
+	now := time.Unix(1000, 0)
+	waiting := func(after time.Duration, e string) time.Duration {
+		now = now.Add(after)
+		inputs, _ := onLink(t, "a", e)
+		clocks.FillDurations(&inputs, now)
+		return inputs.Entries[0].UnchangedFor
+	}
+	for _, step := range []struct {
+		after time.Duration
+		entry string
+		want  time.Duration
+	}{
+		{0, "a 1", 0},
+		{2 * time.Second, "a 1", 2 * time.Second},
+		{time.Second, "a 1 Pending observed", 3 * time.Second},
+		{time.Second, "a 1 Standby", 0},
+		{time.Second, "a 1 Pending", 0},
+		{time.Second, "a 1 leaving", 0},
+		{time.Second, "a 1 leaving observed", time.Second},
+		{time.Second, "a 1 Takeover", 0},
+		{time.Second, "a 2 Takeover", 0},
+		{time.Hour, "a 2 Takeover", time.Hour},
+	} {
+		if got := waiting(step.after, step.entry); got != step.want {
+			t.Errorf("%s after %s has waited for %s, want %s", step.entry, step.after, got, step.want)
+		}
+	}
+
+	// What one node reports begins anew only when it was away.
+	lingering := func(after time.Duration, names ...string) (since []time.Duration) {
+		now = now.Add(after)
+		inputs, addr := onLink(t, "a b")
+		for _, name := range names {
+			inputs.LingeringReports[addr] = append(inputs.LingeringReports[addr], placement.LingeringReport{Node: name})
+		}
+		clocks.FillDurations(&inputs, now)
+		for _, l := range inputs.LingeringReports[addr] {
+			since = append(since, l.Age)
+		}
+		return since
+	}
+	lingering(0, "a")
+	if diff := cmp.Diff([]time.Duration{time.Second, 0}, lingering(time.Second, "a", "b")); diff != "" {
+		t.Error(diff)
+	}
+	lingering(time.Second)
+	if diff := cmp.Diff([]time.Duration{0}, lingering(time.Second, "a")); diff != "" {
+		t.Error(diff)
+	}
+
+	// An agent that reports nothing gets no more time by falling silent.
+	overdue := func(after time.Duration, node string) bool {
+		now = now.Add(after)
+		inputs, _ := onLink(t, node)
+		clocks.FillDurations(&inputs, now)
+		return inputs.Nodes[0].AreFactsOverdue
+	}
+	for i, step := range []struct {
+		after time.Duration
+		node  string
+		want  bool
+	}{{0, "z:expired", false}, {time.Hour, "z:silent", false}, {20 * time.Second, "z:expired", false}, {20 * time.Second, "z:silent", true}} {
+		if got := overdue(step.after, step.node); got != step.want {
+			t.Errorf("step %d: facts are overdue: %t, want %t", i, got, step.want)
+		}
+	}
+}
+
+// TestNextDeadline checks when placement is to be done again.
+func TestNextDeadline(t *testing.T) {
+	for _, row := range []struct {
+		nodes   string
+		entries []string
+		want    time.Duration
+	}{
+		{"a", []string{"a 1 Announced"}, 0},
+		{"a", []string{"a 1"}, placement.ReactionTime},
+		{"a:slowprobe", []string{"a 1 Pending"}, placement.ReactionTime + 10*time.Second},
+		{"a", []string{"a 1 waiting"}, 0},
+		{"a", []string{"a 1 Announced leaving"}, placement.ReactionTime},
+		{"a b", []string{"a 1 waiting", "b 2 Standby"}, 0},
+	} {
+		inputs, _ := onLink(t, row.nodes, row.entries...)
+		if got := placement.NextDeadline(inputs); got != row.want {
+			t.Errorf("%v: %s, want %s", row.entries, got, row.want)
+		}
+	}
+	inputs, addr := onLink(t, "a")
+	inputs.LingeringReports[addr] = []placement.LingeringReport{{Node: "a", Age: 4 * time.Second}}
+	if got := placement.NextDeadline(inputs); got != placement.LingeringTime-4*time.Second {
+		t.Errorf("lingering: %s", got)
+	}
+}
+
+// TestFaultRefusedEntries writes objects of which entries are refused.
+func TestFaultRefusedEntries(t *testing.T) {
+	entry := func(i int, group string) v1.AnnouncedAddress {
+		return v1.AnnouncedAddress{Address: fmt.Sprintf("10.0.0.%d", i), ServiceGroup: group}
+	}
+	stored := []v1.AnnouncedAddress{entry(1, "old"), entry(2, "old"), entry(3, "old")}
+	for _, row := range []struct {
+		name         string
+		wanted       []v1.AnnouncedAddress
+		fails        bool
+		want         []v1.AnnouncedAddress
+		refused      []string
+		wantAttempts int
+	}{
+		{name: "none", wanted: []v1.AnnouncedAddress{entry(1, "new"), entry(4, "new")}, want: []v1.AnnouncedAddress{entry(1, "new"), entry(4, "new")}, wantAttempts: 1},
+		{name: "a new one", wanted: append(stored[:3:3], entry(4, "bad")), want: stored, refused: []string{"10.0.0.4"}, wantAttempts: 3},
+		{name: "one that changes stays as it was", wanted: []v1.AnnouncedAddress{entry(1, "bad"), entry(2, "new")}, want: []v1.AnnouncedAddress{entry(1, "old"), entry(2, "new")},
+			refused: []string{"10.0.0.1"}, wantAttempts: 5},
+		{name: "what goes goes", wanted: []v1.AnnouncedAddress{entry(4, "bad")}, want: nil, refused: []string{"10.0.0.4"}, wantAttempts: 3},
+		{name: "another error", wanted: []v1.AnnouncedAddress{entry(1, "new")}, fails: true, want: stored, wantAttempts: 1},
+	} {
+		is, attempts := slices.Clone(stored), 0
+		refused, err := placement.WriteParts(row.wanted, stored, func(part []v1.AnnouncedAddress) (bool, error) {
+			attempts++
+			if row.fails {
+				return false, errors.New("timeout")
+			}
+			if slices.ContainsFunc(part, func(e v1.AnnouncedAddress) bool { return e.ServiceGroup == "bad" }) {
+				return true, errors.New("invalid")
+			}
+			is = part
+			return false, nil
+		})
+		var addresses []string
+		for _, e := range refused {
+			addresses = append(addresses, e.Address)
+		}
+		if diff := cmp.Diff(row.want, is, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s: stored (-want +got):\n%s", row.name, diff)
+		}
+		if diff := cmp.Diff(row.refused, addresses); diff != "" {
+			t.Errorf("%s: refused (-want +got):\n%s", row.name, diff)
+		}
+		if (err != nil) != (row.fails || len(row.refused) > 0) || attempts != row.wantAttempts {
+			t.Errorf("%s: %v after %d attempts, want %d", row.name, err, attempts, row.wantAttempts)
+		}
+	}
+	// Many good ones with one bad one cost few attempts.
+	wanted, attempts := numbered(0, 100), 0
+	wanted[37].ServiceGroup = "bad"
+	if _, err := placement.WriteParts(wanted, nil, func(part []v1.AnnouncedAddress) (bool, error) {
+		attempts++
+		return slices.ContainsFunc(part, func(e v1.AnnouncedAddress) bool { return e.ServiceGroup == "bad" }), errors.New("invalid")
+	}); err == nil || attempts > 20 {
+		t.Errorf("%v after %d attempts", err, attempts)
+	}
+}
+
+// TestFaultRefusals checks when what was refused is tried again.
+func TestFaultRefusals(t *testing.T) {
+	var r placement.Refusals
+	now := time.Unix(1000, 0)
+	bad := []v1.AnnouncedAddress{{Address: "10.0.0.1", ServiceGroup: "bad"}}
+	held := func(wanted ...v1.AnnouncedAddress) bool { return len(r.WithoutRefused("a", wanted, nil, now)) == 0 }
+	for _, wait := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second} {
+		if held(bad...) {
+			t.Fatalf("it is held back, although %s have passed", wait)
+		}
+		r.NoteWrite("a", bad, bad, errors.New("invalid"), now)
+		if got := r.UntilRetry(now); got != wait || !held(bad...) {
+			t.Errorf("it is tried again in %s, want %s", got, wait)
+		}
+		now = now.Add(wait)
+	}
+	addr := netip.MustParseAddr("10.0.0.1")
+	if why := r.Explanations()[addr]; why.Reason != v1.ReasonRefused || !strings.Contains(why.Message, "invalid") {
+		t.Errorf("why: %+v", why)
+	}
+	now = now.Add(-time.Second)
+	other := bad[0]
+	if other.ServiceGroup = "good"; held(other) {
+		t.Error("another entry for the address is held back")
+	}
+	if held(bad...) || len(r.Explanations()) > 0 {
+		t.Error("what was not wanted any more is remembered")
+	}
+	r.NoteWrite("a", bad, bad, errors.New("invalid"), now)
+	if r.NoteWrite("a", bad, nil, nil, now); len(r.Explanations()) > 0 || held(bad...) {
+		t.Error("what was accepted counts as refused")
+	}
+	r.NoteWrite("a", bad, bad, errors.New("invalid"), now)
+	if r.Prune(func(string) bool { return false }); len(r.Explanations()) > 0 {
+		t.Error("an owner that is gone is remembered")
+	}
+}
+
+// TestFaultStaleLeader checks that an epoch that was given to one node is given to no
+// other by a leader that has not seen that: the entry that it decided from has changed.
+func TestFaultStaleLeader(t *testing.T) {
+	inputs, addr := onLink(t, "a:excluded b c", "a 1 Announced leaving observed")
+	result := placement.Place(inputs)
+	if !placement.ContestedClaims(&inputs, &result)[addr] {
+		t.Error("the node that is given the address is not written last")
+	}
+	holder := result.Entries["a"][0]
+	if holder.HighestEpoch != 2 || claimOf(result).Epoch != 2 {
+		t.Errorf("the holder notes epoch %d, and the next node is given %d", holder.HighestEpoch, claimOf(result).Epoch)
+	}
+	inputs.Entries[0].Spec = holder // and the other's Announcement was lost
+	if got := claimOf(placement.Place(inputs)).Epoch; got != 3 {
+		t.Errorf("the next node is given epoch %d", got)
+	}
+	inputs, addr = onLink(t, "a b")
+	result = placement.Place(inputs)
+	if placement.ContestedClaims(&inputs, &result)[addr] {
+		t.Error("a new address waits for something")
+	}
+}

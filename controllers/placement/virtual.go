@@ -1,0 +1,164 @@
+package placement
+
+import (
+	"fmt"
+	"slices"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// isVirtual reports whether an address is announced as a Virtual one.
+func (p *placer) isVirtual(a *Address) bool {
+	if entries := p.entriesByAddress[a.Addr]; len(entries) > 0 {
+		return entries[0].Spec.Type == v1.AnnounceVirtual
+	}
+	return len(p.sharedByAddress[a.Addr]) > 0
+}
+
+// typeOf decides whether an address is Local or Virtual. The type does not change while
+// the address is announced, and is undecided until all live nodes have reported their
+// interfaces. While addresses of a pool are announced Virtual, new ones are, too: else one
+// node could attract, by what it reports, what all nodes announced.
+func (p *placer) typeOf(a *Address) (v1.AnnounceType, Explanation) {
+	if entries := p.entriesByAddress[a.Addr]; len(entries) > 0 {
+		return entries[0].Spec.Type, Explanation{}
+	}
+	if a.PoolType == v1.PoolTypeRemote || p.isVirtual(a) || p.virtualPools[a.pool()] {
+		return v1.AnnounceVirtual, Explanation{}
+	}
+	hasFacts := false
+	awaited := ""
+	for _, n := range p.nodes {
+		if n.interfaceFor(a.Addr) != nil {
+			return v1.AnnounceLocal, Explanation{}
+		}
+		hasFacts = hasFacts || n.HasReportedFacts
+		if !n.HasReportedFacts && (n.AreFactsAwaited || n.Liveness == Fresh && !n.AreFactsOverdue) && awaited == "" {
+			awaited = n.Name
+		}
+	}
+	switch {
+	case awaited != "":
+		return "", Explanation{v1.ReasonWaitingForFacts, fmt.Sprintf("waiting for the agent of node %s to report its interfaces", awaited)}
+	case !hasFacts:
+		return "", Explanation{v1.ReasonWaitingForFacts, "no agent has reported its node's interfaces yet"}
+	}
+	return v1.AnnounceVirtual, Explanation{}
+}
+
+// placeVirtual gives a Virtual address to the nodes that serve it.
+func (p *placer) placeVirtual(a *Address) {
+	if a.isOnAllNodes() {
+		p.placeOnAllNodes(a)
+		return
+	}
+	mask, isAnnouncedBy, isOverdueOn := p.maskOf(a), map[string]bool{}, map[string]bool{}
+	for _, e := range p.entriesByAddress[a.Addr] {
+		isAnnouncedBy[e.Node] = e.ReportedState == v1.StateAnnounced
+		isOverdueOn[e.Node] = e.UnchangedFor >= ReactionTime
+	}
+	isPlaced, areAllDone := false, true
+	var terminating []*Node
+	for _, n := range p.nodes {
+		switch why := reasonAgainst(n, a, takeVirtualChecks); {
+		case why == "":
+			p.addVirtual(n, a, mask)
+			isPlaced, areAllDone = true, areAllDone && (isAnnouncedBy[n.Name] || isOverdueOn[n.Name])
+		case a.TerminatingNodes[n.Name] && isAnnouncedBy[n.Name] && reasonAgainst(n, a, keepVirtualChecks) == "":
+			terminating = append(terminating, n)
+		}
+	}
+	if !areAllDone { // make before break
+		for _, n := range terminating {
+			p.addVirtual(n, a, mask)
+		}
+	}
+	if !isPlaced {
+		p.result.Unplaced[a.Addr] = Explanation{v1.ReasonNoEligibleNode, explainReasons(p.nodes, a, takeVirtualChecks)}
+	}
+	p.keepSharedUntilObserved(a, mask)
+}
+
+// addVirtual gives a node an entry of its own for a Virtual address.
+func (p *placer) addVirtual(n *Node, a *Address, mask int32) {
+	e := virtualEntry(n.VirtualInterface, mask)
+	e.HealthCheckNodePort = a.HealthPort
+	p.addEntry(n, a, e)
+}
+
+func virtualEntry(iface string, mask int32) v1.AnnouncedAddress {
+	return v1.AnnouncedAddress{PrefixLength: mask, Interface: v1.InterfaceName(iface), Type: v1.AnnounceVirtual, Claim: v1.ClaimProbe}
+}
+
+// maskOf is the mask of a Virtual address. An address whose group is gone keeps the mask
+// that it has.
+func (p *placer) maskOf(a *Address) int32 {
+	entries, shared := p.entriesByAddress[a.Addr], p.sharedByAddress[a.Addr]
+	switch {
+	case a.Mask != 0:
+		return int32(a.Mask)
+	case len(entries) > 0:
+		return entries[0].Spec.PrefixLength
+	case len(shared) > 0:
+		return shared[0].Spec.PrefixLength
+	}
+	return int32(a.Addr.BitLen())
+}
+
+// noteAnnouncer notes that a node announces the shared entries, if the node does.
+func (p *placer) noteAnnouncer(n *Node) {
+	if reasonAgainst(n, nil, keepVirtualChecks) != "" {
+		return
+	}
+	p.result.AnnouncesShared[n.Name] = true
+	p.sharedInterfaces[n.LBNodeAgent] = n.VirtualInterface
+}
+
+// placeOnAllNodes makes a Virtual address a shared entry. A node that has an entry of its
+// own for the address keeps that until the node has realised the shared one.
+func (p *placer) placeOnAllNodes(a *Address) {
+	if len(p.sharedInterfaces) == 0 {
+		p.result.Unplaced[a.Addr] = Explanation{v1.ReasonNoEligibleNode, explainReasons(p.nodes, a, takeVirtualChecks)}
+		return
+	}
+	mask := p.maskOf(a)
+	for lbNodeAgent, iface := range p.sharedInterfaces {
+		p.addSharedEntry(lbNodeAgent, a, virtualEntry(iface, mask))
+	}
+	for _, e := range p.entriesByAddress[a.Addr] {
+		if n := p.nodeByName[e.Node]; n != nil && p.result.AnnouncesShared[n.Name] && !p.hasRealisedShared(n, a) {
+			p.addVirtual(n, a, mask)
+		}
+	}
+}
+
+// hasRealisedShared reports whether a node has realised the shared entry of an address.
+func (p *placer) hasRealisedShared(n *Node, a *Address) bool {
+	return slices.ContainsFunc(p.sharedByAddress[a.Addr], func(e *SharedEntry) bool {
+		return e.LBNodeAgent == n.LBNodeAgent && e.Spec.Epoch <= n.SharedRevision
+	})
+}
+
+// keepSharedUntilObserved keeps the shared entry of an address that from now on is to be
+// on some nodes only, until those nodes have observed that they have entries of their own.
+func (p *placer) keepSharedUntilObserved(a *Address, mask int32) {
+	if len(p.sharedByAddress[a.Addr]) == 0 {
+		return
+	}
+	isObservedBy := map[string]bool{}
+	for _, e := range p.entriesByAddress[a.Addr] {
+		isObservedBy[e.Node] = e.IsObserved || e.UnchangedFor >= ReactionTime // one node holds up no other
+	}
+	for _, e := range p.sharedByAddress[a.Addr] {
+		iface, hasAnnouncers := p.sharedInterfaces[e.LBNodeAgent]
+		if hasAnnouncers && slices.ContainsFunc(p.nodes, func(n *Node) bool {
+			return n.LBNodeAgent == e.LBNodeAgent && n.Liveness != Expired && !isObservedBy[n.Name] && reasonAgainst(n, a, takeVirtualChecks) == ""
+		}) {
+			p.addSharedEntry(e.LBNodeAgent, a, virtualEntry(iface, mask))
+		}
+	}
+}
+
+func (p *placer) addSharedEntry(lbNodeAgent string, a *Address, e v1.AnnouncedAddress) {
+	p.result.SharedEntries[lbNodeAgent] = append(p.result.SharedEntries[lbNodeAgent], a.withAddress(e))
+}

@@ -1,0 +1,291 @@
+package controllers
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/agents"
+	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/controllers/placement"
+)
+
+// cluster is what the cache holds of everything that placement depends on.
+type cluster struct {
+	nodes         []corev1.Node
+	services      []corev1.Service
+	agents        []v1.LBNodeAgent
+	endpoints     endpointNodes
+	announcements []v1.Announcement
+	commons       []v1.CommonAnnouncement
+	catalog       allocation.Catalog
+}
+
+// gatherCluster reads the cluster from the cache. Objects are the cache's own: they must
+// not be changed.
+func gatherCluster(ctx context.Context, c client.Reader, namespace string) (*cluster, error) {
+	cluster := &cluster{}
+	var nodes corev1.NodeList
+	if err := c.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list Nodes: %w", err)
+	}
+	cluster.nodes = nodes.Items
+	var lbNodeAgents v1.LBNodeAgentList
+	if err := c.List(ctx, &lbNodeAgents, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list LBNodeAgents: %w", err)
+	}
+	cluster.agents = lbNodeAgents.Items
+	var groups v1.ServiceGroupList
+	if err := c.List(ctx, &groups, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list ServiceGroups: %w", err)
+	}
+	cluster.catalog = allocation.NewCatalog(groups.Items, namespace)
+	var err error
+	if cluster.announcements, err = listAnnouncements(ctx, c, namespace); err != nil {
+		return nil, err
+	}
+	if cluster.commons, err = listCommons(ctx, c, namespace); err != nil {
+		return nil, err
+	}
+	if cluster.services, err = listServices(ctx, c); err != nil {
+		return nil, err
+	}
+	cluster.endpoints, err = listEndpointNodes(ctx, c, cluster.services)
+	return cluster, err
+}
+
+func listAnnouncements(ctx context.Context, c client.Reader, namespace string) ([]v1.Announcement, error) {
+	var list v1.AnnouncementList
+	if err := c.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list Announcements: %w", err)
+	}
+	return list.Items, nil
+}
+
+func listCommons(ctx context.Context, c client.Reader, namespace string) ([]v1.CommonAnnouncement, error) {
+	var list v1.CommonAnnouncementList
+	if err := c.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list CommonAnnouncements: %w", err)
+	}
+	return list.Items, nil
+}
+
+// placementInputs turns the cluster into what placement decides from.
+func (c *cluster) placementInputs(livenessOf func(node string) placement.Liveness, now time.Time, isDefault bool) placement.Inputs {
+	inputs := placement.Inputs{LingeringReports: map[netip.Addr][]placement.LingeringReport{}}
+	announcementsByNode := map[string][]*v1.Announcement{}
+	for i := range c.announcements {
+		a := &c.announcements[i]
+		announcementsByNode[a.Spec.NodeName] = append(announcementsByNode[a.Spec.NodeName], a)
+		addEntries(&inputs, a)
+	}
+	for i := range c.commons {
+		spec := &c.commons[i].Spec
+		for _, e := range spec.Addresses {
+			if addr, err := netip.ParseAddr(e.Address); err == nil {
+				inputs.SharedEntries = append(inputs.SharedEntries, placement.SharedEntry{LBNodeAgent: spec.LBNodeAgent, Addr: addr, Spec: e})
+			}
+		}
+	}
+	for i := range c.nodes {
+		n := &c.nodes[i]
+		inputs.Nodes = append(inputs.Nodes, c.placementNode(n, announcementsByNode[n.Name], livenessOf(n.Name), now))
+		delete(announcementsByNode, n.Name)
+	}
+	for name, announcements := range announcementsByNode {
+		node := placement.Node{Name: name, IsDeleted: true, IsNotReady: true, IsNotReadyForLong: true}
+		addFacts(&node, announcements)
+		inputs.Nodes = append(inputs.Nodes, node)
+	}
+	inputs.Addresses = c.placementAddresses(isDefault)
+	for _, a := range inputs.Addresses {
+		if a.PoolType == v1.PoolTypeLocal { // its group may be gone
+			inputs.LocalSubnets = append(inputs.LocalSubnets, netip.PrefixFrom(a.Addr, a.Addr.BitLen()))
+		}
+	}
+	for _, verdict := range c.catalog {
+		if verdict.Ready() && verdict.Group.Type == v1.PoolTypeLocal {
+			for _, r := range verdict.Group.Ranges {
+				inputs.LocalSubnets = append(inputs.LocalSubnets, r.Subnet)
+			}
+		}
+	}
+	return inputs
+}
+
+// placementNode describes one node.
+func (c *cluster) placementNode(n *corev1.Node, announcements []*v1.Announcement, liveness placement.Liveness, now time.Time) placement.Node {
+	_, isExcluded := n.Labels[corev1.LabelNodeExcludeBalancers]
+	node := placement.Node{
+		Name:             n.Name,
+		LBNodeAgent:      n.Labels[v1.LabelAgent],
+		IsLeaving:        agents.IsLeaving(c.agents, n.Labels),
+		VirtualInterface: v1.DefaultDummyInterface,
+		IsExcluded:       isExcluded,
+		Liveness:         liveness,
+		IsOutOfService:   slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService }),
+	}
+	isReady := false
+	for _, condition := range n.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			isReady = condition.Status == corev1.ConditionTrue
+			node.IsNotReadyForLong = !isReady && now.Sub(condition.LastTransitionTime.Time) >= notReadyPatience
+			// The kubelet has no other way to say so (KEP-2000).
+			node.IsShuttingDown = condition.Status == corev1.ConditionFalse && strings.Contains(condition.Message, "node is shutting down")
+		}
+	}
+	node.IsNotReady = !isReady
+	for i := range c.agents {
+		if agent := &c.agents[i]; agent.Name == node.LBNodeAgent && agent.Spec.Local != nil {
+			node.VirtualInterface = cmp.Or(string(agent.Spec.Local.DummyInterface), node.VirtualInterface)
+			node.ProbeTime = probeTime(agent.Spec.Local.ProbeConfig)
+		}
+	}
+	addFacts(&node, announcements)
+	node.LacksAnnouncement = true
+	for _, a := range announcements {
+		if a.Name == n.Name {
+			node.LacksAnnouncement = false
+		}
+		if revision := a.Status.CommonRevision; revision != nil {
+			node.SharedRevision = *revision
+		}
+		node.AreFactsAwaited = node.AreFactsAwaited || (!node.HasReportedFacts && isReady && now.Sub(a.CreationTimestamp.Time) < factsPatience)
+	}
+	return node
+}
+
+// probeTime is how long a probe takes; 0 if the configuration does not say.
+func probeTime(c *v1.ProbeConfig) time.Duration {
+	if c == nil || c.Count == nil || c.Interval == nil {
+		return 0
+	}
+	return time.Duration(*c.Count) * c.Interval.Duration
+}
+
+// addFacts adds the facts that a node's agent reports: they are in the Announcement that
+// has the node's name.
+func addFacts(node *placement.Node, announcements []*v1.Announcement) {
+	for _, a := range announcements {
+		if a.Name == node.Name && a.Status.ObservedGeneration > 0 {
+			node.Interfaces, node.MACs, node.HasReportedFacts = placementInterfaces(a), a.Status.MACs, true
+		}
+	}
+}
+
+// heartbeatPeriods is how often the agent of each node is to renew its Lease.
+func (c *cluster) heartbeatPeriods() map[string]time.Duration {
+	heartbeats := make(map[string]time.Duration, len(c.nodes))
+	for i := range c.announcements {
+		if a := &c.announcements[i]; a.Name == a.Spec.NodeName {
+			heartbeats[a.Name] = time.Duration(a.Spec.HeartbeatSeconds) * time.Second
+		}
+	}
+	return heartbeats
+}
+
+// untilNotReadyForLong is in how long the first of the nodes that have just become
+// NotReady counts as NotReady for long; 0 if there are none.
+func (c *cluster) untilNotReadyForLong(now time.Time) time.Duration {
+	wait := time.Duration(0)
+	for i := range c.nodes {
+		for _, condition := range c.nodes[i].Status.Conditions {
+			left := condition.LastTransitionTime.Add(notReadyPatience).Sub(now)
+			if condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue && left > 0 && (wait == 0 || left < wait) {
+				wait = left
+			}
+		}
+	}
+	return wait
+}
+
+// placementInterfaces are the interfaces that a node's agent reports.
+func placementInterfaces(a *v1.Announcement) []placement.Interface {
+	var interfaces []placement.Interface
+	for _, i := range a.Status.Interfaces {
+		out := placement.Interface{Name: string(i.Name), MAC: i.MAC, IsDown: i.Down}
+		for _, s := range i.Subnets {
+			if p, err := netip.ParsePrefix(s); err == nil {
+				out.Subnets = append(out.Subnets, p)
+			}
+		}
+		interfaces = append(interfaces, out)
+	}
+	return interfaces
+}
+
+// addEntries adds the entries of one Announcement, with what its agent reports of them, and
+// the addresses that the agent reports without an entry.
+func addEntries(inputs *placement.Inputs, a *v1.Announcement) {
+	reported := map[string]*v1.AddressStatus{}
+	for i := range a.Status.Addresses {
+		reported[a.Status.Addresses[i].Address] = &a.Status.Addresses[i]
+	}
+	for _, spec := range a.Spec.Addresses {
+		addr, err := netip.ParseAddr(spec.Address)
+		if err != nil {
+			continue // the CRD lets none through
+		}
+		e := placement.Entry{Node: a.Spec.NodeName, Addr: addr, Spec: spec, IsObserved: a.Status.ObservedGeneration >= a.Generation}
+		if s := reported[spec.Address]; s != nil && s.Epoch == spec.Epoch {
+			e.ReportedState = s.State
+		}
+		delete(reported, spec.Address)
+		inputs.Entries = append(inputs.Entries, e)
+	}
+	for _, s := range reported {
+		if addr, err := netip.ParseAddr(s.Address); err == nil && s.State == v1.StateAnnounced {
+			inputs.LingeringReports[addr] = append(inputs.LingeringReports[addr], placement.LingeringReport{Node: a.Spec.NodeName})
+		}
+	}
+}
+
+// placementAddresses are the addresses that our Services have, with the Services that
+// share each.
+func (c *cluster) placementAddresses(isDefault bool) []placement.Address {
+	sharers := map[netip.Addr][]*corev1.Service{}
+	var order []netip.Addr
+	for i := range c.services {
+		svc := &c.services[i]
+		if !isOurs(svc, isDefault) {
+			continue
+		}
+		for _, a := range allocation.AddressesToAnnounce(svc) {
+			if sharers[a] == nil {
+				order = append(order, a)
+			}
+			sharers[a] = append(sharers[a], svc)
+		}
+	}
+	addresses := make([]placement.Address, 0, len(order))
+	for _, a := range order {
+		slices.SortFunc(sharers[a], func(x, y *corev1.Service) int {
+			return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
+		})
+		out := c.placementAddress(sharers[a][0], a)
+		for _, svc := range sharers[a] {
+			out.Services = append(out.Services, keyOf(svc))
+		}
+		c.endpoints.restrictAddress(&out, sharers[a])
+		addresses = append(addresses, out)
+	}
+	return addresses
+}
+
+// placementAddress describes one address. Where its group is gone or has changed, the
+// record of the Service still says what the group was, and the address stays announced.
+func (c *cluster) placementAddress(svc *corev1.Service, a netip.Addr) placement.Address {
+	if group, r, ok := c.catalog.GroupContaining(a); ok {
+		return placement.Address{Addr: a, Group: group.Name, PoolType: group.Type, Mask: r.Mask, Subnet: r.Subnet, SkipProbe: group.SkipIPv6DAD}
+	}
+	record := allocation.RecordOf(svc)
+	return placement.Address{Addr: a, Group: record.Group, PoolType: record.Type}
+}

@@ -1,0 +1,104 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/placement"
+)
+
+// storedEntries are the entries of each node as they are stored after a placement has
+// written what it could.
+type storedEntries map[string][]v1.AnnouncedAddress
+
+// hasBegun reports whether a new move is stored: the next node has an entry, or that of
+// the holder is leaving. Neither was so before the placement that decided on the move; a
+// move that could not be written is new again in the next placement.
+func (s storedEntries) hasBegun(addr netip.Addr, m placement.Move) bool {
+	return slices.ContainsFunc(s[m.To], func(e v1.AnnouncedAddress) bool { return addressOf(&e) == addr && !e.Leaving }) ||
+		m.From != "" && slices.ContainsFunc(s[m.From], func(e v1.AnnouncedAddress) bool { return addressOf(&e) == addr && e.Leaving })
+}
+
+// explanations says why addresses are not announced, or not as they are to be.
+func (r *PlacementReconciler) explanations(inputs *placement.Inputs, result *placement.Result) map[netip.Addr]placement.Explanation {
+	explanations := r.state.refusals.Explanations()
+	for i := range inputs.Addresses {
+		if a := &inputs.Addresses[i]; len(a.Services) > v1.MaxServicesPerAddress {
+			explanations[a.Addr] = placement.Explanation{Reason: v1.ReasonSharingRefused,
+				Message: fmt.Sprintf("%d Services share it, and it is announced for the first %d of them", len(a.Services), v1.MaxServicesPerAddress)}
+		}
+	}
+	maps.Copy(explanations, result.Unplaced)
+	return explanations
+}
+
+// reportMoves logs, counts and records the moves that have begun. That a move is new
+// follows from the Announcements as they were before: a restart of the manager repeats no
+// event, and loses one only between the write and the event.
+func (r *PlacementReconciler) reportMoves(ctx context.Context, inputs *placement.Inputs, result *placement.Result, stored storedEntries) {
+	logger := log.FromContext(ctx)
+	for i := range inputs.Addresses {
+		addr := &inputs.Addresses[i]
+		m, moves := result.Moves[addr.Addr]
+		if !moves || !m.IsNew || !stored.hasBegun(addr.Addr, m) {
+			continue
+		}
+		logger.Info("Address gets a node", "address", addr.Addr, "kind", m.Kind, "from", m.From, "to", m.To, "because", m.Message)
+		logger.V(1).Info("Nodes passed over", "address", addr.Addr, "nodes", m.PassedOver)
+		r.recordMove(ctx, addr, m)
+		r.Metrics.CountMove(m.Kind)
+		r.state.moveStarts[addr.Addr] = moveStart{kind: m.Kind, since: r.Now()}
+	}
+	for addr, why := range result.Unplaced {
+		logger.V(1).Info("Address has no node", "address", addr, "reason", why.Reason, "message", why.Message)
+	}
+	r.measureMoves(inputs, result)
+}
+
+// recordMove records an event on the Services of an address that moves.
+func (r *PlacementReconciler) recordMove(ctx context.Context, addr *placement.Address, m placement.Move) {
+	reason, note := v1.EventHandover, "Handing %s over from node %s to %s: %s"
+	switch m.Kind {
+	case placement.Placement:
+		return // the event that the node announces the address comes soon
+	case placement.Failover:
+		reason, note = v1.EventFailover, "Moving %s from node %s to %s if nobody answers for it: %s"
+	}
+	for _, key := range addr.Services {
+		svc := &corev1.Service{}
+		if err := r.Client.Get(ctx, parseKey(key), svc); err == nil {
+			r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, reason, "Place "+addr.Addr.String(), note, addr.Addr, m.From, m.To, m.Message)
+		}
+	}
+}
+
+// measureMoves measures the moves that are over, and counts the nodes whose agent is
+// alive.
+func (r *PlacementReconciler) measureMoves(inputs *placement.Inputs, result *placement.Result) {
+	members := 0
+	for i := range inputs.Nodes {
+		if inputs.Nodes[i].LBNodeAgent != "" && inputs.Nodes[i].Liveness != placement.Expired {
+			members++
+		}
+	}
+	r.Metrics.SetMembers(members)
+	for addr, m := range r.state.moveStarts {
+		if _, isUnderWay := result.Moves[addr]; isUnderWay {
+			continue
+		}
+		isUnrealised := slices.ContainsFunc(inputs.Entries, func(e placement.Entry) bool {
+			return e.Addr == addr && e.ReportedState != v1.StateAnnounced
+		})
+		if !isUnrealised {
+			r.Metrics.ObserveMove(m.kind, r.Now().Sub(m.since))
+		}
+		delete(r.state.moveStarts, addr)
+	}
+}

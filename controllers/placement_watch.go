@@ -1,0 +1,91 @@
+package controllers
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/pacing"
+)
+
+// SetupWithManager registers the reconciler.
+func (r *PlacementReconciler) SetupWithManager(mgr ctrl.Manager) error {
+	if r.Live == nil {
+		r.Live = mgr.GetAPIReader()
+	}
+	r.resetState()
+	if err := indexEndpoints(context.Background(), mgr); err != nil {
+		return err
+	}
+	r.batch = pacing.Batch{Wait: firstPlacementWait, Gap: batchWait, RestPerWork: restPerPlacement, MaxGap: maxPlacementRest}
+	placeCluster := batchedBy(&r.batch, r.Now, func(context.Context, client.Object) []reconcile.Request {
+		return []reconcile.Request{wholeCluster}
+	})
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("placement").
+		Watches(&v1.Announcement{}, placeCluster).
+		Watches(&v1.CommonAnnouncement{}, placeCluster).
+		Watches(&v1.ServiceGroup{}, placeCluster, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1.LBNodeAgent{}, placeCluster, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&corev1.Service{}, placeCluster, builder.WithPredicates(servicePlacementChanged)).
+		Watches(&corev1.Node{}, placeCluster, builder.WithPredicates(nodePlacementChanged)).
+		Watches(&discoveryv1.EndpointSlice{}, batchedBy(&r.batch, r.Now, r.clusterIfEndpointsMatter)).
+		WatchesRawSource(source.Channel(r.Liveness.Changes(), placeCluster)).
+		Complete(r)
+}
+
+// servicePlacementChanged lets through changes of a Service that placement depends on: of
+// a Service that has addresses, or had.
+var servicePlacementChanged = predicate.Funcs{
+	CreateFunc: func(e event.CreateEvent) bool { return hasAddresses(e.Object) },
+	DeleteFunc: func(e event.DeleteEvent) bool { return hasAddresses(e.Object) },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok1 := e.ObjectOld.(*corev1.Service)
+		after, ok2 := e.ObjectNew.(*corev1.Service)
+		return ok1 && ok2 && (hasAddresses(before) || hasAddresses(after)) &&
+			(!equality.Semantic.DeepEqual(before.Status.LoadBalancer, after.Status.LoadBalancer) ||
+				!equality.Semantic.DeepEqual(before.Spec, after.Spec) || hasAddressesToAnnounce(before) != hasAddressesToAnnounce(after) || insistsOnLocal(before) != insistsOnLocal(after))
+	},
+}
+
+func hasAddresses(obj client.Object) bool {
+	svc, ok := obj.(*corev1.Service)
+	return ok && len(svc.Status.LoadBalancer.Ingress) > 0
+}
+
+// nodePlacementChanged lets through changes of a Node that placement depends on, which
+// keeps the kubelet's regular status reports out.
+var nodePlacementChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok1 := e.ObjectOld.(*corev1.Node)
+	after, ok2 := e.ObjectNew.(*corev1.Node)
+	if !ok1 || !ok2 {
+		return true
+	}
+	ready := func(n *corev1.Node) corev1.NodeCondition {
+		for _, c := range n.Status.Conditions {
+			if c.Type == corev1.NodeReady {
+				return corev1.NodeCondition{Status: c.Status, Message: c.Message}
+			}
+		}
+		return corev1.NodeCondition{}
+	}
+	return !equality.Semantic.DeepEqual(before.Labels, after.Labels) ||
+		!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) || ready(before) != ready(after)
+}}
+
+// factsChanged lets through changes of the facts that an agent reports of its node.
+var factsChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok1 := e.ObjectOld.(*v1.Announcement)
+	after, ok2 := e.ObjectNew.(*v1.Announcement)
+	return !ok1 || !ok2 || !equality.Semantic.DeepEqual(before.Status.Interfaces, after.Status.Interfaces)
+}}

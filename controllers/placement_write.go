@@ -1,0 +1,231 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/placement"
+)
+
+// writeAnnouncements writes the Announcements of all nodes as decided, and returns the
+// entries that are stored then. What fails for one node does not stop the others.
+//
+// An Announcement that has an entry for an address which another node is given is written
+// first; if that fails, the other node is not given the address.
+func (r *PlacementReconciler) writeAnnouncements(ctx context.Context, cluster *cluster, inputs *placement.Inputs, result *placement.Result) (storedEntries, error) {
+	plans := r.planNodes(cluster, result)
+	blocked, firstErr := r.writeContested(ctx, plans, placement.ContestedClaims(inputs, result))
+	secondErr := forEachParallel(len(plans), func(i int) error {
+		n := plans[i]
+		err := n.forEach(func(name string, spec v1.AnnouncementSpec, stored *v1.Announcement) error {
+			if len(blocked) > 0 {
+				spec.Addresses = placement.WithStored(spec.Addresses, entriesOf(stored), func(e *v1.AnnouncedAddress) bool {
+					return blocked[addressOf(e)] && !hasEntry(stored, e)
+				})
+			}
+			return r.writeAnnouncement(ctx, &n, name, spec, stored)
+		})
+		for _, a := range n.obsolete {
+			err = errors.Join(err, r.deleteIfUnchanged(ctx, a))
+		}
+		if n.nodeObject != nil && len(n.specs) > 0 {
+			err = errors.Join(err, r.ensureLease(ctx, n.nodeObject))
+		}
+		return err
+	})
+	stored := storedEntries{}
+	for _, n := range plans {
+		stored[n.node] = nil
+		for _, a := range n.stored {
+			stored[n.node] = append(stored[n.node], a.Spec.Addresses...)
+		}
+	}
+	r.state.refusals.Prune(func(owner string) bool {
+		lbNodeAgent, isShared := strings.CutPrefix(owner, sharedKey(""))
+		_, hasNodes := result.SharedEntries[lbNodeAgent]
+		_, isNode := stored[owner]
+		return isShared && hasNodes || !isShared && isNode
+	})
+	return stored, errors.Join(firstErr, secondErr)
+}
+
+// writeContested writes the Announcements that have entries for contested claims, without
+// the claims themselves. It returns the addresses for which that failed.
+func (r *PlacementReconciler) writeContested(ctx context.Context, plans []nodePlan, claims map[netip.Addr]bool) (blocked map[netip.Addr]bool, err error) {
+	var mu sync.Mutex
+	blocked = map[netip.Addr]bool{}
+	err = forEachParallel(len(plans), func(i int) error {
+		n := plans[i]
+		return n.forEach(func(name string, spec v1.AnnouncementSpec, stored *v1.Announcement) error {
+			contested := addressesIn(stored, claims)
+			if len(contested) == 0 {
+				return nil
+			}
+			spec.Addresses = placement.WithStored(spec.Addresses, stored.Spec.Addresses, func(e *v1.AnnouncedAddress) bool {
+				return claims[addressOf(e)] && !hasEntry(stored, e)
+			})
+			err := r.writeAnnouncement(ctx, &n, name, spec, stored)
+			if err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				for _, a := range contested {
+					blocked[a] = true
+				}
+			}
+			return err
+		})
+	})
+	return blocked, err
+}
+
+// writeAnnouncement writes one Announcement, of which stored is what exists. Where the API
+// server refuses entries it writes the others, and notes the refusal.
+func (r *PlacementReconciler) writeAnnouncement(ctx context.Context, n *nodePlan, name string, spec v1.AnnouncementSpec, stored *v1.Announcement) error {
+	wanted := spec.Addresses
+	refused, err := placement.WriteParts(wanted, entriesOf(stored), func(part []v1.AnnouncedAddress) (bool, error) {
+		spec.Addresses = part
+		written, err := r.putAnnouncement(ctx, n, name, spec, stored)
+		if err != nil {
+			return isRefused(err), err
+		}
+		stored, n.stored[name] = written, written
+		return false, nil
+	})
+	return r.noteRefused(ctx, n.node, wanted, refused, err)
+}
+
+// noteRefused notes which entries of an owner were refused. It returns errors that are
+// not about entries.
+func (r *PlacementReconciler) noteRefused(ctx context.Context, owner string, wanted, refused []v1.AnnouncedAddress, err error) error {
+	r.state.refusals.NoteWrite(owner, wanted, refused, err, r.Now())
+	if len(refused) == 0 {
+		return err
+	}
+	if err != nil && !isRefused(err) {
+		return err
+	}
+	log.FromContext(ctx).Error(err, "The API server refuses what is to be announced", "owner", owner, "entries", len(refused), "first", refused[0].Address)
+	return nil
+}
+
+// isRefused reports whether the API server will not have an object for what is in it.
+func isRefused(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err) || err != nil && strings.Contains(err.Error(), "request is too large") // etcd's
+}
+
+// isOutdated reports whether nothing is wrong but that objects are not as they were read
+// any more.
+func isOutdated(err error) bool {
+	var joined interface{ Unwrap() []error }
+	if errors.As(err, &joined) {
+		return !slices.ContainsFunc(joined.Unwrap(), func(err error) bool { return !isOutdated(err) })
+	}
+	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
+}
+
+// putAnnouncement creates one Announcement, or updates it if it differs from the stored
+// one, and if its spec is still as stored: an agent's reports may come meanwhile. It
+// returns what is stored then. The object has no owner: while its Node object is deleted,
+// placement moves the node's addresses by what the Announcement says of the node, and only
+// then does the Announcement go. The garbage collector would delete it at once.
+func (r *PlacementReconciler) putAnnouncement(ctx context.Context, n *nodePlan, name string, spec v1.AnnouncementSpec, stored *v1.Announcement) (*v1.Announcement, error) {
+	if stored == nil {
+		a := &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: r.Namespace, Labels: n.labels}, Spec: spec}
+		if err := r.Client.Create(ctx, a, client.FieldOwner(ownerPlacement)); err != nil {
+			return nil, fmt.Errorf("create Announcement %s: %w", name, err)
+		}
+		r.noteWrite(name, a)
+		return a, nil
+	}
+	if isSameSpec(&stored.Spec, &spec) && stored.Labels[v1.LabelNode] == n.labels[v1.LabelNode] && len(stored.OwnerReferences) == 0 {
+		return stored, nil
+	}
+	const attempts = 5
+	meta := stored.ObjectMeta
+	for attempt := 1; ; attempt++ {
+		a := &v1.Announcement{ObjectMeta: *meta.DeepCopy(), Spec: spec}
+		a.OwnerReferences = nil
+		if n.labels != nil {
+			a.Labels = maps.Clone(a.Labels)
+			if a.Labels == nil {
+				a.Labels = map[string]string{}
+			}
+			maps.Copy(a.Labels, n.labels)
+		}
+		err := r.Client.Update(ctx, a, client.FieldOwner(ownerPlacement))
+		if err == nil {
+			r.noteWrite(name, a)
+			return a, nil
+		}
+		err = fmt.Errorf("update Announcement %s: %w", name, err)
+		if !apierrors.IsConflict(err) || attempt == attempts {
+			return nil, err
+		}
+		live := &v1.Announcement{}
+		if liveErr := r.Live.Get(ctx, client.ObjectKeyFromObject(a), live); liveErr != nil || live.UID != stored.UID || live.Generation != stored.Generation {
+			return nil, errors.Join(err, liveErr)
+		}
+		meta = live.ObjectMeta // only its status has changed
+	}
+}
+
+// isSameSpec compares without regard to the order of addresses, which is the API server's
+// to choose.
+func isSameSpec(a, b *v1.AnnouncementSpec) bool {
+	x, y := *a, *b
+	x.Addresses, y.Addresses = nil, nil
+	return equality.Semantic.DeepEqual(x, y) && placement.SameAddresses(a.Addresses, b.Addresses)
+}
+
+// deleteIfUnchanged deletes an Announcement or CommonAnnouncement, unless it is another by
+// now than the cache shows.
+func (r *PlacementReconciler) deleteIfUnchanged(ctx context.Context, obj client.Object) error {
+	uid, version := obj.GetUID(), obj.GetResourceVersion()
+	err := r.Client.Delete(ctx, obj, client.Preconditions{UID: &uid, ResourceVersion: &version})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // the cache will show what has become of it
+	}
+	if err != nil {
+		return fmt.Errorf("delete %T %s: %w", obj, obj.GetName(), err)
+	}
+	return nil
+}
+
+// ensureLease creates the Lease that the node's agent renews. The agent itself may not: it
+// could then create any Lease.
+func (r *PlacementReconciler) ensureLease(ctx context.Context, n *corev1.Node) error {
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+		Name:            v1.LeasePrefix + n.Name,
+		Namespace:       r.Namespace,
+		Labels:          nodeLabels(n.Name),
+		OwnerReferences: []metav1.OwnerReference{nodeOwnerReference(n)},
+	}}
+	err := r.Client.Get(ctx, client.ObjectKeyFromObject(lease), &coordinationv1.Lease{})
+	if apierrors.IsNotFound(err) {
+		err = r.Client.Create(ctx, lease)
+	}
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create Lease %s: %w", lease.Name, err)
+	}
+	return nil
+}
+
+// nodeOwnerReference makes a Node the owner of an object, so that the object goes with it.
+func nodeOwnerReference(n *corev1.Node) metav1.OwnerReference {
+	return metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID}
+}

@@ -1,0 +1,86 @@
+package controllers
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
+)
+
+// reportResult records events for the difference between what a Service said before a
+// write and what it says now. The conditions of before show what was reported earlier, so
+// each thing is reported once, by whichever manager writes it. If the process ends between
+// the write and the event, only the event is missing.
+func (r *ServiceReconciler) reportResult(before, svc *corev1.Service, result *allocation.Result) {
+	r.reportAddresses(before, svc, result)
+	r.reportRefusal(before, svc, result)
+}
+
+// reportAddresses records events for addresses that a Service gets, loses or has restored.
+func (r *ServiceReconciler) reportAddresses(before, svc *corev1.Service, result *allocation.Result) {
+	allocated := allocation.RecordOf(before).Addresses
+	isSame := slices.Equal(allocated, result.Addresses)
+	if hasRecord(before) && isSame && len(allocated) > 0 && !showsResult(before, result) {
+		r.Recorder.Eventf(svc, nil, corev1.EventTypeWarning, v1.EventAddressOverwritten, "Restore",
+			"Another controller has written %s in place of %s, which is restored: let only one controller serve this Service, by spec.loadBalancerClass",
+			addressesOrNothing(allocation.ShownAddresses(before)), allocation.JoinAddresses(allocated))
+	}
+	if len(result.LostAddresses) > 0 {
+		lost := make([]string, len(result.LostAddresses))
+		for i, l := range result.LostAddresses {
+			lost[i] = l.String()
+		}
+		r.Recorder.Eventf(svc, nil, corev1.EventTypeWarning, v1.EventDuplicateAddress, "Withdraw", "%s: it is not shared, and this one gives it up", strings.Join(lost, ", "))
+	}
+	released := slices.DeleteFunc(slices.Clone(allocated), func(a netip.Addr) bool { return slices.Contains(result.Addresses, a) })
+	if len(released) > 0 && len(result.LostAddresses) == 0 {
+		r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, v1.EventAddressReleased, "Release", "Released %s", allocation.JoinAddresses(released))
+	}
+	if !result.KeepsAllocation && !isSame {
+		r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, v1.EventAddressAssigned, "Assign "+allocation.JoinAddresses(result.Addresses),
+			"Assigned %s from pool %s", allocation.JoinAddresses(result.Addresses), result.Group)
+	}
+}
+
+// reportRefusal records an event, and counts in the metrics, why a Service does not have
+// what it asks for.
+func (r *ServiceReconciler) reportRefusal(before, svc *corev1.Service, result *allocation.Result) {
+	reported := meta.FindStatusCondition(before.Status.Conditions, v1.ConditionAllocated)
+	if reported == nil {
+		reported = &metav1.Condition{}
+	}
+	if result.Warning != "" && !strings.Contains(reported.Message, result.Warning) {
+		r.Recorder.Eventf(svc, nil, corev1.EventTypeWarning, v1.EventConfigurationWarning, "Allocate", "%s", result.Warning)
+	}
+	if result.Reason == v1.ReasonAllocated {
+		return
+	}
+	if reported.Reason != result.Reason {
+		r.Metrics.CountRejected(result.RequestedGroup, result.Reason)
+	}
+	if reported.Reason != result.Reason || reported.Message != allocatedCondition(svc, *result).Message {
+		r.Recorder.Eventf(svc, nil, corev1.EventTypeWarning, v1.EventAllocationFailed, "Allocate "+result.Reason, "%s: %s", result.Reason, result.Message)
+	}
+}
+
+// reportDeleted records an event for what deleted Services of a name had.
+func (r *ServiceReconciler) reportDeleted(key client.ObjectKey) {
+	for _, released := range r.index.takeReleased(key) {
+		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: released.uid}}
+		r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, v1.EventAddressReleased, "Release", "Released %s", allocation.JoinAddresses(released.addresses))
+	}
+}
+
+func addressesOrNothing(addrs []netip.Addr) string {
+	if len(addrs) == 0 {
+		return "nothing"
+	}
+	return allocation.JoinAddresses(addrs)
+}

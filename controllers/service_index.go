@@ -1,0 +1,281 @@
+package controllers
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
+)
+
+// serviceIndex is the allocator's index of Services: which Service has which address in
+// use, and which Services wait for one. It is the state of the allocator that outlives a
+// reconcile. The process loses it when it ends; a new leader lists all Services before it
+// allocates (listBeforeAllocating), and so has all of it again but for what is said below.
+//
+// The index follows from the newest version of each Service that this process knows, be it
+// from the cache or from the answer to a write, in whatever order they come. An address
+// that is about to be written to a Service counts as in use by that Service, too, until a
+// newer version is known. So no address is ever free while a Service may have it, whether
+// or not the write went through.
+type serviceIndex struct {
+	isDefault bool
+
+	mu    sync.Mutex
+	inUse *allocation.InUse
+	// services has an entry for each Service until it is deleted.
+	services map[client.ObjectKey]indexedService
+	// waiting are the Services that wait, by what they wait for.
+	waiting map[need]map[client.ObjectKey]bool
+	// released is what deleted Services had, until Reconcile of that name reports it. If
+	// the process ends in between, the event AddressReleased is missing.
+	released map[client.ObjectKey][]releasedAddresses
+}
+
+// indexedService is what the index knows of one Service.
+type indexedService struct {
+	uid     types.UID
+	version string
+	needs   []need
+	// allocated are the addresses that are allocated to the Service, if PureLB serves it.
+	allocated []netip.Addr
+	// pending are the addresses that the allocator is about to write to this version of
+	// the Service, or may have written. A new leader knows none: it reads from the API
+	// server whether they were written.
+	pending []netip.Addr
+	// isMissingFromCache says that the cache has not shown the Service yet.
+	isMissingFromCache bool
+}
+
+// releasedAddresses are the addresses of a deleted Service.
+type releasedAddresses struct {
+	uid       types.UID
+	addresses []netip.Addr
+}
+
+// need is what a Service waits for: a free address of a group, or of anyGroup. If family
+// is not empty, the address has to be of that family.
+type need struct {
+	group  string
+	family allocation.Family
+}
+
+// anyGroup is the group of Services that wait for whatever is released.
+const anyGroup = "*"
+
+func newServiceIndex(isDefault bool) *serviceIndex {
+	return &serviceIndex{
+		isDefault: isDefault,
+		inUse:     allocation.NewInUse(),
+		services:  map[client.ObjectKey]indexedService{},
+		waiting:   map[need]map[client.ObjectKey]bool{},
+		released:  map[client.ObjectKey][]releasedAddresses{},
+	}
+}
+
+// isNewerVersion compares resourceVersions, of which Kubernetes defines the order
+// (KEP-5504).
+func isNewerVersion(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	if err != nil {
+		return a != b
+	}
+	return order > 0
+}
+
+// observe notes a version of a Service that the cache has shown, or a write of such a
+// Service has returned, unless the index knows a newer version.
+func (x *serviceIndex) observe(svc *corev1.Service) { x.note(svc, false) }
+
+// observeUncached notes a version of a Service that the API server has listed, and that
+// the cache may not have.
+func (x *serviceIndex) observeUncached(svc *corev1.Service) { x.note(svc, true) }
+
+func (x *serviceIndex) note(svc *corev1.Service, isUncached bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	key := client.ObjectKeyFromObject(svc)
+	s, isKnown := x.services[key]
+	if isKnown && !isNewerVersion(svc.ResourceVersion, s.version) {
+		if s.isMissingFromCache && !isUncached {
+			s.isMissingFromCache = false
+			x.services[key] = s
+		}
+		return
+	}
+	if isKnown && s.uid != svc.UID {
+		x.noteReleased(key, s)
+	}
+	x.removeNeeds(key, s.needs)
+	isMissing := isUncached && (!isKnown || s.isMissingFromCache || s.uid != svc.UID)
+	// The version shows by now what was pending, or never will.
+	s = indexedService{uid: svc.UID, version: svc.ResourceVersion, isMissingFromCache: isMissing}
+	if isOurs(svc, x.isDefault) {
+		s.needs, s.allocated = needsOf(svc), allocation.RecordOf(svc).Addresses
+	}
+	x.addNeeds(key, s.needs)
+	x.services[key] = s
+	x.putInUse(svc, nil)
+}
+
+// putInUse makes the index count as in use what a Service has, and what is pending for it.
+func (x *serviceIndex) putInUse(svc *corev1.Service, pending []netip.Addr) {
+	x.inUse.Put(allocation.ServiceOf(svc, isOurs(svc, x.isDefault)).WithPendingAddresses(pending))
+}
+
+func (x *serviceIndex) addNeeds(key client.ObjectKey, needs []need) {
+	for _, n := range needs {
+		if x.waiting[n] == nil {
+			x.waiting[n] = map[client.ObjectKey]bool{}
+		}
+		x.waiting[n][key] = true
+	}
+}
+
+func (x *serviceIndex) removeNeeds(key client.ObjectKey, needs []need) {
+	for _, n := range needs {
+		if delete(x.waiting[n], key); len(x.waiting[n]) == 0 {
+			delete(x.waiting, n)
+		}
+	}
+}
+
+// needsOf returns what a Service that PureLB serves waits for.
+func needsOf(svc *corev1.Service) []need {
+	if isPending(svc) {
+		if allocation.RequestsAddresses(svc) {
+			return []need{{group: anyGroup}}
+		}
+		return []need{{group: wantedGroup(svc)}}
+	}
+	var needs []need
+	for _, family := range missingFamilies(svc) {
+		needs = append(needs, need{wantedGroup(svc), family})
+	}
+	return needs
+}
+
+// wantedGroup returns the group that a Service asks for or, if it asks for none, has
+// addresses of.
+func wantedGroup(svc *corev1.Service) string {
+	return cmp.Or(allocation.RequestedGroup(svc), allocatedGroup(svc))
+}
+
+// allocatedGroup returns the group of what is allocated to a Service. If nothing is, it
+// returns the default group.
+func allocatedGroup(svc *corev1.Service) string {
+	return cmp.Or(allocation.RecordOf(svc).Group, v1.DefaultServiceGroup)
+}
+
+// allocate decides what a Service is to have, and notes that as pending: so several
+// Services can be decided on while others are being written. The caller has observed the
+// Service.
+func (x *serviceIndex) allocate(svc *corev1.Service, inputs *allocation.Inputs) allocation.Result {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	inputs.InUse = x.inUse
+	result := allocation.Allocate(allocation.RequestOf(svc), inputs)
+	x.addPending(svc, result.Addresses)
+	return result
+}
+
+// addPending notes that the allocator is about to write addrs to svc. The API server
+// refuses that write unless svc is the newest version.
+func (x *serviceIndex) addPending(svc *corev1.Service, addrs []netip.Addr) {
+	key := client.ObjectKeyFromObject(svc)
+	s := x.services[key]
+	if s.version != svc.ResourceVersion {
+		return
+	}
+	for _, a := range addrs {
+		if !slices.Contains(s.pending, a) {
+			s.pending = append(slices.Clone(s.pending), a)
+		}
+	}
+	x.services[key] = s
+	x.putInUse(svc, s.pending)
+}
+
+// knowsNewer reports whether the index knows a newer version of a Service.
+func (x *serviceIndex) knowsNewer(svc *corev1.Service) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	s, isKnown := x.services[client.ObjectKeyFromObject(svc)]
+	return isKnown && isNewerVersion(s.version, svc.ResourceVersion)
+}
+
+// isMissingFromCache reports whether the index knows a Service that the cache has not
+// shown yet.
+func (x *serviceIndex) isMissingFromCache(key client.ObjectKey) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.services[key].isMissingFromCache
+}
+
+// remove forgets a deleted Service, if it has the uid. An empty uid stands for any.
+func (x *serviceIndex) remove(key client.ObjectKey, uid types.UID) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	s, isKnown := x.services[key]
+	if !isKnown || uid != "" && s.uid != uid {
+		return
+	}
+	x.noteReleased(key, s)
+	x.removeNeeds(key, s.needs)
+	delete(x.services, key)
+	x.inUse.Delete(key.String())
+}
+
+func (x *serviceIndex) noteReleased(key client.ObjectKey, s indexedService) {
+	if len(s.allocated) > 0 {
+		x.released[key] = append(x.released[key], releasedAddresses{s.uid, s.allocated})
+	}
+}
+
+// takeReleased returns the addresses of deleted Services of a name, each time once.
+func (x *serviceIndex) takeReleased(key client.ObjectKey) []releasedAddresses {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	released := x.released[key]
+	delete(x.released, key)
+	return released
+}
+
+// servicesWaitingFor lists the Services that wait for addresses of some families of a
+// group, or of any group.
+func (x *serviceIndex) servicesWaitingFor(group string, families ...allocation.Family) []client.ObjectKey {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var keys []client.ObjectKey
+	for n, waiting := range x.waiting {
+		if n.family != "" && !slices.Contains(families, n.family) {
+			continue
+		}
+		if n.group == group || n.group == anyGroup || group == anyGroup {
+			for key := range waiting {
+				keys = append(keys, key)
+			}
+		}
+	}
+	return keys
+}
+
+// servicesWith lists the Services that have one of the addresses in use.
+func (x *serviceIndex) servicesWith(addrs []netip.Addr) []client.ObjectKey {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var keys []client.ObjectKey
+	for _, a := range addrs {
+		for _, s := range x.inUse.ServicesWith(a) {
+			keys = append(keys, client.ObjectKey{Namespace: s.Namespace, Name: s.Name})
+		}
+	}
+	return keys
+}

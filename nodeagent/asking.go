@@ -1,0 +1,182 @@
+package nodeagent
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/purelb/purelb-operator/nodeagent/neigh"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
+)
+
+// gatewayCache remembers the MACs of the gateways for gatewayCacheTTL. It is lost with the
+// process, and filled again by the next frame.
+type gatewayCache struct {
+	kernel Kernel
+	mu     sync.Mutex
+	macs   map[string]cachedMACs // by interface
+}
+
+type cachedMACs struct {
+	macs  []neigh.MAC
+	since time.Time
+}
+
+func newGatewayCache(kernel Kernel) gatewayCache {
+	return gatewayCache{kernel: kernel, macs: map[string]cachedMACs{}}
+}
+
+// macsOf returns the MACs of the gateways by an interface.
+func (g *gatewayCache) macsOf(iface string) []neigh.MAC {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	cached, isCached := g.macs[iface]
+	if !isCached || time.Since(cached.since) > gatewayCacheTTL {
+		cached = cachedMACs{neigh.ParseMACs(g.kernel.GatewayMACs(iface)), time.Now()}
+		g.macs[iface] = cached
+	}
+	return cached.macs
+}
+
+// questionOf returns the question which station has an address that one of these stations may
+// have. The caller does not hold the lock.
+func (g *defender) questionOf(iface string, addr netip.Addr, previousMACs []string) neigh.Question {
+	gateways := g.gateways.macsOf(iface)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	q := g.question(iface, addr, previousMACs)
+	q.IgnoredMACs = gateways
+	return q
+}
+
+// question is questionOf for a caller that holds the lock and counts the answers of gateways.
+func (g *defender) question(iface string, addr netip.Addr, previousMACs []string) neigh.Question {
+	return neigh.Question{
+		Target: neigh.Target{Interface: iface, Addr: addr},
+		Sender: g.defence.Sender(iface, addr), NodeMACs: neigh.ParseMACs(previousMACs),
+	}
+}
+
+// askHeld asks links for held addresses, until ctx ends: for all while the agent is not fresh,
+// and for those whose previous holder may still answer.
+func (g *defender) askHeld(ctx context.Context) {
+	next := time.NewTimer(plan.AskInterval)
+	defer next.Stop()
+	repeat := time.NewTicker(plan.RepeatInterval)
+	defer repeat.Stop()
+	var eagerUntil time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-next.C:
+			if !g.agent.freshness.isFresh() {
+				g.askAll(ctx, g.held((*plan.Defence).AllHeld))
+			}
+			if time.Now().Before(eagerUntil) {
+				next.Reset(eagerInterval)
+			} else {
+				next.Reset(max(plan.AskInterval, g.agent.freshness.freshFor()))
+			}
+		case <-g.carrierReturned:
+			eagerUntil = time.Now().Add(eagerFor)
+			next.Reset(0)
+		case <-repeat.C:
+			g.askAll(ctx, g.held(func(d *plan.Defence) []plan.Held { return d.HeldWithPreviousHolder(time.Now()) }))
+		}
+	}
+}
+
+// held returns the held addresses that are picked.
+func (g *defender) held(pick func(*plan.Defence) []plan.Held) []plan.Held {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return pick(g.defence)
+}
+
+// askAll asks for held addresses, askRate in a second.
+func (g *defender) askAll(ctx context.Context, held []plan.Held) {
+	slices.SortFunc(held, func(a, b plan.Held) int { return a.Prefix.Addr().Compare(b.Prefix.Addr()) })
+	const atOnce = 20
+	for i, h := range held {
+		if i > 0 && i%atOnce == 0 {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(time.Second * atOnce / askRate):
+			}
+		}
+		g.askFor(ctx, h)
+	}
+}
+
+// askFor asks the link for a held address.
+func (g *defender) askFor(ctx context.Context, h plan.Held) {
+	addr := h.Prefix.Addr()
+	g.mu.Lock()
+	g.defence.NoteAsked(addr, time.Now())
+	q := g.question(h.Interface, addr, h.PreviousMACs)
+	g.mu.Unlock()
+	if err := g.agent.Neighbours.Ask(q); err != nil {
+		log.FromContext(ctx).V(1).Info("Cannot ask for an address", "address", addr, "error", err.Error())
+	}
+}
+
+// askYielded asks the stations to which addresses were yielded whether they still have them,
+// until ctx ends, and wakes the worker when a station is silent.
+func (g *defender) askYielded(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-g.yielded:
+		}
+		for questions := g.yieldQuestions(); len(questions) > 0; questions = g.yieldQuestions() {
+			for _, q := range questions {
+				if err := g.agent.Neighbours.AskStation(q.Question, q.station); err != nil {
+					g.noteNotAsked(q.Addr)
+				}
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(plan.YieldAskInterval):
+			}
+		}
+	}
+}
+
+// stationQuestion is a question for one station.
+type stationQuestion struct {
+	neigh.Question
+	station neigh.MAC
+}
+
+// yieldQuestions returns what to ask now about yielded addresses; none if there are none.
+func (g *defender) yieldQuestions() []stationQuestion {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	due, isNewlySilent := g.defence.AskYielded(func(iface string) bool { up, isKnown := g.isUp[iface]; return up || !isKnown }, time.Now())
+	if isNewlySilent {
+		g.wakeWorker()
+	}
+	questions := make([]stationQuestion, 0, len(due))
+	for _, q := range due {
+		station := neigh.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff} // all, if the checkpoint has no MAC
+		if macs := neigh.ParseMACs([]string{q.MAC}); len(macs) > 0 {
+			station = macs[0]
+		}
+		questions = append(questions, stationQuestion{g.question(q.Interface, q.Addr, nil), station})
+	}
+	return questions
+}
+
+func (g *defender) noteNotAsked(addr netip.Addr) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.defence.NoteNotAsked(addr)
+}

@@ -1,0 +1,293 @@
+package nodeagent
+
+import (
+	"context"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/purelb/purelb-operator/internal/pacing"
+	"github.com/purelb/purelb-operator/nodeagent/neigh"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
+)
+
+// defender listens to what other stations say of the node's Local addresses, asks for them, and
+// does at once what plan.Defence decides: it claims an address, yields it, or asks a station.
+// What to remember about addresses is in plan.Defence; what else it remembers is lost with the
+// process, and learnt again from the kernel.
+type defender struct {
+	agent *Agent
+	// carrierReturned is signalled when an interface has got its carrier back, and yielded when
+	// there are yielded addresses to ask for.
+	carrierReturned, yielded chan struct{}
+	gateways                 gatewayCache
+
+	mu      sync.Mutex
+	ctx     context.Context // of Start; nil before
+	defence *plan.Defence
+	// stopListening stops listening on an interface, by its name.
+	stopListening map[string]context.CancelFunc
+	// isUp says which links are up, by name.
+	isUp map[string]bool
+	// wakes bounds how often the worker is woken, and isWaking means that it will be.
+	wakes    pacing.Batch
+	isWaking bool
+}
+
+func newDefender(agent *Agent) *defender {
+	return &defender{
+		agent: agent, carrierReturned: make(chan struct{}, 1), yielded: make(chan struct{}, 1),
+		gateways: newGatewayCache(agent.Kernel), defence: plan.NewDefence(),
+		stopListening: map[string]context.CancelFunc{}, isUp: map[string]bool{}, wakes: pacing.Batch{Gap: wakeGap},
+	}
+}
+
+// NeedLeaderElection is false: every node has neighbours.
+func (g *defender) NeedLeaderElection() bool { return false }
+
+// Start listens, and asks for the held addresses while the agent is not fresh, until ctx ends.
+func (g *defender) Start(ctx context.Context) error {
+	g.mu.Lock()
+	g.ctx = ctx
+	g.listen() //nolint:contextcheck // it is g.ctx
+	g.mu.Unlock()
+	go g.askYielded(ctx)
+	kernel := g.agent.Kernel
+	go func() {
+		if err := kernel.WatchLinks(ctx, g.noteLinks); err != nil {
+			log.FromContext(ctx).Error(err, "Links are not watched: the agent does not notice when a carrier comes back")
+		}
+	}()
+	g.askHeld(ctx)
+	return nil
+}
+
+// noteLinks replaces what is known of the links. On a link that has come up another station may
+// have the node's addresses.
+func (g *defender) noteLinks(links []plan.Link) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	before := g.isUp
+	g.isUp = make(map[string]bool, len(links))
+	for _, l := range links {
+		if wasUp, isKnown := before[l.Name]; isKnown && l.Up && !wasUp {
+			signal(g.carrierReturned)
+		}
+		g.isUp[l.Name] = l.Up
+	}
+}
+
+// noteObserved replaces what is known of the node's addresses.
+func (g *defender) noteObserved(observed plan.Observed) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.defence.NodeAddresses = observed.Addresses
+}
+
+// forgetYields forgets the yields that do not matter any more, by what is desired.
+func (g *defender) forgetYields(desired []plan.Desired) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.defence.ForgetYields(desired)
+	if len(g.defence.Yields) > 0 {
+		g.listen()
+		signal(g.yielded)
+	}
+}
+
+// hold replaces what the node holds.
+func (g *defender) hold(held []plan.Held) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.defence.Hold(held)
+	g.listen()
+}
+
+// heldAndYields returns copies of what the node holds and has yielded, by address.
+func (g *defender) heldAndYields() (map[netip.Addr]plan.Held, map[netip.Addr]plan.YieldedAddress) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return maps.Clone(g.defence.Held), maps.Clone(g.defence.Yields)
+}
+
+// restoreYields takes over what an earlier process of the agent had yielded.
+func (g *defender) restoreYields(yields map[netip.Addr]plan.YieldedAddress) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.defence.RestoreYields(yields, time.Now())
+}
+
+// unlessYielded changes an address that the node is to have, unless the agent has yielded it:
+// then it returns the Result. Nothing yields the address meanwhile.
+func (g *defender) unlessYielded(d *plan.Desired, isReclaim bool, change func() error) (result plan.Result, isDone bool, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	result, isAllowed := g.defence.MayHave(d, isReclaim, time.Now())
+	if !isAllowed {
+		return result, false, nil
+	}
+	return plan.Result{}, true, change()
+}
+
+// noteAdded notes that an address was added and is announced.
+func (g *defender) noteAdded(d *plan.Desired) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.defence.NoteAdded(d, time.Now())
+}
+
+// noteProbeAnswers notes that stations have answered probes for yielded addresses.
+func (g *defender) noteProbeAnswers(answers map[netip.Addr]plan.Probe) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for addr, answer := range answers {
+		g.defence.NoteProbeAnswer(addr, answer)
+	}
+}
+
+// contests returns the claims of held addresses that were heard lately.
+func (g *defender) contests() map[netip.Addr]plan.Contest {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.defence.Contests(time.Now())
+}
+
+// listen listens on the interfaces of what is held or yielded, and on no others.
+func (g *defender) listen() {
+	if g.ctx == nil {
+		return
+	}
+	wanted := g.defence.Interfaces()
+	for iface, stop := range g.stopListening {
+		if !wanted[iface] {
+			stop()
+			delete(g.stopListening, iface)
+		}
+	}
+	for iface := range wanted {
+		if g.stopListening[iface] != nil {
+			continue
+		}
+		ctx, stop := context.WithCancel(g.ctx)
+		g.stopListening[iface] = stop
+		go g.listenOn(ctx, iface)
+	}
+}
+
+func (g *defender) listenOn(ctx context.Context, iface string) {
+	for ctx.Err() == nil {
+		err := g.agent.Neighbours.Listen(ctx, iface, g.isWatched, func(m neigh.Message) { g.hear(ctx, iface, m) })
+		if err != nil {
+			log.FromContext(ctx).V(1).Info("Listening again shortly", "interface", iface, "error", err.Error())
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(relistenAfter):
+		}
+	}
+}
+
+func (g *defender) isWatched(addr netip.Addr) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.defence.IsWatched(addr)
+}
+
+// hear does what a station's message about a held or yielded address asks for. The address is
+// gone from the interface when the agent has yielded it and hear returns.
+func (g *defender) hear(ctx context.Context, iface string, m neigh.Message) {
+	isGateway := slices.Contains(g.gateways.macsOf(iface), m.MAC)
+	isFresh, now := g.agent.freshness.isFresh(), time.Now()
+	frame := plan.Frame{
+		Addr: m.Addr, MAC: m.MAC.String(), IsRequest: m.Kind == neigh.Request, IsAdvertisement: m.Kind == neigh.Advertisement,
+		IsGratuitous: m.Gratuitous, IsDirect: m.Direct,
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.react(ctx, g.defence.Hear(iface, frame, isFresh, isGateway, now))
+}
+
+// react does what a Reaction says. The caller holds the lock.
+func (g *defender) react(ctx context.Context, r plan.Reaction) {
+	addr, iface := r.Held.Prefix.Addr(), r.Held.Interface
+	if r.Contested != "" {
+		g.agent.Metrics.conflicts.Inc()
+		if r.MayLog {
+			log.FromContext(ctx).Info("Another station claims an address of this node", "address", addr, "interface", iface, "mac", r.Contested)
+		}
+		g.wakeWorker()
+	}
+	if r.Claim {
+		g.agent.announcer.announceOnce(iface, addr)
+	}
+	if r.YieldTo != "" {
+		g.withdrawYielded(ctx, r)
+	}
+	if r.Check != nil {
+		wait := time.Duration(0)
+		if r.CheckWithin > 0 {
+			wait = rand.N(r.CheckWithin)
+		}
+		time.AfterFunc(wait, func() { g.continueCheck(ctx, r.Check, iface) })
+	}
+}
+
+// withdrawYielded removes an address that the agent yields to a station whose kernel has it.
+func (g *defender) withdrawYielded(ctx context.Context, r plan.Reaction) {
+	addr, iface := r.Held.Prefix.Addr(), r.Held.Interface
+	g.agent.announcer.cancel(iface, addr)
+	err := g.agent.Kernel.Remove(r.Held.Address)
+	if err == nil {
+		g.agent.Metrics.yields.Inc()
+		g.agent.Metrics.withdrawals.Inc()
+	}
+	switch logger := log.FromContext(ctx); {
+	case !r.MayLog:
+	case err != nil:
+		logger.Error(err, "An address could not be yielded to another station, which claims it and answers for it")
+	default:
+		logger.Info("Yielded an address to another station, which claims it and answers for it", "address", addr, "interface", iface, "mac", r.YieldTo)
+	}
+	signal(g.yielded)
+	g.wakeWorker()
+}
+
+// continueCheck asks a station by itself for a held address, a few times.
+func (g *defender) continueCheck(ctx context.Context, c *plan.Check, iface string) {
+	g.mu.Lock()
+	if ctx.Err() != nil {
+		g.mu.Unlock()
+		return
+	}
+	step := g.defence.ContinueCheck(c, time.Now())
+	g.react(ctx, step.Reaction)
+	question := g.question(iface, c.Addr, nil)
+	g.mu.Unlock()
+	if step.Next > 0 {
+		time.AfterFunc(step.Next, func() { g.continueCheck(ctx, c, iface) })
+	}
+	if macs := neigh.ParseMACs([]string{c.MAC}); step.Ask && len(macs) > 0 {
+		_ = g.agent.Neighbours.AskStation(question, macs[0]) // what is not sent is not answered
+	}
+}
+
+// wakeWorker wakes the worker, wakeGap after the last time at the earliest. The caller holds
+// the lock.
+func (g *defender) wakeWorker() {
+	if g.isWaking {
+		return
+	}
+	g.isWaking = true
+	time.AfterFunc(g.wakes.Delay(time.Now()), func() {
+		g.mu.Lock()
+		g.isWaking = false
+		g.wakes.Note(time.Now())
+		g.mu.Unlock()
+		signal(g.agent.wake)
+	})
+}

@@ -1,0 +1,96 @@
+package nodeagent
+
+import "time"
+
+// The durations by which the agent sends, writes and waits, each with its reason. Those by
+// which it decides are in package plan.
+const (
+	// requestTimeout bounds a request to the API server. A renewal has to fit twice into the
+	// three periods after which the Lease expires.
+	requestTimeout = 2 * time.Second
+	// defaultPeriod is the period between renewals of the Lease while no Announcement says
+	// otherwise.
+	defaultPeriod = 10 * time.Second
+	// cacheLag is for how long the cache may be behind after a list at the API server: several
+	// times what the watches wait before they try again.
+	cacheLag = 5 * time.Second
+	// minBackoff and maxBackoff bound the wait after a request that failed because the API
+	// server does not answer: it may be back at any time.
+	minBackoff = 100 * time.Millisecond
+	maxBackoff = time.Second
+	// minRetry and maxRetry bound the wait after a sync that failed, or a status that the API
+	// server refused: it is likely to refuse the status again.
+	minRetry = 200 * time.Millisecond
+	maxRetry = 5 * time.Second
+	// standInGap is the least time between two syncs of the heartbeat while no worker works:
+	// what another station or the kernel does wakes the agent anyway.
+	standInGap = time.Second
+	// statusSettle is how long after a change of an Announcement's status the agent looks
+	// whether the status is right: no shorter than plan.ReprobeInterval, so that a state that
+	// changes with each look is not written more often than it was.
+	statusSettle = time.Second
+	// cacheSyncTimeout is for ever: an agent that starts while the API server is away waits.
+	cacheSyncTimeout = 10 * 365 * 24 * time.Hour
+
+	// After reports that took long there are none for restPerReport times as long, up to
+	// maxReportRest: when much happens, or the API server has much to do, several changes are
+	// reported as one.
+	restPerReport = 5
+	maxReportRest = 250 * time.Millisecond
+
+	// checkpointReadTimeout is how long the start waits for a disk that may hang.
+	checkpointReadTimeout = 2 * time.Second
+	// saveGap is the least time between two checkpoints: with many addresses a checkpoint is
+	// large, and many may come one after the other.
+	saveGap = time.Second
+	// saveRetry is how long after a checkpoint could not be written it is tried again.
+	saveRetry = 10 * time.Second
+	// saveHungAfter is how long a checkpoint may take to be written before the agent reports
+	// that the disk hangs.
+	saveHungAfter = 5 * time.Second
+	// lastSaveTimeout is how long an agent that stops waits for its last checkpoint.
+	lastSaveTimeout = time.Second
+
+	// stuckAfter is for how long a sync may run, whole syncs may fail, or an item may wait for
+	// the worker, before the agent counts as stuck.
+	stuckAfter = 5 * time.Second
+	// startTimeout is how long the first sync may take to complete: it waits for the
+	// checkpoint and for one request to the API server at the most.
+	startTimeout = 15 * time.Second
+
+	// proxyTimeout bounds a question to the node's service proxy: it is the same machine.
+	proxyTimeout = 200 * time.Millisecond
+	// proxyBudget bounds for how long one sync asks the proxy in all, so that a proxy that does
+	// not answer keeps no other address waiting.
+	proxyBudget = time.Second
+
+	// For eagerFor after a carrier came back an agent asks for its addresses each
+	// eagerInterval: a switch may not forward at once.
+	eagerInterval = 50 * time.Millisecond
+	eagerFor      = 5 * time.Second
+	// relistenAfter is how long after an interface could not be listened to it is tried again.
+	relistenAfter = 200 * time.Millisecond
+	// wakeGap is the least time between two wakes of the worker by what was heard.
+	wakeGap = 100 * time.Millisecond
+	// gatewayCacheTTL is for how long the MACs of the gateways are used before they are looked
+	// up again, as any station may make a lot of noise.
+	gatewayCacheTTL = 5 * time.Second
+
+	// dialTimeout is short: an API server that does not answer is asked again.
+	dialTimeout = 3 * time.Second
+	// unacknowledgedTimeout is for how long what was sent may be on its way before the kernel
+	// ends a connection (TCP_USER_TIMEOUT, tcp(7)): shorter than a renewal may take, so that
+	// the connection is made again in time. An API server that is only slow acknowledges, and
+	// keeps its connections: making them anew is work for it.
+	unacknowledgedTimeout = 800 * time.Millisecond
+	keepAliveInterval     = 10 * time.Second
+)
+
+const (
+	// askRate is how many addresses an agent that is not fresh asks for in a second.
+	askRate = 200
+	// parallelReports bounds how many statuses are written at a time.
+	parallelReports = 4
+	// maxProxyAddrs bounds at how many of the node's addresses the proxy is asked.
+	maxProxyAddrs = 8
+)

@@ -1,0 +1,88 @@
+package nodeagent
+
+import (
+	"sync"
+	"time"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
+)
+
+// freshness says how far the agent can rely on the Announcements that it knows: when it last
+// renewed its Lease, and when it last listed. It is lost with the process. The next one is not
+// fresh, and so lists before it renews.
+type freshness struct {
+	mu sync.Mutex
+	// period is the time between two renewals.
+	period time.Duration
+	// renewedAt is when the last successful renewal started, and listedAt when the agent last
+	// listed at the API server.
+	renewedAt, listedAt time.Time
+	// periodChanged is signalled when the period has changed.
+	periodChanged chan struct{}
+}
+
+// newFreshness returns that of an agent that has just started, which is not fresh.
+func newFreshness() *freshness {
+	return &freshness{period: defaultPeriod, periodChanged: make(chan struct{}, 1)}
+}
+
+// isFresh reports whether the last successful renewal started no more than two periods ago.
+func (f *freshness) isFresh() bool { return f.freshFor() >= 0 }
+
+// freshFor returns for how long the agent is fresh if no other renewal succeeds; negative if it
+// is not fresh.
+func (f *freshness) freshFor() time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return time.Until(f.renewedAt.Add(2 * f.period)) // without a renewal that is long ago
+}
+
+// renewalPeriod returns the time between two renewals.
+func (f *freshness) renewalPeriod() time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.period
+}
+
+// setPeriod sets the shortest period that an Announcement asks for.
+func (f *freshness) setPeriod(announcements []purelbv1.Announcement) {
+	period := time.Duration(0)
+	for _, ann := range announcements {
+		if s := time.Duration(ann.Spec.HeartbeatSeconds) * time.Second; s > 0 {
+			period = plan.Earliest(period, s)
+		}
+	}
+	if period == 0 {
+		period = defaultPeriod
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.period == period {
+		return
+	}
+	f.period = period
+	signal(f.periodChanged)
+}
+
+// noteRenewed notes that a renewal which started at a time has succeeded.
+func (f *freshness) noteRenewed(start time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.renewedAt = start
+}
+
+// noteListed notes that the agent has listed at the API server.
+func (f *freshness) noteListed() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.listedAt = time.Now()
+}
+
+// hasJustListed reports whether the agent has listed at the API server so recently that the
+// cache may be behind.
+func (f *freshness) hasJustListed() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return !f.listedAt.IsZero() && time.Since(f.listedAt) < cacheLag
+}

@@ -1,0 +1,160 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/purelb/purelb-operator/nodeagent/plan"
+)
+
+// errUntagged means that the kernel ignores IFA_PROTO.
+var errUntagged = errors.New("the kernel does not keep the tag by which the agent recognises its addresses: kernel 5.18 or later is needed, or a file to record them in (--checkpoint)")
+
+// Add adds an address to its interface. It fails if the interface already has the
+// address. The first address that Add adds shows whether the kernel keeps its tag. Where
+// the kernel does not, Add records the address in the ownership file; without such a file
+// it removes the address again and fails. Add is not for concurrent use.
+func (n *Netlink) Add(a plan.Address) error {
+	err := n.addTagged(a)
+	if errors.Is(err, errUntagged) && n.ownershipFile != nil {
+		err = n.addRecorded(a)
+	}
+	if err != nil {
+		return fmt.Errorf("add %s to %s: %w", a.Prefix, a.Interface, err)
+	}
+	return nil
+}
+
+// addTagged adds an address and leaves it only if the kernel keeps its tag.
+func (n *Netlink) addTagged(a plan.Address) error {
+	if n.keepsTags != nil && !*n.keepsTags {
+		return errUntagged
+	}
+	err := n.change(a, n.addrAdd)
+	if err == nil && n.keepsTags == nil {
+		err = n.verifyTag(a)
+	}
+	return err
+}
+
+// verifyTag finds out whether the kernel has kept the tag of an address just added, and
+// removes the address if it has not.
+func (n *Netlink) verifyTag(a plan.Address) error {
+	o, err := n.Observe()
+	if err == nil {
+		i := slices.IndexFunc(o.Addresses, func(b plan.Address) bool { return b.Interface == a.Interface && b.Prefix == a.Prefix })
+		if i < 0 {
+			return nil // another program removed the address at once: the next address will show
+		}
+		n.keepsTags = &o.Addresses[i].Ours
+		if *n.keepsTags {
+			return nil
+		}
+		err = errUntagged
+	}
+	return errors.Join(err, n.Remove(a))
+}
+
+// addRecorded records an address in the ownership file and then adds it: an address that
+// the agent has added is never missing from the file.
+func (n *Netlink) addRecorded(a plan.Address) error {
+	n.ownershipFile.mu.Lock()
+	defer n.ownershipFile.mu.Unlock()
+	return n.change(a, func(link netlink.Link, address *netlink.Addr) error {
+		owned := ownedAddress{link.Attrs().Index, a.Prefix}
+		wasRecorded := n.ownershipFile.recorded[owned]
+		if err := n.ownershipFile.record(owned); err != nil {
+			return err
+		}
+		err := n.addrAdd(link, address)
+		if err != nil && !wasRecorded {
+			n.ownershipFile.drop(owned)
+		}
+		return err
+	})
+}
+
+// Renew sets the lifetimes of an address that its interface has.
+func (n *Netlink) Renew(a plan.Address) error {
+	if err := n.change(a, n.handle.AddrReplace); err != nil {
+		return fmt.Errorf("renew %s on %s: %w", a.Prefix, a.Interface, err)
+	}
+	return nil
+}
+
+// Replace removes an address and at once adds another in its place, on the same
+// interface: the kernel does not hold an IPv6 address with two masks, nor any address
+// with two sets of flags. Replace is not for concurrent use, as Add is not.
+func (n *Netlink) Replace(old, by plan.Address) error {
+	if err := n.Remove(old); err != nil {
+		return err
+	}
+	return n.Add(by)
+}
+
+// Remove removes an address from its interface, and no other address with it, whatever
+// the kernel would do: see removeAlone. An address that the interface does not have is
+// no error.
+func (n *Netlink) Remove(a plan.Address) error {
+	err := n.change(a, n.removeAlone)
+	if err == nil || errors.Is(err, unix.EADDRNOTAVAIL) || errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil
+	}
+	return fmt.Errorf("remove %s from %s: %w", a.Prefix, a.Interface, err)
+}
+
+// removeAndForget removes an address, and drops it from the ownership file.
+func (n *Netlink) removeAndForget(link netlink.Link, address *netlink.Addr) error {
+	err := n.handle.AddrDel(link, address)
+	if n.ownershipFile == nil {
+		return err
+	}
+	n.ownershipFile.mu.Lock()
+	defer n.ownershipFile.mu.Unlock()
+	if prefix, ok := toPrefix(address.IPNet); ok && (err == nil || errors.Is(err, unix.EADDRNOTAVAIL)) {
+		n.ownershipFile.drop(ownedAddress{link.Attrs().Index, prefix})
+	}
+	return err
+}
+
+// change looks up the interface of an address and applies a change there.
+func (n *Netlink) change(a plan.Address, apply func(netlink.Link, *netlink.Addr) error) error {
+	link, err := n.handle.LinkByName(a.Interface)
+	if err != nil {
+		return err
+	}
+	err = apply(link, toNetlinkAddress(a))
+	if a.Prefix.Addr().Is6() && errors.Is(err, unix.EACCES) {
+		return fmt.Errorf("IPv6 is disabled there: %w", err)
+	}
+	return err
+}
+
+func toNetlinkAddress(a plan.Address) *netlink.Addr {
+	addr := a.Prefix.Addr()
+	flags := 0
+	if addr.Is6() {
+		// The agent has probed the link itself. The kernel's own duplicate address
+		// detection (RFC 4862 section 5.4) would take a second more, and fail where the
+		// nodes of a handover overlap.
+		flags |= unix.IFA_F_NODAD
+	}
+	if a.NoPrefixRoute {
+		flags |= unix.IFA_F_NOPREFIXROUTE
+	}
+	return &netlink.Addr{
+		IPNet:       &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(a.Prefix.Bits(), addr.BitLen())},
+		Flags:       flags,
+		Scope:       unix.RT_SCOPE_UNIVERSE,
+		ValidLft:    int(a.Valid / time.Second),
+		PreferedLft: int(a.Preferred / time.Second),
+		// Renew without the tag would remove the tag.
+		Protocol: Protocol,
+	}
+}

@@ -1,0 +1,207 @@
+package link
+
+import (
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/purelb/purelb-operator/nodeagent/plan"
+)
+
+// Observe lists links, addresses, and the unicast routes of the main table.
+func (n *Netlink) Observe() (plan.Observed, error) {
+	var o plan.Observed
+	links, err := dump("links", n.handle.LinkList)
+	if err != nil {
+		return o, err
+	}
+	nameByIndex := map[int]string{}
+	for _, l := range links {
+		nameByIndex[l.Attrs().Index] = l.Attrs().Name
+	}
+	for _, l := range links {
+		link := toLink(l)
+		link.Master = nameByIndex[l.Attrs().MasterIndex]
+		o.Links = append(o.Links, link)
+	}
+	if o.Addresses, err = n.listAddresses(nameByIndex); err != nil {
+		return o, err
+	}
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		routes, err := dump("routes", func() ([]netlink.Route, error) { return n.handle.RouteList(nil, family) })
+		if err != nil {
+			return o, err
+		}
+		for _, r := range routes {
+			o.Routes = append(o.Routes, toRoutes(r, family, nameByIndex)...)
+		}
+	}
+	return o, nil
+}
+
+// listAddresses lists the addresses of the named links, and drops from the ownership
+// file the addresses that no link has any more.
+func (n *Netlink) listAddresses(nameByIndex map[int]string) ([]plan.Address, error) {
+	if n.ownershipFile != nil {
+		n.ownershipFile.mu.Lock()
+		defer n.ownershipFile.mu.Unlock()
+	}
+	listed, err := dump("addresses", func() ([]netlink.Addr, error) {
+		return n.handle.AddrList(nil, netlink.FAMILY_ALL)
+	})
+	if err != nil {
+		return nil, err
+	}
+	var addresses []plan.Address
+	present := map[ownedAddress]bool{}
+	for _, a := range listed {
+		if address, ok := toAddress(a, nameByIndex); ok {
+			recordable := ownedAddress{a.LinkIndex, address.Prefix}
+			present[recordable] = true
+			address.Ours = address.Ours || n.ownershipFile != nil && n.ownershipFile.recorded[recordable]
+			addresses = append(addresses, address)
+		}
+	}
+	if n.ownershipFile != nil {
+		n.ownershipFile.dropMissing(present)
+	}
+	return addresses, nil
+}
+
+// GatewayMACs returns the MAC addresses of the next hops of default routes by an
+// interface, in lower case with colons. It returns those that the neighbour table has,
+// and nothing for what the kernel cannot list.
+func (n *Netlink) GatewayMACs(iface string) []string {
+	link, err := n.handle.LinkByName(iface)
+	if err != nil {
+		return nil
+	}
+	isGateway := n.defaultGateways(link)
+	if len(isGateway) == 0 {
+		return nil
+	}
+	var macs []string
+	neighbours, _ := dump("neighbours", func() ([]netlink.Neigh, error) {
+		return n.handle.NeighList(link.Attrs().Index, netlink.FAMILY_ALL)
+	})
+	for _, entry := range neighbours {
+		if addr, ok := netip.AddrFromSlice(entry.IP); ok && isGateway[addr.Unmap()] && len(entry.HardwareAddr) > 0 {
+			macs = append(macs, entry.HardwareAddr.String())
+		}
+	}
+	return macs
+}
+
+// defaultGateways returns the next hops of default routes by a link.
+func (n *Netlink) defaultGateways(link netlink.Link) map[netip.Addr]bool {
+	gateways := map[netip.Addr]bool{}
+	nameByIndex := map[int]string{link.Attrs().Index: link.Attrs().Name}
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		routes, _ := dump("routes", func() ([]netlink.Route, error) { return n.handle.RouteList(nil, family) })
+		for _, r := range routes {
+			for _, hop := range toRoutes(r, family, nameByIndex) {
+				if hop.Destination.Bits() == 0 && hop.Gateway.IsValid() {
+					gateways[hop.Gateway.WithZone("")] = true
+				}
+			}
+		}
+	}
+	return gateways
+}
+
+// toLink translates what a link says of itself, which excludes the name of its Master.
+func toLink(l netlink.Link) plan.Link {
+	attrs := l.Attrs()
+	return plan.Link{
+		Name:     attrs.Name,
+		Kind:     l.Type(),
+		MAC:      attrs.HardwareAddr.String(),
+		Loopback: attrs.Flags&net.FlagLoopback != 0,
+		Ours:     attrs.Alias == Alias,
+		Up:       attrs.Flags&net.FlagUp != 0 && (attrs.OperState == netlink.OperUp || attrs.OperState == netlink.OperUnknown),
+	}
+}
+
+// toAddress translates an address. It returns false for one whose interface was added
+// or removed between the listings of links and of addresses.
+func toAddress(a netlink.Addr, nameByIndex map[int]string) (plan.Address, bool) {
+	prefix, ok := toPrefix(a.IPNet)
+	name := nameByIndex[a.LinkIndex]
+	if !ok || name == "" {
+		return plan.Address{}, false
+	}
+	return plan.Address{
+		Interface:     name,
+		Prefix:        prefix,
+		Ours:          a.Protocol == Protocol,
+		Valid:         time.Duration(uint32(a.ValidLft)) * time.Second,    //nolint:gosec // it is 32 bits of the kernel's
+		Preferred:     time.Duration(uint32(a.PreferedLft)) * time.Second, //nolint:gosec // it is 32 bits of the kernel's
+		NoPrefixRoute: a.Flags&unix.IFA_F_NOPREFIXROUTE != 0,
+		// For an IPv4 address the same bit means secondary.
+		Temporary: prefix.Addr().Is6() && a.Flags&unix.IFA_F_TEMPORARY != 0,
+	}, true
+}
+
+// toRoutes translates a unicast route, one result for each of its next hops by a link in
+// nameByIndex.
+func toRoutes(r netlink.Route, family int, nameByIndex map[int]string) []plan.Route {
+	if r.Type != unix.RTN_UNICAST {
+		return nil
+	}
+	route := plan.Route{Metric: r.Priority}
+	switch r.Protocol {
+	case unix.RTPROT_KERNEL:
+		route.Origin = plan.OriginKernel
+	case unix.RTPROT_RA:
+		route.Origin = plan.OriginRA
+	}
+	destination, ok := toPrefix(r.Dst)
+	switch {
+	case ok:
+		route.Destination = destination.Masked()
+	case family == netlink.FAMILY_V4:
+		route.Destination = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	default:
+		route.Destination = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	}
+	hops := r.MultiPath
+	if len(hops) == 0 {
+		hops = []*netlink.NexthopInfo{{LinkIndex: r.LinkIndex, Gw: r.Gw, Via: r.Via}}
+	}
+	var routes []plan.Route
+	for _, hop := range hops {
+		route.Interface = nameByIndex[hop.LinkIndex]
+		route.Gateway = gatewayOf(hop)
+		if route.Interface != "" {
+			routes = append(routes, route)
+		}
+	}
+	return routes
+}
+
+// gatewayOf returns the gateway of a next hop; the zero Addr if it has none.
+func gatewayOf(hop *netlink.NexthopInfo) netip.Addr {
+	ip := hop.Gw
+	if via, ok := hop.Via.(*netlink.Via); ok { // a gateway of the other address family
+		ip = via.Addr
+	}
+	gateway, _ := netip.AddrFromSlice(ip)
+	return gateway.Unmap()
+}
+
+// toPrefix translates an address with its mask, host bits kept.
+func toPrefix(n *net.IPNet) (netip.Prefix, bool) {
+	if n == nil {
+		return netip.Prefix{}, false
+	}
+	addr, ok := netip.AddrFromSlice(n.IP)
+	ones, _ := n.Mask.Size()
+	if n.IP.To4() != nil && len(n.Mask) == net.IPv4len {
+		addr = addr.Unmap()
+	}
+	prefix := netip.PrefixFrom(addr, ones)
+	return prefix, ok && prefix.IsValid()
+}

@@ -1,0 +1,74 @@
+package nodeagent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// apiObjects are the objects that say what the node is to announce.
+type apiObjects struct {
+	// lbNodeAgent is nil if it does not exist, or nothing has been read yet.
+	lbNodeAgent *purelbv1.LBNodeAgent
+	// announcements are the node's, sorted by name.
+	announcements []purelbv1.Announcement
+	// common are the CommonAnnouncements of the LBNodeAgent, sorted by name.
+	common []purelbv1.CommonAnnouncement
+	// isOffline means that the objects come from the checkpoint, so that there is no API
+	// server to report to.
+	isOffline bool
+}
+
+// readObjects reads the objects from the API server if isLive, else from the cache. The
+// CommonAnnouncements are read from the cache as soon as there is one: they are large, all
+// nodes have them, and to be behind with them does no harm.
+func (a *Agent) readObjects(ctx context.Context, isLive, isCacheFilled bool) (apiObjects, error) {
+	reader, ofNode := client.Reader(a.Client), []client.ListOption{client.InNamespace(a.Namespace)}
+	if isLive { // the cache holds no other nodes' Announcements, and has no index
+		reader, ofNode = a.Live, append(ofNode, client.MatchingFields{"spec.nodeName": a.NodeName})
+	}
+	commonReader, ofAgent := client.Reader(a.Client), []client.ListOption{client.InNamespace(a.Namespace)}
+	if !isCacheFilled {
+		commonReader, ofAgent = a.Live, append(ofAgent, client.MatchingFields{"spec.lbNodeAgent": a.LBNodeAgent})
+	}
+	failed := func(action string, err error) (apiObjects, error) {
+		return apiObjects{}, fmt.Errorf("%w: %s: %w", errUnobserved, action, err)
+	}
+	announcements := &purelbv1.AnnouncementList{}
+	if err := reader.List(ctx, announcements, ofNode...); err != nil {
+		return failed("list Announcements", err)
+	}
+	common := &purelbv1.CommonAnnouncementList{}
+	// The agent only reads them, so they need not be copied.
+	if err := commonReader.List(ctx, common, append(ofAgent, client.UnsafeDisableDeepCopy)...); err != nil {
+		return failed("list CommonAnnouncements", err)
+	}
+	var objects apiObjects
+	for _, ann := range announcements.Items {
+		if ann.Spec.NodeName == a.NodeName {
+			objects.announcements = append(objects.announcements, ann)
+		}
+	}
+	slices.SortFunc(objects.announcements, func(a, b purelbv1.Announcement) int { return cmp.Compare(a.Name, b.Name) })
+	for _, c := range common.Items {
+		if c.Spec.LBNodeAgent == a.LBNodeAgent {
+			objects.common = append(objects.common, c)
+		}
+	}
+	slices.SortFunc(objects.common, func(a, b purelbv1.CommonAnnouncement) int { return cmp.Compare(a.Name, b.Name) })
+	agent := &purelbv1.LBNodeAgent{}
+	err := reader.Get(ctx, client.ObjectKey{Namespace: a.Namespace, Name: a.LBNodeAgent}, agent)
+	if client.IgnoreNotFound(err) != nil {
+		return failed("get LBNodeAgent "+a.LBNodeAgent, err)
+	}
+	if err == nil {
+		objects.lbNodeAgent = agent
+	}
+	a.freshness.setPeriod(objects.announcements)
+	return objects, nil
+}

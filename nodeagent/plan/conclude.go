@@ -1,0 +1,149 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// Outcomes are what became of a Decision's actions, where that differs from what the
+// Decision foresees.
+type Outcomes struct {
+	// Results are of desired addresses.
+	Results map[netip.Addr]Result
+	// Stranded are addresses that are not desired and could not be removed.
+	Stranded map[netip.Addr]Result
+	// VirtualKind is the kind of the virtual interface, and VirtualErr says why it could not
+	// be made.
+	VirtualKind string
+	VirtualErr  error
+	// Contests are claims of other stations that were heard lately.
+	Contests map[netip.Addr]Contest
+	// Notes are added to the Ready conditions.
+	Notes []string
+}
+
+// Contest is a claim of an address of the node's by another station.
+type Contest struct {
+	MAC string
+	// Left is for how long the claim is still reported.
+	Left time.Duration
+}
+
+// Conclusion is what follows from a Decision and its Outcomes.
+type Conclusion struct {
+	// Held are the Local addresses that the listener is to stand by.
+	Held []Held
+	// Announced are the desired addresses that are announced, ascending.
+	Announced []AnnouncedServices
+	// Statuses are those that the Announcements are to have, in their order; none if nothing
+	// is known, or the API server is away.
+	Statuses []purelbv1.AnnouncementStatus
+	// DecideIn is in how long to decide again; 0 is when something changes.
+	DecideIn time.Duration
+}
+
+// AnnouncedServices is an address that the node announces, and the Services that have it, as
+// the API names them.
+type AnnouncedServices struct {
+	Addr     netip.Addr
+	Services []string
+}
+
+// Conclude says what to report and to remember after a Decision was applied. It changes none
+// of its arguments.
+func Conclude(memory Memory, in Inputs, decision Decision, outcomes Outcomes) (Memory, Conclusion) {
+	results := maps.Clone(outcomes.Results) // what differs from decision.results
+	if results == nil {
+		results = map[netip.Addr]Result{}
+	}
+	resultOf := func(addr netip.Addr) Result {
+		if r, differs := results[addr]; differs {
+			return r
+		}
+		return decision.results[addr]
+	}
+	memory.forgetClaimed(decision.Operations, resultOf)
+	memory.ProxyWaitSince = maps.Clone(memory.ProxyWaitSince)
+	maps.DeleteFunc(memory.ProxyWaitSince, func(addr netip.Addr, _ time.Time) bool {
+		return resultOf(addr).Reason != ReasonWaitingForProxy
+	})
+
+	c := Conclusion{DecideIn: decision.DecideIn}
+	if len(memory.ProxyWaitSince) > 0 {
+		c.DecideIn = Earliest(c.DecideIn, ProxyRetry)
+	}
+	maps.Copy(results, decision.invalid)
+	c.noteContests(outcomes.Contests, results, resultOf)
+	isAnnounced := func(addr netip.Addr) bool { return resultOf(addr).State == purelbv1.StateAnnounced }
+	c.Held = append(heldAsDesired(decision.Settings, decision.desired, isAnnounced), heldThoughNotDesired(decision.Settings, decision.kept)...)
+	if decision.IsNothingKnown || in.IsOffline {
+		return memory, c
+	}
+	c.Announced = make([]AnnouncedServices, 0, len(decision.desired))
+	for i := range decision.desired {
+		if d := &decision.desired[i]; isAnnounced(d.Addr) {
+			c.Announced = append(c.Announced, AnnouncedServices{d.Addr, d.Services})
+		}
+	}
+	c.Statuses = statuses(&in, Report{
+		Results: decision.results, Overrides: results, Shared: in.SharedEntries(), Stranded: outcomes.Stranded,
+		Interfaces: decision.interfaces, MACs: decision.macs, FactsIn: in.Announcements[0].Name, KeepFacts: !in.IsFirstReported,
+		Note: outcomes.note(decision.EnsureVirtual), Now: metav1.NewTime(in.Now.Truncate(time.Second)),
+	})
+	return memory, c
+}
+
+// noteContests makes the results of announced addresses say which station claims them, too.
+func (c *Conclusion) noteContests(contests map[netip.Addr]Contest, results map[netip.Addr]Result, resultOf func(netip.Addr) Result) {
+	for addr, contest := range contests {
+		result := resultOf(addr)
+		if result.State != purelbv1.StateAnnounced {
+			continue
+		}
+		c.DecideIn = Earliest(c.DecideIn, contest.Left)
+		result.MAC, result.Reason = contest.MAC, ReasonContested
+		result.Message = fmt.Sprintf("%s on %s claims the address, too; find out which device that is", contest.MAC, result.Interface)
+		results[addr] = result
+	}
+}
+
+// note returns what the Ready conditions say besides what the addresses do.
+func (o *Outcomes) note(virtualInterface string) string {
+	var notes []string
+	switch {
+	case o.VirtualErr != nil:
+		notes = append(notes, o.VirtualErr.Error())
+	case o.VirtualKind != "" && o.VirtualKind != "dummy":
+		notes = append(notes, fmt.Sprintf("%s is of kind %s", virtualInterface, o.VirtualKind))
+	}
+	notes = append(notes, o.Notes...)
+	return strings.Join(slices.DeleteFunc(notes, func(note string) bool { return note == "" }), "; ")
+}
+
+// statuses returns the status that each Announcement is to have. An address that could not be
+// withdrawn stays in the status that lists it; one that no status lists was a shared entry,
+// and is in the first.
+func statuses(in *Inputs, report Report) []purelbv1.AnnouncementStatus {
+	listed := map[string]bool{}
+	for i := range in.Announcements {
+		for _, s := range in.Announcements[i].Status.Addresses {
+			listed[s.Address] = true
+		}
+	}
+	all := make([]purelbv1.AnnouncementStatus, len(in.Announcements))
+	for i := range in.Announcements {
+		report.TakesUnlisted = func(addr netip.Addr) bool { return i == 0 && !listed[addr.String()] }
+		all[i] = Status(&in.Announcements[i], report)
+	}
+	return all
+}
+
+func hasFailed(r Result) bool { return r.State == purelbv1.StateFailed }

@@ -1,0 +1,226 @@
+package plan
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"time"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// Decision is what the agent is to do, in the order of its fields, and what it reports if
+// all of that succeeds.
+type Decision struct {
+	// Settings are those of the LBNodeAgent, or the defaults.
+	Settings Settings
+	// IsNothingKnown means that the agent only keeps what the kernel has. It reports nothing
+	// and leaves the checkpoint as it is.
+	IsNothingKnown bool
+	// EnsureVirtual is the name of the virtual interface, which has to be there before the
+	// operations; empty if no address needs it. IsVirtualMissing means that it is to be made.
+	EnsureVirtual    string
+	IsVirtualMissing bool
+	// Operations change the kernel.
+	Operations []Operation
+	// Questions are to be asked of links, all as one batch, while the agent goes on.
+	Questions []ProbeQuestion
+	// AnsweredYields are yielded addresses for which a station has answered a probe.
+	AnsweredYields map[netip.Addr]Probe
+	// RemoveVirtual are the names of virtual interfaces that the agent made and does not need
+	// any more. One that holds addresses of others stays. If one cannot be removed, the agent
+	// reports nothing: the manager may remove an agent that has reported no address.
+	RemoveVirtual []string
+
+	// DecideIn is in how long to decide again; 0 is when something changes.
+	DecideIn time.Duration
+	// Err is what is wrong with single addresses or with the settings, so that the agent
+	// decides again soon.
+	Err error
+
+	// desired and results are of the desired addresses, and invalid of entries that ask for
+	// nothing usable; kept are addresses that stay although nothing asks for them.
+	desired []Desired
+	results map[netip.Addr]Result
+	invalid map[netip.Addr]Result
+	kept    []Address
+	// interfaces and macs are the facts of the node.
+	interfaces []purelbv1.NodeInterface
+	macs       []string
+}
+
+// Desired returns the addresses that the node is to have.
+func (d *Decision) Desired() []Desired { return d.desired }
+
+// deciding is a Decision that is being made: each step reads the inputs, and changes the
+// rest.
+type deciding struct {
+	Decision
+	in     *Inputs
+	memory Memory
+	plan   Plan
+	// withdrawNothingFor is for how long an Announcement may be missing yet; 0 if none is.
+	withdrawNothingFor time.Duration
+}
+
+// steps are the rules of a decision, in their order. The comment on each step says why it stands
+// where it stands.
+var steps = []struct {
+	name string
+	do   func(*deciding)
+}{
+	// First, since the memory has to see every state of the API, also one with which nothing can be
+	// done.
+	{"remember which Announcements are missing", (*deciding).rememberMissing},
+	// Before the comparison, which would withdraw everything that nothing asks for.
+	{"keep everything while nothing is known", (*deciding).keepEverything},
+	// The base of all steps below: what to add, renew and remove if nothing else is known.
+	{"compare what is desired with what the kernel holds", (*deciding).compare},
+	// After the comparison, since this step takes away probes that the comparison asks for; before
+	// the yields, since a yielded address is not put back.
+	{"put back at once what was stripped", (*deciding).putBackStripped},
+	// After both steps that add, since the agent adds a yielded address only after it has asked.
+	{"respect yields", (*deciding).respectYields},
+	// After all steps that remove addresses, since this step takes withdrawals away.
+	{"withdraw nothing while an Announcement is missing or the API server is away", (*deciding).withdrawNothing},
+	// After all steps that decide which additions need a probe, since this step replaces those.
+	{"claim the addresses for which the link is silent", (*deciding).claimByAnswers},
+	// After all steps that add, since some of the additions that remain have to wait.
+	{"wait for the service proxy", (*deciding).awaitProxy},
+	// Anywhere after the comparison: the agent removes an interface only after the operations, and
+	// only if the kernel then says that it is empty.
+	{"remove virtual interfaces of no use", (*deciding).removeVirtualInterfaces},
+	// Anywhere: the facts do not depend on what the node announces.
+	{"state the facts of the node", (*deciding).stateFacts},
+}
+
+// Decide decides what the agent does. It changes none of its arguments, and its decision
+// depends on nothing else.
+func Decide(memory Memory, in Inputs) (Memory, Decision) {
+	d := &deciding{in: &in, memory: memory, Decision: Decision{IsNothingKnown: in.isNothingKnown()}}
+	agent := in.LBNodeAgent
+	if agent == nil {
+		agent = &purelbv1.LBNodeAgent{}
+	}
+	d.Settings = SettingsOf(agent)
+	d.memory.takeAnswers(in.ProbeAnswers)
+	for _, step := range steps {
+		step.do(d)
+	}
+	d.Operations, d.results, d.kept = d.plan.Operations, d.plan.Results, d.plan.Kept
+	d.decideIn(d.plan.RenewIn)
+	return d.memory, d.Decision
+}
+
+// decideIn notes that there is something to decide after a wait; 0 is never.
+func (d *deciding) decideIn(wait time.Duration) { d.DecideIn = Earliest(d.DecideIn, wait) }
+
+// rememberMissing notes which Announcements are missing. The checkpoint does not say so: it may be
+// older than what the API server has.
+func (d *deciding) rememberMissing() {
+	if !d.in.IsOffline {
+		d.withdrawNothingFor = d.memory.rememberObjects(d.in)
+	}
+}
+
+// keepEverything renews what the kernel has.
+func (d *deciding) keepEverything() {
+	if d.IsNothingKnown {
+		d.plan = renewKept(d.Settings, d.in.Observed.Addresses)
+		d.plan.Kept = d.in.Observed.Addresses
+	}
+}
+
+// compare compares the kernel, as it is once the virtual interface is there, with what is
+// desired.
+func (d *deciding) compare() {
+	if d.IsNothingKnown {
+		return
+	}
+	d.desired, d.invalid = MergeDesired(d.in.Announcements, d.in.SharedEntries())
+	observed := d.in.Observed
+	if virtual := d.Settings.Selection.VirtualInterface; hasVirtual(d.desired, virtual) {
+		d.EnsureVirtual, d.IsVirtualMissing = virtual, !observed.HasLink(virtual)
+		if d.IsVirtualMissing {
+			observed.Links = append(slices.Clip(observed.Links), Link{Name: virtual, Ours: true, Up: true})
+		}
+	}
+	d.plan = Diff(d.Settings, d.desired, observed, d.in.IsUpToDate && !d.in.IsOffline)
+}
+
+// putBackStripped makes the agent put back without a probe what was taken off: a Local
+// address that the agent held until now, under the same epoch, and at which it was
+// listening. No other station can have the address without having been heard.
+func (d *deciding) putBackStripped() {
+	for i := range d.plan.Operations {
+		op := &d.plan.Operations[i]
+		if !op.Probe {
+			continue
+		}
+		h, isHeld := d.in.Held[op.Desired.Addr]
+		if isHeld && h.Epoch == op.Desired.Epoch && h.Interface == op.Desired.Interface {
+			op.Probe = false
+			d.plan.Results[op.Desired.Addr] = AnnouncedResult(op.Desired)
+		}
+	}
+}
+
+func (d *deciding) respectYields() {
+	d.plan.respectYields(d.in.Yields, d.desired, d.in.Observed, d.in.Now)
+}
+
+// withdrawNothing keeps what is not desired while what is desired may be out of date, or may
+// be less than it was by mistake.
+func (d *deciding) withdrawNothing() {
+	if d.IsNothingKnown || !d.in.IsOffline && d.withdrawNothingFor == 0 {
+		return
+	}
+	d.plan.keepUndesired(d.Settings)
+	d.decideIn(d.withdrawNothingFor)
+}
+
+// awaitProxy makes Virtual addresses whose traffic stays on the node wait for the service
+// proxy, for a while.
+func (d *deciding) awaitProxy() {
+	since := map[netip.Addr]time.Time{}
+	for i := range d.plan.Operations {
+		op := &d.plan.Operations[i]
+		if op.Kind != Add || op.InPlace || op.Desired.Local || op.Desired.HealthPort == 0 {
+			continue
+		}
+		addr := op.Desired.Addr
+		began, isWaiting := d.memory.ProxyWaitSince[addr]
+		if !isWaiting {
+			began = d.in.Now
+		}
+		since[addr] = began
+		op.AwaitProxy = d.in.Now.Sub(began) < ProxyPatience
+	}
+	d.memory.ProxyWaitSince = since
+}
+
+// removeVirtualInterfaces removes the virtual interfaces that the agent made: those of
+// another name than the settings have, and all if the agent is to go.
+func (d *deciding) removeVirtualInterfaces() {
+	if d.IsNothingKnown {
+		return
+	}
+	isGoing := !slices.ContainsFunc(d.in.Announcements, func(ann purelbv1.Announcement) bool {
+		return !ann.Spec.Leaving || len(ann.Spec.Addresses) > 0
+	})
+	for _, l := range d.in.Observed.Links {
+		if l.Ours && (isGoing || l.Name != d.Settings.Selection.VirtualInterface) {
+			d.RemoveVirtual = append(d.RemoveVirtual, l.Name)
+		}
+	}
+}
+
+// stateFacts finds the interfaces that can hold Local addresses, and the node's MACs.
+func (d *deciding) stateFacts() {
+	if d.IsNothingKnown || d.in.IsOffline {
+		return
+	}
+	interfaces, err := Interfaces(d.Settings.Selection, d.in.Observed)
+	d.interfaces, d.macs = interfaces, MACs(d.Settings.Selection, d.in.Observed, interfaces)
+	d.Err = errors.Join(d.Err, err)
+}

@@ -1,0 +1,124 @@
+package plan
+
+import (
+	"net/netip"
+	"time"
+)
+
+const (
+	// MaxAnswerers bounds how many stations that answer for an address are remembered.
+	MaxAnswerers = 16
+	// MaxChecks bounds how many stations are asked by themselves at a time, for one address.
+	MaxChecks = 4
+)
+
+// Check is a station that is asked by itself whether it has a held address. The agent yields
+// to the station when its kernel answers.
+type Check struct {
+	Addr netip.Addr
+	// MAC of the station, lower case with colons.
+	MAC string
+	// IsClaimant means that the station has claimed the address. If it does not answer for
+	// the address, it is reported.
+	IsClaimant bool
+
+	watch   *Watch
+	begunAt time.Time
+	askedAt time.Time // last; zero for not yet
+	tries   int
+}
+
+// isOver reports whether an answer of the station counts no more.
+func (c *Check) isOver(now time.Time) bool {
+	last := c.begunAt.Add(Hesitation)
+	if !c.askedAt.IsZero() {
+		last = c.askedAt
+	}
+	return now.Sub(last) > CheckWindow
+}
+
+// beginCheck returns the Check of a station that is to be asked by itself; nil if it is being
+// asked already, or too many stations are.
+func (d *Defence) beginCheck(addr netip.Addr, w *Watch, mac string, isClaimant bool, now time.Time) *Check {
+	for other, c := range w.Checks {
+		if c.isOver(now) {
+			delete(w.Checks, other)
+		}
+	}
+	if _, isBegun := w.Checks[mac]; isBegun || len(w.Checks) >= MaxChecks {
+		return nil
+	}
+	if w.Checks == nil {
+		w.Checks = map[string]*Check{}
+	}
+	c := &Check{Addr: addr, MAC: mac, IsClaimant: isClaimant, watch: w, begunAt: now}
+	w.Checks[mac] = c
+	if !d.checks.AllowN(now, 1) {
+		return nil
+	}
+	return c
+}
+
+// CheckStep is what to do for a Check now.
+type CheckStep struct {
+	// Ask means to ask the station now.
+	Ask bool
+	// Next is in how long the next step is; 0 means that the Check is over.
+	Next time.Duration
+	// Reaction is what follows from a Check that is over.
+	Reaction Reaction
+}
+
+// ContinueCheck returns the next step of a Check. A Check ends early when its address is not
+// held any more.
+func (d *Defence) ContinueCheck(c *Check, now time.Time) CheckStep {
+	w := c.watch
+	if d.Watches[c.Addr] != w {
+		return CheckStep{}
+	}
+	if c.tries == checkTries {
+		step := CheckStep{Reaction: Reaction{Held: d.Held[c.Addr]}}
+		delete(w.Checks, c.MAC)
+		if c.IsClaimant {
+			d.noteContest(&step.Reaction, w, c.MAC, now)
+		}
+		return step
+	}
+	step := CheckStep{Ask: c.tries == 0 || d.checks.AllowN(now, 1), Next: checkGap}
+	c.askedAt, w.AskedAt = now, now
+	if c.tries++; c.tries == checkTries {
+		step.Next = CheckWindow
+	}
+	return step
+}
+
+// isBeingAsked reports whether a station was asked by itself a moment ago.
+func (w *Watch) isBeingAsked(mac string, now time.Time) bool {
+	c := w.Checks[mac]
+	return c != nil && !c.askedAt.IsZero() && !c.isOver(now)
+}
+
+// isAnswerer reports whether a station answered while the agent was fresh, and has gone on
+// answering since.
+func (w *Watch) isAnswerer(mac string, now time.Time) bool {
+	last, isKnown := w.AnsweredAt[mac]
+	if isKnown && now.Sub(last) > answererFor {
+		delete(w.AnsweredAt, mac)
+		return false
+	}
+	return isKnown
+}
+
+// rememberAnswerer notes that a station has answered while the agent was fresh, or goes on
+// answering.
+func (w *Watch) rememberAnswerer(mac string, now time.Time) {
+	if w.AnsweredAt == nil {
+		w.AnsweredAt = map[string]time.Time{}
+	}
+	for other := range w.AnsweredAt {
+		w.isAnswerer(other, now) // forgets those that have been silent
+	}
+	if _, isKnown := w.AnsweredAt[mac]; isKnown || len(w.AnsweredAt) < MaxAnswerers {
+		w.AnsweredAt[mac] = now
+	}
+}

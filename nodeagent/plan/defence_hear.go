@@ -1,0 +1,129 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Frame is a frame in which a station says that it has an address.
+type Frame struct {
+	Addr netip.Addr
+	// MAC at which the address is said to be, lower case with colons.
+	MAC string
+	// IsRequest and IsAdvertisement say what the frame is: an ARP request or a neighbour
+	// advertisement. An ARP reply is neither.
+	IsRequest, IsAdvertisement bool
+	// IsGratuitous means that the frame is an ARP announcement or an unsolicited
+	// advertisement, and IsDirect that it was for this node alone.
+	IsGratuitous, IsDirect bool
+}
+
+// Reaction is what the agent does because of a frame. More than one of its parts may be set.
+type Reaction struct {
+	// Held is the address that the frame is about.
+	Held Held
+	// Claim means to announce the address once, at once.
+	Claim bool
+	// YieldTo is the MAC of the station to which to yield: the address is to be withdrawn at
+	// once. Empty for no yield.
+	YieldTo string
+	// Check is a station to ask by itself, after a random wait of up to CheckWithin; nil for
+	// none.
+	Check       *Check
+	CheckWithin time.Duration
+	// Contested is the MAC of a station that has begun to claim the address, and is to be
+	// reported; empty for none.
+	Contested string
+	// MayLog means that the rate of log lines allows another.
+	MayLog bool
+}
+
+// Hear decides what a frame makes the agent do that came by an interface: as the Rules say
+// if the node holds the address. If the agent has yielded the address, an answer shows that a
+// station still has it.
+func (d *Defence) Hear(iface string, f Frame, isFresh, isGateway bool, now time.Time) Reaction {
+	h, isHeld := d.Held[f.Addr]
+	if !isHeld && !isGateway {
+		d.hearOfYielded(iface, f, now)
+	}
+	if !isHeld || h.Interface != iface {
+		return Reaction{}
+	}
+	w := d.Watches[f.Addr]
+	hearing := Hearing{
+		Statement: d.statementOf(iface, f, w.AskedAt, now),
+		IsFresh:   isFresh, IsLeaving: h.Leaving, IsGateway: isGateway,
+		IsPreviousHolder: now.Before(w.RepeatUntil) && slices.Contains(h.PreviousMACs, f.MAC),
+		IsAnswerer:       w.isAnswerer(f.MAC, now), IsAsked: w.isBeingAsked(f.MAC, now),
+	}
+	verdict := Judge(hearing)
+	if hearing.IsAnswerer || hearing.IsFresh && hearing.IsPreviousHolder {
+		w.rememberAnswerer(f.MAC, now)
+	}
+	return d.react(verdict, h, w, f.MAC, now)
+}
+
+// react turns a verdict about a station into a Reaction.
+func (d *Defence) react(verdict Verdict, h Held, w *Watch, mac string, now time.Time) Reaction {
+	r := Reaction{Held: h}
+	switch verdict {
+	case Repeat:
+		r.Claim = d.mayClaim(w, repeatGap, now)
+	case Defend:
+		d.noteContest(&r, w, mac, now)
+		r.Claim = d.mayClaim(w, defendInterval, now)
+	case CheckClaim:
+		r.Check = d.beginCheck(h.Prefix.Addr(), w, mac, true, now)
+		if now.Sub(w.AddedAt) < hesitateFor {
+			r.CheckWithin = Hesitation
+		}
+	case Suspect:
+		r.Check, r.CheckWithin = d.beginCheck(h.Prefix.Addr(), w, mac, false, now), Hesitation
+	case Remember:
+		w.rememberAnswerer(mac, now)
+	case Yield:
+		d.YieldTo(h, mac, now)
+		r.YieldTo, r.MayLog = mac, d.logs.AllowN(now, 1)
+	case Ignore:
+	}
+	return r
+}
+
+// statementOf returns how a station says that it has an address that was last asked for at
+// askedAt.
+func (d *Defence) statementOf(iface string, f Frame, askedAt, now time.Time) Statement {
+	switch {
+	case f.IsAdvertisement && f.IsGratuitous && now.Sub(askedAt) <= answerWindowForAll && !d.Sender(iface, f.Addr).IsValid():
+		return StatementAnswer // the answer to a question without a sender is for all stations
+	case f.IsGratuitous:
+		return StatementAnnouncement
+	case !f.IsRequest && f.IsDirect && now.Sub(askedAt) <= answerWindow:
+		return StatementAnswer
+	}
+	return StatementUse
+}
+
+// mayClaim reports whether the agent may claim an address once more, and notes that it does.
+// Two stations that both insist would never end without the least gap.
+func (d *Defence) mayClaim(w *Watch, gap time.Duration, now time.Time) bool {
+	if now.Sub(w.ClaimedAt) < gap || !d.claims.AllowN(now, 1) {
+		return false
+	}
+	w.ClaimedAt = now
+	return true
+}
+
+// noteContest notes that a station claims a held address, and makes the reaction report a
+// station that has just begun to: one station for each address, for as long as it goes on.
+func (d *Defence) noteContest(r *Reaction, w *Watch, mac string, now time.Time) {
+	isFirst := w.RivalClaimedAt.IsZero() || now.Sub(w.RivalClaimedAt) > ContestFor
+	if mac != w.Rival && !isFirst && now.Sub(w.RivalSince) < defendInterval {
+		return
+	}
+	if isFirst || mac != w.Rival {
+		w.RivalSince = now
+		r.Contested, r.MayLog = mac, d.logs.AllowN(now, 1)
+	}
+	w.Rival, w.RivalClaimedAt = mac, now
+}

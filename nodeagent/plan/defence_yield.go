@@ -1,0 +1,131 @@
+package plan
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// YieldTo notes that the agent yields a held address to a station.
+func (d *Defence) YieldTo(h Held, mac string, now time.Time) {
+	addr := h.Prefix.Addr()
+	y := YieldedAddress{Epoch: h.Epoch, MAC: mac, AnsweredAt: now}
+	if !h.Leaving {
+		y.Interface = h.Interface
+	}
+	d.Yields[addr] = y
+	delete(d.Held, addr)
+	delete(d.Watches, addr)
+}
+
+// RestoreYields takes over what an earlier process of the agent had yielded, according to the
+// checkpoint. When the stations last answered is not known.
+func (d *Defence) RestoreYields(yields map[netip.Addr]YieldedAddress, now time.Time) {
+	for addr, y := range yields {
+		y.AnsweredAt = now
+		d.Yields[addr] = y
+	}
+}
+
+// ForgetYields forgets yields of addresses that are not desired any more, or are under a
+// higher epoch. An address that is leaving is not claimed again.
+func (d *Defence) ForgetYields(desired []Desired) {
+	if len(d.Yields) == 0 {
+		return
+	}
+	local := map[netip.Addr]*Desired{}
+	for i := range desired {
+		if desired[i].Local {
+			local[desired[i].Addr] = &desired[i]
+		}
+	}
+	for addr, y := range d.Yields {
+		want := local[addr]
+		if want == nil || !y.covers(want) {
+			delete(d.Yields, addr)
+			continue
+		}
+		y.Interface = ""
+		if !want.Leaving {
+			y.Interface = want.Interface
+		}
+		d.Yields[addr] = y
+	}
+}
+
+// MayHave reports whether the node may add, renew or replace a desired address now and, if
+// not, its Result. A yield that covers the entry forbids it, unless the operation claims the
+// address again and the station is still silent: then the yield is over.
+func (d *Defence) MayHave(desired *Desired, isReclaim bool, now time.Time) (Result, bool) {
+	y, isYielded := d.Yields[desired.Addr]
+	if !isYielded || !y.covers(desired) {
+		return Result{}, true
+	}
+	if isReclaim && y.IsSilent(now) {
+		delete(d.Yields, desired.Addr)
+		return Result{}, true
+	}
+	return y.Result(), false
+}
+
+// NoteProbeAnswer notes that a station has answered for a yielded address.
+func (d *Defence) NoteProbeAnswer(addr netip.Addr, p Probe) {
+	if y, isYielded := d.Yields[addr]; isYielded {
+		d.Yields[addr] = y.answeredBy(p.MAC, p.AnsweredAt)
+	}
+}
+
+// hearOfYielded notes that a station answers for a yielded address. A mere claim does not
+// count: it does not show that a station has the address.
+func (d *Defence) hearOfYielded(iface string, f Frame, now time.Time) {
+	y, isYielded := d.Yields[f.Addr]
+	if isYielded && y.Interface == iface && d.statementOf(iface, f, y.AskedAt, now) == StatementAnswer {
+		d.Yields[f.Addr] = y.answeredBy(f.MAC, now)
+	}
+}
+
+// YieldQuestion is a question to the station to which an address was yielded.
+type YieldQuestion struct {
+	Addr           netip.Addr
+	Interface, MAC string
+}
+
+// AskYielded returns which stations to ask now whether they still have the addresses that
+// were yielded to them, first those that were not asked for longest, and notes that they are
+// asked. The agent asks nobody by an interface that isUp says is down: silence would prove
+// nothing. newlySilent means that a station has fallen silent, so that the worker has to
+// claim its address.
+func (d *Defence) AskYielded(isUp func(iface string) bool, now time.Time) (questions []YieldQuestion, newlySilent bool) {
+	var due []netip.Addr
+	for addr, y := range d.Yields {
+		if y.Interface == "" || !isUp(y.Interface) {
+			continue
+		}
+		due = append(due, addr)
+		if y.IsSilent(now) && !y.IsSilenceReported {
+			y.IsSilenceReported, newlySilent = true, true
+			d.Yields[addr] = y
+		}
+	}
+	slices.SortFunc(due, func(a, b netip.Addr) int {
+		return cmp.Or(d.Yields[a].AskedAt.Compare(d.Yields[b].AskedAt), a.Compare(b))
+	})
+	const atOnce = int(yieldAskRate * YieldAskInterval / time.Second)
+	for _, addr := range due[:min(len(due), atOnce)] {
+		y := d.Yields[addr]
+		questions = append(questions, YieldQuestion{addr, y.Interface, y.MAC})
+		y.AskedAt = now
+		y.Unanswered++
+		d.Yields[addr] = y
+	}
+	return questions, newlySilent
+}
+
+// NoteNotAsked notes that the question for a yielded address could not be sent.
+func (d *Defence) NoteNotAsked(addr netip.Addr) {
+	if y, isYielded := d.Yields[addr]; isYielded && y.Unanswered > 0 {
+		y.Unanswered--
+		d.Yields[addr] = y
+	}
+}

@@ -1,0 +1,155 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// Desired is one address that the node is to have.
+type Desired struct {
+	Addr      netip.Addr
+	Prefix    netip.Prefix
+	Interface string
+	Local     bool
+	// Takeover means that the node claims the address even though another station may
+	// answer for it: the node has not had the address under this epoch yet.
+	Takeover bool
+	// SkipProbe means that the node claims the address without asking the link.
+	SkipProbe bool
+	// Leaving means that the address is being handed over: the node keeps and does not
+	// claim it.
+	Leaving bool
+	// PreviousMACs are the Ethernet addresses of the node that held the address before.
+	PreviousMACs []string
+	// HealthPort is the port at which the service proxy says whether it serves the address;
+	// 0 if that does not matter.
+	HealthPort int32
+	Epoch      int64
+	Services   []string
+}
+
+// MergeDesired returns the addresses of all Announcements of a node and of the shared
+// entries, ascending, and a Result for each address that cannot be used. Of an address that
+// is in several objects (for a moment, while it moves between slices) the entry with the
+// highest epoch counts, then the one in the first Announcement by name, and last the shared
+// entry.
+func MergeDesired(announcements []purelbv1.Announcement, shared []purelbv1.CommonAnnouncement) ([]Desired, map[netip.Addr]Result) {
+	announcements = slices.Clone(announcements)
+	slices.SortFunc(announcements, func(a, b purelbv1.Announcement) int { return cmp.Compare(a.Name, b.Name) })
+	entries := 0
+	for i := range announcements {
+		entries += len(announcements[i].Spec.Addresses)
+	}
+	for i := range shared {
+		entries += len(shared[i].Spec.Addresses)
+	}
+	m := merging{
+		desired: make([]Desired, 0, entries), indexByAddr: make(map[netip.Addr]int, entries), invalid: map[netip.Addr]Result{},
+	}
+	for i := range announcements {
+		for j := range announcements[i].Spec.Addresses {
+			m.merge(&announcements[i].Spec.Addresses[j], &announcements[i].Status)
+		}
+	}
+	for i := range shared {
+		for j := range shared[i].Spec.Addresses {
+			m.mergeShared(&shared[i].Spec.Addresses[j])
+		}
+	}
+	maps.DeleteFunc(m.invalid, func(addr netip.Addr, _ Result) bool { _, isValid := m.indexByAddr[addr]; return isValid })
+	slices.SortFunc(m.desired, func(a, b Desired) int { return a.Addr.Compare(b.Addr) })
+	return m.desired, m.invalid
+}
+
+// merging is what MergeDesired has merged so far.
+type merging struct {
+	desired     []Desired
+	indexByAddr map[netip.Addr]int // in desired
+	invalid     map[netip.Addr]Result
+}
+
+// merge adds an entry of an Announcement, in the place of one with a lower epoch. What is not
+// an IP address is left out here, and Status reports it.
+func (m *merging) merge(entry *purelbv1.AnnouncedAddress, status *purelbv1.AnnouncementStatus) {
+	addr, err := netip.ParseAddr(entry.Address)
+	i, isMerged := m.indexByAddr[addr]
+	if err != nil || isMerged && m.desired[i].Epoch >= entry.Epoch {
+		return
+	}
+	d, problem := desiredBy(addr, entry)
+	if problem.State != "" {
+		m.invalid[addr] = problem
+		return
+	}
+	d.Takeover = d.Takeover && !wasRealised(status, entry)
+	if isMerged {
+		m.desired[i] = d
+		return
+	}
+	m.indexByAddr[addr] = len(m.desired)
+	m.desired = append(m.desired, d)
+}
+
+// mergeShared adds a shared entry, unless another entry has asked for its address.
+func (m *merging) mergeShared(entry *purelbv1.AnnouncedAddress) {
+	addr, err := netip.ParseAddr(entry.Address)
+	if _, isMerged := m.indexByAddr[addr]; isMerged || err != nil {
+		return
+	}
+	d, problem := desiredBy(addr, entry)
+	if problem.State != "" {
+		m.invalid[addr] = problem
+		return
+	}
+	m.indexByAddr[addr] = len(m.desired)
+	m.desired = append(m.desired, d)
+}
+
+// desiredBy returns what an entry asks for, or a Result that says why the entry is invalid.
+// A Local address is a host address whatever the entry says: with the mask of its subnet it
+// could become the subnet's primary address when the node's own address goes and comes back.
+// The node's own would then be its secondary address, without a route, and would go with it.
+func desiredBy(addr netip.Addr, entry *purelbv1.AnnouncedAddress) (Desired, Result) {
+	bits := int(entry.PrefixLength)
+	if entry.Type == purelbv1.AnnounceLocal {
+		bits = addr.BitLen()
+	}
+	prefix, err := addr.Prefix(bits)
+	if err != nil || bits < 1 {
+		return Desired{}, Result{
+			State: purelbv1.StateFailed, Epoch: entry.Epoch, Reason: ReasonInvalid,
+			Message: fmt.Sprintf("prefix length %d is not one of this family", entry.PrefixLength),
+		}
+	}
+	return Desired{
+		Addr:         addr,
+		Prefix:       netip.PrefixFrom(addr, prefix.Bits()),
+		Interface:    string(entry.Interface),
+		Local:        entry.Type == purelbv1.AnnounceLocal,
+		Takeover:     entry.Claim == purelbv1.ClaimTakeover,
+		SkipProbe:    entry.SkipProbe,
+		Leaving:      entry.Leaving,
+		PreviousMACs: entry.PreviousMACs,
+		HealthPort:   entry.HealthCheckNodePort,
+		Epoch:        entry.Epoch,
+		Services:     entry.Services,
+	}, Result{}
+}
+
+// wasRealised reports whether the node has already had the address under the entry's epoch.
+func wasRealised(status *purelbv1.AnnouncementStatus, entry *purelbv1.AnnouncedAddress) bool {
+	return slices.ContainsFunc(status.Addresses, func(s purelbv1.AddressStatus) bool {
+		return s.Address == entry.Address && s.Epoch == entry.Epoch &&
+			(s.State == purelbv1.StateAnnounced || s.State == purelbv1.StateYielded || s.Reason == ReasonLost)
+	})
+}
+
+// hasVirtual reports whether a desired address belongs on the virtual interface.
+func hasVirtual(desired []Desired, virtualInterface string) bool {
+	return slices.ContainsFunc(desired, func(d Desired) bool { return !d.Local && d.Interface == virtualInterface })
+}

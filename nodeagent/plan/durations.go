@@ -1,0 +1,97 @@
+package plan
+
+import "time"
+
+// The durations by which the agent decides, each with its reason. Those by which it sends
+// and writes are in package nodeagent.
+const (
+	// defaultValid is the valid lifetime of a Local address: an address that no agent
+	// renews any more fades from the kernel after five minutes.
+	defaultValid = 300 * time.Second
+	// missingFor bounds for how long the agent withdraws nothing while an Announcement is
+	// missing: the manager makes it anew well before, also if another manager has to take
+	// over first.
+	missingFor = 15 * time.Second
+
+	// ReprobeInterval is how long an address for which another station answers is left
+	// alone before the link is asked again.
+	ReprobeInterval = time.Second
+	// SilenceValid is for how long the silence of a link proves that no station has an
+	// address: long enough for an agent that waits for the API server meanwhile.
+	SilenceValid = 10 * time.Second
+
+	// ProxyRetry is how often the service proxy is asked again, and ProxyPatience for how
+	// long in all before the address is announced all the same: the proxy may know of no
+	// such port.
+	ProxyRetry    = 50 * time.Millisecond
+	ProxyPatience = 5 * time.Second
+
+	// defendInterval is the least time between two defences of an address (RFC 5227
+	// section 2.4, DEFEND_INTERVAL).
+	defendInterval = 10 * time.Second
+	// repeatGap is the least time between two claims of an address against a previous holder
+	// that goes on answering.
+	repeatGap = time.Second
+	// repeatFor is for how long claims are repeated against a previous holder: by then the
+	// address has faded from its kernel.
+	repeatFor = 300 * time.Second
+	// answerWindow is for how long after a question a frame for this node alone may be the
+	// answer, and answerWindowForAll for how long a frame for all stations may be: an
+	// advertisement does not say whether it is an answer.
+	answerWindow       = time.Second
+	answerWindowForAll = 250 * time.Millisecond
+	// Hesitation is the longest random wait before the agent asks a suspect: of two agents
+	// that suspect each other one asks first, and the other keeps the address. A node that
+	// claimed an address itself hesitates for hesitateFor: the other may have claimed it at
+	// the same time.
+	Hesitation  = 100 * time.Millisecond
+	hesitateFor = time.Second
+	// A suspect is asked checkTries times, checkGap apart, and its answer counts until
+	// CheckWindow after the last question.
+	checkTries  = 3
+	checkGap    = 20 * time.Millisecond
+	CheckWindow = 100 * time.Millisecond
+	// ContestFor is for how long a claim of another station is reported.
+	ContestFor = 30 * time.Second
+	// answererFor is for how long a station that answered is remembered: longer than the
+	// agent waits between two questions to it. A previous holder that has been silent for
+	// longer may have got the address back, and this node may be the one that does not know.
+	answererFor = RepeatInterval + AskInterval
+
+	// AskInterval is how often an agent that is not fresh asks for its own addresses, and
+	// RepeatInterval how often a node that took an address over asks whether the previous
+	// holder still answers.
+	AskInterval    = time.Second
+	RepeatInterval = 5 * time.Second
+	// YieldAskInterval is how often the station to which an address was yielded is asked
+	// whether it still has the address.
+	YieldAskInterval = 100 * time.Millisecond
+	// A station counts as silent when it has answered none of silentQuestions questions, for
+	// at least silentFor. The whole link is asked then, as for any claim: with the default of
+	// two probes 100 ms apart that makes 500 ms.
+	silentQuestions = 2
+	silentFor       = 200 * time.Millisecond
+)
+
+// How much frames make the agent do is bounded, whoever sends them: so many times in a
+// second, for all addresses together.
+const (
+	// claimRate bounds claims, to defend an address or to repeat a claim.
+	claimRate = 200
+	// checkRate bounds questions for single stations. That many addresses can be yielded at
+	// once, when another node takes over all of them.
+	checkRate = 1000
+	// logRate bounds lines about stations that claim addresses. The statuses say all.
+	logRate = 50
+	// yieldAskRate bounds questions for yielded addresses. Of more addresses each is asked
+	// for less often, and claimed again later.
+	yieldAskRate = 1000
+)
+
+// Earliest returns the shorter of two waits, of which 0 means for ever.
+func Earliest(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}

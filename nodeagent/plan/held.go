@@ -1,0 +1,38 @@
+package plan
+
+import "net/netip"
+
+// Held is a Local address that the node has.
+type Held struct {
+	Address
+	Epoch int64
+	// Leaving means that the agent does not defend the address: the node is to hand it over,
+	// or nothing asks for it.
+	Leaving bool
+	// PreviousMACs are the Ethernet addresses of the node that held the address before.
+	PreviousMACs []string
+}
+
+// heldAsDesired returns the Local addresses of the desired that are announced.
+func heldAsDesired(settings Settings, desired []Desired, isAnnounced func(netip.Addr) bool) []Held {
+	var held []Held
+	for i := range desired {
+		d := &desired[i]
+		if d.Local && isAnnounced(d.Addr) {
+			held = append(held, Held{Address: settings.address(d), Epoch: d.Epoch, Leaving: d.Leaving, PreviousMACs: d.PreviousMACs})
+		}
+	}
+	return held
+}
+
+// heldThoughNotDesired returns the Local addresses among those of ours that the agent keeps
+// although nothing asks for them. The agent does not defend them.
+func heldThoughNotDesired(settings Settings, kept []Address) []Held {
+	var held []Held
+	for _, a := range kept {
+		if a.Ours && a.Interface != settings.Selection.VirtualInterface {
+			held = append(held, Held{Address: a, Leaving: true})
+		}
+	}
+	return held
+}

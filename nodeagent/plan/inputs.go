@@ -1,0 +1,108 @@
+package plan
+
+import (
+	"net/netip"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// Inputs are all that Decide looks at besides its Memory. The agent gathers them anew for
+// each decision.
+type Inputs struct {
+	Now time.Time
+	// LBNodeAgentName is the name of the LBNodeAgent that the agent runs for.
+	LBNodeAgentName string
+	// LBNodeAgent is that object; nil if it does not exist, or nothing has been read yet.
+	LBNodeAgent *purelbv1.LBNodeAgent
+	// Announcements are the node's, sorted by name, each with the status that the agent
+	// last wanted to report: that may not have been written yet.
+	Announcements []purelbv1.Announcement
+	// CommonAnnouncements are those of the LBNodeAgent, sorted by name, whether or not
+	// the node announces the shared entries.
+	CommonAnnouncements []purelbv1.CommonAnnouncement
+	// IsFirstReported means that the API server has a status of the first Announcement.
+	IsFirstReported bool
+	// IsUpToDate means that the agent knows the objects to be up to date: it has just
+	// listed them at the API server, or its Lease is fresh.
+	IsUpToDate bool
+	// IsOffline means that the objects come from the checkpoint, since the API server
+	// has not answered since the agent started.
+	IsOffline bool
+
+	// Observed is what the kernel holds.
+	Observed Observed
+	// Held are the Local addresses that the agent defends or keeps, and Yields those that
+	// it has yielded, as the listener knows them now (see Defence).
+	Held   map[netip.Addr]Held
+	Yields map[netip.Addr]YieldedAddress
+	// ProbeAnswers are the answers of links that have come since the last decision.
+	ProbeAnswers []ProbeAnswer
+}
+
+// announcesSharedEntries reports whether the node is to announce the shared entries.
+func (in *Inputs) announcesSharedEntries() bool {
+	for i := range in.Announcements {
+		if in.Announcements[i].Spec.Common {
+			return true
+		}
+	}
+	return false
+}
+
+// SharedEntries returns the CommonAnnouncements that the node is to announce: all of its
+// LBNodeAgent, or none.
+func (in *Inputs) SharedEntries() []purelbv1.CommonAnnouncement {
+	if in.announcesSharedEntries() {
+		return in.CommonAnnouncements
+	}
+	return nil
+}
+
+// isNothingKnown reports whether nothing says what the node is to announce. That is so
+// without an LBNodeAgent or an Announcement, and while an Announcement is for the agent of
+// another LBNodeAgent, which comes when this one has gone. A missing Announcement is not an
+// empty one.
+func (in *Inputs) isNothingKnown() bool {
+	if in.LBNodeAgent == nil || len(in.Announcements) == 0 {
+		return true
+	}
+	for i := range in.Announcements {
+		if in.Announcements[i].Spec.LBNodeAgent != in.LBNodeAgentName {
+			return true
+		}
+	}
+	return false
+}
+
+// Memory is all that Decide and Conclude remember from one decision to the next. It is
+// lost when the agent's process ends; the zero Memory is that of an agent that has just
+// started. What the listener remembers, which has to react within milliseconds, is in
+// Defence.
+type Memory struct {
+	// AskingObjects are the Announcements and CommonAnnouncements that asked for addresses
+	// when they were last seen. After a restart no object counts as missing: the agent
+	// withdraws what the objects that there are do not ask for. A policy of the API server
+	// keeps users from deleting objects, and only a deletion while the agent was away is
+	// forgotten so.
+	AskingObjects map[ObjectID]bool
+	// MissingSince says since when objects that asked for addresses have been gone; zero while
+	// the time does not count. Losing it is as harmless as losing AskingObjects.
+	MissingSince map[ObjectID]time.Time
+	// Probes are the questions that were asked about addresses that the node is to claim,
+	// and what the links answered. After a restart the agent asks again, and claims the
+	// addresses some 200 ms later.
+	Probes map[ProbeTarget]Probe
+	// ProxyWaitSince says since when addresses wait for the service proxy. After a restart
+	// they wait for up to another ProxyPatience.
+	ProxyWaitSince map[netip.Addr]time.Time
+}
+
+// ObjectID tells an Announcement or a CommonAnnouncement from all others, also from a later
+// one of the same name.
+type ObjectID struct {
+	Kind, Name string
+	UID        types.UID
+}

@@ -1,0 +1,54 @@
+package plan
+
+import "time"
+
+// address returns how a desired address is put on its interface.
+func (s Settings) address(d *Desired) Address {
+	lifetimes := s.Virtual
+	if d.Local {
+		lifetimes = s.Local
+	}
+	a := Address{
+		Interface: d.Interface, Prefix: d.Prefix, Ours: true,
+		Valid: lifetimes.Valid, Preferred: lifetimes.Preferred, NoPrefixRoute: lifetimes.NoPrefixRoute,
+	}
+	if d.Local && d.Addr.Is6() {
+		// Else the node would choose it as a source address (RFC 6724 rule 3).
+		a.Preferred = 0
+	}
+	return a
+}
+
+// renewalInterval returns how long after a renewal an address with these lifetimes is
+// renewed again; 0 is never.
+func renewalInterval(target Address) time.Duration {
+	shortest := target.Valid
+	if target.Preferred > 0 {
+		shortest = min(shortest, target.Preferred)
+	}
+	if shortest == Forever {
+		return 0
+	}
+	return shortest / 3
+}
+
+// renewalDue returns in how long an address is to be renewed: when less than two thirds of
+// a lifetime remain. An address that has more left than the target is to be renewed at once
+// (0 or less), since the settings have changed. Forever means never.
+func renewalDue(target, current Address) time.Duration {
+	due := Forever
+	for _, lifetime := range []struct{ target, current time.Duration }{
+		{target.Valid, current.Valid},
+		{target.Preferred, current.Preferred},
+	} {
+		switch {
+		case lifetime.current == lifetime.target && (lifetime.target == Forever || lifetime.target == 0):
+		case lifetime.current > lifetime.target:
+			return 0
+		default:
+			// The kernel counts whole seconds and rounds up.
+			due = min(due, lifetime.current-lifetime.target*2/3)
+		}
+	}
+	return due
+}

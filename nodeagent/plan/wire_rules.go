@@ -1,0 +1,119 @@
+package plan
+
+// Statement is how a station says that it has an address.
+type Statement int
+
+// Statements.
+const (
+	// StatementAnswer is the answer to a question of this agent.
+	StatementAnswer Statement = iota
+	// StatementUse is an ordinary ARP packet with the address as its sender, or an answer to a
+	// question that this agent did not ask. It is a claim as well (RFC 5227 section 2.4).
+	StatementUse
+	// StatementAnnouncement is gratuitous: it makes the stations on the link change their caches.
+	StatementAnnouncement
+)
+
+// Hearing is a frame in which another station says that it has a Local address that
+// the node holds, and what the agent knows of both.
+type Hearing struct {
+	Statement Statement
+	// IsFresh means that the agent renewed its Lease lately, and so knows that the node is to
+	// have the address.
+	IsFresh bool
+	// IsLeaving means that the node is to hand the address over, or that nothing asks for it: the
+	// node holds the address, and the agent does not defend it.
+	IsLeaving bool
+	// IsGateway means that the station is a default gateway, which may answer for every address
+	// as a proxy (RFC 1027).
+	IsGateway bool
+	// IsPreviousHolder means that the station is the previous holder, from which the node took the
+	// address over lately although its kernel may go on answering.
+	IsPreviousHolder bool
+	// IsAnswerer means that the station answered while the agent was fresh, and has gone on
+	// answering since.
+	IsAnswerer bool
+	// IsAsked means that the agent has just asked this station by itself for the address.
+	IsAsked bool
+}
+
+// defends reports whether the agent defends the address.
+func (h Hearing) defends() bool { return h.IsFresh && !h.IsLeaving }
+
+// claims reports whether the station says more than it was asked.
+func (h Hearing) claims() bool { return h.Statement != StatementAnswer }
+
+// Verdict is what the agent does about another station that says that it has a held address.
+type Verdict string
+
+// Verdicts.
+const (
+	// Ignore the frame.
+	Ignore Verdict = "Ignore"
+	// Repeat the claim: announce again that this node has the address.
+	Repeat Verdict = "Repeat"
+	// Defend the address: claim it, once in a while, and report the station.
+	Defend Verdict = "Defend"
+	// CheckClaim asks the station by itself, at once, whether its kernel has the address, and
+	// reports the station if it does not answer.
+	CheckClaim Verdict = "CheckClaim"
+	// Remember that the station is there, and answers.
+	Remember Verdict = "Remember"
+	// Suspect asks the station by itself whether its kernel has the address, after a random
+	// wait: of two agents that suspect each other one asks first, and the other keeps the
+	// address.
+	Suspect Verdict = "Suspect"
+	// Yield the address to the station.
+	Yield Verdict = "Yield"
+)
+
+// Rule is one of the listener's rules.
+type Rule struct {
+	// Name says when the rule applies.
+	Name    string
+	Applies func(Hearing) bool
+	Verdict Verdict
+}
+
+// Rules returns the listener's rules. The first one that applies counts; the last one
+// always applies.
+func Rules() []Rule {
+	return []Rule{
+		// A proxy answers for every address. Its claims change the caches of other stations all
+		// the same, so an agent that knows better defends the address.
+		{"gateway, and the agent does not defend", func(h Hearing) bool { return h.IsGateway && !h.defends() }, Ignore},
+		{"answer of a gateway", func(h Hearing) bool { return h.IsGateway && !h.claims() }, Ignore},
+		// The station's kernel has the address, and this agent is not sure that the node is to
+		// have it.
+		{"the station that was asked by itself answers, and the agent does not defend",
+			func(h Hearing) bool { return h.IsAsked && !h.claims() && !h.defends() }, Yield},
+		// The kernel of a node answers and uses the address while its agent is away. Only an
+		// agent announces.
+		{"previous holder goes on, whom the agent knows to be away",
+			func(h Hearing) bool { return h.IsPreviousHolder && h.defends() }, Repeat},
+		{"previous holder goes on, and has all the time since the agent was fresh",
+			func(h Hearing) bool {
+				return h.IsPreviousHolder && h.IsAnswerer && h.Statement != StatementAnnouncement
+			}, Repeat},
+		// RFC 5227 section 2.4.
+		{"claim, and the agent defends", func(h Hearing) bool { return h.claims() && h.defends() }, Defend},
+		// The manager may have told another node to take the address over, while this agent has
+		// not heard that it is to withdraw it; or any station claims it.
+		{"claim, and the agent does not defend", Hearing.claims, CheckClaim},
+		{"answer, and the agent is fresh", func(h Hearing) bool { return h.IsFresh }, Remember},
+		{"answer of a station that answered while the agent was fresh", func(h Hearing) bool { return h.IsAnswerer }, Ignore},
+		{"answer", func(Hearing) bool { return true }, Suspect},
+	}
+}
+
+var rules = Rules()
+
+// Judge decides what to do about another station that says that it has a held address.
+func Judge(h Hearing) Verdict {
+	for _, rule := range rules {
+		if rule.Applies(h) {
+			return rule.Verdict
+		}
+	}
+	return Ignore
+}

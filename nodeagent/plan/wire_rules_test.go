@@ -1,0 +1,117 @@
+package plan
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+// hearings returns every Hearing there can be, in random order.
+func hearings() []Hearing {
+	var all []Hearing
+	for _, statement := range []Statement{StatementAnswer, StatementUse, StatementAnnouncement} {
+		for bits := range 1 << 6 {
+			is := func(bit int) bool { return bits>>bit&1 == 1 }
+			all = append(all, Hearing{
+				Statement: statement, IsFresh: is(0), IsLeaving: is(1), IsGateway: is(2), IsPreviousHolder: is(3), IsAnswerer: is(4), IsAsked: is(5),
+			})
+		}
+	}
+	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all
+}
+
+// One case for each rule, in their order: the rule is the first that applies, and
+// without it the verdict would be another.
+func TestRules(t *testing.T) {
+	t.Parallel()
+	cases := []struct {
+		rule    string
+		hearing Hearing
+		want    Verdict
+	}{
+		{"gateway, and the agent does not defend", Hearing{Statement: StatementAnnouncement, IsGateway: true, IsAsked: true}, Ignore},
+		{"answer of a gateway", Hearing{Statement: StatementAnswer, IsGateway: true, IsFresh: true}, Ignore},
+		{"the station that was asked by itself answers, and the agent does not defend", Hearing{Statement: StatementAnswer, IsAsked: true, IsAnswerer: true}, Yield},
+		{"previous holder goes on, whom the agent knows to be away", Hearing{Statement: StatementAnnouncement, IsPreviousHolder: true, IsFresh: true}, Repeat},
+		{"previous holder goes on, and has all the time since the agent was fresh", Hearing{Statement: StatementUse, IsPreviousHolder: true, IsAnswerer: true}, Repeat},
+		{"claim, and the agent defends", Hearing{Statement: StatementUse, IsAnswerer: true, IsFresh: true}, Defend},
+		{"claim, and the agent does not defend", Hearing{Statement: StatementAnnouncement, IsAnswerer: true, IsFresh: true, IsLeaving: true}, CheckClaim},
+		{"answer, and the agent is fresh", Hearing{Statement: StatementAnswer, IsFresh: true}, Remember},
+		{"answer of a station that answered while the agent was fresh", Hearing{Statement: StatementAnswer, IsAnswerer: true}, Ignore},
+		{"answer", Hearing{Statement: StatementAnswer}, Suspect},
+	}
+	all := Rules()
+	if len(cases) != len(all) {
+		t.Fatalf("%d cases for %d rules", len(cases), len(all))
+	}
+	for i, c := range cases {
+		if all[i].Name != c.rule {
+			t.Errorf("rule %d is %q, want %q", i, all[i].Name, c.rule)
+		}
+		for j, rule := range all[:i+1] {
+			if applies := rule.Applies(c.hearing); applies != (j == i) {
+				t.Errorf("to %+v, the case of %q, rule %q applies: %v", c.hearing, c.rule, rule.Name, applies)
+			}
+		}
+		if got := Judge(c.hearing); got != c.want {
+			t.Errorf("%s: %s, want %s", c.rule, got, c.want)
+		}
+	}
+}
+
+// What holds for whatever is heard.
+func TestAttackJudgement(t *testing.T) {
+	t.Parallel()
+	for _, h := range hearings() {
+		verdict := Judge(h)
+		with := func(change func(*Hearing)) Verdict {
+			other := h
+			change(&other)
+			return Judge(other)
+		}
+		for what, broken := range map[string]bool{
+			"nothing is yielded to a station that was not asked by itself, and has not answered": verdict == Yield && (!h.IsAsked || h.Statement != StatementAnswer),
+			"an agent that is fresh yields nothing but what is leaving":                          verdict == Yield && h.IsFresh && !h.IsLeaving,
+			"a gateway is never yielded to, nor asked":                                           h.IsGateway && (verdict == Yield || verdict == CheckClaim || verdict == Suspect),
+			"a claim is never ignored, but that of a gateway":                                    h.Statement != StatementAnswer && !h.IsGateway && verdict == Ignore,
+			"that a station is known silences no announcement":                                   h.Statement == StatementAnnouncement && verdict != with(func(o *Hearing) { o.IsAnswerer = !o.IsAnswerer }),
+			"that a station is known silences no claim, but of a previous holder":                h.Statement == StatementUse && !h.IsPreviousHolder && verdict != with(func(o *Hearing) { o.IsAnswerer = !o.IsAnswerer }),
+			"what is leaving is neither defended nor claimed, but against one that was displaced": h.IsLeaving && !h.IsPreviousHolder &&
+				(verdict == Defend || verdict == Repeat),
+			"an agent that is fresh stands by its address against every claim": h.IsFresh && !h.IsLeaving && h.Statement != StatementAnswer && verdict != Defend && verdict != Repeat,
+		} {
+			if broken {
+				t.Errorf("%+v: %s: not true of: %s", h, verdict, what)
+			}
+		}
+	}
+}
+
+// Judge follows the list, and without any one rule something is judged differently.
+func TestRulesAreNeeded(t *testing.T) {
+	t.Parallel()
+	all := Rules()
+	first := func(rules []Rule, h Hearing) Verdict {
+		for _, rule := range rules {
+			if rule.Applies(h) {
+				return rule.Verdict
+			}
+		}
+		return ""
+	}
+	for _, h := range hearings() {
+		if got, want := Judge(h), first(all, h); got != want || want == "" {
+			t.Errorf("%+v: %q, and %q by the list", h, got, want)
+		}
+	}
+	for i, rule := range all {
+		needed := false
+		without := append(append([]Rule{}, all[:i]...), all[i+1:]...)
+		for _, h := range hearings() {
+			needed = needed || first(without, h) != first(all, h)
+		}
+		if !needed {
+			t.Errorf("rule %q changes nothing", rule.Name)
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// YieldedAddress says that the agent has yielded an address to another station.
+type YieldedAddress struct {
+	// Epoch of the entry under which the address was yielded.
+	Epoch int64 `json:"epoch"`
+	// MAC of that station, lower case with colons.
+	MAC string `json:"mac"`
+	// Interface on whose link that station is; empty if the agent is not to claim the
+	// address again.
+	Interface string `json:"-"`
+	// AnsweredAt is when a station was last known to have the address, and Unanswered how
+	// many questions that station has left unanswered since.
+	AnsweredAt time.Time `json:"-"`
+	Unanswered int       `json:"-"`
+	// AskedAt is when that station was asked last.
+	AskedAt time.Time `json:"-"`
+	// IsSilenceReported means that the worker has been woken because the station is silent.
+	IsSilenceReported bool `json:"-"`
+}
+
+// IsSilent reports whether the station has stopped answering.
+func (y YieldedAddress) IsSilent(now time.Time) bool {
+	return y.Unanswered >= silentQuestions && now.Sub(y.AnsweredAt) >= silentFor
+}
+
+// answeredBy returns the YieldedAddress after a station has said that it has the address.
+func (y YieldedAddress) answeredBy(mac string, at time.Time) YieldedAddress {
+	y.MAC, y.AnsweredAt, y.Unanswered, y.IsSilenceReported = mac, at, 0, false
+	return y
+}
+
+// covers reports whether the address was yielded under a desired entry's epoch, or a later
+// one: only a higher epoch lets the node take the address over again.
+func (y YieldedAddress) covers(d *Desired) bool { return y.Epoch >= d.Epoch }
+
+// Result of an address that was yielded.
+func (y YieldedAddress) Result() Result {
+	return Result{
+		State: purelbv1.StateYielded, Epoch: y.Epoch, MAC: y.MAC, Reason: ReasonYielded,
+		Message: y.MAC + " claims the address and answers for it; this node claims it again as soon as no station answers",
+	}
+}
+
+// respectYields makes the plan leave yielded addresses alone: the agent neither takes such an
+// address over nor adds it without asking. Once the station that has it is silent, the agent
+// asks the link for it. Where the kernel still has it, because it could not be removed, the
+// agent removes it.
+func (p *Plan) respectYields(yields map[netip.Addr]YieldedAddress, desired []Desired, observed Observed, now time.Time) {
+	if len(yields) == 0 {
+		return
+	}
+	isYielded := func(d *Desired) bool {
+		y, ok := yields[d.Addr]
+		return ok && y.covers(d)
+	}
+	for i := range p.Operations {
+		if op := &p.Operations[i]; op.Kind == Add && isYielded(op.Desired) {
+			op.Probe, op.Announce, op.Reclaim = true, true, true
+			p.Results[op.Desired.Addr] = yields[op.Desired.Addr].Result()
+		}
+	}
+	p.Operations = slices.DeleteFunc(p.Operations, func(op Operation) bool {
+		switch {
+		case op.Desired == nil || !isYielded(op.Desired):
+			return false
+		case op.Kind == Add:
+			return !yields[op.Desired.Addr].IsSilent(now)
+		}
+		return op.Kind == Renew || op.Kind == Replace
+	})
+	for i := range desired {
+		d := &desired[i]
+		if isYielded(d) && p.Results[d.Addr].State == purelbv1.StateAnnounced {
+			p.Results[d.Addr] = yields[d.Addr].Result()
+			p.Operations = slices.Insert(p.Operations, 0, removalsOf(d, observed)...)
+		}
+	}
+}
+
+// removalsOf returns the operations that remove a desired address from its interface.
+func removalsOf(d *Desired, observed Observed) []Operation {
+	var removals []Operation
+	for _, a := range observed.Addresses {
+		if a.Ours && a.Interface == d.Interface && a.Prefix.Addr() == d.Addr {
+			removals = append(removals, Operation{Kind: Remove, Address: a, Desired: d})
+		}
+	}
+	return removals
+}

@@ -1,0 +1,612 @@
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
+)
+
+// faultyKernel fails or hangs as a test says.
+type faultyKernel struct {
+	Kernel
+	mu sync.Mutex
+	// blind makes Observe fail.
+	blind error
+	// hung makes changes and Observe wait until it is closed; nil for none.
+	hung chan struct{}
+	// onlyObserve makes changes go on even so.
+	onlyObserve bool
+	// failing is since when something has failed or waited, and nothing has been done.
+	failing time.Time
+}
+
+func (k *faultyKernel) fault() error {
+	k.mu.Lock()
+	hung, blind := k.hung, k.blind
+	if (hung != nil || blind != nil) && k.failing.IsZero() {
+		k.failing = time.Now()
+	}
+	k.mu.Unlock()
+	if hung != nil {
+		<-hung
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if blind == nil {
+		k.failing = time.Time{}
+	}
+	return blind
+}
+
+func (k *faultyKernel) failingSince() time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.failing
+}
+
+// forget makes failingSince count anew, as for a new process.
+func (k *faultyKernel) forget() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.failing = time.Time{}
+}
+
+func (k *faultyKernel) setBlind(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.blind = err
+}
+
+// hang makes it wait, until the function that it returns is called.
+func (k *faultyKernel) hang() (goOn func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	hung := make(chan struct{})
+	k.hung = hung
+	return sync.OnceFunc(func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		close(hung)
+		k.hung = nil
+	})
+}
+
+func (k *faultyKernel) Observe() (plan.Observed, error) {
+	if err := k.fault(); err != nil {
+		return plan.Observed{}, err
+	}
+	return k.Kernel.Observe()
+}
+
+func (k *faultyKernel) Add(a plan.Address) error {
+	if !k.onlyObserve {
+		_ = k.fault()
+	}
+	return k.Kernel.Add(a)
+}
+
+// disk takes files, or hangs.
+type disk struct {
+	mu    sync.Mutex
+	hung  chan struct{} // nil while it answers
+	full  error
+	files map[string][]byte
+}
+
+func (d *disk) replace(path string, text []byte) error {
+	d.mu.Lock()
+	hung := d.hung
+	d.mu.Unlock()
+	if hung != nil {
+		<-hung
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.full != nil {
+		return d.full
+	}
+	if d.files == nil {
+		d.files = map[string][]byte{}
+	}
+	d.files[path] = text
+	return nil
+}
+
+func (d *disk) hang() (goOn func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	hung := make(chan struct{})
+	d.hung = hung
+	return sync.OnceFunc(func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		close(hung)
+		d.hung = nil
+	})
+}
+
+func (d *disk) fill(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.full = err
+}
+
+func (d *disk) has(path string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.files[path]) > 0
+}
+
+// process is a whole agent as SetupWithManager makes it, but for the manager and its
+// caches, in a world whose parts fail as a test says.
+type process struct {
+	*world
+	faulty *faultyKernel
+	disk   *disk
+	// apiHangs makes requests to the API server wait until they time out.
+	apiHangs atomic.Bool
+	// apiDelay is how long it takes to answer, in nanoseconds.
+	apiDelay atomic.Int64
+	// reportsHang makes reports wait so, and reports and mostReports are how many do, and
+	// did at a time.
+	reportsHang          atomic.Bool
+	reports, mostReports atomic.Int32
+	// unfilled keeps the worker from starting, as a cache does that is never filled.
+	unfilled bool
+
+	mu sync.Mutex
+	// beats is when the Lease was renewed.
+	beats []time.Time
+	stop  func()
+}
+
+// newProcess makes one that is not started yet.
+func newProcess(t testing.TB, objects ...client.Object) *process {
+	t.Helper()
+	p := &process{world: newWorld(t, append(objects, lease())...), disk: &disk{}}
+	p.started = true
+	p.faulty = &faultyKernel{Kernel: p.kernel}
+	request := func(ctx context.Context) error {
+		if p.apiHangs.Load() {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		if delay := time.Duration(p.apiDelay.Load()); delay > 0 {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(delay):
+			}
+		}
+		return nil
+	}
+	p.Client = interceptor.NewClient(p.Client.(client.WithWatch), interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			if err := request(ctx); err != nil {
+				return err
+			}
+			err := c.Patch(ctx, obj, patch, opts...)
+			if err == nil {
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				p.beats = append(p.beats, time.Now())
+			}
+			return err
+		},
+		SubResourceApply: func(ctx context.Context, c client.Client, sub string, obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
+			if p.reportsHang.Load() {
+				p.mostReports.Store(max(p.mostReports.Load(), p.reports.Add(1)))
+				defer p.reports.Add(-1)
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			if err := request(ctx); err != nil {
+				return err
+			}
+			name := obj.(interface{ GetName() string }).GetName()
+			if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &purelbv1.Announcement{}); err != nil {
+				return err // the fake would make it
+			}
+			wake := p.wake
+			time.AfterFunc(statusSettle, func() { signal(wake) }) // the watch shows it
+			return c.SubResource(sub).Apply(ctx, obj, opts...)
+		},
+	})
+	p.Live = interceptor.NewClient(p.Live.(client.WithWatch), interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if err := request(ctx); err != nil {
+				return err
+			}
+			return c.List(ctx, list, opts...)
+		},
+	})
+	return p
+}
+
+// start starts it, as a process does: it knows nothing.
+func (p *process) start() {
+	a := &Agent{
+		Client: p.Client, Live: p.Live, Kernel: p.faulty, Neighbours: p.neighbours, Metrics: p.Metrics,
+		NodeName: p.NodeName, Namespace: p.Namespace, LBNodeAgent: p.LBNodeAgent, Checkpoint: p.Checkpoint,
+	}
+	p.Agent = a
+	a.prepare()
+	a.saver.replaceFile = p.disk.replace
+	a.loadCheckpoint()
+	ctx, cancel := context.WithCancel(context.Background())
+	queue := workqueue.NewTypedRateLimitingQueueWithConfig(
+		workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minRetry, maxRetry), workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{})
+	if err := a.watchNode(ctx, queue); err != nil {
+		p.t.Fatal(err)
+	}
+	var wait sync.WaitGroup
+	for _, run := range []func(context.Context) error{a.announcer.Start, a.defender.Start, a.reporter.Start, a.saver.Start, (&heartbeat{agent: a}).Start} {
+		wait.Go(func() { _ = run(ctx) })
+	}
+	if !p.unfilled {
+		queue.Add(a.request())
+		wait.Go(func() { workQueue(ctx, a, queue) })
+	}
+	p.stop = sync.OnceFunc(func() {
+		cancel()
+		queue.ShutDown()
+		wait.Wait()
+	})
+}
+
+// workQueue works the queue as a controller with one worker does.
+func workQueue(ctx context.Context, a *Agent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	for {
+		item, shutDown := queue.Get()
+		if shutDown {
+			return
+		}
+		result, err := a.Reconcile(ctx, item)
+		switch {
+		case err != nil:
+			queue.AddRateLimited(item)
+		case result.RequeueAfter > 0:
+			queue.Forget(item)
+			queue.AddAfter(item, result.RequeueAfter)
+		default:
+			queue.Forget(item)
+		}
+		queue.Done(item)
+	}
+}
+
+// sinceBeat is how long ago the Lease was last renewed.
+func (p *process) sinceBeat() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.beats) == 0 {
+		return -1
+	}
+	return time.Since(p.beats[len(p.beats)-1])
+}
+
+// change edits the Announcement and wakes the agent, as a watch does.
+func (p *process) change(name string, edit func(*purelbv1.AnnouncementSpec)) {
+	p.t.Helper()
+	p.edit(name, edit)
+	signal(p.wake)
+}
+
+// holds reports whether the kernel has an address of ours.
+func (p *process) holds(address string) bool {
+	o, _ := p.kernel.Observe()
+	for _, a := range o.Addresses {
+		if a.Ours && a.Prefix.Addr().String() == address {
+			return true
+		}
+	}
+	return false
+}
+
+// isWell fails unless the agent renews its Lease, and is healthy.
+func (p *process) isWell(when string) {
+	p.t.Helper()
+	synctest.Wait()
+	if since := p.sinceBeat(); since < 0 || since > time.Second {
+		p.t.Errorf("%s: the Lease was last renewed %s ago", when, since)
+	}
+	if err := p.Healthy(nil); err != nil {
+		p.t.Errorf("%s: %v", when, err)
+	}
+}
+
+// isStuck fails unless the agent renews no Lease, and is not healthy.
+func (p *process) isStuck(when string, forAtLeast time.Duration) {
+	p.t.Helper()
+	synctest.Wait()
+	if since := p.sinceBeat(); since < forAtLeast {
+		p.t.Errorf("%s: the Lease was renewed %s ago", when, since)
+	}
+	if p.Healthy(nil) == nil {
+		p.t.Errorf("%s: it looks alive", when)
+	}
+}
+
+// An agent that cannot see what there is to do renews no Lease after a few seconds, and
+// is not healthy, until it can again. What is wrong with single addresses is none of that.
+func TestFaultBlindAgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, settings(), announcementOf("node1", local("192.0.2.1"), local("192.0.2.2")))
+		p.kernel.Refuse(addrOf("192.0.2.2"), errors.New("refused"))
+		p.start()
+		defer p.stop()
+		time.Sleep(time.Minute)
+		p.isWell("one address cannot be added")
+		p.faulty.setBlind(errors.New("list routes: interrupted"))
+		signal(p.wake)
+		time.Sleep(stuckAfter + 3*time.Second)
+		p.isStuck("nothing can be listed", 2*time.Second)
+		time.Sleep(10 * time.Minute)
+		p.isStuck("after 10 minutes", 10*time.Minute)
+		if p.holds("192.0.2.1") {
+			t.Error("the address has not faded")
+		}
+		p.faulty.setBlind(nil)
+		time.Sleep(maxRetry + time.Second)
+		p.isWell("it sees again")
+		if !p.holds("192.0.2.1") {
+			t.Error("the address is not back")
+		}
+	})
+}
+
+// The same where it never saw anything.
+func TestFaultBlindFromTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, settings(), announcementOf("node1", local("192.0.2.1")))
+		p.faulty.setBlind(errors.New("no such file"))
+		p.start()
+		defer p.stop()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		p.expect("renewals", time.Duration(-1), p.sinceBeat())
+		if p.Healthy(nil) == nil {
+			t.Error("it looks alive")
+		}
+		p.faulty.setBlind(nil)
+		time.Sleep(maxRetry + time.Second)
+		p.isWell("it sees")
+	})
+}
+
+// A sync that does not end: no renewal, until it does.
+func TestFaultSyncHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, settings(), announcementOf("node1", virtual("198.51.100.1")))
+		p.start()
+		defer p.stop()
+		time.Sleep(time.Minute)
+		p.isWell("at first")
+		goOn := p.faulty.hang()
+		defer goOn()
+		p.change("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses, virtual("198.51.100.2")) })
+		time.Sleep(stuckAfter + 3*time.Second)
+		p.isStuck("the kernel does not answer", 2*time.Second)
+		goOn()
+		time.Sleep(3 * time.Second)
+		p.isWell("it answers")
+		p.expect("states", "198.51.100.1 Announced, 198.51.100.2 Announced", p.states("node1"))
+	})
+}
+
+// A worker that takes nothing, although no sync runs: no renewal.
+func TestFaultWorkerTakesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, settings(), announcementOf("node1"))
+		p.unfilled = true
+		p.start()
+		defer p.stop()
+		p.watchdog.noteItemTaken() // and then no more
+		time.Sleep(time.Minute)
+		p.isStuck("nobody works the queue", 50*time.Second)
+	})
+}
+
+// A cache that is never filled, although the API server answers: no worker starts. The
+// heartbeat does the work instead, so that a Lease that is renewed means what it says.
+func TestFaultCacheIsNeverFilled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, settings(), announcementOf("node1", local("192.0.2.1")))
+		p.unfilled = true
+		p.start()
+		defer p.stop()
+		time.Sleep(3 * time.Second)
+		p.isWell("at first")
+		p.expect("states", "192.0.2.1 Announced", p.states("node1"))
+		p.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses, virtual("198.51.100.1")) })
+		time.Sleep(1100 * time.Millisecond)
+		synctest.Wait()
+		p.expect("states after a change", "192.0.2.1 Announced, 198.51.100.1 Announced", p.states("node1"))
+		time.Sleep(10 * time.Minute)
+		p.isWell("after 10 minutes")
+		if !p.holds("192.0.2.1") {
+			t.Error("the address has faded")
+		}
+	})
+}
+
+// Whether the API server answers makes no difference to whether the agent is alive, nor
+// to what it does for the kernel.
+func TestFaultAPIServerAway(t *testing.T) {
+	for name, away := range map[string]func(p *process, is bool){
+		"it takes requests and does not answer": func(p *process, is bool) { p.apiHangs.Store(is) },
+		"it refuses": func(p *process, is bool) {
+			if p.fail(nil); is {
+				p.fail(errors.New("connection refused"))
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newProcess(t, settings(), announcementOf("node1", local("192.0.2.1"), virtual("198.51.100.1")))
+				alive := func(when string, d time.Duration) {
+					t.Helper()
+					for range d / time.Second {
+						time.Sleep(time.Second)
+						if err := p.Healthy(nil); err != nil {
+							t.Fatalf("%s: %v", when, err)
+						}
+					}
+				}
+				p.start()
+				alive("at first", 10*time.Second)
+				p.isWell("at first")
+				away(p, true)
+				alive("away", 10*time.Minute)
+				for _, address := range []string{"192.0.2.1", "198.51.100.1"} {
+					p.expect("it has "+address, true, p.holds(address))
+				}
+				p.kernel.Strip("kube-lb0", prefixOf("198.51.100.1/32"))
+				p.kernel.SetUp("eth0", false) // a fact changes, which cannot be reported
+				time.Sleep(50 * time.Millisecond)
+				p.expect("it is back", true, p.holds("198.51.100.1"))
+				p.kernel.SetUp("eth0", true)
+
+				// One that starts meanwhile, and has no checkpoint, keeps what is there.
+				p.stop()
+				p.start()
+				defer func() { p.stop() }()
+				p.unfilled = true
+				alive("started while it is away", 10*time.Minute)
+				p.expect("it has it still", true, p.holds("192.0.2.1"))
+				away(p, false)
+				alive("it answers again", 10*time.Second)
+				p.isWell("it answers again")
+			})
+		})
+	}
+}
+
+// An agent that starts while the API server is away, and has no checkpoint, and no cache
+// either, keeps what the kernel has.
+func TestFaultKnowsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, settings(), announcementOf("node1", local("192.0.2.1")))
+		p.start()
+		time.Sleep(10 * time.Second)
+		p.stop()
+		p.apiHangs.Store(true)
+		p.unfilled = true
+		p.start()
+		defer p.stop()
+		time.Sleep(10 * time.Minute)
+		p.expect("it has it still", true, p.holds("192.0.2.1"))
+		if err := p.Healthy(nil); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A disk that hangs or is full delays the checkpoint, and nothing else.
+func TestFaultDisk(t *testing.T) {
+	for name, breakIt := range map[string]func(d *disk) (mend func()){
+		"it hangs": func(d *disk) func() { return d.hang() },
+		"it is full": func(d *disk) func() {
+			d.fill(errors.New("no space left on device"))
+			return func() { d.fill(nil) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newProcess(t, settings(), announcementOf("node1", local("192.0.2.1")))
+				p.Checkpoint = t.TempDir() + "/agent.json"
+				mend := breakIt(p.disk)
+				defer mend()
+				p.start()
+				defer func() {
+					mend()
+					p.stop()
+				}()
+				time.Sleep(10 * time.Second)
+				p.isWell("the disk does not work")
+				p.expect("states", "192.0.2.1 Announced", p.states("node1"))
+				p.change("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses, virtual("198.51.100.1")) })
+				time.Sleep(10 * time.Minute)
+				p.isWell("after 10 minutes")
+				p.expect("states", "192.0.2.1 Announced, 198.51.100.1 Announced", p.states("node1"))
+				ready := p.get("node1").Status.Conditions[0]
+				if !strings.Contains(ready.Message, "the checkpoint is not written") || ready.Status != "True" {
+					t.Errorf("Ready is %s: %q", ready.Status, ready.Message)
+				}
+				p.expect("it is written", false, p.disk.has(p.Checkpoint))
+				mend()
+				time.Sleep(saveRetry + time.Second)
+				synctest.Wait()
+				p.expect("it is written then", true, strings.Contains(string(p.disk.files[p.Checkpoint]), "198.51.100.1"))
+				if ready := p.get("node1").Status.Conditions[0]; strings.Contains(ready.Message, "checkpoint") {
+					t.Errorf("Ready still says %q", ready.Message)
+				}
+			})
+		})
+	}
+}
+
+// Reports that are not answered delay neither repairs nor renewals.
+func TestFaultReportsHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		objects := []client.Object{settings()}
+		for s := range 40 {
+			ann := announcementOf(sliceName(s))
+			for i := range 25 {
+				ann.Spec.Addresses = append(ann.Spec.Addresses, local(addressIn(s, i+1)))
+			}
+			objects = append(objects, ann)
+		}
+		p := newProcess(t, objects...)
+		p.start()
+		defer p.stop()
+		time.Sleep(10 * time.Second)
+		p.isWell("at first")
+		p.reportsHang.Store(true)
+		for s := range 40 { // all has to be reported
+			p.kernel.Refuse(addrOf(addressIn(s, 1)), errors.New("refused"))
+			p.kernel.Strip("eth0", prefixOf(addressIn(s, 1)+"/32"))
+		}
+		time.Sleep(20 * time.Second)
+		p.isWell("reports hang")
+		p.kernel.Strip("eth0", prefixOf(addressIn(7, 2)+"/32"))
+		time.Sleep(10 * time.Millisecond)
+		p.expect("it is back", true, p.holds(addressIn(7, 2)))
+		if n := p.mostReports.Load(); n == 0 || n > parallelReports {
+			t.Errorf("%d requests at a time", n)
+		}
+		for s := range 40 {
+			p.kernel.Refuse(addrOf(addressIn(s, 1)), nil)
+		}
+		p.reportsHang.Store(false)
+		time.Sleep(2*maxRetry + 5*time.Second)
+		synctest.Wait()
+		for s := range 40 {
+			if ann := p.get(sliceName(s)); ann.Status.Announced != 25 {
+				t.Errorf("%s reports %d", ann.Name, ann.Status.Announced)
+			}
+			p.expect("facts in "+sliceName(s), s == 0, len(p.get(sliceName(s)).Status.Interfaces) > 0)
+		}
+	})
+}
+
+func addrOf(address string) netip.Addr    { return netip.MustParseAddr(address) }
+func prefixOf(prefix string) netip.Prefix { return netip.MustParsePrefix(prefix) }
+func sliceName(s int) string              { return fmt.Sprintf("node1-%02d", s) }
+func addressIn(s, i int) string           { return fmt.Sprintf("198.18.%d.%d", s, i) }

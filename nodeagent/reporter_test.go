@@ -1,0 +1,107 @@
+package nodeagent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// TestReportOnce has a cache that is behind: what it does not show yet is not
+// written again, and what it shows is put right if it is wrong.
+func TestReportOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", virtual("198.51.100.1")))
+		upToDate := w.Client.(client.WithWatch)
+		var shown []purelbv1.Announcement
+		w.Client = interceptor.NewClient(upToDate, interceptor.Funcs{
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+				if err := c.List(ctx, list, opts...); err != nil {
+					return err
+				}
+				if announcements, ok := list.(*purelbv1.AnnouncementList); ok {
+					announcements.Items = shown
+				}
+				return nil
+			},
+		})
+		catchUp := func() {
+			var list purelbv1.AnnouncementList
+			if err := upToDate.List(t.Context(), &list); err != nil {
+				t.Fatal(err)
+			}
+			shown = list.Items
+		}
+		written := func(what string, want ...string) {
+			t.Helper()
+			w.reconcileOrFail()
+			w.expect(what, want, w.made())
+		}
+
+		catchUp()
+		written("the first report", "apply status")
+		written("the cache does not show it")
+		written("nor now")
+		catchUp()
+		written("it does")
+
+		wrong := w.get("node1")
+		wrong.Status.Addresses[0].State = purelbv1.StatePending
+		if err := upToDate.Status().Update(t.Context(), wrong); err != nil {
+			t.Fatal(err)
+		}
+		written("nobody knows that it is wrong")
+		catchUp()
+		written("it is wrong", "apply status")
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses, virtual("198.51.100.2")) })
+		written("the cache does not show either")
+		catchUp()
+		written("there is more to report", "apply status")
+		w.expect("states", "198.51.100.1 Announced, 198.51.100.2 Announced", w.states("node1"))
+	})
+}
+
+// TestReportsTogether has an API server that takes its time.
+func TestReportsTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", virtual("198.51.100.1")))
+		took := 20 * time.Millisecond
+		w.Client = interceptor.NewClient(w.Client.(client.WithWatch), interceptor.Funcs{
+			SubResourceApply: func(ctx context.Context, c client.Client, sub string, obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
+				time.Sleep(took)
+				return c.SubResource(sub).Apply(ctx, obj, opts...)
+			},
+		})
+		w.reconcileOrFail()
+		w.expect("the first", []string{"apply status"}, w.made())
+		for n := range 3 {
+			w.edit("node1", func(s *purelbv1.AnnouncementSpec) {
+				s.Addresses = append(s.Addresses, virtual(fmt.Sprintf("198.51.100.%d", n+2)))
+			})
+			again, err := w.reconcile()
+			w.expect("error", nil, err)
+			w.expect("again in", time.Duration(100-10*n)*time.Millisecond, again)
+			time.Sleep(10 * time.Millisecond)
+		}
+		w.expect("what is added, at once", 4, len(slices.DeleteFunc(w.kernel.Calls(), func(c string) bool { return !strings.HasPrefix(c, "Add ") })))
+		w.expect("reports meanwhile", []string(nil), w.made())
+		took = time.Minute
+		time.Sleep(70 * time.Millisecond)
+		w.reconcileOrFail()
+		w.expect("one for all", []string{"apply status"}, w.made())
+		w.expect("states", "198.51.100.1 Announced, 198.51.100.2 Announced, 198.51.100.3 Announced, 198.51.100.4 Announced", w.states("node1"))
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = s.Addresses[:1] })
+		again, err := w.reconcile()
+		w.expect("error", nil, err)
+		w.expect("again in, at the most", maxReportRest, again)
+	})
+}

@@ -1,0 +1,210 @@
+package webhooks_test
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// clientAs returns a client of another account.
+func clientAs(t *testing.T, user string, groups ...string) client.Client {
+	t.Helper()
+	as := rest.CopyConfig(config)
+	as.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: append(groups, "system:authenticated")}
+	c, err := client.New(as, client.Options{Scheme: scheme.Scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// namespaceControllers returns a client for each account that the namespace controller
+// may have, with the rights that it has in every cluster.
+func namespaceControllers(t *testing.T) map[string]client.Client {
+	t.Helper()
+	const role = "system:controller:namespace-controller" // the API server makes it
+	accounts := map[string]client.Client{
+		"with an account of its own": clientAs(t, "system:serviceaccount:kube-system:namespace-controller", "system:serviceaccounts", "system:serviceaccounts:kube-system"),
+		"as kube-controller-manager": clientAs(t, "system:kube-controller-manager"),
+		"of another distribution":    clientAs(t, "distribution:namespaces"),
+	}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "namespace-controllers"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+		Subjects: []rbacv1.Subject{
+			{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "system:kube-controller-manager"},
+			{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "distribution:namespaces"},
+		},
+	}
+	bind(t, binding)
+	return accounts
+}
+
+func bind(t *testing.T, objects ...client.Object) {
+	t.Helper()
+	for _, obj := range objects {
+		if err := api.Create(context.Background(), obj); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = api.Delete(context.Background(), obj) })
+	}
+}
+
+// installUnreachableWebhooks replaces the webhooks, until the test ends, by those that
+// config/webhook installs, at an address where no server answers.
+func installUnreachableWebhooks(t *testing.T) {
+	t.Helper()
+	read := func(file string) *admissionregistrationv1.ValidatingWebhookConfiguration {
+		text, err := os.ReadFile("../config/webhook/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &admissionregistrationv1.ValidatingWebhookConfiguration{}
+		if err := yaml.Unmarshal(text, c); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	installed, conditions := read("manifests.yaml"), map[string][]admissionregistrationv1.MatchCondition{}
+	for _, w := range read("patch.yaml").Webhooks {
+		conditions[w.Name] = w.MatchConditions
+	}
+	installed.Name = "away"
+	for i := range installed.Webhooks {
+		w := &installed.Webhooks[i]
+		w.MatchConditions = conditions[w.Name]
+		// Nobody listens at the port that discards.
+		w.ClientConfig = admissionregistrationv1.WebhookClientConfig{URL: ptr.To("https://127.0.0.1:9/")}
+	}
+	withoutWebhooks(t)
+	if err := api.Create(context.Background(), installed); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		g := NewWithT(t)
+		g.Expect(api.Delete(context.Background(), installed)).To(Succeed())
+		g.Eventually(createInvalidGroup).Should(Succeed())
+	})
+	NewWithT(t).Eventually(createInvalidGroup).Should(MatchError(ContainSubstring("failed calling webhook")))
+}
+
+// TestFaultWebhooksAway writes objects while no manager answers. The API server accepts
+// what a webhook would never refuse: changes that leave the specification as it is, and
+// the deletion of a namespace. It refuses everything else.
+func TestFaultWebhooksAway(t *testing.T) {
+	begin(t)
+	ctx := context.Background()
+	objects := map[string]*unstructured.Unstructured{
+		"ServiceGroup": group("away", "remote: {pool: 10.23.0.1, subnet: 10.23.0.0/24}"),
+		"LBNodeAgent":  manifest("LBNodeAgent", "away", "nodeSelector: {rack: z}"),
+	}
+	for _, obj := range objects {
+		create(t, obj)
+	}
+	accounts := namespaceControllers(t)
+	installUnreachableWebhooks(t)
+
+	metadata := []struct {
+		name   string
+		mutate func(*unstructured.Unstructured)
+	}{
+		{"a finalizer", func(u *unstructured.Unstructured) { u.SetFinalizers([]string{"example.com/a", "purelb.io/agents"}) }},
+		{"the end of all finalizers", func(u *unstructured.Unstructured) { u.SetFinalizers(nil) }},
+		{"a label", func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{"a": "b"}) }},
+		{"orphans allowed", func(u *unstructured.Unstructured) {
+			u.SetAnnotations(map[string]string{v1.AnnotationAllowOrphans: "true"})
+		}},
+		{"orphans not allowed", func(u *unstructured.Unstructured) { u.SetAnnotations(nil) }},
+	}
+	for kind, obj := range objects {
+		for _, row := range metadata {
+			t.Run(kind+", "+row.name, func(t *testing.T) {
+				NewWithT(t).Expect(update(ctx, obj, row.mutate)).To(Succeed())
+			})
+		}
+		t.Run(kind+", a specification", func(t *testing.T) {
+			err := update(ctx, obj, func(u *unstructured.Unstructured) {
+				u.Object["spec"] = map[string]any{"local": map[string]any{"pool": "10.23.0.1-10.23.0.2", "subnet": "10.23.0.0/24"}}
+				u.SetAnnotations(map[string]string{v1.AnnotationAllowOrphans: "true"})
+				if kind == "LBNodeAgent" {
+					u.Object["spec"] = map[string]any{"nodeSelector": map[string]any{"rack": "y"}}
+				}
+			})
+			NewWithT(t).Expect(err).To(MatchError(ContainSubstring("failed calling webhook")))
+		})
+	}
+	t.Run("deletion by an administrator", func(t *testing.T) {
+		err := api.Delete(ctx, objects["ServiceGroup"], client.DryRunAll)
+		NewWithT(t).Expect(err).To(MatchError(ContainSubstring("failed calling webhook")))
+	})
+	for name, account := range accounts {
+		t.Run("deletion by the namespace controller "+name, func(t *testing.T) {
+			NewWithT(t).Eventually(func() error { // until the API server knows its rights
+				return account.DeleteAllOf(ctx, &v1.ServiceGroup{}, client.InNamespace(namespace), client.MatchingFields{"metadata.name": "away"}, client.DryRunAll)
+			}).Should(Succeed())
+		})
+	}
+}
+
+// TestNamespaceControllerAnswer has no matchConditions, as webhooks that OLM installs have
+// none: the webhook itself lets the namespace controller delete what is in use, under
+// whatever account, and no other client.
+func TestNamespaceControllerAnswer(t *testing.T) {
+	g := begin(t)
+	ctx := context.Background()
+	accounts := namespaceControllers(t)
+	verbs := func(name, resource, group string, verbs ...string) client.Object {
+		return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}}}
+	}
+	boundTo := func(role string, users ...string) client.Object {
+		binding := &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: role},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+		}
+		for _, user := range users {
+			binding.Subjects = append(binding.Subjects, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user})
+		}
+		return binding
+	}
+	bind(t,
+		verbs("deletes-groups", "servicegroups", "purelb.io", "get", "delete"), boundTo("deletes-groups", "deleter", "operator"),
+		verbs("changes-groups", "servicegroups", "purelb.io", "update"), boundTo("changes-groups", "operator"),
+		verbs("finalizes", "namespaces/finalize", "", "update"), boundTo("finalizes", "operator"))
+	populate(t, g)
+	forbidden := deleteRows()[0].want.forbidden
+
+	for name, account := range accounts {
+		t.Run(name, func(t *testing.T) {
+			NewWithT(t).Eventually(func() error { return account.Delete(ctx, group("inuse", inUse), client.DryRunAll) }).Should(Succeed())
+		})
+	}
+	for name, account := range map[string]client.Client{
+		"an administrator":                        clientAs(t, "admin", "system:masters"),
+		"who may delete groups only":              clientAs(t, "deleter"),
+		"who may finalize namespaces, and change": clientAs(t, "operator"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			NewWithT(t).Eventually(func() string { // until the API server knows its rights
+				err := account.Delete(ctx, group("inuse", inUse), client.DryRunAll)
+				if !apierrors.IsForbidden(err) {
+					t.Fatalf("answer %v, want a refusal", err)
+				}
+				return err.Error()
+			}).Should(HaveSuffix(forbidden))
+		})
+	}
+}

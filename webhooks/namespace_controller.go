@@ -1,0 +1,73 @@
+package webhooks
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+)
+
+// +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
+
+// namespaceControllerNames are the usual accounts of the namespace controller: with
+// kube-controller-manager's --use-service-account-credentials, and without.
+var namespaceControllerNames = []string{
+	"system:serviceaccount:kube-system:namespace-controller",
+	"system:kube-controller-manager",
+}
+
+// subjectReviewer asks the API server what an account may do, by creating a
+// SubjectAccessReview.
+type subjectReviewer interface {
+	Create(ctx context.Context, review client.Object, opts ...client.CreateOption) error
+}
+
+// isByNamespaceController reports whether the namespace controller makes the request. It
+// deletes everything in a namespace that is being deleted, and if it were refused, it
+// would try for ever.
+//
+// The webhook's matchCondition not-with-its-namespace (config/webhook/patch.yaml) says
+// the same, so that such a request never depends on the manager. OLM installs no
+// matchConditions: there, only this function lets the request through.
+//
+// The webhook recognises the namespace controller under any name: it may finalize every
+// namespace, and it may not change ServiceGroups. Administrators may do both, so
+// their deletions are checked.
+func (w *serviceGroups) isByNamespaceController(ctx context.Context, namespace string) (bool, error) {
+	req, err := admission.RequestFromContext(ctx)
+	if err != nil {
+		return false, fmt.Errorf("read who deletes the ServiceGroup: %w", err)
+	}
+	if slices.Contains(namespaceControllerNames, req.UserInfo.Username) {
+		return true, nil
+	}
+	mayFinalize, err := w.isAllowed(ctx, req.UserInfo, authorizationv1.ResourceAttributes{Verb: "update", Resource: "namespaces", Subresource: "finalize"})
+	if err != nil || !mayFinalize {
+		return false, err
+	}
+	mayChange, err := w.isAllowed(ctx, req.UserInfo, authorizationv1.ResourceAttributes{
+		Verb: "update", Group: serviceGroupResource.Group, Resource: serviceGroupResource.Resource, Namespace: namespace,
+	})
+	return !mayChange, err
+}
+
+// isAllowed asks the API server whether an account may do something.
+func (w *serviceGroups) isAllowed(ctx context.Context, user authenticationv1.UserInfo, what authorizationv1.ResourceAttributes) (bool, error) {
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: user.Username, UID: user.UID, Groups: user.Groups, ResourceAttributes: &what,
+	}}
+	if len(user.Extra) > 0 {
+		review.Spec.Extra = make(map[string]authorizationv1.ExtraValue, len(user.Extra))
+		for key, values := range user.Extra {
+			review.Spec.Extra[key] = authorizationv1.ExtraValue(values)
+		}
+	}
+	if err := w.reviews.Create(ctx, review); err != nil {
+		return false, fmt.Errorf("review whether %s may %s %s: %w", user.Username, what.Verb, what.Resource, err)
+	}
+	return review.Status.Allowed, nil
+}
