@@ -134,7 +134,12 @@ func runManager(ctx context.Context, o managerOptions) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(setUp(ctx, mgr, o, image), setUpPolicies(ctx, mgr, o)); err != nil {
+	recorded, err := controllers.StartEvents(logger.WithName("events"), mgr.GetConfig(), mgr.GetHTTPClient(), mgr.GetScheme())
+	if err != nil {
+		return err
+	}
+	defer recorded.Stop()
+	if err := errors.Join(setUp(ctx, mgr, o, image, recorded.Recorder), setUpPolicies(ctx, mgr, o)); err != nil {
 		return err
 	}
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
@@ -269,8 +274,9 @@ func agentImage(ctx context.Context, c client.Reader, o managerOptions) (string,
 	return "", fmt.Errorf("pod %s has no container named manager: set --agent-image", o.podName)
 }
 
-// setUp adds the controllers to mgr. Every replica watches; only the leader's controllers run.
-func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image string) error {
+// setUp adds the controllers to mgr, with recorders by name. Every replica watches; only the
+// leader's controllers run.
+func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image string, recorder func(string) events.EventRecorder) error {
 	live := controllers.NewLiveness(time.Now)
 	if err := errors.Join(live.Watch(ctx, mgr.GetCache()), mgr.Add(live)); err != nil {
 		return fmt.Errorf("watch agents: %w", err)
@@ -286,9 +292,6 @@ func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image str
 	}
 	own, reasons := controllers.NewMetrics(metrics.Registry), controllers.NewUnplacedReasons()
 	c := mgr.GetClient()
-	recorder := func(name string) events.EventRecorder {
-		return controllers.BoundedRecorder{EventRecorder: mgr.GetEventRecorder(name)}
-	}
 	return errors.Join(
 		(&controllers.ServiceReconciler{
 			Client: c, Recorder: recorder("purelb-allocator"), Namespace: o.namespace, IsDefault: o.isDefault, Metrics: own,

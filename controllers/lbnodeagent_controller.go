@@ -114,17 +114,20 @@ func (r *LBNodeAgentReconciler) Reconcile(ctx context.Context, req reconcile.Req
 		result.RequeueAfter = leavingInterval
 	}
 	if !agent.DeletionTimestamp.IsZero() && len(own.leaving) == 0 {
-		return reconcile.Result{}, r.removeDaemonSet(ctx, agent)
+		return resultOfWrite(r.removeDaemonSet(ctx, agent))
 	}
 	if agent.DeletionTimestamp.IsZero() && controllerutil.AddFinalizer(agent, finalizer) {
 		if err := r.writeFinalizers(ctx, agent); err != nil {
-			return reconcile.Result{}, err
+			return resultOfWrite(err)
 		}
 	}
 	if _, err := apply(ctx, r.Client, agents.DaemonSet(agent, r.Defaults), ownerLBNodeAgent); err != nil {
 		return reconcile.Result{}, err
 	}
-	return result, r.writeStatus(ctx, agent, own)
+	if err := r.writeStatus(ctx, agent, own); err != nil {
+		return resultOfWrite(err)
+	}
+	return result, nil
 }
 
 // removeDaemonSet removes the DaemonSet of an LBNodeAgent that no node has any more, and
@@ -137,7 +140,7 @@ func (r *LBNodeAgentReconciler) removeDaemonSet(ctx context.Context, agent *v1.L
 	if !controllerutil.RemoveFinalizer(agent, finalizer) {
 		return nil
 	}
-	return client.IgnoreNotFound(r.writeFinalizers(ctx, agent))
+	return r.writeFinalizers(ctx, agent)
 }
 
 // writeFinalizers writes the finalizers of an LBNodeAgent, if it is still as read.
@@ -248,7 +251,7 @@ func (r *LBNodeAgentReconciler) writeStatus(ctx context.Context, agent *v1.LBNod
 		return nil
 	}
 	agent.Status = status
-	return client.IgnoreNotFound(applyStatus(ctx, r.Client, agent, ownerLBNodeAgent))
+	return applyStatus(ctx, r.Client, agent, ownerLBNodeAgent)
 }
 
 // agentStatus is the status that an LBNodeAgent is to have, given its DaemonSet and its

@@ -20,6 +20,7 @@ import (
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/placement"
+	"github.com/purelb/purelb-operator/internal/writeerror"
 )
 
 // writeAnnouncements writes the Announcements of all nodes as decided, and returns the
@@ -135,7 +136,7 @@ func isOutdated(err error) bool {
 	if errors.As(err, &joined) {
 		return !slices.ContainsFunc(joined.Unwrap(), func(err error) bool { return !isOutdated(err) })
 	}
-	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
+	return writeerror.IsOutdated(err) || apierrors.IsAlreadyExists(err)
 }
 
 // putAnnouncement creates one Announcement, or updates it if it differs from the stored
