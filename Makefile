@@ -18,7 +18,7 @@ GREMLINS       := bin/gremlins
 LAB            := bin/lab
 IMAGE_TAR      := dist/purelb-$(ARCH).tar
 # The modules beside the main one, without those that only pin a tool.
-MODULES        := $(filter-out tools/golangci-lint tools/gremlins tools/crd-ref-docs,$(patsubst %/go.mod,%,$(shell git ls-files '*/go.mod')))
+MODULES        := $(filter-out test/olm/programs tools/golangci-lint tools/gremlins tools/crd-ref-docs,$(patsubst %/go.mod,%,$(shell git ls-files '*/go.mod')))
 # The modules that linters and govulncheck check. test/lab/kube has two files and imports
 # all of Kubernetes, which they would have to analyse, too.
 CHECKED        := . $(filter-out test/lab/kube,$(MODULES))
@@ -123,6 +123,12 @@ previous: $(KUSTOMIZE)
 test-e2e: image previous $(LAB) ## Run the end-to-end tests in a lab of their own, as root (KEEP_LAB=1 keeps it)
 	@$(LAB) down && $(LAB) up --image $(IMAGE_TAR) && \
 	{ go -C test/e2e test -v -count=1 -timeout 30m . -ginkgo.v -ginkgo.fail-fast $(E2E_ARGS); status=$$?; \
+	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }
+
+.PHONY: test-olm
+test-olm: $(LAB) ## Install, upgrade and remove PureLB with the Operator Lifecycle Manager, in a lab of its own, as root (KEEP_LAB=1 keeps it)
+	@test/olm/prepare.sh $(ARCH) && $(LAB) down && $(LAB) up $$(printf -- '--image %s ' dist/olm/*.tar) && \
+	{ go -C test/olm test -v -count=1 -timeout 60m . -ginkgo.v -ginkgo.fail-fast $(OLM_ARGS); status=$$?; \
 	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }
 
 # What make bench measures, and how often. CASES is a regular expression of cases.

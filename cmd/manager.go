@@ -172,7 +172,7 @@ func newManager(config *rest.Config, o managerOptions, webhookOptions webhook.Op
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme,
 		WebhookServer:                 webhooks.NewServer(webhookOptions),
-		Cache:                         cacheOptions(o.namespace),
+		Cache:                         cacheOptions(o.namespace, o.agentServiceAccount),
 		Metrics:                       o.metricsOptions(),
 		HealthProbeBindAddress:        o.healthAddress,
 		PprofBindAddress:              o.pprofAddress,
@@ -215,8 +215,9 @@ func setUpWebhooks(mgr manager.Manager, o managerOptions) error {
 }
 
 // cacheOptions limits what the manager watches to what it uses: PureLB's own kinds, except
-// ServiceGroups, only in the manager's namespace; policies only if the manager has made them.
-func cacheOptions(namespace string) cache.Options {
+// ServiceGroups, only in the manager's namespace; policies only if the manager has made them;
+// of the service accounts only that of the agents.
+func cacheOptions(namespace, agentServiceAccount string) cache.Options {
 	inNamespace := cache.ByObject{Namespaces: map[string]cache.Config{namespace: {}}}
 	policies := cache.ByObject{Label: labels.SelectorFromSet(controllers.PolicyLabels())}
 	return cache.Options{
@@ -232,6 +233,9 @@ func cacheOptions(namespace string) cache.Options {
 			&admissionv1.ValidatingAdmissionPolicy{}:        policies,
 			&admissionv1.ValidatingAdmissionPolicyBinding{}: policies,
 			&flowcontrolv1.FlowSchema{}:                     policies,
+			&corev1.ServiceAccount{}: {
+				Namespaces: inNamespace.Namespaces, Field: fields.OneTermEqualSelector("metadata.name", agentServiceAccount),
+			},
 			&corev1.Secret{}: {
 				Namespaces: inNamespace.Namespaces, Field: fields.OneTermEqualSelector("metadata.name", webhookSecret),
 			},
@@ -283,7 +287,7 @@ func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image str
 	}
 	// Every replica fills its caches, so that a standby can lead at once.
 	for _, kind := range []client.Object{
-		&corev1.Service{}, &corev1.Node{}, &appsv1.DaemonSet{}, &discoveryv1.EndpointSlice{},
+		&corev1.Service{}, &corev1.Node{}, &corev1.ServiceAccount{}, &appsv1.DaemonSet{}, &discoveryv1.EndpointSlice{},
 		&v1.ServiceGroup{}, &v1.LBNodeAgent{}, &v1.Announcement{}, &v1.CommonAnnouncement{},
 	} {
 		if _, err := mgr.GetCache().GetInformer(ctx, kind, cache.BlockUntilSynced(false)); err != nil {

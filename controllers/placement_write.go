@@ -41,6 +41,12 @@ func (r *PlacementReconciler) writeAnnouncements(ctx context.Context, cluster *c
 			}
 			return r.writeAnnouncement(ctx, &n, name, spec, stored)
 		})
+		if len(n.specs) == 0 {
+			// The Lease goes first: as long as there are Announcements, this is tried again.
+			if leaseErr := r.deleteLease(ctx, n.node); leaseErr != nil {
+				return errors.Join(err, leaseErr)
+			}
+		}
 		for _, a := range n.obsolete {
 			err = errors.Join(err, r.deleteIfUnchanged(ctx, a))
 		}
@@ -222,6 +228,16 @@ func (r *PlacementReconciler) ensureLease(ctx context.Context, n *corev1.Node) e
 	}
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create Lease %s: %w", lease.Name, err)
+	}
+	return nil
+}
+
+// deleteLease deletes the Lease of a node that runs no agent any more. That of a node which is
+// deleted goes with its Node.
+func (r *PlacementReconciler) deleteLease(ctx context.Context, node string) error {
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: v1.LeasePrefix + node}}
+	if err := r.Client.Delete(ctx, lease); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete Lease %s: %w", lease.Name, err)
 	}
 	return nil
 }

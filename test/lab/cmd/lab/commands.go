@@ -20,13 +20,17 @@ type flags struct {
 	stateDir, cacheDir, source string
 }
 
-func newCommand() *cobra.Command {
-	f := &flags{}
+func newCommand() *cobra.Command { return newCommandOf(&flags{}) }
+
+// newCommandOf returns the command, which parses its flags into f.
+func newCommandOf(f *flags) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "lab",
 		Short:         "A real three-node Kubernetes cluster in network namespaces",
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		// The flags before a command are the lab's, also before one that parses none itself.
+		TraverseChildren: true,
 		CompletionOptions: cobra.CompletionOptions{
 			DisableDefaultCmd: true,
 		},
@@ -205,9 +209,11 @@ func (f *flags) nodeExec() *cobra.Command {
 }
 
 func (f *flags) kubectl() *cobra.Command {
-	return passThrough(&cobra.Command{
+	return &cobra.Command{
 		Use:   "kubectl ARGUMENTS...",
-		Short: "Run kubectl as the lab's administrator",
+		Short: "Run kubectl as the lab's administrator; the lab's own flags come before kubectl",
+		// kubectl's arguments may begin with flags.
+		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
 			l, err := lab.Open(f.stateDir)
 			if err != nil {
@@ -215,7 +221,7 @@ func (f *flags) kubectl() *cobra.Command {
 			}
 			return become(append([]string{l.Kubectl(), "--kubeconfig=" + l.Kubeconfig()}, command(args)...))
 		},
-	})
+	}
 }
 
 // passThrough makes a command leave the flags after its first argument alone:
