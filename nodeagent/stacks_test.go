@@ -51,6 +51,7 @@ mkdir $top/upper $top/work $top/root
 mount -t overlay overlay -o lowerdir="$1",upperdir=$top/upper,workdir=$top/work $top/root
 cd $top/root
 mkdir -p proc sys dev run tmp var/lib/dhcp var/lib/NetworkManager
+ln -sfn /run var/run
 mount -t proc proc proc
 mount -t sysfs sysfs sys
 mount --rbind /dev dev
@@ -68,8 +69,7 @@ END
 printf 'root:x:0:\nmessagebus:x:100:\nsystemd-network:x:101:\npolkitd:x:102:\nnetdev:x:104:\nnogroup:x:65534:\n' > etc/group
 chown -R 101:101 run/systemd/netif
 echo 0123456789abcdef0123456789abcdef > etc/machine-id
-echo ready
-exec chroot . sleep infinity
+exec chroot . sh -c 'echo ready; exec sleep infinity'
 `
 
 // node is an agent on a real link, beside programs of Debian's.
@@ -137,7 +137,8 @@ func (n *node) command(netns, script string) *exec.Cmd {
 	if netns != "" {
 		args = append(args, "--net="+netns)
 	}
-	cmd := exec.Command("nsenter", append(args, "--", "sh", "-c", script)...)
+	cmd := exec.Command("nsenter", append(args, "--", "timeout", fmt.Sprint(patience.Seconds()), "sh", "-c", script)...)
+	cmd.WaitDelay = time.Second // for programs that the script leaves behind
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", "SYSTEMD_PAGER="}
 	return cmd
 }
@@ -192,8 +193,8 @@ func (n *node) isWell() bool {
 
 var sourceOf = regexp.MustCompile(` src (\S+)`)
 
-// source returns the address with which the kernel sends to a destination.
-func source(destination string) string {
+// sourceTo returns the address with which the kernel sends to a destination.
+func sourceTo(destination string) string {
 	out, _ := exec.Command("ip", "route", "get", destination).CombinedOutput()
 	if m := sourceOf.FindStringSubmatch(string(out)); m != nil {
 		return m[1]
@@ -210,7 +211,7 @@ func (n *node) disturb(what string, atMost time.Duration, do func()) {
 	n.eventually(what+": the node has all addresses", n.isWell)
 	// While the kernel looks for duplicates of the node's own IPv6 address it sends from another.
 	n.eventually(what+": the node sends from its own addresses", func() bool {
-		return source("203.0.113.1") == n.own4 && source("2001:db8:1::1") == own6
+		return sourceTo("203.0.113.1") == n.own4 && sourceTo("2001:db8:1::1") == own6
 	})
 	away := n.changes.end()
 	n.t.Logf("%-40s | %s %s | %s %s | %s %s | own %s %s", what,
@@ -272,7 +273,7 @@ func (a absences) of(address string) string {
 
 func watchAddresses(t *testing.T) *addressLog {
 	t.Helper()
-	cmd := exec.Command("ip", "-oneline", "-timestamp", "monitor", "address")
+	cmd := exec.Command("ip", "-oneline", "-tshort", "monitor", "address")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()
 	if err == nil {
@@ -290,19 +291,18 @@ func watchAddresses(t *testing.T) *addressLog {
 	return l
 }
 
-var changeOf = regexp.MustCompile(`Timestamp: (.*)|^\[([^\]]+)\] *(Deleted )?.*? inet6? ([0-9a-f.:]+)/`)
+var changeOf = regexp.MustCompile(`^\[([^\]]+)\] *(Deleted )?.*? inet6? ([0-9a-f.:]+)[/ ]`)
 
 func (l *addressLog) read(out io.Reader) {
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		m := changeOf.FindStringSubmatch(lines.Text())
-		if m == nil || m[4] == "" {
+		if m == nil {
 			continue
 		}
-		at, err := time.Parse("2006-01-02T15:04:05.999999", m[2])
-		if err != nil {
-			continue
+		at, err := time.Parse("2006-01-02T15:04:05.999999", m[1])
+		if err == nil {
+			l.note(m[3], m[2] != "", at)
 		}
-		l.note(m[4], m[3] != "", at)
 	}
 }
 
@@ -341,7 +341,7 @@ func (l *addressLog) end() absences {
 		l.mu.Unlock()
 		time.Sleep(5 * time.Millisecond)
 	}
-	return nil
+	panic("ip monitor says nothing of an address that was removed")
 }
 
 // networkdFile is the configuration of eth0.
@@ -375,14 +375,22 @@ func (n *node) isConfigured() {
 	})
 }
 
+// untilReconfigured runs a script and waits until systemd-networkd has configured an interface anew.
+// Until it begins, networkctl says that the interface is configured.
+func (n *node) untilReconfigured(iface, script string) {
+	n.t.Helper()
+	begun := func() string {
+		out, _ := n.command("", "grep -c '^"+iface+": .*onfiguring with' /run/networkd.log").Output()
+		return string(out)
+	}
+	before := begun()
+	n.sh(script)
+	n.eventually("systemd-networkd configures "+iface, func() bool { return begun() != before })
+	n.isConfigured()
+}
+
 // isOwnAway reports whether the node has lost its own IPv4 address.
 func (n *node) isOwnAway() bool { return !slices.Contains(n.addresses(), n.own4) }
-
-// isCarrierLost reports whether the kernel says that eth0 has no carrier.
-func isCarrierLost() bool {
-	state, _ := os.ReadFile("/sys/class/net/eth0/carrier")
-	return strings.TrimSpace(string(state)) == "0"
-}
 
 // soonBack is how long an address may be away that a network program has removed. The agent
 // needs about 30 ms, on a quiet machine.
@@ -393,32 +401,24 @@ func TestStackNetworkd(t *testing.T) {
 	if !nstest.InOwnNamespace(t) {
 		return
 	}
-	for name, c := range map[string]struct {
-		extra      string
-		keepsOwn   bool // when the carrier is lost
-		keepsOther bool // addresses that are not its own, when it starts
-	}{
-		"defaults":              {"", false, false},
-		"KeepConfiguration=yes": {"KeepConfiguration=yes\n", true, true},
-	} {
+	for name, extra := range map[string]string{"defaults": "", "KeepConfiguration=yes": "KeepConfiguration=yes\n"} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
 			n.startBus()
 			n.t.Log(strings.SplitN(n.sh("networkctl --version"), "\n", 2)[0], name)
-			files := map[string]string{"10-eth0.network": networkdFile + c.extra}
+			files := map[string]string{"10-eth0.network": networkdFile + extra}
 			n.disturb("start", soonBack, func() { n.startNetworkd(files) })
 			n.disturb("reload", soonBack, func() { n.sh("networkctl reload"); n.isConfigured() })
 			n.disturb("reload, the file has changed", soonBack, func() {
-				n.sh("echo '#' >> /etc/systemd/network/10-eth0.network; networkctl reload")
-				n.isConfigured()
+				n.untilReconfigured("eth0", "echo '#' >> /etc/systemd/network/10-eth0.network; networkctl reload")
 			})
-			n.disturb("reconfigure", soonBack, func() { n.sh("networkctl reconfigure eth0"); n.isConfigured() })
+			n.disturb("reconfigure", soonBack, func() { n.untilReconfigured("eth0", "networkctl reconfigure eth0") })
 			n.disturb("the carrier is lost and back", soonBack, func() {
-				n.cutCarrier(func() bool { return isCarrierLost() && (c.keepsOwn || n.isOwnAway()) })
+				n.cutCarrier(n.isOwnAway)
 				n.isConfigured()
 			})
 			n.disturb("restart", soonBack, func() {
-				n.sh("pkill -TERM -f systemd-networkd; while pgrep -f systemd-networkd; do sleep 0.1; done")
+				n.sh("pkill -TERM -x systemd-network; while pgrep -x systemd-network > /dev/null; do sleep 0.1; done")
 				n.startNetworkd(nil)
 			})
 			n.disturb("networkctl down, up", patience, func() {
@@ -437,26 +437,29 @@ func TestStackNetworkdVirtual(t *testing.T) {
 	if !nstest.InOwnNamespace(t) {
 		return
 	}
-	for name, file := range map[string]string{
-		"a file for all interfaces":         "[Match]\nName=kube-lb0\n[Network]\nLinkLocalAddressing=no\nAddress=192.0.2.99/32\n",
-		"a file that leaves kube-lb0 alone": "[Match]\nName=kube-lb0\n[Link]\nUnmanaged=yes\n",
-	} {
+	const all = "[Match]\nName=*\n[Network]\nLinkLocalAddressing=no\n"
+	for name, isManaged := range map[string]bool{"a file for all interfaces": true, "and one that leaves kube-lb0 alone": false} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
 			n.startBus()
 			n.disturb("start", soonBack, func() {
-				n.startNetworkd(map[string]string{"10-eth0.network": networkdFile, "05-kube-lb0.network": file})
+				files := map[string]string{"10-eth0.network": networkdFile, "20-all.network": all}
+				if !isManaged {
+					files["05-kube-lb0.network"] = "[Match]\nName=kube-lb0\n[Link]\nUnmanaged=yes\n"
+				}
+				n.startNetworkd(files)
 			})
-			n.disturb("reconfigure", soonBack, func() {
-				out, err := n.command("", "networkctl reconfigure kube-lb0 eth0").CombinedOutput()
-				t.Logf("%s: %s %v", name, out, err)
-				n.isConfigured()
-			})
+			if isManaged {
+				n.disturb("reconfigure", soonBack, func() { n.untilReconfigured("kube-lb0", "networkctl reconfigure kube-lb0") })
+			} else {
+				n.disturb("reconfigure", 0, func() { _ = n.command("", "networkctl reconfigure kube-lb0").Run() })
+			}
 		})
 	}
 }
 
-// dhcpServer is a DHCP server in the neighbour's namespace, which gives eth0 an address.
+// startDHCPServer starts a DHCP server in the neighbour's namespace, which gives eth0 an address,
+// in place of the one before.
 func (n *node) startDHCPServer(address string) {
 	n.t.Helper()
 	netns := fmt.Sprintf("/proc/%d/ns/net", n.neighbour.PID())
@@ -526,7 +529,7 @@ func TestStackNetworkdDHCP(t *testing.T) {
 	})
 	n.disturb("renewals", 0, func() { n.untilAcknowledged(2) })
 	n.disturb("the carrier is lost and back", soonBack, func() {
-		n.cutCarrier(func() bool { return isCarrierLost() && n.isOwnAway() })
+		n.cutCarrier(n.isOwnAway)
 		n.isConfigured()
 	})
 	n.disturb("another address", patience, func() {
