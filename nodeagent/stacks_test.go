@@ -51,7 +51,7 @@ mkdir $top/upper $top/work $top/root
 mount -t overlay overlay -o lowerdir="$1",upperdir=$top/upper,workdir=$top/work $top/root
 cd $top/root
 mkdir -p proc sys dev run tmp var/lib/dhcp var/lib/NetworkManager
-ln -sfn /run var/run
+rm -rf var/run; ln -s /run var/run
 mount -t proc proc proc
 mount -t sysfs sysfs sys
 mount --rbind /dev dev
@@ -69,7 +69,7 @@ END
 printf 'root:x:0:\nmessagebus:x:100:\nsystemd-network:x:101:\npolkitd:x:102:\nnetdev:x:104:\nnogroup:x:65534:\n' > etc/group
 chown -R 101:101 run/systemd/netif
 echo 0123456789abcdef0123456789abcdef > etc/machine-id
-exec chroot . sh -c 'echo ready; exec sleep infinity'
+exec chroot . sh -c 'echo ready; while :; do sleep 1000 & wait; done' # which reaps all processes that end
 `
 
 // node is an agent on a real link, beside programs of Debian's.
@@ -579,7 +579,7 @@ func TestStackNetworkManager(t *testing.T) {
 			n.t.Log(strings.TrimSpace(n.sh("NetworkManager --version")), name)
 			start := func() {
 				t.Helper()
-				n.sh("setsid NetworkManager --no-daemon >> /run/NetworkManager.log 2>&1 < /dev/null &")
+				n.sh("setsid NetworkManager --debug >> /run/NetworkManager.log 2>&1 < /dev/null &")
 				n.eventually("NetworkManager has activated eth0", func() bool {
 					out, _ := n.command("", "nmcli -g GENERAL.STATE device show eth0").Output()
 					return strings.HasPrefix(string(out), "100 ")
