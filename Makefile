@@ -108,8 +108,15 @@ fuzz: ## Run each fuzz target of every module for a while (FUZZTIME=30s)
 
 .PHONY: test-vm
 test-vm: $(LAB) ## Run the tests of the network code in a virtual machine with a kernel of Debian, which has more link types
-	@mkdir -p bin && for package in . link neigh; do CGO_ENABLED=0 go test -c -ldflags "-s -w" -o bin/ ./nodeagent/$$package || exit 1; done
-	@$(LAB) vm bin/link.test bin/neigh.test bin/nodeagent.test:"^TestWire(Quiet|Defend)"
+	@mkdir -p bin && for package in . link neigh; do CGO_ENABLED=0 go test -c -tags stacks -ldflags "-s -w" -o bin/ ./nodeagent/$$package || exit 1; done
+	@$(LAB) vm bin/link.test bin/neigh.test bin/nodeagent.test:"^TestWire(Quiet|Defend)|^TestLink"
+
+# Programs of the packages run in a chroot: nothing is installed.
+.PHONY: test-stacks
+test-stacks: $(LAB) ## Run an agent beside systemd-networkd, NetworkManager and DHCP clients of Debian, as root
+	@mkdir -p bin && go -C test/flannel build -o $(CURDIR)/bin/flannel-address . && \
+	root="$$($(LAB) debian-root)" && export PURELB_DEBIAN_ROOT="$$root" PURELB_FLANNEL_ADDRESS=$(CURDIR)/bin/flannel-address && \
+	go test -tags stacks -count=1 -timeout 30m -v -run '^TestStack' ./nodeagent
 
 # The version from which the upgrade test upgrades: the last release before this commit,
 # or else the previous commit.

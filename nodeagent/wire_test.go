@@ -44,11 +44,23 @@ type wire struct {
 // asked for, until the test ends.
 func newWire(t *testing.T, fresh bool, addresses ...purelbv1.AnnouncedAddress) *wire {
 	t.Helper()
+	return newWireBy(t, plugVeth, fresh, addresses...)
+}
+
+// plugVeth makes eth0 of the node and of the neighbour as the two ends of a cable.
+func plugVeth(w *wire) {
+	w.t.Helper()
+	nstest.Run(w.t, "ip link add eth0 address 02:00:00:00:00:aa type veth peer name far address %s", neighbour)
+	w.t.Cleanup(func() { nstest.Run(w.t, "ip link del eth0") }) // before the neighbour goes, and the cable with it
+	w.neighbour.MoveLink(w.t, "far")
+	w.neighbour.Run(w.t, "ip link set far name eth0")
+}
+
+// newWireBy is newWire with links that plug makes.
+func newWireBy(t *testing.T, plug func(*wire), fresh bool, addresses ...purelbv1.AnnouncedAddress) *wire {
+	t.Helper()
 	w := &wire{world: newWorld(t, settings(), announcementOf("node1", addresses...)), neighbour: nstest.NewNeighbour(t)}
-	nstest.Run(t, "ip link add eth0 address 02:00:00:00:00:aa type veth peer name far address %s", neighbour)
-	t.Cleanup(func() { nstest.Run(t, "ip link del eth0") }) // before the neighbour goes, and the cable with it
-	w.neighbour.MoveLink(t, "far")
-	w.neighbour.Run(t, "ip link set far name eth0")
+	plug(w)
 	w.neighbour.Run(t, "ip link set eth0 up")
 	nstest.Run(t, "ip link set eth0 up")
 	nstest.Run(t, "ip addr add 192.0.2.11/24 dev eth0")

@@ -40,7 +40,7 @@ func newCommandOf(f *flags) *cobra.Command {
 	root.PersistentFlags().StringVar(&f.source, "source", "", "folder of the lab's Go module (default: found from the current folder upwards)")
 	root.AddCommand(
 		f.up(), f.down(), f.status(), f.kubeconfig(), f.assets(), f.loadImage(),
-		f.exec(), f.nodeExec(), f.kubectl(), f.vm(),
+		f.exec(), f.nodeExec(), f.kubectl(), f.vm(), f.debianRoot(),
 		forwardCommand(), nodeStartCommand(), nodeInitCommand(),
 	)
 	return root
@@ -96,6 +96,26 @@ func (f *flags) vm() *cobra.Command {
 				return err
 			}
 			return lab.RunVM(c.Context(), options, args...)
+		},
+	}
+}
+
+func (f *flags) debianRoot() *cobra.Command {
+	return &cobra.Command{
+		Use:   "debian-root",
+		Short: "Unpack a Debian system with network programs if needed, and print its folder",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			options, err := f.options(c.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			dir, err := lab.DebianRoot(c.Context(), options)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(c.OutOrStdout(), dir)
+			return nil
 		},
 	}
 }
