@@ -3,8 +3,10 @@
 // no base image.
 //
 //	image -o purelb.tar -t purelb.io/purelb:dev -arch amd64 -user 65532:65532 bin/purelb=/purelb
+//	image -o tools.tar -t example.com/tools:1 -path /bin -cmd pause bin/tool=/tool dist/tools=/
 //
-// The first file is the entry point. The same input gives the same image.
+// The first file is the entry point. A source that is a folder stands for all that is in it,
+// symbolic links included. The same input gives the same image.
 package main
 
 import (
@@ -14,6 +16,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -32,14 +35,21 @@ func main() {
 	tag := flag.String("t", "", "name and tag of the image")
 	arch := flag.String("arch", "amd64", "architecture, as GOARCH")
 	user := flag.String("user", "", "user and group that the image runs as by default")
+	command := flag.String("cmd", "", "argument of the entry point unless a container has others")
+	path := flag.String("path", "/", "PATH")
 	flag.Parse()
-	if err := write(*out, *tag, *arch, *user, flag.Args()); err != nil {
+	config := v1.Config{User: *user, Env: []string{"PATH=" + *path}}
+	if *command != "" {
+		config.Cmd = []string{*command}
+	}
+	if err := write(*out, *tag, *arch, config, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
 	}
 }
 
-func write(out, tag, arch, user string, files []string) error {
+// write writes the image. It sets the entry point of config.
+func write(out, tag, arch string, config v1.Config, files []string) error {
 	ref, err := name.NewTag(tag, name.StrictValidation)
 	if err != nil {
 		return fmt.Errorf("-t %q: %w", tag, err)
@@ -51,6 +61,7 @@ func write(out, tag, arch, user string, files []string) error {
 	if !ok {
 		return fmt.Errorf("%q: must be source=/path/in/image", files[0])
 	}
+	config.Entrypoint = []string{entry}
 	content, err := layer(files)
 	if err != nil {
 		return err
@@ -66,7 +77,7 @@ func write(out, tag, arch, user string, files []string) error {
 	img, err = mutate.ConfigFile(img, &v1.ConfigFile{
 		OS: "linux", Architecture: arch,
 		RootFS: v1.RootFS{Type: "layers", DiffIDs: diffIDs(img)},
-		Config: v1.Config{Entrypoint: []string{entry}, User: user, Env: []string{"PATH=/"}},
+		Config: config,
 	})
 	if err != nil {
 		return fmt.Errorf("make the image: %w", err)
@@ -116,7 +127,7 @@ func diffIDs(img v1.Image) []v1.Hash {
 	return cfg.RootFS.DiffIDs
 }
 
-// layer returns a tar archive of the files, each given as source=/path/in/image.
+// layer returns a tar archive of the files and folders, each given as source=/path/in/image.
 func layer(files []string) ([]byte, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
@@ -126,11 +137,17 @@ func layer(files []string) ([]byte, error) {
 		if !ok {
 			return nil, fmt.Errorf("%q: must be source=/path/in/image", f)
 		}
+		target = strings.TrimPrefix(path.Clean(target), "/")
+		if info, err := os.Stat(source); err == nil && info.IsDir() {
+			if err := folder(w, source, target, written); err != nil {
+				return nil, err
+			}
+			continue
+		}
 		data, err := os.ReadFile(source)
 		if err != nil {
 			return nil, err
 		}
-		target = strings.TrimPrefix(path.Clean(target), "/")
 		if err := directories(w, path.Dir(target), written); err != nil {
 			return nil, err
 		}
@@ -142,6 +159,54 @@ func layer(files []string) ([]byte, error) {
 		}
 	}
 	return buf.Bytes(), w.Close()
+}
+
+// folder adds what is in a folder, with its permissions, but without owners and times.
+func folder(w *tar.Writer, source, target string, written map[string]bool) error {
+	return filepath.WalkDir(source, func(file string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		below, err := filepath.Rel(source, file)
+		if err != nil {
+			return err
+		}
+		name := path.Join(target, filepath.ToSlash(below))
+		if name == "." || written[name] {
+			return nil
+		}
+		if err := directories(w, path.Dir(name), written); err != nil {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		link := ""
+		if info.Mode()&fs.ModeSymlink != 0 {
+			if link, err = os.Readlink(file); err != nil {
+				return err
+			}
+		}
+		described, err := tar.FileInfoHeader(info, link)
+		if err != nil {
+			return err
+		}
+		header := &tar.Header{Name: name, Mode: described.Mode, Size: described.Size, Typeflag: described.Typeflag, Linkname: link}
+		if info.IsDir() {
+			header.Name += "/"
+			written[name] = true
+		}
+		if err := w.WriteHeader(header); err != nil || !info.Mode().IsRegular() {
+			return err
+		}
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		_, err = w.Write(data)
+		return err
+	})
 }
 
 // directories adds the entries of a directory and of those above it, unless written has them.

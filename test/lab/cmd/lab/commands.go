@@ -37,7 +37,7 @@ func newCommand() *cobra.Command {
 	root.AddCommand(
 		f.up(), f.down(), f.status(), f.kubeconfig(), f.assets(), f.loadImage(),
 		f.exec(), f.nodeExec(), f.kubectl(), f.vm(),
-		forwardCommand(), nodeStartCommand(), nodeInitCommand(),
+		forwardCommand(), dnsCommand(), nodeStartCommand(), nodeInitCommand(),
 	)
 	return root
 }
