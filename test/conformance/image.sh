@@ -1,9 +1,12 @@
 #!/bin/bash
-# image.sh IMAGE AGNHOST TAR: write the image of Kubernetes' tests, without Docker or a
-# registry. IMAGE is its name, AGNHOST its program. The tests also run a shell, curl, wget,
-# nc, ip and ss in it: these come from this machine, and what it lacks from Debian packages.
+# image.sh TESTS AGNHOST TAR: write the image of Kubernetes' tests, without Docker or a
+# registry. TESTS is the program of the tests, AGNHOST that of the image. The tests also run
+# a shell, curl, wget, nc, ip and ss in it: these come from this machine, and what it lacks
+# from Debian packages.
 set -euo pipefail
-image=$1 agnhost=$(realpath "$2") tar=$(realpath -m "$3")
+tests=$(realpath "$1") agnhost=$(realpath "$2") tar=$(realpath -m "$3")
+# The others of this name are old ones, which few tests use.
+image=$("$tests" --list-images | grep '^registry.k8s.io/e2e-test-images/agnhost:[0-9.]*$' | sort -V | tail -1)
 cd "$(dirname "$0")/../.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -38,7 +41,7 @@ add() {
 	install -D -m 755 "$1" "$root$2"
 	libraries=$(LD_LIBRARY_PATH=$(find "$packages" -name '*.so.*' -printf '%h:' | tr '\n' ':') ldd "$1" 2>/dev/null || true)
 	case $libraries in *"not found"*) echo "conformance: $1 lacks libraries: $libraries" >&2; exit 1 ;; esac
-	grep -o '/[^ ]*' <<<"$libraries" | while read -r library; do
+	{ grep -o '/[^ ]*' <<<"$libraries" || true; } | while read -r library; do
 		[ -e "$root${library#"$packages"}" ] || install -D -m 755 "$(realpath "$library")" "$root${library#"$packages"}"
 	done
 }
