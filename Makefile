@@ -19,9 +19,10 @@ LAB            := bin/lab
 IMAGE_TAR      := dist/purelb-$(ARCH).tar
 # The modules beside the main one, without those that only pin a tool.
 MODULES        := $(filter-out test/olm/programs tools/golangci-lint tools/gremlins tools/crd-ref-docs,$(patsubst %/go.mod,%,$(shell git ls-files '*/go.mod')))
-# The modules that linters and govulncheck check. test/lab/kube has two files and imports
-# all of Kubernetes, which they would have to analyse, too.
-CHECKED        := . $(filter-out test/lab/kube,$(MODULES))
+# The modules that linters and govulncheck do not check: they have few files and import all of
+# Kubernetes, which would have to be analysed, too.
+ALL_KUBERNETES := test/lab/kube test/conformance/kube
+CHECKED        := . $(filter-out $(ALL_KUBERNETES),$(MODULES))
 # Packages with code that runs in several goroutines.
 RACE_PACKAGES  := ./controllers/... ./internal/... ./nodeagent/... ./webhooks/...
 
@@ -138,6 +139,31 @@ test-olm: $(LAB) ## Install, upgrade and remove PureLB with the Operator Lifecyc
 	{ go -C test/olm test -v -count=1 -timeout 60m . -ginkgo.v -ginkgo.fail-fast $(OLM_ARGS); status=$$?; \
 	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }
 
+# What make test-conformance runs: variants of using PureLB, families of addresses, specs whose
+# name in the table matches FOCUS. CONFORMANCE_ARGS are further flags: -slow, -probe, -parallel 6.
+VARIANTS ?= local,allow-local,virtual
+FAMILIES ?= ipv4,dual
+FOCUS    ?=
+
+# These are the flags of the lab's own build of Kubernetes, so that Go compiles it only once.
+KUBERNETES_BUILD := -trimpath -buildvcs=false -ldflags '-s -w'
+
+.PHONY: conformance-programs
+conformance-programs:
+	@mkdir -p bin dist/conformance
+	@echo "building Kubernetes' tests (some minutes the first time)"
+	@cd test/conformance/kube && export CGO_ENABLED=0 && \
+	go test -c -vet=off $(KUBERNETES_BUILD) -o $(CURDIR)/bin/conformance.test . && \
+	go build $(KUBERNETES_BUILD) -o $(CURDIR)/bin/agnhost k8s.io/kubernetes/test/images/agnhost
+	@go -C test/conformance build -o $(CURDIR)/bin/conformance .
+	@[ dist/conformance/agnhost.tar -nt bin/agnhost ] || test/conformance/image.sh bin/conformance.test bin/agnhost dist/conformance/agnhost.tar
+
+.PHONY: test-conformance
+test-conformance: image $(LAB) conformance-programs ## Run Kubernetes' own tests of LoadBalancer Services in a lab of their own, as root (VARIANTS=local FAMILIES=dual FOCUS=affinity): test/conformance
+	@$(LAB) down && $(LAB) up --image $(IMAGE_TAR) --image dist/conformance/agnhost.tar && \
+	{ bin/conformance -variants "$(VARIANTS)" -families "$(FAMILIES)" -focus "$(FOCUS)" $(CONFORMANCE_ARGS); status=$$?; \
+	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }
+
 # What make bench measures, and how often. CASES is a regular expression of cases.
 # PROFILE=1 also writes profiles of bursts and of idle programs.
 SECTIONS      ?= latency,availability,idle,burst,go
@@ -205,7 +231,7 @@ fmt: ## Format the code
 lint: $(GOLANGCI_LINT) ## Lint every module: code, format and the direction of imports
 	@for m in $(CHECKED); do echo "lint $$m"; \
 	  (cd $$m && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...) || failed="$$failed $$m"; done; \
-	[ -z "$$(gofmt -l test/lab/kube)" ] || failed="$$failed test/lab/kube (make fmt)"; \
+	[ -z "$$(gofmt -l $(ALL_KUBERNETES))" ] || failed="$$failed $(ALL_KUBERNETES) (make fmt)"; \
 	[ -z "$$failed" ] || { echo "make lint: findings in:$$failed"; exit 1; }
 
 # The database of known vulnerabilities. make vulncheck fails without access to it.

@@ -49,6 +49,16 @@ func (l *Lab) startControlPlane() error {
 		l.kube(), "control-plane", l.path("control-plane", "config.json"))
 }
 
+// startDNS starts the cluster's name server beside the API server. The name server stays
+// when the control plane stops, and then answers as it answered before.
+func (l *Lab) startDNS() error {
+	argv := ExecArgv(ControlPlane, l.command(), "dns", l.HostKubeconfig())
+	for _, address := range nameServers() {
+		argv = append(argv, netip.AddrPortFrom(address, dnsPort).String())
+	}
+	return process.Start(l.pidFile(dnsProcess), l.logFile(dnsProcess), argv...)
+}
+
 // writeControlPlane writes the keys, kubeconfigs and configuration of the
 // control plane, and the kubeconfig for users of the lab.
 func (l *Lab) writeControlPlane(authority *pki.Authority, options Options) error {
@@ -92,6 +102,7 @@ func (l *Lab) writeControlPlane(authority *pki.Authority, options Options) error
 	inside := "https://" + apiServer().String()
 	for _, config := range []struct{ path, server, user, group string }{
 		{l.Kubeconfig(), "https://127.0.0.1:" + strconv.Itoa(options.APIPort), "admin", "system:masters"},
+		{l.HostKubeconfig(), inside, "admin", "system:masters"},
 		{l.controllerManagerKubeconfig(), inside, "system:kube-controller-manager", ""},
 		{l.schedulerKubeconfig(), inside, "system:kube-scheduler", ""},
 	} {

@@ -13,7 +13,7 @@ import (
 
 // HTTPClient sends requests from a host of the lab. Each request makes a new
 // connection, so that each is balanced anew, and fails after timeout. URLs have
-// addresses, not names: there is no name server in the lab.
+// addresses, not names: the hosts have no name server.
 func (l *Lab) HTTPClient(host string, timeout time.Duration) *http.Client {
 	return &http.Client{
 		Timeout: timeout,

@@ -5,6 +5,7 @@ package lab
 import (
 	"context"
 	"io"
+	"net"
 	"net/netip"
 	"os/exec"
 	"strings"
@@ -131,8 +132,10 @@ func TestLiveService(t *testing.T) {
 		return len(nodes) == 3
 	})
 	pod := strings.Fields(kubectl(t, l, "", "get", "pods", "-l", "app=lab-test", "-o", "name"))[0]
-	if body := kubectl(t, l, "", "exec", pod, "--", "/echo", "get", "http://10.77.0.100/"); !strings.HasPrefix(body, "pod=") {
-		t.Errorf("from a pod: %q", body)
+	for _, name := range []string{"10.77.0.100", "lab-test:80", "lab-test.default.svc.cluster.local"} {
+		if body := kubectl(t, l, "", "exec", pod, "--", "/echo", "get", "http://"+name+"/"); !strings.HasPrefix(body, "pod=") {
+			t.Errorf("%s from a pod: %q", name, body)
+		}
 	}
 	kubectl(t, l, "", "logs", pod)
 
@@ -244,10 +247,22 @@ func TestLiveCutAPI(t *testing.T) {
 func TestLiveControlPlane(t *testing.T) {
 	l, ctx := attach(t), t.Context()
 	kubectl(t, l, "", "create", "configmap", "lab-test")
+	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return l.Dial(ctx, Client, network, netip.AddrPortFrom(nameServers()[1], dnsPort).String())
+	}}
+	resolve := func() {
+		t.Helper()
+		found, err := resolver.LookupNetIP(ctx, "ip", "kubernetes.default.svc.cluster.local.")
+		if err != nil || len(found) != 1 || found[0] != serviceCIDRs()[0].Addr().Next() {
+			t.Errorf("the name server says %v, %v", found, err)
+		}
+	}
+	resolve()
 	must(t, l.StopControlPlane(ctx))
 	if err := l.Check(ctx); err == nil {
 		t.Error("the lab is well without its control plane")
 	}
+	resolve()
 	must(t, l.StartControlPlane(ctx))
 	kubectl(t, l, "", "delete", "configmap", "lab-test") // etcd has kept it
 	eventually(t, "all is well again", func() bool { return l.Check(ctx) == nil })

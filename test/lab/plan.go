@@ -24,6 +24,7 @@ const (
 	portPrefix      = "p-"   // of the bridge, before the name of the host
 
 	apiPort  = 6443 // on the control plane
+	dnsPort  = 53   // on the control plane
 	etcdURL  = "http://127.0.0.1:2379"
 	nodeBase = 10 // node1 has number 11 on the link
 )
@@ -128,3 +129,6 @@ func serviceCIDRs() []netip.Prefix {
 func apiServer() netip.AddrPort {
 	return netip.AddrPortFrom(host(ControlPlane, 77, 2).IPv4.Addr(), apiPort)
 }
+
+// nameServers returns the addresses of the cluster's name server.
+func nameServers() []netip.Addr { return host(ControlPlane, 77, 2).addresses() }

@@ -82,6 +82,10 @@ func (l *Lab) logFile(name string) string { return l.path("logs", name+".log") }
 // of the namespaces.
 func (l *Lab) Kubeconfig() string { return l.path("kubeconfig") }
 
+// HostKubeconfig is the path of a kubeconfig of an administrator, for use in the
+// namespaces of the hosts.
+func (l *Lab) HostKubeconfig() string { return l.path("control-plane", "admin.kubeconfig") }
+
 // Logs is the folder of all logs.
 func (l *Lab) Logs() string { return l.path("logs") }
 
@@ -98,10 +102,11 @@ func (l *Lab) Hosts() []Host { return plannedHosts() }
 const (
 	controlPlaneProcess = "control-plane"
 	forwardProcess      = "forward"
+	dnsProcess          = "dns"
 )
 
 func processNames() []string {
-	names := []string{controlPlaneProcess, forwardProcess}
+	names := []string{controlPlaneProcess, forwardProcess, dnsProcess}
 	for _, node := range plannedNodes() {
 		names = append(names, node.Name)
 	}

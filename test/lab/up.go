@@ -209,6 +209,9 @@ func (l *Lab) startCluster(ctx context.Context, options Options, images []string
 		"forward", "127.0.0.1:"+strconv.Itoa(options.APIPort), Namespace(ControlPlane), apiServer().String()); err != nil {
 		return err
 	}
+	if err := l.startDNS(); err != nil {
+		return err
+	}
 	if err := l.startNodes(ctx, authority, images); err != nil {
 		return err
 	}
@@ -276,6 +279,7 @@ func (l *Lab) startNodes(ctx context.Context, authority *pki.Authority, images [
 			Images:       images,
 			PauseImage:   assets.PauseImage,
 			APIServer:    apiServer(),
+			NameServers:  nameServers(),
 			Addresses:    n.addresses(),
 			PodCIDRs:     n.PodCIDRs,
 			ClusterCIDRs: clusterCIDRs(),

@@ -3,10 +3,12 @@
 // no base image.
 //
 //	image -o purelb.tar -t purelb.io/purelb:dev -arch amd64 -user 65532:65532 bin/purelb=/purelb
+//	image -o tools.tar -t example.com/tools:1 -path /bin -cmd pause bin/tool=/tool dist/tools=/
 //
-// The first file is the entry point. The same input gives the same image. With -by-digest the
-// image is named by its digest instead of a tag, and -t is the name without either: a kubelet
-// never asks a registry about such an image that the node has.
+// The first file is the entry point. A source that is a folder stands for all that is in it,
+// symbolic links included. The same input gives the same image. With -by-digest the image is
+// named by its digest instead of a tag, and -t is the name without either: a kubelet never asks
+// a registry about such an image that the node has.
 package main
 
 import (
@@ -16,6 +18,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -35,14 +38,21 @@ func main() {
 	arch := flag.String("arch", "amd64", "architecture, as GOARCH")
 	user := flag.String("user", "", "user and group that the image runs as by default")
 	byDigest := flag.Bool("by-digest", false, "name the image by its digest, and print that name; -t names no tag")
+	command := flag.String("cmd", "", "argument of the entry point unless a container has others")
+	path := flag.String("path", "/", "PATH")
 	flag.Parse()
-	if err := write(*out, *tag, *arch, *user, *byDigest, flag.Args()); err != nil {
+	config := v1.Config{User: *user, Env: []string{"PATH=" + *path}}
+	if *command != "" {
+		config.Cmd = []string{*command}
+	}
+	if err := write(*out, *tag, *arch, config, *byDigest, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
 	}
 }
 
-func write(out, tag, arch, user string, byDigest bool, files []string) error {
+// write writes the image. It sets the entry point of config.
+func write(out, tag, arch string, config v1.Config, byDigest bool, files []string) error {
 	if len(files) == 0 {
 		return errors.New("name at least one file, as source=/path/in/image")
 	}
@@ -50,6 +60,7 @@ func write(out, tag, arch, user string, byDigest bool, files []string) error {
 	if !ok {
 		return fmt.Errorf("%q: must be source=/path/in/image", files[0])
 	}
+	config.Entrypoint = []string{entry}
 	content, err := layer(files)
 	if err != nil {
 		return err
@@ -65,7 +76,7 @@ func write(out, tag, arch, user string, byDigest bool, files []string) error {
 	img, err = mutate.ConfigFile(img, &v1.ConfigFile{
 		OS: "linux", Architecture: arch,
 		RootFS: v1.RootFS{Type: "layers", DiffIDs: diffIDs(img)},
-		Config: v1.Config{Entrypoint: []string{entry}, User: user, Env: []string{"PATH=/"}},
+		Config: config,
 	})
 	if err != nil {
 		return fmt.Errorf("make the image: %w", err)
@@ -139,7 +150,7 @@ func diffIDs(img v1.Image) []v1.Hash {
 	return cfg.RootFS.DiffIDs
 }
 
-// layer returns a tar archive of the files, each given as source=/path/in/image.
+// layer returns a tar archive of the files and folders, each given as source=/path/in/image.
 func layer(files []string) ([]byte, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
@@ -149,11 +160,17 @@ func layer(files []string) ([]byte, error) {
 		if !ok {
 			return nil, fmt.Errorf("%q: must be source=/path/in/image", f)
 		}
+		target = strings.TrimPrefix(path.Clean(target), "/")
+		if info, err := os.Stat(source); err == nil && info.IsDir() {
+			if err := folder(w, source, target, written); err != nil {
+				return nil, err
+			}
+			continue
+		}
 		data, err := os.ReadFile(source)
 		if err != nil {
 			return nil, err
 		}
-		target = strings.TrimPrefix(path.Clean(target), "/")
 		if err := directories(w, path.Dir(target), written); err != nil {
 			return nil, err
 		}
@@ -165,6 +182,54 @@ func layer(files []string) ([]byte, error) {
 		}
 	}
 	return buf.Bytes(), w.Close()
+}
+
+// folder adds what is in a folder, with its permissions, but without owners and times.
+func folder(w *tar.Writer, source, target string, written map[string]bool) error {
+	return filepath.WalkDir(source, func(file string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		below, err := filepath.Rel(source, file)
+		if err != nil {
+			return err
+		}
+		name := path.Join(target, filepath.ToSlash(below))
+		if name == "." || written[name] {
+			return nil
+		}
+		if err := directories(w, path.Dir(name), written); err != nil {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		link := ""
+		if info.Mode()&fs.ModeSymlink != 0 {
+			if link, err = os.Readlink(file); err != nil {
+				return err
+			}
+		}
+		described, err := tar.FileInfoHeader(info, link)
+		if err != nil {
+			return err
+		}
+		header := &tar.Header{Name: name, Mode: described.Mode, Size: described.Size, Typeflag: described.Typeflag, Linkname: link}
+		if info.IsDir() {
+			header.Name += "/"
+			written[name] = true
+		}
+		if err := w.WriteHeader(header); err != nil || !info.Mode().IsRegular() {
+			return err
+		}
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		_, err = w.Write(data)
+		return err
+	})
 }
 
 // directories adds the entries of a directory and of those above it, unless written has them.

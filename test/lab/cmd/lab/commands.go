@@ -41,7 +41,7 @@ func newCommandOf(f *flags) *cobra.Command {
 	root.AddCommand(
 		f.up(), f.down(), f.status(), f.kubeconfig(), f.assets(), f.loadImage(),
 		f.exec(), f.nodeExec(), f.kubectl(), f.vm(), f.debianRoot(),
-		forwardCommand(), nodeStartCommand(), nodeInitCommand(),
+		forwardCommand(), dnsCommand(), nodeStartCommand(), nodeInitCommand(),
 	)
 	return root
 }

@@ -3,9 +3,12 @@ package main
 import (
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/purelb/purelb-operator/test/lab/internal/api"
+	"github.com/purelb/purelb-operator/test/lab/internal/dns"
 	"github.com/purelb/purelb-operator/test/lab/internal/forward"
 	"github.com/purelb/purelb-operator/test/lab/internal/node"
 )
@@ -25,6 +28,32 @@ func forwardCommand() *cobra.Command {
 				return fmt.Errorf("parse the target: %w", err)
 			}
 			return forward.Listen(c.Context(), args[0], args[1], target)
+		},
+	}
+}
+
+func dnsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "dns KUBECONFIG ADDRESS...",
+		Short:  "Answer queries for the names of Services",
+		Hidden: true,
+		Args:   cobra.MinimumNArgs(2),
+		RunE: func(c *cobra.Command, args []string) error {
+			var addresses []netip.AddrPort
+			for _, text := range args[1:] {
+				address, err := netip.ParseAddrPort(text)
+				if err != nil {
+					return fmt.Errorf("parse an address to listen on: %w", err)
+				}
+				addresses = append(addresses, address)
+			}
+			client, err := api.Open(args[0])
+			if err != nil {
+				return err
+			}
+			// While tests change Services, an answer is at most a second old.
+			cache := &dns.Cache{Lookup: client.FindName, Fresh: time.Second, Limit: 10000, Now: time.Now}
+			return dns.Serve(c.Context(), addresses, cache.Get)
 		},
 	}
 }

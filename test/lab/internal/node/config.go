@@ -49,6 +49,8 @@ type Config struct {
 	PauseImage string `json:"pauseImage"`
 	// APIServer is where the API server listens.
 	APIServer netip.AddrPort `json:"apiServer"`
+	// NameServers are those of the pods.
+	NameServers []netip.Addr `json:"nameServers"`
 	// Addresses are the node's own.
 	Addresses []netip.Addr `json:"addresses"`
 	// PodCIDRs are the addresses of its pods; ClusterCIDRs those of all pods.
@@ -118,7 +120,7 @@ func Prepare(c Config, authority *pki.Authority) (string, error) {
 		}
 	}
 
-	kubelet, err := json.MarshalIndent(kubeletConfig(), "", "  ")
+	kubelet, err := json.MarshalIndent(kubeletConfig(c.NameServers), "", "  ")
 	if err != nil {
 		return "", fmt.Errorf("encode the kubelet's configuration: %w", err)
 	}
@@ -136,7 +138,7 @@ func Prepare(c Config, authority *pki.Authority) (string, error) {
 		filepath.Join(c.files(), caFile):                    authority.CertificatePEM,
 		filepath.Join(c.files(), kubeletFile):               kubelet,
 		filepath.Join(c.files(), containerdFile):            []byte(containerdConfig(c)),
-		filepath.Join(c.files(), resolvFile):                []byte("# There is no name server in the lab.\n"),
+		filepath.Join(c.files(), resolvFile):                []byte("# The nodes have no name server. Their pods have the cluster's.\n"),
 		filepath.Join(c.files(), kubeBinary):                nil, // the binary is mounted here
 		filepath.Join(c.files(), cniDir, "10-lab.conflist"): cni,
 	} {

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"path/filepath"
 	"strings"
+
+	"github.com/purelb/purelb-operator/test/lab/internal/dns"
 )
 
 // object is a JSON object.
@@ -16,7 +18,7 @@ func inside(elem ...string) string {
 }
 
 // kubeletConfig is the kubelet's configuration file (a KubeletConfiguration).
-func kubeletConfig() object {
+func kubeletConfig(nameServers []netip.Addr) object {
 	return object{
 		"apiVersion":               "kubelet.config.k8s.io/v1beta1",
 		"kind":                     "KubeletConfiguration",
@@ -46,6 +48,8 @@ func kubeletConfig() object {
 		"imageGCHighThresholdPercent": 100,
 		"imageGCLowThresholdPercent":  99,
 		"resolvConf":                  inside(resolvFile),
+		"clusterDNS":                  nameServers,
+		"clusterDomain":               strings.TrimSuffix(dns.Domain, "."),
 		// Default folder: /usr/libexec/kubernetes, which is the machine's.
 		"volumePluginDir":           "/var/lib/kubelet/volume-plugins",
 		"syncFrequency":             "10s",
