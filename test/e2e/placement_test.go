@@ -81,7 +81,7 @@ var _ = Describe("Placement", func() {
 		}
 	}, SpecTimeout(4*time.Minute))
 
-	It("follows the endpoints of policy Local, and no request fails while they are replaced", func(ctx SpecContext) {
+	It("follows the endpoints of policy Local, and no request fails while they are replaced", Label(proxyLabel), func(ctx SpecContext) {
 		applyGroup(ctx, "remotedual.yaml")
 		DeferCleanup(func(ctx SpecContext) { Expect(testLab.StopRouting(ctx)).To(Succeed()) }, NodeTimeout(waitLimit))
 		Expect(testLab.StartRouting(ctx)).To(Succeed())

@@ -50,6 +50,7 @@ func (f *flags) up() *cobra.Command {
 	var images []string
 	var port int
 	var grace time.Duration
+	var kubernetes, proxy string
 	c := &cobra.Command{
 		Use:   "up",
 		Short: "Bring the lab up, building what is needed, and print the path of the kubeconfig",
@@ -60,6 +61,7 @@ func (f *flags) up() *cobra.Command {
 				return err
 			}
 			options.Images, options.APIPort, options.NodeGracePeriod = images, port, grace
+			options.Kubernetes, options.ProxyMode = kubernetes, lab.ProxyMode(proxy)
 			l, err := lab.Up(c.Context(), options)
 			if err != nil {
 				return err
@@ -70,6 +72,8 @@ func (f *flags) up() *cobra.Command {
 	}
 	c.Flags().StringArrayVar(&images, "image", nil, "tar file of an image to load into all nodes (may be repeated)")
 	c.Flags().IntVar(&port, "api-port", lab.DefaultAPIPort, "port of the API server on 127.0.0.1")
+	kubernetesFlag(c, &kubernetes)
+	c.Flags().StringVar(&proxy, "proxy-mode", string(lab.ProxyNFTables), fmt.Sprintf("mode of kube-proxy: one of %v", lab.ProxyModes()))
 	c.Flags().DurationVar(&grace, "node-grace-period", lab.DefaultNodeGracePeriod, "how long a kubelet may be silent before its node is NotReady (default of Kubernetes: 50s)")
 	return c
 }
@@ -160,8 +164,14 @@ func (f *flags) kubeconfig() *cobra.Command {
 	}
 }
 
+// kubernetesFlag adds the flag --kubernetes to a command.
+func kubernetesFlag(c *cobra.Command, version *string) {
+	c.Flags().StringVar(version, "kubernetes", "", "version of Kubernetes, such as v1.32.5 (default: that of kube/go.mod)")
+}
+
 func (f *flags) assets() *cobra.Command {
-	return &cobra.Command{
+	var kubernetes string
+	c := &cobra.Command{
 		Use:   "assets",
 		Short: "Build etcd, kube-apiserver and kubectl if needed, and print their folder (KUBEBUILDER_ASSETS)",
 		Args:  cobra.NoArgs,
@@ -170,6 +180,7 @@ func (f *flags) assets() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			options.Kubernetes = kubernetes
 			dir, err := lab.Assets(c.Context(), options)
 			if err != nil {
 				return err
@@ -178,6 +189,8 @@ func (f *flags) assets() *cobra.Command {
 			return nil
 		},
 	}
+	kubernetesFlag(c, &kubernetes)
+	return c
 }
 
 func (f *flags) loadImage() *cobra.Command {
