@@ -56,9 +56,42 @@ func (s *soak) weather(now time.Time) check.Weather {
 			w.Able = append(w.Able, n)
 		}
 	}
+	for _, l := range s.late {
+		w.Late = max(w.Late, l.by)
+	}
 	slices.Sort(w.Cut)
 	slices.Sort(w.Deaf)
 	return w
+}
+
+// lateness is by how much a clock was late.
+type lateness struct {
+	at time.Time
+	by time.Duration
+}
+
+const (
+	// clockInterval is how often the clock strikes that shows how busy the machine is.
+	clockInterval = 20 * time.Millisecond
+	// lateTime is for how long being late counts.
+	lateTime = 10 * time.Second
+)
+
+// watchClock notes how late the machine lets a process run that sleeps and does nothing else.
+func (s *soak) watchClock(ctx context.Context) error {
+	for ctx.Err() == nil {
+		begun := time.Now()
+		_ = sleep(ctx, clockInterval)
+		now := time.Now()
+		s.mutex.Lock()
+		s.late = slices.DeleteFunc(s.late, func(l lateness) bool { return now.Sub(l.at) > lateTime })
+		if by := now.Sub(begun) - clockInterval; by > clockInterval {
+			s.late = append(s.late, lateness{now, by})
+			s.largest["clock late, ms"] = max(s.largest["clock late, ms"], float64(by.Milliseconds()))
+		}
+		s.mutex.Unlock()
+	}
+	return nil
 }
 
 func (s *soak) askIPv4(ctx context.Context) error {

@@ -81,8 +81,11 @@ func (s *soak) rest(ctx context.Context) error {
 	s.slowest = max(s.slowest, took)
 	s.mutex.Lock()
 	s.calmSince = time.Now()
-	longest := s.watch.Summary()
+	longest, remarks := s.watch.Summary(), s.watch.Remarks()
 	s.mutex.Unlock()
+	for _, remark := range remarks {
+		s.say("    half of a bound: %s", remark)
+	}
 	if err := sleep(ctx, calmTime); err != nil {
 		return err
 	}

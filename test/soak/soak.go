@@ -16,6 +16,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
@@ -66,6 +67,8 @@ type soak struct {
 	faults map[string]faultTime
 	// deaf are the nodes whose agents did not run, and when that was seen last.
 	deaf map[string]time.Time
+	// late is when the machine was too busy to run a process in time, and by how much.
+	late []lateness
 	// refusing are the nodes that may take no address.
 	refusing map[string]bool
 	// local and virtual are the addresses that Services have; the value of virtual is on
@@ -115,7 +118,7 @@ func run(ctx context.Context, o options) (err error) {
 	observers, stop := context.WithCancel(ctx)
 	var watching sync.WaitGroup
 	defer func() { stop(); watching.Wait() }()
-	for _, observe := range []func(context.Context) error{s.askIPv4, s.askIPv6, s.watchKernels, s.watchAgents, s.watchServices, s.followLogs} {
+	for _, observe := range []func(context.Context) error{s.askIPv4, s.askIPv6, s.watchKernels, s.watchAgents, s.watchClock, s.watchServices, s.followLogs} {
 		watching.Go(func() {
 			if err := observe(observers); err != nil && observers.Err() == nil {
 				s.say("OBSERVER FAILED: %s", err)
@@ -243,6 +246,25 @@ func (s *soak) open(ctx context.Context) error {
 	return nil
 }
 
+// reset removes what an earlier soak has left in the lab.
+func (s *soak) reset(ctx context.Context) error {
+	for _, args := range [][]string{
+		{"delete", "services", "--all", "-n", soakNamespace},
+		{"delete", "lbnodeagent", "second", "-n", systemNamespace, "--ignore-not-found"},
+		{"delete", "servicegroups", "-n", systemNamespace, "--ignore-not-found", model.GroupNames[0], model.GroupNames[1], model.GroupNames[2], model.GroupNames[3]},
+		{"label", "nodes", "--all", corev1.LabelNodeExcludeBalancers + "-", "soak/second-"},
+		{"uncordon", model.Nodes[0], model.Nodes[1], model.Nodes[2]},
+		{"scale", "deployment/echo", "-n", soakNamespace, "--replicas=3"},
+	} {
+		if err := s.kubectl(ctx, args...); err != nil {
+			return err
+		}
+	}
+	// kubectl fails where there is no such taint.
+	_ = s.kubectl(ctx, "taint", "nodes", "--all", corev1.TaintNodeOutOfService+"-")
+	return nil
+}
+
 // install installs PureLB, the ServiceGroups and the servers behind the Services.
 func (s *soak) install(ctx context.Context) error {
 	for _, n := range model.Nodes {
@@ -263,7 +285,11 @@ func (s *soak) install(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := client.IgnoreAlreadyExists(s.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: soakNamespace}})); err != nil {
+	err := s.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: soakNamespace}})
+	if apierrors.IsAlreadyExists(err) {
+		err = s.reset(ctx)
+	}
+	if err != nil {
 		return err
 	}
 	for _, name := range model.GroupNames {
@@ -289,7 +315,7 @@ func (s *soak) kubectl(ctx context.Context, args ...string) error {
 }
 
 func (s *soak) kubectlOutput(ctx context.Context, args ...string) (string, error) {
-	out, err := exec.CommandContext(ctx, s.lab.Kubectl(), append([]string{"--kubeconfig", s.lab.Kubeconfig(), "--request-timeout=30s"}, args...)...).CombinedOutput()
+	out, err := exec.CommandContext(ctx, s.lab.Kubectl(), append([]string{"--kubeconfig", s.lab.Kubeconfig(), "--request-timeout=60s"}, args...)...).CombinedOutput()
 	if err != nil {
 		return string(out), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
 	}

@@ -29,6 +29,10 @@ const (
 	FailoverSilence = 20 * time.Second
 	// MissingVirtual is for how long a node may be without a Virtual address.
 	MissingVirtual = 5 * time.Second
+	// A busy machine makes everything late. The bounds grow by lateFactor times what a
+	// clock that does nothing else is late, and by maxLate at most.
+	lateFactor = 10
+	maxLate    = 5 * time.Second
 	// episodeEnd is how long after the last double answer the next one is another event.
 	episodeEnd = 10 * time.Second
 )
@@ -44,7 +48,12 @@ type Weather struct {
 	NoDecisions bool
 	// Able are the nodes that could take an address.
 	Able []string
+	// Late is for how long the machine lately let a process wait that wanted to run.
+	Late time.Duration
 }
+
+// slack returns by how much bounds grow because the machine is busy.
+func (w Weather) slack() time.Duration { return min(lateFactor*w.Late, maxLate) }
 
 // Watch judges single observations. It keeps, for each address, what it needs to measure
 // for how long something is wrong, and forgets an address with Forget.
@@ -55,6 +64,7 @@ type Watch struct {
 	services  map[string]*allocation
 	missing   map[missingKey]time.Duration
 	found     []string
+	remarks   []string
 	// Longest are the longest double answer and silence so far, by class.
 	Longest map[string]time.Duration
 }
@@ -86,6 +96,19 @@ func NewWatch(nodes map[string]string) *Watch {
 
 // Violations returns what was found so far.
 func (w *Watch) Violations() []string { return w.found }
+
+// Remarks returns what came to half of a bound since the last call.
+func (w *Watch) Remarks() []string {
+	all := w.remarks
+	w.remarks = nil
+	return all
+}
+
+func (w *Watch) remark(format string, args ...any) {
+	if len(w.remarks) < 100 {
+		w.remarks = append(w.remarks, fmt.Sprintf(format, args...))
+	}
+}
 
 func (w *Watch) report(format string, args ...any) {
 	if len(w.found) < 100 {
@@ -132,8 +155,13 @@ func (w *Watch) countDouble(at time.Time, a netip.Addr, x *watched, holders []st
 	case meet(holders, weather.Cut):
 		class, bound = "cut off", ReturnDouble
 	}
+	before := x.double[class]
 	x.double[class] += covers
 	w.note("two answer, "+class, x.double[class])
+	if half := bound / 2; before <= half && x.double[class] > half {
+		w.remark("%s: %s answered for %s for more than %s (%s)", stamp(at), strings.Join(holders, " and "), a, half, class)
+	}
+	bound += weather.slack()
 	if x.double[class] > bound && !x.reportedDouble {
 		x.reportedDouble = true
 		w.report("%s: %s answered for %s for more than %s (%s; cut off %v, agents away %v)", stamp(at), strings.Join(holders, " and "), a, bound, class, weather.Cut, weather.Deaf)
@@ -157,7 +185,10 @@ func (w *Watch) countSilence(at time.Time, a netip.Addr, x *watched, covers time
 	if x.wasSilent {
 		return
 	}
-	if x.calmSilence > CalmSilence || x.cutSilence > FailoverSilence {
+	if half := CalmSilence / 2; x.calmSilence > half && x.calmSilence-covers <= half {
+		w.remark("%s: nobody answers for %s for more than %s", stamp(at), a, half)
+	}
+	if x.calmSilence > CalmSilence+weather.slack() || x.cutSilence > FailoverSilence+weather.slack() {
 		x.wasSilent = true
 		w.report("%s: nobody answers for %s, for %s while every node works and %s beside (cut off %v, agents away %v)", stamp(at), a, x.calmSilence, x.cutSilence, weather.Cut, weather.Deaf)
 	}
@@ -183,11 +214,14 @@ func (w *Watch) Holds(at time.Time, node string, a netip.Addr, holds bool, cover
 		delete(w.missing, key)
 		return
 	}
-	before := w.missing[key]
+	before, bound := w.missing[key], MissingVirtual+weather.slack()
 	w.missing[key] += covers
 	w.note("Virtual address missing", w.missing[key])
-	if before <= MissingVirtual && w.missing[key] > MissingVirtual {
-		w.report("%s: %s is without %s for more than %s", stamp(at), node, a, MissingVirtual)
+	if half := MissingVirtual / 2; before <= half && w.missing[key] > half {
+		w.remark("%s: %s is without %s for more than %s", stamp(at), node, a, half)
+	}
+	if before <= bound && w.missing[key] > bound {
+		w.report("%s: %s is without %s for more than %s", stamp(at), node, a, bound)
 	}
 }
 

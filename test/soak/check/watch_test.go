@@ -54,6 +54,8 @@ func TestTwoHolders(t *testing.T) {
 		{"a node returns", 3 * time.Second, Weather{Cut: []string{"node1"}}, false},
 		{"a node returns and does not yield", 5 * time.Second, Weather{Cut: []string{"node1"}}, true},
 		{"another node was cut off", 2 * time.Second, Weather{Cut: []string{"node3"}}, true},
+		{"two holders on a busy machine", 1500 * time.Millisecond, Weather{Late: 100 * time.Millisecond}, false},
+		{"two holders on a machine that stands still", 7 * time.Second, Weather{Late: time.Hour}, true},
 		{"an agent is away", 300 * time.Second, Weather{Deaf: []string{"node2"}}, false},
 		{"an agent is away and the address does not fade", 340 * time.Second, Weather{Deaf: []string{"node2"}}, true},
 	} {
