@@ -33,6 +33,8 @@ import (
 const (
 	// askTimeout is for a request over HTTP at rest.
 	askTimeout = time.Second
+	// waitLog is how often the soak says what it waits for.
+	waitLog = 30 * time.Second
 	// Resident memory, in MiB, that programs have at most at rest.
 	managerMemory, agentMemory = 150, 80
 )
@@ -64,8 +66,9 @@ func (s *soak) rest(ctx context.Context) error {
 		if time.Since(begun) > restLimit {
 			return fmt.Errorf("the cluster does not come to rest within %s:\n%s", restLimit, strings.Join(found, "\n"))
 		}
-		if time.Since(replaced) > time.Minute {
+		if time.Since(replaced) > waitLog {
 			replaced = time.Now()
+			s.say("    not at rest after %s: %s", time.Since(begun).Round(time.Second), strings.Join(found, "; "))
 			if err := s.replaceKilledPods(ctx); err != nil {
 				return err
 			}

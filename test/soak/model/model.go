@@ -283,9 +283,10 @@ var nodeFaults = []Kind{CutLink, UnplugPort, CutAPI, PowerOff}
 func (w *World) faultChoices() []choice {
 	begin := func(kind Kind, node string, minSeconds, maxSeconds int) (Action, bool) {
 		for _, f := range w.activeFaults() {
-			isNodeFault := slices.Contains(nodeFaults, kind)
-			if f.kind == kind && f.node == node || isNodeFault && slices.Contains(nodeFaults, f.kind) ||
-				f.node == node && node != "" && (isNodeFault || slices.Contains(nodeFaults, f.kind)) {
+			bothCutOff := slices.Contains(nodeFaults, kind) && slices.Contains(nodeFaults, f.kind)
+			// A node without power has no processes, and forgets what was done to its kernel.
+			noPower := f.node == node && (kind == PowerOff || f.kind == PowerOff)
+			if f.kind == kind && f.node == node || bothCutOff || noPower {
 				return Action{}, false
 			}
 		}
