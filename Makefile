@@ -61,6 +61,7 @@ test-fast: ## Run the tests that need neither root, nor an API server, nor the l
 	go test -short $$(echo "$$packages" | grep -v '$(SLOW_HELPERS)' | cut -d' ' -f1) && \
 	PURELB_TEST_NETNS=1 go test -short -run '^($(subst $(comma),|,$(FRAME_TESTS)))$$' ./nodeagent/neigh && \
 	go -C test/bench test ./... && \
+	go -C test/soak test ./... && \
 	go -C tools test ./...
 	@echo "make test-fast: passed; make test-unit runs the others"
 
@@ -88,6 +89,7 @@ test-unit: build $(KUSTOMIZE) $(LAB) ## Run unit tests, some of them against a r
 	go -C test/gitops test -timeout 20m ./... && \
 	go -C test/lab test ./... && \
 	go -C test/bench test ./... && \
+	go -C test/soak test ./... && \
 	go -C tools test ./... && \
 	go -C tools/bundle test ./...
 
@@ -162,6 +164,16 @@ conformance-programs:
 test-conformance: image $(LAB) conformance-programs ## Run Kubernetes' own tests of LoadBalancer Services in a lab of their own, as root (VARIANTS=local FAMILIES=dual FOCUS=affinity): test/conformance
 	@$(LAB) down && $(LAB) up --image $(IMAGE_TAR) --image dist/conformance/agnhost.tar && \
 	{ bin/conformance -variants "$(VARIANTS)" -families "$(FAMILIES)" -focus "$(FOCUS)" $(CONFORMANCE_ARGS); status=$$?; \
+	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }
+
+# How long make soak goes on. SEED repeats a sequence of actions; without one it is any.
+DURATION ?= 30m
+
+.PHONY: soak
+soak: image $(LAB) ## Disturb PureLB at random in a lab of its own, as root, and check its promises (DURATION=30m SEED=… SOAK_ARGS=)
+	@go -C test/soak build -o $(CURDIR)/bin/soak . && \
+	$(LAB) down && $(LAB) up --image $(IMAGE_TAR) && \
+	{ bin/soak --root . --out dist/soak --duration $(DURATION) $(if $(filter command environment,$(firstword $(origin SEED))),--seed $(SEED)) $(SOAK_ARGS); status=$$?; \
 	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }
 
 # What make bench measures, and how often. CASES is a regular expression of cases.
