@@ -370,9 +370,11 @@ func findLeftovers(ctx context.Context) []string {
 	var found []string
 	list := func(namespaced bool, keep func(name string) bool, args ...string) {
 		kinds := strings.Fields(kubectl(ctx, "api-resources", "--verbs=list", "-o", "name", fmt.Sprintf("--namespaced=%t", namespaced)))
-		kinds = slices.DeleteFunc(kinds, func(kind string) bool { return kind == "events" || kind == "events.events.k8s.io" })
+		kinds = slices.DeleteFunc(kinds, func(kind string) bool { // the last two are deprecated: kubectl would warn
+			return slices.Contains([]string{"events", "events.events.k8s.io", "endpoints", "componentstatuses"}, kind)
+		})
 		for name := range strings.FieldsSeq(kubectl(ctx, append([]string{"get", strings.Join(kinds, ","), "-o", "name", "--ignore-not-found"}, args...)...)) {
-			if strings.Contains(name, "/") && keep(name) { // no word of a warning
+			if keep(name) {
 				found = append(found, name)
 			}
 		}
