@@ -160,8 +160,8 @@ func TestFaultServiceAccount(t *testing.T) {
 	g := begin(t)
 	ctx := context.Background()
 	node(t, "node1", nil)
+	runAgent(t, "node1") // it ends after the LBNodeAgent has gone
 	everywhere := lbNodeAgent(t, "accounts", nil)
-	runAgent(t, "node1")
 	ds := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "purelb-agent-accounts"}}
 	t.Cleanup(func() { remove(t, ds) })
 	account := fetch(g, agentAccount())

@@ -42,6 +42,9 @@ func (r *PlacementReconciler) explanations(inputs *placement.Inputs, result *pla
 // reportMoves logs, counts and records the moves that have begun. That a move is new
 // follows from the Announcements as they were before: a restart of the manager repeats no
 // event, and loses one only between the write and the event.
+//
+// A failover is recorded when it is over: an agent that is replaced may not renew its Lease for
+// longer than that lasts, and then the address stays, because its node's kernel answers.
 func (r *PlacementReconciler) reportMoves(ctx context.Context, inputs *placement.Inputs, result *placement.Result, stored storedEntries) {
 	logger := log.FromContext(ctx)
 	for i := range inputs.Addresses {
@@ -52,36 +55,50 @@ func (r *PlacementReconciler) reportMoves(ctx context.Context, inputs *placement
 		}
 		logger.Info("Address gets a node", "address", addr.Addr, "kind", m.Kind, "from", m.From, "to", m.To, "because", m.Message)
 		logger.V(1).Info("Nodes passed over", "address", addr.Addr, "nodes", m.PassedOver)
-		r.recordMove(ctx, addr, m)
+		if m.Kind == placement.Handover {
+			r.recordMove(ctx, addr, v1.EventHandover, fmt.Sprintf("Handing %s over from node %s to %s: %s", addr.Addr, m.From, m.To, m.Message))
+		}
 		r.Metrics.CountMove(m.Kind)
-		r.state.moveStarts[addr.Addr] = moveStart{kind: m.Kind, since: r.Now()}
+		r.state.moveStarts[addr.Addr] = moveStart{move: m, since: r.Now()}
 	}
 	for addr, why := range result.Unplaced {
 		logger.V(1).Info("Address has no node", "address", addr, "reason", why.Reason, "message", why.Message)
 	}
-	r.measureMoves(inputs, result)
+	r.measureMoves(ctx, inputs, result)
 }
 
 // recordMove records an event on the Services of an address that moves.
-func (r *PlacementReconciler) recordMove(ctx context.Context, addr *placement.Address, m placement.Move) {
-	reason, note := v1.EventHandover, "Handing %s over from node %s to %s: %s"
-	switch m.Kind {
-	case placement.Placement:
-		return // the event that the node announces the address comes soon
-	case placement.Failover:
-		reason, note = v1.EventFailover, "Moving %s from node %s to %s if nobody answers for it: %s"
-	}
+func (r *PlacementReconciler) recordMove(ctx context.Context, addr *placement.Address, reason, note string) {
 	for _, key := range addr.Services {
 		svc := &corev1.Service{}
 		if err := r.Client.Get(ctx, parseKey(key), svc); err == nil {
-			r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, reason, "Place "+addr.Addr.String(), note, addr.Addr, m.From, m.To, m.Message)
+			r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, reason, "Place "+addr.Addr.String(), "%s", note)
 		}
 	}
 }
 
-// measureMoves measures the moves that are over, and counts the nodes whose agent is
-// alive.
-func (r *PlacementReconciler) measureMoves(inputs *placement.Inputs, result *placement.Result) {
+// recordFailover records that an address has failed over, if another node announces it now.
+func (r *PlacementReconciler) recordFailover(ctx context.Context, inputs *placement.Inputs, addr netip.Addr, m placement.Move) {
+	var holder *placement.Entry
+	for i := range inputs.Entries {
+		e := &inputs.Entries[i]
+		if e.Addr == addr && e.ReportedState == v1.StateAnnounced && (holder == nil || e.Spec.Epoch > holder.Spec.Epoch) {
+			holder = e
+		}
+	}
+	if holder == nil || holder.Node == m.From {
+		return
+	}
+	for i := range inputs.Addresses {
+		if a := &inputs.Addresses[i]; a.Addr == addr {
+			r.recordMove(ctx, a, v1.EventFailover, fmt.Sprintf("Moved %s from node %s to %s, as nobody answered for it: %s", addr, m.From, holder.Node, m.Message))
+		}
+	}
+}
+
+// measureMoves measures the moves that are over, records those of them that are failovers, and
+// counts the nodes whose agent is alive.
+func (r *PlacementReconciler) measureMoves(ctx context.Context, inputs *placement.Inputs, result *placement.Result) {
 	members := 0
 	for i := range inputs.Nodes {
 		if inputs.Nodes[i].LBNodeAgent != "" && inputs.Nodes[i].Liveness != placement.Expired {
@@ -89,7 +106,7 @@ func (r *PlacementReconciler) measureMoves(inputs *placement.Inputs, result *pla
 		}
 	}
 	r.Metrics.SetMembers(members)
-	for addr, m := range r.state.moveStarts {
+	for addr, started := range r.state.moveStarts {
 		if _, isUnderWay := result.Moves[addr]; isUnderWay {
 			continue
 		}
@@ -97,7 +114,10 @@ func (r *PlacementReconciler) measureMoves(inputs *placement.Inputs, result *pla
 			return e.Addr == addr && e.ReportedState != v1.StateAnnounced
 		})
 		if !isUnrealised {
-			r.Metrics.ObserveMove(m.kind, r.Now().Sub(m.since))
+			r.Metrics.ObserveMove(started.move.Kind, r.Now().Sub(started.since))
+		}
+		if started.move.Kind == placement.Failover {
+			r.recordFailover(ctx, inputs, addr, started.move)
 		}
 		delete(r.state.moveStarts, addr)
 	}

@@ -73,10 +73,9 @@ func TestAttackEditor(t *testing.T) {
 	config := rest.CopyConfig(g.config)
 	config.Impersonate = rest.ImpersonationConfig{UserName: "editor"}
 	editor := g.client(config)
-	for _, obj := range []client.Object{
-		&v1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "node1"}, Spec: v1.AnnouncementSpec{NodeName: "node1", LBNodeAgent: "default"}},
-		&v1.CommonAnnouncement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "node1"}, Spec: v1.CommonAnnouncementSpec{LBNodeAgent: "default", Revision: 1}},
-	} {
+	ann := &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "node1"}, Spec: v1.AnnouncementSpec{NodeName: "node1", LBNodeAgent: "default"}}
+	common := &v1.CommonAnnouncement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "node1"}, Spec: v1.CommonAnnouncementSpec{LBNodeAgent: "default", Revision: 1}}
+	for obj, change := range map[client.Object]string{ann: `{"spec":{"heartbeatSeconds":7}}`, common: `{"spec":{"revision":7}}`} {
 		created := obj.DeepCopyObject().(client.Object)
 		g.Expect(manager.Create(ctx, obj)).To(Succeed())
 		version := obj.GetResourceVersion()
@@ -84,7 +83,7 @@ func TestAttackEditor(t *testing.T) {
 		created.SetName("node2")
 		g.refusing(func() error { return editor.Create(ctx, created, client.DryRunAll) }).To(MatchError(ContainSubstring("are written by PureLB's manager")))
 		for _, patch := range []string{
-			`{"spec":{"lbNodeAgent":"other"}}`, `{"metadata":{"labels":{"a":"b"}}}`, `{"metadata":{"annotations":{"a":"b"}}}`,
+			change, `{"metadata":{"labels":{"a":"b"}}}`, `{"metadata":{"annotations":{"a":"b"}}}`,
 			`{"metadata":{"finalizers":["a.b/c"]}}`, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"node1","uid":"u"}]}}`,
 		} {
 			g.Expect(editor.Patch(ctx, obj.DeepCopyObject().(client.Object), client.RawPatch(types.MergePatchType, []byte(patch)))).
@@ -101,7 +100,7 @@ func TestAttackEditor(t *testing.T) {
 	config = rest.CopyConfig(g.config)
 	config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:kube-system:generic-garbage-collector", Groups: []string{"system:masters"}}
 	collector := g.client(config)
-	ann := &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "node1"}}
+	ann = &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "node1"}}
 	g.Expect(collector.Patch(ctx, ann, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["a.b/c"]}}`)))).To(Succeed())
 	g.Expect(collector.Patch(ctx, ann, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"heartbeatSeconds":7}}`)))).To(MatchError(ContainSubstring("are written by PureLB's manager")))
 	// An editor may only let go of what holds it up.

@@ -54,6 +54,9 @@ const (
 	AnnotationAnnouncingIPv4 = "purelb.io/announcing-IPv4"
 	// AnnotationAnnouncingIPv6 is AnnotationAnnouncingIPv4 for IPv6.
 	AnnotationAnnouncingIPv6 = "purelb.io/announcing-IPv6"
+	// AnnotationServiceAccountUID, on the agents' pods, is the UID of the service account
+	// that they run as.
+	AnnotationServiceAccountUID = "purelb.io/service-account-uid"
 	// AnnotationAddedTo lists, separated by spaces, the node/interface places
 	// that hold Local addresses of the Service.
 	AnnotationAddedTo = "purelb.io/added-to"

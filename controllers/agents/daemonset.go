@@ -32,14 +32,10 @@ type Defaults struct {
 // DaemonSetName is the name of the DaemonSet of an LBNodeAgent.
 func DaemonSetName(lbNodeAgent string) string { return "purelb-agent-" + lbNodeAgent }
 
-// AnnotationServiceAccountUID is on the agents' pods: the UID of the service account that they
-// run as.
-const AnnotationServiceAccountUID = "purelb.io/service-account-uid"
-
 // ServiceAccountUIDOf returns the UID of the service account as which the pods of a DaemonSet
 // run, as far as the DaemonSet says.
 func ServiceAccountUIDOf(ds *appsv1.DaemonSet) types.UID {
-	return types.UID(ds.Spec.Template.Annotations[AnnotationServiceAccountUID])
+	return types.UID(ds.Spec.Template.Annotations[v1.AnnotationServiceAccountUID])
 }
 
 // DaemonSet renders the DaemonSet of an LBNodeAgent. The DaemonSet selects nodes by the
@@ -70,7 +66,7 @@ func DaemonSet(a *v1.LBNodeAgent, defaults Defaults, serviceAccountUID types.UID
 	}
 	var annotations map[string]string
 	if serviceAccountUID != "" {
-		annotations = map[string]string{AnnotationServiceAccountUID: string(serviceAccountUID)}
+		annotations = map[string]string{v1.AnnotationServiceAccountUID: string(serviceAccountUID)}
 	}
 	return &appsv1.DaemonSet{
 		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"},

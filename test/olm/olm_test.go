@@ -370,7 +370,9 @@ func findLeftovers(ctx context.Context) []string {
 	var found []string
 	list := func(namespaced bool, keep func(name string) bool, args ...string) {
 		kinds := strings.Fields(kubectl(ctx, "api-resources", "--verbs=list", "-o", "name", fmt.Sprintf("--namespaced=%t", namespaced)))
-		kinds = slices.DeleteFunc(kinds, func(kind string) bool { return kind == "events" || kind == "events.events.k8s.io" })
+		kinds = slices.DeleteFunc(kinds, func(kind string) bool { // the last two are deprecated: kubectl would warn
+			return slices.Contains([]string{"events", "events.events.k8s.io", "endpoints", "componentstatuses"}, kind)
+		})
 		for name := range strings.FieldsSeq(kubectl(ctx, append([]string{"get", strings.Join(kinds, ","), "-o", "name", "--ignore-not-found"}, args...)...)) {
 			if keep(name) {
 				found = append(found, name)
@@ -381,6 +383,11 @@ func findLeftovers(ctx context.Context) []string {
 	list(true, func(string) bool { return true }, "-n", purelbNamespace)
 	list(false, isPureLBs)
 	list(true, isPureLBs, "-n", "kube-system")
+	for i, name := range found {
+		if strings.Contains(name, "/olm.og.purelb.") { // its end is computed by OLM
+			found[i] = name[:strings.LastIndex(name, "-")]
+		}
+	}
 	slices.Sort(found)
 	return slices.Compact(found)
 }
@@ -391,6 +398,8 @@ func documentedLeftovers() []string {
 	names := []string{
 		"configmap/kube-root-ca.crt", "serviceaccount/default", "namespace/purelb-system",
 		"servicegroup.purelb.io/localdual", "operatorgroup.operators.coreos.com/purelb", "lease.coordination.k8s.io/manager.purelb.io",
+		"apiservice.apiregistration.k8s.io/v1.purelb.io", "clusterrole.rbac.authorization.k8s.io/olm.og.purelb.admin",
+		"clusterrole.rbac.authorization.k8s.io/olm.og.purelb.edit", "clusterrole.rbac.authorization.k8s.io/olm.og.purelb.view",
 		"operator.operators.coreos.com/purelb.purelb-system", "rolebinding.rbac.authorization.k8s.io/purelb-manager-service-auth-reader",
 	}
 	for _, policy := range []string{"purelb-agents", "purelb-announcements", "purelb-nodes"} {
