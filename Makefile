@@ -90,6 +90,7 @@ test-unit: build $(KUSTOMIZE) $(LAB) ## Run unit tests, some of them against a r
 	go -C test/lab test ./... && \
 	go -C test/bench test ./... && \
 	go -C tools test ./... && \
+	go -C tools/scan test ./... && \
 	go -C tools/bundle test ./...
 
 .PHONY: test-race

@@ -1,9 +1,8 @@
 package main
 
 import (
-	"testing"
-
 	"encoding/json"
+	"testing"
 )
 
 const openAPI = `{"definitions": {
@@ -33,7 +32,7 @@ func TestSchemasOfOpenAPI(t *testing.T) {
 
 func TestSchemasOfCRD(t *testing.T) {
 	schemas := map[string]object{}
-	err := addSchemasOfCRD(schemas, []byte("spec: {group: a.io, names: {kind: Thing}, versions: [{name: v1, schema: {openAPIV3Schema: {type: object, properties: {metadata: {type: object}, spec: {type: object, properties: {n: {type: integer}}}}}}}]}"))
+	err := addSchemasOfCRD(schemas, []byte("spec: {group: a.io, names: {kind: Thing}, versions: [{name: v1, schema: {openAPIV3Schema: {type: object, properties: {metadata: {type: object}, spec: {type: object, properties: {size: {type: integer}}}}}}}]}"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +40,7 @@ func TestSchemasOfCRD(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `{"a.io-v1-thing.json":{"additionalProperties":false,"properties":{"metadata":{"type":"object"},"spec":{"additionalProperties":false,"properties":{"n":{"type":"integer"}},"type":"object"}},"type":"object"}}`
+	const want = `{"a.io-v1-thing.json":{"additionalProperties":false,"properties":{"metadata":{"type":"object"},"spec":{"additionalProperties":false,"properties":{"size":{"type":"integer"}},"type":"object"}},"type":"object"}}`
 	if string(got) != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
