@@ -15,6 +15,8 @@ GOLANGCI_LINT  := bin/golangci-lint
 CRD_REF_DOCS   := bin/crd-ref-docs
 GOVULNCHECK    := bin/govulncheck
 GREMLINS       := bin/gremlins
+KUBECONFORM    := bin/kubeconform
+KUBE_SCORE     := bin/kube-score
 LAB            := bin/lab
 IMAGE_TAR      := dist/purelb-$(ARCH).tar
 # The modules beside the main one, without those that only pin a tool.
@@ -91,6 +93,7 @@ test-unit: build $(KUSTOMIZE) $(LAB) ## Run unit tests, some of them against a r
 	go -C test/bench test ./... && \
 	go -C test/soak test ./... && \
 	go -C tools test ./... && \
+	go -C tools/scan test ./... && \
 	go -C tools/bundle test ./...
 
 .PHONY: test-race
@@ -253,6 +256,17 @@ GOVULNDB ?= https://vuln.go.dev
 vulncheck: $(GOVULNCHECK) ## Find known vulnerabilities that the code of any module reaches (GOVULNDB=… for a copy of the database)
 	@for m in $(CHECKED); do echo "vulncheck $$m"; $(GOVULNCHECK) -db $(GOVULNDB) -C $$m ./... || failed="$$failed $$m"; done; \
 	[ -z "$$failed" ] || { echo "make vulncheck: vulnerable, or not checked because the database cannot be reached:$$failed"; exit 1; }
+
+.PHONY: scan
+scan: $(KUSTOMIZE) $(KUBECONFORM) $(KUBE_SCORE) ## Check the manifests with kubeconform and kube-score; what stays is in tools/scan/kube-score.txt
+	@cd test/lab/kube && go mod download k8s.io/kubernetes
+	@tools/scan/scan.sh $(KUSTOMIZE) $(KUBECONFORM) $(KUBE_SCORE) "$$(go -C test/lab/kube list -m -f '{{.Dir}}' k8s.io/kubernetes)"
+
+$(KUBECONFORM): tools/scan/go.mod
+	go -C tools/scan build -o $(CURDIR)/$@ github.com/yannh/kubeconform/cmd/kubeconform
+
+$(KUBE_SCORE): tools/scan/go.mod
+	go -C tools/scan build -o $(CURDIR)/$@ github.com/zegl/kube-score/cmd/kube-score
 
 $(CONTROLLER_GEN): tools/go.mod
 	go build -modfile=tools/go.mod -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen
