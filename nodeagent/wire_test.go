@@ -436,7 +436,7 @@ func TestWireOwnAddressFirst(t *testing.T) {
 
 	nstest.Run(t, "ip -4 addr flush dev eth0")
 	w.within("the agent waits", func() bool {
-		return w.states("node1") == "192.0.2.1 Pending NoNodeAddress, 192.0.2.2 Pending NoNodeAddress"
+		return w.states("node1") == "192.0.2.1 Pending Lost, 192.0.2.2 Pending Lost"
 	})
 	if w.has("192.0.2.1") || w.has("192.0.2.2") {
 		t.Error("the agent has added an address to an interface without one")
