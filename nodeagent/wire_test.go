@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -397,6 +398,45 @@ func TestWireQuiet(t *testing.T) {
 	nstest.Run(t, "ip addr del 192.0.2.1/32 dev eth0")
 	took := w.within("it is back", func() bool { return w.has("192.0.2.1") })
 	t.Logf("stripped and back after %s", took)
+}
+
+// Another program removes the node's own address and adds it again: the agent's addresses go
+// behind it, so that the node does not send from them. While the node has no address of its own, the
+// agent adds none.
+func TestWireOwnAddressFirst(t *testing.T) {
+	if !nstest.InOwnNamespace(t) {
+		return
+	}
+	w := newWire(t, true, local("192.0.2.1"), local("192.0.2.2"))
+	w.isAnnounced("192.0.2.1", "192.0.2.2")
+	isOwnFirst := func() bool {
+		o, err := w.Kernel.Observe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := slices.DeleteFunc(o.Addresses, func(a plan.Address) bool { return a.Interface != "eth0" || a.Prefix.Addr().Is6() })
+		return len(all) == 3 && !all[0].Ours
+	}
+	nstest.Run(t, "ip addr del 192.0.2.11/24 dev eth0")
+	nstest.Run(t, "ip addr add 192.0.2.11/24 dev eth0")
+	t.Logf("the node's own is the first again after %s", w.within("the node's own is the first", isOwnFirst))
+	nstest.Run(t, "ip route add default via 203.0.113.254 dev eth0 onlink") // in no subnet of the node's
+	if out := nstest.Run(t, "ip route get 198.51.100.9"); !strings.Contains(out, " src 192.0.2.11 ") {
+		t.Errorf("the node sends from an address of the agent's: %s", out)
+	}
+	if n := w.claims("192.0.2.1"); n != 3 {
+		t.Errorf("claimed %d times, want 3 when it was added", n)
+	}
+
+	nstest.Run(t, "ip -4 addr flush dev eth0")
+	w.within("the agent waits", func() bool {
+		return w.states("node1") == "192.0.2.1 Pending Lost, 192.0.2.2 Pending Lost"
+	})
+	if w.has("192.0.2.1") || w.has("192.0.2.2") {
+		t.Error("the agent has added an address to an interface without one")
+	}
+	nstest.Run(t, "ip addr add 192.0.2.11/24 dev eth0")
+	w.within("the addresses are back, behind the node's own", isOwnFirst)
 }
 
 // Many addresses at once are claimed as one, and announced all.
