@@ -18,7 +18,7 @@ GREMLINS       := bin/gremlins
 LAB            := bin/lab
 IMAGE_TAR      := dist/purelb-$(ARCH).tar
 # The modules beside the main one, without those that only pin a tool.
-MODULES        := $(filter-out tools/golangci-lint tools/gremlins tools/crd-ref-docs,$(patsubst %/go.mod,%,$(shell git ls-files '*/go.mod')))
+MODULES        := $(filter-out test/olm/programs tools/golangci-lint tools/gremlins tools/crd-ref-docs,$(patsubst %/go.mod,%,$(shell git ls-files '*/go.mod')))
 # The modules that linters and govulncheck do not check: they have few files and import all of
 # Kubernetes, which would have to be analysed, too.
 ALL_KUBERNETES := test/lab/kube test/conformance/kube
@@ -61,6 +61,7 @@ test-fast: ## Run the tests that need neither root, nor an API server, nor the l
 	go test -short $$(echo "$$packages" | grep -v '$(SLOW_HELPERS)' | cut -d' ' -f1) && \
 	PURELB_TEST_NETNS=1 go test -short -run '^($(subst $(comma),|,$(FRAME_TESTS)))$$' ./nodeagent/neigh && \
 	go -C test/bench test ./... && \
+	go -C test/soak test ./... && \
 	go -C tools test ./...
 	@echo "make test-fast: passed; make test-unit runs the others"
 
@@ -89,6 +90,7 @@ test-unit: build $(KUSTOMIZE) $(LAB) ## Run unit tests, some of them against a r
 	go -C test/lab test ./... && \
 	go -C test/conformance test ./... && \
 	go -C test/bench test ./... && \
+	go -C test/soak test ./... && \
 	go -C tools test ./... && \
 	go -C tools/bundle test ./...
 
@@ -110,8 +112,15 @@ fuzz: ## Run each fuzz target of every module for a while (FUZZTIME=30s)
 
 .PHONY: test-vm
 test-vm: $(LAB) ## Run the tests of the network code in a virtual machine with a kernel of Debian, which has more link types
-	@mkdir -p bin && for package in . link neigh; do CGO_ENABLED=0 go test -c -ldflags "-s -w" -o bin/ ./nodeagent/$$package || exit 1; done
-	@$(LAB) vm bin/link.test bin/neigh.test bin/nodeagent.test:"^TestWire(Quiet|Defend)"
+	@mkdir -p bin && for package in . link neigh; do CGO_ENABLED=0 go test -c -tags stacks -ldflags "-s -w" -o bin/ ./nodeagent/$$package || exit 1; done
+	@$(LAB) vm bin/link.test bin/neigh.test bin/nodeagent.test:"^TestWire(Quiet|Defend)|^TestLink"
+
+# Programs of the packages run in a chroot: nothing is installed.
+.PHONY: test-stacks
+test-stacks: $(LAB) ## Run an agent beside systemd-networkd, NetworkManager and DHCP clients of Debian, as root
+	@mkdir -p bin && go -C test/flannel build -o $(CURDIR)/bin/flannel-address . && \
+	root="$$($(LAB) debian-root)" && export PURELB_DEBIAN_ROOT="$$root" PURELB_FLANNEL_ADDRESS=$(CURDIR)/bin/flannel-address && \
+	go test -tags stacks -count=1 -timeout 30m -v -run '^TestStack' ./nodeagent
 
 # The version from which the upgrade test upgrades: the last release before this commit,
 # or else the previous commit.
@@ -125,6 +134,12 @@ previous: $(KUSTOMIZE)
 test-e2e: image previous $(LAB) ## Run the end-to-end tests in a lab of their own, as root (KEEP_LAB=1 keeps it)
 	@$(LAB) down && $(LAB) up --image $(IMAGE_TAR) && \
 	{ go -C test/e2e test -v -count=1 -timeout 30m . -ginkgo.v -ginkgo.fail-fast $(E2E_ARGS); status=$$?; \
+	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }
+
+.PHONY: test-olm
+test-olm: $(LAB) ## Install, upgrade and remove PureLB with the Operator Lifecycle Manager, in a lab of its own, as root (KEEP_LAB=1 keeps it)
+	@test/olm/prepare.sh $(ARCH) && $(LAB) down && $(LAB) up $$(printf -- '--image %s ' dist/olm/*.tar) && \
+	{ go -C test/olm test -v -count=1 -timeout 60m . -ginkgo.v -ginkgo.fail-fast $(OLM_ARGS); status=$$?; \
 	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }
 
 # What make test-conformance runs: variants of using PureLB, families of addresses, specs whose
@@ -150,6 +165,16 @@ conformance-programs:
 test-conformance: image $(LAB) conformance-programs ## Run Kubernetes' own tests of LoadBalancer Services in a lab of their own, as root (VARIANTS=local FAMILIES=dual FOCUS=affinity): test/conformance
 	@$(LAB) down && $(LAB) up --image $(IMAGE_TAR) --image dist/conformance/agnhost.tar && \
 	{ bin/conformance -variants "$(VARIANTS)" -families "$(FAMILIES)" -focus "$(FOCUS)" $(CONFORMANCE_ARGS); status=$$?; \
+	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }
+
+# How long make soak goes on. SEED repeats a sequence of actions; without one it is any.
+DURATION ?= 30m
+
+.PHONY: soak
+soak: image $(LAB) ## Disturb PureLB at random in a lab of its own, as root, and check its promises (DURATION=30m SEED=… SOAK_ARGS=)
+	@go -C test/soak build -o $(CURDIR)/bin/soak . && \
+	$(LAB) down && $(LAB) up --image $(IMAGE_TAR) && \
+	{ bin/soak --root . --out dist/soak --duration $(DURATION) $(if $(filter command environment,$(firstword $(origin SEED))),--seed $(SEED)) $(SOAK_ARGS); status=$$?; \
 	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }
 
 # What make bench measures, and how often. CASES is a regular expression of cases.

@@ -134,7 +134,12 @@ func runManager(ctx context.Context, o managerOptions) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(setUp(ctx, mgr, o, image), setUpPolicies(ctx, mgr, o)); err != nil {
+	recorded, err := controllers.StartEvents(logger.WithName("events"), mgr.GetConfig(), mgr.GetHTTPClient(), mgr.GetScheme())
+	if err != nil {
+		return err
+	}
+	defer recorded.Stop()
+	if err := errors.Join(setUp(ctx, mgr, o, image, recorded.Recorder), setUpPolicies(ctx, mgr, o)); err != nil {
 		return err
 	}
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
@@ -167,7 +172,7 @@ func newManager(config *rest.Config, o managerOptions, webhookOptions webhook.Op
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme,
 		WebhookServer:                 webhooks.NewServer(webhookOptions),
-		Cache:                         cacheOptions(o.namespace),
+		Cache:                         cacheOptions(o.namespace, o.agentServiceAccount),
 		Metrics:                       o.metricsOptions(),
 		HealthProbeBindAddress:        o.healthAddress,
 		PprofBindAddress:              o.pprofAddress,
@@ -210,8 +215,9 @@ func setUpWebhooks(mgr manager.Manager, o managerOptions) error {
 }
 
 // cacheOptions limits what the manager watches to what it uses: PureLB's own kinds, except
-// ServiceGroups, only in the manager's namespace; policies only if the manager has made them.
-func cacheOptions(namespace string) cache.Options {
+// ServiceGroups, only in the manager's namespace; policies only if the manager has made them;
+// of the service accounts only that of the agents.
+func cacheOptions(namespace, agentServiceAccount string) cache.Options {
 	inNamespace := cache.ByObject{Namespaces: map[string]cache.Config{namespace: {}}}
 	policies := cache.ByObject{Label: labels.SelectorFromSet(controllers.PolicyLabels())}
 	return cache.Options{
@@ -227,6 +233,9 @@ func cacheOptions(namespace string) cache.Options {
 			&admissionv1.ValidatingAdmissionPolicy{}:        policies,
 			&admissionv1.ValidatingAdmissionPolicyBinding{}: policies,
 			&flowcontrolv1.FlowSchema{}:                     policies,
+			&corev1.ServiceAccount{}: {
+				Namespaces: inNamespace.Namespaces, Field: fields.OneTermEqualSelector("metadata.name", agentServiceAccount),
+			},
 			&corev1.Secret{}: {
 				Namespaces: inNamespace.Namespaces, Field: fields.OneTermEqualSelector("metadata.name", webhookSecret),
 			},
@@ -269,15 +278,16 @@ func agentImage(ctx context.Context, c client.Reader, o managerOptions) (string,
 	return "", fmt.Errorf("pod %s has no container named manager: set --agent-image", o.podName)
 }
 
-// setUp adds the controllers to mgr. Every replica watches; only the leader's controllers run.
-func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image string) error {
+// setUp adds the controllers to mgr, with recorders by name. Every replica watches; only the
+// leader's controllers run.
+func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image string, recorder func(string) events.EventRecorder) error {
 	live := controllers.NewLiveness(time.Now)
 	if err := errors.Join(live.Watch(ctx, mgr.GetCache()), mgr.Add(live)); err != nil {
 		return fmt.Errorf("watch agents: %w", err)
 	}
 	// Every replica fills its caches, so that a standby can lead at once.
 	for _, kind := range []client.Object{
-		&corev1.Service{}, &corev1.Node{}, &appsv1.DaemonSet{}, &discoveryv1.EndpointSlice{},
+		&corev1.Service{}, &corev1.Node{}, &corev1.ServiceAccount{}, &appsv1.DaemonSet{}, &discoveryv1.EndpointSlice{},
 		&v1.ServiceGroup{}, &v1.LBNodeAgent{}, &v1.Announcement{}, &v1.CommonAnnouncement{},
 	} {
 		if _, err := mgr.GetCache().GetInformer(ctx, kind, cache.BlockUntilSynced(false)); err != nil {
@@ -286,9 +296,6 @@ func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image str
 	}
 	own, reasons := controllers.NewMetrics(metrics.Registry), controllers.NewUnplacedReasons()
 	c := mgr.GetClient()
-	recorder := func(name string) events.EventRecorder {
-		return controllers.BoundedRecorder{EventRecorder: mgr.GetEventRecorder(name)}
-	}
 	return errors.Join(
 		(&controllers.ServiceReconciler{
 			Client: c, Recorder: recorder("purelb-allocator"), Namespace: o.namespace, IsDefault: o.isDefault, Metrics: own,

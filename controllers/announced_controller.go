@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
@@ -72,15 +71,13 @@ func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 			return why.Message
 		})
 	}
-	if err := r.overrideLocalPolicy(ctx, svc, places); apierrors.IsConflict(err) {
-		return reconcile.Result{RequeueAfter: cacheLag}, nil
-	} else if err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(err)
+	if err := r.overrideLocalPolicy(ctx, svc, places); err != nil {
+		return resultOfWrite(err)
 	}
 	wait := untilFirstReport(svc, report, time.Now()) //nolint:forbidigo // this reconciler has no clock of its own
 	if wait == 0 {
 		if err := r.writeReport(ctx, svc, report, places); err != nil {
-			return reconcile.Result{}, client.IgnoreNotFound(err)
+			return resultOfWrite(err)
 		}
 	}
 	if hasReport {

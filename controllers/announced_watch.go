@@ -59,6 +59,7 @@ func (r *AnnouncedReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.Service{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.Or(servicePlacementChanged, serviceReportChanged))).
 		Watches(&v1.Announcement{}, r.enqueueServicesOfAnnouncement()).
 		Watches(&v1.CommonAnnouncement{}, enqueueServicesOfCommon()).
+		Watches(&v1.ServiceGroup{}, batched(r.enqueueServicesOfGroup), builder.WithPredicates(policyLocalChanged)).
 		WatchesRawSource(source.Channel(r.Reasons.changes, &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: reportWriters}).
 		Complete(r)

@@ -10,12 +10,16 @@ import (
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/purelb/purelb-operator/internal/writeerror"
 )
 
 // Field owners of server-side apply, one for each controller.
@@ -57,6 +61,19 @@ func applyStatus(ctx context.Context, c client.Client, obj client.Object, owner 
 		return fmt.Errorf("apply status of %s %s: %w", u.GetKind(), u.GetName(), err)
 	}
 	return nil
+}
+
+// resultOfWrite returns what a reconciler returns after a write that failed. An object that
+// is gone wants nothing more. Of one that is not as it was read any more, changed or replaced
+// by another of the same name, the reconciler looks at what the cache shows soon.
+func resultOfWrite(err error) (reconcile.Result, error) {
+	switch {
+	case apierrors.IsNotFound(err):
+		return reconcile.Result{}, nil
+	case writeerror.IsOutdated(err):
+		return reconcile.Result{RequeueAfter: cacheLag}, nil
+	}
+	return reconcile.Result{}, err
 }
 
 // applyServiceStatus writes the part of a Service's status that owner owns, which is in ac,

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/controllers/announced"
 	"github.com/purelb/purelb-operator/controllers/placement"
 )
@@ -94,20 +95,20 @@ func nodesServing(slices []discoveryv1.EndpointSlice) map[discoveryv1.AddressTyp
 
 // restrictAddress says of an address, which the given Services share, to which nodes its
 // traffic may go. Policy Local is for Virtual addresses that are not shared, or for Services
-// that insist on it. Of several Services that insist, a node has to serve all or, where no
+// that insist on it, as insists reports. Of several Services that insist, a node has to serve all or, where no
 // node serves all, any. A Service that insists and that no node serves gets no traffic
 // wherever the address is, so the address is withdrawn only when there is no other Service
 // that it would serve. Where Services of several namespaces share, they restrict the address
 // only if one of each namespace insists: no user moves the address of another namespace's
 // Service.
-func (e endpointNodes) restrictAddress(a *placement.Address, sharers []*corev1.Service) {
+func (e endpointNodes) restrictAddress(a *placement.Address, sharers []*corev1.Service, insists func(*corev1.Service) bool) {
 	family := discoveryv1.AddressTypeIPv4
 	if a.Addr.Is6() {
 		family = discoveryv1.AddressTypeIPv6
 	}
 	var insisting []*corev1.Service
 	for _, svc := range sharers {
-		if hasLocalPolicy(svc) && insistsOnLocal(svc) {
+		if hasLocalPolicy(svc) && insists(svc) {
 			insisting = append(insisting, svc)
 		}
 	}
@@ -182,9 +183,16 @@ func (e endpointNodes) nodesServingAll(services []*corev1.Service, family discov
 	return serving, terminating
 }
 
-// insistsOnLocal reports whether policy Local is to stay, on whatever address.
-func insistsOnLocal(svc *corev1.Service) bool {
-	return svc.Annotations[v1.AnnotationAllowLocal] == "true" || announced.IsOverrideRejected(svc)
+// insistsOnLocal reports whether policy Local of a Service is to stay, on whatever address.
+func (c *cluster) insistsOnLocal(svc *corev1.Service) bool {
+	return c.catalog.PolicyLocalFor(svc) != v1.PolicyLocalOverride || announced.IsOverrideRejected(svc)
+}
+
+// insistenceChanged reports whether two versions of a Service differ in what decides
+// whether policy Local stays, apart from their spec.
+func insistenceChanged(before, after *corev1.Service) bool {
+	return before.Annotations[v1.AnnotationAllowLocal] != after.Annotations[v1.AnnotationAllowLocal] ||
+		announced.IsOverrideRejected(before) != announced.IsOverrideRejected(after) || allocation.RecordOf(before).Group != allocation.RecordOf(after).Group
 }
 
 // clusterIfEndpointsMatter maps an EndpointSlice to the cluster if placement depends on it.

@@ -21,6 +21,51 @@ type restricted struct {
 	OnlyVirtual  bool
 }
 
+// overriding is a cluster whose ServiceGroup, which the records of these Services name,
+// has its policyLocal at the default.
+var overriding = &cluster{catalog: allocation.Catalog{"": {Group: allocation.Group{PolicyLocal: v1.PolicyLocalOverride}}}}
+
+// TestInsistsOnLocal has Services whose addresses are of a ServiceGroup.
+func TestInsistsOnLocal(t *testing.T) {
+	for _, row := range []struct {
+		name       string
+		ofGroup    v1.PolicyLocal // empty: the group does not exist
+		annotation string
+		override   string
+		want       bool
+	}{
+		{"by default", v1.PolicyLocalOverride, "", "", false},
+		{"set back", v1.PolicyLocalOverride, "", "rejected/1", true},
+		{"overridden", v1.PolicyLocalOverride, "", "1", false},
+		{"the Service allows", v1.PolicyLocalOverride, "true", "", true},
+		{"neither true nor false", v1.PolicyLocalOverride, "yes", "", false},
+		{"the group allows", v1.PolicyLocalAllow, "", "", true},
+		{"the group allows, what the Service says is neither", v1.PolicyLocalAllow, "yes", "", true},
+		{"the group allows, the Service does not", v1.PolicyLocalAllow, "false", "", false},
+		{"both allow", v1.PolicyLocalAllow, "true", "", true},
+		{"no such group", "", "", "", true},
+		{"no such group, the Service does not allow", "", "false", "", false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{}}}
+			for name, value := range map[string]string{v1.AnnotationAllowLocal: row.annotation, v1.AnnotationLocalOverride: row.override} {
+				if value != "" {
+					svc.Annotations[name] = value
+				}
+			}
+			record := allocation.Record{Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.9")}, Group: "lan", Type: v1.PoolTypeLocal}
+			svc.Status.Conditions = []metav1.Condition{{Type: v1.ConditionRecord, Message: record.String()}}
+			c := &cluster{catalog: allocation.Catalog{"other": {Group: allocation.Group{PolicyLocal: v1.PolicyLocalOverride}}}}
+			if row.ofGroup != "" {
+				c.catalog["lan"] = &allocation.Verdict{Group: allocation.Group{PolicyLocal: row.ofGroup}}
+			}
+			if got := c.insistsOnLocal(svc); got != row.want {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}
+
 func TestAttackSharerWithoutEndpoints(t *testing.T) {
 	const cluster, local, insisting = "Cluster", "Local", "insisting"
 	type sharer struct {
@@ -92,7 +137,7 @@ func TestAttackSharerWithoutEndpoints(t *testing.T) {
 				}
 			}
 			a := placement.Address{Addr: netip.MustParseAddr("10.0.0.9")}
-			all.restrictAddress(&a, services)
+			all.restrictAddress(&a, services, overriding.insistsOnLocal)
 			got := restricted{Only: a.ServingNodes, Ending: a.TerminatingNodes, HealthPort: a.HealthPort, OnlyVirtual: a.RestrictsVirtualOnly}
 			if diff := cmp.Diff(row.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)

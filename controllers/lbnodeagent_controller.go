@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -22,9 +24,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/agents"
+	"github.com/purelb/purelb-operator/controllers/placement"
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
@@ -34,7 +38,8 @@ import (
 // The DaemonSet controller ends an agent as soon as its node's label changes. So a node that
 // another LBNodeAgent is to have, or none, first withdraws what it announces, as placement
 // asks of it; then its label changes. An LBNodeAgent that is deleted stays until all of its
-// nodes have done so. The reconciler keeps no state.
+// nodes have done so, and until their Announcements and Leases are gone. The reconciler keeps
+// no state.
 type LBNodeAgentReconciler struct {
 	Client    client.Client
 	Recorder  events.EventRecorder
@@ -52,6 +57,8 @@ const finalizer = "purelb.io/agents"
 // +kubebuilder:rbac:groups=purelb.io,resources=lbnodeagents/finalizers,namespace=purelb-system,verbs=update
 // +kubebuilder:rbac:groups=apps,resources=daemonsets,namespace=purelb-system,verbs=get;list;watch;create;patch;delete
 
+// +kubebuilder:rbac:groups="",resources=serviceaccounts,namespace=purelb-system,verbs=get;list;watch
+
 // SetupWithManager registers the reconciler.
 func (r *LBNodeAgentReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	allAgents := batched(r.requestsOfAll)
@@ -62,6 +69,10 @@ func (r *LBNodeAgentReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1.Announcement{}, allAgents, builder.WithPredicates(reportsOfLeavingNode)).
 		Owns(&appsv1.DaemonSet{}).
 		Watches(&corev1.Node{}, allAgents, builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Watches(&corev1.ServiceAccount{}, allAgents, builder.WithPredicates(predicate.NewPredicateFuncs(func(obj client.Object) bool {
+			return obj.GetName() == r.Defaults.ServiceAccount && obj.GetNamespace() == r.Namespace
+		}))).
+		WatchesRawSource(source.Channel(r.Liveness.Expiries(), batchedFor(expiryWait, r.requestsOfAll))).
 		Complete(r)
 }
 
@@ -109,35 +120,61 @@ func (r *LBNodeAgentReconciler) Reconcile(ctx context.Context, req reconcile.Req
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	own := nodes[agent.Name]
-	result := reconcile.Result{}
+	result := reconcile.Result{RequeueAfter: own.untilSilent}
 	if len(own.leaving) > 0 {
-		result.RequeueAfter = leavingInterval
+		result.RequeueAfter = smallest(result.RequeueAfter, leavingInterval)
 	}
 	if !agent.DeletionTimestamp.IsZero() && len(own.leaving) == 0 {
-		return reconcile.Result{}, r.removeDaemonSet(ctx, agent)
+		return r.remove(ctx, agent, own)
 	}
 	if agent.DeletionTimestamp.IsZero() && controllerutil.AddFinalizer(agent, finalizer) {
 		if err := r.writeFinalizers(ctx, agent); err != nil {
-			return reconcile.Result{}, err
+			return resultOfWrite(err)
 		}
 	}
-	if _, err := apply(ctx, r.Client, agents.DaemonSet(agent, r.Defaults), ownerLBNodeAgent); err != nil {
+	if own.hasNoAccount, err = r.applyDaemonSet(ctx, agent); err != nil {
 		return reconcile.Result{}, err
 	}
-	return result, r.writeStatus(ctx, agent, own)
+	if err := r.writeStatus(ctx, agent, own); err != nil {
+		return resultOfWrite(err)
+	}
+	return result, nil
 }
 
-// removeDaemonSet removes the DaemonSet of an LBNodeAgent that no node has any more, and
-// lets the LBNodeAgent go.
-func (r *LBNodeAgentReconciler) removeDaemonSet(ctx context.Context, agent *v1.LBNodeAgent) error {
+// applyDaemonSet writes the DaemonSet of an LBNodeAgent, and reports whether the agents'
+// service account does not exist. Then the agents' pods stay as they are: none could start.
+func (r *LBNodeAgentReconciler) applyDaemonSet(ctx context.Context, agent *v1.LBNodeAgent) (hasNoAccount bool, err error) {
+	account := &corev1.ServiceAccount{}
+	err = r.Client.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: r.Defaults.ServiceAccount}, account)
+	uid := account.UID
+	if apierrors.IsNotFound(err) {
+		hasNoAccount = true
+		ds := &appsv1.DaemonSet{}
+		err = client.IgnoreNotFound(r.Client.Get(ctx, client.ObjectKey{Namespace: agent.Namespace, Name: agents.DaemonSetName(agent.Name)}, ds))
+		uid = agents.ServiceAccountUIDOf(ds)
+	}
+	if err != nil {
+		return false, fmt.Errorf("look up the service account of the agents: %w", err)
+	}
+	_, err = apply(ctx, r.Client, agents.DaemonSet(agent, r.Defaults, uid), ownerLBNodeAgent)
+	return hasNoAccount, err
+}
+
+// remove removes the DaemonSet of an LBNodeAgent that no node has any more. It lets the
+// LBNodeAgent go when placement has removed what was made for its nodes: who removes the
+// manager next finds nothing left behind.
+func (r *LBNodeAgentReconciler) remove(ctx context.Context, agent *v1.LBNodeAgent, nodes agentNodes) (reconcile.Result, error) {
 	ds := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: agent.Namespace, Name: agents.DaemonSetName(agent.Name)}}
 	if err := r.Client.Delete(ctx, ds); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("delete DaemonSet %s: %w", ds.Name, err)
+		return reconcile.Result{}, fmt.Errorf("delete DaemonSet %s: %w", ds.Name, err)
+	}
+	if nodes.hasAnnouncements {
+		return reconcile.Result{RequeueAfter: leavingInterval}, nil
 	}
 	if !controllerutil.RemoveFinalizer(agent, finalizer) {
-		return nil
+		return reconcile.Result{}, nil
 	}
-	return client.IgnoreNotFound(r.writeFinalizers(ctx, agent))
+	return resultOfWrite(r.writeFinalizers(ctx, agent))
 }
 
 // writeFinalizers writes the finalizers of an LBNodeAgent, if it is still as read.
@@ -161,6 +198,23 @@ type agentNodes struct {
 	// leaving are the nodes that have its label, and have yet to withdraw their addresses
 	// before the label changes; sorted.
 	leaving []string
+	// labelledCount is how many Linux nodes have its label, and silent are those of them
+	// whose agent has not renewed its Lease for silentAfter, or never; sorted. untilSilent is
+	// in how long the next of the others may be one of them; 0 if none is late.
+	labelledCount int32
+	silent        []silentNode
+	untilSilent   time.Duration
+	// hasAnnouncements is that some node has an Announcement that names it.
+	hasAnnouncements bool
+	// hasNoAccount is that the service account of the agents does not exist.
+	hasNoAccount bool
+}
+
+// silentNode is a node whose agent does not renew its Lease.
+type silentNode struct {
+	name string
+	// isNotReady is that the node is not Ready, which explains it.
+	isNotReady bool
 }
 
 // labelNodes gives each node the label of the LBNodeAgent that applies to it, and returns
@@ -184,6 +238,11 @@ func (r *LBNodeAgentReconciler) labelNodes(ctx context.Context) (map[string]agen
 		announcementsByNode[node] = append(announcementsByNode[node], announcements[i])
 	}
 	all := map[string]agentNodes{}
+	for i := range announcements {
+		named := all[announcements[i].Spec.LBNodeAgent]
+		named.hasAnnouncements = true
+		all[announcements[i].Spec.LBNodeAgent] = named
+	}
 	var errs []error
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
@@ -191,6 +250,7 @@ func (r *LBNodeAgentReconciler) labelNodes(ctx context.Context) (map[string]agen
 		selecting := all[name]
 		selecting.selectedCount++
 		all[name] = selecting
+		all[label] = r.withLabelled(all[label], n)
 		switch agents.LabelActionOf(list, n.Labels, announcementsByNode[n.Name], r.Liveness.SilentFor(n.Name) > lostAfter) {
 		case agents.Keep:
 		case agents.Wait:
@@ -206,8 +266,29 @@ func (r *LBNodeAgentReconciler) labelNodes(ctx context.Context) (map[string]agen
 	}
 	for _, nodes := range all {
 		slices.Sort(nodes.leaving)
+		slices.SortFunc(nodes.silent, func(a, b silentNode) int { return strings.Compare(a.name, b.name) })
 	}
 	return all, errors.Join(errs...)
+}
+
+// withLabelled counts a node that has the label of an LBNodeAgent. Agents run on Linux only.
+func (r *LBNodeAgentReconciler) withLabelled(nodes agentNodes, n *corev1.Node) agentNodes {
+	if os, known := n.Labels[corev1.LabelOSStable]; known && os != "linux" {
+		return nodes
+	}
+	nodes.labelledCount++
+	if r.Liveness.LivenessOf(n.Name) != placement.Expired {
+		return nodes
+	}
+	if silentFor := r.Liveness.SilentFor(n.Name); silentFor < silentAfter {
+		nodes.untilSilent = smallest(nodes.untilSilent, silentAfter-silentFor)
+		return nodes
+	}
+	isReady := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+	nodes.silent = append(nodes.silent, silentNode{name: n.Name, isNotReady: !isReady})
+	return nodes
 }
 
 // recordLost records that a node changes its label without having withdrawn its addresses.
@@ -248,7 +329,7 @@ func (r *LBNodeAgentReconciler) writeStatus(ctx context.Context, agent *v1.LBNod
 		return nil
 	}
 	agent.Status = status
-	return client.IgnoreNotFound(applyStatus(ctx, r.Client, agent, ownerLBNodeAgent))
+	return applyStatus(ctx, r.Client, agent, ownerLBNodeAgent)
 }
 
 // agentStatus is the status that an LBNodeAgent is to have, given its DaemonSet and its
@@ -257,8 +338,9 @@ func agentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet, nodes agentNodes) 
 	status := v1.LBNodeAgentStatus{
 		ObservedGeneration: agent.Generation,
 		DesiredNodes:       ds.Status.DesiredNumberScheduled,
-		ReadyNodes:         ds.Status.NumberReady,
-		Conditions:         append([]metav1.Condition(nil), agent.Status.Conditions...),
+		// A pod is Ready whether its agent reaches the API server or not.
+		ReadyNodes: min(ds.Status.NumberReady, max(nodes.labelledCount-int32(len(nodes.silent)), 0)), //nolint:gosec // there are not that many nodes
+		Conditions: append([]metav1.Condition(nil), agent.Status.Conditions...),
 	}
 	ready := metav1.Condition{
 		Type: v1.ConditionReady, Status: metav1.ConditionFalse, ObservedGeneration: agent.Generation, Reason: v1.ReasonProgressing,
@@ -271,6 +353,9 @@ func agentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet, nodes agentNodes) 
 		ready.Reason, ready.Message = v1.ReasonInvalid, textlimit.Shorten(errs.ToAggregate().Error(), 4096)
 	case len(nodes.leaving) > 0:
 		ready.Message = fmt.Sprintf("%d nodes have yet to withdraw their addresses: %s", len(nodes.leaving), textlimit.Shorten(strings.Join(nodes.leaving, ", "), 1024))
+	case nodes.hasNoAccount && nodes.selectedCount > 0:
+		ready.Reason = v1.ReasonDegraded
+		ready.Message += "; the service account of the agents does not exist: no agent can start, and those that run cannot renew their Leases"
 	case !isCurrent:
 		ready.Message += fmt.Sprintf("; %d run the latest specification", ds.Status.UpdatedNumberScheduled)
 	case status.DesiredNodes == 0 && nodes.selectedCount > 0:
@@ -281,8 +366,27 @@ func agentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet, nodes agentNodes) 
 		if status.DesiredNodes == 0 {
 			ready.Message = "no node is selected"
 		}
+	case ds.Status.NumberReady == status.DesiredNodes:
+		ready.Reason = v1.ReasonDegraded
+		ready.Message += "; " + describeSilent(nodes.silent)
 	}
 	meta.SetStatusCondition(&status.Conditions, ready)
 	setStalled(&status.Conditions, ready, len(errs) > 0)
 	return status
+}
+
+// describeSilent says which agents do not renew their Leases, and why as far as that is known.
+func describeSilent(nodes []silentNode) string {
+	var names []string
+	for _, n := range nodes {
+		if n.isNotReady {
+			n.name += " (the node is not Ready)"
+		}
+		names = append(names, n.name)
+	}
+	const most = 10
+	if more := len(names) - most; more > 0 {
+		names = append(names[:most], fmt.Sprintf("%d more", more))
+	}
+	return "the Lease is not renewed by the agent of " + textlimit.Shorten(strings.Join(names, ", "), 1024) + ": see the log of that agent"
 }

@@ -39,7 +39,7 @@ type Liveness struct {
 	// limits is by node, of the nodes that SetHeartbeats was last called with.
 	limits map[string]leaseLimit
 
-	changes chan event.GenericEvent
+	changes, expiries chan event.GenericEvent
 }
 
 // freshness is what is known of the Lease of one node's agent.
@@ -68,15 +68,19 @@ func (l leaseLimit) at(now time.Time) time.Duration {
 	return l.duration
 }
 
-// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,namespace=purelb-system,verbs=get;list;watch;create;update
+// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,namespace=purelb-system,verbs=get;list;watch;create;update;delete
 
 // NewLiveness makes a Liveness that reads the clock now.
 func NewLiveness(now func() time.Time) *Liveness {
-	return &Liveness{now: now, freshness: map[string]*freshness{}, changes: make(chan event.GenericEvent, 1)}
+	return &Liveness{now: now, freshness: map[string]*freshness{}, changes: make(chan event.GenericEvent, 1), expiries: make(chan event.GenericEvent, 1)}
 }
 
 // Changes receives something when the liveness of some agent has changed.
 func (l *Liveness) Changes() <-chan event.GenericEvent { return l.changes }
+
+// Expiries receives something when the Lease of some agent has expired, or is renewed after
+// that, or for the first time.
+func (l *Liveness) Expiries() <-chan event.GenericEvent { return l.expiries }
 
 // Watch makes l follow the Leases in a cache.
 func (l *Liveness) Watch(ctx context.Context, c cache.Cache) error {
@@ -155,6 +159,7 @@ func (l *Liveness) forgetLease(obj any) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		delete(l.freshness, strings.TrimPrefix(lease.Name, v1.LeasePrefix))
+		signal(l.changes) // the node's agent may need the Lease again
 	}
 }
 
@@ -227,10 +232,19 @@ func (l *Liveness) signalChange(f *freshness) {
 	if now == f.signalled {
 		return
 	}
+	hadExpired := f.signalled == placement.Expired
 	f.signalled = now
+	signal(l.changes)
+	if hadExpired != (now == placement.Expired) {
+		signal(l.expiries)
+	}
+}
+
+// signal sends to a channel with room for one event, unless one is waiting to be received.
+func signal(to chan event.GenericEvent) {
 	select {
-	case l.changes <- event.GenericEvent{Object: &v1.Announcement{}}:
-	default: // one is waiting to be received
+	case to <- event.GenericEvent{Object: &v1.Announcement{}}:
+	default:
 	}
 }
 

@@ -151,3 +151,46 @@ func TestAttackLeaseDuration(t *testing.T) {
 		t.Errorf("what is gone is remembered: %v", l.limits)
 	}
 }
+
+// TestExpiries signals that a Lease has expired, is renewed after that or for the first time,
+// and nothing between.
+func TestExpiries(t *testing.T) {
+	now := time.Unix(1000, 0)
+	l := NewLiveness(func() time.Time { return now })
+	renewals := int64(0)
+	for _, step := range []struct {
+		what   string
+		after  time.Duration
+		renews bool
+		want   bool
+	}{
+		{"first seen", 0, true, true},
+		{"renewed", time.Second, true, false},
+		{"late", 2 * time.Second, false, false},
+		{"renewed late", 0, true, false},
+		{"expired", 3 * time.Second, false, true},
+		{"still expired", time.Second, false, false},
+		{"renewed again", 0, true, true},
+	} {
+		now = now.Add(step.after)
+		if step.renews {
+			renewals++
+			l.observeLease(&coordinationv1.Lease{
+				ObjectMeta: metav1.ObjectMeta{Name: "purelb-node1"},
+				Spec:       coordinationv1.LeaseSpec{RenewTime: ptr.To(metav1.NewMicroTime(time.Unix(renewals, 0))), LeaseDurationSeconds: ptr.To[int32](3)},
+			})
+		}
+		for _, f := range l.freshness {
+			l.signalChange(f)
+		}
+		got := false
+		select {
+		case <-l.Expiries():
+			got = true
+		default:
+		}
+		if got != step.want {
+			t.Errorf("%s: signalled %t, want %t", step.what, got, step.want)
+		}
+	}
+}

@@ -5,10 +5,16 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/controllers/announced"
 )
 
@@ -20,7 +26,11 @@ import (
 // with the policy, and each event goes with a change of it: so each is recorded once, by
 // whichever manager makes the change.
 func (r *AnnouncedReconciler) overrideLocalPolicy(ctx context.Context, svc *corev1.Service, places []announced.Place) error {
-	o := announced.OverrideOf(svc, isOurs(svc, r.IsDefault), places)
+	policyLocal, err := r.policyLocalFor(ctx, svc)
+	if err != nil {
+		return err
+	}
+	o := announced.OverrideOf(svc, isOurs(svc, r.IsDefault), policyLocal, places)
 	if o.Annotation == svc.Annotations[v1.AnnotationLocalOverride] && !o.ToCluster {
 		return nil
 	}
@@ -41,3 +51,42 @@ func (r *AnnouncedReconciler) overrideLocalPolicy(ctx context.Context, svc *core
 	}
 	return nil
 }
+
+// policyLocalFor returns what is to become of externalTrafficPolicy Local of a Service, as
+// allocation.Catalog.PolicyLocalFor does, without parsing every ServiceGroup.
+func (r *AnnouncedReconciler) policyLocalFor(ctx context.Context, svc *corev1.Service) (v1.PolicyLocal, error) {
+	name := allocation.RecordOf(svc).Group
+	if name == "" {
+		return allocation.DecidePolicyLocal(svc, ""), nil
+	}
+	sg := &v1.ServiceGroup{}
+	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: name}, sg); apierrors.IsNotFound(err) {
+		return allocation.DecidePolicyLocal(svc, ""), nil
+	} else if err != nil {
+		return "", fmt.Errorf("look up ServiceGroup %s: %w", name, err)
+	}
+	return allocation.DecidePolicyLocal(svc, allocation.PolicyLocalOf(sg)), nil
+}
+
+// enqueueServicesOfGroup enqueues the Services that have addresses of a ServiceGroup.
+func (r *AnnouncedReconciler) enqueueServicesOfGroup(ctx context.Context, group client.Object) []reconcile.Request {
+	services, err := listServices(ctx, r.Client)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "Cannot find the Services of a ServiceGroup", "serviceGroup", group.GetName())
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range services {
+		if svc := &services[i]; isOurs(svc, r.IsDefault) && allocation.RecordOf(svc).Group == group.GetName() {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(svc)})
+		}
+	}
+	return requests
+}
+
+// policyLocalChanged lets through changes of what a ServiceGroup says of policy Local.
+var policyLocalChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok1 := e.ObjectOld.(*v1.ServiceGroup)
+	after, ok2 := e.ObjectNew.(*v1.ServiceGroup)
+	return ok1 && ok2 && allocation.PolicyLocalOf(before) != allocation.PolicyLocalOf(after)
+}}

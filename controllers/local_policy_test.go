@@ -155,3 +155,92 @@ func TestPolicyLocalOfShared(t *testing.T) {
 	g.Eventually(eventsOf(one, v1.EventLocalOverride)).Should(ConsistOf(ContainSubstring("172.16.46.1 is shared")))
 	g.Expect(fetch(g, one).Spec.ExternalTrafficPolicy).To(Equal(corev1.ServiceExternalTrafficPolicyCluster))
 }
+
+// TestPolicyLocalOfGroup has a ServiceGroup that allows policy Local for all of its
+// Services, and changes its mind.
+func TestPolicyLocalOfGroup(t *testing.T) {
+	g := begin(t)
+	nodes := []string{"node1", "node2"}
+	startNodes(t, g, "10.47.0", nodes...)
+	const spec = "{local: {pool: 10.47.0.1-10.47.0.9, subnet: 10.47.0.0/24}, policyLocal: Allow}"
+	group := serviceGroup(t, "allowing", spec)
+	local, cluster := corev1.ServiceExternalTrafficPolicyLocal, corev1.ServiceExternalTrafficPolicyCluster
+	policy := func(svc *corev1.Service) func(Gomega) corev1.ServiceExternalTrafficPolicy {
+		return func(g Gomega) corev1.ServiceExternalTrafficPolicy { return fetch(g, svc).Spec.ExternalTrafficPolicy }
+	}
+	sharing := func(port int32) func(*corev1.Service) {
+		return func(svc *corev1.Service) {
+			svc.Annotations[v1.AnnotationAllowSharedIP], svc.Spec.Ports[0].Port = "key", port
+		}
+	}
+
+	// The address goes where endpoints are, and the policy stays.
+	kept := service(t, "kept", ofGroup("allowing"), policyLocal)
+	at := holders("10.47.0.1", nodes...)
+	for _, n := range []string{"node2", "node1"} {
+		setEndpoints(t, kept, [2]string{n, "ready"})
+		g.Eventually(at).Should(Equal([]string{n}))
+	}
+
+	// So it does for Services that share an address.
+	one := service(t, "one", ofGroup("allowing"), policyLocal, sharing(80))
+	two := service(t, "two", ofGroup("allowing"), policyLocal, sharing(81))
+	setEndpoints(t, one, [2]string{"node1", "ready"}, [2]string{"node2", "ready"})
+	setEndpoints(t, two, [2]string{"node2", "ready"})
+	g.Eventually(holders("10.47.0.2", nodes...)).Should(Equal([]string{"node2"}), "the node that serves both")
+
+	// A Service may still want to be overridden.
+	refuses := service(t, "refuses", ofGroup("allowing"), policyLocal, annotated(v1.AnnotationAllowLocal, "false"))
+	g.Eventually(policy(refuses)).Should(Equal(cluster))
+	g.Eventually(eventsOf(refuses, v1.EventLocalOverride)).Should(ConsistOf(ContainSubstring("10.47.0.3 is Local")))
+	insists := service(t, "insists", ofGroup("allowing"), policyLocal, annotated(v1.AnnotationAllowLocal, "true"))
+	setEndpoints(t, insists, [2]string{"node1", "ready"})
+	g.Eventually(holders("10.47.0.4", nodes...)).Should(Equal([]string{"node1"}))
+	for _, svc := range []*corev1.Service{kept, one, two, insists} {
+		g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(HavePrefix("True"))
+		g.Expect(policy(svc)(g)).To(Equal(local))
+		g.Expect(svc.Annotations).NotTo(HaveKey(v1.AnnotationLocalOverride))
+	}
+
+	// While the group is away, nobody says what is to become of the policy. It stays.
+	remove(t, group)
+	g.Consistently(func(g Gomega) {
+		for _, svc := range []*corev1.Service{kept, one, two, insists} {
+			g.Expect(policy(svc)(g)).To(Equal(local))
+		}
+		g.Expect(at(g)).To(Equal([]string{"node1"}))
+	}).Should(Succeed())
+	group = serviceGroup(t, "allowing", spec)
+	setEndpoints(t, kept, [2]string{"node2", "ready"})
+	g.Eventually(at).Should(Equal([]string{"node2"}))
+	g.Expect(policy(kept)(g)).To(Equal(local))
+
+	// The group does not allow it any more.
+	holder := at(g)
+	patch(t, group, `{"spec":{"policyLocal":"Override"}}`)
+	for _, svc := range []*corev1.Service{kept, one, two} {
+		g.Eventually(policy(svc)).Should(Equal(cluster), svc.Name)
+	}
+	g.Eventually(eventsOf(kept, v1.EventLocalOverride)).Should(ConsistOf(ContainSubstring("10.47.0.1 is Local")))
+	g.Consistently(func(g Gomega) {
+		g.Expect(at(g)).To(Equal(holder), "no address moves")
+		g.Expect(policy(insists)(g)).To(Equal(local))
+	}).Should(Succeed())
+
+	// It does again: what the manager has set to Cluster stays until its author sets it.
+	patch(t, kept, `{"spec":{"externalTrafficPolicy":"Local"}}`)
+	g.Eventually(eventsOf(kept, v1.EventLocalRejected)).Should(HaveLen(1))
+	patch(t, group, `{"spec":{"policyLocal":"Allow"}}`)
+	for _, svc := range []*corev1.Service{kept, one, two} {
+		g.Eventually(func(g Gomega) map[string]string { return fetch(g, svc).Annotations }).ShouldNot(HaveKey(v1.AnnotationLocalOverride))
+	}
+	g.Expect(policy(kept)(g)).To(Equal(local))
+	g.Expect(policy(one)(g)).To(Equal(cluster))
+	patch(t, one, `{"spec":{"externalTrafficPolicy":"Local"}}`)
+	g.Consistently(policy(one)).Should(Equal(local))
+	g.Expect(eventsOf(one, v1.EventLocalOverride)(g)).To(HaveLen(1))
+
+	// The Service's own word counts more, also later.
+	patch(t, kept, `{"metadata":{"annotations":{"purelb.io/allow-local":"false"}}}`)
+	g.Eventually(policy(kept)).Should(Equal(cluster))
+}

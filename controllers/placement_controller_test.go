@@ -13,10 +13,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/agents"
 )
 
 // announcement is what a node is to announce, or nil.
@@ -111,15 +113,7 @@ func TestAgentsRun(t *testing.T) {
 		}).Should(Succeed())
 	}
 
-	// One with a selector beats one without, whatever its name.
-	rack := lbNodeAgent(t, "rack-a", map[string]string{"rack": "a"})
-	t.Cleanup(func() { remove(t, daemonSet("purelb-agent-rack-a")) })
-	g.Eventually(agentLabel("special")).Should(Equal("rack-a"))
-	g.Eventually(func(g Gomega) string { return announcement(g, "special").Spec.LBNodeAgent }).Should(Equal("rack-a"))
-	g.Eventually(func(g Gomega) { fetch(g, daemonSet("purelb-agent-rack-a")) }).Should(Succeed())
-	g.Expect(agentLabel("plain")(g)).To(Equal("everywhere"))
-
-	// Its status follows the DaemonSet's.
+	// Its status follows the DaemonSet's, and the Leases.
 	fetch(g, ds)
 	ds.Status = appsv1.DaemonSetStatus{ObservedGeneration: ds.Generation, DesiredNumberScheduled: 2, UpdatedNumberScheduled: 2, NumberReady: 1}
 	g.Expect(api.Status().Update(ctx, ds)).To(Succeed())
@@ -128,10 +122,22 @@ func TestAgentsRun(t *testing.T) {
 		return fmt.Sprint(everywhere.Status.DesiredNodes, everywhere.Status.ReadyNodes, " ",
 			everywhere.Status.Conditions[0].Status, everywhere.Status.Conditions[0].Reason, " ", everywhere.Status.Conditions[0].Message)
 	}
+	g.Eventually(state).Should(Equal("2 0 FalseProgressing 0 of 2 agents are ready"))
+	runAgent(t, "plain")
 	g.Eventually(state).Should(Equal("2 1 FalseProgressing 1 of 2 agents are ready"))
 	ds.Status.NumberReady = 2
 	g.Expect(api.Status().Update(ctx, ds)).To(Succeed())
+	g.Eventually(state).Should(Equal("2 1 FalseDegraded 1 of 2 agents are ready; the Lease is not renewed by the agent of special: see the log of that agent"))
+	runAgent(t, "special")
 	g.Eventually(state).Should(Equal("2 2 TrueAccepted 2 of 2 agents are ready"))
+
+	// One with a selector beats one without, whatever its name.
+	rack := lbNodeAgent(t, "rack-a", map[string]string{"rack": "a"})
+	t.Cleanup(func() { remove(t, daemonSet("purelb-agent-rack-a")) })
+	g.Eventually(agentLabel("special")).Should(Equal("rack-a"))
+	g.Eventually(func(g Gomega) string { return announcement(g, "special").Spec.LBNodeAgent }).Should(Equal("rack-a"))
+	g.Eventually(func(g Gomega) { fetch(g, daemonSet("purelb-agent-rack-a")) }).Should(Succeed())
+	g.Expect(agentLabel("plain")(g)).To(Equal("everywhere"))
 
 	// Its end gives the node back to the other.
 	remove(t, rack)
@@ -139,6 +145,54 @@ func TestAgentsRun(t *testing.T) {
 	remove(t, everywhere)
 	g.Eventually(agentLabel("special")).Should(BeEmpty())
 	g.Eventually(agentLabel("plain")).Should(BeEmpty())
+
+	// Nothing is left of what was made for the nodes.
+	for _, name := range []string{"plain", "special"} {
+		g.Expect(announcement(g, name)).To(BeNil())
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "purelb-" + name}}
+		g.Expect(apierrors.IsNotFound(api.Get(ctx, client.ObjectKeyFromObject(lease), lease))).To(BeTrue())
+	}
+}
+
+// TestFaultServiceAccount deletes the agents' service account, and makes it again: the agents,
+// whose tokens the API server refuses then, are replaced, but not before.
+func TestFaultServiceAccount(t *testing.T) {
+	g := begin(t)
+	ctx := context.Background()
+	node(t, "node1", nil)
+	everywhere := lbNodeAgent(t, "accounts", nil)
+	runAgent(t, "node1")
+	ds := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "purelb-agent-accounts"}}
+	t.Cleanup(func() { remove(t, ds) })
+	account := fetch(g, agentAccount())
+	first := account.UID
+	accountOfPods := func(g Gomega) types.UID { return agents.ServiceAccountUIDOf(fetch(g, ds)) }
+	g.Eventually(accountOfPods).Should(Equal(first))
+	reportRun := func() {
+		g.Eventually(func(g Gomega) {
+			fetch(g, ds)
+			ds.Status = appsv1.DaemonSetStatus{ObservedGeneration: ds.Generation, DesiredNumberScheduled: 1, UpdatedNumberScheduled: 1, NumberReady: 1}
+			g.Expect(api.Status().Update(ctx, ds)).To(Succeed())
+		}).Should(Succeed())
+	}
+	message := func(g Gomega) string {
+		c := meta.FindStatusCondition(fetch(g, everywhere).Status.Conditions, v1.ConditionReady)
+		return fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message)
+	}
+	reportRun()
+	g.Eventually(message).Should(Equal("True Accepted 1 of 1 agents are ready"))
+
+	remove(t, account)
+	t.Cleanup(func() { _ = api.Create(ctx, agentAccount()) })
+	g.Eventually(message).Should(ContainSubstring("False Degraded 1 of 1 agents are ready; the service account of the agents does not exist"))
+	g.Consistently(accountOfPods).Should(Equal(first), "no new pod could start")
+
+	again := agentAccount()
+	g.Expect(api.Create(ctx, again)).To(Succeed())
+	g.Eventually(accountOfPods).Should(Equal(again.UID))
+	g.Eventually(message).Should(ContainSubstring("False Progressing"))
+	reportRun()
+	g.Eventually(message).Should(Equal("True Accepted 1 of 1 agents are ready"))
 }
 
 func TestLocalAddress(t *testing.T) {

@@ -274,7 +274,7 @@ func (c *cluster) placementAddresses(isDefault bool) []placement.Address {
 		for _, svc := range sharers[a] {
 			out.Services = append(out.Services, keyOf(svc))
 		}
-		c.endpoints.restrictAddress(&out, sharers[a])
+		c.endpoints.restrictAddress(&out, sharers[a], c.insistsOnLocal)
 		addresses = append(addresses, out)
 	}
 	return addresses

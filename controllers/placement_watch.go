@@ -54,7 +54,7 @@ var servicePlacementChanged = predicate.Funcs{
 		after, ok2 := e.ObjectNew.(*corev1.Service)
 		return ok1 && ok2 && (hasAddresses(before) || hasAddresses(after)) &&
 			(!equality.Semantic.DeepEqual(before.Status.LoadBalancer, after.Status.LoadBalancer) ||
-				!equality.Semantic.DeepEqual(before.Spec, after.Spec) || hasAddressesToAnnounce(before) != hasAddressesToAnnounce(after) || insistsOnLocal(before) != insistsOnLocal(after))
+				!equality.Semantic.DeepEqual(before.Spec, after.Spec) || hasAddressesToAnnounce(before) != hasAddressesToAnnounce(after) || insistenceChanged(before, after))
 	},
 }
 

@@ -20,6 +20,7 @@ import (
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/placement"
+	"github.com/purelb/purelb-operator/internal/writeerror"
 )
 
 // writeAnnouncements writes the Announcements of all nodes as decided, and returns the
@@ -40,6 +41,12 @@ func (r *PlacementReconciler) writeAnnouncements(ctx context.Context, cluster *c
 			}
 			return r.writeAnnouncement(ctx, &n, name, spec, stored)
 		})
+		if len(n.specs) == 0 {
+			// The Lease goes first: as long as there are Announcements, this is tried again.
+			if leaseErr := r.deleteLease(ctx, n.node); leaseErr != nil {
+				return errors.Join(err, leaseErr)
+			}
+		}
 		for _, a := range n.obsolete {
 			err = errors.Join(err, r.deleteIfUnchanged(ctx, a))
 		}
@@ -135,7 +142,7 @@ func isOutdated(err error) bool {
 	if errors.As(err, &joined) {
 		return !slices.ContainsFunc(joined.Unwrap(), func(err error) bool { return !isOutdated(err) })
 	}
-	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
+	return writeerror.IsOutdated(err) || apierrors.IsAlreadyExists(err)
 }
 
 // putAnnouncement creates one Announcement, or updates it if it differs from the stored
@@ -221,6 +228,16 @@ func (r *PlacementReconciler) ensureLease(ctx context.Context, n *corev1.Node) e
 	}
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create Lease %s: %w", lease.Name, err)
+	}
+	return nil
+}
+
+// deleteLease deletes the Lease of a node that runs no agent any more. That of a node which is
+// deleted goes with its Node.
+func (r *PlacementReconciler) deleteLease(ctx context.Context, node string) error {
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: v1.LeasePrefix + node}}
+	if err := r.Client.Delete(ctx, lease); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete Lease %s: %w", lease.Name, err)
 	}
 	return nil
 }

@@ -289,7 +289,13 @@ func TestPoliciesRefuse(t *testing.T) {
 	foreign := func() error { return admin.Create(ctx, ann("node3"), client.DryRunAll) }
 	g.refusing(foreign).To(MatchError(ContainSubstring(mine)))
 	g.Expect(admin.Patch(ctx, ann("node1"), merge(`{"spec":{"heartbeatSeconds":7}}`))).To(MatchError(ContainSubstring(mine)))
-	g.Expect(admin.Patch(ctx, ann("node1"), merge(`{"metadata":{"labels":{"a":"b"}}}`))).To(Succeed())
+	for _, patch := range []string{
+		`{"metadata":{"labels":{"a":"b"}}}`, `{"metadata":{"annotations":{"a":"b"}}}`, `{"metadata":{"finalizers":["a.b/c"]}}`,
+		`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"node1","uid":"u"}]}}`,
+	} {
+		g.Expect(admin.Patch(ctx, ann("node1"), merge(patch))).To(MatchError(ContainSubstring(mine)), patch)
+	}
+	g.Expect(admin.Patch(ctx, ann("node1"), merge(`{"metadata":{"labels":null}}`))).To(Succeed(), "nothing changes")
 	changed := ann("node1")
 	g.Expect(manager.Get(ctx, client.ObjectKeyFromObject(changed), changed)).To(Succeed())
 	changed.Spec.HeartbeatSeconds = 7

@@ -6,7 +6,9 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -52,4 +54,57 @@ func TestPoliciesRefuseDeletion(t *testing.T) {
 	for _, obj := range []client.Object{ann, common} {
 		g.Eventually(func() error { return client.IgnoreNotFound(admin.Delete(ctx, obj)) }).Should(Succeed())
 	}
+}
+
+// TestAttackEditor has a user write and delete Announcements and CommonAnnouncements who has the
+// right to, as the Operator Lifecycle Manager gives it to all who may edit the manager's
+// namespace.
+func TestAttackEditor(t *testing.T) {
+	g, ctx := guard(t), context.Background()
+	g.keep("purelb-manager", g.as("purelb-manager"))
+	manager := g.client(g.as("purelb-manager"))
+	name := metav1.ObjectMeta{Namespace: namespace, Name: "editor"}
+	g.create(
+		&rbacv1.Role{ObjectMeta: name, Rules: []rbacv1.PolicyRule{{APIGroups: []string{"purelb.io"}, Resources: []string{"announcements", "commonannouncements"}, Verbs: []string{"*"}}}},
+		&rbacv1.RoleBinding{
+			ObjectMeta: name, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "editor"},
+			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "editor"}},
+		})
+	config := rest.CopyConfig(g.config)
+	config.Impersonate = rest.ImpersonationConfig{UserName: "editor"}
+	editor := g.client(config)
+	for _, obj := range []client.Object{
+		&v1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "node1"}, Spec: v1.AnnouncementSpec{NodeName: "node1", LBNodeAgent: "default"}},
+		&v1.CommonAnnouncement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "node1"}, Spec: v1.CommonAnnouncementSpec{LBNodeAgent: "default", Revision: 1}},
+	} {
+		created := obj.DeepCopyObject().(client.Object)
+		g.Expect(manager.Create(ctx, obj)).To(Succeed())
+		version := obj.GetResourceVersion()
+		g.Eventually(func() error { return editor.Get(ctx, client.ObjectKeyFromObject(obj), obj) }).Should(Succeed(), "the right is there")
+		created.SetName("node2")
+		g.refusing(func() error { return editor.Create(ctx, created, client.DryRunAll) }).To(MatchError(ContainSubstring("are written by PureLB's manager")))
+		for _, patch := range []string{
+			`{"spec":{"lbNodeAgent":"other"}}`, `{"metadata":{"labels":{"a":"b"}}}`, `{"metadata":{"annotations":{"a":"b"}}}`,
+			`{"metadata":{"finalizers":["a.b/c"]}}`, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"node1","uid":"u"}]}}`,
+		} {
+			g.Expect(editor.Patch(ctx, obj.DeepCopyObject().(client.Object), client.RawPatch(types.MergePatchType, []byte(patch)))).
+				To(MatchError(ContainSubstring("are written by PureLB's manager")), "%T %s", obj, patch)
+		}
+		g.Expect(editor.Delete(ctx, obj)).To(MatchError(ContainSubstring("are deleted by PureLB's manager")))
+		g.Expect(editor.Delete(ctx, obj, client.PropagationPolicy("Foreground"))).To(MatchError(ContainSubstring("are deleted by PureLB's manager")))
+		g.Expect(editor.DeleteAllOf(ctx, obj, client.InNamespace(namespace))).To(MatchError(ContainSubstring("are deleted by PureLB's manager")))
+		g.Expect(g.admin.Get(ctx, client.ObjectKeyFromObject(obj), obj)).To(Succeed())
+		g.Expect(obj.GetResourceVersion()).To(Equal(version), "nothing has changed")
+	}
+
+	// Kubernetes itself may change what holds a deletion up, and nothing else.
+	config = rest.CopyConfig(g.config)
+	config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:kube-system:generic-garbage-collector", Groups: []string{"system:masters"}}
+	collector := g.client(config)
+	ann := &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "node1"}}
+	g.Expect(collector.Patch(ctx, ann, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["a.b/c"]}}`)))).To(Succeed())
+	g.Expect(collector.Patch(ctx, ann, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"heartbeatSeconds":7}}`)))).To(MatchError(ContainSubstring("are written by PureLB's manager")))
+	// An editor may only let go of what holds it up.
+	g.Expect(editor.Patch(ctx, ann, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["a.b/c","d.e/f"]}}`)))).NotTo(Succeed())
+	g.Expect(editor.Patch(ctx, ann, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
 }

@@ -78,11 +78,10 @@ func (r *ServiceReconciler) Reconcile(ctx context.Context, req reconcile.Request
 	}
 	wait, err := r.allocateOrRelease(ctx, svc)
 	r.index.observe(svc)
-	if apierrors.IsConflict(err) {
-		// Another client has written the Service, and the cache will show what.
-		return reconcile.Result{RequeueAfter: cacheLag}, nil
+	if err != nil {
+		return resultOfWrite(err)
 	}
-	return reconcile.Result{RequeueAfter: wait}, err
+	return reconcile.Result{RequeueAfter: wait}, nil
 }
 
 // reconcileMissing forgets a Service that the cache does not have, unless the API server

@@ -90,7 +90,7 @@ func (r *ServiceGroupReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	before := sg.Status
 	sg.Status = status
 	if err := applyStatus(ctx, r.Client, sg, ownerServiceGroup); err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(err)
+		return resultOfWrite(err)
 	}
 	r.reportConditions(sg, before.Conditions, status.Conditions)
 	return reconcile.Result{}, nil

@@ -101,6 +101,10 @@ var start = sync.OnceValue(func() error {
 			return err
 		}
 	}
+	if err := api.Create(ctx, agentAccount()); err != nil {
+		cancel()
+		return err
+	}
 	serverConfig = config
 	counted := rest.CopyConfig(config)
 	counted.Wrap(countWrites)
@@ -117,6 +121,11 @@ var start = sync.OnceValue(func() error {
 	}
 	return nil
 })
+
+// agentAccount is the service account that the agents run as.
+func agentAccount() *corev1.ServiceAccount {
+	return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "purelb-agent"}}
+}
 
 // newManager is a manager with all reconcilers.
 func newManager(ctx context.Context, options ctrl.Options, config *rest.Config) (ctrl.Manager, error) {

@@ -34,6 +34,9 @@ const (
 	// writesPerReportSpread is how often a Service is written while many nodes report,
 	// one after the other, that they have realised a shared entry.
 	writesPerReportSpread = 5
+	// expiryWait is for how long Leases that expire, or are renewed after that, are collected:
+	// each look at them is at all nodes, and agents often fall silent together.
+	expiryWait = time.Second
 	// countDelay is how old the counts of a ServiceGroup may be. Each count looks at all
 	// Services, so the counts change at most twice a second while Services come and go.
 	countDelay = 500 * time.Millisecond
@@ -79,6 +82,10 @@ const (
 	// answers for are taken over. No traffic is lost meanwhile, and the node may only
 	// have been cut off the API server for a moment.
 	notReadyPatience = 10 * time.Second
+	// silentAfter is how long an agent does not renew its Lease before its LBNodeAgent says so:
+	// about as long as the kubelet takes to find an agent not ready. An agent that restarts is
+	// silent for less.
+	silentAfter = 10 * time.Second
 	// lostAfter is how long an agent does not renew its Lease before the manager does not
 	// wait any more for the agent to withdraw what it has.
 	lostAfter = time.Minute

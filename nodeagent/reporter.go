@@ -21,6 +21,7 @@ import (
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/pacing"
+	"github.com/purelb/purelb-operator/internal/writeerror"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
@@ -268,7 +269,7 @@ func (r *reporter) apply(ctx context.Context, report statusReport) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	err = r.agent.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(FieldOwner), client.ForceOwnership)
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // else the Announcement is gone, and nobody wants its status
+	if err != nil && !writeerror.IsOutdated(err) { // else the Announcement is gone, and nobody wants its status
 		return fmt.Errorf("write the status of Announcement %s: %w", report.key.Name, err)
 	}
 	return nil

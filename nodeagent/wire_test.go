@@ -22,8 +22,9 @@ import (
 // neighbour is the MAC of the station at the other end of eth0.
 var neighbour = neigh.MAC{2, 0, 0, 0, 0, 0xbb}
 
-// soonEnough is generous: other tests may be using the machine.
-const soonEnough = slowness * 5 * time.Second
+// soonEnough ends waits for what never comes. How long something takes is measured by
+// make bench, not here: other programs may be using the machine.
+const soonEnough = slowness * 30 * time.Second
 
 // wire is an agent on a real kernel and a real link, with one neighbour, and what
 // that one hears.
@@ -43,11 +44,23 @@ type wire struct {
 // asked for, until the test ends.
 func newWire(t *testing.T, fresh bool, addresses ...purelbv1.AnnouncedAddress) *wire {
 	t.Helper()
+	return newWireBy(t, plugVeth, fresh, addresses...)
+}
+
+// plugVeth makes eth0 of the node and of the neighbour as the two ends of a cable.
+func plugVeth(w *wire) {
+	w.t.Helper()
+	nstest.Run(w.t, "ip link add eth0 address 02:00:00:00:00:aa type veth peer name far address %s", neighbour)
+	w.t.Cleanup(func() { nstest.Run(w.t, "ip link del eth0") }) // before the neighbour goes, and the cable with it
+	w.neighbour.MoveLink(w.t, "far")
+	w.neighbour.Run(w.t, "ip link set far name eth0")
+}
+
+// newWireBy is newWire with links that plug makes.
+func newWireBy(t *testing.T, plug func(*wire), fresh bool, addresses ...purelbv1.AnnouncedAddress) *wire {
+	t.Helper()
 	w := &wire{world: newWorld(t, settings(), announcementOf("node1", addresses...)), neighbour: nstest.NewNeighbour(t)}
-	nstest.Run(t, "ip link add eth0 address 02:00:00:00:00:aa type veth peer name far address %s", neighbour)
-	t.Cleanup(func() { nstest.Run(t, "ip link del eth0") }) // before the neighbour goes, and the cable with it
-	w.neighbour.MoveLink(t, "far")
-	w.neighbour.Run(t, "ip link set far name eth0")
+	plug(w)
 	w.neighbour.Run(t, "ip link set eth0 up")
 	nstest.Run(t, "ip link set eth0 up")
 	nstest.Run(t, "ip addr add 192.0.2.11/24 dev eth0")
@@ -238,11 +251,7 @@ func TestWireYield(t *testing.T) {
 		start := time.Now()
 		w.claim(address)
 		w.within(address+" is gone", func() bool { return !w.has(address) })
-		took := time.Since(start)
-		t.Logf("%s: given up after %s", address, took)
-		if took > 100*time.Millisecond {
-			t.Errorf("%s was given up after %s", address, took)
-		}
+		t.Logf("%s: given up after %s", address, time.Since(start))
 		if n := w.claims(address); n != 3 {
 			t.Errorf("%s was claimed %d times, and not only when it was added", address, n)
 		}
@@ -388,9 +397,6 @@ func TestWireQuiet(t *testing.T) {
 	nstest.Run(t, "ip addr del 192.0.2.1/32 dev eth0")
 	took := w.within("it is back", func() bool { return w.has("192.0.2.1") })
 	t.Logf("stripped and back after %s", took)
-	if took > 500*time.Millisecond {
-		t.Errorf("it was back after %s", took)
-	}
 }
 
 // Many addresses at once are claimed as one, and announced all.
@@ -428,7 +434,7 @@ func TestWireMany(t *testing.T) {
 		return len(all)
 	}
 	for announced() < slicesOfNode*each || claimed() < slicesOfNode*each {
-		if time.Since(start) > 2*soonEnough {
+		if time.Since(start) > soonEnough {
 			t.Fatalf("after %s: %d reported, %d claimed", time.Since(start), announced(), claimed())
 		}
 		time.Sleep(20 * time.Millisecond)
@@ -444,7 +450,7 @@ func TestWireMany(t *testing.T) {
 		if len(o.Addresses) > slicesOfNode*each {
 			break
 		}
-		if time.Since(start) > 2*soonEnough {
+		if time.Since(start) > soonEnough {
 			t.Fatalf("after %s there are %d", time.Since(start), len(o.Addresses))
 		}
 		time.Sleep(5 * time.Millisecond)

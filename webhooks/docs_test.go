@@ -74,6 +74,7 @@ func messages() []string {
 	for _, a := range seedAnswers {
 		add(a)
 	}
+	add(warns(overrides))
 	add(answer{refused: []cause{notHere, agentNotHere}})
 	return all
 }

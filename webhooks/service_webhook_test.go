@@ -146,6 +146,9 @@ func serviceRows() []serviceRow {
 			notSupported + "10.7.0.100-10.7.0.120 of ServiceGroup local" + useCluster}},
 		{"Local on a local group, IPv6", both(local, ipv6, annotated("service-group", "local")), []string{
 			notSupported + "fd07::100-fd07::120 of ServiceGroup local" + useCluster}},
+		{"policy Local, where the group allows it", both(local, annotated("service-group", "allowing")), nil},
+		{"policy Local, where the group allows it and the Service does not", both(local, annotated("service-group", "allowing", "allow-local", "false")), []string{
+			notSupported + "10.7.0.130-10.7.0.140 of ServiceGroup allowing" + useCluster}},
 		{"Local with allow-local", both(local, annotated("service-group", "local", "allow-local", "true")), nil},
 
 		// Not ours.

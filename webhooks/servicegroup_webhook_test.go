@@ -167,6 +167,10 @@ func createRows() []createRow {
 			"10.7.0.254, a gateway of node node1")},
 		{"covers IPv6 ones", v6("fd07::/120", "fd07::/64"), warns(first6 + ": range fd07::-fd07::ff covers what is never allocated: " +
 			"fd07::1, an address of node node1; fd07::fe, a gateway of node node1")},
+		{"policy Local allowed", "{local: {pool: 10.0.0.9, subnet: 10.0.0.0/24}, policyLocal: Allow}", answer{}},
+		{"policy Local allowed for Virtual addresses", "{remote: {pool: 10.0.0.9, subnet: 10.0.0.0/24}, policyLocal: Allow}",
+			warns("spec.policyLocal: addresses of remote pools are Virtual, and keep externalTrafficPolicy Local anyway, unless Services share them: Allow is only for those")},
+		{"policy Local overridden, for Virtual addresses", "{remote: {pool: 10.0.0.9, subnet: 10.0.0.0/24}, policyLocal: Override}", answer{}},
 		{"host bits and a gateway", v4("10.7.0.254/30", "10.7.0.0/24"), warns(
 			first4+": 10.7.0.254/30 has host bits: addresses are taken from 10.7.0.254-10.7.0.255",
 			first4+": range 10.7.0.254-10.7.0.255 covers what is never allocated: 10.7.0.254, a gateway of node node1")},
@@ -348,6 +352,7 @@ func updateRows() []updateRow {
 		{"without what is free", "local: {pool: 10.20.0.1-10.20.0.7, subnet: 10.20.0.0/24}", false, answer{}},
 		{"another mask", "local: {pool: 10.20.0.0/28, subnet: 10.20.0.0/24, aggregation: /32}", false, answer{}},
 		{"sharing", inUse + "\nshareAcrossNamespaces: true", false, answer{}},
+		{"policy Local allowed", inUse + "\npolicyLocal: Allow", false, answer{}},
 		{"shrunk by what is in use", "local: {pool: 10.20.0.1-10.20.0.4, subnet: 10.20.0.0/24}", false, forbidden("leaves " + threeInUse + outsidePool)},
 		{"shrunk by one", "local: {pool: 10.20.0.2-10.20.0.15, subnet: 10.20.0.0/24}", false,
 			forbidden("leaves 1 address in use by 1 Service (test/inuse1)" + outsidePool)},
@@ -446,6 +451,32 @@ func TestServiceGroupInUse(t *testing.T) {
 		g.Eventually(func() bool { return apierrors.IsNotFound(api.Get(ctx, client.ObjectKeyFromObject(sg), sg.DeepCopy())) }).Should(BeTrue())
 		inUseUnchanged(g)
 	})
+}
+
+const overrides = "spec.policyLocal: externalTrafficPolicy Local of 1 Service (test/keeps) is set to Cluster where an address is Local or shared"
+
+// TestServiceGroupPolicyLocal has two Services with policy Local, of which one leaves it to
+// the group whether the policy stays.
+func TestServiceGroupPolicyLocal(t *testing.T) {
+	g := begin(t)
+	const allow = "{local: {pool: 10.22.0.0/28, subnet: 10.22.0.0/24}, policyLocal: Allow}"
+	const override = "{local: {pool: 10.22.0.0/28, subnet: 10.22.0.0/24}}"
+	sg := group("allows", allow)
+	create(t, sg)
+	for _, name := range []string{"keeps", "insists"} {
+		svc := service(name, "allows", 80)
+		svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+		if name == "insists" {
+			svc.Annotations[v1.AnnotationAllowLocal] = "true"
+		}
+		create(t, svc)
+		g.Eventually(func(g Gomega) []string { return ingressOf(g, name) }).Should(HaveLen(1))
+		waitUntilCached(t, svc)
+	}
+	recorded.take()
+	change(t, sg, false, override, warns(overrides))
+	change(t, sg, false, "{local: {pool: 10.22.0.0/27, subnet: 10.22.0.0/24}, policyLocal: Override}", answer{})
+	change(t, sg, false, allow, answer{})
 }
 
 type deleteRow struct {

@@ -219,6 +219,7 @@ func createCluster(ctx context.Context) error {
 		group("taken", "remote: {pool: 10.9.0.10-10.9.0.20, subnet: 10.9.0.0/24, v6pool: {pool: 'fd09::10-fd09::20', subnet: 'fd09::/64'}}"),
 		group("local", "local: {pool: 10.7.0.100-10.7.0.120, subnet: 10.7.0.0/24, v6pool: {pool: 'fd07::100-fd07::120', subnet: 'fd07::/64'}}"),
 		group("shared", "{remote: {pool: 10.10.0.0/28, subnet: 10.10.0.0/24}, shareAcrossNamespaces: true}"),
+		group("allowing", "{local: {pool: 10.7.0.130-10.7.0.140, subnet: 10.7.0.0/24}, policyLocal: Allow}"),
 		group("netbox", "netbox: {url: 'https://netbox.example', tenant: t, tokenSecretRef: {name: a, key: b}}"),
 	} {
 		if err := api.Create(ctx, sg); err != nil {

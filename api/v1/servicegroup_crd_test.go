@@ -67,6 +67,10 @@ func TestServiceGroupRules(t *testing.T) {
 		{"shareAcrossNamespaces", v4("10.0.0.1", "10.0.0.0/24", "") + "shareAcrossNamespaces: true", nil},
 		{"shareAcrossNamespaces as text", v4("10.0.0.1", "10.0.0.0/24", "") + "shareAcrossNamespaces: 'yes'",
 			[]cause{{"spec.shareAcrossNamespaces", "must be of type boolean"}}},
+		{"policyLocal Override", v4("10.0.0.1", "10.0.0.0/24", "") + "policyLocal: Override", nil},
+		{"policyLocal Allow", v4("10.0.0.1", "10.0.0.0/24", "") + "policyLocal: Allow", nil},
+		{"policyLocal in small letters", v4("10.0.0.1", "10.0.0.0/24", "") + "policyLocal: allow",
+			[]cause{{"spec.policyLocal", `Unsupported value: "allow": supported values: "Override", "Allow"`}}},
 
 		// What belongs below.
 		{"pool under spec", "{pool: 10.0.0.1, subnet: 10.0.0.0/24}", []cause{{"spec", one}, {"spec", nest}}},

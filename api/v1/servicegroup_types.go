@@ -180,6 +180,14 @@ type ServiceGroupSpec struct {
 	// +optional
 	ShareAcrossNamespaces bool `json:"shareAcrossNamespaces,omitempty"`
 
+	// policyLocal says what becomes of externalTrafficPolicy Local on a Local
+	// address or one that Services share. Override, or absent: the manager sets
+	// the policy to Cluster. Allow: the policy stays, and the address is on a
+	// node with a ready endpoint. Annotation purelb.io/allow-local on a Service
+	// says the same for that Service, and counts more.
+	// +optional
+	PolicyLocal PolicyLocal `json:"policyLocal,omitempty"`
+
 	MisplacedFields `json:",inline"`
 }
 
@@ -209,6 +217,21 @@ type MisplacedFields struct {
 	// +kubebuilder:validation:MaxLength=7
 	MisplacedAggregation string `json:"aggregation,omitempty"`
 }
+
+// PolicyLocal says what becomes of externalTrafficPolicy Local on an address of which one
+// node, or more than one Service, gets the traffic.
+//
+// +kubebuilder:validation:Enum=Override;Allow
+type PolicyLocal string
+
+// What may become of externalTrafficPolicy Local.
+const (
+	// PolicyLocalOverride means that the manager sets the policy to Cluster.
+	PolicyLocalOverride PolicyLocal = "Override"
+	// PolicyLocalAllow means that the policy stays, and that the address is on a node
+	// with a ready endpoint.
+	PolicyLocalAllow PolicyLocal = "Allow"
+)
 
 // PoolType says where the addresses of a group come from.
 //

@@ -20,8 +20,8 @@ const (
 	AnnotationAllowSharedIP = "purelb.io/allow-shared-ip"
 	// AnnotationMultiPool ("true" or "false") overrides the group's multiPool.
 	AnnotationMultiPool = "purelb.io/multi-pool"
-	// AnnotationAllowLocal ("true") keeps externalTrafficPolicy Local on an
-	// address that one node holds.
+	// AnnotationAllowLocal ("true" or "false") overrides the group's policyLocal:
+	// "true" keeps externalTrafficPolicy Local on a Local or shared address.
 	AnnotationAllowLocal = "purelb.io/allow-local"
 )
 

@@ -5,9 +5,11 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -45,7 +47,7 @@ func TestAssign(t *testing.T) {
 func TestDaemonSet(t *testing.T) {
 	a := &v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Namespace: "purelb-system", Name: "default", UID: "u"}}
 	defaults := agents.Defaults{Image: "img", ServiceAccount: "sa"}
-	pod := agents.DaemonSet(a, defaults).Spec.Template.Spec
+	pod := agents.DaemonSet(a, defaults, "").Spec.Template.Spec
 	c := pod.Containers[0]
 	want := &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN", "NET_RAW"}}
 	if diff := cmp.Diff(want, c.SecurityContext.Capabilities); diff != "" {
@@ -60,7 +62,7 @@ func TestDaemonSet(t *testing.T) {
 	if pod.PriorityClassName != "system-node-critical" {
 		t.Errorf("priority class %s", pod.PriorityClassName)
 	}
-	if u := agents.DaemonSet(a, defaults).Spec.UpdateStrategy; u.RollingUpdate.MaxUnavailable.IntValue() != 1 || u.RollingUpdate.MaxSurge != nil {
+	if u := agents.DaemonSet(a, defaults, "").Spec.UpdateStrategy; u.RollingUpdate.MaxUnavailable.IntValue() != 1 || u.RollingUpdate.MaxSurge != nil {
 		t.Errorf("more than one agent is away during an update, or two want the ports of one node: %+v", u.RollingUpdate)
 	}
 	if c.Image != "img" || pod.ServiceAccountName != "sa" {
@@ -72,12 +74,35 @@ func TestDaemonSet(t *testing.T) {
 		Image: "other", ImagePullPolicy: corev1.PullAlways, LogLevel: "debug", PriorityClassName: "low",
 		Tolerations: []corev1.Toleration{{Key: "k"}}, Resources: resources,
 	}
-	pod = agents.DaemonSet(a, defaults).Spec.Template.Spec
+	pod = agents.DaemonSet(a, defaults, "").Spec.Template.Spec
 	c = pod.Containers[0]
 	if diff := cmp.Diff(*resources, c.Resources); diff != "" || c.ImagePullPolicy != corev1.PullAlways || !slices.Contains(c.Args, "--log-level=debug") {
 		t.Errorf("the specification is not followed: %+v", c)
 	}
 	if pod.Containers[0].Image != "other" || pod.PriorityClassName != "low" || len(pod.Tolerations) != 1 || pod.Tolerations[0].Key != "k" {
 		t.Errorf("the specification is not followed: %+v", pod)
+	}
+}
+
+// TestServiceAccountUID replaces the agents when their service account is another one, and not
+// while nothing is known of the account.
+func TestServiceAccountUID(t *testing.T) {
+	a := &v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Namespace: "purelb-system", Name: "default", UID: "u"}}
+	render := func(uid types.UID) *appsv1.DaemonSet {
+		return agents.DaemonSet(a, agents.Defaults{Image: "img", ServiceAccount: "sa"}, uid)
+	}
+	for _, uid := range []types.UID{"", "one", "two"} {
+		if got := agents.ServiceAccountUIDOf(render(uid)); got != uid {
+			t.Errorf("the pods of account %q say %q", uid, got)
+		}
+	}
+	if diff := cmp.Diff(render("one").Spec.Template, render("one").Spec.Template); diff != "" {
+		t.Errorf("the same account replaces the agents: %s", diff)
+	}
+	if cmp.Equal(render("one").Spec.Template, render("two").Spec.Template) {
+		t.Error("another account does not replace the agents")
+	}
+	if annotations := render("").Spec.Template.Annotations; annotations != nil {
+		t.Errorf("without an account the pods have the annotations %v", annotations)
 	}
 }

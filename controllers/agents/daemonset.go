@@ -4,6 +4,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
@@ -31,9 +32,23 @@ type Defaults struct {
 // DaemonSetName is the name of the DaemonSet of an LBNodeAgent.
 func DaemonSetName(lbNodeAgent string) string { return "purelb-agent-" + lbNodeAgent }
 
+// AnnotationServiceAccountUID is on the agents' pods: the UID of the service account that they
+// run as.
+const AnnotationServiceAccountUID = "purelb.io/service-account-uid"
+
+// ServiceAccountUIDOf returns the UID of the service account as which the pods of a DaemonSet
+// run, as far as the DaemonSet says.
+func ServiceAccountUIDOf(ds *appsv1.DaemonSet) types.UID {
+	return types.UID(ds.Spec.Template.Annotations[AnnotationServiceAccountUID])
+}
+
 // DaemonSet renders the DaemonSet of an LBNodeAgent. The DaemonSet selects nodes by the
 // label that the manager gives them, so that each node runs one agent only.
-func DaemonSet(a *v1.LBNodeAgent, defaults Defaults) *appsv1.DaemonSet {
+//
+// The API server refuses the tokens of pods whose service account was deleted, also when an
+// account of the same name exists again. So the pods have the UID of their account in an
+// annotation, and another UID replaces them.
+func DaemonSet(a *v1.LBNodeAgent, defaults Defaults, serviceAccountUID types.UID) *appsv1.DaemonSet {
 	selector := map[string]string{
 		"app.kubernetes.io/name": "purelb-agent",
 		v1.LabelAgent:            a.Name,
@@ -53,6 +68,10 @@ func DaemonSet(a *v1.LBNodeAgent, defaults Defaults) *appsv1.DaemonSet {
 	if priorityClass == "" {
 		priorityClass = "system-node-critical" // the node's Services need the agent as they need kube-proxy
 	}
+	var annotations map[string]string
+	if serviceAccountUID != "" {
+		annotations = map[string]string{AnnotationServiceAccountUID: string(serviceAccountUID)}
+	}
 	return &appsv1.DaemonSet{
 		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"},
 		ObjectMeta: metav1.ObjectMeta{
@@ -68,7 +87,7 @@ func DaemonSet(a *v1.LBNodeAgent, defaults Defaults) *appsv1.DaemonSet {
 				RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: ptr.To(intstr.FromInt32(1))},
 			},
 			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: annotations},
 				Spec: corev1.PodSpec{
 					ServiceAccountName: defaults.ServiceAccount,
 					HostNetwork:        true,

@@ -161,10 +161,10 @@ func (d *decision) hasAddressOfFamilies(other *Service) bool {
 // adviseOnTrafficPolicy warns of externalTrafficPolicy Local if the group has Local
 // addresses, of which one node gets all traffic.
 func (d *decision) adviseOnTrafficPolicy(svc *corev1.Service) []string {
-	if svc.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal || svc.Annotations[v1.AnnotationAllowLocal] == "true" {
+	if svc.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal || d.group == nil || d.group.Type != v1.PoolTypeLocal || d.AnnounceType == nil {
 		return nil
 	}
-	if d.group == nil || d.group.Type != v1.PoolTypeLocal || d.AnnounceType == nil {
+	if DecidePolicyLocal(svc, d.group.PolicyLocal) == v1.PolicyLocalAllow {
 		return nil
 	}
 	for _, r := range d.group.Ranges {

@@ -32,6 +32,9 @@ func (a *Admission) AdmitUpdate(before, after *v1.ServiceGroup) (warnings []stri
 	if len(v.Errors) > 0 {
 		return warnings, v.Errors
 	}
+	if PolicyLocalOf(before) == v1.PolicyLocalAllow && v.Group.PolicyLocal == v1.PolicyLocalOverride {
+		warnings = append(warnings, a.warnOfOverride(before)...)
+	}
 	stranded := a.strandedBy(before, after)
 	changedType := ""
 	if oldType, newType := typeOf(before), v.Group.Type; oldType != newType && oldType != "" {
@@ -64,6 +67,23 @@ func (a *Admission) AdmitDelete(sg *v1.ServiceGroup) (warnings []string, refusal
 	default:
 		return nil, stranded.refusal("")
 	}
+}
+
+// warnOfOverride names the Services that keep externalTrafficPolicy Local only because
+// their ServiceGroup allows it.
+func (a *Admission) warnOfOverride(sg *v1.ServiceGroup) []string {
+	var services []string
+	for name, s := range a.InUse.serviceByName {
+		if s.Allocated.Group == sg.Name && s.HasPolicyLocalByGroup {
+			services = append(services, name)
+		}
+	}
+	if len(services) == 0 {
+		return nil
+	}
+	slices.Sort(services)
+	return []string{fmt.Sprintf("spec.policyLocal: externalTrafficPolicy Local of %s (%s) is set to Cluster where an address is Local or shared",
+		countOf(len(services), "Service"), abbreviate(services, ", "))}
 }
 
 func allowsOrphans(sg *v1.ServiceGroup) bool {

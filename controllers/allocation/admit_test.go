@@ -114,6 +114,42 @@ func TestAdmitUpdate(t *testing.T) {
 	}
 }
 
+// TestAdmitPolicyLocal warns the author of a ServiceGroup of what becomes of Services.
+func TestAdmitPolicyLocal(t *testing.T) {
+	const pool = "local: {pool: 10.0.0.1-10.0.0.5, subnet: 10.0.0.0/24}"
+	none, override, allow := groupMadeAt(t, "a", 1, pool), groupMadeAt(t, "a", 1, pool+"\npolicyLocal: Override"), groupMadeAt(t, "a", 1, pool+"\npolicyLocal: Allow")
+	s := admissionOf("", none)
+	for i, addr := range addresses("10.0.0.1 10.0.0.2 10.0.0.3 10.0.0.4") {
+		svc := allocatedService(fmt.Sprintf("s%d", i+1), addr)
+		svc.Allocated.Group, svc.HasPolicyLocalByGroup = "a", i < 3
+		if i == 2 {
+			svc.Allocated.Group = "b"
+		}
+		s.InUse.Put(svc)
+	}
+	const want = "spec.policyLocal: externalTrafficPolicy Local of 2 Services (test/s1, test/s2) is set to Cluster where an address is Local or shared"
+	for _, row := range []struct {
+		name          string
+		before, after *v1.ServiceGroup
+		want          []string
+	}{
+		{"no more", &allow, &none, []string{want}},
+		{"no more, explicitly", &allow, &override, []string{want}},
+		{"allowed", &none, &allow, nil},
+		{"the default, explicitly", &none, &override, nil},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			got, errs := s.AdmitUpdate(row.before, row.after)
+			if diff := cmp.Diff(row.want, got); diff != "" || len(errs) > 0 {
+				t.Errorf("errors %v, warnings (-want +got):\n%s", errs, diff)
+			}
+		})
+	}
+	if got, _ := admissionOf("10.0.0.1", allow).AdmitUpdate(&allow, &none); len(got) > 0 {
+		t.Errorf("no Service has policy Local: %q", got)
+	}
+}
+
 // TestAdmitLarge keeps answers within what the API server shows.
 func TestAdmitLarge(t *testing.T) {
 	s, mine := large(t)

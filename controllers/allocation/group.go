@@ -98,6 +98,7 @@ type Group struct {
 	BalancePools          bool
 	SkipIPv6DAD           bool
 	ShareAcrossNamespaces bool
+	PolicyLocal           v1.PolicyLocal
 }
 
 // RangeContaining returns the range that contains address a.

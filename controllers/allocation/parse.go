@@ -18,7 +18,7 @@ import (
 // that the group is valid, and that something in it may not be what the author meant.
 // If errs is not empty, the caller must not allocate from the Group.
 func ParseGroup(sg *v1.ServiceGroup) (group Group, warnings []string, errs field.ErrorList) {
-	group = Group{Name: sg.Name, ShareAcrossNamespaces: sg.Spec.ShareAcrossNamespaces}
+	group = Group{Name: sg.Name, ShareAcrossNamespaces: sg.Spec.ShareAcrossNamespaces, PolicyLocal: PolicyLocalOf(sg)}
 	spec := field.NewPath("spec")
 
 	local, remote, netbox := sg.Spec.Local, sg.Spec.Remote, sg.Spec.Netbox
@@ -38,6 +38,10 @@ func ParseGroup(sg *v1.ServiceGroup) (group Group, warnings []string, errs field
 	case remote != nil:
 		group.Type = v1.PoolTypeRemote
 		warnings, errs = parsePoolSet(&group, &remote.PoolSet, spec.Child("remote"))
+		if group.PolicyLocal == v1.PolicyLocalAllow {
+			warnings = append(warnings, spec.Child("policyLocal").String()+": addresses of remote pools are Virtual, and keep externalTrafficPolicy Local anyway, "+
+				"unless Services share them: Allow is only for those")
+		}
 	default:
 		group.Type = v1.PoolTypeNetbox
 		if _, err := parseAggregation(netbox.Aggregation, 128); err != nil {

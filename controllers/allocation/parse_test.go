@@ -142,10 +142,15 @@ func TestParseGroupSettings(t *testing.T) {
 		{"local: {" + pool + ", skipIPv6DAD: true, multiPool: true}", allocation.Group{Type: v1.PoolTypeLocal, SkipIPv6DAD: true, MultiPool: true}},
 		{"remote: {" + pool + ", balancePools: true}", allocation.Group{Type: v1.PoolTypeRemote, BalancePools: true}},
 		{"remote: {" + pool + "}\nshareAcrossNamespaces: true", allocation.Group{Type: v1.PoolTypeRemote, ShareAcrossNamespaces: true}},
+		{"local: {" + pool + "}\npolicyLocal: Override", allocation.Group{Type: v1.PoolTypeLocal}},
+		{"local: {" + pool + "}\npolicyLocal: Allow", allocation.Group{Type: v1.PoolTypeLocal, PolicyLocal: v1.PolicyLocalAllow}},
 		{"netbox: {url: 'https://n', tenant: t, tokenSecretRef: {name: a, key: b}}", allocation.Group{Type: v1.PoolTypeNetbox}},
 	} {
 		got := parsedGroup(t, row.spec)
 		got.Ranges, row.want.Name = nil, "g"
+		if row.want.PolicyLocal == "" {
+			row.want.PolicyLocal = v1.PolicyLocalOverride
+		}
 		if diff := cmp.Diff(row.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.spec, diff)
 		}

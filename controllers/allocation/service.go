@@ -26,6 +26,9 @@ type Service struct {
 	// SharingKey is the key in the Service's annotation now. Allocated.Key is the key by
 	// which the Service was given its addresses.
 	SharingKey string
+	// HasPolicyLocalByGroup says that the Service has externalTrafficPolicy Local, and that
+	// its ServiceGroup decides whether the policy stays.
+	HasPolicyLocalByGroup bool
 	// Ports are empty unless the Service shares.
 	Ports PortSet
 	// Addresses are all that the Service has in use: see AddressesInUseBy. Addresses
@@ -49,6 +52,7 @@ func ServiceOf(svc *corev1.Service, isOurs bool) *Service {
 	}
 	if isOurs {
 		s.Allocated, s.SharingKey = RecordOf(svc), SharingKeyOf(svc)
+		s.HasPolicyLocalByGroup = hasPolicyLocalByGroup(svc)
 		if s.SharingKey != "" || s.Allocated.Key != "" {
 			s.Ports = PortsOf(svc.Spec.Ports)
 		}

@@ -25,23 +25,31 @@ type Override struct {
 
 const rejectedPrefix = "rejected/"
 
+// cureToKeepLocal ends the sentences that tell how to keep policy Local.
+const cureToKeepLocal = "set annotation " + v1.AnnotationAllowLocal + " to \"true\" or, for all Services of the ServiceGroup, its spec.policyLocal to Allow"
+
 // IsOverrideRejected reports whether a user has set policy Local again after the manager
 // set it to Cluster: then it stays.
 func IsOverrideRejected(svc *corev1.Service) bool {
 	return strings.HasPrefix(svc.Annotations[v1.AnnotationLocalOverride], rejectedPrefix)
 }
 
-// OverrideOf decides on the policy of a Service whose addresses are in places. Policy
+// OverrideOf decides on the policy of a Service whose addresses are in places.
+// policyLocal is what is to become of policy Local: if it is empty, nobody says, and the
+// Service stays as it is. Policy
 // Local sends what a node gets to endpoints on that node only: on an address that one
 // node holds, or that Services share, traffic would be lost. The manager sets the policy
 // to Cluster once for each spec that a user writes: if the policy is set back while the
 // rest of the spec stays, then by a tool that would do so for ever. The annotation, which
 // records what was done, stays for as long as the Service is ours, also while its
 // addresses have no place.
-func OverrideOf(svc *corev1.Service, ours bool, places []Place) Override {
+func OverrideOf(svc *corev1.Service, ours bool, policyLocal v1.PolicyLocal, places []Place) Override {
 	annotation := svc.Annotations[v1.AnnotationLocalOverride]
-	if !ours || svc.Annotations[v1.AnnotationAllowLocal] == "true" {
+	if !ours || policyLocal == v1.PolicyLocalAllow {
 		return Override{}
+	}
+	if policyLocal == "" {
+		return Override{Annotation: annotation}
 	}
 	if svc.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal {
 		return Override{Annotation: strings.TrimPrefix(annotation, rejectedPrefix)}
@@ -57,13 +65,13 @@ func OverrideOf(svc *corev1.Service, ours bool, places []Place) Override {
 		return Override{
 			Annotation: rejectedPrefix + print, Event: v1.EventLocalRejected,
 			Message: fmt.Sprintf("externalTrafficPolicy is Local again after it was set to Cluster: it stays, although %s. "+
-				"To say that this is meant, set annotation %s to \"true\"", reason, v1.AnnotationAllowLocal),
+				"To say that this is meant, %s", reason, cureToKeepLocal),
 		}
 	}
 	return Override{
 		Annotation: print, ToCluster: true, Event: v1.EventLocalOverride,
 		Message: fmt.Sprintf("Set externalTrafficPolicy to Cluster: %s, and Local would lose what arrives where no endpoint is. "+
-			"Annotation %s: \"true\" keeps Local", reason, v1.AnnotationAllowLocal),
+			"To keep Local, %s", reason, cureToKeepLocal),
 	}
 }
 

@@ -25,7 +25,7 @@ func TestOverrideOf(t *testing.T) {
 		return func(s *corev1.Service) { s.Annotations = map[string]string{name: value} }
 	}
 	cluster := func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster }
-	first := announced.OverrideOf(svc(), true, local).Annotation
+	first := announced.OverrideOf(svc(), true, v1.PolicyLocalOverride, local).Annotation
 	for _, row := range []struct {
 		name       string
 		svc        *corev1.Service
@@ -40,8 +40,13 @@ func TestOverrideOf(t *testing.T) {
 		{"Virtual", svc(), virtual, "", false, "", ""},
 		{"nothing announced yet", svc(), nil, "", false, "", ""},
 		{"policy Cluster", svc(cluster), local, "", false, "", ""},
-		{"allowed", svc(annotated(v1.AnnotationAllowLocal, "true")), local, "", false, "", ""},
-		{"not allowed", svc(annotated(v1.AnnotationAllowLocal, "false")), local, first, true, v1.EventLocalOverride, ""},
+		{"allowed", svc(), local, "", false, "", ""},
+		{"allowed, and shared", svc(), shared, "", false, "", ""},
+		{"allowed after it was set back", svc(annotated(v1.AnnotationLocalOverride, "rejected/"+first)), local, "", false, "", ""},
+		{"allowed after it was done", svc(cluster, annotated(v1.AnnotationLocalOverride, first)), local, "", false, "", ""},
+		{"nobody says", svc(), local, "", false, "", ""},
+		{"nobody says after it was set back", svc(annotated(v1.AnnotationLocalOverride, "rejected/"+first)), local, "rejected/" + first, false, "", ""},
+		{"nobody says after it was done", svc(cluster, annotated(v1.AnnotationLocalOverride, first)), local, first, false, "", ""},
 		{"done", svc(cluster, annotated(v1.AnnotationLocalOverride, first)), local, first, false, "", ""},
 		{"set back", svc(annotated(v1.AnnotationLocalOverride, first)), local, "rejected/" + first, false, v1.EventLocalRejected, "fd00::1 is Local"},
 		{"set back, with what the API server adds", svc(annotated(v1.AnnotationLocalOverride, first), func(s *corev1.Service) {
@@ -54,13 +59,19 @@ func TestOverrideOf(t *testing.T) {
 		{"no longer ours", svc(annotated(v1.AnnotationLocalOverride, first)), nil, "", false, "", ""},
 		{"set back, but Virtual by now", svc(annotated(v1.AnnotationLocalOverride, first)), virtual, first, false, "", ""},
 	} {
-		got := announced.OverrideOf(row.svc, row.name != "no longer ours", row.places)
+		policyLocal := v1.PolicyLocalOverride
+		if strings.HasPrefix(row.name, "allowed") {
+			policyLocal = v1.PolicyLocalAllow
+		} else if strings.HasPrefix(row.name, "nobody says") {
+			policyLocal = ""
+		}
+		got := announced.OverrideOf(row.svc, row.name != "no longer ours", policyLocal, row.places)
 		if got.Annotation != row.annotation || got.ToCluster != row.toCluster || got.Event != row.event || !strings.Contains(got.Message, row.says) {
 			t.Errorf("%s: %+v", row.name, got)
 		}
 	}
 	edited := svc(annotated(v1.AnnotationLocalOverride, "rejected/"+first), func(s *corev1.Service) { s.Spec.Ports[0].Port = 81 })
-	if got := announced.OverrideOf(edited, true, local); !got.ToCluster || got.Annotation == first {
+	if got := announced.OverrideOf(edited, true, v1.PolicyLocalOverride, local); !got.ToCluster || got.Annotation == first {
 		t.Errorf("a new spec: %+v", got)
 	}
 }

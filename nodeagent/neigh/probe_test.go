@@ -145,7 +145,7 @@ func TestProbeBatch(t *testing.T) {
 
 	start = time.Now()
 	answers = openEthernet(t).Probe(t.Context(), questionsFor("eth0", "192.0.2.150"), 10, time.Second)
-	if took := time.Since(start); took > time.Second || len(answers) != 1 {
+	if took := time.Since(start); took > 5*time.Second || len(answers) != 1 { // all questions: 10 s
 		t.Errorf("took %v: %v", took, answers)
 	}
 }
@@ -201,7 +201,7 @@ func TestProbeEndsWithContext(t *testing.T) {
 	if err := answers[netip.MustParseAddr("192.0.2.1")].Err; !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the context has ended: got the error %v", err)
 	}
-	if took := time.Since(start); took > 2*time.Second {
+	if took := time.Since(start); took > 20*time.Second { // all questions: 50 s
 		t.Errorf("took %v", took)
 	}
 }

@@ -24,7 +24,7 @@ func TestHeldAndAnnounced(t *testing.T) {
 		local("192.0.2.1", 24, takeover, func(a *purelbv1.AnnouncedAddress) { a.PreviousMACs = []string{previous} }), local("192.0.2.2", 24, leaving),
 		local("192.0.2.3", 24, takeover), local("192.0.2.4", 24), virtual("198.51.100.1", 32), virtual("198.51.100.2", 32),
 	)
-	in.Observed.Addresses = []Address{on("eth0", "192.0.2.2/32")}
+	in.Observed.Addresses = []Address{ownAddress, on("eth0", "192.0.2.2/32")}
 	refused := errors.New("refused")
 	failed := func(address string) (netip.Addr, Result) {
 		return netip.MustParseAddr(address), FailedResult(&Desired{Epoch: 3}, ReasonAddFailed, refused)
@@ -151,7 +151,7 @@ func TestFactsAreInTheFirstStatus(t *testing.T) {
 		in.IsFirstReported = isFirstReported
 		in.Now = begin.Add(1500 * time.Millisecond)
 		in.LBNodeAgent = &purelbv1.LBNodeAgent{Spec: purelbv1.LBNodeAgentSpec{Local: &purelbv1.LBNodeAgentLocal{LocalInterface: "eth0"}}}
-		in.Observed.Addresses = []Address{on("eth0", "192.0.2.11/24", notOurs)}
+		in.Observed.Addresses = []Address{ownAddress}
 		second := *in.Announcements[0].DeepCopy()
 		second.Name, second.UID, second.Status.MACs = "node1-b", "node1-b", []string{previous}
 		in.Announcements = append(in.Announcements, second)
@@ -200,7 +200,7 @@ func TestSilenceCountsForOneClaim(t *testing.T) {
 	for _, isRefused := range []bool{true, false} {
 		in := inputsFor(local("192.0.2.1", 24))
 		in.ProbeAnswers = []ProbeAnswer{{target, Probe{AnsweredAt: begin}}}
-		in.Observed.Addresses = []Address{on("eth0", "192.0.2.9/32")} // to be withdrawn
+		in.Observed.Addresses = []Address{ownAddress, on("eth0", "192.0.2.9/32")} // to be withdrawn
 		outcomes := Outcomes{}
 		if isRefused {
 			outcomes.Results = map[netip.Addr]Result{heldAddr: FailedResult(&Desired{}, ReasonAddFailed, errors.New("refused"))}

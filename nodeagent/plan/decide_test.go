@@ -12,6 +12,9 @@ import (
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 )
 
+// ownAddress is the node's own.
+var ownAddress = on("eth0", "192.0.2.11/24", notOurs)
+
 // inputsFor are the Inputs of an agent that is up to date and has one Announcement.
 func inputsFor(entries ...purelbv1.AnnouncedAddress) Inputs {
 	ann := announcement(entries...)
@@ -21,7 +24,7 @@ func inputsFor(entries ...purelbv1.AnnouncedAddress) Inputs {
 		Announcements: []purelbv1.Announcement{ann},
 		Observed: Observed{Links: []Link{
 			{Name: "eth0", Kind: "device", MAC: "02:00:00:00:00:11", Up: true}, {Name: "kube-lb0", Kind: "dummy", Ours: true, Up: true},
-		}},
+		}, Addresses: []Address{ownAddress}},
 	}
 }
 
@@ -51,7 +54,7 @@ func TestWhatWasStrippedIsPutBackAtOnce(t *testing.T) {
 	} {
 		in := inputsFor(local("192.0.2.1", 24))
 		in.Held = holding(c.held...).Held
-		in.Observed.Addresses = []Address{on("eth0", "192.0.2.9/32")}
+		in.Observed.Addresses = []Address{ownAddress, on("eth0", "192.0.2.9/32")}
 		_, decision := Decide(Memory{}, in)
 		operations := []string{"Remove eth0 192.0.2.9/32"}
 		if c.isAdd {
@@ -95,7 +98,7 @@ func TestVirtualAddressesAwaitTheProxy(t *testing.T) {
 		"another one is removed":       {withPort(virtual("198.51.100.1", 32)), []Address{on("kube-lb0", "198.51.100.2/32")}, 0, []string{"Remove kube-lb0 198.51.100.2/32", "Add kube-lb0 198.51.100.1/32 once the proxy serves it"}, true},
 	} {
 		in := inputsFor(c.entry)
-		in.Observed.Addresses = c.kernel
+		in.Observed.Addresses = append([]Address{ownAddress}, c.kernel...)
 		memory, _ := Decide(Memory{}, in)
 		in.Now = begin.Add(c.after)
 		memory, decision := Decide(memory, in)
@@ -218,7 +221,7 @@ func TestOffline(t *testing.T) {
 	in := inputsFor(local("192.0.2.1", 24, takeover), local("192.0.2.2", 24))
 	in.IsOffline = true
 	in.Observed.Links = append(in.Observed.Links, Link{Name: "eth1", Up: true})
-	in.Observed.Addresses = []Address{on("eth0", "192.0.2.9/32", left(210*time.Second)), on("eth1", "192.0.2.2/32"), on("eth0", "192.0.2.8/32", left(time.Second))}
+	in.Observed.Addresses = []Address{ownAddress, on("eth0", "192.0.2.9/32", left(210*time.Second)), on("eth1", "192.0.2.2/32"), on("eth0", "192.0.2.8/32", left(time.Second))}
 	memory, decision := Decide(Memory{}, in)
 	if diff := cmp.Diff([]string{"Remove eth1 192.0.2.2/32", "Renew eth0 192.0.2.8/32"}, operationsOf(decision)); diff != "" {
 		t.Errorf("operations (-want +got):\n%s", diff)
@@ -302,7 +305,7 @@ func TestMissingAnnouncements(t *testing.T) {
 		},
 	} {
 		in := inputsFor()
-		in.Observed.Addresses = []Address{on("eth0", "192.0.2.9/32")}
+		in.Observed.Addresses = []Address{ownAddress, on("eth0", "192.0.2.9/32")}
 		first := in
 		c.before(&first)
 		memory, _ := Decide(Memory{}, first)

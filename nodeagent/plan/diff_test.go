@@ -3,6 +3,7 @@ package plan
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -84,6 +85,7 @@ type operation struct {
 func TestDiff(t *testing.T) {
 	t.Parallel()
 	links := []Link{{Name: "eth0", Up: true}, {Name: "eth1", Up: true}, {Name: "eth9"}, {Name: "kube-lb0"}}
+	own := []Address{on("eth0", "192.0.2.11/24", notOurs), on("eth1", "192.0.2.12/24", notOurs), on("eth9", "192.0.2.13/24", notOurs)}
 	onInterface := func(name string) func(*purelbv1.AnnouncedAddress) {
 		return func(a *purelbv1.AnnouncedAddress) { a.Interface = purelbv1.InterfaceName(name) }
 	}
@@ -94,6 +96,7 @@ func TestDiff(t *testing.T) {
 	for name, tc := range map[string]struct {
 		announcements []purelbv1.Announcement
 		addresses     []Address
+		unaddressed   bool // the interfaces have no other addresses than these
 		settings      func(*Settings)
 		untrusted     bool
 		want          []operation
@@ -376,6 +379,37 @@ func TestDiff(t *testing.T) {
 			states:        map[string]string{"192.0.2.1": "Announced "},
 			renewIn:       20 * time.Second,
 		},
+		"before the node's own address: added again, behind that": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24), local("192.0.2.2", 24), local("192.0.2.3", 24), virtual("198.51.100.1", 32))},
+			unaddressed:   true,
+			addresses: []Address{
+				on("eth1", "192.0.2.12/24", notOurs), on("kube-lb0", "198.51.100.1/32"), on("kube-lb0", "198.51.100.2/32", notOurs),
+				on("eth0", "192.0.2.1/32", left(250*time.Second)), on("eth0", "192.0.2.2/32"), on("eth0", "192.0.2.11/24", notOurs),
+				on("eth0", "192.0.2.3/32", left(290*time.Second)), on("eth0", "203.0.113.11/24", notOurs),
+			},
+			want: []operation{
+				{Kind: "Replace", Address: on("eth0", "192.0.2.1/32")},
+				{Kind: "Replace", Address: on("eth0", "192.0.2.2/32")},
+			},
+			states:  map[string]string{"192.0.2.1": "Announced ", "192.0.2.2": "Announced ", "192.0.2.3": "Announced ", "198.51.100.1": "Announced "},
+			renewIn: 90 * time.Second,
+		},
+		"before the node's own IPv6 address: the kernel lists the last one first": {
+			announcements: []purelbv1.Announcement{announcement(local("2001:db8::1", 64))},
+			addresses:     []Address{on("eth0", "2001:db8::1/128"), on("eth0", "2001:db8::11/64", notOurs)},
+			states:        map[string]string{"2001:db8::1": "Announced "},
+			renewIn:       100 * time.Second,
+		},
+		"the node's own address is away: IPv4 waits, what is there stays": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24, takeover), local("192.0.2.2", 24), local("2001:db8::1", 64, takeover))},
+			unaddressed:   true,
+			addresses: []Address{
+				on("eth0", "192.0.2.2/32"), on("eth0", "2001:db8::11/64", notOurs), on("eth1", "192.0.2.12/24", notOurs),
+			},
+			want:    []operation{{Kind: "Add", Address: on("eth0", "2001:db8::1/128"), Announce: true}},
+			states:  map[string]string{"192.0.2.1": "Pending NoNodeAddress", "192.0.2.2": "Announced ", "2001:db8::1": "Announced "},
+			renewIn: 100 * time.Second,
+		},
 		"a mask that is none": {
 			announcements: []purelbv1.Announcement{announcement(virtual("198.51.100.2", 64), virtual("198.51.100.1", 32))},
 			want:          []operation{{Kind: "Add", Address: on("kube-lb0", "198.51.100.1/32")}},
@@ -389,7 +423,11 @@ func TestDiff(t *testing.T) {
 				tc.settings(&settings)
 			}
 			desired, invalid := MergeDesired(tc.announcements, nil)
-			got := Diff(settings, desired, Observed{Links: links, Addresses: tc.addresses}, !tc.untrusted)
+			addresses := tc.addresses
+			if !tc.unaddressed {
+				addresses = slices.Concat(own, addresses)
+			}
+			got := Diff(settings, desired, Observed{Links: links, Addresses: addresses}, !tc.untrusted)
 
 			var operations []operation
 			for _, op := range got.Operations {

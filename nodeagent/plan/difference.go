@@ -18,8 +18,8 @@ const (
 	Remove Kind = iota
 	Renew
 	Add
-	// Replace removes an address of ours and at once adds it again, with another mask
-	// or other flags, where the kernel cannot hold both.
+	// Replace removes an address of ours and at once adds it again: with another mask
+	// or other flags, where the kernel cannot hold both, or behind the node's own address.
 	Replace
 )
 
@@ -80,6 +80,11 @@ func Diff(settings Settings, desired []Desired, observed Observed, isUpToDate bo
 		if current := found.inPlace[d.Addr]; current != nil {
 			ordered.remove(d, outdated)
 			p.Results[d.Addr] = AnnouncedResult(d)
+			if found.first[d.Addr] {
+				ordered.renewals = append(ordered.renewals, Operation{Kind: Replace, Address: target, Replaced: *current, InPlace: true, Desired: d})
+				p.renewIn(renewalInterval(target))
+				continue
+			}
 			due := renewalDue(target, *current)
 			if due <= 0 {
 				ordered.renewals = append(ordered.renewals, Operation{Kind: Renew, Address: target, Desired: d})
@@ -153,6 +158,7 @@ type oursInKernel struct {
 	outdated  map[netip.Addr][]Address // ours, on the desired interface, with another mask or other flags
 	foreign   map[netip.Addr]Address   // not ours, on the desired interface
 	misplaced []Operation              // removals of ours that is not desired, or is desired on another interface
+	first     map[netip.Addr]bool      // those of inPlace that stand before the node's own: see beforeOwn
 }
 
 func findOurs(settings Settings, desired map[netip.Addr]*Desired, observed Observed) oursInKernel {
@@ -174,7 +180,36 @@ func findOurs(settings Settings, desired map[netip.Addr]*Desired, observed Obser
 			k.misplaced = append(k.misplaced, Operation{Kind: Remove, Address: *a, Desired: d})
 		}
 	}
+	k.first = beforeOwn(desired, observed.Addresses)
 	return k
+}
+
+// beforeOwn returns the desired Local IPv4 addresses that stand on their interface before the
+// first of the node's own, as they do after another program has removed the node's address and
+// added it again.
+//
+// The kernel lists IPv4 addresses in the order in which they were added. It sends from the first
+// one where no address is in the gateway's subnet (inet_select_addr), and the kubelet and flannel
+// take the first one for the node's (see docs/reference/network-managers.md). So the first must be
+// the node's own. The kernel lists IPv6 addresses the other way round, the last one first, but
+// never sends from one with a preferred lifetime of 0.
+func beforeOwn(desired map[netip.Addr]*Desired, addresses []Address) map[netip.Addr]bool {
+	first, beforeByInterface, hasOwn := map[netip.Addr]bool{}, map[string][]netip.Addr{}, map[string]bool{}
+	for i := range addresses {
+		a := &addresses[i]
+		addr := a.Prefix.Addr()
+		switch {
+		case !addr.Is4() || hasOwn[a.Interface]:
+		case !a.Ours:
+			hasOwn[a.Interface] = true
+			for _, before := range beforeByInterface[a.Interface] {
+				first[before] = true
+			}
+		case desired[addr] != nil && desired[addr].Local && desired[addr].Interface == a.Interface:
+			beforeByInterface[a.Interface] = append(beforeByInterface[a.Interface], addr)
+		}
+	}
+	return first
 }
 
 // canHoldBoth reports whether an interface can hold an address beside those that it
@@ -199,6 +234,11 @@ func refusal(d *Desired, observed Observed, foreign map[netip.Addr]Address, isIn
 	case d.Local && !link.Up && !isInPlace:
 		// A probe that no station can hear proves nothing.
 		pending.Reason, pending.Message = ReasonInterfaceDown, fmt.Sprintf("interface %s is down or has no carrier", d.Interface)
+		return pending, true
+	case d.Local && d.Addr.Is4() && !isInPlace && !Sender(observed.Addresses, d.Interface, d.Addr).IsValid():
+		// The node could not answer the clients that the address attracts, and other programs
+		// would take the address for the node's.
+		pending.Reason, pending.Message = ReasonNoNodeAddress, fmt.Sprintf("interface %s has no IPv4 address of the node's own", d.Interface)
 		return pending, true
 	case d.Leaving && !isInPlace:
 		pending.Reason, pending.Message = ReasonLeaving, "is being handed over to another node"

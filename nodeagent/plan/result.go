@@ -13,6 +13,7 @@ const (
 	ReasonProbing          = "Probing"
 	ReasonInterfaceMissing = "InterfaceMissing"
 	ReasonInterfaceDown    = "InterfaceDown"
+	ReasonNoNodeAddress    = "NoNodeAddress"
 	ReasonLeaving          = "Leaving"
 	ReasonForeignAddress   = "ForeignAddress"
 	ReasonInvalid          = purelbv1.ReasonInvalid

@@ -48,7 +48,7 @@ func TestYieldedIsAskedForInSilence(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	addr := netip.MustParseAddr("192.0.2.1")
 	d := Desired{Addr: addr, Prefix: netip.MustParsePrefix("192.0.2.1/32"), Interface: "eth0", Local: true, Takeover: true, Epoch: 3}
-	observed := Observed{Links: []Link{{Name: "eth0", Up: true}}}
+	observed := Observed{Links: []Link{{Name: "eth0", Up: true}}, Addresses: []Address{ownAddress}}
 	for name, c := range map[string]struct {
 		yielded YieldedAddress
 		adds    int
@@ -99,7 +99,7 @@ func TestYieldedGoesFromTheKernel(t *testing.T) {
 		},
 	} {
 		in := inputsFor(local("192.0.2.1", 24), local("192.0.2.2", 24), local("192.0.2.3", 24, leaving))
-		in.Observed.Addresses = c.kernel
+		in.Observed.Addresses = append([]Address{ownAddress}, c.kernel...)
 		in.Yields = map[netip.Addr]YieldedAddress{heldAddr: {Epoch: 3, MAC: stranger, AnsweredAt: begin}}
 		_, decision := Decide(Memory{}, in)
 		if diff := cmp.Diff(c.want, operationsOf(decision)); diff != "" {

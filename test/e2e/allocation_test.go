@@ -133,7 +133,7 @@ func podOfPage(page string) string {
 }
 
 var _ = Describe("Allocation", func() {
-	It("lets two Services share one address, each on its own port", func(ctx SpecContext) {
+	It("lets two Services share one address, each on its own port", Label(proxyLabel), func(ctx SpecContext) {
 		createLocalGroup(ctx, "shared", v1.PoolSet{V4Pools: []v1.AddressPool{v4Range(110, 112)}})
 		key := withAnnotation(v1.AnnotationAllowSharedIP, "web")
 		plain := createService(ctx, "shared-80", "shared", singleStack, key)
@@ -245,7 +245,7 @@ var _ = Describe("Allocation", func() {
 		}
 	}, SpecTimeout(3*time.Minute))
 
-	It("keeps a client at one pod with session affinity", func(ctx SpecContext) {
+	It("keeps a client at one pod with session affinity", Label(proxyLabel), func(ctx SpecContext) {
 		createLocalGroup(ctx, "affine", v1.PoolSet{V4Pools: []v1.AddressPool{v4Range(165, 165)}})
 		svc := createService(ctx, "affine", "affine", singleStack, func(svc *corev1.Service) {
 			svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
@@ -262,7 +262,7 @@ var _ = Describe("Allocation", func() {
 		}
 	}, SpecTimeout(time.Minute))
 
-	It("lets in only the clients that loadBalancerSourceRanges names", func(ctx SpecContext) {
+	It("lets in only the clients that loadBalancerSourceRanges names", Label(proxyLabel), func(ctx SpecContext) {
 		createLocalGroup(ctx, "fenced", v1.PoolSet{V4Pools: []v1.AddressPool{v4Range(166, 166)}})
 		svc := createService(ctx, "fenced", "fenced", singleStack)
 		addr := waitForExactAddresses(ctx, svc, "10.77.0.166")[0]
@@ -275,7 +275,7 @@ var _ = Describe("Allocation", func() {
 		waitForAnswer(ctx, "far", addr, waitLimit)
 	}, SpecTimeout(2*time.Minute))
 
-	It("serves Services without node ports, and keeps the node ports of the others", func(ctx SpecContext) {
+	It("serves Services without node ports, and keeps the node ports of the others", Label(proxyLabel), func(ctx SpecContext) {
 		createLocalGroup(ctx, "ported", v1.PoolSet{V4Pools: []v1.AddressPool{v4Range(170, 171)}})
 		without := createService(ctx, "without-ports", "ported", singleStack, func(svc *corev1.Service) {
 			svc.Spec.AllocateLoadBalancerNodePorts = ptr.To(false)

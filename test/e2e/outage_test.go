@@ -16,7 +16,7 @@ import (
 )
 
 var _ = Describe("A disturbance", func() {
-	It("ends within seconds when the holder dies, and moves nothing when the holder returns", func(ctx SpecContext) {
+	It("ends within seconds when the holder dies, and moves nothing when the holder returns", Label(proxyLabel), func(ctx SpecContext) {
 		disturb(ctx, "holder dead", trials(), func(m *disturbedService) {
 			Expect(testLab.CutLink(ctx, m.holder)).To(Succeed())
 			DeferCleanup(func(ctx SpecContext) { Expect(testLab.HealLink(ctx, m.holder)).To(Succeed()) }, NodeTimeout(waitLimit))
@@ -41,7 +41,7 @@ var _ = Describe("A disturbance", func() {
 		})
 	}, SpecTimeout(30*time.Minute))
 
-	It("loses no request when the holder is excluded", func(ctx SpecContext) {
+	It("loses no request when the holder is excluded", Label(proxyLabel), func(ctx SpecContext) {
 		disturb(ctx, "holder excluded", trials(), func(m *disturbedService) {
 			m.excludeUntilMoved()
 		}, expectNothingLost)

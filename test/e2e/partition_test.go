@@ -47,7 +47,7 @@ var _ = Describe("A failure inside the network", func() {
 })
 
 var _ = Describe("An IPv6 address", func() {
-	It("answers again within seconds when its holder dies", func(ctx SpecContext) {
+	It("answers again within seconds when its holder dies", Label(proxyLabel), func(ctx SpecContext) {
 		disturb(ctx, "IPv6, holder dead", trials(), func(m *disturbedService) {
 			heal := func(ctx SpecContext) { Expect(testLab.HealLink(ctx, m.holder)).To(Succeed()) }
 			DeferCleanup(heal, NodeTimeout(waitLimit))
@@ -60,7 +60,7 @@ var _ = Describe("An IPv6 address", func() {
 		}, ipv6)
 	}, SpecTimeout(30*time.Minute))
 
-	It("loses no request when its holder is excluded", func(ctx SpecContext) {
+	It("loses no request when its holder is excluded", Label(proxyLabel), func(ctx SpecContext) {
 		disturb(ctx, "IPv6, holder excluded", trials(), func(m *disturbedService) { m.excludeUntilMoved() }, expectNothingLost, ipv6)
 	}, SpecTimeout(30*time.Minute))
 })

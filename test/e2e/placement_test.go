@@ -81,7 +81,7 @@ var _ = Describe("Placement", func() {
 		}
 	}, SpecTimeout(4*time.Minute))
 
-	It("follows the endpoints of policy Local, and no request fails while they are replaced", func(ctx SpecContext) {
+	It("follows the endpoints of policy Local, and no request fails while they are replaced", Label(proxyLabel), func(ctx SpecContext) {
 		applyGroup(ctx, "remotedual.yaml")
 		DeferCleanup(func(ctx SpecContext) { Expect(testLab.StopRouting(ctx)).To(Succeed()) }, NodeTimeout(waitLimit))
 		Expect(testLab.StartRouting(ctx)).To(Succeed())
@@ -153,4 +153,82 @@ var _ = Describe("Placement", func() {
 		waitForAnswer(ctx, lab.Far, addr, waitLimit)
 		atEndpoints()
 	}, SpecTimeout(10*time.Minute))
+
+	It("keeps policy Local on a Local address where its ServiceGroup or its annotation allows it", func(ctx SpecContext) {
+		By("starting one server")
+		labels := map[string]string{"app": "followed"}
+		followed := echoDeployment()
+		followed.Name, followed.Spec.Replicas = "followed", ptr.To[int32](1)
+		followed.Spec.Selector.MatchLabels, followed.Spec.Template.Labels = labels, labels
+		followed.Spec.Template.Spec.TopologySpreadConstraints = nil
+		followed.Spec.Template.Spec.NodeName = "node2"
+		Expect(kubeClient.Create(ctx, followed)).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) {
+			Expect(client.IgnoreNotFound(kubeClient.Delete(ctx, followed, client.PropagationPolicy(metav1.DeletePropagationForeground)))).To(Succeed())
+		}, NodeTimeout(waitLimit))
+		kubectl(ctx, "-n", testNamespace, "rollout", "status", "deployment/followed", "--timeout=60s")
+
+		createLocalGroup(ctx, "followed", v1.PoolSet{V4Pools: []v1.AddressPool{v4Range(175, 177)}})
+		policyLocal := func(svc *corev1.Service) {
+			svc.Spec.Selector, svc.Spec.ExternalTrafficPolicy = labels, corev1.ServiceExternalTrafficPolicyLocal
+		}
+		policyOf := func(svc *corev1.Service) func(Gomega) corev1.ServiceExternalTrafficPolicy {
+			return func(g Gomega) corev1.ServiceExternalTrafficPolicy {
+				g.Expect(kubeClient.Get(ctx, client.ObjectKeyFromObject(svc), svc)).To(Succeed())
+				return svc.Spec.ExternalTrafficPolicy
+			}
+		}
+		setPolicyLocal := func(value string) {
+			GinkgoHelper()
+			kubectl(ctx, "-n", purelbNamespace, "patch", "servicegroup", "followed", "--type=merge", "-p", `{"spec":{"policyLocal":"`+value+`"}}`)
+		}
+		eventually := func(svc *corev1.Service, policy corev1.ServiceExternalTrafficPolicy) {
+			GinkgoHelper()
+			Eventually(policyOf(svc)).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Equal(policy))
+		}
+		// The pod sees the client, as no other node forwards the request.
+		seesClient := func(svc *corev1.Service, node string) {
+			GinkgoHelper()
+			addr := waitForAddresses(ctx, svc, 1)[0]
+			Eventually(func() ([]string, error) { return findPlaces(ctx, addr) }).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).
+				Should(ConsistOf(HavePrefix(node + "/eth0")))
+			waitForAnswer(ctx, lab.Client, addr, waitLimit)
+			Expect(fetch(ctx, lab.Client, addr)).To(And(ContainSubstring("client=10.77.0.50:"), ContainSubstring("node="+node)))
+		}
+
+		By("overriding the policy by default, but not where the annotation allows it")
+		plain := createService(ctx, "plain", "followed", singleStack, policyLocal)
+		eventually(plain, corev1.ServiceExternalTrafficPolicyCluster)
+		annotated := createService(ctx, "annotated", "followed", singleStack, policyLocal, withAnnotation(v1.AnnotationAllowLocal, "true"))
+		seesClient(annotated, "node2")
+
+		By("allowing the policy for all Services of the ServiceGroup")
+		setPolicyLocal("Allow")
+		Eventually(func(g Gomega) map[string]string {
+			g.Expect(kubeClient.Get(ctx, client.ObjectKeyFromObject(plain), plain)).To(Succeed())
+			return plain.Annotations
+		}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).ShouldNot(HaveKey(v1.AnnotationLocalOverride))
+		kubectl(ctx, "-n", testNamespace, "patch", "service", "plain", "--type=merge", "-p", `{"spec":{"externalTrafficPolicy":"Local"}}`)
+		allowed := createService(ctx, "allowed", "followed", singleStack, policyLocal)
+		for _, svc := range []*corev1.Service{plain, annotated, allowed} {
+			seesClient(svc, "node2")
+			Expect(policyOf(svc)(Default)).To(Equal(corev1.ServiceExternalTrafficPolicyLocal))
+		}
+
+		By("moving the server: the addresses follow")
+		kubectl(ctx, "-n", testNamespace, "patch", "deployment", "followed", "--type=merge", "-p", `{"spec":{"template":{"spec":{"nodeName":"node3"}}}}`)
+		kubectl(ctx, "-n", testNamespace, "rollout", "status", "deployment/followed", "--timeout=120s")
+		for _, svc := range []*corev1.Service{plain, annotated, allowed} {
+			seesClient(svc, "node3")
+		}
+
+		By("overriding the policy again")
+		setPolicyLocal("Override")
+		for _, svc := range []*corev1.Service{plain, allowed} {
+			eventually(svc, corev1.ServiceExternalTrafficPolicyCluster)
+			waitForAnswer(ctx, lab.Client, waitForAddresses(ctx, svc, 1)[0], waitLimit)
+		}
+		seesClient(annotated, "node3")
+		Expect(policyOf(annotated)(Default)).To(Equal(corev1.ServiceExternalTrafficPolicyLocal))
+	}, SpecTimeout(5*time.Minute))
 })

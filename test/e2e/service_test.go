@@ -55,7 +55,7 @@ func waitUntilNothingAnnounced(ctx context.Context) {
 }
 
 var _ = Describe("A Service of type LoadBalancer", func() {
-	It("has each of its local addresses on one node's interface", func(ctx SpecContext) {
+	It("has each of its local addresses on one node's interface", Label(proxyLabel), func(ctx SpecContext) {
 		applyGroup(ctx, "localdual.yaml")
 		svc := createService(ctx, "local", "localdual")
 		addrs := waitForAddresses(ctx, svc, 2)
@@ -95,7 +95,7 @@ var _ = Describe("A Service of type LoadBalancer", func() {
 		))
 	}, SpecTimeout(2*time.Minute))
 
-	It("has its virtual addresses on every node, where a router reaches them", func(ctx SpecContext) {
+	It("has its virtual addresses on every node, where a router reaches them", Label(proxyLabel), func(ctx SpecContext) {
 		applyGroup(ctx, "remotedual.yaml")
 		svc := createService(ctx, "virtual", "remotedual")
 		addrs := waitForAddresses(ctx, svc, 2)
@@ -124,7 +124,7 @@ var _ = Describe("A Service of type LoadBalancer", func() {
 		))
 	}, SpecTimeout(2*time.Minute))
 
-	It("leaves nothing behind when it is deleted or changes its type", func(ctx SpecContext) {
+	It("leaves nothing behind when it is deleted or changes its type", Label(proxyLabel), func(ctx SpecContext) {
 		applyGroup(ctx, "localdual.yaml")
 		applyGroup(ctx, "remotedual.yaml")
 		deleted, changed := createService(ctx, "deleted", "localdual"), createService(ctx, "changed", "remotedual")

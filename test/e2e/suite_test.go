@@ -35,6 +35,10 @@ const (
 	pollInterval    = 50 * time.Millisecond
 )
 
+// proxyLabel marks the specs that make test-proxies runs with kube-proxy in each mode: those
+// in which traffic depends on what kube-proxy does.
+const proxyLabel = "proxy"
+
 var (
 	testLab    *lab.Lab
 	kubeClient client.Client

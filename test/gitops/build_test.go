@@ -126,7 +126,7 @@ func TestPodSecurity(t *testing.T) {
 	g.Expect(admit("restricted", *worse)).To(MatchError(ContainSubstring("unrestricted capabilities")))
 
 	agent := &v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Namespace: purelbNamespace, Name: "default"}}
-	pod := agents.DaemonSet(agent, agents.Defaults{Image: "purelb.io/purelb:dev", ServiceAccount: "purelb-agent"}).Spec.Template.Spec
+	pod := agents.DaemonSet(agent, agents.Defaults{Image: "purelb.io/purelb:dev", ServiceAccount: "purelb-agent"}, "").Spec.Template.Spec
 	g.Expect(admit(purelbNamespace, pod)).To(Succeed())
 	err = admit("restricted", pod)
 	g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)

@@ -5,10 +5,10 @@ go 1.26.0
 require (
 	github.com/google/go-containerregistry v0.20.3
 	github.com/spf13/cobra v1.10.2
+	golang.org/x/mod v0.37.0
+	golang.org/x/net v0.57.0
 	golang.org/x/sys v0.47.0
 )
-
-require golang.org/x/net v0.57.0
 
 require (
 	github.com/containerd/stargz-snapshotter/estargz v0.16.3 // indirect

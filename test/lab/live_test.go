@@ -268,6 +268,42 @@ func TestLiveControlPlane(t *testing.T) {
 	eventually(t, "all is well again", func() bool { return l.Check(ctx) == nil })
 }
 
+// A node without power has no process, no link and no address but its own. It comes back.
+func TestLivePower(t *testing.T) {
+	l := attach(t)
+	ctx, node := t.Context(), "node3"
+	for _, argv := range [][]string{
+		{"ip", "address", "add", "10.77.0.120/32", "dev", "eth0"},
+		{"ip", "link", "add", "lab-test", "type", "bridge"},
+	} {
+		_, err := l.Exec(ctx, node, argv...)
+		must(t, err)
+	}
+	must(t, l.PowerOff(ctx, node))
+	defer func() {
+		if err := l.PowerOn(context.WithoutCancel(ctx), node); err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, err := l.NodeExec(ctx, node, "true"); err == nil {
+		t.Error("the node still runs")
+	}
+	addresses, err := l.Addresses(ctx, node)
+	must(t, err)
+	for _, a := range addresses {
+		if a.Link != "lo" && a.Link != "eth0" || a.Prefix.Addr() == netip.MustParseAddr("10.77.0.120") {
+			t.Errorf("%s is still on %s", a.Prefix, a.Link)
+		}
+	}
+	if err := l.Check(ctx); err == nil {
+		t.Error("the lab works without the node")
+	}
+	must(t, l.PowerOn(ctx, node))
+	_, err = l.NodeExec(ctx, node, "true")
+	must(t, err)
+	eventually(t, "all is well again", func() bool { return l.Check(ctx) == nil })
+}
+
 func TestLiveNodeExec(t *testing.T) {
 	l, ctx := attach(t), t.Context()
 	for _, node := range l.Nodes() {

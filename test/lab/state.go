@@ -25,6 +25,8 @@ const DefaultStateDir = "/var/lib/purelb-lab"
 type state struct {
 	// KubeDir is the folder of the kube binary.
 	KubeDir string `json:"kubeDir"`
+	// ProxyMode is the mode of kube-proxy.
+	ProxyMode ProxyMode `json:"proxyMode"`
 	// MadeNetnsDir is true if there was no /run/netns before.
 	MadeNetnsDir bool `json:"madeNetnsDir"`
 }

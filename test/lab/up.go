@@ -44,6 +44,11 @@ type Options struct {
 	Command string
 	// APIPort is the port on 127.0.0.1; DefaultAPIPort if 0.
 	APIPort int
+	// Kubernetes is the version of Kubernetes, such as v1.32.5; that of the go.mod of the
+	// module kube if empty.
+	Kubernetes string
+	// ProxyMode is the mode of kube-proxy; ProxyNFTables if empty.
+	ProxyMode ProxyMode
 	// NodeGracePeriod is how long a kubelet may be silent before its node is NotReady;
 	// DefaultNodeGracePeriod if 0.
 	NodeGracePeriod time.Duration
@@ -70,6 +75,12 @@ func (o *Options) setDefaults() error {
 	if o.NodeGracePeriod == 0 {
 		o.NodeGracePeriod = DefaultNodeGracePeriod
 	}
+	if o.ProxyMode == "" {
+		o.ProxyMode = ProxyNFTables
+	}
+	if err := o.ProxyMode.validate(); err != nil {
+		return err
+	}
 	if o.Say == nil {
 		o.Say = func(string) {}
 	}
@@ -94,8 +105,8 @@ func DefaultCacheDir() (string, error) {
 
 // Assets builds the kube binary if it is not in the cache. It returns the folder that
 // holds the binary as etcd, kube-apiserver and kubectl, which envtest takes as
-// KUBEBUILDER_ASSETS. It needs no root, and uses the options CacheDir, Source and Say
-// only.
+// KUBEBUILDER_ASSETS. It needs no root, and uses the options CacheDir, Source, Kubernetes
+// and Say only.
 func Assets(ctx context.Context, options Options) (string, error) {
 	if err := options.setDefaults(); err != nil {
 		return "", err
@@ -104,11 +115,12 @@ func Assets(ctx context.Context, options Options) (string, error) {
 }
 
 func cache(options Options) assets.Cache {
-	return assets.Cache{Dir: options.CacheDir, Source: options.Source, Say: options.Say}
+	return assets.Cache{Dir: options.CacheDir, Source: options.Source, Kubernetes: options.Kubernetes, Say: options.Say}
 }
 
-// Up brings a lab up and returns when all nodes are Ready. If a lab is up and passes
-// Check, Up only loads the images. Otherwise Up removes first what is there.
+// Up brings a lab up and returns when all nodes are Ready. If a lab is up, with the same
+// programs in the same modes, and passes Check, Up only loads the images. Otherwise Up
+// removes first what is there.
 func Up(ctx context.Context, options Options) (*Lab, error) {
 	if err := options.setDefaults(); err != nil {
 		return nil, err
@@ -118,6 +130,14 @@ func Up(ctx context.Context, options Options) (*Lab, error) {
 	}
 	if err := debian.Ensure(ctx, options.Say); err != nil {
 		return nil, err
+	}
+	if options.ProxyMode.isIPVS() {
+		if err := debian.EnsureIPVS(ctx, options.Say); err != nil {
+			return nil, err
+		}
+		if err := checkIPVS(); err != nil {
+			return nil, err
+		}
 	}
 	kubeDir, err := cache(options).Kube(ctx)
 	if err != nil {
@@ -136,11 +156,15 @@ func Up(ctx context.Context, options Options) (*Lab, error) {
 
 	if l, err := Open(options.StateDir); err == nil {
 		problem := l.Check(ctx)
-		if problem == nil {
+		switch {
+		case problem != nil:
+			options.Say("the lab is up but does not work: " + problem.Error())
+		case l.state.KubeDir != kubeDir || l.state.ProxyMode != options.ProxyMode:
+			options.Say("the lab is up with other programs, or kube-proxy in another mode")
+		default:
 			options.Say("the lab is up already")
 			return l, l.LoadImages(ctx, options.Images...)
 		}
-		options.Say("the lab is up but does not work: " + problem.Error())
 	}
 	if err := removeLab(ctx, options.StateDir, options.Say); err != nil {
 		return nil, err
@@ -157,7 +181,7 @@ func Up(ctx context.Context, options Options) (*Lab, error) {
 
 // createState creates the contents of the state folder.
 func createState(options Options, kubeDir string) (*Lab, error) {
-	l := &Lab{dir: options.StateDir, state: state{KubeDir: kubeDir, MadeNetnsDir: !netnsDirExists()}}
+	l := &Lab{dir: options.StateDir, state: state{KubeDir: kubeDir, ProxyMode: options.ProxyMode, MadeNetnsDir: !netnsDirExists()}}
 	for _, dir := range []string{"bin", "logs", "pids", "pki", "nodes", "control-plane"} {
 		if err := os.MkdirAll(l.path(dir), 0o755); err != nil {
 			return nil, fmt.Errorf("make the state folder: %w", err)
@@ -275,6 +299,7 @@ func (l *Lab) startNodes(ctx context.Context, authority *pki.Authority, images [
 			Logs:         l.Logs(),
 			PIDFile:      l.pidFile(n.Name),
 			Kube:         l.kube(),
+			ProxyFlags:   l.state.ProxyMode.flags(),
 			CNIPlugins:   plugins,
 			Images:       images,
 			PauseImage:   assets.PauseImage,

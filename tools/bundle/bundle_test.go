@@ -177,6 +177,37 @@ func TestRights(t *testing.T) {
 	}
 }
 
+// TestOwners checks that everything in the bundle that gives rights goes with the
+// ClusterServiceVersion. OLM sets owners of the other kinds itself, and keeps CRDs.
+func TestOwners(t *testing.T) {
+	bundle := committed(t)
+	labels := map[string]string{"olm.owner": bundle.CSV.Name, "olm.owner.kind": "ClusterServiceVersion", "olm.owner.namespace": "purelb-system"}
+	checked := map[string]int{}
+	for _, u := range bundle.Objects {
+		kind := u.GetKind()
+		switch kind {
+		case "Role", "RoleBinding":
+			owners := u.GetOwnerReferences()
+			if len(owners) != 1 || owners[0].Kind != "ClusterServiceVersion" || owners[0].APIVersion != "operators.coreos.com/v1alpha1" ||
+				owners[0].Name != bundle.CSV.Name || owners[0].UID != "" {
+				t.Errorf("%s %s has the owners %+v", kind, u.GetName(), owners)
+			}
+		case "ClusterRole":
+			for name, value := range labels {
+				if u.GetLabels()[name] != value {
+					t.Errorf("%s %s has the labels %v", kind, u.GetName(), u.GetLabels())
+				}
+			}
+		case "ClusterRoleBinding":
+			t.Errorf("%s %s has no owner", kind, u.GetName())
+		}
+		checked[kind]++
+	}
+	if checked["Role"] == 0 || checked["RoleBinding"] == 0 || checked["ClusterRole"] == 0 {
+		t.Errorf("the bundle has %v", checked)
+	}
+}
+
 // TestWebhooks checks that the bundle contains all webhooks, and the Deployments that serve them.
 func TestWebhooks(t *testing.T) {
 	csv := committed(t).CSV

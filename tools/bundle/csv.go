@@ -21,6 +21,9 @@ import (
 // csvFile is the name of the ClusterServiceVersion's file.
 const csvFile = packageName + ".clusterserviceversion.yaml"
 
+// csvName returns the name of the ClusterServiceVersion of a version.
+func csvName(version string) string { return packageName + ".v" + version }
+
 // buildServiceVersion builds the ClusterServiceVersion from the base in config/manifests and
 // from the other parts.
 func (p *parts) buildServiceVersion(o options, icon []byte) ([]byte, error) {
@@ -32,7 +35,7 @@ func (p *parts) buildServiceVersion(o options, icon []byte) ([]byte, error) {
 	if csv.Name != packageName || p.namespace.Name == "" {
 		return nil, errors.New("there must be a ClusterServiceVersion to start from, named " + packageName + ", and a Namespace")
 	}
-	csv.Name = packageName + ".v" + o.version
+	csv.Name = csvName(o.version)
 	csv.Spec.Version = version.OperatorVersion{Version: v}
 	csv.Spec.Icon = []v1alpha1.Icon{{Data: base64.StdEncoding.EncodeToString(icon), MediaType: "image/svg+xml"}}
 	csv.Spec.InstallStrategy, err = p.installation(o.image)

@@ -54,6 +54,7 @@ func generate(o options) (map[string][]byte, error) {
 		dockerfile: dockerfileContent(o.channel),
 	}
 	for _, u := range p.bundleManifests {
+		setOwner(u, csvName(o.version), p.namespace.Name)
 		name := path.Join(bundleDir, "manifests", fileName(u))
 		if _, taken := files[name]; taken {
 			return nil, fmt.Errorf("two objects would be written to %s", name)

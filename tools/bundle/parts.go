@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -177,6 +178,27 @@ func (p *parts) addManifest(u *unstructured.Unstructured) error {
 	}
 	p.bundleManifests = append(p.bundleManifests, u)
 	return nil
+}
+
+// setOwner marks a manifest that gives rights as one of the ClusterServiceVersion, so that the
+// rights go when OLM deletes that; otherwise OLM would leave them behind. OLM fills in the UID
+// of an owner, and deletes objects of the whole cluster by their labels, which name the
+// namespace in which PureLB is to be installed.
+func setOwner(u *unstructured.Unstructured, csv, namespace string) {
+	switch u.GetKind() {
+	case "Role", "RoleBinding":
+		u.SetOwnerReferences([]metav1.OwnerReference{{
+			APIVersion: v1alpha1.ClusterServiceVersionAPIVersion, Kind: v1alpha1.ClusterServiceVersionKind, Name: csv,
+		}})
+	case "ClusterRole":
+		labels := u.GetLabels()
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		labels["olm.owner"], labels["olm.owner.namespace"] = csv, namespace
+		labels["olm.owner.kind"] = v1alpha1.ClusterServiceVersionKind
+		u.SetLabels(labels)
+	}
 }
 
 // read converts an object to a typed one, and refuses unknown fields.

@@ -6,7 +6,9 @@
 //	image -o tools.tar -t example.com/tools:1 -path /bin -cmd pause bin/tool=/tool dist/tools=/
 //
 // The first file is the entry point. A source that is a folder stands for all that is in it,
-// symbolic links included. The same input gives the same image.
+// symbolic links included. The same input gives the same image. With -by-digest the image is
+// named by its digest instead of a tag, and -t is the name without either: a kubelet never asks
+// a registry about such an image that the node has.
 package main
 
 import (
@@ -35,6 +37,7 @@ func main() {
 	tag := flag.String("t", "", "name and tag of the image")
 	arch := flag.String("arch", "amd64", "architecture, as GOARCH")
 	user := flag.String("user", "", "user and group that the image runs as by default")
+	byDigest := flag.Bool("by-digest", false, "name the image by its digest, and print that name; -t names no tag")
 	command := flag.String("cmd", "", "argument of the entry point unless a container has others")
 	path := flag.String("path", "/", "PATH")
 	flag.Parse()
@@ -42,18 +45,14 @@ func main() {
 	if *command != "" {
 		config.Cmd = []string{*command}
 	}
-	if err := write(*out, *tag, *arch, config, flag.Args()); err != nil {
+	if err := write(*out, *tag, *arch, config, *byDigest, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
 	}
 }
 
 // write writes the image. It sets the entry point of config.
-func write(out, tag, arch string, config v1.Config, files []string) error {
-	ref, err := name.NewTag(tag, name.StrictValidation)
-	if err != nil {
-		return fmt.Errorf("-t %q: %w", tag, err)
-	}
+func write(out, tag, arch string, config v1.Config, byDigest bool, files []string) error {
 	if len(files) == 0 {
 		return errors.New("name at least one file, as source=/path/in/image")
 	}
@@ -82,12 +81,13 @@ func write(out, tag, arch string, config v1.Config, files []string) error {
 	if err != nil {
 		return fmt.Errorf("make the image: %w", err)
 	}
+	names, err := nameAnnotations(img, tag, byDigest)
+	if err != nil {
+		return err
+	}
 	index := mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{
-		Platform: &v1.Platform{OS: "linux", Architecture: arch},
-		Annotations: map[string]string{
-			"io.containerd.image.name":          ref.Name(),
-			"org.opencontainers.image.ref.name": ref.TagStr(),
-		},
+		Platform:    &v1.Platform{OS: "linux", Architecture: arch},
+		Annotations: names,
 	}})
 	dir, err := os.MkdirTemp("", "image-")
 	if err != nil {
@@ -98,6 +98,29 @@ func write(out, tag, arch string, config v1.Config, files []string) error {
 		return fmt.Errorf("write the image: %w", err)
 	}
 	return archive(out, dir)
+}
+
+// nameAnnotations returns the annotations by which importers name the image: by a tag, or by
+// the image's digest, which it prints then.
+func nameAnnotations(img v1.Image, tag string, byDigest bool) (map[string]string, error) {
+	const containerdName = "io.containerd.image.name"
+	if !byDigest {
+		ref, err := name.NewTag(tag, name.StrictValidation)
+		if err != nil {
+			return nil, fmt.Errorf("-t %q: %w", tag, err)
+		}
+		return map[string]string{containerdName: ref.Name(), "org.opencontainers.image.ref.name": ref.TagStr()}, nil
+	}
+	digest, err := img.Digest()
+	if err != nil {
+		return nil, fmt.Errorf("compute the digest: %w", err)
+	}
+	ref, err := name.NewDigest(tag+"@"+digest.String(), name.StrictValidation)
+	if err != nil {
+		return nil, fmt.Errorf("-t %q with -by-digest: %w", tag, err)
+	}
+	fmt.Println(ref.Name())
+	return map[string]string{containerdName: ref.Name()}, nil
 }
 
 // archive writes a directory as a tar archive. It renames the file to its name when the archive

@@ -107,6 +107,9 @@ func NewNeighbour(t testing.TB) Neighbour {
 	return Neighbour{pid: cmd.Process.Pid}
 }
 
+// PID returns the process that keeps the namespace.
+func (n Neighbour) PID() int { return n.pid }
+
 // MoveLink moves a link into the namespace.
 func (n Neighbour) MoveLink(t testing.TB, link string) {
 	t.Helper()

@@ -20,13 +20,17 @@ type flags struct {
 	stateDir, cacheDir, source string
 }
 
-func newCommand() *cobra.Command {
-	f := &flags{}
+func newCommand() *cobra.Command { return newCommandOf(&flags{}) }
+
+// newCommandOf returns the command, which parses its flags into f.
+func newCommandOf(f *flags) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "lab",
 		Short:         "A real three-node Kubernetes cluster in network namespaces",
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		// The flags before a command are the lab's, also before one that parses none itself.
+		TraverseChildren: true,
 		CompletionOptions: cobra.CompletionOptions{
 			DisableDefaultCmd: true,
 		},
@@ -36,7 +40,7 @@ func newCommand() *cobra.Command {
 	root.PersistentFlags().StringVar(&f.source, "source", "", "folder of the lab's Go module (default: found from the current folder upwards)")
 	root.AddCommand(
 		f.up(), f.down(), f.status(), f.kubeconfig(), f.assets(), f.loadImage(),
-		f.exec(), f.nodeExec(), f.kubectl(), f.vm(),
+		f.exec(), f.nodeExec(), f.kubectl(), f.vm(), f.debianRoot(),
 		forwardCommand(), dnsCommand(), nodeStartCommand(), nodeInitCommand(),
 	)
 	return root
@@ -46,6 +50,7 @@ func (f *flags) up() *cobra.Command {
 	var images []string
 	var port int
 	var grace time.Duration
+	var kubernetes, proxy string
 	c := &cobra.Command{
 		Use:   "up",
 		Short: "Bring the lab up, building what is needed, and print the path of the kubeconfig",
@@ -56,6 +61,7 @@ func (f *flags) up() *cobra.Command {
 				return err
 			}
 			options.Images, options.APIPort, options.NodeGracePeriod = images, port, grace
+			options.Kubernetes, options.ProxyMode = kubernetes, lab.ProxyMode(proxy)
 			l, err := lab.Up(c.Context(), options)
 			if err != nil {
 				return err
@@ -66,6 +72,8 @@ func (f *flags) up() *cobra.Command {
 	}
 	c.Flags().StringArrayVar(&images, "image", nil, "tar file of an image to load into all nodes (may be repeated)")
 	c.Flags().IntVar(&port, "api-port", lab.DefaultAPIPort, "port of the API server on 127.0.0.1")
+	kubernetesFlag(c, &kubernetes)
+	c.Flags().StringVar(&proxy, "proxy-mode", string(lab.ProxyNFTables), fmt.Sprintf("mode of kube-proxy: one of %v", lab.ProxyModes()))
 	c.Flags().DurationVar(&grace, "node-grace-period", lab.DefaultNodeGracePeriod, "how long a kubelet may be silent before its node is NotReady (default of Kubernetes: 50s)")
 	return c
 }
@@ -92,6 +100,26 @@ func (f *flags) vm() *cobra.Command {
 				return err
 			}
 			return lab.RunVM(c.Context(), options, args...)
+		},
+	}
+}
+
+func (f *flags) debianRoot() *cobra.Command {
+	return &cobra.Command{
+		Use:   "debian-root",
+		Short: "Unpack a Debian system with network programs if needed, and print its folder",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			options, err := f.options(c.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			dir, err := lab.DebianRoot(c.Context(), options)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(c.OutOrStdout(), dir)
+			return nil
 		},
 	}
 }
@@ -136,8 +164,14 @@ func (f *flags) kubeconfig() *cobra.Command {
 	}
 }
 
+// kubernetesFlag adds the flag --kubernetes to a command.
+func kubernetesFlag(c *cobra.Command, version *string) {
+	c.Flags().StringVar(version, "kubernetes", "", "version of Kubernetes, such as v1.32.5 (default: that of kube/go.mod)")
+}
+
 func (f *flags) assets() *cobra.Command {
-	return &cobra.Command{
+	var kubernetes string
+	c := &cobra.Command{
 		Use:   "assets",
 		Short: "Build etcd, kube-apiserver and kubectl if needed, and print their folder (KUBEBUILDER_ASSETS)",
 		Args:  cobra.NoArgs,
@@ -146,6 +180,7 @@ func (f *flags) assets() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			options.Kubernetes = kubernetes
 			dir, err := lab.Assets(c.Context(), options)
 			if err != nil {
 				return err
@@ -154,6 +189,8 @@ func (f *flags) assets() *cobra.Command {
 			return nil
 		},
 	}
+	kubernetesFlag(c, &kubernetes)
+	return c
 }
 
 func (f *flags) loadImage() *cobra.Command {
@@ -205,9 +242,11 @@ func (f *flags) nodeExec() *cobra.Command {
 }
 
 func (f *flags) kubectl() *cobra.Command {
-	return passThrough(&cobra.Command{
+	return &cobra.Command{
 		Use:   "kubectl ARGUMENTS...",
-		Short: "Run kubectl as the lab's administrator",
+		Short: "Run kubectl as the lab's administrator; the lab's own flags come before kubectl",
+		// kubectl's arguments may begin with flags.
+		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
 			l, err := lab.Open(f.stateDir)
 			if err != nil {
@@ -215,7 +254,7 @@ func (f *flags) kubectl() *cobra.Command {
 			}
 			return become(append([]string{l.Kubectl(), "--kubeconfig=" + l.Kubeconfig()}, command(args)...))
 		},
-	})
+	}
 }
 
 // passThrough makes a command leave the flags after its first argument alone:

@@ -33,6 +33,8 @@ const (
 type Cache struct {
 	Dir    string
 	Source string
+	// Kubernetes is the version of Kubernetes, or "" for that of the go.mod of kube.
+	Kubernetes string
 	// Say is called with each slow step.
 	Say func(string)
 }
@@ -49,25 +51,68 @@ func (c Cache) Kube(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	flags := []string{"-trimpath", "-buildvcs=false", "-ldflags", versionFlags(version)}
+	if c.Kubernetes != "" && c.Kubernetes != version {
+		return c.otherKube(ctx, source, goMod)
+	}
+	flags := kubeFlags(version)
 	key, err := c.key(ctx, strings.Join(flags, " "), source)
 	if err != nil {
 		return "", err
 	}
 	return c.entry("kube-"+key, func(dir string) error {
-		stop := ticker(c.Say, "still building kube", "about 5 to 10 minutes on two cores the first time")
-		defer stop()
-		c.Say("building kube, all of Kubernetes " + version + " in one binary")
-		if err := build(ctx, source, ".", filepath.Join(dir, "kube"), flags...); err != nil {
+		return c.buildKube(ctx, version, source, dir, flags)
+	})
+}
+
+// otherKube is Kube for another version of Kubernetes than that of the go.mod of kube.
+func (c Cache) otherKube(ctx context.Context, source string, goMod []byte) (string, error) {
+	other, err := newOtherSource(source, c.Kubernetes, goMod)
+	if err != nil {
+		return "", err
+	}
+	patch, err := other.patchText()
+	if err != nil {
+		return "", err
+	}
+	// The module's go.sum is that of Kubernetes. It does not have the sums of Kubernetes'
+	// libraries, which Go adds, checked against the checksum database.
+	flags := append([]string{"-mod=mod"}, kubeFlags(c.Kubernetes)...)
+	key, err := c.key(ctx, strings.Join(flags, " ")+patch, source)
+	if err != nil {
+		return "", err
+	}
+	return c.entry("kube-"+c.Kubernetes+"-"+key, func(dir string) error {
+		module := filepath.Join(dir, "module")
+		if err := os.Mkdir(module, 0o755); err != nil {
+			return fmt.Errorf("make a folder for the module: %w", err)
+		}
+		c.Say("downloading Kubernetes " + c.Kubernetes)
+		if err := other.write(ctx, module); err != nil {
 			return err
 		}
-		for _, name := range []string{"etcd", "kube-apiserver", "kubectl"} {
-			if err := os.Symlink("kube", filepath.Join(dir, name)); err != nil {
-				return fmt.Errorf("link %s: %w", name, err)
-			}
-		}
-		return nil
+		return c.buildKube(ctx, c.Kubernetes, module, dir, flags)
 	})
+}
+
+// buildKube builds the kube binary from a module, and links to it.
+func (c Cache) buildKube(ctx context.Context, version, module, dir string, flags []string) error {
+	stop := ticker(c.Say, "still building kube", "about 5 to 10 minutes on two cores the first time")
+	defer stop()
+	c.Say("building kube, all of Kubernetes " + version + " in one binary")
+	if err := build(ctx, module, ".", filepath.Join(dir, "kube"), flags...); err != nil {
+		return err
+	}
+	for _, name := range []string{"etcd", "kube-apiserver", "kubectl"} {
+		if err := os.Symlink("kube", filepath.Join(dir, name)); err != nil {
+			return fmt.Errorf("link %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// kubeFlags are the flags with which kube is built.
+func kubeFlags(version string) []string {
+	return []string{"-trimpath", "-buildvcs=false", "-ldflags", versionFlags(version)}
 }
 
 // Images are the image tars that every node has from the start.

@@ -40,6 +40,11 @@ func programs() []program {
 // calls say with what it does.
 func Ensure(ctx context.Context, say func(string)) error { return ensure(ctx, Missing, say) }
 
+// EnsureIPVS is Ensure for what kube-proxy in IPVS mode runs.
+func EnsureIPVS(ctx context.Context, say func(string)) error {
+	return ensure(ctx, missingOf([]program{{"ipset", "ipset"}, {"ipvsadm", "ipvsadm"}}), say)
+}
+
 func ensure(ctx context.Context, missingNow func() []string, say func(string)) error {
 	missing := missingNow()
 	if len(missing) == 0 {

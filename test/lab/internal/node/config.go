@@ -41,6 +41,8 @@ type Config struct {
 	PIDFile string `json:"pidFile"`
 	// Kube is the kube binary.
 	Kube string `json:"kube"`
+	// ProxyFlags are flags of kube-proxy: its mode.
+	ProxyFlags []string `json:"proxyFlags"`
 	// CNIPlugins is the folder of the CNI plugins.
 	CNIPlugins string `json:"cniPlugins"`
 	// Images are tar files of images to import before the kubelet starts.

@@ -140,7 +140,6 @@ func services(c Config) (containerd, kubelet, proxy []string) {
 	proxy = []string{kube, "kube-proxy",
 		"--kubeconfig=" + inside(proxyKube),
 		"--hostname-override=" + c.Name,
-		"--proxy-mode=nftables",
 		"--cluster-cidr=" + joinTexts(c.ClusterCIDRs),
 		// The size of the connection table is the whole machine's.
 		"--conntrack-max-per-core=0",
@@ -150,6 +149,7 @@ func services(c Config) (containerd, kubelet, proxy []string) {
 		"--metrics-bind-address=127.0.0.1:10249",
 		"--v=2",
 	}
+	proxy = append(proxy, c.ProxyFlags...)
 	return containerd, kubelet, proxy
 }
 

@@ -35,6 +35,7 @@ var modules = []string{
 	"drivers/net/dummy.ko numdummies=0", "drivers/net/veth.ko", "drivers/net/tun.ko", "drivers/net/ifb.ko numifbs=0",
 	"net/llc/llc.ko", "net/802/stp.ko", "net/bridge/bridge.ko",
 	"net/802/garp.ko", "net/802/mrp.ko", "net/8021q/8021q.ko", "net/sched/sch_tbf.ko",
+	"net/tls/tls.ko", "drivers/net/bonding/bonding.ko max_bonds=0",
 }
 
 // tools that the tests run.

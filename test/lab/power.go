@@ -1,0 +1,77 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+
+	"github.com/purelb/purelb-operator/test/lab/internal/process"
+)
+
+// PowerOff ends a node as a power failure does: all its processes die at once, its link
+// loses carrier, and its kernel forgets interfaces, addresses and firewall rules that are
+// not in its configuration. What is on its disk (/var) stays.
+func (l *Lab) PowerOff(ctx context.Context, node string) error {
+	h, err := plannedHost(node)
+	if err != nil {
+		return err
+	}
+	if err := l.CutLink(ctx, node); err != nil {
+		return err
+	}
+	if err := process.Kill(ctx, l.pidFile(node)); err != nil {
+		return fmt.Errorf("power off %s: %w", node, err)
+	}
+	errs := []error{l.deleteLinks(ctx, node)}
+	addresses, err := l.Addresses(ctx, node)
+	errs = append(errs, err)
+	for _, a := range addresses {
+		if a.Link == link && a.Prefix != h.IPv4 && a.Prefix != h.IPv6 && !a.Prefix.Addr().IsLinkLocalUnicast() {
+			errs = append(errs, l.ip(ctx, node, "address", "delete", a.Prefix.String(), "dev", link))
+		}
+	}
+	_, err = l.Exec(ctx, node, "nft", "flush", "ruleset")
+	return errors.Join(append(errs, err)...)
+}
+
+// deleteLinks deletes what a node has made of links since it was started.
+func (l *Lab) deleteLinks(ctx context.Context, node string) error {
+	text, err := l.Exec(ctx, node, "ip", "-json", "link", "show")
+	if err != nil {
+		return err
+	}
+	var links []struct {
+		Name string `json:"ifname"`
+	}
+	if err := json.Unmarshal([]byte(text), &links); err != nil {
+		return fmt.Errorf("parse the links of %s: %w", node, err)
+	}
+	for _, found := range links {
+		if found.Name == "lo" || found.Name == link {
+			continue
+		}
+		// The other end of a pod's link may have gone with the pod meanwhile.
+		_ = l.ip(ctx, node, "link", "delete", found.Name)
+	}
+	return nil
+}
+
+// PowerOn starts a node after PowerOff. It returns when the node's process 1 runs; the
+// kubelet reports the node Ready some seconds later.
+func (l *Lab) PowerOn(ctx context.Context, node string) error {
+	if process.Alive(l.pidFile(node)) {
+		return l.HealLink(ctx, node)
+	}
+	if err := l.HealLink(ctx, node); err != nil {
+		return err
+	}
+	if _, err := runCommand(exec.CommandContext(ctx, l.command(), "node-start", l.path("nodes", node, "node.json"))); err != nil {
+		return fmt.Errorf("power on %s: %w", node, err)
+	}
+	return nil
+}
+
+// NodeFiles returns where a folder of a node, below /var, is on this machine.
+func (l *Lab) NodeFiles(node, folder string) string { return l.path("nodes", node) + folder }
