@@ -121,7 +121,7 @@ var exceptions = []exception{
 
 	{spec: "policy Local, work", variant: variantLocal, message: "HealthCheck NodePort was not allocated", why: overridden},
 	{spec: "policy Local, only nodes with endpoints", variant: variantLocal, message: noHealthCheck, why: overridden},
-	{spec: "policy Local, from pods", variant: variantLocal, limit: 10 * time.Minute, message: "Source IP not preserved", why: overridden},
+	{spec: "policy Local, from pods", variant: variantLocal, limit: 15 * time.Minute, message: "Source IP not preserved", why: overridden},
 	{spec: "health check, terminating endpoints", variant: variantLocal, family: familyIPv4, message: "unexpected error trying to connect to nodeport", why: overridden},
 	{spec: "health check, terminating endpoints", variant: variantLocal, family: familyDual, message: twoSlices, why: countsEndpoints},
 	{spec: "NodePort and health check, policy changes", variant: variantLocal, message: "expected response containing 200 OK", why: overridden},
