@@ -90,6 +90,7 @@ test-unit: build $(KUSTOMIZE) $(LAB) ## Run unit tests, some of them against a r
 	go -C test/scale test ./... && \
 	go -C test/gitops test -timeout 20m ./... && \
 	go -C test/lab test ./... && \
+	go -C test/conformance test ./... && \
 	go -C test/bench test ./... && \
 	go -C test/soak test ./... && \
 	go -C tools test ./... && \

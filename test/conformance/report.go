@@ -48,7 +48,7 @@ func judge(j job, report testReport, output string) result {
 		r.verdict = passedStrange
 	case report.passed:
 		r.verdict = passed
-	case cannot && regexp.MustCompile(j.exception.message).MatchString(report.details):
+	case cannot && regexp.MustCompile(j.exception.message).MatchString(report.details+"\n"+output):
 		r.verdict = failedExpected
 	default:
 		r.verdict = failed
@@ -238,10 +238,14 @@ func (o restObject) problem() string {
 	if n := max(len(o.Spec.Addresses), len(o.Status.Addresses)); n > 0 && o.Kind != "Pod" {
 		return fmt.Sprintf("announces %d addresses", n)
 	}
-	for _, c := range o.Status.ContainerStatuses {
-		if c.RestartCount > 0 {
-			return fmt.Sprintf("has restarted %d times", c.RestartCount)
-		}
-	}
 	return ""
+}
+
+// restarts returns how often programs of a pod have restarted.
+func (o restObject) restarts() int {
+	total := 0
+	for _, c := range o.Status.ContainerStatuses {
+		total += c.RestartCount
+	}
+	return total
 }
