@@ -7,6 +7,11 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 BUNDLE_VERSION ?= 0.1.0
 BUNDLE_CHANNEL ?= candidate
 
+# Version of Kubernetes in the lab, such as v1.32.5; by default that of test/lab/kube/go.mod.
+KUBERNETES ?=
+# Mode of kube-proxy in the lab: nftables, iptables, ipvs or ipvs-strict-arp.
+PROXY_MODE ?=
+
 # Targets build the tools that they need first, so that no tool is downloaded during a
 # test, or while a program reads its output.
 CONTROLLER_GEN := bin/controller-gen
@@ -19,6 +24,8 @@ KUBECONFORM    := bin/kubeconform
 KUBE_SCORE     := bin/kube-score
 LAB            := bin/lab
 IMAGE_TAR      := dist/purelb-$(ARCH).tar
+LAB_ASSETS     := $(LAB) assets $(if $(KUBERNETES),--kubernetes $(KUBERNETES))
+LAB_UP         := $(LAB) up --image $(IMAGE_TAR) $(if $(KUBERNETES),--kubernetes $(KUBERNETES)) $(if $(PROXY_MODE),--proxy-mode $(PROXY_MODE))
 # The modules beside the main one, without those that only pin a tool.
 MODULES        := $(filter-out test/olm/programs tools/golangci-lint tools/gremlins tools/crd-ref-docs,$(patsubst %/go.mod,%,$(shell git ls-files '*/go.mod')))
 # The modules that linters and govulncheck do not check: they have few files and import all of
@@ -82,8 +89,8 @@ test-mutation: $(GREMLINS) ## Change operators of pure packages one at a time, a
 	@PURELB_TEST_NETNS=1 bin/mutation -gremlins $(GREMLINS) -equivalent tools/mutation/equivalent.txt -sample $(SAMPLE) -seed $(SEED) -threshold $(THRESHOLD) $(PACKAGES)
 
 .PHONY: test-unit
-test-unit: build $(KUSTOMIZE) $(LAB) ## Run unit tests, some of them against a real API server, as root
-	@assets="$$($(LAB) assets)" && \
+test-unit: build $(KUSTOMIZE) $(LAB) ## Run unit tests, some of them against a real API server, as root (KUBERNETES=v1.32.5)
+	@assets="$$($(LAB_ASSETS))" && \
 	echo "unit tests, with the API server of $$assets" && \
 	export KUBEBUILDER_ASSETS="$$assets" PURELB=$(CURDIR)/bin/purelb KUSTOMIZE=$(CURDIR)/$(KUSTOMIZE) && \
 	go test ./... && \
@@ -134,8 +141,8 @@ previous: $(KUSTOMIZE)
 	@test/e2e/previous.sh "$(PREVIOUS)" "$(ARCH)"
 
 .PHONY: test-e2e
-test-e2e: image previous $(LAB) ## Run the end-to-end tests in a lab of their own, as root (KEEP_LAB=1 keeps it)
-	@$(LAB) down && $(LAB) up --image $(IMAGE_TAR) && \
+test-e2e: image previous $(LAB) ## Run the end-to-end tests in a lab of their own, as root (KEEP_LAB=1 keeps it, KUBERNETES=v1.32.5 PROXY_MODE=iptables)
+	@$(LAB) down && $(LAB_UP) && \
 	{ go -C test/e2e test -v -count=1 -timeout 30m . -ginkgo.v -ginkgo.fail-fast $(E2E_ARGS); status=$$?; \
 	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }
 
@@ -179,6 +186,19 @@ soak: image $(LAB) ## Disturb PureLB at random in a lab of its own, as root, and
 	$(LAB) down && $(LAB) up --image $(IMAGE_TAR) && \
 	{ bin/soak --root . --out dist/soak --duration $(DURATION) $(if $(filter command environment,$(firstword $(origin SEED))),--seed $(SEED)) $(SOAK_ARGS); status=$$?; \
 	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }
+
+# The modes of kube-proxy that make test-proxies tries. A kernel without IPVS is an error.
+PROXY_MODES ?= nftables,iptables,ipvs-strict-arp
+
+.PHONY: test-proxies
+test-proxies: image $(LAB) ## Run the end-to-end tests that depend on kube-proxy with kube-proxy in each mode, as root (PROXY_MODES=iptables)
+	@for mode in $(subst $(comma), ,$(PROXY_MODES)); do \
+	  echo "== kube-proxy in mode $$mode"; \
+	  $(LAB) down && $(LAB_UP) --proxy-mode $$mode && \
+	  go -C test/e2e test -v -count=1 -timeout 30m . -ginkgo.v -ginkgo.label-filter=proxy $(E2E_ARGS) || failed="$$failed $$mode"; \
+	  $(LAB) down; \
+	done; [ -z "$$failed" ] || { echo "make test-proxies: failed with kube-proxy in mode:$$failed"; exit 1; }
+	@echo "make test-proxies: passed with kube-proxy in mode $(PROXY_MODES)"
 
 # What make bench measures, and how often. CASES is a regular expression of cases.
 # PROFILE=1 also writes profiles of bursts and of idle programs.
@@ -315,8 +335,8 @@ undeploy: $(KUSTOMIZE) ## Remove PureLB: its agents withdraw their addresses fir
 
 ##@ Lab: three nodes in network namespaces, as root
 .PHONY: lab-up
-lab-up: image $(LAB) ## Start the lab with the image loaded, and print its KUBECONFIG
-	@$(LAB) up --image $(IMAGE_TAR)
+lab-up: image $(LAB) ## Start the lab with the image loaded, and print its KUBECONFIG (KUBERNETES=v1.32.5 PROXY_MODE=iptables)
+	@$(LAB_UP)
 
 .PHONY: lab-down
 lab-down: $(LAB) ## Remove the lab, or what is left of it
