@@ -99,11 +99,13 @@ func (s *soak) rest(ctx context.Context) error {
 	return s.violation()
 }
 
-// replaceKilledPods replaces the pods of PureLB whose containers were ended before. The
-// kubelet's back-off would restart them later each time.
+// replaceKilledPods replaces the pods of PureLB that the kubelet lets wait because their
+// containers were ended again and again: it would wait longer each time.
 func (s *soak) replaceKilledPods(ctx context.Context) error {
 	err := s.deletePods(ctx, func(p *corev1.Pod) bool {
-		return slices.ContainsFunc(p.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.RestartCount > 0 && !c.Ready })
+		return slices.ContainsFunc(p.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
+			return c.State.Waiting != nil && c.State.Waiting.Reason == "CrashLoopBackOff"
+		})
 	})
 	if err != nil && ctx.Err() == nil {
 		s.say("    cannot replace pods: %s", firstLine(err))
