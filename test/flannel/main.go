@@ -17,9 +17,9 @@ func main() {
 		os.Exit(1)
 	}
 	v6, err := first(ip.GetDefaultV6GatewayInterface, ip.GetInterfaceIP6Addrs)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "flannel-address:", err)
-		os.Exit(1)
+	if err != nil { // flannel looks for an IPv6 address only where it is told to
+		fmt.Println(v4)
+		return
 	}
 	fmt.Println(v4, v6)
 }
