@@ -163,7 +163,6 @@ func TestFaultServiceAccount(t *testing.T) {
 	runAgent(t, "node1") // it ends after the LBNodeAgent has gone
 	everywhere := lbNodeAgent(t, "accounts", nil)
 	ds := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "purelb-agent-accounts"}}
-	t.Cleanup(func() { remove(t, ds) })
 	account := fetch(g, agentAccount())
 	first := account.UID
 	accountOfPods := func(g Gomega) types.UID { return agents.ServiceAccountUIDOf(fetch(g, ds)) }

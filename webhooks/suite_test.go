@@ -192,7 +192,7 @@ func createCluster(ctx context.Context) error {
 			return err
 		}
 	}
-	a := &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "node1"}, Spec: v1.AnnouncementSpec{NodeName: "node1", LBNodeAgent: "default"}}
+	a := &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "node1"}, Spec: v1.AnnouncementSpec{NodeName: "node1", LBNodeAgent: "facts"}}
 	if err := api.Create(ctx, a); err != nil {
 		return err
 	}
