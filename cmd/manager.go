@@ -134,7 +134,7 @@ func runManager(ctx context.Context, o managerOptions) error {
 	if err != nil {
 		return err
 	}
-	recorded, err := controllers.StartEvents(logger.WithName("events"), mgr.GetConfig(), mgr.GetHTTPClient(), mgr.GetScheme())
+	recorded, err := controllers.StartEvents(ctx, logger.WithName("events"), mgr.GetConfig(), mgr.GetHTTPClient(), mgr.GetScheme())
 	if err != nil {
 		return err
 	}

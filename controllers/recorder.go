@@ -46,13 +46,14 @@ type Events struct {
 }
 
 // StartEvents starts to write events to the API server of config. The caller stops the
-// Events when no controller runs any more.
-func StartEvents(logger logr.Logger, config *rest.Config, httpClient *http.Client, scheme *runtime.Scheme) (*Events, error) {
+// Events when no controller runs any more: the end of ctx does not, as controllers still
+// record events when they end.
+func StartEvents(ctx context.Context, logger logr.Logger, config *rest.Config, httpClient *http.Client, scheme *runtime.Scheme) (*Events, error) {
 	eventsClient, err := eventsv1client.NewForConfigAndClient(config, httpClient)
 	if err != nil {
 		return nil, fmt.Errorf("make a client for events: %w", err)
 	}
-	ctx, cancel := context.WithCancel(logr.NewContext(context.Background(), logger))
+	ctx, cancel := context.WithCancel(logr.NewContext(context.WithoutCancel(ctx), logger))
 	e := &Events{
 		broadcaster: events.NewBroadcaster(EventSink{&events.EventSinkImpl{Interface: eventsClient}}), scheme: scheme, stopWriting: cancel,
 	}

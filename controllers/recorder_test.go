@@ -72,7 +72,7 @@ func TestEventsAreWritten(t *testing.T) {
 	g := begin(t)
 	httpClient, err := rest.HTTPClientFor(serverConfig)
 	g.Expect(err).NotTo(HaveOccurred())
-	recorded, err := controllers.StartEvents(logr.Discard(), serverConfig, httpClient, scheme.Scheme)
+	recorded, err := controllers.StartEvents(t.Context(), logr.Discard(), serverConfig, httpClient, scheme.Scheme)
 	g.Expect(err).NotTo(HaveOccurred())
 	defer recorded.Stop()
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: user, Name: "reported"}}

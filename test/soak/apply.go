@@ -109,12 +109,13 @@ func (s *soak) noteManagers() {
 
 // freeze stops processes of a node, and lets them go on.
 func (s *soak) freeze(ctx context.Context, a model.Action, pattern string) error {
-	signal := func(ctx context.Context, name string) error {
+	signal := func(ctx context.Context, name string) {
 		// There may be no such process, and no such node.
 		_, _ = s.lab.NodeExec(ctx, a.Node, "pkill", name, "-f", pattern)
-		return nil
 	}
-	return s.hold(ctx, a, func() error { return signal(ctx, "-STOP") }, func(ctx context.Context) error { return signal(ctx, "-CONT") })
+	return s.hold(ctx, a,
+		func() error { signal(ctx, "-STOP"); return nil },
+		func(ctx context.Context) error { signal(ctx, "-CONT"); return nil })
 }
 
 func (s *soak) kill(ctx context.Context, node, pattern string) {
@@ -186,21 +187,15 @@ func firstLine(err error) string {
 	return line[:min(len(line), 400)]
 }
 
+// editOnce does what a user or an administrator does.
 func (s *soak) editOnce(ctx context.Context, a model.Action) error {
 	switch a.Kind {
-	case model.CreateService:
-		return client.IgnoreAlreadyExists(s.client.Create(ctx, serviceOf(a.Service)))
-	case model.DeleteService:
-		s.release(a.Service.Name, true)
-		return client.IgnoreNotFound(s.client.Delete(ctx, serviceOf(a.Service)))
-	case model.RecreateService:
-		s.release(a.Service.Name, true)
-		if err := client.IgnoreNotFound(s.client.Delete(ctx, serviceOf(a.Service))); err != nil {
-			return err
-		}
-		return client.IgnoreAlreadyExists(s.client.Create(ctx, serviceOf(a.Service)))
-	case model.UpdateService:
-		return s.updateService(ctx, a)
+	case model.CreateService, model.DeleteService, model.RecreateService, model.UpdateService:
+		return s.editService(ctx, a)
+	case model.Exclude, model.Include, model.OutOfService, model.InService, model.Cordon, model.Uncordon, model.SelectSecond:
+		return s.editNode(ctx, a)
+	case model.RollAgents, model.RollManagers, model.Upgrade, model.DeleteAgentPod, model.DeleteManagerPod:
+		return s.replacePods(ctx, a)
 	case model.ResizeGroup, model.MoveGroup:
 		return s.applyGroup(ctx, a.Group)
 	case model.EditAgent:
@@ -216,6 +211,39 @@ func (s *soak) editOnce(ctx context.Context, a model.Action) error {
 		return err // one that is still being deleted: again
 	case model.NoSecondAgent:
 		return s.kubectl(ctx, "-n", systemNamespace, "delete", "lbnodeagent", "second", "--wait=false", "--ignore-not-found")
+	case model.ScalePods:
+		return s.kubectl(ctx, "-n", soakNamespace, "scale", "deployment/echo", "--replicas="+a.Value)
+	case model.RollPods:
+		return s.kubectl(ctx, "-n", soakNamespace, "rollout", "restart", "deployment/echo")
+	case model.DeleteAnnouncement:
+		return client.IgnoreNotFound(s.client.Delete(ctx, &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: a.Node}}))
+	}
+	return fmt.Errorf("nothing does %s", a.Kind)
+}
+
+// editService creates, changes or deletes a Service.
+func (s *soak) editService(ctx context.Context, a model.Action) error {
+	switch a.Kind {
+	case model.CreateService:
+		return client.IgnoreAlreadyExists(s.client.Create(ctx, serviceOf(a.Service)))
+	case model.DeleteService:
+		s.release(a.Service.Name, true)
+		return client.IgnoreNotFound(s.client.Delete(ctx, serviceOf(a.Service)))
+	case model.RecreateService:
+		s.release(a.Service.Name, true)
+		if err := client.IgnoreNotFound(s.client.Delete(ctx, serviceOf(a.Service))); err != nil {
+			return err
+		}
+		return client.IgnoreAlreadyExists(s.client.Create(ctx, serviceOf(a.Service)))
+	case model.UpdateService:
+		return s.updateService(ctx, a)
+	}
+	return fmt.Errorf("nothing does %s", a.Kind)
+}
+
+// editNode changes labels and taints of a node, or drains it.
+func (s *soak) editNode(ctx context.Context, a model.Action) error {
+	switch a.Kind {
 	case model.SelectSecond:
 		s.disturbNode(a.Node)
 		return s.kubectl(ctx, "label", "--overwrite", "node", a.Node, "soak/second="+a.Value)
@@ -244,10 +272,13 @@ func (s *soak) editOnce(ctx context.Context, a model.Action) error {
 		return nil
 	case model.Uncordon:
 		return s.kubectl(ctx, "uncordon", a.Node)
-	case model.ScalePods:
-		return s.kubectl(ctx, "-n", soakNamespace, "scale", "deployment/echo", "--replicas="+a.Value)
-	case model.RollPods:
-		return s.kubectl(ctx, "-n", soakNamespace, "rollout", "restart", "deployment/echo")
+	}
+	return fmt.Errorf("nothing does %s", a.Kind)
+}
+
+// replacePods replaces pods of PureLB.
+func (s *soak) replacePods(ctx context.Context, a model.Action) error {
+	switch a.Kind {
 	case model.RollAgents:
 		return s.kubectl(ctx, "-n", systemNamespace, "rollout", "restart", "daemonset/purelb-agent-default")
 	case model.RollManagers:
@@ -263,8 +294,6 @@ func (s *soak) editOnce(ctx context.Context, a model.Action) error {
 			s.noteManagers()
 		}
 		return s.deletePods(ctx, func(p *corev1.Pod) bool { return p.Spec.NodeName == a.Node && strings.HasPrefix(p.Name, prefix) })
-	case model.DeleteAnnouncement:
-		return client.IgnoreNotFound(s.client.Delete(ctx, &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: a.Node}}))
 	}
 	return fmt.Errorf("nothing does %s", a.Kind)
 }

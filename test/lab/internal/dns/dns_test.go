@@ -219,7 +219,8 @@ func TestServe(t *testing.T) {
 			t.Errorf("%s: %v, %v", service, found, err)
 		}
 	}
-	if _, err := resolver.LookupNetIP(ctx, "ip", "none.shop.svc.cluster.local."); err == nil || !err.(*net.DNSError).IsNotFound {
+	var notFound *net.DNSError
+	if _, err := resolver.LookupNetIP(ctx, "ip", "none.shop.svc.cluster.local."); !errors.As(err, &notFound) || !notFound.IsNotFound {
 		t.Errorf("a name that is not there: %v", err)
 	}
 	cancel()
