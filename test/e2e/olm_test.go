@@ -100,6 +100,10 @@ func (o *olmInstallation) install(ctx context.Context) {
 		if namespaced {
 			u.SetNamespace(purelbNamespace)
 		}
+		for _, owner := range u.GetOwnerReferences() {
+			Expect(owner).To(Equal(metav1.OwnerReference{APIVersion: "operators.coreos.com/v1alpha1", Kind: "ClusterServiceVersion", Name: o.csv.Metadata.Name}))
+		}
+		u.SetOwnerReferences(nil) // OLM fills in the UID of the ClusterServiceVersion, and there is none here
 		o.create(ctx, u)
 	}
 	o.createRights(ctx)
