@@ -275,6 +275,19 @@ func TestLocalAddress(t *testing.T) {
 	g.Expect(announcement(g, holder).Spec.Addresses[0].Claim).To(Equal(v1.ClaimProbe))
 	g.Expect(announcement(g, holder).Spec.Addresses[0].PreviousMACs).To(Equal([]string{"02:00:00:00:00:01"}))
 	announcedBy(holder)
+	failovers := ConsistOf(HavePrefix("purelb-placement: Moved 10.40.0.103 from node " + other + " to " + holder + ", as nobody answered for it: "))
+	g.Eventually(eventsOf(svc, v1.EventFailover)).Should(failovers)
+
+	// The holder's agent is replaced, for longer than its Lease lasts, and the node's kernel
+	// answers meanwhile: the address is back where it was, and no failover is recorded.
+	standby := runAgent(t, other, eth("eth0", "10.40.0.100/24"))
+	standby.findsAnother.Store(true)
+	running[holder].stop()
+	g.Eventually(entries(nodes...)).Should(ContainElement(HavePrefix(other + " 10.40.0.103/32 ")))
+	runAgent(t, holder, eth("eth0", "10.40.0.99/24"))
+	g.Eventually(entries(nodes...)).Should(ConsistOf(HavePrefix(holder + " 10.40.0.103/32 ")))
+	announcedBy(holder)
+	g.Consistently(eventsOf(svc, v1.EventFailover)).Should(failovers)
 
 	// Without its Service the address goes.
 	remove(t, svc)

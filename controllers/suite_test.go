@@ -321,6 +321,8 @@ type agent struct {
 	interfaces []v1.NodeInterface
 	stop       func()
 	paused     atomic.Bool
+	// findsAnother is that another station answers for addresses that the agent is to probe.
+	findsAnother atomic.Bool
 	// macs is what it reports in the first of its Announcements, if it is set.
 	macs atomic.Pointer[[]string]
 }
@@ -380,11 +382,17 @@ func (a *agent) report(ctx context.Context) error {
 			status.MACs = *macs
 		}
 		for _, e := range ann.Spec.Addresses {
+			state := v1.StateAnnounced
+			if e.Claim == v1.ClaimProbe && a.findsAnother.Load() {
+				state = v1.StateStandby
+			} else {
+				status.Announced++
+			}
 			status.Addresses = append(status.Addresses, v1.AddressStatus{
-				Address: e.Address, Epoch: e.Epoch, State: v1.StateAnnounced, Interface: string(e.Interface), LastTransitionTime: metav1.Unix(1, 0),
+				Address: e.Address, Epoch: e.Epoch, State: state, Interface: string(e.Interface), LastTransitionTime: metav1.Unix(1, 0),
 			})
 		}
-		status.Announced, status.Desired = int32(len(status.Addresses)), int32(len(status.Addresses))
+		status.Desired = int32(len(status.Addresses))
 		if ann.Spec.Common {
 			status.CommonRevision = new(int64)
 			var commons v1.CommonAnnouncementList
