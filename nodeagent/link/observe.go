@@ -141,7 +141,8 @@ func toAddress(a netlink.Addr, nameByIndex map[int]string) (plan.Address, bool) 
 		Preferred:     time.Duration(uint32(a.PreferedLft)) * time.Second, //nolint:gosec // it is 32 bits of the kernel's
 		NoPrefixRoute: a.Flags&unix.IFA_F_NOPREFIXROUTE != 0,
 		// For an IPv4 address the same bit means secondary.
-		Temporary: prefix.Addr().Is6() && a.Flags&unix.IFA_F_TEMPORARY != 0,
+		Temporary:   prefix.Addr().Is6() && a.Flags&unix.IFA_F_TEMPORARY != 0,
+		NarrowScope: a.Scope != unix.RT_SCOPE_UNIVERSE,
 	}, true
 }
 

@@ -394,6 +394,15 @@ func TestDiff(t *testing.T) {
 			states:  map[string]string{"192.0.2.1": "Announced ", "192.0.2.2": "Announced ", "192.0.2.3": "Announced ", "198.51.100.1": "Announced "},
 			renewIn: 90 * time.Second,
 		},
+		"before an address of scope link, which the kernel lists last": {
+			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24))},
+			unaddressed:   true,
+			addresses: []Address{
+				on("eth0", "192.0.2.1/32"), on("eth0", "192.0.2.11/24", notOurs, func(a *Address) { a.NarrowScope = true }),
+			},
+			states:  map[string]string{"192.0.2.1": "Announced "},
+			renewIn: 100 * time.Second,
+		},
 		"before the node's own IPv6 address: the kernel lists the last one first": {
 			announcements: []purelbv1.Announcement{announcement(local("2001:db8::1", 64))},
 			addresses:     []Address{on("eth0", "2001:db8::1/128"), on("eth0", "2001:db8::11/64", notOurs)},

@@ -193,13 +193,15 @@ func findOurs(settings Settings, desired map[netip.Addr]*Desired, observed Obser
 // take the first one for the node's (see docs/reference/network-managers.md). So the first must be
 // the node's own. The kernel lists IPv6 addresses the other way round, the last one first, but
 // never sends from one with a preferred lifetime of 0.
+//
+// An address of another scope than global does not count: ours always stand before it.
 func beforeOwn(desired map[netip.Addr]*Desired, addresses []Address) map[netip.Addr]bool {
 	first, beforeByInterface, hasOwn := map[netip.Addr]bool{}, map[string][]netip.Addr{}, map[string]bool{}
 	for i := range addresses {
 		a := &addresses[i]
 		addr := a.Prefix.Addr()
 		switch {
-		case !addr.Is4() || hasOwn[a.Interface]:
+		case !addr.Is4() || a.NarrowScope || hasOwn[a.Interface]:
 		case !a.Ours:
 			hasOwn[a.Interface] = true
 			for _, before := range beforeByInterface[a.Interface] {

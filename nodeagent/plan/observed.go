@@ -45,6 +45,9 @@ type Address struct {
 	NoPrefixRoute bool
 	// Temporary is an IPv6 privacy address (RFC 8981).
 	Temporary bool
+	// NarrowScope is an address of another scope than global, link for instance. The kernel
+	// lists such IPv4 addresses after those of global scope, as ours are.
+	NarrowScope bool
 }
 
 // RouteOrigin is what made a route.
