@@ -192,8 +192,9 @@ var _ = Describe("Placement", func() {
 			addr := waitForAddresses(ctx, svc, 1)[0]
 			Eventually(func() ([]string, error) { return findPlaces(ctx, addr) }).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).
 				Should(ConsistOf(HavePrefix(node + "/eth0")))
-			waitForAnswer(ctx, lab.Client, addr, waitLimit)
-			Expect(fetch(ctx, lab.Client, addr)).To(And(ContainSubstring("client=10.77.0.50:"), ContainSubstring("node="+node)))
+			// kube-proxy follows a change of the policy in its own time.
+			Eventually(func() (string, error) { return fetch(ctx, lab.Client, addr) }).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).
+				Should(And(ContainSubstring("client=10.77.0.50:"), ContainSubstring("node="+node)))
 		}
 
 		By("overriding the policy by default, but not where the annotation allows it")
