@@ -78,6 +78,7 @@ func TestLinkKinds(t *testing.T) {
 				nstest.Run(t, "ip addr del %s dev eth0", address)
 				t.Logf("%s: stripped and back after %s", address, w.within(address+" is back", func() bool { return w.has(address) }))
 			}
+			w.neighbour.Run(t, "ip addr add 192.0.2.99/24 dev eth0") // to ask from
 			w.neighbour.Run(t, "arping -c 1 -w 10 -I eth0 192.0.2.1")
 			if !c.isBond {
 				return
@@ -94,10 +95,11 @@ func TestLinkKinds(t *testing.T) {
 					return strings.Count(nstest.Run(t, "ip -o link show type veth"), ",LOWER_UP") == 2
 				})
 			}
-			mac := strings.TrimSpace(nstest.Run(t, "cat /sys/class/net/eth0/address"))
+			nstest.Run(t, "ip route add default via 192.0.2.254 dev eth0") // the agent reports that interface
+			link := nstest.Run(t, "ip -o link show dev eth0")
 			w.within("the MAC is reported", func() bool {
 				interfaces := w.get("node1").Status.Interfaces
-				return len(interfaces) == 1 && interfaces[0].MAC == mac
+				return len(interfaces) == 1 && strings.Contains(link, "link/ether "+interfaces[0].MAC+" ")
 			})
 			w.expect("states", "192.0.2.1 Announced, 2001:db8::1 Announced", w.states("node1"))
 		})
