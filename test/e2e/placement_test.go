@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/test/echo"
 	"github.com/purelb/purelb-operator/test/lab"
 )
 
@@ -88,7 +89,7 @@ var _ = Describe("Placement", func() {
 
 		By("starting two servers that go on serving for a while after they are told to end")
 		labels := map[string]string{"app": "rolling"}
-		rolling := echoDeployment()
+		rolling := echo.Deployment(testNamespace, lab.EchoImage)
 		rolling.Name, rolling.Spec.Replicas = "rolling", ptr.To[int32](2)
 		rolling.Spec.Selector.MatchLabels, rolling.Spec.Template.Labels = labels, labels
 		rolling.Spec.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](10)
@@ -157,7 +158,7 @@ var _ = Describe("Placement", func() {
 	It("keeps policy Local on a Local address where its ServiceGroup or its annotation allows it", func(ctx SpecContext) {
 		By("starting one server")
 		labels := map[string]string{"app": "followed"}
-		followed := echoDeployment()
+		followed := echo.Deployment(testNamespace, lab.EchoImage)
 		followed.Name, followed.Spec.Replicas = "followed", ptr.To[int32](1)
 		followed.Spec.Selector.MatchLabels, followed.Spec.Template.Labels = labels, labels
 		followed.Spec.Template.Spec.TopologySpreadConstraints = nil

@@ -14,7 +14,6 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -25,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/test/echo"
 	"github.com/purelb/purelb-operator/test/lab"
 )
 
@@ -69,7 +69,7 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 
 	By("starting three echo servers")
 	Expect(client.IgnoreAlreadyExists(kubeClient.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: testNamespace}}))).To(Succeed())
-	Expect(client.IgnoreAlreadyExists(kubeClient.Create(ctx, echoDeployment()))).To(Succeed())
+	Expect(client.IgnoreAlreadyExists(kubeClient.Create(ctx, echo.Deployment(testNamespace, lab.EchoImage)))).To(Succeed())
 	kubectl(ctx, "-n", testNamespace, "rollout", "status", "deployment/echo", "--timeout=120s")
 }, NodeTimeout(5*time.Minute))
 
@@ -119,40 +119,6 @@ func kubectl(ctx context.Context, args ...string) string {
 func tryKubectl(ctx context.Context, args ...string) (string, error) {
 	out, err := exec.CommandContext(ctx, testLab.Kubectl(), append([]string{"--kubeconfig", testLab.Kubeconfig()}, args...)...).CombinedOutput()
 	return string(out), err
-}
-
-// echoDeployment returns the servers behind the Services.
-func echoDeployment() *appsv1.Deployment {
-	labels := map[string]string{"app": "echo"}
-	fromField := func(path string) *corev1.EnvVarSource {
-		return &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}
-	}
-	return &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: "echo", Namespace: testNamespace},
-		Spec: appsv1.DeploymentSpec{
-			Replicas: ptr.To[int32](3),
-			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec: corev1.PodSpec{
-					TerminationGracePeriodSeconds: ptr.To[int64](1),
-					TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
-						MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
-						LabelSelector: &metav1.LabelSelector{MatchLabels: labels},
-					}},
-					Containers: []corev1.Container{{
-						Name: "echo", Image: "lab.local/echo:1", ImagePullPolicy: corev1.PullNever,
-						Env: []corev1.EnvVar{
-							{Name: "POD_NAME", ValueFrom: fromField("metadata.name")},
-							{Name: "NODE_NAME", ValueFrom: fromField("spec.nodeName")},
-						},
-						ReadinessProbe: &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{
-							HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(8080)}}},
-					}},
-				},
-			},
-		},
-	}
 }
 
 // createService creates a Service of the echo servers that asks for addresses of a

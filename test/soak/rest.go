@@ -19,7 +19,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -434,34 +433,4 @@ func (s *soak) collect(ctx context.Context) error {
 	}
 	errs = append(errs, exec.CommandContext(ctx, "cp", "-r", s.lab.Logs(), filepath.Join(s.out, "lab-logs")).Run())
 	return errors.Join(errs...)
-}
-
-// echoDeployment returns the servers behind the Services.
-func echoDeployment() *appsv1.Deployment {
-	labels := map[string]string{"app": "echo"}
-	fromField := func(path string) *corev1.EnvVarSource {
-		return &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}
-	}
-	return &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: "echo", Namespace: soakNamespace},
-		Spec: appsv1.DeploymentSpec{
-			Replicas: ptr.To[int32](3),
-			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec: corev1.PodSpec{
-					TerminationGracePeriodSeconds: ptr.To[int64](1),
-					TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
-						MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway, LabelSelector: &metav1.LabelSelector{MatchLabels: labels},
-					}},
-					Containers: []corev1.Container{{
-						Name: "echo", Image: lab.EchoImage, ImagePullPolicy: corev1.PullNever,
-						Env: []corev1.EnvVar{{Name: "POD_NAME", ValueFrom: fromField("metadata.name")}, {Name: "NODE_NAME", ValueFrom: fromField("spec.nodeName")}},
-						ReadinessProbe: &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{
-							HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(8080)}}},
-					}},
-				},
-			},
-		},
-	}
 }

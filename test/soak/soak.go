@@ -26,6 +26,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/test/echo"
 	"github.com/purelb/purelb-operator/test/lab"
 	"github.com/purelb/purelb-operator/test/soak/check"
 	"github.com/purelb/purelb-operator/test/soak/model"
@@ -297,7 +298,7 @@ func (s *soak) install(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := client.IgnoreAlreadyExists(s.client.Create(ctx, echoDeployment())); err != nil {
+	if err := client.IgnoreAlreadyExists(s.client.Create(ctx, echo.Deployment(soakNamespace, lab.EchoImage))); err != nil {
 		return err
 	}
 	return s.kubectl(ctx, "-n", soakNamespace, "rollout", "status", "deployment/echo", "--timeout=180s")
