@@ -146,6 +146,15 @@ test-e2e: image previous $(LAB) ## Run the end-to-end tests in a lab of their ow
 	{ go -C test/e2e test -v -count=1 -timeout 30m . -ginkgo.v -ginkgo.fail-fast $(E2E_ARGS); status=$$?; \
 	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }
 
+# The client that make test-kubectl tests with: two minor versions older than the API server.
+KUBECTL_VERSION ?= v1.35.4
+
+.PHONY: test-kubectl
+test-kubectl: ## Run the end-to-end tests with another kubectl than the API server's, as root (KUBECTL_VERSION=v1.34.2 KUBERNETES=v1.32.5)
+	@mkdir -p bin && test/kubectl/build.sh $(KUBECTL_VERSION) bin/kubectl-$(KUBECTL_VERSION)
+	@$(MAKE) test-e2e E2E_ARGS='-kubectl $(CURDIR)/bin/kubectl-$(KUBECTL_VERSION) $(E2E_ARGS)'
+	@echo "make test-kubectl: passed with kubectl $(KUBECTL_VERSION)"
+
 .PHONY: test-olm
 test-olm: $(LAB) ## Install, upgrade and remove PureLB with the Operator Lifecycle Manager, in a lab of its own, as root (KEEP_LAB=1 keeps it)
 	@test/olm/prepare.sh $(ARCH) && $(LAB) down && $(LAB) up $$(printf -- '--image %s ' dist/olm/*.tar) && \

@@ -16,10 +16,10 @@ import (
 // undeployPureLB removes PureLB as make undeploy does.
 func undeployPureLB(ctx context.Context) string {
 	GinkgoHelper()
-	manifests, err := exec.CommandContext(ctx, testLab.Kubectl(), "kustomize", "../../config/default").Output()
+	manifests, err := exec.CommandContext(ctx, *kubectlProgram, "kustomize", "../../config/default").Output()
 	Expect(err).NotTo(HaveOccurred())
 	command := exec.CommandContext(ctx, "../../config/undeploy.sh")
-	command.Env = append(os.Environ(), "KUBECTL="+testLab.Kubectl(), "KUBECONFIG="+testLab.Kubeconfig())
+	command.Env = append(os.Environ(), "KUBECTL="+*kubectlProgram, "KUBECONFIG="+testLab.Kubeconfig())
 	command.Stdin = strings.NewReader(string(manifests))
 	out, err := command.CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), "%s", out)

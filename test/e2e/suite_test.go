@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -42,6 +43,8 @@ const proxyLabel = "proxy"
 var (
 	testLab    *lab.Lab
 	kubeClient client.Client
+	// kubectlProgram is the kubectl that the tests run; if empty, that of the lab.
+	kubectlProgram = flag.String("kubectl", "", "path of the kubectl to test with; by default that of the lab")
 )
 
 func TestE2E(t *testing.T) {
@@ -54,6 +57,9 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	testLab, err = lab.Open(lab.DefaultStateDir)
 	Expect(err).NotTo(HaveOccurred(), "the lab is not up: run make test-e2e, or make lab-up first")
 	Expect(testLab.Check(ctx)).To(Succeed())
+	if *kubectlProgram == "" {
+		*kubectlProgram = testLab.Kubectl()
+	}
 
 	config, err := clientcmd.BuildConfigFromFlags("", testLab.Kubeconfig())
 	Expect(err).NotTo(HaveOccurred())
@@ -117,7 +123,7 @@ func kubectl(ctx context.Context, args ...string) string {
 
 // tryKubectl runs kubectl as kubectl does, but lets the caller judge a failure.
 func tryKubectl(ctx context.Context, args ...string) (string, error) {
-	out, err := exec.CommandContext(ctx, testLab.Kubectl(), append([]string{"--kubeconfig", testLab.Kubeconfig()}, args...)...).CombinedOutput()
+	out, err := exec.CommandContext(ctx, *kubectlProgram, append([]string{"--kubeconfig", testLab.Kubeconfig()}, args...)...).CombinedOutput()
 	return string(out), err
 }
 

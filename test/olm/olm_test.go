@@ -100,8 +100,7 @@ var _ = Describe("OLM", Ordered, func() {
 
 	It("upgrades without a lost request", func(ctx SpecContext) {
 		underLoad(ctx, "upgraded", addresses, func() {
-			approve(ctx, newVersion)
-			waitForVersion(ctx, newVersion)
+			install(ctx, newVersion)
 			waitForAgents(ctx)
 			waitForWebhook(ctx)
 			eventually(ctx, later, func(g Gomega) {
@@ -190,7 +189,7 @@ var _ = Describe("OLM", Ordered, func() {
 })
 
 // subscribe installs a version by the manifests of docs/how-to/olm.md, with plans that have to
-// be approved, and approves the first.
+// be approved, and waits until OLM has installed it.
 func subscribe(ctx context.Context, version string) {
 	GinkgoHelper()
 	kubectl(ctx, "apply", "-f", root+"config/manager/namespace.yaml")
@@ -199,8 +198,7 @@ func subscribe(ctx context.Context, version string) {
 	subscription.Spec.StartingCSV = version
 	subscription.Spec.InstallPlanApproval = v1alpha1.ApprovalManual
 	Expect(kubeClient.Create(ctx, subscription)).To(Succeed())
-	approve(ctx, version)
-	waitForVersion(ctx, version)
+	install(ctx, version)
 }
 
 // documentedSubscription reads the manifests that docs/how-to/olm.md shows.
@@ -223,36 +221,47 @@ func documentedSubscription() (*operatorsv1.OperatorGroup, *v1alpha1.Subscriptio
 	return nil, nil
 }
 
-// approve approves the plan that installs a version, as soon as there is one.
-func approve(ctx context.Context, version string) {
+// install approves each plan that installs a version, until OLM says that it has installed that
+// version and the managers are as OLM wants them. OLM may make a second plan: when a Subscription
+// is new, it can fail to take over the plan of the one before.
+func install(ctx context.Context, version string) {
 	GinkgoHelper()
 	eventually(ctx, later, func(g Gomega) {
-		var plans v1alpha1.InstallPlanList
-		g.Expect(kubeClient.List(ctx, &plans, client.InNamespace(purelbNamespace))).To(Succeed())
-		i := slices.IndexFunc(plans.Items, func(p v1alpha1.InstallPlan) bool {
-			return !p.Spec.Approved && slices.Contains(p.Spec.ClusterServiceVersionNames, version)
-		})
-		g.Expect(i).NotTo(Equal(-1), "no plan installs %s", version)
+		approvePlans(ctx, g, version)
+		expectVersion(ctx, g, version)
+	}, version)
+}
+
+// approvePlans approves the plans that install a version and wait for approval.
+func approvePlans(ctx context.Context, g Gomega, version string) {
+	var plans v1alpha1.InstallPlanList
+	g.Expect(kubeClient.List(ctx, &plans, client.InNamespace(purelbNamespace))).To(Succeed())
+	for i := range plans.Items {
 		plan := &plans.Items[i]
-		plan.Spec.Approved = true
-		g.Expect(kubeClient.Update(ctx, plan)).To(Succeed())
-	})
+		if plan.Status.Phase == v1alpha1.InstallPlanPhaseRequiresApproval && !plan.Spec.Approved &&
+			slices.Contains(plan.Spec.ClusterServiceVersionNames, version) {
+			plan.Spec.Approved = true
+			g.Expect(kubeClient.Update(ctx, plan)).To(Succeed())
+		}
+	}
 }
 
 // waitForVersion waits until OLM says that it has installed a version, and the managers are as
 // OLM wants them.
 func waitForVersion(ctx context.Context, version string) {
 	GinkgoHelper()
-	eventually(ctx, later, func(g Gomega) {
-		csv := &v1alpha1.ClusterServiceVersion{}
-		g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: version}, csv)).To(Succeed())
-		g.Expect(csv.Status.Phase).To(Equal(v1alpha1.CSVPhaseSucceeded), "%s: %s", csv.Status.Reason, csv.Status.Message)
-		managers := &appsv1.Deployment{}
-		g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: "purelb-manager"}, managers)).To(Succeed())
-		s := managers.Status
-		g.Expect([]int64{s.ObservedGeneration, int64(s.UpdatedReplicas), int64(s.AvailableReplicas), int64(s.Replicas)}).
-			To(Equal([]int64{managers.Generation, 2, 2, 2}))
-	}, version)
+	eventually(ctx, later, func(g Gomega) { expectVersion(ctx, g, version) }, version)
+}
+
+func expectVersion(ctx context.Context, g Gomega, version string) {
+	csv := &v1alpha1.ClusterServiceVersion{}
+	g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: version}, csv)).To(Succeed())
+	g.Expect(csv.Status.Phase).To(Equal(v1alpha1.CSVPhaseSucceeded), "%s: %s", csv.Status.Reason, csv.Status.Message)
+	managers := &appsv1.Deployment{}
+	g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: "purelb-manager"}, managers)).To(Succeed())
+	s := managers.Status
+	g.Expect([]int64{s.ObservedGeneration, int64(s.UpdatedReplicas), int64(s.AvailableReplicas), int64(s.Replicas)}).
+		To(Equal([]int64{managers.Generation, 2, 2, 2}))
 }
 
 // waitForAgents waits until all agents run as they are to, and renew their Leases.

@@ -84,7 +84,10 @@ func installOLM(ctx context.Context) {
 		crds.OperatorCondition(), crds.OperatorGroup(), crds.Operator(), crds.Subscription(),
 	} {
 		Expect(kubeClient.Create(ctx, crd)).To(Succeed())
-		kubectl(ctx, "wait", "crd/"+crd.Name, "--for=condition=Established", "--timeout=60s")
+		eventually(ctx, soon, func(g Gomega) { // kubectl wait fails while there are no conditions at all
+			g.Expect(kubeClient.Get(ctx, client.ObjectKeyFromObject(crd), crd)).To(Succeed())
+			g.Expect(crd.Status.Conditions).To(ContainElement(And(HaveField("Type", apiextensionsv1.Established), HaveField("Status", apiextensionsv1.ConditionTrue))))
+		})
 	}
 	var images struct{ OLM, OPM string }
 	readJSON(prepared+"images.json", &images)
