@@ -259,11 +259,15 @@ func underLoad(ctx context.Context, what string, addresses []netip.Addr, do func
 	took := time.Since(began).Round(100 * time.Millisecond)
 	requests, failed := 0, 0
 	var first error
-	for _, meter := range meters {
+	for i, meter := range meters {
 		record, err := meter.Stop()
 		Expect(err).NotTo(HaveOccurred())
 		f := record.Figures()
 		requests, failed = requests+f.Requests, failed+f.Failed+f.InFlight
+		if f.FirstError != nil {
+			fmt.Printf("== %s: meter %d of %d: %d failed, the first after %s; longest time without an answer %s by HTTP, %s by ARP or ND; %d changes of the node\n",
+				what, i+1, len(meters), f.Failed+f.InFlight, f.FirstFailure, f.Outage, f.Silence, f.Changes)
+		}
 		if first == nil {
 			first = f.FirstError
 		}
