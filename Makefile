@@ -141,7 +141,7 @@ previous: $(KUSTOMIZE)
 	@test/e2e/previous.sh "$(PREVIOUS)" "$(ARCH)"
 
 .PHONY: test-e2e
-test-e2e: image previous $(LAB) ## Run the end-to-end tests in a lab of their own, as root (KEEP_LAB=1 keeps it, KUBERNETES=v1.32.5 PROXY_MODE=iptables)
+test-e2e: image kubectl-purelb previous $(LAB) ## Run the end-to-end tests in a lab of their own, as root (KEEP_LAB=1 keeps it, KUBERNETES=v1.32.5 PROXY_MODE=iptables)
 	@$(LAB) down && $(LAB_UP) && \
 	{ go -C test/e2e test -v -count=1 -timeout 30m . -ginkgo.v -ginkgo.fail-fast $(E2E_ARGS); status=$$?; \
 	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }
@@ -321,6 +321,17 @@ $(GOLANGCI_LINT): tools/golangci-lint/go.mod
 .PHONY: build
 build: ## Build bin/purelb
 	CGO_ENABLED=0 GOOS=linux GOARCH=$(ARCH) go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/$(if $(filter $(ARCH),$(shell go env GOARCH)),purelb,purelb-$(ARCH)) ./cmd
+
+# The platforms of make plugin.
+PLATFORMS ?= linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64,windows/arm64
+
+.PHONY: kubectl-purelb
+kubectl-purelb: ## Build bin/kubectl-purelb, the plugin of kubectl, for this machine
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/kubectl-purelb ./cmd/kubectl-purelb
+
+.PHONY: plugin
+plugin: ## Write archives of the plugin for each platform, checksums and a Krew manifest to dist/plugin (PLATFORMS=linux/amd64)
+	@go -C tools run ./plugin -root $(CURDIR) -out $(CURDIR)/dist/plugin -version $(VERSION) -platforms $(PLATFORMS)
 
 .PHONY: image
 image: build ## Write the image as an OCI archive to dist/, without Docker (ARCH=arm64 for another architecture)

@@ -1,0 +1,57 @@
+// Command kubectl-purelb is a plugin of kubectl: with the program in the PATH, `kubectl purelb`
+// shows the state of PureLB, explains what the manager decided, and predicts what a change would do.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/term"
+)
+
+// version is the version of the program; the linker sets it.
+var version = "dev"
+
+// Exit codes, besides 0.
+const (
+	exitError    = 1 // the command could not be carried out
+	exitProblems = 2 // it was, and found problems: something is wrong, or would be
+)
+
+// errProblems ends a command that has printed problems.
+var errProblems = errors.New("problems found")
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], streams{in: os.Stdin, out: os.Stdout, err: os.Stderr,
+		isTerminal: term.IsTerminal(int(os.Stdout.Fd())) && os.Getenv("NO_COLOR") == ""}))
+}
+
+// streams are where a command reads and writes.
+type streams struct {
+	in       io.Reader
+	out, err io.Writer
+	// isTerminal allows colours.
+	isTerminal bool
+}
+
+// run carries out a command, and returns the exit code.
+func run(ctx context.Context, args []string, s streams) int {
+	command := newRootCommand(s)
+	command.SetArgs(args)
+	switch err := command.ExecuteContext(ctx); {
+	case err == nil:
+		return 0
+	case errors.Is(err, errProblems):
+		return exitProblems
+	default:
+		_, _ = fmt.Fprintln(s.err, "Error:", err)
+		return exitError
+	}
+}

@@ -1,0 +1,75 @@
+package placement
+
+import (
+	"fmt"
+	"net/netip"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// NodeVerdict says of one node whether it may announce an address.
+type NodeVerdict struct {
+	Node string
+	// Reason says why the node cannot be given the address, or why it was not chosen. It
+	// follows the name of the node in a sentence. It is empty for a node that announces
+	// the address and may go on.
+	Reason string
+	// IsEligible is that the node passes the checks for being given the address.
+	IsEligible bool
+}
+
+// AddressVerdict says where an address is, and of each node why or why not.
+type AddressVerdict struct {
+	// Type is empty while it is undecided, and Waiting says what it waits for.
+	Type    v1.AnnounceType
+	Waiting Explanation
+	// Holder of a Local address; empty if no node reports it Announced.
+	Holder string
+	// Nodes are those that have a Node object, sorted by name.
+	Nodes []NodeVerdict
+}
+
+// ExplainAddress says why an address is where it is. found is that some Service has it.
+func ExplainAddress(inputs Inputs, addr netip.Addr) (verdict AddressVerdict, found bool) {
+	p := newPlacer(inputs)
+	for i := range inputs.Addresses {
+		if a := &inputs.Addresses[i]; a.Addr == addr {
+			return p.explainAddress(a), true
+		}
+	}
+	return AddressVerdict{}, false
+}
+
+func (p *placer) explainAddress(a *Address) AddressVerdict {
+	for i := range p.inputs.Entries { // what nodes have now: what a choice is bounded by
+		if e := &p.inputs.Entries[i]; e.Spec.Type == v1.AnnounceLocal && e.ReportedState == v1.StateAnnounced {
+			p.localsOfNode[familyBits(e.Addr)][e.Node]++
+		}
+	}
+	var verdict AddressVerdict
+	verdict.Type, verdict.Waiting = p.typeOf(a)
+	checks := takeVirtualChecks
+	if verdict.Type == v1.AnnounceLocal {
+		checks = p.takeChecksOf(a)
+		if e := p.holderOf(a); e != nil {
+			verdict.Holder = e.Node
+		}
+	}
+	for _, n := range p.nodes {
+		v := NodeVerdict{Node: n.Name, Reason: reasonAgainst(n, a, checks)}
+		v.IsEligible = v.Reason == ""
+		switch {
+		case verdict.Type != v1.AnnounceLocal:
+		case n.Name == verdict.Holder:
+			v.Reason = reasonAgainst(n, a, holdChecks)
+		case v.IsEligible && n.IsNotReady:
+			v.Reason = "could take it, but is not Ready"
+		case v.IsEligible && verdict.Holder != "":
+			v.Reason = fmt.Sprintf("could take it; the holder keeps it while it is eligible (this node has %d)", p.localsOfNode[familyBits(a.Addr)][n.Name])
+		case v.IsEligible:
+			v.Reason = fmt.Sprintf("could take it (this node has %d)", p.localsOfNode[familyBits(a.Addr)][n.Name])
+		}
+		verdict.Nodes = append(verdict.Nodes, v)
+	}
+	return verdict
+}

@@ -1,0 +1,112 @@
+package placement
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// maxSettleRounds bounds Settle. A handover is over after four rounds: leaving, claim,
+// announced, and the entries of the previous holder gone.
+const maxSettleRounds = 16
+
+// Settle returns what Place decides once all agents whose Leases are not expired have done
+// what it asks of them. isSettled is that another round would change nothing.
+//
+// Settle is for dry runs: the manager itself never assumes what agents will do.
+func Settle(inputs Inputs) (result Result, isSettled bool) {
+	var before []Entry
+	for range maxSettleRounds {
+		result = Place(inputs)
+		before = inputs.Entries
+		inputs.Entries, inputs.SharedEntries = Realise(inputs, &result)
+		inputs.LingeringReports = nil
+		if reflect.DeepEqual(before, inputs.Entries) {
+			return result, true
+		}
+	}
+	return result, false
+}
+
+// Realise returns the entries of a result as they are stored and as the agents report on them
+// after they have acted. An agent with an expired Lease goes on reporting what it reported.
+func Realise(inputs Inputs, result *Result) ([]Entry, []SharedEntry) {
+	type key struct {
+		node  string
+		addr  netip.Addr
+		epoch int64
+	}
+	reported := map[key]v1.AddressState{}
+	for i := range inputs.Entries {
+		e := &inputs.Entries[i]
+		reported[key{e.Node, e.Addr, e.Spec.Epoch}] = e.ReportedState
+	}
+	isAlive := map[string]bool{}
+	for i := range inputs.Nodes {
+		isAlive[inputs.Nodes[i].Name] = inputs.Nodes[i].Liveness != Expired
+	}
+	var entries []Entry
+	for _, node := range slices.Sorted(maps.Keys(result.Entries)) {
+		for _, spec := range result.Entries[node] {
+			addr, err := netip.ParseAddr(spec.Address)
+			if err != nil {
+				continue // Place writes addresses only
+			}
+			e := Entry{Node: node, Addr: addr, Spec: spec, IsObserved: isAlive[node], ReportedState: reported[key{node, addr, spec.Epoch}]}
+			if isAlive[node] {
+				e.ReportedState = v1.StateAnnounced
+			}
+			entries = append(entries, e)
+		}
+	}
+	slices.SortFunc(entries, func(a, b Entry) int { return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Node, b.Node)) })
+	return entries, sharedEntriesOf(result)
+}
+
+// sharedEntriesOf returns the shared entries of a result as they are stored.
+func sharedEntriesOf(result *Result) []SharedEntry {
+	var shared []SharedEntry
+	for _, lbNodeAgent := range slices.Sorted(maps.Keys(result.SharedEntries)) {
+		for _, spec := range result.SharedEntries[lbNodeAgent] {
+			if addr, err := netip.ParseAddr(spec.Address); err == nil {
+				shared = append(shared, SharedEntry{LBNodeAgent: lbNodeAgent, Addr: addr, Spec: spec})
+			}
+		}
+	}
+	return shared
+}
+
+// NodesOf returns the nodes that a result gives an address to, sorted: of a Local address
+// the one whose entry has the highest epoch, of a Virtual address all that announce it.
+func (r *Result) NodesOf(inputs *Inputs, a netip.Addr) []string {
+	text := a.String()
+	isAddress := func(e v1.AnnouncedAddress) bool { return e.Address == text }
+	var nodes []string
+	var holder string
+	epoch := int64(-1)
+	for node, entries := range r.Entries {
+		i := slices.IndexFunc(entries, isAddress)
+		switch {
+		case i < 0:
+		case entries[i].Type == v1.AnnounceVirtual:
+			nodes = append(nodes, node)
+		case entries[i].Epoch > epoch:
+			holder, epoch = node, entries[i].Epoch
+		}
+	}
+	if holder != "" {
+		return []string{holder}
+	}
+	for i := range inputs.Nodes {
+		n := &inputs.Nodes[i]
+		if r.AnnouncesShared[n.Name] && slices.ContainsFunc(r.SharedEntries[n.LBNodeAgent], isAddress) {
+			nodes = append(nodes, n.Name)
+		}
+	}
+	slices.Sort(nodes)
+	return slices.Compact(nodes)
+}

@@ -1,0 +1,131 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// drainedBy is the value of the label that drain puts on a Node. Kubernetes looks at the key only.
+const drainedBy = "kubectl-purelb-drain"
+
+// drainPoll is how often drain looks what is left on the node.
+const drainPoll = 250 * time.Millisecond
+
+// Drain keeps a node out of load balancing, with the label that every load balancer of Kubernetes
+// heeds, and waits until the node announces nothing any more. It writes what is left to w each time
+// that it changes. The label stays when ctx ends first: then the error says what is still there.
+func Drain(ctx context.Context, c client.Client, namespace, name string, w io.Writer) error {
+	node := &corev1.Node{}
+	if err := c.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
+		return err
+	}
+	if _, isExcluded := node.Labels[corev1.LabelNodeExcludeBalancers]; !isExcluded {
+		if err := setExcluded(ctx, c, node, drainedBy); err != nil {
+			return err
+		}
+		_, _ = fmt.Fprintf(w, "node %s is labelled %s\n", name, corev1.LabelNodeExcludeBalancers)
+	} else {
+		_, _ = fmt.Fprintf(w, "node %s is already labelled %s\n", name, corev1.LabelNodeExcludeBalancers)
+	}
+	last := ""
+	for {
+		left, err := leftOn(ctx, c, namespace, name)
+		switch {
+		case err == nil && len(left) == 0:
+			_, _ = fmt.Fprintf(w, "node %s announces nothing any more\n", name)
+			return nil
+		case err == nil:
+			if text := strings.Join(left, ", "); text != last {
+				last = text
+				_, _ = fmt.Fprintf(w, "%s left on node %s: %s\n", addressCount(len(left)), name, text)
+			}
+		case apierrors.IsForbidden(err):
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("node %s still has %s; the label stays, so the manager goes on: kubectl purelb explain service says why an address cannot leave, and kubectl purelb undrain %s takes it back",
+				name, orElse(last, "its addresses"), name), err)
+		case <-time.After(drainPoll):
+		}
+	}
+}
+
+// Undrain lets a node take part in load balancing again. It removes only a label that Drain has
+// put there, unless force is set. Nothing moves back by itself.
+func Undrain(ctx context.Context, c client.Client, name string, force bool, w io.Writer) error {
+	node := &corev1.Node{}
+	if err := c.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
+		return err
+	}
+	value, isExcluded := node.Labels[corev1.LabelNodeExcludeBalancers]
+	switch {
+	case !isExcluded:
+		_, _ = fmt.Fprintf(w, "node %s is not labelled %s\n", name, corev1.LabelNodeExcludeBalancers)
+		return nil
+	case value != drainedBy && !force:
+		return fmt.Errorf("node %s has label %s=%s, which kubectl purelb drain has not put there: use --force to remove it", name, corev1.LabelNodeExcludeBalancers, value)
+	}
+	if err := setExcluded(ctx, c, node, ""); err != nil {
+		return err
+	}
+	_, _ = fmt.Fprintf(w, "node %s may be given addresses again; none moves back by itself\n", name)
+	return nil
+}
+
+// setExcluded sets the label that keeps a node out of load balancing, or removes it.
+func setExcluded(ctx context.Context, c client.Client, node *corev1.Node, value string) error {
+	before := node.DeepCopy()
+	if node.Labels == nil {
+		node.Labels = map[string]string{}
+	}
+	node.Labels[corev1.LabelNodeExcludeBalancers] = value
+	if value == "" {
+		delete(node.Labels, corev1.LabelNodeExcludeBalancers)
+	}
+	return c.Patch(ctx, node, client.MergeFrom(before))
+}
+
+// leftOn lists the addresses that a node announces or is to announce.
+func leftOn(ctx context.Context, c client.Reader, namespace, node string) ([]string, error) {
+	var list v1.AnnouncementList
+	if err := c.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+		return nil, err
+	}
+	var left []string
+	others := int32(0)
+	for i := range list.Items {
+		a := &list.Items[i]
+		if a.Spec.NodeName != node {
+			continue
+		}
+		for _, e := range a.Spec.Addresses {
+			left = append(left, e.Address)
+		}
+		for _, s := range a.Status.Addresses {
+			if s.State == v1.StateAnnounced {
+				left = append(left, s.Address)
+			}
+		}
+		if a.Spec.Common || a.Status.CommonRevision != nil {
+			others += max(a.Status.Announced-int32(len(a.Status.Addresses)), 1)
+		}
+	}
+	slices.Sort(left)
+	left = slices.Compact(left)
+	if others > 0 {
+		left = append(left, "the Virtual addresses of all nodes")
+	}
+	return left, nil
+}

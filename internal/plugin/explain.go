@@ -1,0 +1,272 @@
+package plugin
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/controllers/announced"
+	"github.com/purelb/purelb-operator/controllers/placement"
+)
+
+// Explanation is the story of one Service.
+type Explanation struct {
+	Service string `json:"service"`
+	// Summary in one sentence.
+	Summary string `json:"summary"`
+	// Waiting is what the Service waits for; empty if it has what it asks for.
+	Waiting   []string             `json:"waiting,omitempty"`
+	Group     string               `json:"group,omitempty"`
+	WhyGroup  string               `json:"whyGroup,omitempty"`
+	Addresses []AddressExplanation `json:"addresses,omitempty"`
+	Unread    []Unread             `json:"unread,omitempty"`
+}
+
+// AddressExplanation is the story of one address.
+type AddressExplanation struct {
+	Address string `json:"address"`
+	// Pool that the address is of: group, range and subnet.
+	Pool string `json:"pool,omitempty"`
+	// WhyAddress says why it is this address.
+	WhyAddress string          `json:"whyAddress,omitempty"`
+	Announce   v1.AnnounceType `json:"announce,omitempty"`
+	// WhyAnnounce says why it is announced in this way.
+	WhyAnnounce string   `json:"whyAnnounce,omitempty"`
+	SharedWith  []string `json:"sharedWith,omitempty"`
+	// Holder of a Local address.
+	Holder string `json:"holder,omitempty"`
+	// Nodes that have or could have the address, and those that could not, each with the
+	// reason.
+	Nodes []NodeExplanation `json:"nodes,omitempty"`
+}
+
+// NodeExplanation says of one node what it has to do with an address.
+type NodeExplanation struct {
+	Node      string `json:"node"`
+	State     string `json:"state"` // that its agent reports; "-" for none
+	Interface string `json:"interface,omitempty"`
+	Since     string `json:"since,omitempty"` // RFC 3339
+	Why       string `json:"why,omitempty"`
+}
+
+// ExplainService tells the story of a Service. It is an error if there is no such Service.
+func ExplainService(c *Cluster, namespace, name string) (*Explanation, error) {
+	svc := c.service(namespace, name)
+	if svc == nil {
+		if c.isUnread("Services") {
+			return nil, fmt.Errorf("Services cannot be read: %s", c.Unread[slices.IndexFunc(c.Unread, func(u Unread) bool { return u.Kind == "Services" })].Reason)
+		}
+		return nil, fmt.Errorf("there is no Service %s/%s", namespace, name)
+	}
+	e := &Explanation{Service: keyOf(svc), Unread: c.Unread}
+	if !c.isOurs(svc) {
+		e.Summary = whyNotOurs(svc)
+		return e, nil
+	}
+	e.Group, e.WhyGroup = groupOf(c, svc)
+	addresses := allocation.AddressesToAnnounce(svc)
+	places := announced.PlacesOf(keyOf(svc), c.Announcements, c.Commons, c.Announcements)
+	for _, a := range addresses {
+		e.Addresses = append(e.Addresses, explainAddress(c, svc, a, places))
+	}
+	for _, conditionType := range []string{v1.ConditionAllocated, v1.ConditionAnnounced} {
+		condition := meta.FindStatusCondition(svc.Status.Conditions, conditionType)
+		switch {
+		case condition == nil && conditionType == v1.ConditionAllocated:
+			e.Waiting = append(e.Waiting, "the manager has not looked at it yet: is a manager running?")
+		case condition != nil && condition.Status != metav1.ConditionTrue && (conditionType == v1.ConditionAllocated || len(addresses) > 0):
+			e.Waiting = append(e.Waiting, condition.Reason+": "+condition.Message)
+		}
+	}
+	switch {
+	case len(addresses) == 0:
+		e.Summary = "has no address yet"
+	case len(e.Waiting) > 0:
+		e.Summary = fmt.Sprintf("has %s, but not all is done", allocation.JoinAddresses(addresses))
+	default:
+		e.Summary = fmt.Sprintf("has %s, announced", allocation.JoinAddresses(addresses))
+	}
+	return e, nil
+}
+
+// whyNotOurs says why PureLB does not serve a Service.
+func whyNotOurs(svc *corev1.Service) string {
+	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		return fmt.Sprintf("is of type %s: PureLB serves Services of type LoadBalancer only", svc.Spec.Type)
+	}
+	if svc.Spec.LoadBalancerClass == nil {
+		return "has no loadBalancerClass, and the manager runs with --default-load-balancer=false: set loadBalancerClass: " + v1.LoadBalancerClass
+	}
+	return fmt.Sprintf("has loadBalancerClass %s: PureLB serves %s", *svc.Spec.LoadBalancerClass, v1.LoadBalancerClass)
+}
+
+// groupOf says from which ServiceGroup a Service has or would get its addresses, and why.
+func groupOf(c *Cluster, svc *corev1.Service) (group, why string) {
+	record := allocation.RecordOf(svc)
+	requested := allocation.RequestedGroup(svc)
+	switch {
+	case allocation.RequestsAddresses(svc):
+		why = "the Service asks for addresses, and these are in it"
+	case requested != "":
+		why = "annotation " + v1.AnnotationServiceGroup + " names it"
+	default:
+		why = "the Service names no other"
+		requested = v1.DefaultServiceGroup
+	}
+	if record.Group == "" {
+		return requested, why
+	}
+	if record.Group != requested && !allocation.RequestsAddresses(svc) {
+		why = fmt.Sprintf("its addresses are of it; it now asks for %s", requested)
+	}
+	if c.Admission.Catalog[record.Group] == nil {
+		why += "; the group is gone, and the Service keeps what it has"
+	}
+	return record.Group, why
+}
+
+func explainAddress(c *Cluster, svc *corev1.Service, a netip.Addr, places []announced.Place) AddressExplanation {
+	e := AddressExplanation{Address: a.String()}
+	group, r, found := c.Admission.Catalog.GroupContaining(a)
+	if found {
+		e.Pool = fmt.Sprintf("ServiceGroup %s, range %s in %s", group.Name, r, r.Subnet)
+	} else {
+		e.Pool = "of no pool any more: the Service keeps it"
+	}
+	for _, s := range c.Admission.InUse.ServicesWith(a) {
+		if s.String() != keyOf(svc) {
+			e.SharedWith = append(e.SharedWith, s.String())
+		}
+	}
+	e.WhyAddress = whyAddress(svc, a, group, found, len(e.SharedWith) > 0)
+	verdict, known := placement.ExplainAddress(c.Inputs, a)
+	if known {
+		e.Announce = verdict.Type
+		e.WhyAnnounce = whyAnnounce(group, found, verdict)
+		e.Holder = verdict.Holder
+	}
+	e.Nodes = explainNodes(c, a, verdict, places)
+	return e
+}
+
+// whyAddress says why a Service has this address and no other.
+func whyAddress(svc *corev1.Service, a netip.Addr, group *allocation.Group, inPool, isShared bool) string {
+	switch {
+	case slices.Contains(strings.FieldsFunc(svc.Annotations[v1.AnnotationAddresses], func(r rune) bool { return r == ',' || r == ' ' }), a.String()):
+		return "annotation " + v1.AnnotationAddresses + " asks for it"
+	case svc.Spec.LoadBalancerIP == a.String():
+		return "spec.loadBalancerIP asks for it"
+	case isShared:
+		return fmt.Sprintf("Services with the sharing key %q have it", allocation.SharingKeyOf(svc))
+	case inPool && group.BalancePools:
+		return "it was free in the range with the fewest addresses in use"
+	case inPool && group.MultiPool:
+		return "the Service gets one address of every range"
+	case inPool:
+		return "it was the first free address when it was allocated"
+	}
+	return ""
+}
+
+// whyAnnounce says why an address is Local or Virtual.
+func whyAnnounce(group *allocation.Group, inPool bool, v placement.AddressVerdict) string {
+	switch {
+	case v.Type == "":
+		return v.Waiting.Message
+	case v.Type == v1.AnnounceLocal:
+		return "a node has an interface in its subnet: one node answers for it"
+	case inPool && group.Type == v1.PoolTypeRemote:
+		return "its group is of type remote: every node has it on its virtual interface, for routers to reach"
+	}
+	return "no node has an interface in its subnet: every node has it on its virtual interface, for routers to reach"
+}
+
+// explainNodes joins what agents report with what placement says of each node.
+func explainNodes(c *Cluster, a netip.Addr, verdict placement.AddressVerdict, places []announced.Place) []NodeExplanation {
+	placeOfNode := map[string]announced.Place{}
+	for _, p := range places {
+		if p.Address == a.String() {
+			placeOfNode[p.Node] = p
+		}
+	}
+	var nodes []NodeExplanation
+	for _, v := range verdict.Nodes {
+		n := NodeExplanation{Node: v.Node, State: "-", Why: v.Reason}
+		if p, isPlace := placeOfNode[v.Node]; isPlace {
+			n.State, n.Interface, n.Since = string(p.State), p.Interface, since(p, a)
+			if p.Message != "" {
+				n.Why = p.Message
+			} else if n.Why == "" && verdict.Type == v1.AnnounceLocal {
+				n.Why = "holds it"
+			}
+			delete(placeOfNode, v.Node)
+		}
+		nodes = append(nodes, n)
+	}
+	for node, p := range placeOfNode {
+		nodes = append(nodes, NodeExplanation{Node: node, State: string(p.State), Interface: p.Interface, Since: since(p, a), Why: "has no Node object any more"})
+	}
+	slices.SortFunc(nodes, func(x, y NodeExplanation) int { return strings.Compare(x.Node, y.Node) })
+	return nodes
+}
+
+// since is when the state that an agent reports began.
+func since(p announced.Place, a netip.Addr) string {
+	for i := range p.Announcement.Status.Addresses {
+		if s := &p.Announcement.Status.Addresses[i]; s.Address == a.String() && s.State == p.State && !s.LastTransitionTime.IsZero() {
+			return s.LastTransitionTime.UTC().Format("2006-01-02T15:04:05Z")
+		}
+	}
+	return ""
+}
+
+// WriteText writes the story for people.
+func (e *Explanation) WriteText(w io.Writer, style Style) error {
+	t := newText(w, style)
+	t.line(fmt.Sprintf("Service %s %s", e.Service, e.Summary))
+	for _, s := range e.Waiting {
+		t.line("Waits: " + s)
+	}
+	if e.Group != "" {
+		t.line(fmt.Sprintf("ServiceGroup %s: %s", e.Group, e.WhyGroup))
+	}
+	for i := range e.Addresses {
+		e.Addresses[i].write(t)
+	}
+	t.unread(e.Unread)
+	return t.flush()
+}
+
+func (a *AddressExplanation) write(t *text) {
+	t.section("Address " + a.Address)
+	for _, part := range [][2]string{{"Pool", a.Pool}, {"Why this one", a.WhyAddress}, {"Shared with", strings.Join(a.SharedWith, ", ")}} {
+		if part[1] != "" {
+			t.line("  " + part[0] + ": " + part[1])
+		}
+	}
+	switch {
+	case a.Announce != "":
+		t.line(fmt.Sprintf("  %s: %s", a.Announce, a.WhyAnnounce))
+	case a.WhyAnnounce != "":
+		t.line("  Not announced: " + a.WhyAnnounce)
+	}
+	if len(a.Nodes) == 0 {
+		return
+	}
+	t.header("  NODE", "STATE", "INTERFACE", "SINCE", "WHY")
+	for _, n := range a.Nodes {
+		name := "  " + n.Node
+		if n.Node == a.Holder {
+			name = "* " + n.Node
+		}
+		t.row(name, n.State, n.Interface, n.Since, n.Why)
+	}
+}

@@ -1,0 +1,273 @@
+package plugin
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"flag"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// readObjectsOf reads objects from a file.
+func readObjectsOf(t *testing.T, path string) *Objects {
+	t.Helper()
+	scheme, err := NewScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &Objects{}
+	for document := range strings.SplitSeq(string(data), "\n---\n") {
+		object, _, err := decoder.Decode([]byte(document), nil, nil)
+		if err != nil {
+			t.Fatalf("%v: %s", err, document)
+		}
+		switch x := object.(type) {
+		case *corev1.Node:
+			o.Nodes = append(o.Nodes, *x)
+		case *corev1.Service:
+			o.Services = append(o.Services, *x)
+		case *corev1.Pod:
+			o.Pods = append(o.Pods, *x)
+		case *coordinationv1.Lease:
+			o.Leases = append(o.Leases, *x)
+		case *appsv1.Deployment:
+			o.Deployments = append(o.Deployments, *x)
+		case *v1.ServiceGroup:
+			o.ServiceGroups = append(o.ServiceGroups, *x)
+		case *v1.LBNodeAgent:
+			o.LBNodeAgents = append(o.LBNodeAgents, *x)
+		case *v1.Announcement:
+			o.Announcements = append(o.Announcements, *x)
+		case *v1.CommonAnnouncement:
+			o.Commons = append(o.Commons, *x)
+		default:
+			t.Fatalf("what is %T?", object)
+		}
+	}
+	return o
+}
+
+// clusterOf derives a cluster from testdata/cluster.yaml, after a change.
+func clusterOf(t *testing.T, change ...func(*Objects)) *Cluster {
+	t.Helper()
+	o := readObjectsOf(t, "testdata/cluster.yaml")
+	for _, do := range change {
+		do(o)
+	}
+	c, err := NewCluster(t.Context(), o, "purelb-system")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// expire makes the Lease of a node old.
+func expire(node string) func(*Objects) {
+	return func(o *Objects) {
+		for i := range o.Leases {
+			if l := &o.Leases[i]; l.Name == v1.LeasePrefix+node {
+				l.Spec.RenewTime.Time = l.Spec.RenewTime.Add(-time.Minute)
+			}
+		}
+	}
+}
+
+func must[T any](value T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+}
+
+func filesOf(t *testing.T, text string) *Files {
+	t.Helper()
+	return must(ReadFiles([]string{"-"}, strings.NewReader(text)))(t)
+}
+
+const groupFile = `
+apiVersion: purelb.io/v1
+kind: ServiceGroup
+metadata: {name: more, namespace: purelb-system}
+spec: {local: {v4pools: [{pool: 192.168.1.250, subnet: 192.168.1.0/24}]}}
+`
+
+const shrunkGroupFile = `
+apiVersion: purelb.io/v1
+kind: ServiceGroup
+metadata: {name: default, namespace: purelb-system}
+spec: {local: {v4pools: [{pool: 192.168.1.242, subnet: 192.168.1.0/24}]}}
+`
+
+const smallAgentFile = `
+apiVersion: purelb.io/v1
+kind: LBNodeAgent
+metadata: {name: default, namespace: purelb-system}
+spec: {nodeSelector: {kubernetes.io/hostname: node9}}
+`
+
+// Each command prints what its golden file says, as text and as JSON.
+func TestGolden(t *testing.T) {
+	type result interface {
+		WriteText(w io.Writer, style Style) error
+	}
+	for _, test := range []struct {
+		name   string
+		result func(t *testing.T) result
+	}{
+		{"status", func(t *testing.T) result { return StatusOf(clusterOf(t)) }},
+		{"status-healthy", func(t *testing.T) result {
+			return StatusOf(clusterOf(t, func(o *Objects) { o.Services = o.Services[:3] }))
+		}},
+		{"status-nothing-readable", func(t *testing.T) result {
+			return StatusOf(must(NewCluster(t.Context(), &Objects{Unread: []Unread{
+				{"ServiceGroups", "servicegroups.purelb.io is forbidden"}, {"LBNodeAgents", "lbnodeagents.purelb.io is forbidden"}}}, "purelb-system"))(t))
+		}},
+		{"status-manager-away", func(t *testing.T) result {
+			return StatusOf(clusterOf(t, func(o *Objects) { o.Deployments[0].Status.ReadyReplicas = 0 }))
+		}},
+		{"explain-web", func(t *testing.T) result { return must(ExplainService(clusterOf(t), "shop", "web"))(t) }},
+		{"explain-web-node-expired", func(t *testing.T) result {
+			return must(ExplainService(clusterOf(t, expire("node3")), "shop", "web"))(t)
+		}},
+		{"explain-api", func(t *testing.T) result { return must(ExplainService(clusterOf(t), "shop", "api"))(t) }},
+		{"explain-edge", func(t *testing.T) result { return must(ExplainService(clusterOf(t), "shop", "edge"))(t) }},
+		{"explain-late", func(t *testing.T) result { return must(ExplainService(clusterOf(t), "shop", "late"))(t) }},
+		{"explain-internal", func(t *testing.T) result { return must(ExplainService(clusterOf(t), "shop", "internal"))(t) }},
+		{"where-local", func(t *testing.T) result { return WhereIs(clusterOf(t), netip.MustParseAddr("192.168.1.240")) }},
+		{"where-virtual", func(t *testing.T) result { return WhereIs(clusterOf(t), netip.MustParseAddr("172.30.0.1")) }},
+		{"where-free", func(t *testing.T) result { return WhereIs(clusterOf(t), netip.MustParseAddr("192.168.1.242")) }},
+		{"where-nowhere", func(t *testing.T) result { return WhereIs(clusterOf(t), netip.MustParseAddr("203.0.113.1")) }},
+		{"pools", func(t *testing.T) result { return &PoolList{Pools: PoolsOf(clusterOf(t))} }},
+		{"plan-drain", func(t *testing.T) result { return must(OnePlan(PlanDrain(clusterOf(t), "node1")))(t) }},
+		{"plan-lose", func(t *testing.T) result { return must(PlanLoseAny(clusterOf(t)))(t) }},
+		{"plan-lose-last", func(t *testing.T) result {
+			return must(OnePlan(PlanLose(clusterOf(t, expire("node2"), expire("node3")), "node1")))(t)
+		}},
+		{"plan-apply-group", func(t *testing.T) result {
+			return must(OnePlan(PlanApply(t.Context(), clusterOf(t), filesOf(t, groupFile))))(t)
+		}},
+		{"plan-apply-shrunk-group", func(t *testing.T) result {
+			return must(OnePlan(PlanApply(t.Context(), clusterOf(t), filesOf(t, shrunkGroupFile))))(t)
+		}},
+		{"plan-apply-agent-of-no-node", func(t *testing.T) result {
+			return must(OnePlan(PlanApply(t.Context(), clusterOf(t), filesOf(t, smallAgentFile))))(t)
+		}},
+		{"version", func(t *testing.T) result { return VersionsOf(clusterOf(t), "v0.2.0") }},
+		{"validate", func(t *testing.T) result {
+			return must(Validate(t.Context(), must(ReadFiles([]string{"testdata/manifests.yaml"}, nil))(t), "purelb-system"))(t)
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got := test.result(t)
+			var out bytes.Buffer
+			for _, style := range []Style{{}, {Wide: true}} {
+				if err := got.WriteText(&out, style); err != nil {
+					t.Fatal(err)
+				}
+				out.WriteString("----\n")
+			}
+			encoder := json.NewEncoder(&out)
+			encoder.SetIndent("", "  ")
+			if err := encoder.Encode(got); err != nil {
+				t.Fatal(err)
+			}
+			compareGolden(t, filepath.Join("testdata", "golden", test.name+".txt"), out.Bytes())
+		})
+	}
+}
+
+func compareGolden(t *testing.T, path string, got []byte) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s differs; go test ./internal/plugin -update writes it. Got:\n%s", path, got)
+	}
+}
+
+// No secret of a pod, and no annotation of others, is in a support bundle.
+func TestSupportBundleIsRedacted(t *testing.T) {
+	var out bytes.Buffer
+	events := []corev1.Event{{Reason: "AddressAssigned"}}
+	if err := WriteSupportBundle(t.Context(), &out, clusterOf(t), events, nil, time.Unix(0, 0)); err != nil {
+		t.Fatal(err)
+	}
+	unzipped, err := gzip.NewReader(&out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	contents := map[string]string{}
+	for archive := tar.NewReader(unzipped); ; {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		contents[header.Name] = string(data)
+		if strings.Contains(string(data), "hunter2") {
+			t.Errorf("%s has a secret:\n%s", header.Name, data)
+		}
+	}
+	for name, text := range map[string]string{
+		"services.yaml": "name: web", "announcements.yaml": "192.168.1.240", "pods.yaml": "value: redacted", "deployments.yaml": "value: redacted",
+		"events.yaml": "AddressAssigned", "leases.yaml": "purelb-node1", "status.yaml": "health: Degraded",
+	} {
+		if !strings.Contains(contents["purelb-support/"+name], text) {
+			t.Errorf("%s has no %q:\n%s", name, text, contents["purelb-support/"+name])
+		}
+	}
+	if strings.Contains(contents["purelb-support/services.yaml"], "name: internal") {
+		t.Error("a Service that is not PureLB's is in the bundle")
+	}
+}
+
+func TestReadFilesRefuses(t *testing.T) {
+	for name, text := range map[string]string{
+		"not YAML": "a: [", "no kind": "a: b", "a list of nothing": "- a",
+	} {
+		if _, err := ReadFiles([]string{"-"}, strings.NewReader(text)); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	if _, err := ReadFiles([]string{"testdata/none.yaml"}, nil); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}

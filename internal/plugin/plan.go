@@ -1,0 +1,388 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/agents"
+	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/controllers/placement"
+)
+
+// Plan is what a change would do.
+type Plan struct {
+	Change string `json:"change"`
+	// Summary in one sentence.
+	Summary string `json:"summary"`
+	// Breaks is that an address would be without a node, or a file would be refused.
+	Breaks bool `json:"breaks"`
+	// Refusals and Warnings are what admission would say.
+	Refusals []string `json:"refusals,omitempty"`
+	Warnings []string `json:"warnings,omitempty"`
+	// Moves are the addresses whose nodes change.
+	Moves []PlannedMove `json:"moves,omitempty"`
+	// Served are Services that wait now and would get addresses.
+	Served []string `json:"served,omitempty"`
+	Unread []Unread `json:"unread,omitempty"`
+}
+
+// PlannedMove is one address whose nodes change.
+type PlannedMove struct {
+	Address  string   `json:"address"`
+	Services []string `json:"services"`
+	From     []string `json:"from"`
+	To       []string `json:"to"`
+	// How is Handover (no request is lost), Failover (an outage), Withdrawn, Announced, or
+	// Unplaced, and Reason says of the last why no node takes it.
+	How    string `json:"how"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// How addresses move in a Plan, besides placement.Handover and placement.Failover.
+const (
+	howWithdrawn = "Withdrawn" // a node stops to announce a Virtual address; others go on
+	howAnnounced = "Announced" // nodes begin to announce it
+	howUnplaced  = "Unplaced"  // no node would have it
+)
+
+// PlanDrain is what excluding a node from load balancing would do.
+func PlanDrain(c *Cluster, node string) (*Plan, error) {
+	return planNode(c, node, "draining node "+node, func(n *placement.Node) { n.IsExcluded = true })
+}
+
+// PlanLose is what the sudden death of a node would do.
+func PlanLose(c *Cluster, node string) (*Plan, error) {
+	return planNode(c, node, "losing node "+node, func(n *placement.Node) {
+		n.Liveness, n.IsNotReady, n.IsNotReadyForLong = placement.Expired, true, true
+	})
+}
+
+func planNode(c *Cluster, node, change string, apply func(*placement.Node)) (*Plan, error) {
+	if c.isUnread("Nodes") {
+		return nil, fmt.Errorf("Nodes cannot be read, and without them nothing can be planned")
+	}
+	after := c.Inputs
+	after.Nodes = slices.Clone(c.Inputs.Nodes)
+	i := slices.IndexFunc(after.Nodes, func(n placement.Node) bool { return n.Name == node })
+	if i < 0 {
+		return nil, fmt.Errorf("there is no Node %s", node)
+	}
+	apply(&after.Nodes[i])
+	plan := &Plan{Change: change, Unread: c.Unread}
+	plan.addMoves(c.Inputs, after)
+	plan.conclude()
+	return plan, nil
+}
+
+// addMoves compares where addresses settle before and after a change, which may have several steps.
+func (p *Plan) addMoves(before placement.Inputs, steps ...placement.Inputs) {
+	was, _ := placement.Settle(before)
+	moves := map[netip.Addr]placement.Move{}
+	var is placement.Result
+	var after placement.Inputs
+	for i := range steps {
+		if i > 0 { // what the step before has led to
+			steps[i].Entries, steps[i].SharedEntries = placement.Realise(after, &is)
+		}
+		after = steps[i]
+		maps.Copy(moves, placement.Place(after).Moves)
+		is, _ = placement.Settle(after)
+	}
+	isAlive := map[string]bool{}
+	for i := range after.Nodes {
+		isAlive[after.Nodes[i].Name] = after.Nodes[i].Liveness != placement.Expired
+	}
+	addresses := slices.SortedFunc(slices.Values(after.Addresses), func(a, b placement.Address) int { return a.Addr.Compare(b.Addr) })
+	for i := range addresses {
+		a := &addresses[i]
+		from := was.NodesOf(&before, a.Addr)
+		to := slices.DeleteFunc(is.NodesOf(&after, a.Addr), func(node string) bool { return !isAlive[node] })
+		if slices.Equal(from, to) {
+			continue
+		}
+		move := PlannedMove{Address: a.Addr.String(), Services: a.Services, From: from, To: to, How: how(from, to, moves[a.Addr].Kind)}
+		if move.How == howUnplaced {
+			move.Reason = is.Unplaced[a.Addr].Message
+		}
+		p.Moves = append(p.Moves, move)
+	}
+}
+
+func how(from, to []string, kind placement.MoveKind) string {
+	switch {
+	case len(to) == 0:
+		return howUnplaced
+	case kind == placement.Handover || kind == placement.Failover:
+		return string(kind)
+	case len(to) < len(from):
+		return howWithdrawn
+	}
+	return howAnnounced
+}
+
+// conclude says in one sentence what the change would do.
+func (p *Plan) conclude() {
+	counts := map[string]int{}
+	for _, m := range p.Moves {
+		counts[m.How]++
+	}
+	p.Breaks = p.Breaks || counts[howUnplaced] > 0 || len(p.Refusals) > 0
+	var parts []string
+	for _, part := range []struct {
+		n    int
+		text string
+	}{
+		{counts[howUnplaced], "without any node"},
+		{counts[string(placement.Failover)], "moved after an outage (failover)"},
+		{counts[string(placement.Handover)], "moved without a lost request (handover)"},
+		{counts[howWithdrawn], "announced by fewer nodes"},
+		{counts[howAnnounced], "announced by more or other nodes"},
+	} {
+		if part.n > 0 {
+			parts = append(parts, fmt.Sprintf("%s %s", addressCount(part.n), part.text))
+		}
+	}
+	if len(p.Served) > 0 {
+		parts = append(parts, count(len(p.Served), "waiting Service")+" served")
+	}
+	switch {
+	case len(p.Refusals) > 0:
+		p.Summary = "would be refused"
+	case len(parts) == 0:
+		p.Summary = "nothing moves"
+	default:
+		p.Summary = strings.Join(parts, "; ")
+	}
+}
+
+func addressCount(n int) string {
+	if n == 1 {
+		return "1 address"
+	}
+	return fmt.Sprintf("%d addresses", n)
+}
+
+// PlanApply is what applying ServiceGroups and LBNodeAgents would do.
+func PlanApply(ctx context.Context, c *Cluster, files *Files) (*Plan, error) {
+	plan := &Plan{Change: "applying " + strings.Join(files.names(), ", "), Unread: c.Unread}
+	changed := *c.Objects
+	changed.ServiceGroups = slices.Clone(c.ServiceGroups)
+	changed.LBNodeAgents = slices.Clone(c.LBNodeAgents)
+	for i := range files.ServiceGroups {
+		sg := files.ServiceGroups[i].DeepCopy()
+		sg.Namespace = orElse(sg.Namespace, c.Namespace)
+		plan.addVerdict(c.admit(sg))
+		replace(&changed.ServiceGroups, *sg, func(o *v1.ServiceGroup) bool { return o.Name == sg.Name && o.Namespace == sg.Namespace })
+	}
+	for i := range files.LBNodeAgents {
+		a := files.LBNodeAgents[i].DeepCopy()
+		a.Namespace = orElse(a.Namespace, c.Namespace)
+		for _, err := range agents.Validate(a) {
+			plan.Refusals = append(plan.Refusals, "LBNodeAgent "+a.Name+": "+err.Error())
+		}
+		for _, warning := range agents.SelectionWarnings(a, c.LBNodeAgents, c.Nodes) {
+			plan.Warnings = append(plan.Warnings, "LBNodeAgent "+a.Name+": "+warning)
+		}
+		replace(&changed.LBNodeAgents, *a, func(o *v1.LBNodeAgent) bool { return o.Name == a.Name && o.Namespace == a.Namespace })
+	}
+	if len(plan.Refusals) == 0 {
+		handingOver, err := NewCluster(ctx, &changed, c.Namespace)
+		if err != nil {
+			return nil, err
+		}
+		relabel(&changed, c.Namespace) // as soon as nodes have handed over what they had
+		after, err := NewCluster(ctx, &changed, c.Namespace)
+		if err != nil {
+			return nil, err
+		}
+		plan.addMoves(c.Inputs, handingOver.Inputs, after.Inputs)
+		plan.Served = servedBy(c, after)
+	}
+	plan.conclude()
+	return plan, nil
+}
+
+// admit gives the verdict of admission on a ServiceGroup as it would be.
+func (c *Cluster) admit(sg *v1.ServiceGroup) (name string, warnings []string, errs []error) {
+	var found []error
+	for i := range c.ServiceGroups {
+		if old := &c.ServiceGroups[i]; old.Name == sg.Name && old.Namespace == sg.Namespace {
+			sg.CreationTimestamp = old.CreationTimestamp
+			warnings, list := c.Admission.AdmitUpdate(old, sg)
+			for _, err := range list {
+				found = append(found, err)
+			}
+			return sg.Name, warnings, found
+		}
+	}
+	warnings, list := c.Admission.AdmitCreate(sg)
+	for _, err := range list {
+		found = append(found, err)
+	}
+	return sg.Name, warnings, found
+}
+
+func (p *Plan) addVerdict(group string, warnings []string, errs []error) {
+	for _, err := range errs {
+		p.Refusals = append(p.Refusals, "ServiceGroup "+group+": "+err.Error())
+	}
+	for _, warning := range warnings {
+		p.Warnings = append(p.Warnings, "ServiceGroup "+group+": "+warning)
+	}
+}
+
+// relabel gives each node the label of the agent that it would run.
+func relabel(o *Objects, namespace string) {
+	all := inNamespace(o.LBNodeAgents, namespace)
+	o.Nodes = slices.Clone(o.Nodes)
+	for i := range o.Nodes {
+		n := o.Nodes[i].DeepCopy()
+		delete(n.Labels, v1.LabelAgent)
+		if name := agents.Assign(all, n.Labels); name != "" {
+			if n.Labels == nil {
+				n.Labels = map[string]string{}
+			}
+			n.Labels[v1.LabelAgent] = name
+		}
+		o.Nodes[i] = *n
+	}
+}
+
+// servedBy lists the Services that wait for addresses now, and would get them.
+func servedBy(before, after *Cluster) []string {
+	var served []string
+	for i := range before.Services {
+		svc := &before.Services[i]
+		if !before.isOurs(svc) || len(svc.Status.LoadBalancer.Ingress) > 0 {
+			continue
+		}
+		result := allocation.Allocate(allocation.RequestOf(svc), &after.Admission.Inputs)
+		if len(result.Addresses) > 0 {
+			served = append(served, keyOf(svc))
+			after.Admission.InUse.Put(allocation.ServiceOf(svc, true).WithPendingAddresses(result.Addresses))
+		}
+	}
+	return served
+}
+
+func replace[T any](all *[]T, object T, isOld func(*T) bool) {
+	for i := range *all {
+		if isOld(&(*all)[i]) {
+			(*all)[i] = object
+			return
+		}
+	}
+	*all = append(*all, object)
+}
+
+func orElse(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+func (p *Plan) writeText(w io.Writer, style Style) error {
+	t := newText(w, style)
+	health := Healthy
+	if p.Breaks {
+		health = Critical
+	}
+	t.line(t.health(health, strings.ToUpper(p.Change[:1])+p.Change[1:]+": "+p.Summary))
+	for _, s := range p.Refusals {
+		t.line("Refused: " + s)
+	}
+	for _, s := range p.Warnings {
+		t.line("Warning: " + s)
+	}
+	if len(p.Moves) > 0 {
+		t.header("ADDRESS", "SERVICES", "FROM", "TO", "HOW", "REASON")
+		for _, m := range p.Moves {
+			t.row(m.Address, strings.Join(m.Services, ","), nodeList(m.From, style.Wide), nodeList(m.To, style.Wide), m.How, m.Reason)
+		}
+	}
+	for _, s := range p.Served {
+		t.line("Served: " + s)
+	}
+	t.unread(p.Unread)
+	return t.flush()
+}
+
+// nodeList names nodes: all of them if wide, else how many there are if they are more than three.
+func nodeList(nodes []string, wide bool) string {
+	switch {
+	case len(nodes) == 0:
+		return "-"
+	case len(nodes) > 3 && !wide:
+		return count(len(nodes), "node")
+	}
+	return strings.Join(nodes, ",")
+}
+
+// nodesWithAgent lists the nodes that run an agent.
+func nodesWithAgent(nodes []corev1.Node) (names []string) {
+	for i := range nodes {
+		if nodes[i].Labels[v1.LabelAgent] != "" {
+			names = append(names, nodes[i].Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// PlanList are the plans that a command prints.
+type PlanList struct {
+	Plans []*Plan `json:"plans"`
+}
+
+// OnePlan makes a list of one plan.
+func OnePlan(plan *Plan, err error) (*PlanList, error) {
+	if err != nil {
+		return nil, err
+	}
+	return &PlanList{[]*Plan{plan}}, nil
+}
+
+// PlanLoseAny is what the death of each single node would do: whether the cluster is N-1 safe.
+func PlanLoseAny(c *Cluster) (*PlanList, error) {
+	list := &PlanList{Plans: []*Plan{}}
+	for _, name := range nodesWithAgent(c.Nodes) {
+		plan, err := PlanLose(c, name)
+		if err != nil {
+			return nil, err
+		}
+		list.Plans = append(list.Plans, plan)
+	}
+	return list, nil
+}
+
+// Break reports whether one of the plans breaks something.
+func (l *PlanList) Break() bool {
+	return slices.ContainsFunc(l.Plans, func(p *Plan) bool { return p.Breaks })
+}
+
+// WriteText writes the plans for people.
+func (l *PlanList) WriteText(w io.Writer, style Style) error {
+	if len(l.Plans) == 0 {
+		return newText(w, style).printLine("No node runs an agent.")
+	}
+	for i, p := range l.Plans {
+		if i > 0 {
+			if err := newText(w, style).printLine(""); err != nil {
+				return err
+			}
+		}
+		if err := p.writeText(w, style); err != nil {
+			return err
+		}
+	}
+	return nil
+}

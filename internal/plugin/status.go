@@ -1,0 +1,238 @@
+package plugin
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/announced"
+)
+
+// Health is the overall state.
+type Health string
+
+// States, from best to worst.
+const (
+	Healthy  Health = "Healthy"
+	Degraded Health = "Degraded" // addresses that Services have answer, but something needs attention
+	Critical Health = "Critical" // an address is not announced by any node, or nothing is decided any more
+	Unknown  Health = "Unknown"  // PureLB's objects could not be read
+)
+
+// Problem is one thing that needs attention.
+type Problem struct {
+	Severity Health `json:"severity"`
+	// Object as kind/name or kind/namespace/name.
+	Object  string `json:"object"`
+	Message string `json:"message"`
+}
+
+// Component is a part of PureLB.
+type Component struct {
+	Name    string `json:"name"`
+	Ready   int32  `json:"ready"`
+	Desired int32  `json:"desired"`
+	Message string `json:"message,omitempty"`
+}
+
+// AnnouncedCounts says how many announcements are made.
+type AnnouncedCounts struct {
+	Nodes     int   `json:"nodes"`
+	Announced int32 `json:"announced"`
+	Desired   int32 `json:"desired"`
+}
+
+// ServiceCounts counts PureLB's Services.
+type ServiceCounts struct {
+	Total   int `json:"total"`
+	Waiting int `json:"waiting"` // without all the addresses that they ask for
+}
+
+// Status is the state of PureLB in a cluster.
+type Status struct {
+	Health     Health          `json:"health"`
+	Summary    string          `json:"summary"`
+	Problems   []Problem       `json:"problems"` // the worst first
+	Components []Component     `json:"components"`
+	Pools      []Pool          `json:"pools"`
+	Announced  AnnouncedCounts `json:"announcements"`
+	Services   ServiceCounts   `json:"services"`
+	Unread     []Unread        `json:"unread,omitempty"`
+}
+
+// StatusOf summarises the state of PureLB.
+func StatusOf(c *Cluster) *Status {
+	s := &Status{Pools: PoolsOf(c), Unread: c.Unread, Problems: []Problem{}}
+	s.addComponents(c)
+	s.addPools()
+	s.addAnnouncements(c)
+	s.addServices(c)
+	slices.SortStableFunc(s.Problems, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(severityRank(b.Severity), severityRank(a.Severity)), cmp.Compare(a.Object, b.Object))
+	})
+	s.conclude(c)
+	return s
+}
+
+func severityRank(h Health) int { return slices.Index([]Health{Healthy, Degraded, Critical}, h) }
+
+func (s *Status) add(severity Health, object, format string, args ...any) {
+	s.Problems = append(s.Problems, Problem{severity, object, fmt.Sprintf(format, args...)})
+}
+
+func (s *Status) addComponents(c *Cluster) {
+	for i := range c.Deployments {
+		d := &c.Deployments[i]
+		if d.Name != managerName {
+			continue
+		}
+		desired := int32(1)
+		if d.Spec.Replicas != nil {
+			desired = *d.Spec.Replicas
+		}
+		s.Components = append(s.Components, Component{"manager", d.Status.ReadyReplicas, desired, ""})
+		switch {
+		case d.Status.ReadyReplicas == 0:
+			s.add(Critical, "deployment/"+d.Name, "no manager is ready: addresses go on answering, but nothing is allocated or moved")
+		case d.Status.ReadyReplicas < desired:
+			s.add(Degraded, "deployment/"+d.Name, "%d of %d managers are ready", d.Status.ReadyReplicas, desired)
+		}
+	}
+	for i := range c.LBNodeAgents {
+		a := &c.LBNodeAgents[i]
+		component := Component{Name: "agents of " + a.Name, Ready: a.Status.ReadyNodes, Desired: a.Status.DesiredNodes}
+		if ready := meta.FindStatusCondition(a.Status.Conditions, v1.ConditionReady); ready != nil && ready.Status != metav1.ConditionTrue {
+			component.Message = ready.Message
+			s.add(Degraded, "lbnodeagent/"+a.Name, "%s", ready.Message)
+		}
+		s.Components = append(s.Components, component)
+	}
+	if len(c.LBNodeAgents) == 0 && !c.isUnread("LBNodeAgents") {
+		s.add(Critical, "lbnodeagent", "there is none: no node runs an agent, and nothing is announced")
+	}
+}
+
+func (s *Status) addPools() {
+	for _, p := range s.Pools {
+		switch {
+		case !p.Ready:
+			s.add(Degraded, "servicegroup/"+p.Group, "%s", p.Message)
+		case p.IPv4.isFull() || p.IPv6.isFull():
+			s.add(Degraded, "servicegroup/"+p.Group, "has no free address of %s", strings.Join(p.fullFamilies(), " and "))
+		}
+	}
+}
+
+func (s *Status) addAnnouncements(c *Cluster) {
+	nodes := map[string]bool{}
+	for i := range c.Announcements {
+		a := &c.Announcements[i]
+		nodes[a.Spec.NodeName] = true
+		s.Announced.Announced += a.Status.Announced
+		s.Announced.Desired += a.Status.Desired
+		if ready := meta.FindStatusCondition(a.Status.Conditions, v1.ConditionReady); ready != nil && ready.Status == metav1.ConditionFalse {
+			s.add(Degraded, "announcement/"+a.Name, "%s", ready.Message)
+		}
+	}
+	s.Announced.Nodes = len(nodes)
+}
+
+func (s *Status) addServices(c *Cluster) {
+	for i := range c.Services {
+		svc := &c.Services[i]
+		if !c.isOurs(svc) {
+			continue
+		}
+		s.Services.Total++
+		object := "service/" + keyOf(svc)
+		allocated := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAllocated)
+		switch {
+		case allocated == nil:
+			s.Services.Waiting++
+			s.add(Degraded, object, "the manager has not looked at it yet")
+			continue
+		case allocated.Status != metav1.ConditionTrue:
+			s.Services.Waiting++
+			s.add(Degraded, object, "%s: %s", allocated.Reason, allocated.Message)
+		}
+		condition := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAnnounced)
+		if condition != nil && condition.Status != metav1.ConditionTrue && len(svc.Status.LoadBalancer.Ingress) > 0 {
+			severity := Degraded
+			if !hasAnnouncedPlace(c, keyOf(svc)) {
+				severity = Critical
+			}
+			s.add(severity, object, "%s", condition.Message)
+		}
+	}
+}
+
+// hasAnnouncedPlace reports whether each address of a Service is announced somewhere.
+func hasAnnouncedPlace(c *Cluster, service string) bool {
+	isAnnounced := map[string]bool{}
+	for _, p := range announced.PlacesOf(service, c.Announcements, c.Commons, c.Announcements) {
+		isAnnounced[p.Address] = isAnnounced[p.Address] || p.State == v1.StateAnnounced
+	}
+	for _, ok := range isAnnounced {
+		if !ok {
+			return false
+		}
+	}
+	return len(isAnnounced) > 0
+}
+
+// conclude says in one line how PureLB is.
+func (s *Status) conclude(c *Cluster) {
+	if c.isUnread("ServiceGroups") && c.isUnread("LBNodeAgents") {
+		s.Health = Unknown
+		s.Summary = "PureLB's objects cannot be read: " + c.Unread[0].Reason
+		return
+	}
+	s.Health = Healthy
+	if len(s.Problems) == 0 {
+		s.Summary = fmt.Sprintf("PureLB is healthy: %s, %d of %d announcements on %s",
+			count(s.Services.Total, "Service"), s.Announced.Announced, s.Announced.Desired, count(s.Announced.Nodes, "node"))
+		return
+	}
+	worst := s.Problems[0]
+	s.Health = worst.Severity
+	s.Summary = fmt.Sprintf("PureLB is %s: %s; %s: %s", strings.ToLower(string(s.Health)), count(len(s.Problems), "problem"), worst.Object, worst.Message)
+}
+
+// count is a number with its noun.
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// WriteText writes the status for people: what needs attention first.
+func (s *Status) WriteText(w io.Writer, style Style) error {
+	t := newText(w, style)
+	t.line(t.health(s.Health, s.Summary))
+	if len(s.Problems) > 1 {
+		t.section("Problems")
+		t.header("SEVERITY", "OBJECT", "MESSAGE")
+		for _, p := range s.Problems {
+			t.row(t.health(p.Severity, string(p.Severity)), p.Object, p.Message)
+		}
+	}
+	t.section("Components")
+	t.header("COMPONENT", "READY", "MESSAGE")
+	for _, c := range s.Components {
+		t.row(c.Name, fmt.Sprintf("%d/%d", c.Ready, c.Desired), c.Message)
+	}
+	t.section("Pools")
+	writePools(t, s.Pools, style.Wide)
+	t.section("Announcements")
+	t.line(fmt.Sprintf("%d of %d are made, on %s; %s, %d waiting",
+		s.Announced.Announced, s.Announced.Desired, count(s.Announced.Nodes, "node"), count(s.Services.Total, "Service"), s.Services.Waiting))
+	t.unread(s.Unread)
+	return t.flush()
+}

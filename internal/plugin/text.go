@@ -1,0 +1,96 @@
+package plugin
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+)
+
+// Style says how text is written.
+type Style struct {
+	// Color colours the health; for terminals.
+	Color bool
+	// Wide shows more columns.
+	Wide bool
+}
+
+// text writes lines and tables. The first error is kept until flush.
+type text struct {
+	out   io.Writer
+	style Style
+	table *tabwriter.Writer
+	err   error
+}
+
+func newText(w io.Writer, style Style) *text { return &text{out: w, style: style} }
+
+func (t *text) endTable() {
+	if t.table != nil && t.err == nil {
+		t.err = t.table.Flush()
+	}
+	t.table = nil
+}
+
+// line writes one line that is not part of a table.
+func (t *text) line(s string) {
+	t.endTable()
+	if t.err == nil {
+		_, t.err = fmt.Fprintln(t.out, s)
+	}
+}
+
+// section begins a part of the text.
+func (t *text) section(title string) {
+	t.line("")
+	t.line(title)
+}
+
+// header begins a table.
+func (t *text) header(columns ...string) {
+	t.endTable()
+	t.table = tabwriter.NewWriter(t.out, 0, 0, 3, ' ', tabwriter.StripEscape)
+	t.row(columns...)
+}
+
+// row writes one row of a table. Empty cells at its end are left out.
+func (t *text) row(cells ...string) {
+	for len(cells) > 0 && cells[len(cells)-1] == "" {
+		cells = cells[:len(cells)-1]
+	}
+	if t.err == nil {
+		_, t.err = fmt.Fprintln(t.table, strings.Join(cells, "\t"))
+	}
+}
+
+// unread says what could not be read.
+func (t *text) unread(kinds []Unread) {
+	if len(kinds) == 0 {
+		return
+	}
+	t.line("")
+	for _, u := range kinds {
+		t.line("Not read: " + u.Kind + ": " + u.Reason)
+	}
+}
+
+// health colours a text by a state. In a table every cell of the column has to be coloured, or
+// none: an escape counts as text.
+func (t *text) health(h Health, s string) string {
+	if !t.style.Color {
+		return s
+	}
+	color := map[Health]string{Healthy: "\x1b[32m", Degraded: "\x1b[33m", Critical: "\x1b[31m", Unknown: "\x1b[35m"}[h]
+	return color + s + "\x1b[0m"
+}
+
+func (t *text) flush() error {
+	t.endTable()
+	return t.err
+}
+
+// printLine writes one line and nothing else.
+func (t *text) printLine(s string) error {
+	t.line(s)
+	return t.err
+}

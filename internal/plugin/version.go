@@ -1,0 +1,44 @@
+package plugin
+
+import (
+	"io"
+	"slices"
+)
+
+// Versions are the version of the plugin, and the images that run in the cluster.
+type Versions struct {
+	Client string `json:"client"`
+	// Images of the managers and agents; more than one while an upgrade is under way.
+	Images []string `json:"images,omitempty"`
+	Unread []Unread `json:"unread,omitempty"`
+}
+
+// VersionsOf lists the images of PureLB's pods.
+func VersionsOf(c *Cluster, clientVersion string) *Versions {
+	v := &Versions{Client: clientVersion, Unread: slices.DeleteFunc(slices.Clone(c.Unread), func(u Unread) bool { return u.Kind != "Pods" })}
+	for i := range c.Pods {
+		if c.Pods[i].Labels["app.kubernetes.io/part-of"] != "purelb" {
+			continue
+		}
+		for _, container := range c.Pods[i].Spec.Containers {
+			v.Images = append(v.Images, container.Image)
+		}
+	}
+	slices.Sort(v.Images)
+	v.Images = slices.Compact(v.Images)
+	return v
+}
+
+// WriteText writes the versions for people.
+func (v *Versions) WriteText(w io.Writer, style Style) error {
+	t := newText(w, style)
+	t.line("kubectl-purelb " + v.Client)
+	for _, image := range v.Images {
+		t.line("running: " + image)
+	}
+	if len(v.Images) == 0 && len(v.Unread) == 0 {
+		t.line("running: nothing")
+	}
+	t.unread(v.Unread)
+	return t.flush()
+}

@@ -1,0 +1,131 @@
+// Command plugin builds kubectl-purelb for each platform, and writes an archive of each, their
+// checksums, and the manifest by which Krew installs the plugin.
+//
+//	plugin -root .. -out ../dist/plugin -version v0.2.0 -url https://example.com/v0.2.0 -platforms linux/amd64,windows/arm64
+//
+// The same commit and the same Go give the same bytes.
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"text/template"
+
+	_ "embed"
+)
+
+//go:embed krew.yaml.tmpl
+var krewTemplate string
+
+// platform is one operating system and architecture, as GOOS and GOARCH.
+type platform struct{ OS, Arch string }
+
+// program is the name of the program on the platform.
+func (p platform) program() string {
+	if p.OS == "windows" {
+		return "kubectl-purelb.exe"
+	}
+	return "kubectl-purelb"
+}
+
+// archive is the name of the archive for the platform.
+func (p platform) archive() string { return fmt.Sprintf("kubectl-purelb_%s_%s.tar.gz", p.OS, p.Arch) }
+
+// artifact is the archive of one platform, for the manifest.
+type artifact struct {
+	platform
+	Program, Archive, SHA256 string
+}
+
+func main() {
+	root := flag.String("root", "..", "root of the repository")
+	out := flag.String("out", "dist/plugin", "folder to write to")
+	version := flag.String("version", "dev", "version of the plugin, such as v0.2.0")
+	url := flag.String("url", "https://github.com/purelb/purelb-operator/releases/download", "where releases are; the version and the name of the archive follow")
+	platforms := flag.String("platforms", "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64,windows/arm64", "platforms to build for")
+	flag.Parse()
+	if err := run(*root, *out, *version, *url, *platforms); err != nil {
+		fmt.Fprintln(os.Stderr, "plugin:", err)
+		os.Exit(1)
+	}
+}
+
+func run(root, out, version, url, platforms string) error {
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return err
+	}
+	license, err := os.ReadFile(filepath.Join(root, "LICENSE"))
+	if err != nil {
+		return err
+	}
+	var artifacts []artifact
+	var sums strings.Builder
+	for name := range strings.SplitSeq(platforms, ",") {
+		system, arch, ok := strings.Cut(strings.TrimSpace(name), "/")
+		if !ok {
+			return fmt.Errorf("platform %q: write it as linux/amd64", name)
+		}
+		a, err := build(root, out, version, platform{system, arch}, license)
+		if err != nil {
+			return err
+		}
+		fmt.Println("wrote", filepath.Join(out, a.Archive))
+		artifacts = append(artifacts, a)
+		fmt.Fprintf(&sums, "%s  %s\n", a.SHA256, a.Archive)
+	}
+	if err := os.WriteFile(filepath.Join(out, "checksums.txt"), []byte(sums.String()), 0o644); err != nil {
+		return err
+	}
+	manifest, err := krewManifest(version, url, artifacts)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(out, "purelb.yaml"), []byte(manifest), 0o644)
+}
+
+// build builds the program for one platform and packs it.
+func build(root, out, version string, p platform, license []byte) (artifact, error) {
+	work, err := os.MkdirTemp("", "plugin")
+	if err != nil {
+		return artifact{}, err
+	}
+	defer func() { _ = os.RemoveAll(work) }()
+	program := filepath.Join(work, p.program())
+	command := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version="+version, "-o", program, "./cmd/kubectl-purelb")
+	command.Dir = root
+	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.OS, "GOARCH="+p.Arch)
+	if output, err := command.CombinedOutput(); err != nil {
+		return artifact{}, fmt.Errorf("build for %s/%s: %w\n%s", p.OS, p.Arch, err, output)
+	}
+	content, err := os.ReadFile(program)
+	if err != nil {
+		return artifact{}, err
+	}
+	packed, err := pack([]file{{p.program(), content, 0o755}, {"LICENSE", license, 0o644}})
+	if err != nil {
+		return artifact{}, err
+	}
+	sum := sha256.Sum256(packed)
+	return artifact{p, p.program(), p.archive(), hex.EncodeToString(sum[:])}, os.WriteFile(filepath.Join(out, p.archive()), packed, 0o644)
+}
+
+// krewManifest writes the manifest of the plugin.
+func krewManifest(version, url string, artifacts []artifact) (string, error) {
+	if len(artifacts) == 0 {
+		return "", errors.New("no platform")
+	}
+	parsed, err := template.New("krew").Parse(krewTemplate)
+	if err != nil {
+		return "", err
+	}
+	var out strings.Builder
+	err = parsed.Execute(&out, map[string]any{"Version": version, "URL": url, "Artifacts": artifacts})
+	return out.String(), err
+}

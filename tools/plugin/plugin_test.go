@@ -1,0 +1,59 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"io"
+	"strings"
+	"testing"
+)
+
+func TestPackIsReproducible(t *testing.T) {
+	files := []file{{"kubectl-purelb", []byte("program"), 0o755}, {"LICENSE", []byte("text"), 0o644}}
+	first, err := pack(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := pack(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(first, second) {
+		t.Error("two archives of the same files differ")
+	}
+	unzipped, err := gzip.NewReader(bytes.NewReader(first))
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive := tar.NewReader(unzipped)
+	for _, want := range files {
+		header, err := archive.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := io.ReadAll(archive)
+		if err != nil || header.Name != want.name || header.Mode != want.mode || !bytes.Equal(content, want.content) {
+			t.Errorf("got %s, mode %o, %q, %v", header.Name, header.Mode, content, err)
+		}
+	}
+}
+
+func TestKrewManifest(t *testing.T) {
+	windows := platform{"windows", "arm64"}
+	got, err := krewManifest("v1.2.3", "https://example.com/releases", []artifact{{windows, windows.program(), windows.archive(), strings.Repeat("0", 64)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"version: v1.2.3\n", "os: windows\n", "arch: arm64\n", "bin: kubectl-purelb.exe\n",
+		"uri: https://example.com/releases/v1.2.3/kubectl-purelb_windows_arm64.tar.gz\n", "sha256: 0000",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+	if _, err := krewManifest("v1.2.3", "https://example.com", nil); err == nil {
+		t.Error("a manifest without platforms is no error")
+	}
+}
