@@ -43,7 +43,7 @@ type streams struct {
 
 // run carries out a command, and returns the exit code.
 func run(ctx context.Context, args []string, s streams) int {
-	command := newRootCommand(s)
+	command := newRootCommand(s) //nolint:contextcheck // cobra hands the context to each command
 	command.SetArgs(args)
 	switch err := command.ExecuteContext(ctx); {
 	case err == nil:

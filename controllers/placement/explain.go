@@ -10,10 +10,10 @@ import (
 // NodeVerdict says of one node whether it may announce an address.
 type NodeVerdict struct {
 	Node string
-	// Reason says why the node cannot be given the address, or why it was not chosen. It
+	// Why says why the node cannot be given the address, or why it was not chosen. It
 	// follows the name of the node in a sentence. It is empty for a node that announces
 	// the address and may go on.
-	Reason string
+	Why string
 	// IsEligible is that the node passes the checks for being given the address.
 	IsEligible bool
 }
@@ -56,18 +56,18 @@ func (p *placer) explainAddress(a *Address) AddressVerdict {
 		}
 	}
 	for _, n := range p.nodes {
-		v := NodeVerdict{Node: n.Name, Reason: reasonAgainst(n, a, checks)}
-		v.IsEligible = v.Reason == ""
+		v := NodeVerdict{Node: n.Name, Why: reasonAgainst(n, a, checks)}
+		v.IsEligible = v.Why == ""
 		switch {
 		case verdict.Type != v1.AnnounceLocal:
 		case n.Name == verdict.Holder:
-			v.Reason = reasonAgainst(n, a, holdChecks)
+			v.Why = reasonAgainst(n, a, holdChecks)
 		case v.IsEligible && n.IsNotReady:
-			v.Reason = "could take it, but is not Ready"
+			v.Why = "could take it, but is not Ready"
 		case v.IsEligible && verdict.Holder != "":
-			v.Reason = fmt.Sprintf("could take it; the holder keeps it while it is eligible (this node has %d)", p.localsOfNode[familyBits(a.Addr)][n.Name])
+			v.Why = fmt.Sprintf("could take it; the holder keeps it while it is eligible (this node has %d)", p.localsOfNode[familyBits(a.Addr)][n.Name])
 		case v.IsEligible:
-			v.Reason = fmt.Sprintf("could take it (this node has %d)", p.localsOfNode[familyBits(a.Addr)][n.Name])
+			v.Why = fmt.Sprintf("could take it (this node has %d)", p.localsOfNode[familyBits(a.Addr)][n.Name])
 		}
 		verdict.Nodes = append(verdict.Nodes, v)
 	}

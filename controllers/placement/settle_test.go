@@ -98,10 +98,10 @@ func TestExplainAddress(t *testing.T) {
 	}
 	want := []placement.NodeVerdict{
 		{Node: "a", IsEligible: true},
-		{Node: "b", IsEligible: true, Reason: "could take it; the holder keeps it while it is eligible (this node has 0)"},
-		{Node: "c", Reason: "is labelled node.kubernetes.io/exclude-from-external-load-balancers"},
-		{Node: "d", IsEligible: true, Reason: "could take it, but is not Ready"},
-		{Node: "e", Reason: "has an agent that does not renew its Lease"},
+		{Node: "b", IsEligible: true, Why: "could take it; the holder keeps it while it is eligible (this node has 0)"},
+		{Node: "c", Why: "is labelled node.kubernetes.io/exclude-from-external-load-balancers"},
+		{Node: "d", IsEligible: true, Why: "could take it, but is not Ready"},
+		{Node: "e", Why: "has an agent that does not renew its Lease"},
 	}
 	if !slices.Equal(verdict.Nodes, want) {
 		t.Errorf("got  %+v\nwant %+v", verdict.Nodes, want)

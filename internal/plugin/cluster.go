@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -94,6 +95,12 @@ func (c *Cluster) livenessAt(now time.Time) func(node string) placement.Liveness
 
 func (c *Cluster) isUnread(kind string) bool {
 	return slices.ContainsFunc(c.Unread, func(u Unread) bool { return u.Kind == kind })
+}
+
+// cannotRead is the error of a command that cannot do without a kind that is unread.
+func (c *Cluster) cannotRead(kind string) error {
+	i := slices.IndexFunc(c.Unread, func(u Unread) bool { return u.Kind == kind })
+	return fmt.Errorf("cannot read %s: %s", kind, c.Unread[i].Reason)
 }
 
 // service returns a Service, or nil.

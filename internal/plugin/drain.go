@@ -104,7 +104,7 @@ func leftOn(ctx context.Context, c client.Reader, namespace, node string) ([]str
 		return nil, err
 	}
 	var left []string
-	others := int32(0)
+	hasShared := false
 	for i := range list.Items {
 		a := &list.Items[i]
 		if a.Spec.NodeName != node {
@@ -119,12 +119,12 @@ func leftOn(ctx context.Context, c client.Reader, namespace, node string) ([]str
 			}
 		}
 		if a.Spec.Common || a.Status.CommonRevision != nil {
-			others += max(a.Status.Announced-int32(len(a.Status.Addresses)), 1)
+			hasShared = true
 		}
 	}
 	slices.Sort(left)
 	left = slices.Compact(left)
-	if others > 0 {
+	if hasShared {
 		left = append(left, "the Virtual addresses of all nodes")
 	}
 	return left, nil

@@ -62,7 +62,7 @@ func ExplainService(c *Cluster, namespace, name string) (*Explanation, error) {
 	svc := c.service(namespace, name)
 	if svc == nil {
 		if c.isUnread("Services") {
-			return nil, fmt.Errorf("Services cannot be read: %s", c.Unread[slices.IndexFunc(c.Unread, func(u Unread) bool { return u.Kind == "Services" })].Reason)
+			return nil, c.cannotRead("Services")
 		}
 		return nil, fmt.Errorf("there is no Service %s/%s", namespace, name)
 	}
@@ -153,7 +153,7 @@ func explainAddress(c *Cluster, svc *corev1.Service, a netip.Addr, places []anno
 		e.WhyAnnounce = whyAnnounce(group, found, verdict)
 		e.Holder = verdict.Holder
 	}
-	e.Nodes = explainNodes(c, a, verdict, places)
+	e.Nodes = explainNodes(a, verdict, places)
 	return e
 }
 
@@ -190,7 +190,7 @@ func whyAnnounce(group *allocation.Group, inPool bool, v placement.AddressVerdic
 }
 
 // explainNodes joins what agents report with what placement says of each node.
-func explainNodes(c *Cluster, a netip.Addr, verdict placement.AddressVerdict, places []announced.Place) []NodeExplanation {
+func explainNodes(a netip.Addr, verdict placement.AddressVerdict, places []announced.Place) []NodeExplanation {
 	placeOfNode := map[string]announced.Place{}
 	for _, p := range places {
 		if p.Address == a.String() {
@@ -199,7 +199,7 @@ func explainNodes(c *Cluster, a netip.Addr, verdict placement.AddressVerdict, pl
 	}
 	var nodes []NodeExplanation
 	for _, v := range verdict.Nodes {
-		n := NodeExplanation{Node: v.Node, State: "-", Why: v.Reason}
+		n := NodeExplanation{Node: v.Node, State: "-", Why: v.Why}
 		if p, isPlace := placeOfNode[v.Node]; isPlace {
 			n.State, n.Interface, n.Since = string(p.State), p.Interface, since(p, a)
 			if p.Message != "" {

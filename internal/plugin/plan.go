@@ -67,7 +67,7 @@ func PlanLose(c *Cluster, node string) (*Plan, error) {
 
 func planNode(c *Cluster, node, change string, apply func(*placement.Node)) (*Plan, error) {
 	if c.isUnread("Nodes") {
-		return nil, fmt.Errorf("Nodes cannot be read, and without them nothing can be planned")
+		return nil, c.cannotRead("Nodes")
 	}
 	after := c.Inputs
 	after.Nodes = slices.Clone(c.Inputs.Nodes)
