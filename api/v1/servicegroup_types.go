@@ -119,26 +119,141 @@ type RemotePools struct {
 	PoolSet `json:",inline"`
 }
 
-// NetboxPools names a NetBox instance that the addresses come from. It is not
-// supported yet: a group with it is valid, but not Ready.
+// NetboxPools says which NetBox the addresses come from, and which of its addresses
+// Services can get. With tenant alone, these are the addresses that NetBox has for the
+// tenant with status reserved: an address becomes active when a Service gets it, and
+// reserved again when the Service releases it.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.v4) || has(self.v6) || has(self.tenant)",message="say which addresses Services get: v4, v6, or tenant for the addresses that are reserved for a tenant"
 type NetboxPools struct {
-	// url of the NetBox instance.
+	// url of the NetBox instance, without /api.
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="isURL(self) && (url(self).getScheme() == 'https' || url(self).getScheme() == 'http')",message="must be an http or https URL"
 	URL string `json:"url"`
 
-	// tenant in NetBox that the addresses belong to.
+	// tokenSecretRef names the Secret with the API token, in the group's
+	// namespace. Both versions of NetBox's tokens work.
+	TokenSecretRef SecretKeyRef `json:"tokenSecretRef"`
+
+	// caBundle holds the certificates, in PEM form, of the authorities that may
+	// have signed NetBox's certificate; absent for those that the system trusts.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=65536
+	CABundle string `json:"caBundle,omitempty"`
+
+	// tenant is the slug of the tenant in NetBox that the addresses belong to.
+	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=100
-	Tenant string `json:"tenant"`
+	Tenant string `json:"tenant,omitempty"`
 
-	// aggregation is the mask that addresses get on virtual interfaces.
+	// v4 says where IPv4 addresses come from.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="!has(self.prefixes) || self.prefixes.all(p, !isCIDR(p) || cidr(p).ip().family() == 4)",message="every prefix must be IPv4; IPv6 goes under v6"
+	V4 *NetboxSource `json:"v4,omitempty"`
+
+	// v6 says where IPv6 addresses come from.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="!has(self.prefixes) || self.prefixes.all(p, !isCIDR(p) || cidr(p).ip().family() == 6)",message="every prefix must be IPv6; IPv4 goes under v4"
+	V6 *NetboxSource `json:"v6,omitempty"`
+
+	// aggregation is the mask that Virtual addresses get: "default" or absent for
+	// that of the prefix in NetBox, else /1 to /32 for IPv4 and /1 to /128 for
+	// IPv6.
 	// +optional
 	Aggregation Aggregation `json:"aggregation,omitempty"`
 
-	// tokenSecretRef names the Secret with the API token, in the group's
-	// namespace.
-	TokenSecretRef SecretKeyRef `json:"tokenSecretRef"`
+	// status that addresses of Services have in NetBox; absent for active.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=50
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9_-]+$')",message="must be a status of NetBox, such as active"
+	Status string `json:"status,omitempty"`
+
+	// role that addresses of Services have in NetBox; absent for vip.
+	// +optional
+	// +kubebuilder:validation:Enum=loopback;secondary;anycast;vip;vrrp;hsrp;glbp;carp
+	Role string `json:"role,omitempty"`
+
+	// tags are the slugs of the tags that addresses of Services have in NetBox;
+	// absent for purelb. NetBox has to know them.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=100
+	Tags []string `json:"tags,omitempty"`
+
+	// dnsName is the DNS name that addresses have in NetBox, where {{.Name}} and
+	// {{.Namespace}} stand for those of the Service. Absent for none.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	DNSName string `json:"dnsName,omitempty"`
+}
+
+// NetboxSource says from which prefixes and ranges of NetBox the addresses of one family
+// come. The manager tries them in the order of the lists: prefixes, then ranges, then
+// what only the selector finds.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.prefixes) || has(self.ranges) || has(self.selector)",message="at least one of prefixes, ranges and selector is needed"
+type NetboxSource struct {
+	// prefixes are prefixes of NetBox, in CIDR form.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=4
+	// +kubebuilder:validation:items:MaxLength=43
+	// +kubebuilder:validation:XValidation:rule="self.all(p, isCIDR(p))",message="every prefix must be in CIDR form, such as 192.168.1.0/24 or fd00:1::/64"
+	Prefixes []string `json:"prefixes,omitempty"`
+
+	// ranges are IP ranges of NetBox, as first-last.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=5
+	// +kubebuilder:validation:items:MaxLength=96
+	Ranges []string `json:"ranges,omitempty"`
+
+	// selector finds the active prefixes and ranges of which all that it says is
+	// true. Beside prefixes or ranges it says which of several that are alike is
+	// meant.
+	// +optional
+	Selector *NetboxSelector `json:"selector,omitempty"`
+}
+
+// NetboxSelector selects prefixes and IP ranges of NetBox.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.tag) || has(self.role) || has(self.tenant) || has(self.vrf)",message="at least one of tag, role, tenant and vrf is needed"
+type NetboxSelector struct {
+	// tag is the slug of a tag.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=100
+	Tag string `json:"tag,omitempty"`
+
+	// role is the slug of a prefix role.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=100
+	Role string `json:"role,omitempty"`
+
+	// tenant is the slug of a tenant.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=100
+	Tenant string `json:"tenant,omitempty"`
+
+	// vrf is the name or the route distinguisher of a VRF, or "global" for
+	// prefixes and ranges that are in none.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=100
+	VRF string `json:"vrf,omitempty"`
 }
 
 // SecretKeyRef is one key of a Secret in the same namespace.
@@ -170,8 +285,8 @@ type ServiceGroupSpec struct {
 	// +optional
 	Remote *RemotePools `json:"remote,omitempty"`
 
-	// netbox takes addresses from NetBox. It is not supported yet: such a group
-	// is accepted but not Ready.
+	// netbox takes addresses, one at a time, from NetBox. Nodes announce them by
+	// subnet, as those of local.
 	// +optional
 	Netbox *NetboxPools `json:"netbox,omitempty"`
 
@@ -281,6 +396,11 @@ type PoolStatus struct {
 
 	// allocated is how many addresses are in use.
 	Allocated int64 `json:"allocated"`
+
+	// recorded is how many addresses of the range an external IPAM system has in its
+	// records, those of Services included. It is absent for ranges of the group's own.
+	// +optional
+	Recorded *int64 `json:"recorded,omitempty"`
 }
 
 // ServiceGroupStatus says whether the manager allocates from the group, and how
@@ -314,12 +434,18 @@ type ServiceGroupStatus struct {
 	// +kubebuilder:validation:MaxItems=131
 	Pools []PoolStatus `json:"pools,omitempty"`
 
+	// lastIPAMSync is when the manager last compared the group with the external
+	// IPAM system that its addresses come from.
+	// +optional
+	LastIPAMSync *metav1.Time `json:"lastIPAMSync,omitempty"`
+
 	// ranges lists the ranges in one line, for the wide table.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Ranges string `json:"ranges,omitempty"`
 
-	// conditions of the group. Ready says whether the manager allocates from it.
+	// conditions of the group. Ready says whether the manager allocates from it,
+	// Reachable whether the external IPAM system answers, and Drift what differs there.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -83,6 +83,12 @@ const (
 	// ConditionClaimsExceeded, only ever True, is on a ServiceGroup of which a node
 	// reports more addresses as its own than the manager reserves for the node.
 	ConditionClaimsExceeded = "ClaimsExceeded"
+	// ConditionReachable, on a ServiceGroup, says whether the external IPAM system that
+	// its addresses come from answers.
+	ConditionReachable = "Reachable"
+	// ConditionDrift, only ever True, is on a ServiceGroup of which the external IPAM
+	// system records something else than what Services have.
+	ConditionDrift = "Drift"
 	// ConditionAllocated, on a Service, says whether the Service has what it asks for
 	// and, if not, why it waits.
 	ConditionAllocated = "purelb.io/Allocated"
@@ -107,6 +113,9 @@ const (
 	ReasonPortConflict       = "PortConflict"
 	ReasonSharingRefused     = "SharingRefused"
 	ReasonInvalid            = "Invalid"
+	ReasonIPAMUnavailable    = "IPAMUnavailable"
+	ReasonIPAMRefused        = "IPAMRefused"
+	ReasonWaitingForIPAM     = "WaitingForIPAM"
 	ReasonRecorded           = "Recorded"
 
 	ReasonAnnounced       = "Announced"
@@ -124,6 +133,8 @@ const (
 	ReasonDegraded    = "Degraded"
 
 	ReasonTooManyClaims = "TooManyClaims"
+	ReasonReachable     = "Reachable"
+	ReasonDrift         = "RecordsDiffer"
 
 	EventAddressAssigned      = "AddressAssigned"
 	EventAddressReleased      = "AddressReleased"
@@ -138,6 +149,7 @@ const (
 	EventHandover             = "Handover"
 	EventLocalOverride        = "LocalOverride"
 	EventLocalRejected        = "LocalOverrideRejected"
+	EventIPAMDrift            = "IPAMDrift"
 	EventAgentLost            = "AgentLost"
 	EventPolicyNotApplied     = "PolicyNotApplied"
 )

@@ -37,9 +37,9 @@ func (a *Admission) AdmitUpdate(before, after *v1.ServiceGroup) (warnings []stri
 	}
 	stranded := a.strandedBy(before, after)
 	changedType := ""
-	if oldType, newType := typeOf(before), v.Group.Type; oldType != newType && oldType != "" {
+	if what := describeReplacement(before, &v.Group); what != "" {
 		if used := a.allocatedFrom(before); used.addresses > 0 {
-			stranded, changedType = used, fmt.Sprintf("changes the group from %s to %s", oldType, newType)
+			stranded, changedType = used, what
 		}
 	}
 	switch {
@@ -90,9 +90,19 @@ func allowsOrphans(sg *v1.ServiceGroup) bool {
 	return sg.Annotations[v1.AnnotationAllowOrphans] == "true"
 }
 
-func typeOf(sg *v1.ServiceGroup) v1.PoolType {
-	group, _, _ := ParseGroup(sg)
-	return group.Type
+// describeReplacement says that a change of a group gives its addresses another origin, or
+// returns an empty text.
+func describeReplacement(before *v1.ServiceGroup, after *Group) string {
+	group, _, _ := ParseGroup(before)
+	switch {
+	case group.Type == "":
+		return ""
+	case group.Type != after.Type:
+		return fmt.Sprintf("changes the group from %s to %s", group.Type, after.Type)
+	case group.IsExternal() && group.Netbox.URL != after.Netbox.URL:
+		return fmt.Sprintf("changes the NetBox from %s to %s", group.Netbox.URL, after.Netbox.URL)
+	}
+	return ""
 }
 
 // judge returns the verdict that a group would get if all others were older.
@@ -110,9 +120,6 @@ func (a *Admission) groupsExcept(name string) []v1.ServiceGroup {
 
 func (a *Admission) warningsOf(v *Verdict) []string {
 	warnings := slices.Clone(v.Warnings)
-	if v.Reason == v1.ReasonUnsupported {
-		warnings = append(warnings, v.Message)
-	}
 	return append(warnings, ReservedWarnings(&v.Group, a.Reserved)...)
 }
 
@@ -166,7 +173,9 @@ func (a *Admission) countAllocated(sg *v1.ServiceGroup, counts func(netip.Addr) 
 	addresses, services := map[netip.Addr]bool{}, map[string]bool{}
 	for name, s := range a.InUse.serviceByName {
 		for _, addr := range s.Allocated.Addresses {
-			if inGroup.Contains(addr) && counts(addr) {
+			// What an external system has allocated counts wherever it was last seen.
+			isOfGroup := inGroup.Contains(addr) || group.IsExternal() && s.Allocated.Group == sg.Name && s.Allocated.Type == group.Type
+			if isOfGroup && counts(addr) {
 				addresses[addr], services[name] = true, true
 			}
 		}

@@ -23,6 +23,27 @@ type Inputs struct {
 	// AnnounceType says how nodes announce addresses of a range of a local group. It
 	// returns an empty text while no node has reported its interfaces. It may be nil.
 	AnnounceType func(Range) v1.AnnounceType
+	// Offers are what external IPAM systems have answered to claims of the Service.
+	Offers map[Claim]Offer
+}
+
+// Claim is an address that a Service is to get from an external group.
+type Claim struct {
+	Group  string
+	Family Family
+	// Address is the one that it has to be, or not valid if any will do.
+	Address netip.Addr
+	// IsShown says that the Service shows that address already: another controller has
+	// allocated it.
+	IsShown bool
+}
+
+// Offer is the answer of an external IPAM system to a claim: an address that is recorded
+// there as the Service's, or why there is none.
+type Offer struct {
+	Address netip.Addr
+	// Reason of package v1 and Message are empty if there is an address.
+	Reason, Message string
 }
 
 // Result is what a Service is to have.
@@ -39,6 +60,12 @@ type Result struct {
 	// KeepsAllocation says that the request is refused, and that the Service keeps what
 	// it was allocated.
 	KeepsAllocation bool
+	// Claims are what the Service needs of external IPAM systems. Those that it has no
+	// more use for are missing: what was offered to them is to be released.
+	Claims []Claim
+	// IsPending says that a claim has not been answered yet, so that nothing can be said
+	// about the Service.
+	IsPending bool
 	// RequestedGroup is the group that the Service asks for, or empty if no group has
 	// that name.
 	RequestedGroup string
@@ -85,10 +112,15 @@ func (l LostAddress) String() string { return fmt.Sprintf("%s is Service %s's", 
 
 // refusal is why a request cannot be met: a reason of package v1, and a message for
 // people.
-type refusal struct{ reason, message string }
+type refusal struct {
+	reason, message string
+	// isOfExternalSystem says that an external IPAM system has refused a claim, or cannot
+	// be asked.
+	isOfExternalSystem bool
+}
 
 func refuse(reason, format string, args ...any) *refusal {
-	return &refusal{reason, fmt.Sprintf(format, args...)}
+	return &refusal{reason: reason, message: fmt.Sprintf(format, args...)}
 }
 
 // decision is one allocation while it is made.
@@ -104,6 +136,10 @@ type decision struct {
 	groupName string
 	group     *Group
 	warning   string
+	// claims are made to external systems while slots are filled, refusedClaims those of
+	// them that were refused.
+	claims, refusedClaims []Claim
+	isPending             bool
 }
 
 // Allocate decides which addresses a Service is to have. The Service keeps an address
@@ -132,7 +168,7 @@ func (d *decision) allocateFamilies() Result {
 	}
 	var addrs []netip.Addr
 	var missingFamilies []string
-	var fatal, partial *refusal
+	var fatal, unavailable, partial *refusal
 	for _, family := range d.Families {
 		found, no := d.allocateFamily(family)
 		addrs = append(addrs, found...)
@@ -140,6 +176,9 @@ func (d *decision) allocateFamilies() Result {
 		case no == nil:
 		case len(found) > 0:
 			partial = cmp.Or(partial, no)
+		case no.isOfExternalSystem:
+			unavailable = cmp.Or(unavailable, no)
+			missingFamilies = append(missingFamilies, string(family))
 		case no.reason == v1.ReasonExhausted:
 			missingFamilies = append(missingFamilies, string(family))
 		default:
@@ -147,12 +186,21 @@ func (d *decision) allocateFamilies() Result {
 		}
 	}
 	if fatal != nil {
+		d.claims = nil
 		return d.keepAllocation(fatal)
 	}
-	if len(missingFamilies) > 0 && (len(addrs) == 0 || d.Policy != corev1.IPFamilyPolicyPreferDualStack) {
-		return d.keepAllocation(refuse(v1.ReasonExhausted, "ServiceGroup %s has no free %s address", d.groupName, strings.Join(missingFamilies, " and no free ")))
+	if d.isPending {
+		result := d.keepAllocation(refuse(v1.ReasonWaitingForIPAM, "the IPAM system of ServiceGroup %s has not answered yet", d.groupName))
+		result.Claims, result.IsPending = d.claims, true
+		return result
 	}
-	result := Result{Addresses: addrs, Group: d.group.Name, Type: d.group.Type, Key: d.SharingKey, Reason: v1.ReasonAllocated}
+	if len(missingFamilies) > 0 && (len(addrs) == 0 || d.Policy != corev1.IPFamilyPolicyPreferDualStack) {
+		result := d.keepAllocation(cmp.Or(unavailable,
+			refuse(v1.ReasonExhausted, "ServiceGroup %s has no free %s address", d.groupName, strings.Join(missingFamilies, " and no free "))))
+		result.Claims = d.refusedClaims // what was offered for the other family is released
+		return result
+	}
+	result := Result{Addresses: addrs, Group: d.group.Name, Type: d.group.Type, Key: d.SharingKey, Reason: v1.ReasonAllocated, Claims: d.claims}
 	result.Message = JoinAddresses(addrs) + " from pool " + d.group.Name
 	if len(missingFamilies) > 0 {
 		result.Message += fmt.Sprintf("; by PreferDualStack it gets an %s address, too, as soon as ServiceGroup %s has one that is free",

@@ -57,7 +57,7 @@ func (d *decision) slotsOf(family Family) []slot {
 			eachRange = append(eachRange, slot{family: family, ranges: []Range{r}, isOfOneRange: true})
 		}
 	}
-	if single.requested.IsValid() || !d.usesMultiPool() || len(eachRange) == 0 {
+	if single.requested.IsValid() || d.group.IsExternal() || !d.usesMultiPool() || len(eachRange) == 0 {
 		return []slot{single}
 	}
 	return eachRange
@@ -102,6 +102,9 @@ func (d *decision) isOrphan(a netip.Addr, allocatedFrom string) bool {
 func (d *decision) fillSlot(s slot) (netip.Addr, *refusal) {
 	for _, a := range d.ownAddresses {
 		if FamilyOf(a) == s.family && d.fitsSlot(s, a) {
+			if d.group.IsExternal() && !d.hasAllocated(a) { // to be adopted
+				return d.claimAddress(Claim{Family: s.family, Address: a, IsShown: true})
+			}
 			return a, d.conflictInSlot(s, a)
 		}
 	}
@@ -111,9 +114,16 @@ func (d *decision) fillSlot(s slot) (netip.Addr, *refusal) {
 		return netip.Addr{}, refuse(v1.ReasonSharingRefused, "%s: %s is not what the sharing key %q stands for, which is %s of Service %s",
 			d.RequestedAddressesIn, s.requested, d.SharingKey, keyAddress, keyService)
 	case s.requested.IsValid():
-		return unlessRefused(s.requested, d.refuseToJoin(s.requested))
+		no := d.refuseToJoin(s.requested)
+		if no == nil && d.group.IsExternal() && len(d.otherServicesWith(s.requested)) == 0 {
+			return d.claimAddress(Claim{Family: s.family, Address: s.requested})
+		}
+		return unlessRefused(s.requested, no)
 	case keyService != nil:
 		return unlessRefused(keyAddress, d.refuseToJoin(keyAddress))
+	}
+	if d.group.IsExternal() && len(s.ranges) > 0 {
+		return d.claimAddress(Claim{Family: s.family}) // the system offers what it offered before
 	}
 	if a, ok := d.pendingAddress(s); ok {
 		return a, nil
@@ -132,6 +142,26 @@ func unlessRefused(a netip.Addr, no *refusal) (netip.Addr, *refusal) {
 		return netip.Addr{}, no
 	}
 	return a, nil
+}
+
+// claimAddress claims an address of the external group. It returns what the group's system
+// has offered for the claim.
+func (d *decision) claimAddress(claim Claim) (netip.Addr, *refusal) {
+	claim.Group = d.groupName
+	d.claims = append(d.claims, claim)
+	offer, isAnswered := d.Offers[claim]
+	switch {
+	case !isAnswered:
+		d.isPending = true
+		return netip.Addr{}, &refusal{reason: v1.ReasonWaitingForIPAM, isOfExternalSystem: true}
+	case offer.Reason != "":
+		d.refusedClaims = append(d.refusedClaims, claim)
+		return netip.Addr{}, &refusal{offer.Reason, offer.Message, true}
+	}
+	if others := d.otherServicesWith(offer.Address); len(others) > 0 {
+		return netip.Addr{}, refuse(v1.ReasonAddressInUse, "%s, which ServiceGroup %s offers, is in use by Service %s", offer.Address, d.groupName, others[0])
+	}
+	return offer.Address, nil
 }
 
 // fitsSlot reports whether an address that the Service has is good for a slot.

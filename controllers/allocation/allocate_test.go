@@ -94,7 +94,7 @@ func TestAllocate(t *testing.T) {
 		{name: "overlapping group", group: "late", families: "4", policy: single, reason: v1.ReasonGroupNotReady,
 			message: `ServiceGroup late is not ready: spec.local.pool: Invalid value: "10.0.0.3": range 10.0.0.3-10.0.0.3 overlaps range 10.0.0.1-10.0.0.3 of ServiceGroup dual, which has these addresses already`},
 		{name: "netbox", group: "netbox", families: "4", policy: single, reason: v1.ReasonGroupNotReady,
-			message: "ServiceGroup netbox is not ready: spec.netbox: addresses from NetBox are not served yet"},
+			message: "ServiceGroup netbox is not ready: what NetBox has of the group is not known yet"},
 
 		{name: "exhausted", group: "dual", families: "4", policy: single, others: "10.0.0.1 10.0.0.2 10.0.0.3",
 			reason: v1.ReasonExhausted, message: "ServiceGroup dual has no free IPv4 address"},

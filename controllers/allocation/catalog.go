@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"go4.org/netipx"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -17,12 +18,18 @@ type Verdict struct {
 	Group    Group
 	Warnings []string
 	// Errors are what the group's author has to put right. A group that is not
-	// supported yet has none.
+	// ready only because its IPAM system has not answered has none.
 	Errors field.ErrorList
 	// Reason is v1.ReasonAccepted if the manager allocates from the group. Any other
 	// reason says why not.
 	Reason  string
 	Message string
+}
+
+// IsWaitingForIPAM reports whether the group becomes ready without a change of its
+// specification, as soon as the external IPAM system answers.
+func (v *Verdict) IsWaitingForIPAM() bool {
+	return v.Reason == v1.ReasonProgressing || v.Reason == v1.ReasonIPAMUnavailable
 }
 
 // Ready reports whether the manager allocates from the group.
@@ -39,7 +46,7 @@ func NewCatalog(groups []v1.ServiceGroup, namespace string) Catalog {
 	return catalog
 }
 
-func newCatalog(groups []v1.ServiceGroup, namespace string) (Catalog, acceptedRanges) {
+func newCatalog(groups []v1.ServiceGroup, namespace string) (Catalog, acceptedGroups) {
 	var own []*v1.ServiceGroup
 	for i := range groups {
 		if groups[i].Namespace == namespace {
@@ -49,7 +56,7 @@ func newCatalog(groups []v1.ServiceGroup, namespace string) (Catalog, acceptedRa
 	slices.SortFunc(own, func(a, b *v1.ServiceGroup) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
-	catalog, accepted := Catalog{}, acceptedRanges{}
+	catalog, accepted := Catalog{}, acceptedGroups{}
 	for _, sg := range own {
 		v := accepted.judge(sg)
 		if catalog[sg.Name] = v; v.Ready() {
@@ -59,8 +66,39 @@ func newCatalog(groups []v1.ServiceGroup, namespace string) (Catalog, acceptedRa
 	return catalog, accepted
 }
 
-// acceptedRanges are the ranges of all accepted groups, sorted by address. No two of
-// them have an address in common.
+// acceptedGroups are the groups that are accepted already. No two groups with pools of
+// their own have an address in common, nor has one of them with an external group. Two
+// external groups may: the system that both ask allocates each address once.
+type acceptedGroups struct {
+	pools    acceptedRanges
+	external []*Group
+}
+
+// withGroup returns x and one more group.
+func (x acceptedGroups) withGroup(group *Group) acceptedGroups {
+	if group.IsExternal() {
+		return acceptedGroups{x.pools, append(slices.Clone(x.external), group)}
+	}
+	return acceptedGroups{x.pools.withGroup(group), x.external}
+}
+
+// groupOverlapping returns an accepted group that must not have addresses in common with
+// range r of a group, and has, and its range.
+func (x acceptedGroups) groupOverlapping(group *Group, r Range) (name string, theirs Range, found bool) {
+	name, theirs, found = x.pools.groupOverlapping(r)
+	if found || group.IsExternal() {
+		return name, theirs, found
+	}
+	for _, other := range x.external {
+		if theirs, found := other.rangeOverlapping(r); found {
+			return other.Name, theirs, true
+		}
+	}
+	return "", Range{}, false
+}
+
+// acceptedRanges are the ranges of all accepted groups with pools of their own, sorted by
+// address.
 type acceptedRanges []acceptedRange
 
 type acceptedRange struct {
@@ -106,18 +144,21 @@ func (x acceptedRanges) groupOverlapping(r Range) (name string, theirs Range, fo
 }
 
 // judge parses one group and compares it with the groups accepted before.
-func (x acceptedRanges) judge(sg *v1.ServiceGroup) *Verdict {
+func (x acceptedGroups) judge(sg *v1.ServiceGroup) *Verdict {
 	group, warnings, errs := ParseGroup(sg)
 	v := &Verdict{Group: group, Warnings: warnings, Reason: v1.ReasonAccepted, Message: countOf(len(group.Ranges), "range")}
 	if len(errs) > 0 {
 		return v.refuse(v1.ReasonInvalid, errs)
 	}
-	if group.Type == v1.PoolTypeNetbox {
-		v.Reason, v.Message = v1.ReasonUnsupported, "spec.netbox: addresses from NetBox are not served yet"
+	if group.IsExternal() && len(group.Ranges) == 0 {
+		v.Reason, v.Message = v1.ReasonProgressing, "what NetBox has of the group is not known yet"
+		if c := meta.FindStatusCondition(sg.Status.Conditions, v1.ConditionReachable); c != nil && c.ObservedGeneration == sg.Generation {
+			v.Reason, v.Message = v1.ReasonIPAMUnavailable, c.Message
+		}
 		return v
 	}
 	for _, r := range group.Ranges {
-		if other, theirs, overlaps := x.groupOverlapping(r); overlaps {
+		if other, theirs, overlaps := x.groupOverlapping(&group, r); overlaps {
 			errs = append(errs, field.Invalid(r.Path, r.PoolText,
 				fmt.Sprintf("range %s overlaps range %s of ServiceGroup %s, which has these addresses already", r, theirs, other)))
 		}
@@ -142,17 +183,32 @@ func OutOfScopeVerdict(sg *v1.ServiceGroup, namespace string) *Verdict {
 		fmt.Sprintf("only ServiceGroups in namespace %s count: move it there", namespace))}, errs...))
 }
 
-// GroupContaining returns the accepted group, and its range, that contain address a.
-func (c Catalog) GroupContaining(a netip.Addr) (*Group, Range, bool) {
+// GroupContaining returns the accepted group, and its range, that contain address a. Of
+// several, which are all external, it returns the first by name.
+func (c Catalog) GroupContaining(a netip.Addr) (group *Group, r Range, found bool) {
 	for _, v := range c {
 		if !v.Ready() {
 			continue
 		}
+		in, ok := v.Group.RangeContaining(a)
+		switch {
+		case ok && !v.Group.IsExternal():
+			return &v.Group, in, true
+		case ok && (!found || v.Group.Name < group.Name):
+			group, r, found = &v.Group, in, true
+		}
+	}
+	return group, r, found
+}
+
+// GroupContainingFor is GroupContaining, but prefers the group of a name.
+func (c Catalog) GroupContainingFor(name string, a netip.Addr) (*Group, Range, bool) {
+	if v := c[name]; v != nil && v.Ready() {
 		if r, ok := v.Group.RangeContaining(a); ok {
 			return &v.Group, r, true
 		}
 	}
-	return nil, Range{}, false
+	return c.GroupContaining(a)
 }
 
 // PoolAddresses returns the addresses of all groups that the manager allocates from.

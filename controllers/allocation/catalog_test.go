@@ -58,7 +58,7 @@ func TestNewCatalog(t *testing.T) {
 		{"another namespace does not count", []v1.ServiceGroup{elsewhere, groupMadeAt(t, "b", 1, pool("10.0.0.1"))},
 			map[string]string{"b": "Accepted: 1 range"}},
 		{"netbox", []v1.ServiceGroup{groupMadeAt(t, "a", 1, "netbox: {url: 'https://n', tenant: t, tokenSecretRef: {name: a, key: b}}")},
-			map[string]string{"a": "Unsupported: spec.netbox: addresses from NetBox are not served yet"}},
+			map[string]string{"a": "Progressing: what NetBox has of the group is not known yet"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			got := map[string]string{}

@@ -34,6 +34,8 @@ func (d *decision) chooseGroup() *refusal {
 	switch {
 	case !exists:
 		return refuse(v1.ReasonNoSuchGroup, "there is no ServiceGroup %s", d.groupName)
+	case verdict.Reason == v1.ReasonIPAMUnavailable:
+		return refuse(v1.ReasonIPAMUnavailable, "%s", verdict.Message)
 	case !verdict.Ready():
 		return refuse(v1.ReasonGroupNotReady, "ServiceGroup %s is not ready: %s", d.groupName, verdict.Message)
 	}
@@ -65,7 +67,7 @@ func (d *decision) chooseGroupOfRequestedAddresses() *refusal {
 			continue
 		}
 		name := d.Allocated.Group
-		if group, r, isPooled := d.Catalog.GroupContaining(a); isPooled {
+		if group, r, isPooled := d.Catalog.GroupContainingFor(cmp.Or(d.RequestedGroup, d.Allocated.Group), a); isPooled {
 			name = group.Name
 			if no := d.refuseUnallocatable(a, r); no != nil {
 				d.groupName = name

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/big"
 	"net/netip"
+	"slices"
 
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
@@ -41,6 +42,9 @@ type Range struct {
 	// PoolText is the pool as the user wrote it, and Path is the field that it is in.
 	PoolText string
 	Path     *field.Path
+	// Recorded is how many addresses of the range an external IPAM system has in its
+	// records, those of Services included.
+	Recorded int64
 }
 
 // String is first-last.
@@ -99,6 +103,18 @@ type Group struct {
 	SkipIPv6DAD           bool
 	ShareAcrossNamespaces bool
 	PolicyLocal           v1.PolicyLocal
+	// Netbox says how addresses are allocated from NetBox. It is nil for a group with pools
+	// of its own.
+	Netbox *Netbox
+}
+
+// IsExternal reports whether an external IPAM system allocates the group's addresses, one
+// at a time. The group's ranges are then those that the system was last seen to have.
+func (g *Group) IsExternal() bool { return g.Netbox != nil }
+
+// hasFamily reports whether some range of the group is of a family.
+func (g *Group) hasFamily(family Family) bool {
+	return slices.ContainsFunc(g.Ranges, func(r Range) bool { return r.Family() == family })
 }
 
 // RangeContaining returns the range that contains address a.
@@ -142,7 +158,7 @@ func (g *Group) Usage(used *InUse) Usage {
 		}
 		*allocated += u.Ranges[i]
 		capacity := r.Capacity()
-		free := max(capacity-u.Ranges[i], 0)
+		free := max(capacity-max(u.Ranges[i], r.Recorded), 0)
 		if capacity == math.MaxInt64 || *available > math.MaxInt64-free {
 			*available = math.MaxInt64
 		} else {

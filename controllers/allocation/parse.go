@@ -44,9 +44,8 @@ func ParseGroup(sg *v1.ServiceGroup) (group Group, warnings []string, errs field
 		}
 	default:
 		group.Type = v1.PoolTypeNetbox
-		if _, err := parseAggregation(netbox.Aggregation, 128); err != nil {
-			errs = append(errs, field.Invalid(spec.Child("netbox", "aggregation"), string(netbox.Aggregation), err.Error()))
-		}
+		group.Netbox, warnings, errs = parseNetbox(netbox, spec.Child("netbox"))
+		group.Ranges = group.Netbox.netboxRanges(&sg.Status)
 	}
 	return group, warnings, errs
 }
@@ -198,12 +197,20 @@ func parsePool(s string, subnet netip.Prefix) (addrs netipx.IPRange, warning str
 			return netipx.IPRange{}, "", fmt.Errorf("%s is outside subnet %s", end, subnet)
 		}
 	}
-	for _, b := range blocksWithoutServices {
-		if addrs.Overlaps(netipx.RangeOfPrefix(b.prefix)) {
-			return netipx.IPRange{}, "", fmt.Errorf("range %s has addresses of %s (%s), which no Service can have", addrs, b.prefix, b.what)
-		}
+	if err := refuseSpecialBlocks(addrs); err != nil {
+		return netipx.IPRange{}, "", err
 	}
 	return addrs, warning, nil
+}
+
+// refuseSpecialBlocks refuses a range with addresses that no Service can have.
+func refuseSpecialBlocks(addrs netipx.IPRange) error {
+	for _, b := range blocksWithoutServices {
+		if addrs.Overlaps(netipx.RangeOfPrefix(b.prefix)) {
+			return fmt.Errorf("range %s has addresses of %s (%s), which no Service can have", addrs, b.prefix, b.what)
+		}
+	}
+	return nil
 }
 
 // blocksWithoutServices are special-purpose addresses (RFC 6890 and the registries of

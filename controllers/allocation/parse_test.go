@@ -144,7 +144,9 @@ func TestParseGroupSettings(t *testing.T) {
 		{"remote: {" + pool + "}\nshareAcrossNamespaces: true", allocation.Group{Type: v1.PoolTypeRemote, ShareAcrossNamespaces: true}},
 		{"local: {" + pool + "}\npolicyLocal: Override", allocation.Group{Type: v1.PoolTypeLocal}},
 		{"local: {" + pool + "}\npolicyLocal: Allow", allocation.Group{Type: v1.PoolTypeLocal, PolicyLocal: v1.PolicyLocalAllow}},
-		{"netbox: {url: 'https://n', tenant: t, tokenSecretRef: {name: a, key: b}}", allocation.Group{Type: v1.PoolTypeNetbox}},
+		{"netbox: {url: 'https://n', tenant: t, tokenSecretRef: {name: a, key: b}}", allocation.Group{Type: v1.PoolTypeNetbox, Netbox: &allocation.Netbox{
+			URL: "https://n", TokenSecret: "a", TokenKey: "b", Tenant: "t", Sources: map[allocation.Family]allocation.NetboxSource{}, Status: "active",
+		}}},
 	} {
 		got := parsedGroup(t, row.spec)
 		got.Ranges, row.want.Name = nil, "g"

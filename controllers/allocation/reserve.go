@@ -102,8 +102,12 @@ func DescribeExcess(group *Group, excess []Excess) string {
 }
 
 // ReservedWarnings says which addresses of the group no Service gets because nodes use
-// them: one warning for each range.
+// them: one warning for each range. There are none of an external group, whose ranges may
+// well be the nodes' networks.
 func ReservedWarnings(group *Group, reserved map[netip.Addr]string) []string {
+	if group.IsExternal() {
+		return nil
+	}
 	all := addressesOf(group.Ranges)
 	byRange := make([][]netip.Addr, len(group.Ranges))
 	for a := range reserved {

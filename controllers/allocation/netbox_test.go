@@ -1,0 +1,308 @@
+package allocation_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
+)
+
+const netboxSpec = "netbox: {url: 'https://netbox.example', tokenSecretRef: {name: a, key: b}, "
+
+// netboxGroup is a group of which NetBox was seen to have ranges, each as "range subnet".
+func netboxGroup(t testing.TB, name, spec string, pools ...string) v1.ServiceGroup {
+	sg := groupMadeAt(t, name, 1, netboxSpec+spec+"}")
+	for _, p := range pools {
+		r, subnet, _ := strings.Cut(p, " ")
+		sg.Status.Pools = append(sg.Status.Pools, v1.PoolStatus{Range: r, Subnet: subnet})
+	}
+	return sg
+}
+
+func TestParseNetbox(t *testing.T) {
+	for _, row := range []struct{ name, spec, want string }{
+		{"tenant alone", "tenant: lab", ""},
+		{"prefixes", "v4: {prefixes: [10.0.0.0/24]}, v6: {prefixes: ['fd00::/64']}", ""},
+		{"ranges", "v4: {ranges: [10.0.0.5-10.0.0.9]}", ""},
+		{"selector", "v4: {selector: {tag: lb, vrf: blue}}", ""},
+		{"nothing", "status: active", "spec.netbox: Required value: say which addresses Services get: v4, v6, or tenant for the addresses that are reserved for a tenant"},
+		{"an empty source", "v4: {}", "spec.netbox.v4: Required value: at least one of prefixes, ranges and selector is needed"},
+		{"an empty selector", "v4: {selector: {}}", "spec.netbox.v4.selector: Required value: at least one of tag, role, tenant and vrf is needed"},
+		{"prefix with host bits", "v4: {prefixes: [10.0.0.7/24]}", `spec.netbox.v4.prefixes[0]: Invalid value: "10.0.0.7/24": has bits set beyond its prefix length; did you mean 10.0.0.0/24?`},
+		{"prefix of the other family", "v6: {prefixes: [10.0.0.0/24]}", `spec.netbox.v6.prefixes[0]: Invalid value: "10.0.0.0/24": must be an IPv6 subnet`},
+		{"multicast", "v4: {prefixes: [224.0.0.0/24]}", `spec.netbox.v4.prefixes[0]: Invalid value: "224.0.0.0/24": range 224.0.0.0-224.0.0.255 has addresses of 224.0.0.0/4 (multicast), which no Service can have`},
+		{"range without an end", "v4: {ranges: [10.0.0.5]}", `spec.netbox.v4.ranges[0]: Invalid value: "10.0.0.5": must be an IP range of NetBox, as first-last`},
+		{"range that ends before it starts", "v4: {ranges: [10.0.0.9-10.0.0.5]}", `spec.netbox.v4.ranges[0]: Invalid value: "10.0.0.9-10.0.0.5": ends (10.0.0.5) before it starts (10.0.0.9)`},
+		{"range of the other family", "v4: {ranges: ['fd00::1-fd00::2']}", `spec.netbox.v4.ranges[0]: Invalid value: "fd00::1-fd00::2": must be a range of IPv4 addresses`},
+		{"mask of IPv6 for IPv4", "v4: {prefixes: [10.0.0.0/24]}, aggregation: /64", `spec.netbox.aggregation: Invalid value: "/64": must be "default" or a mask from /1 to /32`},
+		{"status of free addresses", "tenant: lab, status: reserved", `spec.netbox.status: Invalid value: "reserved": is the status of the tenant's free addresses: choose another for those of Services`},
+		{"dnsName", "tenant: lab, dnsName: '{{.Name}}.{{.Namespace}}.lb.example'", ""},
+		{"dnsName with another field", "tenant: lab, dnsName: '{{.Cluster}}.lb.example'", `spec.netbox.dnsName: Invalid value: "{{.Cluster}}.lb.example": must be a DNS name, in which only {{.Name}} and {{.Namespace}} are replaced`},
+		{"caBundle", "tenant: lab, caBundle: 'no certificate'", `spec.netbox.caBundle: Invalid value: "": has no certificate in PEM form (-----BEGIN CERTIFICATE-----)`},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			sg := groupMadeAt(t, "a", 1, netboxSpec+row.spec+"}")
+			_, _, errs := allocation.ParseGroup(&sg)
+			got := ""
+			if len(errs) > 0 {
+				got = errs.ToAggregate().Error()
+			}
+			if got != row.want {
+				t.Errorf("got  %s\nwant %s", got, row.want)
+			}
+		})
+	}
+}
+
+func TestParseNetboxURL(t *testing.T) {
+	for url, want := range map[string]string{
+		"https://netbox.example":            "https://netbox.example",
+		"https://netbox.example/":           "https://netbox.example",
+		"https://netbox.example/api/":       "https://netbox.example",
+		"http://netbox.example:8000/netbox": "http://netbox.example:8000/netbox",
+		"https://user:secret@n":             `spec.netbox.url: Invalid value: "…": must not have a user or password: the token goes into the Secret`,
+		"https://n?a=b":                     `spec.netbox.url: Invalid value: "https://n?a=b": must not have a query or fragment`,
+		"ftp://n":                           `spec.netbox.url: Invalid value: "ftp://n": must be an http or https URL`,
+		"netbox":                            `spec.netbox.url: Invalid value: "netbox": must be an http or https URL`,
+	} {
+		sg := groupMadeAt(t, "a", 1, "netbox: {url: '"+url+"', tenant: t, tokenSecretRef: {name: a, key: b}}")
+		group, warnings, errs := allocation.ParseGroup(&sg)
+		got := group.Netbox.URL
+		if len(errs) > 0 {
+			got = errs.ToAggregate().Error()
+		}
+		if got != want {
+			t.Errorf("%s: got %s, want %s", url, got, want)
+		}
+		if warns := len(warnings) > 0; warns != strings.HasPrefix(want, "http:") {
+			t.Errorf("%s: warnings %q", url, warnings)
+		}
+	}
+}
+
+func TestNetboxDNSName(t *testing.T) {
+	sg := groupMadeAt(t, "a", 1, netboxSpec+"tenant: t, dnsName: '{{.Name}}.{{.Namespace}}.lb.example'}")
+	group, _, _ := allocation.ParseGroup(&sg)
+	if got := group.Netbox.DNSNameOf("test", "web"); got != "web.test.lb.example" {
+		t.Errorf("got %s", got)
+	}
+	if got := group.Netbox.DNSNameOf("test", strings.Repeat("a", 250)); got != "" {
+		t.Errorf("a name that is too long: got %s", got)
+	}
+}
+
+// What NetBox was last seen to have is in the group's status, so that a new manager knows
+// it while NetBox is away.
+func TestNetboxRanges(t *testing.T) {
+	for _, row := range []struct {
+		name, spec string
+		pools      []string
+		want       string
+	}{
+		{"prefix", "v4: {prefixes: [10.0.0.0/24]}", []string{"10.0.0.0-10.0.0.255 10.0.0.0/24"}, "10.0.0.0-10.0.0.255/24"},
+		{"mask", "v4: {prefixes: [10.0.0.0/24]}, aggregation: /32", []string{"10.0.0.0-10.0.0.255 10.0.0.0/24"}, "10.0.0.0-10.0.0.255/32"},
+		{"mask that is too long for a family", "tenant: t, aggregation: /64", []string{"10.0.0.5-10.0.0.6 10.0.0.0/24"}, "10.0.0.5-10.0.0.6/24"},
+		{"prefix that is not asked for any more", "v4: {prefixes: [10.0.0.0/24]}", []string{"10.9.0.0-10.9.0.255 10.9.0.0/24"}, ""},
+		{"family that is not asked for any more", "v6: {selector: {tag: lb}}", []string{"10.9.0.0-10.9.0.255 10.9.0.0/24"}, ""},
+		{"range", "v4: {ranges: [10.0.0.5-10.0.0.9]}", []string{"10.0.0.5-10.0.0.9 10.0.0.0/24"}, "10.0.0.5-10.0.0.9/24"},
+		{"selector", "v4: {selector: {tag: lb}}", []string{"10.9.0.0-10.9.0.255 10.9.0.0/24"}, "10.9.0.0-10.9.0.255/24"},
+		{"unreadable", "tenant: t", []string{"10.9.0.0 10.9.0.0/24", "10.9.0.0-10.9.0.1 x"}, ""},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			sg := netboxGroup(t, "a", row.spec, row.pools...)
+			group, _, errs := allocation.ParseGroup(&sg)
+			var got []string
+			for _, r := range group.Ranges {
+				got = append(got, r.String()+"/"+netip.PrefixFrom(r.Addrs.From(), r.Mask).String()[strings.Index(netip.PrefixFrom(r.Addrs.From(), r.Mask).String(), "/")+1:])
+			}
+			if strings.Join(got, " ") != row.want || len(errs) > 0 {
+				t.Errorf("got %v %v, want %s", got, errs, row.want)
+			}
+		})
+	}
+}
+
+func TestNetboxVerdicts(t *testing.T) {
+	unreachable := netboxGroup(t, "a", "tenant: t")
+	unreachable.Status.Conditions = []metav1.Condition{{Type: v1.ConditionReachable, Status: metav1.ConditionFalse, Message: "connection refused"}}
+	for _, row := range []struct {
+		name   string
+		groups []v1.ServiceGroup
+		want   map[string]string
+	}{
+		{"not asked yet", []v1.ServiceGroup{netboxGroup(t, "a", "tenant: t")}, map[string]string{"a": "Progressing: what NetBox has of the group is not known yet"}},
+		{"never reached", []v1.ServiceGroup{unreachable}, map[string]string{"a": "IPAMUnavailable: connection refused"}},
+		{"known", []v1.ServiceGroup{netboxGroup(t, "a", "tenant: t", "10.0.0.5-10.0.0.6 10.0.0.0/24")}, map[string]string{"a": "Accepted: 1 range"}},
+		{"two of one prefix", []v1.ServiceGroup{netboxGroup(t, "a", "v4: {prefixes: [10.0.0.0/24]}", "10.0.0.0-10.0.0.255 10.0.0.0/24"),
+			netboxGroup(t, "b", "v4: {prefixes: [10.0.0.0/24]}", "10.0.0.0-10.0.0.255 10.0.0.0/24")}, map[string]string{"a": "Accepted: 1 range", "b": "Accepted: 1 range"}},
+		{"over an older pool", []v1.ServiceGroup{groupMadeAt(t, "b", 0, "local: {pool: 10.0.0.7, subnet: 10.0.0.0/24}"),
+			netboxGroup(t, "a", "v4: {prefixes: [10.0.0.0/24]}", "10.0.0.0-10.0.0.255 10.0.0.0/24")}, map[string]string{"b": "Accepted: 1 range",
+			"a": `Overlap: spec.netbox: Invalid value: "10.0.0.0-10.0.0.255": range 10.0.0.0-10.0.0.255 overlaps range 10.0.0.7-10.0.0.7 of ServiceGroup b, which has these addresses already`}},
+		{"under a younger pool", []v1.ServiceGroup{groupMadeAt(t, "b", 2, "local: {pool: 10.0.0.7, subnet: 10.0.0.0/24}"),
+			netboxGroup(t, "a", "v4: {prefixes: [10.0.0.0/24]}", "10.0.0.0-10.0.0.255 10.0.0.0/24")}, map[string]string{"a": "Accepted: 1 range",
+			"b": `Overlap: spec.local.pool: Invalid value: "10.0.0.7": range 10.0.0.7-10.0.0.7 overlaps range 10.0.0.0-10.0.0.255 of ServiceGroup a, which has these addresses already`}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			got := map[string]string{}
+			for name, v := range allocation.NewCatalog(row.groups, namespace) {
+				got[name] = v.Reason + ": " + v.Message
+			}
+			if diff := cmp.Diff(row.want, got); diff != "" {
+				t.Errorf("verdicts (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestGroupContainingFor(t *testing.T) {
+	catalog := allocation.NewCatalog([]v1.ServiceGroup{
+		netboxGroup(t, "b", "v4: {prefixes: [10.0.0.0/24]}", "10.0.0.0-10.0.0.255 10.0.0.0/24"),
+		netboxGroup(t, "a", "v4: {prefixes: [10.0.0.0/24]}", "10.0.0.0-10.0.0.255 10.0.0.0/24"),
+		netboxGroup(t, "waiting", "v4: {prefixes: [10.0.0.0/24]}"),
+	}, namespace)
+	for preferred, want := range map[string]string{"": "a", "a": "a", "b": "b", "waiting": "a", "none": "a"} {
+		if group, _, ok := catalog.GroupContainingFor(preferred, netip.MustParseAddr("10.0.0.5")); !ok || group.Name != want {
+			t.Errorf("preferring %q: got %v, want %s", preferred, group, want)
+		}
+	}
+}
+
+// netboxRow is one decision about a Service of an external group.
+type netboxRow struct {
+	name      string
+	families  []corev1.IPFamily
+	policy    corev1.IPFamilyPolicy
+	requested string
+	key       string
+	current   string
+	adopts    bool
+	others    string
+	offers    map[allocation.Claim]allocation.Offer
+
+	want      string
+	reason    string
+	message   string
+	claims    []allocation.Claim
+	isPending bool
+}
+
+func TestAllocateFromExternalGroup(t *testing.T) {
+	const v4, v6 = corev1.IPv4Protocol, corev1.IPv6Protocol
+	claim := func(family corev1.IPFamily) allocation.Claim {
+		return allocation.Claim{Group: "netbox", Family: family}
+	}
+	claimOf := func(a string) allocation.Claim {
+		addr := netip.MustParseAddr(a)
+		return allocation.Claim{Group: "netbox", Family: allocation.FamilyOf(addr), Address: addr}
+	}
+	shown := func(a string) allocation.Claim {
+		c := claimOf(a)
+		c.IsShown = true
+		return c
+	}
+	offer := func(a string) allocation.Offer { return allocation.Offer{Address: netip.MustParseAddr(a)} }
+	away := allocation.Offer{Reason: v1.ReasonIPAMUnavailable, Message: "NetBox is away"}
+	full := allocation.Offer{Reason: v1.ReasonExhausted, Message: "NetBox has no free IPv6 address"}
+	type claims = []allocation.Claim
+	type offers = map[allocation.Claim]allocation.Offer
+	dual := []corev1.IPFamily{v4, v6}
+
+	for _, row := range []netboxRow{
+		{name: "claims one", families: []corev1.IPFamily{v4}, claims: claims{claim(v4)}, isPending: true, reason: v1.ReasonWaitingForIPAM,
+			message: "the IPAM system of ServiceGroup netbox has not answered yet"},
+		{name: "gets what is offered", families: []corev1.IPFamily{v4}, offers: offers{claim(v4): offer("10.0.0.5")}, want: "10.0.0.5", claims: claims{claim(v4)}},
+		{name: "keeps what it has, and claims nothing", families: []corev1.IPFamily{v4}, current: "10.0.0.7", want: "10.0.0.7"},
+		{name: "NetBox away", families: []corev1.IPFamily{v4}, offers: offers{claim(v4): away}, reason: v1.ReasonIPAMUnavailable, message: "NetBox is away", claims: claims{claim(v4)}},
+		{name: "NetBox away: keeps the other family", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, current: "10.0.0.7", offers: offers{claim(v6): away}, want: "10.0.0.7",
+			reason: v1.ReasonIPAMUnavailable, message: "NetBox is away", claims: claims{claim(v6)}},
+		{name: "claims both families at once", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, claims: claims{claim(v4), claim(v6)}, isPending: true,
+			reason: v1.ReasonWaitingForIPAM, message: "the IPAM system of ServiceGroup netbox has not answered yet"},
+		{name: "waits for the second one", families: dual, policy: corev1.IPFamilyPolicyPreferDualStack, offers: offers{claim(v4): offer("10.0.0.5")}, claims: claims{claim(v4), claim(v6)}, isPending: true,
+			reason: v1.ReasonWaitingForIPAM, message: "the IPAM system of ServiceGroup netbox has not answered yet"},
+		{name: "RequireDualStack gets both", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{claim(v4): offer("10.0.0.5"), claim(v6): offer("fd00::5")},
+			want: "10.0.0.5 fd00::5", claims: claims{claim(v4), claim(v6)}},
+		{name: "RequireDualStack releases a lone one", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{claim(v4): offer("10.0.0.5"), claim(v6): full},
+			reason: v1.ReasonExhausted, message: "NetBox has no free IPv6 address", claims: claims{claim(v6)}},
+		{name: "PreferDualStack takes what there is", families: dual, policy: corev1.IPFamilyPolicyPreferDualStack, offers: offers{claim(v4): offer("10.0.0.5"), claim(v6): full},
+			want: "10.0.0.5", claims: claims{claim(v4), claim(v6)}, message: "10.0.0.5 from pool netbox; by PreferDualStack it gets an IPv6 address, too, as soon as ServiceGroup netbox has one that is free"},
+		{name: "PreferDualStack with nothing", families: dual, policy: corev1.IPFamilyPolicyPreferDualStack, offers: offers{claim(v4): away, claim(v6): full},
+			reason: v1.ReasonIPAMUnavailable, message: "NetBox is away", claims: claims{claim(v4), claim(v6)}},
+
+		{name: "claims the address that is asked for", families: []corev1.IPFamily{v4}, requested: "10.0.0.9", claims: claims{claimOf("10.0.0.9")}, isPending: true,
+			reason: v1.ReasonWaitingForIPAM, message: "the IPAM system of ServiceGroup netbox has not answered yet"},
+		{name: "gets the address that is asked for", families: []corev1.IPFamily{v4}, requested: "10.0.0.9", current: "10.0.0.7", offers: offers{claimOf("10.0.0.9"): offer("10.0.0.9")},
+			want: "10.0.0.9", claims: claims{claimOf("10.0.0.9")}},
+		{name: "an answer to another request does not count", families: []corev1.IPFamily{v4}, requested: "10.0.0.9", offers: offers{claim(v4): offer("10.0.0.5")}, claims: claims{claimOf("10.0.0.9")}, isPending: true,
+			reason: v1.ReasonWaitingForIPAM, message: "the IPAM system of ServiceGroup netbox has not answered yet"},
+		{name: "asked for, and another Service has it", families: []corev1.IPFamily{v4}, requested: "10.0.0.9", others: "10.0.0.9",
+			reason: v1.ReasonAddressInUse, message: "10.0.0.9 is in use by Service test/other"},
+		{name: "the first address of a subnet", families: []corev1.IPFamily{v4}, requested: "10.0.0.0",
+			reason: v1.ReasonAddressOutsidePool, message: "annotation purelb.io/addresses: 10.0.0.0 is the first or last address of subnet 10.0.0.0/24: it is never allocated"},
+		{name: "shares without a claim", families: []corev1.IPFamily{v4}, key: "k", others: "10.0.0.9", want: "10.0.0.9"},
+		{name: "adopts by a claim", families: []corev1.IPFamily{v4}, current: "10.0.0.9", adopts: true, claims: claims{shown("10.0.0.9")}, isPending: true,
+			reason: v1.ReasonWaitingForIPAM, message: "the IPAM system of ServiceGroup netbox has not answered yet"},
+		{name: "adopts what it is offered", families: []corev1.IPFamily{v4}, current: "10.0.0.9", adopts: true, offers: offers{shown("10.0.0.9"): offer("10.0.0.9")},
+			want: "10.0.0.9", claims: claims{shown("10.0.0.9")}},
+		{name: "is offered what another Service has", families: []corev1.IPFamily{v4}, others: "10.0.0.5", offers: offers{claim(v4): offer("10.0.0.5")},
+			reason: v1.ReasonAddressInUse, message: "10.0.0.5, which ServiceGroup netbox offers, is in use by Service test/other"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			testNetboxRow(t, &row)
+		})
+	}
+}
+
+func testNetboxRow(t *testing.T, row *netboxRow) {
+	catalog := allocation.NewCatalog([]v1.ServiceGroup{netboxGroup(t, "netbox", "v4: {prefixes: [10.0.0.0/24]}, v6: {prefixes: ['fd00::/64']}",
+		"10.0.0.0-10.0.0.255 10.0.0.0/24", "fd00::-fd00::ffff:ffff:ffff:ffff fd00::/64")}, namespace)
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "test", Name: "web", Annotations: map[string]string{v1.AnnotationServiceGroup: "netbox"}}}
+	svc.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, IPFamilies: row.families, IPFamilyPolicy: ptr.To(corev1.IPFamilyPolicySingleStack), Ports: []corev1.ServicePort{{Port: 80}}}
+	if row.policy != "" {
+		svc.Spec.IPFamilyPolicy = &row.policy
+	}
+	if row.requested != "" {
+		svc.Annotations[v1.AnnotationAddresses] = row.requested
+	}
+	if row.key != "" {
+		svc.Annotations[v1.AnnotationAllowSharedIP] = row.key
+	}
+	for _, a := range addresses(row.current) {
+		svc.Status.LoadBalancer.Ingress = append(svc.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: a.String()})
+	}
+	if row.current != "" && !row.adopts {
+		record := allocation.Record{Addresses: addresses(row.current), Group: "netbox", Type: v1.PoolTypeNetbox}
+		svc.Status.Conditions = []metav1.Condition{{Type: v1.ConditionRecord, Status: metav1.ConditionTrue, Message: record.String()}}
+	}
+	inputs := &allocation.Inputs{Catalog: catalog, InUse: allocation.NewInUse(), Offers: row.offers}
+	if row.others != "" {
+		other := &allocation.Service{Namespace: "test", Name: "other", IsOurs: true, Addresses: addresses(row.others), SharingKey: row.key,
+			Ports: allocation.PortsOf([]corev1.ServicePort{{Port: 443}}), Allocated: allocation.Record{Addresses: addresses(row.others), Group: "netbox", Key: row.key}}
+		inputs.InUse.Put(other)
+	}
+	got := allocation.Allocate(allocation.RequestOf(svc), inputs)
+
+	if diff := cmp.Diff(addresses(row.want), got.Addresses, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("addresses (-want +got):\n%s", diff)
+	}
+	wantReason, wantMessage := row.reason, row.message
+	if wantReason == "" {
+		wantReason = v1.ReasonAllocated
+	}
+	if wantMessage == "" {
+		wantMessage = allocation.JoinAddresses(addresses(row.want)) + " from pool netbox"
+	}
+	if got.Reason != wantReason || got.Message != wantMessage || got.IsPending != row.isPending {
+		t.Errorf("got %s: %s (pending %v)\nwant %s: %s (pending %v)", got.Reason, got.Message, got.IsPending, wantReason, wantMessage, row.isPending)
+	}
+	if diff := cmp.Diff(row.claims, got.Claims, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("claims (-want +got):\n%s", diff)
+	}
+}

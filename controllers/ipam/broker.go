@@ -1,0 +1,293 @@
+package ipam
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/internal/pacing"
+)
+
+// Cluster is what a Broker has to know of the cluster.
+type Cluster interface {
+	// UID identifies the cluster.
+	UID(ctx context.Context) (types.UID, error)
+	// Token reads a key of a Secret.
+	Token(ctx context.Context, secret, key string) (string, error)
+	// Holders returns the addresses that Services hold of a ServiceGroup, with their
+	// owners, the one that is to be recorded first.
+	Holders(ctx context.Context, group string) (map[netip.Addr][]Owner, error)
+	// IsInUse reports whether any Service has an address, or is about to.
+	IsInUse(a netip.Addr) bool
+	// Objection returns a function that says why an owner cannot have an address of a
+	// group, or returns an empty text.
+	Objection(ctx context.Context, owner Owner, group string) (func(netip.Addr) string, error)
+}
+
+// Options of a Broker.
+type Options struct {
+	Cluster Cluster
+	// Connect returns the System of a ServiceGroup. It sends nothing.
+	Connect func(group string, config *allocation.Netbox, token string, cluster types.UID) (System, error)
+	Now     func() time.Time
+	// AnswersChanged is called when the answers to a Service's claims have changed, and
+	// ObservationChanged when the observation of a ServiceGroup has. They must not block.
+	AnswersChanged     func(types.NamespacedName)
+	ObservationChanged func(group string)
+	// FoundDifference is called for each address of which a system has another record than
+	// it ought to, once for each text. It must not block.
+	FoundDifference func(group string, owner Owner, text string)
+}
+
+// Observation is what a Broker knows of the system of a ServiceGroup.
+type Observation struct {
+	// Reason is v1.ReasonReachable, or why the system does not answer. It is empty while
+	// it has not been asked.
+	Reason, Message string
+	// Report is the last one, or nil if there is none yet, and SyncedAt its time.
+	Report   *Report
+	SyncedAt time.Time
+	// Differences are what differs between the system's records and what Services hold,
+	// by address. UnusedTooMany are how many records no Service holds, if they are too
+	// many to be released.
+	Differences   map[netip.Addr]string
+	UnusedTooMany int
+	// WaitingClaims is how many claims have no address.
+	WaitingClaims int
+}
+
+// Broker asks external systems for the addresses that Services claim.
+//
+// All that it remembers may be lost at any time. Claims come again with the next look at
+// each Service, and the systems remember what was recorded for them. A release that is
+// lost is found by a comparison.
+type Broker struct {
+	Options
+
+	mu sync.Mutex
+	// ctx is set while the Broker runs.
+	ctx     context.Context
+	cluster types.UID
+	groups  map[string]*groupState
+	queues  map[endpoint]*queue
+	claims  map[claimKey]*claimState
+	// releases are addresses to release, each with when to try.
+	releases map[releaseKey]time.Time
+	repairs  map[releaseKey]Missing
+}
+
+// endpoint is a system as it is reached with one token.
+type endpoint struct{ url, secret, key, caBundle string }
+
+func endpointOf(c *allocation.Netbox) endpoint {
+	return endpoint{c.URL, c.TokenSecret, c.TokenKey, c.CABundle}
+}
+
+// groupState is of a ServiceGroup with an external system.
+type groupState struct {
+	config   *allocation.Netbox
+	endpoint endpoint
+	// system is nil until a token is known; token is the one that it has.
+	system System
+	token  string
+	// syncAt is when to compare next.
+	syncAt time.Time
+	// unusedSince is since when each unused record was seen.
+	unusedSince map[netip.Addr]time.Time
+	observation Observation
+}
+
+type claimKey struct {
+	uid   types.UID
+	claim allocation.Claim
+}
+
+// claimState is a claim of a Service.
+type claimState struct {
+	owner Owner
+	since time.Time
+	// dueAt is when to ask for it next. A claim with an offer is asked for no more.
+	dueAt   time.Time
+	backoff pacing.Backoff
+	// offer is the last answer, if isAnswered.
+	offer      allocation.Offer
+	isAnswered bool
+}
+
+func (c *claimState) hasAddress() bool { return c.isAnswered && c.offer.Reason == "" }
+
+type releaseKey struct {
+	group   string
+	address netip.Addr
+}
+
+// NewBroker makes a Broker, which asks for nothing until it is started.
+func NewBroker(o Options) *Broker {
+	return &Broker{
+		Options: o, groups: map[string]*groupState{}, queues: map[endpoint]*queue{},
+		claims: map[claimKey]*claimState{}, releases: map[releaseKey]time.Time{}, repairs: map[releaseKey]Missing{},
+	}
+}
+
+// Start lets the Broker ask, until the context ends.
+func (b *Broker) Start(ctx context.Context) error {
+	b.mu.Lock()
+	b.ctx = ctx
+	for e := range b.queues {
+		b.startQueue(e)
+	}
+	b.mu.Unlock()
+	<-ctx.Done()
+	return nil
+}
+
+// NeedLeaderElection says that only the leading manager asks.
+func (b *Broker) NeedLeaderElection() bool { return true }
+
+// Configure says how a ServiceGroup takes its addresses from a system; nil if it does not.
+func (b *Broker) Configure(group string, config *allocation.Netbox) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	g := b.groups[group]
+	switch {
+	case config == nil && g == nil || g != nil && config != nil && reflect.DeepEqual(g.config, config):
+		return
+	case config == nil:
+		delete(b.groups, group)
+		maps.DeleteFunc(b.releases, func(k releaseKey, _ time.Time) bool { return k.group == group })
+		maps.DeleteFunc(b.repairs, func(k releaseKey, _ Missing) bool { return k.group == group })
+		b.stopIdleQueues()
+		return
+	}
+	now := b.Now()
+	b.groups[group] = &groupState{config: config, endpoint: endpointOf(config), syncAt: now, unusedSince: map[netip.Addr]time.Time{}}
+	for key, c := range b.claims {
+		if key.claim.Group == group && !c.hasAddress() {
+			c.dueAt, c.backoff = now, newClaimBackoff()
+		}
+	}
+	e := endpointOf(config)
+	if b.queues[e] == nil {
+		b.queues[e] = newQueue()
+		b.startQueue(e)
+	}
+	b.queues[e].restart()
+	b.stopIdleQueues()
+}
+
+// Want says which claims a Service has. What was offered to others that it had is
+// released.
+func (b *Broker) Want(owner Owner, claims []allocation.Claim) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.Now()
+	for key, c := range b.claims {
+		if key.uid == owner.UID && !slices.Contains(claims, key.claim) {
+			b.dropClaim(key, c, now)
+		}
+	}
+	for _, claim := range claims {
+		key := claimKey{owner.UID, claim}
+		if b.claims[key] == nil {
+			b.claims[key] = &claimState{owner: owner, since: now, dueAt: now, backoff: newClaimBackoff()}
+			b.wake(claim.Group)
+		}
+	}
+}
+
+// Forget drops the claims of the Services of a name, apart from those with a UID.
+func (b *Broker) Forget(name types.NamespacedName, except types.UID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for key, c := range b.claims {
+		if c.owner.Namespace == name.Namespace && c.owner.Name == name.Name && key.uid != except {
+			b.dropClaim(key, c, b.Now())
+		}
+	}
+}
+
+func (b *Broker) dropClaim(key claimKey, c *claimState, now time.Time) {
+	delete(b.claims, key)
+	if c.hasAddress() {
+		b.addRelease(releaseKey{key.claim.Group, c.offer.Address}, now)
+	}
+}
+
+// Release says that a Service of a group has given an address up. It is released unless
+// another Service has it.
+func (b *Broker) Release(group string, a netip.Addr) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.addRelease(releaseKey{group, a}, b.Now())
+}
+
+func (b *Broker) addRelease(key releaseKey, at time.Time) {
+	if b.groups[key.group] == nil {
+		return
+	}
+	if _, isKnown := b.releases[key]; !isKnown {
+		b.releases[key] = at
+	}
+	b.wake(key.group)
+}
+
+// Offers returns the answers to the claims of a Service.
+func (b *Broker) Offers(uid types.UID) map[allocation.Claim]allocation.Offer {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.Now()
+	offers := map[allocation.Claim]allocation.Offer{}
+	for key, c := range b.claims {
+		if key.uid != uid {
+			continue
+		}
+		if c.isAnswered {
+			offers[key.claim] = c.offer
+		} else if offer, isLate := b.lateAnswer(key.claim.Group, now.Sub(c.since)); isLate {
+			offers[key.claim] = offer
+		}
+	}
+	return offers
+}
+
+// lateAnswer is what a Service says whose claim has not been answered for some time.
+func (b *Broker) lateAnswer(group string, waited time.Duration) (allocation.Offer, bool) {
+	g := b.groups[group]
+	switch {
+	case waited < SlowAfter:
+		return allocation.Offer{}, false
+	case g == nil:
+		return allocation.Offer{Reason: v1.ReasonWaitingForIPAM, Message: "ServiceGroup " + group + " has not been looked at yet"}, true
+	case b.queues[g.endpoint].isSlow(b.Now()):
+		return allocation.Offer{Reason: v1.ReasonIPAMUnavailable, Message: "NetBox " + g.config.URL + " is slow to answer: the Service goes on waiting"}, true
+	case waited >= queuedAfter:
+		return allocation.Offer{Reason: v1.ReasonWaitingForIPAM, Message: "others are asking NetBox " + g.config.URL + " for addresses, too: the Service waits for its turn"}, true
+	}
+	return allocation.Offer{}, false
+}
+
+// Observation returns what is known of the system of a group, or nil if it has none.
+func (b *Broker) Observation(group string) *Observation {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	g := b.groups[group]
+	if g == nil {
+		return nil
+	}
+	o := g.observation
+	o.Differences = maps.Clone(o.Differences)
+	for key, c := range b.claims {
+		if key.claim.Group == group && !c.hasAddress() {
+			o.WaitingClaims++
+		}
+	}
+	return &o
+}

@@ -1,0 +1,84 @@
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const cluster types.UID = "3b6f0b52-3b1c-4a0e-9a52-5d1a5f0c7a01"
+
+func ownerNamed(name string) Owner {
+	return Owner{Namespace: "test", Name: name, UID: types.UID("uid-" + name)}
+}
+
+func TestMark(t *testing.T) {
+	uid := types.UID("11111111-1111-1111-1111-111111111111")
+	short := Owner{"test", "web", uid}.Mark(cluster)
+	if want := "purelb " + string(cluster) + "/test/web/" + string(uid); short != want {
+		t.Errorf("got %s, want %s", short, want)
+	}
+	long := Owner{strings.Repeat("n", 63), strings.Repeat("a", 63), uid}
+	other := Owner{strings.Repeat("n", 63), strings.Repeat("a", 62) + "b", uid}
+	if a, b := long.Mark(cluster), other.Mark(cluster); len(a) != MaxMark || len(b) != MaxMark || a == b || !strings.HasSuffix(a, "/"+string(uid)) || !strings.HasPrefix(a, MarksOfCluster(cluster)+strings.Repeat("n", 63)+"/a") {
+		t.Errorf("long marks: %q (%d), %q", a, len(a), b)
+	}
+	if got := DescribeMark(short, cluster); got != "Service test/web" {
+		t.Errorf("described as %s", got)
+	}
+	if got := DescribeMark("keepalived", cluster); got != "keepalived" {
+		t.Errorf("described as %s", got)
+	}
+}
+
+func TestCompare(t *testing.T) {
+	a, b, c := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")
+	web, other := ownerNamed("web"), ownerNamed("other")
+	record := func(a netip.Addr, o Owner) Record { return Record{Address: a, Mark: o.Mark(cluster)} }
+	edited := record(a, web)
+	edited.Difference = "its status is deprecated"
+	for _, row := range []struct {
+		name    string
+		records []Record
+		held    map[netip.Addr][]Owner
+		want    Comparison
+	}{
+		{"alike", []Record{record(a, web), record(b, other)}, map[netip.Addr][]Owner{a: {web}, b: {other}}, Comparison{}},
+		{"missing", nil, map[netip.Addr][]Owner{b: {other}, a: {web}}, Comparison{Missing: []Missing{{a, web, false}, {b, other, false}}}},
+		{"unused", []Record{record(c, web), record(a, web), record(b, other)}, map[netip.Addr][]Owner{b: {other}}, Comparison{Unused: []netip.Addr{a, c}}},
+		{"unused, recorded twice", []Record{record(a, web), record(a, other)}, nil, Comparison{Unused: []netip.Addr{a}}},
+		{"shared", []Record{record(a, other)}, map[netip.Addr][]Owner{a: {web, other}}, Comparison{}},
+		{"shared, and the recorded one is gone", []Record{record(a, ownerNamed("gone"))}, map[netip.Addr][]Owner{a: {web, other}}, Comparison{Missing: []Missing{{a, web, true}}}},
+		{"recorded twice", []Record{record(a, web), record(a, web)}, map[netip.Addr][]Owner{a: {web}}, Comparison{Missing: []Missing{{a, web, true}}}},
+		{"edited", []Record{edited}, map[netip.Addr][]Owner{a: {web}}, Comparison{Differences: map[netip.Addr]string{a: "its status is deprecated"}}},
+		{"edited and unused", []Record{edited}, nil, Comparison{Unused: []netip.Addr{a}}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			got := Compare(row.records, row.held, cluster)
+			if diff := cmp.Diff(row.want, got, cmpopts.EquateEmpty(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestTooManyUnused(t *testing.T) {
+	for _, row := range []struct {
+		unused, all int
+		want        bool
+	}{{0, 0, false}, {5, 5, false}, {6, 6, true}, {6, 59, true}, {6, 60, false}, {100, 1000, false}, {101, 1000, true}} {
+		if got := areTooManyUnused(row.unused, row.all); got != row.want {
+			t.Errorf("%d of %d: %v", row.unused, row.all, got)
+		}
+	}
+	owners := []Owner{{Namespace: "b", Name: "a"}, {Namespace: "a", Name: "b"}, {Namespace: "a", Name: "a"}}
+	SortOwners(owners)
+	if fmt.Sprint(owners[0], owners[1], owners[2]) != "a/a a/b b/a" {
+		t.Errorf("sorted: %v", owners)
+	}
+}

@@ -1,0 +1,303 @@
+package netbox
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/ipam"
+	"github.com/purelb/purelb-operator/internal/textlimit"
+)
+
+// Bounds of a request.
+const (
+	// requestTimeout bounds a whole request: a NetBox that takes ten seconds is slow, not
+	// away.
+	requestTimeout = 15 * time.Second
+	// dialTimeout bounds the connection by TCP. It is short, because a Service that waits
+	// is served as soon as NetBox is back, and not when a dial to the absent one ends.
+	dialTimeout = 1500 * time.Millisecond
+	tlsTimeout  = 5 * time.Second
+	// maxBody bounds an answer in bytes. A page of 250 addresses has some 300 kB.
+	maxBody = 8 << 20
+	// pageSize and maxPages bound a list. NetBox sends 1000 objects at most.
+	pageSize = 250
+	maxPages = 400
+	// maxQuoted is how many bytes of an answer an error quotes.
+	maxQuoted = 300
+)
+
+// Options of the connection to NetBox.
+type Options struct {
+	// Proxy chooses the proxy for a request; nil for none.
+	Proxy func(*http.Request) (*url.URL, error)
+	// Observe is called after each request. It may be nil.
+	Observe func(outcome string, took time.Duration)
+	// Now tells the time, for Observe.
+	Now func() time.Time
+}
+
+// client sends requests to one NetBox.
+type client struct {
+	base, token string
+	http        *http.Client
+	options     Options
+}
+
+func newClient(base, token, caBundle string, o Options) (*client, error) {
+	roots, err := rootsOf(caBundle)
+	if err != nil {
+		return nil, err
+	}
+	transport := &http.Transport{
+		Proxy:               o.Proxy,
+		DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		TLSHandshakeTimeout: tlsTimeout,
+		TLSClientConfig:     &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		MaxIdleConns:        2,
+		IdleConnTimeout:     30 * time.Second,
+		ForceAttemptHTTP2:   true,
+	}
+	return &client{base: base, token: strings.TrimSpace(token), options: o, http: &http.Client{
+		Transport: transport, Timeout: requestTimeout,
+		// A redirect leads to a page for logging in, or takes the token elsewhere.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
+}
+
+// rootsOf returns the authorities of a bundle, or nil for those of the system.
+func rootsOf(caBundle string) (*x509.CertPool, error) {
+	if caBundle == "" {
+		return nil, nil //nolint:nilnil // the zero value of tls.Config
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM([]byte(caBundle)) {
+		return nil, errors.New("spec.netbox.caBundle has no certificate")
+	}
+	return pool, nil
+}
+
+// authorization returns the header for a token. Tokens of version 2 have a prefix of
+// their own.
+func authorization(token string) string {
+	if strings.HasPrefix(token, "nbt_") {
+		return "Bearer " + token
+	}
+	return "Token " + token
+}
+
+// answer is what NetBox sent.
+type answer struct {
+	status int
+	etag   string
+	body   []byte
+}
+
+// statusError is an answer that is not a success.
+type statusError struct {
+	answer
+	text string
+}
+
+func (e *statusError) Error() string { return e.text }
+
+// isStatus reports whether an error is an answer with a status.
+func isStatus(err error, status int) bool {
+	var e *statusError
+	return errors.As(err, &e) && e.status == status
+}
+
+// send sends one request, and decodes the answer into out unless that is nil. Errors are
+// of type *statusError if NetBox has refused this request, else of *ipam.Error.
+func (c *client) send(ctx context.Context, method, path string, query url.Values, header http.Header, body, out any) (*answer, error) {
+	var reader io.Reader
+	if body != nil {
+		encoded, err := json.Marshal(body)
+		if err != nil {
+			return nil, fmt.Errorf("encode the request: %w", err)
+		}
+		reader = bytes.NewReader(encoded)
+	}
+	target := c.base + path
+	if len(query) > 0 {
+		target += "?" + query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, method, target, reader)
+	if err != nil {
+		return nil, c.unavailable("the URL cannot be used")
+	}
+	for name, values := range header {
+		req.Header[name] = values
+	}
+	req.Header.Set("Authorization", authorization(c.token))
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("User-Agent", "purelb")
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	begin := c.options.Now()
+	a, err := c.exchange(req)
+	if c.options.Observe != nil {
+		c.options.Observe(outcomeOf(a, err), c.options.Now().Sub(begin))
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := c.judge(method, a); err != nil {
+		return a, err
+	}
+	if out != nil {
+		if err := json.Unmarshal(a.body, out); err != nil {
+			return a, c.unavailable("the answer is not what NetBox sends: is there something else at this URL?")
+		}
+	}
+	return a, nil
+}
+
+// outcomeOf names the outcome of a request in few words, for metrics.
+func outcomeOf(a *answer, err error) string {
+	if err != nil {
+		return "error"
+	}
+	return strconv.Itoa(a.status)
+}
+
+func (c *client) exchange(req *http.Request) (*answer, error) {
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.unavailable(describe(err))
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
+	if err != nil {
+		return nil, c.unavailable(describe(err))
+	}
+	if len(body) > maxBody {
+		return nil, c.unavailable(fmt.Sprintf("an answer has more than %d bytes", maxBody))
+	}
+	a := &answer{status: resp.StatusCode, etag: resp.Header.Get("ETag"), body: body}
+	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")) // an unknown one is not JSON
+	switch {
+	case resp.StatusCode >= 300 && resp.StatusCode < 400:
+		return nil, c.unavailable(fmt.Sprintf("it redirects (%d): is there a page for logging in before it, or does its URL begin otherwise?", resp.StatusCode))
+	case resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests:
+		return nil, c.unavailable(fmt.Sprintf("it answers %d", resp.StatusCode))
+	case len(body) > 0 && kind != "application/json":
+		return nil, c.unavailable(fmt.Sprintf("it answers %d, but not in JSON: is there something else at this URL?", resp.StatusCode))
+	}
+	return a, nil
+}
+
+// judge returns an error for an answer that is not a success.
+func (c *client) judge(method string, a *answer) error {
+	if a.status < 300 {
+		return nil
+	}
+	text := c.quote(a.body)
+	if a.status == http.StatusUnauthorized || a.status == http.StatusForbidden && method == http.MethodGet {
+		return &ipam.Error{Reason: v1.ReasonIPAMRefused, ConcernsAll: true, Message: fmt.Sprintf(
+			"NetBox %s refuses the token (%d): %s", c.base, a.status, text)}
+	}
+	return &statusError{*a, fmt.Sprintf("%d: %s", a.status, text)}
+}
+
+// unavailable returns the error that NetBox cannot be asked.
+func (c *client) unavailable(why string) error {
+	return &ipam.Error{Reason: v1.ReasonIPAMUnavailable, Message: fmt.Sprintf("NetBox %s cannot be asked: %s", c.base, c.scrub(why)), ConcernsAll: true}
+}
+
+// quote returns an answer for an error, in one line and without the token.
+func (c *client) quote(body []byte) string {
+	text := strings.Join(strings.Fields(string(body)), " ")
+	var detail struct {
+		Detail string `json:"detail"`
+	}
+	if json.Unmarshal(body, &detail) == nil && detail.Detail != "" {
+		text = detail.Detail
+	}
+	return textlimit.Shorten(strings.ToValidUTF8(c.scrub(text), "?"), maxQuoted)
+}
+
+// scrub removes the token, and its secret part, from a text that others have written.
+func (c *client) scrub(text string) string {
+	_, secret, _ := strings.Cut(c.token, ".")
+	for _, part := range []string{c.token, secret} {
+		if part != "" {
+			text = strings.ReplaceAll(text, part, "***")
+		}
+	}
+	return text
+}
+
+// describe says why a request got no answer, in words that do not change with each
+// attempt: no ports of this host, and no query.
+func describe(err error) string {
+	var dns *net.DNSError
+	var op *net.OpError
+	var timeout interface{ Timeout() bool }
+	switch {
+	case errors.As(err, &dns) && dns.IsNotFound:
+		return "no such host"
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return "no answer in time"
+	case errors.As(err, &op):
+		return op.Op + ": " + op.Err.Error()
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+		return "the connection ended early"
+	}
+	var inner *url.Error
+	if errors.As(err, &inner) {
+		return inner.Err.Error()
+	}
+	return err.Error()
+}
+
+// list reads all pages of a list. It counts pages itself: the links that NetBox sends
+// may name a host behind a proxy.
+func list[T any](ctx context.Context, c *client, path string, query url.Values) ([]T, error) {
+	var all []T
+	for page := 0; page < maxPages; page++ {
+		var got struct {
+			Count   int `json:"count"`
+			Results []T `json:"results"`
+		}
+		q := url.Values{"limit": {strconv.Itoa(pageSize)}, "offset": {strconv.Itoa(len(all))}}
+		for name, values := range query {
+			q[name] = values
+		}
+		if _, err := c.send(ctx, http.MethodGet, path, q, nil, nil, &got); err != nil {
+			return nil, err
+		}
+		all = append(all, got.Results...)
+		if len(got.Results) == 0 || len(all) >= got.Count {
+			return all, nil
+		}
+	}
+	return nil, c.unavailable(fmt.Sprintf("a list has more than %d objects", maxPages*pageSize))
+}
+
+// count returns how many objects a list has.
+func count(ctx context.Context, c *client, path string, query url.Values) (int64, error) {
+	var got struct {
+		Count int64 `json:"count"`
+	}
+	q := url.Values{"limit": {"1"}}
+	for name, values := range query {
+		q[name] = values
+	}
+	_, err := c.send(ctx, http.MethodGet, path, q, nil, nil, &got)
+	return got.Count, err
+}

@@ -1,0 +1,239 @@
+package netbox_test
+
+import (
+	"crypto/tls"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/controllers/ipam"
+	"github.com/purelb/purelb-operator/controllers/ipam/ipamtest"
+	"github.com/purelb/purelb-operator/controllers/ipam/netbox"
+	fake "github.com/purelb/purelb-operator/test/netbox"
+)
+
+// TestFaultNetBox answers in every way that NetBox, a proxy before it or something else at
+// its URL may answer: each gives a short text that does not change and does not have the
+// token.
+func TestFaultNetBox(t *testing.T) {
+	page := func(status int, contentType, body string) func(http.ResponseWriter, *http.Request) bool {
+		return func(w http.ResponseWriter, r *http.Request) bool {
+			w.Header().Set("Content-Type", contentType)
+			w.Header().Set("Location", "https://login.example/")
+			w.WriteHeader(status)
+			fmt.Fprint(w, strings.ReplaceAll(body, "TOKEN", r.Header.Get("Authorization")))
+			return true
+		}
+	}
+	const cannot = "NetBox URL cannot be asked: "
+	for _, row := range []struct {
+		name   string
+		before func(http.ResponseWriter, *http.Request) bool
+		reason string
+		want   string
+	}{
+		{"a redirect", page(302, "text/html", "moved"), v1.ReasonIPAMUnavailable, cannot + "it redirects (302): is there a page for logging in before it, or does its URL begin otherwise?"},
+		{"a page", page(200, "text/html", "<html>welcome TOKEN</html>"), v1.ReasonIPAMUnavailable, cannot + "it answers 200, but not in JSON: is there something else at this URL?"},
+		{"other JSON", page(200, "application/json", `["hello"]`), v1.ReasonIPAMUnavailable, cannot + "the answer is not what NetBox sends: is there something else at this URL?"},
+		{"broken JSON", page(200, "application/json", `{"results": [`), v1.ReasonIPAMUnavailable, cannot + "the answer is not what NetBox sends: is there something else at this URL?"},
+		{"an error of the server", page(500, "text/html", "oops TOKEN"), v1.ReasonIPAMUnavailable, cannot + "it answers 500"},
+		{"maintenance", page(503, "text/html", "back soon"), v1.ReasonIPAMUnavailable, cannot + "it answers 503"},
+		{"too many requests", page(429, "application/json", "{}"), v1.ReasonIPAMUnavailable, cannot + "it answers 429"},
+		{"a token that is refused", page(403, "application/json", `{"detail":"Invalid TOKEN"}`), v1.ReasonIPAMRefused, "NetBox URL refuses the token (403): Invalid Token ***"},
+		{"401", page(401, "application/json", `{"detail":"no"}`), v1.ReasonIPAMRefused, "NetBox URL refuses the token (401): no"},
+		{"the connection ends", func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) }, v1.ReasonIPAMUnavailable, cannot + "the connection ended early"},
+		{"without end", func(w http.ResponseWriter, _ *http.Request) bool {
+			w.Header().Set("Content-Type", "application/json")
+			for range 10 << 10 {
+				if _, err := w.Write([]byte(strings.Repeat(" ", 1024))); err != nil {
+					return true
+				}
+			}
+			return true
+		}, v1.ReasonIPAMUnavailable, cannot + "an answer has more than 8388608 bytes"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			w := newFake(t, fake.V44, fake.TokenV1)
+			w.prefix(w.v4, nil)
+			w.fake.SetFaults(row.before, nil)
+			for range 2 {
+				_, err := w.connect(w.config(), ipamtest.Cluster).Allocate(t.Context(), request("web"))
+				var failed *ipam.Error
+				if !errors.As(err, &failed) || failed.Reason != row.reason || !failed.ConcernsAll {
+					t.Fatalf("got %#v, want one of reason %s", err, row.reason)
+				}
+				if got := strings.ReplaceAll(failed.Message, w.base, "URL"); got != row.want {
+					t.Errorf("got  %s\nwant %s", got, row.want)
+				}
+				if strings.Contains(failed.Message, fake.TokenV1) {
+					t.Errorf("has the token: %s", failed.Message)
+				}
+			}
+			w.fake.SetFaults(nil, nil)
+		})
+	}
+}
+
+func TestFaultNoConnection(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	refused := server.URL
+	server.Close()
+	for base, want := range map[string]string{
+		refused:                               "NetBox " + refused + " cannot be asked: dial: connect: connection refused",
+		"http://no-such-host.invalid:8000":    "NetBox http://no-such-host.invalid:8000 cannot be asked: no such host",
+		"https://" + refused[len("http://"):]: "NetBox https://" + refused[len("http://"):] + " cannot be asked: dial: connect: connection refused",
+	} {
+		w := newWorld(t, base, fake.TokenV1, nil)
+		_, err := w.connect(w.config(), ipamtest.Cluster).Allocate(t.Context(), request("web"))
+		if err == nil || err.Error() != want && !strings.Contains(err.Error(), "lookup") {
+			t.Errorf("got  %v\nwant %s", err, want)
+		}
+	}
+}
+
+// A permission that is missing for changes concerns the request, and not all.
+func TestFaultPermissions(t *testing.T) {
+	for _, row := range []struct {
+		denied      string
+		concernsAll bool
+		want        string
+	}{
+		{"GET ip-addresses", true, "NetBox URL refuses the token (403): You do not have permission to perform this action."},
+		{"GET prefixes", true, "NetBox URL refuses the token (403): You do not have permission to perform this action."},
+		{"POST ip-addresses", false, "NetBox URL refuses the request: 403: You do not have permission to perform this action.; the token's user needs the permissions to view prefixes, IP ranges, VRFs, tenants and tags, and to view, add, change and delete IP addresses"},
+	} {
+		w := newFake(t, fake.V46, fake.TokenV2)
+		w.prefix(w.v4, nil)
+		w.fake.SetTokens(map[string]fake.Token{fake.TokenV2: {Denied: []string{row.denied}}})
+		_, err := w.connect(w.config(), ipamtest.Cluster).Allocate(t.Context(), request("web"))
+		var failed *ipam.Error
+		if !errors.As(err, &failed) || failed.Reason != v1.ReasonIPAMRefused || failed.ConcernsAll != row.concernsAll || strings.ReplaceAll(failed.Message, w.base, "URL") != row.want {
+			t.Errorf("without %s: got %v", row.denied, err)
+		}
+		w.fake.SetTokens(map[string]fake.Token{fake.TokenV2: {}})
+	}
+}
+
+// A request whose answer is lost has been served: the next one finds what it has made.
+func TestFaultLostAnswer(t *testing.T) {
+	for _, tenant := range []bool{false, true} {
+		w := newFake(t, fake.V46, fake.TokenV2)
+		config := w.config()
+		if tenant {
+			config, _ = tenantFixture(w)
+		} else {
+			w.prefix(w.v4, nil)
+		}
+		var lost atomic.Int32
+		w.fake.SetFaults(nil, func(r *http.Request, _ int) bool {
+			return r.Method == http.MethodGet || lost.Add(1) > 1
+		})
+		s := w.connect(config, ipamtest.Cluster)
+		if a, err := s.Allocate(t.Context(), request("web")); err == nil {
+			t.Fatalf("got %s although the answer was lost", a)
+		}
+		w.allocate(s, request("web"))
+		report, err := s.Inspect(t.Context())
+		if err != nil || len(report.Records) != 1 {
+			t.Errorf("tenant %v: %d records, %v", tenant, len(report.Records), err)
+		}
+		w.fake.SetFaults(nil, nil)
+	}
+}
+
+// Two clusters see the same address free at the same moment. Since 4.6, NetBox refuses the
+// second change. Before, the last one counts; the next comparison of the other cluster
+// finds that its address is recorded as somebody else's.
+func TestFaultTwoClustersTakeOne(t *testing.T) {
+	for _, version := range []fake.Version{fake.V44, fake.V46} {
+		w := newFake(t, version, fake.TokenV1)
+		config, _ := tenantFixture(w)
+		other := w.connect(config, ipamtest.OtherCluster)
+		var once atomic.Bool
+		var theirs netip.Addr
+		w.fake.SetFaults(func(_ http.ResponseWriter, r *http.Request) bool {
+			// The other one takes it just before the change of the first.
+			if r.Method == http.MethodPatch && once.CompareAndSwap(false, true) {
+				theirs = w.allocate(other, request("web"))
+			}
+			return false
+		}, nil)
+		ours := w.allocate(w.connect(config, ipamtest.Cluster), request("web"))
+		w.fake.SetFaults(nil, nil)
+		mark := ipamtest.NewOwner("web", 0).Mark(ipamtest.Cluster)
+		switch {
+		case version == fake.V46 && ours == theirs:
+			t.Errorf("both have %s", ours)
+		case version == fake.V44 && w.recordAt(ours)["description"] != mark:
+			t.Errorf("%s is not recorded as ours", ours)
+		}
+	}
+}
+
+// The token goes to NetBox and nowhere else.
+func TestAttackRedirectForToken(t *testing.T) {
+	var got atomic.Value
+	thief := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got.Store(r.Header.Get("Authorization")) }))
+	defer thief.Close()
+	w := newFake(t, fake.V46, fake.TokenV2)
+	w.fake.SetFaults(func(rw http.ResponseWriter, r *http.Request) bool {
+		http.Redirect(rw, r, thief.URL+r.URL.Path, http.StatusTemporaryRedirect)
+		return true
+	}, nil)
+	if _, err := w.connect(w.config(), ipamtest.Cluster).Inspect(t.Context()); err == nil {
+		t.Error("no error")
+	}
+	if got.Load() != nil {
+		t.Errorf("the redirect's target got %q", got.Load())
+	}
+	w.fake.SetFaults(nil, nil)
+}
+
+func TestTLSAndProxy(t *testing.T) {
+	server := fake.NewServer(fake.V46)
+	secure := httptest.NewUnstartedServer(server)
+	secure.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	secure.StartTLS()
+	defer secure.Close()
+	ca := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}))
+	config := &allocation.Netbox{URL: secure.URL, Status: "active", Tenant: "lab"}
+	server.Create("tenants", map[string]any{"name": "lab", "slug": "lab"})
+
+	inspect := func(config *allocation.Netbox, o netbox.Options) error {
+		o.Now = time.Now
+		s, err := netbox.Connect(config, fake.TokenV2, ipamtest.Cluster, o)
+		if err != nil {
+			return err
+		}
+		_, err = s.Inspect(t.Context())
+		return err
+	}
+	if err := inspect(config, netbox.Options{}); err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("an unknown authority: %v", err)
+	}
+	trusted := *config
+	trusted.CABundle = ca
+	if err := inspect(&trusted, netbox.Options{}); err != nil {
+		t.Errorf("with caBundle: %v", err)
+	}
+	var asked atomic.Int32
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		http.Error(w, "no", http.StatusBadGateway)
+	}))
+	defer proxy.Close()
+	to, _ := url.Parse(proxy.URL)
+	if err := inspect(&trusted, netbox.Options{Proxy: http.ProxyURL(to)}); err == nil || asked.Load() == 0 {
+		t.Errorf("by a proxy: %v, asked %d times", err, asked.Load())
+	}
+}

@@ -1,0 +1,136 @@
+package netbox
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/purelb/purelb-operator/controllers/ipam"
+)
+
+// Paths of NetBox's REST API.
+const (
+	pathAddresses = "/api/ipam/ip-addresses/"
+	pathPrefixes  = "/api/ipam/prefixes/"
+	pathRanges    = "/api/ipam/ip-ranges/"
+	pathVRFs      = "/api/ipam/vrfs/"
+)
+
+// The objects of NetBox, with the fields that are read here.
+
+type choice struct {
+	Value string `json:"value"`
+}
+
+type object struct {
+	ID   int64  `json:"id"`
+	Slug string `json:"slug"`
+	Name string `json:"name"`
+	RD   string `json:"rd"`
+}
+
+type ipAddress struct {
+	ID          int64    `json:"id"`
+	Address     string   `json:"address"`
+	VRF         *object  `json:"vrf"`
+	Tenant      *object  `json:"tenant"`
+	Status      *choice  `json:"status"`
+	Role        *choice  `json:"role"`
+	DNSName     string   `json:"dns_name"`
+	Description string   `json:"description"`
+	Tags        []object `json:"tags"`
+}
+
+type prefixObject struct {
+	ID     int64   `json:"id"`
+	Prefix string  `json:"prefix"`
+	VRF    *object `json:"vrf"`
+}
+
+type rangeObject struct {
+	ID           int64   `json:"id"`
+	StartAddress string  `json:"start_address"`
+	EndAddress   string  `json:"end_address"`
+	VRF          *object `json:"vrf"`
+}
+
+// addr returns the address without its mask; not valid if it cannot be read.
+func (o *ipAddress) addr() netip.Addr {
+	p, err := netip.ParsePrefix(o.Address)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return p.Addr()
+}
+
+// subnet returns the network that the address is in by its mask.
+func (o *ipAddress) subnet() netip.Prefix {
+	p, err := netip.ParsePrefix(o.Address)
+	if err != nil {
+		return netip.Prefix{}
+	}
+	return p.Masked()
+}
+
+// descriptionSeparator is between an owner's mark and the description that an address had
+// before.
+const descriptionSeparator = " | "
+
+// mark returns the owner's mark, or the whole description if that does not begin with one.
+func (o *ipAddress) mark() string {
+	mark, _, _ := strings.Cut(o.Description, descriptionSeparator)
+	return mark
+}
+
+// isOf reports whether the address is recorded as that of an owner of the cluster.
+func (o *ipAddress) isOf(cluster types.UID) bool {
+	return strings.HasPrefix(o.Description, ipam.MarksOfCluster(cluster))
+}
+
+// isMarked reports whether the address is recorded as that of an owner of any cluster.
+func (o *ipAddress) isMarked() bool {
+	return strings.HasPrefix(o.Description, ipam.MarksOfCluster("")[:len("purelb ")])
+}
+
+func (o *ipAddress) vrfID() int64 { return idOf(o.VRF) }
+
+// idOf returns the id of an object, or 0 for none.
+func idOf(o *object) int64 {
+	if o == nil {
+		return 0
+	}
+	return o.ID
+}
+
+// describe says what NetBox has at the address.
+func (o *ipAddress) describe() string {
+	what := []string{fmt.Sprintf("id %d", o.ID)}
+	if o.Status != nil {
+		what = append(what, "status "+o.Status.Value)
+	}
+	if o.DNSName != "" {
+		what = append(what, "DNS name "+o.DNSName)
+	}
+	if o.Description != "" {
+		what = append(what, fmt.Sprintf("description %q", o.Description))
+	}
+	return strings.Join(what, ", ")
+}
+
+func (o *ipAddress) hasTag(slug string) bool {
+	return slices.ContainsFunc(o.Tags, func(t object) bool { return t.Slug == slug })
+}
+
+// lowestID returns the object with the lowest id, which was created first.
+func lowestID(objects []ipAddress) *ipAddress {
+	var lowest *ipAddress
+	for i := range objects {
+		if lowest == nil || objects[i].ID < lowest.ID {
+			lowest = &objects[i]
+		}
+	}
+	return lowest
+}

@@ -1,0 +1,266 @@
+package netbox
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+
+	"go4.org/netipx"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/controllers/ipam"
+)
+
+// pool is a prefix or IP range of NetBox that addresses are created in.
+type pool struct {
+	// path of the prefix or range, with its id.
+	path   string
+	addrs  netipx.IPRange
+	subnet netip.Prefix
+	vrf    int64 // 0 for none
+	isCIDR bool
+}
+
+func (p *pool) contains(a netip.Addr, vrf int64) bool { return p.vrf == vrf && p.addrs.Contains(a) }
+
+func (p *pool) family() allocation.Family { return allocation.FamilyOf(p.addrs.From()) }
+
+// String is how users write the pool.
+func (p *pool) String() string {
+	if p.isCIDR {
+		return p.subnet.String()
+	}
+	return p.addrs.String()
+}
+
+// resolvePools looks up the prefixes and ranges of the group. problems say what the group
+// names and NetBox does not have.
+func (s *System) resolvePools(ctx context.Context) (pools []pool, problems []string, err error) {
+	for _, family := range []allocation.Family{allocation.IPv4, allocation.IPv6} {
+		source, isAsked := s.config.Sources[family]
+		if !isAsked {
+			continue
+		}
+		query, problem, err := s.selectorQuery(ctx, &source.Selector)
+		if err != nil {
+			return nil, nil, err
+		}
+		if problem != "" {
+			problems = append(problems, problem)
+			continue
+		}
+		var found []pool
+		if len(source.Prefixes) == 0 && len(source.Ranges) == 0 {
+			found, err = s.selectPools(ctx, family, query)
+			if err == nil && len(found) == 0 {
+				problems = append(problems, fmt.Sprintf("NetBox has no active %s prefix or range, that the token may view, with %s", family, describeSelector(&source.Selector)))
+			}
+		} else {
+			var missing []string
+			found, missing, err = s.namedPools(ctx, &source, query)
+			problems = append(problems, missing...)
+		}
+		if isStatus(err, http.StatusBadRequest) { // a slug that NetBox does not know
+			problems = append(problems, "NetBox does not know what the selector names: "+err.Error())
+			continue
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		pools = append(pools, found...)
+	}
+	return pools, problems, nil
+}
+
+// selectorQuery returns the parameters of lists for a selector, or says why nothing can be
+// selected.
+func (s *System) selectorQuery(ctx context.Context, sel *v1.NetboxSelector) (query url.Values, problem string, err error) {
+	query = url.Values{}
+	for name, value := range map[string]string{"tag": sel.Tag, "role": sel.Role, "tenant": sel.Tenant} {
+		if value != "" {
+			query.Set(name, value)
+		}
+	}
+	switch sel.VRF {
+	case "":
+	case allocation.NetboxVRFGlobal:
+		query.Set("vrf_id", "null")
+	default:
+		vrfs, err := list[object](ctx, s.client, pathVRFs, url.Values{"name": {sel.VRF}})
+		if err == nil && len(vrfs) == 0 {
+			vrfs, err = list[object](ctx, s.client, pathVRFs, url.Values{"rd": {sel.VRF}})
+		}
+		if err != nil {
+			return nil, "", err
+		}
+		if len(vrfs) != 1 {
+			return nil, fmt.Sprintf("NetBox has %d VRFs with the name or route distinguisher %s, that the token may view: there must be one", len(vrfs), sel.VRF), nil
+		}
+		query.Set("vrf_id", strconv.FormatInt(vrfs[0].ID, 10))
+	}
+	return query, "", nil
+}
+
+func describeSelector(sel *v1.NetboxSelector) string {
+	text := ""
+	for _, part := range [][2]string{{"tag", sel.Tag}, {"role", sel.Role}, {"tenant", sel.Tenant}, {"VRF", sel.VRF}} {
+		if part[1] != "" {
+			if text != "" {
+				text += ", "
+			}
+			text += part[0] + " " + part[1]
+		}
+	}
+	return text
+}
+
+// namedPools looks up the prefixes and ranges that the group names.
+func (s *System) namedPools(ctx context.Context, source *allocation.NetboxSource, query url.Values) (pools []pool, problems []string, err error) {
+	choose := func(name string, found []pool) {
+		switch len(found) {
+		case 1:
+			pools = append(pools, found[0])
+		case 0:
+			problems = append(problems, fmt.Sprintf("NetBox has no %s, or the token may not view it", name))
+		default:
+			problems = append(problems, fmt.Sprintf("NetBox has %d of %s: say which one by selector.vrf (%q for that in no VRF)", len(found), name, allocation.NetboxVRFGlobal))
+		}
+	}
+	for _, prefix := range source.Prefixes {
+		found, err := s.listPrefixes(ctx, withParameters(query, "prefix", prefix.String()))
+		if err != nil {
+			return nil, nil, err
+		}
+		choose("prefix "+prefix.String(), found)
+	}
+	for _, r := range source.Ranges {
+		found, err := s.listRanges(ctx, withParameters(query, "start_address", r.From().String(), "end_address", r.To().String()))
+		if err != nil {
+			return nil, nil, err
+		}
+		choose("IP range "+r.String(), found)
+	}
+	return pools, problems, nil
+}
+
+// selectPools lists the active prefixes and ranges that a selector finds, without those
+// that another one contains.
+func (s *System) selectPools(ctx context.Context, family allocation.Family, query url.Values) ([]pool, error) {
+	number := "4"
+	if family == allocation.IPv6 {
+		number = "6"
+	}
+	query = withParameters(query, "family", number, "status", "active")
+	prefixes, err := s.listPrefixes(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	ranges, err := s.listRanges(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	var pools []pool
+	for _, p := range append(prefixes, ranges...) {
+		isContained := slices.ContainsFunc(pools, func(other pool) bool {
+			return other.vrf == p.vrf && other.addrs.Contains(p.addrs.From()) && other.addrs.Contains(p.addrs.To())
+		})
+		if !isContained {
+			pools = append(pools, p)
+		}
+	}
+	return pools, nil
+}
+
+// withParameters returns a copy of a query with more parameters, each a name and a value.
+func withParameters(query url.Values, parameters ...string) url.Values {
+	more := url.Values{}
+	for name, values := range query {
+		more[name] = values
+	}
+	for i := 0; i+1 < len(parameters); i += 2 {
+		more.Set(parameters[i], parameters[i+1])
+	}
+	return more
+}
+
+func (s *System) listPrefixes(ctx context.Context, query url.Values) ([]pool, error) {
+	objects, err := list[prefixObject](ctx, s.client, pathPrefixes, query)
+	if err != nil {
+		return nil, err
+	}
+	var pools []pool
+	for _, o := range objects {
+		if prefix, err := netip.ParsePrefix(o.Prefix); err == nil {
+			pools = append(pools, pool{
+				path: fmt.Sprintf("%s%d/", pathPrefixes, o.ID), addrs: netipx.RangeOfPrefix(prefix.Masked()), subnet: prefix.Masked(), vrf: idOf(o.VRF), isCIDR: true,
+			})
+		}
+	}
+	return pools, nil
+}
+
+func (s *System) listRanges(ctx context.Context, query url.Values) ([]pool, error) {
+	objects, err := list[rangeObject](ctx, s.client, pathRanges, query)
+	if err != nil {
+		return nil, err
+	}
+	var pools []pool
+	for _, o := range objects {
+		first, err1 := netip.ParsePrefix(o.StartAddress)
+		last, err2 := netip.ParsePrefix(o.EndAddress)
+		if r := netipx.IPRangeFrom(first.Addr(), last.Addr()); err1 == nil && err2 == nil && r.IsValid() {
+			pools = append(pools, pool{path: fmt.Sprintf("%s%d/", pathRanges, o.ID), addrs: r, subnet: first.Masked(), vrf: idOf(o.VRF)})
+		}
+	}
+	return pools, nil
+}
+
+// maxAvailable is how many free addresses are listed at most.
+const maxAvailable = 1000
+
+// availableAddresses lists free addresses of a pool, lowest first.
+func (s *System) availableAddresses(ctx context.Context, p *pool) ([]netip.Addr, error) {
+	var found []ipAddress
+	if _, err := s.client.send(ctx, http.MethodGet, p.path+"available-ips/", url.Values{"limit": {strconv.Itoa(maxAvailable)}}, nil, nil, &found); err != nil {
+		return nil, err
+	}
+	addrs := make([]netip.Addr, 0, len(found))
+	for i := range found {
+		if a := found[i].addr(); a.IsValid() {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs, nil
+}
+
+// reportOf counts what is recorded of a pool.
+func (s *System) reportOf(ctx context.Context, p *pool) (ipam.Pool, error) {
+	out := ipam.Pool{Addrs: p.addrs, Subnet: p.subnet}
+	if p.isCIDR {
+		recorded, err := count(ctx, s.client, pathAddresses, url.Values{"parent": {p.subnet.String()}, "vrf_id": {vrfParameter(p.vrf)}})
+		out.Recorded = recorded
+		return out, err
+	}
+	free, err := s.availableAddresses(ctx, p)
+	if err != nil {
+		return out, err
+	}
+	if len(free) < maxAvailable { // otherwise many are free
+		r := allocation.Range{Addrs: p.addrs, Subnet: netip.PrefixFrom(p.addrs.From(), p.addrs.From().BitLen())}
+		out.Recorded = max(r.Capacity()-int64(len(free)), 0)
+	}
+	return out, nil
+}
+
+// vrfParameter returns the value of the parameter vrf_id for a VRF.
+func vrfParameter(id int64) string {
+	if id == 0 {
+		return "null"
+	}
+	return strconv.FormatInt(id, 10)
+}

@@ -1,0 +1,152 @@
+package netbox
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/controllers/ipam"
+)
+
+// statusReserved is what a tenant's free addresses have.
+const statusReserved = "reserved"
+
+// settleTime is how long after taking an address it is looked at again where NetBox has no
+// conditional changes (before 4.6): somebody who has seen it free at the same moment has
+// changed it by then.
+const settleTime = 300 * time.Millisecond
+
+// reserved lists the tenant's free addresses.
+func (s *System) reserved(ctx context.Context) ([]ipAddress, error) {
+	return list[ipAddress](ctx, s.client, pathAddresses, url.Values{"tenant": {s.config.Tenant}, "status": {statusReserved}})
+}
+
+// takeReserved makes the first of the tenant's free addresses the owner's.
+func (s *System) takeReserved(ctx context.Context, r *ipam.Request) (netip.Addr, error) {
+	free, err := s.reserved(ctx)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	slices.SortStableFunc(free, func(a, b ipAddress) int { return a.addr().Compare(b.addr()) })
+	for i := range free {
+		o := &free[i]
+		if a := o.addr(); !a.IsValid() || allocation.FamilyOf(a) != r.Family || r.Objection(a) != "" {
+			continue
+		}
+		isTaken, err := s.take(ctx, r.Owner, o.ID, func(o *ipAddress) bool { return s.isFree(o) })
+		if err != nil {
+			return netip.Addr{}, err
+		}
+		if isTaken {
+			return o.addr(), nil
+		}
+	}
+	return netip.Addr{}, s.exhausted(r.Family, "no reserved address of tenant "+s.config.Tenant)
+}
+
+// isFree reports whether an address is the tenant's, and reserved.
+func (s *System) isFree(o *ipAddress) bool {
+	return s.hasAddress(o) && o.Status != nil && o.Status.Value == statusReserved
+}
+
+// take makes a record the owner's if it may be taken, and nobody else does so.
+func (s *System) take(ctx context.Context, owner ipam.Owner, id int64, mayTake func(*ipAddress) bool) (bool, error) {
+	var o ipAddress
+	got, err := s.client.send(ctx, http.MethodGet, recordPath(id), nil, nil, nil, &o)
+	if isStatus(err, http.StatusNotFound) {
+		return false, nil
+	}
+	if err != nil || !mayTake(&o) {
+		return false, err
+	}
+	err = s.change(ctx, id, s.fields(owner, &o), got.etag)
+	if isStatus(err, http.StatusPreconditionFailed) || isStatus(err, http.StatusNotFound) {
+		return false, nil
+	}
+	if err != nil || got.etag != "" {
+		return err == nil, err
+	}
+	select {
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case <-time.After(settleTime):
+	}
+	if _, err := s.client.send(ctx, http.MethodGet, recordPath(id), nil, nil, nil, &o); err != nil {
+		return false, err
+	}
+	return o.mark() == owner.Mark(s.cluster), nil
+}
+
+// takeRequested makes a requested address of the tenant the owner's.
+func (s *System) takeRequested(ctx context.Context, r *ipam.Request) error {
+	if why := r.Objection(r.Address); why != "" {
+		return &ipam.Error{Reason: v1.ReasonAddressInUse, Message: why}
+	}
+	records, err := s.recordsAt(ctx, r.Address)
+	if err != nil {
+		return err
+	}
+	records = slices.DeleteFunc(records, func(o ipAddress) bool { return !s.hasAddress(&o) })
+	first := lowestID(records)
+	if first == nil {
+		return &ipam.Error{Reason: v1.ReasonAddressOutsidePool, Message: fmt.Sprintf("%s is not an address of tenant %s in NetBox %s", r.Address, s.config.Tenant, s.client.base)}
+	}
+	mark := r.Owner.Mark(s.cluster)
+	if first.mark() == mark && !s.isFree(first) {
+		return nil
+	}
+	isTaken, err := s.take(ctx, r.Owner, first.ID, func(o *ipAddress) bool {
+		// What a Service shows already, an earlier PureLB has taken without a mark.
+		return s.isFree(o) || o.isOf(s.cluster) || r.IsShown && !o.isMarked() && o.Status != nil && o.Status.Value == s.config.Status
+	})
+	if err == nil && !isTaken {
+		err = s.inUse(r.Address, first)
+	}
+	return err
+}
+
+// inspectTenant reports on the addresses that are reserved for the tenant, and on those
+// that owners of this cluster have.
+func (s *System) inspectTenant(ctx context.Context, records []ipAddress) (*ipam.Report, error) {
+	report := &ipam.Report{}
+	free, err := s.reserved(ctx)
+	if isStatus(err, http.StatusBadRequest) {
+		report.Problems = append(report.Problems, "NetBox has no tenant with the slug "+s.config.Tenant+", that the token may view")
+		return report, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.addRecords(report, records)
+	subnets := map[netip.Addr]netip.Prefix{}
+	isOurs := map[netip.Addr]bool{}
+	for _, o := range slices.Concat(free, records) {
+		if a := o.addr(); a.IsValid() && s.hasAddress(&o) {
+			subnets[a] = o.subnet()
+			isOurs[a] = o.isOf(s.cluster)
+		}
+	}
+	report.Pools = rangesOf(subnets)
+	for i := range report.Pools {
+		for a := range isOurs {
+			if isOurs[a] && report.Pools[i].Addrs.Contains(a) {
+				report.Pools[i].Recorded++
+			}
+		}
+	}
+	if len(report.Pools) > maxPools {
+		report.Problems = append(report.Problems, fmt.Sprintf("the addresses of tenant %s make up %d ranges: only the first %d are used, so reserve addresses that follow one another", s.config.Tenant, len(report.Pools), maxPools))
+		report.Pools = report.Pools[:maxPools]
+	}
+	if len(report.Pools) == 0 {
+		report.Problems = append(report.Problems, strings.TrimSpace("tenant "+s.config.Tenant+" has no address with status "+statusReserved))
+	}
+	return report, nil
+}

@@ -1,0 +1,52 @@
+package ipam
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Owner is a Service that an address is allocated to.
+type Owner struct {
+	Namespace, Name string
+	UID             types.UID
+}
+
+// String is namespace/name.
+func (o Owner) String() string { return o.Namespace + "/" + o.Name }
+
+// MaxMark is how long a mark is at most, in bytes. NetBox stores descriptions of 200.
+const MaxMark = 200
+
+// markBegin begins all marks.
+const markBegin = "purelb "
+
+// MarksOfCluster returns how the marks of all owners of a cluster begin.
+func MarksOfCluster(cluster types.UID) string { return markBegin + string(cluster) + "/" }
+
+// Mark returns the text by which a system tells whose an address is:
+// "purelb cluster/namespace/name/uid". The uids tell apart clusters, and a Service from
+// one of the same name before it. Where the whole is longer than MaxMark, the end of the
+// namespace and name is replaced by their hash.
+func (o Owner) Mark(cluster types.UID) string {
+	begin, end := MarksOfCluster(cluster), "/"+string(o.UID)
+	name := o.String()
+	if room := MaxMark - len(begin) - len(end); len(name) > room {
+		const hashLength = 16
+		sum := sha256.Sum256([]byte(name))
+		kept := max(room-hashLength-1, 0)
+		name = name[:kept] + "~" + hex.EncodeToString(sum[:])[:hashLength]
+	}
+	return begin + name + end
+}
+
+// DescribeMark says in short whose a mark of the cluster is.
+func DescribeMark(mark string, cluster types.UID) string {
+	name, isOurs := strings.CutPrefix(mark, MarksOfCluster(cluster))
+	if i := strings.LastIndexByte(name, '/'); isOurs && i > 0 {
+		return "Service " + name[:i]
+	}
+	return mark
+}

@@ -1,0 +1,84 @@
+package ipam
+
+import (
+	"context"
+	"net/netip"
+
+	"go4.org/netipx"
+
+	"github.com/purelb/purelb-operator/controllers/allocation"
+)
+
+// System is an external IPAM system, with the addresses that one ServiceGroup takes from
+// it. Its methods are called one at a time. Errors that are not of type *Error count as
+// v1.ReasonIPAMUnavailable. ipamtest.Conformance tests an implementation.
+type System interface {
+	// Allocate records an address as the owner's, and returns it: the requested one, or
+	// the one that is recorded as the owner's already and is of the group, or a free
+	// one. An address that is recorded as another owner's of the same cluster becomes this
+	// owner's if it is requested: the caller knows that the other one has it no more.
+	Allocate(ctx context.Context, r Request) (netip.Addr, error)
+	// Release removes what is recorded of an address for owners of this cluster. If there
+	// is nothing, it does nothing.
+	Release(ctx context.Context, a netip.Addr) error
+	// Inspect returns what the system has: the group's ranges, and what is recorded for
+	// owners of this cluster.
+	Inspect(ctx context.Context) (*Report, error)
+}
+
+// Request asks for one address.
+type Request struct {
+	Owner  Owner
+	Family allocation.Family
+	// Address is the one that is requested. It is not valid if any will do.
+	Address netip.Addr
+	// IsShown says that the Service has the requested address already.
+	IsShown bool
+	// Objection says why the owner cannot have an address in this cluster, or returns an
+	// empty text.
+	Objection func(netip.Addr) string
+}
+
+// Report is what a System has.
+type Report struct {
+	// Pools in the order in which Allocate tries them.
+	Pools []Pool
+	// Records are those of owners of this cluster, in any order.
+	Records []Record
+	// Problems are what the group asks for and the system does not have.
+	Problems []string
+}
+
+// Pool is a range of addresses that a System allocates from.
+type Pool struct {
+	Addrs netipx.IPRange
+	// Subnet contains Addrs.
+	Subnet netip.Prefix
+	// Recorded is how many addresses of the pool are recorded, for whomever.
+	Recorded int64
+}
+
+// Record is what a System has recorded of one address.
+type Record struct {
+	Address netip.Addr
+	// Mark is the owner's.
+	Mark string
+	// Difference says what is not recorded as the group asks for, or is empty.
+	Difference string
+}
+
+// Error is why a System did not do what it was asked for.
+type Error struct {
+	// Reason is one of package v1: ReasonExhausted, ReasonAddressInUse,
+	// ReasonAddressOutsidePool, ReasonIPAMRefused or ReasonIPAMUnavailable.
+	Reason string
+	// Message says it to people. It is the same whenever the same thing goes wrong, and
+	// holds no secret.
+	Message string
+	// ConcernsAll says that no other request would fare better now: the system is away,
+	// or refuses the token.
+	ConcernsAll bool
+}
+
+// Error returns the message.
+func (e *Error) Error() string { return e.Message }
