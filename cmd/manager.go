@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,6 +34,7 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers"
 	"github.com/purelb/purelb-operator/controllers/agents"
+	"github.com/purelb/purelb-operator/controllers/ipam/netbox"
 	"github.com/purelb/purelb-operator/internal/informer"
 	"github.com/purelb/purelb-operator/webhooks"
 	"github.com/purelb/purelb-operator/webhooks/certs"
@@ -296,12 +298,19 @@ func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image str
 	}
 	own, reasons := controllers.NewMetrics(metrics.Registry), controllers.NewUnplacedReasons()
 	c := mgr.GetClient()
+	external, err := controllers.NewExternalIPAM(mgr, controllers.ExternalIPAMOptions{
+		Recorder: recorder("purelb-allocator"), Namespace: o.namespace, IsDefault: o.isDefault, Metrics: own, Now: time.Now,
+		Netbox: netbox.Options{Proxy: http.ProxyFromEnvironment},
+	})
+	if err != nil {
+		return fmt.Errorf("set up external IPAM: %w", err)
+	}
 	return errors.Join(
 		(&controllers.ServiceReconciler{
-			Client: c, Recorder: recorder("purelb-allocator"), Namespace: o.namespace, IsDefault: o.isDefault, Metrics: own,
+			Client: c, Recorder: recorder("purelb-allocator"), Namespace: o.namespace, IsDefault: o.isDefault, Metrics: own, IPAM: external,
 		}).SetupWithManager(mgr),
 		(&controllers.ServiceGroupReconciler{
-			Client: c, Recorder: recorder("purelb-servicegroup"), Namespace: o.namespace, IsDefault: o.isDefault, Metrics: own,
+			Client: c, Recorder: recorder("purelb-servicegroup"), Namespace: o.namespace, IsDefault: o.isDefault, Metrics: own, IPAM: external,
 		}).SetupWithManager(mgr),
 		(&controllers.LBNodeAgentReconciler{
 			Client: c, Recorder: recorder("purelb-lbnodeagent"), Liveness: live, Namespace: o.namespace,

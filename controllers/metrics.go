@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/ipam"
 	"github.com/purelb/purelb-operator/controllers/placement"
 )
 
@@ -15,8 +16,11 @@ type Metrics struct {
 	inUse    *prometheus.GaugeVec
 	rejected *prometheus.CounterVec
 	members  prometheus.Gauge
-	changes  *prometheus.CounterVec
-	duration *prometheus.HistogramVec
+	// Of external IPAM systems, by ServiceGroup.
+	ipamReachable, ipamWaiting, ipamDifferences *prometheus.GaugeVec
+	ipamDuration                                *prometheus.HistogramVec
+	changes                                     *prometheus.CounterVec
+	duration                                    *prometheus.HistogramVec
 }
 
 // NewMetrics makes the metrics and registers them.
@@ -32,6 +36,19 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "purelb_address_pool_allocation_rejected_total", Help: "Services that could not be given an address, by reason. Pool is empty for a ServiceGroup that there is not.",
 		}, []string{"pool", "reason"}),
+		ipamReachable: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "purelb_ipam_reachable", Help: "Whether the external IPAM system of a ServiceGroup answers: 1 or 0.",
+		}, pool),
+		ipamWaiting: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "purelb_ipam_waiting_claims", Help: "Addresses that Services wait for from the external IPAM system of a ServiceGroup.",
+		}, pool),
+		ipamDifferences: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "purelb_ipam_differences", Help: "Addresses, prefixes and ranges of which the external IPAM system of a ServiceGroup records something else than it ought to.",
+		}, pool),
+		ipamDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "purelb_ipam_request_duration_seconds", Help: "Requests to the external IPAM system of a ServiceGroup, by outcome: the status of the answer, or error.",
+			Buckets: []float64{.025, .05, .1, .25, .5, 1, 2.5, 5, 10, 15},
+		}, []string{"pool", "outcome"}),
 		members: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "purelb_election_member_count", Help: "Nodes whose agent is alive.",
 		}),
@@ -43,7 +60,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
 		}, []string{"kind"}),
 	}
-	registry.MustRegister(m.size, m.inUse, m.rejected, m.members, m.changes, m.duration)
+	registry.MustRegister(m.size, m.inUse, m.rejected, m.members, m.changes, m.duration, m.ipamReachable, m.ipamWaiting, m.ipamDifferences, m.ipamDuration)
 	return m
 }
 
@@ -59,6 +76,38 @@ func (m *Metrics) DeletePool(name string) {
 	m.inUse.DeleteLabelValues(name)
 	m.size.DeleteLabelValues(name)
 	m.rejected.DeletePartialMatch(prometheus.Labels{"pool": name})
+	m.SetIPAM(name, nil)
+}
+
+// SetIPAM sets what is known of the external IPAM system of a ServiceGroup, or deletes
+// these metrics if o is nil.
+func (m *Metrics) SetIPAM(name string, o *ipam.Observation) {
+	if o == nil {
+		m.ipamReachable.DeleteLabelValues(name)
+		m.ipamWaiting.DeleteLabelValues(name)
+		m.ipamDifferences.DeleteLabelValues(name)
+		m.ipamDuration.DeletePartialMatch(prometheus.Labels{"pool": name})
+		return
+	}
+	if o.Reason == "" {
+		return // it has not been asked
+	}
+	reachable := 0.
+	if o.Reason == v1.ReasonReachable {
+		reachable = 1
+	}
+	m.ipamReachable.WithLabelValues(name).Set(reachable)
+	m.ipamWaiting.WithLabelValues(name).Set(float64(o.WaitingClaims))
+	differences := len(o.Differences) + o.UnusedTooMany
+	if o.Report != nil {
+		differences += len(o.Report.Problems)
+	}
+	m.ipamDifferences.WithLabelValues(name).Set(float64(differences))
+}
+
+// ObserveIPAMRequest records a request to the external IPAM system of a ServiceGroup.
+func (m *Metrics) ObserveIPAMRequest(name, outcome string, took time.Duration) {
+	m.ipamDuration.WithLabelValues(name, outcome).Observe(took.Seconds())
 }
 
 // CountRejected counts a Service that could not be given an address. pool is a ServiceGroup

@@ -107,12 +107,12 @@ func (c *cluster) placementInputs(livenessOf func(node string) placement.Livenes
 	}
 	inputs.Addresses = c.placementAddresses(isDefault)
 	for _, a := range inputs.Addresses {
-		if a.PoolType == v1.PoolTypeLocal { // its group may be gone
+		if a.PoolType != v1.PoolTypeRemote { // its group may be gone
 			inputs.LocalSubnets = append(inputs.LocalSubnets, netip.PrefixFrom(a.Addr, a.Addr.BitLen()))
 		}
 	}
 	for _, verdict := range c.catalog {
-		if verdict.Ready() && verdict.Group.Type == v1.PoolTypeLocal {
+		if verdict.Ready() && verdict.Group.Type != v1.PoolTypeRemote {
 			for _, r := range verdict.Group.Ranges {
 				inputs.LocalSubnets = append(inputs.LocalSubnets, r.Subnet)
 			}
@@ -283,7 +283,11 @@ func (c *cluster) placementAddresses(isDefault bool) []placement.Address {
 // placementAddress describes one address. Where its group is gone or has changed, the
 // record of the Service still says what the group was, and the address stays announced.
 func (c *cluster) placementAddress(svc *corev1.Service, a netip.Addr) placement.Address {
-	if group, r, ok := c.catalog.GroupContaining(a); ok {
+	group, r, ok := c.catalog.GroupContaining(a)
+	if ok && group.IsExternal() { // several such groups may contain it
+		group, r, ok = c.catalog.GroupContainingFor(allocation.RecordOf(svc).Group, a)
+	}
+	if ok {
 		return placement.Address{Addr: a, Group: group.Name, PoolType: group.Type, Mask: r.Mask, Subnet: r.Subnet, SkipProbe: group.SkipIPv6DAD}
 	}
 	record := allocation.RecordOf(svc)

@@ -13,10 +13,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/ipam"
 )
 
 // ServiceReconciler allocates addresses to Services of type LoadBalancer.
@@ -29,6 +29,7 @@ type ServiceReconciler struct {
 	Namespace string // the manager's, where ServiceGroups have an effect
 	IsDefault bool   // serve Services without a loadBalancerClass
 	Metrics   *Metrics
+	IPAM      *ExternalIPAM
 
 	uncached client.Reader // reads from the API server itself
 	index    *serviceIndex
@@ -48,12 +49,18 @@ const allocators = 8
 // SetupWithManager registers the reconciler.
 func (r *ServiceReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.uncached, r.index = mgr.GetAPIReader(), newServiceIndex(r.IsDefault)
-	return ctrl.NewControllerManagedBy(mgr).
-		Named("service").
+	if r.IPAM != nil {
+		r.index = r.IPAM.index
+	}
+	b := ctrl.NewControllerManagedBy(mgr)
+	if r.IPAM != nil {
+		b = b.WatchesRawSource(queueSource(&r.IPAM.services))
+	}
+	return b.Named("service").
 		For(&corev1.Service{}, builder.WithPredicates(allocationChanged)).
 		Watches(&corev1.Service{}, r.indexServices()).
 		WatchesRawSource(r.listBeforeAllocating()).
-		Watches(&v1.ServiceGroup{}, handler.EnqueueRequestsFromMapFunc(r.servicesOfGroup), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1.ServiceGroup{}, handler.EnqueueRequestsFromMapFunc(r.servicesOfGroup), builder.WithPredicates(groupChanged)).
 		Watches(&v1.Announcement{}, batched(r.servicesThatDependOnNodes), builder.WithPredicates(factsChanged)).
 		Watches(&corev1.Node{}, batched(r.servicesThatDependOnNodes), builder.WithPredicates(nodeAddressesChanged)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: allocators}).
@@ -70,6 +77,7 @@ func (r *ServiceReconciler) Reconcile(ctx context.Context, req reconcile.Request
 	}
 	r.index.observe(svc)
 	r.reportDeleted(req.NamespacedName) // a Service of this name before
+	r.IPAM.forget(req.NamespacedName, svc.UID)
 	if !svc.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil // it will be gone soon, and has its addresses until then
 	}
@@ -94,6 +102,7 @@ func (r *ServiceReconciler) reconcileMissing(ctx context.Context, key client.Obj
 		}
 	}
 	r.index.remove(key, "")
+	r.IPAM.forget(key, "")
 	r.reportDeleted(key)
 	r.restores.remove(key)
 	return reconcile.Result{}, nil
@@ -104,6 +113,7 @@ func (r *ServiceReconciler) reconcileMissing(ctx context.Context, key client.Obj
 // nothing to wait for.
 func (r *ServiceReconciler) allocateOrRelease(ctx context.Context, svc *corev1.Service) (time.Duration, error) {
 	if !isOurs(svc, r.IsDefault) {
+		r.IPAM.forget(client.ObjectKeyFromObject(svc), "")
 		if !hasRecord(svc) && meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAllocated) == nil {
 			return 0, nil
 		}
@@ -113,5 +123,11 @@ func (r *ServiceReconciler) allocateOrRelease(ctx context.Context, svc *corev1.S
 	if err != nil {
 		return 0, err
 	}
-	return r.applyResult(ctx, svc, r.index.allocate(svc, inputs))
+	inputs.Offers = r.IPAM.offers(svc)
+	result := r.index.allocate(svc, inputs)
+	r.IPAM.want(svc, result.Claims)
+	if result.IsPending {
+		return ipam.SlowAfter, nil // the answer wakes the Service; if it takes long, the Service says so
+	}
+	return r.applyResult(ctx, svc, result)
 }

@@ -76,6 +76,7 @@ func (r *ServiceReconciler) indexServices() handler.EventHandler {
 			if svc, ok := e.Object.(*corev1.Service); ok {
 				r.index.remove(client.ObjectKeyFromObject(svc), svc.UID)
 				if addrs := allocation.AddressesInUseBy(svc); len(addrs) > 0 {
+					r.IPAM.releaseAll(allocation.RecordOf(svc), addrs)
 					r.enqueueServicesWaitingFor(q, svc)
 					r.enqueueServicesWith(q, svc, addrs)
 				}
@@ -101,8 +102,9 @@ func (r *ServiceReconciler) indexChange(q queue, before, after *corev1.Service) 
 	if slices.Equal(oldAddrs, newAddrs) && isSameSharing {
 		return
 	}
-	isReleased := slices.ContainsFunc(oldAddrs, func(a netip.Addr) bool { return !slices.Contains(newAddrs, a) })
-	if isReleased || !isSameSharing {
+	released := slices.DeleteFunc(slices.Clone(oldAddrs), func(a netip.Addr) bool { return slices.Contains(newAddrs, a) })
+	r.IPAM.releaseAll(allocation.RecordOf(before), released)
+	if len(released) > 0 || !isSameSharing {
 		r.enqueueServicesWaitingFor(q, before)
 	}
 	r.enqueueServicesWith(q, after, append(oldAddrs, newAddrs...))

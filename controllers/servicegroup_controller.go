@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +19,7 @@ import (
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/controllers/ipam"
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
@@ -29,17 +31,21 @@ type ServiceGroupReconciler struct {
 	Namespace string // the manager's, where ServiceGroups have an effect
 	IsDefault bool   // PureLB serves Services without a loadBalancerClass
 	Metrics   *Metrics
+	IPAM      *ExternalIPAM
 }
 
 // +kubebuilder:rbac:groups=purelb.io,resources=servicegroups/status,verbs=patch
 
 // SetupWithManager registers the reconciler.
 func (r *ServiceGroupReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	return ctrl.NewControllerManagedBy(mgr).
-		Named("servicegroup").
+	b := ctrl.NewControllerManagedBy(mgr)
+	if r.IPAM != nil {
+		b = b.WatchesRawSource(queueSource(&r.IPAM.groups))
+	}
+	return b.Named("servicegroup").
 		For(&v1.ServiceGroup{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		// The verdict on a group depends on the other groups.
-		Watches(&v1.ServiceGroup{}, batched(r.allGroups), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1.ServiceGroup{}, batched(r.allGroups), builder.WithPredicates(groupChanged)).
 		// Another client may have written the status.
 		Watches(&v1.ServiceGroup{}, batchedFor(countDelay, requestFor)).
 		Watches(&corev1.Service{}, batchedFor(countDelay, r.allGroups), builder.WithPredicates(servicePlacementChanged)).
@@ -73,6 +79,7 @@ func (r *ServiceGroupReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	if err := r.Client.Get(ctx, req.NamespacedName, sg); err != nil {
 		if client.IgnoreNotFound(err) == nil && req.Namespace == r.Namespace {
 			r.Metrics.DeletePool(req.Name)
+			r.IPAM.configure(req.Name, nil)
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
@@ -80,9 +87,10 @@ func (r *ServiceGroupReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	if err != nil || inputs.verdict == nil {
 		return reconcile.Result{}, err // a group without a verdict has just been deleted
 	}
-	status := groupStatus(sg, inputs)
+	status := groupStatus(inputs.group, inputs)
 	if sg.Namespace == r.Namespace {
 		r.Metrics.SetPool(sg.Name, &status)
+		r.Metrics.SetIPAM(sg.Name, inputs.observation)
 	}
 	if equality.Semantic.DeepEqual(status, sg.Status) {
 		return reconcile.Result{}, nil
@@ -102,7 +110,7 @@ func (r *ServiceGroupReconciler) reportConditions(sg *v1.ServiceGroup, before, a
 	for _, c := range []struct {
 		conditionType string
 		bad           metav1.ConditionStatus
-	}{{v1.ConditionReady, metav1.ConditionFalse}, {v1.ConditionClaimsExceeded, metav1.ConditionTrue}} {
+	}{{v1.ConditionReady, metav1.ConditionFalse}, {v1.ConditionClaimsExceeded, metav1.ConditionTrue}, {v1.ConditionReachable, metav1.ConditionFalse}} {
 		was, is := meta.FindStatusCondition(before, c.conditionType), meta.FindStatusCondition(after, c.conditionType)
 		if is != nil && is.Status == c.bad && (was == nil || was.Reason != is.Reason || was.Message != is.Message) {
 			r.Recorder.Eventf(sg, nil, corev1.EventTypeWarning, is.Reason, "Validate", "%s", textlimit.Shorten(is.Message, maxNote))
@@ -112,8 +120,12 @@ func (r *ServiceGroupReconciler) reportConditions(sg *v1.ServiceGroup, before, a
 
 // groupInputs are what the status of a ServiceGroup is made from.
 type groupInputs struct {
-	verdict *allocation.Verdict // nil if there is no such group
-	used    *allocation.InUse
+	// group has in its status what is known of its external system, and observation is
+	// that, or nil.
+	group       *v1.ServiceGroup
+	observation *ipam.Observation
+	verdict     *allocation.Verdict // nil if there is no such group
+	used        *allocation.InUse
 	// excess is what nodes report of all pools beyond what is reserved for them.
 	excess       []allocation.Excess
 	announceType func(allocation.Range) v1.AnnounceType
@@ -121,11 +133,27 @@ type groupInputs struct {
 
 func (r *ServiceGroupReconciler) gather(ctx context.Context, sg *v1.ServiceGroup) (*groupInputs, error) {
 	if sg.Namespace != r.Namespace {
-		return &groupInputs{verdict: allocation.OutOfScopeVerdict(sg, r.Namespace)}, nil
+		return &groupInputs{group: sg, verdict: allocation.OutOfScopeVerdict(sg, r.Namespace)}, nil
 	}
-	inputs, _, err := allocationInputs(ctx, r.Client, r.Namespace)
+	inputs, groups, err := allocationInputs(ctx, r.Client, r.Namespace)
 	if err != nil {
 		return nil, err
+	}
+	parsed, _, errs := allocation.ParseGroup(sg)
+	if len(errs) > 0 {
+		parsed.Netbox = nil
+	}
+	r.IPAM.configure(sg.Name, parsed.Netbox)
+	observation := r.IPAM.observation(sg.Name)
+	group := withObservation(sg, observation)
+	if parsed.IsExternal() {
+		groups = slices.Clone(groups)
+		for i := range groups {
+			if groups[i].Name == sg.Name {
+				groups[i] = *group
+			}
+		}
+		inputs.Catalog = allocation.NewCatalog(groups, r.Namespace)
 	}
 	used, err := InUse(ctx, r.Client, r.IsDefault)
 	if err != nil {
@@ -135,7 +163,7 @@ func (r *ServiceGroupReconciler) gather(ctx context.Context, sg *v1.ServiceGroup
 	if verdict != nil {
 		verdict.Warnings = append(verdict.Warnings, allocation.ReservedWarnings(&verdict.Group, inputs.Reserved)...)
 	}
-	return &groupInputs{verdict: verdict, used: used, excess: inputs.Excess, announceType: inputs.AnnounceType}, nil
+	return &groupInputs{group: group, observation: observation, verdict: verdict, used: used, excess: inputs.Excess, announceType: inputs.AnnounceType}, nil
 }
 
 // groupStatus returns the status that a ServiceGroup is to have.
@@ -154,9 +182,10 @@ func groupStatus(sg *v1.ServiceGroup, inputs *groupInputs) v1.ServiceGroupStatus
 		ready.Status = metav1.ConditionFalse
 	}
 	meta.SetStatusCondition(&status.Conditions, ready)
-	setStalled(&status.Conditions, ready, !verdict.Ready())
+	setStalled(&status.Conditions, ready, !verdict.Ready() && !verdict.IsWaitingForIPAM())
 	setClaimsExceeded(&status, allocation.DescribeExcess(group, inputs.excess))
-	if !verdict.Ready() {
+	status.LastIPAMSync = sg.Status.LastIPAMSync
+	if !verdict.Ready() && !group.IsExternal() {
 		return status
 	}
 	usage := group.Usage(inputs.used)
@@ -168,7 +197,10 @@ func groupStatus(sg *v1.ServiceGroup, inputs *groupInputs) v1.ServiceGroupStatus
 			Range: rg.String(), Subnet: rg.Subnet.String(), Announce: v1.AnnounceVirtual,
 			Capacity: rg.Capacity(), Allocated: usage.Ranges[i],
 		}
-		if group.Type == v1.PoolTypeLocal {
+		if group.IsExternal() {
+			pool.Recorded = &group.Ranges[i].Recorded
+		}
+		if group.Type != v1.PoolTypeRemote {
 			pool.Announce = inputs.announceType(rg)
 		}
 		status.Pools = append(status.Pools, pool)

@@ -37,6 +37,9 @@ const (
 	// expiryWait is for how long Leases that expire, or are renewed after that, are collected:
 	// each look at them is at all nodes, and agents often fall silent together.
 	expiryWait = time.Second
+	// ipamReportWait is how long answers of an external IPAM system are collected before
+	// the status of its ServiceGroup is written.
+	ipamReportWait = 100 * time.Millisecond
 	// countDelay is how old the counts of a ServiceGroup may be. Each count looks at all
 	// Services, so the counts change at most twice a second while Services come and go.
 	countDelay = 500 * time.Millisecond

@@ -80,7 +80,7 @@ func serviceRows() []serviceRow {
 		{"misspelt group", annotated("service-group", "tkaen"), []string{"there is no ServiceGroup tkaen in namespace purelb-system: the Service waits until there is"}},
 		{"nearly a group", annotated("service-group", "Taken"), []string{"there is no ServiceGroup Taken; did you mean taken?"}},
 		{"default group", func(svc *corev1.Service) { svc.Annotations = nil }, []string{"there is no ServiceGroup default in namespace purelb-system: the Service waits until there is"}},
-		{"group that is not ready", annotated("service-group", "netbox"), []string{"ServiceGroup netbox is not ready: spec.netbox: addresses from NetBox are not served yet"}},
+		{"group that is not ready", annotated("service-group", "netbox"), []string{"ServiceGroup netbox is not ready: what NetBox has of the group is not known yet"}},
 
 		// Names of annotations.
 		{"nearly an annotation", annotated("servicegroup", "a"), []string{"annotation purelb.io/servicegroup is not known; did you mean purelb.io/service-group?"}},

@@ -188,11 +188,27 @@ func createRows() []createRow {
 		{"no pool", "local: {}", refusedAt("spec.local", "", "at least one pool is needed: v4pools, v6pools, v4pool, v6pool, or pool with subnet")},
 
 		// NetBox.
-		{"netbox", "netbox: {url: 'https://netbox.example', tenant: t, tokenSecretRef: {name: a, key: b}}",
-			warns("spec.netbox: addresses from NetBox are not served yet")},
-		{"netbox mask", "netbox: {url: 'https://netbox.example', tenant: t, tokenSecretRef: {name: a, key: b}, aggregation: /24}",
-			warns("spec.netbox: addresses from NetBox are not served yet")},
+		{"netbox", "netbox: {url: 'https://netbox.example', tenant: t, tokenSecretRef: {name: a, key: b}}", answer{}},
+		{"netbox mask", "netbox: {url: 'https://netbox.example', tenant: t, tokenSecretRef: {name: a, key: b}, aggregation: /24}", answer{}},
+		{"netbox by http", "netbox: {url: 'http://netbox.example', tenant: t, tokenSecretRef: {name: a, key: b}}",
+			warns("spec.netbox.url: by http, everyone on the way can read the token: use https")},
+		{"netbox with a password", netbox("https://user:secret@netbox.example", "tenant: t"),
+			refusedAt("spec.netbox.url", "…", "must not have a user or password: the token goes into the Secret")},
+		{"netbox with a query", netbox("https://netbox.example?a=b", "tenant: t"), refusedAt("spec.netbox.url", "https://netbox.example?a=b", "must not have a query or fragment")},
+		{"netbox range", netbox("https://netbox.example", "v4: {ranges: [10.0.0.5]}"), refusedAt("spec.netbox.v4.ranges[0]", "10.0.0.5", "must be an IP range of NetBox, as first-last")},
+		{"netbox range of the other family", netbox("https://netbox.example", "v6: {ranges: [10.0.0.5-10.0.0.6]}"),
+			refusedAt("spec.netbox.v6.ranges[0]", "10.0.0.5-10.0.0.6", "must be a range of IPv6 addresses")},
+		{"netbox certificate", netbox("https://netbox.example", "tenant: t, caBundle: x"), refusedAt("spec.netbox.caBundle", "…", "has no certificate in PEM form (-----BEGIN CERTIFICATE-----)")},
+		{"netbox dnsName", netbox("https://netbox.example", "tenant: t, dnsName: '{{.Cluster}}.example'"),
+			refusedAt("spec.netbox.dnsName", "{{.Cluster}}.example", "must be a DNS name, in which only {{.Name}} and {{.Namespace}} are replaced")},
+		{"netbox status", netbox("https://netbox.example", "tenant: t, status: reserved"),
+			refusedAt("spec.netbox.status", "reserved", "is the status of the tenant's free addresses: choose another for those of Services")},
 	}
+}
+
+// netbox is the spec of a group that takes its addresses from NetBox.
+func netbox(url, rest string) string {
+	return "netbox: {url: '" + url + "', tokenSecretRef: {name: a, key: b}, " + rest + "}"
 }
 
 func TestServiceGroupCreate(t *testing.T) {
@@ -365,8 +381,7 @@ func updateRows() []updateRow {
 		{"another kind and moved", "remote: {pool: 10.21.0.0/28, subnet: 10.21.0.0/24}", false,
 			forbidden("changes the group from local to remote with " + sevenInUse + ": make another ServiceGroup instead, or " + cure)},
 		{"netbox", "netbox: {url: 'https://n.example', tenant: t, tokenSecretRef: {name: a, key: b}}", false, answer{
-			warnings: []string{"spec.netbox: addresses from NetBox are not served yet"},
-			refused:  forbidden("changes the group from local to netbox with " + sevenInUse + ": make another ServiceGroup instead, or " + cure).refused,
+			refused: forbidden("changes the group from local to netbox with " + sevenInUse + ": make another ServiceGroup instead, or " + cure).refused,
 		}},
 		{"a mistake", "local: {pool: 10.20.0.9-10.20.0.1, subnet: 10.20.0.0/24}", false,
 			refusedAt("spec.local.pool", "10.20.0.9-10.20.0.1", "ends (10.20.0.1) before it starts (10.20.0.9); did you mean 10.20.0.1-10.20.0.9?")},

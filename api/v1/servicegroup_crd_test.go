@@ -178,7 +178,7 @@ func TestServiceGroupRules(t *testing.T) {
 		{"netbox with an ftp url", netbox("url: ftp://netbox.example"), []cause{{"spec.netbox.url", "http or https URL"}}},
 		{"netbox with no url at all", netbox("url: netbox"), []cause{{"spec.netbox.url", "http or https URL"}}},
 		{"netbox with a long url", netbox("url: https://" + strings.Repeat("a", 505)), []cause{{"spec.netbox.url", "512"}}},
-		{"netbox without tenant", netbox("tenant"), []cause{{"spec.netbox.tenant", "Required"}}},
+		{"netbox without tenant", netbox("tenant"), []cause{{"spec.netbox", "say which addresses Services get: v4, v6, or tenant"}}},
 		{"netbox with an empty tenant", netbox("tenant: ''"), []cause{{"spec.netbox.tenant", "at least 1 char"}}},
 		{"netbox with a long tenant", netbox("tenant: " + strings.Repeat("a", 101)), []cause{{"spec.netbox.tenant", "100"}}},
 		{"netbox without token", netbox("tokenSecretRef"), []cause{{"spec.netbox.tokenSecretRef", "Required"}}},
@@ -188,6 +188,17 @@ func TestServiceGroupRules(t *testing.T) {
 		{"netbox with long names", netbox("tokenSecretRef: {name: " + strings.Repeat("a", 254) + ", key: " + strings.Repeat("a", 254) + "}"),
 			[]cause{{"spec.netbox.tokenSecretRef.name", "253"}, {"spec.netbox.tokenSecretRef.key", "253"}}},
 		{"netbox aggregation", netbox("aggregation: '24'"), []cause{{"spec.netbox.aggregation", mask}}},
+		{"netbox prefixes", netbox("v4: {prefixes: [10.0.0.0/24]}"), nil},
+		{"netbox ranges", netbox("v6: {ranges: ['fd00::1-fd00::9']}"), nil},
+		{"netbox selector", netbox("v4: {selector: {tag: lb, role: vips, tenant: lab, vrf: blue}}"), nil},
+		{"netbox prefix that is none", netbox("v4: {prefixes: [10.0.0.1-10.0.0.9]}"), []cause{{"spec.netbox.v4.prefixes", "every prefix must be in CIDR form"}}},
+		{"netbox prefix of the other family", netbox("v4: {prefixes: ['fd00::/64']}"), []cause{{"spec.netbox.v4", "every prefix must be IPv4; IPv6 goes under v6"}}},
+		{"netbox prefix of IPv4 under v6", netbox("v6: {prefixes: [10.0.0.0/24]}"), []cause{{"spec.netbox.v6", "every prefix must be IPv6; IPv4 goes under v4"}}},
+		{"netbox source without anything", netbox("v4: {}"), []cause{{"spec.netbox.v4", "at least one of prefixes, ranges and selector is needed"}}},
+		{"netbox selector without anything", netbox("v4: {selector: {}}"), []cause{{"spec.netbox.v4.selector", "at least one of tag, role, tenant and vrf is needed"}}},
+		{"netbox role", netbox("role: king"), []cause{{"spec.netbox.role", "Unsupported value"}}},
+		{"netbox status", netbox("status: Active"), []cause{{"spec.netbox.status", "must be a status of NetBox, such as active"}}},
+		{"netbox tags", netbox("tags: []"), []cause{{"spec.netbox.tags", "at least 1 item"}}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			err := api.Create(context.Background(), manifest(t, "ServiceGroup", row.spec), client.DryRunAll)

@@ -76,10 +76,12 @@ func (a *Admission) Advise(svc *corev1.Service) []string {
 		inputs.InUse = NewInUse()
 	}
 	d := newDecision(req, &inputs)
-	switch result := d.allocate(); result.Reason {
-	case v1.ReasonNoSuchGroup:
+	switch result := d.allocate(); {
+	case result.IsPending: // an external system is asked later
+		warnings = append(warnings, d.adviseOnOtherNamespaces()...)
+	case result.Reason == v1.ReasonNoSuchGroup:
 		warnings = append(warnings, result.Message+a.suggestGroup(d.groupName))
-	case v1.ReasonAllocated, v1.ReasonExhausted:
+	case result.Reason == v1.ReasonAllocated, result.Reason == v1.ReasonExhausted:
 		warnings = append(warnings, d.adviseOnOtherNamespaces()...)
 	default:
 		warnings = append(warnings, result.Message)
@@ -161,7 +163,7 @@ func (d *decision) hasAddressOfFamilies(other *Service) bool {
 // adviseOnTrafficPolicy warns of externalTrafficPolicy Local if the group has Local
 // addresses, of which one node gets all traffic.
 func (d *decision) adviseOnTrafficPolicy(svc *corev1.Service) []string {
-	if svc.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal || d.group == nil || d.group.Type != v1.PoolTypeLocal || d.AnnounceType == nil {
+	if svc.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal || d.group == nil || d.group.Type == v1.PoolTypeRemote || d.AnnounceType == nil {
 		return nil
 	}
 	if DecidePolicyLocal(svc, d.group.PolicyLocal) == v1.PolicyLocalAllow {

@@ -8,6 +8,7 @@ import (
 
 	"go4.org/netipx"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -151,10 +152,7 @@ func (x acceptedGroups) judge(sg *v1.ServiceGroup) *Verdict {
 		return v.refuse(v1.ReasonInvalid, errs)
 	}
 	if group.IsExternal() && len(group.Ranges) == 0 {
-		v.Reason, v.Message = v1.ReasonProgressing, "what NetBox has of the group is not known yet"
-		if c := meta.FindStatusCondition(sg.Status.Conditions, v1.ConditionReachable); c != nil && c.ObservedGeneration == sg.Generation {
-			v.Reason, v.Message = v1.ReasonIPAMUnavailable, c.Message
-		}
+		v.Reason, v.Message = whyNoRanges(sg)
 		return v
 	}
 	for _, r := range group.Ranges {
@@ -167,6 +165,21 @@ func (x acceptedGroups) judge(sg *v1.ServiceGroup) *Verdict {
 		return v.refuse(v1.ReasonOverlap, errs)
 	}
 	return v
+}
+
+// whyNoRanges says why the status of an external group has no ranges.
+func whyNoRanges(sg *v1.ServiceGroup) (reason, message string) {
+	reachable := meta.FindStatusCondition(sg.Status.Conditions, v1.ConditionReachable)
+	drift := meta.FindStatusCondition(sg.Status.Conditions, v1.ConditionDrift)
+	switch {
+	case reachable == nil || reachable.ObservedGeneration != sg.Generation:
+		return v1.ReasonProgressing, "what NetBox has of the group is not known yet"
+	case reachable.Status == metav1.ConditionFalse:
+		return reachable.Reason, reachable.Message
+	case drift != nil:
+		return v1.ReasonIPAMRefused, drift.Message
+	}
+	return v1.ReasonProgressing, "NetBox has no prefix or range of the group yet"
 }
 
 func (v *Verdict) refuse(reason string, errs field.ErrorList) *Verdict {

@@ -97,7 +97,7 @@ func parseNetbox(spec *v1.NetboxPools, path *field.Path) (n *Netbox, warnings []
 		warnings = append(warnings, path.Child("url").String()+": by http, everyone on the way can read the token: use https")
 	}
 	if n.CABundle != "" && !x509.NewCertPool().AppendCertsFromPEM([]byte(n.CABundle)) {
-		errs = append(errs, field.Invalid(path.Child("caBundle"), "", "has no certificate in PEM form (-----BEGIN CERTIFICATE-----)"))
+		errs = append(errs, field.Invalid(path.Child("caBundle"), "…", "has no certificate in PEM form (-----BEGIN CERTIFICATE-----)"))
 	}
 	if sample := n.DNSNameOf("namespace", "name"); n.DNSName != "" && !dnsNamePattern.MatchString(sample) {
 		errs = append(errs, field.Invalid(path.Child("dnsName"), n.DNSName, "must be a DNS name, in which only "+dnsNameOfService+" and "+dnsNamespace+" are replaced"))

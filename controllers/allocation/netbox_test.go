@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -46,7 +47,7 @@ func TestParseNetbox(t *testing.T) {
 		{"status of free addresses", "tenant: lab, status: reserved", `spec.netbox.status: Invalid value: "reserved": is the status of the tenant's free addresses: choose another for those of Services`},
 		{"dnsName", "tenant: lab, dnsName: '{{.Name}}.{{.Namespace}}.lb.example'", ""},
 		{"dnsName with another field", "tenant: lab, dnsName: '{{.Cluster}}.lb.example'", `spec.netbox.dnsName: Invalid value: "{{.Cluster}}.lb.example": must be a DNS name, in which only {{.Name}} and {{.Namespace}} are replaced`},
-		{"caBundle", "tenant: lab, caBundle: 'no certificate'", `spec.netbox.caBundle: Invalid value: "": has no certificate in PEM form (-----BEGIN CERTIFICATE-----)`},
+		{"caBundle", "tenant: lab, caBundle: 'no certificate'", `spec.netbox.caBundle: Invalid value: "…": has no certificate in PEM form (-----BEGIN CERTIFICATE-----)`},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			sg := groupMadeAt(t, "a", 1, netboxSpec+row.spec+"}")
@@ -132,7 +133,11 @@ func TestNetboxRanges(t *testing.T) {
 
 func TestNetboxVerdicts(t *testing.T) {
 	unreachable := netboxGroup(t, "a", "tenant: t")
-	unreachable.Status.Conditions = []metav1.Condition{{Type: v1.ConditionReachable, Status: metav1.ConditionFalse, Message: "connection refused"}}
+	unreachable.Status.Conditions = []metav1.Condition{{Type: v1.ConditionReachable, Status: metav1.ConditionFalse, Reason: v1.ReasonIPAMUnavailable, Message: "connection refused"}}
+	empty := netboxGroup(t, "a", "tenant: t")
+	empty.Status.Conditions = []metav1.Condition{{Type: v1.ConditionReachable, Status: metav1.ConditionTrue, Message: "answers"}, {Type: v1.ConditionDrift, Status: metav1.ConditionTrue, Message: "no tenant t"}}
+	outdated := netboxGroup(t, "a", "tenant: t")
+	outdated.Generation, outdated.Status.Conditions = 2, unreachable.Status.Conditions
 	for _, row := range []struct {
 		name   string
 		groups []v1.ServiceGroup
@@ -140,6 +145,8 @@ func TestNetboxVerdicts(t *testing.T) {
 	}{
 		{"not asked yet", []v1.ServiceGroup{netboxGroup(t, "a", "tenant: t")}, map[string]string{"a": "Progressing: what NetBox has of the group is not known yet"}},
 		{"never reached", []v1.ServiceGroup{unreachable}, map[string]string{"a": "IPAMUnavailable: connection refused"}},
+		{"reached, and nothing there", []v1.ServiceGroup{empty}, map[string]string{"a": "IPAMRefused: no tenant t"}},
+		{"not asked since the change", []v1.ServiceGroup{outdated}, map[string]string{"a": "Progressing: what NetBox has of the group is not known yet"}},
 		{"known", []v1.ServiceGroup{netboxGroup(t, "a", "tenant: t", "10.0.0.5-10.0.0.6 10.0.0.0/24")}, map[string]string{"a": "Accepted: 1 range"}},
 		{"two of one prefix", []v1.ServiceGroup{netboxGroup(t, "a", "v4: {prefixes: [10.0.0.0/24]}", "10.0.0.0-10.0.0.255 10.0.0.0/24"),
 			netboxGroup(t, "b", "v4: {prefixes: [10.0.0.0/24]}", "10.0.0.0-10.0.0.255 10.0.0.0/24")}, map[string]string{"a": "Accepted: 1 range", "b": "Accepted: 1 range"}},
@@ -304,5 +311,71 @@ func testNetboxRow(t *testing.T, row *netboxRow) {
 	}
 	if diff := cmp.Diff(row.claims, got.Claims, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("claims (-want +got):\n%s", diff)
+	}
+}
+
+// The NetBox of a group, and the prefixes that it names, stay while addresses are in use.
+func TestAdmitNetbox(t *testing.T) {
+	record := allocation.Record{Addresses: addresses("10.0.0.5"), Group: "netbox", Type: v1.PoolTypeNetbox}
+	used := allocation.NewInUse(&allocation.Service{Namespace: "test", Name: "web", IsOurs: true, Addresses: record.Addresses, Allocated: record})
+	before := netboxGroup(t, "netbox", "v4: {prefixes: [10.0.0.0/24]}", "10.0.0.0-10.0.0.255 10.0.0.0/24")
+	never := netboxGroup(t, "netbox", "v4: {prefixes: [10.0.0.0/24]}")
+	const cure = "annotate the ServiceGroup with purelb.io/allow-orphans=true, and they stay as they are until their Services go"
+	for _, row := range []struct{ name, spec, want string }{
+		{"another field", netboxSpec + "v4: {prefixes: [10.0.0.0/24]}, dnsName: a.example}", ""},
+		{"one more prefix", netboxSpec + "v4: {prefixes: [10.0.0.0/24, 10.1.0.0/24]}}", ""},
+		{"another prefix", netboxSpec + "v4: {prefixes: [10.1.0.0/24]}}", "spec: Forbidden: leaves 1 address in use by 1 Service (test/web) outside every pool: keep them in one, or " + cure},
+		{"another NetBox", "netbox: {url: 'https://other.example', tokenSecretRef: {name: a, key: b}, v4: {prefixes: [10.0.0.0/24]}}",
+			"spec: Forbidden: changes the NetBox from https://netbox.example to https://other.example with 1 address in use by 1 Service (test/web): make another ServiceGroup instead, or " + cure},
+		{"another kind", "local: {pool: 10.0.0.0/24, subnet: 10.0.0.0/24}",
+			"spec: Forbidden: changes the group from netbox to local with 1 address in use by 1 Service (test/web): make another ServiceGroup instead, or " + cure},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			a := allocation.Admission{Inputs: allocation.Inputs{InUse: used}, Namespace: namespace, Groups: []v1.ServiceGroup{before}}
+			after := groupMadeAt(t, "netbox", 1, row.spec)
+			after.Status = before.Status
+			_, errs := a.AdmitUpdate(&before, &after)
+			got := ""
+			if len(errs) > 0 {
+				got = errs.ToAggregate().Error()
+			}
+			if got != row.want {
+				t.Errorf("got  %s\nwant %s", got, row.want)
+			}
+		})
+	}
+	a := allocation.Admission{Inputs: allocation.Inputs{InUse: used}, Namespace: namespace, Groups: []v1.ServiceGroup{before}}
+	for _, sg := range []v1.ServiceGroup{before, never} {
+		if _, refusal := a.AdmitDelete(&sg); !strings.Contains(refusal, "test/web") {
+			t.Errorf("deletion: %q", refusal)
+		}
+	}
+}
+
+// What an external system may not give, whatever it says.
+func TestObjectionTo(t *testing.T) {
+	catalog := allocation.NewCatalog([]v1.ServiceGroup{
+		netboxGroup(t, "netbox", "v4: {selector: {tag: lb}}", "10.0.0.0-10.0.0.255 10.0.0.0/24"),
+		groupMadeAt(t, "local", 2, "local: {pool: 10.1.0.0/24, subnet: 10.1.0.0/24}"),
+	}, namespace)
+	inputs := allocation.Inputs{Catalog: catalog, Reserved: map[netip.Addr]string{netip.MustParseAddr("10.0.0.11"): "an address of node node1"}}
+	for a, want := range map[string]string{
+		"10.0.0.5":   "",
+		"10.0.0.11":  "10.0.0.11 is an address of node node1: it is never allocated",
+		"10.0.0.255": "10.0.0.255 is the first or last address of subnet 10.0.0.0/24: it is never allocated",
+		"10.1.0.5":   "10.1.0.5 is of ServiceGroup local",
+		"10.2.0.5":   "",
+	} {
+		if got := inputs.ObjectionTo("netbox", netip.MustParseAddr(a)); got != want {
+			t.Errorf("%s: got %q, want %q", a, got, want)
+		}
+	}
+}
+
+func TestRefuseRange(t *testing.T) {
+	for text, isRefused := range map[string]bool{"10.0.0.1-10.0.0.9": false, "127.0.0.1-127.0.0.2": true, "fe80::1-fe80::2": true, "fd00::1-fd00::2": false, "::ffff:10.0.0.1-::ffff:10.0.0.2": true} {
+		if err := allocation.RefuseRange(netipx.MustParseIPRange(text)); (err != nil) != isRefused {
+			t.Errorf("%s: %v", text, err)
+		}
 	}
 }

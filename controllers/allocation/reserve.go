@@ -78,6 +78,22 @@ func ReserveNodeAddresses(nodes []NodeAddresses, pools *netipx.IPSet) (reserved 
 	return reserved, excess
 }
 
+// ObjectionTo says why no Service can have an address of an external group in this
+// cluster, whatever the group's system says, or returns an empty text.
+func (in *Inputs) ObjectionTo(group string, a netip.Addr) string {
+	if what, isReserved := in.Reserved[a]; isReserved {
+		return fmt.Sprintf("%s is %s: it is never allocated", a, what)
+	}
+	other, r, isPooled := in.Catalog.GroupContainingFor(group, a)
+	switch {
+	case isPooled && !other.IsExternal():
+		return fmt.Sprintf("%s is of ServiceGroup %s", a, other.Name)
+	case isPooled && !r.canAllocate(a):
+		return r.whyNotAllocatable(a)
+	}
+	return ""
+}
+
 // DescribeExcess says which nodes report too many addresses of a group as theirs, or
 // returns an empty text if none does.
 func DescribeExcess(group *Group, excess []Excess) string {

@@ -243,6 +243,9 @@ func (b *Broker) noteReport(group string, report *Report, held map[netip.Addr][]
 	}
 	b.releaseUnused(group, g, comparison.Unused, len(report.Records), now)
 	g.observation.Report, g.observation.SyncedAt, g.syncAt = report, now, now.Add(syncInterval)
+	if len(report.Problems) > 0 { // somebody may be about to mend it
+		g.syncAt = now.Add(checkAfter)
+	}
 	b.ObservationChanged(group)
 }
 

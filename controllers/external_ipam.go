@@ -1,0 +1,231 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/controllers/ipam"
+	"github.com/purelb/purelb-operator/controllers/ipam/netbox"
+	"github.com/purelb/purelb-operator/internal/textlimit"
+)
+
+// ExternalIPAM connects the allocator with the external IPAM systems of ServiceGroups. A
+// nil one has none: groups that ask for one wait.
+type ExternalIPAM struct {
+	client    client.Client
+	uncached  client.Reader
+	recorder  events.EventRecorder
+	namespace string
+	isDefault bool
+	broker    *ipam.Broker
+	// index is the allocator's. The allocator sets it before the Broker starts.
+	index *serviceIndex
+	// services and groups are the queues of the reconcilers, once these run.
+	services, groups atomic.Pointer[queue]
+}
+
+// ExternalIPAMOptions say how to reach external IPAM systems.
+type ExternalIPAMOptions struct {
+	Recorder  events.EventRecorder
+	Namespace string // the manager's, with the Secrets
+	IsDefault bool   // PureLB serves Services without a loadBalancerClass
+	Netbox    netbox.Options
+	Metrics   *Metrics
+	Now       func() time.Time
+}
+
+// +kubebuilder:rbac:groups="",resources=namespaces,resourceNames=kube-system,verbs=get
+// +kubebuilder:rbac:groups="",resources=secrets,namespace=purelb-system,verbs=get
+
+// NewExternalIPAM makes an ExternalIPAM, and lets mgr run it while it leads.
+func NewExternalIPAM(mgr ctrl.Manager, o ExternalIPAMOptions) (*ExternalIPAM, error) {
+	x := &ExternalIPAM{
+		client: mgr.GetClient(), uncached: mgr.GetAPIReader(), recorder: o.Recorder, namespace: o.Namespace, isDefault: o.IsDefault,
+		index: newServiceIndex(o.IsDefault),
+	}
+	x.broker = ipam.NewBroker(ipam.Options{
+		Cluster: x, Now: o.Now,
+		Connect: func(group string, config *allocation.Netbox, token string, cluster types.UID) (ipam.System, error) {
+			options := o.Netbox
+			options.Now = o.Now
+			options.Observe = func(outcome string, took time.Duration) { o.Metrics.ObserveIPAMRequest(group, outcome, took) }
+			return netbox.Connect(config, token, cluster, options)
+		},
+		AnswersChanged: func(name types.NamespacedName) { add(&x.services, name, 0) },
+		ObservationChanged: func(group string) {
+			add(&x.groups, types.NamespacedName{Namespace: x.namespace, Name: group}, ipamReportWait)
+		},
+		FoundDifference: x.reportDifference,
+	})
+	return x, mgr.Add(x.broker)
+}
+
+// add enqueues a request, if the queue's reconciler runs.
+func add(q *atomic.Pointer[queue], name types.NamespacedName, after time.Duration) {
+	if to := q.Load(); to != nil {
+		(*to).AddAfter(reconcile.Request{NamespacedName: name}, after)
+	}
+}
+
+// queueSource lets an ExternalIPAM add to the queue of a reconciler.
+func queueSource(to *atomic.Pointer[queue]) source.Source {
+	return source.Func(func(_ context.Context, q queue) error {
+		to.Store(&q)
+		return nil
+	})
+}
+
+// ownerOf describes a Service as the owner of addresses.
+func ownerOf(svc *corev1.Service) ipam.Owner {
+	return ipam.Owner{Namespace: svc.Namespace, Name: svc.Name, UID: svc.UID}
+}
+
+// offers returns the answers to the claims of a Service.
+func (x *ExternalIPAM) offers(svc *corev1.Service) map[allocation.Claim]allocation.Offer {
+	if x == nil {
+		return nil
+	}
+	return x.broker.Offers(svc.UID)
+}
+
+// want says which claims a Service has.
+func (x *ExternalIPAM) want(svc *corev1.Service, claims []allocation.Claim) {
+	if x != nil {
+		x.broker.Want(ownerOf(svc), claims)
+	}
+}
+
+// forget drops the claims of the Services of a name, apart from those with a UID.
+func (x *ExternalIPAM) forget(name types.NamespacedName, except types.UID) {
+	if x != nil {
+		x.broker.Forget(name, except)
+	}
+}
+
+// releaseAll releases those of the addresses that a record says were allocated from an
+// external group.
+func (x *ExternalIPAM) releaseAll(record allocation.Record, addrs []netip.Addr) {
+	if x == nil || record.Type != v1.PoolTypeNetbox {
+		return
+	}
+	for _, a := range addrs {
+		if slices.Contains(record.Addresses, a) {
+			x.broker.Release(record.Group, a)
+		}
+	}
+}
+
+// configure says how a ServiceGroup takes its addresses from a system; nil if it does not.
+func (x *ExternalIPAM) configure(group string, config *allocation.Netbox) {
+	if x != nil {
+		x.broker.Configure(group, config)
+	}
+}
+
+// observation returns what is known of the system of a group, or nil if it has none.
+func (x *ExternalIPAM) observation(group string) *ipam.Observation {
+	if x == nil {
+		return nil
+	}
+	return x.broker.Observation(group)
+}
+
+// UID returns the UID of the cluster, which is that of the namespace kube-system.
+func (x *ExternalIPAM) UID(ctx context.Context) (types.UID, error) {
+	namespace := &corev1.Namespace{}
+	err := x.uncached.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, namespace)
+	return namespace.UID, err
+}
+
+// Token reads a key of a Secret. Its errors say nothing of what the Secret holds.
+func (x *ExternalIPAM) Token(ctx context.Context, secret, key string) (string, error) {
+	s := &corev1.Secret{}
+	err := x.uncached.Get(ctx, client.ObjectKey{Namespace: x.namespace, Name: secret}, s)
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", tokenError("there is no Secret %s in namespace %s", secret, x.namespace)
+	case err != nil:
+		return "", fmt.Errorf("read Secret %s: %w", secret, err)
+	case len(s.Data[key]) == 0:
+		return "", tokenError("Secret %s in namespace %s has no key %s", secret, x.namespace, key)
+	}
+	return string(s.Data[key]), nil
+}
+
+func tokenError(format string, args ...any) error {
+	return &ipam.Error{Reason: v1.ReasonIPAMUnavailable, Message: fmt.Sprintf(format, args...) + ": the token for NetBox is missing", ConcernsAll: true}
+}
+
+// Holders returns the addresses that Services have been allocated from a group.
+func (x *ExternalIPAM) Holders(ctx context.Context, group string) (map[netip.Addr][]ipam.Owner, error) {
+	services, err := listServices(ctx, x.client)
+	if err != nil {
+		return nil, err
+	}
+	holders := map[netip.Addr][]ipam.Owner{}
+	for i := range services {
+		if !isOurs(&services[i], x.isDefault) {
+			continue
+		}
+		if record := allocation.RecordOf(&services[i]); record.Group == group && record.Type == v1.PoolTypeNetbox {
+			for _, a := range record.Addresses {
+				holders[a] = append(holders[a], ownerOf(&services[i]))
+			}
+		}
+	}
+	for _, owners := range holders {
+		ipam.SortOwners(owners)
+	}
+	return holders, nil
+}
+
+// IsInUse reports whether any Service has an address, or is about to.
+func (x *ExternalIPAM) IsInUse(a netip.Addr) bool {
+	return len(x.index.servicesWith([]netip.Addr{a})) > 0
+}
+
+// Objection says why an owner cannot have an address of an external group.
+func (x *ExternalIPAM) Objection(ctx context.Context, owner ipam.Owner, group string) (func(netip.Addr) string, error) {
+	inputs, _, err := allocationInputs(ctx, x.client, x.namespace)
+	if err != nil {
+		return nil, err
+	}
+	return func(a netip.Addr) string {
+		for _, key := range x.index.servicesWith([]netip.Addr{a}) {
+			if key != (client.ObjectKey{Namespace: owner.Namespace, Name: owner.Name}) {
+				return fmt.Sprintf("%s is in use by Service %s", a, key)
+			}
+		}
+		return inputs.ObjectionTo(group, a)
+	}, nil
+}
+
+// reportDifference records an event, for the Service and for its group, about an address of
+// which the system has another record than it ought to.
+func (x *ExternalIPAM) reportDifference(group string, owner ipam.Owner, text string) {
+	text = textlimit.Shorten(text, maxNote)
+	if owner.Name != "" {
+		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: owner.Namespace, Name: owner.Name, UID: owner.UID}}
+		x.recorder.Eventf(svc, nil, corev1.EventTypeWarning, v1.EventIPAMDrift, "Compare", "%s", text)
+	}
+	sg := &v1.ServiceGroup{}
+	if err := x.client.Get(context.Background(), client.ObjectKey{Namespace: x.namespace, Name: group}, sg); err == nil {
+		x.recorder.Eventf(sg, nil, corev1.EventTypeWarning, v1.EventIPAMDrift, "Compare", "%s", text)
+	}
+}
