@@ -120,6 +120,10 @@ fuzz: ## Run each fuzz target of every module for a while (FUZZTIME=30s)
 	  go -C $$folder test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) . </dev/null || exit 1; \
 	done; echo "make fuzz: $$n targets, $(FUZZTIME) each"; [ $$n -gt 0 ]; }
 
+.PHONY: test-netbox
+test-netbox: ## Run the tests of what PureLB relies on of NetBox, against a real one (NETBOX_URL=https://… NETBOX_TOKEN=…), or else the fake
+	@go test -count=1 -v -run '^Test(Contract|Conformance|RecordedFields|Refusals|PrefixInTwoVRFs|Selector|DuplicateOfAnother|OwnDuplicates|ReservedForTenant)$$' ./controllers/ipam/netbox
+
 .PHONY: test-vm
 test-vm: $(LAB) ## Run the tests of the network code in a virtual machine with a kernel of Debian, which has more link types
 	@mkdir -p bin && for package in . link neigh; do CGO_ENABLED=0 go test -c -tags stacks -ldflags "-s -w" -o bin/ ./nodeagent/$$package || exit 1; done

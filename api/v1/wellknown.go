@@ -128,7 +128,6 @@ const (
 	ReasonAccepted    = "Accepted"
 	ReasonOverlap     = "Overlap"
 	ReasonOutOfScope  = "OutOfScope"
-	ReasonUnsupported = "Unsupported"
 	ReasonProgressing = "Progressing"
 	ReasonDegraded    = "Degraded"
 
