@@ -142,7 +142,7 @@ func (w *externalWorld) start() {
 		once.Do(func() {
 			isDead.Store(true)
 			cancel()
-			<-ended // its error is of no interest: the process is dead
+			<-ended
 		})
 	}
 }

@@ -79,7 +79,7 @@ func (r *ServiceGroupReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	if err := r.Client.Get(ctx, req.NamespacedName, sg); err != nil {
 		if client.IgnoreNotFound(err) == nil && req.Namespace == r.Namespace {
 			r.Metrics.DeletePool(req.Name)
-			r.IPAM.configure(req.Name, nil)
+			r.IPAM.configure(req.Name, nil) //nolint:contextcheck // what it starts outlives the request
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
@@ -143,7 +143,7 @@ func (r *ServiceGroupReconciler) gather(ctx context.Context, sg *v1.ServiceGroup
 	if len(errs) > 0 {
 		parsed.Netbox = nil
 	}
-	r.IPAM.configure(sg.Name, parsed.Netbox)
+	r.IPAM.configure(sg.Name, parsed.Netbox) //nolint:contextcheck // what it starts outlives the request
 	observation := r.IPAM.observation(sg.Name)
 	group := withObservation(sg, observation)
 	if parsed.IsExternal() {

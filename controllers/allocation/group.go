@@ -5,7 +5,6 @@ import (
 	"math"
 	"math/big"
 	"net/netip"
-	"slices"
 
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
@@ -111,11 +110,6 @@ type Group struct {
 // IsExternal reports whether an external IPAM system allocates the group's addresses, one
 // at a time. The group's ranges are then those that the system was last seen to have.
 func (g *Group) IsExternal() bool { return g.Netbox != nil }
-
-// hasFamily reports whether some range of the group is of a family.
-func (g *Group) hasFamily(family Family) bool {
-	return slices.ContainsFunc(g.Ranges, func(r Range) bool { return r.Family() == family })
-}
 
 // RangeContaining returns the range that contains address a.
 func (g *Group) RangeContaining(a netip.Addr) (Range, bool) {

@@ -102,19 +102,9 @@ func parseNetbox(spec *v1.NetboxPools, path *field.Path) (n *Netbox, warnings []
 	if sample := n.DNSNameOf("namespace", "name"); n.DNSName != "" && !dnsNamePattern.MatchString(sample) {
 		errs = append(errs, field.Invalid(path.Child("dnsName"), n.DNSName, "must be a DNS name, in which only "+dnsNameOfService+" and "+dnsNamespace+" are replaced"))
 	}
-	n.Sources = map[Family]NetboxSource{}
-	for _, source := range []struct {
-		spec   *v1.NetboxSource
-		family Family
-		name   string
-	}{{spec.V4, IPv4, "v4"}, {spec.V6, IPv6, "v6"}} {
-		if source.spec == nil {
-			continue
-		}
-		parsed, sourceErrs := parseNetboxSource(source.spec, source.family, path.Child(source.name))
-		n.Sources[source.family] = parsed
-		errs = append(errs, sourceErrs...)
-	}
+	var sourceErrs field.ErrorList
+	n.Sources, sourceErrs = parseNetboxSources(spec, path)
+	errs = append(errs, sourceErrs...)
 	if len(n.Sources) == 0 && n.Tenant == "" {
 		errs = append(errs, field.Required(path, "say which addresses Services get: v4, v6, or tenant for the addresses that are reserved for a tenant"))
 	}
@@ -154,6 +144,23 @@ func redactURL(s string) string {
 		return s
 	}
 	return "…"
+}
+
+func parseNetboxSources(spec *v1.NetboxPools, path *field.Path) (sources map[Family]NetboxSource, errs field.ErrorList) {
+	sources = map[Family]NetboxSource{}
+	for _, source := range []struct {
+		spec   *v1.NetboxSource
+		family Family
+		name   string
+	}{{spec.V4, IPv4, "v4"}, {spec.V6, IPv6, "v6"}} {
+		if source.spec == nil {
+			continue
+		}
+		parsed, sourceErrs := parseNetboxSource(source.spec, source.family, path.Child(source.name))
+		sources[source.family] = parsed
+		errs = append(errs, sourceErrs...)
+	}
+	return sources, errs
 }
 
 func parseNetboxSource(spec *v1.NetboxSource, family Family, path *field.Path) (source NetboxSource, errs field.ErrorList) {

@@ -142,7 +142,7 @@ func (b *Broker) Start(ctx context.Context) error {
 	b.mu.Lock()
 	b.ctx = ctx
 	for e := range b.queues {
-		b.startQueue(e)
+		b.startQueue(e) //nolint:contextcheck // it is b.ctx
 	}
 	b.mu.Unlock()
 	<-ctx.Done()

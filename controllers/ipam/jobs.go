@@ -22,12 +22,12 @@ func nameOf(o Owner) types.NamespacedName {
 func (b *Broker) do(ctx context.Context, q *queue, j *job) {
 	system, err := b.systemFor(ctx, q, j.group)
 	var outcome func(error)
-	switch {
-	case j.kind == claimJob:
+	switch j.kind {
+	case claimJob:
 		outcome = b.claim(ctx, j, system, &err)
-	case j.kind == releaseJob:
+	case releaseJob:
 		outcome = b.release(ctx, j, system, &err)
-	case j.kind == repairJob:
+	case repairJob:
 		outcome = b.repair(ctx, j, system, &err)
 	default:
 		outcome = b.sync(ctx, j, system, &err)

@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"context"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -155,31 +156,9 @@ func (b *Broker) nextJob(e endpoint, q *queue) (*job, time.Duration) {
 			next, nextAt = &j, since
 		}
 	}
-	isOfQueue := func(group string) bool { g := b.groups[group]; return g != nil && g.endpoint == e }
-	for name, g := range b.groups {
-		if g.endpoint == e {
-			kind := syncJob
-			if g.observation.Report == nil {
-				kind, isUrgent = learnJob, true
-			}
-			consider(job{kind: kind, group: name}, g.syncAt, g.syncAt)
-		}
-	}
-	for key, c := range b.claims {
-		if isOfQueue(key.claim.Group) && !c.hasAddress() {
-			isUrgent = true
-			consider(job{kind: claimJob, group: key.claim.Group, claim: key}, c.dueAt, c.since)
-		}
-	}
-	for key, dueAt := range b.releases {
-		if isOfQueue(key.group) {
-			consider(job{kind: releaseJob, group: key.group, address: key.address}, dueAt, dueAt)
-		}
-	}
-	for key, m := range b.repairs {
-		if isOfQueue(key.group) {
-			consider(job{kind: repairJob, group: key.group, address: key.address, missing: m}, now, now)
-		}
+	for j, times := range b.jobsOf(e) {
+		isUrgent = isUrgent || j.kind == learnJob || j.kind == claimJob
+		consider(j, times.dueAt, times.since)
 	}
 	if notBefore := q.notBefore(isUrgent); next != nil && notBefore.After(now) {
 		return nil, notBefore.Sub(now)
@@ -189,6 +168,40 @@ func (b *Broker) nextJob(e endpoint, q *queue) (*job, time.Duration) {
 		return next, 0
 	}
 	return nil, max(soonest.Sub(now), time.Millisecond)
+}
+
+// jobTimes are when a job is due, and since when it has been waiting.
+type jobTimes struct{ dueAt, since time.Time }
+
+// jobsOf lists the jobs of an endpoint, in no order.
+func (b *Broker) jobsOf(e endpoint) iter.Seq2[job, jobTimes] {
+	isOfQueue := func(group string) bool { g := b.groups[group]; return g != nil && g.endpoint == e }
+	return func(yield func(job, jobTimes) bool) {
+		for name, g := range b.groups {
+			kind := syncJob
+			if g.observation.Report == nil {
+				kind = learnJob
+			}
+			if g.endpoint == e && !yield(job{kind: kind, group: name}, jobTimes{g.syncAt, g.syncAt}) {
+				return
+			}
+		}
+		for key, c := range b.claims {
+			if isOfQueue(key.claim.Group) && !c.hasAddress() && !yield(job{kind: claimJob, group: key.claim.Group, claim: key}, jobTimes{c.dueAt, c.since}) {
+				return
+			}
+		}
+		for key, dueAt := range b.releases {
+			if isOfQueue(key.group) && !yield(job{kind: releaseJob, group: key.group, address: key.address}, jobTimes{dueAt, dueAt}) {
+				return
+			}
+		}
+		for key, m := range b.repairs {
+			if isOfQueue(key.group) && !yield(job{kind: repairJob, group: key.group, address: key.address, missing: m}, jobTimes{}) {
+				return
+			}
+		}
+	}
 }
 
 // fail notes that the system of an endpoint is away, and says so to all who wait for it.

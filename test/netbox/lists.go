@@ -20,12 +20,26 @@ func (s *Server) serveList(r *http.Request, app, kind string, body any) *reply {
 		return detail(http.StatusMethodNotAllowed, "Method \"%s\" not allowed.", r.Method)
 	}
 	q := r.URL.Query()
-	var views []map[string]any
+	statuses := prefixStatuses
 	switch app + "/" + kind {
 	case "ipam/ip-addresses":
-		if refusal := s.checkFilters(q, addressStatuses); refusal != nil {
-			return refusal
-		}
+		statuses = addressStatuses
+	case "ipam/prefixes", "ipam/ip-ranges":
+	case "ipam/vrfs", "tenancy/tenants", "extras/tags", "ipam/roles":
+		return s.page(r, s.listOthers(kind, q))
+	default:
+		return detail(http.StatusNotFound, "Not found.")
+	}
+	if refusal := s.checkFilters(q, statuses); refusal != nil {
+		return refusal
+	}
+	return s.page(r, s.listFiltered(kind, q))
+}
+
+// listFiltered lists addresses, prefixes or ranges.
+func (s *Server) listFiltered(kind string, q url.Values) (views []map[string]any) {
+	switch kind {
+	case "ip-addresses":
 		all := slices.SortedFunc(slices.Values(s.ips), func(a, b *ipAddress) int {
 			return cmp.Or(a.address.Addr().Compare(b.address.Addr()), cmp.Compare(a.id, b.id))
 		})
@@ -34,46 +48,45 @@ func (s *Server) serveList(r *http.Request, app, kind string, body any) *reply {
 				views = append(views, i.view())
 			}
 		}
-	case "ipam/prefixes":
-		if refusal := s.checkFilters(q, prefixStatuses); refusal != nil {
-			return refusal
-		}
+	case "prefixes":
 		all := slices.SortedFunc(slices.Values(s.prefixes), func(a, b *prefix) int {
 			return cmp.Or(a.cidr.Addr().Compare(b.cidr.Addr()), cmp.Compare(a.id, b.id))
 		})
 		for _, p := range all {
-			if p.common.matches(q, p.cidr.Addr()) && oneOf(q, "prefix", p.cidr.String()) && slugOf(q, "role", p.role) {
+			if p.matches(q, p.cidr.Addr()) && oneOf(q, "prefix", p.cidr.String()) && slugOf(q, "role", p.role) {
 				views = append(views, p.view())
 			}
 		}
-	case "ipam/ip-ranges":
-		if refusal := s.checkFilters(q, prefixStatuses); refusal != nil {
-			return refusal
-		}
+	case "ip-ranges":
 		for _, g := range s.ranges {
 			isMatch := slugOf(q, "role", g.role) && addressIn(q, "start_address", g.first) && addressIn(q, "end_address", g.last)
-			if isMatch && g.common.matches(q, g.first.Addr()) {
+			if isMatch && g.matches(q, g.first.Addr()) {
 				views = append(views, g.view())
 			}
 		}
-	case "ipam/vrfs":
+	}
+	return views
+}
+
+// listOthers lists VRFs, tenants, tags or roles.
+func (s *Server) listOthers(kind string, q url.Values) (views []map[string]any) {
+	switch kind {
+	case "vrfs":
 		for _, v := range s.vrfs {
 			if oneOf(q, "name", v.name) && oneOf(q, "rd", v.rd) {
 				view, _ := v.view().(map[string]any)
 				views = append(views, view)
 			}
 		}
-	case "tenancy/tenants", "extras/tags", "ipam/roles":
+	default:
 		for _, n := range *s.namedOf(kind) {
 			if oneOf(q, "name", n.name) && oneOf(q, "slug", n.slug) {
 				view, _ := n.view().(map[string]any)
 				views = append(views, view)
 			}
 		}
-	default:
-		return detail(http.StatusNotFound, "Not found.")
 	}
-	return s.page(r, views)
+	return views
 }
 
 func (s *Server) namedOf(kind string) *[]*named {

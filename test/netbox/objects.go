@@ -145,7 +145,7 @@ func (i *ipAddress) view() map[string]any {
 
 // lookUp finds a related object by its id or by its attributes.
 func lookUp[T any](all []T, value any, attribute func(T, string) any) (found T, problem string) {
-	matches := func(T) bool { return false }
+	var matches func(T) bool
 	switch v := value.(type) {
 	case float64:
 		matches = func(o T) bool { return attribute(o, "id") == int64(v) }
