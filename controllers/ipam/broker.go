@@ -82,6 +82,9 @@ type Broker struct {
 	// releases are addresses to release, each with when to try.
 	releases map[releaseKey]time.Time
 	repairs  map[releaseKey]Missing
+	// turns are when a claim of each namespace was asked for last: the namespaces of
+	// those that wait take turns, so that none keeps the others waiting by many claims.
+	turns map[string]time.Time
 }
 
 // endpoint is a system as it is reached with one token.
@@ -133,7 +136,7 @@ type releaseKey struct {
 func NewBroker(o Options) *Broker {
 	return &Broker{
 		Options: o, groups: map[string]*groupState{}, queues: map[endpoint]*queue{},
-		claims: map[claimKey]*claimState{}, releases: map[releaseKey]time.Time{}, repairs: map[releaseKey]Missing{},
+		claims: map[claimKey]*claimState{}, releases: map[releaseKey]time.Time{}, repairs: map[releaseKey]Missing{}, turns: map[string]time.Time{},
 	}
 }
 

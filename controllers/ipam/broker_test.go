@@ -602,3 +602,18 @@ func TestBrokerIdle(t *testing.T) {
 		}
 	})
 }
+
+// A namespace with many claims does not keep those of others waiting.
+func TestAttackManyClaims(t *testing.T) {
+	inBrokerWorld(t, func(w *brokerWorld) {
+		w.delay[urlOf(groupA)] = time.Second
+		for n := range 300 {
+			noisy := ipam.Owner{Namespace: "noisy", Name: fmt.Sprint("web", n), UID: types.UID(fmt.Sprint("noisy-", n))}
+			w.broker.Want(noisy, []allocation.Claim{claimOf(groupA)})
+		}
+		w.pass(1500 * time.Millisecond)
+		w.broker.Want(web(0), []allocation.Claim{claimOf(groupA)})
+		w.pass(2 * time.Second)
+		w.wantAddress(web(0))
+	})
+}

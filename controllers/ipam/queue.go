@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"cmp"
 	"context"
 	"iter"
 	"maps"
@@ -143,35 +144,51 @@ func (b *Broker) nextJob(e endpoint, q *queue) (*job, time.Duration) {
 	defer b.mu.Unlock()
 	now := b.Now()
 	var next *job
-	var nextAt time.Time
+	var nextTimes jobTimes
 	isUrgent, soonest := false, now.Add(maxIdle)
-	consider := func(j job, dueAt, since time.Time) {
-		if dueAt.After(now) {
-			if dueAt.Before(soonest) {
-				soonest = dueAt
-			}
-			return
-		}
-		if next == nil || j.kind < next.kind || j.kind == next.kind && since.Before(nextAt) {
-			next, nextAt = &j, since
-		}
-	}
 	for j, times := range b.jobsOf(e) {
 		isUrgent = isUrgent || j.kind == learnJob || j.kind == claimJob
-		consider(j, times.dueAt, times.since)
+		switch {
+		case times.dueAt.After(now):
+			if times.dueAt.Before(soonest) {
+				soonest = times.dueAt
+			}
+		case next == nil || j.kind < next.kind || j.kind == next.kind && times.before(nextTimes):
+			next, nextTimes = &j, times
+		}
 	}
 	if notBefore := q.notBefore(isUrgent); next != nil && notBefore.After(now) {
 		return nil, notBefore.Sub(now)
 	}
 	if next != nil {
 		q.busySince = now
+		if next.kind == claimJob {
+			b.takeTurn(b.claims[next.claim].owner.Namespace, now)
+		}
 		return next, 0
 	}
 	return nil, max(soonest.Sub(now), time.Millisecond)
 }
 
-// jobTimes are when a job is due, and since when it has been waiting.
-type jobTimes struct{ dueAt, since time.Time }
+// jobTimes are when a job is due, when its namespace last had its turn, and since when the
+// job has been waiting.
+type jobTimes struct{ dueAt, turn, since time.Time }
+
+// before orders jobs of one kind.
+func (t jobTimes) before(other jobTimes) bool {
+	return cmp.Or(t.turn.Compare(other.turn), t.since.Compare(other.since)) < 0
+}
+
+// maxTurns bounds how many namespaces' turns are remembered.
+const maxTurns = 1000
+
+// takeTurn notes that a claim of a namespace is asked for.
+func (b *Broker) takeTurn(namespace string, now time.Time) {
+	if len(b.turns) >= maxTurns {
+		clear(b.turns) // all begin anew
+	}
+	b.turns[namespace] = now
+}
 
 // jobsOf lists the jobs of an endpoint, in no order.
 func (b *Broker) jobsOf(e endpoint) iter.Seq2[job, jobTimes] {
@@ -182,17 +199,17 @@ func (b *Broker) jobsOf(e endpoint) iter.Seq2[job, jobTimes] {
 			if g.observation.Report == nil {
 				kind = learnJob
 			}
-			if g.endpoint == e && !yield(job{kind: kind, group: name}, jobTimes{g.syncAt, g.syncAt}) {
+			if g.endpoint == e && !yield(job{kind: kind, group: name}, jobTimes{dueAt: g.syncAt, since: g.syncAt}) {
 				return
 			}
 		}
 		for key, c := range b.claims {
-			if isOfQueue(key.claim.Group) && !c.hasAddress() && !yield(job{kind: claimJob, group: key.claim.Group, claim: key}, jobTimes{c.dueAt, c.since}) {
+			if isOfQueue(key.claim.Group) && !c.hasAddress() && !yield(job{kind: claimJob, group: key.claim.Group, claim: key}, jobTimes{c.dueAt, b.turns[c.owner.Namespace], c.since}) {
 				return
 			}
 		}
 		for key, dueAt := range b.releases {
-			if isOfQueue(key.group) && !yield(job{kind: releaseJob, group: key.group, address: key.address}, jobTimes{dueAt, dueAt}) {
+			if isOfQueue(key.group) && !yield(job{kind: releaseJob, group: key.group, address: key.address}, jobTimes{dueAt: dueAt, since: dueAt}) {
 				return
 			}
 		}

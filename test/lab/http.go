@@ -39,3 +39,18 @@ func (l *Lab) Dial(ctx context.Context, host, network, address string) (net.Conn
 	}
 	return conn, nil
 }
+
+// Listen listens on a host of the lab, at an address and port of that host. The process
+// that listens need not be on the host.
+func (l *Lab) Listen(host, network, address string) (net.Listener, error) {
+	var listener net.Listener
+	err := netns.Do(Namespace(host), func() error {
+		var err error
+		listener, err = (&net.ListenConfig{}).Listen(context.Background(), network, address)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", host, err)
+	}
+	return listener, nil
+}
