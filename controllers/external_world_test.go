@@ -134,8 +134,11 @@ func (w *externalWorld) start() {
 	w.Expect((&controllers.ServiceGroupReconciler{
 		Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("purelb-servicegroup"), Namespace: namespace, IsDefault: true, Metrics: metrics, IPAM: external,
 	}).SetupWithManager(mgr)).To(Succeed())
-	ended := make(chan error, 1)
-	go func() { ended <- mgr.Start(ctx) }()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = mgr.Start(ctx) // a killed process has no error
+	}()
 	var once sync.Once
 	w.isDead = isDead
 	w.kill = func() {
