@@ -178,9 +178,11 @@ var _ = Describe("OLM", Ordered, func() {
 		namespace := &corev1.Namespace{}
 		Expect(kubeClient.Get(ctx, client.ObjectKey{Name: purelbNamespace}, namespace)).To(Succeed())
 		Expect(namespace.Status.Phase).To(Equal(corev1.NamespaceTerminating))
-		for name := range strings.FieldsSeq(kubectl(ctx, "-n", purelbNamespace, "get", "lbnodeagents", "-o", "name")) {
-			kubectl(ctx, "-n", purelbNamespace, "patch", name, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
-		}
+		// Until OLM has removed the webhooks, too, the API server asks for a manager that is gone.
+		eventually(ctx, later, func(g Gomega) {
+			out, err := tryKubectl(ctx, "-n", purelbNamespace, "patch", "lbnodeagent", "default", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+			g.Expect(err).NotTo(HaveOccurred(), out)
+		})
 		eventually(ctx, later, func(g Gomega) {
 			g.Expect(apierrors.IsNotFound(kubeClient.Get(ctx, client.ObjectKeyFromObject(namespace), namespace))).To(BeTrue())
 		})
