@@ -72,6 +72,13 @@ func (w *brokerWorld) Objection(context.Context, ipam.Owner, string) (func(netip
 	return func(netip.Addr) string { return "" }, nil
 }
 
+// lock runs a change of what the Broker's worker reads.
+func (w *brokerWorld) lock(change func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change()
+}
+
 // hold makes a Service hold an address of a group, or nobody.
 func (w *brokerWorld) hold(group string, a netip.Addr, owners ...ipam.Owner) {
 	w.mu.Lock()
@@ -266,7 +273,7 @@ func TestBrokerReleasesWhatIsNotWanted(t *testing.T) {
 		for _, isUnderWay := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, isUnderWay), func(t *testing.T) {
 				inBrokerWorld(t, func(w *brokerWorld) {
-					w.delay[urlOf(groupA)] = time.Second
+					w.lock(func() { w.delay[urlOf(groupA)] = time.Second })
 					w.broker.Want(web(0), []allocation.Claim{claimOf(groupA)})
 					if isUnderWay {
 						w.pass(500 * time.Millisecond)
@@ -356,7 +363,7 @@ func TestFaultBrokerSystemAway(t *testing.T) {
 		w.pass(time.Minute)
 		system.SetAway(true)
 		w.pass(15 * time.Minute)
-		w.asked[urlOf(groupA)] = 0
+		w.lock(func() { w.asked[urlOf(groupA)] = 0 })
 		w.pass(10 * time.Minute)
 		if n := w.asked[urlOf(groupA)]; n > 30 {
 			t.Errorf("asked %d times in ten minutes", n)
@@ -373,7 +380,7 @@ func TestFaultBrokerSystemAway(t *testing.T) {
 // of other groups do not.
 func TestFaultBrokerSystemSlow(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
-		w.delay[urlOf(groupA)] = 10 * time.Second
+		w.lock(func() { w.delay[urlOf(groupA)] = 10 * time.Second })
 		for n := range byte(3) {
 			w.broker.Want(web(n), []allocation.Claim{claimOf(groupA)})
 		}
@@ -397,7 +404,7 @@ func TestFaultBrokerSystemSlow(t *testing.T) {
 // One that waits for its turn says so.
 func TestBrokerLongQueue(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
-		w.delay[urlOf(groupA)] = 1900 * time.Millisecond
+		w.lock(func() { w.delay[urlOf(groupA)] = 1900 * time.Millisecond })
 		for n := range byte(8) {
 			w.broker.Want(web(n), []allocation.Claim{claimOf(groupA)})
 			w.pass(time.Millisecond)
@@ -418,7 +425,7 @@ func TestBrokerExhausted(t *testing.T) {
 		w.broker.Want(web(9), []allocation.Claim{claimOf(groupA)})
 		w.pass(20 * time.Minute)
 		w.wantReason(web(9), v1.ReasonExhausted, "the memory has no free IPv4 address")
-		w.asked[urlOf(groupA)] = 0
+		w.lock(func() { w.asked[urlOf(groupA)] = 0 })
 		w.pass(10 * time.Minute)
 		if n := w.asked[urlOf(groupA)]; n > 12 {
 			t.Errorf("asked %d times in ten minutes", n)
@@ -447,12 +454,12 @@ func TestBrokerNewLeader(t *testing.T) {
 
 func TestBrokerToken(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
-		w.token = "rotated" // Connect checks it
+		w.lock(func() { w.token = "rotated" }) // Connect checks it
 		w.pass(2 * time.Minute)
 		w.broker.Want(web(0), []allocation.Claim{claimOf(groupA)})
 		w.pass(0)
 		w.wantAddress(web(0))
-		w.token = "" // the Secret is gone: the last token goes on being used
+		w.lock(func() { w.token = "" }) // the Secret is gone: the last token goes on being used
 		w.pass(2 * time.Minute)
 		w.broker.Want(web(1), []allocation.Claim{claimOf(groupA)})
 		w.pass(0)
@@ -462,7 +469,7 @@ func TestBrokerToken(t *testing.T) {
 		w.broker.Want(web(2), []allocation.Claim{claimOf(groupA)})
 		w.pass(time.Second)
 		w.wantReason(web(2), v1.ReasonIPAMUnavailable, errNoSecret.Error())
-		w.token = "back"
+		w.lock(func() { w.token = "back" })
 		w.pass(1500 * time.Millisecond)
 		w.wantAddress(web(2))
 	})
@@ -577,7 +584,7 @@ func TestBrokerConfigure(t *testing.T) {
 		w.pass(0)
 		w.wantAddress(web(0))
 		w.broker.Configure("new", configOf(groupA)) // the same: nothing happens
-		w.asked[urlOf(groupA)] = 0
+		w.lock(func() { w.asked[urlOf(groupA)] = 0 })
 		w.pass(time.Minute)
 		if w.asked[urlOf(groupA)] != 0 {
 			t.Error("asked again")
@@ -595,7 +602,7 @@ func TestBrokerConfigure(t *testing.T) {
 func TestBrokerIdle(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		w.pass(time.Minute)
-		w.asked[urlOf(groupA)] = 0
+		w.lock(func() { w.asked[urlOf(groupA)] = 0 })
 		w.pass(time.Hour)
 		if n := w.asked[urlOf(groupA)]; n != 6 {
 			t.Errorf("asked %d times in an hour", n)
@@ -606,7 +613,7 @@ func TestBrokerIdle(t *testing.T) {
 // A namespace with many claims does not keep those of others waiting.
 func TestAttackManyClaims(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
-		w.delay[urlOf(groupA)] = time.Second
+		w.lock(func() { w.delay[urlOf(groupA)] = time.Second })
 		for n := range 300 {
 			noisy := ipam.Owner{Namespace: "noisy", Name: fmt.Sprint("web", n), UID: types.UID(fmt.Sprint("noisy-", n))}
 			w.broker.Want(noisy, []allocation.Claim{claimOf(groupA)})

@@ -375,3 +375,26 @@ func TestManyRecords(t *testing.T) {
 		t.Errorf("got %d records, %v", len(report.Records), err)
 	}
 }
+
+// A comparison costs one request for the records and two for each prefix: with two
+// prefixes five requests, in ten minutes, when nothing happens.
+func TestRequestsOfAComparison(t *testing.T) {
+	w := newFake(t, fake.V46, fake.TokenV2)
+	w.prefix(w.v4, nil)
+	w.prefix(w.v6, nil)
+	config := w.config()
+	config.Sources[allocation.IPv6] = allocation.NetboxSource{Prefixes: []netip.Prefix{w.v6}}
+	s := w.connect(config, ipamtest.Cluster)
+	before := w.fake.Requests()
+	if _, err := s.Inspect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := w.fake.Requests() - before; n != 5 {
+		t.Errorf("%d requests", n)
+	}
+	before = w.fake.Requests()
+	w.allocate(s, request("web"))
+	if n := w.fake.Requests() - before; n != 3 {
+		t.Errorf("%d requests for an allocation", n)
+	}
+}
