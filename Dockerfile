@@ -13,9 +13,10 @@ COPY controllers controllers
 COPY internal internal
 COPY nodeagent nodeagent
 COPY webhooks webhooks
-RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags "-s -w -X main.version=$VERSION" -o /purelb ./cmd
+RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags "-s -w -X main.version=$VERSION" -o /purelb ./cmd && \
+    CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags "-s -w -X main.version=$VERSION" -o /purelb-speaker ./cmd/speaker
 
 FROM gcr.io/distroless/static:nonroot
-COPY --from=build /purelb /purelb
+COPY --from=build /purelb /purelb-speaker /
 USER 65532:65532
 ENTRYPOINT ["/purelb"]

@@ -76,8 +76,8 @@ test-fast: ## Run the tests that need neither root, nor an API server, nor the l
 
 # The packages that decide. make test-mutation changes their code and runs their tests. Each
 # is FOLDER or FOLDER:FILE,FILE:TEST,TEST. Of nodeagent/neigh it is the code of frames.
-MUTATED   := controllers/agents controllers/allocation controllers/announced controllers/placement internal/pacing \
-  nodeagent/neigh:frame.go,parse.go,question.go:$(FRAME_TESTS) nodeagent/plan
+MUTATED   := controllers/agents controllers/allocation controllers/announced controllers/placement controllers/routing internal/pacing \
+  nodeagent/neigh:frame.go,parse.go,question.go:$(FRAME_TESTS) nodeagent/plan nodeagent/speaker/routes
 PACKAGES  ?= $(MUTATED)
 SAMPLE    ?= 50
 SEED      ?= 1
@@ -323,8 +323,9 @@ $(GOLANGCI_LINT): tools/golangci-lint/go.mod
 
 ##@ Build
 .PHONY: build
-build: ## Build bin/purelb
+build: ## Build bin/purelb and bin/purelb-speaker
 	CGO_ENABLED=0 GOOS=linux GOARCH=$(ARCH) go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/$(if $(filter $(ARCH),$(shell go env GOARCH)),purelb,purelb-$(ARCH)) ./cmd
+	CGO_ENABLED=0 GOOS=linux GOARCH=$(ARCH) go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/$(if $(filter $(ARCH),$(shell go env GOARCH)),purelb-speaker,purelb-speaker-$(ARCH)) ./cmd/speaker
 
 # The platforms of make plugin.
 PLATFORMS ?= linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64,windows/arm64
@@ -341,7 +342,8 @@ plugin: ## Write archives of the plugin for each platform, checksums and a Krew 
 image: build ## Write the image as an OCI archive to dist/, without Docker (ARCH=arm64 for another architecture)
 	@mkdir -p dist
 	go -C tools run ./image -o $(CURDIR)/$(IMAGE_TAR) -t $(IMG) -arch $(ARCH) -user 65532:65532 \
-	  $(CURDIR)/bin/$(if $(filter $(ARCH),$(shell go env GOARCH)),purelb,purelb-$(ARCH))=/purelb
+	  $(CURDIR)/bin/$(if $(filter $(ARCH),$(shell go env GOARCH)),purelb,purelb-$(ARCH))=/purelb \
+	  $(CURDIR)/bin/$(if $(filter $(ARCH),$(shell go env GOARCH)),purelb-speaker,purelb-speaker-$(ARCH))=/purelb-speaker
 	@echo "wrote $(IMAGE_TAR)"
 
 .PHONY: docker-build

@@ -35,6 +35,7 @@ import (
 	"github.com/purelb/purelb-operator/controllers"
 	"github.com/purelb/purelb-operator/controllers/agents"
 	"github.com/purelb/purelb-operator/controllers/ipam/netbox"
+	"github.com/purelb/purelb-operator/controllers/routing"
 	"github.com/purelb/purelb-operator/internal/informer"
 	"github.com/purelb/purelb-operator/webhooks"
 	"github.com/purelb/purelb-operator/webhooks/certs"
@@ -52,12 +53,13 @@ const (
 )
 
 type managerOptions struct {
-	namespace           string
-	podName             string
-	agentImage          string
-	agentServiceAccount string
-	isDefault           bool
-	leaderElect         bool
+	namespace             string
+	podName               string
+	agentImage            string
+	agentServiceAccount   string
+	speakerServiceAccount string
+	isDefault             bool
+	leaderElect           bool
 	servingOptions
 	webhookPort    int
 	webhookCertDir string
@@ -87,6 +89,7 @@ func newManagerCommand() *cobra.Command {
 	f.StringVar(&o.podName, "pod-name", "", "name of the manager's own pod; agents run its image unless --agent-image is set")
 	f.StringVar(&o.agentImage, "agent-image", "", "image of agents whose LBNodeAgent sets no image")
 	f.StringVar(&o.agentServiceAccount, "agent-service-account", "purelb-agent", "service account as which agents run")
+	f.StringVar(&o.speakerServiceAccount, "speaker-service-account", "purelb-speaker", "service account as which speakers run")
 	f.BoolVar(&o.isDefault, "default-load-balancer", true, "serve Services of type LoadBalancer that have no loadBalancerClass")
 	f.BoolVar(&o.leaderElect, "leader-elect", true, "elect a leader among the replicas; without, every replica acts")
 	o.addFlags(f, ":8443", ":8081")
@@ -217,7 +220,7 @@ func setUpWebhooks(mgr manager.Manager, o managerOptions) error {
 }
 
 // cacheOptions limits what the manager watches to what it uses: PureLB's own kinds, except
-// ServiceGroups, only in the manager's namespace; policies only if the manager has made them;
+// ServiceGroups, only in the manager's namespace, as well as Secrets; policies only if the manager has made them;
 // of the service accounts only that of the agents.
 func cacheOptions(namespace, agentServiceAccount string) cache.Options {
 	inNamespace := cache.ByObject{Namespaces: map[string]cache.Config{namespace: {}}}
@@ -229,6 +232,8 @@ func cacheOptions(namespace, agentServiceAccount string) cache.Options {
 			&v1.LBNodeAgent{}:                               inNamespace,
 			&v1.Announcement{}:                              inNamespace,
 			&v1.CommonAnnouncement{}:                        inNamespace,
+			&v1.BGPPeer{}:                                   inNamespace,
+			&v1.NodeRouting{}:                               inNamespace,
 			&appsv1.DaemonSet{}:                             inNamespace,
 			&coordinationv1.Lease{}:                         inNamespace,
 			&discoveryv1.EndpointSlice{}:                    {Transform: slimEndpoints},
@@ -238,9 +243,7 @@ func cacheOptions(namespace, agentServiceAccount string) cache.Options {
 			&corev1.ServiceAccount{}: {
 				Namespaces: inNamespace.Namespaces, Field: fields.OneTermEqualSelector("metadata.name", agentServiceAccount),
 			},
-			&corev1.Secret{}: {
-				Namespaces: inNamespace.Namespaces, Field: fields.OneTermEqualSelector("metadata.name", webhookSecret),
-			},
+			&corev1.Secret{}: inNamespace,
 		},
 	}
 }
@@ -290,7 +293,7 @@ func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image str
 	// Every replica fills its caches, so that a standby can lead at once.
 	for _, kind := range []client.Object{
 		&corev1.Service{}, &corev1.Node{}, &corev1.ServiceAccount{}, &appsv1.DaemonSet{}, &discoveryv1.EndpointSlice{},
-		&v1.ServiceGroup{}, &v1.LBNodeAgent{}, &v1.Announcement{}, &v1.CommonAnnouncement{},
+		&v1.ServiceGroup{}, &v1.LBNodeAgent{}, &v1.Announcement{}, &v1.CommonAnnouncement{}, &v1.BGPPeer{}, &v1.NodeRouting{}, &corev1.Secret{},
 	} {
 		if _, err := mgr.GetCache().GetInformer(ctx, kind, cache.BlockUntilSynced(false)); err != nil {
 			return fmt.Errorf("watch %T: %w", kind, err)
@@ -320,6 +323,10 @@ func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image str
 			Client: c, Recorder: recorder("purelb-placement"), Namespace: o.namespace, IsDefault: o.isDefault, Liveness: live, Now: time.Now,
 			Metrics: own, Reasons: reasons,
 		}).SetupWithManager(mgr), //nolint:contextcheck // it only adds an index, which waits for nothing
+		(&controllers.RoutingReconciler{
+			Client: c, Recorder: recorder("purelb-routing"), Namespace: o.namespace, Now: time.Now,
+			Defaults: routing.Defaults{Image: image, ServiceAccount: o.speakerServiceAccount},
+		}).SetupWithManager(mgr),
 		(&controllers.AnnouncedReconciler{
 			Client: c, Recorder: recorder("purelb-lbnodeagent"), Namespace: o.namespace, IsDefault: o.isDefault, Reasons: reasons,
 		}).SetupWithManager(mgr), //nolint:contextcheck // it only adds an index, which waits for nothing

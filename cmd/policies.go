@@ -31,6 +31,7 @@ func setUpPolicies(ctx context.Context, mgr manager.Manager, o managerOptions) e
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(),
 		Recorder:  controllers.BoundedRecorder{EventRecorder: mgr.GetEventRecorder("purelb-policy")},
 		Namespace: o.namespace, PodName: o.podName,
-		Users: policy.Users{Manager: name, Agent: serviceAccountPrefix + o.namespace + ":" + o.agentServiceAccount},
+		Users: policy.Users{Manager: name, Agent: serviceAccountPrefix + o.namespace + ":" + o.agentServiceAccount,
+			Speaker: serviceAccountPrefix + o.namespace + ":" + o.speakerServiceAccount},
 	}).SetupWithManager(mgr)
 }

@@ -31,20 +31,20 @@ const (
 	ownerAnnounced    = "purelb-announced"
 	ownerLocalPolicy  = "purelb-local-policy"
 	ownerPolicy       = "purelb-policy"
+	ownerRouting      = "purelb-routing"
 )
 
-// apply writes obj without its status. owner owns the whole of its spec. apply returns what
-// is stored then.
-func apply(ctx context.Context, c client.Client, obj client.Object, owner string) (*unstructured.Unstructured, error) {
+// apply writes obj without its status. owner owns the whole of its spec.
+func apply(ctx context.Context, c client.Client, obj client.Object, owner string) error {
 	u, err := applyConfiguration(c, obj)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	unstructured.RemoveNestedField(u.Object, "status")
 	if err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(owner), client.ForceOwnership); err != nil {
-		return nil, fmt.Errorf("apply %s %s: %w", u.GetKind(), u.GetName(), err)
+		return fmt.Errorf("apply %s %s: %w", u.GetKind(), u.GetName(), err)
 	}
-	return u, nil
+	return nil
 }
 
 // applyStatus writes the status of obj, of which owner owns the whole.

@@ -156,7 +156,7 @@ func (r *LBNodeAgentReconciler) applyDaemonSet(ctx context.Context, agent *v1.LB
 	if err != nil {
 		return false, fmt.Errorf("look up the service account of the agents: %w", err)
 	}
-	_, err = apply(ctx, r.Client, agents.DaemonSet(agent, r.Defaults, uid), ownerLBNodeAgent)
+	err = apply(ctx, r.Client, agents.DaemonSet(agent, r.Defaults, uid), ownerLBNodeAgent)
 	return hasNoAccount, err
 }
 

@@ -37,7 +37,7 @@ type PlacementReconciler struct {
 
 // +kubebuilder:rbac:groups=purelb.io,resources=announcements,namespace=purelb-system,verbs=get;list;watch;create;update;delete
 // +kubebuilder:rbac:groups=purelb.io,resources=commonannouncements,namespace=purelb-system,verbs=get;list;watch;create;update;delete
-// +kubebuilder:rbac:groups=purelb.io,resources=lbnodeagents,namespace=purelb-system,verbs=get;list;watch
+// +kubebuilder:rbac:groups=purelb.io,resources=lbnodeagents;noderoutings,namespace=purelb-system,verbs=get;list;watch
 
 // wholeCluster is the one request there is.
 var wholeCluster = reconcile.Request{NamespacedName: types.NamespacedName{Name: "cluster"}}
@@ -64,7 +64,7 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 	r.Reasons.set(r.explanations(&inputs, &result), inputs.Addresses)
 	r.reportMoves(ctx, &inputs, &result, stored)
 
-	wait := smallest(placement.NextDeadline(inputs), cluster.untilNotReadyForLong(now), r.state.refusals.UntilRetry(now), r.untilWriteRetry(ctx, err))
+	wait := smallest(placement.NextDeadline(inputs), cluster.untilNotReadyForLong(now), cluster.untilRoutesWithdrawn(now), r.state.refusals.UntilRetry(now), r.untilWriteRetry(ctx, err))
 	if len(result.Unplaced) > 0 {
 		wait = smallest(wait, unplacedInterval)
 	}

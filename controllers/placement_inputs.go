@@ -26,6 +26,7 @@ type cluster struct {
 	endpoints     endpointNodes
 	announcements []v1.Announcement
 	commons       []v1.CommonAnnouncement
+	routings      map[string]*v1.NodeRouting // by node
 	catalog       allocation.Catalog
 }
 
@@ -53,6 +54,9 @@ func gatherCluster(ctx context.Context, c client.Reader, namespace string) (*clu
 		return nil, err
 	}
 	if cluster.commons, err = listCommons(ctx, c, namespace); err != nil {
+		return nil, err
+	}
+	if cluster.routings, err = listRoutings(ctx, c, namespace); err != nil {
 		return nil, err
 	}
 	if cluster.services, err = listServices(ctx, c); err != nil {
@@ -125,13 +129,14 @@ func (c *cluster) placementInputs(livenessOf func(node string) placement.Livenes
 func (c *cluster) placementNode(n *corev1.Node, announcements []*v1.Announcement, liveness placement.Liveness, now time.Time) placement.Node {
 	_, isExcluded := n.Labels[corev1.LabelNodeExcludeBalancers]
 	node := placement.Node{
-		Name:             n.Name,
-		LBNodeAgent:      n.Labels[v1.LabelAgent],
-		IsLeaving:        agents.IsLeaving(c.agents, n.Labels),
-		VirtualInterface: v1.DefaultDummyInterface,
-		IsExcluded:       isExcluded,
-		Liveness:         liveness,
-		IsOutOfService:   slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService }),
+		Name:                n.Name,
+		LBNodeAgent:         n.Labels[v1.LabelAgent],
+		IsLeaving:           agents.IsLeaving(c.agents, n.Labels),
+		VirtualInterface:    v1.DefaultDummyInterface,
+		IsExcluded:          isExcluded,
+		Liveness:            liveness,
+		IsWithdrawingRoutes: untilRoutesWithdrawn(c.routings[n.Name], now) > 0,
+		IsOutOfService:      slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService }),
 	}
 	isReady := false
 	for _, condition := range n.Status.Conditions {

@@ -35,6 +35,7 @@ func (r *PlacementReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("placement").
 		Watches(&v1.Announcement{}, placeCluster).
 		Watches(&v1.CommonAnnouncement{}, placeCluster).
+		Watches(&v1.NodeRouting{}, placeCluster, builder.WithPredicates(drainChanged)).
 		Watches(&v1.ServiceGroup{}, placeCluster, builder.WithPredicates(groupChanged)).
 		Watches(&v1.LBNodeAgent{}, placeCluster, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Service{}, placeCluster, builder.WithPredicates(servicePlacementChanged)).

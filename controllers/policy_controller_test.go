@@ -19,6 +19,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -65,7 +66,7 @@ func guard(t *testing.T) *guarded {
 	g.admin, err = client.New(config, client.Options{Scheme: scheme.Scheme})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
-	for _, file := range []string{"service_accounts", "role", "role_bindings", "agent_role"} {
+	for _, file := range []string{"service_accounts", "role", "role_bindings", "agent_role", "speaker_role"} {
 		g.apply("../config/rbac/" + file + ".yaml")
 	}
 	return g
@@ -126,7 +127,7 @@ func (g *guarded) keep(account string, as *rest.Config) {
 	g.Expect((&controllers.PolicyReconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespace: namespace, PodName: account,
 		Recorder: controllers.BoundedRecorder{EventRecorder: mgr.GetEventRecorder("purelb-policy")},
-		Users:    policy.Users{Manager: accounts + "purelb-manager", Agent: accounts + "purelb-agent"},
+		Users:    policy.Users{Manager: accounts + "purelb-manager", Agent: accounts + "purelb-agent", Speaker: accounts + "purelb-speaker"},
 	}).SetupWithManager(mgr)).To(Succeed())
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -142,13 +143,19 @@ func (g *guarded) keep(account string, as *rest.Config) {
 // agentOn is a client with the token that the agent's pod on a node gets.
 func (g *guarded) agentOn(node string, seen *headers) client.Client {
 	g.t.Helper()
+	return g.podOn(node, "purelb-agent", seen)
+}
+
+// podOn is a client with the token that a pod on a node gets that runs as a service account.
+func (g *guarded) podOn(node, serviceAccount string, seen *headers) client.Client {
+	g.t.Helper()
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "agent-" + node},
-		Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: "purelb-agent",
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: serviceAccount + "-" + node},
+		Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: serviceAccount,
 			Containers: []corev1.Container{{Name: "agent", Image: "purelb.io/purelb:test"}}},
 	}
 	g.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, pod)
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "purelb-agent"}}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: serviceAccount}}
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
 	}}
@@ -206,9 +213,9 @@ func TestPolicies(t *testing.T) {
 	g.keep("purelb-manager", as)
 
 	// Made, as the manifests are, and owned by the namespace.
-	wanted, err := policy.Objects(policy.Users{Manager: accounts + "purelb-manager", Agent: accounts + "purelb-agent"})
+	wanted, err := policy.Objects(policy.Users{Manager: accounts + "purelb-manager", Agent: accounts + "purelb-agent", Speaker: accounts + "purelb-speaker"})
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(wanted).To(HaveLen(8))
+	g.Expect(wanted).To(HaveLen(10))
 	owner := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	g.Expect(g.admin.Get(ctx, client.ObjectKeyFromObject(owner), owner)).To(Succeed())
 	kept := func(g Gomega, want *unstructured.Unstructured) *unstructured.Unstructured {
@@ -351,6 +358,36 @@ func TestAttackLease(t *testing.T) {
 	}
 	g.Expect(agent.Patch(ctx, lease.DeepCopy(), client.RawPatch(types.MergePatchType,
 		[]byte(`{"spec":{"holderIdentity":"node1","leaseDurationSeconds":3,"renewTime":"2020-01-01T00:00:00.000000Z"}}`)))).To(Succeed())
+}
+
+// TestAttackSpeaker has a speaker write more than the status of its own NodeRouting.
+func TestAttackSpeaker(t *testing.T) {
+	g, ctx := guard(t), context.Background()
+	g.keep("purelb-manager", g.as("purelb-manager"))
+	speaker := g.podOn("node1", "purelb-speaker", &headers{})
+	manager := g.client(g.as("purelb-manager"))
+	routing := func(node string) *v1.NodeRouting {
+		return &v1.NodeRouting{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: node},
+			Spec: v1.NodeRoutingSpec{NodeName: node, LBNodeAgent: "default", Interface: "kube-lb0", RouterID: "192.0.2.1"}}
+	}
+	for _, node := range []string{"node1", "node2"} {
+		g.Expect(manager.Create(ctx, routing(node))).To(Succeed())
+		t.Cleanup(func() { g.Expect(client.IgnoreNotFound(manager.Delete(ctx, routing(node)))).To(Succeed()) })
+	}
+	status := client.RawPatch(types.MergePatchType, []byte(`{"status":{"networks":7,"established":0,"desired":0}}`))
+	g.refusing(func() error { return speaker.Status().Patch(ctx, routing("node2"), status) }).
+		To(MatchError(ContainSubstring("the speaker of node node1 may write the status of no other node's NodeRouting")))
+	g.Expect(speaker.Status().Patch(ctx, routing("node1"), status)).To(Succeed())
+	for what, err := range map[string]error{
+		"its spec":             speaker.Patch(ctx, routing("node1"), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"routerID":"192.0.2.9"}}`))),
+		"an Announcement":      speaker.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "node1"}, &v1.Announcement{}),
+		"a Secret":             speaker.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "router"}, &corev1.Secret{}),
+		"the BGPPeers":         speaker.List(ctx, &v1.BGPPeerList{}, client.InNamespace(namespace)),
+		"another NodeRouting":  speaker.Delete(ctx, routing("node2")),
+		"a NodeRouting of old": speaker.Create(ctx, routing("node3")),
+	} {
+		g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%s: %v", what, err)
+	}
 }
 
 // TestPoliciesNotAllowed has a manager without the rights, which says so.

@@ -140,6 +140,10 @@ func enqueueAfter(delay func() time.Duration, requests mapFunc) handler.EventHan
 	}
 }
 
+// drainDeadline is how long an excluded node keeps its Virtual addresses while its speaker
+// withdraws the routes to them, which takes 8 s.
+const drainDeadline = 30 * time.Second
+
 // sharedReportWait is how long a Service waits for further nodes to report on shared
 // entries: where many nodes spread their reports, each of them would have all Services
 // written once more.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/purelb/purelb-operator/controllers"
 	"github.com/purelb/purelb-operator/nodeagent"
+	"github.com/purelb/purelb-operator/nodeagent/speaker"
 )
 
 // codeFolders have the constants that users see.
@@ -82,9 +83,10 @@ func TestAnnotations(t *testing.T) {
 // TestMetrics compares the tables of docs/reference/metrics.md with what the manager
 // and the agents register: names, types and labels.
 func TestMetrics(t *testing.T) {
-	manager, agent := &registry{}, &registry{}
+	manager, agent, ofSpeaker := &registry{}, &registry{}, &registry{}
 	controllers.NewMetrics(manager)
 	nodeagent.NewMetrics(agent)
+	speaker.NewMetrics(ofSpeaker)
 	listed := map[string]string{}
 	row := regexp.MustCompile("(?m)^\\| `(purelb_[a-z_]+)` \\| [a-z]+ \\|([^|]*)\\|")
 	for _, match := range row.FindAllStringSubmatch(read(t, "reference/metrics.md"), -1) {
@@ -92,6 +94,7 @@ func TestMetrics(t *testing.T) {
 	}
 	want := maps.Clone(manager.metrics)
 	maps.Copy(want, agent.metrics)
+	maps.Copy(want, ofSpeaker.metrics)
 	if diff := cmp.Diff(want, listed); diff != "" {
 		t.Errorf("docs/reference/metrics.md (-code +page):\n%s", diff)
 	}

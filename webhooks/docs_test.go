@@ -68,6 +68,9 @@ func messages() []string {
 	for _, row := range agentRows() {
 		add(row.want)
 	}
+	for _, row := range append(peerRows(), routedRows()...) {
+		add(row.want)
+	}
 	for _, row := range serviceRows() {
 		add(warns(row.warnings...))
 	}
@@ -75,7 +78,7 @@ func messages() []string {
 		add(a)
 	}
 	add(warns(overrides))
-	add(answer{refused: []cause{notHere, agentNotHere}})
+	add(answer{refused: []cause{notHere, agentNotHere, peerNotHere}})
 	return all
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -13,6 +14,7 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers"
 	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/controllers/routing"
 )
 
 // +kubebuilder:webhook:path=/validate-purelb-io-v1-servicegroup,mutating=false,failurePolicy=fail,sideEffects=None,timeoutSeconds=5,groups=purelb.io,resources=servicegroups,verbs=create;update;delete,versions=v1,name=vservicegroup.purelb.io,admissionReviewVersions=v1,serviceName=purelb-webhook,serviceNamespace=purelb-system
@@ -34,7 +36,11 @@ func (w *serviceGroups) ValidateCreate(ctx context.Context, sg *v1.ServiceGroup)
 		return nil, apierrors.NewInternalError(err)
 	}
 	warnings, errs := a.AdmitCreate(sg)
-	return warnings, invalidError("ServiceGroup", sg.Name, errs)
+	bgpWarnings, bgpErrs, err := w.admitBGP(ctx, a, sg)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	return append(warnings, bgpWarnings...), invalidError("ServiceGroup", sg.Name, append(errs, bgpErrs...))
 }
 
 // ValidateUpdate checks a change of a ServiceGroup.
@@ -44,7 +50,27 @@ func (w *serviceGroups) ValidateUpdate(ctx context.Context, before, after *v1.Se
 		return nil, apierrors.NewInternalError(err)
 	}
 	warnings, errs := a.AdmitUpdate(before, after)
+	if !equality.Semantic.DeepEqual(before.Spec, after.Spec) {
+		bgpWarnings, bgpErrs, err := w.admitBGP(ctx, a, after)
+		if err != nil {
+			return nil, apierrors.NewInternalError(err)
+		}
+		warnings, errs = append(warnings, bgpWarnings...), append(errs, bgpErrs...)
+	}
 	return warnings, invalidError("ServiceGroup", after.Name, errs)
+}
+
+// admitBGP checks how the addresses of a ServiceGroup are advertised.
+func (w *serviceGroups) admitBGP(ctx context.Context, a *allocation.Admission, sg *v1.ServiceGroup) (admission.Warnings, field.ErrorList, error) {
+	if sg.Namespace != w.Namespace {
+		return nil, nil, nil // the group has no effect
+	}
+	peers, err := controllers.ListBGPPeers(ctx, w.reader, w.Namespace)
+	if err != nil {
+		return nil, nil, err
+	}
+	warnings, errs := routing.AdmitGroup(sg, a.Groups, peers)
+	return warnings, errs, nil
 }
 
 // ValidateDelete checks the deletion of a ServiceGroup.

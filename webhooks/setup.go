@@ -17,7 +17,7 @@ import (
 
 // Options of the webhooks.
 type Options struct {
-	// Namespace is the manager's, where ServiceGroups and LBNodeAgents have an effect.
+	// Namespace is the manager's, where ServiceGroups, LBNodeAgents and BGPPeers have an effect.
 	Namespace string
 	// IsDefault is whether PureLB serves Services without a loadBalancerClass.
 	IsDefault bool
@@ -33,6 +33,10 @@ func SetupWithManager(mgr ctrl.Manager, o Options) error {
 	agents := &lbNodeAgents{reader: mgr.GetClient(), Options: o}
 	if err := ctrl.NewWebhookManagedBy(mgr, &v1.LBNodeAgent{}).WithValidator(agents).Complete(); err != nil {
 		return fmt.Errorf("set up the webhook for LBNodeAgents: %w", err)
+	}
+	peers := &bgpPeers{reader: mgr.GetClient(), Options: o}
+	if err := ctrl.NewWebhookManagedBy(mgr, &v1.BGPPeer{}).WithValidator(peers).Complete(); err != nil {
+		return fmt.Errorf("set up the webhook for BGPPeers: %w", err)
 	}
 	services := ServiceHandler(mgr.GetClient(), mgr.GetScheme(), o)
 	mgr.GetWebhookServer().Register(servicePath, &admission.Webhook{Handler: services})

@@ -1,7 +1,8 @@
 // Package v1 contains the API of PureLB, group purelb.io, version v1:
 // ServiceGroup (where addresses come from), LBNodeAgent (which nodes announce
 // them and how), Announcement (what one node is to announce and what it
-// does) and CommonAnnouncement (what all nodes announce alike).
+// does), CommonAnnouncement (what all nodes announce alike), BGPPeer (a router to
+// which nodes advertise Virtual addresses) and NodeRouting (one node's routers).
 //
 // +kubebuilder:object:generate=true
 // +groupName=purelb.io
@@ -22,6 +23,8 @@ var schemeBuilder = runtime.NewSchemeBuilder(func(s *runtime.Scheme) error {
 		&LBNodeAgent{}, &LBNodeAgentList{},
 		&Announcement{}, &AnnouncementList{},
 		&CommonAnnouncement{}, &CommonAnnouncementList{},
+		&BGPPeer{}, &BGPPeerList{},
+		&NodeRouting{}, &NodeRoutingList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

@@ -303,6 +303,11 @@ type ServiceGroupSpec struct {
 	// +optional
 	PolicyLocal PolicyLocal `json:"policyLocal,omitempty"`
 
+	// bgp is how nodes advertise the group's Virtual addresses to BGPPeers. Without,
+	// they advertise them to all.
+	// +optional
+	BGP *ServiceGroupBGP `json:"bgp,omitempty"`
+
 	MisplacedFields `json:",inline"`
 }
 

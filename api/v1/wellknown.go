@@ -69,7 +69,7 @@ const (
 	// LabelAgent, on a Node, names the LBNodeAgent whose agent runs there. The
 	// DaemonSet of that LBNodeAgent selects on it. Written by the manager.
 	LabelAgent = "purelb.io/agent"
-	// LabelNode, on an Announcement, names its node.
+	// LabelNode, on an Announcement or a NodeRouting, names its node.
 	LabelNode = "purelb.io/node"
 )
 
@@ -135,6 +135,14 @@ const (
 	ReasonReachable     = "Reachable"
 	ReasonDrift         = "RecordsDiffer"
 
+	ReasonEstablished   = "Established"
+	ReasonNoNodes       = "NoNodes"
+	ReasonNoNeighbor    = "NoNeighbor"
+	ReasonSecretMissing = "SecretMissing"
+	ReasonPeerConflict  = "Conflict"
+	ReasonSessionsDown  = "SessionsDown"
+	ReasonDrained       = "Drained"
+
 	EventAddressAssigned      = "AddressAssigned"
 	EventAddressReleased      = "AddressReleased"
 	EventAllocationFailed     = "AllocationFailed"
@@ -151,6 +159,8 @@ const (
 	EventIPAMDrift            = "IPAMDrift"
 	EventAgentLost            = "AgentLost"
 	EventPolicyNotApplied     = "PolicyNotApplied"
+	EventSessionUp            = "SessionUp"
+	EventSessionDown          = "SessionDown"
 )
 
 // LeasePrefix and a node's name make the name of the Lease that the node's

@@ -22,6 +22,7 @@ const ManagedBy = "purelb-manager"
 const (
 	defaultManager = "system:serviceaccount:purelb-system:purelb-manager"
 	defaultAgent   = "system:serviceaccount:purelb-system:purelb-agent"
+	defaultSpeaker = "system:serviceaccount:purelb-system:purelb-speaker"
 )
 
 //go:embed *.yaml
@@ -29,12 +30,12 @@ var manifests embed.FS
 
 // Users are those whom the objects name, as the API server knows them, such as
 // system:serviceaccount:purelb-system:purelb-manager.
-type Users struct{ Manager, Agent string }
+type Users struct{ Manager, Agent, Speaker string }
 
 // Objects are all objects, for the given users.
 func Objects(users Users) ([]*unstructured.Unstructured, error) {
-	for _, user := range []string{users.Manager, users.Agent} {
-		// Both are written into strings of CEL.
+	for _, user := range []string{users.Manager, users.Agent, users.Speaker} {
+		// All are written into strings of CEL.
 		if user == "" || strings.ContainsAny(user, `'"\`) {
 			return nil, fmt.Errorf("%q cannot be the name of a user in a policy", user)
 		}
@@ -43,7 +44,7 @@ func Objects(users Users) ([]*unstructured.Unstructured, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list policies: %w", err)
 	}
-	named := strings.NewReplacer(defaultManager, users.Manager, defaultAgent, users.Agent)
+	named := strings.NewReplacer(defaultManager, users.Manager, defaultAgent, users.Agent, defaultSpeaker, users.Speaker)
 	var all []*unstructured.Unstructured
 	for _, file := range files {
 		objects, err := read(file.Name())

@@ -12,7 +12,7 @@ import (
 )
 
 func TestObjects(t *testing.T) {
-	objects, err := policy.Objects(policy.Users{Manager: "system:serviceaccount:lb:olm-manager", Agent: "system:serviceaccount:lb:olm-agent"})
+	objects, err := policy.Objects(policy.Users{Manager: "system:serviceaccount:lb:olm-manager", Agent: "system:serviceaccount:lb:olm-agent", Speaker: "system:serviceaccount:lb:olm-speaker"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,13 +37,15 @@ func TestObjects(t *testing.T) {
 	want := []string{
 		"FlowSchema purelb-agents", "FlowSchema purelb-manager",
 		"ValidatingAdmissionPolicy purelb-agents", "ValidatingAdmissionPolicy purelb-announcements", "ValidatingAdmissionPolicy purelb-nodes",
+		"ValidatingAdmissionPolicy purelb-speakers",
 		"ValidatingAdmissionPolicyBinding purelb-agents", "ValidatingAdmissionPolicyBinding purelb-announcements", "ValidatingAdmissionPolicyBinding purelb-nodes",
+		"ValidatingAdmissionPolicyBinding purelb-speakers",
 	}
 	if diff := cmp.Diff(want, names); diff != "" {
 		t.Errorf("objects (-want +got):\n%s", diff)
 	}
 	for _, user := range []string{"", "o'brien", `a"b`, `a\b`} {
-		if _, err := policy.Objects(policy.Users{Manager: user, Agent: "agent"}); err == nil {
+		if _, err := policy.Objects(policy.Users{Manager: user, Agent: "agent", Speaker: "speaker"}); err == nil {
 			t.Errorf("%q is written into an expression", user)
 		}
 	}

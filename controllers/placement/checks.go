@@ -25,7 +25,7 @@ var takeChecks = append(holdChecks[:len(holdChecks):len(holdChecks)], onSubnet, 
 // keepVirtualChecks are what a node must pass to keep a Virtual address, and
 // takeVirtualChecks to be given one.
 var (
-	keepVirtualChecks = []check{runsAgent, notLeaving, notExcluded}
+	keepVirtualChecks = []check{runsAgent, notLeaving, notExcludedOrWithdrawing}
 	takeVirtualChecks = append(keepVirtualChecks[:len(keepVirtualChecks):len(keepVirtualChecks)], serves)
 )
 
@@ -65,6 +65,15 @@ func notExcluded(n *Node, _ *Address) string {
 		return "is labelled " + corev1.LabelNodeExcludeBalancers
 	}
 	return ""
+}
+
+// notExcludedOrWithdrawing lets an excluded node keep its Virtual addresses until routers send no
+// traffic for them any more.
+func notExcludedOrWithdrawing(n *Node, a *Address) string {
+	if n.IsWithdrawingRoutes {
+		return ""
+	}
+	return notExcluded(n, a)
 }
 
 func notOutOfService(n *Node, _ *Address) string {

@@ -71,6 +71,9 @@ type Node struct {
 	IsLeaving bool
 	// IsExcluded by the label that keeps a node out of external load balancers.
 	IsExcluded bool
+	// IsWithdrawingRoutes is that the node's speaker is withdrawing the routes to its Virtual
+	// addresses: until that is done, traffic still comes for them.
+	IsWithdrawingRoutes bool
 	// IsOutOfService by the taint of that name.
 	IsOutOfService bool
 	// IsShuttingDown as the kubelet reports it.

@@ -47,6 +47,8 @@ func nodes(t *testing.T, s string) []placement.Node {
 				n.HasReportedFacts, n.Interfaces, n.AreFactsOverdue = false, nil, true
 			case "excluded":
 				n.IsExcluded = true
+			case "withdrawing":
+				n.IsWithdrawingRoutes = true
 			case "out":
 				n.IsOutOfService = true
 			case "shutdown":
@@ -287,6 +289,7 @@ func TestTransitions(t *testing.T) {
 		{name: "remote", nodes: "a b:expired c:excluded d:noagent e:silent f:notready", remote: true, want: "a Virtual, b Virtual, e Virtual, f Virtual"},
 		{name: "remote, nowhere to go", nodes: "c:excluded d:noagent", remote: true, unplaced: "NoEligibleNode: " +
 			"c is labelled node.kubernetes.io/exclude-from-external-load-balancers; d runs no agent"},
+		{name: "remote, and routers still send to a node that is excluded", nodes: "a b:excluded,withdrawing", remote: true, want: "a Virtual, b Virtual"},
 		{name: "in no node's subnet", nodes: "a:elsewhere b:elsewhere", want: "a Virtual, b Virtual"},
 		{name: "a node that is down makes it Local", nodes: "a:expired,notready b:elsewhere", unplaced: "NoEligibleNode: " +
 			"a has an agent that does not renew its Lease; b has no interface in the subnet of 10.0.0.1"},

@@ -14,7 +14,7 @@ import (
 func TestDockerfile(t *testing.T) {
 	g := NewWithT(t)
 	const module = "github.com/purelb/purelb-operator/"
-	list := exec.Command("go", "list", "-deps", "./cmd")
+	list := exec.Command("go", "list", "-deps", "./cmd", "./cmd/speaker")
 	list.Dir = root
 	packages, err := list.Output()
 	g.Expect(err).NotTo(HaveOccurred())

@@ -13,6 +13,7 @@ import (
 
 	"github.com/purelb/purelb-operator/controllers"
 	"github.com/purelb/purelb-operator/nodeagent"
+	"github.com/purelb/purelb-operator/nodeagent/speaker"
 )
 
 // metricNames is a registry that only records the names of metrics.
@@ -52,6 +53,7 @@ func TestRules(t *testing.T) {
 	registered := metricNames{}
 	controllers.NewMetrics(registered)
 	nodeagent.NewMetrics(registered)
+	speaker.NewMetrics(registered)
 	g.Expect(registered).To(HaveKey("purelb_lbnodeagent_announced"))
 	rules := findObject[monitoringv1.PrometheusRule](g, objects, "PrometheusRule", "purelb")
 	seen := 0

@@ -419,7 +419,7 @@ func documentedLeftovers() []string {
 	for _, flow := range []string{"purelb-agents", "purelb-manager"} {
 		names = append(names, "flowschema.flowcontrol.apiserver.k8s.io/"+flow)
 	}
-	for _, crd := range []string{"announcements", "commonannouncements", "lbnodeagents", "servicegroups"} {
+	for _, crd := range []string{"announcements", "bgppeers", "commonannouncements", "lbnodeagents", "noderoutings", "servicegroups"} {
 		names = append(names, "customresourcedefinition.apiextensions.k8s.io/"+crd+".purelb.io")
 		for _, role := range []string{"admin", "crdview", "edit", "view"} {
 			names = append(names, "clusterrole.rbac.authorization.k8s.io/"+crd+".purelb.io-v1-"+role)

@@ -223,7 +223,7 @@ func TestWebhooks(t *testing.T) {
 		}
 	}
 	slices.Sort(names)
-	if want := []string{"vlbnodeagent.purelb.io", "vservice.purelb.io", "vservicegroup.purelb.io"}; !slices.Equal(names, want) {
+	if want := []string{"vbgppeer.purelb.io", "vlbnodeagent.purelb.io", "vservice.purelb.io", "vservicegroup.purelb.io"}; !slices.Equal(names, want) {
 		t.Errorf("webhooks %v, want %v", names, want)
 	}
 }

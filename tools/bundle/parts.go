@@ -60,7 +60,7 @@ func (r references) destinationOf(u *unstructured.Unstructured) destination {
 	// then write the Leases of the whole cluster, and the manager read all its Secrets.
 	case "CustomResourceDefinition", "Role", "RoleBinding", "PodDisruptionBudget", "PriorityClass", "ConfigMap":
 		return asManifest
-	case "ServiceGroup", "LBNodeAgent", "Announcement", "CommonAnnouncement":
+	case "ServiceGroup", "LBNodeAgent", "Announcement", "CommonAnnouncement", "BGPPeer", "NodeRouting":
 		return asExample
 	case "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "FlowSchema", "PriorityLevelConfiguration", "DaemonSet":
 		return leftOut

@@ -42,7 +42,7 @@ func TestRefused(t *testing.T) {
 			"ClusterRoleBinding all is for Group everybody, which is not a service account of PureLB"},
 		"a kind that the base does not list": {
 			"{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: things.purelb.io}}",
-			"config/crd defines 5 kinds, and config/manifests/bases lists 4"},
+			"config/crd defines 7 kinds, and config/manifests/bases lists 6"},
 		"a webhook without a server": {
 			"{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingWebhookConfiguration, metadata: {name: more}, " +
 				"webhooks: [{name: a.purelb.io, clientConfig: {service: {name: nobody, namespace: purelb-system}}}]}",

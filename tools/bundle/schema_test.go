@@ -40,7 +40,7 @@ func internalDefinition(t *testing.T, crd *apiextensionsv1.CustomResourceDefinit
 // framework do not pass on all that it finds.
 func TestDefinitions(t *testing.T) {
 	definitions := committed(t).V1CRDs
-	if len(definitions) != 4 {
+	if len(definitions) != 6 {
 		t.Fatalf("%d definitions", len(definitions))
 	}
 	for _, crd := range definitions {

@@ -1,0 +1,178 @@
+// Command speaker advertises the Virtual addresses of its node to routers by BGP. It is a program
+// of its own, in the same image as purelb, because the BGP library would make every agent and the
+// manager larger by half, in memory and on disk.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap/zapcore"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/fields"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/footprint"
+	"github.com/purelb/purelb-operator/internal/informer"
+	"github.com/purelb/purelb-operator/internal/metricsauth"
+	"github.com/purelb/purelb-operator/nodeagent/link"
+	"github.com/purelb/purelb-operator/nodeagent/speaker"
+	"github.com/purelb/purelb-operator/nodeagent/speaker/gobgp"
+)
+
+// A speaker runs on every node with a router, so it should need little memory.
+const (
+	gcPercent = 50
+	maxProcs  = 2
+	startTime = 15 * time.Second
+	// proxyHealth is where kube-proxy says whether it works.
+	proxyHealth  = "http://127.0.0.1:10256/healthz"
+	proxyTimeout = 500 * time.Millisecond
+)
+
+// version is the version of the program; the linker sets it.
+var version = "dev"
+
+type options struct {
+	nodeName, namespace    string
+	stateDir, passwordDir  string
+	metricsAddress, health string
+	metricsSecure          bool
+	logLevel               string
+}
+
+func main() {
+	if err := newCommand().ExecuteContext(ctrl.SetupSignalHandler()); err != nil {
+		fmt.Fprintln(os.Stderr, "Error:", err)
+		os.Exit(1)
+	}
+}
+
+func newCommand() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:           "purelb-speaker",
+		Short:         "Advertise the Virtual addresses of this node by BGP",
+		Version:       version,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), o) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.nodeName, "node-name", "", "name of the node on which the speaker runs")
+	f.StringVar(&o.namespace, "namespace", "purelb-system", "namespace of the manager and of the NodeRoutings")
+	f.StringVar(&o.stateDir, "state-dir", "/var/lib/purelb", "folder for the checkpoint and the lock")
+	f.StringVar(&o.passwordDir, "password-dir", "/etc/purelb/passwords", "folder with the passwords of neighbours, a file each")
+	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":7474", "address on which to serve metrics; 0 to serve none")
+	f.BoolVar(&o.metricsSecure, "metrics-secure", true, "serve metrics over HTTPS, and only to clients that the API server authenticates and authorizes")
+	f.StringVar(&o.health, "health-probe-bind-address", ":7475", "address on which to serve /healthz and /readyz")
+	f.StringVar(&o.logLevel, "log-level", "info", "least severe level to log: error, info or debug")
+	return cmd
+}
+
+func run(ctx context.Context, o options) error {
+	if o.nodeName == "" {
+		return errors.New("--node-name is needed")
+	}
+	levels := map[string]zapcore.Level{"error": zapcore.ErrorLevel, "info": zapcore.InfoLevel, "debug": zapcore.DebugLevel}
+	level, known := levels[o.logLevel]
+	if !known {
+		return fmt.Errorf("--log-level=%s: must be error, info or debug", o.logLevel)
+	}
+	logger := zap.New(zap.Level(level), zap.UseDevMode(false), zap.StacktraceLevel(zapcore.PanicLevel))
+	ctrl.SetLogger(logger)
+	debug.SetGCPercent(gcPercent)
+	runtime.GOMAXPROCS(maxProcs)
+	kernel, err := link.Open(nil)
+	if err != nil {
+		return err
+	}
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("find the API server: %w", err)
+	}
+	config.QPS = -1 // the API server limits requests (priority and fairness)
+	mgr, err := newManager(config, o)
+	if err != nil {
+		return err
+	}
+	s := &speaker.Speaker{
+		Cache: mgr.GetCache(), Client: mgr.GetClient(), Kernel: kernel,
+		NewServer:      func(changed func()) speaker.Server { return gobgp.New(logger.WithName("gobgp"), changed) },
+		ProxyIsHealthy: proxyIsHealthy, Metrics: speaker.NewMetrics(metrics.Registry),
+		NodeName: o.nodeName, Namespace: o.namespace, StateDir: o.stateDir, PasswordDir: o.passwordDir,
+	}
+	trimmer := footprint.Trimmer{After: startTime, OnError: func(err error) { logger.Error(err, "Cannot give back the memory that only the start needs") }}
+	if err := errors.Join(
+		mgr.Add(s), mgr.Add(trimmer),
+		mgr.AddHealthzCheck("work", func(*http.Request) error { return s.Healthy() }),
+		mgr.AddReadyzCheck("neighbours", func(*http.Request) error { return s.Ready() }),
+	); err != nil {
+		return fmt.Errorf("set up the speaker: %w", err)
+	}
+	logger.Info("Starting the speaker", "version", version, "node", o.nodeName, "namespace", o.namespace)
+	return mgr.Start(ctx)
+}
+
+// newManager makes a controller manager that watches the node's NodeRouting, and knows its kind
+// without asking the API server.
+func newManager(config *rest.Config, o options) (ctrl.Manager, error) {
+	scheme := k8sruntime.NewScheme()
+	if err := purelbv1.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("make the scheme: %w", err)
+	}
+	mapper := meta.NewDefaultRESTMapper(nil)
+	for _, kind := range []string{"NodeRouting", "NodeRoutingList"} {
+		mapper.Add(purelbv1.GroupVersion.WithKind(kind), meta.RESTScopeNamespace)
+	}
+	metricsOptions := metricsserver.Options{BindAddress: o.metricsAddress, SecureServing: o.metricsSecure}
+	if o.metricsSecure {
+		metricsOptions.FilterProvider = metricsauth.Filter
+	}
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme: scheme, Metrics: metricsOptions, HealthProbeBindAddress: o.health,
+		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mapper, nil },
+		Cache: cache.Options{
+			DefaultTransform: cache.TransformStripManagedFields(),
+			NewInformer:      informer.NewPersistent,
+			ByObject: map[client.Object]cache.ByObject{
+				&purelbv1.NodeRouting{}: {Namespaces: map[string]cache.Config{o.namespace: {}}, Field: fields.OneTermEqualSelector("spec.nodeName", o.nodeName)},
+			},
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the manager: %w", err)
+	}
+	return mgr, nil
+}
+
+// proxyIsHealthy asks kube-proxy whether it works.
+func proxyIsHealthy(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, proxyTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, proxyHealth, nil)
+	if err != nil {
+		return false
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return false
+	}
+	return response.Body.Close() == nil && response.StatusCode == http.StatusOK
+}

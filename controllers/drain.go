@@ -1,0 +1,59 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// listRoutings returns the NodeRoutings, by node.
+func listRoutings(ctx context.Context, c client.Reader, namespace string) (map[string]*v1.NodeRouting, error) {
+	var list v1.NodeRoutingList
+	if err := c.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list NodeRoutings: %w", err)
+	}
+	routings := map[string]*v1.NodeRouting{}
+	for i := range list.Items {
+		routings[list.Items[i].Spec.NodeName] = &list.Items[i]
+	}
+	return routings, nil
+}
+
+// untilRoutesWithdrawn is for how long at most an excluded node keeps its Virtual addresses: 0 if
+// it has no neighbours, or its speaker reports that all routes are withdrawn.
+func untilRoutesWithdrawn(routing *v1.NodeRouting, now time.Time) time.Duration {
+	switch {
+	case routing == nil || len(routing.Spec.Peers) == 0:
+		return 0
+	case routing.Spec.DrainSince == nil:
+		return drainDeadline // the drain is about to begin
+	case routing.Status.Drained && routing.Status.ObservedGeneration >= routing.Generation:
+		return 0
+	}
+	return max(routing.Spec.DrainSince.Add(drainDeadline).Sub(now), 0)
+}
+
+// untilRoutesWithdrawn is in how long the first drain that is under way reaches its deadline; 0
+// if none is.
+func (c *cluster) untilRoutesWithdrawn(now time.Time) time.Duration {
+	wait := time.Duration(0)
+	for _, routing := range c.routings {
+		if routing.Spec.DrainSince != nil {
+			wait = smallest(wait, untilRoutesWithdrawn(routing, now))
+		}
+	}
+	return wait
+}
+
+// drainChanged lets through what of NodeRoutings placement depends on.
+var drainChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok1 := e.ObjectOld.(*v1.NodeRouting)
+	after, ok2 := e.ObjectNew.(*v1.NodeRouting)
+	return !ok1 || !ok2 || before.Generation != after.Generation || before.Status.Drained != after.Status.Drained
+}}

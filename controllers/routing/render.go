@@ -1,0 +1,324 @@
+package routing
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"math"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// Result is what Render decides.
+type Result struct {
+	// Specs are the NodeRoutings to be, by node: of all nodes whose LBNodeAgent has speakers.
+	Specs map[string]v1.NodeRoutingSpec
+	// LBNodeAgents that are to have speakers, sorted.
+	LBNodeAgents []string
+	// Passwords are the keys of Secrets that the speakers of an LBNodeAgent need, by the name
+	// of the file.
+	Passwords map[string]map[string]v1.SecretKeyRef
+	// Peers is what became of each BGPPeer, by name.
+	Peers map[string]*PeerResult
+}
+
+// PeerResult is what became of one BGPPeer.
+type PeerResult struct {
+	// Errors are what the BGPPeer's author has to put right.
+	Errors field.ErrorList
+	// SelectedNodes are the nodes that it selects.
+	SelectedNodes []string
+	// SessionsByNode is how many sessions it gives each node.
+	SessionsByNode map[string]int
+	// Conflicts name the nodes on which an older BGPPeer has the same neighbour.
+	Conflicts []string
+	// Problems say why a node has no session, or not all families.
+	Problems []string
+	// LacksSecret is that the Secret with the password does not exist, or not that key.
+	LacksSecret bool
+}
+
+// Render decides to which neighbours each node advertises what.
+func Render(in Inputs) Result {
+	r := Result{Specs: map[string]v1.NodeRoutingSpec{}, Passwords: map[string]map[string]v1.SecretKeyRef{}, Peers: map[string]*PeerResult{}}
+	peers := slices.Clone(in.Peers)
+	slices.SortFunc(peers, func(a, b v1.BGPPeer) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	peersByNode := map[string][]v1.RoutingPeer{}
+	needsSpeaker := map[string]bool{}
+	for i := range peers {
+		p := &peers[i]
+		result := &PeerResult{Errors: Validate(p), SessionsByNode: map[string]int{}}
+		r.Peers[p.Name] = result
+		if len(result.Errors) > 0 {
+			continue
+		}
+		ref := p.Spec.PasswordSecretRef
+		result.LacksSecret = ref != nil && !in.HasSecret(*ref)
+		for _, n := range selectNodes(p, in.Nodes) {
+			result.SelectedNodes = append(result.SelectedNodes, n.Name)
+			needsSpeaker[n.LBNodeAgent] = true
+			if ref != nil {
+				if r.Passwords[n.LBNodeAgent] == nil {
+					r.Passwords[n.LBNodeAgent] = map[string]v1.SecretKeyRef{}
+				}
+				r.Passwords[n.LBNodeAgent][p.Name] = *ref
+			}
+			peersByNode[n.Name] = result.addPeers(p, n, peersByNode[n.Name])
+		}
+	}
+	for name := range needsSpeaker {
+		r.LBNodeAgents = append(r.LBNodeAgents, name)
+	}
+	slices.Sort(r.LBNodeAgents)
+	groups := renderGroups(in.Groups)
+	for i := range in.Nodes {
+		if n := &in.Nodes[i]; needsSpeaker[n.LBNodeAgent] {
+			r.Specs[n.Name] = v1.NodeRoutingSpec{
+				NodeName: n.Name, LBNodeAgent: n.LBNodeAgent, Interface: v1.InterfaceName(n.VirtualInterface),
+				RouterID: routerID(n).String(), DrainSince: in.drainSince(n), Peers: peersByNode[n.Name], Groups: groups,
+			}
+		}
+	}
+	return r
+}
+
+// addPeers adds to a node's neighbours those that a BGPPeer gives the node.
+func (r *PeerResult) addPeers(p *v1.BGPPeer, n *Node, peers []v1.RoutingPeer) []v1.RoutingPeer {
+	own, err := ownASN(p, n)
+	if err != nil {
+		r.Problems = append(r.Problems, err.Error())
+		return peers
+	}
+	neighbours := neighboursOf(p, n)
+	if len(neighbours) == 0 {
+		r.Problems = append(r.Problems, fmt.Sprintf("node %s reports no gateway of a default route", n.Name))
+	}
+	for _, at := range neighbours {
+		peer := renderPeer(p, own, at)
+		if slices.ContainsFunc(peers, func(other v1.RoutingPeer) bool { return isSameNeighbour(&other, &peer) }) {
+			r.Conflicts = append(r.Conflicts, n.Name)
+			continue
+		}
+		if len(peers) == v1.MaxRoutingPeers {
+			r.Problems = append(r.Problems, fmt.Sprintf("node %s has %d neighbours already, the most that a node can have", n.Name, v1.MaxRoutingPeers))
+			break
+		}
+		if problem := setFamilies(p, n, at, &peer); problem != "" {
+			r.Problems = append(r.Problems, problem)
+			if len(peer.Families) == 0 {
+				continue
+			}
+		}
+		r.SessionsByNode[n.Name]++
+		peers = append(peers, peer)
+	}
+	return peers
+}
+
+// isSameNeighbour reports whether two peers would be one session: the same address on the same
+// interface, or the one router of an interface.
+func isSameNeighbour(a, b *v1.RoutingPeer) bool {
+	return a.Address == b.Address && a.Interface == b.Interface
+}
+
+// neighbour is where a neighbour is: at an address, on an interface, or both.
+type neighbour struct {
+	addr  netip.Addr
+	iface string
+}
+
+func neighboursOf(p *v1.BGPPeer, n *Node) []neighbour {
+	switch {
+	case p.Spec.Interface != "":
+		return []neighbour{{iface: string(p.Spec.Interface)}}
+	case p.Spec.PeerAddress != "":
+		addr, err := netip.ParseAddr(p.Spec.PeerAddress)
+		if err != nil {
+			return nil // Validate says so
+		}
+		return []neighbour{{addr: addr}}
+	}
+	source, _ := netip.ParseAddr(p.Spec.SourceAddress)
+	var found []neighbour
+	for _, i := range n.Interfaces {
+		for _, text := range i.Gateways {
+			gateway, err := netip.ParseAddr(text)
+			if err != nil || source.IsValid() && source.Is4() != gateway.Is4() {
+				continue
+			}
+			at := neighbour{addr: gateway}
+			if gateway.IsLinkLocalUnicast() {
+				at.iface = string(i.Name)
+			}
+			if !slices.Contains(found, at) {
+				found = append(found, at)
+			}
+		}
+	}
+	return found
+}
+
+func ownASN(p *v1.BGPPeer, n *Node) (uint32, error) {
+	if p.Spec.MyASN != nil {
+		return uint32(*p.Spec.MyASN), nil //nolint:gosec // the schema bounds it
+	}
+	return asnOfLabel(n, p.Spec.MyASNLabel)
+}
+
+func asnOfLabel(n *Node, label string) (uint32, error) {
+	value, exists := n.Labels[label]
+	if !exists {
+		return 0, fmt.Errorf("node %s has no label %s", n.Name, label)
+	}
+	asn, err := strconv.ParseUint(value, 10, 32)
+	if err != nil || asn == 0 {
+		return 0, fmt.Errorf("label %s of node %s is %q, not the number of an autonomous system", label, n.Name, value)
+	}
+	return uint32(asn), nil
+}
+
+func renderPeer(p *v1.BGPPeer, own uint32, at neighbour) v1.RoutingPeer {
+	peer := v1.RoutingPeer{
+		Name: p.Name, Interface: at.iface, MyASN: int64(own), SourceAddress: p.Spec.SourceAddress, TTLSecurity: p.Spec.TTLSecurity,
+		Port: 179, HoldSeconds: seconds(p.Spec.HoldTime, 9), ConnectSeconds: seconds(p.Spec.ConnectTime, 5), RestartSeconds: 30,
+		PeerASN: int64(p.Spec.PeerASN.Number()),
+	}
+	if at.addr.IsValid() {
+		peer.Address = at.addr.String()
+	}
+	if p.Spec.PeerASN == v1.PeerASNInternal {
+		peer.PeerASN = int64(own)
+	}
+	if p.Spec.Port != nil {
+		peer.Port = *p.Spec.Port
+	}
+	peer.KeepaliveSeconds = seconds(p.Spec.KeepaliveTime, max(peer.HoldSeconds/3, 1))
+	if p.Spec.PasswordSecretRef != nil {
+		peer.PasswordFile = p.Name
+	}
+	if p.Spec.EBGPMultihop != nil {
+		peer.EBGPMultihop = *p.Spec.EBGPMultihop
+	}
+	if g := p.Spec.GracefulRestart; g != nil {
+		peer.RestartSeconds = seconds(g.RestartTime, 30)
+	}
+	if b := p.Spec.BFD; b != nil {
+		peer.BFDIntervalMilliseconds, peer.BFDMultiplier = 300, 3
+		if b.Interval != nil {
+			peer.BFDIntervalMilliseconds = int32(b.Interval.Milliseconds()) //nolint:gosec // the schema bounds it
+		}
+		if b.Multiplier != nil {
+			peer.BFDMultiplier = *b.Multiplier
+		}
+	}
+	return peer
+}
+
+// seconds rounds a duration up to seconds.
+func seconds(d *metav1.Duration, otherwise int32) int32 {
+	if d == nil {
+		return otherwise
+	}
+	return int32(math.Ceil(float64(d.Duration) / float64(time.Second)))
+}
+
+// setFamilies sets which families the session carries, and the next hop of the family that is
+// not the session's own. A family without a next hop is left out, and said to be.
+func setFamilies(p *v1.BGPPeer, n *Node, at neighbour, peer *v1.RoutingPeer) (problem string) {
+	wanted := slices.Clone(p.Spec.Families)
+	slices.Sort(wanted)
+	switch {
+	case !at.addr.IsValid():
+		// The next hop of both families is the interface's link-local address (RFC 8950).
+		peer.Families = wanted
+		if len(wanted) == 0 {
+			peer.Families = []v1.IPFamily{"IPv4", "IPv6"}
+		}
+		return ""
+	case len(wanted) == 0:
+		peer.Families = []v1.IPFamily{familyOf(at.addr)}
+		return ""
+	}
+	for _, family := range wanted {
+		if family == familyOf(at.addr) || family == "IPv4" && at.addr.IsLinkLocalUnicast() {
+			peer.Families = append(peer.Families, family)
+			continue
+		}
+		hop := ownAddress(n, at, family)
+		if !hop.IsValid() {
+			problem = fmt.Sprintf("node %s has no %s address that could be the next hop of its %s routes", n.Name, family, family)
+			continue
+		}
+		peer.Families, peer.NextHop = append(peer.Families, family), hop.String()
+	}
+	return problem
+}
+
+// ownAddress returns an address of the node, of one family: on the interface that is in the
+// neighbour's subnet, or else as the kubelet reports it.
+func ownAddress(n *Node, at neighbour, family v1.IPFamily) netip.Addr {
+	for _, i := range n.Interfaces {
+		isOnLink, own := false, netip.Addr{}
+		for _, text := range i.Subnets {
+			subnet, err := netip.ParsePrefix(text)
+			if err != nil {
+				continue
+			}
+			isOnLink = isOnLink || subnet.Masked().Contains(at.addr)
+			if !own.IsValid() && familyOf(subnet.Addr()) == family && subnet.Addr() != subnet.Masked().Addr() {
+				own = subnet.Addr()
+			}
+		}
+		if isOnLink && own.IsValid() {
+			return own
+		}
+	}
+	for _, a := range n.Addresses {
+		if familyOf(a) == family {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+func familyOf(a netip.Addr) v1.IPFamily {
+	if a.Is4() {
+		return "IPv4"
+	}
+	return "IPv6"
+}
+
+// routerID is the node's first IPv4 address, or a number made of its name: only unique it has
+// to be (RFC 6286).
+func routerID(n *Node) netip.Addr {
+	for _, a := range n.Addresses {
+		if a.Is4() {
+			return a
+		}
+	}
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(n.Name))
+	sum := h.Sum32()
+	return netip.AddrFrom4([4]byte{byte(sum>>24)%223 + 1, byte(sum >> 16), byte(sum >> 8), byte(sum)}) //nolint:gosec // the four bytes of the sum
+}
+
+// renderGroups returns the groups that say how their addresses are advertised, sorted by name.
+func renderGroups(groups []Group) []v1.RoutingGroup {
+	var rendered []v1.RoutingGroup
+	for _, g := range groups {
+		if g.BGP != nil && len(g.Ranges) > 0 {
+			rendered = append(rendered, v1.RoutingGroup{Name: g.Name, Ranges: g.Ranges, ServiceGroupBGP: *g.BGP})
+		}
+	}
+	slices.SortFunc(rendered, func(a, b v1.RoutingGroup) int { return cmp.Compare(a.Name, b.Name) })
+	return rendered[:min(len(rendered), v1.MaxRoutingGroups)]
+}

@@ -1,0 +1,136 @@
+package routing
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/textlimit"
+)
+
+// maxMessage is the longest message of a condition.
+const maxMessage = 4096
+
+// PeerStatus returns the status that a BGPPeer is to have: what became of it, and what the
+// speakers report of its sessions. routings are all NodeRoutings.
+func PeerStatus(p *v1.BGPPeer, result *PeerResult, routings map[string]*v1.NodeRouting) v1.BGPPeerStatus {
+	status := v1.BGPPeerStatus{ObservedGeneration: p.Generation, Conditions: slices.Clone(p.Status.Conditions)}
+	var down []string
+	for _, node := range result.SelectedNodes {
+		status.DesiredSessions += int32(result.SessionsByNode[node]) //nolint:gosec // at most 32
+		established, why := sessionsOf(p.Name, routings[node], result.SessionsByNode[node])
+		status.EstablishedSessions += established
+		if why != "" {
+			down = append(down, node+": "+why)
+		}
+	}
+	status.Sessions = fmt.Sprintf("%d/%d", status.EstablishedSessions, status.DesiredSessions)
+	reason, message := verdictOf(&status, result, down)
+	ready := metav1.Condition{
+		Type: v1.ConditionReady, Status: metav1.ConditionFalse, ObservedGeneration: p.Generation,
+		Reason: reason, Message: textlimit.Shorten(message, maxMessage),
+	}
+	if reason == v1.ReasonEstablished {
+		ready.Status = metav1.ConditionTrue
+	}
+	meta.SetStatusCondition(&status.Conditions, ready)
+	if reason == v1.ReasonInvalid || reason == v1.ReasonPeerConflict || reason == v1.ReasonSecretMissing {
+		stalled := ready
+		stalled.Type, stalled.Status = v1.ConditionStalled, metav1.ConditionTrue
+		meta.SetStatusCondition(&status.Conditions, stalled)
+	} else {
+		meta.RemoveStatusCondition(&status.Conditions, v1.ConditionStalled)
+	}
+	return status
+}
+
+func verdictOf(status *v1.BGPPeerStatus, result *PeerResult, down []string) (reason, message string) {
+	also := ""
+	if len(result.Problems) > 0 {
+		also = "; " + strings.Join(firstOf(result.Problems), "; ")
+	}
+	switch {
+	case len(result.Errors) > 0:
+		return v1.ReasonInvalid, result.Errors.ToAggregate().Error()
+	case len(result.SelectedNodes) == 0:
+		return v1.ReasonNoNodes, "spec.nodeSelector selects no node that runs an agent"
+	case len(result.Conflicts) > 0:
+		return v1.ReasonPeerConflict, fmt.Sprintf("an older BGPPeer has the same neighbour on %s: select other nodes, or delete one of the two%s", abbreviate(result.Conflicts), also)
+	case result.LacksSecret:
+		return v1.ReasonSecretMissing, "the Secret that spec.passwordSecretRef names does not exist in this namespace, or has no such key: without the password no session is opened"
+	case status.DesiredSessions == 0:
+		return v1.ReasonNoNeighbor, "no node has this neighbour" + also
+	case status.EstablishedSessions < status.DesiredSessions:
+		return v1.ReasonSessionsDown, fmt.Sprintf("%s sessions are up; %s%s", status.Sessions, strings.Join(firstOf(down), "; "), also)
+	case len(result.Problems) > 0:
+		return v1.ReasonDegraded, fmt.Sprintf("%s sessions are up%s", status.Sessions, also)
+	}
+	return v1.ReasonEstablished, fmt.Sprintf("%s sessions are up", status.Sessions)
+}
+
+// firstOf returns at most eight of the texts, and how many more there are.
+func firstOf(texts []string) []string {
+	const most = 8
+	if len(texts) <= most {
+		return texts
+	}
+	return append(slices.Clone(texts[:most]), fmt.Sprintf("and %d more", len(texts)-most))
+}
+
+// sessionsOf counts the sessions of a BGPPeer that a node's speaker reports as up, and says why
+// not all are.
+func sessionsOf(peer string, routing *v1.NodeRouting, desired int) (established int32, why string) {
+	if desired == 0 {
+		return 0, ""
+	}
+	if routing == nil || routing.Status.ObservedGeneration == 0 {
+		return 0, "the speaker has not reported yet"
+	}
+	for _, s := range routing.Status.Sessions {
+		switch {
+		case s.Peer != peer:
+		case s.State == v1.SessionEstablished:
+			established++
+		default:
+			why = fmt.Sprintf("%s is %s", s.Neighbor, s.State)
+			if s.LastError != "" {
+				why += ", " + s.LastError
+			}
+		}
+	}
+	if int(established) < desired && why == "" {
+		why = "the speaker has yet to open the session"
+	}
+	return min(established, int32(desired)), why //nolint:gosec // at most 32
+}
+
+// SessionChange is a session that has come up or gone down.
+type SessionChange struct {
+	Peer, Node, Neighbor string
+	IsUp                 bool
+	// Cause of a session that has gone down.
+	Cause string
+}
+
+// SessionChanges compares two reports of one node's speaker: the sessions that came up, or went
+// down. A session that has never been up, and is not, has not changed.
+func SessionChanges(node string, before, after []v1.RoutingSession) []SessionChange {
+	key := func(s v1.RoutingSession) string { return s.Peer + " " + s.Neighbor }
+	wasUp := map[string]bool{}
+	for _, s := range before {
+		wasUp[key(s)] = s.State == v1.SessionEstablished
+	}
+	var changes []SessionChange
+	for _, s := range after {
+		isUp := s.State == v1.SessionEstablished
+		if isUp != wasUp[key(s)] {
+			changes = append(changes, SessionChange{Peer: s.Peer, Node: node, Neighbor: s.Neighbor, IsUp: isUp, Cause: cmp.Or(s.LastError, "the session is gone")})
+		}
+	}
+	return changes
+}

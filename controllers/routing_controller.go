@@ -1,0 +1,221 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/routing"
+)
+
+// RoutingReconciler writes the NodeRoutings, to which neighbours each node advertises what,
+// runs speakers where BGPPeers select nodes, gives those the passwords, and reports on BGPPeers.
+// It has one work item, the cluster: gather, decide (routing.Render), write, report.
+type RoutingReconciler struct {
+	Client    client.Client
+	Recorder  events.EventRecorder
+	Namespace string
+	Defaults  routing.Defaults
+	Now       func() time.Time
+
+	state routingState
+}
+
+// routingState is what outlives one reconcile. It is lost when the process ends.
+type routingState struct {
+	// sessions are those that each node last reported, to record an event when one comes up
+	// or goes down. Without them the events of one report are missing.
+	sessions map[string][]v1.RoutingSession
+}
+
+// +kubebuilder:rbac:groups=purelb.io,resources=bgppeers,namespace=purelb-system,verbs=get;list;watch
+// +kubebuilder:rbac:groups=purelb.io,resources=bgppeers/status,namespace=purelb-system,verbs=patch
+// +kubebuilder:rbac:groups=purelb.io,resources=noderoutings,namespace=purelb-system,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups="",resources=secrets,namespace=purelb-system,verbs=get;list;watch;create;patch;delete
+
+// SetupWithManager registers the reconciler.
+func (r *RoutingReconciler) SetupWithManager(mgr ctrl.Manager) error {
+	all := batched(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{wholeCluster} })
+	spec := builder.WithPredicates(predicate.GenerationChangedPredicate{})
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("routing").
+		Watches(&v1.BGPPeer{}, all, spec).
+		Watches(&v1.NodeRouting{}, all).
+		Watches(&v1.ServiceGroup{}, all, builder.WithPredicates(groupChanged)).
+		Watches(&v1.LBNodeAgent{}, all, spec).
+		Watches(&v1.Announcement{}, all, builder.WithPredicates(factsChanged)).
+		Watches(&corev1.Node{}, all, builder.WithPredicates(nodePlacementChanged)).
+		Watches(&corev1.Secret{}, all).
+		Watches(&appsv1.DaemonSet{}, all, builder.WithPredicates(predicate.NewPredicateFuncs(isOfSpeakers), predicate.GenerationChangedPredicate{})).
+		Complete(r)
+}
+
+// isOfSpeakers reports whether an object is one that the reconciler makes for speakers.
+func isOfSpeakers(obj client.Object) bool {
+	labels := obj.GetLabels()
+	for key, value := range routing.SpeakerLabels() {
+		if labels[key] != value {
+			return false
+		}
+	}
+	return true
+}
+
+// Reconcile writes what has changed of what the speakers are to do, and how BGPPeers are.
+func (r *RoutingReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	g, err := r.gather(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	result := routing.Render(g.Inputs)
+	r.recordSessions(g)
+	err = errors.Join(
+		r.writePasswords(ctx, g, &result),
+		r.writeRoutings(ctx, g, &result),
+		r.writeSpeakers(ctx, g, &result),
+		r.writePeers(ctx, g, &result),
+	)
+	if isOutdated(err) {
+		return reconcile.Result{RequeueAfter: cacheLag}, nil
+	}
+	return reconcile.Result{}, err
+}
+
+// writeRoutings writes the NodeRoutings that differ, and deletes those of nodes without a
+// speaker.
+func (r *RoutingReconciler) writeRoutings(ctx context.Context, g *routingInputs, result *routing.Result) error {
+	var changed []*v1.NodeRouting
+	for _, node := range slices.Sorted(maps.Keys(result.Specs)) {
+		spec := result.Specs[node]
+		if stored := g.Routings[node]; stored != nil && equality.Semantic.DeepEqual(stored.Spec, spec) {
+			continue
+		}
+		changed = append(changed, &v1.NodeRouting{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: r.Namespace, Name: node, Labels: map[string]string{v1.LabelNode: node},
+				OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: g.nodeUIDs[node]}},
+			},
+			Spec: spec,
+		})
+	}
+	err := forEachParallel(len(changed), func(i int) error {
+		return apply(ctx, r.Client, changed[i], ownerRouting)
+	})
+	for node, stored := range g.Routings {
+		if _, wanted := result.Specs[node]; !wanted {
+			if e := r.Client.Delete(ctx, stored); client.IgnoreNotFound(e) != nil {
+				err = errors.Join(err, fmt.Errorf("delete NodeRouting %s: %w", node, e))
+			}
+		}
+	}
+	return err
+}
+
+// writeSpeakers applies the DaemonSets of speakers, and deletes those that nobody needs.
+func (r *RoutingReconciler) writeSpeakers(ctx context.Context, g *routingInputs, result *routing.Result) error {
+	var errs []error
+	for _, name := range result.LBNodeAgents {
+		if agent := g.agents[name]; agent != nil {
+			errs = append(errs, apply(ctx, r.Client, routing.SpeakerDaemonSet(agent, r.Defaults), ownerRouting))
+		}
+	}
+	var list appsv1.DaemonSetList
+	if err := r.Client.List(ctx, &list, client.InNamespace(r.Namespace), client.MatchingLabels(routing.SpeakerLabels())); err != nil {
+		return errors.Join(append(errs, fmt.Errorf("list DaemonSets: %w", err))...)
+	}
+	for i := range list.Items {
+		if !slices.Contains(result.LBNodeAgents, list.Items[i].Labels[v1.LabelAgent]) {
+			if err := r.Client.Delete(ctx, &list.Items[i]); client.IgnoreNotFound(err) != nil {
+				errs = append(errs, fmt.Errorf("delete DaemonSet %s: %w", list.Items[i].Name, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// writePasswords keeps one Secret for the speakers of each LBNodeAgent, with the passwords that
+// they need.
+func (r *RoutingReconciler) writePasswords(ctx context.Context, g *routingInputs, result *routing.Result) error {
+	var errs []error
+	for name, files := range result.Passwords {
+		agent := g.agents[name]
+		if agent == nil {
+			continue
+		}
+		data := map[string][]byte{}
+		for file, ref := range files {
+			if password, exists := g.secrets[ref.Name][ref.Key]; exists {
+				data[file] = password
+			}
+		}
+		if stored, exists := g.secrets[routing.SpeakerName(name)]; exists && equality.Semantic.DeepEqual(stored, data) {
+			continue
+		}
+		errs = append(errs, apply(ctx, r.Client, routing.Passwords(agent, data), ownerRouting))
+	}
+	for _, secret := range g.speakerSecrets {
+		if len(result.Passwords[secret.Labels[v1.LabelAgent]]) == 0 {
+			if err := r.Client.Delete(ctx, secret); client.IgnoreNotFound(err) != nil {
+				errs = append(errs, fmt.Errorf("delete Secret %s: %w", secret.Name, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// writePeers writes the statuses of BGPPeers that differ.
+func (r *RoutingReconciler) writePeers(ctx context.Context, g *routingInputs, result *routing.Result) error {
+	var errs []error
+	for i := range g.Peers {
+		p := &g.Peers[i]
+		status := routing.PeerStatus(p, result.Peers[p.Name], g.Routings)
+		if equality.Semantic.DeepEqual(status, p.Status) {
+			continue
+		}
+		changed := p.DeepCopy()
+		changed.Status = status
+		errs = append(errs, client.IgnoreNotFound(applyStatus(ctx, r.Client, changed, ownerRouting)))
+	}
+	return errors.Join(errs...)
+}
+
+// recordSessions records events for sessions that have come up or gone down.
+func (r *RoutingReconciler) recordSessions(g *routingInputs) {
+	peers := map[string]*v1.BGPPeer{}
+	for i := range g.Peers {
+		peers[g.Peers[i].Name] = &g.Peers[i]
+	}
+	sessions := map[string][]v1.RoutingSession{}
+	for node, routing1 := range g.Routings {
+		sessions[node] = routing1.Status.Sessions
+		before, known := r.state.sessions[node]
+		if !known && r.state.sessions == nil {
+			continue // the first reconcile of this process: what happened before is not its to tell
+		}
+		for _, c := range routing.SessionChanges(node, before, routing1.Status.Sessions) {
+			switch p := peers[c.Peer]; {
+			case p == nil:
+			case c.IsUp:
+				r.Recorder.Eventf(p, nil, corev1.EventTypeNormal, v1.EventSessionUp, "Connect "+node, "The session of node %s with %s is up", node, c.Neighbor)
+			default:
+				r.Recorder.Eventf(p, nil, corev1.EventTypeWarning, v1.EventSessionDown, "Connect "+node, "The session of node %s with %s is down: %s", node, c.Neighbor, c.Cause)
+			}
+		}
+	}
+	r.state.sessions = sessions
+}

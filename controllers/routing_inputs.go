@@ -1,0 +1,172 @@
+package controllers
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/controllers/placement"
+	"github.com/purelb/purelb-operator/controllers/routing"
+)
+
+// routingInputs is what routing.Render decides from, and what its decision is written with.
+type routingInputs struct {
+	routing.Inputs
+	agents   map[string]*v1.LBNodeAgent
+	nodeUIDs map[string]types.UID
+	// secrets are the data of the Secrets in the manager's namespace, by name, and
+	// speakerSecrets are those that the reconciler has made.
+	secrets        map[string]map[string][]byte
+	speakerSecrets []*corev1.Secret
+}
+
+// gather reads everything that the NodeRoutings depend on from the cache.
+func (r *RoutingReconciler) gather(ctx context.Context) (*routingInputs, error) {
+	g := &routingInputs{agents: map[string]*v1.LBNodeAgent{}, nodeUIDs: map[string]types.UID{}, secrets: map[string]map[string][]byte{}}
+	g.Now, g.Routings = r.Now(), map[string]*v1.NodeRouting{}
+	in := client.InNamespace(r.Namespace)
+	var peers v1.BGPPeerList
+	if err := r.Client.List(ctx, &peers, in); err != nil {
+		return nil, fmt.Errorf("list BGPPeers: %w", err)
+	}
+	g.Peers = peers.Items
+	var routings v1.NodeRoutingList
+	if err := r.Client.List(ctx, &routings, in); err != nil {
+		return nil, fmt.Errorf("list NodeRoutings: %w", err)
+	}
+	for i := range routings.Items {
+		g.Routings[routings.Items[i].Spec.NodeName] = &routings.Items[i]
+	}
+	var agents v1.LBNodeAgentList
+	if err := r.Client.List(ctx, &agents, in); err != nil {
+		return nil, fmt.Errorf("list LBNodeAgents: %w", err)
+	}
+	for i := range agents.Items {
+		g.agents[agents.Items[i].Name] = &agents.Items[i]
+	}
+	var groups v1.ServiceGroupList
+	if err := r.Client.List(ctx, &groups, in); err != nil {
+		return nil, fmt.Errorf("list ServiceGroups: %w", err)
+	}
+	g.Groups = routingGroups(groups.Items, r.Namespace)
+	if err := r.gatherSecrets(ctx, g); err != nil {
+		return nil, err
+	}
+	return g, r.gatherNodes(ctx, g)
+}
+
+// gatherSecrets reads the Secrets of the manager's namespace, for passwords.
+func (r *RoutingReconciler) gatherSecrets(ctx context.Context, g *routingInputs) error {
+	var secrets corev1.SecretList
+	if err := r.Client.List(ctx, &secrets, client.InNamespace(r.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list Secrets: %w", err)
+	}
+	for i := range secrets.Items {
+		s := &secrets.Items[i]
+		g.secrets[s.Name] = s.Data
+		if isOfSpeakers(s) {
+			g.speakerSecrets = append(g.speakerSecrets, s.DeepCopy())
+		}
+	}
+	g.HasSecret = func(ref v1.SecretKeyRef) bool {
+		_, exists := g.secrets[ref.Name][ref.Key]
+		return exists
+	}
+	return nil
+}
+
+// gatherNodes reads the nodes that run an agent, and the facts that their agents report.
+func (r *RoutingReconciler) gatherNodes(ctx context.Context, g *routingInputs) error {
+	nodes, uids, err := RoutingNodes(ctx, r.Client, r.Namespace)
+	g.Nodes, g.nodeUIDs = nodes, uids
+	return err
+}
+
+// ListBGPPeers reads the BGPPeers in the manager's namespace. They are the cache's own: they
+// must not be changed.
+func ListBGPPeers(ctx context.Context, c client.Reader, namespace string) ([]v1.BGPPeer, error) {
+	var list v1.BGPPeerList
+	if err := c.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list BGPPeers: %w", err)
+	}
+	return list.Items, nil
+}
+
+// RoutingNodes reads the nodes that run an agent, with the facts that their agents report, and
+// the UIDs of the nodes.
+func RoutingNodes(ctx context.Context, c client.Reader, namespace string) ([]routing.Node, map[string]types.UID, error) {
+	var list corev1.NodeList
+	if err := c.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, nil, fmt.Errorf("list Nodes: %w", err)
+	}
+	var agents v1.LBNodeAgentList
+	if err := c.List(ctx, &agents, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, nil, fmt.Errorf("list LBNodeAgents: %w", err)
+	}
+	announcements, err := listAnnouncements(ctx, c, namespace)
+	if err != nil {
+		return nil, nil, err
+	}
+	facts := map[string][]v1.NodeInterface{}
+	for i := range announcements {
+		if a := &announcements[i]; a.Name == a.Spec.NodeName {
+			facts[a.Name] = a.Status.Interfaces
+		}
+	}
+	shared := &cluster{agents: agents.Items}
+	var nodes []routing.Node
+	uids := map[string]types.UID{}
+	for i := range list.Items {
+		n := &list.Items[i]
+		if n.Labels[v1.LabelAgent] == "" {
+			continue
+		}
+		placed := shared.placementNode(n, nil, placement.Fresh, n.CreationTimestamp.Time)
+		node := routing.Node{
+			Name: n.Name, Labels: n.Labels, LBNodeAgent: placed.LBNodeAgent, VirtualInterface: placed.VirtualInterface, Interfaces: facts[n.Name],
+			IsDraining: placed.IsExcluded || placed.IsOutOfService || placed.IsShuttingDown,
+		}
+		for _, a := range n.Status.Addresses {
+			if addr, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
+				node.Addresses = append(node.Addresses, addr.Unmap())
+			}
+		}
+		uids[n.Name] = n.UID
+		nodes = append(nodes, node)
+	}
+	slices.SortFunc(nodes, func(a, b routing.Node) int { return cmp.Compare(a.Name, b.Name) })
+	return nodes, uids, nil
+}
+
+// routingGroups are the ServiceGroups that the manager allocates from. The ranges of a group
+// whose addresses come from elsewhere are those that its status lists.
+func routingGroups(groups []v1.ServiceGroup, namespace string) []routing.Group {
+	catalog := allocation.NewCatalog(groups, namespace)
+	var out []routing.Group
+	for i := range groups {
+		sg := &groups[i]
+		verdict := catalog[sg.Name]
+		if verdict == nil || !verdict.Ready() || sg.Spec.BGP == nil {
+			continue
+		}
+		group := routing.Group{Name: sg.Name, BGP: sg.Spec.BGP}
+		for _, r := range verdict.Group.Ranges {
+			group.Ranges = append(group.Ranges, r.String())
+		}
+		if len(group.Ranges) == 0 {
+			for _, p := range sg.Status.Pools {
+				group.Ranges = append(group.Ranges, cmp.Or(p.Range, p.Subnet))
+			}
+		}
+		out = append(out, group)
+	}
+	return out
+}

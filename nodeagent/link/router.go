@@ -1,0 +1,38 @@
+package link
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+)
+
+// RouterOn returns the link-local address of the one router on an interface. The kernel knows
+// routers by the router advertisements that they send (RFC 4861), whether it follows them or not.
+func (n *Netlink) RouterOn(iface string) (netip.Addr, error) {
+	l, err := n.handle.LinkByName(iface)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("the node has no interface %s: %w", iface, err)
+	}
+	entries, err := dump("neighbours", func() ([]netlink.Neigh, error) {
+		return n.handle.NeighList(l.Attrs().Index, netlink.FAMILY_V6)
+	})
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	var found netip.Addr
+	for _, entry := range entries {
+		addr, ok := netip.AddrFromSlice(entry.IP)
+		if !ok || !addr.IsLinkLocalUnicast() || entry.Flags&netlink.NTF_ROUTER == 0 || len(entry.HardwareAddr) == 0 {
+			continue
+		}
+		if found.IsValid() && found != addr {
+			return netip.Addr{}, fmt.Errorf("two routers are on %s, %s and %s: a neighbour without an address has to be the only one", iface, found, addr)
+		}
+		found = addr
+	}
+	if !found.IsValid() {
+		return netip.Addr{}, fmt.Errorf("no router is known on %s: the neighbour has to send IPv6 router advertisements", iface)
+	}
+	return found, nil
+}

@@ -1,0 +1,10 @@
+// Package gobgp holds the routes and neighbours of a node in the BGP library GoBGP. It is the
+// only importer of that library, and decides nothing but how the library is told.
+//
+// What the library does not do as a node needs it:
+//   - It waits 360 s by default for neighbours to send all of their routes before it sends its
+//     own after a restart: one second is enough, because the node takes no routes.
+//   - It keeps what neighbours send even if its policy rejects all of it: above
+//     maxReceivedPrefixes it ends the session, and begins it again after a while.
+//   - It says why it cannot connect in its debug log only: logHandler takes it from there.
+package gobgp

@@ -1,0 +1,58 @@
+package gobgp
+
+import (
+	"time"
+
+	api "github.com/osrg/gobgp/v4/api"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent/speaker/routes"
+)
+
+// peerOf translates a neighbour.
+func peerOf(p routes.Peer) *api.Peer {
+	peer := &api.Peer{
+		Conf: &api.PeerConf{
+			NeighborAddress: p.Neighbour.String(), PeerAsn: uint32(p.PeerASN), LocalAsn: uint32(p.MyASN), AuthPassword: p.Password, Description: p.Name, //nolint:gosec // the schema bounds them
+		},
+		Timers: &api.Timers{Config: &api.TimersConfig{
+			HoldTime: uint64(p.HoldSeconds), KeepaliveInterval: uint64(p.KeepaliveSeconds), ConnectRetry: uint64(p.ConnectSeconds), //nolint:gosec // the schema bounds them
+			IdleHoldTimeAfterReset: idleSeconds,
+		}},
+		Transport: &api.Transport{RemotePort: uint32(p.Port), LocalAddress: p.SourceAddress}, //nolint:gosec // the schema bounds it
+	}
+	if p.EBGPMultihop > 0 {
+		peer.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: uint32(p.EBGPMultihop)} //nolint:gosec // the schema bounds it
+	}
+	if p.TTLSecurity {
+		peer.TtlSecurity = &api.TtlSecurity{Enabled: true, TtlMin: 255}
+	}
+	if p.BFDIntervalMilliseconds > 0 {
+		interval := uint32(time.Duration(p.BFDIntervalMilliseconds) * time.Millisecond / time.Microsecond) //nolint:gosec // the schema bounds it
+		peer.Bfd = &api.BfdPeerConfig{
+			Enabled: true, DesiredMinimumTxInterval: interval, RequiredMinimumReceive: interval, DetectionMultiplier: uint32(p.BFDMultiplier), //nolint:gosec // the schema bounds it
+		}
+	}
+	if p.RestartSeconds > 0 {
+		peer.GracefulRestart = &api.GracefulRestart{
+			Enabled: true, RestartTime: uint32(p.RestartSeconds), DeferralTime: deferralSeconds, LocalRestarting: p.Restarting, //nolint:gosec // the schema bounds it
+		}
+	}
+	for _, f := range p.Families {
+		family := apiFamily(f)
+		peer.AfiSafis = append(peer.AfiSafis, &api.AfiSafi{
+			Config:            &api.AfiSafiConfig{Family: family, Enabled: true},
+			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: p.RestartSeconds > 0}},
+			PrefixLimits:      &api.PrefixLimit{Family: family, MaxPrefixes: maxReceivedPrefixes},
+		})
+	}
+	return peer
+}
+
+func apiFamily(f purelbv1.IPFamily) *api.Family {
+	afi := api.Family_AFI_IP
+	if f == "IPv6" {
+		afi = api.Family_AFI_IP6
+	}
+	return &api.Family{Afi: afi, Safi: api.Family_SAFI_UNICAST}
+}

@@ -1,0 +1,96 @@
+package gobgp
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	api "github.com/osrg/gobgp/v4/api"
+
+	"github.com/purelb/purelb-operator/nodeagent/speaker/routes"
+)
+
+// ownRoutes takes the node's own routes, and no other: the library applies the import policy to
+// both.
+func ownRoutes() *api.Policy {
+	return &api.Policy{Name: importPolicy, Statements: []*api.Statement{{
+		Name: "own", Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL}, Actions: &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT},
+	}}}
+}
+
+// setRules replaces the statements of the policy that is applied to each route that is sent.
+func (s *Server) setRules(ctx context.Context, rules []routes.Rule) error {
+	request := &api.SetPoliciesRequest{Policies: []*api.Policy{{Name: exportPolicy}, ownRoutes()}}
+	// A policy needs a statement; this one changes nothing.
+	request.Policies[0].Statements = []*api.Statement{{Name: "none", Conditions: &api.Conditions{}, Actions: &api.Actions{}}}
+	for i, r := range rules {
+		neighbours := fmt.Sprintf("neighbours-%d", i)
+		statement := &api.Statement{
+			Name:       fmt.Sprintf("rule-%d", i),
+			Conditions: &api.Conditions{NeighborSet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: neighbours}},
+			Actions:    &api.Actions{},
+		}
+		request.DefinedSets = append(request.DefinedSets, &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: neighbours, List: texts(r.Neighbours)})
+		families := familiesOf(r)
+		if len(r.Prefixes) == 0 {
+			statement.Conditions.AfiSafiIn = families
+			s.addActions(statement.Actions, r)
+			request.Policies[0].Statements = append(request.Policies[0].Statements, statement)
+			continue
+		}
+		// A set has prefixes of one family.
+		for _, is4 := range []bool{true, false} {
+			set := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_PREFIX, Name: fmt.Sprintf("prefixes-%d-%t", i, is4)}
+			for _, p := range r.Prefixes {
+				if p.Addr().Is4() == is4 {
+					set.Prefixes = append(set.Prefixes, &api.Prefix{IpPrefix: p.String(), MaskLengthMin: uint32(p.Bits()), MaskLengthMax: uint32(p.Bits())}) //nolint:gosec // at most 128
+				}
+			}
+			if len(set.Prefixes) == 0 {
+				continue
+			}
+			request.DefinedSets = append(request.DefinedSets, set)
+			one := &api.Statement{Name: statement.Name + set.Name, Actions: &api.Actions{}, Conditions: &api.Conditions{
+				NeighborSet: statement.Conditions.NeighborSet, PrefixSet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: set.Name},
+			}}
+			s.addActions(one.Actions, r)
+			request.Policies[0].Statements = append(request.Policies[0].Statements, one)
+		}
+	}
+	if err := s.bgp.SetPolicies(ctx, request); err != nil {
+		return fmt.Errorf("set the rules for neighbours: %w", err)
+	}
+	return nil
+}
+
+func (s *Server) addActions(actions *api.Actions, r routes.Rule) {
+	if r.Reject {
+		actions.RouteAction = api.RouteAction_ROUTE_ACTION_REJECT
+	}
+	if r.Prepend > 0 {
+		actions.AsPrepend = &api.AsPrependAction{Asn: r.ASN, Repeat: r.Prepend}
+	}
+	if r.NextHop.IsValid() {
+		actions.Nexthop = &api.NexthopAction{Address: r.NextHop.String()}
+	}
+}
+
+// familiesOf are the families of routes that a rule without prefixes is for.
+func familiesOf(r routes.Rule) []*api.Family {
+	switch {
+	case !r.NextHop.IsValid():
+		return nil
+	case r.NextHop.Is4():
+		return []*api.Family{apiFamily("IPv4")}
+	}
+	return []*api.Family{apiFamily("IPv6")}
+}
+
+// texts are addresses without zones, which the library does not take here.
+func texts(addrs []netip.Addr) []string {
+	var out []string
+	for _, a := range addrs {
+		out = append(out, a.WithZone("").String())
+	}
+	return out
+}

@@ -1,0 +1,192 @@
+package gobgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	api "github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"github.com/osrg/gobgp/v4/pkg/server"
+
+	"github.com/purelb/purelb-operator/nodeagent/speaker/routes"
+)
+
+const (
+	// deferralSeconds is how long the library waits, after a restart, for neighbours to send
+	// their routes.
+	deferralSeconds = 1
+	// idleSeconds is how long the library waits after it has reset a session, before it
+	// connects again.
+	idleSeconds = 5
+	// maxReceivedPrefixes is how many routes of one family a neighbour may send: the library
+	// keeps them, although the node takes none.
+	maxReceivedPrefixes = 20000
+	// floodPause is after how long a session that a neighbour has flooded is opened again.
+	floodPause = time.Minute
+	// exportPolicy and importPolicy are the names of the two policies.
+	exportPolicy, importPolicy = "purelb-export", "purelb-import"
+)
+
+// Server is the BGP library, with what this package remembers of its sessions.
+type Server struct {
+	bgp *server.BgpServer
+	log logr.Logger
+	// changed is called when a session changes.
+	changed func()
+
+	// mu protects sessions: what the library reports only as it happens, by neighbour. It is
+	// lost with the process, and then says nothing of earlier sessions.
+	mu       sync.Mutex
+	sessions map[netip.Addr]*sessionEvents
+}
+
+// sessionEvents is what happened to a session.
+type sessionEvents struct {
+	since     time.Time
+	isUp      bool
+	lastError string
+	// floodedAt is when the neighbour sent too many routes; zero if it has not.
+	floodedAt time.Time
+}
+
+// New makes a library that calls changed when a session changes.
+func New(log logr.Logger, changed func()) *Server {
+	s := &Server{log: log, changed: changed, sessions: map[netip.Addr]*sessionEvents{}}
+	level := &slog.LevelVar{}
+	level.Set(slog.LevelDebug) // the handler passes on less
+	s.bgp = server.NewBgpServer(server.LoggerOption(slog.New(&logHandler{server: s}), level))
+	return s
+}
+
+// Start begins to work as the router with an identifier. It connects to neighbours, and listens
+// on no port.
+func (s *Server) Start(ctx context.Context, routerID netip.Addr, asn uint32) error {
+	go s.bgp.Serve()
+	err := s.bgp.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{
+		Asn: asn, RouterId: routerID.String(), ListenPort: -1,
+		Families: []uint32{0, 1}, // the library numbers unicast of IPv4 and of IPv6 so
+	}})
+	if err != nil {
+		return fmt.Errorf("start BGP: %w", err)
+	}
+	if err := s.setRules(ctx, nil); err != nil {
+		return err
+	}
+	for _, a := range []*api.PolicyAssignment{
+		{Name: "global", Direction: api.PolicyDirection_POLICY_DIRECTION_IMPORT, DefaultAction: api.RouteAction_ROUTE_ACTION_REJECT, Policies: []*api.Policy{{Name: importPolicy}}},
+		{Name: "global", Direction: api.PolicyDirection_POLICY_DIRECTION_EXPORT, DefaultAction: api.RouteAction_ROUTE_ACTION_ACCEPT, Policies: []*api.Policy{{Name: exportPolicy}}},
+	} {
+		if err := s.bgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: a}); err != nil {
+			return fmt.Errorf("set the policy: %w", err)
+		}
+	}
+	return s.bgp.WatchEvent(ctx, server.WatchEventMessageCallbacks{OnPeerUpdate: s.onPeerUpdate}, server.WatchPeer())
+}
+
+// Change makes the changes, in their order. It goes on after an error, so that one neighbour
+// that the library does not take holds up no other.
+func (s *Server) Change(ctx context.Context, c routes.Changes) error {
+	var errs []error
+	for _, prefix := range c.RemovePaths {
+		errs = append(errs, s.removePath(prefix))
+	}
+	if c.SetRules {
+		errs = append(errs, s.setRules(ctx, c.Rules))
+	}
+	for _, p := range c.AddPaths {
+		errs = append(errs, s.addPath(p))
+	}
+	for _, p := range append(c.RemovePeers, c.ReplacePeers...) {
+		if err := s.bgp.DeletePeer(ctx, &api.DeletePeerRequest{Address: p.Neighbour.String()}); err != nil {
+			errs = append(errs, fmt.Errorf("remove neighbour %s: %w", p.Neighbour, err))
+		}
+		s.forget(p.Neighbour)
+	}
+	for _, p := range append(c.ReplacePeers, c.AddPeers...) {
+		if err := s.bgp.AddPeer(ctx, &api.AddPeerRequest{Peer: peerOf(p)}); err != nil {
+			errs = append(errs, fmt.Errorf("add neighbour %s: %w", p.Neighbour, err))
+		}
+	}
+	if c.Resend {
+		err := s.bgp.ResetPeer(ctx, &api.ResetPeerRequest{Address: "all", Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT})
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// Stop ends all sessions. With graceful restart neighbours that support it keep the routes for
+// the restart time; without, they drop them at once.
+func (s *Server) Stop(ctx context.Context, graceful bool) error {
+	if err := s.bgp.StopBgp(ctx, &api.StopBgpRequest{AllowGracefulRestart: graceful}); err != nil {
+		return fmt.Errorf("stop BGP: %w", err)
+	}
+	return nil
+}
+
+func (s *Server) addPath(p routes.Path) error {
+	nlri, err := bgp.NewIPAddrPrefix(p.Prefix)
+	if err != nil {
+		return fmt.Errorf("advertise %s: %w", p.Prefix, err)
+	}
+	path := &apiutil.Path{Family: familyOf(p.Prefix.Addr()), Nlri: nlri, Age: time.Now().Unix(), Attrs: attributesOf(p, nlri)}
+	if _, err := s.bgp.AddPath(apiutil.AddPathRequest{Paths: []*apiutil.Path{path}}); err != nil {
+		return fmt.Errorf("advertise %s: %w", p.Prefix, err)
+	}
+	return nil
+}
+
+func (s *Server) removePath(prefix netip.Prefix) error {
+	nlri, err := bgp.NewIPAddrPrefix(prefix)
+	if err != nil {
+		return fmt.Errorf("withdraw %s: %w", prefix, err)
+	}
+	path := &apiutil.Path{Family: familyOf(prefix.Addr()), Nlri: nlri, Attrs: attributesOf(routes.Path{Prefix: prefix}, nlri)}
+	if err := s.bgp.DeletePath(apiutil.DeletePathRequest{Paths: []*apiutil.Path{path}}); err != nil {
+		return fmt.Errorf("withdraw %s: %w", prefix, err)
+	}
+	return nil
+}
+
+func familyOf(a netip.Addr) bgp.Family {
+	if a.Is4() {
+		return bgp.RF_IPv4_UC
+	}
+	return bgp.RF_IPv6_UC
+}
+
+// attributesOf returns the attributes of a route. The unspecified next hop stands for the
+// node's address in each session.
+func attributesOf(p routes.Path, nlri bgp.NLRI) []bgp.PathAttributeInterface {
+	attributes := []bgp.PathAttributeInterface{bgp.NewPathAttributeOrigin(bgp.BGP_ORIGIN_ATTR_TYPE_IGP)}
+	if p.Prefix.Addr().Is4() {
+		if hop, err := bgp.NewPathAttributeNextHop(netip.IPv4Unspecified()); err == nil {
+			attributes = append(attributes, hop)
+		}
+	} else if reach, err := bgp.NewPathAttributeMpReachNLRI(bgp.RF_IPv6_UC, []bgp.PathNLRI{{NLRI: nlri}}, netip.IPv6Unspecified()); err == nil {
+		attributes = append(attributes, reach)
+	}
+	if p.MED != nil {
+		attributes = append(attributes, bgp.NewPathAttributeMultiExitDisc(*p.MED))
+	}
+	if p.LocalPref != nil {
+		attributes = append(attributes, bgp.NewPathAttributeLocalPref(*p.LocalPref))
+	}
+	if len(p.Communities) > 0 {
+		attributes = append(attributes, bgp.NewPathAttributeCommunities(p.Communities))
+	}
+	if len(p.LargeCommunities) > 0 {
+		var large []*bgp.LargeCommunity
+		for _, c := range p.LargeCommunities {
+			large = append(large, &bgp.LargeCommunity{ASN: c[0], LocalData1: c[1], LocalData2: c[2]})
+		}
+		attributes = append(attributes, bgp.NewPathAttributeLargeCommunities(large))
+	}
+	return attributes
+}

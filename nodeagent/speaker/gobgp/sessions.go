@@ -1,0 +1,195 @@
+package gobgp
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	api "github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent/speaker/routes"
+)
+
+// states of the library, in words.
+var states = map[api.PeerState_SessionState]purelbv1.SessionState{
+	api.PeerState_SESSION_STATE_IDLE: "Idle", api.PeerState_SESSION_STATE_CONNECT: "Connect", api.PeerState_SESSION_STATE_ACTIVE: "Active",
+	api.PeerState_SESSION_STATE_OPENSENT: "OpenSent", api.PeerState_SESSION_STATE_OPENCONFIRM: "OpenConfirm",
+	api.PeerState_SESSION_STATE_ESTABLISHED: purelbv1.SessionEstablished,
+}
+
+// Sessions returns the sessions with all neighbours. It opens those again that were flooded a
+// while ago.
+func (s *Server) Sessions(ctx context.Context) ([]routes.Session, error) {
+	var sessions []routes.Session
+	err := s.bgp.ListPeer(ctx, &api.ListPeerRequest{EnableAdvertised: true}, func(p *api.Peer) {
+		if session, ok := s.sessionOf(p); ok {
+			sessions = append(sessions, session)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list sessions: %w", err)
+	}
+	for _, addr := range s.takeFlooded() {
+		_ = s.bgp.EnablePeer(ctx, &api.EnablePeerRequest{Address: addr.String()})
+	}
+	return sessions, nil
+}
+
+func (s *Server) sessionOf(p *api.Peer) (routes.Session, bool) {
+	addr, err := netip.ParseAddr(p.GetState().GetNeighborAddress())
+	if err != nil {
+		return routes.Session{}, false
+	}
+	session := routes.Session{Neighbour: addr, State: states[p.State.SessionState], PeerASN: p.State.PeerAsn}
+	if session.State == "" {
+		session.State = "Idle"
+	}
+	if session.State == purelbv1.SessionEstablished {
+		session.Families = negotiated(p)
+	}
+	session.HasSentAll = session.State == purelbv1.SessionEstablished && !p.GetGracefulRestart().GetLocalRestarting()
+	for _, f := range p.AfiSafis {
+		session.Advertised += int(f.GetState().GetAdvertised()) //nolint:gosec // there are not that many
+	}
+	if p.GetBfd().GetEnabled() {
+		session.BFD = "Down"
+		if p.State.GetBfdState().GetSessionState() == api.BfdSessionState_BFD_SESSION_STATE_UP {
+			session.BFD = "Up"
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.sessions[addr]; e != nil {
+		session.Since, session.LastError = e.since, e.lastError
+	}
+	return session, true
+}
+
+// negotiated are the families that both sides of a session have said they know.
+func negotiated(p *api.Peer) []purelbv1.IPFamily {
+	var families []purelbv1.IPFamily
+	remote := map[api.Family_Afi]bool{}
+	for _, c := range p.State.RemoteCap {
+		if mp := c.GetMultiProtocol(); mp != nil && mp.Family.GetSafi() == api.Family_SAFI_UNICAST {
+			remote[mp.Family.GetAfi()] = true
+		}
+	}
+	for _, f := range p.AfiSafis {
+		switch afi := f.GetConfig().GetFamily().GetAfi(); {
+		case !remote[afi]:
+		case afi == api.Family_AFI_IP:
+			families = append(families, "IPv4")
+		case afi == api.Family_AFI_IP6:
+			families = append(families, "IPv6")
+		}
+	}
+	return families
+}
+
+// onPeerUpdate takes a change of a session.
+func (s *Server) onPeerUpdate(event *apiutil.WatchEventMessage_PeerEvent, at time.Time) {
+	if event.Type != apiutil.PEER_EVENT_STATE {
+		return
+	}
+	addr := event.Peer.State.NeighborAddress
+	s.mu.Lock()
+	e := s.events(addr)
+	isUp := event.Peer.State.SessionState == bgp.BGP_FSM_ESTABLISHED
+	why := explain(event.Peer.State.DisconnectReason, event.Peer.State.DisconnectMessage)
+	switch {
+	case isUp != e.isUp:
+		e.isUp, e.since = isUp, at
+		if !isUp {
+			e.lastError = why
+		}
+	case event.Peer.State.DisconnectReason == api.PeerState_DISCONNECT_REASON_INVALID_MSG:
+		e.lastError = refused // the one message that is not expected in answer to OPEN
+	}
+	if event.Peer.State.AdminState == api.PeerState_ADMIN_STATE_PFX_CT && e.floodedAt.IsZero() {
+		e.floodedAt = at
+		e.lastError = fmt.Sprintf("the neighbour sent more than %d routes: let it send none, the node takes none", maxReceivedPrefixes)
+	}
+	s.mu.Unlock()
+	s.changed()
+}
+
+// events returns what is known of a session. The caller holds mu.
+func (s *Server) events(addr netip.Addr) *sessionEvents {
+	if s.sessions[addr] == nil {
+		s.sessions[addr] = &sessionEvents{}
+	}
+	return s.sessions[addr]
+}
+
+func (s *Server) forget(addr netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.sessions, addr)
+}
+
+// noteConnectError takes why the library could not connect.
+func (s *Server) noteConnectError(addr netip.Addr, why string) {
+	s.mu.Lock()
+	e := s.events(addr)
+	differs := e.lastError != why
+	e.lastError = why
+	s.mu.Unlock()
+	if differs {
+		s.changed()
+	}
+}
+
+// takeFlooded returns the neighbours whose sessions were ended for sending too much, a while
+// ago.
+func (s *Server) takeFlooded() []netip.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var due []netip.Addr
+	for addr, e := range s.sessions {
+		if !e.floodedAt.IsZero() && time.Since(e.floodedAt) > floodPause {
+			e.floodedAt = time.Time{}
+			due = append(due, addr)
+		}
+	}
+	return due
+}
+
+// explain says in words why a session ended, or was not opened.
+func explain(reason api.PeerState_DisconnectReason, message string) string {
+	switch reason {
+	case api.PeerState_DISCONNECT_REASON_HOLD_TIMER_EXPIRED:
+		return "nothing came from the neighbour for the hold time"
+	case api.PeerState_DISCONNECT_REASON_NOTIFICATION_SENT, api.PeerState_DISCONNECT_REASON_NOTIFICATION_RECEIVED:
+		return explainNotification(message)
+	case api.PeerState_DISCONNECT_REASON_READ_FAILED, api.PeerState_DISCONNECT_REASON_WRITE_FAILED, api.PeerState_DISCONNECT_REASON_GRACEFUL_RESTART:
+		return "the neighbour closed the connection: it restarts, or has forgotten this node"
+	case api.PeerState_DISCONNECT_REASON_INVALID_MSG:
+		return "the neighbour sent a message that is not valid"
+	case api.PeerState_DISCONNECT_REASON_HARD_RESET:
+		return "the neighbour reset the session"
+	}
+	return ""
+}
+
+// explainNotification says what a BGP notification means.
+func explainNotification(message string) string {
+	by, text := "the neighbour ended the session", strings.TrimPrefix(message, "notification-received ")
+	if sent, isSent := strings.CutPrefix(message, "notification-sent "); isSent {
+		by, text = "the node ended the session", sent
+	}
+	lower := strings.ToLower(text)
+	switch {
+	case strings.Contains(lower, "bad peer as"):
+		return "the neighbour expects the node in another autonomous system: compare myASN with the router's configuration"
+	case strings.Contains(lower, "hold timer"):
+		return by + ", because nothing came for the hold time"
+	case strings.Contains(lower, "administrative reset") && by == "the node ended the session":
+		return "BFD is down: the neighbour's BFD does not answer, or the link is dead"
+	}
+	return by + ": " + text
+}

@@ -1,0 +1,301 @@
+package routes
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go4.org/netipx"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// GracefulShutdown is the community by which a node asks its neighbours to prefer other nodes
+// (RFC 8326).
+const GracefulShutdown = 65535 << 16
+
+// wellKnown are the communities that have a name.
+var wellKnown = map[purelbv1.Community]uint32{
+	"graceful-shutdown": GracefulShutdown, "accept-own": 0xFFFF0001, "blackhole": 0xFFFF029A, // RFC 8326, 7611, 7999
+	"no-export": 0xFFFFFF01, "no-advertise": 0xFFFFFF02, "no-export-subconfed": 0xFFFFFF03, "no-peer": 0xFFFFFF04, // RFC 1997, 3765
+}
+
+// LargeCommunity has the three numbers of RFC 8092.
+type LargeCommunity [3]uint32
+
+// Path is one route with its attributes.
+type Path struct {
+	Prefix           netip.Prefix
+	Communities      []uint32
+	LargeCommunities []LargeCommunity
+	LocalPref, MED   *uint32
+}
+
+// Rule is what a neighbour gets of some routes.
+type Rule struct {
+	// Prefixes are the routes; none is all of the family.
+	Prefixes []netip.Prefix
+	// Neighbours are whom the rule is for; never empty.
+	Neighbours []netip.Addr
+	// Reject keeps the routes from these neighbours.
+	Reject bool
+	// Prepend is how many times to prepend ASN.
+	Prepend, ASN uint32
+	// NextHop is set on the routes of its family, if it is valid.
+	NextHop netip.Addr
+}
+
+// Peer is one neighbour.
+type Peer struct {
+	purelbv1.RoutingPeer
+	// Neighbour is the address, with its zone if it is link-local.
+	Neighbour netip.Addr
+	Password  string
+	// Restarting is that the neighbour is to hear that the speaker has restarted.
+	Restarting bool
+}
+
+// Desired is what the BGP library is to hold.
+type Desired struct {
+	Paths []Path
+	Rules []Rule
+	Peers []Peer
+	// Waiting are neighbours to which no session can be opened yet, with the reason.
+	Waiting []Waiting
+}
+
+// Waiting is a neighbour to which no session can be opened yet.
+type Waiting struct {
+	Peer purelbv1.RoutingPeer
+	Why  string
+}
+
+// DrainPhase is how far a node is with sending traffic away.
+type DrainPhase int
+
+// The phases of a drain, in order.
+const (
+	// NotDraining advertises as ever.
+	NotDraining DrainPhase = iota
+	// Avoid advertises with the wish to prefer others.
+	Avoid
+	// Withdrawn advertises nothing.
+	Withdrawn
+)
+
+// Inputs is everything that Decide decides from.
+type Inputs struct {
+	Spec     purelbv1.NodeRoutingSpec
+	Networks []Network
+	Drain    DrainPhase
+	// Password returns the password in a file, if it is there.
+	Password func(file string) (string, bool)
+	// RouterOn returns the address of the one router on an interface, or why there is none.
+	RouterOn func(iface string) (netip.Addr, error)
+	// Restarting is that an earlier speaker ran since the node booted.
+	Restarting bool
+}
+
+// Decide returns what the BGP library is to hold.
+func Decide(in Inputs) Desired {
+	var d Desired
+	for _, p := range in.Spec.Peers {
+		peer, why := in.peer(p)
+		if why != "" {
+			d.Waiting = append(d.Waiting, Waiting{p, why})
+			continue
+		}
+		if slices.ContainsFunc(d.Peers, func(other Peer) bool { return other.Neighbour == peer.Neighbour }) {
+			d.Waiting = append(d.Waiting, Waiting{p, fmt.Sprintf("%s is the neighbour of another BGPPeer already", peer.Neighbour)})
+			continue
+		}
+		d.Peers = append(d.Peers, peer)
+	}
+	d.Rules = nextHopRules(d.Peers)
+	if in.Drain == Withdrawn {
+		return d
+	}
+	groups := parseGroups(in.Spec.Groups)
+	prefixesByGroup := make([][]netip.Prefix, len(groups))
+	for _, n := range in.Networks {
+		i := slices.IndexFunc(groups, func(g group) bool { return g.contains(n.Address) })
+		bgp := purelbv1.ServiceGroupBGP{}
+		if i >= 0 {
+			bgp = groups[i].bgp
+			prefixesByGroup[i] = append(prefixesByGroup[i], n.Prefix)
+		}
+		if bgp.Advertise != nil && !*bgp.Advertise {
+			continue
+		}
+		d.Paths = append(d.Paths, pathOf(n.Prefix, bgp, in.Drain))
+	}
+	for i, prefixes := range prefixesByGroup {
+		if len(prefixes) > 0 {
+			d.Rules = append(d.Rules, groupRules(groups[i].bgp, prefixes, d.Peers)...)
+		}
+	}
+	return d
+}
+
+// peer resolves a neighbour, or says why no session can be opened.
+func (in *Inputs) peer(p purelbv1.RoutingPeer) (Peer, string) {
+	peer := Peer{RoutingPeer: p, Restarting: in.Restarting && p.RestartSeconds > 0}
+	if p.PasswordFile != "" {
+		password, exists := in.Password(p.PasswordFile)
+		if !exists {
+			return peer, "the password is not on the node yet: see passwordSecretRef of the BGPPeer"
+		}
+		peer.Password = password
+	}
+	if p.Address == "" {
+		addr, err := in.RouterOn(p.Interface)
+		if err != nil {
+			return peer, err.Error()
+		}
+		peer.Neighbour = addr.WithZone(p.Interface)
+		return peer, ""
+	}
+	addr, err := netip.ParseAddr(p.Address)
+	if err != nil {
+		return peer, err.Error()
+	}
+	peer.Neighbour = addr.WithZone(p.Interface)
+	return peer, ""
+}
+
+func pathOf(prefix netip.Prefix, bgp purelbv1.ServiceGroupBGP, drain DrainPhase) Path {
+	p := Path{Prefix: prefix}
+	for _, text := range bgp.Communities {
+		if c, ok := parseCommunity(text); ok {
+			p.Communities = append(p.Communities, c)
+		}
+	}
+	for _, text := range bgp.LargeCommunities {
+		if c, ok := parseLargeCommunity(text); ok {
+			p.LargeCommunities = append(p.LargeCommunities, c)
+		}
+	}
+	if bgp.LocalPref != nil {
+		p.LocalPref = ptr32(*bgp.LocalPref)
+	}
+	if bgp.MED != nil {
+		p.MED = ptr32(*bgp.MED)
+	}
+	if drain == Avoid {
+		// Internal neighbours see the preference, external ones the community.
+		p.LocalPref = new(uint32)
+		if !slices.Contains(p.Communities, GracefulShutdown) {
+			p.Communities = append(p.Communities, GracefulShutdown)
+		}
+	}
+	slices.Sort(p.Communities)
+	slices.SortFunc(p.LargeCommunities, func(a, b LargeCommunity) int { return slices.Compare(a[:], b[:]) })
+	return p
+}
+
+func ptr32(n int64) *uint32 {
+	v := uint32(n) //nolint:gosec // the schema bounds it
+	return &v
+}
+
+func parseCommunity(text purelbv1.Community) (uint32, bool) {
+	if c, known := wellKnown[text]; known {
+		return c, true
+	}
+	numbers, ok := parseNumbers(string(text), 2, 16)
+	if !ok {
+		return 0, false
+	}
+	return numbers[0]<<16 | numbers[1], true
+}
+
+func parseLargeCommunity(text purelbv1.LargeCommunity) (c LargeCommunity, ok bool) {
+	numbers, ok := parseNumbers(string(text), 3, 32)
+	copy(c[:], numbers)
+	return c, ok
+}
+
+func parseNumbers(text string, count, bits int) ([]uint32, bool) {
+	parts := strings.Split(text, ":")
+	if len(parts) != count {
+		return nil, false
+	}
+	var numbers []uint32
+	for _, part := range parts {
+		n, err := strconv.ParseUint(part, 10, bits)
+		if err != nil {
+			return nil, false
+		}
+		numbers = append(numbers, uint32(n))
+	}
+	return numbers, true
+}
+
+// group is a parsed RoutingGroup.
+type group struct {
+	ranges []netipx.IPRange
+	bgp    purelbv1.ServiceGroupBGP
+}
+
+func (g *group) contains(a netip.Addr) bool {
+	return slices.ContainsFunc(g.ranges, func(r netipx.IPRange) bool { return r.Contains(a) })
+}
+
+func parseGroups(groups []purelbv1.RoutingGroup) []group {
+	parsed := make([]group, len(groups))
+	for i, g := range groups {
+		parsed[i].bgp = g.ServiceGroupBGP
+		for _, text := range g.Ranges {
+			if r, err := netipx.ParseIPRange(text); err == nil {
+				parsed[i].ranges = append(parsed[i].ranges, r)
+			} else if p, err := netip.ParsePrefix(text); err == nil {
+				parsed[i].ranges = append(parsed[i].ranges, netipx.RangeOfPrefix(p))
+			}
+		}
+	}
+	return parsed
+}
+
+// nextHopRules set the next hop where a session carries the family that is not its own.
+func nextHopRules(peers []Peer) []Rule {
+	var rules []Rule
+	for _, p := range peers {
+		if hop, err := netip.ParseAddr(p.NextHop); err == nil {
+			rules = append(rules, Rule{Neighbours: []netip.Addr{p.Neighbour}, NextHop: hop})
+		}
+	}
+	return rules
+}
+
+// groupRules keep the routes of a group from the neighbours that it does not name, and prepend
+// towards external ones.
+func groupRules(bgp purelbv1.ServiceGroupBGP, prefixes []netip.Prefix, peers []Peer) []Rule {
+	var rules []Rule
+	reject := Rule{Prefixes: prefixes, Reject: true}
+	prepended := map[uint32]*Rule{}
+	var order []uint32
+	for _, p := range peers {
+		if len(bgp.Peers) > 0 && !slices.Contains(bgp.Peers, p.Name) {
+			reject.Neighbours = append(reject.Neighbours, p.Neighbour)
+			continue
+		}
+		if bgp.Prepend == 0 || p.PeerASN == p.MyASN {
+			continue
+		}
+		asn := uint32(p.MyASN) //nolint:gosec // the schema bounds it
+		if prepended[asn] == nil {
+			prepended[asn] = &Rule{Prefixes: prefixes, ASN: asn, Prepend: uint32(bgp.Prepend)} //nolint:gosec // the schema bounds it
+			order = append(order, asn)
+		}
+		prepended[asn].Neighbours = append(prepended[asn].Neighbours, p.Neighbour)
+	}
+	if len(reject.Neighbours) > 0 {
+		rules = append(rules, reject)
+	}
+	for _, asn := range order {
+		rules = append(rules, *prepended[asn])
+	}
+	return rules
+}

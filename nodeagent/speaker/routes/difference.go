@@ -1,0 +1,105 @@
+package routes
+
+import (
+	"net/netip"
+	"reflect"
+	"slices"
+)
+
+// Changes are what to change of what the BGP library holds, in this order.
+type Changes struct {
+	RemovePaths []netip.Prefix
+	// Rules replace all rules, if SetRules is true. Resend sends all routes anew, because a
+	// rule has changed for a route that neighbours may have already.
+	SetRules bool
+	Rules    []Rule
+	AddPaths []Path
+	Resend   bool
+	// ReplacePeers are removed and added again: their sessions begin anew.
+	RemovePeers, ReplacePeers, AddPeers []Peer
+}
+
+// IsEmpty reports whether there is nothing to change.
+func (c *Changes) IsEmpty() bool {
+	return len(c.RemovePaths)+len(c.AddPaths)+len(c.RemovePeers)+len(c.ReplacePeers)+len(c.AddPeers) == 0 && !c.SetRules
+}
+
+// Difference returns what to change of what the BGP library holds. Paths are removed before the
+// rules change and added after, so that no route is ever sent against its rules; a peer is
+// added last, so that its session begins with all routes. As long as addPeers is false, no peer is
+// added.
+func Difference(held, desired Desired, addPeers bool) Changes {
+	var c Changes
+	heldPaths := map[netip.Prefix]Path{}
+	for _, p := range held.Paths {
+		heldPaths[p.Prefix] = p
+	}
+	stays := map[netip.Prefix]bool{}
+	for _, p := range desired.Paths {
+		before, exists := heldPaths[p.Prefix]
+		stays[p.Prefix] = exists
+		if !exists || !reflect.DeepEqual(before, p) {
+			c.AddPaths = append(c.AddPaths, p)
+		}
+	}
+	for _, p := range held.Paths {
+		if _, wanted := stays[p.Prefix]; !wanted {
+			c.RemovePaths = append(c.RemovePaths, p.Prefix)
+		}
+	}
+	if !reflect.DeepEqual(held.Rules, desired.Rules) {
+		c.SetRules, c.Rules = true, desired.Rules
+		c.Resend = !reflect.DeepEqual(rulesAbout(held.Rules, stays), rulesAbout(desired.Rules, stays))
+	}
+	same := func(a Peer) func(Peer) bool { return func(b Peer) bool { return a.Neighbour == b.Neighbour } }
+	for _, p := range held.Peers {
+		if !slices.ContainsFunc(desired.Peers, same(p)) {
+			c.RemovePeers = append(c.RemovePeers, p)
+		}
+	}
+	for _, p := range desired.Peers {
+		switch i := slices.IndexFunc(held.Peers, same(p)); {
+		case i < 0 && addPeers:
+			c.AddPeers = append(c.AddPeers, p)
+		case i >= 0 && needsNewSession(held.Peers[i], p):
+			c.ReplacePeers = append(c.ReplacePeers, p)
+		}
+	}
+	return c
+}
+
+// rulesAbout are the rules for the routes that stay; others do not matter to routes that
+// neighbours have.
+func rulesAbout(rules []Rule, stays map[netip.Prefix]bool) []Rule {
+	var about []Rule
+	for _, r := range rules {
+		if len(r.Prefixes) > 0 {
+			r.Prefixes = slices.DeleteFunc(slices.Clone(r.Prefixes), func(p netip.Prefix) bool { return !stays[p] })
+			if len(r.Prefixes) == 0 {
+				continue
+			}
+		}
+		about = append(about, r)
+	}
+	return about
+}
+
+// needsNewSession reports whether a neighbour's settings differ in what a session is opened
+// with. Whether the speaker says that it has restarted matters to its first session only, and
+// next hops are rules.
+func needsNewSession(a, b Peer) bool {
+	a.Restarting, a.NextHop = b.Restarting, b.NextHop
+	return !reflect.DeepEqual(a, b)
+}
+
+// AfterChanges returns what the BGP library holds once the changes are made.
+func AfterChanges(held, desired Desired, c Changes) Desired {
+	after := Desired{Paths: desired.Paths, Rules: desired.Rules, Waiting: desired.Waiting}
+	for _, p := range desired.Peers {
+		isNew := !slices.ContainsFunc(held.Peers, func(h Peer) bool { return h.Neighbour == p.Neighbour })
+		if !isNew || slices.ContainsFunc(c.AddPeers, func(a Peer) bool { return a.Neighbour == p.Neighbour }) {
+			after.Peers = append(after.Peers, p)
+		}
+	}
+	return after
+}

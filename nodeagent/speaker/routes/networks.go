@@ -1,0 +1,36 @@
+package routes
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/purelb/purelb-operator/nodeagent/plan"
+)
+
+// Network is a network that the node has on its virtual interface.
+type Network struct {
+	Prefix netip.Prefix
+	// Address is the lowest of the node's addresses in the network.
+	Address netip.Addr
+}
+
+// Networks returns the networks of the agent's addresses on an interface, sorted. A network is
+// there while any address of it is.
+func Networks(observed plan.Observed, iface string) []Network {
+	byPrefix := map[netip.Prefix]netip.Addr{}
+	for _, a := range observed.Addresses {
+		if a.Interface != iface || !a.Ours {
+			continue
+		}
+		network := a.Prefix.Masked()
+		if lowest, known := byPrefix[network]; !known || a.Prefix.Addr().Less(lowest) {
+			byPrefix[network] = a.Prefix.Addr()
+		}
+	}
+	networks := make([]Network, 0, len(byPrefix))
+	for prefix, addr := range byPrefix {
+		networks = append(networks, Network{prefix, addr})
+	}
+	slices.SortFunc(networks, func(a, b Network) int { return a.Prefix.Compare(b.Prefix) })
+	return networks
+}

@@ -1,0 +1,100 @@
+package routes
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/textlimit"
+)
+
+// maxErrorText is the longest lastError of a session.
+const maxErrorText = 512
+
+// Session is what the BGP library knows of the session with one neighbour.
+type Session struct {
+	Neighbour netip.Addr
+	State     purelbv1.SessionState
+	// Since is when the session last came up or went down; zero if it has never been up.
+	Since      time.Time
+	PeerASN    uint32
+	Families   []purelbv1.IPFamily
+	Advertised int
+	// BFD is Up or Down; empty without BFD.
+	BFD string
+	// LastError is why the session is not up, or why it last went down.
+	LastError string
+	// HasSentAll is that the neighbour has been sent all routes since the session came up.
+	HasSentAll bool
+}
+
+// Status returns the status that a NodeRouting is to have.
+func Status(routing *purelbv1.NodeRouting, held Desired, sessions []Session, isDrained bool) purelbv1.NodeRoutingStatus {
+	status := purelbv1.NodeRoutingStatus{
+		ObservedGeneration: routing.Generation, Desired: int32(len(routing.Spec.Peers)), Networks: int32(len(held.Paths)), //nolint:gosec // there are not that many
+		Drained: isDrained, Conditions: slices.Clone(routing.Status.Conditions),
+	}
+	var down []string
+	for _, p := range held.Peers {
+		report := purelbv1.RoutingSession{Peer: p.Name, Neighbor: p.Neighbour.String(), State: "Idle"}
+		if i := slices.IndexFunc(sessions, func(s Session) bool { return s.Neighbour == p.Neighbour }); i >= 0 {
+			report = reportOf(p, &sessions[i])
+		}
+		status.Sessions = append(status.Sessions, report)
+	}
+	for _, w := range held.Waiting {
+		status.Sessions = append(status.Sessions, purelbv1.RoutingSession{
+			Peer: w.Peer.Name, Neighbor: cmp.Or(w.Peer.Address, w.Peer.Interface), State: "Idle", LastError: textlimit.Shorten(w.Why, maxErrorText),
+		})
+	}
+	for _, s := range status.Sessions {
+		if s.State == purelbv1.SessionEstablished {
+			status.Established++
+			continue
+		}
+		down = append(down, fmt.Sprintf("%s is %s: %s", s.Neighbor, s.State, cmp.Or(s.LastError, "the session is being opened")))
+	}
+	ready := metav1.Condition{
+		Type: purelbv1.ConditionReady, Status: metav1.ConditionTrue, ObservedGeneration: routing.Generation, Reason: purelbv1.ReasonEstablished,
+		Message: fmt.Sprintf("%d of %d sessions are up, %d networks are advertised", status.Established, status.Desired, status.Networks),
+	}
+	switch {
+	case isDrained:
+		ready.Reason, ready.Message = purelbv1.ReasonDrained, "all routes are withdrawn, as traffic is to leave the node"
+	case status.Established < status.Desired:
+		ready.Status, ready.Reason = metav1.ConditionFalse, purelbv1.ReasonSessionsDown
+		ready.Message += "; " + textlimit.Shorten(strings.Join(down, "; "), 2048)
+	}
+	meta.SetStatusCondition(&status.Conditions, ready)
+	return status
+}
+
+func reportOf(p Peer, s *Session) purelbv1.RoutingSession {
+	report := purelbv1.RoutingSession{
+		Peer: p.Name, Neighbor: p.Neighbour.String(), State: s.State, PeerASN: int64(s.PeerASN), Families: s.Families,
+		Advertised: int32(s.Advertised), BFD: s.BFD, LastError: textlimit.Shorten(s.LastError, maxErrorText), //nolint:gosec // there are not that many
+	}
+	if !s.Since.IsZero() {
+		report.Since = &metav1.Time{Time: s.Since.Truncate(time.Second)}
+	}
+	missing := slices.DeleteFunc(slices.Clone(p.Families), func(f purelbv1.IPFamily) bool { return slices.Contains(s.Families, f) })
+	if s.State == purelbv1.SessionEstablished && len(missing) > 0 {
+		report.LastError = fmt.Sprintf("the neighbour does not take %s in this session: enable the address family there", joinFamilies(missing))
+	}
+	return report
+}
+
+func joinFamilies(families []purelbv1.IPFamily) string {
+	var names []string
+	for _, f := range families {
+		names = append(names, string(f))
+	}
+	return strings.Join(names, " and ")
+}

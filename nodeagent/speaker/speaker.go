@@ -1,0 +1,411 @@
+package speaker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
+	"github.com/purelb/purelb-operator/nodeagent/speaker/routes"
+)
+
+const (
+	// pollInterval is how often the speaker looks by itself: for passwords, for routers of
+	// unnumbered sessions, and at the sessions.
+	pollInterval = 5 * time.Second
+	// proxyPatience is how long a speaker that starts waits for the node's service proxy.
+	proxyPatience = 30 * time.Second
+	// proxyInterval is how often the speaker asks the proxy meanwhile.
+	proxyInterval = time.Second
+	// readyPatience is after how long a speaker counts as ready although sessions are down: a
+	// router that is away does not hold up the update of other nodes.
+	readyPatience = 45 * time.Second
+	// stallTime is after how long without a round the speaker counts as stuck.
+	stallTime = 30 * time.Second
+	// stopTimeout bounds the end of the sessions.
+	stopTimeout = 5 * time.Second
+)
+
+// Server is the BGP library.
+type Server interface {
+	// Start begins to work as the router with an identifier.
+	Start(ctx context.Context, routerID netip.Addr, asn uint32) error
+	// Change makes changes.
+	Change(ctx context.Context, changes routes.Changes) error
+	// Sessions returns the sessions with all neighbours.
+	Sessions(ctx context.Context) ([]routes.Session, error)
+	// Stop ends all sessions; neighbours keep the routes for a while if it is graceful.
+	Stop(ctx context.Context, graceful bool) error
+}
+
+// Kernel is what the speaker needs of the kernel.
+type Kernel interface {
+	// Observe lists links, addresses and routes.
+	Observe() (plan.Observed, error)
+	// Watch calls changed after changes, until ctx ends.
+	Watch(ctx context.Context, changed func()) error
+	// RouterOn returns the link-local address of the one router on an interface.
+	RouterOn(iface string) (netip.Addr, error)
+}
+
+// Speaker advertises the Virtual addresses of its node. It is a Runnable of controller-runtime.
+type Speaker struct {
+	Cache  cache.Cache
+	Client client.Client
+	Kernel Kernel
+	// NewServer makes the BGP library, which calls changed when a session changes.
+	NewServer func(changed func()) Server
+	// ProxyIsHealthy reports whether the node's service proxy says that it works.
+	ProxyIsHealthy func(ctx context.Context) bool
+	Metrics        *Metrics
+
+	NodeName, Namespace string
+	// StateDir is for the checkpoint and the lock, and PasswordDir has the passwords.
+	StateDir, PasswordDir string
+
+	wake     chan struct{}
+	reporter *reporter
+	// lastRound is when the last round ended, in Unix nanoseconds, and isReady what the
+	// readiness check says.
+	lastRound atomic.Int64
+	isReady   atomic.Bool
+
+	// mu protects the two below, which the cache's goroutine writes.
+	mu      sync.Mutex
+	routing *purelbv1.NodeRouting
+	// isDeleted means that the NodeRouting was deleted: the speaker keeps its routes, but at
+	// its end neighbours are to drop them.
+	isDeleted bool
+
+	state state
+}
+
+// state is what the speaker remembers from one round to the next. All of it is lost with the
+// process, as are the sessions.
+type state struct {
+	server Server
+	// held is what the library holds, and routerID as which router it was started.
+	held     routes.Desired
+	routerID netip.Addr
+	// isRestart means that an earlier speaker ran since the node booted.
+	isRestart bool
+	// isOpen means that sessions may be opened: the service proxy works, or has been waited for.
+	isOpen bool
+	began  time.Time
+	drain  drainState
+	// saved is the NodeRouting in the checkpoint, if that is of this boot of the node.
+	saved *purelbv1.NodeRouting
+	// routers are those last seen on interfaces: a router that is silent for a while stays.
+	routers map[string]netip.Addr
+	bootID  string
+}
+
+// NeedLeaderElection is false: every node's speaker speaks.
+func (s *Speaker) NeedLeaderElection() bool { return false }
+
+// Start speaks until ctx ends.
+func (s *Speaker) Start(ctx context.Context) error {
+	s.wake = make(chan struct{}, 1)
+	s.lastRound.Store(time.Now().UnixNano())
+	if err := s.waitForLock(ctx); err != nil {
+		return err
+	}
+	if err := s.restore(ctx); err != nil {
+		return err
+	}
+	if err := s.watch(ctx); err != nil {
+		return err
+	}
+	s.reporter = newReporter(s.Client)
+	go s.reporter.run(ctx)
+	for ctx.Err() == nil {
+		wait, err := s.round(ctx)
+		if err != nil && ctx.Err() == nil {
+			log.FromContext(ctx).Error(err, "Not everything could be applied")
+		}
+		s.lastRound.Store(time.Now().UnixNano())
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-s.wake:
+		}
+		timer.Stop()
+	}
+	return s.stop(context.WithoutCancel(ctx))
+}
+
+// waitForLock waits until no other speaker runs on the node. It works meanwhile, as far as the
+// liveness check is concerned.
+func (s *Speaker) waitForLock(ctx context.Context) error {
+	waiting, done := context.WithCancel(ctx)
+	defer done()
+	go func() {
+		for waiting.Err() == nil {
+			s.lastRound.Store(time.Now().UnixNano())
+			select {
+			case <-waiting.Done():
+			case <-time.After(time.Second):
+			}
+		}
+	}()
+	if err := takeLock(ctx, s.StateDir); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// restore reads what an earlier speaker of the node left.
+func (s *Speaker) restore(ctx context.Context) error {
+	bootID, err := readBootID()
+	if err != nil {
+		return err
+	}
+	routing, isSameBoot, err := loadCheckpoint(s.StateDir, s.NodeName, s.Namespace, bootID)
+	if err != nil {
+		log.FromContext(ctx).Info("The speaker cannot use the checkpoint", "error", err.Error())
+	}
+	s.routing = routing
+	s.state = state{isRestart: isSameBoot, isOpen: isSameBoot, began: time.Now(), routers: map[string]netip.Addr{}, bootID: bootID}
+	if isSameBoot {
+		s.state.saved = routing
+	}
+	return nil
+}
+
+// watch wakes the speaker when its NodeRouting or the kernel's interfaces change.
+func (s *Speaker) watch(ctx context.Context) error {
+	informer, err := s.Cache.GetInformer(ctx, &purelbv1.NodeRouting{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("watch the NodeRouting: %w", err)
+	}
+	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { s.setRouting(obj, false) },
+		UpdateFunc: func(_, obj any) { s.setRouting(obj, false) },
+		DeleteFunc: func(obj any) { s.setRouting(obj, true) },
+	})
+	if err != nil {
+		return fmt.Errorf("watch the NodeRouting: %w", err)
+	}
+	go func() {
+		if err := s.Kernel.Watch(ctx, s.signal); err != nil && ctx.Err() == nil {
+			log.FromContext(ctx).Error(err, "The kernel is not watched: changes are seen late")
+		}
+	}()
+	return nil
+}
+
+// setRouting takes the NodeRouting as the API server has it.
+func (s *Speaker) setRouting(obj any, isDeleted bool) {
+	if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+		obj = gone.Obj
+	}
+	routing, ok := obj.(*purelbv1.NodeRouting)
+	if !ok || routing.Spec.NodeName != s.NodeName {
+		return
+	}
+	s.mu.Lock()
+	s.isDeleted = isDeleted
+	if !isDeleted {
+		s.routing = routing.DeepCopy()
+	}
+	s.mu.Unlock()
+	s.signal()
+}
+
+// signal asks for a round.
+func (s *Speaker) signal() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// round gathers, decides, applies and reports. It returns when the next one is due.
+func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
+	s.mu.Lock()
+	routing, isDeleted := s.routing, s.isDeleted
+	s.mu.Unlock()
+	if routing == nil {
+		return pollInterval, nil // nothing is known yet
+	}
+	observed, err := s.Kernel.Observe()
+	if err != nil {
+		return time.Second, err
+	}
+	if err := s.startServer(ctx, routing); err != nil {
+		return time.Second, err
+	}
+	phase, isDrained, wait := s.state.drain.advance(routing.Spec.DrainSince != nil, time.Now())
+	desired := routes.Decide(routes.Inputs{
+		Spec: routing.Spec, Networks: routes.Networks(observed, string(routing.Spec.Interface)), Drain: phase,
+		Password: passwordIn(s.PasswordDir), RouterOn: s.routerOn, Restarting: s.state.isRestart,
+	})
+	next := pollInterval
+	if !s.mayOpen(ctx) {
+		next = proxyInterval
+	}
+	changes := routes.Difference(s.state.held, desired, s.state.isOpen)
+	if !changes.IsEmpty() {
+		err = s.state.server.Change(ctx, changes)
+		s.logChanges(ctx, changes)
+	}
+	s.state.held = routes.AfterChanges(s.state.held, desired, changes)
+	s.save(ctx, routing)
+	sessions, listErr := s.state.server.Sessions(ctx)
+	if listErr == nil {
+		if !isDeleted {
+			s.report(routing, sessions, isDrained)
+		}
+		// A neighbour that the library has not taken is tried again in the next round.
+		s.state.held.Peers = slices.DeleteFunc(slices.Clone(s.state.held.Peers), func(p routes.Peer) bool {
+			return !slices.ContainsFunc(sessions, func(one routes.Session) bool { return one.Neighbour == p.Neighbour })
+		})
+	}
+	if wait > 0 {
+		next = min(next, wait)
+	}
+	return next, errors.Join(err, listErr)
+}
+
+// startServer starts the library, or starts it anew if the node's identifier has changed.
+func (s *Speaker) startServer(ctx context.Context, routing *purelbv1.NodeRouting) error {
+	routerID, err := netip.ParseAddr(routing.Spec.RouterID)
+	if err != nil {
+		return fmt.Errorf("the BGP identifier of the node: %w", err)
+	}
+	if s.state.server != nil && s.state.routerID == routerID {
+		return nil
+	}
+	return s.restartServer(ctx, routing)
+}
+
+// restartServer ends all sessions, gracefully, and begins with an empty library.
+func (s *Speaker) restartServer(ctx context.Context, routing *purelbv1.NodeRouting) error {
+	routerID, err := netip.ParseAddr(routing.Spec.RouterID)
+	if err != nil {
+		return fmt.Errorf("the BGP identifier of the node: %w", err)
+	}
+	if s.state.server != nil {
+		if err := s.state.server.Stop(ctx, true); err != nil {
+			log.FromContext(ctx).Error(err, "The sessions did not end in order")
+		}
+		s.state.server, s.state.isRestart = nil, true
+	}
+	server := s.NewServer(s.signal)
+	// Each session has an autonomous system of its own: this one is never seen.
+	const unusedASN = 64512
+	if err := server.Start(ctx, routerID, unusedASN); err != nil {
+		return err
+	}
+	s.state.server, s.state.routerID, s.state.held = server, routerID, routes.Desired{}
+	return nil
+}
+
+// mayOpen reports whether sessions may be opened. A speaker that starts with its node waits for
+// the service proxy, without which the node would drop what it attracts.
+func (s *Speaker) mayOpen(ctx context.Context) bool {
+	if !s.state.isOpen {
+		s.state.isOpen = time.Since(s.state.began) > proxyPatience || s.ProxyIsHealthy(ctx)
+	}
+	return s.state.isOpen
+}
+
+// routerOn returns the router on an interface, or the one that was last seen there.
+func (s *Speaker) routerOn(iface string) (netip.Addr, error) {
+	addr, err := s.Kernel.RouterOn(iface)
+	if err == nil {
+		s.state.routers[iface] = addr
+		return addr, nil
+	}
+	if last, known := s.state.routers[iface]; known {
+		return last, nil
+	}
+	return netip.Addr{}, err
+}
+
+// save keeps the NodeRouting for the next speaker.
+func (s *Speaker) save(ctx context.Context, routing *purelbv1.NodeRouting) {
+	saved := s.state.saved
+	if saved != nil && saved.Generation == routing.Generation && equality.Semantic.DeepEqual(saved.Spec, routing.Spec) {
+		return
+	}
+	if err := saveCheckpoint(s.StateDir, s.state.bootID, routing); err != nil {
+		log.FromContext(ctx).Error(err, "The next speaker will not know the neighbours while the API server is away")
+		return
+	}
+	s.state.saved = routing
+}
+
+// report passes on how the sessions are.
+func (s *Speaker) report(routing *purelbv1.NodeRouting, sessions []routes.Session, isDrained bool) {
+	status := routes.Status(routing, s.state.held, sessions, isDrained)
+	s.reporter.set(routing, status)
+	s.Metrics.set(status)
+	allSent := true
+	for _, p := range s.state.held.Peers {
+		sent := false
+		for _, session := range sessions {
+			sent = sent || session.Neighbour == p.Neighbour && session.HasSentAll
+		}
+		allSent = allSent && sent
+	}
+	isComplete := s.state.isOpen && allSent && len(s.state.held.Waiting) == 0
+	s.isReady.Store(isComplete || time.Since(s.state.began) > readyPatience)
+}
+
+// stop ends the sessions. Neighbours keep the routes while the next speaker starts, unless
+// traffic is to leave the node, or no speaker is to follow.
+func (s *Speaker) stop(ctx context.Context) error {
+	if s.state.server == nil {
+		return nil
+	}
+	s.mu.Lock()
+	isLast := s.isDeleted || s.routing != nil && s.routing.Spec.DrainSince != nil
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+	defer cancel()
+	log.FromContext(ctx).Info("The speaker ends", "neighboursKeepRoutes", !isLast)
+	return s.state.server.Stop(ctx, !isLast)
+}
+
+// Healthy is an error if the speaker is stuck.
+func (s *Speaker) Healthy() error {
+	if age := time.Since(time.Unix(0, s.lastRound.Load())); age > stallTime {
+		return fmt.Errorf("the last round ended %s ago", age.Round(time.Second))
+	}
+	return nil
+}
+
+// Ready is an error until the neighbours have all routes, or have been waited for.
+func (s *Speaker) Ready() error {
+	if !s.isReady.Load() {
+		return errors.New("not all neighbours have the routes yet")
+	}
+	return nil
+}
+
+// logChanges logs what an operator would want to know.
+func (s *Speaker) logChanges(ctx context.Context, c routes.Changes) {
+	logger := log.FromContext(ctx)
+	if len(c.AddPaths)+len(c.RemovePaths) > 0 {
+		logger.Info("Routes change", "advertised", len(c.AddPaths), "withdrawn", len(c.RemovePaths))
+	}
+	for what, peers := range map[string][]routes.Peer{"Neighbour added": c.AddPeers, "Neighbour removed": c.RemovePeers, "Neighbour's settings change": c.ReplacePeers} {
+		for _, p := range peers {
+			logger.Info(what, "bgpPeer", p.Name, "neighbour", p.Neighbour.String(), "peerASN", p.PeerASN, "myASN", p.MyASN)
+		}
+	}
+}

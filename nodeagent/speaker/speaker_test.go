@@ -1,0 +1,383 @@
+package speaker
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
+	"github.com/purelb/purelb-operator/nodeagent/speaker/routes"
+)
+
+// fakeServer holds what it is told, and says in which order it was told.
+type fakeServer struct {
+	log      []string
+	peers    []netip.Addr
+	refuses  bool
+	sessions func(peer netip.Addr) routes.Session
+}
+
+func (f *fakeServer) Start(_ context.Context, routerID netip.Addr, _ uint32) error {
+	f.log = append(f.log, "start "+routerID.String())
+	return nil
+}
+
+func (f *fakeServer) Change(_ context.Context, c routes.Changes) error {
+	for _, p := range c.RemovePaths {
+		f.log = append(f.log, "-"+p.String())
+	}
+	for _, p := range c.AddPaths {
+		text := "+" + p.Prefix.String()
+		if slices.Contains(p.Communities, routes.GracefulShutdown) {
+			text += " avoid"
+		}
+		f.log = append(f.log, text)
+	}
+	for _, p := range c.RemovePeers {
+		f.log = append(f.log, "-"+p.Neighbour.String())
+		f.peers = slices.DeleteFunc(f.peers, func(a netip.Addr) bool { return a == p.Neighbour })
+	}
+	for _, p := range append(c.ReplacePeers, c.AddPeers...) {
+		if f.refuses {
+			return errors.New("refused")
+		}
+		text := "+" + p.Neighbour.String()
+		if p.Restarting {
+			text += " restarting"
+		}
+		if p.Password != "" {
+			text += " " + p.Password
+		}
+		f.log = append(f.log, text)
+		if !slices.Contains(f.peers, p.Neighbour) {
+			f.peers = append(f.peers, p.Neighbour)
+		}
+	}
+	return nil
+}
+
+func (f *fakeServer) Sessions(context.Context) ([]routes.Session, error) {
+	var sessions []routes.Session
+	for _, p := range f.peers {
+		s := routes.Session{Neighbour: p, State: purelbv1.SessionEstablished, HasSentAll: true}
+		if f.sessions != nil {
+			s = f.sessions(p)
+		}
+		sessions = append(sessions, s)
+	}
+	return sessions, nil
+}
+
+func (f *fakeServer) Stop(_ context.Context, graceful bool) error {
+	if graceful {
+		f.log = append(f.log, "stop, routes stay")
+	} else {
+		f.log = append(f.log, "stop, routes go")
+	}
+	return nil
+}
+
+// take returns what the library was told since the last call.
+func (f *fakeServer) take() []string {
+	log := f.log
+	f.log = nil
+	return log
+}
+
+// fakeKernel has addresses on kube-lb0.
+type fakeKernel struct{ addresses []string }
+
+func (k *fakeKernel) Observe() (plan.Observed, error) {
+	var o plan.Observed
+	for _, a := range k.addresses {
+		o.Addresses = append(o.Addresses, plan.Address{Interface: "kube-lb0", Prefix: netip.MustParsePrefix(a), Ours: true})
+	}
+	return o, nil
+}
+
+func (k *fakeKernel) Watch(ctx context.Context, _ func()) error {
+	<-ctx.Done()
+	return nil
+}
+
+func (k *fakeKernel) RouterOn(string) (netip.Addr, error) {
+	return netip.Addr{}, errors.New("no router")
+}
+
+// world is a speaker with a fake library and kernel, whose rounds the test runs.
+type world struct {
+	*Speaker
+	server *fakeServer
+	kernel *fakeKernel
+	t      *testing.T
+	proxy  bool
+}
+
+func newWorld(t *testing.T, dir string) *world {
+	t.Helper()
+	w := &world{server: &fakeServer{}, kernel: &fakeKernel{addresses: []string{"198.51.100.1/32"}}, t: t, proxy: true}
+	w.Speaker = &Speaker{
+		Kernel: w.kernel, NewServer: func(func()) Server { return w.server }, ProxyIsHealthy: func(context.Context) bool { return w.proxy },
+		Metrics: NewMetrics(prometheus.NewRegistry()), NodeName: "node1", Namespace: "purelb-system", StateDir: dir, PasswordDir: filepath.Join(dir, "passwords"),
+	}
+	w.wake, w.reporter = make(chan struct{}, 1), newReporter(nil)
+	if err := w.restore(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// routingOf is a NodeRouting with these neighbours.
+func routingOf(generation int64, peers ...string) *purelbv1.NodeRouting {
+	r := &purelbv1.NodeRouting{Spec: purelbv1.NodeRoutingSpec{NodeName: "node1", LBNodeAgent: "default", Interface: "kube-lb0", RouterID: "192.0.2.11"}}
+	r.Name, r.Namespace, r.UID, r.Generation = "node1", "purelb-system", "u", generation
+	for _, p := range peers {
+		r.Spec.Peers = append(r.Spec.Peers, purelbv1.RoutingPeer{Name: "p", Address: p, PeerASN: 65000, MyASN: 65001, RestartSeconds: 30, HoldSeconds: 9})
+	}
+	return r
+}
+
+// expect runs one round and compares what the library was told.
+func (w *world) expect(want ...string) time.Duration {
+	w.t.Helper()
+	wait, err := w.round(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, w.server.take()); diff != "" {
+		w.t.Errorf("what the library was told (-want +got):\n%s", diff)
+	}
+	return wait
+}
+
+func TestRounds(t *testing.T) {
+	w := newWorld(t, t.TempDir())
+	w.expect() // nothing is known
+	w.setRouting(routingOf(1, "192.0.2.1"), false)
+	w.proxy = false
+	if wait := w.expect("start 192.0.2.11", "+198.51.100.1/32"); wait != proxyInterval {
+		t.Errorf("waits %s for the service proxy", wait)
+	}
+	if w.Ready() == nil {
+		t.Error("ready before any session")
+	}
+	w.proxy = true
+	w.expect("+192.0.2.1")
+	if err := w.Ready(); err != nil {
+		t.Error(err)
+	}
+	w.expect() // nothing changes
+	w.kernel.addresses = []string{"198.51.100.2/32", "203.0.113.5/24", "203.0.113.6/24"}
+	w.expect("-198.51.100.1/32", "+198.51.100.2/32", "+203.0.113.0/24")
+	w.kernel.addresses = []string{"203.0.113.6/24"}
+	w.expect("-198.51.100.2/32")
+	w.setRouting(routingOf(2, "192.0.2.2"), false)
+	w.expect("-192.0.2.1", "+192.0.2.2")
+}
+
+// TestEnds ends speakers: neighbours are to keep the routes only if another follows.
+func TestEnds(t *testing.T) {
+	draining := routingOf(1, "192.0.2.1")
+	draining.Spec.DrainSince = &metav1.Time{Time: time.Now()}
+	for _, row := range []struct {
+		name    string
+		routing *purelbv1.NodeRouting
+		delete  bool
+		want    string
+	}{
+		{"restart", routingOf(1, "192.0.2.1"), false, "stop, routes stay"},
+		{"drain", draining, false, "stop, routes go"},
+		{"the last BGPPeer was deleted", routingOf(1, "192.0.2.1"), true, "stop, routes go"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			w := newWorld(t, t.TempDir())
+			w.setRouting(row.routing, false)
+			if _, err := w.round(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			w.server.take()
+			if row.delete {
+				w.setRouting(row.routing, true)
+				w.expect() // a NodeRouting that is missing is not an empty one
+			}
+			if err := w.stop(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff([]string{row.want}, w.server.take()); diff != "" {
+				t.Errorf("end (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestFaultNoAPIServer starts a second speaker, which the API server does not tell anything.
+func TestFaultNoAPIServer(t *testing.T) {
+	dir := t.TempDir()
+	first := newWorld(t, dir)
+	first.setRouting(routingOf(1, "192.0.2.1"), false)
+	first.expect("start 192.0.2.11", "+198.51.100.1/32", "+192.0.2.1")
+	next := newWorld(t, dir)
+	next.proxy = false // it is not asked: the node forwards already
+	next.expect("start 192.0.2.11", "+198.51.100.1/32", "+192.0.2.1 restarting")
+
+	// After a reboot of the node nothing has been forwarded meanwhile.
+	path := filepath.Join(dir, checkpointFile)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bootID, err := readBootID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(strings.Replace(string(text), bootID, "another", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rebooted := newWorld(t, dir)
+	rebooted.expect("start 192.0.2.11", "+198.51.100.1/32", "+192.0.2.1")
+}
+
+// TestFaultCheckpoints has speakers that find a checkpoint that they cannot use.
+func TestFaultCheckpoints(t *testing.T) {
+	for _, text := range []string{"", "{", `{"version":99}`, `{"version":1,"nodeName":"node2"}`} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, checkpointFile), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w := newWorld(t, dir)
+		w.expect()
+	}
+}
+
+// TestFaultNeighbourRefused has a library that does not take a neighbour, until it does.
+func TestFaultNeighbourRefused(t *testing.T) {
+	w := newWorld(t, t.TempDir())
+	w.setRouting(routingOf(1, "192.0.2.1"), false)
+	w.server.refuses = true
+	if _, err := w.round(t.Context()); err == nil {
+		t.Error("no error")
+	}
+	w.server.take()
+	w.server.refuses = false
+	w.expect("+192.0.2.1")
+	w.expect()
+}
+
+func TestDrainPhases(t *testing.T) {
+	var d drainState
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, row := range []struct {
+		after      time.Duration
+		isDraining bool
+		phase      routes.DrainPhase
+		isOver     bool
+		wait       time.Duration
+	}{
+		{0, false, routes.NotDraining, false, 0},
+		{time.Second, true, routes.Avoid, false, 5 * time.Second},
+		{3 * time.Second, true, routes.Avoid, false, 3 * time.Second},
+		{6 * time.Second, true, routes.Withdrawn, false, 3 * time.Second},
+		{9 * time.Second, true, routes.Withdrawn, true, 0},
+		{time.Hour, true, routes.Withdrawn, true, 0},
+		{2 * time.Hour, false, routes.NotDraining, false, 0},
+		{3 * time.Hour, true, routes.Avoid, false, 5 * time.Second},
+	} {
+		phase, isOver, wait := d.advance(row.isDraining, now.Add(row.after))
+		if phase != row.phase || isOver != row.isOver || wait != row.wait {
+			t.Errorf("after %s: %v %v %s", row.after, phase, isOver, wait)
+		}
+	}
+}
+
+func TestDrainRounds(t *testing.T) {
+	w := newWorld(t, t.TempDir())
+	routing := routingOf(1, "192.0.2.1")
+	w.setRouting(routing, false)
+	w.expect("start 192.0.2.11", "+198.51.100.1/32", "+192.0.2.1")
+	routing = routingOf(2, "192.0.2.1")
+	routing.Spec.DrainSince = &metav1.Time{Time: time.Now()}
+	w.setRouting(routing, false)
+	w.expect("+198.51.100.1/32 avoid")
+	w.state.drain.since = w.state.drain.since.Add(-avoidTime)
+	w.expect("-198.51.100.1/32")
+	w.state.drain.since = w.state.drain.since.Add(-settleTime)
+	w.expect()
+	if !w.reporter.next.Status.Drained {
+		t.Error("not reported as drained")
+	}
+	w.setRouting(routingOf(3, "192.0.2.1"), false)
+	w.expect("+198.51.100.1/32")
+	if w.reporter.next.Status.Drained {
+		t.Error("still reported as drained")
+	}
+}
+
+func TestPasswordFiles(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"good": "secret\n", "empty": "", "long": strings.Repeat("x", 81)} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := passwordIn(dir)
+	for name, want := range map[string]string{"good": "secret", "empty": "", "long": "", "missing": "", "../good": "", "..": ""} {
+		got, ok := read(name)
+		if ok != (want != "") || ok && got != want {
+			t.Errorf("%s: %q, %v", name, got, ok)
+		}
+	}
+}
+
+// TestPasswordChanges replaces the file with a password: the session begins anew.
+func TestPasswordChanges(t *testing.T) {
+	w := newWorld(t, t.TempDir())
+	if err := os.Mkdir(w.PasswordDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	routing := routingOf(1, "192.0.2.1")
+	routing.Spec.Peers[0].PasswordFile = "p"
+	w.setRouting(routing, false)
+	w.expect("start 192.0.2.11", "+198.51.100.1/32")
+	for _, password := range []string{"first", "second"} {
+		if err := os.WriteFile(filepath.Join(w.PasswordDir, "p"), []byte(password), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.expect("+192.0.2.1 " + password)
+	}
+}
+
+// TestLock has a second speaker wait until the first one is gone.
+func TestLock(t *testing.T) {
+	dir := t.TempDir()
+	first, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := flock(first); err != nil {
+		t.Fatal(err)
+	}
+	taken := make(chan error, 1)
+	go func() { taken <- takeLock(t.Context(), dir) }()
+	select {
+	case err := <-taken:
+		t.Fatalf("two speakers at once: %v", err)
+	case <-time.After(3 * lockInterval):
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-taken; err != nil {
+		t.Fatal(err)
+	}
+}
