@@ -136,6 +136,10 @@ test-stacks: $(LAB) ## Run an agent beside systemd-networkd, NetworkManager and 
 	root="$$($(LAB) debian-root)" && export PURELB_DEBIAN_ROOT="$$root" PURELB_FLANNEL_ADDRESS=$(CURDIR)/bin/flannel-address && \
 	go test -tags stacks -count=1 -timeout 30m -v -run '^TestStack' ./nodeagent
 
+.PHONY: test-bgp
+test-bgp: ## Run the speaker's BGP against FRR and BIRD of Debian (apt-get install frr bird2), in network namespaces, as root
+	go test -tags routers -count=1 -v ./nodeagent/speaker/gobgp
+
 # The version from which the upgrade test upgrades: the last release before this commit,
 # or else the previous commit.
 PREVIOUS ?= $(shell git describe --tags --abbrev=0 --match 'v*' HEAD^ 2>/dev/null || git rev-parse --verify --quiet HEAD^)

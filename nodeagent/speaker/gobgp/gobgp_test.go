@@ -1,3 +1,5 @@
+//go:build routers
+
 package gobgp_test
 
 import (

@@ -33,6 +33,7 @@ func programs() []program {
 		{"nsenter", "util-linux"},
 		{"pkill", "procps"},
 		{"bird", "bird2"},
+		{"vtysh", "frr"},
 	}
 }
 
