@@ -13,7 +13,7 @@ import (
 // RouteWatch notes when routes of a host change.
 type RouteWatch struct {
 	stop  context.CancelFunc
-	ended chan error
+	ended chan struct{}
 
 	mu      sync.Mutex
 	changes []time.Time
@@ -32,14 +32,14 @@ func (l *Lab) WatchRoutes(ctx context.Context, host string) (*RouteWatch, error)
 		stop()
 		return nil, fmt.Errorf("watch routes of %s: %w", host, err)
 	}
-	w := &RouteWatch{stop: stop, ended: make(chan error, 1)}
+	w := &RouteWatch{stop: stop, ended: make(chan struct{})}
 	go func() {
 		lines := bufio.NewScanner(out)
 		for lines.Scan() {
 			w.note(lines.Text())
 		}
 		_ = cmd.Wait() // it is killed
-		w.ended <- lines.Err()
+		close(w.ended)
 	}()
 	return w, nil
 }
