@@ -53,13 +53,13 @@ func (s *Server) listFiltered(kind string, q url.Values) (views []map[string]any
 			return cmp.Or(a.cidr.Addr().Compare(b.cidr.Addr()), cmp.Compare(a.id, b.id))
 		})
 		for _, p := range all {
-			if p.matches(q, p.cidr.Addr()) && oneOf(q, "prefix", p.cidr.String()) && slugOf(q, "role", p.role) {
+			if p.matches(q, p.cidr.Addr()) && oneOf(q, "prefix", p.cidr.String()) && isWithin(q, "within_include", p.cidr) && slugOf(q, "role", p.role) {
 				views = append(views, p.view())
 			}
 		}
 	case "ip-ranges":
 		for _, g := range s.ranges {
-			isMatch := slugOf(q, "role", g.role) && addressIn(q, "start_address", g.first) && addressIn(q, "end_address", g.last)
+			isMatch := slugOf(q, "role", g.role) && addressIn(q, "start_address", g.first) && addressIn(q, "end_address", g.last) && isWithin(q, "parent", hostOf(g.first)) && isWithin(q, "parent", hostOf(g.last))
 			if isMatch && g.matches(q, g.first.Addr()) {
 				views = append(views, g.view())
 			}
@@ -164,6 +164,17 @@ func addressIn(q url.Values, name string, a netip.Prefix) bool {
 	})
 }
 
+// isWithin reports whether a parameter is absent, or a network that contains p.
+func isWithin(q url.Values, name string, p netip.Prefix) bool {
+	return len(q[name]) == 0 || slices.ContainsFunc(q[name], func(text string) bool {
+		outer, err := netip.ParsePrefix(text)
+		return err == nil && outer.Bits() <= p.Bits() && outer.Contains(p.Addr())
+	})
+}
+
+// hostOf returns an address without the bits of its network.
+func hostOf(p netip.Prefix) netip.Prefix { return netip.PrefixFrom(p.Addr(), p.Addr().BitLen()) }
+
 func (c *common) matches(q url.Values, a netip.Addr) bool {
 	for _, slug := range q["tag"] { // all of them
 		if !slices.ContainsFunc(c.tags, func(t *named) bool { return t.slug == slug }) {
@@ -187,11 +198,7 @@ func (c *common) matches(q url.Values, a netip.Addr) bool {
 }
 
 func (i *ipAddress) matches(q url.Values) bool {
-	isInParent := len(q["parent"]) == 0 || slices.ContainsFunc(q["parent"], func(text string) bool {
-		p, err := netip.ParsePrefix(text)
-		return err == nil && p.Contains(i.address.Addr())
-	})
-	return isInParent && addressIn(q, "address", i.address) && oneOf(q, "role", i.ipRole) && oneOf(q, "dns_name", i.dnsName) && i.common.matches(q, i.address.Addr())
+	return isWithin(q, "parent", hostOf(i.address)) && addressIn(q, "address", i.address) && oneOf(q, "role", i.ipRole) && oneOf(q, "dns_name", i.dnsName) && i.common.matches(q, i.address.Addr())
 }
 
 // create answers the creation of an object.

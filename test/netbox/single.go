@@ -33,6 +33,12 @@ func (s *Server) serveObject(r *http.Request, kind string, id int64, body any) *
 			return &reply{status: http.StatusNoContent}
 		}
 		return &reply{http.StatusOK, s.ranges[i].view(), s.etag(s.ranges[i].changed)}
+	case "vrfs", "tenants":
+		if n := s.dependents(kind, id); n > 0 && r.Method == http.MethodDelete {
+			return detail(http.StatusConflict, "Unable to delete object. %d dependent objects were found: …", n)
+		}
+	}
+	switch kind {
 	case "vrfs":
 		s.vrfs = slices.DeleteFunc(s.vrfs, func(v *vrf) bool { return v.id == id && r.Method == http.MethodDelete })
 	case "tenants", "tags", "roles":
@@ -43,6 +49,26 @@ func (s *Server) serveObject(r *http.Request, kind string, id int64, body any) *
 		return &reply{status: http.StatusNoContent}
 	}
 	return detail(http.StatusNotFound, "Not found.")
+}
+
+// dependents counts the prefixes, ranges and addresses that protect a VRF or tenant from
+// being deleted.
+func (s *Server) dependents(kind string, id int64) (n int) {
+	count := func(c *common) {
+		if kind == "vrfs" && c.vrf != nil && c.vrf.id == id || kind == "tenants" && c.tenant != nil && c.tenant.id == id {
+			n++
+		}
+	}
+	for _, p := range s.prefixes {
+		count(&p.common)
+	}
+	for _, g := range s.ranges {
+		count(&g.common)
+	}
+	for _, i := range s.ips {
+		count(&i.common)
+	}
+	return n
 }
 
 func (s *Server) serveAddress(r *http.Request, id int64, body any) *reply {

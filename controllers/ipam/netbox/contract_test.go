@@ -38,6 +38,7 @@ func TestContract(t *testing.T) {
 		{"change", contractChange},
 		{"change of what has changed", contractPrecondition},
 		{"delete", contractDelete},
+		{"delete what is referred to", contractDeleteReferred},
 	} {
 		t.Run(row.name, func(t *testing.T) { forEachNetBox(t, row.test) })
 	}
@@ -135,7 +136,7 @@ func contractRange(w *world) {
 }
 
 func contractVRF(w *world) {
-	id := w.create(vrfs, object{"name": w.id, "rd": "65000:" + w.id[len(w.id)-4:]})
+	id := w.create(vrfs, object{"name": w.id, "rd": "65000:" + w.id[len(w.id)-8:]})
 	prefix := w.prefix(w.v4, object{"vrf": id})
 	global := w.prefix(w.v4, nil)
 	got := w.send(http.MethodPost, available(prefix), object{"description": "x"}).want(w, http.StatusCreated).object
@@ -422,5 +423,15 @@ func contractDelete(w *world) {
 	// The address is free again.
 	if got := w.send(http.MethodPost, available(id), object{"description": "x"}).want(w, http.StatusCreated).object; got["address"] != address(w.v4, 1) {
 		w.Errorf("got %v", got["address"])
+	}
+}
+
+func contractDeleteReferred(w *world) {
+	vrf, tenant := w.create(vrfs, object{"name": w.id}), w.create(tenants, object{"name": w.id, "slug": w.id})
+	w.prefix(w.v4, object{"vrf": vrf, "tenant": tenant})
+	for _, path := range []string{fmt.Sprintf("%s%d/", vrfs, vrf), fmt.Sprintf("%s%d/", tenants, tenant)} {
+		if got := w.send(http.MethodDelete, path, nil).want(w, http.StatusConflict); got.object["detail"] == nil {
+			w.Errorf("%s: got %s", path, got.text)
+		}
 	}
 }

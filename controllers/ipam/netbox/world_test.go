@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -36,6 +37,8 @@ type world struct {
 	// v4 and v6 are networks that nobody else uses, and id is in all names.
 	v4, v6 netip.Prefix
 	id     string
+	// made are the paths of what the test has made, apart from addresses.
+	made *[]string
 }
 
 // The environment variables that name a real NetBox. Its token has to be a superuser's.
@@ -71,12 +74,54 @@ func newFake(t *testing.T, version fake.Version, token string) *world {
 }
 
 func newWorld(t *testing.T, base, token string, server *fake.Server) *world {
-	n := rand.IntN(1 << 15)
+	w := emptyWorld(t, base, token, server)
+	const most = 100
+	for n := 1; w.isTaken(); n++ {
+		if n == most {
+			t.Fatalf("%d networks, and NetBox has objects in each", most)
+		}
+		w = emptyWorld(t, base, token, server)
+	}
+	w.Cleanup(w.removeAll)
+	return w
+}
+
+// emptyWorld returns a world whose networks may be taken.
+func emptyWorld(t *testing.T, base, token string, server *fake.Server) *world {
+	n := rand.IntN(1 << 9)
 	return &world{
-		T: t, base: base, token: token, fake: server,
-		v4: netip.MustParsePrefix(fmt.Sprintf("198.%d.%d.0/24", 18+n>>14, n>>6&0xff)),
-		v6: netip.MustParsePrefix(fmt.Sprintf("fd00:7e57:%x::/64", n)),
-		id: fmt.Sprintf("purelb-test-%d-%d", os.Getpid(), n),
+		T: t, base: base, token: token, fake: server, made: &[]string{},
+		v4: netip.MustParsePrefix(fmt.Sprintf("198.%d.%d.0/24", 18+n>>8, n&0xff)),
+		v6: netip.MustParsePrefix(fmt.Sprintf("fd00:7e57:%x::/64", rand.IntN(1<<16))),
+		id: fmt.Sprintf("purelb-test-%08x", rand.Uint32()),
+	}
+}
+
+// isTaken reports whether somebody has anything in the world's networks: the tests would
+// see it, and remove it.
+func (w *world) isTaken() bool {
+	for _, network := range []netip.Prefix{w.v4, w.v6} {
+		inside := url.QueryEscape(network.String())
+		for _, path := range []string{prefixes + "?within_include=", ranges + "?parent=", addresses + "?parent="} {
+			if len(w.list(path+inside)) > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// removeAll removes what the test has made, what others refer to last.
+func (w *world) removeAll() {
+	if len(*w.made) == 0 {
+		return
+	}
+	w.deleteAddresses(w.v4)
+	w.deleteAddresses(w.v6)
+	for _, path := range slices.Backward(*w.made) {
+		if got := w.send(http.MethodDelete, path, nil); got.status != http.StatusNoContent && got.status != http.StatusNotFound {
+			w.Errorf("remove %s: %d %.500s", path, got.status, got.text)
+		}
 	}
 }
 
@@ -100,11 +145,15 @@ func (w *world) sendAs(authorization, method, path string, body any, header http
 	if strings.HasPrefix(strings.TrimPrefix(authorization, "Token "), "nbt_") {
 		authorization = "Bearer " + w.token
 	}
-	encoded, err := json.Marshal(body)
-	if err != nil {
-		w.Fatal(err)
+	var encoded io.Reader = http.NoBody // NetBox refuses to delete with the body null
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			w.Fatal(err)
+		}
+		encoded = bytes.NewReader(text)
 	}
-	req, err := http.NewRequestWithContext(context.Background(), method, w.base+path, bytes.NewReader(encoded))
+	req, err := http.NewRequestWithContext(context.Background(), method, w.base+path, encoded)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -139,12 +188,8 @@ func (w *world) create(path string, fields object) int64 {
 	if got.status != http.StatusCreated {
 		w.Fatalf("create %s: %d %s", path, got.status, got.text)
 	}
-	return w.remember(path, got.object)
-}
-
-func (w *world) remember(path string, o object) int64 {
-	id := idOf(o)
-	w.Cleanup(func() { w.send(http.MethodDelete, fmt.Sprintf("%s%d/", path, id), nil) })
+	id := idOf(got.object)
+	*w.made = append(*w.made, fmt.Sprintf("%s%d/", path, id))
 	return id
 }
 
@@ -179,9 +224,7 @@ func (w *world) prefix(cidr netip.Prefix, fields object) int64 {
 	for name, value := range fields {
 		all[name] = value
 	}
-	id := w.create(prefixes, all)
-	w.Cleanup(func() { w.deleteAddresses(cidr) }) // before the prefix goes
-	return id
+	return w.create(prefixes, all)
 }
 
 func (w *world) deleteAddresses(cidr netip.Prefix) {
@@ -196,6 +239,7 @@ func (w *world) deleteAddresses(cidr netip.Prefix) {
 			w.send(http.MethodDelete, fmt.Sprintf("%s%d/", addresses, idOf(o)), nil)
 		}
 	}
+	w.Errorf("addresses of %s cannot be removed", cidr)
 }
 
 // named makes a tenant, tag or role, and returns its slug.
