@@ -7,9 +7,12 @@ package netbox
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -38,6 +41,10 @@ type Token struct {
 	// Denied are the methods that its user has no permission for, each as "GET prefixes"
 	// or "DELETE ip-addresses".
 	Denied []string
+	// OnlyTagged is the slug of a tag that an address must have for the token to change or
+	// delete it, as by a constraint of a permission; empty for none. NetBox says that there
+	// is no address without it.
+	OnlyTagged string
 }
 
 // Server is a fake NetBox. Its exported fields may be set before it serves.
@@ -182,6 +189,9 @@ func (s *Server) route(r *http.Request) *reply {
 			return detail(http.StatusBadRequest, "JSON parse error - %s", err)
 		}
 	}
+	if r.Method == http.MethodDelete && !isObjectOrNothing(r.Body) {
+		return invalid("non_field_errors", "No data provided")
+	}
 	if len(parts) == 2 {
 		return s.serveList(r, parts[0], kind, body)
 	}
@@ -192,7 +202,24 @@ func (s *Server) route(r *http.Request) *reply {
 	if len(parts) == 4 && parts[3] == "available-ips" {
 		return s.serveAvailable(r, kind, id, body)
 	}
+	if kind == "ip-addresses" && r.Method != http.MethodGet && token.OnlyTagged != "" && !s.hasTag(id, token.OnlyTagged) {
+		return notFound("IPAddress")
+	}
 	return s.serveObject(r, kind, id, body)
+}
+
+func (s *Server) hasTag(address int64, slug string) bool {
+	return slices.ContainsFunc(s.ips, func(i *ipAddress) bool {
+		return i.id == address && slices.ContainsFunc(i.tags, func(t *named) bool { return t.slug == slug })
+	})
+}
+
+// isObjectOrNothing reports whether a body is empty or an object: NetBox reads the message
+// for its change log from that of a deletion, and refuses others, as null.
+func isObjectOrNothing(body io.Reader) bool {
+	var object map[string]any
+	err := json.NewDecoder(body).Decode(&object)
+	return errors.Is(err, io.EOF) || err == nil && object != nil
 }
 
 // authenticate finds the token of a request. NetBox answers 403 and never 401, because

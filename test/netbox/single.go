@@ -106,6 +106,7 @@ type parent struct {
 	first, last netip.Addr
 	bits        int
 	none        bool
+	isRange     bool
 }
 
 func (s *Server) parentOf(kind string, id int64) (*parent, *reply) {
@@ -122,13 +123,13 @@ func (s *Server) parentOf(kind string, id int64) (*parent, *reply) {
 					last = last.Prev()
 				}
 			}
-			return &parent{p.vrf, first, last, bits, false}, nil
+			return &parent{p.vrf, first, last, bits, false, false}, nil
 		}
 		return nil, notFound("Prefix")
 	case "ip-ranges":
 		for _, g := range s.ranges {
 			if g.id == id {
-				return &parent{g.vrf, g.first.Addr(), g.last.Addr(), g.first.Bits(), g.isPopulated}, nil
+				return &parent{g.vrf, g.first.Addr(), g.last.Addr(), g.first.Bits(), g.isPopulated, true}, nil
 			}
 		}
 		return nil, notFound("IPRange")
@@ -152,7 +153,9 @@ func (s *Server) free(p *parent, most int) []netip.Addr {
 	}
 	isTaken := map[netip.Addr]bool{}
 	for _, i := range s.ips {
-		if i.vrf == p.vrf {
+		// 4.4 compares addresses with their masks to the ends of ranges: it does not see those
+		// with another mask than the range's.
+		if isSeen := s.Version != V44 || !p.isRange || i.address.Bits() == p.bits; isSeen && i.vrf == p.vrf {
 			isTaken[i.address.Addr()] = true
 		}
 	}

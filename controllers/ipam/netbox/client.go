@@ -36,7 +36,7 @@ const (
 	// pageSize and maxPages bound a list. NetBox sends 1000 objects at most.
 	pageSize = 250
 	maxPages = 400
-	// maxQuoted is how many bytes of an answer an error quotes.
+	// maxQuoted is how many bytes of an answer, or of another's error, an error quotes.
 	maxQuoted = 300
 )
 
@@ -216,7 +216,7 @@ func (c *client) judge(method string, a *answer) error {
 
 // unavailable returns the error that NetBox cannot be asked.
 func (c *client) unavailable(why string) error {
-	return &ipam.Error{Reason: v1.ReasonIPAMUnavailable, Message: fmt.Sprintf("NetBox %s cannot be asked: %s", c.base, c.scrub(why)), ConcernsAll: true}
+	return &ipam.Error{Reason: v1.ReasonIPAMUnavailable, Message: fmt.Sprintf("NetBox %s cannot be asked: %s", c.base, textlimit.Shorten(c.scrub(why), maxQuoted)), ConcernsAll: true}
 }
 
 // quote returns an answer for an error, in one line and without the token.
@@ -243,14 +243,19 @@ func (c *client) scrub(text string) string {
 }
 
 // describe says why a request got no answer, in words that do not change with each
-// attempt: no ports of this host, and no query.
+// attempt: no time, no ports of this host, and no query.
 func describe(err error) string {
 	var dns *net.DNSError
 	var op *net.OpError
 	var timeout interface{ Timeout() bool }
+	var certificate x509.CertificateInvalidError
 	switch {
 	case errors.As(err, &dns) && dns.IsNotFound:
 		return "no such host"
+	case dns != nil:
+		return "its name cannot be looked up"
+	case errors.As(err, &certificate) && certificate.Reason == x509.Expired:
+		return "its certificate has expired, or is not valid yet"
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return "no answer in time"
 	case errors.As(err, &op):

@@ -15,7 +15,7 @@ import (
 )
 
 // maxTries is how often a creation is tried that another client of NetBox gets ahead of.
-const maxTries = 5
+const maxTries = 20
 
 // createFree creates a record for the first free address of the group's pools.
 func (s *System) createFree(ctx context.Context, r *ipam.Request) (netip.Addr, error) {
@@ -56,7 +56,13 @@ func (s *System) exhausted(family allocation.Family, what string) error {
 // if the cluster objects to it, another free one is created by name.
 func (s *System) createFreeIn(ctx context.Context, r *ipam.Request, p *pool) (netip.Addr, error) {
 	var created ipAddress
-	if _, err := s.client.send(ctx, http.MethodPost, p.path+"available-ips/", nil, nil, s.fields(r.Owner, nil), &created); err != nil {
+	_, err := s.client.send(ctx, http.MethodPost, p.path+"available-ips/", nil, nil, s.fields(r.Owner, nil), &created)
+	if concernsAddress(err) {
+		// NetBox 4.4 takes an address of a range for free that is recorded with another mask
+		// than the range's.
+		return s.createAmongFree(ctx, r, p)
+	}
+	if err != nil {
 		return netip.Addr{}, err
 	}
 	a := created.addr()
@@ -72,6 +78,17 @@ func (s *System) createFreeIn(ctx context.Context, r *ipam.Request, p *pool) (ne
 	if err := s.delete(ctx, created.ID); err != nil {
 		return netip.Addr{}, err
 	}
+	return s.createAmongFree(ctx, r, p)
+}
+
+// concernsAddress reports whether NetBox refuses the address of a new record.
+func concernsAddress(err error) bool {
+	var refused *statusError
+	return errors.As(err, &refused) && refused.status == http.StatusBadRequest && strings.Contains(refused.text, `"address"`)
+}
+
+// createAmongFree creates a record for one of the addresses that NetBox lists as free.
+func (s *System) createAmongFree(ctx context.Context, r *ipam.Request, p *pool) (netip.Addr, error) {
 	free, err := s.availableAddresses(ctx, p)
 	if err != nil {
 		return netip.Addr{}, err
@@ -81,7 +98,7 @@ func (s *System) createFreeIn(ctx context.Context, r *ipam.Request, p *pool) (ne
 		switch isCreated, err := s.create(ctx, r.Owner, a, p); {
 		case err == nil && isCreated:
 			return a, nil
-		case err != nil && !isStatus(err, http.StatusBadRequest): // 400: another client has it now
+		case err != nil && !concernsAddress(err): // or another client has it now
 			return netip.Addr{}, err
 		}
 	}
@@ -140,10 +157,9 @@ func (s *System) recordRequested(ctx context.Context, r *ipam.Request) error {
 	}
 	if len(records) == 0 {
 		isFirst, err := s.create(ctx, r.Owner, r.Address, p)
-		var refused *statusError
 		switch {
-		case errors.As(err, &refused) && refused.status == http.StatusBadRequest && strings.Contains(refused.text, `"address"`):
-			return &ipam.Error{Reason: v1.ReasonAddressInUse, Message: fmt.Sprintf("%s cannot be had from NetBox %s: %s", r.Address, s.client.base, refused.text)}
+		case concernsAddress(err):
+			return &ipam.Error{Reason: v1.ReasonAddressInUse, Message: fmt.Sprintf("%s cannot be had from NetBox %s: %s", r.Address, s.client.base, err)}
 		case err != nil || isFirst:
 			return err
 		}

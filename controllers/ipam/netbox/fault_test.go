@@ -2,9 +2,11 @@ package netbox_test
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -84,6 +86,33 @@ func TestFaultNetBox(t *testing.T) {
 	}
 }
 
+// An error that says the time, or a port of this host, would be another one with each
+// attempt.
+func TestFaultSameWords(t *testing.T) {
+	for _, row := range []struct {
+		err  error
+		want string
+	}{
+		{x509.CertificateInvalidError{Cert: &x509.Certificate{}, Reason: x509.Expired, Detail: "current time 2026-11-22T16:00:01Z is after 2026-11-01T00:00:00Z"}, "its certificate has expired, or is not valid yet"},
+		{&net.DNSError{Err: "read udp 10.0.0.1:41234->10.96.0.10:53: read: connection refused", Name: "netbox.example", Server: "10.96.0.10:53"}, "its name cannot be looked up"},
+		{&net.DNSError{Err: "i/o timeout", Name: "netbox.example", IsTimeout: true}, "its name cannot be looked up"},
+		{errors.New(strings.Repeat("long ", 1000)), ""},
+	} {
+		w := newFake(t, fake.V46, fake.TokenV2)
+		s, err := netbox.Connect(w.config(), w.token, ipamtest.Cluster, netbox.Options{Now: time.Now, Proxy: func(*http.Request) (*url.URL, error) {
+			return nil, &net.OpError{Op: "dial", Err: row.err}
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = s.Inspect(t.Context())
+		got := strings.TrimPrefix(err.Error(), "NetBox "+w.base+" cannot be asked: ")
+		if row.want != "" && got != row.want || len(got) > 400 {
+			t.Errorf("%v: got %s", row.err, got)
+		}
+	}
+}
+
 func TestFaultNoConnection(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	refused := server.URL
@@ -93,7 +122,7 @@ func TestFaultNoConnection(t *testing.T) {
 		"http://no-such-host.invalid:8000":    "NetBox http://no-such-host.invalid:8000 cannot be asked: no such host",
 		"https://" + refused[len("http://"):]: "NetBox https://" + refused[len("http://"):] + " cannot be asked: dial: connect: connection refused",
 	} {
-		w := newWorld(t, base, fake.TokenV1, nil)
+		w := emptyWorld(t, base, fake.TokenV1, nil)
 		_, err := w.connect(w.config(), ipamtest.Cluster).Allocate(t.Context(), request("web"))
 		if err == nil || err.Error() != want && !strings.Contains(err.Error(), "lookup") {
 			t.Errorf("got  %v\nwant %s", err, want)
@@ -124,6 +153,55 @@ func TestFaultPermissions(t *testing.T) {
 	}
 }
 
+// A permission with a constraint is for some addresses only: NetBox then says of others that
+// they are not there, although they can be seen.
+func TestFaultConstrainedPermission(t *testing.T) {
+	const want = "NetBox URL refuses the request: the token may view the address, and neither change nor delete it: a permission of its user may have a constraint, as for a tag that the address does not have"
+	for _, row := range []struct {
+		name string
+		test func(*world, *netbox.System) error
+	}{
+		{"release", func(w *world, s *netbox.System) error {
+			return s.Release(w.Context(), w.addr(1))
+		}},
+		{"change of the owner", func(w *world, s *netbox.System) error {
+			_, err := s.Allocate(w.Context(), requestOf("other", w.addr(1)))
+			return err
+		}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			w := newFake(t, fake.V46, fake.TokenV2)
+			w.prefix(w.v4, nil)
+			s := w.connect(w.config(), ipamtest.Cluster)
+			w.allocate(s, request("web"))
+			w.fake.SetTokens(map[string]fake.Token{fake.TokenV2: {OnlyTagged: "purelb"}})
+			err := row.test(w, s)
+			w.fake.SetTokens(map[string]fake.Token{fake.TokenV2: {}})
+			w.checkRefused(err, want)
+			w.recordAt(w.addr(1))
+		})
+	}
+	t.Run("tenant", func(t *testing.T) {
+		w := newFake(t, fake.V46, fake.TokenV2)
+		config, _ := tenantFixture(w)
+		w.fake.SetTokens(map[string]fake.Token{fake.TokenV2: {OnlyTagged: "purelb"}})
+		_, err := w.connect(config, ipamtest.Cluster).Allocate(t.Context(), request("web"))
+		w.fake.SetTokens(map[string]fake.Token{fake.TokenV2: {}})
+		w.checkRefused(err, want)
+	})
+}
+
+func (w *world) checkRefused(err error, want string) {
+	w.Helper()
+	var failed *ipam.Error
+	if !errors.As(err, &failed) || failed.Reason != v1.ReasonIPAMRefused || failed.ConcernsAll {
+		w.Fatalf("got %v, want a refusal", err)
+	}
+	if got, _, _ := strings.Cut(strings.ReplaceAll(failed.Message, w.base, "URL"), ";"); got != want {
+		w.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
 // A request whose answer is lost has been served: the next one finds what it has made.
 func TestFaultLostAnswer(t *testing.T) {
 	for _, tenant := range []bool{false, true} {
@@ -149,6 +227,19 @@ func TestFaultLostAnswer(t *testing.T) {
 		}
 		w.fake.SetFaults(nil, nil)
 	}
+}
+
+// An address that somebody has recorded with another mask than the range's is not free,
+// though NetBox 4.4 takes it for that.
+func TestOtherMaskInRange(t *testing.T) {
+	forEachNetBox(t, func(w *world) {
+		config, _ := rangeFixture(w)
+		w.send(http.MethodPost, addresses, object{"address": w.addr(10).String() + "/32", "description": "the printer"}).want(w, http.StatusCreated)
+		if a := w.allocate(w.connect(config, ipamtest.Cluster), request("web")); a != w.addr(11) {
+			w.Errorf("got %s", a)
+		}
+		w.recordAt(w.addr(10))
+	})
 }
 
 // Two clusters see the same address free at the same moment. Since 4.6, NetBox refuses the

@@ -222,10 +222,23 @@ func recordPath(id int64) string { return fmt.Sprintf("%s%d/", pathAddresses, id
 
 func (s *System) delete(ctx context.Context, id int64) error {
 	_, err := s.client.send(ctx, http.MethodDelete, recordPath(id), nil, nil, nil, nil)
-	if isStatus(err, http.StatusNotFound) {
+	if err = s.checkAbsence(ctx, id, err); isStatus(err, http.StatusNotFound) {
 		return nil
 	}
 	return err
+}
+
+// checkAbsence looks at a record of which NetBox has said, in err, that it is not there:
+// NetBox says so, too, of a record that the token may view and not change or delete.
+func (s *System) checkAbsence(ctx context.Context, id int64, err error) error {
+	if !isStatus(err, http.StatusNotFound) {
+		return err
+	}
+	if _, absent := s.client.send(ctx, http.MethodGet, recordPath(id), nil, nil, nil, nil); absent != nil {
+		return absent
+	}
+	return &statusError{answer{status: http.StatusForbidden}, "the token may view the address, and neither change nor delete it: " +
+		"a permission of its user may have a constraint, as for a tag that the address does not have"}
 }
 
 // change changes fields of a record, if its ETag is still the one given; NetBox has ETags
@@ -236,7 +249,7 @@ func (s *System) change(ctx context.Context, id int64, fields map[string]any, et
 		header.Set("If-Match", etag)
 	}
 	_, err := s.client.send(ctx, http.MethodPatch, recordPath(id), nil, header, fields, nil)
-	return err
+	return s.checkAbsence(ctx, id, err)
 }
 
 // Inspect returns what NetBox has.
