@@ -175,22 +175,12 @@ func (s *Server) route(r *http.Request) *reply {
 	if len(parts) == 4 && parts[3] == "available-ips" {
 		permission = "ip-addresses"
 	}
-	for _, denied := range token.Denied {
-		if denied == r.Method+" "+permission {
-			return detail(http.StatusForbidden, "You do not have permission to perform this action.")
-		}
+	if refusal := token.check(r.Method, permission); refusal != nil {
+		return refusal
 	}
-	if token.IsReadOnly && r.Method != http.MethodGet {
-		return detail(http.StatusForbidden, "You do not have permission to perform this action.")
-	}
-	var body any
-	if r.Method == http.MethodPost || r.Method == http.MethodPatch {
-		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
-			return detail(http.StatusBadRequest, "JSON parse error - %s", err)
-		}
-	}
-	if r.Method == http.MethodDelete && !isObjectOrNothing(r.Body) {
-		return invalid("non_field_errors", "No data provided")
+	body, refusal := decode(r)
+	if refusal != nil {
+		return refusal
 	}
 	if len(parts) == 2 {
 		return s.serveList(r, parts[0], kind, body)
@@ -214,12 +204,31 @@ func (s *Server) hasTag(address int64, slug string) bool {
 	})
 }
 
-// isObjectOrNothing reports whether a body is empty or an object: NetBox reads the message
-// for its change log from that of a deletion, and refuses others, as null.
-func isObjectOrNothing(body io.Reader) bool {
-	var object map[string]any
-	err := json.NewDecoder(body).Decode(&object)
-	return errors.Is(err, io.EOF) || err == nil && object != nil
+// check refuses what the token's user has no permission for.
+func (t *Token) check(method, kind string) *reply {
+	if slices.Contains(t.Denied, method+" "+kind) || t.IsReadOnly && method != http.MethodGet {
+		return detail(http.StatusForbidden, "You do not have permission to perform this action.")
+	}
+	return nil
+}
+
+// decode reads the body of a request. NetBox reads the message for its change log from that
+// of a deletion: there may be none, or an object, and null is refused.
+func decode(r *http.Request) (body any, refusal *reply) {
+	if r.Method == http.MethodGet {
+		return nil, nil
+	}
+	err := json.NewDecoder(r.Body).Decode(&body)
+	_, isObject := body.(map[string]any)
+	switch {
+	case r.Method == http.MethodDelete && errors.Is(err, io.EOF):
+		return nil, nil
+	case err != nil:
+		return nil, detail(http.StatusBadRequest, "JSON parse error - %s", err)
+	case r.Method == http.MethodDelete && !isObject:
+		return nil, invalid("non_field_errors", "No data provided")
+	}
+	return body, nil
 }
 
 // authenticate finds the token of a request. NetBox answers 403 and never 401, because
