@@ -49,7 +49,7 @@ problems: something is wrong, or would be after the change.`,
 	flags.StringVar(&c.managerNamespace, "purelb-namespace", "purelb-system", "namespace of PureLB's manager")
 	flags.StringVarP(&c.output, "output", "o", "", "json, yaml or wide; text if empty")
 	root.AddCommand(
-		c.statusCommand(), c.explainCommand(), c.whereCommand(), c.poolsCommand(), c.planCommand(),
+		c.statusCommand(), c.explainCommand(), c.whereCommand(), c.poolsCommand(), c.bgpCommand(), c.planCommand(),
 		c.drainCommand(), c.undrainCommand(), c.validateCommand(), c.supportBundleCommand(), c.versionCommand(),
 	)
 	return root
@@ -190,6 +190,28 @@ func (c *cli) poolsCommand() *cobra.Command {
 				return err
 			}
 			return c.print(&plugin.PoolList{Pools: plugin.PoolsOf(cluster), Unread: cluster.Unread})
+		},
+	}
+}
+
+func (c *cli) bgpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "bgp",
+		Short: "List the BGPPeers, and each node's sessions: those that are not up first, with the reason",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cluster, err := c.cluster(cmd.Context())
+			if err != nil {
+				return err
+			}
+			bgp := plugin.BGPOf(cluster)
+			if err := c.print(bgp); err != nil {
+				return err
+			}
+			if !bgp.AreAllUp() {
+				return errProblems
+			}
+			return nil
 		},
 	}
 }

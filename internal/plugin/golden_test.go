@@ -62,6 +62,10 @@ func readObjectsOf(t *testing.T, path string) *Objects {
 			o.Announcements = append(o.Announcements, *x)
 		case *v1.CommonAnnouncement:
 			o.Commons = append(o.Commons, *x)
+		case *v1.BGPPeer:
+			o.BGPPeers = append(o.BGPPeers, *x)
+		case *v1.NodeRouting:
+			o.NodeRoutings = append(o.NodeRoutings, *x)
 		default:
 			t.Fatalf("what is %T?", object)
 		}
@@ -141,7 +145,7 @@ func TestGolden(t *testing.T) {
 	}{
 		{"status", func(t *testing.T) result { return StatusOf(clusterOf(t)) }},
 		{"status-healthy", func(t *testing.T) result {
-			return StatusOf(clusterOf(t, func(o *Objects) { o.Services = o.Services[:3] }))
+			return StatusOf(clusterOf(t, func(o *Objects) { o.Services, o.BGPPeers = o.Services[:3], nil }))
 		}},
 		{"status-nothing-readable", func(t *testing.T) result {
 			return StatusOf(must(NewCluster(t.Context(), &Objects{Unread: []Unread{
@@ -163,6 +167,10 @@ func TestGolden(t *testing.T) {
 		{"where-free", func(t *testing.T) result { return WhereIs(clusterOf(t), netip.MustParseAddr("192.168.1.242")) }},
 		{"where-nowhere", func(t *testing.T) result { return WhereIs(clusterOf(t), netip.MustParseAddr("203.0.113.1")) }},
 		{"pools", func(t *testing.T) result { return &PoolList{Pools: PoolsOf(clusterOf(t))} }},
+		{"bgp", func(t *testing.T) result { return BGPOf(clusterOf(t)) }},
+		{"bgp-none", func(t *testing.T) result {
+			return BGPOf(clusterOf(t, func(o *Objects) { o.BGPPeers, o.NodeRoutings = nil, nil }))
+		}},
 		{"plan-drain", func(t *testing.T) result { return must(OnePlan(PlanDrain(clusterOf(t), "node1")))(t) }},
 		{"plan-lose", func(t *testing.T) result { return must(PlanLoseAny(clusterOf(t)))(t) }},
 		{"plan-lose-last", func(t *testing.T) result {

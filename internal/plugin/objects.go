@@ -39,6 +39,8 @@ type Objects struct {
 	LBNodeAgents   []v1.LBNodeAgent
 	Announcements  []v1.Announcement
 	Commons        []v1.CommonAnnouncement
+	BGPPeers       []v1.BGPPeer
+	NodeRoutings   []v1.NodeRouting
 	// Unread are the kinds that could not be listed, each with the reason, in the order
 	// in which they were tried.
 	Unread []Unread
@@ -66,6 +68,8 @@ func ReadObjects(ctx context.Context, c client.Reader, namespace string) (*Objec
 		{"LBNodeAgents", &v1.LBNodeAgentList{}, func(l client.ObjectList) { o.LBNodeAgents = l.(*v1.LBNodeAgentList).Items }, nil},
 		{"Announcements", &v1.AnnouncementList{}, func(l client.ObjectList) { o.Announcements = l.(*v1.AnnouncementList).Items }, []client.ListOption{in}},
 		{"CommonAnnouncements", &v1.CommonAnnouncementList{}, func(l client.ObjectList) { o.Commons = l.(*v1.CommonAnnouncementList).Items }, []client.ListOption{in}},
+		{"BGPPeers", &v1.BGPPeerList{}, func(l client.ObjectList) { o.BGPPeers = l.(*v1.BGPPeerList).Items }, []client.ListOption{in}},
+		{"NodeRoutings", &v1.NodeRoutingList{}, func(l client.ObjectList) { o.NodeRoutings = l.(*v1.NodeRoutingList).Items }, []client.ListOption{in}},
 		{"Services", &corev1.ServiceList{}, func(l client.ObjectList) { o.Services = l.(*corev1.ServiceList).Items }, nil},
 		{"Nodes", &corev1.NodeList{}, func(l client.ObjectList) { o.Nodes = l.(*corev1.NodeList).Items }, nil},
 		{"EndpointSlices", &discoveryv1.EndpointSliceList{}, func(l client.ObjectList) { o.EndpointSlices = l.(*discoveryv1.EndpointSliceList).Items }, nil},
@@ -113,6 +117,8 @@ func (o *Objects) List(_ context.Context, list client.ObjectList, options ...cli
 		l.Items = inNamespace(o.Announcements, wanted.Namespace)
 	case *v1.CommonAnnouncementList:
 		l.Items = inNamespace(o.Commons, wanted.Namespace)
+	case *v1.NodeRoutingList:
+		l.Items = inNamespace(o.NodeRoutings, wanted.Namespace)
 	default:
 		return fmt.Errorf("list %T: %w", list, errNotHere)
 	}

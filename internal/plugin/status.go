@@ -72,6 +72,7 @@ func StatusOf(c *Cluster) *Status {
 	s.addComponents(c)
 	s.addPools()
 	s.addAnnouncements(c)
+	s.addSessions(c)
 	s.addServices(c)
 	slices.SortStableFunc(s.Problems, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(severityRank(b.Severity), severityRank(a.Severity)), cmp.Compare(a.Object, b.Object))
@@ -141,6 +142,15 @@ func (s *Status) addAnnouncements(c *Cluster) {
 		}
 	}
 	s.Announced.Nodes = len(nodes)
+}
+
+func (s *Status) addSessions(c *Cluster) {
+	for _, p := range BGPOf(c).Peers {
+		s.Components = append(s.Components, Component{"sessions of " + p.Name, p.Established, p.Desired, p.Message})
+		if p.Message != "" {
+			s.add(Degraded, "bgppeer/"+p.Name, "%s", p.Message)
+		}
+	}
 }
 
 func (s *Status) addServices(c *Cluster) {

@@ -44,6 +44,7 @@ func WriteSupportBundle(ctx context.Context, w io.Writer, c *Cluster, events []c
 	}{
 		{"servicegroups.yaml", redacted(c.ServiceGroups)}, {"lbnodeagents.yaml", redacted(c.LBNodeAgents)},
 		{"announcements.yaml", redacted(c.Announcements)}, {"commonannouncements.yaml", redacted(c.Commons)},
+		{"bgppeers.yaml", redacted(c.BGPPeers)}, {"noderoutings.yaml", redacted(c.NodeRoutings)},
 		{"services.yaml", redacted(ours)}, {"nodes.yaml", redacted(c.Nodes)}, {"leases.yaml", redacted(c.Leases)},
 		{"deployments.yaml", redactedDeployments(c)}, {"pods.yaml", redactedPods(c)}, {"events.yaml", redacted(events)},
 		{"status.yaml", StatusOf(c)}, {"unread.yaml", c.Unread},

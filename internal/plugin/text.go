@@ -19,7 +19,9 @@ type Style struct {
 type text struct {
 	out   io.Writer
 	style Style
+	// table is the table that is being written, to rows.
 	table *tabwriter.Writer
+	rows  strings.Builder
 	err   error
 }
 
@@ -29,7 +31,13 @@ func (t *text) endTable() {
 	if t.table != nil && t.err == nil {
 		t.err = t.table.Flush()
 	}
+	for row := range strings.Lines(t.rows.String()) {
+		if t.err == nil {
+			_, t.err = fmt.Fprintln(t.out, strings.TrimRight(row, " \n"))
+		}
+	}
 	t.table = nil
+	t.rows.Reset()
 }
 
 // line writes one line that is not part of a table.
@@ -49,17 +57,14 @@ func (t *text) section(title string) {
 // header begins a table.
 func (t *text) header(columns ...string) {
 	t.endTable()
-	t.table = tabwriter.NewWriter(t.out, 0, 0, 3, ' ', tabwriter.StripEscape)
+	t.table = tabwriter.NewWriter(&t.rows, 0, 0, 3, ' ', 0)
 	t.row(columns...)
 }
 
-// row writes one row of a table. Empty cells at its end are left out.
+// row writes one row of a table.
 func (t *text) row(cells ...string) {
-	for len(cells) > 0 && cells[len(cells)-1] == "" {
-		cells = cells[:len(cells)-1]
-	}
 	if t.err == nil {
-		_, t.err = fmt.Fprintln(t.table, strings.Join(cells, "\t"))
+		_, t.err = fmt.Fprintln(t.table, strings.Join(cells, "\t")+"\t")
 	}
 }
 

@@ -44,6 +44,7 @@ for version in 0.1.0 0.2.0; do
 	image -o "$out/purelb-$version.tar" -t "purelb.io/purelb:v$version" -user 65532:65532 "$out/purelb-$version=/purelb"
 	mkdir "$out/$version"
 	cp -R config "$out/$version"
+	find "$out/$version" -name '*.go' -delete # go test ./... would take them for packages of PureLB
 	go -C tools/bundle run . -root "$out/$version" -version $version -channel candidate -image "purelb.io/purelb:v$version"
 	files=$(cd "$out/$version/bundle" && find manifests metadata -type f | sort | sed "s|.*|$out/$version/bundle/&=/&|")
 	# No file name has a space.

@@ -1,0 +1,113 @@
+package plugin
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// BGP is the state of all BGPPeers and of each node's sessions.
+type BGP struct {
+	Peers    []BGPPeer    `json:"peers"`
+	Sessions []BGPSession `json:"sessions"` // those that are not up first
+	Unread   []Unread     `json:"unread,omitempty"`
+}
+
+// BGPPeer is one BGPPeer.
+type BGPPeer struct {
+	Name        string `json:"name"`
+	Established int32  `json:"established"`
+	Desired     int32  `json:"desired"`
+	Reason      string `json:"reason,omitempty"`
+	Message     string `json:"message,omitempty"` // if it is not ready
+}
+
+// BGPSession is the session of one node with one neighbour.
+type BGPSession struct {
+	Node string `json:"node"`
+	v1.RoutingSession
+	// Networks is how many networks the node advertises, and Draining that it has been told
+	// to withdraw them.
+	Networks int32 `json:"networks"`
+	Draining bool  `json:"draining,omitempty"`
+}
+
+// BGPOf lists the BGPPeers and the sessions that speakers report.
+func BGPOf(c *Cluster) *BGP {
+	b := &BGP{Peers: []BGPPeer{}, Sessions: []BGPSession{}, Unread: c.Unread}
+	for i := range c.BGPPeers {
+		p := &c.BGPPeers[i]
+		peer := BGPPeer{Name: p.Name, Established: p.Status.EstablishedSessions, Desired: p.Status.DesiredSessions}
+		if ready := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionReady); ready != nil {
+			peer.Reason = ready.Reason
+			if ready.Status != metav1.ConditionTrue {
+				peer.Message = ready.Message
+			}
+		}
+		b.Peers = append(b.Peers, peer)
+	}
+	for i := range c.NodeRoutings {
+		r := &c.NodeRoutings[i]
+		for _, s := range r.Status.Sessions {
+			b.Sessions = append(b.Sessions, BGPSession{r.Spec.NodeName, s, r.Status.Networks, r.Spec.DrainSince != nil})
+		}
+	}
+	isUp := func(s BGPSession) int {
+		if s.State == v1.SessionEstablished {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(b.Sessions, func(x, y BGPSession) int {
+		return cmp.Or(cmp.Compare(isUp(x), isUp(y)), cmp.Compare(x.Node, y.Node), cmp.Compare(x.Neighbor, y.Neighbor))
+	})
+	return b
+}
+
+// AreAllUp reports whether every BGPPeer has all of its sessions.
+func (b *BGP) AreAllUp() bool {
+	return !slices.ContainsFunc(b.Peers, func(p BGPPeer) bool { return p.Message != "" || p.Established < p.Desired })
+}
+
+// WriteText writes the BGPPeers, then the sessions.
+func (b *BGP) WriteText(w io.Writer, style Style) error {
+	t := newText(w, style)
+	if len(b.Peers) == 0 {
+		t.line("There are no BGPPeers: nothing is advertised by PureLB.")
+		t.unread(b.Unread)
+		return t.flush()
+	}
+	t.header("PEER", "SESSIONS", "REASON", "MESSAGE")
+	for _, p := range b.Peers {
+		t.row(p.Name, fmt.Sprintf("%d/%d", p.Established, p.Desired), p.Reason, p.Message)
+	}
+	t.line("")
+	t.header("NODE", "PEER", "NEIGHBOUR", "ASN", "STATE", "SINCE", "FAMILIES", "SENT", "BFD", "LAST ERROR")
+	for _, s := range b.Sessions {
+		state, since, asn := string(s.State), "", ""
+		if s.Draining {
+			state += " (draining)"
+		}
+		if s.Since != nil {
+			since = s.Since.UTC().Format("2006-01-02T15:04:05Z")
+		}
+		if s.PeerASN != 0 {
+			asn = strconv.FormatInt(s.PeerASN, 10)
+		}
+		families := make([]string, len(s.Families))
+		for i, f := range s.Families {
+			families[i] = string(f)
+		}
+		t.row(s.Node, s.Peer, s.Neighbor, asn, state, since, strings.Join(families, ","), strconv.Itoa(int(s.Advertised)), s.BFD, s.LastError)
+	}
+	t.unread(b.Unread)
+	return t.flush()
+}
