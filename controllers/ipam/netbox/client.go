@@ -62,6 +62,8 @@ func newClient(base, token, caBundle string, o Options) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
+	// It has no HTTP/2: requests come one after the other, and a connection of HTTP/1.1 on
+	// which one got no answer in time is used no more.
 	transport := &http.Transport{
 		Proxy:               o.Proxy,
 		DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
@@ -69,7 +71,6 @@ func newClient(base, token, caBundle string, o Options) (*client, error) {
 		TLSClientConfig:     &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		MaxIdleConns:        2,
 		IdleConnTimeout:     30 * time.Second,
-		ForceAttemptHTTP2:   true,
 	}
 	return &client{base: base, token: strings.TrimSpace(token), options: o, http: &http.Client{
 		Transport: transport, Timeout: requestTimeout,

@@ -294,6 +294,13 @@ func TestTLSAndProxy(t *testing.T) {
 	server := fake.NewServer(fake.V46)
 	secure := httptest.NewUnstartedServer(server)
 	secure.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	secure.EnableHTTP2 = true
+	server.Before = func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.ProtoMajor != 1 {
+			t.Errorf("%s: a connection that has gone dead would be used again", r.Proto)
+		}
+		return false
+	}
 	secure.StartTLS()
 	defer secure.Close()
 	ca := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}))
