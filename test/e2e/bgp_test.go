@@ -27,7 +27,7 @@ func bgpPeer(ctx context.Context, name, spec string) {
 	path := GinkgoT().TempDir() + "/peer.yaml"
 	text := "apiVersion: purelb.io/v1\nkind: BGPPeer\nmetadata: {name: " + name + ", namespace: " + purelbNamespace + "}\nspec:\n" + spec
 	Expect(os.WriteFile(path, []byte(text), 0o600)).To(Succeed())
-	kubectl(ctx, "apply", "-f", path)
+	retryKubectl(ctx, "apply", "-f", path)
 	DeferCleanup(func(ctx SpecContext) {
 		kubectl(ctx, "-n", purelbNamespace, "delete", "bgppeer", name, "--ignore-not-found")
 	}, NodeTimeout(waitLimit))
@@ -334,7 +334,9 @@ var _ = Describe("BGP", Label("bgp"), func() {
 		for _, a := range addrs {
 			waitForAnswer(ctx, lab.Far, a, waitLimit)
 		}
-		Expect(fetch(ctx, lab.Far, addrs[0])).To(ContainSubstring("client=10.78.0.2:"), "the client's own address")
+		// A node that has just got an endpoint may refuse until its kube-proxy has seen that, too.
+		Eventually(func() (string, error) { return fetch(ctx, lab.Far, addrs[0]) }).WithContext(ctx).WithTimeout(waitLimit).
+			WithPolling(pollInterval).Should(ContainSubstring("client=10.78.0.2:"), "the client's own address")
 		watch, err := testLab.WatchRoutes(ctx, lab.Router)
 		Expect(err).NotTo(HaveOccurred())
 		meters := measureBoth(ctx, addrs)

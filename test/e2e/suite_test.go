@@ -153,24 +153,25 @@ func createService(ctx context.Context, name, group string, change ...func(*core
 	return svc
 }
 
-// applyGroup applies a ServiceGroup, and deletes it when the test ends. It tries again
-// for a while: after a test that cut a node off, that node's manager restarts, and the API
-// server may still call its webhook.
+// applyGroup applies a ServiceGroup, and deletes it when the test ends.
 func applyGroup(ctx context.Context, file string) {
 	GinkgoHelper()
 	path := filepath.Join("testdata", file)
-	retry := func(ctx context.Context, args ...string) {
-		GinkgoHelper()
-		Eventually(func() error {
-			out, err := tryKubectl(ctx, append(args, "-f", path)...)
-			if err != nil {
-				return fmt.Errorf("%w: %s", err, out)
-			}
-			return nil
-		}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed())
-	}
-	retry(ctx, "apply")
-	DeferCleanup(func(ctx SpecContext) { retry(ctx, "delete", "--ignore-not-found") }, NodeTimeout(2*waitLimit))
+	retryKubectl(ctx, "apply", "-f", path)
+	DeferCleanup(func(ctx SpecContext) { retryKubectl(ctx, "delete", "--ignore-not-found", "-f", path) }, NodeTimeout(2*waitLimit))
+}
+
+// retryKubectl runs kubectl until it succeeds, for a while: after a test that cut a node or the
+// API server off, that node's manager restarts, and the API server may still call its webhook.
+func retryKubectl(ctx context.Context, args ...string) {
+	GinkgoHelper()
+	Eventually(func() error {
+		out, err := tryKubectl(ctx, args...)
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed())
 }
 
 // waitForAddresses waits until the Service has n addresses, and returns them.
