@@ -1,0 +1,228 @@
+package main
+
+import (
+	"context"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// line returns an event in JSON.
+func line(action, test, more string) string {
+	return `{"Action":"` + action + `","Test":"` + test + `"` + more + "}\n"
+}
+
+func output(test, text string) string { return line("output", test, `,"Output":"`+text+`"`) }
+
+func TestParseEvents(t *testing.T) {
+	const attr = `,"Key":"needs","Value":"apiserver"`
+	for _, row := range []struct {
+		name   string
+		events string
+		ended  bool
+		want   []string
+		again  bool
+	}{
+		{"passed", line("run", "TestA", "") + line("pass", "TestA", ""), true, []string{"passed race ./p TestA"}, false},
+		{
+			"failed, with what it logged before", output("TestA", `    a_test.go:5: seed 7\n`) + output("TestA", `    a_test.go:9: got 1, want 2\n`) + line("fail", "TestA", ""), false,
+			[]string{"FAILED race ./p TestA a_test.go:9 got 1, want 2"},
+			false,
+		},
+		{
+			"a message on the lines below", output("TestA", `    a_test.go:9: \n        Expected\n`) + line("fail", "TestA", ""), false,
+			[]string{"FAILED race ./p TestA a_test.go:9 Expected"},
+			false,
+		},
+		{
+			"only the innermost test", output("TestA/x", `    a_test.go:3: no\n`) + line("fail", "TestA/x", "") + line("pass", "TestA/y", "") + line("fail", "TestA", ""), false,
+			[]string{"FAILED race ./p TestA/x a_test.go:3 no", "passed race ./p TestA/y"},
+			false,
+		},
+		{
+			"needs an API server", line("attr", "TestA", attr) + output("TestA/x", `    a_test.go:3: no\n`) + line("fail", "TestA/x", "") + line("fail", "TestA", ""), false,
+			[]string{"FAILED race ./p TestA/x a_test.go:3 no"},
+			true,
+		},
+		{
+			"needs an API server, and races", line("attr", "TestA", attr) + output("TestA", `WARNING: DATA RACE\n  /src/a.go:7 +0x1\n`) + line("fail", "TestA", ""), false,
+			[]string{"FAILED race ./p TestA /src/a.go:7 WARNING: DATA RACE"},
+			false,
+		},
+		{
+			"needs an API server, and panics", line("attr", "TestA", attr) + output("TestA", `panic: oh\n`) + line("fail", "TestA", "") + line("run", "TestB", ""), false,
+			[]string{"FAILED race ./p TestA panic: oh", "FAILED race ./p TestB did not end"},
+			false,
+		},
+		{"the binary fails without a test", output("", `cannot listen\n`) + line("pass", "TestA", ""), false, []string{"passed race ./p TestA", "FAILED race ./p the test binary failed: cannot listen"}, false},
+		{"cannot run here", output("TestA", `    a_test.go:3: needs root\n`) + line("skip", "TestA", ""), true, []string{"NOT RUN race ./p TestA a_test.go:3 needs root"}, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			got, err := parseEvents(strings.NewReader(row.events), "race", "./p", row.ended)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var lines []string
+			again := false
+			for _, o := range got {
+				lines = append(lines, o.String())
+				again = again || o.again
+			}
+			// The order of failures of a panicked binary is that of the tests.
+			if !slices.Equal(lines, row.want) || again != row.again {
+				t.Errorf("got %q, again %t", lines, again)
+			}
+		})
+	}
+	if _, err := parseEvents(strings.NewReader("no event"), "race", "./p", true); err == nil {
+		t.Error("what is no event must be an error")
+	}
+}
+
+func TestParsePlain(t *testing.T) {
+	text := "=== RUN   TestA\n    a_test.go:4: wrong\n--- FAIL: TestA (0.1s)\n=== RUN TestB\n--- PASS: TestB (0s)\nFAIL\n"
+	got := parsePlain(text, "vm")
+	if len(got) != 2 || got[0].String() != "FAILED vm TestA a_test.go:4 wrong" || !got[1].passed {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestParseSpecs(t *testing.T) {
+	const report = `[{"SuiteSucceeded": false, "SpecReports": [
+	  {"LeafNodeType": "BeforeSuite", "State": "passed"},
+	  {"ContainerHierarchyTexts": ["A", "b"], "LeafNodeType": "It", "LeafNodeText": "c", "State": "passed"},
+	  {"ContainerHierarchyTexts": ["A"], "LeafNodeType": "It", "LeafNodeText": "d", "State": "failed", "Failure": {"Message": "no\nanswer", "Location": {"FileName": "/x/a_test.go", "LineNumber": 3}}},
+	  {"ContainerHierarchyTexts": ["A"], "LeafNodeType": "It", "LeafNodeText": "e", "State": "panicked", "Failure": {"Message": "oh"}},
+	  {"ContainerHierarchyTexts": ["A"], "LeafNodeType": "It", "LeafNodeText": "f", "State": "skipped"},
+	  {"LeafNodeType": "AfterSuite", "State": "failed", "Failure": {"Message": "left"}}]}]`
+	got, err := parseSpecs([]byte(report), "smoke", "e2e")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"passed smoke e2e A b c", "FAILED smoke e2e A d a_test.go:3 failed: no answer",
+		"FAILED smoke e2e A e panicked: oh", "FAILED smoke e2e [AfterSuite] failed: left",
+	}
+	var lines []string
+	for _, o := range got {
+		lines = append(lines, o.String())
+	}
+	if !slices.Equal(lines, want) {
+		t.Errorf("got %q", lines)
+	}
+	if !got[1].again || got[2].again || got[3].again {
+		t.Errorf("what may run again: %+v", got)
+	}
+	for name, report := range map[string]string{
+		"no suite":                  `[]`,
+		"a failure without a spec":  `[{"SuiteSucceeded": false, "SpecialSuiteFailureReasons": ["timed out"]}]`,
+		"a failure beside a passed": `[{"SuiteSucceeded": false, "SpecReports": [{"LeafNodeType": "It", "State": "passed"}]}]`,
+	} {
+		if got, err := parseSpecs([]byte(report), "smoke", "e2e"); err != nil || !hasFailure(got) {
+			t.Errorf("%s: %v %v", name, got, err)
+		}
+	}
+}
+
+func TestJudge(t *testing.T) {
+	passed, failed, again := outcome{test: "a", passed: true}, outcome{test: "b"}, outcome{test: "c", again: true}
+	flaky := mergeSecondRun([]outcome{again}, map[[2]string]bool{{"", "c"}: true})[0]
+	for name, row := range map[string]struct {
+		outcomes []outcome
+		green    bool
+	}{
+		"all passed":     {[]outcome{passed, passed}, true},
+		"one failed":     {[]outcome{passed, failed}, false},
+		"nothing ran":    {nil, false},
+		"none could run": {[]outcome{{test: "a", passed: true, skipped: true}}, false},
+		"two flaky":      {[]outcome{passed, flaky, flaky}, true},
+		"three flaky":    {[]outcome{passed, flaky, flaky, flaky}, false},
+		"failed twice":   {[]outcome{passed, mergeSecondRun([]outcome{again}, nil)[0]}, false},
+		"a second run of what may have none": {
+			[]outcome{passed, mergeSecondRun([]outcome{failed}, map[[2]string]bool{{"", "b"}: true})[0]}, false,
+		},
+	} {
+		if got := judge(row.outcomes); got.green != row.green {
+			t.Errorf("%s: green is %t", name, got.green)
+		}
+	}
+}
+
+func TestFormatReport(t *testing.T) {
+	outcomes := []outcome{{step: "pure", test: "TestA", passed: true}, {step: "pure", test: "TestB", place: "b_test.go:1", message: "no"}}
+	report := stepReport{name: "pure", load: "0.5"}
+	report.count(outcomes)
+	text := formatReport([]stepReport{report}, judge(outcomes), "/out", 0)
+	for _, want := range []string{"pure     FAILED     0 s  1 passed, 1 failed", "FAILED pure TestB b_test.go:1 no", "all output: /out", "make test: FAILED in 0 s: 1 failed, 0 flaky"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in\n%s", want, text)
+		}
+	}
+}
+
+func TestSplitIntoBatches(t *testing.T) {
+	got := splitIntoBatches([]binary{{pkg: "a"}, {pkg: "b"}, {pkg: "x/a"}, {pkg: "y/a"}, {pkg: "x/b"}})
+	if len(got) != 3 || len(got[0]) != 2 || len(got[1]) != 2 || len(got[2]) != 1 {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestStepOf(t *testing.T) {
+	for pkg, want := range map[[2]string]string{
+		{".", "controllers"}: stepRace, {".", "controllers/placement"}: stepPure, {".", "nodeagent/neigh"}: stepKernel,
+		{"tools", "tools/gate"}: stepModules, {"test/e2e", "test/e2e"}: stepSmoke,
+	} {
+		if got, _ := stepOf(pkg[0], pkg[1]); got != want {
+			t.Errorf("%v: %s", pkg, got)
+		}
+	}
+}
+
+// TestPackagesExist checks that the packages that the steps name are there: one that was renamed
+// would run in another step.
+func TestPackagesExist(t *testing.T) {
+	root, err := filepath.Abs(filepath.Join("..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := findBinaries(context.Background(), root, ".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pkg := range slices.Concat(purePackages, kernelPackages) {
+		if !slices.ContainsFunc(found, func(b binary) bool { return b.pkg == pkg }) {
+			t.Errorf("there is no package %s with tests", pkg)
+		}
+	}
+}
+
+func TestParsePressure(t *testing.T) {
+	if got, ok := parsePressure("some avg10=12.50 avg60=1.00 avg300=0.00 total=1\nfull avg10=0.00\n"); !ok || got != 12.5 {
+		t.Errorf("got %f", got)
+	}
+	if _, ok := parsePressure(""); ok {
+		t.Error("no text must not be a pressure")
+	}
+}
+
+func TestLock(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	release, err := lock(t.Context(), io.Discard, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var said strings.Builder
+	cancel()
+	if _, err := lock(ctx, &said, path); err == nil || !strings.Contains(said.String(), "another command uses the lab") {
+		t.Errorf("a second lock: %v, said %q", err, said.String())
+	}
+	release()
+	again, err := lock(t.Context(), io.Discard, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again()
+}
