@@ -32,8 +32,6 @@ MODULES        := $(filter-out test/olm/programs tools/golangci-lint tools/greml
 # Kubernetes, which would have to be analysed, too.
 ALL_KUBERNETES := test/lab/kube test/conformance/kube
 CHECKED        := . $(filter-out $(ALL_KUBERNETES),$(MODULES))
-# Packages with code that runs in several goroutines.
-RACE_PACKAGES  := ./controllers/... ./internal/... ./nodeagent/... ./webhooks/...
 
 .DEFAULT_GOAL := help
 
@@ -46,9 +44,19 @@ help: ## List the targets
 demo: lab-up ## Run PureLB in the lab: a Service, its addresses, a curl through them
 	@test/demo/demo.sh $(LAB)
 
+# Which part of the gate runs: STEPS=pure,race,kernel,modules,vm,smoke. GATE_ARGS are further flags of
+# tools/gate: -package ./controllers -run '^TestDrift$$', or -focus 'virtual' for specs of the lab.
+STEPS     ?=
+GATE_ARGS ?=
+GATE       = bin/gate -root . $(if $(KUBERNETES),-kubernetes $(KUBERNETES)) $(if $(KEEP_LAB),-keep-lab)
+
+.PHONY: bin/gate
+bin/gate:
+	@go -C tools build -o $(CURDIR)/bin/gate ./gate
+
 .PHONY: test
-test: test-unit test-vm test-e2e ## Run all tests: unit tests, those in a virtual machine and end-to-end tests
-	@echo "make test: unit tests, those in the virtual machine and end-to-end tests passed"
+test: bin/gate ## Run what a change must pass, lab included, as root, and leave all output in dist/test/COMMIT (STEPS=pure,race KEEP_LAB=1 GATE_ARGS=)
+	@$(GATE) -steps "$(STEPS)" $(GATE_ARGS)
 
 ##@ Tests
 .PHONY: test-fresh
@@ -89,25 +97,8 @@ test-mutation: $(GREMLINS) ## Change operators of pure packages one at a time, a
 	@PURELB_TEST_NETNS=1 bin/mutation -gremlins $(GREMLINS) -equivalent tools/mutation/equivalent.txt -sample $(SAMPLE) -seed $(SEED) -threshold $(THRESHOLD) $(PACKAGES)
 
 .PHONY: test-unit
-test-unit: build $(KUSTOMIZE) $(LAB) ## Run unit tests, some of them against a real API server, as root (KUBERNETES=v1.32.5)
-	@assets="$$($(LAB_ASSETS))" && \
-	echo "unit tests, with the API server of $$assets" && \
-	export KUBEBUILDER_ASSETS="$$assets" PURELB=$(CURDIR)/bin/purelb KUSTOMIZE=$(CURDIR)/$(KUSTOMIZE) && \
-	go test ./... && \
-	go -C test/scale test ./... && \
-	go -C test/gitops test -timeout 20m ./... && \
-	go -C test/lab test ./... && \
-	go -C test/conformance test ./... && \
-	go -C test/bench test ./... && \
-	go -C test/soak test ./... && \
-	go -C tools test ./... && \
-	go -C tools/scan test ./... && \
-	go -C tools/bundle test ./...
-
-.PHONY: test-race
-test-race: build $(LAB) ## Run the tests of concurrent code with the race detector, as root (needs gcc)
-	@assets="$$($(LAB) assets)" && export KUBEBUILDER_ASSETS="$$assets" PURELB=$(CURDIR)/bin/purelb && \
-	CGO_ENABLED=1 go test -race -short -count=1 $(RACE_PACKAGES)
+test-unit: bin/gate ## Run the gate without the virtual machine and the lab, as root (KUBERNETES=v1.32.5; needs gcc for the race detector)
+	@$(GATE) -steps pure,race,kernel,modules $(GATE_ARGS)
 
 # How long make fuzz runs each fuzz target.
 FUZZTIME ?= 30s
@@ -125,9 +116,12 @@ test-netbox: ## Run the tests of what PureLB relies on of NetBox, against a real
 	@go test -count=1 -timeout 60m -v -run '^Test(Contract|Conformance|RecordedFields|Refusals|PrefixInTwoVRFs|Selector|OtherMaskInRange|DuplicateOfAnother|OwnDuplicates|ReservedForTenant)$$' ./controllers/ipam/netbox
 
 .PHONY: test-vm
-test-vm: $(LAB) ## Run the tests of the network code in a virtual machine with a kernel of Debian, which has more link types
-	@mkdir -p bin && for package in . link neigh; do CGO_ENABLED=0 go test -c -tags stacks -ldflags "-s -w" -o bin/ ./nodeagent/$$package || exit 1; done
-	@$(LAB) vm bin/link.test bin/neigh.test bin/nodeagent.test:"^TestWire(Quiet|Defend)|^TestLink"
+test-vm: bin/gate ## Run the tests of the network code in a virtual machine with a kernel of Debian, which has more link types
+	@$(GATE) -steps vm
+
+.PHONY: test-smoke
+test-smoke: bin/gate ## Run the gate's end-to-end specs in a lab of their own, as root (KEEP_LAB=1 GATE_ARGS="-focus virtual")
+	@$(GATE) -steps smoke $(GATE_ARGS)
 
 # Programs of the packages run in a chroot: nothing is installed.
 .PHONY: test-stacks
@@ -148,11 +142,19 @@ PREVIOUS ?= $(shell git describe --tags --abbrev=0 --match 'v*' HEAD^ 2>/dev/nul
 previous: $(KUSTOMIZE)
 	@test/e2e/previous.sh "$(PREVIOUS)" "$(ARCH)"
 
+# Which end-to-end specs make test-e2e runs: all but the experiments.
+E2E_LABELS ?= !proof
+
 .PHONY: test-e2e
-test-e2e: image kubectl-purelb previous $(LAB) ## Run the end-to-end tests in a lab of their own, as root (KEEP_LAB=1 keeps it, KUBERNETES=v1.32.5 PROXY_MODE=iptables)
+test-e2e: image kubectl-purelb previous $(LAB) ## Run all end-to-end specs but the experiments in a lab of their own, as root (KEEP_LAB=1 keeps it, KUBERNETES=v1.32.5 PROXY_MODE=iptables)
 	@$(LAB) down && $(LAB_UP) && \
-	{ go -C test/e2e test -v -count=1 -timeout 30m . -ginkgo.v -ginkgo.fail-fast $(E2E_ARGS); status=$$?; \
+	{ go -C test/e2e test -v -count=1 -timeout 2h . -ginkgo.v -ginkgo.timeout=100m -ginkgo.label-filter='$(E2E_LABELS)' $(E2E_ARGS); status=$$?; \
 	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }
+
+.PHONY: nightly
+nightly: ## Run the unit tests and all end-to-end specs with random choices that were not made before, and print the seed
+	@export PURELB_TEST_SEED=$${PURELB_TEST_SEED:-$$(date +%s)} && echo "PURELB_TEST_SEED=$$PURELB_TEST_SEED" && \
+	{ $(MAKE) test-unit GATE_ARGS=-long; unit=$$?; $(MAKE) test-e2e && exit $$unit; }
 
 # The client that make test-kubectl tests with: two minor versions older than the API server.
 KUBECTL_VERSION ?= v1.35.4
@@ -371,6 +373,9 @@ lab-up: image $(LAB) ## Start the lab with the image loaded, and print its KUBEC
 .PHONY: lab-down
 lab-down: $(LAB) ## Remove the lab, or what is left of it
 	@$(LAB) down
+
+# There is one lab on a machine: whoever uses it has it locked, and others wait.
+test-e2e test-olm test-conformance soak test-proxies bench lab-up lab-down: private SHELL = test/lab/locked.sh
 
 .PHONY: $(LAB)
 $(LAB):
