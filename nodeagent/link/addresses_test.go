@@ -468,3 +468,23 @@ func TestFaultManyLinks(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestAddDelivers looks at the kernel's routing at the moment when Add returns: until an IPv6 address
+// has its local route, the kernel forwards what comes for it.
+func TestAddDelivers(t *testing.T) {
+	n := addVethPair(t)
+	for i := range 500 {
+		addr := netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 14: byte(i >> 8), 15: byte(i)})
+		a := plan.Address{Interface: "eth0", Prefix: netip.PrefixFrom(addr, 128), Ours: true, Valid: plan.Forever, Preferred: 0}
+		if err := n.Add(a); err != nil {
+			t.Fatal(err)
+		}
+		routes, err := n.handle.RouteGetWithOptions(addr.AsSlice(), &netlink.RouteGetOptions{Iif: "eth0"})
+		if err != nil {
+			t.Fatalf("address %d: %v", i, err)
+		}
+		if len(routes) != 1 || routes[0].Type != unix.RTN_LOCAL {
+			t.Fatalf("packets for address %d would go by %v", i, routes)
+		}
+	}
+}

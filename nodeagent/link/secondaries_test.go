@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -194,7 +195,8 @@ func TestFaultUpgradeLosesNothing(t *testing.T) {
 				}
 				asked, stop := askRepeatedly(t, neighbour, "192.0.2.1", "192.0.2.2", "192.0.2.11", "192.0.2.12")
 				applyDiff(t, n, olds)
-				time.Sleep(20 * time.Millisecond)
+				for before := asked(); asked() < before+8; time.Sleep(time.Millisecond) { // twice for each
+				}
 				unanswered := stop()
 				t.Logf("asked %d times", asked())
 				if len(unanswered) > 0 {
@@ -252,7 +254,7 @@ const arpProtocol = unix.ETH_P_ARP&0xff<<8 | unix.ETH_P_ARP>>8
 // askRepeatedly makes a neighbour ask for IPv4 addresses by ARP until stop is called. stop
 // returns the addresses for which a request was not answered. The kernel answers at once, or
 // not at all.
-func askRepeatedly(t *testing.T, neighbour nstest.Neighbour, addresses ...string) (asked func() int, stop func() []string) {
+func askRepeatedly(t *testing.T, neighbour nstest.Neighbour, addresses ...string) (asked func() int64, stop func() []string) {
 	t.Helper()
 	var fd, nic int
 	var mac []byte
@@ -306,11 +308,11 @@ func askRepeatedly(t *testing.T, neighbour nstest.Neighbour, addresses ...string
 	done := make(chan struct{})
 	var wait sync.WaitGroup
 	var unanswered []string
-	count := 0
+	var count atomic.Int64
 	wait.Go(func() {
 		for {
 			for _, a := range addresses {
-				count++
+				count.Add(1)
 				if !query(a) && !slices.Contains(unanswered, a) {
 					unanswered = append(unanswered, a)
 				}
@@ -322,7 +324,7 @@ func askRepeatedly(t *testing.T, neighbour nstest.Neighbour, addresses ...string
 			}
 		}
 	})
-	return func() int { return count }, func() []string {
+	return func() int64 { return count.Load() }, func() []string {
 		close(done)
 		wait.Wait()
 		return unanswered
