@@ -610,10 +610,10 @@ func TestReportSpread(t *testing.T) {
 		wait := w.reconcileOrFail()
 		w.expect("revision at once", "1, 1 of 1", w.realisedRevision("node1"))
 		w.expect("waits for up to 5 s", true, wait > 0 && wait <= 5*time.Second)
-		time.Sleep(wait - time.Millisecond)
+		time.Sleep(wait / 2)
 		change(3, virtual("198.51.100.1"), virtual("198.51.100.2"), virtual("198.51.100.3"))
-		w.expect("waits no longer for the next", time.Millisecond, w.reconcileOrFail())
-		time.Sleep(time.Millisecond)
+		w.expect("waits no longer for the next", wait-wait/2, w.reconcileOrFail())
+		time.Sleep(wait - wait/2)
 		w.reconcileOrFail()
 		w.expect("revision then", "3, 3 of 3", w.realisedRevision("node1"))
 

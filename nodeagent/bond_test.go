@@ -79,7 +79,7 @@ func TestLinkKinds(t *testing.T) {
 				t.Logf("%s: stripped and back after %s", address, w.within(address+" is back", func() bool { return w.has(address) }))
 			}
 			w.neighbour.Run(t, "ip addr add 192.0.2.99/24 dev eth0") // to ask from
-			w.neighbour.Run(t, "arping -c 1 -w 10 -I eth0 192.0.2.1")
+			w.neighbour.Run(t, "arping -c 1 -w 60 -I eth0 192.0.2.1")
 			if !c.isBond {
 				return
 			}
@@ -89,7 +89,7 @@ func TestLinkKinds(t *testing.T) {
 				t.Logf("the port fails: claimed again after %s", w.within("both are claimed by the other port", func() bool {
 					return w.claims("192.0.2.1") > before4 && w.claims("2001:db8::1") > before6
 				}))
-				w.neighbour.Run(t, "arping -c 1 -w 10 -I eth0 192.0.2.1")
+				w.neighbour.Run(t, "arping -c 1 -w 60 -I eth0 192.0.2.1")
 				w.neighbour.Run(t, "ip link set far%s up", port)
 				w.within("the port is back", func() bool {
 					return strings.Count(nstest.Run(t, "ip -o link show type veth"), ",LOWER_UP") == 2

@@ -353,7 +353,7 @@ func TestPreviousHolderGoesOnAnswering(t *testing.T) {
 		before := len(w.neighbours.heard())
 		time.Sleep(time.Minute)
 		w.expect("changes", []string(nil), w.kernel.Calls())
-		if after := len(w.neighbours.heard()); after < before+60 {
+		if after := len(w.neighbours.heard()); after < before+59 { // the sixtieth may be due at the very end
 			t.Errorf("%d announcements before and %d after a minute", before, after)
 		}
 	})

@@ -15,43 +15,61 @@ import (
 // another.
 type Proxy interface {
 	// Serves reports whether the proxy says, at the health check port of a
-	// Service, on one of the node's addresses, that it has an endpoint here.
-	Serves(ctx context.Context, addrs []netip.Addr, port int32) bool
+	// Service, on one of the node's addresses, that the node has an endpoint for
+	// what comes to a Virtual address.
+	Serves(ctx context.Context, addrs []netip.Addr, virtual netip.Addr, port int32) bool
 }
 
 // HTTPProxy asks by HTTP, as load balancers do (healthCheckNodePort).
 type HTTPProxy struct{}
 
+// proxyAnswer is what came of one question to the proxy.
+type proxyAnswer struct {
+	from netip.Addr
+	// isThere is that somebody listens, and serves that the answer was good.
+	isThere, serves bool
+}
+
 // Serves asks at all addresses at once, since the proxy's configuration says at which of them
-// it listens.
-func (HTTPProxy) Serves(ctx context.Context, addrs []netip.Addr, port int32) bool {
+// it listens. kube-proxy has a part for each family, which learns of endpoints at a time of its
+// own: what answers at an address of the other family counts only if nothing listens in the
+// Virtual address's family.
+func (HTTPProxy) Serves(ctx context.Context, addrs []netip.Addr, virtual netip.Addr, port int32) bool {
 	ctx, cancel := context.WithTimeout(ctx, proxyTimeout)
 	defer cancel()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	answers := make(chan bool, len(addrs))
+	answers := make(chan proxyAnswer, len(addrs))
 	var wait sync.WaitGroup
 	for _, addr := range addrs {
-		wait.Go(func() { answers <- isHealthy(ctx, client, netip.AddrPortFrom(addr, uint16(port))) }) //nolint:gosec // the CRD takes no others
+		wait.Go(func() { answers <- askProxy(ctx, client, netip.AddrPortFrom(addr, uint16(port))) }) //nolint:gosec // the CRD takes no others
 	}
 	wait.Wait()
 	close(answers)
-	serves := false
-	for isServing := range answers {
-		serves = serves || isServing
+	isThere, serves, servesOther := false, false, false
+	for a := range answers {
+		if a.from.Is4() == virtual.Is4() {
+			isThere, serves = isThere || a.isThere, serves || a.serves
+		} else {
+			servesOther = servesOther || a.serves
+		}
 	}
-	return serves
+	return serves || !isThere && servesOther
 }
 
-func isHealthy(ctx context.Context, client *http.Client, at netip.AddrPort) bool {
+func askProxy(ctx context.Context, client *http.Client, at netip.AddrPort) proxyAnswer {
+	answer := proxyAnswer{from: at.Addr()}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/healthz", at), nil)
 	if err != nil {
-		return false
+		return answer
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return false
+		answer.isThere = ctx.Err() != nil // the proxy is slow
+		return answer
 	}
-	return response.Body.Close() == nil && response.StatusCode == http.StatusOK
+	answer.isThere, answer.serves = true, response.StatusCode == http.StatusOK
+	_ = response.Body.Close()
+	return answer
 }
 
 // isProxyBehind reports whether the service proxy does not serve an address yet whose traffic
@@ -62,7 +80,7 @@ func (r *application) isProxyBehind(ctx context.Context, d *plan.Desired) bool {
 	}
 	began := time.Now()
 	defer func() { r.proxyTime += time.Since(began) }()
-	return r.proxyTime >= proxyBudget || !r.Proxy.Serves(ctx, r.proxyAddrs, d.HealthPort)
+	return r.proxyTime >= proxyBudget || !r.Proxy.Serves(ctx, r.proxyAddrs, d.Addr, d.HealthPort)
 }
 
 // proxyAddrs returns the node's loopback addresses and some others of its own.

@@ -2,6 +2,7 @@ package nodeagent
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -17,7 +18,7 @@ import (
 
 type proxy struct{ serves bool }
 
-func (p *proxy) Serves(context.Context, []netip.Addr, int32) bool { return p.serves }
+func (p *proxy) Serves(context.Context, []netip.Addr, netip.Addr, int32) bool { return p.serves }
 
 // An address whose traffic stays on the node is announced when the proxy serves
 // it.
@@ -69,24 +70,59 @@ func TestWaitForProxy(t *testing.T) {
 	}
 }
 
-func TestHTTPProxy(t *testing.T) {
-	var status atomic.Int32
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+// proxyOn answers questions to the proxy at an address and port with a status that the test sets.
+func proxyOn(t *testing.T, at string) (status *atomic.Int32, server *httptest.Server) {
+	t.Helper()
+	status = &atomic.Int32{}
+	server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/healthz" {
 			t.Errorf("asked for %s", r.URL)
 		}
 		w.WriteHeader(int(status.Load()))
 	}))
-	at := netip.MustParseAddrPort(server.Listener.Addr().String())
-	addrs := []netip.Addr{at.Addr(), netip.MustParseAddr("127.0.0.99"), netip.IPv6Loopback()}
-	for code, want := range map[int]bool{http.StatusOK: true, http.StatusServiceUnavailable: false} {
-		status.Store(int32(code))
-		if got := (HTTPProxy{}).Serves(t.Context(), addrs, int32(at.Port())); got != want {
-			t.Errorf("status %d: %t", code, got)
+	listener, err := net.Listen("tcp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = server.Listener.Close()
+	server.Listener = listener
+	server.Start()
+	t.Cleanup(server.Close)
+	return status, server
+}
+
+func TestHTTPProxy(t *testing.T) {
+	const ok, notYet = http.StatusOK, http.StatusServiceUnavailable
+	status4, server := proxyOn(t, "127.0.0.1:0")
+	port := netip.MustParseAddrPort(server.Listener.Addr().String()).Port()
+	addrs := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.99"), netip.IPv6Loopback()}
+	serves := func(virtual string) bool {
+		return HTTPProxy{}.Serves(t.Context(), addrs, netip.MustParseAddr(virtual), int32(port))
+	}
+	expect := func(what string, want4, want6 bool) {
+		t.Helper()
+		// On a busy machine an answer comes after the time limit of the question.
+		for deadline := time.Now().Add(time.Minute); ; {
+			got4, got6 := serves("198.51.100.1"), serves("2001:db8::1")
+			if got4 == want4 && got6 == want6 {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: IPv4 %t, IPv6 %t", what, got4, got6)
+			}
 		}
 	}
+	status4.Store(ok)
+	expect("one part for both families", true, true)
+	status4.Store(notYet)
+	expect("one part for both families, without an endpoint", false, false)
+	status6, server6 := proxyOn(t, netip.AddrPortFrom(netip.IPv6Loopback(), port).String())
+	status6.Store(ok)
+	expect("only the part for IPv6 knows of the endpoint", false, true)
+	status4.Store(ok)
+	status6.Store(notYet)
+	expect("only the part for IPv4 knows of the endpoint", true, false)
 	server.Close()
-	if (HTTPProxy{}).Serves(t.Context(), addrs, int32(at.Port())) {
-		t.Error("nobody listens, but it serves")
-	}
+	server6.Close()
+	expect("nobody listens", false, false)
 }

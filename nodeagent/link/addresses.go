@@ -19,7 +19,8 @@ var errUntagged = errors.New("the kernel does not keep the tag by which the agen
 // Add adds an address to its interface. It fails if the interface already has the
 // address. The first address that Add adds shows whether the kernel keeps its tag. Where
 // the kernel does not, Add records the address in the ownership file; without such a file
-// it removes the address again and fails. Add is not for concurrent use.
+// it removes the address again and fails. When Add returns, the kernel receives packets for the
+// address (see awaitLocalRoute). Add is not for concurrent use.
 func (n *Netlink) Add(a plan.Address) error {
 	err := n.addTagged(a)
 	if errors.Is(err, errUntagged) && n.ownershipFile != nil {
@@ -28,7 +29,34 @@ func (n *Netlink) Add(a plan.Address) error {
 	if err != nil {
 		return fmt.Errorf("add %s to %s: %w", a.Prefix, a.Interface, err)
 	}
+	n.awaitLocalRoute(a)
 	return nil
+}
+
+const (
+	// localRouteLimit is how long Add waits for a local route. The kernel of a busy machine needs
+	// some milliseconds. Where the node's routing rules send such packets elsewhere, Add waits in vain.
+	localRouteLimit = 500 * time.Millisecond
+	// localRouteInterval is the time between two looks.
+	localRouteInterval = 200 * time.Microsecond
+)
+
+// awaitLocalRoute waits until the kernel takes what comes by the interface of an IPv6 address for its
+// own. The kernel adds an IPv6 address at once, and its local route a little later, in a worker of its
+// own (addrconf_dad_work). Meanwhile it uses the address as a source, and forwards what comes for it:
+// the answer to a neighbour solicitation is lost, and the next solicitation follows a second later.
+func (n *Netlink) awaitLocalRoute(a plan.Address) {
+	if !a.Prefix.Addr().Is6() {
+		return
+	}
+	by := &netlink.RouteGetOptions{Iif: a.Interface}
+	for deadline := time.Now().Add(localRouteLimit); ; time.Sleep(localRouteInterval) {
+		routes, err := n.handle.RouteGetWithOptions(a.Prefix.Addr().AsSlice(), by)
+		isLocal := err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
+		if isLocal || errors.As(err, new(netlink.LinkNotFoundError)) || time.Now().After(deadline) {
+			return
+		}
+	}
 }
 
 // addTagged adds an address and leaves it only if the kernel keeps its tag.

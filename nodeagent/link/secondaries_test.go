@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -194,7 +195,8 @@ func TestFaultUpgradeLosesNothing(t *testing.T) {
 				}
 				asked, stop := askRepeatedly(t, neighbour, "192.0.2.1", "192.0.2.2", "192.0.2.11", "192.0.2.12")
 				applyDiff(t, n, olds)
-				time.Sleep(20 * time.Millisecond)
+				for before := asked(); asked() < before+8; time.Sleep(time.Millisecond) { // twice for each
+				}
 				unanswered := stop()
 				t.Logf("asked %d times", asked())
 				if len(unanswered) > 0 {
@@ -250,9 +252,8 @@ func applyDiff(t *testing.T, n *Netlink, olds []plan.Address) {
 const arpProtocol = unix.ETH_P_ARP&0xff<<8 | unix.ETH_P_ARP>>8
 
 // askRepeatedly makes a neighbour ask for IPv4 addresses by ARP until stop is called. stop
-// returns the addresses for which a request was not answered. The kernel answers at once, or
-// not at all.
-func askRepeatedly(t *testing.T, neighbour nstest.Neighbour, addresses ...string) (asked func() int, stop func() []string) {
+// returns the addresses for which a request was not answered.
+func askRepeatedly(t *testing.T, neighbour nstest.Neighbour, addresses ...string) (asked func() int64, stop func() []string) {
 	t.Helper()
 	var fd, nic int
 	var mac []byte
@@ -273,9 +274,12 @@ func askRepeatedly(t *testing.T, neighbour nstest.Neighbour, addresses ...string
 	})
 	t.Cleanup(func() { _ = unix.Close(fd) })
 	mac = []byte{2, 0, 0, 0, 0, 0x99}
-	timeout := unix.NsecToTimeval((500 * time.Millisecond).Nanoseconds())
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
-		t.Fatal(err)
+	setTimeout := func(wait time.Duration) {
+		t.Helper()
+		timeout := unix.NsecToTimeval(wait.Nanoseconds())
+		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
+			t.Fatal(err)
+		}
 	}
 	query := func(address string) bool {
 		target := netip.MustParseAddr(address).As4()
@@ -296,21 +300,23 @@ func askRepeatedly(t *testing.T, neighbour nstest.Neighbour, addresses ...string
 			}
 		}
 	}
+	setTimeout(500 * time.Millisecond)
 	for _, a := range addresses { // wait until the link is up and the kernel answers
-		for deadline := time.Now().Add(5 * time.Second); !query(a); {
+		for deadline := time.Now().Add(patience); !query(a); {
 			if time.Now().After(deadline) {
 				t.Fatalf("nobody answers for %s before the upgrade", a)
 			}
 		}
 	}
+	setTimeout(patience) // the kernel of a busy machine answers late
 	done := make(chan struct{})
 	var wait sync.WaitGroup
 	var unanswered []string
-	count := 0
+	var count atomic.Int64
 	wait.Go(func() {
 		for {
 			for _, a := range addresses {
-				count++
+				count.Add(1)
 				if !query(a) && !slices.Contains(unanswered, a) {
 					unanswered = append(unanswered, a)
 				}
@@ -322,7 +328,7 @@ func askRepeatedly(t *testing.T, neighbour nstest.Neighbour, addresses ...string
 			}
 		}
 	})
-	return func() int { return count }, func() []string {
+	return func() int64 { return count.Load() }, func() []string {
 		close(done)
 		wait.Wait()
 		return unanswered

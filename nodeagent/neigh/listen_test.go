@@ -19,10 +19,11 @@ func TestListen(t *testing.T) {
 	go func() {
 		ended <- openEthernet(t).Listen(ctx, "eth0", func(a netip.Addr) bool { return a.String() != "192.0.2.7" }, func(m Message) { heard <- m })
 	}()
-	// Listen may take a moment to open its sockets: provoke is called until a message comes.
+	// Listen may take a moment to open its sockets: provoke is called until a message comes. Each
+	// call of expect has an address of its own, as a second answer may come late.
 	expect := func(what string, provoke func(), want Message) {
 		t.Helper()
-		deadline := time.After(5 * time.Second)
+		deadline := time.After(patience)
 		for {
 			provoke()
 			select {
@@ -51,24 +52,26 @@ func TestListen(t *testing.T) {
 	expect("an answer by ARP", ask("192.0.2.1"), Message{Kind: Reply, Addr: netip.MustParseAddr("192.0.2.1"), MAC: neighbourMAC, Direct: true})
 	// The answer to a solicitation without a sender goes to all nodes.
 	expect("an answer by ND", ask("2001:db8::1"), Message{Kind: Advertisement, Addr: netip.MustParseAddr("2001:db8::1"), MAC: neighbourMAC, Gratuitous: true, Override: true})
-	expect("a claim", func() { neighbour.Run(t, "arping -q -c 1 -U -I eth0 192.0.2.1") },
-		Message{Kind: Request, Addr: netip.MustParseAddr("192.0.2.1"), MAC: neighbourMAC, Gratuitous: true})
+	write := newFrameSender(t, neighbour)
+	expect("a claim", func() { write(buildFrame(t, GratuitousARP, "192.0.2.3")) },
+		Message{Kind: Request, Addr: netip.MustParseAddr("192.0.2.3"), MAC: neighbourMAC, Gratuitous: true})
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
 
+	heard = make(chan Message, 100)
 	go func() {
-		ended <- openEthernet(t).Listen(t.Context(), "eth0", func(netip.Addr) bool { return true }, func(Message) {})
+		ended <- openEthernet(t).Listen(t.Context(), "eth0", func(netip.Addr) bool { return true }, func(m Message) { heard <- m })
 	}()
-	time.Sleep(50 * time.Millisecond)
+	expect("an answer to the next Listen", ask("192.0.2.1"), Message{Kind: Reply, Addr: netip.MustParseAddr("192.0.2.1"), MAC: neighbourMAC, Direct: true})
 	nstest.Run(t, "ip link set eth0 down")
 	select {
 	case err := <-ended:
 		if err == nil {
 			t.Error("Listen returns no error when the interface goes down")
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience):
 		t.Error("Listen does not return when the interface goes down")
 	}
 	if err := openEthernet(t).Listen(t.Context(), "eth7", nil, nil); err == nil {

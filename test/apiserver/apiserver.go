@@ -8,10 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"time"
 
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
+
+// limit is how long the programs may take to start, and to stop: a machine may be busy.
+const limit = 2 * time.Minute
 
 // Start starts etcd and kube-apiserver from the folder that the environment
 // variable KUBEBUILDER_ASSETS names, and installs the CRDs. The cluster has no
@@ -23,8 +27,10 @@ func Start() (*rest.Config, func() error, error) {
 	}
 	_, file, _, _ := runtime.Caller(0)
 	env := &envtest.Environment{
-		CRDDirectoryPaths:     []string{filepath.Join(filepath.Dir(file), "..", "..", "config", "crd", "bases")},
-		ErrorIfCRDPathMissing: true,
+		CRDDirectoryPaths:        []string{filepath.Join(filepath.Dir(file), "..", "..", "config", "crd", "bases")},
+		ErrorIfCRDPathMissing:    true,
+		ControlPlaneStartTimeout: limit,
+		ControlPlaneStopTimeout:  limit,
 	}
 	args := env.ControlPlane.GetAPIServer().Configure()
 	args.Set("service-cluster-ip-range", "10.96.0.0/16,fd00:96::/108")

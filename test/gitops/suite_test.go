@@ -42,7 +42,7 @@ const (
 	// fieldOwner is the field manager that applies what is in the repository.
 	fieldOwner = client.FieldOwner("gitops")
 
-	waitLimit    = 20 * time.Second
+	waitLimit    = 2 * time.Minute
 	pollInterval = 50 * time.Millisecond
 )
 

@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,7 +12,9 @@ import (
 // Request is one HTTP request. Times are since the measurement began.
 type Request struct {
 	Start, End time.Duration
-	Err        error
+	// Connected is when the host that asked for it had a connection; zero if it never had.
+	Connected time.Duration
+	Err       error
 }
 
 // Answer is a message by ARP or ND with which a station says that it has the address.
@@ -37,9 +38,10 @@ type Figures struct {
 	// Requests is how many HTTP requests were made.
 	Requests int
 	// InFlight is how many requests failed that were under way when another station than
-	// before claimed the address: connections cannot move to it. From a host that is not
-	// on the link, which hears no claims, it is those whose connections were reset: their
-	// packets came to a node that does not know them. Failed is how many others failed.
+	// before claimed the address towards the host that asks: connections cannot move to it.
+	// From a host that is not on the link, which hears no claims, it is those whose
+	// connections were reset: their packets came to a node that does not know them. Failed is
+	// how many others failed.
 	Failed, InFlight int
 	// Outage is the longest time without a successful HTTP request.
 	Outage time.Duration
@@ -69,7 +71,7 @@ func (r Record) Figures() Figures {
 			continue
 		case len(r.WireAnswers) == 0 && errors.Is(q.Err, syscall.ECONNRESET):
 			f.InFlight++
-		case slices.ContainsFunc(switches, func(t time.Duration) bool { return q.Start <= t && q.End >= t }):
+		case slices.ContainsFunc(switches, q.wasUnderWay):
 			f.InFlight++
 		default:
 			f.Failed++
@@ -84,15 +86,33 @@ func (r Record) Figures() Figures {
 	return f
 }
 
-// stationChanges returns when another station than before claimed the address, in an
-// answer or unasked.
+// claimIsNotedWithin is how much later than a claim comes the kernel of a busy machine acts on it.
+const claimIsNotedWithin = 10 * time.Millisecond
+
+// wasUnderWay reports whether the request was under way when the host turned to the station that
+// claimed the address at a time. A connection that was made just afterwards, and then reset, was made
+// to the station before.
+func (r Request) wasUnderWay(claimed time.Duration) bool {
+	begin := r.Start
+	if r.Connected > 0 && errors.Is(r.Err, syscall.ECONNRESET) {
+		begin -= claimIsNotedWithin
+	}
+	return begin <= claimed && claimed <= r.End
+}
+
+// stationChanges returns when another station than before claimed the address unasked. What stations
+// answer to the Meter changes no neighbour table, and so comes before or after that.
 func (r Record) stationChanges() []time.Duration {
-	heard := slices.SortedFunc(slices.Values(slices.Concat(r.WireAnswers, r.UnaskedClaims)), func(a, b Answer) int { return cmp.Compare(a.At, b.At) })
 	var times []time.Duration
-	for i, a := range heard {
-		if i > 0 && a.MAC != heard[i-1].MAC {
+	last := ""
+	if len(r.WireAnswers) > 0 {
+		last = r.WireAnswers[0].MAC
+	}
+	for _, a := range r.UnaskedClaims {
+		if a.MAC != last {
 			times = append(times, a.At)
 		}
+		last = a.MAC
 	}
 	return times
 }

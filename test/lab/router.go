@@ -76,8 +76,13 @@ func (l *Lab) StartRouter(ctx context.Context, options RouterOptions) error {
 		}
 		argv := []string{filepath.Join(frrDir, name), "-f", dir + "/" + name + ".conf", "-i", dir + "/" + name + ".pid",
 			"-z", dir + "/zserv.api", "--vty_socket", dir, "-A", "127.0.0.1", "--log", "file:" + dir + "/" + name + ".log"}
-		if name == "bfdd" {
+		switch name {
+		case "bfdd":
 			argv = append(argv, "--bfdctl", dir+"/bfdd.sock")
+		case "zebra":
+			// Else zebra deletes an IPv6 route and adds it anew to change next hops, and
+			// packets in between are refused.
+			argv = append(argv, "--v6-rr-semantics")
 		}
 		if err := l.startRouterDaemon(name, config, dir, argv...); err != nil {
 			return err
@@ -134,10 +139,27 @@ func (l *Lab) StopRouter(ctx context.Context) error {
 	errs = append(errs, os.RemoveAll(frrState))
 	for _, family := range []string{"-4", "-6"} {
 		for _, proto := range []string{"bgp", "bird"} {
-			_, _ = l.Exec(ctx, Router, "ip", family, "route", "flush", "proto", proto) // there may be none
+			errs = append(errs, l.flushRoutes(ctx, family, proto))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// flushTries is how often flushRoutes tries.
+const flushTries = 20
+
+// flushRoutes removes the routes of a routing daemon that has ended. A flush ends early where routes
+// change meanwhile, so it is repeated until none is left.
+func (l *Lab) flushRoutes(ctx context.Context, family, proto string) error {
+	left := ""
+	for range flushTries {
+		var err error
+		if left, err = l.Exec(ctx, Router, "ip", family, "route", "show", "proto", proto); err != nil || strings.TrimSpace(left) == "" {
+			return err
+		}
+		_, _ = l.Exec(ctx, Router, "ip", family, "route", "flush", "proto", proto) // the next look shows what is left
+	}
+	return fmt.Errorf("routes of %s stay on the router: %s", proto, left)
 }
 
 // Vtysh runs a command of FRR's shell on the router.

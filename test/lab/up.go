@@ -114,6 +114,15 @@ func Assets(ctx context.Context, options Options) (string, error) {
 	return cache(options).Kube(ctx)
 }
 
+// EnsurePrograms installs the Debian packages of the programs that the lab runs, as far as they are
+// missing. It uses the option Say only.
+func EnsurePrograms(ctx context.Context, options Options) error {
+	if err := options.setDefaults(); err != nil {
+		return err
+	}
+	return debian.Ensure(ctx, options.Say)
+}
+
 func cache(options Options) assets.Cache {
 	return assets.Cache{Dir: options.CacheDir, Source: options.Source, Kubernetes: options.Kubernetes, Say: options.Say}
 }

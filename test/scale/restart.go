@@ -15,7 +15,7 @@ import (
 // returns how long it takes until every node has the Service's address, and how many
 // Announcements the manager wrote without need.
 func (r *run) timeRestart(ctx context.Context) (duration time.Duration, rewritten int64, err error) {
-	before, err := r.sumGenerations(ctx)
+	before, err := r.waitUntilSettled(ctx)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -33,6 +33,23 @@ func (r *run) timeRestart(ctx context.Context) (duration time.Duration, rewritte
 	}
 	after, err := r.sumGenerations(ctx)
 	return started + onAll, after - before, err
+}
+
+// waitUntilSettled waits until the manager writes no Announcements any more: what follows from the last
+// death is not what the restart costs. It returns how often their specs have been written.
+func (r *run) waitUntilSettled(ctx context.Context) (int64, error) {
+	const settled = 5 * time.Second
+	last, since := int64(-1), time.Now()
+	err := waitUntil(ctx, "no Announcement is written any more", func() (bool, error) {
+		if time.Since(since) < settled && last >= 0 {
+			return false, nil
+		}
+		sum, err := r.sumGenerations(ctx)
+		isSettled := sum == last
+		last, since = sum, time.Now()
+		return isSettled, err
+	})
+	return last, err
 }
 
 // sumGenerations returns how often the specs of all Announcements have been written.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -26,17 +27,47 @@ func programPath(t *testing.T) string {
 
 func TestScale(t *testing.T) {
 	purelb := programPath(t)
-	t.Run("measures a small cluster", func(t *testing.T) { measureSmallCluster(t, purelb) })
+	t.Run("measures a small cluster", func(t *testing.T) { measureSmallCluster(t, purelb, always) })
 	t.Run("leaves nothing running when interrupted", func(t *testing.T) { interruptRun(t, purelb) })
 }
 
-// measureSmallCluster measures a small cluster and checks every value.
-func measureSmallCluster(t *testing.T, purelb string) {
+// bounds are the least and the most of values, by name.
+type bounds map[string][2]float64
+
+// anyMost is the most of what takes longer, or is done more often, the busier the machine is:
+// TestProofScale has a bound for it.
+var anyMost = math.Inf(1)
+
+// always is what holds of a small cluster however busy the machine is.
+var always = bounds{
+	"nodes":                    {5, 5},
+	"addresses":                {10, 10},
+	"announcements":            {5, 5},
+	"convergeMs":               {1, anyMost},
+	"deathMs":                  {2_000, anyMost}, // no sooner than the Lease expires for others
+	"restartMs":                {1, anyMost},
+	"restartRewritten":         {0, anyMost},
+	"changeMs":                 {1, anyMost},
+	"changeAnnouncementWrites": {5, anyMost}, // each node reports the address
+	"commons":                  {1, 1},
+	"commonBytes":              {1_000, 20_000},
+	"announcementBytes":        {1_000, 20_000},
+	"requestsPerS":             {0.1, anyMost},
+	"watchEventsPerS":          {0.1, anyMost},
+	"managerRSSMiB":            {10, 512},
+	"apiServerRSSMiB":          {100, 4_000},
+	"agentsRSSMiB":             {10, 4_000},
+	"apiServerCPUPerMin":       {0.1, anyMost},
+}
+
+// measureSmallCluster measures a small cluster and checks values.
+func measureSmallCluster(t *testing.T, purelb string, expected bounds) {
+	t.Helper()
 	output := filepath.Join(t.TempDir(), "bench", "scale.json")
 	var out strings.Builder
 	err := runCommand(t.Context(), []string{
 		"-program", purelb, "-output", output, "-pprof", "0",
-		"-nodes", "5", "-addresses", "10", "-locals", "3", "-changes", "2", "-deaths", "1", "-idle", "1s",
+		"-nodes", "5", "-addresses", "10", "-locals", "3", "-changes", "2", "-deaths", "1", "-idle", "5s",
 	}, &out)
 	t.Log(out.String())
 	if err != nil {
@@ -57,28 +88,10 @@ func measureSmallCluster(t *testing.T, purelb string) {
 	if got.Section != "scale" || got.Case != "5 nodes, 10 addresses" || got.N != 2 {
 		t.Errorf("the row is %s, %s, %d", got.Section, got.Case, got.N)
 	}
-	for name, bounds := range map[string][2]float64{
-		"nodes":                    {5, 5},
-		"addresses":                {10, 10},
-		"announcements":            {5, 5},
-		"convergeMs":               {1, 60_000},
-		"deathMs":                  {2_000, 60_000}, // no sooner than the Lease expires for others
-		"restartMs":                {1, 120_000},
-		"restartRewritten":         {0, 4}, // not all
-		"changeMs":                 {1, 60_000},
-		"changeAnnouncementWrites": {5, 20},
-		"commons":                  {1, 1},
-		"commonBytes":              {1_000, 20_000},
-		"announcementBytes":        {1_000, 20_000},
-		"requestsPerS":             {4, 1_000},
-		"watchEventsPerS":          {4, 1_000},
-		"managerRSSMiB":            {10, 512},
-		"apiServerRSSMiB":          {100, 4_000},
-		"agentsRSSMiB":             {10, 4_000},
-		"apiServerCPUPerMin":       {0.1, 6_000},
-	} {
-		if v := got.Values[name]; v < bounds[0] || v > bounds[1] {
-			t.Errorf("%s is %v, not from %v to %v", name, v, bounds[0], bounds[1])
+	for name, b := range expected {
+		v, isMeasured := got.Values[name]
+		if !isMeasured || v < b[0] || v > b[1] {
+			t.Errorf("%s is %v, not from %v to %v", name, v, b[0], b[1])
 		}
 	}
 	if !strings.Contains(out.String(), "| 5     | 10 ") {

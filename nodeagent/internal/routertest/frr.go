@@ -21,7 +21,7 @@ import (
 )
 
 // patience is how long daemons may take to start.
-const patience = 10 * time.Second
+const patience = 60 * time.Second
 
 // frrDir has FRR's daemons in Debian.
 const frrDir = "/usr/lib/frr"

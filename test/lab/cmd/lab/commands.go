@@ -39,7 +39,7 @@ func newCommandOf(f *flags) *cobra.Command {
 	root.PersistentFlags().StringVar(&f.cacheDir, "cache-dir", "", "folder of built binaries and images (default: purelb-lab in the user's cache folder)")
 	root.PersistentFlags().StringVar(&f.source, "source", "", "folder of the lab's Go module (default: found from the current folder upwards)")
 	root.AddCommand(
-		f.up(), f.down(), f.status(), f.kubeconfig(), f.assets(), f.loadImage(),
+		f.up(), f.down(), f.status(), f.kubeconfig(), f.assets(), f.programs(), f.loadImage(),
 		f.exec(), f.nodeExec(), f.kubectl(), f.vm(), f.debianRoot(),
 		forwardCommand(), dnsCommand(), nodeStartCommand(), nodeInitCommand(),
 	)
@@ -191,6 +191,21 @@ func (f *flags) assets() *cobra.Command {
 	}
 	kubernetesFlag(c, &kubernetes)
 	return c
+}
+
+func (f *flags) programs() *cobra.Command {
+	return &cobra.Command{
+		Use:   "programs",
+		Short: "Install the Debian packages of the programs that the lab and the tests of the network code run",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			options, err := f.options(c.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return lab.EnsurePrograms(c.Context(), options)
+		},
+	}
 }
 
 func (f *flags) loadImage() *cobra.Command {

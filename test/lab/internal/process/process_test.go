@@ -30,7 +30,7 @@ func TestParseStat(t *testing.T) {
 }
 
 func TestRecycledPIDIsNotKilled(t *testing.T) {
-	other := exec.Command("sleep", "60")
+	other := exec.Command("sleep", "600")
 	if err := other.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestRecycledPIDIsNotKilled(t *testing.T) {
 func TestStartAndKill(t *testing.T) {
 	dir := t.TempDir()
 	pidFile := filepath.Join(dir, "pid")
-	if err := Start(pidFile, filepath.Join(dir, "log"), "sh", "-c", "echo hello; exec sleep 60"); err != nil {
+	if err := Start(pidFile, filepath.Join(dir, "log"), "sh", "-c", "echo hello; exec sleep 600"); err != nil {
 		t.Fatal(err)
 	}
 	if !Alive(pidFile) {
