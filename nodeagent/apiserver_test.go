@@ -26,11 +26,13 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/link/linktest"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
+	"github.com/purelb/purelb-operator/test/apiserver"
 )
 
 // The whole agent, against a real API server, with no more rights than
 // config/rbac gives it.
 func TestAPIServer(t *testing.T) {
+	apiserver.Mark(t)
 	g := NewWithT(t)
 	log.SetLogger(zap.New(zap.WriteTo(os.Stderr), zap.UseDevMode(true)))
 	env := &envtest.Environment{CRDDirectoryPaths: []string{"../config/crd/bases"}, ErrorIfCRDPathMissing: true}

@@ -42,7 +42,7 @@ const (
 	// fieldOwner is the field manager that applies what is in the repository.
 	fieldOwner = client.FieldOwner("gitops")
 
-	waitLimit    = 20 * time.Second
+	waitLimit    = time.Minute
 	pollInterval = 50 * time.Millisecond
 )
 
@@ -68,6 +68,7 @@ func TestMain(m *testing.M) {
 // startOnce starts the API server and the manager, once for all tests.
 func startOnce(t *testing.T) *WithT {
 	t.Helper()
+	apiserver.Mark(t)
 	if err := start(); err != nil {
 		t.Fatal(err)
 	}
