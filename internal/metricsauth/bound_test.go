@@ -1,15 +1,13 @@
 package metricsauth
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
@@ -43,58 +41,67 @@ func (s *slowAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, `{"kind":"SubjectAccessReview","apiVersion":"authorization.k8s.io/v1","status":{"allowed":true}}`)
 }
 
+// RoundTrip serves a request in this process. It returns when the response is whole.
+func (s *slowAPI) RoundTrip(r *http.Request) (*http.Response, error) {
+	recorder := httptest.NewRecorder()
+	s.ServeHTTP(recorder, r)
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	return recorder.Result(), nil
+}
+
 // TestReviewsAreBounded sends many requests at once, with different tokens, and then with one.
 func TestReviewsAreBounded(t *testing.T) {
-	api := &slowAPI{released: make(chan struct{})}
-	server := httptest.NewServer(api)
-	t.Cleanup(server.Close)
-	filter, err := Filter(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, server.Client())
-	if err != nil {
-		t.Fatal(err)
-	}
-	handler, err := filter(logr.Discard(), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	get := func(ctx context.Context, token string) int {
-		request := httptest.NewRequestWithContext(ctx, http.MethodGet, "/metrics", nil)
-		request.Header.Set("Authorization", "Bearer "+token)
-		recorder := httptest.NewRecorder()
-		handler.ServeHTTP(recorder, request)
-		return recorder.Code
-	}
-	getMany := func(ctx context.Context, token func(i int) string) func() map[int]int {
-		var mu sync.Mutex
-		var group sync.WaitGroup
-		responses := map[int]int{}
-		for i := range 20 {
-			group.Go(func() {
-				code := get(ctx, token(i))
-				mu.Lock()
-				defer mu.Unlock()
-				responses[code]++
-			})
+	synctest.Test(t, func(t *testing.T) {
+		api := &slowAPI{released: make(chan struct{})}
+		filter, err := Filter(&rest.Config{Host: "http://api.test", ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, &http.Client{Transport: api})
+		if err != nil {
+			t.Fatal(err)
 		}
-		return func() map[int]int { group.Wait(); return responses }
-	}
-
-	ctx, cancel := context.WithCancel(t.Context())
-	wait := getMany(ctx, func(i int) string { return fmt.Sprint("token", i) })
-	for deadline := time.Now().Add(10 * time.Second); api.waiting.Load() < maxReviews; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("no review reaches the API server")
+		handler, err := filter(logr.Discard(), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	cancel() // the requests that are not being reviewed have waited in vain
-	responses := wait()
-	if responses[http.StatusServiceUnavailable] < 20-maxReviews || api.mostWaiting.Load() != maxReviews {
-		t.Errorf("responses %v, at most %d reviews at a time", responses, api.mostWaiting.Load())
-	}
+		const requests = 20
+		getMany := func(token func(i int) string) func() map[int]int {
+			codes := make(chan int, requests)
+			for i := range requests {
+				go func() {
+					request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil)
+					request.Header.Set("Authorization", "Bearer "+token(i))
+					recorder := httptest.NewRecorder()
+					handler.ServeHTTP(recorder, request)
+					codes <- recorder.Code
+				}()
+			}
+			return func() map[int]int {
+				responses := map[int]int{}
+				for range requests {
+					responses[<-codes]++
+				}
+				return responses
+			}
+		}
 
-	close(api.released)
-	api.reviews.Store(0)
-	responses = getMany(t.Context(), func(int) string { return "one" })()
-	if responses[http.StatusOK] != 20 || api.reviews.Load() > 2*maxReviews {
-		t.Errorf("one token: responses %v, %d reviews", responses, api.reviews.Load())
-	}
+		responses := getMany(func(i int) string { return fmt.Sprint("token", i) })
+		synctest.Wait() // for all requests to wait
+		if waiting := api.waiting.Load(); waiting != maxReviews {
+			t.Errorf("%d reviews at a time", waiting)
+		}
+		// After reviewTimeout all have waited in vain. Whose turn comes in that moment fails as
+		// those do that were being reviewed.
+		if got := responses(); got[http.StatusServiceUnavailable] == 0 || got[http.StatusServiceUnavailable]+got[http.StatusInternalServerError] != requests {
+			t.Errorf("different tokens: responses %v", got)
+		}
+		if most := api.mostWaiting.Load(); most != maxReviews {
+			t.Errorf("at most %d reviews at a time", most)
+		}
+
+		close(api.released)
+		api.reviews.Store(0)
+		if got := getMany(func(int) string { return "one" })(); got[http.StatusOK] != requests || api.reviews.Load() > 2*maxReviews {
+			t.Errorf("one token: responses %v, %d reviews", got, api.reviews.Load())
+		}
+	})
 }
