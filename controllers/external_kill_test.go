@@ -10,6 +10,8 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/purelb/purelb-operator/test/seeds"
 )
 
 // killings is how often TestFaultNetboxKilled kills the manager.
@@ -26,14 +28,21 @@ func TestFaultNetboxKilled(t *testing.T) {
 	w.group("killed", "v4: {prefixes: [10.50.0.0/24]}, v6: {prefixes: ['fd00:50::/64']}")
 	w.Eventually(w.addresses(w.service("first", "killed"))).Should(HaveLen(1))
 
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 5))
+	random := rand.New(rand.NewPCG(seeds.First(t), 5))
 	moments := map[string]int{}
 	// Fewer Services are deleted than the manager releases without a person having looked.
 	const deletions = 8
 	deleted := map[string]bool{}
 	var alive []*corev1.Service
+	removeSometimes := func() {
+		if len(alive) == 0 || len(deleted) == deletions || random.IntN(6) != 0 {
+			return
+		}
+		i := random.IntN(len(alive))
+		deleted[alive[i].Name] = true
+		w.remove(alive[i])
+		alive = append(alive[:i], alive[i+1:]...)
+	}
 	rounds := killings
 	if testing.Short() { // with the race detector
 		rounds /= 5
@@ -48,27 +57,17 @@ func TestFaultNetboxKilled(t *testing.T) {
 			}
 			alive = append(alive, w.service(fmt.Sprintf("killed-%d-%d", round, n), "killed", change))
 		}
-		remove := func() {
-			i := random.IntN(len(alive))
-			deleted[alive[i].Name] = true
-			w.remove(alive[i])
-			alive = append(alive[:i], alive[i+1:]...)
-		}
-		if len(deleted) < deletions && random.IntN(6) == 0 { // the release may meet the kill
-			remove()
-		}
+		removeSometimes() // the release may meet the kill
 		waitForDeath(w, after)
 		w.kill()
-		if len(deleted) < deletions && random.IntN(6) == 0 {
-			remove()
-		}
+		removeSometimes()
 		w.netbox.SetFaults(nil, nil)
 		w.setOnWrite(nil)
 		w.start()
 	}
 	t.Logf("killed: %v", moments)
 	var holders map[string]string
-	w.Eventually(func(g Gomega) { holders = w.holders(g) }).WithTimeout(time.Minute).Should(Succeed())
+	w.Eventually(func(g Gomega) { holders = w.holders(g) }).Should(Succeed())
 	for a, name := range w.recorded() {
 		if holder, isHeld := holders[a]; isHeld && holder != name {
 			t.Errorf("%s is recorded as that of %s, and %s has it", a, name, holder)

@@ -21,6 +21,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -37,8 +38,12 @@ import (
 	fake "github.com/purelb/purelb-operator/test/netbox"
 )
 
-// externalWorld is an API server of its own, a fake NetBox, and a manager that allocates:
-// a test starts and kills it.
+// startExternal starts the API server that the tests of external IPAM systems share. Each of them
+// leaves it as it was.
+var startExternal = sharedServer()
+
+// externalWorld is an API server, a fake NetBox, and a manager that allocates: a test starts and
+// kills it.
 type externalWorld struct {
 	*WithT
 	t      *testing.T
@@ -60,15 +65,11 @@ type externalWorld struct {
 
 func newExternalWorld(t *testing.T) *externalWorld {
 	t.Helper()
-	config, stopServer, err := apiserver.Start()
+	apiserver.Mark(t)
+	config, err := startExternal()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := stopServer(); err != nil {
-			t.Error(err)
-		}
-	})
 	if err := addToScheme(); err != nil {
 		t.Fatal(err)
 	}
@@ -79,8 +80,9 @@ func newExternalWorld(t *testing.T) *externalWorld {
 	w.api, err = client.New(config, client.Options{Scheme: scheme.Scheme})
 	w.Expect(err).NotTo(HaveOccurred())
 	for _, name := range []string{namespace, user} {
-		w.Expect(w.api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})).To(Succeed())
+		w.Expect(client.IgnoreAlreadyExists(w.api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))).To(Succeed())
 	}
+	t.Cleanup(w.tidy) // after the manager has ended
 	w.Expect(w.api.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "netbox"}, StringData: map[string]string{"token": fake.TokenV2}})).To(Succeed())
 	for _, kind := range []string{"tags", "tenants"} {
 		for _, slug := range []string{"purelb", "lab", "pool"} {
@@ -89,6 +91,30 @@ func newExternalWorld(t *testing.T) *externalWorld {
 	}
 	t.Cleanup(func() { w.kill() })
 	return w
+}
+
+// tidy removes what the test, and its managers, have made.
+func (w *externalWorld) tidy() {
+	ctx := context.Background()
+	lists := []client.ObjectList{&corev1.ServiceList{}, &v1.ServiceGroupList{}, &corev1.SecretList{}, &eventsv1.EventList{}}
+	w.Eventually(func(g Gomega) {
+		for _, list := range lists {
+			left := 0
+			for _, name := range []string{namespace, user} {
+				g.Expect(w.api.List(ctx, list, client.InNamespace(name))).To(Succeed())
+				left += meta.LenList(list)
+				g.Expect(meta.EachListItem(list, func(item runtime.Object) error {
+					obj := item.(client.Object)
+					if len(obj.GetFinalizers()) == 0 {
+						return client.IgnoreNotFound(w.api.Delete(ctx, obj))
+					}
+					obj.SetFinalizers(nil) // whose manager has been killed
+					return client.IgnoreNotFound(w.api.Update(ctx, obj))
+				})).To(Succeed())
+			}
+			g.Expect(left).To(BeZero(), "of %T", list)
+		}
+	}).Should(Succeed())
 }
 
 // start starts a manager.

@@ -117,11 +117,13 @@ func TestPolicyLocalOfLocal(t *testing.T) {
 	g.Expect(holder).To(HaveLen(1))
 	other := nodes[1-slices.Index(nodes, holder[0])]
 	setEndpoints(t, svc, [2]string{other, "ready"})
-	g.Consistently(at).Should(Equal(holder), "of policy Cluster, endpoints do not matter")
+	waitUntilPlaced(t)
+	g.Expect(at(g)).To(Equal(holder), "of policy Cluster, endpoints do not matter")
 	patch(t, svc, `{"spec":{"externalTrafficPolicy":"Local"}}`)
 	g.Eventually(eventsOf(svc, v1.EventLocalRejected)).Should(ConsistOf(ContainSubstring("it stays, although 10.45.0.1 is Local")))
 	g.Eventually(at).Should(Equal([]string{other}))
-	g.Consistently(policy(svc)).Should(Equal(corev1.ServiceExternalTrafficPolicyLocal))
+	waitUntilPlaced(t)
+	g.Expect(policy(svc)(g)).To(Equal(corev1.ServiceExternalTrafficPolicyLocal))
 
 	// With a new spec, the manager sets the policy again.
 	patch(t, svc, `{"spec":{"sessionAffinity":"ClientIP"}}`)
@@ -131,13 +133,15 @@ func TestPolicyLocalOfLocal(t *testing.T) {
 	meant := service(t, "meant", ofGroup("lan"), policyLocal, func(svc *corev1.Service) { svc.Annotations[v1.AnnotationAllowLocal] = "true" })
 	g.Eventually(ingress(meant)).Should(Equal([]string{"10.45.0.2"}))
 	there := holders("10.45.0.2", nodes...)
-	g.Consistently(there).Should(BeEmpty(), "there is no endpoint")
+	waitUntilPlaced(t)
+	g.Expect(there(g)).To(BeEmpty(), "there is no endpoint")
 	for _, n := range []string{"node2", "node1"} {
 		setEndpoints(t, meant, [2]string{n, "ready"})
 		g.Eventually(there).Should(Equal([]string{n}))
 	}
 	setEndpoints(t, meant)
-	g.Consistently(there).Should(Equal([]string{"node1"}), "without endpoints it stays where it is")
+	waitUntilPlaced(t)
+	g.Expect(there(g)).To(Equal([]string{"node1"}), "without endpoints it stays where it is")
 	g.Expect(policy(meant)(g)).To(Equal(corev1.ServiceExternalTrafficPolicyLocal))
 	g.Expect(eventsOf(meant, v1.EventLocalOverride)(g)).To(BeEmpty())
 }
@@ -204,12 +208,11 @@ func TestPolicyLocalOfGroup(t *testing.T) {
 
 	// While the group is away, nobody says what is to become of the policy. It stays.
 	remove(t, group)
-	g.Consistently(func(g Gomega) {
-		for _, svc := range []*corev1.Service{kept, one, two, insists} {
-			g.Expect(policy(svc)(g)).To(Equal(local))
-		}
-		g.Expect(at(g)).To(Equal([]string{"node1"}))
-	}).Should(Succeed())
+	waitUntilPlaced(t)
+	for _, svc := range []*corev1.Service{kept, one, two, insists} {
+		g.Expect(policy(svc)(g)).To(Equal(local))
+	}
+	g.Expect(at(g)).To(Equal([]string{"node1"}))
 	group = serviceGroup(t, "allowing", spec)
 	setEndpoints(t, kept, [2]string{"node2", "ready"})
 	g.Eventually(at).Should(Equal([]string{"node2"}))
@@ -222,10 +225,9 @@ func TestPolicyLocalOfGroup(t *testing.T) {
 		g.Eventually(policy(svc)).Should(Equal(cluster), svc.Name)
 	}
 	g.Eventually(eventsOf(kept, v1.EventLocalOverride)).Should(ConsistOf(ContainSubstring("10.47.0.1 is Local")))
-	g.Consistently(func(g Gomega) {
-		g.Expect(at(g)).To(Equal(holder), "no address moves")
-		g.Expect(policy(insists)(g)).To(Equal(local))
-	}).Should(Succeed())
+	waitUntilPlaced(t)
+	g.Expect(at(g)).To(Equal(holder), "no address moves")
+	g.Expect(policy(insists)(g)).To(Equal(local))
 
 	// It does again: what the manager has set to Cluster stays until its author sets it.
 	patch(t, kept, `{"spec":{"externalTrafficPolicy":"Local"}}`)
@@ -237,7 +239,8 @@ func TestPolicyLocalOfGroup(t *testing.T) {
 	g.Expect(policy(kept)(g)).To(Equal(local))
 	g.Expect(policy(one)(g)).To(Equal(cluster))
 	patch(t, one, `{"spec":{"externalTrafficPolicy":"Local"}}`)
-	g.Consistently(policy(one)).Should(Equal(local))
+	waitUntilPlaced(t)
+	g.Expect(policy(one)(g)).To(Equal(local))
 	g.Expect(eventsOf(one, v1.EventLocalOverride)(g)).To(HaveLen(1))
 
 	// The Service's own word counts more, also later.

@@ -18,7 +18,7 @@ import (
 // TestPoliciesRefuseDeletion deletes Announcements and CommonAnnouncements as the users who
 // may, and as an administrator, who may not.
 func TestPoliciesRefuseDeletion(t *testing.T) {
-	g, ctx := guard(t), context.Background()
+	g, ctx := guardAlone(t), context.Background() // whose namespace ends
 	g.keep("purelb-manager", g.as("purelb-manager"))
 	manager, admin := g.client(g.as("purelb-manager")), g.admin
 	ann := &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "node1"}, Spec: v1.AnnouncementSpec{NodeName: "node1", LBNodeAgent: "default"}}
@@ -27,7 +27,7 @@ func TestPoliciesRefuseDeletion(t *testing.T) {
 		g.Expect(manager.Create(ctx, obj)).To(Succeed())
 	}
 	const refusal = "delete its LBNodeAgent"
-	g.refusing(func() error { return admin.Delete(ctx, ann, client.DryRunAll) }).To(MatchError(ContainSubstring(refusal)))
+	g.refusing(func() error { return admin.Delete(ctx, ann, client.DryRunAll) }).Should(MatchError(ContainSubstring(refusal)))
 	g.Expect(admin.Delete(ctx, common)).To(MatchError(ContainSubstring(refusal)))
 	for _, kind := range []client.Object{&v1.Announcement{}, &v1.CommonAnnouncement{}} {
 		g.Expect(admin.DeleteAllOf(ctx, kind, client.InNamespace(namespace))).To(MatchError(ContainSubstring(refusal)))
@@ -81,7 +81,7 @@ func TestAttackEditor(t *testing.T) {
 		version := obj.GetResourceVersion()
 		g.Eventually(func() error { return editor.Get(ctx, client.ObjectKeyFromObject(obj), obj) }).Should(Succeed(), "the right is there")
 		created.SetName("node2")
-		g.refusing(func() error { return editor.Create(ctx, created, client.DryRunAll) }).To(MatchError(ContainSubstring("are written by PureLB's manager")))
+		g.refusing(func() error { return editor.Create(ctx, created, client.DryRunAll) }).Should(MatchError(ContainSubstring("are written by PureLB's manager")))
 		for _, patch := range []string{
 			change, `{"metadata":{"labels":{"a":"b"}}}`, `{"metadata":{"annotations":{"a":"b"}}}`,
 			`{"metadata":{"finalizers":["a.b/c"]}}`, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"node1","uid":"u"}]}}`,

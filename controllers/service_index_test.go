@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +16,7 @@ import (
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/test/seeds"
 )
 
 // history plays an API server, and a watch that comes late, for an index.
@@ -74,8 +74,9 @@ func (h *history) act() {
 // what an index made from the Services alone would be, and on the way that no address of a
 // stored Service counts as free.
 func TestServiceIndexFollowsServices(t *testing.T) {
-	for i := range 3000 {
-		seed := uint64(time.Now().UnixNano()) + uint64(i)
+	first := seeds.First(t)
+	for i := range uint64(3000) {
+		seed := first + i
 		h := &history{random: rand.New(rand.NewPCG(seed, 3)), index: newServiceIndex(true), stored: map[string]*corev1.Service{}}
 		for range 60 {
 			h.act()

@@ -42,7 +42,7 @@ func TestServiceNamesAddresses(t *testing.T) {
 	g.Eventually(condition(second, v1.ConditionAllocated)).Should(Equal("False AddressInUse: 10.30.0.7 is in use by Service test/by-name"))
 	g.Expect(ingress(second)(g)).To(Equal([]string{"10.30.0.8"}), "until there is another in its place")
 	remove(t, first)
-	g.Eventually(ingress(second)).WithTimeout(quiet).Should(Equal([]string{"10.30.0.7"}))
+	g.Eventually(ingress(second)).Should(Equal([]string{"10.30.0.7"}))
 	patch(t, second, `{"spec":{"loadBalancerIP":""}}`)
 	g.Eventually(condition(second, v1.ConditionAllocated)).Should(HavePrefix("True"))
 	g.Expect(ingress(second)(g)).To(Equal([]string{"10.30.0.7"}))
@@ -52,7 +52,7 @@ func TestServiceNamesAddresses(t *testing.T) {
 	patch(t, wrong, `{"metadata":{"annotations":{"purelb.io/addresses":"10.31.0.1"}}}`)
 	g.Eventually(condition(wrong, v1.ConditionAllocated)).Should(HavePrefix("False AddressOutsidePools: "))
 	serviceGroup(t, "grown", "remote: {pool: 10.31.0.1, subnet: 10.31.0.0/24}")
-	g.Eventually(ingress(wrong)).WithTimeout(quiet).Should(Equal([]string{"10.31.0.1"}))
+	g.Eventually(ingress(wrong)).Should(Equal([]string{"10.31.0.1"}))
 }
 
 func TestServicesShare(t *testing.T) {
@@ -70,7 +70,7 @@ func TestServicesShare(t *testing.T) {
 
 	// A Service that waited for the port gets the address when the port is free.
 	patch(t, web, `{"spec":{"ports":[{"port":8080}]}}`)
-	g.Eventually(ingress(clash)).WithTimeout(quiet).Should(Equal([]string{"10.32.0.1"}))
+	g.Eventually(ingress(clash)).Should(Equal([]string{"10.32.0.1"}))
 
 	// Both Services report a clash, and keep the address.
 	patch(t, web, `{"spec":{"ports":[{"port":443}]}}`)
@@ -104,7 +104,7 @@ func TestServicesShareAcrossNamespaces(t *testing.T) {
 		func(svc *corev1.Service) { svc.Namespace = other })
 	g.Eventually(condition(two, v1.ConditionAllocated)).Should(HavePrefix("False SharingRefused: 10.33.0.1 is in use by Service test/here of another namespace"))
 	patch(t, group, `{"spec":{"shareAcrossNamespaces":true}}`)
-	g.Eventually(ingress(two)).WithTimeout(quiet).Should(Equal([]string{"10.33.0.1"}))
+	g.Eventually(ingress(two)).Should(Equal([]string{"10.33.0.1"}))
 }
 
 func TestServiceMultiPool(t *testing.T) {

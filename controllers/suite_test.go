@@ -41,28 +41,34 @@ const (
 	namespace = "purelb-system" // of the manager
 	user      = "test"          // namespace of Services
 
-	soon  = 10 * time.Second // for what is to happen
-	quiet = time.Second      // for what is not to happen
+	soon  = time.Minute // for what is to happen
 	often = 50 * time.Millisecond
+
+	// leaseSeconds is how long the agents say that their Leases last. The manager lets the Lease
+	// of a node with Local addresses last for 3 s of its own clock at the most.
+	leaseSeconds = 30
 )
 
-// api reaches the API server, without a cache.
+// api reaches the API server, without a cache, and cached is what the manager sees.
 var (
-	api          client.Client
+	api, cached  client.Client
 	serverConfig *rest.Config
-	registry     = prometheus.NewRegistry()
-	stop         = func() error { return nil }
+	// clock is the manager's, and written is what it has written.
+	clock    = newSimulatedClock()
+	written  = &writeLog{}
+	registry = prometheus.NewRegistry()
+	stop     = func() error { return nil }
 )
 
 func TestMain(m *testing.M) {
 	SetDefaultEventuallyTimeout(soon)
 	SetDefaultEventuallyPollingInterval(often)
-	SetDefaultConsistentlyDuration(quiet)
-	SetDefaultConsistentlyPollingInterval(often)
 	code := m.Run()
-	if err := stop(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
+	for _, stop := range append(stopShared, func() error { return stop() }) {
+		if err := stop(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
 	}
 	os.Exit(code)
 }
@@ -72,10 +78,24 @@ func TestMain(m *testing.M) {
 // know that the results depend on the CRDs, and show old ones.
 func begin(t *testing.T) *WithT {
 	t.Helper()
+	apiserver.Mark(t)
 	if err := start(); err != nil {
 		t.Fatal(err)
 	}
 	return NewWithT(t)
+}
+
+// stopShared stops the API servers that several tests share. Tests do not run in parallel.
+var stopShared []func() error
+
+// sharedServer returns a function that starts an API server when it is called first. The server runs
+// until all tests have ended.
+func sharedServer() func() (*rest.Config, error) {
+	return sync.OnceValues(func() (*rest.Config, error) {
+		config, stop, err := apiserver.Start()
+		stopShared = append(stopShared, stop)
+		return config, err
+	})
 }
 
 // addToScheme makes the scheme know this project's kinds, once: the manager of all tests
@@ -109,11 +129,15 @@ var start = sync.OnceValue(func() error {
 	serverConfig = config
 	counted := rest.CopyConfig(config)
 	counted.Wrap(countWrites)
-	mgr, err := newManager(ctx, ctrl.Options{Scheme: scheme.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}}, counted)
+	counted.Wrap(written.wrap)
+	live := controllers.NewLiveness(clock.Now)
+	mgr, err := newManager(ctx, ctrl.Options{Scheme: scheme.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}}, counted, live)
 	if err != nil {
 		cancel()
 		return err
 	}
+	cached = mgr.GetClient()
+	go clock.run(ctx, live)
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(ctx) }()
 	stop = func() error {
@@ -129,12 +153,11 @@ func agentAccount() *corev1.ServiceAccount {
 }
 
 // newManager is a manager with all reconcilers.
-func newManager(ctx context.Context, options ctrl.Options, config *rest.Config) (ctrl.Manager, error) {
+func newManager(ctx context.Context, options ctrl.Options, config *rest.Config, live *controllers.Liveness) (ctrl.Manager, error) {
 	mgr, err := ctrl.NewManager(config, options)
 	if err != nil {
 		return nil, err
 	}
-	live := controllers.NewLiveness(time.Now)
 	own, reasons := controllers.NewMetrics(registry), controllers.NewUnplacedReasons()
 	c := mgr.GetClient()
 	return mgr, errors.Join(
@@ -150,7 +173,7 @@ func newManager(ctx context.Context, options ctrl.Options, config *rest.Config) 
 			Client: c, Recorder: mgr.GetEventRecorder("purelb-lbnodeagent"), Liveness: live, Namespace: namespace, Defaults: agents.Defaults{Image: "purelb.io/purelb:test", ServiceAccount: "purelb-agent"},
 		}).SetupWithManager(mgr),
 		(&controllers.PlacementReconciler{
-			Client: c, Namespace: namespace, IsDefault: true, Liveness: live, Now: time.Now, Metrics: own, Reasons: reasons,
+			Client: c, Namespace: namespace, IsDefault: true, Liveness: live, Now: clock.Now, Metrics: own, Reasons: reasons,
 			Recorder: mgr.GetEventRecorder("purelb-placement"),
 		}).SetupWithManager(mgr),
 		(&controllers.RoutingReconciler{
@@ -324,15 +347,21 @@ type agent struct {
 	node       string
 	interfaces []v1.NodeInterface
 	stop       func()
-	paused     atomic.Bool
+	// turns is locked during a turn. It guards isPaused.
+	turns    sync.Mutex
+	isPaused bool
 	// findsAnother is that another station answers for addresses that the agent is to probe.
 	findsAnother atomic.Bool
 	// macs is what it reports in the first of its Announcements, if it is set.
 	macs atomic.Pointer[[]string]
 }
 
-// pause makes the agent renew its Lease, but look at nothing.
-func (a *agent) pause(yes bool) { a.paused.Store(yes) }
+// pause makes the agent renew its Lease, but look at nothing, from its next turn on.
+func (a *agent) pause(yes bool) {
+	a.turns.Lock()
+	defer a.turns.Unlock()
+	a.isPaused = yes
+}
 
 // runAgent starts an agent; it ends with the test, or when stopped.
 func runAgent(t *testing.T, node string, interfaces ...v1.NodeInterface) *agent {
@@ -342,8 +371,10 @@ func runAgent(t *testing.T, node string, interfaces ...v1.NodeInterface) *agent 
 	a.stop = func() {
 		cancel()
 		<-ended
+		clock.remove(a)
 	}
 	t.Cleanup(a.stop)
+	clock.add(a)
 	go func() {
 		defer close(ended)
 		tick := time.NewTicker(100 * time.Millisecond)
@@ -353,25 +384,39 @@ func runAgent(t *testing.T, node string, interfaces ...v1.NodeInterface) *agent 
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				// What fails is tried again.
-				if !a.paused.Load() {
-					_ = a.report(ctx)
-				}
-				_ = a.renew(ctx)
+				a.takeTurn(ctx)
 			}
 		}
 	}()
 	return a
 }
 
-func (a *agent) renew(ctx context.Context) error {
+// takeTurn reports and renews once. What fails is tried again, and the clock waits for it.
+func (a *agent) takeTurn(ctx context.Context) {
+	a.turns.Lock()
+	defer a.turns.Unlock()
+	began := clock.step()
+	if !a.isPaused {
+		if err := a.report(ctx); err != nil {
+			return
+		}
+	}
+	hasLease, err := a.renew(ctx)
+	if err != nil {
+		return
+	}
+	clock.note(a, turn{step: began, hasRenewed: hasLease})
+}
+
+// renew renews the agent's Lease, if there is one.
+func (a *agent) renew(ctx context.Context) (hasLease bool, err error) {
 	lease := &coordinationv1.Lease{}
 	if err := api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v1.LeasePrefix + a.node}, lease); err != nil {
-		return err
+		return false, client.IgnoreNotFound(err)
 	}
 	lease.Spec.RenewTime = ptr.To(metav1.NowMicro())
-	lease.Spec.LeaseDurationSeconds = ptr.To[int32](2)
-	return api.Update(ctx, lease)
+	lease.Spec.LeaseDurationSeconds = ptr.To[int32](leaseSeconds)
+	return true, api.Update(ctx, lease)
 }
 
 func (a *agent) report(ctx context.Context) error {

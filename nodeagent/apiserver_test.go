@@ -26,6 +26,7 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/link/linktest"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
+	"github.com/purelb/purelb-operator/test/apiserver"
 )
 
 // apiServerLimit is how long an API server may take to start or to stop, and then the agent to do what
@@ -35,6 +36,7 @@ const apiServerLimit = 2 * time.Minute
 // The whole agent, against a real API server, with no more rights than
 // config/rbac gives it.
 func TestAPIServer(t *testing.T) {
+	apiserver.Mark(t)
 	g := NewWithT(t)
 	log.SetLogger(zap.New(zap.WriteTo(os.Stderr), zap.UseDevMode(true)))
 	env := &envtest.Environment{

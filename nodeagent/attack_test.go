@@ -18,7 +18,7 @@ import (
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
-	"github.com/purelb/purelb-operator/test/seed"
+	"github.com/purelb/purelb-operator/test/seeds"
 )
 
 // A station claims the address of an agent that is not fresh, again and again, and
@@ -114,10 +114,10 @@ func TestAttackFlood(t *testing.T) {
 	const addresses, seconds, perSecond = 2000, 10, 20000
 	// Frames come in bursts: each sleep in a synctest bubble costs the race detector much.
 	const burst = perSecond / 1000
-	first := seed.Of(t, 1)
+	first := seeds.First(t)
 	for name, fresh := range map[string]bool{"fresh": true, "not fresh": false} {
 		t.Run(name, func(t *testing.T) {
-			random := rand.New(rand.NewPCG(uint64(first), 0))
+			random := rand.New(rand.NewPCG(first, 0))
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, settings(), announcementOf("node1"))
 				gateway := neigh.MAC{2, 0, 0, 0, 0, 0xcc}
@@ -394,7 +394,7 @@ func (s *segment) setCut(cut bool) {
 func TestFaultTwoHoldersNotFresh(t *testing.T) {
 	addr := netip.MustParseAddr("192.0.2.1")
 	worst, moves := time.Duration(0), 0
-	random := rand.New(rand.NewPCG(uint64(seed.Of(t, 1)), 0))
+	random := rand.New(rand.NewPCG(seeds.First(t), 0))
 	for round := range 50 {
 		synctest.Test(t, func(t *testing.T) {
 			s := &segment{cut: true}

@@ -45,7 +45,7 @@ const (
 	user      = "test"          // of Services
 	other     = "other"         // of Services
 
-	soon  = 10 * time.Second
+	soon  = time.Minute
 	often = 20 * time.Millisecond
 )
 
@@ -83,7 +83,6 @@ func (r *warningRecorder) take() []string {
 func TestMain(m *testing.M) {
 	SetDefaultEventuallyTimeout(soon)
 	SetDefaultEventuallyPollingInterval(often)
-	SetDefaultConsistentlyPollingInterval(often)
 	code := m.Run()
 	if err := stop(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -96,6 +95,7 @@ func TestMain(m *testing.M) {
 // manager that serves them and runs the controllers.
 func begin(t *testing.T) *WithT {
 	t.Helper()
+	apiserver.Mark(t)
 	if err := start(); err != nil {
 		t.Fatal(err)
 	}
@@ -148,6 +148,7 @@ func install(ctx context.Context) error {
 		}
 	}
 	_, file, _, _ := runtime.Caller(0)
+	hooks.MaxTime = soon
 	hooks.Paths = []string{filepath.Join(filepath.Dir(file), "..", "config", "webhook", "manifests.yaml")}
 	return hooks.Install(config)
 }

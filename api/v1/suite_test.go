@@ -45,6 +45,7 @@ func TestMain(m *testing.M) {
 // old ones.
 func connect(t *testing.T) {
 	t.Helper()
+	apiserver.Mark(t)
 	if err := start(); err != nil {
 		t.Fatal(err)
 	}

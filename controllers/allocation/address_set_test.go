@@ -5,7 +5,8 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"testing"
-	"time"
+
+	"github.com/purelb/purelb-operator/test/seeds"
 )
 
 // TestAddressSet compares the tree with a map, after random additions and removals
@@ -13,7 +14,7 @@ import (
 func TestAddressSet(t *testing.T) {
 	for _, first := range []string{"10.0.0.250", "10.0.255.0", "255.255.255.0", "0.0.0.0", "fd00::fffe", "fd00::ffff:ffff:ffff:ff00", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ff00"} {
 		t.Run(first, func(t *testing.T) {
-			seed := uint64(time.Now().UnixNano())
+			seed := seeds.First(t)
 			random := rand.New(rand.NewPCG(seed, 1))
 			var pool []netip.Addr
 			for a := netip.MustParseAddr(first); a.IsValid() && len(pool) < 700; a = a.Next() {

@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +15,7 @@ import (
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/test/seeds"
 )
 
 // world plays a cluster: its Services as they are stored, and an index of them that
@@ -84,7 +83,7 @@ func (w *world) fail(format string, args ...any) {
 	for _, line := range w.log[max(0, len(w.log)-25):] {
 		w.t.Log(line)
 	}
-	w.t.Fatalf("seed %d (set HISTORY_SEED), step %d: %s", w.seed, w.step, fmt.Sprintf(format, args...))
+	w.t.Fatalf("seed %d (set PURELB_TEST_SEED), step %d: %s", w.seed, w.step, fmt.Sprintf(format, args...))
 }
 
 func (w *world) pick(options ...string) string { return options[w.random.IntN(len(options))] }
@@ -416,10 +415,7 @@ func (w *world) act() {
 // written, and checks each decision and, after each has settled, that nothing is lost,
 // leaked or had twice, and that nothing is a Service's that it was not given.
 func TestHistories(t *testing.T) {
-	histories, first := 3000, uint64(time.Now().UnixNano())
-	if s, err := strconv.ParseUint(os.Getenv("HISTORY_SEED"), 10, 64); err == nil {
-		histories, first = 1, s
-	}
+	histories, first := 3000, seeds.First(t)
 	if testing.Short() {
 		histories = 100
 	}

@@ -79,8 +79,8 @@ type Broker struct {
 	groups  map[string]*groupState
 	queues  map[endpoint]*queue
 	claims  map[claimKey]*claimState
-	// releases are addresses to release, each with when to try.
-	releases map[releaseKey]time.Time
+	// releases are addresses to release.
+	releases map[releaseKey]pendingRelease
 	repairs  map[releaseKey]Missing
 	// turns are when a claim of each namespace was asked for last: the namespaces of
 	// those that wait take turns, so that none keeps the others waiting by many claims.
@@ -132,11 +132,18 @@ type releaseKey struct {
 	address netip.Addr
 }
 
+// pendingRelease is when to try, and how often the release was asked for: while one is being looked at,
+// a Service may give the address up that had it a moment before.
+type pendingRelease struct {
+	dueAt time.Time
+	asked int
+}
+
 // NewBroker makes a Broker, which asks for nothing until it is started.
 func NewBroker(o Options) *Broker {
 	return &Broker{
 		Options: o, groups: map[string]*groupState{}, queues: map[endpoint]*queue{},
-		claims: map[claimKey]*claimState{}, releases: map[releaseKey]time.Time{}, repairs: map[releaseKey]Missing{}, turns: map[string]time.Time{},
+		claims: map[claimKey]*claimState{}, releases: map[releaseKey]pendingRelease{}, repairs: map[releaseKey]Missing{}, turns: map[string]time.Time{},
 	}
 }
 
@@ -165,7 +172,7 @@ func (b *Broker) Configure(group string, config *allocation.Netbox) {
 		return
 	case config == nil:
 		delete(b.groups, group)
-		maps.DeleteFunc(b.releases, func(k releaseKey, _ time.Time) bool { return k.group == group })
+		maps.DeleteFunc(b.releases, func(k releaseKey, _ pendingRelease) bool { return k.group == group })
 		maps.DeleteFunc(b.repairs, func(k releaseKey, _ Missing) bool { return k.group == group })
 		b.stopIdleQueues()
 		return
@@ -236,9 +243,12 @@ func (b *Broker) addRelease(key releaseKey, at time.Time) {
 	if b.groups[key.group] == nil {
 		return
 	}
-	if _, isKnown := b.releases[key]; !isKnown {
-		b.releases[key] = at
+	r, isKnown := b.releases[key]
+	if !isKnown {
+		r.dueAt = at
 	}
+	r.asked++
+	b.releases[key] = r
 	b.wake(key.group)
 }
 

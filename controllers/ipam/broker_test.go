@@ -32,10 +32,12 @@ type brokerWorld struct {
 	delay map[string]time.Duration
 	asked map[string]int
 	// held are the addresses that Services hold, by group.
-	held    map[string]map[netip.Addr][]ipam.Owner
-	token   string
-	changed map[types.NamespacedName]int
-	found   []string
+	held map[string]map[netip.Addr][]ipam.Owner
+	// onIsInUse, if set, is called once when the Broker asks whether an address is in use.
+	onIsInUse func()
+	token     string
+	changed   map[types.NamespacedName]int
+	found     []string
 }
 
 var errNoSecret = errors.New("there is no Secret netbox")
@@ -60,6 +62,10 @@ func (w *brokerWorld) Holders(_ context.Context, group string) (map[netip.Addr][
 func (w *brokerWorld) IsInUse(a netip.Addr) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if do := w.onIsInUse; do != nil {
+		w.onIsInUse = nil
+		defer do()
+	}
 	for _, held := range w.held {
 		if len(held[a]) > 0 {
 			return true
@@ -571,6 +577,28 @@ func TestFaultBrokerReleaseWhileAway(t *testing.T) {
 		w.pass(31 * time.Second)
 		if system.Marks()[a] != "" {
 			t.Error("not released")
+		}
+	})
+}
+
+// A Service may give an address up while the Broker, asked to release it for another reason, finds that
+// the Service has it.
+func TestBrokerReleasedWhileLookedAt(t *testing.T) {
+	inBrokerWorld(t, func(w *brokerWorld) {
+		w.broker.Want(web(0), []allocation.Claim{claimOf(groupA)})
+		w.pass(0)
+		a := w.wantAddress(web(0))
+		w.hold(groupA, a, web(0))
+		w.lock(func() {
+			w.onIsInUse = func() { // it holds the lock
+				delete(w.held[groupA], a)
+				w.broker.Release(groupA, a)
+			}
+		})
+		w.broker.Forget(types.NamespacedName{Namespace: "test", Name: "web0"}, "")
+		w.pass(time.Second)
+		if marks := w.systems[urlOf(groupA)].Marks(); len(marks) != 0 {
+			t.Errorf("recorded: %v", marks)
 		}
 	})
 }

@@ -143,7 +143,9 @@ func (b *Broker) release(ctx context.Context, j *job, system System, err *error)
 			b.retryExhausted(j.group)
 			delete(b.groups[j.group].unusedSince, j.address)
 		}
-		delete(b.releases, key)
+		if b.releases[key].asked == j.asked { // otherwise it is looked at once more
+			delete(b.releases, key)
+		}
 	}
 }
 

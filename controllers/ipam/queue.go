@@ -101,6 +101,8 @@ type job struct {
 	group   string
 	claim   claimKey
 	address netip.Addr
+	// asked is how often a release was asked for when it began.
+	asked   int
 	missing Missing
 	// hasAsked says that the system was asked.
 	hasAsked bool
@@ -208,8 +210,8 @@ func (b *Broker) jobsOf(e endpoint) iter.Seq2[job, jobTimes] {
 				return
 			}
 		}
-		for key, dueAt := range b.releases {
-			if isOfQueue(key.group) && !yield(job{kind: releaseJob, group: key.group, address: key.address}, jobTimes{dueAt: dueAt, since: dueAt}) {
+		for key, r := range b.releases {
+			if isOfQueue(key.group) && !yield(job{kind: releaseJob, group: key.group, address: key.address, asked: r.asked}, jobTimes{dueAt: r.dueAt, since: r.dueAt}) {
 				return
 			}
 		}

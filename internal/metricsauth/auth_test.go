@@ -22,6 +22,7 @@ import (
 )
 
 func TestFilter(t *testing.T) {
+	apiserver.Mark(t)
 	config, stop, err := apiserver.Start()
 	t.Cleanup(func() {
 		if err := stop(); err != nil {

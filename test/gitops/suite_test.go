@@ -68,6 +68,7 @@ func TestMain(m *testing.M) {
 // startOnce starts the API server and the manager, once for all tests.
 func startOnce(t *testing.T) *WithT {
 	t.Helper()
+	apiserver.Mark(t)
 	if err := start(); err != nil {
 		t.Fatal(err)
 	}

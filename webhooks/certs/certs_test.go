@@ -26,6 +26,7 @@ import (
 // server would, and takes its Secret away.
 func TestSource(t *testing.T) {
 	g := NewWithT(t)
+	apiserver.Mark(t)
 	config, stop, err := apiserver.Start()
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() {
@@ -90,18 +91,18 @@ func TestSource(t *testing.T) {
 	g.Eventually(func(g Gomega) {
 		g.Expect(source.Ready(nil)).To(Succeed())
 		first = trusted(g)
-	}).WithTimeout(30 * time.Second).Should(Succeed())
+	}).WithTimeout(time.Minute).Should(Succeed())
 
 	// Deleting the Secret renews the certificate.
 	g.Expect(c.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: secret}})).To(Succeed())
 	g.Eventually(func(g Gomega) {
 		g.Expect(trusted(g)).NotTo(Equal(first))
-	}).WithTimeout(30 * time.Second).Should(Succeed())
+	}).WithTimeout(time.Minute).Should(Succeed())
 
 	// A configuration that is applied anew is trusted again.
 	g.Expect(c.Delete(ctx, configuration)).To(Succeed())
 	configuration.ResourceVersion, configuration.UID = "", ""
 	configuration.Webhooks[0].ClientConfig.CABundle = nil
 	g.Expect(c.Create(ctx, configuration)).To(Succeed())
-	g.Eventually(func(g Gomega) { trusted(g) }).WithTimeout(30 * time.Second).Should(Succeed())
+	g.Eventually(func(g Gomega) { trusted(g) }).WithTimeout(time.Minute).Should(Succeed())
 }
