@@ -310,7 +310,7 @@ var _ = Describe("BGP", Label(bgpTopic), func() {
 		}, SpecTimeout(functionalLimit))
 	}
 
-	It("says in words what is wrong with a session", Label(proofLabel), func(ctx SpecContext) {
+	It("says in words what is wrong with a session", func(ctx SpecContext) {
 		startRouter(ctx, lab.RouterOptions{Daemon: lab.FRR, Password: "right"})
 		DeferCleanup(func(ctx SpecContext) {
 			retryKubectl(ctx, "-n", purelbNamespace, "delete", "secret", "router", "--ignore-not-found")

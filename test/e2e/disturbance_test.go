@@ -179,7 +179,7 @@ func (m *disturbedService) keepMeasuring(d time.Duration) {
 func (m *disturbedService) waitUntilMoved() {
 	GinkgoHelper()
 	Eventually(m.findAnnouncers).WithContext(m.ctx).WithTimeout(2 * time.Minute).WithPolling(pollInterval).
-		Should(And(HaveLen(1), Not(ContainElement(m.holder))))
+		Should(ConsistOf(And(BeElementOf(nodeNames()), Not(Equal(m.holder)))))
 }
 
 // findAnnouncers returns the nodes whose Announcements have the address, each with the state

@@ -101,8 +101,18 @@ func TestE2E(t *testing.T) {
 	if deadline, ok := t.Deadline(); ok {
 		suite.Timeout = min(suite.Timeout, time.Until(deadline)-interruptLimit)
 	}
-	RunSpecs(t, "PureLB in the lab", suite, reporter)
+	// Ginkgo matches a focus with the name of the suite and the text of a spec. Here a focus that
+	// begins with ^ is about the text, so that one spec can be named exactly.
+	for i, focus := range suite.FocusStrings {
+		if text, isAnchored := strings.CutPrefix(focus, "^"); isAnchored && !strings.HasPrefix(text, suiteName) {
+			suite.FocusStrings[i] = "^" + suiteName + " " + text
+		}
+	}
+	suite.FailOnEmpty = true // a filter that fits no spec shows nothing
+	RunSpecs(t, suiteName, suite, reporter)
 }
+
+const suiteName = "PureLB in the lab"
 
 // interruptLimit is how long before Go's time limit Ginkgo interrupts the suite: cleanup and the
 // collection of evidence of one spec take less.
@@ -252,6 +262,9 @@ var _ = ReportAfterSuite("what failed", func(report Report) {
 		}
 	}
 	for _, spec := range report.SpecReports {
+		if spec.State == types.SpecStateSkipped && spec.Failure.Message != "" { // not only left out by a filter
+			fmt.Printf("SKIPPED: %s\n    %s\n", spec.FullText(), spec.Failure.Message)
+		}
 		if spec.Failed() {
 			fmt.Print(describeFailures(spec))
 		}
