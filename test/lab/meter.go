@@ -6,16 +6,20 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 const (
 	// MeterInterval is the time between two requests of a kind.
 	MeterInterval = 10 * time.Millisecond
-	// meterTimeout is how long an HTTP request may take before it has failed.
-	meterTimeout = time.Second
+	// meterTimeout is how long an HTTP request may take before it has failed. It is longer than
+	// Linux takes to send a lost SYN once more (RFC 6298: 1 s): that a machine lost one packet
+	// is no outage. Figures count such requests apart.
+	meterTimeout = 3 * time.Second
 )
 
 // Meter sends two requests for an address every MeterInterval until Stop: one by HTTP,
@@ -72,15 +76,21 @@ func (m *Meter) request(client *http.Client, address netip.Addr) {
 	// The request ends by its own timeout, not by the end of the measurement: requests
 	// that are under way when the meter is stopped count, too.
 	start := m.now()
-	err := getOnce(client, "http://"+netip.AddrPortFrom(address, 80).String()+"/")
+	var connected atomic.Int64 // a request that has timed out may still be connecting
+	ctx := httptrace.WithClientTrace(context.Background(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(int64(m.now())) }})
+	err := getOnce(ctx, client, "http://"+netip.AddrPortFrom(address, 80).String()+"/")
 	end := m.now()
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
-	m.record.Requests = append(m.record.Requests, Request{Start: start, End: end, Err: err})
+	m.record.Requests = append(m.record.Requests, Request{Start: start, End: end, Connected: time.Duration(connected.Load()), Err: err})
 }
 
-func getOnce(client *http.Client, url string) error {
-	response, err := client.Get(url)
+func getOnce(ctx context.Context, client *http.Client, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(request)
 	if err != nil {
 		return err
 	}

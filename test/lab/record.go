@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,7 +12,16 @@ import (
 // Request is one HTTP request. Times are since the measurement began.
 type Request struct {
 	Start, End time.Duration
-	Err        error
+	// Connected is when the host that asked for it had a connection; zero if it never had.
+	Connected time.Duration
+	Err       error
+}
+
+// wasRetransmitted reports whether a first SYN, or the answer to it, was lost: the client of a
+// request has a connection only after it has sent the SYN again.
+func (r Request) wasRetransmitted() bool {
+	const firstRetransmission = time.Second
+	return r.Connected > 0 && r.Connected-r.Start >= firstRetransmission
 }
 
 // Answer is a message by ARP or ND with which a station says that it has the address.
@@ -37,10 +45,14 @@ type Figures struct {
 	// Requests is how many HTTP requests were made.
 	Requests int
 	// InFlight is how many requests failed that were under way when another station than
-	// before claimed the address: connections cannot move to it. From a host that is not
-	// on the link, which hears no claims, it is those whose connections were reset: their
-	// packets came to a node that does not know them. Failed is how many others failed.
+	// before claimed the address towards the host that asks: connections cannot move to it.
+	// From a host that is not on the link, which hears no claims, it is those whose
+	// connections were reset: their packets came to a node that does not know them. Failed is
+	// how many others failed.
 	Failed, InFlight int
+	// Retransmitted is how many requests succeeded, but only after their SYN had been sent
+	// again.
+	Retransmitted int
 	// Outage is the longest time without a successful HTTP request.
 	Outage time.Duration
 	// Silence is the longest time from a request by ARP or ND to the next answer; zero
@@ -66,10 +78,13 @@ func (r Record) Figures() Figures {
 		switch {
 		case q.Err == nil:
 			good = append(good, q.End)
+			if q.wasRetransmitted() {
+				f.Retransmitted++
+			}
 			continue
 		case len(r.WireAnswers) == 0 && errors.Is(q.Err, syscall.ECONNRESET):
 			f.InFlight++
-		case slices.ContainsFunc(switches, func(t time.Duration) bool { return q.Start <= t && q.End >= t }):
+		case slices.ContainsFunc(switches, q.wasUnderWay):
 			f.InFlight++
 		default:
 			f.Failed++
@@ -84,15 +99,33 @@ func (r Record) Figures() Figures {
 	return f
 }
 
-// stationChanges returns when another station than before claimed the address, in an
-// answer or unasked.
+// claimIsNotedWithin is how much later than a claim comes the kernel of a busy machine acts on it.
+const claimIsNotedWithin = 10 * time.Millisecond
+
+// wasUnderWay reports whether the request was under way when the host turned to the station that
+// claimed the address at a time. A connection that was made just afterwards, and then reset, was made
+// to the station before.
+func (r Request) wasUnderWay(claimed time.Duration) bool {
+	begin := r.Start
+	if r.Connected > 0 && errors.Is(r.Err, syscall.ECONNRESET) {
+		begin -= claimIsNotedWithin
+	}
+	return begin <= claimed && claimed <= r.End
+}
+
+// stationChanges returns when another station than before claimed the address unasked. What stations
+// answer to the Meter changes no neighbour table, and so comes before or after that.
 func (r Record) stationChanges() []time.Duration {
-	heard := slices.SortedFunc(slices.Values(slices.Concat(r.WireAnswers, r.UnaskedClaims)), func(a, b Answer) int { return cmp.Compare(a.At, b.At) })
 	var times []time.Duration
-	for i, a := range heard {
-		if i > 0 && a.MAC != heard[i-1].MAC {
+	last := ""
+	if len(r.WireAnswers) > 0 {
+		last = r.WireAnswers[0].MAC
+	}
+	for _, a := range r.UnaskedClaims {
+		if a.MAC != last {
 			times = append(times, a.At)
 		}
+		last = a.MAC
 	}
 	return times
 }
@@ -153,10 +186,22 @@ func (r Record) countStations() (duplicate time.Duration, changes int) {
 	return duplicate, changes
 }
 
+// Errors returns the error of each failed request, with the times of the request, in the order
+// in which the requests ended.
+func (r Record) Errors() []string {
+	var all []string
+	for _, q := range r.Requests {
+		if q.Err != nil {
+			all = append(all, fmt.Sprintf("%s–%s: %s", q.Start.Round(time.Millisecond), q.End.Round(time.Millisecond), strings.TrimSpace(q.Err.Error())))
+		}
+	}
+	return all
+}
+
 // String returns all figures in one line.
 func (f Figures) String() string {
-	text := fmt.Sprintf("%d requests, %d failed, %d failed in flight; HTTP outage %s, ARP silence %s, two answering %s, %d changes of MAC",
-		f.Requests, f.Failed, f.InFlight, f.Outage.Round(time.Millisecond), f.Silence.Round(time.Millisecond), f.Duplicate.Round(time.Millisecond), f.Changes)
+	text := fmt.Sprintf("%d requests, %d failed, %d failed in flight, %d with SYN retransmitted; HTTP outage %s, ARP silence %s, two answering %s, %d changes of MAC",
+		f.Requests, f.Failed, f.InFlight, f.Retransmitted, f.Outage.Round(time.Millisecond), f.Silence.Round(time.Millisecond), f.Duplicate.Round(time.Millisecond), f.Changes)
 	if f.FirstError != nil {
 		text += fmt.Sprintf("; first error, of the request at %s: %s", f.FirstFailure.Round(time.Millisecond), strings.TrimSpace(f.FirstError.Error()))
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -19,13 +20,13 @@ func TestFigures(t *testing.T) {
 	r := Record{
 		End: 400 * ms,
 		Requests: []Request{
-			{0, 2 * ms, nil}, {10 * ms, 12 * ms, nil},
-			{15 * ms, 20 * ms, failed}, // under way when b claims it, at 18 ms
-			{15 * ms, 60 * ms, failed}, // and when b answers, at 22 ms
-			{70 * ms, 90 * ms, failed}, // begun after it
-			{60 * ms, 160 * ms, failed},
-			{150 * ms, 212 * ms, nil}, {120 * ms, 222 * ms, nil},
-			{390 * ms, 395 * ms, nil},
+			{Start: 0, End: 2 * ms}, {Start: 10 * ms, End: 12 * ms},
+			{Start: 15 * ms, End: 20 * ms, Err: failed}, // under way when b claims it, at 18 ms
+			{Start: 19 * ms, End: 60 * ms, Err: failed}, // begun after it; b answers only the meter at 22 ms
+			{Start: 70 * ms, End: 90 * ms, Err: failed}, // begun after it
+			{Start: 60 * ms, End: 160 * ms, Err: failed},
+			{Start: 150 * ms, End: 212 * ms}, {Start: 120 * ms, End: 222 * ms},
+			{Start: 390 * ms, End: 395 * ms},
 		},
 		WireRequests: []time.Duration{0, 10 * ms, 20 * ms, 30 * ms, 40 * ms, 60 * ms, 290 * ms, 300 * ms, 390 * ms}, // busy, at 50 ms
 		WireAnswers: []Answer{
@@ -36,7 +37,7 @@ func TestFigures(t *testing.T) {
 	}
 	got := r.Figures()
 	want := Figures{
-		Requests: 9, Failed: 2, InFlight: 2, Outage: 200 * ms, Silence: 231 * ms, Duplicate: 30 * ms, Changes: 2, FirstError: failed, FirstFailure: 15 * ms,
+		Requests: 9, Failed: 3, InFlight: 1, Outage: 200 * ms, Silence: 231 * ms, Duplicate: 30 * ms, Changes: 2, FirstError: failed, FirstFailure: 15 * ms,
 	}
 	if got != want {
 		t.Errorf("%+v, want %+v", got, want)
@@ -47,11 +48,11 @@ func TestFigures(t *testing.T) {
 		outage, silence time.Duration
 	}{
 		{"nobody answers", Record{End: 70 * ms, WireRequests: []time.Duration{0, 10 * ms}}, 70 * ms, 70 * ms},
-		{"off the link", Record{End: 70 * ms, Requests: []Request{{0, 20 * ms, nil}}}, 50 * ms, 0},
-		{"late", Record{End: 90 * ms, WireRequests: []time.Duration{0}, WireAnswers: []Answer{{80 * ms, "a"}, {85 * ms, "a"}}, Requests: []Request{{60 * ms, 65 * ms, nil}}}, 65 * ms, 80 * ms},
-		{"at the end", Record{End: 90 * ms, WireRequests: []time.Duration{0}, WireAnswers: []Answer{{5 * ms, "a"}, {15 * ms, "a"}}, Requests: []Request{{0, 20 * ms, nil}}}, 70 * ms, 5 * ms},
+		{"off the link", Record{End: 70 * ms, Requests: []Request{{Start: 0, End: 20 * ms}}}, 50 * ms, 0},
+		{"late", Record{End: 90 * ms, WireRequests: []time.Duration{0}, WireAnswers: []Answer{{80 * ms, "a"}, {85 * ms, "a"}}, Requests: []Request{{Start: 60 * ms, End: 65 * ms}}}, 65 * ms, 80 * ms},
+		{"at the end", Record{End: 90 * ms, WireRequests: []time.Duration{0}, WireAnswers: []Answer{{5 * ms, "a"}, {15 * ms, "a"}}, Requests: []Request{{Start: 0, End: 20 * ms}}}, 70 * ms, 5 * ms},
 		{"asked no more", Record{End: 900 * ms, WireRequests: []time.Duration{0, 10 * ms, 500 * ms}, WireAnswers: []Answer{{1 * ms, "a"}, {13 * ms, "a"}, {501 * ms, "a"}}}, 900 * ms, 3 * ms},
-		{"one that was under way", Record{End: 30 * ms, Requests: []Request{{0, 20 * ms, nil}, {10 * ms, 35 * ms, nil}}}, 20 * ms, 0},
+		{"one that was under way", Record{End: 30 * ms, Requests: []Request{{Start: 0, End: 20 * ms}, {Start: 10 * ms, End: 35 * ms}}}, 20 * ms, 0},
 	} {
 		if got := row.record.Figures(); got.Silence != row.silence || got.Outage != row.outage {
 			t.Errorf("%s: %s", row.name, got)
@@ -64,13 +65,42 @@ func TestFigures(t *testing.T) {
 func TestFiguresFromElsewhere(t *testing.T) {
 	const ms = time.Millisecond
 	reset := fmt.Errorf("dial: %w", syscall.ECONNRESET)
-	r := Record{End: 40 * ms, Requests: []Request{{0, 2 * ms, nil}, {10 * ms, 12 * ms, reset}, {20 * ms, 30 * ms, errors.New("timeout")}, {30 * ms, 32 * ms, nil}}}
+	r := Record{End: 40 * ms, Requests: []Request{{Start: 0, End: 2 * ms}, {Start: 10 * ms, End: 12 * ms, Err: reset}, {Start: 20 * ms, End: 30 * ms, Err: errors.New("timeout")}, {Start: 30 * ms, End: 32 * ms}}}
 	if got := r.Figures(); got.Failed != 1 || got.InFlight != 1 {
 		t.Errorf("from elsewhere: %+v", got)
 	}
 	r.WireAnswers = []Answer{{At: 1 * ms, MAC: "a"}}
 	if got := r.Figures(); got.Failed != 2 || got.InFlight != 0 {
 		t.Errorf("on the link: %+v", got)
+	}
+}
+
+// TestFiguresInFlight checks which failed requests count as under way when the station changed: the
+// host hears of it by a claim, at 20 ms, not by what is answered to the meter.
+func TestFiguresInFlight(t *testing.T) {
+	const ms = time.Millisecond
+	reset := fmt.Errorf("read: %w", syscall.ECONNRESET)
+	for _, row := range []struct {
+		name       string
+		request    Request
+		isInFlight bool
+	}{
+		{"over before the claim", Request{Start: 10 * ms, Connected: 11 * ms, End: 19 * ms, Err: reset}, false},
+		{"begun between the answer and the claim", Request{Start: 18 * ms, Connected: 19 * ms, End: 21 * ms, Err: reset}, true},
+		{"reset before it was connected", Request{Start: 18 * ms, End: 21 * ms, Err: reset}, true},
+		{"begun before the kernel noted the claim", Request{Start: 22 * ms, Connected: 23 * ms, End: 24 * ms, Err: reset}, true},
+		{"begun long after the claim", Request{Start: 31 * ms, Connected: 32 * ms, End: 33 * ms, Err: reset}, false},
+		{"refused by the new station", Request{Start: 22 * ms, End: 24 * ms, Err: syscall.ECONNREFUSED}, false},
+		{"timed out at the new station", Request{Start: 22 * ms, Connected: 23 * ms, End: 90 * ms, Err: errors.New("timeout")}, false},
+	} {
+		r := Record{
+			End: 100 * ms, Requests: []Request{row.request}, WireRequests: []time.Duration{0, 10 * ms, 17 * ms, 30 * ms},
+			WireAnswers:   []Answer{{1 * ms, "a"}, {11 * ms, "a"}, {17 * ms, "b"}, {31 * ms, "b"}},
+			UnaskedClaims: []Answer{{5 * ms, "a"}, {20 * ms, "b"}, {32 * ms, "b"}},
+		}
+		if got := r.Figures(); got.Failed+got.InFlight != 1 || got.InFlight == 1 != row.isInFlight {
+			t.Errorf("%s: %+v", row.name, got)
+		}
 	}
 }
 
@@ -125,5 +155,35 @@ func TestWire(t *testing.T) {
 		if err != nil || len(frame) < 42 {
 			t.Errorf("the question for %s: %v, %v", address, frame, err)
 		}
+	}
+}
+
+// TestFiguresRetransmitted checks which requests count as those whose SYN was sent again.
+func TestFiguresRetransmitted(t *testing.T) {
+	const ms = time.Millisecond
+	failed := errors.New("timeout")
+	for _, row := range []struct {
+		name                  string
+		request               Request
+		retransmitted, failed int
+	}{
+		{"connected at once", Request{Start: 5000 * ms, Connected: 5001 * ms, End: 5002 * ms}, 0, 0},
+		{"connected at once, answered late", Request{Start: 5000 * ms, Connected: 5001 * ms, End: 6500 * ms}, 0, 0},
+		{"connected a little late", Request{Start: 5000 * ms, Connected: 5999 * ms, End: 6000 * ms}, 0, 0},
+		{"connected by the second SYN", Request{Start: 5000 * ms, Connected: 6000 * ms, End: 6001 * ms}, 1, 0},
+		{"connected by the second SYN, and then failed", Request{Start: 5000 * ms, Connected: 6000 * ms, End: 6001 * ms, Err: failed}, 0, 1},
+		{"never connected", Request{Start: 5000 * ms, End: 8000 * ms, Err: failed}, 0, 1},
+	} {
+		if got := (Record{End: 9000 * ms, Requests: []Request{row.request}}).Figures(); got.Retransmitted != row.retransmitted || got.Failed != row.failed {
+			t.Errorf("%s: %+v", row.name, got)
+		}
+	}
+}
+
+func TestErrors(t *testing.T) {
+	const ms = time.Millisecond
+	r := Record{Requests: []Request{{Start: 1 * ms, End: 2 * ms}, {Start: 3 * ms, End: 5 * ms, Err: errors.New("refused\n")}, {Start: 2 * ms, End: 3002 * ms, Err: errors.New("timeout")}}}
+	if got, want := r.Errors(), []string{"3ms–5ms: refused", "2ms–3.002s: timeout"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
