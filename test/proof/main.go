@@ -17,7 +17,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"syscall"
 
 	"github.com/purelb/purelb-operator/test/proof/trial"
@@ -61,7 +60,7 @@ func writeTable(args []string, out io.Writer) error {
 	var results []trial.Result
 	var errs []error
 	for _, file := range flags.Args() {
-		r, err := readResult(file)
+		r, err := trial.Load(file)
 		if err == nil {
 			err = r.Check()
 		}
@@ -91,24 +90,4 @@ func printVerdicts(out io.Writer, r trial.Result) {
 	for _, e := range r.Experiments {
 		fmt.Fprintf(out, "%s: %s: %s\n", r.Command, e.Name, trial.Judge(e))
 	}
-}
-
-func readResult(file string) (trial.Result, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return trial.Result{}, err
-	}
-	defer f.Close()
-	return trial.Read(f)
-}
-
-func writeResult(file string, r trial.Result) error {
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		return err
-	}
-	f, err := os.Create(file)
-	if err != nil {
-		return err
-	}
-	return errors.Join(r.Write(f), f.Close())
 }

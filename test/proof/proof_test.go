@@ -17,7 +17,7 @@ func runScript(t *testing.T, file, wants, script string) (trial.Result, error) {
 	t.Setenv("RESULTS", file)
 	var out bytes.Buffer
 	failure := run(t.Context(), []string{"-results", file, "-command", "make soak", "-commit", "abc1234", "-wants", wants, "--", "sh", "-c", script}, &out)
-	r, err := readResult(file)
+	r, err := trial.Load(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestRunInterrupted(t *testing.T) {
 	if log, err := os.ReadFile(strings.TrimSuffix(file, "json") + "log"); err != nil || string(log) != "begun\ncleaned up\n" {
 		t.Errorf("%v: %q", err, log)
 	}
-	if r, err := readResult(file); err != nil || r.IsGreen() {
+	if r, err := trial.Load(file); err != nil || r.IsGreen() {
 		t.Errorf("%v: %+v", err, r)
 	}
 }

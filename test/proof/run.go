@@ -66,7 +66,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		Figures: map[string]float64{"took, s": time.Since(began).Round(time.Second).Seconds()},
 		LateMS:  trial.Milliseconds(late.Longest), Pressure: late.Pressure,
 	}
-	result, err := readResult(*file)
+	result, err := trial.Load(*file)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
@@ -80,7 +80,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	result.Command, result.Commit, result.Began = *command, *commit, began
 	result.Experiments = append(result.Experiments, trial.Experiment{Name: wholeRun, Wanted: 1, AnyMachine: true, Trials: []trial.Trial{whole}})
-	if err := writeResult(*file, result); err != nil {
+	if err := result.Save(*file); err != nil {
 		return err
 	}
 	printVerdicts(out, result)

@@ -84,6 +84,8 @@ const (
 	tooLate = 100 * time.Millisecond
 	// lateTime is for how long being late counts.
 	lateTime = 10 * time.Second
+	// clockLate is the key of soak.largest of how late the clock was.
+	clockLate = "clock late, ms"
 )
 
 // watchClock notes how late the machine lets a process run that sleeps and does nothing else.
@@ -94,7 +96,7 @@ func (s *soak) watchClock(ctx context.Context) error {
 		s.late = slices.DeleteFunc(s.late, func(l lateness) bool { return now.Sub(l.at) > lateTime })
 		if by > clockInterval {
 			s.late = append(s.late, lateness{now, by})
-			s.largest["clock late, ms"] = max(s.largest["clock late, ms"], float64(by.Milliseconds()))
+			s.largest[clockLate] = max(s.largest[clockLate], float64(by.Milliseconds()))
 		}
 	})
 	return nil

@@ -12,5 +12,5 @@
 //   - A conclusive trial breaks a bound when a figure is above it, or was not measured. The
 //     experiment is red when one in five conclusive trials breaks one: two of ten, one of two.
 //
-// The package reads no clock and no files.
+// The package reads no clock, and files only where a function says so.
 package trial

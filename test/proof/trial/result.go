@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"time"
 )
@@ -69,4 +71,26 @@ func Read(from io.Reader) (Result, error) {
 		return Result{}, fmt.Errorf("read a result: %w", err)
 	}
 	return r, nil
+}
+
+// Save writes the result to a file, and makes its folder if need be.
+func (r Result) Save(file string) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return fmt.Errorf("save a result: %w", err)
+	}
+	f, err := os.Create(file)
+	if err != nil {
+		return fmt.Errorf("save a result: %w", err)
+	}
+	return errors.Join(r.Write(f), f.Close())
+}
+
+// Load reads the result in a file.
+func Load(file string) (Result, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return Result{}, fmt.Errorf("load a result: %w", err)
+	}
+	defer f.Close()
+	return Read(f)
 }
