@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -11,26 +13,44 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	gomegatypes "github.com/onsi/gomega/types"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
-	"github.com/purelb/purelb-operator/test/echo"
 	"github.com/purelb/purelb-operator/test/lab"
 )
 
-// bgpPeer applies a BGPPeer, and deletes it when the test ends.
+// bgpPeer applies a BGPPeer, and deletes it when the test ends. The speakers go with the last
+// BGPPeer.
 func bgpPeer(ctx context.Context, name, spec string) {
 	GinkgoHelper()
 	path := GinkgoT().TempDir() + "/peer.yaml"
 	text := "apiVersion: purelb.io/v1\nkind: BGPPeer\nmetadata: {name: " + name + ", namespace: " + purelbNamespace + "}\nspec:\n" + spec
 	Expect(os.WriteFile(path, []byte(text), 0o600)).To(Succeed())
-	retryKubectl(ctx, "apply", "-f", path)
 	DeferCleanup(func(ctx SpecContext) {
-		kubectl(ctx, "-n", purelbNamespace, "delete", "bgppeer", name, "--ignore-not-found")
-	}, NodeTimeout(waitLimit))
+		retryKubectl(ctx, "-n", purelbNamespace, "delete", "bgppeer", name, "--ignore-not-found")
+		left := &v1.BGPPeerList{}
+		Expect(kubeClient.List(ctx, left, client.InNamespace(purelbNamespace))).To(Succeed())
+		if len(left.Items) == 0 {
+			waitForNoSpeakers(ctx)
+		}
+	}, NodeTimeout(4*waitLimit))
+	retryKubectl(ctx, "apply", "-f", path)
+}
+
+// waitForNoSpeakers waits until nothing is left of the speakers.
+func waitForNoSpeakers(ctx context.Context) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		g.Expect(listPods(ctx, g, speakerName)).To(BeEmpty())
+		out, err := tryKubectl(ctx, "-n", purelbNamespace, "get", "noderoutings,daemonsets,secrets", "-o", "name")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(out).NotTo(Or(ContainSubstring("speaker"), ContainSubstring("noderouting")))
+	}).WithContext(ctx).WithTimeout(2 * waitLimit).WithPolling(pollInterval).Should(Succeed())
 }
 
 // byGateway is the spec of a BGPPeer that is each node's gateways.
@@ -39,8 +59,8 @@ const byGateway = "  peerASN: 65000\n  myASN: 65001\n  discover: DefaultGateway\
 // startRouter makes the lab's router speak BGP, until the test ends.
 func startRouter(ctx context.Context, options lab.RouterOptions) {
 	GinkgoHelper()
-	Expect(testLab.StartRouter(ctx, options)).To(Succeed())
 	DeferCleanup(func(ctx SpecContext) { Expect(testLab.StopRouter(ctx)).To(Succeed()) }, NodeTimeout(waitLimit))
+	Expect(testLab.StartRouter(ctx, options)).To(Succeed())
 }
 
 // expectSessions waits until a BGPPeer says that its sessions are so.
@@ -51,8 +71,63 @@ func expectSessions(ctx context.Context, name, sessions, reason string) *v1.BGPP
 		g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: name}, p)).To(Succeed())
 		g.Expect(p.Status.Conditions).NotTo(BeEmpty())
 		g.Expect(p.Status.Sessions+" "+p.Status.Conditions[0].Reason).To(Equal(sessions+" "+reason), p.Status.Conditions[0].Message)
-	}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(pollInterval).Should(Succeed())
+	}).WithContext(ctx).WithTimeout(2 * waitLimit).WithPolling(pollInterval).Should(Succeed())
 	return p
+}
+
+// waitForNewSessions waits until every node says that its sessions with a BGPPeer have come up
+// since a time, and are up. So it does not see those of before.
+func waitForNewSessions(ctx context.Context, peer string, since time.Time, nodes ...string) {
+	GinkgoHelper()
+	since = since.Truncate(time.Second) // as times in the API are
+	Eventually(func(g Gomega) {
+		list := &v1.NodeRoutingList{}
+		g.Expect(kubeClient.List(ctx, list, client.InNamespace(purelbNamespace))).To(Succeed())
+		seen := map[string]bool{}
+		for _, r := range list.Items {
+			if !slices.Contains(nodes, r.Spec.NodeName) {
+				continue
+			}
+			for _, session := range r.Status.Sessions {
+				if session.Peer != peer {
+					continue
+				}
+				seen[r.Spec.NodeName] = true
+				g.Expect(session.State).To(Equal(v1.SessionEstablished), "%s with %s", r.Spec.NodeName, session.Neighbor)
+				g.Expect(session.Since).NotTo(BeNil())
+				g.Expect(session.Since.Time).NotTo(BeTemporally("<", since), "%s with %s", r.Spec.NodeName, session.Neighbor)
+			}
+		}
+		g.Expect(seen).To(HaveLen(len(nodes)), "nodes with sessions")
+	}).WithContext(ctx).WithTimeout(2 * waitLimit).WithPolling(pollInterval).Should(Succeed())
+}
+
+// countNewSessions returns how many sessions with a node the router's FRR has that came up less
+// than a time ago, and are up.
+func countNewSessions(ctx context.Context, node lab.Node, age time.Duration) (int, error) {
+	out, err := testLab.Vtysh(ctx, "show bgp summary established json")
+	if err != nil {
+		return 0, err
+	}
+	var families map[string]struct {
+		Peers map[string]struct {
+			State          string `json:"state"`
+			PeerUptimeMsec int64  `json:"peerUptimeMsec"`
+		} `json:"peers"`
+	}
+	if err := json.Unmarshal([]byte(out), &families); err != nil {
+		return 0, fmt.Errorf("read FRR's summary: %w: %s", err, out)
+	}
+	found := map[string]bool{}
+	for _, family := range families {
+		for _, address := range []netip.Addr{node.IPv4.Addr(), node.IPv6.Addr()} {
+			peer := family.Peers[address.String()]
+			if peer.State == "Established" && time.Duration(peer.PeerUptimeMsec)*time.Millisecond < age {
+				found[address.String()] = true
+			}
+		}
+	}
+	return len(found), nil
 }
 
 // routerNextHops returns the nodes over which the router's kernel has a route to an address.
@@ -78,7 +153,7 @@ func routerNextHops(ctx context.Context, g Gomega, address netip.Addr) []string 
 func expectNextHops(ctx context.Context, address netip.Addr, nodes ...string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) { g.Expect(routerNextHops(ctx, g, address)).To(ConsistOf(nodes)) }).
-		WithContext(ctx).WithTimeout(30 * time.Second).WithPolling(pollInterval).Should(Succeed())
+		WithContext(ctx).WithTimeout(2*waitLimit).WithPolling(pollInterval).Should(Succeed(), "next hops of %s", address)
 }
 
 // timedMeter is a Meter with the time at which it began.
@@ -130,118 +205,147 @@ func measureBoth(ctx context.Context, addrs []netip.Addr) []timedMeter {
 	return meters
 }
 
-func speakerPods(ctx context.Context, g Gomega) []corev1.Pod {
-	pods := &corev1.PodList{}
-	g.Expect(kubeClient.List(ctx, pods, client.InNamespace(purelbNamespace), client.MatchingLabels{"app.kubernetes.io/name": "purelb-speaker"})).To(Succeed())
-	return pods.Items
+// routedService makes the router speak BGP with the nodes, and creates a Service with Virtual
+// addresses that the router reaches over all nodes.
+func routedService(ctx context.Context, s *space, daemon lab.Daemon, group, name string) []netip.Addr {
+	GinkgoHelper()
+	startRouter(ctx, lab.RouterOptions{Daemon: daemon})
+	svc := s.createService(ctx, name, group)
+	addrs := waitForAddresses(ctx, svc, 2)
+	begun := time.Now()
+	bgpPeer(ctx, "gateways", byGateway)
+	for _, a := range addrs {
+		expectNextHops(ctx, a, nodeNames()...)
+	}
+	fmt.Fprintf(os.Stdout, "%s: routes of both families over all nodes %s after the first BGPPeer\n", daemon, time.Since(begun).Round(10*time.Millisecond))
+	expectSessions(ctx, "gateways", "6/6", v1.ReasonEstablished)
+	for _, a := range addrs {
+		waitForAnswer(ctx, lab.Far, a)
+	}
+	return addrs
 }
 
-var _ = Describe("BGP", Label("bgp"), func() {
+// killSpeaker kills the speaker on a node, as kill -9 does.
+func killSpeaker(ctx context.Context, node string) {
+	GinkgoHelper()
+	_, err := testLab.NodeExec(ctx, node, "sh", "-c", "kill -9 $(pidof purelb-speaker)")
+	Expect(err).NotTo(HaveOccurred())
+}
+
+var _ = Describe("BGP", Label(bgpTopic), func() {
 	It("runs no speaker without a BGPPeer", func(ctx SpecContext) {
-		Consistently(func(g Gomega) { g.Expect(speakerPods(ctx, g)).To(BeEmpty()) }).WithContext(ctx).WithTimeout(time.Second).WithPolling(pollInterval).Should(Succeed())
+		s := newSpace(ctx)
+		svc := s.createService(ctx, "unrouted", s.virtualGroup(ctx))
+		waitUntilAnnounced(ctx, svc)
+		s.waitForManager(ctx)
+		Expect(listPods(ctx, Default, speakerName)).To(BeEmpty())
 		out := kubectl(ctx, "-n", purelbNamespace, "get", "noderoutings,daemonsets,secrets", "-o", "name")
 		Expect(out).NotTo(ContainSubstring("speaker"))
 		Expect(out).NotTo(ContainSubstring("noderouting"))
-	}, SpecTimeout(time.Minute))
+	}, SpecTimeout(functionalLimit))
 
 	for _, daemon := range []lab.Daemon{lab.FRR, lab.BIRD} {
-		It("makes Virtual addresses reachable over all nodes, and loses no request when a speaker is replaced, with "+string(daemon), func(ctx SpecContext) {
-			applyGroup(ctx, "remotedual.yaml")
-			applyGroup(ctx, "localdual.yaml")
-			startRouter(ctx, lab.RouterOptions{Daemon: daemon})
-			svc := createService(ctx, "routed", "remotedual")
-			addrs := waitForAddresses(ctx, svc, 2)
-			begun := time.Now()
-			bgpPeer(ctx, "gateways", byGateway)
-			for _, a := range addrs {
+		var labels Labels
+		if daemon == lab.FRR {
+			labels = Label(smokeLabel)
+		}
+		It("makes Virtual addresses reachable over all nodes until the BGPPeer is deleted, with "+string(daemon), labels, func(ctx SpecContext) {
+			s := newSpace(ctx)
+			virtual := s.virtualGroup(ctx)
+			addrs := routedService(ctx, s, daemon, virtual, "routed")
+			GinkgoWriter.Println(kubectl(ctx, "-n", purelbNamespace, "get", "bgppeers,noderoutings", "-o", "wide"))
+
+			By("advertising no Local address, although what comes later is advertised")
+			local := s.createService(ctx, "onlink", s.localGroup(ctx))
+			locals := waitForAddresses(ctx, local, 2)
+			for _, a := range locals {
+				waitForAnswer(ctx, lab.Client, a)
+			}
+			later := s.createService(ctx, "later", virtual)
+			for _, a := range waitForAddresses(ctx, later, 2) {
 				expectNextHops(ctx, a, nodeNames()...)
 			}
-			fmt.Fprintf(os.Stdout, "%s: routes of both families over all nodes %s after the first BGPPeer\n", daemon, time.Since(begun).Round(10*time.Millisecond))
-			expectSessions(ctx, "gateways", "6/6", v1.ReasonEstablished)
-			for _, a := range addrs {
-				waitForAnswer(ctx, lab.Far, a, waitLimit)
+			for _, a := range locals {
+				Expect(routerNextHops(ctx, Default, a)).To(BeEmpty(), "routes to %s", a)
 			}
-			out := kubectl(ctx, "-n", purelbNamespace, "get", "bgppeers,noderoutings", "-o", "wide")
-			fmt.Fprintln(os.Stdout, out)
-
-			By("advertising no Local address")
-			local := createService(ctx, "onlink", "localdual")
-			for _, a := range waitForAddresses(ctx, local, 2) {
-				waitForAnswer(ctx, lab.Client, a, waitLimit)
-				expectNextHops(ctx, a)
-			}
-
-			By("replacing each speaker, killing one, and replacing agents")
-			watch, err := testLab.WatchRoutes(ctx, lab.Router)
-			Expect(err).NotTo(HaveOccurred())
-			meters := measureBoth(ctx, addrs)
-			kubectl(ctx, "-n", purelbNamespace, "rollout", "restart", "daemonset/purelb-speaker-default")
-			kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "daemonset/purelb-speaker-default", "--timeout=180s")
-			expectSessions(ctx, "gateways", "6/6", v1.ReasonEstablished)
-			_, err = testLab.NodeExec(ctx, nodeNames()[0], "sh", "-c", "kill -9 $(pidof purelb-speaker)")
-			Expect(err).NotTo(HaveOccurred())
-			Eventually(func(g Gomega) {
-				restarts := int32(0)
-				for _, p := range speakerPods(ctx, g) {
-					for _, c := range p.Status.ContainerStatuses {
-						restarts += c.RestartCount
-						g.Expect(c.Ready).To(BeTrue())
-					}
-				}
-				g.Expect(restarts).To(BeNumerically(">=", 1))
-			}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(pollInterval).Should(Succeed())
-			kubectl(ctx, "-n", purelbNamespace, "rollout", "restart", "daemonset/purelb-agent-default")
-			kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "daemonset/purelb-agent-default", "--timeout=180s")
-			expectSessions(ctx, "gateways", "6/6", v1.ReasonEstablished)
-			Expect(watch.Stop()).To(BeEmpty(), "the router changed routes")
-			expectNoFailure(string(daemon)+": speakers replaced and killed, agents replaced", nil, meters...)
 
 			By("deleting the BGPPeer")
 			kubectl(ctx, "-n", purelbNamespace, "delete", "bgppeer", "gateways")
 			for _, a := range addrs {
 				expectNextHops(ctx, a)
 			}
-			Eventually(func(g Gomega) { g.Expect(speakerPods(ctx, g)).To(BeEmpty()) }).WithContext(ctx).WithTimeout(time.Minute).WithPolling(pollInterval).Should(Succeed())
-		}, SpecTimeout(8*time.Minute))
+			waitForNoSpeakers(ctx)
+		}, SpecTimeout(smokeLimit))
+
+		It("loses no request when speakers and agents are replaced, with "+string(daemon), Label(proofLabel), func(ctx SpecContext) {
+			s := newSpace(ctx)
+			addrs := routedService(ctx, s, daemon, s.virtualGroup(ctx), "routed")
+			waitForServers(ctx, s.namespace)
+			watch, err := testLab.WatchRoutes(ctx, lab.Router)
+			Expect(err).NotTo(HaveOccurred())
+			meters := measureBoth(ctx, addrs)
+			begun := time.Now()
+			kubectl(ctx, "-n", purelbNamespace, "rollout", "restart", "daemonset/purelb-speaker-default")
+			kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "daemonset/purelb-speaker-default", "--timeout=180s")
+			waitForNewSessions(ctx, "gateways", begun, nodeNames()...)
+			killed := time.Now()
+			killSpeaker(ctx, nodeNames()[0])
+			waitForNewSessions(ctx, "gateways", killed, nodeNames()[0])
+			Eventually(func(g Gomega) {
+				restarts := int32(0)
+				for _, p := range listPods(ctx, g, speakerName) {
+					for _, c := range p.Status.ContainerStatuses {
+						restarts += c.RestartCount
+						g.Expect(c.Ready).To(BeTrue())
+					}
+				}
+				g.Expect(restarts).To(BeNumerically(">=", 1))
+			}).WithContext(ctx).WithTimeout(2 * waitLimit).WithPolling(pollInterval).Should(Succeed())
+			kubectl(ctx, "-n", purelbNamespace, "rollout", "restart", "daemonset/purelb-agent-default")
+			kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "daemonset/purelb-agent-default", "--timeout=180s")
+			waitUntilReady(ctx)
+			expectSessions(ctx, "gateways", "6/6", v1.ReasonEstablished)
+			Expect(watch.Stop()).To(BeEmpty(), "the router changed routes")
+			expectNoFailure(string(daemon)+": speakers replaced and killed, agents replaced", nil, meters...)
+		}, SpecTimeout(functionalLimit))
 	}
 
-	It("says in words what is wrong with a session", func(ctx SpecContext) {
+	It("says in words what is wrong with a session", Label(proofLabel), func(ctx SpecContext) {
 		startRouter(ctx, lab.RouterOptions{Daemon: lab.FRR, Password: "right"})
+		DeferCleanup(func(ctx SpecContext) {
+			retryKubectl(ctx, "-n", purelbNamespace, "delete", "secret", "router", "--ignore-not-found")
+		}, NodeTimeout(2*waitLimit))
 		Expect(kubeClient.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "router", Namespace: purelbNamespace}, StringData: map[string]string{"password": "wrong"}})).To(Succeed())
-		DeferCleanup(func(ctx SpecContext) { kubectl(ctx, "-n", purelbNamespace, "delete", "secret", "router") }, NodeTimeout(waitLimit))
 		bgpPeer(ctx, "v4", "  peerASN: 65000\n  myASN: 65001\n  peerAddress: 10.77.0.1\n  connectTime: 1s\n  passwordSecretRef: {name: router, key: password}\n")
 		Eventually(func() string {
 			return expectSessions(ctx, "v4", "0/3", v1.ReasonSessionsDown).Status.Conditions[0].Message
 		}).WithContext(ctx).WithTimeout(waitLimit).Should(ContainSubstring("its password differs"))
 
 		By("correcting the password, without a restart of any pod")
-		before := speakerPods(ctx, Default)
+		uids := func() []types.UID {
+			var found []types.UID
+			for _, p := range listPods(ctx, Default, speakerName) {
+				found = append(found, p.UID)
+			}
+			return found
+		}
+		before := uids()
 		kubectl(ctx, "-n", purelbNamespace, "patch", "secret", "router", "--type=merge", "-p", `{"stringData":{"password":"right"}}`)
 		Eventually(func() string {
 			p := &v1.BGPPeer{}
 			_ = kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: "v4"}, p)
 			return p.Status.Sessions
 		}).WithContext(ctx).WithTimeout(3 * time.Minute).WithPolling(pollInterval).Should(Equal("3/3"))
-		after := speakerPods(ctx, Default)
-		Expect(after).To(HaveLen(len(before)))
-		for i := range after {
-			Expect(after[i].UID).To(Equal(before[i].UID))
-		}
+		Expect(uids()).To(ConsistOf(before))
 		Eventually(func() string {
 			return kubectl(ctx, "-n", purelbNamespace, "get", "events", "--field-selector=involvedObject.kind=BGPPeer")
 		}).WithContext(ctx).WithTimeout(waitLimit).Should(ContainSubstring("SessionUp"))
-	}, SpecTimeout(6*time.Minute))
+	}, SpecTimeout(functionalLimit))
 
-	It("loses no request when a node is drained, and comes back", func(ctx SpecContext) {
-		applyGroup(ctx, "remotedual.yaml")
-		startRouter(ctx, lab.RouterOptions{Daemon: lab.FRR})
-		svc := createService(ctx, "drained", "remotedual")
-		addrs := waitForAddresses(ctx, svc, 2)
-		bgpPeer(ctx, "gateways", byGateway)
-		for _, a := range addrs {
-			expectNextHops(ctx, a, nodeNames()...)
-			waitForAnswer(ctx, lab.Far, a, waitLimit)
-		}
+	It("loses no request when a node is drained, and comes back", Label(proofLabel), func(ctx SpecContext) {
+		s := newSpace(ctx)
+		addrs := routedService(ctx, s, lab.FRR, s.virtualGroup(ctx), "drained")
+		waitForServers(ctx, s.namespace)
 		node := nodeNames()[0]
 		for trial := range trials() {
 			watch, err := testLab.WatchRoutes(ctx, lab.Router)
@@ -270,126 +374,145 @@ var _ = Describe("BGP", Label("bgp"), func() {
 		}
 	}, SpecTimeout(5*time.Minute))
 
-	It("goes on while the API server is away, with a new speaker, too", func(ctx SpecContext) {
-		applyGroup(ctx, "remotedual.yaml")
-		startRouter(ctx, lab.RouterOptions{Daemon: lab.FRR})
-		svc := createService(ctx, "outage", "remotedual")
-		addrs := waitForAddresses(ctx, svc, 2)
-		bgpPeer(ctx, "gateways", byGateway)
-		expectSessions(ctx, "gateways", "6/6", v1.ReasonEstablished)
-		for _, a := range addrs {
-			waitForAnswer(ctx, lab.Far, a, waitLimit)
-		}
+	It("goes on while the API server is away, with a new speaker, too", Label(proofLabel), func(ctx SpecContext) {
+		s := newSpace(ctx)
+		addrs := routedService(ctx, s, lab.FRR, s.virtualGroup(ctx), "outage")
+		waitForServers(ctx, s.namespace)
 		watch, err := testLab.WatchRoutes(ctx, lab.Router)
 		Expect(err).NotTo(HaveOccurred())
 		meters := measureBoth(ctx, addrs)
-		Expect(testLab.StopControlPlane(ctx)).To(Succeed())
 		back := func(ctx SpecContext) { Expect(testLab.StartControlPlane(ctx)).To(Succeed()) }
-		DeferCleanup(back, NodeTimeout(time.Minute))
+		DeferCleanup(back, NodeTimeout(2*waitLimit))
+		Expect(testLab.StopControlPlane(ctx)).To(Succeed())
 		const away = 60 * time.Second
 		began := time.Now()
-		_, err = testLab.NodeExec(ctx, nodeNames()[1], "sh", "-c", "kill -9 $(pidof purelb-speaker)")
-		Expect(err).NotTo(HaveOccurred())
-		Eventually(func() (int, error) {
-			out, err := testLab.Vtysh(ctx, "show bgp summary established json")
-			return strings.Count(out, `"state":"Established"`), err
-		}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(BeNumerically(">=", 2*len(nodeNames())), "the speaker does not start without the API server")
+		restarted := testLab.Nodes()[1]
+		killSpeaker(ctx, restarted.Name)
+		Eventually(func() (int, error) { return countNewSessions(ctx, restarted, time.Since(began)) }).
+			WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Equal(2), "the speaker does not start without the API server")
 		time.Sleep(away - time.Since(began)) // the outage is to last so long
 		back(ctx)
-		kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=120s")
+		waitUntilReady(ctx)
+		// The status has to be from after the outage: it says what the restarted speaker has.
+		waitForNewSessions(ctx, "gateways", began, restarted.Name)
 		expectSessions(ctx, "gateways", "6/6", v1.ReasonEstablished)
 		Expect(watch.Stop()).To(BeEmpty(), "the router changed routes")
 		expectNoFailure("API server away for 60 s, a speaker killed meanwhile", nil, meters...)
 	}, SpecTimeout(5*time.Minute))
 
 	It("follows the endpoints of policy Local, and keeps the client's address", func(ctx SpecContext) {
-		applyGroup(ctx, "remotedual.yaml")
-		startRouter(ctx, lab.RouterOptions{Daemon: lab.FRR})
-		bgpPeer(ctx, "gateways", byGateway)
-		server := echoOn(ctx, "bgp-local", 2)
-		svc := createService(ctx, "bgp-local", "remotedual", func(svc *corev1.Service) {
-			svc.Spec.Selector, svc.Spec.ExternalTrafficPolicy = map[string]string{"app": "bgp-local"}, corev1.ServiceExternalTrafficPolicyLocal
-		})
-		addrs := waitForAddresses(ctx, svc, 2)
-		atEndpoints := func() {
-			GinkgoHelper()
-			Eventually(func(g Gomega) {
-				pods := &corev1.PodList{}
-				g.Expect(kubeClient.List(ctx, pods, client.InNamespace(testNamespace), client.MatchingLabels{"app": "bgp-local"})).To(Succeed())
-				nodes := map[string]bool{}
-				for _, p := range pods.Items {
-					if p.DeletionTimestamp == nil {
-						nodes[p.Spec.NodeName] = true
-					}
-				}
-				for _, a := range addrs {
-					g.Expect(routerNextHops(ctx, g, a)).To(HaveLen(len(nodes)))
-					for node := range nodes {
-						g.Expect(routerNextHops(ctx, g, a)).To(ContainElement(node))
-					}
-				}
-			}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(pollInterval).Should(Succeed())
-		}
-		atEndpoints()
+		s := newSpace(ctx)
+		addrs := routedToEndpoints(ctx, s)
+		s.kubectl(ctx, "rollout", "restart", "deployment/bgp-local")
+		s.kubectl(ctx, "rollout", "status", "deployment/bgp-local", "--timeout=180s")
 		for _, a := range addrs {
-			waitForAnswer(ctx, lab.Far, a, waitLimit)
+			s.waitForRoutesToEndpoints(ctx, "bgp-local", a)
+			waitForAnswer(ctx, lab.Far, a)
 		}
-		// A node that has just got an endpoint may refuse until its kube-proxy has seen that, too.
-		Eventually(func() (string, error) { return fetch(ctx, lab.Far, addrs[0]) }).WithContext(ctx).WithTimeout(waitLimit).
-			WithPolling(pollInterval).Should(ContainSubstring("client=10.78.0.2:"), "the client's own address")
-		kubectl(ctx, "-n", testNamespace, "rollout", "restart", "deployment/"+server)
-		kubectl(ctx, "-n", testNamespace, "rollout", "status", "deployment/"+server, "--timeout=120s")
-		atEndpoints()
-		for _, a := range addrs {
-			waitForAnswer(ctx, lab.Far, a, waitLimit)
-		}
-	}, SpecTimeout(5*time.Minute))
+		waitForOwnAddress(ctx, addrs[0])
+	}, SpecTimeout(functionalLimit))
 
-	It("advertises networks with the attributes that their ServiceGroup asks for", func(ctx SpecContext) {
-		applyGroup(ctx, "aggregated.yaml")
+	It("loses no request while the servers of policy Local are replaced", Label(proofLabel), func(ctx SpecContext) {
+		s := newSpace(ctx)
+		addrs := routedToEndpoints(ctx, s)
+		for trial := range trials() {
+			watch, err := testLab.WatchRoutes(ctx, lab.Router)
+			Expect(err).NotTo(HaveOccurred())
+			meters := measureBoth(ctx, addrs)
+			s.kubectl(ctx, "rollout", "restart", "deployment/bgp-local")
+			s.kubectl(ctx, "rollout", "status", "deployment/bgp-local", "--timeout=180s")
+			for _, a := range addrs {
+				s.waitForRoutesToEndpoints(ctx, "bgp-local", a)
+			}
+			expectNoFailure(fmt.Sprintf("policy Local, servers replaced, %d", trial), watch.Stop(), meters...)
+		}
+	}, SpecTimeout(functionalLimit))
+
+	It("advertises networks with the attributes that their ServiceGroup asks for", Label(smokeLabel), func(ctx SpecContext) {
 		startRouter(ctx, lab.RouterOptions{Daemon: lab.FRR})
+		s := newSpace(ctx)
+		v4, v6 := s.virtualV4(), s.virtualV6()
+		attributes := v1.ServiceGroupBGP{
+			Peers: []string{"v4"}, Communities: []v1.Community{"no-export", "65001:77"}, LargeCommunities: []v1.LargeCommunity{"65001:1:2"},
+			MED: ptr.To[int64](50), Prepend: 2,
+		}
+		aggregated := s.createGroup(ctx, "aggregated", v1.ServiceGroupSpec{
+			Remote: &v1.RemotePools{PoolSet: v1.PoolSet{
+				V4Pools: []v1.AddressPool{{Subnet: v4.String(), Pool: fmt.Sprintf("%s-%s", v4.Addr().Next(), s.firstVirtualV4().Prev())}},
+				V6Pools: []v1.AddressPool{{Subnet: v6.String(), Pool: fmt.Sprintf("%s-%s", v6.Addr().Next(), s.firstVirtualV6().Prev())}},
+			}},
+			BGP: &attributes,
+		})
+		single := s.virtualGroup(ctx)
 		bgpPeer(ctx, "v4", "  peerASN: 65000\n  myASN: 65001\n  peerAddress: 10.77.0.1\n  connectTime: 1s\n")
 		bgpPeer(ctx, "v6", "  peerASN: 65000\n  myASN: 65001\n  peerAddress: fd00:77::1\n  connectTime: 1s\n  families: [IPv4, IPv6]\n")
-		first, second := createService(ctx, "first", "aggregated"), createService(ctx, "second", "aggregated")
-		waitForAddresses(ctx, first, 2)
-		waitForAddresses(ctx, second, 2)
-		details := func(family, prefix string) string {
-			out, err := testLab.Vtysh(ctx, "show bgp "+family+" unicast "+prefix)
-			Expect(err).NotTo(HaveOccurred())
-			return out
+		first, second := s.createService(ctx, "first", aggregated), s.createService(ctx, "second", aggregated)
+		addrs := append(waitForAddresses(ctx, first, 2), waitForAddresses(ctx, second, 2)...)
+		table := func(family, prefix string) (string, error) {
+			return testLab.Vtysh(ctx, "show bgp "+family+" unicast "+prefix)
 		}
+		waitForTable := func(family, prefix string, matcher gomegatypes.GomegaMatcher) {
+			GinkgoHelper()
+			Eventually(func() (string, error) { return table(family, prefix) }).
+				WithContext(ctx).WithTimeout(2 * waitLimit).WithPolling(pollInterval).Should(matcher)
+		}
+		// waitForSpeakers waits until the router has routes to a Service that is created now, over both
+		// sessions of each node: so each speaker has handled all that was there before.
+		waitForSpeakers := func(name string) {
+			GinkgoHelper()
+			for _, a := range waitForAddresses(ctx, s.createService(ctx, name, single), 2) {
+				expectNextHops(ctx, a, nodeNames()...)
+			}
+		}
+		advertised := And(ContainSubstring("65001 65001 65001"), ContainSubstring("metric 50"), ContainSubstring("Community: 65001:77 no-export"),
+			ContainSubstring("Large Community: 65001:1:2"), ContainSubstring("3 available"))
+		waitForTable("ipv4", v4.String(), advertised)
+		waitForSpeakers("other")
 		// The group names v4 only: nothing comes by the session over IPv6.
-		Eventually(func() string { return details("ipv4", "172.33.1.0/24") }).WithContext(ctx).WithTimeout(time.Minute).WithPolling(pollInterval).
-			Should(And(ContainSubstring("65001 65001 65001"), ContainSubstring("metric 50"), ContainSubstring("Community: 65001:77 no-export"),
-				ContainSubstring("Large Community: 65001:1:2"), ContainSubstring("3 available")))
-		Expect(details("ipv6", "fd00:33:1::/64")).To(ContainSubstring("Network not in table"))
-		table, err := testLab.Vtysh(ctx, "show bgp ipv4 unicast")
-		Expect(err).NotTo(HaveOccurred())
-		Expect(table).NotTo(ContainSubstring("172.33.1.1"), "one route for the whole network")
+		Expect(table("ipv6", v6.String())).To(ContainSubstring("Network not in table"))
+		for _, a := range addrs {
+			if a.Is4() {
+				Expect(table("ipv4", a.String()+"/32")).To(ContainSubstring("Network not in table"), "one route for the whole network")
+			}
+		}
 
 		By("deleting one Service, then the other")
 		Expect(kubeClient.Delete(ctx, first)).To(Succeed())
-		Consistently(func() string { return details("ipv4", "172.33.1.0/24") }).WithContext(ctx).WithTimeout(2 * time.Second).WithPolling(pollInterval).Should(ContainSubstring("65001"))
+		for _, a := range addrs[:2] {
+			waitForPlaces(ctx, a, 0)
+		}
+		waitForSpeakers("another")
+		Expect(table("ipv4", v4.String())).To(advertised, "the second Service has the network")
 		Expect(kubeClient.Delete(ctx, second)).To(Succeed())
-		Eventually(func() string { return details("ipv4", "172.33.1.0/24") }).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(ContainSubstring("Network not in table"))
-	}, SpecTimeout(4*time.Minute))
+		waitForTable("ipv4", v4.String(), ContainSubstring("Network not in table"))
+	}, SpecTimeout(smokeLimit))
 })
 
-// echoOn starts echo servers of a name of their own that go on serving for a while after they
-// are told to end, and returns the name of the Deployment.
-func echoOn(ctx context.Context, name string, replicas int32) string {
+// routedToEndpoints makes the router speak BGP with the nodes, and creates the Service bgp-local
+// of policy Local, which the router reaches over the nodes with its servers.
+func routedToEndpoints(ctx context.Context, s *space) []netip.Addr {
 	GinkgoHelper()
-	labels := map[string]string{"app": name}
-	d := echo.Deployment(testNamespace, lab.EchoImage)
-	d.Name, d.Spec.Replicas = name, ptr.To(replicas)
-	d.Spec.Selector.MatchLabels, d.Spec.Template.Labels = labels, labels
-	d.Spec.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](10)
-	d.Spec.Template.Spec.TopologySpreadConstraints[0].LabelSelector.MatchLabels = labels
-	d.Spec.Template.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 5}}}
-	Expect(kubeClient.Create(ctx, d)).To(Succeed())
-	DeferCleanup(func(ctx SpecContext) {
-		Expect(client.IgnoreNotFound(kubeClient.Delete(ctx, d, client.PropagationPolicy(metav1.DeletePropagationForeground)))).To(Succeed())
-	}, NodeTimeout(waitLimit))
-	kubectl(ctx, "-n", testNamespace, "rollout", "status", "deployment/"+name, "--timeout=180s") // the controllers may have just restarted
-	return name
+	startRouter(ctx, lab.RouterOptions{Daemon: lab.FRR})
+	bgpPeer(ctx, "gateways", byGateway)
+	// After the pods have ended, so have the routes to their nodes.
+	s.startServers(ctx, "bgp-local", 2, servesUntilRoutesFollow, func(pod *corev1.PodSpec) {
+		pod.Containers[0].Lifecycle.PreStop.Sleep.Seconds = 5
+	})
+	addrs := waitForAddresses(ctx, s.createService(ctx, "bgp-local", s.virtualGroup(ctx), withServers("bgp-local"), policyLocal), 2)
+	for _, a := range addrs {
+		s.waitForRoutesToEndpoints(ctx, "bgp-local", a)
+		waitForAnswer(ctx, lab.Far, a)
+	}
+	waitForOwnAddress(ctx, addrs[0])
+	return addrs
+}
+
+// waitForRoutesToEndpoints waits until the router reaches an address over the nodes with pods of
+// servers, and over no others.
+func (s *space) waitForRoutesToEndpoints(ctx context.Context, servers string, addr netip.Addr) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		nodes := slices.Collect(maps.Keys(s.nodesOf(ctx, g, servers)))
+		g.Expect(routerNextHops(ctx, g, addr)).To(ConsistOf(nodes))
+	}).WithContext(ctx).WithTimeout(2 * waitLimit).WithPolling(pollInterval).Should(Succeed())
 }

@@ -17,18 +17,18 @@ import (
 // bundleDir has what make bundle writes.
 const bundleDir = "../../bundle/manifests/"
 
-var _ = Describe("The OLM bundle", func() {
+var _ = Describe("The OLM bundle", reinstallPriority, func() {
 	It("installs everything that PureLB needs", func(ctx SpecContext) {
 		started := time.Now()
 		DeferCleanup(func(ctx SpecContext) {
 			By("installing PureLB again")
 			deployPureLB(ctx)
 			AddReportEntry("removed, installed from the bundle, removed and installed again in " + time.Since(started).Round(time.Second).String())
-		}, NodeTimeout(4*waitLimit))
+		}, NodeTimeout(functionalLimit))
 		By("removing PureLB")
 		undeployPureLB(ctx)
 		o := readBundle()
-		DeferCleanup(o.remove, NodeTimeout(6*waitLimit))
+		DeferCleanup(o.remove, NodeTimeout(functionalLimit))
 		By("doing what OLM does with the bundle")
 		o.install(ctx)
 
@@ -37,13 +37,13 @@ var _ = Describe("The OLM bundle", func() {
 			// The API server may not know the kinds or the webhooks' Service yet.
 			Eventually(func() error { return kubeClient.Create(ctx, u) }).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed())
 		}
-		kubectl(ctx, "-n", purelbNamespace, "wait", "lbnodeagent/default", "--for=condition=Ready", "--timeout=120s")
+		kubectl(ctx, "-n", purelbNamespace, "wait", "lbnodeagent/default", "--for=condition=Ready", "--timeout=180s")
 
 		By("serving a Service")
-		applyGroup(ctx, "localdual.yaml")
-		svc := createService(ctx, "bundled", "localdual")
+		s := newSpace(ctx)
+		svc := s.createService(ctx, "bundled", s.localGroup(ctx))
 		for _, address := range waitForAddresses(ctx, svc, 2) {
-			waitForAnswer(ctx, "client", address, waitLimit)
+			waitForAnswer(ctx, "client", address)
 		}
 		waitUntilAnnounced(ctx, svc)
 
@@ -67,20 +67,20 @@ var _ = Describe("The OLM bundle", func() {
 			{"purelb-manager", "create", "apps", "daemonsets", true, false},
 			{"purelb-manager", "patch", "", "services", true, true},
 		} {
-			Expect(isAllowed(ctx, may.who, may.verb, may.group, may.resource, purelbNamespace)).To(Equal(may.here), "%+v", may)
-			Expect(isAllowed(ctx, may.who, may.verb, may.group, may.resource, "kube-system")).To(Equal(may.elsewhere), "%+v", may)
+			Expect(isAllowed(ctx, may.who, may.verb, may.group, may.resource, "", purelbNamespace)).To(Equal(may.here), "%+v", may)
+			Expect(isAllowed(ctx, may.who, may.verb, may.group, may.resource, "", "kube-system")).To(Equal(may.elsewhere), "%+v", may)
 		}
-	}, SpecTimeout(4*time.Minute))
+	}, SpecTimeout(functionalLimit))
 })
 
-// isAllowed says whether the API server would allow a verb on a resource of a namespace to a
-// service account of PureLB.
-func isAllowed(ctx context.Context, account, verb, group, resource, in string) bool {
+// isAllowed says whether the API server would allow a verb on a resource (or a subresource, unless
+// that is empty) of a namespace to a service account of PureLB.
+func isAllowed(ctx context.Context, account, verb, group, resource, subresource, in string) bool {
 	GinkgoHelper()
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: "system:serviceaccount:" + purelbNamespace + ":" + account,
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Namespace: in, Verb: verb, Group: group, Resource: resource,
+			Namespace: in, Verb: verb, Group: group, Resource: resource, Subresource: subresource,
 		},
 	}}
 	Expect(kubeClient.Create(ctx, review)).To(Succeed())

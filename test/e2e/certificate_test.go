@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-var _ = Describe("The webhooks' certificate", func() {
+var _ = Describe("The webhooks' certificate", reinstallPriority, func() {
 	It("is the one in a mounted Secret, where there is one", func(ctx SpecContext) {
 		cert, key := makeSelfSigned("purelb-webhook.purelb-system.svc")
 		secret := &corev1.Secret{
@@ -36,7 +36,7 @@ var _ = Describe("The webhooks' certificate", func() {
 			kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=120s")
 			Expect(kubeClient.Delete(ctx, secret)).To(Succeed())
 			waitUntilWebhooksAnswer(ctx) // with the manager's own certificate, which the manager writes to the configuration again
-		}, NodeTimeout(3*time.Minute))
+		}, NodeTimeout(functionalLimit))
 		kubectl(ctx, "-n", purelbNamespace, "patch", "deployment", "purelb-manager", "--patch", `
 spec:
   template:
@@ -52,7 +52,7 @@ spec:
 		kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=120s")
 
 		By("waiting until the last manager with a certificate of its own has ended")
-		Eventually(func(g Gomega) { g.Expect(listManagerPods(ctx)).To(HaveLen(2)) }).
+		Eventually(func(g Gomega) { expectReadyPods(ctx, g, managerName, 2) }).
 			WithContext(ctx).WithTimeout(2 * waitLimit).WithPolling(pollInterval).Should(Succeed())
 		By("writing the certificate to the webhooks' configuration, as its provider does")
 		bundle := base64.StdEncoding.EncodeToString(cert)
@@ -65,7 +65,7 @@ spec:
 		for _, served := range readServedCertificates(ctx) {
 			Expect(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: served})).To(Equal(cert))
 		}
-	}, SpecTimeout(4*time.Minute))
+	}, SpecTimeout(functionalLimit))
 })
 
 // waitUntilWebhooksAnswer waits until the API server gets the webhooks' answers from every
@@ -81,7 +81,7 @@ func waitUntilWebhooksAnswer(ctx context.Context) {
 func readServedCertificates(ctx context.Context) [][]byte {
 	GinkgoHelper()
 	var served [][]byte
-	for _, p := range listManagerPods(ctx) {
+	for _, p := range listPods(ctx, Default, managerName) {
 		conn, err := testLab.Dial(ctx, "cp", "tcp", net.JoinHostPort(p.Status.PodIP, "9443"))
 		Expect(err).NotTo(HaveOccurred())
 		server := tls.Client(conn, &tls.Config{InsecureSkipVerify: true}) // the certificate is only read
@@ -91,14 +91,6 @@ func readServedCertificates(ctx context.Context) [][]byte {
 	}
 	Expect(served).To(HaveLen(2))
 	return served
-}
-
-// listManagerPods returns the managers' pods, also those that are ending.
-func listManagerPods(ctx context.Context) []corev1.Pod {
-	GinkgoHelper()
-	pods := &corev1.PodList{}
-	Expect(kubeClient.List(ctx, pods, client.InNamespace(purelbNamespace), client.MatchingLabels{"app.kubernetes.io/name": "purelb-manager"})).To(Succeed())
-	return pods.Items
 }
 
 // makeSelfSigned makes a self-signed certificate for a name, and its key, in PEM.

@@ -69,16 +69,12 @@ func waitForRest(ctx context.Context, svc *corev1.Service) {
 	for _, what := range []string{"daemonset/purelb-agent-default", "deployment/purelb-manager"} {
 		kubectl(ctx, "-n", purelbNamespace, "rollout", "status", what, "--timeout=120s")
 	}
-	kubectl(ctx, "-n", testNamespace, "rollout", "status", "deployment/echo", "--timeout=120s")
+	waitForServers(ctx, svc.Namespace)
 	Eventually(func(g Gomega) {
 		for _, name := range nodeNames() {
 			node := &corev1.Node{}
 			g.Expect(kubeClient.Get(ctx, client.ObjectKey{Name: name}, node)).To(Succeed())
-			for _, condition := range node.Status.Conditions {
-				if condition.Type == corev1.NodeReady {
-					g.Expect(condition.Status).To(Equal(corev1.ConditionTrue), "%s is NotReady", name)
-				}
-			}
+			g.Expect(isNodeReady(node)).To(BeTrue(), "%s is NotReady", name)
 			g.Expect(node.Spec.Taints).To(BeEmpty())
 			a, err := getAnnouncement(ctx, name)
 			g.Expect(err).NotTo(HaveOccurred())
@@ -142,14 +138,14 @@ func (m *disturbedService) stopMeters(name string) lab.Figures {
 // figures.
 func disturb(ctx context.Context, name string, n int, disturbOnce func(*disturbedService), checkFigures func(lab.Figures), change ...func(*corev1.Service)) {
 	GinkgoHelper()
-	applyGroup(ctx, "localdual.yaml")
-	svc := createService(ctx, "outage", "localdual", append([]func(*corev1.Service){singleStack}, change...)...)
+	s := newSpace(ctx)
+	svc := s.createService(ctx, "outage", s.localGroup(ctx), append([]func(*corev1.Service){singleStack}, change...)...)
 	addr := waitForAddresses(ctx, svc, 1)[0]
 	var outages, silences []time.Duration
 	for trial := range n {
 		replaceRestartedPods(ctx)
 		waitForRest(ctx, svc)
-		waitForAnswer(ctx, lab.Client, addr, waitLimit)
+		waitForAnswer(ctx, lab.Client, addr)
 		meter, err := testLab.Measure(ctx, lab.Client, addr)
 		Expect(err).NotTo(HaveOccurred())
 		m := &disturbedService{Meter: meter, ctx: ctx, svc: svc, addr: addr, holder: waitForHolder(ctx, addr)}
@@ -234,17 +230,23 @@ func (m *disturbedService) excludeUntilMoved() {
 	include(m.ctx)
 }
 
+// findLeader returns the pod and the node of the manager that leads. The Lease may name a pod
+// that is gone or ending: then no manager leads yet.
+func findLeader(ctx context.Context, g Gomega) (pod, node string) {
+	lease := &coordinationv1.Lease{}
+	g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: "manager.purelb.io"}, lease)).To(Succeed())
+	pod, _, _ = strings.Cut(ptr.Deref(lease.Spec.HolderIdentity, ""), "_")
+	p := &corev1.Pod{}
+	g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: pod}, p)).To(Succeed(), "the pod that leads")
+	g.Expect(p.DeletionTimestamp).To(BeNil(), "the pod that leads is ending")
+	return pod, p.Spec.NodeName
+}
+
 // waitForLeader waits until a manager leads, and returns its pod and node.
 func waitForLeader(ctx context.Context) (pod, node string) {
 	GinkgoHelper()
-	Eventually(func(g Gomega) {
-		lease := &coordinationv1.Lease{}
-		g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: "manager.purelb.io"}, lease)).To(Succeed())
-		pod, _, _ = strings.Cut(ptr.Deref(lease.Spec.HolderIdentity, ""), "_")
-		p := &corev1.Pod{}
-		g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: pod}, p)).To(Succeed())
-		node = p.Spec.NodeName
-	}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed())
+	Eventually(func(g Gomega) { pod, node = findLeader(ctx, g) }).
+		WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed())
 	return pod, node
 }
 

@@ -13,11 +13,10 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	coordinationv1 "k8s.io/api/coordination/v1"
+	gomegatypes "github.com/onsi/gomega/types"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -30,23 +29,49 @@ type netboxServer struct {
 	*netbox.Server
 	address string
 	server  *http.Server
+	secret  string
 }
 
-// startNetbox starts a fake NetBox with ranges of the lab's network, a network that no node
-// is in, and the Secret with its token.
-func startNetbox(ctx context.Context) *netboxServer {
+// startNetbox starts a fake NetBox with the addresses of a space, which it makes, too, and the
+// Secret with the fake's token. The fake is there until the space is gone, so that addresses
+// can be released.
+func startNetbox(ctx context.Context) (*netboxServer, *space) {
 	GinkgoHelper()
 	n := &netboxServer{Server: netbox.NewServer(netbox.V46), address: netip.AddrPortFrom(hostAddress("client"), 8000).String()}
 	n.Create("tags", map[string]any{"name": "purelb", "slug": "purelb"})
-	n.Create("prefixes", map[string]any{"prefix": "10.88.0.0/24", "status": "active"})
-	n.Create("ip-ranges", map[string]any{"start_address": "10.77.0.120/24", "end_address": "10.77.0.139/24", "status": "active"})
-	n.Create("ip-ranges", map[string]any{"start_address": "fd00:77::120/64", "end_address": "fd00:77::139/64", "status": "active"})
 	n.start()
 	DeferCleanup(n.stop)
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: purelbNamespace, Name: "netbox"}, StringData: map[string]string{"token": netbox.TokenV2}}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: purelbNamespace, GenerateName: "e2e-netbox-"},
+		StringData: map[string]string{"token": netbox.TokenV2},
+	}
 	Expect(kubeClient.Create(ctx, secret)).To(Succeed())
-	DeferCleanup(func(ctx SpecContext) { Expect(kubeClient.Delete(ctx, secret)).To(Succeed()) })
-	return n
+	n.secret = secret.Name
+	DeferCleanup(func(ctx SpecContext) {
+		Expect(client.IgnoreNotFound(kubeClient.Delete(ctx, secret))).To(Succeed())
+	}, NodeTimeout(waitLimit))
+	s := newSpace(ctx)
+	n.Create("prefixes", map[string]any{"prefix": s.virtualV4().String(), "status": "active"})
+	n.Create("ip-ranges", map[string]any{"start_address": s.v4(0).String() + "/24", "end_address": s.v4(blockSize-1).String() + "/24", "status": "active"})
+	n.Create("ip-ranges", map[string]any{"start_address": s.v6(0).String() + "/64", "end_address": s.v6(blockSize-1).String() + "/64", "status": "active"})
+	return n, s
+}
+
+// localGroup makes a ServiceGroup that takes Local addresses of both families from the fake.
+func (n *netboxServer) localGroup(ctx context.Context, s *space) string {
+	GinkgoHelper()
+	return n.group(ctx, s, "netbox", func(p *v1.NetboxPools) {
+		p.V4 = &v1.NetboxSource{Ranges: []string{fmt.Sprintf("%s-%s", s.v4(0), s.v4(blockSize-1))}}
+		p.V6 = &v1.NetboxSource{Ranges: []string{fmt.Sprintf("%s-%s", s.v6(0), s.v6(blockSize-1))}}
+	})
+}
+
+// virtualGroup makes a ServiceGroup that takes Virtual addresses from the fake.
+func (n *netboxServer) virtualGroup(ctx context.Context, s *space) string {
+	GinkgoHelper()
+	return n.group(ctx, s, "netbox-virtual", func(p *v1.NetboxPools) {
+		p.V4 = &v1.NetboxSource{Prefixes: []string{s.virtualV4().String()}}
+	})
 }
 
 // hostAddress returns the IPv4 address of a host of the lab.
@@ -83,21 +108,19 @@ func (n *netboxServer) start() {
 // stop ends the server and all connections to it.
 func (n *netboxServer) stop() { _ = n.server.Close() }
 
-// group makes a ServiceGroup that takes its addresses from the fake.
-func (n *netboxServer) group(ctx context.Context, name string, change func(*v1.NetboxPools)) *v1.ServiceGroup {
+// group makes a ServiceGroup that takes its addresses from the fake, and waits until the
+// ServiceGroup is ready.
+func (n *netboxServer) group(ctx context.Context, s *space, what string, change func(*v1.NetboxPools)) string {
 	GinkgoHelper()
-	sg := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: purelbNamespace, Name: name}}
-	sg.Spec.Netbox = &v1.NetboxPools{URL: "http://" + n.address, TokenSecretRef: v1.SecretKeyRef{Name: "netbox", Key: "token"}}
-	change(sg.Spec.Netbox)
-	Eventually(func() error { return kubeClient.Create(ctx, sg) }).WithTimeout(waitLimit).Should(Succeed())
-	DeferCleanup(func(ctx SpecContext) {
-		Eventually(func() error { return client.IgnoreNotFound(kubeClient.Delete(ctx, sg)) }).WithTimeout(waitLimit).Should(Succeed())
-	}, NodeTimeout(waitLimit))
+	pools := &v1.NetboxPools{URL: "http://" + n.address, TokenSecretRef: v1.SecretKeyRef{Name: n.secret, Key: "token"}}
+	change(pools)
+	name := s.createGroup(ctx, what, v1.ServiceGroupSpec{Netbox: pools})
 	Eventually(func(g Gomega) {
-		g.Expect(kubeClient.Get(ctx, client.ObjectKeyFromObject(sg), sg)).To(Succeed())
+		sg := &v1.ServiceGroup{}
+		g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: name}, sg)).To(Succeed())
 		g.Expect(meta.IsStatusConditionTrue(sg.Status.Conditions, v1.ConditionReady)).To(BeTrue(), "%+v", sg.Status.Conditions)
-	}).WithTimeout(waitLimit).Should(Succeed())
-	return sg
+	}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed())
+	return name
 }
 
 // recorded returns the Service, as namespace/name, that each recorded address is of.
@@ -127,42 +150,54 @@ func allocated(ctx context.Context, svc *corev1.Service) func(Gomega) string {
 	}
 }
 
-// leadingManager returns the pod that leads.
-func leadingManager(ctx context.Context) string {
-	lease := &coordinationv1.Lease{}
-	if err := kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: "manager.purelb.io"}, lease); err != nil {
-		return ""
-	}
-	pod, _, _ := strings.Cut(ptr.Deref(lease.Spec.HolderIdentity, ""), "_")
-	return pod
+// waitForAllocation waits for what the condition Allocated of a Service says.
+func waitForAllocation(ctx context.Context, svc *corev1.Service, matcher gomegatypes.GomegaMatcher) {
+	GinkgoHelper()
+	Eventually(allocated(ctx, svc)).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(matcher)
 }
 
-var _ = Describe("Addresses from NetBox", Ordered, func() {
-	It("are announced, stay while NetBox is away and the manager restarts, and are there two seconds after its return", func(ctx SpecContext) {
-		n := startNetbox(ctx)
-		n.group(ctx, "netbox", func(p *v1.NetboxPools) {
-			p.V4 = &v1.NetboxSource{Ranges: []string{"10.77.0.120-10.77.0.139"}}
-			p.V6 = &v1.NetboxSource{Ranges: []string{"fd00:77::120-fd00:77::139"}}
-		})
-		n.group(ctx, "netbox-virtual", func(p *v1.NetboxPools) { p.V4 = &v1.NetboxSource{Prefixes: []string{"10.88.0.0/24"}} })
+// waitForRecords waits until the fake has these records and no others.
+func (n *netboxServer) waitForRecords(ctx context.Context, want map[string]string) {
+	GinkgoHelper()
+	Eventually(n.recorded).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Equal(want))
+}
 
-		local := createService(ctx, "netbox-local", "netbox")
+var _ = Describe("Addresses from NetBox", func() {
+	It("are announced, and recorded until they are released", Label(smokeLabel), func(ctx SpecContext) {
+		n, s := startNetbox(ctx)
+		local := s.createService(ctx, "netbox-local", n.localGroup(ctx, s))
+		virtual := s.createService(ctx, "netbox-virtual", n.virtualGroup(ctx, s), singleStack)
+		want := map[string]string{}
+		for _, a := range waitForAddresses(ctx, local, 2) {
+			want[a.String()] = s.namespace + "/netbox-local"
+			waitForAnswer(ctx, "client", a)
+			_, place := waitForSolePlace(ctx, a)
+			Expect(place).To(HavePrefix("eth0 "))
+		}
+		waitUntilAnnounced(ctx, local)
+		far := waitForAddresses(ctx, virtual, 1)[0]
+		Expect(far).To(Equal(s.virtualV4().Addr().Next()))
+		want[far.String()] = s.namespace + "/netbox-virtual"
+		waitUntilAnnounced(ctx, virtual)
+		Expect(waitForPlaces(ctx, far, len(nodeNames()))).To(HaveEach(ContainSubstring("/kube-lb0 " + far.String() + "/24")))
+		n.waitForRecords(ctx, want)
+
+		Expect(kubeClient.Delete(ctx, local)).To(Succeed())
+		n.waitForRecords(ctx, map[string]string{far.String(): s.namespace + "/netbox-virtual"})
+		Expect(kubeClient.Delete(ctx, virtual)).To(Succeed())
+		n.waitForRecords(ctx, map[string]string{})
+	}, SpecTimeout(smokeLimit))
+
+	It("stay while NetBox is away and the manager restarts, and are there two seconds after its return", Label(proofLabel, ipamTopic), func(ctx SpecContext) {
+		n, s := startNetbox(ctx)
+		group, virtualGroup := n.localGroup(ctx, s), n.virtualGroup(ctx, s)
+		local := s.createService(ctx, "netbox-local", group)
 		addrs := waitForAddresses(ctx, local, 2)
 		waitUntilAnnounced(ctx, local)
+		waitForServers(ctx, s.namespace)
 		for _, a := range addrs {
-			waitForAnswer(ctx, "client", a, waitLimit)
-			Expect(n.recorded()).To(HaveKeyWithValue(a.String(), testNamespace+"/netbox-local"))
-			places, err := findPlaces(ctx, a)
-			Expect(err).NotTo(HaveOccurred())
-			Expect(places).To(ConsistOf(ContainSubstring("/eth0 ")))
+			waitForAnswer(ctx, "client", a)
 		}
-		virtual := createService(ctx, "netbox-virtual", "netbox-virtual", singleStack)
-		waitForAddresses(ctx, virtual, 1)
-		waitUntilAnnounced(ctx, virtual)
-		places, err := findPlaces(ctx, netip.MustParseAddr("10.88.0.1"))
-		Expect(err).NotTo(HaveOccurred())
-		Expect(places).To(HaveLen(len(nodeNames())))
-		Expect(places).To(HaveEach(ContainSubstring("/kube-lb0 10.88.0.1/24")))
 
 		By("stopping NetBox, and asking the address all the time")
 		n.stop()
@@ -171,23 +206,27 @@ var _ = Describe("Addresses from NetBox", Ordered, func() {
 		var asker sync.WaitGroup
 		asker.Go(func() {
 			for asking.Err() == nil {
-				if _, err := fetch(asking, "client", addrs[0]); err != nil && asking.Err() == nil {
+				if _, err := fetchWithin(asking, "client", netip.AddrPortFrom(addrs[0], 80), 300*time.Millisecond); err != nil && asking.Err() == nil {
 					lost.Add(1)
 				}
 				time.Sleep(20 * time.Millisecond)
 			}
 		})
-		waits := createService(ctx, "netbox-waits", "netbox")
-		const away = "IPAMUnavailable: NetBox http://%s cannot be asked: dial: connect: connection refused"
-		Eventually(allocated(ctx, waits)).WithContext(ctx).WithTimeout(waitLimit).Should(Equal(fmt.Sprintf(away, n.address)))
-		gone := createService(ctx, "netbox-gone", "netbox-virtual", singleStack)
-		Eventually(allocated(ctx, gone)).WithContext(ctx).WithTimeout(waitLimit).Should(HavePrefix("IPAMUnavailable"))
+		defer asker.Wait()
+		defer stopAsking()
+		waits := s.createService(ctx, "netbox-waits", group)
+		away := fmt.Sprintf("IPAMUnavailable: NetBox http://%s cannot be asked: dial: connect: connection refused", n.address)
+		waitForAllocation(ctx, waits, Equal(away))
+		gone := s.createService(ctx, "netbox-gone", virtualGroup, singleStack)
+		waitForAllocation(ctx, gone, HavePrefix("IPAMUnavailable"))
 
 		By("restarting the manager meanwhile")
 		kubectl(ctx, "-n", purelbNamespace, "rollout", "restart", "deployment/purelb-manager")
 		kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=120s")
-		after := createService(ctx, "netbox-after", "netbox")
-		Eventually(allocated(ctx, after)).WithContext(ctx).WithTimeout(waitLimit).Should(Equal(fmt.Sprintf(away, n.address)))
+		// A manager that ends may still lead, and NetBox is to be back for the next leader.
+		waitUntilReady(ctx)
+		after := s.createService(ctx, "netbox-after", group)
+		waitForAllocation(ctx, after, Equal(away))
 		Expect(waitForAddresses(ctx, local, 2)).To(Equal(addrs))
 
 		By("starting NetBox again")
@@ -198,48 +237,52 @@ var _ = Describe("Addresses from NetBox", Ordered, func() {
 				g.Expect(kubeClient.Get(ctx, client.ObjectKeyFromObject(svc), svc)).To(Succeed())
 				g.Expect(svc.Status.LoadBalancer.Ingress).To(HaveLen(2))
 			}
-		}).WithTimeout(waitLimit).WithPolling(20 * time.Millisecond).Should(Succeed())
+		}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(20 * time.Millisecond).Should(Succeed())
 		took := time.Since(begin)
 		AddReportEntry("served after NetBox's return", took.Round(time.Millisecond).String())
 		GinkgoWriter.Printf("served %s after NetBox was back\n", took.Round(time.Millisecond))
 		Expect(took).To(BeNumerically("<", 2*time.Second))
 		waitUntilAnnounced(ctx, waits)
-		waitForAnswer(ctx, "client", waitForAddresses(ctx, waits, 2)[0], waitLimit)
+		waitForAnswer(ctx, "client", waitForAddresses(ctx, waits, 2)[0])
 		stopAsking()
 		asker.Wait()
 		Expect(lost.Load()).To(BeZero(), "requests to the address that was there all the time")
 
-		for _, svc := range []*corev1.Service{local, virtual, waits, gone, after} {
+		for _, svc := range []*corev1.Service{local, waits, gone, after} {
 			Expect(kubeClient.Delete(ctx, svc)).To(Succeed())
 		}
-		Eventually(n.recorded).WithTimeout(waitLimit).Should(BeEmpty())
-	}, SpecTimeout(5*time.Minute))
+		n.waitForRecords(ctx, map[string]string{})
+	}, SpecTimeout(functionalLimit))
 
-	It("are neither lost nor allocated twice when the manager is killed before it writes them to the Service", func(ctx SpecContext) {
-		n := startNetbox(ctx)
-		n.group(ctx, "netbox", func(p *v1.NetboxPools) {
-			p.V4 = &v1.NetboxSource{Prefixes: []string{"10.88.0.0/24"}}
-		})
+	It("are neither lost nor allocated twice when the manager is killed before it writes them to the Service", Label(proofLabel, ipamTopic), func(ctx SpecContext) {
+		n, s := startNetbox(ctx)
+		group := n.virtualGroup(ctx, s)
 		want := map[string]string{}
 		for trial := range trials() {
+			leader, _ := waitForLeader(ctx)
 			var once atomic.Bool
+			killed := make(chan error, 1)
 			n.SetFaults(nil, func(r *http.Request, status int) bool {
 				if r.Method == http.MethodPost && status == http.StatusCreated && once.CompareAndSwap(false, true) {
 					// NetBox has recorded the address, and the manager will never hear of it.
-					_, _ = tryKubectl(ctx, "-n", purelbNamespace, "delete", "pod", leadingManager(ctx), "--grace-period=0", "--force")
+					out, err := tryKubectl(ctx, "-n", purelbNamespace, "delete", "pod", leader, "--grace-period=0", "--force")
+					if err != nil {
+						err = fmt.Errorf("%w: %s", err, out)
+					}
+					killed <- err
 					return false
 				}
 				return true
 			})
 			name := fmt.Sprintf("netbox-killed-%d", trial)
-			svc := createService(ctx, name, "netbox", singleStack)
-			Eventually(once.Load).WithTimeout(waitLimit).Should(BeTrue())
-			want[waitForAddresses(ctx, svc, 1)[0].String()] = testNamespace + "/" + name
+			svc := s.createService(ctx, name, group, singleStack)
+			Eventually(killed).WithContext(ctx).WithTimeout(waitLimit).Should(Receive(BeNil()), "the manager that leads is killed")
+			want[waitForAddresses(ctx, svc, 1)[0].String()] = s.namespace + "/" + name
+			waitUntilReady(ctx)
 		}
 		n.SetFaults(nil, nil)
 		Expect(want).To(HaveLen(trials()), "no address twice")
-		Expect(n.recorded()).To(Equal(want), "none leaks")
+		n.waitForRecords(ctx, want) // none leaks
 		GinkgoWriter.Printf("%d kills: %d addresses, %d records\n", trials(), len(want), len(n.recorded()))
-		kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=120s")
 	}, SpecTimeout(15*time.Minute))
 })

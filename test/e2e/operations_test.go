@@ -7,118 +7,122 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
 var _ = Describe("PureLB", func() {
 	It("serves new Services while the leading manager is deleted, and afterwards", func(ctx SpecContext) {
-		applyGroup(ctx, "localdual.yaml")
-		leader := func(g Gomega) string {
-			lease := &coordinationv1.Lease{}
-			g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: "manager.purelb.io"}, lease)).To(Succeed())
-			pod, _, _ := strings.Cut(ptr.Deref(lease.Spec.HolderIdentity, ""), "_")
-			return pod
-		}
-		before := leader(NewWithT(GinkgoT()))
+		s := newSpace(ctx)
+		group := s.localGroup(ctx)
+		before, _ := waitForLeader(ctx)
 		kubectl(ctx, "-n", purelbNamespace, "delete", "pod", before, "--wait=false")
 		serve := func(name string) {
-			svc := createService(ctx, name, "localdual")
+			GinkgoHelper()
+			svc := s.createService(ctx, name, group)
 			addrs := waitForAddresses(ctx, svc, 2)
 			waitUntilAnnounced(ctx, svc)
-			waitForAnswer(ctx, "client", addrs[0], waitLimit)
+			waitForAnswer(ctx, "client", addrs[0])
 		}
 		serve("while-leaving")
-		Eventually(leader).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).ShouldNot(BeElementOf(before, ""))
+		Eventually(func(g Gomega) string {
+			next, _ := findLeader(ctx, g)
+			return next
+		}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).ShouldNot(BeElementOf(before, ""))
 		serve("with-the-next")
-		kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=60s")
-	}, SpecTimeout(2*time.Minute))
+	}, SpecTimeout(functionalLimit))
 
-	It("keeps every address on its node while the agents restart", func(ctx SpecContext) {
-		applyGroup(ctx, "localdual.yaml")
-		applyGroup(ctx, "remotedual.yaml")
-		local, virtual := createService(ctx, "kept-local", "localdual"), createService(ctx, "kept-virtual", "remotedual")
-		addrs := append(waitForAddresses(ctx, local, 2), waitForAddresses(ctx, virtual, 2)...)
+	It("keeps every address on its node while the agents restart", Label(smokeLabel), func(ctx SpecContext) {
+		s := newSpace(ctx)
+		local, virtual := s.createService(ctx, "kept-local", s.localGroup(ctx)), s.createService(ctx, "kept-virtual", s.virtualGroup(ctx))
+		locals, virtuals := waitForAddresses(ctx, local, 2), waitForAddresses(ctx, virtual, 2)
 		waitUntilAnnounced(ctx, local)
 		waitUntilAnnounced(ctx, virtual)
-		before := map[string][]string{}
-		for _, addr := range addrs {
-			found, err := findPlaces(ctx, addr)
-			Expect(err).NotTo(HaveOccurred())
-			before[addr.String()] = found
+		before := map[netip.Addr][]string{}
+		for _, addr := range locals {
+			before[addr] = waitForPlaces(ctx, addr, 1)
 		}
-		kubectl(ctx, "-n", purelbNamespace, "rollout", "restart", "daemonset/purelb-agent-default")
-		restarted := make(chan struct{})
-		go func() {
-			defer GinkgoRecover()
-			defer close(restarted)
-			kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "daemonset/purelb-agent-default", "--timeout=90s")
-		}()
-		for done := false; !done; {
-			for _, addr := range addrs {
+		for _, addr := range virtuals {
+			before[addr] = waitForPlaces(ctx, addr, len(nodeNames()))
+		}
+		expectInPlace := func() {
+			GinkgoHelper()
+			for addr, places := range before {
 				found, err := findPlaces(ctx, addr)
 				Expect(err).NotTo(HaveOccurred())
-				Expect(found).To(Equal(before[addr.String()]))
-			}
-			select {
-			case <-restarted:
-				done = true
-			case <-time.After(pollInterval):
+				Expect(found).To(Equal(places), "places of %s", addr)
 			}
 		}
+		var old []types.UID
+		for _, p := range listPods(ctx, Default, agentName) {
+			old = append(old, p.UID)
+		}
+		kubectl(ctx, "-n", purelbNamespace, "rollout", "restart", "daemonset/purelb-agent-default")
+		// The addresses are looked at all the time until each agent is a new one, which is ready.
+		Eventually(func(g Gomega) {
+			expectInPlace()
+			expectReadyPods(ctx, g, agentName, len(nodeNames()))
+			for _, p := range listPods(ctx, g, agentName) {
+				g.Expect(old).NotTo(ContainElement(p.UID), "%s is the agent of before", p.Name)
+			}
+		}).WithContext(ctx).WithTimeout(3 * time.Minute).WithPolling(pollInterval).Should(Succeed())
+		waitUntilReady(ctx)
 		waitUntilAnnounced(ctx, local)
-	}, SpecTimeout(3*time.Minute))
+		waitUntilAnnounced(ctx, virtual)
+		expectInPlace()
+	}, SpecTimeout(smokeLimit))
 
-	It("lets agents read and write only what they need", func(ctx SpecContext) {
-		const agent = "system:serviceaccount:purelb-system:purelb-agent"
-		can := func(verb, resource, in string, more ...string) string {
+	It("lets agents read and write only what they need", Label(smokeLabel), func(ctx SpecContext) {
+		expect := func(allowed bool, verb, group, resource, subresource, in string) {
 			GinkgoHelper()
-			return askCanI(ctx, append([]string{verb, resource, "-n", in, "--as", agent}, more...)...)
+			Expect(isAllowed(ctx, agentName, verb, group, resource, subresource, in)).To(Equal(allowed), "%s %s/%s %s in %s", verb, group, resource, subresource, in)
 		}
-		for _, r := range []string{"announcements.purelb.io", "lbnodeagents.purelb.io"} {
+		for _, r := range []string{"announcements", "lbnodeagents"} {
 			for _, verb := range []string{"get", "list", "watch"} {
-				Expect(can(verb, r, purelbNamespace)).To(Equal("yes"), "%s %s", verb, r)
-				Expect(can(verb, r, "default")).To(Equal("no"), "%s %s elsewhere", verb, r)
+				expect(true, verb, v1.GroupVersion.Group, r, "", purelbNamespace)
+				expect(false, verb, v1.GroupVersion.Group, r, "", "default")
 			}
 			for _, verb := range []string{"create", "update", "patch", "delete"} {
-				Expect(can(verb, r, purelbNamespace)).To(Equal("no"), "%s %s", verb, r)
+				expect(false, verb, v1.GroupVersion.Group, r, "", purelbNamespace)
 			}
 		}
-		Expect(can("patch", "announcements.purelb.io", purelbNamespace, "--subresource=status")).To(Equal("yes"))
-		Expect(can("patch", "leases.coordination.k8s.io", purelbNamespace)).To(Equal("yes"))
-		Expect(can("create", "leases.coordination.k8s.io", purelbNamespace)).To(Equal("no"))
-		for _, r := range []string{"services", "endpoints", "endpointslices.discovery.k8s.io", "secrets", "configmaps", "pods", "nodes", "servicegroups.purelb.io"} {
+		expect(true, "patch", v1.GroupVersion.Group, "announcements", "status", purelbNamespace)
+		expect(true, "patch", "coordination.k8s.io", "leases", "", purelbNamespace)
+		expect(false, "create", "coordination.k8s.io", "leases", "", purelbNamespace)
+		for _, r := range []struct{ group, resource string }{
+			{"", "services"}, {"", "endpoints"}, {"discovery.k8s.io", "endpointslices"}, {"", "secrets"}, {"", "configmaps"}, {"", "pods"},
+			{"", "nodes"}, {v1.GroupVersion.Group, "servicegroups"},
+		} {
 			for _, verb := range []string{"get", "list", "watch", "create", "update", "patch", "delete"} {
-				Expect(can(verb, r, purelbNamespace)).To(Equal("no"), "%s %s", verb, r)
+				expect(false, verb, r.group, r.resource, "", purelbNamespace)
 			}
 		}
-	}, SpecTimeout(2*time.Minute))
+	}, SpecTimeout(smokeLimit))
 
-	It("serves metrics to accounts that may read them, and to no others", func(ctx SpecContext) {
-		applyGroup(ctx, "localdual.yaml")
-		svc := createService(ctx, "measured", "localdual")
+	It("serves metrics to accounts that may read them, and to no others", Label(smokeLabel), func(ctx SpecContext) {
+		s := newSpace(ctx)
+		group := s.localGroup(ctx)
+		svc := s.createService(ctx, "measured", group)
 		waitForAddresses(ctx, svc, 2)
 		waitUntilAnnounced(ctx, svc)
-		kubectl(ctx, "-n", testNamespace, "create", "serviceaccount", "scraper")
-		kubectl(ctx, "create", "clusterrolebinding", "e2e-scraper", "--clusterrole=purelb-metrics-reader", "--serviceaccount="+testNamespace+":scraper")
+		s.kubectl(ctx, "create", "serviceaccount", "scraper")
+		s.kubectl(ctx, "create", "serviceaccount", "stranger")
 		DeferCleanup(func(ctx SpecContext) {
-			kubectl(ctx, "delete", "clusterrolebinding", "e2e-scraper")
-			kubectl(ctx, "-n", testNamespace, "delete", "serviceaccount", "scraper")
-		}, NodeTimeout(waitLimit))
-		token := strings.TrimSpace(kubectl(ctx, "-n", testNamespace, "create", "token", "scraper"))
-		stranger := strings.TrimSpace(kubectl(ctx, "-n", testNamespace, "create", "token", "default"))
+			retryKubectl(ctx, "delete", "clusterrolebinding", s.name("scraper"), "--ignore-not-found")
+		}, NodeTimeout(2*waitLimit))
+		kubectl(ctx, "create", "clusterrolebinding", s.name("scraper"), "--clusterrole=purelb-metrics-reader", "--serviceaccount="+s.namespace+":scraper")
+		token := strings.TrimSpace(s.kubectl(ctx, "create", "token", "scraper"))
+		stranger := strings.TrimSpace(s.kubectl(ctx, "create", "token", "stranger"))
 
-		pods := &corev1.PodList{}
-		Expect(kubeClient.List(ctx, pods, client.InNamespace(purelbNamespace), client.MatchingLabels{"app.kubernetes.io/name": "purelb-manager"})).To(Succeed())
 		var managers []string
-		for _, p := range pods.Items {
+		for _, p := range listPods(ctx, Default, managerName) {
 			managers = append(managers, net.JoinHostPort(p.Status.PodIP, "8443"))
 		}
 		var agents []string
@@ -139,26 +143,16 @@ var _ = Describe("PureLB", func() {
 				g.Expect(status).To(Equal(http.StatusOK), "from %s", at)
 				all += body
 			}
-			g.Expect(all).To(ContainSubstring(`purelb_address_pool_addresses_in_use{pool="localdual"} 2`))
-			g.Expect(all).To(ContainSubstring(`purelb_address_pool_size{pool="localdual"} 8`))
+			g.Expect(all).To(ContainSubstring(`purelb_address_pool_addresses_in_use{pool="` + group + `"} 2`))
+			g.Expect(all).To(ContainSubstring(`purelb_address_pool_size{pool="` + group + `"} 8`))
 			g.Expect(all).To(ContainSubstring("purelb_election_member_count 3"))
 			for _, in := range svc.Status.LoadBalancer.Ingress {
-				g.Expect(all).To(MatchRegexp(`purelb_lbnodeagent_announced\{ip="%s",node="node\d",service="e2e/measured"\} 1`, in.IP))
+				g.Expect(all).To(MatchRegexp(`purelb_lbnodeagent_announced\{ip="%s",node="node\d",service="%s/measured"\} 1`, in.IP, s.namespace))
 			}
 			g.Expect(all).To(MatchRegexp(`purelb_lbnodeagent_garp_sent_total\S* [1-9]`))
 		}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(time.Second).Should(Succeed())
-	}, SpecTimeout(time.Minute))
+	}, SpecTimeout(smokeLimit))
 })
-
-// askCanI returns what kubectl auth can-i answers: yes or no.
-func askCanI(ctx context.Context, args ...string) string {
-	GinkgoHelper()
-	out, err := tryKubectl(ctx, append([]string{"auth", "can-i"}, args...)...)
-	lines := strings.Split(strings.TrimSpace(out), "\n") // warnings come first
-	answer := lines[len(lines)-1]
-	Expect(answer).To(BeElementOf("yes", "no"), "%s: %v", out, err)
-	return answer
-}
 
 // scrape reads metrics from the control plane's network namespace.
 func scrape(ctx context.Context, at, token string) (int, string, error) {

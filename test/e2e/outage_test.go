@@ -16,7 +16,7 @@ import (
 )
 
 var _ = Describe("A disturbance", func() {
-	It("ends within seconds when the holder dies, and moves nothing when the holder returns", Label(proxyLabel), func(ctx SpecContext) {
+	It("ends within seconds when the holder dies, and moves nothing when the holder returns", Label(proofLabel, failoverTopic, proxyLabel), func(ctx SpecContext) {
 		disturb(ctx, "holder dead", trials(), func(m *disturbedService) {
 			Expect(testLab.CutLink(ctx, m.holder)).To(Succeed())
 			DeferCleanup(func(ctx SpecContext) { Expect(testLab.HealLink(ctx, m.holder)).To(Succeed()) }, NodeTimeout(waitLimit))
@@ -41,13 +41,13 @@ var _ = Describe("A disturbance", func() {
 		})
 	}, SpecTimeout(30*time.Minute))
 
-	It("loses no request when the holder is excluded", Label(proxyLabel), func(ctx SpecContext) {
+	It("loses no request when the holder is excluded", Label(proofLabel, handoverTopic, proxyLabel), func(ctx SpecContext) {
 		disturb(ctx, "holder excluded", trials(), func(m *disturbedService) {
 			m.excludeUntilMoved()
 		}, expectNothingLost)
 	}, SpecTimeout(30*time.Minute))
 
-	It("loses no request when the holder shuts down", func(ctx SpecContext) {
+	It("loses no request when the holder shuts down", Label(proofLabel, handoverTopic), func(ctx SpecContext) {
 		disturb(ctx, "holder shuts down", trials(), func(m *disturbedService) {
 			// The kubelet reports this when its node shuts down (KEP-2000). This kubelet
 			// reports Ready again soon.
@@ -57,7 +57,7 @@ var _ = Describe("A disturbance", func() {
 		}, expectNothingLost)
 	}, SpecTimeout(30*time.Minute))
 
-	It("loses no request when the holder leaves its LBNodeAgent", func(ctx SpecContext) {
+	It("loses no request when the holder leaves its LBNodeAgent", Label(proofLabel, handoverTopic), func(ctx SpecContext) {
 		disturb(ctx, "holder leaves its LBNodeAgent", trials(), func(m *disturbedService) {
 			back := func(ctx SpecContext) {
 				kubectl(ctx, "-n", purelbNamespace, "patch", "lbnodeagent", "default", "--type=merge", "-p", `{"spec":{"nodeSelector":null}}`)
@@ -81,7 +81,7 @@ var _ = Describe("A disturbance", func() {
 		}, expectNothingLost)
 	}, SpecTimeout(30*time.Minute))
 
-	It("ends within seconds when the leading manager dies with the holder", func(ctx SpecContext) {
+	It("ends within seconds when the leading manager dies with the holder", Label(proofLabel, failoverTopic), func(ctx SpecContext) {
 		disturb(ctx, "holder and leader dead", trials(), func(m *disturbedService) {
 			_, node := waitForLeader(ctx)
 			Expect(killProgram(ctx, node, "manager")).To(BeTrue())
@@ -93,7 +93,7 @@ var _ = Describe("A disturbance", func() {
 		}, func(f lab.Figures) { Expect(f.Silence).To(BeNumerically("<", 10*time.Second)) })
 	}, SpecTimeout(30*time.Minute))
 
-	It("loses no request when the API server is away for a minute and the agents are killed meanwhile", func(ctx SpecContext) {
+	It("loses no request when the API server is away for a minute and the agents are killed meanwhile", Label(proofLabel, outageTopic), func(ctx SpecContext) {
 		disturb(ctx, "API server away", longTrials(), func(m *disturbedService) {
 			DeferCleanup(func(ctx SpecContext) { Expect(testLab.StartControlPlane(ctx)).To(Succeed()) }, NodeTimeout(time.Minute))
 			m.measureFromFar()
@@ -109,7 +109,7 @@ var _ = Describe("A disturbance", func() {
 		}, expectNoEffect)
 	}, SpecTimeout(60*time.Minute))
 
-	It("loses no request when the holder's agent is killed again and again", func(ctx SpecContext) {
+	It("loses no request when the holder's agent is killed again and again", Label(proofLabel, outageTopic), func(ctx SpecContext) {
 		disturb(ctx, "holder's agent killed", longTrials(), func(m *disturbedService) {
 			m.measureFromFar()
 			for killed, deadline := 0, time.Now().Add(10*time.Second); time.Now().Before(deadline); m.keepMeasuring(100 * time.Millisecond) {
@@ -124,7 +124,7 @@ var _ = Describe("A disturbance", func() {
 		}, expectNoEffect)
 	}, SpecTimeout(30*time.Minute))
 
-	It("loses no request when all agents are restarted and then killed", func(ctx SpecContext) {
+	It("loses no request when all agents are restarted and then killed", Label(proofLabel, rolloutTopic), func(ctx SpecContext) {
 		disturb(ctx, "agents restarted", trials(), func(m *disturbedService) {
 			m.measureFromFar()
 			kubectl(ctx, "-n", purelbNamespace, "rollout", "restart", "daemonset/purelb-agent-default")
@@ -140,7 +140,7 @@ var _ = Describe("A disturbance", func() {
 })
 
 var _ = Describe("A holder that is cut off the API server only", func() {
-	It("goes on serving, yields to the next holder when its Node is NotReady, and takes nothing back", func(ctx SpecContext) {
+	It("goes on serving, yields to the next holder when its Node is NotReady, and takes nothing back", Label(proofLabel, outageTopic), func(ctx SpecContext) {
 		disturb(ctx, "holder cut off the API", longTrials(), func(m *disturbedService) {
 			heal := func(ctx SpecContext) { _ = testLab.HealAPI(ctx, m.holder) } // the test may have healed it
 			DeferCleanup(heal, NodeTimeout(waitLimit))

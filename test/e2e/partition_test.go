@@ -18,7 +18,7 @@ func ipv6(svc *corev1.Service) { svc.Spec.IPFamilies = []corev1.IPFamily{corev1.
 var _ = Describe("A failure inside the network", func() {
 	// Unlike a holder whose link is cut, this holder keeps its carrier. So it notices
 	// only that nothing comes, and its kernel answers at once when the network heals.
-	It("costs seconds, and the previous holder yields when the network heals", func(ctx SpecContext) {
+	It("costs seconds, and the previous holder yields when the network heals", Label(proofLabel, failoverTopic), func(ctx SpecContext) {
 		disturb(ctx, "holder off the switch", trials(), func(m *disturbedService) {
 			plug := func(ctx SpecContext) { Expect(testLab.PlugPort(ctx, m.holder)).To(Succeed()) }
 			DeferCleanup(plug, NodeTimeout(waitLimit))
@@ -47,7 +47,7 @@ var _ = Describe("A failure inside the network", func() {
 })
 
 var _ = Describe("An IPv6 address", func() {
-	It("answers again within seconds when its holder dies", Label(proxyLabel), func(ctx SpecContext) {
+	It("answers again within seconds when its holder dies", Label(proofLabel, failoverTopic, proxyLabel), func(ctx SpecContext) {
 		disturb(ctx, "IPv6, holder dead", trials(), func(m *disturbedService) {
 			heal := func(ctx SpecContext) { Expect(testLab.HealLink(ctx, m.holder)).To(Succeed()) }
 			DeferCleanup(heal, NodeTimeout(waitLimit))
@@ -60,13 +60,13 @@ var _ = Describe("An IPv6 address", func() {
 		}, ipv6)
 	}, SpecTimeout(30*time.Minute))
 
-	It("loses no request when its holder is excluded", Label(proxyLabel), func(ctx SpecContext) {
+	It("loses no request when its holder is excluded", Label(proofLabel, handoverTopic, proxyLabel), func(ctx SpecContext) {
 		disturb(ctx, "IPv6, holder excluded", trials(), func(m *disturbedService) { m.excludeUntilMoved() }, expectNothingLost, ipv6)
 	}, SpecTimeout(30*time.Minute))
 })
 
 var _ = Describe("Agents that start while the API server is away", func() {
-	It("know what to announce, and repair what is missing", func(ctx SpecContext) {
+	It("know what to announce, and repair what is missing", Label(proofLabel, outageTopic), func(ctx SpecContext) {
 		disturb(ctx, "agents killed, API server away", longTrials(), func(m *disturbedService) {
 			DeferCleanup(func(ctx SpecContext) { Expect(testLab.StartControlPlane(ctx)).To(Succeed()) }, NodeTimeout(time.Minute))
 			Expect(testLab.StopControlPlane(ctx)).To(Succeed())

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"os/exec"
 	"path/filepath"
-	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -31,14 +30,14 @@ func runPlugin(ctx context.Context, args ...string) (string, int) {
 }
 
 var _ = Describe("kubectl purelb", func() {
-	It("explains where an address is, and predicts where it goes when its node is drained", func(ctx SpecContext) {
-		applyGroup(ctx, "localdual.yaml")
-		svc := createService(ctx, "explained", "localdual", singleStack)
+	It("explains where an address is, and predicts where it goes when its node is drained", Label(smokeLabel), func(ctx SpecContext) {
+		s := newSpace(ctx)
+		svc := s.createService(ctx, "explained", s.localGroup(ctx), singleStack)
 		address := waitForAddresses(ctx, svc, 1)[0]
 		waitUntilAnnounced(ctx, svc)
-		holder, _, _ := strings.Cut(waitForPlaces(ctx, address, 1)[0], "/")
+		holder, _ := waitForSolePlace(ctx, address)
 
-		out, code := runPlugin(ctx, "-n", testNamespace, "explain", "service", svc.Name)
+		out, code := runPlugin(ctx, "-n", s.namespace, "explain", "service", svc.Name)
 		Expect(code).To(BeZero(), out)
 		Expect(out).To(And(ContainSubstring("has "+address.String()+", announced"), MatchRegexp(`(?m)^\* `+holder+` +Announced +eth0`)))
 		mac, err := testLab.MAC(ctx, holder)
@@ -82,21 +81,21 @@ var _ = Describe("kubectl purelb", func() {
 		Expect(kubeClient.Get(ctx, client.ObjectKey{Name: holder}, node)).To(Succeed())
 		Expect(node.Labels).NotTo(HaveKey(corev1.LabelNodeExcludeBalancers))
 		Expect(waitForPlaces(ctx, address, 1)).To(Equal([]string{place}), "nothing moves back")
-	})
+	}, SpecTimeout(smokeLimit))
 
-	It("says what a Service waits for, what a file would be told, and what its user may not read", func(ctx SpecContext) {
-		applyGroup(ctx, "localdual.yaml")
-		svc := createService(ctx, "waiting", "localdual", singleStack, func(svc *corev1.Service) {
+	It("says what a Service waits for, what a file would be told, and what its user may not read", Label(smokeLabel), func(ctx SpecContext) {
+		s := newSpace(ctx)
+		svc := s.createService(ctx, "waiting", s.localGroup(ctx), singleStack, func(svc *corev1.Service) {
 			svc.Annotations[v1.AnnotationAddresses] = "192.0.2.77"
 		})
 		Eventually(func() string {
-			out, _ := runPlugin(ctx, "-n", testNamespace, "explain", "service", svc.Name)
+			out, _ := runPlugin(ctx, "-n", s.namespace, "explain", "service", svc.Name)
 			return out
 		}).
 			WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(ContainSubstring("Waits: " + v1.ReasonAddressOutsidePool))
 		out, code := runPlugin(ctx, "status")
 		Expect(code).To(Equal(2), out)
-		Expect(out).To(ContainSubstring("service/" + testNamespace + "/waiting"))
+		Expect(out).To(ContainSubstring("service/" + s.namespace + "/waiting"))
 
 		refused, err := tryKubectl(ctx, "apply", "-f", "testdata/broken.yaml")
 		Expect(err).To(HaveOccurred())
@@ -116,5 +115,5 @@ var _ = Describe("kubectl purelb", func() {
 		listed, err := exec.CommandContext(ctx, "tar", "-tzf", bundle).CombinedOutput()
 		Expect(err).NotTo(HaveOccurred(), "%s", listed)
 		Expect(string(listed)).To(And(ContainSubstring("announcements.yaml"), MatchRegexp(`logs/purelb-agent-default-\w+-agent\.log`), MatchRegexp(`logs/purelb-manager-[\w-]+-manager\.log`)))
-	})
+	}, SpecTimeout(smokeLimit))
 })

@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"context"
+	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
@@ -33,7 +35,7 @@ func findLeftovers(ctx context.Context, g Gomega) []string {
 		addrs, err := testLab.Addresses(ctx, host)
 		g.Expect(err).NotTo(HaveOccurred())
 		for _, a := range addrs {
-			if a.Link == "kube-lb0" || strings.HasPrefix(a.Prefix.Addr().String(), "10.77.0.10") {
+			if a.Link == "kube-lb0" || isForPools(a.Prefix.Addr()) {
 				found = append(found, host+" "+a.Link+" "+a.Prefix.String())
 			}
 		}
@@ -61,18 +63,31 @@ func findLeftovers(ctx context.Context, g Gomega) []string {
 	return found
 }
 
-var _ = Describe("Removal", func() {
-	It("leaves nothing behind", func(ctx SpecContext) {
-		applyGroup(ctx, "localdual.yaml")
-		applyGroup(ctx, "remotedual.yaml")
-		local, virtual := createService(ctx, "removed-local", "localdual"), createService(ctx, "removed-virtual", "remotedual")
+// isForPools reports whether an address of the nodes' link is one of those that spaces have.
+func isForPools(addr netip.Addr) bool {
+	for block := range numberOfBlocks {
+		if s := (&space{block: block}); s.owns(addr) {
+			return true
+		}
+	}
+	return false
+}
+
+// Removal is the last spec: nothing is installed after it.
+var _ = Describe("Removal", removalPriority, func() {
+	It("leaves nothing behind", Label(smokeLabel), func(ctx SpecContext) {
+		s := newSpace(ctx)
+		local, virtual := s.createService(ctx, "removed-local", s.localGroup(ctx)), s.createService(ctx, "removed-virtual", s.virtualGroup(ctx))
 		for _, svc := range []*corev1.Service{local, virtual} {
 			waitForAddresses(ctx, svc, 2)
 			waitUntilAnnounced(ctx, svc)
 		}
-		Expect(findLeftovers(ctx, Default)).NotTo(BeEmpty(), "otherwise the test looks in the wrong places")
-		DeferCleanup(func(ctx SpecContext) { deployPureLB(ctx) }, NodeTimeout(4*waitLimit))
+		for _, addr := range waitForAddresses(ctx, local, 2) {
+			node, _ := waitForSolePlace(ctx, addr)
+			Expect(findLeftovers(ctx, Default)).To(ContainElement(fmt.Sprintf("%s eth0 %s", node, netip.PrefixFrom(addr, addr.BitLen()))),
+				"otherwise the test looks in the wrong places")
+		}
 		undeployPureLB(ctx)
-		Eventually(func(g Gomega) []string { return findLeftovers(ctx, g) }).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(BeEmpty())
-	}, SpecTimeout(6*waitLimit))
+		Eventually(func(g Gomega) []string { return findLeftovers(ctx, g) }).WithContext(ctx).WithTimeout(2 * waitLimit).WithPolling(pollInterval).Should(BeEmpty())
+	}, SpecTimeout(smokeLimit))
 })

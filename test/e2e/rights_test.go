@@ -16,15 +16,13 @@ import (
 )
 
 var _ = Describe("An agent's token", func() {
-	It("gives rights to its own node's objects, and to nothing else", func(ctx SpecContext) {
-		pods := &corev1.PodList{}
-		Expect(kubeClient.List(ctx, pods, client.InNamespace(purelbNamespace), client.MatchingLabels{"app.kubernetes.io/component": "agent"})).To(Succeed())
-		Expect(pods.Items).To(HaveLen(3))
-		own := pods.Items[0].Spec.NodeName
-		other := pods.Items[1].Spec.NodeName
+	It("gives rights to its own node's objects, and to nothing else", Label(smokeLabel), func(ctx SpecContext) {
+		pods := listPods(ctx, Default, agentName) // PureLB is at rest, so these stay
+		Expect(pods).To(HaveLen(3))
+		own, other := pods[0].Spec.NodeName, pods[1].Spec.NodeName
 		// The kubelet gets such a token for the pod.
 		token := strings.TrimSpace(kubectl(ctx, "-n", purelbNamespace, "create", "token", "purelb-agent",
-			"--bound-object-kind=Pod", "--bound-object-name="+pods.Items[0].Name))
+			"--bound-object-kind=Pod", "--bound-object-name="+pods[0].Name))
 		config, err := clientcmd.BuildConfigFromFlags("", testLab.Kubeconfig())
 		Expect(err).NotTo(HaveOccurred())
 		config = rest.AnonymousClientConfig(config)
@@ -60,5 +58,5 @@ var _ = Describe("An agent's token", func() {
 		agent, err = client.New(config, client.Options{Scheme: kubeClient.Scheme()})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(agent.Patch(ctx, lease(v1.LeasePrefix+own), merge(renewal))).To(MatchError(ContainSubstring("has to say which node it is for")))
-	}, SpecTimeout(waitLimit))
+	}, SpecTimeout(smokeLimit))
 })

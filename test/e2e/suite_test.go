@@ -7,18 +7,21 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
+	"os"
 	"os/exec"
-	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
+	"github.com/onsi/ginkgo/v2/types"
 	. "github.com/onsi/gomega"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
@@ -31,14 +34,45 @@ import (
 
 const (
 	purelbNamespace = "purelb-system" // where PureLB is installed
-	testNamespace   = "e2e"           // where the tests' Services are
-	waitLimit       = 20 * time.Second
-	pollInterval    = 50 * time.Millisecond
+	echoPort        = 8080            // of the echo servers
+	// waitLimit is how long the tests wait for something that takes a moment on an idle machine.
+	waitLimit    = time.Minute
+	pollInterval = 100 * time.Millisecond
+	// smokeLimit and functionalLimit bound a spec that waits for several things, one after
+	// the other.
+	smokeLimit      = 6 * time.Minute
+	functionalLimit = 10 * time.Minute
+)
+
+// smokeLabel marks the specs of the gate. They say what happens, and never how fast.
+const smokeLabel = "smoke"
+
+// proofLabel marks the specs that measure, in trials. Each also has one of the topics.
+const proofLabel = "proof"
+
+// Topics of the specs that measure.
+const (
+	failoverTopic = "failover"
+	handoverTopic = "handover"
+	outageTopic   = "outage"
+	rolloutTopic  = "rollout"
+	upgradeTopic  = "upgrade"
+	bgpTopic      = "bgp"
+	ipamTopic     = "ipam"
 )
 
 // proxyLabel marks the specs that make test-proxies runs with kube-proxy in each mode: those
 // in which traffic depends on what kube-proxy does.
 const proxyLabel = "proxy"
+
+// Specs with these priorities are the last. They take PureLB away, and install it anew.
+const (
+	reinstallPriority = SpecPriority(-10)
+	removalPriority   = SpecPriority(-20)
+)
+
+// defaultSeed orders the containers of specs, the same way each time.
+const defaultSeed = 1
 
 var (
 	testLab    *lab.Lab
@@ -49,66 +83,177 @@ var (
 
 func TestE2E(t *testing.T) {
 	RegisterFailHandler(Fail)
-	RunSpecs(t, "PureLB in the lab")
+	suite, reporter := GinkgoConfiguration()
+	isSet := map[string]bool{}
+	flag.Visit(func(f *flag.Flag) { isSet[f.Name] = true })
+	if !isSet["ginkgo.seed"] {
+		suite.RandomSeed = defaultSeed
+		if text := os.Getenv("PURELB_TEST_SEED"); text != "" {
+			seed, err := strconv.ParseInt(text, 10, 64)
+			if err != nil {
+				t.Fatalf("PURELB_TEST_SEED is not a number: %v", err)
+			}
+			suite.RandomSeed = seed
+		}
+	}
+	t.Logf("PURELB_TEST_SEED=%d orders the specs", suite.RandomSeed)
+	// Ginkgo interrupts a spec, cleans up and reports; Go only panics when its time is over.
+	if deadline, ok := t.Deadline(); ok {
+		suite.Timeout = min(suite.Timeout, time.Until(deadline)-interruptLimit)
+	}
+	RunSpecs(t, "PureLB in the lab", suite, reporter)
 }
+
+// interruptLimit is how long before Go's time limit Ginkgo interrupts the suite: cleanup and the
+// collection of evidence of one spec take less.
+const interruptLimit = 8 * time.Minute
 
 var _ = BeforeSuite(func(ctx SpecContext) {
 	var err error
 	testLab, err = lab.Open(lab.DefaultStateDir)
 	Expect(err).NotTo(HaveOccurred(), "the lab is not up: run make test-e2e, or make lab-up first")
-	Expect(testLab.Check(ctx)).To(Succeed())
 	if *kubectlProgram == "" {
 		*kubectlProgram = testLab.Kubectl()
 	}
-
 	config, err := clientcmd.BuildConfigFromFlags("", testLab.Kubeconfig())
 	Expect(err).NotTo(HaveOccurred())
 	config.QPS = -1 // no limit but the API server's
 	scheme := runtime.NewScheme()
 	Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
 	Expect(v1.AddToScheme(scheme)).To(Succeed())
+	Eventually(func() error { return testLab.Check(ctx) }).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed())
 	kubeClient, err = client.New(config, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())
 
+	stop, err := startCapture()
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func() { Expect(stop()).To(Succeed()) })
+	isUp := false
+	defer func() {
+		if !isUp {
+			collectEvidence(ctx, "BeforeSuite")
+		}
+	}()
+
 	By("installing PureLB as its README says")
 	deployPureLB(ctx)
+	By("removing what an earlier run has left")
+	removeSpaces(ctx)
 
-	By("starting three echo servers")
-	Expect(client.IgnoreAlreadyExists(kubeClient.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: testNamespace}}))).To(Succeed())
-	Expect(client.IgnoreAlreadyExists(kubeClient.Create(ctx, echo.Deployment(testNamespace, lab.EchoImage)))).To(Succeed())
-	kubectl(ctx, "-n", testNamespace, "rollout", "status", "deployment/echo", "--timeout=120s")
-}, NodeTimeout(5*time.Minute))
+	By("waiting until pods of all nodes answer by IPv4 and IPv6")
+	s := &space{namespace: "e2e-begin"}
+	Eventually(func() error {
+		return kubeClient.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}})
+	}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed(), "an earlier run's namespace may be ending")
+	Expect(kubeClient.Create(ctx, echo.Deployment(s.namespace, lab.EchoImage))).To(Succeed())
+	waitForServers(ctx, s.namespace)
+	Expect(kubeClient.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}})).To(Succeed())
+	isUp = true
+}, NodeTimeout(12*time.Minute))
 
-// deployPureLB installs PureLB and its samples, and waits until its agents run.
+// Before each spec PureLB is at rest, whatever the spec before has done.
+var _ = BeforeEach(func(ctx SpecContext) { waitUntilReady(ctx) }, NodeTimeout(5*time.Minute))
+
+// deployPureLB installs PureLB and its samples, and waits until it is at rest.
 func deployPureLB(ctx context.Context) {
 	GinkgoHelper()
-	kubectl(ctx, "apply", "-k", "../../config/default")
-	kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=120s")
-	kubectl(ctx, "apply", "-k", "../../config/samples")
-	kubectl(ctx, "-n", purelbNamespace, "wait", "lbnodeagent/default", "--for=condition=Ready", "--timeout=120s")
+	retryKubectl(ctx, "apply", "-k", "../../config/default")
+	kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=180s")
+	retryKubectl(ctx, "apply", "-k", "../../config/samples")
+	kubectl(ctx, "-n", purelbNamespace, "wait", "lbnodeagent/default", "--for=condition=Ready", "--timeout=180s")
+	waitUntilReady(ctx)
 }
 
-// After a failed test the state of the cluster is printed, before it is cleaned up.
-var _ = JustAfterEach(func(ctx SpecContext) {
-	if !CurrentSpecReport().Failed() {
-		return
-	}
-	for _, args := range [][]string{
-		{"get", "servicegroups,lbnodeagents,announcements,commonannouncements,leases,pods", "-n", purelbNamespace, "-o", "wide"},
-		{"get", "announcements", "-n", purelbNamespace, "-o", "yaml"},
-		{"describe", "services", "-n", testNamespace},
-		{"logs", "-n", purelbNamespace, "-l", "app.kubernetes.io/part-of=purelb", "--prefix", "--tail=60"},
-	} {
-		out, _ := tryKubectl(ctx, args...)
-		GinkgoWriter.Printf("$ kubectl %s\n%s\n", strings.Join(args, " "), out)
-	}
-}, NodeTimeout(time.Minute))
+// waitUntilReady waits until PureLB is at rest: all nodes are Ready; both managers and all
+// agents are, and no others end; a manager leads; the agents' Leases are fresh; and the webhooks
+// answer.
+func waitUntilReady(ctx context.Context) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		for _, name := range nodeNames() {
+			node := &corev1.Node{}
+			g.Expect(kubeClient.Get(ctx, client.ObjectKey{Name: name}, node)).To(Succeed())
+			g.Expect(isNodeReady(node)).To(BeTrue(), "%s is NotReady", name)
+			g.Expect(node.Spec.Taints).To(BeEmpty(), "taints of %s", name)
+		}
+		expectReadyPods(ctx, g, managerName, 2)
+		expectReadyPods(ctx, g, agentName, len(nodeNames()))
+		leader, _ := findLeader(ctx, g)
+		g.Expect(leader).NotTo(BeEmpty(), "no manager leads")
+		for _, name := range nodeNames() {
+			lease := &coordinationv1.Lease{}
+			g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: v1.LeasePrefix + name}, lease)).To(Succeed())
+			duration := time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0)) * time.Second
+			g.Expect(lease.Spec.RenewTime).NotTo(BeNil(), "Lease of %s", name)
+			g.Expect(time.Since(lease.Spec.RenewTime.Time)).To(BeNumerically("<", duration), "Lease of %s", name)
+		}
+	}).WithContext(ctx).WithTimeout(3 * time.Minute).WithPolling(pollInterval).Should(Succeed())
+	Eventually(func() error {
+		return kubeClient.Create(ctx, newServiceGroup("asked", "198.51.100.1"), client.DryRunAll)
+	}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(20 * time.Millisecond).MustPassRepeatedly(5).Should(Succeed())
+}
 
-// At the end all failures are printed once more, without the log around them.
+// isNodeReady reports whether a Node says that it is Ready.
+func isNodeReady(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// Names by which pods of PureLB's programs are labelled.
+const (
+	managerName = "purelb-manager"
+	agentName   = "purelb-agent"
+	speakerName = "purelb-speaker"
+)
+
+// listPods returns the pods of a program of PureLB, also those that are ending.
+func listPods(ctx context.Context, g Gomega, name string) []corev1.Pod {
+	GinkgoHelper()
+	pods := &corev1.PodList{}
+	g.Expect(kubeClient.List(ctx, pods, client.InNamespace(purelbNamespace), client.MatchingLabels{"app.kubernetes.io/name": name})).To(Succeed())
+	return pods.Items
+}
+
+// expectReadyPods checks that a program of PureLB has so many pods, which are ready, and that
+// none of its pods is ending.
+func expectReadyPods(ctx context.Context, g Gomega, name string, count int) {
+	GinkgoHelper()
+	pods := listPods(ctx, g, name)
+	g.Expect(pods).To(HaveLen(count), "pods of %s", name)
+	for _, p := range pods {
+		g.Expect(p.DeletionTimestamp).To(BeNil(), "%s is ending", p.Name)
+		g.Expect(slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		})).To(BeTrue(), "%s is not ready", p.Name)
+	}
+}
+
+// After a failed test evidence is collected, before anything is cleaned up.
+var _ = JustAfterEach(func(ctx SpecContext) {
+	if CurrentSpecReport().Failed() {
+		collectEvidence(ctx, CurrentSpecReport().FullText())
+	}
+}, NodeTimeout(evidenceLimit+time.Minute))
+
+// All failures of a spec are kept, also those of its cleanup.
+var _ = ReportAfterEach(func(report SpecReport) {
+	if report.Failed() {
+		writeFailures(report)
+	}
+})
+
+// At the end all failures are printed once more, without the log around them, and how long
+// each spec took.
 var _ = ReportAfterSuite("what failed", func(report Report) {
 	for _, spec := range report.SpecReports {
+		if spec.LeafNodeType.Is(types.NodeTypeIt) && spec.State != types.SpecStateSkipped && spec.State != types.SpecStatePending {
+			fmt.Printf("%6.1f s  %s  %s\n", spec.RunTime.Seconds(), spec.State, spec.FullText())
+		}
+	}
+	for _, spec := range report.SpecReports {
 		if spec.Failed() {
-			fmt.Printf("FAILED: %s\n    at %s\n    %s\n", spec.FullText(), spec.Failure.Location, strings.ReplaceAll(spec.Failure.Message, "\n", "\n    "))
+			fmt.Print(describeFailures(spec))
 		}
 	}
 })
@@ -125,40 +270,6 @@ func kubectl(ctx context.Context, args ...string) string {
 func tryKubectl(ctx context.Context, args ...string) (string, error) {
 	out, err := exec.CommandContext(ctx, *kubectlProgram, append([]string{"--kubeconfig", testLab.Kubeconfig()}, args...)...).CombinedOutput()
 	return string(out), err
-}
-
-// createService creates a Service of the echo servers that asks for addresses of a
-// ServiceGroup, and deletes it when the test ends.
-func createService(ctx context.Context, name, group string, change ...func(*corev1.Service)) *corev1.Service {
-	GinkgoHelper()
-	svc := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Namespace: testNamespace,
-			Annotations: map[string]string{v1.AnnotationServiceGroup: group},
-		},
-		Spec: corev1.ServiceSpec{
-			Type:           corev1.ServiceTypeLoadBalancer,
-			IPFamilyPolicy: ptr.To(corev1.IPFamilyPolicyRequireDualStack),
-			Selector:       map[string]string{"app": "echo"},
-			Ports:          []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}},
-		},
-	}
-	for _, f := range change {
-		f(svc)
-	}
-	Expect(kubeClient.Create(ctx, svc)).To(Succeed())
-	DeferCleanup(func(ctx SpecContext) {
-		Expect(client.IgnoreNotFound(kubeClient.Delete(ctx, svc))).To(Succeed())
-	}, NodeTimeout(waitLimit))
-	return svc
-}
-
-// applyGroup applies a ServiceGroup, and deletes it when the test ends.
-func applyGroup(ctx context.Context, file string) {
-	GinkgoHelper()
-	path := filepath.Join("testdata", file)
-	retryKubectl(ctx, "apply", "-f", path)
-	DeferCleanup(func(ctx SpecContext) { retryKubectl(ctx, "delete", "--ignore-not-found", "-f", path) }, NodeTimeout(2*waitLimit))
 }
 
 // retryKubectl runs kubectl until it succeeds, for a while: after a test that cut a node or the
@@ -207,17 +318,27 @@ func findPlaces(ctx context.Context, address netip.Addr) ([]string, error) {
 	return found, nil
 }
 
-// fetchTimeout is much longer than an answer takes, and short enough for the next attempt
-// to come soon after one that was sent to a pod of a dead node.
-const fetchTimeout = 300 * time.Millisecond
+// fetchTimeout is much longer than an answer takes, also on a busy machine, and when the first
+// packet of a connection is lost and sent again after a second.
+const fetchTimeout = 3 * time.Second
 
 // fetch gets the echo page of an address from a host of the lab.
 func fetch(ctx context.Context, host string, address netip.Addr) (string, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+netip.AddrPortFrom(address, 80).String()+"/", nil)
+	return fetchPort(ctx, host, netip.AddrPortFrom(address, 80))
+}
+
+// fetchPort gets the echo page as fetch does, from any port.
+func fetchPort(ctx context.Context, host string, at netip.AddrPort) (string, error) {
+	return fetchWithin(ctx, host, at, fetchTimeout)
+}
+
+// fetchWithin gets the echo page as fetchPort does, within a time.
+func fetchWithin(ctx context.Context, host string, at netip.AddrPort, limit time.Duration) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+"/", nil)
 	if err != nil {
 		return "", err
 	}
-	response, err := testLab.HTTPClient(host, fetchTimeout).Do(request)
+	response, err := testLab.HTTPClient(host, limit).Do(request)
 	if err != nil {
 		return "", err
 	}
@@ -229,11 +350,22 @@ func fetch(ctx context.Context, host string, address netip.Addr) (string, error)
 	return string(body), err
 }
 
-// waitForAnswer waits until an address answers a host.
-func waitForAnswer(ctx context.Context, host string, address netip.Addr, within time.Duration) {
+// waitForAnswer waits until an address answers a host, and returns the page.
+func waitForAnswer(ctx context.Context, host string, address netip.Addr) string {
 	GinkgoHelper()
-	Eventually(func() (string, error) { return fetch(ctx, host, address) }).
-		WithContext(ctx).WithTimeout(within).WithPolling(pollInterval).Should(ContainSubstring("pod="), "%s from %s", address, host)
+	return waitForAnswerOnPort(ctx, host, address, 80)
+}
+
+// waitForAnswerOnPort waits until a port of an address answers a host, and returns the page.
+func waitForAnswerOnPort(ctx context.Context, host string, address netip.Addr, port int32) (page string) {
+	GinkgoHelper()
+	at := netip.AddrPortFrom(address, uint16(port))
+	Eventually(func() (string, error) {
+		var err error
+		page, err = fetchPort(ctx, host, at)
+		return page, err
+	}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(ContainSubstring("pod="), "%s from %s", at, host)
+	return page
 }
 
 // getAnnouncement returns the Announcement of a node.

@@ -29,13 +29,13 @@ func waitForRollout(ctx context.Context, image string) {
 	}
 }
 
-var _ = Describe("An upgrade", func() {
-	It("loses no request", func(ctx SpecContext) {
+var _ = Describe("An upgrade", reinstallPriority, func() {
+	It("loses no request", Label(proofLabel, upgradeTopic), func(ctx SpecContext) {
 		from, err := os.ReadFile(previousDir + "version")
 		Expect(err).NotTo(HaveOccurred(), "run make test-e2e, which builds the version to upgrade from")
 		fmt.Fprintf(os.Stdout, "upgrade from %s", from)
 		Expect(testLab.LoadImage(ctx, previousDir+"purelb.tar")).To(Succeed())
-		DeferCleanup(func(ctx SpecContext) { deployPureLB(ctx) }, NodeTimeout(2*time.Minute))
+		DeferCleanup(func(ctx SpecContext) { deployPureLB(ctx) }, NodeTimeout(functionalLimit))
 		kubectl(ctx, "apply", "-f", previousDir+"install.yaml")
 		waitForRollout(ctx, "purelb.io/purelb:previous")
 		disturb(ctx, "upgrade", 1, func(m *disturbedService) {
@@ -49,5 +49,5 @@ var _ = Describe("An upgrade", func() {
 					"-o", "jsonpath={.items[*].spec.containers[*].image}"))
 			}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(And(HaveLen(5), HaveEach("purelb.io/purelb:dev")))
 		}, expectNoEffect)
-	}, SpecTimeout(5*time.Minute))
+	}, SpecTimeout(15*time.Minute))
 })
