@@ -245,6 +245,57 @@ bench-scale: build $(LAB) ## Measure PureLB with simulated nodes: NODES=100,300,
 	KUBEBUILDER_ASSETS="$$assets" bin/scale -root . -program bin/purelb -output dist/bench/scale.json \
 	  -nodes $(if $(NODES),$(NODES),100,300,1000) -addresses $(if $(ADDRESSES),$(ADDRESSES),100,1000) -shapes $(or $(SHAPES),flat) $(SCALE_ARGS)
 
+##@ Proofs: experiments of TRIALS trials each, as root, with results in dist/proof
+PROOF := bin/proof
+# The topics of the experiments in test/e2e, which have the labels proof and one of these.
+TOPICS := failover handover outage rollout upgrade bgp ipam
+# What others have written, or what disturbs at random, and runs as a whole.
+JUDGES := test-conformance test-olm test-stacks test-bgp soak
+
+# $(call prove,TARGET,ARGUMENTS,WANTS) runs what follows and keeps in dist/proof what it shows, as
+# the result of make TARGET ARGUMENTS: test/proof.
+prove = $(PROOF) run -results dist/proof/$(1).json -command "$(strip make $(1) $(2))" -commit "$(VERSION)" -wants "$(3)" --
+
+.PHONY: proof
+proof: $(PROOF) ## Run all experiments and make test-conformance test-olm test-stacks test-bgp soak, and write the table of docs/proof.md (TRIALS=10 SEED=1 DURATION=30m); hours
+	@rm -f $(foreach target,$(TOPICS:%=proof-%) $(JUDGES),dist/proof/$(target).json)
+	-@for topic in $(TOPICS); do $(MAKE) --no-print-directory proof-$$topic; done
+	-@$(call prove,test-conformance,,) $(MAKE) --no-print-directory test-conformance
+	-@$(call prove,test-olm,,tests) $(MAKE) --no-print-directory test-olm
+	-@$(call prove,test-stacks,,tests) $(MAKE) --no-print-directory test-stacks
+	-@$(call prove,test-bgp,,tests) $(MAKE) --no-print-directory test-bgp
+	-@$(call prove,soak,SEED=$(SEED) DURATION=$(DURATION),experiments) $(MAKE) --no-print-directory soak SEED=$(SEED) DURATION=$(DURATION) \
+	  SOAK_ARGS='--results $(CURDIR)/dist/proof/soak.json $(SOAK_ARGS)'
+	@$(PROOF) table -page docs/proof.md $(foreach target,$(TOPICS:%=proof-%) $(JUDGES),dist/proof/$(target).json)
+
+.PHONY: proof-table
+proof-table: $(PROOF) ## Write what is in dist/proof into the table of docs/proof.md; rows of other commands stay
+	@$(PROOF) table -page docs/proof.md $(wildcard dist/proof/*.json)
+
+proof-failover: ## Measure how long addresses are away when their holders die (TRIALS=10 SEED=1)
+proof-handover: ## Measure what planned changes of holder cost
+proof-outage: ## Measure what it costs that the API server is away, and agents and managers die
+proof-rollout: ## Measure what rollouts of agents, managers and endpoints cost
+proof-upgrade: ## Measure what an upgrade from the previous version costs
+proof-bgp: ## Measure what changes of speakers, nodes and endpoints cost behind a BGP router
+proof-ipam: ## Measure what it costs that NetBox is away, and managers die while they ask it
+
+.PHONY: $(TOPICS:%=proof-%)
+$(TOPICS:%=proof-%): proof-%: $(PROOF)
+	@$(call prove,$@,TRIALS=$(TRIALS) SEED=$(SEED),experiments) $(MAKE) --no-print-directory experiments TOPIC=$*
+
+# Runs the experiments of a TOPIC in a lab of their own. Ginkgo's own limit of an hour is too short.
+.PHONY: experiments
+experiments: image kubectl-purelb previous $(LAB)
+	@$(LAB) down && $(LAB_UP) && \
+	{ E2E_TRIALS=$(TRIALS) PURELB_TEST_SEED=$(SEED) go -C test/e2e test -v -count=1 -timeout 0 . -ginkgo.v -ginkgo.timeout=72h \
+	    -ginkgo.label-filter='proof && $(TOPIC)' -proof-results $(CURDIR)/dist/proof/proof-$(TOPIC).json $(E2E_ARGS); status=$$?; \
+	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }
+
+.PHONY: $(PROOF)
+$(PROOF):
+	@go build -o $(PROOF) ./test/proof
+
 ##@ Development
 .PHONY: generate
 generate: $(CONTROLLER_GEN) ## Generate Go code from the API types

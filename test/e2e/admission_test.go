@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/test/proof/trial"
 )
 
 // newServiceGroup returns a ServiceGroup with one IPv4 range.
@@ -25,41 +27,71 @@ func newServiceGroup(name, addresses string) *v1.ServiceGroup {
 	}
 }
 
+// admitOnce creates a valid ServiceGroup, makes a faulty update of it and deletes it. It returns
+// what the API server refused for another reason than the fault, and fails if the API server
+// takes what is faulty.
+func admitOnce(ctx context.Context, round int) []error {
+	GinkgoHelper()
+	sg := newServiceGroup("rolling", fmt.Sprintf("198.51.100.%d-198.51.100.200", round%100+1))
+	if err := kubeClient.Create(ctx, sg); err != nil {
+		// It may be there although the answer was lost, or still from the round before.
+		errs := []error{fmt.Errorf("create: %w", err)}
+		if err := client.IgnoreNotFound(kubeClient.Delete(ctx, newServiceGroup("rolling", ""))); err != nil {
+			errs = append(errs, fmt.Errorf("delete: %w", err))
+		}
+		return errs
+	}
+	var errs []error
+	patch := client.MergeFrom(sg.DeepCopy())
+	sg.Spec.Remote.V4Pools[0].Pool = "198.51.100.9-198.51.100.3"
+	err := kubeClient.Patch(ctx, sg, patch)
+	Expect(err).To(HaveOccurred(), "a faulty update was taken in round %d", round)
+	if !strings.Contains(err.Error(), "ends (198.51.100.3) before it starts (198.51.100.9)") {
+		errs = append(errs, fmt.Errorf("faulty update: %w", err))
+	}
+	if err := kubeClient.Delete(ctx, newServiceGroup("rolling", "")); err != nil {
+		errs = append(errs, fmt.Errorf("delete: %w", err))
+	}
+	return errs
+}
+
 var _ = Describe("Admission", func() {
 	It("accepts every valid ServiceGroup and refuses every faulty one while the manager is rolled out", Label(proofLabel, rolloutTopic), func(ctx SpecContext) {
 		DeferCleanup(func(ctx SpecContext) {
 			Expect(client.IgnoreNotFound(kubeClient.Delete(ctx, newServiceGroup("rolling", "198.51.100.1")))).To(Succeed())
 		}, NodeTimeout(waitLimit))
-		kubectl(ctx, "-n", purelbNamespace, "rollout", "restart", "deployment/purelb-manager")
-		rolled := make(chan struct{})
-		go func() {
-			defer GinkgoRecover()
-			defer close(rolled)
-			kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=120s")
-		}()
-		applied, over := 0, time.Time{}
-		// The last replicas of the previous generation end some seconds after the end of
-		// the roll-out.
-		for ; over.IsZero() || time.Since(over) < 8*time.Second; applied++ {
-			sg := newServiceGroup("rolling", fmt.Sprintf("198.51.100.%d-198.51.100.200", applied%100+1))
-			err := kubeClient.Create(ctx, sg)
-			Expect(err).NotTo(HaveOccurred(), "creation %d", applied)
-			patch := client.MergeFrom(sg.DeepCopy())
-			sg.Spec.Remote.V4Pools[0].Pool = "198.51.100.9-198.51.100.3"
-			err = kubeClient.Patch(ctx, sg, patch)
-			Expect(err).To(MatchError(ContainSubstring("ends (198.51.100.3) before it starts (198.51.100.9)")), "faulty update %d", applied)
-			Expect(kubeClient.Delete(ctx, newServiceGroup("rolling", ""))).To(Succeed(), "deletion %d", applied)
-			select {
-			case <-rolled:
-				if over.IsZero() {
-					over = time.Now()
+		const refused = "valid writes refused, or faulty ones for another reason"
+		const missing = "rounds missing of 100"
+		runTrials(ctx, "admission while the managers are rolled out", []trial.Bound{none(refused), none(missing)}, func(t *oneTrial) {
+			waitUntilReady(ctx)
+			t.measureFromNow()
+			kubectl(ctx, "-n", purelbNamespace, "rollout", "restart", "deployment/purelb-manager")
+			rolled := make(chan struct{})
+			go func() {
+				defer GinkgoRecover()
+				defer close(rolled)
+				kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=120s")
+			}()
+			rounds, over := 0, time.Time{}
+			// The last replicas of the previous generation end some seconds after the end of
+			// the roll-out.
+			for ; over.IsZero() || time.Since(over) < 8*time.Second; rounds++ {
+				for _, err := range admitOnce(ctx, rounds) {
+					t.Errors = append(t.Errors, fmt.Sprintf("round %d: %s", rounds, err))
 				}
-			case <-time.After(10 * time.Millisecond):
+				select {
+				case <-rolled:
+					if over.IsZero() {
+						over = time.Now()
+					}
+				case <-time.After(10 * time.Millisecond):
+				}
 			}
-		}
-		AddReportEntry(fmt.Sprintf("%d rounds of create, faulty update and delete during the roll-out", applied))
-		Expect(applied).To(BeNumerically(">", 100))
-	}, SpecTimeout(5*time.Minute))
+			t.Figures["rounds"] = float64(rounds)
+			t.Figures[missing] = float64(max(0, 101-rounds))
+			t.Figures[refused] = float64(len(t.Errors))
+		})
+	}, proofLimit())
 
 	It("refuses to delete or shrink a ServiceGroup that is in use, unless its annotation allows orphans", Label(smokeLabel), func(ctx SpecContext) {
 		s := newSpace(ctx)

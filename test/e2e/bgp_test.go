@@ -22,6 +22,7 @@ import (
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/test/lab"
+	"github.com/purelb/purelb-operator/test/proof/trial"
 )
 
 // bgpPeer applies a BGPPeer, and deletes it when the test ends. The speakers go with the last
@@ -162,34 +163,48 @@ type timedMeter struct {
 	begun time.Time
 }
 
-// expectNoFailure stops meters, and wants no request to have failed. changes are when the router
-// spread connections over other nodes than before: one that was under way then may fail.
-func expectNoFailure(what string, changes []time.Time, meters ...timedMeter) {
+// What routed addresses may lose while their routes change: nothing but connections that were
+// under way, one for each change.
+const (
+	brokenFigure  = "requests broken while the router changed a route"
+	changedFigure = "changes of routes"
+)
+
+// noteMeters stops meters and adds to the trial what they have seen. changes are when the router
+// spread connections over other nodes than before: one that was under way then may fail, and
+// each further one counts as failed.
+func (t *oneTrial) noteMeters(changes []time.Time, meters ...timedMeter) {
 	GinkgoHelper()
 	const underWay = 200 * time.Millisecond // a request takes a few milliseconds
 	isUnderWay := func(start time.Time) bool {
 		return slices.ContainsFunc(changes, func(at time.Time) bool { return !at.Before(start) && at.Sub(start) < underWay })
 	}
-	var failures []string
+	t.Figures[changedFigure] = float64(len(changes))
+	for _, figure := range []string{requestsFigure, failedFigure, brokenFigure, retransmittedFigure, outageFigure} {
+		t.Figures[figure] = 0
+	}
 	for _, m := range meters {
 		record, err := m.Stop()
 		Expect(err).NotTo(HaveOccurred())
-		Expect(len(record.Requests)).To(BeNumerically(">", 20), "%s: too few requests", what)
-		failed, broken := 0, 0
+		Expect(len(record.Requests)).To(BeNumerically(">", 20), "too few requests")
+		figures, broken := record.Figures(), 0
 		for _, r := range record.Requests {
 			switch {
 			case r.Err == nil:
+				continue
 			case isUnderWay(m.begun.Add(r.Start)):
 				broken++
 			default:
-				failed++
-				failures = append(failures, fmt.Sprintf("%s–%s: %v", m.begun.Add(r.Start).Format("15:04:05.000"), m.begun.Add(r.End).Format("05.000"), r.Err))
+				t.Figures[failedFigure]++
 			}
+			t.Errors = append(t.Errors, fmt.Sprintf("%s–%s: %v", m.begun.Add(r.Start).Format("15:04:05.000"), m.begun.Add(r.End).Format("05.000"), r.Err))
 		}
-		fmt.Fprintf(os.Stdout, "%s: %d requests, %d failed, %d broken while the router changed a route\n", what, len(record.Requests), failed, broken)
-		Expect(broken).To(BeNumerically("<=", len(changes)), what)
+		t.Figures[failedFigure] += float64(max(0, broken-len(changes)))
+		t.Figures[brokenFigure] += float64(broken)
+		t.Figures[requestsFigure] += float64(figures.Requests)
+		t.Figures[retransmittedFigure] += float64(figures.Retransmitted)
+		t.Figures[outageFigure] = max(t.Figures[outageFigure], trial.Milliseconds(figures.Outage))
 	}
-	Expect(failures).To(BeEmpty(), what)
 }
 
 // measureBoth measures two addresses from behind the router.
@@ -223,6 +238,16 @@ func routedService(ctx context.Context, s *space, daemon lab.Daemon, group, name
 		waitForAnswer(ctx, lab.Far, a)
 	}
 	return addrs
+}
+
+// replaceRestartedSpeakers replaces the speakers that were killed before, and waits until all are
+// ready. The kubelet's back-off would restart them later each time.
+func replaceRestartedSpeakers(ctx context.Context) {
+	GinkgoHelper()
+	replaceRestartedPods(ctx)
+	Eventually(func(g Gomega) { expectReadyPods(ctx, g, speakerName, len(nodeNames())) }).
+		WithContext(ctx).WithTimeout(2 * waitLimit).WithPolling(pollInterval).Should(Succeed())
+	waitUntilReady(ctx)
 }
 
 // killSpeaker kills the speaker on a node, as kill -9 does.
@@ -281,33 +306,39 @@ var _ = Describe("BGP", Label(bgpTopic), func() {
 			s := newSpace(ctx)
 			addrs := routedService(ctx, s, daemon, s.virtualGroup(ctx), "routed")
 			waitForServers(ctx, s.namespace)
-			watch, err := testLab.WatchRoutes(ctx, lab.Router)
-			Expect(err).NotTo(HaveOccurred())
-			meters := measureBoth(ctx, addrs)
-			begun := time.Now()
-			kubectl(ctx, "-n", purelbNamespace, "rollout", "restart", "daemonset/purelb-speaker-default")
-			kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "daemonset/purelb-speaker-default", "--timeout=180s")
-			waitForNewSessions(ctx, "gateways", begun, nodeNames()...)
-			killed := time.Now()
-			killSpeaker(ctx, nodeNames()[0])
-			waitForNewSessions(ctx, "gateways", killed, nodeNames()[0])
-			Eventually(func(g Gomega) {
-				restarts := int32(0)
-				for _, p := range listPods(ctx, g, speakerName) {
-					for _, c := range p.Status.ContainerStatuses {
-						restarts += c.RestartCount
-						g.Expect(c.Ready).To(BeTrue())
+			bounds := []trial.Bound{none(failedFigure), none(changedFigure)}
+			runTrials(ctx, string(daemon)+": speakers replaced and killed, agents replaced", bounds, func(t *oneTrial) {
+				replaceRestartedSpeakers(ctx)
+				expectSessions(ctx, "gateways", "6/6", v1.ReasonEstablished)
+				t.measureFromNow()
+				watch, err := testLab.WatchRoutes(ctx, lab.Router)
+				Expect(err).NotTo(HaveOccurred())
+				meters := measureBoth(ctx, addrs)
+				begun := time.Now()
+				kubectl(ctx, "-n", purelbNamespace, "rollout", "restart", "daemonset/purelb-speaker-default")
+				kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "daemonset/purelb-speaker-default", "--timeout=180s")
+				waitForNewSessions(ctx, "gateways", begun, nodeNames()...)
+				killed := time.Now()
+				node := nodeNames()[t.random.IntN(len(nodeNames()))]
+				killSpeaker(ctx, node)
+				waitForNewSessions(ctx, "gateways", killed, node)
+				Eventually(func(g Gomega) {
+					restarts := int32(0)
+					for _, p := range listPods(ctx, g, speakerName) {
+						for _, c := range p.Status.ContainerStatuses {
+							restarts += c.RestartCount
+							g.Expect(c.Ready).To(BeTrue())
+						}
 					}
-				}
-				g.Expect(restarts).To(BeNumerically(">=", 1))
-			}).WithContext(ctx).WithTimeout(2 * waitLimit).WithPolling(pollInterval).Should(Succeed())
-			kubectl(ctx, "-n", purelbNamespace, "rollout", "restart", "daemonset/purelb-agent-default")
-			kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "daemonset/purelb-agent-default", "--timeout=180s")
-			waitUntilReady(ctx)
-			expectSessions(ctx, "gateways", "6/6", v1.ReasonEstablished)
-			Expect(watch.Stop()).To(BeEmpty(), "the router changed routes")
-			expectNoFailure(string(daemon)+": speakers replaced and killed, agents replaced", nil, meters...)
-		}, SpecTimeout(functionalLimit))
+					g.Expect(restarts).To(BeNumerically(">=", 1))
+				}).WithContext(ctx).WithTimeout(2 * waitLimit).WithPolling(pollInterval).Should(Succeed())
+				kubectl(ctx, "-n", purelbNamespace, "rollout", "restart", "daemonset/purelb-agent-default")
+				kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "daemonset/purelb-agent-default", "--timeout=180s")
+				waitUntilReady(ctx)
+				expectSessions(ctx, "gateways", "6/6", v1.ReasonEstablished)
+				t.noteMeters(watch.Stop(), meters...)
+			})
+		}, proofLimit())
 	}
 
 	It("says in words what is wrong with a session", func(ctx SpecContext) {
@@ -346,59 +377,73 @@ var _ = Describe("BGP", Label(bgpTopic), func() {
 		s := newSpace(ctx)
 		addrs := routedService(ctx, s, lab.FRR, s.virtualGroup(ctx), "drained")
 		waitForServers(ctx, s.namespace)
-		node := nodeNames()[0]
-		for trial := range trials() {
+		const early = "addresses that went before the route was seen to go"
+		runTrials(ctx, "node drained and back", []trial.Bound{none(failedFigure), none(early)}, func(t *oneTrial) {
+			at := t.random.IntN(len(nodeNames()))
+			node, others := nodeNames()[at], slices.Delete(nodeNames(), at, at+1)
 			watch, err := testLab.WatchRoutes(ctx, lab.Router)
 			Expect(err).NotTo(HaveOccurred())
+			t.measureFromNow()
 			meters := measureBoth(ctx, addrs)
-			kubectl(ctx, "label", "node", node, "node.kubernetes.io/exclude-from-external-load-balancers=")
-			DeferCleanup(func(ctx SpecContext) {
-				kubectl(ctx, "label", "node", node, "node.kubernetes.io/exclude-from-external-load-balancers-")
-			}, NodeTimeout(waitLimit))
-			for _, a := range addrs {
-				expectNextHops(ctx, a, nodeNames()[1:]...)
+			include := func(ctx SpecContext) {
+				kubectl(ctx, "label", "node", node, corev1.LabelNodeExcludeBalancers+"-")
 			}
+			DeferCleanup(include, NodeTimeout(waitLimit))
+			kubectl(ctx, "label", "node", node, corev1.LabelNodeExcludeBalancers+"=")
+			for _, a := range addrs {
+				expectNextHops(ctx, a, others...)
+			}
+			t.Figures[early] = 0
 			for _, a := range addrs { // the address goes after the route
-				Expect(findPlaces(ctx, a)).To(ContainElement(ContainSubstring(node + "/")))
+				places, err := findPlaces(ctx, a)
+				Expect(err).NotTo(HaveOccurred())
+				if !slices.ContainsFunc(places, func(place string) bool { return strings.HasPrefix(place, node+"/") }) {
+					t.Figures[early]++
+				}
 			}
 			Eventually(func(g Gomega) {
 				for _, a := range addrs {
 					g.Expect(findPlaces(ctx, a)).NotTo(ContainElement(ContainSubstring(node + "/")))
 				}
 			}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(pollInterval).Should(Succeed())
-			kubectl(ctx, "label", "node", node, "node.kubernetes.io/exclude-from-external-load-balancers-")
+			include(ctx)
 			for _, a := range addrs {
 				expectNextHops(ctx, a, nodeNames()...)
 			}
-			expectNoFailure(fmt.Sprintf("node drained and back, %d", trial), watch.Stop(), meters...)
-		}
-	}, SpecTimeout(5*time.Minute))
+			t.noteMeters(watch.Stop(), meters...)
+		})
+	}, proofLimit())
 
 	It("goes on while the API server is away, with a new speaker, too", Label(proofLabel), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		addrs := routedService(ctx, s, lab.FRR, s.virtualGroup(ctx), "outage")
 		waitForServers(ctx, s.namespace)
-		watch, err := testLab.WatchRoutes(ctx, lab.Router)
-		Expect(err).NotTo(HaveOccurred())
-		meters := measureBoth(ctx, addrs)
-		back := func(ctx SpecContext) { Expect(testLab.StartControlPlane(ctx)).To(Succeed()) }
-		DeferCleanup(back, NodeTimeout(2*waitLimit))
-		Expect(testLab.StopControlPlane(ctx)).To(Succeed())
-		const away = 60 * time.Second
-		began := time.Now()
-		restarted := testLab.Nodes()[1]
-		killSpeaker(ctx, restarted.Name)
-		Eventually(func() (int, error) { return countNewSessions(ctx, restarted, time.Since(began)) }).
-			WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Equal(2), "the speaker does not start without the API server")
-		time.Sleep(away - time.Since(began)) // the outage is to last so long
-		back(ctx)
-		waitUntilReady(ctx)
-		// The status has to be from after the outage: it says what the restarted speaker has.
-		waitForNewSessions(ctx, "gateways", began, restarted.Name)
-		expectSessions(ctx, "gateways", "6/6", v1.ReasonEstablished)
-		Expect(watch.Stop()).To(BeEmpty(), "the router changed routes")
-		expectNoFailure("API server away for 60 s, a speaker killed meanwhile", nil, meters...)
-	}, SpecTimeout(5*time.Minute))
+		bounds := []trial.Bound{none(failedFigure), none(changedFigure)}
+		runTrials(ctx, "BGP, API server away for 60 s, a speaker killed meanwhile", bounds, func(t *oneTrial) {
+			replaceRestartedSpeakers(ctx)
+			expectSessions(ctx, "gateways", "6/6", v1.ReasonEstablished)
+			t.measureFromNow()
+			watch, err := testLab.WatchRoutes(ctx, lab.Router)
+			Expect(err).NotTo(HaveOccurred())
+			meters := measureBoth(ctx, addrs)
+			back := func(ctx SpecContext) { Expect(testLab.StartControlPlane(ctx)).To(Succeed()) }
+			DeferCleanup(back, NodeTimeout(2*waitLimit))
+			Expect(testLab.StopControlPlane(ctx)).To(Succeed())
+			const away = 60 * time.Second
+			began := time.Now()
+			restarted := testLab.Nodes()[t.random.IntN(len(testLab.Nodes()))]
+			killSpeaker(ctx, restarted.Name)
+			Eventually(func() (int, error) { return countNewSessions(ctx, restarted, time.Since(began)) }).
+				WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Equal(2), "the speaker does not start without the API server")
+			time.Sleep(away - time.Since(began)) // the outage is to last so long
+			back(ctx)
+			waitUntilReady(ctx)
+			// The status has to be from after the outage: it says what the restarted speaker has.
+			waitForNewSessions(ctx, "gateways", began, restarted.Name)
+			expectSessions(ctx, "gateways", "6/6", v1.ReasonEstablished)
+			t.noteMeters(watch.Stop(), meters...)
+		})
+	}, proofLimit())
 
 	It("follows the endpoints of policy Local, and keeps the client's address", func(ctx SpecContext) {
 		s := newSpace(ctx)
@@ -415,7 +460,7 @@ var _ = Describe("BGP", Label(bgpTopic), func() {
 	It("loses no request while the servers of policy Local are replaced", Label(proofLabel), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		addrs := routedToEndpoints(ctx, s)
-		for trial := range trials() {
+		runTrials(ctx, "BGP, policy Local, servers replaced", []trial.Bound{none(failedFigure)}, func(t *oneTrial) {
 			watch, err := testLab.WatchRoutes(ctx, lab.Router)
 			Expect(err).NotTo(HaveOccurred())
 			meters := measureBoth(ctx, addrs)
@@ -424,9 +469,9 @@ var _ = Describe("BGP", Label(bgpTopic), func() {
 			for _, a := range addrs {
 				s.waitForRoutesToEndpoints(ctx, "bgp-local", a)
 			}
-			expectNoFailure(fmt.Sprintf("policy Local, servers replaced, %d", trial), watch.Stop(), meters...)
-		}
-	}, SpecTimeout(functionalLimit))
+			t.noteMeters(watch.Stop(), meters...)
+		})
+	}, proofLimit())
 
 	It("advertises networks with the attributes that their ServiceGroup asks for", Label(smokeLabel), func(ctx SpecContext) {
 		startRouter(ctx, lab.RouterOptions{Daemon: lab.FRR})

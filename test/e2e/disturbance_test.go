@@ -2,11 +2,8 @@ package e2e
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -19,27 +16,8 @@ import (
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/test/lab"
+	"github.com/purelb/purelb-operator/test/proof/trial"
 )
-
-// trials returns how often to try each disturbance: E2E_TRIALS, or twice.
-func trials() int {
-	if n, err := strconv.Atoi(os.Getenv("E2E_TRIALS")); err == nil && n > 0 {
-		return n
-	}
-	return 2
-}
-
-// longTrials returns how often to try a disturbance that takes a minute: E2E_TRIALS, or once.
-func longTrials() int {
-	if os.Getenv("E2E_TRIALS") == "" {
-		return 1
-	}
-	return trials()
-}
-
-// silenceThatCounts is the shortest time without an answer by ARP or ND that counts. On a
-// busy machine answers may be some milliseconds late without a cause in PureLB.
-const silenceThatCounts = 150 * time.Millisecond
 
 // waitForHolder waits until one node has a Local address, and returns the node.
 func waitForHolder(ctx context.Context, addr netip.Addr) string {
@@ -93,77 +71,100 @@ func waitForRest(ctx context.Context, svc *corev1.Service) {
 	waitUntilAnnounced(ctx, svc)
 }
 
+// disturbance is something that happens to the holder of an address, and what it may cost.
+type disturbance struct {
+	name string
+	// prepare is called before each trial, if it is not nil.
+	prepare func()
+	// do makes the disturbance, and waits until its effects are over.
+	do func(*disturbedService)
+	// bounds are those of the figures of the client on the nodes' link, and of what do notes.
+	bounds []trial.Bound
+	// check checks what has happened, by the figures of the client on the nodes' link. It may
+	// be nil.
+	check func(lab.Figures)
+	// fromFar says that the client behind the router measures as well. It may lose no request.
+	fromFar bool
+	// change changes the Service, which has an IPv4 address otherwise.
+	change []func(*corev1.Service)
+}
+
 // disturbedService is a Service with one Local address, and what is measured of it during a
 // disturbance.
 type disturbedService struct {
 	*lab.Meter
-	ctx      context.Context
-	svc      *corev1.Service
-	addr     netip.Addr
-	holder   string
-	farMeter *lab.Meter // from the client behind the router; nil unless measureFromFar was called
+	ctx    context.Context
+	trial  *oneTrial
+	svc    *corev1.Service
+	addr   netip.Addr
+	holder string
 }
 
-// measureFromFar measures from the client behind the router, too.
-func (m *disturbedService) measureFromFar() {
-	GinkgoHelper()
-	var err error
-	m.farMeter, err = testLab.Measure(m.ctx, lab.Far, m.addr)
-	Expect(err).NotTo(HaveOccurred())
-}
+// farBounds are those of the client behind the router.
+var farBounds = []trial.Bound{none(farPrefix + failedFigure), none(farPrefix + inFlightFigure), atMost(farPrefix+outageFigure, 500*time.Millisecond)}
 
-// stopMeters stops the measurement, prints the figures, and returns those of the client on
-// the nodes' link. From behind the router no request may be lost.
-func (m *disturbedService) stopMeters(name string) lab.Figures {
-	GinkgoHelper()
-	record, err := m.Stop()
-	Expect(err).NotTo(HaveOccurred())
-	figures := record.Figures()
-	fmt.Fprintf(os.Stdout, "%s: %s\n", name, figures)
-	if m.farMeter != nil {
-		record, err := m.farMeter.Stop()
-		Expect(err).NotTo(HaveOccurred())
-		far := record.Figures()
-		fmt.Fprintf(os.Stdout, "%s, from behind the router: %s\n", name, far)
-		Expect(far.Requests).NotTo(BeZero())
-		Expect(far.Failed+far.InFlight).To(BeNumerically("<=", far.Requests/requestsPerStrayFailure), "failed requests from behind the router")
-		Expect(far.Outage).To(BeNumerically("<", 500*time.Millisecond), "HTTP outage behind the router")
-	}
-	return figures
-}
-
-// disturb measures a Service with one Local address, an IPv4 address unless change changes
-// that, in n trials. In each, disturbOnce does something to the Service's holder and waits
-// until the effects are over, and checkFigures checks what it cost. disturb prints the
-// figures.
-func disturb(ctx context.Context, name string, n int, disturbOnce func(*disturbedService), checkFigures func(lab.Figures), change ...func(*corev1.Service)) {
+// disturb measures a Service with one Local address during a disturbance.
+func disturb(ctx context.Context, d disturbance) {
 	GinkgoHelper()
 	s := newSpace(ctx)
-	svc := s.createService(ctx, "outage", s.localGroup(ctx), append([]func(*corev1.Service){singleStack}, change...)...)
+	svc := s.createService(ctx, "outage", s.localGroup(ctx), append([]func(*corev1.Service){singleStack}, d.change...)...)
 	addr := waitForAddresses(ctx, svc, 1)[0]
-	var outages, silences []time.Duration
-	for trial := range n {
+	bounds := d.bounds
+	if d.fromFar {
+		bounds = slices.Concat(bounds, farBounds)
+	}
+	runTrials(ctx, d.name, bounds, func(t *oneTrial) {
+		if d.prepare != nil {
+			d.prepare()
+		}
 		replaceRestartedPods(ctx)
 		waitForRest(ctx, svc)
 		waitForAnswer(ctx, lab.Client, addr)
-		meter, err := testLab.Measure(ctx, lab.Client, addr)
-		Expect(err).NotTo(HaveOccurred())
-		m := &disturbedService{Meter: meter, ctx: ctx, svc: svc, addr: addr, holder: waitForHolder(ctx, addr)}
-		m.keepMeasuring(500 * time.Millisecond)
-		disturbOnce(m)
+		m := &disturbedService{ctx: ctx, trial: t, svc: svc, addr: addr, holder: waitForHolder(ctx, addr)}
+		t.measureFromNow()
+		m.Meter = measureFrom(ctx, lab.Client, addr)
+		var far *lab.Meter
+		if d.fromFar {
+			far = measureFrom(ctx, lab.Far, addr)
+		}
+		// A disturbance meets agents and managers at any time between two renewals of a Lease.
+		m.keepMeasuring(500*time.Millisecond + time.Duration(t.random.Int64N(int64(time.Second))))
+		d.do(m)
 		m.keepMeasuring(time.Second)
-		figures := m.stopMeters(fmt.Sprintf("%s, trial %d", name, trial+1))
-		checkFigures(figures)
-		outages, silences = append(outages, figures.Outage), append(silences, figures.Silence)
-	}
-	fmt.Fprintf(os.Stdout, "%s, %d trials: HTTP outage %s, ARP silence %s\n", name, n, formatSpread(outages), formatSpread(silences))
+		figures := t.stopMeter("", m.Meter)
+		if far != nil {
+			t.stopMeter(farPrefix, far)
+		}
+		t.stopMeasuring()
+		if d.check != nil {
+			d.check(figures)
+		}
+		m.expectOneHolder()
+	})
 }
 
-// formatSpread returns the minimum, median and maximum as text.
-func formatSpread(times []time.Duration) string {
-	slices.Sort(times)
-	round := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
-	return fmt.Sprintf("%s / %s / %s", round(times[0]), round(times[len(times)/2]), round(times[len(times)-1]))
+// measureFrom starts a Meter of an address at a host of the lab. It ends with the spec at the
+// latest.
+func measureFrom(ctx context.Context, host string, addr netip.Addr) *lab.Meter {
+	GinkgoHelper()
+	meter, err := testLab.Measure(ctx, host, addr)
+	Expect(err).NotTo(HaveOccurred())
+	return meter
+}
+
+// expectOneHolder checks that after a disturbance one node has the address, and that no other
+// answers for it.
+func (m *disturbedService) expectOneHolder() {
+	GinkgoHelper()
+	waitForPlaces(m.ctx, m.addr, 1)
+	waitForAnswer(m.ctx, lab.Client, m.addr)
+	meter := measureFrom(m.ctx, lab.Client, m.addr)
+	m.keepMeasuring(500 * time.Millisecond)
+	record, err := meter.Stop()
+	Expect(err).NotTo(HaveOccurred())
+	Expect(record.WireAnswers).NotTo(BeEmpty(), "a node answers afterwards")
+	Expect(record.Figures().Duplicate).To(BeZero(), "two nodes answer afterwards")
+	Expect(record.Figures().Changes).To(BeZero(), "the node that answers changes afterwards")
 }
 
 // keepMeasuring lets the measurement go on for a time, to see that nothing more happens.
@@ -257,26 +258,30 @@ func killProgram(ctx context.Context, node, command string) bool {
 	return err == nil
 }
 
-// requestsPerStrayFailure is how many requests there have to be for each that may fail
-// without a cause in PureLB. On a busy machine a request may wait for more than a second. A
-// failure with a cause in the address shows as an outage, too.
-const requestsPerStrayFailure = 5000
-
-// expectNothingLost checks the figures of a planned change of holder, which may cost no
-// request but those in flight.
-func expectNothingLost(f lab.Figures) {
-	GinkgoHelper()
-	Expect(f.Failed).To(BeNumerically("<=", f.Requests/requestsPerStrayFailure), "failed requests: %s", f)
-	Expect(f.Outage).To(BeNumerically("<", 500*time.Millisecond), "HTTP outage")
-	Expect(f.Silence).To(BeNumerically("<", silenceThatCounts), "ARP silence")
-	Expect(f.Duplicate).To(BeNumerically("<", 250*time.Millisecond), "two nodes answer")
+// plannedBounds are those of a planned change of holder, which may cost no request but those in
+// flight.
+var plannedBounds = []trial.Bound{
+	none(failedFigure), atMost(outageFigure, 500*time.Millisecond), atMost(silenceFigure, silenceThatCounts), atMost(duplicateFigure, 250*time.Millisecond),
 }
 
-// expectNoEffect checks the figures of a disturbance that may cost nothing at all.
+// noEffectBounds are those of a disturbance that may cost nothing at all; expectNoEffect says
+// what may not happen.
+var noEffectBounds = []trial.Bound{
+	none(failedFigure), none(inFlightFigure), atMost(outageFigure, 500*time.Millisecond), atMost(silenceFigure, silenceThatCounts),
+}
+
+// expectNoEffect checks by the figures that no other node has had the address.
 func expectNoEffect(f lab.Figures) {
 	GinkgoHelper()
-	expectNothingLost(f)
-	Expect(f.InFlight).To(BeZero(), "failed requests in flight")
 	Expect(f.Duplicate).To(BeZero(), "two nodes answer")
 	Expect(f.Changes).To(BeZero(), "changes of MAC")
 }
+
+// failoverBounds are those of a holder's death.
+func failoverBounds(limit time.Duration) []trial.Bound {
+	return []trial.Bound{atMost(silenceFigure, limit), atMost(outageFigure, limit)}
+}
+
+// silenceThatCounts is the shortest time without an answer by ARP or ND that counts. Answers may
+// be some milliseconds late without a cause in PureLB.
+const silenceThatCounts = 150 * time.Millisecond

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,7 +19,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/test/lab"
 	"github.com/purelb/purelb-operator/test/netbox"
+	"github.com/purelb/purelb-operator/test/proof/trial"
 )
 
 // netboxServer is a fake NetBox on the lab's client, outside of the cluster. Its records
@@ -198,67 +199,62 @@ var _ = Describe("Addresses from NetBox", func() {
 		for _, a := range addrs {
 			waitForAnswer(ctx, "client", a)
 		}
-
-		By("stopping NetBox, and asking the address all the time")
-		n.stop()
-		var lost atomic.Int32
-		asking, stopAsking := context.WithCancel(ctx)
-		var asker sync.WaitGroup
-		asker.Go(func() {
-			for asking.Err() == nil {
-				if _, err := fetchWithin(asking, "client", netip.AddrPortFrom(addrs[0], 80), 300*time.Millisecond); err != nil && asking.Err() == nil {
-					lost.Add(1)
-				}
-				time.Sleep(20 * time.Millisecond)
-			}
-		})
-		defer asker.Wait()
-		defer stopAsking()
-		waits := s.createService(ctx, "netbox-waits", group)
-		away := fmt.Sprintf("IPAMUnavailable: NetBox http://%s cannot be asked: dial: connect: connection refused", n.address)
-		waitForAllocation(ctx, waits, Equal(away))
-		gone := s.createService(ctx, "netbox-gone", virtualGroup, singleStack)
-		waitForAllocation(ctx, gone, HavePrefix("IPAMUnavailable"))
-
-		By("restarting the manager meanwhile")
-		kubectl(ctx, "-n", purelbNamespace, "rollout", "restart", "deployment/purelb-manager")
-		kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=120s")
-		// A manager that ends may still lead, and NetBox is to be back for the next leader.
-		waitUntilReady(ctx)
-		after := s.createService(ctx, "netbox-after", group)
-		waitForAllocation(ctx, after, Equal(away))
-		Expect(waitForAddresses(ctx, local, 2)).To(Equal(addrs))
-
-		By("starting NetBox again")
-		n.start()
-		begin := time.Now()
-		Eventually(func(g Gomega) {
-			for _, svc := range []*corev1.Service{waits, after} {
-				g.Expect(kubeClient.Get(ctx, client.ObjectKeyFromObject(svc), svc)).To(Succeed())
-				g.Expect(svc.Status.LoadBalancer.Ingress).To(HaveLen(2))
-			}
-		}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(20 * time.Millisecond).Should(Succeed())
-		took := time.Since(begin)
-		AddReportEntry("served after NetBox's return", took.Round(time.Millisecond).String())
-		GinkgoWriter.Printf("served %s after NetBox was back\n", took.Round(time.Millisecond))
-		Expect(took).To(BeNumerically("<", 2*time.Second))
-		waitUntilAnnounced(ctx, waits)
-		waitForAnswer(ctx, "client", waitForAddresses(ctx, waits, 2)[0])
-		stopAsking()
-		asker.Wait()
-		Expect(lost.Load()).To(BeZero(), "requests to the address that was there all the time")
-
-		for _, svc := range []*corev1.Service{local, waits, gone, after} {
-			Expect(kubeClient.Delete(ctx, svc)).To(Succeed())
+		records := n.recorded()
+		const served = "served after NetBox's return, ms"
+		bounds := []trial.Bound{
+			{Figure: served, AtMost: 2000}, none(failedFigure), none(inFlightFigure), atMost(outageFigure, 300*time.Millisecond),
 		}
+		runTrials(ctx, "NetBox away, managers restarted", bounds, func(t *oneTrial) {
+			replaceRestartedPods(ctx)
+			waitUntilReady(ctx)
+			By("stopping NetBox, and asking the address all the time")
+			t.measureFromNow()
+			meter := measureFrom(ctx, lab.Client, addrs[0])
+			n.stop()
+			waits := s.createService(ctx, fmt.Sprintf("netbox-waits-%d", t.Seed), group)
+			away := fmt.Sprintf("IPAMUnavailable: NetBox http://%s cannot be asked: dial: connect: connection refused", n.address)
+			waitForAllocation(ctx, waits, Equal(away))
+			gone := s.createService(ctx, fmt.Sprintf("netbox-gone-%d", t.Seed), virtualGroup, singleStack)
+			waitForAllocation(ctx, gone, HavePrefix("IPAMUnavailable"))
+
+			By("restarting the manager meanwhile")
+			kubectl(ctx, "-n", purelbNamespace, "rollout", "restart", "deployment/purelb-manager")
+			kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=120s")
+			// A manager that ends may still lead, and NetBox is to be back for the next leader.
+			waitUntilReady(ctx)
+			after := s.createService(ctx, fmt.Sprintf("netbox-after-%d", t.Seed), group)
+			waitForAllocation(ctx, after, Equal(away))
+			Expect(waitForAddresses(ctx, local, 2)).To(Equal(addrs))
+
+			By("starting NetBox again")
+			n.start()
+			begin := time.Now()
+			Eventually(func(g Gomega) {
+				for _, svc := range []*corev1.Service{waits, after} {
+					g.Expect(kubeClient.Get(ctx, client.ObjectKeyFromObject(svc), svc)).To(Succeed())
+					g.Expect(svc.Status.LoadBalancer.Ingress).To(HaveLen(2))
+				}
+			}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(20 * time.Millisecond).Should(Succeed())
+			t.Figures[served] = trial.Milliseconds(time.Since(begin))
+			waitUntilAnnounced(ctx, waits)
+			waitForAnswer(ctx, "client", waitForAddresses(ctx, waits, 2)[0])
+			expectNoEffect(t.stopMeter("", meter))
+			t.stopMeasuring()
+
+			for _, svc := range []*corev1.Service{waits, gone, after} {
+				Expect(kubeClient.Delete(ctx, svc)).To(Succeed())
+			}
+			n.waitForRecords(ctx, records)
+		})
+		Expect(kubeClient.Delete(ctx, local)).To(Succeed())
 		n.waitForRecords(ctx, map[string]string{})
-	}, SpecTimeout(functionalLimit))
+	}, proofLimit())
 
 	It("are neither lost nor allocated twice when the manager is killed before it writes them to the Service", Label(proofLabel, ipamTopic), func(ctx SpecContext) {
 		n, s := startNetbox(ctx)
 		group := n.virtualGroup(ctx, s)
 		want := map[string]string{}
-		for trial := range trials() {
+		runTrials(ctx, "manager killed before it writes an address of NetBox to the Service", nil, func(t *oneTrial) {
 			leader, _ := waitForLeader(ctx)
 			var once atomic.Bool
 			killed := make(chan error, 1)
@@ -274,15 +270,17 @@ var _ = Describe("Addresses from NetBox", func() {
 				}
 				return true
 			})
-			name := fmt.Sprintf("netbox-killed-%d", trial)
+			name := fmt.Sprintf("netbox-killed-%d", t.Seed)
 			svc := s.createService(ctx, name, group, singleStack)
 			Eventually(killed).WithContext(ctx).WithTimeout(waitLimit).Should(Receive(BeNil()), "the manager that leads is killed")
-			want[waitForAddresses(ctx, svc, 1)[0].String()] = s.namespace + "/" + name
+			killedAt := time.Now()
+			addr := waitForAddresses(ctx, svc, 1)[0].String()
+			t.Figures["allocated after the kill, ms"] = trial.Milliseconds(time.Since(killedAt))
+			Expect(want).NotTo(HaveKey(addr), "an address was allocated twice")
+			want[addr] = s.namespace + "/" + name
 			waitUntilReady(ctx)
-		}
-		n.SetFaults(nil, nil)
-		Expect(want).To(HaveLen(trials()), "no address twice")
-		n.waitForRecords(ctx, want) // none leaks
-		GinkgoWriter.Printf("%d kills: %d addresses, %d records\n", trials(), len(want), len(n.recorded()))
-	}, SpecTimeout(15*time.Minute))
+			n.SetFaults(nil, nil)
+			n.waitForRecords(ctx, want) // none leaks
+		})
+	}, proofLimit())
 })

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"os"
+	"slices"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/test/lab"
+	"github.com/purelb/purelb-operator/test/proof/trial"
 )
 
 // countHolders returns how many addresses of a ServiceGroup each node announces, and which
@@ -93,42 +94,60 @@ var _ = Describe("Placement", func() {
 		s := newSpace(ctx)
 		group := s.createLocalGroup(ctx, "many", v1.PoolSet{V6Pools: []v1.AddressPool{{Subnet: "fd00:77::/64", Pool: s.manyV6().String()}}})
 		const many = 200
-		begun := time.Now()
-		for i := range many {
-			s.createService(ctx, fmt.Sprintf("many-%d", i), group, singleStack, ipv6)
-		}
-		var before map[string]string
-		Eventually(func(g Gomega) {
-			var counts map[string]int
-			counts, before = countHolders(ctx, g, group)
-			g.Expect(before).To(HaveLen(many))
-			for _, node := range nodeNames() {
-				g.Expect(counts[node]).To(BeNumerically("~", many/3, 1), "%v", counts)
+		runTrials(ctx, "200 addresses, a node dies", nil, func(t *oneTrial) {
+			replaceRestartedPods(ctx)
+			waitUntilReady(ctx)
+			t.measureFromNow()
+			begun := time.Now()
+			var services []*corev1.Service
+			for i := range many {
+				services = append(services, s.createService(ctx, fmt.Sprintf("many-%d-%d", t.Seed, i), group, singleStack, ipv6))
 			}
-		}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(pollInterval).Should(Succeed())
-		fmt.Fprintf(os.Stdout, "%d Services created and announced in %s\n", many, time.Since(begun).Round(time.Millisecond))
+			var before map[string]string
+			Eventually(func(g Gomega) {
+				var counts map[string]int
+				counts, before = countHolders(ctx, g, group)
+				g.Expect(before).To(HaveLen(many))
+				for _, node := range nodeNames() {
+					g.Expect(counts[node]).To(BeNumerically("~", many/3, 1), "%v", counts)
+				}
+			}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(pollInterval).Should(Succeed())
+			t.Figures["created and announced, ms"] = trial.Milliseconds(time.Since(begun))
 
-		dead := nodeNames()[0]
-		DeferCleanup(func(ctx SpecContext) { Expect(testLab.HealLink(ctx, dead)).To(Succeed()) }, NodeTimeout(waitLimit))
-		Expect(testLab.CutLink(ctx, dead)).To(Succeed())
-		begun = time.Now()
-		var after map[string]string
-		Eventually(func(g Gomega) {
-			var counts map[string]int
-			counts, after = countHolders(ctx, g, group)
-			g.Expect(after).To(HaveLen(many))
-			g.Expect(counts[dead]).To(BeZero())
-			for _, node := range nodeNames()[1:] {
-				g.Expect(counts[node]).To(BeNumerically("~", many/2, 1), "%v", counts)
+			at := t.random.IntN(len(nodeNames()))
+			dead, others := nodeNames()[at], slices.Delete(nodeNames(), at, at+1)
+			heal := func(ctx SpecContext) { Expect(testLab.HealLink(ctx, dead)).To(Succeed()) }
+			DeferCleanup(heal, NodeTimeout(waitLimit))
+			Expect(testLab.CutLink(ctx, dead)).To(Succeed())
+			begun = time.Now()
+			var after map[string]string
+			Eventually(func(g Gomega) {
+				var counts map[string]int
+				counts, after = countHolders(ctx, g, group)
+				g.Expect(after).To(HaveLen(many))
+				g.Expect(counts[dead]).To(BeZero())
+				for _, node := range others {
+					g.Expect(counts[node]).To(BeNumerically("~", many/2, 1), "%v", counts)
+				}
+			}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(pollInterval).Should(Succeed())
+			t.Figures["share of the dead node moved, ms"] = trial.Milliseconds(time.Since(begun))
+			t.stopMeasuring()
+			for address, node := range after {
+				if before[address] != dead {
+					Expect(node).To(Equal(before[address]), "%s has moved without a cause", address)
+				}
 			}
-		}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(pollInterval).Should(Succeed())
-		fmt.Fprintf(os.Stdout, "a node's share of %d addresses moved in %s\n", many, time.Since(begun).Round(time.Millisecond))
-		for address, node := range after {
-			if before[address] != dead {
-				Expect(node).To(Equal(before[address]), "%s has moved without a cause", address)
+
+			heal(ctx)
+			for _, svc := range services {
+				Expect(kubeClient.Delete(ctx, svc)).To(Succeed())
 			}
-		}
-	}, SpecTimeout(functionalLimit))
+			Eventually(func(g Gomega) {
+				_, left := countHolders(ctx, g, group)
+				g.Expect(left).To(BeEmpty())
+			}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(pollInterval).Should(Succeed())
+		})
+	}, proofLimit())
 
 	It("follows the endpoints of policy Local", Label(smokeLabel, proxyLabel), func(ctx SpecContext) {
 		startRouting(ctx)
@@ -161,7 +180,9 @@ var _ = Describe("Placement", func() {
 		addr := waitForAddresses(ctx, svc, 1)[0]
 		s.waitForEndpoints(ctx, "rolling", addr)
 		waitForOwnAddress(ctx, addr)
-		for trial := range trials() {
+		// Only those during a change of routes may be reset.
+		const reset = "requests failed in flight, %"
+		runTrials(ctx, "endpoints of policy Local replaced", []trial.Bound{none(failedFigure), {Figure: reset, AtMost: 5}}, func(t *oneTrial) {
 			// Where no endpoint is ready, kube-proxy also uses those that are terminating
 			// since the trial before.
 			Eventually(func(g Gomega) {
@@ -169,19 +190,15 @@ var _ = Describe("Placement", func() {
 				g.Expect(kubeClient.List(ctx, pods, client.InNamespace(s.namespace), client.MatchingLabels{"app": "rolling"})).To(Succeed())
 				g.Expect(pods.Items).To(HaveLen(2))
 			}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(pollInterval).Should(Succeed())
-			meter, err := testLab.Measure(ctx, lab.Far, addr)
-			Expect(err).NotTo(HaveOccurred())
+			t.measureFromNow()
+			meter := measureFrom(ctx, lab.Far, addr)
 			s.kubectl(ctx, "rollout", "restart", "deployment/rolling")
 			s.kubectl(ctx, "rollout", "status", "deployment/rolling", "--timeout=120s")
 			s.waitForEndpoints(ctx, "rolling", addr)
-			record, err := meter.Stop()
-			Expect(err).NotTo(HaveOccurred())
-			figures := record.Figures()
-			fmt.Fprintf(os.Stdout, "endpoints of policy Local replaced, trial %d: %s\n", trial+1, figures)
-			Expect(figures.Failed).To(BeZero())
-			Expect(figures.InFlight).To(BeNumerically("<=", figures.Requests/20), "only those during a change of routes")
-		}
-	}, SpecTimeout(functionalLimit))
+			figures := t.stopMeter("", meter)
+			t.Figures[reset] = 100 * float64(figures.InFlight) / float64(figures.Requests)
+		})
+	}, proofLimit())
 
 	It("keeps policy Local on a Local address where its ServiceGroup or its annotation allows it", func(ctx SpecContext) {
 		s := newSpace(ctx)

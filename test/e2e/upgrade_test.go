@@ -39,18 +39,23 @@ var _ = Describe("An upgrade", reinstallPriority, func() {
 		fmt.Fprintf(os.Stdout, "upgrade from %s", from)
 		Expect(testLab.LoadImage(ctx, previousDir+"purelb.tar")).To(Succeed())
 		DeferCleanup(func(ctx SpecContext) { deployPureLB(ctx) }, NodeTimeout(functionalLimit))
-		kubectl(ctx, "apply", "-f", previousDir+"install.yaml")
-		waitForRollout(ctx, "purelb.io/purelb:previous")
-		disturb(ctx, "upgrade", 1, func(m *disturbedService) {
-			m.measureFromFar()
-			kubectl(ctx, "apply", "-k", "../../config/default")
-			waitForRollout(ctx, "purelb.io/purelb:dev")
-			waitForRest(ctx, m.svc)
-			m.expectNotMoved()
-			Eventually(func() []string { // a manager may take some time to end
-				return strings.Fields(kubectl(ctx, "-n", purelbNamespace, "get", "pods", "-l", "app.kubernetes.io/part-of=purelb",
-					"-o", "jsonpath={.items[*].spec.containers[*].image}"))
-			}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(And(HaveLen(5), HaveEach("purelb.io/purelb:dev")))
-		}, expectNoEffect)
-	}, SpecTimeout(15*time.Minute))
+		disturb(ctx, disturbance{
+			name: "upgrade",
+			prepare: func() {
+				kubectl(ctx, "apply", "-f", previousDir+"install.yaml")
+				waitForRollout(ctx, "purelb.io/purelb:previous")
+			},
+			do: func(m *disturbedService) {
+				kubectl(ctx, "apply", "-k", "../../config/default")
+				waitForRollout(ctx, "purelb.io/purelb:dev")
+				waitForRest(ctx, m.svc)
+				m.expectNotMoved()
+				Eventually(func() []string { // a manager may take some time to end
+					return strings.Fields(kubectl(ctx, "-n", purelbNamespace, "get", "pods", "-l", "app.kubernetes.io/part-of=purelb",
+						"-o", "jsonpath={.items[*].spec.containers[*].image}"))
+				}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(And(HaveLen(5), HaveEach("purelb.io/purelb:dev")))
+			},
+			bounds: noEffectBounds, check: expectNoEffect, fromFar: true,
+		})
+	}, proofLimit())
 })

@@ -17,6 +17,13 @@ type Request struct {
 	Err       error
 }
 
+// wasRetransmitted reports whether a first SYN, or the answer to it, was lost: the client of a
+// request has a connection only after it has sent the SYN again.
+func (r Request) wasRetransmitted() bool {
+	const firstRetransmission = time.Second
+	return r.Connected > 0 && r.Connected-r.Start >= firstRetransmission
+}
+
 // Answer is a message by ARP or ND with which a station says that it has the address.
 type Answer struct {
 	At  time.Duration
@@ -43,6 +50,9 @@ type Figures struct {
 	// connections were reset: their packets came to a node that does not know them. Failed is
 	// how many others failed.
 	Failed, InFlight int
+	// Retransmitted is how many requests succeeded, but only after their SYN had been sent
+	// again.
+	Retransmitted int
 	// Outage is the longest time without a successful HTTP request.
 	Outage time.Duration
 	// Silence is the longest time from a request by ARP or ND to the next answer; zero
@@ -68,6 +78,9 @@ func (r Record) Figures() Figures {
 		switch {
 		case q.Err == nil:
 			good = append(good, q.End)
+			if q.wasRetransmitted() {
+				f.Retransmitted++
+			}
 			continue
 		case len(r.WireAnswers) == 0 && errors.Is(q.Err, syscall.ECONNRESET):
 			f.InFlight++
@@ -173,10 +186,22 @@ func (r Record) countStations() (duplicate time.Duration, changes int) {
 	return duplicate, changes
 }
 
+// Errors returns the error of each failed request, with the times of the request, in the order
+// in which the requests ended.
+func (r Record) Errors() []string {
+	var all []string
+	for _, q := range r.Requests {
+		if q.Err != nil {
+			all = append(all, fmt.Sprintf("%s–%s: %s", q.Start.Round(time.Millisecond), q.End.Round(time.Millisecond), strings.TrimSpace(q.Err.Error())))
+		}
+	}
+	return all
+}
+
 // String returns all figures in one line.
 func (f Figures) String() string {
-	text := fmt.Sprintf("%d requests, %d failed, %d failed in flight; HTTP outage %s, ARP silence %s, two answering %s, %d changes of MAC",
-		f.Requests, f.Failed, f.InFlight, f.Outage.Round(time.Millisecond), f.Silence.Round(time.Millisecond), f.Duplicate.Round(time.Millisecond), f.Changes)
+	text := fmt.Sprintf("%d requests, %d failed, %d failed in flight, %d with SYN retransmitted; HTTP outage %s, ARP silence %s, two answering %s, %d changes of MAC",
+		f.Requests, f.Failed, f.InFlight, f.Retransmitted, f.Outage.Round(time.Millisecond), f.Silence.Round(time.Millisecond), f.Duplicate.Round(time.Millisecond), f.Changes)
 	if f.FirstError != nil {
 		text += fmt.Sprintf("; first error, of the request at %s: %s", f.FirstFailure.Round(time.Millisecond), strings.TrimSpace(f.FirstError.Error()))
 	}

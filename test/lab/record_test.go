@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -154,5 +155,35 @@ func TestWire(t *testing.T) {
 		if err != nil || len(frame) < 42 {
 			t.Errorf("the question for %s: %v, %v", address, frame, err)
 		}
+	}
+}
+
+// TestFiguresRetransmitted checks which requests count as those whose SYN was sent again.
+func TestFiguresRetransmitted(t *testing.T) {
+	const ms = time.Millisecond
+	failed := errors.New("timeout")
+	for _, row := range []struct {
+		name                  string
+		request               Request
+		retransmitted, failed int
+	}{
+		{"connected at once", Request{Start: 5000 * ms, Connected: 5001 * ms, End: 5002 * ms}, 0, 0},
+		{"connected at once, answered late", Request{Start: 5000 * ms, Connected: 5001 * ms, End: 6500 * ms}, 0, 0},
+		{"connected a little late", Request{Start: 5000 * ms, Connected: 5999 * ms, End: 6000 * ms}, 0, 0},
+		{"connected by the second SYN", Request{Start: 5000 * ms, Connected: 6000 * ms, End: 6001 * ms}, 1, 0},
+		{"connected by the second SYN, and then failed", Request{Start: 5000 * ms, Connected: 6000 * ms, End: 6001 * ms, Err: failed}, 0, 1},
+		{"never connected", Request{Start: 5000 * ms, End: 8000 * ms, Err: failed}, 0, 1},
+	} {
+		if got := (Record{End: 9000 * ms, Requests: []Request{row.request}}).Figures(); got.Retransmitted != row.retransmitted || got.Failed != row.failed {
+			t.Errorf("%s: %+v", row.name, got)
+		}
+	}
+}
+
+func TestErrors(t *testing.T) {
+	const ms = time.Millisecond
+	r := Record{Requests: []Request{{Start: 1 * ms, End: 2 * ms}, {Start: 3 * ms, End: 5 * ms, Err: errors.New("refused\n")}, {Start: 2 * ms, End: 3002 * ms, Err: errors.New("timeout")}}}
+	if got, want := r.Errors(), []string{"3ms–5ms: refused", "2ms–3.002s: timeout"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

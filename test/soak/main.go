@@ -25,6 +25,7 @@ import (
 // options are the values of all flags.
 type options struct {
 	root, out string
+	results   string
 	duration  time.Duration
 	seed      uint64
 	actions   int
@@ -58,6 +59,7 @@ func newCommand() *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&o.root, "root", "../..", "folder of the repository")
 	f.StringVar(&o.out, "out", "../../dist/soak", "folder of the results")
+	f.StringVar(&o.results, "results", "", "file for the soak as an experiment of make proof; none by default")
 	f.DurationVar(&o.duration, "duration", 30*time.Minute, "how long to go on; the last round is finished")
 	f.Uint64Var(&o.seed, "seed", 0, "what the sequence follows from; 0 for any")
 	f.IntVar(&o.actions, "actions", 10, "actions in a round; after each round the cluster comes to rest and is checked")

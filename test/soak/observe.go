@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/purelb/purelb-operator/test/lab"
+	"github.com/purelb/purelb-operator/test/measure"
 	"github.com/purelb/purelb-operator/test/soak/check"
 	"github.com/purelb/purelb-operator/test/soak/model"
 )
@@ -83,22 +84,21 @@ const (
 	tooLate = 100 * time.Millisecond
 	// lateTime is for how long being late counts.
 	lateTime = 10 * time.Second
+	// clockLate is the key of soak.largest of how late the clock was.
+	clockLate = "clock late, ms"
 )
 
 // watchClock notes how late the machine lets a process run that sleeps and does nothing else.
 func (s *soak) watchClock(ctx context.Context) error {
-	for ctx.Err() == nil {
-		begun := time.Now()
-		_ = sleep(ctx, clockInterval)
-		now := time.Now()
+	measure.WatchClock(ctx, clockInterval, func(now time.Time, by time.Duration) {
 		s.mutex.Lock()
+		defer s.mutex.Unlock()
 		s.late = slices.DeleteFunc(s.late, func(l lateness) bool { return now.Sub(l.at) > lateTime })
-		if by := now.Sub(begun) - clockInterval; by > clockInterval {
+		if by > clockInterval {
 			s.late = append(s.late, lateness{now, by})
-			s.largest["clock late, ms"] = max(s.largest["clock late, ms"], float64(by.Milliseconds()))
+			s.largest[clockLate] = max(s.largest[clockLate], float64(by.Milliseconds()))
 		}
-		s.mutex.Unlock()
-	}
+	})
 	return nil
 }
 

@@ -28,6 +28,7 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/test/echo"
 	"github.com/purelb/purelb-operator/test/lab"
+	"github.com/purelb/purelb-operator/test/proof/trial"
 	"github.com/purelb/purelb-operator/test/soak/check"
 	"github.com/purelb/purelb-operator/test/soak/model"
 )
@@ -135,6 +136,10 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	s.endFaultsNow()
 	s.say("%s", s.summary())
+	if o.results != "" {
+		result := trial.Result{Experiments: []trial.Experiment{s.experiment(errors.Join(err, ctx.Err()))}}
+		err = errors.Join(err, result.Save(o.results))
+	}
 	if err != nil {
 		err = errors.Join(err, s.collect(context.WithoutCancel(ctx)))
 		s.say("FAILED in round %d: %s", s.rounds, err)

@@ -1,0 +1,16 @@
+// Package trial judges experiments: things that are tried several times, because what they
+// measure differs from time to time.
+//
+// An Experiment has Trials. Each has figures, the errors that were seen, the invariants that
+// it broke, and how late the machine was meanwhile. Judge says what came of them:
+//
+//   - A trial that broke an invariant makes the experiment red, at once, also on a late
+//     machine: an invariant says what happens, not how fast.
+//   - A trial in which the machine was later than TooLate is inconclusive: its figures show
+//     the machine. It is repeated, as often as trials were wanted and no more. An experiment
+//     without enough conclusive trials then is inconclusive, which is red as well.
+//   - A conclusive trial breaks a bound when a figure is above it, or was not measured. The
+//     experiment is red when one in five conclusive trials breaks one: two of ten, one of two.
+//
+// The package reads no clock, and files only where a function says so.
+package trial

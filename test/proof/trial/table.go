@@ -1,0 +1,159 @@
+package trial
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// The lines of a page between which UpdatePage keeps its table.
+const (
+	tableBegins = "<!-- results: begin -->"
+	tableEnds   = "<!-- results: end -->"
+)
+
+const tableHead = `| what | date | commit | command | n | least / median / most | machine late | verdict |
+|---|---|---|---|---|---|---|---|
+`
+
+// commandColumn is that of the command in a row, from 0.
+const commandColumn = 3
+
+// UpdatePage returns a page with the rows of results in its table. Rows of other commands stay
+// as they are, with their own date and commit. Rows are in the order of their commands.
+func UpdatePage(page string, results []Result) (string, error) {
+	before, rest, hasBegin := strings.Cut(page, tableBegins+"\n")
+	table, after, hasEnd := strings.Cut(rest, tableEnds)
+	if !hasBegin || !hasEnd {
+		return "", fmt.Errorf("the page has no lines %s and %s", tableBegins, tableEnds)
+	}
+	rows, err := keptRows(table, results)
+	if err != nil {
+		return "", err
+	}
+	for _, r := range results {
+		if err := r.Check(); err != nil {
+			return "", err
+		}
+		rows = append(rows, formatRows(r)...)
+	}
+	slices.SortStableFunc(rows, func(a, b row) int { return cmp.Compare(a.target, b.target) })
+	var text strings.Builder
+	text.WriteString(before + tableBegins + "\n" + tableHead)
+	for _, r := range rows {
+		text.WriteString(r.text + "\n")
+	}
+	text.WriteString(tableEnds + after)
+	return text.String(), nil
+}
+
+// row is a line of the table.
+type row struct{ target, text string }
+
+// target returns the target of make in a command.
+func target(command string) string {
+	fields := strings.Fields(command)
+	if len(fields) < 2 || fields[0] != "make" {
+		return command
+	}
+	return fields[1]
+}
+
+// keptRows returns the rows of a table that are not of the commands of results.
+func keptRows(table string, results []Result) ([]row, error) {
+	var rows []row
+	for i, line := range strings.Split(strings.TrimSuffix(table, "\n"), "\n") {
+		if i < 2 || line == "" { // the head
+			continue
+		}
+		cells := strings.Split(strings.Trim(line, "| "), " | ")
+		if len(cells) <= commandColumn {
+			return nil, errors.New("this is no row of the table of results: " + line)
+		}
+		of := target(strings.Trim(cells[commandColumn], "`"))
+		if !slices.ContainsFunc(results, func(r Result) bool { return target(r.Command) == of }) {
+			rows = append(rows, row{of, line})
+		}
+	}
+	return rows, nil
+}
+
+// formatRows returns the rows of a result.
+func formatRows(r Result) []row {
+	var rows []row
+	for _, e := range r.Experiments {
+		v := Judge(e)
+		cells := []string{
+			e.Name, r.Began.UTC().Format("2006-01-02"), r.Commit, "`" + r.Command + "`", strconv.Itoa(v.Conclusive),
+			formatFigures(e, v), formatSpread(v.LateMS) + " ms", v.String(),
+		}
+		for i := range cells {
+			cells[i] = strings.NewReplacer("|", "\\|", "\n", " ").Replace(cells[i])
+		}
+		rows = append(rows, row{target(r.Command), "| " + strings.Join(cells, " | ") + " |"})
+	}
+	return rows
+}
+
+// formatFigures returns each figure with its bound: those with a bound first, in the order of
+// the bounds.
+func formatFigures(e Experiment, v Verdict) string {
+	place := func(s Spread) int {
+		if i := slices.IndexFunc(e.Bounds, func(b Bound) bool { return b.Figure == s.Figure }); i >= 0 {
+			return i
+		}
+		return len(e.Bounds)
+	}
+	spreads := slices.Clone(v.Spreads)
+	slices.SortStableFunc(spreads, func(a, b Spread) int { return cmp.Compare(place(a), place(b)) })
+	var parts []string
+	for _, s := range spreads {
+		name, unit, hasUnit := strings.Cut(s.Figure, ", ")
+		text := name + " " + formatSpread(s)
+		if hasUnit {
+			text += " " + unit
+		}
+		if i := place(s); i < len(e.Bounds) {
+			text += " (at most " + formatFigure(e.Bounds[i].AtMost) + ")"
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, "; ")
+}
+
+func formatSpread(s Spread) string {
+	if s.Min == s.Max {
+		return formatFigure(s.Min)
+	}
+	return formatFigure(s.Min) + " / " + formatFigure(s.Median) + " / " + formatFigure(s.Max)
+}
+
+// formatFigure returns a figure without decimal places that nobody needs.
+func formatFigure(f float64) string {
+	switch {
+	case f >= 100 || f <= -100:
+		return strconv.FormatFloat(f, 'f', 0, 64)
+	default:
+		return strings.TrimSuffix(strconv.FormatFloat(f, 'f', 1, 64), ".0")
+	}
+}
+
+// String says in a few words what came of the experiment, and why.
+func (v Verdict) String() string {
+	parts := []string{string(v.Outcome)}
+	if v.Late > 0 {
+		parts = append(parts, fmt.Sprintf("%d more trials were inconclusive, the machine was late", v.Late))
+	}
+	for _, b := range v.BrokenBounds {
+		name, unit, _ := strings.Cut(b.Figure, ", ")
+		parts = append(parts, strings.TrimSpace(fmt.Sprintf("%s above %s %s", name, formatFigure(b.AtMost), unit))+fmt.Sprintf(" in %d of %d", b.Trials, v.Conclusive))
+	}
+	parts = append(parts, v.Broken...)
+	if v.Errors > 0 {
+		parts = append(parts, fmt.Sprintf("%d errors", v.Errors))
+	}
+	return strings.Join(parts, "; ")
+}
