@@ -245,6 +245,13 @@ bench-scale: build $(LAB) ## Measure PureLB with simulated nodes: NODES=100,300,
 	KUBEBUILDER_ASSETS="$$assets" bin/scale -root . -program bin/purelb -output dist/bench/scale.json \
 	  -nodes $(if $(NODES),$(NODES),100,300,1000) -addresses $(if $(ADDRESSES),$(ADDRESSES),100,1000) -shapes $(or $(SHAPES),flat) $(SCALE_ARGS)
 
+# The patches of test/regressions that make test-regressions tries; all, if it is empty.
+PATCHES ?=
+
+.PHONY: test-regressions
+test-regressions: $(LAB) $(KUSTOMIZE) ## Break the product in known ways, in a copy, and fail if the gate does not notice (PATCHES="no-gratuitous-arp wrong-*")
+	@go -C tools build -o $(CURDIR)/bin/regressions ./regressions && bin/regressions -root $(CURDIR) $(PATCHES)
+
 ##@ Development
 .PHONY: generate
 generate: $(CONTROLLER_GEN) ## Generate Go code from the API types
