@@ -5,7 +5,7 @@
 // reason. Before that it runs the same tests without any patch: those must be green.
 //
 // The copy is a clone in -folder, with the changes that are not committed and a copy of the
-// tools in bin. The working tree is never changed.
+// kustomize. The working tree is never changed.
 package main
 
 import (

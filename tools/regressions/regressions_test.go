@@ -204,7 +204,7 @@ func TestTree(t *testing.T) {
 	inGit("commit", "--quiet", "-m", "first")
 	write("edited", "after\n")
 	write("new/file", "after\n")
-	write("bin/tool", "a tool")
+	write("bin/kustomize", "a tool")
 	write("bin/purelb", "a product")
 	if err := os.Remove(filepath.Join(root, "removed")); err != nil {
 		t.Fatal(err)
@@ -215,7 +215,7 @@ func TestTree(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for name, want := range map[string]string{"edited": "after\n", "new/file": "after\n", "removed": "", "bin/tool": "a tool", "bin/purelb": "", "a.go": "package a\n\nfunc two() int { return 2 }\n"} {
+		for name, want := range map[string]string{"edited": "after\n", "new/file": "after\n", "removed": "", "bin/kustomize": "a tool", "bin/purelb": "", "a.go": "package a\n\nfunc two() int { return 2 }\n"} {
 			got, err := os.ReadFile(filepath.Join(copied.folder, name))
 			if string(got) != want || (err == nil) != (want != "") {
 				t.Errorf("%s: %q, %v", name, got, err)

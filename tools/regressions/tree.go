@@ -20,12 +20,13 @@ type tree struct {
 	folder string
 }
 
-// built are the programs in bin that are made of the project itself. The copy makes its own.
-var built = []string{"purelb", "purelb-speaker", "kubectl-purelb", "lab"}
+// sharedTools are the programs in bin that the gate needs and that are not made of the project.
+// The copy builds all others itself.
+var sharedTools = []string{"kustomize"}
 
 // newTree makes a copy of a working tree below a folder, in place of an earlier one: a clone
 // of the present commit, so that the copy has the history; then what is not committed; then
-// the tools in bin, which are newer so than the files that make would build them from. The
+// the shared tools, which are newer so than the files that make would build them from. The
 // copy shares the objects of the original's repository.
 func newTree(ctx context.Context, root, folder string) (*tree, error) {
 	t := &tree{folder: filepath.Join(folder, "tree")}
@@ -70,21 +71,11 @@ func (t *tree) copyUncommitted(ctx context.Context, root string) error {
 	return nil
 }
 
-// copyTools copies the tools in bin. They are copied, and not linked, so that nothing that
-// runs in the copy changes the original's.
+// copyTools copies the shared tools. They are copied, and not linked, so that nothing that runs
+// in the copy changes the original's.
 func (t *tree) copyTools(bin string) error {
-	entries, err := os.ReadDir(bin)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // the copy builds what it needs
-	}
-	if err != nil {
-		return fmt.Errorf("list the tools: %w", err)
-	}
-	for _, entry := range entries {
-		if !entry.Type().IsRegular() || slices.Contains(built, entry.Name()) || strings.HasSuffix(entry.Name(), ".test") {
-			continue
-		}
-		if err := copyFile(filepath.Join(bin, entry.Name()), filepath.Join(t.folder, "bin", entry.Name())); err != nil {
+	for _, name := range sharedTools {
+		if err := copyFile(filepath.Join(bin, name), filepath.Join(t.folder, "bin", name)); err != nil {
 			return err
 		}
 	}
