@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -22,7 +23,11 @@ func runGate(ctx context.Context, folder string, s selection) (output string, is
 // make would expand: \b ends the name of a test as well.
 func gateArguments(s selection) string {
 	if s.step == smoke {
-		return "-focus " + quote(strings.Join(s.tests, "|"))
+		var texts []string
+		for _, text := range s.tests {
+			texts = append(texts, regexp.QuoteMeta(text))
+		}
+		return "-focus " + quote(strings.Join(texts, "|"))
 	}
 	return "-package " + quote(s.pkg) + " -run " + quote(`^(`+strings.Join(s.tests, "|")+`)\b`)
 }

@@ -4,7 +4,7 @@
 // the gate there for the named test alone, and fails if the gate is green, or red for another
 // reason. Before that it runs the same tests without any patch: those must be green.
 //
-// The copy is a clone in -folder, with the changes that are not committed and a copy of the
+// The copy is a clone in -folder, with the changes that are not committed and a copy of
 // kustomize. The working tree is never changed.
 package main
 

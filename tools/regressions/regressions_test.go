@@ -86,6 +86,9 @@ func TestJudge(t *testing.T) {
 		{"green", inAgent, "race 12 s\n", false, "the gate stays green"},
 		{"green, whatever it prints", inAgent, "FAILED race ./nodeagent TestAnnounce x_test.go:1\n", false, "the gate stays green"},
 		{"red", inAgent, "race 12 s\nFAILED race ./nodeagent TestAnnounce nodeagent/agent_test.go:30\n", true, ""},
+		{"with a message", inAgent, "FAILED race nodeagent TestAnnounce agent_test.go:30 probes (-want +got): …\n", true, ""},
+		{"a message that names the test", inAgent, "FAILED race nodeagent TestB agent_test.go:30 as TestAnnounce has it\n", true, "not in this test"},
+		{"the build", inAgent, "FAILED build compile tests of .: exit status 1\n", true, "not in this test: build compile"},
 		{"named as Go does", inAgent, "FAILED race github.com/purelb/purelb-operator/nodeagent TestAnnounce nodeagent/agent_test.go:30\n", true, ""},
 		{"without the dot", inAgent, "FAILED race nodeagent TestAnnounce nodeagent/agent_test.go:30\n", true, ""},
 		{"a part of the test", inAgent, "FAILED race ./nodeagent TestAnnounce/IPv6 nodeagent/agent_test.go:30\n", true, ""},
@@ -118,13 +121,13 @@ func TestSelections(t *testing.T) {
 		{step: "pure", pkg: "./nodeagent/plan", test: "TestA"},
 		{step: "race", pkg: "./nodeagent", test: "TestA"},
 		{step: "race", pkg: "./nodeagent", test: "TestB"},
-		{step: smoke, pkg: smoke, test: "the node's address"},
+		{step: smoke, pkg: smoke, test: "the node's address (IPv4)"},
 	})
-	want := []selection{{"race", "./nodeagent", []string{"TestB", "TestA"}}, {"pure", "./nodeagent/plan", []string{"TestA"}}, {smoke, smoke, []string{"the node's address"}}}
+	want := []selection{{"race", "./nodeagent", []string{"TestB", "TestA"}}, {"pure", "./nodeagent/plan", []string{"TestA"}}, {smoke, smoke, []string{"the node's address (IPv4)"}}}
 	if !reflect.DeepEqual(all, want) {
 		t.Errorf("%v", all)
 	}
-	for i, want := range []string{`-package './nodeagent' -run '^(TestB|TestA)\b'`, `-package './nodeagent/plan' -run '^(TestA)\b'`, `-focus 'the node'\''s address'`} {
+	for i, want := range []string{`-package './nodeagent' -run '^(TestB|TestA)\b'`, `-package './nodeagent/plan' -run '^(TestA)\b'`, `-focus 'the node'\''s address \(IPv4\)'`} {
 		if got := gateArguments(all[i]); got != want {
 			t.Errorf("%s, and not %s", got, want)
 		}
