@@ -245,6 +245,13 @@ bench-scale: build $(LAB) ## Measure PureLB with simulated nodes: NODES=100,300,
 	KUBEBUILDER_ASSETS="$$assets" bin/scale -root . -program bin/purelb -output dist/bench/scale.json \
 	  -nodes $(if $(NODES),$(NODES),100,300,1000) -addresses $(if $(ADDRESSES),$(ADDRESSES),100,1000) -shapes $(or $(SHAPES),flat) $(SCALE_ARGS)
 
+# The patches of test/regressions that make test-regressions tries; all, if it is empty.
+PATCHES ?=
+
+.PHONY: test-regressions
+test-regressions: $(LAB) $(KUSTOMIZE) ## Break the product in known ways, in a copy, and fail if the gate does not notice (PATCHES="no-gratuitous-arp wrong-*")
+	@go -C tools build -o $(CURDIR)/bin/regressions ./regressions && bin/regressions -root $(CURDIR) $(PATCHES)
+
 ##@ Proofs: experiments of TRIALS trials each, as root, with results in dist/proof
 PROOF := bin/proof
 # The topics of the experiments in test/e2e, which have the labels proof and one of these.
@@ -426,7 +433,7 @@ lab-down: $(LAB) ## Remove the lab, or what is left of it
 	@$(LAB) down
 
 # There is one lab on a machine: whoever uses it has it locked, and others wait.
-test-e2e test-olm test-conformance soak test-proxies bench lab-up lab-down: private SHELL = test/lab/locked.sh
+experiments test-e2e test-olm test-conformance soak test-proxies bench lab-up lab-down: private SHELL = test/lab/locked.sh
 
 .PHONY: $(LAB)
 $(LAB):

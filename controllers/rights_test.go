@@ -1,0 +1,61 @@
+package controllers_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	authorizationv1 "k8s.io/api/authorization/v1"
+)
+
+// TestServiceAccountRights asks the API server what agents and speakers may do by the roles of
+// config/rbac. Whoever takes over a node has the rights of both.
+func TestServiceAccountRights(t *testing.T) {
+	g, ctx := guard(t), context.Background()
+	type right = authorizationv1.ResourceAttributes
+	may := func(account string, r right) func(Gomega) bool {
+		return func(gomega Gomega) bool {
+			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+				User: accounts + account, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
+				ResourceAttributes: &r,
+			}}
+			gomega.Expect(g.admin.Create(ctx, review)).To(Succeed())
+			return review.Status.Allowed
+		}
+	}
+	for account, rights := range map[string][]right{
+		"purelb-agent": {
+			{Verb: "list", Group: "purelb.io", Resource: "announcements", Namespace: namespace},
+			{Verb: "patch", Group: "purelb.io", Resource: "announcements", Subresource: "status", Namespace: namespace},
+			{Verb: "patch", Group: "coordination.k8s.io", Resource: "leases", Namespace: namespace},
+			{Verb: "create", Group: "authentication.k8s.io", Resource: "tokenreviews"},
+		},
+		"purelb-speaker": {
+			{Verb: "list", Group: "purelb.io", Resource: "noderoutings", Namespace: namespace},
+			{Verb: "patch", Group: "purelb.io", Resource: "noderoutings", Subresource: "status", Namespace: namespace},
+			{Verb: "create", Group: "authentication.k8s.io", Resource: "tokenreviews"},
+		},
+	} {
+		// The API server takes a moment to know the roles. It knows all rules of a role at once.
+		for _, r := range rights {
+			g.Eventually(may(account, r)).WithTimeout(time.Minute).Should(BeTrue(), "%s: %+v", account, r)
+		}
+		for _, r := range []right{
+			{Verb: "create", Group: "purelb.io", Resource: "announcements", Namespace: namespace},
+			{Verb: "patch", Group: "purelb.io", Resource: "announcements", Namespace: namespace},
+			{Verb: "delete", Group: "purelb.io", Resource: "announcements", Namespace: namespace},
+			{Verb: "patch", Group: "purelb.io", Resource: "servicegroups", Namespace: namespace},
+			{Verb: "create", Group: "coordination.k8s.io", Resource: "leases", Namespace: namespace},
+			{Verb: "get", Resource: "secrets", Namespace: namespace},
+			{Verb: "get", Resource: "configmaps", Namespace: namespace},
+			{Verb: "create", Resource: "pods", Namespace: namespace},
+			{Verb: "list", Resource: "services"},
+			{Verb: "patch", Resource: "services", Subresource: "status", Namespace: "default"},
+			{Verb: "patch", Resource: "nodes"},
+			{Verb: "get", Resource: "secrets", Namespace: "kube-system"},
+		} {
+			g.Expect(may(account, r)(g)).To(BeFalse(), "%s: %+v", account, r)
+		}
+	}
+}

@@ -1,0 +1,166 @@
+//go:build !routers
+
+package gobgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	api "github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"github.com/osrg/gobgp/v4/pkg/server"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent/speaker/routes"
+)
+
+// The router and the node of these tests are two addresses of the loopback interface. With the
+// tag routers there are real routers instead.
+const (
+	routerAddress, nodeAddress = "127.0.0.1", "127.0.0.2"
+	routerASN, nodeASN         = 65000, 65001
+)
+
+// startRouter starts a router that waits for the node, and returns the port.
+func startRouter(t *testing.T) (router *server.BgpServer, port int32) {
+	t.Helper()
+	var errs []error
+	for range 10 { // another program may take the port in between
+		listener, err := net.Listen("tcp4", routerAddress+":0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		port = int32(listener.Addr().(*net.TCPAddr).Port)
+		if err := listener.Close(); err != nil {
+			t.Fatal(err)
+		}
+		router = server.NewBgpServer()
+		go router.Serve()
+		err = router.StartBgp(t.Context(), &api.StartBgpRequest{Global: &api.Global{
+			Asn: routerASN, RouterId: "192.0.2.1", ListenPort: port, ListenAddresses: []string{routerAddress},
+		}})
+		if errs = append(errs, err); err == nil {
+			break
+		}
+	}
+	if errs[len(errs)-1] != nil {
+		t.Fatal(errors.Join(errs...))
+	}
+	t.Cleanup(func() {
+		if err := router.StopBgp(context.Background(), &api.StopBgpRequest{}); err != nil {
+			t.Error(err)
+		}
+	})
+	err := router.AddPeer(t.Context(), &api.AddPeerRequest{Peer: &api.Peer{
+		Conf:      &api.PeerConf{NeighborAddress: nodeAddress, PeerAsn: nodeASN},
+		Transport: &api.Transport{PassiveMode: true},
+		AfiSafis: []*api.AfiSafi{
+			{Config: &api.AfiSafiConfig{Family: apiFamily("IPv4"), Enabled: true}}, {Config: &api.AfiSafiConfig{Family: apiFamily("IPv6"), Enabled: true}},
+		},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return router, port
+}
+
+// routesOf returns the routes that a router has, each with its MED if there is one, sorted.
+func routesOf(router *server.BgpServer) ([]string, error) {
+	var found []string
+	for _, family := range []bgp.Family{bgp.RF_IPv4_UC, bgp.RF_IPv6_UC} {
+		err := router.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: family}, func(prefix bgp.NLRI, paths []*apiutil.Path) {
+			for _, path := range paths {
+				text := prefix.String()
+				for _, attribute := range path.Attrs {
+					if med, ok := attribute.(*bgp.PathAttributeMultiExitDisc); ok {
+						text += fmt.Sprintf(" MED %d", med.Value)
+					}
+				}
+				found = append(found, text)
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.Sort(found)
+	return found, nil
+}
+
+// TestNeighbourHearsOfChanges has a router for which the node adds, changes, rejects and
+// withdraws routes, until the session ends.
+func TestNeighbourHearsOfChanges(t *testing.T) {
+	router, port := startRouter(t)
+	node := New(logr.Discard(), func() {})
+	if err := node.Start(t.Context(), netip.MustParseAddr("192.0.2.11"), nodeASN); err != nil {
+		t.Fatal(err)
+	}
+	isStopped := false
+	stop := func() {
+		t.Helper()
+		if isStopped {
+			return
+		}
+		isStopped = true
+		if err := node.Stop(context.Background(), false); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(stop)
+
+	// Without graceful restart, the routes go with the session.
+	peer := routes.Peer{Neighbour: netip.MustParseAddr(routerAddress), RoutingPeer: purelbv1.RoutingPeer{
+		Name: "router", Address: routerAddress, SourceAddress: nodeAddress, PeerASN: routerASN, MyASN: nodeASN, Port: port,
+		Families: []purelbv1.IPFamily{"IPv4", "IPv6"}, HoldSeconds: 90, KeepaliveSeconds: 30, ConnectSeconds: 1,
+	}}
+	path := func(prefix string) routes.Path { return routes.Path{Prefix: netip.MustParsePrefix(prefix)} }
+	var held routes.Desired
+	change := func(rules []routes.Rule, paths ...routes.Path) {
+		t.Helper()
+		// The rule gives IPv6 routes a next hop, for which an IPv4 session has none.
+		rules = append(rules, routes.Rule{Neighbours: []netip.Addr{peer.Neighbour}, NextHop: netip.MustParseAddr("2001:db8::11")})
+		desired := routes.Desired{Paths: paths, Rules: rules, Peers: []routes.Peer{peer}}
+		if err := node.Change(t.Context(), routes.Difference(held, desired, true)); err != nil {
+			t.Fatal(err)
+		}
+		held = desired
+	}
+	has := func(when string, want ...string) {
+		t.Helper()
+		var got []string
+		for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+			var err error
+			if got, err = routesOf(router); err != nil {
+				t.Fatal(err)
+			}
+			if slices.Equal(got, want) {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s: the router has %q, and not %q", when, got, want)
+			}
+		}
+	}
+
+	first, second, third := path("198.51.100.1/32"), path("198.51.100.2/32"), path("2001:db8:1::1/128")
+	change(nil, first, second, third)
+	has("at first", "198.51.100.1/32", "198.51.100.2/32", "2001:db8:1::1/128")
+	change(nil, second)
+	has("after two are withdrawn", "198.51.100.2/32")
+	med := uint32(7)
+	second.MED = &med
+	change(nil, first, second)
+	has("after one changes and one comes back", "198.51.100.1/32", "198.51.100.2/32 MED 7")
+	change([]routes.Rule{{Neighbours: []netip.Addr{peer.Neighbour}, Prefixes: []netip.Prefix{first.Prefix}, Reject: true}}, first, second)
+	has("after a rule takes one away", "198.51.100.2/32 MED 7")
+	stop()
+	has("after the node has ended its sessions")
+}
