@@ -72,9 +72,9 @@ func splitIntoBatches(binaries []binary) [][]binary {
 // compile compiles a batch to a folder, and sets where each binary is.
 func compile(ctx context.Context, root, folder string, batch []binary) error {
 	args := []string{"test", "-c", "-o", folder + "/"}
-	env := append(os.Environ(), "CGO_ENABLED=0")
+	env := os.Environ() // as in go test, whose compiled packages are used again
 	if batch[0].race {
-		args, env = append(args, "-race"), append(os.Environ(), "CGO_ENABLED=1")
+		args, env = append(args, "-race"), append(env, "CGO_ENABLED=1")
 	}
 	for i := range batch {
 		// Tests find files of the project by their own path, so it stays in the binary.
