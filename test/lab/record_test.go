@@ -182,7 +182,8 @@ func TestFiguresRetransmitted(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	const ms = time.Millisecond
-	r := Record{Requests: []Request{{Start: 1 * ms, End: 2 * ms}, {Start: 3 * ms, End: 5 * ms, Err: errors.New("refused\n")}, {Start: 2 * ms, End: 3002 * ms, Err: errors.New("timeout")}}}
+	const refused = "refused\n" // as the last line of a program's output
+	r := Record{Requests: []Request{{Start: 1 * ms, End: 2 * ms}, {Start: 3 * ms, End: 5 * ms, Err: errors.New(refused)}, {Start: 2 * ms, End: 3002 * ms, Err: errors.New("timeout")}}}
 	if got, want := r.Errors(), []string{"3ms–5ms: refused", "2ms–3.002s: timeout"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}

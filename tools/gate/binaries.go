@@ -115,7 +115,7 @@ func (g *gate) runBinaries(ctx context.Context, step string, atOnce int) error {
 		go func() {
 			defer func() { <-slots; wait.Done() }()
 			begun := time.Now()
-			outcomes, err := g.runBinary(ctx, b, g.options.run, "")
+			outcomes, err := g.runBinary(ctx, b, g.run, "")
 			lock.Lock()
 			defer lock.Unlock()
 			fmt.Fprintf(g.out, "%4.0f s  %s\n", time.Since(begun).Seconds(), b.pkg)
