@@ -195,8 +195,11 @@ func runVM(ctx context.Context, g *gate) error {
 	}
 	outcomes := parsePlain(string(text), stepVM)
 	g.add(outcomes...)
-	if hasFailure(outcomes) { // they say more than the error
+	switch {
+	case hasFailure(outcomes): // they say more than the error
 		return nil
+	case failure == nil && len(outcomes) == 0:
+		return errors.New("the virtual machine has printed no test")
 	}
 	return failure
 }

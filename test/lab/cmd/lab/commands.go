@@ -92,14 +92,14 @@ func (f *flags) down() *cobra.Command {
 func (f *flags) vm() *cobra.Command {
 	return &cobra.Command{
 		Use:   "vm TEST-BINARY[:PATTERN]...",
-		Short: "Run test binaries as root in a virtual machine with a kernel of Debian",
+		Short: "Run test binaries as root in a virtual machine with a kernel of Debian, and print what it prints",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			options, err := f.options(c.ErrOrStderr())
 			if err != nil {
 				return err
 			}
-			return lab.RunVM(c.Context(), options, args...)
+			return lab.RunVM(c.Context(), options, c.OutOrStdout(), args...)
 		},
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,7 +24,9 @@ type Options struct {
 	// Binaries are test binaries, linked statically. "PATH:PATTERN" is those of the
 	// binary's tests that match the regular expression.
 	Binaries []string
-	// Say is called with each step, and with what the tests print.
+	// Console gets all that the machine prints, when it has ended.
+	Console io.Writer
+	// Say is called with each step, and with how many tests of each binary passed.
 	Say func(string)
 }
 
@@ -70,15 +73,18 @@ func Run(ctx context.Context, options Options) error {
 		"-append", "console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off no_timer_check")
 	out, err := command.CombinedOutput()
 	text := strings.ReplaceAll(string(out), "\r", "")
+	if _, printErr := io.WriteString(options.Console, text); printErr != nil {
+		return fmt.Errorf("print what the virtual machine printed: %w", printErr)
+	}
 	if err != nil {
-		return fmt.Errorf("run the virtual machine: %w: %s", err, text)
+		return fmt.Errorf("run the virtual machine: %w", err)
 	}
 	report, err := judge(text, options.Binaries)
 	for _, line := range report {
 		options.Say(line)
 	}
 	if err != nil {
-		return fmt.Errorf("%w\n%s", err, text)
+		return err
 	}
 	options.Say(fmt.Sprintf("the virtual machine took %s", time.Since(begun).Round(100*time.Millisecond)))
 	return nil
