@@ -140,12 +140,39 @@ func TestAttackSharerAcrossNamespaces(t *testing.T) {
 	g.Eventually(ingress(attacker)).Should(Equal([]string{"172.16.64.1"}))
 	patch(t, attacker, `{"spec":{"ports":[{"port":80}]}}`)
 	g.Eventually(ingress(attacker)).Should(BeEmpty())
-	g.Eventually(condition(attacker, v1.ConditionAllocated)).Should(Equal("False PortConflict: 172.16.64.1 cannot be shared with Service test/victim: both have port TCP/80"))
+	g.Eventually(condition(attacker, v1.ConditionAllocated)).Should(Equal("False PortConflict: 172.16.64.1 cannot be shared with a Service of another namespace: both have port TCP/80"))
 	g.Expect(ingress(victim)(g)).To(Equal([]string{"172.16.64.1"}))
 	waitUntilAllocated(t)
 	g.Expect(condition(victim, v1.ConditionAllocated)(g)).To(Equal("True Allocated: 172.16.64.1 from pool shared-across"))
 	patch(t, attacker, `{"spec":{"ports":[{"port":8080}]}}`)
 	g.Eventually(ingress(attacker)).Should(Equal([]string{"172.16.64.1"}))
+}
+
+// TestAttackOlderSharer edits the older one of two Services of different namespaces that share
+// an address so that it would get the traffic of the younger one.
+func TestAttackOlderSharer(t *testing.T) {
+	g := begin(t)
+	const other = "test-victim" // of Services made in one second, the first by namespace is the older
+	g.Expect(client.IgnoreAlreadyExists(api.Create(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other}}))).To(Succeed())
+	serviceGroup(t, "older-shares", "{remote: {pool: 172.16.67.1-172.16.67.9, subnet: 172.16.67.0/24}, shareAcrossNamespaces: true}")
+	key := annotated(v1.AnnotationAllowSharedIP, "k")
+	attacker := service(t, "attacker", ofGroup("older-shares"), key, onPort(8080))
+	g.Eventually(ingress(attacker)).Should(Equal([]string{"172.16.67.1"}))
+	victim := service(t, "victim", ofGroup("older-shares"), key, onPort(443), func(svc *corev1.Service) { svc.Namespace = other })
+	g.Eventually(ingress(victim)).Should(Equal([]string{"172.16.67.1"}))
+
+	patch(t, attacker, `{"spec":{"ports":[{"port":443}]}}`)
+	g.Eventually(ingress(attacker)).Should(BeEmpty())
+	g.Eventually(condition(attacker, v1.ConditionAllocated)).Should(Equal("False PortConflict: 172.16.67.1 cannot be shared with a Service of another namespace: both have port TCP/443"))
+	patch(t, attacker, `{"spec":{"ports":[{"port":8080}]}}`)
+	g.Eventually(ingress(attacker)).Should(Equal([]string{"172.16.67.1"}))
+	patch(t, attacker, `{"metadata":{"annotations":{"purelb.io/allow-shared-ip":"another"}}}`)
+	g.Eventually(ingress(attacker)).Should(Equal([]string{"172.16.67.2"}))
+	waitUntilAllocated(t)
+	g.Expect(condition(victim, v1.ConditionAllocated)(g)).To(Equal("True Allocated: 172.16.67.1 from pool older-shares"))
+	g.Expect(condition(victim, v1.ConditionRecord)(g)).To(Equal("True Recorded: 172.16.67.1 group=older-shares type=remote ports=TCP/443 key=k"))
+	g.Expect(eventsOf(victim, v1.EventAddressReleased)(g)).To(BeEmpty())
+	g.Expect(eventsOf(victim, v1.EventDuplicateAddress)(g)).To(BeEmpty())
 }
 
 // TestPreferDualStackGetsTheOtherFamily releases an address of the family of which a Service

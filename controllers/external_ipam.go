@@ -208,7 +208,11 @@ func (x *ExternalIPAM) Objection(ctx context.Context, owner ipam.Owner, group st
 	}
 	return func(a netip.Addr) string {
 		for _, key := range x.index.servicesWith([]netip.Addr{a}) {
-			if key != (client.ObjectKey{Namespace: owner.Namespace, Name: owner.Name}) {
+			switch {
+			case key == (client.ObjectKey{Namespace: owner.Namespace, Name: owner.Name}):
+			case key.Namespace != owner.Namespace:
+				return fmt.Sprintf("%s is in use by a Service of another namespace", a)
+			default:
 				return fmt.Sprintf("%s is in use by Service %s", a, key)
 			}
 		}

@@ -102,7 +102,7 @@ func TestServicesShareAcrossNamespaces(t *testing.T) {
 	g.Eventually(ingress(one)).Should(Equal([]string{"10.33.0.1"}))
 	two := service(t, "there", ofGroup("across"), key, onPort(443), annotated(v1.AnnotationAddresses, "10.33.0.1"),
 		func(svc *corev1.Service) { svc.Namespace = other })
-	g.Eventually(condition(two, v1.ConditionAllocated)).Should(HavePrefix("False SharingRefused: 10.33.0.1 is in use by Service test/here of another namespace"))
+	g.Eventually(condition(two, v1.ConditionAllocated)).Should(HavePrefix("False SharingRefused: 10.33.0.1 is in use by a Service of another namespace, and its ServiceGroup"))
 	patch(t, group, `{"spec":{"shareAcrossNamespaces":true}}`)
 	g.Eventually(ingress(two)).Should(Equal([]string{"10.33.0.1"}))
 }

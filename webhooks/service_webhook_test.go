@@ -131,14 +131,14 @@ func serviceRows() []serviceRow {
 		{"a port in common", annotated("allow-shared-ip", "key"), []string{"10.9.0.10 cannot be shared with Service test/holder: both have port TCP/80"}},
 		{"the key in another group", both(annotated("allow-shared-ip", "key"), annotated("service-group", "shared")), nil},
 		{"another family", both(annotated("allow-shared-ip", "key"), ipv6), nil},
-		{"another namespace", both(annotated("allow-shared-ip", "key"), func(svc *corev1.Service) { svc.Namespace = other; svc.Spec.Ports[0].Port = 443 }), []string{"annotation purelb.io/allow-shared-ip: ServiceGroup taken does not share across namespaces, and the key is that of test/dns, test/holder"}},
+		{"another namespace", both(annotated("allow-shared-ip", "key"), func(svc *corev1.Service) { svc.Namespace = other; svc.Spec.Ports[0].Port = 443 }), []string{"annotation purelb.io/allow-shared-ip: ServiceGroup taken does not share across namespaces, and the key is used in another namespace"}},
 		{"the address of the key", both(annotated("allow-shared-ip", "key", "addresses", "10.9.0.10"), port(443)), nil},
 		{"another address than that of the key", both(annotated("allow-shared-ip", "key", "addresses", "10.9.0.11"), port(443)),
 			[]string{addresses + `: 10.9.0.11 is not what the sharing key "key" stands for, which is 10.9.0.10 of Service test/dns`}},
 		{"the address of another key", both(annotated("allow-shared-ip", "mine", "addresses", "10.9.0.10"), port(443)),
 			[]string{`10.9.0.10 is in use by Service test/dns, which shares it by the key "key", not "mine"`}},
 		{"the address of another namespace", both(annotated("allow-shared-ip", "key", "addresses", "10.9.0.10"), port(443), func(svc *corev1.Service) { svc.Namespace = other }),
-			[]string{"10.9.0.10 is in use by Service test/dns of another namespace, and its ServiceGroup does not share across namespaces"}},
+			[]string{"10.9.0.10 is in use by a Service of another namespace, and its ServiceGroup does not share across namespaces"}},
 
 		// Policy Local.
 		{"Local on a remote group", local, nil},

@@ -128,25 +128,20 @@ func (a *Admission) suggestGroup(name string) string {
 	return fmt.Sprintf(" in namespace %s: the Service waits until there is", a.Namespace)
 }
 
-// adviseOnOtherNamespaces names Services of other namespaces that have the same sharing
+// adviseOnOtherNamespaces warns of Services of other namespaces that have the same sharing
 // key, if the group does not share across namespaces: each gets an address of its own,
 // and the author may have meant otherwise.
 func (d *decision) adviseOnOtherNamespaces() []string {
 	if d.SharingKey == "" || d.group == nil {
 		return nil
 	}
-	var services []string
 	for _, other := range d.InUse.servicesByKey[d.SharingKey] {
 		if !d.isSelf(other) && !d.canShareByNamespace(d.group, other) && d.hasAddressOfFamilies(other) {
-			services = append(services, other.String())
+			return []string{fmt.Sprintf("annotation %s: ServiceGroup %s does not share across namespaces, and the key is used in another namespace",
+				v1.AnnotationAllowSharedIP, d.groupName)}
 		}
 	}
-	if len(services) == 0 {
-		return nil
-	}
-	slices.Sort(services)
-	return []string{fmt.Sprintf("annotation %s: ServiceGroup %s does not share across namespaces, and the key is that of %s",
-		v1.AnnotationAllowSharedIP, d.groupName, abbreviate(services, ", "))}
+	return nil
 }
 
 // hasAddressOfFamilies reports whether another Service has an address of the group, of a

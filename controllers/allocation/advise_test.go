@@ -82,7 +82,7 @@ func TestAdvise(t *testing.T) {
 		{"an address that is in use", serviceAsking("purelb.io/addresses=10.0.0.2"), []string{"test/s1"}},
 		{"an address of no pool", serviceAsking("purelb.io/addresses=10.9.9.9"), []string{"10.9.9.9"}},
 		{"the key of another namespace", serviceAsking("purelb.io/allow-shared-ip=theirs"), []string{
-			"annotation purelb.io/allow-shared-ip: ServiceGroup default does not share across namespaces, and the key is that of other/web"}},
+			"annotation purelb.io/allow-shared-ip: ServiceGroup default does not share across namespaces, and the key is used in another namespace"}},
 		{"the key of another group", serviceAsking("purelb.io/allow-shared-ip=far"), nil},
 		{"a key of the namespace", serviceAsking("purelb.io/allow-shared-ip=ours"), nil},
 		{"policy Local", policyLocal(serviceAsking()), []string{local}},

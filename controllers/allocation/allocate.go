@@ -55,8 +55,10 @@ type Result struct {
 	// group's that is gone.
 	Group string
 	Type  v1.PoolType
-	// Key is the sharing key by which the Service has the addresses.
-	Key string
+	// Key is the sharing key by which the Service has the addresses, and Ports are those with
+	// which it has them by that key: see Record.
+	Key   string
+	Ports PortSet
 	// KeepsAllocation says that the request is refused, and that the Service keeps what
 	// it was allocated.
 	KeepsAllocation bool
@@ -85,7 +87,7 @@ func (r *Result) Record() Record {
 	if len(r.Addresses) == 0 {
 		return Record{}
 	}
-	return Record{Addresses: r.Addresses, Group: r.Group, Type: r.Type, Key: r.Key}
+	return Record{Addresses: r.Addresses, Group: r.Group, Type: r.Type, Key: r.Key, Ports: r.Ports}
 }
 
 // AddressesToShow are the addresses that the Service is to show: those that it is to
@@ -105,10 +107,18 @@ func (r *Result) AddressesToShow(svc *corev1.Service) []netip.Addr {
 type LostAddress struct {
 	Address netip.Addr
 	Service string // that keeps it, as namespace/name
+	// IsOfOtherNamespace says that Service is of another namespace than the one that loses
+	// the address, whose users are not told the name.
+	IsOfOtherNamespace bool
 }
 
-// String says which Service keeps the address.
-func (l LostAddress) String() string { return fmt.Sprintf("%s is Service %s's", l.Address, l.Service) }
+// String says to the users of the Service that loses the address which one keeps it.
+func (l LostAddress) String() string {
+	if l.IsOfOtherNamespace {
+		return fmt.Sprintf("%s is that of %s", l.Address, unnamedService)
+	}
+	return fmt.Sprintf("%s is Service %s's", l.Address, l.Service)
+}
 
 // refusal is why a request cannot be met: a reason of package v1, and a message for
 // people.
@@ -200,14 +210,16 @@ func (d *decision) allocateFamilies() Result {
 		result.Claims = d.refusedClaims // what was offered for the other family is released
 		return result
 	}
-	result := Result{Addresses: addrs, Group: d.group.Name, Type: d.group.Type, Key: d.SharingKey, Reason: v1.ReasonAllocated, Claims: d.claims}
+	result := Result{Addresses: addrs, Group: d.group.Name, Type: d.group.Type, Reason: v1.ReasonAllocated, Claims: d.claims}
 	result.Message = JoinAddresses(addrs) + " from pool " + d.group.Name
 	if len(missingFamilies) > 0 {
 		result.Message += fmt.Sprintf("; by PreferDualStack it gets an %s address, too, as soon as ServiceGroup %s has one that is free",
 			strings.Join(missingFamilies, " and an "), d.groupName)
 	}
+	result.Key, result.Ports = d.SharingKey, d.portsToRecord()
 	if partial != nil {
-		result.Reason, result.Message, result.Key = partial.reason, partial.message, d.sharingKeyFor(addrs)
+		result.Reason, result.Message = partial.reason, partial.message
+		result.Key, result.Ports = d.sharingTermsFor(addrs)
 	}
 	return result
 }
@@ -218,17 +230,26 @@ func (d *decision) keepAllocation(no *refusal) Result {
 	kept := slices.DeleteFunc(slices.Clone(d.ownAddresses), func(a netip.Addr) bool { return !d.hasAllocated(a) })
 	result := Result{Addresses: kept, KeepsAllocation: true, Reason: no.reason, Message: no.message}
 	if len(kept) > 0 {
-		result.Group, result.Type, result.Key = d.Allocated.Group, d.Allocated.Type, d.sharingKeyFor(kept)
+		result.Group, result.Type = d.Allocated.Group, d.Allocated.Type
+		result.Key, result.Ports = d.sharingTermsFor(kept)
 	}
 	return result
 }
 
-// sharingKeyFor returns the key by which the Service has addresses that it keeps: the
-// key by which it was given them, until the key that it has now lets it share all of
+// sharingTermsFor returns the key and the ports by which the Service has addresses that it
+// keeps: those by which it was given them, until those that it has now let it share all of
 // them.
-func (d *decision) sharingKeyFor(addrs []netip.Addr) string {
+func (d *decision) sharingTermsFor(addrs []netip.Addr) (key string, ports PortSet) {
 	if slices.ContainsFunc(addrs, func(a netip.Addr) bool { return d.refuseToShareWithAll(a) != nil }) {
-		return d.Allocated.Key
+		return d.Allocated.Key, d.Allocated.Ports
 	}
-	return d.SharingKey
+	return d.SharingKey, d.portsToRecord()
+}
+
+// portsToRecord returns the ports of the Service, if it shares and a record has room.
+func (d *decision) portsToRecord() PortSet {
+	if d.SharingKey == "" || len(d.Ports) > MaxRecordedPorts {
+		return nil
+	}
+	return d.Ports
 }

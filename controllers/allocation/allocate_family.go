@@ -111,8 +111,8 @@ func (d *decision) fillSlot(s slot) (netip.Addr, *refusal) {
 	keyAddress, keyService := d.addressOfKey(s)
 	switch {
 	case s.requested.IsValid() && keyService != nil && keyAddress != s.requested && !slices.Contains(keyService.Addresses, s.requested):
-		return netip.Addr{}, refuse(v1.ReasonSharingRefused, "%s: %s is not what the sharing key %q stands for, which is %s of Service %s",
-			d.RequestedAddressesIn, s.requested, d.SharingKey, keyAddress, keyService)
+		return netip.Addr{}, refuse(v1.ReasonSharingRefused, "%s: %s is not what the sharing key %q stands for, which is %s of %s",
+			d.RequestedAddressesIn, s.requested, d.SharingKey, keyAddress, keyService.nameFor(d.Namespace))
 	case s.requested.IsValid():
 		no := d.refuseToJoin(s.requested)
 		if no == nil && d.group.IsExternal() && len(d.otherServicesWith(s.requested)) == 0 {
@@ -159,7 +159,7 @@ func (d *decision) claimAddress(claim Claim) (netip.Addr, *refusal) {
 		return netip.Addr{}, &refusal{offer.Reason, offer.Message, true}
 	}
 	if others := d.otherServicesWith(offer.Address); len(others) > 0 {
-		return netip.Addr{}, refuse(v1.ReasonAddressInUse, "%s, which ServiceGroup %s offers, is in use by Service %s", offer.Address, d.groupName, others[0])
+		return netip.Addr{}, refuse(v1.ReasonAddressInUse, "%s, which ServiceGroup %s offers, is in use by %s", offer.Address, d.groupName, others[0].nameFor(d.Namespace))
 	}
 	return offer.Address, nil
 }

@@ -150,7 +150,7 @@ func TestAllocate(t *testing.T) {
 				want.Message = fmt.Sprintf("%s from pool %s%s", allocation.JoinAddresses(want.Addresses), row.group, row.message)
 			}
 			if strings.Contains(row.name, "another has it") {
-				want.LostAddresses = []allocation.LostAddress{{Address: addresses(row.current)[0], Service: "other/service"}}
+				want.LostAddresses = []allocation.LostAddress{{Address: addresses(row.current)[0], Service: "other/service", IsOfOtherNamespace: true}}
 			}
 			same := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 			got := allocation.Allocate(req, inputs)

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -11,19 +13,23 @@ import (
 // PortSet holds the ports of a Service, each with its protocol, in ascending order.
 type PortSet []port
 
-// port is 65,536 times the protocol's place in protocols, counted from 1, plus the
-// number of the port.
+// port is 65,536 times the protocol's place in protocolNames, plus the number of the port.
 type port uint32
 
-var protocols = []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP}
+// protocolNames begin with the one for all protocols that Services cannot have.
+var protocolNames = []string{"unknown", string(corev1.ProtocolTCP), string(corev1.ProtocolUDP), string(corev1.ProtocolSCTP)}
+
+// MaxRecordedPorts is how many ports a Service can have that shares an address with a
+// Service of another namespace: a record has room for so many.
+const MaxRecordedPorts = 256
 
 // PortsOf returns the set of a Service's ports. All protocols that Services cannot have
 // count as one.
 func PortsOf(ports []corev1.ServicePort) PortSet {
 	set := make(PortSet, len(ports))
 	for i, p := range ports {
-		protocol := slices.Index(protocols, cmp.Or(p.Protocol, corev1.ProtocolTCP))
-		set[i] = port((protocol+1)<<16) | port(uint16(p.Port))
+		protocol := max(0, slices.Index(protocolNames, string(cmp.Or(p.Protocol, corev1.ProtocolTCP))))
+		set[i] = port(protocol<<16) | port(uint16(p.Port))
 	}
 	slices.Sort(set)
 	return slices.Compact(set)
@@ -45,11 +51,40 @@ func (s PortSet) portInCommon(other PortSet) string {
 	return ""
 }
 
-// String is the protocol and the number, such as TCP/80.
-func (p port) String() string {
-	protocol := corev1.Protocol("unknown")
-	if i := int(p>>16) - 1; i >= 0 {
-		protocol = protocols[i]
+// containsAll reports whether the set has all ports of another one.
+func (s PortSet) containsAll(other PortSet) bool {
+	for _, p := range other {
+		if _, found := slices.BinarySearch(s, p); !found {
+			return false
+		}
 	}
-	return fmt.Sprintf("%s/%d", protocol, uint16(p))
+	return true
 }
+
+// String lists the ports, such as TCP/80,UDP/53.
+func (s PortSet) String() string {
+	texts := make([]string, len(s))
+	for i, p := range s {
+		texts[i] = p.String()
+	}
+	return strings.Join(texts, ",")
+}
+
+// parsePorts reads what String of a PortSet of at most MaxRecordedPorts writes.
+func parsePorts(list string) (PortSet, bool) {
+	var set PortSet
+	for text := range strings.SplitSeq(list, ",") {
+		protocol, number, _ := strings.Cut(text, "/")
+		i := slices.Index(protocolNames, protocol)
+		n, err := strconv.ParseUint(number, 10, 16)
+		if i < 0 || err != nil || len(set) == MaxRecordedPorts {
+			return nil, false
+		}
+		set = append(set, port(i<<16)|port(n))
+	}
+	slices.Sort(set)
+	return slices.Compact(set), true
+}
+
+// String is the protocol and the number, such as TCP/80.
+func (p port) String() string { return fmt.Sprintf("%s/%d", protocolNames[p>>16], uint16(p)) }

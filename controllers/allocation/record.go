@@ -26,6 +26,10 @@ type Record struct {
 	// Key is the sharing key by which the Service was given the addresses, at most
 	// MaxSharingKey bytes, or empty.
 	Key string
+	// Ports are those with which the Service has the addresses by the key, at most
+	// MaxRecordedPorts. They are empty if there is no key, if the Service has more ports,
+	// and in records of earlier managers.
+	Ports PortSet
 }
 
 // The words of a written record. The key is the last one, because a key may contain
@@ -34,12 +38,14 @@ const (
 	noAddresses  = "none"
 	recordGroup  = " group="
 	recordType   = " type="
+	recordPorts  = " ports="
 	recordKey    = " key="
 	addressComma = ","
 )
 
 // String writes a record, such as
-// "10.0.0.1,fd00::1 group=default type=local key=web", or "none".
+// "10.0.0.1,fd00::1 group=default type=local ports=TCP/80 key=web", or "none". The ports
+// are left out if there are none.
 func (r Record) String() string {
 	if len(r.Addresses) == 0 {
 		return noAddresses
@@ -48,12 +54,19 @@ func (r Record) String() string {
 	for i, a := range r.Addresses {
 		s[i] = a.String()
 	}
-	return strings.Join(s, addressComma) + recordGroup + r.Group + recordType + string(r.Type) + recordKey + r.Key
+	ports := ""
+	if len(r.Ports) > 0 {
+		ports = recordPorts + r.Ports.String()
+	}
+	return strings.Join(s, addressComma) + recordGroup + r.Group + recordType + string(r.Type) + ports + recordKey + r.Key
 }
 
 // parseRecord reads what String writes. Any other text makes an empty record.
 func parseRecord(s string) Record {
-	list, r, ok := splitRecord(s)
+	list, ports, r, ok := splitRecord(s)
+	if ok && ports != "" {
+		r.Ports, ok = parsePorts(ports)
+	}
 	if !ok {
 		return Record{}
 	}
@@ -68,14 +81,15 @@ func parseRecord(s string) Record {
 	return r
 }
 
-// splitRecord returns the list of addresses in a written record, not parsed, and a Record
-// with the rest.
-func splitRecord(s string) (list string, rest Record, ok bool) {
+// splitRecord returns the list of addresses and the ports of a written record, not parsed,
+// and a Record with the rest.
+func splitRecord(s string) (list, ports string, rest Record, ok bool) {
 	list, s, ok1 := strings.Cut(s, recordGroup)
 	group, s, ok2 := strings.Cut(s, recordType)
 	kind, key, ok3 := strings.Cut(s, recordKey)
+	kind, ports, _ = strings.Cut(kind, recordPorts)
 	ok = ok1 && ok2 && ok3 && isPoolType(kind) && len(group) <= maxGroupName && len(key) <= MaxSharingKey
-	return list, Record{Group: group, Type: v1.PoolType(kind), Key: key}, ok
+	return list, ports, Record{Group: group, Type: v1.PoolType(kind), Key: key}, ok
 }
 
 func isPoolType(s string) bool {
@@ -127,7 +141,7 @@ func AddressesToAnnounce(svc *corev1.Service) []netip.Addr {
 	if c == nil {
 		return RecordOf(svc).Addresses
 	}
-	list, _, ok := splitRecord(c.Message)
+	list, _, _, ok := splitRecord(c.Message)
 	if !ok {
 		return nil
 	}

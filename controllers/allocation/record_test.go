@@ -27,12 +27,23 @@ func serviceWithRecord(record, shown string) *corev1.Service {
 	return svc
 }
 
+// manyPorts is a set of n ports.
+func manyPorts(n int) allocation.PortSet {
+	ports := make([]corev1.ServicePort, n)
+	for i := range ports {
+		ports[i].Port = int32(1 + i)
+	}
+	return allocation.PortsOf(ports)
+}
+
 func TestRecordRoundTrip(t *testing.T) {
 	for _, r := range []allocation.Record{
 		{},
 		{Addresses: addresses("10.0.0.1"), Group: "default", Type: v1.PoolTypeLocal},
 		{Addresses: addresses("fd00::1 10.0.0.1 10.0.0.2"), Group: "a.b-c", Type: v1.PoolTypeRemote, Key: "k"},
 		{Addresses: addresses("10.0.0.1"), Type: v1.PoolTypeRemote, Key: " key= group=x type=local 10.0.0.9\n\t,\x00é"},
+		{Addresses: addresses("10.0.0.1"), Group: "g", Type: v1.PoolTypeLocal, Key: "k ports=UDP/1", Ports: portsFrom(t, "53/UDP,65535,1")},
+		{Addresses: addresses("10.0.0.1"), Group: "g", Type: v1.PoolTypeLocal, Key: "k", Ports: manyPorts(allocation.MaxRecordedPorts)},
 		{Addresses: addresses("10.0.0.1"), Group: "g", Type: v1.PoolTypeNetbox, Key: strings.Repeat("k", allocation.MaxSharingKey)},
 	} {
 		if diff := cmp.Diff(r, allocation.RecordOf(serviceWithRecord(r.String(), "")), sameAddr); diff != "" {
@@ -44,6 +55,8 @@ func TestRecordRoundTrip(t *testing.T) {
 		" group=g type=local key=", "10.0.0.1, group=g type=local key=", "10.0.0.1,10.0.0.1 group=g type=local key=", "::ffff:10.0.0.1 group=g type=local key=",
 		"fe80::1%eth0 group=g type=local key=", "10.0.0.1 group=g type=other key=", "10.0.0.1 group=" + strings.Repeat("g", 254) + " type=local key=",
 		"10.0.0.1 group=g type=local key=" + strings.Repeat("k", 254),
+		"10.0.0.1 group=g type=local ports=TCP key=k", "10.0.0.1 group=g type=local ports=80 key=k", "10.0.0.1 group=g type=local ports=TCP/65536 key=k",
+		"10.0.0.1 group=g type=local ports=TCP/80, key=k", "10.0.0.1 group=g type=local ports=" + manyPorts(allocation.MaxRecordedPorts+1).String() + " key=k",
 	} {
 		if r := allocation.RecordOf(serviceWithRecord(text, "10.0.0.1")); len(r.Addresses) > 0 {
 			t.Errorf("%q is read as %s", text, r)
@@ -53,6 +66,7 @@ func TestRecordRoundTrip(t *testing.T) {
 
 func FuzzRecord(f *testing.F) {
 	f.Add("10.0.0.1,fd00::1 group=default type=local key=web")
+	f.Add("10.0.0.1 group=default type=local ports=TCP/80,UDP/53 key=web")
 	f.Add("none")
 	f.Fuzz(func(t *testing.T, text string) {
 		r := allocation.RecordOf(serviceWithRecord(text, ""))

@@ -21,7 +21,7 @@ import (
 func serviceFrom(t *testing.T, words string) *allocation.Service {
 	t.Helper()
 	s := &allocation.Service{IsOurs: true, Created: time.Unix(100, 0)}
-	branded, ports := true, []corev1.ServicePort{}
+	branded := true
 	for i, word := range strings.Fields(words) {
 		name, value, _ := strings.Cut(word, "=")
 		switch {
@@ -31,6 +31,8 @@ func serviceFrom(t *testing.T, words string) *allocation.Service {
 			s.SharingKey = value
 		case name == "given":
 			s.Allocated.Key = value
+		case name == "terms": // as ports
+			s.Allocated.Ports = portsFrom(t, value)
 		case name == "from":
 			s.Allocated.Group = value
 		case name == "unbranded":
@@ -42,27 +44,34 @@ func serviceFrom(t *testing.T, words string) *allocation.Service {
 			}
 			s.Created = time.Unix(int64(seconds), 0)
 		case name == "ports":
-			for p := range strings.SplitSeq(value, ",") {
-				number, udp := strings.CutSuffix(p, "/UDP")
-				n, err := strconv.Atoi(number)
-				if err != nil {
-					t.Fatal(err)
-				}
-				port := corev1.ServicePort{Port: int32(n)}
-				if udp {
-					port.Protocol = corev1.ProtocolUDP
-				}
-				ports = append(ports, port)
-			}
+			s.Ports = portsFrom(t, value)
 		default:
 			s.Addresses = append(s.Addresses, netip.MustParseAddr(word))
 		}
 	}
-	s.Ports = allocation.PortsOf(ports)
 	if branded {
 		s.Allocated.Addresses = s.Addresses
 	}
 	return s
+}
+
+// portsFrom makes a set from numbers, separated by commas. Those that end in /UDP are of UDP.
+func portsFrom(t *testing.T, list string) allocation.PortSet {
+	t.Helper()
+	var ports []corev1.ServicePort
+	for p := range strings.SplitSeq(list, ",") {
+		number, udp := strings.CutSuffix(p, "/UDP")
+		n, err := strconv.Atoi(number)
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := corev1.ServicePort{Port: int32(n)}
+		if udp {
+			port.Protocol = corev1.ProtocolUDP
+		}
+		ports = append(ports, port)
+	}
+	return allocation.PortsOf(ports)
 }
 
 // requestFrom makes a request from words: those of serviceFrom, and group=…, want=…
@@ -124,10 +133,11 @@ func TestRequests(t *testing.T) {
 		{"by name, what it has", "a/b 10.0.0.2 want=10.0.0.2", nil, "10.0.0.2", "", ""},
 		{"no longer by name: keeps it", "a/b 10.0.0.2 from=dual", nil, "10.0.0.2", "", ""},
 		{"against the group named", "a/b group=default want=10.0.0.2", nil, "10.0.0.2", "", "annotation purelb.io/service-group asks for ServiceGroup default, but 10.0.0.2 is of dual"},
-		{"taken", "a/b want=10.0.0.2", []string{"c/d 10.0.0.2"}, "", v1.ReasonAddressInUse, "10.0.0.2 is in use by Service c/d"},
+		{"taken", "a/b want=10.0.0.2", []string{"a/d 10.0.0.2"}, "", v1.ReasonAddressInUse, "10.0.0.2 is in use by Service a/d"},
+		{"taken in another namespace", "a/b want=10.0.0.2", []string{"c/d 10.0.0.2"}, "", v1.ReasonAddressInUse, "10.0.0.2 is in use by a Service of another namespace"},
 		{"taken: keeps what it has", "a/b 10.0.0.3 want=10.0.0.2", []string{"c/d 10.0.0.2"}, "10.0.0.3", v1.ReasonAddressInUse, ""},
-		{"taken by one that shares", "a/b want=10.0.0.2", []string{"c/d 10.0.0.2 key=k"}, "", v1.ReasonAddressInUse, "c/d"},
-		{"one of two taken: neither", "a/b prefer want=10.0.0.2,fd00::2", []string{"c/d fd00::2"}, "", v1.ReasonAddressInUse, "fd00::2 is in use by Service c/d"},
+		{"taken by one that shares", "a/b want=10.0.0.2", []string{"a/d 10.0.0.2 key=k"}, "", v1.ReasonAddressInUse, "a/d"},
+		{"one of two taken: neither", "a/b prefer want=10.0.0.2,fd00::2", []string{"a/d fd00::2"}, "", v1.ReasonAddressInUse, "fd00::2 is in use by Service a/d"},
 		{"outside", "a/b want=10.9.0.1", nil, "", v1.ReasonAddressOutsidePool, "10.9.0.1 is in no pool"},
 		{"outside by now, but held", "a/b group=dual 10.0.0.9 from=dual want=10.0.0.9", nil, "10.0.0.9", "", ""},
 		{"network address", "a/b want=10.1.0.0", nil, "", v1.ReasonAddressOutsidePool, "first or last address of subnet 10.1.0.0/29"},
@@ -146,17 +156,17 @@ func TestRequests(t *testing.T) {
 		// The group where none is named.
 		{"no group: default", "a/b", nil, "10.1.0.1", "", ""},
 		{"adopted with what it has", "a/b unbranded 10.0.0.3", nil, "10.0.0.3", "", "from pool dual"},
-		{"not adopted: another's", "a/b unbranded age=1 10.1.0.4", []string{"c/d 10.1.0.4"}, "10.1.0.1", "", "10.1.0.4 is Service c/d's"},
+		{"not adopted: another's", "a/b unbranded age=1 10.1.0.4", []string{"a/d 10.1.0.4"}, "10.1.0.1", "", "10.1.0.4 is Service a/d's"},
 		{"not adopted: in no pool", "a/b unbranded 10.9.0.1", nil, "10.1.0.1", "", ""},
 		{"not adopted: another group is asked for", "a/b unbranded 10.0.0.3 group=default", nil, "10.1.0.1", "", ""},
 		{"group is gone", "a/b 10.9.0.1 from=gone", nil, "10.9.0.1", v1.ReasonNoSuchGroup, "gone"},
 		{"its address is of another group by now", "a/b 10.1.0.1 from=dual group=dual", nil, "10.1.0.1", "", ""},
 
 		// Duplicates.
-		{"the younger gets another", "a/b 10.0.0.1 from=dual age=2", []string{"c/d 10.0.0.1 age=1"}, "10.1.0.1", "", "10.0.0.1 is Service c/d's"},
+		{"the younger gets another", "a/b 10.0.0.1 from=dual age=2", []string{"c/d 10.0.0.1 age=1"}, "10.1.0.1", "", "10.0.0.1 is that of a Service of another namespace"},
 		{"the older keeps it", "a/b 10.0.0.1 from=dual age=1", []string{"c/d 10.0.0.1 age=2"}, "10.0.0.1", "", ""},
 		{"ours keeps it", "a/b 10.0.0.1 from=dual age=3", []string{"c/d 10.0.0.1 unbranded age=2"}, "10.0.0.1", "", ""},
-		{"duplicates of different keys", "a/b 10.0.0.1 group=dual age=2 key=k given=k", []string{"c/d 10.0.0.1 age=1 key=l given=l"}, "10.0.0.2", "", "10.0.0.1 is Service c/d's"},
+		{"duplicates of different keys", "a/b 10.0.0.1 group=dual age=2 key=k given=k", []string{"a/d 10.0.0.1 age=1 key=l given=l"}, "10.0.0.2", "", "10.0.0.1 is Service a/d's"},
 
 		// Sharing.
 		{"shares", "a/b group=dual key=k ports=80", []string{"a/c 10.0.0.2 key=k ports=443"}, "10.0.0.2", "", ""},
@@ -168,7 +178,7 @@ func TestRequests(t *testing.T) {
 		{"a key of another group", "a/b group=dual key=k ports=80", []string{"a/c 10.1.0.2 key=k ports=443"}, "10.0.0.1", "", ""},
 		{"a key of another namespace", "a/b group=dual key=k ports=80", []string{"x/c 10.0.0.1 key=k ports=443"}, "10.0.0.2", "", ""},
 		{"a key of another namespace, across", "a/b group=across key=k ports=80", []string{"x/c 10.2.0.2 key=k ports=443"}, "10.2.0.2", "", ""},
-		{"by name, of another namespace", "a/b want=10.0.0.1 key=k ports=80", []string{"x/c 10.0.0.1 key=k ports=443"}, "", v1.ReasonSharingRefused, "Service x/c of another namespace"},
+		{"by name, of another namespace", "a/b want=10.0.0.1 key=k ports=80", []string{"x/c 10.0.0.1 key=k ports=443"}, "", v1.ReasonSharingRefused, "a Service of another namespace, and its ServiceGroup does not share"},
 		{"by name, of another key", "a/b want=10.0.0.1 key=k ports=80", []string{"a/c 10.0.0.1 key=l ports=443"}, "", v1.ReasonSharingRefused, `a/c, which shares it by the key "l", not "k"`},
 		{"by name, of one that does not share", "a/b want=10.0.0.1 key=k ports=80", []string{"a/c 10.0.0.1 ports=443"}, "", v1.ReasonSharingRefused, "a/c, which does not share it"},
 		{"a port in common", "a/b group=dual key=k ports=443,80", []string{"a/c 10.0.0.2 key=k ports=80"}, "", v1.ReasonPortConflict, "10.0.0.2 cannot be shared with Service a/c: both have port TCP/80"},
@@ -193,13 +203,24 @@ func TestRequests(t *testing.T) {
 		{"a key after the address: its own stands", "a/b 10.0.0.1 key=k age=50 group=dual ports=80", []string{"a/c 10.0.0.2 key=k ports=443"}, "10.0.0.1", "", ""},
 		{"alone with a changed key", "a/b 10.0.0.1 key=l given=k group=dual", nil, "10.0.0.1", "", ""},
 
-		// Across namespaces nobody takes another's traffic by an edit of its own.
-		{"across, the older has changed a port: the younger loses it", "a/b 10.2.0.1 from=across key=k given=k age=200 group=across ports=443", []string{"x/c 10.2.0.1 from=across key=k given=k ports=443"},
-			"", v1.ReasonPortConflict, "10.2.0.1 is Service x/c's"},
-		{"across, the younger has changed a port: the older keeps it", "a/b 10.2.0.1 from=across key=k given=k age=50 group=across ports=443", []string{"x/c 10.2.0.1 from=across key=k given=k ports=443"},
-			"10.2.0.1", "", ""},
-		{"across, a key has changed", "a/b 10.2.0.1 from=across key=l given=k age=200 group=across ports=80", []string{"x/c 10.2.0.1 from=across key=k given=k ports=443"},
-			"10.2.0.2", "", "10.2.0.1 is Service x/c's"},
+		// Across namespaces nobody takes another's traffic by an edit of its own: the Service of
+		// the request has port 80 by its terms, the other one 443.
+		{"across, the older one's port has come to be this one's", "a/b 10.2.0.1 from=across key=k given=k terms=80 age=200 group=across ports=80",
+			[]string{"x/c 10.2.0.1 from=across key=k given=k terms=443 ports=80"}, "10.2.0.1", "", ""},
+		{"across, the older has added this one's port", "a/b 10.2.0.1 from=across key=k given=k terms=80 age=200 group=across ports=80",
+			[]string{"x/c 10.2.0.1 from=across key=k given=k terms=443 ports=443,80"}, "10.2.0.1", "", ""},
+		{"across, the older has changed its key", "a/b 10.2.0.1 from=across key=k given=k terms=80 age=200 group=across ports=80",
+			[]string{"x/c 10.2.0.1 from=across given=k terms=443 ports=443"}, "10.2.0.1", "", ""},
+		{"across, this one has taken the younger's port", "a/b 10.2.0.1 from=across key=k given=k terms=80 age=50 group=across ports=443",
+			[]string{"x/c 10.2.0.1 from=across key=k given=k terms=443 ports=443"}, "", v1.ReasonPortConflict, "10.2.0.1 is that of a Service of another namespace"},
+		{"across, this one has changed its key", "a/b 10.2.0.1 from=across key=l given=k terms=80 age=50 group=across ports=80",
+			[]string{"x/c 10.2.0.1 from=across key=k given=k terms=443 ports=443"}, "10.2.0.2", "", "10.2.0.1 is that of a Service of another namespace"},
+		{"across, both have changed to one port: the older keeps it", "a/b 10.2.0.1 from=across key=k given=k terms=80 age=50 group=across ports=8080",
+			[]string{"x/c 10.2.0.1 from=across key=k given=k terms=443 ports=8080"}, "10.2.0.1", "", ""},
+		{"across, a port that nobody has", "a/b 10.2.0.1 from=across key=k given=k terms=80 age=200 group=across ports=80,8080",
+			[]string{"x/c 10.2.0.1 from=across key=k given=k terms=443 ports=443"}, "10.2.0.1", "", ""},
+		{"across, records without ports: the older keeps it", "a/b 10.2.0.1 from=across key=k given=k age=200 group=across ports=443",
+			[]string{"x/c 10.2.0.1 from=across key=k given=k ports=443"}, "", v1.ReasonPortConflict, "10.2.0.1 is that of a Service of another namespace"},
 		{"across, still well", "a/b 10.2.0.1 from=across key=k given=k age=200 group=across ports=80", []string{"x/c 10.2.0.1 from=across key=k given=k ports=443"}, "10.2.0.1", "", ""},
 		{"across, the group has stopped: both keep it", "a/b 10.0.0.1 from=dual key=k given=k age=200 group=dual ports=80", []string{"x/c 10.0.0.1 from=dual key=k given=k ports=443"},
 			"10.0.0.1", v1.ReasonSharingRefused, "another namespace"},
@@ -248,6 +269,11 @@ func TestRequests(t *testing.T) {
 			said := strings.Join([]string{got.Message, got.Warning, fmt.Sprint(got.LostAddresses)}, "; ")
 			if got.Reason != reason || !strings.Contains(said, row.says) {
 				t.Errorf("%s: %s; want %s, saying %q", got.Reason, said, reason, row.says)
+			}
+			for _, words := range row.others {
+				if other := serviceFrom(t, words); other.Namespace != req.Namespace && strings.Contains(said, other.String()) {
+					t.Errorf("%q names Service %s to users of another namespace", said, other)
+				}
 			}
 		})
 	}

@@ -17,8 +17,8 @@ type Service struct {
 	// addresses that it shows, and shares them with nobody.
 	IsOurs bool
 	// Created decides which of two Services keeps an address that they may not share:
-	// the one to which the address is allocated, then the one to which the manager is
-	// about to allocate the address, then the older one.
+	// the one to which the address is allocated, then the one that keeps to its terms, then
+	// the one whose address is not only about to be written, then the older one.
 	Created time.Time
 	// Allocated is what the manager has allocated to the Service. Other controllers have
 	// written every further address that the Service shows.
@@ -40,6 +40,18 @@ type Service struct {
 
 // String is namespace/name.
 func (s *Service) String() string { return s.Namespace + "/" + s.Name }
+
+// unnamedService is how users of one namespace are told of a Service of another one.
+const unnamedService = "a Service of another namespace"
+
+// nameFor names the Service to users of a namespace. They learn nothing of the Services of
+// other namespaces.
+func (s *Service) nameFor(namespace string) string {
+	if s.Namespace != namespace {
+		return unnamedService
+	}
+	return "Service " + s.String()
+}
 
 // ServiceOf describes a Service. isOurs says whether PureLB serves it.
 func ServiceOf(svc *corev1.Service, isOurs bool) *Service {
@@ -84,13 +96,21 @@ func compareSharers(s, other *Service) int {
 	return cmp.Or(compareTrueFirst(len(s.Allocated.Addresses) > 0, len(other.Allocated.Addresses) > 0), s.compareAge(other))
 }
 
+// keepsTerms reports whether a Service still has the key and no other ports than those by
+// which it was given its addresses. Who adds a port, or changes the key, does not take an
+// address from a Service of another namespace, however old that one is.
+func (s *Service) keepsTerms() bool {
+	return len(s.Allocated.Ports) == 0 || s.SharingKey == s.Allocated.Key && s.Allocated.Ports.containsAll(s.Ports)
+}
+
 // compareUsers orders the Services that have an address in use: the first one keeps
 // it, if they may not share it. A Service that has the address in its record does not lose
-// it to one whose record may never be written.
+// it to one whose record may never be written, nor to one that departs from its terms.
 func compareUsers(a netip.Addr) func(s, other *Service) int {
 	return func(s, other *Service) int {
 		return cmp.Or(
 			compareTrueFirst(s.hasAllocated(a), other.hasAllocated(a)),
+			compareTrueFirst(s.keepsTerms(), other.keepsTerms()),
 			compareTrueFirst(!slices.Contains(s.pending, a), !slices.Contains(other.pending, a)),
 			s.compareAge(other),
 		)

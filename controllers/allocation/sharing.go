@@ -16,7 +16,8 @@ import (
 //
 // A Service that has an address already may stay (mayStay) beside every Service that was
 // given the address by the same key, whatever becomes of keys and ports. Of two that
-// may neither share nor stay, one has to give the address up (mustYieldTo).
+// may neither share nor stay, one has to give the address up (mustYieldTo): the one that
+// departs from the key and the ports in its record, else the younger.
 
 // MaxSharers is how many Services can have one address.
 const MaxSharers = 100
@@ -38,7 +39,11 @@ func (d *decision) isSelf(s *Service) bool { return s.Name == d.Name && s.Namesp
 func (d *decision) refuseToJoin(a netip.Addr) *refusal {
 	others := d.otherServicesWith(a)
 	for _, other := range others {
-		if other.IsOurs && d.sharesByOldKey(other) {
+		switch {
+		case !other.IsOurs || !d.sharesByOldKey(other):
+		case other.Namespace != d.Namespace:
+			return refuse(v1.ReasonSharingRefused, "%s is in use by %s, which does not share it by the key of this one yet", a, unnamedService)
+		default:
 			return refuse(v1.ReasonSharingRefused, "%s is in use by Service %s, which still shares what it has by the key %q", a, other, other.Allocated.Key)
 		}
 	}
@@ -63,7 +68,7 @@ func (d *decision) refuseToShareWithAll(a netip.Addr) *refusal {
 }
 
 // sharesByOldKey reports whether a Service shares what it has by another key than the one
-// in its annotation: see sharingKeyFor. A Service that shares with nobody can follow its
+// in its annotation: see sharingTermsFor. A Service that shares with nobody can follow its
 // new key at once.
 func (d *decision) sharesByOldKey(s *Service) bool {
 	if s.Allocated.Key == "" || s.Allocated.Key == s.SharingKey {
@@ -81,7 +86,7 @@ func (d *decision) refuseToShare(a netip.Addr, other *Service) *refusal {
 		return no
 	}
 	if group, _, _ := d.Catalog.GroupContaining(a); !d.canShareByNamespace(group, other) {
-		return refuse(v1.ReasonSharingRefused, "%s is in use by Service %s of another namespace, and its ServiceGroup does not share across namespaces", a, other)
+		return refuse(v1.ReasonSharingRefused, "%s is in use by %s, and its ServiceGroup does not share across namespaces", a, other.nameFor(d.Namespace))
 	}
 	return nil
 }
@@ -93,18 +98,23 @@ func (d *decision) canShareByNamespace(group *Group, other *Service) bool {
 }
 
 // refuseKeysAndPorts says why the sharing keys and ports of two Services do not let them
-// share an address, or returns nil.
+// share an address, or returns nil. The Service learns no key of another namespace.
 func (d *decision) refuseKeysAndPorts(a netip.Addr, other *Service) *refusal {
+	isOfOtherNamespace, name := other.Namespace != d.Namespace, other.nameFor(d.Namespace)
 	switch {
 	case d.SharingKey == "":
-		return refuse(v1.ReasonAddressInUse, "%s is in use by Service %s", a, other)
+		return refuse(v1.ReasonAddressInUse, "%s is in use by %s", a, name)
+	case other.SharingKey != d.SharingKey && isOfOtherNamespace:
+		return refuse(v1.ReasonSharingRefused, "%s is in use by %s, which does not share it by the key of this one", a, name)
 	case other.SharingKey == "":
-		return refuse(v1.ReasonSharingRefused, "%s is in use by Service %s, which does not share it: it has no annotation %s", a, other, v1.AnnotationAllowSharedIP)
+		return refuse(v1.ReasonSharingRefused, "%s is in use by %s, which does not share it: it has no annotation %s", a, name, v1.AnnotationAllowSharedIP)
 	case other.SharingKey != d.SharingKey:
-		return refuse(v1.ReasonSharingRefused, "%s is in use by Service %s, which shares it by the key %q, not %q", a, other, other.SharingKey, d.SharingKey)
+		return refuse(v1.ReasonSharingRefused, "%s is in use by %s, which shares it by the key %q, not %q", a, name, other.SharingKey, d.SharingKey)
+	case isOfOtherNamespace && max(len(d.Ports), len(other.Ports)) > MaxRecordedPorts:
+		return refuse(v1.ReasonSharingRefused, "%s cannot be shared with %s: one of the two has more than %d ports", a, name, MaxRecordedPorts)
 	}
 	if port := d.Ports.portInCommon(other.Ports); port != "" {
-		return refuse(v1.ReasonPortConflict, "%s cannot be shared with Service %s: both have port %s", a, other, port)
+		return refuse(v1.ReasonPortConflict, "%s cannot be shared with %s: both have port %s", a, name, port)
 	}
 	return nil
 }
@@ -139,7 +149,7 @@ func (d *decision) findOwnAddresses() (own []netip.Addr, lost []LostAddress) {
 	for _, a := range union(d.Allocated.Addresses, d.Addresses) {
 		switch keeper := d.keeperOf(a); {
 		case keeper != nil:
-			lost = append(lost, LostAddress{a, keeper.String()})
+			lost = append(lost, LostAddress{a, keeper.String(), keeper.Namespace != d.Namespace})
 		case d.ownsAddress(&d.Service, a):
 			own = append(own, a)
 		}
@@ -227,6 +237,6 @@ func (d *decision) conflictInSlot(s slot, a netip.Addr) *refusal {
 	if keyService == nil || slices.Contains(keyService.Addresses, a) || compareSharers(&d.Service, keyService) < 0 {
 		return nil
 	}
-	return refuse(v1.ReasonSharingRefused, "the sharing key %q stands for %s, which Service %s has, but this one has %s, and keeps it: to share, ask for %s by annotation %s",
-		d.SharingKey, keyAddress, keyService, a, keyAddress, v1.AnnotationAddresses)
+	return refuse(v1.ReasonSharingRefused, "the sharing key %q stands for %s, which %s has, but this one has %s, and keeps it: to share, ask for %s by annotation %s",
+		d.SharingKey, keyAddress, keyService.nameFor(d.Namespace), a, keyAddress, v1.AnnotationAddresses)
 }

@@ -29,7 +29,7 @@ func TestKeyOfKeptAddresses(t *testing.T) {
 				Namespace: "test", Name: "sharer", IsOurs: true, SharingKey: row.keyOfSharer,
 				Allocated: Record{Addresses: []netip.Addr{addr}, Key: "old"}, Addresses: []netip.Addr{addr},
 			})
-			if key := d.sharingKeyFor([]netip.Addr{addr}); key != row.want {
+			if key, _ := d.sharingTermsFor([]netip.Addr{addr}); key != row.want {
 				t.Errorf("it has the address by key %q, want %q", key, row.want)
 			}
 		})
