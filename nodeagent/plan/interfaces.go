@@ -68,7 +68,7 @@ func Interfaces(selection Selection, observed Observed) ([]purelbv1.NodeInterfac
 			continue
 		}
 		nic.Subnets = firstOf(nic.Subnets, maxSubnets)
-		nic.Gateways = firstOf(nic.Gateways, maxGateways)
+		nic.Gateways = firstOf(withoutRepetitions(nic.Gateways), maxGateways)
 		interfaces = append(interfaces, nic)
 	}
 	slices.SortFunc(interfaces, func(a, b purelbv1.NodeInterface) int { return cmp.Compare(a.Name, b.Name) })
@@ -152,6 +152,18 @@ func gatewaysOf(observed Observed, name string, family purelbv1.IPFamily) []stri
 	}
 	slices.SortFunc(hops, netip.Addr.Compare)
 	return textsOf(slices.Compact(hops))
+}
+
+// withoutRepetitions leaves out what has come before. A next hop may be that of both families
+// (RFC 8950), and the API server refuses a status that lists a gateway twice.
+func withoutRepetitions(texts []string) []string {
+	var unique []string
+	for _, text := range texts {
+		if !slices.Contains(unique, text) {
+			unique = append(unique, text)
+		}
+	}
+	return unique
 }
 
 // isGlobal reports whether an address may be reached from beyond the link: private addresses may.

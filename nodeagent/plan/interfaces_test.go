@@ -229,6 +229,26 @@ func TestDefaultInterface(t *testing.T) {
 	}
 }
 
+// TestFaultNextHopOfBothFamilies has one next hop for the default routes of both families
+// (RFC 8950). The API server takes a list of gateways only if each of them is there once.
+func TestFaultNextHopOfBothFamilies(t *testing.T) {
+	t.Parallel()
+	observed := Observed{
+		Links:     []Link{{Name: "eth0", MAC: "02:00:00:00:00:01", Up: true}},
+		Addresses: []Address{on("eth0", "192.0.2.11/24", notOurs), on("eth0", "2001:db8::11/64", notOurs)},
+		Routes: []Route{
+			route("eth0", "0.0.0.0/0", "192.0.2.1", 200, OriginOther), route("eth0", "0.0.0.0/0", "fe80::1", 100, OriginOther),
+			route("eth0", "::/0", "fe80::1", 1024, OriginRA), route("eth0", "::/0", "fe80::2", 1024, OriginRA),
+		},
+	}
+	for _, selected := range []string{purelbv1.InterfaceDefault, "eth0"} {
+		got, err := Interfaces(Selection{LocalInterface: selected}, observed)
+		if want := []string{"192.0.2.1", "fe80::1", "fe80::2"}; err != nil || len(got) != 1 || !slices.Equal(got[0].Gateways, want) {
+			t.Errorf("localInterface %s: %+v, %v; want the gateways %v", selected, got, err, want)
+		}
+	}
+}
+
 // The facts fit into the status, however many there are.
 func TestInterfacesAreBounded(t *testing.T) {
 	t.Parallel()
