@@ -17,11 +17,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/webhooks"
 )
 
 // serviceRow is a Service that is created, beside those of createCluster: dns (TCP 53) and
-// holder (TCP 80), which share 10.9.0.10 by the sharing key "key".
+// holder (TCP 80), which share 10.9.0.10 by the sharing key "key", and far (TCP 53) of
+// another namespace, which has 10.10.0.1 by a key of the same name.
 type serviceRow struct {
 	name     string
 	change   func(*corev1.Service)
@@ -129,7 +131,7 @@ func serviceRows() []serviceRow {
 		{"a port of its own", both(annotated("allow-shared-ip", "key"), port(443)), nil},
 		{"the same port by another protocol", both(annotated("allow-shared-ip", "key"), func(svc *corev1.Service) { svc.Spec.Ports[0].Protocol = corev1.ProtocolUDP }), nil},
 		{"a port in common", annotated("allow-shared-ip", "key"), []string{"10.9.0.10 cannot be shared with Service test/holder: both have port TCP/80"}},
-		{"the key in another group", both(annotated("allow-shared-ip", "key"), annotated("service-group", "shared")), nil},
+		{"the key in another group", annotated("allow-shared-ip", "key", "service-group", "allowing"), nil},
 		{"another family", both(annotated("allow-shared-ip", "key"), ipv6), nil},
 		{"another namespace", both(annotated("allow-shared-ip", "key"), func(svc *corev1.Service) { svc.Namespace = other; svc.Spec.Ports[0].Port = 443 }), []string{"annotation purelb.io/allow-shared-ip: ServiceGroup taken does not share across namespaces, and the key is used in another namespace"}},
 		{"the address of the key", both(annotated("allow-shared-ip", "key", "addresses", "10.9.0.10"), port(443)), nil},
@@ -139,6 +141,15 @@ func serviceRows() []serviceRow {
 			[]string{`10.9.0.10 is in use by Service test/dns, which shares it by the key "key", not "mine"`}},
 		{"the address of another namespace", both(annotated("allow-shared-ip", "key", "addresses", "10.9.0.10"), port(443), func(svc *corev1.Service) { svc.Namespace = other }),
 			[]string{"10.9.0.10 is in use by a Service of another namespace, and its ServiceGroup does not share across namespaces"}},
+		{"a key that another namespace uses, where its group shares", annotated("service-group", "shared", "allow-shared-ip", "key"), nil},
+		{"the address of another key of another namespace", both(annotated("service-group", "shared", "allow-shared-ip", "mine", "addresses", "10.10.0.1"), port(443)),
+			[]string{"10.10.0.1 is in use by a Service of another namespace, which does not share it by the key of this one"}},
+		{"more ports than another namespace may have", both(annotated("service-group", "shared", "allow-shared-ip", "key"), func(svc *corev1.Service) {
+			svc.Spec.Ports = nil
+			for i := range int32(allocation.MaxRecordedPorts + 1) {
+				svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: fmt.Sprintf("p%d", i), Port: 1000 + i})
+			}
+		}), []string{"10.10.0.1 cannot be shared with a Service of another namespace: one of the two has more than 256 ports"}},
 
 		// Policy Local.
 		{"Local on a remote group", local, nil},

@@ -181,7 +181,7 @@ func newManager() (ctrl.Manager, error) {
 }
 
 // createCluster creates what all tests find: three nodes with addresses and
-// gateways, some ServiceGroups, and two Services.
+// gateways, some ServiceGroups, and three Services.
 func createCluster(ctx context.Context) error {
 	for i, rack := range []string{"a", "a", "b"} {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node%d", i+1), Labels: map[string]string{"rack": rack}}}
@@ -227,25 +227,25 @@ func createCluster(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, svc := range []*corev1.Service{
-		service("dns", "taken", 53),
-		service("holder", "taken", 80),
-	} {
+	far := service("far", "shared", 53)
+	far.Namespace = other
+	for _, svc := range []*corev1.Service{service("dns", "taken", 53), service("holder", "taken", 80), far} {
 		svc.Annotations[v1.AnnotationAllowSharedIP] = "key"
 		if err := api.Create(ctx, svc); err != nil {
 			return err
 		}
-	}
-	for { // until the cache shows that the last Service has its address
-		svc := &corev1.Service{}
-		if err := cached.Get(ctx, client.ObjectKey{Namespace: user, Name: "holder"}, svc); err == nil && len(svc.Status.LoadBalancer.Ingress) > 0 {
-			return nil
+		key := client.ObjectKeyFromObject(svc)
+		for svc.Status.LoadBalancer.Ingress == nil { // until the cache shows that the Service has its address
+			if err := cached.Get(ctx, key, svc); client.IgnoreNotFound(err) != nil {
+				return err
+			}
+			if time.Now().After(deadline) {
+				return fmt.Errorf("Service %s got no address", key)
+			}
+			time.Sleep(often)
 		}
-		if time.Now().After(deadline) {
-			return errors.New("Service holder got no address")
-		}
-		time.Sleep(often)
 	}
+	return nil
 }
 
 // object parses YAML.
