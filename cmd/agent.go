@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/purelb/purelb-operator/internal/footprint"
+	"github.com/purelb/purelb-operator/internal/httpserver"
 	"github.com/purelb/purelb-operator/nodeagent"
 	"github.com/purelb/purelb-operator/nodeagent/link"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
@@ -103,8 +104,7 @@ func runAgent(ctx context.Context, o agentOptions) error {
 	if err != nil {
 		return err
 	}
-	options.Metrics = o.metricsOptions()
-	options.HealthProbeBindAddress = o.healthAddress
+	options.Metrics = noMetrics
 	mgr, err := ctrl.NewManager(config, options)
 	if err != nil {
 		return fmt.Errorf("make the manager: %w", err)
@@ -131,8 +131,11 @@ func runAgent(ctx context.Context, o agentOptions) error {
 	}
 	// The kubelet restarts an agent that has stopped working. The health check ignores whether
 	// the API server answers, because a restart would not change that.
-	if err := errors.Join(mgr.AddHealthzCheck("work", agent.Healthy), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
-		return fmt.Errorf("add health checks: %w", err)
+	if err := o.addTo(ctx, mgr, httpserver.Checks{
+		Live:  map[string]healthz.Checker{"work": agent.Healthy},
+		Ready: map[string]healthz.Checker{"ping": healthz.Ping},
+	}); err != nil {
+		return err
 	}
 	logger.Info("Starting the agent", "version", version, "node", o.nodeName, "namespace", o.namespace, "lbnodeagent", o.lbNodeAgent)
 	return mgr.Start(ctx)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"time"
 
@@ -13,6 +12,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/purelb/purelb-operator/internal/httpserver"
 )
 
 // awaitInterval is the time between two requests to an API server that is away, and how long
@@ -62,24 +63,21 @@ func serveLiveness(ctx context.Context, address string) (stop func() error, err 
 	if address == "" || address == "0" {
 		return func() error { return nil }, nil
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("serve health checks: %w", err)
-	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "waiting for the API server", http.StatusServiceUnavailable)
 	})
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Second}
+	server, err := httpserver.New(ctx, "liveness", address, nil, mux)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)
-	go func() { done <- server.Serve(listener) }()
+	go func() { done <- server.Start(ctx) }()
 	return func() error {
-		err := server.Close()
-		if served := <-done; !errors.Is(served, http.ErrServerClosed) {
-			err = errors.Join(err, served)
-		}
-		return err
+		cancel()
+		return <-done
 	}, nil
 }
 

@@ -7,6 +7,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 
@@ -16,9 +18,10 @@ import (
 	"go.uber.org/zap/zapcore"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"github.com/purelb/purelb-operator/internal/metricsauth"
+	"github.com/purelb/purelb-operator/internal/httpserver"
 )
 
 // version is the version of the program; the linker sets it.
@@ -55,14 +58,16 @@ func (s *servingOptions) addFlags(f *pflag.FlagSet, metricsAddress, healthAddres
 	f.StringVar(&s.logLevel, "log-level", "info", "least severe level to log: error, info or debug")
 }
 
-// metricsOptions returns how to serve metrics.
-func (s *servingOptions) metricsOptions() metricsserver.Options {
-	o := metricsserver.Options{BindAddress: s.metricsAddress, SecureServing: s.metricsSecure}
-	if s.metricsSecure {
-		o.FilterProvider = metricsauth.Filter
-	}
-	return o
+// addTo makes a manager serve metrics and health checks.
+func (s *servingOptions) addTo(ctx context.Context, mgr manager.Manager, checks httpserver.Checks) error {
+	return errors.Join(
+		httpserver.AddMetrics(ctx, mgr, s.metricsAddress, s.metricsSecure),
+		httpserver.AddHealth(ctx, mgr, s.healthAddress, checks),
+	)
 }
+
+// noMetrics keeps controller-runtime from serving metrics: package httpserver does.
+var noMetrics = metricsserver.Options{BindAddress: "0"}
 
 // newLogger makes a logger that writes JSON. The level is error, info or debug.
 func newLogger(level string) (logr.Logger, error) {

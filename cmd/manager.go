@@ -29,13 +29,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers"
 	"github.com/purelb/purelb-operator/controllers/agents"
 	"github.com/purelb/purelb-operator/controllers/ipam/netbox"
 	"github.com/purelb/purelb-operator/controllers/routing"
+	"github.com/purelb/purelb-operator/internal/httpserver"
 	"github.com/purelb/purelb-operator/internal/informer"
 	"github.com/purelb/purelb-operator/webhooks"
 	"github.com/purelb/purelb-operator/webhooks/certs"
@@ -127,9 +127,9 @@ func runManager(ctx context.Context, o managerOptions) error {
 	}
 	var certificate *certs.Source // set before the webhook server starts
 	makesCertificate := o.webhookPort != 0 && !certs.Provided(o.webhookCertDir)
-	webhookOptions := webhook.Options{Port: o.webhookPort, CertDir: o.webhookCertDir}
+	webhookOptions := webhooks.ServerOptions{Port: o.webhookPort, CertDir: o.webhookCertDir}
 	if makesCertificate {
-		webhookOptions.TLSOpts = []func(*tls.Config){func(c *tls.Config) { certificate.Configure(c) }}
+		webhookOptions.TLS = func(c *tls.Config) { certificate.Configure(c) }
 	}
 	mgr, err := newManager(config, o, webhookOptions)
 	if err != nil {
@@ -147,29 +147,30 @@ func runManager(ctx context.Context, o managerOptions) error {
 	if err := errors.Join(setUp(ctx, mgr, o, image, recorded.Recorder), setUpPolicies(ctx, mgr, o)); err != nil {
 		return err
 	}
-	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
-		return fmt.Errorf("add health checks: %w", err)
-	}
+	ready := map[string]healthz.Checker{"ping": healthz.Ping}
 	if makesCertificate {
 		if certificate, err = newCertificate(ctx, mgr, o.namespace); err != nil {
 			return err
 		}
 		defer certificate.Close()
-		if err := mgr.AddReadyzCheck("certificate", certificate.Ready); err != nil {
-			return fmt.Errorf("add health checks: %w", err)
-		}
+		ready["certificate"] = certificate.Ready
 	}
 	if o.webhookPort != 0 {
-		if err := setUpWebhooks(mgr, o); err != nil {
-			return err
+		// Every replica serves the webhooks, and is ready when it can.
+		if err := webhooks.SetupWithManager(mgr, webhooks.Options{Namespace: o.namespace, IsDefault: o.isDefault}); err != nil {
+			return fmt.Errorf("set up the webhooks: %w", err)
 		}
+		ready["webhooks"], ready["webhook-cache"] = mgr.GetWebhookServer().StartedChecker(), webhooks.CacheCheck(mgr.GetCache())
+	}
+	if err := o.addTo(ctx, mgr, httpserver.Checks{Live: map[string]healthz.Checker{"ping": healthz.Ping}, Ready: ready}); err != nil {
+		return err
 	}
 	logger.Info("Starting the manager", "version", version, "namespace", o.namespace, "agentImage", image)
 	return mgr.Start(ctx)
 }
 
 // newManager makes the controller-runtime manager, without controllers.
-func newManager(config *rest.Config, o managerOptions, webhookOptions webhook.Options) (manager.Manager, error) {
+func newManager(config *rest.Config, o managerOptions, webhookOptions webhooks.ServerOptions) (manager.Manager, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("make the scheme: %w", err)
@@ -178,8 +179,7 @@ func newManager(config *rest.Config, o managerOptions, webhookOptions webhook.Op
 		Scheme:                        scheme,
 		WebhookServer:                 webhooks.NewServer(webhookOptions),
 		Cache:                         cacheOptions(o.namespace, o.agentServiceAccount),
-		Metrics:                       o.metricsOptions(),
-		HealthProbeBindAddress:        o.healthAddress,
+		Metrics:                       noMetrics,
 		PprofBindAddress:              o.pprofAddress,
 		LeaderElection:                o.leaderElect,
 		LeaderElectionID:              leaderLease,
@@ -205,18 +205,6 @@ func newCertificate(ctx context.Context, mgr manager.Manager, namespace string) 
 	return certs.New(ctx, mgr, direct, certs.Options{
 		Namespace: namespace, Secret: webhookSecret, Service: webhookService, Configuration: webhookConfiguration,
 	})
-}
-
-// setUpWebhooks makes every replica serve the webhooks. A replica is ready when its webhook
-// server has started.
-func setUpWebhooks(mgr manager.Manager, o managerOptions) error {
-	if err := webhooks.SetupWithManager(mgr, webhooks.Options{Namespace: o.namespace, IsDefault: o.isDefault}); err != nil {
-		return fmt.Errorf("set up the webhooks: %w", err)
-	}
-	if err := mgr.AddReadyzCheck("webhooks", mgr.GetWebhookServer().StartedChecker()); err != nil {
-		return fmt.Errorf("add health checks: %w", err)
-	}
-	return nil
 }
 
 // cacheOptions limits what the manager watches to what it uses: PureLB's own kinds, except

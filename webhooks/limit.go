@@ -7,28 +7,29 @@ import (
 	"io"
 	"net/http"
 
-	"sigs.k8s.io/controller-runtime/pkg/webhook"
+	"github.com/purelb/purelb-operator/internal/httpserver"
 )
 
-// MaxBody is the longest request that the webhooks read, in bytes. Every pod can reach
-// the webhooks, so a longer request must cost neither memory nor time.
-const MaxBody = 1 << 20
+const (
+	// MaxBody is the longest request that the webhooks read, in bytes. Every pod can reach
+	// the webhooks, so a longer request must cost neither memory nor time.
+	MaxBody = 1 << 20
+	// maxAnswers is how many requests are decoded and answered at a time. One takes about a
+	// millisecond, and several times the memory of its body.
+	maxAnswers = 16
+)
 
-// NewServer makes a webhook server that answers a request with a body longer than MaxBody
-// with status 413, and does not read it. The API server then does what the failurePolicy
-// says: it stores Services without advice.
-func NewServer(o webhook.Options) webhook.Server { return limitedServer{webhook.NewServer(o)} }
+// answerLimit bounds how many requests are answered at a time. It holds an element for each.
+type answerLimit chan struct{}
 
-type limitedServer struct{ webhook.Server }
+func newAnswerLimit() answerLimit { return make(answerLimit, maxAnswers) }
 
-// Register serves hook at path.
-func (s limitedServer) Register(path string, hook http.Handler) {
-	s.Server.Register(path, limitBody(hook))
-}
-
-// limitBody passes requests with bodies of at most MaxBody to next.
-func limitBody(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+// limit passes requests with bodies of at most MaxBody to next, maxAnswers at a time and one
+// of each connection. It refuses a longer one with status 413, and does not read it. A client
+// that sends slowly keeps only its own connection waiting: it takes no answer's place before
+// all of its request is there.
+func (l answerLimit) limit(next http.Handler) http.Handler {
+	return httpserver.OneByOne(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength > MaxBody {
 			refuseTooLong(w)
 			return
@@ -38,13 +39,20 @@ func limitBody(next http.Handler) http.Handler {
 		switch {
 		case errors.As(err, &long):
 			refuseTooLong(w)
+			return
 		case err != nil:
 			http.Error(w, "cannot read the request", http.StatusBadRequest)
-		default:
-			r.Body = io.NopCloser(bytes.NewReader(body))
-			next.ServeHTTP(w, r)
+			return
 		}
-	})
+		select {
+		case l <- struct{}{}:
+			defer func() { <-l }()
+		case <-r.Context().Done():
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		next.ServeHTTP(w, r)
+	}))
 }
 
 func refuseTooLong(w http.ResponseWriter) {

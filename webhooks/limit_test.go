@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"sigs.k8s.io/controller-runtime/pkg/webhook"
-
 	"github.com/purelb/purelb-operator/webhooks"
 )
 
@@ -22,7 +20,7 @@ func (e *endless) Read(p []byte) (int, error) {
 
 // TestAttackBody sends what is longer than any request of the API server.
 func TestAttackBody(t *testing.T) {
-	server := webhooks.NewServer(webhook.Options{WebhookMux: http.NewServeMux()})
+	server := webhooks.NewServer(webhooks.ServerOptions{})
 	var got int
 	server.Register("/x", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)

@@ -40,9 +40,6 @@ func SetupWithManager(mgr ctrl.Manager, o Options) error {
 	}
 	services := ServiceHandler(mgr.GetClient(), mgr.GetScheme(), o)
 	mgr.GetWebhookServer().Register(servicePath, &admission.Webhook{Handler: services})
-	if err := mgr.AddReadyzCheck("webhook-cache", cacheCheck(mgr.GetCache())); err != nil {
-		return fmt.Errorf("add the readiness check of the webhooks: %w", err)
-	}
 	return nil
 }
 
@@ -50,9 +47,9 @@ func SetupWithManager(mgr ctrl.Manager, o Options) error {
 // check one second.
 const cacheCheckTimeout = 100 * time.Millisecond
 
-// cacheCheck returns a check that fails until the cache is filled. Before that, the
+// CacheCheck returns a readiness check that fails until the cache is filled. Before that, the
 // webhooks would fail, or keep the API server waiting.
-func cacheCheck(c cache.Cache) healthz.Checker {
+func CacheCheck(c cache.Cache) healthz.Checker {
 	return func(req *http.Request) error {
 		ctx, cancel := context.WithTimeout(req.Context(), cacheCheckTimeout)
 		defer cancel()

@@ -22,14 +22,15 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/footprint"
+	"github.com/purelb/purelb-operator/internal/httpserver"
 	"github.com/purelb/purelb-operator/internal/informer"
-	"github.com/purelb/purelb-operator/internal/metricsauth"
 	"github.com/purelb/purelb-operator/nodeagent/link"
 	"github.com/purelb/purelb-operator/nodeagent/speaker"
 	"github.com/purelb/purelb-operator/nodeagent/speaker/gobgp"
@@ -121,8 +122,11 @@ func run(ctx context.Context, o options) error {
 	trimmer := footprint.Trimmer{After: startTime, OnError: func(err error) { logger.Error(err, "Cannot give back the memory that only the start needs") }}
 	if err := errors.Join(
 		mgr.Add(s), mgr.Add(trimmer),
-		mgr.AddHealthzCheck("work", func(*http.Request) error { return s.Healthy() }),
-		mgr.AddReadyzCheck("neighbours", func(*http.Request) error { return s.Ready() }),
+		httpserver.AddMetrics(ctx, mgr, o.metricsAddress, o.metricsSecure),
+		httpserver.AddHealth(ctx, mgr, o.health, httpserver.Checks{
+			Live:  map[string]healthz.Checker{"work": func(*http.Request) error { return s.Healthy() }},
+			Ready: map[string]healthz.Checker{"neighbours": func(*http.Request) error { return s.Ready() }},
+		}),
 	); err != nil {
 		return fmt.Errorf("set up the speaker: %w", err)
 	}
@@ -141,12 +145,8 @@ func newManager(config *rest.Config, o options) (ctrl.Manager, error) {
 	for _, kind := range []string{"NodeRouting", "NodeRoutingList"} {
 		mapper.Add(purelbv1.GroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
-	metricsOptions := metricsserver.Options{BindAddress: o.metricsAddress, SecureServing: o.metricsSecure}
-	if o.metricsSecure {
-		metricsOptions.FilterProvider = metricsauth.Filter
-	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme: scheme, Metrics: metricsOptions, HealthProbeBindAddress: o.health,
+		Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}, // package httpserver serves them
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mapper, nil },
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),

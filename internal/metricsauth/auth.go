@@ -18,7 +18,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
 const (
@@ -62,9 +61,10 @@ type reviewer struct {
 	verdicts map[[sha256.Size]byte]verdict
 }
 
-// Filter makes the filter of a metrics server. It is a FilterProvider of controller-runtime's
-// metricsserver.Options.
-func Filter(config *rest.Config, httpClient *http.Client) (metricsserver.Filter, error) {
+// Handler makes a handler that passes requests of clients that may read metrics to next, and
+// refuses others. It asks the API server of a configuration by an HTTP client. Errors are those
+// of a bad configuration.
+func Handler(config *rest.Config, httpClient *http.Client, log logr.Logger, next http.Handler) (http.Handler, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(authenticationv1.AddToScheme(scheme), authorizationv1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("make the scheme: %w", err)
@@ -79,7 +79,7 @@ func Filter(config *rest.Config, httpClient *http.Client) (metricsserver.Filter,
 		return nil, fmt.Errorf("make a client for reviews: %w", err)
 	}
 	r := &reviewer{client: c, runningReviews: make(chan struct{}, maxReviews), verdicts: map[[sha256.Size]byte]verdict{}}
-	return func(log logr.Logger, handler http.Handler) (http.Handler, error) { return r.handler(log, handler), nil }, nil
+	return r.handler(log, next), nil
 }
 
 // handler passes requests of clients that may read to the next handler, and refuses others.

@@ -66,11 +66,7 @@ func TestFilter(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		filter, err := metricsauth.Filter(config, httpClient)
-		if err != nil {
-			t.Fatal(err)
-		}
-		handler, err := filter(logr.Discard(), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "metrics") }))
+		handler, err := metricsauth.Handler(config, httpClient, logr.Discard(), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "metrics") }))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -55,11 +55,8 @@ func (s *slowAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestReviewsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &slowAPI{released: make(chan struct{})}
-		filter, err := Filter(&rest.Config{Host: "http://api.test", ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, &http.Client{Transport: api})
-		if err != nil {
-			t.Fatal(err)
-		}
-		handler, err := filter(logr.Discard(), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		config := &rest.Config{Host: "http://api.test", ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
+		handler, err := Handler(config, &http.Client{Transport: api}, logr.Discard(), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 		if err != nil {
 			t.Fatal(err)
 		}
