@@ -26,6 +26,8 @@ type PlacementReconciler struct {
 	Metrics   *Metrics
 	Reasons   *UnplacedReasons
 	Recorder  events.EventRecorder
+	// NamesSuccessors is the feature gate WireFailover.
+	NamesSuccessors bool
 
 	// Live reads from the API server.
 	Live client.Reader
@@ -56,6 +58,7 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 	now := r.Now()
 	r.Liveness.SetHeartbeats(cluster.heartbeatPeriods())
 	inputs := cluster.placementInputs(r.Liveness.LivenessOf, now, r.IsDefault)
+	inputs.NamesSuccessors = r.NamesSuccessors
 	r.state.clocks.FillDurations(&inputs, now)
 	result := placement.Place(inputs)
 

@@ -83,6 +83,13 @@ func TestAnnouncementRules(t *testing.T) {
 		{"prefixLength 33 of IPv6", announcing("address: 'fd00::1'", "prefixLength: 33"), nil},
 		{"prefixLength 129", announcing("address: 'fd00::1'", "prefixLength: 129"), []cause{{entry + ".prefixLength", "less than or equal to 128"}}},
 
+		{"two successors", announcing("successors: [{nodeName: node2, epoch: 2}, {nodeName: node3, epoch: 3}]"), nil},
+		{"three successors", announcing("successors: [{nodeName: b, epoch: 2}, {nodeName: c, epoch: 3}, {nodeName: d, epoch: 4}]"), []cause{{entry + ".successors", "at most 2 items"}}},
+		{"a successor without a node", announcing("successors: [{epoch: 2}]"), []cause{{entry + ".successors[0].nodeName", "Required"}}},
+		{"a successor without an epoch", announcing("successors: [{nodeName: node2}]"), []cause{{entry + ".successors[0].epoch", "Required"}}},
+		{"a successor with epoch 0", announcing("successors: [{nodeName: node2, epoch: 0}]"), []cause{{entry + ".successors[0].epoch", "greater than or equal to 1"}}},
+		{"successors of a Virtual address", announcing("type: Virtual", "successors: [{nodeName: node2, epoch: 2}]"), []cause{{entry + ".successors", "for Local addresses only"}}},
+
 		{"no interface", announcing("interface"), []cause{{entry + ".interface", "Required"}}},
 		{"interface of 16", announcing("interface: abcdefghijklmnop"), []cause{{entry + ".interface", "15"}}},
 		{"interface with a colon", announcing("interface: 'eth0:0'"), []cause{{entry + ".interface", "should match"}}},

@@ -14,6 +14,9 @@ const MaxServicesPerAddress = 100
 // MaxPreviousMACs bounds the previousMACs of an address.
 const MaxPreviousMACs = 64
 
+// MaxSuccessorsPerAddress bounds the successors of an address.
+const MaxSuccessorsPerAddress = 2
+
 // Claim is the condition under which a node may claim a Local address that it does not have
 // yet.
 //
@@ -36,6 +39,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="isIP(self.address) && ip.isCanonical(self.address)",message="must be an IP address in canonical form",fieldPath=".address"
 // +kubebuilder:validation:XValidation:rule="!isIP(self.address) || ip(self.address).family() == 6 || self.prefixLength <= 32",message="must be at most 32 for IPv4",fieldPath=".prefixLength"
 // +kubebuilder:validation:XValidation:rule="self.type == 'Local' || (self.claim == 'Probe' && !self.leaving)",message="claim and leaving are for Local addresses only"
+// +kubebuilder:validation:XValidation:rule="self.type == 'Local' || !has(self.successors)",message="successors are for Local addresses only",fieldPath=".successors"
 type AnnouncedAddress struct {
 	// address, IPv4 or IPv6.
 	// +kubebuilder:validation:MinLength=2
@@ -109,10 +113,31 @@ type AnnouncedAddress struct {
 	Epoch int64 `json:"epoch,omitempty"`
 
 	// highestEpoch is the highest epoch that another node was given for the Local
-	// address while this entry existed.
+	// address, or that is reserved for a successor, while this entry existed.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	HighestEpoch int64 `json:"highestEpoch,omitempty"`
+
+	// successors are the nodes that are to claim the Local address when its holder,
+	// the node of this entry, dies: the first one at once, the second one if the first
+	// does not. Only the holder's entry has them, and only with the feature gate
+	// WireFailover.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=2
+	Successors []Successor `json:"successors,omitempty"`
+}
+
+// Successor is a node that is to claim a Local address when the holder dies.
+type Successor struct {
+	// nodeName is the name of the node.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	NodeName string `json:"nodeName"`
+
+	// epoch that is reserved for the node's claim. It is never given to another node.
+	// +kubebuilder:validation:Minimum=1
+	Epoch int64 `json:"epoch"`
 }
 
 // AnnouncementSpec is what one node is to announce.

@@ -125,11 +125,9 @@ func (p *placer) chooseClaim(a *Address, holder *Entry) (*Node, v1.AnnouncedAddr
 // newClaim is a new claim of a node: with the next epoch, and only if no device answers
 // for the address but those of its previous holders.
 func (p *placer) newClaim(a *Address, n *Node) v1.AnnouncedAddress {
-	spec := v1.AnnouncedAddress{Type: v1.AnnounceLocal, Claim: v1.ClaimProbe, Epoch: 1, PreviousMACs: p.previousMACsFor(a, n)}
-	for _, e := range p.entriesByAddress[a.Addr] {
-		spec.Epoch = max(spec.Epoch, e.Spec.Epoch+1, e.Spec.HighestEpoch+1)
+	return v1.AnnouncedAddress{
+		Type: v1.AnnounceLocal, Claim: v1.ClaimProbe, Epoch: p.highestEpoch(a.Addr) + 1, PreviousMACs: p.previousMACsFor(a, n),
 	}
-	return spec
 }
 
 // withHighestEpoch notes in an entry which epoch another node is given, if one is. Such

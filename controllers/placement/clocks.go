@@ -135,6 +135,8 @@ func NextDeadline(inputs Inputs) time.Duration {
 			note(ReactionTime - e.UnchangedFor)
 		case !e.hasReported():
 			note(ReactionTime + probeTime[e.Node] - e.UnchangedFor)
+		case inputs.NamesSuccessors && e.Spec.Type == v1.AnnounceLocal && e.ReportedState == v1.StateAnnounced:
+			note(successorDelay - e.UnchangedFor)
 		}
 	}
 	for _, reports := range inputs.LingeringReports {

@@ -30,7 +30,9 @@ type world struct {
 	isSettling   bool // no agent is late
 	hasFaults    bool // there are faults and attacks
 	hasDeletions bool // a user deletes Announcements
-	log          []string
+	// namesSuccessors is that holders' entries name their successors.
+	namesSuccessors bool
+	log             []string
 
 	now      time.Time
 	clocks   placement.Clocks
@@ -132,7 +134,9 @@ func (w *world) fail(format string, args ...any) {
 
 // inputs reads the Announcements as controllers/placement_inputs.go does.
 func (w *world) inputs() (f placement.Inputs) {
-	f = placement.Inputs{Addresses: slices.Clone(w.addresses), LingeringReports: map[netip.Addr][]placement.LingeringReport{}}
+	f = placement.Inputs{
+		Addresses: slices.Clone(w.addresses), LingeringReports: map[netip.Addr][]placement.LingeringReport{}, NamesSuccessors: w.namesSuccessors,
+	}
 	defer func() { w.clocks.FillDurations(&f, w.now) }()
 	for _, c := range w.shared {
 		for _, e := range c.Addresses {
@@ -193,6 +197,9 @@ func (w *world) place() bool {
 		w.fail("inputs in another order give another result:\n%s", diff)
 	}
 	w.check(&inputs, &result)
+	if w.namesSuccessors {
+		w.checkSuccessors(&inputs, &result)
+	}
 	w.last = result
 	changed := w.writeShared(result.SharedEntries["default"])
 	w.noteUnserved()
@@ -300,14 +307,10 @@ func (w *world) store(m *machine, entries []v1.AnnouncedAddress, announcesShared
 	for a := range w.changes(m.spec, spec) {
 		w.note("  manager: %s on %s: %s -> %s", a, m.Name, short(m.spec, a), short(spec, a))
 		if e, has := spec[a]; has && e.Type == v1.AnnounceLocal && e.Epoch != m.spec[a].Epoch {
-			is := claim{m.Name, !claims[a]}
-			if was, twice := w.givenEpochs[a][e.Epoch]; twice && was.node != m.Name && (!was.first || !is.first) {
-				w.fail("%s: epoch %d is given to %s and to %s", a, e.Epoch, was.node, m.Name)
-			}
-			if w.givenEpochs[a] == nil {
-				w.givenEpochs[a] = map[int64]claim{}
-			}
-			w.givenEpochs[a][e.Epoch] = is
+			w.giveEpoch(a, e.Epoch, claim{m.Name, !claims[a]})
+		}
+		for _, s := range spec[a].Successors {
+			w.giveEpoch(a, s.Epoch, claim{s.NodeName, false})
 		}
 	}
 	m.spec, m.announcesShared, m.written = spec, announcesShared, w.round
@@ -317,6 +320,17 @@ func (w *world) store(m *machine, entries []v1.AnnouncedAddress, announcesShared
 	}
 	w.forgetEpochs()
 	return true
+}
+
+// giveEpoch notes that a node was given an epoch, or that the epoch is reserved for the node.
+func (w *world) giveEpoch(a netip.Addr, epoch int64, is claim) {
+	if was, twice := w.givenEpochs[a][epoch]; twice && was.node != is.node && (!was.first || !is.first) {
+		w.fail("%s: epoch %d is given to %s and to %s", a, epoch, was.node, is.node)
+	}
+	if w.givenEpochs[a] == nil {
+		w.givenEpochs[a] = map[int64]claim{}
+	}
+	w.givenEpochs[a][epoch] = is
 }
 
 // forgetEpochs forgets the epochs of addresses that no node has an entry for: they begin anew.
@@ -1169,6 +1183,13 @@ func TestFaultDeletionHistories(t *testing.T) {
 func TestFaultHistories(t *testing.T) {
 	for seed := range histories() {
 		history(t, seed, historySteps, func(w *world) { w.hasFaults = true })
+	}
+}
+
+// TestSuccessorHistories names successors in all kinds of histories.
+func TestSuccessorHistories(t *testing.T) {
+	for seed := range histories() / 2 {
+		history(t, seed, historySteps, func(w *world) { w.namesSuccessors, w.hasFaults = true, seed%2 == 1 })
 	}
 }
 

@@ -22,6 +22,9 @@ type Inputs struct {
 	LingeringReports map[netip.Addr][]LingeringReport
 	// LocalSubnets are the subnets of all groups of type local.
 	LocalSubnets []netip.Prefix
+	// NamesSuccessors is that the entries of holders name the nodes that are to claim their
+	// addresses when they die (feature gate WireFailover).
+	NamesSuccessors bool
 }
 
 // Liveness is what a node's Lease says of its agent, by when the manager last saw the

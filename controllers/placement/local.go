@@ -28,6 +28,7 @@ func (p *placer) keepLocal(a *Address) bool {
 		spec.Claim = v1.ClaimTakeover
 	}
 	p.keepEntry(n, a, spec)
+	p.noteHeld(a, n, e)
 	if e.ReportedState != v1.StateAnnounced {
 		p.keepFailedEntries(a, n, &spec)
 	}

@@ -81,6 +81,7 @@ func Place(inputs Inputs) Result {
 	for _, a := range moving {
 		p.moveLocal(a)
 	}
+	p.nameSuccessors()
 	for _, entriesByOwner := range []map[string][]v1.AnnouncedAddress{p.result.Entries, p.result.SharedEntries} {
 		for _, entries := range entriesByOwner {
 			slices.SortFunc(entries, byAddress)

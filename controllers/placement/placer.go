@@ -29,6 +29,10 @@ type placer struct {
 	virtualPools map[pool]bool
 	localCount   map[int]int            // number of Local addresses, by family
 	localsOfNode map[int]map[string]int // number of Local addresses, by family and node
+	// held are the Local addresses that stay with their holders, in the order of addresses.
+	held map[holderLink][]*heldAddress
+	// nodesOfSubnet are the nodes with an interface in a subnet. It is nil until asked for.
+	nodesOfSubnet map[netip.Prefix][]*Node
 	// isMassExpiry is that most agents have not renewed their Leases: more likely because
 	// of the API server than because of the agents.
 	isMassExpiry bool
@@ -48,6 +52,7 @@ func newPlacer(inputs Inputs) *placer {
 		virtualPools:     map[pool]bool{},
 		localCount:       map[int]int{},
 		localsOfNode:     map[int]map[string]int{32: {}, 128: {}},
+		held:             map[holderLink][]*heldAddress{},
 		result: Result{
 			Entries:          map[string][]v1.AnnouncedAddress{},
 			SharedEntries:    map[string][]v1.AnnouncedAddress{},
@@ -128,6 +133,9 @@ func heartbeatSeconds(n *Node, localSubnets []netip.Prefix) int32 {
 func (p *placer) addEntry(n *Node, a *Address, e v1.AnnouncedAddress) {
 	if e.Type == v1.AnnounceLocal {
 		e.SkipProbe = a.SkipProbe && a.Addr.Is6()
+	}
+	if !p.inputs.NamesSuccessors {
+		e.Successors = nil
 	}
 	p.result.Entries[n.Name] = append(p.result.Entries[n.Name], a.withAddress(e))
 }

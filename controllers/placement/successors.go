@@ -1,0 +1,292 @@
+package placement
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// Bounds of successors.
+const (
+	// maxWatchers is how many nodes watch a node on one of its links at most: all
+	// successors of the addresses that the node holds there are among them.
+	maxWatchers = 4
+	// successorDelay is how long a holder has had an address before its successors are
+	// named. Successors of many new addresses are thus written together, and no address
+	// waits for a write that names the successors of another.
+	successorDelay = time.Second
+)
+
+// heldAddress is a Local address that stays with its holder.
+type heldAddress struct {
+	address *Address
+	holder  *Node
+	// stored is the holder's entry as it stands.
+	stored *Entry
+	// named are the successors that the stored entry names and that remain, first rank
+	// first.
+	named []v1.Successor
+	// chosen are the nodes of the successors, by rank; empty where there is none.
+	chosen [v1.MaxSuccessorsPerAddress]string
+	// checks are what a node must pass to be named.
+	checks []check
+}
+
+// holderLink is an interface of a node that holds Local addresses: the nodes that watch the
+// node there are successors for these addresses alone.
+type holderLink struct{ holder, iface string }
+
+// noteHeld notes that an address stays with its holder, so that successors can be named.
+func (p *placer) noteHeld(a *Address, holder *Node, e *Entry) {
+	if !p.inputs.NamesSuccessors || e.ReportedState != v1.StateAnnounced {
+		return
+	}
+	i := holder.interfaceFor(a.Addr)
+	if i == nil {
+		return // the holder's facts are unknown: its entry stays as it is
+	}
+	link := holderLink{holder.Name, i.Name}
+	p.held[link] = append(p.held[link], &heldAddress{address: a, holder: holder, stored: e, checks: p.takeChecksOf(a)})
+}
+
+// nameSuccessors names the successors of all Local addresses that stay with their holders.
+// The entry of the holder is where they are named: its Announcement is written only if it is
+// still as it was read, so that no two leaders reserve one epoch for two nodes.
+func (p *placer) nameSuccessors() {
+	for _, link := range slices.SortedFunc(maps.Keys(p.held), func(x, y holderLink) int {
+		return cmp.Or(cmp.Compare(x.holder, y.holder), cmp.Compare(x.iface, y.iface))
+	}) {
+		held := p.held[link]
+		for _, h := range held {
+			h.named = p.remainingSuccessors(h)
+		}
+		watchers := p.chooseWatchers(link, held)
+		for rank := range v1.MaxSuccessorsPerAddress {
+			chooseRank(rank, held, watchers)
+		}
+		for _, h := range held {
+			p.writeSuccessors(h)
+		}
+	}
+}
+
+// remainingSuccessors returns the named successors that remain: those that pass the checks
+// for holding the address.
+func (p *placer) remainingSuccessors(h *heldAddress) []v1.Successor {
+	var named []v1.Successor
+	for _, s := range h.stored.Spec.Successors {
+		if n := p.nodeByName[s.NodeName]; n != nil && n != h.holder && reasonAgainst(n, h.address, holdChecks) == "" {
+			named = append(named, s)
+		}
+	}
+	return named
+}
+
+// chooseWatchers returns the nodes that may be successors on a link, by name: those that are
+// successors already, and up to maxWatchers in all of those that may take most of the
+// addresses which have too few of them.
+func (p *placer) chooseWatchers(link holderLink, held []*heldAddress) map[string]*Node {
+	watchers, mentions, isComplete := map[string]*Node{}, map[string]int{}, true
+	for _, h := range held {
+		isComplete = isComplete && len(h.named) == v1.MaxSuccessorsPerAddress
+		for _, s := range h.named {
+			mentions[s.NodeName]++
+		}
+	}
+	byMentions := slices.SortedFunc(maps.Keys(mentions), func(x, y string) int {
+		return cmp.Or(cmp.Compare(mentions[y], mentions[x]), cmp.Compare(x, y))
+	})
+	for _, name := range byMentions[:min(len(byMentions), maxWatchers)] {
+		watchers[name] = p.nodeByName[name]
+	}
+	if isComplete && len(watchers) >= min(len(held), maxWatchers) {
+		return watchers // the addresses are spread as far as they can be
+	}
+	candidates := slices.DeleteFunc(p.watchCandidates(held), func(n *Node) bool { return watchers[n.Name] != nil })
+	for len(watchers) < maxWatchers && len(candidates) > 0 {
+		// Of each candidate: how many addresses it may take that have too few watchers.
+		gains := map[string]int{}
+		for _, h := range held {
+			if countTakers(h, watchers) >= v1.MaxSuccessorsPerAddress {
+				continue
+			}
+			for _, n := range candidates {
+				if maySucceed(n, h) {
+					gains[n.Name]++
+				}
+			}
+		}
+		best := slices.MaxFunc(candidates, func(x, y *Node) int {
+			return cmp.Or(
+				cmp.Compare(gains[x.Name], gains[y.Name]),
+				cmp.Compare(watchScore(x.Name, link), watchScore(y.Name, link)),
+				cmp.Compare(y.Name, x.Name),
+			)
+		})
+		watchers[best.Name] = best
+		candidates = slices.DeleteFunc(candidates, func(n *Node) bool { return n == best })
+	}
+	return watchers
+}
+
+// watchCandidates are the nodes that may be named as successors for any of the addresses.
+// NotReady nodes are only among them if there are no others.
+func (p *placer) watchCandidates(held []*heldAddress) []*Node {
+	isCandidate := map[*Node]bool{}
+	for _, h := range held {
+		for _, n := range p.nodesInSubnetOf(h.address.Addr) {
+			if !isCandidate[n] {
+				isCandidate[n] = maySucceed(n, h)
+			}
+		}
+	}
+	candidates := slices.DeleteFunc(slices.Collect(maps.Keys(isCandidate)), func(n *Node) bool { return !isCandidate[n] })
+	if slices.ContainsFunc(candidates, func(n *Node) bool { return !n.IsNotReady }) {
+		candidates = slices.DeleteFunc(candidates, func(n *Node) bool { return n.IsNotReady })
+	}
+	return candidates
+}
+
+// nodesInSubnetOf are the nodes with an interface in a subnet that contains an address.
+func (p *placer) nodesInSubnetOf(a netip.Addr) []*Node {
+	if p.nodesOfSubnet == nil {
+		p.nodesOfSubnet = map[netip.Prefix][]*Node{}
+		for _, n := range p.nodes {
+			for _, i := range n.Interfaces {
+				for _, s := range i.Subnets {
+					p.nodesOfSubnet[s.Masked()] = append(p.nodesOfSubnet[s.Masked()], n)
+				}
+			}
+		}
+	}
+	var nodes []*Node
+	for bits := range a.BitLen() + 1 {
+		if subnet, err := a.Prefix(bits); err == nil {
+			nodes = append(nodes, p.nodesOfSubnet[subnet]...)
+		}
+	}
+	return nodes
+}
+
+// countTakers counts the watchers that are or may be successors for an address.
+func countTakers(h *heldAddress, watchers map[string]*Node) int {
+	count := 0
+	for _, n := range watchers {
+		if epochOf(h.named, n.Name) != 0 || maySucceed(n, h) {
+			count++
+		}
+	}
+	return count
+}
+
+// maySucceed reports whether a node may be named as a successor for an address.
+func maySucceed(n *Node, h *heldAddress) bool {
+	return n != h.holder && reasonAgainst(n, h.address, h.checks) == ""
+}
+
+// chooseRank chooses the successors of one rank. A named one remains, be it of another rank
+// until now, unless it would be of the first rank for more than its share: the addresses of a
+// dead node are spread over its watchers.
+func chooseRank(rank int, held []*heldAddress, watchers map[string]*Node) {
+	if len(watchers) == 0 {
+		return
+	}
+	share, count := (len(held)+len(watchers)-1)/len(watchers), map[string]int{}
+	choose := func(h *heldAddress, name string) {
+		h.chosen[rank] = name
+		count[name]++
+	}
+	isChosen := func(h *heldAddress, name string) bool { return slices.Contains(h.chosen[:rank], name) }
+	for _, h := range held {
+		for _, s := range h.named {
+			if watchers[s.NodeName] != nil && !isChosen(h, s.NodeName) && (rank > 0 || count[s.NodeName] < share) {
+				choose(h, s.NodeName)
+				break
+			}
+		}
+	}
+	for _, h := range held {
+		if h.chosen[rank] != "" {
+			continue
+		}
+		var takers []string
+		for name, n := range watchers {
+			if !isChosen(h, name) && (epochOf(h.named, name) != 0 || maySucceed(n, h)) {
+				takers = append(takers, name)
+			}
+		}
+		if len(takers) == 0 {
+			continue
+		}
+		choose(h, slices.MaxFunc(takers, func(x, y string) int {
+			return cmp.Or(
+				cmp.Compare(max(count[y]+1-share, 0), max(count[x]+1-share, 0)),
+				cmp.Compare(rendezvousScore(x, h.address.Addr), rendezvousScore(y, h.address.Addr)),
+				cmp.Compare(y, x),
+			)
+		}))
+	}
+}
+
+// writeSuccessors writes the chosen successors into the entry that the holder is to have. A
+// node that was named keeps its epoch, whatever its rank; others get epochs that no node was
+// given and that are reserved for no other.
+func (p *placer) writeSuccessors(h *heldAddress) {
+	entries := p.result.Entries[h.holder.Name]
+	i := slices.IndexFunc(entries, func(e v1.AnnouncedAddress) bool { return e.Address == h.stored.Spec.Address })
+	if i < 0 {
+		return
+	}
+	e := &entries[i]
+	isEarly := h.stored.UnchangedFor < successorDelay
+	highest := p.highestEpoch(h.address.Addr)
+	e.Successors = nil
+	for _, name := range h.chosen {
+		epoch := epochOf(h.named, name)
+		if name == "" || epoch == 0 && isEarly {
+			continue
+		}
+		if epoch == 0 {
+			highest++
+			epoch = highest
+			e.HighestEpoch = epoch
+		}
+		e.Successors = append(e.Successors, v1.Successor{NodeName: name, Epoch: epoch})
+	}
+}
+
+// highestEpoch is the highest epoch of an address that any node was given, or that is
+// reserved.
+func (p *placer) highestEpoch(a netip.Addr) int64 {
+	highest := int64(0)
+	for _, e := range p.entriesByAddress[a] {
+		highest = max(highest, e.Spec.Epoch, e.Spec.HighestEpoch)
+	}
+	return highest
+}
+
+// epochOf is the epoch that is reserved for a node; 0 if none is.
+func epochOf(successors []v1.Successor, node string) int64 {
+	for _, s := range successors {
+		if s.NodeName == node {
+			return s.Epoch
+		}
+	}
+	return 0
+}
+
+// watchScore is the rendezvous hash of a watcher and a link.
+func watchScore(watcher string, link holderLink) uint64 {
+	d := xxhash.New()
+	for _, word := range []string{watcher, link.holder, link.iface} {
+		_, _ = d.WriteString(word)
+		_, _ = d.Write([]byte{0})
+	}
+	return d.Sum64()
+}

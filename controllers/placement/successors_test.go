@@ -1,0 +1,242 @@
+package placement_test
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/placement"
+)
+
+// held are the inputs of addresses 10.0.0.1 and following, a number of them, all held by
+// node a for long enough that successors are named.
+func held(t *testing.T, ns string, count int) placement.Inputs {
+	t.Helper()
+	inputs := placement.Inputs{Nodes: nodes(t, ns), NamesSuccessors: true}
+	for i := range count {
+		addr := netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})
+		inputs.Addresses = append(inputs.Addresses, placement.Address{Addr: addr, Group: "g", PoolType: v1.PoolTypeLocal, Services: []string{"a/b"}})
+		e := entry(t, addr, "a 1 Announced observed")
+		e.UnchangedFor = time.Minute
+		inputs.Entries = append(inputs.Entries, e)
+	}
+	return inputs
+}
+
+// realise makes the result what is stored: agents report what they reported before.
+func realise(inputs *placement.Inputs, result *placement.Result) {
+	for i := range inputs.Entries {
+		e := &inputs.Entries[i]
+		for _, spec := range result.Entries[e.Node] {
+			if spec.Address == e.Spec.Address {
+				e.Spec = spec
+			}
+		}
+	}
+}
+
+// successorsOf is "b 2, c 3" of an address.
+func successorsOf(result *placement.Result, a netip.Addr) string {
+	var named []string
+	for _, entries := range result.Entries {
+		for _, e := range entries {
+			if e.Address != a.String() {
+				continue
+			}
+			for _, s := range e.Successors {
+				named = append(named, fmt.Sprintf("%s %d", s.NodeName, s.Epoch))
+			}
+		}
+	}
+	return strings.Join(named, ", ")
+}
+
+func TestSuccessors(t *testing.T) {
+	addr := netip.MustParseAddr("10.0.0.1")
+	for _, row := range []struct {
+		name  string
+		nodes string
+		// named are the successors that the stored entry names, as node and epoch.
+		named  []v1.Successor
+		change func(*placement.Inputs)
+		want   []string // one of them
+	}{
+		{name: "no other node", nodes: "a", want: []string{""}},
+		{name: "one other node", nodes: "a b", want: []string{"b 2"}},
+		{name: "two others", nodes: "a b c", want: []string{"b 2, c 3", "c 2, b 3"}},
+		{name: "who does not pass the checks", nodes: "a b:excluded c:late d:elsewhere e:out f:shutdown g:leaving h:down i:noagent j", want: []string{"j 2"}},
+		{name: "NotReady only if there is no other", nodes: "a b:notready c", want: []string{"c 2"}},
+		{name: "NotReady, for want of others", nodes: "a b:notready", want: []string{"b 2"}},
+		{name: "named ones stay, with their epochs", nodes: "a b c d e f", named: []v1.Successor{{NodeName: "f", Epoch: 7}, {NodeName: "b", Epoch: 4}}, want: []string{"f 7, b 4"}},
+		{name: "a named one that is late stays", nodes: "a b:late c d", named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"b 2, c 3"}},
+		{name: "the second follows the first", nodes: "a b:expired c d", named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"c 3, d 4"}},
+		{name: "a reserved epoch is not reserved again", nodes: "a b:expired c:expired d", named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"d 4"}},
+		{name: "the holder itself", nodes: "a b c", named: []v1.Successor{{NodeName: "a", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"c 3, b 4"}},
+		{name: "a holder of a moment", nodes: "a b c", change: func(f *placement.Inputs) { f.Entries[0].UnchangedFor = time.Second - 1 }, want: []string{""}},
+		{
+			name: "a manager of a moment keeps what is named", nodes: "a b c", named: []v1.Successor{{NodeName: "b", Epoch: 2}},
+			change: func(f *placement.Inputs) { f.Entries[0].UnchangedFor = 0 }, want: []string{"b 2"},
+		},
+		{name: "an address that nobody has announced", nodes: "a b c", change: func(f *placement.Inputs) { f.Entries[0].ReportedState = v1.StatePending }, want: []string{""}},
+		{
+			name: "traffic stays on nodes with endpoints", nodes: "a b c d",
+			change: func(f *placement.Inputs) { f.Addresses[0].ServingNodes = map[string]bool{"a": true, "d": true} }, want: []string{"d 2"},
+		},
+		{
+			name: "nodes of another subnet", nodes: "a b c",
+			change: func(f *placement.Inputs) {
+				f.Nodes[1].Interfaces[0].Subnets = []netip.Prefix{netip.MustParsePrefix("10.0.0.201/32")}
+			}, want: []string{"c 2"},
+		},
+		{name: "the gate is off", nodes: "a b c", named: []v1.Successor{{NodeName: "b", Epoch: 2}}, change: func(f *placement.Inputs) { f.NamesSuccessors = false }, want: []string{""}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			inputs := held(t, row.nodes, 1)
+			inputs.Entries[0].Spec.Successors = row.named
+			for _, s := range row.named {
+				inputs.Entries[0].Spec.HighestEpoch = max(inputs.Entries[0].Spec.HighestEpoch, s.Epoch)
+			}
+			if row.change != nil {
+				row.change(&inputs)
+			}
+			result := placement.Place(inputs)
+			if got := successorsOf(&result, addr); !slices.Contains(row.want, got) {
+				t.Errorf("%q, want %q", got, row.want)
+			}
+		})
+	}
+}
+
+// TestSuccessorsAreSpread gives the addresses of one node to at most four successors, and of
+// the first rank in equal parts, also when the nodes come one after the other; and then changes
+// no more.
+func TestSuccessorsAreSpread(t *testing.T) {
+	for _, row := range []struct{ nodes, addresses, successors, share int }{
+		{3, 100, 2, 50}, {4, 100, 3, 34}, {5, 100, 4, 25}, {9, 100, 4, 25}, {9, 10, 4, 3}, {9, 4, 4, 1}, {9, 2, 4, 1}, {9, 1, 2, 1},
+	} {
+		for _, oneByOne := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%+v, one by one: %t", row, oneByOne), func(t *testing.T) {
+				var names []string
+				for i := range row.nodes {
+					names = append(names, string(rune('a'+i)))
+				}
+				inputs := held(t, strings.Join(names, " "), row.addresses)
+				all := inputs.Nodes
+				for i := range all {
+					if oneByOne || i == len(all)-1 {
+						inputs.Nodes = all[:i+1]
+						for range 2 {
+							result := placement.Place(inputs)
+							realise(&inputs, &result)
+						}
+					}
+				}
+				result := placement.Place(inputs)
+				before := slices.Clone(inputs.Entries)
+				realise(&inputs, &result)
+				if diff := cmp.Diff(before, inputs.Entries, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+					t.Errorf("successors change although nothing else does:\n%s", diff)
+				}
+				first, everybody := map[string]int{}, map[string]bool{}
+				for _, e := range inputs.Entries {
+					if len(e.Spec.Successors) != 2 {
+						t.Fatalf("%s has %v", e.Addr, e.Spec.Successors)
+					}
+					first[e.Spec.Successors[0].NodeName]++
+					for _, s := range e.Spec.Successors {
+						everybody[s.NodeName] = true
+					}
+				}
+				for node, n := range first {
+					if n > row.share {
+						t.Errorf("%s is the first successor for %d addresses, and its share is %d", node, n, row.share)
+					}
+				}
+				if len(everybody) > row.successors || len(everybody) < min(row.successors, row.addresses) {
+					t.Errorf("%d nodes are successors: %v", len(everybody), everybody)
+				}
+			})
+		}
+	}
+}
+
+// TestWatchersCoverAddresses names nodes that may take what the others may not.
+func TestWatchersCoverAddresses(t *testing.T) {
+	inputs := held(t, "a b c d e f g h i j", 8)
+	// Each address is served by a and two others; b serves all but the last.
+	for i := range inputs.Addresses {
+		inputs.Addresses[i].ServingNodes = map[string]bool{"a": true, "b": true, "c": true}
+	}
+	inputs.Addresses[7].ServingNodes = map[string]bool{"a": true, "i": true, "j": true}
+	result := placement.Place(inputs)
+	for i := range inputs.Addresses {
+		got := successorsOf(&result, inputs.Addresses[i].Addr)
+		want := []string{"b 2, c 3", "c 2, b 3"}
+		if i == 7 {
+			want = []string{"i 2, j 3", "j 2, i 3"}
+		}
+		if !slices.Contains(want, got) {
+			t.Errorf("%s: %q", inputs.Addresses[i].Addr, got)
+		}
+	}
+}
+
+// TestSuccessorsDeadline looks again when a holder has had its address for a second.
+func TestSuccessorsDeadline(t *testing.T) {
+	for unchanged, want := range map[time.Duration]time.Duration{0: time.Second, 400 * time.Millisecond: 600 * time.Millisecond, time.Second: 0, time.Hour: 0} {
+		for _, names := range []bool{true, false} {
+			inputs := held(t, "a b", 1)
+			inputs.Entries[0].UnchangedFor, inputs.NamesSuccessors = unchanged, names
+			if !names {
+				want = 0
+			}
+			if got := placement.NextDeadline(inputs); got != want {
+				t.Errorf("after %s, naming %t: %s, want %s", unchanged, names, got, want)
+			}
+		}
+	}
+}
+
+// checkSuccessors checks the successors of a result, and that nothing else differs from what
+// is decided without them.
+func (w *world) checkSuccessors(inputs *placement.Inputs, result *placement.Result) {
+	without := *inputs
+	without.NamesSuccessors = false
+	want, got := placement.Place(without), *result
+	got.Entries = map[string][]v1.AnnouncedAddress{}
+	stored := map[netip.Addr]map[string]placement.Entry{}
+	for _, e := range inputs.Entries {
+		if stored[e.Addr] == nil {
+			stored[e.Addr] = map[string]placement.Entry{}
+		}
+		stored[e.Addr][e.Node] = e
+	}
+	for node, entries := range result.Entries {
+		got.Entries[node] = slices.Clone(entries)
+		for i := range got.Entries[node] {
+			e := &got.Entries[node][i]
+			isReserved := false
+			for k, s := range e.Successors {
+				isReserved = isReserved || s.Epoch == e.HighestEpoch
+				if s.NodeName == node || s.Epoch <= e.Epoch || s.Epoch > e.HighestEpoch || k > 0 && (s.NodeName == e.Successors[0].NodeName || s.Epoch == e.Successors[0].Epoch) {
+					w.fail("%s: successors of %s, epoch %d, highest %d: %v", e.Address, node, e.Epoch, e.HighestEpoch, e.Successors)
+				}
+			}
+			e.Successors = nil
+			if isReserved {
+				e.HighestEpoch = stored[netip.MustParseAddr(e.Address)][node].Spec.HighestEpoch
+			}
+		}
+	}
+	if !reflect.DeepEqual(want, got) {
+		w.fail("successors change what else is decided (-without +with):\n%s", cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})))
+	}
+}

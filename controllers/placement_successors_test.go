@@ -1,0 +1,117 @@
+package controllers
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+var successorNodes = []string{"n1", "n2", "n3"}
+
+func successorsBench(t *testing.T) *placementBench {
+	t.Helper()
+	return newBench(t, benchAgent(), benchNode("n1"), benchNode("n2"), benchNode("n3"),
+		benchService("a/one", "10.1.0.9", "l", v1.PoolTypeLocal), benchService("a/two", "10.1.0.10", "l", v1.PoolTypeLocal),
+		benchService("a/remote", "10.9.0.9", "r", v1.PoolTypeRemote))
+}
+
+// settle lets a leader and all agents act for a while.
+func (b *placementBench) settle(r *PlacementReconciler) {
+	b.Helper()
+	for range 6 {
+		b.now = b.now.Add(500 * time.Millisecond)
+		b.renewLeases(r, successorNodes...)
+		b.place(r)
+		b.report(successorNodes...)
+	}
+}
+
+// specs are the specs of all Announcements by name, and how many successors their entries
+// name. The successors, and the epochs that are reserved for them, are left out if told so.
+func (b *placementBench) specs(leaveOut bool) (specs map[string]v1.AnnouncementSpec, named []string) {
+	b.Helper()
+	specs = map[string]v1.AnnouncementSpec{}
+	for _, a := range b.announcements() {
+		spec := a.DeepCopy().Spec
+		for i := range spec.Addresses {
+			e := &spec.Addresses[i]
+			for _, s := range e.Successors {
+				named = append(named, fmt.Sprintf("%s of %s: %s %d", e.Address, spec.NodeName, s.NodeName, s.Epoch))
+			}
+			if leaveOut {
+				e.Successors, e.HighestEpoch = nil, 0
+			}
+		}
+		specs[a.Name] = spec
+	}
+	slices.Sort(named)
+	return specs, named
+}
+
+// TestWireFailoverGate compares what is written with the gate off, on, and off again: the
+// successors are all that differs, and nothing is written again and again.
+func TestWireFailoverGate(t *testing.T) {
+	off := successorsBench(t)
+	off.settle(off.PlacementReconciler)
+	without, named := off.specs(false)
+	if len(named) > 0 {
+		t.Errorf("with the gate off: %v", named)
+	}
+	for _, spec := range without {
+		for _, e := range spec.Addresses {
+			if e.HighestEpoch != 0 {
+				t.Errorf("with the gate off, epoch %d of %s is reserved", e.HighestEpoch, e.Address)
+			}
+		}
+	}
+
+	on := successorsBench(t)
+	on.PlacementReconciler.NamesSuccessors = true
+	on.settle(on.PlacementReconciler)
+	specs, named := on.specs(true)
+	if diff := cmp.Diff(without, specs); diff != "" {
+		t.Errorf("with the gate on, more than successors differ (-off +on):\n%s", diff)
+	}
+	var want []string
+	for node, spec := range without {
+		var others []string
+		for _, n := range successorNodes {
+			if n != node {
+				others = append(others, n)
+			}
+		}
+		for _, e := range spec.Addresses {
+			for _, pair := range [][2]int{{2, 3}, {3, 2}} {
+				if entry := fmt.Sprintf("%s of %s: %s %d", e.Address, node, others[0], pair[0]); slices.Contains(named, entry) {
+					want = append(want, entry, fmt.Sprintf("%s of %s: %s %d", e.Address, node, others[1], pair[1]))
+				}
+			}
+		}
+	}
+	slices.Sort(want)
+	if diff := cmp.Diff(want, named); diff != "" || len(named) != 4 {
+		t.Errorf("two addresses with two successors each (-want +got):\n%s", diff)
+	}
+	on.writes.Store(0)
+	on.settle(on.PlacementReconciler)
+	if on.writes.Load() > 0 {
+		t.Errorf("%d writes although nothing changes", on.writes.Load())
+	}
+
+	leader := on.newLeader()
+	on.settle(leader)
+	specs, named = on.specs(true)
+	if diff := cmp.Diff(without, specs); diff != "" || len(named) > 0 {
+		t.Errorf("with the gate off again: %v, and (-want +got):\n%s", named, diff)
+	}
+	on.writes.Store(0)
+	on.settle(leader)
+	if on.writes.Load() > 0 {
+		t.Errorf("%d writes although nothing changes and the gate is off", on.writes.Load())
+	}
+}
