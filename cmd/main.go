@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/purelb/purelb-operator/internal/features"
 	"github.com/purelb/purelb-operator/internal/httpserver"
 )
 
@@ -35,8 +36,12 @@ func main() {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newManagerCommand(), newAgentCommand())
-	if err := root.ExecuteContext(ctrl.SetupSignalHandler()); err != nil {
+	gates, err := features.New()
+	if err == nil {
+		root.AddCommand(newManagerCommand(gates), newAgentCommand())
+		err = root.ExecuteContext(ctrl.SetupSignalHandler())
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		os.Exit(1)
 	}

@@ -21,6 +21,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/component-base/featuregate"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -35,6 +36,7 @@ import (
 	"github.com/purelb/purelb-operator/controllers/agents"
 	"github.com/purelb/purelb-operator/controllers/ipam/netbox"
 	"github.com/purelb/purelb-operator/controllers/routing"
+	"github.com/purelb/purelb-operator/internal/features"
 	"github.com/purelb/purelb-operator/internal/httpserver"
 	"github.com/purelb/purelb-operator/internal/informer"
 	"github.com/purelb/purelb-operator/webhooks"
@@ -64,6 +66,7 @@ type managerOptions struct {
 	webhookPort    int
 	webhookCertDir string
 	pprofAddress   string
+	features       featuregate.MutableFeatureGate
 }
 
 // leaderLease is the name of the Lease by which the replicas elect their leader.
@@ -76,8 +79,8 @@ const (
 	webhookConfiguration = "purelb-validating"
 )
 
-func newManagerCommand() *cobra.Command {
-	var o managerOptions
+func newManagerCommand(gates featuregate.MutableFeatureGate) *cobra.Command {
+	o := managerOptions{features: gates}
 	cmd := &cobra.Command{
 		Use:   "manager",
 		Short: "Allocate addresses to Services, decide which node announces which address, and deploy the agents",
@@ -93,6 +96,7 @@ func newManagerCommand() *cobra.Command {
 	f.BoolVar(&o.isDefault, "default-load-balancer", true, "serve Services of type LoadBalancer that have no loadBalancerClass")
 	f.BoolVar(&o.leaderElect, "leader-elect", true, "elect a leader among the replicas; without, every replica acts")
 	o.addFlags(f, ":8443", ":8081")
+	o.features.AddFlag(f)
 	f.StringVar(&o.pprofAddress, "pprof-bind-address", "0", "address on which to serve profiles (/debug/pprof) to any client, without authentication; 0 to serve none")
 	f.IntVar(&o.webhookPort, "webhook-port", 9443, "port on which to serve the admission webhooks; 0 to serve none")
 	f.StringVar(&o.webhookCertDir, "webhook-cert-dir", "/tmp/k8s-webhook-server/serving-certs",
@@ -165,7 +169,7 @@ func runManager(ctx context.Context, o managerOptions) error {
 	if err := o.addTo(ctx, mgr, httpserver.Checks{Live: map[string]healthz.Checker{"ping": healthz.Ping}, Ready: ready}); err != nil {
 		return err
 	}
-	logger.Info("Starting the manager", "version", version, "namespace", o.namespace, "agentImage", image)
+	logger.Info("Starting the manager", "version", version, "namespace", o.namespace, "agentImage", image, "wireFailover", o.features.Enabled(features.WireFailover))
 	return mgr.Start(ctx)
 }
 
@@ -309,7 +313,7 @@ func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image str
 		}).SetupWithManager(mgr),
 		(&controllers.PlacementReconciler{
 			Client: c, Recorder: recorder("purelb-placement"), Namespace: o.namespace, IsDefault: o.isDefault, Liveness: live, Now: time.Now,
-			Metrics: own, Reasons: reasons,
+			Metrics: own, Reasons: reasons, NamesSuccessors: o.features.Enabled(features.WireFailover),
 		}).SetupWithManager(mgr), //nolint:contextcheck // it only adds an index, which waits for nothing
 		(&controllers.RoutingReconciler{
 			Client: c, Recorder: recorder("purelb-routing"), Namespace: o.namespace, Now: time.Now,

@@ -1,0 +1,28 @@
+// Package features lists the feature gates of the manager: parts of PureLB that are not
+// finished, or not proven, yet. With its gate off, which is the default of Alpha features, a
+// part does nothing: the manager writes the same objects as without it. A gate goes when its
+// feature has been on by default for a release.
+package features
+
+import (
+	"fmt"
+
+	"k8s.io/component-base/featuregate"
+)
+
+// WireFailover lets the nodes that are to follow a node watch it, and claim its Local
+// addresses as soon as it is dead, also while there is no API server. So far the manager
+// names these nodes, as successors in the Announcements of the holder; no agent acts on it.
+const WireFailover featuregate.Feature = "WireFailover"
+
+// New returns the gates with their defaults, for flags to change.
+func New() (featuregate.MutableFeatureGate, error) {
+	gates := featuregate.NewFeatureGate()
+	err := gates.Add(map[featuregate.Feature]featuregate.FeatureSpec{
+		WireFailover: {Default: false, PreRelease: featuregate.Alpha},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the feature gates: %w", err)
+	}
+	return gates, nil
+}
