@@ -25,6 +25,7 @@ type cluster struct {
 	agents        []v1.LBNodeAgent
 	endpoints     endpointNodes
 	announcements []v1.Announcement
+	standbys      []v1.Announcement // those that say what to do when another node dies
 	commons       []v1.CommonAnnouncement
 	routings      map[string]*v1.NodeRouting // by node
 	catalog       allocation.Catalog
@@ -49,9 +50,16 @@ func gatherCluster(ctx context.Context, c client.Reader, namespace string) (*clu
 		return nil, fmt.Errorf("list ServiceGroups: %w", err)
 	}
 	cluster.catalog = allocation.NewCatalog(groups.Items, namespace)
-	var err error
-	if cluster.announcements, err = listAnnouncements(ctx, c, namespace); err != nil {
+	all, err := listAllAnnouncements(ctx, c, namespace)
+	if err != nil {
 		return nil, err
+	}
+	for i := range all {
+		if all[i].Spec.Standby != nil {
+			cluster.standbys = append(cluster.standbys, all[i])
+		} else {
+			cluster.announcements = append(cluster.announcements, all[i])
+		}
 	}
 	if cluster.commons, err = listCommons(ctx, c, namespace); err != nil {
 		return nil, err
@@ -66,7 +74,14 @@ func gatherCluster(ctx context.Context, c client.Reader, namespace string) (*clu
 	return cluster, err
 }
 
+// listAnnouncements lists the Announcements by which nodes announce addresses.
 func listAnnouncements(ctx context.Context, c client.Reader, namespace string) ([]v1.Announcement, error) {
+	all, err := listAllAnnouncements(ctx, c, namespace)
+	return slices.DeleteFunc(all, func(a v1.Announcement) bool { return a.Spec.Standby != nil }), err
+}
+
+// listAllAnnouncements lists all Announcements, those of standbys included.
+func listAllAnnouncements(ctx context.Context, c client.Reader, namespace string) ([]v1.Announcement, error) {
 	var list v1.AnnouncementList
 	if err := c.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list Announcements: %w", err)

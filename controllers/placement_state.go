@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/placement"
 	"github.com/purelb/purelb-operator/internal/pacing"
 )
@@ -75,8 +76,10 @@ func (r *PlacementReconciler) noteWrite(key string, obj client.Object) {
 // Announcement or CommonAnnouncement soon.
 func (r *PlacementReconciler) isCacheBehind(cluster *cluster) bool {
 	cached := map[string]*metav1.ObjectMeta{}
-	for i := range cluster.announcements {
-		cached[cluster.announcements[i].Name] = &cluster.announcements[i].ObjectMeta
+	for _, announcements := range [][]v1.Announcement{cluster.announcements, cluster.standbys} {
+		for i := range announcements {
+			cached[announcements[i].Name] = &announcements[i].ObjectMeta
+		}
 	}
 	for i := range cluster.commons {
 		cached[sharedKey(cluster.commons[i].Name)] = &cluster.commons[i].ObjectMeta

@@ -1,8 +1,10 @@
 package controllers
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,6 +55,30 @@ func (b *placementBench) specs(leaveOut bool) (specs map[string]v1.AnnouncementS
 	return specs, named
 }
 
+// standbys are the addresses that a node is told to claim, in the words of specs.
+func (b *placementBench) standbys(node string) []string {
+	b.Helper()
+	all, err := listAllAnnouncements(context.Background(), b.api, benchNamespace)
+	if err != nil {
+		b.Fatal(err)
+	}
+	told := []string{}
+	for _, a := range all {
+		if a.Spec.Standby == nil || a.Spec.NodeName != node {
+			continue
+		}
+		for _, e := range a.Spec.Standby.Addresses {
+			for _, s := range e.Successors {
+				if s.NodeName == node {
+					told = append(told, fmt.Sprintf("%s of %s: %s %d", e.Address, a.Spec.Standby.Watched.NodeName, node, s.Epoch))
+				}
+			}
+		}
+	}
+	slices.Sort(told)
+	return told
+}
+
 // TestWireFailoverGate compares what is written with the gate off, on, and off again: the
 // successors are all that differs, and nothing is written again and again.
 func TestWireFailoverGate(t *testing.T) {
@@ -97,6 +123,12 @@ func TestWireFailoverGate(t *testing.T) {
 	if diff := cmp.Diff(want, named); diff != "" || len(named) != 4 {
 		t.Errorf("two addresses with two successors each (-want +got):\n%s", diff)
 	}
+	for _, node := range successorNodes {
+		want := slices.DeleteFunc(slices.Clone(named), func(line string) bool { return !strings.Contains(line, ": "+node+" ") })
+		if diff := cmp.Diff(want, on.standbys(node)); diff != "" {
+			t.Errorf("what %s is told (-named +told):\n%s", node, diff)
+		}
+	}
 	on.writes.Store(0)
 	on.settle(on.PlacementReconciler)
 	if on.writes.Load() > 0 {
@@ -108,6 +140,11 @@ func TestWireFailoverGate(t *testing.T) {
 	specs, named = on.specs(true)
 	if diff := cmp.Diff(without, specs); diff != "" || len(named) > 0 {
 		t.Errorf("with the gate off again: %v, and (-want +got):\n%s", named, diff)
+	}
+	for _, node := range successorNodes {
+		if told := on.standbys(node); len(told) > 0 {
+			t.Errorf("with the gate off again, %s is told %v", node, told)
+		}
 	}
 	on.writes.Store(0)
 	on.settle(leader)

@@ -50,7 +50,7 @@ func (a *Agent) readObjects(ctx context.Context, isLive, isCacheFilled bool) (ap
 	}
 	var objects apiObjects
 	for _, ann := range announcements.Items {
-		if ann.Spec.NodeName == a.NodeName {
+		if ann.Spec.NodeName == a.NodeName && ann.Spec.Standby == nil { // standbys announce nothing
 			objects.announcements = append(objects.announcements, ann)
 		}
 	}

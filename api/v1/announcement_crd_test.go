@@ -34,6 +34,20 @@ func announcing(fields ...string) string {
 	return b.String()
 }
 
+// standingBy is the spec of an Announcement with standby for some addresses.
+func standingBy(addresses, witnesses int, more string) string {
+	spec := "nodeName: node2\nlbNodeAgent: default\n" + more + "\nstandby:\n  watched: {nodeName: node1, addresses: [10.0.0.1], macs: ['02:00:00:00:00:01']}\n  interface: eth0\n" +
+		"  witnesses: ["
+	for i := range witnesses {
+		spec += fmt.Sprintf("{nodeName: w%d}, ", i)
+	}
+	spec += "]\n  addresses: ["
+	for i := range addresses {
+		spec += fmt.Sprintf("{address: 10.0.0.%d, serviceGroup: default, epoch: 1, successors: [{nodeName: node2, epoch: 2}]}, ", i)
+	}
+	return spec + "]"
+}
+
 func TestAnnouncementRules(t *testing.T) {
 	connect(t)
 	const (
@@ -82,6 +96,14 @@ func TestAnnouncementRules(t *testing.T) {
 		{"prefixLength 33 of IPv4", announcing("prefixLength: 33"), []cause{{entry + ".prefixLength", "must be at most 32 for IPv4"}}},
 		{"prefixLength 33 of IPv6", announcing("address: 'fd00::1'", "prefixLength: 33"), nil},
 		{"prefixLength 129", announcing("address: 'fd00::1'", "prefixLength: 129"), []cause{{entry + ".prefixLength", "less than or equal to 128"}}},
+
+		{"standby", standingBy(1, 1, ""), nil},
+		{"standby for 100 addresses", standingBy(100, 3, ""), nil},
+		{"standby for 101 addresses", standingBy(101, 0, ""), []cause{{"spec.standby.addresses", "100"}}},
+		{"standby for nothing", standingBy(0, 0, ""), []cause{{"spec.standby.addresses", "at least 1 item"}}},
+		{"four witnesses", standingBy(1, 4, ""), []cause{{"spec.standby.witnesses", "3"}}},
+		{"standby and addresses", standingBy(1, 1, "addresses: [{address: 10.0.0.1, prefixLength: 32, interface: eth0, type: Local, serviceGroup: default}]"),
+			[]cause{{"spec.addresses", "an Announcement with standby announces no addresses"}}},
 
 		{"two successors", announcing("successors: [{nodeName: node2, epoch: 2}, {nodeName: node3, epoch: 3}]"), nil},
 		{"three successors", announcing("successors: [{nodeName: b, epoch: 2}, {nodeName: c, epoch: 3}, {nodeName: d, epoch: 4}]"), []cause{{entry + ".successors", "at most 2 items"}}},

@@ -140,7 +140,91 @@ type Successor struct {
 	Epoch int64 `json:"epoch"`
 }
 
+// Standby is what a node is to do when another node, the watched one, dies: it then claims
+// Local addresses that the watched node holds. Until then it only watches.
+type Standby struct {
+	// watched is the node that is watched, on one of its links.
+	Watched StandbyNode `json:"watched"`
+
+	// interface of this node, by which it reaches that link.
+	Interface InterfaceName `json:"interface"`
+
+	// witnesses are other nodes on the link, at most three. While none of them answers,
+	// this node may be cut off itself, and does not count the silence of the watched node.
+	// +optional
+	// +listType=map
+	// +listMapKey=nodeName
+	// +kubebuilder:validation:MaxItems=3
+	Witnesses []StandbyNode `json:"witnesses,omitempty"`
+
+	// others are the other successors of the addresses below.
+	// +optional
+	// +listType=map
+	// +listMapKey=nodeName
+	// +kubebuilder:validation:MaxItems=8
+	Others []StandbyNode `json:"others,omitempty"`
+
+	// addresses are the Local addresses that the watched node holds and this node is a
+	// successor for.
+	// +listType=map
+	// +listMapKey=address
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=100
+	Addresses []StandbyAddress `json:"addresses"`
+}
+
+// StandbyNode is a node as another node on the same link can reach it.
+type StandbyNode struct {
+	// nodeName is the name of the node.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	NodeName string `json:"nodeName"`
+
+	// addresses of the node itself, in subnets of the link.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=39
+	Addresses []string `json:"addresses,omitempty"`
+
+	// macs are the Ethernet addresses by which the node answers, lower case with colons,
+	// those on the link first.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=64
+	MACs []string `json:"macs,omitempty"`
+}
+
+// StandbyAddress is a Local address that a node is a successor for.
+//
+// +structType=atomic
+// +kubebuilder:validation:XValidation:rule="isIP(self.address) && ip.isCanonical(self.address)",message="must be an IP address in canonical form",fieldPath=".address"
+type StandbyAddress struct {
+	// address, IPv4 or IPv6.
+	// +kubebuilder:validation:MinLength=2
+	// +kubebuilder:validation:MaxLength=39
+	Address string `json:"address"`
+
+	// serviceGroup that the address was allocated from.
+	// +kubebuilder:validation:MaxLength=253
+	ServiceGroup string `json:"serviceGroup"`
+
+	// epoch by which the watched node holds the address.
+	// +kubebuilder:validation:Minimum=1
+	Epoch int64 `json:"epoch"`
+
+	// successors of the address by rank, this node among them, each with the epoch that is
+	// reserved for it.
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=2
+	Successors []Successor `json:"successors"`
+}
+
 // AnnouncementSpec is what one node is to announce.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.standby) || !has(self.addresses) || self.addresses.size() == 0",message="an Announcement with standby announces no addresses",fieldPath=".addresses"
 type AnnouncementSpec struct {
 	// nodeName is the name of the node.
 	// +kubebuilder:validation:MinLength=1
@@ -177,6 +261,12 @@ type AnnouncementSpec struct {
 	// +listMapKey=address
 	// +kubebuilder:validation:MaxItems=100
 	Addresses []AnnouncedAddress `json:"addresses,omitempty"`
+
+	// standby is what the node is to do when another node dies. An Announcement that has
+	// it is about that alone, and announces no addresses. It needs the feature gate
+	// WireFailover.
+	// +optional
+	Standby *Standby `json:"standby,omitempty"`
 }
 
 // AddressState is what a node does with an address.

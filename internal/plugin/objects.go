@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -66,7 +67,9 @@ func ReadObjects(ctx context.Context, c client.Reader, namespace string) (*Objec
 	}{
 		{"ServiceGroups", &v1.ServiceGroupList{}, func(l client.ObjectList) { o.ServiceGroups = l.(*v1.ServiceGroupList).Items }, nil},
 		{"LBNodeAgents", &v1.LBNodeAgentList{}, func(l client.ObjectList) { o.LBNodeAgents = l.(*v1.LBNodeAgentList).Items }, nil},
-		{"Announcements", &v1.AnnouncementList{}, func(l client.ObjectList) { o.Announcements = l.(*v1.AnnouncementList).Items }, []client.ListOption{in}},
+		{"Announcements", &v1.AnnouncementList{}, func(l client.ObjectList) {
+			o.Announcements = slices.DeleteFunc(l.(*v1.AnnouncementList).Items, func(a v1.Announcement) bool { return a.Spec.Standby != nil })
+		}, []client.ListOption{in}},
 		{"CommonAnnouncements", &v1.CommonAnnouncementList{}, func(l client.ObjectList) { o.Commons = l.(*v1.CommonAnnouncementList).Items }, []client.ListOption{in}},
 		{"BGPPeers", &v1.BGPPeerList{}, func(l client.ObjectList) { o.BGPPeers = l.(*v1.BGPPeerList).Items }, []client.ListOption{in}},
 		{"NodeRoutings", &v1.NodeRoutingList{}, func(l client.ObjectList) { o.NodeRoutings = l.(*v1.NodeRoutingList).Items }, []client.ListOption{in}},

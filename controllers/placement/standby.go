@@ -1,0 +1,195 @@
+package placement
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+	"slices"
+	"strings"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// Bounds of what a standby says.
+const (
+	maxWitnesses    = 3
+	maxOwnAddresses = 8
+	maxOthers       = 8
+)
+
+// standbyKey tells the standbys of a watcher apart: one for each link of each watched node.
+type standbyKey struct{ watcher, watched, watchedInterface, iface string }
+
+// StandbyPlan is a standby that a node, the watcher, is to have.
+type StandbyPlan struct {
+	Watcher string
+	// Key is the same for as long as the watcher watches the same node on the same link.
+	Key     string
+	Standby v1.Standby // with all addresses, sorted
+}
+
+// Announcements distributes a plan over as many objects as its addresses need, and returns
+// what each says, by its name. Names are never parsed.
+func (p *StandbyPlan) Announcements() map[string]*v1.Standby {
+	const longestOwner = 200
+	owner := strings.TrimRight(p.Watcher[:min(len(p.Watcher), longestOwner)], "-.")
+	named, n := map[string]*v1.Standby{}, 0
+	for part := range slices.Chunk(p.Standby.Addresses, v1.MaxAddressesPerAnnouncement) {
+		one := p.Standby
+		one.Addresses = part
+		h := fnv.New64a()
+		_, _ = fmt.Fprintf(h, "%s/%s/%d", p.Watcher, p.Key, n)
+		named[fmt.Sprintf("%s-standby-%016x", owner, h.Sum64())] = &one
+		n++
+	}
+	return named
+}
+
+// PlanStandbys decides what each node is to do when another one dies: it tells each successor
+// what the stored entries of holders name it for. What they do not name yet is told later; so
+// an epoch is never told before it is reserved. The plans are sorted by watcher and key.
+func PlanStandbys(inputs Inputs) []StandbyPlan {
+	if !inputs.NamesSuccessors {
+		return nil
+	}
+	p := newPlacer(inputs)
+	addresses := map[standbyKey][]v1.StandbyAddress{}
+	for i := range inputs.Addresses {
+		a := &inputs.Addresses[i]
+		e := p.holderOf(a)
+		if e == nil {
+			continue
+		}
+		holder := p.nodeByName[e.Node]
+		on := holder.interfaceFor(a.Addr)
+		if on == nil {
+			continue
+		}
+		for _, s := range e.Spec.Successors {
+			n := p.nodeByName[s.NodeName]
+			if n == nil || n.IsDeleted || n.LBNodeAgent == "" {
+				continue
+			}
+			if link := n.interfaceFor(a.Addr); link != nil {
+				key := standbyKey{n.Name, holder.Name, on.Name, link.Name}
+				addresses[key] = append(addresses[key], v1.StandbyAddress{
+					Address: e.Spec.Address, ServiceGroup: e.Spec.ServiceGroup, Epoch: e.Spec.Epoch, Successors: e.Spec.Successors,
+				})
+			}
+		}
+	}
+	plans := make([]StandbyPlan, 0, len(addresses))
+	for key, entries := range addresses {
+		plans = append(plans, p.planStandby(key, entries))
+	}
+	slices.SortFunc(plans, func(a, b StandbyPlan) int {
+		return cmp.Or(cmp.Compare(a.Watcher, b.Watcher), cmp.Compare(a.Key, b.Key))
+	})
+	return plans
+}
+
+// planStandby describes the nodes on the link to a watcher.
+func (p *placer) planStandby(key standbyKey, entries []v1.StandbyAddress) StandbyPlan {
+	slices.SortFunc(entries, func(a, b v1.StandbyAddress) int { return cmp.Compare(a.Address, b.Address) })
+	watcher, watched := p.nodeByName[key.watcher], p.nodeByName[key.watched]
+	link := watcher.interfaceNamed(key.iface)
+	standby := v1.Standby{
+		Watched: standbyNode(watched, link), Interface: v1.InterfaceName(key.iface), Addresses: entries,
+		Witnesses: p.chooseWitnesses(key, link),
+	}
+	var others []string
+	for i := range entries {
+		for _, s := range entries[i].Successors {
+			if s.NodeName != key.watcher {
+				others = append(others, s.NodeName)
+			}
+		}
+	}
+	slices.Sort(others)
+	for _, name := range slices.Compact(others) {
+		if n := p.nodeByName[name]; n != nil && len(standby.Others) < maxOthers {
+			standby.Others = append(standby.Others, standbyNode(n, link))
+		}
+	}
+	return StandbyPlan{Watcher: key.watcher, Key: strings.Join([]string{key.watched, key.watchedInterface, key.iface}, "/"), Standby: standby}
+}
+
+// chooseWitnesses chooses nodes by which a watcher can tell whether it is cut off itself: the
+// first by a hash among those that are on the link and whose agents are alive.
+func (p *placer) chooseWitnesses(key standbyKey, link *Interface) []v1.StandbyNode {
+	score := func(n *Node) uint64 { return watchScore(n.Name, holderLink{key.watcher, key.watched}) }
+	var witnesses []*Node
+	for _, s := range link.Subnets {
+		for _, n := range p.nodesInSubnetOf(s.Addr()) {
+			isAlive := n.Liveness != Expired && !n.IsNotReady && !n.IsShuttingDown
+			if n.Name != key.watcher && n.Name != key.watched && isAlive && len(n.ownAddressesOn(link)) > 0 && !slices.Contains(witnesses, n) {
+				witnesses = append(witnesses, n)
+			}
+		}
+	}
+	slices.SortFunc(witnesses, func(a, b *Node) int {
+		return cmp.Or(cmp.Compare(score(b), score(a)), cmp.Compare(a.Name, b.Name))
+	})
+	var chosen []v1.StandbyNode
+	for _, n := range witnesses[:min(len(witnesses), maxWitnesses)] {
+		chosen = append(chosen, standbyNode(n, link))
+	}
+	slices.SortFunc(chosen, func(a, b v1.StandbyNode) int { return cmp.Compare(a.NodeName, b.NodeName) })
+	return chosen
+}
+
+// standbyNode describes a node as it is reached by an interface of another one.
+func standbyNode(n *Node, link *Interface) v1.StandbyNode {
+	out := v1.StandbyNode{NodeName: n.Name}
+	for _, a := range n.ownAddressesOn(link) {
+		out.Addresses = append(out.Addresses, a.String())
+	}
+	var onLink []string
+	for i := range n.Interfaces {
+		if n.Interfaces[i].MAC != "" && len(ownAddresses(&n.Interfaces[i], link)) > 0 {
+			onLink = append(onLink, n.Interfaces[i].MAC)
+		}
+	}
+	for _, mac := range append(onLink, n.allMACs()...) {
+		if len(out.MACs) < v1.MaxPreviousMACs && !slices.Contains(out.MACs, mac) {
+			out.MACs = append(out.MACs, mac)
+		}
+	}
+	return out
+}
+
+// ownAddressesOn returns the addresses of the node itself that an interface of another node
+// reaches on its link, IPv4 first.
+func (n *Node) ownAddressesOn(link *Interface) []netip.Addr {
+	var own []netip.Addr
+	for i := range n.Interfaces {
+		own = append(own, ownAddresses(&n.Interfaces[i], link)...)
+	}
+	slices.SortFunc(own, netip.Addr.Compare)
+	own = slices.Compact(own)
+	return own[:min(len(own), maxOwnAddresses)]
+}
+
+// ownAddresses returns the node's own addresses of an interface that are in a subnet of
+// another one. Where an interface has a route to a subnet only, the prefix has no host bits.
+func ownAddresses(i, link *Interface) []netip.Addr {
+	var own []netip.Addr
+	for _, s := range i.Subnets {
+		isOwn := s.IsSingleIP() || s.Addr() != s.Masked().Addr()
+		if _, found := link.longestSubnetWith(s.Addr()); isOwn && found {
+			own = append(own, s.Addr())
+		}
+	}
+	return own
+}
+
+// interfaceNamed returns the interface of a name, or nil.
+func (n *Node) interfaceNamed(name string) *Interface {
+	for i := range n.Interfaces {
+		if n.Interfaces[i].Name == name {
+			return &n.Interfaces[i]
+		}
+	}
+	return nil
+}

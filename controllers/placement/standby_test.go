@@ -1,0 +1,132 @@
+package placement_test
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/placement"
+)
+
+// withSuccessors are the inputs of held addresses whose successors are named.
+func withSuccessors(t *testing.T, ns string, count int) placement.Inputs {
+	t.Helper()
+	inputs := held(t, ns, count)
+	result := placement.Place(inputs)
+	realise(&inputs, &result)
+	return inputs
+}
+
+// node is node a, b, c, … as the others reach it.
+func reached(name string) v1.StandbyNode {
+	return v1.StandbyNode{NodeName: name, Addresses: []string{fmt.Sprintf("10.0.0.%d", 200+name[0]-'a')}, MACs: []string{"mac-" + name}}
+}
+
+func TestPlanStandbys(t *testing.T) {
+	inputs := held(t, "a b c d e f", 1)
+	inputs.Entries[0].Spec.Successors = []v1.Successor{{NodeName: "c", Epoch: 2}, {NodeName: "b", Epoch: 3}}
+	address := v1.StandbyAddress{Address: "10.0.0.1", ServiceGroup: "g", Epoch: 1, Successors: inputs.Entries[0].Spec.Successors}
+	plans := placement.PlanStandbys(inputs)
+	if len(plans) != 2 {
+		t.Fatalf("%+v", plans)
+	}
+	for i, watcher := range []string{"b", "c"} {
+		plan, other := plans[i], map[string]string{"b": "c", "c": "b"}[watcher]
+		witnesses := plan.Standby.Witnesses
+		plan.Standby.Witnesses = nil
+		want := placement.StandbyPlan{Watcher: watcher, Key: "a/eth0/eth0", Standby: v1.Standby{
+			Watched: reached("a"), Interface: "eth0", Others: []v1.StandbyNode{reached(other)}, Addresses: []v1.StandbyAddress{address},
+		}}
+		if diff := cmp.Diff(want, plan); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", watcher, diff)
+		}
+		var names []string
+		for _, w := range witnesses {
+			names = append(names, w.NodeName)
+			if diff := cmp.Diff(reached(w.NodeName), w); diff != "" {
+				t.Errorf("a witness of %s (-want +got):\n%s", watcher, diff)
+			}
+		}
+		if len(names) != 3 || slices.Contains(names, "a") || slices.Contains(names, watcher) || !slices.IsSorted(names) {
+			t.Errorf("the witnesses of %s are %v", watcher, names)
+		}
+	}
+}
+
+func TestPlanStandbysRows(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		nodes  string
+		change func(*placement.Inputs)
+		want   string // watchers, each with its interface and witnesses
+	}{
+		{"two nodes have no witness", "a b", nil, "b eth0"},
+		{"three", "a b c", nil, "b eth0 c, c eth0 b"},
+		{"the gate is off", "a b c", func(f *placement.Inputs) { f.NamesSuccessors = false }, ""},
+		{"nothing is held", "a b c", func(f *placement.Inputs) { f.Entries[0].ReportedState = v1.StatePending }, ""},
+		{"the holder's interface is unknown", "a b c", func(f *placement.Inputs) { f.Nodes[0].Interfaces = nil }, ""},
+		{"a successor is gone", "a b c", func(f *placement.Inputs) { f.Nodes[1].IsDeleted = true }, "c eth0"},
+		{"a successor runs no agent", "a b c", func(f *placement.Inputs) { f.Nodes[1].LBNodeAgent = "" }, "c eth0 b"},
+		{"a successor has left the subnet", "a b c", func(f *placement.Inputs) { f.Nodes[1].Interfaces[0].Subnets = nil }, "c eth0"},
+		{"a witness is dead", "a b c", func(f *placement.Inputs) { f.Nodes[2].Liveness = placement.Expired }, "b eth0, c eth0 b"},
+		{"a witness has a route to the subnet only", "a b c", func(f *placement.Inputs) {
+			f.Nodes[2].Interfaces[0].Subnets = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}
+		}, "b eth0, c eth0 b"},
+		{"a witness with an address of its own behind a route", "a b c", func(f *placement.Inputs) {
+			f.Nodes[2].Interfaces[0].Subnets = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("10.0.0.202/32")}
+		}, "b eth0 c, c eth0 b"},
+		{"the address is being handed over", "a b c", func(f *placement.Inputs) { f.Entries[0].Spec.Leaving = true }, "b eth0 c, c eth0 b"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			inputs := withSuccessors(t, row.nodes, 1)
+			if row.change != nil {
+				row.change(&inputs)
+			}
+			var got []string
+			for _, plan := range placement.PlanStandbys(inputs) {
+				words := []string{plan.Watcher, string(plan.Standby.Interface)}
+				for _, w := range plan.Standby.Witnesses {
+					words = append(words, w.NodeName)
+				}
+				got = append(got, strings.Join(words, " "))
+			}
+			if strings.Join(got, ", ") != row.want {
+				t.Errorf("%s, want %s", strings.Join(got, ", "), row.want)
+			}
+		})
+	}
+}
+
+// TestStandbyAnnouncements distributes 250 addresses over three objects, whose names suit
+// nodes with the longest names.
+func TestStandbyAnnouncements(t *testing.T) {
+	plan := placement.StandbyPlan{Watcher: strings.Repeat("node.", 50), Key: "a/eth0/eth0"}
+	for i := range 250 {
+		plan.Standby.Addresses = append(plan.Standby.Addresses, v1.StandbyAddress{Address: fmt.Sprintf("10.0.0.%d", i)})
+	}
+	named := plan.Announcements()
+	count := map[string]int{}
+	for name, standby := range named {
+		if len(name) > 253 {
+			t.Errorf("%s has %d characters", name, len(name))
+		}
+		for _, a := range standby.Addresses {
+			count[a.Address]++
+		}
+	}
+	if len(named) != 3 || len(count) != 250 || slices.Max(slices.Collect(maps.Values(count))) != 1 {
+		t.Errorf("%d objects, %d addresses", len(named), len(count))
+	}
+	plan.Key = "b/eth0/eth0"
+	for name := range plan.Announcements() {
+		if named[name] != nil {
+			t.Errorf("two watched nodes have %s", name)
+		}
+	}
+}
