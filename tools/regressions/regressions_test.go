@@ -266,3 +266,24 @@ func TestTree(t *testing.T) {
 		}
 	}
 }
+
+// TestPatches reads the patches of this project, and fails for one that does not apply any
+// more, so that a change of the code which a patch breaks changes the patch as well.
+func TestPatches(t *testing.T) {
+	root, err := filepath.Abs(filepath.Join("..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	regressions, err := readRegressions(options{root: root})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range regressions {
+		t.Run(r.name, func(t *testing.T) {
+			output, hasFailed, err := combinedOutput(command(t.Context(), root, "git", "apply", "--check", "--whitespace=nowarn", r.file))
+			if err != nil || hasFailed {
+				t.Errorf("%v\n%s", err, output)
+			}
+		})
+	}
+}
