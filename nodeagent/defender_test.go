@@ -369,3 +369,20 @@ func TestProxyingGateway(t *testing.T) {
 		w.expect("state", "192.0.2.1 Announced", w.states("node1"))
 	})
 }
+
+// The previous holder may be the gateway of the other nodes: it still has the address.
+func TestFaultHolderIsGateway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wanted := local("192.0.2.1")
+		wanted.PreviousMACs = []string{oldHolder.String()}
+		w := newWorld(t, settings(), announcementOf("node1", wanted))
+		w.kernel.AddGatewayMAC("eth0", oldHolder.String())
+		w.neighbours.set("192.0.2.1", oldHolder)
+		w.settle()
+		w.expect("state", "192.0.2.1 Standby PreviousHolder"+oldHolder.String(), w.states("node1"))
+		w.neighbours.unset("192.0.2.1")
+		time.Sleep(2 * time.Second) // it probes each second
+		w.settle()
+		w.expect("state", "192.0.2.1 Announced", w.states("node1"))
+	})
+}

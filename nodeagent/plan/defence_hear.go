@@ -51,10 +51,12 @@ func (d *Defence) Hear(iface string, f Frame, isFresh, isGateway bool, now time.
 		return Reaction{}
 	}
 	w := d.Watches[f.Addr]
+	isPreviousHolder := now.Before(w.RepeatUntil) && slices.Contains(h.PreviousMACs, f.MAC)
 	hearing := Hearing{
 		Statement: d.statementOf(iface, f, w.AskedAt, now),
-		IsFresh:   isFresh, IsLeaving: h.Leaving, IsGateway: isGateway,
-		IsPreviousHolder: now.Before(w.RepeatUntil) && slices.Contains(h.PreviousMACs, f.MAC),
+		// A node that had the address answers for itself, also where it is the gateway of the others.
+		IsFresh: isFresh, IsLeaving: h.Leaving, IsGateway: isGateway && !isPreviousHolder,
+		IsPreviousHolder: isPreviousHolder,
 		IsAnswerer:       w.isAnswerer(f.MAC, now), IsAsked: w.isBeingAsked(f.MAC, now),
 	}
 	verdict := Judge(hearing)

@@ -203,6 +203,12 @@ func TestClaimIsRepeatedAgainstThePreviousHolder(t *testing.T) {
 	if r := hear(d, requestOf(previous), notFresh, 5*time.Second); !r.Claim || r.Check != nil {
 		t.Errorf("not fresh any more: %+v, want a Claim", r)
 	}
+	if r := d.Hear("eth0", requestOf(previous), fresh, true, begin.Add(10*time.Second)); !r.Claim {
+		t.Errorf("the previous holder is the gateway: %+v, want a Claim", r)
+	}
+	if r := d.Hear("eth0", answerOf(previous), notFresh, true, begin.Add(12*time.Second)); !r.Claim {
+		t.Errorf("the previous holder is the gateway, and the agent is not fresh: %+v, want a Claim", r)
+	}
 	if r := hear(d, requestOf(stranger), fresh, 20*time.Second); r.Contested != stranger {
 		t.Errorf("a stranger claims the address meanwhile: %+v", r)
 	}
