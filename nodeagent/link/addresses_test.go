@@ -322,6 +322,58 @@ func TestEnsureVirtualExists(t *testing.T) {
 	}
 }
 
+// TestFaultVirtualOfAnotherProgram has a virtual interface that the agent did not make: when an
+// address is removed, the others of its subnet stay. The agent changes the interface once.
+func TestFaultVirtualOfAnotherProgram(t *testing.T) {
+	n, err := Open(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nstest.Run(t, "ip link add kube-lb0 type bridge")
+	t.Cleanup(func() { nstest.Run(t, "ip link del kube-lb0") })
+	nstest.Run(t, "sysctl -qw net.ipv4.conf.all.promote_secondaries=0")
+	nstest.Run(t, "sysctl -qw net.ipv4.conf.kube-lb0.promote_secondaries=0")
+	if _, err := n.EnsureVirtual("kube-lb0"); err != nil {
+		t.Fatal(err)
+	}
+	address := func(i int) plan.Address {
+		return plan.Address{
+			Interface: "kube-lb0", Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51, 100, byte(i)}), 24), Valid: plan.Forever, Preferred: plan.Forever,
+		}
+	}
+	for i := range 20 {
+		if err := n.Add(address(i + 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := n.Remove(address(1)); err != nil {
+		t.Fatal(err)
+	}
+	if left := addressesOn(t, n, "kube-lb0"); len(left) != 19 {
+		t.Errorf("after one of twenty addresses was removed: %v", left)
+	}
+
+	updates, stop := make(chan netlink.LinkUpdate, 100), make(chan struct{})
+	defer close(stop)
+	if err := netlink.LinkSubscribe(updates, stop); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		if _, err := n.EnsureVirtual("kube-lb0"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nstest.Run(t, "ip link set kube-lb0 alias last") // the sentinel: what was reported before comes before
+	for update := range updates {
+		if update.Attrs().Name == "kube-lb0" {
+			if update.Attrs().Alias != "last" {
+				t.Error("EnsureVirtual changes an interface that is as it is to be")
+			}
+			break
+		}
+	}
+}
+
 func TestWatch(t *testing.T) {
 	n := addVethPair(t)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -31,6 +31,10 @@ func (n *Netlink) EnsureVirtual(name string) (string, error) {
 			return "", fmt.Errorf("set %s up: %w", name, err)
 		}
 	}
+	// Also on an interface that another program made, or an agent that died after that.
+	if err := ensurePromoteSecondaries(link.Attrs().Index); err != nil {
+		return "", fmt.Errorf("virtual interface %s: %w", name, err)
+	}
 	return link.Type(), nil
 }
 
@@ -85,11 +89,7 @@ func (n *Netlink) addVirtual(name string) (netlink.Link, error) {
 			// RemoveVirtual would never remove an interface without the mark.
 			return nil, errors.Join(fmt.Errorf("set its alias: %w", err), n.handle.LinkDel(link))
 		}
-		added, err := n.handle.LinkByName(name)
-		if err == nil {
-			err = setPromoteSecondaries(added.Attrs().Index)
-		}
-		return added, err
+		return n.handle.LinkByName(name)
 	}
 	return nil, errs
 }
@@ -100,9 +100,55 @@ const (
 	confPromoteSecondaries = 20 // IPV4_DEVCONF_PROMOTE_SECONDARIES
 )
 
-// setPromoteSecondaries makes the kernel keep the other IPv4 addresses of a subnet on an
+// ensurePromoteSecondaries makes the kernel keep the other IPv4 addresses of a subnet on an
 // interface when the first of them is removed. By default the kernel removes them all
-// (ip-sysctl.rst, promote_secondaries). Netlink, unlike sysctl, needs no writable /proc.
+// (ip-sysctl.rst, promote_secondaries). Netlink, unlike sysctl, needs no writable /proc. What
+// is set already is not set again: the kernel would report a change of the interface each time,
+// and wake the agent.
+func ensurePromoteSecondaries(index int) error {
+	if isSet, err := promotesSecondaries(index); err != nil || isSet {
+		return err
+	}
+	return setPromoteSecondaries(index)
+}
+
+// promotesSecondaries reports whether promote_secondaries is set on an interface.
+func promotesSecondaries(index int) (bool, error) {
+	request := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
+	message := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	message.Index = int32(index) //nolint:gosec // the kernel has it in 32 bits
+	request.AddData(message)
+	answers, err := request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
+	if err != nil {
+		return false, fmt.Errorf("get promote_secondaries: %w", err)
+	}
+	for _, answer := range answers {
+		data := answer[min(len(answer), unix.SizeofIfInfomsg):]
+		for _, attribute := range []uint16{unix.IFLA_AF_SPEC, unix.AF_INET, attributeInetConf} {
+			data = attributeOf(data, attribute)
+		}
+		const size = 4 // of each setting; the first one has number 1
+		if end := confPromoteSecondaries * size; len(data) >= end {
+			return nl.NativeEndian().Uint32(data[end-size:end]) != 0, nil
+		}
+	}
+	return false, errors.New("get promote_secondaries: the kernel does not say")
+}
+
+// attributeOf returns the value of the first attribute of a type; nil if there is none.
+func attributeOf(data []byte, kind uint16) []byte {
+	attributes, err := nl.ParseRouteAttr(data)
+	if err != nil {
+		return nil
+	}
+	for _, a := range attributes {
+		if a.Attr.Type&^unix.NLA_F_NESTED == kind {
+			return a.Value
+		}
+	}
+	return nil
+}
+
 func setPromoteSecondaries(index int) error {
 	request := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
 	message := nl.NewIfInfomsg(unix.AF_UNSPEC)
