@@ -79,7 +79,7 @@ test-fast: ## Run the tests that need neither root, nor an API server, nor the l
 	PURELB_TEST_NETNS=1 go test -short -run '^($(subst $(comma),|,$(FRAME_TESTS)))$$' ./nodeagent/neigh && \
 	go -C test/bench test ./... && \
 	go -C test/soak test ./... && \
-	go -C tools test ./...
+	go -C tools test -count=1 ./...
 	@echo "make test-fast: passed; make test-unit runs the others"
 
 # The packages that decide. make test-mutation changes their code and runs their tests. Each
