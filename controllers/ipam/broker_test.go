@@ -38,6 +38,8 @@ type brokerWorld struct {
 	token     string
 	changed   map[types.NamespacedName]int
 	found     []string
+	// foreign are records that systems have beside those that they remember, by URL.
+	foreign map[string][]ipam.Record
 }
 
 var errNoSecret = errors.New("there is no Secret netbox")
@@ -136,7 +138,11 @@ func (s slow) Inspect(ctx context.Context) (*ipam.Report, error) {
 	if err := s.wait(ctx); err != nil {
 		return nil, err
 	}
-	return s.System.Inspect(ctx)
+	report, err := s.System.Inspect(ctx)
+	if err == nil {
+		s.world.lock(func() { report.Records = append(report.Records, s.world.foreign[s.url]...) })
+	}
+	return report, err
 }
 
 const groupA, groupB = "a", "b"

@@ -117,6 +117,9 @@ func (b *Broker) claim(ctx context.Context, j *job, system System, err *error) f
 			b.addRelease(releaseKey{j.group, a}, b.Now())
 		case err == nil:
 			c.isAnswered, c.offer = true, allocation.Offer{Address: a}
+			if g := b.groups[j.group]; g.observation.Report != nil && !g.observation.Report.hasAddress(a) {
+				g.syncAt = b.Now() // the ranges have changed since the last comparison
+			}
 			b.AnswersChanged(nameOf(c.owner))
 			b.ObservationChanged(j.group)
 		case errors.As(err, &refusal) && isWanted:
@@ -160,6 +163,33 @@ func (b *Broker) isNeeded(group string, a netip.Addr) bool {
 	}
 	b.mu.Unlock()
 	return b.Cluster.IsInUse(a)
+}
+
+// isOfAnotherGroup reports whether an address is, or may be, that of another group on the
+// same system, or is about to be released.
+func (b *Broker) isOfAnotherGroup(group string, a netip.Addr) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for key := range b.releases {
+		if key.address == a {
+			return true
+		}
+	}
+	for key, c := range b.claims {
+		if c.hasAddress() && c.offer.Address == a || key.claim.Address == a {
+			return true
+		}
+	}
+	url := ""
+	if g := b.groups[group]; g != nil {
+		url = g.config.URL
+	}
+	for name, g := range b.groups {
+		if name != group && g.config.URL == url && (g.observation.Report == nil || g.observation.Report.hasAddress(a)) {
+			return true
+		}
+	}
+	return false
 }
 
 // repair records an address that a Service has.
@@ -213,7 +243,7 @@ func (b *Broker) sync(ctx context.Context, j *job, system System, err *error) fu
 	}
 	if *err == nil { // what Services hold of another group is that group's business
 		report.Records = slices.DeleteFunc(report.Records, func(r Record) bool {
-			return len(held[r.Address]) == 0 && b.isNeeded(j.group, r.Address)
+			return len(held[r.Address]) == 0 && (b.isNeeded(j.group, r.Address) || r.IsForeign && b.isOfAnotherGroup(j.group, r.Address))
 		})
 	}
 	return func(err error) {
@@ -241,9 +271,13 @@ func (b *Broker) noteReport(group string, report *Report, held map[netip.Addr][]
 		}
 	}
 	for a, text := range comparison.Differences {
-		b.noteDifference(group, a, held[a][0], text)
+		var owner Owner // nobody's is what no Service holds
+		if owners := held[a]; len(owners) > 0 {
+			owner = owners[0]
+		}
+		b.noteDifference(group, a, owner, text)
 	}
-	b.releaseUnused(group, g, comparison.Unused, len(report.Records), now)
+	b.releaseUnused(group, g, comparison.Unused, countOwn(report.Records), now)
 	g.observation.Report, g.observation.SyncedAt, g.syncAt = report, now, now.Add(syncInterval)
 	if len(report.Problems) > 0 { // somebody may be about to mend it
 		g.syncAt = now.Add(checkAfter)
