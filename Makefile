@@ -113,7 +113,7 @@ fuzz: ## Run each fuzz target of every module for a while (FUZZTIME=30s)
 
 .PHONY: test-netbox
 test-netbox: ## Run the tests of what PureLB relies on of NetBox, against a real one (NETBOX_URL=https://… NETBOX_TOKEN=…), or else the fake
-	@go test -count=1 -timeout 60m -v -run '^Test(Contract|Conformance|RecordedFields|Refusals|PrefixInTwoVRFs|Selector|OtherMaskInRange|DuplicateOfAnother|OwnDuplicates|ReservedForTenant)$$' ./controllers/ipam/netbox
+	@go test -count=1 -timeout 60m -v -run '^Test(Contract|Conformance|RecordedFields|Refusals|PrefixInTwoVRFs|Selector|OtherMaskInRange|DuplicateOfAnother|OwnDuplicates|ReservedForTenant|FaultExtendedPool|FaultOlderRecord|FaultIncompleteRecord|FaultClonedRecord|FaultOrphanReleased|FaultOrphanOfTenant|AttackDescriptionOfOthers)$$' ./controllers/ipam/netbox
 
 .PHONY: test-vm
 test-vm: bin/gate ## Run the tests of the network code in a virtual machine with a kernel of Debian, which has more link types

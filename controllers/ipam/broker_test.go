@@ -45,6 +45,8 @@ type brokerWorld struct {
 	changed   map[types.NamespacedName]int
 	observed  map[string]int
 	found     []string
+	// foreign are records that systems have beside those that they remember, by URL.
+	foreign map[string][]ipam.Record
 }
 
 // question is a request to a system: the group's, and the method's.
@@ -156,7 +158,11 @@ func (s slow) Inspect(ctx context.Context) (*ipam.Report, error) {
 	if err := s.wait(ctx, question{method: "inspect"}); err != nil {
 		return nil, err
 	}
-	return s.System.Inspect(ctx)
+	report, err := s.System.Inspect(ctx)
+	if err == nil {
+		s.world.lock(func() { report.Records = append(report.Records, s.world.foreign[s.url]...) })
+	}
+	return report, err
 }
 
 func (s slow) Check(ctx context.Context) error {

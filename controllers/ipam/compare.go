@@ -16,7 +16,8 @@ type Comparison struct {
 	Missing []Missing
 	// Unused are recorded addresses that no Service holds.
 	Unused []netip.Addr
-	// Differences are of addresses that are recorded as the owner's.
+	// Differences are of addresses that are recorded as the owner's, and of those with a
+	// foreign record that no Service holds.
 	Differences map[netip.Addr]string
 }
 
@@ -35,6 +36,12 @@ func Compare(records []Record, held map[netip.Addr][]Owner, cluster types.UID) C
 	comparison := Comparison{Differences: map[netip.Addr]string{}}
 	marks := map[netip.Addr][]string{}
 	for _, r := range records {
+		if r.IsForeign {
+			if len(held[r.Address]) == 0 { // otherwise the owner's record, or the lack of it, says more
+				comparison.Differences[r.Address] = r.Difference
+			}
+			continue
+		}
 		marks[r.Address] = append(marks[r.Address], r.Mark)
 		if len(held[r.Address]) == 0 {
 			if !slices.Contains(comparison.Unused, r.Address) {
@@ -62,6 +69,16 @@ const (
 	releasableFraction = 10
 	alwaysReleasable   = 5
 )
+
+// countOwn counts the records that may be released.
+func countOwn(records []Record) (n int) {
+	for i := range records {
+		if !records[i].IsForeign {
+			n++
+		}
+	}
+	return n
+}
 
 // areTooManyUnused reports whether so many of all records are unused that somebody ought
 // to look, rather than the manager release them: what the cluster shows may be wrong.

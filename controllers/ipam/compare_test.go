@@ -42,6 +42,7 @@ func TestCompare(t *testing.T) {
 	record := func(a netip.Addr, o Owner) Record { return Record{Address: a, Mark: o.Mark(cluster)} }
 	edited := record(a, web)
 	edited.Difference = "its status is deprecated"
+	foreign := Record{Address: a, IsForeign: true, Difference: "it is a copy"}
 	for _, row := range []struct {
 		name    string
 		records []Record
@@ -56,6 +57,10 @@ func TestCompare(t *testing.T) {
 		{"shared, and the recorded one is gone", []Record{record(a, ownerNamed("gone"))}, map[netip.Addr][]Owner{a: {web, other}}, Comparison{Missing: []Missing{{a, web, true}}}},
 		{"recorded twice", []Record{record(a, web), record(a, web)}, map[netip.Addr][]Owner{a: {web}}, Comparison{Missing: []Missing{{a, web, true}}}},
 		{"edited", []Record{edited}, map[netip.Addr][]Owner{a: {web}}, Comparison{Differences: map[netip.Addr]string{a: "its status is deprecated"}}},
+		{"foreign", []Record{foreign, record(b, web)}, map[netip.Addr][]Owner{b: {web}}, Comparison{Differences: map[netip.Addr]string{a: "it is a copy"}}},
+		{"foreign beside the owner's", []Record{foreign, record(a, web)}, map[netip.Addr][]Owner{a: {web}}, Comparison{}},
+		{"foreign beside an unused one", []Record{foreign, record(a, web)}, nil, Comparison{Unused: []netip.Addr{a}, Differences: map[netip.Addr]string{a: "it is a copy"}}},
+		{"foreign instead of the owner's", []Record{foreign}, map[netip.Addr][]Owner{a: {web}}, Comparison{Missing: []Missing{{a, web, false}}}},
 		{"edited and unused", []Record{edited}, nil, Comparison{Unused: []netip.Addr{a}}},
 	} {
 		t.Run(row.name, func(t *testing.T) {

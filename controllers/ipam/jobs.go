@@ -143,6 +143,9 @@ func (b *Broker) claim(ctx context.Context, j *job, system System) (conclude fun
 				j.state.pauseOf(claim.Family).restart(b.Now())
 			}
 			c.isAnswered, c.isOfEndpoint, c.offer = true, false, allocation.Offer{Address: j.allocated}
+			if report := j.state.observation.Report; report != nil && !report.hasAddress(j.allocated) {
+				j.state.look.hasten(b.Now()) // the ranges have changed since the last comparison
+			}
 			b.AnswersChanged(nameOf(c.owner))
 			b.ObservationChanged(j.group)
 		case isWanted():
@@ -220,6 +223,33 @@ func (b *Broker) isNeeded(group string, a netip.Addr) bool {
 	}
 	b.mu.Unlock()
 	return b.Cluster.IsInUse(a)
+}
+
+// isOfAnotherGroup reports whether an address is, or may be, that of another group on the
+// same system, or is about to be released.
+func (b *Broker) isOfAnotherGroup(group string, a netip.Addr) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for key := range b.releases {
+		if key.address == a {
+			return true
+		}
+	}
+	for key, c := range b.claims {
+		if c.hasAddress() && c.offer.Address == a || key.claim.Address == a {
+			return true
+		}
+	}
+	url := ""
+	if g := b.groups[group]; g != nil {
+		url = g.config.URL
+	}
+	for name, g := range b.groups {
+		if name != group && g.config.URL == url && (g.observation.Report == nil || g.observation.Report.hasAddress(a)) {
+			return true
+		}
+	}
+	return false
 }
 
 // repair records an address that a Service has.

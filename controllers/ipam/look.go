@@ -17,7 +17,7 @@ func (b *Broker) look(ctx context.Context, j *job, system System) (conclude func
 	}
 	if err == nil { // what Services hold of another group is that group's business
 		report.Records = slices.DeleteFunc(report.Records, func(r Record) bool {
-			return len(held[r.Address]) == 0 && b.isNeeded(j.group, r.Address)
+			return len(held[r.Address]) == 0 && (b.isNeeded(j.group, r.Address) || r.IsForeign && b.isOfAnotherGroup(j.group, r.Address))
 		})
 	}
 	return func(failure *Error) {
@@ -51,9 +51,13 @@ func (b *Broker) noteReport(group string, g *groupState, report *Report, held ma
 		}
 	}
 	for a, text := range comparison.Differences {
-		b.noteDifference(group, a, held[a][0], text)
+		var owner Owner // nobody's is what no Service holds
+		if owners := held[a]; len(owners) > 0 {
+			owner = owners[0]
+		}
+		b.noteDifference(group, a, owner, text)
 	}
-	b.releaseUnused(group, g, comparison.Unused, len(report.Records), now)
+	b.releaseUnused(group, g, comparison.Unused, countOwn(report.Records), now)
 	g.observation.Report, g.observation.SyncedAt = report, now
 	g.look.backoff.Reset()
 	g.look.dueAt = now.Add(syncInterval)

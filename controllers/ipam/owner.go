@@ -17,8 +17,9 @@ type Owner struct {
 // String is namespace/name.
 func (o Owner) String() string { return o.Namespace + "/" + o.Name }
 
-// MaxMark is how long a mark is at most, in bytes. NetBox stores descriptions of 200.
-const MaxMark = 200
+// MaxMark is how long a mark is at most, in bytes. NetBox stores descriptions of 200, in
+// which an address stands behind the mark.
+const MaxMark = 160
 
 // markBegin begins all marks.
 const markBegin = "purelb "
@@ -34,7 +35,7 @@ func (o Owner) Mark(cluster types.UID) string {
 	begin, end := MarksOfCluster(cluster), "/"+string(o.UID)
 	name := o.String()
 	if room := MaxMark - len(begin) - len(end); len(name) > room {
-		const hashLength = 16
+		const hashLength = 12
 		sum := sha256.Sum256([]byte(name))
 		kept := max(room-hashLength-1, 0)
 		name = name[:kept] + "~" + hex.EncodeToString(sum[:])[:hashLength]

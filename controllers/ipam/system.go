@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 
 	"go4.org/netipx"
 
@@ -48,7 +49,7 @@ type Request struct {
 type Report struct {
 	// Pools in the order in which Allocate tries them.
 	Pools []Pool
-	// Records are those of owners of this cluster, in any order.
+	// Records are those with marks of this cluster, in any order.
 	Records []Record
 	// Problems are what the group asks for and the system does not have.
 	Problems []string
@@ -66,10 +67,21 @@ type Pool struct {
 // Record is what a System has recorded of one address.
 type Record struct {
 	Address netip.Addr
-	// Mark is the owner's.
+	// Mark is the owner's, or empty if the record has yet to be completed: if a Service has the
+	// address, it is allocated once more.
 	Mark string
 	// Difference says what is not recorded as the group asks for, or is empty.
 	Difference string
+	// IsForeign says that the record is not of an owner of the group, although its mark is one
+	// of this cluster: somebody has copied it, or its address is not of the group's pools. It
+	// is never released. Its Difference is reported, unless a Service or another ServiceGroup
+	// has the address.
+	IsForeign bool
+}
+
+// hasAddress reports whether an address is of one of the pools.
+func (r *Report) hasAddress(a netip.Addr) bool {
+	return slices.ContainsFunc(r.Pools, func(p Pool) bool { return p.Addrs.Contains(a) })
 }
 
 // Error is why a System did not do what it was asked for.

@@ -130,7 +130,7 @@ func (n *netboxServer) recorded() map[string]string {
 	for _, a := range n.Addresses() {
 		parts := strings.Split(a.Description, "/")
 		name := a.Description
-		if len(parts) == 4 {
+		if len(parts) >= 4 {
 			name = parts[1] + "/" + parts[2]
 		}
 		key := a.Address.Addr().String()

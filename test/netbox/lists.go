@@ -11,7 +11,7 @@ import (
 )
 
 // serveList answers GET and POST of a list of objects.
-func (s *Server) serveList(r *http.Request, app, kind string, body any) *reply {
+func (s *Server) serveList(r *http.Request, token *Token, app, kind string, body any) *reply {
 	if r.Method == http.MethodPost {
 		fields, _ := body.(map[string]any)
 		return s.create(kind, fields)
@@ -33,18 +33,18 @@ func (s *Server) serveList(r *http.Request, app, kind string, body any) *reply {
 	if refusal := s.checkFilters(q, statuses); refusal != nil {
 		return refusal
 	}
-	return s.page(r, s.listFiltered(kind, q))
+	return s.page(r, s.listFiltered(token, kind, q))
 }
 
 // listFiltered lists addresses, prefixes or ranges.
-func (s *Server) listFiltered(kind string, q url.Values) (views []map[string]any) {
+func (s *Server) listFiltered(token *Token, kind string, q url.Values) (views []map[string]any) {
 	switch kind {
 	case "ip-addresses":
 		all := slices.SortedFunc(slices.Values(s.ips), func(a, b *ipAddress) int {
 			return cmp.Or(a.address.Addr().Compare(b.address.Addr()), cmp.Compare(a.id, b.id))
 		})
 		for _, i := range all {
-			if i.matches(q) {
+			if token.sees(i) && i.matches(q) {
 				views = append(views, i.view())
 			}
 		}

@@ -54,6 +54,10 @@ type ipAddress struct {
 	dnsName string
 }
 
+func (i *ipAddress) hasTag(slug string) bool {
+	return slices.ContainsFunc(i.tags, func(t *named) bool { return t.slug == slug })
+}
+
 // rolesNotUnique are those of which NetBox takes one address twice.
 var rolesNotUnique = []string{"anycast", "vip", "vrrp", "hsrp", "glbp", "carp"}
 

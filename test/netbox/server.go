@@ -45,7 +45,13 @@ type Token struct {
 	// delete it, as by a constraint of a permission; empty for none. NetBox says that there
 	// is no address without it.
 	OnlyTagged string
+	// OnlyViewTagged is the same for the permission to view. NetBox keeps addresses unique
+	// all the same among those that a token does not see.
+	OnlyViewTagged string
 }
+
+// sees reports whether the token may view an address.
+func (t *Token) sees(i *ipAddress) bool { return t.OnlyViewTagged == "" || i.hasTag(t.OnlyViewTagged) }
 
 // Server is a fake NetBox. Its exported fields may be set before it serves.
 type Server struct {
@@ -183,7 +189,7 @@ func (s *Server) route(r *http.Request) *reply {
 		return refusal
 	}
 	if len(parts) == 2 {
-		return s.serveList(r, parts[0], kind, body)
+		return s.serveList(r, &token, parts[0], kind, body)
 	}
 	id, err := strconv.ParseInt(parts[2], 10, 64)
 	if err != nil {
@@ -192,16 +198,10 @@ func (s *Server) route(r *http.Request) *reply {
 	if len(parts) == 4 && parts[3] == "available-ips" {
 		return s.serveAvailable(r, kind, id, body)
 	}
-	if kind == "ip-addresses" && r.Method != http.MethodGet && token.OnlyTagged != "" && !s.hasTag(id, token.OnlyTagged) {
-		return notFound("IPAddress")
+	if kind == "ip-addresses" {
+		return s.serveAddress(r, &token, id, body)
 	}
 	return s.serveObject(r, kind, id, body)
-}
-
-func (s *Server) hasTag(address int64, slug string) bool {
-	return slices.ContainsFunc(s.ips, func(i *ipAddress) bool {
-		return i.id == address && slices.ContainsFunc(i.tags, func(t *named) bool { return t.slug == slug })
-	})
 }
 
 // check refuses what the token's user has no permission for.

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// serveObject answers GET, PATCH and DELETE of one object.
+// serveObject answers GET, PATCH and DELETE of one object that is not an address. It changes
+// of a prefix and of a range which addresses they have.
 func (s *Server) serveObject(r *http.Request, kind string, id int64, body any) *reply {
+	fields, _ := body.(map[string]any)
 	switch kind {
-	case "ip-addresses":
-		return s.serveAddress(r, id, body)
 	case "prefixes":
 		i := slices.IndexFunc(s.prefixes, func(p *prefix) bool { return p.id == id })
 		if i < 0 {
@@ -22,6 +22,10 @@ func (s *Server) serveObject(r *http.Request, kind string, id int64, body any) *
 			s.prefixes = slices.Delete(s.prefixes, i, i+1)
 			return &reply{status: http.StatusNoContent}
 		}
+		if refusal := setAddresses(fields, map[string]*netip.Prefix{"prefix": &s.prefixes[i].cidr}); refusal != nil {
+			return refusal
+		}
+		s.prefixes[i].cidr = s.prefixes[i].cidr.Masked()
 		return &reply{http.StatusOK, s.prefixes[i].view(), s.etag(s.prefixes[i].changed)}
 	case "ip-ranges":
 		i := slices.IndexFunc(s.ranges, func(g *ipRange) bool { return g.id == id })
@@ -31,6 +35,9 @@ func (s *Server) serveObject(r *http.Request, kind string, id int64, body any) *
 		if r.Method == http.MethodDelete {
 			s.ranges = slices.Delete(s.ranges, i, i+1)
 			return &reply{status: http.StatusNoContent}
+		}
+		if refusal := setAddresses(fields, map[string]*netip.Prefix{"start_address": &s.ranges[i].first, "end_address": &s.ranges[i].last}); refusal != nil {
+			return refusal
 		}
 		return &reply{http.StatusOK, s.ranges[i].view(), s.etag(s.ranges[i].changed)}
 	case "vrfs", "tenants":
@@ -49,6 +56,23 @@ func (s *Server) serveObject(r *http.Request, kind string, id int64, body any) *
 		return &reply{status: http.StatusNoContent}
 	}
 	return detail(http.StatusNotFound, "Not found.")
+}
+
+// setAddresses sets those addresses with a mask that a change names.
+func setAddresses(fields map[string]any, at map[string]*netip.Prefix) *reply {
+	for name, to := range at {
+		value, isSet := fields[name]
+		if !isSet {
+			continue
+		}
+		text, _ := value.(string)
+		a, err := netip.ParsePrefix(text)
+		if err != nil {
+			return invalid(name, "Invalid IP address format: %v", value)
+		}
+		*to = a
+	}
+	return nil
 }
 
 // dependents counts the prefixes, ranges and addresses that protect a VRF or tenant from
@@ -71,12 +95,20 @@ func (s *Server) dependents(kind string, id int64) (n int) {
 	return n
 }
 
-func (s *Server) serveAddress(r *http.Request, id int64, body any) *reply {
+// serveAddress answers GET, PATCH and DELETE of an address.
+func (s *Server) serveAddress(r *http.Request, token *Token, id int64, body any) *reply {
 	at := slices.IndexFunc(s.ips, func(i *ipAddress) bool { return i.id == id })
 	if at < 0 {
 		return notFound("IPAddress")
 	}
 	i := s.ips[at]
+	mayDo := token.sees(i)
+	if r.Method != http.MethodGet {
+		mayDo = token.OnlyTagged == "" || i.hasTag(token.OnlyTagged)
+	}
+	if !mayDo {
+		return notFound("IPAddress")
+	}
 	if match := r.Header.Get("If-Match"); match != "" && match != "*" && s.Version != V44 && r.Method != http.MethodGet {
 		if current := s.etag(i.changed); !slices.Contains(strings.Split(match, ","), current["ETag"]) {
 			return &reply{http.StatusPreconditionFailed, map[string]string{"detail": "Precondition failed."}, current}

@@ -284,25 +284,43 @@ func describe(err error) string {
 	return err.Error()
 }
 
+// page is a part of a list, as NetBox sends it. A JSON object without these two is not of NetBox.
+type page[T any] struct {
+	Count   *int64 `json:"count"`
+	Results *[]T   `json:"results"`
+}
+
+// readPage reads a part of a list.
+func readPage[T any](ctx context.Context, c *client, path string, query url.Values, limit, offset int) (results []T, total int64, err error) {
+	var got page[T]
+	q := url.Values{"limit": {strconv.Itoa(limit)}, "offset": {strconv.Itoa(offset)}}
+	for name, values := range query {
+		q[name] = values
+	}
+	if _, err := c.send(ctx, http.MethodGet, path, q, nil, nil, &got); err != nil {
+		return nil, 0, err
+	}
+	if got.Count == nil || got.Results == nil {
+		return nil, 0, c.unavailable("the answer is not a list of NetBox's: is there something else at this URL?")
+	}
+	return *got.Results, *got.Count, nil
+}
+
 // list reads all pages of a list. It counts pages itself: the links that NetBox sends
 // may name a host behind a proxy.
 func list[T any](ctx context.Context, c *client, path string, query url.Values) ([]T, error) {
 	var all []T
-	for page := 0; page < maxPages; page++ {
-		var got struct {
-			Count   int `json:"count"`
-			Results []T `json:"results"`
-		}
-		q := url.Values{"limit": {strconv.Itoa(pageSize)}, "offset": {strconv.Itoa(len(all))}}
-		for name, values := range query {
-			q[name] = values
-		}
-		if _, err := c.send(ctx, http.MethodGet, path, q, nil, nil, &got); err != nil {
+	for range maxPages {
+		results, total, err := readPage[T](ctx, c, path, query, pageSize, len(all))
+		if err != nil {
 			return nil, err
 		}
-		all = append(all, got.Results...)
-		if len(got.Results) == 0 || len(all) >= got.Count {
+		all = append(all, results...)
+		switch {
+		case int64(len(all)) >= total:
 			return all, nil
+		case len(results) == 0: // what is missing would count as not recorded
+			return nil, c.unavailable("a list ends before its end")
 		}
 	}
 	return nil, c.unavailableTo(ipam.ScopeGroup, fmt.Sprintf("a list has more than %d objects", maxPages*pageSize))
@@ -310,13 +328,6 @@ func list[T any](ctx context.Context, c *client, path string, query url.Values) 
 
 // count returns how many objects a list has.
 func count(ctx context.Context, c *client, path string, query url.Values) (int64, error) {
-	var got struct {
-		Count int64 `json:"count"`
-	}
-	q := url.Values{"limit": {"1"}}
-	for name, values := range query {
-		q[name] = values
-	}
-	_, err := c.send(ctx, http.MethodGet, path, q, nil, nil, &got)
-	return got.Count, err
+	_, total, err := readPage[struct{}](ctx, c, path, query, 1, 0)
+	return total, err
 }

@@ -31,6 +31,9 @@ func TestContract(t *testing.T) {
 		{"no slash at the end", contractNoSlash},
 		{"status", contractStatus},
 		{"one address twice", contractTwice},
+		{"one address twice, and the role later", contractRoleLater},
+		{"one address twice in a VRF that takes it", contractTwiceInVRF},
+		{"prefixes and ranges that change", contractChangedParents},
 		{"fields that are refused", contractRefusedFields},
 		{"filters of addresses", contractFilters},
 		{"filters of prefixes and ranges", contractFiltersOfPrefixes},
@@ -301,6 +304,7 @@ func contractFilters(w *world) {
 	}{
 		{url.Values{"parent": {w.v4.String()}}, 3},
 		{url.Values{"parent": {w.v4.String()}, "vrf_id": {"null"}}, 3},
+		{url.Values{"parent": {host(5) + "/32", host(6) + "/31"}}, 3},
 		{url.Values{"address": {host(5)}}, 1},
 		{url.Values{"address": {address(w.v4, 5)}}, 1},
 		{url.Values{"address": {host(5) + "/32"}}, 0},

@@ -1,6 +1,7 @@
 package netbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,24 @@ const maxTries = 20
 
 // createFree creates a record for the first free address of the group's pools.
 func (s *System) createFree(ctx context.Context, r *ipam.Request) (netip.Addr, error) {
+	a, err := s.tryPools(ctx, r)
+	if errors.Is(err, errOutsidePool) { // somebody has changed the prefix or range in NetBox
+		if err = s.ensurePools(ctx); err == nil {
+			a, err = s.tryPools(ctx, r)
+		}
+	}
+	if errors.Is(err, errOutsidePool) {
+		err = &ipam.Error{Reason: v1.ReasonIPAMRefused, Message: fmt.Sprintf(
+			"NetBox %s has created an address that is not of the prefix or range it was asked for: the record is deleted again", s.client.base)}
+	}
+	return a, err
+}
+
+// errOutsidePool says that NetBox has created an address outside of the pool that it was
+// asked for, as the pool is known. The record is deleted, and the pools are known no more.
+var errOutsidePool = errors.New("an address outside of the prefix or range")
+
+func (s *System) tryPools(ctx context.Context, r *ipam.Request) (netip.Addr, error) {
 	hasFamily := false
 	for i := range s.pools {
 		p := &s.pools[i]
@@ -56,7 +75,7 @@ func (s *System) exhausted(family allocation.Family, what string) error {
 // if the cluster objects to it, another free one is created by name.
 func (s *System) createFreeIn(ctx context.Context, r *ipam.Request, p *pool) (netip.Addr, error) {
 	var created ipAddress
-	_, err := s.client.send(ctx, http.MethodPost, p.path+"available-ips/", nil, nil, s.fields(r.Owner, nil), &created)
+	_, err := s.client.send(ctx, http.MethodPost, p.path+"available-ips/", nil, nil, s.newFields(r.Owner), &created)
 	if concernsAddress(err) {
 		// NetBox 4.4 takes an address of a range for free that is recorded with another mask
 		// than the range's.
@@ -66,19 +85,71 @@ func (s *System) createFreeIn(ctx context.Context, r *ipam.Request, p *pool) (ne
 		return netip.Addr{}, err
 	}
 	a := created.addr()
-	if !a.IsValid() || !p.addrs.Contains(a) {
-		return netip.Addr{}, s.client.unavailable("it has created an address that is not of the prefix: is there something else at this URL?")
-	}
-	if r.Objection(a) == "" {
-		isFirst, err := s.isFirst(ctx, &created)
-		if err != nil || isFirst {
-			return a, err
+	switch {
+	case created.ID == 0 || !a.IsValid():
+		return netip.Addr{}, s.client.unavailable("it has created no address: is there something else at this URL?")
+	case !p.contains(a, created.vrfID()):
+		s.pools = nil
+		return netip.Addr{}, cmp.Or(s.delete(ctx, created.ID), errOutsidePool)
+	case r.Objection(a) != "":
+		err = s.delete(ctx, created.ID)
+	default:
+		var isSettled bool
+		if isSettled, err = s.settle(ctx, r.Owner, &created); isSettled {
+			return a, nil
 		}
 	}
-	if err := s.delete(ctx, created.ID); err != nil {
+	if err != nil {
 		return netip.Addr{}, err
 	}
 	return s.createAmongFree(ctx, r, p)
+}
+
+// newFields returns what a new record is created with. The role follows later: NetBox takes
+// one address twice if both records have a role such as vip. Without one it refuses an
+// address of which it has any record, also one that the token may not view, where it is set
+// to keep addresses unique. The address follows in the mark, which says that the record is
+// complete.
+func (s *System) newFields(owner ipam.Owner) map[string]any {
+	fields := s.fields(owner, netip.Addr{}, nil)
+	delete(fields, "role")
+	return fields
+}
+
+// settle completes a record that was created for an owner, and reports whether the owner
+// has the address by it. A record that another one has come before, or that NetBox does not
+// let be completed, is deleted: the owner has no address by it yet.
+func (s *System) settle(ctx context.Context, owner ipam.Owner, o *ipAddress) (bool, error) {
+	isFirst, err := s.isFirst(ctx, o)
+	if err == nil && isFirst {
+		if err = s.complete(ctx, owner, o); err == nil {
+			return true, nil
+		}
+	}
+	var refused *statusError
+	if err != nil && !errors.As(err, &refused) {
+		return false, err // the next request finds the record by its mark
+	}
+	if deleteErr := s.delete(ctx, o.ID); deleteErr != nil {
+		return false, deleteErr
+	}
+	if concernsAddress(err) || isStatus(err, http.StatusNotFound) {
+		return false, nil // somebody else has recorded the address, or has deleted the record
+	}
+	return false, err
+}
+
+// complete writes into a record of an owner what it was created without: the role and, in the
+// mark, the address.
+func (s *System) complete(ctx context.Context, owner ipam.Owner, o *ipAddress) error {
+	if _, of := o.mark(); of.IsValid() {
+		return nil
+	}
+	fields := map[string]any{"description": s.describe(owner, o.addr(), o)}
+	if s.config.Role != "" && o.Role == nil {
+		fields["role"] = s.config.Role
+	}
+	return s.change(ctx, o.ID, fields, "")
 }
 
 // concernsAddress reports whether NetBox refuses the address of a new record.
@@ -107,7 +178,7 @@ func (s *System) createAmongFree(ctx context.Context, r *ipam.Request, p *pool) 
 
 // create creates a record for an address. It reports false if another record was first.
 func (s *System) create(ctx context.Context, owner ipam.Owner, a netip.Addr, p *pool) (isFirst bool, err error) {
-	fields := s.fields(owner, nil)
+	fields := s.newFields(owner)
 	fields["address"] = netip.PrefixFrom(a, p.subnet.Bits()).String()
 	if p.vrf != 0 {
 		fields["vrf"] = p.vrf
@@ -116,10 +187,10 @@ func (s *System) create(ctx context.Context, owner ipam.Owner, a netip.Addr, p *
 	if _, err := s.client.send(ctx, http.MethodPost, pathAddresses, nil, nil, fields, &created); err != nil {
 		return false, err
 	}
-	if isFirst, err = s.isFirst(ctx, &created); err != nil || isFirst {
-		return isFirst, err
+	if created.ID == 0 || created.addr() != a {
+		return false, s.client.unavailable("it has created another address than the one that it was asked for: is there something else at this URL?")
 	}
-	return false, s.delete(ctx, created.ID)
+	return s.settle(ctx, owner, &created)
 }
 
 // isFirst reports whether a record that was just created is the first one of its address.
@@ -150,17 +221,21 @@ func (s *System) recordRequested(ctx context.Context, r *ipam.Request) error {
 	if why := r.Objection(r.Address); why != "" {
 		return &ipam.Error{Reason: v1.ReasonAddressInUse, Message: why}
 	}
-	p := &s.pools[i]
+	err := s.recordIn(ctx, r, &s.pools[i])
+	if concernsAddress(err) {
+		err = &ipam.Error{Reason: v1.ReasonAddressInUse, Message: fmt.Sprintf("%s cannot be had from NetBox %s: %s", r.Address, s.client.base, err)}
+	}
+	return err
+}
+
+// recordIn makes a requested address of a pool the owner's.
+func (s *System) recordIn(ctx context.Context, r *ipam.Request, p *pool) error {
 	records, err := s.recordsInVRF(ctx, r.Address, p.vrf)
 	if err != nil {
 		return err
 	}
 	if len(records) == 0 {
-		isFirst, err := s.create(ctx, r.Owner, r.Address, p)
-		switch {
-		case concernsAddress(err):
-			return &ipam.Error{Reason: v1.ReasonAddressInUse, Message: fmt.Sprintf("%s cannot be had from NetBox %s: %s", r.Address, s.client.base, err)}
-		case err != nil || isFirst:
+		if isFirst, err := s.create(ctx, r.Owner, r.Address, p); err != nil || isFirst {
 			return err
 		}
 		if records, err = s.recordsInVRF(ctx, r.Address, p.vrf); err != nil {
@@ -184,16 +259,18 @@ func (s *System) takeOver(ctx context.Context, r *ipam.Request, records []ipAddr
 			}
 		}
 	}
-	if first.mark() == r.Owner.Mark(s.cluster) {
-		return nil
+	if first.isOwnedBy(r.Owner.Mark(s.cluster)) {
+		return s.complete(ctx, r.Owner, first)
 	}
-	return s.change(ctx, first.ID, s.fields(r.Owner, first), "")
+	return s.change(ctx, first.ID, s.fields(r.Owner, first.addr(), first), "")
 }
 
+// inUse says that NetBox has another record of an address. It says no more than the record's
+// id: whoever may make a Service reads it, and need not know what the address is used for.
 func (s *System) inUse(a netip.Addr, o *ipAddress) error {
 	what := "something else"
 	if o != nil {
-		what = o.describe()
+		what = fmt.Sprintf("id %d", o.ID)
 	}
 	return &ipam.Error{Reason: v1.ReasonAddressInUse, Message: fmt.Sprintf("%s is recorded in NetBox %s already: %s", a, s.client.base, what)}
 }

@@ -277,7 +277,7 @@ func TestFaultTwoClustersTakeOne(t *testing.T) {
 		}, nil)
 		ours := w.allocate(w.connect(config, ipamtest.Cluster), request("web"))
 		w.fake.SetFaults(nil, nil)
-		mark := ipamtest.NewOwner("web", 0).Mark(ipamtest.Cluster)
+		mark := ipamtest.NewOwner("web", 0).Mark(ipamtest.Cluster) + "/" + ours.String()
 		switch {
 		case version == fake.V46 && ours == theirs:
 			t.Errorf("both have %s", ours)

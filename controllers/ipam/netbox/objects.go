@@ -1,14 +1,8 @@
 package netbox
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
-
-	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/purelb/purelb-operator/controllers/ipam"
 )
 
 // Paths of NetBox's REST API.
@@ -76,26 +70,6 @@ func (o *ipAddress) subnet() netip.Prefix {
 	return p.Masked()
 }
 
-// descriptionSeparator is between an owner's mark and the description that an address had
-// before.
-const descriptionSeparator = " | "
-
-// mark returns the owner's mark, or the whole description if that does not begin with one.
-func (o *ipAddress) mark() string {
-	mark, _, _ := strings.Cut(o.Description, descriptionSeparator)
-	return mark
-}
-
-// isOf reports whether the address is recorded as that of an owner of the cluster.
-func (o *ipAddress) isOf(cluster types.UID) bool {
-	return strings.HasPrefix(o.Description, ipam.MarksOfCluster(cluster))
-}
-
-// isMarked reports whether the address is recorded as that of an owner of any cluster.
-func (o *ipAddress) isMarked() bool {
-	return strings.HasPrefix(o.Description, ipam.MarksOfCluster("")[:len("purelb ")])
-}
-
 func (o *ipAddress) vrfID() int64 { return idOf(o.VRF) }
 
 // idOf returns the id of an object, or 0 for none.
@@ -104,21 +78,6 @@ func idOf(o *object) int64 {
 		return 0
 	}
 	return o.ID
-}
-
-// describe says what NetBox has at the address.
-func (o *ipAddress) describe() string {
-	what := []string{fmt.Sprintf("id %d", o.ID)}
-	if o.Status != nil {
-		what = append(what, "status "+o.Status.Value)
-	}
-	if o.DNSName != "" {
-		what = append(what, "DNS name "+o.DNSName)
-	}
-	if o.Description != "" {
-		what = append(what, fmt.Sprintf("description %q", o.Description))
-	}
-	return strings.Join(what, ", ")
 }
 
 func (o *ipAddress) hasTag(slug string) bool {

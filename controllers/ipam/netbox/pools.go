@@ -38,6 +38,31 @@ func (p *pool) String() string {
 	return p.addrs.String()
 }
 
+// maxPools is how many ranges of a ServiceGroup its status has room for.
+const maxPools = 128
+
+// lookUpPools looks up the prefixes and ranges that addresses are created in. problems say
+// what the group asks for and NetBox does not have, and what no Service can have.
+func (s *System) lookUpPools(ctx context.Context) (problems []string, err error) {
+	pools, problems, err := s.resolvePools(ctx)
+	if err != nil {
+		return nil, err
+	}
+	pools = slices.DeleteFunc(pools, func(p pool) bool {
+		err := allocation.RefuseRange(p.addrs)
+		if err != nil {
+			problems = append(problems, err.Error())
+		}
+		return err != nil
+	})
+	if len(pools) > maxPools {
+		problems = append(problems, fmt.Sprintf("the selector finds %d prefixes and ranges in NetBox: only the first %d are used", len(pools), maxPools))
+		pools = pools[:maxPools]
+	}
+	s.pools = pools
+	return problems, nil
+}
+
 // resolvePools looks up the prefixes and ranges of the group. problems say what the group
 // names and NetBox does not have.
 func (s *System) resolvePools(ctx context.Context) (pools []pool, problems []string, err error) {
@@ -241,18 +266,16 @@ func (s *System) availableAddresses(ctx context.Context, p *pool) ([]netip.Addr,
 // reportOf counts what is recorded of a pool.
 func (s *System) reportOf(ctx context.Context, p *pool) (ipam.Pool, error) {
 	out := ipam.Pool{Addrs: p.addrs, Subnet: p.subnet}
-	if p.isCIDR {
-		recorded, err := count(ctx, s.client, pathAddresses, url.Values{"parent": {p.subnet.String()}, "vrf_id": {vrfParameter(p.vrf)}})
-		out.Recorded = recorded
-		return out, err
-	}
-	free, err := s.availableAddresses(ctx, p)
-	if err != nil {
-		return out, err
-	}
-	if len(free) < maxAvailable { // otherwise many are free
-		r := allocation.Range{Addrs: p.addrs, Subnet: netip.PrefixFrom(p.addrs.From(), p.addrs.From().BitLen())}
-		out.Recorded = max(r.Capacity()-int64(len(free)), 0)
+	for some := range slices.Chunk(p.addrs.Prefixes(), maxNamed) {
+		query := url.Values{"vrf_id": {vrfParameter(p.vrf)}}
+		for _, prefix := range some {
+			query.Add("parent", prefix.String())
+		}
+		recorded, err := count(ctx, s.client, pathAddresses, query)
+		if err != nil {
+			return out, err
+		}
+		out.Recorded += recorded
 	}
 	return out, nil
 }

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -66,7 +65,7 @@ func (s *System) take(ctx context.Context, owner ipam.Owner, id int64, mayTake f
 	if err != nil || !mayTake(&o) {
 		return false, err
 	}
-	err = s.change(ctx, id, s.fields(owner, &o), got.etag)
+	err = s.change(ctx, id, s.fields(owner, o.addr(), &o), got.etag)
 	if isStatus(err, http.StatusPreconditionFailed) || isStatus(err, http.StatusNotFound) {
 		return false, nil
 	}
@@ -81,7 +80,7 @@ func (s *System) take(ctx context.Context, owner ipam.Owner, id int64, mayTake f
 	if _, err := s.client.send(ctx, http.MethodGet, recordPath(id), nil, nil, nil, &o); err != nil {
 		return false, err
 	}
-	return o.mark() == owner.Mark(s.cluster), nil
+	return o.isOwnedBy(owner.Mark(s.cluster)), nil
 }
 
 // takeRequested makes a requested address of the tenant the owner's.
@@ -98,8 +97,7 @@ func (s *System) takeRequested(ctx context.Context, r *ipam.Request) error {
 	if first == nil {
 		return &ipam.Error{Reason: v1.ReasonAddressOutsidePool, Message: fmt.Sprintf("%s is not an address of tenant %s in NetBox %s", r.Address, s.config.Tenant, s.client.base)}
 	}
-	mark := r.Owner.Mark(s.cluster)
-	if first.mark() == mark && !s.isFree(first) {
+	if first.isOwnedBy(r.Owner.Mark(s.cluster)) && !s.isFree(first) {
 		return nil
 	}
 	isTaken, err := s.take(ctx, r.Owner, first.ID, func(o *ipAddress) bool {
@@ -110,43 +108,4 @@ func (s *System) takeRequested(ctx context.Context, r *ipam.Request) error {
 		err = s.inUse(r.Address, first)
 	}
 	return err
-}
-
-// inspectTenant reports on the addresses that are reserved for the tenant, and on those
-// that owners of this cluster have.
-func (s *System) inspectTenant(ctx context.Context, records []ipAddress) (*ipam.Report, error) {
-	report := &ipam.Report{}
-	free, err := s.reserved(ctx)
-	if isStatus(err, http.StatusBadRequest) {
-		report.Problems = append(report.Problems, "NetBox has no tenant with the slug "+s.config.Tenant+", that the token may view")
-		return report, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	s.addRecords(report, records)
-	subnets := map[netip.Addr]netip.Prefix{}
-	isOurs := map[netip.Addr]bool{}
-	for _, o := range slices.Concat(free, records) {
-		if a := o.addr(); a.IsValid() && s.hasAddress(&o) {
-			subnets[a] = o.subnet()
-			isOurs[a] = o.isOf(s.cluster)
-		}
-	}
-	report.Pools = rangesOf(subnets)
-	for i := range report.Pools {
-		for a := range isOurs {
-			if isOurs[a] && report.Pools[i].Addrs.Contains(a) {
-				report.Pools[i].Recorded++
-			}
-		}
-	}
-	if len(report.Pools) > maxPools {
-		report.Problems = append(report.Problems, fmt.Sprintf("the addresses of tenant %s make up %d ranges: only the first %d are used, so reserve addresses that follow one another", s.config.Tenant, len(report.Pools), maxPools))
-		report.Pools = report.Pools[:maxPools]
-	}
-	if len(report.Pools) == 0 {
-		report.Problems = append(report.Problems, strings.TrimSpace("tenant "+s.config.Tenant+" has no address with status "+statusReserved))
-	}
-	return report, nil
 }

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 
-	"go4.org/netipx"
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -71,18 +70,25 @@ func (s *System) allocate(ctx context.Context, r *ipam.Request) (netip.Addr, err
 	if r.Address.IsValid() {
 		return r.Address, s.recordRequested(ctx, r)
 	}
-	own, err := s.recordsMarked(ctx, r.Owner.Mark(s.cluster))
+	mark := r.Owner.Mark(s.cluster)
+	own, err := s.recordsMarked(ctx, mark)
 	if err != nil {
 		return netip.Addr{}, err
 	}
 	own = slices.DeleteFunc(own, func(o ipAddress) bool {
-		return allocation.FamilyOf(o.addr()) != r.Family || !s.hasAddress(&o) || r.Objection(o.addr()) != ""
+		return allocation.FamilyOf(o.addr()) != r.Family || !o.isOwnedBy(mark) || !s.hasAddress(&o) || r.Objection(o.addr()) != ""
 	})
-	if first := lowestID(own); first != nil {
-		return first.addr(), nil
-	}
 	if s.config.IsByTenant() {
+		if first := lowestID(own); first != nil {
+			return first.addr(), nil
+		}
 		return s.takeReserved(ctx, r)
+	}
+	slices.SortFunc(own, func(a, b ipAddress) int { return cmp.Compare(a.ID, b.ID) })
+	for i := range own { // an earlier request may have ended before it looked, or before it completed the record
+		if isSettled, err := s.settle(ctx, r.Owner, &own[i]); err != nil || isSettled {
+			return own[i].addr(), err
+		}
 	}
 	return s.createFree(ctx, r)
 }
@@ -92,11 +98,11 @@ func (s *System) ensurePools(ctx context.Context) error {
 	if s.config.IsByTenant() || len(s.pools) > 0 {
 		return nil
 	}
-	pools, problems, err := s.resolvePools(ctx)
+	problems, err := s.lookUpPools(ctx)
 	if err != nil {
 		return err
 	}
-	if s.pools = pools; len(pools) == 0 {
+	if len(s.pools) == 0 {
 		return &ipam.Error{Reason: v1.ReasonIPAMRefused, Message: strings.Join(problems, "; ")}
 	}
 	return nil
@@ -138,17 +144,10 @@ func (s *System) recordsAt(ctx context.Context, a netip.Addr) ([]ipAddress, erro
 	return slices.DeleteFunc(records, func(o ipAddress) bool { return o.addr() != a }), nil
 }
 
-// fields returns what an address is to have when it is the owner's.
-func (s *System) fields(o ipam.Owner, before *ipAddress) map[string]any {
-	description := o.Mark(s.cluster)
-	if before != nil && before.Description != "" && !before.isMarked() {
-		description += descriptionSeparator + before.Description
-	} else if before != nil {
-		if _, rest, ok := strings.Cut(before.Description, descriptionSeparator); ok {
-			description += descriptionSeparator + rest
-		}
-	}
-	fields := map[string]any{"status": s.config.Status, "description": cutRunes(description, ipam.MaxMark)}
+// fields returns what the record of an address is to have when it is the owner's. before is
+// what it was, or nil.
+func (s *System) fields(o ipam.Owner, a netip.Addr, before *ipAddress) map[string]any {
+	fields := map[string]any{"status": s.config.Status, "description": s.describe(o, a, before)}
 	if s.config.Role != "" {
 		fields["role"] = s.config.Role
 	}
@@ -177,14 +176,6 @@ func (s *System) fields(o ipam.Owner, before *ipAddress) map[string]any {
 	return fields
 }
 
-// cutRunes cuts a text after so many letters, which is how NetBox counts.
-func cutRunes(s string, most int) string {
-	if runes := []rune(s); len(runes) > most {
-		return string(runes[:most])
-	}
-	return s
-}
-
 // Release removes what is recorded of an address for owners of this cluster.
 func (s *System) Release(ctx context.Context, a netip.Addr) error {
 	return s.explain(s.release(ctx, a))
@@ -196,8 +187,8 @@ func (s *System) release(ctx context.Context, a netip.Addr) error {
 		return err
 	}
 	for i := range records {
-		// After the prefix has gone from NetBox, the record still has to go.
-		if o := &records[i]; o.isOf(s.cluster) && (s.hasAddress(o) || len(s.pools) == 0) {
+		// The prefix may have left the group, or NetBox: the record has to go all the same.
+		if o := &records[i]; o.isOf(s.cluster) {
 			err = cmp.Or(err, s.releaseRecord(ctx, o))
 		}
 	}
@@ -205,17 +196,19 @@ func (s *System) release(ctx context.Context, a netip.Addr) error {
 }
 
 // releaseRecord deletes a record or, in the mode of reserved addresses, reserves the
-// address again.
+// address again, unless somebody has given it to another tenant.
 func (s *System) releaseRecord(ctx context.Context, o *ipAddress) error {
-	if s.config.IsByTenant() {
-		_, before, _ := strings.Cut(o.Description, descriptionSeparator)
-		fields := map[string]any{"status": statusReserved, "description": before}
+	if !s.config.IsByTenant() {
+		return s.delete(ctx, o.ID)
+	}
+	fields := map[string]any{"description": o.ownDescription()}
+	if s.hasAddress(o) {
+		fields["status"] = statusReserved
 		if s.config.DNSName != "" {
 			fields["dns_name"] = ""
 		}
-		return s.change(ctx, o.ID, fields, "")
 	}
-	return s.delete(ctx, o.ID)
+	return s.change(ctx, o.ID, fields, "")
 }
 
 func recordPath(id int64) string { return fmt.Sprintf("%s%d/", pathAddresses, id) }
@@ -250,102 +243,4 @@ func (s *System) change(ctx context.Context, id int64, fields map[string]any, et
 	}
 	_, err := s.client.send(ctx, http.MethodPatch, recordPath(id), nil, header, fields, nil)
 	return s.checkAbsence(ctx, id, err)
-}
-
-// Inspect returns what NetBox has.
-func (s *System) Inspect(ctx context.Context) (*ipam.Report, error) {
-	report, err := s.inspect(ctx)
-	return report, s.explain(err)
-}
-
-func (s *System) inspect(ctx context.Context) (*ipam.Report, error) {
-	records, err := s.recordsMarked(ctx, ipam.MarksOfCluster(s.cluster))
-	if err != nil {
-		return nil, err
-	}
-	if s.config.IsByTenant() {
-		return s.inspectTenant(ctx, records)
-	}
-	report := &ipam.Report{}
-	if s.pools, report.Problems, err = s.resolvePools(ctx); err != nil {
-		return nil, err
-	}
-	s.pools = slices.DeleteFunc(s.pools, func(p pool) bool {
-		err := allocation.RefuseRange(p.addrs)
-		if err != nil {
-			report.Problems = append(report.Problems, err.Error())
-		}
-		return err != nil
-	})
-	if len(s.pools) > maxPools {
-		report.Problems = append(report.Problems, fmt.Sprintf("the selector finds %d prefixes and ranges in NetBox: only the first %d are used", len(s.pools), maxPools))
-		s.pools = s.pools[:maxPools]
-	}
-	for i := range s.pools {
-		p, err := s.reportOf(ctx, &s.pools[i])
-		if err != nil {
-			return nil, err
-		}
-		report.Pools = append(report.Pools, p)
-	}
-	s.addRecords(report, records)
-	return report, nil
-}
-
-// maxPools is how many ranges of a ServiceGroup its status has room for.
-const maxPools = 128
-
-// addRecords adds the records that are of the group.
-func (s *System) addRecords(report *ipam.Report, records []ipAddress) {
-	for i := range records {
-		if o := &records[i]; s.hasAddress(o) {
-			report.Records = append(report.Records, ipam.Record{Address: o.addr(), Mark: o.mark(), Difference: s.difference(o)})
-		}
-	}
-}
-
-// difference says what of a record is not as the group asks for.
-func (s *System) difference(o *ipAddress) string {
-	var differences []string
-	note := func(what, want string, got *choice) {
-		if want != "" && got == nil {
-			differences = append(differences, fmt.Sprintf("it has no %s, and not %s", what, want))
-		} else if want != "" && got.Value != want {
-			differences = append(differences, fmt.Sprintf("its %s is %s, and not %s", what, got.Value, want))
-		}
-	}
-	note("status", s.config.Status, o.Status)
-	note("role", s.config.Role, o.Role)
-	if s.config.Tenant != "" && (o.Tenant == nil || o.Tenant.Slug != s.config.Tenant) {
-		differences = append(differences, "it is not of tenant "+s.config.Tenant)
-	}
-	for _, tag := range s.config.Tags {
-		if !o.hasTag(tag) {
-			differences = append(differences, "it has no tag "+tag)
-		}
-	}
-	return strings.Join(differences, ", ")
-}
-
-// rangesOf returns the ranges that addresses make up, each within one subnet.
-func rangesOf(subnets map[netip.Addr]netip.Prefix) []ipam.Pool {
-	bySubnet := map[netip.Prefix]*netipx.IPSetBuilder{}
-	for a, subnet := range subnets {
-		if bySubnet[subnet] == nil {
-			bySubnet[subnet] = &netipx.IPSetBuilder{}
-		}
-		bySubnet[subnet].Add(a)
-	}
-	var pools []ipam.Pool
-	for subnet, builder := range bySubnet {
-		set, err := builder.IPSet()
-		if err != nil {
-			continue // only for addresses that are not valid
-		}
-		for _, r := range set.Ranges() {
-			pools = append(pools, ipam.Pool{Addrs: r, Subnet: subnet})
-		}
-	}
-	slices.SortFunc(pools, func(a, b ipam.Pool) int { return a.Addrs.From().Compare(b.Addrs.From()) })
-	return pools
 }

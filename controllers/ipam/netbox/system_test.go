@@ -157,7 +157,7 @@ func TestRecordedFields(t *testing.T) {
 		got := w.recordAt(w.allocate(w.connect(config, ipamtest.Cluster), request("web")))
 		for path, want := range map[string]any{
 			"status.value": "reserved", "role.value": "vip", "tenant.slug": w.id, "dns_name": "web.test.lb.example",
-			"description": ipamtest.NewOwner("web", 0).Mark(ipamtest.Cluster), "address": address(w.v4, 1),
+			"description": ipamtest.NewOwner("web", 0).Mark(ipamtest.Cluster) + "/" + w.addr(1).String(), "address": address(w.v4, 1),
 		} {
 			if value := at(got, path); value != want {
 				w.Errorf("%s: got %v, want %v", path, value, want)
@@ -293,7 +293,7 @@ func TestDuplicateOfAnother(t *testing.T) {
 			w.Errorf("the first one's: got %s", again)
 		}
 		w.send(http.MethodPost, addresses, object{"address": address(w.v4, 9), "role": "vip", "description": "keepalived"}).want(w, http.StatusCreated)
-		if got := w.refusal(s, requestOf("web", w.addr(9)), v1.ReasonAddressInUse); !strings.Contains(got, `description "keepalived"`) {
+		if got := w.refusal(s, requestOf("web", w.addr(9)), v1.ReasonAddressInUse); got != fmt.Sprintf("%s is recorded in NetBox URL already: id %d", w.addr(9), idOf(w.recordAt(w.addr(9)))) {
 			w.Errorf("got %s", got)
 		}
 		if err := s.Release(w.Context(), a); err != nil {
@@ -333,7 +333,7 @@ func TestReservedForTenant(t *testing.T) {
 		a := w.allocate(s, request("web"))
 		got := w.recordAt(a)
 		mark := ipamtest.NewOwner("web", 0).Mark(ipamtest.Cluster)
-		if a != w.addr(5) || at(got, "status.value") != "active" || got["description"] != mark+" | first of the lot" || got["role"] != nil {
+		if a != w.addr(5) || at(got, "status.value") != "active" || got["description"] != mark+"/"+a.String()+" | first of the lot" || got["role"] != nil {
 			w.Errorf("allocated: %v", got)
 		}
 		report, err := s.Inspect(w.Context())
@@ -352,7 +352,7 @@ func TestReservedForTenant(t *testing.T) {
 		shown := requestOf("web", w.addr(20))
 		shown.IsShown = true
 		w.allocate(s, shown)
-		if got := w.recordAt(w.addr(20)); got["description"] != mark {
+		if got := w.recordAt(w.addr(20)); got["description"] != mark+"/"+w.addr(20).String() {
 			w.Errorf("adopted: %v", got)
 		}
 	})
@@ -394,7 +394,7 @@ func TestRequestsOfAComparison(t *testing.T) {
 	}
 	before = w.fake.Requests()
 	w.allocate(s, request("web"))
-	if n := w.fake.Requests() - before; n != 3 {
+	if n := w.fake.Requests() - before; n != 4 {
 		t.Errorf("%d requests for an allocation", n)
 	}
 }

@@ -1,0 +1,93 @@
+package netbox
+
+import (
+	"net/netip"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/purelb/purelb-operator/controllers/ipam"
+)
+
+// The description of a record begins with its owner's mark, and the mark ends in the
+// address that it is for: "purelb cluster/namespace/name/uid/10.0.0.5". Whoever clones a
+// record in NetBox gets one with the same description and another address: this is how the
+// copy is told from a record of PureLB's.
+//
+// A mark without an address is that of a record that has just been created, and has yet to be
+// completed. If the manager dies first, the next request of the owner completes the record or,
+// if the owner has got the address by it already, the next comparison lets it be completed.
+const (
+	addressSeparator = "/"
+	// descriptionSeparator is between the mark and the description that an address had
+	// before.
+	descriptionSeparator = " | "
+	// maxDescription is how many letters NetBox stores.
+	maxDescription = 200
+)
+
+// describe returns the description of a record of an address that is the owner's; the
+// address is not valid while it is unknown. before is what the record was, or nil.
+func (s *System) describe(owner ipam.Owner, a netip.Addr, before *ipAddress) string {
+	description := owner.Mark(s.cluster)
+	if a.IsValid() {
+		description += addressSeparator + a.String()
+	}
+	if before != nil && before.ownDescription() != "" {
+		description += descriptionSeparator + before.ownDescription()
+	}
+	return cutRunes(description, maxDescription)
+}
+
+// mark returns the owner's mark, and the address that it is for, which is not valid if the
+// mark names none. A description that has no mark is returned as if it were one.
+func (o *ipAddress) mark() (owner string, of netip.Addr) {
+	owner, _, _ = strings.Cut(o.Description, descriptionSeparator)
+	if i := strings.LastIndex(owner, addressSeparator); i >= 0 {
+		if a, err := netip.ParseAddr(owner[i+len(addressSeparator):]); err == nil {
+			return owner[:i], a
+		}
+	}
+	return owner, netip.Addr{}
+}
+
+// isCopy reports whether the mark is for another address: somebody has copied the record
+// that had it.
+func (o *ipAddress) isCopy() bool {
+	_, of := o.mark()
+	return of.IsValid() && of != o.addr()
+}
+
+// isOf reports whether the address is recorded as that of an owner of the cluster.
+func (o *ipAddress) isOf(cluster types.UID) bool {
+	return strings.HasPrefix(o.Description, ipam.MarksOfCluster(cluster)) && !o.isCopy()
+}
+
+// isOwnedBy reports whether the address is recorded as that of the owner with a mark.
+func (o *ipAddress) isOwnedBy(mark string) bool {
+	owner, _ := o.mark()
+	return owner == mark && !o.isCopy()
+}
+
+// isMarked reports whether the description begins with a mark, of any cluster and for any
+// address.
+func (o *ipAddress) isMarked() bool {
+	return strings.HasPrefix(o.Description, ipam.MarksOfCluster("")[:len("purelb ")])
+}
+
+// ownDescription returns the description without the mark.
+func (o *ipAddress) ownDescription() string {
+	if !o.isMarked() {
+		return o.Description
+	}
+	_, own, _ := strings.Cut(o.Description, descriptionSeparator)
+	return own
+}
+
+// cutRunes cuts a text after so many letters, which is how NetBox counts.
+func cutRunes(s string, most int) string {
+	if runes := []rune(s); len(runes) > most {
+		return string(runes[:most])
+	}
+	return s
+}
