@@ -169,7 +169,7 @@ func (x *ExternalIPAM) Token(ctx context.Context, secret, key string) (string, e
 }
 
 func tokenError(format string, args ...any) error {
-	return &ipam.Error{Reason: v1.ReasonIPAMUnavailable, Message: fmt.Sprintf(format, args...) + ": the token for NetBox is missing", ConcernsAll: true}
+	return &ipam.Error{Reason: v1.ReasonIPAMUnavailable, Message: fmt.Sprintf(format, args...) + ": the token for NetBox is missing", Scope: ipam.ScopeEndpoint}
 }
 
 // Holders returns the addresses that Services have been allocated from a group.

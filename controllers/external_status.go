@@ -90,14 +90,16 @@ var groupChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 }}
 
 // externalState is what decisions depend on of a group's external system: its ranges or, if
-// there are none, why not.
+// there are none, why not. In how many ways a system fails that is away is no matter of theirs.
 func externalState(sg *v1.ServiceGroup) []string {
 	var state []string
 	for i := range sg.Status.Pools {
 		state = append(state, sg.Status.Pools[i].Range+" "+sg.Status.Pools[i].Subnet)
 	}
 	if c := meta.FindStatusCondition(sg.Status.Conditions, v1.ConditionReachable); c != nil && len(state) == 0 {
-		state = append(state, c.Message)
+		if state = append(state, c.Reason); c.Reason != v1.ReasonIPAMUnavailable {
+			state = append(state, c.Message)
+		}
 	}
 	return state
 }

@@ -44,7 +44,13 @@ type Offer struct {
 	Address netip.Addr
 	// Reason of package v1 and Message are empty if there is an address.
 	Reason, Message string
+	// IsWaiting says that the system has not answered the claim yet, and that the reason is
+	// why this takes long.
+	IsWaiting bool
 }
+
+// isOutstanding reports whether the system has still to decide on the claim.
+func (o *Offer) isOutstanding() bool { return o.IsWaiting || o.Reason == v1.ReasonIPAMUnavailable }
 
 // Result is what a Service is to have.
 type Result struct {
@@ -124,9 +130,9 @@ func (l LostAddress) String() string {
 // people.
 type refusal struct {
 	reason, message string
-	// isOfExternalSystem says that an external IPAM system has refused a claim, or cannot
-	// be asked.
-	isOfExternalSystem bool
+	// isOfExternalSystem says that an external IPAM system has refused a claim, or has still
+	// to decide on it: isOutstanding.
+	isOfExternalSystem, isOutstanding bool
 }
 
 func refuse(reason, format string, args ...any) *refusal {
@@ -177,8 +183,8 @@ func (d *decision) allocateFamilies() Result {
 		return d.keepAllocation(no)
 	}
 	var addrs []netip.Addr
-	var missingFamilies []string
-	var fatal, unavailable, partial *refusal
+	var missing shortage
+	var fatal, partial *refusal
 	for _, family := range d.Families {
 		found, no := d.allocateFamily(family)
 		addrs = append(addrs, found...)
@@ -186,11 +192,8 @@ func (d *decision) allocateFamilies() Result {
 		case no == nil:
 		case len(found) > 0:
 			partial = cmp.Or(partial, no)
-		case no.isOfExternalSystem:
-			unavailable = cmp.Or(unavailable, no)
-			missingFamilies = append(missingFamilies, string(family))
-		case no.reason == v1.ReasonExhausted:
-			missingFamilies = append(missingFamilies, string(family))
+		case no.isOfExternalSystem, no.reason == v1.ReasonExhausted:
+			missing.add(family, no)
 		default:
 			fatal = cmp.Or(fatal, no)
 		}
@@ -199,22 +202,14 @@ func (d *decision) allocateFamilies() Result {
 		d.claims = nil
 		return d.keepAllocation(fatal)
 	}
-	if d.isPending {
-		result := d.keepAllocation(refuse(v1.ReasonWaitingForIPAM, "the IPAM system of ServiceGroup %s has not answered yet", d.groupName))
-		result.Claims, result.IsPending = d.claims, true
-		return result
-	}
-	if len(missingFamilies) > 0 && (len(addrs) == 0 || d.Policy != corev1.IPFamilyPolicyPreferDualStack) {
-		result := d.keepAllocation(cmp.Or(unavailable,
-			refuse(v1.ReasonExhausted, "ServiceGroup %s has no free %s address", d.groupName, strings.Join(missingFamilies, " and no free "))))
-		result.Claims = d.refusedClaims // what was offered for the other family is released
+	if result, isRefused := d.refuseFor(&missing, len(addrs) > 0); isRefused {
 		return result
 	}
 	result := Result{Addresses: addrs, Group: d.group.Name, Type: d.group.Type, Reason: v1.ReasonAllocated, Claims: d.claims}
 	result.Message = JoinAddresses(addrs) + " from pool " + d.group.Name
-	if len(missingFamilies) > 0 {
+	if len(missing.families) > 0 {
 		result.Message += fmt.Sprintf("; by PreferDualStack it gets an %s address, too, as soon as ServiceGroup %s has one that is free",
-			strings.Join(missingFamilies, " and an "), d.groupName)
+			strings.Join(missing.families, " and an "), d.groupName)
 	}
 	result.Key, result.Ports = d.SharingKey, d.portsToRecord()
 	if partial != nil {
@@ -222,6 +217,57 @@ func (d *decision) allocateFamilies() Result {
 		result.Key, result.Ports = d.sharingTermsFor(addrs)
 	}
 	return result
+}
+
+// shortage is which families of a Service have no address, and why.
+type shortage struct {
+	families []string
+	// exhausted are those for which the group itself has none.
+	exhausted []string
+	// refused is why an external system refuses a claim, and outstanding why one has still
+	// to decide.
+	refused, outstanding *refusal
+}
+
+func (s *shortage) add(family Family, no *refusal) {
+	s.families = append(s.families, string(family))
+	switch {
+	case no.isOutstanding:
+		s.outstanding = cmp.Or(s.outstanding, no)
+	case no.isOfExternalSystem:
+		s.refused = cmp.Or(s.refused, no)
+	default:
+		s.exhausted = append(s.exhausted, string(family))
+	}
+}
+
+// isCertain reports whether there is no address for one of the families, whatever an
+// external system decides.
+func (s *shortage) isCertain() bool { return s.refused != nil || len(s.exhausted) > 0 }
+
+// refuseFor returns what becomes of the Service if it gets nothing for now because of a
+// shortage.
+func (d *decision) refuseFor(missing *shortage, hasSome bool) (result Result, isRefused bool) {
+	isRefused = len(missing.families) > 0 && (!hasSome || d.Policy != corev1.IPFamilyPolicyPreferDualStack)
+	switch {
+	case missing.isCertain() && d.Policy != corev1.IPFamilyPolicyPreferDualStack:
+		// What was offered for the other family is released, and claimed no more as long as
+		// this one has none: it would be allocated and released at each look.
+	case d.isPending:
+		result = d.keepAllocation(refuse(v1.ReasonWaitingForIPAM, "the IPAM system of ServiceGroup %s has not answered yet", d.groupName))
+		result.Claims, result.IsPending = d.claims, true
+		return result, true
+	case isRefused && missing.outstanding != nil:
+		result = d.keepAllocation(missing.outstanding)
+		result.Claims = d.claims
+		return result, true
+	}
+	if isRefused {
+		result = d.keepAllocation(cmp.Or(missing.refused,
+			refuse(v1.ReasonExhausted, "ServiceGroup %s has no free %s address", d.groupName, strings.Join(missing.exhausted, " and no free "))))
+		result.Claims = d.refusedClaims
+	}
+	return result, isRefused
 }
 
 // keepAllocation leaves the Service with what it was allocated. The Service adopts

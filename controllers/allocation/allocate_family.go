@@ -153,10 +153,13 @@ func (d *decision) claimAddress(claim Claim) (netip.Addr, *refusal) {
 	switch {
 	case !isAnswered:
 		d.isPending = true
-		return netip.Addr{}, &refusal{reason: v1.ReasonWaitingForIPAM, isOfExternalSystem: true}
+		return netip.Addr{}, &refusal{reason: v1.ReasonWaitingForIPAM, isOfExternalSystem: true, isOutstanding: true}
 	case offer.Reason != "":
-		d.refusedClaims = append(d.refusedClaims, claim)
-		return netip.Addr{}, &refusal{offer.Reason, offer.Message, true}
+		no := &refusal{reason: offer.Reason, message: offer.Message, isOfExternalSystem: true, isOutstanding: offer.isOutstanding()}
+		if !no.isOutstanding {
+			d.refusedClaims = append(d.refusedClaims, claim)
+		}
+		return netip.Addr{}, no
 	}
 	if others := d.otherServicesWith(offer.Address); len(others) > 0 {
 		return netip.Addr{}, refuse(v1.ReasonAddressInUse, "%s, which ServiceGroup %s offers, is in use by %s", offer.Address, d.groupName, others[0].nameFor(d.Namespace))

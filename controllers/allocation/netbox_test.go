@@ -193,6 +193,7 @@ type netboxRow struct {
 	adopts    bool
 	others    string
 	offers    map[allocation.Claim]allocation.Offer
+	ranges    []string // of the group, or nil for one of each family
 
 	want      string
 	reason    string
@@ -218,6 +219,8 @@ func TestAllocateFromExternalGroup(t *testing.T) {
 	offer := func(a string) allocation.Offer { return allocation.Offer{Address: netip.MustParseAddr(a)} }
 	away := allocation.Offer{Reason: v1.ReasonIPAMUnavailable, Message: "NetBox is away"}
 	full := allocation.Offer{Reason: v1.ReasonExhausted, Message: "NetBox has no free IPv6 address"}
+	slow := allocation.Offer{Reason: v1.ReasonIPAMUnavailable, Message: "NetBox is slow", IsWaiting: true}
+	queued := allocation.Offer{Reason: v1.ReasonWaitingForIPAM, Message: "others are asking", IsWaiting: true}
 	type claims = []allocation.Claim
 	type offers = map[allocation.Claim]allocation.Offer
 	dual := []corev1.IPFamily{v4, v6}
@@ -238,6 +241,18 @@ func TestAllocateFromExternalGroup(t *testing.T) {
 			want: "10.0.0.5 fd00::5", claims: claims{claim(v4), claim(v6)}},
 		{name: "RequireDualStack releases a lone one", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{claim(v4): offer("10.0.0.5"), claim(v6): full},
 			reason: v1.ReasonExhausted, message: "NetBox has no free IPv6 address", claims: claims{claim(v6)}},
+		{name: "RequireDualStack claims nothing beside what is refused", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{claim(v6): full},
+			reason: v1.ReasonExhausted, message: "NetBox has no free IPv6 address", claims: claims{claim(v6)}},
+		{name: "RequireDualStack, and the group has no such range", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, ranges: []string{"10.0.0.0-10.0.0.255 10.0.0.0/24"},
+			reason: v1.ReasonExhausted, message: "ServiceGroup netbox has no free IPv6 address"},
+		{name: "RequireDualStack keeps what is offered while the other one takes long", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{claim(v4): offer("10.0.0.5"), claim(v6): slow},
+			reason: v1.ReasonIPAMUnavailable, message: "NetBox is slow", claims: claims{claim(v4), claim(v6)}},
+		{name: "RequireDualStack keeps what is offered while others are asking", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{claim(v4): queued, claim(v6): offer("fd00::5")},
+			reason: v1.ReasonWaitingForIPAM, message: "others are asking", claims: claims{claim(v4), claim(v6)}},
+		{name: "RequireDualStack keeps what is offered while NetBox is away", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{claim(v4): offer("10.0.0.5"), claim(v6): away},
+			reason: v1.ReasonIPAMUnavailable, message: "NetBox is away", claims: claims{claim(v4), claim(v6)}},
+		{name: "PreferDualStack does not wait for a slow one", families: dual, policy: corev1.IPFamilyPolicyPreferDualStack, offers: offers{claim(v4): offer("10.0.0.5"), claim(v6): slow},
+			want: "10.0.0.5", claims: claims{claim(v4), claim(v6)}, message: "10.0.0.5 from pool netbox; by PreferDualStack it gets an IPv6 address, too, as soon as ServiceGroup netbox has one that is free"},
 		{name: "PreferDualStack takes what there is", families: dual, policy: corev1.IPFamilyPolicyPreferDualStack, offers: offers{claim(v4): offer("10.0.0.5"), claim(v6): full},
 			want: "10.0.0.5", claims: claims{claim(v4), claim(v6)}, message: "10.0.0.5 from pool netbox; by PreferDualStack it gets an IPv6 address, too, as soon as ServiceGroup netbox has one that is free"},
 		{name: "PreferDualStack with nothing", families: dual, policy: corev1.IPFamilyPolicyPreferDualStack, offers: offers{claim(v4): away, claim(v6): full},
@@ -268,8 +283,10 @@ func TestAllocateFromExternalGroup(t *testing.T) {
 }
 
 func testNetboxRow(t *testing.T, row *netboxRow) {
-	catalog := allocation.NewCatalog([]v1.ServiceGroup{netboxGroup(t, "netbox", "v4: {prefixes: [10.0.0.0/24]}, v6: {prefixes: ['fd00::/64']}",
-		"10.0.0.0-10.0.0.255 10.0.0.0/24", "fd00::-fd00::ffff:ffff:ffff:ffff fd00::/64")}, namespace)
+	if row.ranges == nil {
+		row.ranges = []string{"10.0.0.0-10.0.0.255 10.0.0.0/24", "fd00::-fd00::ffff:ffff:ffff:ffff fd00::/64"}
+	}
+	catalog := allocation.NewCatalog([]v1.ServiceGroup{netboxGroup(t, "netbox", "v4: {prefixes: [10.0.0.0/24]}, v6: {prefixes: ['fd00::/64']}", row.ranges...)}, namespace)
 	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "test", Name: "web", Annotations: map[string]string{v1.AnnotationServiceGroup: "netbox"}}}
 	svc.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, IPFamilies: row.families, IPFamilyPolicy: ptr.To(corev1.IPFamilyPolicySingleStack), Ports: []corev1.ServicePort{{Port: 80}}}
 	if row.policy != "" {

@@ -13,7 +13,6 @@ import (
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
-	"github.com/purelb/purelb-operator/internal/pacing"
 )
 
 // Cluster is what a Broker has to know of the cluster.
@@ -79,9 +78,9 @@ type Broker struct {
 	groups  map[string]*groupState
 	queues  map[endpoint]*queue
 	claims  map[claimKey]*claimState
-	// releases are addresses to release.
-	releases map[releaseKey]pendingRelease
-	repairs  map[releaseKey]Missing
+	// releases are addresses to release, and repairs addresses to record.
+	releases map[releaseKey]*pendingRelease
+	repairs  map[releaseKey]*pendingRepair
 	// turns are when a claim of each namespace was asked for last: the namespaces of
 	// those that wait take turns, so that none keeps the others waiting by many claims.
 	turns map[string]time.Time
@@ -101,11 +100,32 @@ type groupState struct {
 	// system is nil until a token is known; token is the one that it has.
 	system System
 	token  string
-	// syncAt is when to compare next.
-	syncAt time.Time
+	// look is when to compare next, and failure why the last comparison has failed, or nil.
+	look    schedule
+	failure *Error
+	// pauses are when to ask again for what the claims of a family have in common: a free
+	// address, or a permission.
+	pauses map[allocation.Family]*schedule
 	// unusedSince is since when each unused record was seen.
 	unusedSince map[netip.Addr]time.Time
 	observation Observation
+	// observedAt is when the reason or message of the observation changed.
+	observedAt time.Time
+}
+
+func newGroupState(config *allocation.Netbox, now time.Time) *groupState {
+	return &groupState{
+		config: config, endpoint: endpointOf(config), look: newSchedule(now, newJobBackoff()),
+		pauses: map[allocation.Family]*schedule{}, unusedSince: map[netip.Addr]time.Time{},
+	}
+}
+
+// pauseOf returns the pause of a family. It is over if there has been none.
+func (g *groupState) pauseOf(family allocation.Family) *schedule {
+	if g.pauses[family] == nil {
+		g.pauses[family] = &schedule{backoff: newJobBackoff()}
+	}
+	return g.pauses[family]
 }
 
 type claimKey struct {
@@ -117,12 +137,20 @@ type claimKey struct {
 type claimState struct {
 	owner Owner
 	since time.Time
-	// dueAt is when to ask for it next. A claim with an offer is asked for no more.
-	dueAt   time.Time
-	backoff pacing.Backoff
-	// offer is the last answer, if isAnswered.
+	// A claim with an offer is asked for no more. One with a pause waits for the end of
+	// that, together with others.
+	schedule
+	pause *schedule
+	// offer is the last answer, if isAnswered, and answeredAt when it changed.
 	offer      allocation.Offer
 	isAnswered bool
+	answeredAt time.Time
+	// isOfEndpoint says that the answer is why the system is away.
+	isOfEndpoint bool
+}
+
+func newClaimState(owner Owner, now time.Time) *claimState {
+	return &claimState{owner: owner, since: now, schedule: newSchedule(now, newJobBackoff())}
 }
 
 func (c *claimState) hasAddress() bool { return c.isAnswered && c.offer.Reason == "" }
@@ -132,18 +160,36 @@ type releaseKey struct {
 	address netip.Addr
 }
 
-// pendingRelease is when to try, and how often the release was asked for: while one is being looked at,
+// recordJob is what is to be done about the record of one address.
+type recordJob struct {
+	schedule
+	// reportedFor is the reason for which it was reported last that this failed, or empty.
+	reportedFor string
+	reportedAt  time.Time
+}
+
+func newRecordJob(now time.Time) recordJob {
+	return recordJob{schedule: newSchedule(now, newRecordBackoff())}
+}
+
+// pendingRelease is a release, and how often it was asked for: while one is being looked at,
 // a Service may give the address up that had it a moment before.
 type pendingRelease struct {
-	dueAt time.Time
+	recordJob
 	asked int
+}
+
+// pendingRepair is an address that is to be recorded.
+type pendingRepair struct {
+	recordJob
+	missing Missing
 }
 
 // NewBroker makes a Broker, which asks for nothing until it is started.
 func NewBroker(o Options) *Broker {
 	return &Broker{
 		Options: o, groups: map[string]*groupState{}, queues: map[endpoint]*queue{},
-		claims: map[claimKey]*claimState{}, releases: map[releaseKey]pendingRelease{}, repairs: map[releaseKey]Missing{}, turns: map[string]time.Time{},
+		claims: map[claimKey]*claimState{}, releases: map[releaseKey]*pendingRelease{}, repairs: map[releaseKey]*pendingRepair{}, turns: map[string]time.Time{},
 	}
 }
 
@@ -172,16 +218,23 @@ func (b *Broker) Configure(group string, config *allocation.Netbox) {
 		return
 	case config == nil:
 		delete(b.groups, group)
-		maps.DeleteFunc(b.releases, func(k releaseKey, _ pendingRelease) bool { return k.group == group })
-		maps.DeleteFunc(b.repairs, func(k releaseKey, _ Missing) bool { return k.group == group })
+		maps.DeleteFunc(b.releases, func(k releaseKey, _ *pendingRelease) bool { return k.group == group })
+		b.dropRepairs(group)
 		b.stopIdleQueues()
 		return
 	}
 	now := b.Now()
-	b.groups[group] = &groupState{config: config, endpoint: endpointOf(config), syncAt: now, unusedSince: map[netip.Addr]time.Time{}}
+	b.dropRepairs(group) // the next comparison finds them
+	b.groups[group] = newGroupState(config, now)
 	for key, c := range b.claims {
 		if key.claim.Group == group && !c.hasAddress() {
-			c.dueAt, c.backoff = now, newClaimBackoff()
+			c.pause = nil
+			c.restart(now)
+		}
+	}
+	for key, r := range b.releases {
+		if key.group == group {
+			r.recordJob = newRecordJob(now)
 		}
 	}
 	e := endpointOf(config)
@@ -191,6 +244,10 @@ func (b *Broker) Configure(group string, config *allocation.Netbox) {
 	}
 	b.queues[e].restart()
 	b.stopIdleQueues()
+}
+
+func (b *Broker) dropRepairs(group string) {
+	maps.DeleteFunc(b.repairs, func(k releaseKey, _ *pendingRepair) bool { return k.group == group })
 }
 
 // Want says which claims a Service has. What was offered to others that it had is
@@ -207,7 +264,7 @@ func (b *Broker) Want(owner Owner, claims []allocation.Claim) {
 	for _, claim := range claims {
 		key := claimKey{owner.UID, claim}
 		if b.claims[key] == nil {
-			b.claims[key] = &claimState{owner: owner, since: now, dueAt: now, backoff: newClaimBackoff()}
+			b.claims[key] = newClaimState(owner, now)
 			b.wake(claim.Group)
 		}
 	}
@@ -243,12 +300,10 @@ func (b *Broker) addRelease(key releaseKey, at time.Time) {
 	if b.groups[key.group] == nil {
 		return
 	}
-	r, isKnown := b.releases[key]
-	if !isKnown {
-		r.dueAt = at
+	if b.releases[key] == nil {
+		b.releases[key] = &pendingRelease{recordJob: newRecordJob(at)}
 	}
-	r.asked++
-	b.releases[key] = r
+	b.releases[key].asked++
 	b.wake(key.group)
 }
 
@@ -278,13 +333,17 @@ func (b *Broker) lateAnswer(group string, waited time.Duration) (allocation.Offe
 	case waited < SlowAfter:
 		return allocation.Offer{}, false
 	case g == nil:
-		return allocation.Offer{Reason: v1.ReasonWaitingForIPAM, Message: "ServiceGroup " + group + " has not been looked at yet"}, true
+		return waiting(v1.ReasonWaitingForIPAM, "ServiceGroup "+group+" has not been looked at yet"), true
 	case b.queues[g.endpoint].isSlow(b.Now()):
-		return allocation.Offer{Reason: v1.ReasonIPAMUnavailable, Message: "NetBox " + g.config.URL + " is slow to answer: the Service goes on waiting"}, true
+		return waiting(v1.ReasonIPAMUnavailable, "NetBox "+g.config.URL+" is slow to answer: the Service goes on waiting"), true
 	case waited >= queuedAfter:
-		return allocation.Offer{Reason: v1.ReasonWaitingForIPAM, Message: "others are asking NetBox " + g.config.URL + " for addresses, too: the Service waits for its turn"}, true
+		return waiting(v1.ReasonWaitingForIPAM, "others are asking NetBox "+g.config.URL+" for addresses, too: the Service waits for its turn"), true
 	}
 	return allocation.Offer{}, false
+}
+
+func waiting(reason, message string) allocation.Offer {
+	return allocation.Offer{Reason: reason, Message: message, IsWaiting: true}
 }
 
 // Observation returns what is known of the system of a group, or nil if it has none.

@@ -1,6 +1,7 @@
 package ipam_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,18 +29,31 @@ type brokerWorld struct {
 	broker  *ipam.Broker
 	mu      sync.Mutex
 	systems map[string]*ipamtest.Memory // by URL
+	// byTenant are the URLs of systems that groups with a tenant use instead of their own.
+	byTenant map[string]string
 	// delay is how long a system takes for a request, by URL, and asked counts requests.
 	delay map[string]time.Duration
 	asked map[string]int
+	// questions counts requests by group and method, and fault, if set, may answer them.
+	questions map[string]int
+	fault     func(question) error
 	// held are the addresses that Services hold, by group.
 	held map[string]map[netip.Addr][]ipam.Owner
 	// onIsInUse, if set, is called once when the Broker asks whether an address is in use.
 	onIsInUse func()
 	token     string
 	changed   map[types.NamespacedName]int
+	observed  map[string]int
 	found     []string
 	// foreign are records that systems have beside those that they remember, by URL.
 	foreign map[string][]ipam.Record
+}
+
+// question is a request to a system: the group's, and the method's.
+type question struct {
+	group, method string
+	owner         ipam.Owner
+	address       netip.Addr
 }
 
 var errNoSecret = errors.New("there is no Secret netbox")
@@ -105,37 +119,43 @@ type slow struct {
 	ipam.System
 	world *brokerWorld
 	url   string
+	group string
 }
 
-func (s slow) wait(ctx context.Context) error {
+func (s slow) wait(ctx context.Context, q question) error {
+	q.group = s.group
 	s.world.mu.Lock()
 	s.world.asked[s.url]++
-	delay := s.world.delay[s.url]
+	s.world.questions[q.group+" "+q.method]++
+	delay, fault := s.world.delay[s.url], s.world.fault
 	s.world.mu.Unlock()
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-time.After(delay):
-		return nil
 	}
+	if fault != nil {
+		return fault(q)
+	}
+	return nil
 }
 
 func (s slow) Allocate(ctx context.Context, r ipam.Request) (netip.Addr, error) {
-	if err := s.wait(ctx); err != nil {
+	if err := s.wait(ctx, question{method: "allocate", owner: r.Owner, address: r.Address}); err != nil {
 		return netip.Addr{}, err
 	}
 	return s.System.Allocate(ctx, r)
 }
 
 func (s slow) Release(ctx context.Context, a netip.Addr) error {
-	if err := s.wait(ctx); err != nil {
+	if err := s.wait(ctx, question{method: "release", address: a}); err != nil {
 		return err
 	}
 	return s.System.Release(ctx, a)
 }
 
 func (s slow) Inspect(ctx context.Context) (*ipam.Report, error) {
-	if err := s.wait(ctx); err != nil {
+	if err := s.wait(ctx, question{method: "inspect"}); err != nil {
 		return nil, err
 	}
 	report, err := s.System.Inspect(ctx)
@@ -143,6 +163,13 @@ func (s slow) Inspect(ctx context.Context) (*ipam.Report, error) {
 		s.world.lock(func() { report.Records = append(report.Records, s.world.foreign[s.url]...) })
 	}
 	return report, err
+}
+
+func (s slow) Check(ctx context.Context) error {
+	if err := s.wait(ctx, question{method: "check"}); err != nil {
+		return err
+	}
+	return s.System.Check(ctx)
 }
 
 const groupA, groupB = "a", "b"
@@ -160,6 +187,7 @@ func inBrokerWorld(t *testing.T, test func(w *brokerWorld)) {
 		w := &brokerWorld{
 			t: t, systems: map[string]*ipamtest.Memory{}, delay: map[string]time.Duration{}, asked: map[string]int{},
 			held: map[string]map[netip.Addr][]ipam.Owner{}, token: "secret", changed: map[types.NamespacedName]int{},
+			questions: map[string]int{}, observed: map[string]int{},
 		}
 		for n, group := range []string{groupA, groupB} {
 			w.systems[urlOf(group)] = &ipamtest.Memory{
@@ -177,20 +205,25 @@ func (w *brokerWorld) start() (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	w.broker = ipam.NewBroker(ipam.Options{
 		Cluster: w, Now: time.Now,
-		Connect: func(_ string, config *allocation.Netbox, token string, cluster types.UID) (ipam.System, error) {
+		Connect: func(group string, config *allocation.Netbox, token string, cluster types.UID) (ipam.System, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			if token != w.token {
 				w.t.Errorf("connected with token %q, which is %q now", token, w.token)
 			}
-			return slow{w.systems[config.URL].Of(cluster), w, config.URL}, nil
+			url := cmp.Or(w.byTenant[config.Tenant], config.URL)
+			return slow{w.systems[url].Of(cluster), w, url, group}, nil
 		},
 		AnswersChanged: func(name types.NamespacedName) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.changed[name]++
 		},
-		ObservationChanged: func(string) {},
+		ObservationChanged: func(group string) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.observed[group]++
+		},
 		FoundDifference: func(_ string, _ ipam.Owner, text string) {
 			w.mu.Lock()
 			defer w.mu.Unlock()

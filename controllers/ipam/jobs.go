@@ -2,10 +2,8 @@ package ipam
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -18,51 +16,73 @@ func nameOf(o Owner) types.NamespacedName {
 	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 }
 
-// do does one job, and notes its outcome.
+// do does one job, and notes what came of it: for the endpoint, and then for the job.
 func (b *Broker) do(ctx context.Context, q *queue, j *job) {
-	system, err := b.systemFor(ctx, q, j.group)
-	var outcome func(error)
-	switch j.kind {
-	case claimJob:
-		outcome = b.claim(ctx, j, system, &err)
-	case releaseJob:
-		outcome = b.release(ctx, j, system, &err)
-	case repairJob:
-		outcome = b.repair(ctx, j, system, &err)
-	default:
-		outcome = b.sync(ctx, j, system, &err)
-	}
+	conclude, failure := b.attempt(ctx, q, j)
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	e := j.state.endpoint
 	q.busySince = time.Time{}
-	g := b.groups[j.group]
-	if ctx.Err() != nil || g == nil || b.queues[g.endpoint] != q {
+	if ctx.Err() != nil || b.queues[e] != q {
 		return // the system is no longer asked
 	}
-	var known *Error
+	if j.schedule != nil {
+		j.schedule.waitsSince = b.Now()
+	}
 	switch {
-	case err == nil && !j.hasAsked:
-		outcome(nil)
-	case err == nil || errors.As(err, &known) && !known.ConcernsAll:
-		b.succeed(g.endpoint, q)
-		outcome(err)
-	case known != nil:
-		b.fail(g.endpoint, q, known)
-	default:
-		b.fail(g.endpoint, q, &Error{Reason: v1.ReasonIPAMUnavailable, Message: err.Error(), ConcernsAll: true})
+	case failure != nil && failure.Scope == ScopeEndpoint:
+		b.fail(e, q, failure)
+		return // the job is as it was
+	case j.hasAsked && failure.isUnanswered():
+		b.noteUnanswered(e, q, j, failure)
+	case j.hasAsked:
+		b.noteAnswer(e, q)
+	}
+	switch {
+	case b.groups[j.group] == j.state:
+		conclude(failure)
+	case j.allocated.IsValid(): // by a configuration that the group has no more
+		b.addRelease(releaseKey{j.group, j.allocated}, b.Now())
 	}
 }
 
-// systemFor returns the system of a group, with a token that was read lately.
-func (b *Broker) systemFor(ctx context.Context, q *queue, group string) (System, error) {
+// attempt does one job. It returns how to note its outcome, and why the job failed. If
+// other jobs may be concerned, it asks whether the system is well.
+func (b *Broker) attempt(ctx context.Context, q *queue, j *job) (conclude func(*Error), failure *Error) {
+	conclude = func(*Error) {}
+	system, err := b.systemFor(ctx, q, j)
+	if err != nil {
+		return conclude, ofEndpoint(err)
+	}
+	switch j.kind {
+	case checkJob:
+		j.hasAsked = true
+		return conclude, ofEndpoint(system.Check(ctx))
+	case claimJob:
+		conclude, err = b.claim(ctx, j, system)
+	case releaseJob:
+		conclude, err = b.release(ctx, j, system)
+	case repairJob:
+		conclude, err = b.repair(ctx, j, system)
+	default:
+		conclude, err = b.look(ctx, j, system)
+	}
+	failure = errorOf(err)
+	if j.hasAsked && failure.leavesInDoubt() {
+		if isAway := ofEndpoint(system.Check(ctx)); isAway != nil {
+			failure = isAway
+		}
+	}
+	return conclude, failure
+}
+
+// systemFor returns the system of a job's group, with a token that was read lately.
+func (b *Broker) systemFor(ctx context.Context, q *queue, j *job) (System, error) {
+	g := j.state
 	b.mu.Lock()
-	g := b.groups[group]
 	token, isStale := q.token, b.Now().Sub(q.tokenReadAt) > tokenAge
 	cluster := b.cluster
 	b.mu.Unlock()
-	if g == nil {
-		return nil, errors.New("the group is gone")
-	}
 	if cluster == "" {
 		uid, err := b.Cluster.UID(ctx)
 		if err != nil {
@@ -82,7 +102,7 @@ func (b *Broker) systemFor(ctx context.Context, q *queue, group string) (System,
 	system := g.system
 	if system == nil || g.token != token {
 		var err error
-		if system, err = b.Connect(group, g.config, token, cluster); err != nil {
+		if system, err = b.Connect(j.group, g.config, token, cluster); err != nil {
 			return nil, err
 		}
 	}
@@ -95,59 +115,99 @@ func (b *Broker) systemFor(ctx context.Context, q *queue, group string) (System,
 	return system, nil
 }
 
-// claim asks for what a Service claims. It returns what to do with the outcome.
-func (b *Broker) claim(ctx context.Context, j *job, system System, err *error) func(error) {
+// claim asks for what a Service claims.
+func (b *Broker) claim(ctx context.Context, j *job, system System) (conclude func(*Error), err error) {
+	c, claim := j.claimed, j.claimKey.claim
+	isWanted := func() bool { return b.claims[j.claimKey] == c }
 	b.mu.Lock()
-	c := b.claims[j.claim]
+	isGone := !isWanted()
 	b.mu.Unlock()
-	if *err != nil || c == nil {
-		return func(error) {}
+	if isGone {
+		return func(*Error) {}, nil
 	}
-	claim := j.claim.claim
-	j.hasAsked = true
-	var a netip.Addr
-	var objection func(netip.Addr) string
-	if objection, *err = b.Cluster.Objection(ctx, c.owner, j.group); *err == nil {
-		a, *err = system.Allocate(ctx, Request{Owner: c.owner, Family: claim.Family, Address: claim.Address, IsShown: claim.IsShown, Objection: objection})
+	objection, err := b.Cluster.Objection(ctx, c.owner, j.group)
+	if err == nil {
+		j.hasAsked = true
+		var a netip.Addr
+		a, err = system.Allocate(ctx, Request{Owner: c.owner, Family: claim.Family, Address: claim.Address, IsShown: claim.IsShown, Objection: objection})
+		if err == nil {
+			j.allocated = a
+		}
 	}
-	return func(err error) {
-		var refusal *Error
-		switch isWanted := b.claims[j.claim] == c; {
-		case err == nil && !isWanted:
-			b.addRelease(releaseKey{j.group, a}, b.Now())
-		case err == nil:
-			c.isAnswered, c.offer = true, allocation.Offer{Address: a}
-			if g := b.groups[j.group]; g.observation.Report != nil && !g.observation.Report.hasAddress(a) {
-				g.syncAt = b.Now() // the ranges have changed since the last comparison
+	return func(failure *Error) {
+		switch {
+		case failure == nil && !isWanted():
+			b.addRelease(releaseKey{j.group, j.allocated}, b.Now())
+		case failure == nil:
+			if !claim.Address.IsValid() {
+				j.state.pauseOf(claim.Family).restart(b.Now())
+			}
+			c.isAnswered, c.isOfEndpoint, c.offer = true, false, allocation.Offer{Address: j.allocated}
+			if report := j.state.observation.Report; report != nil && !report.hasAddress(j.allocated) {
+				j.state.look.hasten(b.Now()) // the ranges have changed since the last comparison
 			}
 			b.AnswersChanged(nameOf(c.owner))
 			b.ObservationChanged(j.group)
-		case errors.As(err, &refusal) && isWanted:
-			c.dueAt = b.Now().Add(c.backoff.Next())
-			b.answer(j.claim, c, refusal.Reason, refusal.Message)
-			if g := b.groups[j.group]; refusal.Reason == v1.ReasonIPAMRefused && b.Now().Sub(g.observation.SyncedAt) > checkAfter {
-				g.syncAt = b.Now()
-			}
+		case isWanted():
+			b.noteRefusal(j, failure)
 		}
+	}, err
+}
+
+// noteRefusal notes why a claim has no address, and when to ask for it again. What claims of
+// the family have in common is asked for by one of them at a time, once each has been asked
+// for: an owner may have a record already.
+func (b *Broker) noteRefusal(j *job, failure *Error) {
+	now, c, g := b.Now(), j.claimed, j.state
+	c.pause, c.isOfEndpoint = nil, false
+	if failure.Scope == ScopeGroup || failure.Reason == v1.ReasonExhausted {
+		c.pause = g.pauseOf(j.claimKey.claim.Family)
+		if !c.pause.dueAt.After(now) {
+			c.pause.postpone(now, failure)
+		}
+	} else {
+		c.postpone(now, failure)
+	}
+	b.answer(j.claimKey, c, failure)
+	if failure.Reason == v1.ReasonIPAMRefused {
+		g.lookSoon(now)
 	}
 }
 
 // release removes the record of an address, unless a Service has it or is about to.
-func (b *Broker) release(ctx context.Context, j *job, system System, err *error) func(error) {
-	if *err == nil && !b.isNeeded(j.group, j.address) {
+func (b *Broker) release(ctx context.Context, j *job, system System) (conclude func(*Error), err error) {
+	if !b.isNeeded(j.group, j.address) {
 		j.hasAsked = true
-		*err = system.Release(ctx, j.address)
+		err = system.Release(ctx, j.address)
 	}
-	return func(err error) {
-		key := releaseKey{j.group, j.address}
-		if err != nil { // refused: the next comparison finds it
-			b.noteDifference(j.group, j.address, Owner{}, err.Error())
-		} else {
-			b.retryExhausted(j.group)
-			delete(b.groups[j.group].unusedSince, j.address)
+	return func(failure *Error) {
+		r := j.release
+		if failure != nil {
+			b.noteRecordFailure(j, &r.recordJob, Owner{}, "its record cannot be deleted: ", failure)
+			return
 		}
-		if b.releases[key].asked == j.asked { // otherwise it is looked at once more
-			delete(b.releases, key)
+		if j.hasAsked {
+			delete(j.state.unusedSince, j.address)
+			b.askForReleased(j.group, j.state, j.address)
+		}
+		if r.reportedFor != "" {
+			b.dropDifference(j.group, j.state, j.address)
+		}
+		if r.asked == j.asked {
+			delete(b.releases, releaseKey{j.group, j.address})
+		} else { // it is looked at once more
+			r.restart(b.Now())
+		}
+	}, err
+}
+
+// askForReleased lets claims be asked for at once that wait for an address that is free now.
+func (b *Broker) askForReleased(group string, g *groupState, a netip.Addr) {
+	now := b.Now()
+	g.pauseOf(allocation.FamilyOf(a)).restart(now)
+	for key, c := range b.claims {
+		if key.claim.Group == group && key.claim.Address == a && !c.hasAddress() {
+			c.hasten(now)
 		}
 	}
 }
@@ -193,25 +253,42 @@ func (b *Broker) isOfAnotherGroup(group string, a netip.Addr) bool {
 }
 
 // repair records an address that a Service has.
-func (b *Broker) repair(ctx context.Context, j *job, system System, err *error) func(error) {
-	if *err == nil && b.Cluster.IsInUse(j.address) {
+func (b *Broker) repair(ctx context.Context, j *job, system System) (conclude func(*Error), err error) {
+	missing := j.repair.missing
+	if b.Cluster.IsInUse(j.address) {
 		j.hasAsked = true
-		_, *err = system.Allocate(ctx, Request{
-			Owner: j.missing.Owner, Family: allocation.FamilyOf(j.address), Address: j.address, IsShown: true,
+		_, err = system.Allocate(ctx, Request{
+			Owner: missing.Owner, Family: allocation.FamilyOf(j.address), Address: j.address, IsShown: true,
 			Objection: func(netip.Addr) string { return "" }, // the Service has it already
 		})
 	}
-	return func(err error) {
-		delete(b.repairs, releaseKey{j.group, j.address})
-		switch {
-		case err != nil:
-			b.noteDifference(j.group, j.address, j.missing.Owner, err.Error())
+	return func(failure *Error) {
+		if failure != nil {
+			b.noteRecordFailure(j, &j.repair.recordJob, missing.Owner, "", failure)
 			return
-		case !j.missing.IsHandedOn:
-			b.FoundDifference(j.group, j.missing.Owner, j.address.String()+" was not recorded as "+j.missing.Owner.String()+"'s: it is again")
 		}
-		delete(b.groups[j.group].observation.Differences, j.address)
-		b.ObservationChanged(j.group)
+		delete(b.repairs, releaseKey{j.group, j.address})
+		if j.hasAsked && !missing.IsHandedOn {
+			b.FoundDifference(j.group, missing.Owner, j.address.String()+" was not recorded as "+missing.Owner.String()+"'s: it is again")
+		}
+		b.dropDifference(j.group, j.state, j.address)
+	}, err
+}
+
+// noteRecordFailure notes that something was not done about a record, and reports it. A
+// request that goes unanswered once is sent again before anybody is told.
+func (b *Broker) noteRecordFailure(j *job, r *recordJob, owner Owner, what string, failure *Error) {
+	now, isFirst := b.Now(), !r.backoff.Failing()
+	r.postpone(now, failure)
+	switch {
+	case failure.Reason != v1.ReasonIPAMUnavailable:
+		r.dueAt = now.Add(syncInterval) // somebody has to change something first
+	case isFirst:
+		return
+	}
+	if !staysSaid(r.reportedFor, failure.Reason, now.Sub(r.reportedAt)) {
+		r.reportedFor, r.reportedAt = failure.Reason, now
+		b.noteDifference(j.group, j.address, owner, what+failure.Message)
 	}
 }
 
@@ -230,81 +307,8 @@ func (b *Broker) noteDifference(group string, a netip.Addr, owner Owner, text st
 	b.ObservationChanged(group)
 }
 
-// sync compares what a system has with what Services hold.
-func (b *Broker) sync(ctx context.Context, j *job, system System, err *error) func(error) {
-	var report *Report
-	var held map[netip.Addr][]Owner
-	if *err == nil {
-		j.hasAsked = true
-		report, *err = system.Inspect(ctx)
-	}
-	if *err == nil {
-		held, *err = b.Cluster.Holders(ctx, j.group)
-	}
-	if *err == nil { // what Services hold of another group is that group's business
-		report.Records = slices.DeleteFunc(report.Records, func(r Record) bool {
-			return len(held[r.Address]) == 0 && (b.isNeeded(j.group, r.Address) || r.IsForeign && b.isOfAnotherGroup(j.group, r.Address))
-		})
-	}
-	return func(err error) {
-		if err == nil {
-			b.noteReport(j.group, report, held)
-		} else {
-			b.groups[j.group].syncAt = b.Now().Add(checkAfter)
-		}
-	}
-}
-
-// noteReport notes what a comparison has found, and what to do about it.
-func (b *Broker) noteReport(group string, report *Report, held map[netip.Addr][]Owner) {
-	g, now := b.groups[group], b.Now()
-	comparison := Compare(report.Records, held, b.cluster)
-	isMissing := map[netip.Addr]bool{}
-	for _, m := range comparison.Missing {
-		isMissing[m.Address] = true
-		b.repairs[releaseKey{group, m.Address}] = m
-	}
-	for a := range g.observation.Differences {
-		// What the repair finds is not known yet.
-		if _, differs := comparison.Differences[a]; !differs && !isMissing[a] {
-			delete(g.observation.Differences, a)
-		}
-	}
-	for a, text := range comparison.Differences {
-		var owner Owner // nobody's is what no Service holds
-		if owners := held[a]; len(owners) > 0 {
-			owner = owners[0]
-		}
-		b.noteDifference(group, a, owner, text)
-	}
-	b.releaseUnused(group, g, comparison.Unused, countOwn(report.Records), now)
-	g.observation.Report, g.observation.SyncedAt, g.syncAt = report, now, now.Add(syncInterval)
-	if len(report.Problems) > 0 { // somebody may be about to mend it
-		g.syncAt = now.Add(checkAfter)
-	}
+// dropDifference notes that nothing differs of an address.
+func (b *Broker) dropDifference(group string, g *groupState, a netip.Addr) {
+	delete(g.observation.Differences, a)
 	b.ObservationChanged(group)
-}
-
-// releaseUnused releases what no Service has held for some time, unless it is suspiciously
-// much.
-func (b *Broker) releaseUnused(group string, g *groupState, unused []netip.Addr, all int, now time.Time) {
-	since := map[netip.Addr]time.Time{}
-	var due []netip.Addr
-	for _, a := range unused {
-		since[a] = now
-		if before, isKnown := g.unusedSince[a]; isKnown {
-			since[a] = before
-		}
-		if now.Sub(since[a]) >= unusedGrace {
-			due = append(due, a)
-		}
-	}
-	g.unusedSince, g.observation.UnusedTooMany = since, 0
-	if areTooManyUnused(len(due), all) {
-		g.observation.UnusedTooMany = len(due)
-		return
-	}
-	for _, a := range due {
-		b.addRelease(releaseKey{group, a}, now)
-	}
 }

@@ -4,13 +4,8 @@ import (
 	"cmp"
 	"context"
 	"iter"
-	"maps"
 	"net/netip"
-	"slices"
 	"time"
-
-	v1 "github.com/purelb/purelb-operator/api/v1"
-	"github.com/purelb/purelb-operator/internal/pacing"
 )
 
 // queue is the work for one endpoint, which is done one after the other. The work itself
@@ -18,25 +13,25 @@ import (
 type queue struct {
 	stop context.CancelFunc // nil while the queue is not started
 	// wake has room for one.
-	wake    chan struct{}
-	backoff pacing.Backoff
-	// failedAt is when the system was last found to be away, and wait for how long to
-	// leave it alone since then.
-	failedAt  time.Time
-	wait      time.Duration
-	isRefused bool // the token, at failedAt
+	wake   chan struct{}
+	health health
 	// busySince is since when one request for work has been under way, or zero.
 	busySince time.Time
 	// token was read at tokenReadAt.
 	token       string
 	tokenReadAt time.Time
+	// turns counts jobs, and lastTurn is the number of the last one of each kind.
+	turns    int
+	lastTurn map[jobKind]int
 }
 
-func newQueue() *queue { return &queue{wake: make(chan struct{}, 1), backoff: newAwayBackoff()} }
+func newQueue() *queue {
+	return &queue{wake: make(chan struct{}, 1), health: newHealth(), lastTurn: map[jobKind]int{}}
+}
 
 // restart forgets failures.
 func (q *queue) restart() {
-	q.backoff, q.wait, q.tokenReadAt = newAwayBackoff(), 0, time.Time{}
+	q.health, q.tokenReadAt = newHealth(), time.Time{}
 	q.signal()
 }
 
@@ -50,15 +45,6 @@ func (q *queue) signal() {
 // isSlow reports whether the work under way takes long.
 func (q *queue) isSlow(now time.Time) bool {
 	return q != nil && !q.busySince.IsZero() && now.Sub(q.busySince) >= SlowAfter
-}
-
-// notBefore is when the system may be asked again.
-func (q *queue) notBefore(isUrgent bool) time.Time {
-	wait := q.wait
-	if isUrgent && !q.isRefused {
-		wait = min(wait, maxUrgentRetry)
-	}
-	return q.failedAt.Add(wait)
 }
 
 // startQueue starts the worker of an endpoint, if the Broker runs.
@@ -97,18 +83,30 @@ func (b *Broker) wake(group string) {
 
 // job is one piece of work.
 type job struct {
-	kind    jobKind
-	group   string
-	claim   claimKey
-	address netip.Addr
+	kind  jobKind
+	group string
+	// state is the group's. What comes of the job counts only while the group still has it.
+	state    *groupState
+	schedule *schedule
+	// pause, if there is one, says when the job is due, instead of its own schedule.
+	pause *schedule
+	// The job is for one of these, as its kind says.
+	claimKey claimKey
+	claimed  *claimState
+	release  *pendingRelease
+	repair   *pendingRepair
+	address  netip.Addr
 	// asked is how often a release was asked for when it began.
-	asked   int
-	missing Missing
-	// hasAsked says that the system was asked.
-	hasAsked bool
+	asked int
+	// hasAsked says that the system was asked, and allocated is what it gave for a claim.
+	hasAsked  bool
+	allocated netip.Addr
+	// turn is when a claim of the namespace was asked for last.
+	turn time.Time
 }
 
-// jobKind orders jobs that are due.
+// jobKind is a kind of jobs. The kinds take turns while there is something to do. Of those
+// that have had none, the first comes first.
 type jobKind int
 
 const (
@@ -116,8 +114,26 @@ const (
 	claimJob                  // a Service waits
 	releaseJob                // somebody else may wait
 	repairJob
-	syncJob
+	compareJob
+	checkJob // of the endpoint
 )
+
+// dueAt returns when the job is due.
+func (j *job) dueAt() time.Time {
+	if j.pause != nil {
+		return j.pause.dueAt
+	}
+	return j.schedule.dueAt
+}
+
+// comesBefore reports whether the turn of job a comes before that of b: the kind that has
+// waited longer for one comes first, then the namespace, then the job.
+func (q *queue) comesBefore(a, b *job) bool {
+	return cmp.Or(
+		cmp.Compare(q.lastTurn[a.kind], q.lastTurn[b.kind]), cmp.Compare(a.kind, b.kind),
+		a.turn.Compare(b.turn), a.schedule.waitsSince.Compare(b.schedule.waitsSince),
+	) < 0
+}
 
 // work does the work for an endpoint until the context ends.
 func (b *Broker) work(ctx context.Context, e endpoint, q *queue) {
@@ -145,40 +161,53 @@ func (b *Broker) nextJob(e endpoint, q *queue) (*job, time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.Now()
-	var next *job
-	var nextTimes jobTimes
-	isUrgent, soonest := false, now.Add(maxIdle)
-	for j, times := range b.jobsOf(e) {
-		isUrgent = isUrgent || j.kind == learnJob || j.kind == claimJob
-		switch {
-		case times.dueAt.After(now):
-			if times.dueAt.Before(soonest) {
-				soonest = times.dueAt
-			}
-		case next == nil || j.kind < next.kind || j.kind == next.kind && times.before(nextTimes):
-			next, nextTimes = &j, times
+	h := &q.health
+	if h.failure != nil {
+		if wait := h.notBefore(b.isAwaited(e)).Sub(now); wait > 0 {
+			return nil, min(wait, maxIdle)
 		}
 	}
-	if notBefore := q.notBefore(isUrgent); next != nil && notBefore.After(now) {
-		return nil, notBefore.Sub(now)
+	next, wait := b.nextInTurn(e, q, now)
+	switch {
+	case h.failure == nil:
+	case next != nil && h.isTrialDue(now):
+		h.askedAt, h.triedAt = now, now
+	default:
+		h.askedAt = now
+		next = b.checkOf(e)
 	}
-	if next != nil {
-		q.busySince = now
-		if next.kind == claimJob {
-			b.takeTurn(b.claims[next.claim].owner.Namespace, now)
-		}
-		return next, 0
+	if next == nil {
+		clear(q.lastTurn) // nobody has been waiting
+		return nil, max(wait, time.Millisecond)
 	}
-	return nil, max(soonest.Sub(now), time.Millisecond)
+	q.busySince = now
+	q.turns++
+	q.lastTurn[next.kind] = q.turns
+	if next.kind == claimJob {
+		b.takeTurn(next.claimed.owner.Namespace, now)
+	}
+	return next, 0
 }
 
-// jobTimes are when a job is due, when its namespace last had its turn, and since when the
-// job has been waiting.
-type jobTimes struct{ dueAt, turn, since time.Time }
-
-// before orders jobs of one kind.
-func (t jobTimes) before(other jobTimes) bool {
-	return cmp.Or(t.turn.Compare(other.turn), t.since.Compare(other.since)) < 0
+// nextInTurn returns the job of an endpoint whose turn it is among those that are due, or
+// how long none will be.
+func (b *Broker) nextInTurn(e endpoint, q *queue, now time.Time) (*job, time.Duration) {
+	var next job
+	soonest := now.Add(maxIdle)
+	for j := range b.jobsOf(e) {
+		switch dueAt := j.dueAt(); {
+		case dueAt.After(now) && !q.health.isUnanswered:
+			if dueAt.Before(soonest) {
+				soonest = dueAt
+			}
+		case next.schedule == nil || q.comesBefore(&j, &next):
+			next = j
+		}
+	}
+	if next.schedule == nil {
+		return nil, soonest.Sub(now)
+	}
+	return &next, 0
 }
 
 // maxTurns bounds how many namespaces' turns are remembered.
@@ -193,94 +222,64 @@ func (b *Broker) takeTurn(namespace string, now time.Time) {
 }
 
 // jobsOf lists the jobs of an endpoint, in no order.
-func (b *Broker) jobsOf(e endpoint) iter.Seq2[job, jobTimes] {
-	isOfQueue := func(group string) bool { g := b.groups[group]; return g != nil && g.endpoint == e }
-	return func(yield func(job, jobTimes) bool) {
+func (b *Broker) jobsOf(e endpoint) iter.Seq[job] {
+	stateOf := func(group string) *groupState {
+		if g := b.groups[group]; g != nil && g.endpoint == e {
+			return g
+		}
+		return nil
+	}
+	return func(yield func(job) bool) {
 		for name, g := range b.groups {
-			kind := syncJob
+			kind := compareJob
 			if g.observation.Report == nil {
 				kind = learnJob
 			}
-			if g.endpoint == e && !yield(job{kind: kind, group: name}, jobTimes{dueAt: g.syncAt, since: g.syncAt}) {
+			if g.endpoint == e && !yield(job{kind: kind, group: name, state: g, schedule: &g.look}) {
 				return
 			}
 		}
 		for key, c := range b.claims {
-			if isOfQueue(key.claim.Group) && !c.hasAddress() && !yield(job{kind: claimJob, group: key.claim.Group, claim: key}, jobTimes{c.dueAt, b.turns[c.owner.Namespace], c.since}) {
+			g := stateOf(key.claim.Group)
+			if g != nil && !c.hasAddress() && !yield(job{
+				kind: claimJob, group: key.claim.Group, state: g, schedule: &c.schedule, pause: c.pause, claimKey: key, claimed: c, turn: b.turns[c.owner.Namespace],
+			}) {
 				return
 			}
 		}
 		for key, r := range b.releases {
-			if isOfQueue(key.group) && !yield(job{kind: releaseJob, group: key.group, address: key.address, asked: r.asked}, jobTimes{dueAt: r.dueAt, since: r.dueAt}) {
+			g := stateOf(key.group)
+			if g != nil && !yield(job{kind: releaseJob, group: key.group, state: g, schedule: &r.schedule, release: r, address: key.address, asked: r.asked}) {
 				return
 			}
 		}
-		for key, m := range b.repairs {
-			if isOfQueue(key.group) && !yield(job{kind: repairJob, group: key.group, address: key.address, missing: m}, jobTimes{}) {
+		for key, r := range b.repairs {
+			g := stateOf(key.group)
+			if g != nil && !yield(job{kind: repairJob, group: key.group, state: g, schedule: &r.schedule, repair: r, address: key.address}) {
 				return
 			}
 		}
 	}
 }
 
-// fail notes that the system of an endpoint is away, and says so to all who wait for it.
-func (b *Broker) fail(e endpoint, q *queue, err *Error) {
-	now := b.Now()
-	q.failedAt, q.wait, q.isRefused = now, q.backoff.Next(), err.Reason == v1.ReasonIPAMRefused
-	if q.isRefused {
-		q.wait = max(q.wait, refusedRetry)
-		q.tokenReadAt = time.Time{} // there may be a new one
-	}
+// checkOf returns the job that asks how the system of an endpoint is.
+func (b *Broker) checkOf(e endpoint) *job {
+	var check *job
 	for name, g := range b.groups {
-		if g.endpoint == e {
-			b.observe(name, g, err.Reason, err.Message)
+		if g.endpoint == e && (check == nil || name < check.group) {
+			check = &job{kind: checkJob, group: name, state: g}
 		}
 	}
-	for key, c := range b.claims {
-		if g := b.groups[key.claim.Group]; g != nil && g.endpoint == e && !c.hasAddress() {
-			b.answer(key, c, err.Reason, err.Message)
+	return check
+}
+
+// isAwaited reports whether a Service waits for the system of an endpoint, or a group that
+// has no ranges before.
+func (b *Broker) isAwaited(e endpoint) bool {
+	for j := range b.jobsOf(e) {
+		if j.kind == learnJob || j.kind == claimJob {
+			return true
 		}
 	}
-}
-
-// succeed notes that the system of an endpoint has answered.
-func (b *Broker) succeed(e endpoint, q *queue) {
-	wasFailing := q.backoff.Failing()
-	q.backoff.Reset()
-	q.wait = 0
-	for name, g := range b.groups {
-		if g.endpoint == e {
-			b.observe(name, g, v1.ReasonReachable, "NetBox "+g.config.URL+" answers")
-			if wasFailing && g.syncAt.After(b.Now()) { // what has happened meanwhile?
-				g.syncAt = b.Now()
-			}
-		}
-	}
-}
-
-func (b *Broker) observe(name string, g *groupState, reason, message string) {
-	if g.observation.Reason != reason || g.observation.Message != message {
-		g.observation.Reason, g.observation.Message = reason, message
-		b.ObservationChanged(name)
-	}
-}
-
-// answer notes why a claim has no address.
-func (b *Broker) answer(key claimKey, c *claimState, reason, message string) {
-	isChanged := !c.isAnswered || c.offer.Reason != reason || c.offer.Message != message
-	c.isAnswered = true
-	c.offer.Reason, c.offer.Message, c.offer.Address = reason, message, netip.Addr{}
-	if isChanged {
-		b.AnswersChanged(nameOf(c.owner))
-		b.ObservationChanged(key.claim.Group)
-	}
-}
-
-// retryExhausted lets claims of a group be asked for at once that wait for a free address.
-func (b *Broker) retryExhausted(group string) {
-	for _, key := range slices.Collect(maps.Keys(b.claims)) {
-		if c := b.claims[key]; key.claim.Group == group && c.isAnswered && !c.hasAddress() {
-			c.dueAt = b.Now()
-		}
-	}
+	return false
 }

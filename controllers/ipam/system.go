@@ -2,11 +2,13 @@ package ipam
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 
 	"go4.org/netipx"
 
+	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
 )
 
@@ -25,6 +27,9 @@ type System interface {
 	// Inspect returns what the system has: the group's ranges, and what is recorded for
 	// owners of this cluster.
 	Inspect(ctx context.Context) (*Report, error)
+	// Check asks whether the system answers at all, and takes the token. What it asks
+	// needs no permission, and has nothing to do with the group.
+	Check(ctx context.Context) error
 }
 
 // Request asks for one address.
@@ -82,15 +87,61 @@ func (r *Report) hasAddress(a netip.Addr) bool {
 // Error is why a System did not do what it was asked for.
 type Error struct {
 	// Reason is one of package v1: ReasonExhausted, ReasonAddressInUse,
-	// ReasonAddressOutsidePool, ReasonIPAMRefused or ReasonIPAMUnavailable.
+	// ReasonAddressOutsidePool, ReasonIPAMRefused or ReasonIPAMUnavailable. The last one says
+	// that the system has not answered the request as it ought to.
 	Reason string
 	// Message says it to people. It is the same whenever the same thing goes wrong, and
 	// holds no secret.
 	Message string
-	// ConcernsAll says that no other request would fare better now: the system is away,
-	// or refuses the token.
-	ConcernsAll bool
+	Scope   Scope
 }
+
+// Scope is what else an Error concerns.
+type Scope int
+
+const (
+	// ScopeRequest is of an error that says nothing of other requests. If the reason is
+	// v1.ReasonIPAMUnavailable, the Broker asks whether the system is well.
+	ScopeRequest Scope = iota
+	// ScopeGroup is of an error that other requests for the ServiceGroup would meet, too,
+	// as when a permission is missing.
+	ScopeGroup
+	// ScopeEndpoint is of an error that all requests would meet: there is no connection, or
+	// no token.
+	ScopeEndpoint
+)
 
 // Error returns the message.
 func (e *Error) Error() string { return e.Message }
+
+// errorOf returns an error as an *Error, or nil for none.
+func errorOf(err error) *Error {
+	var known *Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &known):
+		return known
+	}
+	return &Error{Reason: v1.ReasonIPAMUnavailable, Message: err.Error()}
+}
+
+// ofEndpoint returns an error as one that concerns the whole endpoint, or nil for none.
+func ofEndpoint(err error) *Error {
+	e := errorOf(err)
+	if e == nil {
+		return nil
+	}
+	return &Error{Reason: e.Reason, Message: e.Message, Scope: ScopeEndpoint}
+}
+
+// isUnanswered reports whether a system has not answered one request.
+func (e *Error) isUnanswered() bool {
+	return e != nil && e.Scope == ScopeRequest && e.Reason == v1.ReasonIPAMUnavailable
+}
+
+// leavesInDoubt reports whether the whole endpoint may be concerned: the system has not
+// answered, or what refuses the token may refuse it everywhere.
+func (e *Error) leavesInDoubt() bool {
+	return e.isUnanswered() || e != nil && e.Scope == ScopeGroup
+}

@@ -23,6 +23,14 @@ const (
 	// checkAfter is how soon after the last comparison the next one follows if the system
 	// has refused a claim: its ranges may be others by now.
 	checkAfter = time.Minute
+	// messageInterval is how long a Service, or an address that differs, at least says the
+	// same for one reason, before it says what is wrong now: of a system whose answers
+	// alternate each would be a write and an event. Of a system that is away the ServiceGroup
+	// has the details, and Services wait for longer.
+	messageInterval     = 2 * time.Minute
+	unavailableInterval = 30 * time.Minute
+	// detailInterval is how long a ServiceGroup at least says the same for one reason.
+	detailInterval = time.Minute
 )
 
 // Waits after a failure.
@@ -34,19 +42,34 @@ const (
 	maxAwayRetry   = 30 * time.Second
 	// A system that refuses the token has to be mended by somebody.
 	refusedRetry = 10 * time.Second
-	// A claim that was refused may succeed when somebody has changed something in the
-	// system, of which the manager hears nothing.
-	minClaimRetry = 5 * time.Second
-	maxClaimRetry = 2 * time.Minute
+	// trialInterval is how often a system whose status question fails is tried by a job: what
+	// stands before it may keep that one question back.
+	trialInterval = time.Minute
+	// A job that goes unanswered may just have met a restart. One that is refused may succeed
+	// when somebody has changed something in the system, of which the manager hears nothing.
+	// A Service waits for a claim, and a group for its ranges; nobody waits for a record to
+	// be deleted or to be made again.
+	minJobRetry     = time.Second
+	minRefusedRetry = 5 * time.Second
+	maxJobRetry     = 2 * time.Minute
+	maxRecordRetry  = 10 * time.Minute
 	// retrySpread is the random part of these waits, so that several clusters do not
 	// ask together.
 	retrySpread = 0.2
 )
 
+// unansweredJobs is how many jobs in a row, each another one, have to go unanswered, among
+// them a comparison, for a system to count as away whose status is well.
+const unansweredJobs = 3
+
 func newAwayBackoff() pacing.Backoff {
 	return pacing.Backoff{Min: minAwayRetry, Max: maxAwayRetry, Spread: retrySpread}
 }
 
-func newClaimBackoff() pacing.Backoff {
-	return pacing.Backoff{Min: minClaimRetry, Max: maxClaimRetry, Spread: retrySpread}
+func newJobBackoff() pacing.Backoff {
+	return pacing.Backoff{Min: minJobRetry, Max: maxJobRetry, Spread: retrySpread}
+}
+
+func newRecordBackoff() pacing.Backoff {
+	return pacing.Backoff{Min: minJobRetry, Max: maxRecordRetry, Spread: retrySpread}
 }

@@ -56,6 +56,7 @@ func Conformance(t *testing.T, fixture func(t *testing.T) Fixture) {
 		"Release":                (*suite).testRelease,
 		"ReleaseOfAnotherOwners": (*suite).testReleaseOfAnotherCluster,
 		"Inspect":                (*suite).testInspect,
+		"Check":                  (*suite).testCheck,
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := fixture(t)
@@ -88,7 +89,7 @@ func (s *suite) refuses(system ipam.System, r ipam.Request, reason string) {
 	s.Helper()
 	a, err := system.Allocate(s.Context(), r)
 	var refusal *ipam.Error
-	if !errors.As(err, &refusal) || refusal.Reason != reason || refusal.ConcernsAll {
+	if !errors.As(err, &refusal) || refusal.Reason != reason || refusal.Scope != ipam.ScopeRequest {
 		s.Fatalf("allocate for %s: got %v %v, want a refusal of reason %s", r.Owner, a, err, reason)
 	}
 	if refusal.Message == "" {
@@ -210,7 +211,7 @@ func (s *suite) testExhausted() {
 	for n := byte(0); ; n++ {
 		a, err := s.system.Allocate(s.Context(), s.request(NewOwner("web", n)))
 		var refusal *ipam.Error
-		if errors.As(err, &refusal) && refusal.Reason == v1.ReasonExhausted && !refusal.ConcernsAll {
+		if errors.As(err, &refusal) && refusal.Reason == v1.ReasonExhausted && refusal.Scope == ipam.ScopeRequest {
 			break
 		}
 		if err != nil || got[a] || n > 20 {
@@ -268,5 +269,14 @@ func (s *suite) testInspect() {
 	}
 	if len(report.Problems) > 0 {
 		s.Errorf("problems: %v", report.Problems)
+	}
+}
+
+func (s *suite) testCheck() {
+	if err := s.system.Check(s.Context()); err != nil {
+		s.Errorf("the system is well: %v", err)
+	}
+	if records := s.records(s.system); len(records) != 0 {
+		s.Errorf("records: %v", records)
 	}
 }

@@ -71,7 +71,7 @@ func (m *Memory) set(a netip.Addr, mark string) {
 
 func (m *Memory) check() error {
 	if m.isAway {
-		return &ipam.Error{Reason: v1.ReasonIPAMUnavailable, Message: "the memory is away", ConcernsAll: true}
+		return &ipam.Error{Reason: v1.ReasonIPAMUnavailable, Message: "the memory is away", Scope: ipam.ScopeEndpoint}
 	}
 	return nil
 }
@@ -148,4 +148,11 @@ func (m *memorySystem) Inspect(context.Context) (*ipam.Report, error) {
 		}
 	}
 	return report, nil
+}
+
+// Check returns an error while the system is away.
+func (m *memorySystem) Check(context.Context) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.check()
 }

@@ -12,6 +12,7 @@ import (
 	"mime"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"strconv"
 	"strings"
@@ -138,7 +139,7 @@ func (c *client) send(ctx context.Context, method, path string, query url.Values
 	}
 	req, err := http.NewRequestWithContext(ctx, method, target, reader)
 	if err != nil {
-		return nil, c.unavailable("the URL cannot be used")
+		return nil, c.unreachable("the URL cannot be used")
 	}
 	for name, values := range header {
 		req.Header[name] = values
@@ -177,8 +178,13 @@ func outcomeOf(a *answer, err error) string {
 }
 
 func (c *client) exchange(req *http.Request) (*answer, error) {
-	resp, err := c.http.Do(req)
-	if err != nil {
+	isConnected := false
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { isConnected = true }}
+	resp, err := c.http.Do(req.WithContext(httptrace.WithClientTrace(req.Context(), trace)))
+	switch {
+	case err != nil && !isConnected:
+		return nil, c.unreachable(describe(err))
+	case err != nil:
 		return nil, c.unavailable(describe(err))
 	}
 	defer resp.Body.Close()
@@ -209,15 +215,22 @@ func (c *client) judge(method string, a *answer) error {
 	}
 	text := c.quote(a.body)
 	if a.status == http.StatusUnauthorized || a.status == http.StatusForbidden && method == http.MethodGet {
-		return &ipam.Error{Reason: v1.ReasonIPAMRefused, ConcernsAll: true, Message: fmt.Sprintf(
+		// The group needs to view these objects; others may not.
+		return &ipam.Error{Reason: v1.ReasonIPAMRefused, Scope: ipam.ScopeGroup, Message: fmt.Sprintf(
 			"NetBox %s refuses the token (%d): %s", c.base, a.status, text)}
 	}
 	return &statusError{*a, fmt.Sprintf("%d: %s", a.status, text)}
 }
 
-// unavailable returns the error that NetBox cannot be asked.
-func (c *client) unavailable(why string) error {
-	return &ipam.Error{Reason: v1.ReasonIPAMUnavailable, Message: fmt.Sprintf("NetBox %s cannot be asked: %s", c.base, textlimit.Shorten(c.scrub(why), maxQuoted)), ConcernsAll: true}
+// unavailable returns the error that NetBox has not answered a request.
+func (c *client) unavailable(why string) error { return c.unavailableTo(ipam.ScopeRequest, why) }
+
+// unreachable returns the error that there is no connection to NetBox.
+func (c *client) unreachable(why string) error { return c.unavailableTo(ipam.ScopeEndpoint, why) }
+
+func (c *client) unavailableTo(scope ipam.Scope, why string) error {
+	message := fmt.Sprintf("NetBox %s cannot be asked: %s", c.base, textlimit.Shorten(c.scrub(why), maxQuoted))
+	return &ipam.Error{Reason: v1.ReasonIPAMUnavailable, Message: message, Scope: scope}
 }
 
 // quote returns an answer for an error, in one line and without the token.
@@ -310,7 +323,7 @@ func list[T any](ctx context.Context, c *client, path string, query url.Values) 
 			return nil, c.unavailable("a list ends before its end")
 		}
 	}
-	return nil, c.unavailable(fmt.Sprintf("a list has more than %d objects", maxPages*pageSize))
+	return nil, c.unavailableTo(ipam.ScopeGroup, fmt.Sprintf("a list has more than %d objects", maxPages*pageSize))
 }
 
 // count returns how many objects a list has.

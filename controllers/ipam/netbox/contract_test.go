@@ -29,6 +29,7 @@ func TestContract(t *testing.T) {
 		{"no such prefix", contractNoPrefix},
 		{"tokens that are refused", contractTokens},
 		{"no slash at the end", contractNoSlash},
+		{"status", contractStatus},
 		{"one address twice", contractTwice},
 		{"one address twice, and the role later", contractRoleLater},
 		{"one address twice in a VRF that takes it", contractTwiceInVRF},
@@ -56,6 +57,15 @@ func address(p netip.Prefix, n int) string {
 		a = a.Next()
 	}
 	return netip.PrefixFrom(a, p.Bits()).String()
+}
+
+// The status is that of NetBox, for a token that it takes. It needs no permission.
+func contractStatus(w *world) {
+	const status = "/api/status/"
+	if got := w.send(http.MethodGet, status, nil).want(w, http.StatusOK); got.object["netbox-version"] == nil {
+		w.Errorf("got %s", got.text)
+	}
+	w.sendAs("Token 0000000000000000000000000000000000000000", http.MethodGet, status, nil, nil).want(w, http.StatusForbidden)
 }
 
 func contractOne(w *world) {

@@ -71,8 +71,12 @@ func TestFaultNetBox(t *testing.T) {
 			for range 2 {
 				_, err := w.connect(w.config(), ipamtest.Cluster).Allocate(t.Context(), request("web"))
 				var failed *ipam.Error
-				if !errors.As(err, &failed) || failed.Reason != row.reason || !failed.ConcernsAll {
-					t.Fatalf("got %#v, want one of reason %s", err, row.reason)
+				scope := ipam.ScopeRequest
+				if row.reason == v1.ReasonIPAMRefused {
+					scope = ipam.ScopeGroup
+				}
+				if !errors.As(err, &failed) || failed.Reason != row.reason || failed.Scope != scope {
+					t.Fatalf("got %#v, want one of reason %s and scope %d", err, row.reason, scope)
 				}
 				if got := strings.ReplaceAll(failed.Message, w.base, "URL"); got != row.want {
 					t.Errorf("got  %s\nwant %s", got, row.want)
@@ -80,6 +84,10 @@ func TestFaultNetBox(t *testing.T) {
 				if strings.Contains(failed.Message, fake.TokenV1) {
 					t.Errorf("has the token: %s", failed.Message)
 				}
+			}
+			// NetBox does no better when it is asked for its status: it is away.
+			if err := w.connect(w.config(), ipamtest.Cluster).Check(t.Context()); err == nil || strings.ReplaceAll(err.Error(), w.base, "URL") != row.want {
+				t.Errorf("its status: got %v", err)
 			}
 			w.fake.SetFaults(nil, nil)
 		})
@@ -127,27 +135,35 @@ func TestFaultNoConnection(t *testing.T) {
 		if err == nil || err.Error() != want && !strings.Contains(err.Error(), "lookup") {
 			t.Errorf("got  %v\nwant %s", err, want)
 		}
+		var failed *ipam.Error
+		if !errors.As(err, &failed) || failed.Scope != ipam.ScopeEndpoint {
+			t.Errorf("%v: got %#v, want one that concerns all", base, err)
+		}
 	}
 }
 
-// A permission that is missing for changes concerns the request, and not all.
+// A permission that is missing concerns the group, or the request, and not all: NetBox is
+// well.
 func TestFaultPermissions(t *testing.T) {
 	for _, row := range []struct {
-		denied      string
-		concernsAll bool
-		want        string
+		denied string
+		scope  ipam.Scope
+		want   string
 	}{
-		{"GET ip-addresses", true, "NetBox URL refuses the token (403): You do not have permission to perform this action."},
-		{"GET prefixes", true, "NetBox URL refuses the token (403): You do not have permission to perform this action."},
-		{"POST ip-addresses", false, "NetBox URL refuses the request: 403: You do not have permission to perform this action.; the token's user needs the permissions to view prefixes, IP ranges, VRFs, tenants and tags, and to view, add, change and delete IP addresses"},
+		{"GET ip-addresses", ipam.ScopeGroup, "NetBox URL refuses the token (403): You do not have permission to perform this action."},
+		{"GET prefixes", ipam.ScopeGroup, "NetBox URL refuses the token (403): You do not have permission to perform this action."},
+		{"POST ip-addresses", ipam.ScopeRequest, "NetBox URL refuses the request: 403: You do not have permission to perform this action.; the token's user needs the permissions to view prefixes, IP ranges, VRFs, tenants and tags, and to view, add, change and delete IP addresses"},
 	} {
 		w := newFake(t, fake.V46, fake.TokenV2)
 		w.prefix(w.v4, nil)
 		w.fake.SetTokens(map[string]fake.Token{fake.TokenV2: {Denied: []string{row.denied}}})
 		_, err := w.connect(w.config(), ipamtest.Cluster).Allocate(t.Context(), request("web"))
 		var failed *ipam.Error
-		if !errors.As(err, &failed) || failed.Reason != v1.ReasonIPAMRefused || failed.ConcernsAll != row.concernsAll || strings.ReplaceAll(failed.Message, w.base, "URL") != row.want {
+		if !errors.As(err, &failed) || failed.Reason != v1.ReasonIPAMRefused || failed.Scope != row.scope || strings.ReplaceAll(failed.Message, w.base, "URL") != row.want {
 			t.Errorf("without %s: got %v", row.denied, err)
+		}
+		if err := w.connect(w.config(), ipamtest.Cluster).Check(t.Context()); err != nil {
+			t.Errorf("without %s: its status: %v", row.denied, err)
 		}
 		w.fake.SetTokens(map[string]fake.Token{fake.TokenV2: {}})
 	}
@@ -194,7 +210,7 @@ func TestFaultConstrainedPermission(t *testing.T) {
 func (w *world) checkRefused(err error, want string) {
 	w.Helper()
 	var failed *ipam.Error
-	if !errors.As(err, &failed) || failed.Reason != v1.ReasonIPAMRefused || failed.ConcernsAll {
+	if !errors.As(err, &failed) || failed.Reason != v1.ReasonIPAMRefused || failed.Scope != ipam.ScopeRequest {
 		w.Fatalf("got %v, want a refusal", err)
 	}
 	if got, _, _ := strings.Cut(strings.ReplaceAll(failed.Message, w.base, "URL"), ";"); got != want {

@@ -110,7 +110,7 @@ func TestFaultCreatedOutside(t *testing.T) {
 	for range 3 {
 		_, err := s.Allocate(t.Context(), request("web"))
 		var refused *ipam.Error
-		if !errors.As(err, &refused) || refused.Reason != v1.ReasonIPAMRefused || refused.ConcernsAll {
+		if !errors.As(err, &refused) || refused.Reason != v1.ReasonIPAMRefused || refused.Scope != ipam.ScopeRequest {
 			t.Errorf("got %v, want a refusal of this request", err)
 		}
 	}
@@ -193,7 +193,7 @@ func TestFaultDeathBeforeLook(t *testing.T) {
 func (w *world) checkReason(err error, reason string) {
 	w.Helper()
 	var failed *ipam.Error
-	if !errors.As(err, &failed) || failed.Reason != reason || failed.ConcernsAll {
+	if !errors.As(err, &failed) || failed.Reason != reason || failed.Scope != ipam.ScopeRequest {
 		w.Errorf("got %v, want one of reason %s", err, reason)
 	}
 }

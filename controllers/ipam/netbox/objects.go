@@ -11,6 +11,7 @@ const (
 	pathPrefixes  = "/api/ipam/prefixes/"
 	pathRanges    = "/api/ipam/ip-ranges/"
 	pathVRFs      = "/api/ipam/vrfs/"
+	pathStatus    = "/api/status/"
 )
 
 // The objects of NetBox, with the fields that are read here.

@@ -1,0 +1,164 @@
+package ipam
+
+import (
+	"net/netip"
+	"time"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/pacing"
+)
+
+// health is what a queue knows of its system. The system is away if there is no connection,
+// if it does not answer the question for its status, or if everything else goes unanswered.
+// Then nothing but its status is asked for, apart from a trial now and then.
+type health struct {
+	// failure is why the system is away, or nil if it is not. It was asked at askedAt, and is
+	// left alone for wait since then.
+	failure *Error
+	askedAt time.Time
+	wait    time.Duration
+	backoff pacing.Backoff
+	// isUnanswered says that the system is away although its status is well: only a job
+	// can tell when it is back. triedAt is when one was tried last.
+	isUnanswered bool
+	triedAt      time.Time
+	// unanswered are the jobs that have gone unanswered since the system answered one. True
+	// stands for a comparison. There are at most unansweredJobs, and one for each group.
+	unanswered map[*schedule]bool
+}
+
+func newHealth() health {
+	return health{backoff: newAwayBackoff(), unanswered: map[*schedule]bool{}}
+}
+
+// notBefore is when the system, which is away, may be asked again.
+func (h *health) notBefore(isAwaited bool) time.Time {
+	wait := h.wait
+	if isAwaited && !h.isRefused() {
+		wait = min(wait, maxUrgentRetry)
+	}
+	return h.askedAt.Add(wait)
+}
+
+func (h *health) isRefused() bool { return h.failure.Reason == v1.ReasonIPAMRefused }
+
+// isTrialDue reports whether a job is tried next of a system that is away.
+func (h *health) isTrialDue(now time.Time) bool {
+	return h.isUnanswered || now.Sub(h.triedAt) >= trialInterval
+}
+
+// fail notes that the system of an endpoint is away, and says so to all who wait for it.
+func (b *Broker) fail(e endpoint, q *queue, failure *Error) {
+	now, h := b.Now(), &q.health
+	if h.failure == nil {
+		h.triedAt = now
+	}
+	h.failure, h.askedAt, h.wait = failure, now, h.backoff.Next()
+	h.isUnanswered = failure.Scope != ScopeEndpoint
+	if h.isRefused() {
+		h.wait = max(h.wait, refusedRetry)
+		q.tokenReadAt = time.Time{} // there may be a new one
+	}
+	for name, g := range b.groups {
+		if g.endpoint == e {
+			b.observe(name, g, q)
+		}
+	}
+	for key, c := range b.claims {
+		g := b.groups[key.claim.Group]
+		// What a Service says for a reason of its own stays, and so does, for a while, what it
+		// says of a system that is away for this reason and that.
+		isNew := c.isOfEndpoint && now.Sub(c.answeredAt) < detailInterval
+		if g != nil && g.endpoint == e && (!c.isAnswered || c.isOfEndpoint) && !isNew {
+			b.answer(key, c, failure)
+			c.isOfEndpoint = true
+		}
+	}
+}
+
+// noteUnanswered notes that a system whose status is well has not answered a job.
+func (b *Broker) noteUnanswered(e endpoint, q *queue, j *job, failure *Error) {
+	h := &q.health
+	isLook := j.kind == learnJob || j.kind == compareJob
+	if isLook || len(h.unanswered) < unansweredJobs {
+		h.unanswered[j.schedule] = isLook
+	}
+	if len(h.unanswered) < unansweredJobs {
+		return
+	}
+	for _, isLook := range h.unanswered {
+		if isLook {
+			b.fail(e, q, failure)
+			return
+		}
+	}
+	j.state.lookSoon(b.Now()) // it asks the most, and changes nothing
+}
+
+// noteAnswer notes that the system of an endpoint has answered.
+func (b *Broker) noteAnswer(e endpoint, q *queue) {
+	now, h := b.Now(), &q.health
+	wasAway := h.failure != nil
+	clear(h.unanswered)
+	h.failure, h.isUnanswered = nil, false
+	h.backoff.Reset()
+	for name, g := range b.groups {
+		if g.endpoint != e {
+			continue
+		}
+		b.observe(name, g, q)
+		if wasAway {
+			g.look.hasten(now) // what has happened meanwhile?
+		}
+	}
+	if !wasAway {
+		return
+	}
+	for key, c := range b.claims {
+		g := b.groups[key.claim.Group]
+		if g != nil && g.endpoint == e && c.isAnswered && c.offer.Reason == v1.ReasonIPAMUnavailable {
+			c.pause = nil
+			c.restart(now)
+		}
+	}
+}
+
+// observe notes how the system of a group is. While the reason stays the same, another
+// message has to wait.
+func (b *Broker) observe(name string, g *groupState, q *queue) {
+	reason, message := v1.ReasonReachable, "NetBox "+g.config.URL+" answers"
+	if failure := q.health.failure; failure != nil {
+		reason, message = failure.Reason, failure.Message
+	} else if g.failure != nil {
+		reason, message = g.failure.Reason, g.failure.Message
+	}
+	o, now := &g.observation, b.Now()
+	if o.Reason == reason && (o.Message == message || now.Sub(g.observedAt) < detailInterval) {
+		return
+	}
+	o.Reason, o.Message, g.observedAt = reason, message, now
+	b.ObservationChanged(name)
+}
+
+// answer notes why a claim has no address.
+func (b *Broker) answer(key claimKey, c *claimState, failure *Error) {
+	now, said := b.Now(), c.offer
+	isSame := said.Reason == failure.Reason && said.Message == failure.Message
+	if c.isAnswered && (isSame || staysSaid(said.Reason, failure.Reason, now.Sub(c.answeredAt))) {
+		return
+	}
+	c.isAnswered, c.answeredAt = true, now
+	c.offer.Reason, c.offer.Message, c.offer.Address = failure.Reason, failure.Message, netip.Addr{}
+	b.AnswersChanged(nameOf(c.owner))
+	b.ObservationChanged(key.claim.Group)
+}
+
+// staysSaid reports whether what was said for a reason, so long ago, stays said for a
+// reason.
+func staysSaid(before, reason string, ago time.Duration) bool {
+	interval := messageInterval
+	if reason == v1.ReasonIPAMUnavailable {
+		interval = unavailableInterval
+	}
+	return before == reason && ago < interval
+}

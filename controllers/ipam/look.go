@@ -1,0 +1,131 @@
+package ipam
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// look compares what a system has with what Services hold.
+func (b *Broker) look(ctx context.Context, j *job, system System) (conclude func(*Error), err error) {
+	var held map[netip.Addr][]Owner
+	j.hasAsked = true
+	report, err := system.Inspect(ctx)
+	if err == nil {
+		held, err = b.Cluster.Holders(ctx, j.group)
+	}
+	if err == nil { // what Services hold of another group is that group's business
+		report.Records = slices.DeleteFunc(report.Records, func(r Record) bool {
+			return len(held[r.Address]) == 0 && (b.isNeeded(j.group, r.Address) || r.IsForeign && b.isOfAnotherGroup(j.group, r.Address))
+		})
+	}
+	return func(failure *Error) {
+		g := j.state
+		if g.failure = failure; failure != nil {
+			g.look.postpone(b.Now(), failure)
+		} else {
+			b.noteReport(j.group, g, report, held)
+		}
+		b.observe(j.group, g, b.queues[g.endpoint])
+	}, err
+}
+
+// lookSoon lets a group be compared at once, unless that was done lately or fails.
+func (g *groupState) lookSoon(now time.Time) {
+	if g.failure == nil && now.Sub(g.observation.SyncedAt) > checkAfter {
+		g.look.hasten(now)
+	}
+}
+
+// noteReport notes what a comparison has found, and what to do about it.
+func (b *Broker) noteReport(group string, g *groupState, report *Report, held map[netip.Addr][]Owner) {
+	now := b.Now()
+	comparison := Compare(report.Records, held, b.cluster)
+	b.noteMissing(group, comparison.Missing, now)
+	b.hastenReleases(group, report.Records, now)
+	for a := range g.observation.Differences {
+		// What repairs and releases have found stays until they find something else.
+		if _, differs := comparison.Differences[a]; !differs && !b.hasReported(releaseKey{group, a}) {
+			delete(g.observation.Differences, a)
+		}
+	}
+	for a, text := range comparison.Differences {
+		var owner Owner // nobody's is what no Service holds
+		if owners := held[a]; len(owners) > 0 {
+			owner = owners[0]
+		}
+		b.noteDifference(group, a, owner, text)
+	}
+	b.releaseUnused(group, g, comparison.Unused, countOwn(report.Records), now)
+	g.observation.Report, g.observation.SyncedAt = report, now
+	g.look.backoff.Reset()
+	g.look.dueAt = now.Add(syncInterval)
+	if len(report.Problems) > 0 { // somebody may be about to mend it
+		g.look.dueAt = now.Add(checkAfter)
+	}
+	b.ObservationChanged(group)
+}
+
+// noteMissing notes which addresses are to be recorded. A repair that has failed stays as
+// it is while its address is missing.
+func (b *Broker) noteMissing(group string, missing []Missing, now time.Time) {
+	isMissing := map[netip.Addr]bool{}
+	for _, m := range missing {
+		isMissing[m.Address] = true
+		key := releaseKey{group, m.Address}
+		if b.repairs[key] == nil {
+			b.repairs[key] = &pendingRepair{recordJob: newRecordJob(now)}
+		}
+		b.repairs[key].missing = m
+	}
+	for key := range b.repairs {
+		if key.group == group && !isMissing[key.address] {
+			delete(b.repairs, key)
+		}
+	}
+}
+
+// hastenReleases lets releases that have failed be tried at once if the record is no longer
+// there: somebody may have deleted it.
+func (b *Broker) hastenReleases(group string, records []Record, now time.Time) {
+	isRecorded := map[netip.Addr]bool{}
+	for _, r := range records {
+		isRecorded[r.Address] = true
+	}
+	for key, r := range b.releases {
+		if key.group == group && !isRecorded[key.address] {
+			r.hasten(now)
+		}
+	}
+}
+
+// hasReported reports whether something was not done about a record, and was reported.
+func (b *Broker) hasReported(key releaseKey) bool {
+	release, repair := b.releases[key], b.repairs[key]
+	return release != nil && release.reportedFor != "" || repair != nil && repair.reportedFor != ""
+}
+
+// releaseUnused releases what no Service has held for some time, unless it is suspiciously
+// much.
+func (b *Broker) releaseUnused(group string, g *groupState, unused []netip.Addr, all int, now time.Time) {
+	since := map[netip.Addr]time.Time{}
+	var due []netip.Addr
+	for _, a := range unused {
+		since[a] = now
+		if before, isKnown := g.unusedSince[a]; isKnown {
+			since[a] = before
+		}
+		if now.Sub(since[a]) >= unusedGrace {
+			due = append(due, a)
+		}
+	}
+	g.unusedSince, g.observation.UnusedTooMany = since, 0
+	if areTooManyUnused(len(due), all) {
+		g.observation.UnusedTooMany = len(due)
+		return
+	}
+	for _, a := range due {
+		b.addRelease(releaseKey{group, a}, now)
+	}
+}
