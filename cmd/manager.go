@@ -278,6 +278,10 @@ func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image str
 	if err := errors.Join(live.Watch(ctx, mgr.GetCache()), mgr.Add(live)); err != nil {
 		return fmt.Errorf("watch agents: %w", err)
 	}
+	restored := &controllers.EndWhenRestored{Reader: mgr.GetAPIReader(), Lease: client.ObjectKey{Namespace: o.namespace, Name: leaderLease}}
+	if err := mgr.Add(restored); err != nil {
+		return fmt.Errorf("watch for a restore: %w", err)
+	}
 	// Every replica fills its caches, so that a standby can lead at once.
 	for _, kind := range []client.Object{
 		&corev1.Service{}, &corev1.Node{}, &corev1.ServiceAccount{}, &appsv1.DaemonSet{}, &discoveryv1.EndpointSlice{},

@@ -24,6 +24,7 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/controllers/announced"
+	"github.com/purelb/purelb-operator/internal/revision"
 )
 
 // listBeforeAllocating lists all Services from the API server itself before the manager
@@ -95,6 +96,9 @@ func (r *ServiceReconciler) indexServices() handler.EventHandler {
 func (r *ServiceReconciler) indexChange(q queue, before, after *corev1.Service) {
 	if before.UID != after.UID {
 		r.index.remove(client.ObjectKeyFromObject(before), before.UID)
+	}
+	if revision.IsOlder(after.ResourceVersion, before.ResourceVersion) {
+		r.index.forgetVersion(client.ObjectKeyFromObject(after))
 	}
 	r.index.observe(after)
 	oldAddrs, newAddrs := allocation.AddressesInUseBy(before), allocation.AddressesInUseBy(after)
