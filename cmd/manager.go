@@ -209,7 +209,8 @@ func newCertificate(ctx context.Context, mgr manager.Manager, namespace string) 
 
 // cacheOptions limits what the manager watches to what it uses: PureLB's own kinds, except
 // ServiceGroups, only in the manager's namespace, as well as Secrets; policies only if the manager has made them;
-// of the service accounts only that of the agents.
+// of the service accounts only that of the agents. Of kinds that others write, the cache keeps
+// what the manager reads.
 func cacheOptions(namespace, agentServiceAccount string) cache.Options {
 	inNamespace := cache.ByObject{Namespaces: map[string]cache.Config{namespace: {}}}
 	policies := cache.ByObject{Label: labels.SelectorFromSet(controllers.PolicyLabels())}
@@ -223,8 +224,10 @@ func cacheOptions(namespace, agentServiceAccount string) cache.Options {
 			&v1.BGPPeer{}:                                   inNamespace,
 			&v1.NodeRouting{}:                               inNamespace,
 			&appsv1.DaemonSet{}:                             inNamespace,
-			&coordinationv1.Lease{}:                         inNamespace,
-			&discoveryv1.EndpointSlice{}:                    {Transform: slimEndpoints},
+			&coordinationv1.Lease{}:                         {Namespaces: inNamespace.Namespaces, Transform: controllers.SlimLease},
+			&corev1.Service{}:                               {Transform: controllers.SlimService},
+			&discoveryv1.EndpointSlice{}:                    {Transform: controllers.SlimEndpointSlice},
+			&corev1.Node{}:                                  {Transform: controllers.SlimNode},
 			&admissionv1.ValidatingAdmissionPolicy{}:        policies,
 			&admissionv1.ValidatingAdmissionPolicyBinding{}: policies,
 			&flowcontrolv1.FlowSchema{}:                     policies,
@@ -234,20 +237,6 @@ func cacheOptions(namespace, agentServiceAccount string) cache.Options {
 			&corev1.Secret{}: inNamespace,
 		},
 	}
-}
-
-// slimEndpoints drops the parts of an EndpointSlice that the manager does not read, because
-// a cluster has at least as many EndpointSlices as Services.
-func slimEndpoints(obj any) (any, error) {
-	slice, ok := obj.(*discoveryv1.EndpointSlice)
-	if !ok {
-		return obj, nil
-	}
-	slice.ManagedFields, slice.Ports, slice.Annotations = nil, nil, nil
-	for i, e := range slice.Endpoints {
-		slice.Endpoints[i] = discoveryv1.Endpoint{NodeName: e.NodeName, Conditions: e.Conditions}
-	}
-	return slice, nil
 }
 
 // agentImage returns the image of agents whose LBNodeAgent sets none: that of the flag, or else

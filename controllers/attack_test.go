@@ -119,7 +119,7 @@ func TestAttackLongKey(t *testing.T) {
 	g := begin(t)
 	serviceGroup(t, "long-key", "remote: {pool: 172.16.63.1-172.16.63.9, subnet: 172.16.63.0/24}")
 	svc := service(t, "long-key", ofGroup("long-key"), annotated(v1.AnnotationAllowSharedIP, strings.Repeat("k", 140<<10)))
-	const why = "annotation purelb.io/allow-shared-ip is 143360 bytes long: it may have 253"
+	const why = "annotation purelb.io/allow-shared-ip is too long: it may have 253 bytes"
 	g.Eventually(condition(svc, v1.ConditionAllocated)).Should(Equal("False Invalid: " + why))
 	g.Eventually(eventsOf(svc, v1.EventAllocationFailed)).Should(Equal([]string{"purelb-allocator: Invalid: " + why}))
 	patch(t, svc, `{"metadata":{"annotations":{"purelb.io/allow-shared-ip":"k"}}}`)

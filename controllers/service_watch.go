@@ -47,7 +47,7 @@ func (r *ServiceReconciler) listBeforeAllocating() source.Source {
 }
 
 func (r *ServiceReconciler) listUncached(ctx context.Context, q queue) error {
-	const pageSize = 500
+	const pageSize = 50 // a Service can have more than a megabyte
 	for next := ""; ; {
 		var page corev1.ServiceList
 		if err := r.uncached.List(ctx, &page, client.Limit(pageSize), client.Continue(next)); err != nil {
