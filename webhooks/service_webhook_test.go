@@ -150,6 +150,8 @@ func serviceRows() []serviceRow {
 				svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: fmt.Sprintf("p%d", i), Port: 1000 + i})
 			}
 		}), []string{"10.10.0.1 cannot be shared with a Service of another namespace: one of the two has more than 256 ports"}},
+		{"policy Local beside a Service of another namespace", both(local, annotated("service-group", "shared", "allow-shared-ip", "key")),
+			[]string{"10.10.0.1 cannot be shared with a Service of another namespace: one of the two has externalTrafficPolicy Local"}},
 
 		// Policy Local.
 		{"Local on a remote group", local, nil},
