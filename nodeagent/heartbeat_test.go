@@ -98,7 +98,9 @@ func TestFaultRestoredDatabase(t *testing.T) {
 		})
 		w.started = true
 		w.watchdog.noteItemTaken()
-		err := (&heartbeat{agent: w.Agent}).Start(t.Context())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err := (&heartbeat{agent: w.Agent}).Start(ctx)
 		if !errors.Is(err, revision.ErrRestored) || renewals != len(versions) {
 			t.Errorf("after %d renewals: %v", renewals, err)
 		}
