@@ -213,7 +213,8 @@ func newCertificate(ctx context.Context, mgr manager.Manager, namespace string) 
 
 // cacheOptions limits what the manager watches to what it uses: PureLB's own kinds, except
 // ServiceGroups, only in the manager's namespace, as well as Secrets; policies only if the manager has made them;
-// of the service accounts only that of the agents.
+// of the service accounts only that of the agents. Of kinds that others write, the cache keeps
+// what the manager reads.
 func cacheOptions(namespace, agentServiceAccount string) cache.Options {
 	inNamespace := cache.ByObject{Namespaces: map[string]cache.Config{namespace: {}}}
 	policies := cache.ByObject{Label: labels.SelectorFromSet(controllers.PolicyLabels())}
@@ -227,8 +228,10 @@ func cacheOptions(namespace, agentServiceAccount string) cache.Options {
 			&v1.BGPPeer{}:                                   inNamespace,
 			&v1.NodeRouting{}:                               inNamespace,
 			&appsv1.DaemonSet{}:                             inNamespace,
-			&coordinationv1.Lease{}:                         inNamespace,
-			&discoveryv1.EndpointSlice{}:                    {Transform: slimEndpoints},
+			&coordinationv1.Lease{}:                         {Namespaces: inNamespace.Namespaces, Transform: controllers.SlimLease},
+			&corev1.Service{}:                               {Transform: controllers.SlimService},
+			&discoveryv1.EndpointSlice{}:                    {Transform: controllers.SlimEndpointSlice},
+			&corev1.Node{}:                                  {Transform: controllers.SlimNode},
 			&admissionv1.ValidatingAdmissionPolicy{}:        policies,
 			&admissionv1.ValidatingAdmissionPolicyBinding{}: policies,
 			&flowcontrolv1.FlowSchema{}:                     policies,
@@ -238,20 +241,6 @@ func cacheOptions(namespace, agentServiceAccount string) cache.Options {
 			&corev1.Secret{}: inNamespace,
 		},
 	}
-}
-
-// slimEndpoints drops the parts of an EndpointSlice that the manager does not read, because
-// a cluster has at least as many EndpointSlices as Services.
-func slimEndpoints(obj any) (any, error) {
-	slice, ok := obj.(*discoveryv1.EndpointSlice)
-	if !ok {
-		return obj, nil
-	}
-	slice.ManagedFields, slice.Ports, slice.Annotations = nil, nil, nil
-	for i, e := range slice.Endpoints {
-		slice.Endpoints[i] = discoveryv1.Endpoint{NodeName: e.NodeName, Conditions: e.Conditions}
-	}
-	return slice, nil
 }
 
 // agentImage returns the image of agents whose LBNodeAgent sets none: that of the flag, or else
@@ -281,6 +270,10 @@ func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image str
 	live := controllers.NewLiveness(time.Now)
 	if err := errors.Join(live.Watch(ctx, mgr.GetCache()), mgr.Add(live)); err != nil {
 		return fmt.Errorf("watch agents: %w", err)
+	}
+	restored := &controllers.EndWhenRestored{Reader: mgr.GetAPIReader(), Lease: client.ObjectKey{Namespace: o.namespace, Name: leaderLease}}
+	if err := mgr.Add(restored); err != nil {
+		return fmt.Errorf("watch for a restore: %w", err)
 	}
 	// Every replica fills its caches, so that a standby can lead at once.
 	for _, kind := range []client.Object{

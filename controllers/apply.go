@@ -81,12 +81,21 @@ func resultOfWrite(err error) (reconcile.Result, error) {
 // the given names the Service is to have exactly the wanted ones. Where the apply leaves
 // others, because it does not change annotations or because another field manager has
 // written them, a patch of the Service writes them. Afterwards ac is what is stored.
+//
+// Where the API server refuses the annotations, as of a Service whose others leave no room for
+// them, the Service goes without: only people read them.
 func applyServiceStatus(ctx context.Context, c client.Client, ac *corev1ac.ServiceApplyConfiguration, owner string, wanted map[string]string, names []string) error {
 	ac.WithAnnotations(wanted)
-	if err := c.Status().Apply(ctx, ac, client.FieldOwner(owner), client.ForceOwnership); err != nil {
+	err := c.Status().Apply(ctx, ac, client.FieldOwner(owner), client.ForceOwnership)
+	areRefused := isRefused(err) && !writeerror.IsReplaced(err) && len(wanted) > 0
+	if areRefused {
+		ac.Annotations = nil
+		err = c.Status().Apply(ctx, ac, client.FieldOwner(owner), client.ForceOwnership)
+	}
+	if err != nil {
 		return fmt.Errorf("write status of Service: %w", err)
 	}
-	if hasAnnotations(ac.Annotations, wanted, names) {
+	if areRefused || hasAnnotations(ac.Annotations, wanted, names) {
 		return nil
 	}
 	svc := &corev1.Service{}
@@ -101,7 +110,9 @@ func applyServiceStatus(ctx context.Context, c client.Client, ac *corev1ac.Servi
 		svc.Annotations = map[string]string{}
 	}
 	maps.Copy(svc.Annotations, wanted)
-	if err := c.Patch(ctx, svc, patch, client.FieldOwner(owner)); err != nil {
+	if err := c.Patch(ctx, svc, patch, client.FieldOwner(owner)); isRefused(err) && !writeerror.IsReplaced(err) {
+		return nil
+	} else if err != nil {
 		return fmt.Errorf("annotate Service: %w", err)
 	}
 	ac.ResourceVersion, ac.Annotations = &svc.ResourceVersion, svc.Annotations

@@ -119,7 +119,7 @@ func TestAttackLongKey(t *testing.T) {
 	g := begin(t)
 	serviceGroup(t, "long-key", "remote: {pool: 172.16.63.1-172.16.63.9, subnet: 172.16.63.0/24}")
 	svc := service(t, "long-key", ofGroup("long-key"), annotated(v1.AnnotationAllowSharedIP, strings.Repeat("k", 140<<10)))
-	const why = "annotation purelb.io/allow-shared-ip is 143360 bytes long: it may have 253"
+	const why = "annotation purelb.io/allow-shared-ip is too long: it may have 253 bytes"
 	g.Eventually(condition(svc, v1.ConditionAllocated)).Should(Equal("False Invalid: " + why))
 	g.Eventually(eventsOf(svc, v1.EventAllocationFailed)).Should(Equal([]string{"purelb-allocator: Invalid: " + why}))
 	patch(t, svc, `{"metadata":{"annotations":{"purelb.io/allow-shared-ip":"k"}}}`)
@@ -173,6 +173,45 @@ func TestAttackOlderSharer(t *testing.T) {
 	g.Expect(condition(victim, v1.ConditionRecord)(g)).To(Equal("True Recorded: 172.16.67.1 group=older-shares type=remote ports=TCP/443 key=k"))
 	g.Expect(eventsOf(victim, v1.EventAddressReleased)(g)).To(BeEmpty())
 	g.Expect(eventsOf(victim, v1.EventDuplicateAddress)(g)).To(BeEmpty())
+}
+
+// TestAttackSharerWithPolicyLocal lets a user join, by policy Local, the address of a Service of
+// another namespace, or change to that policy afterwards: then endpoints of one would decide
+// where the traffic of the other goes.
+func TestAttackSharerWithPolicyLocal(t *testing.T) {
+	g := begin(t)
+	const other = "test-victim" // of Services made in one second, the first by namespace is the older
+	g.Expect(client.IgnoreAlreadyExists(api.Create(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other}}))).To(Succeed())
+	serviceGroup(t, "local-across", "{remote: {pool: 172.16.69.1-172.16.69.9, subnet: 172.16.69.0/24}, shareAcrossNamespaces: true}")
+	const why = "False SharingRefused: 172.16.69.1 cannot be shared with a Service of another namespace: one of the two has externalTrafficPolicy Local"
+	key, insists := annotated(v1.AnnotationAllowSharedIP, "k"), annotated(v1.AnnotationAllowLocal, "true")
+	setPolicy := func(svc *corev1.Service, policy string) {
+		t.Helper()
+		patch(t, svc, fmt.Sprintf(`{"spec":{"externalTrafficPolicy":%q}}`, policy))
+	}
+
+	// The victim insists on its policy, so nobody joins.
+	attacker := service(t, "attacker", ofGroup("nowhere"), key, onPort(443))
+	victim := service(t, "victim", ofGroup("local-across"), key, onPort(80), policyLocal, insists, func(svc *corev1.Service) { svc.Namespace = other })
+	g.Eventually(ingress(victim)).Should(Equal([]string{"172.16.69.1"}))
+	g.Eventually(condition(victim, v1.ConditionRecord)).Should(Equal("True Recorded: 172.16.69.1 group=local-across type=remote key=k"))
+	patch(t, attacker, `{"metadata":{"annotations":{"purelb.io/service-group":"local-across"}}}`)
+	g.Eventually(condition(attacker, v1.ConditionAllocated)).Should(Equal(why))
+	patch(t, attacker, `{"spec":{"externalTrafficPolicy":"Local"},"metadata":{"annotations":{"purelb.io/allow-local":"true"}}}`)
+	g.Eventually(condition(attacker, v1.ConditionAllocated)).Should(Equal(why))
+
+	// With policy Cluster both share. Who then changes it loses the address, although it is the
+	// older one.
+	setPolicy(attacker, "Cluster")
+	setPolicy(victim, "Cluster")
+	g.Eventually(ingress(attacker)).Should(Equal([]string{"172.16.69.1"}))
+	setPolicy(attacker, "Local")
+	g.Eventually(ingress(attacker)).Should(BeEmpty())
+	g.Eventually(condition(attacker, v1.ConditionAllocated)).Should(Equal(why))
+	waitUntilAllocated(t)
+	g.Expect(condition(victim, v1.ConditionAllocated)(g)).To(Equal("True Allocated: 172.16.69.1 from pool local-across"))
+	g.Expect(ingress(victim)(g)).To(Equal([]string{"172.16.69.1"}))
+	g.Expect(eventsOf(victim, v1.EventAddressReleased)(g)).To(BeEmpty())
 }
 
 // TestPreferDualStackGetsTheOtherFamily releases an address of the family of which a Service

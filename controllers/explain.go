@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/purelb/purelb-operator/controllers/placement"
@@ -17,5 +18,23 @@ func PlacementInputs(ctx context.Context, c client.Reader, namespace string, isD
 	if err != nil {
 		return placement.Inputs{}, err
 	}
-	return cluster.placementInputs(livenessOf, now, isDefault), nil
+	inputs := cluster.placementInputs(livenessOf, now, isDefault)
+	for i := range inputs.Nodes {
+		n := &inputs.Nodes[i]
+		n.IsNotReadyForLong = n.IsNotReadyForLong || n.IsNotReady && now.Sub(notReadySince(cluster.nodes, n.Name)) >= placement.NotReadyPatience
+	}
+	return inputs, nil
+}
+
+// notReadySince is since when a node is as its condition Ready says, by the clock of whoever
+// wrote that. A program that looks once has no other.
+func notReadySince(nodes []corev1.Node, name string) time.Time {
+	for i := range nodes {
+		for _, c := range nodes[i].Status.Conditions {
+			if nodes[i].Name == name && c.Type == corev1.NodeReady {
+				return c.LastTransitionTime.Time
+			}
+		}
+	}
+	return time.Time{}
 }

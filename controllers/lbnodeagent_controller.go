@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,9 +12,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -29,7 +28,6 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/agents"
 	"github.com/purelb/purelb-operator/controllers/placement"
-	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
 // LBNodeAgentReconciler runs agents: it labels each node with the LBNodeAgent
@@ -109,17 +107,33 @@ var reportsOfLeavingNode = predicate.NewPredicateFuncs(func(obj client.Object) b
 	return ok && a.Spec.Leaving
 })
 
-// Reconcile labels the nodes and keeps the DaemonSet of one LBNodeAgent.
+// Reconcile labels the nodes and keeps the DaemonSet of one LBNodeAgent. A Node that cannot be
+// labelled holds up nothing else: the reconciler tries again.
 func (r *LBNodeAgentReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	nodes, err := r.labelNodes(ctx)
+	nodes, err := r.gatherNodes(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	labelErr := r.labelNodes(ctx, nodes)
+	result, err := r.reconcileAgent(ctx, req.NamespacedName, nodes)
+	if labelErr != nil && err == nil && result.RequeueAfter > 0 { // what is due then does not wait longer and longer
+		log.FromContext(ctx).Error(labelErr, "Not all Nodes could be labelled")
+		return result, nil
+	}
+	if err := errors.Join(labelErr, err); err != nil {
+		return reconcile.Result{}, err
+	}
+	return result, nil
+}
+
+// reconcileAgent keeps the DaemonSet of one LBNodeAgent and, whatever becomes of that, writes
+// the status.
+func (r *LBNodeAgentReconciler) reconcileAgent(ctx context.Context, key client.ObjectKey, nodes *labelledNodes) (reconcile.Result, error) {
 	agent := &v1.LBNodeAgent{}
-	if err := r.Client.Get(ctx, req.NamespacedName, agent); err != nil {
+	if err := r.Client.Get(ctx, key, agent); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	own := nodes[agent.Name]
+	own := nodes.byAgent[agent.Name]
 	result := reconcile.Result{RequeueAfter: own.untilSilent}
 	if len(own.leaving) > 0 {
 		result.RequeueAfter = smallest(result.RequeueAfter, leavingInterval)
@@ -132,13 +146,15 @@ func (r *LBNodeAgentReconciler) Reconcile(ctx context.Context, req reconcile.Req
 			return resultOfWrite(err)
 		}
 	}
-	if own.hasNoAccount, err = r.applyDaemonSet(ctx, agent); err != nil {
-		return reconcile.Result{}, err
+	var applyErr error
+	if own.hasNoAccount, applyErr = r.applyDaemonSet(ctx, agent); isRefused(applyErr) {
+		own.refusal = applyErr
 	}
 	if err := r.writeStatus(ctx, agent, own); err != nil {
-		return resultOfWrite(err)
+		result, err = resultOfWrite(err)
+		return result, errors.Join(applyErr, err)
 	}
-	return result, nil
+	return result, applyErr
 }
 
 // applyDaemonSet writes the DaemonSet of an LBNodeAgent, and reports whether the agents'
@@ -208,6 +224,24 @@ type agentNodes struct {
 	hasAnnouncements bool
 	// hasNoAccount is that the service account of the agents does not exist.
 	hasNoAccount bool
+	// refusal is why the API server refuses what the agents need, or nil: a label, or the
+	// DaemonSet.
+	refusal error
+}
+
+// labelledNodes are the nodes of all LBNodeAgents.
+type labelledNodes struct {
+	byAgent map[string]agentNodes
+	// changes are the labels to write.
+	changes []labelChange
+}
+
+// labelChange is a label to write on a Node.
+type labelChange struct {
+	node *corev1.Node
+	// label is the name of the LBNodeAgent that the Node's label names, and name that which it
+	// is to name. Either may be empty.
+	label, name string
 }
 
 // silentNode is a node whose agent does not renew its Lease.
@@ -217,9 +251,9 @@ type silentNode struct {
 	isNotReady bool
 }
 
-// labelNodes gives each node the label of the LBNodeAgent that applies to it, and returns
-// the nodes of each LBNodeAgent.
-func (r *LBNodeAgentReconciler) labelNodes(ctx context.Context) (map[string]agentNodes, error) {
+// gatherNodes returns the nodes of each LBNodeAgent, and decides which of them get another
+// label.
+func (r *LBNodeAgentReconciler) gatherNodes(ctx context.Context) (*labelledNodes, error) {
 	list, err := r.listAgents(ctx)
 	if err != nil {
 		return nil, err
@@ -243,7 +277,7 @@ func (r *LBNodeAgentReconciler) labelNodes(ctx context.Context) (map[string]agen
 		named.hasAnnouncements = true
 		all[announcements[i].Spec.LBNodeAgent] = named
 	}
-	var errs []error
+	var changes []labelChange
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
 		label, name := n.Labels[v1.LabelAgent], agents.Assign(list, n.Labels)
@@ -259,16 +293,31 @@ func (r *LBNodeAgentReconciler) labelNodes(ctx context.Context) (map[string]agen
 			all[label] = labelled
 		case agents.Abandon:
 			r.recordLost(list, label, n.Name)
-			errs = append(errs, r.labelNode(ctx, n, name))
+			changes = append(changes, labelChange{n, label, name})
 		case agents.Change:
-			errs = append(errs, r.labelNode(ctx, n, name))
+			changes = append(changes, labelChange{n, label, name})
 		}
 	}
 	for _, nodes := range all {
 		slices.Sort(nodes.leaving)
 		slices.SortFunc(nodes.silent, func(a, b silentNode) int { return strings.Compare(a.name, b.name) })
 	}
-	return all, errors.Join(errs...)
+	return &labelledNodes{byAgent: all, changes: changes}, nil
+}
+
+// labelNodes writes the labels that are to change, and notes which the API server refuses.
+func (r *LBNodeAgentReconciler) labelNodes(ctx context.Context, nodes *labelledNodes) error {
+	var errs []error
+	for _, change := range nodes.changes {
+		err := r.labelNode(ctx, change.node, change.name)
+		errs = append(errs, err)
+		if isRefused(err) {
+			concerned := nodes.byAgent[cmp.Or(change.name, change.label)]
+			concerned.refusal = err
+			nodes.byAgent[cmp.Or(change.name, change.label)] = concerned
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // withLabelled counts a node that has the label of an LBNodeAgent. Agents run on Linux only.
@@ -316,77 +365,4 @@ func (r *LBNodeAgentReconciler) labelNode(ctx context.Context, n *corev1.Node, n
 		return fmt.Errorf("label Node %s: %w", n.Name, err)
 	}
 	return nil
-}
-
-func (r *LBNodeAgentReconciler) writeStatus(ctx context.Context, agent *v1.LBNodeAgent, nodes agentNodes) error {
-	ds := &appsv1.DaemonSet{}
-	key := client.ObjectKey{Namespace: agent.Namespace, Name: agents.DaemonSetName(agent.Name)}
-	if err := r.Client.Get(ctx, key, ds); err != nil {
-		return client.IgnoreNotFound(err) // the cache will show it
-	}
-	status := agentStatus(agent, ds, nodes)
-	if equality.Semantic.DeepEqual(status, agent.Status) {
-		return nil
-	}
-	agent.Status = status
-	return applyStatus(ctx, r.Client, agent, ownerLBNodeAgent)
-}
-
-// agentStatus is the status that an LBNodeAgent is to have, given its DaemonSet and its
-// nodes.
-func agentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet, nodes agentNodes) v1.LBNodeAgentStatus {
-	status := v1.LBNodeAgentStatus{
-		ObservedGeneration: agent.Generation,
-		DesiredNodes:       ds.Status.DesiredNumberScheduled,
-		// A pod is Ready whether its agent reaches the API server or not.
-		ReadyNodes: min(ds.Status.NumberReady, max(nodes.labelledCount-int32(len(nodes.silent)), 0)), //nolint:gosec // there are not that many nodes
-		Conditions: append([]metav1.Condition(nil), agent.Status.Conditions...),
-	}
-	ready := metav1.Condition{
-		Type: v1.ConditionReady, Status: metav1.ConditionFalse, ObservedGeneration: agent.Generation, Reason: v1.ReasonProgressing,
-		Message: fmt.Sprintf("%d of %d agents are ready", status.ReadyNodes, status.DesiredNodes),
-	}
-	isCurrent := ds.Status.ObservedGeneration >= ds.Generation && ds.Status.UpdatedNumberScheduled == status.DesiredNodes
-	errs := agents.Validate(agent)
-	switch {
-	case len(errs) > 0:
-		ready.Reason, ready.Message = v1.ReasonInvalid, textlimit.Shorten(errs.ToAggregate().Error(), 4096)
-	case len(nodes.leaving) > 0:
-		ready.Message = fmt.Sprintf("%d nodes have yet to withdraw their addresses: %s", len(nodes.leaving), textlimit.Shorten(strings.Join(nodes.leaving, ", "), 1024))
-	case nodes.hasNoAccount && nodes.selectedCount > 0:
-		ready.Reason = v1.ReasonDegraded
-		ready.Message += "; the service account of the agents does not exist: no agent can start, and those that run cannot renew their Leases"
-	case !isCurrent:
-		ready.Message += fmt.Sprintf("; %d run the latest specification", ds.Status.UpdatedNumberScheduled)
-	case status.DesiredNodes == 0 && nodes.selectedCount > 0:
-		// The DaemonSet has not seen the nodes' labels yet, or tolerates none.
-		ready.Message = fmt.Sprintf("%d nodes are selected, but no agent is to run on them yet", nodes.selectedCount)
-	case status.ReadyNodes == status.DesiredNodes:
-		ready.Status, ready.Reason = metav1.ConditionTrue, v1.ReasonAccepted
-		if status.DesiredNodes == 0 {
-			ready.Message = "no node is selected"
-		}
-	case ds.Status.NumberReady == status.DesiredNodes:
-		ready.Reason = v1.ReasonDegraded
-		ready.Message += "; " + describeSilent(nodes.silent)
-	}
-	meta.SetStatusCondition(&status.Conditions, ready)
-	setStalled(&status.Conditions, ready, len(errs) > 0)
-	return status
-}
-
-// describeSilent says which agents do not renew their Leases, and why as far as that is known.
-func describeSilent(nodes []silentNode) string {
-	var names []string
-	for _, n := range nodes {
-		if n.isNotReady {
-			n.name += " (the node is not Ready)"
-		}
-		names = append(names, n.name)
-	}
-	const most = 10
-	if more := len(names) - most; more > 0 {
-		names = append(names[:most], fmt.Sprintf("%d more", more))
-	}
-	return "the Lease is not renewed by the agent of " + textlimit.Shorten(strings.Join(names, ", "), 1024) + ": see the log of that agent"
 }

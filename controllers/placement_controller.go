@@ -67,7 +67,7 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 	r.Reasons.set(r.explanations(&inputs, &result), inputs.Addresses)
 	r.reportMoves(ctx, &inputs, &result, stored)
 
-	wait := smallest(placement.NextDeadline(inputs), cluster.untilNotReadyForLong(now), cluster.untilRoutesWithdrawn(now), r.state.refusals.UntilRetry(now), r.untilWriteRetry(ctx, err))
+	wait := smallest(placement.NextDeadline(inputs), cluster.untilRoutesWithdrawn(now), r.state.refusals.UntilRetry(now), r.untilWriteRetry(ctx, err))
 	if len(result.Unplaced) > 0 {
 		wait = smallest(wait, unplacedInterval)
 	}

@@ -157,7 +157,6 @@ func (c *cluster) placementNode(n *corev1.Node, announcements []*v1.Announcement
 	for _, condition := range n.Status.Conditions {
 		if condition.Type == corev1.NodeReady {
 			isReady = condition.Status == corev1.ConditionTrue
-			node.IsNotReadyForLong = !isReady && now.Sub(condition.LastTransitionTime.Time) >= notReadyPatience
 			// The kubelet has no other way to say so (KEP-2000).
 			node.IsShuttingDown = condition.Status == corev1.ConditionFalse && strings.Contains(condition.Message, "node is shutting down")
 		}
@@ -210,21 +209,6 @@ func (c *cluster) heartbeatPeriods() map[string]time.Duration {
 		}
 	}
 	return heartbeats
-}
-
-// untilNotReadyForLong is in how long the first of the nodes that have just become
-// NotReady counts as NotReady for long; 0 if there are none.
-func (c *cluster) untilNotReadyForLong(now time.Time) time.Duration {
-	wait := time.Duration(0)
-	for i := range c.nodes {
-		for _, condition := range c.nodes[i].Status.Conditions {
-			left := condition.LastTransitionTime.Add(notReadyPatience).Sub(now)
-			if condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue && left > 0 && (wait == 0 || left < wait) {
-				wait = left
-			}
-		}
-	}
-	return wait
 }
 
 // placementInterfaces are the interfaces that a node's agent reports.

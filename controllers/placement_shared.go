@@ -53,7 +53,9 @@ func (r *PlacementReconciler) writeShared(ctx context.Context, lbNodeAgent strin
 	for _, name := range slices.Sorted(maps.Keys(changed)) {
 		if err := r.writeCommon(ctx, name, changed[name], stored[name]); err != nil {
 			errs = append(errs, err)
-			break // the write may take effect yet, and no agent is to see another before those with lower revisions
+			if !isRefused(err) {
+				break // the write may take effect yet, and no agent is to see another before those with lower revisions
+			}
 		}
 	}
 	_, hasNodes := result.SharedEntries[lbNodeAgent]
@@ -92,7 +94,7 @@ func (r *PlacementReconciler) writeCommon(ctx context.Context, name string, spec
 			err = r.Client.Update(ctx, c, client.FieldOwner(ownerPlacement))
 		}
 		if err != nil {
-			return isRefused(err), fmt.Errorf("write CommonAnnouncement %s: %w", name, err)
+			return isRefused(err), markObjectRefused(fmt.Errorf("write CommonAnnouncement %s: %w", name, err))
 		}
 		stored = c
 		r.state.highestRevision[lbNodeAgent] = c.Spec.Revision

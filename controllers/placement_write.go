@@ -87,10 +87,11 @@ func (r *PlacementReconciler) writeContested(ctx context.Context, plans []nodePl
 				return claims[addressOf(e)] && !hasEntry(stored, e)
 			})
 			err := r.writeAnnouncement(ctx, &n, name, spec, stored)
-			if err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				for _, a := range contested {
+			written := n.stored[name] // without what was refused
+			mu.Lock()
+			defer mu.Unlock()
+			for _, a := range contested {
+				if err != nil || !slices.EqualFunc(entriesWith(written.Spec.Addresses, a), entriesWith(spec.Addresses, a), isSameEntry) {
 					blocked[a] = true
 				}
 			}
@@ -100,6 +101,13 @@ func (r *PlacementReconciler) writeContested(ctx context.Context, plans []nodePl
 	return blocked, err
 }
 
+// entriesWith returns the entries of an address.
+func entriesWith(entries []v1.AnnouncedAddress, a netip.Addr) []v1.AnnouncedAddress {
+	return slices.DeleteFunc(slices.Clone(entries), func(e v1.AnnouncedAddress) bool { return addressOf(&e) != a })
+}
+
+func isSameEntry(a, b v1.AnnouncedAddress) bool { return equality.Semantic.DeepEqual(a, b) }
+
 // writeAnnouncement writes one Announcement, of which stored is what exists. Where the API
 // server refuses entries it writes the others, and notes the refusal.
 func (r *PlacementReconciler) writeAnnouncement(ctx context.Context, n *nodePlan, name string, spec v1.AnnouncementSpec, stored *v1.Announcement) error {
@@ -108,7 +116,7 @@ func (r *PlacementReconciler) writeAnnouncement(ctx context.Context, n *nodePlan
 		spec.Addresses = part
 		written, err := r.putAnnouncement(ctx, n, name, spec, stored)
 		if err != nil {
-			return isRefused(err), err
+			return isRefused(err), markObjectRefused(err)
 		}
 		stored, n.stored[name] = written, written
 		return false, nil
@@ -130,9 +138,19 @@ func (r *PlacementReconciler) noteRefused(ctx context.Context, owner string, wan
 	return nil
 }
 
-// isRefused reports whether the API server will not have an object for what is in it.
+// isRefused reports whether the API server will not have an object for what is in it, or by
+// a quota or a policy of the cluster.
 func isRefused(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err) || err != nil && strings.Contains(err.Error(), "request is too large") // etcd's
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err) || err != nil && strings.Contains(err.Error(), "request is too large") // etcd's
+}
+
+// markObjectRefused marks an error by which an object is refused whatever its entries are. As a
+// rule that is so where the API server forbids a write.
+func markObjectRefused(err error) error {
+	if apierrors.IsForbidden(err) {
+		return fmt.Errorf("%w: %w", placement.ErrObjectRefused, err)
+	}
+	return err
 }
 
 // isOutdated reports whether nothing is wrong but that objects are not as they were read

@@ -8,11 +8,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/internal/revision"
 )
 
 // serviceIndex is the allocator's index of Services: which Service has which address in
@@ -80,16 +80,6 @@ func newServiceIndex(isDefault bool) *serviceIndex {
 	}
 }
 
-// isNewerVersion compares resourceVersions, of which Kubernetes defines the order
-// (KEP-5504).
-func isNewerVersion(a, b string) bool {
-	order, err := resourceversion.CompareResourceVersion(a, b)
-	if err != nil {
-		return a != b
-	}
-	return order > 0
-}
-
 // observe notes a version of a Service that the cache has shown, or a write of such a
 // Service has returned, unless the index knows a newer version.
 func (x *serviceIndex) observe(svc *corev1.Service) { x.note(svc, false) }
@@ -103,7 +93,7 @@ func (x *serviceIndex) note(svc *corev1.Service, isUncached bool) {
 	defer x.mu.Unlock()
 	key := client.ObjectKeyFromObject(svc)
 	s, isKnown := x.services[key]
-	if isKnown && !isNewerVersion(svc.ResourceVersion, s.version) {
+	if isKnown && !revision.IsNewer(svc.ResourceVersion, s.version) {
 		if s.isMissingFromCache && !isUncached {
 			s.isMissingFromCache = false
 			x.services[key] = s
@@ -123,6 +113,18 @@ func (x *serviceIndex) note(svc *corev1.Service, isUncached bool) {
 	x.addNeeds(key, s.needs)
 	x.services[key] = s
 	x.putInUse(svc, nil)
+}
+
+// forgetVersion makes the index take the next version of a Service that it is shown, however
+// old: the cache has gone back to an older one, as when the API server's database is restored
+// from a backup. The manager then ends (EndWhenRestored), but not at the same moment.
+func (x *serviceIndex) forgetVersion(key client.ObjectKey) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if s, isKnown := x.services[key]; isKnown {
+		s.version = ""
+		x.services[key] = s
+	}
 }
 
 // putInUse makes the index count as in use what a Service has, and what is pending for it.
@@ -208,7 +210,7 @@ func (x *serviceIndex) knowsNewer(svc *corev1.Service) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	s, isKnown := x.services[client.ObjectKeyFromObject(svc)]
-	return isKnown && isNewerVersion(s.version, svc.ResourceVersion)
+	return isKnown && revision.IsNewer(s.version, svc.ResourceVersion)
 }
 
 // isMissingFromCache reports whether the index knows a Service that the cache has not

@@ -24,6 +24,7 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/controllers/announced"
+	"github.com/purelb/purelb-operator/internal/revision"
 )
 
 // listBeforeAllocating lists all Services from the API server itself before the manager
@@ -46,7 +47,7 @@ func (r *ServiceReconciler) listBeforeAllocating() source.Source {
 }
 
 func (r *ServiceReconciler) listUncached(ctx context.Context, q queue) error {
-	const pageSize = 500
+	const pageSize = 50 // a Service can have more than a megabyte
 	for next := ""; ; {
 		var page corev1.ServiceList
 		if err := r.uncached.List(ctx, &page, client.Limit(pageSize), client.Continue(next)); err != nil {
@@ -96,6 +97,9 @@ func (r *ServiceReconciler) indexChange(q queue, before, after *corev1.Service) 
 	if before.UID != after.UID {
 		r.index.remove(client.ObjectKeyFromObject(before), before.UID)
 	}
+	if revision.IsOlder(after.ResourceVersion, before.ResourceVersion) {
+		r.index.forgetVersion(client.ObjectKeyFromObject(after))
+	}
 	r.index.observe(after)
 	oldAddrs, newAddrs := allocation.AddressesInUseBy(before), allocation.AddressesInUseBy(after)
 	isSameSharing := sharesAlike(before, after)
@@ -118,7 +122,8 @@ func sharesAlike(before, after *corev1.Service) bool {
 	}
 	oldRecord, newRecord := allocation.RecordOf(before), allocation.RecordOf(after)
 	return oldRecord.Key == newRecord.Key && slices.Equal(oldRecord.Addresses, newRecord.Addresses) &&
-		equality.Semantic.DeepEqual(before.Spec.Ports, after.Spec.Ports) && before.Spec.Type == after.Spec.Type
+		equality.Semantic.DeepEqual(before.Spec.Ports, after.Spec.Ports) && before.Spec.Type == after.Spec.Type &&
+		hasLocalPolicy(before) == hasLocalPolicy(after)
 }
 
 // enqueueServicesWaitingFor enqueues the other Services that wait for what svc may have

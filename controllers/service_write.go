@@ -147,16 +147,23 @@ func (r *ServiceReconciler) write(ctx context.Context, svc *corev1.Service, resu
 }
 
 // showOnly makes a Service show no addresses but addrs, whoever has written the others, if
-// the Service is still as it was read.
+// the Service is still as it was read. The patch replaces the whole list, of which the cache
+// has not everything (SlimService), so the entries that stay are those of the API server.
 func (r *ServiceReconciler) showOnly(ctx context.Context, svc *corev1.Service, addrs []netip.Addr) error {
-	patch := client.MergeFromWithOptions(svc.DeepCopy(), client.MergeFromWithOptimisticLock{})
-	svc.Status.LoadBalancer.Ingress = slices.DeleteFunc(slices.Clone(svc.Status.LoadBalancer.Ingress), func(in corev1.LoadBalancerIngress) bool {
+	stored := &corev1.Service{}
+	if err := r.uncached.Get(ctx, client.ObjectKeyFromObject(svc), stored); err != nil {
+		return fmt.Errorf("read Service: %w", err)
+	}
+	stored.ResourceVersion = svc.ResourceVersion // the API server refuses the patch of another version
+	patch := client.MergeFromWithOptions(stored.DeepCopy(), client.MergeFromWithOptimisticLock{})
+	stored.Status.LoadBalancer.Ingress = slices.DeleteFunc(slices.Clone(stored.Status.LoadBalancer.Ingress), func(in corev1.LoadBalancerIngress) bool {
 		a, err := netip.ParseAddr(in.IP)
 		return err == nil && !slices.Contains(addrs, a)
 	})
-	if err := r.Client.Status().Patch(ctx, svc, patch, client.FieldOwner(ownerAllocator)); err != nil {
+	if err := r.Client.Status().Patch(ctx, stored, patch, client.FieldOwner(ownerAllocator)); err != nil {
 		return fmt.Errorf("remove addresses from the status of Service: %w", err)
 	}
+	*svc = *stored
 	return nil
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,6 +27,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -152,8 +154,20 @@ func agentAccount() *corev1.ServiceAccount {
 	return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "purelb-agent"}}
 }
 
+// slimKinds says, as the manager's program does, what the cache keeps of kinds that others
+// write.
+func slimKinds() map[client.Object]cache.ByObject {
+	return map[client.Object]cache.ByObject{
+		&corev1.Service{}:            {Transform: controllers.SlimService},
+		&discoveryv1.EndpointSlice{}: {Transform: controllers.SlimEndpointSlice},
+		&corev1.Node{}:               {Transform: controllers.SlimNode},
+		&coordinationv1.Lease{}:      {Transform: controllers.SlimLease},
+	}
+}
+
 // newManager is a manager with all reconcilers.
 func newManager(ctx context.Context, options ctrl.Options, config *rest.Config, live *controllers.Liveness) (ctrl.Manager, error) {
+	options.Cache.ByObject = slimKinds()
 	mgr, err := ctrl.NewManager(config, options)
 	if err != nil {
 		return nil, err

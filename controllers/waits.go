@@ -81,10 +81,6 @@ const (
 	// factsPatience is how long after its Announcement was created an agent may take to
 	// report its node's interfaces: the time to pull an image and to start.
 	factsPatience = 30 * time.Second
-	// notReadyPatience is how long a Node is NotReady before addresses that it still
-	// answers for are taken over. No traffic is lost meanwhile, and the node may only
-	// have been cut off the API server for a moment.
-	notReadyPatience = 10 * time.Second
 	// silentAfter is how long an agent does not renew its Lease before its LBNodeAgent says so:
 	// about as long as the kubelet takes to find an agent not ready. An agent that restarts is
 	// silent for less.
@@ -104,6 +100,9 @@ const (
 	// leavingInterval is for nodes that have yet to withdraw addresses: those that are
 	// lost are not waited for.
 	leavingInterval = 5 * time.Second
+	// restoreInterval is how late a manager may learn that the API server's database was
+	// restored from a backup. An API server begins to answer before much is written to it.
+	restoreInterval = time.Second
 	// livenessInterval is how late a Lease may be found expired.
 	livenessInterval = 100 * time.Millisecond
 )

@@ -16,22 +16,32 @@ import (
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/pacing"
+	"github.com/purelb/purelb-operator/internal/revision"
 )
 
 // heartbeat renews the node's Lease.
 type heartbeat struct {
 	agent *Agent
+	// leaseVersion is that of the Lease after the last renewal. The next process begins without.
+	leaseVersion revision.Watermark
 }
 
 // NeedLeaderElection is false: every node has a Lease.
 func (h *heartbeat) NeedLeaderElection() bool { return false }
 
-// Start renews until ctx ends.
+// Start renews until ctx ends. It returns revision.ErrRestored, which ends the agent, if the API
+// server's database was restored from a backup: the agent's watches would go on from a version
+// that the database has not reached, and deliver nothing until it has, while the agent renews
+// its Lease and counts as fresh. The kubelet starts the agent again. The addresses stay in the
+// kernel, where the next agent finds them.
 func (h *heartbeat) Start(ctx context.Context) error {
 	backoff, unanswered := pacing.Backoff{Min: minBackoff, Max: maxBackoff}, 0
 	for ctx.Err() == nil {
 		start := time.Now()
 		err := h.beat(ctx)
+		if errors.Is(err, revision.ErrRestored) {
+			return fmt.Errorf("the agent has to begin anew: %w", err)
+		}
 		wait := time.Until(start.Add(h.agent.freshness.renewalPeriod()))
 		if err == nil {
 			if backoff.Failing() {
@@ -103,6 +113,9 @@ func (h *heartbeat) renew(ctx context.Context, now time.Time) error {
 	}
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: a.Namespace, Name: purelbv1.LeasePrefix + a.NodeName}}
 	if err := a.Client.Patch(ctx, lease, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return fmt.Errorf("renew Lease %s: %w", lease.Name, err)
+	}
+	if err := h.leaseVersion.Note(lease.ResourceVersion); err != nil {
 		return fmt.Errorf("renew Lease %s: %w", lease.Name, err)
 	}
 	return nil

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/revision"
 )
 
 func lease() *coordinationv1.Lease {
@@ -76,6 +77,35 @@ func TestHeartbeat(t *testing.T) {
 		_, _ = w.reconcile()
 		synctest.Wait()
 		w.expect("beats back at 1 s", 5, len(*beats))
+	})
+}
+
+// TestFaultRestoredDatabase restores the API server's database from a backup, so that a renewal
+// gives the Lease an older version than the last one did. The agent ends, and its addresses stay.
+func TestFaultRestoredDatabase(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), lease(), announcementOf("node1", local("192.0.2.1")))
+		versions, renewals := []string{"3000", "3002", "3002", "x", "1000"}, 0
+		w.Client = interceptor.NewClient(w.Client.(client.WithWatch), interceptor.Funcs{
+			Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+				err := c.Patch(ctx, obj, patch, opts...)
+				if _, isLease := obj.(*coordinationv1.Lease); isLease && err == nil {
+					obj.SetResourceVersion(versions[min(renewals, len(versions)-1)])
+					renewals++
+				}
+				return err
+			},
+		})
+		w.started = true
+		w.watchdog.noteItemTaken()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err := (&heartbeat{agent: w.Agent}).Start(ctx)
+		if !errors.Is(err, revision.ErrRestored) || renewals != len(versions) {
+			t.Errorf("after %d renewals: %v", renewals, err)
+		}
+		w.reconcileOrFail()
+		w.expect("changes", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.Calls())
 	})
 }
 

@@ -101,10 +101,10 @@ func serviceRows() []serviceRow {
 			`annotation purelb.io/allow-local is "True": it must be "true" or "false"`}},
 
 		// More than a value can be.
-		{"a group longer than a name", annotated("service-group", strings.Repeat("a", 254)), []string{"annotation purelb.io/service-group is 254 bytes long: it may have 253"}},
-		{"a long key", annotated("allow-shared-ip", strings.Repeat("a", 254)), []string{"annotation purelb.io/allow-shared-ip is 254 bytes long: it may have 253"}},
-		{"long addresses", annotated("addresses", strings.Repeat("a,", 600)), []string{addresses + " is 1200 bytes long: it may have 1024"}},
-		{"a long loadBalancerIP", ip(strings.Repeat("a", 1025)), []string{"spec.loadBalancerIP is 1025 bytes long: it may have 1024"}},
+		{"a group longer than a name", annotated("service-group", strings.Repeat("a", 254)), []string{"annotation purelb.io/service-group is too long: it may have 253 bytes"}},
+		{"a long key", annotated("allow-shared-ip", strings.Repeat("a", 254)), []string{"annotation purelb.io/allow-shared-ip is too long: it may have 253 bytes"}},
+		{"long addresses", annotated("addresses", strings.Repeat("a,", 600)), []string{addresses + " is too long: it may have 1024 bytes"}},
+		{"a long loadBalancerIP", ip(strings.Repeat("a", 1025)), []string{"spec.loadBalancerIP is too long: it may have 1024 bytes"}},
 
 		// Addresses asked for.
 		{"a free address", annotated("addresses", "10.9.0.20"), nil},
@@ -150,6 +150,8 @@ func serviceRows() []serviceRow {
 				svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: fmt.Sprintf("p%d", i), Port: 1000 + i})
 			}
 		}), []string{"10.10.0.1 cannot be shared with a Service of another namespace: one of the two has more than 256 ports"}},
+		{"policy Local beside a Service of another namespace", both(local, annotated("service-group", "shared", "allow-shared-ip", "key")),
+			[]string{"10.10.0.1 cannot be shared with a Service of another namespace: one of the two has externalTrafficPolicy Local"}},
 
 		// Policy Local.
 		{"Local on a remote group", local, nil},

@@ -12,12 +12,13 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// Annotations of Services: those that users write, and those that the manager writes.
+// Annotations of Services: those that users write, and those that the manager writes. The
+// manager reads no others.
 var (
-	userAnnotations = []string{
+	UserAnnotations = []string{
 		v1.AnnotationServiceGroup, v1.AnnotationAddresses, v1.AnnotationAllowSharedIP, v1.AnnotationMultiPool, v1.AnnotationAllowLocal,
 	}
-	managerAnnotations = []string{
+	ManagerAnnotations = []string{
 		v1.AnnotationAllocatedBy, v1.AnnotationAllocatedFrom, v1.AnnotationAllocatedKey, v1.AnnotationPoolType,
 		v1.AnnotationAnnouncingIPv4, v1.AnnotationAnnouncingIPv6, v1.AnnotationAddedTo, v1.AnnotationLocalOverride,
 	}
@@ -40,7 +41,7 @@ func RequestsAlike(before, after *corev1.Service) bool {
 func annotationsOfUser(svc *corev1.Service) map[string]string {
 	annotations := map[string]string{}
 	for name, value := range svc.Annotations {
-		if strings.HasPrefix(name, annotationPrefix) && !slices.Contains(managerAnnotations, name) {
+		if strings.HasPrefix(name, annotationPrefix) && !slices.Contains(ManagerAnnotations, name) {
 			annotations[name] = value
 		}
 	}
@@ -96,20 +97,20 @@ func (a *Admission) Advise(svc *corev1.Service) []string {
 // true or false.
 func adviseOnAnnotations(svc *corev1.Service) (warnings []string) {
 	annotations := annotationsOfUser(svc)
-	unknown := slices.DeleteFunc(slices.Sorted(maps.Keys(annotations)), func(name string) bool { return slices.Contains(userAnnotations, name) })
+	unknown := slices.DeleteFunc(slices.Sorted(maps.Keys(annotations)), func(name string) bool { return slices.Contains(UserAnnotations, name) })
 	if len(unknown) > maxUnknown {
 		warnings = append(warnings, fmt.Sprintf("%d more annotations %s… are not known", len(unknown)-maxUnknown, annotationPrefix))
 		unknown = unknown[:maxUnknown]
 	}
-	known := make([]string, len(userAnnotations))
-	for i, name := range userAnnotations {
+	known := make([]string, len(UserAnnotations))
+	for i, name := range UserAnnotations {
 		known[i] = strings.TrimPrefix(name, annotationPrefix)
 	}
 	for _, name := range unknown {
 		if guess, ok := nearestWord(strings.TrimPrefix(name, annotationPrefix), known); ok {
 			warnings = append(warnings, fmt.Sprintf("annotation %s is not known; did you mean %s%s?", name, annotationPrefix, guess))
 		} else {
-			warnings = append(warnings, fmt.Sprintf("annotation %s is not known; known are %s", name, strings.Join(userAnnotations, ", ")))
+			warnings = append(warnings, fmt.Sprintf("annotation %s is not known; known are %s", name, strings.Join(UserAnnotations, ", ")))
 		}
 	}
 	for _, name := range []string{v1.AnnotationMultiPool, v1.AnnotationAllowLocal} {

@@ -292,9 +292,10 @@ func (d *decision) sharingTermsFor(addrs []netip.Addr) (key string, ports PortSe
 	return d.SharingKey, d.portsToRecord()
 }
 
-// portsToRecord returns the ports of the Service, if it shares and a record has room.
+// portsToRecord returns the ports of the Service, if it may share with other namespaces and a
+// record has room.
 func (d *decision) portsToRecord() PortSet {
-	if d.SharingKey == "" || len(d.Ports) > MaxRecordedPorts {
+	if d.SharingKey == "" || d.HasPolicyLocal || len(d.Ports) > MaxRecordedPorts {
 		return nil
 	}
 	return d.Ports

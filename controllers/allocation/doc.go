@@ -21,7 +21,7 @@
 // Of two Services that have one address without sharing it, the older keeps it. Services
 // that were given an address by the same sharing key both keep it, whatever becomes of
 // their ports and annotations, and a condition reports the clash; of two in different
-// namespaces the younger loses it (sharing.go).
+// namespaces the one that departs from its terms, or else the younger, loses it (sharing.go).
 //
 // Before objects are stored, Admission asks the same functions: it parses and compares a
 // ServiceGroup as the Catalog does, and its advice on a Service is a dry run of Allocate.

@@ -27,8 +27,9 @@ type Record struct {
 	// MaxSharingKey bytes, or empty.
 	Key string
 	// Ports are those with which the Service has the addresses by the key, at most
-	// MaxRecordedPorts. They are empty if there is no key, if the Service has more ports,
-	// and in records of earlier managers.
+	// MaxRecordedPorts. They are empty if there is no key, if the Service has more ports or
+	// policy Local, so that it shares with no other namespace, and in records of earlier
+	// managers.
 	Ports PortSet
 }
 

@@ -38,6 +38,9 @@ const (
 	MaxSharingKey  = 253
 	maxGroupName   = 253
 	maxAddressList = 1024
+	// MaxRequestText is the longest of these bounds. Of a longer text only that it is longer
+	// counts.
+	MaxRequestText = maxAddressList
 )
 
 // SharingKeyOf returns the sharing key of a Service. It is empty if the Service has none,
@@ -72,7 +75,7 @@ func describeTooLong(svc *corev1.Service) string {
 		{where, list, maxAddressList},
 	} {
 		if len(request.text) > request.most {
-			return fmt.Sprintf("%s is %d bytes long: it may have %d", request.where, len(request.text), request.most)
+			return fmt.Sprintf("%s is too long: it may have %d bytes", request.where, request.most)
 		}
 	}
 	return ""

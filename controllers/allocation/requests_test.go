@@ -16,8 +16,8 @@ import (
 
 // serviceFrom makes a Service from words: namespace/name, then in any order addresses,
 // key=… (the sharing key), given=… (the key by which it was allocated the addresses),
-// from=… (the group of the addresses), ports=80,443, age=… (higher is younger), and
-// unbranded (nothing is allocated to it).
+// from=… (the group of the addresses), ports=80,443, age=… (higher is younger), local (it
+// has policy Local) and unbranded (nothing is allocated to it).
 func serviceFrom(t *testing.T, words string) *allocation.Service {
 	t.Helper()
 	s := &allocation.Service{IsOurs: true, Created: time.Unix(100, 0)}
@@ -35,6 +35,8 @@ func serviceFrom(t *testing.T, words string) *allocation.Service {
 			s.Allocated.Ports = portsFrom(t, value)
 		case name == "from":
 			s.Allocated.Group = value
+		case name == "local":
+			s.HasPolicyLocal = true
 		case name == "unbranded":
 			branded = false
 		case name == "age":
@@ -224,6 +226,23 @@ func TestRequests(t *testing.T) {
 		{"across, still well", "a/b 10.2.0.1 from=across key=k given=k age=200 group=across ports=80", []string{"x/c 10.2.0.1 from=across key=k given=k ports=443"}, "10.2.0.1", "", ""},
 		{"across, the group has stopped: both keep it", "a/b 10.0.0.1 from=dual key=k given=k age=200 group=dual ports=80", []string{"x/c 10.0.0.1 from=dual key=k given=k ports=443"},
 			"10.0.0.1", v1.ReasonSharingRefused, "another namespace"},
+
+		// Nor does anybody decide by policy Local where the traffic of another namespace goes.
+		{"across, this one has policy Local", "a/b group=across key=k ports=80 local", []string{"x/c 10.2.0.2 key=k ports=443"},
+			"", v1.ReasonSharingRefused, "10.2.0.2 cannot be shared with a Service of another namespace: one of the two has externalTrafficPolicy Local"},
+		{"across, the other one has policy Local", "a/b group=across key=k ports=80", []string{"x/c 10.2.0.2 key=k given=k ports=443 local"},
+			"", v1.ReasonSharingRefused, "one of the two has externalTrafficPolicy Local"},
+		{"across, both have policy Local", "a/b group=across key=k ports=80 local", []string{"x/c 10.2.0.2 key=k ports=443 local"},
+			"", v1.ReasonSharingRefused, "one of the two has externalTrafficPolicy Local"},
+		{"policy Local within a namespace", "a/b group=across key=k ports=80 local", []string{"a/c 10.2.0.2 key=k ports=443"}, "10.2.0.2", "", ""},
+		{"across, the older has come to have policy Local", "a/b 10.2.0.1 from=across key=k given=k terms=80 age=200 group=across ports=80",
+			[]string{"x/c 10.2.0.1 from=across key=k given=k terms=443 ports=443 local"}, "10.2.0.1", "", ""},
+		{"across, this one has come to have policy Local", "a/b 10.2.0.1 from=across key=k given=k terms=80 age=50 group=across ports=80 local",
+			[]string{"x/c 10.2.0.1 from=across key=k given=k terms=443 ports=443"}, "", v1.ReasonSharingRefused, "10.2.0.1 is that of a Service of another namespace"},
+		{"across, records without ports, one with policy Local: the older keeps it", "a/b 10.2.0.1 from=across key=k given=k age=50 group=across ports=80 local",
+			[]string{"x/c 10.2.0.1 from=across key=k given=k ports=443"}, "10.2.0.1", "", ""},
+		{"given to two by mistake, the older has policy Local", "a/b 10.2.0.1 from=across key=k given=k age=50 group=across ports=80 local",
+			[]string{"x/c 10.2.0.1 from=across key=l given=l terms=443 ports=443"}, "10.2.0.1", "", ""},
 
 		// One of each range.
 		{"of every range that a node has", "a/b group=multi", nil, "10.3.1.1 10.3.3.1", "", ""},

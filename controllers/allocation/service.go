@@ -29,6 +29,8 @@ type Service struct {
 	// HasPolicyLocalByGroup says that the Service has externalTrafficPolicy Local, and that
 	// its ServiceGroup decides whether the policy stays.
 	HasPolicyLocalByGroup bool
+	// HasPolicyLocal says that the Service has externalTrafficPolicy Local.
+	HasPolicyLocal bool
 	// Ports are empty unless the Service shares.
 	Ports PortSet
 	// Addresses are all that the Service has in use: see AddressesInUseBy. Addresses
@@ -64,6 +66,7 @@ func ServiceOf(svc *corev1.Service, isOurs bool) *Service {
 	}
 	if isOurs {
 		s.Allocated, s.SharingKey = RecordOf(svc), SharingKeyOf(svc)
+		s.HasPolicyLocal = svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 		s.HasPolicyLocalByGroup = hasPolicyLocalByGroup(svc)
 		if s.SharingKey != "" || s.Allocated.Key != "" {
 			s.Ports = PortsOf(svc.Spec.Ports)
@@ -97,10 +100,11 @@ func compareSharers(s, other *Service) int {
 }
 
 // keepsTerms reports whether a Service still has the key and no other ports than those by
-// which it was given its addresses. Who adds a port, or changes the key, does not take an
-// address from a Service of another namespace, however old that one is.
+// which it was given its addresses, and policy Cluster, without which it shares with no other
+// namespace. Who adds a port, or changes the key or the policy, does not take an address from
+// a Service of another namespace, however old that one is.
 func (s *Service) keepsTerms() bool {
-	return len(s.Allocated.Ports) == 0 || s.SharingKey == s.Allocated.Key && s.Allocated.Ports.containsAll(s.Ports)
+	return len(s.Allocated.Ports) == 0 || s.SharingKey == s.Allocated.Key && !s.HasPolicyLocal && s.Allocated.Ports.containsAll(s.Ports)
 }
 
 // compareUsers orders the Services that have an address in use: the first one keeps

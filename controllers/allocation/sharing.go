@@ -12,12 +12,14 @@ import (
 //
 // A Service may join those that have an address in use (refuseToJoin) if its sharing key
 // is that of each of them, it has no port in common with any, the address's group
-// lets their namespaces share, and they are fewer than MaxSharers.
+// lets their namespaces share, and they are fewer than MaxSharers. Services of two namespaces
+// share only if both have externalTrafficPolicy Cluster: with Local, the endpoints of each
+// would decide to which nodes the traffic of the other goes.
 //
 // A Service that has an address already may stay (mayStay) beside every Service that was
 // given the address by the same key, whatever becomes of keys and ports. Of two that
 // may neither share nor stay, one has to give the address up (mustYieldTo): the one that
-// departs from the key and the ports in its record, else the younger.
+// departs from the key and the ports in its record or has policy Local, else the younger.
 
 // MaxSharers is how many Services can have one address.
 const MaxSharers = 100
@@ -112,6 +114,8 @@ func (d *decision) refuseKeysAndPorts(a netip.Addr, other *Service) *refusal {
 		return refuse(v1.ReasonSharingRefused, "%s is in use by %s, which shares it by the key %q, not %q", a, name, other.SharingKey, d.SharingKey)
 	case isOfOtherNamespace && max(len(d.Ports), len(other.Ports)) > MaxRecordedPorts:
 		return refuse(v1.ReasonSharingRefused, "%s cannot be shared with %s: one of the two has more than %d ports", a, name, MaxRecordedPorts)
+	case isOfOtherNamespace && (d.HasPolicyLocal || other.HasPolicyLocal):
+		return refuse(v1.ReasonSharingRefused, "%s cannot be shared with %s: one of the two has externalTrafficPolicy Local", a, name)
 	}
 	if port := d.Ports.portInCommon(other.Ports); port != "" {
 		return refuse(v1.ReasonPortConflict, "%s cannot be shared with %s: both have port %s", a, name, port)

@@ -19,6 +19,10 @@ const (
 	// factsPatience is how long an agent that renews its Lease, or whose node has no
 	// Announcement, may take to report its node's interfaces.
 	factsPatience = 30 * time.Second
+	// NotReadyPatience is how long a Node is NotReady before addresses that it still
+	// answers for are taken over. No traffic is lost meanwhile, and the node may only
+	// have been cut off the API server for a moment.
+	NotReadyPatience = 10 * time.Second
 )
 
 // Clocks says for how long inputs have been as they are. A manager that becomes the
@@ -32,6 +36,9 @@ type Clocks struct {
 	// freshSince is when each agent was first seen to renew its Lease. An agent cannot
 	// begin anew by falling silent.
 	freshSince map[string]time.Time
+	// notReadySince is since when each Node has been NotReady, as far as this manager has seen:
+	// the clock by which the Node says so is another one.
+	notReadySince map[string]time.Time
 	// withoutAnnouncementSince is since when each node has had no Announcement. Agents
 	// cannot delete one.
 	withoutAnnouncementSince map[string]time.Time
@@ -89,11 +96,16 @@ func (c *Clocks) fillLingering(inputs *Inputs, now time.Time) {
 }
 
 func (c *Clocks) fillNodes(inputs *Inputs, now time.Time) {
-	freshSince, withoutAnnouncementSince := map[string]time.Time{}, map[string]time.Time{}
+	freshSince, withoutAnnouncementSince, notReadySince := map[string]time.Time{}, map[string]time.Time{}, map[string]time.Time{}
 	for i := range inputs.Nodes {
 		n := &inputs.Nodes[i]
 		if n.IsDeleted {
 			continue // another node may come by its name
+		}
+		if n.IsNotReady {
+			notReadySince[n.Name] = sinceOr(c.notReadySince, n.Name, now)
+			n.NotReadyFor = now.Sub(notReadySince[n.Name])
+			n.IsNotReadyForLong = n.IsNotReadyForLong || n.NotReadyFor >= NotReadyPatience
 		}
 		if n.LacksAnnouncement {
 			since := sinceOr(c.withoutAnnouncementSince, n.Name, now)
@@ -106,7 +118,7 @@ func (c *Clocks) fillNodes(inputs *Inputs, now time.Time) {
 			n.AreFactsOverdue = now.Sub(since) >= factsPatience
 		}
 	}
-	c.freshSince, c.withoutAnnouncementSince = freshSince, withoutAnnouncementSince
+	c.freshSince, c.withoutAnnouncementSince, c.notReadySince = freshSince, withoutAnnouncementSince, notReadySince
 }
 
 func sinceOr[K comparable](times map[K]time.Time, key K, now time.Time) time.Time {
@@ -127,7 +139,11 @@ func NextDeadline(inputs Inputs) time.Duration {
 	}
 	probeTime := map[string]time.Duration{}
 	for i := range inputs.Nodes {
-		probeTime[inputs.Nodes[i].Name] = inputs.Nodes[i].ProbeTime
+		n := &inputs.Nodes[i]
+		probeTime[n.Name] = n.ProbeTime
+		if n.IsNotReady && !n.IsDeleted {
+			note(NotReadyPatience - n.NotReadyFor)
+		}
 	}
 	for i := range inputs.Entries {
 		switch e := &inputs.Entries[i]; {

@@ -127,6 +127,33 @@ func TestDeletedNodeAmongOthers(t *testing.T) {
 	}
 }
 
+// TestFaultNodeClock counts for how long a Node is NotReady from when this manager first sees it
+// so, because the Node's own times are of another clock.
+func TestFaultNodeClock(t *testing.T) {
+	var clocks placement.Clocks
+	begun := time.Unix(1000, 0)
+	for _, row := range []struct {
+		at      time.Duration
+		isReady bool
+		isLong  bool
+		next    time.Duration // when to look again
+	}{
+		{at: 0, next: 10 * time.Second},
+		{at: 9999 * time.Millisecond, next: time.Millisecond},
+		{at: 10 * time.Second, isLong: true},
+		{at: time.Hour, isLong: true},
+		{at: time.Hour + time.Second, isReady: true},
+		{at: 2 * time.Hour, next: 10 * time.Second},
+	} {
+		facts, _ := onLink(t, "a")
+		facts.Nodes[0].IsNotReady = !row.isReady
+		clocks.FillDurations(&facts, begun.Add(row.at))
+		if got, next := facts.Nodes[0].IsNotReadyForLong, placement.NextDeadline(facts); got != row.isLong || next != row.next {
+			t.Errorf("after %s: NotReady for long %t, next in %s", row.at, got, next)
+		}
+	}
+}
+
 // TestPartRefusedForAnotherReason stops at an error that says nothing about the entries.
 func TestPartRefusedForAnotherReason(t *testing.T) {
 	entry := func(i int) v1.AnnouncedAddress { return v1.AnnouncedAddress{Address: fmt.Sprintf("10.0.0.%d", i)} }

@@ -83,8 +83,9 @@ type Node struct {
 	IsShuttingDown bool
 	// IsNotReady is that the Node's condition Ready is not True, and IsNotReadyForLong
 	// that it has not been for so long that another node may take over what this node
-	// still answers for.
+	// still answers for. Clocks sets that, and NotReadyFor.
 	IsNotReady, IsNotReadyForLong bool
+	NotReadyFor                   time.Duration
 	// IsDeleted is that the Node object is gone, but the node's Announcements are still
 	// there. Such a node only has the addresses that it had: it is no candidate, and it
 	// does not make an address Local.

@@ -1,6 +1,8 @@
 package placement
 
 import (
+	"errors"
+
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -29,11 +31,15 @@ func byText(entries []v1.AnnouncedAddress) map[string]v1.AnnouncedAddress {
 	return byAddress
 }
 
+// ErrObjectRefused marks the errors by which an object is refused whatever its entries are.
+var ErrObjectRefused = errors.New("the object is refused")
+
 // WriteParts writes as many of the wanted entries of one object as the API server accepts.
 // try writes some entries, and reports whether they are refused for what they are, as
 // against an error that says nothing about them. Where the object is refused, its entries
 // that differ from the stored ones are tried in smaller and smaller parts, and those that
-// are refused by themselves stay as they are stored. WriteParts returns these, with the
+// are refused by themselves stay as they are stored. Where the error is ErrObjectRefused, all
+// that differ do, and no part is tried. WriteParts returns these, with the
 // error by which they were refused, or the error that says nothing about them.
 func WriteParts(wanted, stored []v1.AnnouncedAddress, try func([]v1.AnnouncedAddress) (isRefused bool, err error)) (refused []v1.AnnouncedAddress, err error) {
 	isRefused, err := try(wanted)
@@ -48,6 +54,9 @@ func WriteParts(wanted, stored []v1.AnnouncedAddress, try func([]v1.AnnouncedAdd
 			w.isUndecided[e.Address] = true
 			suspects = append(suspects, e)
 		}
+	}
+	if errors.Is(err, ErrObjectRefused) {
+		return suspects, err
 	}
 	if isRefused, tryErr := w.tryWith(nil); isRefused {
 		return suspects, err

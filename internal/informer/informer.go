@@ -85,8 +85,14 @@ func retryUntilAnswered[T any](ctx context.Context, request func() (T, error)) (
 
 // isFinal reports whether repeating a request would not help: the API server has understood
 // and refused it. Forbidden, Unauthorized and NotFound are not final: right after its start an
-// API server refuses what it has not yet learnt to allow, or to serve.
+// API server refuses what it has not yet learnt to allow, or to serve. That it does not know the
+// version yet from which the informer wants to go on is final, although its reason is Timeout:
+// the informer then lists what there is, and a database that was restored from a backup may
+// not reach that version for days.
 func isFinal(err error) bool {
+	if apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
+		return true
+	}
 	switch apierrors.ReasonForError(err) {
 	case metav1.StatusReasonUnknown, metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout,
 		metav1.StatusReasonTooManyRequests, metav1.StatusReasonServiceUnavailable, metav1.StatusReasonInternalError,

@@ -51,6 +51,7 @@ func TestPersistent(t *testing.T) {
 		"an answer":              {nil, nil, 1, 0},
 		"away for 30 s":          {slices.Repeat([]error{away}, 30), nil, 31, 30 * time.Second},
 		"not allowed yet":        {[]error{forbidden, forbidden}, nil, 3, 2 * time.Second},
+		"slow":                   {[]error{apierrors.NewTimeoutError("slow", 1)}, nil, 2, time.Second},
 		"an error that is final": {[]error{away, expired}, expired, 2, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -77,6 +78,26 @@ func TestPersistent(t *testing.T) {
 		f := &flakyServer{errs: slices.Repeat([]error{away}, 30)}
 		if _, err := (&persistent{lw: f}).ListWithContext(ctx, metav1.ListOptions{}); err == nil || f.requests != 2 {
 			t.Errorf("after the context has ended: %v after %d attempts", err, f.requests)
+		}
+	})
+}
+
+// TestFaultVersionTooLarge has the API server not know the version from which an informer goes on,
+// as after a restore of its database. The informer is told at once, as client-go's reflector then
+// lists what there is.
+func TestFaultVersionTooLarge(t *testing.T) {
+	tooLarge := apierrors.NewTimeoutError("Too large resource version: 3000, current: 1000", 1)
+	tooLarge.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		options := metav1.ListOptions{ResourceVersion: "3000", ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan}
+		f := &flakyServer{errs: slices.Repeat([]error{tooLarge}, 1000)}
+		if _, err := (&persistent{lw: f}).ListWithContext(ctx, options); !apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) || f.requests != 1 {
+			t.Errorf("list: %v after %d requests", err, f.requests)
+		}
+		if _, err := (&persistent{lw: f}).WatchWithContext(ctx, options); !apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) || f.requests != 2 {
+			t.Errorf("watch: %v after %d requests", err, f.requests)
 		}
 	})
 }

@@ -1,0 +1,95 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/agents"
+	"github.com/purelb/purelb-operator/internal/textlimit"
+)
+
+// writeStatus writes the status of an LBNodeAgent, if it differs. While the cache has no
+// DaemonSet there is nothing to say, unless the API server refuses the DaemonSet.
+func (r *LBNodeAgentReconciler) writeStatus(ctx context.Context, agent *v1.LBNodeAgent, nodes agentNodes) error {
+	ds := &appsv1.DaemonSet{}
+	key := client.ObjectKey{Namespace: agent.Namespace, Name: agents.DaemonSetName(agent.Name)}
+	if err := r.Client.Get(ctx, key, ds); err != nil && (!apierrors.IsNotFound(err) || nodes.refusal == nil) {
+		return client.IgnoreNotFound(err)
+	}
+	status := agentStatus(agent, ds, nodes)
+	if equality.Semantic.DeepEqual(status, agent.Status) {
+		return nil
+	}
+	agent.Status = status
+	return applyStatus(ctx, r.Client, agent, ownerLBNodeAgent)
+}
+
+// agentStatus is the status that an LBNodeAgent is to have, given its DaemonSet and its
+// nodes.
+func agentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet, nodes agentNodes) v1.LBNodeAgentStatus {
+	status := v1.LBNodeAgentStatus{
+		ObservedGeneration: agent.Generation,
+		DesiredNodes:       ds.Status.DesiredNumberScheduled,
+		// A pod is Ready whether its agent reaches the API server or not.
+		ReadyNodes: min(ds.Status.NumberReady, max(nodes.labelledCount-int32(len(nodes.silent)), 0)), //nolint:gosec // there are not that many nodes
+		Conditions: append([]metav1.Condition(nil), agent.Status.Conditions...),
+	}
+	ready := metav1.Condition{
+		Type: v1.ConditionReady, Status: metav1.ConditionFalse, ObservedGeneration: agent.Generation, Reason: v1.ReasonProgressing,
+		Message: fmt.Sprintf("%d of %d agents are ready", status.ReadyNodes, status.DesiredNodes),
+	}
+	isCurrent := ds.Status.ObservedGeneration >= ds.Generation && ds.Status.UpdatedNumberScheduled == status.DesiredNodes
+	errs := agents.Validate(agent)
+	switch {
+	case len(errs) > 0:
+		ready.Reason, ready.Message = v1.ReasonInvalid, textlimit.Shorten(errs.ToAggregate().Error(), 4096)
+	case nodes.refusal != nil:
+		ready.Reason, ready.Message = v1.ReasonRefused, textlimit.Shorten("The API server refuses what the agents need: "+nodes.refusal.Error(), maxMessage)
+	case len(nodes.leaving) > 0:
+		ready.Message = fmt.Sprintf("%d nodes have yet to withdraw their addresses: %s", len(nodes.leaving), textlimit.Shorten(strings.Join(nodes.leaving, ", "), 1024))
+	case nodes.hasNoAccount && nodes.selectedCount > 0:
+		ready.Reason = v1.ReasonDegraded
+		ready.Message += "; the service account of the agents does not exist: no agent can start, and those that run cannot renew their Leases"
+	case !isCurrent:
+		ready.Message += fmt.Sprintf("; %d run the latest specification", ds.Status.UpdatedNumberScheduled)
+	case status.DesiredNodes == 0 && nodes.selectedCount > 0:
+		// The DaemonSet has not seen the nodes' labels yet, or tolerates none.
+		ready.Message = fmt.Sprintf("%d nodes are selected, but no agent is to run on them yet", nodes.selectedCount)
+	case status.ReadyNodes == status.DesiredNodes:
+		ready.Status, ready.Reason = metav1.ConditionTrue, v1.ReasonAccepted
+		if status.DesiredNodes == 0 {
+			ready.Message = "no node is selected"
+		}
+	case ds.Status.NumberReady == status.DesiredNodes:
+		ready.Reason = v1.ReasonDegraded
+		ready.Message += "; " + describeSilent(nodes.silent)
+	}
+	meta.SetStatusCondition(&status.Conditions, ready)
+	setStalled(&status.Conditions, ready, len(errs) > 0)
+	return status
+}
+
+// describeSilent says which agents do not renew their Leases, and why as far as that is known.
+func describeSilent(nodes []silentNode) string {
+	var names []string
+	for _, n := range nodes {
+		if n.isNotReady {
+			n.name += " (the node is not Ready)"
+		}
+		names = append(names, n.name)
+	}
+	const most = 10
+	if more := len(names) - most; more > 0 {
+		names = append(names[:most], fmt.Sprintf("%d more", more))
+	}
+	return "the Lease is not renewed by the agent of " + textlimit.Shorten(strings.Join(names, ", "), 1024) + ": see the log of that agent"
+}
