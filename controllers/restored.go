@@ -16,8 +16,8 @@ import (
 // it has, and what the manager remembers of writes that are no more is wrong. The kubelet starts
 // the manager again, which reads everything anew.
 //
-// EndWhenRestored reads the Lease of the leader, which is written twice a second: its version
-// falls with a restore. Each replica runs it.
+// EndWhenRestored reads the Lease of the leader every few seconds. The leader writes it twice a
+// second, and its version falls with a restore. Each replica runs it.
 type EndWhenRestored struct {
 	// Reader reads from the API server, not from a cache.
 	Reader client.Reader

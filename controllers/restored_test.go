@@ -44,8 +44,8 @@ func TestFaultRestoredDatabaseEndsManager(t *testing.T) {
 		versions []string
 		took     time.Duration // until the manager ends; 0 is never
 	}{
-		"restored":             {[]string{"3000", "3001", "3001", "1000"}, 3 * time.Second},
-		"away, then restored":  {[]string{"3000", "", "", "", "", "999"}, 5 * time.Second},
+		"restored":             {[]string{"3000", "3001", "3001", "1000"}, 3 * restoreInterval},
+		"away, then restored":  {[]string{"3000", "", "", "", "", "999"}, 5 * restoreInterval},
 		"away":                 {[]string{"", "", "3000", "", "", "3000"}, 0},
 		"written all the time": {[]string{"3000", "3002", "3004", "10000"}, 0},
 	} {

@@ -102,7 +102,7 @@ const (
 	leavingInterval = 5 * time.Second
 	// restoreInterval is how late a manager may learn that the API server's database was
 	// restored from a backup. An API server begins to answer before much is written to it.
-	restoreInterval = time.Second
+	restoreInterval = 5 * time.Second
 	// livenessInterval is how late a Lease may be found expired.
 	livenessInterval = 100 * time.Millisecond
 )
