@@ -105,6 +105,17 @@ func TestServiceHistory(t *testing.T) {
 	}
 	g.Eventually(func(g Gomega) { audit(g) }).Should(Succeed())
 	waitUntilAllocated(t)
+	// No node announces the addresses. The manager says so of each Service, but not at once.
+	g.Eventually(func(g Gomega) {
+		var list corev1.ServiceList
+		g.Expect(api.List(context.Background(), &list, client.InNamespace(user), client.MatchingLabels{label: "yes"})).To(Succeed())
+		for i := range list.Items {
+			svc := &list.Items[i]
+			reported := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAnnounced)
+			g.Expect(reported != nil).To(Equal(len(svc.Status.LoadBalancer.Ingress) > 0), svc.Name)
+			g.Expect(reported == nil || reported.ObservedGeneration == svc.Generation).To(BeTrue(), svc.Name)
+		}
+	}).Should(Succeed())
 	settled := audit(g)
 	waitUntilAllocated(t)
 	g.Expect(audit(g)).To(Equal(settled), "nothing is written any more")
