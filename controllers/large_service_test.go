@@ -37,7 +37,8 @@ func TestAttackForeignAnnotations(t *testing.T) {
 	isUntouched := func() {
 		t.Helper()
 		fetch(g, svc)
-		g.Expect(svc.Annotations[foreign] == config).To(BeTrue(), "the annotation has %d bytes", len(svc.Annotations[foreign]))
+		isKept := svc.Annotations[foreign] == config // a failure is not to print all of it
+		g.Expect(isKept).To(BeTrue(), "the annotation has %d bytes", len(svc.Annotations[foreign]))
 		g.Expect(svc.Labels).To(Equal(map[string]string{"app": "large"}))
 		g.Expect(svc.Finalizers).To(Equal([]string{"example.com/keep"}))
 		g.Expect(svc.Spec.Selector).To(Equal(map[string]string{"app": "large"}))
@@ -75,7 +76,8 @@ func TestAttackForeignAnnotations(t *testing.T) {
 		return ours
 	}).Should(HaveLen(2), "what the user has written")
 	fetch(g, svc)
-	g.Expect(svc.Annotations[foreign] == config).To(BeTrue())
+	isKept := svc.Annotations[foreign] == config
+	g.Expect(isKept).To(BeTrue())
 	g.Expect(svc.Labels).To(Equal(map[string]string{"app": "large"}))
 	g.Expect(svc.Spec.Ports).To(HaveLen(2))
 	g.Expect(meta.IsStatusConditionTrue(svc.Status.Conditions, "example.com/Seen")).To(BeTrue())

@@ -97,7 +97,7 @@ func TestWireFailoverGate(t *testing.T) {
 	}
 
 	on := successorsBench(t)
-	on.PlacementReconciler.NamesSuccessors = true
+	on.NamesSuccessors = true
 	on.settle(on.PlacementReconciler)
 	specs, named := on.specs(true)
 	if diff := cmp.Diff(without, specs); diff != "" {
