@@ -132,17 +132,36 @@ func (g *gate) runBinaries(ctx context.Context, step string, atOnce int) error {
 
 // runAgain runs each failed test that may run again once more, alone.
 func (g *gate) runAgain(ctx context.Context, first []outcome) []outcome {
-	second := map[[2]string]bool{}
-	for _, o := range first {
-		if o.passed || !o.again || ctx.Err() != nil {
-			continue
+	passed := map[[2]string]bool{} // by package and test
+	for _, o := range testsToRepeat(first) {
+		if ctx.Err() != nil {
+			break
 		}
 		i := slices.IndexFunc(g.binaries, func(b binary) bool { return b.step == o.step && b.pkg == o.pkg })
-		fmt.Fprintf(g.out, "once more, alone: %s %s, which failed: %s %s\n", o.pkg, o.test, o.place, firstLine(o.message))
+		fmt.Fprintf(g.out, "once more, alone: %s %s, which failed: %s %s\n", o.pkg, topLevel(o.test), o.place, firstLine(o.message))
 		outcomes, err := g.runBinary(ctx, g.binaries[i], "^"+topLevel(o.test)+"$", "-again-"+topLevel(o.test))
-		second[[2]string{o.pkg, o.test}] = err == nil && len(outcomes) > 0 && !hasFailure(outcomes)
+		passed[[2]string{o.pkg, topLevel(o.test)}] = err == nil && len(outcomes) > 0 && !hasFailure(outcomes)
+	}
+	second := map[[2]string]bool{}
+	for _, o := range first {
+		second[[2]string{o.pkg, o.test}] = passed[[2]string{o.pkg, topLevel(o.test)}]
 	}
 	return mergeSecondRun(first, second)
+}
+
+// testsToRepeat returns the first failure of each test that failed and may run again. A test runs
+// again as a whole, however many of its parts failed.
+func testsToRepeat(outcomes []outcome) []outcome {
+	var repeated []outcome
+	for _, o := range outcomes {
+		isRepeated := slices.ContainsFunc(repeated, func(other outcome) bool {
+			return other.step == o.step && other.pkg == o.pkg && topLevel(other.test) == topLevel(o.test)
+		})
+		if !o.passed && o.again && !isRepeated {
+			repeated = append(repeated, o)
+		}
+	}
+	return repeated
 }
 
 // runBinary runs a test binary in its package's folder and keeps its output in two files: the

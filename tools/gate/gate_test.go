@@ -226,3 +226,20 @@ func TestLock(t *testing.T) {
 	}
 	again()
 }
+
+// TestTestsToRepeat repeats a test once, however many of its parts failed.
+func TestTestsToRepeat(t *testing.T) {
+	failed := func(pkg, test string, again bool) outcome {
+		return outcome{step: stepRace, pkg: pkg, test: test, again: again}
+	}
+	var names []string
+	for _, o := range testsToRepeat([]outcome{
+		{step: stepRace, pkg: "a", test: "TestPassed", passed: true, again: true}, failed("a", "TestA/one", true), failed("a", "TestA/two", true),
+		failed("a", "TestPure", false), failed("b", "TestA", true), failed("a", "TestB", true), failed("a", "TestA/three", true),
+	}) {
+		names = append(names, o.pkg+" "+o.test)
+	}
+	if want := []string{"a TestA/one", "b TestA", "a TestB"}; !slices.Equal(names, want) {
+		t.Errorf("%v, and not %v", names, want)
+	}
+}
