@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,7 +72,8 @@ func splitIntoBatches(binaries []binary) [][]binary {
 
 // compile compiles a batch to a folder, and sets where each binary is.
 func compile(ctx context.Context, root, folder string, batch []binary) error {
-	args := []string{"test", "-c", "-o", folder + "/"}
+	// Without symbols and debugging information they are linked in half the time; stacks are the same.
+	args := []string{"test", "-c", "-ldflags", "-s -w", "-o", folder + "/"}
 	env := os.Environ() // as in go test, whose compiled packages are used again
 	if batch[0].race {
 		args, env = append(args, "-race"), append(env, "CGO_ENABLED=1")
@@ -96,35 +98,108 @@ func compile(ctx context.Context, root, folder string, batch []binary) error {
 	return nil
 }
 
-// runBinaries runs binaries, so many at a time, and adds their outcomes. Failed tests that
-// may run again do so afterwards, when nothing else runs.
-func (g *gate) runBinaries(ctx context.Context, step string, atOnce int) error {
-	var wait sync.WaitGroup
-	var lock sync.Mutex
+// slowPackages are the packages whose tests take longest, with the number of parts in which they
+// run, each in a process of its own. They begin first, so that no processor is idle at the end.
+var slowPackages = []struct {
+	pkg   string
+	parts int
+}{{"controllers", 2}, {"nodeagent", 2}, {"webhooks", 1}, {"controllers/ipam/netbox", 1}, {"controllers/placement", 2}, {"test/scale", 1}}
+
+// partsOf returns in how many parts a package's tests run, and its place among those that begin.
+func partsOf(pkg string) (parts, order int) {
+	for i, slow := range slowPackages {
+		if slow.pkg == pkg {
+			return slow.parts, i
+		}
+	}
+	return 1, len(slowPackages)
+}
+
+// A job is tests of one binary that run in one process.
+type job struct {
+	binary
+	pattern string // the tests, a regular expression; empty for all
+	part    string // names the part of the package; empty if there is one
+}
+
+// String returns what the job runs.
+func (j job) String() string { return strings.TrimSpace(j.pkg + " " + j.part) }
+
+// jobsOf returns the jobs of a step in the order in which they begin.
+func (g *gate) jobsOf(ctx context.Context, step string) ([]job, error) {
+	var jobs []job
 	var errs []error
-	var all []outcome
-	slots := make(chan struct{}, atOnce)
-	ran := false
 	for _, b := range g.binaries {
 		if b.step != step || b.file == "" {
 			continue
 		}
-		ran = true
-		wait.Add(1)
+		parts, _ := partsOf(b.pkg)
+		if g.run != "" || parts == 1 {
+			jobs = append(jobs, job{binary: b, pattern: g.run})
+			continue
+		}
+		tests, err := g.listTests(ctx, b)
+		errs = append(errs, err)
+		for i, part := range deal(tests, parts) {
+			jobs = append(jobs, job{b, "^(" + strings.Join(part, "|") + ")$", fmt.Sprintf("part %d of %d", i+1, parts)})
+		}
+	}
+	slices.SortStableFunc(jobs, func(a, b job) int {
+		_, first := partsOf(a.pkg)
+		_, second := partsOf(b.pkg)
+		return cmp.Compare(first, second)
+	})
+	return jobs, errors.Join(errs...)
+}
+
+// listTests lists what a binary runs without flags.
+func (g *gate) listTests(ctx context.Context, b binary) ([]string, error) {
+	command := newCommand(ctx, b.file, "-test.list", "^(Test|Example|Fuzz)")
+	command.Dir, command.Env = filepath.Join(g.root, b.pkg), g.env
+	text, err := command.Output()
+	if err != nil {
+		return nil, fmt.Errorf("list the tests of %s: %w", b.pkg, err)
+	}
+	return strings.Fields(string(text)), nil
+}
+
+// deal deals tests to so many parts, in turn: those of one file, which take about as long,
+// come to different ones. No part is empty.
+func deal(tests []string, parts int) [][]string {
+	dealt := make([][]string, min(parts, len(tests)))
+	for i, test := range tests {
+		dealt[i%parts] = append(dealt[i%parts], test)
+	}
+	return dealt
+}
+
+// runBinaries runs binaries, so many processes at a time, and adds their outcomes. Failed tests that
+// may run again do so afterwards, when nothing else runs.
+func (g *gate) runBinaries(ctx context.Context, step string, atOnce int) error {
+	jobs, err := g.jobsOf(ctx, step)
+	errs := []error{err}
+	if len(jobs) == 0 {
+		errs = append(errs, errors.New("there is nothing to run"))
+	}
+	var wait sync.WaitGroup
+	var lock sync.Mutex
+	var all []outcome
+	slots := make(chan struct{}, atOnce)
+	for _, j := range jobs {
 		slots <- struct{}{}
-		go func() {
-			defer func() { <-slots; wait.Done() }()
+		wait.Go(func() {
+			defer func() { <-slots }()
 			begun := time.Now()
-			outcomes, err := g.runBinary(ctx, b, g.run, "")
+			outcomes, err := g.runBinary(ctx, j.binary, j.pattern, strings.ReplaceAll(j.part, " ", "-"))
+			g.printf("%4.0f s  %s\n", time.Since(begun).Seconds(), j)
 			lock.Lock()
 			defer lock.Unlock()
-			fmt.Fprintf(g.out, "%4.0f s  %s\n", time.Since(begun).Seconds(), b.pkg)
 			all, errs = append(all, outcomes...), append(errs, err)
-		}()
+		})
 	}
 	wait.Wait()
-	if !ran {
-		errs = append(errs, errors.New("there is nothing to run"))
+	if len(testsToRepeat(all)) > 0 {
+		g.beside.Wait()
 	}
 	g.add(g.runAgain(ctx, all)...)
 	return errors.Join(errs...)
@@ -138,8 +213,8 @@ func (g *gate) runAgain(ctx context.Context, first []outcome) []outcome {
 			break
 		}
 		i := slices.IndexFunc(g.binaries, func(b binary) bool { return b.step == o.step && b.pkg == o.pkg })
-		fmt.Fprintf(g.out, "once more, alone: %s %s, which failed: %s %s\n", o.pkg, topLevel(o.test), o.place, firstLine(o.message))
-		outcomes, err := g.runBinary(ctx, g.binaries[i], "^"+topLevel(o.test)+"$", "-again-"+topLevel(o.test))
+		g.printf("once more, alone: %s %s, which failed: %s %s\n", o.pkg, topLevel(o.test), o.place, firstLine(o.message))
+		outcomes, err := g.runBinary(ctx, g.binaries[i], "^"+topLevel(o.test)+"$", "again-"+topLevel(o.test))
 		passed[[2]string{o.pkg, topLevel(o.test)}] = err == nil && len(outcomes) > 0 && !hasFailure(outcomes)
 	}
 	second := map[[2]string]bool{}
@@ -179,7 +254,7 @@ func (g *gate) runBinary(ctx context.Context, b binary, pattern, suffix string) 
 	command.Dir = filepath.Join(g.root, b.pkg)
 	command.Env, command.Stdout, command.Stderr = g.env, &events, &stderr
 	failure := command.Run()
-	name := filepath.Join(g.folder, b.step, strings.ReplaceAll(b.pkg, "/", "-")+suffix)
+	name := filepath.Join(g.folder, b.step, strings.Trim(strings.ReplaceAll(b.pkg, "/", "-")+"-"+suffix, "-"))
 	errs := []error{os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name+".json", events.Bytes(), 0o644)}
 	text := append(extractText(events.Bytes()), stderr.Bytes()...)
 	errs = append(errs, os.WriteFile(name+".log", text, 0o644))

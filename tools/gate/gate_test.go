@@ -2,7 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
+	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -153,7 +157,7 @@ func TestJudge(t *testing.T) {
 func TestFormatReport(t *testing.T) {
 	outcomes := []outcome{{step: "pure", test: "TestA", passed: true}, {step: "pure", test: "TestB", place: "b_test.go:1", message: "no"}}
 	report := stepReport{name: "pure", load: "0.5"}
-	report.count(outcomes)
+	report.count(append(outcomes, outcome{step: "race", test: "TestOfAnother", passed: true}))
 	text := formatReport([]stepReport{report}, judge(outcomes), "/out", 0)
 	for _, want := range []string{"pure     FAILED     0 s  1 passed, 1 failed", "FAILED pure TestB b_test.go:1 no", "all output: /out", "make test: FAILED in 0 s: 1 failed, 0 flaky"} {
 		if !strings.Contains(text, want) {
@@ -191,7 +195,13 @@ func TestPackagesExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, pkg := range slices.Concat(purePackages, kernelPackages) {
+	named := slices.Concat(purePackages, kernelPackages)
+	for _, slow := range slowPackages {
+		if !strings.HasPrefix(slow.pkg, "test/") { // another module
+			named = append(named, slow.pkg)
+		}
+	}
+	for _, pkg := range named {
 		if !slices.ContainsFunc(found, func(b binary) bool { return b.pkg == pkg }) {
 			t.Errorf("there is no package %s with tests", pkg)
 		}
@@ -241,5 +251,72 @@ func TestTestsToRepeat(t *testing.T) {
 	}
 	if want := []string{"a TestA/one", "b TestA", "a TestB"}; !slices.Equal(names, want) {
 		t.Errorf("%v, and not %v", names, want)
+	}
+}
+
+// TestDeal deals each test to exactly one part, and leaves none empty.
+func TestDeal(t *testing.T) {
+	for _, row := range []struct {
+		tests string
+		parts int
+		want  string
+	}{{"A B C D E", 2, "[[A C E] [B D]]"}, {"A B", 3, "[[A] [B]]"}, {"A B", 1, "[[A B]]"}, {"", 3, "[]"}} {
+		if got := fmt.Sprint(deal(strings.Fields(row.tests), row.parts)); got != row.want {
+			t.Errorf("%q in %d parts: %s", row.tests, row.parts, got)
+		}
+	}
+}
+
+// TestJobsOf lists the parts of a slow package first. Their patterns match its tests, each in one part.
+func TestJobsOf(t *testing.T) {
+	lister := filepath.Join(t.TempDir(), "controllers.test")
+	if err := os.WriteFile(lister, []byte("#!/bin/sh\nprintf 'TestA\\nTestB\\nTestC\\nFuzzD\\n'\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	g := &gate{options: options{root: t.TempDir()}, binaries: []binary{{pkg: ".", step: stepRace, file: "a"}, {pkg: "controllers", step: stepRace, file: lister}, {pkg: "docs", step: stepPure, file: "b"}}}
+	if err := os.Mkdir(filepath.Join(g.root, "controllers"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	describeJobs := func() string {
+		jobs, err := g.jobsOf(t.Context(), stepRace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var lines []string
+		for _, j := range jobs {
+			lines = append(lines, j.String()+" "+j.pattern)
+		}
+		return strings.Join(lines, "; ")
+	}
+	if got, want := describeJobs(), "controllers part 1 of 2 ^(TestA|TestC)$; controllers part 2 of 2 ^(TestB|FuzzD)$; . "; got != want {
+		t.Errorf("got %s", got)
+	}
+	g.run = "TestB"
+	if got, want := describeJobs(), "controllers TestB; . TestB"; got != want {
+		t.Errorf("with a pattern: %s", got)
+	}
+}
+
+// TestRunSteps runs a step beside those that follow, and none beside one that runs alone.
+func TestRunSteps(t *testing.T) {
+	besideEnds, besideEnded := make(chan struct{}), false
+	g := &gate{out: io.Discard}
+	g.runSteps(t.Context(), []step{
+		{name: "beside", beside: true, run: func(context.Context, *gate) error { <-besideEnds; besideEnded = true; return nil }},
+		{name: "next", run: func(context.Context, *gate) error { close(besideEnds); return errors.New("no") }},
+		{name: "alone", alone: true, run: func(_ context.Context, g *gate) error {
+			if !besideEnded {
+				t.Error("a step runs beside one that is to run alone")
+			}
+			g.add(outcome{step: "alone", test: "TestA", passed: true})
+			return nil
+		}},
+	})
+	failed := map[string]int{}
+	for _, s := range g.steps {
+		failed[s.name] = s.failed
+	}
+	if want := map[string]int{"beside": 0, "next": 1, "alone": 0}; !maps.Equal(failed, want) {
+		t.Errorf("failures of the steps: %v", failed)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -54,7 +55,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	waitForIdle(ctx, out)
 	begun := time.Now()
-	g.runSteps(ctx)
+	g.runSteps(ctx, allSteps)
 	verdict := judge(g.outcomes)
 	fmt.Fprint(out, formatReport(g.steps, verdict, g.folder, time.Since(begun)))
 	if ctx.Err() != nil {
@@ -100,10 +101,13 @@ func parseFlags(args []string) (options, error) {
 // A gate is one run.
 type gate struct {
 	options
-	out      io.Writer
 	folder   string // where all output goes
 	binaries []binary
-	env      []string // of the commands; nil for that of the gate
+	env      []string       // of the commands; nil for that of the gate
+	beside   sync.WaitGroup // the steps that run beside others
+
+	lock     sync.Mutex // of what follows
+	out      io.Writer
 	steps    []stepReport
 	outcomes []outcome
 }
@@ -122,30 +126,55 @@ func newGate(ctx context.Context, o options, out io.Writer) (*gate, error) {
 	return &gate{options: o, out: out, folder: folder}, os.MkdirAll(folder, 0o755)
 }
 
-// runSteps runs the steps one after the other, and goes on after a failure.
-func (g *gate) runSteps(ctx context.Context) {
-	for _, s := range allSteps {
+// runSteps runs steps one after the other, except those that run beside others, and goes on
+// after a failure.
+func (g *gate) runSteps(ctx context.Context, steps []step) {
+	defer g.beside.Wait()
+	for _, s := range steps {
 		if ctx.Err() != nil || !s.always && !g.wants(s.name) {
 			continue
 		}
-		begun, before := time.Now(), len(g.outcomes)
-		fmt.Fprintf(g.out, "== %s: %s\n", s.name, s.title)
-		if err := s.run(ctx, g); err != nil {
-			g.add(outcome{step: s.name, message: err.Error()})
+		if s.beside {
+			g.beside.Go(func() { g.runStep(ctx, s) })
+			continue
 		}
-		report := stepReport{name: s.name, took: time.Since(begun), load: readLoad()}
-		report.count(g.outcomes[before:])
-		g.steps = append(g.steps, report)
-		fmt.Fprintf(g.out, "%s\n", report)
+		if s.alone {
+			g.beside.Wait()
+		}
+		g.runStep(ctx, s)
 	}
 }
 
-// add keeps an outcome, and prints failures at once.
+// runStep runs one step, and reports it.
+func (g *gate) runStep(ctx context.Context, s step) {
+	begun := time.Now()
+	g.printf("== %s: %s\n", s.name, s.title)
+	if err := s.run(ctx, g); err != nil {
+		g.add(outcome{step: s.name, message: err.Error()})
+	}
+	report := stepReport{name: s.name, took: time.Since(begun), load: readLoad()}
+	g.lock.Lock()
+	report.count(g.outcomes)
+	g.steps = append(g.steps, report)
+	g.lock.Unlock()
+	g.printf("%s\n", report)
+}
+
+// add keeps outcomes, and prints failures at once.
 func (g *gate) add(outcomes ...outcome) {
+	g.lock.Lock()
+	defer g.lock.Unlock()
 	for _, o := range outcomes {
 		if !o.passed {
 			fmt.Fprintln(g.out, o)
 		}
 	}
 	g.outcomes = append(g.outcomes, outcomes...)
+}
+
+// printf prints a message.
+func (g *gate) printf(format string, args ...any) {
+	g.lock.Lock()
+	defer g.lock.Unlock()
+	fmt.Fprintf(g.out, format, args...)
 }

@@ -99,10 +99,11 @@ type stepReport struct {
 	flaky, notRun  int
 }
 
-// count counts outcomes of the step.
+// count counts those outcomes that are of the step.
 func (r *stepReport) count(outcomes []outcome) {
 	for _, o := range outcomes {
 		switch {
+		case o.step != r.name:
 		case o.flaky:
 			r.flaky++
 		case o.skipped:

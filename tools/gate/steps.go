@@ -18,6 +18,8 @@ import (
 type step struct {
 	name, title string
 	always      bool // runs whatever steps were asked for
+	beside      bool // runs beside the steps that follow it, up to one that runs alone
+	alone       bool // runs when no other step does
 	run         func(ctx context.Context, g *gate) error
 }
 
@@ -31,15 +33,16 @@ const (
 	stepSmoke   = "smoke"
 )
 
-// allSteps are the steps in the order in which they run.
+// allSteps are the steps in the order in which they begin. The virtual machine has one processor, and
+// its tests wait for their own clock: it leaves room for others. Many tests of the step race wait, too.
 var allSteps = []step{
-	{"build", "programs, images and all test binaries", true, build},
-	{stepPure, "packages that decide, without the race detector", false, runStep(stepPure, 2)},
-	{stepRace, "packages whose code runs in goroutines, with the race detector", false, runStep(stepRace, 2)},
-	{stepKernel, "packages that talk to the kernel, one at a time, with the race detector", false, runStep(stepKernel, 1)},
-	{stepModules, "the other modules", false, runStep(stepModules, 2)},
-	{stepVM, "the network code in a virtual machine with a kernel of Debian", false, runVM},
-	{stepSmoke, "the end-to-end specs of the gate, in the lab", false, runSmoke},
+	{name: "build", title: "programs, images and all test binaries", always: true, run: build},
+	{name: stepVM, title: "the network code in a virtual machine with a kernel of Debian", beside: true, run: runVM},
+	{name: stepPure, title: "packages that decide, without the race detector", run: runTests(stepPure, 2)},
+	{name: stepModules, title: "the other modules", run: runTests(stepModules, 2)},
+	{name: stepRace, title: "packages whose code runs in goroutines, with the race detector", run: runTests(stepRace, 4)},
+	{name: stepKernel, title: "packages that talk to the kernel, one at a time, with the race detector", alone: true, run: runTests(stepKernel, 1)},
+	{name: stepSmoke, title: "the end-to-end specs of the gate, in the lab", alone: true, run: runSmoke},
 }
 
 // purePackages decide, and start no goroutine.
@@ -86,7 +89,7 @@ func stepNames() []string {
 // wants reports whether a step is to run.
 func (o options) wants(step string) bool { return len(o.only) == 0 || slices.Contains(o.only, step) }
 
-func runStep(name string, atOnce int) func(context.Context, *gate) error {
+func runTests(name string, atOnce int) func(context.Context, *gate) error {
 	return func(ctx context.Context, g *gate) error { return g.runBinaries(ctx, name, atOnce) }
 }
 
@@ -235,7 +238,7 @@ func runSmoke(ctx context.Context, g *gate) (err error) {
 		if o.passed || !o.again || ctx.Err() != nil {
 			continue
 		}
-		fmt.Fprintf(g.out, "once more, alone: %s, which failed: %s %s\n", o.test, o.place, firstLine(o.message))
+		g.printf("once more, alone: %s, which failed: %s %s\n", o.test, o.place, firstLine(o.message))
 		outcomes, err := g.runSpecs(ctx, g.binaries[i], "^"+regexp.QuoteMeta(o.test)+"$", fmt.Sprintf("again-%d", n), againTimeout)
 		second[[2]string{o.pkg, o.test}] = err == nil && len(outcomes) == 1 && outcomes[0].passed
 	}
