@@ -15,10 +15,11 @@ import (
 
 const testInterval = 10 * time.Millisecond
 
-// freeAddress returns an address on which no program listens.
+// freeAddress returns an address on which no program listens. Its host is one that no other program has
+// connections from, which could take the port.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", "127.0.0.3:0")
 	if err != nil {
 		t.Fatal(err)
 	}

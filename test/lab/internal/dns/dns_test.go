@@ -192,27 +192,50 @@ func TestCache(t *testing.T) {
 	}
 }
 
+// freeAddress returns an address whose port is free for UDP and TCP. The host is one that no other program
+// has connections from: the port of one would not be free.
+func freeAddress(t *testing.T) netip.AddrPort {
+	t.Helper()
+	for range 10 {
+		packets, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 53)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		address := packets.LocalAddr().(*net.UDPAddr).AddrPort()
+		listener, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(address))
+		if err := packets.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err != nil {
+			continue
+		}
+		if err := listener.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return address
+	}
+	t.Fatal("no port is free for UDP and TCP")
+	return netip.AddrPort{}
+}
+
 // TestServe asks as pods do: with a resolver, by UDP and, for a long answer, TCP.
 func TestServe(t *testing.T) {
-	// The kernel chooses a port that is free for UDP.
-	socket, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := socket.LocalAddr().(*net.UDPAddr).AddrPort()
-	if err := socket.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address := freeAddress(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- Serve(ctx, []netip.AddrPort{address}, lookUp) }()
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- Serve(ctx, []netip.AddrPort{address}, lookUp)
+		cancel()
+	}()
 	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, address.String())
 	}}
 	for service, want := range map[string]int{"web": 2, "many": 200} {
 		var found []netip.Addr
+		var err error
 		// The first queries may come before Serve listens.
-		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline) && len(found) != want; {
+		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline) && ctx.Err() == nil && len(found) != want; {
 			found, err = resolver.LookupNetIP(ctx, "ip", service+".shop.svc.cluster.local.")
 		}
 		if len(found) != want {
