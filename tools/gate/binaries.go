@@ -72,7 +72,7 @@ func splitIntoBatches(binaries []binary) [][]binary {
 
 // compile compiles a batch to a folder, and sets where each binary is.
 func compile(ctx context.Context, root, folder string, batch []binary) error {
-	// Without symbols and debugging information they are linked in half the time; stacks are the same.
+	// Without symbols and debugging information linking takes two thirds of the time; stacks are the same.
 	args := []string{"test", "-c", "-ldflags", "-s -w", "-o", folder + "/"}
 	env := os.Environ() // as in go test, whose compiled packages are used again
 	if batch[0].race {
