@@ -72,7 +72,7 @@ func splitIntoBatches(binaries []binary) [][]binary {
 
 // compile compiles a batch to a folder, and sets where each binary is.
 func compile(ctx context.Context, root, folder string, batch []binary) error {
-	// Without symbols and debugging information linking takes two thirds of the time; stacks are the same.
+	// Without symbols and debugging information linking is quicker. Stacks are the same.
 	args := []string{"test", "-c", "-ldflags", "-s -w", "-o", folder + "/"}
 	env := os.Environ() // as in go test, whose compiled packages are used again
 	if batch[0].race {
@@ -174,7 +174,7 @@ func deal(tests []string, parts int) [][]string {
 }
 
 // runBinaries runs binaries, so many processes at a time, and adds their outcomes. Failed tests that
-// may run again do so afterwards, when nothing else runs.
+// may run again do so afterwards.
 func (g *gate) runBinaries(ctx context.Context, step string, atOnce int) error {
 	jobs, err := g.jobsOf(ctx, step)
 	errs := []error{err}
@@ -198,17 +198,19 @@ func (g *gate) runBinaries(ctx context.Context, step string, atOnce int) error {
 		})
 	}
 	wait.Wait()
-	if len(testsToRepeat(all)) > 0 {
-		g.beside.Wait()
-	}
 	g.add(g.runAgain(ctx, all)...)
 	return errors.Join(errs...)
 }
 
-// runAgain runs each failed test that may run again once more, alone.
+// runAgain runs each failed test that may run again once more, alone: it waits for the steps that
+// run beside this one.
 func (g *gate) runAgain(ctx context.Context, first []outcome) []outcome {
 	passed := map[[2]string]bool{} // by package and test
-	for _, o := range testsToRepeat(first) {
+	repeated := testsToRepeat(first)
+	if len(repeated) > 0 {
+		g.beside.Wait()
+	}
+	for _, o := range repeated {
 		if ctx.Err() != nil {
 			break
 		}
