@@ -15,8 +15,9 @@ import (
 
 const testInterval = 10 * time.Millisecond
 
-// freeAddress returns an address on which no program listens. Its host is one that no other program has
-// connections from, which could take the port.
+// freeAddress returns an address on which no program listens. Other programs of the machine connect from
+// 127.0.0.1, and the kernel may give one of their connections the port before the test listens there. They
+// do not connect from 127.0.0.3.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.3:0")

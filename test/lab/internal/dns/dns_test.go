@@ -192,29 +192,27 @@ func TestCache(t *testing.T) {
 	}
 }
 
-// freeAddress returns an address whose port is free for UDP and TCP. The host is one that no other program
-// has connections from: the port of one would not be free.
+// freeAddress returns an address where the test can listen by UDP and by TCP. Other programs of the machine
+// connect from 127.0.0.1, and the kernel gives each of their connections a port of that host, where the test
+// could not listen by TCP. They do not connect from 127.0.0.53.
 func freeAddress(t *testing.T) netip.AddrPort {
 	t.Helper()
-	for range 10 {
+	var errs []error
+	for range 10 { // a program that listens at all hosts may have the port
 		packets, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 53)})
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer packets.Close()
 		address := packets.LocalAddr().(*net.UDPAddr).AddrPort()
 		listener, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(address))
-		if err := packets.Close(); err != nil {
-			t.Fatal(err)
+		if err == nil {
+			defer listener.Close()
+			return address
 		}
-		if err != nil {
-			continue
-		}
-		if err := listener.Close(); err != nil {
-			t.Fatal(err)
-		}
-		return address
+		errs = append(errs, err)
 	}
-	t.Fatal("no port is free for UDP and TCP")
+	t.Fatal(errors.Join(errs...))
 	return netip.AddrPort{}
 }
 
