@@ -337,7 +337,8 @@ func TestAttackWireHiddenHolder(t *testing.T) {
 	}
 	for name, first := range map[string]neigh.MAC{"the gateway": gateway, "nobody": {}} {
 		t.Run(name, func(t *testing.T) {
-			w := newWireBy(t, plugPatiently(soonEnough), true)
+			// If a frame is lost, the agent asks again long before the test gives up.
+			w := newWireBy(t, plugPatiently(soonEnough/6), true)
 			var probes atomic.Int32
 			w.mu.Lock()
 			w.probed = func(addr netip.Addr) {
