@@ -113,6 +113,7 @@ func TestServiceEdits(t *testing.T) {
 	// After the Service has settled, nobody writes it, although the manager looks at it again.
 	patch(`{"metadata":{"annotations":{"purelb.io/service-group":"there"}}}`)
 	g.Eventually(condition(svc, v1.ConditionAllocated)).Should(HavePrefix("True"))
+	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(HavePrefix("False"), "the first report comes later")
 	version := func(g Gomega) string { return fetch(g, svc).ResourceVersion }
 	waitUntilAllocated(t)
 	now := version(g)
