@@ -49,6 +49,12 @@ func apply(ctx context.Context, c client.Client, obj client.Object, owner string
 
 // applyStatus writes the status of obj, of which owner owns the whole.
 func applyStatus(ctx context.Context, c client.Client, obj client.Object, owner string) error {
+	return applyStatusOver(ctx, c, obj, owner, "")
+}
+
+// applyStatusOver is applyStatus, but fails with a conflict if the object in the API server is not of
+// the given version any more, so that what follows from the status before happens once.
+func applyStatusOver(ctx context.Context, c client.Client, obj client.Object, owner, resourceVersion string) error {
 	full, err := applyConfiguration(c, obj)
 	if err != nil {
 		return err
@@ -57,6 +63,9 @@ func applyStatus(ctx context.Context, c client.Client, obj client.Object, owner 
 	u.SetGroupVersionKind(full.GroupVersionKind())
 	u.SetName(obj.GetName())
 	u.SetNamespace(obj.GetNamespace())
+	if resourceVersion != "" {
+		u.SetResourceVersion(resourceVersion)
+	}
 	if err := c.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(owner), client.ForceOwnership); err != nil {
 		return fmt.Errorf("apply status of %s %s: %w", u.GetKind(), u.GetName(), err)
 	}

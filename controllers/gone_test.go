@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -167,4 +168,38 @@ func TestFaultObjectGone(t *testing.T) {
 		}
 	}
 	g.Expect(recorder.Events).To(BeEmpty())
+}
+
+// TestFaultServiceGroupStatusRead has the cache show for a while what a ServiceGroup said before its
+// reconciler wrote to it: what it has reported by an event it does not report again.
+func TestFaultServiceGroupStatusRead(t *testing.T) {
+	g, ctx := NewWithT(t), context.Background()
+	group := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "reversed"},
+		Spec: v1.ServiceGroupSpec{Local: &v1.LocalPools{PoolSet: v1.PoolSet{Pool: "10.48.0.9-10.48.0.1", Subnet: "10.48.0.0/24"}}}}
+	g.Expect(addToScheme()).To(Succeed())
+	server := fake.NewClientBuilder().WithScheme(scheme.Scheme).WithObjects(group).WithStatusSubresource(group).Build()
+	key := client.ObjectKeyFromObject(group)
+	g.Expect(server.Get(ctx, key, group)).To(Succeed())
+	isBehind := true
+	c := interceptor.NewClient(server, interceptor.Funcs{
+		Get: func(ctx context.Context, server client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+			if shown, isGroup := obj.(*v1.ServiceGroup); isGroup && isBehind {
+				group.DeepCopyInto(shown)
+				return nil
+			}
+			return server.Get(ctx, key, obj, opts...)
+		},
+	})
+	recorder := events.NewFakeRecorder(10)
+	r := &controllers.ServiceGroupReconciler{Client: c, Recorder: recorder, Namespace: namespace, IsDefault: true, Metrics: controllers.NewMetrics(prometheus.NewRegistry())}
+	_, err := r.Reconcile(ctx, reconcile.Request{NamespacedName: key})
+	g.Expect(err).NotTo(HaveOccurred())
+	result, err := r.Reconcile(ctx, reconcile.Request{NamespacedName: key})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(result.RequeueAfter).To(BeNumerically(">", 0), "it looks again, soon")
+	isBehind = false
+	result, err = r.Reconcile(ctx, reconcile.Request{NamespacedName: key})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(result.RequeueAfter).To(BeZero())
+	g.Expect(recorder.Events).To(HaveLen(1))
 }

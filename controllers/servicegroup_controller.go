@@ -97,7 +97,7 @@ func (r *ServiceGroupReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	}
 	before := sg.Status
 	sg.Status = status
-	if err := applyStatus(ctx, r.Client, sg, ownerServiceGroup); err != nil {
+	if err := applyStatusOver(ctx, r.Client, sg, ownerServiceGroup, sg.ResourceVersion); err != nil {
 		return resultOfWrite(err)
 	}
 	r.reportConditions(sg, before.Conditions, status.Conditions)
