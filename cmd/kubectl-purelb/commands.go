@@ -35,8 +35,9 @@ func newRootCommand(s streams) *cobra.Command {
 		Short: "Show the state of PureLB, explain what it decided, and predict what a change would do",
 		Long: `Show the state of PureLB, explain what it decided, and predict what a change would do.
 
-The exit code is 0 if all is well, 1 if the command could not be carried out, and 2 if it found
-problems: something is wrong, or would be after the change.`,
+The exit code is 0 if all is well, 1 if the command could not be carried out, 2 if it found problems:
+something is wrong, or would be after the change; and 3 if it is not known, because the user may not
+read what the answer depends on.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl purelb"},
@@ -94,7 +95,14 @@ func (c *cli) client() (client.Client, error) {
 }
 
 // cluster reads the cluster.
-func (c *cli) cluster(ctx context.Context) (*plugin.Cluster, error) {
+func (c *cli) cluster(ctx context.Context) (*plugin.Cluster, error) { return c.read(ctx, false) }
+
+// clusterWithAgents reads the cluster, and sees which agents are alive.
+func (c *cli) clusterWithAgents(ctx context.Context) (*plugin.Cluster, error) {
+	return c.read(ctx, true)
+}
+
+func (c *cli) read(ctx context.Context, seeAgents bool) (*plugin.Cluster, error) {
 	api, err := c.client()
 	if err != nil {
 		return nil, err
@@ -103,7 +111,27 @@ func (c *cli) cluster(ctx context.Context) (*plugin.Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
+	if seeAgents {
+		if err := objects.ObserveLeases(ctx, api, c.managerNamespace); err != nil {
+			return nil, err
+		}
+	}
 	return plugin.NewCluster(ctx, objects, c.managerNamespace)
+}
+
+// report prints a result, and returns what it says about the cluster: that something that it depends
+// on could not be read, or that there are problems.
+func (c *cli) report(result printable, unread []plugin.Unread, hasProblems bool) error {
+	if err := c.print(result); err != nil {
+		return err
+	}
+	switch {
+	case len(unread) > 0:
+		return errUnknown
+	case hasProblems:
+		return errProblems
+	}
+	return nil
 }
 
 func (c *cli) statusCommand() *cobra.Command {
@@ -117,13 +145,7 @@ func (c *cli) statusCommand() *cobra.Command {
 				return err
 			}
 			status := plugin.StatusOf(cluster)
-			if err := c.print(status); err != nil {
-				return err
-			}
-			if status.Health != plugin.Healthy {
-				return errProblems
-			}
-			return nil
+			return c.report(status, status.Unread, status.Health != plugin.Healthy)
 		},
 	}
 }
@@ -140,7 +162,7 @@ func (c *cli) explainCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			cluster, err := c.cluster(cmd.Context())
+			cluster, err := c.clusterWithAgents(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -148,13 +170,7 @@ func (c *cli) explainCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := c.print(explanation); err != nil {
-				return err
-			}
-			if len(explanation.Waiting) > 0 {
-				return errProblems
-			}
-			return nil
+			return c.report(explanation, explanation.Unread, len(explanation.Waiting) > 0)
 		},
 	})
 	return explain
@@ -174,7 +190,8 @@ func (c *cli) whereCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.print(plugin.WhereIs(cluster, address.Unmap()))
+			where := plugin.WhereIs(cluster, address.Unmap())
+			return c.report(where, where.Unread, false)
 		},
 	}
 }
@@ -189,7 +206,8 @@ func (c *cli) poolsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.print(&plugin.PoolList{Pools: plugin.PoolsOf(cluster), Unread: cluster.Unread})
+			pools := plugin.PoolListOf(cluster)
+			return c.report(pools, pools.Unread, false)
 		},
 	}
 }
@@ -205,13 +223,7 @@ func (c *cli) bgpCommand() *cobra.Command {
 				return err
 			}
 			bgp := plugin.BGPOf(cluster)
-			if err := c.print(bgp); err != nil {
-				return err
-			}
-			if !bgp.AreAllUp() {
-				return errProblems
-			}
-			return nil
+			return c.report(bgp, bgp.Unread, !bgp.AreAllUp())
 		},
 	}
 }
@@ -221,7 +233,7 @@ type planFunc func(ctx context.Context, cluster *plugin.Cluster) (*plugin.PlanLi
 
 // printPlans prints plans, and says by the exit code whether one of them breaks something.
 func (c *cli) printPlans(ctx context.Context, plan planFunc) error {
-	cluster, err := c.cluster(ctx)
+	cluster, err := c.clusterWithAgents(ctx)
 	if err != nil {
 		return err
 	}
@@ -229,13 +241,7 @@ func (c *cli) printPlans(ctx context.Context, plan planFunc) error {
 	if err != nil {
 		return err
 	}
-	if err := c.print(plans); err != nil {
-		return err
-	}
-	if plans.Break() {
-		return errProblems
-	}
-	return nil
+	return c.report(plans, plans.Unread, plans.Break())
 }
 
 func (c *cli) planCommand() *cobra.Command {
@@ -268,7 +274,7 @@ do what they are asked to do.`,
 			},
 		},
 		&cobra.Command{
-			Use: "apply FILE…", Short: "What applying ServiceGroups and LBNodeAgents would do; - is standard input", Args: cobra.MinimumNArgs(1),
+			Use: "apply FILE…", Short: "What applying ServiceGroups, LBNodeAgents and BGPPeers would do; - is standard input", Args: cobra.MinimumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				files, err := plugin.ReadFiles(args, c.in)
 				if err != nil {
@@ -340,13 +346,7 @@ func (c *cli) validateCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := c.print(validation); err != nil {
-				return err
-			}
-			if validation.Errors > 0 || strict && validation.Warnings > 0 {
-				return errProblems
-			}
-			return nil
+			return c.report(validation, nil, validation.Errors > 0 || strict && validation.Warnings > 0)
 		},
 	}
 	validate.Flags().BoolVar(&strict, "strict", false, "warnings are problems, too")
@@ -371,7 +371,7 @@ func (c *cli) supportBundleCommand() *cobra.Command {
 			}
 			var events corev1.EventList
 			if err := api.List(cmd.Context(), &events, client.InNamespace(c.managerNamespace)); err != nil {
-				_, _ = fmt.Fprintln(c.err, "Without events:", err)
+				cluster.Unread = append(cluster.Unread, plugin.Unread{Kind: "Events", Reason: err.Error()})
 			}
 			var logs kubernetes.Interface
 			if withLogs {
@@ -394,8 +394,16 @@ func (c *cli) supportBundleCommand() *cobra.Command {
 			if err := out.Close(); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(c.out, "wrote", file)
-			return err
+			if _, err := fmt.Fprintln(c.out, "wrote", file); err != nil {
+				return err
+			}
+			for _, u := range cluster.Unread {
+				_, _ = fmt.Fprintf(c.err, "Not in it: %s: %s\n", u.Kind, u.Reason)
+			}
+			if len(cluster.Unread) > 0 {
+				return errUnknown
+			}
+			return nil
 		},
 	}
 	bundle.Flags().StringVarP(&file, "file", "f", "purelb-support.tar.gz", "file to write; it must not exist")
@@ -417,7 +425,8 @@ func (c *cli) versionCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.print(plugin.VersionsOf(cluster, version))
+			versions := plugin.VersionsOf(cluster, version)
+			return c.report(versions, versions.Unread, false)
 		},
 	}
 	command.Flags().BoolVar(&clientOnly, "client", false, "print the version of the plugin alone, without asking the API server")

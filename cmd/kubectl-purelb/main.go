@@ -21,10 +21,14 @@ var version = "dev"
 const (
 	exitError    = 1 // the command could not be carried out
 	exitProblems = 2 // it was, and found problems: something is wrong, or would be
+	exitUnknown  = 3 // what the answer depends on could not be read
 )
 
-// errProblems ends a command that has printed problems.
-var errProblems = errors.New("problems found")
+// Errors that end a command which has printed its answer.
+var (
+	errProblems = errors.New("problems found")
+	errUnknown  = errors.New("not all could be read")
+)
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -50,6 +54,8 @@ func run(ctx context.Context, args []string, s streams) int {
 		return 0
 	case errors.Is(err, errProblems):
 		return exitProblems
+	case errors.Is(err, errUnknown):
+		return exitUnknown
 	default:
 		_, _ = fmt.Fprintln(s.err, "Error:", err)
 		return exitError

@@ -42,7 +42,7 @@ type BGPSession struct {
 
 // BGPOf lists the BGPPeers and the sessions that speakers report.
 func BGPOf(c *Cluster) *BGP {
-	b := &BGP{Peers: []BGPPeer{}, Sessions: []BGPSession{}, Unread: c.Unread}
+	b := &BGP{Peers: []BGPPeer{}, Sessions: []BGPSession{}, Unread: c.unreadOf(kindBGPPeers, kindNodeRoutings)}
 	for i := range c.BGPPeers {
 		p := &c.BGPPeers[i]
 		peer := BGPPeer{Name: p.Name, Established: p.Status.EstablishedSessions, Desired: p.Status.DesiredSessions}
@@ -81,7 +81,9 @@ func (b *BGP) AreAllUp() bool {
 func (b *BGP) WriteText(w io.Writer, style Style) error {
 	t := newText(w, style)
 	if len(b.Peers) == 0 {
-		t.line("There are no BGPPeers: nothing is advertised by PureLB.")
+		if len(b.Unread) == 0 {
+			t.line("There are no BGPPeers: nothing is advertised by PureLB.")
+		}
 		t.unread(b.Unread)
 		return t.flush()
 	}

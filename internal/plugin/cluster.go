@@ -4,10 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
-	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -31,8 +28,12 @@ type Cluster struct {
 }
 
 // NewCluster derives from objects what the manager derives from them. The flags of the manager's
-// Deployment count; if it cannot be read, their defaults.
+// Deployment count; if it cannot be read, their defaults. It is an error if namespace is not where
+// PureLB is.
 func NewCluster(ctx context.Context, o *Objects, namespace string) (*Cluster, error) {
+	if err := checkNamespace(o.LBNodeAgents, namespace); err != nil {
+		return nil, err
+	}
 	c := &Cluster{Objects: o, Namespace: namespace, IsDefault: true}
 	for i := range o.Deployments {
 		if d := &o.Deployments[i]; d.Name == managerName {
@@ -48,59 +49,23 @@ func NewCluster(ctx context.Context, o *Objects, namespace string) (*Cluster, er
 	if c.Admission.InUse, err = controllers.InUse(ctx, o, c.IsDefault); err != nil {
 		return nil, err
 	}
-	newest := newestRenewal(o.Leases)
-	c.Inputs, err = controllers.PlacementInputs(ctx, o, namespace, c.IsDefault, c.livenessAt(newest), newest)
+	c.Inputs, err = controllers.PlacementInputs(ctx, o, namespace, c.IsDefault, c.livenessOf, newestRenewal(o.Leases))
 	return c, err
 }
 
-// newestRenewal is when the last of all Leases was renewed: the leading manager renews its own
-// every two seconds, so this is the time of the cluster, whatever clock the user's machine has.
-func newestRenewal(leases []coordinationv1.Lease) time.Time {
-	var newest time.Time
-	for i := range leases {
-		if t := leases[i].Spec.RenewTime; t != nil && t.After(newest) {
-			newest = t.Time
-		}
+// checkNamespace says where PureLB seems to be, if it is not in namespace: if all LBNodeAgents are
+// elsewhere.
+func checkNamespace(all []v1.LBNodeAgent, namespace string) error {
+	if len(all) == 0 || len(inNamespace(all, namespace)) > 0 {
+		return nil
 	}
-	return newest
-}
-
-// livenessAt returns what the Leases say of agents. Where Leases could not be read, every agent
-// counts as alive.
-func (c *Cluster) livenessAt(now time.Time) func(node string) placement.Liveness {
-	leaseOfNode := map[string]*coordinationv1.Lease{}
-	for i := range c.Leases {
-		if name, isAgents := strings.CutPrefix(c.Leases[i].Name, v1.LeasePrefix); isAgents {
-			leaseOfNode[name] = &c.Leases[i]
-		}
-	}
-	return func(node string) placement.Liveness {
-		if c.isUnread("Leases") {
-			return placement.Fresh
-		}
-		lease := leaseOfNode[node]
-		if lease == nil || lease.Spec.RenewTime == nil || lease.Spec.LeaseDurationSeconds == nil {
-			return placement.Expired
-		}
-		duration := time.Duration(*lease.Spec.LeaseDurationSeconds) * time.Second
-		switch age := now.Sub(lease.Spec.RenewTime.Time); {
-		case age >= duration:
-			return placement.Expired
-		case age > duration*2/3:
-			return placement.Late
-		}
-		return placement.Fresh
-	}
-}
-
-func (c *Cluster) isUnread(kind string) bool {
-	return slices.ContainsFunc(c.Unread, func(u Unread) bool { return u.Kind == kind })
+	return fmt.Errorf("namespace %s has no LBNodeAgent, and %s has: if PureLB is there, say --purelb-namespace=%s",
+		namespace, all[0].Namespace, all[0].Namespace)
 }
 
 // cannotRead is the error of a command that cannot do without a kind that is unread.
 func (c *Cluster) cannotRead(kind string) error {
-	i := slices.IndexFunc(c.Unread, func(u Unread) bool { return u.Kind == kind })
-	return fmt.Errorf("cannot read %s: %s", kind, c.Unread[i].Reason)
+	return fmt.Errorf("cannot read %s: %s", kind, c.unreadOf(kind)[0].Reason)
 }
 
 // service returns a Service, or nil.

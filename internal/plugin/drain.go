@@ -24,8 +24,12 @@ const drainPoll = 250 * time.Millisecond
 
 // Drain keeps a node out of load balancing, with the label that every load balancer of Kubernetes
 // heeds, and waits until the node announces nothing any more. It writes what is left to w each time
-// that it changes. The label stays when ctx ends first: then the error says what is still there.
+// that it changes. Nothing is changed if that could not be seen. The label stays when ctx ends first:
+// then the error says what is still there.
 func Drain(ctx context.Context, c client.Client, namespace, name string, w io.Writer) error {
+	if err := canSeeWhatIsLeft(ctx, c, namespace, name); err != nil {
+		return fmt.Errorf("node %s is as it was: %w", name, err)
+	}
 	node := &corev1.Node{}
 	if err := c.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
 		return err
@@ -60,6 +64,21 @@ func Drain(ctx context.Context, c client.Client, namespace, name string, w io.Wr
 		case <-time.After(drainPoll):
 		}
 	}
+}
+
+// canSeeWhatIsLeft says why it could not be seen what a node announces.
+func canSeeWhatIsLeft(ctx context.Context, c client.Reader, namespace, node string) error {
+	var agents v1.LBNodeAgentList
+	if err := c.List(ctx, &agents, client.InNamespace(namespace)); err != nil {
+		return fmt.Errorf("list LBNodeAgents: %w", err)
+	}
+	if len(agents.Items) == 0 {
+		return fmt.Errorf("namespace %s has no LBNodeAgent: say by --purelb-namespace where PureLB is", namespace)
+	}
+	if _, err := leftOn(ctx, c, namespace, node); err != nil {
+		return fmt.Errorf("list Announcements: %w", err)
+	}
+	return nil
 }
 
 // Undrain lets a node take part in load balancing again. It removes only a label that Drain has

@@ -61,14 +61,15 @@ type NodeExplanation struct {
 func ExplainService(c *Cluster, namespace, name string) (*Explanation, error) {
 	svc := c.service(namespace, name)
 	if svc == nil {
-		if c.isUnread("Services") {
-			return nil, c.cannotRead("Services")
+		if c.isUnread(kindServices) {
+			return nil, c.cannotRead(kindServices)
 		}
 		return nil, fmt.Errorf("there is no Service %s/%s", namespace, name)
 	}
-	e := &Explanation{Service: keyOf(svc), Unread: c.Unread}
+	e := &Explanation{Service: keyOf(svc), Unread: c.unreadOf(placementKinds...)}
 	if !c.isOurs(svc) {
 		e.Summary = whyNotOurs(svc)
+		e.qualify()
 		return e, nil
 	}
 	e.Group, e.WhyGroup = groupOf(c, svc)
@@ -94,7 +95,15 @@ func ExplainService(c *Cluster, namespace, name string) (*Explanation, error) {
 	default:
 		e.Summary = fmt.Sprintf("has %s, announced", allocation.JoinAddresses(addresses))
 	}
+	e.qualify()
 	return e, nil
+}
+
+// qualify says that the story may be another one, where something could not be read.
+func (e *Explanation) qualify() {
+	if len(e.Unread) > 0 {
+		e.Summary += " (not all is known, since " + cannotBeRead(e.Unread) + ")"
+	}
 }
 
 // whyNotOurs says why PureLB does not serve a Service.

@@ -9,13 +9,10 @@ import (
 	"path/filepath"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
-
-	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
 // maxFileSize bounds what is read of one file, in bytes.
@@ -23,18 +20,13 @@ const maxFileSize = 16 << 20
 
 // Files are manifests as they were read.
 type Files struct {
-	Objects       []FileObject
-	ServiceGroups []v1.ServiceGroup
-	LBNodeAgents  []v1.LBNodeAgent
-	Services      []corev1.Service
+	Objects []FileObject
 }
 
 // FileObject is one object of a file.
 type FileObject struct {
 	File   string
 	Object *unstructured.Unstructured
-	// err says why the object could not be read as its kind.
-	err error
 }
 
 func (f *FileObject) String() string {
@@ -151,29 +143,7 @@ func normaliseValue(value any) any {
 }
 
 func (f *Files) add(name string, object *unstructured.Unstructured) {
-	added := FileObject{File: name, Object: object}
-	convert := func(into any) bool {
-		added.err = runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, into)
-		return added.err == nil
-	}
-	switch object.GetAPIVersion() + "/" + object.GetKind() {
-	case v1.GroupVersion.String() + "/ServiceGroup":
-		var sg v1.ServiceGroup
-		if convert(&sg) {
-			f.ServiceGroups = append(f.ServiceGroups, sg)
-		}
-	case v1.GroupVersion.String() + "/LBNodeAgent":
-		var a v1.LBNodeAgent
-		if convert(&a) {
-			f.LBNodeAgents = append(f.LBNodeAgents, a)
-		}
-	case "v1/Service":
-		var svc corev1.Service
-		if convert(&svc) {
-			f.Services = append(f.Services, svc)
-		}
-	}
-	f.Objects = append(f.Objects, added)
+	f.Objects = append(f.Objects, FileObject{File: name, Object: object})
 }
 
 // names returns the names of the files, each once.

@@ -87,14 +87,13 @@ func clusterOf(t *testing.T, change ...func(*Objects)) *Cluster {
 	return c
 }
 
-// expire makes the Lease of a node old.
+// expire has the agent of a node not renew its Lease.
 func expire(node string) func(*Objects) {
 	return func(o *Objects) {
-		for i := range o.Leases {
-			if l := &o.Leases[i]; l.Name == v1.LeasePrefix+node {
-				l.Spec.RenewTime.Time = l.Spec.RenewTime.Add(-time.Minute)
-			}
+		if o.Silent == nil {
+			o.Silent = map[string]bool{}
 		}
+		o.Silent[node] = true
 	}
 }
 
@@ -166,7 +165,7 @@ func TestGolden(t *testing.T) {
 		{"where-virtual", func(t *testing.T) result { return WhereIs(clusterOf(t), netip.MustParseAddr("172.30.0.1")) }},
 		{"where-free", func(t *testing.T) result { return WhereIs(clusterOf(t), netip.MustParseAddr("192.168.1.242")) }},
 		{"where-nowhere", func(t *testing.T) result { return WhereIs(clusterOf(t), netip.MustParseAddr("203.0.113.1")) }},
-		{"pools", func(t *testing.T) result { return &PoolList{Pools: PoolsOf(clusterOf(t))} }},
+		{"pools", func(t *testing.T) result { return PoolListOf(clusterOf(t)) }},
 		{"bgp", func(t *testing.T) result { return BGPOf(clusterOf(t)) }},
 		{"bgp-none", func(t *testing.T) result {
 			return BGPOf(clusterOf(t, func(o *Objects) { o.BGPPeers, o.NodeRoutings = nil, nil }))

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -42,10 +43,35 @@ type Objects struct {
 	Commons        []v1.CommonAnnouncement
 	BGPPeers       []v1.BGPPeer
 	NodeRoutings   []v1.NodeRouting
+	// Silent are the nodes whose agents were seen not to renew their Leases.
+	Silent map[string]bool
 	// Unread are the kinds that could not be listed, each with the reason, in the order
 	// in which they were tried.
 	Unread []Unread
 }
+
+// The kinds that the plugin reads.
+const (
+	kindServiceGroups  = "ServiceGroups"
+	kindLBNodeAgents   = "LBNodeAgents"
+	kindAnnouncements  = "Announcements"
+	kindCommons        = "CommonAnnouncements"
+	kindBGPPeers       = "BGPPeers"
+	kindNodeRoutings   = "NodeRoutings"
+	kindServices       = "Services"
+	kindNodes          = "Nodes"
+	kindEndpointSlices = "EndpointSlices"
+	kindDeployments    = "Deployments"
+	kindPods           = "Pods"
+	kindLeases         = "Leases"
+)
+
+// What answers are made from: those about pools and addresses in use, and those about the nodes that
+// have or would get them. The manager's Deployment says which Services are PureLB's.
+var (
+	allocationKinds = []string{kindServiceGroups, kindServices, kindNodes, kindAnnouncements, kindDeployments}
+	placementKinds  = append([]string{kindLBNodeAgents, kindCommons, kindEndpointSlices, kindLeases}, allocationKinds...)
+)
 
 // Unread is a kind that could not be listed.
 type Unread struct {
@@ -54,8 +80,16 @@ type Unread struct {
 	Reason string `json:"reason"`
 }
 
+// unreadOf returns which of the kinds could not be read.
+func (o *Objects) unreadOf(kinds ...string) []Unread {
+	return slices.DeleteFunc(slices.Clone(o.Unread), func(u Unread) bool { return !slices.Contains(kinds, u.Kind) })
+}
+
+func (o *Objects) isUnread(kind string) bool { return len(o.unreadOf(kind)) > 0 }
+
 // ReadObjects lists the objects of a cluster. namespace is the manager's. A kind that the user may
-// not list, or that the API server does not know, is in Unread; any other error ends the reading.
+// not list, or that the API server does not know, is in Unread; any other error ends the reading. A
+// release of PureLB that has no BGP yet has no objects of it: these kinds may be unknown.
 func ReadObjects(ctx context.Context, c client.Reader, namespace string) (*Objects, error) {
 	o := &Objects{}
 	in := client.InNamespace(namespace)
@@ -64,27 +98,29 @@ func ReadObjects(ctx context.Context, c client.Reader, namespace string) (*Objec
 		list    client.ObjectList
 		take    func(client.ObjectList)
 		options []client.ListOption
+		isNew   bool // an older release does not have the kind
 	}{
-		{"ServiceGroups", &v1.ServiceGroupList{}, func(l client.ObjectList) { o.ServiceGroups = l.(*v1.ServiceGroupList).Items }, nil},
-		{"LBNodeAgents", &v1.LBNodeAgentList{}, func(l client.ObjectList) { o.LBNodeAgents = l.(*v1.LBNodeAgentList).Items }, nil},
-		{"Announcements", &v1.AnnouncementList{}, func(l client.ObjectList) {
+		{kindServiceGroups, &v1.ServiceGroupList{}, func(l client.ObjectList) { o.ServiceGroups = l.(*v1.ServiceGroupList).Items }, nil, false},
+		{kindLBNodeAgents, &v1.LBNodeAgentList{}, func(l client.ObjectList) { o.LBNodeAgents = l.(*v1.LBNodeAgentList).Items }, nil, false},
+		{kindAnnouncements, &v1.AnnouncementList{}, func(l client.ObjectList) {
 			o.Announcements = slices.DeleteFunc(l.(*v1.AnnouncementList).Items, func(a v1.Announcement) bool { return a.Spec.Standby != nil })
-		}, []client.ListOption{in}},
-		{"CommonAnnouncements", &v1.CommonAnnouncementList{}, func(l client.ObjectList) { o.Commons = l.(*v1.CommonAnnouncementList).Items }, []client.ListOption{in}},
-		{"BGPPeers", &v1.BGPPeerList{}, func(l client.ObjectList) { o.BGPPeers = l.(*v1.BGPPeerList).Items }, []client.ListOption{in}},
-		{"NodeRoutings", &v1.NodeRoutingList{}, func(l client.ObjectList) { o.NodeRoutings = l.(*v1.NodeRoutingList).Items }, []client.ListOption{in}},
-		{"Services", &corev1.ServiceList{}, func(l client.ObjectList) { o.Services = l.(*corev1.ServiceList).Items }, nil},
-		{"Nodes", &corev1.NodeList{}, func(l client.ObjectList) { o.Nodes = l.(*corev1.NodeList).Items }, nil},
-		{"EndpointSlices", &discoveryv1.EndpointSliceList{}, func(l client.ObjectList) { o.EndpointSlices = l.(*discoveryv1.EndpointSliceList).Items }, nil},
-		{"Deployments", &appsv1.DeploymentList{}, func(l client.ObjectList) { o.Deployments = l.(*appsv1.DeploymentList).Items }, []client.ListOption{in}},
-		{"Pods", &corev1.PodList{}, func(l client.ObjectList) { o.Pods = l.(*corev1.PodList).Items }, []client.ListOption{in}},
-		{"Leases", &coordinationv1.LeaseList{}, func(l client.ObjectList) { o.Leases = l.(*coordinationv1.LeaseList).Items }, []client.ListOption{in}},
+		}, []client.ListOption{in}, false},
+		{kindCommons, &v1.CommonAnnouncementList{}, func(l client.ObjectList) { o.Commons = l.(*v1.CommonAnnouncementList).Items }, []client.ListOption{in}, false},
+		{kindBGPPeers, &v1.BGPPeerList{}, func(l client.ObjectList) { o.BGPPeers = l.(*v1.BGPPeerList).Items }, []client.ListOption{in}, true},
+		{kindNodeRoutings, &v1.NodeRoutingList{}, func(l client.ObjectList) { o.NodeRoutings = l.(*v1.NodeRoutingList).Items }, []client.ListOption{in}, true},
+		{kindServices, &corev1.ServiceList{}, func(l client.ObjectList) { o.Services = l.(*corev1.ServiceList).Items }, nil, false},
+		{kindNodes, &corev1.NodeList{}, func(l client.ObjectList) { o.Nodes = l.(*corev1.NodeList).Items }, nil, false},
+		{kindEndpointSlices, &discoveryv1.EndpointSliceList{}, func(l client.ObjectList) { o.EndpointSlices = l.(*discoveryv1.EndpointSliceList).Items }, nil, false},
+		{kindDeployments, &appsv1.DeploymentList{}, func(l client.ObjectList) { o.Deployments = l.(*appsv1.DeploymentList).Items }, []client.ListOption{in}, false},
+		{kindPods, &corev1.PodList{}, func(l client.ObjectList) { o.Pods = l.(*corev1.PodList).Items }, []client.ListOption{in}, false},
+		{kindLeases, &coordinationv1.LeaseList{}, func(l client.ObjectList) { o.Leases = l.(*coordinationv1.LeaseList).Items }, []client.ListOption{in}, false},
 	} {
 		err := c.List(ctx, read.list, read.options...)
 		switch {
 		case err == nil:
 			read.take(read.list)
-		case apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
+		case read.isNew && isUnknownKind(err):
+		case apierrors.IsForbidden(err) || isUnknownKind(err):
 			o.Unread = append(o.Unread, Unread{read.kind, err.Error()})
 		default:
 			return nil, fmt.Errorf("list %s: %w", read.kind, err)
@@ -92,6 +128,67 @@ func ReadObjects(ctx context.Context, c client.Reader, namespace string) (*Objec
 	}
 	return o, nil
 }
+
+// put adds an object, or replaces the one of its kind and name; if that is one of the kinds that can
+// be in files besides Services.
+func (o *Objects) put(object client.Object) {
+	switch x := object.(type) {
+	case *v1.ServiceGroup:
+		o.ServiceGroups = with(o.ServiceGroups, *x)
+	case *v1.LBNodeAgent:
+		o.LBNodeAgents = with(o.LBNodeAgents, *x)
+	case *v1.BGPPeer:
+		o.BGPPeers = with(o.BGPPeers, *x)
+	}
+}
+
+// current returns the object that has the kind and name of another one, or nil.
+func (o *Objects) current(object client.Object) client.Object {
+	switch object.(type) {
+	case *v1.ServiceGroup:
+		return find(o.ServiceGroups, object)
+	case *v1.LBNodeAgent:
+		return find(o.LBNodeAgents, object)
+	case *v1.BGPPeer:
+		return find(o.BGPPeers, object)
+	}
+	return nil
+}
+
+// with returns a copy of all with one more object, or with that in the place of its namesake.
+func with[T any, P interface {
+	*T
+	client.Object
+}](all []T, object T) []T {
+	all = slices.Clone(all)
+	if i := indexOf[T, P](all, P(&object)); i >= 0 {
+		all[i] = object
+		return all
+	}
+	return append(all, object)
+}
+
+func find[T any, P interface {
+	*T
+	client.Object
+}](all []T, object client.Object) client.Object {
+	if i := indexOf[T, P](all, object); i >= 0 {
+		return P(&all[i])
+	}
+	return nil
+}
+
+func indexOf[T any, P interface {
+	*T
+	client.Object
+}](all []T, object client.Object) int {
+	return slices.IndexFunc(all, func(o T) bool {
+		return P(&o).GetName() == object.GetName() && P(&o).GetNamespace() == object.GetNamespace()
+	})
+}
+
+// isUnknownKind reports whether a list failed because the API server does not have the kind.
+func isUnknownKind(err error) bool { return meta.IsNoMatchError(err) || apierrors.IsNotFound(err) }
 
 var errNotHere = errors.New("the plugin does not read this")
 
@@ -120,6 +217,8 @@ func (o *Objects) List(_ context.Context, list client.ObjectList, options ...cli
 		l.Items = inNamespace(o.Announcements, wanted.Namespace)
 	case *v1.CommonAnnouncementList:
 		l.Items = inNamespace(o.Commons, wanted.Namespace)
+	case *v1.BGPPeerList:
+		l.Items = inNamespace(o.BGPPeers, wanted.Namespace)
 	case *v1.NodeRoutingList:
 		l.Items = inNamespace(o.NodeRoutings, wanted.Namespace)
 	default:

@@ -10,11 +10,13 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/agents"
 	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/controllers/placement"
+	"github.com/purelb/purelb-operator/webhooks"
 )
 
 // Plan is what a change would do.
@@ -31,7 +33,10 @@ type Plan struct {
 	Moves []PlannedMove `json:"moves,omitempty"`
 	// Served are Services that wait now and would get addresses.
 	Served []string `json:"served,omitempty"`
-	Unread []Unread `json:"unread,omitempty"`
+	// Skipped is how many objects of the files are of kinds that a plan does not know.
+	Skipped int `json:"skipped,omitempty"`
+	// Unread are the kinds that could not be read and that the plan depends on: it may be wrong.
+	Unread []Unread `json:"-"`
 }
 
 // PlannedMove is one address whose nodes change.
@@ -66,8 +71,8 @@ func PlanLose(c *Cluster, node string) (*Plan, error) {
 }
 
 func planNode(c *Cluster, node, change string, apply func(*placement.Node)) (*Plan, error) {
-	if c.isUnread("Nodes") {
-		return nil, c.cannotRead("Nodes")
+	if c.isUnread(kindNodes) {
+		return nil, c.cannotRead(kindNodes)
 	}
 	after := c.Inputs
 	after.Nodes = slices.Clone(c.Inputs.Nodes)
@@ -76,7 +81,7 @@ func planNode(c *Cluster, node, change string, apply func(*placement.Node)) (*Pl
 		return nil, fmt.Errorf("there is no Node %s", node)
 	}
 	apply(&after.Nodes[i])
-	plan := &Plan{Change: change, Unread: c.Unread}
+	plan := &Plan{Change: change, Unread: c.unreadOf(placementKinds...)}
 	plan.addMoves(c.Inputs, after)
 	plan.conclude()
 	return plan, nil
@@ -161,6 +166,9 @@ func (p *Plan) conclude() {
 	default:
 		p.Summary = strings.Join(parts, "; ")
 	}
+	if len(p.Unread) > 0 {
+		p.Summary = "unknown, since " + cannotBeRead(p.Unread) + "; by what was read: " + p.Summary
+	}
 }
 
 func addressCount(n int) string {
@@ -170,28 +178,42 @@ func addressCount(n int) string {
 	return fmt.Sprintf("%d addresses", n)
 }
 
-// PlanApply is what applying ServiceGroups and LBNodeAgents would do.
+// PlanApply is what applying ServiceGroups, LBNodeAgents and BGPPeers would do.
 func PlanApply(ctx context.Context, c *Cluster, files *Files) (*Plan, error) {
-	plan := &Plan{Change: "applying " + strings.Join(files.names(), ", "), Unread: c.Unread}
-	changed := *c.Objects
-	changed.ServiceGroups = slices.Clone(c.ServiceGroups)
-	changed.LBNodeAgents = slices.Clone(c.LBNodeAgents)
-	for i := range files.ServiceGroups {
-		sg := files.ServiceGroups[i].DeepCopy()
-		sg.Namespace = orElse(sg.Namespace, c.Namespace)
-		plan.addVerdict(c.admit(sg))
-		replace(&changed.ServiceGroups, *sg, func(o *v1.ServiceGroup) bool { return o.Name == sg.Name && o.Namespace == sg.Namespace })
+	all, err := loadSchemas()
+	if err != nil {
+		return nil, err
 	}
-	for i := range files.LBNodeAgents {
-		a := files.LBNodeAgents[i].DeepCopy()
-		a.Namespace = orElse(a.Namespace, c.Namespace)
-		for _, err := range agents.Validate(a) {
-			plan.Refusals = append(plan.Refusals, "LBNodeAgent "+a.Name+": "+err.Error())
+	plan := &Plan{Change: "applying " + strings.Join(files.names(), ", "), Unread: c.unreadOf(append([]string{kindBGPPeers}, placementKinds...)...)}
+	changed := *c.Objects
+	options := webhooks.Options{Namespace: c.Namespace, IsDefault: c.IsDefault}
+	for i := range files.Objects { // each is applied to what those before it have changed
+		f := &files.Objects[i]
+		object, errs := all.typed(ctx, f, c.Namespace)
+		for _, err := range errs {
+			plan.Refusals = append(plan.Refusals, f.String()+": "+err.Error())
 		}
-		for _, warning := range agents.SelectionWarnings(a, c.LBNodeAgents, c.Nodes) {
-			plan.Warnings = append(plan.Warnings, "LBNodeAgent "+a.Name+": "+warning)
+		if _, isService := object.(*corev1.Service); object == nil || isService {
+			if len(errs) == 0 {
+				plan.Skipped++
+			}
+			continue
 		}
-		replace(&changed.LBNodeAgents, *a, func(o *v1.LBNodeAgent) bool { return o.Name == a.Name && o.Namespace == a.Namespace })
+		before := changed.current(object)
+		if before != nil {
+			asApplied(before, object)
+		}
+		warnings, refusals, err := verdict(ctx, &changed, options, before, object)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f, err)
+		}
+		for _, warning := range warnings {
+			plan.Warnings = append(plan.Warnings, f.String()+": "+warning)
+		}
+		for _, refusal := range refusals {
+			plan.Refusals = append(plan.Refusals, f.String()+": "+refusal)
+		}
+		changed.put(object)
 	}
 	if len(plan.Refusals) == 0 {
 		handingOver, err := NewCluster(ctx, &changed, c.Namespace)
@@ -210,33 +232,30 @@ func PlanApply(ctx context.Context, c *Cluster, files *Files) (*Plan, error) {
 	return plan, nil
 }
 
-// admit gives the verdict of admission on a ServiceGroup as it would be.
-func (c *Cluster) admit(sg *v1.ServiceGroup) (name string, warnings []string, errs []error) {
-	var found []error
-	for i := range c.ServiceGroups {
-		if old := &c.ServiceGroups[i]; old.Name == sg.Name && old.Namespace == sg.Namespace {
-			sg.CreationTimestamp = old.CreationTimestamp
-			warnings, list := c.Admission.AdmitUpdate(old, sg)
-			for _, err := range list {
-				found = append(found, err)
-			}
-			return sg.Name, warnings, found
-		}
+// asApplied makes of an object of a file what kubectl apply would make of the object that is there:
+// status and identity stay, as do labels and annotations that the file does not have.
+func asApplied(before, after client.Object) {
+	switch x := after.(type) {
+	case *v1.ServiceGroup:
+		x.Status = before.(*v1.ServiceGroup).Status
+	case *v1.LBNodeAgent:
+		x.Status = before.(*v1.LBNodeAgent).Status
+	case *v1.BGPPeer:
+		x.Status = before.(*v1.BGPPeer).Status
 	}
-	warnings, list := c.Admission.AdmitCreate(sg)
-	for _, err := range list {
-		found = append(found, err)
-	}
-	return sg.Name, warnings, found
+	after.SetUID(before.GetUID())
+	after.SetCreationTimestamp(before.GetCreationTimestamp())
+	after.SetGeneration(before.GetGeneration())
+	after.SetLabels(overlaid(before.GetLabels(), after.GetLabels()))
+	after.SetAnnotations(overlaid(before.GetAnnotations(), after.GetAnnotations()))
 }
 
-func (p *Plan) addVerdict(group string, warnings []string, errs []error) {
-	for _, err := range errs {
-		p.Refusals = append(p.Refusals, "ServiceGroup "+group+": "+err.Error())
-	}
-	for _, warning := range warnings {
-		p.Warnings = append(p.Warnings, "ServiceGroup "+group+": "+warning)
-	}
+// overlaid returns what is in either map; the second one counts.
+func overlaid(below, above map[string]string) map[string]string {
+	all := map[string]string{}
+	maps.Copy(all, below)
+	maps.Copy(all, above)
+	return all
 }
 
 // relabel gives each node the label of the agent that it would run.
@@ -273,16 +292,6 @@ func servedBy(before, after *Cluster) []string {
 	return served
 }
 
-func replace[T any](all *[]T, object T, isOld func(*T) bool) {
-	for i := range *all {
-		if isOld(&(*all)[i]) {
-			(*all)[i] = object
-			return
-		}
-	}
-	*all = append(*all, object)
-}
-
 func orElse(s, otherwise string) string {
 	if s == "" {
 		return otherwise
@@ -293,7 +302,10 @@ func orElse(s, otherwise string) string {
 func (p *Plan) writeText(w io.Writer, style Style) error {
 	t := newText(w, style)
 	health := Healthy
-	if p.Breaks {
+	switch {
+	case len(p.Unread) > 0:
+		health = Unknown
+	case p.Breaks:
 		health = Critical
 	}
 	t.line(t.health(health, strings.ToUpper(p.Change[:1])+p.Change[1:]+": "+p.Summary))
@@ -311,6 +323,9 @@ func (p *Plan) writeText(w io.Writer, style Style) error {
 	}
 	for _, s := range p.Served {
 		t.line("Served: " + s)
+	}
+	if p.Skipped > 0 {
+		t.line("Not in the plan: " + count(p.Skipped, "object") + " of other kinds")
 	}
 	t.unread(p.Unread)
 	return t.flush()
@@ -341,6 +356,8 @@ func nodesWithAgent(nodes []corev1.Node) (names []string) {
 // PlanList are the plans that a command prints.
 type PlanList struct {
 	Plans []*Plan `json:"plans"`
+	// Unread are the kinds that could not be read and that the plans depend on.
+	Unread []Unread `json:"unread,omitempty"`
 }
 
 // OnePlan makes a list of one plan.
@@ -348,12 +365,12 @@ func OnePlan(plan *Plan, err error) (*PlanList, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &PlanList{[]*Plan{plan}}, nil
+	return &PlanList{Plans: []*Plan{plan}, Unread: plan.Unread}, nil
 }
 
 // PlanLoseAny is what the death of each single node would do: whether the cluster is N-1 safe.
 func PlanLoseAny(c *Cluster) (*PlanList, error) {
-	list := &PlanList{Plans: []*Plan{}}
+	list := &PlanList{Plans: []*Plan{}, Unread: c.unreadOf(placementKinds...)}
 	for _, name := range nodesWithAgent(c.Nodes) {
 		plan, err := PlanLose(c, name)
 		if err != nil {
@@ -372,7 +389,12 @@ func (l *PlanList) Break() bool {
 // WriteText writes the plans for people.
 func (l *PlanList) WriteText(w io.Writer, style Style) error {
 	if len(l.Plans) == 0 {
-		return newText(w, style).printLine("No node runs an agent.")
+		t := newText(w, style)
+		if len(l.Unread) == 0 {
+			t.line("No node runs an agent.")
+		}
+		t.unread(l.Unread)
+		return t.flush()
 	}
 	for i, p := range l.Plans {
 		if i > 0 {

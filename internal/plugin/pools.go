@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,7 +14,8 @@ import (
 	"github.com/purelb/purelb-operator/controllers/allocation"
 )
 
-// Usage is how many addresses of one family are in use and free.
+// Usage is how many addresses of one family are in use and free. In use are those of Services and, in
+// an external IPAM system, those that are recorded there for anybody.
 type Usage struct {
 	Used int64 `json:"used"`
 	Free int64 `json:"free"` // the largest int64 if there are more
@@ -38,9 +40,12 @@ type Pool struct {
 	Type    v1.PoolType `json:"type,omitempty"`
 	Ready   bool        `json:"ready"`
 	Message string      `json:"message,omitempty"`
-	IPv4    Usage       `json:"ipv4"`
-	IPv6    Usage       `json:"ipv6"`
-	Ranges  []PoolRange `json:"ranges,omitempty"`
+	// Problems are what its conditions say besides Ready: the external IPAM system does not
+	// answer or has other records, or nodes claim too many of its addresses.
+	Problems []string    `json:"problems,omitempty"`
+	IPv4     Usage       `json:"ipv4"`
+	IPv6     Usage       `json:"ipv6"`
+	Ranges   []PoolRange `json:"ranges,omitempty"`
 }
 
 // PoolRange is one range of a ServiceGroup.
@@ -48,7 +53,7 @@ type PoolRange struct {
 	Range    string          `json:"range"`
 	Subnet   string          `json:"subnet"`
 	Announce v1.AnnounceType `json:"announce,omitempty"`
-	Used     int64           `json:"used"`
+	Used     int64           `json:"used"` // as in Usage
 	Capacity int64           `json:"capacity"`
 }
 
@@ -82,6 +87,7 @@ func PoolsOf(c *Cluster) []Pool {
 		if ready := meta.FindStatusCondition(sg.Status.Conditions, v1.ConditionReady); ready != nil && p.Ready && ready.Status == metav1.ConditionFalse {
 			p.Ready, p.Message = false, ready.Message
 		}
+		p.Problems = problemsOf(sg)
 		if len(verdict.Group.Ranges) > 0 {
 			p.Type = verdict.Group.Type
 			p.addUsage(c, &verdict.Group)
@@ -93,15 +99,36 @@ func PoolsOf(c *Cluster) []Pool {
 
 func (p *Pool) addUsage(c *Cluster, group *allocation.Group) {
 	usage := group.Usage(c.Admission.InUse)
-	p.IPv4 = Usage{usage.AllocatedIPv4, usage.AvailableIPv4}
-	p.IPv6 = Usage{usage.AllocatedIPv6, usage.AvailableIPv6}
+	p.IPv4.Free, p.IPv6.Free = usage.AvailableIPv4, usage.AvailableIPv6
 	for i, r := range group.Ranges {
 		announce := v1.AnnounceVirtual
-		if group.Type == v1.PoolTypeLocal {
+		if group.Type != v1.PoolTypeRemote {
 			announce = c.Admission.AnnounceType(r)
 		}
-		p.Ranges = append(p.Ranges, PoolRange{r.String(), r.Subnet.String(), announce, usage.Ranges[i], r.Capacity()})
+		used := max(usage.Ranges[i], r.Recorded)
+		if r.Family() == allocation.IPv6 {
+			p.IPv6.Used += used
+		} else {
+			p.IPv4.Used += used
+		}
+		p.Ranges = append(p.Ranges, PoolRange{r.String(), r.Subnet.String(), announce, used, r.Capacity()})
 	}
+}
+
+// problemsOf lists what the conditions of a ServiceGroup say besides Ready.
+func problemsOf(sg *v1.ServiceGroup) []string {
+	var problems []string
+	for i := range sg.Status.Conditions {
+		condition := &sg.Status.Conditions[i]
+		bad := metav1.ConditionTrue
+		if condition.Type == v1.ConditionReachable {
+			bad = metav1.ConditionFalse
+		}
+		if condition.Type != v1.ConditionReady && condition.Type != v1.ConditionStalled && condition.Status == bad {
+			problems = append(problems, condition.Type+" is "+string(condition.Status)+": "+condition.Message)
+		}
+	}
+	return problems
 }
 
 // PoolList is what the command pools prints.
@@ -110,13 +137,19 @@ type PoolList struct {
 	Unread []Unread `json:"unread,omitempty"`
 }
 
+// PoolListOf lists the ServiceGroups.
+func PoolListOf(c *Cluster) *PoolList {
+	return &PoolList{Pools: PoolsOf(c), Unread: c.unreadOf(allocationKinds...)}
+}
+
 // WriteText writes one line for each ServiceGroup; wide, one for each range.
 func (l *PoolList) WriteText(w io.Writer, style Style) error {
 	t := newText(w, style)
-	if len(l.Pools) == 0 {
-		t.line("There are no ServiceGroups.")
-	} else {
+	switch {
+	case len(l.Pools) > 0:
 		writePools(t, l.Pools, style.Wide)
+	case len(l.Unread) == 0:
+		t.line("There are no ServiceGroups.")
 	}
 	t.unread(l.Unread)
 	return t.flush()
@@ -129,6 +162,10 @@ func writePools(t *text, pools []Pool, wide bool) {
 	}
 	t.header(append(columns, "MESSAGE")...)
 	for _, p := range pools {
+		if p.Message != "" {
+			p.Problems = append([]string{p.Message}, p.Problems...)
+		}
+		p.Message = strings.Join(p.Problems, "; ")
 		cells := []string{p.Group, string(p.Type), strconv.FormatBool(p.Ready), p.IPv4.String(), p.IPv6.String()}
 		if !wide {
 			t.row(append(cells, p.Message)...)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -22,7 +23,7 @@ const (
 	Healthy  Health = "Healthy"
 	Degraded Health = "Degraded" // addresses that Services have answer, but something needs attention
 	Critical Health = "Critical" // an address is not announced by any node, or nothing is decided any more
-	Unknown  Health = "Unknown"  // PureLB's objects could not be read
+	Unknown  Health = "Unknown"  // something that the answer depends on could not be read
 )
 
 // Problem is one thing that needs attention.
@@ -66,9 +67,12 @@ type Status struct {
 	Unread     []Unread        `json:"unread,omitempty"`
 }
 
+// statusKinds are what StatusOf looks at.
+var statusKinds = append([]string{kindLBNodeAgents, kindCommons, kindBGPPeers}, allocationKinds...)
+
 // StatusOf summarises the state of PureLB.
 func StatusOf(c *Cluster) *Status {
-	s := &Status{Pools: PoolsOf(c), Unread: c.Unread, Problems: []Problem{}}
+	s := &Status{Pools: PoolsOf(c), Unread: c.unreadOf(statusKinds...), Problems: []Problem{}}
 	s.addComponents(c)
 	s.addPools()
 	s.addAnnouncements(c)
@@ -77,7 +81,7 @@ func StatusOf(c *Cluster) *Status {
 	slices.SortStableFunc(s.Problems, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(severityRank(b.Severity), severityRank(a.Severity)), cmp.Compare(a.Object, b.Object))
 	})
-	s.conclude(c)
+	s.conclude()
 	return s
 }
 
@@ -88,6 +92,10 @@ func (s *Status) add(severity Health, object, format string, args ...any) {
 }
 
 func (s *Status) addComponents(c *Cluster) {
+	isManager := func(d appsv1.Deployment) bool { return d.Name == managerName }
+	if !c.isUnread(kindDeployments) && !slices.ContainsFunc(c.Deployments, isManager) {
+		s.add(Critical, "deployment/"+managerName, "there is none in namespace %s: nothing is allocated or moved", c.Namespace)
+	}
 	for i := range c.Deployments {
 		d := &c.Deployments[i]
 		if d.Name != managerName {
@@ -114,7 +122,7 @@ func (s *Status) addComponents(c *Cluster) {
 		}
 		s.Components = append(s.Components, component)
 	}
-	if len(c.LBNodeAgents) == 0 && !c.isUnread("LBNodeAgents") {
+	if len(c.LBNodeAgents) == 0 && !c.isUnread(kindLBNodeAgents) {
 		s.add(Critical, "lbnodeagent", "there is none: no node runs an agent, and nothing is announced")
 	}
 }
@@ -126,6 +134,9 @@ func (s *Status) addPools() {
 			s.add(Degraded, "servicegroup/"+p.Group, "%s", p.Message)
 		case p.IPv4.isFull() || p.IPv6.isFull():
 			s.add(Degraded, "servicegroup/"+p.Group, "has no free address of %s", strings.Join(p.fullFamilies(), " and "))
+		}
+		for _, problem := range p.Problems {
+			s.add(Degraded, "servicegroup/"+p.Group, "%s", problem)
 		}
 	}
 }
@@ -197,10 +208,13 @@ func hasAnnouncedPlace(c *Cluster, service string) bool {
 }
 
 // conclude says in one line how PureLB is.
-func (s *Status) conclude(c *Cluster) {
-	if c.isUnread("ServiceGroups") && c.isUnread("LBNodeAgents") {
+func (s *Status) conclude() {
+	if len(s.Unread) > 0 {
 		s.Health = Unknown
-		s.Summary = "PureLB's objects cannot be read: " + c.Unread[0].Reason
+		s.Summary = "PureLB's health is unknown, since " + cannotBeRead(s.Unread)
+		if len(s.Problems) > 0 {
+			s.Summary += "; of what was read: " + count(len(s.Problems), "problem")
+		}
 		return
 	}
 	s.Health = Healthy
@@ -212,6 +226,15 @@ func (s *Status) conclude(c *Cluster) {
 	worst := s.Problems[0]
 	s.Health = worst.Severity
 	s.Summary = fmt.Sprintf("PureLB is %s: %s; %s: %s", strings.ToLower(string(s.Health)), count(len(s.Problems), "problem"), worst.Object, worst.Message)
+}
+
+// cannotBeRead says which kinds could not be read.
+func cannotBeRead(unread []Unread) string {
+	kinds := make([]string, len(unread))
+	for i := range unread {
+		kinds[i] = unread[i].Kind
+	}
+	return strings.Join(kinds, ", ") + " cannot be read"
 }
 
 // count is a number with its noun.
@@ -226,7 +249,7 @@ func count(n int, noun string) string {
 func (s *Status) WriteText(w io.Writer, style Style) error {
 	t := newText(w, style)
 	t.line(t.health(s.Health, s.Summary))
-	if len(s.Problems) > 1 {
+	if len(s.Problems) > 1 || s.Health == Unknown && len(s.Problems) > 0 {
 		t.section("Problems")
 		t.header("SEVERITY", "OBJECT", "MESSAGE")
 		for _, p := range s.Problems {

@@ -4,38 +4,47 @@ import (
 	"archive/tar"
 	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 )
 
-// maxLogBytes bounds what a support bundle has of the log of one container.
-const maxLogBytes = 4 << 20
+// Bounds of the log of one container in a support bundle: its last lines, and of these the last bytes.
+const (
+	maxLogLines = 50_000
+	maxLogBytes = 4 << 20
+)
 
 // annotationsKept are the annotations that a support bundle has: those of PureLB. Others may be
 // anything that a user wrote.
 const annotationsKept = "purelb.io/"
 
+// redactedValue stands for what a support bundle does not have.
+const redactedValue = "redacted"
+
 // WriteSupportBundle writes a gzipped tar with PureLB's objects, the Services that PureLB serves,
-// Nodes, Leases, events and logs of PureLB's namespace. It has no Secrets and no ConfigMaps;
-// annotations of others than PureLB, managed fields, and environment variables of pods are left
-// out. logs may be nil: then there are none.
+// Nodes, Leases and events of PureLB's namespace, and PureLB's pods with their logs. It has no Secrets
+// and no ConfigMaps, and nothing of other pods and Deployments; annotations of others than PureLB,
+// managed fields, environment variables, and what containers that are not PureLB's are told to run are
+// left out. logs may be nil: then there are none.
 func WriteSupportBundle(ctx context.Context, w io.Writer, c *Cluster, events []corev1.Event, logs kubernetes.Interface, now time.Time) error {
-	files := map[string][]byte{}
-	add := func(name string, objects any) error {
-		data, err := yaml.Marshal(objects)
-		if err != nil {
-			return fmt.Errorf("write %s: %w", name, err)
+	compressed := gzip.NewWriter(w)
+	archive := tar.NewWriter(compressed)
+	add := func(name string, data []byte) error {
+		header := &tar.Header{Name: "purelb-support/" + name, Mode: 0o644, Size: int64(len(data)), ModTime: now}
+		if err := archive.WriteHeader(header); err != nil {
+			return err
 		}
-		files[name] = data
-		return nil
+		_, err := archive.Write(data)
+		return err
 	}
 	ours := slices.DeleteFunc(slices.Clone(c.Services), func(svc corev1.Service) bool { return !c.isOurs(&svc) })
 	for _, kind := range []struct {
@@ -49,16 +58,38 @@ func WriteSupportBundle(ctx context.Context, w io.Writer, c *Cluster, events []c
 		{"deployments.yaml", redactedDeployments(c)}, {"pods.yaml", redactedPods(c)}, {"events.yaml", redacted(events)},
 		{"status.yaml", StatusOf(c)}, {"unread.yaml", c.Unread},
 	} {
-		if err := add(kind.name, kind.objects); err != nil {
-			return err
+		data, err := yaml.Marshal(kind.objects)
+		if err == nil {
+			err = add(kind.name, data)
+		}
+		if err != nil {
+			return fmt.Errorf("write %s: %w", kind.name, err)
 		}
 	}
-	if logs != nil {
-		for i := range c.Pods {
-			addLogs(ctx, files, logs, &c.Pods[i])
+	for _, pod := range podsOf(c) {
+		if logs == nil {
+			break
+		}
+		for _, container := range pod.Spec.Containers {
+			if err := addLogs(ctx, add, logs, &pod, container.Name); err != nil {
+				return err
+			}
 		}
 	}
-	return writeTar(w, files, now)
+	if err := archive.Close(); err != nil {
+		return err
+	}
+	return compressed.Close()
+}
+
+// isOfPureLB reports whether labels are those of a part of PureLB.
+func isOfPureLB(labels map[string]string) bool {
+	return labels["app.kubernetes.io/part-of"] == "purelb"
+}
+
+// podsOf returns PureLB's pods: other programs may share its namespace.
+func podsOf(c *Cluster) []corev1.Pod {
+	return slices.DeleteFunc(slices.Clone(c.Pods), func(pod corev1.Pod) bool { return !isOfPureLB(pod.Labels) })
 }
 
 // redacted copies objects without what a support bundle does not have.
@@ -84,7 +115,7 @@ func redacted[T any, P interface {
 }
 
 func redactedPods(c *Cluster) []corev1.Pod {
-	pods := redacted(c.Pods)
+	pods := redacted(podsOf(c))
 	for i := range pods {
 		redactContainers(&pods[i].Spec)
 	}
@@ -92,60 +123,80 @@ func redactedPods(c *Cluster) []corev1.Pod {
 }
 
 func redactedDeployments(c *Cluster) any {
-	deployments := redacted(c.Deployments)
+	deployments := redacted(slices.DeleteFunc(slices.Clone(c.Deployments), func(d appsv1.Deployment) bool { return d.Name != managerName }))
 	for i := range deployments {
+		deployments[i].Spec.Template.Annotations = nil
 		redactContainers(&deployments[i].Spec.Template.Spec)
 	}
 	return deployments
 }
 
-// redactContainers removes the values of environment variables.
+// ownContainers are the names of the containers whose command lines a support bundle has.
+var ownContainers = []string{"manager", "agent", "speaker"}
+
+// redactContainers removes the values of environment variables, and of containers that others have
+// added what they are told to run.
 func redactContainers(spec *corev1.PodSpec) {
+	spec.EphemeralContainers = nil
 	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
 		for i := range containers {
-			for k := range containers[i].Env {
-				if containers[i].Env[k].Value != "" {
-					containers[i].Env[k].Value = "redacted"
+			container := &containers[i]
+			for k := range container.Env {
+				if container.Env[k].Value != "" {
+					container.Env[k].Value = redactedValue
 				}
 			}
-		}
-	}
-}
-
-// addLogs adds the logs of one pod, of this run and of the one before. A log that cannot be read
-// says why.
-func addLogs(ctx context.Context, files map[string][]byte, logs kubernetes.Interface, pod *corev1.Pod) {
-	for _, container := range pod.Spec.Containers {
-		for name, previous := range map[string]bool{".log": false, ".previous.log": true} {
-			limit := int64(maxLogBytes)
-			data, err := logs.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
-				Container: container.Name, Previous: previous, LimitBytes: &limit, Timestamps: true}).DoRaw(ctx)
-			switch {
-			case err == nil:
-			case previous:
-				continue // most have none
-			default:
-				data = []byte("cannot be read: " + err.Error() + "\n")
+			if !slices.Contains(ownContainers, container.Name) {
+				container.Command, container.Args, container.Lifecycle = nil, []string{redactedValue}, nil
+				container.LivenessProbe, container.ReadinessProbe, container.StartupProbe = nil, nil, nil
 			}
-			files["logs/"+pod.Name+"-"+container.Name+name] = data
 		}
 	}
 }
 
-func writeTar(w io.Writer, files map[string][]byte, now time.Time) error {
-	compressed := gzip.NewWriter(w)
-	archive := tar.NewWriter(compressed)
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		header := &tar.Header{Name: "purelb-support/" + name, Mode: 0o644, Size: int64(len(files[name])), ModTime: now}
-		if err := archive.WriteHeader(header); err != nil {
-			return err
+// addLogs adds the logs of one container, of this run and of the one before. A log that cannot be
+// read says why.
+func addLogs(ctx context.Context, add func(name string, data []byte) error, logs kubernetes.Interface, pod *corev1.Pod, container string) error {
+	for _, previous := range []bool{false, true} {
+		name := "logs/" + pod.Name + "-" + container + ".log"
+		if previous {
+			name = "logs/" + pod.Name + "-" + container + ".previous.log"
 		}
-		if _, err := archive.Write(files[name]); err != nil {
+		lines := int64(maxLogLines)
+		stream, err := logs.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
+			Container: container, Previous: previous, TailLines: &lines, Timestamps: true}).Stream(ctx)
+		var data []byte
+		if err == nil {
+			data, err = lastOf(stream, maxLogBytes)
+			err = errors.Join(err, stream.Close())
+		} else if previous {
+			continue // most have none
+		}
+		if err != nil {
+			data = append(data, "cannot be read: "+err.Error()+"\n"...)
+		}
+		if err := add(name, data); err != nil {
 			return err
 		}
 	}
-	if err := archive.Close(); err != nil {
-		return err
+	return nil
+}
+
+// lastOf returns the last bytes of what it reads, at most size of them.
+func lastOf(r io.Reader, size int) ([]byte, error) {
+	var data []byte
+	part := make([]byte, 64<<10)
+	for {
+		n, err := r.Read(part)
+		data = append(data, part[:n]...)
+		if len(data) > 2*size {
+			data = append(data[:0], data[len(data)-size:]...)
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return data[max(0, len(data)-size):], nil
+		case err != nil:
+			return data[max(0, len(data)-size):], err
+		}
 	}
-	return compressed.Close()
 }

@@ -6,12 +6,10 @@ import (
 	"io"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
-	"github.com/purelb/purelb-operator/controllers"
-	"github.com/purelb/purelb-operator/controllers/agents"
-	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/webhooks"
 )
 
 // Finding is what admission would say of one object.
@@ -39,101 +37,51 @@ func Validate(ctx context.Context, files *Files, namespace string) (*Validation,
 	if err != nil {
 		return nil, err
 	}
-	v := &validator{Validation: Validation{Findings: []Finding{}}, schemas: all, namespace: namespace}
-	groups := make([]v1.ServiceGroup, 0, len(files.ServiceGroups))
-	for i := range files.ServiceGroups {
-		sg := *files.ServiceGroups[i].DeepCopy()
-		sg.Namespace = orElse(sg.Namespace, namespace)
-		groups = append(groups, sg)
-	}
-	v.admission = &allocation.Admission{Namespace: namespace, Groups: groups}
-	v.admission.Catalog = allocation.NewCatalog(groups, namespace)
-	v.admission.InUse = allocation.NewInUse()
+	v := &Validation{Findings: []Finding{}}
+	together := &Objects{}
+	objects := make([]client.Object, len(files.Objects))
 	for i := range files.Objects {
-		v.check(ctx, &files.Objects[i])
-	}
-	return &v.Validation, nil
-}
-
-type validator struct {
-	Validation
-	schemas   schemas
-	namespace string
-	admission *allocation.Admission
-}
-
-func (v *validator) check(ctx context.Context, f *FileObject) {
-	switch f.Object.GetAPIVersion() {
-	case v1.GroupVersion.String():
-		v.checkOurs(ctx, f)
-	case "v1":
-		var svc corev1.Service
-		if f.Object.GetKind() != "Service" || runtime.DefaultUnstructuredConverter.FromUnstructured(f.Object.Object, &svc) != nil || !controllers.IsOurs(&svc, true) {
+		f := &files.Objects[i]
+		object, errs := all.typed(ctx, f, namespace)
+		if object == nil && len(errs) == 0 && f.Object.GroupVersionKind().Group != v1.GroupVersion.Group {
 			v.Skipped++
-			return
+			continue
 		}
 		v.Checked++
-		if len(v.admission.Catalog) > 0 { // else the groups are not in the files
-			v.warn(f, v.admission.Advise(&svc)...)
-		}
-	default:
-		v.Skipped++
-	}
-}
-
-// checkOurs checks an object of one of PureLB's kinds.
-func (v *validator) checkOurs(ctx context.Context, f *FileObject) {
-	v.Checked++
-	schema := v.schemas[f.Object.GetKind()]
-	if schema == nil {
-		v.refuse(f, fmt.Errorf("%s has no kind %s", f.Object.GetAPIVersion(), f.Object.GetKind()))
-		return
-	}
-	before := v.Errors
-	for _, err := range schema.check(ctx, f.Object.DeepCopy()) {
-		v.refuse(f, err)
-	}
-	if f.err != nil && v.Errors == before {
-		v.refuse(f, f.err)
-	}
-	if v.Errors > before || f.err != nil {
-		return
-	}
-	object := f.Object.DeepCopy()
-	object.SetNamespace(orElse(object.GetNamespace(), v.namespace))
-	switch object.GetKind() {
-	case "ServiceGroup":
-		var sg v1.ServiceGroup
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &sg); err != nil {
-			v.refuse(f, err)
-			return
-		}
-		warnings, errs := v.admission.AdmitCreate(&sg)
-		v.warn(f, warnings...)
 		for _, err := range errs {
-			v.refuse(f, err)
+			v.refuse(f, err.Error())
 		}
-	case "LBNodeAgent":
-		var a v1.LBNodeAgent
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &a); err != nil {
-			v.refuse(f, err)
-			return
+		objects[i] = object
+		together.put(object)
+	}
+	options := webhooks.Options{Namespace: namespace, IsDefault: true}
+	for i, object := range objects {
+		f := &files.Objects[i]
+		if _, isService := object.(*corev1.Service); object == nil || isService && len(together.ServiceGroups) == 0 {
+			continue // the groups of the Services are not in the files
 		}
-		if err := agents.OutOfScope(&a, v.namespace); err != nil {
-			v.refuse(f, err)
+		warnings, refusals, err := verdict(ctx, together, options, nil, object)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f, err)
 		}
-		for _, err := range agents.Validate(&a) {
-			v.refuse(f, err)
+		v.refuse(f, refusals...)
+		switch object.(type) {
+		case *v1.ServiceGroup, *corev1.Service:
+			v.warn(f, warnings...)
+		default: // warnings about the cluster's nodes, of which nothing is known
 		}
+	}
+	return v, nil
+}
+
+func (v *Validation) refuse(f *FileObject, refusals ...string) {
+	for _, refusal := range refusals {
+		v.Errors++
+		v.Findings = append(v.Findings, Finding{f.File, f.String(), "error", refusal})
 	}
 }
 
-func (v *validator) refuse(f *FileObject, err error) {
-	v.Errors++
-	v.Findings = append(v.Findings, Finding{f.File, f.String(), "error", err.Error()})
-}
-
-func (v *validator) warn(f *FileObject, warnings ...string) {
+func (v *Validation) warn(f *FileObject, warnings ...string) {
 	for _, warning := range warnings {
 		v.Warnings++
 		v.Findings = append(v.Findings, Finding{f.File, f.String(), "warning", warning})

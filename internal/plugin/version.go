@@ -15,12 +15,9 @@ type Versions struct {
 
 // VersionsOf lists the images of PureLB's pods.
 func VersionsOf(c *Cluster, clientVersion string) *Versions {
-	v := &Versions{Client: clientVersion, Unread: slices.DeleteFunc(slices.Clone(c.Unread), func(u Unread) bool { return u.Kind != "Pods" })}
-	for i := range c.Pods {
-		if c.Pods[i].Labels["app.kubernetes.io/part-of"] != "purelb" {
-			continue
-		}
-		for _, container := range c.Pods[i].Spec.Containers {
+	v := &Versions{Client: clientVersion, Unread: c.unreadOf(kindPods)}
+	for _, pod := range podsOf(c) {
+		for _, container := range pod.Spec.Containers {
 			v.Images = append(v.Images, container.Image)
 		}
 	}

@@ -34,8 +34,10 @@ type WhereNode struct {
 
 // WhereIs says where an address is.
 func WhereIs(c *Cluster, a netip.Addr) *Where {
-	w := &Where{Address: a.String(), Unread: c.Unread}
+	w := &Where{Address: a.String(), Unread: c.unreadOf(append([]string{kindCommons}, allocationKinds...)...)}
+	isExternal := false
 	if group, r, found := c.Admission.Catalog.GroupContaining(a); found {
+		isExternal = group.IsExternal()
 		w.Pool = fmt.Sprintf("ServiceGroup %s, range %s in %s", group.Name, r, r.Subnet)
 	}
 	seen := map[string]bool{}
@@ -57,10 +59,15 @@ func WhereIs(c *Cluster, a netip.Addr) *Where {
 		if len(w.announcers()) == 0 {
 			w.Summary = "is of " + strings.Join(w.Services, ", ") + ", and no node announces it"
 		}
+	case isExternal:
+		w.Summary = "is of no Service; whether it is free, the external IPAM system knows"
 	case w.Pool != "":
 		w.Summary = "is free"
 	default:
 		w.Summary = "is in no pool, and no Service has it"
+	}
+	if len(w.Unread) > 0 {
+		w.Summary = "is unknown, since " + cannotBeRead(w.Unread) + "; by what was read it " + w.Summary
 	}
 	return w
 }

@@ -106,8 +106,8 @@ var _ = Describe("kubectl purelb", func() {
 		Expect(out).To(ContainSubstring(hint))
 
 		out, code = runPlugin(ctx, "status", "--as=nobody")
-		Expect(code).To(Equal(2), out)
-		Expect(out).To(And(ContainSubstring("PureLB's objects cannot be read"), ContainSubstring("forbidden")))
+		Expect(code).To(Equal(3), out)
+		Expect(out).To(And(ContainSubstring("PureLB's health is unknown"), ContainSubstring("forbidden")))
 
 		bundle := filepath.Join(GinkgoT().TempDir(), "support.tar.gz")
 		out, code = runPlugin(ctx, "support-bundle", "--file", bundle)

@@ -1,0 +1,87 @@
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers"
+	"github.com/purelb/purelb-operator/webhooks"
+)
+
+// typed returns an object of a file as the API server would store it, with defaults, in namespace if
+// it names none: one of PureLB's kinds, or a Service of type LoadBalancer. It is nil for another one,
+// and if the API server would refuse it, for the reasons that are returned.
+func (s schemas) typed(ctx context.Context, f *FileObject, namespace string) (client.Object, []error) {
+	object := f.Object.DeepCopy()
+	gvk := object.GroupVersionKind()
+	var into client.Object
+	switch {
+	case gvk.Group == v1.GroupVersion.Group:
+		schema := s[gvk.Kind]
+		if gvk.Version != v1.GroupVersion.Version || schema == nil {
+			return nil, []error{fmt.Errorf("there is no kind %s in %s: kubectl api-resources lists what there is", gvk.Kind, gvk.GroupVersion())}
+		}
+		if object.GetNamespace() == "" {
+			object.SetNamespace(namespace)
+		}
+		delete(object.Object, "status") // which is written by itself
+		var errs []error
+		for _, err := range schema.check(ctx, object) {
+			errs = append(errs, err)
+		}
+		if len(errs) > 0 {
+			return nil, errs
+		}
+		switch gvk.Kind {
+		case "ServiceGroup":
+			into = &v1.ServiceGroup{}
+		case "LBNodeAgent":
+			into = &v1.LBNodeAgent{}
+		case "BGPPeer":
+			into = &v1.BGPPeer{}
+		default: // nobody but PureLB writes it, and no webhook is asked
+			return nil, nil
+		}
+	case gvk == corev1.SchemeGroupVersion.WithKind("Service"):
+		into = &corev1.Service{}
+	default:
+		return nil, nil
+	}
+	text, err := object.MarshalJSON()
+	if err == nil {
+		err = json.Unmarshal(text, into)
+	}
+	if err != nil {
+		return nil, []error{err}
+	}
+	if svc, isService := into.(*corev1.Service); isService && !controllers.IsOurs(svc, true) {
+		return nil, nil
+	}
+	return into, nil
+}
+
+// verdict is what the webhooks would answer about an object that is to be created, or changed if
+// before is not nil, in the cluster that reader has: warnings, and a text for each refused field.
+func verdict(ctx context.Context, reader client.Reader, o webhooks.Options, before, after client.Object) (warnings, refusals []string, err error) {
+	warnings, err = webhooks.Verdict(ctx, reader, o, before, after)
+	var answer apierrors.APIStatus
+	switch {
+	case err == nil:
+	case apierrors.IsInvalid(err) && errors.As(err, &answer) && answer.Status().Details != nil:
+		for _, cause := range answer.Status().Details.Causes {
+			refusals = append(refusals, cause.Field+": "+cause.Message)
+		}
+	case apierrors.IsForbidden(err):
+		refusals = []string{err.Error()}
+	default:
+		return nil, nil, err
+	}
+	return warnings, refusals, nil
+}

@@ -1,0 +1,87 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/placement"
+)
+
+// leasePoll is how often Leases are looked at while it is not known who renews.
+const leasePoll = 250 * time.Millisecond
+
+// ObserveLeases looks at the Leases of agents until each was renewed, or was not for as long as it
+// lasts, and notes the nodes of the latter in Silent. No clocks are compared: a node's may be wrong.
+// It takes about a second, or as long as a Lease lasts if an agent does not renew its own.
+func (o *Objects) ObserveLeases(ctx context.Context, c client.Reader, namespace string) error {
+	o.Silent = map[string]bool{}
+	start := time.Now()
+	pending := map[string]*coordinationv1.Lease{} // as they were first seen, by node
+	for i := range o.Leases {
+		lease := &o.Leases[i]
+		node, isAgents := strings.CutPrefix(lease.Name, v1.LeasePrefix)
+		switch {
+		case !isAgents:
+		case lease.Spec.RenewTime == nil || lease.Spec.LeaseDurationSeconds == nil:
+			o.Silent[node] = true
+		default:
+			pending[node] = lease
+		}
+	}
+	for len(pending) > 0 {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(leasePoll):
+		}
+		var now coordinationv1.LeaseList
+		if err := c.List(ctx, &now, client.InNamespace(namespace)); err != nil {
+			return fmt.Errorf("list Leases: %w", err)
+		}
+		for i := range now.Items {
+			node := strings.TrimPrefix(now.Items[i].Name, v1.LeasePrefix)
+			if first := pending[node]; first != nil && !now.Items[i].Spec.RenewTime.Equal(first.Spec.RenewTime) {
+				delete(pending, node)
+			}
+		}
+		for node, first := range pending {
+			if time.Since(start) > time.Duration(*first.Spec.LeaseDurationSeconds)*time.Second {
+				o.Silent[node] = true
+				delete(pending, node)
+			}
+		}
+	}
+	return nil
+}
+
+// newestRenewal is when the last of all Leases was renewed: the leading manager renews its own
+// every two seconds, so this is about the time of the cluster, whatever clock the user's machine has.
+func newestRenewal(leases []coordinationv1.Lease) time.Time {
+	var newest time.Time
+	for i := range leases {
+		if t := leases[i].Spec.RenewTime; t != nil && t.After(newest) {
+			newest = t.Time
+		}
+	}
+	return newest
+}
+
+// livenessOf says what is known of a node's agent: one without a Lease, and one that was seen not to
+// renew it, is dead. Where Leases could not be read, or were not observed, others count as alive.
+func (o *Objects) livenessOf(node string) placement.Liveness {
+	if o.isUnread(kindLeases) {
+		return placement.Fresh
+	}
+	for i := range o.Leases {
+		if o.Leases[i].Name == v1.LeasePrefix+node && !o.Silent[node] {
+			return placement.Fresh
+		}
+	}
+	return placement.Expired
+}
