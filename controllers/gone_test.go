@@ -170,9 +170,9 @@ func TestFaultObjectGone(t *testing.T) {
 	g.Expect(recorder.Events).To(BeEmpty())
 }
 
-// TestFaultServiceGroupStatusRead has the cache show for a while what a ServiceGroup said before its
+// TestServiceGroupEventOnce has the cache show for a while what a ServiceGroup said before its
 // reconciler wrote to it: what it has reported by an event it does not report again.
-func TestFaultServiceGroupStatusRead(t *testing.T) {
+func TestServiceGroupEventOnce(t *testing.T) {
 	g, ctx := NewWithT(t), context.Background()
 	group := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "reversed"},
 		Spec: v1.ServiceGroupSpec{Local: &v1.LocalPools{PoolSet: v1.PoolSet{Pool: "10.48.0.9-10.48.0.1", Subnet: "10.48.0.0/24"}}}}
