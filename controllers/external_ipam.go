@@ -153,23 +153,33 @@ func (x *ExternalIPAM) UID(ctx context.Context) (types.UID, error) {
 	return namespace.UID, err
 }
 
-// Token reads a key of a Secret. Its errors say nothing of what the Secret holds.
-func (x *ExternalIPAM) Token(ctx context.Context, secret, key string) (string, error) {
+// secretURL is the key of a Secret that says to which URL its token may be sent. Without it, whoever may
+// write ServiceGroups could have the manager send any Secret of its namespace anywhere.
+const secretURL = "url"
+
+// Token reads the token for a NetBox from its Secret, which has to be for the URL of this NetBox. Its
+// errors say nothing of what the Secret holds.
+func (x *ExternalIPAM) Token(ctx context.Context, config *allocation.Netbox) (string, error) {
 	s := &corev1.Secret{}
-	err := x.uncached.Get(ctx, client.ObjectKey{Namespace: x.namespace, Name: secret}, s)
+	err := x.uncached.Get(ctx, client.ObjectKey{Namespace: x.namespace, Name: config.TokenSecret}, s)
+	name := fmt.Sprintf("Secret %s in namespace %s", config.TokenSecret, x.namespace)
 	switch {
 	case apierrors.IsNotFound(err):
-		return "", tokenError("there is no Secret %s in namespace %s", secret, x.namespace)
+		return "", tokenError("there is no " + name + ": the token for NetBox is missing")
 	case err != nil:
-		return "", fmt.Errorf("read Secret %s: %w", secret, err)
-	case len(s.Data[key]) == 0:
-		return "", tokenError("Secret %s in namespace %s has no key %s", secret, x.namespace, key)
+		return "", fmt.Errorf("read Secret %s: %w", config.TokenSecret, err)
+	case len(s.Data[config.TokenKey]) == 0:
+		return "", tokenError(name + " has no key " + config.TokenKey + ": the token for NetBox is missing")
+	case len(s.Data[secretURL]) == 0:
+		return "", tokenError(name + " has no key " + secretURL + " with the URL that its token may be sent to: it is sent nowhere")
+	case !config.HasURL(string(s.Data[secretURL])):
+		return "", tokenError(name + " has another URL in its key " + secretURL + " than " + config.URL + ": its token is not sent there")
 	}
-	return string(s.Data[key]), nil
+	return string(s.Data[config.TokenKey]), nil
 }
 
-func tokenError(format string, args ...any) error {
-	return &ipam.Error{Reason: v1.ReasonIPAMUnavailable, Message: fmt.Sprintf(format, args...) + ": the token for NetBox is missing", Scope: ipam.ScopeEndpoint}
+func tokenError(message string) error {
+	return &ipam.Error{Reason: v1.ReasonIPAMUnavailable, Message: message, Scope: ipam.ScopeEndpoint}
 }
 
 // Holders returns the addresses that Services have been allocated from a group.

@@ -237,6 +237,44 @@ func testNetboxPrefixDeleted(w *externalWorld) {
 	w.remove(late)
 }
 
+// TestAttackSecretByProxy has ServiceGroups that name Secrets which are not for the server at their URL,
+// as somebody would who may write ServiceGroups and not read Secrets: that server gets none of them.
+func TestAttackSecretByProxy(t *testing.T) {
+	w := newExternalWorld(t)
+	w.start()
+	var asked atomic.Int32
+	w.netbox.SetFaults(func(http.ResponseWriter, *http.Request) bool {
+		asked.Add(1)
+		return false
+	}, nil)
+	for name, row := range map[string]struct {
+		url, because string
+	}{
+		"of-something-else": {"", "has no key url with the URL that its token may be sent to: it is sent nowhere"},
+		"of-another-netbox": {"https://netbox.example", "has another URL in its key url than URL: its token is not sent there"},
+		"of-a-longer-name":  {w.url + "0", "has another URL in its key url than URL: its token is not sent there"},
+		"of-a-user":         {strings.Replace(w.url, "http://", "http://user@", 1), "has another URL in its key url than URL: its token is not sent there"},
+	} {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, StringData: map[string]string{"token": fake.TokenV2}}
+		if row.url != "" {
+			secret.StringData["url"] = row.url
+		}
+		w.Expect(w.api.Create(t.Context(), secret)).To(Succeed())
+		sg := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+		w.Expect(yaml.UnmarshalStrict([]byte("netbox: {url: '"+w.url+"', tokenSecretRef: {name: "+name+", key: token}, v4: {prefixes: [10.61.0.0/24]}}"), &sg.Spec)).To(Succeed())
+		w.Expect(w.api.Create(t.Context(), sg)).To(Succeed())
+		w.Eventually(w.condition(sg, v1.ConditionReady)).Should(Equal("False IPAMUnavailable: Secret " + name + " in namespace purelb-system " + row.because))
+	}
+	w.Expect(asked.Load()).To(BeZero(), "requests to a server that no Secret is for")
+
+	w.prefix("10.62.0.0/24")
+	w.Expect(w.api.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "right"}, StringData: map[string]string{"token": fake.TokenV2, "url": w.url + "/api/"}})).To(Succeed())
+	sg := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "right"}}
+	w.Expect(yaml.UnmarshalStrict([]byte("netbox: {url: '"+w.url+"', tokenSecretRef: {name: right, key: token}, v4: {prefixes: [10.62.0.0/24]}}"), &sg.Spec)).To(Succeed())
+	w.Expect(w.api.Create(t.Context(), sg)).To(Succeed())
+	w.Eventually(w.condition(sg, v1.ConditionReady)).Should(HavePrefix("True"))
+}
+
 // The token is read again when NetBox refuses it, and stands in no object but its Secret.
 func testNetboxToken(w *externalWorld) {
 	w.prefix("10.60.0.0/24")
@@ -246,7 +284,7 @@ func testNetboxToken(w *externalWorld) {
 	w.Expect(w.api.Create(w.t.Context(), sg)).To(Succeed())
 	w.Eventually(w.condition(sg, v1.ConditionReady)).Should(Equal("False IPAMUnavailable: there is no Secret rotated in namespace purelb-system: the token for NetBox is missing"))
 	const stolen, fresh = "nbt_KKKKKKKKKKKK.aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "nbt_LLLLLLLLLLLL.bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
-	secret.StringData = map[string]string{"token": stolen}
+	secret.StringData = map[string]string{"token": stolen, "url": w.url}
 	w.Expect(w.api.Create(w.t.Context(), secret)).To(Succeed())
 	w.Eventually(w.condition(sg, v1.ConditionReachable)).Should(Equal("False IPAMRefused: NetBox URL refuses the token (403): Invalid v2 token"))
 	svc := w.service("token", "token")

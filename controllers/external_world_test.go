@@ -83,7 +83,7 @@ func newExternalWorld(t *testing.T) *externalWorld {
 		w.Expect(client.IgnoreAlreadyExists(w.api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))).To(Succeed())
 	}
 	t.Cleanup(w.tidy) // after the manager has ended
-	w.Expect(w.api.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "netbox"}, StringData: map[string]string{"token": fake.TokenV2}})).To(Succeed())
+	w.Expect(w.api.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "netbox"}, StringData: map[string]string{"token": fake.TokenV2, "url": w.url}})).To(Succeed())
 	for _, kind := range []string{"tags", "tenants"} {
 		for _, slug := range []string{"purelb", "lab", "pool"} {
 			w.netbox.Create(kind, map[string]any{"name": slug, "slug": slug})

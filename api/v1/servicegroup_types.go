@@ -132,7 +132,8 @@ type NetboxPools struct {
 	URL string `json:"url"`
 
 	// tokenSecretRef names the Secret with the API token, in the group's
-	// namespace. Both versions of NetBox's tokens work.
+	// namespace. Both versions of NetBox's tokens work. The key url of the
+	// Secret has to be the url of this instance: the token is sent nowhere else.
 	TokenSecretRef SecretKeyRef `json:"tokenSecretRef"`
 
 	// caBundle holds the certificates, in PEM form, of the authorities that may

@@ -138,6 +138,12 @@ func parseNetboxURL(s string) (string, error) {
 	return strings.TrimSuffix(strings.TrimRight(s, "/"), "/api"), nil
 }
 
+// HasURL reports whether text is the URL of the NetBox, whatever it has behind its root.
+func (n *Netbox) HasURL(text string) bool {
+	parsed, err := parseNetboxURL(strings.TrimSpace(text))
+	return err == nil && parsed == n.URL
+}
+
 // redactURL leaves out of a URL what may be a password.
 func redactURL(s string) string {
 	if u, err := url.Parse(s); err == nil && u.User == nil {

@@ -19,8 +19,8 @@ import (
 type Cluster interface {
 	// UID identifies the cluster.
 	UID(ctx context.Context) (types.UID, error)
-	// Token reads a key of a Secret.
-	Token(ctx context.Context, secret, key string) (string, error)
+	// Token reads the token for an external system from the Secret that its configuration names.
+	Token(ctx context.Context, config *allocation.Netbox) (string, error)
 	// Holders returns the addresses that Services hold of a ServiceGroup, with their
 	// owners, the one that is to be recorded first.
 	Holders(ctx context.Context, group string) (map[netip.Addr][]Owner, error)

@@ -60,7 +60,7 @@ var errNoSecret = errors.New("there is no Secret netbox")
 
 func (w *brokerWorld) UID(context.Context) (types.UID, error) { return ipamtest.Cluster, nil }
 
-func (w *brokerWorld) Token(context.Context, string, string) (string, error) {
+func (w *brokerWorld) Token(context.Context, *allocation.Netbox) (string, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.token == "" {

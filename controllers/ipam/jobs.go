@@ -91,7 +91,7 @@ func (b *Broker) systemFor(ctx context.Context, q *queue, j *job) (System, error
 		cluster = uid
 	}
 	if isStale {
-		read, err := b.Cluster.Token(ctx, g.config.TokenSecret, g.config.TokenKey)
+		read, err := b.Cluster.Token(ctx, g.config)
 		switch {
 		case err == nil:
 			token = read

@@ -44,7 +44,7 @@ func startNetbox(ctx context.Context) (*netboxServer, *space) {
 	DeferCleanup(n.stop)
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: purelbNamespace, GenerateName: "e2e-netbox-"},
-		StringData: map[string]string{"token": netbox.TokenV2},
+		StringData: map[string]string{"token": netbox.TokenV2, "url": "http://" + n.address},
 	}
 	Expect(kubeClient.Create(ctx, secret)).To(Succeed())
 	n.secret = secret.Name

@@ -23,7 +23,7 @@ type emptyCluster struct{ token string }
 
 func (c emptyCluster) UID(context.Context) (types.UID, error) { return ipamtest.Cluster, nil }
 
-func (c emptyCluster) Token(context.Context, string, string) (string, error) { return c.token, nil }
+func (c emptyCluster) Token(context.Context, *allocation.Netbox) (string, error) { return c.token, nil }
 
 func (c emptyCluster) Holders(context.Context, string) (map[netip.Addr][]ipam.Owner, error) {
 	return nil, nil //nolint:nilnil // an empty map
