@@ -284,7 +284,7 @@ func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image str
 			return fmt.Errorf("watch %T: %w", kind, err)
 		}
 	}
-	own, reasons := controllers.NewMetrics(metrics.Registry), controllers.NewUnplacedReasons()
+	own, reasons := controllers.NewMetrics(metrics.Registry), &controllers.UnplacedReasons{}
 	c := mgr.GetClient()
 	external, err := controllers.NewExternalIPAM(mgr, controllers.ExternalIPAMOptions{
 		Recorder: recorder("purelb-allocator"), Namespace: o.namespace, IsDefault: o.isDefault, Metrics: own, Now: time.Now,

@@ -20,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/announced"
@@ -60,7 +59,7 @@ func (r *AnnouncedReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1.Announcement{}, r.enqueueServicesOfAnnouncement()).
 		Watches(&v1.CommonAnnouncement{}, enqueueServicesOfCommon()).
 		Watches(&v1.ServiceGroup{}, batched(r.enqueueServicesOfGroup), builder.WithPredicates(policyLocalChanged)).
-		WatchesRawSource(source.Channel(r.Reasons.changes, &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(r.Reasons.source()).
 		WithOptions(controller.Options{MaxConcurrentReconciles: reportWriters}).
 		Complete(r)
 }

@@ -114,7 +114,7 @@ func TestFaultObjectGone(t *testing.T) {
 	leaving := held.DeepCopy()
 	leaving.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 
-	reasons, recorder := controllers.NewUnplacedReasons(), events.NewFakeRecorder(10)
+	reasons, recorder := &controllers.UnplacedReasons{}, events.NewFakeRecorder(10)
 	ofServices := func(c client.Client) reconcile.Reconciler {
 		return &controllers.AnnouncedReconciler{Client: c, Recorder: recorder, Namespace: namespace, IsDefault: true, Reasons: reasons}
 	}

@@ -89,7 +89,7 @@ func (b *placementBench) newLeader() *PlacementReconciler {
 	now := func() time.Time { return b.now }
 	r := &PlacementReconciler{
 		Client: b.api, Live: b.api, Namespace: benchNamespace, IsDefault: true, Liveness: NewLiveness(now), Now: now,
-		Metrics: NewMetrics(prometheus.NewRegistry()), Reasons: NewUnplacedReasons(), Recorder: &events.FakeRecorder{},
+		Metrics: NewMetrics(prometheus.NewRegistry()), Reasons: &UnplacedReasons{}, Recorder: &events.FakeRecorder{},
 	}
 	r.resetState()
 	return r

@@ -172,7 +172,7 @@ func newManager(ctx context.Context, options ctrl.Options, config *rest.Config, 
 	if err != nil {
 		return nil, err
 	}
-	own, reasons := controllers.NewMetrics(registry), controllers.NewUnplacedReasons()
+	own, reasons := controllers.NewMetrics(registry), &controllers.UnplacedReasons{}
 	c := mgr.GetClient()
 	return mgr, errors.Join(
 		live.Watch(ctx, mgr.GetCache()),

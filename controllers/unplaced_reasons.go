@@ -1,27 +1,35 @@
 package controllers
 
 import (
+	"context"
 	"net/netip"
 	"sync"
 
-	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/purelb/purelb-operator/controllers/placement"
 )
 
 // UnplacedReasons hands on why addresses have no node: PlacementReconciler sets the
 // reasons, and AnnouncedReconciler reports them on Services. The process loses them when it
-// ends; the first placement of the next leader sets all of them.
+// ends; the first placement of the next leader sets all of them. The zero value has none.
 type UnplacedReasons struct {
 	mu       sync.Mutex
 	unplaced map[netip.Addr]placement.Explanation
-	changes  chan event.GenericEvent
+	// queue has each Service whose reasons have changed once, until AnnouncedReconciler
+	// has reported them. It is nil until that begins, which then looks at all Services.
+	queue queue
 }
 
-// NewUnplacedReasons makes an empty UnplacedReasons.
-func NewUnplacedReasons() *UnplacedReasons {
-	return &UnplacedReasons{changes: make(chan event.GenericEvent, 1024)}
+// source enqueues the Services for which reasons change.
+func (r *UnplacedReasons) source() source.Source {
+	return source.Func(func(_ context.Context, q queue) error {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.queue = q
+		return nil
+	})
 }
 
 // ReasonFor returns why an address has no node, if it has none.
@@ -32,23 +40,21 @@ func (r *UnplacedReasons) ReasonFor(a netip.Addr) (placement.Explanation, bool) 
 	return why, ok
 }
 
-// set replaces all reasons, and sends an event for each Service for which they change.
+// set replaces all reasons, and enqueues each Service for which they change.
 func (r *UnplacedReasons) set(unplaced map[netip.Addr]placement.Explanation, addresses []placement.Address) {
 	r.mu.Lock()
-	before := r.unplaced
+	before, q := r.unplaced, r.queue
 	r.unplaced = unplaced
 	r.mu.Unlock()
+	if q == nil {
+		return
+	}
 	for _, a := range addresses {
 		if before[a.Addr] == unplaced[a.Addr] {
 			continue
 		}
 		for _, key := range a.Services {
-			svc := &corev1.Service{}
-			svc.Namespace, svc.Name = parseKey(key).Namespace, parseKey(key).Name
-			select {
-			case r.changes <- event.GenericEvent{Object: svc}:
-			default: // the next change of its Announcements reports the reason, too
-			}
+			q.Add(reconcile.Request{NamespacedName: parseKey(key)})
 		}
 	}
 }
