@@ -44,11 +44,12 @@ type Liveness struct {
 
 // freshness is what is known of the Lease of one node's agent.
 type freshness struct {
-	node       string
-	renewTime  time.Time     // what the Lease says; only compared for equality
-	lastChange time.Time     // when renewTime last changed, on our clock
-	duration   time.Duration // what the Lease says
-	signalled  placement.Liveness
+	node        string
+	renewTime   time.Time     // what the Lease says; only compared for equality
+	lastRenewal time.Time     // when renewTime last changed, on our clock
+	countsFrom  time.Time     // lastRenewal, or when a watch that had stopped went on after it
+	duration    time.Duration // what the Lease says
+	signalled   placement.Liveness
 }
 
 // leaseLimit is how long a Lease may last at the most, whatever its agent says.
@@ -124,9 +125,9 @@ func (l *Liveness) observeLease(obj any) {
 	if !f.renewTime.Equal(lease.Spec.RenewTime.Time) {
 		now := l.now()
 		if l.areAllExpired() {
-			l.restartAll(now)
+			l.restartAfterGap(now)
 		}
-		f.renewTime, f.lastChange = lease.Spec.RenewTime.Time, now
+		f.renewTime, f.lastRenewal, f.countsFrom = lease.Spec.RenewTime.Time, now, now
 	}
 	l.signalChange(f)
 }
@@ -141,12 +142,21 @@ func (l *Liveness) areAllExpired() bool {
 	return true
 }
 
-// restartAll gives all agents time again, when the first of them renews after all had
-// expired: it was the watch that had stopped, more likely than the agents.
-func (l *Liveness) restartAll(now time.Time) {
+// restartAfterGap gives agents time again, when the first of them renews after all had
+// expired: it was the watch that had stopped, more likely than the agents. An agent that had
+// expired before the last of them renewed has stopped by itself, and gets no time.
+func (l *Liveness) restartAfterGap(now time.Time) {
+	var gapStart time.Time
 	for _, f := range l.freshness {
-		f.lastChange = now
-		l.signalChange(f)
+		if f.lastRenewal.After(gapStart) {
+			gapStart = f.lastRenewal
+		}
+	}
+	for _, f := range l.freshness {
+		if gapStart.Sub(f.lastRenewal) < l.leaseDurationOf(f, gapStart) {
+			f.countsFrom = now
+			l.signalChange(f)
+		}
 	}
 }
 
@@ -201,6 +211,11 @@ func (l *Liveness) leaseLimitOf(node string) leaseLimit {
 	return leaseLimit{duration: longestLease}
 }
 
+// leaseDurationOf returns how long the Lease of an agent lasts at a time.
+func (l *Liveness) leaseDurationOf(f *freshness, now time.Time) time.Duration {
+	return min(f.duration, l.leaseLimitOf(f.node).at(now))
+}
+
 // SilentFor is for how long a node's agent has not renewed its Lease, as far as this
 // process has seen.
 func (l *Liveness) SilentFor(node string) time.Duration {
@@ -211,13 +226,13 @@ func (l *Liveness) SilentFor(node string) time.Duration {
 	if !known {
 		return always
 	}
-	return l.now().Sub(f.lastChange)
+	return l.now().Sub(f.countsFrom)
 }
 
 func (l *Liveness) judge(f *freshness) placement.Liveness {
 	now := l.now()
-	duration := min(f.duration, l.leaseLimitOf(f.node).at(now))
-	switch age := now.Sub(f.lastChange); {
+	duration := l.leaseDurationOf(f, now)
+	switch age := now.Sub(f.countsFrom); {
 	case age >= duration:
 		return placement.Expired
 	case age >= duration*2/3:

@@ -108,6 +108,55 @@ func TestLivenessAfterGap(t *testing.T) {
 	}
 }
 
+// TestFaultAgentDeadForLong has one of two agents be dead for an hour, and the other one be
+// replaced, a few times: that no Lease is renewed meanwhile does not revive the dead one.
+func TestFaultAgentDeadForLong(t *testing.T) {
+	now := time.Unix(1000, 0)
+	l := NewLiveness(func() time.Time { return now })
+	renewals := int64(0)
+	renew := func(node string) {
+		renewals++
+		l.observeLease(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "purelb-" + node}, Spec: coordinationv1.LeaseSpec{
+			RenewTime: ptr.To(metav1.NewMicroTime(time.Unix(renewals, 0))), LeaseDurationSeconds: ptr.To[int32](3)}})
+	}
+	died := now
+	renew("dead")
+	renew("good")
+	for range 3600 {
+		now = now.Add(time.Second)
+		renew("good")
+	}
+	for replacement := range 3 {
+		now = now.Add(4 * time.Second)
+		renew("good")
+		if got := l.LivenessOf("good"); got != placement.Fresh {
+			t.Errorf("replacement %d: the agent that is replaced is %v", replacement, got)
+		}
+		if got := l.LivenessOf("dead"); got != placement.Expired {
+			t.Errorf("replacement %d: the agent that is dead is %v", replacement, got)
+		}
+		if got, want := l.SilentFor("dead"), now.Sub(died); got != want {
+			t.Errorf("replacement %d: the agent that is dead is silent for %s, want %s", replacement, got, want)
+		}
+	}
+
+	now = now.Add(2 * time.Second)
+	renew("good")
+	renew("dead") // is back, and dies again
+	now = now.Add(time.Second)
+	renew("good")
+	now = now.Add(4 * time.Second)
+	renew("good") // it may have been the watch
+	if got := l.LivenessOf("dead"); got != placement.Fresh {
+		t.Errorf("an agent that renewed shortly before none did is %v after that", got)
+	}
+	now = now.Add(4 * time.Second)
+	renew("good") // it was not
+	if got := l.LivenessOf("dead"); got != placement.Expired {
+		t.Errorf("an agent that did not come back with the others is %v", got)
+	}
+}
+
 // TestAttackLeaseDuration has an agent say that its Lease lasts for ever.
 func TestAttackLeaseDuration(t *testing.T) {
 	now := time.Unix(1000, 0)
