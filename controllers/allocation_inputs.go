@@ -55,7 +55,7 @@ func allocationInputs(ctx context.Context, c client.Reader, namespace string) (*
 		Catalog:      allocation.NewCatalog(groups.Items, namespace),
 		AnnounceType: announceTypeBy(announcements),
 	}
-	inputs.Reserved, inputs.Excess = allocation.ReserveNodeAddresses(nodeAddresses(nodes.Items, announcements), inputs.Catalog.PoolAddresses())
+	inputs.Reserved, inputs.Excess = allocation.ReserveNodeAddresses(nodeAddresses(nodes.Items, announcements), inputs.Catalog.PoolRanges())
 	return inputs, groups.Items, nil
 }
 

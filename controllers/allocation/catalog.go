@@ -225,14 +225,17 @@ func (c Catalog) GroupContainingFor(name string, a netip.Addr) (*Group, Range, b
 }
 
 // PoolAddresses returns the addresses of all groups that the manager allocates from.
-func (c Catalog) PoolAddresses() *netipx.IPSet {
+func (c Catalog) PoolAddresses() *netipx.IPSet { return addressesOf(c.PoolRanges()) }
+
+// PoolRanges returns the ranges of all groups that the manager allocates from, in any order.
+func (c Catalog) PoolRanges() []Range {
 	var all []Range
 	for _, v := range c {
 		if v.Ready() {
 			all = append(all, v.Group.Ranges...)
 		}
 	}
-	return addressesOf(all)
+	return all
 }
 
 // addressesOf returns the addresses of ranges as a set.

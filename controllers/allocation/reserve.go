@@ -5,15 +5,18 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-
-	"go4.org/netipx"
 )
 
-// maxReserved is how many addresses of pools the manager reserves for one node in one
-// family. A node has one or two addresses in pools, and its gateway. Its agent reports
-// the rest, and whoever has stolen an agent's token may report anything: such reports
-// must not take a whole pool away from Services.
-const maxReserved = 8
+// Bounds of what the manager reserves for one node. A node has one or two addresses in
+// pools, and its gateway. Its agent reports them, and whoever has stolen an agent's token may
+// report anything: such reports must not take a whole pool away from Services.
+const (
+	// maxReserved is how many addresses of pools the manager reserves in one family.
+	maxReserved = 8
+	// unconfirmedShare is which part of each range the manager reserves at the most for what
+	// the agent alone reports: a quarter. In a range of less than four addresses that is none.
+	unconfirmedShare = 4
+)
 
 // NodeAddresses are the addresses of one node and of its gateways. The same address may
 // be in several lists.
@@ -35,39 +38,38 @@ type Excess struct {
 }
 
 // ReserveNodeAddresses returns the addresses that no Service gets, each with what it is:
-// those of nodes and of their gateways. Inside pools the manager reserves at most eight
-// for each node and family: first those that the Node object confirms, then the
-// gateways, then the others, each in ascending order. The rest is the excess, by node and
-// family. Outside pools all are returned: the manager allocates nothing there, so they
-// cost nobody an address.
-func ReserveNodeAddresses(nodes []NodeAddresses, pools *netipx.IPSet) (reserved map[netip.Addr]string, excess []Excess) {
+// those of nodes and of their gateways. Inside the ranges of pools the manager reserves at most
+// eight for each node and family: first those that the Node object confirms, then the
+// gateways, then the others, each in ascending order. What neither the Node object confirms nor,
+// of a gateway, the agent of a second node, takes at most a quarter of each range. The rest is
+// the excess, by node and family. Outside pools all are returned: the manager allocates nothing
+// there, so they cost nobody an address.
+func ReserveNodeAddresses(nodes []NodeAddresses, ranges []Range) (reserved map[netip.Addr]string, excess []Excess) {
 	reserved = map[netip.Addr]string{}
+	pools, isShared := addressesOf(ranges), sharedGateways(nodes)
 	nodes = slices.SortedFunc(slices.Values(nodes), func(a, b NodeAddresses) int { return cmp.Compare(a.Node, b.Node) })
 	for i := range nodes {
-		quota := map[Family]int{IPv4: maxReserved, IPv6: maxReserved}
+		quota := newClaimQuota(ranges)
 		overQuota := map[Family][]netip.Addr{}
 		seen := map[netip.Addr]bool{}
-		reserve := func(addrs []netip.Addr, what string) {
+		reserve := func(addrs []netip.Addr, what string, isConfirmed func(netip.Addr) bool) {
 			for _, a := range slices.SortedFunc(slices.Values(addrs), netip.Addr.Compare) {
 				if seen[a] {
 					continue
 				}
 				seen[a] = true
-				if pools.Contains(a) {
-					if quota[FamilyOf(a)] == 0 {
-						overQuota[FamilyOf(a)] = append(overQuota[FamilyOf(a)], a)
-						continue
-					}
-					quota[FamilyOf(a)]--
+				if pools.Contains(a) && !quota.take(a, isConfirmed(a)) {
+					overQuota[FamilyOf(a)] = append(overQuota[FamilyOf(a)], a)
+					continue
 				}
 				if reserved[a] == "" {
 					reserved[a] = fmt.Sprintf("%s of node %s", what, nodes[i].Node)
 				}
 			}
 		}
-		reserve(nodes[i].Confirmed, "an address")
-		reserve(nodes[i].Gateways, "a gateway")
-		reserve(nodes[i].Own, "an address")
+		reserve(nodes[i].Confirmed, "an address", func(netip.Addr) bool { return true })
+		reserve(nodes[i].Gateways, "a gateway", func(a netip.Addr) bool { return isShared[a] })
+		reserve(nodes[i].Own, "an address", func(netip.Addr) bool { return false })
 		for _, family := range []Family{IPv4, IPv6} {
 			if addrs := overQuota[family]; len(addrs) > 0 {
 				slices.SortFunc(addrs, netip.Addr.Compare)
@@ -76,6 +78,57 @@ func ReserveNodeAddresses(nodes []NodeAddresses, pools *netipx.IPSet) (reserved 
 		}
 	}
 	return reserved, excess
+}
+
+// sharedGateways returns the gateways that more than one node has.
+func sharedGateways(nodes []NodeAddresses) map[netip.Addr]bool {
+	firstNode, isShared := map[netip.Addr]string{}, map[netip.Addr]bool{}
+	for i := range nodes {
+		for _, a := range nodes[i].Gateways {
+			if first, isKnown := firstNode[a]; !isKnown {
+				firstNode[a] = nodes[i].Node
+			} else if first != nodes[i].Node {
+				isShared[a] = true
+			}
+		}
+	}
+	return isShared
+}
+
+// claimQuota is how many more addresses the manager reserves for one node.
+type claimQuota struct {
+	ranges   []Range
+	byFamily map[Family]int
+	// unconfirmed counts, by index in ranges, what is reserved without being confirmed.
+	unconfirmed map[int]int64
+}
+
+func newClaimQuota(ranges []Range) claimQuota {
+	return claimQuota{ranges, map[Family]int{IPv4: maxReserved, IPv6: maxReserved}, map[int]int64{}}
+}
+
+// take counts one more address, or reports that it is over the quota.
+func (q claimQuota) take(a netip.Addr, isConfirmed bool) bool {
+	if q.byFamily[FamilyOf(a)] == 0 {
+		return false
+	}
+	if !isConfirmed {
+		var containing []int
+		for i, r := range q.ranges {
+			if !r.Addrs.Contains(a) {
+				continue
+			}
+			if q.unconfirmed[i] >= r.Capacity()/unconfirmedShare {
+				return false
+			}
+			containing = append(containing, i)
+		}
+		for _, i := range containing {
+			q.unconfirmed[i]++
+		}
+	}
+	q.byFamily[FamilyOf(a)]--
+	return true
 }
 
 // ObjectionTo says why no Service can have an address of an external group in this
@@ -113,7 +166,8 @@ func DescribeExcess(group *Group, excess []Excess) string {
 	if len(claims) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("nodes report more addresses of their own, or gateways, in pools than the %d of each family that are reserved; the rest may be allocated (%s): "+
+	return fmt.Sprintf("nodes report more addresses of their own, or gateways, in pools than are reserved for one node: %d of each family and, of those that only "+
+		"its agent reports, a quarter of each range; the rest may be allocated (%s): "+
 		"take the nodes' addresses out of the pools or, if the nodes do not have them, look into their agents", maxReserved, abbreviate(claims, ", "))
 }
 

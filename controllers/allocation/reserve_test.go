@@ -26,6 +26,7 @@ func TestReserve(t *testing.T) {
 	catalog := allocation.NewCatalog([]v1.ServiceGroup{
 		groupMadeAt(t, "a", 1, "remote: {v4pool: {pool: 10.0.0.0/24, subnet: 10.0.0.0/24}, v6pool: {pool: 'fd00::/64', subnet: 'fd00::/64'}}"),
 		groupMadeAt(t, "b", 2, "local: {pool: 10.0.1.0/24, subnet: 10.0.1.0/24}"),
+		groupMadeAt(t, "c", 3, "local: {v4pools: [{pool: 10.0.2.8-10.0.2.15, subnet: 10.0.2.0/24}, {pool: 10.0.2.20-10.0.2.22, subnet: 10.0.2.0/24}]}"),
 	}, namespace)
 	concat := func(lists ...[]netip.Addr) []netip.Addr { return slices.Concat(lists...) }
 	type nodes = []allocation.NodeAddresses
@@ -55,9 +56,17 @@ func TestReserve(t *testing.T) {
 			addressesFrom("10.0.0.1", 12), []allocation.Excess{
 				{Node: "a", Family: allocation.IPv4, Addresses: addressesFrom("10.0.0.13", 1)},
 				{Node: "b", Family: allocation.IPv4, Addresses: addressesFrom("10.0.0.9", 1)}}},
+		{"a quarter of each range", nodes{{Node: "n", Own: concat(addressesFrom("10.0.2.8", 3), addressesFrom("10.0.2.20", 1), addressesFrom("10.0.0.1", 3))}},
+			concat(addressesFrom("10.0.0.1", 3), addressesFrom("10.0.2.8", 2)), []allocation.Excess{{Node: "n", Family: allocation.IPv4, Addresses: concat(addressesFrom("10.0.2.10", 1), addressesFrom("10.0.2.20", 1))}}},
+		{"more than a quarter in the Node object", nodes{{Node: "n", Confirmed: concat(addressesFrom("10.0.2.8", 3), addressesFrom("10.0.2.20", 1)), Own: addressesFrom("10.0.2.8", 6)}},
+			concat(addressesFrom("10.0.2.8", 5), addressesFrom("10.0.2.20", 1)), []allocation.Excess{{Node: "n", Family: allocation.IPv4, Addresses: addressesFrom("10.0.2.13", 1)}}},
+		{"gateways of two nodes", nodes{{Node: "a", Gateways: concat(addressesFrom("10.0.2.8", 3), addressesFrom("10.0.2.20", 1))}, {Node: "b", Gateways: concat(addressesFrom("10.0.2.8", 3), addressesFrom("10.0.2.20", 1))}},
+			concat(addressesFrom("10.0.2.8", 3), addressesFrom("10.0.2.20", 1)), nil},
+		{"gateways of one node, twice", nodes{{Node: "n", Gateways: concat(addressesFrom("10.0.2.20", 1), addressesFrom("10.0.2.20", 1))}},
+			nil, []allocation.Excess{{Node: "n", Family: allocation.IPv4, Addresses: addressesFrom("10.0.2.20", 1)}}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			reserved, excess := allocation.ReserveNodeAddresses(row.nodes, catalog.PoolAddresses())
+			reserved, excess := allocation.ReserveNodeAddresses(row.nodes, catalog.PoolRanges())
 			got := slices.SortedFunc(maps.Keys(reserved), netip.Addr.Compare)
 			if diff := cmp.Diff(row.reserved, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 				t.Errorf("reserved (-want +got):\n%s", diff)
@@ -71,15 +80,15 @@ func TestReserve(t *testing.T) {
 	t.Run("names", func(t *testing.T) {
 		reserved, _ := allocation.ReserveNodeAddresses(nodes{
 			{Node: "b", Own: addressesFrom("10.0.0.1", 2)}, {Node: "a", Gateways: addressesFrom("10.0.0.1", 1), Own: addressesFrom("10.0.0.1", 1)},
-		}, catalog.PoolAddresses())
+		}, catalog.PoolRanges())
 		want := map[netip.Addr]string{netip.MustParseAddr("10.0.0.1"): "a gateway of node a", netip.MustParseAddr("10.0.0.2"): "an address of node b"}
 		if !maps.Equal(reserved, want) {
 			t.Errorf("got %v, want %v", reserved, want)
 		}
 	})
 	t.Run("what a group says", func(t *testing.T) {
-		_, excess := allocation.ReserveNodeAddresses(nodes{{Node: "bad", Own: concat(addressesFrom("10.0.0.1", 20), addressesFrom("fd00::1", 9))}, {Node: "good", Own: addressesFrom("10.0.0.1", 2)}}, catalog.PoolAddresses())
-		const want = "nodes report more addresses of their own, or gateways, in pools than the 8 of each family that are reserved; the rest may be allocated " +
+		_, excess := allocation.ReserveNodeAddresses(nodes{{Node: "bad", Own: concat(addressesFrom("10.0.0.1", 20), addressesFrom("fd00::1", 9))}, {Node: "good", Own: addressesFrom("10.0.0.1", 2)}}, catalog.PoolRanges())
+		const want = "nodes report more addresses of their own, or gateways, in pools than are reserved for one node: 8 of each family and, of those that only its agent reports, a quarter of each range; the rest may be allocated " +
 			"(node bad: IPv4 12 addresses, node bad: IPv6 1 address): take the nodes' addresses out of the pools or, if the nodes do not have them, look into their agents"
 		if got := allocation.DescribeExcess(&catalog["a"].Group, excess); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
@@ -100,7 +109,7 @@ func TestAttackReservations(t *testing.T) {
 		{Node: "bad", Own: addressesFrom("10.0.0.0", 256), Gateways: addressesFrom("10.0.0.0", 256)},
 		{Node: "good", Own: honest},
 	}
-	reserved, excess := allocation.ReserveNodeAddresses(claims, catalog.PoolAddresses())
+	reserved, excess := allocation.ReserveNodeAddresses(claims, catalog.PoolRanges())
 	if len(excess) != 1 || len(excess[0].Addresses) != 248 {
 		t.Errorf("excess %v", excess)
 	}
@@ -113,5 +122,47 @@ func TestAttackReservations(t *testing.T) {
 	}
 	if reserved[honest[0]] == "" {
 		t.Errorf("%s of the other node is not reserved", honest[0])
+	}
+}
+
+// TestAttackSmallPool lets one node claim every address of a small pool, as its own and as
+// gateways: most are left for Services, the addresses of another node and the gateway of both
+// are not, and the group names the node as soon as one claim is passed over.
+func TestAttackSmallPool(t *testing.T) {
+	for size := 1; size <= 32; size++ {
+		first := netip.MustParseAddr("10.0.0.100")
+		all := addressesFrom(first.String(), size)
+		group := groupMadeAt(t, "default", 1, fmt.Sprintf("local: {pool: %s-%s, subnet: 10.0.0.0/24}", first, all[size-1]))
+		catalog := allocation.NewCatalog([]v1.ServiceGroup{group}, namespace)
+		for claimed := range size + 1 {
+			// The honest node and the gateway have the addresses that the liar claims last.
+			honest := all[max(0, size-2):]
+			reserved, excess := allocation.ReserveNodeAddresses([]allocation.NodeAddresses{
+				{Node: "bad", Own: all[:claimed], Gateways: append(slices.Clone(all[:claimed/2]), honest[0])},
+				{Node: "good", Confirmed: honest[len(honest)-1:], Gateways: honest[:1]},
+			}, catalog.PoolRanges())
+			lies := 0
+			for _, a := range all {
+				if reserved[a] != "" && !slices.Contains(honest, a) {
+					lies++
+				}
+			}
+			if lies > size/4 {
+				t.Errorf("pool of %d: %d addresses are reserved for nobody", size, lies)
+			}
+			if passedOver := lies < min(claimed, size-len(honest)); passedOver && allocation.DescribeExcess(&catalog["default"].Group, excess) == "" {
+				t.Errorf("pool of %d: the group does not say that %d of %d claims are passed over", size, claimed-lies, claimed)
+			}
+			for _, a := range honest {
+				if reserved[a] == "" {
+					t.Errorf("pool of %d: %s of the other node is not reserved", size, a)
+				}
+			}
+			result := allocation.Allocate(&allocation.Request{Families: []allocation.Family{allocation.IPv4}},
+				&allocation.Inputs{Catalog: catalog, InUse: allocation.NewInUse(), Reserved: reserved})
+			if isFree := size > len(honest); isFree != (len(result.Addresses) == 1) {
+				t.Errorf("pool of %d, of which %d are claimed: allocated %v: %s", size, claimed, result.Addresses, result.Message)
+			}
+		}
 	}
 }
