@@ -84,7 +84,7 @@ func checkpointOf(nodeName string, in plan.Inputs, yields map[netip.Addr]plan.Yi
 	for i := range in.Announcements {
 		ann := &in.Announcements[i]
 		c.Announcements = append(c.Announcements, purelbv1.Announcement{
-			ObjectMeta: metav1.ObjectMeta{Name: ann.Name, Namespace: ann.Namespace, Generation: ann.Generation}, Spec: ann.Spec,
+			ObjectMeta: metav1.ObjectMeta{Name: ann.Name, Namespace: ann.Namespace, UID: ann.UID, Generation: ann.Generation}, Spec: ann.Spec,
 		})
 	}
 	shared := in.SharedEntries()

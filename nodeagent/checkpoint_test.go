@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -104,6 +105,52 @@ func TestCheckpoint(t *testing.T) {
 				w.fail(away)
 				w.standIn(t.Context(), false)
 				w.expect("changes", []string(nil), w.kernel.Calls())
+			})
+		})
+	}
+}
+
+// An agent that was away does not take a yield of an earlier entry for one of the entry that the
+// manager made meanwhile: the manager knows nothing of the yield, and waits for the node that is
+// to take the address over. That the entry is the same the agent sees by its epoch and by the
+// Announcement.
+func TestFaultYieldOutlivesEntry(t *testing.T) {
+	ofEpoch := func(uid types.UID, epoch int64) *purelbv1.Announcement {
+		ann := announcementOf("node1", local("192.0.2.1", takeover, func(a *purelbv1.AnnouncedAddress) { a.Epoch = epoch }))
+		ann.UID = uid
+		return ann
+	}
+	for name, c := range map[string]struct {
+		later *purelbv1.Announcement
+		want  string
+	}{
+		"the same entry":                  {ofEpoch("first", 5), "192.0.2.1 Yielded Yielded" + stranger.String()},
+		"the Service was made anew":       {ofEpoch("first", 2), "192.0.2.1 Announced"},
+		"the Announcement was made anew":  {ofEpoch("second", 5), "192.0.2.1 Announced"},
+		"the address was handed out anew": {ofEpoch("first", 6), "192.0.2.1 Announced"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "agent.json")
+			start := func(t *testing.T, ann *purelbv1.Announcement) *world {
+				w := newWorld(t, settings(), ann)
+				w.Checkpoint = file
+				w.loadCheckpoint()
+				if err := w.SyncLive(t.Context(), time.Second); err != nil {
+					t.Fatal(err)
+				}
+				return w
+			}
+			synctest.Test(t, func(t *testing.T) {
+				w := start(t, ofEpoch("first", 5))
+				w.yieldTo("192.0.2.1", stranger)
+				w.settle()
+				w.expect("state before", "192.0.2.1 Yielded Yielded"+stranger.String(), w.states("node1"))
+			})
+			synctest.Test(t, func(t *testing.T) {
+				w := start(t, c.later)
+				w.settle()
+				w.expect("state", c.want, w.states("node1"))
+				w.expect("epoch of the report", c.later.Spec.Addresses[0].Epoch, w.get("node1").Status.Addresses[0].Epoch)
 			})
 		})
 	}

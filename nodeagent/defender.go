@@ -11,6 +11,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
@@ -98,6 +99,14 @@ func (g *defender) forgetYields(desired []plan.Desired) {
 		g.listen()
 		signal(g.yielded)
 	}
+}
+
+// forgetYieldsOfEarlierEntries forgets the yields that Announcements which the API server has
+// just listed know nothing of.
+func (g *defender) forgetYieldsOfEarlierEntries(listed []purelbv1.Announcement) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.defence.ForgetYieldsOfEarlierEntries(listed)
 }
 
 // hold replaces what the node holds.

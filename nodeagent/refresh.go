@@ -53,6 +53,7 @@ func (a *Agent) listAndSync(ctx context.Context, timeout time.Duration, onListed
 		return 0, err
 	}
 	a.state.objects = objects
+	a.defender.forgetYieldsOfEarlierEntries(objects.announcements)
 	if onListed != nil {
 		onListed()
 	}

@@ -19,8 +19,8 @@ import (
 type Defence struct {
 	// Held are the Local addresses that the node has.
 	Held map[netip.Addr]Held
-	// Yields are the addresses that the agent has yielded. The checkpoint keeps their epochs
-	// and MACs, so that an agent that starts does not take them over.
+	// Yields are the addresses that the agent has yielded. The checkpoint keeps their
+	// epochs, MACs and Announcements, so that an agent that starts does not take them over.
 	Yields map[netip.Addr]YieldedAddress
 	// Watches say what was heard and done about each held address. To lose one is harmless:
 	// whatever is heard next says it again.

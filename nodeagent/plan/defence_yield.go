@@ -5,12 +5,14 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 )
 
 // YieldTo notes that the agent yields a held address to a station.
 func (d *Defence) YieldTo(h Held, mac string, now time.Time) {
 	addr := h.Prefix.Addr()
-	y := YieldedAddress{Epoch: h.Epoch, MAC: mac, AnsweredAt: now}
+	y := YieldedAddress{Epoch: h.Epoch, MAC: mac, Announcement: h.Announcement, AnsweredAt: now}
 	if !h.Leaving {
 		y.Interface = h.Interface
 	}
@@ -46,11 +48,27 @@ func (d *Defence) ForgetYields(desired []Desired) {
 			delete(d.Yields, addr)
 			continue
 		}
-		y.Interface = ""
+		y.Announcement, y.Interface = cmp.Or(want.Announcement, y.Announcement), ""
 		if !want.Leaving {
 			y.Interface = want.Interface
 		}
 		d.Yields[addr] = y
+	}
+}
+
+// ForgetYieldsOfEarlierEntries forgets yields of addresses whose entries have a lower epoch in
+// Announcements that the API server has just listed. The list is later than the yields, and the
+// epoch of an entry only grows: such an entry was made anew while the agent did not look, and
+// the manager knows nothing of the yield.
+func (d *Defence) ForgetYieldsOfEarlierEntries(listed []purelbv1.Announcement) {
+	if len(d.Yields) == 0 {
+		return
+	}
+	desired, _ := MergeDesired(listed, nil)
+	for i := range desired {
+		if y, isYielded := d.Yields[desired[i].Addr]; isYielded && desired[i].Epoch < y.Epoch {
+			delete(d.Yields, desired[i].Addr)
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 )
@@ -50,6 +51,66 @@ func TestForgetYields(t *testing.T) {
 		}
 		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// A yield counts for the Announcements that the node had then, wherever the entry is now.
+func TestYieldOfAnotherAnnouncement(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		yield types.UID
+		node  []types.UID // of its Announcements; the last one has the entry
+		want  bool
+	}{
+		{"the same", "a", []types.UID{"a"}, true},
+		{"made anew", "a", []types.UID{"b"}, false},
+		{"the entry has moved", "a", []types.UID{"a", "b"}, true},
+		{"the yield is of an earlier version of the agent", "", []types.UID{"a"}, true},
+		{"the checkpoint is of an earlier version of the agent", "a", nil, true},
+	} {
+		desired := Desired{Addr: heldAddr, Interface: "eth0", Local: true, Epoch: 3, NodeAnnouncements: c.node}
+		if len(c.node) > 0 {
+			desired.Announcement = c.node[len(c.node)-1]
+		}
+		d := yielding(func(h *Held) { h.Announcement = c.yield })
+		if _, may := d.MayHave(&desired, false, begin); may == c.want {
+			t.Errorf("%s: may have the address %v", c.name, may)
+		}
+		d.ForgetYields([]Desired{desired})
+		y, got := d.Yields[heldAddr]
+		if got != c.want {
+			t.Errorf("%s: is still yielded %v, want %v", c.name, got, c.want)
+		}
+		if got && desired.Announcement != "" && y.Announcement != desired.Announcement {
+			t.Errorf("%s: yielded under %q", c.name, y.Announcement)
+		}
+	}
+}
+
+// What the API server has just listed is later than the yields: there an entry has a lower epoch
+// only if it was made anew.
+func TestYieldsOfEarlierEntries(t *testing.T) {
+	t.Parallel()
+	epoch := func(epoch int64) func(*purelbv1.AnnouncedAddress) {
+		return func(a *purelbv1.AnnouncedAddress) { a.Epoch = epoch }
+	}
+	for name, c := range map[string]struct {
+		listed []purelbv1.Announcement
+		want   bool
+	}{
+		"under the same epoch":          {[]purelbv1.Announcement{announcement(local("192.0.2.1", 24))}, true},
+		"under a lower epoch":           {[]purelbv1.Announcement{announcement(local("192.0.2.1", 24, epoch(2)))}, false},
+		"under a higher epoch":          {[]purelbv1.Announcement{announcement(local("192.0.2.1", 24, epoch(4)))}, true}, // ForgetYields forgets it
+		"moved to another Announcement": {[]purelbv1.Announcement{announcement(local("192.0.2.1", 24, epoch(2))), announcement(local("192.0.2.1", 24))}, true},
+		"another address":               {[]purelbv1.Announcement{announcement(local("192.0.2.2", 24, epoch(2)))}, true},
+		"no Announcement":               {nil, true},
+	} {
+		d := yielding()
+		d.ForgetYieldsOfEarlierEntries(c.listed)
+		if _, got := d.Yields[heldAddr]; got != c.want {
+			t.Errorf("%s: is still yielded %v, want %v", name, got, c.want)
 		}
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 )
 
@@ -31,6 +33,11 @@ type Desired struct {
 	HealthPort int32
 	Epoch      int64
 	Services   []string
+	// Announcement is the UID of the Announcement that has the entry, and NodeAnnouncements are
+	// those of all Announcements of the node. They are empty for shared entries, and as far as
+	// the UIDs are not known.
+	Announcement      types.UID
+	NodeAnnouncements []types.UID
 }
 
 // MergeDesired returns the addresses of all Announcements of a node and of the shared
@@ -42,18 +49,22 @@ func MergeDesired(announcements []purelbv1.Announcement, shared []purelbv1.Commo
 	announcements = slices.Clone(announcements)
 	slices.SortFunc(announcements, func(a, b purelbv1.Announcement) int { return cmp.Compare(a.Name, b.Name) })
 	entries := 0
+	var uids []types.UID
 	for i := range announcements {
 		entries += len(announcements[i].Spec.Addresses)
+		if uid := announcements[i].UID; uid != "" { // checkpoints of earlier versions have none
+			uids = append(uids, uid)
+		}
 	}
 	for i := range shared {
 		entries += len(shared[i].Spec.Addresses)
 	}
 	m := merging{
-		desired: make([]Desired, 0, entries), indexByAddr: make(map[netip.Addr]int, entries), invalid: map[netip.Addr]Result{},
+		desired: make([]Desired, 0, entries), indexByAddr: make(map[netip.Addr]int, entries), invalid: map[netip.Addr]Result{}, uids: uids,
 	}
 	for i := range announcements {
 		for j := range announcements[i].Spec.Addresses {
-			m.merge(&announcements[i].Spec.Addresses[j], &announcements[i].Status)
+			m.merge(&announcements[i].Spec.Addresses[j], &announcements[i])
 		}
 	}
 	for i := range shared {
@@ -71,11 +82,12 @@ type merging struct {
 	desired     []Desired
 	indexByAddr map[netip.Addr]int // in desired
 	invalid     map[netip.Addr]Result
+	uids        []types.UID // of the node's Announcements
 }
 
 // merge adds an entry of an Announcement, in the place of one with a lower epoch. What is not
 // an IP address is left out here, and Status reports it.
-func (m *merging) merge(entry *purelbv1.AnnouncedAddress, status *purelbv1.AnnouncementStatus) {
+func (m *merging) merge(entry *purelbv1.AnnouncedAddress, ann *purelbv1.Announcement) {
 	addr, err := netip.ParseAddr(entry.Address)
 	i, isMerged := m.indexByAddr[addr]
 	if err != nil || isMerged && m.desired[i].Epoch >= entry.Epoch {
@@ -86,7 +98,8 @@ func (m *merging) merge(entry *purelbv1.AnnouncedAddress, status *purelbv1.Annou
 		m.invalid[addr] = problem
 		return
 	}
-	d.Takeover = d.Takeover && !wasRealised(status, entry)
+	d.Takeover = d.Takeover && !wasRealised(&ann.Status, entry)
+	d.Announcement, d.NodeAnnouncements = ann.UID, m.uids
 	if isMerged {
 		m.desired[i] = d
 		return

@@ -1,11 +1,17 @@
 package plan
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"k8s.io/apimachinery/pkg/types"
+)
 
 // Held is a Local address that the node has.
 type Held struct {
 	Address
 	Epoch int64
+	// Announcement is the UID of the Announcement that has the entry; empty if it is not known.
+	Announcement types.UID
 	// Leaving means that the agent does not defend the address: the node is to hand it over,
 	// or nothing asks for it.
 	Leaving bool
@@ -19,7 +25,9 @@ func heldAsDesired(settings Settings, desired []Desired, isAnnounced func(netip.
 	for i := range desired {
 		d := &desired[i]
 		if d.Local && isAnnounced(d.Addr) {
-			held = append(held, Held{Address: settings.address(d), Epoch: d.Epoch, Leaving: d.Leaving, PreviousMACs: d.PreviousMACs})
+			held = append(held, Held{
+				Address: settings.address(d), Epoch: d.Epoch, Announcement: d.Announcement, Leaving: d.Leaving, PreviousMACs: d.PreviousMACs,
+			})
 		}
 	}
 	return held

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 )
 
@@ -14,6 +16,8 @@ type YieldedAddress struct {
 	Epoch int64 `json:"epoch"`
 	// MAC of that station, lower case with colons.
 	MAC string `json:"mac"`
+	// Announcement is the UID of the Announcement that has the entry; empty if it is not known.
+	Announcement types.UID `json:"announcement,omitempty"`
 	// Interface on whose link that station is; empty if the agent is not to claim the
 	// address again.
 	Interface string `json:"-"`
@@ -39,8 +43,13 @@ func (y YieldedAddress) answeredBy(mac string, at time.Time) YieldedAddress {
 }
 
 // covers reports whether the address was yielded under a desired entry's epoch, or a later
-// one: only a higher epoch lets the node take the address over again.
-func (y YieldedAddress) covers(d *Desired) bool { return y.Epoch >= d.Epoch }
+// one: only a higher epoch lets the node take the address over again. Epochs of an Announcement
+// that the node does not have any more, or of another cluster, say nothing. The entry may have
+// moved to another Announcement of the node.
+func (y YieldedAddress) covers(d *Desired) bool {
+	isOfNode := y.Announcement == "" || len(d.NodeAnnouncements) == 0 || slices.Contains(d.NodeAnnouncements, y.Announcement)
+	return isOfNode && y.Epoch >= d.Epoch
+}
 
 // Result of an address that was yielded.
 func (y YieldedAddress) Result() Result {
