@@ -292,6 +292,35 @@ func TestStripped(t *testing.T) {
 	})
 }
 
+// A program on the node removes the addresses whenever it sees them, for ten seconds: the agent
+// neither works nor reports each time, and the addresses are back when the program has ended.
+func TestFaultStrippedWithoutEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1"), virtual("198.51.100.1")))
+		w.reconcileOrFail()
+		w.kernel.Calls()
+		w.made()
+		var wait time.Duration
+		for range 400 {
+			w.kernel.Strip("eth0", netip.MustParsePrefix("192.0.2.1/32"))
+			w.kernel.Strip("kube-lb0", netip.MustParsePrefix("198.51.100.1/32"))
+			wait = w.reconcileOrFail()
+			time.Sleep(25 * time.Millisecond)
+		}
+		added := map[string]int{}
+		for _, call := range w.kernel.Calls() {
+			added[call]++
+		}
+		w.expect("changes", map[string]int{"Add 192.0.2.1/32 eth0": 12, "Add 198.51.100.1/32 kube-lb0": 12}, added)
+		w.expect("requests", []string{"apply status"}, w.made())
+		w.expect("states", "192.0.2.1 Announced RepeatedlyRemoved, 198.51.100.1 Announced RepeatedlyRemoved", w.states("node1"))
+		w.expect("probes", 1, len(w.neighbours.probes))
+		time.Sleep(wait)
+		w.reconcileOrFail()
+		w.expect("changes in the end", []string{"Add 192.0.2.1/32 eth0", "Add 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
+	})
+}
+
 // An Announcement that asks for addresses is deleted, while another is there: nothing is
 // withdrawn until the manager has made it anew, for 15 s at the most.
 func TestFaultMissingAnnouncement(t *testing.T) {

@@ -81,6 +81,9 @@ var steps = []struct {
 	{"put back at once what was stripped", (*deciding).putBackStripped},
 	// After both steps that add, since the agent adds a yielded address only after it has asked.
 	{"respect yields", (*deciding).respectYields},
+	// After the two steps before, since an address that is yielded, or for which the link is asked,
+	// is not put back; before the step that asks the service proxy, which need not be asked for it.
+	{"pace repairs of what is removed again and again", (*deciding).paceRepairs},
 	// After all steps that remove addresses, since this step takes withdrawals away.
 	{"withdraw nothing while an Announcement is missing or the API server is away", (*deciding).withdrawNothing},
 	// After all steps that decide which additions need a probe, since this step replaces those.

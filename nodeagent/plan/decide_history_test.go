@@ -256,7 +256,7 @@ func copyOf(in Inputs, m Memory) (Inputs, Memory) {
 	in.Held, in.Yields = maps.Clone(in.Held), maps.Clone(in.Yields)
 	in.ProbeAnswers = slices.Clone(in.ProbeAnswers)
 	m.AskingObjects, m.MissingSince = maps.Clone(m.AskingObjects), maps.Clone(m.MissingSince)
-	m.Probes, m.ProxyWaitSince = maps.Clone(m.Probes), maps.Clone(m.ProxyWaitSince)
+	m.Probes, m.ProxyWaitSince, m.Additions = maps.Clone(m.Probes), maps.Clone(m.ProxyWaitSince), maps.Clone(m.Additions)
 	return in, m
 }
 

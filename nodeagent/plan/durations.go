@@ -26,6 +26,17 @@ const (
 	ProxyRetry    = 50 * time.Millisecond
 	ProxyPatience = 5 * time.Second
 
+	// An address that something else on the node removes is put back at once, immediateRepairs
+	// times. After that the agent waits for repairGap since the last repair, then for twice as
+	// long, and so on, for maxRepairGap at most: a program that removes the address whenever it
+	// sees it must not make the agent work, announce and log without pause, and one that looks
+	// every few seconds takes no more from the address than before.
+	immediateRepairs = 5
+	repairGap        = 100 * time.Millisecond
+	maxRepairGap     = 3 * time.Second
+	// fightFor is for how long an address has to stay until its repairs are forgotten.
+	fightFor = 30 * time.Second
+
 	// defendInterval is the least time between two defences of an address (RFC 5227
 	// section 2.4, DEFEND_INTERVAL).
 	defendInterval = 10 * time.Second

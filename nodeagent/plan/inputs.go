@@ -98,6 +98,9 @@ type Memory struct {
 	// ProxyWaitSince says since when addresses wait for the service proxy. After a restart
 	// they wait for up to another ProxyPatience.
 	ProxyWaitSince map[netip.Addr]time.Time
+	// Additions are those of desired addresses that were added lately. After a restart the
+	// first repairs are immediate once more.
+	Additions map[netip.Addr]Additions
 }
 
 // ObjectID tells an Announcement or a CommonAnnouncement from all others, also from a later

@@ -26,6 +26,9 @@ const (
 	ReasonAddFailed        = "AddFailed"
 	ReasonRenewFailed      = "RenewFailed"
 	ReasonWithdrawFailed   = "WithdrawFailed"
+	// ReasonRepeatedlyRemoved marks an announced address that something else on the node
+	// removes again and again, so that it is away for a while now and then.
+	ReasonRepeatedlyRemoved = "RepeatedlyRemoved"
 	// ReasonLost marks an address that was announced under this epoch and is not any more,
 	// so that its claim by Takeover does not count a second time.
 	ReasonLost = "Lost"

@@ -1,0 +1,113 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// Additions says how often the agent has added a desired address, under one epoch and to one
+// interface. Each addition but the first repairs what something else on the node has removed.
+type Additions struct {
+	Epoch     int64
+	Interface string
+	// Count is how often, each time within fightFor of the time before.
+	Count int
+	// LastAt is when the agent last added the address.
+	LastAt time.Time
+}
+
+// areOf reports whether they are additions of a desired address as it is desired now, and not
+// too long ago to count.
+func (a Additions) areOf(d *Desired, now time.Time) bool {
+	age := now.Sub(a.LastAt)
+	return a.Epoch == d.Epoch && a.Interface == d.Interface && age >= 0 && age < fightFor // age < 0: the clock was set back
+}
+
+// isFight reports whether something removes the address again and again.
+func (a Additions) isFight() bool { return a.Count > immediateRepairs }
+
+// gap returns the least time between the last addition and the next.
+func (a Additions) gap() time.Duration {
+	gap := time.Duration(0)
+	for n := immediateRepairs; n < a.Count && gap < maxRepairGap; n++ {
+		gap = max(repairGap, 2*gap)
+	}
+	return min(gap, maxRepairGap)
+}
+
+// paceRepairs makes an address wait that something removes again and again, and makes its Result
+// say so. It remains announced meanwhile: the manager need not hear of each repair, and the
+// listener goes on.
+func (d *deciding) paceRepairs() {
+	if d.IsNothingKnown || len(d.memory.Additions) == 0 {
+		return
+	}
+	now, additions := d.in.Now, make(map[netip.Addr]Additions, len(d.memory.Additions))
+	for i := range d.desired {
+		if a, isKnown := d.memory.Additions[d.desired[i].Addr]; isKnown && a.areOf(&d.desired[i], now) {
+			additions[d.desired[i].Addr] = a
+		}
+	}
+	d.memory.Additions = additions
+	d.plan.Operations = slices.DeleteFunc(d.plan.Operations, func(op Operation) bool {
+		if op.Kind != Add || !d.isRepair(op) {
+			return false
+		}
+		a := additions[op.Desired.Addr]
+		wait := a.LastAt.Add(a.gap()).Sub(now)
+		d.decideIn(max(wait, 0))
+		return wait > 0
+	})
+	for addr, a := range additions {
+		if result := d.plan.Results[addr]; a.isFight() && result.State == purelbv1.StateAnnounced {
+			d.plan.Results[addr] = result.removedRepeatedly()
+			d.decideIn(a.LastAt.Add(fightFor).Sub(now))
+		}
+	}
+}
+
+// isRepair reports whether an addition puts back what the node had until now. An address for
+// which the link is to be asked waits for that, and a virtual interface that is missing was
+// removed with all of its addresses.
+func (d *deciding) isRepair(op Operation) bool {
+	if op.InPlace || op.Probe || op.Reclaim {
+		return false
+	}
+	if op.Desired.Local {
+		_, isHeld := d.in.Held[op.Desired.Addr]
+		return isHeld
+	}
+	return !d.IsVirtualMissing || op.Desired.Interface != d.EnsureVirtual
+}
+
+// noteAdditions notes which addresses were added.
+func (m *Memory) noteAdditions(operations []Operation, resultOf func(netip.Addr) Result, now time.Time) {
+	m.Additions = maps.Clone(m.Additions)
+	for _, op := range operations {
+		if op.Kind != Add || op.InPlace || op.Reclaim || resultOf(op.Desired.Addr).State != purelbv1.StateAnnounced {
+			continue
+		}
+		a := m.Additions[op.Desired.Addr]
+		if !a.areOf(op.Desired, now) {
+			a = Additions{Epoch: op.Desired.Epoch, Interface: op.Desired.Interface}
+		}
+		a.Count, a.LastAt = a.Count+1, now
+		if m.Additions == nil {
+			m.Additions = map[netip.Addr]Additions{}
+		}
+		m.Additions[op.Desired.Addr] = a
+	}
+}
+
+// removedRepeatedly returns the Result of an announced address that something else on the node
+// removes again and again. It says no number: each would be another report.
+func (r Result) removedRepeatedly() Result {
+	r.Reason = ReasonRepeatedlyRemoved
+	r.Message = fmt.Sprintf("something on the node removes the address from %s again and again; it is put back less and less often, after %s at most; find out what removes it", r.Interface, maxRepairGap)
+	return r
+}
