@@ -61,15 +61,17 @@ func newAgentCommand() *cobra.Command {
 
 // openKernel opens the kernel's network interfaces. The file for kernels that keep no tag of
 // the agent's addresses is beside the checkpoint.
-func (o agentOptions) openKernel(logger logr.Logger) (*link.Netlink, error) {
+func (o agentOptions) openKernel(logger logr.Logger) (*link.Netlink, nodeagent.Ownership, error) {
 	if o.checkpoint == "" {
-		return link.Open(nil)
+		kernel, err := link.Open(nil)
+		return kernel, nil, err
 	}
 	ownership, err := link.OpenOwnershipFile(filepath.Join(filepath.Dir(o.checkpoint), "addresses.json"))
 	if err != nil {
 		logger.Error(err, "Cannot read which addresses an earlier run of the agent has added: on a kernel before 5.18 the agent does not recognise them")
 	}
-	return link.Open(ownership)
+	kernel, err := link.Open(ownership)
+	return kernel, ownership, err
 }
 
 func runAgent(ctx context.Context, o agentOptions) error {
@@ -83,7 +85,7 @@ func runAgent(ctx context.Context, o agentOptions) error {
 	ctrl.SetLogger(logger)
 	debug.SetGCPercent(gcPercent)
 	runtime.GOMAXPROCS(maxProcs)
-	kernel, err := o.openKernel(logger)
+	kernel, ownership, err := o.openKernel(logger)
 	if err != nil {
 		return err
 	}
@@ -120,6 +122,7 @@ func runAgent(ctx context.Context, o agentOptions) error {
 		Namespace:   o.namespace,
 		LBNodeAgent: o.lbNodeAgent,
 		Checkpoint:  o.checkpoint,
+		Ownership:   ownership,
 		Reconnect:   dialer.CloseAll,
 	}
 	if err := agent.SetupWithManager(mgr); err != nil {

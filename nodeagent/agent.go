@@ -41,6 +41,9 @@ type Agent struct {
 	// Checkpoint, if set, is the file in which the agent keeps the objects that it last read,
 	// for a start while the API server is away.
 	Checkpoint string
+	// Ownership, if set, is the record of the addresses that the agent has added. The agent writes
+	// it to its file.
+	Ownership Ownership
 
 	announcer *announcer
 	prober    *prober
@@ -48,7 +51,8 @@ type Agent struct {
 	freshness *freshness
 	watchdog  *watchdog
 	reporter  *reporter
-	saver     *saver
+	// saver writes the checkpoint, and ownershipSaver the Ownership; nil if there is none.
+	saver, ownershipSaver *saver
 	// wake asks for a Reconcile, and relist for a list at the API server.
 	wake, relist chan struct{}
 	// listLock is held by the one list at the API server that is under way, until it has been
@@ -79,6 +83,9 @@ type state struct {
 	// standIns bounds how often the heartbeat stands in for the worker. The next process stands
 	// in at once.
 	standIns pacing.Batch
+	// lastCheckpoint is of the content that was passed on to the saver last. The next process
+	// writes the checkpoint anew.
+	lastCheckpoint contentID
 	// isMissingLogged means that the agent has logged that its LBNodeAgent is missing. The next
 	// process logs it again.
 	isMissingLogged bool
@@ -107,7 +114,7 @@ func (a *Agent) sync(ctx context.Context, objects apiObjects, isUpToDate bool) (
 	if err := a.removeVirtual(decision); err != nil {
 		return 0, errors.Join(errs, err) // not reported: the agent may be removed once it has reported
 	}
-	outcomes.Contests, outcomes.Notes = a.defender.contests(), []string{a.saver.problemNote()}
+	outcomes.Contests, outcomes.Notes = a.defender.contests(), a.problemNotes()
 	memory, conclusion := plan.Conclude(memory, inputs, decision, outcomes)
 	a.state.memory = memory
 
@@ -166,6 +173,23 @@ func (a *Agent) report(inputs plan.Inputs, decision plan.Decision, conclusion pl
 	}
 	a.Metrics.setAnnounced(a.NodeName, conclusion.Announced)
 	a.reporter.setStatuses(inputs.Announcements, conclusion.Statuses, inputs.SharedEntries())
+}
+
+// savers returns the savers that there are.
+func (a *Agent) savers() []*saver {
+	if a.ownershipSaver == nil {
+		return []*saver{a.saver}
+	}
+	return []*saver{a.saver, a.ownershipSaver}
+}
+
+// problemNotes returns why files are not written.
+func (a *Agent) problemNotes() []string {
+	var notes []string
+	for _, s := range a.savers() {
+		notes = append(notes, s.problemNote())
+	}
+	return notes
 }
 
 // logMissing logs once that there is no LBNodeAgent.

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/nodeagent/internal/file"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
@@ -68,13 +69,29 @@ func (a *Agent) loadCheckpoint() {
 	}
 }
 
+// newCheckpointSaver returns the saver that writes the checkpoint.
+func newCheckpointSaver(a *Agent) *saver {
+	return &saver{
+		what: "the checkpoint", consequence: "a start while the API server is away would not know of the latest changes",
+		path: func() string { return a.Checkpoint }, replaceFile: file.ReplaceDurably,
+		changed: make(chan struct{}, 1), wake: a.wake, writes: pacing.Batch{Gap: saveGap},
+	}
+}
+
 // save passes on what the checkpoint is to hold.
 func (a *Agent) save(in plan.Inputs) {
 	if a.Checkpoint == "" {
 		return
 	}
 	_, yields := a.defender.heldAndYields()
-	a.saver.save(contentIDOf(in, yields), func() *checkpoint { return checkpointOf(a.NodeName, in, yields) })
+	id, lastID := contentIDOf(in, yields), a.state.lastCheckpoint
+	if id == lastID {
+		return
+	}
+	a.state.lastCheckpoint = id
+	c := checkpointOf(a.NodeName, in, yields)
+	// What was yielded is known nowhere else.
+	a.saver.save(func() ([]byte, error) { return json.Marshal(c) }, id.yields != lastID.yields)
 }
 
 func checkpointOf(nodeName string, in plan.Inputs, yields map[netip.Addr]plan.YieldedAddress) *checkpoint {

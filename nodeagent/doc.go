@@ -7,9 +7,10 @@
 // What it remembers between two syncs is in one struct, state.
 //
 // Beside the worker there run: the heartbeat, which renews the node's Lease; the reporter, which
-// writes statuses; the saver, which writes the checkpoint; the announcer, which sends gratuitous
-// ARP and unsolicited neighbour advertisements; and the defender, which listens to other stations
-// and defends or yields Local addresses within milliseconds. None waits for another.
+// writes statuses; the savers, which write the checkpoint and, where the kernel does not mark the
+// agent's addresses, the record of them; the announcer, which sends gratuitous ARP and unsolicited
+// neighbour advertisements; and the defender, which listens to other stations and defends or yields
+// Local addresses within milliseconds. None waits for another, and only savers wait for a disk.
 //
 // An agent is fresh while its last successful renewal of the Lease started no more than two
 // periods ago. One that is not fresh may have missed a decision of the manager, so it lists and

@@ -43,12 +43,16 @@ const (
 	// saveGap is the least time between two checkpoints: with many addresses a checkpoint is
 	// large, and many may come one after the other.
 	saveGap = time.Second
-	// saveRetry is how long after a checkpoint could not be written it is tried again.
+	// recordGap is the least time between two writes of the record of the agent's addresses: short,
+	// since what is added meanwhile is unknown to the next process if this one is killed.
+	recordGap = 20 * time.Millisecond
+	// saveRetry is how long after a file could not be written it is tried again.
 	saveRetry = 10 * time.Second
-	// saveHungAfter is how long a checkpoint may take to be written before the agent reports
+	// saveHungAfter is how long a file may take to be written before the agent reports
 	// that the disk hangs.
 	saveHungAfter = 5 * time.Second
-	// lastSaveTimeout is how long an agent that stops waits for its last checkpoint.
+	// lastSaveTimeout is how long an agent that stops waits for a file to be written, and for the
+	// sync before that to end.
 	lastSaveTimeout = time.Second
 
 	// stuckAfter is for how long a sync may run, whole syncs may fail, or an item may wait for

@@ -2,6 +2,7 @@ package nodeagent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -101,6 +102,36 @@ func (k *faultyKernel) Add(a plan.Address) error {
 	return k.Kernel.Add(a)
 }
 
+// recordingKernel keeps a record of the addresses that the agent has added, as link.Netlink does
+// where the kernel does not mark them.
+type recordingKernel struct {
+	Kernel
+	mu       sync.Mutex
+	added    map[string]bool
+	onChange func()
+}
+
+func (k *recordingKernel) note(a plan.Address, isAdded bool, err error) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err == nil {
+		k.added[a.Prefix.String()] = isAdded
+		k.onChange()
+	}
+	return err
+}
+
+func (k *recordingKernel) Add(a plan.Address) error    { return k.note(a, true, k.Kernel.Add(a)) }
+func (k *recordingKernel) Remove(a plan.Address) error { return k.note(a, false, k.Kernel.Remove(a)) }
+func (k *recordingKernel) Path() string                { return "addresses.json" }
+func (k *recordingKernel) OnChange(changed func())     { k.onChange = changed }
+
+func (k *recordingKernel) Content() ([]byte, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return json.Marshal(k.added)
+}
+
 // disk takes files, or hangs.
 type disk struct {
 	mu    sync.Mutex
@@ -153,6 +184,13 @@ func (d *disk) has(path string) bool {
 	return len(d.files[path]) > 0
 }
 
+// text returns what a file contains.
+func (d *disk) text(path string) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return string(d.files[path])
+}
+
 // process is a whole agent as SetupWithManager makes it, but for the manager and its
 // caches, in a world whose parts fail as a test says.
 type process struct {
@@ -167,6 +205,8 @@ type process struct {
 	// did at a time.
 	reportsHang          atomic.Bool
 	reports, mostReports atomic.Int32
+	// recording, if set, keeps a record of the addresses that the agent has added.
+	recording *recordingKernel
 	// unfilled keeps the worker from starting, as a cache does that is never filled.
 	unfilled bool
 
@@ -246,8 +286,13 @@ func (p *process) start() {
 		NodeName: p.NodeName, Namespace: p.Namespace, LBNodeAgent: p.LBNodeAgent, Checkpoint: p.Checkpoint,
 	}
 	p.Agent = a
+	if p.recording != nil {
+		a.Kernel, a.Ownership = p.recording, p.recording
+	}
 	a.prepare()
-	a.saver.replaceFile = p.disk.replace
+	for _, s := range a.savers() {
+		s.replaceFile = p.disk.replace
+	}
 	a.loadCheckpoint()
 	ctx, cancel := context.WithCancel(context.Background())
 	queue := workqueue.NewTypedRateLimitingQueueWithConfig(
@@ -256,8 +301,11 @@ func (p *process) start() {
 		p.t.Fatal(err)
 	}
 	var wait sync.WaitGroup
-	for _, run := range []func(context.Context) error{a.announcer.Start, a.defender.Start, a.reporter.Start, a.saver.Start, (&heartbeat{agent: a}).Start} {
+	for _, run := range []func(context.Context) error{a.announcer.Start, a.defender.Start, a.reporter.Start, (&heartbeat{agent: a}).Start} {
 		wait.Go(func() { _ = run(ctx) })
+	}
+	for _, s := range a.savers() {
+		wait.Go(func() { _ = s.Start(ctx) })
 	}
 	if !p.unfilled {
 		queue.Add(a.request())
@@ -560,6 +608,79 @@ func TestFaultDisk(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Where the kernel does not mark the agent's addresses, and the disk does not work, the agent adds and
+// withdraws addresses, says that the record is not written, and writes it when the disk works again.
+func TestFaultDiskOfTheRecord(t *testing.T) {
+	for name, breakIt := range map[string]func(d *disk) (mend func()){
+		"it hangs": func(d *disk) func() { return d.hang() },
+		"it is full": func(d *disk) func() {
+			d.fill(errors.New("no space left on device"))
+			return func() { d.fill(nil) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newProcess(t, settings(), announcementOf("node1", local("192.0.2.1"), virtual("198.51.100.1")))
+				p.recording = &recordingKernel{Kernel: p.faulty, added: map[string]bool{}}
+				mend := breakIt(p.disk)
+				defer mend()
+				p.start()
+				defer func() {
+					mend()
+					p.stop()
+				}()
+				time.Sleep(10 * time.Second)
+				p.isWell("the disk does not work")
+				p.expect("states", "192.0.2.1 Announced, 198.51.100.1 Announced", p.states("node1"))
+				p.change("node1", func(s *purelbv1.AnnouncementSpec) {
+					s.Addresses = append(s.Addresses[:1], virtual("198.51.100.2"))
+				})
+				time.Sleep(10 * time.Minute)
+				p.isWell("after 10 minutes")
+				p.expect("states", "192.0.2.1 Announced, 198.51.100.2 Announced", p.states("node1"))
+				p.expect("it is withdrawn", false, p.holds("198.51.100.1"))
+				ready := p.get("node1").Status.Conditions[0]
+				if !strings.Contains(ready.Message, "the record of the agent's addresses is not written") || ready.Status != "True" {
+					t.Errorf("Ready is %s: %q", ready.Status, ready.Message)
+				}
+				p.expect("it is written", false, p.disk.has("addresses.json"))
+				mend()
+				time.Sleep(saveRetry + time.Second)
+				synctest.Wait()
+				p.expect("the record", `{"192.0.2.1/32":true,"198.51.100.1/32":false,"198.51.100.2/32":true}`, p.disk.text("addresses.json"))
+				if ready := p.get("node1").Status.Conditions[0]; strings.Contains(ready.Message, "record") {
+					t.Errorf("Ready still says %q", ready.Message)
+				}
+			})
+		})
+	}
+}
+
+// An agent that is asked to stop writes first what the next one is to know of its addresses.
+func TestRecordIsWrittenAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, settings(), announcementOf("node1", local("192.0.2.1")))
+		p.recording = &recordingKernel{Kernel: p.faulty, added: map[string]bool{}}
+		p.start()
+		time.Sleep(10 * time.Second)
+		goOn := p.faulty.hang() // a sync, which is under way when the agent is asked to stop
+		p.change("node1", func(s *purelbv1.AnnouncementSpec) {
+			s.Addresses = append(s.Addresses, virtual("198.51.100.1"), virtual("198.51.100.2"))
+		})
+		synctest.Wait()
+		stopped := make(chan struct{})
+		go func() {
+			p.stop()
+			close(stopped)
+		}()
+		synctest.Wait()
+		goOn()
+		<-stopped
+		p.expect("it is added", true, p.holds("198.51.100.2"))
+		p.expect("the record", `{"192.0.2.1/32":true,"198.51.100.1/32":true,"198.51.100.2/32":true}`, p.disk.text("addresses.json"))
+	})
 }
 
 // Reports that are not answered delay neither repairs nor renewals.

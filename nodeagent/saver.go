@@ -2,7 +2,6 @@ package nodeagent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"sync"
 	"time"
@@ -10,74 +9,67 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/purelb/purelb-operator/internal/pacing"
-	"github.com/purelb/purelb-operator/nodeagent/internal/file"
 )
 
-// saver writes the checkpoint, by itself: a disk that hangs or is full delays the checkpoint and
-// nothing else. It writes the latest content that there is.
+// saver writes a file, by itself: a disk that hangs or is full delays the file and nothing else.
+// It writes the latest content that there is.
 //
-// What it remembers is lost with the process, and the next one writes the checkpoint anew.
+// What it remembers is lost with the process. The next one writes the checkpoint anew; of the
+// node's addresses on a kernel that does not mark them it recognises those that were written.
 type saver struct {
-	// path returns the name of the file; empty for none.
+	// what names the content, and consequence says what a start without it would lack.
+	what, consequence string
+	// path returns the name of the file.
 	path func() string
 	// replaceFile writes a file.
 	replaceFile func(path string, text []byte) error
+	// beforeLast, if set, is called when the agent stops: when it returns, the content is the last.
+	beforeLast func()
 	// changed is signalled when there is something to write, and wake when what problemNote
 	// returns has changed.
 	changed, wake chan struct{}
 
 	mu sync.Mutex
-	// pending is the content to be written; nil if what was written is the latest.
-	pending *checkpoint
-	// lastID is of the content that is pending or was written last.
-	lastID contentID
-	// writes keeps a gap between checkpoints.
+	// pending makes the content to be written; nil if what was written is the latest.
+	pending func() ([]byte, error)
+	// writes keeps a gap between writes.
 	writes pacing.Batch
 	// notBefore is when the pending content is to be written.
 	notBefore time.Time
-	// problem says why the checkpoint is not written; empty if it is.
+	// problem says why the file is not written; empty if it is.
 	problem string
 }
 
-func newSaver(path func() string, wake chan struct{}) *saver {
-	return &saver{
-		path: path, replaceFile: file.ReplaceDurably, changed: make(chan struct{}, 1), wake: wake,
-		writes: pacing.Batch{Gap: saveGap},
-	}
-}
-
-// NeedLeaderElection is false: every node has a checkpoint.
+// NeedLeaderElection is false: every node has its files.
 func (s *saver) NeedLeaderElection() bool { return false }
 
-// save says which content the checkpoint is to have, and how to make it.
-func (s *saver) save(id contentID, makeContent func() *checkpoint) {
+// save says how to make the content that the file is to have; at once, if it is urgent. It waits
+// for nothing.
+func (s *saver) save(makeContent func() ([]byte, error), isUrgent bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if id == s.lastID {
-		return
-	}
 	now := time.Now()
 	switch {
 	case s.problem != "": // the next attempt has its time
-	case id.yields != s.lastID.yields: // what was yielded is known nowhere else
+	case isUrgent:
 		s.notBefore = now
 	case s.pending == nil:
 		s.notBefore = now.Add(s.writes.Delay(now))
 	}
-	s.pending, s.lastID = makeContent(), id
+	s.pending = makeContent
 	signal(s.changed)
 }
 
-// problemNote returns why the checkpoint is not written; empty if all is well.
+// problemNote returns why the file is not written; empty if all is well.
 func (s *saver) problemNote() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.problem
 }
 
-// takeDue returns what is to be written now, nil for nothing, and in how long there is
-// something; 0 is when something changes.
-func (s *saver) takeDue() (*checkpoint, time.Duration) {
+// takeDue returns how to make what is to be written now, nil for nothing, and in how long there
+// is something; 0 is when something changes.
+func (s *saver) takeDue() (func() ([]byte, error), time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.pending == nil {
@@ -86,18 +78,18 @@ func (s *saver) takeDue() (*checkpoint, time.Duration) {
 	if wait := time.Until(s.notBefore); wait > 0 {
 		return nil, wait
 	}
-	c := s.pending
+	makeContent := s.pending
 	s.pending = nil
-	return c, 0
+	return makeContent, 0
 }
 
-// Start writes the checkpoint when there is something to write, until ctx ends. A write
+// Start writes the file when there is something to write, until ctx ends. A write
 // that hangs then cannot be ended: it goes with the process.
 func (s *saver) Start(ctx context.Context) error {
 	for {
-		c, wait := s.takeDue()
-		if c != nil {
-			if !s.write(ctx, c) {
+		makeContent, wait := s.takeDue()
+		if makeContent != nil {
+			if !s.write(ctx, makeContent) {
 				return nil
 			}
 			continue
@@ -118,20 +110,23 @@ func (s *saver) Start(ctx context.Context) error {
 
 // flush writes what is pending, however soon after the last time, when ctx has ended.
 func (s *saver) flush(ctx context.Context) {
+	if s.beforeLast != nil {
+		s.beforeLast()
+	}
 	s.mu.Lock()
 	s.notBefore = time.Time{}
 	s.mu.Unlock()
-	if c, _ := s.takeDue(); c != nil {
-		s.write(ctx, c)
+	if makeContent, _ := s.takeDue(); makeContent != nil {
+		s.write(ctx, makeContent)
 	}
 }
 
-// write writes the checkpoint, and reports whether the write has ended: it waits for
+// write writes the file, and reports whether the write has ended: it waits for
 // lastSaveTimeout at the most after ctx has ended.
-func (s *saver) write(ctx context.Context, c *checkpoint) bool {
+func (s *saver) write(ctx context.Context, makeContent func() ([]byte, error)) bool {
 	written := make(chan error, 1)
 	go func() {
-		text, err := json.Marshal(c)
+		text, err := makeContent()
 		if err == nil {
 			err = s.replaceFile(s.path(), text)
 		}
@@ -144,10 +139,10 @@ func (s *saver) write(ctx context.Context, c *checkpoint) bool {
 	for {
 		select {
 		case err := <-written:
-			s.noteWritten(c, err)
+			s.noteWritten(makeContent, err)
 			return true
 		case <-hung.C:
-			s.noteProblem("the checkpoint is not written: the disk does not answer", errors.New("the disk does not answer"))
+			s.noteProblem(errors.New("the disk does not answer"))
 		case <-stopped:
 			stopped, lastChance = nil, time.After(lastSaveTimeout)
 		case <-lastChance:
@@ -156,8 +151,8 @@ func (s *saver) write(ctx context.Context, c *checkpoint) bool {
 	}
 }
 
-// noteWritten notes what became of a checkpoint.
-func (s *saver) noteWritten(c *checkpoint, err error) {
+// noteWritten notes what became of a write.
+func (s *saver) noteWritten(makeContent func() ([]byte, error), err error) {
 	s.mu.Lock()
 	now := time.Now()
 	if err == nil {
@@ -168,19 +163,19 @@ func (s *saver) noteWritten(c *checkpoint, err error) {
 	} else {
 		s.notBefore = now.Add(saveRetry)
 		if s.pending == nil {
-			s.pending = c
+			s.pending = makeContent
 		}
 	}
 	s.mu.Unlock()
-	if err != nil {
-		s.noteProblem("the checkpoint is not written: "+err.Error(), err)
-	} else {
-		s.noteProblem("", nil)
-	}
+	s.noteProblem(err)
 }
 
-// noteProblem notes why the checkpoint is not written, and logs that once.
-func (s *saver) noteProblem(problem string, err error) {
+// noteProblem notes why the file is not written, nil if it is, and logs that once.
+func (s *saver) noteProblem(err error) {
+	problem := ""
+	if err != nil {
+		problem = s.what + " is not written: " + err.Error()
+	}
 	s.mu.Lock()
 	before := s.problem
 	s.problem = problem
@@ -189,9 +184,9 @@ func (s *saver) noteProblem(problem string, err error) {
 	case problem == before:
 		return
 	case before == "":
-		log.Log.Error(err, "The checkpoint is not written: a start while the API server is away would not know of the latest changes", "file", s.path())
+		log.Log.Error(err, "A file is not written: "+s.consequence, "content", s.what, "file", s.path())
 	case problem == "":
-		log.Log.Info("The checkpoint is written again", "file", s.path())
+		log.Log.Info("The file is written again", "content", s.what, "file", s.path())
 	}
 	signal(s.wake)
 }

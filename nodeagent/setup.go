@@ -73,10 +73,13 @@ func (a *Agent) prepare() {
 	a.prober = newProber(a.Neighbours, a.wake)
 	a.defender = newDefender(a)
 	a.reporter = newReporter(a)
-	a.saver = newSaver(func() string { return a.Checkpoint }, a.wake)
+	a.saver = newCheckpointSaver(a)
+	if a.Ownership != nil {
+		a.ownershipSaver = newOwnershipSaver(a)
+	}
 }
 
-// SetupWithManager adds the agent to mgr, and its announcer, defender, reporter, saver and
+// SetupWithManager adds the agent to mgr, and its announcer, defender, reporter, savers and
 // heartbeat.
 func (a *Agent) SetupWithManager(mgr ctrl.Manager) error {
 	a.prepare()
@@ -94,7 +97,10 @@ func (a *Agent) SetupWithManager(mgr ctrl.Manager) error {
 		}).
 		Complete(a)
 	a.loadCheckpoint()
-	return errors.Join(err, mgr.Add(a.announcer), mgr.Add(a.defender), mgr.Add(a.reporter), mgr.Add(a.saver), mgr.Add(&heartbeat{agent: a}))
+	for _, s := range a.savers() {
+		err = errors.Join(err, mgr.Add(s))
+	}
+	return errors.Join(err, mgr.Add(a.announcer), mgr.Add(a.defender), mgr.Add(a.reporter), mgr.Add(&heartbeat{agent: a}))
 }
 
 // newQueueWithoutMetrics returns a queue that keeps no metrics: for them it would wake an idle

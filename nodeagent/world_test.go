@@ -318,9 +318,9 @@ func (w *world) once() (time.Duration, error) {
 
 // finish writes the checkpoint and reports, as far as that is due.
 func (w *world) finish() (time.Duration, error) {
-	c, pause := w.saver.takeDue()
-	if c != nil {
-		w.saver.write(w.t.Context(), c)
+	makeContent, pause := w.saver.takeDue()
+	if makeContent != nil {
+		w.saver.write(w.t.Context(), makeContent)
 	}
 	wait, err := w.reporter.write(w.t.Context())
 	return plan.Earliest(pause, wait), err

@@ -18,7 +18,7 @@ var errUntagged = errors.New("the kernel does not keep the tag by which the agen
 
 // Add adds an address to its interface. It fails if the interface already has the
 // address. The first address that Add adds shows whether the kernel keeps its tag. Where
-// the kernel does not, Add records the address in the ownership file; without such a file
+// the kernel does not, Add records the address in the OwnershipFile; without one
 // it removes the address again and fails. When Add returns, the kernel receives packets for the
 // address (see awaitLocalRoute). Add is not for concurrent use.
 func (n *Netlink) Add(a plan.Address) error {
@@ -89,20 +89,15 @@ func (n *Netlink) verifyTag(a plan.Address) error {
 	return errors.Join(err, n.Remove(a))
 }
 
-// addRecorded records an address in the ownership file and then adds it: an address that
-// the agent has added is never missing from the file.
+// addRecorded records an address in the OwnershipFile and adds it.
 func (n *Netlink) addRecorded(a plan.Address) error {
 	n.ownershipFile.mu.Lock()
 	defer n.ownershipFile.mu.Unlock()
 	return n.change(a, func(link netlink.Link, address *netlink.Addr) error {
 		owned := ownedAddress{link.Attrs().Index, a.Prefix}
-		wasRecorded := n.ownershipFile.recorded[owned]
-		if err := n.ownershipFile.record(owned); err != nil {
-			return err
-		}
 		err := n.addrAdd(link, address)
-		if err != nil && !wasRecorded {
-			n.ownershipFile.drop(owned)
+		if err == nil {
+			n.ownershipFile.record(owned)
 		}
 		return err
 	})
@@ -137,7 +132,7 @@ func (n *Netlink) Remove(a plan.Address) error {
 	return fmt.Errorf("remove %s from %s: %w", a.Prefix, a.Interface, err)
 }
 
-// removeAndForget removes an address, and drops it from the ownership file.
+// removeAndForget removes an address, and drops it from the OwnershipFile.
 func (n *Netlink) removeAndForget(link netlink.Link, address *netlink.Addr) error {
 	err := n.handle.AddrDel(link, address)
 	if n.ownershipFile == nil {

@@ -9,6 +9,10 @@
 // Add tags each address with Protocol (IFA_PROTO). By this tag the agent recognises its
 // own addresses after a restart, and "ip address" shows it. Kernels from 5.18 on keep
 // the tag; older ones ignore it. On an older kernel the agent records its own addresses
-// in an OwnershipFile; without such a file Add removes the address again, because a
-// later run of the agent could neither renew nor withdraw it.
+// in an OwnershipFile; without one Add removes the address again, because a later run of
+// the agent could neither renew nor withdraw it.
+//
+// The package reads that file when it opens it, and never writes it: a change of the record
+// changes memory only, so that a disk that hangs or is full stops neither Add nor Remove.
+// The agent's saver writes the record when it has changed.
 package link

@@ -32,7 +32,7 @@ type Netlink struct {
 }
 
 // Open opens a netlink socket. It is never closed, because the agent uses it for as
-// long as it runs. The ownership file is used where the kernel keeps no tags; it may be
+// long as it runs. The OwnershipFile is used where the kernel keeps no tags; it may be
 // nil.
 func Open(ownership *OwnershipFile) (*Netlink, error) {
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)

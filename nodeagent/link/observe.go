@@ -42,8 +42,8 @@ func (n *Netlink) Observe() (plan.Observed, error) {
 	return o, nil
 }
 
-// listAddresses lists the addresses of the named links, and drops from the ownership
-// file the addresses that no link has any more.
+// listAddresses lists the addresses of the named links, and drops from the OwnershipFile
+// the addresses that no link has any more.
 func (n *Netlink) listAddresses(nameByIndex map[int]string) ([]plan.Address, error) {
 	if n.ownershipFile != nil {
 		n.ownershipFile.mu.Lock()

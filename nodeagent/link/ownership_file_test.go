@@ -1,17 +1,20 @@
 package link
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 
+	"github.com/purelb/purelb-operator/nodeagent/internal/file"
 	"github.com/purelb/purelb-operator/nodeagent/internal/nstest"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
@@ -35,6 +38,19 @@ func openWithoutTags(t *testing.T, path string) *Netlink {
 	return n
 }
 
+// restartWithoutTags writes the record to its file, as the agent does, and opens another Netlink.
+func restartWithoutTags(t *testing.T, n *Netlink) *Netlink {
+	t.Helper()
+	text, err := n.ownershipFile.Content()
+	if err == nil {
+		err = file.Replace(n.ownershipFile.Path(), text)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return openWithoutTags(t, n.ownershipFile.Path())
+}
+
 // isOursByPrefix returns the addresses on eth0, and whether each is the agent's.
 func isOursByPrefix(t *testing.T, n *Netlink) map[string]bool {
 	t.Helper()
@@ -51,8 +67,7 @@ func addressOnEth0(prefix string) plan.Address {
 
 func TestOwnershipFile(t *testing.T) {
 	addVethPair(t)
-	path := filepath.Join(t.TempDir(), "addresses.json")
-	n := openWithoutTags(t, path)
+	n := openWithoutTags(t, filepath.Join(t.TempDir(), "addresses.json"))
 	expect := func(what string, want map[string]bool) {
 		t.Helper()
 		if diff := cmp.Diff(want, isOursByPrefix(t, n)); diff != "" {
@@ -73,12 +88,12 @@ func TestOwnershipFile(t *testing.T) {
 
 	// Another process recognises the addresses, also after the interface was renamed. Older
 	// kernels rename only an interface that is down, and which so has lost its IPv6 addresses.
-	n = openWithoutTags(t, path)
+	n = restartWithoutTags(t, n)
 	expect("after a restart", map[string]bool{"192.0.2.1/24": true, "192.0.2.2/24": true, "192.0.2.11/24": false, "2001:db8::1/64": true})
 	for _, change := range []string{"eth0 down", "eth0 name eth9", "eth9 name eth0", "eth0 up"} {
 		nstest.Run(t, "ip link set %s", change)
 	}
-	n = openWithoutTags(t, path)
+	n = restartWithoutTags(t, n)
 	expect("after the interface was renamed", map[string]bool{"192.0.2.1/24": true, "192.0.2.2/24": true, "192.0.2.11/24": false})
 	add("192.0.2.3/24", "2001:db8::1/64")
 
@@ -102,19 +117,43 @@ func TestOwnershipFile(t *testing.T) {
 		t.Error("an address was added twice")
 	}
 	expect("after Add failed", want)
-	n = openWithoutTags(t, path)
+	n = restartWithoutTags(t, n)
 	expect("after a second restart", want)
 }
 
-// TestOwnershipFileNotWritten checks that an address that cannot be recorded is not added.
-func TestOwnershipFileNotWritten(t *testing.T) {
-	addVethPair(t)
-	n := openWithoutTags(t, filepath.Join(t.TempDir(), "none", "addresses.json"))
-	if err := n.Add(addressOnEth0("192.0.2.1/24")); err == nil || !strings.Contains(err.Error(), "add 192.0.2.1/24 to eth0: record which addresses the agent adds") {
-		t.Error(err)
-	}
-	if diff := cmp.Diff(map[string]bool{}, isOursByPrefix(t, n)); diff != "" {
-		t.Error(diff)
+// A disk that hangs or is full stops neither Add nor Remove, and the record is right meanwhile.
+func TestFaultDiskWithoutTags(t *testing.T) {
+	for name, breakDisk := range map[string]func(dir string) error{
+		"it hangs":         func(dir string) error { return syscall.Mkfifo(filepath.Join(dir, "addresses.json.new"), 0o600) }, // to open it waits for a reader
+		"it takes no file": func(dir string) error { return os.Remove(dir) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			addVethPair(t)
+			dir := filepath.Join(t.TempDir(), "disk")
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			n := openWithoutTags(t, filepath.Join(dir, "addresses.json"))
+			if err := breakDisk(dir); err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error, 1)
+			go func() {
+				done <- errors.Join(
+					n.Add(addressOnEth0("192.0.2.1/24")), n.Add(addressOnEth0("192.0.2.2/24")), n.Remove(addressOnEth0("192.0.2.1/24")))
+			}()
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-time.After(patience):
+				t.Fatal("the agent waits for the disk")
+			}
+			if diff := cmp.Diff(map[string]bool{"192.0.2.2/24": true}, isOursByPrefix(t, n)); diff != "" {
+				t.Error(diff)
+			}
+		})
 	}
 }
 

@@ -1,0 +1,39 @@
+package nodeagent
+
+import (
+	"context"
+
+	"github.com/purelb/purelb-operator/internal/pacing"
+	"github.com/purelb/purelb-operator/nodeagent/internal/file"
+)
+
+// Ownership records which addresses the agent has added, where the kernel keeps no mark of that.
+type Ownership interface {
+	// Path returns the name of the file that is to contain the record.
+	Path() string
+	// Content returns what the file is to contain now.
+	Content() ([]byte, error)
+	// OnChange sets the function that is called after each change of the record. The function
+	// must not wait, nor use the Ownership.
+	OnChange(changed func())
+}
+
+// newOwnershipSaver returns the saver that writes the record when it has changed. The record is
+// of no use once the machine has booted, so it need not survive that.
+func newOwnershipSaver(a *Agent) *saver {
+	s := &saver{
+		what: "the record of the agent's addresses", consequence: "the next process would not recognise the addresses that were added meanwhile",
+		path: a.Ownership.Path, replaceFile: file.Replace,
+		beforeLast: a.endSyncs, changed: make(chan struct{}, 1), wake: a.wake, writes: pacing.Batch{Gap: recordGap},
+	}
+	a.Ownership.OnChange(func() { s.save(a.Ownership.Content, false) })
+	return s
+}
+
+// endSyncs lets no further sync begin, and waits until the one that runs has ended, since it may
+// add addresses: for lastSaveTimeout at the most.
+func (a *Agent) endSyncs() {
+	ctx, cancel := context.WithTimeout(context.Background(), lastSaveTimeout)
+	defer cancel()
+	_ = a.syncLock.take(ctx) // a sync that hangs goes with the process
+}
