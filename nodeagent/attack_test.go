@@ -306,6 +306,8 @@ func (p *port) Ask(q neigh.Question) error {
 	return nil
 }
 
+func (*port) SetPodMACs([]string) {}
+
 func (p *port) AskStation(q neigh.Question, to neigh.MAC) error {
 	for _, o := range p.others() {
 		if o.mac == to {

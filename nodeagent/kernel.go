@@ -58,6 +58,14 @@ type Addresses interface {
 
 // Neighbours is what the agent needs of the stations on the node's links.
 type Neighbours interface {
+	Stations
+	// SetPodMACs replaces the MAC addresses that only interfaces of pods have: they are not the
+	// node's own, and a station that has one is another.
+	SetPodMACs(macs []string)
+}
+
+// Stations asks and tells the stations on the node's links.
+type Stations interface {
 	// Announce tells an interface's link that this node has an address.
 	Announce(iface string, addr netip.Addr) error
 	// Probe asks which stations have the addresses. No station has an address that is not

@@ -361,6 +361,35 @@ func TestAttackWireHiddenHolder(t *testing.T) {
 	}
 }
 
+// A station has the MAC that the network plugin gives to the node's ends of all pods' cables: the
+// node hears its answers and its claims.
+func TestAttackWirePodMAC(t *testing.T) {
+	if !nstest.InOwnNamespace(t) {
+		return
+	}
+	const podMAC = "ee:ee:ee:ee:ee:ee"
+	w := newWireBy(t, plugPatiently(soonEnough/6), true)
+	nstest.Run(t, "ip link add cali1 address %s type veth peer name pod1", podMAC)
+	t.Cleanup(func() { nstest.Run(t, "ip link del cali1") })
+	nstest.Run(t, "ip link set cali1 up")
+	w.neighbour.Run(t, "ip link set eth0 address %s", podMAC)
+	w.neighbour.Run(t, "ip addr add 192.0.2.1/24 dev eth0")
+	w.edit("node1", func(s *purelbv1.AnnouncementSpec) {
+		s.Addresses = []purelbv1.AnnouncedAddress{local("192.0.2.1"), local("192.0.2.2")}
+	})
+	signal(w.wake)
+	w.within("it hears the answer", func() bool {
+		return w.states("node1") == "192.0.2.1 Conflict Answered"+podMAC+", 192.0.2.2 Announced"
+	})
+	w.within("it hears the claim", func() bool {
+		w.claim("192.0.2.2")
+		return strings.HasSuffix(w.states("node1"), "192.0.2.2 Announced Contested"+podMAC)
+	})
+	if w.has("192.0.2.1") {
+		t.Error("the node has claimed an address that the station has")
+	}
+}
+
 // A second station that has the address is noticed without a word: by asking.
 func TestWireSuspect(t *testing.T) {
 	if !nstest.InOwnNamespace(t) {

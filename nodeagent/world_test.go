@@ -72,6 +72,8 @@ func (n *neighbours) AskStation(q neigh.Question, station neigh.MAC) error {
 	return nil
 }
 
+func (*neighbours) SetPodMACs([]string) {}
+
 // answerOf is the answer to a question for an address.
 func answerOf(addr netip.Addr, mac neigh.MAC) neigh.Message {
 	return neigh.Message{Kind: neigh.Reply, Addr: addr, MAC: mac, Direct: true}

@@ -38,9 +38,11 @@ type Ethernet struct {
 	sendSockets map[string]int
 
 	ownMu sync.Mutex
-	// ownMACs are the node's own MAC addresses, as listed at ownMACsListedAt.
+	// ownMACs are the MAC addresses of the node's interfaces, as listed at ownMACsListedAt.
 	ownMACs         map[MAC]bool
 	ownMACsListedAt time.Time
+	// podMACs are those that only interfaces of pods have, as SetPodMACs was last told.
+	podMACs map[MAC]bool
 }
 
 type cachedInterface struct {
@@ -168,17 +170,31 @@ func (e *Ethernet) dropCached(iface string) {
 	delete(e.cachedInterfaces, iface)
 }
 
+// SetPodMACs replaces the MAC addresses that only interfaces of pods have. A message from such an
+// address is another station's: the node's own interfaces on its links have others.
+func (e *Ethernet) SetPodMACs(macs []string) {
+	podMACs := make(map[MAC]bool, len(macs))
+	for _, text := range macs {
+		if mac, err := net.ParseMAC(text); err == nil && len(mac) == len(MAC{}) {
+			podMACs[MAC(mac)] = true
+		}
+	}
+	e.ownMu.Lock()
+	defer e.ownMu.Unlock()
+	e.podMACs = podMACs
+}
+
 // isOwn reports whether a MAC address is one of the node's own: another interface of the
 // node may be on the same link.
 func (e *Ethernet) isOwn(mac MAC) (bool, error) {
 	e.ownMu.Lock()
 	defer e.ownMu.Unlock()
 	if e.ownMACs == nil || time.Since(e.ownMACsListedAt) > ownMACsTTL {
-		own, err := listOwnMACs()
+		own, err := listMACs()
 		if err != nil {
 			return false, err
 		}
 		e.ownMACs, e.ownMACsListedAt = own, time.Now()
 	}
-	return e.ownMACs[mac], nil
+	return e.ownMACs[mac] && !e.podMACs[mac], nil
 }

@@ -356,6 +356,36 @@ func TestAttackFrames(t *testing.T) {
 	}
 }
 
+// TestAttackPodMAC has a station with the MAC that all interfaces of pods have: it is heard, unless
+// that may be the MAC of the node itself.
+func TestAttackPodMAC(t *testing.T) {
+	podMAC := MAC{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
+	neighbour := connectNeighbour(t)
+	nstest.Run(t, "ip link add cali1 address %s type veth peer name pod1", podMAC)
+	t.Cleanup(func() { nstest.Run(t, "ip link del cali1") })
+	answerEachARPRequest(t, neighbour, arpReplyFrom(t, podMAC, "192.0.2.1"))
+	e, q := openEthernet(t), questionsFor("eth0", "192.0.2.1")
+	expectHeard := func(isHeard bool) {
+		t.Helper()
+		answers := map[bool]Answer{true: {MAC: podMAC}}
+		interval := map[bool]time.Duration{true: longInterval, false: 100 * time.Millisecond}[isHeard]
+		if answer := e.Probe(t.Context(), q, 2, interval)[q[0].Addr]; answer != answers[isHeard] {
+			t.Errorf("the answer to a probe is %v, want %v", answer, answers[isHeard])
+		}
+		if own, err := e.isOwn(podMAC); own == isHeard || err != nil {
+			t.Errorf("isOwn is %v, %v", own, err)
+		}
+	}
+	expectHeard(false) // what the interface is for is not known
+	e.SetPodMACs([]string{podMAC.String()})
+	expectHeard(true)
+	if own, err := e.isOwn(localMAC); !own || err != nil {
+		t.Errorf("isOwn of the node's own address: %v, %v", own, err)
+	}
+	e.SetPodMACs(nil)
+	expectHeard(false)
+}
+
 // TestAttackOwnAddresses checks that the node's own MAC addresses are not listed for each frame.
 func TestAttackOwnAddresses(t *testing.T) {
 	connectNeighbour(t)

@@ -2,6 +2,7 @@ package neigh
 
 import (
 	"errors"
+	"maps"
 	"net"
 )
 
@@ -17,18 +18,30 @@ func ethernetInterface(name string) (*net.Interface, MAC, error) {
 	return nic, MAC(nic.HardwareAddr), nil
 }
 
-// listOwnMACs returns the MAC addresses of all the node's interfaces: the node answers for
+// listOwnMACs returns the node's own MAC addresses, without those that only interfaces of pods have.
+func (e *Ethernet) listOwnMACs() (map[MAC]bool, error) {
+	own, err := listMACs()
+	if err != nil {
+		return nil, err
+	}
+	e.ownMu.Lock()
+	defer e.ownMu.Unlock()
+	maps.DeleteFunc(own, func(mac MAC, _ bool) bool { return e.podMACs[mac] })
+	return own, nil
+}
+
+// listMACs returns the MAC addresses of all the node's interfaces: the node answers for
 // an address on all its interfaces that are on the link.
-func listOwnMACs() (map[MAC]bool, error) {
+func listMACs() (map[MAC]bool, error) {
 	nics, err := net.Interfaces()
 	if err != nil {
 		return nil, err
 	}
-	own := map[MAC]bool{}
+	macs := map[MAC]bool{}
 	for _, nic := range nics {
 		if len(nic.HardwareAddr) == len(MAC{}) {
-			own[MAC(nic.HardwareAddr)] = true
+			macs[MAC(nic.HardwareAddr)] = true
 		}
 	}
-	return own, nil
+	return macs, nil
 }

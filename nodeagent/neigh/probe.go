@@ -48,7 +48,7 @@ var (
 // Probe takes count intervals, and 2 ms more for each 64 frames; less, if every address is
 // answered for. It ignores this node's own answers and those of IgnoredMACs. If the kernel
 // dropped answers Probe repeats the round.
-func (*Ethernet) Probe(ctx context.Context, questions []Question, count int, interval time.Duration) map[netip.Addr]Answer {
+func (e *Ethernet) Probe(ctx context.Context, questions []Question, count int, interval time.Duration) map[netip.Addr]Answer {
 	type linkAndFamily struct {
 		iface string
 		is6   bool
@@ -63,7 +63,7 @@ func (*Ethernet) Probe(ctx context.Context, questions []Question, count int, int
 	var wait sync.WaitGroup
 	for key, group := range groups {
 		wait.Go(func() {
-			macByAddr, err := probeLink(ctx, key.iface, group, count, interval)
+			macByAddr, err := e.probeLink(ctx, key.iface, group, count, interval)
 			mu.Lock()
 			defer mu.Unlock()
 			for _, q := range group {
@@ -95,7 +95,7 @@ type linkProbe struct {
 
 // probeLink probes for addresses of one family on one link, and returns the stations that
 // have answered, by address.
-func probeLink(ctx context.Context, iface string, questions []Question, count int, interval time.Duration) (map[netip.Addr]MAC, error) {
+func (e *Ethernet) probeLink(ctx context.Context, iface string, questions []Question, count int, interval time.Duration) (map[netip.Addr]MAC, error) {
 	nic, source, err := ethernetInterface(iface)
 	if err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ func probeLink(ctx context.Context, iface string, questions []Question, count in
 	if isUp := nic.Flags&net.FlagUp != 0; isUp && nic.Flags&net.FlagRunning == 0 {
 		return nil, errNoCarrier
 	}
-	own, err := listOwnMACs()
+	own, err := e.listOwnMACs()
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -54,6 +55,34 @@ func MACs(selection Selection, observed Observed, interfaces []purelbv1.NodeInte
 		return isDuplicate || !isEthernet(mac)
 	})
 	return firstOf(macs, maxMACs)
+}
+
+// podKinds are the kinds of interfaces that come and go with pods: the node's ends of their cables.
+var podKinds = []string{"veth", "tun", "netkit"}
+
+// PodMACs returns the Ethernet addresses, ascending, that only interfaces of pods have: such an
+// interface is on no link of the node, and the node's kernel does not answer with its MAC there. It
+// is one of the podKinds without a global address and without a default route or a subnet of a
+// router's. Network plugins may give all of them the same MAC, which a station on the link may have,
+// too. A MAC that another interface of the node has as well is not among them, as a bridge has the
+// MAC of one of its ports.
+func PodMACs(observed Observed) []string {
+	isOnLink := map[string]bool{} // by name
+	for _, a := range observed.Addresses {
+		isOnLink[a.Interface] = isOnLink[a.Interface] || isGlobal(a.Prefix.Addr())
+	}
+	for _, r := range observed.Routes {
+		isOnLink[r.Interface] = isOnLink[r.Interface] || r.Destination.Bits() == 0 || r.Origin == OriginRA
+	}
+	isPods := map[string]bool{} // by MAC
+	for _, l := range observed.Links {
+		isPod := slices.Contains(podKinds, l.Kind) && !isOnLink[l.Name]
+		if others, isKnown := isPods[l.MAC]; isEthernet(l.MAC) {
+			isPods[l.MAC] = isPod && (others || !isKnown)
+		}
+	}
+	maps.DeleteFunc(isPods, func(_ string, isPod bool) bool { return !isPod })
+	return slices.Sorted(maps.Keys(isPods))
 }
 
 // isEthernet reports whether the address of an interface is a MAC of six bytes, other than zero.

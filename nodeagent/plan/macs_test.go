@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -78,6 +79,66 @@ func TestMACs(t *testing.T) {
 				})
 				got := MACs(Selection{VirtualInterface: "kube-lb0"}, tc.observed, tc.interfaces)
 				if diff := cmp.Diff(tc.want, got); diff != "" {
+					t.Fatalf("(-want +got):\n%s", diff)
+				}
+			}
+		})
+	}
+}
+
+func TestPodMACs(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		observed Observed
+		want     []string
+	}{
+		"those of pods, each once, ascending": {
+			observed: Observed{
+				Links: []Link{
+					{Name: "lo", Kind: "device", Loopback: true, MAC: "00:00:00:00:00:00"},
+					{Name: "eth0", Kind: "device", MAC: "02:00:00:00:00:01"},
+					{Name: "cali1", Kind: "veth", MAC: "ee:ee:ee:ee:ee:ee"},
+					{Name: "cali2", Kind: "veth", MAC: "ee:ee:ee:ee:ee:ee"},
+					{Name: "tap1", Kind: "tun", MAC: "02:00:00:00:00:11"},
+					{Name: "lxc1", Kind: "netkit", MAC: "02:00:00:00:00:12"},
+					{Name: "tun1", Kind: "tun"},
+				},
+				Addresses: []Address{on("cali1", "fe80::1/64", notOurs)},
+			},
+			want: []string{"02:00:00:00:00:11", "02:00:00:00:00:12", "ee:ee:ee:ee:ee:ee"},
+		},
+		"not one that another interface has": {
+			observed: Observed{Links: []Link{
+				{Name: "cni0", Kind: "bridge", MAC: "02:00:00:00:00:10"},
+				{Name: "veth1", Kind: "veth", MAC: "02:00:00:00:00:10", Master: "cni0"},
+				{Name: "eth0", Kind: "device", MAC: "ee:ee:ee:ee:ee:ee"},
+				{Name: "cali1", Kind: "veth", MAC: "ee:ee:ee:ee:ee:ee"},
+			}},
+		},
+		"not those of a node that is a network namespace": {
+			observed: Observed{
+				Links: []Link{
+					{Name: "eth0", Kind: "veth", MAC: "02:00:00:00:00:01"},
+					{Name: "eth1", Kind: "veth", MAC: "02:00:00:00:00:02"},
+					{Name: "eth2", Kind: "veth", MAC: "02:00:00:00:00:03"},
+					{Name: "eth3", Kind: "veth", MAC: "02:00:00:00:00:04"},
+				},
+				Addresses: []Address{on("eth0", "192.0.2.11/24", notOurs), on("eth1", "192.0.2.1/32")},
+				Routes: []Route{
+					{Interface: "eth2", Destination: netip.MustParsePrefix("0.0.0.0/0")},
+					{Interface: "eth3", Destination: netip.MustParsePrefix("2001:db8::/64"), Origin: OriginRA},
+				},
+			},
+		},
+		"none": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for range 10 { // in whatever order the kernel lists them
+				rand.Shuffle(len(tc.observed.Links), func(i, j int) {
+					tc.observed.Links[i], tc.observed.Links[j] = tc.observed.Links[j], tc.observed.Links[i]
+				})
+				if diff := cmp.Diff(tc.want, PodMACs(tc.observed)); diff != "" {
 					t.Fatalf("(-want +got):\n%s", diff)
 				}
 			}
