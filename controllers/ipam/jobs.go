@@ -252,13 +252,14 @@ func (b *Broker) isOfAnotherGroup(group string, a netip.Addr) bool {
 	return false
 }
 
-// repair records an address that a Service has.
+// repair records an address that a Service has. The manager has recorded it before, so that a
+// record without a mark is somebody else's by now: it is reported, and not taken.
 func (b *Broker) repair(ctx context.Context, j *job, system System) (conclude func(*Error), err error) {
 	missing := j.repair.missing
 	if b.Cluster.IsInUse(j.address) {
 		j.hasAsked = true
 		_, err = system.Allocate(ctx, Request{
-			Owner: missing.Owner, Family: allocation.FamilyOf(j.address), Address: j.address, IsShown: true,
+			Owner: missing.Owner, Family: allocation.FamilyOf(j.address), Address: j.address,
 			Objection: func(netip.Addr) string { return "" }, // the Service has it already
 		})
 	}

@@ -38,7 +38,8 @@ type Request struct {
 	Family allocation.Family
 	// Address is the one that is requested. It is not valid if any will do.
 	Address netip.Addr
-	// IsShown says that the Service has the requested address already.
+	// IsShown says that the Service shows the requested address, and that this manager has
+	// not allocated it: another controller may have taken it in the system, without a mark.
 	IsShown bool
 	// Objection says why the owner cannot have an address in this cluster, or returns an
 	// empty text.

@@ -35,10 +35,12 @@ func (c emptyCluster) Objection(context.Context, ipam.Owner, string) (func(netip
 	return ipamtest.NoObjection, nil
 }
 
-// startBroker starts a Broker that asks the world's NetBox.
-func (w *world) startBroker() *ipam.Broker {
+// startBroker starts a Broker that asks the world's NetBox, for a cluster without Services.
+func (w *world) startBroker() *ipam.Broker { return w.startBrokerOf(emptyCluster{w.token}) }
+
+func (w *world) startBrokerOf(cluster ipam.Cluster) *ipam.Broker {
 	b := ipam.NewBroker(ipam.Options{
-		Cluster: emptyCluster{w.token}, Now: time.Now,
+		Cluster: cluster, Now: time.Now,
 		Connect: func(_ string, config *allocation.Netbox, token string, cluster types.UID) (ipam.System, error) {
 			return netbox.Connect(config, token, cluster, netbox.Options{Now: time.Now})
 		},

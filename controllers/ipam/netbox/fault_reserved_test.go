@@ -1,0 +1,88 @@
+package netbox_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/controllers/ipam"
+	"github.com/purelb/purelb-operator/controllers/ipam/ipamtest"
+	fake "github.com/purelb/purelb-operator/test/netbox"
+)
+
+// holdingCluster is a cluster in which one Service holds one address, or none does.
+type holdingCluster struct {
+	emptyCluster
+
+	mu    sync.Mutex
+	held  netip.Addr
+	owner ipam.Owner
+}
+
+func (c *holdingCluster) hold(a netip.Addr, owner ipam.Owner) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.held, c.owner = a, owner
+}
+
+func (c *holdingCluster) Holders(context.Context, string) (map[netip.Addr][]ipam.Owner, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.held.IsValid() {
+		return nil, nil //nolint:nilnil // an empty map
+	}
+	return map[netip.Addr][]ipam.Owner{c.held: {c.owner}}, nil
+}
+
+func (c *holdingCluster) IsInUse(a netip.Addr) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.held == a
+}
+
+// Somebody writes into NetBox that an address of the tenant, which a Service has, is a server's.
+// The comparison reports that, and leaves the record alone: when the Service goes, the address
+// is not reserved, and no other Service gets it.
+func TestFaultReservedGivenAway(t *testing.T) {
+	w := newFake(t, fake.V46, fake.TokenV2)
+	g := NewWithT(t)
+	config, _ := tenantFixture(w)
+	web, next := ipamtest.NewOwner("web", 0), ipamtest.NewOwner("next", 1)
+	a := w.allocate(w.connect(config, ipamtest.Cluster), request("web"))
+	id := idOf(w.recordAt(a))
+	w.send(http.MethodPatch, fmt.Sprintf("%s%d/", addresses, id), object{"description": "server 17", "dns_name": "server17.example"}).want(w, http.StatusOK)
+
+	cluster := &holdingCluster{emptyCluster: emptyCluster{w.token}}
+	cluster.hold(a, web)
+	b := w.startBrokerOf(cluster)
+	b.Configure("group", config)
+	g.Eventually(func() map[netip.Addr]string { return b.Observation("group").Differences }).WithTimeout(30 * time.Second).Should(
+		HaveKeyWithValue(a, fmt.Sprintf("%s is recorded in NetBox %s already: id %d", a, w.base, id)))
+
+	cluster.hold(netip.Addr{}, ipam.Owner{})
+	asked := make(chan struct{}, 1)
+	w.fake.SetFaults(func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Query().Get("address") == a.String() {
+			select {
+			case asked <- struct{}{}:
+			default:
+			}
+		}
+		return false
+	}, nil)
+	b.Release("group", a)
+	g.Eventually(asked).WithTimeout(30 * time.Second).Should(Receive())
+	claim := allocation.Claim{Group: "group", Family: allocation.IPv4}
+	b.Want(next, []allocation.Claim{claim}) // it is asked for when the release has ended
+	g.Eventually(func() allocation.Offer { return b.Offers(next.UID)[claim] }).WithTimeout(30 * time.Second).Should(Equal(allocation.Offer{Address: w.addr(6)}))
+	if got := w.recordAt(a); got["description"] != "server 17" || got["dns_name"] != "server17.example" || at(got, "status.value") != "active" {
+		t.Errorf("the server's record: %v", got)
+	}
+}
