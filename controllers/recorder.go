@@ -24,12 +24,14 @@ const (
 	maxAction = 128
 )
 
-// BoundedRecorder is a recorder whose events are never longer than the API server takes.
+// BoundedRecorder is a recorder whose events are printable, and never longer than the API server
+// takes.
 type BoundedRecorder struct {
 	events.EventRecorder
 }
 
-// Eventf records an event, with note and action cut to what the API server takes.
+// Eventf records an event, with note and action in printable letters, and cut to what the API
+// server takes.
 func (r BoundedRecorder) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) {
 	r.EventRecorder.Eventf(regarding, related, kind, reason, textlimit.Shorten(action, maxAction), "%s", textlimit.Shorten(fmt.Sprintf(note, args...), maxNote))
 }

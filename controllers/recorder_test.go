@@ -2,7 +2,9 @@ package controllers_test
 
 import (
 	"context"
+	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
@@ -79,4 +81,18 @@ func TestEventsAreWritten(t *testing.T) {
 	create(t, cm)
 	recorded.Recorder("purelb-test").Eventf(cm, nil, corev1.EventTypeNormal, "Tested", "Test", "%d", 1)
 	g.Eventually(eventsOf(cm, "Tested")).Should(Equal([]string{"purelb-test: 1"}))
+}
+
+// TestAttackUnprintableEvent records what others have written: the event has what is printable of
+// it, in one line and no longer than the API server takes.
+func TestAttackUnprintableEvent(t *testing.T) {
+	g := NewWithT(t)
+	recorder := events.NewFakeRecorder(1)
+	controllers.BoundedRecorder{EventRecorder: recorder}.Eventf(&corev1.Service{}, nil, corev1.EventTypeWarning, "Reason", "Action", "node %s: %s",
+		"n1", "down\x1b[2J\x07\u202e\r\nNormal   Announced"+strings.Repeat(" long", 500))
+	var event string
+	g.Expect(recorder.Events).To(Receive(&event))
+	g.Expect(event).To(HavePrefix("Warning Reason node n1: down?[2J?? Normal Announced long"))
+	g.Expect(len(event)).To(BeNumerically("<", 1100))
+	g.Expect(strings.ContainsFunc(event, func(r rune) bool { return !unicode.IsPrint(r) })).To(BeFalse(), "%q", event)
 }

@@ -12,6 +12,7 @@ import (
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
 // reportResult records events for the difference between what a Service said before a
@@ -56,8 +57,8 @@ func (r *ServiceReconciler) reportRefusal(before, svc *corev1.Service, result *a
 	if reported == nil {
 		reported = &metav1.Condition{}
 	}
-	if result.Warning != "" && !strings.Contains(reported.Message, result.Warning) {
-		r.Recorder.Eventf(svc, nil, corev1.EventTypeWarning, v1.EventConfigurationWarning, "Allocate", "%s", result.Warning)
+	if warning := textlimit.Line(result.Warning); warning != "" && !strings.Contains(reported.Message, warning) {
+		r.Recorder.Eventf(svc, nil, corev1.EventTypeWarning, v1.EventConfigurationWarning, "Allocate", "%s", warning)
 	}
 	if result.Reason == v1.ReasonAllocated {
 		return

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
 // AnnotationNames are the annotations that a Report may have.
@@ -70,11 +71,14 @@ func Summarise(addrs []netip.Addr, places []Place, reasonUnplaced func(netip.Add
 // annotationEntry is a Local address in an annotation.
 func annotationEntry(p Place) string { return fmt.Sprintf("%s,%s,%s", p.Node, p.Interface, p.Address) }
 
+// maxReported is how many bytes a report quotes of what an agent says of an address.
+const maxReported = 512
+
 // describe says of a place that is not announced what is the matter.
 func describe(p Place) string {
 	s := describeState(p)
 	if p.Message != "" {
-		s += " (" + p.Message + ")"
+		s += " (" + textlimit.Shorten(p.Message, maxReported) + ")" // the agent has written it
 	}
 	return s
 }

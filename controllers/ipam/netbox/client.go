@@ -233,16 +233,16 @@ func (c *client) unavailableTo(scope ipam.Scope, why string) error {
 	return &ipam.Error{Reason: v1.ReasonIPAMUnavailable, Message: message, Scope: scope}
 }
 
-// quote returns an answer for an error, in one line and without the token.
+// quote returns an answer for an error, short, printable and without the token.
 func (c *client) quote(body []byte) string {
-	text := strings.Join(strings.Fields(string(body)), " ")
+	text := string(body)
 	var detail struct {
 		Detail string `json:"detail"`
 	}
 	if json.Unmarshal(body, &detail) == nil && detail.Detail != "" {
 		text = detail.Detail
 	}
-	return textlimit.Shorten(strings.ToValidUTF8(c.scrub(text), "?"), maxQuoted)
+	return textlimit.Shorten(c.scrub(text), maxQuoted)
 }
 
 // scrub removes the token, and its secret part, from a text that others have written.

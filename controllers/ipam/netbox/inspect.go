@@ -12,6 +12,7 @@ import (
 	"go4.org/netipx"
 
 	"github.com/purelb/purelb-operator/controllers/ipam"
+	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
 // Inspect returns what NetBox has.
@@ -58,10 +59,10 @@ func (s *System) addRecords(ctx context.Context, report *ipam.Report, records []
 			continue
 		case o.isCopy():
 			r.Difference = fmt.Sprintf("the record with the id %d has the mark of %s, which is for %s: somebody has copied that record, and the copy is not PureLB's",
-				o.ID, ipam.DescribeMark(owner, s.cluster), of)
+				o.ID, textlimit.Shorten(ipam.DescribeMark(owner, s.cluster), maxQuoted), of)
 		case !isOfGroup:
 			r.Difference = fmt.Sprintf("the record with the id %d is that of %s, which does not have the address, and no ServiceGroup takes addresses from there: delete the record in NetBox",
-				o.ID, ipam.DescribeMark(owner, s.cluster))
+				o.ID, textlimit.Shorten(ipam.DescribeMark(owner, s.cluster), maxQuoted))
 		case !of.IsValid(): // it is to be completed
 			r.IsForeign = false
 		default:
@@ -112,7 +113,7 @@ func (s *System) difference(o *ipAddress, older int64) string {
 		if want != "" && got == nil {
 			differences = append(differences, fmt.Sprintf("it has no %s, and not %s", what, want))
 		} else if want != "" && got.Value != want {
-			differences = append(differences, fmt.Sprintf("its %s is %s, and not %s", what, got.Value, want))
+			differences = append(differences, fmt.Sprintf("its %s is %s, and not %s", what, textlimit.Shorten(got.Value, maxQuoted), want))
 		}
 	}
 	note("status", s.config.Status, o.Status)

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"net/netip"
 	"strings"
+
+	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
 // logHandler takes the log of the library. It passes on what an operator would act on, and
@@ -32,6 +34,9 @@ func (h *logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &next
 }
 
+// maxLogged is how many bytes of a value of the library's log are passed on.
+const maxLogged = 512
+
 // Handle takes one record.
 func (h *logHandler) Handle(_ context.Context, record slog.Record) error {
 	key := h.key
@@ -42,7 +47,7 @@ func (h *logHandler) Handle(_ context.Context, record slog.Record) error {
 		if a.Key == "Key" {
 			key = a.Value.String()
 		} else if record.Level >= slog.LevelWarn {
-			shown = append(shown, a.Key, a.Value.String())
+			shown = append(shown, a.Key, textlimit.Shorten(a.Value.String(), maxLogged)) // neighbours have written some of it
 		}
 		return true
 	})
