@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/purelb/purelb-operator/internal/plugin"
+	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
 // cli are the flags of all commands.
@@ -398,7 +399,7 @@ func (c *cli) supportBundleCommand() *cobra.Command {
 				return err
 			}
 			for _, u := range cluster.Unread {
-				_, _ = fmt.Fprintf(c.err, "Not in it: %s: %s\n", u.Kind, u.Reason)
+				_, _ = fmt.Fprintf(c.err, "Not in it: %s: %s\n", u.Kind, textlimit.Line(u.Reason))
 			}
 			if len(cluster.Unread) > 0 {
 				return errUnknown

@@ -9,9 +9,12 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"golang.org/x/term"
+
+	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
 // version is the version of the program; the linker sets it.
@@ -45,6 +48,16 @@ type streams struct {
 	isTerminal bool
 }
 
+// messageOf returns the message of an error, each of its lines in printable letters: it may quote
+// what others have written into the cluster.
+func messageOf(err error) string {
+	var lines []string
+	for line := range strings.Lines(err.Error()) {
+		lines = append(lines, textlimit.Line(line))
+	}
+	return strings.Join(lines, "\n")
+}
+
 // run carries out a command, and returns the exit code.
 func run(ctx context.Context, args []string, s streams) int {
 	command := newRootCommand(s) //nolint:contextcheck // cobra hands the context to each command
@@ -57,7 +70,7 @@ func run(ctx context.Context, args []string, s streams) int {
 	case errors.Is(err, errUnknown):
 		return exitUnknown
 	default:
-		_, _ = fmt.Fprintln(s.err, "Error:", err)
+		_, _ = fmt.Fprintln(s.err, "Error:", messageOf(err))
 		return exitError
 	}
 }

@@ -50,7 +50,7 @@ func Drain(ctx context.Context, c client.Client, namespace, name string, w io.Wr
 			_, _ = fmt.Fprintf(w, "node %s announces nothing any more\n", name)
 			return nil
 		case err == nil:
-			if text := strings.Join(left, ", "); text != last {
+			if text := printable(strings.Join(left, ", ")); text != last {
 				last = text
 				_, _ = fmt.Fprintf(w, "%s left on node %s: %s\n", addressCount(len(left)), name, text)
 			}

@@ -308,7 +308,7 @@ func (p *Plan) writeText(w io.Writer, style Style) error {
 	case p.Breaks:
 		health = Critical
 	}
-	t.line(t.health(health, strings.ToUpper(p.Change[:1])+p.Change[1:]+": "+p.Summary))
+	t.healthLine(health, strings.ToUpper(p.Change[:1])+p.Change[1:]+": "+p.Summary)
 	for _, s := range p.Refusals {
 		t.line("Refused: " + s)
 	}

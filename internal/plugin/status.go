@@ -248,12 +248,12 @@ func count(n int, noun string) string {
 // WriteText writes the status for people: what needs attention first.
 func (s *Status) WriteText(w io.Writer, style Style) error {
 	t := newText(w, style)
-	t.line(t.health(s.Health, s.Summary))
+	t.healthLine(s.Health, s.Summary)
 	if len(s.Problems) > 1 || s.Health == Unknown && len(s.Problems) > 0 {
 		t.section("Problems")
 		t.header("SEVERITY", "OBJECT", "MESSAGE")
 		for _, p := range s.Problems {
-			t.row(t.health(p.Severity, string(p.Severity)), p.Object, p.Message)
+			t.healthRow(p.Severity, string(p.Severity), p.Object, p.Message)
 		}
 	}
 	t.section("Components")

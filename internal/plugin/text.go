@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
 // Style says how text is written.
@@ -15,7 +17,9 @@ type Style struct {
 	Wide bool
 }
 
-// text writes lines and tables. The first error is kept until flush.
+// text writes lines and tables. Of what it is given it writes only what is printable: others,
+// such as agents, have written some of it, and could otherwise forge rows and command the
+// terminal. The first error is kept until flush.
 type text struct {
 	out   io.Writer
 	style Style
@@ -40,8 +44,21 @@ func (t *text) endTable() {
 	t.rows.Reset()
 }
 
+// printable returns a text in one line of printable letters, behind the spaces that it begins
+// with.
+func printable(s string) string {
+	rest := strings.TrimLeft(s, " ")
+	return s[:len(s)-len(rest)] + textlimit.Line(rest)
+}
+
 // line writes one line that is not part of a table.
-func (t *text) line(s string) {
+func (t *text) line(s string) { t.writeLine(printable(s)) }
+
+// healthLine writes a line that says how something is.
+func (t *text) healthLine(h Health, s string) { t.writeLine(t.health(h, s)) }
+
+// writeLine writes a line that is printable.
+func (t *text) writeLine(s string) {
 	t.endTable()
 	if t.err == nil {
 		_, t.err = fmt.Fprintln(t.out, s)
@@ -63,6 +80,24 @@ func (t *text) header(columns ...string) {
 
 // row writes one row of a table.
 func (t *text) row(cells ...string) {
+	written := make([]string, 0, len(cells))
+	for _, cell := range cells {
+		written = append(written, printable(cell))
+	}
+	t.writeRow(written)
+}
+
+// healthRow writes one row of a table whose first cell says how something is.
+func (t *text) healthRow(h Health, first string, others ...string) {
+	written := []string{t.health(h, first)}
+	for _, cell := range others {
+		written = append(written, printable(cell))
+	}
+	t.writeRow(written)
+}
+
+// writeRow writes a row of printable cells.
+func (t *text) writeRow(cells []string) {
 	if t.err == nil {
 		_, t.err = fmt.Fprintln(t.table, strings.Join(cells, "\t")+"\t")
 	}
@@ -79,9 +114,10 @@ func (t *text) unread(kinds []Unread) {
 	}
 }
 
-// health colours a text by a state. In a table every cell of the column has to be coloured, or
+// health returns a text in printable letters, coloured by a state. In a table every cell of the column has to be coloured, or
 // none: an escape counts as text.
 func (t *text) health(h Health, s string) string {
+	s = printable(s)
 	if !t.style.Color {
 		return s
 	}

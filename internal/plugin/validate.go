@@ -96,7 +96,7 @@ func (v *Validation) WriteText(w io.Writer, style Style) error {
 		if f.Severity == "error" {
 			health = Critical
 		}
-		t.line(fmt.Sprintf("%s: %s: %s: %s", f.File, f.Object, t.health(health, f.Severity), f.Message))
+		t.writeLine(printable(f.File+": "+f.Object+":") + " " + t.health(health, f.Severity) + ": " + printable(f.Message))
 	}
 	t.line(fmt.Sprintf("%s checked, %d of other kinds skipped: %s, %s", count(v.Checked, "object"), v.Skipped, count(v.Errors, "error"), count(v.Warnings, "warning")))
 	return t.flush()
