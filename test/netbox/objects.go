@@ -32,6 +32,7 @@ type common struct {
 	tags        []*named
 	status      string
 	description string
+	comments    string
 	changed     time.Time
 }
 
@@ -120,7 +121,7 @@ func (c *common) view(kind, display string) map[string]any {
 	}
 	return map[string]any{
 		"id": c.id, "url": fmt.Sprintf("http://netbox/api/ipam/%s/%d/", kind, c.id), "display": display,
-		"vrf": c.vrf.view(), "tenant": c.tenant.view(), "status": choiceOf(c.status), "description": c.description, "comments": "",
+		"vrf": c.vrf.view(), "tenant": c.tenant.view(), "status": choiceOf(c.status), "description": c.description, "comments": c.comments,
 		"tags": tags, "custom_fields": map[string]any{}, "created": c.changed.Format(time.RFC3339Nano), "last_updated": c.changed.Format(time.RFC3339Nano),
 	}
 }
@@ -252,7 +253,11 @@ func (s *Server) setCommon(c *common, body map[string]any, statuses []string) *r
 		if len([]rune(text)) > 200 {
 			return invalid("description", "Ensure this field has no more than 200 characters.")
 		}
-		c.description = text
+		c.description = strings.TrimSpace(text)
+	}
+	if value, isSet := body["comments"]; isSet {
+		text, _ := value.(string)
+		c.comments = strings.TrimSpace(text)
 	}
 	c.changed = now()
 	return nil

@@ -29,14 +29,20 @@ const (
 // describe returns the description of a record of an address that is the owner's; the
 // address is not valid while it is unknown. before is what the record was, or nil.
 func (s *System) describe(owner ipam.Owner, a netip.Addr, before *ipAddress) string {
-	description := owner.Mark(s.cluster)
-	if a.IsValid() {
-		description += addressSeparator + a.String()
+	own := ""
+	if before != nil {
+		own = before.ownDescription()
 	}
-	if before != nil && before.ownDescription() != "" {
-		description += descriptionSeparator + before.ownDescription()
+	description, _ := withDescription(s.markAt(owner, a), own)
+	return description
+}
+
+// markAt returns the owner's mark for an address.
+func (s *System) markAt(owner ipam.Owner, a netip.Addr) string {
+	if !a.IsValid() {
+		return owner.Mark(s.cluster)
 	}
-	return cutRunes(description, maxDescription)
+	return owner.Mark(s.cluster) + addressSeparator + a.String()
 }
 
 // mark returns the owner's mark, and the address that it is for, which is not valid if the

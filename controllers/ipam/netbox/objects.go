@@ -36,6 +36,7 @@ type ipAddress struct {
 	Role        *choice  `json:"role"`
 	DNSName     string   `json:"dns_name"`
 	Description string   `json:"description"`
+	Comments    string   `json:"comments"`
 	Tags        []object `json:"tags"`
 }
 

@@ -151,8 +151,16 @@ func (s *System) fields(o ipam.Owner, a netip.Addr, before *ipAddress) map[strin
 	if s.config.Role != "" {
 		fields["role"] = s.config.Role
 	}
-	if name := s.config.DNSNameOf(o.Namespace, o.Name); name != "" {
+	name := s.config.DNSNameOf(o.Namespace, o.Name)
+	if name != "" {
 		fields["dns_name"] = name
+	}
+	if s.config.IsByTenant() && before != nil {
+		description, comments := before.keep(s.markAt(o, a), name != "")
+		fields["description"] = description
+		if comments != before.Comments {
+			fields["comments"] = comments
+		}
 	}
 	if s.config.Tenant != "" && !s.config.IsByTenant() {
 		fields["tenant"] = map[string]string{"slug": s.config.Tenant}
@@ -201,11 +209,15 @@ func (s *System) releaseRecord(ctx context.Context, o *ipAddress) error {
 	if !s.config.IsByTenant() {
 		return s.delete(ctx, o.ID)
 	}
-	fields := map[string]any{"description": o.ownDescription()}
+	fields := map[string]any{"description": o.originalDescription()}
+	k, comments := o.kept()
+	if comments != o.Comments {
+		fields["comments"] = comments
+	}
 	if s.hasAddress(o) {
 		fields["status"] = statusReserved
-		if s.config.DNSName != "" {
-			fields["dns_name"] = ""
+		if s.config.DNSName != "" || k.DNSName != "" {
+			fields["dns_name"] = k.DNSName
 		}
 	}
 	return s.change(ctx, o.ID, fields, "")

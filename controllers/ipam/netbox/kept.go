@@ -1,0 +1,97 @@
+package netbox
+
+import (
+	"encoding/json"
+	"strings"
+)
+
+// kept is what a tenant's address had before a Service got it, as far as the record has no room
+// for it meanwhile: the description, if it does not fit behind the mark, and the DNS name, if
+// the Service's has taken its place. It stands in a line of the record's comments, and is put
+// back when the address is reserved again.
+type kept struct {
+	Description string `json:"description,omitempty"`
+	DNSName     string `json:"dnsName,omitempty"`
+}
+
+// keptBegin begins the line, and paragraph is between the comments and the line.
+const (
+	keptBegin = "PureLB puts back: "
+	paragraph = "\n\n"
+)
+
+// kept returns what is kept of an address, and the comments without it. A line that cannot be read
+// is left where it is.
+func (o *ipAddress) kept() (k kept, comments string) {
+	at := strings.Index("\n"+o.Comments, "\n"+keptBegin)
+	if at < 0 {
+		return kept{}, o.Comments
+	}
+	line, after, _ := strings.Cut(o.Comments[at+len(keptBegin):], "\n")
+	if json.Unmarshal([]byte(line), &k) != nil {
+		return kept{}, o.Comments
+	}
+	k.Description = cutRunes(k.Description, maxDescription)
+	before := strings.TrimRight(o.Comments[:at], "\r\n") // what a browser sends has both
+	after = strings.TrimLeft(after, "\r\n")
+	if before != "" && after != "" {
+		before += paragraph
+	}
+	return k, before + after
+}
+
+// withKept returns comments that end in what is kept.
+func withKept(comments string, k kept) string {
+	if k == (kept{}) {
+		return comments
+	}
+	line, _ := json.Marshal(k) // texts can always be encoded
+	if comments != "" {
+		comments += paragraph
+	}
+	return comments + keptBegin + string(line)
+}
+
+// keep returns the description and the comments of an address of the tenant that becomes that of
+// an owner with a mark. setsName says that the owner gets a DNS name.
+func (o *ipAddress) keep(mark string, setsName bool) (description, comments string) {
+	original := o.originalDescription()
+	description, isWhole := withDescription(mark, original)
+	k, comments := o.kept()
+	k.Description = ""
+	if !isWhole {
+		k.Description = original
+	}
+	if !o.isMarked() { // otherwise its DNS name is the last owner's
+		k.DNSName = ""
+		if setsName {
+			k.DNSName = o.DNSName
+		}
+	}
+	return description, withKept(comments, k)
+}
+
+// originalDescription returns the description that an address had before it got a mark, or has
+// got since then.
+func (o *ipAddress) originalDescription() string {
+	own := o.ownDescription()
+	k, _ := o.kept()
+	if !o.isMarked() || k.Description == "" {
+		return own
+	}
+	mark, _, _ := strings.Cut(o.Description, descriptionSeparator)
+	if written, _ := withDescription(mark, k.Description); own != "" && written != o.Description {
+		return own // somebody has changed it
+	}
+	return k.Description
+}
+
+// withDescription returns a mark and a description behind it, and whether that is there as a whole.
+// NetBox cuts spaces from the end.
+func withDescription(mark, own string) (text string, isWhole bool) {
+	room := maxDescription - len([]rune(mark)) - len(descriptionSeparator)
+	if shown := strings.TrimSpace(cutRunes(own, max(room, 0))); shown != "" {
+		return mark + descriptionSeparator + shown, shown == own
+	}
+	return mark, own == ""
+}
