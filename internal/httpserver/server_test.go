@@ -74,12 +74,13 @@ func isClosed(conn net.Conn) bool {
 // TestAttackStalledConnections opens four times as many connections as there may be, and ends
 // no request: the kubelet's health checks are served nevertheless, and no connection remains.
 func TestAttackStalledConnections(t *testing.T) {
-	address := serve(t, nil, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	for name, begin := range map[string]string{
 		"no word": "", "half the headers": "GET / HTTP/1.1\r\nHost: a\r\nX-A: ", "half a body": "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\na",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			// A server for each, since none serves everybody while others go on to connect.
+			address := serve(t, nil, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 			var stalled []net.Conn
 			for range 4 * httpserver.MaxConnections {
 				conn := dial(t, address)
