@@ -19,7 +19,9 @@ import (
 type Cluster interface {
 	// UID identifies the cluster.
 	UID(ctx context.Context) (types.UID, error)
-	// Token reads the token for an external system from the Secret that its configuration names.
+	// Token reads the token for an external system from the Secret that its configuration names. An
+	// error of type *Error says that there is none for it: the token read before is used no more.
+	// After other errors it is.
 	Token(ctx context.Context, config *allocation.Netbox) (string, error)
 	// Holders returns the addresses that Services hold of a ServiceGroup, with their
 	// owners, the one that is to be recorded first.

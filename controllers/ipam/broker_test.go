@@ -41,10 +41,12 @@ type brokerWorld struct {
 	held map[string]map[netip.Addr][]ipam.Owner
 	// onIsInUse, if set, is called once when the Broker asks whether an address is in use.
 	onIsInUse func()
-	token     string
-	changed   map[types.NamespacedName]int
-	observed  map[string]int
-	found     []string
+	// token is what the Secret holds, or empty if reading it gives tokenError.
+	token      string
+	tokenError error
+	changed    map[types.NamespacedName]int
+	observed   map[string]int
+	found      []string
 	// foreign are records that systems have beside those that they remember, by URL.
 	foreign map[string][]ipam.Record
 }
@@ -56,7 +58,10 @@ type question struct {
 	address       netip.Addr
 }
 
-var errNoSecret = errors.New("there is no Secret netbox")
+var (
+	errUnreadable = errors.New("the Secret cannot be read")
+	errNoSecret   = &ipam.Error{Reason: v1.ReasonIPAMUnavailable, Message: "there is no Secret netbox", Scope: ipam.ScopeEndpoint}
+)
 
 func (w *brokerWorld) UID(context.Context) (types.UID, error) { return ipamtest.Cluster, nil }
 
@@ -64,7 +69,7 @@ func (w *brokerWorld) Token(context.Context, *allocation.Netbox) (string, error)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.token == "" {
-		return "", errNoSecret
+		return "", w.tokenError
 	}
 	return w.token, nil
 }
@@ -186,7 +191,7 @@ func inBrokerWorld(t *testing.T, test func(w *brokerWorld)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &brokerWorld{
 			t: t, systems: map[string]*ipamtest.Memory{}, delay: map[string]time.Duration{}, asked: map[string]int{},
-			held: map[string]map[netip.Addr][]ipam.Owner{}, token: "secret", changed: map[types.NamespacedName]int{},
+			held: map[string]map[netip.Addr][]ipam.Owner{}, token: "secret", tokenError: errUnreadable, changed: map[types.NamespacedName]int{},
 			questions: map[string]int{}, observed: map[string]int{},
 		}
 		for n, group := range []string{groupA, groupB} {
@@ -504,7 +509,7 @@ func TestBrokerToken(t *testing.T) {
 		w.broker.Want(web(0), []allocation.Claim{claimOf(groupA)})
 		w.pass(0)
 		w.wantAddress(web(0))
-		w.lock(func() { w.token = "" }) // the Secret is gone: the last token goes on being used
+		w.lock(func() { w.token = "" }) // the Secret cannot be read: the last token goes on being used
 		w.pass(2 * time.Minute)
 		w.broker.Want(web(1), []allocation.Claim{claimOf(groupA)})
 		w.pass(0)
@@ -513,10 +518,36 @@ func TestBrokerToken(t *testing.T) {
 		defer stop()
 		w.broker.Want(web(2), []allocation.Claim{claimOf(groupA)})
 		w.pass(time.Second)
-		w.wantReason(web(2), v1.ReasonIPAMUnavailable, errNoSecret.Error())
+		w.wantReason(web(2), v1.ReasonIPAMUnavailable, errUnreadable.Error())
 		w.lock(func() { w.token = "back" })
 		w.pass(1500 * time.Millisecond)
 		w.wantAddress(web(2))
+	})
+}
+
+// The Secret is deleted, to take the token away from the manager: within a minute the manager stops
+// to ask with it, and it goes on when there is a Secret again.
+func TestFaultBrokerSecretDeleted(t *testing.T) {
+	inBrokerWorld(t, func(w *brokerWorld) {
+		w.pass(2 * time.Minute)
+		w.lock(func() { w.token, w.tokenError = "", errNoSecret })
+		w.pass(2 * time.Minute)
+		asked := func() (n int) {
+			w.lock(func() { n = w.asked[urlOf(groupA)] })
+			return n
+		}
+		before := asked()
+		w.broker.Want(web(0), []allocation.Claim{claimOf(groupA)})
+		w.pass(time.Second)
+		w.wantReason(web(0), v1.ReasonIPAMUnavailable, errNoSecret.Error())
+		w.lock(func() { w.tokenError = errUnreadable }) // nothing is known of the Secret: the deleted token stays so
+		w.pass(2 * time.Minute)
+		if n := asked() - before; n != 0 {
+			t.Errorf("%d questions with the deleted token", n)
+		}
+		w.lock(func() { w.token = "back" })
+		w.pass(1500 * time.Millisecond)
+		w.wantAddress(web(0))
 	})
 }
 

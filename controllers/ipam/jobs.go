@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -92,9 +93,15 @@ func (b *Broker) systemFor(ctx context.Context, q *queue, j *job) (System, error
 	}
 	if isStale {
 		read, err := b.Cluster.Token(ctx, g.config)
+		var gone *Error
 		switch {
 		case err == nil:
 			token = read
+		case errors.As(err, &gone):
+			b.mu.Lock()
+			q.token = "" // somebody has taken it away
+			b.mu.Unlock()
+			return nil, err
 		case token == "": // otherwise the last one is as good as any
 			return nil, err
 		}
