@@ -28,13 +28,14 @@ func (s *System) createFree(ctx context.Context, r *ipam.Request) (netip.Addr, e
 	}
 	if errors.Is(err, errOutsidePool) {
 		err = &ipam.Error{Reason: v1.ReasonIPAMRefused, Message: fmt.Sprintf(
-			"NetBox %s has created an address that is not of the prefix or range it was asked for: the record is deleted again", s.client.base)}
+			"NetBox %s has created, or lists as free, an address that is not of the prefix or range it was asked for: no record of it is left", s.client.base)}
 	}
 	return a, err
 }
 
 // errOutsidePool says that NetBox has created an address outside of the pool that it was
-// asked for, as the pool is known. The record is deleted, and the pools are known no more.
+// asked for, as the pool is known, or has listed one as free. The record is deleted, and the pools
+// are known no more.
 var errOutsidePool = errors.New("an address outside of the prefix or range")
 
 func (s *System) tryPools(ctx context.Context, r *ipam.Request) (netip.Addr, error) {
@@ -163,6 +164,10 @@ func (s *System) createAmongFree(ctx context.Context, r *ipam.Request, p *pool) 
 	free, err := s.availableAddresses(ctx, p)
 	if err != nil {
 		return netip.Addr{}, err
+	}
+	if slices.ContainsFunc(free, func(a netip.Addr) bool { return !p.addrs.Contains(a) }) {
+		s.pools = nil
+		return netip.Addr{}, errOutsidePool
 	}
 	free = slices.DeleteFunc(free, func(a netip.Addr) bool { return r.Objection(a) != "" })
 	for _, a := range free[:min(len(free), maxTries)] {

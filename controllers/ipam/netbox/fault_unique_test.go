@@ -34,6 +34,38 @@ func (w *world) tagged(tag string) *allocation.Netbox {
 	return config
 }
 
+// A range is extended while its addresses are chosen from the list of free ones: the Service gets
+// one address of the extension, however often it asks.
+func TestFaultExtendedList(t *testing.T) {
+	forEachNetBox(t, func(w *world) {
+		tag := w.named(tags)
+		id := w.create(ranges, object{"start_address": address(w.v4, 1), "end_address": address(w.v4, 2), "status": "active", "tags": []object{{"slug": tag}}})
+		s := w.connect(w.tagged(tag), ipamtest.Cluster)
+		ask := func(name string) netip.Addr {
+			r := request(name)
+			r.Objection = func(a netip.Addr) string {
+				if a == w.addr(1) {
+					return "a node has it"
+				}
+				return ""
+			}
+			return w.allocate(s, r)
+		}
+		if a := ask("web"); a != w.addr(2) {
+			w.Errorf("got %s", a)
+		}
+		w.send(http.MethodPatch, fmt.Sprintf("%s%d/", ranges, id), object{"end_address": address(w.v4, 20)}).want(w, http.StatusOK)
+		for range 3 {
+			if a := ask("late"); a != w.addr(3) {
+				w.Errorf("got %s, want %s", a, w.addr(3))
+			}
+		}
+		if records := w.recordsIn(); len(records) != 2 {
+			w.Errorf("%d records of two Services: %v", len(records), records)
+		}
+	})
+}
+
 // A range or prefix is full, a Service waits, and somebody extends it in NetBox: it keeps its
 // id. The Service gets an address of the extension, and nobody else's is used up.
 func TestFaultExtendedPool(t *testing.T) {
