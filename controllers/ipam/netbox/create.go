@@ -75,6 +75,9 @@ func (s *System) exhausted(family allocation.Family, what string) error {
 // createFreeIn creates a record for a free address of a pool. NetBox chooses the address;
 // if the cluster objects to it, another free one is created by name.
 func (s *System) createFreeIn(ctx context.Context, r *ipam.Request, p *pool) (netip.Addr, error) {
+	if p.isChosenHere {
+		return s.createAmongFree(ctx, r, p)
+	}
 	var created ipAddress
 	_, err := s.client.send(ctx, http.MethodPost, p.path+"available-ips/", nil, nil, s.newFields(r.Owner), &created)
 	if concernsAddress(err) {
@@ -93,6 +96,7 @@ func (s *System) createFreeIn(ctx context.Context, r *ipam.Request, p *pool) (ne
 		s.pools = nil
 		return netip.Addr{}, cmp.Or(s.delete(ctx, created.ID), errOutsidePool)
 	case r.Objection(a) != "":
+		p.isChosenHere = true
 		err = s.delete(ctx, created.ID)
 	default:
 		var isSettled bool

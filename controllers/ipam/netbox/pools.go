@@ -24,6 +24,9 @@ type pool struct {
 	subnet netip.Prefix
 	vrf    int64 // 0 for none
 	isCIDR bool
+	// isChosenHere says that the cluster has objected to the address that NetBox chose: until
+	// the pools are looked up again, the address is chosen from the list of free ones.
+	isChosenHere bool
 }
 
 func (p *pool) contains(a netip.Addr, vrf int64) bool { return p.vrf == vrf && p.addrs.Contains(a) }

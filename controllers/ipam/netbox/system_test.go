@@ -376,6 +376,48 @@ func TestManyRecords(t *testing.T) {
 	}
 }
 
+// The cluster objects to the address that NetBox would choose, as to that of a node: the next
+// allocations do not create a record there only to delete it.
+func TestRequestsInSpiteOfObjection(t *testing.T) {
+	w := newFake(t, fake.V46, fake.TokenV2)
+	w.prefix(w.v4, nil)
+	s := w.connect(w.config(), ipamtest.Cluster)
+	if _, err := s.Inspect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	deleted := 0
+	w.fake.SetFaults(func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodDelete {
+			deleted++
+		}
+		return false
+	}, nil)
+	defer w.fake.SetFaults(nil, nil)
+	for n := range byte(5) {
+		r := request("web")
+		r.Owner = ipamtest.NewOwner(fmt.Sprint("web", n), n)
+		r.Objection = func(a netip.Addr) string {
+			if a == w.addr(1) {
+				return "a node has it"
+			}
+			return ""
+		}
+		if a := w.allocate(s, r); a != w.addr(2+int(n)) {
+			t.Errorf("got %s", a)
+		}
+	}
+	if deleted != 1 {
+		t.Errorf("%d records were deleted, want one", deleted)
+	}
+	// The node's address is no more, and the next comparison lets NetBox choose again.
+	if _, err := s.Inspect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if a := w.allocate(s, request("last")); a != w.addr(1) {
+		t.Errorf("got %s", a)
+	}
+}
+
 // A comparison costs one request for the records and two for each prefix: with two
 // prefixes five requests, in ten minutes, when nothing happens.
 func TestRequestsOfAComparison(t *testing.T) {
