@@ -40,6 +40,7 @@ var errOutsidePool = errors.New("an address outside of the prefix or range")
 
 func (s *System) tryPools(ctx context.Context, r *ipam.Request) (netip.Addr, error) {
 	hasFamily := false
+	var refusal *statusError
 	for i := range s.pools {
 		p := &s.pools[i]
 		if p.family() != r.Family {
@@ -50,7 +51,10 @@ func (s *System) tryPools(ctx context.Context, r *ipam.Request) (netip.Addr, err
 		switch {
 		case err == nil:
 			return a, nil
-		case isStatus(err, http.StatusConflict) || errors.Is(err, errNoneFree):
+		case errors.Is(err, errNoneFree):
+			errors.As(err, &refusal)
+			continue
+		case isStatus(err, http.StatusConflict):
 			continue
 		case isStatus(err, http.StatusNotFound):
 			name := p.String()
@@ -59,13 +63,18 @@ func (s *System) tryPools(ctx context.Context, r *ipam.Request) (netip.Addr, err
 		}
 		return netip.Addr{}, err
 	}
+	if refusal != nil { // of each address that was tried in one of the pools
+		return netip.Addr{}, &ipam.Error{Reason: v1.ReasonIPAMRefused, Scope: ipam.ScopeGroup, Message: fmt.Sprintf(
+			"NetBox %s refuses each of the addresses that it lists as free for %s of the group: %s", s.client.base, r.Family, refusal.text)}
+	}
 	if !hasFamily {
 		return netip.Addr{}, s.exhausted(r.Family, "no prefix or range of that family")
 	}
 	return netip.Addr{}, s.exhausted(r.Family, "no free address")
 }
 
-// errNoneFree says that a pool has no address that the owner can have.
+// errNoneFree says that a pool has no address that the owner can have. If NetBox has refused those
+// that it lists as free, the error wraps the first refusal, too.
 var errNoneFree = errors.New("no free address")
 
 func (s *System) exhausted(family allocation.Family, what string) error {
@@ -174,13 +183,19 @@ func (s *System) createAmongFree(ctx context.Context, r *ipam.Request, p *pool) 
 		return netip.Addr{}, errOutsidePool
 	}
 	free = slices.DeleteFunc(free, func(a netip.Addr) bool { return r.Objection(a) != "" })
+	var refusal error
 	for _, a := range free[:min(len(free), maxTries)] {
 		switch isCreated, err := s.create(ctx, r.Owner, a, p); {
 		case err == nil && isCreated:
 			return a, nil
-		case err != nil && !concernsAddress(err): // or another client has it now
+		case err != nil && !concernsAddress(err):
 			return netip.Addr{}, err
+		case refusal == nil: // another client may have the address now
+			refusal = err
 		}
+	}
+	if refusal != nil {
+		return netip.Addr{}, fmt.Errorf("%w: %w", errNoneFree, refusal)
 	}
 	return netip.Addr{}, errNoneFree
 }
