@@ -35,11 +35,9 @@ func NewCluster(ctx context.Context, o *Objects, namespace string) (*Cluster, er
 		return nil, err
 	}
 	c := &Cluster{Objects: o, Namespace: namespace, IsDefault: true}
-	for i := range o.Deployments {
-		if d := &o.Deployments[i]; d.Name == managerName {
-			for _, container := range d.Spec.Template.Spec.Containers {
-				c.IsDefault = c.IsDefault && !slices.Contains(container.Args, "--default-load-balancer=false")
-			}
+	if d := o.manager(); d != nil {
+		for _, container := range d.Spec.Template.Spec.Containers {
+			c.IsDefault = c.IsDefault && !slices.Contains(container.Args, "--default-load-balancer=false")
 		}
 	}
 	var err error

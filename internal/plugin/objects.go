@@ -129,6 +129,15 @@ func ReadObjects(ctx context.Context, c client.Reader, namespace string) (*Objec
 	return o, nil
 }
 
+// manager returns the manager's Deployment, or nil.
+func (o *Objects) manager() *appsv1.Deployment {
+	i := slices.IndexFunc(o.Deployments, func(d appsv1.Deployment) bool { return d.Name == managerName })
+	if i < 0 {
+		return nil
+	}
+	return &o.Deployments[i]
+}
+
 // put adds an object, or replaces the one of its kind and name; if that is one of the kinds that can
 // be in files besides Services.
 func (o *Objects) put(object client.Object) {

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -92,15 +91,7 @@ func (s *Status) add(severity Health, object, format string, args ...any) {
 }
 
 func (s *Status) addComponents(c *Cluster) {
-	isManager := func(d appsv1.Deployment) bool { return d.Name == managerName }
-	if !c.isUnread(kindDeployments) && !slices.ContainsFunc(c.Deployments, isManager) {
-		s.add(Critical, "deployment/"+managerName, "there is none in namespace %s: nothing is allocated or moved", c.Namespace)
-	}
-	for i := range c.Deployments {
-		d := &c.Deployments[i]
-		if d.Name != managerName {
-			continue
-		}
+	if d := c.manager(); d != nil {
 		desired := int32(1)
 		if d.Spec.Replicas != nil {
 			desired = *d.Spec.Replicas
@@ -112,6 +103,8 @@ func (s *Status) addComponents(c *Cluster) {
 		case d.Status.ReadyReplicas < desired:
 			s.add(Degraded, "deployment/"+d.Name, "%d of %d managers are ready", d.Status.ReadyReplicas, desired)
 		}
+	} else if !c.isUnread(kindDeployments) {
+		s.add(Critical, "deployment/"+managerName, "there is none in namespace %s: nothing is allocated or moved", c.Namespace)
 	}
 	for i := range c.LBNodeAgents {
 		a := &c.LBNodeAgents[i]

@@ -82,14 +82,9 @@ func WriteSupportBundle(ctx context.Context, w io.Writer, c *Cluster, events []c
 	return compressed.Close()
 }
 
-// isOfPureLB reports whether labels are those of a part of PureLB.
-func isOfPureLB(labels map[string]string) bool {
-	return labels["app.kubernetes.io/part-of"] == "purelb"
-}
-
 // podsOf returns PureLB's pods: other programs may share its namespace.
 func podsOf(c *Cluster) []corev1.Pod {
-	return slices.DeleteFunc(slices.Clone(c.Pods), func(pod corev1.Pod) bool { return !isOfPureLB(pod.Labels) })
+	return slices.DeleteFunc(slices.Clone(c.Pods), func(pod corev1.Pod) bool { return pod.Labels["app.kubernetes.io/part-of"] != "purelb" })
 }
 
 // redacted copies objects without what a support bundle does not have.

@@ -114,8 +114,8 @@ func (t *text) unread(kinds []Unread) {
 	}
 }
 
-// health returns a text in printable letters, coloured by a state. In a table every cell of the column has to be coloured, or
-// none: an escape counts as text.
+// health returns a text in printable letters, coloured by a state. In a table every cell of the
+// column has to be coloured, or none: an escape counts as text.
 func (t *text) health(h Health, s string) string {
 	s = printable(s)
 	if !t.style.Color {
