@@ -566,15 +566,18 @@ func TestFaultKnowsNothing(t *testing.T) {
 	})
 }
 
+// diskFaults are what may become of a disk. Each returns what mends it.
+var diskFaults = map[string]func(d *disk) (mend func()){
+	"it hangs": func(d *disk) func() { return d.hang() },
+	"it is full": func(d *disk) func() {
+		d.fill(errors.New("no space left on device"))
+		return func() { d.fill(nil) }
+	},
+}
+
 // A disk that hangs or is full delays the checkpoint, and nothing else.
 func TestFaultDisk(t *testing.T) {
-	for name, breakIt := range map[string]func(d *disk) (mend func()){
-		"it hangs": func(d *disk) func() { return d.hang() },
-		"it is full": func(d *disk) func() {
-			d.fill(errors.New("no space left on device"))
-			return func() { d.fill(nil) }
-		},
-	} {
+	for name, breakIt := range diskFaults {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newProcess(t, settings(), announcementOf("node1", local("192.0.2.1")))
@@ -613,13 +616,7 @@ func TestFaultDisk(t *testing.T) {
 // Where the kernel does not mark the agent's addresses, and the disk does not work, the agent adds and
 // withdraws addresses, says that the record is not written, and writes it when the disk works again.
 func TestFaultDiskOfTheRecord(t *testing.T) {
-	for name, breakIt := range map[string]func(d *disk) (mend func()){
-		"it hangs": func(d *disk) func() { return d.hang() },
-		"it is full": func(d *disk) func() {
-			d.fill(errors.New("no space left on device"))
-			return func() { d.fill(nil) }
-		},
-	} {
+	for name, breakIt := range diskFaults {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newProcess(t, settings(), announcementOf("node1", local("192.0.2.1"), virtual("198.51.100.1")))

@@ -1,13 +1,12 @@
 package plugin
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -353,32 +352,16 @@ func TestSupportBundleOfSharedNamespace(t *testing.T) {
 	if err := WriteSupportBundle(t.Context(), &out, c, nil, fake.NewClientset(&c.Pods[0], &c.Pods[1]), time.Unix(0, 0)); err != nil {
 		t.Fatal(err)
 	}
-	unzipped, err := gzip.NewReader(&out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for archive := tar.NewReader(unzipped); ; {
-		header, err := archive.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		names = append(names, header.Name)
-		data, err := io.ReadAll(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
+	contents := unpacked(t, &out)
+	for name, text := range contents {
 		for _, others := range []string{"hunter2", "billing-db"} {
-			if strings.Contains(string(data), others) || strings.Contains(header.Name, others) {
-				t.Errorf("%s has %s:\n%s", header.Name, others, data)
+			if strings.Contains(text, others) || strings.Contains(name, others) {
+				t.Errorf("%s has %s:\n%s", name, others, text)
 			}
 		}
 	}
-	if !slices.Contains(names, "purelb-support/logs/purelb-manager-1-manager.log") {
-		t.Errorf("the manager's log is not in %v", names)
+	if _, isThere := contents["purelb-support/logs/purelb-manager-1-manager.log"]; !isThere {
+		t.Errorf("the manager's log is not in %v", slices.Sorted(maps.Keys(contents)))
 	}
 }
 
