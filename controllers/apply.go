@@ -52,8 +52,8 @@ func applyStatus(ctx context.Context, c client.Client, obj client.Object, owner 
 	return applyStatusOver(ctx, c, obj, owner, "")
 }
 
-// applyStatusOver is applyStatus, but fails with a conflict if the object in the API server is not of
-// the given version any more, so that what follows from the status before happens once.
+// applyStatusOver writes the status of obj, of which owner owns the whole, over an object of a given
+// version: if the API server has another version, it fails with a conflict. An empty version is any.
 func applyStatusOver(ctx context.Context, c client.Client, obj client.Object, owner, resourceVersion string) error {
 	full, err := applyConfiguration(c, obj)
 	if err != nil {
@@ -63,9 +63,7 @@ func applyStatusOver(ctx context.Context, c client.Client, obj client.Object, ow
 	u.SetGroupVersionKind(full.GroupVersionKind())
 	u.SetName(obj.GetName())
 	u.SetNamespace(obj.GetNamespace())
-	if resourceVersion != "" {
-		u.SetResourceVersion(resourceVersion)
-	}
+	u.SetResourceVersion(resourceVersion)
 	if err := c.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(owner), client.ForceOwnership); err != nil {
 		return fmt.Errorf("apply status of %s %s: %w", u.GetKind(), u.GetName(), err)
 	}
