@@ -237,8 +237,9 @@ func testNetboxPrefixDeleted(w *externalWorld) {
 	w.remove(late)
 }
 
-// TestAttackSecretByProxy has ServiceGroups that name Secrets which are not for the server at their URL,
-// as somebody would who may write ServiceGroups and not read Secrets: that server gets none of them.
+// TestAttackSecretByProxy plays a user who may write ServiceGroups and may not read Secrets. The user's
+// ServiceGroups have the URL of the user's own server and name Secrets that are not for that URL: the
+// manager sends nothing to the server.
 func TestAttackSecretByProxy(t *testing.T) {
 	w := newExternalWorld(t)
 	w.start()

@@ -170,8 +170,8 @@ func TestFaultObjectGone(t *testing.T) {
 	g.Expect(recorder.Events).To(BeEmpty())
 }
 
-// TestServiceGroupEventOnce has the cache show for a while what a ServiceGroup said before its
-// reconciler wrote to it: what it has reported by an event it does not report again.
+// TestServiceGroupEventOnce has the manager's cache show a ServiceGroup for a while as it was before
+// the reconciler wrote its status: the reconciler records the event for that status once.
 func TestServiceGroupEventOnce(t *testing.T) {
 	g, ctx := NewWithT(t), context.Background()
 	group := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "reversed"},

@@ -120,8 +120,8 @@ func (c *cli) read(ctx context.Context, seeAgents bool) (*plugin.Cluster, error)
 	return plugin.NewCluster(ctx, objects, c.managerNamespace)
 }
 
-// report prints a result, and returns what it says about the cluster: that something that it depends
-// on could not be read, or that there are problems.
+// report prints a result. It returns errUnknown if kinds that the result depends on could not be read,
+// else errProblems if the result shows problems, else nil.
 func (c *cli) report(result printable, unread []plugin.Unread, hasProblems bool) error {
 	if err := c.print(result); err != nil {
 		return err

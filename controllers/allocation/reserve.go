@@ -99,7 +99,8 @@ func sharedGateways(nodes []NodeAddresses) map[netip.Addr]bool {
 type claimQuota struct {
 	ranges   []Range
 	byFamily map[Family]int
-	// unconfirmed counts, by index in ranges, what is reserved without being confirmed.
+	// unconfirmed is how many addresses of each range, by its index in ranges, the manager has
+	// reserved although the node's agent alone reports them.
 	unconfirmed map[int]int64
 }
 

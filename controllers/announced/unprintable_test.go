@@ -11,7 +11,7 @@ import (
 )
 
 // An agent's message holds sequences that command a terminal. The condition of the Service quotes
-// what is printable of it, in one line and short.
+// the message in one line, cut and without these sequences.
 func TestAttackUnprintableReport(t *testing.T) {
 	a := on("n1", [3]string{"10.0.0.1", "Local", "Failed"})
 	a.Status.Addresses[0].Message = "no\x1b]52;c;cm0=\x07\x1b[2K\u202e\r\n10.0.0.1   Announced" + strings.Repeat(" long", 500)
