@@ -12,6 +12,9 @@ KUBERNETES ?=
 # Mode of kube-proxy in the lab: nftables, iptables, ipvs or ipvs-strict-arp.
 PROXY_MODE ?=
 
+# What is compiled does not depend on the project's folder, so that a new clone uses what others compiled.
+export GOFLAGS := $(strip $(shell go env GOFLAGS) -trimpath)
+
 # Targets build the tools that they need first, so that no tool is downloaded during a
 # test, or while a program reads its output.
 CONTROLLER_GEN := bin/controller-gen

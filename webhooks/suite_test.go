@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -146,9 +145,8 @@ func install(ctx context.Context) error {
 			return err
 		}
 	}
-	_, file, _, _ := runtime.Caller(0)
 	hooks.MaxTime = soon
-	hooks.Paths = []string{filepath.Join(filepath.Dir(file), "..", "config", "webhook", "manifests.yaml")}
+	hooks.Paths = []string{filepath.Join("..", "config", "webhook", "manifests.yaml")}
 	return hooks.Install(config)
 }
 

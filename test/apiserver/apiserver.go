@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"testing"
 	"time"
 
@@ -42,9 +41,12 @@ func Start() (*rest.Config, func() error, error) {
 }
 
 func start() (*rest.Config, func() error, error) {
-	_, file, _, _ := runtime.Caller(0)
+	crds, err := findCRDs()
+	if err != nil {
+		return nil, noStop, err
+	}
 	env := &envtest.Environment{
-		CRDDirectoryPaths:        []string{filepath.Join(filepath.Dir(file), "..", "..", "config", "crd", "bases")},
+		CRDDirectoryPaths:        []string{crds},
 		ErrorIfCRDPathMissing:    true,
 		ControlPlaneStartTimeout: timeLimit,
 		ControlPlaneStopTimeout:  timeLimit,
@@ -61,3 +63,20 @@ func start() (*rest.Config, func() error, error) {
 }
 
 func noStop() error { return nil }
+
+// findCRDs returns the folder of the CRDs. Tests run in their package's folder, so it is below that
+// folder or one above it. Compiled tests do not know where their source was.
+func findCRDs() (string, error) {
+	folder, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; ; folder = filepath.Dir(folder) {
+		crds := filepath.Join(folder, "config", "crd", "bases")
+		if _, err := os.Stat(crds); err == nil {
+			return crds, nil
+		} else if folder == filepath.Dir(folder) {
+			return "", fmt.Errorf("find the CRDs above the working directory: %w", err)
+		}
+	}
+}

@@ -79,7 +79,6 @@ func compile(ctx context.Context, root, folder string, batch []binary) error {
 		args, env = append(args, "-race"), append(env, "CGO_ENABLED=1")
 	}
 	for i := range batch {
-		// Tests find files of the project by their own path, so it stays in the binary.
 		from, err := filepath.Rel(filepath.Join(root, batch[i].module), filepath.Join(root, batch[i].pkg))
 		if err != nil {
 			return err
