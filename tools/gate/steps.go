@@ -36,8 +36,9 @@ const (
 // allSteps are the steps in the order in which they begin. The virtual machine has one processor, and
 // its tests wait for their own clock: it leaves room for others. Many tests of the step race wait, too.
 var allSteps = []step{
-	{name: "build", title: "programs, images and all test binaries", always: true, run: build},
+	{name: "build", title: "programs, images and the virtual machine's tests", always: true, run: build},
 	{name: stepVM, title: "the network code in a virtual machine with a kernel of Debian", beside: true, run: runVM},
+	{name: "compile", title: "all other tests", always: true, run: compileTests},
 	{name: stepPure, title: "packages that decide, without the race detector", run: runTests(stepPure, 2)},
 	{name: stepModules, title: "the other modules", run: runTests(stepModules, 2)},
 	{name: stepRace, title: "packages whose code runs in goroutines, with the race detector", run: runTests(stepRace, 4)},
@@ -108,8 +109,8 @@ func stepOf(module, pkg string) (step string, race bool) {
 	return stepRace, true
 }
 
-// build builds all that the steps run, so that no test waits for a compiler, and sets the
-// environment that tests find it by.
+// build builds the programs that the steps run and the tests of the virtual machine, and sets the
+// environment that tests find the programs by.
 func build(ctx context.Context, g *gate) error {
 	targets := []string{"build", "bin/kustomize", "bin/lab"}
 	if g.wants(stepSmoke) {
@@ -134,11 +135,15 @@ func build(ctx context.Context, g *gate) error {
 	}
 	g.env = append(os.Environ(), "KUBEBUILDER_ASSETS="+strings.TrimSpace(string(folder)),
 		"PURELB="+filepath.Join(g.root, "bin/purelb"), "KUSTOMIZE="+filepath.Join(g.root, "bin/kustomize"))
-	return g.compileTests(ctx)
+	if g.wants(stepVM) {
+		return g.compileVMTests(ctx)
+	}
+	return nil
 }
 
-// compileTests compiles the tests of all modules whose steps run. It goes on after an error.
-func (g *gate) compileTests(ctx context.Context) error {
+// compileTests compiles the tests of all modules whose steps run, so that none of them waits for a
+// compiler. It goes on after an error.
+func compileTests(ctx context.Context, g *gate) error {
 	var errs []error
 	for _, module := range slices.Concat([]string{"."}, otherModules, []string{e2eModule}) {
 		found, err := findBinaries(ctx, g.root, module)
@@ -157,9 +162,6 @@ func (g *gate) compileTests(ctx context.Context) error {
 				g.binaries = append(g.binaries, batch...)
 			}
 		}
-	}
-	if g.wants(stepVM) {
-		errs = append(errs, g.compileVMTests(ctx))
 	}
 	return errors.Join(errs...)
 }
