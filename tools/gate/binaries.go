@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -23,6 +24,7 @@ type binary struct {
 	pkg    string // the package's folder, from the root
 	step   string // the step that runs it
 	race   bool   // compiled with the race detector
+	test   string // the only test that the step runs; empty for all
 	file   string // the path of the compiled tests
 }
 
@@ -130,6 +132,14 @@ func (g *gate) jobsOf(ctx context.Context, step string) ([]job, error) {
 	var errs []error
 	for _, b := range g.binaries {
 		if b.step != step || b.file == "" {
+			continue
+		}
+		if b.test != "" {
+			if asked, err := regexp.MatchString(g.run, b.test); err != nil {
+				return nil, err
+			} else if asked {
+				jobs = append(jobs, job{b, "^" + b.test + "$", b.test})
+			}
 			continue
 		}
 		parts, _ := partsOf(b.pkg)

@@ -184,6 +184,23 @@ func TestStepOf(t *testing.T) {
 	}
 }
 
+// TestHistoriesWithoutRaceDetector checks that a package of the step race plays its histories in the
+// step pure, too, and no other test of it runs there, whatever tests are asked for.
+func TestHistoriesWithoutRaceDetector(t *testing.T) {
+	got := binariesOf(".", historyPackages[0])
+	if len(got) != 2 || got[0].step != stepRace || !got[0].race || got[1].step != stepPure || got[1].race {
+		t.Fatalf("got %+v", got)
+	}
+	got[1].file = "/compiled"
+	for run, want := range map[string]int{"": 1, "^TestHist": 1, "^TestDrift$": 0} {
+		g := &gate{options: options{run: run}, binaries: got[1:]}
+		jobs, err := g.jobsOf(t.Context(), stepPure)
+		if err != nil || len(jobs) != want || want == 1 && jobs[0].pattern != "^TestHistories$" {
+			t.Errorf("-run %q: %+v %v", run, jobs, err)
+		}
+	}
+}
+
 // TestPackagesExist checks that the packages that the steps name are there: one that was renamed
 // would run in another step.
 func TestPackagesExist(t *testing.T) {
@@ -195,7 +212,7 @@ func TestPackagesExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	named := slices.Concat(purePackages, kernelPackages)
+	named := slices.Concat(purePackages, kernelPackages, historyPackages)
 	for _, slow := range slowPackages {
 		if !strings.HasPrefix(slow.pkg, "test/") { // another module
 			named = append(named, slow.pkg)

@@ -53,6 +53,12 @@ var purePackages = []string{
 	"nodeagent/plan", "nodeagent/speaker/routes", "test/measure",
 }
 
+// historyTest plays random histories. In a package of the step race it plays a tenth of them there,
+// so the step pure plays all of those of historyPackages.
+const historyTest = "TestHistories"
+
+var historyPackages = []string{"nodeagent"}
+
 // kernelPackages make network namespaces and measure what the kernel sends.
 var kernelPackages = []string{"nodeagent/link", "nodeagent/neigh"}
 
@@ -109,6 +115,16 @@ func stepOf(module, pkg string) (step string, race bool) {
 	return stepRace, true
 }
 
+// binariesOf returns what is compiled of a package: a binary for each step that runs tests of it.
+func binariesOf(module, pkg string) []binary {
+	b := binary{module: module, pkg: pkg}
+	b.step, b.race = stepOf(module, pkg)
+	if module == "." && slices.Contains(historyPackages, pkg) {
+		return []binary{b, {module: module, pkg: pkg, step: stepPure, test: historyTest}}
+	}
+	return []binary{b}
+}
+
 // build builds the programs that the steps run and the tests of the virtual machine, and sets the
 // environment that tests find the programs by.
 func build(ctx context.Context, g *gate) error {
@@ -149,10 +165,11 @@ func compileTests(ctx context.Context, g *gate) error {
 		found, err := findBinaries(ctx, g.root, module)
 		errs = append(errs, err)
 		byRace := map[bool][]binary{}
-		for _, b := range found {
-			b.step, b.race = stepOf(module, b.pkg)
-			if g.wants(b.step) && (g.pkg == "" || filepath.Clean(g.pkg) == b.pkg || filepath.Clean(g.pkg) == b.module) {
-				byRace[b.race] = append(byRace[b.race], b)
+		for _, f := range found {
+			for _, b := range binariesOf(f.module, f.pkg) {
+				if g.wants(b.step) && (g.pkg == "" || filepath.Clean(g.pkg) == b.pkg || filepath.Clean(g.pkg) == b.module) {
+					byRace[b.race] = append(byRace[b.race], b)
+				}
 			}
 		}
 		for _, race := range []bool{false, true} {
