@@ -1,7 +1,8 @@
 // Command gate runs the tests that a change must pass: make test.
 //
-// It compiles all test binaries first, so that no test waits for a compiler, then runs the
-// steps that steps.go lists, one after the other and each to its end, whatever failed before.
+// It compiles the tests before it runs them, so that no test waits for a compiler; only the virtual
+// machine, whose tests are compiled first, begins before. The steps, which steps.go lists, run one
+// after the other and each to its end, whatever failed before.
 // At the end it prints one line for each step with its seconds, one line for each failure
 // with file and line, and the folder in which all output lies.
 //
