@@ -16,9 +16,10 @@ import (
 // gatewayCache remembers the MACs of the gateways for gatewayCacheTTL. It is lost with the
 // process, and filled again by the next frame.
 type gatewayCache struct {
-	kernel Kernel
-	mu     sync.Mutex
-	macs   map[string]cachedMACs // by interface
+	kernel   Kernel
+	mu       sync.Mutex
+	gateways map[string][]netip.Addr // by interface
+	macs     map[string]cachedMACs   // by interface
 }
 
 type cachedMACs struct {
@@ -30,13 +31,20 @@ func newGatewayCache(kernel Kernel) gatewayCache {
 	return gatewayCache{kernel: kernel, macs: map[string]cachedMACs{}}
 }
 
+// note replaces what is known of the gateways, by interface.
+func (g *gatewayCache) note(gateways map[string][]netip.Addr) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.gateways = gateways
+}
+
 // macsOf returns the MACs of the gateways by an interface.
 func (g *gatewayCache) macsOf(iface string) []neigh.MAC {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	cached, isCached := g.macs[iface]
 	if !isCached || time.Since(cached.since) > gatewayCacheTTL {
-		cached = cachedMACs{neigh.ParseMACs(g.kernel.GatewayMACs(iface)), time.Now()}
+		cached = cachedMACs{neigh.ParseMACs(g.kernel.NeighbourMACs(iface, g.gateways[iface])), time.Now()}
 		g.macs[iface] = cached
 	}
 	return cached.macs

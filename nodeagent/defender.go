@@ -83,8 +83,9 @@ func (g *defender) noteLinks(links []plan.Link) {
 	}
 }
 
-// noteObserved replaces what is known of the node's addresses.
+// noteObserved replaces what is known of the node's addresses and gateways.
 func (g *defender) noteObserved(observed plan.Observed) {
+	g.gateways.note(plan.Gateways(observed))
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.defence.NodeAddresses = observed.Addresses

@@ -21,9 +21,9 @@ type Kernel interface {
 type KernelObserver interface {
 	// Observe lists links, addresses and routes.
 	Observe() (plan.Observed, error)
-	// GatewayMACs returns the Ethernet addresses of the next hops of default routes by an
-	// interface, as far as the kernel has resolved them: lower case with colons.
-	GatewayMACs(iface string) []string
+	// NeighbourMACs returns the Ethernet addresses of these neighbours by an interface, as far as
+	// the kernel has resolved them: lower case with colons.
+	NeighbourMACs(iface string, addrs []netip.Addr) []string
 }
 
 // KernelWatcher says when what the kernel holds changes.

@@ -182,12 +182,13 @@ func TestObserve(t *testing.T) {
 	nstest.Run(t, "ip addr add 2001:db8::11/64 dev eth0 nodad")
 	nstest.Run(t, "ip addr add 2001:db8:1::11/64 dev eth1 nodad")
 	nstest.Run(t, "ip route add default via 192.0.2.254 metric 100")
-	nstest.Run(t, "ip route add 203.0.113.0/24 nexthop via 192.0.2.1 dev eth0 nexthop via 192.0.2.2 dev eth0")
-	nstest.Run(t, "ip route add blackhole 203.0.114.0/24")
-	t.Cleanup(func() { nstest.Run(t, "ip route del blackhole 203.0.114.0/24") })
+	nstest.Run(t, "ip route add default metric 200 nexthop via 192.0.2.1 dev eth0 nexthop via 192.0.2.2 dev eth0")
+	nstest.Run(t, "ip -4 route add default via inet6 fe80::98 dev eth0 metric 300")
+	nstest.Run(t, "ip route add blackhole default metric 400")
+	t.Cleanup(func() { nstest.Run(t, "ip route del blackhole default metric 400") })
+	nstest.Run(t, "ip route add 203.0.113.0/24 via 192.0.2.1") // not observed
 	nstest.Run(t, "ip -6 route add default via fe80::99 dev eth1 proto ra metric 1024")
 	nstest.Run(t, "ip -6 route add 2001:db8:2::/64 dev eth1 proto ra metric 1024")
-	nstest.Run(t, "ip route add 198.51.100.0/24 via inet6 fe80::98 dev eth0")
 
 	o, err := n.Observe()
 	if err != nil {
@@ -213,22 +214,19 @@ func TestObserve(t *testing.T) {
 	}
 	want := []plan.Route{
 		route("eth0", "0.0.0.0/0", "192.0.2.254", 100, plan.OriginOther),
+		route("eth0", "0.0.0.0/0", "192.0.2.1", 200, plan.OriginOther),
+		route("eth0", "0.0.0.0/0", "192.0.2.2", 200, plan.OriginOther),
+		route("eth0", "0.0.0.0/0", "fe80::98", 300, plan.OriginOther),
 		route("eth0", "192.0.2.0/24", "", 0, plan.OriginKernel),
-		route("eth0", "198.51.100.0/24", "fe80::98", 0, plan.OriginOther),
-		route("eth0", "203.0.113.0/24", "192.0.2.1", 0, plan.OriginOther),
-		route("eth0", "203.0.113.0/24", "192.0.2.2", 0, plan.OriginOther),
 		route("eth1", "::/0", "fe80::99", 1024, plan.OriginRA),
 		route("eth0", "2001:db8::/64", "", 256, plan.OriginKernel),
 		route("eth1", "2001:db8:1::/64", "", 256, plan.OriginKernel),
 		route("eth1", "2001:db8:2::/64", "", 1024, plan.OriginRA),
 	}
 	got := slices.DeleteFunc(o.Routes, func(r plan.Route) bool { return r.Destination.Addr().IsLinkLocalUnicast() })
-	slices.SortFunc(got, func(a, b plan.Route) int {
-		if c := a.Destination.Compare(b.Destination); c != 0 {
-			return c
-		}
-		return a.Gateway.Compare(b.Gateway)
-	})
+	for _, routes := range [][]plan.Route{got, want} {
+		slices.SortFunc(routes, func(a, b plan.Route) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+	}
 	if diff := cmp.Diff(want, got, compareNetip, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("routes (-want +got):\n%s", diff)
 	}
@@ -409,7 +407,7 @@ func TestWatch(t *testing.T) {
 	expectSignal("an address", "ip addr add 192.0.2.11/24 dev eth0")
 	expectSignal("an IPv6 address", "ip addr add 2001:db8::11/64 dev eth0 nodad")
 	expectSignal("the removal of an address", "ip addr del 192.0.2.11/24 dev eth0")
-	expectSignal("a route", "ip -6 route add 2001:db8:1::/64 dev eth0")
+	expectSignal("a route", "ip -6 route add 2001:db8:1::/64 dev eth0 proto ra")
 	expectSignal("a link", "ip link set eth1 down")
 
 	// A burst of changes causes one signal at once, and one after each gap.

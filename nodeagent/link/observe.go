@@ -3,6 +3,7 @@ package link
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -11,7 +12,7 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
-// Observe lists links, addresses, and the unicast routes of the main table.
+// Observe lists links, addresses, and the routes that plan.Observed is to have.
 func (n *Netlink) Observe() (plan.Observed, error) {
 	var o plan.Observed
 	links, err := dump("links", n.handle.LinkList)
@@ -31,15 +32,36 @@ func (n *Netlink) Observe() (plan.Observed, error) {
 		return o, err
 	}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		routes, err := dump("routes", func() ([]netlink.Route, error) { return n.handle.RouteList(nil, family) })
+		routes, err := dump("routes", func() ([]plan.Route, error) { return n.listRoutes(family, nameByIndex) })
 		if err != nil {
 			return o, err
 		}
-		for _, r := range routes {
-			o.Routes = append(o.Routes, toRoutes(r, family, nameByIndex)...)
-		}
+		o.Routes = append(o.Routes, routes...)
 	}
 	return o, nil
+}
+
+// listRoutes lists the routes of a family by the named links that plan.Observed is to have. The
+// others of the main table, which may be hundreds of thousands, it looks at one by one and keeps none.
+func (n *Netlink) listRoutes(family int, nameByIndex map[int]string) ([]plan.Route, error) {
+	var routes []plan.Route
+	err := n.handle.RouteListFilteredIter(family, &netlink.Route{}, 0, func(r netlink.Route) bool {
+		bits := 0
+		if r.Dst != nil {
+			bits, _ = r.Dst.Mask.Size()
+		}
+		if isObserved(bits, r.Protocol) {
+			routes = append(routes, toRoutes(r, family, nameByIndex)...)
+		}
+		return true
+	})
+	return routes, err
+}
+
+// isObserved reports whether plan.Observed is to have a route of the main table: a default route, one
+// that came with an address, or one that was learnt from a router advertisement.
+func isObserved(bits int, protocol netlink.RouteProtocol) bool {
+	return bits == 0 || protocol == unix.RTPROT_KERNEL || protocol == unix.RTPROT_RA
 }
 
 // listAddresses lists the addresses of the named links, and drops from the OwnershipFile
@@ -71,16 +93,14 @@ func (n *Netlink) listAddresses(nameByIndex map[int]string) ([]plan.Address, err
 	return addresses, nil
 }
 
-// GatewayMACs returns the MAC addresses of the next hops of default routes by an
-// interface, in lower case with colons. It returns those that the neighbour table has,
-// and nothing for what the kernel cannot list.
-func (n *Netlink) GatewayMACs(iface string) []string {
-	link, err := n.handle.LinkByName(iface)
-	if err != nil {
+// NeighbourMACs returns the MAC addresses of these neighbours by an interface, in lower case with
+// colons. It returns those that the neighbour table has, and nothing for what the kernel cannot list.
+func (n *Netlink) NeighbourMACs(iface string, addrs []netip.Addr) []string {
+	if len(addrs) == 0 {
 		return nil
 	}
-	isGateway := n.defaultGateways(link)
-	if len(isGateway) == 0 {
+	link, err := n.handle.LinkByName(iface)
+	if err != nil {
 		return nil
 	}
 	var macs []string
@@ -88,28 +108,11 @@ func (n *Netlink) GatewayMACs(iface string) []string {
 		return n.handle.NeighList(link.Attrs().Index, netlink.FAMILY_ALL)
 	})
 	for _, entry := range neighbours {
-		if addr, ok := netip.AddrFromSlice(entry.IP); ok && isGateway[addr.Unmap()] && len(entry.HardwareAddr) > 0 {
+		if addr, ok := netip.AddrFromSlice(entry.IP); ok && slices.Contains(addrs, addr.Unmap()) && len(entry.HardwareAddr) > 0 {
 			macs = append(macs, entry.HardwareAddr.String())
 		}
 	}
 	return macs
-}
-
-// defaultGateways returns the next hops of default routes by a link.
-func (n *Netlink) defaultGateways(link netlink.Link) map[netip.Addr]bool {
-	gateways := map[netip.Addr]bool{}
-	nameByIndex := map[int]string{link.Attrs().Index: link.Attrs().Name}
-	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		routes, _ := dump("routes", func() ([]netlink.Route, error) { return n.handle.RouteList(nil, family) })
-		for _, r := range routes {
-			for _, hop := range toRoutes(r, family, nameByIndex) {
-				if hop.Destination.Bits() == 0 && hop.Gateway.IsValid() {
-					gateways[hop.Gateway.WithZone("")] = true
-				}
-			}
-		}
-	}
-	return gateways
 }
 
 // toLink translates what a link says of itself, which excludes the name of its Master.

@@ -1,10 +1,15 @@
 package link
 
 import (
+	"fmt"
 	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/purelb/purelb-operator/nodeagent/internal/nstest"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
@@ -32,5 +37,73 @@ func TestWhoseAddresses(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("whether each address is the agent's (-want +got):\n%s", diff)
+	}
+}
+
+// TestFaultManyRoutes gives a node the routes of a routing daemon and of many pods: none of them is kept.
+func TestFaultManyRoutes(t *testing.T) {
+	n := addVethPair(t)
+	nstest.Run(t, "ip addr add 192.0.2.11/24 dev eth0")
+	nstest.Run(t, "ip route add default via 192.0.2.254")
+	for family, format := range map[string]string{"-4": "route add 10.%d.%d.0/24 via 192.0.2.1 proto bird\n", "-6": "route add 2001:db8:%x:%x::/64 dev eth0\n"} {
+		var batch strings.Builder
+		for i := range 10_000 {
+			fmt.Fprintf(&batch, format, i/256, i%256)
+		}
+		command := exec.Command("ip", family, "-batch", "-")
+		command.Stdin = strings.NewReader(batch.String())
+		if out, err := command.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	o, err := n.Observe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(o.Routes) > 10 || !slices.ContainsFunc(o.Routes, func(r plan.Route) bool { return r.Destination.Bits() == 0 }) {
+		t.Errorf("%d routes are observed, first %v", len(o.Routes), o.Routes[:min(10, len(o.Routes))])
+	}
+}
+
+// TestObservedChanges looks at the notifications of some changes of routes, up to that of an address
+// which is added after them.
+func TestObservedChanges(t *testing.T) {
+	addVethPair(t)
+	nstest.Run(t, "ip addr add 192.0.2.11/24 dev eth0")
+	for command, want := range map[string]bool{
+		"ip route add 203.0.113.0/24 via 192.0.2.1":                     false,
+		"ip route add 203.0.114.0/24 dev eth0 proto bird":               false,
+		"ip route add default via 192.0.2.1 table 100":                  false,
+		"ip -6 route add 2001:db8:1::/64 dev eth0":                      false,
+		"ip route add default via 192.0.2.1":                            true,
+		"ip route add default via 192.0.2.2 metric 200 proto dhcp":      true,
+		"ip -6 route add 2001:db8:2::/64 dev eth0 proto ra metric 1024": true,
+		"ip link set eth0 alias x":                                      true,
+	} {
+		t.Run(command, func(t *testing.T) {
+			socket, err := subscribe([]uint{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = socket.Close() }()
+			nstest.Run(t, "%s", command)
+			nstest.Run(t, "ip addr add 198.51.100.1/32 dev eth1")
+			defer nstest.Run(t, "ip addr del 198.51.100.1/32 dev eth1")
+			got := false
+			for isLast := false; !isLast; {
+				messages, _, err := socket.Receive()
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, m := range messages {
+					// The address has a route of its own, in the local table.
+					isLast = isLast || m.Header.Type == unix.RTM_NEWADDR
+					got = got || !isLast && isObservedChange(m)
+				}
+			}
+			if got != want {
+				t.Errorf("the agent looks again: %t", got)
+			}
+		})
 	}
 }

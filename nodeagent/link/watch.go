@@ -3,9 +3,11 @@ package link
 import (
 	"context"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -27,8 +29,8 @@ const (
 // the notifications of a burst of a few thousand changes.
 const notificationBuffer = 1 << 20
 
-// Watch calls changed when a link, an address or a route changes: at once for the first
-// change, and once for all changes in the 25 ms after a call. It does not say what has
+// Watch calls changed when a link, an address or a route that plan.Observed has changes: at once for
+// the first change, and once for all changes in the 25 ms after a call. It does not say what has
 // changed: the caller lists. After notifications were lost Watch subscribes again and
 // calls changed. It returns when ctx ends, or if the first subscription fails.
 func (n *Netlink) Watch(ctx context.Context, changed func()) error {
@@ -44,12 +46,27 @@ func (n *Netlink) Watch(ctx context.Context, changed func()) error {
 	signal := make(chan struct{}, 1)
 	go callForSignals(ctx, signal, changed)
 	for socket != nil {
-		receive(ctx, socket, func([]syscall.NetlinkMessage) { sendSignal(signal) })
+		receive(ctx, socket, func(messages []syscall.NetlinkMessage) {
+			if slices.ContainsFunc(messages, isObservedChange) {
+				sendSignal(signal)
+			}
+		})
 		if socket = resubscribe(ctx, groups); socket != nil {
 			sendSignal(signal) // for the changes that the lost notifications reported
 		}
 	}
 	return nil
+}
+
+// isObservedChange reports whether a notification may change what Observe returns. Most of those of a
+// node with a routing daemon, or with many pods, do not.
+func isObservedChange(m syscall.NetlinkMessage) bool {
+	isRoute := m.Header.Type == unix.RTM_NEWROUTE || m.Header.Type == unix.RTM_DELROUTE
+	if !isRoute || len(m.Data) < unix.SizeofRtMsg {
+		return true
+	}
+	route := nl.DeserializeRtMsg(m.Data)
+	return route.Table == unix.RT_TABLE_MAIN && isObserved(int(route.Dst_len), netlink.RouteProtocol(route.Protocol))
 }
 
 // WatchLinks calls changed with all links: at once, and after changes of links, at most

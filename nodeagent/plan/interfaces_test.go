@@ -286,3 +286,21 @@ func TestSubnets(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+func TestGateways(t *testing.T) {
+	got := Gateways(Observed{Routes: []Route{
+		route("eth0", "0.0.0.0/0", "10.77.0.1", 100, OriginOther),
+		route("eth0", "::/0", "fe80::99%eth0", 1024, OriginRA),
+		route("eth1", "0.0.0.0/0", "10.88.0.1", 200, OriginOther),
+		route("eth2", "0.0.0.0/0", "", 0, OriginOther),
+		route("eth2", "10.66.0.0/16", "10.77.0.9", 0, OriginKernel),
+	}})
+	want := map[string][]string{"eth0": {"10.77.0.1", "fe80::99"}, "eth1": {"10.88.0.1"}}
+	texts := map[string][]string{}
+	for iface, addrs := range got {
+		texts[iface] = textsOf(addrs)
+	}
+	if diff := cmp.Diff(want, texts); diff != "" {
+		t.Errorf("next hops of default routes (-want +got):\n%s", diff)
+	}
+}

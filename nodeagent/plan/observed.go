@@ -63,7 +63,8 @@ const (
 	OriginRA
 )
 
-// Route is a unicast route of the main table, one for each of its next hops.
+// Route is a unicast route of the main table, one for each of its next hops: a default route, or one
+// whose origin is known.
 type Route struct {
 	Interface string
 	// Destination, masked; 0.0.0.0/0 or ::/0 for a default route.
@@ -96,6 +97,17 @@ func (o Observed) link(name string) (Link, bool) {
 func (o Observed) HasLink(name string) bool {
 	_, ok := o.link(name)
 	return ok
+}
+
+// Gateways returns the next hops of default routes, by interface.
+func Gateways(observed Observed) map[string][]netip.Addr {
+	gateways := map[string][]netip.Addr{}
+	for _, r := range observed.Routes {
+		if r.Destination.Bits() == 0 && r.Gateway.IsValid() {
+			gateways[r.Interface] = append(gateways[r.Interface], r.Gateway.WithZone(""))
+		}
+	}
+	return gateways
 }
 
 // Sender returns an address of the node's own on an interface with which the node can ask the

@@ -119,8 +119,8 @@ func (k *Kernel) AddGatewayMAC(iface, mac string) {
 	k.gatewayMACsByInterface[iface] = append(k.gatewayMACsByInterface[iface], mac)
 }
 
-// GatewayMACs returns what AddGatewayMAC has added.
-func (k *Kernel) GatewayMACs(iface string) []string {
+// NeighbourMACs returns what AddGatewayMAC has added, whatever the addresses of the gateways are.
+func (k *Kernel) NeighbourMACs(iface string, _ []netip.Addr) []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.gatewayMACsByInterface[iface]
