@@ -292,6 +292,19 @@ func TestStripped(t *testing.T) {
 	})
 }
 
+// The agent is stopped for longer than its addresses last, and has another go at its work as if nothing
+// had happened: it asks the link for what the kernel has removed meanwhile, as another node may have it.
+func TestFaultStoppedForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1")))
+		w.reconcileOrFail()
+		w.kernel.Calls()
+		time.Sleep(plan.SettingsOf(settings()).Local.Valid + time.Second)
+		w.reconcileOrFail()
+		w.expect("probes", [][]string{{"192.0.2.1"}, {"192.0.2.1"}}, w.neighbours.probes)
+	})
+}
+
 // A program on the node removes the addresses whenever it sees them, for ten seconds: the agent
 // neither works nor reports each time, and the addresses are back when the program has ended.
 func TestFaultStrippedWithoutEnd(t *testing.T) {

@@ -153,7 +153,8 @@ func (d *deciding) compare() {
 
 // putBackStripped makes the agent put back without a probe what was taken off: a Local
 // address that the agent held until now, under the same epoch, and at which it was
-// listening. No other station can have the address without having been heard.
+// listening. No other station can have the address without having been heard. An address whose
+// lifetime has ended was not taken off: the agent did not run, nor listen, for as long.
 func (d *deciding) putBackStripped() {
 	for i := range d.plan.Operations {
 		op := &d.plan.Operations[i]
@@ -161,7 +162,8 @@ func (d *deciding) putBackStripped() {
 			continue
 		}
 		h, isHeld := d.in.Held[op.Desired.Addr]
-		if isHeld && h.Epoch == op.Desired.Epoch && h.Interface == op.Desired.Interface {
+		wasHeld := isHeld && h.Epoch == op.Desired.Epoch && h.Interface == op.Desired.Interface
+		if wasHeld && d.in.Now.Before(d.memory.ValidUntil[op.Desired.Addr]) {
 			op.Probe = false
 			d.plan.Results[op.Desired.Addr] = AnnouncedResult(op.Desired)
 		}

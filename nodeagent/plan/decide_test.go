@@ -44,18 +44,20 @@ func operationsOf(decision Decision) []string {
 func TestWhatWasStrippedIsPutBackAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		held  []Held
-		isAdd bool
+		held     []Held
+		validFor time.Duration
+		isAdd    bool
 	}{
-		"held until now":           {[]Held{heldOn("eth0", heldAddr)}, true},
-		"held under another epoch": {[]Held{heldOn("eth0", heldAddr, func(h *Held) { h.Epoch = 2 })}, false},
-		"held elsewhere":           {[]Held{heldOn("eth1", heldAddr)}, false},
-		"not held":                 {nil, false},
+		"held until now":           {[]Held{heldOn("eth0", heldAddr)}, time.Second, true},
+		"held until it expired":    {[]Held{heldOn("eth0", heldAddr)}, 0, false},
+		"held under another epoch": {[]Held{heldOn("eth0", heldAddr, func(h *Held) { h.Epoch = 2 })}, time.Second, false},
+		"held elsewhere":           {[]Held{heldOn("eth1", heldAddr)}, time.Second, false},
+		"not held":                 {nil, time.Second, false},
 	} {
 		in := inputsFor(local("192.0.2.1", 24))
 		in.Held = holding(c.held...).Held
 		in.Observed.Addresses = []Address{ownAddress, on("eth0", "192.0.2.9/32")}
-		_, decision := Decide(Memory{}, in)
+		_, decision := Decide(Memory{ValidUntil: map[netip.Addr]time.Time{heldAddr: in.Now.Add(c.validFor)}}, in)
 		operations := []string{"Remove eth0 192.0.2.9/32"}
 		if c.isAdd {
 			operations = append(operations, "Add eth0 192.0.2.1/32")

@@ -101,6 +101,9 @@ type Memory struct {
 	// Additions are those of desired addresses that were added lately. After a restart the
 	// first repairs are immediate once more.
 	Additions map[netip.Addr]Additions
+	// ValidUntil says until when the kernel keeps the agent's addresses, unless they are renewed. After
+	// a restart the agent asks the links for addresses that are gone.
+	ValidUntil map[netip.Addr]time.Time
 }
 
 // ObjectID tells an Announcement or a CommonAnnouncement from all others, also from a later

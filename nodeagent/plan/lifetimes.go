@@ -1,6 +1,11 @@
 package plan
 
-import "time"
+import (
+	"net/netip"
+	"time"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+)
 
 // address returns how a desired address is put on its interface.
 func (s Settings) address(d *Desired) Address {
@@ -51,4 +56,29 @@ func renewalDue(target, current Address) time.Duration {
 		}
 	}
 	return due
+}
+
+// noteLifetimes notes until when the kernel keeps the agent's addresses: those that it had before the
+// operations, and those that these added or renewed. Of what is gone the time stays, as it may be put
+// back later.
+func (m *Memory) noteLifetimes(observed []Address, decision *Decision, resultOf func(netip.Addr) Result, now time.Time) {
+	before := m.ValidUntil
+	m.ValidUntil = make(map[netip.Addr]time.Time, len(decision.desired))
+	for i := range decision.desired {
+		addr := decision.desired[i].Addr
+		if until, isKnown := before[addr]; isKnown {
+			m.ValidUntil[addr] = until
+		}
+	}
+	for _, a := range observed {
+		if a.Ours {
+			m.ValidUntil[a.Prefix.Addr()] = now.Add(a.Valid)
+		}
+	}
+	for _, op := range decision.Operations {
+		addr := op.Address.Prefix.Addr()
+		if op.Desired != nil && op.Kind != Remove && resultOf(addr).State == purelbv1.StateAnnounced {
+			m.ValidUntil[addr] = now.Add(op.Address.Valid)
+		}
+	}
 }
