@@ -18,7 +18,7 @@ import (
 type gatewayCache struct {
 	kernel   Kernel
 	mu       sync.Mutex
-	gateways map[string][]netip.Addr // by interface
+	gateways map[string][]netip.Addr // the next hops of default routes that the agent saw last, by interface
 	macs     map[string]cachedMACs   // by interface
 }
 
@@ -31,7 +31,7 @@ func newGatewayCache(kernel Kernel) gatewayCache {
 	return gatewayCache{kernel: kernel, macs: map[string]cachedMACs{}}
 }
 
-// note replaces what is known of the gateways, by interface.
+// note makes the cache ask the kernel for these gateways from now on.
 func (g *gatewayCache) note(gateways map[string][]netip.Addr) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

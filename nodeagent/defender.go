@@ -83,7 +83,7 @@ func (g *defender) noteLinks(links []plan.Link) {
 	}
 }
 
-// noteObserved replaces what is known of the node's addresses and gateways.
+// noteObserved makes the defender use the node's addresses and gateways that the agent has just observed.
 func (g *defender) noteObserved(observed plan.Observed) {
 	g.gateways.note(plan.Gateways(observed))
 	g.mu.Lock()

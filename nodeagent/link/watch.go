@@ -29,7 +29,7 @@ const (
 // the notifications of a burst of a few thousand changes.
 const notificationBuffer = 1 << 20
 
-// Watch calls changed when a link, an address or a route that plan.Observed has changes: at once for
+// Watch calls changed when a link or an address changes, or a route that Observe returns: at once for
 // the first change, and once for all changes in the 25 ms after a call. It does not say what has
 // changed: the caller lists. After notifications were lost Watch subscribes again and
 // calls changed. It returns when ctx ends, or if the first subscription fails.

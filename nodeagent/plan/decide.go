@@ -154,7 +154,8 @@ func (d *deciding) compare() {
 // putBackStripped makes the agent put back without a probe what was taken off: a Local
 // address that the agent held until now, under the same epoch, and at which it was
 // listening. No other station can have the address without having been heard. An address whose
-// lifetime has ended was not taken off: the agent did not run, nor listen, for as long.
+// lifetime has ended was not taken off by a program: the kernel removed it, since the agent did not
+// run to renew it, and did not listen either.
 func (d *deciding) putBackStripped() {
 	for i := range d.plan.Operations {
 		op := &d.plan.Operations[i]

@@ -59,8 +59,8 @@ func renewalDue(target, current Address) time.Duration {
 }
 
 // noteLifetimes notes until when the kernel keeps the agent's addresses: those that it had before the
-// operations, and those that these added or renewed. Of what is gone the time stays, as it may be put
-// back later.
+// operations, and those that these added or renewed. A desired address that a program has taken off
+// keeps the time that was noted for it, since paceRepairs may make the agent put it back later.
 func (m *Memory) noteLifetimes(observed []Address, decision *Decision, resultOf func(netip.Addr) Result, now time.Time) {
 	before := m.ValidUntil
 	m.ValidUntil = make(map[netip.Addr]time.Time, len(decision.desired))

@@ -63,8 +63,8 @@ const (
 	OriginRA
 )
 
-// Route is a unicast route of the main table, one for each of its next hops: a default route, or one
-// whose origin is known.
+// Route is a unicast route of the main table, one for each of its next hops. It is a default route, or
+// the kernel made it for an address, or from a router advertisement.
 type Route struct {
 	Interface string
 	// Destination, masked; 0.0.0.0/0 or ::/0 for a default route.
