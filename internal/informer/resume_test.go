@@ -88,8 +88,15 @@ func TestResume(t *testing.T) {
 				}
 				return
 			}
-			if got := <-s.opened; got.ResourceVersion != row.version || got.SendInitialEvents != nil || got.ResourceVersionMatch != "" {
-				t.Errorf("resumed with %+v", got)
+			select {
+			case got := <-s.opened:
+				if got.ResourceVersion != row.version || got.SendInitialEvents != nil || got.ResourceVersionMatch != "" {
+					t.Errorf("resumed with %+v", got)
+				}
+			case event, open := <-w.ResultChan():
+				t.Fatalf("the watch is not resumed, but sends %v (open: %t)", event, open)
+			case <-time.After(time.Minute):
+				t.Fatal("the watch is neither resumed nor ended")
 			}
 			resumed := <-s.next
 			go resumed.Add(service("30", nil))
