@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -147,7 +148,24 @@ func install(ctx context.Context) error {
 	}
 	hooks.MaxTime = soon
 	hooks.Paths = []string{filepath.Join("..", "config", "webhook", "manifests.yaml")}
-	return hooks.Install(config)
+	if err := hooks.Install(config); err != nil {
+		return err
+	}
+	// The API server waits 2 s for a verdict on a Service, and then stores it without: on a busy
+	// machine a test would find the verdict missing.
+	configurations := &admissionregistrationv1.ValidatingWebhookConfigurationList{}
+	if err := api.List(ctx, configurations); err != nil {
+		return err
+	}
+	for i := range configurations.Items {
+		for k := range configurations.Items[i].Webhooks {
+			configurations.Items[i].Webhooks[k].TimeoutSeconds = ptr.To[int32](30) // the longest that there is
+		}
+		if err := api.Update(ctx, &configurations.Items[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func newManager() (ctrl.Manager, error) {
