@@ -14,7 +14,7 @@ import (
 func nodeAddresses(nodes []corev1.Node, announcements []v1.Announcement) []allocation.NodeAddresses {
 	indexByNode := map[string]int{}
 	var all []allocation.NodeAddresses
-	addressesOfNode := func(node string) *allocation.NodeAddresses {
+	entryOf := func(node string) *allocation.NodeAddresses {
 		i, exists := indexByNode[node]
 		if !exists {
 			i = len(all)
@@ -23,15 +23,11 @@ func nodeAddresses(nodes []corev1.Node, announcements []v1.Announcement) []alloc
 		return &all[i]
 	}
 	for i := range nodes {
-		n := addressesOfNode(nodes[i].Name)
-		for _, a := range nodes[i].Status.Addresses {
-			if addr, err := netip.ParseAddr(a.Address); err == nil { // the others are host names
-				n.Confirmed = append(n.Confirmed, addr)
-			}
-		}
+		n := entryOf(nodes[i].Name)
+		n.Confirmed = append(n.Confirmed, addressesOfNode(&nodes[i])...)
 	}
 	for i := range announcements {
-		n := addressesOfNode(announcements[i].Spec.NodeName)
+		n := entryOf(announcements[i].Spec.NodeName)
 		for _, iface := range announcements[i].Status.Interfaces {
 			for _, s := range iface.Subnets {
 				// A subnet without host bits is an on-link route, not an address of the node.
@@ -48,4 +44,15 @@ func nodeAddresses(nodes []corev1.Node, announcements []v1.Announcement) []alloc
 		}
 	}
 	return all
+}
+
+// addressesOfNode are the addresses that a Node object says the node has.
+func addressesOfNode(n *corev1.Node) []netip.Addr {
+	var addresses []netip.Addr
+	for _, a := range n.Status.Addresses {
+		if addr, err := netip.ParseAddr(a.Address); err == nil { // the others are host names
+			addresses = append(addresses, addr.Unmap())
+		}
+	}
+	return addresses
 }

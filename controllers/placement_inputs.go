@@ -148,6 +148,7 @@ func (c *cluster) placementNode(n *corev1.Node, announcements []*v1.Announcement
 		LBNodeAgent:         n.Labels[v1.LabelAgent],
 		IsLeaving:           agents.IsLeaving(c.agents, n.Labels),
 		VirtualInterface:    v1.DefaultDummyInterface,
+		Addresses:           addressesOfNode(n),
 		IsExcluded:          isExcluded,
 		Liveness:            liveness,
 		IsWithdrawingRoutes: untilRoutesWithdrawn(c.routings[n.Name], now) > 0,
@@ -166,6 +167,7 @@ func (c *cluster) placementNode(n *corev1.Node, announcements []*v1.Announcement
 		if agent := &c.agents[i]; agent.Name == node.LBNodeAgent && agent.Spec.Local != nil {
 			node.VirtualInterface = cmp.Or(string(agent.Spec.Local.DummyInterface), node.VirtualInterface)
 			node.ProbeTime = probeTime(agent.Spec.Local.ProbeConfig)
+			node.AllowedSubnets = parseSubnets(agent.Spec.Local.Subnets)
 		}
 	}
 	addFacts(&node, announcements)
@@ -216,14 +218,21 @@ func placementInterfaces(a *v1.Announcement) []placement.Interface {
 	var interfaces []placement.Interface
 	for _, i := range a.Status.Interfaces {
 		out := placement.Interface{Name: string(i.Name), MAC: i.MAC, IsDown: i.Down}
-		for _, s := range i.Subnets {
-			if p, err := netip.ParsePrefix(s); err == nil {
-				out.Subnets = append(out.Subnets, p)
-			}
-		}
+		out.Subnets = parseSubnets(i.Subnets)
 		interfaces = append(interfaces, out)
 	}
 	return interfaces
+}
+
+// parseSubnets parses subnets in CIDR form. The CRDs let no others through.
+func parseSubnets(texts []string) []netip.Prefix {
+	var subnets []netip.Prefix
+	for _, text := range texts {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			subnets = append(subnets, p)
+		}
+	}
+	return subnets
 }
 
 // addEntries adds the entries of one Announcement, with what its agent reports of them, and

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -81,7 +82,8 @@ var nodePlacementChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent)
 		return corev1.NodeCondition{}
 	}
 	return !equality.Semantic.DeepEqual(before.Labels, after.Labels) ||
-		!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) || ready(before) != ready(after)
+		!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) ||
+		!slices.Equal(before.Status.Addresses, after.Status.Addresses) || ready(before) != ready(after)
 }}
 
 // factsChanged lets through changes of the facts that an agent reports of its node.

@@ -138,6 +138,18 @@ type LBNodeAgentLocal struct {
 	// +kubebuilder:validation:MaxItems=32
 	Interfaces []InterfaceName `json:"interfaces,omitempty"`
 
+	// subnets are the subnets that these nodes have interfaces in. If given, a node of
+	// this LBNodeAgent takes Local addresses of no other subnet. If not, the Node
+	// objects have the last word: in a subnet that has addresses of Node objects, a
+	// node whose own Node object has only others of that family takes none.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=43
+	// +kubebuilder:validation:items:XValidation:rule="isCIDR(self)",message="must be a subnet in CIDR form, such as 192.168.1.0/24 or fd00:1::/64"
+	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || cidr(self) == cidr(self).masked()",message="has bits set beyond its prefix length"
+	Subnets []string `json:"subnets,omitempty"`
+
 	// dummyInterface is the interface for Virtual addresses; the agent makes it
 	// if it is missing.
 	// +optional

@@ -636,6 +636,11 @@ func (in *LBNodeAgentLocal) DeepCopyInto(out *LBNodeAgentLocal) {
 		*out = make([]InterfaceName, len(*in))
 		copy(*out, *in)
 	}
+	if in.Subnets != nil {
+		in, out := &in.Subnets, &out.Subnets
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.GARPConfig != nil {
 		in, out := &in.GARPConfig, &out.GARPConfig
 		*out = new(GARPConfig)

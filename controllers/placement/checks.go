@@ -2,6 +2,8 @@ package placement
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -112,6 +114,50 @@ func onSubnet(n *Node, a *Address) string {
 		return fmt.Sprintf("has no carrier on %s", i.Name)
 	}
 	return ""
+}
+
+// checkConfirmed returns the check that a node's report of an interface in the subnet of an
+// address can be true. What an agent reports attracts addresses, so it is held against what
+// the agent cannot write: the subnets of its LBNodeAgent or, where that names none, the
+// addresses of the Node objects. Those contradict a report if the pool's subnet is a network
+// of nodes, and this Node has addresses of that family elsewhere only.
+func (p *placer) checkConfirmed(subnet netip.Prefix) check {
+	isNodeNetwork := p.isNodeNetwork(subnet)
+	return func(n *Node, a *Address) string {
+		if len(n.AllowedSubnets) > 0 {
+			if slices.ContainsFunc(n.AllowedSubnets, func(s netip.Prefix) bool { return s.Contains(a.Addr) }) {
+				return ""
+			}
+			return fmt.Sprintf("is in LBNodeAgent %s, whose spec.local.subnets do not contain %s", n.LBNodeAgent, a.Addr)
+		}
+		if !isNodeNetwork {
+			return ""
+		}
+		hasOther := false
+		for _, own := range n.Addresses {
+			if subnet.Contains(own) {
+				return ""
+			}
+			hasOther = hasOther || own.Is4() == a.Addr.Is4()
+		}
+		if !hasOther {
+			return ""
+		}
+		return fmt.Sprintf("reports an interface in the subnet of %s, but its Node object has no address in %s, as others have, and spec.local.subnets of its LBNodeAgent does not name that subnet", a.Addr, subnet)
+	}
+}
+
+// isNodeNetwork reports whether some Node object has an address in a subnet.
+func (p *placer) isNodeNetwork(subnet netip.Prefix) bool {
+	if !subnet.IsValid() {
+		return false
+	}
+	is, known := p.nodeNetworks[subnet]
+	if !known {
+		is = slices.ContainsFunc(p.nodes, func(n *Node) bool { return slices.ContainsFunc(n.Addresses, subnet.Contains) })
+		p.nodeNetworks[subnet] = is
+	}
+	return is
 }
 
 // onSubnetIfReported lets a Local address stay on a node whose agent has not reported its

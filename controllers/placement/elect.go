@@ -68,9 +68,10 @@ func (p *placer) explainPassedOver(a *Address, m Move) string {
 	}})
 }
 
-// takeChecksOf are takeChecks, and that the node has not failed to take the address.
+// takeChecksOf are takeChecks, that what the node reports can be true, and that it has not
+// failed to take the address.
 func (p *placer) takeChecksOf(a *Address) []check {
-	return append(takeChecks[:len(takeChecks):len(takeChecks)], func(n *Node, _ *Address) string {
+	return append(takeChecks[:len(takeChecks):len(takeChecks)], p.checkConfirmed(a.Subnet), func(n *Node, _ *Address) string {
 		for _, e := range p.entriesByAddress[a.Addr] {
 			switch {
 			case e.Node != n.Name || !p.hasFailed(e):

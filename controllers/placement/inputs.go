@@ -51,11 +51,23 @@ type Interface struct {
 	IsDown bool
 }
 
+// The shortest prefixes that count as the subnet of a link. No link is larger, and an agent
+// that reports one says that its node is on every link.
+const (
+	minSubnetBits4 = 8
+	minSubnetBits6 = 16
+)
+
 // longestSubnetWith returns the length of the longest of the interface's subnets that
-// contain a, if one does. A prefix that is one address is no subnet.
+// contain a, if one does. A prefix that is one address is no subnet, nor is one that is
+// shorter than that of any link.
 func (i *Interface) longestSubnetWith(a netip.Addr) (bits int, found bool) {
+	minBits := minSubnetBits4
+	if a.Is6() {
+		minBits = minSubnetBits6
+	}
 	for _, s := range i.Subnets {
-		if s.Bits() < a.BitLen() && s.Contains(a) {
+		if s.Bits() >= minBits && s.Bits() < a.BitLen() && s.Contains(a) {
 			bits, found = max(bits, s.Bits()), true
 		}
 	}
@@ -108,6 +120,11 @@ type Node struct {
 	// Until then Clocks sets AreFactsAwaited, for a while.
 	LacksAnnouncement bool
 	Interfaces        []Interface
+	// Addresses are those of the Node object, which the agent cannot write.
+	Addresses []netip.Addr
+	// AllowedSubnets are those that the node's LBNodeAgent names, in which its nodes may
+	// have Local addresses; without any, see placer.checkConfirmed.
+	AllowedSubnets []netip.Prefix
 	// MACs are the Ethernet addresses of all interfaces of the node.
 	MACs []string
 	// SharedRevision is up to which revision the node has realised the shared entries; 0

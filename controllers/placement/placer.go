@@ -33,6 +33,8 @@ type placer struct {
 	held map[holderLink][]*heldAddress
 	// nodesOfSubnet are the nodes with an interface in a subnet. It is nil until asked for.
 	nodesOfSubnet map[netip.Prefix][]*Node
+	// nodeNetworks remembers of subnets whether Node objects have addresses in them.
+	nodeNetworks map[netip.Prefix]bool
 	// isMassExpiry is that most agents have not renewed their Leases: more likely because
 	// of the API server than because of the agents.
 	isMassExpiry bool
@@ -53,6 +55,7 @@ func newPlacer(inputs Inputs) *placer {
 		localCount:       map[int]int{},
 		localsOfNode:     map[int]map[string]int{32: {}, 128: {}},
 		held:             map[holderLink][]*heldAddress{},
+		nodeNetworks:     map[netip.Prefix]bool{},
 		result: Result{
 			Entries:          map[string][]v1.AnnouncedAddress{},
 			SharedEntries:    map[string][]v1.AnnouncedAddress{},

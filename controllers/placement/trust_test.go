@@ -140,6 +140,87 @@ func TestAttackInterfaces(t *testing.T) {
 	}
 }
 
+// TestAttackOtherLink has node c report an interface in the subnet of nodes a and b, where it
+// is not.
+func TestAttackOtherLink(t *testing.T) {
+	const pool, elsewhere = "10.0.0.0/24", "10.5.0.3"
+	for _, row := range []struct {
+		name, pool        string
+		others            string // Node addresses of a and b, to which their number is appended
+		own               string // Node address of c
+		reported          string // by the agent of c
+		allowedC, allowed string // subnets of c's LBNodeAgent, and of all
+		takes             bool   // c takes addresses
+	}{
+		{"of the same link", pool, "10.0.0.20", "10.0.0.3", pool, "", "", true},
+		{"of another one", pool, "10.0.0.20", elsewhere, pool, "", "", false},
+		{"of all links", pool, "10.0.0.20", "10.0.0.3", "0.0.0.0/0", "", "", false},
+		{"no Node object has an address of the link", pool, "10.7.0.20", elsewhere, pool, "", "", true},
+		{"whose Node object has no IPv4 address", pool, "10.0.0.20", "fd00::3", pool, "", "", true},
+		{"whose Node object has no address", pool, "10.0.0.20", "", pool, "", "", true},
+		{"the group of the address is gone", "", "10.0.0.20", elsewhere, pool, "", "", true},
+		{"whose LBNodeAgent names the subnet", pool, "10.0.0.20", elsewhere, pool, pool, "", true},
+		{"whose LBNodeAgent names another one", pool, "10.0.0.20", "10.0.0.3", pool, "10.5.0.0/24", "", false},
+		{"all are where no Node object says", pool, "10.7.0.20", elsewhere, pool, "", "10.5.0.0/24", false},
+	} {
+		inputs := placement.Inputs{Nodes: nodes(t, "a b c")}
+		for i := range inputs.Nodes {
+			n := &inputs.Nodes[i]
+			address, allowed := fmt.Sprint(row.others, i), row.allowed
+			if n.Name == "c" {
+				address = row.own
+				n.Interfaces[0].Subnets = []netip.Prefix{netip.MustParsePrefix(row.reported)}
+				if row.allowedC != "" {
+					allowed = row.allowedC
+				}
+			}
+			if address != "" {
+				n.Addresses = []netip.Addr{netip.MustParseAddr(address)}
+			}
+			if allowed != "" {
+				n.AllowedSubnets = []netip.Prefix{netip.MustParsePrefix(allowed)}
+			}
+		}
+		for i := range 60 {
+			a := placement.Address{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)}), Group: "g", PoolType: v1.PoolTypeLocal}
+			if row.pool != "" {
+				a.Subnet = netip.MustParsePrefix(row.pool)
+			}
+			inputs.Addresses = append(inputs.Addresses, a)
+		}
+		result := placement.Place(inputs)
+		if got := len(result.Entries["c"]); (got > 0) != row.takes {
+			t.Errorf("%s: node c takes %d of 60 addresses", row.name, got)
+		}
+		if row.takes {
+			continue
+		}
+		verdict, _ := placement.ExplainAddress(inputs, inputs.Addresses[0].Addr)
+		if row.allowed != "" { // then no node is on the link
+			if verdict.Type != v1.AnnounceVirtual {
+				t.Errorf("%s: addresses are %s", row.name, verdict.Type)
+			}
+			continue
+		}
+		if got := verdict.Nodes[2]; got.IsEligible || got.Why == "" {
+			t.Errorf("%s: explained as %+v", row.name, got)
+		}
+	}
+}
+
+// TestFaultHolderContradicted has the holder of an address report what its Node object
+// contradicts, as after an upgrade from a version that did not look: it keeps the address.
+func TestFaultHolderContradicted(t *testing.T) {
+	inputs, addr := onLink(t, "a b", "a 3 Announced")
+	inputs.Addresses[0].Subnet = netip.MustParsePrefix("10.0.0.0/24")
+	inputs.Nodes[0].Addresses = []netip.Addr{netip.MustParseAddr("10.5.0.1")}
+	inputs.Nodes[1].Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.2")}
+	result := placement.Place(inputs)
+	if len(result.Entries["a"]) != 1 || len(result.Entries["b"]) != 0 {
+		t.Errorf("%s: a has %v, b has %v", addr, result.Entries["a"], result.Entries["b"])
+	}
+}
+
 // TestAttackSharers has more Services share an address than an entry may name.
 func TestAttackSharers(t *testing.T) {
 	inputs, addr := onLink(t, "a")

@@ -28,8 +28,9 @@ func (p *placer) typeOf(a *Address) (v1.AnnounceType, Explanation) {
 	}
 	hasFacts := false
 	awaited := ""
+	isConfirmed := p.checkConfirmed(a.Subnet)
 	for _, n := range p.nodes {
-		if n.interfaceFor(a.Addr) != nil {
+		if n.interfaceFor(a.Addr) != nil && isConfirmed(n, a) == "" {
 			return v1.AnnounceLocal, Explanation{}
 		}
 		hasFacts = hasFacts || n.HasReportedFacts
