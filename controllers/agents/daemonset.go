@@ -1,6 +1,9 @@
 package agents
 
 import (
+	"net"
+	"strconv"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +18,9 @@ import (
 const (
 	metricsPort = 7472
 	healthPort  = 7473
+	// loopback is where the health checks are served: at any other address of the node, those
+	// of Services included, each client of the network could ask for them.
+	loopback = "127.0.0.1"
 )
 
 // checkpointDir is the folder, on the node and in the agent's container, of the agent's
@@ -124,6 +130,7 @@ func agentContainer(a *v1.LBNodeAgent, defaults Defaults) corev1.Container {
 			"--namespace=" + a.Namespace,
 			"--lbnodeagent=" + a.Name,
 			"--checkpoint=" + checkpointDir + "/agent.json",
+			"--health-probe-bind-address=" + net.JoinHostPort(loopback, strconv.Itoa(healthPort)),
 			"--log-level=" + logLevel,
 		},
 		VolumeMounts: []corev1.VolumeMount{{Name: "checkpoint", MountPath: checkpointDir}},
@@ -152,9 +159,11 @@ func agentContainer(a *v1.LBNodeAgent, defaults Defaults) corev1.Container {
 	return container
 }
 
+// probe asks where the kubelet alone can: the program listens on the node's loopback address.
 func probe(path string, period, failures int32) *corev1.Probe {
 	return &corev1.Probe{
-		ProbeHandler:     corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("health")}},
+		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
+			Path: path, Host: loopback, Port: intstr.FromString("health")}},
 		PeriodSeconds:    period,
 		TimeoutSeconds:   5,
 		FailureThreshold: failures,

@@ -1,6 +1,9 @@
 package routing
 
 import (
+	"net"
+	"strconv"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -15,6 +18,8 @@ import (
 const (
 	metricsPort = 7474
 	healthPort  = 7475
+	// loopback is where the health checks are served, out of reach of the network.
+	loopback = "127.0.0.1"
 )
 
 const (
@@ -137,6 +142,7 @@ func speakerContainer(a *v1.LBNodeAgent, defaults Defaults) corev1.Container {
 			"--namespace=" + a.Namespace,
 			"--state-dir=" + stateDir,
 			"--password-dir=" + passwordDir,
+			"--health-probe-bind-address=" + net.JoinHostPort(loopback, strconv.Itoa(healthPort)),
 			"--log-level=" + logLevel,
 		},
 		VolumeMounts: []corev1.VolumeMount{
@@ -168,9 +174,11 @@ func speakerContainer(a *v1.LBNodeAgent, defaults Defaults) corev1.Container {
 	}
 }
 
+// probe asks where the kubelet alone can: the program listens on the node's loopback address.
 func probe(path string, period, failures int32) *corev1.Probe {
 	return &corev1.Probe{
-		ProbeHandler:     corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("health")}},
+		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
+			Path: path, Host: loopback, Port: intstr.FromString("health")}},
 		PeriodSeconds:    period,
 		TimeoutSeconds:   5,
 		FailureThreshold: failures,

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"syscall"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -154,6 +155,12 @@ var _ = Describe("PureLB", func() {
 	}, SpecTimeout(smokeLimit))
 })
 
+
+		By("health checks are the kubelet's alone: agents that it finds ready refuse others")
+		for _, n := range testLab.Nodes() {
+			_, err := testLab.Dial(ctx, "cp", "tcp", net.JoinHostPort(n.IPv4.Addr().String(), "7473"))
+			Expect(err).To(MatchError(syscall.ECONNREFUSED), "from %s", n.Name)
+		}
 // scrape reads metrics from the control plane's network namespace.
 func scrape(ctx context.Context, at, token string) (int, string, error) {
 	transport := &http.Transport{
