@@ -11,10 +11,12 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -101,6 +103,37 @@ func TestCertManager(t *testing.T) {
 		Name: pod.Volumes[i].Name, MountPath: "/tmp/k8s-webhook-server/serving-certs", ReadOnly: true,
 	}))
 	g.Expect(pod.Containers[0].Args).NotTo(ContainElement(HavePrefix("--webhook-cert-dir")))
+}
+
+// TestNetworkPolicy holds the policy against the manager's pods: it selects them, and lets in the
+// API server at the webhooks, readers of metrics from their namespaces, and nobody else.
+func TestNetworkPolicy(t *testing.T) {
+	g := NewWithT(t)
+	objects, err := buildFolder("config/overlays/network-policy")
+	g.Expect(err).NotTo(HaveOccurred())
+	policy := findObject[networkingv1.NetworkPolicy](g, objects, "NetworkPolicy", "purelb-manager")
+	deployment := findObject[appsv1.Deployment](g, objects, "Deployment", "purelb-manager")
+	g.Expect(policy.Namespace).To(Equal(deployment.Namespace))
+	selector, err := metav1.LabelSelectorAsSelector(&policy.Spec.PodSelector)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(selector.Matches(labels.Set(deployment.Spec.Template.Labels))).To(BeTrue())
+	g.Expect(policy.Spec.PolicyTypes).To(ConsistOf(networkingv1.PolicyTypeIngress))
+
+	sources := map[string][]networkingv1.NetworkPolicyPeer{}
+	for _, rule := range policy.Spec.Ingress {
+		for _, port := range rule.Ports {
+			sources[port.Port.StrVal] = rule.From
+		}
+	}
+	readers := []networkingv1.NetworkPolicyPeer{{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"metrics": "enabled"}}}}
+	g.Expect(sources).To(Equal(map[string][]networkingv1.NetworkPolicyPeer{"webhook": nil, "metrics": readers}))
+	var ports []string
+	for _, p := range deployment.Spec.Template.Spec.Containers[0].Ports {
+		ports = append(ports, p.Name)
+	}
+	g.Expect(ports).To(ContainElements("webhook", "metrics"))
+	service := findObject[corev1.Service](g, objects, "Service", "purelb-webhook")
+	g.Expect(service.Spec.Ports[0].TargetPort.StrVal).To(Equal("webhook"))
 }
 
 // TestPodSecurity lets the API server's pod security admission decide: the manager's pods
