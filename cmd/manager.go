@@ -37,6 +37,7 @@ import (
 	"github.com/purelb/purelb-operator/controllers/ipam/netbox"
 	"github.com/purelb/purelb-operator/controllers/routing"
 	"github.com/purelb/purelb-operator/internal/features"
+	"github.com/purelb/purelb-operator/internal/footprint"
 	"github.com/purelb/purelb-operator/internal/httpserver"
 	"github.com/purelb/purelb-operator/internal/informer"
 	"github.com/purelb/purelb-operator/webhooks"
@@ -120,6 +121,9 @@ func runManager(ctx context.Context, o managerOptions) error {
 	}
 	// The client does not limit its requests; the API server does (priority and fairness). The
 	// manager writes one object after the other, or a few at a time, and the change of one
+	if err := footprint.LimitHeap(); err != nil {
+		logger.Error(err, "Cannot find out how much memory the container may use")
+	}
 	// address may concern many nodes.
 	config.QPS = -1
 	request, err := leaderLeaseRequest(config, o.namespace)

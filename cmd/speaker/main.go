@@ -106,6 +106,9 @@ func run(ctx context.Context, o options) error {
 	}
 	config, err := ctrl.GetConfig()
 	if err != nil {
+	if err := footprint.LimitHeap(); err != nil {
+		logger.Error(err, "Cannot find out how much memory the container may use")
+	}
 		return fmt.Errorf("find the API server: %w", err)
 	}
 	config.QPS = -1 // the API server limits requests (priority and fairness)

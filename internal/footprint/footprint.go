@@ -1,4 +1,5 @@
-// Package footprint gives back the memory that a program needs only to start.
+// Package footprint keeps a program's memory small: it gives back what the program needs only to
+// start, and keeps the heap within the memory of its container.
 //
 // A program that is linked with the Kubernetes API touches most of its own pages when it
 // starts: each version of each kind registers itself, and the kernel maps further pages

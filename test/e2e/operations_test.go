@@ -150,17 +150,20 @@ var _ = Describe("PureLB", func() {
 			for _, in := range svc.Status.LoadBalancer.Ingress {
 				g.Expect(all).To(MatchRegexp(`purelb_lbnodeagent_announced\{ip="%s",node="node\d",service="%s/measured"\} 1`, in.IP, s.namespace))
 			}
+			// The heaps of manager and agents are limited to nine tenths of their containers' memory.
+			g.Expect(all).To(ContainSubstring("go_gc_gomemlimit_bytes 4.8318382e+08"))
+			g.Expect(all).To(ContainSubstring("go_gc_gomemlimit_bytes 1.20795955e+08"))
 			g.Expect(all).To(MatchRegexp(`purelb_lbnodeagent_garp_sent_total\S* [1-9]`))
 		}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(time.Second).Should(Succeed())
-	}, SpecTimeout(smokeLimit))
-})
-
 
 		By("health checks are the kubelet's alone: agents that it finds ready refuse others")
 		for _, n := range testLab.Nodes() {
 			_, err := testLab.Dial(ctx, "cp", "tcp", net.JoinHostPort(n.IPv4.Addr().String(), "7473"))
 			Expect(err).To(MatchError(syscall.ECONNREFUSED), "from %s", n.Name)
 		}
+	}, SpecTimeout(smokeLimit))
+})
+
 // scrape reads metrics from the control plane's network namespace.
 func scrape(ctx context.Context, at, token string) (int, string, error) {
 	transport := &http.Transport{
