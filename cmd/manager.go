@@ -40,6 +40,7 @@ import (
 	"github.com/purelb/purelb-operator/internal/footprint"
 	"github.com/purelb/purelb-operator/internal/httpserver"
 	"github.com/purelb/purelb-operator/internal/informer"
+	"github.com/purelb/purelb-operator/internal/revision"
 	"github.com/purelb/purelb-operator/webhooks"
 	"github.com/purelb/purelb-operator/webhooks/certs"
 )
@@ -70,8 +71,13 @@ type managerOptions struct {
 	features       featuregate.MutableFeatureGate
 }
 
-// leaderLease is the name of the Lease by which the replicas elect their leader.
-const leaderLease = "manager.purelb.io"
+const (
+	// leaderLease is the name of the Lease by which the replicas elect their leader.
+	leaderLease = "manager.purelb.io"
+	// restoreInterval is how late a manager may learn that the API server's database was
+	// restored from a backup. An API server begins to answer before much is written to it.
+	restoreInterval = 5 * time.Second
+)
 
 // Names of the objects for the webhooks, as in config/webhook.
 const (
@@ -115,15 +121,15 @@ func runManager(ctx context.Context, o managerOptions) error {
 		return err
 	}
 	ctrl.SetLogger(logger)
+	if err := footprint.LimitHeap(); err != nil {
+		logger.Error(err, "Cannot find out how much memory the container may use")
+	}
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("find the API server: %w", err)
 	}
 	// The client does not limit its requests; the API server does (priority and fairness). The
 	// manager writes one object after the other, or a few at a time, and the change of one
-	if err := footprint.LimitHeap(); err != nil {
-		logger.Error(err, "Cannot find out how much memory the container may use")
-	}
 	// address may concern many nodes.
 	config.QPS = -1
 	request, err := leaderLeaseRequest(config, o.namespace)
@@ -275,7 +281,12 @@ func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image str
 	if err := errors.Join(live.Watch(ctx, mgr.GetCache()), mgr.Add(live)); err != nil {
 		return fmt.Errorf("watch agents: %w", err)
 	}
-	restored := &controllers.EndWhenRestored{Reader: mgr.GetAPIReader(), Lease: client.ObjectKey{Namespace: o.namespace, Name: leaderLease}}
+	// The leader writes its Lease twice a second.
+	restored := &revision.EndWhenRestored{What: "Lease " + leaderLease, Interval: restoreInterval, Read: func(ctx context.Context) (string, error) {
+		lease := &coordinationv1.Lease{}
+		err := mgr.GetAPIReader().Get(ctx, client.ObjectKey{Namespace: o.namespace, Name: leaderLease}, lease)
+		return lease.ResourceVersion, err
+	}}
 	if err := mgr.Add(restored); err != nil {
 		return fmt.Errorf("watch for a restore: %w", err)
 	}

@@ -1,69 +1,18 @@
 package controllers
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
-	"github.com/purelb/purelb-operator/internal/revision"
 )
-
-// leaseReader answers each request for a Lease with the next of some versions. An empty one is
-// no answer.
-type leaseReader struct {
-	client.Reader
-	versions []string
-	requests int
-}
-
-func (r *leaseReader) Get(_ context.Context, key client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
-	version := r.versions[min(r.requests, len(r.versions)-1)]
-	r.requests++
-	if version == "" || key.Name != "manager.purelb.io" {
-		return errors.New("connection refused")
-	}
-	obj.SetResourceVersion(version)
-	return nil
-}
-
-// TestFaultRestoredDatabaseEndsManager has the version of the leader's Lease fall.
-func TestFaultRestoredDatabaseEndsManager(t *testing.T) {
-	for name, row := range map[string]struct {
-		versions []string
-		took     time.Duration // until the manager ends; 0 is never
-	}{
-		"restored":             {[]string{"3000", "3001", "3001", "1000"}, 3 * restoreInterval},
-		"away, then restored":  {[]string{"3000", "", "", "", "", "999"}, 5 * restoreInterval},
-		"away":                 {[]string{"", "", "3000", "", "", "3000"}, 0},
-		"written all the time": {[]string{"3000", "3002", "3004", "10000"}, 0},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-			defer cancel()
-			begun := time.Now()
-			err := (&EndWhenRestored{Reader: &leaseReader{versions: row.versions}, Lease: client.ObjectKey{Namespace: "purelb-system", Name: "manager.purelb.io"}}).Start(ctx)
-			want := row.took
-			if want == 0 {
-				want = time.Hour
-			}
-			if took := time.Since(begun); errors.Is(err, revision.ErrRestored) != (row.took != 0) || took != want {
-				t.Errorf("%s: %v after %s", name, err, took)
-			}
-		})
-	}
-}
 
 // TestFaultRestoredServices shows the allocator a Service that was given an address before the
 // backup of the database, and another one after that. When the database is restored, the address

@@ -100,9 +100,6 @@ const (
 	// leavingInterval is for nodes that have yet to withdraw addresses: those that are
 	// lost are not waited for.
 	leavingInterval = 5 * time.Second
-	// restoreInterval is how late a manager may learn that the API server's database was
-	// restored from a backup. An API server begins to answer before much is written to it.
-	restoreInterval = 5 * time.Second
 	// livenessInterval is how late a Lease may be found expired.
 	livenessInterval = 100 * time.Millisecond
 )

@@ -31,6 +31,7 @@ import (
 	"github.com/purelb/purelb-operator/internal/footprint"
 	"github.com/purelb/purelb-operator/internal/httpserver"
 	"github.com/purelb/purelb-operator/internal/informer"
+	"github.com/purelb/purelb-operator/internal/revision"
 	"github.com/purelb/purelb-operator/nodeagent/link"
 	"github.com/purelb/purelb-operator/nodeagent/speaker"
 	"github.com/purelb/purelb-operator/nodeagent/speaker/gobgp"
@@ -44,7 +45,13 @@ const (
 	// proxyHealth is where kube-proxy says whether it works.
 	proxyHealth  = "http://127.0.0.1:10256/healthz"
 	proxyTimeout = 500 * time.Millisecond
+	// restoreInterval is how often a speaker looks whether the API server's database was restored
+	// from a backup. There are many speakers, and sessions go on meanwhile.
+	restoreInterval = 30 * time.Second
 )
+
+// nodeNameField is the field of NodeRoutings by which the API server selects.
+const nodeNameField = "spec.nodeName"
 
 // version is the version of the program; the linker sets it.
 var version = "dev"
@@ -99,6 +106,9 @@ func run(ctx context.Context, o options) error {
 	logger := zap.New(zap.Level(level), zap.UseDevMode(false), zap.StacktraceLevel(zapcore.PanicLevel))
 	ctrl.SetLogger(logger)
 	debug.SetGCPercent(gcPercent)
+	if err := footprint.LimitHeap(); err != nil {
+		logger.Error(err, "Cannot find out how much memory the container may use")
+	}
 	runtime.GOMAXPROCS(maxProcs)
 	kernel, err := link.Open(nil)
 	if err != nil {
@@ -106,9 +116,6 @@ func run(ctx context.Context, o options) error {
 	}
 	config, err := ctrl.GetConfig()
 	if err != nil {
-	if err := footprint.LimitHeap(); err != nil {
-		logger.Error(err, "Cannot find out how much memory the container may use")
-	}
 		return fmt.Errorf("find the API server: %w", err)
 	}
 	config.QPS = -1 // the API server limits requests (priority and fairness)
@@ -123,8 +130,14 @@ func run(ctx context.Context, o options) error {
 		NodeName: o.nodeName, Namespace: o.namespace, StateDir: o.stateDir, PasswordDir: o.passwordDir,
 	}
 	trimmer := footprint.Trimmer{After: startTime, OnError: func(err error) { logger.Error(err, "Cannot give back the memory that only the start needs") }}
+	// The speaker writes little, but each answer with a list has the version of the whole database.
+	restored := &revision.EndWhenRestored{What: "the list of NodeRoutings", Interval: restoreInterval, Read: func(ctx context.Context) (string, error) {
+		list := &purelbv1.NodeRoutingList{}
+		err := mgr.GetAPIReader().List(ctx, list, client.InNamespace(o.namespace), client.MatchingFields{nodeNameField: o.nodeName})
+		return list.ResourceVersion, err
+	}}
 	if err := errors.Join(
-		mgr.Add(s), mgr.Add(trimmer),
+		mgr.Add(s), mgr.Add(trimmer), mgr.Add(restored),
 		httpserver.AddMetrics(ctx, mgr, o.metricsAddress, o.metricsSecure),
 		httpserver.AddHealth(ctx, mgr, o.health, httpserver.Checks{
 			Live:  map[string]healthz.Checker{"work": func(*http.Request) error { return s.Healthy() }},
@@ -155,7 +168,7 @@ func newManager(config *rest.Config, o options) (ctrl.Manager, error) {
 			DefaultTransform: cache.TransformStripManagedFields(),
 			NewInformer:      informer.NewPersistent,
 			ByObject: map[client.Object]cache.ByObject{
-				&purelbv1.NodeRouting{}: {Namespaces: map[string]cache.Config{o.namespace: {}}, Field: fields.OneTermEqualSelector("spec.nodeName", o.nodeName)},
+				&purelbv1.NodeRouting{}: {Namespaces: map[string]cache.Config{o.namespace: {}}, Field: fields.OneTermEqualSelector(nodeNameField, o.nodeName)},
 			},
 		},
 	})
