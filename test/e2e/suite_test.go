@@ -61,6 +61,10 @@ const (
 	ipamTopic     = "ipam"
 )
 
+// restoreLabel marks the spec after which most of the cluster's programs go on from a state that
+// is no more: make test-restore runs it in a lab of its own.
+const restoreLabel = "restore"
+
 // proxyLabel marks the specs that make test-proxies runs with kube-proxy in each mode: those
 // in which traffic depends on what kube-proxy does.
 const proxyLabel = "proxy"

@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -40,6 +41,43 @@ func (l *Lab) StartControlPlane(ctx context.Context) error {
 	defer cancel()
 	return l.waitFor(ctx, "the API server", client.Ready)
 }
+
+// SaveEtcd copies what etcd holds into a folder, which must not exist. The control plane is away
+// meanwhile, as it is for RestoreEtcd.
+func (l *Lab) SaveEtcd(ctx context.Context, folder string) error {
+	return l.withoutControlPlane(ctx, func() error {
+		if err := os.CopyFS(folder, os.DirFS(l.etcdDir())); err != nil {
+			return fmt.Errorf("save etcd: %w", err)
+		}
+		return nil
+	})
+}
+
+// RestoreEtcd makes etcd hold what SaveEtcd has copied into a folder. Revisions begin again from
+// there, as when an administrator restores a snapshot and does not raise them.
+func (l *Lab) RestoreEtcd(ctx context.Context, folder string) error {
+	return l.withoutControlPlane(ctx, func() error {
+		if err := os.RemoveAll(l.etcdDir()); err != nil {
+			return fmt.Errorf("restore etcd: %w", err)
+		}
+		if err := os.CopyFS(l.etcdDir(), os.DirFS(folder)); err != nil {
+			return fmt.Errorf("restore etcd: %w", err)
+		}
+		return nil
+	})
+}
+
+// withoutControlPlane stops the control plane, calls do, and starts the control plane whatever
+// do returns.
+func (l *Lab) withoutControlPlane(ctx context.Context, do func() error) error {
+	if err := l.StopControlPlane(ctx); err != nil {
+		return err
+	}
+	return errors.Join(do(), l.StartControlPlane(ctx))
+}
+
+// etcdDir is the folder of etcd's data.
+func (l *Lab) etcdDir() string { return l.path("control-plane", "etcd") }
 
 func (l *Lab) startControlPlane() error {
 	// ip-netns(8) executes the program in its own process, so the pid file has the
@@ -149,7 +187,7 @@ func (l *Lab) controlPlaneConfig(address netip.Addr, nodeGracePeriod time.Durati
 		}
 	}
 	return map[string]any{
-		"etcdDir": l.path("control-plane", "etcd"),
+		"etcdDir": l.etcdDir(),
 		"etcdURL": etcdURL,
 		"apiServer": []string{
 			"--etcd-servers=" + etcdURL,
