@@ -4,11 +4,13 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/purelb/purelb-operator/test/lab"
@@ -16,6 +18,11 @@ import (
 
 // restoreLimit is how long PureLB may take after etcd was restored.
 const restoreLimit = time.Minute
+
+// lostWrites is how many writes the backup does not have. Watches that go on from versions that
+// are no more deliver nothing for as long as it takes to write as much again: minutes, as a lab
+// at rest is written to some ten times a second.
+const lostWrites = 5000
 
 var _ = Describe("etcd that is restored from a backup", func() {
 	It("costs no Service its address, and gives none to two", Label(restoreLabel), func(ctx SpecContext) {
@@ -49,6 +56,14 @@ var _ = Describe("etcd that is restored from a backup", func() {
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(places).To(And(HaveLen(1), Not(ContainElement(HavePrefix(formerHolder+"/")))))
 		}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed())
+
+		By("writing so much that the restored database does not catch up while the spec runs")
+		busy := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "busy"}}
+		Expect(kubeClient.Create(ctx, busy)).To(Succeed())
+		for i := range lostWrites {
+			busy.Data = map[string]string{"i": strconv.Itoa(i)}
+			Expect(kubeClient.Update(ctx, busy)).To(Succeed())
+		}
 
 		By("restoring etcd")
 		meter := measureFrom(ctx, lab.Client, ofKept[0])
