@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
@@ -34,6 +35,7 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers"
 	"github.com/purelb/purelb-operator/controllers/agents"
+	"github.com/purelb/purelb-operator/controllers/ipam"
 	"github.com/purelb/purelb-operator/controllers/ipam/netbox"
 	"github.com/purelb/purelb-operator/controllers/routing"
 	"github.com/purelb/purelb-operator/internal/features"
@@ -62,6 +64,7 @@ type managerOptions struct {
 	agentImage            string
 	agentServiceAccount   string
 	speakerServiceAccount string
+	installationID        string
 	isDefault             bool
 	leaderElect           bool
 	servingOptions
@@ -100,6 +103,9 @@ func newManagerCommand(gates featuregate.MutableFeatureGate) *cobra.Command {
 	f.StringVar(&o.agentImage, "agent-image", "", "image of agents whose LBNodeAgent sets no image")
 	f.StringVar(&o.agentServiceAccount, "agent-service-account", "purelb-agent", "service account as which agents run")
 	f.StringVar(&o.speakerServiceAccount, "speaker-service-account", "purelb-speaker", "service account as which speakers run")
+	f.StringVar(&o.installationID, "installation-id", "",
+		"id that the records of this installation in IPAM systems get, up to 36 characters of a-z, 0-9 and -; "+
+			"the UID of the namespace kube-system if it is empty")
 	f.BoolVar(&o.isDefault, "default-load-balancer", true, "serve Services of type LoadBalancer that have no loadBalancerClass")
 	f.BoolVar(&o.leaderElect, "leader-elect", true, "elect a leader among the replicas; without, every replica acts")
 	o.addFlags(f, ":8443", ":8081")
@@ -116,6 +122,11 @@ func newManagerCommand(gates featuregate.MutableFeatureGate) *cobra.Command {
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
 func runManager(ctx context.Context, o managerOptions) error {
+	if o.installationID != "" {
+		if err := ipam.CheckInstallationID(o.installationID); err != nil {
+			return fmt.Errorf("--installation-id: %w", err)
+		}
+	}
 	logger, err := newLogger(o.logLevel)
 	if err != nil {
 		return err
@@ -303,7 +314,7 @@ func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image str
 	c := mgr.GetClient()
 	external, err := controllers.NewExternalIPAM(mgr, controllers.ExternalIPAMOptions{
 		Recorder: recorder("purelb-allocator"), Namespace: o.namespace, IsDefault: o.isDefault, Metrics: own, Now: time.Now,
-		Netbox: netbox.Options{Proxy: http.ProxyFromEnvironment},
+		InstallationID: types.UID(o.installationID), Netbox: netbox.Options{Proxy: http.ProxyFromEnvironment},
 	})
 	if err != nil {
 		return fmt.Errorf("set up external IPAM: %w", err)

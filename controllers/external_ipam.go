@@ -32,8 +32,10 @@ type ExternalIPAM struct {
 	uncached  client.Reader
 	recorder  events.EventRecorder
 	namespace string
-	isDefault bool
-	broker    *ipam.Broker
+	// installationID is empty for the UID of the namespace kube-system.
+	installationID types.UID
+	isDefault      bool
+	broker         *ipam.Broker
 	// index is the allocator's. The allocator sets it before the Broker starts.
 	index *serviceIndex
 	// services and groups are the queues of the reconcilers, once these run.
@@ -45,19 +47,21 @@ type ExternalIPAMOptions struct {
 	Recorder  events.EventRecorder
 	Namespace string // the manager's, with the Secrets
 	IsDefault bool   // PureLB serves Services without a loadBalancerClass
-	Netbox    netbox.Options
-	Metrics   *Metrics
-	Now       func() time.Time
+	// InstallationID tells the records of this installation from those of others. If it is
+	// empty, the UID of the namespace kube-system does.
+	InstallationID types.UID
+	Netbox         netbox.Options
+	Metrics        *Metrics
+	Now            func() time.Time
 }
 
-// +kubebuilder:rbac:groups="",resources=namespaces,resourceNames=kube-system,verbs=get
 // +kubebuilder:rbac:groups="",resources=secrets,namespace=purelb-system,verbs=get
 
 // NewExternalIPAM makes an ExternalIPAM, and lets mgr run it while it leads.
 func NewExternalIPAM(mgr ctrl.Manager, o ExternalIPAMOptions) (*ExternalIPAM, error) {
 	x := &ExternalIPAM{
 		client: mgr.GetClient(), uncached: mgr.GetAPIReader(), recorder: o.Recorder, namespace: o.Namespace, isDefault: o.IsDefault,
-		index: newServiceIndex(o.IsDefault),
+		installationID: o.InstallationID, index: newServiceIndex(o.IsDefault),
 	}
 	x.broker = ipam.NewBroker(ipam.Options{
 		Cluster: x, Now: o.Now,
@@ -144,13 +148,6 @@ func (x *ExternalIPAM) observation(group string) *ipam.Observation {
 		return nil
 	}
 	return x.broker.Observation(group)
-}
-
-// UID returns the UID of the cluster, which is that of the namespace kube-system.
-func (x *ExternalIPAM) UID(ctx context.Context) (types.UID, error) {
-	namespace := &corev1.Namespace{}
-	err := x.uncached.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, namespace)
-	return namespace.UID, err
 }
 
 // secretURL is the key of a Secret that says to which URL its token may be sent. Without it, whoever may

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -51,6 +52,8 @@ type externalWorld struct {
 	api    client.Client
 	netbox *fake.Server
 	url    string
+	// installationID is the id of managers that are started, or empty for the cluster's UID.
+	installationID types.UID
 	// ahead is by how much the manager's clock is ahead.
 	ahead atomic.Int64
 	// isDead makes all requests of the manager fail, as those of a process that has ended.
@@ -96,7 +99,9 @@ func newExternalWorld(t *testing.T) *externalWorld {
 // tidy removes what the test, and its managers, have made.
 func (w *externalWorld) tidy() {
 	ctx := context.Background()
-	lists := []client.ObjectList{&corev1.ServiceList{}, &v1.ServiceGroupList{}, &corev1.SecretList{}, &eventsv1.EventList{}}
+	lists := []client.ObjectList{
+		&corev1.ServiceList{}, &v1.ServiceGroupList{}, &corev1.SecretList{}, &corev1.ConfigMapList{}, &eventsv1.EventList{},
+	}
 	w.Eventually(func(g Gomega) {
 		for _, list := range lists {
 			left := 0
@@ -151,7 +156,8 @@ func (w *externalWorld) start() {
 	metrics := controllers.NewMetrics(w.registry)
 	external, err := controllers.NewExternalIPAM(mgr, controllers.ExternalIPAMOptions{
 		Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: namespace, IsDefault: true, Metrics: metrics,
-		Now: func() time.Time { return time.Now().Add(time.Duration(w.ahead.Load())) },
+		Now:            func() time.Time { return time.Now().Add(time.Duration(w.ahead.Load())) },
+		InstallationID: w.installationID,
 	})
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect((&controllers.ServiceReconciler{

@@ -115,6 +115,7 @@ const (
 	ReasonInvalid            = "Invalid"
 	ReasonIPAMUnavailable    = "IPAMUnavailable"
 	ReasonIPAMRefused        = "IPAMRefused"
+	ReasonOtherInstallation  = "OtherInstallation"
 	ReasonWaitingForIPAM     = "WaitingForIPAM"
 	ReasonRecorded           = "Recorded"
 

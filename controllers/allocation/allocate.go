@@ -50,7 +50,9 @@ type Offer struct {
 }
 
 // isOutstanding reports whether the system has still to decide on the claim.
-func (o *Offer) isOutstanding() bool { return o.IsWaiting || o.Reason == v1.ReasonIPAMUnavailable }
+func (o *Offer) isOutstanding() bool {
+	return o.IsWaiting || o.Reason == v1.ReasonIPAMUnavailable || o.Reason == v1.ReasonOtherInstallation
+}
 
 // Result is what a Service is to have.
 type Result struct {

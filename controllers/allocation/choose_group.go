@@ -34,7 +34,8 @@ func (d *decision) chooseGroup() *refusal {
 	switch {
 	case !exists:
 		return refuse(v1.ReasonNoSuchGroup, "there is no ServiceGroup %s", d.groupName)
-	case verdict.Reason == v1.ReasonIPAMUnavailable || verdict.Reason == v1.ReasonIPAMRefused:
+	case verdict.Reason == v1.ReasonIPAMUnavailable, verdict.Reason == v1.ReasonIPAMRefused,
+		verdict.Reason == v1.ReasonOtherInstallation:
 		return refuse(verdict.Reason, "%s", verdict.Message)
 	case !verdict.Ready():
 		return refuse(v1.ReasonGroupNotReady, "ServiceGroup %s is not ready: %s", d.groupName, verdict.Message)

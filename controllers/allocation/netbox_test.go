@@ -218,6 +218,7 @@ func TestAllocateFromExternalGroup(t *testing.T) {
 	}
 	offer := func(a string) allocation.Offer { return allocation.Offer{Address: netip.MustParseAddr(a)} }
 	away := allocation.Offer{Reason: v1.ReasonIPAMUnavailable, Message: "NetBox is away"}
+	ofOther := allocation.Offer{Reason: v1.ReasonOtherInstallation, Message: "the cluster is another installation's"}
 	full := allocation.Offer{Reason: v1.ReasonExhausted, Message: "NetBox has no free IPv6 address"}
 	slow := allocation.Offer{Reason: v1.ReasonIPAMUnavailable, Message: "NetBox is slow", IsWaiting: true}
 	queued := allocation.Offer{Reason: v1.ReasonWaitingForIPAM, Message: "others are asking", IsWaiting: true}
@@ -251,6 +252,10 @@ func TestAllocateFromExternalGroup(t *testing.T) {
 			reason: v1.ReasonWaitingForIPAM, message: "others are asking", claims: claims{claim(v4), claim(v6)}},
 		{name: "RequireDualStack keeps what is offered while NetBox is away", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{claim(v4): offer("10.0.0.5"), claim(v6): away},
 			reason: v1.ReasonIPAMUnavailable, message: "NetBox is away", claims: claims{claim(v4), claim(v6)}},
+		{name: "RequireDualStack keeps what is offered while the cluster is another installation's",
+			families: dual, policy: corev1.IPFamilyPolicyRequireDualStack,
+			offers: offers{claim(v4): offer("10.0.0.5"), claim(v6): ofOther}, claims: claims{claim(v4), claim(v6)},
+			reason: v1.ReasonOtherInstallation, message: "the cluster is another installation's"},
 		{name: "PreferDualStack does not wait for a slow one", families: dual, policy: corev1.IPFamilyPolicyPreferDualStack, offers: offers{claim(v4): offer("10.0.0.5"), claim(v6): slow},
 			want: "10.0.0.5", claims: claims{claim(v4), claim(v6)}, message: "10.0.0.5 from pool netbox; by PreferDualStack it gets an IPv6 address, too, as soon as ServiceGroup netbox has one that is free"},
 		{name: "PreferDualStack takes what there is", families: dual, policy: corev1.IPFamilyPolicyPreferDualStack, offers: offers{claim(v4): offer("10.0.0.5"), claim(v6): full},

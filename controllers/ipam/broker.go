@@ -17,8 +17,11 @@ import (
 
 // Cluster is what a Broker has to know of the cluster.
 type Cluster interface {
-	// UID identifies the cluster.
-	UID(ctx context.Context) (types.UID, error)
+	// Installation returns the id of the installation, which all marks have: it is the same
+	// while the process runs. An error of type *Error says that what the cluster holds is of
+	// another installation: no system is asked for anything. After other errors an id that was
+	// returned before is still good.
+	Installation(ctx context.Context) (types.UID, error)
 	// Token reads the token for an external system from the Secret that its configuration names. An
 	// error of type *Error says that there is none for it: the token read before is used no more.
 	// After other errors it is.
@@ -75,11 +78,14 @@ type Broker struct {
 
 	mu sync.Mutex
 	// ctx is set while the Broker runs.
-	ctx     context.Context
-	cluster types.UID
-	groups  map[string]*groupState
-	queues  map[endpoint]*queue
-	claims  map[claimKey]*claimState
+	ctx context.Context
+	// cluster is the id of the installation. The cluster was last found to be of it at
+	// confirmedAt, which is zero if it is not.
+	cluster     types.UID
+	confirmedAt time.Time
+	groups      map[string]*groupState
+	queues      map[endpoint]*queue
+	claims      map[claimKey]*claimState
 	// releases are addresses to release, and repairs addresses to record.
 	releases map[releaseKey]*pendingRelease
 	repairs  map[releaseKey]*pendingRepair

@@ -49,6 +49,10 @@ type brokerWorld struct {
 	found      []string
 	// foreign are records that systems have beside those that they remember, by URL.
 	foreign map[string][]ipam.Record
+	// installationError is why the cluster is not of the manager's installation, and
+	// installationReads counts how often the Broker has asked.
+	installationError error
+	installationReads int
 }
 
 // question is a request to a system: the group's, and the method's.
@@ -63,7 +67,12 @@ var (
 	errNoSecret   = &ipam.Error{Reason: v1.ReasonIPAMUnavailable, Message: "there is no Secret netbox", Scope: ipam.ScopeEndpoint}
 )
 
-func (w *brokerWorld) UID(context.Context) (types.UID, error) { return ipamtest.Cluster, nil }
+func (w *brokerWorld) Installation(context.Context) (types.UID, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.installationReads++
+	return ipamtest.Cluster, w.installationError
+}
 
 func (w *brokerWorld) Token(context.Context, *allocation.Netbox) (string, error) {
 	w.mu.Lock()

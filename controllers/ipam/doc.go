@@ -24,7 +24,9 @@
 // request goes unanswered, or a group is refused, the Broker asks for the system's status:
 // the endpoint is away if that fails, too, or if several jobs have gone unanswered since the
 // last answer, a comparison among them. Then only its status is asked for, often if a
-// Service waits, and the jobs stay as they are until it is back.
+// Service waits, and the jobs stay as they are until it is back. In the same way no endpoint is
+// asked for anything while the cluster is of another installation than the manager, as a copy of
+// a cluster is whose manager has an id of its own.
 //
 // There is no second list of this work: each look for the next job goes through the claims,
 // releases, repairs and groups that the Broker has anyway, which is cheaper than any request.

@@ -40,7 +40,10 @@ func (h *health) notBefore(isAwaited bool) time.Time {
 	return h.askedAt.Add(wait)
 }
 
-func (h *health) isRefused() bool { return h.failure.Reason == v1.ReasonIPAMRefused }
+// isRefused reports whether the system is away until somebody has done something.
+func (h *health) isRefused() bool {
+	return h.failure.Reason == v1.ReasonIPAMRefused || h.failure.Reason == v1.ReasonOtherInstallation
+}
 
 // isTrialDue reports whether a job is tried next of a system that is away.
 func (h *health) isTrialDue(now time.Time) bool {

@@ -3,7 +3,6 @@ package ipam
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"time"
 
@@ -82,14 +81,10 @@ func (b *Broker) systemFor(ctx context.Context, q *queue, j *job) (System, error
 	g := j.state
 	b.mu.Lock()
 	token, isStale := q.token, b.Now().Sub(q.tokenReadAt) > tokenAge
-	cluster := b.cluster
 	b.mu.Unlock()
-	if cluster == "" {
-		uid, err := b.Cluster.UID(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("find out the cluster's identity: %w", err)
-		}
-		cluster = uid
+	cluster, err := b.installation(ctx)
+	if err != nil {
+		return nil, err
 	}
 	if isStale {
 		read, err := b.Cluster.Token(ctx, g.config)
@@ -115,7 +110,7 @@ func (b *Broker) systemFor(ctx context.Context, q *queue, j *job) (System, error
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.cluster, q.token, g.system, g.token = cluster, token, system, token
+	q.token, g.system, g.token = token, system, token
 	if isStale {
 		q.tokenReadAt = b.Now()
 	}

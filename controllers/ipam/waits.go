@@ -16,6 +16,9 @@ const (
 	unusedGrace = 10 * time.Minute
 	// tokenAge is how old a token may be when it is used.
 	tokenAge = time.Minute
+	// confirmationAge is how long ago the cluster may have been found to be of the
+	// manager's installation when a system is asked.
+	confirmationAge = time.Minute
 	// SlowAfter is after how long without an answer a Service says that it waits.
 	SlowAfter = 2 * time.Second
 	// queuedAfter is after how long in a queue that moves it says so.
@@ -40,7 +43,8 @@ const (
 	minAwayRetry   = 200 * time.Millisecond
 	maxUrgentRetry = 1200 * time.Millisecond
 	maxAwayRetry   = 30 * time.Second
-	// A system that refuses the token has to be mended by somebody.
+	// A system that refuses the token has to be mended by somebody, and so has a cluster that
+	// is of another installation.
 	refusedRetry = 10 * time.Second
 	// trialInterval is how often a system whose status question fails is tried by a job: what
 	// stands before it may keep that one question back.
