@@ -37,7 +37,8 @@ func overwrite(ctx context.Context, svc *corev1.Service, addresses ...string) er
 }
 
 // TestAttackAllocatorAnnotations edits what the manager writes on Services for people to
-// read: the manager writes it again, and nothing else changes.
+// read: the manager writes it again, and nothing else changes. This test shows the row "take or keep
+// an address that was not allocated" of docs/trust.md.
 func TestAttackAllocatorAnnotations(t *testing.T) {
 	g := begin(t)
 	startNodes(t, g, "10.60.0", "node1")
@@ -64,6 +65,7 @@ func TestAttackAllocatorAnnotations(t *testing.T) {
 // TestFaultAnotherController has another controller write its own address over those of
 // a Service, once and then again and again. The manager doubles its pauses, from one second on:
 // what it has restored n times has taken it 2ⁿ⁻¹-1 seconds at the least, however fast the machine is.
+// This test shows the row "another controller writes into the status of a Service" of docs/trust.md.
 func TestFaultAnotherController(t *testing.T) {
 	g := begin(t)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -149,7 +151,8 @@ func TestAttackSharerAcrossNamespaces(t *testing.T) {
 }
 
 // TestAttackOlderSharer edits the older one of two Services of different namespaces that share
-// an address so that it would get the traffic of the younger one.
+// an address so that it would get the traffic of the younger one. This test shows the row "take a
+// shared address from a Service of another namespace" of docs/trust.md.
 func TestAttackOlderSharer(t *testing.T) {
 	g := begin(t)
 	const other = "test-victim" // of Services made in one second, the first by namespace is the older
@@ -177,7 +180,8 @@ func TestAttackOlderSharer(t *testing.T) {
 
 // TestAttackSharerWithPolicyLocal lets a user join, by policy Local, the address of a Service of
 // another namespace, or change to that policy afterwards: then endpoints of one would decide
-// where the traffic of the other goes.
+// where the traffic of the other goes. This test shows the row "withdraw or move an address that a
+// Service of another namespace shares" of docs/trust.md.
 func TestAttackSharerWithPolicyLocal(t *testing.T) {
 	g := begin(t)
 	const other = "test-victim" // of Services made in one second, the first by namespace is the older

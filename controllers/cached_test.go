@@ -49,7 +49,8 @@ func sizeOf(t *testing.T, obj any) int {
 }
 
 // TestAttackLargeService makes a Service, of a type that no quota for load balancers counts
-// and of type LoadBalancer, as large as the API server takes, in one field after the other.
+// and of type LoadBalancer, as large as the API server takes, in one field after the other. This test
+// shows the row "make the manager work or remember without bound" of docs/trust.md.
 func TestAttackLargeService(t *testing.T) {
 	many := func(n int, text string) []string {
 		list := make([]string, n)

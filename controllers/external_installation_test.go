@@ -57,7 +57,8 @@ func (w *externalWorld) wake(group string) *corev1.Service {
 
 // The manager records its installation when a ServiceGroup first needs that, and again when
 // somebody has deleted the record. While the record says something else, the manager asks NetBox
-// for nothing.
+// for nothing. This test shows the row "the ConfigMap with the id is deleted, or changed by
+// mistake" of docs/trust.md.
 func TestFaultInstallationRecord(t *testing.T) {
 	w := newExternalWorld(t)
 	w.prefix("10.63.0.0/24")
@@ -106,8 +107,10 @@ func TestFaultInstallationRecord(t *testing.T) {
 
 // TestFaultCopiedCluster copies a cluster, production, whose manager has recorded addresses in
 // NetBox. The copy's manager has an id of its own. It asks NetBox for nothing until somebody
-// deletes the ConfigMap, and changes none of production's records then: Services keep the
-// addresses that they brought along, which is reported, and others get addresses of their own.
+// deletes the ConfigMap, and changes none of production's records then: Services keep the addresses
+// that they brought along, which is reported, and others get addresses of their own. This test
+// shows the row "the cluster is a copy of another one, and its manager has an id of its own" of
+// docs/trust.md.
 func TestFaultCopiedCluster(t *testing.T) {
 	w := newExternalWorld(t)
 	w.prefix("10.64.0.0/24")

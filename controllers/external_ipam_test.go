@@ -239,7 +239,8 @@ func testNetboxPrefixDeleted(w *externalWorld) {
 
 // TestAttackSecretByProxy plays a user who may write ServiceGroups and may not read Secrets. The user's
 // ServiceGroups have the URL of the user's own server and name Secrets that are not for that URL: the
-// manager sends nothing to the server.
+// manager sends nothing to the server. This test shows the row "somebody who may write ServiceGroups
+// names a Secret that is for something else, or another URL for the token" of docs/trust.md.
 func TestAttackSecretByProxy(t *testing.T) {
 	w := newExternalWorld(t)
 	w.start()

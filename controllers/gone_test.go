@@ -89,7 +89,8 @@ func behindCache(t *testing.T, shown client.Object, answers *[]error) client.Cli
 }
 
 // TestFaultObjectGone has objects that go, or are replaced by others of the same name,
-// between the reconciler's look and its write. That is no error.
+// between the reconciler's look and its write. That is no error. This test shows the row "an object
+// goes, or is replaced, between look and write" of docs/trust.md.
 func TestFaultObjectGone(t *testing.T) {
 	g := begin(t)
 	meta := func(name string) metav1.ObjectMeta {

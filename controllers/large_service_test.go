@@ -84,7 +84,8 @@ func TestAttackForeignAnnotations(t *testing.T) {
 }
 
 // TestAttackFullAnnotations leaves no room on a Service for the annotations of the manager: it
-// gets its address, and says so.
+// gets its address, and says so. This test shows the row "keep a Service from saying what becomes of
+// it, by annotations that leave no room for others" of docs/trust.md.
 func TestAttackFullAnnotations(t *testing.T) {
 	g := begin(t)
 	startNodes(t, g, "10.70.0", "node1")

@@ -23,7 +23,8 @@ import (
 )
 
 // TestFaultNodeWithoutLabel has a policy of the cluster refuse the label of one Node: the other
-// Nodes get theirs, the DaemonSet is applied, and the LBNodeAgent says what is refused.
+// Nodes get theirs, the DaemonSet is applied, and the LBNodeAgent says what is refused. This test
+// shows the row "it refuses the label of a Node, or the agents' DaemonSet" of docs/trust.md.
 func TestFaultNodeWithoutLabel(t *testing.T) {
 	n1, n2, n3 := benchNode("n1"), benchNode("n2"), benchNode("n3")
 	n1.Labels, n2.Labels, n3.Labels = map[string]string{}, map[string]string{}, map[string]string{}

@@ -109,7 +109,9 @@ func TestLivenessAfterGap(t *testing.T) {
 }
 
 // TestFaultAgentDeadForLong has one of two agents be dead for an hour, and the other one be
-// replaced, a few times: that no Lease is renewed meanwhile does not revive the dead one.
+// replaced, a few times: that no Lease is renewed meanwhile does not revive the dead one. This test
+// shows the row "its agent has been dead for long, and the last of the others is replaced" of
+// docs/trust.md.
 func TestFaultAgentDeadForLong(t *testing.T) {
 	now := time.Unix(1000, 0)
 	l := NewLiveness(func() time.Time { return now })
@@ -157,7 +159,8 @@ func TestFaultAgentDeadForLong(t *testing.T) {
 	}
 }
 
-// TestAttackLeaseDuration has an agent say that its Lease lasts for ever.
+// TestAttackLeaseDuration has an agent say that its Lease lasts for ever. This test shows the row
+// "look alive long after its last renewal" of docs/trust.md.
 func TestAttackLeaseDuration(t *testing.T) {
 	now := time.Unix(1000, 0)
 	l := NewLiveness(func() time.Time { return now })

@@ -155,7 +155,8 @@ func TestAgentsRun(t *testing.T) {
 }
 
 // TestFaultServiceAccount deletes the agents' service account, and makes it again: the agents,
-// whose tokens the API server refuses then, are replaced, but not before.
+// whose tokens the API server refuses then, are replaced, but not before. This test shows the row "its
+// agent's token is refused, as the service account was deleted and made again" of docs/trust.md.
 func TestFaultServiceAccount(t *testing.T) {
 	g := begin(t)
 	ctx := context.Background()
@@ -516,7 +517,8 @@ func TestFaultDeletedAnnouncement(t *testing.T) {
 
 // TestFaultDeletedNode has a user delete the Node object of a node that has an
 // address, and whose kernel answers on: the next node knows by which MAC addresses, and
-// the Announcement goes when the address has gone on.
+// the Announcement goes when the address has gone on. This test shows the row "its Node object is
+// deleted while it runs" of docs/trust.md.
 func TestFaultDeletedNode(t *testing.T) {
 	g := begin(t)
 	ctx := context.Background()
@@ -559,7 +561,8 @@ func TestFaultDeletedNode(t *testing.T) {
 
 // TestFaultIdleAgents has agents that renew their Leases and do nothing else: a
 // claimant that does not claim is passed over, and a holder that does not react to a
-// handover is not waited for.
+// handover is not waited for. This test shows the row "its agent renews and does nothing else" of
+// docs/trust.md.
 func TestFaultIdleAgents(t *testing.T) {
 	g := begin(t)
 	lbNodeAgent(t, "default", nil)

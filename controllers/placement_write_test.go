@@ -239,7 +239,9 @@ func benchAgent() *v1.LBNodeAgent {
 }
 
 // TestFaultRefusedObject has the API server refuse what is of some Services, of both
-// kinds of addresses: others are announced, and the refused say so.
+// kinds of addresses: others are announced, and the refused say so. This test shows the rows "it
+// refuses an object, for what is in it or by a quota or another policy" of docs/trust.md and "hold up
+// the placement of others" of docs/trust.md.
 func TestFaultRefusedObject(t *testing.T) {
 	b := newBench(t, benchAgent(), benchNode("n1"),
 		benchService("attacker/x", "10.0.0.9", "g", v1.PoolTypeRemote), benchService("victim/bank", "10.0.0.77", "g", v1.PoolTypeRemote),
@@ -282,7 +284,8 @@ func TestFaultRefusedObject(t *testing.T) {
 }
 
 // TestFaultStaleLeader pauses a leader between its decision and its writes. Another
-// becomes the leader, and decides otherwise.
+// becomes the leader, and decides otherwise. This test shows the row "a leader goes on after another
+// has been elected" of docs/trust.md.
 func TestFaultStaleLeader(t *testing.T) {
 	ctx := context.Background()
 	all := []string{"n1", "n2", "n3"}
@@ -342,7 +345,8 @@ func TestFaultStaleLeader(t *testing.T) {
 // the policy that refuses that. Neither the manager that wrote the Announcement nor a new
 // one gives the address to another node before the holder's agent has reported on a new
 // Announcement and, as long as the agent reports the address, has had LingeringTime to
-// withdraw it. Then the next node waits until the holder's kernel does not answer.
+// withdraw it. Then the next node waits until the holder's kernel does not answer. This test shows the
+// row "somebody deletes an Announcement" of docs/trust.md.
 func TestFaultDeletedHolder(t *testing.T) {
 	for _, restarted := range []bool{false, true} {
 		t.Run(fmt.Sprintf("manager restarted %t", restarted), func(t *testing.T) {

@@ -336,7 +336,8 @@ func (g *guarded) refusing(write func() error) AsyncAssertion {
 	return g.Eventually(write)
 }
 
-// TestPoliciesRefuse tries what agents, users and the manager may not.
+// TestPoliciesRefuse tries what agents, users and the manager may not. This test shows the row "write
+// another node's status or Lease, or anything else" of docs/trust.md.
 func TestPoliciesRefuse(t *testing.T) {
 	g, ctx := guard(t), context.Background()
 	g.keep("purelb-manager", g.as("purelb-manager"))
@@ -435,7 +436,9 @@ func TestAttackLease(t *testing.T) {
 		[]byte(`{"spec":{"holderIdentity":"node1","leaseDurationSeconds":3,"renewTime":"2020-01-01T00:00:00.000000Z"}}`)))).To(Succeed())
 }
 
-// TestAttackSpeaker has a speaker write more than the status of its own NodeRouting.
+// TestAttackSpeaker has a speaker write more than the status of its own NodeRouting. This test shows
+// the row "write another node's NodeRouting, its own spec, or anything else; read BGPPeers, Secrets or
+// Announcements" of docs/trust.md.
 func TestAttackSpeaker(t *testing.T) {
 	g, ctx := guard(t), context.Background()
 	g.keep("purelb-manager", g.as("purelb-manager"))

@@ -58,7 +58,8 @@ func TestPoliciesRefuseDeletion(t *testing.T) {
 
 // TestAttackEditor has a user write and delete Announcements and CommonAnnouncements who has the
 // right to, as the Operator Lifecycle Manager gives it to all who may edit the manager's
-// namespace.
+// namespace. This test shows the row "write or delete Announcements, by the rights that the Operator
+// Lifecycle Manager gives to all who may edit the manager's namespace" of docs/trust.md.
 func TestAttackEditor(t *testing.T) {
 	g, ctx := guard(t), context.Background()
 	g.keep("purelb-manager", g.as("purelb-manager"))

@@ -50,7 +50,8 @@ func TestManagerRightsToConfigMaps(t *testing.T) {
 }
 
 // TestServiceAccountRights asks the API server what agents and speakers may do by the roles of
-// config/rbac. Whoever takes over a node has the rights of both.
+// config/rbac. Whoever takes over a node has the rights of both. This test shows the row "write
+// another node's status or Lease, or anything else" of docs/trust.md.
 func TestServiceAccountRights(t *testing.T) {
 	g := guard(t)
 	for account, rights := range map[string][]right{

@@ -145,6 +145,9 @@ func TestServiceIsAdopted(t *testing.T) {
 	g.Expect(ours.Annotations).To(HaveKeyWithValue(v1.AnnotationAllocatedFrom, "migrated"))
 }
 
+// TestDuplicateIsRepaired writes the address of a Service into the status of a younger one, as a
+// leader that is late to step down might: the younger one gives it up. This test shows the row "a
+// leader that is late to step down allocates an address" of docs/trust.md.
 func TestDuplicateIsRepaired(t *testing.T) {
 	g := begin(t)
 	ctx := context.Background()

@@ -293,7 +293,9 @@ func TestStripped(t *testing.T) {
 }
 
 // The agent is stopped for longer than its addresses last, and has another go at its work as if nothing
-// had happened: it asks the link for what the kernel has removed meanwhile, as another node may have it.
+// had happened: it asks the link for what the kernel has removed meanwhile, as another node may have
+// it. This test shows the row "its agent is stopped for longer than its addresses last" of
+// docs/trust.md.
 func TestFaultStoppedForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1")))

@@ -50,7 +50,8 @@ func TestAttackForgedClaim(t *testing.T) {
 }
 
 // A station sends an ordinary packet with the address first, or answers: what it
-// claims then counts all the same.
+// claims then counts all the same. This test shows the row "keep its claims from being noticed" of
+// docs/trust.md.
 func TestAttackKnownStation(t *testing.T) {
 	for name, befriend := range map[string]func(w *world){
 		"an ordinary packet": func(w *world) {
@@ -109,7 +110,8 @@ func TestAttackInTheNameOfTheGateway(t *testing.T) {
 }
 
 // Whatever is sent, and in whose name, makes the agent do no more than so much: it
-// claims, asks, logs and works so often in a second, and remembers so many stations.
+// claims, asks, logs and works so often in a second, and remembers so many stations. This test shows
+// the row "make a node work without bound" of docs/trust.md.
 func TestAttackFlood(t *testing.T) {
 	const addresses, seconds, perSecond = 2000, 10, 20000
 	// Frames come in bursts: each sleep in a synctest bubble costs the race detector much.
@@ -392,7 +394,8 @@ func (s *segment) setCut(cut bool) {
 
 // Two nodes whose agents are not fresh have the same address, as the link between them
 // was cut: once it is whole again one of them keeps it, and the other does not have
-// it again for as long as that one does.
+// it again for as long as that one does. This test shows the row "two nodes have an address, and
+// neither can ask the API server" of docs/trust.md.
 func TestFaultTwoHoldersNotFresh(t *testing.T) {
 	addr := netip.MustParseAddr("192.0.2.1")
 	worst, moves := time.Duration(0), 0

@@ -113,7 +113,8 @@ func TestCheckpoint(t *testing.T) {
 // An agent that was away does not take a yield of an earlier entry for one of the entry that the
 // manager made meanwhile: the manager knows nothing of the yield, and waits for the node that is
 // to take the address over. That the entry is the same the agent sees by its epoch and by the
-// Announcement.
+// Announcement. This test shows the row "its agent is away, or cut off the API server, while a Service
+// or its own Announcement is deleted and made anew" of docs/trust.md.
 func TestFaultYieldOutlivesEntry(t *testing.T) {
 	ofEpoch := func(uid types.UID, epoch int64) *purelbv1.Announcement {
 		ann := announcementOf("node1", local("192.0.2.1", takeover, func(a *purelbv1.AnnouncedAddress) { a.Epoch = epoch }))

@@ -58,6 +58,9 @@ func (w *world) asked() int {
 	return len(w.neighbours.asked)
 }
 
+// A station claims the address of an agent that is not fresh, and answers for it: the agent yields,
+// and claims the address again when the station has been silent for half a second. This test shows the
+// row "make a node yield an address for longer than the station's frames come" of docs/trust.md.
 func TestYieldWhenNotFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := defended(t)

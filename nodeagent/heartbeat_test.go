@@ -81,7 +81,8 @@ func TestHeartbeat(t *testing.T) {
 }
 
 // TestFaultRestoredDatabase restores the API server's database from a backup, so that a renewal
-// gives the Lease an older version than the last one did. The agent ends, and its addresses stay.
+// gives the Lease an older version than the last one did. The agent ends, and its addresses stay. This
+// test shows the row "its database is restored from a backup" of docs/trust.md.
 func TestFaultRestoredDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, settings(), lease(), announcementOf("node1", local("192.0.2.1")))

@@ -12,7 +12,8 @@ import (
 
 // An Announcement changes while the API server is being listed: the list does not have
 // the change yet, the cache has it, and its event meets a worker that may not read the
-// cache. The agent makes the change all the same.
+// cache. The agent makes the change all the same. This test shows the row "it changes an object while
+// the agent lists" of docs/trust.md.
 func TestFaultChangeDuringList(t *testing.T) {
 	w := newWorld(t, settings(), announcementOf("node1", virtual("198.51.100.1")))
 	w.reconcileOrFail()

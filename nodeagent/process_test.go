@@ -392,7 +392,8 @@ func (p *process) isStuck(when string, forAtLeast time.Duration) {
 }
 
 // An agent that cannot see what there is to do renews no Lease after a few seconds, and
-// is not healthy, until it can again. What is wrong with single addresses is none of that.
+// is not healthy, until it can again. What is wrong with single addresses is none of that. This test
+// shows the row "its agent sees nothing, hangs, or its worker takes nothing" of docs/trust.md.
 func TestFaultBlindAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, settings(), announcementOf("node1", local("192.0.2.1"), local("192.0.2.2")))
@@ -495,7 +496,8 @@ func TestFaultCacheIsNeverFilled(t *testing.T) {
 }
 
 // Whether the API server answers makes no difference to whether the agent is alive, nor
-// to what it does for the kernel.
+// to what it does for the kernel. This test shows the row "it takes requests and answers none" of
+// docs/trust.md.
 func TestFaultAPIServerAway(t *testing.T) {
 	for name, away := range map[string]func(p *process, is bool){
 		"it takes requests and does not answer": func(p *process, is bool) { p.apiHangs.Store(is) },
@@ -575,7 +577,8 @@ var diskFaults = map[string]func(d *disk) (mend func()){
 	},
 }
 
-// A disk that hangs or is full delays the checkpoint, and nothing else.
+// A disk that hangs or is full delays the checkpoint, and nothing else. This test shows the row "its
+// disk hangs or is full" of docs/trust.md.
 func TestFaultDisk(t *testing.T) {
 	for name, breakIt := range diskFaults {
 		t.Run(name, func(t *testing.T) {
@@ -680,7 +683,7 @@ func TestRecordIsWrittenAtTheEnd(t *testing.T) {
 	})
 }
 
-// Reports that are not answered delay neither repairs nor renewals.
+// Reports that are not answered delay neither repairs nor renewals nor the checkpoint.
 func TestFaultReportsHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		objects := []client.Object{settings()}
@@ -692,6 +695,7 @@ func TestFaultReportsHang(t *testing.T) {
 			objects = append(objects, ann)
 		}
 		p := newProcess(t, objects...)
+		p.Checkpoint = t.TempDir() + "/agent.json"
 		p.start()
 		defer p.stop()
 		time.Sleep(10 * time.Second)
@@ -706,6 +710,11 @@ func TestFaultReportsHang(t *testing.T) {
 		p.kernel.Strip("eth0", prefixOf(addressIn(7, 2)+"/32"))
 		time.Sleep(10 * time.Millisecond)
 		p.expect("it is back", true, p.holds(addressIn(7, 2)))
+		p.change(sliceName(7), func(s *purelbv1.AnnouncementSpec) {
+			s.Addresses = append(s.Addresses, virtual("198.51.100.1"))
+		})
+		time.Sleep(3 * time.Second)
+		p.expect("the checkpoint has what has changed", true, strings.Contains(p.disk.text(p.Checkpoint), "198.51.100.1"))
 		if n := p.mostReports.Load(); n == 0 || n > parallelReports {
 			t.Errorf("%d requests at a time", n)
 		}
@@ -716,7 +725,11 @@ func TestFaultReportsHang(t *testing.T) {
 		time.Sleep(2*maxRetry + 5*time.Second)
 		synctest.Wait()
 		for s := range 40 {
-			if ann := p.get(sliceName(s)); ann.Status.Announced != 25 {
+			want := int32(25)
+			if s == 7 {
+				want++ // the one that was added
+			}
+			if ann := p.get(sliceName(s)); ann.Status.Announced != want {
 				t.Errorf("%s reports %d", ann.Name, ann.Status.Announced)
 			}
 			p.expect("facts in "+sliceName(s), s == 0, len(p.get(sliceName(s)).Status.Interfaces) > 0)

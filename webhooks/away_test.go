@@ -104,7 +104,8 @@ func installUnreachableWebhooks(t *testing.T) {
 
 // TestFaultWebhooksAway writes objects while no manager answers. The API server accepts
 // what a webhook would never refuse: changes that leave the specification as it is, and
-// the deletion of a namespace. It refuses everything else.
+// the deletion of a namespace. It refuses everything else. This test shows the row "the webhooks are
+// away" of docs/trust.md.
 func TestFaultWebhooksAway(t *testing.T) {
 	begin(t)
 	ctx := context.Background()

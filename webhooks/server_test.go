@@ -26,7 +26,8 @@ func heap() int64 {
 
 // TestAttackStalledBodies sends 500 requests to the webhooks, of the longest kind, and of each
 // all but the last byte. The manager holds a fraction of them in memory, Services are stored
-// with their warnings meanwhile, and no connection remains.
+// with their warnings meanwhile, and no connection remains. This test shows the row "make the manager
+// work or remember without bound" of docs/trust.md.
 func TestAttackStalledBodies(t *testing.T) {
 	begin(t)
 	const (

@@ -127,7 +127,8 @@ func TestAttackReservations(t *testing.T) {
 
 // TestAttackSmallPool lets one node claim every address of a small pool, as its own and as
 // gateways: most are left for Services, the addresses of another node and the gateway of both
-// are not, and the group names the node as soon as one claim is passed over.
+// are not, and the group names the node as soon as one claim is passed over. This test shows the row
+// "make a pool unusable" of docs/trust.md.
 func TestAttackSmallPool(t *testing.T) {
 	for size := 1; size <= 32; size++ {
 		first := netip.MustParseAddr("10.0.0.100")

@@ -42,7 +42,9 @@ func TestFaultBrokerClaimsForbidden(t *testing.T) {
 	})
 }
 
-// Many claims that cannot be met keep neither releases nor repairs nor comparisons waiting.
+// Many claims that cannot be met keep neither releases nor repairs nor comparisons waiting. This test
+// shows the row "Services want more addresses than there are, or the token may create none" of
+// docs/trust.md.
 func TestFaultBrokerExhaustedClaims(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		addrs := w.holdAll(groupA)

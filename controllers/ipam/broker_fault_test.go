@@ -179,7 +179,9 @@ func TestFaultBrokerPoisonedRelease(t *testing.T) {
 	}
 }
 
-// A claim for which the system always fails keeps no other waiting, of whatever namespace.
+// A claim for which the system always fails keeps no other waiting, of whatever namespace. This test
+// shows the row "it fails for one group, one Service or one record, and not for others" of
+// docs/trust.md.
 func TestFaultBrokerPoisonedClaim(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		w.failFor(errServer, func(q question) bool { return q.method == "allocate" && q.owner == web(0) })
@@ -227,7 +229,8 @@ func TestFaultBrokerPoisonedRepair(t *testing.T) {
 }
 
 // A system whose status is well, and which answers nothing else, is away: it is asked often
-// enough for Services to be served soon after its return.
+// enough for Services to be served soon after its return. This test shows the row "it says that it is
+// well, and answers nothing else; or what stands before it keeps its status back" of docs/trust.md.
 func TestFaultBrokerNothingAnswered(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		w.failFor(errServer, func(q question) bool { return q.method != "check" })
@@ -262,7 +265,8 @@ func TestFaultBrokerStatusKeptBack(t *testing.T) {
 }
 
 // A system whose answers fail in turn in two ways: Services say the first one, their group
-// the last one now and then.
+// the last one now and then. This test shows the row "it fails in several ways by turns" of
+// docs/trust.md.
 func TestFaultBrokerAlternatingErrors(t *testing.T) {
 	for _, isAway := range []bool{false, true} {
 		t.Run(fmt.Sprint("away ", isAway), func(t *testing.T) {

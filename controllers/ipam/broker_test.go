@@ -392,7 +392,8 @@ func TestBrokerRequestedAgain(t *testing.T) {
 }
 
 // A system that is away is asked often enough for a Service to be served within two
-// seconds of its return, and rarely if nobody waits. The other group is not concerned.
+// seconds of its return, and rarely if nobody waits. The other group is not concerned. This test shows
+// the row "it is away" of docs/trust.md.
 func TestFaultBrokerSystemAway(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		system := w.systems[urlOf(groupA)]
@@ -436,7 +437,7 @@ func TestFaultBrokerSystemAway(t *testing.T) {
 }
 
 // A system that takes ten seconds serves its Services; they say that they wait, and those
-// of other groups do not.
+// of other groups do not. This test shows the row "it is slow" of docs/trust.md.
 func TestFaultBrokerSystemSlow(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		w.lock(func() { w.delay[urlOf(groupA)] = 10 * time.Second })
@@ -535,7 +536,8 @@ func TestBrokerToken(t *testing.T) {
 }
 
 // The Secret is deleted, to take the token away from the manager: within a minute the manager stops
-// to ask with it, and it goes on when there is a Secret again.
+// to ask with it, and it goes on when there is a Secret again. This test shows the row "the Secret
+// with its token is deleted" of docs/trust.md.
 func TestFaultBrokerSecretDeleted(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		w.pass(2 * time.Minute)
@@ -642,7 +644,8 @@ func TestBrokerTooManyUnused(t *testing.T) {
 	})
 }
 
-// A Service deleted while the system was away is released when it is back.
+// A Service deleted while the system was away is released when it is back. This test shows the row "a
+// Service is deleted while it is away" of docs/trust.md.
 func TestFaultBrokerReleaseWhileAway(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		system := w.systems[urlOf(groupA)]
@@ -717,7 +720,8 @@ func TestBrokerIdle(t *testing.T) {
 	})
 }
 
-// A namespace with many claims does not keep those of others waiting.
+// A namespace with many claims does not keep those of others waiting. This test shows the row "keep
+// Services of other namespaces waiting for NetBox, by many claims" of docs/trust.md.
 func TestAttackManyClaims(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		w.lock(func() { w.delay[urlOf(groupA)] = time.Second })

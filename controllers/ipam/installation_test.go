@@ -111,7 +111,7 @@ func TestFaultBrokerOtherInstallation(t *testing.T) {
 }
 
 // An API server that is away does not make the cluster another one. A new leader has to ask it
-// first.
+// first. This test shows the row "the ConfigMap cannot be read" of docs/trust.md.
 func TestFaultBrokerInstallationUnreadable(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		w.pass(time.Minute)

@@ -128,7 +128,8 @@ func TestDeletedNodeAmongOthers(t *testing.T) {
 }
 
 // TestFaultNodeClock counts for how long a Node is NotReady from when this manager first sees it
-// so, because the Node's own times are of another clock.
+// so, because the Node's own times are of another clock. This test shows the row "its clock is wrong"
+// of docs/trust.md.
 func TestFaultNodeClock(t *testing.T) {
 	var clocks placement.Clocks
 	begun := time.Unix(1000, 0)

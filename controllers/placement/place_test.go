@@ -129,6 +129,9 @@ func show(r placement.Result) string {
 	return strings.Join(slices.Compact(out), ", ")
 }
 
+// TestTransitions compares the entries that follow from those before, and from what agents report. Of
+// a holder that is dead and answered for, the next node waits, until the holder's Node is NotReady.
+// This test shows the row "a fabric that answers for the dead" of docs/trust.md.
 func TestTransitions(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.1")
 	for _, row := range []struct {

@@ -3,6 +3,7 @@ package placement_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -78,7 +79,8 @@ func TestPreviousMACsBound(t *testing.T) {
 }
 
 // TestAttackLingering has a node report all addresses as announced that it was never
-// given.
+// given. This test shows the row "choose where addresses go by reporting those that its node was not
+// given" of docs/trust.md.
 func TestAttackLingering(t *testing.T) {
 	where := func(lies bool, since time.Duration) string {
 		inputs := placement.Inputs{Nodes: nodes(t, "a b c d e"), LingeringReports: map[netip.Addr][]placement.LingeringReport{}}
@@ -107,7 +109,8 @@ func TestAttackLingering(t *testing.T) {
 }
 
 // TestAttackInterfaces has a node report an interface in the subnet of a pool of which
-// addresses are announced Virtual.
+// addresses are announced Virtual. This test shows the row "turn Virtual addresses into Local ones" of
+// docs/trust.md.
 func TestAttackInterfaces(t *testing.T) {
 	subnet := netip.MustParsePrefix("10.9.9.0/24")
 	address := func(s string, subnet netip.Prefix) placement.Address {
@@ -137,11 +140,23 @@ func TestAttackInterfaces(t *testing.T) {
 		if got != row.want {
 			t.Errorf("%s: is %s, want %s", row.name, got, row.want)
 		}
+		var types []v1.AnnounceType // of the one that is in use, by the nodes that announce it
+		for _, entries := range append(slices.Collect(maps.Values(result.Entries)), result.SharedEntries["default"]) {
+			for _, e := range entries {
+				if e.Address == inUse.Addr.String() {
+					types = append(types, e.Type)
+				}
+			}
+		}
+		if len(types) == 0 || slices.Contains(types, v1.AnnounceLocal) {
+			t.Errorf("%s: the address that is in use is %v", row.name, types)
+		}
 	}
 }
 
-// TestAttackOtherLink has node c report an interface in the subnet of nodes a and b, where it
-// is not.
+// TestAttackOtherLink has node c report an interface in the subnet of nodes a and b, where it is
+// not. This test shows the row "attract addresses of a link where its node is not" of
+// docs/trust.md.
 func TestAttackOtherLink(t *testing.T) {
 	const pool, elsewhere = "10.0.0.0/24", "10.5.0.3"
 	for _, row := range []struct {

@@ -10,7 +10,8 @@ import (
 )
 
 // Whoever has the token of an agent or a speaker writes messages. They neither command the terminal
-// of who asks, nor forge rows.
+// of who asks, nor forge rows. This test shows the row "command the terminal of whoever reads its
+// reports, or forge rows and lines there" of docs/trust.md.
 func TestAttackForgedRow(t *testing.T) {
 	type result interface {
 		WriteText(w io.Writer, style Style) error

@@ -321,7 +321,9 @@ func TestEnsureVirtualExists(t *testing.T) {
 }
 
 // TestFaultVirtualOfAnotherProgram has a virtual interface that the agent did not make: when an
-// address is removed, the others of its subnet stay. The agent changes the interface once.
+// address is removed, the others of its subnet stay. The agent changes the interface once. This test
+// shows the row "its virtual interface was made by another program, or by an agent that died while it
+// made it" of docs/trust.md.
 func TestFaultVirtualOfAnotherProgram(t *testing.T) {
 	n, err := Open(nil)
 	if err != nil {
@@ -462,7 +464,8 @@ func TestReceiveOverrun(t *testing.T) {
 }
 
 // TestFaultManyLinks adds and removes links with new names: WatchLinks passes on exactly the
-// links that exist, with their carriers.
+// links that exist, with their carriers. This test shows the row "its links come and go" of
+// docs/trust.md.
 func TestFaultManyLinks(t *testing.T) {
 	n := addVethPair(t)
 	ctx, cancel := context.WithCancel(t.Context())

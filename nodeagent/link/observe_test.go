@@ -40,7 +40,9 @@ func TestWhoseAddresses(t *testing.T) {
 	}
 }
 
-// TestFaultManyRoutes gives a node the routes of a routing daemon and of many pods: none of them is kept.
+// TestFaultManyRoutes gives a node the routes of a routing daemon and of many pods: none of them is
+// kept. This test shows the row "it has many thousands of routes, which change all the time (a routing
+// daemon, pods)" of docs/trust.md.
 func TestFaultManyRoutes(t *testing.T) {
 	n := addVethPair(t)
 	nstest.Run(t, "ip addr add 192.0.2.11/24 dev eth0")

@@ -80,7 +80,7 @@ func removeAndAddNodeAddresses(t *testing.T) {
 
 // TestFaultOwnAddressReturns removes and adds the node's own addresses, with a host
 // address of the agent beside them: no other address is lost, nor when the agent removes its
-// address.
+// address. This test shows the row "its own address goes and comes back" of docs/trust.md.
 func TestFaultOwnAddressReturns(t *testing.T) {
 	for promote := range 2 {
 		t.Run(fmt.Sprintf("promote_secondaries=%d", promote), func(t *testing.T) {

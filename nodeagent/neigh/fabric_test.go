@@ -60,7 +60,8 @@ var senderByTarget = map[string]string{"192.0.2.1": "192.0.2.11", "2001:db8::1":
 
 // TestFaultSuppressingBridge probes through a fabric that floods no question without a
 // sender: Probe finds the holder all the same, and the holder's cache learns no address but
-// the node's own.
+// the node's own. This test shows the row "a fabric that suppresses ARP and neighbour discovery" of
+// docs/trust.md.
 func TestFaultSuppressingBridge(t *testing.T) {
 	_, holder := newFabric(t)
 	e := openEthernet(t)

@@ -66,7 +66,8 @@ func expectAllHeld(t *testing.T, e *Ethernet, all []string, interval time.Durati
 }
 
 // TestFaultAnswersLost makes the queue of the probe's socket small: the probe does not take
-// addresses for free whose answers the kernel drops, and finds their holder once there is room.
+// addresses for free whose answers the kernel drops, and finds their holder once there is room. This
+// test shows the row "it cannot be heard, or cannot hear" of docs/trust.md.
 func TestFaultAnswersLost(t *testing.T) {
 	neighbour := connectNeighbour(t)
 	all, _ := addManyAddresses(t, neighbour, 300)
@@ -146,7 +147,8 @@ func answerEachARPRequest(t *testing.T, neighbour nstest.Neighbour, frames ...[]
 }
 
 // TestAttackHideHolder answers before the holder does, in the name of a proxying gateway, no
-// station, a group, this very node, or another station: Probe finds the holder.
+// station, a group, this very node, or another station: Probe finds the holder. This test shows the
+// row "hide that another station has an address" of docs/trust.md.
 func TestAttackHideHolder(t *testing.T) {
 	gateway, holder, stranger := MAC{2, 0, 0, 0, 0, 0xcc}, MAC{2, 0, 0, 0, 0, 0xdd}, MAC{2, 0, 0, 0, 0, 0xee}
 	for name, first := range map[string]MAC{
@@ -189,7 +191,8 @@ func TestAttackHideHolder(t *testing.T) {
 }
 
 // TestAttackOtherVLAN claims addresses in another VLAN than that of the interface, with and
-// without an interface in that VLAN: Listen passes on none of the claims.
+// without an interface in that VLAN: Listen passes on none of the claims. This test shows the row "be
+// heard from another VLAN" of docs/trust.md.
 func TestAttackOtherVLAN(t *testing.T) {
 	for _, hasInterface := range []bool{false, true} {
 		t.Run(fmt.Sprintf("interface=%v", hasInterface), func(t *testing.T) {

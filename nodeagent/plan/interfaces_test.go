@@ -230,7 +230,8 @@ func TestDefaultInterface(t *testing.T) {
 }
 
 // TestFaultNextHopOfBothFamilies has one next hop for the default routes of both families
-// (RFC 8950). The API server takes a list of gateways only if each of them is there once.
+// (RFC 8950). The API server takes a list of gateways only if each of them is there once. This test
+// shows the row "one next hop for both families (RFC 8950)" of docs/trust.md.
 func TestFaultNextHopOfBothFamilies(t *testing.T) {
 	t.Parallel()
 	observed := Observed{

@@ -55,7 +55,8 @@ func (f *fight) status() string {
 }
 
 // A program removes an address whenever it sees it. The agent puts the address back at once a few
-// times, then less and less often, and says so; it goes on to hold the address.
+// times, then less and less often, and says so; it goes on to hold the address. This test shows the
+// row "another program on it removes an address as often as it sees it" of docs/trust.md.
 func TestFaultFightOverAddress(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond

@@ -24,7 +24,7 @@ import (
 type fakeServer struct {
 	log      []string
 	peers    []netip.Addr
-	refuses  bool
+	refuses  netip.Addr // this neighbour, and takes all others
 	sessions func(peer netip.Addr) routes.Session
 }
 
@@ -34,6 +34,7 @@ func (f *fakeServer) Start(_ context.Context, routerID netip.Addr, _ uint32) err
 }
 
 func (f *fakeServer) Change(_ context.Context, c routes.Changes) error {
+	var err error
 	for _, p := range c.RemovePaths {
 		f.log = append(f.log, "-"+p.String())
 	}
@@ -49,8 +50,9 @@ func (f *fakeServer) Change(_ context.Context, c routes.Changes) error {
 		f.peers = slices.DeleteFunc(f.peers, func(a netip.Addr) bool { return a == p.Neighbour })
 	}
 	for _, p := range append(c.ReplacePeers, c.AddPeers...) {
-		if f.refuses {
-			return errors.New("refused")
+		if p.Neighbour == f.refuses {
+			err = errors.New("refused")
+			continue
 		}
 		text := "+" + p.Neighbour.String()
 		if p.Restarting {
@@ -64,7 +66,7 @@ func (f *fakeServer) Change(_ context.Context, c routes.Changes) error {
 			f.peers = append(f.peers, p.Neighbour)
 		}
 	}
-	return nil
+	return err
 }
 
 func (f *fakeServer) Sessions(context.Context) ([]routes.Session, error) {
@@ -260,16 +262,21 @@ func TestFaultCheckpoints(t *testing.T) {
 	}
 }
 
-// TestFaultNeighbourRefused has a library that does not take a neighbour, until it does.
+// TestFaultNeighbourRefused has a library that does not take the first of two neighbours, until it
+// does. The speaker has a session with the other one meanwhile, and leaves that one alone.
 func TestFaultNeighbourRefused(t *testing.T) {
 	w := newWorld(t, t.TempDir())
-	w.setRouting(routingOf(1, "192.0.2.1"), false)
-	w.server.refuses = true
-	if _, err := w.round(t.Context()); err == nil {
-		t.Error("no error")
+	w.setRouting(routingOf(1, "192.0.2.1", "192.0.2.2"), false)
+	w.server.refuses = netip.MustParseAddr("192.0.2.1")
+	for _, want := range [][]string{{"start 192.0.2.11", "+198.51.100.1/32", "+192.0.2.2"}, nil} {
+		if _, err := w.round(t.Context()); err == nil {
+			t.Error("no error")
+		}
+		if diff := cmp.Diff(want, w.server.take()); diff != "" {
+			t.Errorf("what the library takes (-want +got):\n%s", diff)
+		}
 	}
-	w.server.take()
-	w.server.refuses = false
+	w.server.refuses = netip.Addr{}
 	w.expect("+192.0.2.1")
 	w.expect()
 }

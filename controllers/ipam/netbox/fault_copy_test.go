@@ -27,7 +27,8 @@ func (w *world) clone(from, to netip.Addr) int64 {
 }
 
 // Somebody clones a record of PureLB's in NetBox, for a server. The copy is the server's: it is
-// reported, and neither released, nor allocated, nor changed.
+// reported, and neither released, nor allocated, nor changed. This test shows the row "somebody clones
+// a record of PureLB's" of docs/trust.md.
 func TestFaultClonedRecord(t *testing.T) {
 	for name, fixture := range map[string]func(*world) *allocation.Netbox{
 		"prefix": func(w *world) *allocation.Netbox {
@@ -76,7 +77,8 @@ func TestFaultClonedRecord(t *testing.T) {
 }
 
 // A group loses one of two prefixes while a Service has an address of it. The record goes with
-// the Service; what is left over, because no manager ran, is reported.
+// the Service; what is left over, because no manager ran, is reported. This test shows the row "the
+// group no longer takes addresses from where a Service has one" of docs/trust.md.
 func TestFaultOrphanReleased(t *testing.T) {
 	forEachNetBox(t, func(w *world) {
 		low, high := netip.PrefixFrom(w.v4.Addr(), 28), netip.PrefixFrom(w.addr(64), 28)

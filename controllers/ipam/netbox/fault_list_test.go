@@ -14,7 +14,7 @@ import (
 )
 
 // An answer that is no list, or ends early, does not count as one: what Services have would be
-// taken for missing.
+// taken for missing. This test shows the row "a list is cut short, or is none" of docs/trust.md.
 func TestFaultShortList(t *testing.T) {
 	for body, want := range map[string]string{
 		`{}`:                          "the answer is not a list of NetBox's: is there something else at this URL?",

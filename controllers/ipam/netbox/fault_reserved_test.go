@@ -49,7 +49,8 @@ func (c *holdingCluster) IsInUse(a netip.Addr) bool {
 
 // Somebody writes into NetBox that an address of the tenant, which a Service has, is a server's.
 // The comparison reports that, and leaves the record alone: when the Service goes, the address
-// is not reserved, and no other Service gets it.
+// is not reserved, and no other Service gets it. This test shows the row "somebody writes that an
+// address reserved for the tenant, which a Service has, is a server's" of docs/trust.md.
 func TestFaultReservedGivenAway(t *testing.T) {
 	w := newFake(t, fake.V46, fake.TokenV2)
 	g := NewWithT(t)

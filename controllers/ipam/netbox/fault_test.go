@@ -26,7 +26,8 @@ import (
 
 // TestFaultNetBox answers in every way that NetBox, a proxy before it or something else at
 // its URL may answer: each gives a short text that does not change and does not have the
-// token.
+// token. This test shows the row "something else answers: a page, a redirect, endless or broken data"
+// of docs/trust.md.
 func TestFaultNetBox(t *testing.T) {
 	page := func(status int, contentType, body string) func(http.ResponseWriter, *http.Request) bool {
 		return func(w http.ResponseWriter, r *http.Request) bool {
@@ -143,7 +144,7 @@ func TestFaultNoConnection(t *testing.T) {
 }
 
 // A permission that is missing concerns the group, or the request, and not all: NetBox is
-// well.
+// well. This test shows the row "a permission is missing" of docs/trust.md.
 func TestFaultPermissions(t *testing.T) {
 	for _, row := range []struct {
 		denied string
@@ -170,7 +171,8 @@ func TestFaultPermissions(t *testing.T) {
 }
 
 // A permission with a constraint is for some addresses only: NetBox then says of others that
-// they are not there, although they can be seen.
+// they are not there, although they can be seen. This test shows the row "its permission for the token
+// has a constraint that an address does not meet" of docs/trust.md.
 func TestFaultConstrainedPermission(t *testing.T) {
 	const want = "NetBox URL refuses the request: the token may view the address, and neither change nor delete it: a permission of its user may have a constraint, as for a tag that the address does not have"
 	for _, row := range []struct {
@@ -260,7 +262,8 @@ func TestOtherMaskInRange(t *testing.T) {
 
 // Two clusters see the same address free at the same moment. Since 4.6, NetBox refuses the
 // second change. Before, the last one counts; the next comparison of the other cluster
-// finds that its address is recorded as somebody else's.
+// finds that its address is recorded as somebody else's. This test shows the row "two clusters take
+// one reserved address at the same moment" of docs/trust.md.
 func TestFaultTwoClustersTakeOne(t *testing.T) {
 	for _, version := range []fake.Version{fake.V44, fake.V46} {
 		w := newFake(t, version, fake.TokenV1)
@@ -287,7 +290,8 @@ func TestFaultTwoClustersTakeOne(t *testing.T) {
 	}
 }
 
-// The token goes to NetBox and nowhere else.
+// The token goes to NetBox and nowhere else. This test shows the row "it sends the manager elsewhere"
+// of docs/trust.md.
 func TestAttackRedirectForToken(t *testing.T) {
 	var got atomic.Value
 	thief := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got.Store(r.Header.Get("Authorization")) }))

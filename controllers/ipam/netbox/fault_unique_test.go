@@ -67,7 +67,8 @@ func TestFaultExtendedList(t *testing.T) {
 }
 
 // A range or prefix is full, a Service waits, and somebody extends it in NetBox: it keeps its
-// id. The Service gets an address of the extension, and nobody else's is used up.
+// id. The Service gets an address of the extension, and nobody else's is used up. This test shows the
+// row "somebody extends a prefix or range that is full" of docs/trust.md.
 func TestFaultExtendedPool(t *testing.T) {
 	for _, row := range []struct {
 		name, path     string
@@ -176,7 +177,9 @@ func (w *world) nodesAt(count int) func(netip.Addr) string {
 }
 
 // Another cluster records an address just before this one does. The manager dies, or NetBox
-// goes away, before it can look which record is the first one. The next request looks.
+// goes away, before it can look which record is the first one. The next request looks. This test shows
+// the row "another cluster records an address just before the manager, which dies or is cut off before
+// it can look" of docs/trust.md.
 func TestFaultDeathBeforeLook(t *testing.T) {
 	for name, isUnique := range uniqueness {
 		for _, isRequested := range []bool{false, true} {
@@ -231,7 +234,8 @@ func (w *world) checkReason(err error, reason string) {
 }
 
 // Two clusters with tokens that see the records of their own cluster only, get different
-// addresses, by whatever way they ask.
+// addresses, by whatever way they ask. This test shows the row "it hides the records of others from
+// the token" of docs/trust.md.
 func TestFaultViewConstraint(t *testing.T) {
 	for _, version := range []fake.Version{fake.V44, fake.V46} {
 		w := newFake(t, version, fake.TokenV1)
@@ -271,7 +275,8 @@ func TestFaultViewConstraint(t *testing.T) {
 }
 
 // A comparison reports addresses of which NetBox has an older record of somebody else's, and
-// no others.
+// no others. This test shows the row "it has an older record of somebody else's for an address that a
+// Service has" of docs/trust.md.
 func TestFaultOlderRecord(t *testing.T) {
 	forEachNetBox(t, func(w *world) {
 		s := w.connect(w.inVRF(false), ipamtest.Cluster)
@@ -312,7 +317,8 @@ func TestFaultOlderRecord(t *testing.T) {
 }
 
 // Whichever request of an allocation is lost, or its answer is: the next manager ends with one
-// record, which has all that it is to have.
+// record, which has all that it is to have. This test shows the row "an answer is lost, or the manager
+// is killed before it writes the address to the Service" of docs/trust.md.
 func TestFaultLostAnywhere(t *testing.T) {
 	for name, ask := range map[string]func(*world) ipam.Request{
 		"NetBox chooses": func(*world) ipam.Request { return request("web") },
@@ -377,7 +383,8 @@ func (w *world) checkOneRecord(a netip.Addr, objection func(netip.Addr) string) 
 }
 
 // A manager dies after it has created the record of an address that a Service has already. The
-// next comparison finds that the record is not complete, and no difference.
+// next comparison finds that the record is not complete, and no difference. This test shows the row
+// "the manager is killed while it records an address once more that a Service has" of docs/trust.md.
 func TestFaultIncompleteRecord(t *testing.T) {
 	forEachNetBox(t, func(w *world) {
 		w.prefix(w.v4, nil)
@@ -399,7 +406,8 @@ func TestFaultIncompleteRecord(t *testing.T) {
 	})
 }
 
-// A record that NetBox creates, and does not let be completed, is deleted at once.
+// A record that NetBox creates, and does not let be completed, is deleted at once. This test shows the
+// row "it lets a record be created and not be changed" of docs/trust.md.
 func TestFaultNotCompleted(t *testing.T) {
 	w := newFake(t, fake.V46, fake.TokenV2)
 	w.prefix(w.v4, nil)

@@ -26,7 +26,8 @@ func checkText(t *testing.T, what, text string) {
 }
 
 // NetBox refuses each address that it lists as free, as by a validation rule of its own. The Service
-// says so, with NetBox's answer, and not that the addresses are exhausted.
+// says so, with NetBox's answer, and not that the addresses are exhausted. This test shows the row "it
+// refuses each address that it lists as free" of docs/trust.md.
 func TestFaultAddressesRefused(t *testing.T) {
 	w := newFake(t, fake.V46, fake.TokenV2)
 	w.prefix(w.v4, nil)
@@ -45,7 +46,8 @@ func TestFaultAddressesRefused(t *testing.T) {
 }
 
 // What answers as NetBox sends sequences that command a terminal, rows of its own and texts
-// without end. Messages quote what is printable of them, in one line and short.
+// without end. Messages quote what is printable of them, in one line and short. This test shows the
+// row "its answers and records hold control characters, or texts without end" of docs/trust.md.
 func TestAttackUnprintableAnswer(t *testing.T) {
 	nasty := "no\x1b]52;c;aGVsbG8=\x07 \x1b[2J\u009b2J\u202eevil\u200b\u2028\r\nReady   True   Reachable" + strings.Repeat(" long", 2000)
 	for name, answer := range map[string]struct {

@@ -71,7 +71,8 @@ func TestRecordedOfRange(t *testing.T) {
 	}
 }
 
-// What others use addresses for is not said to those who may make Services.
+// What others use addresses for is not said to those who may make Services. This test shows the row
+// "learn from a refusal what NetBox says of an address of others" of docs/trust.md.
 func TestAttackDescriptionOfOthers(t *testing.T) {
 	forEachNetBox(t, func(w *world) {
 		w.prefix(w.v4, nil)

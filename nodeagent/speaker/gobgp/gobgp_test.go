@@ -221,7 +221,9 @@ func TestRoutesAtFRR(t *testing.T) {
 	})
 }
 
-// TestFaultSessions gives neighbours that cannot work, and wants to hear why in words.
+// TestFaultSessions gives neighbours that cannot work, and wants to hear why in words. This test shows
+// the row "it expects another autonomous system or password, is away, or refuses connections" of
+// docs/trust.md.
 func TestFaultSessions(t *testing.T) {
 	where, _ := newLink(t)
 	routertest.StartFRR(t, where, strings.Replace(bgpd, "192.0.2.11 remote-as 65001", "192.0.2.11 remote-as 65009", 1)+`
@@ -270,7 +272,8 @@ func TestPassword(t *testing.T) {
 	hasRoutes(t, router, "ipv4", "198.51.100.1/32")
 }
 
-// TestFaultRouterRestarts kills the router, and starts it again.
+// TestFaultRouterRestarts kills the router, and starts it again. This test shows the row "it restarts"
+// of docs/trust.md.
 func TestFaultRouterRestarts(t *testing.T) {
 	router := routertest.StartFRR(t, routerOn(t), bgpd)
 	s := newSpeaker(t)
