@@ -1,7 +1,6 @@
 package httpserver
 
 import (
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,7 +22,7 @@ func TestAttackHandshakes(t *testing.T) {
 			t.Errorf("%d lines are logged, want from %d to %d", logged, errorBurst, most)
 		}
 		before := logged
-		l.Print(fmt.Sprintf("http: panic serving 10.0.0.1:1234: %v", "why"))
+		l.Printf("http: panic serving 10.0.0.1:1234: %v", "why")
 		if logged != before+1 {
 			t.Error("a panic is not logged")
 		}

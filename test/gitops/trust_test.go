@@ -76,7 +76,7 @@ func trustRows(g Gomega) map[string][]string {
 	page := trustHead.ReplaceAllString(trustPage(g), "")
 	rows := map[string][]string{}
 	matches := trustRow.FindAllStringSubmatch(page, -1)
-	g.Expect(len(matches)).To(Equal(len(trustTable.FindAllString(page, -1))), "each row has three cells")
+	g.Expect(matches).To(HaveLen(len(trustTable.FindAllString(page, -1))), "each row has three cells")
 	for _, match := range matches {
 		first := oneLine(markdownLink.ReplaceAllString(match[1], "$1"))
 		_, isKnown := rows[first]
