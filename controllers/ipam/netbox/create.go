@@ -15,8 +15,65 @@ import (
 	"github.com/purelb/purelb-operator/controllers/ipam"
 )
 
-// maxTries is how often a creation is tried that another client of NetBox gets ahead of.
-const maxTries = 20
+// Bounds of how many records are created, or refused, for one attempt to get a free address: a
+// NetBox that refuses every address, as by a validation rule, is not asked for all of them at once.
+// The next attempt goes on with others.
+const (
+	maxTries       = 5
+	maxTriesInPool = 3
+)
+
+// tries is what one attempt to get a free address may still do, and what came of it so far.
+type tries struct {
+	left, leftInPool int
+	// refusal is the first answer by which NetBox has refused an address, or nil.
+	refusal error
+}
+
+// note notes that an address was not to be had. err is nil if another client was first.
+func (t *tries) note(err error) {
+	t.left--
+	t.leftInPool--
+	if t.refusal == nil {
+		t.refusal = err
+	}
+}
+
+// refusals are the addresses of a pool that were listed as free and not to be had, the one that was
+// tried last at the end. Only addresses that are still listed as free are kept.
+type refusals struct {
+	addrs []netip.Addr
+	// turn orders pools by their last attempt that has ended in refusals. It is 0 for none since
+	// an address was created.
+	turn int
+}
+
+// add notes that an address was not to be had.
+func (f *refusals) add(a netip.Addr) {
+	f.addrs = append(slices.DeleteFunc(f.addrs, func(b netip.Addr) bool { return a == b }), a)
+}
+
+// order returns free addresses in the order in which they are tried: those that were not to be had
+// come last.
+func (f *refusals) order(free []netip.Addr) []netip.Addr {
+	isFree := map[netip.Addr]bool{}
+	for _, a := range free {
+		isFree[a] = true
+	}
+	f.addrs = slices.DeleteFunc(f.addrs, func(a netip.Addr) bool { return !isFree[a] })
+	for _, a := range f.addrs {
+		isFree[a] = false
+	}
+	return append(slices.DeleteFunc(slices.Clone(free), func(a netip.Addr) bool { return !isFree[a] }), f.addrs...)
+}
+
+// refusalsOf returns what is remembered of a pool.
+func (s *System) refusalsOf(p *pool) *refusals {
+	if s.refusals[p.path] == nil {
+		s.refusals[p.path] = &refusals{}
+	}
+	return s.refusals[p.path]
+}
 
 // createFree creates a record for the first free address of the group's pools.
 func (s *System) createFree(ctx context.Context, r *ipam.Request) (netip.Addr, error) {
@@ -38,23 +95,38 @@ func (s *System) createFree(ctx context.Context, r *ipam.Request) (netip.Addr, e
 // are known no more.
 var errOutsidePool = errors.New("an address outside of the prefix or range")
 
-func (s *System) tryPools(ctx context.Context, r *ipam.Request) (netip.Addr, error) {
-	hasFamily := false
-	var refusal *statusError
+// poolsInTurn returns the pools of a family in the order in which they are tried: those in which the
+// last attempt has ended in refusals come last.
+func (s *System) poolsInTurn(family allocation.Family) []*pool {
+	var pools []*pool
 	for i := range s.pools {
-		p := &s.pools[i]
-		if p.family() != r.Family {
-			continue
+		if s.pools[i].family() == family {
+			pools = append(pools, &s.pools[i])
 		}
-		hasFamily = true
-		a, err := s.createFreeIn(ctx, r, p)
+	}
+	slices.SortStableFunc(pools, func(p, q *pool) int { return cmp.Compare(s.refusalsOf(p).turn, s.refusalsOf(q).turn) })
+	return pools
+}
+
+func (s *System) tryPools(ctx context.Context, r *ipam.Request) (netip.Addr, error) {
+	pools, t := s.poolsInTurn(r.Family), &tries{left: maxTries}
+	for _, p := range pools {
+		before := t.left
+		if before == 0 {
+			break
+		}
+		t.leftInPool = min(t.left, maxTriesInPool)
+		a, err := s.createFreeIn(ctx, r, p, t)
+		if err == nil {
+			s.refusalsOf(p).turn = 0
+		} else if t.left < before {
+			s.lastTurn++
+			s.refusalsOf(p).turn = s.lastTurn
+		}
 		switch {
 		case err == nil:
 			return a, nil
-		case errors.Is(err, errNoneFree):
-			errors.As(err, &refusal)
-			continue
-		case isStatus(err, http.StatusConflict):
+		case errors.Is(err, errNoneFree), isStatus(err, http.StatusConflict):
 			continue
 		case isStatus(err, http.StatusNotFound):
 			name := p.String()
@@ -63,18 +135,24 @@ func (s *System) tryPools(ctx context.Context, r *ipam.Request) (netip.Addr, err
 		}
 		return netip.Addr{}, err
 	}
-	if refusal != nil { // of each address that was tried in one of the pools
+	var refused *statusError
+	switch {
+	case errors.As(t.refusal, &refused):
 		return netip.Addr{}, &ipam.Error{Reason: v1.ReasonIPAMRefused, Scope: ipam.ScopeGroup, Message: fmt.Sprintf(
-			"NetBox %s refuses each of the addresses that it lists as free for %s of the group: %s", s.client.base, r.Family, refusal.text)}
-	}
-	if !hasFamily {
+			"NetBox %s refuses addresses that it lists as free for %s of the group: %s; others are tried next",
+			s.client.base, r.Family, refused.text)}
+	case t.left < maxTries:
+		return netip.Addr{}, &ipam.Error{Reason: v1.ReasonIPAMRefused, Message: fmt.Sprintf(
+			"NetBox %s has earlier records of the addresses that it lists as free for %s of the group; others are tried next",
+			s.client.base, r.Family)}
+	case len(pools) == 0:
 		return netip.Addr{}, s.exhausted(r.Family, "no prefix or range of that family")
 	}
 	return netip.Addr{}, s.exhausted(r.Family, "no free address")
 }
 
-// errNoneFree says that a pool has no address that the owner can have. If NetBox has refused those
-// that it lists as free, the error wraps the first refusal, too.
+// errNoneFree says that a pool has no address that the owner can have, or that none of those that
+// were tried was to be had.
 var errNoneFree = errors.New("no free address")
 
 func (s *System) exhausted(family allocation.Family, what string) error {
@@ -83,16 +161,18 @@ func (s *System) exhausted(family allocation.Family, what string) error {
 
 // createFreeIn creates a record for a free address of a pool. NetBox chooses the address;
 // if the cluster objects to it, another free one is created by name.
-func (s *System) createFreeIn(ctx context.Context, r *ipam.Request, p *pool) (netip.Addr, error) {
+func (s *System) createFreeIn(ctx context.Context, r *ipam.Request, p *pool, t *tries) (netip.Addr, error) {
 	if p.isChosenHere {
-		return s.createAmongFree(ctx, r, p)
+		return s.createAmongFree(ctx, r, p, t)
 	}
 	var created ipAddress
 	_, err := s.client.send(ctx, http.MethodPost, p.path+"available-ips/", nil, nil, s.newFields(r.Owner), &created)
 	if concernsAddress(err) {
 		// NetBox 4.4 takes an address of a range for free that is recorded with another mask
 		// than the range's.
-		return s.createAmongFree(ctx, r, p)
+		p.isChosenHere = true
+		t.note(err)
+		return s.createAmongFree(ctx, r, p, t)
 	}
 	if err != nil {
 		return netip.Addr{}, err
@@ -112,11 +192,13 @@ func (s *System) createFreeIn(ctx context.Context, r *ipam.Request, p *pool) (ne
 		if isSettled, err = s.settle(ctx, r.Owner, &created); isSettled {
 			return a, nil
 		}
+		t.note(nil)
+		s.refusalsOf(p).add(a)
 	}
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	return s.createAmongFree(ctx, r, p)
+	return s.createAmongFree(ctx, r, p, t)
 }
 
 // newFields returns what a new record is created with. The role follows later: NetBox takes
@@ -172,8 +254,9 @@ func concernsAddress(err error) bool {
 	return errors.As(err, &refused) && refused.status == http.StatusBadRequest && strings.Contains(refused.text, `"address"`)
 }
 
-// createAmongFree creates a record for one of the addresses that NetBox lists as free.
-func (s *System) createAmongFree(ctx context.Context, r *ipam.Request, p *pool) (netip.Addr, error) {
+// createAmongFree creates a record for one of the addresses that NetBox lists as free. Those that the
+// cluster objects to, such as nodes' own, are not asked for.
+func (s *System) createAmongFree(ctx context.Context, r *ipam.Request, p *pool, t *tries) (netip.Addr, error) {
 	free, err := s.availableAddresses(ctx, p)
 	if err != nil {
 		return netip.Addr{}, err
@@ -182,20 +265,23 @@ func (s *System) createAmongFree(ctx context.Context, r *ipam.Request, p *pool) 
 		s.pools = nil
 		return netip.Addr{}, errOutsidePool
 	}
-	free = slices.DeleteFunc(free, func(a netip.Addr) bool { return r.Objection(a) != "" })
-	var refusal error
-	for _, a := range free[:min(len(free), maxTries)] {
-		switch isCreated, err := s.create(ctx, r.Owner, a, p); {
-		case err == nil && isCreated:
-			return a, nil
-		case err != nil && !concernsAddress(err):
-			return netip.Addr{}, err
-		case refusal == nil: // another client may have the address now
-			refusal = err
+	refused := s.refusalsOf(p)
+	for _, a := range refused.order(free) {
+		if r.Objection(a) != "" {
+			continue
 		}
-	}
-	if refusal != nil {
-		return netip.Addr{}, fmt.Errorf("%w: %w", errNoneFree, refusal)
+		if t.leftInPool <= 0 {
+			break
+		}
+		isCreated, err := s.create(ctx, r.Owner, a, p)
+		if err == nil && isCreated {
+			return a, nil
+		}
+		if err != nil && !concernsAddress(err) {
+			return netip.Addr{}, err
+		}
+		t.note(err) // another client may have the address now
+		refused.add(a)
 	}
 	return netip.Addr{}, errNoneFree
 }

@@ -25,26 +25,6 @@ func checkText(t *testing.T, what, text string) {
 	}
 }
 
-// NetBox refuses each address that it lists as free, as by a validation rule of its own. The Service
-// says so, with NetBox's answer, and not that the addresses are exhausted. This test shows the row "it
-// refuses each address that it lists as free" of docs/trust.md.
-func TestFaultAddressesRefused(t *testing.T) {
-	w := newFake(t, fake.V46, fake.TokenV2)
-	w.prefix(w.v4, nil)
-	s := w.connect(w.config(), ipamtest.Cluster)
-	w.fake.SetFaults(func(rw http.ResponseWriter, r *http.Request) bool {
-		if r.Method == http.MethodPost {
-			send(t, rw, http.StatusBadRequest, object{"address": []string{"Addresses need a ticket."}})
-		}
-		return r.Method == http.MethodPost
-	}, nil)
-	defer w.fake.SetFaults(nil, nil)
-	const want = `NetBox URL refuses each of the addresses that it lists as free for IPv4 of the group: 400: {"address":["Addresses need a ticket."]}`
-	if got := w.refusal(s, request("web"), v1.ReasonIPAMRefused); got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
-	}
-}
-
 // What answers as NetBox sends sequences that command a terminal, rows of its own and texts
 // without end. Messages quote what is printable of them, in one line and short. This test shows the
 // row "its answers and records hold control characters, or texts without end" of docs/trust.md.

@@ -3,6 +3,7 @@ package netbox
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -24,8 +25,9 @@ type pool struct {
 	subnet netip.Prefix
 	vrf    int64 // 0 for none
 	isCIDR bool
-	// isChosenHere says that the cluster has objected to the address that NetBox chose: until
-	// the pools are looked up again, the address is chosen from the list of free ones.
+	// isChosenHere says that the cluster has objected to the address that NetBox chose, or that
+	// NetBox has refused its own choice: until the pools are looked up again, the address is
+	// chosen from the list of free ones.
 	isChosenHere bool
 }
 
@@ -63,6 +65,9 @@ func (s *System) lookUpPools(ctx context.Context) (problems []string, err error)
 		pools = pools[:maxPools]
 	}
 	s.pools = pools
+	maps.DeleteFunc(s.refusals, func(path string, _ *refusals) bool {
+		return !slices.ContainsFunc(pools, func(p pool) bool { return p.path == path })
+	})
 	return problems, nil
 }
 

@@ -26,6 +26,10 @@ type System struct {
 	cluster types.UID
 	// pools are those found last, or nil: they are looked up again.
 	pools []pool
+	// refusals are what is remembered of the pools that have refused addresses, by their paths: it
+	// says what to try first. lastTurn is the last turn in it.
+	refusals map[string]*refusals
+	lastTurn int
 }
 
 var _ ipam.System = (*System)(nil)
@@ -36,7 +40,7 @@ func Connect(config *allocation.Netbox, token string, cluster types.UID, o Optio
 	if err != nil {
 		return nil, err
 	}
-	return &System{client: c, config: config, cluster: cluster}, nil
+	return &System{client: c, config: config, cluster: cluster, refusals: map[string]*refusals{}}, nil
 }
 
 // Allocate records an address as the owner's.
