@@ -111,6 +111,9 @@ type groupState struct {
 	// look is when to compare next, and failure why the last comparison has failed, or nil.
 	look    schedule
 	failure *Error
+	// inspection is under way for the next comparison, by the system inspected, or nil.
+	inspection Inspection
+	inspected  System
 	// pauses are when to ask again for what the claims of a family have in common: a free
 	// address, or a permission.
 	pauses map[allocation.Family]*schedule

@@ -47,6 +47,8 @@ type brokerWorld struct {
 	changed    map[types.NamespacedName]int
 	observed   map[string]int
 	found      []string
+	// parts is of how many parts an inspection is, by URL; 0 for one.
+	parts map[string]int
 	// foreign are records that systems have beside those that they remember, by URL.
 	foreign map[string][]ipam.Record
 	// installationError is why the cluster is not of the manager's installation, and
@@ -168,15 +170,25 @@ func (s slow) Release(ctx context.Context, a netip.Addr) error {
 	return s.System.Release(ctx, a)
 }
 
-func (s slow) Inspect(ctx context.Context) (*ipam.Report, error) {
-	if err := s.wait(ctx, question{method: "inspect"}); err != nil {
-		return nil, err
+func (s slow) BeginInspection() ipam.Inspection {
+	inspect, part := s.System.BeginInspection(), 0
+	return func(ctx context.Context) (*ipam.Report, error) {
+		if err := s.wait(ctx, question{method: "inspect"}); err != nil {
+			return nil, err
+		}
+		part++
+		s.world.mu.Lock()
+		isLast := part >= s.world.parts[s.url]
+		s.world.mu.Unlock()
+		if !isLast {
+			return nil, nil //nolint:nilnil // there is more
+		}
+		report, err := inspect(ctx)
+		if err == nil {
+			s.world.lock(func() { report.Records = append(report.Records, s.world.foreign[s.url]...) })
+		}
+		return report, err
 	}
-	report, err := s.System.Inspect(ctx)
-	if err == nil {
-		s.world.lock(func() { report.Records = append(report.Records, s.world.foreign[s.url]...) })
-	}
-	return report, err
 }
 
 func (s slow) Check(ctx context.Context) error {
@@ -201,7 +213,7 @@ func inBrokerWorld(t *testing.T, test func(w *brokerWorld)) {
 		w := &brokerWorld{
 			t: t, systems: map[string]*ipamtest.Memory{}, delay: map[string]time.Duration{}, asked: map[string]int{},
 			held: map[string]map[netip.Addr][]ipam.Owner{}, token: "secret", tokenError: errUnreadable, changed: map[types.NamespacedName]int{},
-			questions: map[string]int{}, observed: map[string]int{},
+			questions: map[string]int{}, observed: map[string]int{}, parts: map[string]int{},
 		}
 		for n, group := range []string{groupA, groupB} {
 			w.systems[urlOf(group)] = &ipamtest.Memory{

@@ -16,8 +16,9 @@
 // to repair a record, and to compare. Each job has an age, a due time and a back-off of its
 // own. One that fails is due later, and meanwhile others are done. The kinds of jobs take
 // turns, and among claims their namespaces; of the rest the one comes next that has waited
-// longest since it came or was tried. What the claims of one family have in common, no free
-// address or no permission, is asked for by one of them at a time.
+// longest since it came or was tried. To learn and to compare take many requests: each turn does
+// a part of them. What the claims of one family have in common, no free address or no
+// permission, is asked for by one of them at a time.
 //
 // How an endpoint is, is another question than what becomes of a job. An Error says what it
 // concerns (Scope). Without a connection or a token the endpoint is away at once. If a

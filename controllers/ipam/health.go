@@ -64,6 +64,7 @@ func (b *Broker) fail(e endpoint, q *queue, failure *Error) {
 	}
 	for name, g := range b.groups {
 		if g.endpoint == e {
+			g.inspection, g.inspected = nil, nil // what it has found is old when the system is back
 			b.observe(name, g, q)
 		}
 	}

@@ -7,11 +7,21 @@ import (
 	"time"
 )
 
-// look compares what a system has with what Services hold.
+// look compares what a system has with what Services hold. Each turn of the job does a part of the
+// inspection; the last one compares. The inspection is dropped if a part fails, and goes with the
+// state of the group when the group is configured otherwise.
 func (b *Broker) look(ctx context.Context, j *job, system System) (conclude func(*Error), err error) {
 	var held map[netip.Addr][]Owner
 	j.hasAsked = true
-	report, err := system.Inspect(ctx)
+	g := j.state
+	if g.inspection == nil || g.inspected != system {
+		g.inspection, g.inspected = system.BeginInspection(), system
+	}
+	report, err := g.inspection(ctx)
+	if err == nil && report == nil {
+		return func(*Error) {}, nil // the job is still due: the rest is done in its next turns
+	}
+	g.inspection, g.inspected = nil, nil
 	if err == nil {
 		held, err = b.Cluster.Holders(ctx, j.group)
 	}
@@ -21,7 +31,6 @@ func (b *Broker) look(ctx context.Context, j *job, system System) (conclude func
 		})
 	}
 	return func(failure *Error) {
-		g := j.state
 		if g.failure = failure; failure != nil {
 			g.look.postpone(b.Now(), failure)
 		} else {

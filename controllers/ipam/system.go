@@ -24,12 +24,28 @@ type System interface {
 	// Release removes what is recorded of an address for owners of this cluster. If there
 	// is nothing, it does nothing.
 	Release(ctx context.Context, a netip.Addr) error
-	// Inspect returns what the system has: the group's ranges, and what is recorded for
-	// owners of this cluster.
-	Inspect(ctx context.Context) (*Report, error)
+	// BeginInspection returns an inspection, which has asked for nothing yet.
+	BeginInspection() Inspection
 	// Check asks whether the system answers at all, and takes the token. What it asks
 	// needs no permission, and has nothing to do with the group.
 	Check(ctx context.Context) error
+}
+
+// Inspection finds out what a System has: the group's ranges, and what is recorded for owners of
+// this cluster. Each call does a part of it, of a few requests, between which the other methods of
+// the System may be called. It returns nil until the last part, which reads the records, so that
+// these are not older than what the caller has done before. After an error the inspection is of no
+// more use.
+type Inspection func(ctx context.Context) (*Report, error)
+
+// Inspect does all parts of an inspection.
+func Inspect(ctx context.Context, s System) (*Report, error) {
+	next := s.BeginInspection()
+	for {
+		if report, err := next(ctx); report != nil || err != nil {
+			return report, err
+		}
+	}
 }
 
 // Request asks for one address.

@@ -2,6 +2,7 @@ package ipamtest
 
 import (
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -56,6 +57,7 @@ func Conformance(t *testing.T, fixture func(t *testing.T) Fixture) {
 		"Release":                (*suite).testRelease,
 		"ReleaseOfAnotherOwners": (*suite).testReleaseOfAnotherCluster,
 		"Inspect":                (*suite).testInspect,
+		"InspectInParts":         (*suite).testInspectInParts,
 		"Check":                  (*suite).testCheck,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -99,7 +101,7 @@ func (s *suite) refuses(system ipam.System, r ipam.Request, reason string) {
 
 func (s *suite) records(system ipam.System) map[netip.Addr]string {
 	s.Helper()
-	report, err := system.Inspect(s.Context())
+	report, err := ipam.Inspect(s.Context(), system)
 	if err != nil {
 		s.Fatalf("inspect: %v", err)
 	}
@@ -252,7 +254,7 @@ func (s *suite) testReleaseOfAnotherCluster() {
 
 func (s *suite) testInspect() {
 	a := s.allocate(s.system, s.request(NewOwner("web", 0)))
-	report, err := s.system.Inspect(s.Context())
+	report, err := ipam.Inspect(s.Context(), s.system)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -270,6 +272,44 @@ func (s *suite) testInspect() {
 	if len(report.Problems) > 0 {
 		s.Errorf("problems: %v", report.Problems)
 	}
+}
+
+// What is allocated and released between the parts of an inspection is in its report as it is in the
+// end, and the inspection does not disturb it.
+func (s *suite) testInspectInParts() {
+	const mostParts = 100
+	first := s.allocate(s.system, s.request(NewOwner("first", 0)))
+	inspect := s.system.BeginInspection()
+	recorded := map[netip.Addr]bool{first: true}
+	var last netip.Addr
+	for n := range mostParts {
+		report, err := inspect(s.Context())
+		if err != nil {
+			s.Fatal(err)
+		}
+		if report != nil {
+			got := map[netip.Addr]bool{}
+			for _, r := range report.Records {
+				got[r.Address] = true
+				if r.IsForeign || r.Difference != "" {
+					s.Errorf("record: %+v", r)
+				}
+			}
+			if !maps.Equal(got, recorded) {
+				s.Errorf("after %d parts: got records of %v, want %v", n, got, recorded)
+			}
+			return
+		}
+		if last.IsValid() {
+			if err := s.system.Release(s.Context(), last); err != nil {
+				s.Fatal(err)
+			}
+			delete(recorded, last)
+		}
+		last = s.allocate(s.system, s.request(NewOwner("web", byte(n))))
+		recorded[last] = true
+	}
+	s.Errorf("no report after %d parts", mostParts)
 }
 
 func (s *suite) testCheck() {

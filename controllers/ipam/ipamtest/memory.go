@@ -134,8 +134,11 @@ func (m *memorySystem) Release(_ context.Context, a netip.Addr) error {
 	return nil
 }
 
-// Inspect returns the pool and the records of the cluster.
-func (m *memorySystem) Inspect(context.Context) (*ipam.Report, error) {
+// BeginInspection returns an inspection of one part.
+func (m *memorySystem) BeginInspection() ipam.Inspection { return m.inspect }
+
+// inspect returns the pool and the records of the cluster.
+func (m *memorySystem) inspect(context.Context) (*ipam.Report, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := m.check(); err != nil {

@@ -2,7 +2,9 @@ package netbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -15,41 +17,154 @@ import (
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
-// Inspect returns what NetBox has.
-func (s *System) Inspect(ctx context.Context) (*ipam.Report, error) {
-	report, err := s.inspect(ctx)
-	return report, s.explain(err)
+// partRequests is how many requests of an inspection follow one another, so that claims and
+// releases that come meanwhile need not wait for the rest: that is about one claim's. Lists of
+// several pages, and pools that are counted in several requests, may add some.
+const partRequests = 4
+
+// inspection is one that is under way.
+type inspection struct {
+	system *System
+	lookup *lookup
+	// pools have been looked up if they are not nil, and problems are theirs.
+	pools    []pool
+	problems []string
+	// counted are the first pools, with what is recorded in them.
+	counted []ipam.Pool
+	// older are the ids of older records of others, by the ids of the cluster's records that have been
+	// looked at, and marked those that are yet to be. older is nil until the records have been listed.
+	older  map[int64]int64
+	marked []ipAddress
 }
 
-func (s *System) inspect(ctx context.Context) (*ipam.Report, error) {
+// Inspect returns what NetBox has.
+func (s *System) Inspect(ctx context.Context) (*ipam.Report, error) { return ipam.Inspect(ctx, s) }
+
+// BeginInspection returns an inspection of what NetBox has: it looks the pools up, counts what is
+// recorded in each, looks for older records of others at the cluster's addresses and, in the end, reads
+// the cluster's records.
+func (s *System) BeginInspection() ipam.Inspection {
+	part := s.inspectReserved
+	if !s.config.IsByTenant() {
+		i := &inspection{system: s, lookup: newLookup()}
+		part = i.next
+	}
+	return func(ctx context.Context) (*ipam.Report, error) {
+		report, err := part(ctx)
+		return report, s.explain(err)
+	}
+}
+
+func (s *System) inspectReserved(ctx context.Context) (*ipam.Report, error) {
 	records, err := s.recordsMarked(ctx, ipam.MarksOfCluster(s.cluster))
 	if err != nil {
 		return nil, err
 	}
-	if s.config.IsByTenant() {
-		return s.inspectTenant(ctx, records)
-	}
-	report := &ipam.Report{}
-	if report.Problems, err = s.lookUpPools(ctx); err != nil {
+	return s.inspectTenant(ctx, records)
+}
+
+// next does one part of the inspection.
+func (i *inspection) next(ctx context.Context) (*ipam.Report, error) {
+	i.lookup.left = partRequests
+	hasPools, err := i.lookUpPools(ctx)
+	if err != nil || !hasPools {
 		return nil, err
 	}
-	for i := range s.pools {
-		p, err := s.reportOf(ctx, &s.pools[i])
+	areCounted, err := i.countRecords(ctx)
+	if err != nil || !areCounted {
+		return nil, err
+	}
+	if i.arePoolsOthers() { // a claim has found that they have changed
+		*i = inspection{system: i.system, lookup: newLookup()}
+		return nil, nil //nolint:nilnil // the inspection begins anew
+	}
+	return i.inspectRecords(ctx)
+}
+
+// lookUpPools looks up what it can of the pools, and reports whether they are known.
+func (i *inspection) lookUpPools(ctx context.Context) (bool, error) {
+	if i.pools != nil {
+		return true, nil
+	}
+	problems, err := i.system.lookUpPools(ctx, i.lookup)
+	if errors.Is(err, errPartDone) {
+		return false, nil
+	}
+	if err == nil {
+		i.problems, i.pools = problems, append([]pool{}, i.system.pools...)
+	}
+	return err == nil, err
+}
+
+// countRecords counts what is recorded in some of the pools, and reports whether that is known of all.
+func (i *inspection) countRecords(ctx context.Context) (bool, error) {
+	for len(i.counted) < len(i.pools) {
+		if i.lookup.left <= 0 {
+			return false, nil
+		}
+		p := &i.pools[len(i.counted)]
+		i.lookup.left -= 1 + len(p.addrs.Prefixes())/maxNamed
+		counted, err := i.system.reportOf(ctx, p)
 		if err != nil {
+			return false, err
+		}
+		i.counted = append(i.counted, counted)
+	}
+	return true, nil
+}
+
+// arePoolsOthers reports whether the group's pools have been looked up meanwhile, and are others.
+func (i *inspection) arePoolsOthers() bool {
+	if i.system.pools == nil { // they are to be looked up again: those of the inspection are new enough
+		i.system.pools = slices.Clone(i.pools)
+	}
+	return !slices.EqualFunc(i.system.pools, i.pools, func(p, q pool) bool {
+		return p.path == q.path && p.addrs == q.addrs && p.subnet == q.subnet && p.vrf == q.vrf
+	})
+}
+
+// inspectRecords does a part that is about the cluster's records. Where these are many, they are
+// listed once to look for older records of others, and once more in the end.
+func (i *inspection) inspectRecords(ctx context.Context) (*ipam.Report, error) {
+	s := i.system
+	if len(i.marked) > 0 {
+		some := i.marked[:min(len(i.marked), partRequests*maxNamed)]
+		older, err := s.olderRecords(ctx, some)
+		if err == nil {
+			maps.Copy(i.older, older)
+			i.marked = i.marked[len(some):]
+		}
+		return nil, err
+	}
+	records, err := s.recordsMarked(ctx, ipam.MarksOfCluster(s.cluster))
+	if err != nil {
+		return nil, err
+	}
+	if i.older == nil {
+		i.older = map[int64]int64{}
+		own := s.ownRecords(records)
+		if len(own) > maxNamed {
+			i.marked = own
+			return nil, nil //nolint:nilnil // there is more
+		}
+		if i.older, err = s.olderRecords(ctx, own); err != nil {
 			return nil, err
 		}
-		report.Pools = append(report.Pools, p)
 	}
-	return report, s.addRecords(ctx, report, records)
+	report := &ipam.Report{Pools: i.counted, Problems: i.problems}
+	s.addRecords(report, records, i.older)
+	return report, nil
+}
+
+// ownRecords returns the cluster's records of addresses of the group, without copies.
+func (s *System) ownRecords(records []ipAddress) []ipAddress {
+	return slices.DeleteFunc(slices.Clone(records), func(o ipAddress) bool { return !s.hasAddress(&o) || o.isCopy() })
 }
 
 // addRecords adds the cluster's records of addresses of the group and, as foreign ones, the
-// copies of such records, and the cluster's records of addresses that are not the group's.
-func (s *System) addRecords(ctx context.Context, report *ipam.Report, records []ipAddress) error {
-	older, err := s.olderRecords(ctx, slices.DeleteFunc(slices.Clone(records), func(o ipAddress) bool { return !s.hasAddress(&o) || o.isCopy() }))
-	if err != nil {
-		return err
-	}
+// copies of such records, and the cluster's records of addresses that are not the group's. older are
+// the ids of older records of others by the ids of the cluster's.
+func (s *System) addRecords(report *ipam.Report, records []ipAddress, older map[int64]int64) {
 	for i := range records {
 		o := &records[i]
 		owner, of := o.mark()
@@ -70,7 +185,6 @@ func (s *System) addRecords(ctx context.Context, report *ipam.Report, records []
 		}
 		report.Records = append(report.Records, r)
 	}
-	return nil
 }
 
 // maxNamed is how many addresses a query names: servers take requests of some 4000 bytes.
@@ -164,9 +278,11 @@ func (s *System) inspectTenant(ctx context.Context, records []ipAddress) (*ipam.
 	if err != nil {
 		return nil, err
 	}
-	if err := s.addRecords(ctx, report, records); err != nil {
+	older, err := s.olderRecords(ctx, s.ownRecords(records))
+	if err != nil {
 		return nil, err
 	}
+	s.addRecords(report, records, older)
 	subnets := map[netip.Addr]netip.Prefix{}
 	isOurs := map[netip.Addr]bool{}
 	for _, o := range slices.Concat(free, records) {

@@ -2,6 +2,7 @@ package netbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -46,10 +47,51 @@ func (p *pool) String() string {
 // maxPools is how many ranges of a ServiceGroup its status has room for.
 const maxPools = 128
 
+// lookup is what is found out about the prefixes and ranges of a group, in one or several parts:
+// each part goes through the whole, and asks for what is not known yet.
+type lookup struct {
+	queries map[allocation.Family]selection
+	// named are the prefixes and ranges found by each name, and selected by each selector.
+	named    map[string][]pool
+	selected map[allocation.Family][]pool
+	// left is how much may still be asked for in this part.
+	left int
+}
+
+// selection is the query of a selector, or why there is none.
+type selection struct {
+	query   url.Values
+	problem string
+}
+
+func newLookup() *lookup {
+	return &lookup{queries: map[allocation.Family]selection{}, named: map[string][]pool{}, selected: map[allocation.Family][]pool{}}
+}
+
+// errPartDone says that the rest of a lookup is for the next part.
+var errPartDone = errors.New("there is more to look up")
+
+// lookedUp returns what is known by a key, or asks for it if this part may still ask.
+func lookedUp[K comparable, V any](l *lookup, known map[K]V, key K, ask func() (V, error)) (V, error) {
+	if v, isKnown := known[key]; isKnown {
+		return v, nil
+	}
+	var none V
+	if l.left <= 0 {
+		return none, errPartDone
+	}
+	l.left--
+	v, err := ask()
+	if err == nil {
+		known[key] = v
+	}
+	return v, err
+}
+
 // lookUpPools looks up the prefixes and ranges that addresses are created in. problems say
 // what the group asks for and NetBox does not have, and what no Service can have.
-func (s *System) lookUpPools(ctx context.Context) (problems []string, err error) {
-	pools, problems, err := s.resolvePools(ctx)
+func (s *System) lookUpPools(ctx context.Context, l *lookup) (problems []string, err error) {
+	pools, problems, err := s.resolvePools(ctx, l)
 	if err != nil {
 		return nil, err
 	}
@@ -73,29 +115,32 @@ func (s *System) lookUpPools(ctx context.Context) (problems []string, err error)
 
 // resolvePools looks up the prefixes and ranges of the group. problems say what the group
 // names and NetBox does not have.
-func (s *System) resolvePools(ctx context.Context) (pools []pool, problems []string, err error) {
+func (s *System) resolvePools(ctx context.Context, l *lookup) (pools []pool, problems []string, err error) {
 	for _, family := range []allocation.Family{allocation.IPv4, allocation.IPv6} {
 		source, isAsked := s.config.Sources[family]
 		if !isAsked {
 			continue
 		}
-		query, problem, err := s.selectorQuery(ctx, &source.Selector)
+		selected, err := lookedUp(l, l.queries, family, func() (q selection, err error) {
+			q.query, q.problem, err = s.selectorQuery(ctx, &source.Selector)
+			return q, err
+		})
 		if err != nil {
 			return nil, nil, err
 		}
-		if problem != "" {
-			problems = append(problems, problem)
+		if selected.problem != "" {
+			problems = append(problems, selected.problem)
 			continue
 		}
 		var found []pool
 		if len(source.Prefixes) == 0 && len(source.Ranges) == 0 {
-			found, err = s.selectPools(ctx, family, query)
+			found, err = lookedUp(l, l.selected, family, func() ([]pool, error) { return s.selectPools(ctx, family, selected.query) })
 			if err == nil && len(found) == 0 {
 				problems = append(problems, fmt.Sprintf("NetBox has no active %s prefix or range, that the token may view, with %s", family, describeSelector(&source.Selector)))
 			}
 		} else {
 			var missing []string
-			found, missing, err = s.namedPools(ctx, &source, query)
+			found, missing, err = s.namedPools(ctx, &source, selected.query, l)
 			problems = append(problems, missing...)
 		}
 		if isStatus(err, http.StatusBadRequest) { // a slug that NetBox does not know
@@ -153,7 +198,7 @@ func describeSelector(sel *v1.NetboxSelector) string {
 }
 
 // namedPools looks up the prefixes and ranges that the group names.
-func (s *System) namedPools(ctx context.Context, source *allocation.NetboxSource, query url.Values) (pools []pool, problems []string, err error) {
+func (s *System) namedPools(ctx context.Context, source *allocation.NetboxSource, query url.Values, l *lookup) (pools []pool, problems []string, err error) {
 	choose := func(name string, found []pool) {
 		switch len(found) {
 		case 1:
@@ -165,14 +210,18 @@ func (s *System) namedPools(ctx context.Context, source *allocation.NetboxSource
 		}
 	}
 	for _, prefix := range source.Prefixes {
-		found, err := s.listPrefixes(ctx, withParameters(query, "prefix", prefix.String()))
+		found, err := lookedUp(l, l.named, prefix.String(), func() ([]pool, error) {
+			return s.listPrefixes(ctx, withParameters(query, "prefix", prefix.String()))
+		})
 		if err != nil {
 			return nil, nil, err
 		}
 		choose("prefix "+prefix.String(), found)
 	}
 	for _, r := range source.Ranges {
-		found, err := s.listRanges(ctx, withParameters(query, "start_address", r.From().String(), "end_address", r.To().String()))
+		found, err := lookedUp(l, l.named, r.String(), func() ([]pool, error) {
+			return s.listRanges(ctx, withParameters(query, "start_address", r.From().String(), "end_address", r.To().String()))
+		})
 		if err != nil {
 			return nil, nil, err
 		}

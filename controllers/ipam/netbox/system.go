@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -102,7 +103,9 @@ func (s *System) ensurePools(ctx context.Context) error {
 	if s.config.IsByTenant() || len(s.pools) > 0 {
 		return nil
 	}
-	problems, err := s.lookUpPools(ctx)
+	l := newLookup()
+	l.left = math.MaxInt
+	problems, err := s.lookUpPools(ctx, l)
 	if err != nil {
 		return err
 	}
