@@ -177,6 +177,53 @@ func TestRecordedFields(t *testing.T) {
 	})
 }
 
+// The settings of a group change. Records that it has already are reported and left as they are,
+// also when their Services ask again: nothing tells a record that was made by earlier settings from
+// one that somebody has edited. Once somebody has changed them in NetBox, nothing is reported.
+func TestChangedSettingsLeaveRecords(t *testing.T) {
+	w := newFake(t, fake.V46, fake.TokenV2)
+	w.prefix(w.v4, nil)
+	config, tag, tenant := w.config(), w.named(tags), w.named(tenants)
+	a := w.allocate(w.connect(config, ipamtest.Cluster), request("web"))
+	before := w.recordAt(a)
+	config.Status, config.Role, config.Tenant, config.Tags = "reserved", "anycast", tenant, []string{tag}
+	config.DNSName = "{{.Name}}.lb.example"
+	s := w.connect(config, ipamtest.Cluster)
+	var changes []string
+	w.fake.SetFaults(func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodGet {
+			changes = append(changes, r.Method+" "+r.URL.Path)
+		}
+		return false
+	}, nil)
+	difference := func() string {
+		report, err := s.Inspect(t.Context())
+		if err != nil || len(report.Records) != 1 {
+			t.Fatalf("inspect: %+v %v", report, err)
+		}
+		return report.Records[0].Difference
+	}
+	want := "its status is active, and not reserved, its role is vip, and not anycast, it is not of tenant " + tenant + ", it has no tag " + tag
+	if got := difference(); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	for _, r := range []ipam.Request{request("web"), requestOf("web", a)} {
+		if again := w.allocate(s, r); again != a {
+			t.Errorf("got %s, want %s", again, a)
+		}
+	}
+	w.fake.SetFaults(nil, nil)
+	if len(changes) > 0 {
+		t.Errorf("changes: %v", changes)
+	}
+	w.send(http.MethodPatch, fmt.Sprintf("%s%d/", addresses, idOf(before)), object{
+		"status": "reserved", "role": "anycast", "tenant": object{"slug": tenant}, "tags": []object{{"slug": tag}},
+	}).want(w, http.StatusOK)
+	if got := difference(); got != "" {
+		t.Errorf("got %s", got)
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	forEachNetBox(t, func(w *world) {
 		w.prefix(netip.PrefixFrom(w.v4.Addr(), 30), nil)
