@@ -43,6 +43,9 @@ func (t *tries) note(err error) {
 // tried last at the end. Only addresses that are still listed as free are kept.
 type refusals struct {
 	addrs []netip.Addr
+	// objected is the address that NetBox has chosen last and the cluster has objected to, such as a
+	// node's. While it is free in NetBox and the cluster objects, NetBox would choose it again.
+	objected netip.Addr
 	// turn orders pools by their last attempt that has ended in refusals. It is 0 for none since
 	// an address was created.
 	turn int
@@ -162,7 +165,8 @@ func (s *System) exhausted(family allocation.Family, what string) error {
 // createFreeIn creates a record for a free address of a pool. NetBox chooses the address;
 // if the cluster objects to it, another free one is created by name.
 func (s *System) createFreeIn(ctx context.Context, r *ipam.Request, p *pool, t *tries) (netip.Addr, error) {
-	if p.isChosenHere {
+	refused := s.refusalsOf(p)
+	if p.isChosenHere || refused.objected.IsValid() && r.Objection(refused.objected) != "" {
 		return s.createAmongFree(ctx, r, p, t)
 	}
 	var created ipAddress
@@ -185,7 +189,7 @@ func (s *System) createFreeIn(ctx context.Context, r *ipam.Request, p *pool, t *
 		s.pools = nil
 		return netip.Addr{}, cmp.Or(s.delete(ctx, created.ID), errOutsidePool)
 	case r.Objection(a) != "":
-		p.isChosenHere = true
+		refused.objected = a
 		err = s.delete(ctx, created.ID)
 	default:
 		var isSettled bool
@@ -193,7 +197,7 @@ func (s *System) createFreeIn(ctx context.Context, r *ipam.Request, p *pool, t *
 			return a, nil
 		}
 		t.note(nil)
-		s.refusalsOf(p).add(a)
+		refused.add(a)
 	}
 	if err != nil {
 		return netip.Addr{}, err
@@ -266,6 +270,9 @@ func (s *System) createAmongFree(ctx context.Context, r *ipam.Request, p *pool, 
 		return netip.Addr{}, errOutsidePool
 	}
 	refused := s.refusalsOf(p)
+	if !slices.Contains(free, refused.objected) {
+		refused.objected = netip.Addr{}
+	}
 	for _, a := range refused.order(free) {
 		if r.Objection(a) != "" {
 			continue

@@ -26,9 +26,8 @@ type pool struct {
 	subnet netip.Prefix
 	vrf    int64 // 0 for none
 	isCIDR bool
-	// isChosenHere says that the cluster has objected to the address that NetBox chose, or that
-	// NetBox has refused its own choice: until the pools are looked up again, the address is
-	// chosen from the list of free ones.
+	// isChosenHere says that NetBox has refused its own choice: until the pools are looked up
+	// again, the address is chosen from the list of free ones.
 	isChosenHere bool
 }
 

@@ -440,7 +440,12 @@ func TestRequestsInSpiteOfObjection(t *testing.T) {
 		return false
 	}, nil)
 	defer w.fake.SetFaults(nil, nil)
-	for n := range byte(5) {
+	for n := range byte(10) {
+		if n == 5 { // what the cluster objects to is known after a comparison, too
+			if _, err := s.Inspect(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
 		r := request("web")
 		r.Owner = ipamtest.NewOwner(fmt.Sprint("web", n), n)
 		r.Objection = func(a netip.Addr) string {
@@ -456,12 +461,37 @@ func TestRequestsInSpiteOfObjection(t *testing.T) {
 	if deleted != 1 {
 		t.Errorf("%d records were deleted, want one", deleted)
 	}
-	// The node's address is no more, and the next comparison lets NetBox choose again.
-	if _, err := s.Inspect(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	// The node's address is no more: NetBox chooses again.
+	posted := w.refuseAddresses(func(netip.Addr) bool { return false }, false)
 	if a := w.allocate(s, request("last")); a != w.addr(1) {
 		t.Errorf("got %s", a)
+	}
+	if got := posted(); len(got) != 1 || !strings.HasSuffix(got[0], "/available-ips/") {
+		t.Errorf("asked for %v", got)
+	}
+}
+
+// Somebody records in NetBox the node's address, to which the cluster objects: NetBox, which does not
+// choose it any more, chooses again.
+func TestChoiceAfterObjection(t *testing.T) {
+	w := newFake(t, fake.V46, fake.TokenV2)
+	w.prefix(w.v4, nil)
+	s := w.connect(w.config(), ipamtest.Cluster)
+	posted := w.refuseAddresses(func(netip.Addr) bool { return false }, false)
+	allocate := func(n byte) []string {
+		r := request("web")
+		r.Owner, r.Objection = ipamtest.NewOwner(fmt.Sprint("web", n), n), w.nodesAt(1)
+		w.allocate(s, r)
+		return posted()
+	}
+	allocate(0)
+	w.send(http.MethodPost, addresses, object{"address": address(w.v4, 1), "description": "node"}).want(w, http.StatusCreated)
+	posted()
+	if got := allocate(1); len(got) != 1 || strings.HasSuffix(got[0], "/available-ips/") {
+		t.Errorf("asked for %v", got)
+	}
+	if got := allocate(2); len(got) != 1 || !strings.HasSuffix(got[0], "/available-ips/") {
+		t.Errorf("asked for %v", got)
 	}
 }
 
