@@ -121,7 +121,9 @@ func TestBrokerConfiguredBetweenParts(t *testing.T) {
 	const other = "https://other"
 	inBrokerWorld(t, func(w *brokerWorld) {
 		w.lock(func() {
-			w.systems[other] = &ipamtest.Memory{Pool: netipx.MustParseIPRange("10.9.9.1-10.9.9.9"), Subnet: netip.MustParsePrefix("10.9.9.0/24")}
+			w.systems[other] = &ipamtest.Memory{
+				Pool: netipx.MustParseIPRange("10.9.9.1-10.9.9.9"), Subnet: netip.MustParsePrefix("10.9.9.0/24"),
+			}
 			w.byTenant = map[string]string{"new": other}
 			for _, url := range []string{urlOf(groupA), other} {
 				w.parts[url], w.delay[url] = 10, time.Second

@@ -109,7 +109,8 @@ func TestInspectionOfChangedPools(t *testing.T) {
 	source.Selector.Tag = w.named(tags)
 	var ids []int64
 	for n := range 10 {
-		ids = append(ids, w.prefix(netip.PrefixFrom(w.addr(n*16), 30), object{"tags": []object{{"slug": source.Selector.Tag}}}))
+		p := netip.PrefixFrom(w.addr(n*16), 30)
+		ids = append(ids, w.prefix(p, object{"tags": []object{{"slug": source.Selector.Tag}}}))
 	}
 	config.Sources[allocation.IPv4] = source
 	s := w.connect(config, ipamtest.Cluster)
@@ -121,7 +122,8 @@ func TestInspectionOfChangedPools(t *testing.T) {
 		t.Fatalf("got %v, %v", report, err)
 	}
 	extended := netip.PrefixFrom(w.addr(0), 29)
-	w.send(http.MethodPatch, fmt.Sprintf("%s%d/", prefixes, ids[0]), object{"prefix": extended.String()}).want(w, http.StatusOK)
+	path := fmt.Sprintf("%s%d/", prefixes, ids[0])
+	w.send(http.MethodPatch, path, object{"prefix": extended.String()}).want(w, http.StatusOK)
 	w.allocate(s, numbered(2)) // the broadcast address of before
 	a := w.allocate(s, numbered(3))
 	for {

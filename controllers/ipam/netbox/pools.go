@@ -64,7 +64,9 @@ type selection struct {
 }
 
 func newLookup() *lookup {
-	return &lookup{queries: map[allocation.Family]selection{}, named: map[string][]pool{}, selected: map[allocation.Family][]pool{}}
+	return &lookup{
+		queries: map[allocation.Family]selection{}, named: map[string][]pool{}, selected: map[allocation.Family][]pool{},
+	}
 }
 
 // errPartDone says that the rest of a lookup is for the next part.
@@ -133,7 +135,9 @@ func (s *System) resolvePools(ctx context.Context, l *lookup) (pools []pool, pro
 		}
 		var found []pool
 		if len(source.Prefixes) == 0 && len(source.Ranges) == 0 {
-			found, err = lookedUp(l, l.selected, family, func() ([]pool, error) { return s.selectPools(ctx, family, selected.query) })
+			found, err = lookedUp(l, l.selected, family, func() ([]pool, error) {
+				return s.selectPools(ctx, family, selected.query)
+			})
 			if err == nil && len(found) == 0 {
 				problems = append(problems, fmt.Sprintf("NetBox has no active %s prefix or range, that the token may view, with %s", family, describeSelector(&source.Selector)))
 			}
@@ -197,7 +201,9 @@ func describeSelector(sel *v1.NetboxSelector) string {
 }
 
 // namedPools looks up the prefixes and ranges that the group names.
-func (s *System) namedPools(ctx context.Context, source *allocation.NetboxSource, query url.Values, l *lookup) (pools []pool, problems []string, err error) {
+func (s *System) namedPools(
+	ctx context.Context, source *allocation.NetboxSource, query url.Values, l *lookup,
+) (pools []pool, problems []string, err error) {
 	choose := func(name string, found []pool) {
 		switch len(found) {
 		case 1:

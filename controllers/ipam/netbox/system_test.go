@@ -203,7 +203,8 @@ func TestChangedSettingsLeaveRecords(t *testing.T) {
 		}
 		return report.Records[0].Difference
 	}
-	want := "its status is active, and not reserved, its role is vip, and not anycast, it is not of tenant " + tenant + ", it has no tag " + tag
+	want := "its status is active, and not reserved, its role is vip, and not anycast, " +
+		"it is not of tenant " + tenant + ", it has no tag " + tag
 	if got := difference(); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
@@ -485,7 +486,8 @@ func TestChoiceAfterObjection(t *testing.T) {
 		return posted()
 	}
 	allocate(0)
-	w.send(http.MethodPost, addresses, object{"address": address(w.v4, 1), "description": "node"}).want(w, http.StatusCreated)
+	node := object{"address": address(w.v4, 1), "description": "node"}
+	w.send(http.MethodPost, addresses, node).want(w, http.StatusCreated)
 	posted()
 	if got := allocate(1); len(got) != 1 || strings.HasSuffix(got[0], "/available-ips/") {
 		t.Errorf("asked for %v", got)
