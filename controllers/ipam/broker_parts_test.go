@@ -17,7 +17,8 @@ import (
 const manyParts = 128
 
 // The inspection of a group with many prefixes gives way to claims and releases, of that group and
-// of others.
+// of others. This test shows the row "a group has many prefixes, which are compared with it" of
+// docs/trust.md.
 func TestFaultBrokerInspectionGivesWay(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		addrs := w.holdAll(groupA)

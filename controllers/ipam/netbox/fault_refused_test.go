@@ -62,9 +62,10 @@ func (w *world) refuseAddresses(isRefused func(a netip.Addr) bool, refusesChoice
 
 func everyAddress(netip.Addr) bool { return true }
 
-// NetBox refuses each address that it lists as free, as by a validation rule of its own. The Service
-// says so, with NetBox's answer, and not that the addresses are exhausted. Each attempt costs few
-// requests, and asks for other addresses than the one before.
+// NetBox refuses each address that it lists as free, as by a validation rule of its own. The
+// Service says so, with NetBox's answer, and not that the addresses are exhausted. Each attempt
+// costs few requests, and asks for other addresses than the one before. This test shows the row "it
+// refuses addresses that it lists as free, each or some" of docs/trust.md.
 func TestFaultAddressesRefused(t *testing.T) {
 	w := newFake(t, fake.V46, fake.TokenV2)
 	w.prefix(w.v4, nil)
