@@ -264,16 +264,17 @@ PROOF := bin/proof
 # The topics of the experiments in test/e2e, which have the labels proof and one of these.
 TOPICS := failover handover outage rollout upgrade bgp ipam
 # What others have written, or what disturbs at random, and runs as a whole.
-JUDGES := test-conformance test-olm test-stacks test-bgp soak
+JUDGES := proof-memory test-conformance test-olm test-stacks test-bgp soak
 
 # $(call prove,TARGET,ARGUMENTS,WANTS) runs what follows and keeps in dist/proof what it shows, as
 # the result of make TARGET ARGUMENTS: test/proof.
 prove = $(PROOF) run -results dist/proof/$(1).json -command "$(strip make $(1) $(2))" -commit "$(VERSION)" -wants "$(3)" --
 
 .PHONY: proof
-proof: $(PROOF) ## Run all experiments and make test-conformance test-olm test-stacks test-bgp soak, and write the table of docs/proof.md (TRIALS=10 SEED=1 DURATION=30m); hours
+proof: $(PROOF) ## Run all experiments and make proof-memory test-conformance test-olm test-stacks test-bgp soak, and write the table of docs/proof.md (TRIALS=10 SEED=1 DURATION=30m); hours
 	@rm -f $(foreach target,$(TOPICS:%=proof-%) $(JUDGES),dist/proof/$(target).json)
 	-@for topic in $(TOPICS); do $(MAKE) --no-print-directory proof-$$topic; done
+	-@$(MAKE) --no-print-directory proof-memory
 	-@$(call prove,test-conformance,,) $(MAKE) --no-print-directory test-conformance
 	-@$(call prove,test-olm,,tests) $(MAKE) --no-print-directory test-olm
 	-@$(call prove,test-stacks,,tests) $(MAKE) --no-print-directory test-stacks
@@ -297,6 +298,11 @@ proof-ipam: ## Measure what it costs that NetBox is away, and managers die while
 .PHONY: $(TOPICS:%=proof-%)
 $(TOPICS:%=proof-%): proof-%: $(PROOF)
 	@$(call prove,$@,TRIALS=$(TRIALS) SEED=$(SEED),experiments) $(MAKE) --no-print-directory experiments TOPIC=$*
+
+.PHONY: proof-memory
+proof-memory: build $(LAB) $(PROOF) ## Measure how much memory the manager needs while tenants and their pods do their worst
+	@assets="$$($(LAB) assets)" && PURELB=$(CURDIR)/bin/purelb KUBEBUILDER_ASSETS="$$assets" $(call prove,$@,,tests) \
+	  go -C test/scale test -tags proof -count=1 -timeout 60m -run TestProofMemory -v .
 
 # Runs the experiments of a TOPIC in a lab of their own. Ginkgo's own limit of an hour is too short.
 .PHONY: experiments

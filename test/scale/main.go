@@ -33,6 +33,8 @@ type options struct {
 	changes   int           // how often a Service is added
 	deaths    int           // how often a node dies
 	idle      time.Duration // for how long nothing changes
+	// managerArgs and managerEnv are further arguments and environment variables of the manager.
+	managerArgs, managerEnv []string
 }
 
 func main() {

@@ -25,7 +25,8 @@ type manager struct {
 	program    string
 	kubeconfig string
 	logFile    string
-	pprof      string // address at which the manager serves its profiles
+	pprof      string   // address at which the manager serves its profiles
+	args, env  []string // beside those that every manager has
 
 	mu       sync.Mutex
 	command  *exec.Cmd     // the present process; nil while none is to run
@@ -36,13 +37,13 @@ type manager struct {
 
 // newManager prepares a manager that has the manager's own rights. It keeps its files
 // in folder.
-func newManager(ctx context.Context, c *cluster, program, folder, pprof string) (*manager, error) {
+func newManager(ctx context.Context, c *cluster, o options, folder string) (*manager, error) {
 	token, err := c.createToken(ctx, managerAccount, nil)
 	if err != nil {
 		return nil, err
 	}
 	m := &manager{
-		program: program, pprof: pprof,
+		program: o.program, pprof: o.pprof, args: o.managerArgs, env: o.managerEnv,
 		kubeconfig: filepath.Join(folder, "kubeconfig"), logFile: filepath.Join(folder, "manager.log"),
 	}
 	config := clientcmdapi.NewConfig()
@@ -70,9 +71,9 @@ func (m *manager) startLocked() error {
 		return fmt.Errorf("open the manager's log: %w", err)
 	}
 	defer log.Close()
-	command := exec.Command(m.program, "manager", "--namespace="+namespace, "--agent-image=none", "--webhook-port=0",
-		"--metrics-bind-address=0", "--health-probe-bind-address=0", "--pprof-bind-address="+m.pprof)
-	command.Env = append(os.Environ(), "KUBECONFIG="+m.kubeconfig)
+	command := exec.Command(m.program, append([]string{"manager", "--namespace=" + namespace, "--agent-image=none", "--webhook-port=0",
+		"--metrics-bind-address=0", "--health-probe-bind-address=0", "--pprof-bind-address=" + m.pprof}, m.args...)...)
+	command.Env = append(append(os.Environ(), "KUBECONFIG="+m.kubeconfig), m.env...)
 	command.Stdout, command.Stderr = log, log
 	if err := command.Start(); err != nil {
 		return fmt.Errorf("start the manager: %w", err)

@@ -46,7 +46,7 @@ func newRun(ctx context.Context, o options, out io.Writer, s shape, nodes int) (
 	if err := r.configure(ctx); err != nil {
 		return r, err
 	}
-	if r.manager, err = newManager(ctx, r.cluster, o.program, r.folder, o.pprof); err != nil {
+	if r.manager, err = newManager(ctx, r.cluster, o, r.folder); err != nil {
 		return r, err
 	}
 	if err := r.manager.start(); err != nil {
