@@ -210,6 +210,10 @@ type process struct {
 	// unfilled keeps the worker from starting, as a cache does that is never filled.
 	unfilled bool
 
+	// existence is held while an object is deleted, and while a report looks whether there still
+	// is one and is taken.
+	existence sync.Mutex
+
 	mu sync.Mutex
 	// beats is when the Lease was renewed.
 	beats []time.Time
@@ -249,6 +253,11 @@ func newProcess(t testing.TB, objects ...client.Object) *process {
 			}
 			return err
 		},
+		Delete: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.DeleteOption) error {
+			p.existence.Lock()
+			defer p.existence.Unlock()
+			return c.Delete(ctx, obj, opts...)
+		},
 		SubResourceApply: func(ctx context.Context, c client.Client, sub string, obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
 			if p.reportsHang.Load() {
 				p.mostReports.Store(max(p.mostReports.Load(), p.reports.Add(1)))
@@ -259,6 +268,8 @@ func newProcess(t testing.TB, objects ...client.Object) *process {
 			if err := request(ctx); err != nil {
 				return err
 			}
+			p.existence.Lock()
+			defer p.existence.Unlock()
 			name := obj.(interface{ GetName() string }).GetName()
 			if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &purelbv1.Announcement{}); err != nil {
 				return err // the fake would make it
