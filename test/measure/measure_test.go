@@ -13,12 +13,12 @@ import (
 )
 
 func TestParseProcess(t *testing.T) {
-	got, err := parseResidentMiB("Name:\tpurelb\nVmPeak:\t  9999 kB\nVmRSS:\t   30720 kB\nThreads:\t7\n")
+	got, err := parseMiB("Name:\tpurelb\nVmPeak:\t  9999 kB\nVmRSS:\t   30720 kB\nThreads:\t7\n", "VmRSS")
 	if err != nil || got != 30 {
 		t.Errorf("resident memory %v, %v", got, err)
 	}
 	for _, bad := range []string{"Name:\tpurelb\nThreads:\t7\n", "VmRSS:\t x kB\n"} {
-		if _, err := parseResidentMiB(bad); err == nil {
+		if _, err := parseMiB(bad, "VmRSS"); err == nil {
 			t.Errorf("%q is accepted", bad)
 		}
 	}

@@ -39,18 +39,23 @@ func parseCPUTime(stat string) (time.Duration, error) {
 }
 
 // ResidentMiB returns a process's resident memory (VmRSS) in MiB.
-func ResidentMiB(pid int) (float64, error) {
+func ResidentMiB(pid int) (float64, error) { return readMiB(pid, "VmRSS") }
+
+// PeakMiB returns the most memory of a process that was ever resident (VmHWM), in MiB.
+func PeakMiB(pid int) (float64, error) { return readMiB(pid, "VmHWM") }
+
+func readMiB(pid int, name string) (float64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, fmt.Errorf("read the memory of a process: %w", err)
 	}
-	return parseResidentMiB(string(status))
+	return parseMiB(string(status), name)
 }
 
-// parseResidentMiB finds VmRSS in /proc/PID/status (proc_pid_status(5)).
-func parseResidentMiB(status string) (float64, error) {
+// parseMiB finds a figure in /proc/PID/status (proc_pid_status(5)).
+func parseMiB(status, name string) (float64, error) {
 	for line := range strings.Lines(status) {
-		value, found := strings.CutPrefix(line, "VmRSS:")
+		value, found := strings.CutPrefix(line, name+":")
 		if !found {
 			continue
 		}
@@ -60,5 +65,5 @@ func parseResidentMiB(status string) (float64, error) {
 		}
 		return kib / 1024, nil
 	}
-	return 0, errors.New("parse the memory of a process: no VmRSS, so it has ended")
+	return 0, fmt.Errorf("parse the memory of a process: no %s, so it has ended", name)
 }

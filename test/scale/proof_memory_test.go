@@ -5,13 +5,12 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -26,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/test/measure"
 	"github.com/purelb/purelb-operator/webhooks"
 )
 
@@ -55,7 +55,7 @@ func TestProofMemory(t *testing.T) {
 		root: "../..", program: programPath(t), pprof: "0", locals: 5,
 		managerArgs: []string{"--webhook-port=" + port, "--webhook-cert-dir=" + folder},
 		managerEnv:  []string{"GOMEMLIMIT=" + managerSoftLimit},
-	}, testWriter{t}, flat, 3)
+	}, t.Output(), flat, 3)
 	t.Cleanup(func() {
 		if err := r.close(); err != nil {
 			t.Error(err)
@@ -66,7 +66,11 @@ func TestProofMemory(t *testing.T) {
 	}
 	check := func(when string) {
 		t.Helper()
-		peak, now := memoryMiB(t, r.manager.pid(), "VmHWM"), memoryMiB(t, r.manager.pid(), "VmRSS")
+		peak, err1 := measure.PeakMiB(r.manager.pid())
+		now, err2 := measure.ResidentMiB(r.manager.pid())
+		if err := errors.Join(err1, err2); err != nil {
+			t.Fatal(err)
+		}
 		t.Logf("%s: at most %.0f MiB so far, %.0f MiB now", when, peak, now)
 		if peak >= managerLimit {
 			t.Errorf("%s: the manager needs %.0f MiB, its container has %d", when, peak, managerLimit)
@@ -178,25 +182,6 @@ func waitForAddress(ctx context.Context, t *testing.T, r *run, name string) {
 	}
 }
 
-// memoryMiB reads a figure of a process's memory: VmRSS is what is resident, VmHWM the most that
-// ever was.
-func memoryMiB(t *testing.T, pid int, name string) float64 {
-	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	match := regexp.MustCompile(name + `:\s+(\d+) kB`).FindSubmatch(status)
-	if match == nil {
-		t.Fatalf("no %s in\n%s", name, status)
-	}
-	kib, err := strconv.ParseFloat(string(match[1]), 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return kib / 1024
-}
-
 func logOf(t *testing.T, file string) string {
 	t.Helper()
 	content, err := os.ReadFile(file)
@@ -230,12 +215,4 @@ func certificateFolder(t *testing.T) string {
 		}
 	}
 	return folder
-}
-
-// testWriter writes lines of progress to the log of a test.
-type testWriter struct{ t *testing.T }
-
-func (w testWriter) Write(p []byte) (int, error) {
-	w.t.Log(strings.TrimSuffix(string(p), "\n"))
-	return len(p), nil
 }
