@@ -35,14 +35,15 @@ func newInstallation() *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "purelb-installation"}}
 }
 
-// marked returns the records in NetBox whose marks begin so.
+// marked returns the records in NetBox that the installation with an id has marked as its own.
 func (w *externalWorld) marked(with string) []fake.Address {
 	return slices.DeleteFunc(w.netbox.Addresses(), func(record fake.Address) bool {
 		return !strings.HasPrefix(record.Description, "purelb "+with+"/")
 	})
 }
 
-// becauseOfProduction begins the conditions of a cluster whose ConfigMap says that it is production.
+// becauseOfProduction is how a condition begins in a cluster whose ConfigMap has the id production, and
+// whose manager has another one.
 func becauseOfProduction(own string) string {
 	return "False OtherInstallation: ConfigMap purelb-installation in namespace purelb-system says that this cluster is " +
 		"installation production, and the manager's id is " + own + ": "

@@ -138,10 +138,11 @@ type LBNodeAgentLocal struct {
 	// +kubebuilder:validation:MaxItems=32
 	Interfaces []InterfaceName `json:"interfaces,omitempty"`
 
-	// subnets are the subnets that these nodes have interfaces in. If given, a node of
-	// this LBNodeAgent takes Local addresses of no other subnet. If not, the Node
-	// objects have the last word: in a subnet that has addresses of Node objects, a
-	// node whose own Node object has only others of that family takes none.
+	// subnets are those of the links that the nodes of this LBNodeAgent are on: the
+	// manager gives these nodes Local addresses of no other subnet. Without subnets the
+	// addresses of the Node objects count: where some Node has an address in the subnet
+	// of a pool, the manager gives addresses of the pool to no node whose own Node object
+	// has addresses of that family elsewhere only.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=64
