@@ -38,16 +38,6 @@ type System interface {
 // more use.
 type Inspection func(ctx context.Context) (*Report, error)
 
-// Inspect does all parts of an inspection.
-func Inspect(ctx context.Context, s System) (*Report, error) {
-	next := s.BeginInspection()
-	for {
-		if report, err := next(ctx); report != nil || err != nil {
-			return report, err
-		}
-	}
-}
-
 // Request asks for one address.
 type Request struct {
 	Owner  Owner

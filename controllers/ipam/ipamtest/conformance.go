@@ -1,6 +1,7 @@
 package ipamtest
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"net/netip"
@@ -99,9 +100,19 @@ func (s *suite) refuses(system ipam.System, r ipam.Request, reason string) {
 	}
 }
 
+// Inspect does all parts of an inspection.
+func Inspect(ctx context.Context, s ipam.System) (*ipam.Report, error) {
+	next := s.BeginInspection()
+	for {
+		if report, err := next(ctx); report != nil || err != nil {
+			return report, err
+		}
+	}
+}
+
 func (s *suite) records(system ipam.System) map[netip.Addr]string {
 	s.Helper()
-	report, err := ipam.Inspect(s.Context(), system)
+	report, err := Inspect(s.Context(), system)
 	if err != nil {
 		s.Fatalf("inspect: %v", err)
 	}
@@ -254,7 +265,7 @@ func (s *suite) testReleaseOfAnotherCluster() {
 
 func (s *suite) testInspect() {
 	a := s.allocate(s.system, s.request(NewOwner("web", 0)))
-	report, err := ipam.Inspect(s.Context(), s.system)
+	report, err := Inspect(s.Context(), s.system)
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -45,7 +45,7 @@ func TestFaultClonedRecord(t *testing.T) {
 				s := w.connect(fixture(w), ipamtest.Cluster)
 				a, copied := w.allocate(s, request("web")), w.addr(50)
 				id := w.clone(a, copied)
-				report, err := s.Inspect(w.Context())
+				report, err := ipamtest.Inspect(w.Context(), s)
 				if err != nil {
 					w.Fatal(err)
 				}
@@ -90,7 +90,7 @@ func TestFaultOrphanReleased(t *testing.T) {
 		config = w.config()
 		config.Sources[allocation.IPv4] = allocation.NetboxSource{Prefixes: []netip.Prefix{low}}
 		s := w.connect(config, ipamtest.Cluster)
-		report, err := s.Inspect(w.Context())
+		report, err := ipamtest.Inspect(w.Context(), s)
 		if err != nil {
 			w.Fatal(err)
 		}

@@ -31,7 +31,7 @@ func TestFaultShortList(t *testing.T) {
 			fmt.Fprint(rw, body)
 			return true
 		}, nil)
-		report, err := s.Inspect(t.Context())
+		report, err := ipamtest.Inspect(t.Context(), s)
 		w.fake.SetFaults(nil, nil)
 		var failed *ipam.Error
 		if !errors.As(err, &failed) || failed.Reason != v1.ReasonIPAMUnavailable || !strings.HasSuffix(failed.Message, want) {

@@ -89,7 +89,7 @@ func TestFaultAddressesRefused(t *testing.T) {
 			seen[a] = true
 		}
 		if n == 1 { // a comparison forgets nothing of this
-			if _, err := s.Inspect(t.Context()); err != nil {
+			if _, err := ipamtest.Inspect(t.Context(), s); err != nil {
 				t.Fatal(err)
 			}
 			delete(seen, postPath(seen))

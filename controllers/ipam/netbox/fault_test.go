@@ -114,7 +114,7 @@ func TestFaultSameWords(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = s.Inspect(t.Context())
+		_, err = ipamtest.Inspect(t.Context(), s)
 		got := strings.TrimPrefix(err.Error(), "NetBox "+w.base+" cannot be asked: ")
 		if row.want != "" && got != row.want || len(got) > 400 {
 			t.Errorf("%v: got %s", row.err, got)
@@ -239,7 +239,7 @@ func TestFaultLostAnswer(t *testing.T) {
 			t.Fatalf("got %s although the answer was lost", a)
 		}
 		w.allocate(s, request("web"))
-		report, err := s.Inspect(t.Context())
+		report, err := ipamtest.Inspect(t.Context(), s)
 		if err != nil || len(report.Records) != 1 {
 			t.Errorf("tenant %v: %d records, %v", tenant, len(report.Records), err)
 		}
@@ -301,7 +301,7 @@ func TestAttackRedirectForToken(t *testing.T) {
 		http.Redirect(rw, r, thief.URL+r.URL.Path, http.StatusTemporaryRedirect)
 		return true
 	}, nil)
-	if _, err := w.connect(w.config(), ipamtest.Cluster).Inspect(t.Context()); err == nil {
+	if _, err := ipamtest.Inspect(t.Context(), w.connect(w.config(), ipamtest.Cluster)); err == nil {
 		t.Error("no error")
 	}
 	if got.Load() != nil {
@@ -333,7 +333,7 @@ func TestTLSAndProxy(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		_, err = s.Inspect(t.Context())
+		_, err = ipamtest.Inspect(t.Context(), s)
 		return err
 	}
 	if err := inspect(config, netbox.Options{}); err == nil || !strings.Contains(err.Error(), "certificate") {

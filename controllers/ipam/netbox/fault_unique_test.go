@@ -300,7 +300,7 @@ func TestFaultOlderRecord(t *testing.T) {
 		}
 		foreign(1) // a younger one
 		w.send(http.MethodPost, addresses, object{"address": address(w.v4, 2), "description": "in no VRF"}).want(w, http.StatusCreated)
-		report, err := s.Inspect(w.Context())
+		report, err := ipamtest.Inspect(w.Context(), s)
 		if err != nil || len(report.Records) != len(all) {
 			w.Fatalf("%d records, %v", len(report.Records), err)
 		}
@@ -367,7 +367,7 @@ func TestFaultLostAnywhere(t *testing.T) {
 // to: the next comparisons release it.
 func (w *world) checkOneRecord(a netip.Addr, objection func(netip.Addr) string) {
 	w.Helper()
-	report, err := w.connect(w.config(), ipamtest.Cluster).Inspect(w.Context())
+	report, err := ipamtest.Inspect(w.Context(), w.connect(w.config(), ipamtest.Cluster))
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -391,7 +391,7 @@ func TestFaultIncompleteRecord(t *testing.T) {
 		r := requestOf("web", w.addr(9))
 		w.send(http.MethodPost, addresses, object{"address": address(w.v4, 9), "description": r.Owner.Mark(ipamtest.Cluster)}).want(w, http.StatusCreated)
 		s := w.connect(w.config(), ipamtest.Cluster)
-		report, err := s.Inspect(w.Context())
+		report, err := ipamtest.Inspect(w.Context(), s)
 		if err != nil {
 			w.Fatal(err)
 		}

@@ -75,7 +75,7 @@ func TestAttackUnprintableAnswer(t *testing.T) {
 			}
 			return isAsked
 		}, nil)
-		report, err := s.Inspect(t.Context())
+		report, err := ipamtest.Inspect(t.Context(), s)
 		w.fake.SetFaults(nil, nil)
 		if err != nil || len(report.Records) != 2 {
 			t.Fatalf("got %+v, %v", report, err)

@@ -37,9 +37,6 @@ type inspection struct {
 	marked []ipAddress
 }
 
-// Inspect returns what NetBox has.
-func (s *System) Inspect(ctx context.Context) (*ipam.Report, error) { return ipam.Inspect(ctx, s) }
-
 // BeginInspection returns an inspection of what NetBox has: it looks the pools up, counts what is
 // recorded in each, looks for older records of others at the cluster's addresses and, in the end, reads
 // the cluster's records.

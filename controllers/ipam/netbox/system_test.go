@@ -163,13 +163,13 @@ func TestRecordedFields(t *testing.T) {
 				w.Errorf("%s: got %v, want %v", path, value, want)
 			}
 		}
-		report, err := w.connect(config, ipamtest.Cluster).Inspect(w.Context())
+		report, err := ipamtest.Inspect(w.Context(), w.connect(config, ipamtest.Cluster))
 		if err != nil || len(report.Records) != 1 || report.Records[0].Difference != "" {
 			w.Errorf("inspect: %+v %v", report, err)
 		}
 		// Somebody edits the record.
 		w.send(http.MethodPatch, fmt.Sprintf("%s%d/", addresses, idOf(got)), object{"status": "deprecated", "tags": []object{}, "role": "anycast", "tenant": nil}).want(w, http.StatusOK)
-		report, err = w.connect(config, ipamtest.Cluster).Inspect(w.Context())
+		report, err = ipamtest.Inspect(w.Context(), w.connect(config, ipamtest.Cluster))
 		want := "its status is deprecated, and not reserved, its role is anycast, and not vip, it is not of tenant " + w.id + ", it has no tag " + w.id
 		if err != nil || len(report.Records) != 1 || report.Records[0].Difference != want {
 			w.Errorf("inspect: got %+v %v, want %s", report, err, want)
@@ -197,7 +197,7 @@ func TestChangedSettingsLeaveRecords(t *testing.T) {
 		return false
 	}, nil)
 	difference := func() string {
-		report, err := s.Inspect(t.Context())
+		report, err := ipamtest.Inspect(t.Context(), s)
 		if err != nil || len(report.Records) != 1 {
 			t.Fatalf("inspect: %+v %v", report, err)
 		}
@@ -318,7 +318,7 @@ func TestSelector(t *testing.T) {
 		w.create(ranges, object{"start_address": address(w.v4, 70), "end_address": address(w.v4, 75), "status": "active", "tags": tagged})
 		config := w.config()
 		config.Sources[allocation.IPv4] = allocation.NetboxSource{Selector: v1.NetboxSelector{Tag: tag}}
-		report, err := w.connect(config, ipamtest.Cluster).Inspect(w.Context())
+		report, err := ipamtest.Inspect(w.Context(), w.connect(config, ipamtest.Cluster))
 		if err != nil || len(report.Pools) != 2 || report.Pools[0].Addrs != netipx.RangeOfPrefix(low) || report.Pools[1].Addrs != netipx.IPRangeFrom(w.addr(70), w.addr(75)) {
 			w.Fatalf("got %+v, %v", report, err)
 		}
@@ -384,7 +384,7 @@ func TestReservedForTenant(t *testing.T) {
 		if a != w.addr(5) || at(got, "status.value") != "active" || got["description"] != mark+"/"+a.String()+" | first of the lot" || got["role"] != nil {
 			w.Errorf("allocated: %v", got)
 		}
-		report, err := s.Inspect(w.Context())
+		report, err := ipamtest.Inspect(w.Context(), s)
 		if err != nil || len(report.Pools) != 1 || report.Pools[0].Addrs != netipx.IPRangeFrom(w.addr(5), w.addr(11)) || report.Pools[0].Recorded != 1 || report.Records[0].Mark != mark {
 			w.Errorf("inspect: %+v %v", report, err)
 		}
@@ -418,7 +418,7 @@ func TestManyRecords(t *testing.T) {
 		r.Owner.UID = types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012d", n))
 		w.allocate(s, r)
 	}
-	report, err := s.Inspect(w.Context())
+	report, err := ipamtest.Inspect(w.Context(), s)
 	if err != nil || len(report.Records) != 90 || report.Pools[0].Recorded != 90 {
 		t.Errorf("got %d records, %v", len(report.Records), err)
 	}
@@ -430,7 +430,7 @@ func TestRequestsInSpiteOfObjection(t *testing.T) {
 	w := newFake(t, fake.V46, fake.TokenV2)
 	w.prefix(w.v4, nil)
 	s := w.connect(w.config(), ipamtest.Cluster)
-	if _, err := s.Inspect(t.Context()); err != nil {
+	if _, err := ipamtest.Inspect(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
 	deleted := 0
@@ -443,7 +443,7 @@ func TestRequestsInSpiteOfObjection(t *testing.T) {
 	defer w.fake.SetFaults(nil, nil)
 	for n := range byte(10) {
 		if n == 5 { // what the cluster objects to is known after a comparison, too
-			if _, err := s.Inspect(t.Context()); err != nil {
+			if _, err := ipamtest.Inspect(t.Context(), s); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -507,7 +507,7 @@ func TestRequestsOfAComparison(t *testing.T) {
 	config.Sources[allocation.IPv6] = allocation.NetboxSource{Prefixes: []netip.Prefix{w.v6}}
 	s := w.connect(config, ipamtest.Cluster)
 	before := w.fake.Requests()
-	if _, err := s.Inspect(t.Context()); err != nil {
+	if _, err := ipamtest.Inspect(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
 	if n := w.fake.Requests() - before; n != 5 {
