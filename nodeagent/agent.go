@@ -5,13 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
+	"github.com/purelb/purelb-operator/nodeagent/watch"
 )
 
 // FieldOwner of the status of Announcements.
@@ -41,6 +45,9 @@ type Agent struct {
 	// Checkpoint, if set, is the file in which the agent keeps the objects that it last read,
 	// for a start while the API server is away.
 	Checkpoint string
+	// OpenExchange, if set, opens an Exchange by which the agent watches other nodes on the link of
+	// an interface.
+	OpenExchange func(iface string) (Exchange, error)
 	// Ownership, if set, is the record of the addresses that the agent has added. The agent writes
 	// it to its file.
 	Ownership Ownership
@@ -48,6 +55,7 @@ type Agent struct {
 	announcer *announcer
 	prober    *prober
 	defender  *defender
+	watching  *watching
 	freshness *freshness
 	watchdog  *watchdog
 	reporter  *reporter
@@ -125,8 +133,9 @@ func (a *Agent) sync(ctx context.Context, objects apiObjects, isUpToDate bool) (
 	if !decision.IsNothingKnown {
 		a.save(inputs)
 	}
+	a.watching.set(objects.standbys, watch.SettingsOf(objects.lbNodeAgent)) //nolint:contextcheck // as above
 	if !objects.isOffline {
-		a.report(inputs, decision, conclusion)
+		a.report(inputs, decision, conclusion, objects.standbys)
 	}
 	return conclusion.DecideIn, errors.Join(errs, decision.Err)
 }
@@ -167,13 +176,15 @@ func (a *Agent) removeVirtual(decision plan.Decision) error {
 }
 
 // report passes the statuses on to the reporter, and what is announced to the metrics.
-func (a *Agent) report(inputs plan.Inputs, decision plan.Decision, conclusion plan.Conclusion) {
+func (a *Agent) report(inputs plan.Inputs, decision plan.Decision, conclusion plan.Conclusion, standbys []purelbv1.Announcement) {
 	if decision.IsNothingKnown {
 		a.reporter.setStatuses(nil, nil, nil)
 		return
 	}
 	a.Metrics.setAnnounced(a.NodeName, conclusion.Announced)
-	a.reporter.setStatuses(inputs.Announcements, conclusion.Statuses, inputs.SharedEntries())
+	standbys = a.reporter.withLatestStatuses(standbys)
+	a.reporter.setStatuses(slices.Concat(inputs.Announcements, standbys),
+		slices.Concat(conclusion.Statuses, a.watching.statuses(standbys, metav1.NewTime(inputs.Now.Truncate(time.Second)))), inputs.SharedEntries())
 }
 
 // savers returns the savers that there are.

@@ -15,8 +15,10 @@ import (
 type apiObjects struct {
 	// lbNodeAgent is nil if it does not exist, or nothing has been read yet.
 	lbNodeAgent *purelbv1.LBNodeAgent
-	// announcements are the node's, sorted by name.
+	// announcements are the node's, without those with standby, sorted by name.
 	announcements []purelbv1.Announcement
+	// standbys are the node's Announcements with standby, sorted by name.
+	standbys []purelbv1.Announcement
 	// common are the CommonAnnouncements of the LBNodeAgent, sorted by name.
 	common []purelbv1.CommonAnnouncement
 	// isOffline means that the objects come from the checkpoint, so that there is no API
@@ -49,12 +51,16 @@ func (a *Agent) readObjects(ctx context.Context, isLive, isCacheFilled bool) (ap
 		return failed("list CommonAnnouncements", err)
 	}
 	var objects apiObjects
+	slices.SortFunc(announcements.Items, func(a, b purelbv1.Announcement) int { return cmp.Compare(a.Name, b.Name) })
 	for _, ann := range announcements.Items {
-		if ann.Spec.NodeName == a.NodeName && ann.Spec.Standby == nil { // standbys announce nothing
+		switch {
+		case ann.Spec.NodeName != a.NodeName:
+		case ann.Spec.Standby != nil:
+			objects.standbys = append(objects.standbys, ann)
+		default:
 			objects.announcements = append(objects.announcements, ann)
 		}
 	}
-	slices.SortFunc(objects.announcements, func(a, b purelbv1.Announcement) int { return cmp.Compare(a.Name, b.Name) })
 	for _, c := range common.Items {
 		if c.Spec.LBNodeAgent == a.LBNodeAgent {
 			objects.common = append(objects.common, c)

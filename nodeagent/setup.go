@@ -72,6 +72,7 @@ func (a *Agent) prepare() {
 	a.announcer = newAnnouncer(a.Neighbours, a.Metrics)
 	a.prober = newProber(a.Neighbours, a.wake)
 	a.defender = newDefender(a)
+	a.watching = newWatching(a)
 	a.reporter = newReporter(a)
 	a.saver = newCheckpointSaver(a)
 	if a.Ownership != nil {
@@ -79,8 +80,8 @@ func (a *Agent) prepare() {
 	}
 }
 
-// SetupWithManager adds the agent to mgr, and its announcer, defender, reporter, savers and
-// heartbeat.
+// SetupWithManager adds the agent to mgr, and its announcer, defender, watching, reporter, savers
+// and heartbeat.
 func (a *Agent) SetupWithManager(mgr ctrl.Manager) error {
 	a.prepare()
 	node := func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{a.request()} }
@@ -100,7 +101,7 @@ func (a *Agent) SetupWithManager(mgr ctrl.Manager) error {
 	for _, s := range a.savers() {
 		err = errors.Join(err, mgr.Add(s))
 	}
-	return errors.Join(err, mgr.Add(a.announcer), mgr.Add(a.defender), mgr.Add(a.reporter), mgr.Add(&heartbeat{agent: a}))
+	return errors.Join(err, mgr.Add(a.announcer), mgr.Add(a.defender), mgr.Add(a.watching), mgr.Add(a.reporter), mgr.Add(&heartbeat{agent: a}))
 }
 
 // newQueueWithoutMetrics returns a queue that keeps no metrics: for them it would wake an idle

@@ -107,12 +107,14 @@ func (w *wire) start(fresh bool) {
 		w.t.Fatal(err)
 	}
 	w.Kernel, w.Neighbours = kernel, patientNeighbours{neighbours, w.leastProbeInterval}
+	w.OpenExchange = func(iface string) (Exchange, error) { return neighbours.OpenExchange(iface) }
 	w.prepare()
 	agent := w.Agent
 	ctx, stop := context.WithCancel(w.t.Context())
 	var wait sync.WaitGroup
 	wait.Go(func() { _ = agent.defender.Start(ctx) })
 	wait.Go(func() { _ = agent.announcer.Start(ctx) })
+	wait.Go(func() { _ = agent.watching.Start(ctx) })
 	wait.Go(func() { _ = agent.reporter.Start(ctx) })
 	wait.Go(func() {
 		_ = kernel.Watch(ctx, func() { signal(agent.wake) })

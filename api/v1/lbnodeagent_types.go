@@ -114,6 +114,51 @@ type AddressConfig struct {
 	DummyInterface *InterfaceAddressConfig `json:"dummyInterface,omitempty"`
 }
 
+// FailoverTrust is which answers in the name of a node show that its kernel works.
+//
+// +kubebuilder:validation:Enum=All;Echo
+type FailoverTrust string
+
+// Kinds of FailoverTrust.
+const (
+	// TrustAll takes answers to ICMP echoes, and to ARP requests and neighbour solicitations
+	// where echoes remain unanswered.
+	TrustAll FailoverTrust = "All"
+	// TrustEcho takes answers to ICMP echoes alone.
+	TrustEcho FailoverTrust = "Echo"
+)
+
+// Failover is how the nodes of an LBNodeAgent watch the nodes that they are to follow. It has
+// an effect only with the feature gate WireFailover.
+type Failover struct {
+	// enabled says whether the nodes watch others.
+	// +optional
+	// +kubebuilder:default=true
+	Enabled *bool `json:"enabled,omitempty"`
+
+	// interval between two questions to a watched node.
+	// +optional
+	// +kubebuilder:default="100ms"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('50ms') && duration(self) <= duration('10s')",message="must be from 50ms to 10s"
+	Interval *metav1.Duration `json:"interval,omitempty"`
+
+	// misses is how many questions in a row a node leaves unanswered until it counts as dead.
+	// More of them fit virtual machines that are paused while they migrate.
+	// +optional
+	// +kubebuilder:default=5
+	// +kubebuilder:validation:Minimum=3
+	// +kubebuilder:validation:Maximum=20
+	Misses *int32 `json:"misses,omitempty"`
+
+	// trust is which answers show that a node's kernel works: All, or Echo where switches
+	// answer ARP requests and neighbour solicitations for nodes, even for dead ones.
+	// +optional
+	// +kubebuilder:default=All
+	Trust FailoverTrust `json:"trust,omitempty"`
+}
+
 // InterfaceName is the name of a Linux network interface.
 //
 // +kubebuilder:validation:MinLength=1
@@ -171,6 +216,11 @@ type LBNodeAgentLocal struct {
 	// +optional
 	// +kubebuilder:default={}
 	AddressConfig *AddressConfig `json:"addressConfig,omitempty"`
+
+	// failover is how the nodes watch the nodes that they are to follow. It has an effect
+	// only with the feature gate WireFailover.
+	// +optional
+	Failover *Failover `json:"failover,omitempty"`
 }
 
 // LBNodeAgentSpec says which nodes run an agent and how it works.

@@ -1,0 +1,159 @@
+package neigh
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	etherTypeIPv4 = 0x0800
+	headerIPv4    = 20 // without options
+	headerEcho    = 8
+
+	protocolICMP      = 1
+	icmpEchoReply     = 0
+	icmpEchoRequest   = 8
+	icmpv6EchoRequest = 128
+	icmpv6EchoReply   = 129
+
+	// echoTTL of a request is that of a packet for a neighbour: no router forwards it.
+	echoTTL = 1
+
+	offsetProtocolIPv4 = headerEthernet + 9
+	offsetTypeIPv4     = headerEthernet + headerIPv4
+)
+
+// Echo is an ICMP or ICMPv6 echo request for one station (RFC 792, RFC 4443 section 4.1), or the
+// answer to it. The station's kernel answers, whatever its programs do.
+type Echo struct {
+	// Addr is the address of the station, and Sender one of the node's own of the same family,
+	// to which the station answers. An answer has no Sender.
+	Addr, Sender netip.Addr
+	// MAC of the station.
+	MAC MAC
+	// ID and Token tell the requests of one sender apart from all others, and Number those of
+	// one sender from each other.
+	ID, Number uint16
+	Token      [8]byte
+}
+
+// errNoEcho means that a frame is no answer to an echo request.
+var errNoEcho = errors.New("not an echo reply")
+
+// request builds the frame.
+func (e Echo) request(source MAC) ([]byte, error) {
+	if !e.Addr.IsValid() || !e.Sender.IsValid() || e.Addr.Is4() != e.Sender.Is4() || e.Addr.Is4In6() || e.Sender.Is4In6() {
+		return nil, errors.New("an echo request needs two addresses of one family")
+	}
+	message := make([]byte, headerEcho, headerEcho+len(e.Token))
+	binary.BigEndian.PutUint16(message[4:], e.ID)
+	binary.BigEndian.PutUint16(message[6:], e.Number)
+	message = append(message, e.Token[:]...)
+	if e.Addr.Is6() {
+		message[0] = icmpv6EchoRequest
+		return wrapUnicastIPv6(e.MAC, source, e.Sender, e.Addr, message), nil
+	}
+	message[0] = icmpEchoRequest
+	binary.BigEndian.PutUint16(message[2:], internetChecksum(0, message))
+	return wrapIPv4(e.MAC, source, e.Sender, e.Addr, message), nil
+}
+
+// wrapUnicastIPv6 wraps an ICMPv6 message in an IPv6 packet for one station, and the packet in a
+// frame.
+func wrapUnicastIPv6(station, source MAC, from, to netip.Addr, message []byte) []byte {
+	frame := wrapIPv6(station, source, from, to.WithZone(""), message)
+	frame[headerEthernet+7] = echoTTL
+	return frame
+}
+
+// wrapIPv4 wraps an ICMP message in an IPv4 packet (RFC 791), and the packet in a frame.
+func wrapIPv4(station, source MAC, from, to netip.Addr, message []byte) []byte {
+	frame := ethernetHeader(station, source, etherTypeIPv4)
+	frame = append(frame, 4<<4|headerIPv4/4, 0)
+	frame = binary.BigEndian.AppendUint16(frame, uint16(headerIPv4+len(message))) //nolint:gosec // some tens of bytes
+	frame = append(frame, 0, 0, 0x40, 0)                                          // never fragmented
+	frame = append(frame, echoTTL, protocolICMP, 0, 0)
+	frame = append(frame, from.AsSlice()...)
+	frame = append(frame, to.AsSlice()...)
+	binary.BigEndian.PutUint16(frame[headerEthernet+10:], internetChecksum(0, frame[headerEthernet:]))
+	return append(frame, message...)
+}
+
+// internetChecksum returns the checksum of RFC 1071 over data, added to an earlier sum.
+func internetChecksum(sum uint32, data []byte) uint16 {
+	for ; len(data) > 1; data = data[2:] {
+		sum += uint32(binary.BigEndian.Uint16(data))
+	}
+	if len(data) == 1 {
+		sum += uint32(data[0]) << 8
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
+// ParseEcho reads the answer to an echo request in an Ethernet frame. Its MAC is the station
+// that sent the frame.
+func ParseEcho(frame []byte) (Echo, error) {
+	if len(frame) < headerEthernet {
+		return Echo{}, errNoEcho
+	}
+	var message []byte
+	var from netip.Addr
+	p, reply := frame[headerEthernet:], byte(icmpEchoReply)
+	switch binary.BigEndian.Uint16(frame[12:]) {
+	case etherTypeIPv4:
+		if len(p) < headerIPv4 || p[0] != 4<<4|headerIPv4/4 || p[9] != protocolICMP || binary.BigEndian.Uint16(p[6:])&0x3fff != 0 {
+			return Echo{}, errNoEcho
+		}
+		from, message = netip.AddrFrom4([4]byte(p[12:])), within(p, headerIPv4, int(binary.BigEndian.Uint16(p[2:])))
+	case etherTypeIPv6:
+		if len(p) < headerIPv6 || p[0]>>4 != 6 || p[6] != protocolICMPv6 {
+			return Echo{}, errNoEcho
+		}
+		reply = icmpv6EchoReply
+		from, message = netip.AddrFrom16([16]byte(p[8:])), within(p, headerIPv6, headerIPv6+int(binary.BigEndian.Uint16(p[4:])))
+	}
+	e := Echo{Addr: from, MAC: MAC(frame[6:12])}
+	if len(message) < headerEcho+len(e.Token) || message[0] != reply || message[1] != 0 || !e.MAC.isStation() {
+		return Echo{}, errNoEcho
+	}
+	e.ID, e.Number = binary.BigEndian.Uint16(message[4:]), binary.BigEndian.Uint16(message[6:])
+	copy(e.Token[:], message[headerEcho:])
+	return e, nil
+}
+
+// within returns a part of a packet; nil if the packet does not hold it.
+func within(packet []byte, from, to int) []byte {
+	if from > to || to > len(packet) {
+		return nil
+	}
+	return packet[from:to]
+}
+
+// echoFilter returns a filter that lets pass the answers of one family to the echo requests with
+// an ID.
+func echoFilter(nic *net.Interface, is6 bool, id uint16) []unix.SockFilter {
+	f := &filter{}
+	f.load(unix.BPF_W, filterPacketType)
+	f.dropIf(unix.PACKET_OTHERHOST)
+	f.dropIf(unix.PACKET_OUTGOING)
+	f.load(unix.BPF_W, filterInterface)
+	f.dropUnless(uint32(nic.Index)) //nolint:gosec // the kernel counts interfaces in 31 bits
+	protocol, kind, wantProtocol, wantKind := uint32(offsetProtocolIPv4), uint32(offsetTypeIPv4), uint32(protocolICMP), uint32(icmpEchoReply)
+	if is6 {
+		protocol, kind, wantProtocol, wantKind = offsetNextHeader, offsetTypeICMP, protocolICMPv6, icmpv6EchoReply
+	}
+	f.load(unix.BPF_B, protocol)
+	f.dropUnless(wantProtocol)
+	f.load(unix.BPF_B, kind)
+	f.dropUnless(wantKind)
+	f.load(unix.BPF_H, kind+4)
+	f.dropUnless(uint32(id))
+	return f.program()
+}

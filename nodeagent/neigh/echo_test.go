@@ -1,0 +1,153 @@
+package neigh
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/purelb/purelb-operator/nodeagent/internal/nstest"
+)
+
+// replyTo makes of an echo request the answer to it.
+func replyTo(request []byte) []byte {
+	reply := append([]byte{}, request...)
+	copy(reply, request[6:12])
+	copy(reply[6:], request[:6])
+	if reply[12] == etherTypeIPv4>>8 && reply[13] == etherTypeIPv4&0xff {
+		copy(reply[headerEthernet+12:], request[headerEthernet+16:headerEthernet+20])
+		copy(reply[headerEthernet+16:], request[headerEthernet+12:headerEthernet+16])
+		reply[offsetTypeIPv4] = icmpEchoReply
+		return reply
+	}
+	copy(reply[headerEthernet+8:], request[headerEthernet+24:headerEthernet+40])
+	copy(reply[headerEthernet+24:], request[headerEthernet+8:headerEthernet+24])
+	reply[offsetTypeICMP] = icmpv6EchoReply
+	return reply
+}
+
+func TestEchoFrames(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ addr, sender string }{
+		{"192.0.2.1", "192.0.2.11"}, {"2001:db8::1", "2001:db8::11"}, {"fe80::1", "fe80::11"},
+	} {
+		e := Echo{
+			Addr: netip.MustParseAddr(c.addr), Sender: netip.MustParseAddr(c.sender), MAC: neighbourMAC,
+			ID: 0x1234, Number: 0xfffe, Token: [8]byte{1, 2, 3, 4, 5, 6, 7, 8},
+		}
+		request, err := e.request(localMAC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := ParseEcho(request); err == nil {
+			t.Errorf("a request is parsed as %+v", got)
+		}
+		want := e
+		want.Sender = netip.Addr{}
+		got, err := ParseEcho(replyTo(request))
+		if err != nil || got != want {
+			t.Errorf("got %+v, %v, want %+v", got, err, want)
+		}
+		for n := range len(request) {
+			if got, err := ParseEcho(replyTo(request)[:n]); err == nil {
+				t.Errorf("%d bytes are parsed as %+v", n, got)
+			}
+		}
+	}
+	for _, c := range []struct{ addr, sender string }{{"192.0.2.1", "2001:db8::11"}, {"2001:db8::1", "192.0.2.11"}, {"::ffff:192.0.2.1", "2001:db8::11"}} {
+		e := Echo{Addr: netip.MustParseAddr(c.addr), Sender: netip.MustParseAddr(c.sender), MAC: neighbourMAC}
+		if _, err := e.request(localMAC); err == nil {
+			t.Errorf("a request from %s to %s is built", c.sender, c.addr)
+		}
+	}
+	if _, err := (Echo{Addr: netip.MustParseAddr("192.0.2.1")}).request(localMAC); err == nil {
+		t.Error("a request without a sender is built")
+	}
+}
+
+func FuzzParseEcho(f *testing.F) {
+	for _, addrs := range [][2]string{{"192.0.2.1", "192.0.2.11"}, {"2001:db8::1", "2001:db8::11"}} {
+		e := Echo{Addr: netip.MustParseAddr(addrs[0]), Sender: netip.MustParseAddr(addrs[1]), MAC: neighbourMAC}
+		request, err := e.request(localMAC)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(request)
+		f.Add(replyTo(request))
+	}
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		if e, err := ParseEcho(frame); (err == nil) != e.Addr.IsValid() || err == nil && !e.MAC.isStation() {
+			t.Errorf("%+v, %v", e, err)
+		}
+	})
+}
+
+func TestExchange(t *testing.T) {
+	neighbour := connectNeighbour(t)
+	neighbour.Run(t, "ip addr add 192.0.2.1/24 dev eth0")
+	neighbour.Run(t, "ip addr add 2001:db8::1/64 dev eth0 nodad")
+	nstest.Run(t, "ip addr add 192.0.2.11/24 dev eth0")
+	nstest.Run(t, "ip addr add 2001:db8::11/64 dev eth0 nodad")
+	ethernet := openEthernet(t)
+	x, err := ethernet.OpenExchange("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = x.Close() }()
+	other, err := ethernet.OpenExchange("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Close() }()
+
+	// ask sends until the answer has come.
+	ask := func(what string, send func() error, want Heard) {
+		t.Helper()
+		waitUntil(t, what, func() bool {
+			if err := send(); err != nil {
+				t.Fatal(err)
+			}
+			hasCome := false
+			for end := time.Now().Add(100 * time.Millisecond); !hasCome && time.Now().Before(end); time.Sleep(time.Millisecond) {
+				err := x.Drain(func(h Heard) { hasCome = hasCome || h == want })
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			return hasCome
+		})
+	}
+	for target, sender := range map[string]string{"192.0.2.1": "192.0.2.11", "2001:db8::1": "2001:db8::11"} {
+		addr := netip.MustParseAddr(target)
+		ask("an echo of "+target, func() error { return x.SendEcho(addr, netip.MustParseAddr(sender), neighbourMAC, 7) },
+			Heard{Number: 7, IsEcho: true, Addr: addr, MAC: neighbourMAC})
+		question := Question{Target: Target{Interface: "eth0", Addr: addr}, Sender: netip.MustParseAddr(sender)}
+		ask("an answer of "+target, func() error { return ethernet.AskStation(question, neighbourMAC) }, Heard{Addr: addr, MAC: neighbourMAC})
+	}
+	if err := other.Drain(func(h Heard) {
+		if h.IsEcho {
+			t.Errorf("another exchange hears %+v", h)
+		}
+	}); err != nil {
+		t.Error(err)
+	}
+
+	write := newFrameSender(t, neighbour)
+	frame := buildFrame(t, GratuitousARP, "192.0.2.3")
+	for range maxDrained + 1 {
+		write(frame)
+	}
+	if err := x.Drain(func(Heard) {}); !errors.Is(err, ErrLost) {
+		t.Errorf("more frames than one Drain reads: %v", err)
+	}
+	waitUntil(t, "everything has been read", func() bool { return x.Drain(func(Heard) {}) == nil })
+
+	nstest.Run(t, "ip link set eth0 down")
+	waitUntil(t, "the interface is down", func() bool {
+		err := x.Drain(func(Heard) {})
+		return err != nil && !errors.Is(err, ErrLost)
+	})
+	if _, err := ethernet.OpenExchange("eth7"); err == nil {
+		t.Error("an exchange is opened without the interface")
+	}
+}

@@ -1,0 +1,29 @@
+// Package watch decides whether a node that another one watches is dead, and which of its
+// Local addresses this node, the watcher, is then to claim. It is pure: no socket, no clock.
+//
+// Watchers judge kernels, not agents: the kernel of a living node answers although its agent
+// crashes, restarts or gets no processor time. A Watcher is for one watched node on one link.
+// Its caller ends a round each Settings.Interval by Round, sends the questions which that
+// returns, and passes on all answers by Hear. What a Watcher says follows from a few rules:
+//
+//  1. An answer of the watched node's kernel to a question of the last rounds is a sign of
+//     life. The question is an ICMP(v6) echo. As long as the node has answered none, as a
+//     firewall may drop them, the answer to an ARP request or neighbour solicitation for an
+//     address of the node's own counts as well.
+//  2. A round without a sign of life is a miss, from the second one in a row on only if a
+//     witness answered a question sent in the same round. Without a witness the count starts
+//     again: this node may be cut off itself. Witnesses that answer no echo any more are
+//     asked as the watched node is.
+//  3. A round that is late makes the count start again, and too many late rounds end the
+//     watch for a while: this node may be too busy to read answers.
+//  4. When only two misses are left the link is asked for each address, and for the node's
+//     own, by ARP or neighbour discovery. An address is not claimed while another station
+//     answers for it. An answer in the name of the watched node is a sign of life, unless
+//     Settings.TrustsEchoOnly says that the fabric answers for the dead.
+//  5. An address is armed once the watched node was seen to answer for it since the Watcher
+//     began. Only armed addresses are claimed. While the agent is not fresh the link is asked
+//     again and again, and an address for which a living node does not answer is disarmed: its
+//     Service may be gone.
+//  6. After Settings.Misses misses the first successor claims its addresses, and the second
+//     one SecondRankDelay later those for which still nobody answers.
+package watch

@@ -1,0 +1,45 @@
+package watch
+
+import "time"
+
+// Durations and counts by which a Watcher decides, each with its reason.
+const (
+	// DefaultInterval and DefaultMisses find a dead node in half a second.
+	DefaultInterval = 100 * time.Millisecond
+	DefaultMisses   = 5
+
+	// secondRankDelay is how long after the first successor the second one claims: by then it
+	// has heard the first one's claim, even if that was sent late in a round.
+	secondRankDelay = 200 * time.Millisecond
+
+	// quietRounds is for how many rounds the link has to leave the questions for an address
+	// unanswered before the address is claimed: a question or its answer can be lost.
+	quietRounds = 2
+	// slowRounds is how many rounds pass between two questions for an address that was not
+	// claimed when it could be, as another station answers for it.
+	slowRounds = 10
+
+	// witnessInterval is how often witnesses are asked while the watched node answers, so that
+	// a watch without a witness is known before it is needed.
+	witnessInterval = 5 * time.Second
+	// witnessMisses is how many of these questions in a row remain unanswered until the watch
+	// counts as one without a witness.
+	witnessMisses = 2
+
+	// armInterval is how often the link is asked for an address that is not armed, and for each
+	// address while the agent is not fresh, and armRetry how soon again after a question that
+	// nobody answered.
+	armInterval = 10 * time.Second
+	armRetry    = time.Second
+	// disarmMisses is how many of these questions in a row a living node leaves unanswered
+	// until the address is disarmed.
+	disarmMisses = 3
+	// armRate bounds for how many addresses the link is asked in one round in order to arm them.
+	armRate = 10
+
+	// A round that takes lateFactor intervals is late, and lateRounds such rounds within
+	// lateWindow end the watch until there have been fewer.
+	lateFactor = 2
+	lateRounds = 3
+	lateWindow = 10 * time.Second
+)

@@ -1,0 +1,98 @@
+package watch
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// Kind of a question.
+type Kind int
+
+// Kinds of questions.
+const (
+	// Echo is an ICMP or ICMPv6 echo request.
+	Echo Kind = iota
+	// Resolve is an ARP request or a neighbour solicitation.
+	Resolve
+)
+
+// Answer is what a station has answered.
+type Answer struct {
+	Kind Kind
+	// Addr is the address that was asked, or asked for.
+	Addr netip.Addr
+	// MAC of the station, lower case with colons.
+	MAC string
+	// Round is the number of the round whose echo is answered. Other answers have none.
+	Round uint16
+}
+
+// Hear notes an answer. Its cost does not depend on how many answers come: what stations send
+// unasked is noted once.
+func (w *Watcher) Hear(a Answer) {
+	if w.number == 0 {
+		return
+	}
+	if a.Kind == Resolve {
+		if known := w.addresses[a.Addr]; known != nil {
+			w.hearHolder(known, a.MAC)
+			return
+		}
+	}
+	if watched := &w.target.Watched; watched.Addr == a.Addr && slices.Contains(watched.MACs, a.MAC) {
+		w.hearWatched(a)
+		return
+	}
+	for i := range w.target.Witnesses {
+		if n := &w.target.Witnesses[i]; n.Addr == a.Addr && slices.Contains(n.MACs, a.MAC) && !slices.Contains(w.target.Watched.MACs, a.MAC) {
+			w.hearWitness(w.witnesses[n.Name], a)
+		}
+	}
+}
+
+// hearWatched notes a sign of life of the watched node, unless it answers a question of long
+// ago.
+func (w *Watcher) hearWatched(a Answer) {
+	switch {
+	case a.Kind == Echo && w.number-a.Round <= uint16(w.settings.Misses): //nolint:gosec // at most 20
+		w.watched.hasEchoed, w.isDoubtful = true, false
+	case a.Kind == Echo || w.settings.TrustsEchoOnly || w.watched.hasEchoed && !w.asksInSilence():
+		return
+	case w.watched.hasEchoed:
+		w.doubt()
+	}
+	w.watched.isKnown, w.watched.hasAnswered = true, true
+}
+
+// doubt takes an answer that is none to an echo, in the silence of the watched node, for a sign
+// of life. From then on not only answers to echoes count.
+func (w *Watcher) doubt() {
+	w.watched.hasEchoed, w.watched.hasAnswered, w.isDoubtful = false, true, true
+}
+
+// hearWitness notes that a witness has answered a question of this round.
+func (w *Watcher) hearWitness(witness *answering, a Answer) {
+	switch {
+	case !w.areWitnessesAsked:
+		return
+	case a.Kind == Echo && a.Round == w.number:
+		witness.hasEchoed = true
+	case a.Kind == Resolve && !witness.hasEchoed && !w.settings.TrustsEchoOnly:
+	default:
+		return
+	}
+	w.isWitnessed = true
+}
+
+// hearHolder notes who answers for an address.
+func (w *Watcher) hearHolder(known *address, mac string) {
+	switch isWatched := slices.Contains(w.target.Watched.MACs, mac); {
+	case !known.isAsked:
+	case !isWatched:
+		known.isTaken = true
+	case w.misses == 0:
+		known.isHeld = true
+	case !w.settings.TrustsEchoOnly:
+		w.doubt()
+	}
+}

@@ -1,0 +1,185 @@
+package watch
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Facts are what a round depends on besides answers.
+type Facts struct {
+	// CanHear means that the interface has a carrier, and that no answers were lost.
+	CanHear bool
+	// IsFresh means that the agent renewed its Lease lately, and so knows what the watched node
+	// is to have.
+	IsFresh bool
+}
+
+// Question is to be sent on the link.
+type Question struct {
+	Kind Kind
+	Addr netip.Addr
+	// MACs of the node that is asked, or that may have the address.
+	MACs []string
+	// IsForAll means that the whole link is asked, too.
+	IsForAll bool
+}
+
+// Step is what to do at the beginning of a round.
+type Step struct {
+	// Round is the number that the round's echoes carry.
+	Round uint16
+	// Questions to send, those to the watched node before those to witnesses.
+	Questions []Question
+	// Claims are the addresses to claim, ascending.
+	Claims []Address
+}
+
+// Round ends a round, once all answers that came until now have been heard, and begins the
+// next one. The caller calls it each Settings.Interval.
+func (w *Watcher) Round(now time.Time, facts Facts) Step {
+	if w.number > 0 {
+		w.judge(now, facts)
+	}
+	claims := w.claims()
+	w.begin(now)
+	return Step{Round: w.number, Questions: w.questions(now, facts), Claims: claims}
+}
+
+// judge draws the conclusions of the round that ends.
+func (w *Watcher) judge(now time.Time, facts Facts) {
+	if w.areWitnessesAsked {
+		w.unwitnessed++
+		if w.isWitnessed {
+			w.unwitnessed = 0
+		}
+	}
+	if w.unwitnessed >= witnessMisses {
+		for _, known := range w.witnesses {
+			known.hasEchoed = false
+		}
+	}
+	w.lateAt = slices.DeleteFunc(w.lateAt, func(at time.Time) bool { return now.Sub(at) > lateWindow })
+	isLate := now.Sub(w.roundAt) >= lateFactor*w.settings.Interval
+	if isLate {
+		w.lateAt = append(w.lateAt, now)
+		w.lateAt = w.lateAt[max(0, len(w.lateAt)-lateRounds):]
+	}
+	switch {
+	case w.watched.hasAnswered, isLate, !facts.CanHear, !w.watched.isKnown, w.misses > 0 && !w.isWitnessed:
+		w.misses = 0
+	default:
+		w.misses++
+	}
+	for _, a := range w.addresses {
+		w.judgeAddress(a)
+	}
+}
+
+// judgeAddress draws the conclusions for one address.
+func (w *Watcher) judgeAddress(a *address) {
+	if w.misses == 0 {
+		a.quiet, a.isClaimed = 0, false
+	}
+	switch {
+	case !a.isAsked:
+	case a.isHeld:
+		a.isArmed, a.unheld = true, 0
+	case w.watched.hasAnswered:
+		if a.unheld++; a.unheld >= disarmMisses {
+			a.isArmed = false
+		}
+	case a.isTaken:
+		a.quiet = 0
+	case w.misses > 0:
+		a.quiet++
+	}
+}
+
+// claims returns the addresses that are to be claimed now.
+func (w *Watcher) claims() []Address {
+	if !w.isSilent() || w.isLate() {
+		return nil
+	}
+	var claims []Address
+	for _, target := range w.target.Addresses {
+		a := w.addresses[target.Addr]
+		isTurn := a.Rank == 0 || w.misses >= w.settings.Misses+w.settings.secondRankRounds()
+		if isTurn && a.isArmed && !a.isClaimed && a.quiet >= quietRounds {
+			a.isClaimed = true
+			claims = append(claims, a.Address)
+		}
+	}
+	return claims
+}
+
+// begin begins a round.
+func (w *Watcher) begin(now time.Time) {
+	if w.number++; w.number == 0 {
+		w.number = 1
+	}
+	w.roundAt = now
+	w.watched.hasAnswered, w.isWitnessed = false, false
+	w.areWitnessesAsked = w.misses > 0 || now.Sub(w.witnessesAskedAt) >= witnessInterval
+	if w.areWitnessesAsked {
+		w.witnessesAskedAt = now
+	}
+	for _, a := range w.addresses {
+		a.isAsked, a.isHeld, a.isTaken = false, false, false
+	}
+}
+
+// questions returns what to ask in the round that has begun.
+func (w *Watcher) questions(now time.Time, facts Facts) []Question {
+	questions := w.askNode(nil, &w.target.Watched, !w.watched.hasEchoed || w.asksInSilence())
+	if w.areWitnessesAsked {
+		for i := range w.target.Witnesses {
+			n := &w.target.Witnesses[i]
+			questions = w.askNode(questions, n, !w.witnesses[n.Name].hasEchoed)
+		}
+	}
+	toArm := armRate
+	for _, target := range w.target.Addresses {
+		a := w.addresses[target.Addr]
+		switch {
+		case w.misses > 0:
+			a.isAsked = a.isArmed && !a.isClaimed && w.asksInSilence()
+		case toArm > 0 && w.isArmingDue(a, now, facts):
+			a.isAsked, a.armAskedAt = true, now
+			toArm--
+		}
+		if a.isAsked {
+			questions = append(questions, Question{Kind: Resolve, Addr: a.Addr, MACs: w.target.Watched.MACs, IsForAll: true})
+		}
+	}
+	return questions
+}
+
+// askNode appends the questions to a node: an echo, and where an answer would count an ARP request
+// or neighbour solicitation.
+func (w *Watcher) askNode(questions []Question, n *Node, resolves bool) []Question {
+	if !n.Addr.IsValid() {
+		return questions
+	}
+	questions = append(questions, Question{Kind: Echo, Addr: n.Addr, MACs: n.MACs})
+	if resolves && !w.settings.TrustsEchoOnly {
+		questions = append(questions, Question{Kind: Resolve, Addr: n.Addr, MACs: n.MACs})
+	}
+	return questions
+}
+
+// asksInSilence reports whether it is asked in this round of a silence who answers in the watched
+// node's name: early enough for the claim, and seldom after both successors could claim.
+func (w *Watcher) asksInSilence() bool {
+	over := w.misses - w.settings.Misses - w.settings.secondRankRounds()
+	return w.misses >= w.settings.Misses-quietRounds && (over <= 0 || over%slowRounds < quietRounds)
+}
+
+// isArmingDue reports whether the link is to be asked whether the watched node has an address.
+func (w *Watcher) isArmingDue(a *address, now time.Time, facts Facts) bool {
+	gap := armInterval
+	if a.unheld > 0 && a.unheld < disarmMisses {
+		gap = armRetry
+	}
+	return (!a.isArmed || !facts.IsFresh) && now.Sub(a.armAskedAt) >= gap
+}

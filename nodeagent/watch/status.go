@@ -1,0 +1,38 @@
+package watch
+
+import (
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// messages of condition Ready, by reason; they get the name of the watched node.
+var messages = map[string]string{
+	ReasonDisabled:  "local.failover of the LBNodeAgent is not enabled: this node does not watch %s",
+	ReasonLate:      "this node is too busy to watch %s",
+	ReasonNoAnswer:  "%s has answered neither echoes nor, if they count, ARP requests or neighbour solicitations",
+	ReasonSilent:    "%s does not answer any more, and others do",
+	ReasonDoubtful:  "%s answers no echoes any more, and is watched by ARP requests or neighbour solicitations",
+	ReasonNoWitness: "no other node than %s can tell whether this one is cut off itself: its silence would mean nothing",
+	ReasonWatching:  "watching %s",
+}
+
+// Status returns the status of an Announcement with standby. It equals the present one if
+// nothing has changed.
+func Status(ann *v1.Announcement, reason string, now metav1.Time) v1.AnnouncementStatus {
+	ready := metav1.Condition{
+		Type: v1.ConditionReady, Status: metav1.ConditionFalse, Reason: reason, ObservedGeneration: ann.Generation,
+		Message: fmt.Sprintf(messages[reason], ann.Spec.Standby.Watched.NodeName), LastTransitionTime: now,
+	}
+	if reason == ReasonWatching {
+		ready.Status = metav1.ConditionTrue
+	}
+	for _, old := range ann.Status.Conditions {
+		if old.Type == ready.Type && old.Status == ready.Status {
+			ready.LastTransitionTime = old.LastTransitionTime
+		}
+	}
+	return v1.AnnouncementStatus{ObservedGeneration: ann.Generation, Conditions: []metav1.Condition{ready}}
+}

@@ -1,0 +1,74 @@
+package watch
+
+import (
+	"net/netip"
+	"slices"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// Key tells the nodes apart that a node watches.
+type Key struct {
+	// Interface of the watching node, and Node that is watched.
+	Interface, Node string
+}
+
+// KeyOf returns the Key of a standby.
+func KeyOf(standby *v1.Standby) Key {
+	return Key{string(standby.Interface), standby.Watched.NodeName}
+}
+
+// Targets returns what the Announcements with standby of a node ask the node to watch. isNear
+// says whether an address is in a subnet in which the node has an address of its own on an
+// interface.
+func Targets(standbys []v1.Announcement, nodeName string, isNear func(iface string, addr netip.Addr) bool) map[Key]Target {
+	targets := map[Key]Target{}
+	for i := range standbys {
+		s := standbys[i].Spec.Standby
+		key := KeyOf(s)
+		t, isKnown := targets[key]
+		if !isKnown {
+			t.Watched, _ = nodeOf(&s.Watched, key.Interface, isNear)
+			for j := range s.Witnesses {
+				if n, canAsk := nodeOf(&s.Witnesses[j], key.Interface, isNear); canAsk {
+					t.Witnesses = append(t.Witnesses, n)
+				}
+			}
+		}
+		for j := range s.Addresses {
+			if a, isSuccessor := addressOf(&s.Addresses[j], nodeName); isSuccessor {
+				t.Addresses = append(t.Addresses, a)
+			}
+		}
+		targets[key] = t
+	}
+	for key, t := range targets {
+		slices.SortFunc(t.Addresses, func(a, b Address) int { return a.Addr.Compare(b.Addr) })
+		// While an address moves from one Announcement to another it may be in both.
+		t.Addresses = slices.CompactFunc(t.Addresses, func(a, b Address) bool { return a.Addr == b.Addr })
+		targets[key] = t
+	}
+	return targets
+}
+
+// nodeOf returns a node with the address at which it is asked, and whether it has one.
+func nodeOf(n *v1.StandbyNode, iface string, isNear func(string, netip.Addr) bool) (Node, bool) {
+	node := Node{Name: n.NodeName, MACs: n.MACs}
+	for _, text := range n.Addresses {
+		if addr, err := netip.ParseAddr(text); err == nil && isNear(iface, addr) {
+			node.Addr = addr
+			return node, len(node.MACs) > 0
+		}
+	}
+	return node, false
+}
+
+// addressOf returns an address with the rank that a node has, and whether it has one.
+func addressOf(a *v1.StandbyAddress, nodeName string) (Address, bool) {
+	addr, err := netip.ParseAddr(a.Address)
+	rank := slices.IndexFunc(a.Successors, func(s v1.Successor) bool { return s.NodeName == nodeName })
+	if err != nil || rank < 0 {
+		return Address{}, false
+	}
+	return Address{Addr: addr, Rank: rank, HolderEpoch: a.Epoch, Epoch: a.Successors[rank].Epoch}, true
+}

@@ -1,0 +1,138 @@
+package watch
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Node is a node on the link.
+type Node struct {
+	Name string
+	// Addr is an address of the node's own, in a subnet of the link. Without one the node is not
+	// asked.
+	Addr netip.Addr
+	// MACs by which the node answers, lower case with colons.
+	MACs []string
+}
+
+// Address is a Local address of the watched node, for which this node is a successor.
+type Address struct {
+	Addr netip.Addr
+	// Rank is 0 for the first successor, and 1 for the second one.
+	Rank int
+	// HolderEpoch is the epoch by which the watched node holds the address, and Epoch the one
+	// that is reserved for the claim of this node.
+	HolderEpoch, Epoch int64
+}
+
+// Target is what a Watcher watches.
+type Target struct {
+	Watched Node
+	// Witnesses are other nodes on the link.
+	Witnesses []Node
+	// Addresses, ascending.
+	Addresses []Address
+}
+
+// Watcher judges one node on one link. It is not for concurrent use.
+//
+// It is lost with the process: the next one has to see again that the watched node answers.
+type Watcher struct {
+	settings Settings
+	target   Target
+
+	// number of the round that has begun, and roundAt when it did; 0 before the first one.
+	number  uint16
+	roundAt time.Time
+	// lateAt are the ends of the last late rounds, at most lateRounds of them.
+	lateAt []time.Time
+
+	// watched, and witnesses by name, are how these nodes answer.
+	watched   answering
+	witnesses map[string]*answering
+	// areWitnessesAsked means that witnesses are asked in this round, isWitnessed that one of
+	// them has answered a question of this round, and witnessesAskedAt when they were asked last.
+	areWitnessesAsked, isWitnessed bool
+	witnessesAskedAt               time.Time
+	// unwitnessed counts the rounds in a row in which witnesses were asked and none answered.
+	unwitnessed int
+
+	// misses counts the rounds in a row without a sign of life.
+	misses int
+	// isDoubtful means that the watched node answered for an address when it had answered no
+	// echo. It ends with the next answer to an echo.
+	isDoubtful bool
+
+	addresses map[netip.Addr]*address
+}
+
+// answering is how a node answers.
+type answering struct {
+	// hasEchoed means that the node has answered an echo. From then on nothing else counts.
+	hasEchoed bool
+	// isKnown means that an answer has come that counted, and hasAnswered that one has come
+	// in this round.
+	isKnown, hasAnswered bool
+}
+
+// address is what is known of an address of the watched node.
+type address struct {
+	Address
+	// isAsked means that the link is asked for the address in this round, isHeld that the
+	// watched node has answered, and isTaken that another station has.
+	isAsked, isHeld, isTaken bool
+	// isArmed means that the watched node was seen to answer for the address, and isClaimed
+	// that this node has claimed it since.
+	isArmed, isClaimed bool
+	// quiet counts the questions in a row that nobody has answered, in the silence of the
+	// watched node.
+	quiet int
+	// armAskedAt is when the link was last asked in order to arm the address, or to see whether
+	// it is still armed, and unheld how often in a row a living node has not answered.
+	armAskedAt time.Time
+	unheld     int
+}
+
+// New returns a Watcher that has seen nothing yet.
+func New(settings Settings, target Target) *Watcher {
+	w := &Watcher{settings: settings, witnesses: map[string]*answering{}, addresses: map[netip.Addr]*address{}}
+	w.SetTarget(target)
+	return w
+}
+
+// SetTarget replaces what is watched. What was seen of another node, or of an address that the
+// node holds under another epoch now, does not count any more.
+func (w *Watcher) SetTarget(target Target) {
+	before := w.target.Watched
+	if before.Name != target.Watched.Name || before.Addr != target.Watched.Addr || !slices.Equal(before.MACs, target.Watched.MACs) {
+		w.watched, w.isDoubtful, w.misses = answering{}, false, 0
+		clear(w.addresses)
+	}
+	w.target = target
+	addresses := make(map[netip.Addr]*address, len(target.Addresses))
+	for _, a := range target.Addresses {
+		known := w.addresses[a.Addr]
+		if known == nil || known.HolderEpoch != a.HolderEpoch {
+			known = &address{}
+		}
+		known.Address = a
+		addresses[a.Addr] = known
+	}
+	w.addresses = addresses
+	witnesses := make(map[string]*answering, len(target.Witnesses))
+	for _, n := range target.Witnesses {
+		known := w.witnesses[n.Name]
+		if known == nil {
+			known = &answering{}
+		}
+		witnesses[n.Name] = known
+	}
+	w.witnesses = witnesses
+}
+
+// isLate reports whether too many rounds were late.
+func (w *Watcher) isLate() bool { return len(w.lateAt) >= lateRounds }
+
+// isSilent reports whether the watched node counts as dead.
+func (w *Watcher) isSilent() bool { return w.misses >= w.settings.Misses }

@@ -1,0 +1,262 @@
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/pacing"
+	"github.com/purelb/purelb-operator/nodeagent/neigh"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
+	"github.com/purelb/purelb-operator/nodeagent/watch"
+)
+
+// Exchange asks stations on one interface's link, and keeps their answers.
+type Exchange interface {
+	// SendEcho sends an echo request to one station, from an address of this node's own.
+	SendEcho(addr, sender netip.Addr, station neigh.MAC, number uint16) error
+	// Drain passes on all answers that have come since the last time, and does not wait for
+	// others. It returns neigh.ErrLost if some may be missing.
+	Drain(heard func(neigh.Heard)) error
+	Close() error
+}
+
+// watching watches other nodes, as the Announcements with standby ask: one goroutine for each
+// interface asks, each interval, all nodes that are watched on the interface's link. What the
+// answers mean, package watch decides. What watching remembers is lost with the process: the
+// next one has to see again that a node answers.
+type watching struct {
+	agent *Agent
+
+	mu    sync.Mutex
+	ctx   context.Context // of Start; nil before
+	links map[string]*watchedLink
+	// wakes bounds how often the worker is woken because a reason has changed.
+	wakes pacing.Batch
+}
+
+// watchedLink is the link of one interface. It is protected by the lock of watching.
+type watchedLink struct {
+	iface    string
+	settings watch.Settings
+	watchers map[watch.Key]*watch.Watcher
+	// reasons are those of which the worker knows.
+	reasons map[watch.Key]string
+	stop    context.CancelFunc
+}
+
+func newWatching(agent *Agent) *watching {
+	return &watching{agent: agent, links: map[string]*watchedLink{}, wakes: pacing.Batch{Gap: time.Second}}
+}
+
+// NeedLeaderElection is false: every node may watch others.
+func (w *watching) NeedLeaderElection() bool { return false }
+
+// Start watches until ctx ends.
+func (w *watching) Start(ctx context.Context) error {
+	w.mu.Lock()
+	w.ctx = ctx
+	for _, l := range w.links {
+		w.run(l) //nolint:contextcheck // it is w.ctx
+	}
+	w.mu.Unlock()
+	<-ctx.Done()
+	return nil
+}
+
+// set replaces what is watched.
+func (w *watching) set(standbys []purelbv1.Announcement, settings watch.Settings) {
+	if w.agent.OpenExchange == nil || settings.IsDisabled {
+		standbys = nil
+	}
+	targets := watch.Targets(standbys, w.agent.NodeName, w.agent.defender.hasAddressNear)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for iface, l := range w.links {
+		for key := range l.watchers {
+			if _, isWatched := targets[key]; !isWatched {
+				delete(l.watchers, key)
+				delete(l.reasons, key)
+			}
+		}
+		if len(l.watchers) == 0 || l.settings != settings {
+			if l.stop != nil {
+				l.stop()
+			}
+			delete(w.links, iface)
+		}
+	}
+	for key, target := range targets {
+		l := w.links[key.Interface]
+		if l == nil {
+			l = &watchedLink{iface: key.Interface, settings: settings, watchers: map[watch.Key]*watch.Watcher{}, reasons: map[watch.Key]string{}}
+			w.links[key.Interface] = l
+			w.run(l)
+		}
+		if known := l.watchers[key]; known != nil {
+			known.SetTarget(target)
+			continue
+		}
+		l.watchers[key] = watch.New(settings, target)
+	}
+}
+
+// statuses returns the statuses of Announcements with standby.
+func (w *watching) statuses(standbys []purelbv1.Announcement, now metav1.Time) []purelbv1.AnnouncementStatus {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	statuses := make([]purelbv1.AnnouncementStatus, 0, len(standbys))
+	for i := range standbys {
+		key, reason := watch.KeyOf(standbys[i].Spec.Standby), watch.ReasonDisabled
+		if l := w.links[key.Interface]; l != nil && l.watchers[key] != nil {
+			reason = l.watchers[key].Reason()
+			l.reasons[key] = reason
+		}
+		statuses = append(statuses, watch.Status(&standbys[i], reason, now))
+	}
+	return statuses
+}
+
+// run watches on a link until it is stopped. The caller holds the lock.
+func (w *watching) run(l *watchedLink) {
+	if w.ctx == nil || l.stop != nil {
+		return
+	}
+	ctx, stop := context.WithCancel(w.ctx)
+	l.stop = stop
+	go func() {
+		for ctx.Err() == nil {
+			if err := w.exchange(ctx, l); err != nil {
+				log.FromContext(ctx).V(1).Info("Watching again shortly", "interface", l.iface, "error", err.Error())
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(relistenAfter):
+			}
+		}
+	}()
+}
+
+// exchange asks and hears on a link until ctx ends, or the interface goes down or away.
+func (w *watching) exchange(ctx context.Context, l *watchedLink) (err error) {
+	x, err := w.agent.OpenExchange(l.iface)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, x.Close()) }()
+	next := time.NewTimer(0)
+	defer next.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-next.C:
+		}
+		begun := time.Now()
+		if err := w.round(ctx, l, x); err != nil {
+			return err
+		}
+		next.Reset(time.Until(begun.Add(l.settings.Interval)))
+	}
+}
+
+// round ends a round of all Watchers of a link, and begins the next one.
+func (w *watching) round(ctx context.Context, l *watchedLink, x Exchange) error {
+	facts := watch.Facts{CanHear: w.agent.defender.isLinkUp(l.iface), IsFresh: w.agent.freshness.isFresh()}
+	w.mu.Lock()
+	err := x.Drain(func(h neigh.Heard) {
+		answer := watch.Answer{Kind: watch.Resolve, Addr: h.Addr, MAC: h.MAC.String()}
+		if h.IsEcho {
+			answer.Kind, answer.Round = watch.Echo, h.Number
+		}
+		for _, watcher := range l.watchers {
+			watcher.Hear(answer)
+		}
+	})
+	isLost := errors.Is(err, neigh.ErrLost)
+	if err != nil && !isLost {
+		w.mu.Unlock()
+		return err
+	}
+	facts.CanHear = facts.CanHear && !isLost
+	now := time.Now()
+	var steps []watch.Step
+	for key, watcher := range l.watchers {
+		step := watcher.Round(now, facts)
+		steps = append(steps, step)
+		if len(step.Claims) > 0 {
+			log.FromContext(ctx).Info("A watched node is silent", "node", key.Node, "interface", key.Interface, "addresses", len(step.Claims))
+		}
+	}
+	w.reportReasons(l, now)
+	w.mu.Unlock()
+	for _, step := range steps {
+		for _, q := range step.Questions {
+			w.ask(l.iface, x, step.Round, q)
+		}
+	}
+	return nil
+}
+
+// reportReasons wakes the worker, once in a while, when it does not know a reason yet. The
+// caller holds the lock.
+func (w *watching) reportReasons(l *watchedLink, now time.Time) {
+	isNew := false
+	for key, watcher := range l.watchers {
+		known, isKnown := l.reasons[key]
+		isNew = isNew || isKnown && known != watcher.Reason()
+	}
+	if isNew && w.wakes.Delay(now) <= 0 {
+		w.wakes.Note(now)
+		signal(w.agent.wake)
+	}
+}
+
+// ask sends a question. What is not sent is not answered.
+func (w *watching) ask(iface string, x Exchange, round uint16, q watch.Question) {
+	macs := neigh.ParseMACs(q.MACs)
+	question := w.agent.defender.questionFrom(iface, q.Addr)
+	switch {
+	case q.IsForAll:
+		question.NodeMACs = macs
+		_ = w.agent.Neighbours.Ask(question)
+	case len(macs) == 0:
+	case q.Kind == watch.Echo && question.Sender.IsValid():
+		_ = x.SendEcho(q.Addr, question.Sender, macs[0], round)
+	case q.Kind == watch.Resolve:
+		_ = w.agent.Neighbours.AskStation(question, macs[0])
+	}
+}
+
+// questionFrom returns the question for an address, from an address of the node's own.
+func (g *defender) questionFrom(iface string, addr netip.Addr) neigh.Question {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.question(iface, addr, nil)
+}
+
+// isLinkUp reports whether an interface has a carrier, as far as the defender knows.
+func (g *defender) isLinkUp(iface string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	isUp, isKnown := g.isUp[iface]
+	return isUp || !isKnown
+}
+
+// hasAddressNear reports whether the node has an address of its own on an interface in whose
+// subnet another address is.
+func (g *defender) hasAddressNear(iface string, addr netip.Addr) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	sender := g.defence.Sender(iface, addr)
+	return slices.ContainsFunc(g.defence.NodeAddresses, func(a plan.Address) bool {
+		return a.Interface == iface && a.Prefix.Addr() == sender && a.Prefix.Masked().Contains(addr)
+	})
+}

@@ -1,0 +1,180 @@
+package nodeagent
+
+import (
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent/internal/nstest"
+	"github.com/purelb/purelb-operator/nodeagent/neigh"
+)
+
+// memoryExchange is an Exchange with stations in memory that answer at once.
+type memoryExchange struct {
+	mu       sync.Mutex
+	stations map[netip.Addr]neigh.MAC
+	heard    []neigh.Heard
+	isClosed bool
+}
+
+func (x *memoryExchange) SendEcho(addr, _ netip.Addr, station neigh.MAC, number uint16) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.stations[addr] == station {
+		x.heard = append(x.heard, neigh.Heard{Number: number, IsEcho: true, Addr: addr, MAC: station})
+	}
+	return nil
+}
+
+func (x *memoryExchange) Drain(heard func(neigh.Heard)) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, h := range x.heard {
+		heard(h)
+	}
+	x.heard = nil
+	return nil
+}
+
+func (x *memoryExchange) Close() error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.isClosed = true
+	return nil
+}
+
+func (x *memoryExchange) set(addr string, mac neigh.MAC) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.stations[netip.MustParseAddr(addr)] = mac
+}
+
+func (x *memoryExchange) unset(addr string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.stations, netip.MustParseAddr(addr))
+}
+
+// standbyFor is an Announcement that asks node1 to watch node2, with node3 as its witness.
+func standbyFor(iface string, node2MAC, node3MAC neigh.MAC) *purelbv1.Announcement {
+	ann := announcementOf("node1-standby")
+	ann.Spec.NodeName = "node1"
+	ann.Spec.Standby = &purelbv1.Standby{
+		Watched:   purelbv1.StandbyNode{NodeName: "node2", Addresses: []string{"192.0.2.12"}, MACs: []string{node2MAC.String()}},
+		Interface: purelbv1.InterfaceName(iface),
+		Witnesses: []purelbv1.StandbyNode{{NodeName: "node3", Addresses: []string{"192.0.2.13"}, MACs: []string{node3MAC.String()}}},
+		Addresses: []purelbv1.StandbyAddress{{
+			Address: "192.0.2.1", ServiceGroup: "default", Epoch: 3, Successors: []purelbv1.Successor{{NodeName: "node1", Epoch: 4}},
+		}},
+	}
+	return ann
+}
+
+func (w *world) readyOf(name string) string {
+	conditions := w.get(name).Status.Conditions
+	if len(conditions) == 0 {
+		return ""
+	}
+	return string(conditions[0].Status) + " " + conditions[0].Reason
+}
+
+func TestWatching(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node2MAC, node3MAC := oldHolder, stranger
+		x := &memoryExchange{stations: map[netip.Addr]neigh.MAC{}}
+		w := newWorld(t, settings(), announcementOf("node1"), standbyFor("eth0", node2MAC, node3MAC))
+		w.OpenExchange = func(string) (Exchange, error) { return x, nil }
+		go func() { _ = w.watching.Start(t.Context()) }()
+		expect := func(what, want string) {
+			t.Helper()
+			for range 5 { // one sync sees what has changed, and one reports what has changed since
+				time.Sleep(time.Second)
+				if _, err := w.reconcile(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := w.readyOf("node1-standby"); got != want {
+				t.Fatalf("%s: Ready is %s, want %s", what, got, want)
+			}
+		}
+		expect("nobody answers", "False NoAnswer")
+		x.set("192.0.2.12", node2MAC)
+		expect("node2 answers", "False NoWitness")
+		x.set("192.0.2.13", node3MAC)
+		time.Sleep(10 * time.Second)
+		expect("node3 does, too", "True Watching")
+		w.made()
+		if _, err := w.reconcile(); err != nil {
+			t.Fatal(err)
+		}
+		w.expect("requests once all is well", []string(nil), w.made())
+		x.unset("192.0.2.12")
+		expect("node2 is dead", "False Silent")
+		x.set("192.0.2.12", node2MAC)
+		expect("node2 is back", "True Watching")
+
+		agent := settings()
+		if err := w.Client.Get(t.Context(), client.ObjectKeyFromObject(agent), agent); err != nil {
+			t.Fatal(err)
+		}
+		agent.Spec.Local = &purelbv1.LBNodeAgentLocal{Failover: &purelbv1.Failover{Enabled: new(bool)}}
+		if err := w.Client.Update(t.Context(), agent); err != nil {
+			t.Fatal(err)
+		}
+		expect("watching is disabled", "False Disabled")
+		if x.mu.Lock(); !x.isClosed {
+			t.Error("the exchange is open although nobody is watched")
+		}
+		x.mu.Unlock()
+		if status := w.get("node1").Status; status.Desired != 0 || len(status.Conditions) == 0 || status.Conditions[0].Status != metav1.ConditionTrue {
+			t.Errorf("the Announcement without standby: %+v", status)
+		}
+	})
+}
+
+// Real kernels answer.
+func TestWireWatching(t *testing.T) {
+	if !nstest.InOwnNamespace(t) {
+		return
+	}
+	node2, node3 := neigh.MAC{2, 0, 0, 0, 0, 2}, neigh.MAC{2, 0, 0, 0, 0, 3}
+	others := map[string]nstest.Neighbour{}
+	w := newWireBy(t, func(w *wire) {
+		nstest.Run(t, "ip link add eth0 address 02:00:00:00:00:aa type veth peer name far address %s", neighbour)
+		t.Cleanup(func() { nstest.Run(t, "ip link del eth0") })
+		w.neighbour.MoveLink(t, "far")
+		w.neighbour.Run(t, "ip link add eth0 type bridge mcast_snooping 0")
+		w.neighbour.Run(t, "ip link set far up master eth0")
+		for name, mac := range map[string]neigh.MAC{"node2": node2, "node3": node3} {
+			other := nstest.NewNeighbour(t)
+			nstest.Run(t, "ip link add eth9 address %s type veth peer name %s", mac, name)
+			other.MoveLink(t, "eth9")
+			w.neighbour.MoveLink(t, name)
+			w.neighbour.Run(t, "ip link set %s up master eth0", name)
+			other.Run(t, "ip link set eth9 name eth0 up")
+			other.Run(t, "ip addr add 192.0.2.1%s/24 dev eth0", name[len("node"):])
+			others[name] = other
+		}
+		others["node2"].Run(t, "ip addr add 192.0.2.1/32 dev eth0")
+		if err := w.Client.Create(t.Context(), standbyFor("eth0", node2, node3)); err != nil {
+			t.Fatal(err)
+		}
+	}, true)
+	is := func(what, want string) {
+		t.Helper()
+		w.within(what, func() bool { return w.readyOf("node1-standby") == want })
+	}
+	is("node2 is watched", "True Watching")
+	w.neighbour.Run(t, "ip link set node2 down")
+	is("node2 is dead", "False Silent")
+	w.neighbour.Run(t, "ip link set node2 up")
+	is("node2 is back", "True Watching")
+	w.neighbour.Run(t, "ip link set node3 down")
+	is("node3 is dead", "False NoWitness")
+}
