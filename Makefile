@@ -72,7 +72,7 @@ TESTED       := {{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{join .Test
 SLOW_HELPERS := /test/apiserver\|/nstest\|/envtest
 # The tests of nodeagent/neigh that only look at frames. PURELB_TEST_NETNS says that no
 # network namespace is needed.
-FRAME_TESTS  := TestFrames,TestFramesOfTheOtherFamily,TestQuestionSender,TestParse,TestParseMACs,TestChecksum,TestCommonBits,FuzzParse,FuzzRoundTrip
+FRAME_TESTS  := TestFrames,TestEchoFrames,TestFramesOfTheOtherFamily,TestQuestionSender,TestParse,TestParseMACs,TestChecksum,TestCommonBits,FuzzParse,FuzzParseEcho,FuzzRoundTrip
 comma        := ,
 
 .PHONY: test-fast
@@ -88,7 +88,7 @@ test-fast: ## Run the tests that need neither root, nor an API server, nor the l
 # The packages that decide. make test-mutation changes their code and runs their tests. Each
 # is FOLDER or FOLDER:FILE,FILE:TEST,TEST. Of nodeagent/neigh it is the code of frames.
 MUTATED   := controllers/agents controllers/allocation controllers/announced controllers/placement controllers/routing internal/pacing \
-  nodeagent/neigh:frame.go,parse.go,question.go:$(FRAME_TESTS) nodeagent/plan nodeagent/speaker/routes
+  nodeagent/neigh:frame.go,parse.go,question.go,echo.go:$(FRAME_TESTS) nodeagent/plan nodeagent/watch nodeagent/speaker/routes
 PACKAGES  ?= $(MUTATED)
 SAMPLE    ?= 50
 SEED      ?= 1

@@ -3,10 +3,7 @@ package neigh
 import (
 	"encoding/binary"
 	"errors"
-	"net"
 	"net/netip"
-
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -22,9 +19,6 @@ const (
 
 	// echoTTL of a request is that of a packet for a neighbour: no router forwards it.
 	echoTTL = 1
-
-	offsetProtocolIPv4 = headerEthernet + 9
-	offsetTypeIPv4     = headerEthernet + headerIPv4
 )
 
 // Echo is an ICMP or ICMPv6 echo request for one station (RFC 792, RFC 4443 section 4.1), or the
@@ -134,26 +128,4 @@ func within(packet []byte, from, to int) []byte {
 		return nil
 	}
 	return packet[from:to]
-}
-
-// echoFilter returns a filter that lets pass the answers of one family to the echo requests with
-// an ID.
-func echoFilter(nic *net.Interface, is6 bool, id uint16) []unix.SockFilter {
-	f := &filter{}
-	f.load(unix.BPF_W, filterPacketType)
-	f.dropIf(unix.PACKET_OTHERHOST)
-	f.dropIf(unix.PACKET_OUTGOING)
-	f.load(unix.BPF_W, filterInterface)
-	f.dropUnless(uint32(nic.Index)) //nolint:gosec // the kernel counts interfaces in 31 bits
-	protocol, kind, wantProtocol, wantKind := uint32(offsetProtocolIPv4), uint32(offsetTypeIPv4), uint32(protocolICMP), uint32(icmpEchoReply)
-	if is6 {
-		protocol, kind, wantProtocol, wantKind = offsetNextHeader, offsetTypeICMP, protocolICMPv6, icmpv6EchoReply
-	}
-	f.load(unix.BPF_B, protocol)
-	f.dropUnless(wantProtocol)
-	f.load(unix.BPF_B, kind)
-	f.dropUnless(wantKind)
-	f.load(unix.BPF_H, kind+4)
-	f.dropUnless(uint32(id))
-	return f.program()
 }

@@ -18,6 +18,8 @@ const (
 const (
 	offsetSource      = 6                               // of the Ethernet header
 	offsetSenderIP    = headerEthernet + 14             // of ARP
+	offsetProtocol    = headerEthernet + 9              // of IPv4
+	offsetTypeIPv4    = headerEthernet + headerIPv4     // of an ICMP message
 	offsetNextHeader  = headerEthernet + 6              // of IPv6
 	offsetTypeICMP    = headerEthernet + headerIPv6     //
 	offsetTargetND    = headerEthernet + headerIPv6 + 8 //
@@ -117,6 +119,27 @@ func claimFilter(nic *net.Interface, is6 bool, addrs []netip.Addr) []unix.SockFi
 	f.load(unix.BPF_W, offsetSenderIP)
 	f.dropIf(0)
 	f.dropUnlessPrefixed(offsetSenderIP, addrs)
+	return f.program()
+}
+
+// echoFilter returns a filter that lets pass the answers of one family to the echo requests with
+// an ID.
+func echoFilter(nic *net.Interface, is6 bool, id uint16) []unix.SockFilter {
+	f := &filter{}
+	f.load(unix.BPF_W, filterPacketType)
+	f.dropAbove(unix.PACKET_MULTICAST) // as claimFilter
+	f.load(unix.BPF_W, filterInterface)
+	f.dropUnless(uint32(nic.Index)) //nolint:gosec // the kernel counts interfaces in 31 bits
+	protocol, kind, wantProtocol, wantKind := uint32(offsetProtocol), uint32(offsetTypeIPv4), uint32(protocolICMP), uint32(icmpEchoReply)
+	if is6 {
+		protocol, kind, wantProtocol, wantKind = offsetNextHeader, offsetTypeICMP, protocolICMPv6, icmpv6EchoReply
+	}
+	f.load(unix.BPF_B, protocol)
+	f.dropUnless(wantProtocol)
+	f.load(unix.BPF_B, kind)
+	f.dropUnless(wantKind)
+	f.load(unix.BPF_H, kind+4)
+	f.dropUnless(uint32(id))
 	return f.program()
 }
 

@@ -91,7 +91,7 @@ func (w *Watcher) judgeAddress(a *address) {
 		}
 	case a.isTaken:
 		a.quiet = 0
-	case w.misses > 0:
+	default:
 		a.quiet++
 	}
 }
@@ -172,7 +172,7 @@ func (w *Watcher) askNode(questions []Question, n *Node, resolves bool) []Questi
 // node's name: early enough for the claim, and seldom after both successors could claim.
 func (w *Watcher) asksInSilence() bool {
 	over := w.misses - w.settings.Misses - w.settings.secondRankRounds()
-	return w.misses >= w.settings.Misses-quietRounds && (over <= 0 || over%slowRounds < quietRounds)
+	return w.misses >= w.settings.Misses-quietRounds && (over <= 0 || over >= slowRounds && over%slowRounds < quietRounds)
 }
 
 // isArmingDue reports whether the link is to be asked whether the watched node has an address.

@@ -174,16 +174,23 @@ func TestNobodyHasSeenIt(t *testing.T) {
 		w.watcher.SetTarget(target)
 		w.mustClaim(cold, second)
 	})
-	t.Run("another node of the same name", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		w.mustClaim(cold)
-		w.stations[0].isDead = true
-		target := w.watcher.target
-		target.Watched.MACs = []string{node4MAC}
-		w.watcher.SetTarget(target)
-		w.mustClaim(cold)
-	})
+	for name, change := range map[string]func(*Node){
+		"a node of another name":          func(n *Node) { n.Name = "node4" },
+		"a node that has another address": func(n *Node) { n.Addr = netip.MustParseAddr("192.0.2.14") },
+		"a node that has another MAC":     func(n *Node) { n.MACs = []string{node4MAC} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.mustClaim(cold)
+			w.stations[0].isDead = true
+			target := w.watcher.target
+			change(&target.Watched)
+			w.watcher.SetTarget(target)
+			w.mustClaim(cold)
+			w.mustBe(ReasonNoAnswer)
+		})
+	}
 }
 
 // While its agent is not fresh, what was deleted meanwhile is not raised from the dead; while
@@ -225,6 +232,14 @@ func TestTakenAddressIsNotClaimed(t *testing.T) {
 // Rounds that are late say nothing, as answers may not have been read in time.
 func TestLateRounds(t *testing.T) {
 	t.Parallel()
+	few := newWorld(t)
+	few.mustClaim(5)
+	for range lateRounds - 1 {
+		few.round(lateFactor * DefaultInterval)
+	}
+	few.mustClaim(5)
+	few.mustBe(ReasonWatching)
+
 	w := newWorld(t)
 	w.mustClaim(cold)
 	w.stations[0].isDead = true
@@ -254,6 +269,7 @@ func TestQuestionsWhileAllIsWell(t *testing.T) {
 		{question{Echo, node1Addr}, minute},
 		{question{Resolve, node1Addr}, 0},
 		{question{Echo, node3Addr}, minute / 50},
+		{question{Resolve, node3Addr}, 0},
 		{question{Resolve, first}, 0},
 	} {
 		if got := w.asked[c.question]; got != c.want {
@@ -298,4 +314,167 @@ func TestRoundNumbersStartAgain(t *testing.T) {
 	w.mustClaim(1<<16 + 10)
 	w.stations[0].isDead = true
 	w.mustClaim(50, first, second)
+}
+
+// What has been seen stays when the same is to be watched as before.
+func TestTargetStays(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.mustClaim(cold)
+	w.stations[0].isDead = true
+	w.mustClaim(2)
+	w.watcher.SetTarget(w.watcher.target)
+	if in := w.mustClaim(20, first, second); in[0] != 3 {
+		t.Errorf("claims in rounds %v, want the first in 3", in)
+	}
+}
+
+// The questions in a silence: for no address that is not armed or has been claimed, and seldom
+// for one for which another station answers.
+func TestQuestionsInSilence(t *testing.T) {
+	t.Parallel()
+	third := netip.MustParseAddr("192.0.2.103")
+	w := newWorld(t, func(_ *Settings, target *Target) {
+		target.Addresses = append(target.Addresses, Address{third, 0, 7, 10})
+	})
+	w.mustClaim(cold) // node1 does not have the third address
+	w.stations[0].isDead = true
+	w.stations = append(w.stations, &station{mac: strangerMAC, addresses: []netip.Addr{second}})
+	clear(w.asked)
+	w.mustClaim(3)
+	for _, addr := range []netip.Addr{first, second, node1Addr} {
+		if n := w.asked[question{Resolve, addr}]; n > 0 {
+			t.Errorf("%s is asked for %d times after less than three misses", addr, n)
+		}
+	}
+	w.mustClaim(7, first) // up to the last round in which both ranks may claim
+	if got := w.asked[question{Resolve, first}]; got != 2 {
+		t.Errorf("the address is asked for %d times before it is claimed, want 2", got)
+	}
+	if got := w.asked[question{Resolve, second}]; got != 5 {
+		t.Errorf("the address that another station has is asked for %d times until both ranks could claim it, want 5", got)
+	}
+	clear(w.asked)
+	w.mustClaim(100)
+	for addr, want := range map[netip.Addr]int{first: 0, second: 20, third: 0, node1Addr: 20} {
+		if got := w.asked[question{Resolve, addr}]; got != want {
+			t.Errorf("%s is asked for %d times in the next hundred rounds, want %d", addr, got, want)
+		}
+	}
+}
+
+// An address is disarmed after three questions, a second apart, and armed again when the node
+// answers for it.
+func TestDisarmedAddress(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.mustClaim(cold)
+	w.facts.IsFresh = false
+	w.mustClaim(1) // asks for both
+	w.stations[0].addresses = []netip.Addr{node1Addr, second}
+	isArmed := func() bool { return w.watcher.addresses[first].isArmed }
+	clear(w.asked)
+	w.mustClaim(99)
+	if got := w.asked[question{Resolve, first}]; got != 0 {
+		t.Fatalf("the address is asked for %d times in the next ten seconds, want 0", got)
+	}
+	for i, rounds := range []int{1, 9, 1, 9, 1, 1} {
+		w.mustClaim(rounds)
+		if want := i < 5; isArmed() != want {
+			t.Errorf("after step %d the address is armed: %t", i, isArmed())
+		}
+	}
+	if got := w.asked[question{Resolve, first}]; got != 3 {
+		t.Errorf("the address is asked for %d times until it is disarmed, want 3", got)
+	}
+	clear(w.asked)
+	w.mustClaim(300)
+	if got := w.asked[question{Resolve, first}]; got != 3 {
+		t.Errorf("the disarmed address is asked for %d times in half a minute, want 3", got)
+	}
+	w.stations[0].addresses = []netip.Addr{node1Addr, first, second}
+	w.mustClaim(cold)
+	if !isArmed() {
+		t.Error("the address is not armed again")
+	}
+}
+
+func TestArmingIsPaced(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(_ *Settings, target *Target) {
+		target.Addresses = nil
+		addr := first
+		for range 25 {
+			target.Addresses = append(target.Addresses, Address{Addr: addr, Epoch: 2, HolderEpoch: 1})
+			addr = addr.Next()
+		}
+	})
+	for i, want := range []int{10, 10, 5, 0} {
+		clear(w.asked)
+		w.mustClaim(1)
+		got := 0
+		for q := range w.asked {
+			if q.kind == Resolve && q.addr != node1Addr && q.addr != node3Addr {
+				got++
+			}
+		}
+		if got != want {
+			t.Errorf("round %d asks for %d addresses, want %d", i, got, want)
+		}
+	}
+}
+
+// Answers in a witness's name that do not show that this node reaches it.
+func TestForgedWitnesses(t *testing.T) {
+	t.Parallel()
+	for name, forge := range map[string]func(round uint16) Answer{
+		"of another station":      func(round uint16) Answer { return Answer{Echo, node3Addr, strangerMAC, round} },
+		"for another address":     func(round uint16) Answer { return Answer{Echo, first, node3MAC, round} },
+		"of an earlier round":     func(round uint16) Answer { return Answer{Echo, node3Addr, node3MAC, round - 1} },
+		"by the fabric":           func(uint16) Answer { return Answer{Resolve, node3Addr, node3MAC, 0} },
+		"by the watched node":     func(round uint16) Answer { return Answer{Echo, node3Addr, node1MAC, round} },
+		"for another node's name": func(round uint16) Answer { return Answer{Echo, netip.MustParseAddr("192.0.2.14"), node4MAC, round} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, func(s *Settings, target *Target) {
+				s.TrustsEchoOnly = true
+				target.Witnesses[0].MACs = []string{node3MAC, node1MAC} // a shared one
+			})
+			w.mustClaim(cold)
+			w.isCutOff, w.stations[0].isDead = true, true
+			for range cold {
+				if claims := w.round(DefaultInterval); len(claims) > 0 {
+					t.Fatalf("node2 is cut off, and claims %v", claims)
+				}
+				w.watcher.Hear(forge(w.lastRound))
+			}
+		})
+	}
+}
+
+func TestWitnessFallsSilent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.mustClaim(cold) // in rounds 1, 51 and 101 it was asked
+	w.stations[1].dropsEchoes = true
+	w.mustClaim(81) // so it is in 151 and 201
+	w.mustBe(ReasonWatching)
+	w.mustClaim(1)
+	w.mustBe(ReasonNoWitness)
+	w.mustClaim(49)
+	w.mustBe(ReasonNoWitness)
+	w.mustClaim(1) // in 251 by ARP, too
+	w.mustBe(ReasonWatching)
+}
+
+// The network delays answers by as many rounds as misses are counted.
+func TestAnswersOfEarlierRounds(t *testing.T) {
+	t.Parallel()
+	for delay, want := range map[int]string{DefaultMisses: ReasonWatching, DefaultMisses + 1: ReasonNoAnswer} {
+		w := newWorld(t, func(s *Settings, _ *Target) { s.TrustsEchoOnly = true })
+		w.stations[0].echoDelay = delay
+		w.mustClaim(cold)
+		w.mustBe(want)
+	}
 }

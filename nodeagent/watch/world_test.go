@@ -47,6 +47,7 @@ type world struct {
 	stations  []*station
 	delayed   map[int][]Answer // by round of the world
 	rounds    int
+	lastRound uint16
 	// asked counts the questions by kind and address.
 	asked map[question]int
 }
@@ -77,6 +78,10 @@ func newWorld(t *testing.T, edit ...func(*Settings, *Target)) *world {
 func (w *world) round(takes time.Duration) []Address {
 	step := w.watcher.Round(w.now, w.facts)
 	w.rounds++
+	if step.Round == 0 || step.Round == w.lastRound {
+		w.t.Fatalf("a round has number %d, after %d", step.Round, w.lastRound)
+	}
+	w.lastRound = step.Round
 	for _, q := range step.Questions {
 		w.asked[question{q.Kind, q.Addr}]++
 		if !w.isCutOff {
