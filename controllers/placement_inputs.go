@@ -34,6 +34,16 @@ type cluster struct {
 // gatherCluster reads the cluster from the cache. Objects are the cache's own: they must
 // not be changed.
 func gatherCluster(ctx context.Context, c client.Reader, namespace string) (*cluster, error) {
+	cluster, err := gatherExceptEndpoints(ctx, c, namespace)
+	if err != nil {
+		return nil, err
+	}
+	cluster.endpoints, err = listEndpointNodes(ctx, c, cluster.services)
+	return cluster, err
+}
+
+// gatherExceptEndpoints is gatherCluster for what does not depend on endpoints.
+func gatherExceptEndpoints(ctx context.Context, c client.Reader, namespace string) (*cluster, error) {
 	cluster := &cluster{}
 	var nodes corev1.NodeList
 	if err := c.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
@@ -67,10 +77,7 @@ func gatherCluster(ctx context.Context, c client.Reader, namespace string) (*clu
 	if cluster.routings, err = listRoutings(ctx, c, namespace); err != nil {
 		return nil, err
 	}
-	if cluster.services, err = listServices(ctx, c); err != nil {
-		return nil, err
-	}
-	cluster.endpoints, err = listEndpointNodes(ctx, c, cluster.services)
+	cluster.services, err = listServices(ctx, c)
 	return cluster, err
 }
 
@@ -167,7 +174,7 @@ func (c *cluster) placementNode(n *corev1.Node, announcements []*v1.Announcement
 		if agent := &c.agents[i]; agent.Name == node.LBNodeAgent && agent.Spec.Local != nil {
 			node.VirtualInterface = cmp.Or(string(agent.Spec.Local.DummyInterface), node.VirtualInterface)
 			node.ProbeTime = probeTime(agent.Spec.Local.ProbeConfig)
-			node.AllowedSubnets = parseSubnets(agent.Spec.Local.Subnets)
+			node.AllowedSubnets = allowedSubnets(agent)
 		}
 	}
 	addFacts(&node, announcements)
@@ -182,6 +189,15 @@ func (c *cluster) placementNode(n *corev1.Node, announcements []*v1.Announcement
 		node.AreFactsAwaited = node.AreFactsAwaited || (!node.HasReportedFacts && isReady && now.Sub(a.CreationTimestamp.Time) < factsPatience)
 	}
 	return node
+}
+
+// allowedSubnets are the subnets in which the nodes of an LBNodeAgent may have Local
+// addresses, or none if the LBNodeAgent does not say.
+func allowedSubnets(a *v1.LBNodeAgent) []netip.Prefix {
+	if a.Spec.Local == nil {
+		return nil
+	}
+	return parseSubnets(a.Spec.Local.Subnets)
 }
 
 // probeTime is how long a probe takes; 0 if the configuration does not say.

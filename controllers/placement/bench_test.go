@@ -73,3 +73,19 @@ func BenchmarkPlace(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkStranded asks which addresses of a large cluster would have no node, in the worst
+// case: no node that is left has an interface in the subnet of any.
+func BenchmarkStranded(b *testing.B) {
+	before := settled(b, 1000, 10000)
+	after := before
+	after.Nodes = append([]placement.Node{}, before.Nodes...)
+	for i := range after.Nodes {
+		after.Nodes[i].Interfaces = []placement.Interface{{Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}
+	}
+	for b.Loop() {
+		if stranded := placement.Stranded(before, after); len(stranded) != 10000 {
+			b.Fatalf("%d addresses are stranded", len(stranded))
+		}
+	}
+}
