@@ -103,8 +103,9 @@ func installUnreachableWebhooks(t *testing.T) {
 }
 
 // TestFaultWebhooksAway writes objects while no manager answers. The API server accepts
-// what a webhook would never refuse: changes that leave the specification as it is, and
-// the deletion of a namespace. It refuses everything else. This test shows the row "the webhooks are
+// what a webhook would never refuse: changes that leave the specification as it is, the
+// deletion of a namespace, and that of an LBNodeAgent which says that it is meant. It refuses
+// everything else. This test shows the row "the webhooks are
 // away" of docs/trust.md.
 func TestFaultWebhooksAway(t *testing.T) {
 	begin(t)
@@ -129,7 +130,8 @@ func TestFaultWebhooksAway(t *testing.T) {
 		{"orphans allowed", func(u *unstructured.Unstructured) {
 			u.SetAnnotations(map[string]string{v1.AnnotationAllowOrphans: "true"})
 		}},
-		{"orphans not allowed", func(u *unstructured.Unstructured) { u.SetAnnotations(nil) }},
+		{"a withdrawal allowed", allowWithdrawal("true")},
+		{"neither allowed", func(u *unstructured.Unstructured) { u.SetAnnotations(nil) }},
 	}
 	for kind, obj := range objects {
 		for _, row := range metadata {
@@ -147,18 +149,29 @@ func TestFaultWebhooksAway(t *testing.T) {
 			})
 			NewWithT(t).Expect(err).To(MatchError(ContainSubstring("failed calling webhook")))
 		})
-	}
-	t.Run("deletion by an administrator", func(t *testing.T) {
-		err := api.Delete(ctx, objects["ServiceGroup"], client.DryRunAll)
-		NewWithT(t).Expect(err).To(MatchError(ContainSubstring("failed calling webhook")))
-	})
-	for name, account := range accounts {
-		t.Run("deletion by the namespace controller "+name, func(t *testing.T) {
-			NewWithT(t).Eventually(func() error { // until the API server knows its rights
-				return account.DeleteAllOf(ctx, &v1.ServiceGroup{}, client.InNamespace(namespace), client.MatchingFields{"metadata.name": "away"}, client.DryRunAll)
-			}).Should(Succeed())
+		t.Run(kind+", deletion by an administrator", func(t *testing.T) {
+			err := api.Delete(ctx, obj, client.DryRunAll)
+			NewWithT(t).Expect(err).To(MatchError(ContainSubstring("failed calling webhook")))
 		})
+		for name, account := range accounts {
+			t.Run(kind+", deletion by the namespace controller "+name, func(t *testing.T) {
+				NewWithT(t).Eventually(func() error { // until the API server knows its rights
+					return account.DeleteAllOf(ctx, obj, client.InNamespace(namespace), client.MatchingFields{"metadata.name": "away"}, client.DryRunAll)
+				}).Should(Succeed())
+			})
+		}
 	}
+	t.Run("LBNodeAgent, deletion that is meant", func(t *testing.T) {
+		g, obj := NewWithT(t), objects["LBNodeAgent"]
+		for value, isMeant := range map[string]bool{"true": true, "yes": false} {
+			g.Expect(update(ctx, obj, allowWithdrawal(value))).To(Succeed())
+			if err := api.Delete(ctx, obj, client.DryRunAll); isMeant {
+				g.Expect(err).NotTo(HaveOccurred())
+			} else {
+				g.Expect(err).To(MatchError(ContainSubstring("failed calling webhook")))
+			}
+		}
+	})
 }
 
 // TestNamespaceControllerAnswer has no matchConditions, as webhooks that OLM installs have
@@ -168,8 +181,8 @@ func TestNamespaceControllerAnswer(t *testing.T) {
 	g := begin(t)
 	ctx := context.Background()
 	accounts := namespaceControllers(t)
-	verbs := func(name, resource, group string, verbs ...string) client.Object {
-		return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}}}
+	verbs := func(name string, resources []string, group string, verbs ...string) client.Object {
+		return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{group}, Resources: resources, Verbs: verbs}}}
 	}
 	boundTo := func(role string, users ...string) client.Object {
 		binding := &rbacv1.ClusterRoleBinding{
@@ -181,31 +194,39 @@ func TestNamespaceControllerAnswer(t *testing.T) {
 		}
 		return binding
 	}
+	both := []string{"servicegroups", "lbnodeagents"}
 	bind(t,
-		verbs("deletes-groups", "servicegroups", "purelb.io", "get", "delete"), boundTo("deletes-groups", "deleter", "operator"),
-		verbs("changes-groups", "servicegroups", "purelb.io", "update"), boundTo("changes-groups", "operator"),
-		verbs("finalizes", "namespaces/finalize", "", "update"), boundTo("finalizes", "operator"))
+		verbs("deletes", both, "purelb.io", "get", "delete"), boundTo("deletes", "deleter", "operator"),
+		verbs("changes", both, "purelb.io", "update"), boundTo("changes", "operator"),
+		verbs("finalizes", []string{"namespaces/finalize"}, "", "update"), boundTo("finalizes", "operator"))
+	create(t, manifest("LBNodeAgent", "last", "{}"))
 	populate(t, g)
-	forbidden := deleteRows()[0].want.forbidden
+	refusals := map[client.Object]string{
+		group("inuse", inUse): deleteRows()[0].want.forbidden, manifest("LBNodeAgent", "last", "{}"): withdrawalCure,
+	}
 
 	for name, account := range accounts {
 		t.Run(name, func(t *testing.T) {
-			NewWithT(t).Eventually(func() error { return account.Delete(ctx, group("inuse", inUse), client.DryRunAll) }).Should(Succeed())
+			for obj := range refusals {
+				NewWithT(t).Eventually(func() error { return account.Delete(ctx, obj, client.DryRunAll) }).Should(Succeed())
+			}
 		})
 	}
 	for name, account := range map[string]client.Client{
 		"an administrator":                        clientAs(t, "admin", "system:masters"),
-		"who may delete groups only":              clientAs(t, "deleter"),
+		"who may delete only":                     clientAs(t, "deleter"),
 		"who may finalize namespaces, and change": clientAs(t, "operator"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			NewWithT(t).Eventually(func() string { // until the API server knows its rights
-				err := account.Delete(ctx, group("inuse", inUse), client.DryRunAll)
-				if !apierrors.IsForbidden(err) {
-					t.Fatalf("answer %v, want a refusal", err)
-				}
-				return err.Error()
-			}).Should(HaveSuffix(forbidden))
+			for obj, refusal := range refusals {
+				NewWithT(t).Eventually(func() string { // until the API server knows its rights
+					err := account.Delete(ctx, obj, client.DryRunAll)
+					if !apierrors.IsForbidden(err) {
+						t.Fatalf("answer %v, want a refusal", err)
+					}
+					return err.Error()
+				}).Should(HaveSuffix(refusal))
+			}
 		})
 	}
 }

@@ -68,6 +68,9 @@ func messages() []string {
 	for _, row := range agentRows() {
 		add(row.want)
 	}
+	for _, a := range []answer{deletionRefused, deletionAllowed, changeRefused, changeAllowed} {
+		add(a)
+	}
 	for _, row := range append(peerRows(), routedRows()...) {
 		add(row.want)
 	}

@@ -2,26 +2,40 @@ package webhooks
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers"
 	"github.com/purelb/purelb-operator/controllers/agents"
+	"github.com/purelb/purelb-operator/controllers/allocation"
 )
 
-// +kubebuilder:webhook:path=/validate-purelb-io-v1-lbnodeagent,mutating=false,failurePolicy=fail,sideEffects=None,timeoutSeconds=5,groups=purelb.io,resources=lbnodeagents,verbs=create;update,versions=v1,name=vlbnodeagent.purelb.io,admissionReviewVersions=v1,serviceName=purelb-webhook,serviceNamespace=purelb-system
+// +kubebuilder:webhook:path=/validate-purelb-io-v1-lbnodeagent,mutating=false,failurePolicy=fail,sideEffects=None,timeoutSeconds=5,groups=purelb.io,resources=lbnodeagents,verbs=create;update;delete,versions=v1,name=vlbnodeagent.purelb.io,admissionReviewVersions=v1,serviceName=purelb-webhook,serviceNamespace=purelb-system
 
-// lbNodeAgents refuses LBNodeAgents that an agent could not follow, and warns of nodes that
-// the LBNodeAgent does not get, although its author may think so.
+// lbNodeAgents refuses LBNodeAgents that an agent could not follow, and changes that would
+// leave addresses without a node to announce them. It warns of nodes that the LBNodeAgent
+// does not get, although its author may think so.
 type lbNodeAgents struct {
 	reader client.Reader
+	// live reads LBNodeAgents from the API server: of two deletions one after the other, the
+	// cache may not show the first yet.
+	live    client.Reader
+	reviews subjectReviewer
 	Options
 }
+
+var lbNodeAgentResource = schema.GroupResource{Group: v1.GroupVersion.Group, Resource: "lbnodeagents"}
 
 // ValidateCreate checks a new LBNodeAgent.
 func (w *lbNodeAgents) ValidateCreate(ctx context.Context, a *v1.LBNodeAgent) (admission.Warnings, error) {
@@ -40,12 +54,73 @@ func (w *lbNodeAgents) ValidateUpdate(ctx context.Context, before, after *v1.LBN
 	if err := agents.OutOfScope(after, w.Namespace); err != nil {
 		return admission.Warnings{err.Error()}, nil // the object has no effect, whatever it says
 	}
-	return w.validate(ctx, after)
+	warnings, err := w.validate(ctx, after)
+	if err != nil || !agents.MayStrandAddresses(before, after) {
+		return warnings, err
+	}
+	inUse, err := w.strandedBy(ctx, before, after)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	if inUse == "" {
+		return warnings, nil
+	}
+	warning, refusal := agents.AdmitWithdrawal(after, inUse)
+	if refusal != "" {
+		return warnings, invalidError("LBNodeAgent", after.Name, field.ErrorList{field.Forbidden(field.NewPath("spec"), refusal)})
+	}
+	return append(warnings, "spec: "+warning), nil
 }
 
-// ValidateDelete has nothing to say: the API server does not ask about deletions.
-func (w *lbNodeAgents) ValidateDelete(context.Context, *v1.LBNodeAgent) (admission.Warnings, error) {
-	return nil, nil
+// ValidateDelete checks the deletion of an LBNodeAgent.
+func (w *lbNodeAgents) ValidateDelete(ctx context.Context, a *v1.LBNodeAgent) (admission.Warnings, error) {
+	if a.Namespace != w.Namespace {
+		return nil, nil // the object has no effect
+	}
+	inUse, err := w.strandedBy(ctx, a, nil)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	if inUse == "" {
+		return nil, nil
+	}
+	warning, refusal := agents.AdmitWithdrawal(a, inUse)
+	if refusal == "" {
+		return admission.Warnings{warning}, nil
+	}
+	isNamespaceController, err := isByNamespaceController(ctx, w.reviews, lbNodeAgentResource, a.Namespace)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	if isNamespaceController {
+		return nil, nil
+	}
+	return nil, apierrors.NewForbidden(lbNodeAgentResource, a.Name, errors.New(refusal))
+}
+
+// strandedBy says which addresses would have no node any more to announce them if an
+// LBNodeAgent were changed to after or, where after is nil, deleted. It is empty for none.
+func (w *lbNodeAgents) strandedBy(ctx context.Context, before, after *v1.LBNodeAgent) (string, error) {
+	var all v1.LBNodeAgentList
+	if err := w.live.List(ctx, &all, client.InNamespace(w.Namespace)); err != nil {
+		return "", fmt.Errorf("list LBNodeAgents: %w", err)
+	}
+	others := slices.DeleteFunc(all.Items, func(a v1.LBNodeAgent) bool { return a.Name == before.Name })
+	was, is := append(slices.Clone(others), *before), others
+	if after != nil {
+		is = append(is, *after)
+	}
+	stranded, err := controllers.StrandedAddresses(ctx, w.reader, w.Namespace, w.IsDefault, was, is)
+	if err != nil || len(stranded) == 0 {
+		return "", err
+	}
+	services := map[string]bool{}
+	for _, a := range stranded {
+		for _, name := range a.Services {
+			services[name] = true
+		}
+	}
+	return allocation.DescribeInUse(len(stranded), slices.Sorted(maps.Keys(services))), nil
 }
 
 func (w *lbNodeAgents) validate(ctx context.Context, a *v1.LBNodeAgent) (admission.Warnings, error) {

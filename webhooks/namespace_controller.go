@@ -7,6 +7,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 )
@@ -26,37 +27,37 @@ type subjectReviewer interface {
 	Create(ctx context.Context, review client.Object, opts ...client.CreateOption) error
 }
 
-// isByNamespaceController reports whether the namespace controller makes the request. It
-// deletes everything in a namespace that is being deleted, and if it were refused, it
-// would try for ever.
+// isByNamespaceController reports whether the namespace controller makes the request to
+// delete an object of a resource. It deletes everything in a namespace that is being
+// deleted, and if it were refused, it would try for ever.
 //
-// The webhook's matchCondition not-with-its-namespace (config/webhook/patch.yaml) says
+// The webhooks' matchCondition not-with-its-namespace (config/webhook/patch.yaml) says
 // the same, so that such a request never depends on the manager. OLM installs no
 // matchConditions: there, only this function lets the request through.
 //
-// The webhook recognises the namespace controller under any name: it may finalize every
-// namespace, and it may not change ServiceGroups. Administrators may do both, so
+// The webhooks recognise the namespace controller under any name: it may finalize every
+// namespace, and it may not change objects of the resource. Administrators may do both, so
 // their deletions are checked.
-func (w *serviceGroups) isByNamespaceController(ctx context.Context, namespace string) (bool, error) {
+func isByNamespaceController(ctx context.Context, reviews subjectReviewer, resource schema.GroupResource, namespace string) (bool, error) {
 	req, err := admission.RequestFromContext(ctx)
 	if err != nil {
-		return false, fmt.Errorf("read who deletes the ServiceGroup: %w", err)
+		return false, fmt.Errorf("read who deletes %s: %w", resource, err)
 	}
 	if slices.Contains(namespaceControllerNames, req.UserInfo.Username) {
 		return true, nil
 	}
-	mayFinalize, err := w.isAllowed(ctx, req.UserInfo, authorizationv1.ResourceAttributes{Verb: "update", Resource: "namespaces", Subresource: "finalize"})
+	mayFinalize, err := isAllowed(ctx, reviews, req.UserInfo, authorizationv1.ResourceAttributes{Verb: "update", Resource: "namespaces", Subresource: "finalize"})
 	if err != nil || !mayFinalize {
 		return false, err
 	}
-	mayChange, err := w.isAllowed(ctx, req.UserInfo, authorizationv1.ResourceAttributes{
-		Verb: "update", Group: serviceGroupResource.Group, Resource: serviceGroupResource.Resource, Namespace: namespace,
+	mayChange, err := isAllowed(ctx, reviews, req.UserInfo, authorizationv1.ResourceAttributes{
+		Verb: "update", Group: resource.Group, Resource: resource.Resource, Namespace: namespace,
 	})
 	return !mayChange, err
 }
 
 // isAllowed asks the API server whether an account may do something.
-func (w *serviceGroups) isAllowed(ctx context.Context, user authenticationv1.UserInfo, what authorizationv1.ResourceAttributes) (bool, error) {
+func isAllowed(ctx context.Context, reviews subjectReviewer, user authenticationv1.UserInfo, what authorizationv1.ResourceAttributes) (bool, error) {
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: user.Username, UID: user.UID, Groups: user.Groups, ResourceAttributes: &what,
 	}}
@@ -66,7 +67,7 @@ func (w *serviceGroups) isAllowed(ctx context.Context, user authenticationv1.Use
 			review.Spec.Extra[key] = authorizationv1.ExtraValue(values)
 		}
 	}
-	if err := w.reviews.Create(ctx, review); err != nil {
+	if err := reviews.Create(ctx, review); err != nil {
 		return false, fmt.Errorf("review whether %s may %s %s: %w", user.Username, what.Verb, what.Resource, err)
 	}
 	return review.Status.Allowed, nil

@@ -90,6 +90,7 @@ func serviceRows() []serviceRow {
 		{"half an annotation", annotated("shared-ip", "a"), []string{"annotation purelb.io/shared-ip is not known; did you mean purelb.io/allow-shared-ip?"}},
 		{"unknown annotation", annotated("color", "a"), []string{"annotation purelb.io/color is not known" + known}},
 		{"that of a ServiceGroup", annotated("allow-orphans", "true"), []string{"annotation purelb.io/allow-orphans is not known" + known}},
+		{"that of an LBNodeAgent", annotated("allow-withdrawal", "true"), []string{"annotation purelb.io/allow-withdrawal is not known" + known}},
 		{"multi-pool", annotated("multi-pool", "true"), nil},
 		{"multi-pool of no value", annotated("multi-pool", "yes"), []string{`annotation purelb.io/multi-pool is "yes": it must be "true" or "false"`}},
 		{"too many unknown annotations", func(svc *corev1.Service) {

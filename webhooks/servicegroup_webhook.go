@@ -83,7 +83,7 @@ func (w *serviceGroups) ValidateDelete(ctx context.Context, sg *v1.ServiceGroup)
 	if refusal == "" {
 		return warnings, nil
 	}
-	isNamespaceController, err := w.isByNamespaceController(ctx, sg.Namespace)
+	isNamespaceController, err := isByNamespaceController(ctx, w.reviews, serviceGroupResource, sg.Namespace)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}

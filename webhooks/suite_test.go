@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,6 +28,7 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -55,6 +57,9 @@ var (
 	recorded warningRecorder
 	hooks    envtest.WebhookInstallOptions
 	stop     = func() error { return nil }
+
+	// lateAgents, unless it is nil, is what the cache of the webhooks has of LBNodeAgents.
+	lateAgents atomic.Pointer[v1.LBNodeAgentList]
 )
 
 // warningRecorder keeps the warnings that come with answers of the API server.
@@ -175,6 +180,7 @@ func newManager() (ctrl.Manager, error) {
 		WebhookServer: webhooks.NewServer(webhooks.ServerOptions{
 			Host: hooks.LocalServingHost, Port: hooks.LocalServingPort, CertDir: hooks.LocalServingCertDir,
 		}),
+		NewClient: newLateClient,
 	})
 	if err != nil {
 		return nil, err
@@ -193,6 +199,24 @@ func newManager() (ctrl.Manager, error) {
 			Defaults: agents.Defaults{Image: "purelb.io/purelb:test", ServiceAccount: "purelb-agent"},
 		}).SetupWithManager(mgr),
 	)
+}
+
+// newLateClient makes the client that reads from the cache, or has of LBNodeAgents what
+// lateAgents says.
+func newLateClient(config *rest.Config, options client.Options) (client.Client, error) {
+	c, err := client.NewWithWatch(config, options)
+	if err != nil {
+		return nil, err
+	}
+	return interceptor.NewClient(c, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if all, isAgents := list.(*v1.LBNodeAgentList); isAgents && lateAgents.Load() != nil {
+				lateAgents.Load().DeepCopyInto(all)
+				return nil
+			}
+			return c.List(ctx, list, options...)
+		},
+	}), nil
 }
 
 // createCluster creates what all tests find: three nodes with addresses and
@@ -376,7 +400,7 @@ func remove(t *testing.T, obj client.Object) {
 			return client.IgnoreNotFound(err)
 		}
 		if _, isService := obj.(*corev1.Service); !isService && obj.GetAnnotations()[v1.AnnotationAllowOrphans] == "" {
-			obj.SetAnnotations(map[string]string{v1.AnnotationAllowOrphans: "true"})
+			obj.SetAnnotations(map[string]string{v1.AnnotationAllowOrphans: "true", v1.AnnotationAllowWithdrawal: "true"})
 			if err := api.Update(ctx, obj); err != nil {
 				return err
 			}

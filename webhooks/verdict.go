@@ -18,7 +18,7 @@ func Verdict(ctx context.Context, reader client.Reader, o Options, before, after
 	case *v1.ServiceGroup:
 		return verdict(ctx, &serviceGroups{reader: reader, Options: o}, before, object)
 	case *v1.LBNodeAgent:
-		return verdict(ctx, &lbNodeAgents{reader: reader, Options: o}, before, object)
+		return verdict(ctx, &lbNodeAgents{reader: reader, live: reader, Options: o}, before, object)
 	case *v1.BGPPeer:
 		return verdict(ctx, &bgpPeers{reader: reader, Options: o}, before, object)
 	case *corev1.Service:

@@ -32,6 +32,20 @@ const (
 	AnnotationAllowOrphans = "purelb.io/allow-orphans"
 )
 
+// Annotations that users set on LBNodeAgents.
+const (
+	// AnnotationAllowWithdrawal ("true") lets a change or deletion through that leaves
+	// addresses of Services without a node to announce them.
+	AnnotationAllowWithdrawal = "purelb.io/allow-withdrawal"
+)
+
+// Annotations that users set on PureLB's CustomResourceDefinitions.
+const (
+	// AnnotationAllowDeletion ("true") lets the deletion through, with which all objects of
+	// the kind go.
+	AnnotationAllowDeletion = "purelb.io/allow-deletion"
+)
+
 // Annotations that the manager writes on Services, for people to read. The manager does
 // not read again what they say about allocations, because users can edit them.
 const (

@@ -102,6 +102,30 @@ func validateLifetimes(c *v1.InterfaceAddressConfig, valid int32, path *field.Pa
 	return nil
 }
 
+// MayStrandAddresses reports whether a change of an LBNodeAgent may leave addresses
+// without a node that could announce them.
+func MayStrandAddresses(before, after *v1.LBNodeAgent) bool {
+	return !maps.Equal(before.Spec.NodeSelector, after.Spec.NodeSelector) || !slices.Equal(subnetsOf(before), subnetsOf(after))
+}
+
+func subnetsOf(a *v1.LBNodeAgent) []string {
+	if a.Spec.Local == nil {
+		return nil
+	}
+	return a.Spec.Local.Subnets
+}
+
+// AdmitWithdrawal is the answer to a change of LBNodeAgent a, or to its deletion, that
+// leaves addresses without a node that could announce them; inUse says which. It is a
+// refusal, unless the LBNodeAgent has the annotation by which its author means it.
+func AdmitWithdrawal(a *v1.LBNodeAgent, inUse string) (warning, refusal string) {
+	leaves := fmt.Sprintf("leaves %s without a node to announce them: ", inUse)
+	if a.Annotations[v1.AnnotationAllowWithdrawal] == "true" {
+		return leaves + "their agents withdraw them", ""
+	}
+	return "", leaves + fmt.Sprintf("let another LBNodeAgent select nodes that can, or annotate the LBNodeAgent with %s=true, and their agents withdraw them", v1.AnnotationAllowWithdrawal)
+}
+
 // SelectionWarnings says on which nodes LBNodeAgent a, about to be written beside all
 // others, takes nodes from another, or loses them to another, or that it selects none.
 func SelectionWarnings(a *v1.LBNodeAgent, all []v1.LBNodeAgent, nodes []corev1.Node) []string {

@@ -66,3 +66,45 @@ func TestValidateEmpty(t *testing.T) {
 		}
 	}
 }
+
+// TestWithdrawal answers to a deletion, and to changes that may be one for some addresses.
+func TestWithdrawal(t *testing.T) {
+	withSelector := func(selector map[string]string, subnets ...string) *v1.LBNodeAgent {
+		a := &v1.LBNodeAgent{Spec: v1.LBNodeAgentSpec{NodeSelector: selector}}
+		if subnets != nil {
+			a.Spec.Local = &v1.LBNodeAgentLocal{Subnets: subnets}
+		}
+		return a
+	}
+	rack := map[string]string{"rack": "a"}
+	logging := withSelector(rack)
+	logging.Spec.LogLevel, logging.Spec.Local = "debug", &v1.LBNodeAgentLocal{LocalInterface: "en.*"}
+	for _, row := range []struct {
+		name          string
+		before, after *v1.LBNodeAgent
+		want          bool
+	}{
+		{"a selector", withSelector(nil), withSelector(rack), true},
+		{"another selector", withSelector(rack), withSelector(map[string]string{"rack": "b"}), true},
+		{"subnets", withSelector(rack), withSelector(rack, "10.0.0.0/24"), true},
+		{"no subnets", withSelector(rack, "10.0.0.0/24"), withSelector(rack), true},
+		{"other settings", withSelector(rack), logging, false},
+	} {
+		if got := agents.MayStrandAddresses(row.before, row.after); got != row.want {
+			t.Errorf("%s: %t", row.name, got)
+		}
+	}
+
+	const leaves = "leaves 1 address in use by 1 Service (a/b) without a node to announce them: "
+	for value, isMeant := range map[string]bool{"": false, "false": false, "yes": false, "true": true} {
+		a := &v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1.AnnotationAllowWithdrawal: value}}}
+		warning, refusal := agents.AdmitWithdrawal(a, "1 address in use by 1 Service (a/b)")
+		wantWarning, wantRefusal := leaves+"their agents withdraw them", ""
+		if !isMeant {
+			wantWarning, wantRefusal = "", leaves+"let another LBNodeAgent select nodes that can, or annotate the LBNodeAgent with purelb.io/allow-withdrawal=true, and their agents withdraw them"
+		}
+		if warning != wantWarning || refusal != wantRefusal {
+			t.Errorf("%q: warning %q, refusal %q", value, warning, refusal)
+		}
+	}
+}

@@ -5,5 +5,6 @@
 //   - LabelActionOf decides when the node's label follows: the DaemonSet controller ends
 //     the old agent as soon as the label changes, so the agent withdraws first.
 //   - DaemonSet renders the DaemonSet of an LBNodeAgent, which selects on that label.
-//   - Validate and SelectionWarnings are for admission and for the LBNodeAgent's status.
+//   - Validate and SelectionWarnings are for admission and for the LBNodeAgent's status,
+//     AdmitWithdrawal for admission alone.
 package agents

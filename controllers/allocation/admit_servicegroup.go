@@ -130,7 +130,7 @@ type allocatedAddresses struct {
 }
 
 func (s allocatedAddresses) String() string {
-	return fmt.Sprintf("%s in use by %s (%s)", countOf(s.addresses, "address"), countOf(len(s.services), "Service"), abbreviate(s.services, ", "))
+	return DescribeInUse(s.addresses, s.services)
 }
 
 func (s allocatedAddresses) refusal(changedType string) string {

@@ -26,6 +26,11 @@ func countOf(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
+// DescribeInUse says how many addresses Services have, and names some of these.
+func DescribeInUse(addresses int, services []string) string {
+	return fmt.Sprintf("%s in use by %s (%s)", countOf(addresses, "address"), countOf(len(services), "Service"), abbreviate(services, ", "))
+}
+
 // abbreviate lists five names, and says how many more there are.
 func abbreviate(names []string, separator string) string {
 	const most = 5

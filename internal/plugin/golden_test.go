@@ -184,6 +184,10 @@ func TestGolden(t *testing.T) {
 		{"plan-apply-agent-of-no-node", func(t *testing.T) result {
 			return must(OnePlan(PlanApply(t.Context(), clusterOf(t), filesOf(t, smallAgentFile))))(t)
 		}},
+		{"plan-apply-withdrawal", func(t *testing.T) result {
+			file := strings.Replace(smallAgentFile, "namespace: purelb-system", `namespace: purelb-system, annotations: {purelb.io/allow-withdrawal: "true"}`, 1)
+			return must(OnePlan(PlanApply(t.Context(), clusterOf(t), filesOf(t, file))))(t)
+		}},
 		{"version", func(t *testing.T) result { return VersionsOf(clusterOf(t), "v0.2.0") }},
 		{"validate", func(t *testing.T) result {
 			return must(Validate(t.Context(), must(ReadFiles([]string{"testdata/manifests.yaml"}, nil))(t), "purelb-system"))(t)

@@ -121,6 +121,7 @@ func (o *olmInstallation) examples(kinds ...string) []*unstructured.Unstructured
 // remove removes what install has created, and waits until nothing is left.
 func (o *olmInstallation) remove(ctx SpecContext) {
 	By("removing the installation in the order that the description asks for")
+	allowRemoval(ctx)
 	kubectl(ctx, "-n", purelbNamespace, "delete", "lbnodeagents", "--all", "--timeout=60s")
 	for i := len(o.created) - 1; i >= 0; i-- {
 		Expect(client.IgnoreNotFound(kubeClient.Delete(ctx, o.created[i], client.PropagationPolicy("Background")))).To(Succeed())

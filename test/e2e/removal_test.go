@@ -28,6 +28,17 @@ func undeployPureLB(ctx context.Context) string {
 	return string(out)
 }
 
+// allowRemoval says on LBNodeAgents and CustomResourceDefinitions that their deletion is meant.
+func allowRemoval(ctx context.Context) {
+	GinkgoHelper()
+	kubectl(ctx, "-n", purelbNamespace, "annotate", "lbnodeagents", "--all", "--overwrite", v1.AnnotationAllowWithdrawal+"=true")
+	for name := range strings.FieldsSeq(kubectl(ctx, "get", "crd", "-o", "name")) {
+		if strings.HasSuffix(name, "."+v1.GroupVersion.Group) {
+			kubectl(ctx, "annotate", "--overwrite", name, v1.AnnotationAllowDeletion+"=true")
+		}
+	}
+}
+
 // findLeftovers returns what there is of PureLB on the nodes and in the cluster.
 func findLeftovers(ctx context.Context, g Gomega) []string {
 	var found []string

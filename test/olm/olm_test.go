@@ -115,6 +115,10 @@ var _ = Describe("OLM", Ordered, func() {
 
 	It("removes PureLB in the order that the documents ask for", func(ctx SpecContext) {
 		began := time.Now()
+		out, err := tryKubectl(ctx, "-n", purelbNamespace, "delete", "lbnodeagents", "--all", "--timeout=60s")
+		Expect(err).To(HaveOccurred())
+		Expect(out).To(ContainSubstring(v1.AnnotationAllowWithdrawal+"=true"), "nobody has said that it is meant")
+		kubectl(ctx, "-n", purelbNamespace, "annotate", "lbnodeagents", "--all", v1.AnnotationAllowWithdrawal+"=true")
 		kubectl(ctx, "-n", purelbNamespace, "delete", "lbnodeagents", "--all", "--timeout=60s")
 		unsubscribe(ctx)
 		eventually(ctx, soon, func(g Gomega) {
@@ -156,7 +160,11 @@ var _ = Describe("OLM", Ordered, func() {
 	It("finishes a removal in the wrong order when PureLB is installed again", func(ctx SpecContext) {
 		unsubscribe(ctx)
 		eventually(ctx, soon, func(g Gomega) { g.Expect(managerPods(ctx)).To(BeEmpty()) })
-		kubectl(ctx, "-n", purelbNamespace, "delete", "lbnodeagents", "--all", "--wait=false")
+		// Until OLM has removed the webhooks, too, the API server asks for a manager that is gone.
+		eventually(ctx, later, func(g Gomega) {
+			out, err := tryKubectl(ctx, "-n", purelbNamespace, "delete", "lbnodeagents", "--all", "--wait=false")
+			g.Expect(err).NotTo(HaveOccurred(), out)
+		})
 		agent := &v1.LBNodeAgent{}
 		Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: "default"}, agent)).To(Succeed())
 		Expect(agent.Finalizers).NotTo(BeEmpty(), "the LBNodeAgent waits for a manager")
@@ -413,7 +421,7 @@ func documentedLeftovers() []string {
 		"clusterrole.rbac.authorization.k8s.io/olm.og.purelb.edit", "clusterrole.rbac.authorization.k8s.io/olm.og.purelb.view",
 		"operator.operators.coreos.com/purelb.purelb-system", "rolebinding.rbac.authorization.k8s.io/purelb-manager-service-auth-reader",
 	}
-	for _, policy := range []string{"purelb-agents", "purelb-announcements", "purelb-nodes"} {
+	for _, policy := range []string{"purelb-agents", "purelb-announcements", "purelb-crds", "purelb-nodes", "purelb-speakers"} {
 		names = append(names, "validatingadmissionpolicy.admissionregistration.k8s.io/"+policy, "validatingadmissionpolicybinding.admissionregistration.k8s.io/"+policy)
 	}
 	for _, flow := range []string{"purelb-agents", "purelb-manager"} {

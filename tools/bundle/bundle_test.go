@@ -13,6 +13,7 @@ import (
 	"github.com/operator-framework/api/pkg/operators/v1alpha1"
 	"github.com/operator-framework/api/pkg/validation"
 	validator "github.com/operator-framework/api/pkg/validation/interfaces"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 )
 
 const root = "../.."
@@ -212,8 +213,12 @@ func TestOwners(t *testing.T) {
 func TestWebhooks(t *testing.T) {
 	csv := committed(t).CSV
 	var names []string
+	askedAboutDeletions := []string{"vlbnodeagent.purelb.io", "vservicegroup.purelb.io"}
 	for _, w := range csv.Spec.WebhookDefinitions {
 		names = append(names, w.GenerateName)
+		if asked := slices.Contains(w.Rules[0].Operations, admissionregistrationv1.Delete); asked != slices.Contains(askedAboutDeletions, w.GenerateName) {
+			t.Errorf("%s is asked about deletions: %t", w.GenerateName, asked)
+		}
 		if w.Type != v1alpha1.ValidatingAdmissionWebhook || w.ContainerPort != 443 || w.TargetPort == nil || w.WebhookPath == nil {
 			t.Errorf("%s: %+v", w.GenerateName, w)
 		}
