@@ -52,7 +52,7 @@ func PolicyLabels() map[string]string {
 //
 // +kubebuilder:rbac:groups="",resources=namespaces,namespace=purelb-system,verbs=get
 // +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingadmissionpolicies;validatingadmissionpolicybindings,verbs=get;list;watch
-// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingadmissionpolicies;validatingadmissionpolicybindings,resourceNames=purelb-agents;purelb-announcements;purelb-nodes;purelb-speakers,verbs=create;patch;update
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingadmissionpolicies;validatingadmissionpolicybindings,resourceNames=purelb-agents;purelb-announcements;purelb-crds;purelb-nodes;purelb-speakers,verbs=create;patch;update
 // +kubebuilder:rbac:groups=flowcontrol.apiserver.k8s.io,resources=flowschemas,verbs=get;list;watch
 // +kubebuilder:rbac:groups=flowcontrol.apiserver.k8s.io,resources=flowschemas,resourceNames=purelb-agents;purelb-manager,verbs=create;patch;update
 

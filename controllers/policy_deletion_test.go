@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -54,6 +56,60 @@ func TestPoliciesRefuseDeletion(t *testing.T) {
 	for _, obj := range []client.Object{ann, common} {
 		g.Eventually(func() error { return client.IgnoreNotFound(admin.Delete(ctx, obj)) }).Should(Succeed())
 	}
+}
+
+// TestFaultDeletedDefinition deletes CustomResourceDefinitions. This test shows the row "a
+// CustomResourceDefinition of PureLB's is deleted by mistake" of docs/trust.md.
+func TestFaultDeletedDefinition(t *testing.T) {
+	g, ctx := guard(t), t.Context()
+	g.keep("purelb-manager", g.as("purelb-manager"))
+	group := &v1.ServiceGroup{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "lost"},
+		Spec:       v1.ServiceGroupSpec{Remote: &v1.RemotePools{PoolSet: v1.PoolSet{V4Pool: &v1.AddressPool{Pool: "192.0.2.1", Subnet: "192.0.2.0/24"}}}},
+	}
+	g.create(group)
+	definition := func(name string) *metav1.PartialObjectMetadata {
+		crd := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+		return crd
+	}
+	kinds := map[string]string{
+		"servicegroups": "ServiceGroup", "lbnodeagents": "LBNodeAgent", "bgppeers": "BGPPeer",
+		"announcements": "Announcement", "commonannouncements": "CommonAnnouncement", "noderoutings": "NodeRouting",
+	}
+	for plural, kind := range kinds {
+		crd := definition(plural + ".purelb.io")
+		g.refusing(func() error { return g.admin.Delete(ctx, crd, client.DryRunAll) }).Should(MatchError(ContainSubstring(
+			"all " + kind + "s would be deleted with it, and nothing would ask about those: if that is meant, kubectl annotate crd " +
+				plural + ".purelb.io purelb.io/allow-deletion=true; to remove PureLB, see config/undeploy.sh")))
+	}
+	crd := definition("servicegroups.purelb.io")
+	for value, allowed := range map[string]bool{`"yes"`: false, `"false"`: false, `"true"`: true, `null`: false} {
+		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+v1.AnnotationAllowDeletion+`":`+value+`}}}`))
+		g.Expect(g.admin.Patch(ctx, crd, patch)).To(Succeed())
+		if err := g.admin.Delete(ctx, crd, client.DryRunAll); allowed {
+			g.Expect(err).NotTo(HaveOccurred())
+		} else {
+			g.Expect(err).To(MatchError(ContainSubstring("all ServiceGroups would be deleted with it")), value)
+		}
+	}
+	g.Expect(g.admin.Patch(ctx, crd, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+v1.AnnotationAllowDeletion+`":null}}}`)))).To(Succeed())
+	g.Expect(g.admin.Delete(ctx, crd)).NotTo(Succeed())
+	g.Expect(g.admin.DeleteAllOf(ctx, crd, client.MatchingFields{"metadata.name": "servicegroups.purelb.io"})).NotTo(Succeed())
+	g.Expect(g.admin.Get(ctx, client.ObjectKeyFromObject(group), group)).To(Succeed(), "it is not lost")
+
+	// Those of others.
+	foreign := &unstructured.Unstructured{Object: map[string]any{
+		"spec": map[string]any{
+			"group": "example.com", "scope": "Namespaced",
+			"names":    map[string]any{"kind": "Thing", "plural": "things"},
+			"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true, "schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object"}}}},
+		},
+	}}
+	foreign.SetGroupVersionKind(crd.GroupVersionKind())
+	foreign.SetName("things.example.com")
+	g.create(foreign)
+	g.Expect(g.admin.Delete(ctx, foreign)).To(Succeed())
 }
 
 // TestAttackEditor has a user write and delete Announcements and CommonAnnouncements who has the
