@@ -162,10 +162,16 @@ func install(ctx context.Context) error {
 	if err := api.List(ctx, configurations); err != nil {
 		return err
 	}
-	for i := range configurations.Items {
-		for k := range configurations.Items[i].Webhooks {
-			configurations.Items[i].Webhooks[k].TimeoutSeconds = ptr.To[int32](30) // the longest that there is
+	allowSlowness := func(c *admissionregistrationv1.ValidatingWebhookConfiguration) {
+		for k := range c.Webhooks {
+			c.Webhooks[k].TimeoutSeconds = ptr.To[int32](30) // the longest that there is
 		}
+	}
+	for _, c := range hooks.ValidatingWebhooks {
+		allowSlowness(c) // for withWebhooks
+	}
+	for i := range configurations.Items {
+		allowSlowness(&configurations.Items[i])
 		if err := api.Update(ctx, &configurations.Items[i]); err != nil {
 			return err
 		}
