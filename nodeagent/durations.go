@@ -11,6 +11,9 @@ const (
 	// defaultPeriod is the period between renewals of the Lease while no Announcement says
 	// otherwise.
 	defaultPeriod = 10 * time.Second
+	// minSuspension is the shortest time of suspension that counts: the two clocks that show it are
+	// not read at the same moment.
+	minSuspension = 100 * time.Millisecond
 	// cacheLag is for how long the cache may be behind after a list at the API server: several
 	// times what the watches wait before they try again.
 	cacheLag = 5 * time.Second

@@ -4,6 +4,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
@@ -18,24 +20,47 @@ type freshness struct {
 	// renewedAt is when the last successful renewal started, and listedAt when the agent last
 	// listed at the API server.
 	renewedAt, listedAt time.Time
+	// suspendedFor returns for how long the node has been suspended since it booted. suspendedAtBeat
+	// is what it returned when the agent last began to list and to renew, and suspendedAtRenewal what
+	// it returned when the agent began the last renewal that succeeded.
+	suspendedFor                        func() time.Duration
+	suspendedAtBeat, suspendedAtRenewal time.Duration
 	// periodChanged is signalled when the period has changed.
 	periodChanged chan struct{}
 }
 
 // newFreshness returns that of an agent that has just started, which is not fresh.
 func newFreshness() *freshness {
-	return &freshness{period: defaultPeriod, periodChanged: make(chan struct{}, 1)}
+	return &freshness{
+		period: defaultPeriod, periodChanged: make(chan struct{}, 1),
+		suspendedFor: suspendedSinceBoot, suspendedAtBeat: suspendedSinceBoot(),
+	}
+}
+
+// suspendedSinceBoot returns for how long the node has been suspended since it booted:
+// CLOCK_BOOTTIME has counted that time, and CLOCK_MONOTONIC, by which Go tells the time, has not
+// (clock_gettime(2)). Where the clocks cannot be read the node counts as never suspended.
+func suspendedSinceBoot() time.Duration {
+	var all, awake unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &all) != nil || unix.ClockGettime(unix.CLOCK_MONOTONIC, &awake) != nil {
+		return 0
+	}
+	return time.Duration(all.Nano() - awake.Nano())
 }
 
 // isFresh reports whether the last successful renewal started no more than two periods ago.
 func (f *freshness) isFresh() bool { return f.freshFor() >= 0 }
 
 // freshFor returns for how long the agent is fresh if no other renewal succeeds; negative if it
-// is not fresh.
+// is not fresh. The time for which the node was suspended counts: the manager has counted it, too.
 func (f *freshness) freshFor() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return time.Until(f.renewedAt.Add(2 * f.period)) // without a renewal that is long ago
+	suspended := f.suspendedFor() - f.suspendedAtRenewal
+	if suspended < minSuspension {
+		suspended = 0
+	}
+	return time.Until(f.renewedAt.Add(2*f.period - suspended)) // without a renewal that is long ago
 }
 
 // renewalPeriod returns the time between two renewals.
@@ -65,11 +90,19 @@ func (f *freshness) setPeriod(announcements []purelbv1.Announcement) {
 	signal(f.periodChanged)
 }
 
+// noteBeat notes that the agent begins to list, if it has to, and to renew: what it is told before
+// the node is suspended says nothing of the time after that.
+func (f *freshness) noteBeat() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.suspendedAtBeat = f.suspendedFor()
+}
+
 // noteRenewed notes that a renewal which started at a time has succeeded.
 func (f *freshness) noteRenewed(start time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.renewedAt = start
+	f.renewedAt, f.suspendedAtRenewal = start, f.suspendedAtBeat
 }
 
 // noteListed notes that the agent has listed at the API server.

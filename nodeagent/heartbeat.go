@@ -76,6 +76,7 @@ func (h *heartbeat) Start(ctx context.Context) error {
 // would. The reporter writes only after the renewal.
 func (h *heartbeat) beat(ctx context.Context) error {
 	a := h.agent
+	a.freshness.noteBeat()
 	a.watchdog.testWorker()
 	if err := a.watchdog.checkBlocked(); err != nil {
 		return err
