@@ -21,6 +21,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
@@ -161,4 +163,17 @@ func (c *cluster) configWith(token string) *rest.Config {
 	config.BearerToken = token
 	config.QPS = -1
 	return config
+}
+
+// writeKubeconfig writes the file by which a program with a token finds the API server.
+func (c *cluster) writeKubeconfig(file, token string) error {
+	config := clientcmdapi.NewConfig()
+	config.Clusters["c"] = &clientcmdapi.Cluster{Server: c.config.Host, CertificateAuthorityData: c.config.CAData}
+	config.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: token}
+	config.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
+	config.CurrentContext = "x"
+	if err := clientcmd.WriteToFile(*config, file); err != nil {
+		return fmt.Errorf("write a kubeconfig: %w", err)
+	}
+	return nil
 }

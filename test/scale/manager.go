@@ -9,9 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-
 	"github.com/purelb/purelb-operator/test/measure"
 )
 
@@ -46,13 +43,8 @@ func newManager(ctx context.Context, c *cluster, o options, folder string) (*man
 		program: o.program, pprof: o.pprof, args: o.managerArgs, env: o.managerEnv,
 		kubeconfig: filepath.Join(folder, "kubeconfig"), logFile: filepath.Join(folder, "manager.log"),
 	}
-	config := clientcmdapi.NewConfig()
-	config.Clusters["c"] = &clientcmdapi.Cluster{Server: c.config.Host, CertificateAuthorityData: c.config.CAData}
-	config.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: token}
-	config.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
-	config.CurrentContext = "x"
-	if err := clientcmd.WriteToFile(*config, m.kubeconfig); err != nil {
-		return nil, fmt.Errorf("write the manager's kubeconfig: %w", err)
+	if err := c.writeKubeconfig(m.kubeconfig, token); err != nil {
+		return nil, err
 	}
 	return m, nil
 }

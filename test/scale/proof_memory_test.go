@@ -17,8 +17,10 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -31,13 +33,11 @@ import (
 
 // The worst that the users of namespaces and their pods may do to the manager.
 const (
-	strangers        = 10_000    // Services that PureLB does not serve
-	tenants          = 500       // Services of type LoadBalancer, as a quota may allow
-	annotationBytes  = 250 << 10 // of each of them; the API server takes 256 KiB
-	slowClients      = 500       // of the webhooks, which send all of a request but its end
-	managerLimit     = 512       // MiB, of the manager's container
-	managerSoftLimit = "460MiB"  // what the manager sets for its heap in a container of that size
-	webhookPath      = "/validate--v1-service"
+	strangers       = 10_000    // Services that PureLB does not serve
+	tenants         = 500       // Services of type LoadBalancer, as a quota may allow
+	annotationBytes = 250 << 10 // of each of them; the API server takes 256 KiB
+	slowClients     = 500       // of a server, which send all of a request but its end
+	webhookPath     = "/validate--v1-service"
 )
 
 // TestProofMemory has tenants fill the manager's cache and their pods its webhooks, and kills
@@ -51,10 +51,11 @@ func TestProofMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	limit, heapLimit := memoryOf(t, managerContainer(t))
 	r, err := newRun(ctx, options{
 		root: "../..", program: programPath(t), pprof: "0", locals: 5,
 		managerArgs: []string{"--webhook-port=" + port, "--webhook-cert-dir=" + folder},
-		managerEnv:  []string{"GOMEMLIMIT=" + managerSoftLimit},
+		managerEnv:  []string{heapLimit},
 	}, t.Output(), flat, 3)
 	t.Cleanup(func() {
 		if err := r.close(); err != nil {
@@ -66,15 +67,7 @@ func TestProofMemory(t *testing.T) {
 	}
 	check := func(when string) {
 		t.Helper()
-		peak, err1 := measure.PeakMiB(r.manager.pid())
-		now, err2 := measure.ResidentMiB(r.manager.pid())
-		if err := errors.Join(err1, err2); err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("%s: at most %.0f MiB so far, %.0f MiB now", when, peak, now)
-		if peak >= managerLimit {
-			t.Errorf("%s: the manager needs %.0f MiB, its container has %d", when, peak, managerLimit)
-		}
+		checkPeak(t, "the manager", r.manager.pid(), limit, when)
 		// A manager that cannot renew its Lease has to end: an etcd that writes gigabytes is slow.
 		log := logOf(t, r.manager.logFile)
 		if _, losses := r.manager.readCPU(); losses > strings.Count(log, "leader election lost") {
@@ -120,7 +113,7 @@ func TestProofMemory(t *testing.T) {
 	serve("after-strangers")
 	check(fmt.Sprintf("%d other Services with as many", strangers))
 
-	stop := stall(ctx, t, address)
+	stop := stall(ctx, address, true, stalledReview())
 	serve("while-clients-stall")
 	check(fmt.Sprintf("%d clients that stall", slowClients))
 	stop()
@@ -131,19 +124,73 @@ func TestProofMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	serve("after-restart")
-	stop = stall(ctx, t, address)
+	stop = stall(ctx, address, true, stalledReview())
 	serve("after-restart-while-clients-stall")
 	check("after a restart with all of that")
 	stop()
 }
 
-// stall connects clients to the webhooks that send all of a long request but its last byte,
-// again and again, until stop is called.
-func stall(ctx context.Context, t *testing.T, address string) (stop func()) {
+// managerContainer returns the manager's container as it is installed.
+func managerContainer(t *testing.T) corev1.Container {
 	t.Helper()
+	file, err := os.Open("../../config/manager/manager.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for documents := yaml.NewYAMLOrJSONDecoder(file, 4096); ; {
+		deployment := &appsv1.Deployment{}
+		if err := documents.Decode(deployment); err != nil {
+			t.Fatalf("find the manager's Deployment: %v", err)
+		}
+		if deployment.Kind == "Deployment" {
+			return deployment.Spec.Template.Spec.Containers[0]
+		}
+	}
+}
+
+// memoryOf returns how many MiB of memory a container has, and the environment variable that limits
+// the heap as footprint.LimitHeap does in such a container: to nine tenths.
+func memoryOf(t *testing.T, c corev1.Container) (limitMiB float64, heapLimit string) {
+	t.Helper()
+	limit := c.Resources.Limits.Memory().Value()
+	if limit == 0 {
+		t.Fatalf("the container %s has no limit", c.Name)
+	}
+	return float64(limit) / (1 << 20), fmt.Sprintf("GOMEMLIMIT=%d", limit/10*9)
+}
+
+// checkPeak logs how much memory a process has needed so far, and fails if that is more than its
+// container has.
+func checkPeak(t *testing.T, program string, pid int, limitMiB float64, when string) {
+	t.Helper()
+	peak, err1 := measure.PeakMiB(pid)
+	now, err2 := measure.ResidentMiB(pid)
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s: at most %.0f MiB so far, %.0f MiB now", when, peak, now)
+	if peak >= limitMiB {
+		t.Errorf("%s: %s needs %.0f MiB, its container has %.0f", when, program, peak, limitMiB)
+	}
+}
+
+// stalledReview returns all of the longest request that the webhooks take but its last byte.
+func stalledReview() []byte {
+	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", webhookPath, webhooks.MaxBody)
+	return append([]byte(head), make([]byte, webhooks.MaxBody-1)...)
+}
+
+// stall connects clients to a server that send the beginning of a request, again and again, until
+// stop is called.
+func stall(ctx context.Context, address string, isTLS bool, request []byte) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	body := make([]byte, webhooks.MaxBody-1)
-	dialer := &tls.Dialer{NetDialer: &net.Dialer{Timeout: time.Minute}, Config: &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}}} //nolint:gosec // a test
+	plain := &net.Dialer{Timeout: time.Minute}
+	dial := plain.DialContext
+	if isTLS {
+		config := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}} //nolint:gosec // a test
+		dial = (&tls.Dialer{NetDialer: plain, Config: config}).DialContext
+	}
 	var clients, connected sync.WaitGroup
 	connected.Add(slowClients)
 	for range slowClients {
@@ -151,13 +198,12 @@ func stall(ctx context.Context, t *testing.T, address string) (stop func()) {
 			once := sync.OnceFunc(connected.Done)
 			defer once()
 			for ctx.Err() == nil {
-				conn, err := dialer.DialContext(ctx, "tcp", address)
+				conn, err := dial(ctx, "tcp", address)
 				if err != nil {
 					continue // the server has replaced the connection already
 				}
 				end := context.AfterFunc(ctx, func() { _ = conn.Close() })
-				fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", webhookPath, webhooks.MaxBody)
-				_, _ = conn.Write(body)
+				_, _ = conn.Write(request)
 				once()
 				_, _ = conn.Read(make([]byte, 1)) // until the server ends the connection
 				end()
