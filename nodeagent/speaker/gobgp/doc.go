@@ -4,7 +4,9 @@
 // What the library does not do as a node needs it:
 //   - It waits 360 s by default for neighbours to send all of their routes before it sends its
 //     own after a restart: one second is enough, because the node takes no routes.
-//   - It keeps what neighbours send even if its policy rejects all of it: above
-//     maxReceivedPrefixes it ends the session, and begins it again after a while.
+//   - It keeps what neighbours send even if its policy rejects all of it: above a neighbour's
+//     share of maxReceivedPrefixes it ends the session, and begins it again after a while.
+//   - It waits for ever for a neighbour that sends keepalives and reads nothing, and keeps what
+//     changes meanwhile: a session in which nothing could be sent for twice the hold time is reset.
 //   - It says why it cannot connect in its debug log only: logHandler takes it from there.
 package gobgp

@@ -164,3 +164,116 @@ func TestNeighbourHearsOfChanges(t *testing.T) {
 	stop()
 	has("after the node has ended its sessions")
 }
+
+// startStalledRouter starts a router that has sessions and sends keepalives, but reads nothing once a
+// session is up, and returns the port.
+func startStalledRouter(t *testing.T) (port int32) {
+	t.Helper()
+	listener, err := net.Listen("tcp4", routerAddress+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	send := func(conn net.Conn, m *bgp.BGPMessage, err error) error {
+		if err != nil {
+			return err
+		}
+		bytes, err := m.Serialize()
+		if err != nil {
+			return err
+		}
+		_, err = conn.Write(bytes)
+		return err
+	}
+	serve := func(conn net.Conn) {
+		defer conn.Close()
+		_ = conn.(*net.TCPConn).SetReadBuffer(4096)
+		open, err := bgp.NewBGPOpenMessage(routerASN, 3, netip.MustParseAddr("192.0.2.1"), []bgp.OptionParameterInterface{
+			bgp.NewOptionParameterCapability([]bgp.ParameterCapabilityInterface{bgp.NewCapMultiProtocol(bgp.RF_IPv4_UC)}),
+		})
+		for ; send(conn, open, err) == nil && t.Context().Err() == nil; time.Sleep(time.Second) {
+			open, err = bgp.NewBGPKeepAliveMessage(), nil // from the second time on
+		}
+	}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go serve(conn)
+		}
+	}()
+	return int32(listener.Addr().(*net.TCPAddr).Port)
+}
+
+// TestFaultStalledNeighbour has a router that reads nothing of what changes all the time: the session
+// is reset, and says why. This test shows the row "it has a session, and reads nothing" of docs/trust.md.
+func TestFaultStalledNeighbour(t *testing.T) {
+	port := startStalledRouter(t)
+	node := New(logr.Discard(), func() {})
+	if err := node.Start(t.Context(), netip.MustParseAddr("192.0.2.11"), nodeASN); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = node.Stop(context.Background(), false) })
+	peer := routes.Peer{Neighbour: netip.MustParseAddr(routerAddress), RoutingPeer: purelbv1.RoutingPeer{
+		Name: "router", Address: routerAddress, SourceAddress: nodeAddress, PeerASN: routerASN, MyASN: nodeASN, Port: port,
+		Families: []purelbv1.IPFamily{"IPv4"}, HoldSeconds: 3, KeepaliveSeconds: 1, ConnectSeconds: 1,
+	}}
+	if err := node.Change(t.Context(), routes.Changes{AddPeers: []routes.Peer{peer}}); err != nil {
+		t.Fatal(err)
+	}
+	wasUp, end := false, time.Now().Add(2*time.Minute)
+	for round := uint32(0); ; round++ {
+		sessions, err := node.Sessions(t.Context())
+		if err != nil || len(sessions) != 1 {
+			t.Fatalf("%d sessions, %v", len(sessions), err)
+		}
+		wasUp = wasUp || sessions[0].State == purelbv1.SessionEstablished
+		if wasUp && sessions[0].LastError == stalled {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the session goes on: %+v", sessions[0])
+		}
+		// Each route has attributes of its own, and so a message.
+		var paths []routes.Path
+		for i := range uint32(1000) {
+			med := round*1000 + i
+			paths = append(paths, routes.Path{
+				Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24), MED: &med,
+			})
+		}
+		if err := node.Change(t.Context(), routes.Changes{AddPaths: paths}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A session has stalled when nothing was sent for twice the hold time.
+func TestNoteSent(t *testing.T) {
+	begun := time.Now()
+	e := &sessionEvents{}
+	for i, step := range []struct {
+		after time.Duration // since begun
+		isUp  bool
+		sent  uint64
+		hold  time.Duration
+		want  bool
+	}{
+		{0, false, 0, 0, false},
+		{time.Hour, true, 2, 9 * time.Second, false}, // the session is up
+		{time.Hour + 18*time.Second, true, 2, 9 * time.Second, false},
+		{time.Hour + 19*time.Second, true, 2, 9 * time.Second, true},
+		{time.Hour + 20*time.Second, false, 2, 9 * time.Second, false}, // it is down
+		{2 * time.Hour, true, 3, 9 * time.Second, false},
+		{2*time.Hour + 19*time.Second, true, 4, 9 * time.Second, false}, // a keepalive was sent
+		{3 * time.Hour, true, 5, 0, false},
+		{4 * time.Hour, true, 5, 0, false}, // there are no keepalives
+	} {
+		e.noteSent(step.isUp, step.sent, step.hold, begun.Add(step.after))
+		if e.isStalled != step.want {
+			t.Errorf("step %d: stalled: %t", i, e.isStalled)
+		}
+	}
+}

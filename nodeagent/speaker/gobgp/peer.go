@@ -9,8 +9,8 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/speaker/routes"
 )
 
-// peerOf translates a neighbour.
-func peerOf(p routes.Peer) *api.Peer {
+// peerOf translates a neighbour, which may send maxReceived routes of each family.
+func peerOf(p routes.Peer, maxReceived int) *api.Peer {
 	peer := &api.Peer{
 		Conf: &api.PeerConf{
 			NeighborAddress: p.Neighbour.String(), PeerAsn: uint32(p.PeerASN), LocalAsn: uint32(p.MyASN), AuthPassword: p.Password, Description: p.Name, //nolint:gosec // the schema bounds them
@@ -43,7 +43,7 @@ func peerOf(p routes.Peer) *api.Peer {
 		peer.AfiSafis = append(peer.AfiSafis, &api.AfiSafi{
 			Config:            &api.AfiSafiConfig{Family: family, Enabled: true},
 			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: p.RestartSeconds > 0}},
-			PrefixLimits:      &api.PrefixLimit{Family: family, MaxPrefixes: maxReceivedPrefixes},
+			PrefixLimits:      &api.PrefixLimit{Family: family, MaxPrefixes: uint32(maxReceived)}, //nolint:gosec // it is at most maxReceivedPrefixes
 		})
 	}
 	return peer

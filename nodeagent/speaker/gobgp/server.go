@@ -25,9 +25,10 @@ const (
 	// idleSeconds is how long the library waits after it has reset a session, before it
 	// connects again.
 	idleSeconds = 5
-	// maxReceivedPrefixes is how many routes of one family a neighbour may send: the library
-	// keeps them, although the node takes none.
-	maxReceivedPrefixes = 20000
+	// maxReceivedPrefixes is how many routes of one family all neighbours of the node together may
+	// send: the library keeps them, although the node takes none. Each neighbour has the share of as
+	// many neighbours as there are when it is added.
+	maxReceivedPrefixes = 10000
 	// floodPause is after how long a session that a neighbour has flooded is opened again.
 	floodPause = time.Minute
 	// exportPolicy and importPolicy are the names of the two policies.
@@ -40,6 +41,8 @@ type Server struct {
 	log logr.Logger
 	// changed is called when a session changes.
 	changed func()
+	// neighbours are those that the library has.
+	neighbours map[netip.Addr]bool
 
 	// mu protects sessions: what the library reports only as it happens, by neighbour. It is
 	// lost with the process, and then says nothing of earlier sessions.
@@ -54,11 +57,16 @@ type sessionEvents struct {
 	lastError string
 	// floodedAt is when the neighbour sent too many routes; zero if it has not.
 	floodedAt time.Time
+	// sent is how many messages the library has sent to the neighbour, sentAt when that last
+	// changed, and isStalled that it should have changed since.
+	sent      uint64
+	sentAt    time.Time
+	isStalled bool
 }
 
 // New makes a library that calls changed when a session changes.
 func New(log logr.Logger, changed func()) *Server {
-	s := &Server{log: log, changed: changed, sessions: map[netip.Addr]*sessionEvents{}}
+	s := &Server{log: log, changed: changed, neighbours: map[netip.Addr]bool{}, sessions: map[netip.Addr]*sessionEvents{}}
 	level := &slog.LevelVar{}
 	level.Set(slog.LevelDebug) // the handler passes on less
 	s.bgp = server.NewBgpServer(server.LoggerOption(slog.New(&logHandler{server: s}), level))
@@ -108,9 +116,14 @@ func (s *Server) Change(ctx context.Context, c routes.Changes) error {
 			errs = append(errs, fmt.Errorf("remove neighbour %s: %w", p.Neighbour, err))
 		}
 		s.forget(p.Neighbour)
+		delete(s.neighbours, p.Neighbour)
 	}
-	for _, p := range append(c.ReplacePeers, c.AddPeers...) {
-		if err := s.bgp.AddPeer(ctx, &api.AddPeerRequest{Peer: peerOf(p)}); err != nil {
+	added := append(c.ReplacePeers, c.AddPeers...)
+	share := maxReceivedPrefixes / max(1, len(s.neighbours)+len(added))
+	for _, p := range added {
+		s.neighbours[p.Neighbour] = true
+		if err := s.bgp.AddPeer(ctx, &api.AddPeerRequest{Peer: peerOf(p, share)}); err != nil {
+			delete(s.neighbours, p.Neighbour)
 			errs = append(errs, fmt.Errorf("add neighbour %s: %w", p.Neighbour, err))
 		}
 	}

@@ -22,8 +22,12 @@ var states = map[api.PeerState_SessionState]purelbv1.SessionState{
 	api.PeerState_SESSION_STATE_ESTABLISHED: purelbv1.SessionEstablished,
 }
 
+// stalled is the error of a neighbour that sends keepalives and reads nothing.
+const stalled = "the neighbour takes nothing of what the node sends: the session begins anew"
+
 // Sessions returns the sessions with all neighbours. It opens those again that were flooded a
-// while ago.
+// while ago, and ends those whose neighbours read nothing: the library would keep every change for
+// them, without bound (RFC 9687).
 func (s *Server) Sessions(ctx context.Context) ([]routes.Session, error) {
 	var sessions []routes.Session
 	err := s.bgp.ListPeer(ctx, &api.ListPeerRequest{EnableAdvertised: true}, func(p *api.Peer) {
@@ -33,6 +37,9 @@ func (s *Server) Sessions(ctx context.Context) ([]routes.Session, error) {
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list sessions: %w", err)
+	}
+	for _, addr := range s.takeStalled() {
+		_ = s.bgp.ResetPeer(ctx, &api.ResetPeerRequest{Address: addr.String()})
 	}
 	for _, addr := range s.takeFlooded() {
 		_ = s.bgp.EnablePeer(ctx, &api.EnablePeerRequest{Address: addr.String()})
@@ -66,8 +73,20 @@ func (s *Server) sessionOf(p *api.Peer) (routes.Session, bool) {
 	defer s.mu.Unlock()
 	if e := s.sessions[addr]; e != nil {
 		session.Since, session.LastError = e.since, e.lastError
+		hold := time.Duration(p.GetTimers().GetState().GetNegotiatedHoldTime()) * time.Second //nolint:gosec // it has 16 bits
+		e.noteSent(session.State == purelbv1.SessionEstablished, p.State.GetMessages().GetSent().GetTotal(), hold, time.Now())
 	}
 	return session, true
+}
+
+// noteSent notes how many messages the library has sent to a neighbour, and whether the session has
+// stalled: no message could be sent for twice the hold time, although keepalives are due thrice in it.
+// Without a hold time there are no keepalives, and none shows that.
+func (e *sessionEvents) noteSent(isUp bool, sent uint64, hold time.Duration, now time.Time) {
+	if !isUp || sent != e.sent || hold == 0 {
+		e.sent, e.sentAt = sent, now
+	}
+	e.isStalled = now.Sub(e.sentAt) > 2*hold
 }
 
 // negotiated are the families that both sides of a session have said they know.
@@ -106,13 +125,16 @@ func (s *Server) onPeerUpdate(event *apiutil.WatchEventMessage_PeerEvent, at tim
 		e.isUp, e.since = isUp, at
 		if !isUp {
 			e.lastError = why
+			if e.isStalled {
+				e.lastError, e.isStalled = stalled, false
+			}
 		}
 	case event.Peer.State.DisconnectReason == api.PeerState_DISCONNECT_REASON_INVALID_MSG:
 		e.lastError = refused // the one message that is not expected in answer to OPEN
 	}
 	if event.Peer.State.AdminState == api.PeerState_ADMIN_STATE_PFX_CT && e.floodedAt.IsZero() {
 		e.floodedAt = at
-		e.lastError = fmt.Sprintf("the neighbour sent more than %d routes: let it send none, the node takes none", maxReceivedPrefixes)
+		e.lastError = fmt.Sprintf("the neighbour sent more than its share of %d routes: let it send none, the node takes none", maxReceivedPrefixes)
 	}
 	s.mu.Unlock()
 	s.changed()
@@ -142,6 +164,19 @@ func (s *Server) noteConnectError(addr netip.Addr, why string) {
 	if differs {
 		s.changed()
 	}
+}
+
+// takeStalled returns the neighbours whose sessions have stalled.
+func (s *Server) takeStalled() []netip.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var due []netip.Addr
+	for addr, e := range s.sessions {
+		if e.isStalled {
+			due = append(due, addr)
+		}
+	}
+	return due
 }
 
 // takeFlooded returns the neighbours whose sessions were ended for sending too much, a while
