@@ -300,9 +300,10 @@ $(TOPICS:%=proof-%): proof-%: $(PROOF)
 	@$(call prove,$@,TRIALS=$(TRIALS) SEED=$(SEED),experiments) $(MAKE) --no-print-directory experiments TOPIC=$*
 
 .PHONY: proof-memory
-proof-memory: build $(LAB) $(PROOF) ## Measure how much memory the manager needs while tenants and their pods do their worst
-	@assets="$$($(LAB) assets)" && PURELB=$(CURDIR)/bin/purelb KUBEBUILDER_ASSETS="$$assets" $(call prove,$@,,tests) \
-	  go -C test/scale test -tags proof -count=1 -timeout 60m -run TestProofMemory -v .
+proof-memory: build $(LAB) $(PROOF) ## Measure how much memory the programs need while others do their worst, as root (TRIALS=10 SEED=1 for agent and speaker)
+	@assets="$$($(LAB) assets)" && export PURELB=$(CURDIR)/bin/purelb PURELB_SPEAKER=$(CURDIR)/bin/purelb-speaker KUBEBUILDER_ASSETS="$$assets" \
+	  TRIALS=$(TRIALS) PURELB_TEST_SEED=$(SEED) && $(call prove,$@,TRIALS=$(TRIALS) SEED=$(SEED),tests) \
+	  go -C test/scale test -tags proof -count=1 -timeout 0 -run TestProofMemory -v .
 
 # Runs the experiments of a TOPIC in a lab of their own. Ginkgo's own limit of an hour is too short.
 .PHONY: experiments
