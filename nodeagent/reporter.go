@@ -1,12 +1,14 @@
 package nodeagent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -199,7 +201,8 @@ func (r *reporter) write(ctx context.Context) (time.Duration, error) {
 }
 
 // dueReports returns some of the statuses that are to be written now or, if there are none, in
-// how long there will be one; 0 is never. They are sorted by name.
+// how long there will be one; 0 is never. Those that have been due for longest come first, so that
+// statuses which change all the time, as those of addresses that a station claims, hold up no other.
 func (r *reporter) dueReports() ([]statusReport, time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -207,8 +210,10 @@ func (r *reporter) dueReports() ([]statusReport, time.Duration) {
 	rest := max(r.rests.Delay(now), r.notBefore.Sub(now))
 	var batch []statusReport
 	wait := time.Duration(0)
-	for _, name := range slices.Sorted(maps.Keys(r.reports)) {
-		report := r.reports[name]
+	byDue := slices.SortedFunc(maps.Values(r.reports), func(a, b *statusReport) int {
+		return cmp.Or(a.due.Compare(b.due), strings.Compare(a.key.Name, b.key.Name))
+	})
+	for _, report := range byDue {
 		if !report.isPending {
 			continue
 		}
@@ -240,6 +245,8 @@ func (r *reporter) noteWritten(batch []statusReport, errs []error) error {
 		case current == nil || current.uid != report.uid:
 		case errs[i] == nil && current.number == report.number:
 			current.isPending, r.spreadUntil = false, time.Time{}
+		case errs[i] == nil: // it has changed since
+			current.due = now
 		case errs[i] != nil && isRefusal(errs[i]): // others go first
 			current.due = now.Add(retry)
 		case errs[i] != nil:

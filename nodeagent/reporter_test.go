@@ -105,3 +105,43 @@ func TestReportsTogether(t *testing.T) {
 		w.expect("again in, at the most", maxReportRest, again)
 	})
 }
+
+// Stations claim addresses of many Announcements, whose statuses change all the time, also while they
+// are written: each is written in its turn. This test shows the row "keep a node from reporting" of
+// docs/trust.md.
+func TestAttackReportsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const count, rounds = 4 * parallelReports, 12
+		w := newWorld(t, settings())
+		var announcements []purelbv1.Announcement
+		for i := range count {
+			announcements = append(announcements, *announcementOf(fmt.Sprintf("node1-%02d", i)))
+		}
+		changes := int32(0)
+		change := func() {
+			changes++
+			statuses := make([]purelbv1.AnnouncementStatus, count)
+			for i := range statuses {
+				statuses[i].Announced = changes
+			}
+			w.reporter.setStatuses(announcements, statuses, nil)
+		}
+		want, got := map[string]int{}, map[string]int{}
+		for _, ann := range announcements {
+			want[ann.Name] = rounds * parallelReports / count
+		}
+		for range rounds {
+			change()
+			time.Sleep(time.Second)
+			batch, _ := w.reporter.dueReports()
+			change()
+			for _, report := range batch {
+				got[report.key.Name]++
+			}
+			if err := w.reporter.noteWritten(batch, make([]error, len(batch))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.expect("reports", want, got)
+	})
+}
