@@ -150,9 +150,9 @@ var _ = Describe("PureLB", func() {
 			for _, in := range svc.Status.LoadBalancer.Ingress {
 				g.Expect(all).To(MatchRegexp(`purelb_lbnodeagent_announced\{ip="%s",node="node\d",service="%s/measured"\} 1`, in.IP, s.namespace))
 			}
-			// The heaps of manager and agents are limited to nine tenths of their containers' memory.
+			// The heaps of manager and agents are limited: footprint.HeapLimit of 512 and of 128 MiB.
 			g.Expect(all).To(ContainSubstring("go_gc_gomemlimit_bytes 4.8318382e+08"))
-			g.Expect(all).To(ContainSubstring("go_gc_gomemlimit_bytes 1.20795955e+08"))
+			g.Expect(all).To(ContainSubstring("go_gc_gomemlimit_bytes 1.00663296e+08"))
 			g.Expect(all).To(MatchRegexp(`purelb_lbnodeagent_garp_sent_total\S* [1-9]`))
 		}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(time.Second).Should(Succeed())
 

@@ -36,7 +36,7 @@ const (
 	pathLength      = 5         // autonomous systems on the way of these routes
 	sentCommunities = 10        // of each of these routes
 	changingRoutes  = 500       // come and go while neighbours do not read
-	changes         = 50        // times
+	allChanges      = 50_000    // divided by the networks: so often these routes come and go, as the kernel lists all for each
 	holdSeconds     = 9
 )
 
@@ -134,6 +134,7 @@ func trySpeaker(t *testing.T, random *rand.Rand, neighbours, networks int) {
 	for _, r := range routers[:neighbours/2] {
 		r.become(readsNothing)
 	}
+	changes := allChanges / networks
 	for range changes {
 		hold(addresses[:changingRoutes], kernel.Remove)
 		hold(addresses[:changingRoutes], kernel.Add)

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/footprint"
 	"github.com/purelb/purelb-operator/test/measure"
 	"github.com/purelb/purelb-operator/webhooks"
 )
@@ -150,14 +151,14 @@ func managerContainer(t *testing.T) corev1.Container {
 }
 
 // memoryOf returns how many MiB of memory a container has, and the environment variable that limits
-// the heap as footprint.LimitHeap does in such a container: to nine tenths.
+// the heap as footprint.LimitHeap does in such a container.
 func memoryOf(t *testing.T, c corev1.Container) (limitMiB float64, heapLimit string) {
 	t.Helper()
-	limit := c.Resources.Limits.Memory().Value()
+	limit := uint64(c.Resources.Limits.Memory().Value())
 	if limit == 0 {
 		t.Fatalf("the container %s has no limit", c.Name)
 	}
-	return float64(limit) / (1 << 20), fmt.Sprintf("GOMEMLIMIT=%d", limit/10*9)
+	return float64(limit) / (1 << 20), fmt.Sprintf("GOMEMLIMIT=%d", footprint.HeapLimit(limit))
 }
 
 // checkPeak logs how much memory a process has needed so far, and fails if that is more than its
