@@ -13,9 +13,10 @@
 // Local addresses within milliseconds. None waits for another, and only savers wait for a disk.
 //
 // An agent is fresh while its last successful renewal of the Lease started no more than two
-// periods ago, the time for which the node was suspended included. One that is not fresh may have missed a decision of the manager, so it lists and
-// applies its Announcements before it renews; and for as long as the cache may still be behind
-// that list, it goes on reading from the API server.
+// periods ago, the time for which the node was suspended included. One that is not fresh may
+// have missed a decision of the manager, so it lists and applies its Announcements before it
+// renews; and for as long as the cache may still be behind that list, it goes on reading from
+// the API server.
 //
 // Stopping the agent withdraws nothing: the kernel goes on answering for its addresses, and the
 // next process adopts them.
