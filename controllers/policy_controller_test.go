@@ -270,7 +270,7 @@ func TestPolicies(t *testing.T) {
 	// Made, as the manifests are, and owned by the namespace.
 	wanted, err := policy.Objects(policy.Users{Manager: accounts + "purelb-manager", Agent: accounts + "purelb-agent", Speaker: accounts + "purelb-speaker"})
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(wanted).To(HaveLen(10))
+	g.Expect(wanted).To(HaveLen(12))
 	owner := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	g.Expect(g.admin.Get(ctx, client.ObjectKeyFromObject(owner), owner)).To(Succeed())
 	kept := func(g Gomega, want *unstructured.Unstructured) *unstructured.Unstructured {
