@@ -17,7 +17,8 @@ const (
 	icmpv6EchoRequest = 128
 	icmpv6EchoReply   = 129
 
-	// echoTTL of a request is that of a packet for a neighbour: no router forwards it.
+	// echoTTL is the hop limit of echo requests: a router that receives one by mistake does not
+	// forward the packet.
 	echoTTL = 1
 )
 
@@ -75,20 +76,6 @@ func wrapIPv4(station, source MAC, from, to netip.Addr, message []byte) []byte {
 	frame = append(frame, to.AsSlice()...)
 	binary.BigEndian.PutUint16(frame[headerEthernet+10:], internetChecksum(0, frame[headerEthernet:]))
 	return append(frame, message...)
-}
-
-// internetChecksum returns the checksum of RFC 1071 over data, added to an earlier sum.
-func internetChecksum(sum uint32, data []byte) uint16 {
-	for ; len(data) > 1; data = data[2:] {
-		sum += uint32(binary.BigEndian.Uint16(data))
-	}
-	if len(data) == 1 {
-		sum += uint32(data[0]) << 8
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
 }
 
 // ParseEcho reads the answer to an echo request in an Ethernet frame. Its MAC is the station

@@ -173,8 +173,13 @@ func ethernetHeader(to, from MAC, etherType uint16) []byte {
 // message and a pseudo-header of the addresses, its length and the protocol number. Over a
 // message that contains its checksum the result is 0.
 func checksum(ipv6Header, message []byte) uint16 {
-	sum := uint32(len(message)) + protocolICMPv6 //nolint:gosec // some tens of bytes
-	add := func(b []byte) {
+	return internetChecksum(uint32(len(message))+protocolICMPv6, ipv6Header[8:headerIPv6], message) //nolint:gosec // some tens of bytes
+}
+
+// internetChecksum returns the checksum of RFC 1071 over parts, of which only the last may have an
+// odd length, added to an earlier sum.
+func internetChecksum(sum uint32, parts ...[]byte) uint16 {
+	for _, b := range parts {
 		for ; len(b) > 1; b = b[2:] {
 			sum += uint32(binary.BigEndian.Uint16(b))
 		}
@@ -182,8 +187,6 @@ func checksum(ipv6Header, message []byte) uint16 {
 			sum += uint32(b[0]) << 8
 		}
 	}
-	add(ipv6Header[8:headerIPv6])
-	add(message)
 	for sum > 0xffff {
 		sum = sum>>16 + sum&0xffff
 	}
