@@ -2,7 +2,9 @@ package watch
 
 import (
 	"fmt"
+	"slices"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -29,10 +31,7 @@ func Status(ann *v1.Announcement, reason string, now metav1.Time) v1.Announcemen
 	if reason == ReasonWatching {
 		ready.Status = metav1.ConditionTrue
 	}
-	for _, old := range ann.Status.Conditions {
-		if old.Type == ready.Type && old.Status == ready.Status {
-			ready.LastTransitionTime = old.LastTransitionTime
-		}
-	}
-	return v1.AnnouncementStatus{ObservedGeneration: ann.Generation, Conditions: []metav1.Condition{ready}}
+	conditions := slices.Clone(ann.Status.Conditions)
+	meta.SetStatusCondition(&conditions, ready) // keeps the time of the last transition
+	return v1.AnnouncementStatus{ObservedGeneration: ann.Generation, Conditions: conditions}
 }
