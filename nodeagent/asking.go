@@ -169,7 +169,7 @@ type stationQuestion struct {
 func (g *defender) yieldQuestions() []stationQuestion {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	due, isNewlySilent := g.defence.AskYielded(func(iface string) bool { up, isKnown := g.isUp[iface]; return up || !isKnown }, time.Now())
+	due, isNewlySilent := g.defence.AskYielded(g.isNotDown, time.Now())
 	if isNewlySilent {
 		g.wakeWorker()
 	}

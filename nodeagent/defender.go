@@ -83,6 +83,13 @@ func (g *defender) noteLinks(links []plan.Link) {
 	}
 }
 
+// isNotDown reports whether an interface has a carrier, as far as the defender knows. The caller
+// holds the lock.
+func (g *defender) isNotDown(iface string) bool {
+	isUp, isKnown := g.isUp[iface]
+	return isUp || !isKnown
+}
+
 // noteObserved makes the defender use the node's addresses and gateways that the agent has just observed.
 func (g *defender) noteObserved(observed plan.Observed) {
 	g.gateways.note(plan.Gateways(observed))

@@ -246,8 +246,7 @@ func (g *defender) questionFrom(iface string, addr netip.Addr) neigh.Question {
 func (g *defender) isLinkUp(iface string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	isUp, isKnown := g.isUp[iface]
-	return isUp || !isKnown
+	return g.isNotDown(iface)
 }
 
 // hasAddressNear reports whether the node has an address of its own on an interface in whose
