@@ -21,8 +21,8 @@ type freshness struct {
 	// listed at the API server.
 	renewedAt, listedAt time.Time
 	// suspendedFor returns for how long the node has been suspended since it booted. suspendedAtBeat
-	// is what it returned when the agent last began to list and to renew, and suspendedAtRenewal what
-	// it returned when the agent began the last renewal that succeeded.
+	// is its result when the heartbeat last began to list and to renew, and suspendedAtRenewal its
+	// result when the heartbeat began the last renewal that succeeded.
 	suspendedFor                        func() time.Duration
 	suspendedAtBeat, suspendedAtRenewal time.Duration
 	// periodChanged is signalled when the period has changed.
@@ -90,8 +90,8 @@ func (f *freshness) setPeriod(announcements []purelbv1.Announcement) {
 	signal(f.periodChanged)
 }
 
-// noteBeat notes that the agent begins to list, if it has to, and to renew: what it is told before
-// the node is suspended says nothing of the time after that.
+// noteBeat notes that the heartbeat begins to list, if it has to, and to renew. If the node is
+// suspended from now on, the answers of the API server are from before the suspension.
 func (f *freshness) noteBeat() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -10,9 +10,9 @@ import (
 // LBNodeAgents, and that no node could announce after it.
 //
 // Only what lasts counts: which nodes run an agent, which are excluded from load balancing,
-// and which have an interface in the subnet of a Local address. What comes and goes by
-// itself does not: Leases, taints, carriers, endpoints. A node whose agent has not reported
-// its interfaces may turn out to have any.
+// and which have an interface in the subnet of a Local address. Leases, taints, carriers and
+// endpoints do not count, because they come and go without a change of LBNodeAgents. A node
+// whose agent has not reported its interfaces counts as one that has all of them.
 func Stranded(before, after Inputs) []Address {
 	was, is := newPlacer(before), newPlacer(after)
 	candidatesBefore, candidatesAfter := was.lastingCandidates(), is.lastingCandidates()

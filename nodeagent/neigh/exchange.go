@@ -34,7 +34,7 @@ type Exchange struct {
 
 // Heard is an answer: an echo, or else a claim.
 type Heard struct {
-	// Number is that of the echo request; 0 for a claim.
+	// Number is the number with which SendEcho sent the echo request; a claim has none.
 	Number uint16
 	IsEcho bool
 	Addr   netip.Addr
