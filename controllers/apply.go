@@ -2,17 +2,19 @@ package controllers
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -105,25 +107,49 @@ func applyServiceStatus(ctx context.Context, c client.Client, ac *corev1ac.Servi
 	if areRefused || hasAnnotations(ac.Annotations, wanted, names) {
 		return nil
 	}
-	svc := &corev1.Service{}
-	svc.Namespace, svc.Name, svc.Annotations = *ac.Namespace, *ac.Name, ac.Annotations
-	svc.ResourceVersion = ptr.Deref(ac.ResourceVersion, "")
-	patch := client.MergeFromWithOptions(svc.DeepCopy(), client.MergeFromWithOptimisticLock{})
-	svc.Annotations = maps.Clone(svc.Annotations)
+	patch := servicePatch{}
+	patch.Metadata.Annotations = map[string]*string{}
 	for _, name := range names {
-		delete(svc.Annotations, name)
+		patch.Metadata.Annotations[name] = nil
+		if value, isWanted := wanted[name]; isWanted {
+			patch.Metadata.Annotations[name] = &value
+		}
 	}
-	if len(wanted) > 0 && svc.Annotations == nil {
-		svc.Annotations = map[string]string{}
-	}
-	maps.Copy(svc.Annotations, wanted)
-	if err := c.Patch(ctx, svc, patch, client.FieldOwner(owner)); isRefused(err) && !writeerror.IsReplaced(err) {
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+		Namespace: *ac.Namespace, Name: *ac.Name, ResourceVersion: ptr.Deref(ac.ResourceVersion, ""),
+	}}
+	written, err := patch.write(ctx, c, svc, owner)
+	if isRefused(err) && !writeerror.IsReplaced(err) {
 		return nil
 	} else if err != nil {
 		return fmt.Errorf("annotate Service: %w", err)
 	}
-	ac.ResourceVersion, ac.Annotations = &svc.ResourceVersion, svc.Annotations
+	ac.ResourceVersion, ac.Annotations = &written.ResourceVersion, written.Annotations
 	return nil
+}
+
+// servicePatch is a merge patch of a Service that names each field it changes. One that is
+// computed from two copies of a Service would do harm if these are the cache's: where the only
+// annotation that the cache keeps goes, it says that all annotations go.
+type servicePatch struct {
+	Metadata struct {
+		ResourceVersion string             `json:"resourceVersion"`
+		Annotations     map[string]*string `json:"annotations"` // those without a value go
+	} `json:"metadata"`
+	Spec struct {
+		ExternalTrafficPolicy corev1.ServiceExternalTrafficPolicy `json:"externalTrafficPolicy,omitempty"`
+	} `json:"spec,omitzero"`
+}
+
+// write patches a Service, if it is still as it was read, and returns what is stored.
+func (p servicePatch) write(ctx context.Context, c client.Client, read *corev1.Service, owner string) (*corev1.Service, error) {
+	p.Metadata.ResourceVersion = read.ResourceVersion
+	body, err := json.Marshal(p)
+	if err != nil {
+		return nil, err
+	}
+	written := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: read.Namespace, Name: read.Name}}
+	return written, c.Patch(ctx, written, client.RawPatch(types.MergePatchType, body), client.FieldOwner(owner))
 }
 
 // hasAnnotations reports whether of the annotations with the given names exactly the wanted

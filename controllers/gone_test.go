@@ -204,3 +204,40 @@ func TestServiceGroupEventOnce(t *testing.T) {
 	g.Expect(result.RequeueAfter).To(BeZero())
 	g.Expect(recorder.Events).To(HaveLen(1))
 }
+
+// TestLastCachedAnnotation has the manager take its annotation from a Service of which its cache
+// keeps no other one: those that the user has written stay. This test shows the row "make the manager
+// work or remember without bound" of docs/trust.md.
+func TestLastCachedAnnotation(t *testing.T) {
+	const theirs = "example.com/theirs"
+	for _, name := range []string{v1.AnnotationLocalOverride, v1.AnnotationAddedTo} {
+		t.Run(name, func(t *testing.T) {
+			g, ctx := NewWithT(t), context.Background()
+			g.Expect(addToScheme()).To(Succeed())
+			svc := &corev1.Service{
+				ObjectMeta: metav1.ObjectMeta{Namespace: user, Name: "left", Annotations: map[string]string{theirs: "kept", name: "1"}},
+				Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP},
+			}
+			server := fake.NewClientBuilder().WithScheme(scheme.Scheme).WithObjects(svc).WithStatusSubresource(svc).Build()
+			key := client.ObjectKeyFromObject(svc)
+			c := interceptor.NewClient(server, interceptor.Funcs{
+				Get: func(ctx context.Context, server client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+					if err := server.Get(ctx, key, obj, opts...); err != nil {
+						return err
+					}
+					kept, err := controllers.SlimService(obj)
+					if slim, isService := kept.(*corev1.Service); isService {
+						g.Expect(slim.Annotations).To(Equal(map[string]string{name: "1"}))
+						slim.DeepCopyInto(obj.(*corev1.Service))
+					}
+					return err
+				},
+			})
+			r := &controllers.AnnouncedReconciler{Client: c, Recorder: events.NewFakeRecorder(10), Namespace: namespace, Reasons: &controllers.UnplacedReasons{}}
+			_, err := r.Reconcile(ctx, reconcile.Request{NamespacedName: key})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(server.Get(ctx, key, svc)).To(Succeed())
+			g.Expect(svc.Annotations).To(Equal(map[string]string{theirs: "kept"}))
+		})
+	}
+}

@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -34,18 +33,19 @@ func (r *AnnouncedReconciler) overrideLocalPolicy(ctx context.Context, svc *core
 	if o.Annotation == svc.Annotations[v1.AnnotationLocalOverride] && !o.ToCluster {
 		return nil
 	}
-	patch := client.MergeFromWithOptions(svc.DeepCopy(), client.MergeFromWithOptimisticLock{})
-	if o.Annotation == "" {
-		delete(svc.Annotations, v1.AnnotationLocalOverride)
-	} else {
-		metav1.SetMetaDataAnnotation(&svc.ObjectMeta, v1.AnnotationLocalOverride, o.Annotation)
+	patch := servicePatch{}
+	patch.Metadata.Annotations = map[string]*string{v1.AnnotationLocalOverride: nil}
+	if o.Annotation != "" {
+		patch.Metadata.Annotations[v1.AnnotationLocalOverride] = &o.Annotation
 	}
 	if o.ToCluster {
-		svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
+		patch.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
 	}
-	if err := r.Client.Patch(ctx, svc, patch, client.FieldOwner(ownerLocalPolicy)); err != nil {
+	written, err := patch.write(ctx, r.Client, svc, ownerLocalPolicy)
+	if err != nil {
 		return fmt.Errorf("set externalTrafficPolicy of Service: %w", err)
 	}
+	*svc = *written
 	if o.Event != "" {
 		r.Recorder.Eventf(svc, nil, corev1.EventTypeWarning, o.Event, "Override", "%s", o.Message)
 	}
