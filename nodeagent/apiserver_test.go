@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -149,9 +150,11 @@ func TestAPIServer(t *testing.T) {
 	link.set("192.0.2.3", stranger)
 	update := func(change func(*purelbv1.AnnouncementSpec)) {
 		t.Helper()
-		ann := w.get("node1")
-		change(&ann.Spec)
-		g.Expect(admin.Update(ctx, ann)).To(Succeed())
+		g.Expect(retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the agent reports meanwhile
+			ann := w.get("node1")
+			change(&ann.Spec)
+			return admin.Update(ctx, ann)
+		})).To(Succeed())
 	}
 	update(func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses[:1], local("192.0.2.3")) })
 	within("the conflict is reported, and what is no longer asked for is gone", func() bool {
