@@ -27,6 +27,8 @@ func TestNearestWord(t *testing.T) {
 	}{
 		{"defalt", []string{"other", "default"}, "default"},
 		{"Default", []string{"default"}, "default"},
+		{"defaul", []string{"default1", "default", "defaults"}, "default"},
+		{"lan-1", []string{"lan-2", "lan-3"}, "lan-2"},
 		{"abcdef", []string{"abcd"}, "abcd"},
 		{"abcdef", []string{"abc"}, ""},
 		{"lan", []string{"lan-of-the-cellar"}, ""},

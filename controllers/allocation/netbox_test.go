@@ -40,6 +40,8 @@ func TestParseNetbox(t *testing.T) {
 		{"prefix with host bits", "v4: {prefixes: [10.0.0.7/24]}", `spec.netbox.v4.prefixes[0]: Invalid value: "10.0.0.7/24": has bits set beyond its prefix length; did you mean 10.0.0.0/24?`},
 		{"prefix of the other family", "v6: {prefixes: [10.0.0.0/24]}", `spec.netbox.v6.prefixes[0]: Invalid value: "10.0.0.0/24": must be an IPv6 subnet`},
 		{"multicast", "v4: {prefixes: [224.0.0.0/24]}", `spec.netbox.v4.prefixes[0]: Invalid value: "224.0.0.0/24": range 224.0.0.0-224.0.0.255 has addresses of 224.0.0.0/4 (multicast), which no Service can have`},
+		{"each faulty prefix", "v4: {prefixes: [10.0.0.7/24, 10.1.0.0/24, 10.2.0.9/24]}", `[spec.netbox.v4.prefixes[0]: Invalid value: "10.0.0.7/24": has bits set beyond its prefix length; did you mean 10.0.0.0/24?, spec.netbox.v4.prefixes[2]: Invalid value: "10.2.0.9/24": has bits set beyond its prefix length; did you mean 10.2.0.0/24?]`},
+		{"each faulty range", "v4: {ranges: [10.0.0.5, 10.1.0.5-10.1.0.9, 10.2.0.5]}", `[spec.netbox.v4.ranges[0]: Invalid value: "10.0.0.5": must be an IP range of NetBox, as first-last, spec.netbox.v4.ranges[2]: Invalid value: "10.2.0.5": must be an IP range of NetBox, as first-last]`},
 		{"range without an end", "v4: {ranges: [10.0.0.5]}", `spec.netbox.v4.ranges[0]: Invalid value: "10.0.0.5": must be an IP range of NetBox, as first-last`},
 		{"range that ends before it starts", "v4: {ranges: [10.0.0.9-10.0.0.5]}", `spec.netbox.v4.ranges[0]: Invalid value: "10.0.0.9-10.0.0.5": ends (10.0.0.5) before it starts (10.0.0.9)`},
 		{"range of the other family", "v4: {ranges: ['fd00::1-fd00::2']}", `spec.netbox.v4.ranges[0]: Invalid value: "fd00::1-fd00::2": must be a range of IPv4 addresses`},

@@ -5,6 +5,9 @@ import (
 	"testing"
 
 	"go4.org/netipx"
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
 // decisionAbout is a decision about Service test/new, which has addr by an old key, beside
@@ -33,6 +36,51 @@ func TestKeyOfKeptAddresses(t *testing.T) {
 				t.Errorf("it has the address by key %q, want %q", key, row.want)
 			}
 		})
+	}
+}
+
+// TestPortsToRecord records the ports of Services that may share an address with other namespaces.
+func TestPortsToRecord(t *testing.T) {
+	few, many := make(PortSet, MaxRecordedPorts), make(PortSet, MaxRecordedPorts+1)
+	for _, row := range []struct {
+		name    string
+		service Service
+		want    int
+	}{
+		{"a key", Service{SharingKey: "k", Ports: few}, MaxRecordedPorts},
+		{"no key", Service{Ports: few}, 0},
+		{"a key and policy Local", Service{SharingKey: "k", HasPolicyLocal: true, Ports: few}, 0},
+		{"more ports than a record has room for", Service{SharingKey: "k", Ports: many}, 0},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			d := newDecision(&Request{Service: row.service}, &Inputs{Catalog: Catalog{}, InUse: NewInUse(&row.service)})
+			if got := len(d.portsToRecord()); got != row.want {
+				t.Errorf("it records %d ports, want %d", got, row.want)
+			}
+		})
+	}
+}
+
+// TestPolicyLocalByGroup asks which Services leave it to their ServiceGroup whether policy Local stays.
+func TestPolicyLocalByGroup(t *testing.T) {
+	for _, row := range []struct {
+		policy     corev1.ServiceExternalTrafficPolicy
+		annotation string
+		want       bool
+	}{
+		{corev1.ServiceExternalTrafficPolicyLocal, "", true},
+		{corev1.ServiceExternalTrafficPolicyLocal, "true", false},
+		{corev1.ServiceExternalTrafficPolicyLocal, "false", false},
+		{corev1.ServiceExternalTrafficPolicyCluster, "", false},
+		{corev1.ServiceExternalTrafficPolicyCluster, "true", false},
+	} {
+		svc := &corev1.Service{Spec: corev1.ServiceSpec{ExternalTrafficPolicy: row.policy}}
+		if row.annotation != "" {
+			svc.Annotations = map[string]string{v1.AnnotationAllowLocal: row.annotation}
+		}
+		if got := ServiceOf(svc, true).HasPolicyLocalByGroup; got != row.want {
+			t.Errorf("policy %s, annotation %q: %t, want %t", row.policy, row.annotation, got, row.want)
+		}
 	}
 }
 
