@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -103,17 +105,19 @@ func Undrain(ctx context.Context, c client.Client, name string, force bool, w io
 	return nil
 }
 
-// setExcluded sets the label that keeps a node out of load balancing, or removes it.
+// setExcluded sets the label that keeps a node out of load balancing, or removes it. The patch names
+// that label alone: one that is computed from the node as it was read says, where the label was the
+// only one, that all labels go.
 func setExcluded(ctx context.Context, c client.Client, node *corev1.Node, value string) error {
-	before := node.DeepCopy()
-	if node.Labels == nil {
-		node.Labels = map[string]string{}
+	var label any // nil removes it
+	if value != "" {
+		label = value
 	}
-	node.Labels[corev1.LabelNodeExcludeBalancers] = value
-	if value == "" {
-		delete(node.Labels, corev1.LabelNodeExcludeBalancers)
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{corev1.LabelNodeExcludeBalancers: label}}})
+	if err != nil {
+		return err
 	}
-	return c.Patch(ctx, node, client.MergeFrom(before))
+	return c.Patch(ctx, node, client.RawPatch(types.MergePatchType, patch))
 }
 
 // leftOn lists the addresses that a node announces or is to announce.

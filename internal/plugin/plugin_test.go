@@ -410,3 +410,28 @@ func TestDrainChangesNothing(t *testing.T) {
 		})
 	}
 }
+
+// Undrain removes one label, although it has seen no other: somebody else adds one meanwhile.
+func TestUndrainLeavesOtherLabels(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1", Labels: map[string]string{corev1.LabelNodeExcludeBalancers: drainedBy}}}
+	api := clientfake.NewClientBuilder().WithScheme(must(NewScheme())(t)).WithObjects(node).Build()
+	late := interceptor.NewClient(api, interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, options ...client.PatchOption) error {
+			labelled := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
+			if err := c.Patch(ctx, labelled, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"rack":"a"}}}`))); err != nil {
+				return err
+			}
+			return c.Patch(ctx, obj, patch, options...)
+		},
+	})
+	if err := Undrain(t.Context(), late, "node1", false, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	var now corev1.Node
+	if err := api.Get(t.Context(), client.ObjectKeyFromObject(node), &now); err != nil {
+		t.Fatal(err)
+	}
+	if !maps.Equal(now.Labels, map[string]string{"rack": "a"}) {
+		t.Errorf("labels are %v", now.Labels)
+	}
+}
