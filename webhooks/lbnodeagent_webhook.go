@@ -42,7 +42,11 @@ func (w *lbNodeAgents) ValidateCreate(ctx context.Context, a *v1.LBNodeAgent) (a
 	if err := agents.OutOfScope(a, w.Namespace); err != nil {
 		return nil, invalidError("LBNodeAgent", a.Name, append(agents.Validate(a), err))
 	}
-	return w.validate(ctx, a)
+	warnings, err := w.validate(ctx, a)
+	if err != nil {
+		return warnings, err
+	}
+	return w.admitWithdrawal(ctx, nil, a, warnings)
 }
 
 // ValidateUpdate checks a change of an LBNodeAgent. A change that leaves the specification
@@ -58,18 +62,7 @@ func (w *lbNodeAgents) ValidateUpdate(ctx context.Context, before, after *v1.LBN
 	if err != nil || !agents.MayStrandAddresses(before, after) {
 		return warnings, err
 	}
-	inUse, err := w.strandedBy(ctx, before, after)
-	if err != nil {
-		return nil, apierrors.NewInternalError(err)
-	}
-	if inUse == "" {
-		return warnings, nil
-	}
-	warning, refusal := agents.AdmitWithdrawal(after, inUse)
-	if refusal != "" {
-		return warnings, invalidError("LBNodeAgent", after.Name, field.ErrorList{field.Forbidden(field.NewPath("spec"), refusal)})
-	}
-	return append(warnings, "spec: "+warning), nil
+	return w.admitWithdrawal(ctx, before, after, warnings)
 }
 
 // ValidateDelete checks the deletion of an LBNodeAgent.
@@ -98,19 +91,41 @@ func (w *lbNodeAgents) ValidateDelete(ctx context.Context, a *v1.LBNodeAgent) (a
 	return nil, apierrors.NewForbidden(lbNodeAgentResource, a.Name, errors.New(refusal))
 }
 
-// strandedBy says which addresses would have no node any more to announce them if an
-// LBNodeAgent were changed to after or, where after is nil, deleted. It is empty for none.
+// admitWithdrawal refuses, or adds a warning about, addresses that would have no node any more to
+// announce them if an LBNodeAgent were changed to after or, where before is nil, created.
+func (w *lbNodeAgents) admitWithdrawal(ctx context.Context, before, after *v1.LBNodeAgent, warnings admission.Warnings) (admission.Warnings, error) {
+	inUse, err := w.strandedBy(ctx, before, after)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	if inUse == "" {
+		return warnings, nil
+	}
+	warning, refusal := agents.AdmitWithdrawal(after, inUse)
+	if refusal != "" {
+		return warnings, invalidError("LBNodeAgent", after.Name, field.ErrorList{field.Forbidden(field.NewPath("spec"), refusal)})
+	}
+	return append(warnings, "spec: "+warning), nil
+}
+
+// strandedBy says which addresses would have no node any more to announce them if an LBNodeAgent
+// were changed from before to after. Without before it is created, without after deleted. What
+// strandedBy returns is empty if there are no such addresses.
 func (w *lbNodeAgents) strandedBy(ctx context.Context, before, after *v1.LBNodeAgent) (string, error) {
 	var all v1.LBNodeAgentList
 	if err := w.live.List(ctx, &all, client.InNamespace(w.Namespace)); err != nil {
 		return "", fmt.Errorf("list LBNodeAgents: %w", err)
 	}
-	others := slices.DeleteFunc(all.Items, func(a v1.LBNodeAgent) bool { return a.Name == before.Name })
-	was, is := append(slices.Clone(others), *before), others
-	if after != nil {
-		is = append(is, *after)
+	others := slices.DeleteFunc(all.Items, func(a v1.LBNodeAgent) bool {
+		return before != nil && a.Name == before.Name || after != nil && a.Name == after.Name
+	})
+	with := func(a *v1.LBNodeAgent) []v1.LBNodeAgent {
+		if a == nil {
+			return others
+		}
+		return append(slices.Clone(others), *a)
 	}
-	stranded, err := controllers.StrandedAddresses(ctx, w.reader, w.Namespace, w.IsDefault, was, is)
+	stranded, err := controllers.StrandedAddresses(ctx, w.reader, w.Namespace, w.IsDefault, with(before), with(after))
 	if err != nil || len(stranded) == 0 {
 		return "", err
 	}

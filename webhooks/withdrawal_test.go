@@ -130,4 +130,19 @@ func TestLastLBNodeAgentOfSubnet(t *testing.T) {
 	}), answer{})
 	check(t, update(ctx, onLink, selecting("z")), answer{warnings: []string{noNode}, refused: refused})
 	check(t, update(ctx, offLink, selecting("z"), client.DryRunAll), warns(noNode))
+
+	// A new LBNodeAgent that takes over the nodes of the link.
+	const (
+		takes = "spec.nodeSelector: this LBNodeAgent comes before on-link on nodes node1, node2 (a selector comes before none, then the first by name)"
+		loses = "spec.nodeSelector: LBNodeAgent on-link comes before this one on nodes node1, node2 (a selector comes before none, then the first by name)"
+	)
+	taking := func(name, subnet string) *unstructured.Unstructured {
+		return manifest("LBNodeAgent", name, "{nodeSelector: {rack: a}, local: {subnets: ["+subnet+"]}}")
+	}
+	check(t, api.Create(ctx, taking("a", "10.8.0.0/24"), client.DryRunAll), answer{warnings: []string{takes}, refused: refused})
+	check(t, api.Create(ctx, taking("a", "10.7.0.0/24"), client.DryRunAll), warns(takes))
+	check(t, api.Create(ctx, taking("z", "10.8.0.0/24"), client.DryRunAll), warns(loses))
+	meant := taking("a", "10.8.0.0/24")
+	allowWithdrawal("true")(meant)
+	check(t, api.Create(ctx, meant, client.DryRunAll), warns(takes, "spec: "+leavesOne+withdrawn))
 }
