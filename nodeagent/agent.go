@@ -119,6 +119,9 @@ func (a *Agent) sync(ctx context.Context, objects apiObjects, isUpToDate bool) (
 	memory, decision := plan.Decide(a.state.memory, inputs)
 	a.state.memory = memory
 	outcomes, errs := a.apply(ctx, decision, inputs.Observed)
+	if outcomes.Unrenewed > 0 {
+		signal(a.wake)
+	}
 	if err := a.removeVirtual(decision); err != nil {
 		return 0, errors.Join(errs, err) // not reported: the agent may be removed once it has reported
 	}

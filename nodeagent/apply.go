@@ -25,6 +25,8 @@ type application struct {
 	// is how long the proxy has been asked in all.
 	proxyAddrs []netip.Addr
 	proxyTime  time.Duration
+	// renewalsBegan is when the first address was renewed; zero before.
+	renewalsBegan time.Time
 }
 
 // apply makes the kernel as decided, and asks links. An address that fails does not stop the
@@ -39,7 +41,11 @@ func (a *Agent) apply(ctx context.Context, decision plan.Decision, observed plan
 		r.outcomes.VirtualKind, r.outcomes.VirtualErr = a.Kernel.EnsureVirtual(decision.EnsureVirtual)
 	}
 	errs := r.outcomes.VirtualErr
-	for _, op := range decision.Operations {
+	for i, op := range decision.Operations {
+		if op.Kind == plan.Renew && r.isRenewalTimeOver() {
+			r.outcomes.Unrenewed = len(decision.Operations) - i
+			break
+		}
 		errs = errors.Join(errs, r.applyOperation(ctx, op))
 	}
 	a.defender.noteProbeAnswers(decision.AnsweredYields)
@@ -114,6 +120,15 @@ func (r *application) unlessYielded(op plan.Operation, change func() error) (isD
 		r.outcomes.Results[op.Desired.Addr] = result
 	}
 	return isDone, err
+}
+
+// isRenewalTimeOver reports whether the renewals that are left, the last operations, are for the next
+// sync. At least one address is renewed.
+func (r *application) isRenewalTimeOver() bool {
+	if r.renewalsBegan.IsZero() {
+		r.renewalsBegan = time.Now()
+	}
+	return time.Since(r.renewalsBegan) >= renewalBudget
 }
 
 func (r *application) renew(op plan.Operation) error {

@@ -65,6 +65,12 @@ const (
 	// checkpoint and for one request to the API server at the most.
 	startTimeout = 15 * time.Second
 
+	// renewalBudget bounds for how long one sync renews lifetimes: of thousands of addresses on a
+	// busy machine that takes minutes, and what changes meanwhile must not wait. On average no renewal
+	// may take longer than 40 ms with 5,000 addresses and the default lifetimes, as renewals begin
+	// when 200 s remain.
+	renewalBudget = time.Second
+
 	// proxyTimeout bounds a question to the node's service proxy: it is the same machine.
 	proxyTimeout = 200 * time.Millisecond
 	// proxyBudget bounds for how long one sync asks the proxy in all, so that a proxy that does

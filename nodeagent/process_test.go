@@ -209,6 +209,9 @@ type process struct {
 	recording *recordingKernel
 	// unfilled keeps the worker from starting, as a cache does that is never filled.
 	unfilled bool
+	// deaf keeps the defender from starting, for a kernel that takes time: the defender would wait for
+	// a mutex meanwhile, and with it the clock of synctest.
+	deaf bool
 
 	// existence is held while an object is deleted, and while a report looks whether there still
 	// is one and is taken.
@@ -312,8 +315,11 @@ func (p *process) start() {
 		p.t.Fatal(err)
 	}
 	var wait sync.WaitGroup
-	for _, run := range []func(context.Context) error{a.announcer.Start, a.defender.Start, a.reporter.Start, (&heartbeat{agent: a}).Start} {
+	for _, run := range []func(context.Context) error{a.announcer.Start, a.reporter.Start, (&heartbeat{agent: a}).Start} {
 		wait.Go(func() { _ = run(ctx) })
+	}
+	if !p.deaf {
+		wait.Go(func() { _ = a.defender.Start(ctx) })
 	}
 	for _, s := range a.savers() {
 		wait.Go(func() { _ = s.Start(ctx) })

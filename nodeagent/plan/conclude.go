@@ -18,6 +18,9 @@ import (
 type Outcomes struct {
 	// Results are of desired addresses.
 	Results map[netip.Addr]Result
+	// Unrenewed is how many operations, the last ones, were left for the next decision. They are
+	// renewals.
+	Unrenewed int
 	// Stranded are addresses that are not desired and could not be removed.
 	Stranded map[netip.Addr]Result
 	// VirtualKind is the kind of the virtual interface, and VirtualErr says why it could not
@@ -70,6 +73,7 @@ func Conclude(memory Memory, in Inputs, decision Decision, outcomes Outcomes) (M
 		}
 		return decision.results[addr]
 	}
+	decision.Operations = decision.Operations[:len(decision.Operations)-outcomes.Unrenewed]
 	memory.forgetClaimed(decision.Operations, resultOf)
 	memory.noteAdditions(decision.Operations, resultOf, in.Now)
 	memory.noteLifetimes(in.Observed.Addresses, &decision, resultOf, in.Now)

@@ -90,6 +90,8 @@ var steps = []struct {
 	{"claim the addresses for which the link is silent", (*deciding).claimByAnswers},
 	// After all steps that add, since some of the additions that remain have to wait.
 	{"wait for the service proxy", (*deciding).awaitProxy},
+	// After all steps that change the operations, since nothing is to wait for a renewal.
+	{"renew last, and first what ends first", (*deciding).renewLast},
 	// Anywhere after the comparison: the agent removes an interface only after the operations, and
 	// only if the kernel then says that it is empty.
 	{"remove virtual interfaces of no use", (*deciding).removeVirtualInterfaces},

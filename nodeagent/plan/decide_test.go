@@ -388,3 +388,47 @@ func TestProbesOfNoUse(t *testing.T) {
 		t.Errorf("remembers %v", memory.Probes)
 	}
 }
+
+// Renewals come after all other operations, and first those of addresses whose lifetimes end first.
+func TestRenewalsComeLast(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		edit func(*Inputs)
+		want []string
+	}{
+		"desired": {func(*Inputs) {}, []string{
+			"Remove eth0 192.0.2.9/32", "Add eth0 192.0.2.4/32", "Add kube-lb0 198.51.100.1/32",
+			"Renew eth0 192.0.2.2/32", "Renew eth0 192.0.2.3/32", "Renew eth0 192.0.2.1/32",
+		}},
+		"some are kept": {func(in *Inputs) { in.IsOffline = true }, []string{
+			"Add kube-lb0 198.51.100.1/32", "Renew eth0 192.0.2.2/32", "Renew eth0 192.0.2.9/32", "Renew eth0 192.0.2.3/32", "Renew eth0 192.0.2.1/32",
+		}},
+		"nothing is known": {func(in *Inputs) { in.LBNodeAgent = nil }, []string{
+			"Renew eth0 192.0.2.2/32", "Renew eth0 192.0.2.9/32", "Renew eth0 192.0.2.3/32", "Renew eth0 192.0.2.1/32",
+		}},
+	} {
+		in := inputsFor(local("192.0.2.1", 24), local("192.0.2.2", 24), local("192.0.2.3", 24), local("192.0.2.4", 24, takeover), virtual("198.51.100.1", 32))
+		for address, lifetime := range map[string]time.Duration{"192.0.2.1/32": 190, "192.0.2.2/32": 50, "192.0.2.3/32": 100, "192.0.2.9/32": 60} {
+			in.Observed.Addresses = append(in.Observed.Addresses, on("eth0", address, left(lifetime*time.Second)))
+		}
+		c.edit(&in)
+		_, decision := Decide(Memory{}, in)
+		if diff := cmp.Diff(c.want, operationsOf(decision)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// Renewals that were left for the next decision have renewed nothing.
+func TestUnrenewed(t *testing.T) {
+	t.Parallel()
+	in := inputsFor(local("192.0.2.1", 24), local("192.0.2.2", 24))
+	in.Observed.Addresses = append(in.Observed.Addresses, on("eth0", "192.0.2.1/32", left(50*time.Second)), on("eth0", "192.0.2.2/32", left(100*time.Second)))
+	memory, _ := conclude(in, Outcomes{Unrenewed: 1})
+	want := map[netip.Addr]time.Time{
+		netip.MustParseAddr("192.0.2.1"): begin.Add(300 * time.Second), netip.MustParseAddr("192.0.2.2"): begin.Add(100 * time.Second),
+	}
+	if diff := cmp.Diff(want, memory.ValidUntil); diff != "" {
+		t.Errorf("valid until (-want +got):\n%s", diff)
+	}
+}

@@ -8,14 +8,15 @@
 // the statuses to report and the Local addresses to defend. Neither changes its arguments.
 //
 // The steps of a decision are the list steps in decide.go, each with the reason for its place.
-// The base is Diff, which compares what is desired with what the kernel holds. Its
+// The base is Diff, which compares what is desired with what the kernel holds. The
 // operations are applied in this order:
 //
 //  1. Add what is in place with another mask, where the kernel can hold both.
 //  2. Remove every address tagged as ours that is not desired where and as it is.
-//  3. Renew what is in place and runs out, or whose settings changed, and replace what
-//     is in place with another mask or other flags.
+//  3. Replace what is in place with another mask or other flags.
 //  4. Add what is missing. Local addresses for which the link has to be asked come last.
+//  5. Renew what is in place and runs out, or whose settings changed, and first what ends first.
+//     The agent renews for a while, decides anew, and then goes on.
 //
 // Diff remembers nothing: an address that the kernel holds, tagged, in the right place, is ours
 // and announced, whichever process put it there and when. Only addresses tagged as ours are ever

@@ -1,7 +1,9 @@
 package plan
 
 import (
+	"cmp"
 	"net/netip"
+	"slices"
 	"time"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
@@ -56,6 +58,34 @@ func renewalDue(target, current Address) time.Duration {
 		}
 	}
 	return due
+}
+
+// renewLast puts renewals after all other operations, and in the order in which the lifetimes end. The
+// agent leaves the last ones for the next decision if they take it too long.
+func (d *deciding) renewLast() {
+	var others, renewals []Operation
+	for _, op := range d.plan.Operations {
+		if op.Kind == Renew {
+			renewals = append(renewals, op)
+		} else {
+			others = append(others, op)
+		}
+	}
+	if len(renewals) == 0 {
+		return
+	}
+	type place struct {
+		iface  string
+		prefix netip.Prefix
+	}
+	validFor := make(map[place]time.Duration, len(d.in.Observed.Addresses))
+	for _, a := range d.in.Observed.Addresses {
+		validFor[place{a.Interface, a.Prefix}] = a.Valid
+	}
+	slices.SortStableFunc(renewals, func(a, b Operation) int {
+		return cmp.Compare(validFor[place{a.Address.Interface, a.Address.Prefix}], validFor[place{b.Address.Interface, b.Address.Prefix}])
+	})
+	d.plan.Operations = append(others, renewals...)
 }
 
 // noteLifetimes notes until when the kernel keeps the agent's addresses: those that it had before the
