@@ -55,7 +55,7 @@ func agentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet, nodes agentNodes) 
 	case nodes.refusal != nil:
 		ready.Reason, ready.Message = v1.ReasonRefused, textlimit.Shorten("The API server refuses what the agents need: "+nodes.refusal.Error(), maxMessage)
 	case len(nodes.leaving) > 0:
-		ready.Message = fmt.Sprintf("%d nodes have yet to withdraw their addresses: %s", len(nodes.leaving), textlimit.Shorten(strings.Join(nodes.leaving, ", "), 1024))
+		ready.Message = fmt.Sprintf("nodes that have yet to withdraw their addresses: %d (%s)", len(nodes.leaving), textlimit.Shorten(strings.Join(nodes.leaving, ", "), 1024))
 	case nodes.hasNoAccount && nodes.selectedCount > 0:
 		ready.Reason = v1.ReasonDegraded
 		ready.Message += "; the service account of the agents does not exist: no agent can start, and those that run cannot renew their Leases"
@@ -63,7 +63,7 @@ func agentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet, nodes agentNodes) 
 		ready.Message += fmt.Sprintf("; %d run the latest specification", ds.Status.UpdatedNumberScheduled)
 	case status.DesiredNodes == 0 && nodes.selectedCount > 0:
 		// The DaemonSet has not seen the nodes' labels yet, or tolerates none.
-		ready.Message = fmt.Sprintf("%d nodes are selected, but no agent is to run on them yet", nodes.selectedCount)
+		ready.Message = fmt.Sprintf("selected nodes on which no agent is to run yet: %d", nodes.selectedCount)
 	case status.ReadyNodes == status.DesiredNodes:
 		ready.Status, ready.Reason = metav1.ConditionTrue, v1.ReasonAccepted
 		if status.DesiredNodes == 0 {

@@ -466,7 +466,7 @@ func TestLabelMovesLast(t *testing.T) {
 	g.Eventually(func(g Gomega) string {
 		fetch(g, one)
 		return meta.FindStatusCondition(one.Status.Conditions, v1.ConditionReady).Message
-	}).Should(Equal("1 nodes have yet to withdraw their addresses: " + holder))
+	}).Should(Equal("nodes that have yet to withdraw their addresses: 1 (" + holder + ")"))
 	waitUntilNodesHandled(t, nil, "one")
 	g.Expect(label(holder)(g)).To(Equal("one"))
 	running[holder].pause(false)
