@@ -303,6 +303,8 @@ type LBNodeAgentStatus struct {
 // +kubebuilder:printcolumn:name="Nodes Ready",type=integer,JSONPath=`.status.readyNodes`
 // +kubebuilder:printcolumn:name="Interface",type=string,JSONPath=`.spec.local.localInterface`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Node Selector",type=string,priority=1,JSONPath=`.spec.nodeSelector`
+// +kubebuilder:printcolumn:name="Subnets",type=string,priority=1,JSONPath=`.spec.local.subnets`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="the name must be at most 63 characters: it becomes a label of Nodes"
 type LBNodeAgent struct {

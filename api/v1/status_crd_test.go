@@ -47,16 +47,16 @@ conditions: [{type: Ready, status: "True", reason: Accepted, message: 1 range, l
 	},
 	"LBNodeAgent": {
 		plural:  "lbnodeagents",
-		spec:    "logLevel: info",
-		changed: "logLevel: debug",
+		spec:    "nodeSelector: {rack: a}\nlocal: {subnets: [10.7.0.0/24, \"fd07::/64\"]}",
+		changed: "nodeSelector: {rack: b}\nlocal: {subnets: [10.7.0.0/24, \"fd07::/64\"]}",
 		status: `
 observedGeneration: 1
 desiredNodes: 3
 readyNodes: 2
 conditions: [{type: Ready, status: "False", reason: Progressing, message: 2 of 3, lastTransitionTime: "2026-01-01T00:00:00Z"}]`,
-		columns: []string{"Name", "Ready", "Desired", "Nodes Ready", "Interface", "Age", "+Message"},
-		cells:   []string{"x", "False", "3", "2", "default", "", "2 of 3"},
-		initial: []string{"x", "Unknown", "0", "0", "default", "", "Not looked at yet"},
+		columns: []string{"Name", "Ready", "Desired", "Nodes Ready", "Interface", "Age", "+Node Selector", "+Subnets", "+Message"},
+		cells:   []string{"x", "False", "3", "2", "default", "", `{"rack":"a"}`, `["10.7.0.0/24","fd07::/64"]`, "2 of 3"},
+		initial: []string{"x", "Unknown", "0", "0", "default", "", `{"rack":"a"}`, `["10.7.0.0/24","fd07::/64"]`, "Not looked at yet"},
 	},
 	"Announcement": {
 		plural:  "announcements",
