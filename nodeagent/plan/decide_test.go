@@ -408,9 +408,8 @@ func TestRenewalsComeLast(t *testing.T) {
 		}},
 	} {
 		in := inputsFor(local("192.0.2.1", 24), local("192.0.2.2", 24), local("192.0.2.3", 24), local("192.0.2.4", 24, takeover), virtual("198.51.100.1", 32))
-		for address, lifetime := range map[string]time.Duration{"192.0.2.1/32": 190, "192.0.2.2/32": 50, "192.0.2.3/32": 100, "192.0.2.9/32": 60} {
-			in.Observed.Addresses = append(in.Observed.Addresses, on("eth0", address, left(lifetime*time.Second)))
-		}
+		in.Observed.Addresses = append(in.Observed.Addresses, on("eth0", "192.0.2.1/32", left(190*time.Second)), on("eth0", "192.0.2.2/32", left(50*time.Second)),
+			on("eth0", "192.0.2.3/32", left(100*time.Second)), on("eth0", "192.0.2.9/32", left(60*time.Second)))
 		c.edit(&in)
 		_, decision := Decide(Memory{}, in)
 		if diff := cmp.Diff(c.want, operationsOf(decision)); diff != "" {
