@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -85,5 +87,38 @@ func TestFaultReservedGivenAway(t *testing.T) {
 	g.Eventually(func() allocation.Offer { return b.Offers(next.UID)[claim] }).WithTimeout(30 * time.Second).Should(Equal(allocation.Offer{Address: w.addr(6)}))
 	if got := w.recordAt(a); got["description"] != "server 17" || got["dns_name"] != "server17.example" || at(got, "status.value") != "active" {
 		t.Errorf("the server's record: %v", got)
+	}
+}
+
+// Somebody writes into the record of an address reserved for the tenant just before a release reserves
+// the address again. Since NetBox 4.6 that is not lost: the release looks once more. This test shows the
+// row "somebody writes into the record of an address reserved for the tenant while its Service goes" of
+// docs/trust.md.
+func TestFaultWrittenWhileReleased(t *testing.T) {
+	for name, row := range map[string]struct{ written, description, status string }{
+		"the address is a server's": {"server 17", "server 17", "active"},
+		"a description":             {"MARK | of rack 4", "of rack 4", "reserved"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newFake(t, fake.V46, fake.TokenV2)
+			config, _ := tenantFixture(w)
+			s := w.connect(config, ipamtest.Cluster)
+			a := w.allocate(s, request("web"))
+			record := w.recordAt(a)
+			written := strings.Replace(row.written, "MARK", fmt.Sprint(record["description"]), 1)
+			var isWritten atomic.Bool
+			w.fake.SetFaults(func(_ http.ResponseWriter, r *http.Request) bool {
+				if r.Method == http.MethodPatch && isWritten.CompareAndSwap(false, true) {
+					w.send(http.MethodPatch, fmt.Sprintf("%s%d/", addresses, idOf(record)), object{"description": written}).want(w, http.StatusOK)
+				}
+				return false
+			}, nil)
+			if err := s.Release(t.Context(), a); err != nil {
+				t.Fatal(err)
+			}
+			if got := w.recordAt(a); got["description"] != row.description || at(got, "status.value") != row.status {
+				t.Errorf("%v, %v", got["description"], at(got, "status.value"))
+			}
+		})
 	}
 }

@@ -210,24 +210,42 @@ func (s *System) release(ctx context.Context, a netip.Addr) error {
 	return err
 }
 
-// releaseRecord deletes a record or, in the mode of reserved addresses, reserves the
-// address again, unless somebody has given it to another tenant.
+// releaseRecord deletes a record or, in the mode of reserved addresses, reserves the address
+// again. There it looks once more if somebody writes into the record at the same moment.
 func (s *System) releaseRecord(ctx context.Context, o *ipAddress) error {
 	if !s.config.IsByTenant() {
 		return s.delete(ctx, o.ID)
+	}
+	err := s.reserve(ctx, o.ID)
+	if isStatus(err, http.StatusPreconditionFailed) {
+		err = s.reserve(ctx, o.ID)
+	}
+	return err
+}
+
+// reserve reserves an address of an owner of this cluster again, unless somebody has given it to
+// another tenant, or to somebody else.
+func (s *System) reserve(ctx context.Context, id int64) error {
+	var o ipAddress
+	got, err := s.client.send(ctx, http.MethodGet, recordPath(id), nil, nil, nil, &o)
+	if isStatus(err, http.StatusNotFound) {
+		return nil
+	}
+	if err != nil || !o.isOf(s.cluster) {
+		return err
 	}
 	fields := map[string]any{"description": o.originalDescription()}
 	k, comments := o.kept()
 	if comments != o.Comments {
 		fields["comments"] = comments
 	}
-	if s.hasAddress(o) {
+	if s.hasAddress(&o) {
 		fields["status"] = statusReserved
 		if s.config.DNSName != "" || k.DNSName != "" {
 			fields["dns_name"] = k.DNSName
 		}
 	}
-	return s.change(ctx, o.ID, fields, "")
+	return s.change(ctx, id, fields, got.etag)
 }
 
 func recordPath(id int64) string { return fmt.Sprintf("%s%d/", pathAddresses, id) }
