@@ -120,7 +120,7 @@ func (a *Agent) sync(ctx context.Context, objects apiObjects, isUpToDate bool) (
 	a.state.memory = memory
 	outcomes, errs := a.apply(ctx, decision, inputs.Observed)
 	if outcomes.Unrenewed > 0 {
-		signal(a.wake)
+		signal(a.wake) // the next sync goes on, be it the worker's or the heartbeat's
 	}
 	if err := a.removeVirtual(decision); err != nil {
 		return 0, errors.Join(errs, err) // not reported: the agent may be removed once it has reported
