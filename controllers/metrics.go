@@ -1,11 +1,13 @@
 package controllers
 
 import (
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/controllers/ipam"
 	"github.com/purelb/purelb-operator/controllers/placement"
 )
@@ -15,7 +17,10 @@ type Metrics struct {
 	size     *prometheus.GaugeVec
 	inUse    *prometheus.GaugeVec
 	rejected *prometheus.CounterVec
-	members  prometheus.Gauge
+	waiting  *waitingGauges
+	// addresses counts addresses by state.
+	addresses *prometheus.GaugeVec
+	members   prometheus.Gauge
 	// Of external IPAM systems, by ServiceGroup.
 	ipamReachable, ipamWaiting, ipamDifferences *prometheus.GaugeVec
 	ipamDuration                                *prometheus.HistogramVec
@@ -28,14 +33,19 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	pool := []string{"pool"}
 	m := &Metrics{
 		size: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "purelb_address_pool_size", Help: "Addresses of a ServiceGroup, in use and free, of both families.",
-		}, pool),
+			Name: "purelb_address_pool_size", Help: "Addresses of a ServiceGroup, in use and free, by family.",
+		}, []string{"pool", "family"}),
 		inUse: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "purelb_address_pool_addresses_in_use", Help: "Addresses of a ServiceGroup that are in use.",
-		}, pool),
+			Name: "purelb_address_pool_addresses_in_use", Help: "Addresses of a ServiceGroup that are in use, by family.",
+		}, []string{"pool", "family"}),
 		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "purelb_address_pool_allocation_rejected_total", Help: "Services that could not be given an address, by reason. Pool is empty for a ServiceGroup that there is not.",
 		}, []string{"pool", "reason"}),
+		waiting: &waitingGauges{description: prometheus.NewDesc("purelb_services_waiting",
+			"Services that do not have all the addresses that they ask for, by reason. Pool is empty for a ServiceGroup that there is not.", []string{"pool", "reason"}, nil)},
+		addresses: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "purelb_addresses", Help: "Addresses of Services, by the state on the node that has come furthest with them, or NoNode or NoEndpoint.",
+		}, []string{"state"}),
 		ipamReachable: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "purelb_ipam_reachable", Help: "Whether the external IPAM system of a ServiceGroup answers: 1 or 0.",
 		}, pool),
@@ -60,22 +70,33 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
 		}, []string{"kind"}),
 	}
-	registry.MustRegister(m.size, m.inUse, m.rejected, m.members, m.changes, m.duration, m.ipamReachable, m.ipamWaiting, m.ipamDifferences, m.ipamDuration)
+	registry.MustRegister(m.size, m.inUse, m.rejected, m.waiting, m.addresses, m.members, m.changes, m.duration, m.ipamReachable, m.ipamWaiting, m.ipamDifferences, m.ipamDuration)
 	return m
 }
 
-// SetPool sets the counts of one ServiceGroup.
+// SetPool sets the counts of one ServiceGroup. A family that it has no addresses of has none.
 func (m *Metrics) SetPool(name string, s *v1.ServiceGroupStatus) {
-	used := float64(s.AllocatedIPv4) + float64(s.AllocatedIPv6)
-	m.inUse.WithLabelValues(name).Set(used)
-	m.size.WithLabelValues(name).Set(used + float64(s.AvailableIPv4) + float64(s.AvailableIPv6))
+	for _, counts := range []struct {
+		family          allocation.Family
+		used, available int64
+	}{{allocation.IPv4, s.AllocatedIPv4, s.AvailableIPv4}, {allocation.IPv6, s.AllocatedIPv6, s.AvailableIPv6}} {
+		family, used, size := string(counts.family), float64(counts.used), float64(counts.used)+float64(counts.available)
+		if size == 0 {
+			m.inUse.DeleteLabelValues(name, family)
+			m.size.DeleteLabelValues(name, family)
+			continue
+		}
+		m.inUse.WithLabelValues(name, family).Set(used)
+		m.size.WithLabelValues(name, family).Set(size)
+	}
 }
 
 // DeletePool deletes the metrics of a ServiceGroup.
 func (m *Metrics) DeletePool(name string) {
-	m.inUse.DeleteLabelValues(name)
-	m.size.DeleteLabelValues(name)
-	m.rejected.DeletePartialMatch(prometheus.Labels{"pool": name})
+	pool := prometheus.Labels{"pool": name}
+	m.inUse.DeletePartialMatch(pool)
+	m.size.DeletePartialMatch(pool)
+	m.rejected.DeletePartialMatch(pool)
 	m.SetIPAM(name, nil)
 }
 
@@ -114,6 +135,21 @@ func (m *Metrics) ObserveIPAMRequest(name, outcome string, took time.Duration) {
 // that exists, or empty: it never is what a user wrote.
 func (m *Metrics) CountRejected(pool, reason string) { m.rejected.WithLabelValues(pool, reason).Inc() }
 
+// SetAddresses sets how many addresses are in each state.
+func (m *Metrics) SetAddresses(counts map[v1.AddressState]int) {
+	for _, state := range placement.States {
+		m.addresses.WithLabelValues(string(state)).Set(float64(counts[state]))
+	}
+}
+
+// countWaitingBy sets what counts the Services that wait for addresses, each time that the
+// metrics are read.
+func (m *Metrics) countWaitingBy(count func() map[serviceWait]int) {
+	m.waiting.mu.Lock()
+	defer m.waiting.mu.Unlock()
+	m.waiting.count = count
+}
+
 // SetMembers sets the number of nodes whose agent is alive.
 func (m *Metrics) SetMembers(n int) { m.members.Set(float64(n)) }
 
@@ -123,4 +159,28 @@ func (m *Metrics) CountMove(kind placement.MoveKind) { m.changes.WithLabelValues
 // ObserveMove records how long such a move took.
 func (m *Metrics) ObserveMove(kind placement.MoveKind, took time.Duration) {
 	m.duration.WithLabelValues(string(kind)).Observe(took.Seconds())
+}
+
+// waitingGauges is one gauge for each ServiceGroup and reason for which Services wait. There are
+// none until count is set.
+type waitingGauges struct {
+	description *prometheus.Desc
+	mu          sync.Mutex
+	count       func() map[serviceWait]int
+}
+
+// Describe implements prometheus.Collector.
+func (g *waitingGauges) Describe(ch chan<- *prometheus.Desc) { ch <- g.description }
+
+// Collect implements prometheus.Collector.
+func (g *waitingGauges) Collect(ch chan<- prometheus.Metric) {
+	g.mu.Lock()
+	count := g.count
+	g.mu.Unlock()
+	if count == nil {
+		return
+	}
+	for wait, services := range count() {
+		ch <- prometheus.MustNewConstMetric(g.description, prometheus.GaugeValue, float64(services), wait.pool, wait.reason)
+	}
 }

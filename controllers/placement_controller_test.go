@@ -426,6 +426,9 @@ func TestAddressConflict(t *testing.T) {
 		"purelb-lbnodeagent: Node node1 cannot announce 10.42.0.1: 02:00:00:00:00:ff answers for it"}))
 	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(Equal(
 		"False Announcing: 0 of 1 announcements are made; 10.42.0.1 on node1 is Conflict (02:00:00:00:00:ff answers)"))
+	g.Eventually(func(g Gomega) float64 {
+		return valueOf(g, registry, "purelb_addresses", "state", string(v1.StateConflict))
+	}).Should(BeEquivalentTo(1))
 }
 
 // TestLabelMovesLast checks that a node withdraws what it has before its label, and with it

@@ -64,6 +64,7 @@ func (r *PlacementReconciler) reportMoves(ctx context.Context, inputs *placement
 	for addr, why := range result.Unplaced {
 		logger.V(1).Info("Address has no node", "address", addr, "reason", why.Reason, "message", why.Message)
 	}
+	r.Metrics.SetAddresses(placement.CountStates(inputs, result.Unplaced))
 	r.measureMoves(ctx, inputs, result)
 }
 

@@ -52,6 +52,7 @@ func (r *ServiceReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if r.IPAM != nil {
 		r.index = r.IPAM.index
 	}
+	r.Metrics.countWaitingBy(r.index.countWaiting)
 	b := ctrl.NewControllerManagedBy(mgr)
 	if r.IPAM != nil {
 		b = b.WatchesRawSource(queueSource(&r.IPAM.services))

@@ -2,9 +2,11 @@ package controllers_test
 
 import (
 	"context"
+	"maps"
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
@@ -60,12 +62,14 @@ remote:
 	g.Expect(eventsOf(quitter, v1.EventAddressReleased)(g)).To(BeEmpty())
 
 	g.Expect(rejected(g, "dual", v1.ReasonExhausted)-before).To(BeEquivalentTo(2), "once for each Service that had to wait")
+	g.Eventually(waiting("dual", v1.ReasonExhausted)).Should(BeEquivalentTo(1), "the third Service waits, and the other one asks no more")
 
 	// The third Service gets what the first one releases, and an event reports the release.
 	remove(t, first)
 	g.Eventually(eventsOf(first, v1.EventAddressReleased)).Should(Equal([]string{"purelb-allocator: Released 172.32.100.225, fc00:370:155:0:8000::"}))
 	g.Eventually(ingress(third)).Should(Equal([]string{"172.32.100.225"}))
 	g.Eventually(condition(third, v1.ConditionAllocated)).Should(HavePrefix("True Allocated: "))
+	g.Eventually(waiting("dual", v1.ReasonExhausted)).Should(BeZero())
 
 	// A Service that is no load balancer any more releases what it has.
 	fourth := service(t, "fourth", ofGroup("dual"))
@@ -223,16 +227,32 @@ func TestManyServicesGetDifferentAddresses(t *testing.T) {
 
 // rejected returns how many refusals the metrics count of a pool for a reason.
 func rejected(g Gomega, pool, reason string) float64 {
-	families, err := registry.Gather()
+	return valueOf(g, registry, "purelb_address_pool_allocation_rejected_total", "pool", pool, "reason", reason)
+}
+
+// waiting returns how many Services the metrics say wait for addresses of a pool, and why.
+func waiting(pool, reason string) func(Gomega) float64 {
+	return func(g Gomega) float64 {
+		return valueOf(g, registry, "purelb_services_waiting", "pool", pool, "reason", reason)
+	}
+}
+
+// valueOf returns the value of a counter or gauge with some labels, or 0 if there is none.
+func valueOf(g Gomega, metrics prometheus.Gatherer, name string, namesAndValues ...string) float64 {
+	families, err := metrics.Gather()
 	g.Expect(err).NotTo(HaveOccurred())
+	wanted := map[string]string{}
+	for i := 0; i < len(namesAndValues); i += 2 {
+		wanted[namesAndValues[i]] = namesAndValues[i+1]
+	}
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
 			labels := map[string]string{}
 			for _, l := range m.GetLabel() {
 				labels[l.GetName()] = l.GetValue()
 			}
-			if family.GetName() == "purelb_address_pool_allocation_rejected_total" && labels["pool"] == pool && labels["reason"] == reason {
-				return m.GetCounter().GetValue()
+			if family.GetName() == name && maps.Equal(labels, wanted) {
+				return m.GetCounter().GetValue() + m.GetGauge().GetValue()
 			}
 		}
 	}

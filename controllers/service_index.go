@@ -50,9 +50,16 @@ type indexedService struct {
 	// the Service, or may have written. A new leader knows none: it reads from the API
 	// server whether they were written.
 	pending []netip.Addr
+	// wait is why the last allocation did not give the Service what it asks for; zero if it did,
+	// or if there was none yet. A new leader allocates to each Service once.
+	wait serviceWait
 	// isMissingFromCache says that the cache has not shown the Service yet.
 	isMissingFromCache bool
 }
+
+// serviceWait is the reason for which a Service waits, and the ServiceGroup that it asks for, or
+// empty if there is none of that name.
+type serviceWait struct{ pool, reason string }
 
 // releasedAddresses are the addresses of a deleted Service.
 type releasedAddresses struct {
@@ -106,8 +113,13 @@ func (x *serviceIndex) note(svc *corev1.Service, isUncached bool) {
 	x.removeNeeds(key, s.needs)
 	isMissing := isUncached && (!isKnown || s.isMissingFromCache || s.uid != svc.UID)
 	// The version shows by now what was pending, or never will.
+	wait := s.wait
+	if s.uid != svc.UID {
+		wait = serviceWait{}
+	}
 	s = indexedService{uid: svc.UID, version: svc.ResourceVersion, isMissingFromCache: isMissing}
 	if isOurs(svc, x.isDefault) {
+		s.wait = wait
 		s.needs, s.allocated = needsOf(svc), allocation.RecordOf(svc).Addresses
 	}
 	x.addNeeds(key, s.needs)
@@ -185,7 +197,35 @@ func (x *serviceIndex) allocate(svc *corev1.Service, inputs *allocation.Inputs) 
 	inputs.InUse = x.inUse
 	result := allocation.Allocate(allocation.RequestOf(svc), inputs)
 	x.addPending(svc, result.Addresses)
+	x.noteWait(client.ObjectKeyFromObject(svc), &result)
 	return result
+}
+
+// noteWait notes whether a Service waits after an allocation. While an external IPAM system is
+// asked nothing can be said, and what was noted before stays.
+func (x *serviceIndex) noteWait(key client.ObjectKey, result *allocation.Result) {
+	s, isKnown := x.services[key]
+	if !isKnown || result.IsPending {
+		return
+	}
+	s.wait = serviceWait{}
+	if result.Reason != v1.ReasonAllocated {
+		s.wait = serviceWait{result.RequestedGroup, result.Reason}
+	}
+	x.services[key] = s
+}
+
+// countWaiting counts the Services that wait, by why.
+func (x *serviceIndex) countWaiting() map[serviceWait]int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	counts := map[serviceWait]int{}
+	for _, s := range x.services {
+		if s.wait != (serviceWait{}) {
+			counts[s.wait]++
+		}
+	}
+	return counts
 }
 
 // addPending notes that the allocator is about to write addrs to svc. The API server

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -155,6 +156,45 @@ func TestServiceIndexAllocates(t *testing.T) {
 	}
 	if want := []string{"192.0.2.1", "192.0.2.2", ""}; !slices.Equal(given, want) {
 		t.Errorf("%v, not %v", given, want)
+	}
+}
+
+// TestServiceIndexCountsWaiting follows one Service that waits until it waits no more.
+func TestServiceIndexCountsWaiting(t *testing.T) {
+	key := client.ObjectKey{Namespace: "a", Name: "b"}
+	exhausted := &allocation.Result{Reason: v1.ReasonExhausted, RequestedGroup: "g"}
+	service := func(uid types.UID, version string) *corev1.Service {
+		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: uid, ResourceVersion: version}}
+		svc.Spec.Type = corev1.ServiceTypeLoadBalancer
+		return svc
+	}
+	for name, row := range map[string]struct {
+		act   func(x *serviceIndex)
+		waits bool
+	}{
+		"nothing happens":          {func(*serviceIndex) {}, true},
+		"it is edited":             {func(x *serviceIndex) { x.observe(service("1", "11")) }, true},
+		"an IPAM system is asked":  {func(x *serviceIndex) { x.noteWait(key, &allocation.Result{IsPending: true}) }, true},
+		"it gets an address":       {func(x *serviceIndex) { x.noteWait(key, &allocation.Result{Reason: v1.ReasonAllocated}) }, false},
+		"it is deleted":            {func(x *serviceIndex) { x.remove(key, "1") }, false},
+		"another one has its name": {func(x *serviceIndex) { x.observe(service("2", "11")) }, false},
+		"it is no load balancer any more": {func(x *serviceIndex) {
+			svc := service("1", "11")
+			svc.Spec.Type = corev1.ServiceTypeClusterIP
+			x.observe(svc)
+		}, false},
+	} {
+		x := newServiceIndex(true)
+		x.observe(service("1", "10"))
+		x.noteWait(key, exhausted)
+		row.act(x)
+		want := map[serviceWait]int{}
+		if row.waits {
+			want[serviceWait{"g", v1.ReasonExhausted}] = 1
+		}
+		if got := x.countWaiting(); !maps.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
 	}
 }
 

@@ -144,8 +144,11 @@ var _ = Describe("PureLB", func() {
 				g.Expect(status).To(Equal(http.StatusOK), "from %s", at)
 				all += body
 			}
-			g.Expect(all).To(ContainSubstring(`purelb_address_pool_addresses_in_use{pool="` + group + `"} 2`))
-			g.Expect(all).To(ContainSubstring(`purelb_address_pool_size{pool="` + group + `"} 8`))
+			for _, family := range []string{"IPv4", "IPv6"} {
+				labels := `{family="` + family + `",pool="` + group + `"} `
+				g.Expect(all).To(ContainSubstring("purelb_address_pool_addresses_in_use" + labels + "1"))
+				g.Expect(all).To(ContainSubstring("purelb_address_pool_size" + labels + "4"))
+			}
 			g.Expect(all).To(ContainSubstring("purelb_election_member_count 3"))
 			for _, in := range svc.Status.LoadBalancer.Ingress {
 				g.Expect(all).To(MatchRegexp(`purelb_lbnodeagent_announced\{ip="%s",node="node\d",service="%s/measured"\} 1`, in.IP, s.namespace))
