@@ -1,17 +1,27 @@
 package gitops
 
 import (
+	"context"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
-	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers"
+	"github.com/purelb/purelb-operator/controllers/placement"
 	"github.com/purelb/purelb-operator/nodeagent"
 	"github.com/purelb/purelb-operator/nodeagent/speaker"
 )
@@ -44,46 +54,128 @@ func (n metricNames) MustRegister(all ...prometheus.Collector) {
 // Unregister does nothing.
 func (n metricNames) Unregister(prometheus.Collector) bool { return false }
 
-// TestRules checks that the expressions of the alerts are valid and use metrics and jobs
-// that exist, and that the alerts say what to do.
-func TestRules(t *testing.T) {
-	g := NewWithT(t)
-	objects, err := buildFolder("config/overlays/prometheus")
-	g.Expect(err).NotTo(HaveOccurred())
+// registeredNames returns the names of the metrics that PureLB's programs register.
+func registeredNames() metricNames {
 	registered := metricNames{}
 	controllers.NewMetrics(registered)
 	nodeagent.NewMetrics(registered)
 	speaker.NewMetrics(registered)
-	g.Expect(registered).To(HaveKey("purelb_lbnodeagent_announced"))
-	rules := findObject[monitoringv1.PrometheusRule](g, objects, "PrometheusRule", "purelb")
-	seen := 0
-	for _, rule := range rules.Spec.Groups[0].Rules {
+	return registered
+}
+
+// runbooks is where the pages about alerts are.
+const runbooks = "https://github.com/purelb/purelb-operator/blob/main/docs/runbooks/"
+
+// labelsIn finds the labels that a template names.
+var labelsIn = regexp.MustCompile(`\{\{[^}]*\$labels\.(\w+)[^}]*\}\}`)
+
+// TestRules checks that the expressions of the alerts are valid and use metrics and jobs
+// that exist, and that the alerts have what people and programs expect of them.
+func TestRules(t *testing.T) {
+	g := NewWithT(t)
+	objects, err := buildFolder("config/overlays/prometheus")
+	g.Expect(err).NotTo(HaveOccurred())
+	isKnown := knownMetrics(g)
+	names := map[string]bool{}
+	for _, rule := range loadRules(g) {
 		t.Run(rule.Alert, func(t *testing.T) {
 			g := NewWithT(t)
-			seen++
+			g.Expect(rule.Alert).To(MatchRegexp("^PureLB[A-Z][A-Za-z]+$"))
+			g.Expect(names).NotTo(HaveKey(rule.Alert))
+			names[rule.Alert] = true
 			expr, err := parser.NewParser(parser.Options{}).ParseExpr(rule.Expr.String())
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(expr.Type()).To(Equal(parser.ValueTypeVector))
-			parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
-				selector, ok := node.(*parser.VectorSelector)
-				if !ok {
-					return nil
-				}
-				if selector.Name != "up" {
-					g.Expect(registered).To(HaveKey(strings.TrimSuffix(selector.Name, "_bucket")))
-					return nil
-				}
+			for _, selector := range selectorsIn(expr) {
+				g.Expect(isKnown(selector.Name)).To(BeTrue(), selector.Name)
 				for _, m := range selector.LabelMatchers {
-					if m.Name == "job" { // is the name of the Service
-						findObject[corev1.Service](g, objects, "Service", m.Value)
-					}
+					expectLabelValues(g, objects, m)
 				}
-				return nil
-			})
-			g.Expect(rule.Labels["severity"]).To(BeElementOf("warning", "critical"))
-			g.Expect(rule.Annotations).To(HaveKeyWithValue("summary", Not(BeEmpty())))
-			g.Expect(rule.Annotations).To(HaveKeyWithValue("description", ContainSubstring("kubectl")))
+			}
+			g.Expect(rule.Labels).To(HaveLen(1))
+			g.Expect(rule.Labels["severity"]).To(BeElementOf("info", "warning", "critical"))
+			g.Expect(rule.Annotations["summary"]).To(MatchRegexp(`^[A-Z][^{}]+\.$`), "it is the same for all instances")
+			g.Expect(rule.Annotations["description"]).NotTo(BeEmpty())
+			g.Expect(rule.Annotations["runbook_url"]).To(Equal(runbooks + rule.Alert + ".md"))
+			g.Expect(rule.Annotations).To(HaveLen(3))
 		})
 	}
-	g.Expect(seen).To(BeNumerically(">", 4))
+	g.Expect(len(names)).To(BeNumerically(">", 4))
+}
+
+// expectLabelValues expects that there is what a matcher of an alert asks for.
+func expectLabelValues(g *WithT, objects []*unstructured.Unstructured, m *labels.Matcher) {
+	for value := range strings.SplitSeq(m.Value, "|") {
+		switch m.Name {
+		case "job": // is the name of the Service
+			findObject[corev1.Service](g, objects, "Service", value)
+		case "state":
+			g.Expect(placement.States).To(ContainElement(v1.AddressState(value)))
+		case "reason":
+			g.Expect(value).To(Equal(v1.ReasonExhausted))
+		}
+	}
+}
+
+// selectorsIn returns what an expression selects.
+func selectorsIn(expr parser.Expr) []*parser.VectorSelector {
+	var all []*parser.VectorSelector
+	parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
+		if selector, ok := node.(*parser.VectorSelector); ok {
+			all = append(all, selector)
+		}
+		return nil
+	})
+	return all
+}
+
+// libraryMetric is a row of docs/reference/metrics.md about a metric that is not PureLB's own.
+var libraryMetric = regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\| [a-z]+ \\|")
+
+// knownMetrics returns a function that reports whether there is a metric: one of PureLB, or one
+// that docs/reference/metrics.md lists and that Prometheus or the libraries have.
+func knownMetrics(g *WithT) func(name string) bool {
+	known := registeredNames()
+	g.Expect(known).To(HaveKey("purelb_lbnodeagent_announced"))
+	page, err := os.ReadFile(filepath.Join(root, "docs", "reference", "metrics.md"))
+	g.Expect(err).NotTo(HaveOccurred())
+	listed := map[string]bool{}
+	for _, match := range libraryMetric.FindAllStringSubmatch(string(page), -1) {
+		listed[match[1]] = true
+	}
+	for _, name := range libraryMetrics(g) {
+		g.Expect(listed).To(HaveKey(name), "docs/reference/metrics.md does not list what rules and the dashboard may use")
+		known[name] = true
+	}
+	return func(name string) bool {
+		for _, suffix := range []string{"_bucket", "_count", "_sum"} {
+			if known[strings.TrimSuffix(name, suffix)] {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// libraryMetrics returns the metrics that docs/reference/metrics.md lists and that PureLB does
+// not register itself, after checking that the programs have them.
+func libraryMetrics(g *WithT) []string {
+	// An elector has the metric before it asks for a Lease.
+	_, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: &resourcelock.LeaseLock{LockConfig: resourcelock.ResourceLockConfig{Identity: "test"}}, Name: "manager.purelb.io",
+		LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: time.Second,
+		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) {}, OnStoppedLeading: func() {}},
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	families, err := metrics.Registry.Gather()
+	g.Expect(err).NotTo(HaveOccurred())
+	served := map[string]bool{}
+	for _, family := range families {
+		served[family.GetName()] = true
+	}
+	names := []string{"leader_election_master_status", "process_cpu_seconds_total", "process_resident_memory_bytes"}
+	for _, name := range names {
+		g.Expect(served).To(HaveKey(name))
+	}
+	return append(names, "up") // is Prometheus' own
 }
