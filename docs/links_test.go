@@ -42,9 +42,15 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestIndex keeps every page of this folder in its index.
+// TestIndex keeps every page of this folder in its index, or in that of its own folder.
 func TestIndex(t *testing.T) {
 	index := read(t, "README.md")
+	for _, page := range []string{"runbooks/README.md"} {
+		if !strings.Contains(index, "]("+page+")") {
+			t.Errorf("docs/README.md does not name %s", page)
+		}
+		index += strings.ReplaceAll(read(t, page), "](", "]("+filepath.Dir(page)+"/")
+	}
 	isListed := func(path string) bool {
 		return isPage(path) && strings.HasPrefix(path, filepath.Join(root, "docs")) && filepath.Base(path) != "README.md"
 	}
