@@ -365,18 +365,7 @@ func loadRules(g *WithT) []monitoringv1.Rule {
 // evaluate returns the alerts that fire within some minutes, and the first minute in which each
 // does. It evaluates the rules every step minutes.
 func evaluate(g *WithT, rules []monitoringv1.Rule, changed string, minutes, step int) map[string]int {
-	ctx := context.Background()
-	series := parseSeries(g, healthySeries)
-	maps.Copy(series, parseSeries(g, changed))
-	database := &storage.MockQueryable{MockQuerier: &storage.MockQuerier{
-		SelectMockFunction: func(_ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
-			return selectSeries(series, matchers)
-		},
-	}}
-	engine := promql.NewEngine(promql.EngineOpts{
-		MaxSamples: 1e6, Timeout: time.Hour, Parser: parser.NewParser(parser.Options{}),
-		NoStepSubqueryIntervalFn: func(int64) int64 { return time.Minute.Milliseconds() },
-	})
+	query := queryOver(g, changed)
 	first := map[string]int{}
 	for i := range rules {
 		rule := &rules[i]
@@ -388,16 +377,10 @@ func evaluate(g *WithT, rules []monitoringv1.Rule, changed string, minutes, step
 		}
 		activeSince := map[uint64]int{} // minutes, by labels
 		for minute := 0; minute < minutes; minute += step {
-			query, err := engine.NewInstantQuery(ctx, database, nil, rule.Expr.String(), timeOf(minute))
-			g.Expect(err).NotTo(HaveOccurred())
-			result := query.Exec(ctx)
-			g.Expect(result.Err).NotTo(HaveOccurred(), rule.Alert)
-			vector, err := result.Vector()
-			g.Expect(err).NotTo(HaveOccurred())
 			before := activeSince
 			activeSince = map[uint64]int{}
-			for _, sample := range vector {
-				id := labels.NewBuilder(sample.Metric).Del(labels.MetricName).Labels().Hash()
+			for _, sample := range query(rule.Expr.String(), minute) {
+				id := labels.NewBuilder(sample.Metric).Del(model.MetricNameLabel).Labels().Hash()
 				since, wasActive := before[id]
 				if !wasActive {
 					since = minute
@@ -408,10 +391,38 @@ func evaluate(g *WithT, rules []monitoringv1.Rule, changed string, minutes, step
 					expectAnnotations(g, rule, sample)
 				}
 			}
-			query.Close()
 		}
 	}
 	return first
+}
+
+// queryOver returns a function that evaluates an expression at a minute over the healthy series, but
+// for those that are changed.
+func queryOver(g *WithT, changed string) func(expr string, minute int) promql.Vector {
+	ctx := context.Background()
+	series := parseSeries(g, healthySeries)
+	maps.Copy(series, parseSeries(g, changed))
+	database := &storage.MockQueryable{MockQuerier: &storage.MockQuerier{
+		SelectMockFunction: func(_ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
+			return selectSeries(series, matchers)
+		},
+	}}
+	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1e6, Timeout: time.Hour, Parser: parser.NewParser(parser.Options{})})
+	return func(expr string, minute int) promql.Vector {
+		query, err := engine.NewInstantQuery(ctx, database, nil, expr, timeOf(minute))
+		g.Expect(err).NotTo(HaveOccurred(), expr)
+		defer query.Close()
+		result := query.Exec(ctx)
+		g.Expect(result.Err).NotTo(HaveOccurred(), expr)
+		vector, err := result.Vector()
+		g.Expect(err).NotTo(HaveOccurred(), expr)
+		samples := make(promql.Vector, len(vector)) // the query's own are used again
+		for i, sample := range vector {
+			sample.Metric = sample.Metric.Copy()
+			samples[i] = sample
+		}
+		return samples
+	}
 }
 
 // expectAnnotations expects that the annotations of an alert that fires say what they are to say.
