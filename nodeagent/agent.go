@@ -184,7 +184,7 @@ func (a *Agent) report(inputs plan.Inputs, decision plan.Decision, conclusion pl
 		a.reporter.setStatuses(nil, nil, nil)
 		return
 	}
-	a.Metrics.setAnnounced(a.NodeName, conclusion.Announced)
+	a.Metrics.setAnnounced(a.NodeName, conclusion.Announced, conclusion.States)
 	standbys = a.reporter.withLatestStatuses(standbys)
 	a.reporter.setStatuses(slices.Concat(inputs.Announcements, standbys),
 		slices.Concat(conclusion.Statuses, a.watching.statuses(standbys, metav1.NewTime(inputs.Now.Truncate(time.Second)))), inputs.SharedEntries())

@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
@@ -32,36 +33,52 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		conflicts:   counter("conflicts_total", "Times that another station began to claim an address of this node."),
 		yields:      counter("yields_total", "Addresses yielded to other stations that claimed them."),
 		announced: &announcedGauges{description: prometheus.NewDesc("purelb_lbnodeagent_announced",
-			"1 for each address that the node announces, by Service.", []string{"service", "node", "ip"}, nil)},
+			"1 for each address that the node announces, by Service.", []string{"service", "node", "ip"}, nil),
+			stateDescription: prometheus.NewDesc("purelb_lbnodeagent_addresses",
+				"Addresses that the node is to announce, by state.", []string{"state"}, nil)},
 	}
 	registry.MustRegister(m.sent, m.additions, m.withdrawals, m.renewals, m.conflicts, m.yields, m.announced)
 	return m
 }
 
-// setAnnounced replaces what the node announces.
-func (m *Metrics) setAnnounced(node string, announced []plan.AnnouncedServices) {
+// setAnnounced replaces what the node announces, and how many addresses that it is to announce are
+// in each state.
+func (m *Metrics) setAnnounced(node string, announced []plan.AnnouncedServices, states map[purelbv1.AddressState]int) {
 	m.announced.mu.Lock()
 	defer m.announced.mu.Unlock()
-	m.announced.node, m.announced.addresses = node, announced
+	m.announced.node, m.announced.addresses, m.announced.states = node, announced, states
 }
 
-// announcedGauges is one gauge for each address and Service. They are replaced all at once, so
-// that no scrape sees a part of them.
+// states are those that an address can have on a node.
+var states = []purelbv1.AddressState{
+	purelbv1.StateAnnounced, purelbv1.StateStandby, purelbv1.StatePending,
+	purelbv1.StateYielded, purelbv1.StateConflict, purelbv1.StateFailed,
+}
+
+// announcedGauges is one gauge for each address and Service, and one for each state. They are
+// replaced all at once, so that no scrape sees a part of them.
 type announcedGauges struct {
-	description *prometheus.Desc
-	mu          sync.Mutex
-	node        string
-	addresses   []plan.AnnouncedServices
+	description, stateDescription *prometheus.Desc
+	mu                            sync.Mutex
+	node                          string
+	addresses                     []plan.AnnouncedServices
+	states                        map[purelbv1.AddressState]int
 }
 
 // Describe implements prometheus.Collector.
-func (g *announcedGauges) Describe(ch chan<- *prometheus.Desc) { ch <- g.description }
+func (g *announcedGauges) Describe(ch chan<- *prometheus.Desc) {
+	ch <- g.description
+	ch <- g.stateDescription
+}
 
 // Collect implements prometheus.Collector.
 func (g *announcedGauges) Collect(ch chan<- prometheus.Metric) {
 	g.mu.Lock()
-	node, addresses := g.node, g.addresses
+	node, addresses, counts := g.node, g.addresses, g.states
 	g.mu.Unlock()
+	for _, state := range states {
+		ch <- prometheus.MustNewConstMetric(g.stateDescription, prometheus.GaugeValue, float64(counts[state]), string(state))
+	}
 	for _, a := range addresses {
 		for _, service := range a.Services {
 			ch <- prometheus.MustNewConstMetric(g.description, prometheus.GaugeValue, 1, service, node, a.Addr.String())

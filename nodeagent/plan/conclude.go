@@ -46,6 +46,8 @@ type Conclusion struct {
 	Held []Held
 	// Announced are the desired addresses that are announced, ascending.
 	Announced []AnnouncedServices
+	// States are how many desired addresses are in each state.
+	States map[purelbv1.AddressState]int
 	// Statuses are those that the Announcements are to have, in their order; none if nothing
 	// is known, or the API server is away.
 	Statuses []purelbv1.AnnouncementStatus
@@ -93,8 +95,9 @@ func Conclude(memory Memory, in Inputs, decision Decision, outcomes Outcomes) (M
 	if decision.IsNothingKnown || in.IsOffline {
 		return memory, c
 	}
-	c.Announced = make([]AnnouncedServices, 0, len(decision.desired))
+	c.Announced, c.States = make([]AnnouncedServices, 0, len(decision.desired)), map[purelbv1.AddressState]int{}
 	for i := range decision.desired {
+		c.States[resultOf(decision.desired[i].Addr).State]++
 		if d := &decision.desired[i]; isAnnounced(d.Addr) {
 			c.Announced = append(c.Announced, AnnouncedServices{d.Addr, d.Services})
 		}

@@ -51,6 +51,9 @@ purelb_election_move_duration_seconds_bucket{pod="a", kind="Handover", le="0.5"}
 purelb_election_move_duration_seconds_bucket{pod="a", kind="Handover", le="10"} 0+1x4320
 purelb_election_move_duration_seconds_bucket{pod="a", kind="Handover", le="30"} 0+1x4320
 purelb_election_move_duration_seconds_bucket{pod="a", kind="Handover", le="+Inf"} 0+1x4320
+purelb_lbnodeagent_addresses{node="node1", state="Announced"} 31x4320
+purelb_lbnodeagent_addresses{node="node1", state="Pending"} 0x4320
+purelb_lbnodeagent_addresses{node="node1", state="Failed"} 0x4320
 purelb_lbnodeagent_conflicts_total{node="node1"} 3x4320
 purelb_lbnodeagent_conflicts_total{node="node2"} 0x4320
 up{job="purelb-speaker-metrics", node="node1"} 1x4320
@@ -278,6 +281,20 @@ purelb_addresses{pod="a", state="Pending"} 0x9 30x1 0x60`,
 purelb_addresses{pod="a", state="Announced"} 58x60
 purelb_addresses{pod="a", state="Standby"} 1x60
 purelb_addresses{pod="a", state="NoEndpoint"} 1x60`,
+	},
+	{
+		alert: "PureLBNodeNotAnnouncing", about: "a node cannot add a Virtual address, which others have",
+		series: `
+purelb_lbnodeagent_addresses{node="node1", state="Announced"} 31x9 30x60
+purelb_lbnodeagent_addresses{node="node1", state="Pending"} 0x9 1x4 0x60
+purelb_lbnodeagent_addresses{node="node1", state="Failed"} 0x14 1x60`,
+		fires: map[string]int{"PureLBNodeNotAnnouncing": 20},
+	},
+	{
+		alert: "PureLBNodeNotAnnouncing", about: "a node waits for its interface for five minutes",
+		series: `
+purelb_lbnodeagent_addresses{node="node1", state="Announced"} 31x9 0x4 31x60
+purelb_lbnodeagent_addresses{node="node1", state="Pending"} 0x9 31x4 0x60`,
 	},
 	{
 		alert: "PureLBAddressConflict", about: "a station claims an address that a node announces",
