@@ -2,7 +2,6 @@ package placement
 
 import (
 	"cmp"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -26,35 +25,49 @@ var States = []v1.AddressState{
 }
 
 // CountStates counts the addresses of Services by state. Of several nodes that have an address,
-// the one that has come furthest counts.
+// the one that has come furthest counts. What a node reported before its Lease expired counts only
+// if no other node has the address: a dead node goes on to say that it announces.
 func CountStates(inputs *Inputs, unplaced map[netip.Addr]Explanation) map[v1.AddressState]int {
-	best := map[netip.Addr]v1.AddressState{}
+	renews := map[string]bool{}
+	for i := range inputs.Nodes {
+		renews[inputs.Nodes[i].Name] = inputs.Nodes[i].Liveness != Expired
+	}
+	fresh, expired := map[netip.Addr]v1.AddressState{}, map[netip.Addr]v1.AddressState{}
+	note := func(node string, addr netip.Addr, state v1.AddressState) {
+		states := fresh
+		if !renews[node] {
+			states = expired
+		}
+		states[addr] = better(states[addr], cmp.Or(state, v1.StatePending))
+	}
 	for i := range inputs.Entries {
 		e := &inputs.Entries[i]
-		best[e.Addr] = better(best[e.Addr], e.ReportedState)
+		note(e.Node, e.Addr, e.ReportedState)
 	}
-	for addr := range inputs.LingeringReports { // of shared entries, too
-		best[addr] = v1.StateAnnounced
+	for addr, reports := range inputs.LingeringReports { // of shared entries, too
+		for _, r := range reports {
+			note(r.Node, addr, v1.StateAnnounced)
+		}
 	}
 	counts := map[v1.AddressState]int{}
 	for i := range inputs.Addresses {
 		a := &inputs.Addresses[i]
 		_, hasNoNode := unplaced[a.Addr]
 		switch {
-		case hasNoNode && a.ServingNodes != nil && !slices.Contains(slices.Collect(maps.Values(a.ServingNodes)), true):
+		case hasNoNode && a.ServingNodes != nil && len(a.ServingNodes) == 0:
 			counts[stateNoEndpoint]++
 		case hasNoNode:
 			counts[stateNoNode]++
 		default:
-			counts[cmp.Or(best[a.Addr], v1.StatePending)]++
+			counts[cmp.Or(fresh[a.Addr], expired[a.Addr], v1.StatePending)]++
 		}
 	}
 	return counts
 }
 
-// better is that of two states that comes first in States; an empty one comes last.
+// better is that of two states that comes first in States. The first of them may be empty.
 func better(a, b v1.AddressState) v1.AddressState {
-	if a == "" || b != "" && slices.Index(States, b) < slices.Index(States, a) {
+	if a == "" || slices.Index(States, b) < slices.Index(States, a) {
 		return b
 	}
 	return a
