@@ -42,9 +42,11 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "purelb_address_pool_allocation_rejected_total", Help: "Services that could not be given an address, by reason. Pool is empty for a ServiceGroup that there is not.",
 		}, []string{"pool", "reason"}),
 		waiting: &waitingGauges{description: prometheus.NewDesc("purelb_services_waiting",
-			"Services that do not have all the addresses that they ask for, by reason. Pool is empty for a ServiceGroup that there is not.", []string{"pool", "reason"}, nil)},
+			"Services that do not have all the addresses that they ask for, by reason. Pool is empty for a ServiceGroup that there is not.",
+			[]string{"pool", "reason"}, nil)},
 		addresses: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "purelb_addresses", Help: "Addresses of Services, by the state on the node that has come furthest with them, or NoNode or NoEndpoint.",
+			Name: "purelb_addresses",
+			Help: "Addresses of Services, by the state on the node that has come furthest, or NoNode or NoEndpoint.",
 		}, []string{"state"}),
 		ipamReachable: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "purelb_ipam_reachable", Help: "Whether the external IPAM system of a ServiceGroup answers: 1 or 0.",
@@ -70,7 +72,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
 		}, []string{"kind"}),
 	}
-	registry.MustRegister(m.size, m.inUse, m.rejected, m.waiting, m.addresses, m.members, m.changes, m.duration, m.ipamReachable, m.ipamWaiting, m.ipamDifferences, m.ipamDuration)
+	registry.MustRegister(m.size, m.inUse, m.rejected, m.waiting, m.addresses, m.members, m.changes, m.duration,
+		m.ipamReachable, m.ipamWaiting, m.ipamDifferences, m.ipamDuration)
 	return m
 }
 

@@ -62,7 +62,8 @@ remote:
 	g.Expect(eventsOf(quitter, v1.EventAddressReleased)(g)).To(BeEmpty())
 
 	g.Expect(rejected(g, "dual", v1.ReasonExhausted)-before).To(BeEquivalentTo(2), "once for each Service that had to wait")
-	g.Eventually(waiting("dual", v1.ReasonExhausted)).Should(BeEquivalentTo(1), "the third Service waits, and the other one asks no more")
+	g.Eventually(waiting("dual", v1.ReasonExhausted)).Should(BeEquivalentTo(1),
+		"the third Service waits, and the other one asks no more")
 
 	// The third Service gets what the first one releases, and an event reports the release.
 	remove(t, first)

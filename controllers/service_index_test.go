@@ -163,6 +163,7 @@ func TestServiceIndexAllocates(t *testing.T) {
 func TestServiceIndexCountsWaiting(t *testing.T) {
 	key := client.ObjectKey{Namespace: "a", Name: "b"}
 	exhausted := &allocation.Result{Reason: v1.ReasonExhausted, RequestedGroup: "g"}
+	allocated := &allocation.Result{Reason: v1.ReasonAllocated, RequestedGroup: "g"}
 	service := func(uid types.UID, version string) *corev1.Service {
 		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: uid, ResourceVersion: version}}
 		svc.Spec.Type = corev1.ServiceTypeLoadBalancer
@@ -175,7 +176,7 @@ func TestServiceIndexCountsWaiting(t *testing.T) {
 		"nothing happens":          {func(*serviceIndex) {}, true},
 		"it is edited":             {func(x *serviceIndex) { x.observe(service("1", "11")) }, true},
 		"an IPAM system is asked":  {func(x *serviceIndex) { x.noteWait(key, &allocation.Result{IsPending: true}) }, true},
-		"it gets an address":       {func(x *serviceIndex) { x.noteWait(key, &allocation.Result{Reason: v1.ReasonAllocated}) }, false},
+		"it gets an address":       {func(x *serviceIndex) { x.noteWait(key, allocated) }, false},
 		"it is deleted":            {func(x *serviceIndex) { x.remove(key, "1") }, false},
 		"another one has its name": {func(x *serviceIndex) { x.observe(service("2", "11")) }, false},
 		"it is no load balancer any more": {func(x *serviceIndex) {

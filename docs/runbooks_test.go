@@ -72,12 +72,14 @@ func TestRunbooks(t *testing.T) {
 		if rule.For != "" {
 			holds = ", after " + rule.For
 		}
-		for _, want := range []string{"Severity: " + rule.Labels["severity"] + holds + "\n", "\n" + rule.Annotations["summary"] + "\n"} {
+		severity, summary := rule.Labels["severity"], rule.Annotations["summary"]
+		for _, want := range []string{"Severity: " + severity + holds + "\n", "\n" + summary + "\n"} {
 			if !strings.Contains(string(text), want) {
 				t.Errorf("%s does not say %q", path, want)
 			}
 		}
-		if row := "| [" + rule.Alert + "](" + rule.Alert + ".md) | " + rule.Labels["severity"] + " | " + rule.Annotations["summary"] + " |\n"; !strings.Contains(index, row) {
+		row := "| [" + rule.Alert + "](" + rule.Alert + ".md) | " + severity + " | " + summary + " |\n"
+		if !strings.Contains(index, row) {
 			t.Errorf("docs/runbooks/README.md has no row %q", row)
 		}
 	}
@@ -98,7 +100,8 @@ func TestRunbooks(t *testing.T) {
 func TestPluginCommands(t *testing.T) {
 	code := read(t, root+"/cmd/kubectl-purelb/commands.go")
 	var commands [][]string
-	for _, match := range regexp.MustCompile("(?m)^\\| `([a-z][^`]*)` \\|").FindAllStringSubmatch(read(t, "reference/kubectl-purelb.md"), -1) {
+	row := regexp.MustCompile("(?m)^\\| `([a-z][^`]*)` \\|")
+	for _, match := range row.FindAllStringSubmatch(read(t, "reference/kubectl-purelb.md"), -1) {
 		words := wordsOf(match[1])
 		commands = append(commands, words)
 		for _, word := range words {
@@ -110,7 +113,8 @@ func TestPluginCommands(t *testing.T) {
 	golden := readGolden(t)
 	used := 0
 	invocation := regexp.MustCompile("kubectl purelb ((?:[a-z][a-z-]*|--?[a-z-]+)[^`|#\n]*)")
-	eachFile(t, func(path string) bool { return isPage(path) && filepath.Base(filepath.Dir(path)) == "runbooks" }, func(path, text string) {
+	isRunbook := func(path string) bool { return isPage(path) && filepath.Base(filepath.Dir(path)) == "runbooks" }
+	eachFile(t, isRunbook, func(path, text string) {
 		for _, match := range invocation.FindAllStringSubmatch(text, -1) {
 			used++
 			words := wordsOf(match[1])

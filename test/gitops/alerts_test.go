@@ -240,7 +240,7 @@ purelb_address_pool_addresses_in_use{pod="b", pool="default", family="IPv4"} _x7
 		fires:  map[string]int{"PureLBServiceWithoutAddress": 15},
 	},
 	{
-		alert: "PureLBServiceWithoutAddress", about: "a Service waits until its ServiceGroup is applied, which comes a minute later",
+		alert: "PureLBServiceWithoutAddress", about: "a Service waits for its ServiceGroup, which comes a minute later",
 		series: `purelb_services_waiting{pod="a", pool="", reason="NoSuchGroup"} _x10 1x1 _x60`,
 	},
 	{
@@ -276,7 +276,7 @@ purelb_addresses{pod="a", state="Announced"} 60x9 30x1 60x60
 purelb_addresses{pod="a", state="Pending"} 0x9 30x1 0x60`,
 	},
 	{
-		alert: "PureLBAddressNotAnnounced", about: "a Service with policy Local has no pods, and a node whose agent is away answers",
+		alert: "PureLBAddressNotAnnounced", about: "a policy Local without pods, and a node that answers without its agent",
 		series: `
 purelb_addresses{pod="a", state="Announced"} 58x60
 purelb_addresses{pod="a", state="Standby"} 1x60
@@ -363,7 +363,8 @@ func TestAlerts(t *testing.T) {
 		}
 	}
 	for alert := range maps.Keys(fires) {
-		g.Expect(slices.ContainsFunc(rules, func(r monitoringv1.Rule) bool { return r.Alert == alert })).To(BeTrue(), "there is no alert %s", alert)
+		isAlert := func(r monitoringv1.Rule) bool { return r.Alert == alert }
+		g.Expect(slices.ContainsFunc(rules, isAlert)).To(BeTrue(), "there is no alert %s", alert)
 	}
 }
 
@@ -424,7 +425,9 @@ func queryOver(g *WithT, changed string) func(expr string, minute int) promql.Ve
 			return selectSeries(series, matchers)
 		},
 	}}
-	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1e6, Timeout: time.Hour, Parser: parser.NewParser(parser.Options{})})
+	engine := promql.NewEngine(promql.EngineOpts{
+		MaxSamples: 1e6, Timeout: time.Hour, Parser: parser.NewParser(parser.Options{}),
+	})
 	return func(expr string, minute int) promql.Vector {
 		query, err := engine.NewInstantQuery(ctx, database, nil, expr, timeOf(minute))
 		g.Expect(err).NotTo(HaveOccurred(), expr)
@@ -446,7 +449,8 @@ func queryOver(g *WithT, changed string) func(expr string, minute int) promql.Ve
 func expectAnnotations(g *WithT, rule *monitoringv1.Rule, sample promql.Sample) {
 	data := template.AlertTemplateData(sample.Metric.Map(), nil, "", sample)
 	text := "{{$labels := .Labels}}{{$value := .Value}}" + rule.Annotations["description"]
-	description, err := template.NewTemplateExpander(context.Background(), text, rule.Alert, data, 0, nil, nil, nil).Expand()
+	expander := template.NewTemplateExpander(context.Background(), text, rule.Alert, data, 0, nil, nil, nil)
+	description, err := expander.Expand()
 	g.Expect(err).NotTo(HaveOccurred(), rule.Alert)
 	g.Expect(description).NotTo(Or(ContainSubstring("  "), ContainSubstring("{{"), ContainSubstring("<no value>")), rule.Alert)
 	g.Expect(strings.HasSuffix(description, ".")).To(BeTrue(), description)
