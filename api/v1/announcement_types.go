@@ -17,6 +17,9 @@ const MaxPreviousMACs = 64
 // MaxSuccessorsPerAddress bounds the successors of an address.
 const MaxSuccessorsPerAddress = 2
 
+// MaxSuccessorsPerNode bounds the successors of a node.
+const MaxSuccessorsPerNode = 16
+
 // Claim is the condition under which a node may claim a Local address that it does not have
 // yet.
 //
@@ -40,6 +43,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="!isIP(self.address) || ip(self.address).family() == 6 || self.prefixLength <= 32",message="must be at most 32 for IPv4",fieldPath=".prefixLength"
 // +kubebuilder:validation:XValidation:rule="self.type == 'Local' || (self.claim == 'Probe' && !self.leaving)",message="claim and leaving are for Local addresses only"
 // +kubebuilder:validation:XValidation:rule="self.type == 'Local' || !has(self.successors)",message="successors are for Local addresses only",fieldPath=".successors"
+// +kubebuilder:validation:XValidation:rule="self.type == 'Local' || !has(self.contestedBy)",message="contestedBy is for Local addresses only",fieldPath=".contestedBy"
 type AnnouncedAddress struct {
 	// address, IPv4 or IPv6.
 	// +kubebuilder:validation:MinLength=2
@@ -126,6 +130,14 @@ type AnnouncedAddress struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=2
 	Successors []Successor `json:"successors,omitempty"`
+
+	// contestedBy is a successor that says it has claimed the Local address, while the
+	// agent of this node, the holder, renews its Lease. This node asks that node's kernel
+	// for the address, and yields the address if that kernel answers; otherwise this node
+	// reports that it still announces the address. Only the holder's entry has it, and only
+	// with the feature gate WireFailover.
+	// +optional
+	ContestedBy *Successor `json:"contestedBy,omitempty"`
 }
 
 // Successor is a node that is to claim a Local address when the holder dies.
@@ -261,6 +273,17 @@ type AnnouncementSpec struct {
 	// +listMapKey=address
 	// +kubebuilder:validation:MaxItems=100
 	Addresses []AnnouncedAddress `json:"addresses,omitempty"`
+
+	// successors are the nodes that may claim Local addresses of this node when it seems
+	// dead, as this node can reach them: those that the entries name as successors, or as
+	// contestedBy. This node yields an address to a claim of a successor of that address
+	// whose kernel answers. Only the first Announcement of a node that announces addresses
+	// has them, and only with the feature gate WireFailover.
+	// +optional
+	// +listType=map
+	// +listMapKey=nodeName
+	// +kubebuilder:validation:MaxItems=16
+	Successors []StandbyNode `json:"successors,omitempty"`
 
 	// standby is what the node is to do when another node dies. An Announcement that has
 	// it is about that alone, and announces no addresses. It needs the feature gate
