@@ -112,6 +112,14 @@ func TestAnnouncementRules(t *testing.T) {
 		{"a successor with epoch 0", announcing("successors: [{nodeName: node2, epoch: 0}]"), []cause{{entry + ".successors[0].epoch", "greater than or equal to 1"}}},
 		{"successors of a Virtual address", announcing("type: Virtual", "successors: [{nodeName: node2, epoch: 2}]"), []cause{{entry + ".successors", "for Local addresses only"}}},
 
+		{"contested", announcing("contestedBy: {nodeName: node2, epoch: 2}"), nil},
+		{"contested without a node", announcing("contestedBy: {epoch: 2}"), []cause{{entry + ".contestedBy.nodeName", "Required"}}},
+		{"contested without an epoch", announcing("contestedBy: {nodeName: node2}"), []cause{{entry + ".contestedBy.epoch", "Required"}}},
+		{"contested Virtual address", announcing("type: Virtual", "contestedBy: {nodeName: node2, epoch: 2}"), []cause{{entry + ".contestedBy", "for Local addresses only"}}},
+		{"16 successors of the node", "nodeName: node1\nlbNodeAgent: default\nsuccessors:\n" + repeat(16, "- {nodeName: n%d}"), nil},
+		{"17 successors of the node", "nodeName: node1\nlbNodeAgent: default\nsuccessors:\n" + repeat(17, "- {nodeName: n%d}"), []cause{{"spec.successors", "16"}}},
+		{"a successor of the node twice", "nodeName: node1\nlbNodeAgent: default\nsuccessors: [{nodeName: node2}, {nodeName: node2}]", []cause{{"spec.successors[1]", "Duplicate"}}},
+
 		{"no interface", announcing("interface"), []cause{{entry + ".interface", "Required"}}},
 		{"interface of 16", announcing("interface: abcdefghijklmnop"), []cause{{entry + ".interface", "15"}}},
 		{"interface with a colon", announcing("interface: 'eth0:0'"), []cause{{entry + ".interface", "should match"}}},

@@ -134,8 +134,8 @@ type AnnouncedAddress struct {
 	// contestedBy is a successor that says it has claimed the Local address, while the
 	// agent of this node, the holder, renews its Lease. This node asks that node's kernel
 	// for the address, and yields the address if that kernel answers; otherwise this node
-	// reports that it still announces the address. Only the holder's entry has it, and only
-	// with the feature gate WireFailover.
+	// reports that it still announces the address. It reports observedGeneration when it has
+	// asked. Only the holder's entry has it, and only with the feature gate WireFailover.
 	// +optional
 	ContestedBy *Successor `json:"contestedBy,omitempty"`
 }
@@ -439,7 +439,8 @@ type AnnouncementStatus struct {
 	Services string `json:"services,omitempty"`
 
 	// addresses has the state of each address of spec, and of those addresses of the
-	// CommonAnnouncements that the node does not announce.
+	// CommonAnnouncements that the node does not announce. That of an Announcement with
+	// standby has those addresses that the node has claimed, with the epoch of the claim.
 	// +optional
 	// +listType=map
 	// +listMapKey=address
@@ -488,6 +489,8 @@ type AnnouncementStatus struct {
 // +kubebuilder:printcolumn:name="Virtual",type=string,JSONPath=`.status.virtualAddresses`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Services",type=string,priority=1,JSONPath=`.status.services`
+// +kubebuilder:printcolumn:name="Watches",type=string,priority=1,JSONPath=`.spec.standby.watched.nodeName`
+// +kubebuilder:printcolumn:name="Reason",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 type Announcement struct {
 	metav1.TypeMeta   `json:",inline"`

@@ -131,7 +131,7 @@ const (
 // Failover is how the nodes of an LBNodeAgent watch the nodes that they are to follow. It has
 // an effect only with the feature gate WireFailover.
 type Failover struct {
-	// enabled says whether the nodes watch others.
+	// enabled says whether the nodes watch others, and others watch them.
 	// +optional
 	// +kubebuilder:default=true
 	Enabled *bool `json:"enabled,omitempty"`

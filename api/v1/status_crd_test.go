@@ -72,9 +72,9 @@ services: a/b
 addresses: [{address: 10.0.0.1, state: Announced, epoch: 1, lastTransitionTime: "2026-01-01T00:00:00Z"}]
 interfaces: [{name: eth0, mac: "02:00:00:00:00:01", subnets: [10.0.0.9/24], defaultRoute: [IPv4, IPv6], gateways: [10.0.0.254]}]
 conditions: [{type: Ready, status: "False", reason: Progressing, message: 2 of 3, lastTransitionTime: "2026-01-01T00:00:00Z"}]`,
-		columns: []string{"Name", "Node", "Ready", "Announced", "Desired", "Local", "Virtual", "Age", "+Services", "+Message"},
-		cells:   []string{"x", "node1", "False", "2", "3", "10.0.0.1", "10.1.0.1", "", "a/b", "2 of 3"},
-		initial: []string{"x", "node1", "Unknown", "0", "0", "<nil>", "<nil>", "", "<nil>", "The agent has not reported yet"},
+		columns: []string{"Name", "Node", "Ready", "Announced", "Desired", "Local", "Virtual", "Age", "+Services", "+Watches", "+Reason", "+Message"},
+		cells:   []string{"x", "node1", "False", "2", "3", "10.0.0.1", "10.1.0.1", "", "a/b", "<nil>", "Progressing", "2 of 3"},
+		initial: []string{"x", "node1", "Unknown", "0", "0", "<nil>", "<nil>", "", "<nil>", "<nil>", "Pending", "The agent has not reported yet"},
 	},
 }
 
@@ -140,6 +140,27 @@ func TestStatus(t *testing.T) {
 				t.Errorf("a change of spec made the generation %d", obj.GetGeneration())
 			}
 		})
+	}
+}
+
+// TestStandbyTable shows who watches whom, and what the watcher says of that.
+func TestStandbyTable(t *testing.T) {
+	connect(t)
+	obj := manifest(t, "Announcement", standingBy(1, 1, ""))
+	if err := api.Create(context.Background(), obj); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = api.Delete(context.Background(), obj) })
+	obj.Object["status"] = statusOf(t, `
+announced: 0
+desired: 0
+conditions: [{type: Ready, status: "False", reason: NoWitness, message: no other node, lastTransitionTime: "2026-01-01T00:00:00Z"}]`)
+	if err := api.Status().Update(context.Background(), obj); err != nil {
+		t.Fatal(err)
+	}
+	want := [][]string{{obj.GetName(), "node2", "False", "0", "0", "<nil>", "<nil>", "", "<nil>", "node1", "NoWitness", "no other node"}}
+	if diff := cmp.Diff(want, table(t, "announcements", samples["Announcement"].columns)); diff != "" {
+		t.Errorf("table (-want +got):\n%s", diff)
 	}
 }
 
