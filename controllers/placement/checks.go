@@ -24,6 +24,9 @@ var (
 // takeChecks are what a node must pass to be given a Local address.
 var takeChecks = append(holdChecks[:len(holdChecks):len(holdChecks)], onSubnet, isFresh, servesLocal)
 
+// claimChecks are what a node must pass so that its claim of a Local address counts.
+var claimChecks = append(holdChecks[:len(holdChecks):len(holdChecks)], onSubnet)
+
 // keepVirtualChecks are what a node must pass to keep a Virtual address, and
 // takeVirtualChecks to be given one.
 var (

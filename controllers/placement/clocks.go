@@ -23,6 +23,13 @@ const (
 	// answers for are taken over. No traffic is lost meanwhile, and the node may only
 	// have been cut off the API server for a moment.
 	NotReadyPatience = 10 * time.Second
+	// minReservationWait is for how long no epochs of addresses of a node are reserved for
+	// further successors after some have claimed addresses of the node, and
+	// maxReservationWait the most that this becomes, as it doubles each time: a link that
+	// makes a living node seem dead again and again moves addresses, or is asked about them,
+	// only so often.
+	minReservationWait = 10 * time.Second
+	maxReservationWait = 5 * time.Minute
 )
 
 // Clocks says for how long inputs have been as they are. A manager that becomes the
@@ -36,6 +43,10 @@ type Clocks struct {
 	// freshSince is when each agent was first seen to renew its Lease. An agent cannot
 	// begin anew by falling silent.
 	freshSince map[string]time.Time
+	// claimSince is since when each claim has been there.
+	claimSince map[claimKey]time.Time
+	// reservationWaits are of the nodes of which successors have claimed addresses.
+	reservationWaits map[string]reservationWait
 	// notReadySince is since when each Node has been NotReady, as far as this manager has seen:
 	// the clock by which the Node says so is another one.
 	notReadySince map[string]time.Time
@@ -47,6 +58,30 @@ type Clocks struct {
 type entryKey struct {
 	node string
 	addr netip.Addr
+}
+
+type claimKey struct {
+	entryKey
+	epoch int64
+}
+
+// reservationWait is until when no epochs are reserved for successors of a node, and how long
+// that is after the last claim.
+type reservationWait struct {
+	wait  time.Duration
+	until time.Time
+}
+
+// next returns the wait after a claim that is there now.
+func (r reservationWait) next(now time.Time) reservationWait {
+	switch {
+	case now.Sub(r.until) > maxReservationWait:
+		r.wait = minReservationWait
+	case !now.Before(r.until):
+		r.wait = min(2*r.wait, maxReservationWait)
+	}
+	r.until = now.Add(r.wait)
+	return r
 }
 
 // entryVersion is what counts of an entry, and since when the entry has been so.
@@ -63,6 +98,7 @@ type entryVersion struct {
 func (c *Clocks) FillDurations(inputs *Inputs, now time.Time) {
 	c.fillEntries(inputs, now)
 	c.fillLingering(inputs, now)
+	c.fillClaims(inputs, now)
 	c.fillNodes(inputs, now)
 }
 
@@ -93,6 +129,27 @@ func (c *Clocks) fillLingering(inputs *Inputs, now time.Time) {
 		}
 	}
 	c.lingeringSince = lingeringSince
+}
+
+// fillClaims sets the age of claims, and for how long their holders get no further successors.
+func (c *Clocks) fillClaims(inputs *Inputs, now time.Time) {
+	claimSince, waits := map[claimKey]time.Time{}, map[string]reservationWait{}
+	for i := range inputs.Claims {
+		claim := &inputs.Claims[i]
+		key := claimKey{entryKey{claim.Node, claim.Addr}, claim.Epoch}
+		claimSince[key] = sinceOr(c.claimSince, key, now)
+		claim.Age = now.Sub(claimSince[key])
+		waits[claim.Holder] = c.reservationWaits[claim.Holder].next(now)
+	}
+	for holder, w := range c.reservationWaits {
+		if _, isClaimed := waits[holder]; !isClaimed && now.Sub(w.until) <= maxReservationWait {
+			waits[holder] = w
+		}
+	}
+	c.claimSince, c.reservationWaits = claimSince, waits
+	for i := range inputs.Nodes {
+		inputs.Nodes[i].ReservationWait = max(waits[inputs.Nodes[i].Name].until.Sub(now), 0)
+	}
 }
 
 func (c *Clocks) fillNodes(inputs *Inputs, now time.Time) {
@@ -137,12 +194,20 @@ func NextDeadline(inputs Inputs) time.Duration {
 			next = left
 		}
 	}
+	isClaimedFrom := map[string]bool{}
+	for i := range inputs.Claims {
+		isClaimedFrom[inputs.Claims[i].Holder] = true
+		note(ChallengeTime - inputs.Claims[i].Age)
+	}
 	probeTime := map[string]time.Duration{}
 	for i := range inputs.Nodes {
 		n := &inputs.Nodes[i]
 		probeTime[n.Name] = n.ProbeTime
 		if n.IsNotReady && !n.IsDeleted {
 			note(NotReadyPatience - n.NotReadyFor)
+		}
+		if !isClaimedFrom[n.Name] { // or the wait does not pass
+			note(n.ReservationWait)
 		}
 	}
 	for i := range inputs.Entries {

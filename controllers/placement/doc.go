@@ -27,6 +27,12 @@
 // delays an address that the node was not given for a while (a lingering report), and
 // moves it to no other node than it would have gone to.
 //
+// With successors named, a node that finds the holder dead may claim the address by an epoch
+// that the holder's entry reserves for it, and reports that. The manager challenges the holder:
+// one that does not renew its Lease, or does not have the address any more, loses the address to
+// the claimer; one that renews is asked to ask the claimer, and then yields, or gets an epoch
+// above that of the claim. While a claim counts nobody is elected.
+//
 // When the candidate reports Announced it has the highest epoch, is thereby the holder,
 // and all other entries go. Whatever is in the middle of a change is read from the
 // Announcements. Only for how long it has been so is remembered, in Clocks.

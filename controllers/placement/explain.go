@@ -25,6 +25,8 @@ type AddressVerdict struct {
 	Waiting Explanation
 	// Holder of a Local address; empty if no node reports it Announced.
 	Holder string
+	// Successors of the holder, the first one first.
+	Successors []string
 	// Nodes are those that have a Node object, sorted by name.
 	Nodes []NodeVerdict
 }
@@ -53,6 +55,9 @@ func (p *placer) explainAddress(a *Address) AddressVerdict {
 		checks = p.takeChecksOf(a)
 		if e := p.holderOf(a); e != nil {
 			verdict.Holder = e.Node
+			for _, s := range e.Spec.Successors {
+				verdict.Successors = append(verdict.Successors, s.NodeName)
+			}
 		}
 	}
 	for _, n := range p.nodes {

@@ -32,7 +32,11 @@ type world struct {
 	hasDeletions bool // a user deletes Announcements
 	// namesSuccessors is that holders' entries name their successors.
 	namesSuccessors bool
-	log             []string
+	// hasClaims is that successors claim addresses.
+	hasClaims bool
+	// adopted is how many claims were adopted, and refuted how many were not.
+	adopted, refuted int
+	log              []string
 
 	now      time.Time
 	clocks   placement.Clocks
@@ -105,6 +109,7 @@ type machine struct {
 	// served are the Virtual addresses that the node was to have all the time since its agent
 	// last observed what it is to have.
 	served map[netip.Addr]bool
+	wireState
 	// unserved is how many changes of the world's sharedLog there were when it was last
 	// not to have an address, or too late: until it has seen them it may withdraw it.
 	unserved map[netip.Addr]int
@@ -117,6 +122,8 @@ type view struct {
 	spec            map[netip.Addr]v1.AnnouncedAddress
 	announcesShared bool
 	generation      int
+	// told is what the node is told as a successor.
+	told map[netip.Addr]told
 }
 
 func (w *world) note(format string, args ...any) {
@@ -169,6 +176,7 @@ func (w *world) inputs() (f placement.Inputs) {
 			}
 		}
 	}
+	f.AddClaims(w.reportedClaims())
 	return f
 }
 
@@ -178,6 +186,8 @@ func shuffled(rng *rand.Rand, f placement.Inputs) placement.Inputs {
 	swap(len(f.SharedEntries), func(i, j int) { f.SharedEntries[i], f.SharedEntries[j] = f.SharedEntries[j], f.SharedEntries[i] })
 	swap(len(f.Nodes), func(i, j int) { f.Nodes[i], f.Nodes[j] = f.Nodes[j], f.Nodes[i] })
 	swap(len(f.Entries), func(i, j int) { f.Entries[i], f.Entries[j] = f.Entries[j], f.Entries[i] })
+	f.Claims = slices.Clone(f.Claims)
+	swap(len(f.Claims), func(i, j int) { f.Claims[i], f.Claims[j] = f.Claims[j], f.Claims[i] })
 	swap(len(f.Addresses), func(i, j int) { f.Addresses[i], f.Addresses[j] = f.Addresses[j], f.Addresses[i] })
 	lingering := map[netip.Addr][]placement.LingeringReport{}
 	for a, names := range f.LingeringReports {
@@ -198,7 +208,7 @@ func (w *world) place() bool {
 	}
 	w.check(&inputs, &result)
 	if w.namesSuccessors {
-		w.checkSuccessors(&inputs, &result)
+		w.checkSuccessors(&inputs)
 	}
 	w.last = result
 	changed := w.writeShared(result.SharedEntries["default"])
@@ -210,7 +220,8 @@ func (w *world) place() bool {
 			}
 		}
 	}
-	return w.write(&inputs, &result, w.generations()) || changed
+	changed = w.write(&inputs, &result, w.generations()) || changed
+	return w.tell(inputs) || changed
 }
 
 func (w *world) generations() map[string]int {
@@ -268,7 +279,7 @@ func (w *world) write(inputs *placement.Inputs, result *placement.Result, genera
 		if m.hasNoAnnouncement && !m.isNodeDeleted && known[m.Name] {
 			m.hasNoAnnouncement, m.observed, changed = false, 0, true
 			m.generation++
-			m.view = view{m.spec, m.announcesShared, m.generation}
+			m.view = view{m.spec, m.announcesShared, m.generation, m.told}
 		}
 		if m.isNodeDeleted && !m.hasNoAnnouncement && known[m.Name] && len(m.spec) == 0 {
 			w.note("  manager: the Announcement of %s is deleted", m.Name)
@@ -639,6 +650,9 @@ func (w *world) check(inputs *placement.Inputs, result *placement.Result) {
 			if _, had := before[name]; had && before[name].Spec.Epoch == e.Epoch {
 				continue
 			}
+			if w.checkClaim(inputs, &a, before, name, e) {
+				continue
+			}
 			if e.Epoch != top+1 {
 				w.fail("%s: a new entry on %s has epoch %d after %d", a.Addr, name, e.Epoch, top)
 			}
@@ -662,7 +676,7 @@ func (w *world) check(inputs *placement.Inputs, result *placement.Result) {
 // late.
 func (w *world) observe(m *machine) {
 	if w.isSettling || w.rng.IntN(4) > 0 {
-		m.view = view{m.spec, m.announcesShared, m.generation}
+		m.view = view{m.spec, m.announcesShared, m.generation, m.told}
 	}
 	if w.isSettling || w.rng.IntN(4) > 0 {
 		seen := m.seenChanges
@@ -692,6 +706,7 @@ func (w *world) sync(m *machine) {
 		return
 	}
 	w.observe(m)
+	w.followClaims(m)
 	status, shared := map[netip.Addr]v1.AddressStatus{}, map[netip.Addr]v1.AnnouncedAddress{}
 	if m.view.announcesShared {
 		for _, c := range m.seenShared {
@@ -708,6 +723,8 @@ func (w *world) sync(m *machine) {
 		now := v1.AddressStatus{Address: e.Address, Epoch: e.Epoch, State: v1.StateAnnounced}
 		switch {
 		case m.kernel[a]:
+		case m.hasYielded(e) && w.answers(a, m) != "":
+			now.State = v1.StateYielded
 		case m.refusedByKernel[a]:
 			now.State = v1.StateFailed
 		case e.Leaving:
@@ -729,7 +746,7 @@ func (w *world) sync(m *machine) {
 	}
 	for a := range m.kernel {
 		_, own := m.view.spec[a]
-		if _, isShared := shared[a]; !own && !isShared {
+		if _, isShared := shared[a]; !own && !isShared && m.claimed[a] == 0 {
 			delete(m.kernel, a)
 			w.note("  agent %s: withdraws %s", m.Name, a)
 			if m.served[a] && w.isServed(a, m) {
@@ -741,7 +758,7 @@ func (w *world) sync(m *machine) {
 	for a := range m.kernel {
 		m.served[a] = w.isServed(a, m) && m.seenChanges >= m.unserved[a] && m.view.generation >= m.unsharedSince
 	}
-	m.unsent, m.unsentGeneration, m.unsentRevision = status, m.view.generation, 0
+	m.unsent, m.unsentGeneration, m.unsentRevision, m.unsentClaims = status, m.view.generation, 0, maps.Clone(m.claimed)
 	if m.view.announcesShared {
 		m.unsentRevision = placement.HighestRevision(m.seenShared)
 	}
@@ -767,18 +784,19 @@ func (w *world) reportLies(m *machine) {
 	if len(m.Interfaces) == 1 {
 		m.Interfaces = append(m.Interfaces, placement.Interface{Name: "eth9", MAC: m.Interfaces[0].MAC, Subnets: []netip.Prefix{unattachedSubnet}})
 	}
+	w.reportFalseClaims(m)
 	m.unsent, m.unsentGeneration, m.unsentRevision = m.status, m.observed, m.reportedRevision
 }
 
 func (m *machine) report() {
-	m.status, m.observed, m.reportedRevision = maps.Clone(m.unsent), m.unsentGeneration, m.unsentRevision
+	m.status, m.observed, m.reportedRevision, m.reportedClaims = maps.Clone(m.unsent), m.unsentGeneration, m.unsentRevision, m.unsentClaims
 }
 
 // answers is the MAC address by which the kernel of another node answers for an
 // address, or empty. A node with two interfaces on the link answers by either.
 func (w *world) answers(a netip.Addr, but *machine) string {
 	for i, m := range w.nodes {
-		if m != but && m.kernel[a] {
+		if m != but && m.kernel[a] && !m.isCutOff && !but.isCutOff {
 			if b := a.As16(); (int(b[15])+i)%2 == 0 {
 				return m.MACs[0]
 			}
@@ -792,11 +810,12 @@ func (w *world) answers(a netip.Addr, but *machine) string {
 // defend the address gives way at once. Its report comes later.
 func (w *world) claimed(a netip.Addr, by *machine) {
 	for _, m := range w.nodes {
-		if m == by || m.isCrashed || m.isIdle || !m.kernel[a] {
+		if m == by || m.isCrashed || m.isIdle || !m.kernel[a] || m.isCutOff || by.isCutOff {
 			continue
 		}
 		if e, has := m.spec[a]; !has || e.Leaving || m.Liveness == placement.Expired || m.isNodeDeleted {
 			delete(m.kernel, a)
+			delete(m.claimed, a)
 			m.unsent[a] = v1.AddressStatus{Address: a.String(), State: v1.StateYielded, Epoch: e.Epoch}
 			w.note("  agent %s: yields %s to %s", m.Name, a, by.Name)
 		}
@@ -815,7 +834,7 @@ func newWorld(t *testing.T, rng *rand.Rand) *world {
 				MACs: []string{fmt.Sprintf("06:00:00:00:00:%02x", i)},
 			},
 			refusedByKernel: map[netip.Addr]bool{}, kernel: map[netip.Addr]bool{}, status: map[netip.Addr]v1.AddressStatus{}, unsent: map[netip.Addr]v1.AddressStatus{},
-			seenShared: map[string]v1.CommonAnnouncementSpec{}, unserved: map[netip.Addr]int{},
+			seenShared: map[string]v1.CommonAnnouncementSpec{}, unserved: map[netip.Addr]int{}, wireState: wireState{claimed: map[netip.Addr]int64{}, yielded: map[netip.Addr]int64{}},
 		}
 		w.nodes = append(w.nodes, m)
 	}
@@ -870,6 +889,10 @@ func (w *world) disturb() {
 		w.injectFault(m)
 		return
 	}
+	if w.hasClaims && w.rng.IntN(2) == 0 {
+		w.disturbWire(m)
+		return
+	}
 	if w.hasDeletions && w.rng.IntN(4) == 0 {
 		w.deleteAnnouncement(m)
 		return
@@ -911,6 +934,7 @@ func (w *world) disturb() {
 	case 12:
 		m.isCrashed, m.Liveness, m.IsNotReadyForLong = true, placement.Expired, true
 		clear(m.kernel)
+		clear(m.claimed)
 		w.note("%s: power fails", m.Name)
 	case 13:
 		if m.LBNodeAgent == "" {
@@ -1031,6 +1055,7 @@ func (w *world) settle() {
 	w.isSettling = true
 	defer func() { w.isSettling = false }()
 	for _, m := range w.nodes {
+		m.isCutOff = false
 		// What is late is decided sooner or later.
 		if m.Liveness == placement.Late {
 			m.isCrashed, m.Liveness = false, placement.Fresh
@@ -1044,20 +1069,24 @@ func (w *world) settle() {
 		w.now = w.now.Add(3 * time.Second)
 		changed := w.place()
 		for _, m := range w.nodes {
-			before, kernel, revision := m.status, len(m.kernel), m.reportedRevision
+			before, kernel, revision, claims := m.status, len(m.kernel), m.reportedRevision, m.reportedClaims
 			w.sync(m)
 			if !m.isCrashed && !m.isIdle && !m.hasNoAnnouncement {
 				m.report()
 			}
-			changed = changed || !cmp.Equal(before, m.status, cmpopts.EquateEmpty()) || kernel != len(m.kernel) || revision != m.reportedRevision
+			changed = changed || !cmp.Equal(before, m.status, cmpopts.EquateEmpty()) || kernel != len(m.kernel) || revision != m.reportedRevision || !cmp.Equal(claims, m.reportedClaims, cmpopts.EquateEmpty())
 		}
 		if !changed && w.isHeldBack() { // what is refused no more is tried again later
 			w.now = w.now.Add(w.refusals.UntilRetry(w.now))
 			continue
 		}
-		if !changed && placement.NextDeadline(w.inputs()) == 0 {
+		next := placement.NextDeadline(w.inputs())
+		if !changed && next == 0 {
 			w.settled()
 			return
+		}
+		if !changed {
+			w.now = w.now.Add(next)
 		}
 	}
 	w.fail("does not settle")
@@ -1139,7 +1168,7 @@ func (w *world) settledLocal(a placement.Address, massExpiry bool) {
 			has = append(has, m.Name)
 		}
 		// Its kernel serves on, and no node is to take over, or the manager does not know it.
-		kernelAway = kernelAway || m.kernel[a.Addr] && (m.Liveness == placement.Expired || m.isIdle) && (m != holder || massExpiry || m.Liveness == placement.Expired && !m.isNodeDeleted && !m.IsNotReadyForLong)
+		kernelAway = kernelAway || m.kernel[a.Addr] && (m.Liveness == placement.Expired || m.isIdle || m.isNodeDeleted) && (m != holder || massExpiry || m.Liveness == placement.Expired && !m.isNodeDeleted && !m.IsNotReadyForLong)
 	}
 	if len(has) > 1 {
 		w.fail("%s: %v all have it", a.Addr, has)
@@ -1190,6 +1219,23 @@ func TestFaultHistories(t *testing.T) {
 func TestSuccessorHistories(t *testing.T) {
 	for seed := range histories() / 2 {
 		history(t, seed, historySteps, func(w *world) { w.namesSuccessors, w.hasFaults = true, seed%2 == 1 })
+	}
+}
+
+// TestClaimHistories has successors claim addresses, of dead holders and, where they are cut off
+// on the link, of living ones; with faults, one node lies about that.
+func TestClaimHistories(t *testing.T) {
+	adopted, refuted := 0, 0
+	for seed := range histories() / 2 {
+		var last *world
+		history(t, seed, historySteps, func(w *world) {
+			last = w
+			w.namesSuccessors, w.hasClaims, w.hasFaults = true, true, seed%2 == 1
+		})
+		adopted, refuted = adopted+last.adopted, refuted+last.refuted
+	}
+	if count := int(histories() / 2); adopted < count/2 || refuted < count/20 {
+		t.Errorf("%d claims were adopted, and %d refuted, in %d histories", adopted, refuted, count)
 	}
 }
 

@@ -20,6 +20,8 @@ type Inputs struct {
 	// LingeringReports are, by address, the nodes that report an address Announced
 	// without having an entry for it: they have yet to withdraw it, or are lying.
 	LingeringReports map[netip.Addr][]LingeringReport
+	// Claims are what successors report to have claimed. AddClaims adds them.
+	Claims []SuccessorClaim
 	// LocalSubnets are the subnets of all groups of type local.
 	LocalSubnets []netip.Prefix
 	// NamesSuccessors is that the entries of holders name the nodes that are to claim their
@@ -98,6 +100,12 @@ type Node struct {
 	// still answers for. Clocks sets that, and NotReadyFor.
 	IsNotReady, IsNotReadyForLong bool
 	NotReadyFor                   time.Duration
+	// IsFailoverDisabled is that the node's LBNodeAgent has no part in failover on the wire:
+	// the node is no successor, and has none.
+	IsFailoverDisabled bool
+	// ReservationWait is for how long no epochs are to be reserved for further successors of
+	// the node, as some have claimed addresses of it. Clocks sets it.
+	ReservationWait time.Duration
 	// IsDeleted is that the Node object is gone, but the node's Announcements are still
 	// there. Such a node only has the addresses that it had: it is no candidate, and it
 	// does not make an address Local.

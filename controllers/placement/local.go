@@ -51,7 +51,7 @@ func (p *placer) moveLocal(a *Address) {
 	old, claimant := holder.Spec, p.claimantOf(a)
 	move := Move{Kind: Handover, From: from.Name, To: candidate.Name, IsNew: claimant == nil && !old.Leaving, Message: from.Name + " " + reasonAgainst(from, a, holdChecks)}
 	if from.Liveness == Expired {
-		move.Kind = Failover
+		move.Kind, move.Cause = Failover, CauseLease
 	}
 	old.Leaving = old.Leaving || from.Liveness != Expired || reasonAgainst(from, a, holdChecksWithoutLease) != ""
 	if p.mayTakeOver(a, holder, claimant) {

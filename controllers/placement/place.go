@@ -27,9 +27,26 @@ const (
 	Handover MoveKind = "Handover"
 )
 
+// MoveCause is why an address fails over.
+type MoveCause string
+
+// Causes of failovers.
+const (
+	// CauseLease is that the holder's agent does not renew its Lease.
+	CauseLease MoveCause = "LeaseExpired"
+	// CauseDead is that a successor found the holder dead and claimed the address, and the
+	// holder's agent does not renew its Lease either.
+	CauseDead MoveCause = "HolderDead"
+	// CauseYielded is that a successor claimed the address, and the holder does not have
+	// it any more.
+	CauseYielded MoveCause = "HolderYielded"
+)
+
 // Move is a Local address on its way to a node.
 type Move struct {
 	Kind MoveKind
+	// Cause of a Failover.
+	Cause MoveCause
 	// From is the holder, if there is one, and To the node that is to have the address.
 	From, To string
 	// IsNew is that the address was not on its way before.
@@ -49,6 +66,9 @@ type Result struct {
 	// AnnouncesShared are the nodes that announce them.
 	SharedEntries   map[string][]v1.AnnouncedAddress
 	AnnouncesShared map[string]bool
+	// Successors are the nodes that the entries of each node name as such, as that node
+	// reaches them, sorted by name.
+	Successors map[string][]v1.StandbyNode
 	// HeartbeatSeconds of each node that runs an agent.
 	HeartbeatSeconds map[string]int32
 	// Moves are the Local addresses that are on their way to a node.
@@ -71,7 +91,7 @@ func Place(inputs Inputs) Result {
 			p.placeVirtual(a)
 		case v1.AnnounceLocal:
 			p.localCount[familyBits(a.Addr)]++
-			if !p.keepLocal(a) {
+			if !p.challenge(a) && !p.keepLocal(a) {
 				moving = append(moving, a)
 			}
 		default:
@@ -87,6 +107,7 @@ func Place(inputs Inputs) Result {
 			slices.SortFunc(entries, byAddress)
 		}
 	}
+	p.describeSuccessors()
 	return p.result
 }
 

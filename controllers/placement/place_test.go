@@ -45,6 +45,8 @@ func nodes(t *testing.T, s string) []placement.Node {
 				n.ProbeTime = 10 * time.Second
 			case "overdue":
 				n.HasReportedFacts, n.Interfaces, n.AreFactsOverdue = false, nil, true
+			case "disabled":
+				n.IsFailoverDisabled = true
 			case "excluded":
 				n.IsExcluded = true
 			case "withdrawing":
@@ -487,9 +489,9 @@ func TestMoves(t *testing.T) {
 		{"settled", "a b", []string{"a 1 Announced"}, nil},
 		{"new", "a b:excluded", nil, &placement.Move{Kind: placement.Placement, To: "a", IsNew: true, PassedOver: "b is labelled node.kubernetes.io/exclude-from-external-load-balancers"}},
 		{"failover begins", "a:expired b", []string{"a 1 Announced"},
-			&placement.Move{Kind: placement.Failover, From: "a", To: "b", IsNew: true, Message: "a has an agent that does not renew its Lease", PassedOver: "a has an agent that does not renew its Lease"}},
+			&placement.Move{Kind: placement.Failover, Cause: placement.CauseLease, From: "a", To: "b", IsNew: true, Message: "a has an agent that does not renew its Lease", PassedOver: "a has an agent that does not renew its Lease"}},
 		{"failover goes on", "a:expired b", []string{"a 1 Announced", "b 2 Standby"},
-			&placement.Move{Kind: placement.Failover, From: "a", To: "b", Message: "a has an agent that does not renew its Lease"}},
+			&placement.Move{Kind: placement.Failover, Cause: placement.CauseLease, From: "a", To: "b", Message: "a has an agent that does not renew its Lease"}},
 		{"handover begins", "a:shutdown b", []string{"a 1 Announced"},
 			&placement.Move{Kind: placement.Handover, From: "a", To: "b", IsNew: true, Message: "a is shutting down", PassedOver: "a is shutting down"}},
 		{"handover goes on", "a:shutdown b", []string{"a 1 Announced leaving"}, &placement.Move{Kind: placement.Handover, From: "a", To: "b", Message: "a is shutting down"}},

@@ -22,11 +22,15 @@ type placer struct {
 	nodeByName       map[string]*Node
 	entriesByAddress map[netip.Addr][]*Entry // highest epoch first
 	sharedByAddress  map[netip.Addr][]*SharedEntry
+	// claimsByAddress are the claims of successors, highest epoch first.
+	claimsByAddress map[netip.Addr][]*SuccessorClaim
 	// sharedInterfaces are the virtual interfaces of the LBNodeAgents whose nodes announce
 	// shared entries.
 	sharedInterfaces map[string]string
 	// virtualPools are the pools that have addresses which are announced Virtual.
 	virtualPools map[pool]bool
+	// isChallenged is of Local addresses whose holder is challenged by a claim.
+	isChallenged map[netip.Addr]bool
 	localCount   map[int]int            // number of Local addresses, by family
 	localsOfNode map[int]map[string]int // number of Local addresses, by family and node
 	// held are the Local addresses that stay with their holders, in the order of addresses.
@@ -50,8 +54,10 @@ func newPlacer(inputs Inputs) *placer {
 		nodeByName:       map[string]*Node{},
 		entriesByAddress: map[netip.Addr][]*Entry{},
 		sharedByAddress:  map[netip.Addr][]*SharedEntry{},
+		claimsByAddress:  map[netip.Addr][]*SuccessorClaim{},
 		sharedInterfaces: map[string]string{},
 		virtualPools:     map[pool]bool{},
+		isChallenged:     map[netip.Addr]bool{},
 		localCount:       map[int]int{},
 		localsOfNode:     map[int]map[string]int{32: {}, 128: {}},
 		held:             map[holderLink][]*heldAddress{},
@@ -60,6 +66,7 @@ func newPlacer(inputs Inputs) *placer {
 			Entries:          map[string][]v1.AnnouncedAddress{},
 			SharedEntries:    map[string][]v1.AnnouncedAddress{},
 			AnnouncesShared:  map[string]bool{},
+			Successors:       map[string][]v1.StandbyNode{},
 			HeartbeatSeconds: map[string]int32{},
 			Moves:            map[netip.Addr]Move{},
 			Unplaced:         map[netip.Addr]Explanation{},
@@ -67,6 +74,7 @@ func newPlacer(inputs Inputs) *placer {
 	}
 	p.indexNodes()
 	p.indexEntries()
+	p.indexClaims()
 	return p
 }
 
@@ -119,6 +127,22 @@ func (p *placer) indexEntries() {
 	}
 }
 
+// indexClaims notes the claims by address.
+func (p *placer) indexClaims() {
+	if !p.inputs.NamesSuccessors {
+		return
+	}
+	for i := range p.inputs.Claims {
+		c := &p.inputs.Claims[i]
+		p.claimsByAddress[c.Addr] = append(p.claimsByAddress[c.Addr], c)
+	}
+	for _, claims := range p.claimsByAddress {
+		slices.SortFunc(claims, func(a, b *SuccessorClaim) int {
+			return cmp.Or(cmp.Compare(b.Epoch, a.Epoch), cmp.Compare(a.Node, b.Node))
+		})
+	}
+}
+
 // heartbeatSeconds is how often the agent of a node is to renew its Lease. A node with an
 // interface in the subnet of a local group may have to take over an address quickly.
 func heartbeatSeconds(n *Node, localSubnets []netip.Prefix) int32 {
@@ -137,8 +161,12 @@ func (p *placer) addEntry(n *Node, a *Address, e v1.AnnouncedAddress) {
 	if e.Type == v1.AnnounceLocal {
 		e.SkipProbe = a.SkipProbe && a.Addr.Is6()
 	}
-	if !p.inputs.NamesSuccessors {
+	if !p.inputs.NamesSuccessors || n.IsFailoverDisabled {
 		e.Successors = nil
+	}
+	e.Successors = p.withoutUnfit(e.Successors, a)
+	if !p.isChallenged[a.Addr] {
+		e.ContestedBy = nil
 	}
 	p.result.Entries[n.Name] = append(p.result.Entries[n.Name], a.withAddress(e))
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -57,7 +58,7 @@ func PlanStandbys(inputs Inputs) []StandbyPlan {
 	addresses := map[standbyKey][]v1.StandbyAddress{}
 	for i := range inputs.Addresses {
 		a := &inputs.Addresses[i]
-		e := p.holderOf(a)
+		e := p.reservingEntry(a)
 		if e == nil {
 			continue
 		}
@@ -142,6 +143,9 @@ func (p *placer) chooseWitnesses(key standbyKey, link *Interface) []v1.StandbyNo
 // standbyNode describes a node as it is reached by an interface of another one.
 func standbyNode(n *Node, link *Interface) v1.StandbyNode {
 	out := v1.StandbyNode{NodeName: n.Name}
+	if link == nil { // the other node's facts are unknown
+		link = &Interface{}
+	}
 	for _, a := range n.ownAddressesOn(link) {
 		out.Addresses = append(out.Addresses, a.String())
 	}
@@ -157,6 +161,55 @@ func standbyNode(n *Node, link *Interface) v1.StandbyNode {
 		}
 	}
 	return out
+}
+
+// describeSuccessors describes to each holder the nodes that its entries name, as the holder
+// reaches them.
+func (p *placer) describeSuccessors() {
+	for node, entries := range p.result.Entries {
+		byName := map[string]*v1.StandbyNode{}
+		seen := map[successorOnLink]bool{}
+		for i := range entries {
+			named := entries[i].Successors
+			if by := entries[i].ContestedBy; by != nil {
+				named = append(slices.Clone(named), *by)
+			}
+			for _, s := range named {
+				key := successorOnLink{s.NodeName, string(entries[i].Interface)}
+				if n := p.nodeByName[s.NodeName]; n != nil && !seen[key] {
+					seen[key] = true
+					onLink := standbyNode(n, p.nodeByName[node].interfaceNamed(key.iface))
+					byName[s.NodeName] = mergeStandbyNodes(byName[s.NodeName], onLink)
+				}
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(byName)) {
+			if len(p.result.Successors[node]) < v1.MaxSuccessorsPerNode {
+				p.result.Successors[node] = append(p.result.Successors[node], *byName[name])
+			}
+		}
+	}
+}
+
+// successorOnLink is a successor, and the interface by which the holder reaches it.
+type successorOnLink struct{ node, iface string }
+
+// mergeStandbyNodes joins what a node is by one link, which may be nil, and by another one.
+func mergeStandbyNodes(one *v1.StandbyNode, other v1.StandbyNode) *v1.StandbyNode {
+	if one == nil {
+		return &other
+	}
+	for _, a := range other.Addresses {
+		if len(one.Addresses) < maxOwnAddresses && !slices.Contains(one.Addresses, a) {
+			one.Addresses = append(one.Addresses, a)
+		}
+	}
+	for _, mac := range other.MACs {
+		if len(one.MACs) < v1.MaxPreviousMACs && !slices.Contains(one.MACs, mac) {
+			one.MACs = append(one.MACs, mac)
+		}
+	}
+	return one
 }
 
 // ownAddressesOn returns the addresses of the node itself that an interface of another node

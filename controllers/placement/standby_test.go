@@ -69,7 +69,9 @@ func TestPlanStandbysRows(t *testing.T) {
 		{"two nodes have no witness", "a b", nil, "b eth0"},
 		{"three", "a b c", nil, "b eth0 c, c eth0 b"},
 		{"the gate is off", "a b c", func(f *placement.Inputs) { f.NamesSuccessors = false }, ""},
-		{"nothing is held", "a b c", func(f *placement.Inputs) { f.Entries[0].ReportedState = v1.StatePending }, ""},
+		{"nothing is held", "a b c", func(f *placement.Inputs) {
+			f.Entries[0].ReportedState, f.Entries[0].Spec.Successors = v1.StatePending, nil
+		}, ""},
 		{"the holder's interface is unknown", "a b c", func(f *placement.Inputs) { f.Nodes[0].Interfaces = nil }, ""},
 		{"a successor is gone", "a b c", func(f *placement.Inputs) { f.Nodes[1].IsDeleted = true }, "c eth0"},
 		{"a successor runs no agent", "a b c", func(f *placement.Inputs) { f.Nodes[1].LBNodeAgent = "" }, "c eth0 b"},

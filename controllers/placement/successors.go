@@ -44,7 +44,7 @@ type holderLink struct{ holder, iface string }
 
 // noteHeld notes that an address stays with its holder, so that successors can be named.
 func (p *placer) noteHeld(a *Address, holder *Node, e *Entry) {
-	if !p.inputs.NamesSuccessors || e.ReportedState != v1.StateAnnounced {
+	if !p.inputs.NamesSuccessors || e.ReportedState != v1.StateAnnounced || holder.IsFailoverDisabled {
 		return
 	}
 	i := holder.interfaceFor(a.Addr)
@@ -79,13 +79,20 @@ func (p *placer) nameSuccessors() {
 // remainingSuccessors returns the named successors that remain: those that pass the checks
 // for holding the address.
 func (p *placer) remainingSuccessors(h *heldAddress) []v1.Successor {
-	var named []v1.Successor
-	for _, s := range h.stored.Spec.Successors {
-		if n := p.nodeByName[s.NodeName]; n != nil && n != h.holder && reasonAgainst(n, h.address, holdChecks) == "" {
-			named = append(named, s)
-		}
-	}
-	return named
+	return slices.DeleteFunc(p.withoutUnfit(h.stored.Spec.Successors, h.address), func(s v1.Successor) bool {
+		n := p.nodeByName[s.NodeName]
+		return n == h.holder || n.Liveness == Expired
+	})
+}
+
+// withoutUnfit returns the successors of an address but those that are not to have the address,
+// whether their agents renew or not: who has claimed the address withdraws it when its epoch is
+// not reserved any more.
+func (p *placer) withoutUnfit(successors []v1.Successor, a *Address) []v1.Successor {
+	return slices.DeleteFunc(slices.Clone(successors), func(s v1.Successor) bool {
+		n := p.nodeByName[s.NodeName]
+		return n == nil || n.IsFailoverDisabled || reasonAgainst(n, a, holdChecksWithoutLease) != ""
+	})
 }
 
 // chooseWatchers returns the nodes that may be successors on a link, by name: those that are
@@ -187,7 +194,7 @@ func countTakers(h *heldAddress, watchers map[string]*Node) int {
 
 // maySucceed reports whether a node may be named as a successor for an address.
 func maySucceed(n *Node, h *heldAddress) bool {
-	return n != h.holder && reasonAgainst(n, h.address, h.checks) == ""
+	return n != h.holder && !n.IsFailoverDisabled && reasonAgainst(n, h.address, h.checks) == ""
 }
 
 // chooseRank chooses the successors of one rank. A named one remains, be it of another rank
@@ -244,7 +251,7 @@ func (p *placer) writeSuccessors(h *heldAddress) {
 		return
 	}
 	e := &entries[i]
-	isEarly := h.stored.UnchangedFor < successorDelay
+	isEarly := h.stored.UnchangedFor < successorDelay || h.holder.ReservationWait > 0
 	highest := p.highestEpoch(h.address.Addr)
 	e.Successors = nil
 	for _, name := range h.chosen {

@@ -96,6 +96,9 @@ func TestSuccessors(t *testing.T) {
 				f.Nodes[1].Interfaces[0].Subnets = []netip.Prefix{netip.MustParsePrefix("10.0.0.201/32")}
 			}, want: []string{"c 2"},
 		},
+		{name: "nodes that watch nobody", nodes: "a b:disabled c d:disabled", want: []string{"c 2"}},
+		{name: "a named one that watches nobody any more", nodes: "a b:disabled c d", named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"c 3, d 4"}},
+		{name: "a holder that has no part in it", nodes: "a:disabled b c", named: []v1.Successor{{NodeName: "b", Epoch: 2}}, want: []string{""}},
 		{name: "the gate is off", nodes: "a b c", named: []v1.Successor{{NodeName: "b", Epoch: 2}}, change: func(f *placement.Inputs) { f.NamesSuccessors = false }, want: []string{""}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -206,12 +209,13 @@ func TestSuccessorsDeadline(t *testing.T) {
 }
 
 // checkSuccessors checks the successors of a result, and that nothing else differs from what
-// is decided without them.
-func (w *world) checkSuccessors(inputs *placement.Inputs, result *placement.Result) {
-	without := *inputs
-	without.NamesSuccessors = false
-	want, got := placement.Place(without), *result
-	got.Entries = map[string][]v1.AnnouncedAddress{}
+// is decided without them. Claims are left out: they do change what is decided.
+func (w *world) checkSuccessors(inputs *placement.Inputs) {
+	with, without := *inputs, *inputs
+	with.Claims, without.NamesSuccessors = nil, false
+	want, got := placement.Place(without), placement.Place(with)
+	withSuccessors := got.Entries
+	got.Successors, got.Entries = want.Successors, map[string][]v1.AnnouncedAddress{}
 	stored := map[netip.Addr]map[string]placement.Entry{}
 	for _, e := range inputs.Entries {
 		if stored[e.Addr] == nil {
@@ -219,7 +223,7 @@ func (w *world) checkSuccessors(inputs *placement.Inputs, result *placement.Resu
 		}
 		stored[e.Addr][e.Node] = e
 	}
-	for node, entries := range result.Entries {
+	for node, entries := range withSuccessors {
 		got.Entries[node] = slices.Clone(entries)
 		for i := range got.Entries[node] {
 			e := &got.Entries[node][i]

@@ -1,0 +1,195 @@
+package placement
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"time"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/textlimit"
+)
+
+// ChallengeTime is for how long the manager waits, after a successor has reported that it has
+// claimed an address, for the holder's agent to renew its Lease.
+const ChallengeTime = 3 * time.Second
+
+// SuccessorClaim is what the agent of a successor reports of a Local address that it has
+// claimed, as the holder seemed dead.
+type SuccessorClaim struct {
+	Node string
+	Addr netip.Addr
+	// Epoch by which the node has claimed the address.
+	Epoch int64
+	// Message of the agent.
+	Message string
+	// Holder is the node whose entry reserves the epoch for the claimer. AddClaims sets it.
+	Holder string
+	// Age is for how long the claim has been there. It may be too short, never too long.
+	// Clocks sets it.
+	Age time.Duration
+}
+
+// AddClaims adds claims of successors to the inputs, after all entries. A claim counts only if
+// its epoch is the one that an entry of another node reserves for the claimer: an agent can
+// report any. Where a claim has been adopted, which is to say that the claimer has an entry with
+// that epoch, the claim counts as that entry's until the claimer's agent reports on the entry: so
+// the entry of the last holder is not the highest realised one in between. A claim for which the
+// claimer has no entry is a lingering report, too.
+func (inputs *Inputs) AddClaims(claims []SuccessorClaim) {
+	if len(claims) == 0 {
+		return
+	}
+	entryOf, reservedBy := map[entryKey]*Entry{}, map[claimKey]string{}
+	for i := range inputs.Entries {
+		e := &inputs.Entries[i]
+		entryOf[entryKey{e.Node, e.Addr}] = e
+		for _, s := range e.Spec.Successors {
+			reservedBy[claimKey{entryKey{s.NodeName, e.Addr}, s.Epoch}] = e.Node
+		}
+	}
+	for _, c := range claims {
+		key := entryKey{c.Node, c.Addr}
+		e := entryOf[key]
+		if e == nil {
+			if inputs.LingeringReports == nil {
+				inputs.LingeringReports = map[netip.Addr][]LingeringReport{}
+			}
+			inputs.LingeringReports[c.Addr] = append(inputs.LingeringReports[c.Addr], LingeringReport{Node: c.Node})
+		}
+		holder, isReserved := reservedBy[claimKey{key, c.Epoch}]
+		switch {
+		case e != nil && e.Spec.Epoch == c.Epoch:
+			e.ReportedState = cmp.Or(e.ReportedState, v1.StateAnnounced)
+		case isReserved && e == nil:
+			c.Holder = holder
+			inputs.Claims = append(inputs.Claims, c)
+		}
+	}
+}
+
+// claimOf returns the claim that counts for a Local address, and the holder's entry, which
+// reserves the claim's epoch: of several claims the one with the highest epoch. It returns nil
+// if there is none, or if the manager has the address taken over from its holder by another
+// node. The entry of a node that held the address, and has yielded or lost it, reserves epochs
+// until another node holds the address.
+func (p *placer) claimOf(a *Address) (*SuccessorClaim, *Entry) {
+	claims := p.claimsByAddress[a.Addr]
+	if len(claims) == 0 {
+		return nil, nil
+	}
+	reserving := p.reservingEntry(a)
+	claimant := p.claimantOf(a)
+	if reserving == nil || claimant != nil && claimant != reserving && claimant.Spec.Claim == v1.ClaimTakeover {
+		return nil, nil
+	}
+	for _, c := range claims {
+		n := p.nodeByName[c.Node]
+		if n != nil && c.Holder == reserving.Node && reasonAgainst(n, a, claimChecks) == "" {
+			return c, reserving
+		}
+	}
+	return nil, nil
+}
+
+// reservingEntry is the entry that reserves epochs of an address for successors: that of the
+// holder or, while no node reports the address Announced, that of the last holder.
+func (p *placer) reservingEntry(a *Address) *Entry {
+	if e := p.holderOf(a); e != nil {
+		return e
+	}
+	for _, e := range p.entriesByAddress[a.Addr] {
+		if p.nodeByName[e.Node] != nil && len(e.Spec.Successors) > 0 {
+			return e
+		}
+	}
+	return nil
+}
+
+// challenge decides about an address that a successor of its holder has claimed, and reports
+// whether there is such a claim that counts. No report takes an address from another node that
+// renews its Lease and says that it announces the address:
+//
+//   - The holder's agent does not renew its Lease, and had the time to do so since the claim:
+//     the claim is adopted. The same if the holder reports that it does not have the address.
+//   - The agent renews: the holder is asked, by contestedBy in its entry, to ask the
+//     claimer's kernel. It yields, or still says that it announces the address and gets an
+//     epoch above all claims, which thereby end.
+func (p *placer) challenge(a *Address) bool {
+	c, e := p.claimOf(a)
+	if c == nil {
+		return false
+	}
+	holder := p.nodeByName[e.Node]
+	hadTime := c.Age >= ChallengeTime
+	isLost := e.hasReported() && e.ReportedState != v1.StateAnnounced || p.hasFailed(e)
+	if !isLost && holder.Liveness != Expired && reasonAgainst(holder, a, holdChecks) != "" {
+		return false // the address is handed over as if there were no claim
+	}
+	p.isChallenged[a.Addr] = true
+	switch {
+	case isLost:
+		p.adoptClaim(a, c, e, CauseYielded)
+	case holder.Liveness == Expired && hadTime:
+		p.adoptClaim(a, c, e, CauseDead)
+	case holder.Liveness == Expired:
+		p.keepEntry(holder, a, e.Spec)
+	case !hadTime && e.Spec.ContestedBy == nil:
+		p.keepChallenged(a, e, nil)
+	case isContestedBy(e, c) && e.IsObserved && e.ReportedState == v1.StateAnnounced:
+		spec := e.Spec
+		spec.Epoch, spec.Claim, spec.Leaving = p.highestEpoch(a.Addr)+1, v1.ClaimProbe, false
+		spec.Successors, spec.ContestedBy = nil, nil
+		p.keepEntry(holder, a, spec)
+	default:
+		p.keepChallenged(a, e, c)
+	}
+	return true
+}
+
+func isContestedBy(e *Entry, c *SuccessorClaim) bool {
+	by := e.Spec.ContestedBy
+	return by != nil && by.NodeName == c.Node && by.Epoch == c.Epoch
+}
+
+// keepChallenged keeps the address where it is while a claim, which is given if the holder is
+// to ask the claimer, is undecided.
+func (p *placer) keepChallenged(a *Address, e *Entry, c *SuccessorClaim) {
+	spec := e.Spec
+	spec.Leaving, spec.ContestedBy = false, nil
+	if c != nil {
+		spec.ContestedBy = &v1.Successor{NodeName: c.Node, Epoch: c.Epoch}
+	}
+	p.keepEntry(p.nodeByName[e.Node], a, spec)
+}
+
+// adoptClaim gives an address to the node that has claimed it, with the epoch of the claim.
+// Where most Leases have expired, the fault may be the API server's: then the claimer has the
+// address only if no device answers for it. The entry of the last holder stays until the claim
+// is stored, and changes before that: so no two leaders decide about the address at once.
+func (p *placer) adoptClaim(a *Address, c *SuccessorClaim, last *Entry, cause MoveCause) {
+	claimer, holder := p.nodeByName[c.Node], p.nodeByName[last.Node]
+	spec := p.newClaim(a, claimer)
+	spec.Epoch, spec.HighestEpoch = c.Epoch, p.highestEpoch(a.Addr)
+	if !p.isMassExpiry || cause == CauseYielded {
+		spec.Claim = v1.ClaimTakeover
+	}
+	why := holder.Name + " " + notExpired(holder, a)
+	if cause == CauseYielded {
+		why = fmt.Sprintf("%s reports it %s", holder.Name, cmp.Or(last.ReportedState, v1.StatePending))
+	}
+	message := fmt.Sprintf("%s, its successor, has claimed it, and %s", claimer.Name, why)
+	if c.Message != "" {
+		message += fmt.Sprintf(" (%s)", textlimit.Shorten(c.Message, 200))
+	}
+	p.noteMove(a, Move{
+		Kind: Failover, Cause: cause, From: holder.Name, To: claimer.Name, IsNew: true, Message: message,
+	})
+	p.keepEntry(claimer, a, spec)
+	if last.hasReported() && !p.hasFailed(last) { // the others stay as those of failed claimants
+		old := withHighestEpoch(last.Spec, &spec)
+		old.Leaving = true
+		p.addEntry(holder, a, old)
+	}
+	p.keepFailedEntries(a, claimer, &spec)
+}
