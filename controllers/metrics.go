@@ -24,7 +24,7 @@ type Metrics struct {
 	// Of external IPAM systems, by ServiceGroup.
 	ipamReachable, ipamWaiting, ipamDifferences *prometheus.GaugeVec
 	ipamDuration                                *prometheus.HistogramVec
-	changes                                     *prometheus.CounterVec
+	changes, failovers                          *prometheus.CounterVec
 	duration                                    *prometheus.HistogramVec
 }
 
@@ -67,12 +67,15 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "purelb_election_winner_changes_total", Help: "Local addresses that were given to a node, by kind: Placement, Failover, Handover.",
 		}, []string{"kind"}),
+		failovers: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "purelb_election_failovers_total", Help: "Local addresses that failed over, by cause: LeaseExpired, HolderDead, HolderYielded.",
+		}, []string{"cause"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "purelb_election_move_duration_seconds", Help: "From when a Local address was given to a node until the node announced it, by kind.",
 			Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
 		}, []string{"kind"}),
 	}
-	registry.MustRegister(m.size, m.inUse, m.rejected, m.waiting, m.addresses, m.members, m.changes, m.duration,
+	registry.MustRegister(m.size, m.inUse, m.rejected, m.waiting, m.addresses, m.members, m.changes, m.failovers, m.duration,
 		m.ipamReachable, m.ipamWaiting, m.ipamDifferences, m.ipamDuration)
 	return m
 }
@@ -157,7 +160,12 @@ func (m *Metrics) countWaitingBy(count func() map[serviceWait]int) {
 func (m *Metrics) SetMembers(n int) { m.members.Set(float64(n)) }
 
 // CountMove counts a Local address that is given to a node.
-func (m *Metrics) CountMove(kind placement.MoveKind) { m.changes.WithLabelValues(string(kind)).Inc() }
+func (m *Metrics) CountMove(move placement.Move) {
+	m.changes.WithLabelValues(string(move.Kind)).Inc()
+	if move.Kind == placement.Failover {
+		m.failovers.WithLabelValues(string(move.Cause)).Inc()
+	}
+}
 
 // ObserveMove records how long such a move took.
 func (m *Metrics) ObserveMove(kind placement.MoveKind, took time.Duration) {

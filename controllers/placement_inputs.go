@@ -113,6 +113,7 @@ func (c *cluster) placementInputs(livenessOf func(node string) placement.Livenes
 		announcementsByNode[a.Spec.NodeName] = append(announcementsByNode[a.Spec.NodeName], a)
 		addEntries(&inputs, a)
 	}
+	inputs.AddClaims(c.successorClaims())
 	for i := range c.commons {
 		spec := &c.commons[i].Spec
 		for _, e := range spec.Addresses {
@@ -175,6 +176,8 @@ func (c *cluster) placementNode(n *corev1.Node, announcements []*v1.Announcement
 			node.VirtualInterface = cmp.Or(string(agent.Spec.Local.DummyInterface), node.VirtualInterface)
 			node.ProbeTime = probeTime(agent.Spec.Local.ProbeConfig)
 			node.AllowedSubnets = allowedSubnets(agent)
+			failover := agent.Spec.Local.Failover
+			node.IsFailoverDisabled = failover != nil && failover.Enabled != nil && !*failover.Enabled
 		}
 	}
 	addFacts(&node, announcements)
@@ -275,6 +278,19 @@ func addEntries(inputs *placement.Inputs, a *v1.Announcement) {
 			inputs.LingeringReports[addr] = append(inputs.LingeringReports[addr], placement.LingeringReport{Node: a.Spec.NodeName})
 		}
 	}
+}
+
+// successorClaims are the Local addresses that successors report to have claimed.
+func (c *cluster) successorClaims() []placement.SuccessorClaim {
+	var claims []placement.SuccessorClaim
+	for i := range c.standbys {
+		for _, s := range c.standbys[i].Status.Addresses {
+			if addr, err := netip.ParseAddr(s.Address); err == nil && s.State == v1.StateAnnounced {
+				claims = append(claims, placement.SuccessorClaim{Node: c.standbys[i].Spec.NodeName, Addr: addr, Epoch: s.Epoch, Message: s.Message})
+			}
+		}
+	}
+	return claims
 }
 
 // placementAddresses are the addresses that our Services have, with the Services that

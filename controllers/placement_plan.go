@@ -53,6 +53,7 @@ func (r *PlacementReconciler) planNodes(cluster *cluster, result *placement.Resu
 			spec.HeartbeatSeconds = result.HeartbeatSeconds[n.Name]
 			spec.Leaving = agents.IsLeaving(cluster.agents, n.Labels)
 			spec.Common = result.AnnouncesShared[n.Name]
+			spec.Successors = result.Successors[n.Name]
 		}
 		if runsAgent || len(entries) > 0 || len(existing[n.Name]) > 0 {
 			plan := r.planNode(n.Name, spec, entries, existing[n.Name], runsAgent)
@@ -68,8 +69,8 @@ func (r *PlacementReconciler) planNodes(cluster *cluster, result *placement.Resu
 }
 
 // planNode distributes the entries of one node over its Announcements. spec is what else
-// they say; only the first asks for the shared entries. A node that runs no agent, and has
-// withdrawn everything, has no Announcement.
+// they say; only the first asks for the shared entries and describes successors. A node that
+// runs no agent, and has withdrawn everything, has no Announcement.
 func (r *PlacementReconciler) planNode(node string, spec v1.AnnouncementSpec, entries []v1.AnnouncedAddress, existing []*v1.Announcement, runsAgent bool) nodePlan {
 	plan := nodePlan{node: node, labels: nodeLabels(node), specs: map[string]v1.AnnouncementSpec{}, stored: map[string]*v1.Announcement{}}
 	if !runsAgent && len(entries) == 0 && r.hasWithdrawnOrIsLost(node, existing) {
@@ -102,6 +103,9 @@ func (r *PlacementReconciler) planNode(node string, spec v1.AnnouncementSpec, en
 		one := spec
 		one.NodeName, one.Addresses = node, addresses
 		one.Common = spec.Common && name == node
+		if name != node {
+			one.Successors = nil
+		}
 		if old := plan.stored[name]; old != nil && one.LBNodeAgent == "" { // the node has left its selector
 			one.LBNodeAgent, one.HeartbeatSeconds = old.Spec.LBNodeAgent, old.Spec.HeartbeatSeconds
 		}

@@ -58,7 +58,7 @@ func (r *PlacementReconciler) reportMoves(ctx context.Context, inputs *placement
 		if m.Kind == placement.Handover {
 			r.recordMove(ctx, addr, v1.EventHandover, fmt.Sprintf("Handing %s over from node %s to %s: %s", addr.Addr, m.From, m.To, m.Message))
 		}
-		r.Metrics.CountMove(m.Kind)
+		r.Metrics.CountMove(m)
 		r.state.moveStarts[addr.Addr] = moveStart{move: m, since: r.Now()}
 	}
 	for addr, why := range result.Unplaced {
@@ -92,7 +92,11 @@ func (r *PlacementReconciler) recordFailover(ctx context.Context, inputs *placem
 	}
 	for i := range inputs.Addresses {
 		if a := &inputs.Addresses[i]; a.Addr == addr {
-			r.recordMove(ctx, a, v1.EventFailover, fmt.Sprintf("Moved %s from node %s to %s, as nobody answered for it: %s", addr, m.From, holder.Node, m.Message))
+			why := m.Message
+			if m.Cause == placement.CauseLease {
+				why = "nobody answered for it: " + why
+			}
+			r.recordMove(ctx, a, v1.EventFailover, fmt.Sprintf("Moved %s from node %s to %s, as %s", addr, m.From, holder.Node, why))
 		}
 	}
 }

@@ -49,6 +49,9 @@ func (b *placementBench) specs(leaveOut bool) (specs map[string]v1.AnnouncementS
 				e.Successors, e.HighestEpoch = nil, 0
 			}
 		}
+		if leaveOut {
+			spec.Successors = nil
+		}
 		specs[a.Name] = spec
 	}
 	slices.Sort(named)
@@ -89,6 +92,9 @@ func TestWireFailoverGate(t *testing.T) {
 		t.Errorf("with the gate off: %v", named)
 	}
 	for _, spec := range without {
+		if len(spec.Successors) > 0 {
+			t.Errorf("with the gate off, %s knows of %v", spec.NodeName, spec.Successors)
+		}
 		for _, e := range spec.Addresses {
 			if e.HighestEpoch != 0 {
 				t.Errorf("with the gate off, epoch %d of %s is reserved", e.HighestEpoch, e.Address)

@@ -11,9 +11,9 @@ import (
 )
 
 // WireFailover lets the nodes that are to follow a node watch it, and claim its Local
-// addresses as soon as it is dead, also while there is no API server. So far the manager
-// names these nodes, as successors in the Announcements of the holder, and tells them; their
-// agents watch, and report what they see, and claim nothing.
+// addresses as soon as it is dead, also while there is no API server. The manager names
+// these nodes, as successors in the Announcements of the holder, and tells them; their agents
+// watch, claim, and report what they see and claim. The manager then decides about the claims.
 const WireFailover featuregate.Feature = "WireFailover"
 
 // New returns the gates with their defaults, for flags to change.
