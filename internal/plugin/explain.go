@@ -43,6 +43,9 @@ type AddressExplanation struct {
 	SharedWith  []string `json:"sharedWith,omitempty"`
 	// Holder of a Local address.
 	Holder string `json:"holder,omitempty"`
+	// Successors of the holder, the first one first: the nodes that are to claim the address
+	// when the holder dies.
+	Successors []string `json:"successors,omitempty"`
 	// Nodes that have or could have the address, and those that could not, each with the
 	// reason.
 	Nodes []NodeExplanation `json:"nodes,omitempty"`
@@ -160,7 +163,7 @@ func explainAddress(c *Cluster, svc *corev1.Service, a netip.Addr, places []anno
 	if known {
 		e.Announce = verdict.Type
 		e.WhyAnnounce = whyAnnounce(group, found, verdict)
-		e.Holder = verdict.Holder
+		e.Holder, e.Successors = verdict.Holder, verdict.Successors
 	}
 	e.Nodes = explainNodes(a, verdict, places)
 	return e
@@ -266,6 +269,9 @@ func (a *AddressExplanation) write(t *text) {
 		t.line(fmt.Sprintf("  %s: %s", a.Announce, a.WhyAnnounce))
 	case a.WhyAnnounce != "":
 		t.line("  Not announced: " + a.WhyAnnounce)
+	}
+	if len(a.Successors) > 0 {
+		t.line("  Successors: " + strings.Join(a.Successors, ", then "))
 	}
 	if len(a.Nodes) == 0 {
 		return

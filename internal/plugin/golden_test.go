@@ -157,6 +157,11 @@ func TestGolden(t *testing.T) {
 		{"explain-web-node-expired", func(t *testing.T) result {
 			return must(ExplainService(clusterOf(t, expire("node3")), "shop", "web"))(t)
 		}},
+		{"explain-web-successors", func(t *testing.T) result {
+			return must(ExplainService(clusterOf(t, func(o *Objects) {
+				o.Announcements[0].Spec.Addresses[0].Successors = []v1.Successor{{NodeName: "node3", Epoch: 3}, {NodeName: "node2", Epoch: 4}}
+			}), "shop", "web"))(t)
+		}},
 		{"explain-api", func(t *testing.T) result { return must(ExplainService(clusterOf(t), "shop", "api"))(t) }},
 		{"explain-edge", func(t *testing.T) result { return must(ExplainService(clusterOf(t), "shop", "edge"))(t) }},
 		{"explain-late", func(t *testing.T) result { return must(ExplainService(clusterOf(t), "shop", "late"))(t) }},
