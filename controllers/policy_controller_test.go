@@ -365,6 +365,24 @@ func TestPoliciesRefuse(t *testing.T) {
 		Should(MatchError(ContainSubstring("the agent of node node1 may renew no other Lease")))
 	g.Expect(agent.Status().Patch(ctx, ann("node1"), merge(services))).To(Succeed())
 
+	// Nor may an agent claim addresses in the name of another node.
+	standby := func(node string) *v1.Announcement {
+		a := ann(node)
+		a.Name = node + "-standby"
+		a.Spec.Standby = &v1.Standby{Watched: v1.StandbyNode{NodeName: "node3"}, Interface: "eth0", Addresses: []v1.StandbyAddress{
+			{Address: "10.0.0.1", ServiceGroup: "default", Epoch: 1, Successors: []v1.Successor{{NodeName: node, Epoch: 2}}},
+		}}
+		return a
+	}
+	const claim = `{"status":{"addresses":[{"address":"10.0.0.1","state":"Announced","epoch":2,"lastTransitionTime":"2026-01-02T03:04:05Z"}]}}`
+	for _, node := range []string{"node1", "node2"} {
+		g.Expect(manager.Create(ctx, standby(node))).To(Succeed())
+	}
+	g.Expect(agent.Status().Patch(ctx, standby("node2"), merge(claim))).
+		To(MatchError(ContainSubstring("the agent of node node1 may write the status of no other node's Announcement")))
+	g.Expect(apierrors.IsForbidden(agent.Patch(ctx, standby("node1"), merge(`{"spec":{"standby":null}}`)))).To(BeTrue(), "what it is to claim is the manager's to say")
+	g.Expect(agent.Status().Patch(ctx, standby("node1"), merge(claim))).To(Succeed())
+
 	const mine = "Announcements are written by PureLB's manager"
 	foreign := func() error { return admin.Create(ctx, ann("node3"), client.DryRunAll) }
 	g.refusing(foreign).Should(MatchError(ContainSubstring(mine)))
