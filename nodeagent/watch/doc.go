@@ -26,4 +26,5 @@
 //     Service may be gone.
 //  6. After Settings.Misses misses the first successor claims its addresses, and the second
 //     one SecondRankDelay later those for which still nobody answers.
+//  7. When the watched node answers again, this node repeats its claims.
 package watch

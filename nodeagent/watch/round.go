@@ -33,17 +33,36 @@ type Step struct {
 	Questions []Question
 	// Claims are the addresses to claim, ascending.
 	Claims []Address
+	// Repeats are the addresses to announce once more if this node has claimed them: those of
+	// a node that was silent and answers again, and so may have them in its kernel. Ascending.
+	Repeats []netip.Addr
 }
 
 // Round ends a round, once all answers that came until now have been heard, and begins the
 // next one. The caller calls it each Settings.Interval.
 func (w *Watcher) Round(now time.Time, facts Facts) Step {
+	var repeats []netip.Addr
 	if w.number > 0 {
+		repeats = w.repeats()
 		w.judge(now, facts)
 	}
 	claims := w.claims()
 	w.begin(now)
-	return Step{Round: w.number, Questions: w.questions(now, facts), Claims: claims}
+	return Step{Round: w.number, Questions: w.questions(now, facts), Claims: claims, Repeats: repeats}
+}
+
+// repeats returns the addresses that are to be announced once more if this node has claimed them:
+// all, in the first round in which the watched node answers after its silence, or after the Watcher
+// began, as an earlier process may have claimed them.
+func (w *Watcher) repeats() []netip.Addr {
+	if !w.watched.hasAnswered || w.watched.isAlive {
+		return nil
+	}
+	addrs := make([]netip.Addr, 0, len(w.target.Addresses))
+	for _, a := range w.target.Addresses {
+		addrs = append(addrs, a.Addr)
+	}
+	return addrs
 }
 
 // judge draws the conclusions of the round that ends.
@@ -71,6 +90,7 @@ func (w *Watcher) judge(now time.Time, facts Facts) {
 	default:
 		w.misses++
 	}
+	w.watched.isAlive = w.watched.hasAnswered || w.watched.isAlive && !w.isSilent()
 	for _, a := range w.addresses {
 		w.judgeAddress(a)
 	}

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 )
@@ -477,4 +478,32 @@ func TestAnswersOfEarlierRounds(t *testing.T) {
 		w.mustClaim(cold)
 		w.mustBe(want)
 	}
+}
+
+// When the watched node answers again after its silence, or for the first time, what an earlier
+// process or this one has claimed is claimed once more.
+func TestReturningNode(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	repeats := func(what string, rounds int, want ...netip.Addr) {
+		t.Helper()
+		w.repeats = nil
+		w.run(rounds)
+		if !slices.Equal(w.repeats, want) {
+			t.Errorf("%s: node2 repeats %v, want %v", what, w.repeats, want)
+		}
+	}
+	repeats("the first answer", cold, first, second)
+	w.stations[0].isDead = true
+	repeats("a short silence", DefaultMisses-1)
+	w.stations[0].isDead = false
+	repeats("the end of a short silence", 10)
+	w.stations[0].isDead = true
+	repeats("a long silence", 20)
+	w.stations[0].isDead = false
+	repeats("the end of a long silence", 2, first, second)
+	repeats("later", 10)
+	w.watcher.SetTarget(Target{Watched: Node{"node1", node1Addr, []string{node4MAC}}, Addresses: []Address{{second, 0, 7, 9}}})
+	w.stations[0].mac = node4MAC
+	repeats("another node", 10, second)
 }

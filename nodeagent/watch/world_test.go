@@ -48,6 +48,8 @@ type world struct {
 	delayed   map[int][]Answer // by round of the world
 	rounds    int
 	lastRound uint16
+	// repeats are the addresses that node2 is to announce once more if it has claimed them.
+	repeats []netip.Addr
 	// asked counts the questions by kind and address.
 	asked map[question]int
 }
@@ -82,6 +84,7 @@ func (w *world) round(takes time.Duration) []Address {
 		w.t.Fatalf("a round has number %d, after %d", step.Round, w.lastRound)
 	}
 	w.lastRound = step.Round
+	w.repeats = append(w.repeats, step.Repeats...)
 	for _, q := range step.Questions {
 		w.asked[question{q.Kind, q.Addr}]++
 		if !w.isCutOff {
