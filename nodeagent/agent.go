@@ -8,11 +8,9 @@ import (
 	"slices"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 	"github.com/purelb/purelb-operator/nodeagent/watch"
@@ -138,7 +136,7 @@ func (a *Agent) sync(ctx context.Context, objects apiObjects, isUpToDate bool) (
 	}
 	a.watching.set(objects.standbys, watch.SettingsOf(objects.lbNodeAgent)) //nolint:contextcheck // as above
 	if !objects.isOffline {
-		a.report(inputs, decision, conclusion, objects.standbys)
+		a.report(inputs, decision, conclusion)
 	}
 	return conclusion.DecideIn, errors.Join(errs, decision.Err)
 }
@@ -158,6 +156,7 @@ func (a *Agent) gather(objects apiObjects, isUpToDate bool) (plan.Inputs, error)
 		LBNodeAgent:         objects.lbNodeAgent,
 		Announcements:       a.reporter.withLatestStatuses(objects.announcements),
 		CommonAnnouncements: objects.common,
+		Standbys:            a.reporter.withLatestStatuses(objects.standbys),
 		IsFirstReported:     len(objects.announcements) > 0 && objects.announcements[0].Status.ObservedGeneration > 0,
 		IsUpToDate:          isUpToDate,
 		IsOffline:           objects.isOffline,
@@ -165,6 +164,7 @@ func (a *Agent) gather(objects apiObjects, isUpToDate bool) (plan.Inputs, error)
 		Held:                held,
 		Yields:              yields,
 		ProbeAnswers:        a.prober.takeAnswers(),
+		Claims:              a.watching.takeClaims(),
 	}, nil
 }
 
@@ -179,15 +179,14 @@ func (a *Agent) removeVirtual(decision plan.Decision) error {
 }
 
 // report passes the statuses on to the reporter, and what is announced to the metrics.
-func (a *Agent) report(inputs plan.Inputs, decision plan.Decision, conclusion plan.Conclusion, standbys []purelbv1.Announcement) {
+func (a *Agent) report(inputs plan.Inputs, decision plan.Decision, conclusion plan.Conclusion) {
 	if decision.IsNothingKnown {
 		a.reporter.setStatuses(nil, nil, nil)
 		return
 	}
 	a.Metrics.setAnnounced(a.NodeName, conclusion.Announced, conclusion.States)
-	standbys = a.reporter.withLatestStatuses(standbys)
-	a.reporter.setStatuses(slices.Concat(inputs.Announcements, standbys),
-		slices.Concat(conclusion.Statuses, a.watching.statuses(standbys, metav1.NewTime(inputs.Now.Truncate(time.Second)))), inputs.SharedEntries())
+	a.reporter.setStatuses(slices.Concat(inputs.Announcements, inputs.Standbys),
+		slices.Concat(conclusion.Statuses, a.watching.statuses(&inputs, &conclusion)), inputs.SharedEntries())
 }
 
 // savers returns the savers that there are.

@@ -24,7 +24,7 @@ import (
 const checkpointVersion = 1
 
 // checkpoint is what an agent needs to do its job when it starts while the API server is away:
-// the objects that it last read, and the addresses that it has yielded.
+// the objects that it last read, and the addresses that it has yielded or claimed.
 type checkpoint struct {
 	Version       int                                `json:"version"`
 	NodeName      string                             `json:"nodeName"`
@@ -35,6 +35,10 @@ type checkpoint struct {
 
 	// SharedEntries are the CommonAnnouncements that the node announces.
 	SharedEntries []purelbv1.CommonAnnouncement `json:"commons,omitempty"`
+
+	// Standbys are the node's Announcements with standby.
+	Standbys []purelbv1.Announcement   `json:"standbys,omitempty"`
+	Claims   map[netip.Addr]plan.Claim `json:"claims,omitempty"`
 }
 
 // loadCheckpoint reads the checkpoint. If the agent cannot use it, the agent logs that and
@@ -65,7 +69,10 @@ func (a *Agent) loadCheckpoint() {
 	a.defender.restoreYields(c.Yields)
 	if c.LBNodeAgent == a.LBNodeAgent {
 		agent := &purelbv1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Name: c.LBNodeAgent, Namespace: a.Namespace}, Spec: c.Spec}
-		a.state.objects = apiObjects{lbNodeAgent: agent, announcements: c.Announcements, common: c.SharedEntries, isOffline: true}
+		a.state.objects = apiObjects{
+			lbNodeAgent: agent, announcements: c.Announcements, standbys: c.Standbys, common: c.SharedEntries, isOffline: true,
+		}
+		a.state.memory.Claims = c.Claims
 	}
 }
 
@@ -84,25 +91,22 @@ func (a *Agent) save(in plan.Inputs) {
 		return
 	}
 	_, yields := a.defender.heldAndYields()
-	id, lastID := contentIDOf(in, yields), a.state.lastCheckpoint
+	claims := a.state.memory.Claims
+	id, lastID := contentIDOf(in, yields, claims), a.state.lastCheckpoint
 	if id == lastID {
 		return
 	}
 	a.state.lastCheckpoint = id
-	c := checkpointOf(a.NodeName, in, yields)
-	// What was yielded is known nowhere else.
-	a.saver.save(func() ([]byte, error) { return json.Marshal(c) }, id.yields != lastID.yields)
+	c := checkpointOf(a.NodeName, in)
+	c.Yields, c.Claims = yields, claims
+	// What was yielded or claimed is known nowhere else.
+	a.saver.save(func() ([]byte, error) { return json.Marshal(c) }, id.known != lastID.known)
 }
 
-func checkpointOf(nodeName string, in plan.Inputs, yields map[netip.Addr]plan.YieldedAddress) *checkpoint {
+func checkpointOf(nodeName string, in plan.Inputs) *checkpoint {
 	c := &checkpoint{
-		Version: checkpointVersion, NodeName: nodeName, LBNodeAgent: in.LBNodeAgentName, Spec: in.LBNodeAgent.Spec, Yields: yields,
-	}
-	for i := range in.Announcements {
-		ann := &in.Announcements[i]
-		c.Announcements = append(c.Announcements, purelbv1.Announcement{
-			ObjectMeta: metav1.ObjectMeta{Name: ann.Name, Namespace: ann.Namespace, UID: ann.UID, Generation: ann.Generation}, Spec: ann.Spec,
-		})
+		Version: checkpointVersion, NodeName: nodeName, LBNodeAgent: in.LBNodeAgentName, Spec: in.LBNodeAgent.Spec,
+		Announcements: withoutStatuses(in.Announcements), Standbys: withoutStatuses(in.Standbys),
 	}
 	shared := in.SharedEntries()
 	for i := range shared {
@@ -113,15 +117,31 @@ func checkpointOf(nodeName string, in plan.Inputs, yields map[netip.Addr]plan.Yi
 	return c
 }
 
-// contentID tells the contents of checkpoints apart: no second one with the same is written.
-type contentID struct{ objects, yields string }
+// withoutStatuses returns what the checkpoint keeps of Announcements.
+func withoutStatuses(announcements []purelbv1.Announcement) []purelbv1.Announcement {
+	var kept []purelbv1.Announcement
+	for i := range announcements {
+		ann := &announcements[i]
+		kept = append(kept, purelbv1.Announcement{
+			ObjectMeta: metav1.ObjectMeta{Name: ann.Name, Namespace: ann.Namespace, UID: ann.UID, Generation: ann.Generation}, Spec: ann.Spec,
+		})
+	}
+	return kept
+}
 
-func contentIDOf(in plan.Inputs, yields map[netip.Addr]plan.YieldedAddress) contentID {
-	var objects, yielded strings.Builder
+// contentID tells the contents of checkpoints apart: no second one with the same is written. It
+// consists of what the API server has, and of what only this node knows.
+type contentID struct{ objects, known string }
+
+func contentIDOf(in plan.Inputs, yields map[netip.Addr]plan.YieldedAddress, claims map[netip.Addr]plan.Claim) contentID {
+	var objects, known strings.Builder
 	add := func(obj client.Object) { fmt.Fprintln(&objects, obj.GetName(), obj.GetUID(), obj.GetGeneration()) }
 	add(in.LBNodeAgent)
 	for i := range in.Announcements {
 		add(&in.Announcements[i])
+	}
+	for i := range in.Standbys {
+		add(&in.Standbys[i])
 	}
 	shared := in.SharedEntries()
 	for i := range shared {
@@ -130,7 +150,10 @@ func contentIDOf(in plan.Inputs, yields map[netip.Addr]plan.YieldedAddress) cont
 	}
 	for _, addr := range slices.SortedFunc(maps.Keys(yields), netip.Addr.Compare) {
 		y := yields[addr]
-		fmt.Fprintln(&yielded, addr, y.Epoch, y.MAC)
+		fmt.Fprintln(&known, "yielded", addr, y.Epoch, y.MAC)
 	}
-	return contentID{objects.String(), yielded.String()}
+	for _, addr := range slices.SortedFunc(maps.Keys(claims), netip.Addr.Compare) {
+		fmt.Fprintln(&known, "claimed", addr, claims[addr].Epoch)
+	}
+	return contentID{objects.String(), known.String()}
 }

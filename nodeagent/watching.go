@@ -38,6 +38,8 @@ type watching struct {
 	mu    sync.Mutex
 	ctx   context.Context // of Start; nil before
 	links map[string]*watchedLink
+	// claims are those that no sync has taken yet.
+	claims map[netip.Addr]plan.Claim
 	// wakes bounds how often the worker is woken because a reason has changed.
 	wakes pacing.Batch
 }
@@ -53,7 +55,9 @@ type watchedLink struct {
 }
 
 func newWatching(agent *Agent) *watching {
-	return &watching{agent: agent, links: map[string]*watchedLink{}, wakes: pacing.Batch{Gap: time.Second}}
+	return &watching{
+		agent: agent, links: map[string]*watchedLink{}, claims: map[netip.Addr]plan.Claim{}, wakes: pacing.Batch{Gap: time.Second},
+	}
 }
 
 // NeedLeaderElection is false: every node may watch others.
@@ -108,18 +112,31 @@ func (w *watching) set(standbys []purelbv1.Announcement, settings watch.Settings
 	}
 }
 
-// statuses returns the statuses of Announcements with standby.
-func (w *watching) statuses(standbys []purelbv1.Announcement, now metav1.Time) []purelbv1.AnnouncementStatus {
+// takeClaims returns the claims that watchers have made since it was last called.
+func (w *watching) takeClaims() map[netip.Addr]plan.Claim {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	statuses := make([]purelbv1.AnnouncementStatus, 0, len(standbys))
-	for i := range standbys {
-		key, reason := watch.KeyOf(standbys[i].Spec.Standby), watch.ReasonDisabled
+	claims := w.claims
+	w.claims = map[netip.Addr]plan.Claim{}
+	return claims
+}
+
+// statuses returns the statuses of the Announcements with standby.
+func (w *watching) statuses(in *plan.Inputs, conclusion *plan.Conclusion) []purelbv1.AnnouncementStatus {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := metav1.NewTime(in.Now.Truncate(time.Second))
+	statuses := make([]purelbv1.AnnouncementStatus, 0, len(in.Standbys))
+	for i := range in.Standbys {
+		ann := &in.Standbys[i]
+		key, reason := watch.KeyOf(ann.Spec.Standby), watch.ReasonDisabled
 		if l := w.links[key.Interface]; l != nil && l.watchers[key] != nil {
 			reason = l.watchers[key].Reason()
 			l.reasons[key] = reason
 		}
-		statuses = append(statuses, watch.Status(&standbys[i], reason, now))
+		status := watch.Status(ann, reason, now)
+		status.Addresses = conclusion.StandbyAddresses[i]
+		statuses = append(statuses, status)
 	}
 	return statuses
 }
@@ -188,15 +205,25 @@ func (w *watching) round(ctx context.Context, l *watchedLink, x Exchange) error 
 	facts.CanHear = facts.CanHear && !isLost
 	now := time.Now()
 	var steps []watch.Step
+	var repeated []netip.Addr
 	for key, watcher := range l.watchers {
 		step := watcher.Round(now, facts)
 		steps = append(steps, step)
+		repeated = append(repeated, step.Repeats...)
 		if len(step.Claims) > 0 {
 			log.FromContext(ctx).Info("A watched node is silent", "node", key.Node, "interface", key.Interface, "addresses", len(step.Claims))
 		}
+		for _, c := range step.Claims {
+			w.claims[c.Addr] = plan.Claim{Interface: key.Interface, Epoch: c.Epoch, QuietAt: now}
+			repeated = append(repeated, c.Addr) // the node may have claimed it before
+		}
+	}
+	if len(w.claims) > 0 {
+		signal(w.agent.wake) // the worker waits for no request
 	}
 	w.reportReasons(l, now)
 	w.mu.Unlock()
+	w.agent.defender.repeatClaims(ctx, repeated)
 	for _, step := range steps {
 		for _, q := range step.Questions {
 			w.ask(l.iface, x, step.Round, q)
@@ -232,6 +259,18 @@ func (w *watching) ask(iface string, x Exchange, round uint16, q watch.Question)
 		_ = x.SendEcho(q.Addr, question.Sender, macs[0], round)
 	case q.Kind == watch.Resolve:
 		_ = w.agent.Neighbours.AskStation(question, macs[0])
+	}
+}
+
+// repeatClaims announces those of some addresses once more that the node has by a claim.
+func (g *defender) repeatClaims(ctx context.Context, addrs []netip.Addr) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, addr := range addrs {
+		if h, isHeld := g.defence.Held[addr]; isHeld && h.IsProvisional {
+			g.agent.announcer.announceOnce(h.Interface, addr)
+			log.FromContext(ctx).Info("Repeated a claim", "address", addr, "interface", h.Interface)
+		}
 	}
 }
 

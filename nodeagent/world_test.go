@@ -193,14 +193,23 @@ func (a *api) made() []string {
 	return requests
 }
 
+// errHanging makes every request fail after it has hung for a while.
+var errHanging = errors.New("no answer")
+
+const hangs = time.Minute
+
 // note notes a request, or refuses it.
 func (a *api) note(request string) error {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.away == nil {
+	away := a.away
+	if away == nil {
 		a.requests = append(a.requests, request)
 	}
-	return a.away
+	a.mu.Unlock()
+	if errors.Is(away, errHanging) {
+		time.Sleep(hangs)
+	}
+	return away
 }
 
 func newWorld(t testing.TB, objects ...client.Object) *world {

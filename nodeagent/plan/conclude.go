@@ -51,6 +51,9 @@ type Conclusion struct {
 	// Statuses are those that the Announcements are to have, in their order; none if nothing
 	// is known, or the API server is away.
 	Statuses []purelbv1.AnnouncementStatus
+	// StandbyAddresses are what the statuses of the Announcements with standby are to say of
+	// addresses, in the order of those Announcements.
+	StandbyAddresses [][]purelbv1.AddressStatus
 	// DecideIn is in how long to decide again; 0 is when something changes.
 	DecideIn time.Duration
 }
@@ -102,11 +105,15 @@ func Conclude(memory Memory, in Inputs, decision Decision, outcomes Outcomes) (M
 			c.Announced = append(c.Announced, AnnouncedServices{d.Addr, d.Services})
 		}
 	}
+	now := metav1.NewTime(in.Now.Truncate(time.Second))
 	c.Statuses = statuses(&in, Report{
 		Results: decision.results, Overrides: results, Shared: in.SharedEntries(), Stranded: outcomes.Stranded,
 		Interfaces: decision.interfaces, MACs: decision.macs, FactsIn: in.Announcements[0].Name, KeepFacts: !in.IsFirstReported,
-		Note: outcomes.note(decision.EnsureVirtual), Now: metav1.NewTime(in.Now.Truncate(time.Second)),
+		Note: outcomes.note(decision.EnsureVirtual), Now: now,
 	})
+	for i := range in.Standbys {
+		c.StandbyAddresses = append(c.StandbyAddresses, standbyAddresses(&in.Standbys[i], resultOf, now))
+	}
 	return memory, c
 }
 

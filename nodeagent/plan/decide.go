@@ -72,6 +72,9 @@ var steps = []struct {
 	// First, since the memory has to see every state of the API, also one with which nothing can be
 	// done.
 	{"remember which Announcements are missing", (*deciding).rememberMissing},
+	// After the step before, since no claim ends while an Announcement is missing; before the
+	// comparison, which would withdraw what is claimed.
+	{"keep the claims that are not over", (*deciding).keepClaims},
 	// Before the comparison, which would withdraw everything that nothing asks for.
 	{"keep everything while nothing is known", (*deciding).keepEverything},
 	// The base of all steps below: what to add, renew and remove if nothing else is known.
@@ -143,6 +146,7 @@ func (d *deciding) compare() {
 		return
 	}
 	d.desired, d.invalid = MergeDesired(d.in.Announcements, d.in.SharedEntries())
+	d.desired = withClaims(d.desired, d.memory.Claims, d.in)
 	observed := d.in.Observed
 	if virtual := d.Settings.Selection.VirtualInterface; hasVirtual(d.desired, virtual) {
 		d.EnsureVirtual, d.IsVirtualMissing = virtual, !observed.HasLink(virtual)

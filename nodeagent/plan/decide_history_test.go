@@ -38,6 +38,8 @@ type decisionHistory struct {
 	silentAt  map[ProbeTarget]time.Time
 
 	announcements []purelbv1.Announcement
+	standbys      []purelbv1.Announcement
+	claims        map[netip.Addr]Claim // of which no decision knows yet
 	common        []purelbv1.CommonAnnouncement
 	isUpToDate    bool
 	isOffline     bool
@@ -50,8 +52,8 @@ type decisionHistory struct {
 // TestDecideHistories plays random histories of decisions. At each decision: Decide and Conclude
 // change no argument and say the same twice; nothing of others is removed; nothing is added twice;
 // no address is added without asking that is yielded, or that only an agent that is up to date may
-// take over; and nothing is withdrawn while nothing is known, an Announcement is missing or the API
-// server is away. At the end the kernel has what is desired, within a few decisions.
+// take over, and that no watcher has just claimed; and nothing is withdrawn while nothing is known, an
+// Announcement is missing or the API server is away, nor what is claimed and not refused. At the end the kernel has what is desired, within a few decisions.
 func TestDecideHistories(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
@@ -102,7 +104,7 @@ func (h *decisionHistory) address() netip.Addr {
 // change lets one random thing happen.
 func (h *decisionHistory) change() {
 	addr := h.address()
-	switch h.random.IntN(13) {
+	switch h.random.IntN(15) {
 	case 0, 1, 2, 3:
 		h.changeEntry(addr)
 	case 4:
@@ -138,7 +140,25 @@ func (h *decisionHistory) change() {
 	case 12:
 		h.hasNoAgent = !h.hasNoAgent
 		h.note("without an LBNodeAgent: %v", h.hasNoAgent)
+	case 13:
+		h.claim(addr)
+	case 14:
+		h.standbys = nil
+		h.note("named for nothing")
 	}
+}
+
+// claim makes a watcher claim an address for which the manager names the node.
+func (h *decisionHistory) claim(addr netip.Addr) {
+	h.epoch++
+	ann := standby(func(a *purelbv1.StandbyAddress) {
+		a.Address, a.Epoch, a.Successors[0].Epoch = addr.String(), 0, h.epoch
+	})
+	h.standbys = []purelbv1.Announcement{ann}
+	if h.stations[addr] == "" {
+		h.claims = map[netip.Addr]Claim{addr: {Interface: "eth0", Epoch: h.epoch, QuietAt: h.now}}
+	}
+	h.note("named for %s under epoch %d, claims it: %v", addr, h.epoch, h.claims != nil)
 }
 
 // changeEntry asks for an address, asks for it under another epoch, or asks for it no more.
@@ -225,7 +245,9 @@ func (h *decisionHistory) inputs() Inputs {
 		Announcements: slices.Clone(h.announcements), CommonAnnouncements: h.common, IsUpToDate: h.isUpToDate, IsOffline: h.isOffline,
 		Observed: Observed{Links: []Link{{Name: "eth0", Up: true}, {Name: "kube-lb0", Ours: true, Up: true}}, Addresses: slices.Clone(h.kernel)},
 		Held:     maps.Clone(h.defence.Held), Yields: maps.Clone(h.defence.Yields),
+		Standbys: h.standbys, Claims: h.claims,
 	}
+	h.claims = nil
 	if h.hasNoAgent {
 		in.LBNodeAgent = nil
 	}
@@ -256,6 +278,7 @@ func copyOf(in Inputs, m Memory) (Inputs, Memory) {
 	in.Held, in.Yields = maps.Clone(in.Held), maps.Clone(in.Yields)
 	in.ProbeAnswers = slices.Clone(in.ProbeAnswers)
 	m.AskingObjects, m.MissingSince = maps.Clone(m.AskingObjects), maps.Clone(m.MissingSince)
+	in.Claims, m.Claims = maps.Clone(in.Claims), maps.Clone(m.Claims)
 	m.Probes, m.ProxyWaitSince, m.Additions = maps.Clone(m.Probes), maps.Clone(m.ProxyWaitSince), maps.Clone(m.Additions)
 	return in, m
 }
@@ -326,6 +349,9 @@ func (h *decisionHistory) check(in *Inputs, decision Decision) {
 			if op.Desired == nil && isWithdrawingForbidden {
 				h.fail("withdraws %s", op.Address.Prefix)
 			}
+			if h.isClaimed(in, op.Address.Prefix.Addr()) && op.Desired == nil {
+				h.fail("withdraws %s, which is claimed", op.Address.Prefix)
+			}
 		case Renew:
 			if !has(op.Address) {
 				h.fail("renews %s, which is not ours", op.Address.Prefix)
@@ -345,6 +371,17 @@ func (h *decisionHistory) check(in *Inputs, decision Decision) {
 	}
 }
 
+// isClaimed reports whether the node has a claim of an address that the API server does not refuse.
+func (h *decisionHistory) isClaimed(in *Inputs, addr netip.Addr) bool {
+	for _, claims := range []map[netip.Addr]Claim{in.Claims, h.memory.Claims} {
+		if c, isClaimed := claims[addr]; isClaimed && len(h.standbys) > 0 {
+			s := h.standbys[0].Spec.Standby.Addresses[1]
+			return s.Address == addr.String() && s.Successors[0].Epoch == c.Epoch
+		}
+	}
+	return false
+}
+
 // checkAdd fails if an address is added without asking that the node may not just take.
 func (h *decisionHistory) checkAdd(in *Inputs, op Operation) {
 	d := op.Desired
@@ -357,7 +394,7 @@ func (h *decisionHistory) checkAdd(in *Inputs, op Operation) {
 	isRepair := isHeld && held.Epoch == d.Epoch
 	yield, isYielded := in.Yields[d.Addr]
 	mayReclaim := op.Reclaim && yield.IsSilent(h.now) && hasAsked
-	mayTakeOver := d.Takeover && in.IsUpToDate && !in.IsOffline
+	mayTakeOver := d.Takeover && in.IsUpToDate && !in.IsOffline || d.IsProvisional && d.SkipProbe
 	switch isYielded = isYielded && yield.covers(d); {
 	case isYielded && !mayReclaim:
 		h.fail("adds %s, which is yielded, unasked", d.Addr)
@@ -400,7 +437,7 @@ func (h *decisionHistory) settle() {
 	h.note("all faults end")
 	clear(h.refused)
 	clear(h.stations)
-	h.isUpToDate, h.isOffline, h.hasNoAgent = true, false, false
+	h.isUpToDate, h.isOffline, h.hasNoAgent, h.standbys = true, false, false, nil
 	if h.missing != nil {
 		h.deleteOrRestoreAnnouncement()
 	}

@@ -28,6 +28,11 @@ type Desired struct {
 	Leaving bool
 	// PreviousMACs are the Ethernet addresses of the node that held the address before.
 	PreviousMACs []string
+	// HigherMACs are those of successors, which claim the address under a higher epoch than the
+	// node has it, and LowerMACs those of one that claims it under a lower epoch.
+	HigherMACs, LowerMACs []string
+	// IsProvisional means that the node has the address by a Claim.
+	IsProvisional bool
 	// HealthPort is the port at which the service proxy says whether it serves the address;
 	// 0 if that does not matter.
 	HealthPort int32

@@ -121,7 +121,7 @@ func addition(settings Settings, d *Desired, isInPlace, isUpToDate bool) Operati
 }
 
 // orderedOperations are the operations of a Plan by when they are applied.
-type orderedOperations struct{ additionsBeside, removals, renewals, additions []Operation }
+type orderedOperations struct{ claims, additionsBeside, removals, renewals, additions []Operation }
 
 func (o *orderedOperations) remove(d *Desired, addresses []Address) {
 	for _, a := range addresses {
@@ -132,6 +132,8 @@ func (o *orderedOperations) remove(d *Desired, addresses []Address) {
 // add adds an address, which the node may have with another mask or other flags.
 func (o *orderedOperations) add(add Operation, outdated []Address) {
 	switch {
+	case !add.InPlace && add.Desired.IsProvisional:
+		o.claims = append(o.claims, add)
 	case !add.InPlace:
 		o.additions = append(o.additions, add)
 	case canHoldBoth(add.Address, outdated):
@@ -149,7 +151,7 @@ func (o *orderedOperations) all() []Operation {
 	slices.SortStableFunc(o.removals, func(a, b Operation) int {
 		return cmp.Or(a.Address.Prefix.Addr().Compare(b.Address.Prefix.Addr()), cmp.Compare(a.Address.Interface, b.Address.Interface))
 	})
-	return slices.Concat(o.additionsBeside, o.removals, o.renewals, o.additions)
+	return slices.Concat(o.claims, o.additionsBeside, o.removals, o.renewals, o.additions)
 }
 
 // oursInKernel is what the kernel has of ours.

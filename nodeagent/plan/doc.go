@@ -11,11 +11,12 @@
 // The base is Diff, which compares what is desired with what the kernel holds. The
 // operations are applied in this order:
 //
-//  1. Add what is in place with another mask, where the kernel can hold both.
-//  2. Remove every address tagged as ours that is not desired where and as it is.
-//  3. Replace what is in place with another mask or other flags.
-//  4. Add what is missing. Local addresses for which the link has to be asked come last.
-//  5. Renew what is in place and runs out, or whose settings changed, and first what ends first.
+//  1. Add what the node claims from a silent one: no node answers for it.
+//  2. Add what is in place with another mask, where the kernel can hold both.
+//  3. Remove every address tagged as ours that is not desired where and as it is.
+//  4. Replace what is in place with another mask or other flags.
+//  5. Add what is missing. Local addresses for which the link has to be asked come last.
+//  6. Renew what is in place and runs out, or whose settings changed, and first what ends first.
 //     The agent renews for a while, decides anew, and then goes on.
 //
 // Diff remembers nothing: an address that the kernel holds, tagged, in the right place, is ours

@@ -17,6 +17,12 @@ type Held struct {
 	Leaving bool
 	// PreviousMACs are the Ethernet addresses of the node that held the address before.
 	PreviousMACs []string
+	// HigherMACs are the Ethernet addresses of nodes that may claim the address under a higher
+	// epoch, and LowerMACs those of one that may claim it under a lower epoch.
+	HigherMACs, LowerMACs []string
+	// IsProvisional means that the node has claimed the address from a silent one, and the manager
+	// has not said yet that the node is to have it. The agent does not defend the address.
+	IsProvisional bool
 }
 
 // heldAsDesired returns the Local addresses of the desired that are announced.
@@ -26,7 +32,8 @@ func heldAsDesired(settings Settings, desired []Desired, isAnnounced func(netip.
 		d := &desired[i]
 		if d.Local && isAnnounced(d.Addr) {
 			held = append(held, Held{
-				Address: settings.address(d), Epoch: d.Epoch, Announcement: d.Announcement, Leaving: d.Leaving, PreviousMACs: d.PreviousMACs,
+				Address: settings.address(d), Epoch: d.Epoch, Announcement: d.Announcement, Leaving: d.Leaving,
+				PreviousMACs: d.PreviousMACs, HigherMACs: d.HigherMACs, LowerMACs: d.LowerMACs, IsProvisional: d.IsProvisional,
 			})
 		}
 	}

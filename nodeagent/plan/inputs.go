@@ -23,6 +23,9 @@ type Inputs struct {
 	// CommonAnnouncements are those of the LBNodeAgent, sorted by name, whether or not
 	// the node announces the shared entries.
 	CommonAnnouncements []purelbv1.CommonAnnouncement
+	// Standbys are the node's Announcements with standby, sorted by name, each with the
+	// status that the agent last wanted to report.
+	Standbys []purelbv1.Announcement
 	// IsFirstReported means that the API server has a status of the first Announcement.
 	IsFirstReported bool
 	// IsUpToDate means that the agent knows the objects to be up to date: it has just
@@ -40,6 +43,8 @@ type Inputs struct {
 	Yields map[netip.Addr]YieldedAddress
 	// ProbeAnswers are the answers of links that have come since the last decision.
 	ProbeAnswers []ProbeAnswer
+	// Claims are those that watchers have made since the last decision.
+	Claims map[netip.Addr]Claim
 }
 
 // announcesSharedEntries reports whether the node is to announce the shared entries.
@@ -104,6 +109,9 @@ type Memory struct {
 	// ValidUntil says until when the kernel keeps the agent's addresses, unless they are renewed. After
 	// a restart the agent asks the links for addresses that are gone.
 	ValidUntil map[netip.Addr]time.Time
+	// Claims are the addresses of silent nodes that this node has claimed, and that no entry asks
+	// for yet. The checkpoint keeps them.
+	Claims map[netip.Addr]Claim
 }
 
 // ObjectID tells an Announcement or a CommonAnnouncement from all others, also from a later

@@ -35,10 +35,16 @@ type Hearing struct {
 	IsAnswerer bool
 	// IsAsked means that the agent has just asked this station by itself for the address.
 	IsAsked bool
+	// IsProvisional means that the node has claimed the address from a silent node, and does not
+	// know yet whether it is to have it.
+	IsProvisional bool
+	// IsHigher means that the station is of a node that may claim the address under a higher epoch
+	// than the node has it, and IsLower that it is of one that may claim it under a lower epoch.
+	IsHigher, IsLower bool
 }
 
 // defends reports whether the agent defends the address.
-func (h Hearing) defends() bool { return h.IsFresh && !h.IsLeaving }
+func (h Hearing) defends() bool { return h.IsFresh && !h.IsLeaving && !h.IsProvisional }
 
 // claims reports whether the station says more than it was asked.
 func (h Hearing) claims() bool { return h.Statement != StatementAnswer }
@@ -79,14 +85,27 @@ type Rule struct {
 // always applies.
 func Rules() []Rule {
 	return []Rule{
+		// The manager has named the node: it claims the address of a node that it finds silent, and
+		// this node may be the one that is cut off. The highest epoch wins, so also an agent that is
+		// fresh yields.
+		{"node with a higher epoch that was asked by itself answers", func(h Hearing) bool { return h.IsHigher && h.IsAsked && !h.claims() }, Yield},
+		{"claim of a node with a higher epoch, or its answer", func(h Hearing) bool { return h.IsHigher && (h.claims() || !h.IsGateway) }, CheckClaim},
 		// A proxy answers for every address. Its claims change the caches of other stations all
 		// the same, so an agent that knows better defends the address.
 		{"gateway, and the agent does not defend", func(h Hearing) bool { return h.IsGateway && !h.defends() }, Ignore},
 		{"answer of a gateway", func(h Hearing) bool { return h.IsGateway && !h.claims() }, Ignore},
+		// That node follows the rule for nodes with a higher epoch.
+		{"node with a lower epoch", func(h Hearing) bool { return h.IsLower }, Repeat},
 		// The station's kernel has the address, and this agent is not sure that the node is to
 		// have it.
 		{"the station that was asked by itself answers, and the agent does not defend",
 			func(h Hearing) bool { return h.IsAsked && !h.claims() && !h.defends() }, Yield},
+		// The node that was silent has the address in its kernel, and its agent yields when it hears
+		// the claim. An agent that announces the address instead knows better.
+		{"node goes on from which the address was claimed",
+			func(h Hearing) bool {
+				return h.IsProvisional && h.IsPreviousHolder && h.Statement != StatementAnnouncement
+			}, Repeat},
 		// The kernel of a node answers and uses the address while its agent is away. Only an
 		// agent announces.
 		{"previous holder goes on, whom the agent knows to be away",

@@ -1,0 +1,159 @@
+package plan
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// Claim is the claim of a Local address by a node that an Announcement with standby names as
+// the address's successor: the node that held the address is silent. The claim is provisional:
+// it ends when an entry asks this node for the address, and when the API server names this node
+// under the claim's epoch no more.
+type Claim struct {
+	Interface string `json:"interface"`
+	// Epoch that is reserved for the claim.
+	Epoch int64 `json:"epoch"`
+	// QuietAt is when the watcher found that no station answers for the address.
+	QuietAt time.Time `json:"-"`
+}
+
+// keepClaims takes over the claims that watchers have made, and forgets those that are over. What
+// the checkpoint says ends none: the manager may know better. Nor does what the API server says
+// while an Announcement is missing, which may ask for the address.
+func (d *deciding) keepClaims() {
+	if len(d.in.Claims)+len(d.memory.Claims) == 0 {
+		return
+	}
+	claims := map[netip.Addr]Claim{}
+	maps.Copy(claims, d.memory.Claims)
+	maps.Copy(claims, d.in.Claims)
+	if !d.IsNothingKnown && !d.in.IsOffline && d.withdrawNothingFor == 0 {
+		maps.DeleteFunc(claims, func(addr netip.Addr, c Claim) bool { return d.in.isOver(addr, c) })
+	}
+	d.memory.Claims = claims
+}
+
+// isOver reports whether the node holds an address by a claim no more: an entry asks for it, or
+// the manager has refused the claim.
+func (in *Inputs) isOver(addr netip.Addr, c Claim) bool {
+	text := addr.String()
+	for i := range in.Announcements {
+		for j := range in.Announcements[i].Spec.Addresses {
+			if e := &in.Announcements[i].Spec.Addresses[j]; e.Address == text && e.Epoch >= c.Epoch {
+				return true
+			}
+		}
+	}
+	_, named := in.standbyFor(addr, c.Epoch)
+	return named == nil || named.Epoch > c.Epoch
+}
+
+// standbyFor returns the standby that names the node as a successor for an address under an epoch,
+// and what it says of the address; nil if none does.
+func (in *Inputs) standbyFor(addr netip.Addr, epoch int64) (*purelbv1.Standby, *purelbv1.StandbyAddress) {
+	text := addr.String()
+	for i := range in.Standbys {
+		spec := &in.Standbys[i].Spec
+		for j := range spec.Standby.Addresses {
+			a := &spec.Standby.Addresses[j]
+			if a.Address == text && reservedEpoch(a, spec.NodeName) == epoch {
+				return spec.Standby, a
+			}
+		}
+	}
+	return nil, nil
+}
+
+// reservedEpoch returns the epoch that is reserved for a node's claim of an address; 0 if none is.
+func reservedEpoch(a *purelbv1.StandbyAddress, nodeName string) int64 {
+	for _, s := range a.Successors {
+		if s.NodeName == nodeName {
+			return s.Epoch
+		}
+	}
+	return 0
+}
+
+// withClaims returns what the node is to have, claims included. Of an address that an entry asks
+// for, too, the higher epoch counts.
+func withClaims(desired []Desired, claims map[netip.Addr]Claim, in *Inputs) []Desired {
+	if len(claims) == 0 {
+		return desired
+	}
+	desired = slices.DeleteFunc(desired, func(d Desired) bool {
+		c, isClaimed := claims[d.Addr]
+		return isClaimed && c.Epoch > d.Epoch
+	})
+	isAskedFor := map[netip.Addr]bool{}
+	for i := range desired {
+		isAskedFor[desired[i].Addr] = true
+	}
+	for addr, c := range claims {
+		if !isAskedFor[addr] {
+			desired = append(desired, desiredByClaim(addr, c, in))
+		}
+	}
+	slices.SortFunc(desired, func(a, b Desired) int { return a.Addr.Compare(b.Addr) })
+	return desired
+}
+
+// desiredByClaim returns what a claim asks for. The watcher has just asked the link, so the agent
+// need not; later it has to, as when the node boots.
+func desiredByClaim(addr netip.Addr, c Claim, in *Inputs) Desired {
+	d := Desired{
+		Addr: addr, Prefix: netip.PrefixFrom(addr, addr.BitLen()), Interface: c.Interface, Local: true, IsProvisional: true, Epoch: c.Epoch,
+	}
+	quietFor := in.Now.Sub(c.QuietAt)
+	d.SkipProbe = quietFor >= 0 && quietFor < SilenceValid
+	standby, named := in.standbyFor(addr, c.Epoch)
+	if standby == nil {
+		return d
+	}
+	d.PreviousMACs = standby.Watched.MACs
+	for _, s := range named.Successors {
+		switch macs := macsOfNode(standby.Others, s.NodeName); {
+		case s.Epoch > c.Epoch:
+			d.HigherMACs = append(d.HigherMACs, macs...)
+		case s.Epoch < c.Epoch:
+			d.LowerMACs = append(d.LowerMACs, macs...)
+		}
+	}
+	return d
+}
+
+// macsOfNode returns the Ethernet addresses of the node of a name.
+func macsOfNode(nodes []purelbv1.StandbyNode, name string) []string {
+	for i := range nodes {
+		if nodes[i].NodeName == name {
+			return nodes[i].MACs
+		}
+	}
+	return nil
+}
+
+// standbyAddresses returns what the status of an Announcement with standby says of addresses: what
+// became of those that the node has claimed, also once entries ask for them under the same epochs.
+func standbyAddresses(ann *purelbv1.Announcement, resultOf func(netip.Addr) Result, now metav1.Time) []purelbv1.AddressStatus {
+	previous := map[string]purelbv1.AddressStatus{}
+	for _, s := range ann.Status.Addresses {
+		previous[s.Address] = s
+	}
+	var statuses []purelbv1.AddressStatus
+	for i := range ann.Spec.Standby.Addresses {
+		a := &ann.Spec.Standby.Addresses[i]
+		addr, err := netip.ParseAddr(a.Address)
+		if err != nil {
+			continue
+		}
+		if r := resultOf(addr); r.State != "" && r.Epoch == reservedEpoch(a, ann.Spec.NodeName) {
+			statuses = append(statuses, addressStatus(a.Address, r, previous, now))
+		}
+	}
+	return statuses
+}

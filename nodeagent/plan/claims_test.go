@@ -1,0 +1,212 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+const (
+	watchedMAC = "02:00:00:00:00:02"
+	lowerMAC   = "02:00:00:00:00:03"
+	higherMAC  = "02:00:00:00:00:05"
+)
+
+// standby is an Announcement that names node1 as a successor of node2, which has heldAddr under
+// epoch 3: epoch 4 is reserved for node1.
+func standby(edit ...func(*purelbv1.StandbyAddress)) purelbv1.Announcement {
+	address := purelbv1.StandbyAddress{Address: heldAddr.String(), ServiceGroup: "default", Epoch: 3, Successors: []purelbv1.Successor{{NodeName: "node1", Epoch: 4}}}
+	for _, e := range edit {
+		e(&address)
+	}
+	ann := announcement()
+	ann.Name, ann.UID, ann.Spec.LBNodeAgent = "node1-standby", "node1-standby", "default"
+	ann.Spec.Standby = &purelbv1.Standby{
+		Watched:   purelbv1.StandbyNode{NodeName: "node2", MACs: []string{watchedMAC}},
+		Interface: "eth0",
+		Others: []purelbv1.StandbyNode{
+			{NodeName: "node3", MACs: []string{lowerMAC}}, {NodeName: "node5", MACs: []string{higherMAC}},
+		},
+		Addresses: []purelbv1.StandbyAddress{{Address: "192.0.2.99", Epoch: 3, Successors: []purelbv1.Successor{{NodeName: "node1", Epoch: 4}}}, address},
+	}
+	return ann
+}
+
+func epochIs(epoch int64) func(*purelbv1.AnnouncedAddress) {
+	return func(a *purelbv1.AnnouncedAddress) { a.Epoch = epoch }
+}
+
+// An address that is claimed is added without asking, and kept until an entry asks for it or the
+// API server says that the claim is refused.
+func TestClaims(t *testing.T) {
+	t.Parallel()
+	type edits = []func(*Inputs)
+	isOffline := func(in *Inputs) { in.IsOffline = true }
+	isHeld := func(in *Inputs) { in.Observed.Addresses = append(in.Observed.Addresses, on("eth0", "192.0.2.1/32")) }
+	isNamed := func(edit ...func(*purelbv1.StandbyAddress)) func(*Inputs) {
+		return func(in *Inputs) { in.Standbys = []purelbv1.Announcement{standby(edit...)} }
+	}
+	after := func(wait time.Duration) func(*Inputs) { return func(in *Inputs) { in.Now = begin.Add(wait) } }
+	asks := func(edit ...func(*purelbv1.AnnouncedAddress)) func(*Inputs) {
+		return func(in *Inputs) {
+			in.Announcements[0].Spec.Addresses = []purelbv1.AnnouncedAddress{local("192.0.2.1", 24, edit...)}
+		}
+	}
+	claimed := []string{"Add eth0 192.0.2.1/32"}
+	withdrawn := []string{"Remove eth0 192.0.2.1/32"}
+	for name, c := range map[string]struct {
+		isKnown bool // the claim was made before
+		edits   edits
+		want    []string
+		asks    bool // the link
+		claims  int  // that remain
+		epoch   int64
+	}{
+		"a watcher has just claimed it":          {false, edits{isNamed()}, claimed, false, 1, 4},
+		"not long ago":                           {true, edits{isNamed(), after(SilenceValid - 1)}, claimed, false, 1, 4},
+		"long ago":                               {true, edits{isNamed(), after(SilenceValid)}, nil, true, 1, 4},
+		"the clock was set back":                 {true, edits{isNamed(), after(-1)}, nil, true, 1, 4},
+		"by what the checkpoint says":            {false, edits{isNamed(), isOffline}, claimed, false, 1, 4},
+		"while nothing is known":                 {false, edits{isNamed(), func(in *Inputs) { in.LBNodeAgent = nil }}, nil, false, 1, 0},
+		"the manager named it no more":           {false, edits{}, nil, false, 0, 0},
+		"held":                                   {true, edits{isNamed(), isHeld, after(time.Hour)}, nil, false, 1, 4},
+		"held on a start without an API server":  {true, edits{isNamed(), isHeld, isOffline, after(time.Hour)}, nil, false, 1, 4},
+		"adopted":                                {true, edits{isNamed(), isHeld, asks(epochIs(4))}, nil, false, 0, 4},
+		"adopted, and no successor any more":     {true, edits{isHeld, asks(epochIs(4))}, nil, false, 0, 4},
+		"given to the node under a higher epoch": {true, edits{isNamed(), isHeld, asks(epochIs(7))}, nil, false, 0, 7},
+		"the node had it before":                 {true, edits{isNamed(), isHeld, asks(epochIs(2), leaving)}, nil, false, 1, 4},
+		"refused: named no more":                 {true, edits{isHeld}, withdrawn, false, 0, 0},
+		"refused: another address is named":      {true, edits{isHeld, isNamed(func(a *purelbv1.StandbyAddress) { a.Address = "192.0.2.98" })}, withdrawn, false, 0, 0},
+		"refused: named under another epoch":     {true, edits{isHeld, isNamed(func(a *purelbv1.StandbyAddress) { a.Successors[0].Epoch = 5 })}, withdrawn, false, 0, 0},
+		"refused: another node is named":         {true, edits{isHeld, isNamed(func(a *purelbv1.StandbyAddress) { a.Successors[0].NodeName = "node4" })}, withdrawn, false, 0, 0},
+		"refused: the holder has a higher epoch": {true, edits{isHeld, isNamed(func(a *purelbv1.StandbyAddress) { a.Epoch = 5 })}, withdrawn, false, 0, 0},
+		"refused, while nothing is known":        {true, edits{isHeld, func(in *Inputs) { in.LBNodeAgent = nil }}, nil, false, 1, 0},
+		"refused, says the checkpoint":           {true, edits{isHeld, isOffline}, nil, false, 1, 4},
+	} {
+		in := inputsFor()
+		claim := map[netip.Addr]Claim{heldAddr: {Interface: "eth0", Epoch: 4, QuietAt: begin}}
+		memory := Memory{}
+		if c.isKnown {
+			memory.Claims = claim
+		} else {
+			in.Claims = claim
+		}
+		for _, e := range c.edits {
+			e(&in)
+		}
+		memory, decision := Decide(memory, in)
+		if diff := cmp.Diff(c.want, operationsOf(decision)); diff != "" {
+			t.Errorf("%s: operations (-want +got):\n%s", name, diff)
+		}
+		if asks := len(decision.Questions) > 0; asks != c.asks || len(memory.Claims) != c.claims {
+			t.Errorf("%s: asks %v, want %v; %d claims remain, want %d", name, asks, c.asks, len(memory.Claims), c.claims)
+		}
+		epoch := int64(0)
+		for _, d := range decision.Desired() {
+			epoch = d.Epoch
+		}
+		if epoch != c.epoch {
+			t.Errorf("%s: desired under epoch %d, want %d", name, epoch, c.epoch)
+		}
+	}
+}
+
+// The Announcement that is missing may ask for the address.
+func TestNoClaimEndsWhileAnAnnouncementIsMissing(t *testing.T) {
+	t.Parallel()
+	memory := Memory{
+		Claims:        map[netip.Addr]Claim{heldAddr: {Interface: "eth0", Epoch: 4}},
+		AskingObjects: map[ObjectID]bool{{"Announcement", "node1-b", "node1-b"}: true},
+	}
+	in := inputsFor()
+	in.Observed.Addresses = append(in.Observed.Addresses, on("eth0", "192.0.2.1/32"))
+	for _, c := range []struct {
+		after  time.Duration
+		claims int
+	}{{0, 1}, {missingFor - 1, 1}, {missingFor, 0}} {
+		in.Now = begin.Add(c.after)
+		var decision Decision
+		memory, decision = Decide(memory, in)
+		if len(memory.Claims) != c.claims || len(decision.Operations) != 1-c.claims {
+			t.Errorf("after %s: %d claims, %v", c.after, len(memory.Claims), operationsOf(decision))
+		}
+	}
+}
+
+// What is claimed waits for nothing that the agent does besides.
+func TestClaimsComeFirst(t *testing.T) {
+	t.Parallel()
+	in := inputsFor(virtual("198.51.100.1", 32), local("192.0.2.0", 32, takeover))
+	in.Observed.Addresses = []Address{ownAddress, on("eth0", "192.0.2.9/32"), on("kube-lb0", "198.51.100.1/31")}
+	in.Standbys = []purelbv1.Announcement{standby()}
+	in.Claims = map[netip.Addr]Claim{heldAddr: {Interface: "eth0", Epoch: 4, QuietAt: begin}}
+	_, decision := Decide(Memory{}, in)
+	want := []string{
+		"Add eth0 192.0.2.1/32", "Add kube-lb0 198.51.100.1/32", "Remove eth0 192.0.2.9/32", "Remove kube-lb0 198.51.100.1/31", "Add eth0 192.0.2.0/32",
+	}
+	if diff := cmp.Diff(want, operationsOf(decision)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// The listener knows the node from which the address was claimed, and the other successor.
+func TestClaimedIsHeldProvisionally(t *testing.T) {
+	t.Parallel()
+	in := inputsFor()
+	in.Standbys = []purelbv1.Announcement{standby(func(a *purelbv1.StandbyAddress) {
+		a.Successors = []purelbv1.Successor{{NodeName: "node5", Epoch: 5}, {NodeName: "node1", Epoch: 4}, {NodeName: "node3", Epoch: 2}}
+	})}
+	in.Claims = map[netip.Addr]Claim{heldAddr: {Interface: "eth0", Epoch: 4, QuietAt: begin}}
+	_, conclusion := conclude(in, Outcomes{})
+	want := []Held{{
+		Address: Settings{Local: SettingsOf(&purelbv1.LBNodeAgent{}).Local}.address(&Desired{Addr: heldAddr, Prefix: netip.PrefixFrom(heldAddr, 32), Interface: "eth0", Local: true}),
+		Epoch:   4, PreviousMACs: []string{watchedMAC}, HigherMACs: []string{higherMAC}, LowerMACs: []string{lowerMAC}, IsProvisional: true,
+	}}
+	if diff := cmp.Diff(want, conclusion.Held, compareNetip); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// The Announcement with standby that names an address says what became of its claim.
+func TestClaimsAreReported(t *testing.T) {
+	t.Parallel()
+	claim := map[netip.Addr]Claim{heldAddr: {Interface: "eth0", Epoch: 4, QuietAt: begin}}
+	for name, c := range map[string]struct {
+		claims   map[netip.Addr]Claim
+		entries  []purelbv1.AnnouncedAddress
+		outcomes Outcomes
+		want     []string
+	}{
+		"no claim": {nil, nil, Outcomes{}, nil},
+		"claimed":  {claim, nil, Outcomes{}, []string{"192.0.2.1 Announced 4 eth0 "}},
+		"the kernel refuses": {
+			claim, nil, Outcomes{Results: map[netip.Addr]Result{heldAddr: FailedResult(&Desired{Epoch: 4}, ReasonAddFailed, errors.New("refused"))}},
+			[]string{"192.0.2.1 Failed 4  AddFailed"},
+		},
+		"adopted": {
+			claim, []purelbv1.AnnouncedAddress{local("192.0.2.1", 32, epochIs(4), takeover)}, Outcomes{}, []string{"192.0.2.1 Announced 4 eth0 "},
+		},
+		"given to the node under a higher epoch": {claim, []purelbv1.AnnouncedAddress{local("192.0.2.1", 32, epochIs(7), takeover)}, Outcomes{}, nil},
+	} {
+		in := inputsFor(c.entries...)
+		in.Standbys, in.Claims = []purelbv1.Announcement{standby()}, maps.Clone(c.claims)
+		_, conclusion := conclude(in, c.outcomes)
+		if len(conclusion.StandbyAddresses) != 1 || len(conclusion.Statuses) != 1 || len(conclusion.Statuses[0].Addresses) != len(c.entries) {
+			t.Fatalf("%s: %+v", name, conclusion)
+		}
+		var got []string
+		for _, s := range conclusion.StandbyAddresses[0] {
+			got = append(got, fmt.Sprintf("%s %s %d %s %s", s.Address, s.State, s.Epoch, s.Interface, s.Reason))
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
