@@ -163,6 +163,7 @@ func (a *Agent) gather(objects apiObjects, isUpToDate bool) (plan.Inputs, error)
 		Observed:            observed,
 		Held:                held,
 		Yields:              yields,
+		CheckedChallenges:   a.defender.checkedChallenges(),
 		ProbeAnswers:        a.prober.takeAnswers(),
 		Claims:              a.watching.takeClaims(),
 	}, nil

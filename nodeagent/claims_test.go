@@ -329,6 +329,85 @@ func TestOtherSuccessorClaims(t *testing.T) {
 	}
 }
 
+// holding is a world whose node holds 192.0.2.1, for which node2 is a successor.
+func holding(t *testing.T, edit ...func(*purelbv1.AnnouncedAddress)) *world {
+	t.Helper()
+	w := defended(t, append(edit, func(a *purelbv1.AnnouncedAddress) {
+		a.Successors = []purelbv1.Successor{{NodeName: "node2", Epoch: 2}}
+	})...)
+	w.edit("node1", func(s *purelbv1.AnnouncementSpec) {
+		s.Successors = []purelbv1.StandbyNode{{NodeName: "node2", MACs: []string{node2MAC.String()}}}
+	})
+	w.freshness.noteRenewed(time.Now())
+	w.settle()
+	w.kernel.Calls()
+	return w
+}
+
+// A holder that was cut off hears that its successor has claimed the address: it yields though it is
+// fresh, if the successor's kernel has the address, and claims it again when that one is silent.
+func TestHolderYieldsToItsSuccessor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := holding(t)
+		w.neighbours.claim(claimed, node2MAC) // and does not answer
+		time.Sleep(200 * time.Millisecond)
+		w.settle()
+		w.expect("changes while nobody answers", []string(nil), w.kernel.Calls())
+		w.neighbours.set(claimed, node2MAC)
+		w.neighbours.claim(claimed, node2MAC)
+		time.Sleep(200 * time.Millisecond)
+		w.expect("changes", []string{"Remove 192.0.2.1/32 eth0"}, w.kernel.Calls())
+		w.freshness.noteRenewed(time.Now())
+		w.settle()
+		w.expect("state", "192.0.2.1 Yielded Yielded"+node2MAC.String(), w.states("node1"))
+		w.neighbours.unset(claimed)
+		for range 10 {
+			w.freshness.noteRenewed(time.Now())
+			time.Sleep(100 * time.Millisecond)
+			w.settle()
+		}
+		w.expect("changes once node2 is silent", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.Calls())
+	})
+}
+
+// The manager asks the holder to look whether another node has the address. The status follows when
+// the agent knows.
+func TestContestedHolder(t *testing.T) {
+	for name, c := range map[string]struct {
+		answers bool
+		want    string
+		changes []string
+	}{
+		"the other node has it":     {true, "192.0.2.1 Yielded Yielded" + node2MAC.String(), []string{"Remove 192.0.2.1/32 eth0"}},
+		"the other node has it not": {false, "192.0.2.1 Announced", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := holding(t)
+				if c.answers {
+					w.neighbours.set(claimed, node2MAC)
+				}
+				w.edit("node1", func(s *purelbv1.AnnouncementSpec) {
+					s.Addresses[0].ContestedBy = &purelbv1.Successor{NodeName: "node2", Epoch: 2}
+				})
+				generation := w.get("node1").Generation
+				if _, err := w.once(); err != nil {
+					t.Fatal(err)
+				}
+				w.expect("generation of the report before the other node is asked", generation-1, w.get("node1").Status.ObservedGeneration)
+				for range 3 {
+					time.Sleep(200 * time.Millisecond)
+					w.freshness.noteRenewed(time.Now())
+					w.settle()
+				}
+				w.expect("generation of the report", generation, w.get("node1").Status.ObservedGeneration)
+				w.expect("state", c.want, w.states("node1"))
+				w.expect("changes", c.changes, w.kernel.Calls())
+			})
+		})
+	}
+}
+
 // reasonFor returns how the node watches another one.
 func (w *claiming) reasonFor(node string) string {
 	w.watching.mu.Lock()

@@ -55,7 +55,8 @@ func (g *defender) NeedLeaderElection() bool { return false }
 func (g *defender) Start(ctx context.Context) error {
 	g.mu.Lock()
 	g.ctx = ctx
-	g.listen() //nolint:contextcheck // it is g.ctx
+	g.listen()          //nolint:contextcheck // it is g.ctx
+	g.beginChallenges() //nolint:contextcheck // as above
 	g.mu.Unlock()
 	go g.askYielded(ctx)
 	kernel := g.agent.Kernel
@@ -123,6 +124,25 @@ func (g *defender) hold(held []plan.Held) {
 	defer g.mu.Unlock()
 	g.defence.Hold(held)
 	g.listen()
+	g.beginChallenges()
+}
+
+// beginChallenges begins to check the claims that the manager asks to check. The caller holds the
+// lock.
+func (g *defender) beginChallenges() {
+	if g.ctx == nil {
+		return
+	}
+	for _, r := range g.defence.BeginChallenges(time.Now()) {
+		g.react(g.ctx, r)
+	}
+}
+
+// checkedChallenges returns the epochs of the claims that were checked, by address.
+func (g *defender) checkedChallenges() map[netip.Addr]int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.defence.CheckedChallenges()
 }
 
 // heldAndYields returns copies of what the node holds and has yielded, by address.
@@ -254,6 +274,9 @@ func (g *defender) react(ctx context.Context, r plan.Reaction) {
 			// it may crash the runtime of Go 1.26.
 			go check()
 		}
+	}
+	if r.Report {
+		g.wakeWorker()
 	}
 }
 

@@ -210,3 +210,73 @@ func TestClaimsAreReported(t *testing.T) {
 		}
 	}
 }
+
+// A holder knows by which MACs its successors claim, and whom the manager asks it to ask.
+func TestHolderKnowsItsSuccessors(t *testing.T) {
+	t.Parallel()
+	successors := func(all ...purelbv1.Successor) func(*purelbv1.AnnouncedAddress) {
+		return func(a *purelbv1.AnnouncedAddress) { a.Successors = all }
+	}
+	contestedBy := func(name string, epoch int64) func(*purelbv1.AnnouncedAddress) {
+		return func(a *purelbv1.AnnouncedAddress) { a.ContestedBy = &purelbv1.Successor{NodeName: name, Epoch: epoch} }
+	}
+	first := announcement(virtual("198.51.100.1", 32))
+	first.Spec.Successors = []purelbv1.StandbyNode{
+		{NodeName: "node2", MACs: []string{"02:00:00:00:02:01", "02:00:00:00:02:02"}}, {NodeName: "node3", MACs: []string{"02:00:00:00:03:01"}}, {NodeName: "node4"},
+	}
+	second := announcement(
+		local("192.0.2.1", 32),
+		local("192.0.2.2", 32, successors(purelbv1.Successor{NodeName: "node2", Epoch: 4}, purelbv1.Successor{NodeName: "node3", Epoch: 5})),
+		local("192.0.2.3", 32, successors(purelbv1.Successor{NodeName: "node2", Epoch: 3}, purelbv1.Successor{NodeName: "node5", Epoch: 4})),
+		local("192.0.2.4", 32, contestedBy("node2", 4)),
+		local("192.0.2.5", 32, contestedBy("node4", 4)),
+		local("192.0.2.6", 32, contestedBy("node3", 2)),
+	)
+	second.Name = "node1-b"
+	desired, _ := MergeDesired([]purelbv1.Announcement{first, second}, nil)
+	var got []string
+	for _, d := range desired {
+		got = append(got, fmt.Sprint(d.Addr, d.HigherMACs, d.Challenge))
+	}
+	want := []string{
+		"192.0.2.1 [] {0 }",
+		"192.0.2.2 [02:00:00:00:02:01 02:00:00:00:02:02 02:00:00:00:03:01] {0 }",
+		"192.0.2.3 [] {0 }",
+		"192.0.2.4 [02:00:00:00:02:01 02:00:00:00:02:02] {4 02:00:00:00:02:01}",
+		"192.0.2.5 [] {0 }",
+		"192.0.2.6 [] {2 02:00:00:00:03:01}",
+		"198.51.100.1 [] {0 }",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// The status of a generation in which the manager asks the node to check a claim waits for what the
+// other node answers.
+func TestStatusWaitsForTheCheck(t *testing.T) {
+	t.Parallel()
+	contested := func(a *purelbv1.AnnouncedAddress) { a.ContestedBy = &purelbv1.Successor{NodeName: "node2", Epoch: 4} }
+	yielded := Outcomes{Results: map[netip.Addr]Result{heldAddr: YieldedAddress{Epoch: 3, MAC: watchedMAC}.Result()}}
+	for name, c := range map[string]struct {
+		macs     []string
+		checked  int64
+		outcomes Outcomes
+		want     int64
+	}{
+		"not checked yet":           {[]string{watchedMAC}, 0, Outcomes{}, 6},
+		"an earlier one is checked": {[]string{watchedMAC}, 3, Outcomes{}, 6},
+		"checked":                   {[]string{watchedMAC}, 4, Outcomes{}, 7},
+		"yielded":                   {[]string{watchedMAC}, 0, yielded, 7},
+		"nobody can be asked":       {nil, 0, Outcomes{}, 7},
+	} {
+		in := inputsFor(local("192.0.2.1", 32, contested))
+		in.Observed.Addresses = append(in.Observed.Addresses, on("eth0", "192.0.2.1/32"))
+		in.Announcements[0].Spec.Successors = []purelbv1.StandbyNode{{NodeName: "node2", MACs: c.macs}}
+		in.Announcements[0].Status.ObservedGeneration = 6
+		in.CheckedChallenges = map[netip.Addr]int64{heldAddr: c.checked}
+		if _, conclusion := conclude(in, c.outcomes); conclusion.Statuses[0].ObservedGeneration != c.want {
+			t.Errorf("%s: observed generation %d, want %d", name, conclusion.Statuses[0].ObservedGeneration, c.want)
+		}
+	}
+}

@@ -111,6 +111,11 @@ func Conclude(memory Memory, in Inputs, decision Decision, outcomes Outcomes) (M
 		Interfaces: decision.interfaces, MACs: decision.macs, FactsIn: in.Announcements[0].Name, KeepFacts: !in.IsFirstReported,
 		Note: outcomes.note(decision.EnsureVirtual), Now: now,
 	})
+	for i := range in.Announcements {
+		if awaitsCheck(decision.desired, &in.Announcements[i], in.CheckedChallenges, isAnnounced) {
+			c.Statuses[i] = in.Announcements[i].Status
+		}
+	}
 	for i := range in.Standbys {
 		c.StandbyAddresses = append(c.StandbyAddresses, standbyAddresses(&in.Standbys[i], resultOf, now))
 	}
@@ -160,6 +165,18 @@ func statuses(in *Inputs, report Report) []purelbv1.AnnouncementStatus {
 		all[i] = Status(&in.Announcements[i], report)
 	}
 	return all
+}
+
+// awaitsCheck reports whether the status of an Announcement has to wait, as a Challenge of one of
+// its addresses is being checked: once the status is of the Announcement's generation, the manager
+// takes it for the answer.
+func awaitsCheck(desired []Desired, ann *purelbv1.Announcement, checked map[netip.Addr]int64, isAnnounced func(netip.Addr) bool) bool {
+	return slices.ContainsFunc(ann.Spec.Addresses, func(e purelbv1.AnnouncedAddress) bool {
+		return e.ContestedBy != nil && slices.ContainsFunc(desired, func(d Desired) bool {
+			isUnchecked := d.Challenge.MAC != "" && checked[d.Addr] < d.Challenge.Epoch
+			return isUnchecked && d.Addr.String() == e.Address && isAnnounced(d.Addr)
+		})
+	})
 }
 
 func hasFailed(r Result) bool { return r.State == purelbv1.StateFailed }

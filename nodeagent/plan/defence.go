@@ -58,6 +58,8 @@ type Watch struct {
 	AnsweredAt map[string]time.Time
 	// Checks are the stations that are being asked by themselves, by MAC.
 	Checks map[string]*Check
+	// CheckedChallenge is the epoch of the last Challenge that was checked.
+	CheckedChallenge int64
 	// Rival is the station that is reported to claim the address, RivalSince since when, and
 	// RivalClaimedAt when it last did.
 	Rival                      string

@@ -24,8 +24,10 @@ type Check struct {
 
 	watch   *Watch
 	begunAt time.Time
-	askedAt time.Time // last; zero for not yet
-	tries   int
+	// challenge is the epoch of the Challenge that is being checked; 0 for none.
+	challenge int64
+	askedAt   time.Time // last; zero for not yet
+	tries     int
 }
 
 // isOver reports whether an answer of the station counts no more.
@@ -48,15 +50,60 @@ func (d *Defence) beginCheck(addr netip.Addr, w *Watch, mac string, isClaimant b
 	if _, isBegun := w.Checks[mac]; isBegun || len(w.Checks) >= MaxChecks {
 		return nil
 	}
-	if w.Checks == nil {
-		w.Checks = map[string]*Check{}
-	}
-	c := &Check{Addr: addr, MAC: mac, IsClaimant: isClaimant, watch: w, begunAt: now}
-	w.Checks[mac] = c
+	c := w.addCheck(addr, mac, now)
+	c.IsClaimant = isClaimant
 	if !d.checks.AllowN(now, 1) {
 		return nil
 	}
 	return c
+}
+
+// addCheck adds a Check.
+func (w *Watch) addCheck(addr netip.Addr, mac string, now time.Time) *Check {
+	if w.Checks == nil {
+		w.Checks = map[string]*Check{}
+	}
+	c := &Check{Addr: addr, MAC: mac, watch: w, begunAt: now}
+	w.Checks[mac] = c
+	return c
+}
+
+// Challenge is the claim of a held address by another node that the manager asks this one to check:
+// it asks that node, and yields the address if that node answers.
+type Challenge struct {
+	// Epoch of the claim, and MAC by which the other node is asked; both are zero for no Challenge.
+	Epoch int64
+	MAC   string
+}
+
+// BeginChallenges begins to check the Challenges that are not checked yet. The manager's word
+// needs no bound.
+func (d *Defence) BeginChallenges(now time.Time) []Reaction {
+	var begun []Reaction
+	for addr, h := range d.Held {
+		w, challenge := d.Watches[addr], h.Challenge
+		if challenge.MAC == "" || w.CheckedChallenge >= challenge.Epoch {
+			continue
+		}
+		c := w.Checks[challenge.MAC]
+		if c == nil || c.isOver(now) {
+			c = w.addCheck(addr, challenge.MAC, now)
+			begun = append(begun, Reaction{Held: h, Check: c})
+		}
+		c.challenge = challenge.Epoch
+	}
+	return begun
+}
+
+// CheckedChallenges returns the epochs of the Challenges that were checked, by address.
+func (d *Defence) CheckedChallenges() map[netip.Addr]int64 {
+	checked := map[netip.Addr]int64{}
+	for addr, w := range d.Watches {
+		if w.CheckedChallenge > 0 {
+			checked[addr] = w.CheckedChallenge
+		}
+	}
+	return checked
 }
 
 // CheckStep is what to do for a Check now.
@@ -79,6 +126,9 @@ func (d *Defence) ContinueCheck(c *Check, now time.Time) CheckStep {
 	if c.tries == checkTries {
 		step := CheckStep{Reaction: Reaction{Held: d.Held[c.Addr]}}
 		delete(w.Checks, c.MAC)
+		if c.challenge > 0 {
+			w.CheckedChallenge, step.Reaction.Report = c.challenge, true
+		}
 		if c.IsClaimant {
 			d.noteContest(&step.Reaction, w, c.MAC, now)
 		}

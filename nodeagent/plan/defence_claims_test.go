@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"testing"
 	"time"
 )
@@ -11,6 +12,35 @@ func isProvisional(h *Held) { h.IsProvisional, h.PreviousMACs = true, []string{p
 func answersWhenAsked(d *Defence, c *Check, isFresh bool, after time.Duration) Reaction {
 	d.ContinueCheck(c, begin.Add(after))
 	return hear(d, answerOf(c.MAC), isFresh, after)
+}
+
+// The agent yields to a node that may claim the address under a higher epoch, whether it is fresh or
+// not, if that node's kernel answers.
+func TestHolderYieldsToHigherEpoch(t *testing.T) {
+	t.Parallel()
+	hasSuccessor := func(h *Held) { h.HigherMACs = []string{higherMAC} }
+	for _, isFresh := range []bool{fresh, notFresh} {
+		for name, frame := range map[string]Frame{"claim": announcementOf(higherMAC), "request": requestOf(higherMAC), "answer": answerOf(higherMAC)} {
+			d := holding(heldOn("eth0", heldAddr, hasSuccessor))
+			d.NoteAsked(heldAddr, begin)
+			r := hear(d, frame, isFresh, 0)
+			if r.Check == nil || r.Check.MAC != higherMAC || r.CheckWithin != 0 || r.Claim || r.YieldTo != "" {
+				t.Fatalf("%s, fresh %v: %+v, want a check at once", name, isFresh, r)
+			}
+			if r = answersWhenAsked(d, r.Check, isFresh, 0); r.YieldTo != higherMAC {
+				t.Errorf("%s, fresh %v: %+v, want a yield", name, isFresh, r)
+			}
+		}
+		d := holding(heldOn("eth0", heldAddr, hasSuccessor))
+		check := hear(d, announcementOf(higherMAC), isFresh, 0).Check
+		var step CheckStep
+		for range checkTries + 1 {
+			step = d.ContinueCheck(check, begin)
+		}
+		if _, isHeld := d.Held[heldAddr]; !isHeld || step.Reaction.Contested != higherMAC {
+			t.Errorf("fresh %v: it does not answer: held %v, %+v", isFresh, isHeld, step)
+		}
+	}
 }
 
 // A claim is provisional: it is repeated against the node from which the address was claimed and
@@ -54,5 +84,49 @@ func TestProvisionalClaim(t *testing.T) {
 				t.Errorf("fresh %v, %s: %+v, want a yield", isFresh, name, r)
 			}
 		}
+	}
+}
+
+// What the manager asks the agent to check, the agent checks once for each claim.
+func TestChallenges(t *testing.T) {
+	t.Parallel()
+	challenged := func(epoch int64) func(*Held) {
+		return func(h *Held) {
+			h.Challenge, h.HigherMACs = Challenge{Epoch: epoch, MAC: higherMAC}, []string{higherMAC}
+		}
+	}
+	d := holding(heldOn("eth0", heldAddr, challenged(4)), heldOn("eth0", nth(2)))
+	begun := d.BeginChallenges(begin)
+	if len(begun) != 1 || begun[0].Check == nil || begun[0].Check.Addr != heldAddr || begun[0].Check.MAC != higherMAC {
+		t.Fatalf("%+v", begun)
+	}
+	if again := d.BeginChallenges(begin); again != nil {
+		t.Errorf("begun twice: %+v", again)
+	}
+	if checked := d.CheckedChallenges(); len(checked) != 0 {
+		t.Errorf("checked already: %v", checked)
+	}
+	var got []string
+	for range checkTries + 1 {
+		step := d.ContinueCheck(begun[0].Check, begin)
+		got = append(got, fmt.Sprint(step.Ask, step.Reaction.Report))
+	}
+	if want := "[true false true false true false false true]"; fmt.Sprint(got) != want {
+		t.Errorf("%v, want %s", got, want)
+	}
+	if checked := d.CheckedChallenges(); checked[heldAddr] != 4 || len(checked) != 1 {
+		t.Errorf("checked: %v", checked)
+	}
+	if again := d.BeginChallenges(begin); again != nil {
+		t.Errorf("checked twice: %+v", again)
+	}
+	// The next claim comes while that node is being asked because of a frame.
+	check := hear(d, announcementOf(higherMAC), fresh, time.Second).Check
+	d.Hold([]Held{heldOn("eth0", heldAddr, challenged(6))})
+	if again := d.BeginChallenges(begin.Add(time.Second)); again != nil || check == nil {
+		t.Errorf("asked twice: %+v", again)
+	}
+	if r := answersWhenAsked(d, check, fresh, time.Second); r.YieldTo != higherMAC {
+		t.Errorf("%+v, want a yield", r)
 	}
 }

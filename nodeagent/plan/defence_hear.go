@@ -35,6 +35,8 @@ type Reaction struct {
 	// Contested is the MAC of a station that has begun to claim the address, and is to be
 	// reported; empty for none.
 	Contested string
+	// Report means that there is something to report.
+	Report bool
 	// MayLog means that the rate of log lines allows another.
 	MayLog bool
 }

@@ -31,6 +31,8 @@ type Desired struct {
 	// HigherMACs are those of successors, which claim the address under a higher epoch than the
 	// node has it, and LowerMACs those of one that claims it under a lower epoch.
 	HigherMACs, LowerMACs []string
+	// Challenge is the claim of another node that the manager asks this one to check.
+	Challenge Challenge
 	// IsProvisional means that the node has the address by a Claim.
 	IsProvisional bool
 	// HealthPort is the port at which the service proxy says whether it serves the address;
@@ -55,8 +57,10 @@ func MergeDesired(announcements []purelbv1.Announcement, shared []purelbv1.Commo
 	slices.SortFunc(announcements, func(a, b purelbv1.Announcement) int { return cmp.Compare(a.Name, b.Name) })
 	entries := 0
 	var uids []types.UID
+	var successors []purelbv1.StandbyNode
 	for i := range announcements {
 		entries += len(announcements[i].Spec.Addresses)
+		successors = append(successors, announcements[i].Spec.Successors...)
 		if uid := announcements[i].UID; uid != "" { // checkpoints of earlier versions have none
 			uids = append(uids, uid)
 		}
@@ -66,6 +70,7 @@ func MergeDesired(announcements []purelbv1.Announcement, shared []purelbv1.Commo
 	}
 	m := merging{
 		desired: make([]Desired, 0, entries), indexByAddr: make(map[netip.Addr]int, entries), invalid: map[netip.Addr]Result{}, uids: uids,
+		successors: successors,
 	}
 	for i := range announcements {
 		for j := range announcements[i].Spec.Addresses {
@@ -88,6 +93,7 @@ type merging struct {
 	indexByAddr map[netip.Addr]int // in desired
 	invalid     map[netip.Addr]Result
 	uids        []types.UID // of the node's Announcements
+	successors  []purelbv1.StandbyNode
 }
 
 // merge adds an entry of an Announcement, in the place of one with a lower epoch. What is not
@@ -105,12 +111,31 @@ func (m *merging) merge(entry *purelbv1.AnnouncedAddress, ann *purelbv1.Announce
 	}
 	d.Takeover = d.Takeover && !wasRealised(&ann.Status, entry)
 	d.Announcement, d.NodeAnnouncements = ann.UID, m.uids
+	d.HigherMACs, d.Challenge = m.rivalsBy(entry)
 	if isMerged {
 		m.desired[i] = d
 		return
 	}
 	m.indexByAddr[addr] = len(m.desired)
 	m.desired = append(m.desired, d)
+}
+
+// rivalsBy returns the Ethernet addresses of the nodes to which the node is to yield the address of
+// an entry when they claim it, and the claim that is to be checked.
+func (m *merging) rivalsBy(entry *purelbv1.AnnouncedAddress) (higherMACs []string, challenge Challenge) {
+	rivals := slices.Clone(entry.Successors)
+	if entry.ContestedBy != nil {
+		rivals = append(rivals, *entry.ContestedBy)
+		if macs := macsOfNode(m.successors, entry.ContestedBy.NodeName); len(macs) > 0 {
+			challenge = Challenge{Epoch: entry.ContestedBy.Epoch, MAC: macs[0]}
+		}
+	}
+	for _, s := range rivals {
+		if s.Epoch > entry.Epoch {
+			higherMACs = append(higherMACs, macsOfNode(m.successors, s.NodeName)...)
+		}
+	}
+	return higherMACs, challenge
 }
 
 // mergeShared adds a shared entry, unless another entry has asked for its address.

@@ -20,6 +20,8 @@ type Held struct {
 	// HigherMACs are the Ethernet addresses of nodes that may claim the address under a higher
 	// epoch, and LowerMACs those of one that may claim it under a lower epoch.
 	HigherMACs, LowerMACs []string
+	// Challenge is the claim of another node that the manager asks this one to check.
+	Challenge Challenge
 	// IsProvisional means that the node has claimed the address from a silent one, and the manager
 	// has not said yet that the node is to have it. The agent does not defend the address.
 	IsProvisional bool
@@ -33,7 +35,7 @@ func heldAsDesired(settings Settings, desired []Desired, isAnnounced func(netip.
 		if d.Local && isAnnounced(d.Addr) {
 			held = append(held, Held{
 				Address: settings.address(d), Epoch: d.Epoch, Announcement: d.Announcement, Leaving: d.Leaving,
-				PreviousMACs: d.PreviousMACs, HigherMACs: d.HigherMACs, LowerMACs: d.LowerMACs, IsProvisional: d.IsProvisional,
+				PreviousMACs: d.PreviousMACs, HigherMACs: d.HigherMACs, LowerMACs: d.LowerMACs, Challenge: d.Challenge, IsProvisional: d.IsProvisional,
 			})
 		}
 	}
