@@ -254,6 +254,10 @@ type port struct {
 	kernel Kernel
 	heard  func(neigh.Message)
 	wanted func(netip.Addr) bool
+	// isCutOff means that no frame of this port reaches another, nor one of another this port.
+	isCutOff bool
+	// answers are those that the port's Exchange has not passed on yet.
+	answers []neigh.Heard
 }
 
 // delay is how long a frame takes.
@@ -265,7 +269,7 @@ func (p *port) others() []*port {
 	defer p.mu.Unlock()
 	var others []*port
 	for _, o := range p.ports {
-		if o != p && !p.cut {
+		if o != p && !p.cut && !p.isCutOff && !o.isCutOff {
 			others = append(others, o)
 		}
 	}
@@ -323,8 +327,15 @@ func (p *port) ask(o *port, addr netip.Addr) {
 	time.AfterFunc(delay, func() {
 		if o.has(addr) {
 			p.hear(answerOf(addr, o.mac))
+			p.noteAnswer(neigh.Heard{Addr: addr, MAC: o.mac})
 		}
 	})
+}
+
+func (p *port) noteAnswer(h neigh.Heard) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.answers = append(p.answers, h)
 }
 
 func (p *port) Probe(ctx context.Context, questions []neigh.Question, count int, interval time.Duration) map[netip.Addr]neigh.Answer {
@@ -359,7 +370,7 @@ func (p *port) Listen(ctx context.Context, _ string, wanted func(netip.Addr) boo
 }
 
 // connect makes a world a node on the segment, whose agent works until the test ends.
-func (s *segment) connect(w *world, mac neigh.MAC) {
+func (s *segment) connect(w *world, mac neigh.MAC) *port {
 	p := &port{segment: s, mac: mac, kernel: w.kernel}
 	s.mu.Lock()
 	s.ports = append(s.ports, p)
@@ -384,6 +395,7 @@ func (s *segment) connect(w *world, mac neigh.MAC) {
 			}
 		}
 	}()
+	return p
 }
 
 func (s *segment) setCut(cut bool) {

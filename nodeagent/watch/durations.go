@@ -13,7 +13,8 @@ const (
 	secondRankDelay = 200 * time.Millisecond
 
 	// quietRounds is for how many rounds the link has to leave the questions for an address
-	// unanswered before the address is claimed: a question or its answer can be lost.
+	// unanswered before the address is claimed, or the watched node its questions before its next
+	// answer makes this node repeat its claims: a question or its answer can be lost.
 	quietRounds = 2
 	// slowRounds is how many rounds pass between two questions for an address that was not
 	// claimed when it could be, as another station answers for it.

@@ -34,7 +34,7 @@ type Step struct {
 	// Claims are the addresses to claim, ascending.
 	Claims []Address
 	// Repeats are the addresses to announce once more if this node has claimed them: those of
-	// a node that was silent and answers again, and so may have them in its kernel. Ascending.
+	// a node that answers again, and so may have them in its kernel. Ascending.
 	Repeats []netip.Addr
 }
 
@@ -52,8 +52,8 @@ func (w *Watcher) Round(now time.Time, facts Facts) Step {
 }
 
 // repeats returns the addresses that are to be announced once more if this node has claimed them:
-// all, in the first round in which the watched node answers after its silence, or after the Watcher
-// began, as an earlier process may have claimed them.
+// all, when the watched node answers after rounds in which it did not, be it that this node was cut
+// off; and when it answers for the first time, as an earlier process may have claimed them.
 func (w *Watcher) repeats() []netip.Addr {
 	if !w.watched.hasAnswered || w.watched.isAlive {
 		return nil
@@ -90,7 +90,11 @@ func (w *Watcher) judge(now time.Time, facts Facts) {
 	default:
 		w.misses++
 	}
-	w.watched.isAlive = w.watched.hasAnswered || w.watched.isAlive && !w.isSilent()
+	w.watched.unanswered++
+	if w.watched.hasAnswered {
+		w.watched.unanswered = 0
+	}
+	w.watched.isAlive = w.watched.hasAnswered || w.watched.isAlive && w.watched.unanswered < quietRounds
 	for _, a := range w.addresses {
 		w.judgeAddress(a)
 	}

@@ -74,9 +74,10 @@ type answering struct {
 	// isKnown means that an answer has come that counted, and hasAnswered that one has come
 	// in this round.
 	isKnown, hasAnswered bool
-	// isAlive means that the watched node has answered in an earlier round, and that it has not
-	// counted as dead since.
-	isAlive bool
+	// isAlive means that the watched node has answered in an earlier round, and has not left many
+	// rounds unanswered since; unanswered counts these, in a row, with and without a witness.
+	isAlive    bool
+	unanswered int
 }
 
 // address is what is known of an address of the watched node.

@@ -480,8 +480,8 @@ func TestAnswersOfEarlierRounds(t *testing.T) {
 	}
 }
 
-// When the watched node answers again after its silence, or for the first time, what an earlier
-// process or this one has claimed is claimed once more.
+// When the watched node answers again after rounds in which it did not, or for the first time, what this
+// process or an earlier one has claimed is claimed once more.
 func TestReturningNode(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -495,9 +495,13 @@ func TestReturningNode(t *testing.T) {
 	}
 	repeats("the first answer", cold, first, second)
 	w.stations[0].isDead = true
-	repeats("a short silence", DefaultMisses-1)
+	repeats("a lost answer", 1)
 	w.stations[0].isDead = false
-	repeats("the end of a short silence", 10)
+	repeats("the next answer", 10)
+	w.isCutOff = true
+	repeats("this node is cut off", 20)
+	w.isCutOff = false
+	repeats("this node is cut off no more", 2, first, second)
 	w.stations[0].isDead = true
 	repeats("a long silence", 20)
 	w.stations[0].isDead = false
