@@ -10,10 +10,12 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/test/lab"
 )
 
 var _ = Describe("Nodes that are to follow another one", func() {
@@ -25,23 +27,81 @@ var _ = Describe("Nodes that are to follow another one", func() {
 		for _, addr := range waitForAddresses(ctx, svc, 2) {
 			holders[waitForHolder(ctx, addr)] = true
 		}
+		waitUntilWatched(ctx, s, holders)
+	}, SpecTimeout(functionalLimit))
+
+	It("claim its address when it is dead, and no manager works", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		turnOnWireFailover(ctx)
+		svc := s.createService(ctx, "claimed", s.localGroup(ctx), singleStack)
+		addr := waitForAddresses(ctx, svc, 1)[0]
+		holder := waitForHolder(ctx, addr)
+		waitForAnswer(ctx, lab.Client, addr)
+		waitUntilWatched(ctx, s, map[string]bool{holder: true})
+		stopManagers(ctx)
+
+		DeferCleanup(func(ctx SpecContext) { Expect(testLab.PlugPort(ctx, holder)).To(Succeed()) }, NodeTimeout(time.Minute))
+		Expect(testLab.UnplugPort(ctx, holder)).To(Succeed())
+		waitForPlaces(ctx, addr, 2)
 		Eventually(func(g Gomega) {
-			watchers := map[string]int{}
+			reported := 0
 			for _, ann := range listStandbys(ctx, g) {
-				if !slices.ContainsFunc(ann.Spec.Standby.Addresses, func(a v1.StandbyAddress) bool { return s.owns(netip.MustParseAddr(a.Address)) }) {
-					continue
+				for _, status := range ann.Status.Addresses {
+					i := slices.IndexFunc(ann.Spec.Standby.Addresses, func(a v1.StandbyAddress) bool { return a.Address == addr.String() })
+					if status.Address != addr.String() || i < 0 {
+						continue
+					}
+					g.Expect(status.State).To(Equal(v1.StateAnnounced))
+					g.Expect(ann.Spec.Standby.Addresses[i].Successors).To(ContainElement(v1.Successor{NodeName: ann.Spec.NodeName, Epoch: status.Epoch}))
+					reported++
 				}
-				ready := meta.FindStatusCondition(ann.Status.Conditions, v1.ConditionReady)
-				g.Expect(ready).NotTo(BeNil())
-				g.Expect(ready.Reason).To(Equal("Watching"), "%s watches %s: %s", ann.Spec.NodeName, ann.Spec.Standby.Watched.NodeName, ready.Message)
-				watchers[ann.Spec.Standby.Watched.NodeName]++
 			}
-			for holder := range holders {
-				g.Expect(watchers).To(HaveKeyWithValue(holder, len(nodeNames())-1))
-			}
+			g.Expect(reported).To(Equal(1))
 		}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed())
+		waitForAnswer(ctx, lab.Client, addr)
+
+		Expect(testLab.PlugPort(ctx, holder)).To(Succeed())
+		waitForPlaces(ctx, addr, 1)
+		waitForAnswer(ctx, lab.Client, addr)
 	}, SpecTimeout(functionalLimit))
 })
+
+// waitUntilWatched waits until all other nodes watch the holders of a space's addresses.
+func waitUntilWatched(ctx context.Context, s *space, holders map[string]bool) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		watchers := map[string]int{}
+		for _, ann := range listStandbys(ctx, g) {
+			if !slices.ContainsFunc(ann.Spec.Standby.Addresses, func(a v1.StandbyAddress) bool { return s.owns(netip.MustParseAddr(a.Address)) }) {
+				continue
+			}
+			ready := meta.FindStatusCondition(ann.Status.Conditions, v1.ConditionReady)
+			g.Expect(ready).NotTo(BeNil())
+			g.Expect(ready.Reason).To(Equal("Watching"), "%s watches %s: %s", ann.Spec.NodeName, ann.Spec.Standby.Watched.NodeName, ready.Message)
+			watchers[ann.Spec.Standby.Watched.NodeName]++
+		}
+		for holder := range holders {
+			g.Expect(watchers).To(HaveKeyWithValue(holder, len(nodeNames())-1))
+		}
+	}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed())
+}
+
+// stopManagers stops all managers until the spec ends.
+func stopManagers(ctx context.Context) {
+	GinkgoHelper()
+	const deployment = "deployment/purelb-manager"
+	replicas := kubectl(ctx, "-n", purelbNamespace, "get", deployment, "-o", "jsonpath={.spec.replicas}")
+	DeferCleanup(func(ctx SpecContext) {
+		kubectl(ctx, "-n", purelbNamespace, "scale", deployment, "--replicas="+replicas)
+		kubectl(ctx, "-n", purelbNamespace, "rollout", "status", deployment, "--timeout=120s")
+	}, NodeTimeout(3*time.Minute))
+	kubectl(ctx, "-n", purelbNamespace, "scale", deployment, "--replicas=0")
+	Eventually(func(g Gomega) {
+		pods := &corev1.PodList{}
+		g.Expect(kubeClient.List(ctx, pods, client.InNamespace(purelbNamespace), client.MatchingLabels{"app.kubernetes.io/name": "purelb-manager"})).To(Succeed())
+		g.Expect(pods.Items).To(BeEmpty())
+	}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed())
+}
 
 // listStandbys returns the Announcements with standby.
 func listStandbys(ctx context.Context, g Gomega) []v1.Announcement {
