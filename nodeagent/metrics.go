@@ -17,7 +17,9 @@ type Metrics struct {
 	renewals    prometheus.Counter
 	conflicts   prometheus.Counter
 	yields      prometheus.Counter
+	silence     prometheus.Histogram
 	announced   *announcedGauges
+	watched     *watchedGauges
 }
 
 // NewMetrics makes the metrics and registers them.
@@ -32,12 +34,19 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		renewals:    counter("address_renewals_total", "Renewals of the lifetimes of addresses."),
 		conflicts:   counter("conflicts_total", "Times that another station began to claim an address of this node."),
 		yields:      counter("yields_total", "Addresses yielded to other stations that claimed them."),
+		silence: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "purelb_lbnodeagent_claim_silence_seconds",
+			Help:    "For how long a watched node had been silent when this node claimed an address from it.",
+			Buckets: []float64{.2, .4, .5, .6, .7, .8, .9, 1, 1.5, 2, 5, 10},
+		}),
+		watched: &watchedGauges{description: prometheus.NewDesc("purelb_lbnodeagent_watched_nodes",
+			"Nodes that this node watches, by what it sees.", []string{"reason"}, nil)},
 		announced: &announcedGauges{description: prometheus.NewDesc("purelb_lbnodeagent_announced",
 			"1 for each address that the node announces, by Service.", []string{"service", "node", "ip"}, nil),
 			stateDescription: prometheus.NewDesc("purelb_lbnodeagent_addresses",
 				"Addresses that the node is to announce, by state.", []string{"state"}, nil)},
 	}
-	registry.MustRegister(m.sent, m.additions, m.withdrawals, m.renewals, m.conflicts, m.yields, m.announced)
+	registry.MustRegister(m.sent, m.additions, m.withdrawals, m.renewals, m.conflicts, m.yields, m.silence, m.announced, m.watched)
 	return m
 }
 
@@ -83,5 +92,32 @@ func (g *announcedGauges) Collect(ch chan<- prometheus.Metric) {
 		for _, service := range a.Services {
 			ch <- prometheus.MustNewConstMetric(g.description, prometheus.GaugeValue, 1, service, node, a.Addr.String())
 		}
+	}
+}
+
+// setWatched replaces how many nodes this node watches, by what it sees.
+func (m *Metrics) setWatched(byReason map[string]int) {
+	m.watched.mu.Lock()
+	defer m.watched.mu.Unlock()
+	m.watched.byReason = byReason
+}
+
+// watchedGauges is one gauge for each reason that there is. They are replaced all at once.
+type watchedGauges struct {
+	description *prometheus.Desc
+	mu          sync.Mutex
+	byReason    map[string]int
+}
+
+// Describe implements prometheus.Collector.
+func (g *watchedGauges) Describe(ch chan<- *prometheus.Desc) { ch <- g.description }
+
+// Collect implements prometheus.Collector.
+func (g *watchedGauges) Collect(ch chan<- prometheus.Metric) {
+	g.mu.Lock()
+	byReason := g.byReason
+	g.mu.Unlock()
+	for reason, n := range byReason {
+		ch <- prometheus.MustNewConstMetric(g.description, prometheus.GaugeValue, float64(n), reason)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -51,8 +53,37 @@ func TestMetrics(t *testing.T) {
 		"purelb_lbnodeagent_addresses{state=Yielded} 0",
 		"purelb_lbnodeagent_announced{ip=192.0.2.1,node=node1,service=test/a} 1",
 		"purelb_lbnodeagent_announced{ip=192.0.2.1,node=node1,service=test/b} 1",
+		"purelb_lbnodeagent_claim_silence_seconds{} 0",
 		"purelb_lbnodeagent_conflicts_total{} 0",
 		"purelb_lbnodeagent_garp_sent_total{} 1",
 		"purelb_lbnodeagent_yields_total{} 0",
 	}, got)
+}
+
+func TestMetricsOfWatching(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newClaiming(t, "")
+		w.start(true)
+		w.claim()
+		time.Sleep(10 * time.Second)
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(w.Metrics.silence, w.Metrics.watched)
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, family := range families {
+			for _, m := range family.GetMetric() {
+				reason := ""
+				for _, l := range m.GetLabel() {
+					reason = l.GetValue()
+				}
+				got = append(got, fmt.Sprintf("%s %s %v %d", family.GetName(), reason, m.GetGauge().GetValue(), m.GetHistogram().GetSampleCount()))
+			}
+		}
+		w.expect("metrics", []string{
+			"purelb_lbnodeagent_claim_silence_seconds  0 1", "purelb_lbnodeagent_watched_nodes Silent 1 0",
+		}, got)
+	})
 }

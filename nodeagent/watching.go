@@ -138,6 +138,13 @@ func (w *watching) statuses(in *plan.Inputs, conclusion *plan.Conclusion) []pure
 		status.Addresses = conclusion.StandbyAddresses[i]
 		statuses = append(statuses, status)
 	}
+	reasons := map[string]int{}
+	for _, l := range w.links {
+		for _, watcher := range l.watchers {
+			reasons[watcher.Reason()]++
+		}
+	}
+	w.agent.Metrics.setWatched(reasons)
 	return statuses
 }
 
@@ -211,9 +218,11 @@ func (w *watching) round(ctx context.Context, l *watchedLink, x Exchange) error 
 		steps = append(steps, step)
 		repeated = append(repeated, step.Repeats...)
 		if len(step.Claims) > 0 {
-			log.FromContext(ctx).Info("A watched node is silent", "node", key.Node, "interface", key.Interface, "addresses", len(step.Claims))
+			log.FromContext(ctx).Info("A watched node is silent", "node", key.Node, "interface", key.Interface,
+				"for", step.SilentFor.String(), "addresses", len(step.Claims))
 		}
 		for _, c := range step.Claims {
+			w.agent.Metrics.silence.Observe(step.SilentFor.Seconds())
 			w.claims[c.Addr] = plan.Claim{Interface: key.Interface, Epoch: c.Epoch, QuietAt: now}
 			repeated = append(repeated, c.Addr) // the node may have claimed it before
 		}

@@ -31,8 +31,10 @@ type Step struct {
 	Round uint16
 	// Questions to send, those to the watched node before those to witnesses.
 	Questions []Question
-	// Claims are the addresses to claim, ascending.
-	Claims []Address
+	// Claims are the addresses to claim, ascending, and SilentFor is for how long the watched node has
+	// been silent then.
+	Claims    []Address
+	SilentFor time.Duration
 	// Repeats are the addresses to announce once more if this node has claimed them: those of
 	// a node that answers again, and so may have them in its kernel. Ascending.
 	Repeats []netip.Addr
@@ -48,7 +50,7 @@ func (w *Watcher) Round(now time.Time, facts Facts) Step {
 	}
 	claims := w.claims()
 	w.begin(now)
-	return Step{Round: w.number, Questions: w.questions(now, facts), Claims: claims, Repeats: repeats}
+	return Step{Round: w.number, Questions: w.questions(now, facts), Claims: claims, SilentFor: now.Sub(w.answeredAt), Repeats: repeats}
 }
 
 // repeats returns the addresses that are to be announced once more if this node has claimed them:
@@ -92,7 +94,7 @@ func (w *Watcher) judge(now time.Time, facts Facts) {
 	}
 	w.watched.unanswered++
 	if w.watched.hasAnswered {
-		w.watched.unanswered = 0
+		w.watched.unanswered, w.answeredAt = 0, w.roundAt
 	}
 	w.watched.isAlive = w.watched.hasAnswered || w.watched.isAlive && w.watched.unanswered < quietRounds
 	for _, a := range w.addresses {

@@ -58,6 +58,8 @@ type Watcher struct {
 	// unwitnessed counts the rounds in a row in which witnesses were asked and none answered.
 	unwitnessed int
 
+	// answeredAt is when the last round began in which the watched node has answered.
+	answeredAt time.Time
 	// misses counts the rounds in a row without a sign of life.
 	misses int
 	// isDoubtful means that the watched node answered for an address when it had answered no

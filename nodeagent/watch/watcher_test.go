@@ -19,6 +19,9 @@ func TestDeadNode(t *testing.T) {
 	if in := w.mustClaim(50, first, second); in[0] != 5 || in[1] != 7 {
 		t.Errorf("claims in rounds %v, want 5 and 7", in)
 	}
+	if want := []time.Duration{600 * time.Millisecond, 800 * time.Millisecond}; !slices.Equal(w.silentFor, want) {
+		t.Errorf("node1 was silent for %v, want %v since the last round with an answer", w.silentFor, want)
+	}
 	w.mustBe(ReasonSilent)
 	w.stations[0].isDead = false
 	w.mustClaim(50)

@@ -48,6 +48,8 @@ type world struct {
 	delayed   map[int][]Answer // by round of the world
 	rounds    int
 	lastRound uint16
+	// silentFor is for how long node1 had been silent at each claim.
+	silentFor []time.Duration
 	// repeats are the addresses that node2 is to announce once more if it has claimed them.
 	repeats []netip.Addr
 	// asked counts the questions by kind and address.
@@ -85,6 +87,9 @@ func (w *world) round(takes time.Duration) []Address {
 	}
 	w.lastRound = step.Round
 	w.repeats = append(w.repeats, step.Repeats...)
+	for range step.Claims {
+		w.silentFor = append(w.silentFor, step.SilentFor)
+	}
 	for _, q := range step.Questions {
 		w.asked[question{q.Kind, q.Addr}]++
 		if !w.isCutOff {
