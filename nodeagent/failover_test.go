@@ -192,3 +192,17 @@ func TestFaultSilentNodes(t *testing.T) {
 	}
 	t.Logf("one node has it after %s at the latest", worst)
 }
+
+// When the first successor dies, too, the second one claims the address.
+func TestSecondFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFailover(t, true)
+		for i, want := range []string{"[node1]", "[node2]", "[node3]"} {
+			f.run(15 * time.Second)
+			if got := fmt.Sprint(f.holders()); got != want {
+				t.Fatalf("%s have it, want %s", got, want)
+			}
+			f.setCutOff(i, true)
+		}
+	})
+}

@@ -172,9 +172,13 @@ func TestWireWatching(t *testing.T) {
 	}
 	is("node2 is watched", "True Watching")
 	w.neighbour.Run(t, "ip link set node2 down")
+	w.within("its address is claimed", func() bool { return w.has("192.0.2.1") && w.claims("192.0.2.1") >= 3 })
 	is("node2 is dead", "False Silent")
+	w.within("the claim is reported", func() bool { return w.states("node1-standby") == "192.0.2.1 Announced" })
+	claims := w.claims("192.0.2.1")
 	w.neighbour.Run(t, "ip link set node2 up")
 	is("node2 is back", "True Watching")
+	w.within("the claim is repeated", func() bool { return w.claims("192.0.2.1") > claims })
 	w.neighbour.Run(t, "ip link set node3 down")
 	is("node3 is dead", "False NoWitness")
 }
