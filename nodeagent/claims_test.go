@@ -158,7 +158,8 @@ func TestClaim(t *testing.T) {
 		w.expect("state", "192.0.2.1 Announced", w.states("node1-standby"))
 		status := w.get("node1-standby").Status.Addresses[0]
 		w.expect("status", purelbv1.AddressStatus{
-			Address: claimed, State: purelbv1.StateAnnounced, Epoch: 4, Interface: "eth0", LastTransitionTime: status.LastTransitionTime,
+			Address: claimed, State: purelbv1.StateAnnounced, Epoch: 4, Interface: "eth0", Message: "node2 had not answered for 600ms",
+			LastTransitionTime: status.LastTransitionTime,
 		}, status)
 		w.expect("states of the other Announcement", "", w.states("node1"))
 

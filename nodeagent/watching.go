@@ -223,7 +223,7 @@ func (w *watching) round(ctx context.Context, l *watchedLink, x Exchange) error 
 		}
 		for _, c := range step.Claims {
 			w.agent.Metrics.silence.Observe(step.SilentFor.Seconds())
-			w.claims[c.Addr] = plan.Claim{Interface: key.Interface, Epoch: c.Epoch, QuietAt: now}
+			w.claims[c.Addr] = plan.Claim{Interface: key.Interface, Epoch: c.Epoch, SilentFor: step.SilentFor, QuietAt: now}
 			repeated = append(repeated, c.Addr) // the node may have claimed it before
 		}
 	}

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -19,6 +20,8 @@ type Claim struct {
 	Interface string `json:"interface"`
 	// Epoch that is reserved for the claim.
 	Epoch int64 `json:"epoch"`
+	// SilentFor is for how long the other node had been silent.
+	SilentFor time.Duration `json:"silentFor"`
 	// QuietAt is when the watcher found that no station answers for the address.
 	QuietAt time.Time `json:"-"`
 }
@@ -139,7 +142,7 @@ func macsOfNode(nodes []purelbv1.StandbyNode, name string) []string {
 
 // standbyAddresses returns what the status of an Announcement with standby says of addresses: what
 // became of those that the node has claimed, also once entries ask for them under the same epochs.
-func standbyAddresses(ann *purelbv1.Announcement, resultOf func(netip.Addr) Result, now metav1.Time) []purelbv1.AddressStatus {
+func standbyAddresses(ann *purelbv1.Announcement, claims map[netip.Addr]Claim, resultOf func(netip.Addr) Result, now metav1.Time) []purelbv1.AddressStatus {
 	previous := map[string]purelbv1.AddressStatus{}
 	for _, s := range ann.Status.Addresses {
 		previous[s.Address] = s
@@ -152,6 +155,9 @@ func standbyAddresses(ann *purelbv1.Announcement, resultOf func(netip.Addr) Resu
 			continue
 		}
 		if r := resultOf(addr); r.State != "" && r.Epoch == reservedEpoch(a, ann.Spec.NodeName) {
+			if c, isClaimed := claims[addr]; isClaimed && r.Message == "" {
+				r.Message = fmt.Sprintf("%s had not answered for %s", ann.Spec.Standby.Watched.NodeName, c.SilentFor.Round(10*time.Millisecond))
+			}
 			statuses = append(statuses, addressStatus(a.Address, r, previous, now))
 		}
 	}

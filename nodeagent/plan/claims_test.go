@@ -177,7 +177,7 @@ func TestClaimedIsHeldProvisionally(t *testing.T) {
 // The Announcement with standby that names an address says what became of its claim.
 func TestClaimsAreReported(t *testing.T) {
 	t.Parallel()
-	claim := map[netip.Addr]Claim{heldAddr: {Interface: "eth0", Epoch: 4, QuietAt: begin}}
+	claim := map[netip.Addr]Claim{heldAddr: {Interface: "eth0", Epoch: 4, SilentFor: 604 * time.Millisecond, QuietAt: begin}}
 	for name, c := range map[string]struct {
 		claims   map[netip.Addr]Claim
 		entries  []purelbv1.AnnouncedAddress
@@ -185,13 +185,13 @@ func TestClaimsAreReported(t *testing.T) {
 		want     []string
 	}{
 		"no claim": {nil, nil, Outcomes{}, nil},
-		"claimed":  {claim, nil, Outcomes{}, []string{"192.0.2.1 Announced 4 eth0 "}},
+		"claimed":  {claim, nil, Outcomes{}, []string{"192.0.2.1 Announced 4 eth0  node2 had not answered for 600ms"}},
 		"the kernel refuses": {
 			claim, nil, Outcomes{Results: map[netip.Addr]Result{heldAddr: FailedResult(&Desired{Epoch: 4}, ReasonAddFailed, errors.New("refused"))}},
-			[]string{"192.0.2.1 Failed 4  AddFailed"},
+			[]string{"192.0.2.1 Failed 4  AddFailed refused"},
 		},
 		"adopted": {
-			claim, []purelbv1.AnnouncedAddress{local("192.0.2.1", 32, epochIs(4), takeover)}, Outcomes{}, []string{"192.0.2.1 Announced 4 eth0 "},
+			claim, []purelbv1.AnnouncedAddress{local("192.0.2.1", 32, epochIs(4), takeover)}, Outcomes{}, []string{"192.0.2.1 Announced 4 eth0  "},
 		},
 		"given to the node under a higher epoch": {claim, []purelbv1.AnnouncedAddress{local("192.0.2.1", 32, epochIs(7), takeover)}, Outcomes{}, nil},
 	} {
@@ -203,7 +203,7 @@ func TestClaimsAreReported(t *testing.T) {
 		}
 		var got []string
 		for _, s := range conclusion.StandbyAddresses[0] {
-			got = append(got, fmt.Sprintf("%s %s %d %s %s", s.Address, s.State, s.Epoch, s.Interface, s.Reason))
+			got = append(got, fmt.Sprintf("%s %s %d %s %s %s", s.Address, s.State, s.Epoch, s.Interface, s.Reason, s.Message))
 		}
 		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)

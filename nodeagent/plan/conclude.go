@@ -117,7 +117,7 @@ func Conclude(memory Memory, in Inputs, decision Decision, outcomes Outcomes) (M
 		}
 	}
 	for i := range in.Standbys {
-		c.StandbyAddresses = append(c.StandbyAddresses, standbyAddresses(&in.Standbys[i], resultOf, now))
+		c.StandbyAddresses = append(c.StandbyAddresses, standbyAddresses(&in.Standbys[i], memory.Claims, resultOf, now))
 	}
 	return memory, c
 }
