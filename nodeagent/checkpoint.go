@@ -36,7 +36,7 @@ type checkpoint struct {
 	// SharedEntries are the CommonAnnouncements that the node announces.
 	SharedEntries []purelbv1.CommonAnnouncement `json:"commons,omitempty"`
 
-	// Standbys are the node's Announcements with standby.
+	// Standbys are the node's Announcements with standby, and Claims what it has claimed as they say.
 	Standbys []purelbv1.Announcement   `json:"standbys,omitempty"`
 	Claims   map[netip.Addr]plan.Claim `json:"claims,omitempty"`
 }

@@ -275,11 +275,15 @@ func (w *watching) ask(iface string, x Exchange, round uint16, q watch.Question)
 func (g *defender) repeatClaims(ctx context.Context, addrs []netip.Addr) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	repeated := 0
 	for _, addr := range addrs {
 		if h, isHeld := g.defence.Held[addr]; isHeld && h.IsProvisional {
 			g.agent.announcer.announceOnce(h.Interface, addr)
-			log.FromContext(ctx).Info("Repeated a claim", "address", addr, "interface", h.Interface)
+			repeated++
 		}
+	}
+	if repeated > 0 {
+		log.FromContext(ctx).Info("Claimed addresses of a node that was silent once more", "addresses", repeated)
 	}
 }
 

@@ -58,7 +58,7 @@ func (d *Defence) beginCheck(addr netip.Addr, w *Watch, mac string, isClaimant b
 	return c
 }
 
-// addCheck adds a Check.
+// addCheck adds a Check, in the place of one of the same station that is under way.
 func (w *Watch) addCheck(addr netip.Addr, mac string, now time.Time) *Check {
 	if w.Checks == nil {
 		w.Checks = map[string]*Check{}
@@ -85,12 +85,12 @@ func (d *Defence) BeginChallenges(now time.Time) []Reaction {
 		if challenge.MAC == "" || w.CheckedChallenge >= challenge.Epoch {
 			continue
 		}
-		c := w.Checks[challenge.MAC]
-		if c == nil || c.isOver(now) {
-			c = w.addCheck(addr, challenge.MAC, now)
-			begun = append(begun, Reaction{Held: h, Check: c})
+		if c := w.Checks[challenge.MAC]; c != nil && c.challenge >= challenge.Epoch && !c.isOver(now) {
+			continue
 		}
+		c := w.addCheck(addr, challenge.MAC, now)
 		c.challenge = challenge.Epoch
+		begun = append(begun, Reaction{Held: h, Check: c})
 	}
 	return begun
 }
@@ -125,7 +125,9 @@ func (d *Defence) ContinueCheck(c *Check, now time.Time) CheckStep {
 	}
 	if c.tries == checkTries {
 		step := CheckStep{Reaction: Reaction{Held: d.Held[c.Addr]}}
-		delete(w.Checks, c.MAC)
+		if w.Checks[c.MAC] == c {
+			delete(w.Checks, c.MAC)
+		}
 		if c.challenge > 0 {
 			w.CheckedChallenge, step.Reaction.Report = c.challenge, true
 		}
