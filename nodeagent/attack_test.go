@@ -370,15 +370,17 @@ func (p *port) Listen(ctx context.Context, _ string, wanted func(netip.Addr) boo
 }
 
 // connect makes a world a node on the segment, whose agent works until the test ends.
-func (s *segment) connect(w *world, mac neigh.MAC) *port {
+func (s *segment) connect(w *world, mac neigh.MAC) {
 	p := &port{segment: s, mac: mac, kernel: w.kernel}
 	s.mu.Lock()
 	s.ports = append(s.ports, p)
 	s.mu.Unlock()
 	w.Neighbours = p
+	w.OpenExchange = func(string) (Exchange, error) { return portExchange{p}, nil }
 	w.prepare()
 	go func() { _ = w.defender.Start(w.t.Context()) }()
 	go func() { _ = w.announcer.Start(w.t.Context()) }()
+	go func() { _ = w.watching.Start(w.t.Context()) }()
 	go func() { _ = w.reporter.Start(w.t.Context()) }()
 	go w.relistWhenAsked(w.t.Context(), func(wait time.Duration) { time.AfterFunc(wait, func() { signal(w.wake) }) })
 	go func() {
@@ -395,7 +397,6 @@ func (s *segment) connect(w *world, mac neigh.MAC) *port {
 			}
 		}
 	}()
-	return p
 }
 
 func (s *segment) setCut(cut bool) {

@@ -93,9 +93,7 @@ func newFailover(t *testing.T, isFresh bool) *failover {
 				t.Fatal(err)
 			}
 		}
-		p := f.connect(w, neigh.MAC{2, 0, 0, 0, 1, byte(i)})
-		w.OpenExchange = func(string) (Exchange, error) { return portExchange{p}, nil }
-		go func() { _ = w.watching.Start(t.Context()) }()
+		f.connect(w, neigh.MAC{2, 0, 0, 0, 1, byte(i)})
 		go func() {
 			for isFresh && t.Context().Err() == nil {
 				w.freshness.noteRenewed(time.Now())
