@@ -64,7 +64,59 @@ var _ = Describe("Nodes that are to follow another one", func() {
 		waitForPlaces(ctx, addr, 1)
 		waitForAnswer(ctx, lab.Client, addr)
 	}, SpecTimeout(functionalLimit))
+
+	It("keep the address that they claim when the dead node is back", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		turnOnWireFailover(ctx)
+		svc := s.createService(ctx, "adopted", s.localGroup(ctx), singleStack)
+		addr := waitForAddresses(ctx, svc, 1)[0]
+		holder := waitForHolder(ctx, addr)
+		waitForAnswer(ctx, lab.Client, addr)
+		waitUntilWatched(ctx, s, map[string]bool{holder: true})
+		reserved := findEntriesOf(ctx, Default, addr)[holder].Successors
+
+		DeferCleanup(func(ctx SpecContext) { Expect(testLab.PlugPort(ctx, holder)).To(Succeed()) }, NodeTimeout(time.Minute))
+		Expect(testLab.UnplugPort(ctx, holder)).To(Succeed())
+		var next v1.Successor
+		Eventually(func(g Gomega) {
+			entries := findEntriesOf(ctx, g, addr)
+			delete(entries, holder)
+			g.Expect(entries).To(HaveLen(1))
+			for name, e := range entries {
+				next = v1.Successor{NodeName: name, Epoch: e.Epoch}
+			}
+		}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed())
+		Expect(reserved).To(ContainElement(next), "the manager adopts a claim")
+		waitForAnswer(ctx, lab.Client, addr)
+
+		Expect(testLab.PlugPort(ctx, holder)).To(Succeed())
+		Eventually(func(g Gomega) {
+			entries := findEntriesOf(ctx, g, addr)
+			g.Expect(entries).To(HaveLen(1))
+			g.Expect(entries[next.NodeName].Epoch).To(Equal(next.Epoch))
+			places, err := findPlaces(ctx, addr)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(places).To(ConsistOf(HavePrefix(next.NodeName + "/")))
+		}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed())
+		waitUntilAnnounced(ctx, svc)
+		waitForAnswer(ctx, lab.Client, addr)
+	}, SpecTimeout(functionalLimit))
 })
+
+// findEntriesOf returns the entries of an address in the first Announcements of nodes, by node.
+func findEntriesOf(ctx context.Context, g Gomega, addr netip.Addr) map[string]v1.AnnouncedAddress {
+	found := map[string]v1.AnnouncedAddress{}
+	for _, name := range nodeNames() {
+		a, err := getAnnouncement(ctx, name)
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, e := range a.Spec.Addresses {
+			if e.Address == addr.String() {
+				found[name] = e
+			}
+		}
+	}
+	return found
+}
 
 // waitUntilWatched waits until all other nodes watch the holders of a space's addresses.
 func waitUntilWatched(ctx context.Context, s *space, holders map[string]bool) {
