@@ -183,11 +183,12 @@ func newRecordJob(now time.Time) recordJob {
 	return recordJob{schedule: newSchedule(now, newRecordBackoff())}
 }
 
-// pendingRelease is a release, and how often it was asked for: while one is being looked at,
-// a Service may give the address up that had it a moment before.
+// pendingRelease is an address to release.
 type pendingRelease struct {
 	recordJob
-	asked int
+	// isAskedAgain says that it was asked for once more since it was last looked at: meanwhile
+	// a Service may have given the address up that had it a moment before.
+	isAskedAgain bool
 }
 
 // pendingRepair is an address that is to be recorded.
@@ -311,10 +312,11 @@ func (b *Broker) addRelease(key releaseKey, at time.Time) {
 	if b.groups[key.group] == nil {
 		return
 	}
-	if b.releases[key] == nil {
+	if r := b.releases[key]; r != nil {
+		r.isAskedAgain = true
+	} else {
 		b.releases[key] = &pendingRelease{recordJob: newRecordJob(at)}
 	}
-	b.releases[key].asked++
 	b.wake(key.group)
 }
 

@@ -178,12 +178,15 @@ func (b *Broker) noteRefusal(j *job, failure *Error) {
 
 // release removes the record of an address, unless a Service has it or is about to.
 func (b *Broker) release(ctx context.Context, j *job, system System) (conclude func(*Error), err error) {
+	r := j.release
+	b.mu.Lock()
+	r.isAskedAgain = false
+	b.mu.Unlock()
 	if !b.isNeeded(j.group, j.address) {
 		j.hasAsked = true
 		err = system.Release(ctx, j.address)
 	}
 	return func(failure *Error) {
-		r := j.release
 		if failure != nil {
 			b.noteRecordFailure(j, &r.recordJob, Owner{}, "its record cannot be deleted: ", failure)
 			return
@@ -195,10 +198,10 @@ func (b *Broker) release(ctx context.Context, j *job, system System) (conclude f
 		if r.reportedFor != "" {
 			b.dropDifference(j.group, j.state, j.address)
 		}
-		if r.asked == j.asked {
-			delete(b.releases, releaseKey{j.group, j.address})
-		} else { // it is looked at once more
+		if r.isAskedAgain { // it is looked at once more
 			r.restart(b.Now())
+		} else {
+			delete(b.releases, releaseKey{j.group, j.address})
 		}
 	}, err
 }

@@ -96,8 +96,6 @@ type job struct {
 	release  *pendingRelease
 	repair   *pendingRepair
 	address  netip.Addr
-	// asked is how often a release was asked for when it began.
-	asked int
 	// hasAsked says that the system was asked, and allocated is what it gave for a claim.
 	hasAsked  bool
 	allocated netip.Addr
@@ -249,7 +247,7 @@ func (b *Broker) jobsOf(e endpoint) iter.Seq[job] {
 		}
 		for key, r := range b.releases {
 			g := stateOf(key.group)
-			if g != nil && !yield(job{kind: releaseJob, group: key.group, state: g, schedule: &r.schedule, release: r, address: key.address, asked: r.asked}) {
+			if g != nil && !yield(job{kind: releaseJob, group: key.group, state: g, schedule: &r.schedule, release: r, address: key.address}) {
 				return
 			}
 		}
