@@ -239,7 +239,7 @@ func (b *Broker) Configure(group string, config *allocation.Netbox) {
 	b.dropRepairs(group) // the next comparison finds them
 	b.groups[group] = newGroupState(config, now)
 	for key, c := range b.claims {
-		if key.claim.Group == group && !c.hasAddress() {
+		if key.claim.Group == group {
 			c.pause = nil
 			c.restart(now)
 		}
