@@ -69,11 +69,10 @@ func (b *Broker) fail(e endpoint, q *queue, failure *Error) {
 		}
 	}
 	for key, c := range b.claims {
-		g := b.groups[key.claim.Group]
 		// What a Service says for a reason of its own stays, and so does, for a while, what it
 		// says of a system that is away for this reason and that.
 		isNew := c.isOfEndpoint && now.Sub(c.answeredAt) < detailInterval
-		if g != nil && g.endpoint == e && (!c.isAnswered || c.isOfEndpoint) && !isNew {
+		if b.stateOf(key.claim.Group, e) != nil && (!c.isAnswered || c.isOfEndpoint) && !isNew {
 			b.answer(key, c, failure)
 			c.isOfEndpoint = true
 		}
@@ -107,20 +106,18 @@ func (b *Broker) noteAnswer(e endpoint, q *queue) {
 	h.failure, h.isUnanswered = nil, false
 	h.backoff.Reset()
 	for name, g := range b.groups {
-		if g.endpoint != e {
-			continue
-		}
-		b.observe(name, g, q)
-		if wasAway {
-			g.look.hasten(now) // what has happened meanwhile?
+		if g.endpoint == e {
+			b.observe(name, g, q)
+			if wasAway {
+				g.look.hasten(now) // what has happened meanwhile?
+			}
 		}
 	}
 	if !wasAway {
 		return
 	}
 	for key, c := range b.claims {
-		g := b.groups[key.claim.Group]
-		if g != nil && g.endpoint == e && c.isAnswered && c.offer.Reason == v1.ReasonIPAMUnavailable {
+		if b.stateOf(key.claim.Group, e) != nil && c.offer.Reason == v1.ReasonIPAMUnavailable {
 			c.pause = nil
 			c.restart(now)
 		}
@@ -148,7 +145,7 @@ func (b *Broker) observe(name string, g *groupState, q *queue) {
 func (b *Broker) answer(key claimKey, c *claimState, failure *Error) {
 	now, said := b.Now(), c.offer
 	isSame := said.Reason == failure.Reason && said.Message == failure.Message
-	if c.isAnswered && (isSame || staysSaid(said.Reason, failure.Reason, now.Sub(c.answeredAt))) {
+	if isSame || staysSaid(said.Reason, failure.Reason, now.Sub(c.answeredAt)) {
 		return
 	}
 	c.isAnswered, c.answeredAt = true, now

@@ -219,14 +219,16 @@ func (b *Broker) takeTurn(namespace string, now time.Time) {
 	b.turns[namespace] = now
 }
 
+// stateOf returns the state of a group, or nil if it takes no addresses from an endpoint.
+func (b *Broker) stateOf(group string, e endpoint) *groupState {
+	if g := b.groups[group]; g != nil && g.endpoint == e {
+		return g
+	}
+	return nil
+}
+
 // jobsOf lists the jobs of an endpoint, in no order.
 func (b *Broker) jobsOf(e endpoint) iter.Seq[job] {
-	stateOf := func(group string) *groupState {
-		if g := b.groups[group]; g != nil && g.endpoint == e {
-			return g
-		}
-		return nil
-	}
 	return func(yield func(job) bool) {
 		for name, g := range b.groups {
 			kind := compareJob
@@ -238,7 +240,7 @@ func (b *Broker) jobsOf(e endpoint) iter.Seq[job] {
 			}
 		}
 		for key, c := range b.claims {
-			g := stateOf(key.claim.Group)
+			g := b.stateOf(key.claim.Group, e)
 			if g != nil && !c.hasAddress() && !yield(job{
 				kind: claimJob, group: key.claim.Group, state: g, schedule: &c.schedule, pause: c.pause, claimKey: key, claimed: c, turn: b.turns[c.owner.Namespace],
 			}) {
@@ -246,13 +248,13 @@ func (b *Broker) jobsOf(e endpoint) iter.Seq[job] {
 			}
 		}
 		for key, r := range b.releases {
-			g := stateOf(key.group)
+			g := b.stateOf(key.group, e)
 			if g != nil && !yield(job{kind: releaseJob, group: key.group, state: g, schedule: &r.schedule, release: r, address: key.address}) {
 				return
 			}
 		}
 		for key, r := range b.repairs {
-			g := stateOf(key.group)
+			g := b.stateOf(key.group, e)
 			if g != nil && !yield(job{kind: repairJob, group: key.group, state: g, schedule: &r.schedule, repair: r, address: key.address}) {
 				return
 			}
