@@ -28,11 +28,27 @@ func TestMark(t *testing.T) {
 	if a, b := long.Mark(cluster), other.Mark(cluster); len(a) != MaxMark || len(b) != MaxMark || a == b || !strings.HasSuffix(a, "/"+string(uid)) || !strings.HasPrefix(a, MarksOfCluster(cluster)+strings.Repeat("n", 63)+"/a") {
 		t.Errorf("long marks: %q (%d), %q", a, len(a), b)
 	}
-	if got := DescribeMark(short, cluster); got != "Service test/web" {
-		t.Errorf("described as %s", got)
+	rest := len(Owner{Namespace: "test", UID: uid}.Mark(cluster))
+	for length, isWhole := range map[int]bool{MaxMark - rest: true, MaxMark - rest + 1: false} {
+		name := strings.Repeat("a", length)
+		if mark := (Owner{"test", name, uid}).Mark(cluster); len(mark) != MaxMark || strings.Contains(mark, name) != isWhole {
+			t.Errorf("a name of %d bytes: %q (%d)", length, mark, len(mark))
+		}
 	}
-	if got := DescribeMark("keepalived", cluster); got != "keepalived" {
-		t.Errorf("described as %s", got)
+}
+
+func TestDescribeMark(t *testing.T) {
+	for mark, want := range map[string]string{
+		ownerNamed("web").Mark(cluster):            "Service test/web",
+		ownerNamed("web").Mark("another"):          "purelb another/test/web/uid-web",
+		"keepalived":                               "keepalived",
+		"proxy/10":                                 "proxy/10",
+		MarksOfCluster(cluster) + "/uid":           MarksOfCluster(cluster) + "/uid",
+		MarksOfCluster(cluster) + "edited by hand": MarksOfCluster(cluster) + "edited by hand",
+	} {
+		if got := DescribeMark(mark, cluster); got != want {
+			t.Errorf("%q is described as %q, want %q", mark, got, want)
+		}
 	}
 }
 
@@ -61,6 +77,7 @@ func TestCompare(t *testing.T) {
 		{"foreign beside the owner's", []Record{foreign, record(a, web)}, map[netip.Addr][]Owner{a: {web}}, Comparison{}},
 		{"foreign beside an unused one", []Record{foreign, record(a, web)}, nil, Comparison{Unused: []netip.Addr{a}, Differences: map[netip.Addr]string{a: "it is a copy"}}},
 		{"foreign instead of the owner's", []Record{foreign}, map[netip.Addr][]Owner{a: {web}}, Comparison{Missing: []Missing{{a, web, false}}}},
+		{"held by nobody", nil, map[netip.Addr][]Owner{a: {}}, Comparison{}},
 		{"edited and unused", []Record{edited}, nil, Comparison{Unused: []netip.Addr{a}}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -80,6 +97,9 @@ func TestTooManyUnused(t *testing.T) {
 		if got := areTooManyUnused(row.unused, row.all); got != row.want {
 			t.Errorf("%d of %d: %v", row.unused, row.all, got)
 		}
+	}
+	if n := countOwn([]Record{{}, {IsForeign: true}, {}, {IsForeign: true}, {}}); n != 3 {
+		t.Errorf("%d of three records may be released", n)
 	}
 	owners := []Owner{{Namespace: "b", Name: "a"}, {Namespace: "a", Name: "b"}, {Namespace: "a", Name: "a"}}
 	SortOwners(owners)
