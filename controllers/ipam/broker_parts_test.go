@@ -145,3 +145,24 @@ func TestBrokerConfiguredBetweenParts(t *testing.T) {
 		}
 	})
 }
+
+// An inspection that began with another token is dropped, and begins anew with the new one.
+func TestBrokerTokenChangedBetweenParts(t *testing.T) {
+	inBrokerWorld(t, func(w *brokerWorld) {
+		w.pass(2 * time.Minute)
+		w.lock(func() {
+			w.parts[urlOf(groupA)], w.delay[urlOf(groupA)] = manyParts, time.Second
+		})
+		w.broker.Configure("large", configOf(groupA))
+		w.pass(30 * time.Second)
+		w.lock(func() { w.token = "rotated" })
+		w.pass(manyParts * time.Second)
+		if w.broker.Observation("large").Report != nil {
+			t.Error("the parts that were asked for with two tokens make a report")
+		}
+		w.pass(time.Minute)
+		if n := w.count("large inspect"); n <= manyParts || w.broker.Observation("large").Report == nil {
+			t.Errorf("%d parts, %+v", n, w.broker.Observation("large"))
+		}
+	})
+}
