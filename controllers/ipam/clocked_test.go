@@ -1,6 +1,8 @@
 package ipam
 
 import (
+	"context"
+	"net/netip"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -12,12 +14,45 @@ import (
 // time passes when the test says so.
 type clocked struct {
 	*Broker
-	now time.Time
+	now  time.Time
+	stub *stubCluster
 	// answered and observed count what the Broker has said of Services and groups, and found is
 	// what it has reported.
 	answered map[string]int
 	observed map[string]int
 	found    []string
+}
+
+// stubCluster is a cluster of this installation, which counts what it is asked for.
+type stubCluster struct {
+	installationReads, tokenReads int
+	// token is what the Secret holds, unless reading it gives tokenError.
+	token      string
+	tokenError error
+	inUse      map[netip.Addr]bool
+}
+
+func (s *stubCluster) Installation(context.Context) (types.UID, error) {
+	s.installationReads++
+	return cluster, nil
+}
+
+func (s *stubCluster) Token(context.Context, *allocation.Netbox) (string, error) {
+	s.tokenReads++
+	if s.tokenError != nil {
+		return "", s.tokenError
+	}
+	return s.token, nil
+}
+
+func (s *stubCluster) Holders(context.Context, string) (map[netip.Addr][]Owner, error) {
+	return nil, nil //nolint:nilnil // an empty map
+}
+
+func (s *stubCluster) IsInUse(a netip.Addr) bool { return s.inUse[a] }
+
+func (s *stubCluster) Objection(context.Context, Owner, string) (func(netip.Addr) string, error) {
+	return func(netip.Addr) string { return "" }, nil
 }
 
 // The groups of a clocked Broker: two are of one endpoint, and the third is of another one.
@@ -33,8 +68,12 @@ var configs = map[string]*allocation.Netbox{
 }
 
 func newClocked(groups ...string) *clocked {
-	c := &clocked{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), answered: map[string]int{}, observed: map[string]int{}}
+	c := &clocked{
+		stub: &stubCluster{token: "secret", inUse: map[netip.Addr]bool{}},
+		now:  time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), answered: map[string]int{}, observed: map[string]int{},
+	}
 	c.Broker = NewBroker(Options{
+		Cluster:            c.stub,
 		Now:                func() time.Time { return c.now },
 		AnswersChanged:     func(name types.NamespacedName) { c.answered[name.Name]++ },
 		ObservationChanged: func(group string) { c.observed[group]++ },

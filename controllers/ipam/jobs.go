@@ -23,7 +23,7 @@ func (b *Broker) do(ctx context.Context, q *queue, j *job) {
 	defer b.mu.Unlock()
 	e := j.state.endpoint
 	q.busySince = time.Time{}
-	if ctx.Err() != nil || b.queues[e] != q {
+	if ctx.Err() != nil {
 		return // the system is no longer asked
 	}
 	if j.schedule != nil {
@@ -211,7 +211,7 @@ func (b *Broker) askForReleased(group string, g *groupState, a netip.Addr) {
 	now := b.Now()
 	g.pauseOf(allocation.FamilyOf(a)).restart(now)
 	for key, c := range b.claims {
-		if key.claim.Group == group && key.claim.Address == a && !c.hasAddress() {
+		if key.claim.Group == group && key.claim.Address == a {
 			c.hasten(now)
 		}
 	}
