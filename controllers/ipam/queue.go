@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"iter"
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -264,13 +266,12 @@ func (b *Broker) jobsOf(e endpoint) iter.Seq[job] {
 
 // checkOf returns the job that asks how the system of an endpoint is.
 func (b *Broker) checkOf(e endpoint) *job {
-	var check *job
-	for name, g := range b.groups {
-		if g.endpoint == e && (check == nil || name < check.group) {
-			check = &job{kind: checkJob, group: name, state: g}
+	for _, name := range slices.Sorted(maps.Keys(b.groups)) { // the first one: it is connected already
+		if g := b.stateOf(name, e); g != nil {
+			return &job{kind: checkJob, group: name, state: g}
 		}
 	}
-	return check
+	return nil
 }
 
 // isAwaited reports whether a Service waits for the system of an endpoint, or a group that
