@@ -12,25 +12,19 @@ import (
 // configuration may be the cure. What has failed for other groups waits for its time.
 func TestBrokerConfigureHastensOneGroup(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
-		groups := []string{groupA, groupB}
-		for n, group := range groups {
-			a := w.holdAll(group)[0]
-			w.failFor(errServer, func(q question) bool { return q.method == "allocate" || q.method == "release" })
-			w.releaseHeld(group, a)
-			w.broker.Want(web(byte(20+n)), []allocation.Claim{claimOf(group)})
-			w.pass(time.Second)
-			w.failFor(nil, func(question) bool { return false })
-		}
+		a, b := w.holdAll(groupA), w.holdAll(groupB)
 		w.failFor(errServer, func(q question) bool { return q.method == "allocate" || q.method == "release" })
+		w.releaseHeld(groupA, a[0])
+		w.releaseHeld(groupB, b[0])
+		w.broker.Want(web(20), []allocation.Claim{claimOf(groupA)})
+		w.broker.Want(web(21), []allocation.Claim{claimOf(groupB)})
 		w.pass(time.Hour)
 		w.resetCounts()
 		changed := configOf(groupA)
 		changed.Status = "reserved"
 		w.broker.Configure(groupA, changed)
 		w.pass(0)
-		for question, want := range map[string]int{
-			"a allocate": 1, "a release": 1, "b allocate": 0, "b release": 0,
-		} {
+		for question, want := range map[string]int{"a allocate": 1, "a release": 1, "b allocate": 0, "b release": 0} {
 			if n := w.count(question); n != want {
 				t.Errorf("%s: asked %d times, want %d", question, n, want)
 			}
@@ -60,7 +54,7 @@ func TestBrokerConfigureRemovesOneGroup(t *testing.T) {
 		if mark := w.systems[urlOf(groupB)].Marks()[b[0]]; mark != web(0).Mark(ipamtest.Cluster) {
 			t.Errorf("the other group's record is not repaired: %q", mark)
 		}
-		// The release is not done when the group is there again.
+		// It is not done when the group is there again: the next comparisons find it.
 		w.broker.Configure(groupA, configOf(groupA))
 		w.pass(time.Minute)
 		if n := w.count("a release"); n != 0 {

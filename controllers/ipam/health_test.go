@@ -46,6 +46,40 @@ func TestWhatIsAskedOfAwaySystem(t *testing.T) {
 	}
 }
 
+// A system that is away is asked less and less often while nobody waits, and every 1.2 s or so
+// while a Service does. One that refuses the token is asked again after ten seconds or more: somebody
+// has to mend it first.
+func TestHowLongAwaySystemIsLeftAlone(t *testing.T) {
+	forbidden := &Error{Reason: v1.ReasonIPAMRefused, Message: "the token is not valid", Scope: ScopeEndpoint}
+	other := &Error{Reason: v1.ReasonOtherInstallation, Message: "the cluster is another one's", Scope: ScopeEndpoint}
+	for _, row := range []struct {
+		name      string
+		failure   *Error
+		times     int
+		isAwaited bool
+		atMost    time.Duration // and at least four fifths of that
+	}{
+		{"away once", errAway, 1, false, 200 * time.Millisecond},
+		{"away twice", errAway, 2, false, 400 * time.Millisecond},
+		{"away for long", errAway, 100, false, 30 * time.Second},
+		{"away for long, and a Service waits", errAway, 100, true, 1200 * time.Millisecond},
+		{"refuses the token once, and a Service waits", forbidden, 1, true, 10 * time.Second},
+		{"refuses the token for long, and a Service waits", forbidden, 100, true, 30 * time.Second},
+		{"another installation once, and a Service waits", other, 1, true, 10 * time.Second},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c := newClocked(group1)
+			q, e := c.queueOf(group1)
+			for range row.times {
+				c.fail(e, q, row.failure)
+			}
+			if wait := q.health.notBefore(row.isAwaited).Sub(c.now); wait > row.atMost || wait < row.atMost*8/10 {
+				t.Errorf("left alone for %s, want about %s", wait, row.atMost)
+			}
+		})
+	}
+}
+
 // When a system is away, a Service says so unless it has an answer of its own. What it says of a
 // system that is away for this reason and that, it says for a minute.
 func TestAnswersWhileAway(t *testing.T) {
@@ -234,10 +268,10 @@ func TestWhatServiceSays(t *testing.T) {
 		{"as before", inUse("it is b's"), 24 * time.Hour, inUse("it is b's"), false},
 		{"another reason", away("it is b's"), 0, inUse("it is b's"), true},
 		{"another reason, after long", away("it is b's"), 24 * time.Hour, inUse("it is b's"), true},
-		{"another message in less than two minutes", inUse("it is b's"), messageInterval - 1, inUse("it is c's"), false},
-		{"another message after two minutes", inUse("it is b's"), messageInterval, inUse("it is c's"), true},
-		{"away, with another message in less than half an hour", away("502"), unavailableInterval - 1, away("503"), false},
-		{"away, with another message after half an hour", away("502"), unavailableInterval, away("503"), true},
+		{"another message in less than two minutes", inUse("it is b's"), 2*time.Minute - 1, inUse("it is c's"), false},
+		{"another message after two minutes", inUse("it is b's"), 2 * time.Minute, inUse("it is c's"), true},
+		{"away, with another message in less than half an hour", away("502"), 30*time.Minute - 1, away("503"), false},
+		{"away, with another message after half an hour", away("502"), 30 * time.Minute, away("503"), true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := newClocked(group1)

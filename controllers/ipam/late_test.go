@@ -16,13 +16,13 @@ func TestLateAnswer(t *testing.T) {
 		busy, waited time.Duration
 		want         string // the reason; empty for no answer
 	}{
-		{"not for two seconds yet", group1, SlowAfter, SlowAfter - 1, ""},
-		{"the request under way takes two seconds", group1, SlowAfter, SlowAfter, v1.ReasonIPAMUnavailable},
-		{"no request takes two seconds", group1, SlowAfter - 1, queuedAfter - 1, ""},
-		{"nothing is under way", group1, -1, queuedAfter - 1, ""},
-		{"others have been served for ten seconds", group1, SlowAfter - 1, queuedAfter, v1.ReasonWaitingForIPAM},
-		{"the group is not known, for less than two seconds", "new", -1, SlowAfter - 1, ""},
-		{"the group is not known, for two seconds", "new", -1, SlowAfter, v1.ReasonWaitingForIPAM},
+		{"not for two seconds yet", group1, 2 * time.Second, 2*time.Second - 1, ""},
+		{"the request under way takes two seconds", group1, 2 * time.Second, 2 * time.Second, v1.ReasonIPAMUnavailable},
+		{"no request takes two seconds", group1, 2*time.Second - 1, 10*time.Second - 1, ""},
+		{"nothing is under way", group1, -1, 10*time.Second - 1, ""},
+		{"others have been served for ten seconds", group1, 2*time.Second - 1, 10 * time.Second, v1.ReasonWaitingForIPAM},
+		{"the group is not known, for less than two seconds", "new", -1, 2*time.Second - 1, ""},
+		{"the group is not known, for two seconds", "new", -1, 2 * time.Second, v1.ReasonWaitingForIPAM},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := newClocked(group1)

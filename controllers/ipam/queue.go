@@ -264,9 +264,10 @@ func (b *Broker) jobsOf(e endpoint) iter.Seq[job] {
 	}
 }
 
-// checkOf returns the job that asks how the system of an endpoint is.
+// checkOf returns the job that asks how the system of an endpoint is: as the first of its groups,
+// whose System is connected already the next time.
 func (b *Broker) checkOf(e endpoint) *job {
-	for _, name := range slices.Sorted(maps.Keys(b.groups)) { // the first one: it is connected already
+	for _, name := range slices.Sorted(maps.Keys(b.groups)) {
 		if g := b.stateOf(name, e); g != nil {
 			return &job{kind: checkJob, group: name, state: g}
 		}
