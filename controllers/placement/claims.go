@@ -162,13 +162,7 @@ func (p *placer) previousMACsFor(a *Address, claimant *Node) []string {
 	for _, l := range lingering {
 		add(l.Node)
 	}
-	var macs []string
-	for _, mac := range slices.Concat(onSubnet, listed, others) {
-		if len(macs) < v1.MaxPreviousMACs && !slices.Contains(macs, mac) {
-			macs = append(macs, mac)
-		}
-	}
-	return macs
+	return appendMissing(nil, v1.MaxPreviousMACs, slices.Concat(onSubnet, listed, others))
 }
 
 // ContestedClaims returns the Local addresses that a result gives to a node while other

@@ -155,11 +155,7 @@ func standbyNode(n *Node, link *Interface) v1.StandbyNode {
 			onLink = append(onLink, n.Interfaces[i].MAC)
 		}
 	}
-	for _, mac := range append(onLink, n.allMACs()...) {
-		if len(out.MACs) < v1.MaxPreviousMACs && !slices.Contains(out.MACs, mac) {
-			out.MACs = append(out.MACs, mac)
-		}
-	}
+	out.MACs = appendMissing(nil, v1.MaxPreviousMACs, append(onLink, n.allMACs()...))
 	return out
 }
 
@@ -199,17 +195,20 @@ func mergeStandbyNodes(one *v1.StandbyNode, other v1.StandbyNode) *v1.StandbyNod
 	if one == nil {
 		return &other
 	}
-	for _, a := range other.Addresses {
-		if len(one.Addresses) < maxOwnAddresses && !slices.Contains(one.Addresses, a) {
-			one.Addresses = append(one.Addresses, a)
-		}
-	}
-	for _, mac := range other.MACs {
-		if len(one.MACs) < v1.MaxPreviousMACs && !slices.Contains(one.MACs, mac) {
-			one.MACs = append(one.MACs, mac)
-		}
-	}
+	one.Addresses = appendMissing(one.Addresses, maxOwnAddresses, other.Addresses)
+	one.MACs = appendMissing(one.MACs, v1.MaxPreviousMACs, other.MACs)
 	return one
+}
+
+// appendMissing appends to a list those of more that the list does not have yet, in their order, until
+// the list has most elements.
+func appendMissing(list []string, most int, more []string) []string {
+	for _, s := range more {
+		if len(list) < most && !slices.Contains(list, s) {
+			list = append(list, s)
+		}
+	}
+	return list
 }
 
 // ownAddressesOn returns the addresses of the node itself that an interface of another node
