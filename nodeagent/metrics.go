@@ -58,12 +58,6 @@ func (m *Metrics) setAnnounced(node string, announced []plan.AnnouncedServices, 
 	m.announced.node, m.announced.addresses, m.announced.states = node, announced, states
 }
 
-// states are those that an address can have on a node.
-var states = []purelbv1.AddressState{
-	purelbv1.StateAnnounced, purelbv1.StateStandby, purelbv1.StatePending,
-	purelbv1.StateYielded, purelbv1.StateConflict, purelbv1.StateFailed,
-}
-
 // announcedGauges is one gauge for each address and Service, and one for each state. They are
 // replaced all at once, so that no scrape sees a part of them.
 type announcedGauges struct {
@@ -85,7 +79,7 @@ func (g *announcedGauges) Collect(ch chan<- prometheus.Metric) {
 	g.mu.Lock()
 	node, addresses, counts := g.node, g.addresses, g.states
 	g.mu.Unlock()
-	for _, state := range states {
+	for _, state := range purelbv1.AddressStates {
 		ch <- prometheus.MustNewConstMetric(g.stateDescription, prometheus.GaugeValue, float64(counts[state]), string(state))
 	}
 	for _, a := range addresses {

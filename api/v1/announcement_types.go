@@ -314,6 +314,11 @@ const (
 	StateFailed AddressState = "Failed"
 )
 
+// AddressStates are all states of an address on a node, from the best to the worst.
+var AddressStates = []AddressState{
+	StateAnnounced, StateStandby, StatePending, StateYielded, StateConflict, StateFailed,
+}
+
 // AddressStatus is what a node does with one address. Like an entry of spec it has one
 // writer as a whole.
 //

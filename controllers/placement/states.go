@@ -19,10 +19,7 @@ const (
 
 // States are all that CountStates counts. Those that agents report come first, from the best to
 // the worst.
-var States = []v1.AddressState{
-	v1.StateAnnounced, v1.StateStandby, v1.StatePending, v1.StateYielded, v1.StateConflict, v1.StateFailed,
-	stateNoNode, stateNoEndpoint,
-}
+var States = append(v1.AddressStates[:len(v1.AddressStates):len(v1.AddressStates)], stateNoNode, stateNoEndpoint)
 
 // CountStates counts the addresses of Services by state. Of several nodes that have an address,
 // the one that has come furthest counts. What a node reported before its Lease expired counts only
