@@ -31,13 +31,7 @@ var _ = Describe("Nodes that are to follow another one", func() {
 	}, SpecTimeout(functionalLimit))
 
 	It("claim its address when it is dead, and no manager works", func(ctx SpecContext) {
-		s := newSpace(ctx)
-		turnOnWireFailover(ctx)
-		svc := s.createService(ctx, "claimed", s.localGroup(ctx), singleStack)
-		addr := waitForAddresses(ctx, svc, 1)[0]
-		holder := waitForHolder(ctx, addr)
-		waitForAnswer(ctx, lab.Client, addr)
-		waitUntilWatched(ctx, s, map[string]bool{holder: true})
+		_, addr, holder := createWatchedService(ctx, "claimed")
 		stopManagers(ctx)
 
 		DeferCleanup(func(ctx SpecContext) { Expect(testLab.PlugPort(ctx, holder)).To(Succeed()) }, NodeTimeout(time.Minute))
@@ -66,13 +60,7 @@ var _ = Describe("Nodes that are to follow another one", func() {
 	}, SpecTimeout(functionalLimit))
 
 	It("keep the address that they claim when the dead node is back", func(ctx SpecContext) {
-		s := newSpace(ctx)
-		turnOnWireFailover(ctx)
-		svc := s.createService(ctx, "adopted", s.localGroup(ctx), singleStack)
-		addr := waitForAddresses(ctx, svc, 1)[0]
-		holder := waitForHolder(ctx, addr)
-		waitForAnswer(ctx, lab.Client, addr)
-		waitUntilWatched(ctx, s, map[string]bool{holder: true})
+		svc, addr, holder := createWatchedService(ctx, "adopted")
 		reserved := findEntriesOf(ctx, Default, addr)[holder].Successors
 
 		DeferCleanup(func(ctx SpecContext) { Expect(testLab.PlugPort(ctx, holder)).To(Succeed()) }, NodeTimeout(time.Minute))
@@ -102,6 +90,20 @@ var _ = Describe("Nodes that are to follow another one", func() {
 		waitForAnswer(ctx, lab.Client, addr)
 	}, SpecTimeout(functionalLimit))
 })
+
+// createWatchedService turns the feature gate on, and creates a Service whose address answers, and whose
+// holder is watched.
+func createWatchedService(ctx SpecContext, name string) (svc *corev1.Service, addr netip.Addr, holder string) {
+	GinkgoHelper()
+	s := newSpace(ctx)
+	turnOnWireFailover(ctx)
+	svc = s.createService(ctx, name, s.localGroup(ctx), singleStack)
+	addr = waitForAddresses(ctx, svc, 1)[0]
+	holder = waitForHolder(ctx, addr)
+	waitForAnswer(ctx, lab.Client, addr)
+	waitUntilWatched(ctx, s, map[string]bool{holder: true})
+	return svc, addr, holder
+}
 
 // findEntriesOf returns the entries of an address in the first Announcements of nodes, by node.
 func findEntriesOf(ctx context.Context, g Gomega, addr netip.Addr) map[string]v1.AnnouncedAddress {
