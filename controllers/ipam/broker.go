@@ -152,7 +152,7 @@ type claimState struct {
 	// that, together with others.
 	schedule
 	pause *schedule
-	// offer is the last answer, if isAnswered, and answeredAt when it changed.
+	// offer is the last answer, zero until isAnswered, and answeredAt is when it changed.
 	offer      allocation.Offer
 	isAnswered bool
 	answeredAt time.Time
