@@ -92,17 +92,28 @@ func TestAPIServer(t *testing.T) {
 		t.Helper()
 		g.Eventually(check).WithTimeout(apiServerLimit).WithPolling(50*time.Millisecond).Should(BeTrue(), what)
 	}
+	// update changes an Announcement, on which the agent may report meanwhile, and returns the
+	// generation that it has then.
+	update := func(name string, change func(*purelbv1.AnnouncementSpec)) (generation int64) {
+		t.Helper()
+		g.Expect(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+			ann := w.get(name)
+			change(&ann.Spec)
+			err := admin.Update(ctx, ann)
+			generation = ann.Generation
+			return err
+		})).To(Succeed())
+		return generation
+	}
 	// handleAll returns when the agent has written all that follows from what happened before: it
 	// handles events in order, and a change of another Announcement comes after them. What it
 	// writes for all Announcements at once is written before it handles a second change.
 	handleAll := func() {
 		t.Helper()
 		for range 2 {
-			ann := w.get(sentinel)
-			ann.Spec.HeartbeatSeconds = 3 - ann.Spec.HeartbeatSeconds
-			g.Expect(admin.Update(ctx, ann)).To(Succeed())
+			generation := update(sentinel, func(s *purelbv1.AnnouncementSpec) { s.HeartbeatSeconds = 3 - s.HeartbeatSeconds })
 			within("the agent has handled a change of another Announcement", func() bool {
-				return w.get(sentinel).Status.ObservedGeneration == ann.Generation
+				return w.get(sentinel).Status.ObservedGeneration == generation
 			})
 		}
 	}
@@ -148,15 +159,7 @@ func TestAPIServer(t *testing.T) {
 
 	// Another has one of them: it is reported, and the condition with it.
 	link.set("192.0.2.3", stranger)
-	update := func(change func(*purelbv1.AnnouncementSpec)) {
-		t.Helper()
-		g.Expect(retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the agent reports meanwhile
-			ann := w.get("node1")
-			change(&ann.Spec)
-			return admin.Update(ctx, ann)
-		})).To(Succeed())
-	}
-	update(func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses[:1], local("192.0.2.3")) })
+	update("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses[:1], local("192.0.2.3")) })
 	within("the conflict is reported, and what is no longer asked for is gone", func() bool {
 		return w.states("node1") == "192.0.2.1 Announced, 192.0.2.3 Conflict Answered02:00:00:00:00:02"
 	})
@@ -190,7 +193,7 @@ func TestAPIServer(t *testing.T) {
 	create(announcementOf("node1", local("192.0.2.3")))
 	within("what is asked for is reported", func() bool { return w.states("node1") == "192.0.2.3 Announced" })
 	g.Expect(holds("192.0.2.1/32")).To(BeTrue())
-	update(func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses, local("192.0.2.1")) })
+	update("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses, local("192.0.2.1")) })
 	within("it is reported again", func() bool { return w.states("node1") == "192.0.2.1 Announced, 192.0.2.3 Announced" })
 
 	// Stopping withdraws nothing.
