@@ -136,10 +136,11 @@ func SlimEndpointSlice(obj any) (any, error) {
 	isKept, serves := map[place]bool{}, ptr.To(true)
 	for _, e := range slice.Endpoints {
 		isReady := ptr.Deref(e.Conditions.Ready, true)
-		if e.NodeName == nil || !ptr.Deref(e.Conditions.Serving, isReady) || isKept[place{*e.NodeName, isReady}] {
+		at := place{ptr.Deref(e.NodeName, ""), isReady}
+		if !ptr.Deref(e.Conditions.Serving, isReady) || isKept[at] {
 			continue
 		}
-		isKept[place{*e.NodeName, isReady}] = true
+		isKept[at] = true
 		slim.Endpoints = append(slim.Endpoints, discoveryv1.Endpoint{
 			NodeName: e.NodeName, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(isReady), Serving: serves},
 		})

@@ -188,15 +188,17 @@ func TestAttackManyEndpoints(t *testing.T) {
 	if size := sizeOf(t, kept); size > 4<<10 {
 		t.Errorf("%d bytes are kept", size)
 	}
-	if got, want := nodesServing([]discoveryv1.EndpointSlice{*kept}), nodesServing([]discoveryv1.EndpointSlice{*slice}); !reflect.DeepEqual(got, want) || kept.Labels[discoveryv1.LabelServiceName] != "b" {
+	if got, want := endpointsOf([]discoveryv1.EndpointSlice{*kept}), endpointsOf([]discoveryv1.EndpointSlice{*slice}); !reflect.DeepEqual(got, want) || kept.Labels[discoveryv1.LabelServiceName] != "b" {
 		t.Errorf("%+v, not %+v", got, want)
 	}
 	for name, conditions := range map[string]discoveryv1.EndpointConditions{
 		"unknown": {}, "ready": {Ready: ptr.To(true)}, "failing": {Ready: ptr.To(false)}, "ending": {Ready: ptr.To(false), Serving: ptr.To(true)},
 	} {
-		one := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv6, Endpoints: []discoveryv1.Endpoint{{NodeName: ptr.To("n1"), Conditions: conditions}, {}}}
-		if got, want := nodesServing([]discoveryv1.EndpointSlice{*slimmed(t, SlimEndpointSlice, one)}), nodesServing([]discoveryv1.EndpointSlice{*one}); !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: %+v, not %+v", name, got[discoveryv1.AddressTypeIPv6], want[discoveryv1.AddressTypeIPv6])
+		for _, node := range []*string{ptr.To("n1"), nil} {
+			one := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv6, Endpoints: []discoveryv1.Endpoint{{NodeName: node, Conditions: conditions}, {}}}
+			if got, want := endpointsOf([]discoveryv1.EndpointSlice{*slimmed(t, SlimEndpointSlice, one)}), endpointsOf([]discoveryv1.EndpointSlice{*one}); !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: %+v, not %+v", name, got, want)
+			}
 		}
 	}
 }

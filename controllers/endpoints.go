@@ -33,8 +33,17 @@ func indexEndpoints(ctx context.Context, mgr manager.Manager) error {
 }
 
 // endpointNodes says, of each Service whose traffic stays on the node, as namespace/name,
-// which nodes have endpoints, by family.
-type endpointNodes map[string]map[discoveryv1.AddressType]*servingNodes
+// where its endpoints are.
+type endpointNodes map[string]serviceEndpoints
+
+// serviceEndpoints says which nodes have endpoints of a Service.
+type serviceEndpoints struct {
+	byFamily map[discoveryv1.AddressType]*servingNodes
+	// areAnywhere is true where endpoints serve, and none of them says on which node it is: they
+	// stand for something that is on every node, as the proxies of some implementations of the
+	// Gateway API are.
+	areAnywhere bool
+}
 
 // servingNodes are the nodes with ready endpoints of a Service, and those whose endpoints
 // still serve but terminate.
@@ -58,16 +67,16 @@ func listEndpointNodes(ctx context.Context, c client.Reader, services []corev1.S
 		if err := c.List(ctx, &slices, client.InNamespace(svc.Namespace), client.MatchingFields{byService: keyOf(svc)}, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("list EndpointSlices of %s: %w", keyOf(svc), err)
 		}
-		all[keyOf(svc)] = nodesServing(slices.Items)
+		all[keyOf(svc)] = endpointsOf(slices.Items)
 	}
 	return all, nil
 }
 
-// nodesServing returns the nodes with endpoints, by family. Where no endpoint of a family
-// is ready, those that still serve while they terminate count as ready, as they do for
-// kube-proxy (KEP-1669).
-func nodesServing(slices []discoveryv1.EndpointSlice) map[discoveryv1.AddressType]*servingNodes {
-	all := map[discoveryv1.AddressType]*servingNodes{}
+// endpointsOf returns where the endpoints of one Service's EndpointSlices are. Where no
+// endpoint of a family is ready, those that still serve while they terminate count as ready,
+// as they do for kube-proxy (KEP-1669).
+func endpointsOf(slices []discoveryv1.EndpointSlice) serviceEndpoints {
+	all, areOnNodes, areAnywhere := map[discoveryv1.AddressType]*servingNodes{}, false, false
 	for i := range slices {
 		s := all[slices[i].AddressType]
 		if s == nil {
@@ -77,12 +86,17 @@ func nodesServing(slices []discoveryv1.EndpointSlice) map[discoveryv1.AddressTyp
 		for _, e := range slices[i].Endpoints {
 			isReady := ptr.Deref(e.Conditions.Ready, true)
 			switch {
-			case e.NodeName == nil || !ptr.Deref(e.Conditions.Serving, isReady):
+			case !ptr.Deref(e.Conditions.Serving, isReady):
+				continue
+			case e.NodeName == nil:
+				areAnywhere = true
+				continue
 			case isReady:
 				s.ready[*e.NodeName] = true
 			default:
 				s.terminating[*e.NodeName] = true
 			}
+			areOnNodes = true
 		}
 	}
 	for _, s := range all {
@@ -90,13 +104,19 @@ func nodesServing(slices []discoveryv1.EndpointSlice) map[discoveryv1.AddressTyp
 			s.ready, s.terminating = s.terminating, nil
 		}
 	}
-	return all
+	return serviceEndpoints{byFamily: all, areAnywhere: areAnywhere && !areOnNodes}
+}
+
+// keepsTraffic reports whether what a node gets for a Service may go to endpoints on that node
+// only, so that it matters which nodes have some.
+func (e endpointNodes) keepsTraffic(svc *corev1.Service) bool {
+	return hasLocalPolicy(svc) && !e[keyOf(svc)].areAnywhere
 }
 
 // restrictAddress says of an address, which the given Services share, to which nodes its
 // traffic may go. Policy Local is for Virtual addresses that are not shared, or for Services
 // that insist on it, as insists reports. Of several Services that insist, a node has to serve all or, where no
-// node serves all, any. A Service that insists and that no node serves gets no traffic
+// node serves all, any. A Service whose endpoints are anywhere restricts nothing. A Service that insists and that no node serves gets no traffic
 // wherever the address is, so the address is withdrawn only when there is no other Service
 // that it would serve. Where Services of several namespaces share, they restrict the address
 // only if one of each namespace insists: no user moves the address of another namespace's
@@ -108,12 +128,12 @@ func (e endpointNodes) restrictAddress(a *placement.Address, sharers []*corev1.S
 	}
 	var insisting []*corev1.Service
 	for _, svc := range sharers {
-		if hasLocalPolicy(svc) && insists(svc) {
+		if e.keepsTraffic(svc) && insists(svc) {
 			insisting = append(insisting, svc)
 		}
 	}
 	if len(insisting) == 0 {
-		if len(sharers) > 1 || !hasLocalPolicy(sharers[0]) {
+		if len(sharers) > 1 || !e.keepsTraffic(sharers[0]) {
 			return
 		}
 		insisting, a.RestrictsVirtualOnly = sharers, true
@@ -149,7 +169,7 @@ func namespacesOf(services []*corev1.Service) []string {
 func (e endpointNodes) servedServices(services []*corev1.Service, family discoveryv1.AddressType) []*corev1.Service {
 	var served []*corev1.Service
 	for _, svc := range services {
-		if s := e[keyOf(svc)][family]; s != nil && len(s.ready) > 0 {
+		if s := e[keyOf(svc)].byFamily[family]; s != nil && len(s.ready) > 0 {
 			served = append(served, svc)
 		}
 	}
@@ -162,7 +182,7 @@ func (e endpointNodes) nodesServingAll(services []*corev1.Service, family discov
 	serving, terminating = map[string]bool{}, map[string]bool{}
 	servingAny, servedBy := map[string]bool{}, map[string]int{}
 	for _, svc := range services {
-		s := e[keyOf(svc)][family]
+		s := e[keyOf(svc)].byFamily[family]
 		if s == nil {
 			continue
 		}

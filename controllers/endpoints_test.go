@@ -73,6 +73,7 @@ func TestAttackSharerWithoutEndpoints(t *testing.T) {
 		namespace    string   // "test" if empty
 		on           []string // nodes with ready endpoints
 		ending       []string // nodes with endpoints about to end, beside ready ones
+		isAnywhere   bool     // its endpoints are ready and on no node
 	}
 	nodes := func(names ...string) map[string]bool {
 		set := map[string]bool{}
@@ -95,6 +96,11 @@ func TestAttackSharerWithoutEndpoints(t *testing.T) {
 			restricted{Only: nodes("n1"), Ending: nodes("n2"), HealthPort: 30000}},
 		{"one that insists, no endpoint", []sharer{{name: "a", policy: insisting}},
 			restricted{Only: nodes(), Ending: nodes(), HealthPort: 30000}},
+
+		{"one, policy Local, endpoints anywhere", []sharer{{name: "a", policy: local, isAnywhere: true}}, restricted{}},
+		{"one that insists, endpoints anywhere", []sharer{{name: "a", policy: insisting, isAnywhere: true}}, restricted{}},
+		{"two insist, the endpoints of one are anywhere", []sharer{{name: "a", policy: insisting, isAnywhere: true}, {name: "b", policy: insisting, on: []string{"n1"}}},
+			restricted{Only: nodes("n1"), Ending: nodes(), HealthPort: 30000}},
 
 		{"policy Local is nothing to sharers", []sharer{{name: "a", policy: cluster}, {name: "b", policy: local, on: []string{"n1"}}}, restricted{}},
 		{"a sharer insists", []sharer{{name: "a", policy: cluster}, {name: "b", policy: insisting, on: []string{"n1"}}},
@@ -131,9 +137,12 @@ func TestAttackSharerWithoutEndpoints(t *testing.T) {
 				}
 				services = append(services, svc)
 				if len(s.on) > 0 {
-					all[keyOf(svc)] = map[discoveryv1.AddressType]*servingNodes{
+					all[keyOf(svc)] = serviceEndpoints{byFamily: map[discoveryv1.AddressType]*servingNodes{
 						discoveryv1.AddressTypeIPv4: {ready: nodes(s.on...), terminating: nodes(s.ending...)},
-					}
+					}}
+				}
+				if s.isAnywhere {
+					all[keyOf(svc)] = serviceEndpoints{areAnywhere: true}
 				}
 			}
 			a := placement.Address{Addr: netip.MustParseAddr("10.0.0.9")}
@@ -170,6 +179,42 @@ func TestAttackSharerWithoutEndpointsPlaced(t *testing.T) {
 			}}})
 			if n := len(result.SharedEntries["default"]) + len(result.Entries["n1"]); n != 1 || len(result.Unplaced) != 0 {
 				t.Errorf("the address is announced %d times, want once; unplaced %v", n, result.Unplaced)
+			}
+		})
+	}
+}
+
+// TestEndpointsAnywhere has endpoints some of which say on which node they are.
+func TestEndpointsAnywhere(t *testing.T) {
+	on := func(node string, conditions discoveryv1.EndpointConditions) discoveryv1.Endpoint {
+		e := discoveryv1.Endpoint{Conditions: conditions}
+		if node != "" {
+			e.NodeName = &node
+		}
+		return e
+	}
+	yes, no := true, false
+	ready, failing := discoveryv1.EndpointConditions{Ready: &yes}, discoveryv1.EndpointConditions{Ready: &no}
+	ending := discoveryv1.EndpointConditions{Ready: &no, Serving: &yes, Terminating: &yes}
+	for _, row := range []struct {
+		name      string
+		endpoints []discoveryv1.Endpoint
+		want      bool
+	}{
+		{"none", nil, false},
+		{"one that says nothing of itself", []discoveryv1.Endpoint{{}}, true},
+		{"ready", []discoveryv1.Endpoint{on("", ready)}, true},
+		{"failing", []discoveryv1.Endpoint{on("", failing)}, false},
+		{"ending", []discoveryv1.Endpoint{on("", ending)}, true},
+		{"beside one on a node", []discoveryv1.Endpoint{on("", ready), on("n1", ready)}, false},
+		{"beside one that ends on a node", []discoveryv1.Endpoint{on("n1", ending), on("", ready)}, false},
+		{"beside one that fails on a node", []discoveryv1.Endpoint{on("n1", failing), on("", ready)}, true},
+		{"on a node", []discoveryv1.Endpoint{on("n1", ready)}, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			got := endpointsOf([]discoveryv1.EndpointSlice{{AddressType: discoveryv1.AddressTypeIPv4, Endpoints: row.endpoints}})
+			if got.areAnywhere != row.want {
+				t.Errorf("got %v", got.areAnywhere)
 			}
 		})
 	}
