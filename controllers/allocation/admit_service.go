@@ -3,8 +3,10 @@ package allocation
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -72,6 +74,7 @@ func (a *Admission) Advise(svc *corev1.Service) []string {
 	if svc.Spec.LoadBalancerIP != "" {
 		warnings = append(warnings, fmt.Sprintf("spec.loadBalancerIP is deprecated; use annotation %s", v1.AnnotationAddresses))
 	}
+	warnings = append(warnings, a.adviseOnExternalIPs(svc)...)
 	inputs := a.Inputs
 	if inputs.InUse == nil {
 		inputs.InUse = NewInUse()
@@ -119,6 +122,25 @@ func adviseOnAnnotations(svc *corev1.Service) (warnings []string) {
 		}
 	}
 	return warnings
+}
+
+// adviseOnExternalIPs warns of the first of a Service's externalIPs that is in a pool and that the
+// Service does not ask for. Those who write the field, some implementations of the Gateway API
+// among them, may expect to get the address.
+func (a *Admission) adviseOnExternalIPs(svc *corev1.Service) []string {
+	list, _ := requestedAddresses(svc)
+	requested := strings.FieldsFunc(emptyIfLonger(list, maxAddressList), func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
+	for _, text := range svc.Spec.ExternalIPs {
+		addr, err := netip.ParseAddr(text)
+		if err != nil || slices.Contains(requested, text) {
+			continue
+		}
+		if group, _, found := a.Catalog.GroupContaining(addr); found {
+			return []string{fmt.Sprintf("spec.externalIPs: %s is in ServiceGroup %s, which does not give or announce it because of this field; "+
+				"use annotation %s", text, group.Name, v1.AnnotationAddresses)}
+		}
+	}
+	return nil
 }
 
 // suggestGroup ends the sentence that there is no ServiceGroup of a name.

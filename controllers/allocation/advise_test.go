@@ -30,6 +30,12 @@ func serviceAsking(annotations ...string) *corev1.Service {
 	return svc
 }
 
+// withExternalIPs sets a Service's externalIPs.
+func withExternalIPs(svc *corev1.Service, addrs ...string) *corev1.Service {
+	svc.Spec.ExternalIPs = addrs
+	return svc
+}
+
 // sharer is a Service that has an address with a sharing key, for port 443.
 func sharer(namespace, name, key string, addr string) *allocation.Service {
 	svc := serviceAsking("purelb.io/allow-shared-ip=" + key)
@@ -76,6 +82,12 @@ func TestAdvise(t *testing.T) {
 			`annotation purelb.io/multi-pool is "yes": it must be "true" or "false"`, `annotation purelb.io/allow-local is "1": it must be "true" or "false"`}},
 		{"a deprecated field", func() *corev1.Service { s := serviceAsking(); s.Spec.LoadBalancerIP = "10.0.0.3"; return s }(),
 			[]string{"spec.loadBalancerIP is deprecated; use annotation purelb.io/addresses"}},
+		{"external addresses of no pool", withExternalIPs(serviceAsking(), "10.9.9.9", "10.0.0.10", "fd01::1"), nil},
+		{"external addresses of a pool", withExternalIPs(serviceAsking(), "10.9.9.9", "10.0.1.3", "10.0.0.3"), []string{
+			"spec.externalIPs: 10.0.1.3 is in ServiceGroup another, which does not give or announce it because of this field; use annotation purelb.io/addresses"}},
+		{"an external address that is asked for", withExternalIPs(serviceAsking("purelb.io/addresses= 10.0.0.3 "), "10.0.0.3"), nil},
+		{"an external address beside another that is asked for", withExternalIPs(serviceAsking("purelb.io/addresses=10.0.0.3"), "10.0.0.3", "10.0.0.5"),
+			[]string{"spec.externalIPs: 10.0.0.5 is in ServiceGroup default"}},
 		{"a group that is not there", serviceAsking("purelb.io/service-group=nowhere-near"), []string{"the Service waits until there is"}},
 		{"a group that is nearly there", serviceAsking("purelb.io/service-group=defalt"), []string{"; did you mean default?"}},
 		{"an address of another group", serviceAsking("purelb.io/addresses=10.0.1.1"), nil},
