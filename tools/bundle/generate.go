@@ -8,9 +8,9 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/kustomize/api/krusty"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
+
+	"github.com/purelb/purelb-operator/tools/bundle/kustomize"
 )
 
 const (
@@ -23,11 +23,11 @@ const (
 // repository's root.
 func generate(o options) (map[string][]byte, error) {
 	sources := filepath.Join(o.root, "config", "manifests")
-	objects, err := render(sources)
+	objects, err := kustomize.Build(sources)
 	if err != nil {
 		return nil, err
 	}
-	examples, err := render(filepath.Join(sources, "examples"))
+	examples, err := kustomize.Build(filepath.Join(sources, "examples"))
 	if err != nil {
 		return nil, err
 	}
@@ -64,27 +64,6 @@ func generate(o options) (map[string][]byte, error) {
 		}
 	}
 	return files, nil
-}
-
-// render returns the objects that `kubectl kustomize` prints for a folder.
-func render(dir string) ([]*unstructured.Unstructured, error) {
-	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
-	if err != nil {
-		return nil, fmt.Errorf("build %s: %w", dir, err)
-	}
-	var objects []*unstructured.Unstructured
-	for _, r := range resources.Resources() {
-		data, err := r.MarshalJSON()
-		if err != nil {
-			return nil, fmt.Errorf("build %s: %w", dir, err)
-		}
-		u := &unstructured.Unstructured{}
-		if err := u.UnmarshalJSON(data); err != nil {
-			return nil, fmt.Errorf("build %s: %w", dir, err)
-		}
-		objects = append(objects, u)
-	}
-	return objects, nil
 }
 
 // fileName returns the name of an object's file: from its name and kind, or for a

@@ -8,6 +8,8 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
+
+	"github.com/purelb/purelb-operator/tools/bundle/kustomize"
 )
 
 func object(t *testing.T, text string) *unstructured.Unstructured {
@@ -54,11 +56,11 @@ func TestRefused(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			objects, err := render(root + "/config/manifests")
+			objects, err := kustomize.Build(root + "/config/manifests")
 			if err != nil {
 				t.Fatal(err)
 			}
-			examples, err := render(root + "/config/manifests/examples")
+			examples, err := kustomize.Build(root + "/config/manifests/examples")
 			if err != nil {
 				t.Fatal(err)
 			}
