@@ -332,6 +332,10 @@ manifests: $(CONTROLLER_GEN) ## Generate CRDs, RBAC and webhooks from the marker
 bundle: ## Write the OLM bundle to bundle/ from config/ (IMG=… BUNDLE_VERSION=… BUNDLE_CHANNEL=…)
 	go -C tools/bundle run . -root $(CURDIR) -version $(BUNDLE_VERSION) -channel $(BUNDLE_CHANNEL) -image $(IMG)
 
+.PHONY: chart
+chart: ## Write the Helm chart to charts/purelb from config/ (IMG=… BUNDLE_VERSION=…)
+	go -C tools/bundle run ./chart -root $(CURDIR) -version $(BUNDLE_VERSION) -image $(IMG)
+
 API_REFERENCE := docs/reference/api.md
 
 .PHONY: api-reference
@@ -339,16 +343,16 @@ api-reference: $(CRD_REF_DOCS) ## Write docs/reference/api.md from the API types
 	$(CRD_REF_DOCS) --log-level=ERROR --source-path=api/v1 --config=tools/crd-ref-docs/config.yaml \
 	  --templates-dir=tools/crd-ref-docs/templates --renderer=markdown --output-path=$(API_REFERENCE)
 
-# The files that generate, manifests, bundle, api-reference and go mod tidy write.
-GENERATED := api config bundle bundle.Dockerfile $(API_REFERENCE) go.mod go.sum $(foreach m,$(MODULES),$(m)/go.mod $(m)/go.sum)
+# The files that generate, manifests, bundle, chart, api-reference and go mod tidy write.
+GENERATED := api config bundle bundle.Dockerfile charts $(API_REFERENCE) go.mod go.sum $(foreach m,$(MODULES),$(m)/go.mod $(m)/go.sum)
 
 .PHONY: check-generate
-check-generate: generate manifests bundle api-reference ## Fail if generated files or go.mod files are not up to date
+check-generate: generate manifests bundle chart api-reference ## Fail if generated files or go.mod files are not up to date
 	go mod tidy
 	@for m in $(MODULES); do (cd $$m && go mod tidy) || exit 1; done
 	@git diff --exit-code -- $(GENERATED) && untracked="$$(git ls-files --others --exclude-standard -- $(GENERATED))" && \
 	{ [ -z "$$untracked" ] || { echo "not in git:"; echo "$$untracked"; false; }; } || \
-	{ echo "Run make generate manifests bundle api-reference, and commit what it changes."; exit 1; }
+	{ echo "Run make generate manifests bundle chart api-reference, and commit what it changes."; exit 1; }
 
 .PHONY: fmt
 fmt: ## Format the code

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"embed"
+	"fmt"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"github.com/purelb/purelb-operator/tools/bundle/kustomize"
+)
+
+// chartDir is where the chart is, relative to the repository's root.
+const chartDir = "charts/purelb"
+
+// written holds those files of the chart that are written by hand. VERSION, REPOSITORY and TAG
+// stand for what the command is told.
+//
+//go:embed all:files
+var written embed.FS
+
+// namespace is the one that the manifests of config/ name. Helm says which it is.
+const namespace = "purelb-system"
+
+// component is a component of config/ that a value of the chart turns on.
+type component struct{ overlay, value string }
+
+var components = []component{
+	{"cert-manager", "certManager.enabled"},
+	{"network-policy", "networkPolicy.enabled"},
+	{"prometheus", "prometheus.enabled"},
+}
+
+// generate returns the content of the chart's files, by their names relative to its folder.
+func generate(o options) (map[string][]byte, error) {
+	colon := strings.LastIndex(o.image, ":")
+	if colon <= strings.LastIndex(o.image, "/") {
+		return nil, fmt.Errorf("image %q has no tag", o.image)
+	}
+	repository, tag := o.image[:colon], o.image[colon+1:]
+	files := map[string][]byte{}
+	replacer := strings.NewReplacer("VERSION", o.version, "REPOSITORY", repository, "TAG", tag)
+	err := fs.WalkDir(written, "files", func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		content, err := written.ReadFile(name)
+		files[strings.TrimPrefix(name, "files/")] = []byte(replacer.Replace(string(content)))
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	templates, err := templatesOf(filepath.Join(o.root, "config"))
+	if err != nil {
+		return nil, err
+	}
+	for name, text := range templates {
+		files[path.Join("templates", name)] = []byte(text)
+	}
+	return files, nil
+}
+
+// templatesOf returns the templates of all objects, by the names of their files.
+func templatesOf(config string) (map[string]string, error) {
+	base, err := kustomize.Build(filepath.Join(config, "default"))
+	if err != nil {
+		return nil, err
+	}
+	templates, byName := map[string]string{}, map[string]*unstructured.Unstructured{}
+	for _, u := range base {
+		if u.GetKind() == "Namespace" {
+			continue // Helm does not make the namespace that it installs into
+		}
+		byName[fileName(u)] = u
+		templates[fileName(u)] = templateOf(u)
+		if u.GetKind() == "CustomResourceDefinition" {
+			templates[fileName(u)] = onlyIf("crds.install", templates[fileName(u)])
+		}
+	}
+	for _, c := range components {
+		objects, err := kustomize.Build(filepath.Join(config, "overlays", c.overlay))
+		if err != nil {
+			return nil, err
+		}
+		for _, u := range objects {
+			name := fileName(u)
+			switch known := byName[name]; {
+			case u.GetKind() == "Namespace" || known != nil && reflect.DeepEqual(known.Object, u.Object):
+			case known == nil && templates[name] == "":
+				templates[name] = onlyIf(c.value, templateOf(u))
+			case known != nil && templates[name] == templateOf(known):
+				templates[name] = fmt.Sprintf("{{- if .Values.%s }}\n%s{{- else }}\n%s{{- end }}\n", c.value, templateOf(u), templates[name])
+			default:
+				return nil, fmt.Errorf("two components, of which one is %s, make or change %s", c.overlay, name)
+			}
+		}
+	}
+	return templates, nil
+}
+
+// onlyIf returns a template that is rendered if a value is true.
+func onlyIf(value, template string) string {
+	return fmt.Sprintf("{{- if .Values.%s }}\n%s{{- end }}\n", value, template)
+}
+
+// fileName returns the name of an object's file, which no two objects share.
+func fileName(u *unstructured.Unstructured) string {
+	return strings.ToLower(u.GetKind()) + "-" + u.GetName() + ".yaml"
+}
+
+var (
+	wholeNamespace = regexp.MustCompile(`(?m): ` + namespace + `$`)
+	placeholder    = regexp.MustCompile(`HELM-VALUE-(\d+)`)
+)
+
+// templateOf returns the template of an object: its manifest, with expressions of Helm in place
+// of what the chart's values say.
+func templateOf(u *unstructured.Unstructured) string {
+	u = u.DeepCopy()
+	var expressions []string
+	insert := func(expression string, fields ...string) {
+		if err := unstructured.SetNestedField(u.Object, fmt.Sprintf("HELM-VALUE-%d", len(expressions)), fields...); err != nil {
+			panic(err) // the object has another form than config/ gives it
+		}
+		expressions = append(expressions, expression)
+	}
+	switch u.GetKind() {
+	case "CustomResourceDefinition":
+		annotations := map[string]string{"helm.sh/resource-policy": "keep"}
+		for name, value := range u.GetAnnotations() {
+			annotations[name] = value
+		}
+		u.SetAnnotations(annotations)
+	case "ServiceAccount": // of the manager, and of the agents and speakers, whose pods the manager makes
+		insert(".Values.imagePullSecrets | toJson", "imagePullSecrets")
+	case "Deployment":
+		insert(".Values.manager.replicas | toJson", "spec", "replicas")
+		for _, field := range []string{"nodeSelector", "tolerations", "affinity", "priorityClassName"} {
+			insert(".Values.manager."+field+" | toJson", "spec", "template", "spec", field)
+		}
+		insertIntoContainer(u, &expressions)
+	}
+	data, err := yaml.Marshal(u.Object)
+	if err != nil {
+		panic(err) // what kustomize renders can be written
+	}
+	text := strings.ReplaceAll(string(data), "{{", `{{ "{{" }}`)
+	text = wholeNamespace.ReplaceAllString(text, ": {{ .Release.Namespace | quote }}")
+	text = strings.ReplaceAll(text, namespace, "{{ .Release.Namespace }}")
+	return placeholder.ReplaceAllStringFunc(text, func(found string) string {
+		var i int
+		_, _ = fmt.Sscanf(found, "HELM-VALUE-%d", &i)
+		return "{{ " + expressions[i] + " }}"
+	})
+}
+
+// insertIntoContainer puts expressions into the manager's container.
+func insertIntoContainer(u *unstructured.Unstructured, expressions *[]string) {
+	containers, _, err := unstructured.NestedSlice(u.Object, "spec", "template", "spec", "containers")
+	if err != nil || len(containers) != 1 {
+		panic(fmt.Sprintf("%d containers: %v", len(containers), err))
+	}
+	container := containers[0].(map[string]any)
+	var args []string
+	for _, arg := range container["args"].([]any) {
+		args = append(args, fmt.Sprintf("%q", arg))
+	}
+	for field, expression := range map[string]string{
+		"image":     `include "purelb.image" . | toJson`,
+		"args":      fmt.Sprintf("concat (list %s) .Values.manager.extraArgs | toJson", strings.Join(args, " ")),
+		"resources": ".Values.manager.resources | toJson",
+	} {
+		container[field] = fmt.Sprintf("HELM-VALUE-%d", len(*expressions))
+		*expressions = append(*expressions, expression)
+	}
+	if err := unstructured.SetNestedSlice(u.Object, containers, "spec", "template", "spec", "containers"); err != nil {
+		panic(err)
+	}
+}
