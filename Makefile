@@ -178,6 +178,14 @@ test-olm: $(LAB) ## Install, upgrade and remove PureLB with the Operator Lifecyc
 	{ go -C test/olm test -v -count=1 -timeout 60m . -ginkgo.v -ginkgo.fail-fast $(OLM_ARGS); status=$$?; \
 	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }
 
+# The helm that make test-helm runs.
+HELM_VERSION ?= v3.22.0
+
+.PHONY: test-helm
+test-helm: image $(LAB) ## Install, upgrade and uninstall the Helm chart, in a lab of its own, as root (KEEP_LAB=1 keeps it, HELM_VERSION=v3.22.0)
+	@GOBIN=$(CURDIR)/bin go install helm.sh/helm/v3/cmd/helm@$(HELM_VERSION) && $(LAB) down && $(LAB_UP) && \
+	{ test/helm/helm.sh $(LAB) bin/helm $(IMG); status=$$?; if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }
+
 # What make test-conformance runs: variants of using PureLB, families of addresses, specs whose
 # name in the table matches FOCUS. CONFORMANCE_ARGS are further flags: -slow, -probe, -parallel 6.
 VARIANTS ?= local,allow-local,virtual
