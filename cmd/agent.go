@@ -84,9 +84,7 @@ func runAgent(ctx context.Context, o agentOptions) error {
 	}
 	ctrl.SetLogger(logger)
 	debug.SetGCPercent(gcPercent)
-	if err := footprint.LimitHeap(); err != nil {
-		logger.Error(err, "Cannot find out how much memory the container may use")
-	}
+	footprint.LimitHeap(logger)
 	runtime.GOMAXPROCS(maxProcs)
 	kernel, ownership, err := o.openKernel(logger)
 	if err != nil {

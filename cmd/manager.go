@@ -132,9 +132,7 @@ func runManager(ctx context.Context, o managerOptions) error {
 		return err
 	}
 	ctrl.SetLogger(logger)
-	if err := footprint.LimitHeap(); err != nil {
-		logger.Error(err, "Cannot find out how much memory the container may use")
-	}
+	footprint.LimitHeap(logger)
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("find the API server: %w", err)

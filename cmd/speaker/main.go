@@ -106,9 +106,7 @@ func run(ctx context.Context, o options) error {
 	logger := zap.New(zap.Level(level), zap.UseDevMode(false), zap.StacktraceLevel(zapcore.PanicLevel))
 	ctrl.SetLogger(logger)
 	debug.SetGCPercent(gcPercent)
-	if err := footprint.LimitHeap(); err != nil {
-		logger.Error(err, "Cannot find out how much memory the container may use")
-	}
+	footprint.LimitHeap(logger)
 	runtime.GOMAXPROCS(maxProcs)
 	kernel, err := link.Open(nil)
 	if err != nil {

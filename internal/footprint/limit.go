@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
+	"github.com/go-logr/logr"
 )
 
 // ownMemory is how many bytes a program needs beside its heap: the pages of its code and constants
@@ -19,15 +20,14 @@ func HeapLimit(container uint64) uint64 {
 
 // LimitHeap has the garbage collector work harder as the program comes close to the HeapLimit of its
 // container, so that the program is slow for a moment rather than killed. A program without such a
-// limit works as before, as does one that GOMEMLIMIT limits. The errors are those of reading /proc and
-// /sys/fs/cgroup.
-func LimitHeap() error {
+// limit works as before, as does one that GOMEMLIMIT limits. So does one that cannot read /proc and
+// /sys/fs/cgroup, which is logged.
+func LimitHeap(log logr.Logger) {
 	_, err := memlimit.Set(memlimit.WithRatio(1), memlimit.WithProvider(func() (uint64, error) {
 		container, err := memlimit.FromCgroup()
 		return HeapLimit(container), err
 	}))
-	if errors.Is(err, memlimit.ErrNoCgroup) || errors.Is(err, memlimit.ErrCgroupsNotSupported) {
-		return nil
+	if err != nil && !errors.Is(err, memlimit.ErrNoCgroup) && !errors.Is(err, memlimit.ErrCgroupsNotSupported) {
+		log.Error(err, "Cannot find out how much memory the container may use")
 	}
-	return err
 }
