@@ -59,7 +59,7 @@ func (w *lbNodeAgents) ValidateUpdate(ctx context.Context, before, after *v1.LBN
 		return admission.Warnings{err.Error()}, nil // the object has no effect, whatever it says
 	}
 	warnings, err := w.validate(ctx, after)
-	if err != nil || !agents.MayStrandAddresses(before, after) {
+	if err != nil || agents.WithdrawalField(before, after) == nil {
 		return warnings, err
 	}
 	return w.admitWithdrawal(ctx, before, after, warnings)
@@ -102,10 +102,11 @@ func (w *lbNodeAgents) admitWithdrawal(ctx context.Context, before, after *v1.LB
 		return warnings, nil
 	}
 	warning, refusal := agents.AdmitWithdrawal(after, inUse)
+	path := agents.WithdrawalField(before, after)
 	if refusal != "" {
-		return warnings, invalidError("LBNodeAgent", after.Name, field.ErrorList{field.Forbidden(field.NewPath("spec"), refusal)})
+		return warnings, invalidError("LBNodeAgent", after.Name, field.ErrorList{field.Forbidden(path, refusal)})
 	}
-	return append(warnings, "spec: "+warning), nil
+	return append(warnings, fmt.Sprintf("%s: %s", path, warning)), nil
 }
 
 // strandedBy says which addresses would have no node any more to announce them if an LBNodeAgent

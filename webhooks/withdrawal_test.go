@@ -25,8 +25,8 @@ const (
 var (
 	deletionRefused = answer{forbidden: leavesAll + withdrawalCure}
 	deletionAllowed = warns(leavesAll + withdrawn)
-	changeRefused   = answer{warnings: []string{noNode}, refused: []cause{{"spec", "Forbidden: " + leavesAll + withdrawalCure}}}
-	changeAllowed   = warns(noNode, "spec: "+leavesAll+withdrawn)
+	changeRefused   = answer{warnings: []string{noNode}, refused: []cause{{"spec.nodeSelector", "Forbidden: " + leavesAll + withdrawalCure}}}
+	changeAllowed   = warns(noNode, "spec.nodeSelector: "+leavesAll+withdrawn)
 )
 
 // selecting changes which nodes an LBNodeAgent selects.
@@ -121,14 +121,33 @@ func TestLastLBNodeAgentOfSubnet(t *testing.T) {
 
 	check(t, api.Delete(ctx, offLink.DeepCopy(), client.DryRunAll), answer{})
 	check(t, api.Delete(ctx, onLink.DeepCopy()), answer{forbidden: leavesOne + withdrawalCure})
-	refused := []cause{{"spec", "Forbidden: " + leavesOne + withdrawalCure}}
-	check(t, update(ctx, onLink, func(u *unstructured.Unstructured) {
-		g.Expect(unstructured.SetNestedStringSlice(u.Object, []string{"10.8.0.0/24"}, "spec", "local", "subnets")).To(Succeed())
-	}), answer{refused: refused})
-	check(t, update(ctx, onLink, func(u *unstructured.Unstructured) {
-		g.Expect(unstructured.SetNestedStringSlice(u.Object, []string{"10.7.0.0/24"}, "spec", "local", "subnets")).To(Succeed())
-	}), answer{})
-	check(t, update(ctx, onLink, selecting("z")), answer{warnings: []string{noNode}, refused: refused})
+	refused := func(field string) []cause { return []cause{{field, "Forbidden: " + leavesOne + withdrawalCure}} }
+	inSubnet := func(subnet string) func(*unstructured.Unstructured) {
+		return func(u *unstructured.Unstructured) {
+			g.Expect(unstructured.SetNestedStringSlice(u.Object, []string{subnet}, "spec", "local", "subnets")).To(Succeed())
+		}
+	}
+	for _, row := range []struct {
+		name   string
+		change func(*unstructured.Unstructured)
+		want   answer
+	}{
+		{"narrower subnets", inSubnet("10.8.0.0/24"), answer{refused: refused("spec.local.subnets")}},
+		{"the subnet of the address", inSubnet("10.7.0.0/24"), answer{}},
+		{"no node", selecting("z"), answer{warnings: []string{noNode}, refused: refused("spec.nodeSelector")}},
+		{"narrower subnets and no node", func(u *unstructured.Unstructured) {
+			selecting("z")(u)
+			inSubnet("10.8.0.0/24")(u)
+		}, answer{warnings: []string{noNode}, refused: refused("spec")}},
+		{"narrower subnets, and that is meant", func(u *unstructured.Unstructured) {
+			allowWithdrawal("true")(u)
+			inSubnet("10.8.0.0/24")(u)
+		}, warns("spec.local.subnets: " + leavesOne + withdrawn)},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			check(t, update(ctx, onLink, row.change, client.DryRunAll), row.want)
+		})
+	}
 	check(t, update(ctx, offLink, selecting("z"), client.DryRunAll), warns(noNode))
 
 	// A new LBNodeAgent that takes over the nodes of the link.
@@ -139,10 +158,10 @@ func TestLastLBNodeAgentOfSubnet(t *testing.T) {
 	taking := func(name, subnet string) *unstructured.Unstructured {
 		return manifest("LBNodeAgent", name, "{nodeSelector: {rack: a}, local: {subnets: ["+subnet+"]}}")
 	}
-	check(t, api.Create(ctx, taking("a", "10.8.0.0/24"), client.DryRunAll), answer{warnings: []string{takes}, refused: refused})
+	check(t, api.Create(ctx, taking("a", "10.8.0.0/24"), client.DryRunAll), answer{warnings: []string{takes}, refused: refused("spec.local.subnets")})
 	check(t, api.Create(ctx, taking("a", "10.7.0.0/24"), client.DryRunAll), warns(takes))
 	check(t, api.Create(ctx, taking("z", "10.8.0.0/24"), client.DryRunAll), warns(loses))
 	meant := taking("a", "10.8.0.0/24")
 	allowWithdrawal("true")(meant)
-	check(t, api.Create(ctx, meant, client.DryRunAll), warns(takes, "spec: "+leavesOne+withdrawn))
+	check(t, api.Create(ctx, meant, client.DryRunAll), warns(takes, "spec.local.subnets: "+leavesOne+withdrawn))
 }

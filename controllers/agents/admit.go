@@ -102,10 +102,27 @@ func validateLifetimes(c *v1.InterfaceAddressConfig, valid int32, path *field.Pa
 	return nil
 }
 
-// MayStrandAddresses reports whether a change of an LBNodeAgent may leave addresses
-// without a node that could announce them.
-func MayStrandAddresses(before, after *v1.LBNodeAgent) bool {
-	return !maps.Equal(before.Spec.NodeSelector, after.Spec.NodeSelector) || !slices.Equal(subnetsOf(before), subnetsOf(after))
+// WithdrawalField returns the field by which a change of an LBNodeAgent may leave addresses
+// without a node that could announce them, or nil if the change cannot. It is the whole spec if
+// both fields change that decide about that. A new LBNodeAgent, without before, can only take
+// nodes from another one that names other subnets.
+func WithdrawalField(before, after *v1.LBNodeAgent) *field.Path {
+	spec := field.NewPath("spec")
+	selector, subnets := spec.Child("nodeSelector"), spec.Child("local", "subnets")
+	if before == nil {
+		return subnets
+	}
+	isSameSelector := maps.Equal(before.Spec.NodeSelector, after.Spec.NodeSelector)
+	areSameSubnets := slices.Equal(subnetsOf(before), subnetsOf(after))
+	switch {
+	case isSameSelector && areSameSubnets:
+		return nil
+	case isSameSelector:
+		return subnets
+	case areSameSubnets:
+		return selector
+	}
+	return spec
 }
 
 func subnetsOf(a *v1.LBNodeAgent) []string {

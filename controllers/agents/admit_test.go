@@ -82,16 +82,22 @@ func TestWithdrawal(t *testing.T) {
 	for _, row := range []struct {
 		name          string
 		before, after *v1.LBNodeAgent
-		want          bool
+		want          string
 	}{
-		{"a selector", withSelector(nil), withSelector(rack), true},
-		{"another selector", withSelector(rack), withSelector(map[string]string{"rack": "b"}), true},
-		{"subnets", withSelector(rack), withSelector(rack, "10.0.0.0/24"), true},
-		{"no subnets", withSelector(rack, "10.0.0.0/24"), withSelector(rack), true},
-		{"other settings", withSelector(rack), logging, false},
+		{"a selector", withSelector(nil), withSelector(rack), "spec.nodeSelector"},
+		{"another selector", withSelector(rack, "10.0.0.0/24"), withSelector(map[string]string{"rack": "b"}, "10.0.0.0/24"), "spec.nodeSelector"},
+		{"subnets", withSelector(rack), withSelector(rack, "10.0.0.0/24"), "spec.local.subnets"},
+		{"no subnets", withSelector(rack, "10.0.0.0/24"), withSelector(rack), "spec.local.subnets"},
+		{"another selector and subnets", withSelector(nil), withSelector(rack, "10.0.0.0/24"), "spec"},
+		{"other settings", withSelector(rack), logging, ""},
+		{"a new one", nil, withSelector(rack), "spec.local.subnets"},
 	} {
-		if got := agents.MayStrandAddresses(row.before, row.after); got != row.want {
-			t.Errorf("%s: %t", row.name, got)
+		got := ""
+		if path := agents.WithdrawalField(row.before, row.after); path != nil {
+			got = path.String()
+		}
+		if got != row.want {
+			t.Errorf("%s: %q, want %q", row.name, got, row.want)
 		}
 	}
 
