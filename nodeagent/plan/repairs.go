@@ -33,11 +33,11 @@ func (a Additions) isFight() bool { return a.Count > immediateRepairs }
 
 // gap returns the least time between the last addition and the next.
 func (a Additions) gap() time.Duration {
-	gap := time.Duration(0)
-	for n := immediateRepairs; n < a.Count && gap < maxRepairGap; n++ {
-		gap = max(repairGap, 2*gap)
+	if !a.isFight() {
+		return 0
 	}
-	return min(gap, maxRepairGap)
+	const most = 10 // so often doubled, repairGap is above maxRepairGap, and does not overflow
+	return min(repairGap<<min(a.Count-immediateRepairs-1, most), maxRepairGap)
 }
 
 // paceRepairs makes an address wait that something removes again and again, and makes its Result
