@@ -99,6 +99,26 @@ func TestReserve(t *testing.T) {
 	})
 }
 
+// TestReservedWarnings warns of each range that covers addresses of nodes, wherever the range stands.
+func TestReservedWarnings(t *testing.T) {
+	catalog := allocation.NewCatalog([]v1.ServiceGroup{groupMadeAt(t, "a", 1, "remote: {v4pools: [{pool: 10.0.0.0/28, subnet: 10.0.0.0/24}, "+
+		"{pool: 10.0.1.0/28, subnet: 10.0.1.0/24}, {pool: 10.0.2.0/28, subnet: 10.0.2.0/24}, {pool: 10.0.3.0/28, subnet: 10.0.3.0/24}]}")}, namespace)
+	reserved := map[netip.Addr]string{}
+	for _, a := range addressesFrom("10.0.4.1", 100) { // in no range of the group
+		reserved[a] = "an address of node n9"
+	}
+	for i, text := range []string{"10.0.1.5", "10.0.1.4", "10.0.3.1"} {
+		reserved[netip.MustParseAddr(text)] = fmt.Sprintf("an address of node n%d", i)
+	}
+	want := []string{
+		"spec.remote.v4pools[1].pool: range 10.0.1.0-10.0.1.15 covers what is never allocated: 10.0.1.4, an address of node n1; 10.0.1.5, an address of node n0",
+		"spec.remote.v4pools[3].pool: range 10.0.3.0-10.0.3.15 covers what is never allocated: 10.0.3.1, an address of node n2",
+	}
+	if diff := cmp.Diff(want, allocation.ReservedWarnings(&catalog["a"].Group, reserved)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // TestAttackReservations lets one node claim every address of a pool, as its own and as
 // gateways: a Service still gets one, and another node's address is not allocated.
 func TestAttackReservations(t *testing.T) {

@@ -84,6 +84,37 @@ func TestPolicyLocalByGroup(t *testing.T) {
 	}
 }
 
+// TestPortsBetweenNamespaces has Services of two namespaces share an address as long as records have room
+// for the ports of each.
+func TestPortsBetweenNamespaces(t *testing.T) {
+	addr := netip.MustParseAddr("10.0.0.1")
+	ports := func(n int, first uint16) PortSet {
+		set := make(PortSet, n)
+		for i := range set {
+			set[i] = port(1<<16) | port(first+uint16(i))
+		}
+		return set
+	}
+	for _, row := range []struct {
+		name                 string
+		namespace            string // of the other Service
+		numberOf, numberHere int
+		want                 bool
+	}{
+		{"as many as records have room for", "elsewhere", MaxRecordedPorts, MaxRecordedPorts, true},
+		{"one more of the other Service", "elsewhere", MaxRecordedPorts + 1, 1, false},
+		{"one more of this Service", "elsewhere", 1, MaxRecordedPorts + 1, false},
+		{"one more within a namespace", "test", MaxRecordedPorts + 1, MaxRecordedPorts + 1, true},
+	} {
+		other := &Service{Namespace: row.namespace, Name: "other", SharingKey: "k", Ports: ports(row.numberOf, 1000)}
+		d := decisionAbout(addr, "k", other)
+		d.Ports = ports(row.numberHere, 2000)
+		if no := d.refuseKeysAndPorts(addr, other); (no == nil) != row.want {
+			t.Errorf("%s: may share %t: %+v", row.name, no == nil, no)
+		}
+	}
+}
+
 // TestWhoYields has two Services with one address that they may not share.
 func TestWhoYields(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.1")

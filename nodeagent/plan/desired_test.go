@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 )
@@ -92,6 +93,40 @@ func TestTakeoverCountsOnce(t *testing.T) {
 		desired, _ := MergeDesired([]purelbv1.Announcement{reported(announcement(local("192.0.2.1", 24, takeover)), c.status)}, nil)
 		if desired[0].Takeover != c.want {
 			t.Errorf("%s: takes over %v, want %v", name, desired[0].Takeover, c.want)
+		}
+	}
+}
+
+// Each entry names all Announcements of the node: a yield under one that was deleted and made anew does
+// not count any more. Those of a checkpoint of an earlier version are not known, and every yield counts.
+func TestMergeDesiredAnnouncements(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name        string
+		uids        []types.UID // of node1, which has the entry, and of node1-b
+		want        []types.UID
+		coversOfOld bool // a yield under Announcement "old" counts
+	}{
+		{"the one with the entry", []types.UID{"old"}, []types.UID{"old"}, true},
+		{"another one", []types.UID{"new", "old"}, []types.UID{"new", "old"}, true},
+		{"made anew", []types.UID{"new"}, []types.UID{"new"}, false},
+		{"not known", []types.UID{""}, nil, true},
+	} {
+		var announcements []purelbv1.Announcement
+		for i, uid := range c.uids {
+			ann := announcement()
+			if i == 0 {
+				ann = announcement(local("192.0.2.1", 24))
+			}
+			ann.Name, ann.UID = fmt.Sprintf("node1-%d", i), uid
+			announcements = append(announcements, ann)
+		}
+		desired, _ := MergeDesired(announcements, nil)
+		if diff := cmp.Diff(c.want, desired[0].NodeAnnouncements); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.name, diff)
+		}
+		if got := (YieldedAddress{Epoch: 3, Announcement: "old"}).covers(&desired[0]); got != c.coversOfOld {
+			t.Errorf("%s: a yield under the old one counts: %t", c.name, got)
 		}
 	}
 }
