@@ -26,7 +26,9 @@ const patience = 60 * time.Second
 
 var compareNetip = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
 
-// addVethPair adds eth0 and eth1, the two ends of a veth pair, both up.
+// addVethPair adds eth0 and eth1, the two ends of a veth pair, both up, and waits for their carriers:
+// the kernel notices them a moment later, and then announces the links, and their IPv6 addresses and
+// routes, once more.
 func addVethPair(t *testing.T) *Netlink {
 	t.Helper()
 	nstest.Run(t, "ip link add eth0 type veth peer name eth1")
@@ -36,6 +38,20 @@ func addVethPair(t *testing.T) *Netlink {
 	n, err := Open(nil)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, name := range []string{"eth0", "eth1"} {
+		for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+			l, err := n.handle.LinkByName(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if l.Attrs().OperState == netlink.OperUp {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s has no carrier after %s: it is %s", name, patience, l.Attrs().OperState)
+			}
+		}
 	}
 	return n
 }
