@@ -148,6 +148,10 @@ func TestChallenge(t *testing.T) {
 			want: adopted,
 		},
 		{
+			name: "a candidate that waits for a holder that has yielded loses, too", nodes: "a b c d", change: all(reports(v1.StateYielded), alsoHas(t, "d 4 Standby observed")),
+			claims: []string{"b 2"}, want: adopted,
+		},
+		{
 			name: "a candidate that has not reported is revoked", nodes: "a:expired b c d", change: alsoHas(t, "d 4 Pending"), claims: []string{"b 2 aged"},
 			want: adopted + ", d 4 Probe leaving",
 		},
@@ -333,6 +337,9 @@ func TestClaimClocks(t *testing.T) {
 		{601 * time.Second, "b 2", 1185 * time.Second, 10 * time.Second, none},
 		{time.Second, "d 9", none, 9 * time.Second, 9 * time.Second},
 		{time.Hour, "", none, none, none},
+		{time.Second, "b 2", none, 10 * time.Second, 3 * time.Second},
+		{310 * time.Second, "", none, none, none},
+		{0, "b 2", none, 20 * time.Second, 3 * time.Second}, // five minutes after the wait that one counts still
 	} {
 		var claims []string
 		if row.claim != "" {
@@ -384,6 +391,17 @@ func TestDescribeSuccessors(t *testing.T) {
 			want: []v1.StandbyNode{{NodeName: "b", MACs: []string{"mac-b"}}, {NodeName: "c", MACs: []string{"mac-c"}}},
 		},
 		{
+			name: "the MAC addresses on the link come first", nodes: "a b",
+			change: func(f *placement.Inputs) {
+				f.Nodes[1].Interfaces = []placement.Interface{
+					{Name: "eth0", MAC: "mac-elsewhere", Subnets: []netip.Prefix{netip.MustParsePrefix("10.9.9.9/24")}},
+					{Name: "eth1", MAC: "mac-on-link", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.201/24")}},
+					{Name: "eth2", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.221/24")}},
+				}
+			},
+			want: []v1.StandbyNode{{NodeName: "b", Addresses: []string{"10.0.0.201", "10.0.0.221"}, MACs: []string{"mac-on-link", "mac-elsewhere"}}},
+		},
+		{
 			name: "by two links", nodes: "a b",
 			change: func(f *placement.Inputs) {
 				for i := range f.Nodes {
@@ -404,5 +422,44 @@ func TestDescribeSuccessors(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestManySuccessors has the addresses of a node on five links, with four successors each: the node is
+// told of as many as an Announcement may describe.
+func TestManySuccessors(t *testing.T) {
+	inputs := placement.Inputs{NamesSuccessors: true}
+	addNode := func(name string) *placement.Node {
+		n := healthy("a")
+		n.Name, n.Interfaces = name, nil
+		inputs.Nodes = append(inputs.Nodes, n)
+		return &inputs.Nodes[len(inputs.Nodes)-1]
+	}
+	iface := func(link, host int) placement.Interface {
+		return placement.Interface{Name: fmt.Sprintf("eth%d", link), Subnets: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(link), 0, byte(host)}), 24)}}
+	}
+	holder := addNode("a")
+	for link := range 5 {
+		holder.Interfaces = append(holder.Interfaces, iface(link, 200))
+	}
+	var want []string
+	for link := range 5 {
+		for i := range 4 {
+			name := fmt.Sprintf("b-%d-%d", link, i)
+			want = append(want, name)
+			addNode(name).Interfaces = []placement.Interface{iface(link, 201+i)}
+			addr := netip.AddrFrom4([4]byte{10, byte(link), 0, byte(1 + i)})
+			inputs.Addresses = append(inputs.Addresses, placement.Address{Addr: addr, Group: "g", PoolType: v1.PoolTypeLocal})
+			e := entry(t, addr, "a 1 Announced observed")
+			e.UnchangedFor = time.Minute
+			inputs.Entries = append(inputs.Entries, e)
+		}
+	}
+	var got []string
+	for _, n := range placement.Place(inputs).Successors["a"] {
+		got = append(got, n.NodeName)
+	}
+	if diff := cmp.Diff(want[:v1.MaxSuccessorsPerNode], got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -27,6 +27,48 @@ func TestShares(t *testing.T) {
 	}
 }
 
+// TestEqualShares gives no node more new addresses than its share, however many there are.
+func TestEqualShares(t *testing.T) {
+	for _, ns := range []string{"a b", "a b c", "a b c d e"} {
+		inputs := placement.Inputs{Nodes: nodes(t, ns)}
+		for i := range 40 {
+			inputs.Addresses = append(inputs.Addresses, placement.Address{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)}), PoolType: v1.PoolTypeLocal})
+			share := (len(inputs.Addresses) + len(inputs.Nodes) - 1) / len(inputs.Nodes)
+			for name, entries := range placement.Place(inputs).Entries {
+				if len(entries) > share {
+					t.Errorf("node %s of %s has %d of %d addresses", name, ns, len(entries), len(inputs.Addresses))
+				}
+			}
+		}
+	}
+}
+
+// TestHashBelowShare gives an address to the node that ranks highest for it, as if there were no other
+// address, while that node has less than its share.
+func TestHashBelowShare(t *testing.T) {
+	won := map[string]int{}
+	for i := range 40 {
+		local := func(last byte) placement.Address {
+			return placement.Address{Addr: netip.AddrFrom4([4]byte{10, 0, 0, last}), Group: "g", PoolType: v1.PoolTypeLocal, Services: []string{"a/b"}}
+		}
+		address := local(byte(10 + i))
+		winner := func(inputs placement.Inputs) string {
+			result := placement.Place(inputs)
+			return strings.Join(result.NodesOf(&inputs, address.Addr), " ")
+		}
+		alone := winner(placement.Inputs{Nodes: nodes(t, "a b"), Addresses: []placement.Address{address}})
+		inputs, _ := onLink(t, "a b", "a 1 Announced")
+		inputs.Addresses = append(inputs.Addresses, address, local(100), local(101), local(102), local(103)) // of which each node has three in the end
+		if got := winner(inputs); got != alone {
+			t.Errorf("%s goes to %s, and alone to %s", address.Addr, got, alone)
+		}
+		won[alone]++
+	}
+	if len(won) != 2 {
+		t.Errorf("all addresses go to one node: %v", won)
+	}
+}
+
 // TestPassedOver says why the address does not go to any of the other nodes.
 func TestPassedOver(t *testing.T) {
 	for _, row := range []struct {

@@ -507,6 +507,9 @@ func (w *world) check(inputs *placement.Inputs, result *placement.Result) {
 	for i := range inputs.Nodes {
 		node[inputs.Nodes[i].Name] = &inputs.Nodes[i]
 	}
+	if twice := entriesTwice(*result); twice != "" {
+		w.fail("two entries: %s", twice)
+	}
 	after := map[netip.Addr]map[string]v1.AnnouncedAddress{}
 	for name, entries := range result.Entries {
 		for _, e := range entries {

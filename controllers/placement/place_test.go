@@ -131,6 +131,20 @@ func show(r placement.Result) string {
 	return strings.Join(slices.Compact(out), ", ")
 }
 
+// entriesTwice names an address for which a node has two entries, or returns an empty text.
+func entriesTwice(r placement.Result) string {
+	for name, entries := range r.Entries {
+		seen := map[string]bool{}
+		for _, e := range entries {
+			if seen[e.Address] {
+				return e.Address + " on " + name
+			}
+			seen[e.Address] = true
+		}
+	}
+	return ""
+}
+
 // TestTransitions compares the entries that follow from those before, and from what agents report. Of
 // a holder that is dead and answered for, the next node waits, until the holder's Node is NotReady.
 // This test shows the row "a fabric that answers for the dead" of docs/trust.md.
@@ -240,6 +254,19 @@ func TestTransitions(t *testing.T) {
 		{name: "no carrier anywhere", nodes: "a:down b:down", entries: []string{"a 1 Announced"}, want: "a 1 Probe",
 			unplaced: "NoEligibleNode: a has no carrier on eth0; b has no carrier on eth0"},
 
+		{name: "failover by takeover, and the holder is back", nodes: "a b", entries: []string{"a 1 Announced", "b 2 Takeover"}, want: "a 1 Probe leaving, b 2 Takeover"},
+		{name: "handover, and the only other has failed to take over before the holder is told", nodes: "a:excluded b", entries: []string{"a 1 Announced", "b 2 Takeover Failed"},
+			want: "a 1 Probe leaving, b 2 Takeover", unplaced: "NoEligibleNode: a is labelled node.kubernetes.io/exclude-from-external-load-balancers; b has failed to take it"},
+		{name: "handover, and the only other has failed to claim it", nodes: "a:excluded b", entries: []string{"a 1 Announced", "b 2 Failed"},
+			want: "a 1 Probe, b 2 Probe", unplaced: "NoEligibleNode: a is labelled node.kubernetes.io/exclude-from-external-load-balancers; b has failed to take it"},
+		{name: "handover of what was taken over once, and the only other has failed to claim it", nodes: "a:excluded b", entries: []string{"a 1 Takeover Announced", "b 2 Failed"},
+			want: "a 1 Takeover, b 2 Probe", unplaced: "NoEligibleNode: a is labelled node.kubernetes.io/exclude-from-external-load-balancers; b has failed to take it"},
+		{name: "a node that leaves its LBNodeAgent, and the only claimant dies", nodes: "a:leaving b:expired", entries: []string{"a 1 Announced leaving", "b 2"}, want: "b 2 Probe",
+			unplaced: "NoEligibleNode: a is leaving LBNodeAgent default; b has an agent that does not renew its Lease"},
+		{name: "a claimant that dies is all there is", nodes: "a:expired", entries: []string{"a 1"}, want: "a 1 Probe",
+			unplaced: "NoEligibleNode: a has an agent that does not renew its Lease"},
+		{name: "the claimant is unknown, and there is no other", nodes: "b:excluded", entries: []string{"a 1"}, unplaced: "NoEligibleNode: b is labelled node.kubernetes.io/exclude-from-external-load-balancers"},
+
 		// Agents that do nothing.
 		{name: "a claimant that has not reported yet", nodes: "a b", entries: []string{"a 1"}, want: "a 1 Probe"},
 		{name: "a claimant that is silent", nodes: "a b", entries: []string{"a 1 waiting"}, want: "a 1 Probe leaving, b 2 Probe"},
@@ -259,6 +286,8 @@ func TestTransitions(t *testing.T) {
 		{name: "handover, and the holder does not react: its successor asks for it", nodes: "a:excluded b", entries: []string{"a 1 Announced leaving waiting"}, want: "a 1 Probe leaving, b 2 Probe"},
 		{name: "handover, and the holder does not react, but answers", nodes: "a:out b", entries: []string{"a 1 Announced leaving waiting", "b 2 Standby"}, want: "a 1 Probe leaving, b 2 Takeover"},
 		{name: "handover, and the holder does not react, nor answer", nodes: "a:shutdown b", entries: []string{"a 1 Announced leaving waiting", "b 2 Announced"}, want: "b 2 Probe"},
+		{name: "handover, and the claimant that stood by does not take over", nodes: "a:out b c", entries: []string{"a 1 Announced leaving waiting", "b 2 Takeover Standby waiting"},
+			want: "a 1 Probe leaving, b 2 Takeover leaving, c 3 Probe"},
 		{name: "handover, and the holder reacts late", nodes: "a:excluded b", entries: []string{"a 1 Announced leaving observed", "b 2 Pending"}, want: "a 1 Probe leaving, b 2 Takeover"},
 		{name: "new, to a node that is Ready", nodes: "a:notready b:notready c", want: "c 1 Probe"},
 		{name: "new, and none is Ready", nodes: "a:notready", want: "a 1 Probe"},
@@ -294,6 +323,7 @@ func TestTransitions(t *testing.T) {
 		{name: "remote", nodes: "a b:expired c:excluded d:noagent e:silent f:notready", remote: true, want: "a Virtual, b Virtual, e Virtual, f Virtual"},
 		{name: "remote, nowhere to go", nodes: "c:excluded d:noagent", remote: true, unplaced: "NoEligibleNode: " +
 			"c is labelled node.kubernetes.io/exclude-from-external-load-balancers; d runs no agent"},
+		{name: "remote, and there are no nodes", remote: true, unplaced: "NoEligibleNode: there are no nodes"},
 		{name: "remote, and routers still send to a node that is excluded", nodes: "a b:excluded,withdrawing", remote: true, want: "a Virtual, b Virtual"},
 		{name: "in no node's subnet", nodes: "a:elsewhere b:elsewhere", want: "a Virtual, b Virtual"},
 		{name: "a node that is down makes it Local", nodes: "a:expired,notready b:elsewhere", unplaced: "NoEligibleNode: " +
@@ -341,6 +371,9 @@ func TestTransitions(t *testing.T) {
 			got := placement.Place(inputs)
 			if diff := cmp.Diff(row.want, show(got)); diff != "" {
 				t.Errorf("entries (-want +got):\n%s", diff)
+			}
+			if twice := entriesTwice(got); twice != "" {
+				t.Errorf("two entries: %s", twice)
 			}
 			unplaced := ""
 			if why, ok := got.Unplaced[addr]; ok {

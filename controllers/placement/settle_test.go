@@ -5,6 +5,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/placement"
 )
@@ -89,8 +92,37 @@ func TestSettleVirtual(t *testing.T) {
 	}
 }
 
+// TestRealise stores what a result asks for, but for what is no address.
+func TestRealise(t *testing.T) {
+	addr, shared := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("172.16.0.1")
+	local, virtual := v1.AnnouncedAddress{Address: addr.String(), Epoch: 3}, v1.AnnouncedAddress{Address: shared.String()}
+	result := placement.Result{
+		Entries:       map[string][]v1.AnnouncedAddress{"a": {{Address: "none"}, local}, "b": {local}},
+		SharedEntries: map[string][]v1.AnnouncedAddress{"default": {{Address: "none"}, virtual}},
+	}
+	inputs := placement.Inputs{
+		Nodes:   nodes(t, "a b:expired"),
+		Entries: []placement.Entry{{Node: "b", Addr: addr, Spec: local, ReportedState: v1.StateStandby}},
+	}
+	entries, sharedEntries := placement.Realise(inputs, &result)
+	wantEntries := []placement.Entry{
+		{Node: "a", Addr: addr, Spec: local, ReportedState: v1.StateAnnounced, IsObserved: true},
+		{Node: "b", Addr: addr, Spec: local, ReportedState: v1.StateStandby},
+	}
+	if diff := cmp.Diff(wantEntries, entries, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Errorf("entries (-want +got):\n%s", diff)
+	}
+	wantShared := []placement.SharedEntry{{LBNodeAgent: "default", Addr: shared, Spec: virtual}}
+	if diff := cmp.Diff(wantShared, sharedEntries, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Errorf("shared entries (-want +got):\n%s", diff)
+	}
+}
+
 func TestExplainAddress(t *testing.T) {
 	in := settledInputs(t, placement.Inputs{Nodes: nodes(t, "a"), Addresses: localAddresses(1)})
+	// Of other addresses node b has one Local one, and is to have one.
+	in.Entries = append(in.Entries, entry(t, netip.MustParseAddr("10.0.0.11"), "b 1 Announced"), entry(t, netip.MustParseAddr("10.0.0.12"), "b 1 Pending"),
+		entry(t, netip.MustParseAddr("10.0.0.13"), "b 0 Virtual Announced"))
 	in.Nodes = nodes(t, "a b c:excluded d:notready e:expired")
 	verdict, found := placement.ExplainAddress(in, in.Addresses[0].Addr)
 	if !found || verdict.Type != v1.AnnounceLocal || verdict.Holder != "a" {
@@ -98,7 +130,7 @@ func TestExplainAddress(t *testing.T) {
 	}
 	want := []placement.NodeVerdict{
 		{Node: "a", IsEligible: true},
-		{Node: "b", IsEligible: true, Why: "could take it; the holder keeps it while it is eligible (this node has 0)"},
+		{Node: "b", IsEligible: true, Why: "could take it; the holder keeps it while it is eligible (this node has 1)"},
 		{Node: "c", Why: "is labelled node.kubernetes.io/exclude-from-external-load-balancers"},
 		{Node: "d", IsEligible: true, Why: "could take it, but is not Ready"},
 		{Node: "e", Why: "has an agent that does not renew its Lease"},

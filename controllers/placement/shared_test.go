@@ -37,6 +37,8 @@ func TestSharedEntries(t *testing.T) {
 		{name: "not every node has it", nodes: "a b", entries: []string{"a 0 Virtual", "b 0 Virtual"}, shared: 7, made: map[string]int64{"a": 9}, want: "b shared"},
 		{name: "on all, then on some", nodes: "a b", serves: "a", shared: 7, want: "a shared"},
 		{name: "one has yet to see it", nodes: "a b", serves: "a b", shared: 7, entries: []string{"a 0 Virtual observed", "b 0 Virtual"}, want: "a b shared"},
+		{name: "one that does not see it in time holds up no other", nodes: "a b", serves: "a b", shared: 7, entries: []string{"a 0 Virtual observed", "b 0 Virtual waiting"}, want: "a b"},
+		{name: "a node with an own entry is unknown", nodes: "a", entries: []string{"b 0 Virtual Announced"}, want: "shared"},
 		{name: "one that is dead need not", nodes: "a b:expired", serves: "a b", shared: 7, entries: []string{"a 0 Virtual observed", "b 0 Virtual"}, want: "a b"},
 		{name: "those that are to have it have seen it", nodes: "a b c", serves: "a b", shared: 7,
 			entries: []string{"a 0 Virtual observed", "b 0 Virtual observed"}, want: "a b"},
@@ -77,6 +79,18 @@ func TestSharedEntries(t *testing.T) {
 				t.Errorf("asked for by (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestHealthPort gives each node an entry of its own for an address whose traffic a port for health checks
+// steers.
+func TestHealthPort(t *testing.T) {
+	inputs := placement.Inputs{Nodes: nodes(t, "a b"), Addresses: []placement.Address{{Addr: netip.MustParseAddr("172.16.0.1"), PoolType: v1.PoolTypeRemote, Mask: 32, HealthPort: 30123}}}
+	result := placement.Place(inputs)
+	for _, name := range []string{"a", "b"} {
+		if entries := result.Entries[name]; len(entries) != 1 || entries[0].HealthCheckNodePort != 30123 || len(result.SharedEntries["default"]) > 0 {
+			t.Errorf("%s has %+v, all have %+v", name, entries, result.SharedEntries)
+		}
 	}
 }
 

@@ -57,6 +57,15 @@ func TestSlice(t *testing.T) {
 			t.Errorf("%d slices, %d addresses in the first", len(got), len(got["n"]))
 		}
 	})
+	t.Run("no more than 100 in one, whoever put them there", func(t *testing.T) {
+		where := map[string]string{}
+		for _, e := range numbered(0, 101) {
+			where[e.Address] = "n"
+		}
+		if got := placement.Slice("n", numbered(0, 101), []string{"n"}, where); len(got) != 2 || len(got["n"]) != v1.MaxAddressesPerAnnouncement {
+			t.Errorf("%d slices, %d addresses in the first", len(got), len(got["n"]))
+		}
+	})
 	t.Run("an empty one goes, but for the first", func(t *testing.T) {
 		names, where := whereabouts(placement.Slice("n", numbered(0, 40), nil, nil))
 		got := placement.Slice("n", numbered(25, 40), names, where)

@@ -74,9 +74,14 @@ func TestPlanStandbysRows(t *testing.T) {
 		}, ""},
 		{"the holder's interface is unknown", "a b c", func(f *placement.Inputs) { f.Nodes[0].Interfaces = nil }, ""},
 		{"a successor is gone", "a b c", func(f *placement.Inputs) { f.Nodes[1].IsDeleted = true }, "c eth0"},
+		{"the other successor is gone", "a b c", func(f *placement.Inputs) { f.Nodes[2].IsDeleted = true }, "b eth0"},
+		{"a successor is unknown", "a b c", func(f *placement.Inputs) { f.Nodes = slices.Delete(f.Nodes, 1, 2) }, "c eth0"},
+		{"the other successor is unknown", "a b c", func(f *placement.Inputs) { f.Nodes = slices.Delete(f.Nodes, 2, 3) }, "b eth0"},
 		{"a successor runs no agent", "a b c", func(f *placement.Inputs) { f.Nodes[1].LBNodeAgent = "" }, "c eth0 b"},
 		{"a successor has left the subnet", "a b c", func(f *placement.Inputs) { f.Nodes[1].Interfaces[0].Subnets = nil }, "c eth0"},
 		{"a witness is dead", "a b c", func(f *placement.Inputs) { f.Nodes[2].Liveness = placement.Expired }, "b eth0, c eth0 b"},
+		{"a witness is NotReady", "a b c", func(f *placement.Inputs) { f.Nodes[2].IsNotReady = true }, "b eth0, c eth0 b"},
+		{"a witness shuts down", "a b c", func(f *placement.Inputs) { f.Nodes[2].IsShuttingDown = true }, "b eth0, c eth0 b"},
 		{"a witness has a route to the subnet only", "a b c", func(f *placement.Inputs) {
 			f.Nodes[2].Interfaces[0].Subnets = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}
 		}, "b eth0, c eth0 b"},
@@ -105,6 +110,42 @@ func TestPlanStandbysRows(t *testing.T) {
 	}
 }
 
+// TestPlanStandbysOfSeveral tells of an address although nothing can be told of those before it.
+func TestPlanStandbysOfSeveral(t *testing.T) {
+	inputs := held(t, "a b", 3)
+	unreached := netip.MustParseAddr("10.9.9.1")
+	inputs.Addresses[1].Addr, inputs.Entries[1].Addr, inputs.Entries[1].Spec.Address = unreached, unreached, unreached.String()
+	for i := 1; i < 3; i++ { // the first has no successors, and of the second the holder's interface is unknown
+		inputs.Entries[i].Spec.Successors = []v1.Successor{{NodeName: "b", Epoch: 2}}
+	}
+	plans := placement.PlanStandbys(inputs)
+	if len(plans) != 1 || len(plans[0].Standby.Addresses) != 1 || plans[0].Standby.Addresses[0].Address != "10.0.0.3" {
+		t.Errorf("%+v", plans)
+	}
+}
+
+// TestManyOthers tells a watcher of at most eight other successors, by name.
+func TestManyOthers(t *testing.T) {
+	others := strings.Fields("c d e f g h i j k l")
+	inputs := held(t, "a b "+strings.Join(others, " "), len(others))
+	for i, other := range others {
+		inputs.Entries[i].Spec.Successors = []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: other, Epoch: 3}}
+	}
+	inputs.Nodes = slices.DeleteFunc(inputs.Nodes, func(n placement.Node) bool { return n.Name == "d" })
+	var want, got []v1.StandbyNode
+	for _, name := range strings.Fields("c e f g h i j k") {
+		want = append(want, reached(name))
+	}
+	for _, plan := range placement.PlanStandbys(inputs) {
+		if plan.Watcher == "b" {
+			got = plan.Standby.Others
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // TestStandbyAnnouncements distributes 250 addresses over three objects, whose names suit
 // nodes with the longest names.
 func TestStandbyAnnouncements(t *testing.T) {
@@ -130,5 +171,18 @@ func TestStandbyAnnouncements(t *testing.T) {
 		if named[name] != nil {
 			t.Errorf("two watched nodes have %s", name)
 		}
+	}
+}
+
+// TestStandbyNames checks the names of the objects: another version of the manager finds them by these.
+func TestStandbyNames(t *testing.T) {
+	plan := placement.StandbyPlan{Watcher: "node1", Key: "a/eth0/eth0", Standby: v1.Standby{Addresses: make([]v1.StandbyAddress, 2*v1.MaxAddressesPerAnnouncement+50)}}
+	got := map[string]int{}
+	for name, standby := range plan.Announcements() {
+		got[name] = len(standby.Addresses)
+	}
+	want := map[string]int{"node1-standby-5425c00d9c8a89bf": 100, "node1-standby-5425bf0d9c8a880c": 100, "node1-standby-5425c20d9c8a8d25": 50}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }

@@ -76,11 +76,14 @@ func TestSuccessors(t *testing.T) {
 		{name: "NotReady only if there is no other", nodes: "a b:notready c", want: []string{"c 2"}},
 		{name: "NotReady, for want of others", nodes: "a b:notready", want: []string{"b 2"}},
 		{name: "named ones stay, with their epochs", nodes: "a b c d e f", named: []v1.Successor{{NodeName: "f", Epoch: 7}, {NodeName: "b", Epoch: 4}}, want: []string{"f 7, b 4"}},
+		{name: "named ones stay, in their order", nodes: "a b c d e f", named: []v1.Successor{{NodeName: "b", Epoch: 4}, {NodeName: "f", Epoch: 7}}, want: []string{"b 4, f 7"}},
+		{name: "a named one that is unknown", nodes: "a c d", named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"c 3, d 4"}},
 		{name: "a named one that is late stays", nodes: "a b:late c d", named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"b 2, c 3"}},
 		{name: "the second follows the first", nodes: "a b:expired c d", named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"c 3, d 4"}},
 		{name: "a reserved epoch is not reserved again", nodes: "a b:expired c:expired d", named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"d 4"}},
 		{name: "the holder itself", nodes: "a b c", named: []v1.Successor{{NodeName: "a", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"c 3, b 4"}},
 		{name: "a holder of a moment", nodes: "a b c", change: func(f *placement.Inputs) { f.Entries[0].UnchangedFor = time.Second - 1 }, want: []string{""}},
+		{name: "a holder of a second", nodes: "a b", change: func(f *placement.Inputs) { f.Entries[0].UnchangedFor = time.Second }, want: []string{"b 2"}},
 		{
 			name: "a manager of a moment keeps what is named", nodes: "a b c", named: []v1.Successor{{NodeName: "b", Epoch: 2}},
 			change: func(f *placement.Inputs) { f.Entries[0].UnchangedFor = 0 }, want: []string{"b 2"},
@@ -95,6 +98,14 @@ func TestSuccessors(t *testing.T) {
 			change: func(f *placement.Inputs) {
 				f.Nodes[1].Interfaces[0].Subnets = []netip.Prefix{netip.MustParsePrefix("10.0.0.201/32")}
 			}, want: []string{"c 2"},
+		},
+		{
+			name: "a subnet of two addresses", nodes: "a b",
+			change: func(f *placement.Inputs) {
+				for i := range f.Nodes {
+					f.Nodes[i].Interfaces[0].Subnets = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/31")}
+				}
+			}, want: []string{"b 2"},
 		},
 		{name: "nodes that watch nobody", nodes: "a b:disabled c d:disabled", want: []string{"c 2"}},
 		{name: "a named one that watches nobody any more", nodes: "a b:disabled c d", named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"c 3, d 4"}},
@@ -173,22 +184,59 @@ func TestSuccessorsAreSpread(t *testing.T) {
 
 // TestWatchersCoverAddresses names nodes that may take what the others may not.
 func TestWatchersCoverAddresses(t *testing.T) {
-	inputs := held(t, "a b c d e f g h i j", 8)
-	// Each address is served by a and two others; b serves all but the last.
-	for i := range inputs.Addresses {
-		inputs.Addresses[i].ServingNodes = map[string]bool{"a": true, "b": true, "c": true}
-	}
-	inputs.Addresses[7].ServingNodes = map[string]bool{"a": true, "i": true, "j": true}
-	result := placement.Place(inputs)
-	for i := range inputs.Addresses {
-		got := successorsOf(&result, inputs.Addresses[i].Addr)
-		want := []string{"b 2, c 3", "c 2, b 3"}
-		if i == 7 {
-			want = []string{"i 2, j 3", "j 2, i 3"}
-		}
-		if !slices.Contains(want, got) {
-			t.Errorf("%s: %q", inputs.Addresses[i].Addr, got)
-		}
+	const most = 7 // addresses, and one more
+	for _, row := range []struct {
+		name, nodes string
+		// few and many are the nodes with endpoints of the last address and of the others.
+		few, many string
+		// named are the successors of the others until now.
+		named []v1.Successor
+		// first and last are those of an address of the others and of the last one, one of them; without
+		// first any two with endpoints.
+		first, last []string
+	}{
+		{
+			name: "as few for each", nodes: "a b c d e f g h i j", many: "a b c", few: "a i j",
+			first: []string{"b 2, c 3", "c 2, b 3"}, last: []string{"i 2, j 3", "j 2, i 3"},
+		},
+		{name: "few for one", nodes: "a b c d e f g h i j", many: "a b c d e f g h", few: "a i j", last: []string{"i 2, j 3", "j 2, i 3"}},
+		{
+			name: "few for a new one", nodes: "a b c d e f g h i j", many: "a b c d e f g h", few: "a i j", named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}},
+			first: []string{"b 2, c 3", "c 3, b 2"}, last: []string{"i 2, j 3", "j 2, i 3"},
+		},
+		{
+			name: "few for a new one, and a successor is late", nodes: "a b:late c d e f g h i j", many: "a b c d e f g h", few: "a i j", named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}},
+			first: []string{"b 2, c 3", "c 3, b 2"}, last: []string{"i 2, j 3", "j 2, i 3"},
+		},
+		{name: "none for those that come first", nodes: "a b c", many: "a", few: "a b c", first: []string{""}, last: []string{"b 2, c 3", "c 2, b 3"}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			inputs := held(t, row.nodes, most+1)
+			for i := range inputs.Addresses {
+				serving := row.few
+				if i < most {
+					serving, inputs.Entries[i].Spec.Successors = row.many, row.named
+					for _, s := range row.named {
+						inputs.Entries[i].Spec.HighestEpoch = max(inputs.Entries[i].Spec.HighestEpoch, s.Epoch)
+					}
+				}
+				inputs.Addresses[i].ServingNodes = map[string]bool{}
+				for _, name := range strings.Fields(serving) {
+					inputs.Addresses[i].ServingNodes[name] = true
+				}
+			}
+			result := placement.Place(inputs)
+			for i := range inputs.Addresses {
+				got, want := successorsOf(&result, inputs.Addresses[i].Addr), row.first
+				if i == most {
+					want = row.last
+				}
+				if want == nil && strings.Count(got, ",") == 1 || slices.Contains(want, got) {
+					continue
+				}
+				t.Errorf("%s: %q, want %q", inputs.Addresses[i].Addr, got, want)
+			}
+		})
 	}
 }
 

@@ -78,6 +78,20 @@ func TestPreviousMACsBound(t *testing.T) {
 	}
 }
 
+// TestPreviousMACsOrder lists first by which MAC addresses a node answers on the link.
+func TestPreviousMACsOrder(t *testing.T) {
+	inputs, _ := onLink(t, "a:expired b", "a 3 Announced")
+	inputs.Nodes[0].MACs = []string{"mac-of-others"}
+	inputs.Nodes[0].Interfaces = []placement.Interface{
+		{Name: "eth0", MAC: "mac-elsewhere", Subnets: []netip.Prefix{netip.MustParsePrefix("10.9.9.9/24")}},
+		{Name: "eth1", MAC: "mac-on-link", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.200/24")}},
+		{Name: "eth2", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.220/24")}},
+	}
+	if diff := cmp.Diff([]string{"mac-on-link", "mac-elsewhere", "mac-of-others"}, claimOf(placement.Place(inputs)).PreviousMACs); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // TestAttackLingering has a node report all addresses as announced that it was never
 // given. This test shows the row "choose where addresses go by reporting those that its node was not
 // given" of docs/trust.md.
@@ -330,7 +344,12 @@ func TestNextDeadline(t *testing.T) {
 		{"a:slowprobe", []string{"a 1 Pending"}, placement.ReactionTime + 10*time.Second},
 		{"a", []string{"a 1 waiting"}, 0},
 		{"a", []string{"a 1 Announced leaving"}, placement.ReactionTime},
+		{"a", []string{"a 1 Announced leaving waiting"}, 0},
 		{"a b", []string{"a 1 waiting", "b 2 Standby"}, 0},
+		{"a b", []string{"a 1", "b 2 waiting"}, placement.ReactionTime},
+		{"a", []string{"a 0 Virtual Announced"}, placement.ReactionTime},
+		{"a", []string{"a 0 Virtual observed"}, placement.ReactionTime},
+		{"a", []string{"a 0 Virtual Announced observed"}, 0},
 	} {
 		inputs, _ := onLink(t, row.nodes, row.entries...)
 		if got := placement.NextDeadline(inputs); got != row.want {
@@ -391,6 +410,15 @@ func TestFaultRefusedEntries(t *testing.T) {
 			t.Errorf("%s: %v after %d attempts, want %d", row.name, err, attempts, row.wantAttempts)
 		}
 	}
+	// Where the object is refused whatever its entries are, no part is tried.
+	attemptsOfObject := 0
+	refused, err := placement.WriteParts([]v1.AnnouncedAddress{entry(1, "old"), entry(2, "new"), entry(4, "new")}, stored, func([]v1.AnnouncedAddress) (bool, error) {
+		attemptsOfObject++
+		return true, fmt.Errorf("a quota: %w", placement.ErrObjectRefused)
+	})
+	if len(refused) != 2 || !errors.Is(err, placement.ErrObjectRefused) || attemptsOfObject != 1 {
+		t.Errorf("the object: %v, %v after %d attempts", refused, err, attemptsOfObject)
+	}
 	// Many good ones with one bad one cost few attempts.
 	wanted, attempts := numbered(0, 100), 0
 	wanted[37].ServiceGroup = "bad"
@@ -435,6 +463,11 @@ func TestFaultRefusals(t *testing.T) {
 		t.Error("what was accepted counts as refused")
 	}
 	r.NoteWrite("a", bad, bad, errors.New("invalid"), now)
+	stored := []v1.AnnouncedAddress{other} // what is written meanwhile
+	r.NoteWrite("a", r.WithoutRefused("a", bad, stored, now), nil, nil, now)
+	if !held(bad...) {
+		t.Error("it is tried again at once, although only what was stored has been written")
+	}
 	if r.Prune(func(string) bool { return false }); len(r.Explanations()) > 0 {
 		t.Error("an owner that is gone is remembered")
 	}
