@@ -40,6 +40,7 @@ type mutant struct {
 	content    []byte // the file with the change
 	equivalent *equivalent
 	status     status
+	isTimedOut bool // noticed because the tests did not end in time
 }
 
 // replacements are the operators of each kind of mutant that Gremlins lists, and what
@@ -291,7 +292,7 @@ func (m *mutant) test(ctx context.Context, o options, t target, folder string) e
 	case m.equivalent != nil:
 		m.status = isNot
 	default:
-		m.status = noticed
+		m.status, m.isTimedOut = noticed, timed.Err() != nil
 	}
 	return errors.Join(os.RemoveAll(place))
 }

@@ -146,6 +146,19 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
+// TestTimedOut names the mutants that only the time limit has ended: on a slow machine it may have ended
+// others than those that loop.
+func TestTimedOut(t *testing.T) {
+	loops := &mutant{file: "p.go", line: 3, column: 7, function: "f", after: "for {", status: noticed, isTimedOut: true}
+	found := count([]*mutant{{status: noticed}, loops}, nil)
+	var out strings.Builder
+	found.print(&out, "p")
+	const want = "noticed, as tests do not end in time: p.go:3:7 f\n  + for {\np: 100.0 % noticed (2 of 2; besides, 0 equivalent, 0 that do not compile)\n"
+	if out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
+	}
+}
+
 func TestParseTarget(t *testing.T) {
 	for arg, want := range map[string]target{
 		"a/b":                {folder: "a/b"},

@@ -12,6 +12,7 @@ type tally struct {
 	notRun                                 int
 	wrong                                  int // entries of the file of equivalent mutants
 	survivors                              []*mutant
+	timedOut                               []*mutant // noticed: a machine that is slow makes more of them
 	notEquivalent                          []*mutant
 	stale                                  []*equivalent
 }
@@ -22,6 +23,9 @@ func count(mutants []*mutant, stale []*equivalent) tally {
 		switch m.status {
 		case noticed:
 			t.noticed++
+			if m.isTimedOut {
+				t.timedOut = append(t.timedOut, m)
+			}
 		case survived:
 			t.survived++
 			t.survivors = append(t.survivors, m)
@@ -59,6 +63,9 @@ func (t *tally) score() float64 {
 func (t *tally) print(out io.Writer, name string) {
 	for _, m := range t.survivors {
 		fmt.Fprintf(out, "survived: %s:%d:%d %s\n  - %s\n  + %s\n", m.file, m.line, m.column, m.function, m.before, m.after)
+	}
+	for _, m := range t.timedOut {
+		fmt.Fprintf(out, "noticed, as tests do not end in time: %s:%d:%d %s\n  + %s\n", m.file, m.line, m.column, m.function, m.after)
 	}
 	for _, m := range t.notEquivalent {
 		fmt.Fprintf(out, "listed as equivalent, and a test notices it: %s:%d:%d\n  + %s\n", m.file, m.line, m.column, m.after)
