@@ -120,9 +120,10 @@ func TestRealise(t *testing.T) {
 
 func TestExplainAddress(t *testing.T) {
 	in := settledInputs(t, placement.Inputs{Nodes: nodes(t, "a"), Addresses: localAddresses(1)})
-	// Of other addresses node b has one Local one, and is to have one.
-	in.Entries = append(in.Entries, entry(t, netip.MustParseAddr("10.0.0.11"), "b 1 Announced"), entry(t, netip.MustParseAddr("10.0.0.12"), "b 1 Pending"),
-		entry(t, netip.MustParseAddr("10.0.0.13"), "b 0 Virtual Announced"))
+	// Of other addresses node b has one Local one, and is to have two.
+	for a, words := range map[string]string{"10.0.0.11": "b 1 Announced", "10.0.0.12": "b 1 Pending", "10.0.0.13": "b 1", "10.0.0.14": "b 0 Virtual Announced"} {
+		in.Entries = append(in.Entries, entry(t, netip.MustParseAddr(a), words))
+	}
 	in.Nodes = nodes(t, "a b c:excluded d:notready e:expired")
 	verdict, found := placement.ExplainAddress(in, in.Addresses[0].Addr)
 	if !found || verdict.Type != v1.AnnounceLocal || verdict.Holder != "a" {

@@ -240,6 +240,26 @@ func TestWatchersCoverAddresses(t *testing.T) {
 	}
 }
 
+// TestWatchersSuffice has three addresses with three successors between them, of which the third is to
+// become the first one of an address: no further node is named instead, whichever ranks higher.
+func TestWatchersSuffice(t *testing.T) {
+	for last := byte(10); last < 30; last++ {
+		inputs := held(t, "a b c d e", 3)
+		addr := netip.AddrFrom4([4]byte{10, 0, 0, last})
+		inputs.Addresses[2].Addr, inputs.Entries[2].Addr, inputs.Entries[2].Spec.Address = addr, addr, addr.String()
+		for i, names := range []string{"bc", "cd", "bc"} {
+			e := &inputs.Entries[i].Spec
+			e.Successors, e.HighestEpoch = []v1.Successor{{NodeName: names[:1], Epoch: 2}, {NodeName: names[1:], Epoch: 3}}, 3
+		}
+		result := placement.Place(inputs)
+		for i, want := range []string{"b 2, c 3", "c 2, d 3", "d 4, b 2"} {
+			if got := successorsOf(&result, inputs.Addresses[i].Addr); got != want {
+				t.Errorf("%s beside %s has %q, want %q", inputs.Addresses[i].Addr, addr, got, want)
+			}
+		}
+	}
+}
+
 // TestSuccessorsDeadline looks again when a holder has had its address for a second.
 func TestSuccessorsDeadline(t *testing.T) {
 	for unchanged, want := range map[time.Duration]time.Duration{0: time.Second, 400 * time.Millisecond: 600 * time.Millisecond, time.Second: 0, time.Hour: 0} {
