@@ -55,6 +55,7 @@ func TestServiceGroupRules(t *testing.T) {
 		return b.String()
 	}
 
+	one4 := v4("10.0.0.1", "10.0.0.0/24", "")
 	for _, row := range []struct {
 		name, spec string
 		refused    []cause
@@ -71,6 +72,31 @@ func TestServiceGroupRules(t *testing.T) {
 		{"policyLocal Allow", v4("10.0.0.1", "10.0.0.0/24", "") + "policyLocal: Allow", nil},
 		{"policyLocal in small letters", v4("10.0.0.1", "10.0.0.0/24", "") + "policyLocal: allow",
 			[]cause{{"spec.policyLocal", `Unsupported value: "allow": supported values: "Override", "Allow"`}}},
+
+		// Whose Services.
+		{"allowedNamespaces All", one4 + "allowedNamespaces: {from: All}", nil},
+		{"allowedNamespaces of nothing", one4 + "allowedNamespaces: {}", nil},
+		{"allowedNamespaces Selector", one4 + "allowedNamespaces: {from: Selector, selector: {matchLabels: {a: b}}}", nil},
+		{"allowedNamespaces, all by a selector", one4 + "allowedNamespaces: {from: Selector, selector: {}}", nil},
+		{"allowedNamespaces Same", one4 + "allowedNamespaces: {from: Same}", []cause{{"spec.allowedNamespaces.from", `Unsupported value: "Same": supported values: "All", "Selector"`}}},
+		{"Selector without selector", one4 + "allowedNamespaces: {from: Selector}", []cause{{"spec.allowedNamespaces.selector", "from: Selector needs a selector; {} selects all namespaces"}}},
+		{"selector with All", one4 + "allowedNamespaces: {from: All, selector: {}}", []cause{{"spec.allowedNamespaces.from", "selector counts only with from: Selector"}}},
+		{"selector alone", one4 + "allowedNamespaces: {selector: {}}", []cause{{"spec.allowedNamespaces.from", "selector counts only with from: Selector"}}},
+		{"autoAssign", one4 + "autoAssign: false", nil},
+		{"autoAssign as text", one4 + "autoAssign: 'no'", []cause{{"spec.autoAssign", "must be of type boolean"}}},
+		{"reserved", one4 + "reservations: [{address: 10.0.0.1, service: a/b}, {address: 'fd00::1', service: a1/b-2}]", nil},
+		{"nothing reserved", one4 + "reservations: []", []cause{{"spec.reservations", "at least 1 item"}}},
+		{"256 reserved", one4 + "reservations:\n" + repeat(256, "- {address: 10.0.0.%d, service: a/b}"), nil},
+		{"257 reserved", one4 + "reservations:\n" + repeat(257, "- {address: 'fd00::%x', service: a/b}"), []cause{{"spec.reservations", "256"}}},
+		{"reserved twice", one4 + "reservations: [{address: 10.0.0.1, service: a/b}, {address: 10.0.0.1, service: a/c}]", []cause{{"spec.reservations[1]", "Duplicate value"}}},
+		{"reserved, no address", one4 + "reservations: [{address: ten, service: a/b}]", []cause{{"spec.reservations[0].address", "must be an IP address"}}},
+		{"reserved, a mapped address", one4 + "reservations: [{address: '::ffff:10.0.0.1', service: a/b}]", []cause{{"spec.reservations[0].address", "must be an IP address"}}},
+		{"reserved for a Service without namespace", one4 + "reservations: [{address: 10.0.0.1, service: web}]",
+			[]cause{{"spec.reservations[0].service", "must be the namespace and the name of a Service, such as team-a/web"}}},
+		{"reserved for three parts", one4 + "reservations: [{address: 10.0.0.1, service: a/b/c}]", []cause{{"spec.reservations[0].service", "must be the namespace and the name"}}},
+		{"reserved for nobody", one4 + "reservations: [{address: 10.0.0.1}]", []cause{{"spec.reservations[0].service", "Required"}}},
+		{"reserved in NetBox", netbox("") + "reservations: [{address: 10.0.0.1, service: a/b}]", []cause{{"spec.reservations", "NetBox allocates the addresses of the group: reserve them there"}}},
+		{"allowedNamespaces of NetBox", netbox("") + "allowedNamespaces: {from: Selector, selector: {matchLabels: {a: b}}}", nil},
 
 		// What belongs below.
 		{"pool under spec", "{pool: 10.0.0.1, subnet: 10.0.0.0/24}", []cause{{"spec", one}, {"spec", nest}}},

@@ -275,6 +275,7 @@ type SecretKeyRef struct {
 // +kubebuilder:validation:XValidation:rule="[has(self.local), has(self.remote), has(self.netbox)].filter(x, x).size() == 1",message="exactly one of local, remote and netbox must be set"
 // +kubebuilder:validation:XValidation:rule="!has(self.pool) && !has(self.subnet) && !has(self.aggregation)",message="pool, subnet and aggregation do not go directly under spec: nest them under spec.local (or under spec.remote if they are always routed)"
 // +kubebuilder:validation:XValidation:rule="!has(self.name)",message="name does not go under spec: the group's name is metadata.name"
+// +kubebuilder:validation:XValidation:rule="!has(self.netbox) || !has(self.reservations)",message="NetBox allocates the addresses of the group: reserve them there",fieldPath=".reservations"
 type ServiceGroupSpec struct {
 	// local holds ranges that nodes announce by subnet: on one node's
 	// interface where some node has one in the subnet, else on every node's
@@ -290,6 +291,28 @@ type ServiceGroupSpec struct {
 	// subnet, as those of local.
 	// +optional
 	Netbox *NetboxPools `json:"netbox,omitempty"`
+
+	// allowedNamespaces says whose Services may use the group: those of which
+	// namespaces. Absent, those of all. A Service that has an address of the group
+	// when its namespace ceases to be among them keeps it.
+	// +optional
+	AllowedNamespaces *AllowedNamespaces `json:"allowedNamespaces,omitempty"`
+
+	// autoAssign says whether Services that name neither a group nor an address may
+	// get addresses of this one. Absent, it is true for the group named "default" and
+	// false for all others. Of several such groups the one named "default" comes
+	// first, then the first by name that the Service may use and that has a free address.
+	// +optional
+	AutoAssign *bool `json:"autoAssign,omitempty"`
+
+	// reservations keep addresses of the group for particular Services, also while
+	// these do not exist. No other Service gets such an address, and none shares it.
+	// +optional
+	// +listType=map
+	// +listMapKey=address
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=256
+	Reservations []Reservation `json:"reservations,omitempty"`
 
 	// shareAcrossNamespaces lets Services of different namespaces share an
 	// address by the same key.
@@ -310,6 +333,50 @@ type ServiceGroupSpec struct {
 	BGP *ServiceGroupBGP `json:"bgp,omitempty"`
 
 	MisplacedFields `json:",inline"`
+}
+
+// AllowedNamespaces says whose Services may use a group.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.from) || self.from != 'Selector' || has(self.selector)",message="from: Selector needs a selector; {} selects all namespaces",fieldPath=".selector"
+// +kubebuilder:validation:XValidation:rule="!has(self.selector) || has(self.from) && self.from == 'Selector'",message="selector counts only with from: Selector",fieldPath=".from"
+type AllowedNamespaces struct {
+	// from is All, or absent, for the Services of all namespaces, and Selector for
+	// those of the namespaces that selector selects.
+	// +optional
+	From NamespacesFrom `json:"from,omitempty"`
+
+	// selector selects namespaces by their labels. Every namespace has the label
+	// kubernetes.io/metadata.name, whose value is its name.
+	// +optional
+	Selector *metav1.LabelSelector `json:"selector,omitempty"`
+}
+
+// NamespacesFrom says how the namespaces are chosen whose Services may use a group.
+//
+// +kubebuilder:validation:Enum=All;Selector
+type NamespacesFrom string
+
+// The ways to choose namespaces.
+const (
+	// NamespacesFromAll means all namespaces.
+	NamespacesFromAll NamespacesFrom = "All"
+	// NamespacesFromSelector means those that a selector selects.
+	NamespacesFromSelector NamespacesFrom = "Selector"
+)
+
+// Reservation keeps one address for one Service.
+type Reservation struct {
+	// address is in one of the group's pools.
+	// +kubebuilder:validation:MinLength=2
+	// +kubebuilder:validation:MaxLength=45
+	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="must be an IP address"
+	Address string `json:"address"`
+
+	// service is the Service that the address is kept for, as namespace/name. It need
+	// not exist.
+	// +kubebuilder:validation:MaxLength=127
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",message="must be the namespace and the name of a Service, such as team-a/web"
+	Service string `json:"service"`
 }
 
 // MisplacedFields are keys that manifests of earlier releases have directly under
@@ -403,6 +470,10 @@ type PoolStatus struct {
 	// allocated is how many addresses are in use.
 	Allocated int64 `json:"allocated"`
 
+	// reserved is how many addresses are kept for Services that do not have them.
+	// +optional
+	Reserved int64 `json:"reserved,omitempty"`
+
 	// recorded is how many addresses of the range an external IPAM system has in its
 	// records, those of Services included. It is absent for ranges of the group's own.
 	// +optional
@@ -426,12 +497,23 @@ type ServiceGroupStatus struct {
 	// allocatedIPv6 is the number of IPv6 addresses in use.
 	AllocatedIPv6 int64 `json:"allocatedIPv6"`
 
-	// availableIPv4 is the number of free IPv4 addresses.
+	// availableIPv4 is the number of free IPv4 addresses, without those that are
+	// reserved.
 	AvailableIPv4 int64 `json:"availableIPv4"`
 
-	// availableIPv6 is the number of free IPv6 addresses; the largest 64-bit
-	// integer if there are more.
+	// availableIPv6 is the number of free IPv6 addresses, without those that are
+	// reserved; the largest 64-bit integer if there are more.
 	AvailableIPv6 int64 `json:"availableIPv6"`
+
+	// reservedIPv4 is the number of IPv4 addresses that are kept for Services that do
+	// not have them.
+	// +optional
+	ReservedIPv4 int64 `json:"reservedIPv4,omitempty"`
+
+	// reservedIPv6 is the number of IPv6 addresses that are kept for Services that do
+	// not have them.
+	// +optional
+	ReservedIPv6 int64 `json:"reservedIPv6,omitempty"`
 
 	// pools are the ranges in the order in which the manager tries them, IPv4
 	// first.
@@ -461,7 +543,7 @@ type ServiceGroupStatus struct {
 
 // ServiceGroup holds the addresses that Services of type LoadBalancer get.
 // Only groups in the manager's own namespace have an effect. The one named
-// "default" is for Services that name no other.
+// "default" is for Services that name no other, unless its autoAssign says otherwise.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

@@ -5,7 +5,7 @@ package v1
 const LoadBalancerClass = "purelb.io/purelb"
 
 // DefaultServiceGroup is the name of the ServiceGroup for Services that ask for
-// none.
+// none, unless its autoAssign is false.
 const DefaultServiceGroup = "default"
 
 // Annotations that users set on Services.
@@ -121,6 +121,7 @@ const (
 	ReasonAllocated          = "Allocated"
 	ReasonNoSuchGroup        = "NoSuchGroup"
 	ReasonGroupNotReady      = "GroupNotReady"
+	ReasonNotAllowed         = "NotAllowed"
 	ReasonExhausted          = "Exhausted"
 	ReasonAddressInUse       = "AddressInUse"
 	ReasonAddressOutsidePool = "AddressOutsidePools"
