@@ -15,7 +15,8 @@ import (
 // AdmitCreate checks a ServiceGroup that is about to be created.
 func (a *Admission) AdmitCreate(sg *v1.ServiceGroup) (warnings []string, errs field.ErrorList) {
 	v := a.judge(sg)
-	return a.warningsOf(v), v.Errors
+	errs = slices.Concat(v.Errors, a.refuseReservationsInUse(nil, sg))
+	return a.warningsOf(v, errs), errs
 }
 
 // AdmitUpdate checks a change of a ServiceGroup. A change that leaves the specification as
@@ -28,9 +29,10 @@ func (a *Admission) AdmitUpdate(before, after *v1.ServiceGroup) (warnings []stri
 	if v.Reason == v1.ReasonOutOfScope {
 		return []string{v.Errors[0].Error()}, nil // the group has no effect, whatever it says
 	}
-	warnings = a.warningsOf(v)
-	if len(v.Errors) > 0 {
-		return warnings, v.Errors
+	errs = slices.Concat(v.Errors, a.refuseReservationsInUse(before, after))
+	warnings = a.warningsOf(v, errs)
+	if len(errs) > 0 {
+		return warnings, errs
 	}
 	if PolicyLocalOf(before) == v1.PolicyLocalAllow && v.Group.PolicyLocal == v1.PolicyLocalOverride {
 		warnings = append(warnings, a.warnOfOverride(before)...)
@@ -118,9 +120,24 @@ func (a *Admission) groupsExcept(name string) []v1.ServiceGroup {
 	return slices.DeleteFunc(slices.Clone(a.Groups), func(sg v1.ServiceGroup) bool { return sg.Name == name })
 }
 
-func (a *Admission) warningsOf(v *Verdict) []string {
-	warnings := slices.Clone(v.Warnings)
-	return append(warnings, ReservedWarnings(&v.Group, a.Reserved)...)
+// warningsOf returns the warnings that come with a verdict. With errors there are none of what
+// would become of Services, as nothing will.
+func (a *Admission) warningsOf(v *Verdict, errs field.ErrorList) []string {
+	if len(errs) > 0 {
+		return append(slices.Clone(v.Warnings), ReservedWarnings(&v.Group, a.Reserved)...)
+	}
+	return append(slices.Clone(v.Warnings), a.WarningsOf(&v.Group)...)
+}
+
+// WarningsOf says what the author of a group should know of it in this cluster: which of its
+// addresses no Service gets and, if InUse is known, which reservations have no effect and
+// which Services have addresses of it that they could not get any more.
+func (in *Inputs) WarningsOf(group *Group) []string {
+	warnings := ReservedWarnings(group, in.Reserved)
+	if in.InUse == nil {
+		return warnings
+	}
+	return slices.Concat(warnings, in.warnOfNamespaces(group), in.warnOfReservations(group))
 }
 
 // allocatedAddresses counts addresses of a ServiceGroup that Services have been allocated.
@@ -170,12 +187,20 @@ func (a *Admission) countAllocated(sg *v1.ServiceGroup, counts func(netip.Addr) 
 	// use since then: every range that can be parsed counts.
 	group, _, _ := ParseGroup(sg)
 	inGroup := addressesOf(group.Ranges)
+	return a.InUse.allocatedWhere(func(s *Service, addr netip.Addr) bool {
+		// What an external system has allocated counts wherever it was last seen.
+		isOfGroup := inGroup.Contains(addr) || group.IsExternal() && s.Allocated.Group == sg.Name && s.Allocated.Type == group.Type
+		return isOfGroup && counts(addr)
+	})
+}
+
+// allocatedWhere counts the addresses that are allocated to Services and for which counts is
+// true.
+func (u *InUse) allocatedWhere(counts func(*Service, netip.Addr) bool) allocatedAddresses {
 	addresses, services := map[netip.Addr]bool{}, map[string]bool{}
-	for name, s := range a.InUse.serviceByName {
+	for name, s := range u.serviceByName {
 		for _, addr := range s.Allocated.Addresses {
-			// What an external system has allocated counts wherever it was last seen.
-			isOfGroup := inGroup.Contains(addr) || group.IsExternal() && s.Allocated.Group == sg.Name && s.Allocated.Type == group.Type
-			if isOfGroup && counts(addr) {
+			if counts(s, addr) {
 				addresses[addr], services[name] = true, true
 			}
 		}

@@ -20,6 +20,9 @@ type Inputs struct {
 	// what nodes report beyond them.
 	Reserved map[netip.Addr]string
 	Excess   []Excess
+	// Namespaces are the labels of each namespace. They are needed only if
+	// Catalog.SelectsNamespaces.
+	Namespaces map[string]map[string]string
 	// AnnounceType says how nodes announce addresses of a range of a local group. It
 	// returns an empty text while no node has reported its interfaces. It may be nil.
 	AnnounceType func(Range) v1.AnnounceType
@@ -141,6 +144,15 @@ func refuse(reason, format string, args ...any) *refusal {
 	return &refusal{reason: reason, message: fmt.Sprintf(format, args...)}
 }
 
+// warn adds to what the Service's author should know.
+func (d *decision) warn(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if d.warning != "" {
+		text = d.warning + "; " + text
+	}
+	d.warning = text
+}
+
 // decision is one allocation while it is made.
 type decision struct {
 	*Request
@@ -153,6 +165,11 @@ type decision struct {
 	// groupName names the group to allocate from, and group is that group, if it is ready.
 	groupName string
 	group     *Group
+	// isAutomatic says that the Service names no group, and has nothing that decides one.
+	isAutomatic bool
+	// keepsOnly says that the Service's namespace may not use the group any more: the
+	// Service keeps what it has of the group, and gets nothing else of it.
+	keepsOnly bool
 	warning   string
 	// claims are made to external systems while slots are filled, refusedClaims those of
 	// them that were refused.
@@ -173,6 +190,7 @@ func newDecision(req *Request, inputs *Inputs) *decision {
 
 func (d *decision) allocate() Result {
 	result := d.allocateFamilies()
+	d.warnOfReservedAddresses(result.Addresses)
 	result.Warning, result.LostAddresses = d.warning, d.lostAddresses
 	if _, exists := d.Catalog[d.groupName]; exists {
 		result.RequestedGroup = d.groupName
@@ -194,7 +212,7 @@ func (d *decision) allocateFamilies() Result {
 		case no == nil:
 		case len(found) > 0:
 			partial = cmp.Or(partial, no)
-		case no.isOfExternalSystem, no.reason == v1.ReasonExhausted:
+		case no.isOfExternalSystem, no.reason == v1.ReasonExhausted, no.reason == v1.ReasonNotAllowed:
 			missing.add(family, no)
 		default:
 			fatal = cmp.Or(fatal, no)
@@ -226,8 +244,8 @@ type shortage struct {
 	families []string
 	// exhausted are those for which the group itself has none.
 	exhausted []string
-	// refused is why an external system refuses a claim, and outstanding why one has still
-	// to decide.
+	// refused is why an external system refuses a claim, or why the Service's namespace may
+	// not use the group, and outstanding why an external system has still to decide.
 	refused, outstanding *refusal
 }
 
@@ -236,7 +254,7 @@ func (s *shortage) add(family Family, no *refusal) {
 	switch {
 	case no.isOutstanding:
 		s.outstanding = cmp.Or(s.outstanding, no)
-	case no.isOfExternalSystem:
+	case no.isOfExternalSystem, no.reason == v1.ReasonNotAllowed:
 		s.refused = cmp.Or(s.refused, no)
 	default:
 		s.exhausted = append(s.exhausted, string(family))

@@ -108,11 +108,17 @@ func (d *decision) fillSlot(s slot) (netip.Addr, *refusal) {
 			return a, d.conflictInSlot(s, a)
 		}
 	}
+	if d.keepsOnly && len(s.ranges) > 0 {
+		return netip.Addr{}, d.refuseNamespace(d.groupName)
+	}
 	keyAddress, keyService := d.addressOfKey(s)
+	reserved, isReserved := d.reservedAddress(d.group, func(a netip.Addr) bool { return s.contains(a) && (!s.requested.IsValid() || a == s.requested) })
 	switch {
 	case s.requested.IsValid() && keyService != nil && keyAddress != s.requested && !slices.Contains(keyService.Addresses, s.requested):
 		return netip.Addr{}, refuse(v1.ReasonSharingRefused, "%s: %s is not what the sharing key %q stands for, which is %s of %s",
 			d.RequestedAddressesIn, s.requested, d.SharingKey, keyAddress, keyService.nameFor(d.Namespace))
+	case isReserved && keyService == nil:
+		return reserved, nil
 	case s.requested.IsValid():
 		no := d.refuseToJoin(s.requested)
 		if no == nil && d.group.IsExternal() && len(d.otherServicesWith(s.requested)) == 0 {
@@ -128,7 +134,7 @@ func (d *decision) fillSlot(s slot) (netip.Addr, *refusal) {
 	if a, ok := d.pendingAddress(s); ok {
 		return a, nil
 	}
-	if a, ok := d.firstFree(s.ranges); ok {
+	if a, ok := d.firstFree(d.group, s.ranges); ok {
 		return a, nil
 	}
 	if s.isOfOneRange {
@@ -185,24 +191,25 @@ func (d *decision) pendingAddress(s slot) (netip.Addr, bool) {
 	for _, a := range self.Addresses {
 		_, isReserved := d.Reserved[a]
 		r, _ := d.group.RangeContaining(a)
-		if s.contains(a) && !isReserved && r.canAllocate(a) && len(d.otherServicesWith(a)) == 0 {
+		if s.contains(a) && !isReserved && !d.isKeptFrom(&d.Service, a) && r.canAllocate(a) && len(d.otherServicesWith(a)) == 0 {
 			return a, true
 		}
 	}
 	return netip.Addr{}, false
 }
 
-// firstFree returns the first free address of the first range that has one. If the group
-// balances its pools, the ranges with the fewest addresses in use come first.
-func (d *decision) firstFree(ranges []Range) (netip.Addr, bool) {
-	if d.group.BalancePools {
+// firstFree returns the first free address of the first range of a group that has one. If
+// the group balances its pools, the ranges with the fewest addresses in use come first.
+func (d *decision) firstFree(group *Group, ranges []Range) (netip.Addr, bool) {
+	if group.BalancePools {
 		ranges = slices.Clone(ranges)
 		slices.SortStableFunc(ranges, func(a, b Range) int { return cmp.Compare(d.InUse.countIn(a), d.InUse.countIn(b)) })
 	}
 	for _, r := range ranges {
 		a, ok := d.InUse.addresses.firstMissing(r.Addrs.From())
 		for ok && r.Addrs.Contains(a) {
-			if _, isReserved := d.Reserved[a]; !isReserved && r.canAllocate(a) {
+			_, isReserved := d.Reserved[a]
+			if !isReserved && !group.Reservations.areKeptFrom(d.String(), a) && r.canAllocate(a) {
 				return a, true
 			}
 			if a = a.Next(); !a.IsValid() {

@@ -2,10 +2,11 @@ package allocation
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
+
+	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
@@ -14,7 +15,9 @@ import (
 // are to come: the group of the requested addresses, else the group that the Service
 // names, else that of the addresses it has, else the default one.
 func (d *decision) chooseGroup() *refusal {
-	d.groupName = cmp.Or(d.RequestedGroup, d.presentGroup())
+	if d.groupName = d.RequestedGroup; d.groupName == "" {
+		d.groupName = d.presentGroup()
+	}
 	if d.TooLong != "" {
 		return refuse(v1.ReasonInvalid, "%s", d.TooLong)
 	}
@@ -39,13 +42,23 @@ func (d *decision) chooseGroup() *refusal {
 		return refuse(verdict.Reason, "%s", verdict.Message)
 	case !verdict.Ready():
 		return refuse(v1.ReasonGroupNotReady, "ServiceGroup %s is not ready: %s", d.groupName, verdict.Message)
+	case d.isAutomatic && !verdict.Group.AutoAssign:
+		return refuse(v1.ReasonNotAllowed, "ServiceGroup %s is only for Services that name it (autoAssign: false): name it, or another one, by annotation %s",
+			d.groupName, v1.AnnotationServiceGroup)
+	}
+	if d.keepsOnly = !d.mayUse(&verdict.Group, d.Namespace); d.keepsOnly {
+		if !d.hasAddressesOf(d.groupName) {
+			return d.refuseNamespace(d.groupName)
+		}
+		d.warn("ServiceGroup %s is not for namespace %s any more: the Service keeps what it has, and gets nothing else of it", d.groupName, d.Namespace)
 	}
 	d.group = &verdict.Group
 	return nil
 }
 
 // presentGroup returns the group of the addresses that the Service has or may adopt. If
-// there are none, it returns the group for Services that name none.
+// there are none, it returns the group that keeps an address for the Service, else the one
+// for Services that name none.
 func (d *decision) presentGroup() string {
 	if len(d.ownAddresses) > 0 && d.Allocated.Group != "" {
 		return d.Allocated.Group
@@ -55,7 +68,66 @@ func (d *decision) presentGroup() string {
 			return group.Name
 		}
 	}
-	return v1.DefaultServiceGroup
+	if name := d.groupOfReservation(); name != "" {
+		return name
+	}
+	d.isAutomatic = true
+	return d.automaticGroup()
+}
+
+// automaticGroup returns the group for a Service that names none: of the groups with
+// autoAssign, the one in which the sharing key stands for an address, else the first that has
+// what the Service needs, else the first that its namespace may use, else the first. If there
+// are none, it returns the default group.
+func (d *decision) automaticGroup() string {
+	names := d.Catalog.automaticGroups()
+	allowed := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !d.mayUse(&d.Catalog[name].Group, d.Namespace) })
+	for _, suits := range []func(*Verdict) bool{d.hasAddressOfKeyIn, d.canServe} {
+		if i := slices.IndexFunc(allowed, func(name string) bool { return suits(d.Catalog[name]) }); i >= 0 {
+			return allowed[i]
+		}
+	}
+	return append(append(allowed, names...), v1.DefaultServiceGroup)[0]
+}
+
+// automaticGroups lists the groups with autoAssign: the default one first, the others by
+// name.
+func (c Catalog) automaticGroups() []string {
+	var names []string
+	for name, v := range c {
+		if v.Group.AutoAssign {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Or(compareTrueFirst(a == v1.DefaultServiceGroup, b == v1.DefaultServiceGroup), cmp.Compare(a, b))
+	})
+	return names
+}
+
+// hasAddressOfKeyIn reports whether the sharing key stands for an address of a group.
+func (d *decision) hasAddressOfKeyIn(v *Verdict) bool {
+	return v.Ready() && slices.ContainsFunc(d.InUse.servicesByKey[d.SharingKey], func(other *Service) bool {
+		return !d.isSelf(other) && d.canShareByNamespace(&v.Group, other) && slices.ContainsFunc(other.Addresses, func(a netip.Addr) bool {
+			_, isInGroup := v.Group.RangeContaining(a)
+			return isInGroup && d.ownsAddress(other, a)
+		})
+	})
+}
+
+// canServe reports whether a group has free addresses of the families that the Service
+// needs. An external group may always have them.
+func (d *decision) canServe(v *Verdict) bool {
+	if !v.Ready() || v.Group.IsExternal() {
+		return v.Ready()
+	}
+	served := 0
+	for _, family := range d.Families {
+		if _, ok := d.firstFree(&v.Group, v.Group.rangesOf(family)); ok {
+			served++
+		}
+	}
+	return served == len(d.Families) || served > 0 && d.Policy == corev1.IPFamilyPolicyPreferDualStack
 }
 
 // chooseGroupOfRequestedAddresses lets the requested addresses, if there are any, decide
@@ -70,7 +142,7 @@ func (d *decision) chooseGroupOfRequestedAddresses() *refusal {
 		name := d.Allocated.Group
 		if group, r, isPooled := d.Catalog.GroupContainingFor(cmp.Or(d.RequestedGroup, d.Allocated.Group), a); isPooled {
 			name = group.Name
-			if no := d.refuseUnallocatable(a, r); no != nil {
+			if no := cmp.Or(d.refuseAddressOf(group, a), d.refuseUnallocatable(a, r)); no != nil {
 				d.groupName = name
 				return no
 			}
@@ -86,10 +158,23 @@ func (d *decision) chooseGroupOfRequestedAddresses() *refusal {
 		return nil
 	}
 	if d.RequestedGroup != "" && d.RequestedGroup != chosen {
-		d.warning = fmt.Sprintf("annotation %s asks for ServiceGroup %s, but %s is of %s, and that decides", v1.AnnotationServiceGroup, d.RequestedGroup, first, chosen)
+		d.warn("annotation %s asks for ServiceGroup %s, but %s is of %s, and that decides", v1.AnnotationServiceGroup, d.RequestedGroup, first, chosen)
 	}
-	d.groupName = chosen
+	d.groupName, d.isAutomatic = chosen, false
 	return nil
+}
+
+// refuseAddressOf says why the Service may not ask for an address of a group, or returns
+// nil: its namespace may not use the group, or the address is kept for another Service. A
+// Service to which the address is allocated already may keep it.
+func (d *decision) refuseAddressOf(group *Group, a netip.Addr) *refusal {
+	switch {
+	case d.hasAllocated(a):
+		return nil
+	case !d.mayUse(group, d.Namespace):
+		return d.refuseNamespace(group.Name)
+	}
+	return d.refuseReserved(a)
 }
 
 // refuseUnallocatable says why no Service gets address a of range r, or returns nil. A

@@ -5,9 +5,11 @@ import (
 	"math"
 	"math/big"
 	"net/netip"
+	"slices"
 
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -102,6 +104,12 @@ type Group struct {
 	SkipIPv6DAD           bool
 	ShareAcrossNamespaces bool
 	PolicyLocal           v1.PolicyLocal
+	// AutoAssign says whether Services that name no group may get addresses of this one.
+	AutoAssign bool
+	// Namespaces selects the namespaces whose Services may use the group. It is nil for all.
+	Namespaces labels.Selector
+	// Reservations are addresses of Ranges. Their Services need not exist.
+	Reservations Reservations
 	// Netbox says how addresses are allocated from NetBox. It is nil for a group with pools
 	// of its own.
 	Netbox *Netbox
@@ -121,6 +129,11 @@ func (g *Group) RangeContaining(a netip.Addr) (Range, bool) {
 	return Range{}, false
 }
 
+// rangesOf returns the ranges of a family.
+func (g *Group) rangesOf(family Family) []Range {
+	return slices.DeleteFunc(slices.Clone(g.Ranges), func(r Range) bool { return r.Family() != family })
+}
+
 // rangeOverlapping returns a range of the group that has addresses in common with r.
 func (g *Group) rangeOverlapping(r Range) (Range, bool) {
 	for _, other := range g.Ranges {
@@ -134,25 +147,29 @@ func (g *Group) rangeOverlapping(r Range) (Range, bool) {
 // Usage is how many addresses of a group are in use.
 type Usage struct {
 	AllocatedIPv4, AllocatedIPv6 int64
-	// AvailableIPv4 and AvailableIPv6 saturate at the largest int64.
+	// ReservedIPv4 and ReservedIPv6 are how many are reserved and not in use.
+	ReservedIPv4, ReservedIPv6 int64
+	// AvailableIPv4 and AvailableIPv6 are how many are neither in use nor reserved. They
+	// saturate at the largest int64.
 	AvailableIPv4, AvailableIPv6 int64
 	// Ranges is the number of addresses in use of each range, in the order of
-	// Group.Ranges.
-	Ranges []int64
+	// Group.Ranges, and Reserved is that of those that are reserved and not in use.
+	Ranges, Reserved []int64
 }
 
 // Usage counts how many addresses of the group are in use.
 func (g *Group) Usage(used *InUse) Usage {
-	u := Usage{Ranges: make([]int64, len(g.Ranges))}
+	u := Usage{Ranges: make([]int64, len(g.Ranges)), Reserved: make([]int64, len(g.Ranges))}
 	for i, r := range g.Ranges {
-		u.Ranges[i] = used.countIn(r)
-		allocated, available := &u.AllocatedIPv4, &u.AvailableIPv4
+		u.Ranges[i], u.Reserved[i] = used.countIn(r), g.Reservations.countUnused(r, used)
+		allocated, reserved, available := &u.AllocatedIPv4, &u.ReservedIPv4, &u.AvailableIPv4
 		if r.Family() == IPv6 {
-			allocated, available = &u.AllocatedIPv6, &u.AvailableIPv6
+			allocated, reserved, available = &u.AllocatedIPv6, &u.ReservedIPv6, &u.AvailableIPv6
 		}
 		*allocated += u.Ranges[i]
+		*reserved += u.Reserved[i]
 		capacity := r.Capacity()
-		free := max(capacity-max(u.Ranges[i], r.Recorded), 0)
+		free := max(capacity-max(u.Ranges[i], r.Recorded)-u.Reserved[i], 0)
 		if capacity == math.MaxInt64 || *available > math.MaxInt64-free {
 			*available = math.MaxInt64
 		} else {

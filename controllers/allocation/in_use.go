@@ -62,6 +62,17 @@ func (u *InUse) Delete(service string) {
 // address, if they may not share it.
 func (u *InUse) ServicesWith(a netip.Addr) []*Service { return u.servicesByAddress[a] }
 
+// otherServiceWith returns a Service that has an address in use and is not the one of a
+// name, or nil.
+func (u *InUse) otherServiceWith(a netip.Addr, name string) *Service {
+	for _, s := range u.servicesByAddress[a] {
+		if s.String() != name {
+			return s
+		}
+	}
+	return nil
+}
+
 // Service returns what the index has of a Service, by namespace/name, or nil if that has
 // no addresses.
 func (u *InUse) Service(name string) *Service { return u.serviceByName[name] }

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
 	"go4.org/netipx"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
@@ -19,6 +21,7 @@ import (
 // If errs is not empty, the caller must not allocate from the Group.
 func ParseGroup(sg *v1.ServiceGroup) (group Group, warnings []string, errs field.ErrorList) {
 	group = Group{Name: sg.Name, ShareAcrossNamespaces: sg.Spec.ShareAcrossNamespaces, PolicyLocal: PolicyLocalOf(sg)}
+	group.AutoAssign = ptr.Deref(sg.Spec.AutoAssign, sg.Name == v1.DefaultServiceGroup)
 	spec := field.NewPath("spec")
 
 	local, remote, netbox := sg.Spec.Local, sg.Spec.Remote, sg.Spec.Netbox
@@ -47,7 +50,10 @@ func ParseGroup(sg *v1.ServiceGroup) (group Group, warnings []string, errs field
 		group.Netbox, warnings, errs = parseNetbox(netbox, spec.Child("netbox"))
 		group.Ranges = group.Netbox.netboxRanges(&sg.Status)
 	}
-	return group, warnings, errs
+	var namespaceErrs, reservationErrs field.ErrorList
+	group.Namespaces, namespaceErrs = parseAllowedNamespaces(sg.Spec.AllowedNamespaces, spec.Child("allowedNamespaces"))
+	group.Reservations, reservationErrs = parseReservations(sg.Spec.Reservations, &group, len(errs) == 0, spec.Child("reservations"))
+	return group, warnings, slices.Concat(errs, namespaceErrs, reservationErrs)
 }
 
 // poolField is one range as the user wrote it, and the path of the field that it is in.

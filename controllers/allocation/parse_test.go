@@ -363,7 +363,8 @@ func FuzzParseGroup(f *testing.F) {
 		case 4:
 			set.Pool, set.Subnet, set.Aggregation = p.Pool, p.Subnet, p.Aggregation
 		}
-		g, _, errs := allocation.ParseGroup(&v1.ServiceGroup{Spec: v1.ServiceGroupSpec{Remote: &v1.RemotePools{PoolSet: set}}})
+		g, _, errs := allocation.ParseGroup(&v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Name: v1.DefaultServiceGroup},
+			Spec: v1.ServiceGroupSpec{Remote: &v1.RemotePools{PoolSet: set}}})
 		if len(errs) > 0 {
 			for _, e := range errs {
 				if e.Field == "" || e.Detail == "" {

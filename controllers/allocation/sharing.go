@@ -39,6 +39,9 @@ func (d *decision) isSelf(s *Service) bool { return s.Name == d.Name && s.Namesp
 // refuseToJoin says why the Service cannot come to share an address with those that have
 // it in use, or returns nil.
 func (d *decision) refuseToJoin(a netip.Addr) *refusal {
+	if no := d.refuseReserved(a); no != nil {
+		return no
+	}
 	others := d.otherServicesWith(a)
 	for _, other := range others {
 		switch {
@@ -178,15 +181,15 @@ func (d *decision) keeperOf(a netip.Addr) *Service {
 // ownsAddress reports whether an address is a Service's own: it is allocated to the
 // Service or, if nothing is, the Service may adopt it.
 func (d *decision) ownsAddress(s *Service, a netip.Addr) bool {
-	return s.hasAllocated(a) || s.IsOurs && len(s.Allocated.Addresses) == 0 && d.isAdoptable(a)
+	return s.hasAllocated(a) || s.IsOurs && len(s.Allocated.Addresses) == 0 && d.isAdoptable(s, a)
 }
 
 // isAdoptable reports whether an address that another controller has written into a
-// Service could have been allocated.
-func (d *decision) isAdoptable(a netip.Addr) bool {
+// Service could have been allocated to it.
+func (d *decision) isAdoptable(s *Service, a netip.Addr) bool {
 	_, isReserved := d.Reserved[a]
-	_, r, isPooled := d.Catalog.GroupContaining(a)
-	return isPooled && !isReserved && r.canAllocate(a)
+	group, r, isPooled := d.Catalog.GroupContaining(a)
+	return isPooled && !isReserved && r.canAllocate(a) && d.mayUse(group, s.Namespace) && !group.Reservations.areKeptFrom(s.String(), a)
 }
 
 // addressOfKey returns the address of a slot that the sharing key stands for, and the
