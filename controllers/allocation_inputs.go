@@ -55,6 +55,11 @@ func allocationInputs(ctx context.Context, c client.Reader, namespace string) (*
 		Catalog:      allocation.NewCatalog(groups.Items, namespace),
 		AnnounceType: announceTypeBy(announcements),
 	}
+	if inputs.Catalog.SelectsNamespaces() {
+		if inputs.Namespaces, err = namespaceLabels(ctx, c); err != nil {
+			return nil, nil, err
+		}
+	}
 	inputs.Reserved, inputs.Excess = allocation.ReserveNodeAddresses(nodeAddresses(nodes.Items, announcements), inputs.Catalog.PoolRanges())
 	return inputs, groups.Items, nil
 }

@@ -42,7 +42,7 @@ const allocators = 8
 
 // +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups="",resources=services/status,verbs=patch
-// +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=nodes;namespaces,verbs=get;list;watch
 // +kubebuilder:rbac:groups=purelb.io,resources=servicegroups,verbs=get;list;watch
 // +kubebuilder:rbac:groups="";events.k8s.io,resources=events,verbs=create;patch
 
@@ -63,6 +63,7 @@ func (r *ServiceReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		WatchesRawSource(r.listBeforeAllocating()).
 		Watches(&v1.ServiceGroup{}, handler.EnqueueRequestsFromMapFunc(r.servicesOfGroup), builder.WithPredicates(groupChanged)).
 		Watches(&v1.Announcement{}, batched(r.servicesThatDependOnNodes), builder.WithPredicates(factsChanged)).
+		Watches(&corev1.Namespace{}, batched(r.servicesOfNamespace), builder.OnlyMetadata, builder.WithPredicates(namespaceLabelsChanged)).
 		Watches(&corev1.Node{}, batched(r.servicesThatDependOnNodes), builder.WithPredicates(nodeAddressesChanged)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: allocators}).
 		Complete(r)
@@ -124,11 +125,17 @@ func (r *ServiceReconciler) allocateOrRelease(ctx context.Context, svc *corev1.S
 	if err != nil {
 		return 0, err
 	}
+	if _, isKnown := inputs.Namespaces[svc.Namespace]; !isKnown && inputs.Namespaces != nil {
+		return cacheLag, nil
+	}
 	inputs.Offers = r.IPAM.offers(svc)
 	result := r.index.allocate(svc, inputs)
 	r.IPAM.want(svc, result.Claims)
 	if result.IsPending {
 		return ipam.SlowAfter, nil // the answer wakes the Service; if it takes long, the Service says so
+	}
+	if isOld, err := r.hasOldLabels(ctx, svc, inputs, &result); isOld || err != nil {
+		return cacheLag, err
 	}
 	return r.applyResult(ctx, svc, result)
 }

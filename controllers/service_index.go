@@ -164,7 +164,8 @@ func (x *serviceIndex) removeNeeds(key client.ObjectKey, needs []need) {
 // needsOf returns what a Service that PureLB serves waits for.
 func needsOf(svc *corev1.Service) []need {
 	if isPending(svc) {
-		if allocation.RequestsAddresses(svc) {
+		isForAnyGroup := allocation.RequestedGroup(svc) == "" && allocation.RecordOf(svc).Group == ""
+		if allocation.RequestsAddresses(svc) || isForAnyGroup {
 			return []need{{group: anyGroup}}
 		}
 		return []need{{group: wantedGroup(svc)}}

@@ -50,6 +50,7 @@ func (r *ServiceGroupReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1.ServiceGroup{}, batchedFor(countDelay, requestFor)).
 		Watches(&corev1.Service{}, batchedFor(countDelay, r.allGroups), builder.WithPredicates(servicePlacementChanged)).
 		Watches(&v1.Announcement{}, batched(r.allGroups), builder.WithPredicates(factsChanged)).
+		Watches(&corev1.Namespace{}, batched(r.allGroups), builder.OnlyMetadata, builder.WithPredicates(namespaceLabelsChanged)).
 		Watches(&corev1.Node{}, batched(r.allGroups), builder.WithPredicates(nodeAddressesChanged)).
 		Complete(r)
 }
@@ -159,9 +160,10 @@ func (r *ServiceGroupReconciler) gather(ctx context.Context, sg *v1.ServiceGroup
 	if err != nil {
 		return nil, err
 	}
+	inputs.InUse = used
 	verdict := inputs.Catalog[sg.Name]
 	if verdict != nil {
-		verdict.Warnings = append(verdict.Warnings, allocation.ReservedWarnings(&verdict.Group, inputs.Reserved)...)
+		verdict.Warnings = append(verdict.Warnings, inputs.WarningsOf(&verdict.Group)...)
 	}
 	return &groupInputs{group: group, observation: observation, verdict: verdict, used: used, excess: inputs.Excess, announceType: inputs.AnnounceType}, nil
 }
@@ -191,11 +193,12 @@ func groupStatus(sg *v1.ServiceGroup, inputs *groupInputs) v1.ServiceGroupStatus
 	usage := group.Usage(inputs.used)
 	status.AllocatedIPv4, status.AllocatedIPv6 = usage.AllocatedIPv4, usage.AllocatedIPv6
 	status.AvailableIPv4, status.AvailableIPv6 = usage.AvailableIPv4, usage.AvailableIPv6
+	status.ReservedIPv4, status.ReservedIPv6 = usage.ReservedIPv4, usage.ReservedIPv6
 	var ranges []string
 	for i, rg := range group.Ranges {
 		pool := v1.PoolStatus{
 			Range: rg.String(), Subnet: rg.Subnet.String(), Announce: v1.AnnounceVirtual,
-			Capacity: rg.Capacity(), Allocated: usage.Ranges[i],
+			Capacity: rg.Capacity(), Allocated: usage.Ranges[i], Reserved: usage.Reserved[i],
 		}
 		if group.IsExternal() {
 			pool.Recorded = &group.Ranges[i].Recorded
