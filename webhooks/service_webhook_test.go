@@ -68,6 +68,7 @@ func serviceRows() []serviceRow {
 		addresses    = "annotation purelb.io/addresses"
 		deprecated   = "spec.loadBalancerIP is deprecated; use annotation purelb.io/addresses"
 		known        = "; known are purelb.io/service-group, purelb.io/addresses, purelb.io/allow-shared-ip, purelb.io/multi-pool, purelb.io/allow-local"
+		notForTest   = "ServiceGroup gold is not for namespace test: ask for another one, or have its administrator select the namespace in spec.allowedNamespaces"
 		notSupported = "spec.externalTrafficPolicy: Local is not supported on a Local address, such as those of range "
 		useCluster   = ": one node gets all traffic. It is set to Cluster; to keep Local, and the address on a node with an endpoint, set annotation purelb.io/allow-local to \"true\""
 	)
@@ -83,6 +84,13 @@ func serviceRows() []serviceRow {
 		{"nearly a group", annotated("service-group", "Taken"), []string{"there is no ServiceGroup Taken; did you mean taken?"}},
 		{"default group", func(svc *corev1.Service) { svc.Annotations = nil }, []string{"there is no ServiceGroup default in namespace purelb-system: the Service waits until there is"}},
 		{"group that is not ready", annotated("service-group", "netbox"), []string{"ServiceGroup netbox is not ready: what NetBox has of the group is not known yet"}},
+
+		// Groups and addresses of others.
+		{"a group for other namespaces", annotated("service-group", "gold"), []string{notForTest}},
+		{"an address of a group for other namespaces", annotated("addresses", "10.11.0.1"), []string{notForTest}},
+		{"reserved for another namespace", annotated("addresses", "10.12.0.1"), []string{"10.12.0.1 is reserved for a Service of another namespace: no other Service gets it, and none shares it"}},
+		{"reserved for another Service of the namespace", annotated("addresses", "10.12.0.2"), []string{"10.12.0.2 is reserved for Service test/web: no other Service gets it, and none shares it"}},
+		{"reserved for it", both(annotated("service-group", "reserving", "addresses", "10.12.0.2"), func(svc *corev1.Service) { svc.Name = "web" }), nil},
 
 		// Names of annotations.
 		{"nearly an annotation", annotated("servicegroup", "a"), []string{"annotation purelb.io/servicegroup is not known; did you mean purelb.io/service-group?"}},
@@ -186,6 +194,20 @@ func TestService(t *testing.T) {
 			checkCreate(t, svc, answer{warnings: row.warnings})
 		})
 	}
+}
+
+const unnamed = "ServiceGroup default is only for Services that name it (autoAssign: false): name it, or another one, by annotation purelb.io/service-group"
+
+// TestServiceOfNoGroup has a group named default that is not for Services that name none.
+func TestServiceOfNoGroup(t *testing.T) {
+	begin(t)
+	sg := group("default", "{remote: {pool: 10.13.0.1-10.13.0.9, subnet: 10.13.0.0/24}, autoAssign: false}")
+	create(t, sg)
+	waitUntilCached(t, sg)
+	svc := service("x", "", 80)
+	svc.Annotations = nil
+	checkCreate(t, svc, warns(unnamed))
+	checkCreate(t, service("x", "default", 80), answer{})
 }
 
 func TestServiceUpdate(t *testing.T) {

@@ -31,7 +31,7 @@ var serviceGroupResource = schema.GroupResource{Group: v1.GroupVersion.Group, Re
 
 // ValidateCreate checks a new ServiceGroup.
 func (w *serviceGroups) ValidateCreate(ctx context.Context, sg *v1.ServiceGroup) (admission.Warnings, error) {
-	a, err := controllers.AdmissionOf(ctx, w.reader, w.Namespace)
+	a, err := w.admissionWithInUse(ctx)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}

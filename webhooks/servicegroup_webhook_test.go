@@ -166,6 +166,32 @@ func createRows() []createRow {
 			"10.7.0.254, a gateway of node node1")},
 		{"covers IPv6 ones", v6("fd07::/120", "fd07::/64"), warns(first6 + ": range fd07::-fd07::ff covers what is never allocated: " +
 			"fd07::1, an address of node node1; fd07::fe, a gateway of node node1")},
+		// Whose Services.
+		{"for some namespaces", "{remote: {pool: 10.0.0.9, subnet: 10.0.0.0/24}, allowedNamespaces: {from: Selector, selector: {matchLabels: {tier: gold}}}}", answer{}},
+		{"for namespaces of no selector", "{remote: {pool: 10.0.0.9, subnet: 10.0.0.0/24}, allowedNamespaces: {from: Selector}}",
+			refusedAt("spec.allowedNamespaces.selector", "", "from: Selector needs a selector; {} selects all namespaces")},
+		{"for all namespaces, by a selector", "{remote: {pool: 10.0.0.9, subnet: 10.0.0.0/24}, allowedNamespaces: {selector: {}}}",
+			refusedAt("spec.allowedNamespaces.from", "", "selector counts only with from: Selector")},
+		{"for namespaces of an operator that is none", "{remote: {pool: 10.0.0.9, subnet: 10.0.0.0/24}, allowedNamespaces: {from: Selector, selector: {matchExpressions: [{key: tier, operator: Is}]}}}",
+			refusedAt("spec.allowedNamespaces.selector", "", `"Is" is not a valid label selector operator`)},
+		{"reserved", "{remote: {pool: 10.0.0.9, subnet: 10.0.0.0/24}, reservations: [{address: 10.0.0.9, service: not-yet/web}]}", answer{}},
+		{"reserved outside", "{remote: {pool: 10.0.0.9, subnet: 10.0.0.0/24}, reservations: [{address: 10.0.0.8, service: a/b}]}",
+			refusedAt("spec.reservations[0].address", "10.0.0.8", "is in no pool of the group: add it to one, or remove the reservation")},
+		{"reserved in the other family", "{remote: {pool: 10.0.0.9, subnet: 10.0.0.0/24}, reservations: [{address: 'fd00::1', service: a/b}]}",
+			refusedAt("spec.reservations[0].address", "fd00::1", "is in no pool of the group: add it to one, or remove the reservation")},
+		{"reserved twice", "{remote: {v6pool: {pool: 'fd00::/64', subnet: 'fd00::/64'}}, reservations: [{address: 'fd00::1', service: a/b}, {address: 'fd00:0::1', service: a/c}]}",
+			refusedAt("spec.reservations[1].address", "fd00:0::1", "is reserved for Service a/b already")},
+		{"a network address reserved", "{remote: {pool: 10.0.0.0/30, subnet: 10.0.0.0/30}, reservations: [{address: 10.0.0.0, service: a/b}]}",
+			refusedAt("spec.reservations[0].address", "10.0.0.0", "10.0.0.0 is the first or last address of subnet 10.0.0.0/30: it is never allocated")},
+		{"reserved for no Service", "{remote: {pool: 10.0.0.9, subnet: 10.0.0.0/24}, reservations: [{address: 10.0.0.9, service: web}]}",
+			refusedAt("spec.reservations[0].service", "web", "must be the namespace and the name of a Service, such as team-a/web")},
+		{"reserved for a name that is too long", "{remote: {pool: 10.0.0.9, subnet: 10.0.0.0/24}, reservations: [{address: 10.0.0.9, service: a/" + strings.Repeat("b", 64) + "}]}",
+			refusedAt("spec.reservations[0].service", "a/"+strings.Repeat("b", 64), "must be the namespace and the name of a Service, such as team-a/web")},
+		{"reserved in NetBox", "{netbox: {url: 'https://netbox.example', tenant: t, tokenSecretRef: {name: a, key: b}}, reservations: [{address: 10.0.0.9, service: a/b}]}",
+			refusedAt("spec.reservations", "", "NetBox allocates the addresses of the group: reserve them there")},
+		{"reserved for a namespace that is left out", "{remote: {pool: 10.0.0.9, subnet: 10.0.0.0/24}, reservations: [{address: 10.0.0.9, service: test/web}], " +
+			"allowedNamespaces: {from: Selector, selector: {matchLabels: {tier: gold}}}}",
+			warns("spec.reservations: 10.0.0.9 is reserved for Service test/web, whose namespace may not use the group: spec.allowedNamespaces leaves it out")},
 		{"policy Local allowed", "{local: {pool: 10.0.0.9, subnet: 10.0.0.0/24}, policyLocal: Allow}", answer{}},
 		{"policy Local allowed for Virtual addresses", "{remote: {pool: 10.0.0.9, subnet: 10.0.0.0/24}, policyLocal: Allow}",
 			warns("spec.policyLocal: addresses of remote pools are Virtual, and keep externalTrafficPolicy Local anyway, unless Services share them: Allow is only for those")},
@@ -379,6 +405,12 @@ func updateRows() []updateRow {
 		{"another mask", "local: {pool: 10.20.0.0/28, subnet: 10.20.0.0/24, aggregation: /32}", false, answer{}},
 		{"sharing", inUse + "\nshareAcrossNamespaces: true", false, answer{}},
 		{"policy Local allowed", inUse + "\npolicyLocal: Allow", false, answer{}},
+		{"for Services that name it", inUse + "\nautoAssign: false", false, answer{}},
+		{"for other namespaces", inUse + "\nallowedNamespaces: {from: Selector, selector: {matchLabels: {tier: gold}}}", false,
+			warns("spec.allowedNamespaces: leaves out namespaces with " + sevenInUse + ": they stay until their Services go or ask for another group")},
+		{"reserved for who has it", inUse + "\nreservations: [{address: 10.20.0.1, service: test/inuse1}]", false, answer{}},
+		{"reserved for another one", inUse + "\nreservations: [{address: 10.20.0.9, service: test/inuse1}, {address: 10.20.0.1, service: test/web}]", false,
+			refusedAt("spec.reservations[1].address", "10.20.0.1", "is in use by Service test/inuse1: reserve another address, or let that Service ask for another one first")},
 		{"shrunk by what is in use", "local: {pool: 10.20.0.1-10.20.0.4, subnet: 10.20.0.0/24}", false, forbidden("leaves " + threeInUse + outsidePool)},
 		{"shrunk by one", "local: {pool: 10.20.0.2-10.20.0.15, subnet: 10.20.0.0/24}", false,
 			forbidden("leaves 1 address in use by 1 Service (test/inuse1)" + outsidePool)},
@@ -509,6 +541,31 @@ func TestServiceGroupPolicyLocal(t *testing.T) {
 	change(t, sg, false, override, warns(overrides))
 	change(t, sg, false, "{local: {pool: 10.22.0.0/27, subnet: 10.22.0.0/24}, policyLocal: Override}", answer{})
 	change(t, sg, false, allow, answer{})
+}
+
+const heldByAnother = "spec.reservations: 10.23.0.1, reserved for Service test/web, is in use by Service test/holds, which keeps it until it goes or asks for another one"
+
+// TestServiceGroupReservedInUse reserves, while the webhooks are away, an address that another
+// Service has: the group says so, and each later change is warned of it.
+func TestServiceGroupReservedInUse(t *testing.T) {
+	g := begin(t)
+	const spec = "{remote: {pool: 10.23.0.1-10.23.0.9, subnet: 10.23.0.0/24}"
+	const reservation = ", reservations: [{address: 10.23.0.1, service: test/web}]"
+	sg := group("reserves", spec+"}")
+	create(t, sg)
+	svc := service("holds", "reserves", 80)
+	create(t, svc)
+	g.Eventually(func(g Gomega) []string { return ingressOf(g, "holds") }).Should(Equal([]string{"10.23.0.1"}))
+	waitUntilCached(t, svc)
+	withoutWebhooks(t)
+	g.Expect(update(context.Background(), sg, func(live *unstructured.Unstructured) {
+		live.Object["spec"] = group("x", spec+reservation+"}").Object["spec"]
+	})).To(Succeed())
+	g.Eventually(ready(sg)).Should(Equal("True Accepted: 1 range; " + heldByAnother))
+	withWebhooks(t)
+	waitUntilCached(t, sg)
+	change(t, sg, false, spec+reservation+", autoAssign: true}", warns(heldByAnother))
+	g.Expect(ingressOf(g, "holds")).To(Equal([]string{"10.23.0.1"}))
 }
 
 type deleteRow struct {

@@ -266,6 +266,8 @@ func createCluster(ctx context.Context) error {
 		group("local", "local: {pool: 10.7.0.100-10.7.0.120, subnet: 10.7.0.0/24, v6pool: {pool: 'fd07::100-fd07::120', subnet: 'fd07::/64'}}"),
 		group("shared", "{remote: {pool: 10.10.0.0/28, subnet: 10.10.0.0/24}, shareAcrossNamespaces: true}"),
 		group("allowing", "{local: {pool: 10.7.0.130-10.7.0.140, subnet: 10.7.0.0/24}, policyLocal: Allow}"),
+		group("gold", "{remote: {pool: 10.11.0.1-10.11.0.9, subnet: 10.11.0.0/24}, allowedNamespaces: {from: Selector, selector: {matchLabels: {tier: gold}}}}"),
+		group("reserving", "{remote: {pool: 10.12.0.1-10.12.0.9, subnet: 10.12.0.0/24}, reservations: [{address: 10.12.0.1, service: other/web}, {address: 10.12.0.2, service: test/web}]}"),
 		group("netbox", "netbox: {url: 'https://netbox.example', tenant: t, tokenSecretRef: {name: a, key: b}}"),
 	} {
 		if err := api.Create(ctx, sg); err != nil {
