@@ -129,9 +129,11 @@ func groupOf(c *Cluster, svc *corev1.Service) (group, why string) {
 		why = "the Service asks for addresses, and these are in it"
 	case requested != "":
 		why = "annotation " + v1.AnnotationServiceGroup + " names it"
-	default:
+	case record.Group == "" || record.Group == v1.DefaultServiceGroup:
 		why = "the Service names no other"
 		requested = v1.DefaultServiceGroup
+	default:
+		why, requested = whyUnnamed(c, svc, record)
 	}
 	if record.Group == "" {
 		return requested, why
@@ -143,6 +145,21 @@ func groupOf(c *Cluster, svc *corev1.Service) (group, why string) {
 		why += "; the group is gone, and the Service keeps what it has"
 	}
 	return record.Group, why
+}
+
+// whyUnnamed says why a Service that names no ServiceGroup has addresses of one that is not
+// the default one, and which one it asks for.
+func whyUnnamed(c *Cluster, svc *corev1.Service, record allocation.Record) (why, requested string) {
+	verdict := c.Admission.Catalog[record.Group]
+	switch {
+	case verdict == nil:
+		return "the Service names no other", v1.DefaultServiceGroup
+	case slices.ContainsFunc(record.Addresses, func(a netip.Addr) bool { return verdict.Group.Reservations[a] == keyOf(svc) }):
+		return "the Service names none, and an address of this one is reserved for it", record.Group
+	case verdict.Group.AutoAssign:
+		return "the Service names none, and this one has autoAssign: true", record.Group
+	}
+	return "the Service named it, or an address of it, before; it names none now", record.Group
 }
 
 func explainAddress(c *Cluster, svc *corev1.Service, a netip.Addr, places []announced.Place) AddressExplanation {
@@ -176,6 +193,8 @@ func whyAddress(svc *corev1.Service, a netip.Addr, group *allocation.Group, inPo
 		return "annotation " + v1.AnnotationAddresses + " asks for it"
 	case svc.Spec.LoadBalancerIP == a.String():
 		return "spec.loadBalancerIP asks for it"
+	case inPool && group.Reservations[a] == keyOf(svc):
+		return "it is reserved for the Service"
 	case isShared:
 		return fmt.Sprintf("Services with the sharing key %q have it", allocation.SharingKeyOf(svc))
 	case inPool && group.BalancePools:

@@ -18,6 +18,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -46,6 +47,8 @@ func readObjectsOf(t *testing.T, path string) *Objects {
 		switch x := object.(type) {
 		case *corev1.Node:
 			o.Nodes = append(o.Nodes, *x)
+		case *corev1.Namespace:
+			o.Namespaces = append(o.Namespaces, metav1.PartialObjectMetadata{ObjectMeta: x.ObjectMeta})
 		case *corev1.Service:
 			o.Services = append(o.Services, *x)
 		case *corev1.Pod:

@@ -12,11 +12,13 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers"
 )
 
 // NewScheme returns the kinds that the plugin reads.
@@ -32,6 +34,7 @@ func NewScheme() (*runtime.Scheme, error) {
 // manager's own code can decide from them.
 type Objects struct {
 	Nodes          []corev1.Node
+	Namespaces     []metav1.PartialObjectMetadata
 	Services       []corev1.Service
 	EndpointSlices []discoveryv1.EndpointSlice
 	Deployments    []appsv1.Deployment    // in the manager's namespace
@@ -60,6 +63,7 @@ const (
 	kindNodeRoutings   = "NodeRoutings"
 	kindServices       = "Services"
 	kindNodes          = "Nodes"
+	kindNamespaces     = "Namespaces"
 	kindEndpointSlices = "EndpointSlices"
 	kindDeployments    = "Deployments"
 	kindPods           = "Pods"
@@ -69,7 +73,7 @@ const (
 // What answers are made from: those about pools and addresses in use, and those about the nodes that
 // have or would get them. The manager's Deployment says which Services are PureLB's.
 var (
-	allocationKinds = []string{kindServiceGroups, kindServices, kindNodes, kindAnnouncements, kindDeployments}
+	allocationKinds = []string{kindServiceGroups, kindServices, kindNodes, kindNamespaces, kindAnnouncements, kindDeployments}
 	placementKinds  = append([]string{kindLBNodeAgents, kindCommons, kindEndpointSlices, kindLeases}, allocationKinds...)
 )
 
@@ -110,6 +114,7 @@ func ReadObjects(ctx context.Context, c client.Reader, namespace string) (*Objec
 		{kindNodeRoutings, &v1.NodeRoutingList{}, func(l client.ObjectList) { o.NodeRoutings = l.(*v1.NodeRoutingList).Items }, []client.ListOption{in}, true},
 		{kindServices, &corev1.ServiceList{}, func(l client.ObjectList) { o.Services = l.(*corev1.ServiceList).Items }, nil, false},
 		{kindNodes, &corev1.NodeList{}, func(l client.ObjectList) { o.Nodes = l.(*corev1.NodeList).Items }, nil, false},
+		{kindNamespaces, controllers.NamespaceMetadataList(), func(l client.ObjectList) { o.Namespaces = l.(*metav1.PartialObjectMetadataList).Items }, nil, false},
 		{kindEndpointSlices, &discoveryv1.EndpointSliceList{}, func(l client.ObjectList) { o.EndpointSlices = l.(*discoveryv1.EndpointSliceList).Items }, nil, false},
 		{kindDeployments, &appsv1.DeploymentList{}, func(l client.ObjectList) { o.Deployments = l.(*appsv1.DeploymentList).Items }, []client.ListOption{in}, false},
 		{kindPods, &corev1.PodList{}, func(l client.ObjectList) { o.Pods = l.(*corev1.PodList).Items }, []client.ListOption{in}, false},
@@ -214,6 +219,8 @@ func (o *Objects) List(_ context.Context, list client.ObjectList, options ...cli
 	switch l := list.(type) {
 	case *corev1.NodeList:
 		l.Items = o.Nodes
+	case *metav1.PartialObjectMetadataList: // of Namespaces, as of no other kind
+		l.Items = o.Namespaces
 	case *corev1.ServiceList:
 		l.Items = inNamespace(o.Services, wanted.Namespace)
 	case *discoveryv1.EndpointSliceList:

@@ -19,6 +19,8 @@ import (
 type Usage struct {
 	Used int64 `json:"used"`
 	Free int64 `json:"free"` // the largest int64 if there are more
+	// Reserved are those that are neither, because they are kept for particular Services.
+	Reserved int64 `json:"reserved,omitempty"`
 }
 
 func (u Usage) isFull() bool { return u.Used > 0 && u.Free == 0 }
@@ -26,12 +28,12 @@ func (u Usage) isFull() bool { return u.Used > 0 && u.Free == 0 }
 // String is used/all, or "-" for a family that the group has no addresses of.
 func (u Usage) String() string {
 	switch {
-	case u.Used == 0 && u.Free == 0:
+	case u.Used == 0 && u.Free == 0 && u.Reserved == 0:
 		return "-"
-	case u.Free > math.MaxInt64-u.Used || u.Free == math.MaxInt64:
+	case u.Free > math.MaxInt64-u.Used-u.Reserved || u.Free == math.MaxInt64:
 		return fmt.Sprintf("%d/2^63+", u.Used)
 	}
-	return fmt.Sprintf("%d/%d", u.Used, u.Used+u.Free)
+	return fmt.Sprintf("%d/%d", u.Used, u.Used+u.Free+u.Reserved)
 }
 
 // Pool is one ServiceGroup.
@@ -42,10 +44,12 @@ type Pool struct {
 	Message string      `json:"message,omitempty"`
 	// Problems are what its conditions say besides Ready: the external IPAM system does not
 	// answer or has other records, or nodes claim too many of its addresses.
-	Problems []string    `json:"problems,omitempty"`
-	IPv4     Usage       `json:"ipv4"`
-	IPv6     Usage       `json:"ipv6"`
-	Ranges   []PoolRange `json:"ranges,omitempty"`
+	Problems []string `json:"problems,omitempty"`
+	// Limits are who gets its addresses, if not everybody.
+	Limits []string    `json:"limits,omitempty"`
+	IPv4   Usage       `json:"ipv4"`
+	IPv6   Usage       `json:"ipv6"`
+	Ranges []PoolRange `json:"ranges,omitempty"`
 }
 
 // PoolRange is one range of a ServiceGroup.
@@ -87,7 +91,7 @@ func PoolsOf(c *Cluster) []Pool {
 		if ready := meta.FindStatusCondition(sg.Status.Conditions, v1.ConditionReady); ready != nil && p.Ready && ready.Status == metav1.ConditionFalse {
 			p.Ready, p.Message = false, ready.Message
 		}
-		p.Problems = problemsOf(sg)
+		p.Problems, p.Limits = problemsOf(sg), limitsOf(&verdict.Group)
 		if len(verdict.Group.Ranges) > 0 {
 			p.Type = verdict.Group.Type
 			p.addUsage(c, &verdict.Group)
@@ -100,6 +104,10 @@ func PoolsOf(c *Cluster) []Pool {
 func (p *Pool) addUsage(c *Cluster, group *allocation.Group) {
 	usage := group.Usage(c.Admission.InUse)
 	p.IPv4.Free, p.IPv6.Free = usage.AvailableIPv4, usage.AvailableIPv6
+	p.IPv4.Reserved, p.IPv6.Reserved = usage.ReservedIPv4, usage.ReservedIPv6
+	if n := usage.ReservedIPv4 + usage.ReservedIPv6; n > 0 {
+		p.Limits = append(p.Limits, fmt.Sprintf("reserved for Services that do not have them: %d", n))
+	}
 	for i, r := range group.Ranges {
 		announce := v1.AnnounceVirtual
 		if group.Type != v1.PoolTypeRemote {
@@ -113,6 +121,21 @@ func (p *Pool) addUsage(c *Cluster, group *allocation.Group) {
 		}
 		p.Ranges = append(p.Ranges, PoolRange{r.String(), r.Subnet.String(), announce, used, r.Capacity()})
 	}
+}
+
+// limitsOf says whose Services get addresses of a ServiceGroup.
+func limitsOf(group *allocation.Group) []string {
+	var limits []string
+	if group.Namespaces != nil {
+		limits = append(limits, "for namespaces with "+group.Namespaces.String())
+	}
+	switch isDefault := group.Name == v1.DefaultServiceGroup; {
+	case isDefault && !group.AutoAssign:
+		limits = append(limits, "only for Services that name it")
+	case !isDefault && group.AutoAssign:
+		limits = append(limits, "also for Services that name none")
+	}
+	return limits
 }
 
 // problemsOf lists what the conditions of a ServiceGroup say besides Ready.
@@ -165,7 +188,7 @@ func writePools(t *text, pools []Pool, wide bool) {
 		if p.Message != "" {
 			p.Problems = append([]string{p.Message}, p.Problems...)
 		}
-		p.Message = strings.Join(p.Problems, "; ")
+		p.Message = strings.Join(append(p.Problems, p.Limits...), "; ")
 		cells := []string{p.Group, string(p.Type), strconv.FormatBool(p.Ready), p.IPv4.String(), p.IPv6.String()}
 		if !wide {
 			t.row(append(cells, p.Message)...)
@@ -179,7 +202,7 @@ func writePools(t *text, pools []Pool, wide bool) {
 				cells = []string{"", "", "", "", ""}
 				p.Message = ""
 			}
-			t.row(append(cells[:5:5], r.Range, r.Subnet, string(r.Announce), Usage{r.Used, r.Capacity - r.Used}.String(), p.Message)...)
+			t.row(append(cells[:5:5], r.Range, r.Subnet, string(r.Announce), Usage{Used: r.Used, Free: r.Capacity - r.Used}.String(), p.Message)...)
 		}
 	}
 }

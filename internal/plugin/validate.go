@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -55,12 +56,16 @@ func Validate(ctx context.Context, files *Files, namespace string) (*Validation,
 		together.put(object)
 	}
 	options := webhooks.Options{Namespace: namespace, IsDefault: true}
+	forServices := &Objects{ServiceGroups: openToAll(together.ServiceGroups)}
 	for i, object := range objects {
-		f := &files.Objects[i]
-		if _, isService := object.(*corev1.Service); object == nil || isService && len(together.ServiceGroups) == 0 {
+		f, reader := &files.Objects[i], together
+		if _, isService := object.(*corev1.Service); isService {
+			reader = forServices
+		}
+		if object == nil || len(reader.ServiceGroups) == 0 && reader == forServices {
 			continue // the groups of the Services are not in the files
 		}
-		warnings, refusals, err := verdict(ctx, together, options, nil, object)
+		warnings, refusals, err := verdict(ctx, reader, options, nil, object)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", f, err)
 		}
@@ -72,6 +77,16 @@ func Validate(ctx context.Context, files *Files, namespace string) (*Validation,
 		}
 	}
 	return v, nil
+}
+
+// openToAll copies ServiceGroups without saying whose Services may use them: the labels of
+// namespaces are the cluster's.
+func openToAll(groups []v1.ServiceGroup) []v1.ServiceGroup {
+	open := slices.Clone(groups)
+	for i := range open {
+		open[i].Spec.AllowedNamespaces = nil
+	}
+	return open
 }
 
 func (v *Validation) refuse(f *FileObject, refusals ...string) {
