@@ -29,9 +29,11 @@ type world struct {
 	stored  map[string]*corev1.Service
 	// given is what the manager has written into each Service. No decision depends on it.
 	given map[string][]netip.Addr
-	index *allocation.InUse
-	log   []string
-	born  int64
+	// labels of the namespaces.
+	labels map[string]map[string]string
+	index  *allocation.InUse
+	log    []string
+	born   int64
 }
 
 // reserved are the addresses of nodes.
@@ -44,11 +46,16 @@ var specs = map[string][]string{
 		"local: {v4pool: {pool: 10.0.0.1-10.0.0.8, subnet: 10.0.0.0/24}, v6pool: {pool: 'fd00::1-fd00::8', subnet: 'fd00::/64'}}",
 		"local: {v4pool: {pool: 10.0.0.3-10.0.0.4, subnet: 10.0.0.0/24}}",
 		"local: {v4pool: {pool: 10.0.0.9, subnet: 10.9.0.0/24}}", // not valid
+		"{local: {v4pool: {pool: 10.0.0.1-10.0.0.4, subnet: 10.0.0.0/24}, v6pool: {pool: 'fd00::1-fd00::4', subnet: 'fd00::/64'}}, " +
+			"reservations: [{address: 10.0.0.2, service: a/s3}, {address: 10.0.0.3, service: b/s5}, {address: 'fd00::1', service: a/s3}]}",
+		"{local: {v4pool: {pool: 10.0.0.1-10.0.0.4, subnet: 10.0.0.0/24}}, autoAssign: false}",
 	},
 	"other": {
 		"{remote: {balancePools: true, v4pools: [{pool: 10.1.1.1-10.1.1.3, subnet: 10.1.1.0/24}, {pool: 10.1.2.1-10.1.2.3, subnet: 10.1.2.0/24}]}, shareAcrossNamespaces: true}",
 		"{remote: {multiPool: true, v4pools: [{pool: 10.1.1.1-10.1.1.3, subnet: 10.1.1.0/24}, {pool: 10.1.2.1-10.1.2.3, subnet: 10.1.2.0/24}]}}",
 		"remote: {v4pools: [{pool: 10.0.0.4-10.0.0.6, subnet: 10.0.0.0/24}]}", // may overlap
+		"{remote: {pool: 10.1.1.1-10.1.1.6, subnet: 10.1.1.0/24}, shareAcrossNamespaces: true, autoAssign: true, " +
+			"reservations: [{address: 10.1.1.2, service: b/s7}], allowedNamespaces: {from: Selector, selector: {matchLabels: {tier: gold}}}}",
 		"",
 	},
 	"across": {"{remote: {pool: 10.2.0.1-10.2.0.2, subnet: 10.2.0.0/24}, shareAcrossNamespaces: true}"},
@@ -56,6 +63,7 @@ var specs = map[string][]string{
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{t: t, seed: seed, random: rand.New(rand.NewPCG(seed, 2)), groups: map[string]string{}, stored: map[string]*corev1.Service{}, given: map[string][]netip.Addr{}, index: allocation.NewInUse()}
+	w.labels = map[string]map[string]string{"a": {"tier": "gold"}, "b": {}}
 	for name, all := range specs {
 		w.groups[name] = all[0]
 	}
@@ -177,7 +185,12 @@ func describeService(svc *corev1.Service) string {
 func (w *world) see(svc *corev1.Service) { w.index.Put(allocation.ServiceOf(svc, true)) }
 
 func (w *world) allocate(svc *corev1.Service) allocation.Result {
-	return allocation.Allocate(allocation.RequestOf(svc), &allocation.Inputs{Catalog: w.catalog, InUse: w.index, Reserved: reserved})
+	inputs := w.inputs()
+	return allocation.Allocate(allocation.RequestOf(svc), &inputs)
+}
+
+func (w *world) inputs() allocation.Inputs {
+	return allocation.Inputs{Catalog: w.catalog, InUse: w.index, Reserved: reserved, Namespaces: w.labels}
 }
 
 // reconcile allocates to one Service. The write may fail, or it may not be known whether
@@ -215,13 +228,13 @@ func (w *world) write(svc *corev1.Service, result allocation.Result) bool {
 
 // checkAdvice checks that the author of a Service is warned of what the allocator decides.
 func (w *world) checkAdvice(svc *corev1.Service, result allocation.Result) {
-	a := allocation.Admission{Namespace: namespace, Inputs: allocation.Inputs{Catalog: w.catalog, InUse: w.index, Reserved: reserved}}
+	a := allocation.Admission{Namespace: namespace, Inputs: w.inputs()}
 	said := a.Advise(svc)
 	isWarned := slices.ContainsFunc(said, func(text string) bool { return strings.HasPrefix(text, result.Message) })
 	if refused := result.Reason != v1.ReasonAllocated && result.Reason != v1.ReasonExhausted; isWarned != refused {
 		w.fail("%s: the advice %q does not go with %s: %s", describeService(svc), said, result.Reason, result.Message)
 	}
-	if result.Warning != "" && !slices.Contains(said, result.Warning) {
+	if result.Warning != "" && allocation.RequestOf(svc).TooLong == "" && !slices.Contains(said, result.Warning) {
 		w.fail("%s: the advice %q lacks %q", describeService(svc), said, result.Warning)
 	}
 }
@@ -233,17 +246,28 @@ func (w *world) check(svc *corev1.Service, result allocation.Result) {
 		if slices.Contains(w.given[name], a) {
 			continue
 		}
+		group, _, pooled := w.catalog.GroupContaining(a)
 		shown, shared := slices.Contains(allocation.ShownAddresses(svc), a), false
+		isKept := pooled && group.Reservations[a] == name // whatever others show
 		for _, other := range w.stored {
 			shared = shared || slices.Contains(w.given[nameOf(other)], a)
-			has := slices.Contains(w.given[nameOf(other)], a) || !shown && slices.Contains(allocation.ShownAddresses(other), a)
+			has := slices.Contains(w.given[nameOf(other)], a) || !shown && !isKept && slices.Contains(allocation.ShownAddresses(other), a)
 			key := allocation.SharingKeyOf(svc)
 			if other != svc && has && (key == "" || key != allocation.SharingKeyOf(other) || svc.Spec.Ports[0].Port == other.Spec.Ports[0].Port) {
 				w.fail("%s gets %s, which %s has", name, a, nameOf(other))
 			}
 		}
-		if _, _, pooled := w.catalog.GroupContaining(a); !shared && (!pooled || reserved[a] != "") {
+		if !shared && (!pooled || reserved[a] != "") {
 			w.fail("%s gets %s, which nobody can be given", name, a)
+		}
+		if !pooled {
+			continue
+		}
+		if owner := group.Reservations[a]; owner != "" && owner != name {
+			w.fail("%s gets %s, which is reserved for %s", name, a, owner)
+		}
+		if group.Namespaces != nil && w.labels[svc.Namespace]["tier"] != "gold" {
+			w.fail("%s gets %s, and may not use ServiceGroup %s", name, a, group.Name)
 		}
 	}
 	for _, l := range result.LostAddresses {
@@ -393,6 +417,9 @@ func (w *world) act() {
 		w.groups[name] = w.pick(specs[name]...)
 		w.note("group %s: %s", name, w.groups[name])
 		w.judge()
+	case n == 53:
+		w.labels["b"] = map[string]string{"tier": w.pick("gold", "free")}
+		w.note("namespace b: %v", w.labels["b"])
 	case n < 56: // a new leader knows nothing but what is stored
 		w.note("restart")
 		w.index = allocation.NewInUse()
