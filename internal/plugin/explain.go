@@ -129,9 +129,6 @@ func groupOf(c *Cluster, svc *corev1.Service) (group, why string) {
 		why = "the Service asks for addresses, and these are in it"
 	case requested != "":
 		why = "annotation " + v1.AnnotationServiceGroup + " names it"
-	case record.Group == "" || record.Group == v1.DefaultServiceGroup:
-		why = "the Service names no other"
-		requested = v1.DefaultServiceGroup
 	default:
 		why, requested = whyUnnamed(c, svc, record)
 	}
@@ -147,8 +144,8 @@ func groupOf(c *Cluster, svc *corev1.Service) (group, why string) {
 	return record.Group, why
 }
 
-// whyUnnamed says why a Service that names no ServiceGroup has addresses of one that is not
-// the default one, and which one it asks for.
+// whyUnnamed says why a Service that names no ServiceGroup has addresses of one, and which one
+// it asks for.
 func whyUnnamed(c *Cluster, svc *corev1.Service, record allocation.Record) (why, requested string) {
 	verdict := c.Admission.Catalog[record.Group]
 	switch {
@@ -156,6 +153,8 @@ func whyUnnamed(c *Cluster, svc *corev1.Service, record allocation.Record) (why,
 		return "the Service names no other", v1.DefaultServiceGroup
 	case slices.ContainsFunc(record.Addresses, func(a netip.Addr) bool { return verdict.Group.Reservations[a] == keyOf(svc) }):
 		return "the Service names none, and an address of this one is reserved for it", record.Group
+	case record.Group == v1.DefaultServiceGroup:
+		return "the Service names no other", v1.DefaultServiceGroup
 	case verdict.Group.AutoAssign:
 		return "the Service names none, and this one has autoAssign: true", record.Group
 	}

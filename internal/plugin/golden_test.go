@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
@@ -136,6 +137,20 @@ metadata: {name: default, namespace: purelb-system}
 spec: {nodeSelector: {kubernetes.io/hostname: node9}}
 `
 
+// forTenants has ServiceGroups that are not for everybody: the default one for some namespaces, among
+// them that of its Services, with two reservations, and the other one for Services that name none.
+func forTenants(o *Objects) {
+	o.Namespaces = []metav1.PartialObjectMetadata{{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{"tier": "gold"}}}}
+	one, two := o.ServiceGroups[0].DeepCopy(), o.ServiceGroups[1].DeepCopy()
+	one.Spec.AllowedNamespaces = &v1.AllowedNamespaces{From: v1.NamespacesFromSelector, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "gold"}}}
+	one.Spec.AutoAssign, two.Spec.AutoAssign = ptr.To(false), ptr.To(true)
+	one.Spec.Reservations = []v1.Reservation{{Address: "192.168.1.240", Service: "shop/web"}, {Address: "192.168.1.242", Service: "shop/later"}}
+	o.ServiceGroups = []v1.ServiceGroup{*one, *two}
+	for i := range o.Services {
+		delete(o.Services[i].Annotations, v1.AnnotationServiceGroup)
+	}
+}
+
 // Each command prints what its golden file says, as text and as JSON.
 func TestGolden(t *testing.T) {
 	type result interface {
@@ -173,6 +188,12 @@ func TestGolden(t *testing.T) {
 		{"where-virtual", func(t *testing.T) result { return WhereIs(clusterOf(t), netip.MustParseAddr("172.30.0.1")) }},
 		{"where-free", func(t *testing.T) result { return WhereIs(clusterOf(t), netip.MustParseAddr("192.168.1.242")) }},
 		{"where-nowhere", func(t *testing.T) result { return WhereIs(clusterOf(t), netip.MustParseAddr("203.0.113.1")) }},
+		{"where-reserved", func(t *testing.T) result {
+			return WhereIs(clusterOf(t, forTenants), netip.MustParseAddr("192.168.1.242"))
+		}},
+		{"explain-web-reserved", func(t *testing.T) result { return must(ExplainService(clusterOf(t, forTenants), "shop", "web"))(t) }},
+		{"explain-edge-auto", func(t *testing.T) result { return must(ExplainService(clusterOf(t, forTenants), "shop", "edge"))(t) }},
+		{"pools-tenants", func(t *testing.T) result { return PoolListOf(clusterOf(t, forTenants)) }},
 		{"pools", func(t *testing.T) result { return PoolListOf(clusterOf(t)) }},
 		{"bgp", func(t *testing.T) result { return BGPOf(clusterOf(t)) }},
 		{"bgp-none", func(t *testing.T) result {

@@ -338,6 +338,37 @@ func TestExternalPools(t *testing.T) {
 	}
 }
 
+// A Service that names no ServiceGroup is told why it has addresses of one that is not the default one.
+func TestWhyUnnamed(t *testing.T) {
+	explain := func(change func(*v1.ServiceGroup)) string {
+		e, err := ExplainService(clusterOf(t, forTenants, func(o *Objects) { change(&o.ServiceGroups[1]) }), "shop", "edge")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.Group + ": " + e.WhyGroup
+	}
+	address := ""
+	for _, s := range clusterOf(t).Services {
+		if s.Name == "edge" {
+			address = s.Status.LoadBalancer.Ingress[0].IP
+		}
+	}
+	for want, change := range map[string]func(*v1.ServiceGroup){
+		"routed: the Service names none, and this one has autoAssign: true": func(*v1.ServiceGroup) {},
+		"routed: the Service names none, and an address of this one is reserved for it": func(sg *v1.ServiceGroup) {
+			sg.Spec.Reservations = []v1.Reservation{{Address: address, Service: "shop/edge"}}
+		},
+		"routed: the Service named it, or an address of it, before; it names none now": func(sg *v1.ServiceGroup) { sg.Spec.AutoAssign = nil },
+		"routed: its addresses are of it; it now asks for default; the group is gone, and the Service keeps what it has": func(sg *v1.ServiceGroup) {
+			sg.Name = "gone"
+		},
+	} {
+		if got := explain(change); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+}
+
 // Of a namespace that PureLB shares with others, a support bundle has nothing of them.
 func TestSupportBundleOfSharedNamespace(t *testing.T) {
 	c := clusterOf(t, func(o *Objects) {

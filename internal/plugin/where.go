@@ -35,9 +35,9 @@ type WhereNode struct {
 // WhereIs says where an address is.
 func WhereIs(c *Cluster, a netip.Addr) *Where {
 	w := &Where{Address: a.String(), Unread: c.unreadOf(append([]string{kindCommons}, allocationKinds...)...)}
-	isExternal := false
+	isExternal, reservedFor := false, ""
 	if group, r, found := c.Admission.Catalog.GroupContaining(a); found {
-		isExternal = group.IsExternal()
+		isExternal, reservedFor = group.IsExternal(), group.Reservations[a]
 		w.Pool = fmt.Sprintf("ServiceGroup %s, range %s in %s", group.Name, r, r.Subnet)
 	}
 	seen := map[string]bool{}
@@ -61,6 +61,8 @@ func WhereIs(c *Cluster, a netip.Addr) *Where {
 		}
 	case isExternal:
 		w.Summary = "is of no Service; whether it is free, the external IPAM system knows"
+	case reservedFor != "":
+		w.Summary = "is of no Service, and reserved for " + reservedFor
 	case w.Pool != "":
 		w.Summary = "is free"
 	default:
