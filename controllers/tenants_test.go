@@ -1,16 +1,24 @@
 package controllers_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"os"
+	"regexp"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/plugin"
 )
 
 // tenant makes a namespace, or gives one of an earlier run the labels.
@@ -222,4 +230,107 @@ func TestAttackReservedAddress(t *testing.T) {
 	byKey := service(t, "by-key", ofGroup("keeping"), key, onPort(443), inNamespace("tenant-free"))
 	g.Eventually(condition(byKey, v1.ConditionAllocated)).Should(Equal(no))
 	g.Expect(ingress(victim)(g)).To(Equal([]string{"172.16.85.1"}))
+}
+
+// tenantsPage returns docs/how-to/tenants.md with single spaces, and the objects of its manifests in
+// order.
+func tenantsPage(g Gomega) (text string, objects []client.Object) {
+	page, err := os.ReadFile("../docs/how-to/tenants.md")
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllSubmatch(page, -1) {
+		for _, document := range bytes.Split(block[1], []byte("---\n")) {
+			text, err := yaml.ToJSON(document)
+			g.Expect(err).NotTo(HaveOccurred())
+			object, err := runtime.Decode(scheme.Codecs.UniversalDeserializer(), text)
+			g.Expect(err).NotTo(HaveOccurred(), "%s", document)
+			objects = append(objects, object.(client.Object))
+		}
+	}
+	return strings.Join(strings.Fields(string(page)), " "), objects
+}
+
+// TestTenantsPage applies the manifests of docs/how-to/tenants.md, does what the page says, and
+// compares what comes of it with the page.
+func TestTenantsPage(t *testing.T) {
+	g := begin(t)
+	ctx := context.Background()
+	page, objects := tenantsPage(g)
+	says := func(text string) { t.Helper(); g.Expect(page).To(ContainSubstring(text)) }
+	services, groups := map[string]*corev1.Service{}, map[string]*v1.ServiceGroup{}
+	var quota *corev1.ResourceQuota
+	for _, object := range objects {
+		switch x := object.(type) {
+		case *corev1.Namespace:
+			tenant(t, x.Name, x.Labels)
+		case *corev1.ResourceQuota:
+			quota = x
+		case *corev1.Service:
+			services[x.Name] = x
+		case *v1.ServiceGroup:
+			groups[x.Name] = x
+			create(t, x)
+		}
+	}
+	shop, web, public := services["shop"], services["web"], groups["public"]
+	create(t, shop)
+	const no = "ServiceGroup public is not for namespace team-b: ask for another one, or have its administrator select the namespace in spec.allowedNamespaces"
+	g.Eventually(condition(shop, v1.ConditionAllocated)).Should(Equal("False NotAllowed: " + no))
+	says("Warning: " + no)
+
+	teamB := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-b"}}
+	patch(t, teamB, `{"metadata":{"labels":{"network":"public"}}}`)
+	g.Eventually(ingress(shop)).Should(Equal([]string{"198.51.100.2"}))
+	says("LoadBalancer 10.96.12.201 198.51.100.2 ")
+	patch(t, teamB, `{"metadata":{"labels":{"network":null}}}`)
+	const kept = "198.51.100.2 from pool public; ServiceGroup public is not for namespace team-b any more: the Service keeps what it has, and gets nothing else of it"
+	g.Eventually(condition(shop, v1.ConditionAllocated)).Should(Equal("True Allocated: " + kept))
+	says(kept)
+	const leftOut = "1 range; spec.allowedNamespaces: leaves out namespaces with 1 address in use by 1 Service (team-b/shop): they stay until their Services go or ask for another group"
+	g.Eventually(ready(public)).Should(Equal("True Accepted: " + leftOut))
+	says(leftOut)
+	patch(t, shop, `{"metadata":{"annotations":{"purelb.io/service-group":"default"}}}`)
+	g.Eventually(ingress(shop)).Should(Equal([]string{"192.168.1.240"}))
+	patch(t, shop, `{"metadata":{"annotations":{"purelb.io/addresses":"198.51.100.3"}}}`)
+	g.Eventually(condition(shop, v1.ConditionAllocated)).Should(HavePrefix("False NotAllowed: "))
+	remove(t, shop)
+
+	patch(t, public, `{"spec":{"autoAssign":true}}`)
+	patch(t, groups["default"], `{"spec":{"autoAssign":false}}`)
+	g.Eventually(func(g Gomega) {
+		read, err := plugin.ReadObjects(ctx, api, namespace)
+		g.Expect(err).NotTo(HaveOccurred())
+		cluster, err := plugin.NewCluster(ctx, read, namespace)
+		g.Expect(err).NotTo(HaveOccurred())
+		var table strings.Builder
+		g.Expect(plugin.PoolListOf(cluster).WriteText(&table, plugin.Style{})).To(Succeed())
+		g.Expect(page).To(ContainSubstring(strings.Join(strings.Fields(table.String()), " ")))
+	}).Should(Succeed())
+
+	create(t, web)
+	g.Eventually(ingress(web)).Should(Equal([]string{"198.51.100.1"}))
+	says("LoadBalancer 10.96.55.17 198.51.100.1 ")
+	asks := service(t, "api", inNamespace("team-a"), annotated(v1.AnnotationAddresses, "198.51.100.1"))
+	const reserved = "198.51.100.1 is reserved for Service team-a/web: no other Service gets it, and none shares it"
+	g.Eventually(condition(asks, v1.ConditionAllocated)).Should(Equal("False AddressInUse: " + reserved))
+	says("Warning: " + reserved)
+	remove(t, asks)
+	g.Eventually(func(g Gomega) string {
+		s := fetch(g, public).Status
+		return fmt.Sprintf("%d %d %d", s.AllocatedIPv4, s.ReservedIPv4, s.AvailableIPv4)
+	}).Should(Equal("1 0 8"))
+	says("{.status.availableIPv4}' 1 0 8 ")
+
+	// There is no quota controller here that counts the Services.
+	create(t, quota)
+	quota.Status = corev1.ResourceQuotaStatus{Hard: quota.Spec.Hard, Used: quota.Spec.Hard}
+	g.Expect(api.Status().Update(ctx, quota)).To(Succeed())
+	second := web.DeepCopy()
+	second.ObjectMeta = metav1.ObjectMeta{Namespace: "team-a", Name: "second"}
+	second.Spec.ClusterIP, second.Spec.ClusterIPs, second.Spec.Ports = "", nil, []corev1.ServicePort{{Port: 80}}
+	var refusal error
+	g.Eventually(func() error {
+		refusal = api.Create(ctx, second.DeepCopy(), client.DryRunAll)
+		return refusal
+	}).Should(HaveOccurred())
+	says(refusal.Error())
 }
