@@ -131,10 +131,7 @@ func (d *decision) fillSlot(s slot) (netip.Addr, *refusal) {
 	if d.group.IsExternal() && len(s.ranges) > 0 {
 		return d.claimAddress(Claim{Family: s.family}) // the system offers what it offered before
 	}
-	if a, ok := d.pendingAddress(s); ok {
-		return a, nil
-	}
-	if a, ok := d.firstFree(d.group, s.ranges); ok {
+	if a, ok := d.freeAddress(d.group, s); ok {
 		return a, nil
 	}
 	if s.isOfOneRange {
@@ -181,17 +178,27 @@ func (d *decision) fitsSlot(s slot, a netip.Addr) bool {
 	return s.contains(a) || !s.isOfOneRange && d.isOrphan(a, d.Allocated.Group)
 }
 
-// pendingAddress returns an address for a slot that an earlier attempt has set aside for
-// the Service. The Service does not show it, because the write failed or may have failed.
-func (d *decision) pendingAddress(s slot) (netip.Addr, bool) {
+// freeAddress returns an address of a group for a slot: one that was set aside for the Service,
+// else the first free one.
+func (d *decision) freeAddress(group *Group, s slot) (netip.Addr, bool) {
+	if a, ok := d.pendingAddress(group, s); ok {
+		return a, true
+	}
+	return d.firstFree(group, s.ranges)
+}
+
+// pendingAddress returns an address of a group for a slot that an earlier attempt has set
+// aside for the Service. The Service does not show it, because the write failed or may have
+// failed.
+func (d *decision) pendingAddress(group *Group, s slot) (netip.Addr, bool) {
 	self := d.InUse.Service(d.String())
 	if self == nil {
 		return netip.Addr{}, false
 	}
 	for _, a := range self.Addresses {
 		_, isReserved := d.Reserved[a]
-		r, _ := d.group.RangeContaining(a)
-		if s.contains(a) && !isReserved && !d.isKeptFrom(&d.Service, a) && r.canAllocate(a) && len(d.otherServicesWith(a)) == 0 {
+		r, _ := group.RangeContaining(a)
+		if s.contains(a) && !isReserved && !group.Reservations.areKeptFrom(d.String(), a) && r.canAllocate(a) && len(d.otherServicesWith(a)) == 0 {
 			return a, true
 		}
 	}

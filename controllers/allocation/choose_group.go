@@ -13,7 +13,8 @@ import (
 
 // chooseGroup finds out which addresses the Service asks for, and from which group they
 // are to come: the group of the requested addresses, else the group that the Service
-// names, else that of the addresses it has, else the default one.
+// names, else that of the addresses it has, else the one that keeps an address for it, else
+// one for Services that name none.
 func (d *decision) chooseGroup() *refusal {
 	if d.groupName = d.RequestedGroup; d.groupName == "" {
 		d.groupName = d.presentGroup()
@@ -123,7 +124,7 @@ func (d *decision) canServe(v *Verdict) bool {
 	}
 	served := 0
 	for _, family := range d.Families {
-		if _, ok := d.firstFree(&v.Group, v.Group.rangesOf(family)); ok {
+		if _, ok := d.freeAddress(&v.Group, slot{family: family, ranges: v.Group.rangesOf(family)}); ok {
 			served++
 		}
 	}

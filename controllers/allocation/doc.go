@@ -7,11 +7,19 @@
 // address takes as long in a full pool as in an empty one.
 //
 // Allocate decides for one Service. First it chooses the group: that of the requested
-// addresses, else the requested group, else the group of what the Service has. Then it
+// addresses, else the requested group, else the group of what the Service has, else the one
+// that keeps an address for it, else one for Services that name none (autoAssign). Then it
 // fills slots, one for each family or, with multiPool, one for each range. The Service
 // keeps an address that fits the slot. Otherwise the slot gets the requested address,
-// else the one that the sharing key stands for, else the first free one: in the order in
-// which the ranges are written or, with balancePools, in the emptiest range.
+// else the one that the sharing key stands for, else one that is kept for the Service, else
+// the first free one: in the order in which the ranges are written or, with balancePools, in
+// the emptiest range.
+//
+// A Service of a namespace that may not use the group gets nothing new of it, and is told
+// nothing of it (namespaces.go). An address that the group keeps for one Service
+// (reservations.go) is allocated to no other one, and shared with none. Neither takes an
+// address away that a Service has: what is allocated stays until its Service asks for
+// something else, or goes.
 //
 // The record (RecordOf) says what the manager has allocated to a Service. It is a
 // condition in the Service's status, which users cannot write. Other controllers

@@ -267,6 +267,20 @@ func TestPendingReservation(t *testing.T) {
 	}
 }
 
+// TestPendingAddressDecidesGroup has set the last address of the first group aside for a Service: a
+// second attempt comes to the same.
+func TestPendingAddressDecidesGroup(t *testing.T) {
+	row := tenantRow{groups: map[string]string{"default": "remote: {pool: 10.0.0.1, subnet: 10.0.0.0/24}", "more": pool1 + "\nautoAssign: true"}, namespace: "free"}
+	req, inputs := row.request(), row.inputs(t)
+	for range 2 {
+		got := allocation.Allocate(req, inputs)
+		if !slices.Equal(got.Addresses, addresses("10.0.0.1")) {
+			t.Errorf("%v", got.Addresses)
+		}
+		inputs.InUse.Put(req.WithPendingAddresses(got.Addresses))
+	}
+}
+
 // TestAutoAssign has Services that name no group.
 func TestAutoAssign(t *testing.T) {
 	const auto, not, port = "\nautoAssign: true", "\nautoAssign: false", "allow-shared-ip=k"
