@@ -49,6 +49,18 @@ func TestManagerRightsToConfigMaps(t *testing.T) {
 	}
 }
 
+// TestManagerRightsToNamespaces asks the API server what the manager may do with Namespaces: read
+// them, for the labels by which ServiceGroups select them.
+func TestManagerRightsToNamespaces(t *testing.T) {
+	g := guard(t)
+	for _, verb := range []string{"get", "list", "watch"} {
+		g.Eventually(g.isAllowed("purelb-manager", right{Verb: verb, Resource: "namespaces"})).WithTimeout(time.Minute).Should(BeTrue(), verb)
+	}
+	for _, verb := range []string{"create", "update", "patch", "delete"} {
+		g.Expect(g.isAllowed("purelb-manager", right{Verb: verb, Resource: "namespaces"})(g)).To(BeFalse(), verb)
+	}
+}
+
 // TestServiceAccountRights asks the API server what agents and speakers may do by the roles of
 // config/rbac. Whoever takes over a node has the rights of both. This test shows the row "write
 // another node's status or Lease, or anything else" of docs/trust.md.
