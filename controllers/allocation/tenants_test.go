@@ -29,6 +29,7 @@ const (
 type tenantRow struct {
 	name      string
 	groups    map[string]string // specifications by name
+	notReady  string            // the one of them that has a mistake
 	namespace string
 	ask       []string // annotations, as name=value without purelb.io/
 	families  string   // "4" if empty
@@ -68,7 +69,7 @@ func (row *tenantRow) inputs(t *testing.T) *allocation.Inputs {
 	inputs := &allocation.Inputs{Catalog: allocation.NewCatalog(groups, namespace), InUse: allocation.NewInUse(row.others...), Namespaces: tenants,
 		Reserved: map[netip.Addr]string{netip.MustParseAddr("10.0.0.4"): "an address of node n"}}
 	for name, v := range inputs.Catalog {
-		if v.Message == "" || len(v.Errors) > 0 {
+		if len(v.Errors) > 0 != (name == row.notReady) {
 			t.Fatalf("%s: %s", name, v.Message)
 		}
 	}
@@ -213,6 +214,8 @@ func TestReservations(t *testing.T) {
 			namespace: "gold", families: "46", want: "10.0.0.1 fd00::2", group: "default"},
 		{name: "of two, the lower one", groups: map[string]string{"default": pool4 + "\nreservations: [{address: 10.0.0.3, service: gold/web}, {address: 10.0.0.2, service: gold/web}]"},
 			namespace: "gold", want: "10.0.0.2", group: "default"},
+		{name: "of a group with a mistake", groups: map[string]string{"default": pool1, "vip": pool4 + "\nreservations: [{address: 10.0.0.2, service: gold/web}, {address: 10.9.9.9, service: a/b}]"},
+			notReady: "vip", namespace: "gold", want: "10.1.0.1", group: "default"},
 		{name: "of two groups, the first", groups: map[string]string{"b": pool4 + "\nreservations: [{address: 10.0.0.3, service: gold/web}]", "a": pool1 + "\nreservations: [{address: 10.1.0.2, service: gold/web}]"},
 			namespace: "gold", want: "10.1.0.2", group: "a"},
 		{name: "a node has it", groups: map[string]string{"default": pool4 + "\nreservations: [{address: 10.0.0.4, service: gold/web}]"}, namespace: "gold", want: "10.0.0.1", group: "default"},
@@ -317,6 +320,12 @@ func TestAutoAssign(t *testing.T) {
 			want: "10.1.0.1", group: "a"},
 		{name: "where the key has an address", groups: map[string]string{"default": pool("0"), "a": pool1 + auto}, ask: []string{port},
 			others: []*allocation.Service{other("plain/a", "k", "10.1.0.2")}, want: "10.1.0.2", group: "a"},
+		{name: "where the key has an address, although another one has free ones", groups: map[string]string{"default": pool("0"), "a": pool1 + auto}, ask: []string{port},
+			others: []*allocation.Service{other("plain/a", "k", "10.0.0.1")}, want: "10.0.0.1", group: "default"},
+		{name: "one with a mistake", groups: map[string]string{"default": pool1 + "\nreservations: [{address: 10.9.9.9, service: plain/web}]", "a": pool4 + auto}, notReady: "default",
+			want: "10.0.0.1", group: "a"},
+		{name: "lost what it had of another one", groups: map[string]string{"default": pool("0"), "a": pool1}, has: "10.1.0.2", of: "a",
+			others: []*allocation.Service{other("gold/a", "", "10.1.0.2")}, want: "10.0.0.1", group: "default"},
 		{name: "where the key has an address, of another namespace", groups: map[string]string{"default": pool("0"), "a": pool1 + auto}, ask: []string{port},
 			others: []*allocation.Service{other("gold/a", "k", "10.1.0.2")}, want: "10.0.0.1", group: "default"},
 		{name: "the key has an address that is not its own", groups: map[string]string{"default": pool("0"), "a": pool1 + auto}, ask: []string{port},
@@ -369,6 +378,8 @@ func TestParseTenants(t *testing.T) {
 		{"a network address", "remote: {pool: 10.0.0.0/30, subnet: 10.0.0.0/30}\nreservations: [{address: 10.0.0.0, service: a/b}]",
 			[]string{`spec.reservations[0].address: Invalid value: "10.0.0.0": 10.0.0.0 is the first or last address of subnet 10.0.0.0/30: it is never allocated`}},
 		{"no address", pool4 + "\nreservations: [{address: ten, service: a/b}]", []string{`spec.reservations[0].address: Invalid value: "ten": is not an address`}},
+		{"two mistakes", pool4 + "\nreservations: [{address: ten, service: a/b}, {address: two, service: a/b}]",
+			[]string{`spec.reservations[0].address: Invalid value: "ten": is not an address`, `spec.reservations[1].address: Invalid value: "two": is not an address`}},
 		{"IPv4-mapped", pool4 + "\nreservations: [{address: '::ffff:10.0.0.1', service: a/b}]",
 			[]string{`spec.reservations[0].address: Invalid value: "::ffff:10.0.0.1": is an IPv4-mapped IPv6 address; write it as 10.0.0.1`}},
 		{"no namespace", pool4 + "\nreservations: [{address: 10.0.0.1, service: web}]",
