@@ -11,6 +11,8 @@
 //     without enough conclusive trials then is inconclusive, which is red as well.
 //   - A conclusive trial breaks a bound when a figure is above it, or was not measured. The
 //     experiment is red when one in five conclusive trials breaks one: two of ten, one of two.
+//   - When enough trials were conclusive, the median of a figure may have a bound of its own,
+//     which makes the experiment red at once.
 //
 // The package reads no clock, and files only where a function says so.
 package trial

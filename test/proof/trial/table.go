@@ -116,8 +116,17 @@ func formatFigures(e Experiment, v Verdict) string {
 		if hasUnit {
 			text += " " + unit
 		}
+		var limits []string
+		for _, b := range e.MedianBounds {
+			if b.Figure == s.Figure {
+				limits = append(limits, "median at most "+formatFigure(b.AtMost))
+			}
+		}
 		if i := place(s); i < len(e.Bounds) {
-			text += " (at most " + formatFigure(e.Bounds[i].AtMost) + ")"
+			limits = append(limits, "at most "+formatFigure(e.Bounds[i].AtMost))
+		}
+		if len(limits) > 0 {
+			text += " (" + strings.Join(limits, ", ") + ")"
 		}
 		parts = append(parts, text)
 	}
@@ -141,6 +150,12 @@ func formatFigure(f float64) string {
 	}
 }
 
+// formatBroken says that a figure is above its bound.
+func formatBroken(b Bound) string {
+	name, unit, _ := strings.Cut(b.Figure, ", ")
+	return strings.TrimSpace(fmt.Sprintf("%s above %s %s", name, formatFigure(b.AtMost), unit))
+}
+
 // String says in a few words what came of the experiment, and why.
 func (v Verdict) String() string {
 	parts := []string{string(v.Outcome)}
@@ -148,8 +163,10 @@ func (v Verdict) String() string {
 		parts = append(parts, fmt.Sprintf("%d more trials were inconclusive, the machine was late", v.Late))
 	}
 	for _, b := range v.BrokenBounds {
-		name, unit, _ := strings.Cut(b.Figure, ", ")
-		parts = append(parts, strings.TrimSpace(fmt.Sprintf("%s above %s %s", name, formatFigure(b.AtMost), unit))+fmt.Sprintf(" in %d of %d", b.Trials, v.Conclusive))
+		parts = append(parts, formatBroken(b.Bound)+fmt.Sprintf(" in %d of %d", b.Trials, v.Conclusive))
+	}
+	for _, b := range v.BrokenMedians {
+		parts = append(parts, "median of "+formatBroken(b))
 	}
 	parts = append(parts, v.Broken...)
 	if v.Errors > 0 {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 )
@@ -55,10 +56,26 @@ func (b Bound) isBrokenBy(t Trial) bool {
 	return !ok || !(value <= b.AtMost) // NaN breaks the bound
 }
 
+// isBrokenByMedianOf reports whether the median of the figure over trials breaks the bound. A
+// trial that did not measure the figure counts as one in which it had no limit.
+func (b Bound) isBrokenByMedianOf(trials []Trial) bool {
+	var values []float64
+	for _, t := range trials {
+		value, ok := t.Figures[b.Figure]
+		if !ok || math.IsNaN(value) {
+			value = math.Inf(1)
+		}
+		values = append(values, value)
+	}
+	return spread(b.Figure, values).Median > b.AtMost
+}
+
 // Experiment is something that is tried several times.
 type Experiment struct {
 	Name   string  `json:"name"`
 	Bounds []Bound `json:"bounds,omitempty"`
+	// MedianBounds are bounds of the medians of figures over the conclusive trials.
+	MedianBounds []Bound `json:"medianBounds,omitempty"`
 	// Wanted is how many conclusive trials the experiment is to have.
 	Wanted int     `json:"wanted"`
 	Trials []Trial `json:"trials"`
@@ -125,6 +142,9 @@ type Verdict struct {
 	// which.
 	BrokenTrials int           `json:"brokenTrials"`
 	BrokenBounds []BrokenBound `json:"brokenBounds,omitempty"`
+	// BrokenMedians are the bounds of medians that were broken. There are none before enough
+	// trials were conclusive.
+	BrokenMedians []Bound `json:"brokenMedians,omitempty"`
 	// Broken are the invariants that did not hold, each with the seed of its trial.
 	Broken []string `json:"broken,omitempty"`
 	// Errors is how many errors all trials saw.
@@ -157,6 +177,9 @@ func Judge(e Experiment) Verdict {
 			v.BrokenBounds = append(v.BrokenBounds, BrokenBound{b, n})
 		}
 	}
+	if v.Conclusive >= max(e.Wanted, 1) {
+		v.BrokenMedians = slices.DeleteFunc(slices.Clone(e.MedianBounds), func(b Bound) bool { return !b.isBrokenByMedianOf(judged) })
+	}
 	if len(judged) == 0 {
 		judged = e.Trials
 	}
@@ -165,7 +188,7 @@ func Judge(e Experiment) Verdict {
 	// that are missing count as good.
 	isTooOften := v.BrokenTrials > 0 && v.BrokenTrials*brokenShare >= max(e.Wanted, v.Conclusive)
 	switch {
-	case len(v.Broken) > 0, isTooOften:
+	case len(v.Broken) > 0, isTooOften, len(v.BrokenMedians) > 0:
 		v.Outcome = Red
 	case v.Conclusive < max(e.Wanted, 1):
 		v.Outcome = Inconclusive

@@ -71,6 +71,13 @@ func TestJudge(t *testing.T) {
 		}, Green, 10, 0, 1},
 		{"a figure that was not measured", Experiment{Wanted: 1, Bounds: []Bound{{"failed", 0}}, Trials: trials(1)}, Red, 1, 0, 1},
 		{"a figure that is no number", Experiment{Wanted: 1, Bounds: bounds, Trials: trials(math.NaN())}, Red, 1, 0, 1},
+		{"the median itself", Experiment{Wanted: 3, MedianBounds: []Bound{{"outage, ms", 300}}, Trials: trials(1, 300, 9999)}, Green, 3, 0, 0},
+		{"the median is above its bound", Experiment{Wanted: 3, Bounds: bounds, MedianBounds: []Bound{{"outage, ms", 300}}, Trials: trials(1, 301, 400)}, Red, 3, 0, 0},
+		{"the median of two", Experiment{Wanted: 2, MedianBounds: []Bound{{"outage, ms", 300}}, Trials: trials(1, 600)}, Red, 2, 0, 0},
+		{"the median of too few", Experiment{Wanted: 3, MedianBounds: []Bound{{"outage, ms", 300}}, Trials: trials(301, 400)}, Inconclusive, 2, 0, 0},
+		{"the median without those that are late", Experiment{Wanted: 1, MedianBounds: []Bound{{"outage, ms", 300}}, Trials: append(trials(1), late(trials(400)[0]), late(trials(400)[0]))}, Green, 1, 2, 0},
+		{"the median of what was not measured", Experiment{Wanted: 2, MedianBounds: []Bound{{"failed", 3}}, Trials: trials(1, 1)}, Red, 2, 0, 0},
+		{"the median of what was mostly measured", Experiment{Wanted: 3, MedianBounds: []Bound{{"outage, ms", 300}}, Trials: trials(1, 2, math.NaN())}, Green, 3, 0, 0},
 		{"without bounds", Experiment{Wanted: 2, Trials: trials(1, 9999)}, Green, 2, 0, 0},
 		{"an invariant, once", Experiment{Wanted: 10, Bounds: bounds, Trials: append(trials(ten[:9]...), broken(trials(1)[0]))}, Red, 10, 0, 0},
 		{"an invariant, on a late machine", Experiment{Wanted: 2, Bounds: bounds, Trials: append(trials(1, 1), late(broken(trials(1)[0])))}, Red, 2, 1, 0},
@@ -116,6 +123,10 @@ func TestVerdict(t *testing.T) {
 	}
 	const text = "red; 1 more trials were inconclusive, the machine was late; failed above 0 in 3 of 4; outage above 500 ms in 1 of 4; seed 3: lost; seed 3: doubled; 3 errors"
 	if got.String() != text {
+		t.Errorf("%s", got)
+	}
+	e.MedianBounds = []Bound{{"failed", 2}, {"outage, ms", 30}}
+	if got := Judge(e); !strings.Contains(got.String(), "; median of outage above 30 ms; seed 3: lost") {
 		t.Errorf("%s", got)
 	}
 	e.Trials = []Trial{late(e.Trials[0])}
@@ -204,6 +215,17 @@ func TestResultIsGreen(t *testing.T) {
 	}
 	if err := green.Check(); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestFormatFigures(t *testing.T) {
+	e := Experiment{
+		Wanted: 3, Bounds: []Bound{{"outage, ms", 500}, {"failed", 0}}, MedianBounds: []Bound{{"outage, ms", 300}, {"late, s", 1}},
+		Trials: []Trial{{Figures: map[string]float64{"failed": 0, "late, s": 0.25, "outage, ms": 120, "requests": 7}}},
+	}
+	const want = "outage 120 ms (median at most 300, at most 500); failed 0 (at most 0); late 0.2 s (median at most 1); requests 7"
+	if got := formatFigures(e, Judge(e)); got != want {
+		t.Errorf("%s, want\n%s", got, want)
 	}
 }
 
