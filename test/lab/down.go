@@ -62,6 +62,9 @@ func removeLab(ctx context.Context, stateDir string, say func(string)) error {
 	if l, err := openState(stateDir); err == nil {
 		madeNetnsDir = l.state.MadeNetnsDir
 	}
+	if err := cgroup.ThawAll(ctx); err != nil { // frozen processes cannot be killed
+		return err
+	}
 	killed, err := killProcesses(ctx, stateDir)
 	if err != nil {
 		return err

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os/exec"
 
+	"github.com/purelb/purelb-operator/test/lab/internal/cgroup"
+	"github.com/purelb/purelb-operator/test/lab/internal/node"
 	"github.com/purelb/purelb-operator/test/lab/internal/process"
 )
 
@@ -69,6 +71,32 @@ func (l *Lab) PowerOn(ctx context.Context, node string) error {
 	}
 	if _, err := runCommand(exec.CommandContext(ctx, l.command(), "node-start", l.path("nodes", node, "node.json"))); err != nil {
 		return fmt.Errorf("power on %s: %w", node, err)
+	}
+	return nil
+}
+
+// Freeze stops all processes of a node at once, as if its processors had stopped. The node's
+// kernel, which is this machine's, goes on, and answers ARP, ND and ICMP: with CutLink it is as
+// silent as after a power failure, and nothing of the node notices.
+func (l *Lab) Freeze(ctx context.Context, name string) error {
+	config, err := node.Read(l.path("nodes", name, "node.json"))
+	if err != nil {
+		return err
+	}
+	if err := cgroup.Freeze(ctx, config.Hierarchies, name); err != nil {
+		return fmt.Errorf("freeze %s: %w", name, err)
+	}
+	return nil
+}
+
+// Thaw undoes Freeze.
+func (l *Lab) Thaw(ctx context.Context, name string) error {
+	config, err := node.Read(l.path("nodes", name, "node.json"))
+	if err != nil {
+		return err
+	}
+	if err := cgroup.Thaw(ctx, config.Hierarchies, name); err != nil {
+		return fmt.Errorf("thaw %s: %w", name, err)
 	}
 	return nil
 }

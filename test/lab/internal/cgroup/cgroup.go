@@ -129,6 +129,19 @@ func Remove() error {
 func IsBusy(err error) bool { return errors.Is(err, syscall.EBUSY) }
 
 func removeBelow(mount string) error {
+	found, err := findGroups(mount)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, dir := range found {
+		errs = append(errs, removeTree(dir))
+	}
+	return errors.Join(errs...)
+}
+
+// findGroups returns the groups that the lab has made in a hierarchy.
+func findGroups(mount string) ([]string, error) {
 	var found []string
 	err := filepath.WalkDir(mount, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -144,13 +157,9 @@ func removeBelow(mount string) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("look for control groups: %w", err)
+		return nil, fmt.Errorf("look for control groups: %w", err)
 	}
-	var errs []error
-	for _, dir := range found {
-		errs = append(errs, removeTree(dir))
-	}
-	return errors.Join(errs...)
+	return found, nil
 }
 
 // removeTree removes a group and those below it, lowest first. The files in
