@@ -38,6 +38,28 @@ func TestParseAddresses(t *testing.T) {
 	}
 }
 
+func TestParseAddressChange(t *testing.T) {
+	for _, row := range []struct {
+		line string
+		want AddressChange // without Link if the line is none
+	}{
+		{`2: eth0    inet 10.77.0.100/32 scope global dynamic noprefixroute eth0\       valid_lft 300sec preferred_lft 300sec`,
+			AddressChange{Link: "eth0", Prefix: netip.MustParsePrefix("10.77.0.100/32")}},
+		{`Deleted 5: kube-lb0    inet6 fc00:370:155::1/128 scope global nodad \       valid_lft forever preferred_lft forever`,
+			AddressChange{Link: "kube-lb0", Prefix: netip.MustParsePrefix("fc00:370:155::1/128"), IsDeleted: true}},
+		{`7: veth1@if2    inet6 fe80::1/64 scope link \       valid_lft forever preferred_lft forever`,
+			AddressChange{Link: "veth1", Prefix: netip.MustParsePrefix("fe80::1/64")}},
+		{`2: eth0: <BROADCAST,MULTICAST,UP> mtu 1500 qdisc noqueue state UP`, AddressChange{}},
+		{`2: eth0    inet nonsense`, AddressChange{}},
+		{``, AddressChange{}},
+	} {
+		got, ok := parseAddressChange(row.line)
+		if ok != (row.want.Link != "") || ok && got != row.want {
+			t.Errorf("%s: %+v, %t", row.line, got, ok)
+		}
+	}
+}
+
 func TestParseNeighbour(t *testing.T) {
 	for _, tc := range []struct{ text, mac, state string }{
 		{`[{"dst":"10.77.0.100","lladdr":"02:00:00:77:00:11","state":["REACHABLE"]}]`, "02:00:00:77:00:11", "REACHABLE"},

@@ -1,10 +1,7 @@
 package lab
 
 import (
-	"bufio"
 	"context"
-	"fmt"
-	"os/exec"
 	"strings"
 	"sync"
 	"time"
@@ -12,8 +9,7 @@ import (
 
 // RouteWatch notes when routes of a host change.
 type RouteWatch struct {
-	stop  context.CancelFunc
-	ended chan struct{}
+	monitor *monitor
 
 	mu      sync.Mutex
 	changes []time.Time
@@ -21,27 +17,10 @@ type RouteWatch struct {
 
 // WatchRoutes notes when the kernel of a host changes routes, until Stop.
 func (l *Lab) WatchRoutes(ctx context.Context, host string) (*RouteWatch, error) {
-	ctx, stop := context.WithCancel(ctx)
-	argv := ExecArgv(host, "ip", "-ts", "monitor", "route")
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		stop()
-		return nil, fmt.Errorf("watch routes of %s: %w", host, err)
-	}
-	w := &RouteWatch{stop: stop, ended: make(chan struct{})}
-	go func() {
-		lines := bufio.NewScanner(out)
-		for lines.Scan() {
-			w.note(lines.Text())
-		}
-		_ = cmd.Wait() // it is killed
-		close(w.ended)
-	}()
-	return w, nil
+	w := &RouteWatch{}
+	var err error
+	w.monitor, err = startMonitor(ctx, host, w.note, "-ts", "monitor", "route")
+	return w, err
 }
 
 // note takes one line of the output; only the first of a change has the time.
@@ -58,8 +37,7 @@ func (w *RouteWatch) note(line string) {
 
 // Stop ends the watch, and returns when routes changed.
 func (w *RouteWatch) Stop() []time.Time {
-	w.stop()
-	<-w.ended
+	w.monitor.close()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.changes
