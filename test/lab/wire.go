@@ -92,14 +92,23 @@ type claim struct {
 
 // receive waits answerTimeout for a frame, and returns its claim.
 func (w *wire) receive() (claim, bool) {
-	var frame, control [256]byte
-	n, oobn, _, _, err := unix.Recvmsg(w.socket, frame[:], control[:], 0)
-	if err != nil {
+	frame, at, ok := w.receiveFrame()
+	if !ok {
 		return claim{}, false
 	}
-	c, ok := parseClaim(frame[:n])
-	c.at = receiveTime(control[:oobn])
+	c, ok := parseClaim(frame)
+	c.at = at
 	return c, ok
+}
+
+// receiveFrame waits answerTimeout for a frame, and returns its beginning and when the kernel got it.
+func (w *wire) receiveFrame() (frame []byte, at time.Time, ok bool) {
+	var buffer, control [256]byte
+	n, oobn, _, _, err := unix.Recvmsg(w.socket, buffer[:], control[:], 0)
+	if err != nil {
+		return nil, time.Time{}, false
+	}
+	return buffer[:n], receiveTime(control[:oobn]), true
 }
 
 // receiveTime returns when the kernel got a message, from its control data (socket(7),
@@ -119,16 +128,8 @@ func receiveTime(control []byte) time.Time {
 // requestFrame returns the frame that asks who has an address: an ARP request (RFC 826)
 // or a neighbour solicitation (RFC 4861 section 4.3).
 func requestFrame(address netip.Addr) ([]byte, error) {
-	buffer := gopacket.NewSerializeBuffer()
-	options := gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}
 	if address.Is4() {
-		err := gopacket.SerializeLayers(buffer, options,
-			&layers.Ethernet{SrcMAC: asker.mac, DstMAC: layers.EthernetBroadcast, EthernetType: layers.EthernetTypeARP},
-			&layers.ARP{
-				AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4, HwAddressSize: 6, ProtAddressSize: 4, Operation: layers.ARPRequest,
-				SourceHwAddress: asker.mac, SourceProtAddress: asker.v4.AsSlice(), DstHwAddress: make([]byte, 6), DstProtAddress: address.AsSlice(),
-			})
-		return buffer.Bytes(), err
+		return arpFrame(asker.mac, layers.EthernetBroadcast, layers.ARPRequest, asker.v4, make([]byte, 6), address)
 	}
 	target := address.As16()
 	group := netip.MustParseAddr("ff02::1:ff00:0").As16() // solicited-node (RFC 4291 section 2.7.1)
@@ -138,11 +139,10 @@ func requestFrame(address netip.Addr) ([]byte, error) {
 	if err := icmp.SetNetworkLayerForChecksum(ip); err != nil {
 		return nil, err
 	}
-	err := gopacket.SerializeLayers(buffer, options,
+	return serializeFrame(
 		&layers.Ethernet{SrcMAC: asker.mac, DstMAC: net.HardwareAddr{0x33, 0x33, group[12], group[13], group[14], group[15]}, EthernetType: layers.EthernetTypeIPv6},
 		ip, icmp,
 		&layers.ICMPv6NeighborSolicitation{TargetAddress: target[:], Options: layers.ICMPv6Options{{Type: layers.ICMPv6OptSourceAddress, Data: asker.mac}}})
-	return buffer.Bytes(), err
 }
 
 // parseClaim returns the claim in a frame, if the frame has one.
