@@ -63,6 +63,9 @@ type Figures struct {
 	Duplicate time.Duration
 	// Changes is how often another station than before answered, alone.
 	Changes int
+	// Settled is since when only that station has answered which answered last. It is the end of
+	// the measurement if no station answered, and zero from a host that is not on the link.
+	Settled time.Duration
 	// FirstError is the error of the failed request that ended first, and FirstFailure
 	// when that request began.
 	FirstError   error
@@ -96,6 +99,7 @@ func (r Record) Figures() Figures {
 	f.Outage = longestGap(good, r.End)
 	f.Silence = r.longestSilence()
 	f.Duplicate, f.Changes = r.countStations()
+	f.Settled = r.settled()
 	return f
 }
 
@@ -184,6 +188,21 @@ func (r Record) countStations() (duplicate time.Duration, changes int) {
 		}
 	}
 	return duplicate, changes
+}
+
+// settled returns since when only the station that answered last has answered.
+func (r Record) settled() time.Duration {
+	if len(r.WireRequests) == 0 {
+		return 0
+	}
+	at := r.End
+	for _, a := range slices.Backward(r.WireAnswers) {
+		if a.MAC != r.WireAnswers[len(r.WireAnswers)-1].MAC {
+			break
+		}
+		at = a.At
+	}
+	return at
 }
 
 // Errors returns the error of each failed request, with the times of the request, in the order

@@ -37,7 +37,7 @@ func TestFigures(t *testing.T) {
 	}
 	got := r.Figures()
 	want := Figures{
-		Requests: 9, Failed: 3, InFlight: 1, Outage: 200 * ms, Silence: 231 * ms, Duplicate: 30 * ms, Changes: 2, FirstError: failed, FirstFailure: 15 * ms,
+		Requests: 9, Failed: 3, InFlight: 1, Outage: 200 * ms, Silence: 231 * ms, Duplicate: 30 * ms, Changes: 2, Settled: 301 * ms, FirstError: failed, FirstFailure: 15 * ms,
 	}
 	if got != want {
 		t.Errorf("%+v, want %+v", got, want)
@@ -56,6 +56,30 @@ func TestFigures(t *testing.T) {
 	} {
 		if got := row.record.Figures(); got.Silence != row.silence || got.Outage != row.outage {
 			t.Errorf("%s: %s", row.name, got)
+		}
+	}
+}
+
+// TestFiguresSettled checks since when one station answers alone.
+func TestFiguresSettled(t *testing.T) {
+	const ms = time.Millisecond
+	asked := []time.Duration{0, 10 * ms, 20 * ms}
+	for _, row := range []struct {
+		name   string
+		record Record
+		want   time.Duration
+	}{
+		{"nobody answers", Record{WireRequests: asked}, 90 * ms},
+		{"off the link", Record{}, 0},
+		{"one from the beginning", Record{WireRequests: asked, WireAnswers: []Answer{{1 * ms, "a"}, {11 * ms, "a"}}}, 1 * ms},
+		{"one after a silence", Record{WireRequests: asked, WireAnswers: []Answer{{21 * ms, "a"}}}, 21 * ms},
+		{"another", Record{WireRequests: asked, WireAnswers: []Answer{{1 * ms, "a"}, {21 * ms, "b"}}}, 21 * ms},
+		{"one of two", Record{WireRequests: asked, WireAnswers: []Answer{{1 * ms, "b"}, {2 * ms, "a"}, {11 * ms, "a"}, {12 * ms, "b"}, {21 * ms, "b"}}}, 12 * ms},
+		{"two at the end", Record{WireRequests: asked, WireAnswers: []Answer{{1 * ms, "b"}, {21 * ms, "b"}, {22 * ms, "a"}}}, 22 * ms},
+	} {
+		row.record.End = 90 * ms
+		if got := row.record.Figures().Settled; got != row.want {
+			t.Errorf("%s: %s, want %s", row.name, got, row.want)
 		}
 	}
 }
