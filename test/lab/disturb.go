@@ -63,6 +63,48 @@ func apiCutRules(cp Host) string {
 	return rules.String()
 }
 
+// echoTable is the nftables table that BlockEcho makes in a node.
+const echoTable = "purelb-lab-echo"
+
+// BlockEcho drops, silently, every ICMP(v6) echo request that comes to a node, as a firewall may.
+func (l *Lab) BlockEcho(ctx context.Context, node string) error {
+	_, err := l.Exec(ctx, node, "nft", echoRules())
+	return err
+}
+
+// AllowEcho undoes BlockEcho.
+func (l *Lab) AllowEcho(ctx context.Context, node string) error {
+	_, err := l.Exec(ctx, node, "nft", "delete table inet "+echoTable)
+	return err
+}
+
+func echoRules() string {
+	return "add table inet " + echoTable + "\n" +
+		"add chain inet " + echoTable + " input { type filter hook input priority 0; }\n" +
+		"add rule inet " + echoTable + " input icmp type echo-request drop\n" +
+		"add rule inet " + echoTable + " input icmpv6 type echo-request drop\n"
+}
+
+// SplitLink parts hosts from the others on the nodes' link, as two switches are parted whose
+// cable is cut: all keep carrier, and reach those of their own side.
+func (l *Lab) SplitLink(ctx context.Context, hosts ...string) error {
+	return ipBatch(ctx, Namespace(Fabric), moveCommands(splitBridge, hosts))
+}
+
+// JoinLink undoes SplitLink.
+func (l *Lab) JoinLink(ctx context.Context, hosts ...string) error {
+	return ipBatch(ctx, Namespace(Fabric), moveCommands(bridge, hosts))
+}
+
+// moveCommands returns the commands that connect hosts to a bridge, one just after the other.
+func moveCommands(bridge string, hosts []string) []string {
+	var commands []string
+	for _, host := range hosts {
+		commands = append(commands, fmt.Sprintf("link set %s master %s", port(host), bridge))
+	}
+	return commands
+}
+
 // AddRoute gives a host a route to prefix through one next hop or, with equal cost,
 // several. It replaces an earlier route to prefix.
 func (l *Lab) AddRoute(ctx context.Context, host string, prefix netip.Prefix, nextHops ...netip.Addr) error {

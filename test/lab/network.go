@@ -82,7 +82,7 @@ func linkCommands() []string {
 // that snooping needs.
 func fabricCommands() []string {
 	commands := []string{"link set lo up"}
-	for _, name := range []string{bridge, farBridge} {
+	for _, name := range []string{bridge, farBridge, splitBridge} {
 		commands = append(commands,
 			"link add "+name+" type bridge stp_state 0 mcast_snooping 0",
 			"link set "+name+" up")

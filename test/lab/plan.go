@@ -21,6 +21,7 @@ const (
 	farLink         = "eth1" // of the router, towards far
 	bridge          = "br0"  // in the fabric, for the nodes' link
 	farBridge       = "br1"  // in the fabric, for the link of far
+	splitBridge     = "br2"  // in the fabric, for what SplitLink parts from the nodes' link
 	portPrefix      = "p-"   // of the bridge, before the name of the host
 
 	apiPort  = 6443 // on the control plane
