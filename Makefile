@@ -270,7 +270,7 @@ test-regressions: $(LAB) $(KUSTOMIZE) ## Break the product in known ways, in a c
 ##@ Proofs: experiments of TRIALS trials each, as root, with results in dist/proof
 PROOF := bin/proof
 # The topics of the experiments in test/e2e, which have the labels proof and one of these.
-TOPICS := failover handover outage rollout upgrade bgp ipam
+TOPICS := failover handover outage rollout upgrade bgp ipam watching
 # What others have written, or what disturbs at random, and runs as a whole.
 JUDGES := proof-memory test-conformance test-olm test-stacks test-bgp soak
 
@@ -302,6 +302,7 @@ proof-rollout: ## Measure what rollouts of agents, managers and endpoints cost
 proof-upgrade: ## Measure what an upgrade from the previous version costs
 proof-bgp: ## Measure what changes of speakers, nodes and endpoints cost behind a BGP router
 proof-ipam: ## Measure what it costs that NetBox is away, and managers die while they ask it
+proof-watching: ## Measure failover with the feature gate WireFailover (E2E_ARGS='-ginkgo.focus="cut off"' runs some rows)
 
 .PHONY: $(TOPICS:%=proof-%)
 $(TOPICS:%=proof-%): proof-%: $(PROOF)

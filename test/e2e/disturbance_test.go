@@ -156,10 +156,16 @@ func measureFrom(ctx context.Context, host string, addr netip.Addr) *lab.Meter {
 // answers for it.
 func (m *disturbedService) expectOneHolder() {
 	GinkgoHelper()
-	waitForPlaces(m.ctx, m.addr, 1)
-	waitForAnswer(m.ctx, lab.Client, m.addr)
-	meter := measureFrom(m.ctx, lab.Client, m.addr)
-	m.keepMeasuring(500 * time.Millisecond)
+	expectOneHolder(m.ctx, lab.Client, m.addr)
+}
+
+// expectOneHolder checks, by what a host of the lab is answered, that one node has an address.
+func expectOneHolder(ctx context.Context, host string, addr netip.Addr) {
+	GinkgoHelper()
+	waitForPlaces(ctx, addr, 1)
+	waitForAnswer(ctx, host, addr)
+	meter := measureFrom(ctx, host, addr)
+	pause(ctx, 500*time.Millisecond)
 	record, err := meter.Stop()
 	Expect(err).NotTo(HaveOccurred())
 	Expect(record.WireAnswers).NotTo(BeEmpty(), "a node answers afterwards")
@@ -168,9 +174,12 @@ func (m *disturbedService) expectOneHolder() {
 }
 
 // keepMeasuring lets the measurement go on for a time, to see that nothing more happens.
-func (m *disturbedService) keepMeasuring(d time.Duration) {
+func (m *disturbedService) keepMeasuring(d time.Duration) { pause(m.ctx, d) }
+
+// pause waits for a time, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
 	select {
-	case <-m.ctx.Done():
+	case <-ctx.Done():
 	case <-time.After(d):
 	}
 }
@@ -183,15 +192,17 @@ func (m *disturbedService) waitUntilMoved() {
 		Should(ConsistOf(And(BeElementOf(nodeNames()), Not(Equal(m.holder)))))
 }
 
-// findAnnouncers returns the nodes whose Announcements have the address, each with the state
+func (m *disturbedService) findAnnouncers(g Gomega) []string { return findAnnouncers(m.ctx, g, m.addr) }
+
+// findAnnouncers returns the nodes whose Announcements have an address, each with the state
 // that its agent reports unless that is Announced.
-func (m *disturbedService) findAnnouncers(g Gomega) []string {
+func findAnnouncers(ctx context.Context, g Gomega, addr netip.Addr) []string {
 	var found []string
 	for _, name := range nodeNames() {
-		a, err := getAnnouncement(m.ctx, name) // there is none for a node without an agent
+		a, err := getAnnouncement(ctx, name) // there is none for a node without an agent
 		g.Expect(client.IgnoreNotFound(err)).To(Succeed())
 		for _, e := range a.Spec.Addresses {
-			if e.Address != m.addr.String() {
+			if e.Address != addr.String() {
 				continue
 			}
 			state := ""

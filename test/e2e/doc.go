@@ -7,7 +7,8 @@
 //     previous holder yields, the address answers again) and never how fast, so they are green on
 //     a busy machine, too.
 //   - without smoke or proof: functions that the gate leaves out. make test-e2e runs both.
-//   - proof, with a topic (failover, handover, outage, rollout, upgrade, bgp, ipam): experiments,
+//   - proof, with a topic (failover, handover, outage, rollout, upgrade, bgp, ipam,
+//     watching): experiments,
 //     which measure in trials and judge figures.
 //
 // Specs depend on no order: each has a space of its own (a namespace, addresses, ServiceGroups and

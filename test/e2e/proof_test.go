@@ -48,6 +48,7 @@ const (
 	silenceFigure       = "ARP silence, ms"
 	duplicateFigure     = "two answering, ms"
 	changesFigure       = "changes of MAC"
+	settledFigure       = "one answering after, ms"
 )
 
 // Prefixes of the names of figures that are not of the client on the nodes' link during the
@@ -137,7 +138,15 @@ func none(figure string) trial.Bound { return trial.Bound{Figure: figure} }
 // that an invariant is broken: it ends the experiment.
 func runTrials(ctx context.Context, name string, bounds []trial.Bound, tryOnce func(*oneTrial)) {
 	GinkgoHelper()
-	e := &experiment{Experiment: trial.Experiment{Name: name, Bounds: bounds, Wanted: trials(), AnyMachine: len(bounds) == 0}, spec: CurrentSpecReport().FullText()}
+	runExperiment(ctx, trial.Experiment{Name: name, Bounds: bounds, AnyMachine: len(bounds) == 0}, tryOnce)
+}
+
+// runExperiment makes the trials of an experiment as runTrials does. The experiment has a name and
+// what says how it is judged.
+func runExperiment(ctx context.Context, planned trial.Experiment, tryOnce func(*oneTrial)) {
+	GinkgoHelper()
+	planned.Wanted = trials()
+	e, name := &experiment{Experiment: planned, spec: CurrentSpecReport().FullText()}, planned.Name
 	experiments = append(experiments, e)
 	for e.NeedsMore() {
 		e.tryOnce(ctx, tryOnce)

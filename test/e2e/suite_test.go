@@ -59,6 +59,7 @@ const (
 	upgradeTopic  = "upgrade"
 	bgpTopic      = "bgp"
 	ipamTopic     = "ipam"
+	watchingTopic = "watching"
 )
 
 // restoreLabel marks the spec after which most of the cluster's programs go on from a state that

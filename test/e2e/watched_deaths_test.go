@@ -1,0 +1,58 @@
+package e2e
+
+import (
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+
+	"github.com/purelb/purelb-operator/test/proof/trial"
+)
+
+const (
+	// usualOutage is the most that the median of outages may be when one node dies, and longestOutage
+	// the most that any may be.
+	usualOutage   = 700 * time.Millisecond
+	longestOutage = time.Second
+	// longestOutageOfTwo is the most that an outage may be when a second node dies.
+	longestOutageOfTwo = 1500 * time.Millisecond
+)
+
+// outageBounds are those of an outage, as requests and as the link see it, with at most one move.
+func outageBounds(prefix string, limit time.Duration) []trial.Bound {
+	return []trial.Bound{atMost(prefix+silenceFigure, limit), atMost(prefix+outageFigure, limit), {Figure: prefix + changesFigure, AtMost: 1}}
+}
+
+// usualOutageBounds are those of the medians.
+func usualOutageBounds() []trial.Bound {
+	return []trial.Bound{atMost(silenceFigure, usualOutage), atMost(outageFigure, usualOutage)}
+}
+
+// returnBounds are those of the return of a node that was dead.
+func (d death) returnBounds() []trial.Bound {
+	limit := time.Second
+	if d.isNoticed {
+		limit = 100 * time.Millisecond
+	}
+	return []trial.Bound{atMost(backPrefix+duplicateFigure, limit), atMost(backPrefix+silenceFigure, silenceThatCounts)}
+}
+
+var _ = Describe("An address whose holder is watched", func() {
+	for _, d := range deaths {
+		It("is claimed within a second when its holder dies by "+d.name+", and stays there when the node returns", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+			measureWatched(ctx, watchedFault{
+				name: "holder dead, " + d.name,
+				do: func(m *watchedService) {
+					m.kill(d, m.holder)
+					next := m.waitUntilClaimed(m.holder)
+					m.waitUntilAdopted(next)
+					m.pause(time.Second)
+					m.measureNext(backPrefix, func() { m.revive(d, m.holder) })
+					m.trial.stopMeasuring()
+					m.expectKept(next)
+					m.waitUntilAdopted(next)
+				},
+				bounds: append(outageBounds("", longestOutage), d.returnBounds()...), medians: usualOutageBounds(),
+			})
+		}, proofLimit())
+	}
+})
