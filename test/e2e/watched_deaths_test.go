@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"slices"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -52,6 +53,24 @@ var _ = Describe("An address whose holder is watched", func() {
 					m.waitUntilAdopted(next)
 				},
 				bounds: append(outageBounds("", longestOutage), d.returnBounds()...), medians: usualOutageBounds(),
+			})
+		}, proofLimit())
+
+		It("is claimed within a second when its holder dies by "+d.name+" while the API server is away, and nothing moves when node and API server return", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+			measureWatched(ctx, watchedFault{
+				name: "holder dead, " + d.name + ", API server away",
+				do: func(m *watchedService) {
+					m.stopControlPlane()
+					m.kill(d, m.holder)
+					next := m.waitUntilClaimed(m.holder)
+					m.pause(time.Second)
+					m.measureNext(backPrefix, func() { m.revive(d, m.holder) })
+					m.startControlPlane()
+					m.expectKept(next)
+					m.waitUntilAdopted(next)
+				},
+				bounds:  slices.Concat(outageBounds("", longestOutage), d.returnBounds(), nothingHappens(apiBackPrefix)),
+				medians: usualOutageBounds(),
 			})
 		}, proofLimit())
 	}
