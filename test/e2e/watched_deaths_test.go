@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -74,4 +75,42 @@ var _ = Describe("An address whose holder is watched", func() {
 			})
 		}, proofLimit())
 	}
+
+	It("is claimed within a second when its holder dies with the leading manager", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+		measureWatched(ctx, watchedFault{
+			name:         "holder and leading manager dead",
+			chooseHolder: func() string { return leaderNode(ctx) },
+			do:           func(m *watchedService) { m.dieAndReturn(noCarrier, m.holder) },
+			bounds:       append(outageBounds("", longestOutage), noCarrier.returnBounds()...), medians: usualOutageBounds(),
+		})
+	}, proofLimit())
+
+	It("is claimed within a second when its holder dies with all managers", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+		measureWatched(ctx, watchedFault{
+			name:    "holder and all managers dead",
+			prepare: func(m *watchedService) { m.gatherManagers(m.holder) },
+			do:      func(m *watchedService) { m.dieAndReturn(noCarrier, m.holder) },
+			bounds:  append(outageBounds("", longestOutage), noCarrier.returnBounds()...), medians: usualOutageBounds(),
+		})
+	}, proofLimit())
 })
+
+// leaderNode waits until a manager leads, and returns its node.
+func leaderNode(ctx context.Context) string {
+	GinkgoHelper()
+	_, node := waitForLeader(ctx)
+	return node
+}
+
+// dieAndReturn lets nodes die, and brings them back when others have claimed the addresses. Only
+// then, the managers may have died, it waits until the claims are adopted.
+func (m *watchedService) dieAndReturn(d death, nodes ...string) {
+	GinkgoHelper()
+	m.kill(d, nodes...)
+	next := m.waitUntilClaimed(nodes...)
+	m.pause(time.Second)
+	m.measureNext(backPrefix, func() { m.revive(d, nodes...) })
+	m.trial.stopMeasuring()
+	m.expectKept(next)
+	m.waitUntilAdopted(next)
+}
