@@ -93,6 +93,44 @@ var _ = Describe("An address whose holder is watched", func() {
 			bounds:  append(outageBounds("", longestOutage), noCarrier.returnBounds()...), medians: usualOutageBounds(),
 		})
 	}, proofLimit())
+
+	It("is claimed by its second successor when the first one dies with the holder", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+		measureWatched(ctx, watchedFault{
+			name:   "holder and first successor dead",
+			do:     func(m *watchedService) { m.dieAndReturn(noCarrier, m.holder, m.firstSuccessor()) },
+			bounds: append(outageBounds("", longestOutageOfTwo), noCarrier.returnBounds()...),
+		})
+	}, proofLimit())
+
+	It("is claimed by the next successor when the one that claimed it dies, too, while the API server is away", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+		const (
+			between      = 5 * time.Second
+			secondPrefix = "when the second node dies: "
+		)
+		measureWatched(ctx, watchedFault{
+			name: "holder dead and then who claimed, API server away",
+			do: func(m *watchedService) {
+				m.stopControlPlane()
+				m.kill(noCarrier, m.holder)
+				died := time.Now()
+				next := m.waitUntilClaimed(m.holder)
+				m.pause(between - time.Second - time.Since(died))
+				var second string
+				m.measureNext(secondPrefix, func() {
+					m.pause(time.Second)
+					second = next[m.anyAddress()]
+					m.kill(noCarrier, second)
+					m.waitUntilClaimed(m.holder, second)
+				})
+				m.measureNext(backPrefix, func() { m.revive(noCarrier, m.holder, second) })
+				m.startControlPlane()
+				// Which of the two that claimed it keeps an address is decided by their epochs.
+				waitForRest(ctx, m.svc)
+			},
+			bounds: slices.Concat(outageBounds("", longestOutageOfTwo), outageBounds(secondPrefix, longestOutageOfTwo),
+				[]trial.Bound{atMost(backPrefix+settledFigure, time.Second)}, nothingHappens(apiBackPrefix)),
+		})
+	}, proofLimit())
 })
 
 // leaderNode waits until a manager leads, and returns its node.

@@ -202,9 +202,10 @@ func (m *watchedService) anySuccessor() string {
 }
 
 // firstSuccessor returns the first successor of any of the addresses.
-func (m *watchedService) firstSuccessor() string {
-	return m.successors[m.addrs[m.trial.random.IntN(len(m.addrs))]][0]
-}
+func (m *watchedService) firstSuccessor() string { return m.successors[m.anyAddress()][0] }
+
+// anyAddress returns one of the addresses.
+func (m *watchedService) anyAddress() netip.Addr { return m.addrs[m.trial.random.IntN(len(m.addrs))] }
 
 // others returns all nodes but some.
 func (m *watchedService) others(nodes ...string) []string {
