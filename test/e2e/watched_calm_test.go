@@ -1,0 +1,118 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"runtime"
+	"slices"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/purelb/purelb-operator/test/proof/trial"
+)
+
+// What moves nothing: the holder's kernel answers, whatever becomes of its programs.
+var _ = Describe("A watched holder whose kernel answers", func() {
+	const (
+		longFault  = time.Minute
+		shortFault = 30 * time.Second
+	)
+	for _, fault := range []struct {
+		name, text string
+		do         func(m *watchedService)
+		more       []trial.Bound
+		// countsOnly says that only what depends on no machine is judged.
+		countsOnly bool
+	}{
+		{name: "agent killed", text: "its agent is killed", do: func(m *watchedService) {
+			Expect(killProgram(m.ctx, m.holder, "agent")).To(BeTrue())
+			m.pause(10 * time.Second)
+		}},
+		{name: "agent stopped for a minute", text: "its agent is stopped for a minute", do: func(m *watchedService) {
+			signalAgent := func(ctx context.Context, signal string) error {
+				_, err := testLab.NodeExec(ctx, m.holder, "pkill", signal, "-f", "^/purelb agent")
+				return err
+			}
+			// The kubelet may have replaced it meanwhile, as it answers no probes.
+			goOn := func(ctx context.Context) { _ = signalAgent(ctx, "-CONT") }
+			DeferCleanup(func(ctx SpecContext) { goOn(ctx) }, NodeTimeout(waitLimit))
+			Expect(signalAgent(m.ctx, "-STOP")).To(Succeed())
+			m.pause(longFault)
+			goOn(m.ctx)
+			m.pause(3 * time.Second)
+		}},
+		{name: "processors loaded for a minute", text: "all processors are loaded for a minute", countsOnly: true, do: func(m *watchedService) {
+			loadProcessors(m.ctx, longFault)
+		}},
+		{name: "echo blocked at the holder", text: "a firewall begins to drop echo requests", do: func(m *watchedService) {
+			m.blockEcho(shortFault, m.holder)
+		}},
+		{name: "echo blocked at all nodes", text: "a firewall of each node begins to drop echo requests", do: func(m *watchedService) {
+			m.blockEcho(shortFault, nodeNames()...)
+		}},
+		{name: "API server away for a minute", text: "the API server is away for a minute", more: nothingHappens(apiBackPrefix), do: func(m *watchedService) {
+			m.stopControlPlane()
+			m.pause(longFault)
+			m.startControlPlane()
+		}},
+	} {
+		It("keeps its addresses, and loses no request, when "+fault.text, Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+			bounds := nothingHappens("")
+			if !fault.countsOnly {
+				bounds = append(bounds, atMost(outageFigure, 500*time.Millisecond), atMost(silenceFigure, silenceThatCounts))
+			}
+			measureWatched(ctx, watchedFault{
+				name: fault.name, isOnAnyMachine: fault.countsOnly, bounds: slices.Concat(bounds, fault.more),
+				do: func(m *watchedService) {
+					m.watchKernels()
+					fault.do(m)
+					m.expectNoClaims(m.others(m.holder)...)
+					if m.meters != nil {
+						m.stopMeters("")
+					}
+					m.trial.stopMeasuring()
+					m.expectNotMoved()
+				},
+			})
+		}, proofLimit())
+	}
+})
+
+// blockEcho drops echo requests at nodes for a time.
+func (m *watchedService) blockEcho(d time.Duration, nodes ...string) {
+	GinkgoHelper()
+	allow := func(ctx context.Context) error {
+		for _, node := range nodes {
+			if err := testLab.AllowEcho(ctx, node); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	DeferCleanup(func(ctx SpecContext) { _ = allow(ctx) }, NodeTimeout(waitLimit)) // the trial has done it
+	for _, node := range nodes {
+		Expect(testLab.BlockEcho(m.ctx, node)).To(Succeed())
+	}
+	m.pause(d)
+	Expect(allow(m.ctx)).To(Succeed())
+	m.pause(3 * time.Second)
+}
+
+// loadProcessors keeps all processors of this machine busy for a time.
+func loadProcessors(ctx context.Context, d time.Duration) {
+	GinkgoHelper()
+	const endedByTime = 124 // the status of timeout(1)
+	var loads []*exec.Cmd
+	for range runtime.NumCPU() {
+		load := exec.CommandContext(ctx, "timeout", fmt.Sprintf("%.0f", d.Seconds()), "sh", "-c", "while :; do :; done")
+		Expect(load.Start()).To(Succeed())
+		loads = append(loads, load)
+	}
+	for _, load := range loads {
+		_ = load.Wait()
+		Expect(load.ProcessState.ExitCode()).To(Equal(endedByTime))
+	}
+}
