@@ -1,0 +1,142 @@
+package e2e
+
+import (
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/purelb/purelb-operator/test/lab"
+	"github.com/purelb/purelb-operator/test/proof/trial"
+)
+
+// holderUnharmed are the bounds of a fault that does not concern the holder. Requests may fail: the
+// holder forwards some to servers on nodes that are cut off.
+var holderUnharmed = []trial.Bound{none(changesFigure), atMost(outageFigure, 500*time.Millisecond), atMost(silenceFigure, silenceThatCounts)}
+
+// healedBounds are those of the time after a link is whole again: one node answers soon, and alone.
+func healedBounds() []trial.Bound {
+	return []trial.Bound{atMost(healedPrefix+settledFigure, time.Second), atMost(healedPrefix+silenceFigure, time.Second)}
+}
+
+// healedPrefix is that of figures of the time after a link is whole again.
+const healedPrefix = "when the link is whole again: "
+
+// isolated is how long nodes are cut off that would claim an address after less than a second, if
+// they took themselves for the ones that are not.
+const isolated = 15 * time.Second
+
+var _ = Describe("A node that is cut off while it watches another", func() {
+	It("claims nothing", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+		measureWatched(ctx, watchedFault{
+			name: "successor cut off",
+			do: func(m *watchedService) {
+				cut := m.anySuccessor()
+				m.watchKernels()
+				m.kill(cutInside, cut)
+				m.pause(isolated)
+				m.revive(cutInside, cut)
+				m.pause(3 * time.Second)
+				m.expectNoClaims(m.others(m.holder)...)
+				m.stopMeters("")
+				m.trial.stopMeasuring()
+				m.expectNotMoved()
+			},
+			bounds: holderUnharmed,
+		})
+	}, proofLimit())
+
+	It("claims nothing when its agent starts while it is cut off", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+		measureWatched(ctx, watchedFault{
+			name: "successor's agent starts cut off",
+			do: func(m *watchedService) {
+				cut := m.anySuccessor()
+				m.watchKernels()
+				m.kill(cutInside, cut)
+				Expect(killProgram(ctx, cut, "agent")).To(BeTrue())
+				Eventually(func() error {
+					_, err := testLab.NodeExec(ctx, cut, "pgrep", "-f", "^/purelb agent")
+					return err
+				}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed(), "the next agent on %s", cut)
+				m.pause(isolated)
+				m.revive(cutInside, cut)
+				m.pause(3 * time.Second)
+				m.expectNoClaims(m.others(m.holder)...)
+				m.stopMeters("")
+				m.trial.stopMeasuring()
+				m.expectNotMoved()
+			},
+			bounds: holderUnharmed,
+		})
+	}, proofLimit())
+
+	It("claims nothing when a witness dies", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+		measureWatched(ctx, watchedFault{
+			name: "gateway dead",
+			do: func(m *watchedService) {
+				m.watchKernels()
+				m.kill(noCarrier, lab.Router)
+				m.pause(isolated)
+				m.revive(noCarrier, lab.Router)
+				m.pause(3 * time.Second)
+				m.expectNoClaims(m.others(m.holder)...)
+				m.stopMeters("")
+				m.trial.stopMeasuring()
+				m.expectNotMoved()
+			},
+			bounds: append(nothingHappens(""), holderUnharmed...),
+		})
+	}, proofLimit())
+})
+
+// restart lets the switch lose the ports of nodes, as when it starts: after a second they have
+// carrier, and for d after that no frame gets through.
+func (m *watchedService) restartSwitch(d time.Duration, nodes ...string) {
+	GinkgoHelper()
+	m.kill(cutInside, nodes...)
+	m.kill(noCarrier, nodes...)
+	m.pause(time.Second)
+	m.revive(noCarrier, nodes...)
+	m.pause(d)
+}
+
+// joinLink connects nodes to the switch again, at once, and measures what comes of it.
+func (m *watchedService) joinLink(nodes ...string) {
+	GinkgoHelper()
+	m.measureNext(healedPrefix, func() { Expect(testLab.JoinLink(m.ctx, nodes...)).To(Succeed()) })
+}
+
+var _ = Describe("A switch that forwards nothing at first", func() {
+	const forwardsNothing = 30 * time.Second
+
+	It("leaves one holder within a second after it begins to forward for the holder", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+		measureWatched(ctx, watchedFault{
+			name: "switch forwards nothing at the holder",
+			do: func(m *watchedService) {
+				m.restartSwitch(forwardsNothing, m.holder)
+				next := m.waitUntilClaimed(m.holder)
+				m.joinLink(m.holder)
+				m.trial.stopMeasuring()
+				m.expectKept(next)
+				m.waitUntilAdopted(next)
+			},
+			bounds: append(outageBounds("", longestOutage), healedBounds()...),
+		})
+	}, proofLimit())
+
+	It("leaves one holder within a second after it begins to forward for all nodes, and none claims an address before", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+		measureWatched(ctx, watchedFault{
+			name: "switch forwards nothing at all nodes",
+			do: func(m *watchedService) {
+				m.stopMeters("") // nobody can answer
+				m.watchKernels()
+				m.restartSwitch(forwardsNothing, nodeNames()...)
+				m.expectNoClaims(m.others(m.holder)...)
+				m.joinLink(nodeNames()...)
+				m.trial.stopMeasuring()
+				m.waitUntilAdopted(m.waitUntilClaimed())
+			},
+			bounds: healedBounds(),
+		})
+	}, proofLimit())
+})
