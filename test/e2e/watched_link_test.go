@@ -140,3 +140,21 @@ var _ = Describe("A switch that forwards nothing at first", func() {
 		})
 	}, proofLimit())
 })
+
+var _ = Describe("A watched holder whose link flaps", func() {
+	It("loses its addresses once at the most", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+		measureWatched(ctx, watchedFault{
+			name: "link down for half a second",
+			do: func(m *watchedService) {
+				m.kill(noCarrier, m.holder)
+				m.pause(500 * time.Millisecond)
+				m.revive(noCarrier, m.holder)
+				m.pause(5 * time.Second)
+				m.stopMeters("")
+				m.trial.stopMeasuring()
+				m.waitUntilAdopted(m.waitUntilClaimed())
+			},
+			bounds: append(outageBounds("", longestOutageOfTwo), atMost(duplicateFigure, 100*time.Millisecond)),
+		})
+	}, proofLimit())
+})
