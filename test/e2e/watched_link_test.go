@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"slices"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -100,10 +101,10 @@ func (m *watchedService) restartSwitch(d time.Duration, nodes ...string) {
 	m.pause(d)
 }
 
-// joinLink connects nodes to the switch again, at once, and measures what comes of it.
-func (m *watchedService) joinLink(nodes ...string) {
+// joinLink connects hosts to the switch again, at once, and measures what comes of it.
+func (m *watchedService) joinLink(hosts ...string) {
 	GinkgoHelper()
-	m.measureNext(healedPrefix, func() { Expect(testLab.JoinLink(m.ctx, nodes...)).To(Succeed()) })
+	m.measureNext(healedPrefix, func() { Expect(testLab.JoinLink(m.ctx, hosts...)).To(Succeed()) })
 }
 
 var _ = Describe("A switch that forwards nothing at first", func() {
@@ -158,3 +159,51 @@ var _ = Describe("A watched holder whose link flaps", func() {
 		})
 	}, proofLimit())
 })
+
+var _ = Describe("A link that is split, with nodes on both sides", func() {
+	const split = 10 * time.Second
+
+	It("has one holder within a second after it is whole again, when clients are apart from the holder", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+		measureWatched(ctx, watchedFault{
+			name: "link split, clients apart from the holder",
+			do: func(m *watchedService) {
+				with := m.anySuccessor()
+				m.watchKernels()
+				m.splitLink(m.holder, with)
+				next := m.waitUntilClaimed(m.holder, with)
+				m.pause(split)
+				m.expectNoClaims(with) // it sees the holder
+				m.joinLink(m.holder, with)
+				m.trial.stopMeasuring()
+				m.expectKept(next)
+				m.waitUntilAdopted(next)
+			},
+			bounds: append(outageBounds("", longestOutageOfTwo), healedBounds()...),
+		})
+	}, proofLimit())
+
+	It("has one holder within a second after it is whole again, when clients are with the holder", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+		measureWatched(ctx, watchedFault{
+			name: "link split, clients with the holder",
+			do: func(m *watchedService) {
+				apart := m.anySuccessor()
+				m.watchKernels()
+				m.splitLink(apart, lab.Router) // the gateway is its witness
+				m.pause(split)
+				m.expectNoClaims(m.others(m.holder, apart)...)
+				Expect(m.holdersAmong(Default, []string{apart})).To(HaveLen(len(m.addrs)), "what %s has claimed", apart)
+				m.joinLink(apart, lab.Router)
+				m.trial.stopMeasuring()
+				m.waitUntilAdopted(m.waitUntilClaimed())
+			},
+			bounds: append(slices.Clone(holderUnharmed), healedBounds()...),
+		})
+	}, proofLimit())
+})
+
+// splitLink parts hosts from the others on the link, until joinLink or the end of the spec.
+func (m *watchedService) splitLink(hosts ...string) {
+	GinkgoHelper()
+	DeferCleanup(func(ctx SpecContext) { Expect(testLab.JoinLink(ctx, hosts...)).To(Succeed()) }, NodeTimeout(waitLimit))
+	Expect(testLab.SplitLink(m.ctx, hosts...)).To(Succeed())
+}
