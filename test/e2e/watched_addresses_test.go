@@ -2,9 +2,12 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -13,6 +16,7 @@ import (
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/test/lab"
+	"github.com/purelb/purelb-operator/test/proof/trial"
 )
 
 var _ = Describe("A successor that does not know what became of an address", func() {
@@ -94,6 +98,136 @@ var _ = Describe("A successor that does not know what became of an address", fun
 		})
 	}, proofLimit())
 })
+
+var _ = Describe("Many addresses of a watched holder", func() {
+	It("are all claimed, by both successors, when it dies", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+		const (
+			many          = 100
+			longestFigure = "longest ND silence, ms"
+			usualFigure   = "median ND silence, ms"
+		)
+		s := newSpace(ctx)
+		turnOnWireFailover(ctx)
+		group := s.createLocalGroup(ctx, "many", v1.PoolSet{V6Pools: []v1.AddressPool{{Subnet: "fd00:77::/64", Pool: s.manyV6().String()}}})
+		var services []*corev1.Service
+		var addrs []netip.Addr
+		for i := range many {
+			services = append(services, s.createService(ctx, fmt.Sprintf("many-%d", i), group, singleStack, ipv6))
+		}
+		for _, svc := range services {
+			addrs = append(addrs, waitForAddresses(ctx, svc, 1)...)
+		}
+		e := trial.Experiment{Name: "100 addresses, holder dead", Bounds: []trial.Bound{atMost(longestFigure, longestOutageOfTwo)}}
+		runExperiment(ctx, e, func(t *oneTrial) {
+			replaceRestartedPods(ctx)
+			waitForRest(ctx, services[0])
+			m := &watchedService{ctx: ctx, trial: t, addrs: addrs, holder: nodeNames()[t.random.IntN(len(nodeNames()))]}
+			gatherAddresses(ctx, m.holder, func(g Gomega) bool {
+				counts, _ := countHolders(ctx, g, group)
+				return counts[m.holder] == many
+			})
+			waitUntilFollowed(ctx, m.holder, addrs)
+			t.measureFromNow()
+			meter := startLinkMeter(ctx, lab.Client, addrs)
+			m.pause(3*time.Second + time.Duration(t.random.Int64N(int64(time.Second)))) // watchers arm 10 addresses in a round
+			m.kill(noCarrier, m.holder)
+			Eventually(func(g Gomega) {
+				counts, _ := countHolders(ctx, g, group)
+				g.Expect(counts[m.holder]).To(BeZero())
+				for _, node := range m.others(m.holder) {
+					g.Expect(counts[node]).To(BeNumerically("~", many/2, many/10), "%v", counts)
+				}
+			}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(pollInterval).Should(Succeed())
+			m.pause(time.Second)
+			var silences []time.Duration
+			for _, record := range meter.stop() {
+				silences = append(silences, record.Figures().Silence)
+			}
+			t.stopMeasuring()
+			slices.Sort(silences)
+			t.Figures[longestFigure], t.Figures[usualFigure] = trial.Milliseconds(silences[many-1]), trial.Milliseconds(silences[many/2])
+			m.revive(noCarrier, m.holder)
+			for _, addr := range addrs {
+				waitForPlaces(ctx, addr, 1)
+			}
+		})
+	}, proofLimit())
+})
+
+// linkMeter asks for many addresses by ARP or ND, each of them every linkMeterInterval.
+type linkMeter struct {
+	asker   *lab.Asker
+	begun   time.Time
+	cancel  context.CancelFunc
+	wait    sync.WaitGroup
+	mutex   sync.Mutex
+	records map[netip.Addr]*lab.Record
+	err     error
+}
+
+// linkMeterInterval is the time between two questions for the same address. They are asked in
+// linkMeterTurns, so that the link has no bursts.
+const (
+	linkMeterInterval = 50 * time.Millisecond
+	linkMeterTurns    = 10
+)
+
+// startLinkMeter starts a linkMeter of addresses of one family at a host of the lab.
+func startLinkMeter(ctx context.Context, host string, addrs []netip.Addr) *linkMeter {
+	GinkgoHelper()
+	asker, err := lab.OpenAsker(host, addrs[0])
+	Expect(err).NotTo(HaveOccurred())
+	l := &linkMeter{asker: asker, begun: time.Now(), records: map[netip.Addr]*lab.Record{}}
+	for _, addr := range addrs {
+		l.records[addr] = &lab.Record{}
+	}
+	ctx, l.cancel = context.WithCancel(ctx)
+	l.wait.Go(func() { l.ask(ctx, addrs) })
+	l.wait.Go(func() { l.listen(ctx) })
+	return l
+}
+
+func (l *linkMeter) ask(ctx context.Context, addrs []netip.Addr) {
+	tick := time.NewTicker(linkMeterInterval / linkMeterTurns)
+	defer tick.Stop()
+	for turn := 0; ctx.Err() == nil; turn++ {
+		for i := turn % linkMeterTurns; i < len(addrs); i += linkMeterTurns {
+			l.mutex.Lock() // also while asking: the answer must be noted after the question
+			record := l.records[addrs[i]]
+			record.WireRequests = append(record.WireRequests, time.Since(l.begun))
+			l.err = errors.Join(l.err, l.asker.Ask(addrs[i]))
+			l.mutex.Unlock()
+		}
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+	}
+}
+
+func (l *linkMeter) listen(ctx context.Context) {
+	for ctx.Err() == nil {
+		addr, mac, at, ok := l.asker.Answer()
+		if record := l.records[addr]; ok && record != nil {
+			l.mutex.Lock()
+			record.WireAnswers = append(record.WireAnswers, lab.Answer{At: at.Sub(l.begun), MAC: mac})
+			l.mutex.Unlock()
+		}
+	}
+}
+
+// stop ends the measurement, and returns what was seen of each address.
+func (l *linkMeter) stop() map[netip.Addr]*lab.Record {
+	GinkgoHelper()
+	end := time.Since(l.begun)
+	l.cancel()
+	l.wait.Wait()
+	Expect(errors.Join(l.err, l.asker.Close())).To(Succeed())
+	for _, record := range l.records {
+		record.End = end
+	}
+	return l.records
+}
 
 // askFor makes a Service ask for addresses.
 func askFor(addrs []netip.Addr) func(*corev1.Service) {

@@ -14,6 +14,11 @@ import (
 	"github.com/purelb/purelb-operator/test/proof/trial"
 )
 
+// calmBounds are those of a time in which nothing is to happen.
+func calmBounds() []trial.Bound {
+	return append(nothingHappens(""), atMost(outageFigure, 500*time.Millisecond), atMost(silenceFigure, silenceThatCounts))
+}
+
 // What moves nothing: the holder's kernel answers, whatever becomes of its programs.
 var _ = Describe("A watched holder whose kernel answers", func() {
 	const (
@@ -60,9 +65,9 @@ var _ = Describe("A watched holder whose kernel answers", func() {
 		}},
 	} {
 		It("keeps its addresses, and loses no request, when "+fault.text, Label(proofLabel, watchingTopic), func(ctx SpecContext) {
-			bounds := nothingHappens("")
-			if !fault.countsOnly {
-				bounds = append(bounds, atMost(outageFigure, 500*time.Millisecond), atMost(silenceFigure, silenceThatCounts))
+			bounds := calmBounds()
+			if fault.countsOnly {
+				bounds = nothingHappens("")
 			}
 			measureWatched(ctx, watchedFault{
 				name: fault.name, isOnAnyMachine: fault.countsOnly, bounds: slices.Concat(bounds, fault.more),

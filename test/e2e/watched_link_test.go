@@ -85,7 +85,7 @@ var _ = Describe("A node that is cut off while it watches another", func() {
 				m.trial.stopMeasuring()
 				m.expectNotMoved()
 			},
-			bounds: append(nothingHappens(""), holderUnharmed...),
+			bounds: calmBounds(),
 		})
 	}, proofLimit())
 })

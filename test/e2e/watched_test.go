@@ -12,6 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/test/lab"
@@ -165,13 +166,21 @@ func waitUntilFollowed(ctx context.Context, holder string, addrs []netip.Addr) m
 	var followers map[netip.Addr][]string
 	Eventually(func(g Gomega) {
 		followers = map[netip.Addr][]string{}
-		standbys := listStandbys(ctx, g)
-		ann, err := getAnnouncement(ctx, holder)
-		g.Expect(err).NotTo(HaveOccurred())
+		list := &v1.AnnouncementList{}
+		g.Expect(kubeClient.List(ctx, list, client.InNamespace(purelbNamespace))).To(Succeed())
+		held, standbys := map[string][]v1.Successor{}, []v1.Announcement{}
+		for _, ann := range list.Items {
+			if ann.Spec.Standby != nil {
+				standbys = append(standbys, ann)
+			}
+			for _, e := range ann.Spec.Addresses {
+				if ann.Spec.NodeName == holder {
+					held[e.Address] = e.Successors
+				}
+			}
+		}
 		for _, addr := range addrs {
-			i := slices.IndexFunc(ann.Spec.Addresses, func(e v1.AnnouncedAddress) bool { return e.Address == addr.String() })
-			g.Expect(i).NotTo(BeNumerically("<", 0), "%s does not hold %s", holder, addr)
-			successors := ann.Spec.Addresses[i].Successors
+			successors := held[addr.String()]
 			g.Expect(successors).To(HaveLen(v1.MaxSuccessorsPerAddress), "successors of %s", addr)
 			for _, s := range successors {
 				g.Expect(watchesFor(standbys, s, holder, addr)).To(BeTrue(), "%s watches %s for %s", s.NodeName, holder, addr)

@@ -63,7 +63,7 @@ func (f *Forger) claim(ctx context.Context) {
 func (f *Forger) answer(ctx context.Context) {
 	for ctx.Err() == nil {
 		frame, _, ok := f.wire.receiveFrame()
-		if !ok {
+		if !ok || ctx.Err() != nil {
 			continue
 		}
 		if q, ok := parseQuestion(frame); ok && q.address == f.wire.address && q.mac.String() != f.mac.String() {
