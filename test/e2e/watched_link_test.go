@@ -207,3 +207,48 @@ func (m *watchedService) splitLink(hosts ...string) {
 	DeferCleanup(func(ctx SpecContext) { Expect(testLab.JoinLink(ctx, hosts...)).To(Succeed()) }, NodeTimeout(waitLimit))
 	Expect(testLab.SplitLink(m.ctx, hosts...)).To(Succeed())
 }
+
+var _ = Describe("A station on the link that forges claims and answers", func() {
+	const (
+		forges       = 10 * time.Second
+		forgedPrefix = "when the forgery ends: "
+	)
+	for _, name := range []struct {
+		text string
+		of   func(m *watchedService) string
+	}{
+		{"a successor's", func(m *watchedService) string { return m.firstSuccessor() }},
+		{"the holder's", func(m *watchedService) string { return m.holder }},
+	} {
+		It("keeps addresses away for less than a second after it ends, in "+name.text+" name", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+			measureWatched(ctx, watchedFault{
+				name: "forgery in " + name.text + " name",
+				// The client is the station that forges.
+				host: lab.ControlPlane,
+				do: func(m *watchedService) {
+					m.stopMeters("")
+					mac, err := testLab.MAC(ctx, name.of(m))
+					Expect(err).NotTo(HaveOccurred())
+					var forgers []*lab.Forger
+					for _, addr := range m.addrs {
+						forger, err := testLab.Forge(ctx, lab.Client, mac, addr)
+						Expect(err).NotTo(HaveOccurred())
+						forgers = append(forgers, forger)
+					}
+					m.pause(forges)
+					m.measureNext(forgedPrefix, func() {
+						for _, forger := range forgers {
+							Expect(forger.Stop()).To(Succeed())
+						}
+					})
+					m.trial.stopMeasuring()
+					m.waitUntilAdopted(m.waitUntilClaimed())
+				},
+				bounds: []trial.Bound{
+					atMost(forgedPrefix+settledFigure, time.Second), atMost(forgedPrefix+silenceFigure, time.Second),
+					atMost(forgedPrefix+outageFigure, time.Second),
+				},
+			})
+		}, proofLimit())
+	}
+})
