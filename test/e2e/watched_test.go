@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"testing"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -469,4 +470,29 @@ func (m *watchedService) gatherManagers(node string) {
 	}).WithContext(m.ctx).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
 	waitForLeader(m.ctx)
 	uncordon(m.ctx)
+}
+
+// TestCountAdded needs no lab.
+func TestCountAdded(t *testing.T) {
+	changes := []lab.AddressChange{
+		{Link: "eth0", Prefix: netip.MustParsePrefix("10.77.0.100/32")},
+		{Link: "eth0", Prefix: netip.MustParsePrefix("10.77.0.100/32"), IsDeleted: true},
+		{Link: "eth0", Prefix: netip.MustParsePrefix("fd00:77::100/128")},
+		{Link: "eth0", Prefix: netip.MustParsePrefix("10.77.0.101/32")},
+	}
+	addrs := []netip.Addr{netip.MustParseAddr("10.77.0.100"), netip.MustParseAddr("fd00:77::100")}
+	if got := countAdded(changes, addrs); got != 2 {
+		t.Errorf("%d, want 2", got)
+	}
+}
+
+// TestForFamilies needs no lab. It checks that bounds and figures of an address have the same names.
+func TestForFamilies(t *testing.T) {
+	var want []trial.Bound
+	for _, addr := range []string{"10.77.0.100", "fd00:77::100"} {
+		want = append(want, atMost(familyOf(netip.MustParseAddr(addr))+silenceFigure, time.Second))
+	}
+	if got := forFamilies(atMost(silenceFigure, time.Second)); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
 }
