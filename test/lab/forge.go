@@ -150,17 +150,22 @@ var (
 	allNodesMAC = net.HardwareAddr{0x33, 0x33, 0, 0, 0, 1}
 )
 
-func arpFrame(from, to net.HardwareAddr, operation uint16, sender netip.Addr, targetMAC []byte, target netip.Addr) ([]byte, error) {
+func arpFrame(
+	from, to net.HardwareAddr, operation uint16, sender netip.Addr, targetMAC []byte, target netip.Addr,
+) ([]byte, error) {
 	return serializeFrame(
 		&layers.Ethernet{SrcMAC: from, DstMAC: to, EthernetType: layers.EthernetTypeARP},
 		&layers.ARP{
-			AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4, HwAddressSize: 6, ProtAddressSize: 4, Operation: operation,
-			SourceHwAddress: from, SourceProtAddress: sender.AsSlice(), DstHwAddress: targetMAC, DstProtAddress: target.AsSlice(),
+			AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4, HwAddressSize: 6, ProtAddressSize: 4,
+			Operation: operation, SourceHwAddress: from, SourceProtAddress: sender.AsSlice(),
+			DstHwAddress: targetMAC, DstProtAddress: target.AsSlice(),
 		})
 }
 
 func advertisementFrame(from, to net.HardwareAddr, address, toAddress netip.Addr, flags uint8) ([]byte, error) {
-	ip := &layers.IPv6{Version: 6, HopLimit: 255, NextHeader: layers.IPProtocolICMPv6, SrcIP: address.AsSlice(), DstIP: toAddress.AsSlice()}
+	ip := &layers.IPv6{
+		Version: 6, HopLimit: 255, NextHeader: layers.IPProtocolICMPv6, SrcIP: address.AsSlice(), DstIP: toAddress.AsSlice(),
+	}
 	icmp := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(layers.ICMPv6TypeNeighborAdvertisement, 0)}
 	if err := icmp.SetNetworkLayerForChecksum(ip); err != nil {
 		return nil, err
@@ -168,7 +173,8 @@ func advertisementFrame(from, to net.HardwareAddr, address, toAddress netip.Addr
 	return serializeFrame(
 		&layers.Ethernet{SrcMAC: from, DstMAC: to, EthernetType: layers.EthernetTypeIPv6}, ip, icmp,
 		&layers.ICMPv6NeighborAdvertisement{
-			Flags: flags, TargetAddress: address.AsSlice(), Options: layers.ICMPv6Options{{Type: layers.ICMPv6OptTargetAddress, Data: from}},
+			Flags: flags, TargetAddress: address.AsSlice(),
+			Options: layers.ICMPv6Options{{Type: layers.ICMPv6OptTargetAddress, Data: from}},
 		})
 }
 

@@ -19,7 +19,11 @@ func TestForge(t *testing.T) {
 			t.Fatal(err)
 		}
 		q, ok := parseQuestion(frame)
-		if from := map[bool]netip.Addr{true: asker.v4, false: asker.v6}[address.Is4()]; !ok || q.address != address || q.from != from || q.mac.String() != asker.mac.String() {
+		from := asker.v4
+		if address.Is6() {
+			from = asker.v6
+		}
+		if !ok || q.address != address || q.from != from || q.mac.String() != asker.mac.String() {
 			t.Errorf("the question for %s: %+v, %t", address, q, ok)
 		}
 		probe := q
@@ -39,7 +43,8 @@ func TestForge(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, ok := parseClaim(frame); !ok || got != (claim{address: address, mac: victim.String(), answersAsker: row.answersAsker}) {
+			want := claim{address: address, mac: victim.String(), answersAsker: row.answersAsker}
+			if got, ok := parseClaim(frame); !ok || got != want {
 				t.Errorf("%s for %s: %+v, %t", row.name, address, got, ok)
 			}
 			if q, ok := parseQuestion(frame); ok {
@@ -59,7 +64,10 @@ func TestForgedAdvertisement(t *testing.T) {
 	}
 	packet := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.Default)
 	na, ok := packet.Layer(layers.LayerTypeICMPv6NeighborAdvertisement).(*layers.ICMPv6NeighborAdvertisement)
-	if !ok || !na.Solicited() || !na.Override() || na.Router() || len(na.Options) != 1 || net.HardwareAddr(na.Options[0].Data).String() != victim.String() {
+	if !ok || !na.Solicited() || !na.Override() || na.Router() || len(na.Options) != 1 {
+		t.Fatalf("%v", packet)
+	}
+	if got := net.HardwareAddr(na.Options[0].Data).String(); got != victim.String() {
 		t.Errorf("%v", packet)
 	}
 	if ip := packet.Layer(layers.LayerTypeIPv6).(*layers.IPv6); ip.HopLimit != 255 || !ip.DstIP.Equal(asker.v6.AsSlice()) {

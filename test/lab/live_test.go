@@ -304,6 +304,88 @@ func TestLivePower(t *testing.T) {
 	eventually(t, "all is well again", func() bool { return l.Check(ctx) == nil })
 }
 
+// The kernel of a frozen node goes on, its processes do not.
+func TestLiveFreeze(t *testing.T) {
+	l := attach(t)
+	ctx, node := t.Context(), l.Nodes()[2]
+	defer func() { must(t, l.Thaw(context.WithoutCancel(ctx), node.Name)) }()
+	isServed := func() bool { // by containerd, by the kubelet
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		_, err := l.NodeExec(ctx, node.Name, "ctr", "version")
+		return err == nil
+	}
+	if !isServed() {
+		t.Error("containerd does not answer")
+	}
+	must(t, l.Freeze(ctx, node.Name))
+	if isServed() {
+		t.Error("containerd answers, although it is frozen")
+	}
+	if macs, err := l.ARPing(ctx, Client, node.IPv4.Addr()); err != nil || len(macs) != 1 {
+		t.Errorf("the kernel says %v, %v", macs, err)
+	}
+	must(t, l.Thaw(ctx, node.Name))
+	eventually(t, "all is well again", func() bool { return isServed() && l.Check(ctx) == nil })
+}
+
+func TestLiveSplit(t *testing.T) {
+	l, ctx := attach(t), t.Context()
+	nodes := l.Nodes()
+	reaches := func(from string, to Node) bool {
+		macs, err := l.ARPing(ctx, from, to.IPv4.Addr())
+		must(t, err)
+		return len(macs) > 0
+	}
+	defer func() { must(t, l.JoinLink(context.WithoutCancel(ctx), nodes[1].Name, nodes[2].Name)) }()
+	must(t, l.SplitLink(ctx, nodes[1].Name, nodes[2].Name))
+	if reaches(Client, nodes[1]) || reaches(nodes[2].Name, nodes[0]) {
+		t.Error("the two sides are not parted")
+	}
+	if !reaches(Client, nodes[0]) || !reaches(nodes[2].Name, nodes[1]) {
+		t.Error("those of a side are parted")
+	}
+	must(t, l.JoinLink(ctx, nodes[1].Name, nodes[2].Name))
+	eventually(t, "the link is whole", func() bool { return reaches(Client, nodes[1]) && reaches(nodes[2].Name, nodes[0]) })
+}
+
+func TestLiveWatchAddresses(t *testing.T) {
+	l, ctx := attach(t), t.Context()
+	watch, err := l.WatchAddresses(ctx, Client)
+	must(t, err)
+	prefix := netip.MustParsePrefix("10.77.0.121/32")
+	// The watch may begin a moment later.
+	eventually(t, "an address comes and goes", func() bool {
+		must(t, l.ip(ctx, Client, "address", "add", prefix.String(), "dev", link))
+		must(t, l.ip(ctx, Client, "address", "delete", prefix.String(), "dev", link))
+		watch.mu.Lock()
+		defer watch.mu.Unlock()
+		return len(watch.changes) >= 2
+	})
+	changes := watch.Stop()
+	last := changes[len(changes)-1]
+	if last != (AddressChange{Link: link, Prefix: prefix, IsDeleted: true}) {
+		t.Errorf("%+v", last)
+	}
+}
+
+func TestLiveForge(t *testing.T) {
+	l, ctx := attach(t), t.Context()
+	victim := l.Nodes()[2]
+	for _, address := range []netip.Addr{netip.MustParseAddr("10.77.0.122"), netip.MustParseAddr("fd00:77::122")} {
+		forger, err := l.Forge(ctx, Client, victim.MAC, address)
+		must(t, err)
+		macs, err := l.ARPing(ctx, Router, address)
+		if err != nil || len(macs) != 1 || macs[0] != victim.MAC {
+			t.Errorf("%s is at %v, %v", address, macs, err)
+		}
+		must(t, forger.Stop())
+		if macs, err := l.ARPing(ctx, Router, address); err != nil || len(macs) > 0 {
+			t.Errorf("%s is still at %v, %v", address, macs, err)
+		}
+	}
+}
+
 func TestLiveNodeExec(t *testing.T) {
 	l, ctx := attach(t), t.Context()
 	for _, node := range l.Nodes() {
