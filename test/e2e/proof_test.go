@@ -77,7 +77,7 @@ type oneTrial struct {
 	lateness *measure.LatenessMeter // nil after stopMeasuring
 }
 
-// measureFromNow forgets how late the machine was before.
+// measureFromNow forgets how late the machine was since measuring began.
 func (t *oneTrial) measureFromNow() {
 	if t.lateness != nil {
 		t.lateness.Stop()
@@ -85,14 +85,15 @@ func (t *oneTrial) measureFromNow() {
 	t.lateness = measure.StartLateness(t.ctx)
 }
 
-// stopMeasuring notes how late the machine was. What comes after it does not count.
+// stopMeasuring notes how late the machine was. What comes after it does not count, until
+// measureFromNow is called.
 func (t *oneTrial) stopMeasuring() {
 	if t.lateness == nil {
 		return
 	}
 	late := t.lateness.Stop()
 	t.lateness = nil
-	t.LateMS, t.Pressure = trial.Milliseconds(late.Longest), late.Pressure
+	t.LateMS, t.Pressure = max(t.LateMS, trial.Milliseconds(late.Longest)), max(t.Pressure, late.Pressure)
 }
 
 // noteRecord adds the figures and the errors of a meter to the trial, with a prefix, and
@@ -170,7 +171,7 @@ func runExperiment(ctx context.Context, planned trial.Experiment, tryOnce func(*
 func (e *experiment) tryOnce(ctx context.Context, tryOnce func(*oneTrial)) {
 	seed := GinkgoRandomSeed() + int64(len(e.Trials))
 	t := &oneTrial{
-		Trial:  trial.Trial{Seed: seed, Figures: map[string]float64{}},
+		Trial:  trial.Trial{Seed: seed, Figures: map[string]float64{}, Pressure: -1},
 		random: rand.New(rand.NewPCG(uint64(seed), 0)), ctx: ctx,
 	}
 	defer func() {

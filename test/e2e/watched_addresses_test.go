@@ -48,8 +48,9 @@ var _ = Describe("A successor that does not know what became of an address", fun
 			}
 		})
 	}
-	It("does not claim one that was deleted meanwhile", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
-		tryZombie(ctx, "address deleted, successors cut off the API server, then holder dead", func(s *space, _ string, m *watchedService) {
+	specifyWatched("does not claim one that was deleted meanwhile", func(ctx SpecContext) {
+		const name = "address deleted, successors cut off the API server, then holder dead"
+		tryZombie(ctx, name, func(s *space, _ string, m *watchedService) {
 			others := m.others(m.holder)
 			healAPI := m.cutAPI(others...)
 			s.kubectl(ctx, "delete", "service", m.svc.Name)
@@ -65,10 +66,11 @@ var _ = Describe("A successor that does not know what became of an address", fun
 			m.expectNoClaims(nodeNames()...)
 			m.revive(noCarrier, m.holder)
 		})
-	}, proofLimit())
+	})
 
-	It("does not claim one whose Service was made anew and is announced by another node", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
-		tryZombie(ctx, "Service made anew elsewhere, successor cut off the API server, then holder dead", func(s *space, group string, m *watchedService) {
+	specifyWatched("does not claim one whose Service was made anew elsewhere", func(ctx SpecContext) {
+		const name = "Service made anew elsewhere, successor cut off the API server, then holder dead"
+		tryZombie(ctx, name, func(s *space, group string, m *watchedService) {
 			cut := m.anySuccessor()
 			elsewhere := m.others(m.holder, cut)[0]
 			healAPI := m.cutAPI(cut)
@@ -96,11 +98,11 @@ var _ = Describe("A successor that does not know what became of an address", fun
 			setExcluded(ctx, false, m.holder)
 			m.expectKept(map[netip.Addr]string{m.addrs[0]: elsewhere, m.addrs[1]: elsewhere})
 		})
-	}, proofLimit())
+	})
 })
 
 var _ = Describe("Many addresses of a watched holder", func() {
-	It("are all claimed, by both successors, when it dies", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+	specifyWatched("are all claimed, by both successors, when it dies", func(ctx SpecContext) {
 		const (
 			many          = 100
 			longestFigure = "longest ND silence, ms"
@@ -108,7 +110,9 @@ var _ = Describe("Many addresses of a watched holder", func() {
 		)
 		s := newSpace(ctx)
 		turnOnWireFailover(ctx)
-		group := s.createLocalGroup(ctx, "many", v1.PoolSet{V6Pools: []v1.AddressPool{{Subnet: "fd00:77::/64", Pool: s.manyV6().String()}}})
+		group := s.createLocalGroup(ctx, "many", v1.PoolSet{
+			V6Pools: []v1.AddressPool{{Subnet: "fd00:77::/64", Pool: s.manyV6().String()}},
+		})
 		var services []*corev1.Service
 		var addrs []netip.Addr
 		for i := range many {
@@ -117,8 +121,8 @@ var _ = Describe("Many addresses of a watched holder", func() {
 		for _, svc := range services {
 			addrs = append(addrs, waitForAddresses(ctx, svc, 1)...)
 		}
-		e := trial.Experiment{Name: "100 addresses, holder dead", Bounds: []trial.Bound{atMost(longestFigure, longestOutageOfTwo)}}
-		runExperiment(ctx, e, func(t *oneTrial) {
+		bounds := []trial.Bound{atMost(longestFigure, longestOutageOfTwo)}
+		runTrials(ctx, "100 addresses, holder dead", bounds, func(t *oneTrial) {
 			replaceRestartedPods(ctx)
 			waitForRest(ctx, services[0])
 			m := &watchedService{ctx: ctx, trial: t, addrs: addrs, holder: nodeNames()[t.random.IntN(len(nodeNames()))]}
@@ -131,6 +135,7 @@ var _ = Describe("Many addresses of a watched holder", func() {
 			meter := startLinkMeter(ctx, lab.Client, addrs)
 			m.pause(3*time.Second + time.Duration(t.random.Int64N(int64(time.Second)))) // watchers arm 10 addresses in a round
 			m.kill(noCarrier, m.holder)
+			m.pause(longestOutageOfTwo)
 			Eventually(func(g Gomega) {
 				counts, _ := countHolders(ctx, g, group)
 				g.Expect(counts[m.holder]).To(BeZero())
@@ -145,13 +150,14 @@ var _ = Describe("Many addresses of a watched holder", func() {
 			}
 			t.stopMeasuring()
 			slices.Sort(silences)
-			t.Figures[longestFigure], t.Figures[usualFigure] = trial.Milliseconds(silences[many-1]), trial.Milliseconds(silences[many/2])
+			t.Figures[longestFigure] = trial.Milliseconds(silences[many-1])
+			t.Figures[usualFigure] = trial.Milliseconds(silences[many/2])
 			m.revive(noCarrier, m.holder)
 			for _, addr := range addrs {
 				waitForPlaces(ctx, addr, 1)
 			}
 		})
-	}, proofLimit())
+	})
 })
 
 // linkMeter asks for many addresses by ARP or ND, each of them every linkMeterInterval.

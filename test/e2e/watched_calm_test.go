@@ -10,7 +10,9 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/api/meta"
 
+	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/test/proof/trial"
 )
 
@@ -49,22 +51,29 @@ var _ = Describe("A watched holder whose kernel answers", func() {
 			goOn(m.ctx)
 			m.pause(3 * time.Second)
 		}},
-		{name: "processors loaded for a minute", text: "all processors are loaded for a minute", countsOnly: true, do: func(m *watchedService) {
-			loadProcessors(m.ctx, longFault)
-		}},
-		{name: "echo blocked at the holder", text: "a firewall begins to drop echo requests", do: func(m *watchedService) {
-			m.blockEcho(shortFault, m.holder)
-		}},
-		{name: "echo blocked at all nodes", text: "a firewall of each node begins to drop echo requests", do: func(m *watchedService) {
-			m.blockEcho(shortFault, nodeNames()...)
-		}},
-		{name: "API server away for a minute", text: "the API server is away for a minute", more: nothingHappens(apiBackPrefix), do: func(m *watchedService) {
-			m.stopControlPlane()
-			m.pause(longFault)
-			m.startControlPlane()
-		}},
+		{
+			name: "processors loaded for a minute", text: "all processors are loaded for a minute", countsOnly: true,
+			do: func(m *watchedService) { loadProcessors(m.ctx, longFault) },
+		},
+		{
+			name: "echo blocked at the holder", text: "its firewall begins to drop echo requests",
+			do: func(m *watchedService) { m.blockEcho(shortFault, m.holder) },
+		},
+		{
+			name: "echo blocked at all nodes", text: "the firewall of each node begins to drop echo requests",
+			do: func(m *watchedService) { m.blockEcho(shortFault, nodeNames()...) },
+		},
+		{
+			name: "API server away for a minute", text: "the API server is away for a minute",
+			more: nothingHappens(apiBackPrefix),
+			do: func(m *watchedService) {
+				m.stopControlPlane()
+				m.pause(longFault)
+				m.startControlPlane()
+			},
+		},
 	} {
-		It("keeps its addresses, and loses no request, when "+fault.text, Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+		specifyWatched("keeps its addresses, and loses no request, when "+fault.text, func(ctx SpecContext) {
 			bounds := calmBounds()
 			if fault.countsOnly {
 				bounds = nothingHappens("")
@@ -82,7 +91,7 @@ var _ = Describe("A watched holder whose kernel answers", func() {
 					m.expectNotMoved()
 				},
 			})
-		}, proofLimit())
+		})
 	}
 })
 
@@ -101,9 +110,24 @@ func (m *watchedService) blockEcho(d time.Duration, nodes ...string) {
 	for _, node := range nodes {
 		Expect(testLab.BlockEcho(m.ctx, node)).To(Succeed())
 	}
+	Eventually(func(g Gomega) { // otherwise nothing is blocked
+		g.Expect(reasonsOfWatchers(listStandbys(m.ctx, g), m.holder)).To(ContainElement("Doubtful"))
+	}).WithContext(m.ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed())
 	m.pause(d)
 	Expect(allow(m.ctx)).To(Succeed())
 	m.pause(3 * time.Second)
+}
+
+// reasonsOfWatchers returns what the watchers of a node report.
+func reasonsOfWatchers(standbys []v1.Announcement, watched string) []string {
+	var reasons []string
+	for _, ann := range standbys {
+		ready := meta.FindStatusCondition(ann.Status.Conditions, v1.ConditionReady)
+		if ann.Spec.Standby.Watched.NodeName == watched && ready != nil {
+			reasons = append(reasons, ready.Reason)
+		}
+	}
+	return reasons
 }
 
 // loadProcessors keeps all processors of this machine busy for a time.

@@ -21,7 +21,8 @@ const (
 
 // outageBounds are those of an outage, as requests and as the link see it, with at most one move.
 func outageBounds(prefix string, limit time.Duration) []trial.Bound {
-	return []trial.Bound{atMost(prefix+silenceFigure, limit), atMost(prefix+outageFigure, limit), {Figure: prefix + changesFigure, AtMost: 1}}
+	oneMove := trial.Bound{Figure: prefix + changesFigure, AtMost: 1}
+	return []trial.Bound{atMost(prefix+silenceFigure, limit), atMost(prefix+outageFigure, limit), oneMove}
 }
 
 // usualOutageBounds are those of the medians.
@@ -40,14 +41,17 @@ func (d death) returnBounds() []trial.Bound {
 
 var _ = Describe("An address whose holder is watched", func() {
 	for _, d := range deaths {
-		It("is claimed within a second when its holder dies by "+d.name+", and stays there when the node returns", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+		specifyWatched("is claimed within a second when its holder dies: "+d.name, func(ctx SpecContext) {
 			measureWatched(ctx, watchedFault{
 				name: "holder dead, " + d.name,
 				do: func(m *watchedService) {
 					m.kill(d, m.holder)
 					next := m.waitUntilClaimed(m.holder)
-					m.waitUntilAdopted(next)
 					m.pause(time.Second)
+					m.stopMeters("")
+					m.trial.stopMeasuring()
+					m.waitUntilAdopted(next)
+					m.trial.measureFromNow()
 					m.measureNext(backPrefix, func() { m.revive(d, m.holder) })
 					m.trial.stopMeasuring()
 					m.expectKept(next)
@@ -55,9 +59,9 @@ var _ = Describe("An address whose holder is watched", func() {
 				},
 				bounds: append(outageBounds("", longestOutage), d.returnBounds()...), medians: usualOutageBounds(),
 			})
-		}, proofLimit())
+		})
 
-		It("is claimed within a second when its holder dies by "+d.name+" while the API server is away, and nothing moves when node and API server return", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+		specifyWatched("is claimed within a second, without API server, when its holder dies: "+d.name, func(ctx SpecContext) {
 			measureWatched(ctx, watchedFault{
 				name: "holder dead, " + d.name + ", API server away",
 				do: func(m *watchedService) {
@@ -73,36 +77,36 @@ var _ = Describe("An address whose holder is watched", func() {
 				bounds:  slices.Concat(outageBounds("", longestOutage), d.returnBounds(), nothingHappens(apiBackPrefix)),
 				medians: usualOutageBounds(),
 			})
-		}, proofLimit())
+		})
 	}
 
-	It("is claimed within a second when its holder dies with the leading manager", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+	specifyWatched("is claimed within a second when its holder dies with the leading manager", func(ctx SpecContext) {
 		measureWatched(ctx, watchedFault{
 			name:         "holder and leading manager dead",
 			chooseHolder: func() string { return leaderNode(ctx) },
 			do:           func(m *watchedService) { m.dieAndReturn(noCarrier, m.holder) },
 			bounds:       append(outageBounds("", longestOutage), noCarrier.returnBounds()...), medians: usualOutageBounds(),
 		})
-	}, proofLimit())
+	})
 
-	It("is claimed within a second when its holder dies with all managers", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+	specifyWatched("is claimed within a second when its holder dies with all managers", func(ctx SpecContext) {
 		measureWatched(ctx, watchedFault{
 			name:    "holder and all managers dead",
 			prepare: func(m *watchedService) { m.gatherManagers(m.holder) },
 			do:      func(m *watchedService) { m.dieAndReturn(noCarrier, m.holder) },
 			bounds:  append(outageBounds("", longestOutage), noCarrier.returnBounds()...), medians: usualOutageBounds(),
 		})
-	}, proofLimit())
+	})
 
-	It("is claimed by its second successor when the first one dies with the holder", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+	specifyWatched("is claimed by its second successor when the first one dies with the holder", func(ctx SpecContext) {
 		measureWatched(ctx, watchedFault{
 			name:   "holder and first successor dead",
 			do:     func(m *watchedService) { m.dieAndReturn(noCarrier, m.holder, m.firstSuccessor()) },
 			bounds: append(outageBounds("", longestOutageOfTwo), noCarrier.returnBounds()...),
 		})
-	}, proofLimit())
+	})
 
-	It("is claimed by the next successor when the one that claimed it dies, too, while the API server is away", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+	specifyWatched("is claimed by the next successor when who claimed it dies, too, without API server", func(ctx SpecContext) {
 		const (
 			between      = 5 * time.Second
 			secondPrefix = "when the second node dies: "
@@ -131,7 +135,7 @@ var _ = Describe("An address whose holder is watched", func() {
 			bounds: slices.Concat(outageBounds("", longestOutageOfTwo), outageBounds(secondPrefix, longestOutageOfTwo),
 				[]trial.Bound{atMost(backPrefix+settledFigure, time.Second)}, nothingHappens(apiBackPrefix)),
 		})
-	}, proofLimit())
+	})
 })
 
 // leaderNode waits until a manager leads, and returns its node.

@@ -13,7 +13,9 @@ import (
 
 // holderUnharmed are the bounds of a fault that does not concern the holder. Requests may fail: the
 // holder forwards some to servers on nodes that are cut off.
-var holderUnharmed = []trial.Bound{none(changesFigure), atMost(outageFigure, 500*time.Millisecond), atMost(silenceFigure, silenceThatCounts)}
+var holderUnharmed = []trial.Bound{
+	none(changesFigure), atMost(outageFigure, 500*time.Millisecond), atMost(silenceFigure, silenceThatCounts),
+}
 
 // healedBounds are those of the time after a link is whole again: one node answers soon, and alone.
 func healedBounds() []trial.Bound {
@@ -28,7 +30,7 @@ const healedPrefix = "when the link is whole again: "
 const isolated = 15 * time.Second
 
 var _ = Describe("A node that is cut off while it watches another", func() {
-	It("claims nothing", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+	specifyWatched("claims nothing", func(ctx SpecContext) {
 		measureWatched(ctx, watchedFault{
 			name: "successor cut off",
 			do: func(m *watchedService) {
@@ -45,9 +47,9 @@ var _ = Describe("A node that is cut off while it watches another", func() {
 			},
 			bounds: holderUnharmed,
 		})
-	}, proofLimit())
+	})
 
-	It("claims nothing when its agent starts while it is cut off", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+	specifyWatched("claims nothing when its agent starts while it is cut off", func(ctx SpecContext) {
 		measureWatched(ctx, watchedFault{
 			name: "successor's agent starts cut off",
 			do: func(m *watchedService) {
@@ -69,9 +71,9 @@ var _ = Describe("A node that is cut off while it watches another", func() {
 			},
 			bounds: holderUnharmed,
 		})
-	}, proofLimit())
+	})
 
-	It("claims nothing when a witness dies", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+	specifyWatched("claims nothing when a witness dies", func(ctx SpecContext) {
 		measureWatched(ctx, watchedFault{
 			name: "gateway dead",
 			do: func(m *watchedService) {
@@ -87,7 +89,7 @@ var _ = Describe("A node that is cut off while it watches another", func() {
 			},
 			bounds: calmBounds(),
 		})
-	}, proofLimit())
+	})
 })
 
 // restart lets the switch lose the ports of nodes, as when it starts: after a second they have
@@ -110,7 +112,7 @@ func (m *watchedService) joinLink(hosts ...string) {
 var _ = Describe("A switch that forwards nothing at first", func() {
 	const forwardsNothing = 30 * time.Second
 
-	It("leaves one holder within a second after it begins to forward for the holder", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+	specifyWatched("leaves one holder within a second after it begins to forward for the holder", func(ctx SpecContext) {
 		measureWatched(ctx, watchedFault{
 			name: "switch forwards nothing at the holder",
 			do: func(m *watchedService) {
@@ -123,9 +125,9 @@ var _ = Describe("A switch that forwards nothing at first", func() {
 			},
 			bounds: append(outageBounds("", longestOutage), healedBounds()...),
 		})
-	}, proofLimit())
+	})
 
-	It("leaves one holder within a second after it begins to forward for all nodes, and none claims an address before", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+	specifyWatched("leaves one holder within a second after it begins to forward for all nodes", func(ctx SpecContext) {
 		measureWatched(ctx, watchedFault{
 			name: "switch forwards nothing at all nodes",
 			do: func(m *watchedService) {
@@ -139,11 +141,11 @@ var _ = Describe("A switch that forwards nothing at first", func() {
 			},
 			bounds: healedBounds(),
 		})
-	}, proofLimit())
+	})
 })
 
 var _ = Describe("A watched holder whose link flaps", func() {
-	It("loses its addresses once at the most", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+	specifyWatched("loses its addresses once at the most", func(ctx SpecContext) {
 		measureWatched(ctx, watchedFault{
 			name: "link down for half a second",
 			do: func(m *watchedService) {
@@ -157,13 +159,13 @@ var _ = Describe("A watched holder whose link flaps", func() {
 			},
 			bounds: append(outageBounds("", longestOutageOfTwo), atMost(duplicateFigure, 100*time.Millisecond)),
 		})
-	}, proofLimit())
+	})
 })
 
 var _ = Describe("A link that is split, with nodes on both sides", func() {
 	const split = 10 * time.Second
 
-	It("has one holder within a second after it is whole again, when clients are apart from the holder", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+	specifyWatched("has one holder within a second after it is whole again, with clients apart from the holder", func(ctx SpecContext) {
 		measureWatched(ctx, watchedFault{
 			name: "link split, clients apart from the holder",
 			do: func(m *watchedService) {
@@ -180,9 +182,9 @@ var _ = Describe("A link that is split, with nodes on both sides", func() {
 			},
 			bounds: append(outageBounds("", longestOutageOfTwo), healedBounds()...),
 		})
-	}, proofLimit())
+	})
 
-	It("has one holder within a second after it is whole again, when clients are with the holder", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+	specifyWatched("has one holder within a second after it is whole again, with clients on the holder's side", func(ctx SpecContext) {
 		measureWatched(ctx, watchedFault{
 			name: "link split, clients with the holder",
 			do: func(m *watchedService) {
@@ -198,7 +200,7 @@ var _ = Describe("A link that is split, with nodes on both sides", func() {
 			},
 			bounds: append(slices.Clone(holderUnharmed), healedBounds()...),
 		})
-	}, proofLimit())
+	})
 })
 
 // splitLink parts hosts from the others on the link, until joinLink or the end of the spec.
@@ -220,7 +222,7 @@ var _ = Describe("A station on the link that forges claims and answers", func() 
 		{"a successor's", func(m *watchedService) string { return m.firstSuccessor() }},
 		{"the holder's", func(m *watchedService) string { return m.holder }},
 	} {
-		It("keeps addresses away for less than a second after it ends, in "+name.text+" name", Label(proofLabel, watchingTopic), func(ctx SpecContext) {
+		specifyWatched("keeps addresses away for a second after its end at most, in "+name.text+" name", func(ctx SpecContext) {
 			measureWatched(ctx, watchedFault{
 				name: "forgery in " + name.text + " name",
 				// The client is the station that forges.
@@ -249,6 +251,6 @@ var _ = Describe("A station on the link that forges claims and answers", func() 
 					atMost(forgedPrefix+outageFigure, time.Second),
 				},
 			})
-		}, proofLimit())
+		})
 	}
 })
