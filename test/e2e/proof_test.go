@@ -220,6 +220,19 @@ func keepFailure(all []*experiment, spec, message string) []*experiment {
 	return all
 }
 
+// TestStopMeasuring needs no lab. It checks that the lateness of a trial is that of all of its parts.
+func TestStopMeasuring(t *testing.T) {
+	for _, before := range []float64{0, 1e6} {
+		one := &oneTrial{Trial: trial.Trial{LateMS: before, Pressure: -1}, ctx: t.Context()}
+		one.measureFromNow()
+		one.stopMeasuring()
+		one.stopMeasuring() // measures nothing
+		if one.LateMS < before || before == 0 && one.LateMS == before {
+			t.Errorf("%v ms before, %v ms with what came then", before, one.LateMS)
+		}
+	}
+}
+
 // TestKeepFailure needs no lab.
 func TestKeepFailure(t *testing.T) {
 	good, bad := trial.Trial{Seed: 1, Figures: map[string]float64{failedFigure: 0}}, trial.Trial{Seed: 1, Figures: map[string]float64{failedFigure: 1}}
