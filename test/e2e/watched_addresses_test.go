@@ -31,8 +31,7 @@ var _ = Describe("A successor that does not know what became of an address", fun
 		turnOnWireFailover(ctx)
 		group := s.localGroup(ctx)
 		runTrials(ctx, name, nil, func(t *oneTrial) {
-			replaceRestartedPods(ctx)
-			waitUntilReady(ctx)
+			forgetTrials(ctx)
 			m := &watchedService{ctx: ctx, trial: t, host: lab.Client, holder: leaderNode(ctx)}
 			m.svc = s.createService(ctx, fmt.Sprintf("gone-%d", t.Seed), group)
 			m.addrs = waitForAddresses(ctx, m.svc, 2)
@@ -123,7 +122,7 @@ var _ = Describe("Many addresses of a watched holder", func() {
 		}
 		bounds := []trial.Bound{atMost(longestFigure, longestOutageOfTwo)}
 		runTrials(ctx, "100 addresses, holder dead", bounds, func(t *oneTrial) {
-			replaceRestartedPods(ctx)
+			forgetTrials(ctx)
 			waitForRest(ctx, services[0])
 			m := &watchedService{ctx: ctx, trial: t, addrs: addrs, holder: nodeNames()[t.random.IntN(len(nodeNames()))]}
 			gatherAddresses(ctx, m.holder, func(g Gomega) bool {

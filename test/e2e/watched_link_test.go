@@ -92,7 +92,7 @@ var _ = Describe("A node that is cut off while it watches another", func() {
 	})
 })
 
-// restart lets the switch lose the ports of nodes, as when it starts: after a second they have
+// restartSwitch lets the switch lose the ports of nodes, as when it starts: after a second they have
 // carrier, and for d after that no frame gets through.
 func (m *watchedService) restartSwitch(d time.Duration, nodes ...string) {
 	GinkgoHelper()

@@ -78,7 +78,7 @@ func measureWatched(ctx SpecContext, f watchedFault) {
 		Name: f.name, Bounds: forFamilies(f.bounds...), MedianBounds: forFamilies(f.medians...), AnyMachine: f.isOnAnyMachine,
 	}
 	runExperiment(ctx, experiment, func(t *oneTrial) {
-		replaceRestartedPods(ctx)
+		forgetTrials(ctx)
 		waitForRest(ctx, svc)
 		m := &watchedService{ctx: ctx, trial: t, svc: svc, addrs: addrs, host: host}
 		if f.chooseHolder != nil {
@@ -110,6 +110,17 @@ func measureWatched(ctx SpecContext, f watchedFault) {
 			expectOneHolder(ctx, m.host, addr)
 		}
 	})
+}
+
+// forgetTrials waits until PureLB is at rest, and knows nothing of the trials before: the managers are
+// replaced, as the leader names new successors of a node whose addresses were claimed later each time,
+// after five minutes in the end.
+func forgetTrials(ctx context.Context) {
+	GinkgoHelper()
+	replaceRestartedPods(ctx)
+	kubectl(ctx, "-n", purelbNamespace, "rollout", "restart", "deployment/purelb-manager")
+	kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=120s")
+	waitUntilReady(ctx)
 }
 
 // familyOf returns what the names of the figures of an address begin with.
