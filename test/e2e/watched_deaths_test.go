@@ -61,7 +61,7 @@ var _ = Describe("An address whose holder is watched", func() {
 			})
 		})
 
-		specifyWatched("is claimed within a second, without API server, when its holder dies: "+d.name, func(ctx SpecContext) {
+		specifyWatched("is claimed within a second when its holder dies, API server away: "+d.name, func(ctx SpecContext) {
 			measureWatched(ctx, watchedFault{
 				name: "holder dead, " + d.name + ", API server away",
 				do: func(m *watchedService) {
@@ -106,7 +106,7 @@ var _ = Describe("An address whose holder is watched", func() {
 		})
 	})
 
-	specifyWatched("is claimed by the next successor when who claimed it dies, too, without API server", func(ctx SpecContext) {
+	specifyWatched("is claimed by the next successor when who claimed it dies, API server away", func(ctx SpecContext) {
 		const (
 			between      = 5 * time.Second
 			secondPrefix = "when the second node dies: "

@@ -165,7 +165,7 @@ var _ = Describe("A watched holder whose link flaps", func() {
 var _ = Describe("A link that is split, with nodes on both sides", func() {
 	const split = 10 * time.Second
 
-	specifyWatched("has one holder within a second after it is whole again, with clients apart from the holder", func(ctx SpecContext) {
+	specifyWatched("has one holder within a second after it is whole, with clients apart from it", func(ctx SpecContext) {
 		measureWatched(ctx, watchedFault{
 			name: "link split, clients apart from the holder",
 			do: func(m *watchedService) {
@@ -184,7 +184,7 @@ var _ = Describe("A link that is split, with nodes on both sides", func() {
 		})
 	})
 
-	specifyWatched("has one holder within a second after it is whole again, with clients on the holder's side", func(ctx SpecContext) {
+	specifyWatched("has one holder within a second after it is whole, with clients on its side", func(ctx SpecContext) {
 		measureWatched(ctx, watchedFault{
 			name: "link split, clients with the holder",
 			do: func(m *watchedService) {
@@ -222,7 +222,7 @@ var _ = Describe("A station on the link that forges claims and answers", func() 
 		{"a successor's", func(m *watchedService) string { return m.firstSuccessor() }},
 		{"the holder's", func(m *watchedService) string { return m.holder }},
 	} {
-		specifyWatched("keeps addresses away for a second after its end at most, in "+name.text+" name", func(ctx SpecContext) {
+		specifyWatched("keeps addresses away for a second after it ends, in "+name.text+" name", func(ctx SpecContext) {
 			measureWatched(ctx, watchedFault{
 				name: "forgery in " + name.text + " name",
 				// The client is the station that forges.
