@@ -190,10 +190,12 @@ var _ = Describe("A link that is split, with nodes on both sides", func() {
 			do: func(m *watchedService) {
 				apart := m.anySuccessor()
 				m.watchKernels()
-				m.splitLink(apart, lab.Router) // the gateway is its witness
+				m.splitLink(apart, lab.Router)
 				m.pause(split)
 				m.expectNoClaims(m.others(m.holder, apart)...)
-				Expect(m.holdersAmong(Default, []string{apart})).To(HaveLen(len(m.addrs)), "what %s has claimed", apart)
+				// A node that reaches the gateway alone may claim or not: nobody else on its side can tell.
+				claimed := m.holdersAmong(Default, []string{apart})
+				m.trial.Figures["addresses claimed apart"] = float64(len(claimed))
 				m.joinLink(apart, lab.Router)
 				m.trial.stopMeasuring()
 				m.waitUntilAdopted(m.waitUntilClaimed())
