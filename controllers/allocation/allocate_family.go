@@ -25,6 +25,11 @@ func (s *slot) contains(a netip.Addr) bool {
 	return slices.ContainsFunc(s.ranges, func(r Range) bool { return r.Addrs.Contains(a) })
 }
 
+// accepts reports whether an address of the ranges is the requested one, if there is one.
+func (s *slot) accepts(a netip.Addr) bool {
+	return s.contains(a) && (!s.requested.IsValid() || a == s.requested)
+}
+
 // allocateFamily finds the addresses of one family that the Service is to have. A refusal
 // beside addresses says that some are missing, or what is wrong with them.
 func (d *decision) allocateFamily(family Family) (addrs []netip.Addr, no *refusal) {
@@ -112,7 +117,7 @@ func (d *decision) fillSlot(s slot) (netip.Addr, *refusal) {
 		return netip.Addr{}, d.refuseNamespace(d.groupName)
 	}
 	keyAddress, keyService := d.addressOfKey(s)
-	reserved, isReserved := d.reservedAddress(d.group, func(a netip.Addr) bool { return s.contains(a) && (!s.requested.IsValid() || a == s.requested) })
+	reserved, isReserved := d.reservedAddress(d.group, s.accepts)
 	switch {
 	case s.requested.IsValid() && keyService != nil && keyAddress != s.requested && !slices.Contains(keyService.Addresses, s.requested):
 		return netip.Addr{}, refuse(v1.ReasonSharingRefused, "%s: %s is not what the sharing key %q stands for, which is %s of %s",
@@ -128,6 +133,11 @@ func (d *decision) fillSlot(s slot) (netip.Addr, *refusal) {
 	case keyService != nil:
 		return unlessRefused(keyAddress, d.refuseToJoin(keyAddress))
 	}
+	return d.fillWithAny(s)
+}
+
+// fillWithAny finds an address for a slot for which any address of its ranges will do.
+func (d *decision) fillWithAny(s slot) (netip.Addr, *refusal) {
 	if d.group.IsExternal() && len(s.ranges) > 0 {
 		return d.claimAddress(Claim{Family: s.family}) // the system offers what it offered before
 	}
