@@ -302,7 +302,8 @@ func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image str
 	}
 	// Every replica fills its caches, so that a standby can lead at once.
 	for _, kind := range []client.Object{
-		&corev1.Service{}, &corev1.Node{}, controllers.NamespaceMetadata(), &corev1.ServiceAccount{}, &appsv1.DaemonSet{}, &discoveryv1.EndpointSlice{},
+		&corev1.Service{}, &corev1.Node{}, controllers.NamespaceMetadata(), &corev1.ServiceAccount{}, &appsv1.DaemonSet{},
+		&discoveryv1.EndpointSlice{},
 		&v1.ServiceGroup{}, &v1.LBNodeAgent{}, &v1.Announcement{}, &v1.CommonAnnouncement{}, &v1.BGPPeer{}, &v1.NodeRouting{}, &corev1.Secret{},
 	} {
 		if _, err := mgr.GetCache().GetInformer(ctx, kind, cache.BlockUntilSynced(false)); err != nil {

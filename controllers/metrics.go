@@ -33,7 +33,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	pool := []string{"pool"}
 	m := &Metrics{
 		size: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "purelb_address_pool_size", Help: "Addresses of a ServiceGroup, in use and free, by family; without those that are reserved and not in use.",
+			Name: "purelb_address_pool_size",
+			Help: "Addresses of a ServiceGroup, in use and free, by family; without those that are reserved and not in use.",
 		}, []string{"pool", "family"}),
 		inUse: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "purelb_address_pool_addresses_in_use", Help: "Addresses of a ServiceGroup that are in use, by family.",

@@ -72,7 +72,9 @@ func (r *ServiceReconciler) servicesOfNamespace(ctx context.Context, ns client.O
 // labels that its Namespace does not have any more. A Service keeps what it gets, so the
 // cache, which may be late, does not decide that alone: somebody may have just deleted the
 // Namespace, and made another one of its name.
-func (r *ServiceReconciler) hasOldLabels(ctx context.Context, svc *corev1.Service, inputs *allocation.Inputs, result *allocation.Result) (bool, error) {
+func (r *ServiceReconciler) hasOldLabels(
+	ctx context.Context, svc *corev1.Service, inputs *allocation.Inputs, result *allocation.Result,
+) (bool, error) {
 	verdict, allocated := inputs.Catalog[result.Group], allocation.RecordOf(svc).Addresses
 	if verdict == nil || verdict.Group.Namespaces == nil {
 		return false, nil

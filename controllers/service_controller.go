@@ -63,7 +63,8 @@ func (r *ServiceReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		WatchesRawSource(r.listBeforeAllocating()).
 		Watches(&v1.ServiceGroup{}, handler.EnqueueRequestsFromMapFunc(r.servicesOfGroup), builder.WithPredicates(groupChanged)).
 		Watches(&v1.Announcement{}, batched(r.servicesThatDependOnNodes), builder.WithPredicates(factsChanged)).
-		Watches(&corev1.Namespace{}, batched(r.servicesOfNamespace), builder.OnlyMetadata, builder.WithPredicates(namespaceLabelsChanged)).
+		Watches(&corev1.Namespace{}, batched(r.servicesOfNamespace), builder.OnlyMetadata,
+			builder.WithPredicates(namespaceLabelsChanged)).
 		Watches(&corev1.Node{}, batched(r.servicesThatDependOnNodes), builder.WithPredicates(nodeAddressesChanged)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: allocators}).
 		Complete(r)

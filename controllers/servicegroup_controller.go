@@ -50,7 +50,8 @@ func (r *ServiceGroupReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1.ServiceGroup{}, batchedFor(countDelay, requestFor)).
 		Watches(&corev1.Service{}, batchedFor(countDelay, r.allGroups), builder.WithPredicates(servicePlacementChanged)).
 		Watches(&v1.Announcement{}, batched(r.allGroups), builder.WithPredicates(factsChanged)).
-		Watches(&corev1.Namespace{}, batched(r.allGroups), builder.OnlyMetadata, builder.WithPredicates(namespaceLabelsChanged)).
+		Watches(&corev1.Namespace{}, batched(r.allGroups), builder.OnlyMetadata,
+			builder.WithPredicates(namespaceLabelsChanged)).
 		Watches(&corev1.Node{}, batched(r.allGroups), builder.WithPredicates(nodeAddressesChanged)).
 		Complete(r)
 }

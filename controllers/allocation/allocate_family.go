@@ -208,7 +208,8 @@ func (d *decision) pendingAddress(group *Group, s slot) (netip.Addr, bool) {
 	for _, a := range self.Addresses {
 		_, isReserved := d.Reserved[a]
 		r, _ := group.RangeContaining(a)
-		if s.contains(a) && !isReserved && !group.Reservations.areKeptFrom(d.String(), a) && r.canAllocate(a) && len(d.otherServicesWith(a)) == 0 {
+		isFree := !isReserved && !group.Reservations.areKeptFrom(d.String(), a) && len(d.otherServicesWith(a)) == 0
+		if s.contains(a) && isFree && r.canAllocate(a) {
 			return a, true
 		}
 	}

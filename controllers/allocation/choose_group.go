@@ -44,14 +44,15 @@ func (d *decision) chooseGroup() *refusal {
 	case !verdict.Ready():
 		return refuse(v1.ReasonGroupNotReady, "ServiceGroup %s is not ready: %s", d.groupName, verdict.Message)
 	case d.isAutomatic && !verdict.Group.AutoAssign:
-		return refuse(v1.ReasonNotAllowed, "ServiceGroup %s is only for Services that name it (autoAssign: false): name it, or another one, by annotation %s",
-			d.groupName, v1.AnnotationServiceGroup)
+		return refuse(v1.ReasonNotAllowed, "ServiceGroup %s is only for Services that name it (autoAssign: false): "+
+			"name it, or another one, by annotation %s", d.groupName, v1.AnnotationServiceGroup)
 	}
 	if d.keepsOnly = !d.mayUse(&verdict.Group, d.Namespace); d.keepsOnly {
 		if !d.hasAddressesOf(d.groupName) {
 			return d.refuseNamespace(d.groupName)
 		}
-		d.warn("ServiceGroup %s is not for namespace %s any more: the Service keeps what it has, and gets nothing else of it", d.groupName, d.Namespace)
+		d.warn("ServiceGroup %s is not for namespace %s any more: the Service keeps what it has, and gets nothing else of it",
+			d.groupName, d.Namespace)
 	}
 	d.group = &verdict.Group
 	return nil
@@ -82,7 +83,9 @@ func (d *decision) presentGroup() string {
 // are none, it returns the default group.
 func (d *decision) automaticGroup() string {
 	names := d.Catalog.automaticGroups()
-	allowed := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !d.mayUse(&d.Catalog[name].Group, d.Namespace) })
+	allowed := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		return !d.mayUse(&d.Catalog[name].Group, d.Namespace)
+	})
 	for _, suits := range []func(*Verdict) bool{d.hasAddressOfKeyIn, d.canServe} {
 		if i := slices.IndexFunc(allowed, func(name string) bool { return suits(d.Catalog[name]) }); i >= 0 {
 			return allowed[i]
@@ -108,11 +111,14 @@ func (c Catalog) automaticGroups() []string {
 
 // hasAddressOfKeyIn reports whether the sharing key stands for an address of a group.
 func (d *decision) hasAddressOfKeyIn(v *Verdict) bool {
-	return v.Ready() && slices.ContainsFunc(d.InUse.servicesByKey[d.SharingKey], func(other *Service) bool {
-		return !d.isSelf(other) && d.canShareByNamespace(&v.Group, other) && slices.ContainsFunc(other.Addresses, func(a netip.Addr) bool {
+	hasOne := func(other *Service) bool {
+		return slices.ContainsFunc(other.Addresses, func(a netip.Addr) bool {
 			_, isInGroup := v.Group.RangeContaining(a)
 			return isInGroup && d.ownsAddress(other, a)
 		})
+	}
+	return v.Ready() && slices.ContainsFunc(d.InUse.servicesByKey[d.SharingKey], func(other *Service) bool {
+		return !d.isSelf(other) && d.canShareByNamespace(&v.Group, other) && hasOne(other)
 	})
 }
 
@@ -159,7 +165,8 @@ func (d *decision) chooseGroupOfRequestedAddresses() *refusal {
 		return nil
 	}
 	if d.RequestedGroup != "" && d.RequestedGroup != chosen {
-		d.warn("annotation %s asks for ServiceGroup %s, but %s is of %s, and that decides", v1.AnnotationServiceGroup, d.RequestedGroup, first, chosen)
+		d.warn("annotation %s asks for ServiceGroup %s, but %s is of %s, and that decides",
+			v1.AnnotationServiceGroup, d.RequestedGroup, first, chosen)
 	}
 	d.groupName, d.isAutomatic = chosen, false
 	return nil

@@ -18,11 +18,13 @@ func parseAllowedNamespaces(spec *v1.AllowedNamespaces, path *field.Path) (label
 	case spec == nil:
 		return nil, nil
 	case spec.From != v1.NamespacesFromSelector && spec.Selector != nil:
-		return nil, field.ErrorList{field.Invalid(path.Child("from"), string(spec.From), "selector counts only with from: Selector")}
+		err := field.Invalid(path.Child("from"), string(spec.From), "selector counts only with from: Selector")
+		return nil, field.ErrorList{err}
 	case spec.From != v1.NamespacesFromSelector:
 		return nil, nil
 	case spec.Selector == nil:
-		return nil, field.ErrorList{field.Required(path.Child("selector"), "from: Selector needs a selector; {} selects all namespaces")}
+		err := field.Required(path.Child("selector"), "from: Selector needs a selector; {} selects all namespaces")
+		return nil, field.ErrorList{err}
 	}
 	selector, err := metav1.LabelSelectorAsSelector(spec.Selector)
 	if err != nil {
@@ -54,8 +56,8 @@ func (in *Inputs) mayUse(group *Group, namespace string) bool {
 
 // refuseNamespace says that the Service's namespace may not use a group.
 func (d *decision) refuseNamespace(group string) *refusal {
-	return refuse(v1.ReasonNotAllowed, "ServiceGroup %s is not for namespace %s: ask for another one, or have its administrator select the namespace in spec.allowedNamespaces",
-		group, d.Namespace)
+	return refuse(v1.ReasonNotAllowed, "ServiceGroup %s is not for namespace %s: ask for another one, "+
+		"or have its administrator select the namespace in spec.allowedNamespaces", group, d.Namespace)
 }
 
 // hasAddressesOf reports whether the Service keeps addresses that it was allocated from a
@@ -84,5 +86,6 @@ func (in *Inputs) warnOfNamespaces(group *Group) []string {
 	if held.addresses == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("spec.allowedNamespaces: leaves out namespaces with %s: they stay until their Services go or ask for another group", held)}
+	return []string{fmt.Sprintf("spec.allowedNamespaces: leaves out namespaces with %s: "+
+		"they stay until their Services go or ask for another group", held)}
 }

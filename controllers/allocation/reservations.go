@@ -48,14 +48,16 @@ func (r Reservations) countUnused(in Range, used *InUse) int64 {
 
 // parseReservations parses the reservations of a group whose ranges are parsed. If a range
 // is not valid, it does not matter in which range an address is.
-func parseReservations(list []v1.Reservation, group *Group, hasAllRanges bool, path *field.Path) (Reservations, field.ErrorList) {
+func parseReservations(
+	list []v1.Reservation, group *Group, hasAllRanges bool, path *field.Path,
+) (reservations Reservations, errs field.ErrorList) {
 	if len(list) == 0 {
 		return nil, nil
 	}
 	if group.IsExternal() {
 		return nil, field.ErrorList{field.Forbidden(path, "NetBox allocates the addresses of the group: reserve them there")}
 	}
-	reservations, errs := Reservations{}, field.ErrorList(nil)
+	reservations = Reservations{}
 	for i, r := range list {
 		at := path.Index(i)
 		if err := checkServiceName(r.Service); err != "" {
@@ -67,13 +69,17 @@ func parseReservations(list []v1.Reservation, group *Group, hasAllRanges bool, p
 			continue
 		}
 		in, isInGroup := group.RangeContaining(a)
+		why := ""
 		switch {
 		case reservations[a] != "":
-			errs = append(errs, field.Invalid(at.Child("address"), r.Address, fmt.Sprintf("is reserved for Service %s already", reservations[a])))
+			why = fmt.Sprintf("is reserved for Service %s already", reservations[a])
 		case hasAllRanges && !isInGroup:
-			errs = append(errs, field.Invalid(at.Child("address"), r.Address, "is in no pool of the group: add it to one, or remove the reservation"))
+			why = "is in no pool of the group: add it to one, or remove the reservation"
 		case isInGroup && !in.canAllocate(a):
-			errs = append(errs, field.Invalid(at.Child("address"), r.Address, in.whyNotAllocatable(a)))
+			why = in.whyNotAllocatable(a)
+		}
+		if why != "" {
+			errs = append(errs, field.Invalid(at.Child("address"), r.Address, why))
 		}
 		if reservations[a] == "" {
 			reservations[a] = r.Service
@@ -129,7 +135,9 @@ func (d *decision) refuseReserved(a netip.Addr) *refusal {
 func (d *decision) reservedAddress(group *Group, isWanted func(netip.Addr) bool) (netip.Addr, bool) {
 	for _, a := range group.Reservations.addressesFor(d.String()) {
 		_, isOfNode := d.Reserved[a]
-		isInUse := slices.ContainsFunc(d.otherServicesWith(a), func(s *Service) bool { return !s.IsOurs || d.ownsAddress(s, a) })
+		isInUse := slices.ContainsFunc(d.otherServicesWith(a), func(s *Service) bool {
+			return !s.IsOurs || d.ownsAddress(s, a)
+		})
 		if isWanted(a) && !isOfNode && !isInUse {
 			return a, true
 		}
@@ -140,12 +148,13 @@ func (d *decision) reservedAddress(group *Group, isWanted func(netip.Addr) bool)
 // groupOfReservation returns the first group, by name, that keeps a free address for the
 // Service, or an empty text.
 func (d *decision) groupOfReservation() string {
+	isOfFamilies := func(a netip.Addr) bool { return slices.Contains(d.Families, FamilyOf(a)) }
 	for _, name := range slices.Sorted(maps.Keys(d.Catalog)) {
 		v := d.Catalog[name]
 		if len(v.Group.Reservations) == 0 || !v.Ready() || !d.mayUse(&v.Group, d.Namespace) {
 			continue
 		}
-		if _, ok := d.reservedAddress(&v.Group, func(a netip.Addr) bool { return slices.Contains(d.Families, FamilyOf(a)) }); ok {
+		if _, ok := d.reservedAddress(&v.Group, isOfFamilies); ok {
 			return name
 		}
 	}
@@ -170,11 +179,12 @@ func (in *Inputs) warnOfReservations(group *Group) []string {
 		namespace, _, _ := strings.Cut(owner, "/")
 		_, exists := in.Namespaces[namespace]
 		if holder := in.InUse.otherServiceWith(a, owner); holder != nil {
-			warnings = append(warnings, fmt.Sprintf("spec.reservations: %s, reserved for Service %s, is in use by Service %s, which keeps it until it goes or asks for another one",
-				a, owner, holder))
+			warnings = append(warnings, fmt.Sprintf("spec.reservations: %s, reserved for Service %s, is in use by Service %s, "+
+				"which keeps it until it goes or asks for another one", a, owner, holder))
 		}
 		if exists && !in.mayUse(group, namespace) {
-			warnings = append(warnings, fmt.Sprintf("spec.reservations: %s is reserved for Service %s, whose namespace may not use the group: spec.allowedNamespaces leaves it out", a, owner))
+			warnings = append(warnings, fmt.Sprintf("spec.reservations: %s is reserved for Service %s, "+
+				"whose namespace may not use the group: spec.allowedNamespaces leaves it out", a, owner))
 		}
 	}
 	return warnings
@@ -192,8 +202,9 @@ func (a *Admission) refuseReservationsInUse(before, after *v1.ServiceGroup) (err
 			continue
 		}
 		if holder := a.InUse.otherServiceWith(addr, r.Service); holder != nil {
-			errs = append(errs, field.Invalid(field.NewPath("spec", "reservations").Index(i).Child("address"), r.Address,
-				fmt.Sprintf("is in use by Service %s: reserve another address, or let that Service ask for another one first", holder)))
+			at := field.NewPath("spec", "reservations").Index(i).Child("address")
+			errs = append(errs, field.Invalid(at, r.Address, fmt.Sprintf(
+				"is in use by Service %s: reserve another address, or let that Service ask for another one first", holder)))
 		}
 	}
 	return errs

@@ -189,7 +189,8 @@ func (d *decision) ownsAddress(s *Service, a netip.Addr) bool {
 func (d *decision) isAdoptable(s *Service, a netip.Addr) bool {
 	_, isReserved := d.Reserved[a]
 	group, r, isPooled := d.Catalog.GroupContaining(a)
-	return isPooled && !isReserved && r.canAllocate(a) && d.mayUse(group, s.Namespace) && !group.Reservations.areKeptFrom(s.String(), a)
+	return isPooled && !isReserved && r.canAllocate(a) &&
+		d.mayUse(group, s.Namespace) && !group.Reservations.areKeptFrom(s.String(), a)
 }
 
 // addressOfKey returns the address of a slot that the sharing key stands for, and the

@@ -148,10 +148,11 @@ func groupOf(c *Cluster, svc *corev1.Service) (group, why string) {
 // it asks for.
 func whyUnnamed(c *Cluster, svc *corev1.Service, record allocation.Record) (why, requested string) {
 	verdict := c.Admission.Catalog[record.Group]
+	isReserved := func(a netip.Addr) bool { return verdict.Group.Reservations[a] == keyOf(svc) }
 	switch {
 	case verdict == nil:
 		return "the Service names no other", v1.DefaultServiceGroup
-	case slices.ContainsFunc(record.Addresses, func(a netip.Addr) bool { return verdict.Group.Reservations[a] == keyOf(svc) }):
+	case slices.ContainsFunc(record.Addresses, isReserved):
 		return "the Service names none, and an address of this one is reserved for it", record.Group
 	case record.Group == v1.DefaultServiceGroup:
 		return "the Service names no other", v1.DefaultServiceGroup
