@@ -46,8 +46,8 @@ func (x portExchange) Drain(heard func(neigh.Heard)) error {
 
 func (portExchange) Close() error { return nil }
 
-// failover is a segment with node1, which holds 192.0.2.1 under epoch 3, its successors node2 and
-// node3, and node4, which has no agent. There is no manager.
+// failover is a segment with node1, which holds 192.0.2.1 under epoch 3, its successors node2, the first
+// one, and node3, and node4, which has no Announcement with standby. There is no manager.
 type failover struct {
 	*segment
 	t     *testing.T
@@ -67,9 +67,10 @@ func nodeNamed(i int) purelbv1.StandbyNode {
 	}
 }
 
-func newFailover(t *testing.T, isFresh bool) *failover {
+// newFailover makes a failover with the epochs that are reserved for the first and the second successor.
+func newFailover(t *testing.T, isFresh bool, firstEpoch, secondEpoch int64) *failover {
 	f := &failover{segment: &segment{}, t: t, mayClaim: [4]bool{true, true, true, true}}
-	successors := []purelbv1.Successor{{NodeName: "node2", Epoch: 4}, {NodeName: "node3", Epoch: 5}}
+	successors := []purelbv1.Successor{{NodeName: "node2", Epoch: firstEpoch}, {NodeName: "node3", Epoch: secondEpoch}}
 	for i := 1; i <= 4; i++ {
 		self := nodeNamed(i)
 		ann := announcementOf(self.NodeName)
@@ -142,7 +143,7 @@ func (f *failover) setCutOff(i int, isCutOff bool) {
 // may keep the address, claim an address again that it has yielded, and end the round in which it was cut
 // off.
 func (f *failover) run(d time.Duration) (settled time.Duration) {
-	var before []string
+	before := f.holders()
 	begun := time.Now()
 	for time.Since(begun) < d {
 		time.Sleep(5 * time.Millisecond)
@@ -176,7 +177,7 @@ func TestFaultSilentNodes(t *testing.T) {
 		isFresh, isDead := round%2 == 0, round%3 == 0
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, uint64(round)))
-			f := newFailover(t, isFresh)
+			f := newFailover(t, isFresh, 4, 5)
 			f.run(15*time.Second + time.Duration(random.Int64N(int64(time.Second))))
 			for range 1 + random.IntN(6) {
 				i := random.IntN(3)
@@ -199,16 +200,79 @@ func TestFaultSilentNodes(t *testing.T) {
 	t.Logf("one node has it after %s at the latest", worst)
 }
 
-// When the first successor dies, too, the second one claims the address.
-func TestSecondFailure(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFailover(t, true)
-		for i, want := range []string{"[node1]", "[node2]", "[node3]"} {
-			f.run(15 * time.Second)
-			if got := fmt.Sprint(f.holders()); got != want {
-				t.Fatalf("%s have it, want %s", got, want)
-			}
-			f.setCutOff(i, true)
+// mustSettle lets time pass, and fails the test unless one node, and no other, has the address in the end,
+// and the holders changed last between atLeast and atMost from now.
+func (f *failover) mustSettle(what string, i int, d, atLeast, atMost time.Duration) {
+	f.t.Helper()
+	settled, want := f.run(d), []string{fmt.Sprintf("node%d", i+1)}
+	if got := f.holders(); !slices.Equal(got, want) || settled < atLeast || settled > atMost {
+		f.t.Fatalf("%s: %v have it after %s, want %v after %s to %s\n%s",
+			what, got, settled, want, atLeast, atMost, strings.Join(f.log, "\n"))
+	}
+}
+
+// The node that held the address dies, and later the successor that has claimed it, with cuts before and
+// between, and without an API server or a manager. The other successor has the address after five misses,
+// and the delay of its rank, and not before. When all are back, the successor with the higher epoch has it. This
+// test shows the row "it dies, and the node that has claimed its addresses does, too" of docs/trust.md.
+func TestFaultSecondNodeDies(t *testing.T) {
+	seed := seeds.First(t)
+	rounds := 60
+	if testing.Short() {
+		rounds /= 10
+	}
+	for round := range rounds {
+		isFresh, epochs := round%2 == 0, []int64{4, 5}
+		if round%4 < 2 {
+			slices.Reverse(epochs)
 		}
-	})
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, uint64(round)))
+			upTo := func(d time.Duration) time.Duration { return time.Duration(random.Int64N(int64(d))) }
+			f := newFailover(t, isFresh, epochs[0], epochs[1])
+			f.run(15*time.Second + upTo(time.Second))
+			f.setCutOff(0, true)
+			for range random.IntN(4) {
+				f.run(upTo(2 * time.Second))
+				i := 1 + random.IntN(2)
+				f.setCutOff(i, !f.ports[i].isCutOff)
+			}
+			for i := range 2 {
+				f.setCutOff(1+i, false)
+			}
+			f.run(time.Second)
+			first := 1
+			if f.ports[2].has(claimedAddr) {
+				first = 2
+			}
+			other := 3 - first
+			f.mustSettle("the first one has died", first, 2*time.Second, 0, 0)
+			for range random.IntN(3) {
+				f.setCutOff(first, true)
+				f.run(upTo(350 * time.Millisecond))
+				f.setCutOff(first, false)
+				f.run(2*watch.DefaultInterval + upTo(time.Second))
+			}
+			f.mustSettle("it was cut off for a moment", first, time.Second, 0, 0)
+
+			_, yields := f.nodes[other].defender.heldAndYields()
+			atLeast := 5*watch.DefaultInterval + time.Duration(other-1)*200*time.Millisecond
+			if _, hasYielded := yields[claimedAddr]; hasYielded {
+				atLeast = 0 // it asks each 100 ms
+			}
+			f.setCutOff(first, true)
+			f.mustSettle("the second one has died", other, 3*time.Second+upTo(10*time.Second), atLeast, 850*time.Millisecond)
+
+			highest := 1
+			if epochs[1] > epochs[0] {
+				highest = 2
+			}
+			back := []int{0, first}
+			random.Shuffle(len(back), func(i, j int) { back[i], back[j] = back[j], back[i] })
+			f.setCutOff(back[0], false)
+			f.run(upTo(2 * time.Second))
+			f.setCutOff(back[1], false)
+			f.mustSettle("all are back", highest, 10*time.Second, 0, time.Second)
+		})
+	}
 }

@@ -213,17 +213,20 @@ func (w *watching) round(ctx context.Context, l *watchedLink, x Exchange) error 
 	now := time.Now()
 	var steps []watch.Step
 	var repeated []netip.Addr
-	for key, watcher := range l.watchers {
-		step := watcher.Round(now, facts)
-		steps = append(steps, step)
+	for _, watcher := range l.watchers {
+		steps = append(steps, watcher.Round(now, facts)...)
+	}
+	for _, step := range steps {
 		repeated = append(repeated, step.Repeats...)
 		if len(step.Claims) > 0 {
-			log.FromContext(ctx).Info("A watched node is silent", "node", key.Node, "interface", key.Interface,
+			log.FromContext(ctx).Info("A watched node is silent", "node", step.Node, "interface", l.iface,
 				"for", step.SilentFor.String(), "addresses", len(step.Claims))
 		}
 		for _, c := range step.Claims {
 			w.agent.Metrics.silence.Observe(step.SilentFor.Seconds())
-			w.claims[c.Addr] = plan.Claim{Interface: key.Interface, Epoch: c.Epoch, SilentFor: step.SilentFor, QuietAt: now}
+			w.claims[c.Addr] = plan.Claim{
+				Interface: l.iface, Epoch: c.Epoch, Node: step.Node, SilentFor: step.SilentFor, QuietAt: now,
+			}
 			repeated = append(repeated, c.Addr) // the node may have claimed it before
 		}
 	}

@@ -20,7 +20,8 @@ type Claim struct {
 	Interface string `json:"interface"`
 	// Epoch that is reserved for the claim.
 	Epoch int64 `json:"epoch"`
-	// SilentFor is for how long the other node had been silent.
+	// Node that had the address, and SilentFor for how long it had been silent.
+	Node      string        `json:"node"`
 	SilentFor time.Duration `json:"silentFor"`
 	// QuietAt is when the watcher found that no station answers for the address.
 	QuietAt time.Time `json:"-"`
@@ -156,7 +157,7 @@ func standbyAddresses(ann *purelbv1.Announcement, claims map[netip.Addr]Claim, r
 		}
 		if r := resultOf(addr); r.State != "" && r.Epoch == reservedEpoch(a, ann.Spec.NodeName) {
 			if c, isClaimed := claims[addr]; isClaimed && r.Message == "" {
-				r.Message = fmt.Sprintf("%s had not answered for %s", ann.Spec.Standby.Watched.NodeName, c.SilentFor.Round(10*time.Millisecond))
+				r.Message = fmt.Sprintf("%s had not answered for %s", c.Node, c.SilentFor.Round(10*time.Millisecond))
 			}
 			statuses = append(statuses, addressStatus(a.Address, r, previous, now))
 		}

@@ -177,7 +177,9 @@ func TestClaimedIsHeldProvisionally(t *testing.T) {
 // The Announcement with standby that names an address says what became of its claim.
 func TestClaimsAreReported(t *testing.T) {
 	t.Parallel()
-	claim := map[netip.Addr]Claim{heldAddr: {Interface: "eth0", Epoch: 4, SilentFor: 604 * time.Millisecond, QuietAt: begin}}
+	claim := map[netip.Addr]Claim{
+		heldAddr: {Interface: "eth0", Epoch: 4, Node: "node2", SilentFor: 604 * time.Millisecond, QuietAt: begin},
+	}
 	for name, c := range map[string]struct {
 		claims   map[netip.Addr]Claim
 		entries  []purelbv1.AnnouncedAddress

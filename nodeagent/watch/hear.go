@@ -30,6 +30,9 @@ type Answer struct {
 // Hear notes an answer. Its cost does not depend on how many answers come: what stations send
 // unasked is noted once.
 func (w *Watcher) Hear(a Answer) {
+	for _, f := range w.followers {
+		f.Hear(a)
+	}
 	if w.number == 0 {
 		return
 	}
@@ -90,6 +93,8 @@ func (w *Watcher) hearHolder(known *address, mac string) {
 	case !known.isAsked:
 	case !isWatched:
 		known.isTaken = true
+		other := w.target.other(known.Other)
+		known.isSucceeded = known.isSucceeded || other != nil && slices.Contains(other.MACs, mac)
 	case w.misses == 0:
 		known.isHeld = true
 	case !w.settings.TrustsEchoOnly:

@@ -25,14 +25,16 @@ type Question struct {
 	IsForAll bool
 }
 
-// Step is what to do at the beginning of a round.
+// Step is what to do about one node at the beginning of a round.
 type Step struct {
+	// Node is the name of the node that is judged: the watched one, or another successor.
+	Node string
 	// Round is the number that the round's echoes carry.
 	Round uint16
-	// Questions to send, those to the watched node before those to witnesses.
+	// Questions to send, those to the node before those to witnesses.
 	Questions []Question
-	// Claims are the addresses to claim, ascending, and SilentFor is for how long the watched node has
-	// been silent then.
+	// Claims are the addresses to claim, ascending, and SilentFor is for how long the node has been
+	// silent then.
 	Claims    []Address
 	SilentFor time.Duration
 	// Repeats are the addresses to announce once more if this node has claimed them: those of
@@ -41,16 +43,19 @@ type Step struct {
 }
 
 // Round ends a round, once all answers that came until now have been heard, and begins the
-// next one. The caller calls it each Settings.Interval.
-func (w *Watcher) Round(now time.Time, facts Facts) Step {
-	var repeats []netip.Addr
+// next one. The caller calls it each Settings.Interval. The first Step is about the watched node,
+// and those that follow, if any, are about other successors.
+func (w *Watcher) Round(now time.Time, facts Facts) []Step {
+	step := Step{Node: w.target.Watched.Name}
 	if w.number > 0 {
-		repeats = w.repeats()
+		step.Repeats = w.repeats()
 		w.judge(now, facts)
+		w.followSuccessors()
 	}
-	claims := w.claims()
+	step.Claims, step.SilentFor = w.claims(), now.Sub(w.answeredAt)
 	w.begin(now)
-	return Step{Round: w.number, Questions: w.questions(now, facts), Claims: claims, SilentFor: now.Sub(w.answeredAt), Repeats: repeats}
+	step.Round, step.Questions = w.number, w.questions(now, facts)
+	return append([]Step{step}, w.followerRounds(now, facts)...)
 }
 
 // repeats returns the addresses that are to be announced once more if this node has claimed them:
@@ -110,7 +115,7 @@ func (w *Watcher) judgeAddress(a *address) {
 	switch {
 	case !a.isAsked:
 	case a.isHeld:
-		a.isArmed, a.unheld = true, 0
+		a.isArmed, a.unheld, a.heldAt = true, 0, w.roundAt
 	case w.watched.hasAnswered:
 		if a.unheld++; a.unheld >= disarmMisses {
 			a.isArmed = false
@@ -131,9 +136,10 @@ func (w *Watcher) claims() []Address {
 	for _, target := range w.target.Addresses {
 		a := w.addresses[target.Addr]
 		isTurn := a.Rank == 0 || w.misses >= w.settings.Misses+w.settings.secondRankRounds()
-		if isTurn && a.isArmed && !a.isClaimed && a.quiet >= quietRounds {
+		if isTurn && a.isArmed && !a.isClaimed && a.quiet >= quietRounds && !w.isFollowed(a) {
 			a.isClaimed = true
 			claims = append(claims, a.Address)
+			w.follow(a.Address, false)
 		}
 	}
 	return claims
@@ -151,7 +157,7 @@ func (w *Watcher) begin(now time.Time) {
 		w.witnessesAskedAt = now
 	}
 	for _, a := range w.addresses {
-		a.isAsked, a.isHeld, a.isTaken = false, false, false
+		a.isAsked, a.isHeld, a.isTaken, a.isSucceeded = false, false, false, false
 	}
 }
 

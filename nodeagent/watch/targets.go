@@ -29,10 +29,11 @@ func Targets(standbys []v1.Announcement, nodeName string, isNear func(iface stri
 		t, isKnown := targets[key]
 		if !isKnown {
 			t.Watched, _ = nodeOf(&s.Watched, key.Interface, isNear)
-			for j := range s.Witnesses {
-				if n, canAsk := nodeOf(&s.Witnesses[j], key.Interface, isNear); canAsk {
-					t.Witnesses = append(t.Witnesses, n)
-				}
+			t.Witnesses = nodesOf(s.Witnesses, key.Interface, isNear)
+		}
+		for _, n := range nodesOf(s.Others, key.Interface, isNear) {
+			if t.other(n.Name) == nil {
+				t.Others = append(t.Others, n)
 			}
 		}
 		for j := range s.Addresses {
@@ -49,6 +50,17 @@ func Targets(standbys []v1.Announcement, nodeName string, isNear func(iface stri
 		targets[key] = t
 	}
 	return targets
+}
+
+// nodesOf returns those nodes that can be asked.
+func nodesOf(nodes []v1.StandbyNode, iface string, isNear func(string, netip.Addr) bool) []Node {
+	var all []Node
+	for i := range nodes {
+		if n, canAsk := nodeOf(&nodes[i], iface, isNear); canAsk {
+			all = append(all, n)
+		}
+	}
+	return all
 }
 
 // nodeOf returns a node with the address at which it is asked, and whether it has one.
@@ -70,5 +82,11 @@ func addressOf(a *v1.StandbyAddress, nodeName string) (Address, bool) {
 	if err != nil || rank < 0 {
 		return Address{}, false
 	}
-	return Address{Addr: addr, Rank: rank, HolderEpoch: a.Epoch, Epoch: a.Successors[rank].Epoch}, true
+	address := Address{Addr: addr, Rank: rank, HolderEpoch: a.Epoch, Epoch: a.Successors[rank].Epoch}
+	for _, s := range a.Successors {
+		if s.NodeName != nodeName {
+			address.Other = s.NodeName
+		}
+	}
+	return address, true
 }

@@ -21,6 +21,7 @@ func standby(edit ...func(*v1.Standby)) v1.Announcement {
 			{NodeName: "node4", Addresses: []string{"198.51.100.14"}, MACs: []string{node4MAC}},
 			{NodeName: "node5", Addresses: []string{"192.0.2.15"}},
 		},
+		Others: []v1.StandbyNode{{NodeName: "node3", Addresses: []string{"192.0.2.13"}, MACs: []string{node3MAC}}},
 		Addresses: []v1.StandbyAddress{
 			{Address: "192.0.2.102", Epoch: 7, Successors: []v1.Successor{{NodeName: "node3", Epoch: 8}, {NodeName: "node2", Epoch: 9}}},
 			{Address: "192.0.2.101", Epoch: 5, Successors: []v1.Successor{{NodeName: "node2", Epoch: 6}}},
@@ -51,8 +52,10 @@ func TestTargets(t *testing.T) {
 		{"eth0", "node1"}: {
 			Watched:   Node{"node1", node1Addr, []string{node1MAC}},
 			Witnesses: []Node{{"node3", node3Addr, []string{node3MAC}}},
+			Others:    []Node{{"node3", node3Addr, []string{node3MAC}}},
 			Addresses: []Address{
-				{netip.MustParseAddr("192.0.2.100"), 0, 1, 2}, {first, 0, 5, 6}, {second, 1, 7, 9},
+				{Addr: netip.MustParseAddr("192.0.2.100"), HolderEpoch: 1, Epoch: 2}, {Addr: first, HolderEpoch: 5, Epoch: 6},
+				{Addr: second, Rank: 1, HolderEpoch: 7, Epoch: 9, Other: "node3"},
 			},
 		},
 		{"eth1", "node1"}: {Watched: Node{"node1", netip.Addr{}, []string{node1MAC}}},

@@ -24,6 +24,8 @@ type Address struct {
 	// HolderEpoch is the epoch by which the watched node holds the address, and Epoch the one
 	// that is reserved for the claim of this node.
 	HolderEpoch, Epoch int64
+	// Other is the name of the other successor; empty if there is none.
+	Other string
 }
 
 // Target is what a Watcher watches.
@@ -31,6 +33,8 @@ type Target struct {
 	Watched Node
 	// Witnesses are other nodes on the link.
 	Witnesses []Node
+	// Others are the other successors of the addresses.
+	Others []Node
 	// Addresses, ascending.
 	Addresses []Address
 }
@@ -67,6 +71,9 @@ type Watcher struct {
 	isDoubtful bool
 
 	addresses map[netip.Addr]*address
+	// followers judge the other successors that have, or may have, addresses of the watched node, by
+	// the name of the node. A follower lasts as long as the epoch of the watched node.
+	followers map[string]*Watcher
 }
 
 // answering is how a node answers.
@@ -86,8 +93,11 @@ type answering struct {
 type address struct {
 	Address
 	// isAsked means that the link is asked for the address in this round, isHeld that the
-	// watched node has answered, and isTaken that another station has.
-	isAsked, isHeld, isTaken bool
+	// watched node has answered, isTaken that another station has, and isSucceeded that this was
+	// the other successor.
+	isAsked, isHeld, isTaken, isSucceeded bool
+	// heldAt is when the last round began in which the watched node has answered.
+	heldAt time.Time
 	// isArmed means that the watched node was seen to answer for the address, and isClaimed
 	// that this node has claimed it since.
 	isArmed, isClaimed bool
@@ -102,7 +112,9 @@ type address struct {
 
 // New returns a Watcher that has seen nothing yet.
 func New(settings Settings, target Target) *Watcher {
-	w := &Watcher{settings: settings, witnesses: map[string]*answering{}, addresses: map[netip.Addr]*address{}}
+	w := &Watcher{
+		settings: settings, witnesses: map[string]*answering{}, addresses: map[netip.Addr]*address{}, followers: map[string]*Watcher{},
+	}
 	w.SetTarget(target)
 	return w
 }
@@ -135,6 +147,7 @@ func (w *Watcher) SetTarget(target Target) {
 		witnesses[n.Name] = known
 	}
 	w.witnesses = witnesses
+	w.retargetFollowers()
 }
 
 // isLate reports whether too many rounds were late.

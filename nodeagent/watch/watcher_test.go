@@ -174,7 +174,7 @@ func TestNobodyHasSeenIt(t *testing.T) {
 		w.mustClaim(cold)
 		w.stations[0].isDead = true
 		target := w.watcher.target
-		target.Addresses = []Address{{first, 0, 9, 10}, {second, 1, 7, 9}}
+		target.Addresses = []Address{{Addr: first, HolderEpoch: 9, Epoch: 10}, {Addr: second, Rank: 1, HolderEpoch: 7, Epoch: 9}}
 		w.watcher.SetTarget(target)
 		w.mustClaim(cold, second)
 	})
@@ -339,7 +339,7 @@ func TestQuestionsInSilence(t *testing.T) {
 	t.Parallel()
 	third := netip.MustParseAddr("192.0.2.103")
 	w := newWorld(t, func(_ *Settings, target *Target) {
-		target.Addresses = append(target.Addresses, Address{third, 0, 7, 10})
+		target.Addresses = append(target.Addresses, Address{Addr: third, HolderEpoch: 7, Epoch: 10})
 	})
 	w.mustClaim(cold) // node1 does not have the third address
 	w.stations[0].isDead = true
@@ -510,7 +510,7 @@ func TestReturningNode(t *testing.T) {
 	w.stations[0].isDead = false
 	repeats("the end of a long silence", 2, first, second)
 	repeats("later", 10)
-	w.watcher.SetTarget(Target{Watched: Node{"node1", node1Addr, []string{node4MAC}}, Addresses: []Address{{second, 0, 7, 9}}})
+	w.watcher.SetTarget(Target{Watched: Node{"node1", node1Addr, []string{node4MAC}}, Addresses: []Address{{Addr: second, HolderEpoch: 7, Epoch: 9}}})
 	w.stations[0].mac = node4MAC
 	repeats("another node", 10, second)
 }

@@ -48,7 +48,8 @@ type world struct {
 	delayed   map[int][]Answer // by round of the world
 	rounds    int
 	lastRound uint16
-	// silentFor is for how long node1 had been silent at each claim.
+	// silent is which node was silent at each claim, and silentFor for how long.
+	silent    []string
 	silentFor []time.Duration
 	// repeats are the addresses that node2 is to announce once more if it has claimed them.
 	repeats []netip.Addr
@@ -62,7 +63,7 @@ func newWorld(t *testing.T, edit ...func(*Settings, *Target)) *world {
 	target := Target{
 		Watched:   Node{"node1", node1Addr, []string{node1MAC}},
 		Witnesses: []Node{{"node3", node3Addr, []string{node3MAC}}},
-		Addresses: []Address{{first, 0, 7, 8}, {second, 1, 7, 9}},
+		Addresses: []Address{{Addr: first, HolderEpoch: 7, Epoch: 8}, {Addr: second, Rank: 1, HolderEpoch: 7, Epoch: 9}},
 	}
 	for _, e := range edit {
 		e(&settings, &target)
@@ -80,20 +81,24 @@ func newWorld(t *testing.T, edit ...func(*Settings, *Target)) *world {
 // round runs one round that takes a while, and returns the addresses that node2 claims at its
 // beginning.
 func (w *world) round(takes time.Duration) []Address {
-	step := w.watcher.Round(w.now, w.facts)
+	steps := w.watcher.Round(w.now, w.facts)
 	w.rounds++
-	if step.Round == 0 || step.Round == w.lastRound {
-		w.t.Fatalf("a round has number %d, after %d", step.Round, w.lastRound)
+	if own := steps[0].Round; own == 0 || own == w.lastRound {
+		w.t.Fatalf("a round has number %d, after %d", own, w.lastRound)
 	}
-	w.lastRound = step.Round
-	w.repeats = append(w.repeats, step.Repeats...)
-	for range step.Claims {
-		w.silentFor = append(w.silentFor, step.SilentFor)
-	}
-	for _, q := range step.Questions {
-		w.asked[question{q.Kind, q.Addr}]++
-		if !w.isCutOff {
-			w.ask(q, step.Round)
+	w.lastRound = steps[0].Round
+	var claims []Address
+	for _, step := range steps {
+		claims = append(claims, step.Claims...)
+		w.repeats = append(w.repeats, step.Repeats...)
+		for range step.Claims {
+			w.silent, w.silentFor = append(w.silent, step.Node), append(w.silentFor, step.SilentFor)
+		}
+		for _, q := range step.Questions {
+			w.asked[question{q.Kind, q.Addr}]++
+			if !w.isCutOff {
+				w.ask(q, step.Round)
+			}
 		}
 	}
 	for _, a := range w.delayed[w.rounds] {
@@ -101,7 +106,7 @@ func (w *world) round(takes time.Duration) []Address {
 	}
 	delete(w.delayed, w.rounds)
 	w.now = w.now.Add(takes)
-	return step.Claims
+	return claims
 }
 
 // ask lets the stations answer a question.
