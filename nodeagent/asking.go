@@ -38,6 +38,13 @@ func (g *gatewayCache) note(gateways map[string][]netip.Addr) {
 	g.gateways = gateways
 }
 
+// all returns the gateways by interface.
+func (g *gatewayCache) all() map[string][]netip.Addr {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.gateways
+}
+
 // macsOf returns the MACs of the gateways by an interface.
 func (g *gatewayCache) macsOf(iface string) []neigh.MAC {
 	g.mu.Lock()

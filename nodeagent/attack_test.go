@@ -327,7 +327,7 @@ func (p *port) ask(o *port, addr netip.Addr) {
 	time.AfterFunc(delay, func() {
 		if o.has(addr) {
 			p.hear(answerOf(addr, o.mac))
-			p.noteAnswer(neigh.Heard{Addr: addr, MAC: o.mac})
+			p.noteAnswer(neigh.Heard{Addr: addr, MAC: o.mac, IsDirect: true})
 		}
 	})
 }

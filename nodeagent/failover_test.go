@@ -11,6 +11,7 @@ import (
 	"time"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent/link/linktest"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 	"github.com/purelb/purelb-operator/nodeagent/watch"
@@ -151,7 +152,7 @@ func (f *failover) run(d time.Duration) (settled time.Duration) {
 			f.note("%v have it", now)
 			before, settled = now, time.Since(begun)
 		}
-		for i, p := range f.ports {
+		for i, p := range f.ports[:len(f.nodes)] {
 			if f.mayClaim[i] || !p.has(claimedAddr) {
 				continue
 			}
@@ -273,6 +274,47 @@ func TestFaultSecondNodeDies(t *testing.T) {
 			f.run(upTo(2 * time.Second))
 			f.setCutOff(back[1], false)
 			f.mustSettle("all are back", highest, 10*time.Second, 0, time.Second)
+		})
+	}
+}
+
+// Of two nodes and a gateway, without an API server or a manager, one dies, or the other is cut off.
+func TestTwoNodesAndAGateway(t *testing.T) {
+	gateway := netip.MustParseAddr("192.0.2.254") // as newWorld says
+	for name, c := range map[string]struct {
+		cutOff     int
+		hasGateway bool
+		want       []string
+	}{
+		"the holder dies":                     {0, true, []string{"node2"}},
+		"the successor is cut off":            {1, true, []string{"node1"}},
+		"the holder dies, and has no gateway": {0, false, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFailover(t, true, 4, 5)
+				for i := 2; i < 4; i++ { // node3 and node4 do not exist
+					f.setCutOff(i, true)
+				}
+				standby := f.nodes[1].get("node2-standby")
+				standby.Spec.Standby.Witnesses = nil
+				if err := f.nodes[1].Client.Update(t.Context(), standby); err != nil {
+					t.Fatal(err)
+				}
+				kernel := linktest.New(plan.Link{Name: "eth0", Up: true})
+				if c.hasGateway {
+					kernel.Put(plan.Address{Interface: "eth0", Prefix: netip.PrefixFrom(gateway, 24), Valid: plan.Forever})
+				}
+				f.mu.Lock()
+				f.ports = append(f.ports, &port{segment: f.segment, mac: neigh.MAC{2, 0, 0, 0, 1, 254}, kernel: kernel})
+				f.mu.Unlock()
+				f.run(15 * time.Second)
+				f.setCutOff(c.cutOff, true)
+				f.run(15 * time.Second)
+				if got := f.holders(); !slices.Equal(got, c.want) {
+					t.Errorf("%v have it, want %v\n%s", got, c.want, strings.Join(f.log, "\n"))
+				}
+			})
 		})
 	}
 }

@@ -80,7 +80,7 @@ func (w *watching) set(standbys []purelbv1.Announcement, settings watch.Settings
 	if w.agent.OpenExchange == nil || settings.IsDisabled {
 		standbys = nil
 	}
-	targets := watch.Targets(standbys, w.agent.NodeName, w.agent.defender.hasAddressNear)
+	targets := watch.Targets(standbys, w.agent.NodeName, w.agent.defender.hasAddressNear, w.agent.defender.gateways.all())
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for iface, l := range w.links {
@@ -196,7 +196,7 @@ func (w *watching) round(ctx context.Context, l *watchedLink, x Exchange) error 
 	facts := watch.Facts{CanHear: w.agent.defender.isLinkUp(l.iface), IsFresh: w.agent.freshness.isFresh()}
 	w.mu.Lock()
 	err := x.Drain(func(h neigh.Heard) {
-		answer := watch.Answer{Kind: watch.Resolve, Addr: h.Addr, MAC: h.MAC.String()}
+		answer := watch.Answer{Kind: watch.Resolve, Addr: h.Addr, MAC: h.MAC.String(), IsDirect: h.IsDirect}
 		if h.IsEcho {
 			answer.Kind, answer.Round = watch.Echo, h.Number
 		}

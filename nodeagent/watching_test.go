@@ -181,4 +181,13 @@ func TestWireWatching(t *testing.T) {
 	w.within("the claim is repeated", func() bool { return w.claims("192.0.2.1") > claims })
 	w.neighbour.Run(t, "ip link set node3 down")
 	is("node3 is dead", "False NoWitness")
+
+	w.neighbour.Run(t, "ip addr add 192.0.2.254/24 dev eth0")
+	nstest.Run(t, "ip route add default via 192.0.2.254 dev eth0")
+	is("the gateway is a witness", "True Watching")
+	nstest.Run(t, "ip route del default via 192.0.2.254 dev eth0")
+	is("there is no gateway", "False NoWitness")
+	w.neighbour.Run(t, "ip addr add fe80::fe/64 dev eth0 nodad")
+	nstest.Run(t, "ip route add default via fe80::fe dev eth0")
+	is("the gateway of IPv6 is a witness", "True Watching")
 }

@@ -163,6 +163,7 @@ type Standby struct {
 
 	// witnesses are other nodes on the link, at most three. While none of them answers,
 	// this node may be cut off itself, and does not count the silence of the watched node.
+	// Without such nodes, the default gateways of this node on the link count.
 	// +optional
 	// +listType=map
 	// +listMapKey=nodeName

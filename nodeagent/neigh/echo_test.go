@@ -2,6 +2,7 @@ package neigh
 
 import (
 	"errors"
+	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -122,8 +123,25 @@ func TestExchange(t *testing.T) {
 		ask("an echo of "+target, func() error { return x.SendEcho(addr, netip.MustParseAddr(sender), neighbourMAC, 7) },
 			Heard{Number: 7, IsEcho: true, Addr: addr, MAC: neighbourMAC})
 		question := Question{Target: Target{Interface: "eth0", Addr: addr}, Sender: netip.MustParseAddr(sender)}
-		ask("an answer of "+target, func() error { return ethernet.AskStation(question, neighbourMAC) }, Heard{Addr: addr, MAC: neighbourMAC})
+		ask("an answer of "+target, func() error { return ethernet.AskStation(question, neighbourMAC) },
+			Heard{Addr: addr, MAC: neighbourMAC, IsDirect: true})
 	}
+	write := newFrameSender(t, neighbour)
+	for target, build := range map[string]func(MAC, netip.Addr) ([]byte, error){
+		"192.0.2.3": GratuitousARP, "2001:db8::3": UnsolicitedNA,
+	} {
+		frame := buildFrame(t, build, target)
+		ask("what "+target+" says to all", func() error { write(frame); return nil },
+			Heard{Addr: netip.MustParseAddr(target), MAC: neighbourMAC})
+	}
+	toThis := buildFrame(t, GratuitousARP, "192.0.2.4")
+	own, err := net.InterfaceByName("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(toThis, own.HardwareAddr)
+	ask("a request to this station", func() error { write(toThis); return nil },
+		Heard{Addr: netip.MustParseAddr("192.0.2.4"), MAC: neighbourMAC})
 	if err := other.Drain(func(h Heard) {
 		if h.IsEcho {
 			t.Errorf("another exchange hears %+v", h)
@@ -132,7 +150,6 @@ func TestExchange(t *testing.T) {
 		t.Error(err)
 	}
 
-	write := newFrameSender(t, neighbour)
 	frame := buildFrame(t, GratuitousARP, "192.0.2.3")
 	for range maxDrained + 1 {
 		write(frame)

@@ -39,6 +39,8 @@ type Heard struct {
 	IsEcho bool
 	Addr   netip.Addr
 	MAC    MAC
+	// IsDirect means that a claim answers a question of this station, for which alone it was.
+	IsDirect bool
 }
 
 // OpenExchange opens an Exchange, which hears the claims of all addresses.
@@ -101,7 +103,7 @@ func (x *Exchange) Drain(heard func(Heard)) error {
 		errs = errors.Join(errs, x.drain(s, func(frame []byte) {
 			if m, err := Parse(frame); err == nil {
 				if own, err := x.ethernet.isOwn(m.MAC); err == nil && !own {
-					heard(Heard{Addr: m.Addr, MAC: m.MAC})
+					heard(Heard{Addr: m.Addr, MAC: m.MAC, IsDirect: m.Direct && m.Kind != Request && !m.Gratuitous})
 				}
 			}
 		}))

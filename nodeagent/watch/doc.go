@@ -12,8 +12,9 @@
 //     address of the node's own counts as well.
 //  2. A round without a sign of life is a miss, from the second one in a row on only if a
 //     witness answered a question sent in the same round. Without a witness the count starts
-//     again: this node may be cut off itself. Witnesses that answer no echo any more are
-//     asked as the watched node is.
+//     again: this node may be cut off itself. Witnesses are other nodes; those that answer no
+//     echo any more are asked as the watched node is. Where no other node can be one, the
+//     default gateways on the link are, asked by ARP or neighbour discovery.
 //  3. A round that is late makes the count start again, and too many late rounds end the
 //     watch for a while: this node may be too busy to read answers.
 //  4. When only two misses are left the link is asked for each address, and for the node's

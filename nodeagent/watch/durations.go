@@ -26,6 +26,8 @@ const (
 	// witnessMisses is how many of these questions in a row remain unanswered until the watch
 	// counts as one without a witness.
 	witnessMisses = 2
+	// maxGateways bounds how many gateways are asked: the whole link hears each question.
+	maxGateways = 2
 
 	// armInterval is how often the link is asked for an address that is not armed, and for each
 	// address while the agent is not fresh, and armRetry how soon again after a question that

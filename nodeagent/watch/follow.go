@@ -58,7 +58,7 @@ func (w *Watcher) isFollowed(a *address) bool {
 func (w *Watcher) followerTarget(node Node, addresses []Address) Target {
 	slices.SortFunc(addresses, func(a, b Address) int { return a.Addr.Compare(b.Addr) })
 	witnesses := slices.DeleteFunc(slices.Clone(w.target.Witnesses), func(n Node) bool { return n.Name == node.Name })
-	return Target{Watched: node, Witnesses: witnesses, Addresses: addresses}
+	return Target{Watched: node, Witnesses: witnesses, Gateways: w.target.Gateways, Addresses: addresses}
 }
 
 // retargetFollowers makes the followers watch for those of their addresses that the watched node still

@@ -25,6 +25,9 @@ type Answer struct {
 	MAC string
 	// Round is the number of the round whose echo is answered. Other answers have none.
 	Round uint16
+	// IsDirect means that an answer to a Resolve was for this node alone: it shows that the question
+	// has arrived. What a station says to all does not.
+	IsDirect bool
 }
 
 // Hear notes an answer. Its cost does not depend on how many answers come: what stations send
@@ -50,6 +53,10 @@ func (w *Watcher) Hear(a Answer) {
 		if n := &w.target.Witnesses[i]; n.Addr == a.Addr && slices.Contains(n.MACs, a.MAC) && !slices.Contains(w.target.Watched.MACs, a.MAC) {
 			w.hearWitness(w.witnesses[n.Name], a)
 		}
+	}
+	isGateway := slices.Contains(w.target.Gateways, a.Addr) && !slices.Contains(w.target.Watched.MACs, a.MAC)
+	if isGateway && a.Kind == Resolve && a.IsDirect && w.areWitnessesAsked && w.needsGateways() {
+		w.gateways.hasAnswered = true
 	}
 }
 
@@ -80,11 +87,11 @@ func (w *Watcher) hearWitness(witness *answering, a Answer) {
 		return
 	case a.Kind == Echo && a.Round == w.number:
 		witness.hasEchoed = true
-	case a.Kind == Resolve && !witness.hasEchoed && !w.settings.TrustsEchoOnly:
+	case a.Kind == Resolve && a.IsDirect && !witness.hasEchoed && !w.settings.TrustsEchoOnly:
 	default:
 		return
 	}
-	w.isWitnessed = true
+	w.nodes.hasAnswered = true
 }
 
 // hearHolder notes who answers for an address.

@@ -31,7 +31,7 @@ func (w *Watcher) Reason() string {
 		return ReasonSilent
 	case w.isDoubtful:
 		return ReasonDoubtful
-	case len(w.target.Witnesses) == 0 || w.unwitnessed >= witnessMisses:
+	case w.lacksWitness():
 		return ReasonNoWitness
 	default:
 		return ReasonWatching

@@ -75,24 +75,28 @@ func (w *Watcher) repeats() []netip.Addr {
 // judge draws the conclusions of the round that ends.
 func (w *Watcher) judge(now time.Time, facts Facts) {
 	if w.areWitnessesAsked {
-		w.unwitnessed++
-		if w.isWitnessed {
-			w.unwitnessed = 0
-		}
+		w.nodes.judge()
 	}
-	if w.unwitnessed >= witnessMisses {
+	if w.areWitnessesAsked && w.needsGateways() {
+		w.gateways.judge()
+	}
+	if w.watched.hasAnswered {
+		w.areNodesSilent = w.nodes.unanswered >= witnessMisses
+	}
+	if w.nodes.unanswered >= witnessMisses {
 		for _, known := range w.witnesses {
 			known.hasEchoed = false
 		}
 	}
 	w.lateAt = slices.DeleteFunc(w.lateAt, func(at time.Time) bool { return now.Sub(at) > lateWindow })
+	isWitnessed := w.nodes.hasAnswered || w.gateways.hasAnswered
 	isLate := now.Sub(w.roundAt) >= lateFactor*w.settings.Interval
 	if isLate {
 		w.lateAt = append(w.lateAt, now)
 		w.lateAt = w.lateAt[max(0, len(w.lateAt)-lateRounds):]
 	}
 	switch {
-	case w.watched.hasAnswered, isLate, !facts.CanHear, !w.watched.isKnown, w.misses > 0 && !w.isWitnessed:
+	case w.watched.hasAnswered, isLate, !facts.CanHear, !w.watched.isKnown, w.misses > 0 && !isWitnessed:
 		w.misses = 0
 	default:
 		w.misses++
@@ -151,7 +155,7 @@ func (w *Watcher) begin(now time.Time) {
 		w.number = 1
 	}
 	w.roundAt = now
-	w.watched.hasAnswered, w.isWitnessed = false, false
+	w.watched.hasAnswered, w.nodes.hasAnswered, w.gateways.hasAnswered = false, false, false
 	w.areWitnessesAsked = w.misses > 0 || now.Sub(w.witnessesAskedAt) >= witnessInterval
 	if w.areWitnessesAsked {
 		w.witnessesAskedAt = now
@@ -168,6 +172,11 @@ func (w *Watcher) questions(now time.Time, facts Facts) []Question {
 		for i := range w.target.Witnesses {
 			n := &w.target.Witnesses[i]
 			questions = w.askNode(questions, n, !w.witnesses[n.Name].hasEchoed)
+		}
+	}
+	if w.areWitnessesAsked && w.needsGateways() {
+		for _, addr := range w.target.Gateways {
+			questions = append(questions, Question{Kind: Resolve, Addr: addr, IsForAll: true})
 		}
 	}
 	toArm := armRate

@@ -17,7 +17,7 @@ var messages = map[string]string{
 	ReasonNoAnswer:  "%s has answered neither echoes nor, if they count, ARP requests or neighbour solicitations",
 	ReasonSilent:    "%s does not answer any more, and others do",
 	ReasonDoubtful:  "%s answers no echoes any more, and is watched by ARP requests or neighbour solicitations",
-	ReasonNoWitness: "no other node than %s can tell whether this one is cut off itself: its silence would mean nothing",
+	ReasonNoWitness: "neither another node than %s nor a gateway tells whether this one is cut off: silence would mean nothing",
 	ReasonWatching:  "watching %s",
 }
 

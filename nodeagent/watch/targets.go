@@ -20,8 +20,11 @@ func KeyOf(standby *v1.Standby) Key {
 
 // Targets returns what the Announcements with standby of a node ask the node to watch. isNear
 // says whether an address is in a subnet in which the node has an address of its own on an
-// interface.
-func Targets(standbys []v1.Announcement, nodeName string, isNear func(iface string, addr netip.Addr) bool) map[Key]Target {
+// interface, and gateways are the next hops of its default routes.
+func Targets(
+	standbys []v1.Announcement, nodeName string,
+	isNear func(iface string, addr netip.Addr) bool, gateways map[string][]netip.Addr,
+) map[Key]Target {
 	targets := map[Key]Target{}
 	for i := range standbys {
 		s := standbys[i].Spec.Standby
@@ -30,6 +33,8 @@ func Targets(standbys []v1.Announcement, nodeName string, isNear func(iface stri
 		if !isKnown {
 			t.Watched, _ = nodeOf(&s.Watched, key.Interface, isNear)
 			t.Witnesses = nodesOf(s.Witnesses, key.Interface, isNear)
+			t.Gateways = slices.Compact(slices.SortedFunc(slices.Values(gateways[key.Interface]), netip.Addr.Compare))
+			t.Gateways = t.Gateways[:min(len(t.Gateways), maxGateways)]
 		}
 		for _, n := range nodesOf(s.Others, key.Interface, isNear) {
 			if t.other(n.Name) == nil {

@@ -46,12 +46,16 @@ func TestTargets(t *testing.T) {
 			{Address: "192.0.2.101", Epoch: 5, Successors: []v1.Successor{{NodeName: "node2", Epoch: 6}}},
 		}
 	})
+	gateways := map[string][]netip.Addr{
+		"eth0": {gatewayAddr.Next().Next(), gatewayAddr.Next(), gatewayAddr, gatewayAddr}, "eth2": {node4Addr},
+	}
 	elsewhere := standby(func(s *v1.Standby) { s.Interface, s.Witnesses, s.Addresses = "eth1", nil, nil })
-	got := Targets([]v1.Announcement{standby(), next, elsewhere}, "node2", isNear)
+	got := Targets([]v1.Announcement{standby(), next, elsewhere}, "node2", isNear, gateways)
 	want := map[Key]Target{
 		{"eth0", "node1"}: {
 			Watched:   Node{"node1", node1Addr, []string{node1MAC}},
 			Witnesses: []Node{{"node3", node3Addr, []string{node3MAC}}},
+			Gateways:  []netip.Addr{gatewayAddr, gatewayAddr.Next()},
 			Others:    []Node{{"node3", node3Addr, []string{node3MAC}}},
 			Addresses: []Address{
 				{Addr: netip.MustParseAddr("192.0.2.100"), HolderEpoch: 1, Epoch: 2}, {Addr: first, HolderEpoch: 5, Epoch: 6},

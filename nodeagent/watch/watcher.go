@@ -31,8 +31,10 @@ type Address struct {
 // Target is what a Watcher watches.
 type Target struct {
 	Watched Node
-	// Witnesses are other nodes on the link.
+	// Witnesses are other nodes on the link, and Gateways the next hops of this node's default routes
+	// there.
 	Witnesses []Node
+	Gateways  []netip.Addr
 	// Others are the other successors of the addresses.
 	Others []Node
 	// Addresses, ascending.
@@ -55,12 +57,15 @@ type Watcher struct {
 	// watched, and witnesses by name, are how these nodes answer.
 	watched   answering
 	witnesses map[string]*answering
-	// areWitnessesAsked means that witnesses are asked in this round, isWitnessed that one of
-	// them has answered a question of this round, and witnessesAskedAt when they were asked last.
-	areWitnessesAsked, isWitnessed bool
-	witnessesAskedAt               time.Time
-	// unwitnessed counts the rounds in a row in which witnesses were asked and none answered.
-	unwitnessed int
+	// areWitnessesAsked means that witnesses are asked in this round, and witnessesAskedAt when they
+	// were asked last.
+	areWitnessesAsked bool
+	witnessesAskedAt  time.Time
+	// nodes and gateways are how the witnesses of each kind answer.
+	nodes, gateways witnesses
+	// areNodesSilent means that none of the nodes had answered lately when the watched node answered
+	// last.
+	areNodesSilent bool
 
 	// answeredAt is when the last round began in which the watched node has answered.
 	answeredAt time.Time
@@ -89,6 +94,22 @@ type answering struct {
 	unanswered int
 }
 
+// witnesses is how the witnesses of one kind answer.
+type witnesses struct {
+	// hasAnswered means that one of them has answered a question of this round, and unanswered
+	// counts the rounds in a row in which they were asked and none answered.
+	hasAnswered bool
+	unanswered  int
+}
+
+// judge draws the conclusion of a round in which the witnesses were asked.
+func (w *witnesses) judge() {
+	w.unanswered++
+	if w.hasAnswered {
+		w.unanswered = 0
+	}
+}
+
 // address is what is known of an address of the watched node.
 type address struct {
 	Address
@@ -114,6 +135,7 @@ type address struct {
 func New(settings Settings, target Target) *Watcher {
 	w := &Watcher{
 		settings: settings, witnesses: map[string]*answering{}, addresses: map[netip.Addr]*address{}, followers: map[string]*Watcher{},
+		gateways: witnesses{unanswered: witnessMisses}, // not known to answer
 	}
 	w.SetTarget(target)
 	return w
@@ -148,6 +170,20 @@ func (w *Watcher) SetTarget(target Target) {
 	}
 	w.witnesses = witnesses
 	w.retargetFollowers()
+}
+
+// needsGateways reports whether gateways are witnesses: no node can be one. A switch that is the gateway
+// of all nodes answers this one also when it is cut off from the others together with that switch. So
+// gateways count only where there is no other node, or where all were silent when the watched node
+// answered, which shows that this node was not cut off.
+func (w *Watcher) needsGateways() bool {
+	return !w.settings.TrustsEchoOnly && (len(w.target.Witnesses) == 0 || w.areNodesSilent)
+}
+
+// lacksWitness reports whether no witness has answered lately.
+func (w *Watcher) lacksWitness() bool {
+	lacksGateways := !w.needsGateways() || len(w.target.Gateways) == 0 || w.gateways.unanswered >= witnessMisses
+	return lacksGateways && (len(w.target.Witnesses) == 0 || w.nodes.unanswered >= witnessMisses)
 }
 
 // isLate reports whether too many rounds were late.

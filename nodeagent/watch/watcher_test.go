@@ -432,12 +432,24 @@ func TestArmingIsPaced(t *testing.T) {
 func TestForgedWitnesses(t *testing.T) {
 	t.Parallel()
 	for name, forge := range map[string]func(round uint16) Answer{
-		"of another station":      func(round uint16) Answer { return Answer{Echo, node3Addr, strangerMAC, round} },
-		"for another address":     func(round uint16) Answer { return Answer{Echo, first, node3MAC, round} },
-		"of an earlier round":     func(round uint16) Answer { return Answer{Echo, node3Addr, node3MAC, round - 1} },
-		"by the fabric":           func(uint16) Answer { return Answer{Resolve, node3Addr, node3MAC, 0} },
-		"by the watched node":     func(round uint16) Answer { return Answer{Echo, node3Addr, node1MAC, round} },
-		"for another node's name": func(round uint16) Answer { return Answer{Echo, netip.MustParseAddr("192.0.2.14"), node4MAC, round} },
+		"of another station": func(round uint16) Answer {
+			return Answer{Kind: Echo, Addr: node3Addr, MAC: strangerMAC, Round: round}
+		},
+		"for another address": func(round uint16) Answer {
+			return Answer{Kind: Echo, Addr: first, MAC: node3MAC, Round: round}
+		},
+		"of an earlier round": func(round uint16) Answer {
+			return Answer{Kind: Echo, Addr: node3Addr, MAC: node3MAC, Round: round - 1}
+		},
+		"by the fabric": func(uint16) Answer {
+			return Answer{Kind: Resolve, Addr: node3Addr, MAC: node3MAC, IsDirect: true}
+		},
+		"by the watched node": func(round uint16) Answer {
+			return Answer{Kind: Echo, Addr: node3Addr, MAC: node1MAC, Round: round}
+		},
+		"for another node's name": func(round uint16) Answer {
+			return Answer{Kind: Echo, Addr: node4Addr, MAC: node4MAC, Round: round}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
