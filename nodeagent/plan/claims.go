@@ -34,44 +34,63 @@ func (d *deciding) keepClaims() {
 	if len(d.in.Claims)+len(d.memory.Claims) == 0 {
 		return
 	}
+	d.claimIndex = newClaimIndex(d.in)
 	claims := map[netip.Addr]Claim{}
 	maps.Copy(claims, d.memory.Claims)
 	maps.Copy(claims, d.in.Claims)
 	if !d.IsNothingKnown && !d.in.IsOffline && d.withdrawNothingFor == 0 {
-		maps.DeleteFunc(claims, func(addr netip.Addr, c Claim) bool { return d.in.isOver(addr, c) })
+		maps.DeleteFunc(claims, func(addr netip.Addr, c Claim) bool { return d.claimIndex.isOver(addr, c) })
 	}
 	d.memory.Claims = claims
 }
 
-// isOver reports whether the node holds an address by a claim no more: an entry asks for it, or
-// the manager has refused the claim.
-func (in *Inputs) isOver(addr netip.Addr, c Claim) bool {
-	text := addr.String()
-	for i := range in.Announcements {
-		for j := range in.Announcements[i].Spec.Addresses {
-			if e := &in.Announcements[i].Spec.Addresses[j]; e.Address == text && e.Epoch >= c.Epoch {
-				return true
-			}
-		}
-	}
-	_, named := in.standbyFor(addr, c.Epoch)
-	return named == nil || named.Epoch > c.Epoch
+// claimIndex is what the API server says of the addresses that the node may have by claims.
+type claimIndex struct {
+	// highestEpochs are those of the entries that ask for addresses, by address.
+	highestEpochs map[string]int64
+	reservations  map[reservationKey]reservation
 }
 
-// standbyFor returns the standby that names the node as a successor for an address under an epoch,
-// and what it says of the address; nil if none does.
-func (in *Inputs) standbyFor(addr netip.Addr, epoch int64) (*purelbv1.Standby, *purelbv1.StandbyAddress) {
-	text := addr.String()
+// reservationKey is an address, and the epoch that is reserved for the node's claim of it.
+type reservationKey struct {
+	address string
+	epoch   int64
+}
+
+// reservation is what a standby says of an address for which it names the node as a successor.
+type reservation struct {
+	standby *purelbv1.Standby
+	address *purelbv1.StandbyAddress
+}
+
+func newClaimIndex(in *Inputs) *claimIndex {
+	index := &claimIndex{highestEpochs: map[string]int64{}, reservations: map[reservationKey]reservation{}}
+	for i := range in.Announcements {
+		for j := range in.Announcements[i].Spec.Addresses {
+			e := &in.Announcements[i].Spec.Addresses[j]
+			index.highestEpochs[e.Address] = max(index.highestEpochs[e.Address], e.Epoch)
+		}
+	}
 	for i := range in.Standbys {
 		spec := &in.Standbys[i].Spec
 		for j := range spec.Standby.Addresses {
 			a := &spec.Standby.Addresses[j]
-			if a.Address == text && reservedEpoch(a, spec.NodeName) == epoch {
-				return spec.Standby, a
-			}
+			index.reservations[reservationKey{a.Address, reservedEpoch(a, spec.NodeName)}] = reservation{spec.Standby, a}
 		}
 	}
-	return nil, nil
+	return index
+}
+
+// isOver reports whether the node holds an address by a claim no more: an entry asks for it, or
+// the manager has refused the claim.
+func (index *claimIndex) isOver(addr netip.Addr, c Claim) bool {
+	r, isNamed := index.reservationOf(addr, c)
+	return !isNamed || r.address.Epoch > c.Epoch || index.highestEpochs[addr.String()] >= c.Epoch
+}
+
+func (index *claimIndex) reservationOf(addr netip.Addr, c Claim) (reservation, bool) {
+	r, isNamed := index.reservations[reservationKey{addr.String(), c.Epoch}]
+	return r, isNamed
 }
 
 // reservedEpoch returns the epoch that is reserved for a node's claim of an address; 0 if none is.
@@ -86,7 +105,7 @@ func reservedEpoch(a *purelbv1.StandbyAddress, nodeName string) int64 {
 
 // withClaims returns what the node is to have, claims included. Of an address that an entry asks
 // for, too, the higher epoch counts.
-func withClaims(desired []Desired, claims map[netip.Addr]Claim, in *Inputs) []Desired {
+func withClaims(desired []Desired, claims map[netip.Addr]Claim, index *claimIndex, now time.Time) []Desired {
 	if len(claims) == 0 {
 		return desired
 	}
@@ -100,7 +119,7 @@ func withClaims(desired []Desired, claims map[netip.Addr]Claim, in *Inputs) []De
 	}
 	for addr, c := range claims {
 		if !isAskedFor[addr] {
-			desired = append(desired, desiredByClaim(addr, c, in))
+			desired = append(desired, desiredByClaim(addr, c, index, now))
 		}
 	}
 	slices.SortFunc(desired, func(a, b Desired) int { return a.Addr.Compare(b.Addr) })
@@ -109,19 +128,19 @@ func withClaims(desired []Desired, claims map[netip.Addr]Claim, in *Inputs) []De
 
 // desiredByClaim returns what a claim asks for. The watcher has just asked the link, so the agent
 // need not; later it has to, as when the node boots.
-func desiredByClaim(addr netip.Addr, c Claim, in *Inputs) Desired {
+func desiredByClaim(addr netip.Addr, c Claim, index *claimIndex, now time.Time) Desired {
 	d := Desired{
 		Addr: addr, Prefix: netip.PrefixFrom(addr, addr.BitLen()), Interface: c.Interface, Local: true, IsProvisional: true, Epoch: c.Epoch,
 	}
-	quietFor := in.Now.Sub(c.QuietAt)
+	quietFor := now.Sub(c.QuietAt)
 	d.SkipProbe = quietFor >= 0 && quietFor < SilenceValid
-	standby, named := in.standbyFor(addr, c.Epoch)
-	if standby == nil {
+	r, isNamed := index.reservationOf(addr, c)
+	if !isNamed {
 		return d
 	}
-	d.PreviousMACs = standby.Watched.MACs
-	for _, s := range named.Successors {
-		switch macs := macsOfNode(standby.Others, s.NodeName); {
+	d.PreviousMACs = r.standby.Watched.MACs
+	for _, s := range r.address.Successors {
+		switch macs := macsOfNode(r.standby.Others, s.NodeName); {
 		case s.Epoch > c.Epoch:
 			d.HigherMACs = append(d.HigherMACs, macs...)
 		case s.Epoch < c.Epoch:
