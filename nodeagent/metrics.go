@@ -18,6 +18,7 @@ type Metrics struct {
 	conflicts   prometheus.Counter
 	yields      prometheus.Counter
 	silence     prometheus.Histogram
+	takeover    prometheus.Histogram
 	announced   *announcedGauges
 	watched     *watchedGauges
 }
@@ -39,6 +40,11 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Help:    "For how long a watched node had been silent when this node claimed an address from it.",
 			Buckets: []float64{.2, .4, .5, .6, .7, .8, .9, 1, 1.5, 2, 5, 10},
 		}),
+		takeover: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "purelb_lbnodeagent_claim_takeover_seconds",
+			Help:    "From when a watched node answered last until this node had an address that it claimed from it.",
+			Buckets: []float64{.2, .4, .5, .6, .7, .8, .9, 1, 1.5, 2, 5, 10},
+		}),
 		watched: &watchedGauges{description: prometheus.NewDesc("purelb_lbnodeagent_watched_nodes",
 			"Nodes that this node watches, by what it sees.", []string{"reason"}, nil)},
 		announced: &announcedGauges{description: prometheus.NewDesc("purelb_lbnodeagent_announced",
@@ -46,7 +52,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			stateDescription: prometheus.NewDesc("purelb_lbnodeagent_addresses",
 				"Addresses that the node is to announce, by state.", []string{"state"}, nil)},
 	}
-	registry.MustRegister(m.sent, m.additions, m.withdrawals, m.renewals, m.conflicts, m.yields, m.silence, m.announced, m.watched)
+	registry.MustRegister(m.sent, m.additions, m.withdrawals, m.renewals, m.conflicts, m.yields, m.silence, m.takeover,
+		m.announced, m.watched)
 	return m
 }
 

@@ -54,6 +54,7 @@ func TestMetrics(t *testing.T) {
 		"purelb_lbnodeagent_announced{ip=192.0.2.1,node=node1,service=test/a} 1",
 		"purelb_lbnodeagent_announced{ip=192.0.2.1,node=node1,service=test/b} 1",
 		"purelb_lbnodeagent_claim_silence_seconds{} 0",
+		"purelb_lbnodeagent_claim_takeover_seconds{} 0",
 		"purelb_lbnodeagent_conflicts_total{} 0",
 		"purelb_lbnodeagent_garp_sent_total{} 1",
 		"purelb_lbnodeagent_yields_total{} 0",
@@ -67,7 +68,7 @@ func TestMetricsOfWatching(t *testing.T) {
 		w.claim()
 		time.Sleep(10 * time.Second)
 		registry := prometheus.NewRegistry()
-		registry.MustRegister(w.Metrics.silence, w.Metrics.watched)
+		registry.MustRegister(w.Metrics.silence, w.Metrics.takeover, w.Metrics.watched)
 		families, err := registry.Gather()
 		if err != nil {
 			t.Fatal(err)
@@ -83,7 +84,8 @@ func TestMetricsOfWatching(t *testing.T) {
 			}
 		}
 		w.expect("metrics", []string{
-			"purelb_lbnodeagent_claim_silence_seconds  0 1", "purelb_lbnodeagent_watched_nodes Silent 1 0",
+			"purelb_lbnodeagent_claim_silence_seconds  0 1", "purelb_lbnodeagent_claim_takeover_seconds  0 1",
+			"purelb_lbnodeagent_watched_nodes Silent 1 0",
 		}, got)
 	})
 }

@@ -133,7 +133,9 @@ func desiredByClaim(addr netip.Addr, c Claim, index *claimIndex, now time.Time) 
 		Addr: addr, Prefix: netip.PrefixFrom(addr, addr.BitLen()), Interface: c.Interface, Local: true, IsProvisional: true, Epoch: c.Epoch,
 	}
 	quietFor := now.Sub(c.QuietAt)
-	d.SkipProbe = quietFor >= 0 && quietFor < SilenceValid
+	if quietFor >= 0 && quietFor < SilenceValid {
+		d.SkipProbe, d.SilentSince = true, c.QuietAt.Add(-c.SilentFor)
+	}
 	r, isNamed := index.reservationOf(addr, c)
 	if !isNamed {
 		return d

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -33,8 +34,10 @@ type Desired struct {
 	HigherMACs, LowerMACs []string
 	// Challenge is the claim of another node that the manager asks this one to check.
 	Challenge Challenge
-	// IsProvisional means that the node has the address by a Claim.
+	// IsProvisional means that the node has the address by a Claim, and SilentSince is when the other
+	// node answered last; zero unless the Claim has just been made.
 	IsProvisional bool
+	SilentSince   time.Time
 	// HealthPort is the port at which the service proxy says whether it serves the address;
 	// 0 if that does not matter.
 	HealthPort int32

@@ -18,6 +18,8 @@ purelb_election_failovers_total{pod="a", cause="LeaseExpired"} 0+1x60
 purelb_lbnodeagent_watched_nodes{node="node1", reason="Watching"} 2x60
 purelb_lbnodeagent_claim_silence_seconds_bucket{node="node1", le="0.6"} 0+1x60
 purelb_lbnodeagent_claim_silence_seconds_bucket{node="node1", le="+Inf"} 0+1x60
+purelb_lbnodeagent_claim_takeover_seconds_bucket{node="node1", le="0.6"} 0+1x60
+purelb_lbnodeagent_claim_takeover_seconds_bucket{node="node1", le="+Inf"} 0+1x60
 controller_runtime_reconcile_time_seconds_bucket{pod="a", controller="service", le="0.01"} 0+1x60
 controller_runtime_reconcile_time_seconds_bucket{pod="a", controller="service", le="+Inf"} 0+1x60
 workqueue_queue_duration_seconds_bucket{pod="a", name="service", le="0.01"} 0+1x60
