@@ -80,7 +80,7 @@ func (w *watching) set(standbys []purelbv1.Announcement, settings watch.Settings
 	if w.agent.OpenExchange == nil || settings.IsDisabled {
 		standbys = nil
 	}
-	targets := watch.Targets(standbys, w.agent.NodeName, w.agent.defender.hasAddressNear, w.agent.defender.gateways.all())
+	targets := watch.Targets(standbys, w.agent.NodeName, w.agent.defender.canAsk, w.agent.defender.gateways.all())
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for iface, l := range w.links {
@@ -304,12 +304,16 @@ func (g *defender) isLinkUp(iface string) bool {
 	return g.isNotDown(iface)
 }
 
-// hasAddressNear reports whether the node has an address of its own on an interface in whose
-// subnet another address is.
-func (g *defender) hasAddressNear(iface string, addr netip.Addr) bool {
+// canAsk reports whether the node has an address of its own on an interface from which to ask for
+// another address there: for IPv4 one in whose subnet the other is. Of IPv6 any will do: own addresses
+// need not have a subnet, and the manager names only addresses that are on the link.
+func (g *defender) canAsk(iface string, addr netip.Addr) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	sender := g.defence.Sender(iface, addr)
+	if addr.Is6() {
+		return sender.IsValid()
+	}
 	return slices.ContainsFunc(g.defence.NodeAddresses, func(a plan.Address) bool {
 		return a.Interface == iface && a.Prefix.Addr() == sender && a.Prefix.Masked().Contains(addr)
 	})

@@ -190,4 +190,18 @@ func TestWireWatching(t *testing.T) {
 	w.neighbour.Run(t, "ip addr add fe80::fe/64 dev eth0 nodad")
 	nstest.Run(t, "ip route add default via fe80::fe dev eth0")
 	is("the gateway of IPv6 is a witness", "True Watching")
+
+	// Nodes whose own addresses have no subnet, as with DHCPv6: a route says what is on the link.
+	nstest.Run(t, "ip addr del 2001:db8::11/64 dev eth0")
+	nstest.Run(t, "ip addr add 2001:db8::11/128 dev eth0 nodad")
+	nstest.Run(t, "ip route add 2001:db8::/64 dev eth0")
+	others["node2"].Run(t, "ip addr add 2001:db8::12/128 dev eth0 nodad")
+	others["node2"].Run(t, "ip route add 2001:db8::/64 dev eth0")
+	w.edit("node1-standby", func(s *purelbv1.AnnouncementSpec) { s.Standby.Watched.Addresses = []string{"2001:db8::12"} })
+	generation := w.get("node1-standby").Generation
+	signal(w.wake)
+	w.within("node2 is watched by IPv6", func() bool {
+		ready := w.get("node1-standby").Status.Conditions
+		return len(ready) > 0 && ready[0].ObservedGeneration == generation && ready[0].Status == metav1.ConditionTrue
+	})
 }

@@ -18,12 +18,12 @@ func KeyOf(standby *v1.Standby) Key {
 	return Key{string(standby.Interface), standby.Watched.NodeName}
 }
 
-// Targets returns what the Announcements with standby of a node ask the node to watch. isNear
-// says whether an address is in a subnet in which the node has an address of its own on an
-// interface, and gateways are the next hops of its default routes.
+// Targets returns what the Announcements with standby of a node ask the node to watch. canAsk
+// says whether the node can ask for an address by an interface, and gateways are the next hops of the
+// interface's default routes.
 func Targets(
 	standbys []v1.Announcement, nodeName string,
-	isNear func(iface string, addr netip.Addr) bool, gateways map[string][]netip.Addr,
+	canAsk func(iface string, addr netip.Addr) bool, gateways map[string][]netip.Addr,
 ) map[Key]Target {
 	targets := map[Key]Target{}
 	for i := range standbys {
@@ -31,12 +31,12 @@ func Targets(
 		key := KeyOf(s)
 		t, isKnown := targets[key]
 		if !isKnown {
-			t.Watched, _ = nodeOf(&s.Watched, key.Interface, isNear)
-			t.Witnesses = nodesOf(s.Witnesses, key.Interface, isNear)
+			t.Watched, _ = nodeOf(&s.Watched, key.Interface, canAsk)
+			t.Witnesses = nodesOf(s.Witnesses, key.Interface, canAsk)
 			t.Gateways = slices.Compact(slices.SortedFunc(slices.Values(gateways[key.Interface]), netip.Addr.Compare))
 			t.Gateways = t.Gateways[:min(len(t.Gateways), maxGateways)]
 		}
-		for _, n := range nodesOf(s.Others, key.Interface, isNear) {
+		for _, n := range nodesOf(s.Others, key.Interface, canAsk) {
 			if t.other(n.Name) == nil {
 				t.Others = append(t.Others, n)
 			}
@@ -58,10 +58,10 @@ func Targets(
 }
 
 // nodesOf returns those nodes that can be asked.
-func nodesOf(nodes []v1.StandbyNode, iface string, isNear func(string, netip.Addr) bool) []Node {
+func nodesOf(nodes []v1.StandbyNode, iface string, canAsk func(string, netip.Addr) bool) []Node {
 	var all []Node
 	for i := range nodes {
-		if n, canAsk := nodeOf(&nodes[i], iface, isNear); canAsk {
+		if n, isReachable := nodeOf(&nodes[i], iface, canAsk); isReachable {
 			all = append(all, n)
 		}
 	}
@@ -69,10 +69,10 @@ func nodesOf(nodes []v1.StandbyNode, iface string, isNear func(string, netip.Add
 }
 
 // nodeOf returns a node with the address at which it is asked, and whether it has one.
-func nodeOf(n *v1.StandbyNode, iface string, isNear func(string, netip.Addr) bool) (Node, bool) {
+func nodeOf(n *v1.StandbyNode, iface string, canAsk func(string, netip.Addr) bool) (Node, bool) {
 	node := Node{Name: n.NodeName, MACs: n.MACs}
 	for _, text := range n.Addresses {
-		if addr, err := netip.ParseAddr(text); err == nil && isNear(iface, addr) {
+		if addr, err := netip.ParseAddr(text); err == nil && canAsk(iface, addr) {
 			node.Addr = addr
 			return node, len(node.MACs) > 0
 		}
