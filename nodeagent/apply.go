@@ -173,13 +173,13 @@ func (r *application) add(ctx context.Context, op plan.Operation) error {
 	}
 	r.added[d.Addr] = true
 	r.Metrics.additions.Inc()
-	if !d.SilentSince.IsZero() {
-		r.Metrics.takeover.Observe(time.Since(d.SilentSince).Seconds())
-	}
 	if settings := r.decision.Settings.Announce; op.Announce && settings.Enabled {
 		r.announcer.schedule(d.Interface, d.Addr, settings)
 		r.defender.noteAdded(d)
 	}
 	log.FromContext(ctx).Info("Announcing", "address", op.Address.Prefix, "interface", d.Interface, "services", d.Services)
+	if !d.SilentSince.IsZero() {
+		r.Metrics.takeover.Observe(time.Since(d.SilentSince).Seconds())
+	}
 	return nil
 }
