@@ -60,8 +60,8 @@ func TestSuccessorDiesAtOnce(t *testing.T) {
 	w.stations[1].addresses = []netip.Addr{node3Addr, second}
 	w.mustClaim(1)
 	w.stations[1].isDead = true
-	if in := w.mustClaim(50, second); in[0] != 7 {
-		t.Errorf("claims in rounds %v, want 7", in)
+	if in := w.mustClaim(50, second); in[0] != 7 || w.silentFor[0] != 800*time.Millisecond {
+		t.Errorf("claims in rounds %v after a silence of %v, want 7 and 800ms", in, w.silentFor)
 	}
 }
 
@@ -76,6 +76,9 @@ func TestLivingSuccessorKeepsItsAddresses(t *testing.T) {
 			w.stations[1].isDead = false
 		},
 		"this node is cut off": func(w *world) { w.isCutOff = true },
+		"this node loses answers": func(w *world) {
+			w.facts.CanHear, w.stations[1].isDead = false, true
+		},
 		"this node is cut off, and the successor dies meanwhile": func(w *world) {
 			w.isCutOff = true
 			w.mustClaim(cold)
@@ -127,6 +130,21 @@ func TestFollowerStays(t *testing.T) {
 	w.setTarget(func(target *Target) { target.Addresses = target.Addresses[:1] })
 	if in := w.mustClaim(50, first); in[0] != 3 {
 		t.Errorf("claims in rounds %v, want 3", in)
+	}
+}
+
+// The other successor is followed until the watched node holds the addresses under another epoch.
+func TestFollowerEnds(t *testing.T) {
+	t.Parallel()
+	w := newSucceeded(t)
+	w.stations[0].isDead = false
+	w.mustClaim(cold)
+	w.setTarget(func(target *Target) { target.Addresses[0].HolderEpoch, target.Addresses[1].HolderEpoch = 9, 9 })
+	w.stations[1].addresses = []netip.Addr{node3Addr}
+	clear(w.asked)
+	w.mustClaim(2 * cold)
+	if got := w.asked[question{Echo, node3Addr}]; got > 2*cold/50+1 {
+		t.Errorf("node3 is asked %d times, and not as a witness only", got)
 	}
 }
 
@@ -209,7 +227,6 @@ func TestForgedSuccessor(t *testing.T) {
 		w.mustClaim(1)
 		w.watcher.Hear(Answer{Kind: Resolve, Addr: first, MAC: node3MAC})
 	}
-	w.mustClaim(2 * cold)
 	w.stations[0].isDead = true
 	w.mustClaim(50, first, second)
 }
