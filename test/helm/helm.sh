@@ -37,11 +37,11 @@ say "upgrade: another flag, three managers, network policy"
 before=$(k get service echo -o 'jsonpath={.metadata.annotations.purelb\.io/announcing-IPv4}')
 bundle() { k get validatingwebhookconfiguration purelb-validating -o 'jsonpath={.webhooks[0].clientConfig.caBundle}'; }
 [ -n "$(bundle)" ] || fail "the webhooks have no CA bundle"
-release upgrade --set 'manager.extraArgs={--zap-log-level=debug}' --set manager.replicas=3 --set networkPolicy.enabled=true
+release upgrade --set 'manager.extraArgs={--log-level=debug}' --set manager.replicas=3 --set networkPolicy.enabled=true
 [ -n "$(bundle)" ] || fail "the upgrade took the webhooks' CA bundle"
 [ "$(k -n $namespace get deployment purelb-manager -o 'jsonpath={.status.readyReplicas}')" = 3 ] || fail "not three managers"
 k -n $namespace get networkpolicy purelb-manager >/dev/null
-k get deployment -n $namespace purelb-manager -o 'jsonpath={.spec.template.spec.containers[0].args}' | grep -q -- --zap-log-level=debug || fail "the flag is not set"
+k get deployment -n $namespace purelb-manager -o 'jsonpath={.spec.template.spec.containers[0].args}' | grep -q -- --log-level=debug || fail "the flag is not set"
 [ "$(k get service echo -o 'jsonpath={.metadata.annotations.purelb\.io/announcing-IPv4}')" = "$before" ] || fail "the address moved: $before"
 "$lab" exec client -- curl -gsS --max-time 2 "http://$v4/" >/dev/null
 if k create --dry-run=server -f - 2>/dev/null <<<'{"apiVersion":"purelb.io/v1","kind":"ServiceGroup","metadata":{"name":"bad","namespace":"'$namespace'"},"spec":{"local":{"v4pools":[{"subnet":"10.77.0.0/24","pool":"10.99.0.1"}]}}}'; then
@@ -64,7 +64,8 @@ k -n $namespace get servicegroup default >/dev/null || fail "the ServiceGroup is
 for kind in validatingwebhookconfiguration clusterrole clusterrolebinding; do
 	if k get $kind -o name | grep purelb; then fail "left behind: $kind"; fi
 done
-if k -n $namespace get all -o name | grep .; then fail "something is left in the namespace"; fi
+is_empty() { [ -z "$(k -n $namespace get all -o name)" ]; }
+until_true "nothing is left in the namespace" is_empty
 
 say "install once more: the Service has its address again"
 release install
