@@ -296,11 +296,7 @@ func TestTwoNodesAndAGateway(t *testing.T) {
 				for i := 2; i < 4; i++ { // node3 and node4 do not exist
 					f.setCutOff(i, true)
 				}
-				standby := f.nodes[1].get("node2-standby")
-				standby.Spec.Standby.Witnesses = nil
-				if err := f.nodes[1].Client.Update(t.Context(), standby); err != nil {
-					t.Fatal(err)
-				}
+				f.nodes[1].edit("node2-standby", func(s *purelbv1.AnnouncementSpec) { s.Standby.Witnesses = nil })
 				kernel := linktest.New(plan.Link{Name: "eth0", Up: true})
 				if c.hasGateway {
 					kernel.Put(plan.Address{Interface: "eth0", Prefix: netip.PrefixFrom(gateway, 24), Valid: plan.Forever})
