@@ -117,6 +117,9 @@ func serviceRows() []serviceRow {
 
 		// Addresses asked for.
 		{"a free address", annotated("addresses", "10.9.0.20"), nil},
+		{"an external address", func(svc *corev1.Service) { svc.Spec.ExternalIPs = []string{"10.8.0.1", "10.9.0.20"} }, []string{
+			"spec.externalIPs: 10.9.0.20 is in ServiceGroup taken, which does not give or announce it because of this field; use annotation purelb.io/addresses"}},
+		{"an external address that is asked for", both(annotated("addresses", "10.9.0.20"), func(svc *corev1.Service) { svc.Spec.ExternalIPs = []string{"10.9.0.20"} }), nil},
 		{"no address", annotated("addresses", "10.9.0"), []string{addresses + `: "10.9.0" is not an address`}},
 		{"an empty one", annotated("addresses", "10.9.0.20,"), []string{addresses + `: "" is not an address`}},
 		{"a mapped one", annotated("addresses", "::ffff:10.9.0.20"), []string{addresses + `: "::ffff:10.9.0.20" is an IPv4-mapped IPv6 address; write it as 10.9.0.20`}},

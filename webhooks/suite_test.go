@@ -68,8 +68,12 @@ type warningRecorder struct {
 	warnings []string
 }
 
-// HandleWarningHeaderWithContext is called for each warning.
+// HandleWarningHeaderWithContext is called for each warning. What newer API servers say themselves of
+// spec.externalIPs is left out.
 func (r *warningRecorder) HandleWarningHeaderWithContext(_ context.Context, _ int, _ string, text string) {
+	if strings.HasPrefix(text, "spec.externalIPs is deprecated ") {
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.warnings = append(r.warnings, text)
