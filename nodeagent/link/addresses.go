@@ -50,7 +50,7 @@ func (n *Netlink) awaitLocalRoute(a plan.Address) {
 		return
 	}
 	by := &netlink.RouteGetOptions{Iif: a.Interface}
-	for deadline := time.Now().Add(localRouteLimit); ; time.Sleep(localRouteInterval) {
+	for deadline := time.Now().Add(n.routeLimit); ; time.Sleep(localRouteInterval) {
 		routes, err := n.handle.RouteGetWithOptions(a.Prefix.Addr().AsSlice(), by)
 		isLocal := err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
 		if isLocal || errors.As(err, new(netlink.LinkNotFoundError)) || time.Now().After(deadline) {

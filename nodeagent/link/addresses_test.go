@@ -547,6 +547,7 @@ func TestFaultManyLinks(t *testing.T) {
 // has its local route, the kernel forwards what comes for it.
 func TestAddDelivers(t *testing.T) {
 	n := addVethPair(t)
+	n.routeLimit = time.Minute
 	for i := range 500 {
 		addr := netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 14: byte(i >> 8), 15: byte(i)})
 		a := plan.Address{Interface: "eth0", Prefix: netip.PrefixFrom(addr, 128), Ours: true, Valid: plan.Forever, Preferred: 0}

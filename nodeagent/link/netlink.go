@@ -3,6 +3,7 @@ package link
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -29,6 +30,8 @@ type Netlink struct {
 	// process finds out again with the first address that it adds. Add, which alone
 	// uses the field, is not for concurrent use.
 	keepsTags *bool
+	// routeLimit is how long Add waits for a local route; tests wait longer, however busy the machine is.
+	routeLimit time.Duration
 }
 
 // Open opens a netlink socket. It is never closed, because the agent uses it for as
@@ -39,7 +42,7 @@ func Open(ownership *OwnershipFile) (*Netlink, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
-	n := &Netlink{handle: handle, addrAdd: handle.AddrAdd, ownershipFile: ownership}
+	n := &Netlink{handle: handle, addrAdd: handle.AddrAdd, ownershipFile: ownership, routeLimit: localRouteLimit}
 	if ownership != nil && len(ownership.recorded) > 0 {
 		n.keepsTags = new(bool) // since the machine booted this kernel has kept no tag
 	}
