@@ -14,7 +14,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
+
+	"github.com/purelb/purelb-operator/tools/bundle/files"
 )
 
 func main() {
@@ -39,26 +40,9 @@ type options struct {
 }
 
 func run(o options) error {
-	files, err := generate(o)
+	generated, err := generate(o)
 	if err != nil {
 		return err
 	}
-	return write(o.root, files)
-}
-
-// write replaces the bundle below root by files, which are named relative to it.
-func write(root string, files map[string][]byte) error {
-	if err := os.RemoveAll(filepath.Join(root, bundleDir)); err != nil {
-		return fmt.Errorf("remove the previous bundle: %w", err)
-	}
-	for name, content := range files {
-		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return err
-		}
-		if err := os.WriteFile(path, content, 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
+	return files.Replace(o.root, bundleDir, generated)
 }

@@ -43,12 +43,12 @@ func TestChartIsGenerated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, dir := map[string]string{}, filepath.Join(root, chartDir)
-	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+	got := map[string]string{}
+	err = filepath.WalkDir(filepath.Join(root, chartDir), func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return err
 		}
-		name, err := filepath.Rel(dir, path)
+		name, err := filepath.Rel(root, path)
 		if err != nil {
 			return err
 		}
@@ -293,11 +293,11 @@ func TestGenerateRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{"Chart.yaml": "\nversion: 1.2.3\nappVersion: v1.2.3\n", "values.yaml": "repository: registry.example.com:5000/purelb\n"} {
-		if !strings.Contains(string(files[name]), want) {
+		if !strings.Contains(string(files[chartDir+"/"+name]), want) {
 			t.Errorf("%s does not say %q", name, want)
 		}
 	}
-	if names := slices.Sorted(maps.Keys(files)); !slices.Contains(names, "templates/_image.tpl") {
+	if names := slices.Sorted(maps.Keys(files)); !slices.Contains(names, chartDir+"/templates/_image.tpl") {
 		t.Errorf("the chart has the files %v", names)
 	}
 }

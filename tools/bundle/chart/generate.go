@@ -37,7 +37,8 @@ var components = []component{
 	{"prometheus", "prometheus.enabled"},
 }
 
-// generate returns the content of the chart's files, by their names relative to its folder.
+// generate returns the content of the chart's files, by their names relative to the repository's
+// root.
 func generate(o options) (map[string][]byte, error) {
 	colon := strings.LastIndex(o.image, ":")
 	if colon <= strings.LastIndex(o.image, "/") {
@@ -51,7 +52,7 @@ func generate(o options) (map[string][]byte, error) {
 			return err
 		}
 		content, err := written.ReadFile(name)
-		files[strings.TrimPrefix(name, "files/")] = []byte(replacer.Replace(string(content)))
+		files[path.Join(chartDir, strings.TrimPrefix(name, "files/"))] = []byte(replacer.Replace(string(content)))
 		return err
 	})
 	if err != nil {
@@ -62,7 +63,7 @@ func generate(o options) (map[string][]byte, error) {
 		return nil, err
 	}
 	for name, text := range templates {
-		files[path.Join("templates", name)] = []byte(text)
+		files[path.Join(chartDir, "templates", name)] = []byte(text)
 	}
 	return files, nil
 }

@@ -11,7 +11,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
+
+	"github.com/purelb/purelb-operator/tools/bundle/files"
 )
 
 func main() {
@@ -34,22 +35,9 @@ type options struct {
 }
 
 func run(o options) error {
-	files, err := generate(o)
+	generated, err := generate(o)
 	if err != nil {
 		return err
 	}
-	dir := filepath.Join(o.root, filepath.FromSlash(chartDir))
-	if err := os.RemoveAll(dir); err != nil {
-		return fmt.Errorf("remove the previous chart: %w", err)
-	}
-	for name, content := range files {
-		path := filepath.Join(dir, filepath.FromSlash(name))
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return err
-		}
-		if err := os.WriteFile(path, content, 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
+	return files.Replace(o.root, chartDir, generated)
 }
