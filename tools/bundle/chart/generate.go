@@ -97,7 +97,8 @@ func templatesOf(config string) (map[string]string, error) {
 			case known == nil && templates[name] == "":
 				templates[name] = onlyIf(c.value, templateOf(u))
 			case known != nil && templates[name] == templateOf(known):
-				templates[name] = fmt.Sprintf("{{- if .Values.%s }}\n%s{{- else }}\n%s{{- end }}\n", c.value, templateOf(u), templates[name])
+				templates[name] = fmt.Sprintf("{{- if .Values.%s }}\n%s{{- else }}\n%s{{- end }}\n",
+					c.value, templateOf(u), templates[name])
 			default:
 				return nil, fmt.Errorf("two components, of which one is %s, make or change %s", c.overlay, name)
 			}
@@ -126,11 +127,15 @@ var (
 func templateOf(u *unstructured.Unstructured) string {
 	u = u.DeepCopy()
 	var expressions []string
+	// valueOf returns what stands for an expression until the manifest is written.
+	valueOf := func(expression string) string {
+		expressions = append(expressions, expression)
+		return fmt.Sprintf("HELM-VALUE-%d", len(expressions)-1)
+	}
 	insert := func(expression string, fields ...string) {
-		if err := unstructured.SetNestedField(u.Object, fmt.Sprintf("HELM-VALUE-%d", len(expressions)), fields...); err != nil {
+		if err := unstructured.SetNestedField(u.Object, valueOf(expression), fields...); err != nil {
 			panic(err) // the object has another form than config/ gives it
 		}
-		expressions = append(expressions, expression)
 	}
 	switch u.GetKind() {
 	case "CustomResourceDefinition":
@@ -146,7 +151,7 @@ func templateOf(u *unstructured.Unstructured) string {
 		for _, field := range []string{"nodeSelector", "tolerations", "affinity", "priorityClassName"} {
 			insert(".Values.manager."+field+" | toJson", "spec", "template", "spec", field)
 		}
-		insertIntoContainer(u, &expressions)
+		insertIntoContainer(u, valueOf)
 	}
 	data, err := yaml.Marshal(u.Object)
 	if err != nil {
@@ -162,8 +167,8 @@ func templateOf(u *unstructured.Unstructured) string {
 	})
 }
 
-// insertIntoContainer puts expressions into the manager's container.
-func insertIntoContainer(u *unstructured.Unstructured, expressions *[]string) {
+// insertIntoContainer puts expressions into the manager's container, each as what valueOf returns for it.
+func insertIntoContainer(u *unstructured.Unstructured, valueOf func(expression string) string) {
 	containers, _, err := unstructured.NestedSlice(u.Object, "spec", "template", "spec", "containers")
 	if err != nil || len(containers) != 1 {
 		panic(fmt.Sprintf("%d containers: %v", len(containers), err))
@@ -173,14 +178,10 @@ func insertIntoContainer(u *unstructured.Unstructured, expressions *[]string) {
 	for _, arg := range container["args"].([]any) {
 		args = append(args, fmt.Sprintf("%q", arg))
 	}
-	for field, expression := range map[string]string{
-		"image":     `include "purelb.image" . | toJson`,
-		"args":      fmt.Sprintf("concat (list %s) .Values.manager.extraArgs | toJson", strings.Join(args, " ")),
-		"resources": ".Values.manager.resources | toJson",
-	} {
-		container[field] = fmt.Sprintf("HELM-VALUE-%d", len(*expressions))
-		*expressions = append(*expressions, expression)
-	}
+	container["image"] = valueOf(`include "purelb.image" . | toJson`)
+	list := strings.Join(args, " ")
+	container["args"] = valueOf(fmt.Sprintf("concat (list %s) .Values.manager.extraArgs | toJson", list))
+	container["resources"] = valueOf(".Values.manager.resources | toJson")
 	if err := unstructured.SetNestedSlice(u.Object, containers, "spec", "template", "spec", "containers"); err != nil {
 		panic(err)
 	}
