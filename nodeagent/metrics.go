@@ -23,6 +23,9 @@ type Metrics struct {
 	watched     *watchedGauges
 }
 
+// claimBuckets are those of histograms about claims, in seconds. A claim is to be made within one.
+var claimBuckets = []float64{.2, .4, .5, .6, .7, .8, .9, 1, 1.5, 2, 5, 10}
+
 // NewMetrics makes the metrics and registers them.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
@@ -38,12 +41,12 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		silence: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "purelb_lbnodeagent_claim_silence_seconds",
 			Help:    "For how long a watched node had been silent when this node claimed an address from it.",
-			Buckets: []float64{.2, .4, .5, .6, .7, .8, .9, 1, 1.5, 2, 5, 10},
+			Buckets: claimBuckets,
 		}),
 		takeover: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "purelb_lbnodeagent_claim_takeover_seconds",
 			Help:    "From when a watched node answered last until this node had an address that it claimed from it.",
-			Buckets: []float64{.2, .4, .5, .6, .7, .8, .9, 1, 1.5, 2, 5, 10},
+			Buckets: claimBuckets,
 		}),
 		watched: &watchedGauges{description: prometheus.NewDesc("purelb_lbnodeagent_watched_nodes",
 			"Nodes that this node watches, by what it sees.", []string{"reason"}, nil)},
