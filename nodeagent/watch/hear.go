@@ -55,7 +55,7 @@ func (w *Watcher) Hear(a Answer) {
 		}
 	}
 	isGateway := slices.Contains(w.target.Gateways, a.Addr) && !slices.Contains(w.target.Watched.MACs, a.MAC)
-	if isGateway && a.Kind == Resolve && a.IsDirect && w.areWitnessesAsked && w.needsGateways() {
+	if isGateway && a.Kind == Resolve && a.IsDirect && w.areGatewaysAsked() {
 		w.gateways.hasAnswered = true
 	}
 }

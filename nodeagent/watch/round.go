@@ -77,7 +77,7 @@ func (w *Watcher) judge(now time.Time, facts Facts) {
 	if w.areWitnessesAsked {
 		w.nodes.judge()
 	}
-	if w.areWitnessesAsked && w.needsGateways() {
+	if w.areGatewaysAsked() {
 		w.gateways.judge()
 	}
 	if w.watched.hasAnswered {
@@ -174,7 +174,7 @@ func (w *Watcher) questions(now time.Time, facts Facts) []Question {
 			questions = w.askNode(questions, n, !w.witnesses[n.Name].hasEchoed)
 		}
 	}
-	if w.areWitnessesAsked && w.needsGateways() {
+	if w.areGatewaysAsked() {
 		for _, addr := range w.target.Gateways {
 			questions = append(questions, Question{Kind: Resolve, Addr: addr, IsForAll: true})
 		}

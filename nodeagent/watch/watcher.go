@@ -180,6 +180,9 @@ func (w *Watcher) needsGateways() bool {
 	return !w.settings.TrustsEchoOnly && (len(w.target.Witnesses) == 0 || w.areNodesSilent)
 }
 
+// areGatewaysAsked reports whether gateways are asked in this round.
+func (w *Watcher) areGatewaysAsked() bool { return w.areWitnessesAsked && w.needsGateways() }
+
 // lacksWitness reports whether no witness has answered lately.
 func (w *Watcher) lacksWitness() bool {
 	lacksGateways := !w.needsGateways() || len(w.target.Gateways) == 0 || w.gateways.unanswered >= witnessMisses
