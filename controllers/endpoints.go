@@ -76,7 +76,7 @@ func listEndpointNodes(ctx context.Context, c client.Reader, services []corev1.S
 // endpoint of a family is ready, those that still serve while they terminate count as ready,
 // as they do for kube-proxy (KEP-1669).
 func endpointsOf(slices []discoveryv1.EndpointSlice) serviceEndpoints {
-	all, areOnNodes, areAnywhere := map[discoveryv1.AddressType]*servingNodes{}, false, false
+	all, isOneOnNode, isOneAnywhere := map[discoveryv1.AddressType]*servingNodes{}, false, false
 	for i := range slices {
 		s := all[slices[i].AddressType]
 		if s == nil {
@@ -89,14 +89,14 @@ func endpointsOf(slices []discoveryv1.EndpointSlice) serviceEndpoints {
 			case !ptr.Deref(e.Conditions.Serving, isReady):
 				continue
 			case e.NodeName == nil:
-				areAnywhere = true
+				isOneAnywhere = true
 				continue
 			case isReady:
 				s.ready[*e.NodeName] = true
 			default:
 				s.terminating[*e.NodeName] = true
 			}
-			areOnNodes = true
+			isOneOnNode = true
 		}
 	}
 	for _, s := range all {
@@ -104,7 +104,7 @@ func endpointsOf(slices []discoveryv1.EndpointSlice) serviceEndpoints {
 			s.ready, s.terminating = s.terminating, nil
 		}
 	}
-	return serviceEndpoints{byFamily: all, areAnywhere: areAnywhere && !areOnNodes}
+	return serviceEndpoints{byFamily: all, areAnywhere: isOneAnywhere && !isOneOnNode}
 }
 
 // keepsTraffic reports whether what a node gets for a Service may go to endpoints on that node
@@ -115,10 +115,10 @@ func (e endpointNodes) keepsTraffic(svc *corev1.Service) bool {
 
 // restrictAddress says of an address, which the given Services share, to which nodes its
 // traffic may go. Policy Local is for Virtual addresses that are not shared, or for Services
-// that insist on it, as insists reports. Of several Services that insist, a node has to serve all or, where no
-// node serves all, any. A Service whose endpoints are anywhere restricts nothing. A Service that insists and that no node serves gets no traffic
-// wherever the address is, so the address is withdrawn only when there is no other Service
-// that it would serve. Where Services of several namespaces share, they restrict the address
+// that insist on it, as insists reports. Of several Services that insist, a node has to serve all
+// or, where no node serves all, any. A Service whose endpoints are anywhere restricts nothing. A
+// Service that insists and that no node serves gets no traffic wherever the address is, so the
+// address is withdrawn only when there is no other Service that it would serve. Where Services of several namespaces share, they restrict the address
 // only if one of each namespace insists: no user moves the address of another namespace's
 // Service.
 func (e endpointNodes) restrictAddress(a *placement.Address, sharers []*corev1.Service, insists func(*corev1.Service) bool) {
