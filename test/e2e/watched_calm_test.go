@@ -83,12 +83,7 @@ var _ = Describe("A watched holder whose kernel answers", func() {
 				do: func(m *watchedService) {
 					m.watchKernels()
 					fault.do(m)
-					m.expectNoClaims(m.others(m.holder)...)
-					if m.meters != nil {
-						m.stopMeters("")
-					}
-					m.trial.stopMeasuring()
-					m.expectNotMoved()
+					m.endUnclaimed()
 				},
 			})
 		})

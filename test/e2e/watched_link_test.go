@@ -40,10 +40,7 @@ var _ = Describe("A node that is cut off while it watches another", func() {
 				m.pause(isolated)
 				m.revive(cutInside, cut)
 				m.pause(3 * time.Second)
-				m.expectNoClaims(m.others(m.holder)...)
-				m.stopMeters("")
-				m.trial.stopMeasuring()
-				m.expectNotMoved()
+				m.endUnclaimed()
 			},
 			bounds: holderUnharmed,
 		})
@@ -64,10 +61,7 @@ var _ = Describe("A node that is cut off while it watches another", func() {
 				m.pause(isolated)
 				m.revive(cutInside, cut)
 				m.pause(3 * time.Second)
-				m.expectNoClaims(m.others(m.holder)...)
-				m.stopMeters("")
-				m.trial.stopMeasuring()
-				m.expectNotMoved()
+				m.endUnclaimed()
 			},
 			bounds: holderUnharmed,
 		})
@@ -82,10 +76,7 @@ var _ = Describe("A node that is cut off while it watches another", func() {
 				m.pause(isolated)
 				m.revive(noCarrier, lab.Router)
 				m.pause(3 * time.Second)
-				m.expectNoClaims(m.others(m.holder)...)
-				m.stopMeters("")
-				m.trial.stopMeasuring()
-				m.expectNotMoved()
+				m.endUnclaimed()
 			},
 			bounds: calmBounds(),
 		})

@@ -384,6 +384,18 @@ func (m *watchedService) expectNoClaims(nodes ...string) {
 	}
 }
 
+// endUnclaimed ends what is measured, unless that has ended, and checks that no node but the holder
+// added an address since watchKernels, and that the holder still announces all.
+func (m *watchedService) endUnclaimed() {
+	GinkgoHelper()
+	m.expectNoClaims(m.others(m.holder)...)
+	if m.meters != nil {
+		m.stopMeters("")
+	}
+	m.trial.stopMeasuring()
+	m.expectNotMoved()
+}
+
 // stopControlPlane stops the control plane until startControlPlane, or until the spec ends, and
 // waits until no agent takes itself for fresh.
 func (m *watchedService) stopControlPlane() {
