@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -79,11 +80,7 @@ func (r *ServiceReconciler) hasOldLabels(
 	if verdict == nil || verdict.Group.Namespaces == nil {
 		return false, nil
 	}
-	isKept := true
-	for _, a := range result.Addresses {
-		isKept = isKept && slices.Contains(allocated, a)
-	}
-	if isKept {
+	if !slices.ContainsFunc(result.Addresses, func(a netip.Addr) bool { return !slices.Contains(allocated, a) }) {
 		return false, nil
 	}
 	stored := NamespaceMetadata()

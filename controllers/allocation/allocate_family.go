@@ -51,13 +51,9 @@ func (d *decision) allocateFamily(family Family) (addrs []netip.Addr, no *refusa
 // slotsOf lists the slots of a family: one for the address that the Service asks for, or
 // one for each range that some node can announce (multiPool), or one.
 func (d *decision) slotsOf(family Family) []slot {
-	single := slot{family: family, requested: d.requestedByFamily[family]}
+	single := slot{family: family, requested: d.requestedByFamily[family], ranges: d.group.rangesOf(family)}
 	var eachRange []slot
-	for _, r := range d.group.Ranges {
-		if r.Family() != family {
-			continue
-		}
-		single.ranges = append(single.ranges, r)
+	for _, r := range single.ranges {
 		if d.canBeAnnounced(r) {
 			eachRange = append(eachRange, slot{family: family, ranges: []Range{r}, isOfOneRange: true})
 		}

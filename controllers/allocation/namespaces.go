@@ -3,6 +3,7 @@ package allocation
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -63,15 +64,7 @@ func (d *decision) refuseNamespace(group string) *refusal {
 // hasAddressesOf reports whether the Service keeps addresses that it was allocated from a
 // group.
 func (d *decision) hasAddressesOf(group string) bool {
-	if d.Allocated.Group != group {
-		return false
-	}
-	for _, a := range d.ownAddresses {
-		if d.hasAllocated(a) {
-			return true
-		}
-	}
-	return false
+	return d.Allocated.Group == group && slices.ContainsFunc(d.ownAddresses, d.hasAllocated)
 }
 
 // warnOfNamespaces names the Services that have addresses of a group that their namespaces

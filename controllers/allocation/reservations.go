@@ -98,26 +98,24 @@ func checkServiceName(text string) string {
 	return ""
 }
 
-// reservedFor returns the Service that an address is kept for, by namespace/name, or an
-// empty text.
-func (in *Inputs) reservedFor(a netip.Addr) string {
+// reservationsWith returns the reservations of the group that contains an address; nil if none does.
+func (in *Inputs) reservationsWith(a netip.Addr) Reservations {
 	group, _, isPooled := in.Catalog.GroupContaining(a)
 	if !isPooled {
-		return ""
+		return nil
 	}
-	return group.Reservations[a]
+	return group.Reservations
 }
 
 // isKeptFrom reports whether an address is kept for another Service than s.
 func (in *Inputs) isKeptFrom(s *Service, a netip.Addr) bool {
-	owner := in.reservedFor(a)
-	return owner != "" && owner != s.String()
+	return in.reservationsWith(a).areKeptFrom(s.String(), a)
 }
 
 // ownerFor names the Service that an address is kept for, to the users of the Service's
 // namespace.
 func (d *decision) ownerFor(a netip.Addr) string {
-	namespace, name, _ := strings.Cut(d.reservedFor(a), "/")
+	namespace, name, _ := strings.Cut(d.reservationsWith(a)[a], "/")
 	return (&Service{Namespace: namespace, Name: name}).nameFor(d.Namespace)
 }
 
