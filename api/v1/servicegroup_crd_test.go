@@ -73,7 +73,7 @@ func TestServiceGroupRules(t *testing.T) {
 		{"policyLocal in small letters", v4("10.0.0.1", "10.0.0.0/24", "") + "policyLocal: allow",
 			[]cause{{"spec.policyLocal", `Unsupported value: "allow": supported values: "Override", "Allow"`}}},
 
-		// Whose Services.
+		// Which namespaces a group selects, which Services it serves unasked, and what it reserves.
 		{"allowedNamespaces All", one4 + "allowedNamespaces: {from: All}", nil},
 		{"allowedNamespaces of nothing", one4 + "allowedNamespaces: {}", nil},
 		{"allowedNamespaces Selector", one4 + "allowedNamespaces: {from: Selector, selector: {matchLabels: {a: b}}}", nil},

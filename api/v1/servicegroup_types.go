@@ -292,9 +292,9 @@ type ServiceGroupSpec struct {
 	// +optional
 	Netbox *NetboxPools `json:"netbox,omitempty"`
 
-	// allowedNamespaces says whose Services may use the group: those of which
-	// namespaces. Absent, those of all. A Service that has an address of the group
-	// when its namespace ceases to be among them keeps it.
+	// allowedNamespaces selects the namespaces whose Services may use the group;
+	// absent, all namespaces. A Service that has an address of the group keeps it when
+	// its namespace is selected no more.
 	// +optional
 	AllowedNamespaces *AllowedNamespaces `json:"allowedNamespaces,omitempty"`
 
@@ -335,28 +335,28 @@ type ServiceGroupSpec struct {
 	MisplacedFields `json:",inline"`
 }
 
-// AllowedNamespaces says whose Services may use a group.
+// AllowedNamespaces selects the namespaces whose Services may use a group.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.from) || self.from != 'Selector' || has(self.selector)",message="from: Selector needs a selector; {} selects all namespaces",fieldPath=".selector"
 // +kubebuilder:validation:XValidation:rule="!has(self.selector) || has(self.from) && self.from == 'Selector'",message="selector counts only with from: Selector",fieldPath=".from"
 type AllowedNamespaces struct {
-	// from is All, or absent, for the Services of all namespaces, and Selector for
-	// those of the namespaces that selector selects.
+	// from is All, or absent, if all namespaces are selected, and Selector if those are
+	// that selector selects.
 	// +optional
 	From NamespacesFrom `json:"from,omitempty"`
 
-	// selector selects namespaces by their labels. Every namespace has the label
-	// kubernetes.io/metadata.name, whose value is its name.
+	// selector selects namespaces by their labels. The API server gives every namespace
+	// the label kubernetes.io/metadata.name, with the namespace's name as its value.
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 }
 
-// NamespacesFrom says how the namespaces are chosen whose Services may use a group.
+// NamespacesFrom is the way in which a group selects the namespaces whose Services may use it.
 //
 // +kubebuilder:validation:Enum=All;Selector
 type NamespacesFrom string
 
-// The ways to choose namespaces.
+// The ways in which a group selects namespaces.
 const (
 	// NamespacesFromAll means all namespaces.
 	NamespacesFromAll NamespacesFrom = "All"
