@@ -3,6 +3,7 @@ package nodeagent
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -112,6 +113,16 @@ func (w *watching) set(standbys []purelbv1.Announcement, settings watch.Settings
 	}
 }
 
+// passOn lets the worker have claims. It waits for no request.
+func (w *watching) passOn(claims map[netip.Addr]plan.Claim) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	maps.Copy(w.claims, claims)
+	if len(w.claims) > 0 {
+		signal(w.agent.wake)
+	}
+}
+
 // takeClaims returns the claims that watchers have made since it was last called.
 func (w *watching) takeClaims() map[netip.Addr]plan.Claim {
 	w.mu.Lock()
@@ -213,6 +224,7 @@ func (w *watching) round(ctx context.Context, l *watchedLink, x Exchange) error 
 	now := time.Now()
 	var steps []watch.Step
 	var repeated []netip.Addr
+	claims := map[netip.Addr]plan.Claim{}
 	for _, watcher := range l.watchers {
 		steps = append(steps, watcher.Round(now, facts)...)
 	}
@@ -224,18 +236,16 @@ func (w *watching) round(ctx context.Context, l *watchedLink, x Exchange) error 
 		}
 		for _, c := range step.Claims {
 			w.agent.Metrics.silence.Observe(step.SilentFor.Seconds())
-			w.claims[c.Addr] = plan.Claim{
+			claims[c.Addr] = plan.Claim{
 				Interface: l.iface, Epoch: c.Epoch, Node: step.Node, SilentFor: step.SilentFor, QuietAt: now,
 			}
 			repeated = append(repeated, c.Addr) // the node may have claimed it before
 		}
 	}
-	if len(w.claims) > 0 {
-		signal(w.agent.wake) // the worker waits for no request
-	}
 	w.reportReasons(l, now)
 	w.mu.Unlock()
 	w.agent.defender.repeatClaims(ctx, repeated)
+	w.passOn(claims) // afterwards, or what is claimed now would be repeated at once
 	for _, step := range steps {
 		for _, q := range step.Questions {
 			w.ask(l.iface, x, step.Round, q)
