@@ -13,6 +13,7 @@ import (
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
+	"github.com/purelb/purelb-operator/nodeagent/watch"
 )
 
 var node2MAC, node3MAC = oldHolder, stranger
@@ -108,12 +109,18 @@ func (w *claiming) setStation(own string, mac neigh.MAC, isAlive, hasClaimed boo
 	}
 }
 
+// watch lets node2 be watched, and returns between two rounds, so that it is certain which of them sees
+// first what happens next.
+func (w *claiming) watch() {
+	w.x.set("192.0.2.13", node3MAC)
+	w.setStation("192.0.2.12", node2MAC, true, true)
+	time.Sleep(10*time.Second + watch.DefaultInterval/2)
+}
+
 // claim lets node2 be watched, and die, and returns once this node has claimed its address.
 func (w *claiming) claim() {
 	w.t.Helper()
-	w.x.set("192.0.2.13", node3MAC)
-	w.setStation("192.0.2.12", node2MAC, true, true)
-	time.Sleep(10 * time.Second)
+	w.watch()
 	w.expect("changes while node2 is alive", []string(nil), w.kernel.Calls())
 	w.setStation("192.0.2.12", node2MAC, false, false)
 	time.Sleep(700 * time.Millisecond)
@@ -183,9 +190,7 @@ func TestSecondSuccessorClaims(t *testing.T) {
 			a.Successors = []purelbv1.Successor{{NodeName: "node3", Epoch: 4}, {NodeName: "node1", Epoch: 5}}
 		})
 		w.start(true)
-		w.x.set("192.0.2.13", node3MAC)
-		w.setStation("192.0.2.12", node2MAC, true, true)
-		time.Sleep(10 * time.Second)
+		w.watch()
 		w.setStation("192.0.2.12", node2MAC, false, false)
 		time.Sleep(650 * time.Millisecond)
 		w.expect("changes in the time of the first successor", []string(nil), w.kernel.Calls())
@@ -218,9 +223,7 @@ func TestClaimFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newClaiming(t, "")
 		w.start(true)
-		w.x.set("192.0.2.13", node3MAC)
-		w.setStation("192.0.2.12", node2MAC, true, true)
-		time.Sleep(10 * time.Second)
+		w.watch()
 		w.kernel.Refuse(netip.MustParseAddr(claimed), errors.New("refused"))
 		w.setStation("192.0.2.12", node2MAC, false, false)
 		time.Sleep(3 * time.Second)
