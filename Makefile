@@ -368,10 +368,11 @@ fmt: ## Format the code
 	find . \( -path ./bin -o -path ./dist -o -path ./.git \) -prune -o -name '*.go' -exec gofmt -w {} +
 
 .PHONY: lint
-lint: $(GOLANGCI_LINT) ## Lint every module: code, format and the direction of imports
+lint: $(GOLANGCI_LINT) ## Lint every module: code, format and the direction of imports; and the messages of commits
 	@for m in $(CHECKED); do echo "lint $$m"; \
 	  (cd $$m && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...) || failed="$$failed $$m"; done; \
 	[ -z "$$(gofmt -l $(ALL_KUBERNETES))" ] || failed="$$failed $(ALL_KUBERNETES) (make fmt)"; \
+	go -C tools run ./commits || failed="$$failed commits"; \
 	[ -z "$$failed" ] || { echo "make lint: findings in:$$failed"; exit 1; }
 
 # The database of known vulnerabilities. make vulncheck fails without access to it.
