@@ -57,11 +57,12 @@ func TestAdvise(t *testing.T) {
 		svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 		return svc
 	}
-	var eleven, ten []string
-	for i := range 11 {
-		eleven = append(eleven, fmt.Sprintf("purelb.io/xxxxxxxxxxxx%02d=", i))
+	var thirty, firstTen []string
+	for i := range 30 {
+		thirty = append(thirty, fmt.Sprintf("purelb.io/xxxxxxxxxxxx%02d=", i))
+		firstTen = append(firstTen, fmt.Sprintf("%02d is", i))
 	}
-	ten = eleven[:10]
+	firstTen = firstTen[:10]
 	for _, row := range []struct {
 		name string
 		svc  *corev1.Service
@@ -76,8 +77,9 @@ func TestAdvise(t *testing.T) {
 		{"a part of the name", serviceAsking("purelb.io/shared-ip=k"), []string{"did you mean purelb.io/allow-shared-ip?"}},
 		{"a part that is too short", serviceAsking("purelb.io/ip=k"), []string{"annotation purelb.io/ip is not known; " + known}},
 		{"nothing alike", serviceAsking("purelb.io/xxxxxxxxxxxx=k"), []string{"annotation purelb.io/xxxxxxxxxxxx is not known; " + known}},
-		{"ten unknown", serviceAsking(ten...), []string{"00 is", "01 is", "02 is", "03 is", "04 is", "05 is", "06 is", "07 is", "08 is", "09 is"}},
-		{"eleven unknown", serviceAsking(eleven...), []string{"1 more annotations purelb.io/… are not known", "00 is", "01 is", "02 is", "03 is", "04 is", "05 is", "06 is", "07 is", "08 is", "09 is"}},
+		{"ten unknown", serviceAsking(thirty[:10]...), firstTen},
+		{"eleven unknown", serviceAsking(thirty[:11]...), append([]string{"1 more annotations purelb.io/… are not known"}, firstTen...)},
+		{"thirty unknown", serviceAsking(thirty...), append([]string{"20 more annotations purelb.io/… are not known"}, firstTen...)},
 		{"not true or false", serviceAsking("purelb.io/multi-pool=yes", "purelb.io/allow-local=1"), []string{
 			`annotation purelb.io/multi-pool is "yes": it must be "true" or "false"`, `annotation purelb.io/allow-local is "1": it must be "true" or "false"`}},
 		{"a deprecated field", func() *corev1.Service { s := serviceAsking(); s.Spec.LoadBalancerIP = "10.0.0.3"; return s }(),

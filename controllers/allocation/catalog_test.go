@@ -55,6 +55,11 @@ func TestNewCatalog(t *testing.T) {
 			groupMadeAt(t, "b", 1, pool("10.0.0.1-10.0.0.4")), groupMadeAt(t, "a", 2, pool("10.0.0.5-10.0.0.9")), groupMadeAt(t, "c", 3, pool("10.0.0.1-10.0.0.9"))},
 			map[string]string{"a": "Accepted: 1 range", "b": "Accepted: 1 range",
 				"c": `Overlap: spec.local.pool: Invalid value: "10.0.0.1-10.0.0.9": range 10.0.0.1-10.0.0.9 overlaps range 10.0.0.5-10.0.0.9 of ServiceGroup a, which has these addresses already`}},
+		{"of two ranges to overlap with, the first", []v1.ServiceGroup{
+			groupMadeAt(t, "a", 1, "local: {v4pools: [{pool: 10.0.0.5-10.0.0.9, subnet: 10.0.0.0/24}, {pool: 10.0.0.1-10.0.0.4, subnet: 10.0.0.0/24}]}"),
+			groupMadeAt(t, "b", 2, pool("10.0.0.1-10.0.0.9"))},
+			map[string]string{"a": "Accepted: 2 ranges",
+				"b": `Overlap: spec.local.pool: Invalid value: "10.0.0.1-10.0.0.9": range 10.0.0.1-10.0.0.9 overlaps range 10.0.0.1-10.0.0.4 of ServiceGroup a, which has these addresses already`}},
 		{"another namespace does not count", []v1.ServiceGroup{elsewhere, groupMadeAt(t, "b", 1, pool("10.0.0.1"))},
 			map[string]string{"b": "Accepted: 1 range"}},
 		{"netbox", []v1.ServiceGroup{groupMadeAt(t, "a", 1, "netbox: {url: 'https://n', tenant: t, tokenSecretRef: {name: a, key: b}}")},

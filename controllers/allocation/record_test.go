@@ -193,6 +193,47 @@ func TestFaultForeignAddresses(t *testing.T) {
 	}
 }
 
+func TestAddressesToAnnounce(t *testing.T) {
+	for _, row := range []struct{ name, record, shown, want string }{
+		{"recorded and shown", "10.0.0.1,fd00::1 group=g type=local key=", "10.0.0.1 fd00::1", "10.0.0.1 fd00::1"},
+		{"in the order in which they are shown", "10.0.0.1,fd00::1 group=g type=local key=", "fd00::1 10.0.0.1", "fd00::1 10.0.0.1"},
+		{"recorded and not shown", "10.0.0.1,fd00::1 group=g type=local key=", "fd00::1", "fd00::1"},
+		{"shown and not recorded", "10.0.0.1 group=g type=local key=", "10.0.0.1 10.0.0.2", "10.0.0.1"},
+		{"recorded as none", "none", "10.0.0.1", ""},
+		{"a record that cannot be read", "10.0.0.1 and more", "10.0.0.1", ""},
+		{"no record", "", "10.0.0.1", ""},
+		{"nothing is shown", "10.0.0.1 group=g type=local key=", "", ""},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			svc := serviceWithRecord(row.record, row.shown)
+			if row.record == "" {
+				svc.Status.Conditions = nil
+			}
+			if got := allocation.AddressesToAnnounce(svc); !slices.Equal(got, addresses(row.want)) {
+				t.Errorf("%v, want %q", got, row.want)
+			}
+		})
+	}
+}
+
+func TestServiceOfKeepsPortsForSharing(t *testing.T) {
+	for _, row := range []struct {
+		name, record, key string
+		isKept            bool
+	}{
+		{"no key", "10.0.0.1 group=g type=local key=", "", false},
+		{"a key that is asked for", "none", "k", true},
+		{"a key that is recorded", "10.0.0.1 group=g type=local key=k", "", true},
+	} {
+		svc := serviceWithRecord(row.record, "")
+		svc.Spec.Ports = []corev1.ServicePort{{Port: 80}}
+		svc.Annotations[v1.AnnotationAllowSharedIP] = row.key
+		if got := allocation.ServiceOf(svc, true); len(got.Ports) > 0 != row.isKept {
+			t.Errorf("%s: ports %v", row.name, got.Ports)
+		}
+	}
+}
+
 // TestAttackSharers lets more Services ask for one address than can have it.
 func TestAttackSharers(t *testing.T) {
 	inputs := &allocation.Inputs{Catalog: allocation.NewCatalog([]v1.ServiceGroup{groupMadeAt(t, "default", 1, "remote: {pool: 10.0.0.1-10.0.0.9, subnet: 10.0.0.0/24}")}, namespace), InUse: allocation.NewInUse()}
