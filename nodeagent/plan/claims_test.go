@@ -156,13 +156,16 @@ func TestClaimsComeFirst(t *testing.T) {
 	}
 }
 
-// The listener knows the node from which the address was claimed, and the other successor.
+// The listener knows the node from which the address was claimed, and the other successors. The
+// node itself is none of them, even if the Announcement says how it is reached.
 func TestClaimedIsHeldProvisionally(t *testing.T) {
 	t.Parallel()
 	in := inputsFor()
 	in.Standbys = []purelbv1.Announcement{standby(func(a *purelbv1.StandbyAddress) {
 		a.Successors = []purelbv1.Successor{{NodeName: "node5", Epoch: 5}, {NodeName: "node1", Epoch: 4}, {NodeName: "node3", Epoch: 2}}
 	})}
+	others := &in.Standbys[0].Spec.Standby.Others
+	*others = append(*others, purelbv1.StandbyNode{NodeName: "node1", MACs: []string{"02:00:00:00:00:01"}})
 	in.Claims = map[netip.Addr]Claim{heldAddr: {Interface: "eth0", Epoch: 4, QuietAt: begin}}
 	_, conclusion := conclude(in, Outcomes{})
 	want := []Held{{

@@ -59,6 +59,10 @@ func TestHeldAndAnnounced(t *testing.T) {
 	if diff := cmp.Diff(want, states); diff != "" {
 		t.Errorf("states (-want +got):\n%s", diff)
 	}
+	counts := map[purelbv1.AddressState]int{purelbv1.StateAnnounced: 3, purelbv1.StateFailed: 2, purelbv1.StatePending: 1}
+	if diff := cmp.Diff(counts, conclusion.States); diff != "" {
+		t.Errorf("how many are in each state (-want +got):\n%s", diff)
+	}
 }
 
 // The status says which station claims an announced address, too. The agent decides again when the

@@ -431,3 +431,15 @@ func TestUnrenewed(t *testing.T) {
 		t.Errorf("valid until (-want +got):\n%s", diff)
 	}
 }
+
+// An addition that did not come about makes nothing last longer.
+func TestFailedAdditionLastsNotLonger(t *testing.T) {
+	t.Parallel()
+	in := inputsFor(local("192.0.2.1", 24, takeover), local("192.0.2.2", 24, takeover))
+	refused := FailedResult(&Desired{Epoch: 3}, ReasonAddFailed, errors.New("refused"))
+	memory, _ := conclude(in, Outcomes{Results: map[netip.Addr]Result{netip.MustParseAddr("192.0.2.2"): refused}})
+	want := map[netip.Addr]time.Time{netip.MustParseAddr("192.0.2.1"): begin.Add(300 * time.Second)}
+	if diff := cmp.Diff(want, memory.ValidUntil); diff != "" {
+		t.Errorf("valid until (-want +got):\n%s", diff)
+	}
+}

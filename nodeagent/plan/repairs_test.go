@@ -134,6 +134,7 @@ func TestOnlyRepairsArePaced(t *testing.T) {
 		want      bool
 	}{
 		"a repair":               {local("192.0.2.1", 24, takeover), fought, func(in *Inputs) { in.Held = held }, false},
+		"a repair, at once":      {local("192.0.2.1", 24, takeover), Additions{Epoch: 3, Interface: "eth0", Count: 20, LastAt: begin}, func(in *Inputs) { in.Held = held }, false},
 		"a repair, not probed":   {local("192.0.2.1", 24, skipProbe), fought, func(in *Inputs) { in.Held = held }, false},
 		"a claim":                {local("192.0.2.1", 24, takeover), fought, func(*Inputs) {}, true},
 		"under another epoch":    {local("192.0.2.1", 24, takeover, func(a *purelbv1.AnnouncedAddress) { a.Epoch = 4 }), fought, func(in *Inputs) { in.Held = held }, true},
@@ -160,7 +161,8 @@ func TestOnlyRepairsArePaced(t *testing.T) {
 		for _, op := range decision.Operations {
 			isAdded = isAdded || op.Kind == Add
 		}
-		if isAdded != c.want || !isAdded && decision.DecideIn != maxRepairGap-time.Millisecond {
+		again := c.additions.LastAt.Add(maxRepairGap).Sub(begin)
+		if isAdded != c.want || !isAdded && decision.DecideIn != again {
 			t.Errorf("%s: is added %v, want %v; decides again in %s", name, isAdded, c.want, decision.DecideIn)
 		}
 	}
@@ -175,6 +177,11 @@ func TestAdditionsAreNoted(t *testing.T) {
 	addr := netip.MustParseAddr("198.51.100.1")
 	if diff := cmp.Diff(map[netip.Addr]Additions{addr: {Interface: "kube-lb0", Count: 1, LastAt: begin}}, memory.Additions, compareDecisions); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	unknown := inputsFor()
+	unknown.LBNodeAgent = nil
+	if memory, _ = Decide(memory, unknown); len(memory.Additions) != 1 {
+		t.Errorf("remembers %v while nothing is known", memory.Additions)
 	}
 	if memory, _ = Decide(memory, inputsFor(local("192.0.2.1", 24))); len(memory.Additions) > 0 {
 		t.Errorf("remembers %v", memory.Additions)
