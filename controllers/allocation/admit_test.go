@@ -47,6 +47,14 @@ func TestAdmitDelete(t *testing.T) {
 	foreign := admissionOf("", older)
 	foreign.InUse.Put(&allocation.Service{Namespace: "test", Name: "s1", Addresses: addresses("10.0.0.1")})
 	invalid := groupMadeAt(t, "a", 1, "local: {v4pools: [{pool: 10.0.0.1-10.0.0.5, subnet: 10.0.0.0/24}, {pool: x, subnet: 10.0.0.0/24}]}")
+	external := netboxGroup(t, "a", "tenant: lab")
+	allocatedFrom := func(group string, kind v1.PoolType) *allocation.Admission {
+		a := admissionOf("", older, external)
+		svc := allocatedService("s1", netip.MustParseAddr("10.9.9.9"))
+		svc.Allocated.Group, svc.Allocated.Type = group, kind
+		a.InUse.Put(svc)
+		return a
+	}
 	going := older.DeepCopy()
 	going.DeletionTimestamp = &metav1.Time{Time: time.Unix(9, 0)}
 
@@ -64,6 +72,10 @@ func TestAdmitDelete(t *testing.T) {
 		{"of two that overlap the younger: the older has its addresses", admissionOf("10.0.0.1", older, younger), &younger, ""},
 		{"not valid, but in use from before", admissionOf("10.0.0.1", invalid), &invalid, refusal("1 address in use by 1 Service (test/s1)")},
 		{"being deleted already", admissionOf("10.0.0.1", older), going, ""},
+		{"of NetBox, in use wherever NetBox has it now", allocatedFrom("a", v1.PoolTypeNetbox), &external, refusal("1 address in use by 1 Service (test/s1)")},
+		{"of NetBox, in use from another group", allocatedFrom("b", v1.PoolTypeNetbox), &external, ""},
+		{"of NetBox, in use from the pool that the group was", allocatedFrom("a", v1.PoolTypeLocal), &external, ""},
+		{"a pool, in use from what it had before", allocatedFrom("a", v1.PoolTypeLocal), &older, ""},
 		{"not seen yet", admissionOf("10.0.0.1"), &older, refusal("1 address in use by 1 Service (test/s1)")},
 	} {
 		t.Run(row.name, func(t *testing.T) {

@@ -65,6 +65,45 @@ func TestParseNetbox(t *testing.T) {
 	}
 }
 
+func TestNetboxDefaults(t *testing.T) {
+	for _, row := range []struct{ name, spec, status, role, tags string }{
+		{"of a tenant", "tenant: lab", "active", "", ""},
+		{"of prefixes", "v4: {prefixes: [10.0.0.0/24]}", "active", "vip", "purelb"},
+		{"all named", "v4: {prefixes: [10.0.0.0/24]}, status: dhcp, role: anycast, tags: [a, b]", "dhcp", "anycast", "a b"},
+		{"all named, of a tenant", "tenant: lab, status: dhcp, role: anycast, tags: [a, b]", "dhcp", "anycast", "a b"},
+	} {
+		sg := groupMadeAt(t, "a", 1, netboxSpec+row.spec+"}")
+		group, _, errs := allocation.ParseGroup(&sg)
+		if n := group.Netbox; len(errs) > 0 || n.Status != row.status || n.Role != row.role || strings.Join(n.Tags, " ") != row.tags {
+			t.Errorf("%s: status %q, role %q, tags %q, errors %v", row.name, n.Status, n.Role, n.Tags, errs)
+		}
+	}
+}
+
+func TestHasURL(t *testing.T) {
+	n := &allocation.Netbox{URL: "https://netbox.example"}
+	for text, want := range map[string]bool{
+		"https://netbox.example": true, " https://netbox.example/api/\n": true, "https://netbox.example/other": false, "ftp://netbox.example": false, "": false,
+	} {
+		if n.HasURL(text) != want {
+			t.Errorf("%q: %v", text, !want)
+		}
+	}
+	if (&allocation.Netbox{}).HasURL("ftp://netbox.example") {
+		t.Error("what is no URL is that of a group without one")
+	}
+}
+
+func TestIsWaitingForIPAM(t *testing.T) {
+	for reason, want := range map[string]bool{
+		v1.ReasonProgressing: true, v1.ReasonIPAMUnavailable: true, v1.ReasonAccepted: false, v1.ReasonInvalid: false, v1.ReasonOverlap: false,
+	} {
+		if v := (&allocation.Verdict{Reason: reason}); v.IsWaitingForIPAM() != want {
+			t.Errorf("%s: %v", reason, !want)
+		}
+	}
+}
+
 func TestParseNetboxURL(t *testing.T) {
 	for url, want := range map[string]string{
 		"https://netbox.example":            "https://netbox.example",
