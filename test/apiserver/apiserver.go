@@ -41,7 +41,7 @@ func Start() (*rest.Config, func() error, error) {
 }
 
 func start() (*rest.Config, func() error, error) {
-	crds, err := findCRDs()
+	crds, err := FindCRDs()
 	if err != nil {
 		return nil, noStop, err
 	}
@@ -64,9 +64,9 @@ func start() (*rest.Config, func() error, error) {
 
 func noStop() error { return nil }
 
-// findCRDs returns the folder of the CRDs. Tests run in their package's folder, so it is below that
+// FindCRDs returns the folder of the CRDs. Tests run in their package's folder, so it is below that
 // folder or one above it. Compiled tests do not know where their source was.
-func findCRDs() (string, error) {
+func FindCRDs() (string, error) {
 	folder, err := os.Getwd()
 	if err != nil {
 		return "", err
