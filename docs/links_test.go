@@ -109,6 +109,27 @@ func TestCommands(t *testing.T) {
 	}
 }
 
+// TestReasonsOfCommands compares the commands that the Makefile documents with the table in CONTRIBUTING.md that says
+// why each is there.
+func TestReasonsOfCommands(t *testing.T) {
+	var documented, explained []string
+	for _, match := range regexp.MustCompile(`(?m)^([a-z0-9-]+):.*## `).FindAllStringSubmatch(read(t, filepath.Join(root, "Makefile")), -1) {
+		documented = append(documented, match[1])
+	}
+	_, table, _ := strings.Cut(read(t, filepath.Join(root, "CONTRIBUTING.md")), "\n| commands | why |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	for line := range strings.SplitSeq(table, "\n") {
+		names, _, _ := strings.Cut(strings.TrimPrefix(line, "| "), " | ")
+		for _, match := range regexp.MustCompile("`([a-z0-9-]+)`").FindAllStringSubmatch(names, -1) {
+			explained = append(explained, match[1])
+		}
+	}
+	if len(documented) < 20 {
+		t.Errorf("the Makefile documents %q", documented)
+	}
+	compare(t, "commands", explained, documented)
+}
+
 // TestPaths looks up the files and folders of the repository that pages name.
 func TestPaths(t *testing.T) {
 	entries, err := os.ReadDir(root)
