@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -20,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/announced"
@@ -39,7 +39,16 @@ const byAnnouncedShared = "announcedShared"
 
 // SetupWithManager registers the reconciler.
 func (r *AnnouncedReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	indexer, ctx := mgr.GetFieldIndexer(), context.Background()
+	c, err := r.Component(mgr)
+	if err != nil {
+		return err
+	}
+	return c.setupWithManager(mgr)
+}
+
+// Component prepares the reconciler, and returns it and what wakes it.
+func (r *AnnouncedReconciler) Component(cluster Cluster) (Component, error) {
+	indexer, ctx := cluster.GetFieldIndexer(), context.Background()
 	err := errors.Join(
 		indexer.IndexField(ctx, &v1.Announcement{}, byService, servicesOfObject),
 		indexer.IndexField(ctx, &v1.CommonAnnouncement{}, byService, servicesOfObject),
@@ -51,17 +60,20 @@ func (r *AnnouncedReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		}),
 	)
 	if err != nil {
-		return fmt.Errorf("index Announcements: %w", err)
+		err = fmt.Errorf("index Announcements: %w", err)
 	}
-	return ctrl.NewControllerManagedBy(mgr).
-		Named("announced").
-		Watches(&corev1.Service{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.Or(servicePlacementChanged, serviceReportChanged))).
-		Watches(&v1.Announcement{}, r.enqueueServicesOfAnnouncement()).
-		Watches(&v1.CommonAnnouncement{}, enqueueServicesOfCommon()).
-		Watches(&v1.ServiceGroup{}, batched(r.enqueueServicesOfGroup), builder.WithPredicates(policyLocalChanged)).
-		WatchesRawSource(r.Reasons.source()).
-		WithOptions(controller.Options{MaxConcurrentReconciles: reportWriters}).
-		Complete(r)
+	serviceChanged := predicate.Or[client.Object](servicePlacementChanged, serviceReportChanged)
+	return Component{
+		Name: "announced", Reconciler: r,
+		Watches: []Watch{
+			{Object: &corev1.Service{}, Handler: &handler.EnqueueRequestForObject{}, Changed: serviceChanged},
+			{Object: &v1.Announcement{}, Handler: r.enqueueServicesOfAnnouncement()},
+			{Object: &v1.CommonAnnouncement{}, Handler: enqueueServicesOfCommon()},
+			{Object: &v1.ServiceGroup{}, Handler: batched(r.enqueueServicesOfGroup), Changed: policyLocalChanged},
+		},
+		Sources: []source.Source{r.Reasons.source()},
+		Options: controller.Options{MaxConcurrentReconciles: reportWriters},
+	}, err
 }
 
 // serviceReportChanged lets through changes of what this reconciler itself writes, by

@@ -8,12 +8,10 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/pacing"
@@ -21,29 +19,38 @@ import (
 
 // SetupWithManager registers the reconciler.
 func (r *PlacementReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	if r.Live == nil {
-		r.Live = mgr.GetAPIReader()
-	}
-	r.resetState()
-	if err := indexEndpoints(context.Background(), mgr); err != nil {
+	c, err := r.Component(mgr)
+	if err != nil {
 		return err
 	}
+	return c.setupWithManager(mgr)
+}
+
+// Component prepares the reconciler, and returns it and what wakes it.
+func (r *PlacementReconciler) Component(cluster Cluster) (Component, error) {
+	if r.Live == nil {
+		r.Live = cluster.GetAPIReader()
+	}
+	r.resetState()
+	err := indexEndpoints(context.Background(), cluster)
 	r.batch = pacing.Batch{Wait: firstPlacementWait, Gap: batchWait, RestPerWork: restPerPlacement, MaxGap: maxPlacementRest}
 	placeCluster := batchedBy(&r.batch, r.Now, func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{wholeCluster}
 	})
-	return ctrl.NewControllerManagedBy(mgr).
-		Named("placement").
-		Watches(&v1.Announcement{}, placeCluster).
-		Watches(&v1.CommonAnnouncement{}, placeCluster).
-		Watches(&v1.NodeRouting{}, placeCluster, builder.WithPredicates(drainChanged)).
-		Watches(&v1.ServiceGroup{}, placeCluster, builder.WithPredicates(groupChanged)).
-		Watches(&v1.LBNodeAgent{}, placeCluster, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&corev1.Service{}, placeCluster, builder.WithPredicates(servicePlacementChanged)).
-		Watches(&corev1.Node{}, placeCluster, builder.WithPredicates(nodePlacementChanged)).
-		Watches(&discoveryv1.EndpointSlice{}, batchedBy(&r.batch, r.Now, r.clusterIfEndpointsMatter)).
-		WatchesRawSource(source.Channel(r.Liveness.Changes(), placeCluster)).
-		Complete(r)
+	return Component{
+		Name: "placement", Reconciler: r,
+		Watches: []Watch{
+			{Object: &v1.Announcement{}, Handler: placeCluster},
+			{Object: &v1.CommonAnnouncement{}, Handler: placeCluster},
+			{Object: &v1.NodeRouting{}, Handler: placeCluster, Changed: drainChanged},
+			{Object: &v1.ServiceGroup{}, Handler: placeCluster, Changed: groupChanged},
+			{Object: &v1.LBNodeAgent{}, Handler: placeCluster, Changed: predicate.GenerationChangedPredicate{}},
+			{Object: &corev1.Service{}, Handler: placeCluster, Changed: servicePlacementChanged},
+			{Object: &corev1.Node{}, Handler: placeCluster, Changed: nodePlacementChanged},
+			{Object: &discoveryv1.EndpointSlice{}, Handler: batchedBy(&r.batch, r.Now, r.clusterIfEndpointsMatter)},
+		},
+		Channels: []Channel{{r.Liveness.Changes(), placeCluster}},
+	}, err
 }
 
 // servicePlacementChanged lets through changes of a Service that placement depends on: of

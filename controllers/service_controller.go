@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -48,26 +47,33 @@ const allocators = 8
 
 // SetupWithManager registers the reconciler.
 func (r *ServiceReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	r.uncached, r.index = mgr.GetAPIReader(), newServiceIndex(r.IsDefault)
+	c := r.Component(mgr)
+	return c.setupWithManager(mgr)
+}
+
+// Component prepares the reconciler, and returns it and what wakes it.
+func (r *ServiceReconciler) Component(cluster Cluster) Component {
+	r.uncached, r.index = cluster.GetAPIReader(), newServiceIndex(r.IsDefault)
 	if r.IPAM != nil {
 		r.index = r.IPAM.index
 	}
 	r.Metrics.countWaitingBy(r.index.countWaiting)
-	b := ctrl.NewControllerManagedBy(mgr)
-	if r.IPAM != nil {
-		b = b.WatchesRawSource(queueSource(&r.IPAM.services))
+	c := Component{
+		Name: "service", Reconciler: r, For: &corev1.Service{}, ForChanged: allocationChanged,
+		Watches: []Watch{
+			{Object: &corev1.Service{}, Handler: r.indexServices()},
+			{Object: &v1.ServiceGroup{}, Handler: handler.EnqueueRequestsFromMapFunc(r.servicesOfGroup), Changed: groupChanged},
+			{Object: &v1.Announcement{}, Handler: batched(r.servicesThatDependOnNodes), Changed: factsChanged},
+			{Object: &corev1.Namespace{}, Handler: batched(r.servicesOfNamespace), Changed: namespaceLabelsChanged, IsMetadata: true},
+			{Object: &corev1.Node{}, Handler: batched(r.servicesThatDependOnNodes), Changed: nodeAddressesChanged},
+		},
+		Options: controller.Options{MaxConcurrentReconciles: allocators},
 	}
-	return b.Named("service").
-		For(&corev1.Service{}, builder.WithPredicates(allocationChanged)).
-		Watches(&corev1.Service{}, r.indexServices()).
-		WatchesRawSource(r.listBeforeAllocating()).
-		Watches(&v1.ServiceGroup{}, handler.EnqueueRequestsFromMapFunc(r.servicesOfGroup), builder.WithPredicates(groupChanged)).
-		Watches(&v1.Announcement{}, batched(r.servicesThatDependOnNodes), builder.WithPredicates(factsChanged)).
-		Watches(&corev1.Namespace{}, batched(r.servicesOfNamespace), builder.OnlyMetadata,
-			builder.WithPredicates(namespaceLabelsChanged)).
-		Watches(&corev1.Node{}, batched(r.servicesThatDependOnNodes), builder.WithPredicates(nodeAddressesChanged)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: allocators}).
-		Complete(r)
+	if r.IPAM != nil {
+		c.Sources = append(c.Sources, queueSource(&r.IPAM.services))
+	}
+	c.Sources = append(c.Sources, r.listBeforeAllocating())
+	return c
 }
 
 // Reconcile allocates addresses to one Service, or releases them.

@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -38,22 +37,29 @@ type ServiceGroupReconciler struct {
 
 // SetupWithManager registers the reconciler.
 func (r *ServiceGroupReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	b := ctrl.NewControllerManagedBy(mgr)
-	if r.IPAM != nil {
-		b = b.WatchesRawSource(queueSource(&r.IPAM.groups))
+	c := r.Component()
+	return c.setupWithManager(mgr)
+}
+
+// Component returns the reconciler and what wakes it.
+func (r *ServiceGroupReconciler) Component() Component {
+	c := Component{
+		Name: "servicegroup", Reconciler: r, For: &v1.ServiceGroup{}, ForChanged: predicate.GenerationChangedPredicate{},
+		Watches: []Watch{
+			// The verdict on a group depends on the other groups.
+			{Object: &v1.ServiceGroup{}, Handler: batched(r.allGroups), Changed: groupChanged},
+			// Another client may have written the status.
+			{Object: &v1.ServiceGroup{}, Handler: batchedFor(countDelay, requestFor)},
+			{Object: &corev1.Service{}, Handler: batchedFor(countDelay, r.allGroups), Changed: servicePlacementChanged},
+			{Object: &v1.Announcement{}, Handler: batched(r.allGroups), Changed: factsChanged},
+			{Object: &corev1.Namespace{}, Handler: batched(r.allGroups), Changed: namespaceLabelsChanged, IsMetadata: true},
+			{Object: &corev1.Node{}, Handler: batched(r.allGroups), Changed: nodeAddressesChanged},
+		},
 	}
-	return b.Named("servicegroup").
-		For(&v1.ServiceGroup{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		// The verdict on a group depends on the other groups.
-		Watches(&v1.ServiceGroup{}, batched(r.allGroups), builder.WithPredicates(groupChanged)).
-		// Another client may have written the status.
-		Watches(&v1.ServiceGroup{}, batchedFor(countDelay, requestFor)).
-		Watches(&corev1.Service{}, batchedFor(countDelay, r.allGroups), builder.WithPredicates(servicePlacementChanged)).
-		Watches(&v1.Announcement{}, batched(r.allGroups), builder.WithPredicates(factsChanged)).
-		Watches(&corev1.Namespace{}, batched(r.allGroups), builder.OnlyMetadata,
-			builder.WithPredicates(namespaceLabelsChanged)).
-		Watches(&corev1.Node{}, batched(r.allGroups), builder.WithPredicates(nodeAddressesChanged)).
-		Complete(r)
+	if r.IPAM != nil {
+		c.Sources = append(c.Sources, queueSource(&r.IPAM.groups))
+	}
+	return c
 }
 
 // requestFor maps an object to its own request.

@@ -20,10 +20,42 @@ type Cache struct {
 	seen int64
 }
 
+// Selection says what a cache keeps of a kind.
+type Selection struct {
+	// Of is an object of the kind.
+	Of client.Object
+	// Selects, if set, says which objects.
+	Selects func(client.Object) bool
+	// Transform, if set, returns what is kept of an object, which it does not change.
+	Transform func(any) (any, error)
+}
+
 type cachedKind struct {
-	selects func(client.Object) bool
-	objects map[client.ObjectKey]client.Object
+	Selection
+	objects map[client.ObjectKey]cached
 	indexes map[string]*index
+}
+
+// cached is what a cache keeps of an object, and the object as it was stored.
+type cached struct{ kept, stored client.Object }
+
+// keep returns what is kept of an object that is stored; nothing if it is not selected, or nil.
+func (k *cachedKind) keep(stored client.Object) (cached, error) {
+	if stored == nil || k.Selects != nil && !k.Selects(stored) {
+		return cached{}, nil
+	}
+	if k.Transform == nil {
+		return cached{stored, stored}, nil
+	}
+	kept, err := k.Transform(stored)
+	if err != nil {
+		return cached{}, err
+	}
+	obj, isObject := kept.(client.Object)
+	if !isObject {
+		return cached{}, fmt.Errorf("the transformation of %T returns %T", stored, kept)
+	}
+	return cached{obj, stored}, nil
 }
 
 // index has the objects of a kind by the values that a function says of each.
@@ -32,55 +64,46 @@ type index struct {
 	keys     map[string]map[client.ObjectKey]struct{}
 }
 
-// NewCache returns a cache that knows nothing, of the kinds of the objects given as keys. It keeps those
-// objects for which the function is true, all if it is nil.
-func (s *Server) NewCache(selects map[client.Object]func(client.Object) bool) (*Cache, error) {
+// NewCache returns a cache that knows nothing yet.
+func (s *Server) NewCache(selections ...Selection) (*Cache, error) {
 	c := &Cache{server: s, kinds: map[schema.GroupVersionKind]*cachedKind{}}
-	for obj, isSelected := range selects {
-		k, err := s.kindOf(obj)
+	for _, selection := range selections {
+		k, err := s.kindOf(selection.Of)
 		if err != nil {
 			return nil, err
 		}
-		if isSelected == nil {
-			isSelected = func(client.Object) bool { return true }
-		}
-		c.kinds[k.GroupVersionKind] = &cachedKind{isSelected, map[client.ObjectKey]client.Object{}, map[string]*index{}}
+		c.kinds[k.GroupVersionKind] = &cachedKind{selection, map[client.ObjectKey]cached{}, map[string]*index{}}
 	}
 	return c, nil
 }
 
 // AddIndex makes objects of the kind of obj be found by the field name, of which valuesOf says the values.
 func (c *Cache) AddIndex(obj client.Object, name string, valuesOf client.IndexerFunc) error {
-	k, cached, err := c.kindOf(obj)
+	k, err := c.server.kindOf(obj)
 	if err != nil {
 		return err
 	}
-	if _, exists := cached.indexes[name]; exists {
+	known, err := c.known(k)
+	if err != nil {
+		return err
+	}
+	if _, exists := known.indexes[name]; exists {
 		return fmt.Errorf("%s has the index %s already", k.Kind.Kind, name)
 	}
 	x := &index{valuesOf, map[string]map[client.ObjectKey]struct{}{}}
-	cached.indexes[name] = x
-	for key, obj := range cached.objects {
-		x.add(key, obj)
+	known.indexes[name] = x
+	for key, have := range known.objects {
+		x.add(key, have.kept)
 	}
 	return nil
 }
 
-func (c *Cache) kindOf(obj client.Object) (*kind, *cachedKind, error) {
-	k, err := c.server.kindOf(obj)
-	if err != nil {
-		return nil, nil, err
-	}
-	cached, err := c.cached(k)
-	return k, cached, err
-}
-
-func (c *Cache) cached(k *kind) (*cachedKind, error) {
-	cached, isCached := c.kinds[k.GroupVersionKind]
+func (c *Cache) known(k *kind) (*cachedKind, error) {
+	known, isCached := c.kinds[k.GroupVersionKind]
 	if !isCached {
 		return nil, fmt.Errorf("the cache does not have %s", k.GroupVersionKind)
 	}
-	return cached, nil
+	return known, nil
 }
 
 // Next learns of the next change that concerns the cache, and returns it as the cache sees it: an object
@@ -93,8 +116,9 @@ func (c *Cache) Next() (Change, bool, error) {
 	from, _ := slices.BinarySearchFunc(c.server.changes, c.seen+1, func(have Change, want int64) int { return int(have.Revision - want) })
 	for _, change := range c.server.changes[from:] {
 		c.seen = change.Revision
-		if seen, concerns := c.see(change); concerns {
-			return seen, true, nil
+		seen, concerns, err := c.see(change)
+		if concerns || err != nil {
+			return seen, concerns, err
 		}
 	}
 	c.seen = c.server.revision
@@ -102,41 +126,35 @@ func (c *Cache) Next() (Change, bool, error) {
 }
 
 // see makes the cache know of a change.
-func (c *Cache) see(change Change) (Change, bool) {
-	cached := c.kinds[change.Kind]
-	if cached == nil {
-		return Change{}, false
+func (c *Cache) see(change Change) (Change, bool, error) {
+	known := c.kinds[change.Kind]
+	if known == nil {
+		return Change{}, false, nil
 	}
-	obj := change.New
-	if obj == nil {
-		obj = change.Old
+	last := change.New
+	if last == nil {
+		last = change.Old
 	}
-	key := client.ObjectKeyFromObject(obj)
-	before := cached.objects[key]
-	if change.New == nil || !cached.selects(change.New) {
-		if before == nil {
-			return Change{}, false
-		}
-		cached.set(key, before, nil)
-		if change.New == nil {
-			before = change.Old // a deletion shows the object as it was last
-		}
-		return Change{Revision: change.Revision, Kind: change.Kind, Old: before}, true
+	key := client.ObjectKeyFromObject(last)
+	before := known.objects[key]
+	after, err := known.keep(change.New)
+	if err != nil || before.kept == nil && after.kept == nil {
+		return Change{}, false, err
 	}
-	cached.set(key, before, change.New)
-	return Change{Revision: change.Revision, Kind: change.Kind, Old: before, New: change.New}, true
+	known.set(key, before, after)
+	return Change{change.Revision, change.Kind, before.kept, after.kept}, true, nil
 }
 
-func (k *cachedKind) set(key client.ObjectKey, before, after client.Object) {
+func (k *cachedKind) set(key client.ObjectKey, before, after cached) {
 	for _, x := range k.indexes {
-		if before != nil {
-			x.remove(key, before)
+		if before.kept != nil {
+			x.remove(key, before.kept)
 		}
-		if after != nil {
-			x.add(key, after)
+		if after.kept != nil {
+			x.add(key, after.kept)
 		}
 	}
-	if after == nil {
+	if after.kept == nil {
 		delete(k.objects, key)
 	} else {
 		k.objects[key] = after
@@ -162,59 +180,62 @@ func (x *index) remove(key client.ObjectKey, obj client.Object) {
 
 // Relist makes the cache know all that there is, and returns what changed by that, by kind, namespace and
 // name. It cannot tell of an object that was replaced by one of the same name meanwhile but as a change.
-func (c *Cache) Relist() []Change {
+func (c *Cache) Relist() ([]Change, error) {
 	c.seen = c.server.revision
 	var changes []Change
 	kinds := slices.SortedFunc(maps.Keys(c.kinds), func(a, b schema.GroupVersionKind) int { return cmp.Compare(a.String(), b.String()) })
 	for _, gvk := range kinds {
-		cached, k := c.kinds[gvk], c.server.kinds[gvk]
+		known, k := c.kinds[gvk], c.server.kinds[gvk]
 		keys := map[client.ObjectKey]struct{}{}
-		for key := range cached.objects {
+		for key := range known.objects {
 			keys[key] = struct{}{}
 		}
 		for key := range k.stored {
 			keys[key] = struct{}{}
 		}
 		for _, key := range slices.SortedFunc(maps.Keys(keys), compareKeys) {
-			before, after := cached.objects[key], k.stored[key].object
-			if after != nil && !cached.selects(after) {
-				after = nil
-			}
-			if before == after {
+			before, now := known.objects[key], k.stored[key].object
+			if before.kept != nil && before.stored == now {
 				continue
 			}
-			cached.set(key, before, after)
-			changes = append(changes, Change{Revision: c.seen, Kind: gvk, Old: before, New: after})
+			after, err := known.keep(now)
+			if err != nil {
+				return nil, err
+			}
+			if before.kept == nil && after.kept == nil {
+				continue
+			}
+			known.set(key, before, after)
+			changes = append(changes, Change{c.seen, gvk, before.kept, after.kept})
 		}
 	}
-	return changes
+	return changes, nil
 }
 
 func (c *Cache) get(k *kind, key client.ObjectKey, obj client.Object) error {
-	cached, err := c.cached(k)
+	known, err := c.known(k)
 	if err != nil {
 		return err
 	}
-	found := cached.objects[key]
+	found := known.objects[key].kept
 	if found == nil {
 		return apierrors.NewNotFound(k.resource, key.Name)
 	}
-	setContent(obj, found)
-	return nil
+	return setContent(obj, found)
 }
 
 // list lists by one index at most, as the cache of controller-runtime does.
 func (c *Cache) list(k *kind, list client.ObjectList, options *client.ListOptions) error {
-	cached, err := c.cached(k)
+	known, err := c.known(k)
 	if err != nil {
 		return err
 	}
 	var keys []client.ObjectKey
 	if options.FieldSelector == nil || options.FieldSelector.Empty() {
-		keys = slices.SortedFunc(maps.Keys(cached.objects), compareKeys)
+		keys = slices.SortedFunc(maps.Keys(known.objects), compareKeys)
 	} else {
 		r := options.FieldSelector.Requirements()
-		x := cached.indexes[r[0].Field]
+		x := known.indexes[r[0].Field]
 		if len(r) != 1 || x == nil {
 			return fmt.Errorf("the cache has no index of %s for %s", k.Kind.Kind, options.FieldSelector)
 		}
@@ -222,7 +243,7 @@ func (c *Cache) list(k *kind, list client.ObjectList, options *client.ListOption
 	}
 	objects := make([]client.Object, len(keys))
 	for i, key := range keys {
-		objects[i] = cached.objects[key]
+		objects[i] = known.objects[key].kept
 	}
 	return setItems(list, objects, options, func(client.Object) (bool, error) { return true, nil })
 }

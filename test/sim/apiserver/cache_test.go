@@ -35,10 +35,8 @@ func newServer(t *testing.T) *apiserver.Server {
 // cacheOf returns a cache of the Announcements of node1, and of Services.
 func cacheOf(t *testing.T, server *apiserver.Server) *apiserver.Cache {
 	t.Helper()
-	cache, err := server.NewCache(map[client.Object]func(client.Object) bool{
-		&v1.Announcement{}: func(obj client.Object) bool { return obj.(*v1.Announcement).Spec.NodeName == "node1" },
-		&corev1.Service{}:  nil,
-	})
+	ofNode1 := func(obj client.Object) bool { return obj.(*v1.Announcement).Spec.NodeName == "node1" }
+	cache, err := server.NewCache(apiserver.Selection{Of: &v1.Announcement{}, Selects: ofNode1}, apiserver.Selection{Of: &corev1.Service{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +124,9 @@ func TestCacheRelists(t *testing.T) {
 	b.Spec.HeartbeatSeconds = 2
 	must(t, c.Update(t.Context(), b))
 	var words []string
-	for _, change := range cache.Relist() {
+	changes, err := cache.Relist()
+	must(t, err)
+	for _, change := range changes {
 		words = append(words, describe(change))
 	}
 	if diff := cmp.Diff([]string{"-a", "~b", "+d"}, words); diff != "" {
@@ -151,8 +151,8 @@ func TestCacheIsTooFarBehind(t *testing.T) {
 	if _, _, err := cache.Next(); !apierrors.IsResourceExpired(err) {
 		t.Fatalf("error %v", err)
 	}
-	if changes := cache.Relist(); len(changes) != 1 {
-		t.Errorf("%d changes", len(changes))
+	if changes, err := cache.Relist(); err != nil || len(changes) != 1 {
+		t.Errorf("%d changes, %v", len(changes), err)
 	}
 	if got := all(t, cache); got != "" {
 		t.Errorf("then learns %q", got)
@@ -243,5 +243,24 @@ func TestIntercept(t *testing.T) {
 	end()
 	if err := server.NewClient(nil, nil).Get(ended, client.ObjectKeyFromObject(a), a); !errors.Is(err, context.Canceled) {
 		t.Errorf("after the context's end: %v", err)
+	}
+}
+
+// What a cache keeps of an object is what it answers, and what its indexes are of.
+func TestCacheTransforms(t *testing.T) {
+	server := newServer(t)
+	cache, err := server.NewCache(apiserver.Selection{Of: &corev1.Service{}, Transform: func(obj any) (any, error) {
+		svc := obj.(*corev1.Service)
+		return &corev1.Service{ObjectMeta: svc.ObjectMeta}, nil
+	}})
+	must(t, err, server.NewClient(nil, nil).Create(t.Context(), service("a")))
+	all(t, cache)
+	got := service("a")
+	must(t, server.NewClient(nil, cache).Get(t.Context(), client.ObjectKeyFromObject(got), got))
+	if got.Name != "a" || len(got.Spec.Ports) > 0 {
+		t.Errorf("got %v", got)
+	}
+	if changes, err := cache.Relist(); err != nil || len(changes) > 0 {
+		t.Errorf("the list changes %d, %v", len(changes), err)
 	}
 }

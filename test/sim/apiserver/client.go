@@ -72,8 +72,7 @@ func (c *Client) Get(ctx context.Context, key client.ObjectKey, obj client.Objec
 		if !exists {
 			return apierrors.NewNotFound(k.resource, key.Name)
 		}
-		setContent(obj, found.object)
-		return nil
+		return setContent(obj, found.object)
 	})
 }
 
@@ -145,7 +144,11 @@ func setItems(list client.ObjectList, objects []client.Object, options *client.L
 		if options.UnsafeDisableDeepCopy == nil || !*options.UnsafeDisableDeepCopy {
 			obj = obj.DeepCopyObject().(client.Object)
 		}
-		items.Set(reflect.Append(items, reflect.ValueOf(obj).Elem()))
+		item := reflect.ValueOf(obj).Elem()
+		if item.Type() != items.Type().Elem() {
+			return fmt.Errorf("the API server in memory has %s, not %s", item.Type(), items.Type().Elem())
+		}
+		items.Set(reflect.Append(items, item))
 	}
 	return nil
 }
@@ -159,10 +162,10 @@ func (c *Client) Create(ctx context.Context, obj client.Object, opts ...client.C
 	options := (&client.CreateOptions{}).ApplyOptions(opts)
 	return c.ask(ctx, "create", "", k, client.ObjectKeyFromObject(obj), func() error {
 		created, err := c.server.create(k, obj, options.FieldManager)
-		if err == nil {
-			setContent(obj, created)
+		if err != nil {
+			return err
 		}
-		return err
+		return setContent(obj, created)
 	})
 }
 
@@ -178,10 +181,10 @@ func (c *Client) update(ctx context.Context, obj client.Object, p part, owner st
 	}
 	return c.ask(ctx, "update", subresources[p], k, client.ObjectKeyFromObject(obj), func() error {
 		written, err := c.server.replace(k, obj, p, owner)
-		if err == nil {
-			setContent(obj, written)
+		if err != nil {
+			return err
 		}
-		return err
+		return setContent(obj, written)
 	})
 }
 
@@ -226,10 +229,10 @@ func (c *Client) patch(ctx context.Context, obj client.Object, patch client.Patc
 			return replaced(k, after)
 		}
 		written, err := c.server.replace(k, after, p, owner)
-		if err == nil {
-			setContent(obj, written)
+		if err != nil {
+			return err
 		}
-		return err
+		return setContent(obj, written)
 	})
 }
 

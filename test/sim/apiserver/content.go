@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"cmp"
+	"fmt"
 	"reflect"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -25,8 +26,13 @@ func fromMap(content map[string]any, like client.Object) (client.Object, error) 
 }
 
 // setContent makes obj what stored is, without sharing anything with it.
-func setContent(obj, stored client.Object) {
-	reflect.ValueOf(obj).Elem().Set(reflect.ValueOf(stored.DeepCopyObject()).Elem())
+func setContent(obj, stored client.Object) error {
+	to, from := reflect.ValueOf(obj).Elem(), reflect.ValueOf(stored.DeepCopyObject()).Elem()
+	if to.Type() != from.Type() {
+		return fmt.Errorf("the API server in memory has %s, not %s", from.Type(), to.Type())
+	}
+	to.Set(from)
+	return nil
 }
 
 // statusOf returns the field Status of an object.

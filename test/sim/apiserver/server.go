@@ -48,6 +48,8 @@ type Server struct {
 	uids     int64
 	// changes are the last ones, at most maxChanges, the oldest first.
 	changes []Change
+	// OnChange are called after each change, in their order.
+	OnChange []func()
 }
 
 // maxChanges is how many changes a Server keeps. A Cache that has seen less has to list again.
@@ -276,6 +278,9 @@ func (s *Server) note(c Change) {
 		s.changes = slices.Delete(s.changes, 0, maxChanges/2)
 	}
 	s.changes = append(s.changes, c)
+	for _, tell := range s.OnChange {
+		tell()
+	}
 }
 
 // delete removes an object, or marks it if it has finalizers.
