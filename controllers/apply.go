@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -184,13 +185,20 @@ func applyConfiguration(c client.Client, obj client.Object) (*unstructured.Unstr
 // write takes is waiting for the API server.
 const parallelWrites = 8
 
-// forEachParallel calls do for all numbers below count, up to parallelWrites at a time, and
-// returns all errors.
-func forEachParallel(count int, do func(int) error) error {
-	var wait sync.WaitGroup
+// forEachParallel calls do for all numbers below count, up to limit at a time, or parallelWrites if
+// limit is 0, and returns all errors. A limit of 1 calls do for one after the other, in order, from
+// the caller's goroutine.
+func forEachParallel(limit, count int, do func(int) error) error {
 	errs := make([]error, count)
+	if limit == 1 {
+		for i := range count {
+			errs[i] = do(i)
+		}
+		return errors.Join(errs...)
+	}
+	var wait sync.WaitGroup
 	var next atomic.Int64
-	for range min(parallelWrites, count) {
+	for range min(cmp.Or(limit, parallelWrites), count) {
 		wait.Go(func() {
 			for i := int(next.Add(1)) - 1; i < count; i = int(next.Add(1)) - 1 {
 				errs[i] = do(i)

@@ -89,15 +89,19 @@ func (l *Liveness) Watch(ctx context.Context, c cache.Cache) error {
 	if err != nil {
 		return fmt.Errorf("watch Leases: %w", err)
 	}
-	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { l.observeLease(obj) },
-		UpdateFunc: func(_, obj any) { l.observeLease(obj) },
-		DeleteFunc: func(obj any) { l.forgetLease(obj) },
-	})
-	if err != nil {
+	if _, err = informer.AddEventHandler(l.Handler()); err != nil {
 		return fmt.Errorf("watch Leases: %w", err)
 	}
 	return nil
+}
+
+// Handler returns what makes l follow Leases.
+func (l *Liveness) Handler() toolscache.ResourceEventHandler {
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { l.observeLease(obj) },
+		UpdateFunc: func(_, obj any) { l.observeLease(obj) },
+		DeleteFunc: func(obj any) { l.forgetLease(obj) },
+	}
 }
 
 // observeLease notes what a Lease says, if it is an agent's.
@@ -265,19 +269,24 @@ func signal(to chan event.GenericEvent) {
 
 // Start signals Leases that expire, until ctx ends.
 func (l *Liveness) Start(ctx context.Context) error {
-	tick := time.NewTicker(livenessInterval)
+	tick := time.NewTicker(LivenessInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			l.mu.Lock()
-			for _, f := range l.freshness {
-				l.signalChange(f)
-			}
-			l.mu.Unlock()
+			l.Look()
 		}
+	}
+}
+
+// Look signals Leases that have expired.
+func (l *Liveness) Look() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range l.freshness {
+		l.signalChange(f)
 	}
 }
 

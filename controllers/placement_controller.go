@@ -28,6 +28,8 @@ type PlacementReconciler struct {
 	Recorder  events.EventRecorder
 	// NamesSuccessors is the feature gate WireFailover.
 	NamesSuccessors bool
+	// ParallelWrites is how many nodes are written at the same time; 0 is a number that suits a cluster.
+	ParallelWrites int
 
 	// Live reads from the API server.
 	Live client.Reader

@@ -43,7 +43,7 @@ func (r *PlacementReconciler) writeStandbys(ctx context.Context, cluster *cluste
 		}
 	}
 	names := slices.Sorted(maps.Keys(writes))
-	return forEachParallel(len(names), func(i int) error { return r.writeStandby(ctx, writes[names[i]]) })
+	return forEachParallel(r.ParallelWrites, len(names), func(i int) error { return r.writeStandby(ctx, writes[names[i]]) })
 }
 
 func (r *PlacementReconciler) writeStandby(ctx context.Context, w *standbyWrite) error {

@@ -31,7 +31,7 @@ import (
 func (r *PlacementReconciler) writeAnnouncements(ctx context.Context, cluster *cluster, inputs *placement.Inputs, result *placement.Result) (storedEntries, error) {
 	plans := r.planNodes(cluster, result)
 	blocked, firstErr := r.writeContested(ctx, plans, placement.ContestedClaims(inputs, result))
-	secondErr := forEachParallel(len(plans), func(i int) error {
+	secondErr := forEachParallel(r.ParallelWrites, len(plans), func(i int) error {
 		n := plans[i]
 		err := n.forEach(func(name string, spec v1.AnnouncementSpec, stored *v1.Announcement) error {
 			if len(blocked) > 0 {
@@ -76,7 +76,7 @@ func (r *PlacementReconciler) writeAnnouncements(ctx context.Context, cluster *c
 func (r *PlacementReconciler) writeContested(ctx context.Context, plans []nodePlan, claims map[netip.Addr]bool) (blocked map[netip.Addr]bool, err error) {
 	var mu sync.Mutex
 	blocked = map[netip.Addr]bool{}
-	err = forEachParallel(len(plans), func(i int) error {
+	err = forEachParallel(r.ParallelWrites, len(plans), func(i int) error {
 		n := plans[i]
 		return n.forEach(func(name string, spec v1.AnnouncementSpec, stored *v1.Announcement) error {
 			contested := addressesIn(stored, claims)

@@ -113,7 +113,7 @@ func (r *RoutingReconciler) writeRoutings(ctx context.Context, g *routingInputs,
 			Spec: spec,
 		})
 	}
-	err := forEachParallel(len(changed), func(i int) error {
+	err := forEachParallel(0, len(changed), func(i int) error {
 		return apply(ctx, r.Client, changed[i], ownerRouting)
 	})
 	for node, stored := range g.Routings {

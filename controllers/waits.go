@@ -100,8 +100,8 @@ const (
 	// leavingInterval is for nodes that have yet to withdraw addresses: those that are
 	// lost are not waited for.
 	leavingInterval = 5 * time.Second
-	// livenessInterval is how late a Lease may be found expired.
-	livenessInterval = 100 * time.Millisecond
+	// LivenessInterval is how late a Lease may be found expired.
+	LivenessInterval = 100 * time.Millisecond
 )
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
