@@ -1,0 +1,266 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers"
+	"github.com/purelb/purelb-operator/test/sim/apiserver"
+)
+
+// Namespace is that of PureLB.
+const Namespace = "purelb-system"
+
+// Manager is a manager that leads: the components that decide about addresses, with a cache of its own.
+type Manager struct {
+	world  *World
+	name   string
+	server *apiserver.Server
+	cache  *apiserver.Cache
+	client *apiserver.Client
+	live   *controllers.Liveness
+	leases toolscache.ResourceEventHandler
+	parts  []part
+	ctx    context.Context
+	end    context.CancelFunc
+	// MinLag and MaxLag are how long the cache takes to learn of a change.
+	MinLag, MaxLag time.Duration
+	isLearning     bool
+}
+
+// part is a component with its queue.
+type part struct {
+	controllers.Component
+	queue *queue
+}
+
+// StartManager starts a manager, whose requests intercept handles, if that is not nil.
+func (w *World) StartManager(name string, server *apiserver.Server, intercept apiserver.Intercept) (*Manager, error) {
+	m := &Manager{world: w, name: name, server: server, MinLag: time.Millisecond, MaxLag: 20 * time.Millisecond}
+	m.ctx, m.end = context.WithCancel(log.IntoContext(context.Background(), logr.Discard()))
+	inNamespace := func(obj client.Object) bool { return obj.GetNamespace() == Namespace }
+	namespaceMetadata := func(obj any) (any, error) {
+		ns := controllers.NamespaceMetadata()
+		obj.(*corev1.Namespace).ObjectMeta.DeepCopyInto(&ns.ObjectMeta) //nolint:forcetypeassert // of that kind
+		return controllers.SlimNamespace(ns)
+	}
+	var err error
+	m.cache, err = server.NewCache(
+		apiserver.Selection{Of: &v1.ServiceGroup{}},
+		apiserver.Selection{Of: &v1.LBNodeAgent{}, Selects: inNamespace},
+		apiserver.Selection{Of: &v1.Announcement{}, Selects: inNamespace},
+		apiserver.Selection{Of: &v1.CommonAnnouncement{}, Selects: inNamespace},
+		apiserver.Selection{Of: &v1.NodeRouting{}, Selects: inNamespace},
+		apiserver.Selection{Of: &coordinationv1.Lease{}, Selects: inNamespace, Transform: controllers.SlimLease},
+		apiserver.Selection{Of: &corev1.Service{}, Transform: controllers.SlimService},
+		apiserver.Selection{Of: &discoveryv1.EndpointSlice{}, Transform: controllers.SlimEndpointSlice},
+		apiserver.Selection{Of: &corev1.Node{}, Transform: controllers.SlimNode},
+		apiserver.Selection{Of: &corev1.Namespace{}, Transform: namespaceMetadata},
+	)
+	if err != nil {
+		return nil, err
+	}
+	m.client = server.NewClient(intercept, m.cache)
+	if err := m.makeParts(server.NewClient(intercept, nil)); err != nil {
+		return nil, err
+	}
+	if err := m.relist(); err != nil {
+		return nil, err
+	}
+	for i := range m.parts {
+		for _, s := range m.parts[i].Sources {
+			if err := s.Start(m.ctx, m.parts[i].queue); err != nil {
+				return nil, err
+			}
+		}
+	}
+	server.OnChange = append(server.OnChange, m.learnSoon)
+	m.look()
+	return m, nil
+}
+
+// makeParts makes the components, with what one process of the manager shares among them.
+func (m *Manager) makeParts(uncached client.Client) error {
+	m.live = controllers.NewLiveness(time.Now)
+	m.leases = m.live.Handler()
+	own, reasons := controllers.NewMetrics(prometheus.NewRegistry()), &controllers.UnplacedReasons{}
+	tells := recorder{m}
+	cluster := managerCluster{m, uncached}
+	placement, err1 := (&controllers.PlacementReconciler{
+		Client: m.client, Recorder: tells, Namespace: Namespace, IsDefault: true, Liveness: m.live, Now: time.Now, Metrics: own,
+		Reasons: reasons, ParallelWrites: 1,
+	}).Component(cluster)
+	announced, err2 := (&controllers.AnnouncedReconciler{
+		Client: m.client, Recorder: tells, Namespace: Namespace, IsDefault: true, Reasons: reasons,
+	}).Component(cluster)
+	components := []controllers.Component{
+		(&controllers.ServiceReconciler{Client: m.client, Recorder: tells, Namespace: Namespace, IsDefault: true, Metrics: own}).Component(cluster),
+		(&controllers.ServiceGroupReconciler{Client: m.client, Recorder: tells, Namespace: Namespace, IsDefault: true, Metrics: own}).Component(),
+		placement, announced,
+	}
+	for _, c := range components {
+		work := func(r reconcile.Request) (reconcile.Result, error) { return c.Reconciler.Reconcile(m.ctx, r) }
+		m.parts = append(m.parts, part{c, newQueue(m.world, work)})
+	}
+	return errors.Join(err1, err2)
+}
+
+// Kill ends the manager at once, as the kernel does.
+func (m *Manager) Kill() {
+	m.end()
+	for i := range m.parts {
+		m.parts[i].queue.end()
+	}
+}
+
+// look finds Leases that have expired, again and again, and passes on what that brings.
+func (m *Manager) look() {
+	if m.ctx.Err() != nil {
+		return
+	}
+	m.live.Look()
+	for i := range m.parts {
+		p := &m.parts[i]
+		for _, ch := range p.Channels {
+			select {
+			case e := <-ch.Events:
+				ch.Handler.Generic(m.ctx, e, p.queue)
+			default:
+			}
+		}
+	}
+	m.world.After(controllers.LivenessInterval, m.look)
+}
+
+// learnSoon makes the cache learn of changes after its lag.
+func (m *Manager) learnSoon() {
+	if m.isLearning || m.ctx.Err() != nil {
+		return
+	}
+	m.isLearning = true
+	m.world.After(m.world.Between(m.MinLag, m.MaxLag), m.learn)
+}
+
+// learn learns of all changes until now. A cache that is too far behind lists.
+func (m *Manager) learn() {
+	m.isLearning = false
+	for m.ctx.Err() == nil {
+		change, isChange, err := m.cache.Next()
+		switch {
+		case apierrors.IsResourceExpired(err):
+			if err := m.relist(); err != nil {
+				m.world.Tell(m.name, "cannot list: %v", err)
+			}
+			return
+		case err != nil:
+			m.world.Tell(m.name, "cannot learn: %v", err)
+			return
+		case !isChange:
+			return
+		}
+		m.passOn(change)
+	}
+}
+
+// relist makes the cache know all that there is.
+func (m *Manager) relist() error {
+	changes, err := m.cache.Relist()
+	for _, change := range changes {
+		m.passOn(change)
+	}
+	return err
+}
+
+// passOn passes a change on to the components that it wakes.
+func (m *Manager) passOn(c apiserver.Change) {
+	if c.Kind.Kind == "Lease" {
+		switch {
+		case c.New == nil:
+			m.leases.OnDelete(c.Old)
+		case c.Old == nil:
+			m.leases.OnAdd(c.New, false)
+		default:
+			m.leases.OnUpdate(c.Old, c.New)
+		}
+	}
+	for i := range m.parts {
+		p := &m.parts[i]
+		if p.For != nil {
+			m.pass(c, controllers.Watch{Object: p.For, Handler: &handler.EnqueueRequestForObject{}, Changed: p.ForChanged}, p.queue)
+		}
+		for _, watch := range p.Watches {
+			m.pass(c, watch, p.queue)
+		}
+	}
+}
+
+// pass turns a change into requests, if a watch is of its kind and lets it through.
+func (m *Manager) pass(c apiserver.Change, watch controllers.Watch, q *queue) {
+	gvk, err := m.client.GroupVersionKindFor(watch.Object)
+	if err != nil || gvk != c.Kind {
+		return
+	}
+	changed := watch.Changed
+	if changed == nil {
+		changed = predicate.Funcs{}
+	}
+	switch {
+	case c.Old == nil:
+		if e := (event.CreateEvent{Object: c.New}); changed.Create(e) {
+			watch.Handler.Create(m.ctx, e, q)
+		}
+	case c.New == nil:
+		if e := (event.DeleteEvent{Object: c.Old}); changed.Delete(e) {
+			watch.Handler.Delete(m.ctx, e, q)
+		}
+	default:
+		if e := (event.UpdateEvent{ObjectOld: c.Old, ObjectNew: c.New}); changed.Update(e) {
+			watch.Handler.Update(m.ctx, e, q)
+		}
+	}
+}
+
+// managerCluster is what components ask of the manager when they are made.
+type managerCluster struct {
+	manager  *Manager
+	uncached client.Reader
+}
+
+func (c managerCluster) GetAPIReader() client.Reader          { return c.uncached }
+func (c managerCluster) GetFieldIndexer() client.FieldIndexer { return c }
+
+// IndexField adds an index to the cache.
+func (c managerCluster) IndexField(_ context.Context, obj client.Object, name string, valuesOf client.IndexerFunc) error {
+	return c.manager.cache.AddIndex(obj, name, valuesOf)
+}
+
+// recorder tells events.
+type recorder struct{ manager *Manager }
+
+// Eventf tells an event.
+func (r recorder) Eventf(regarding, _ runtime.Object, kind, reason, _, note string, args ...any) {
+	name := ""
+	if obj, isObject := regarding.(metav1.Object); isObject {
+		name = obj.GetName()
+	}
+	r.manager.world.Tell(r.manager.name, "event %s %s of %s: %s", kind, reason, name, fmt.Sprintf(note, args...))
+}
