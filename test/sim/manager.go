@@ -32,7 +32,7 @@ const Namespace = "purelb-system"
 
 // Manager is a manager that leads: the components that decide about addresses, with a cache of its own.
 type Manager struct {
-	world  *World
+	process
 	name   string
 	server *apiserver.Server
 	cache  *apiserver.Cache
@@ -55,7 +55,7 @@ type part struct {
 
 // StartManager starts a manager, whose requests intercept handles, if that is not nil.
 func (w *World) StartManager(name string, server *apiserver.Server, intercept apiserver.Intercept) (*Manager, error) {
-	m := &Manager{world: w, name: name, server: server, MinLag: time.Millisecond, MaxLag: 20 * time.Millisecond}
+	m := &Manager{process: process{world: w}, name: name, server: server, MinLag: time.Millisecond, MaxLag: 20 * time.Millisecond}
 	m.ctx, m.end = context.WithCancel(log.IntoContext(context.Background(), logr.Discard()))
 	inNamespace := func(obj client.Object) bool { return obj.GetNamespace() == Namespace }
 	namespaceMetadata := func(obj any) (any, error) {
@@ -119,24 +119,19 @@ func (m *Manager) makeParts(uncached client.Client) error {
 	}
 	for _, c := range components {
 		work := func(r reconcile.Request) (reconcile.Result, error) { return c.Reconciler.Reconcile(m.ctx, r) }
-		m.parts = append(m.parts, part{c, newQueue(m.world, work)})
+		m.parts = append(m.parts, part{c, newQueue(&m.process, work)})
 	}
 	return errors.Join(err1, err2)
 }
 
 // Kill ends the manager at once, as the kernel does.
 func (m *Manager) Kill() {
+	m.isKilled = true
 	m.end()
-	for i := range m.parts {
-		m.parts[i].queue.end()
-	}
 }
 
 // look finds Leases that have expired, again and again, and passes on what that brings.
 func (m *Manager) look() {
-	if m.ctx.Err() != nil {
-		return
-	}
 	m.live.Look()
 	for i := range m.parts {
 		p := &m.parts[i]
@@ -148,22 +143,22 @@ func (m *Manager) look() {
 			}
 		}
 	}
-	m.world.After(controllers.LivenessInterval, m.look)
+	m.after(controllers.LivenessInterval, m.look)
 }
 
 // learnSoon makes the cache learn of changes after its lag.
 func (m *Manager) learnSoon() {
-	if m.isLearning || m.ctx.Err() != nil {
+	if m.isLearning || m.isKilled {
 		return
 	}
 	m.isLearning = true
-	m.world.After(m.world.Between(m.MinLag, m.MaxLag), m.learn)
+	m.after(m.world.Between(m.MinLag, m.MaxLag), m.learn)
 }
 
 // learn learns of all changes until now. A cache that is too far behind lists.
 func (m *Manager) learn() {
 	m.isLearning = false
-	for m.ctx.Err() == nil {
+	for {
 		change, isChange, err := m.cache.Next()
 		switch {
 		case apierrors.IsResourceExpired(err):

@@ -168,3 +168,68 @@ func TestManagerTellsTheSameStory(t *testing.T) {
 		t.Errorf("a short story:\n%s", first)
 	}
 }
+
+// A manager that is late to step down, whose cache is behind, and which may have been paused before that,
+// leaves no address with two Services. Users make and delete Services all the while. This test shows the
+// row "a leader that is late to step down allocates an address" of docs/trust.md.
+func TestFaultLateManager(t *testing.T) {
+	for seed := range uint64(50) {
+		story := playCluster(t, seed, func(c *cluster) {
+			number, alive := 0, map[string]bool{}
+			edit := func() {
+				if name := fmt.Sprint("s", c.Pick(number+1)); alive[name] && c.Chance(0.5) {
+					if err := c.client.Delete(c.t.Context(), serviceNamed(name)); err != nil {
+						t.Fatal(err)
+					}
+					c.Tell("user", "deletes %s", name)
+					delete(alive, name)
+					return
+				}
+				name := fmt.Sprint("s", number)
+				number++
+				alive[name] = true
+				c.Tell("user", "makes %s", name)
+				c.create(serviceNamed(name))
+			}
+			edits := func(count int) {
+				for range count {
+					edit()
+					c.Run(c.Between(0, 30*time.Millisecond))
+				}
+			}
+			old := c.start("manager0", nil)
+			for round := range 5 {
+				edits(8)
+				if c.Chance(0.5) {
+					old.Pause()
+					edits(8)
+				}
+				old.MaxLag = 500 * time.Millisecond
+				next := c.start(fmt.Sprint("manager", round+1), nil)
+				old.Resume()
+				edits(8)
+				old.Kill()
+				edits(8)
+				old = next
+			}
+			c.Run(time.Minute)
+			had := map[string]string{}
+			for name := range alive {
+				addr := c.addressOf(name)
+				if addr == "" {
+					continue // the pool is empty
+				}
+				if other, isTaken := had[addr]; isTaken {
+					t.Errorf("seed %d: %s and %s have %s", seed, name, other, addr)
+				}
+				had[addr] = name
+			}
+			if free := 9 - len(had); free > 0 && len(alive) > len(had) {
+				t.Errorf("seed %d: %d of %d Services wait, and %d addresses are free", seed, len(alive)-len(had), len(alive), free)
+			}
+		})
+		if t.Failed() {
+			t.Fatalf("the story:\n%s", story)
+		}
+	}
+}

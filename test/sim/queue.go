@@ -10,14 +10,15 @@ import (
 // queue is the queue of a component. It works one request after the other, each as a happening of the
 // World.
 type queue struct {
-	workqueue.TypedRateLimitingInterface[reconcile.Request] // what handlers do not use panics
-	world                                                   *World
-	work                                                    func(reconcile.Request) (reconcile.Result, error)
+	// What handlers do not use of a queue panics.
+	workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+	process *process
+	work    func(reconcile.Request) (reconcile.Result, error)
 	// due are the requests that wait, with what makes each begin.
 	due map[reconcile.Request]*waiting
 	// failures are how often a request has failed in a row.
 	failures map[reconcile.Request]int
-	isEnded  bool
 }
 
 type waiting struct {
@@ -25,21 +26,18 @@ type waiting struct {
 	begin *Happening
 }
 
-func newQueue(w *World, work func(reconcile.Request) (reconcile.Result, error)) *queue {
-	return &queue{world: w, work: work, due: map[reconcile.Request]*waiting{}, failures: map[reconcile.Request]int{}}
+func newQueue(p *process, work func(reconcile.Request) (reconcile.Result, error)) *queue {
+	return &queue{process: p, work: work, due: map[reconcile.Request]*waiting{}, failures: map[reconcile.Request]int{}}
 }
 
 // Add makes a request be worked soon.
-func (q *queue) Add(r reconcile.Request) { q.AddAfter(r, q.world.Between(minWork, maxWork)) }
+func (q *queue) Add(r reconcile.Request) { q.AddAfter(r, q.process.world.Between(minWork, maxWork)) }
 
 // minWork and maxWork are how soon a component works what it has to.
 const minWork, maxWork = 100 * time.Microsecond, 2 * time.Millisecond
 
 // AddAfter makes a request be worked after a while, or sooner if it waits for less.
 func (q *queue) AddAfter(r reconcile.Request, wait time.Duration) {
-	if q.isEnded {
-		return
-	}
 	at := time.Now().Add(wait)
 	if w := q.due[r]; w != nil {
 		if !at.Before(w.at) {
@@ -47,7 +45,7 @@ func (q *queue) AddAfter(r reconcile.Request, wait time.Duration) {
 		}
 		w.begin.Cancel()
 	}
-	q.due[r] = &waiting{at, q.world.After(wait, func() { q.begin(r) })}
+	q.due[r] = &waiting{at, q.process.after(wait, func() { q.begin(r) })}
 }
 
 // begin works a request.
@@ -69,13 +67,4 @@ func (q *queue) begin(r reconcile.Request) {
 	default:
 		delete(q.failures, r)
 	}
-}
-
-// end ends all work.
-func (q *queue) end() {
-	q.isEnded = true
-	for _, w := range q.due {
-		w.begin.Cancel()
-	}
-	clear(q.due)
 }

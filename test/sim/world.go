@@ -29,10 +29,11 @@ type Happening struct {
 	// turn decides which of those of one moment is first, and number which of those of one turn.
 	turn, number int
 	do           func()
+	isCancelled  bool
 }
 
 // Cancel makes it not happen, if it has not happened yet.
-func (h *Happening) Cancel() { h.do = nil }
+func (h *Happening) Cancel() { h.isCancelled = true }
 
 // happenings are a heap, the next one first.
 type happenings []*Happening
@@ -70,12 +71,18 @@ func (w *World) After(wait time.Duration, do func()) *Happening {
 	return h
 }
 
+// postpone makes something happen now that should have happened before.
+func (w *World) postpone(h *Happening) {
+	h.at = time.Now()
+	heap.Push(&w.pending, h)
+}
+
 // Run lets a while pass, and what is to happen in it happen.
 func (w *World) Run(while time.Duration) {
 	end := time.Now().Add(while)
 	for len(w.pending) > 0 && !w.pending[0].at.After(end) {
 		h := heap.Pop(&w.pending).(*Happening)
-		if h.do == nil {
+		if h.isCancelled {
 			continue
 		}
 		if wait := time.Until(h.at); wait > 0 {
