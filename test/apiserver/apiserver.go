@@ -7,12 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/purelb/purelb-operator/test/crds"
 )
 
 // timeLimit is how long the start of etcd and kube-apiserver may take, and their end. Either takes a
@@ -41,12 +42,12 @@ func Start() (*rest.Config, func() error, error) {
 }
 
 func start() (*rest.Config, func() error, error) {
-	crds, err := FindCRDs()
+	folder, err := crds.Find()
 	if err != nil {
 		return nil, noStop, err
 	}
 	env := &envtest.Environment{
-		CRDDirectoryPaths:        []string{crds},
+		CRDDirectoryPaths:        []string{folder},
 		ErrorIfCRDPathMissing:    true,
 		ControlPlaneStartTimeout: timeLimit,
 		ControlPlaneStopTimeout:  timeLimit,
@@ -63,20 +64,3 @@ func start() (*rest.Config, func() error, error) {
 }
 
 func noStop() error { return nil }
-
-// FindCRDs returns the folder of the CRDs. Tests run in their package's folder, so it is below that
-// folder or one above it. Compiled tests do not know where their source was.
-func FindCRDs() (string, error) {
-	folder, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for ; ; folder = filepath.Dir(folder) {
-		crds := filepath.Join(folder, "config", "crd", "bases")
-		if _, err := os.Stat(crds); err == nil {
-			return crds, nil
-		} else if folder == filepath.Dir(folder) {
-			return "", fmt.Errorf("find the CRDs above the working directory: %w", err)
-		}
-	}
-}

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
-	real "github.com/purelb/purelb-operator/test/apiserver"
+	"github.com/purelb/purelb-operator/test/crds"
 	"github.com/purelb/purelb-operator/test/sim"
 	"github.com/purelb/purelb-operator/test/sim/apiserver"
 )
@@ -31,11 +31,11 @@ type cluster struct {
 // returns its story.
 func playCluster(t *testing.T, seed uint64, do func(c *cluster)) string {
 	t.Helper()
-	crds, err := real.FindCRDs()
+	folder, err := crds.Find()
 	if err != nil {
 		t.Fatal(err)
 	}
-	kinds, err := apiserver.Kinds(crds)
+	kinds, err := apiserver.Kinds(folder)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,7 +50,7 @@ var allSteps = []step{
 var purePackages = []string{
 	"cmd/kubectl-purelb", "config/policy", "controllers/agents", "controllers/allocation", "controllers/announced",
 	"controllers/placement", "controllers/routing", "docs", "internal/plugin", "internal/textlimit", "internal/writeerror",
-	"nodeagent/plan", "nodeagent/speaker/routes", "nodeagent/watch", "test/measure",
+	"nodeagent/plan", "nodeagent/speaker/routes", "nodeagent/watch", "test/measure", "test/sim",
 }
 
 // historyTest plays random histories. In a package of the step race it plays a tenth of them there,

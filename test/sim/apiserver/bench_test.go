@@ -11,17 +11,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	real "github.com/purelb/purelb-operator/test/apiserver"
+	"github.com/purelb/purelb-operator/test/crds"
 	"github.com/purelb/purelb-operator/test/sim/apiserver"
 )
 
 func benchmarkServer(b *testing.B) *apiserver.Client {
 	b.Helper()
-	crds, err := real.FindCRDs()
+	folder, err := crds.Find()
 	if err != nil {
 		b.Fatal(err)
 	}
-	kinds, err := apiserver.Kinds(crds)
+	kinds, err := apiserver.Kinds(folder)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -14,18 +14,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
-	real "github.com/purelb/purelb-operator/test/apiserver"
+	"github.com/purelb/purelb-operator/test/crds"
 	"github.com/purelb/purelb-operator/test/sim/apiserver"
 )
 
 // newServer returns an API server in memory.
 func newServer(t *testing.T) *apiserver.Server {
 	t.Helper()
-	crds, err := real.FindCRDs()
+	folder, err := crds.Find()
 	if err != nil {
 		t.Fatal(err)
 	}
-	kinds, err := apiserver.Kinds(crds)
+	kinds, err := apiserver.Kinds(folder)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,7 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/writeerror"
 	real "github.com/purelb/purelb-operator/test/apiserver"
+	"github.com/purelb/purelb-operator/test/crds"
 	"github.com/purelb/purelb-operator/test/sim/apiserver"
 )
 
@@ -34,12 +35,12 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	scheme := apiserver.Scheme()
-	crds, err := real.FindCRDs()
+	folder, err := crds.Find()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	kinds, err := apiserver.Kinds(crds)
+	kinds, err := apiserver.Kinds(folder)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
