@@ -73,13 +73,12 @@ func (inputs *Inputs) AddClaims(claims []SuccessorClaim) {
 // if there is none, or if the manager has the address taken over from its holder by another
 // node. The entry of a node that held the address, and has yielded or lost it, reserves epochs
 // until another node holds the address.
-func (p *placer) claimOf(a *Address) (*SuccessorClaim, *Entry) {
+func (p *placer) claimOf(a *Address, claimant *assignment) (*SuccessorClaim, *assignment) {
 	claims := p.claimsByAddress[a.Addr]
 	if len(claims) == 0 {
 		return nil, nil
 	}
 	reserving := p.reservingEntry(a)
-	claimant := p.claimantOf(a)
 	if reserving == nil || claimant != nil && claimant != reserving && claimant.Spec.Claim == v1.ClaimTakeover {
 		return nil, nil
 	}
@@ -94,88 +93,79 @@ func (p *placer) claimOf(a *Address) (*SuccessorClaim, *Entry) {
 
 // reservingEntry is the entry that reserves epochs of an address for successors: that of the
 // holder or, while no node reports the address Announced, that of the last holder.
-func (p *placer) reservingEntry(a *Address) *Entry {
+func (p *placer) reservingEntry(a *Address) *assignment {
 	if e := p.holderOf(a); e != nil {
 		return e
 	}
 	for _, e := range p.entriesByAddress[a.Addr] {
-		if p.nodeByName[e.Node] != nil && len(e.Spec.Successors) > 0 {
+		if e.node != nil && len(e.Spec.Successors) > 0 {
 			return e
 		}
 	}
 	return nil
 }
 
-// challenge decides about an address that a successor of its holder has claimed, and reports
-// whether there is such a claim that counts. No report takes an address from another node that
-// renews its Lease and says that it announces the address:
-//
-//   - The holder's agent does not renew its Lease, and had the time to do so since the claim:
-//     the claim is adopted. The same if the holder reports that it does not have the address.
-//   - The agent renews: the holder is asked, by contestedBy in its entry, to ask the
-//     claimer's kernel. It yields, or still says that it announces the address and gets an
-//     epoch above all claims, which thereby end.
-func (p *placer) challenge(a *Address) bool {
-	c, e := p.claimOf(a)
+// findClaim finds the phase of an address that a successor of its holder has claimed, and
+// reports whether there is a claim that counts. No report takes an address from another node
+// that renews its Lease and says that it announces the address: such a holder contests the
+// claim. A holder that has had the time to renew, and did not, loses the address to the claimer,
+// as does one that reports that it does not have the address.
+func (p *placer) findClaim(a *Address, s *situation) bool {
+	c, e := p.claimOf(a, s.claimant)
 	if c == nil {
 		return false
 	}
-	holder := p.nodeByName[e.Node]
-	hadTime := c.Age >= ChallengeTime
-	isLost := e.hasReported() && e.ReportedState != v1.StateAnnounced || p.hasFailed(e)
-	if !isLost && holder.Liveness != Expired && reasonAgainst(holder, a, holdChecks) != "" {
+	isExpired := e.node.Liveness == Expired
+	switch hadTime := p.hasLasted(c.Age, ChallengeTime); {
+	case e.hasReported() && e.ReportedState != v1.StateAnnounced || e.hasFailed():
+		s.phase, s.cause = TakenOver, CauseYielded
+	case isExpired && hadTime:
+		s.phase, s.cause = TakenOver, CauseDead
+	case !isExpired && reasonAgainst(e.node, a, holdChecks) != "":
 		return false // the address is handed over as if there were no claim
-	}
-	p.isChallenged[a.Addr] = true
-	switch {
-	case isLost:
-		p.adoptClaim(a, c, e, CauseYielded)
-	case holder.Liveness == Expired && hadTime:
-		p.adoptClaim(a, c, e, CauseDead)
-	case holder.Liveness == Expired:
-		p.keepEntry(holder, a, e.Spec)
-	case !hadTime && e.Spec.ContestedBy == nil:
-		p.keepChallenged(a, e, nil)
-	case isContestedBy(e, c) && e.IsObserved && e.ReportedState == v1.StateAnnounced:
-		spec := e.Spec
-		spec.Epoch, spec.Claim, spec.Leaving = p.highestEpoch(a.Addr)+1, v1.ClaimProbe, false
-		spec.Successors, spec.ContestedBy = nil, nil
-		p.keepEntry(holder, a, spec)
 	default:
-		p.keepChallenged(a, e, c)
+		s.phase = Contested
 	}
+	s.claim, s.reserving = c, e
 	return true
 }
 
-func isContestedBy(e *Entry, c *SuccessorClaim) bool {
-	by := e.Spec.ContestedBy
-	return by != nil && by.NodeName == c.Node && by.Epoch == c.Epoch
-}
-
-// keepChallenged keeps the address where it is while a claim, which is given if the holder is
-// to ask the claimer, is undecided.
-func (p *placer) keepChallenged(a *Address, e *Entry, c *SuccessorClaim) {
-	spec := e.Spec
-	spec.Leaving, spec.ContestedBy = false, nil
-	if c != nil {
-		spec.ContestedBy = &v1.Successor{NodeName: c.Node, Epoch: c.Epoch}
+// keepContested keeps an address where it is while a claim is undecided. A holder whose agent
+// renews is asked, by contestedBy in its entry, to ask the claimer's kernel. The holder yields,
+// or still says that it announces the address: then it gets an epoch above all claims, which
+// thereby end.
+func (p *placer) keepContested(a *Address, s situation) {
+	spec := s.reserving.Spec
+	by := v1.Successor{NodeName: s.claim.Node, Epoch: s.claim.Epoch}
+	isAsked := spec.ContestedBy != nil && *spec.ContestedBy == by
+	switch {
+	case s.reserving.node.Liveness == Expired: // its agent has time to renew
+	case isAsked && s.reserving.IsObserved && s.reserving.ReportedState == v1.StateAnnounced:
+		spec.Epoch, spec.Claim, spec.Leaving = p.highestEpoch(a.Addr)+1, v1.ClaimProbe, false
+		spec.Successors, spec.ContestedBy = nil, nil
+	default:
+		spec.Leaving = false
+		if spec.ContestedBy != nil || p.hasLasted(s.claim.Age, ChallengeTime) {
+			spec.ContestedBy = &by
+		}
 	}
-	p.keepEntry(p.nodeByName[e.Node], a, spec)
+	p.keepEntry(s.reserving.node, a, spec)
 }
 
 // adoptClaim gives an address to the node that has claimed it, with the epoch of the claim.
 // Where most Leases have expired, the fault may be the API server's: then the claimer has the
 // address only if no device answers for it. The entry of the last holder stays until the claim
 // is stored, and changes before that: so no two leaders decide about the address at once.
-func (p *placer) adoptClaim(a *Address, c *SuccessorClaim, last *Entry, cause MoveCause) {
-	claimer, holder := p.nodeByName[c.Node], p.nodeByName[last.Node]
+func (p *placer) adoptClaim(a *Address, s situation) {
+	c, last := s.claim, s.reserving
+	claimer, holder := p.nodeByName[c.Node], last.node
 	spec := p.newClaim(a, claimer)
 	spec.Epoch, spec.HighestEpoch = c.Epoch, p.highestEpoch(a.Addr)
-	if !p.isMassExpiry || cause == CauseYielded {
+	if !p.isMassExpiry || s.cause == CauseYielded {
 		spec.Claim = v1.ClaimTakeover
 	}
 	why := holder.Name + " " + notExpired(holder, a)
-	if cause == CauseYielded {
+	if s.cause == CauseYielded {
 		why = fmt.Sprintf("%s reports it %s", holder.Name, cmp.Or(last.ReportedState, v1.StatePending))
 	}
 	message := fmt.Sprintf("%s, its successor, has claimed it, and %s", claimer.Name, why)
@@ -183,10 +173,10 @@ func (p *placer) adoptClaim(a *Address, c *SuccessorClaim, last *Entry, cause Mo
 		message += fmt.Sprintf(" (%s)", textlimit.Shorten(c.Message, 200))
 	}
 	p.noteMove(a, Move{
-		Kind: Failover, Cause: cause, From: holder.Name, To: claimer.Name, IsNew: true, Message: message,
+		Kind: Failover, Cause: s.cause, From: holder.Name, To: claimer.Name, IsNew: true, Message: message,
 	})
 	p.keepEntry(claimer, a, spec)
-	if last.hasReported() && !p.hasFailed(last) { // the others stay as those of failed claimants
+	if last.hasReported() && !last.hasFailed() { // the others stay as those of failed claimants
 		old := withHighestEpoch(last.Spec, &spec)
 		old.Leaving = true
 		p.addEntry(holder, a, old)

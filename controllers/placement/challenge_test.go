@@ -25,20 +25,25 @@ func challenged(t *testing.T, ns string, change func(*placement.Inputs), claims 
 	if change != nil {
 		change(&inputs)
 	}
-	var all []placement.SuccessorClaim
+	inputs.AddClaims(claimsOf(t, e.Addr, claims...))
+	return inputs, e.Addr
+}
+
+// claimsOf parses claims of an address, as in challenged.
+func claimsOf(t *testing.T, addr netip.Addr, claims ...string) (parsed []placement.SuccessorClaim) {
+	t.Helper()
 	for _, text := range claims {
 		text, isAged := strings.CutSuffix(text, " aged")
-		c := placement.SuccessorClaim{Addr: e.Addr}
+		c := placement.SuccessorClaim{Addr: addr}
 		if _, err := fmt.Sscan(text, &c.Node, &c.Epoch); err != nil {
 			t.Fatal(err)
 		}
 		if isAged {
 			c.Age = placement.ChallengeTime
 		}
-		all = append(all, c)
+		parsed = append(parsed, c)
 	}
-	inputs.AddClaims(all)
-	return inputs, e.Addr
+	return parsed
 }
 
 // showClaims is the entries of a result with successors and who contests them.
@@ -313,7 +318,7 @@ func TestClaimClocks(t *testing.T) {
 				t.Errorf("%s waits %s", n.Name, n.ReservationWait)
 			}
 		}
-		return age, wait, placement.NextDeadline(inputs)
+		return age, wait, nextDeadline(inputs)
 	}
 	for i, row := range []struct {
 		after           time.Duration

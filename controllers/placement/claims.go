@@ -10,9 +10,9 @@ import (
 
 // holderOf is the entry of the holder of a Local address: of the entries that are reported
 // Announced the one with the highest epoch. It is nil if there is none.
-func (p *placer) holderOf(a *Address) *Entry {
+func (p *placer) holderOf(a *Address) *assignment {
 	for _, e := range p.entriesByAddress[a.Addr] {
-		if e.ReportedState == v1.StateAnnounced && p.nodeByName[e.Node] != nil {
+		if e.ReportedState == v1.StateAnnounced && e.node != nil {
 			return e
 		}
 	}
@@ -21,54 +21,31 @@ func (p *placer) holderOf(a *Address) *Entry {
 
 // claimantOf is the entry with the highest epoch, if it is not realised but may be yet;
 // else nil.
-func (p *placer) claimantOf(a *Address) *Entry {
+func (p *placer) claimantOf(a *Address) *assignment {
 	entries := p.entriesByAddress[a.Addr]
 	if len(entries) == 0 {
 		return nil
 	}
 	e := entries[0]
-	n := p.nodeByName[e.Node]
-	if n == nil || e.ReportedState == v1.StateAnnounced || p.hasFailed(e) || e.Spec.Leaving || reasonAgainst(n, a, holdChecks) != "" {
+	mayAnnounce := e.step == stepWaiting || e.step == stepAsked && !e.isOverdue
+	if e.node == nil || !mayAnnounce || reasonAgainst(e.node, a, holdChecks) != "" {
 		return nil
 	}
 	return e
 }
 
-// isOverdueClaimant reports whether the agent of a claimant should have reported by now
-// what became of the claim.
-func (p *placer) isOverdueClaimant(e *Entry) bool {
-	n := p.nodeByName[e.Node]
-	return n != nil && !e.Spec.Leaving && !e.hasReported() && e.UnchangedFor >= ReactionTime+n.ProbeTime
-}
-
-// isRevoked reports whether an entry is of a claimant in whose place another node was
-// elected, and whose agent, which has not reported, may not have observed that yet.
-func isRevoked(e *Entry) bool { return e.Spec.Leaving && !e.hasReported() && !e.IsObserved }
-
-// hasFailed reports whether the node of an entry is not to be elected again: it has failed
-// to take the address, or its agent does not act.
-func (p *placer) hasFailed(e *Entry) bool {
-	return e.ReportedState == v1.StateFailed || p.isOverdueClaimant(e) || isRevoked(e)
-}
-
-// mayClaimUnobserved reports whether the agent of an overdue claimant may still act on a
-// claim that it has lost: it has not had the time to observe that.
-func (p *placer) mayClaimUnobserved(a *Address) bool {
-	return slices.ContainsFunc(p.entriesByAddress[a.Addr], func(e *Entry) bool {
-		n := p.nodeByName[e.Node]
-		return n != nil && n.Liveness != Expired && (p.isOverdueClaimant(e) || isRevoked(e) && e.UnchangedFor < ReactionTime)
+// mayActOnLostClaim reports whether the agent of a claimant that did not report in time may
+// still act on the claim: it has not had the time to observe that the claim is lost.
+func (p *placer) mayActOnLostClaim(a *Address) bool {
+	return slices.ContainsFunc(p.entriesByAddress[a.Addr], func(e *assignment) bool {
+		isLost := e.step == stepAsked && e.isOverdue || e.step == stepRevoked && !e.isOverdue
+		return isLost && e.node != nil && e.node.Liveness != Expired
 	})
 }
 
 // hasObservedLeaving reports whether the agent of a holder has observed that the holder's
 // entry is leaving.
-func hasObservedLeaving(holder *Entry) bool { return holder.Spec.Leaving && holder.IsObserved }
-
-// isOverdueLeaving reports whether the agent of a holder should have observed by now that
-// the holder's entry is leaving.
-func isOverdueLeaving(holder *Entry) bool {
-	return holder.Spec.Leaving && holder.UnchangedFor >= ReactionTime
-}
+func (as *assignment) hasObservedLeaving() bool { return as.step == stepLeaving && as.IsObserved }
 
 // mayTakeOver decides whether the claimant may have the address although the holder
 // answers for it. The claimant may as soon as the holder's agent has observed that the
@@ -76,46 +53,46 @@ func isOverdueLeaving(holder *Entry) bool {
 // asks on the link: when the holder is known to answer, the claimant takes over if the
 // holder's Node is NotReady for long, or if the holder is not to have the address any more
 // and has had the time to observe that.
-func (p *placer) mayTakeOver(a *Address, holder, claimant *Entry) bool {
-	from := p.nodeByName[holder.Node]
-	answers := claimant != nil && claimant.ReportedState == v1.StateStandby
-	isUnwanted := reasonAgainst(from, a, holdChecksWithoutLease) != ""
-	if from.Liveness == Expired {
-		return answers && (from.IsNotReadyForLong || isUnwanted && isOverdueLeaving(holder)) && !p.isMassExpiry
+func (p *placer) mayTakeOver(a *Address, s situation) bool {
+	answers := s.claimant != nil && s.claimant.ReportedState == v1.StateStandby
+	if s.phase == FailingOver {
+		from := s.holder.node
+		isUnwanted := reasonAgainst(from, a, holdChecksWithoutLease) != ""
+		return answers && (from.IsNotReadyForLong || isUnwanted && s.holder.isOverdue) && !p.isMassExpiry
 	}
-	return hasObservedLeaving(holder) && !p.mayClaimUnobserved(a) || answers && isOverdueLeaving(holder)
+	return s.holder.hasObservedLeaving() && !p.mayActOnLostClaim(a) || answers && s.holder.isOverdue
 }
 
 // isTakeoverUnderWay reports whether a node may take the address over once its agent acts.
 func (p *placer) isTakeoverUnderWay(a *Address) bool {
-	return slices.ContainsFunc(p.entriesByAddress[a.Addr], func(e *Entry) bool {
+	return slices.ContainsFunc(p.entriesByAddress[a.Addr], func(e *assignment) bool {
 		return e.Spec.Claim == v1.ClaimTakeover && !e.Spec.Leaving && e.ReportedState != v1.StateAnnounced
 	})
 }
 
-// isHeldUnreported reports whether the claimant is to take over an address that no node
+// mayBeHeldByRevokedNode reports whether the claimant is to take over an address that no node
 // reports, but some node answers for: a node in whose place the claimant was elected may
 // have taken the address, and is NotReady for long, or has had the time to react.
-func (p *placer) isHeldUnreported(a *Address) bool {
-	return slices.ContainsFunc(p.entriesByAddress[a.Addr], func(e *Entry) bool {
-		n := p.nodeByName[e.Node]
+func (p *placer) mayBeHeldByRevokedNode(a *Address) bool {
+	return slices.ContainsFunc(p.entriesByAddress[a.Addr], func(e *assignment) bool {
 		switch {
-		case n == nil || !isRevoked(e):
+		case e.node == nil || e.step != stepRevoked:
 			return false
-		case n.Liveness == Expired:
-			return n.IsNotReadyForLong && !p.isMassExpiry
+		case e.node.Liveness == Expired:
+			return e.node.IsNotReadyForLong && !p.isMassExpiry
 		}
-		return e.UnchangedFor >= ReactionTime
+		return e.isOverdue
 	})
 }
 
-// chooseClaim returns the node that is to have the address, with its entry: the node that
-// claims the address already, or else an elected one. The node is nil if there is none.
-func (p *placer) chooseClaim(a *Address, holder *Entry) (*Node, v1.AnnouncedAddress) {
-	if e := p.claimantOf(a); e != nil {
-		return p.nodeByName[e.Node], e.Spec
+// chooseClaim returns the node that is to have the address of a holder, with its entry: the
+// node that claims the address already, or else an elected one. The node is nil if there is
+// none.
+func (p *placer) chooseClaim(a *Address, s situation) (*Node, v1.AnnouncedAddress) {
+	if s.claimant != nil {
+		return s.claimant.node, s.claimant.Spec
 	}
-	n := p.electNode(a, holder)
+	n := p.electNode(a, s.holder.node)
 	if n == nil {
 		return nil, v1.AnnouncedAddress{}
 	}
@@ -130,12 +107,12 @@ func (p *placer) newClaim(a *Address, n *Node) v1.AnnouncedAddress {
 	}
 }
 
-// withHighestEpoch notes in an entry which epoch another node is given, if one is. Such
+// withHighestEpoch notes in an entry which epoch another node is given, by newClaim. Such
 // entries are written before that of the other node, and only if they are still as they
 // were read: so no two leaders give the same epoch.
-func withHighestEpoch(e v1.AnnouncedAddress, given *v1.AnnouncedAddress) v1.AnnouncedAddress {
-	if given != nil {
-		e.HighestEpoch = max(e.HighestEpoch, given.Epoch)
+func withHighestEpoch(e v1.AnnouncedAddress, newClaim *v1.AnnouncedAddress) v1.AnnouncedAddress {
+	if newClaim != nil {
+		e.HighestEpoch = max(e.HighestEpoch, newClaim.Epoch)
 	}
 	return e
 }

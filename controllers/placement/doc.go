@@ -37,6 +37,73 @@
 // and all other entries go. Whatever is in the middle of a change is read from the
 // Announcements. Only for how long it has been so is remembered, in Clocks.
 //
+// So each Local address is in one of the following phases. phaseOf finds the phase, from how far
+// each agent has come with its entry (step), and placeLocal decides by it. TestPhaseTransitions
+// plays each of these transitions:
+//
+//	WaitingForFacts: no node has it, and a node whose agent has yet to report may hold it
+//	    the agent has reported, or is not waited for any longer
+//	        -> Unheld
+//	    the agent reports that it announces the address
+//	        -> WaitingForWithdrawal
+//	WaitingForWithdrawal: no node is to have it, and a node that announces it has yet to withdraw it
+//	    the node has withdrawn the address, or 10 s have passed
+//	        -> Unheld
+//	Unheld: no node announces it or probes for it, and one is elected if any may take it
+//	    a node is elected
+//	        -> Probing
+//	    a node whose claim was revoked announces the address
+//	        -> Announced
+//	Probing: a node was given it, and has not announced it yet
+//	    the node announces the address
+//	        -> Announced
+//	    the node fails, does not report within 5 s and its probes, or may not have the address
+//	        -> Unheld
+//	Announced: its holder announces it, and keeps it
+//	    the node is not to keep the address
+//	        -> HandingOver
+//	    the holder's Lease expires, or its Node is deleted
+//	        -> FailingOver
+//	    a successor reports a claim
+//	        -> Contested
+//	    the holder reports that another station has the address
+//	        -> Probing
+//	    the holder reports that it has failed
+//	        -> Unheld
+//	HandingOver: its holder's agent renews its Lease, and is to hand it over to another node
+//	    the next node announces the address
+//	        -> Announced
+//	    the holder may keep the address, and no node was told to take it over
+//	        -> Announced
+//	    the holder yields before the next node announces the address
+//	        -> Probing
+//	    the holder's Lease expires
+//	        -> FailingOver
+//	FailingOver: its holder's Lease has expired, and a node that may take it probes for it
+//	    the next node announces the address
+//	        -> Announced
+//	    the holder's agent is back, and no node was told to take the address over
+//	        -> Announced
+//	    the holder's agent is back, and its node is not to keep the address
+//	        -> HandingOver
+//	    the holder's agent is back, and a node was told to take the address over
+//	        -> HandingOver
+//	    a successor reports a claim
+//	        -> Contested
+//	Contested: a successor has claimed it, and its holder has yet to confirm or to refute that
+//	    the holder has yielded the address, or has not renewed its Lease within 3 s
+//	        -> TakenOver
+//	    the holder was asked, and announces the address still: it gets an epoch above the claim's
+//	        -> Announced
+//	    the node is not to keep the address
+//	        -> HandingOver
+//	TakenOver: a successor has claimed it, and its last holder does not have it, or is dead
+//	    the claimer has its entry
+//	        -> Announced
+//
+// What a phase waits for has a deadline where hasLasted compares how long it has lasted, and
+// nowhere else: the soonest of all is the result's NextDeadline.
+//
 // No epoch is given twice while an address has entries: those of other nodes note the
 // highest epoch that was given, and are written before the entry that has it, each only if
 // it is still as it was read.

@@ -14,11 +14,11 @@ import (
 // electNode chooses among the nodes that may take the address and have not failed to: the
 // one with the highest hash among those that have less than their share. Nodes that are
 // NotReady are chosen only if no other can be. The result is nil if there is no candidate.
-func (p *placer) electNode(a *Address, holder *Entry) *Node {
+func (p *placer) electNode(a *Address, holder *Node) *Node {
 	var candidates []*Node
 	checks := p.takeChecksOf(a)
 	for _, n := range p.nodes {
-		if (holder == nil || n.Name != holder.Node) && reasonAgainst(n, a, checks) == "" {
+		if n != holder && reasonAgainst(n, a, checks) == "" {
 			candidates = append(candidates, n)
 		}
 	}
@@ -74,8 +74,8 @@ func (p *placer) takeChecksOf(a *Address) []check {
 	return append(takeChecks[:len(takeChecks):len(takeChecks)], p.checkConfirmed(a.Subnet), func(n *Node, _ *Address) string {
 		for _, e := range p.entriesByAddress[a.Addr] {
 			switch {
-			case e.Node != n.Name || !p.hasFailed(e):
-			case e.ReportedState == v1.StateFailed:
+			case e.Node != n.Name || !e.hasFailed():
+			case e.step == stepFailed:
 				return "has failed to take it"
 			default:
 				return "has an agent that does not act on its entry"

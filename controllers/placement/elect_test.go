@@ -191,7 +191,7 @@ func TestFaultNodeClock(t *testing.T) {
 		facts, _ := onLink(t, "a")
 		facts.Nodes[0].IsNotReady = !row.isReady
 		clocks.FillDurations(&facts, begun.Add(row.at))
-		if got, next := facts.Nodes[0].IsNotReadyForLong, placement.NextDeadline(facts); got != row.isLong || next != row.next {
+		if got, next := facts.Nodes[0].IsNotReadyForLong, nextDeadline(facts); got != row.isLong || next != row.next {
 			t.Errorf("after %s: NotReady for long %t, next in %s", row.at, got, next)
 		}
 	}

@@ -20,9 +20,12 @@ type NodeVerdict struct {
 
 // AddressVerdict says where an address is, and of each node why or why not.
 type AddressVerdict struct {
-	// Type is empty while it is undecided, and Waiting says what it waits for.
+	// Type is empty while it is undecided. Waiting says what an address without a node waits
+	// for before one is elected.
 	Type    v1.AnnounceType
 	Waiting Explanation
+	// Phase of a Local address, and of one whose type is undecided.
+	Phase Phase
 	// Holder of a Local address; empty if no node reports it Announced.
 	Holder string
 	// Successors of the holder, the first one first.
@@ -51,11 +54,16 @@ func (p *placer) explainAddress(a *Address) AddressVerdict {
 	var verdict AddressVerdict
 	verdict.Type, verdict.Waiting = p.typeOf(a)
 	checks := takeVirtualChecks
-	if verdict.Type == v1.AnnounceLocal {
+	switch verdict.Type {
+	case "":
+		verdict.Phase = WaitingForFacts
+	case v1.AnnounceLocal:
 		checks = p.takeChecksOf(a)
-		if e := p.holderOf(a); e != nil {
-			verdict.Holder = e.Node
-			for _, s := range e.Spec.Successors {
+		s := p.phaseOf(a)
+		verdict.Phase, verdict.Waiting = s.phase, s.waitsFor
+		if s.holder != nil {
+			verdict.Holder = s.holder.Node
+			for _, s := range s.holder.Spec.Successors {
 				verdict.Successors = append(verdict.Successors, s.NodeName)
 			}
 		}

@@ -1083,7 +1083,7 @@ func (w *world) settle() {
 			w.now = w.now.Add(w.refusals.UntilRetry(w.now))
 			continue
 		}
-		next := placement.NextDeadline(w.inputs())
+		next := nextDeadline(w.inputs())
 		if !changed && next == 0 {
 			w.settled()
 			return

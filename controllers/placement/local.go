@@ -1,77 +1,63 @@
 package placement
 
 import (
-	"fmt"
-	"slices"
-
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// keepLocal keeps a Local address where it is, and reports whether it may stay there.
-func (p *placer) keepLocal(a *Address) bool {
-	e := p.holderOf(a)
-	if claimant := p.claimantOf(a); e == nil {
-		e = claimant
-	} else if claimant != nil && claimant.Spec.Claim == v1.ClaimTakeover {
-		return false // a handover under way is not called back
-	}
-	if e == nil {
-		return false
-	}
-	n := p.nodeByName[e.Node]
-	if reasonAgainst(n, a, holdChecks) != "" {
-		return false
-	}
-	spec := e.Spec
+// keepHolder keeps a Local address where it is.
+func (p *placer) keepHolder(a *Address, holder *assignment) {
+	spec := holder.Spec
 	spec.Leaving = false
-	if e.ReportedState == v1.StateStandby && p.isHeldUnreported(a) {
+	p.keepEntry(holder.node, a, spec)
+	p.noteHeld(a, holder)
+}
+
+// keepClaimant keeps the claim of a Local address that no node holds. The claimant takes the
+// address over if a node that lost its claim answers for it.
+func (p *placer) keepClaimant(a *Address, claimant *assignment) {
+	spec := claimant.Spec
+	if claimant.ReportedState == v1.StateStandby && p.mayBeHeldByRevokedNode(a) {
 		spec.Claim = v1.ClaimTakeover
 	}
-	p.keepEntry(n, a, spec)
-	p.noteHeld(a, n, e)
-	if e.ReportedState != v1.StateAnnounced {
-		p.keepFailedEntries(a, n, &spec)
-	}
-	return true
+	p.keepEntry(claimant.node, a, spec)
+	p.keepFailedEntries(a, claimant.node, &spec)
 }
 
 // moveLocal gives a Local address to another node, as far as that can be done now.
-func (p *placer) moveLocal(a *Address) {
-	holder := p.holderOf(a)
-	if holder == nil {
-		p.placeUnheld(a)
-		return
-	}
-	from := p.nodeByName[holder.Node]
-	candidate, spec := p.chooseClaim(a, holder)
+func (p *placer) moveLocal(a *Address, s situation) {
+	candidate, spec := p.chooseClaim(a, s)
 	if candidate == nil {
-		p.keepWithoutCandidate(a, from, holder)
+		p.keepWithoutCandidate(a, s.holder)
 		return
 	}
-	old, claimant := holder.Spec, p.claimantOf(a)
-	move := Move{Kind: Handover, From: from.Name, To: candidate.Name, IsNew: claimant == nil && !old.Leaving, Message: from.Name + " " + reasonAgainst(from, a, holdChecks)}
-	if from.Liveness == Expired {
+	from, old := s.holder.node, s.holder.Spec
+	move := Move{
+		Kind: Handover, From: from.Name, To: candidate.Name, IsNew: s.claimant == nil && !old.Leaving,
+		Message: from.Name + " " + reasonAgainst(from, a, holdChecks),
+	}
+	isFailover := s.phase == FailingOver
+	if isFailover {
 		move.Kind, move.Cause = Failover, CauseLease
 	}
-	old.Leaving = old.Leaving || from.Liveness != Expired || reasonAgainst(from, a, holdChecksWithoutLease) != ""
-	if p.mayTakeOver(a, holder, claimant) {
+	old.Leaving = old.Leaving || !isFailover || reasonAgainst(from, a, holdChecksWithoutLease) != ""
+	if p.mayTakeOver(a, s) {
 		spec.Claim = v1.ClaimTakeover
 	}
 	p.noteMove(a, move)
-	var given *v1.AnnouncedAddress
-	if claimant != nil || from.Liveness == Expired || hasObservedLeaving(holder) || isOverdueLeaving(holder) {
-		given = &spec
+	var newClaim *v1.AnnouncedAddress
+	if s.claimant != nil || isFailover || s.holder.hasObservedLeaving() || s.holder.isOverdue {
+		newClaim = &spec
 		p.keepEntry(candidate, a, spec)
 	}
-	p.addEntry(from, a, withHighestEpoch(old, given))
-	p.keepFailedEntries(a, candidate, given)
+	p.addEntry(from, a, withHighestEpoch(old, newClaim))
+	p.keepFailedEntries(a, candidate, newClaim)
 }
 
 // keepWithoutCandidate keeps an address that the holder is to lose, but no node can take.
-func (p *placer) keepWithoutCandidate(a *Address, from *Node, holder *Entry) {
+func (p *placer) keepWithoutCandidate(a *Address, holder *assignment) {
 	p.result.Unplaced[a.Addr] = p.noEligibleNode(a)
 	hasFailedEntries := p.keepFailedEntries(a, nil, nil)
-	if from.IsLeaving {
+	if holder.node.IsLeaving {
 		p.keepLatestClaim(a)
 		return // the holder withdraws the address: its agent cannot stay for it
 	}
@@ -79,58 +65,22 @@ func (p *placer) keepWithoutCandidate(a *Address, from *Node, holder *Entry) {
 	// to defend the address.
 	spec := holder.Spec
 	spec.Leaving = hasFailedEntries && (spec.Leaving || p.isTakeoverUnderWay(a))
-	p.keepEntry(from, a, spec)
+	p.keepEntry(holder.node, a, spec)
 }
 
-// placeUnheld gives a Local address that no node holds to a node.
+// placeUnheld gives a Local address that no node holds or claims to a node.
 func (p *placer) placeUnheld(a *Address) {
-	if len(p.entriesByAddress[a.Addr]) == 0 {
-		if why := p.reasonToWait(a); why != (Explanation{}) {
-			p.result.Unplaced[a.Addr] = why
-			return
-		}
-	}
-	candidate, spec := p.chooseClaim(a, nil)
+	candidate := p.electNode(a, nil)
 	if candidate == nil {
 		p.keepFailedEntries(a, nil, nil)
 		p.result.Unplaced[a.Addr] = p.noEligibleNode(a)
 		p.keepLatestClaim(a)
 		return
 	}
-	p.noteMove(a, Move{Kind: Placement, To: candidate.Name, IsNew: p.claimantOf(a) == nil})
+	spec := p.newClaim(a, candidate)
+	p.noteMove(a, Move{Kind: Placement, To: candidate.Name, IsNew: true})
 	p.keepEntry(candidate, a, spec)
 	p.keepFailedEntries(a, candidate, &spec)
-}
-
-// reasonToWait says why an address without entries is not given to a node yet, or nothing.
-// What one node reports of the address delays it for a while, and does nothing else: an
-// agent can report what it was never given.
-func (p *placer) reasonToWait(a *Address) Explanation {
-	lingering := p.inputs.LingeringReports[a.Addr]
-	if name := p.awaitedNode(); name != "" && len(lingering) == 0 {
-		// The node may hold the address: its Announcement was lost.
-		return Explanation{v1.ReasonWaitingForFacts, fmt.Sprintf("waiting for the agent of node %s to report", name)}
-	}
-	var names []string
-	for _, l := range lingering {
-		if n := p.nodeByName[l.Node]; n != nil && n.Liveness != Expired && l.Age < LingeringTime {
-			names = append(names, l.Node)
-		}
-	}
-	if len(names) == 0 {
-		return Explanation{}
-	}
-	return Explanation{v1.ReasonAnnouncing, fmt.Sprintf("waiting for node %s to withdraw it", slices.Min(names))}
-}
-
-// awaitedNode is a node whose agent is alive and expected to report, if there is one.
-func (p *placer) awaitedNode() string {
-	for _, n := range p.nodes {
-		if n.AreFactsAwaited && n.Liveness != Expired {
-			return n.Name
-		}
-	}
-	return ""
 }
 
 // noteMove notes that an address is on its way.
@@ -155,19 +105,18 @@ func (p *placer) keepEntry(n *Node, a *Address, spec v1.AnnouncedAddress) {
 
 // keepFailedEntries keeps the entries of nodes that failed to take the address, so that
 // they are not elected again before another node has the address, and reports whether
-// there are any. Where another node is given the address, entries that their agents have
-// not reported on stay, too, but are leaving: those agents are not to claim the address any
-// more, and may have it already.
-func (p *placer) keepFailedEntries(a *Address, to *Node, given *v1.AnnouncedAddress) (found bool) {
+// there are any. Where another node is given the address, by newClaim, entries that their
+// agents have not reported on stay, too, but are leaving: those agents are not to claim the
+// address any more, and may have it already.
+func (p *placer) keepFailedEntries(a *Address, to *Node, newClaim *v1.AnnouncedAddress) (found bool) {
 	for _, e := range p.entriesByAddress[a.Addr] {
-		n := p.nodeByName[e.Node]
-		isToRevoke := given != nil && !e.hasReported() && (!e.Spec.Leaving || !e.IsObserved)
-		if n == nil || n == to || n.IsLeaving || !isToRevoke && !p.hasFailed(e) {
+		isToRevoke := newClaim != nil && (e.step == stepAsked || e.step == stepRevoked)
+		if e.node == nil || e.node == to || e.node.IsLeaving || !isToRevoke && !e.hasFailed() {
 			continue
 		}
-		spec := withHighestEpoch(e.Spec, given)
+		spec := withHighestEpoch(e.Spec, newClaim)
 		spec.Leaving = spec.Leaving || isToRevoke
-		p.addEntry(n, a, spec)
+		p.addEntry(e.node, a, spec)
 		found = true
 	}
 	return found
@@ -177,8 +126,8 @@ func (p *placer) keepFailedEntries(a *Address, to *Node, given *v1.AnnouncedAddr
 // more: the node may have it already.
 func (p *placer) keepLatestClaim(a *Address) {
 	for _, e := range p.entriesByAddress[a.Addr] {
-		if n := p.nodeByName[e.Node]; n != nil && !p.hasFailed(e) && e.ReportedState != v1.StateAnnounced && !n.IsLeaving {
-			p.addEntry(n, a, e.Spec)
+		if e.node != nil && !e.hasFailed() && e.ReportedState != v1.StateAnnounced && !e.node.IsLeaving {
+			p.addEntry(e.node, a, e.Spec)
 			return
 		}
 	}

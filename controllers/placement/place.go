@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"time"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
@@ -75,6 +76,9 @@ type Result struct {
 	Moves map[netip.Addr]Move
 	// Unplaced says why an address has no node.
 	Unplaced map[netip.Addr]Explanation
+	// NextDeadline is in how long the result may differ because of what has not happened by
+	// then; 0 is never.
+	NextDeadline time.Duration
 }
 
 // Place decides what each node is to announce.
@@ -82,8 +86,11 @@ func Place(inputs Inputs) Result {
 	p := newPlacer(inputs)
 	addresses := slices.SortedFunc(slices.Values(inputs.Addresses), func(a, b Address) int { return a.Addr.Compare(b.Addr) })
 
-	// Holders that keep their addresses count before any address is given to a node.
-	var moving []*Address
+	type local struct {
+		*Address
+		situation
+	}
+	var locals []local
 	for i := range addresses {
 		a := &addresses[i]
 		switch announceType, why := p.typeOf(a); announceType {
@@ -91,15 +98,15 @@ func Place(inputs Inputs) Result {
 			p.placeVirtual(a)
 		case v1.AnnounceLocal:
 			p.localCount[familyBits(a.Addr)]++
-			if !p.challenge(a) && !p.keepLocal(a) {
-				moving = append(moving, a)
-			}
+			locals = append(locals, local{a, p.phaseOf(a)})
 		default:
 			p.result.Unplaced[a.Addr] = why
 		}
 	}
-	for _, a := range moving {
-		p.moveLocal(a)
+	// Addresses that stay with their nodes count before any node is elected.
+	slices.SortStableFunc(locals, func(x, y local) int { return compareBool(x.phase.mayElect(), y.phase.mayElect()) })
+	for _, l := range locals {
+		p.placeLocal(l.Address, l.situation)
 	}
 	p.nameSuccessors()
 	for _, entriesByOwner := range []map[string][]v1.AnnouncedAddress{p.result.Entries, p.result.SharedEntries} {

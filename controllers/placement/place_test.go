@@ -131,6 +131,9 @@ func show(r placement.Result) string {
 	return strings.Join(slices.Compact(out), ", ")
 }
 
+// nextDeadline is in how long placement is to be done again; 0 is never.
+func nextDeadline(inputs placement.Inputs) time.Duration { return placement.Place(inputs).NextDeadline }
+
 // entriesTwice names an address for which a node has two entries, or returns an empty text.
 func entriesTwice(r placement.Result) string {
 	for name, entries := range r.Entries {

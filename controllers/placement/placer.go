@@ -20,7 +20,7 @@ type placer struct {
 	inputs           Inputs
 	nodes            []*Node // those that have a Node object, sorted by name
 	nodeByName       map[string]*Node
-	entriesByAddress map[netip.Addr][]*Entry // highest epoch first
+	entriesByAddress map[netip.Addr][]*assignment // highest epoch first
 	sharedByAddress  map[netip.Addr][]*SharedEntry
 	// claimsByAddress are the claims of successors, highest epoch first.
 	claimsByAddress map[netip.Addr][]*SuccessorClaim
@@ -29,8 +29,8 @@ type placer struct {
 	sharedInterfaces map[string]string
 	// virtualPools are the pools that have addresses which are announced Virtual.
 	virtualPools map[pool]bool
-	// isChallenged is of Local addresses whose holder is challenged by a claim.
-	isChallenged map[netip.Addr]bool
+	// isContested is of Local addresses that a successor has claimed.
+	isContested  map[netip.Addr]bool
 	localCount   map[int]int            // number of Local addresses, by family
 	localsOfNode map[int]map[string]int // number of Local addresses, by family and node
 	// held are the Local addresses that stay with their holders, in the order of addresses.
@@ -52,12 +52,12 @@ func newPlacer(inputs Inputs) *placer {
 	p := &placer{
 		inputs:           inputs,
 		nodeByName:       map[string]*Node{},
-		entriesByAddress: map[netip.Addr][]*Entry{},
+		entriesByAddress: map[netip.Addr][]*assignment{},
 		sharedByAddress:  map[netip.Addr][]*SharedEntry{},
 		claimsByAddress:  map[netip.Addr][]*SuccessorClaim{},
 		sharedInterfaces: map[string]string{},
 		virtualPools:     map[pool]bool{},
-		isChallenged:     map[netip.Addr]bool{},
+		isContested:      map[netip.Addr]bool{},
 		localCount:       map[int]int{},
 		localsOfNode:     map[int]map[string]int{32: {}, 128: {}},
 		held:             map[holderLink][]*heldAddress{},
@@ -88,6 +88,7 @@ func (p *placer) indexNodes() {
 			continue
 		}
 		p.nodes = append(p.nodes, n)
+		p.noteDeadlinesOf(n)
 		if n.LBNodeAgent != "" {
 			p.result.Entries[n.Name] = nil
 			p.result.SharedEntries[n.LBNodeAgent] = nil
@@ -105,18 +106,31 @@ func (p *placer) indexNodes() {
 	slices.SortFunc(p.nodes, func(a, b *Node) int { return cmp.Compare(a.Name, b.Name) })
 }
 
+// noteDeadlinesOf notes when what Clocks says of a node changes.
+func (p *placer) noteDeadlinesOf(n *Node) {
+	if n.IsNotReady {
+		p.noteDeadline(NotReadyPatience - n.NotReadyFor)
+	}
+	// While there are claims of addresses of the node, the wait begins anew each time.
+	if n.ReservationWait > 0 && !slices.ContainsFunc(p.inputs.Claims, func(c SuccessorClaim) bool { return c.Holder == n.Name }) {
+		p.noteDeadline(n.ReservationWait)
+	}
+}
+
 // indexEntries notes the entries by address.
 func (p *placer) indexEntries() {
+	assignments := make([]assignment, len(p.inputs.Entries))
 	for i := range p.inputs.Entries {
 		e := &p.inputs.Entries[i]
-		p.entriesByAddress[e.Addr] = append(p.entriesByAddress[e.Addr], e)
+		assignments[i] = p.assignmentOf(e)
+		p.entriesByAddress[e.Addr] = append(p.entriesByAddress[e.Addr], &assignments[i])
 	}
 	for i := range p.inputs.SharedEntries {
 		e := &p.inputs.SharedEntries[i]
 		p.sharedByAddress[e.Addr] = append(p.sharedByAddress[e.Addr], e)
 	}
 	for _, entries := range p.entriesByAddress {
-		slices.SortFunc(entries, func(a, b *Entry) int {
+		slices.SortFunc(entries, func(a, b *assignment) int {
 			return cmp.Or(cmp.Compare(b.Spec.Epoch, a.Spec.Epoch), cmp.Compare(a.Node, b.Node))
 		})
 	}
@@ -165,7 +179,7 @@ func (p *placer) addEntry(n *Node, a *Address, e v1.AnnouncedAddress) {
 		e.Successors = nil
 	}
 	e.Successors = p.withoutUnfit(e.Successors, a)
-	if !p.isChallenged[a.Addr] {
+	if !p.isContested[a.Addr] {
 		e.ContestedBy = nil
 	}
 	p.result.Entries[n.Name] = append(p.result.Entries[n.Name], a.withAddress(e))

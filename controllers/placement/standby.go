@@ -62,7 +62,7 @@ func PlanStandbys(inputs Inputs) []StandbyPlan {
 		if e == nil {
 			continue
 		}
-		holder := p.nodeByName[e.Node]
+		holder := e.node
 		on := holder.interfaceFor(a.Addr)
 		if on == nil {
 			continue

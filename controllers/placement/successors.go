@@ -28,7 +28,7 @@ type heldAddress struct {
 	address *Address
 	holder  *Node
 	// stored is the holder's entry as it stands.
-	stored *Entry
+	stored *assignment
 	// named are the successors that the stored entry names and that remain, first rank
 	// first.
 	named []v1.Successor
@@ -43,8 +43,9 @@ type heldAddress struct {
 type holderLink struct{ holder, iface string }
 
 // noteHeld notes that an address stays with its holder, so that successors can be named.
-func (p *placer) noteHeld(a *Address, holder *Node, e *Entry) {
-	if !p.inputs.NamesSuccessors || e.ReportedState != v1.StateAnnounced || holder.IsFailoverDisabled {
+func (p *placer) noteHeld(a *Address, e *assignment) {
+	holder := e.node
+	if !p.inputs.NamesSuccessors || holder.IsFailoverDisabled {
 		return
 	}
 	i := holder.interfaceFor(a.Addr)
@@ -251,7 +252,7 @@ func (p *placer) writeSuccessors(h *heldAddress) {
 		return
 	}
 	e := &entries[i]
-	isEarly := h.stored.UnchangedFor < successorDelay || h.holder.ReservationWait > 0
+	isEarly := !p.hasLasted(h.stored.UnchangedFor, successorDelay) || h.holder.ReservationWait > 0
 	highest := p.highestEpoch(h.address.Addr)
 	e.Successors = nil
 	for _, name := range h.chosen {

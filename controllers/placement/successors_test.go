@@ -269,7 +269,7 @@ func TestSuccessorsDeadline(t *testing.T) {
 			if !names {
 				want = 0
 			}
-			if got := placement.NextDeadline(inputs); got != want {
+			if got := nextDeadline(inputs); got != want {
 				t.Errorf("after %s, naming %t: %s, want %s", unchanged, names, got, want)
 			}
 		}
@@ -284,6 +284,7 @@ func (w *world) checkSuccessors(inputs *placement.Inputs) {
 	want, got := placement.Place(without), placement.Place(with)
 	withSuccessors := got.Entries
 	got.Successors, got.Entries = want.Successors, map[string][]v1.AnnouncedAddress{}
+	got.NextDeadline = want.NextDeadline
 	stored := map[netip.Addr]map[string]placement.Entry{}
 	for _, e := range inputs.Entries {
 		if stored[e.Addr] == nil {

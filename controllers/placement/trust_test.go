@@ -352,13 +352,13 @@ func TestNextDeadline(t *testing.T) {
 		{"a", []string{"a 0 Virtual Announced observed"}, 0},
 	} {
 		inputs, _ := onLink(t, row.nodes, row.entries...)
-		if got := placement.NextDeadline(inputs); got != row.want {
+		if got := nextDeadline(inputs); got != row.want {
 			t.Errorf("%v: %s, want %s", row.entries, got, row.want)
 		}
 	}
 	inputs, addr := onLink(t, "a")
 	inputs.LingeringReports[addr] = []placement.LingeringReport{{Node: "a", Age: 4 * time.Second}}
-	if got := placement.NextDeadline(inputs); got != placement.LingeringTime-4*time.Second {
+	if got := nextDeadline(inputs); got != placement.LingeringTime-4*time.Second {
 		t.Errorf("lingering: %s", got)
 	}
 }

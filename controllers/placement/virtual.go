@@ -56,7 +56,7 @@ func (p *placer) placeVirtual(a *Address) {
 	mask, isAnnouncedBy, isOverdueOn := p.maskOf(a), map[string]bool{}, map[string]bool{}
 	for _, e := range p.entriesByAddress[a.Addr] {
 		isAnnouncedBy[e.Node] = e.ReportedState == v1.StateAnnounced
-		isOverdueOn[e.Node] = e.UnchangedFor >= ReactionTime
+		isOverdueOn[e.Node] = e.isOverdue
 	}
 	isPlaced, areAllDone := false, true
 	var terminating []*Node
@@ -127,7 +127,7 @@ func (p *placer) placeOnAllNodes(a *Address) {
 		p.addSharedEntry(lbNodeAgent, a, virtualEntry(iface, mask))
 	}
 	for _, e := range p.entriesByAddress[a.Addr] {
-		if n := p.nodeByName[e.Node]; n != nil && p.result.AnnouncesShared[n.Name] && !p.hasRealisedShared(n, a) {
+		if n := e.node; n != nil && p.result.AnnouncesShared[n.Name] && !p.hasRealisedShared(n, a) {
 			p.addVirtual(n, a, mask)
 		}
 	}
@@ -148,7 +148,7 @@ func (p *placer) keepSharedUntilObserved(a *Address, mask int32) {
 	}
 	isObservedBy := map[string]bool{}
 	for _, e := range p.entriesByAddress[a.Addr] {
-		isObservedBy[e.Node] = e.IsObserved || e.UnchangedFor >= ReactionTime // one node holds up no other
+		isObservedBy[e.Node] = e.IsObserved || e.isOverdue // one node holds up no other
 	}
 	for _, e := range p.sharedByAddress[a.Addr] {
 		iface, hasAnnouncers := p.sharedInterfaces[e.LBNodeAgent]

@@ -1,0 +1,98 @@
+package placement
+
+import (
+	"time"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// step is how far an agent has come with its entry for a Local address.
+type step int
+
+const (
+	// stepAsked is that the node was given the address, and its agent has not reported what
+	// became of that.
+	stepAsked step = iota
+	// stepWaiting is that the agent has reported why it does not announce the address: another
+	// station answers for it, or the agent has yielded it.
+	stepWaiting
+	// stepAnnounced is that the agent announces the address.
+	stepAnnounced
+	// stepFailed is that the agent has failed to take the address.
+	stepFailed
+	// stepLeaving is that the agent announces an address that is to be handed over.
+	stepLeaving
+	// stepRevoked is that another node was elected before the agent had reported, which the
+	// agent may not have observed: it may have the address yet.
+	stepRevoked
+	// stepDropped is that the agent does not have the address, and knows that it is not to.
+	stepDropped
+)
+
+// assignment is an entry of a node, and how far the node's agent has come with it.
+type assignment struct {
+	*Entry
+	node *Node // nil if nothing is known of the node
+	step step
+	// isOverdue is that the agent has had the time to come further, if it acts at all.
+	isOverdue bool
+}
+
+// assignmentOf judges an entry.
+func (p *placer) assignmentOf(e *Entry) assignment {
+	as := assignment{Entry: e, node: p.nodeByName[e.Node], step: stepOf(e)}
+	if e.Spec.Type == v1.AnnounceVirtual {
+		as.isOverdue = (as.step != stepAnnounced || !e.IsObserved) && p.hasLasted(e.UnchangedFor, ReactionTime)
+		return as
+	}
+	switch as.step {
+	case stepAsked:
+		patience := ReactionTime
+		if as.node != nil {
+			patience += as.node.ProbeTime
+		}
+		as.isOverdue = p.hasLasted(e.UnchangedFor, patience)
+	case stepLeaving, stepRevoked:
+		as.isOverdue = p.hasLasted(e.UnchangedFor, ReactionTime)
+	}
+	return as
+}
+
+func stepOf(e *Entry) step {
+	switch {
+	case e.ReportedState == v1.StateFailed:
+		return stepFailed
+	case e.ReportedState == v1.StateAnnounced && e.Spec.Leaving:
+		return stepLeaving
+	case e.ReportedState == v1.StateAnnounced:
+		return stepAnnounced
+	case e.Spec.Leaving && !e.hasReported() && !e.IsObserved:
+		return stepRevoked
+	case e.Spec.Leaving:
+		return stepDropped
+	case e.hasReported():
+		return stepWaiting
+	}
+	return stepAsked
+}
+
+// hasFailed reports whether the node of an entry is not to be elected again: it has failed
+// to take the address, or its agent does not act.
+func (as *assignment) hasFailed() bool {
+	return as.step == stepFailed || as.step == stepRevoked || as.step == stepAsked && as.isOverdue
+}
+
+// hasLasted reports whether something has lasted for as long as a limit. Where it has not, the
+// result may differ once it has, and placement is to be done again then. Place compares no
+// duration in another way, so no deadline is forgotten.
+func (p *placer) hasLasted(elapsed, limit time.Duration) bool {
+	p.noteDeadline(limit - elapsed)
+	return elapsed >= limit
+}
+
+// noteDeadline notes in how long the result may differ; what is past does not count.
+func (p *placer) noteDeadline(left time.Duration) {
+	if left > 0 && (p.result.NextDeadline == 0 || left < p.result.NextDeadline) {
+		p.result.NextDeadline = left
+	}
+}
