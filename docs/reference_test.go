@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/purelb/purelb-operator/controllers"
+	"github.com/purelb/purelb-operator/controllers/placement"
 	"github.com/purelb/purelb-operator/nodeagent"
 	"github.com/purelb/purelb-operator/nodeagent/speaker"
 )
@@ -72,6 +73,19 @@ func TestEvents(t *testing.T) {
 	alsoReasons := constants(t, isReason)
 	listed = slices.DeleteFunc(listed, func(name string) bool { return slices.Contains(alsoReasons, name) })
 	compare(t, "events", listed, constants(t, isEvent))
+}
+
+// TestPhases compares the table of phases in docs/reference/placement.md with the phases.
+func TestPhases(t *testing.T) {
+	var want []string
+	page := read(t, "reference/placement.md")
+	for _, p := range placement.Phases {
+		want = append(want, string(p.Phase))
+		if row := "| `" + string(p.Phase) + "` | " + p.Meaning + " |\n"; !strings.Contains(page, row) {
+			t.Errorf("placement.md does not have the row %s", row)
+		}
+	}
+	compare(t, "phases", section(t, "placement.md", "## Phases of a Local address"), want)
 }
 
 // TestAnnotations compares the tables of docs/reference/annotations.md with the

@@ -39,8 +39,10 @@ type AddressExplanation struct {
 	WhyAddress string          `json:"whyAddress,omitempty"`
 	Announce   v1.AnnounceType `json:"announce,omitempty"`
 	// WhyAnnounce says why it is announced in this way.
-	WhyAnnounce string   `json:"whyAnnounce,omitempty"`
-	SharedWith  []string `json:"sharedWith,omitempty"`
+	WhyAnnounce string `json:"whyAnnounce,omitempty"`
+	// Phase of a Local address.
+	Phase      placement.Phase `json:"phase,omitempty"`
+	SharedWith []string        `json:"sharedWith,omitempty"`
 	// Holder of a Local address.
 	Holder string `json:"holder,omitempty"`
 	// Successors of the holder, the first one first: the nodes that are to claim the address
@@ -176,8 +178,12 @@ func explainAddress(c *Cluster, svc *corev1.Service, a netip.Addr, places []anno
 		}
 	}
 	e.WhyAddress = whyAddress(svc, a, group, found, len(e.SharedWith) > 0)
-	verdict, known := placement.ExplainAddress(c.Inputs, a)
+	inputs := c.Inputs
+	// The gate WireFailover is the manager's: where entries name successors, it is on.
+	inputs.NamesSuccessors = slices.ContainsFunc(inputs.Entries, func(e placement.Entry) bool { return len(e.Spec.Successors) > 0 })
+	verdict, known := placement.ExplainAddress(inputs, a)
 	if known {
+		e.Phase = verdict.Phase
 		e.Announce = verdict.Type
 		e.WhyAnnounce = whyAnnounce(group, found, verdict)
 		e.Holder, e.Successors = verdict.Holder, verdict.Successors
@@ -288,6 +294,9 @@ func (a *AddressExplanation) write(t *text) {
 		t.line(fmt.Sprintf("  %s: %s", a.Announce, a.WhyAnnounce))
 	case a.WhyAnnounce != "":
 		t.line("  Not announced: " + a.WhyAnnounce)
+	}
+	if a.Phase != "" {
+		t.line(fmt.Sprintf("  Phase: %s (%s)", a.Phase, a.Phase.Meaning()))
 	}
 	if len(a.Successors) > 0 {
 		t.line("  Successors: " + strings.Join(a.Successors, ", then "))
