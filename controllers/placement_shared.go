@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/partialwrite"
 	"github.com/purelb/purelb-operator/controllers/placement"
 )
 
@@ -77,7 +78,7 @@ func (r *PlacementReconciler) writeCommon(ctx context.Context, name string, spec
 	if stored != nil {
 		entries = stored.Spec.Addresses
 	}
-	refused, err := placement.WriteParts(wanted, entries, func(part []v1.AnnouncedAddress) (bool, error) {
+	refused, err := partialwrite.Write(wanted, entries, func(part []v1.AnnouncedAddress) (bool, error) {
 		if stored != nil && placement.SameAddresses(stored.Spec.Addresses, part) || stored == nil && len(part) == 0 {
 			return false, nil
 		}

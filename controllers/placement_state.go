@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/partialwrite"
 	"github.com/purelb/purelb-operator/controllers/placement"
 	"github.com/purelb/purelb-operator/internal/pacing"
 )
@@ -39,7 +40,7 @@ type placementState struct {
 	clocks placement.Clocks
 	// refusals is what the API server has refused. Without it each refused entry is tried
 	// once more.
-	refusals placement.Refusals
+	refusals partialwrite.Refusals
 	// writeRetry is when to write again what could not be written. Without it that is at
 	// once.
 	writeRetry pacing.Backoff

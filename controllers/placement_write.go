@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/partialwrite"
 	"github.com/purelb/purelb-operator/controllers/placement"
 	"github.com/purelb/purelb-operator/internal/writeerror"
 )
@@ -35,7 +36,7 @@ func (r *PlacementReconciler) writeAnnouncements(ctx context.Context, cluster *c
 		n := plans[i]
 		err := n.forEach(func(name string, spec v1.AnnouncementSpec, stored *v1.Announcement) error {
 			if len(blocked) > 0 {
-				spec.Addresses = placement.WithStored(spec.Addresses, entriesOf(stored), func(e *v1.AnnouncedAddress) bool {
+				spec.Addresses = partialwrite.WithStored(spec.Addresses, entriesOf(stored), func(e *v1.AnnouncedAddress) bool {
 					return blocked[addressOf(e)] && !hasEntry(stored, e)
 				})
 			}
@@ -83,7 +84,7 @@ func (r *PlacementReconciler) writeContested(ctx context.Context, plans []nodePl
 			if len(contested) == 0 {
 				return nil
 			}
-			spec.Addresses = placement.WithStored(spec.Addresses, stored.Spec.Addresses, func(e *v1.AnnouncedAddress) bool {
+			spec.Addresses = partialwrite.WithStored(spec.Addresses, stored.Spec.Addresses, func(e *v1.AnnouncedAddress) bool {
 				return claims[addressOf(e)] && !hasEntry(stored, e)
 			})
 			err := r.writeAnnouncement(ctx, &n, name, spec, stored)
@@ -112,7 +113,7 @@ func isSameEntry(a, b v1.AnnouncedAddress) bool { return equality.Semantic.DeepE
 // server refuses entries it writes the others, and notes the refusal.
 func (r *PlacementReconciler) writeAnnouncement(ctx context.Context, n *nodePlan, name string, spec v1.AnnouncementSpec, stored *v1.Announcement) error {
 	wanted := spec.Addresses
-	refused, err := placement.WriteParts(wanted, entriesOf(stored), func(part []v1.AnnouncedAddress) (bool, error) {
+	refused, err := partialwrite.Write(wanted, entriesOf(stored), func(part []v1.AnnouncedAddress) (bool, error) {
 		spec.Addresses = part
 		written, err := r.putAnnouncement(ctx, n, name, spec, stored)
 		if err != nil {
@@ -148,7 +149,7 @@ func isRefused(err error) bool {
 // rule that is so where the API server forbids a write.
 func markObjectRefused(err error) error {
 	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("%w: %w", placement.ErrObjectRefused, err)
+		return fmt.Errorf("%w: %w", partialwrite.ErrObjectRefused, err)
 	}
 	return err
 }

@@ -1,8 +1,6 @@
 package placement_test
 
 import (
-	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -137,24 +135,6 @@ func TestChosenInterface(t *testing.T) {
 	}
 }
 
-// TestFirstRetry takes the soonest of all refusals.
-func TestFirstRetry(t *testing.T) {
-	var r placement.Refusals
-	now := time.Unix(1000, 0)
-	refuse := func(owner string, times int) {
-		for range times {
-			bad := []v1.AnnouncedAddress{{Address: "10.0.0.1", ServiceGroup: "bad"}}
-			r.NoteWrite(owner, bad, bad, errors.New("invalid"), now)
-		}
-	}
-	refuse("a", 3)
-	refuse("b", 1)
-	refuse("c", 2)
-	if got := r.UntilRetry(now); got != time.Second {
-		t.Errorf("the first is tried again in %s", got)
-	}
-}
-
 // TestDeletedNodeAmongOthers keeps the clocks of the nodes after one that is deleted.
 func TestDeletedNodeAmongOthers(t *testing.T) {
 	var clocks placement.Clocks
@@ -194,38 +174,6 @@ func TestFaultNodeClock(t *testing.T) {
 		if got, next := facts.Nodes[0].IsNotReadyForLong, nextDeadline(facts); got != row.isLong || next != row.next {
 			t.Errorf("after %s: NotReady for long %t, next in %s", row.at, got, next)
 		}
-	}
-}
-
-// TestPartRefusedForAnotherReason stops at an error that says nothing about the entries.
-func TestPartRefusedForAnotherReason(t *testing.T) {
-	entry := func(i int) v1.AnnouncedAddress { return v1.AnnouncedAddress{Address: fmt.Sprintf("10.0.0.%d", i)} }
-	wanted := []v1.AnnouncedAddress{entry(1), entry(2), entry(3), entry(4)}
-	away, attempts := errors.New("the API server is away"), 0
-	refused, err := placement.WriteParts(wanted, nil, func(part []v1.AnnouncedAddress) (bool, error) {
-		attempts++
-		switch attempts {
-		case 1: // all of them
-			return true, errors.New("invalid")
-		case 2: // none of them
-			return false, nil
-		}
-		return false, away
-	})
-	if !errors.Is(err, away) || len(refused) > 0 || attempts != 3 {
-		t.Errorf("refused %v, %v, after %d attempts", refused, err, attempts)
-	}
-}
-
-// TestRefusalsOfOwners keeps the refusals of what is an owner still, and cuts long reasons.
-func TestRefusalsOfOwners(t *testing.T) {
-	var r placement.Refusals
-	bad := []v1.AnnouncedAddress{{Address: "10.0.0.1", ServiceGroup: "bad"}}
-	r.NoteWrite("a", bad, bad, errors.New(strings.Repeat("x", 1000)), time.Unix(1000, 0))
-	r.Prune(func(owner string) bool { return owner == "a" })
-	why, exists := r.Explanations()[netip.MustParseAddr("10.0.0.1")]
-	if _, reason, _ := strings.Cut(why.Message, ": "); !exists || len(reason) != 256 {
-		t.Errorf("after pruning: %d bytes of %q", len(reason), why.Message)
 	}
 }
 

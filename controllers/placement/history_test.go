@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/partialwrite"
 	"github.com/purelb/purelb-operator/controllers/placement"
 )
 
@@ -40,7 +41,7 @@ type world struct {
 
 	now      time.Time
 	clocks   placement.Clocks
-	refusals placement.Refusals
+	refusals partialwrite.Refusals
 	// everUsed are all addresses that there ever were.
 	everUsed map[netip.Addr]bool
 	// refusedByServer are the addresses whose entries the API server refuses.
@@ -249,7 +250,7 @@ func (w *world) write(inputs *placement.Inputs, result *placement.Result, genera
 				continue
 			}
 			wanted := w.refusals.WithoutRefused(m.Name, result.Entries[m.Name], stored, w.now)
-			wanted = placement.WithStored(wanted, stored, func(e *v1.AnnouncedAddress) bool {
+			wanted = partialwrite.WithStored(wanted, stored, func(e *v1.AnnouncedAddress) bool {
 				a := netip.MustParseAddr(e.Address)
 				return (first && claims[a] || blocked[a]) && !has(e)
 			})
@@ -263,7 +264,7 @@ func (w *world) write(inputs *placement.Inputs, result *placement.Result, genera
 				}
 				continue
 			}
-			refused, err := placement.WriteParts(wanted, stored, func(part []v1.AnnouncedAddress) (bool, error) {
+			refused, err := partialwrite.Write(wanted, stored, func(part []v1.AnnouncedAddress) (bool, error) {
 				for _, e := range part {
 					if a := netip.MustParseAddr(e.Address); w.refusedByServer[a] && !cmp.Equal(m.spec[a], e) {
 						return true, errors.New("invalid")
@@ -371,7 +372,7 @@ func (w *world) writeShared(all []v1.AnnouncedAddress) bool {
 	}
 	for _, name := range slices.Sorted(maps.Keys(changed)) {
 		stored := w.shared[name].Addresses
-		refused, err := placement.WriteParts(changed[name].Addresses, stored, func(part []v1.AnnouncedAddress) (bool, error) {
+		refused, err := partialwrite.Write(changed[name].Addresses, stored, func(part []v1.AnnouncedAddress) (bool, error) {
 			is, there := w.shared[name]
 			if there && placement.SameAddresses(is.Addresses, part) || !there && len(part) == 0 {
 				return false, nil

@@ -1,7 +1,6 @@
 package placement_test
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/placement"
@@ -360,116 +358,6 @@ func TestNextDeadline(t *testing.T) {
 	inputs.LingeringReports[addr] = []placement.LingeringReport{{Node: "a", Age: 4 * time.Second}}
 	if got := nextDeadline(inputs); got != placement.LingeringTime-4*time.Second {
 		t.Errorf("lingering: %s", got)
-	}
-}
-
-// TestFaultRefusedEntries writes objects of which entries are refused.
-func TestFaultRefusedEntries(t *testing.T) {
-	entry := func(i int, group string) v1.AnnouncedAddress {
-		return v1.AnnouncedAddress{Address: fmt.Sprintf("10.0.0.%d", i), ServiceGroup: group}
-	}
-	stored := []v1.AnnouncedAddress{entry(1, "old"), entry(2, "old"), entry(3, "old")}
-	for _, row := range []struct {
-		name         string
-		wanted       []v1.AnnouncedAddress
-		fails        bool
-		want         []v1.AnnouncedAddress
-		refused      []string
-		wantAttempts int
-	}{
-		{name: "none", wanted: []v1.AnnouncedAddress{entry(1, "new"), entry(4, "new")}, want: []v1.AnnouncedAddress{entry(1, "new"), entry(4, "new")}, wantAttempts: 1},
-		{name: "a new one", wanted: append(stored[:3:3], entry(4, "bad")), want: stored, refused: []string{"10.0.0.4"}, wantAttempts: 3},
-		{name: "one that changes stays as it was", wanted: []v1.AnnouncedAddress{entry(1, "bad"), entry(2, "new")}, want: []v1.AnnouncedAddress{entry(1, "old"), entry(2, "new")},
-			refused: []string{"10.0.0.1"}, wantAttempts: 5},
-		{name: "what goes goes", wanted: []v1.AnnouncedAddress{entry(4, "bad")}, want: nil, refused: []string{"10.0.0.4"}, wantAttempts: 3},
-		{name: "another error", wanted: []v1.AnnouncedAddress{entry(1, "new")}, fails: true, want: stored, wantAttempts: 1},
-	} {
-		is, attempts := slices.Clone(stored), 0
-		refused, err := placement.WriteParts(row.wanted, stored, func(part []v1.AnnouncedAddress) (bool, error) {
-			attempts++
-			if row.fails {
-				return false, errors.New("timeout")
-			}
-			if slices.ContainsFunc(part, func(e v1.AnnouncedAddress) bool { return e.ServiceGroup == "bad" }) {
-				return true, errors.New("invalid")
-			}
-			is = part
-			return false, nil
-		})
-		var addresses []string
-		for _, e := range refused {
-			addresses = append(addresses, e.Address)
-		}
-		if diff := cmp.Diff(row.want, is, cmpopts.EquateEmpty()); diff != "" {
-			t.Errorf("%s: stored (-want +got):\n%s", row.name, diff)
-		}
-		if diff := cmp.Diff(row.refused, addresses); diff != "" {
-			t.Errorf("%s: refused (-want +got):\n%s", row.name, diff)
-		}
-		if (err != nil) != (row.fails || len(row.refused) > 0) || attempts != row.wantAttempts {
-			t.Errorf("%s: %v after %d attempts, want %d", row.name, err, attempts, row.wantAttempts)
-		}
-	}
-	// Where the object is refused whatever its entries are, no part is tried.
-	attemptsOfObject := 0
-	refused, err := placement.WriteParts([]v1.AnnouncedAddress{entry(1, "old"), entry(2, "new"), entry(4, "new")}, stored, func([]v1.AnnouncedAddress) (bool, error) {
-		attemptsOfObject++
-		return true, fmt.Errorf("a quota: %w", placement.ErrObjectRefused)
-	})
-	if len(refused) != 2 || !errors.Is(err, placement.ErrObjectRefused) || attemptsOfObject != 1 {
-		t.Errorf("the object: %v, %v after %d attempts", refused, err, attemptsOfObject)
-	}
-	// Many good ones with one bad one cost few attempts.
-	wanted, attempts := numbered(0, 100), 0
-	wanted[37].ServiceGroup = "bad"
-	if _, err := placement.WriteParts(wanted, nil, func(part []v1.AnnouncedAddress) (bool, error) {
-		attempts++
-		return slices.ContainsFunc(part, func(e v1.AnnouncedAddress) bool { return e.ServiceGroup == "bad" }), errors.New("invalid")
-	}); err == nil || attempts > 20 {
-		t.Errorf("%v after %d attempts", err, attempts)
-	}
-}
-
-// TestFaultRefusals checks when what was refused is tried again.
-func TestFaultRefusals(t *testing.T) {
-	var r placement.Refusals
-	now := time.Unix(1000, 0)
-	bad := []v1.AnnouncedAddress{{Address: "10.0.0.1", ServiceGroup: "bad"}}
-	held := func(wanted ...v1.AnnouncedAddress) bool { return len(r.WithoutRefused("a", wanted, nil, now)) == 0 }
-	for _, wait := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second} {
-		if held(bad...) {
-			t.Fatalf("it is held back, although %s have passed", wait)
-		}
-		r.NoteWrite("a", bad, bad, errors.New("invalid"), now)
-		if got := r.UntilRetry(now); got != wait || !held(bad...) {
-			t.Errorf("it is tried again in %s, want %s", got, wait)
-		}
-		now = now.Add(wait)
-	}
-	addr := netip.MustParseAddr("10.0.0.1")
-	if why := r.Explanations()[addr]; why.Reason != v1.ReasonRefused || !strings.Contains(why.Message, "invalid") {
-		t.Errorf("why: %+v", why)
-	}
-	now = now.Add(-time.Second)
-	other := bad[0]
-	if other.ServiceGroup = "good"; held(other) {
-		t.Error("another entry for the address is held back")
-	}
-	if held(bad...) || len(r.Explanations()) > 0 {
-		t.Error("what was not wanted any more is remembered")
-	}
-	r.NoteWrite("a", bad, bad, errors.New("invalid"), now)
-	if r.NoteWrite("a", bad, nil, nil, now); len(r.Explanations()) > 0 || held(bad...) {
-		t.Error("what was accepted counts as refused")
-	}
-	r.NoteWrite("a", bad, bad, errors.New("invalid"), now)
-	stored := []v1.AnnouncedAddress{other} // what is written meanwhile
-	r.NoteWrite("a", r.WithoutRefused("a", bad, stored, now), nil, nil, now)
-	if !held(bad...) {
-		t.Error("it is tried again at once, although only what was stored has been written")
-	}
-	if r.Prune(func(string) bool { return false }); len(r.Explanations()) > 0 {
-		t.Error("an owner that is gone is remembered")
 	}
 }
 

@@ -1,4 +1,4 @@
-package placement
+package partialwrite
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/placement"
 	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
@@ -32,7 +33,7 @@ type Refusals struct {
 
 type refusal struct {
 	entry      v1.AnnouncedAddress
-	why        Explanation
+	why        placement.Explanation
 	retry      pacing.Backoff
 	retryAfter time.Time
 }
@@ -89,7 +90,7 @@ func (r *Refusals) NoteWrite(owner string, written, refused []v1.AnnouncedAddres
 		}
 		retryAfter := now.Add(retry.Next())
 		after[e.Address] = refusal{entry: e, retryAfter: retryAfter, retry: retry,
-			why: Explanation{v1.ReasonRefused, fmt.Sprintf("the API server refuses what is to be announced: %s", textlimit.Shorten(err.Error(), 256))}}
+			why: placement.Explanation{Reason: v1.ReasonRefused, Message: fmt.Sprintf("the API server refuses what is to be announced: %s", textlimit.Shorten(err.Error(), 256))}}
 	}
 	if r.byOwner == nil {
 		r.byOwner = map[string]map[string]refusal{}
@@ -109,10 +110,10 @@ func (r *Refusals) Prune(isOwner func(string) bool) {
 }
 
 // Explanations says why addresses are not announced as they are to be.
-func (r *Refusals) Explanations() map[netip.Addr]Explanation {
+func (r *Refusals) Explanations() map[netip.Addr]placement.Explanation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	explanations := map[netip.Addr]Explanation{}
+	explanations := map[netip.Addr]placement.Explanation{}
 	for _, refused := range r.byOwner {
 		for address, old := range refused {
 			if addr, err := netip.ParseAddr(address); err == nil {

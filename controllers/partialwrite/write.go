@@ -1,4 +1,6 @@
-package placement
+// Package partialwrite writes as much of an object as the API server accepts, and remembers the
+// entries that it refuses.
+package partialwrite
 
 import (
 	"errors"
@@ -34,14 +36,14 @@ func byText(entries []v1.AnnouncedAddress) map[string]v1.AnnouncedAddress {
 // ErrObjectRefused marks the errors by which an object is refused whatever its entries are.
 var ErrObjectRefused = errors.New("the object is refused")
 
-// WriteParts writes as many of the wanted entries of one object as the API server accepts.
+// Write writes as many of the wanted entries of one object as the API server accepts.
 // try writes some entries, and reports whether they are refused for what they are, as
 // against an error that says nothing about them. Where the object is refused, its entries
 // that differ from the stored ones are tried in smaller and smaller parts, and those that
 // are refused by themselves stay as they are stored. Where the error is ErrObjectRefused, all
-// that differ do, and no part is tried. WriteParts returns these, with the
+// that differ do, and no part is tried. Write returns these, with the
 // error by which they were refused, or the error that says nothing about them.
-func WriteParts(wanted, stored []v1.AnnouncedAddress, try func([]v1.AnnouncedAddress) (isRefused bool, err error)) (refused []v1.AnnouncedAddress, err error) {
+func Write(wanted, stored []v1.AnnouncedAddress, try func([]v1.AnnouncedAddress) (isRefused bool, err error)) (refused []v1.AnnouncedAddress, err error) {
 	isRefused, err := try(wanted)
 	if !isRefused {
 		return nil, err
