@@ -18,12 +18,23 @@ import (
 // written what it could.
 type storedEntries map[string][]v1.AnnouncedAddress
 
+// has reports whether a node has an entry for an address that passes a test.
+func (s storedEntries) has(node string, addr netip.Addr, test func(*v1.AnnouncedAddress) bool) bool {
+	return slices.ContainsFunc(s[node], func(e v1.AnnouncedAddress) bool { return addressOf(&e) == addr && test(&e) })
+}
+
 // hasBegun reports whether a new move is stored: the next node has an entry, or that of
 // the holder is leaving. Neither was so before the placement that decided on the move; a
 // move that could not be written is new again in the next placement.
 func (s storedEntries) hasBegun(addr netip.Addr, m placement.Move) bool {
-	return slices.ContainsFunc(s[m.To], func(e v1.AnnouncedAddress) bool { return addressOf(&e) == addr && !e.Leaving }) ||
-		m.From != "" && slices.ContainsFunc(s[m.From], func(e v1.AnnouncedAddress) bool { return addressOf(&e) == addr && e.Leaving })
+	return s.has(m.To, addr, func(e *v1.AnnouncedAddress) bool { return !e.Leaving }) ||
+		s.has(m.From, addr, func(e *v1.AnnouncedAddress) bool { return e.Leaving })
+}
+
+// isOver reports whether the end of a failover is stored: the last holder has no entry any more.
+// A failover whose end could not be written is over in a later placement.
+func (s storedEntries) isOver(addr netip.Addr, m placement.Move) bool {
+	return !s.has(m.From, addr, func(*v1.AnnouncedAddress) bool { return true })
 }
 
 // explanations says why addresses are not announced, or not as they are to be.
@@ -39,33 +50,40 @@ func (r *PlacementReconciler) explanations(inputs *placement.Inputs, result *pla
 	return explanations
 }
 
-// reportMoves logs, counts and records the moves that have begun. That a move is new
-// follows from the Announcements as they were before: a restart of the manager repeats no
-// event, and loses one only between the write and the event.
+// reportMoves logs, counts and records the moves that have begun, and the failovers that are over.
+// That a move is new, or a failover over, follows from the Announcements as they were before: a
+// restart of the manager repeats no event, and loses one only between the write and the event.
 //
-// A failover is recorded when it is over: an agent that is replaced may not renew its Lease for
-// longer than that lasts, and then the address stays, because its node's kernel answers.
+// A failover by election is recorded when it is over: an agent that is replaced may not renew its
+// Lease for longer than that lasts, and then the address stays, because its node's kernel answers. A
+// successor that has claimed an address has it when the claim is adopted.
 func (r *PlacementReconciler) reportMoves(ctx context.Context, inputs *placement.Inputs, result *placement.Result, stored storedEntries) {
 	logger := log.FromContext(ctx)
 	for i := range inputs.Addresses {
 		addr := &inputs.Addresses[i]
+		if over, isOver := result.FailedOver[addr.Addr]; isOver && stored.isOver(addr.Addr, over) {
+			r.recordFailover(ctx, addr, over)
+		}
 		m, moves := result.Moves[addr.Addr]
 		if !moves || !m.IsNew || !stored.hasBegun(addr.Addr, m) {
 			continue
 		}
 		logger.Info("Address gets a node", "address", addr.Addr, "kind", m.Kind, "from", m.From, "to", m.To, "because", m.Message)
 		logger.V(1).Info("Nodes passed over", "address", addr.Addr, "nodes", m.PassedOver)
-		if m.Kind == placement.Handover {
+		switch {
+		case m.Kind == placement.Handover:
 			r.recordMove(ctx, addr, v1.EventHandover, fmt.Sprintf("Handing %s over from node %s to %s: %s", addr.Addr, m.From, m.To, m.Message))
+		case m.Kind == placement.Failover && m.Cause != placement.CauseLease:
+			r.recordFailover(ctx, addr, m)
 		}
 		r.Metrics.CountMove(m)
-		r.state.moveStarts[addr.Addr] = moveStart{move: m, since: r.Now()}
+		r.state.moveStarts[addr.Addr] = moveStart{kind: m.Kind, since: r.Now()}
 	}
 	for addr, why := range result.Unplaced {
 		logger.V(1).Info("Address has no node", "address", addr, "reason", why.Reason, "message", why.Message)
 	}
 	r.Metrics.SetAddresses(placement.CountStates(inputs, result.Unplaced))
-	r.measureMoves(ctx, inputs, result)
+	r.measureMoves(inputs, result)
 }
 
 // recordMove records an event on the Services of an address that moves.
@@ -78,32 +96,17 @@ func (r *PlacementReconciler) recordMove(ctx context.Context, addr *placement.Ad
 	}
 }
 
-// recordFailover records that an address has failed over, if another node announces it now.
-func (r *PlacementReconciler) recordFailover(ctx context.Context, inputs *placement.Inputs, addr netip.Addr, m placement.Move) {
-	var holder *placement.Entry
-	for i := range inputs.Entries {
-		e := &inputs.Entries[i]
-		if e.Addr == addr && e.ReportedState == v1.StateAnnounced && (holder == nil || e.Spec.Epoch > holder.Spec.Epoch) {
-			holder = e
-		}
+// recordFailover records that an address has failed over.
+func (r *PlacementReconciler) recordFailover(ctx context.Context, addr *placement.Address, m placement.Move) {
+	why := m.Message
+	if m.Cause == placement.CauseLease {
+		why = "nobody answered for it: " + why
 	}
-	if holder == nil || holder.Node == m.From {
-		return
-	}
-	for i := range inputs.Addresses {
-		if a := &inputs.Addresses[i]; a.Addr == addr {
-			why := m.Message
-			if m.Cause == placement.CauseLease {
-				why = "nobody answered for it: " + why
-			}
-			r.recordMove(ctx, a, v1.EventFailover, fmt.Sprintf("Moved %s from node %s to %s, as %s", addr, m.From, holder.Node, why))
-		}
-	}
+	r.recordMove(ctx, addr, v1.EventFailover, fmt.Sprintf("Moved %s from node %s to %s, as %s", addr.Addr, m.From, m.To, why))
 }
 
-// measureMoves measures the moves that are over, records those of them that are failovers, and
-// counts the nodes whose agent is alive.
-func (r *PlacementReconciler) measureMoves(ctx context.Context, inputs *placement.Inputs, result *placement.Result) {
+// measureMoves measures the moves that are over, and counts the nodes whose agent is alive.
+func (r *PlacementReconciler) measureMoves(inputs *placement.Inputs, result *placement.Result) {
 	members := 0
 	for i := range inputs.Nodes {
 		if inputs.Nodes[i].LBNodeAgent != "" && inputs.Nodes[i].Liveness != placement.Expired {
@@ -119,10 +122,7 @@ func (r *PlacementReconciler) measureMoves(ctx context.Context, inputs *placemen
 			return e.Addr == addr && e.ReportedState != v1.StateAnnounced
 		})
 		if !isUnrealised {
-			r.Metrics.ObserveMove(started.move.Kind, r.Now().Sub(started.since))
-		}
-		if started.move.Kind == placement.Failover {
-			r.recordFailover(ctx, inputs, addr, started.move)
+			r.Metrics.ObserveMove(started.kind, r.Now().Sub(started.since))
 		}
 		delete(r.state.moveStarts, addr)
 	}

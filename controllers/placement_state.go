@@ -32,8 +32,8 @@ type placementState struct {
 	// has deleted a CommonAnnouncement, and then the nodes report themselves done for a
 	// moment before they are.
 	highestRevision map[string]int64
-	// moveStarts are the moves under way, to measure them, and to record failovers when they
-	// are over. Without it those under way are not measured, and not recorded.
+	// moveStarts are the moves under way, to measure them. Without it those under way are not
+	// measured.
 	moveStarts map[netip.Addr]moveStart
 	// clocks is for how long inputs have been as they are. Without it all deadlines begin
 	// anew.
@@ -55,7 +55,7 @@ type unseenWrite struct {
 
 // moveStart is a move under way.
 type moveStart struct {
-	move  placement.Move
+	kind  placement.MoveKind
 	since time.Time
 }
 

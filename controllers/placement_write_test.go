@@ -341,6 +341,48 @@ func TestFaultStaleLeader(t *testing.T) {
 	b.expect("the old leader has changed nothing", want...)
 }
 
+// TestFailoverUnderNextLeader has another manager become the leader while an address fails over, as it
+// does where the node that dies ran the leader. The next leader records the failover, once: that it is
+// over follows from the Announcements.
+func TestFailoverUnderNextLeader(t *testing.T) {
+	all := []string{"n1", "n2", "n3"}
+	b := newBench(t, benchAgent(), benchNode("n1"), benchNode("n2"), benchNode("n3"), benchService("a/b", "10.1.0.9", "l", v1.PoolTypeLocal))
+	for range 3 {
+		b.renewLeases(b.PlacementReconciler, all...)
+		b.place(b.PlacementReconciler)
+		b.report(all...)
+	}
+	holder := strings.Fields(b.entries()[0])[0]
+	alive := slices.DeleteFunc(slices.Clone(all), func(n string) bool { return n == holder })
+	for range 4 {
+		b.now = b.now.Add(time.Second)
+		b.renewLeases(b.PlacementReconciler, alive...)
+	}
+	b.place(b.PlacementReconciler)
+	if got := b.entries(); len(got) != 2 {
+		t.Fatalf("it does not fail over: %v", got)
+	}
+
+	next, recorder := b.newLeader(), events.NewFakeRecorder(100)
+	next.Recorder = recorder
+	b.renewLeases(next, alive...)
+	b.place(next)
+	if len(recorder.Events) > 0 {
+		t.Errorf("recorded before it is over: %s", <-recorder.Events)
+	}
+	b.report(alive...)
+	for range 3 {
+		b.place(next)
+	}
+	if len(recorder.Events) != 1 {
+		t.Fatalf("%d events", len(recorder.Events))
+	}
+	want := "Moved 10.1.0.9 from node " + holder + " to " + strings.Fields(b.entries()[0])[0] + ", as nobody answered for it: " + holder + " has an agent"
+	if got := <-recorder.Events; !strings.Contains(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // TestFaultDeletedHolder deletes the Announcement of a node that holds an address, past
 // the policy that refuses that. Neither the manager that wrote the Announcement nor a new
 // one gives the address to another node before the holder's agent has reported on a new

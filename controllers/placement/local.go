@@ -91,6 +91,21 @@ func (p *placer) noteMove(a *Address, m Move) {
 	p.result.Moves[a.Addr] = m
 }
 
+// noteFailover notes that an address has failed over to its holder, if the entry of the last
+// holder still stands.
+func (p *placer) noteFailover(a *Address, holder *assignment) {
+	for _, e := range p.entriesByAddress[a.Addr] {
+		isLast := e != holder && e.ReportedState == v1.StateAnnounced && e.node != nil && e.node.Liveness == Expired
+		if isLast && epochOf(e.Spec.Successors, holder.Node) != holder.Spec.Epoch {
+			p.result.FailedOver[a.Addr] = Move{
+				Kind: Failover, Cause: CauseLease, From: e.Node, To: holder.Node,
+				Message: e.Node + " " + reasonAgainst(e.node, a, holdChecks),
+			}
+			return
+		}
+	}
+}
+
 // keepEntry gives an entry to a node, with the interface as it is now. A Local address is
 // always one host's: with the mask of its subnet it could become the primary address of
 // that subnet.

@@ -111,6 +111,9 @@ func (s *situation) isTakeover() bool {
 
 // placeLocal decides about a Local address, by its phase.
 func (p *placer) placeLocal(a *Address, s situation) {
+	if s.holder != nil {
+		p.noteFailover(a, s.holder)
+	}
 	if s.claim != nil {
 		p.isContested[a.Addr] = true
 	}

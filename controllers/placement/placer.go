@@ -69,6 +69,7 @@ func newPlacer(inputs Inputs) *placer {
 			Successors:       map[string][]v1.StandbyNode{},
 			HeartbeatSeconds: map[string]int32{},
 			Moves:            map[netip.Addr]Move{},
+			FailedOver:       map[netip.Addr]Move{},
 			Unplaced:         map[netip.Addr]Explanation{},
 		},
 	}
