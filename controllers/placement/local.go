@@ -78,7 +78,7 @@ func (p *placer) placeUnheld(a *Address) {
 		return
 	}
 	spec := p.newClaim(a, candidate)
-	p.noteMove(a, Move{Kind: Placement, To: candidate.Name, IsNew: true})
+	p.noteMove(a, Move{Kind: FirstPlacement, To: candidate.Name, IsNew: true})
 	p.keepEntry(candidate, a, spec)
 	p.keepFailedEntries(a, candidate, &spec)
 }

@@ -20,8 +20,8 @@ type MoveKind string
 
 // Kinds of moves.
 const (
-	// Placement is of an address that no node holds.
-	Placement MoveKind = "Placement"
+	// FirstPlacement is of an address that no node holds.
+	FirstPlacement MoveKind = "Placement"
 	// Failover is from a node whose agent does not renew its Lease.
 	Failover MoveKind = "Failover"
 	// Handover is from a node whose agent is alive.

@@ -523,7 +523,7 @@ func TestMoves(t *testing.T) {
 		want        *placement.Move
 	}{
 		{"settled", "a b", []string{"a 1 Announced"}, nil},
-		{"new", "a b:excluded", nil, &placement.Move{Kind: placement.Placement, To: "a", IsNew: true, PassedOver: "b is labelled node.kubernetes.io/exclude-from-external-load-balancers"}},
+		{"new", "a b:excluded", nil, &placement.Move{Kind: placement.FirstPlacement, To: "a", IsNew: true, PassedOver: "b is labelled node.kubernetes.io/exclude-from-external-load-balancers"}},
 		{"failover begins", "a:expired b", []string{"a 1 Announced"},
 			&placement.Move{Kind: placement.Failover, Cause: placement.CauseLease, From: "a", To: "b", IsNew: true, Message: "a has an agent that does not renew its Lease", PassedOver: "a has an agent that does not renew its Lease"}},
 		{"failover goes on", "a:expired b", []string{"a 1 Announced", "b 2 Standby"},
