@@ -72,19 +72,17 @@ func (d *Defence) ForgetYieldsOfEarlierEntries(listed []purelbv1.Announcement) {
 	}
 }
 
-// MayHave reports whether the node may add, renew or replace a desired address now and, if
-// not, its Result. A yield that covers the entry forbids it, unless the operation claims the
-// address again and the station is still silent: then the yield is over.
+// MayHave reports whether the node may add, renew or replace a desired address now, as the rule of
+// yields says, and, if not, its Result. An operation that claims the address again ends the yield.
 func (d *Defence) MayHave(desired *Desired, isReclaim bool, now time.Time) (Result, bool) {
-	y, isYielded := d.Yields[desired.Addr]
-	if !isYielded || !y.covers(desired) {
-		return Result{}, true
+	y, isYielded, isSilent := yieldOf(d.Yields, desired, now)
+	if isYielded && (!isReclaim || !isSilent) {
+		return y.Result(), false
 	}
-	if isReclaim && y.IsSilent(now) {
+	if isYielded {
 		delete(d.Yields, desired.Addr)
-		return Result{}, true
 	}
-	return y.Result(), false
+	return Result{}, true
 }
 
 // NoteProbeAnswer notes that a station has answered for a yielded address.

@@ -104,8 +104,7 @@ func (d *deciding) claimByAnswers() {
 // whether that remains known. If the address may not be added, claim notes its Result.
 func (d *deciding) claim(op Operation, p Probe) (add, isKept bool) {
 	desired, addr := op.Desired, op.Desired.Addr
-	yield, isYielded := d.in.Yields[addr]
-	isYielded = isYielded && yield.covers(desired)
+	yield, isYielded, _ := yieldOf(d.in.Yields, desired, d.in.Now)
 	switch {
 	case p.Err != nil:
 		d.plan.Results[addr] = FailedResult(desired, ReasonProbeFailed, p.Err)

@@ -59,37 +59,41 @@ func (y YieldedAddress) Result() Result {
 	}
 }
 
-// respectYields makes the plan leave yielded addresses alone: the agent neither takes such an
-// address over nor adds it without asking. Once the station that has it is silent, the agent
-// asks the link for it. Where the kernel still has it, because it could not be removed, the
-// agent removes it.
+// yieldOf is the one rule of yields. It returns the yield that keeps a node from having a desired
+// address, if there is one. If the station that has the address is silent, the agent may ask the link
+// for the address, and claim it if no station answers. A decision applies the rule, and so does the
+// listener before the kernel is changed, as a station may have been heard in between.
+func yieldOf(yields map[netip.Addr]YieldedAddress, d *Desired, now time.Time) (y YieldedAddress, isYielded, isSilent bool) {
+	y, isYielded = yields[d.Addr]
+	isYielded = isYielded && y.covers(d)
+	return y, isYielded, isYielded && y.IsSilent(now)
+}
+
+// respectYields applies the rule of yields to the operations. Where the kernel still has a yielded
+// address, because it could not be removed, the agent removes it.
 func (p *Plan) respectYields(yields map[netip.Addr]YieldedAddress, desired []Desired, observed Observed, now time.Time) {
 	if len(yields) == 0 {
 		return
 	}
-	isYielded := func(d *Desired) bool {
-		y, ok := yields[d.Addr]
-		return ok && y.covers(d)
-	}
-	for i := range p.Operations {
-		if op := &p.Operations[i]; op.Kind == Add && isYielded(op.Desired) {
-			op.Probe, op.Announce, op.Reclaim = true, true, true
-			p.Results[op.Desired.Addr] = yields[op.Desired.Addr].Result()
+	operations := p.Operations[:0]
+	for _, op := range p.Operations {
+		if op.Desired != nil && op.Kind != Remove {
+			y, isYielded, isSilent := yieldOf(yields, op.Desired, now)
+			if isYielded && op.Kind == Add {
+				p.Results[op.Desired.Addr] = y.Result()
+				op.Probe, op.Announce, op.Reclaim = true, true, true
+			}
+			if isYielded && (op.Kind != Add || !isSilent) {
+				continue
+			}
 		}
+		operations = append(operations, op)
 	}
-	p.Operations = slices.DeleteFunc(p.Operations, func(op Operation) bool {
-		switch {
-		case op.Desired == nil || !isYielded(op.Desired):
-			return false
-		case op.Kind == Add:
-			return !yields[op.Desired.Addr].IsSilent(now)
-		}
-		return op.Kind == Renew || op.Kind == Replace
-	})
+	p.Operations = operations
 	for i := range desired {
 		d := &desired[i]
-		if isYielded(d) && p.Results[d.Addr].State == purelbv1.StateAnnounced {
-			p.Results[d.Addr] = yields[d.Addr].Result()
+		if y, isYielded, _ := yieldOf(yields, d, now); isYielded && p.Results[d.Addr].State == purelbv1.StateAnnounced {
+			p.Results[d.Addr] = y.Result()
 			p.Operations = slices.Insert(p.Operations, 0, removalsOf(d, observed)...)
 		}
 	}
