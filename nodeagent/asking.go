@@ -90,13 +90,13 @@ func (g *defender) askHeld(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-next.C:
-			if !g.agent.freshness.isFresh() {
+			if !g.freshness.isFresh() {
 				g.askAll(ctx, g.held((*plan.Defence).AllHeld))
 			}
 			if time.Now().Before(eagerUntil) {
 				next.Reset(eagerInterval)
 			} else {
-				next.Reset(max(plan.AskInterval, g.agent.freshness.freshFor()))
+				next.Reset(max(plan.AskInterval, g.freshness.freshFor()))
 			}
 		case <-g.carrierReturned:
 			eagerUntil = time.Now().Add(eagerFor)
@@ -137,7 +137,7 @@ func (g *defender) askFor(ctx context.Context, h plan.Held) {
 	g.defence.NoteAsked(addr, time.Now())
 	q := g.question(h.Interface, addr, h.PreviousMACs)
 	g.mu.Unlock()
-	if err := g.agent.Neighbours.Ask(q); err != nil {
+	if err := g.neighbours.Ask(q); err != nil {
 		log.FromContext(ctx).V(1).Info("Cannot ask for an address", "address", addr, "error", err.Error())
 	}
 }
@@ -153,7 +153,7 @@ func (g *defender) askYielded(ctx context.Context) {
 		}
 		for questions := g.yieldQuestions(); len(questions) > 0; questions = g.yieldQuestions() {
 			for _, q := range questions {
-				if err := g.agent.Neighbours.AskStation(q.Question, q.station); err != nil {
+				if err := g.neighbours.AskStation(q.Question, q.station); err != nil {
 					g.noteNotAsked(q.Addr)
 				}
 			}

@@ -22,7 +22,13 @@ import (
 // What to remember about addresses is in plan.Defence; what else it remembers is lost with the
 // process, and learnt again from the kernel.
 type defender struct {
-	agent *Agent
+	kernel     Kernel
+	neighbours Stations
+	announcer  *announcer
+	freshness  *freshness
+	metrics    *Metrics
+	// wake is signalled when the worker has something to do.
+	wake chan<- struct{}
 	// carrierReturned is signalled when an interface has got its carrier back, and yielded when
 	// there are yielded addresses to ask for.
 	carrierReturned, yielded chan struct{}
@@ -40,10 +46,11 @@ type defender struct {
 	isWaking bool
 }
 
-func newDefender(agent *Agent) *defender {
+func newDefender(a *Agent) *defender {
 	return &defender{
-		agent: agent, carrierReturned: make(chan struct{}, 1), yielded: make(chan struct{}, 1),
-		gateways: newGatewayCache(agent.Kernel), defence: plan.NewDefence(),
+		kernel: a.Kernel, neighbours: a.Neighbours, announcer: a.announcer, freshness: a.freshness, metrics: a.Metrics, wake: a.wake,
+		carrierReturned: make(chan struct{}, 1), yielded: make(chan struct{}, 1),
+		gateways: newGatewayCache(a.Kernel), defence: plan.NewDefence(),
 		stopListening: map[string]context.CancelFunc{}, isUp: map[string]bool{}, wakes: pacing.Batch{Gap: wakeGap},
 	}
 }
@@ -59,9 +66,8 @@ func (g *defender) Start(ctx context.Context) error {
 	g.beginChallenges() //nolint:contextcheck // as above
 	g.mu.Unlock()
 	go g.askYielded(ctx)
-	kernel := g.agent.Kernel
 	go func() {
-		if err := kernel.WatchLinks(ctx, g.noteLinks); err != nil {
+		if err := g.kernel.WatchLinks(ctx, g.noteLinks); err != nil {
 			log.FromContext(ctx).Error(err, "Links are not watched: the agent does not notice when a carrier comes back")
 		}
 	}()
@@ -218,7 +224,7 @@ func (g *defender) listen() {
 
 func (g *defender) listenOn(ctx context.Context, iface string) {
 	for ctx.Err() == nil {
-		err := g.agent.Neighbours.Listen(ctx, iface, g.isWatched, func(m neigh.Message) { g.hear(ctx, iface, m) })
+		err := g.neighbours.Listen(ctx, iface, g.isWatched, func(m neigh.Message) { g.hear(ctx, iface, m) })
 		if err != nil {
 			log.FromContext(ctx).V(1).Info("Listening again shortly", "interface", iface, "error", err.Error())
 		}
@@ -239,7 +245,7 @@ func (g *defender) isWatched(addr netip.Addr) bool {
 // gone from the interface when the agent has yielded it and hear returns.
 func (g *defender) hear(ctx context.Context, iface string, m neigh.Message) {
 	isGateway := slices.Contains(g.gateways.macsOf(iface), m.MAC)
-	isFresh, now := g.agent.freshness.isFresh(), time.Now()
+	isFresh, now := g.freshness.isFresh(), time.Now()
 	frame := plan.Frame{
 		Addr: m.Addr, MAC: m.MAC.String(), IsRequest: m.Kind == neigh.Request, IsAdvertisement: m.Kind == neigh.Advertisement,
 		IsGratuitous: m.Gratuitous, IsDirect: m.Direct,
@@ -253,14 +259,14 @@ func (g *defender) hear(ctx context.Context, iface string, m neigh.Message) {
 func (g *defender) react(ctx context.Context, r plan.Reaction) {
 	addr, iface := r.Held.Prefix.Addr(), r.Held.Interface
 	if r.Contested != "" {
-		g.agent.Metrics.conflicts.Inc()
+		g.metrics.conflicts.Inc()
 		if r.MayLog {
 			log.FromContext(ctx).Info("Another station claims an address of this node", "address", addr, "interface", iface, "mac", r.Contested)
 		}
 		g.wakeWorker()
 	}
 	if r.Claim {
-		g.agent.announcer.announceOnce(iface, addr)
+		g.announcer.announceOnce(iface, addr)
 	}
 	if r.YieldTo != "" {
 		g.withdrawYielded(ctx, r)
@@ -283,11 +289,11 @@ func (g *defender) react(ctx context.Context, r plan.Reaction) {
 // withdrawYielded removes an address that the agent yields to a station whose kernel has it.
 func (g *defender) withdrawYielded(ctx context.Context, r plan.Reaction) {
 	addr, iface := r.Held.Prefix.Addr(), r.Held.Interface
-	g.agent.announcer.cancel(iface, addr)
-	err := g.agent.Kernel.Remove(r.Held.Address)
+	g.announcer.cancel(iface, addr)
+	err := g.kernel.Remove(r.Held.Address)
 	if err == nil {
-		g.agent.Metrics.yields.Inc()
-		g.agent.Metrics.withdrawals.Inc()
+		g.metrics.yields.Inc()
+		g.metrics.withdrawals.Inc()
 	}
 	switch logger := log.FromContext(ctx); {
 	case !r.MayLog:
@@ -315,7 +321,7 @@ func (g *defender) continueCheck(ctx context.Context, c *plan.Check, iface strin
 		time.AfterFunc(step.Next, func() { g.continueCheck(ctx, c, iface) })
 	}
 	if macs := neigh.ParseMACs([]string{c.MAC}); step.Ask && len(macs) > 0 {
-		_ = g.agent.Neighbours.AskStation(question, macs[0]) // what is not sent is not answered
+		_ = g.neighbours.AskStation(question, macs[0]) // what is not sent is not answered
 	}
 }
 
@@ -331,6 +337,6 @@ func (g *defender) wakeWorker() {
 		g.isWaking = false
 		g.wakes.Note(time.Now())
 		g.mu.Unlock()
-		signal(g.agent.wake)
+		signal(g.wake)
 	})
 }

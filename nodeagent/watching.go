@@ -34,7 +34,15 @@ type Exchange interface {
 // answers mean, package watch decides. What watching remembers is lost with the process: the
 // next one has to see again that a node answers.
 type watching struct {
-	agent *Agent
+	nodeName string
+	// openExchange is nil if the agent watches no nodes.
+	openExchange func(iface string) (Exchange, error)
+	neighbours   Stations
+	defender     *defender
+	freshness    *freshness
+	metrics      *Metrics
+	// wake is signalled when the worker has something to do.
+	wake chan<- struct{}
 
 	mu    sync.Mutex
 	ctx   context.Context // of Start; nil before
@@ -55,9 +63,11 @@ type watchedLink struct {
 	stop    context.CancelFunc
 }
 
-func newWatching(agent *Agent) *watching {
+func newWatching(a *Agent) *watching {
 	return &watching{
-		agent: agent, links: map[string]*watchedLink{}, claims: map[netip.Addr]plan.Claim{}, wakes: pacing.Batch{Gap: time.Second},
+		nodeName: a.NodeName, openExchange: a.OpenExchange, neighbours: a.Neighbours, defender: a.defender, freshness: a.freshness,
+		metrics: a.Metrics, wake: a.wake,
+		links: map[string]*watchedLink{}, claims: map[netip.Addr]plan.Claim{}, wakes: pacing.Batch{Gap: time.Second},
 	}
 }
 
@@ -78,10 +88,10 @@ func (w *watching) Start(ctx context.Context) error {
 
 // set replaces what is watched.
 func (w *watching) set(standbys []purelbv1.Announcement, settings watch.Settings) {
-	if w.agent.OpenExchange == nil || settings.IsDisabled {
+	if w.openExchange == nil || settings.IsDisabled {
 		standbys = nil
 	}
-	targets := watch.Targets(standbys, w.agent.NodeName, w.agent.defender.canAsk, w.agent.defender.gateways.all())
+	targets := watch.Targets(standbys, w.nodeName, w.defender.canAsk, w.defender.gateways.all())
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for iface, l := range w.links {
@@ -119,7 +129,7 @@ func (w *watching) passOn(claims map[netip.Addr]plan.Claim) {
 	defer w.mu.Unlock()
 	maps.Copy(w.claims, claims)
 	if len(w.claims) > 0 {
-		signal(w.agent.wake)
+		signal(w.wake)
 	}
 }
 
@@ -155,7 +165,7 @@ func (w *watching) statuses(in *plan.Inputs, conclusion *plan.Conclusion) []pure
 			reasons[watcher.Reason()]++
 		}
 	}
-	w.agent.Metrics.setWatched(reasons)
+	w.metrics.setWatched(reasons)
 	return statuses
 }
 
@@ -181,7 +191,7 @@ func (w *watching) run(l *watchedLink) {
 
 // exchange asks and hears on a link until ctx ends, or the interface goes down or away.
 func (w *watching) exchange(ctx context.Context, l *watchedLink) (err error) {
-	x, err := w.agent.OpenExchange(l.iface)
+	x, err := w.openExchange(l.iface)
 	if err != nil {
 		return err
 	}
@@ -204,7 +214,7 @@ func (w *watching) exchange(ctx context.Context, l *watchedLink) (err error) {
 
 // round ends a round of all Watchers of a link, and begins the next one.
 func (w *watching) round(ctx context.Context, l *watchedLink, x Exchange) error {
-	facts := watch.Facts{CanHear: w.agent.defender.isLinkUp(l.iface), IsFresh: w.agent.freshness.isFresh()}
+	facts := watch.Facts{CanHear: w.defender.isLinkUp(l.iface), IsFresh: w.freshness.isFresh()}
 	w.mu.Lock()
 	err := x.Drain(func(h neigh.Heard) {
 		answer := watch.Answer{Kind: watch.Resolve, Addr: h.Addr, MAC: h.MAC.String(), IsDirect: h.IsDirect}
@@ -235,7 +245,7 @@ func (w *watching) round(ctx context.Context, l *watchedLink, x Exchange) error 
 				"for", step.SilentFor.String(), "addresses", len(step.Claims))
 		}
 		for _, c := range step.Claims {
-			w.agent.Metrics.silence.Observe(step.SilentFor.Seconds())
+			w.metrics.silence.Observe(step.SilentFor.Seconds())
 			claims[c.Addr] = plan.Claim{
 				Interface: l.iface, Epoch: c.Epoch, Node: step.Node, SilentFor: step.SilentFor, QuietAt: now,
 			}
@@ -244,7 +254,7 @@ func (w *watching) round(ctx context.Context, l *watchedLink, x Exchange) error 
 	}
 	w.reportReasons(l, now)
 	w.mu.Unlock()
-	w.agent.defender.repeatClaims(ctx, repeated)
+	w.defender.repeatClaims(ctx, repeated)
 	w.passOn(claims) // afterwards, or what is claimed now would be repeated at once
 	for _, step := range steps {
 		for _, q := range step.Questions {
@@ -264,23 +274,23 @@ func (w *watching) reportReasons(l *watchedLink, now time.Time) {
 	}
 	if isNew && w.wakes.Delay(now) <= 0 {
 		w.wakes.Note(now)
-		signal(w.agent.wake)
+		signal(w.wake)
 	}
 }
 
 // ask sends a question. What is not sent is not answered.
 func (w *watching) ask(iface string, x Exchange, round uint16, q watch.Question) {
 	macs := neigh.ParseMACs(q.MACs)
-	question := w.agent.defender.questionFrom(iface, q.Addr)
+	question := w.defender.questionFrom(iface, q.Addr)
 	switch {
 	case q.IsForAll:
 		question.NodeMACs = macs
-		_ = w.agent.Neighbours.Ask(question)
+		_ = w.neighbours.Ask(question)
 	case len(macs) == 0:
 	case q.Kind == watch.Echo && question.Sender.IsValid():
 		_ = x.SendEcho(q.Addr, question.Sender, macs[0], round)
 	case q.Kind == watch.Resolve:
-		_ = w.agent.Neighbours.AskStation(question, macs[0])
+		_ = w.neighbours.AskStation(question, macs[0])
 	}
 }
 
@@ -291,7 +301,7 @@ func (g *defender) repeatClaims(ctx context.Context, addrs []netip.Addr) {
 	repeated := 0
 	for _, addr := range addrs {
 		if h, isHeld := g.defence.Held[addr]; isHeld && h.IsProvisional {
-			g.agent.announcer.announceOnce(h.Interface, addr)
+			g.announcer.announceOnce(h.Interface, addr)
 			repeated++
 		}
 	}

@@ -90,6 +90,7 @@ func TestWatching(t *testing.T) {
 		x := &memoryExchange{stations: map[netip.Addr]neigh.MAC{}}
 		w := newWorld(t, settings(), announcementOf("node1"), standbyFor("eth0", node2MAC, node3MAC))
 		w.OpenExchange = func(string) (Exchange, error) { return x, nil }
+		w.prepare()
 		go func() { _ = w.watching.Start(t.Context()) }()
 		expect := func(what, want string) {
 			t.Helper()
