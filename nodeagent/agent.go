@@ -1,26 +1,17 @@
 package nodeagent
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"net/http"
-	"slices"
-	"time"
+	"sync/atomic"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
-
-	"github.com/purelb/purelb-operator/internal/pacing"
-	"github.com/purelb/purelb-operator/nodeagent/plan"
-	"github.com/purelb/purelb-operator/nodeagent/watch"
 )
 
 // FieldOwner of the status of Announcements.
 const FieldOwner = "purelb-agent"
 
-// Agent makes the kernel of its node match its Announcements. It is started by
-// SetupWithManager.
+// Agent makes the kernel of its node match its Announcements. SetupWithManager adds it, and its
+// components, to a manager, which starts them.
 type Agent struct {
 	// Client reads from the cache and writes.
 	Client client.Client
@@ -59,135 +50,20 @@ type Agent struct {
 	reporter  *reporter
 	// saver writes the checkpoint, and ownershipSaver the Ownership; nil if there is none.
 	saver, ownershipSaver *saver
-	// wake asks for a Reconcile, and relist for a list at the API server.
-	wake, relist chan struct{}
-	// listLock is held by the one list at the API server that is under way, until it has been
-	// applied: no list is applied after a later one.
-	listLock lock
-	// syncLock is held by the one sync that runs. It protects state.
-	syncLock lock
-	state    state
-}
 
-// state is what the agent remembers from one sync to the next. All of it is lost with the
-// process. What the components remember that send and write (announcer, prober, reporter,
-// saver) is only what they have yet to send or write; what the defender remembers is in
-// plan.Defence.
-type state struct {
-	// memory is what plan.Decide remembers.
-	memory plan.Memory
-	// objects are those that the API server last had or, until it has answered since the agent
-	// started, those of the checkpoint. The next process reads them anew.
-	objects apiObjects
-	// isListing means that a list at the API server is under way, so that the cache may be
-	// ahead of it, and isCacheReadDue that the worker did not read the cache meanwhile. The
-	// next process begins with a list.
-	isListing, isCacheReadDue bool
-	// isCacheFilled means that the worker works. It does so only after the caches of the
-	// process have been filled.
-	isCacheFilled bool
-	// standIns bounds how often the heartbeat stands in for the worker. The next process stands
-	// in at once.
-	standIns pacing.Batch
-	// lastCheckpoint is of the content that was passed on to the saver last. The next process
-	// writes the checkpoint anew.
-	lastCheckpoint contentID
-	// isMissingLogged means that the agent has logged that its LBNodeAgent is missing. The next
-	// process logs it again.
-	isMissingLogged bool
-}
-
-// errUnobserved marks the failure of a sync as a whole: the agent could not see what there is
-// to do. What fails with single addresses is not marked.
-var errUnobserved = errors.New("cannot see what there is to do")
-
-// sync gathers, decides, applies and reports. isUpToDate means that the objects are known to
-// be up to date. It waits for nothing but the kernel and the node's service proxy. It returns
-// when to sync again, 0 is when something changes, and the errors of single addresses, or
-// errUnobserved if it could do nothing at all.
-func (a *Agent) sync(ctx context.Context, objects apiObjects, isUpToDate bool) (wait time.Duration, err error) {
-	a.watchdog.beginSync()
-	defer func() { a.watchdog.endSync(err) }()
-	a.logMissing(ctx, objects)
-
-	inputs, err := a.gather(objects, isUpToDate)
-	if err != nil {
-		return 0, err
-	}
-	memory, decision := plan.Decide(a.state.memory, inputs)
-	a.state.memory = memory
-	outcomes, errs := a.apply(ctx, decision, inputs.Observed)
-	if outcomes.Unrenewed > 0 {
-		signal(a.wake) // the next sync goes on, be it the worker's or the heartbeat's
-	}
-	if err := a.removeVirtual(decision); err != nil {
-		return 0, errors.Join(errs, err) // not reported: the agent may be removed once it has reported
-	}
-	outcomes.Contests, outcomes.Notes = a.defender.contests(), a.problemNotes()
-	memory, conclusion := plan.Conclude(memory, inputs, decision, outcomes)
-	a.state.memory = memory
-
-	if !decision.IsNothingKnown {
-		a.defender.forgetYields(decision.Desired()) //nolint:contextcheck // the defender listens until its own context ends
-	}
-	a.defender.hold(conclusion.Held) //nolint:contextcheck // as above
-	if !decision.IsNothingKnown {
-		a.save(inputs)
-	}
-	a.watching.set(objects.standbys, watch.SettingsOf(objects.lbNodeAgent)) //nolint:contextcheck // as above
-	if !objects.isOffline {
-		a.report(inputs, decision, conclusion)
-	}
-	return conclusion.DecideIn, errors.Join(errs, decision.Err)
-}
-
-// gather returns the inputs of a decision.
-func (a *Agent) gather(objects apiObjects, isUpToDate bool) (plan.Inputs, error) {
-	observed, err := a.Kernel.Observe()
-	if err != nil {
-		return plan.Inputs{}, fmt.Errorf("%w: %w", errUnobserved, err)
-	}
-	a.defender.noteObserved(observed)
-	a.Neighbours.SetPodMACs(plan.PodMACs(observed))
-	held, yields := a.defender.heldAndYields()
-	return plan.Inputs{
-		Now:                 time.Now(),
-		LBNodeAgentName:     a.LBNodeAgent,
-		LBNodeAgent:         objects.lbNodeAgent,
-		Announcements:       a.reporter.withLatestStatuses(objects.announcements),
-		CommonAnnouncements: objects.common,
-		Standbys:            a.reporter.withLatestStatuses(objects.standbys),
-		IsFirstReported:     len(objects.announcements) > 0 && objects.announcements[0].Status.ObservedGeneration > 0,
-		IsUpToDate:          isUpToDate,
-		IsOffline:           objects.isOffline,
-		Observed:            observed,
-		Held:                held,
-		Yields:              yields,
-		CheckedChallenges:   a.defender.checkedChallenges(),
-		ProbeAnswers:        a.prober.takeAnswers(),
-		Claims:              a.watching.takeClaims(),
-	}, nil
-}
-
-// removeVirtual removes the virtual interfaces that the agent made and does not need any more,
-// unless they hold addresses.
-func (a *Agent) removeVirtual(decision plan.Decision) error {
-	var errs error
-	for _, name := range decision.RemoveVirtual {
-		errs = errors.Join(errs, a.Kernel.RemoveVirtual(name))
-	}
-	return errs
-}
-
-// report passes the statuses on to the reporter, and what is announced to the metrics.
-func (a *Agent) report(inputs plan.Inputs, decision plan.Decision, conclusion plan.Conclusion) {
-	if decision.IsNothingKnown {
-		a.reporter.setStatuses(nil, nil, nil)
-		return
-	}
-	a.Metrics.setAnnounced(a.NodeName, conclusion.Announced, conclusion.States)
-	a.reporter.setStatuses(slices.Concat(inputs.Announcements, inputs.Standbys),
-		slices.Concat(conclusion.Statuses, a.watching.statuses(&inputs, &conclusion)), inputs.SharedEntries())
+	// wake wakes the worker, statusChanged does so after statusSettle, and emptyItem gives it nothing
+	// to do. All three have room for one signal.
+	wake, statusChanged, emptyItem chan struct{}
+	// listRequests has room for the one request of the heartbeat, and lists for the result of the
+	// one list that is under way.
+	listRequests chan listRequest
+	lists        chan listResult
+	// isCacheFilled means that the cache has been filled since the agent started, so that the worker
+	// reads it. Until then the heartbeat lists before each renewal.
+	isCacheFilled atomic.Bool
+	// ended is closed when the worker has ended.
+	ended chan struct{}
+	state state
 }
 
 // savers returns the savers that there are.
@@ -205,15 +81,6 @@ func (a *Agent) problemNotes() []string {
 		notes = append(notes, s.problemNote())
 	}
 	return notes
-}
-
-// logMissing logs once that there is no LBNodeAgent.
-func (a *Agent) logMissing(ctx context.Context, objects apiObjects) {
-	isMissing := objects.lbNodeAgent == nil && len(objects.announcements) > 0
-	if isMissing && !a.state.isMissingLogged {
-		log.FromContext(ctx).Info("There is no such LBNodeAgent: changing nothing until there is", "lbnodeagent", a.LBNodeAgent)
-	}
-	a.state.isMissingLogged = isMissing
 }
 
 // Healthy returns an error if the agent counts as stuck. It is for a liveness probe: whether

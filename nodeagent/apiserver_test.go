@@ -15,7 +15,6 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/retry"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
@@ -70,8 +69,6 @@ func TestAPIServer(t *testing.T) {
 	options, err := ManagerOptions("node1", namespace, "default")
 	g.Expect(err).NotTo(HaveOccurred())
 	options.Metrics.BindAddress = "0"
-	// Names of controllers are unique in a process, and -count runs this test again in it.
-	options.Controller.SkipNameValidation = ptr.To(true)
 	mgr, err := ctrl.NewManager(user.Config(), options)
 	g.Expect(err).NotTo(HaveOccurred())
 	kernel := linktest.New(plan.Link{Name: "eth0", MAC: "02:00:00:00:00:0a", Up: true})

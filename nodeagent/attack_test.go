@@ -382,21 +382,7 @@ func (s *segment) connect(w *world, mac neigh.MAC) {
 	go func() { _ = w.announcer.Start(w.t.Context()) }()
 	go func() { _ = w.watching.Start(w.t.Context()) }()
 	go func() { _ = w.reporter.Start(w.t.Context()) }()
-	go w.relistWhenAsked(w.t.Context(), func(wait time.Duration) { time.AfterFunc(wait, func() { signal(w.wake) }) })
-	go func() {
-		for w.t.Context().Err() == nil {
-			result, _ := w.Reconcile(w.t.Context(), w.request())
-			again := time.Hour
-			if result.RequeueAfter > 0 {
-				again = result.RequeueAfter
-			}
-			select {
-			case <-w.t.Context().Done():
-			case <-w.wake:
-			case <-time.After(again):
-			}
-		}
-	}()
+	go w.work(w.t.Context())
 }
 
 func (s *segment) setCut(cut bool) {

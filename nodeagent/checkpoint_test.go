@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
@@ -51,9 +49,9 @@ func TestCheckpoint(t *testing.T) {
 			Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.7/32"), Ours: true, NoPrefixRoute: true, Valid: 50 * time.Second, Preferred: 50 * time.Second,
 		})
 		w.neighbours.set("192.0.2.2", stranger)
-		w.standIn(t.Context(), false)
+		w.standIn()
 		time.Sleep(plan.ReprobeInterval)
-		w.standIn(t.Context(), false)
+		w.standIn()
 		w.expect("changes", []string{"EnsureVirtual kube-lb0", "Add 198.51.100.1/32 kube-lb0", "Renew 192.0.2.7/32 eth0", "Add 192.0.2.1/32 eth0"}, w.kernel.Calls())
 		w.expect("probes, not of what was given up to a station that is not silent yet", [][]string{{"192.0.2.1"}}, w.neighbours.probes)
 		w.expect("requests", []string(nil), w.made())
@@ -61,7 +59,7 @@ func TestCheckpoint(t *testing.T) {
 		w.kernel.Strip("kube-lb0", netip.MustParsePrefix("198.51.100.1/32"))
 		for range 200 {
 			time.Sleep(time.Second)
-			w.standIn(t.Context(), false)
+			w.standIn()
 		}
 		calls := w.kernel.Calls()
 		w.expect("first change", "Add 198.51.100.1/32 kube-lb0", calls[0])
@@ -71,9 +69,9 @@ func TestCheckpoint(t *testing.T) {
 
 		// The next process knows of an address that is yielded now, too.
 		w.yieldTo("192.0.2.1", stranger)
-		w.standIn(t.Context(), false)
+		w.standIn()
 		time.Sleep(plan.ReprobeInterval)
-		w.standIn(t.Context(), false)
+		w.standIn()
 		_, _ = w.finish()
 		next := start(t)
 		_, yields := next.defender.heldAndYields()
@@ -84,11 +82,11 @@ func TestCheckpoint(t *testing.T) {
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = s.Addresses[:1] })
 		w.neighbours.unset("192.0.2.2")
 		w.freshness.noteListed()
-		if err := w.SyncLive(t.Context(), time.Second); err != nil {
+		if err := w.listAndSync(true); err != nil {
 			t.Error(err)
 		}
 		w.kernel.Calls()
-		w.standIn(t.Context(), false)
+		w.standIn()
 		w.expect("changes by the checkpoint then", []string(nil), w.kernel.Calls())
 	})
 
@@ -103,7 +101,7 @@ func TestCheckpoint(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := start(t)
 				w.fail(away)
-				w.standIn(t.Context(), false)
+				w.standIn()
 				w.expect("changes", []string(nil), w.kernel.Calls())
 			})
 		})
@@ -136,7 +134,7 @@ func TestFaultYieldOutlivesEntry(t *testing.T) {
 				w := newWorld(t, settings(), ann)
 				w.Checkpoint = file
 				w.loadCheckpoint()
-				if err := w.SyncLive(t.Context(), time.Second); err != nil {
+				if err := w.listAndSync(true); err != nil {
 					t.Fatal(err)
 				}
 				return w
@@ -164,12 +162,9 @@ func TestCheckpointMends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := checkpointed(t, file)
 		w.fail(errors.New("away"))
-		queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
-		defer queue.ShutDown()
-		if err := w.watchNode(t.Context(), queue); err != nil {
-			t.Fatal(err)
-		}
-		w.standIn(t.Context(), false)
+		go func() { _ = w.watchKernel(t.Context()) }()
+		go func() { _ = w.Start(t.Context()) }() // its cache is not filled
+		signal(w.wake)
 		time.Sleep(time.Second / 2) // when the link has been asked
 		synctest.Wait()
 		w.kernel.Calls()

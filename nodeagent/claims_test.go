@@ -61,7 +61,6 @@ func newClaiming(t *testing.T, checkpoint string, edit ...func(*purelbv1.Standby
 // start starts the agent, and returns a function that ends it.
 func (w *claiming) start(isFresh bool) (stop func()) {
 	ctx, stop := context.WithCancel(w.t.Context())
-	isOffline := w.state.objects.isOffline
 	for _, start := range []func() error{
 		func() error { return w.watching.Start(ctx) }, func() error { return w.defender.Start(ctx) }, func() error { return w.announcer.Start(ctx) },
 		func() error { return w.reporter.Start(ctx) }, func() error { return w.saver.Start(ctx) },
@@ -77,21 +76,12 @@ func (w *claiming) start(isFresh bool) (stop func()) {
 			}
 		}
 	}()
-	go func() {
-		for ctx.Err() == nil {
-			again := 10 * time.Second
-			if isOffline {
-				w.standIn(ctx, true)
-			} else if result, _ := w.Reconcile(ctx, w.request()); result.RequeueAfter > 0 {
-				again = result.RequeueAfter
-			}
-			select {
-			case <-ctx.Done():
-			case <-w.wake:
-			case <-time.After(again):
-			}
-		}
-	}()
+	if w.state.objects.isOffline {
+		signal(w.wake)
+		go func() { _ = w.Start(ctx) }()
+	} else {
+		go w.work(ctx)
+	}
 	return stop
 }
 
@@ -154,7 +144,7 @@ func TestClaim(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		w.made()
 		w.fail(errHanging)
-		go func() { _, _ = w.listAndSync(t.Context(), time.Hour, nil) }()
+		w.listRequests <- listRequest{timeout: time.Hour}
 		w.claim()
 		w.expect("requests that were answered", []string(nil), w.made())
 		time.Sleep(2 * time.Second)

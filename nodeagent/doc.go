@@ -1,22 +1,26 @@
 // Package nodeagent makes one node announce what its Announcements ask.
 //
-// There is one work item: the node. Whatever happens (an Announcement or the LBNodeAgent
+// There is one work item, the node, and one goroutine that works it: the worker, in worker.go,
+// which reads from top to bottom. Whatever wakes it (an Announcement or the LBNodeAgent
 // changes, the kernel's links, addresses or routes change, a link has answered, a lifetime runs
-// down), the Agent does the same, in agent.go: it gathers all inputs, lets the pure package plan
-// decide, applies the decision (packages link and neigh), and reports the statuses that differ.
-// What it remembers between two syncs is in one struct, state.
+// down), it does the same: it gathers all inputs, lets the pure package plan decide, applies the
+// decision (packages link and neigh), and reports the statuses that differ. What it remembers
+// between two syncs is in one struct, state, which no other goroutine uses. Lists at the API server
+// run beside the worker, one at a time, and wake it when they have ended.
 //
-// Beside the worker there run: the heartbeat, which renews the node's Lease; the reporter, which
+// Beside the worker there also run: the heartbeat, which renews the node's Lease; the reporter, which
 // writes statuses; the savers, which write the checkpoint and, where the kernel does not mark the
 // agent's addresses, the record of them; the announcer, which sends gratuitous ARP and unsolicited
 // neighbour advertisements; and the defender, which listens to other stations and defends or yields
-// Local addresses within milliseconds. None waits for another, and only savers wait for a disk.
+// Local addresses within milliseconds. None waits for another, but the heartbeat for a sync, and only
+// savers wait for a disk.
 //
 // An agent is fresh while its last successful renewal of the Lease started no more than two
 // periods ago, the time for which the node was suspended included. One that is not fresh may
-// have missed a decision of the manager, so it lists and applies its Announcements before it
-// renews; and for as long as the cache may still be behind that list, it goes on reading from
-// the API server.
+// have missed a decision of the manager, so the heartbeat has the worker list and apply its
+// Announcements before it renews; and for as long as the cache may still be behind that list, the
+// worker goes on reading from the API server. Until the cache has been filled the heartbeat does so
+// before each renewal, and without an answer the worker does what the checkpoint says.
 //
 // Stopping the agent withdraws nothing: the kernel goes on answering for its addresses, and the
 // next process adopts them.

@@ -25,15 +25,10 @@ const (
 	// server refused: it is likely to refuse the status again.
 	minRetry = 200 * time.Millisecond
 	maxRetry = 5 * time.Second
-	// standInGap is the least time between two syncs of the heartbeat while no worker works:
-	// what another station or the kernel does wakes the agent anyway.
-	standInGap = time.Second
 	// statusSettle is how long after a change of an Announcement's status the agent looks
 	// whether the status is right: no shorter than plan.ReprobeInterval, so that a state that
 	// changes with each look is not written more often than it was.
 	statusSettle = time.Second
-	// cacheSyncTimeout is for ever: an agent that starts while the API server is away waits.
-	cacheSyncTimeout = 10 * 365 * 24 * time.Hour
 
 	// After reports that took long there are none for restPerReport times as long, up to
 	// maxReportRest: when much happens, or the API server has much to do, several changes are

@@ -21,9 +21,30 @@ import (
 
 // heartbeat renews the node's Lease.
 type heartbeat struct {
-	agent *Agent
+	client client.Client
+	// lease is the node's, and node its holder.
+	lease     client.ObjectKey
+	node      string
+	freshness *freshness
+	watchdog  *watchdog
+	// syncLive lists at the API server and applies, and isCacheFilled reports whether changes are
+	// applied without that.
+	syncLive      func(context.Context) error
+	isCacheFilled func() bool
+	// report is signalled when there may be statuses to write.
+	report chan<- struct{}
+	// reconnect, if set, drops the connections to the API server.
+	reconnect func()
 	// leaseVersion is that of the Lease after the last renewal. The next process begins without.
 	leaseVersion revision.Watermark
+}
+
+func newHeartbeat(a *Agent) *heartbeat {
+	return &heartbeat{
+		client: a.Client, lease: client.ObjectKey{Namespace: a.Namespace, Name: purelbv1.LeasePrefix + a.NodeName}, node: a.NodeName,
+		freshness: a.freshness, watchdog: a.watchdog, syncLive: a.syncLive, isCacheFilled: a.isCacheFilled.Load,
+		report: a.reporter.changed, reconnect: a.Reconnect,
+	}
 }
 
 // NeedLeaderElection is false: every node has a Lease.
@@ -42,7 +63,7 @@ func (h *heartbeat) Start(ctx context.Context) error {
 		if errors.Is(err, revision.ErrRestored) {
 			return fmt.Errorf("the agent has to begin anew: %w", err)
 		}
-		wait := time.Until(start.Add(h.agent.freshness.renewalPeriod()))
+		wait := time.Until(start.Add(h.freshness.renewalPeriod()))
 		if err == nil {
 			if backoff.Failing() {
 				log.FromContext(ctx).Info("The Lease is renewed again")
@@ -57,11 +78,8 @@ func (h *heartbeat) Start(ctx context.Context) error {
 				unanswered++
 			}
 			// Less and less often: a slow API server has all watches opened anew.
-			if h.agent.Reconnect != nil && unanswered > 1 && bits.OnesCount(uint(unanswered)) == 1 {
-				h.agent.Reconnect()
-			}
-			if h.agent.watchdog.checkBlocked() == nil { // else standIn would wait for what is stuck
-				h.agent.standIn(ctx, false)
+			if h.reconnect != nil && unanswered > 1 && bits.OnesCount(uint(unanswered)) == 1 {
+				h.reconnect()
 			}
 			wait = backoff.Next()
 		}
@@ -72,48 +90,46 @@ func (h *heartbeat) Start(ctx context.Context) error {
 
 // beat renews the Lease once, unless the agent is stuck. An agent that was not fresh first lists
 // and applies what it may have missed, so that it never defends an address that has moved
-// meanwhile. While no worker works, the heartbeat does so before each renewal, since nobody else
-// would. The reporter writes only after the renewal.
+// meanwhile. Until the cache is filled, the agent does so before each renewal, since nothing else
+// tells it of changes. The reporter writes only after the renewal.
 func (h *heartbeat) beat(ctx context.Context) error {
-	a := h.agent
-	a.freshness.noteBeat()
-	a.watchdog.testWorker()
-	if err := a.watchdog.checkBlocked(); err != nil {
+	h.freshness.noteBeat()
+	h.watchdog.testWorker()
+	if err := h.watchdog.checkBlocked(); err != nil {
 		return err
 	}
-	if !a.freshness.isFresh() || !a.watchdog.hasWorkerStarted() {
-		defer signal(a.reporter.changed)
-		if err := a.SyncLive(ctx, min(a.freshness.renewalPeriod(), requestTimeout)); err != nil {
+	if !h.freshness.isFresh() || !h.isCacheFilled() {
+		defer signal(h.report)
+		if err := h.syncLive(ctx); err != nil {
 			return err
 		}
 	}
-	if err := a.watchdog.check(); err != nil {
+	if err := h.watchdog.check(); err != nil {
 		return err
 	}
 	start := time.Now()
 	if err := h.renew(ctx, start); err != nil {
 		return err
 	}
-	a.freshness.noteRenewed(start)
+	h.freshness.noteRenewed(start)
 	return nil
 }
 
 // renew writes the fields of the Lease that are the agent's; the manager makes the Lease.
 func (h *heartbeat) renew(ctx context.Context, now time.Time) error {
-	a := h.agent
-	period := a.freshness.renewalPeriod()
+	period := h.freshness.renewalPeriod()
 	ctx, cancel := context.WithTimeout(ctx, min(period, requestTimeout))
 	defer cancel()
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{
-		"holderIdentity":       a.NodeName,
+		"holderIdentity":       h.node,
 		"renewTime":            metav1.NewMicroTime(now),
 		"leaseDurationSeconds": 3 * int32(period/time.Second), //nolint:gosec // at most a minute
 	}})
 	if err != nil {
 		return fmt.Errorf("make the renewal: %w", err)
 	}
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: a.Namespace, Name: purelbv1.LeasePrefix + a.NodeName}}
-	if err := a.Client.Patch(ctx, lease, client.RawPatch(types.MergePatchType, patch)); err != nil {
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: h.lease.Namespace, Name: h.lease.Name}}
+	if err := h.client.Patch(ctx, lease, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		return fmt.Errorf("renew Lease %s: %w", lease.Name, err)
 	}
 	if err := h.leaseVersion.Note(lease.ResourceVersion); err != nil {
@@ -125,7 +141,7 @@ func (h *heartbeat) renew(ctx context.Context, now time.Time) error {
 // sleep waits. After a renewal a change of the period takes effect at once, counted from the
 // start of that renewal.
 func (h *heartbeat) sleep(ctx context.Context, start time.Time, wait time.Duration, isRenewed bool) {
-	periodChanged := h.agent.freshness.periodChanged
+	periodChanged := h.freshness.periodChanged
 	if !isRenewed {
 		periodChanged = nil
 	}
@@ -136,7 +152,7 @@ func (h *heartbeat) sleep(ctx context.Context, start time.Time, wait time.Durati
 		case <-time.After(wait):
 			return
 		case <-periodChanged:
-			wait = time.Until(start.Add(h.agent.freshness.renewalPeriod()))
+			wait = time.Until(start.Add(h.freshness.renewalPeriod()))
 		}
 	}
 }

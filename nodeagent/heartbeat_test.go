@@ -23,6 +23,13 @@ func lease() *coordinationv1.Lease {
 	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "purelb-node1"}}
 }
 
+// heartbeat returns a heartbeat that does itself what it asks the worker to do.
+func (w *world) heartbeat() *heartbeat {
+	h := newHeartbeat(w.Agent)
+	h.syncLive = func(context.Context) error { return w.listAndSync(true) }
+	return h
+}
+
 // beating is a world whose heartbeat runs until the test ends, and notes when
 // each renewal succeeds.
 func beating(t *testing.T, objects ...client.Object) (*world, *[]time.Duration) {
@@ -42,10 +49,10 @@ func beating(t *testing.T, objects ...client.Object) (*world, *[]time.Duration) 
 	w.Reconnect = func() { w.reconnects++ } // set before the heartbeat starts, which reads it
 	ctx, cancel := context.WithCancel(t.Context())
 	w.started = true
-	w.watchdog.noteItemTaken() // as its worker does
+	w.isCacheFilled.Store(true)
 	var wait sync.WaitGroup
 	wait.Go(func() { _ = w.reporter.Start(ctx) })
-	wait.Go(func() { _ = (&heartbeat{agent: w.Agent}).Start(ctx) })
+	wait.Go(func() { _ = w.heartbeat().Start(ctx) })
 	t.Cleanup(func() {
 		cancel()
 		wait.Wait()
@@ -98,10 +105,10 @@ func TestFaultRestoredDatabase(t *testing.T) {
 			},
 		})
 		w.started = true
-		w.watchdog.noteItemTaken()
+		w.isCacheFilled.Store(true)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		err := (&heartbeat{agent: w.Agent}).Start(ctx)
+		err := w.heartbeat().Start(ctx)
 		if !errors.Is(err, revision.ErrRestored) || renewals != len(versions) {
 			t.Errorf("after %d renewals: %v", renewals, err)
 		}
@@ -153,7 +160,7 @@ func TestHeartbeatListsFirst(t *testing.T) {
 func TestReadsLiveAfterList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, settings(), announcementOf("node1"))
-		if err := w.SyncLive(t.Context(), time.Second); err != nil {
+		if err := w.listAndSync(true); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := w.finish(); err != nil {

@@ -27,11 +27,11 @@ func TestFaultChangeDuringList(t *testing.T) {
 			w.edit("node1", func(spec *purelbv1.AnnouncementSpec) {
 				spec.Addresses = append(spec.Addresses, virtual("198.51.100.2"))
 			})
-			_, err := w.Reconcile(ctx, w.request())
+			_, err := w.syncKnown(ctx)
 			return err
 		},
 	})
-	if _, err := w.listAndSync(t.Context(), requestTimeout, nil); err != nil {
+	if err := w.listAndSync(false); err != nil {
 		t.Fatal(err)
 	}
 	select {

@@ -29,13 +29,13 @@ type apiObjects struct {
 // readObjects reads the objects from the API server if isLive, else from the cache. The
 // CommonAnnouncements are read from the cache as soon as there is one: they are large, all
 // nodes have them, and to be behind with them does no harm.
-func (a *Agent) readObjects(ctx context.Context, isLive, isCacheFilled bool) (apiObjects, error) {
+func (a *Agent) readObjects(ctx context.Context, isLive bool) (apiObjects, error) {
 	reader, ofNode := client.Reader(a.Client), []client.ListOption{client.InNamespace(a.Namespace)}
 	if isLive { // the cache holds no other nodes' Announcements, and has no index
 		reader, ofNode = a.Live, append(ofNode, client.MatchingFields{"spec.nodeName": a.NodeName})
 	}
 	commonReader, ofAgent := client.Reader(a.Client), []client.ListOption{client.InNamespace(a.Namespace)}
-	if !isCacheFilled {
+	if !a.isCacheFilled.Load() {
 		commonReader, ofAgent = a.Live, append(ofAgent, client.MatchingFields{"spec.lbNodeAgent": a.LBNodeAgent})
 	}
 	failed := func(action string, err error) (apiObjects, error) {

@@ -1,7 +1,7 @@
 package nodeagent
 
 import (
-	"context"
+	"time"
 
 	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/nodeagent/internal/file"
@@ -30,10 +30,11 @@ func newOwnershipSaver(a *Agent) *saver {
 	return s
 }
 
-// endSyncs lets no further sync begin, and waits until the one that runs has ended, since it may
-// add addresses: for lastSaveTimeout at the most.
+// endSyncs waits until the worker, which is stopping, has ended, since its last sync may add addresses:
+// for lastSaveTimeout at the most.
 func (a *Agent) endSyncs() {
-	ctx, cancel := context.WithTimeout(context.Background(), lastSaveTimeout)
-	defer cancel()
-	_ = a.syncLock.take(ctx) // a sync that hangs goes with the process
+	select {
+	case <-a.ended:
+	case <-time.After(lastSaveTimeout): // a sync that hangs goes with the process
+	}
 }

@@ -14,10 +14,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
@@ -207,8 +205,9 @@ type process struct {
 	reports, mostReports atomic.Int32
 	// recording, if set, keeps a record of the addresses that the agent has added.
 	recording *recordingKernel
-	// unfilled keeps the worker from starting, as a cache does that is never filled.
-	unfilled bool
+	// unfilled is that the cache is never filled, and cacheHangs makes the worker wait for the cache.
+	unfilled   bool
+	cacheHangs atomic.Bool
 	// deaf keeps the defender from starting, for a kernel that takes time: the defender would wait for
 	// a mutex meanwhile, and with it the clock of synctest.
 	deaf bool
@@ -244,6 +243,12 @@ func newProcess(t testing.TB, objects ...client.Object) *process {
 		return nil
 	}
 	p.Client = interceptor.NewClient(p.Client.(client.WithWatch), interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if p.cacheHangs.Load() {
+				<-ctx.Done()
+			}
+			return c.List(ctx, list, opts...)
+		},
 		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
 			if err := request(ctx); err != nil {
 				return err
@@ -309,13 +314,12 @@ func (p *process) start() {
 	}
 	a.loadCheckpoint()
 	ctx, cancel := context.WithCancel(context.Background())
-	queue := workqueue.NewTypedRateLimitingQueueWithConfig(
-		workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minRetry, maxRetry), workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{})
-	if err := a.watchNode(ctx, queue); err != nil {
-		p.t.Fatal(err)
+	if !p.unfilled {
+		a.isCacheFilled.Store(true)
+		signal(a.wake)
 	}
 	var wait sync.WaitGroup
-	for _, run := range []func(context.Context) error{a.announcer.Start, a.reporter.Start, (&heartbeat{agent: a}).Start} {
+	for _, run := range []func(context.Context) error{a.Start, a.watchKernel, a.announcer.Start, a.reporter.Start, newHeartbeat(a).Start} {
 		wait.Go(func() { _ = run(ctx) })
 	}
 	if !p.deaf {
@@ -324,36 +328,10 @@ func (p *process) start() {
 	for _, s := range a.savers() {
 		wait.Go(func() { _ = s.Start(ctx) })
 	}
-	if !p.unfilled {
-		queue.Add(a.request())
-		wait.Go(func() { workQueue(ctx, a, queue) })
-	}
 	p.stop = sync.OnceFunc(func() {
 		cancel()
-		queue.ShutDown()
 		wait.Wait()
 	})
-}
-
-// workQueue works the queue as a controller with one worker does.
-func workQueue(ctx context.Context, a *Agent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-	for {
-		item, shutDown := queue.Get()
-		if shutDown {
-			return
-		}
-		result, err := a.Reconcile(ctx, item)
-		switch {
-		case err != nil:
-			queue.AddRateLimited(item)
-		case result.RequeueAfter > 0:
-			queue.Forget(item)
-			queue.AddAfter(item, result.RequeueAfter)
-		default:
-			queue.Forget(item)
-		}
-		queue.Done(item)
-	}
 }
 
 // sinceBeat is how long ago the Lease was last renewed.
@@ -480,17 +458,19 @@ func TestFaultSyncHangs(t *testing.T) {
 func TestFaultWorkerTakesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, settings(), announcementOf("node1"))
-		p.unfilled = true
 		p.start()
 		defer p.stop()
-		p.watchdog.noteItemTaken() // and then no more
 		time.Sleep(time.Minute)
-		p.isStuck("nobody works the queue", 50*time.Second)
+		p.isWell("at first")
+		p.cacheHangs.Store(true)
+		signal(p.wake)
+		time.Sleep(time.Minute)
+		p.isStuck("the worker waits for something", 50*time.Second)
 	})
 }
 
-// A cache that is never filled, although the API server answers: no worker starts. The
-// heartbeat does the work instead, so that a Lease that is renewed means what it says.
+// A cache that is never filled, although the API server answers: the agent lists and applies before
+// each renewal, so that a Lease that is renewed means what it says.
 func TestFaultCacheIsNeverFilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, settings(), announcementOf("node1", local("192.0.2.1")))

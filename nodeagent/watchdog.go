@@ -28,12 +28,10 @@ type watchdog struct {
 	// one that completed; zero for none. failure is the error of the last one.
 	failingSince time.Time
 	failure      error
-	// hasWorked means that the worker has taken an item, so that the cache is filled.
-	hasWorked bool
 	// emptyItemSince is when the worker was given the empty item that it has not taken yet;
 	// zero for none.
 	emptyItemSince time.Time
-	// giveEmptyItem gives the worker an empty item; nil before there is a queue.
+	// giveEmptyItem gives the worker an empty item; nil before the worker begins.
 	giveEmptyItem func()
 }
 
@@ -73,22 +71,15 @@ func (w *watchdog) setGiveEmptyItem(give func()) {
 func (w *watchdog) noteItemTaken() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.hasWorked, w.emptyItemSince = true, time.Time{}
-}
-
-// hasWorkerStarted reports whether the worker has ever taken an item.
-func (w *watchdog) hasWorkerStarted() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.hasWorked
+	w.emptyItemSince = time.Time{}
 }
 
 // testWorker gives the worker an empty item, unless it has not taken the last one yet, or has
-// not started.
+// not begun.
 func (w *watchdog) testWorker() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.giveEmptyItem == nil || !w.hasWorked || !w.emptyItemSince.IsZero() {
+	if w.giveEmptyItem == nil || !w.emptyItemSince.IsZero() {
 		return
 	}
 	w.emptyItemSince = time.Now()

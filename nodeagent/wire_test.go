@@ -119,20 +119,21 @@ func (w *wire) start(fresh bool) {
 	wait.Go(func() {
 		_ = kernel.Watch(ctx, func() { signal(agent.wake) })
 	})
+	renew := func() {
+		if fresh {
+			agent.freshness.noteRenewed(time.Now())
+		}
+	}
+	renew()
+	wait.Go(func() { w.work(ctx) })
 	wait.Go(func() {
-		for ctx.Err() == nil {
-			if fresh {
-				agent.freshness.noteRenewed(time.Now())
-			}
-			result, _ := agent.Reconcile(ctx, agent.request())
-			again := time.Second // to stay fresh
-			if result.RequeueAfter > 0 {
-				again = min(again, result.RequeueAfter)
-			}
+		for {
 			select {
 			case <-ctx.Done():
-			case <-agent.wake:
-			case <-time.After(again):
+				return
+			case <-time.After(time.Second): // to stay fresh
+				renew()
+				signal(agent.wake)
 			}
 		}
 	})

@@ -164,6 +164,8 @@ type world struct {
 	neighbours *neighbours
 	// started is that the reporter runs by itself.
 	started bool
+	// turn is held by who does the worker's work.
+	turn chan struct{}
 	// reconnects is how often the heartbeat has asked for new connections.
 	reconnects int
 	api
@@ -222,6 +224,7 @@ func newWorld(t testing.TB, objects ...client.Object) *world {
 		t:          t,
 		kernel:     linktest.New(plan.Link{Name: "lo", Loopback: true}, plan.Link{Name: "eth0", MAC: "02:00:00:00:00:0a", Up: true}),
 		neighbours: &neighbours{start: time.Now(), stations: map[string]neigh.MAC{}, broken: map[string]error{}},
+		turn:       make(chan struct{}, 1),
 	}
 	w.kernel.Put(plan.Address{Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.11/24"), Valid: plan.Forever, Preferred: plan.Forever})
 	w.kernel.AddRoute(plan.Route{Interface: "eth0", Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("192.0.2.254")})
@@ -309,22 +312,52 @@ func (w *world) reconcile() (time.Duration, error) {
 	return again, err
 }
 
-// once calls Reconcile, and does what others do by themselves: they list, write the
-// checkpoint and report. It returns when there is something to do again.
+// once does what the worker does when it is woken, the cache is filled and a list is answered, and
+// what others do by themselves: they write the checkpoint and report. It returns when there is
+// something to do again.
 func (w *world) once() (time.Duration, error) {
 	w.t.Helper()
-	result, err := w.Reconcile(w.t.Context(), w.request())
-	again := result.RequeueAfter
-	select {
-	case <-w.relist:
-		again, err = w.listAndSync(w.t.Context(), requestTimeout, nil)
-	default:
+	w.isCacheFilled.Store(true)
+	w.turn <- struct{}{}
+	again, err := w.syncKnown(w.t.Context())
+	if w.state.isListing {
+		again, err = w.syncListed(w.t.Context(), <-w.lists)
 	}
+	<-w.turn
 	if w.started {
 		return again, err
 	}
 	left, failed := w.finish()
 	return plan.Earliest(again, left), errors.Join(err, failed)
+}
+
+// standIn does what the worker does when it is woken before the cache is filled.
+func (w *world) standIn() {
+	_, _ = w.syncKnown(w.t.Context())
+}
+
+// listAndSync does what the worker does when it is asked for a list, by the heartbeat or by itself.
+func (w *world) listAndSync(isOfHeartbeat bool) error {
+	w.turn <- struct{}{}
+	defer func() { <-w.turn }()
+	request, done := listRequest{timeout: requestTimeout}, make(chan error, 1)
+	if isOfHeartbeat {
+		request.done = done
+	}
+	w.beginList(w.t.Context(), request)
+	_, err := w.syncListed(w.t.Context(), <-w.lists)
+	if isOfHeartbeat {
+		return <-done
+	}
+	return err
+}
+
+// work lets the worker work until ctx ends, with a cache that is filled. Tests signal wake when
+// an object changes.
+func (w *world) work(ctx context.Context) {
+	w.isCacheFilled.Store(true)
+	signal(w.wake)
+	_ = w.Start(ctx)
 }
 
 // finish writes the checkpoint and reports, as far as that is due.
@@ -339,10 +372,8 @@ func (w *world) finish() (time.Duration, error) {
 
 // isAsking reports whether answers of links are awaited, or wait for the next sync.
 func (w *world) isAsking() bool {
-	if err := w.syncLock.take(w.t.Context()); err != nil {
-		w.t.Fatal(err)
-	}
-	defer w.syncLock.release()
+	w.turn <- struct{}{}
+	defer func() { <-w.turn }()
 	for _, p := range w.state.memory.Probes {
 		if p.IsAsking {
 			return true

@@ -1,0 +1,368 @@
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/pacing"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
+	"github.com/purelb/purelb-operator/nodeagent/watch"
+)
+
+// state is what the worker remembers from one sync to the next. Only the worker uses it. All of it is
+// lost with the process. What the components remember that send and write (announcer, prober,
+// reporter, saver) is only what they have yet to send or write; what the defender remembers is in
+// plan.Defence.
+type state struct {
+	// memory is what plan.Decide remembers.
+	memory plan.Memory
+	// objects are those that the API server last had or, until it has answered since the agent
+	// started, those of the checkpoint. The next process reads them anew.
+	objects apiObjects
+	// isListing means that a list at the API server is under way, so that the cache may be
+	// ahead of it, and isCacheReadDue that the worker did not read the cache meanwhile. The
+	// next process begins with a list.
+	isListing, isCacheReadDue bool
+	// lastCheckpoint is of the content that was passed on to the saver last. The next process
+	// writes the checkpoint anew.
+	lastCheckpoint contentID
+	// isMissingLogged means that the agent has logged that its LBNodeAgent is missing. The next
+	// process logs it again.
+	isMissingLogged bool
+}
+
+// listRequest asks the worker for a list at the API server.
+type listRequest struct {
+	timeout time.Duration
+	// done, if the heartbeat asks, takes what became of the list and of the sync that follows. It
+	// has room for that.
+	done chan<- error
+}
+
+// listResult is what a list at the API server has returned.
+type listResult struct {
+	listRequest
+	objects apiObjects
+	err     error
+}
+
+// errUnobserved marks the failure of a sync as a whole: the agent could not see what there is
+// to do. What fails with single addresses is not marked.
+var errUnobserved = errors.New("cannot see what there is to do")
+
+// NeedLeaderElection is false: every node has an agent.
+func (a *Agent) NeedLeaderElection() bool { return false }
+
+// Start is the worker, until ctx ends: it waits until something wakes it, and syncs. It never waits
+// for the API server.
+func (a *Agent) Start(ctx context.Context) error {
+	defer close(a.ended)
+	a.watchdog.setGiveEmptyItem(func() { signal(a.emptyItem) })
+	retries := pacing.Backoff{Min: minRetry, Max: maxRetry}
+	var dueAt time.Time // of the next sync that nothing else wakes the worker for; zero for none
+	var due <-chan time.Time
+	syncIn := func(wait time.Duration) {
+		if at := time.Now().Add(wait); wait > 0 && (dueAt.IsZero() || at.Before(dueAt)) {
+			dueAt, due = at, time.After(wait)
+		}
+	}
+	syncInOrRetry := func(wait time.Duration, err error) {
+		if err == nil {
+			retries.Reset()
+		} else {
+			log.FromContext(ctx).Error(err, "Not everything could be applied")
+			wait = retries.Next()
+		}
+		syncIn(wait)
+	}
+	for ctx.Err() == nil {
+		a.watchdog.noteItemTaken()
+		requests, wake, timer := a.listRequests, a.wake, due
+		if a.state.isListing { // no list is applied after a later one
+			requests = nil
+		}
+		if len(requests)+len(a.lists) > 0 { // the heartbeat waits, while syncs may ask for syncs
+			wake, timer = nil, nil
+		}
+		select {
+		case <-ctx.Done():
+		case <-a.emptyItem:
+		case <-a.statusChanged:
+			syncIn(statusSettle)
+		case request := <-requests:
+			a.beginList(ctx, request)
+		case list := <-a.lists:
+			syncInOrRetry(a.syncListed(ctx, list))
+		case <-wake:
+			syncInOrRetry(a.syncKnown(ctx))
+		case <-timer:
+			dueAt, due = time.Time{}, nil
+			syncInOrRetry(a.syncKnown(ctx))
+		}
+	}
+	return nil
+}
+
+// What wakes the worker: objects in the cache, the kernel, and whoever else signals wake.
+
+// watchAPI wakes the worker when an object changes in the cache, once the cache is filled, until ctx
+// ends. When only the status of an Announcement changes it wakes the worker a little later: a status
+// that the agent computed while the cache was behind may have to be written once more. Once the
+// status is right the agent writes nothing, so that no further sync follows.
+func (a *Agent) watchAPI(ctx context.Context, informers cache.Informers) error {
+	notify := func(c chan<- struct{}) {
+		if a.isCacheFilled.Load() { // else all is read as soon as it is
+			signal(c)
+		}
+	}
+	handler := toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { notify(a.wake) },
+		DeleteFunc: func(any) { notify(a.wake) },
+		UpdateFunc: func(before, after any) {
+			was, is := before.(client.Object), after.(client.Object) //nolint:forcetypeassert // the cache has no others
+			_, isSettings := after.(*purelbv1.LBNodeAgent)
+			switch {
+			case was.GetGeneration() != is.GetGeneration() || was.GetUID() != is.GetUID():
+				notify(a.wake)
+			case !isSettings:
+				notify(a.statusChanged)
+			}
+		},
+	}
+	var haveSynced []toolscache.InformerSynced
+	for _, kind := range []client.Object{&purelbv1.Announcement{}, &purelbv1.CommonAnnouncement{}, &purelbv1.LBNodeAgent{}} {
+		informer, err := informers.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
+		if err != nil {
+			return fmt.Errorf("watch objects of %T: %w", kind, err)
+		}
+		registration, err := informer.AddEventHandler(handler)
+		if err != nil {
+			return fmt.Errorf("watch objects of %T: %w", kind, err)
+		}
+		haveSynced = append(haveSynced, registration.HasSynced)
+	}
+	if toolscache.WaitForCacheSync(ctx.Done(), haveSynced...) {
+		a.isCacheFilled.Store(true)
+		signal(a.wake)
+	}
+	return nil
+}
+
+// watchKernel wakes the worker when what the kernel holds changes, until ctx ends.
+func (a *Agent) watchKernel(ctx context.Context) error {
+	if err := a.Kernel.Watch(ctx, func() { signal(a.wake) }); err != nil {
+		log.FromContext(ctx).Error(err, "The kernel is not watched: what others change is put right only when lifetimes are renewed")
+	}
+	return nil
+}
+
+// signal wakes the goroutine that waits for c, or will.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // is signalled already
+	}
+}
+
+// What the worker reads: the cache, or what a list at the API server has returned.
+
+// syncKnown syncs as the cache says. Until the cache is filled, and while it may be behind what
+// was listed at the API server, what was read last counts instead; in the second case the agent
+// lists once more. It returns when to sync again; 0 is when something changes.
+func (a *Agent) syncKnown(ctx context.Context) (time.Duration, error) {
+	isRead := a.state.objects.lbNodeAgent != nil && !a.state.objects.isOffline
+	isCacheBehind := a.freshness.hasJustListed()
+	switch {
+	case !a.isCacheFilled.Load():
+	case a.state.isListing && (isRead || isCacheBehind):
+		a.state.isCacheReadDue = true
+	case isCacheBehind:
+		a.beginList(ctx, listRequest{timeout: requestTimeout})
+	default:
+		objects, err := a.readObjects(ctx, false)
+		if err != nil {
+			a.watchdog.beginSync()
+			a.watchdog.endSync(err)
+			return 0, err
+		}
+		a.state.objects = objects
+	}
+	defer signal(a.reporter.changed)
+	return a.sync(ctx, a.state.objects, a.freshness.isFresh())
+}
+
+// syncLive lists the node's objects at the API server, and has the worker apply them: for the
+// heartbeat, which renews the Lease only afterwards. It fails if the agent could not list, or could
+// not observe the kernel: what went wrong with single addresses is in the statuses, and retried by
+// the worker.
+func (a *Agent) syncLive(ctx context.Context) error {
+	done := make(chan error, 1)
+	a.listRequests <- listRequest{timeout: min(a.freshness.renewalPeriod(), requestTimeout), done: done} // there is one heartbeat
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("wait for a sync: %w", ctx.Err())
+	}
+}
+
+// beginList begins to list at the API server. There must be no list under way.
+func (a *Agent) beginList(ctx context.Context, request listRequest) {
+	a.state.isListing = true
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, request.timeout)
+		defer cancel()
+		objects, err := a.readObjects(ctx, true)
+		a.lists <- listResult{request, objects, err} // there is room for the one list
+	}()
+}
+
+// syncListed syncs as the list says that was under way. If the list has failed, and there is no
+// cache to read either, it syncs as the agent knows: without anything it keeps what the kernel
+// has. It returns when to sync again; 0 is when something changes.
+func (a *Agent) syncListed(ctx context.Context, list listResult) (wait time.Duration, err error) {
+	a.state.isListing = false
+	if a.state.isCacheReadDue { // the list may be older than the change that woke the worker meanwhile
+		a.state.isCacheReadDue = false
+		signal(a.wake)
+	}
+	isOfHeartbeat, failure := list.done != nil, list.err
+	switch {
+	case list.err == nil:
+		a.state.objects = list.objects
+		a.defender.forgetYieldsOfEarlierEntries(list.objects.announcements)
+		if isOfHeartbeat {
+			a.freshness.noteListed()
+			signal(a.wake) // for what has to be repaired or renewed
+		}
+		wait, err = a.sync(ctx, a.state.objects, true)
+	case !isOfHeartbeat:
+		wait = minRetry // the worker lists once more, or reads the cache
+	case !a.isCacheFilled.Load():
+		wait, err = a.sync(ctx, a.state.objects, a.freshness.isFresh())
+	}
+	if !isOfHeartbeat {
+		signal(a.reporter.changed) // the heartbeat does so once it has renewed the Lease
+		return wait, err
+	}
+	if failure == nil && errors.Is(err, errUnobserved) {
+		failure = err
+	}
+	list.done <- failure
+	return wait, err
+}
+
+// What the worker does: it gathers, decides, applies and reports.
+
+// sync makes the kernel as the objects say. isUpToDate means that the objects are known to be up
+// to date. It waits for nothing but the kernel and the node's service proxy. It returns when to
+// sync again, 0 is when something changes, or errors after which to retry: those of single
+// addresses, or errUnobserved if it could do nothing at all.
+func (a *Agent) sync(ctx context.Context, objects apiObjects, isUpToDate bool) (wait time.Duration, err error) {
+	a.watchdog.beginSync()
+	defer func() { a.watchdog.endSync(err) }()
+	a.logMissing(ctx, objects)
+
+	inputs, err := a.gather(objects, isUpToDate)
+	if err != nil {
+		return 0, err
+	}
+	memory, decision := plan.Decide(a.state.memory, inputs)
+	a.state.memory = memory
+	outcomes, errs := a.apply(ctx, decision, inputs.Observed)
+	if outcomes.Unrenewed > 0 {
+		signal(a.wake) // the next sync goes on
+	}
+	if err := a.removeVirtual(decision); err != nil {
+		return 0, errors.Join(errs, err) // not reported: the agent may be removed once it has reported
+	}
+	outcomes.Contests, outcomes.Notes = a.defender.contests(), a.problemNotes()
+	memory, conclusion := plan.Conclude(memory, inputs, decision, outcomes)
+	a.state.memory = memory
+
+	if !decision.IsNothingKnown {
+		a.defender.forgetYields(decision.Desired()) //nolint:contextcheck // the defender listens until its own context ends
+	}
+	a.defender.hold(conclusion.Held) //nolint:contextcheck // as above
+	if !decision.IsNothingKnown {
+		a.save(inputs)
+	}
+	a.watching.set(objects.standbys, watch.SettingsOf(objects.lbNodeAgent)) //nolint:contextcheck // as above
+	if !objects.isOffline {
+		a.report(inputs, decision, conclusion)
+	}
+	err = errors.Join(errs, decision.Err)
+	if wait = conclusion.DecideIn; err != nil && wait > 0 && wait <= plan.ReprobeInterval {
+		// An error would delay the addresses that wait until another station stops answering.
+		log.FromContext(ctx).Error(err, "Not everything could be applied")
+		return wait, nil
+	}
+	return wait, err
+}
+
+// gather returns the inputs of a decision.
+func (a *Agent) gather(objects apiObjects, isUpToDate bool) (plan.Inputs, error) {
+	observed, err := a.Kernel.Observe()
+	if err != nil {
+		return plan.Inputs{}, fmt.Errorf("%w: %w", errUnobserved, err)
+	}
+	a.defender.noteObserved(observed)
+	a.Neighbours.SetPodMACs(plan.PodMACs(observed))
+	held, yields := a.defender.heldAndYields()
+	return plan.Inputs{
+		Now:                 time.Now(),
+		LBNodeAgentName:     a.LBNodeAgent,
+		LBNodeAgent:         objects.lbNodeAgent,
+		Announcements:       a.reporter.withLatestStatuses(objects.announcements),
+		CommonAnnouncements: objects.common,
+		Standbys:            a.reporter.withLatestStatuses(objects.standbys),
+		IsFirstReported:     len(objects.announcements) > 0 && objects.announcements[0].Status.ObservedGeneration > 0,
+		IsUpToDate:          isUpToDate,
+		IsOffline:           objects.isOffline,
+		Observed:            observed,
+		Held:                held,
+		Yields:              yields,
+		CheckedChallenges:   a.defender.checkedChallenges(),
+		ProbeAnswers:        a.prober.takeAnswers(),
+		Claims:              a.watching.takeClaims(),
+	}, nil
+}
+
+// removeVirtual removes the virtual interfaces that the agent made and does not need any more,
+// unless they hold addresses.
+func (a *Agent) removeVirtual(decision plan.Decision) error {
+	var errs error
+	for _, name := range decision.RemoveVirtual {
+		errs = errors.Join(errs, a.Kernel.RemoveVirtual(name))
+	}
+	return errs
+}
+
+// report passes the statuses on to the reporter, and what is announced to the metrics.
+func (a *Agent) report(inputs plan.Inputs, decision plan.Decision, conclusion plan.Conclusion) {
+	if decision.IsNothingKnown {
+		a.reporter.setStatuses(nil, nil, nil)
+		return
+	}
+	a.Metrics.setAnnounced(a.NodeName, conclusion.Announced, conclusion.States)
+	a.reporter.setStatuses(slices.Concat(inputs.Announcements, inputs.Standbys),
+		slices.Concat(conclusion.Statuses, a.watching.statuses(&inputs, &conclusion)), inputs.SharedEntries())
+}
+
+// logMissing logs once that there is no LBNodeAgent.
+func (a *Agent) logMissing(ctx context.Context, objects apiObjects) {
+	isMissing := objects.lbNodeAgent == nil && len(objects.announcements) > 0
+	if isMissing && !a.state.isMissingLogged {
+		log.FromContext(ctx).Info("There is no such LBNodeAgent: changing nothing until there is", "lbnodeagent", a.LBNodeAgent)
+	}
+	a.state.isMissingLogged = isMissing
+}

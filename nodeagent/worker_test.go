@@ -1,0 +1,176 @@
+package nodeagent
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllertest"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
+)
+
+// The worker has begun to list, and the answer takes time. The heartbeat asks for a list, and an
+// object changes: what the later list says is not undone by the earlier one.
+func TestListsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", virtual("198.51.100.1")))
+		delays := make(chan time.Duration, 1)
+		delays <- time.Second // of the first list
+		w.Live = interceptor.NewClient(w.Live.(client.WithWatch), interceptor.Funcs{
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+				err := c.List(ctx, list, opts...)
+				select {
+				case d := <-delays:
+					time.Sleep(d)
+				default:
+				}
+				return err
+			},
+		})
+		w.freshness.noteListed() // the cache may be behind
+		go w.work(t.Context())
+		time.Sleep(time.Second / 2)
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses, virtual("198.51.100.2")) })
+		if err := w.syncLive(t.Context()); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(10 * time.Second)
+		w.expect("changes", []string{"EnsureVirtual kube-lb0", "Add 198.51.100.1/32 kube-lb0", "Add 198.51.100.2/32 kube-lb0"}, w.kernel.Calls())
+	})
+}
+
+// busyKernel takes a second to observe, and then has changed again.
+type busyKernel struct {
+	Kernel
+	changed chan struct{}
+}
+
+func (k busyKernel) Observe() (plan.Observed, error) {
+	time.Sleep(time.Second)
+	signal(k.changed)
+	return k.Kernel.Observe()
+}
+
+// A worker that is woken without end has time for the heartbeat: it ends the sync that it has begun,
+// syncs as the list says that it has begun, lists while it syncs once more, and syncs as that list says.
+func TestHeartbeatGoesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1"))
+		w.Kernel = busyKernel{w.kernel, w.wake}
+		ctx, stop := context.WithCancel(t.Context())
+		defer func() {
+			stop()
+			<-w.ended
+		}()
+		go w.work(ctx)
+		for range 20 {
+			time.Sleep(1700 * time.Millisecond)
+			start := time.Now()
+			if err := w.syncLive(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(start); took > 4*time.Second {
+				t.Errorf("the heartbeat has waited for %s", took)
+			}
+		}
+	})
+}
+
+// A status that others have made wrong is put right a little later.
+func TestWrongStatusIsPutRight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1", virtual("198.51.100.1")))
+		go func() { _ = w.reporter.Start(t.Context()) }()
+		go w.work(t.Context())
+		time.Sleep(10 * time.Second)
+		wrong := w.get("node1")
+		wrong.Status.Addresses[0].State = purelbv1.StatePending
+		if err := w.Client.Status().Update(t.Context(), wrong); err != nil {
+			t.Fatal(err)
+		}
+		signal(w.statusChanged)
+		time.Sleep(statusSettle - time.Millisecond)
+		synctest.Wait()
+		w.expect("state before", "198.51.100.1 Pending", w.states("node1"))
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		w.expect("state", "198.51.100.1 Announced", w.states("node1"))
+	})
+}
+
+// The cache wakes the worker once it is filled, and then when a spec has changed; when only a status
+// has, it does so a little later, and not at all for the status of the LBNodeAgent.
+func TestWatchAPI(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		informers := &informertest.FakeInformers{Scheme: w.Client.Scheme()}
+		informerOf := func(o client.Object) *controllertest.FakeInformer {
+			i, err := informers.FakeInformerFor(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return i
+		}
+		gvk, err := w.Client.GroupVersionKindFor(settings())
+		if err != nil {
+			t.Fatal(err)
+		}
+		informerOf(settings())
+		unfilled := controllertest.NewFakeInformer()
+		informers.InformersByGVK[gvk] = unfilled
+		expect := func(what string, wake, later bool) {
+			t.Helper()
+			synctest.Wait()
+			is := func(c chan struct{}) bool {
+				select {
+				case <-c:
+					return true
+				default:
+					return false
+				}
+			}
+			w.expect(what, []bool{wake, later}, []bool{is(w.wake), is(w.statusChanged)})
+		}
+		go func() { _ = w.watchAPI(t.Context(), informers) }()
+		synctest.Wait()
+		ann, reported := announcementOf("node1"), announcementOf("node1")
+		reported.Status.Announced = 1
+		informerOf(ann).Add(ann)
+		informerOf(ann).Update(ann, reported)
+		time.Sleep(time.Minute)
+		expect("while one kind is missing", false, false)
+		w.expect("the cache is filled", false, w.isCacheFilled.Load())
+		unfilled.Synced()
+		time.Sleep(time.Second)
+		expect("once it is filled", true, false)
+		w.expect("the cache is filled", true, w.isCacheFilled.Load())
+
+		informerOf(ann).Update(ann, reported)
+		expect("the status of an Announcement", false, true)
+		changed := announcementOf("node1")
+		changed.Generation++
+		informerOf(ann).Update(ann, changed)
+		expect("its spec", true, false)
+		another := announcementOf("node1")
+		another.UID = "another"
+		informerOf(ann).Update(ann, another)
+		expect("one of the same name", true, false)
+		informerOf(ann).Delete(ann)
+		expect("it is gone", true, false)
+		shared := commonAnnouncementOf("common", 1)
+		informerOf(shared).Add(shared)
+		expect("a CommonAnnouncement", true, false)
+		was, is := settings(), settings()
+		unfilled.Update(was, is)
+		expect("the status of the LBNodeAgent", false, false)
+		is.Generation++
+		unfilled.Update(was, is)
+		expect("its spec", true, false)
+	})
+}
