@@ -37,7 +37,6 @@ import (
 	"github.com/purelb/purelb-operator/controllers/agents"
 	"github.com/purelb/purelb-operator/controllers/ipam"
 	"github.com/purelb/purelb-operator/controllers/ipam/netbox"
-	"github.com/purelb/purelb-operator/controllers/routing"
 	"github.com/purelb/purelb-operator/internal/features"
 	"github.com/purelb/purelb-operator/internal/footprint"
 	"github.com/purelb/purelb-operator/internal/httpserver"
@@ -336,7 +335,7 @@ func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image str
 		}).SetupWithManager(mgr), //nolint:contextcheck // it only adds an index, which waits for nothing
 		(&controllers.RoutingReconciler{
 			Client: c, Recorder: recorder("purelb-routing"), Namespace: o.namespace, Now: time.Now,
-			Defaults: routing.Defaults{Image: image, ServiceAccount: o.speakerServiceAccount},
+			Defaults: agents.Defaults{Image: image, ServiceAccount: o.speakerServiceAccount},
 		}).SetupWithManager(mgr),
 		(&controllers.AnnouncedReconciler{
 			Client: c, Recorder: recorder("purelb-lbnodeagent"), Namespace: o.namespace, IsDefault: o.isDefault, Reasons: reasons,

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/agents"
 	"github.com/purelb/purelb-operator/controllers/routing"
 )
 
@@ -30,7 +31,7 @@ type RoutingReconciler struct {
 	Client    client.Client
 	Recorder  events.EventRecorder
 	Namespace string
-	Defaults  routing.Defaults
+	Defaults  agents.Defaults
 	Now       func() time.Time
 
 	state routingState

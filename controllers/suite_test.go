@@ -35,7 +35,6 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers"
 	"github.com/purelb/purelb-operator/controllers/agents"
-	"github.com/purelb/purelb-operator/controllers/routing"
 	"github.com/purelb/purelb-operator/test/apiserver"
 )
 
@@ -191,7 +190,7 @@ func newManager(ctx context.Context, options ctrl.Options, config *rest.Config, 
 			Recorder: mgr.GetEventRecorder("purelb-placement"),
 		}).SetupWithManager(mgr),
 		(&controllers.RoutingReconciler{
-			Client: c, Recorder: mgr.GetEventRecorder("purelb-routing"), Namespace: namespace, Now: time.Now, Defaults: routing.Defaults{Image: "purelb.io/purelb:test", ServiceAccount: "purelb-speaker"},
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-routing"), Namespace: namespace, Now: time.Now, Defaults: agents.Defaults{Image: "purelb.io/purelb:test", ServiceAccount: "purelb-speaker"},
 		}).SetupWithManager(mgr),
 		(&controllers.AnnouncedReconciler{
 			Client: c, Recorder: mgr.GetEventRecorder("purelb-lbnodeagent"), Namespace: namespace, IsDefault: true, Reasons: reasons,

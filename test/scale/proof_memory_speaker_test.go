@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	nodeagents "github.com/purelb/purelb-operator/controllers/agents"
 	"github.com/purelb/purelb-operator/controllers/routing"
 	"github.com/purelb/purelb-operator/nodeagent/link"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
@@ -99,7 +100,7 @@ func trySpeaker(t *testing.T, random *rand.Rand, neighbours, networks int) {
 		NodeName: nodeName(0), LBNodeAgent: lbNodeAgent, Interface: "kube-lb0", RouterID: "10.80.0.1",
 	}}
 	create(t, c, nodeRouting)
-	s := newNodeProgram(t, c, "purelb-speaker", speakerPath(t), folder, routing.SpeakerDaemonSet(settings, routing.Defaults{}).Spec.Template.Spec.Containers[0])
+	s := newNodeProgram(t, c, "purelb-speaker", speakerPath(t), folder, routing.SpeakerDaemonSet(settings, nodeagents.Defaults{}).Spec.Template.Spec.Containers[0])
 	s.start(t)
 	await := func(when string, established, networks int32) {
 		t.Helper()
