@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/placement"
+	"github.com/purelb/purelb-operator/internal/pacing"
 )
 
 // defaultLeaseDuration is assumed of a Lease that does not say how long it lasts.
@@ -39,6 +40,7 @@ type Liveness struct {
 	// limits is by node, of the nodes that SetHeartbeats was last called with.
 	limits map[string]leaseLimit
 
+	// changes and expiries have room for one event each, which is about no object.
 	changes, expiries chan event.GenericEvent
 }
 
@@ -173,7 +175,7 @@ func (l *Liveness) forgetLease(obj any) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		delete(l.freshness, strings.TrimPrefix(lease.Name, v1.LeasePrefix))
-		signal(l.changes) // the node's agent may need the Lease again
+		pacing.Signal(l.changes) // the node's agent may need the Lease again
 	}
 }
 
@@ -253,17 +255,9 @@ func (l *Liveness) signalChange(f *freshness) {
 	}
 	hadExpired := f.signalled == placement.Expired
 	f.signalled = now
-	signal(l.changes)
+	pacing.Signal(l.changes)
 	if hadExpired != (now == placement.Expired) {
-		signal(l.expiries)
-	}
-}
-
-// signal sends to a channel with room for one event, unless one is waiting to be received.
-func signal(to chan event.GenericEvent) {
-	select {
-	case to <- event.GenericEvent{Object: &v1.Announcement{}}:
-	default:
+		pacing.Signal(l.expiries)
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/purelb/purelb-operator/internal/pacing"
 )
 
 // queue is the work for one endpoint, which is done one after the other. The work itself
@@ -34,14 +36,7 @@ func newQueue() *queue {
 // restart forgets failures.
 func (q *queue) restart() {
 	q.health, q.tokenReadAt = newHealth(), time.Time{}
-	q.signal()
-}
-
-func (q *queue) signal() {
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
+	pacing.Signal(q.wake)
 }
 
 // isSlow reports whether the work under way takes long.
@@ -79,7 +74,7 @@ func (b *Broker) stopIdleQueues() {
 // wake lets the worker of a group's endpoint look for work.
 func (b *Broker) wake(group string) {
 	if g := b.groups[group]; g != nil {
-		b.queues[g.endpoint].signal()
+		pacing.Signal(b.queues[g.endpoint].wake)
 	}
 }
 

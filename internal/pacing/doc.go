@@ -1,4 +1,4 @@
-// Package pacing holds the two ways in which PureLB waits.
+// Package pacing holds the two ways in which PureLB waits, and Signal, which wakes.
 //
 // Batch waits because more is likely to come: requests that come together are served
 // by one run, and work that takes long is done less often. Its first request after a

@@ -48,11 +48,11 @@ func (n *Netlink) Watch(ctx context.Context, changed func()) error {
 	for socket != nil {
 		receive(ctx, socket, func(messages []syscall.NetlinkMessage) {
 			if slices.ContainsFunc(messages, isObservedChange) {
-				sendSignal(signal)
+				pacing.Signal(signal)
 			}
 		})
 		if socket = resubscribe(ctx, groups); socket != nil {
-			sendSignal(signal) // for the changes that the lost notifications reported
+			pacing.Signal(signal) // for the changes that the lost notifications reported
 		}
 	}
 	return nil
@@ -86,19 +86,19 @@ func (n *Netlink) WatchLinks(ctx context.Context, changed func([]plan.Link)) err
 		return err
 	}
 	signal := make(chan struct{}, 1)
-	sendSignal(signal)
+	pacing.Signal(signal)
 	go callForSignals(ctx, signal, func() { changed(table.all()) })
 	for socket != nil {
 		receive(ctx, socket, func(messages []syscall.NetlinkMessage) {
 			if table.apply(messages) {
-				sendSignal(signal)
+				pacing.Signal(signal)
 			}
 		})
 		if socket = resubscribe(ctx, groups); socket == nil {
 			break
 		}
 		if table.list(n) == nil {
-			sendSignal(signal)
+			pacing.Signal(signal)
 			continue
 		}
 		_ = socket.Close() // receive fails at once, and the loop subscribes and lists again
@@ -145,14 +145,6 @@ func receive(ctx context.Context, socket *nl.NetlinkSocket, received func([]sysc
 			return
 		}
 		received(messages)
-	}
-}
-
-// sendSignal makes callForSignals call its function, unless a signal waits already.
-func sendSignal(signal chan<- struct{}) {
-	select {
-	case signal <- struct{}{}:
-	default:
 	}
 }
 
