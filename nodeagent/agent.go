@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/purelb/purelb-operator/nodeagent/internal/file"
 )
 
 // FieldOwner of the status of Announcements.
@@ -49,7 +51,7 @@ type Agent struct {
 	watchdog  *watchdog
 	reporter  *reporter
 	// saver writes the checkpoint, and ownershipSaver the Ownership; nil if there is none.
-	saver, ownershipSaver *saver
+	saver, ownershipSaver *file.Saver
 
 	// wake wakes the worker, statusChanged does so after statusSettle, and emptyItem gives it nothing
 	// to do. All three have room for one signal.
@@ -67,18 +69,18 @@ type Agent struct {
 }
 
 // savers returns the savers that there are.
-func (a *Agent) savers() []*saver {
+func (a *Agent) savers() []*file.Saver {
 	if a.ownershipSaver == nil {
-		return []*saver{a.saver}
+		return []*file.Saver{a.saver}
 	}
-	return []*saver{a.saver, a.ownershipSaver}
+	return []*file.Saver{a.saver, a.ownershipSaver}
 }
 
 // problemNotes returns why files are not written.
 func (a *Agent) problemNotes() []string {
 	var notes []string
 	for _, s := range a.savers() {
-		notes = append(notes, s.problemNote())
+		notes = append(notes, s.Problem())
 	}
 	return notes
 }

@@ -2,9 +2,7 @@ package nodeagent
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"net/netip"
 	"slices"
@@ -20,14 +18,13 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
-// checkpointVersion is that of the file's form. The agent reads no other.
+// checkpointVersion is that of the file's form.
 const checkpointVersion = 1
 
 // checkpoint is what an agent needs to do its job when it starts while the API server is away:
 // the objects that it last read, and the addresses that it has yielded or claimed.
 type checkpoint struct {
-	Version       int                                `json:"version"`
-	NodeName      string                             `json:"nodeName"`
+	file.Header
 	LBNodeAgent   string                             `json:"lbNodeAgent"`
 	Spec          purelbv1.LBNodeAgentSpec           `json:"spec"`
 	Announcements []purelbv1.Announcement            `json:"announcements"`
@@ -47,23 +44,13 @@ func (a *Agent) loadCheckpoint() {
 	if a.Checkpoint == "" {
 		return
 	}
-	text, err := file.ReadWithin(a.Checkpoint, checkpointReadTimeout)
-	if errors.Is(err, fs.ErrNotExist) {
-		return
-	}
 	c := &checkpoint{}
-	if err == nil {
-		err = json.Unmarshal(text, c)
-	}
-	switch {
-	case err != nil:
-	case c.Version != checkpointVersion:
-		err = fmt.Errorf("the file is of version %d, not %d", c.Version, checkpointVersion)
-	case c.NodeName != a.NodeName:
-		err = fmt.Errorf("the file is of node %s", c.NodeName)
-	}
+	exists, err := file.LoadCheckpoint(a.Checkpoint, checkpointReadTimeout,
+		c, &c.Header, file.Header{Version: checkpointVersion, NodeName: a.NodeName})
 	if err != nil {
 		log.Log.Info("The agent cannot use the checkpoint", "file", a.Checkpoint, "error", err.Error())
+	}
+	if err != nil || !exists {
 		return
 	}
 	a.defender.restoreYields(c.Yields)
@@ -77,11 +64,11 @@ func (a *Agent) loadCheckpoint() {
 }
 
 // newCheckpointSaver returns the saver that writes the checkpoint.
-func newCheckpointSaver(a *Agent) *saver {
-	return &saver{
-		what: "the checkpoint", consequence: "a start while the API server is away would not know of the latest changes",
-		path: func() string { return a.Checkpoint }, replaceFile: file.ReplaceDurably,
-		changed: make(chan struct{}, 1), wake: a.wake, writes: pacing.Batch{Gap: saveGap},
+func newCheckpointSaver(a *Agent) *file.Saver {
+	return &file.Saver{
+		What: "the checkpoint", Consequence: "a start while the API server is away would not know of the latest changes",
+		Path: func() string { return a.Checkpoint }, Replace: file.ReplaceDurably,
+		Changed: make(chan struct{}, 1), Wake: a.wake, Writes: pacing.Batch{Gap: saveGap},
 	}
 }
 
@@ -100,12 +87,13 @@ func (a *Agent) save(in plan.Inputs) {
 	c := checkpointOf(a.NodeName, in)
 	c.Yields, c.Claims = yields, claims
 	// What was yielded or claimed is known nowhere else.
-	a.saver.save(func() ([]byte, error) { return json.Marshal(c) }, id.known != lastID.known)
+	a.saver.Save(func() ([]byte, error) { return json.Marshal(c) }, id.known != lastID.known)
 }
 
 func checkpointOf(nodeName string, in plan.Inputs) *checkpoint {
 	c := &checkpoint{
-		Version: checkpointVersion, NodeName: nodeName, LBNodeAgent: in.LBNodeAgentName, Spec: in.LBNodeAgent.Spec,
+		Header:      file.Header{Version: checkpointVersion, NodeName: nodeName},
+		LBNodeAgent: in.LBNodeAgentName, Spec: in.LBNodeAgent.Spec,
 		Announcements: withoutStatuses(in.Announcements), Standbys: withoutStatuses(in.Standbys),
 	}
 	shared := in.SharedEntries()

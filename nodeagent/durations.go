@@ -1,6 +1,8 @@
 package nodeagent
 
-import "time"
+import (
+	"time"
+)
 
 // The durations by which the agent sends, writes and waits, each with its reason. Those by
 // which it decides are in package plan.
@@ -44,14 +46,6 @@ const (
 	// recordGap is the least time between two writes of the record of the agent's addresses: short,
 	// since what is added meanwhile is unknown to the next process if this one is killed.
 	recordGap = 20 * time.Millisecond
-	// saveRetry is how long after a file could not be written it is tried again.
-	saveRetry = 10 * time.Second
-	// saveHungAfter is how long a file may take to be written before the agent reports
-	// that the disk hangs.
-	saveHungAfter = 5 * time.Second
-	// lastSaveTimeout is how long an agent that stops waits for a file to be written, and for the
-	// sync before that to end.
-	lastSaveTimeout = time.Second
 
 	// stuckAfter is for how long a sync may run, whole syncs may fail, or an item may wait for
 	// the worker, before the agent counts as stuck.
@@ -97,8 +91,6 @@ const (
 const (
 	// askRate is how many addresses an agent that is not fresh asks for in a second.
 	askRate = 200
-	// parallelReports bounds how many statuses are written at a time.
-	parallelReports = 4
 	// maxProxyAddrs bounds at how many of the node's addresses the proxy is asked.
 	maxProxyAddrs = 8
 )

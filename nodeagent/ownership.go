@@ -20,21 +20,21 @@ type Ownership interface {
 
 // newOwnershipSaver returns the saver that writes the record when it has changed. The record is
 // of no use once the machine has booted, so it need not survive that.
-func newOwnershipSaver(a *Agent) *saver {
-	s := &saver{
-		what: "the record of the agent's addresses", consequence: "the next process would not recognise the addresses that were added meanwhile",
-		path: a.Ownership.Path, replaceFile: file.Replace,
-		beforeLast: a.endSyncs, changed: make(chan struct{}, 1), wake: a.wake, writes: pacing.Batch{Gap: recordGap},
+func newOwnershipSaver(a *Agent) *file.Saver {
+	s := &file.Saver{
+		What: "the record of the agent's addresses", Consequence: "the next process would not recognise the addresses that were added meanwhile",
+		Path: a.Ownership.Path, Replace: file.Replace,
+		BeforeLast: a.endSyncs, Changed: make(chan struct{}, 1), Wake: a.wake, Writes: pacing.Batch{Gap: recordGap},
 	}
-	a.Ownership.OnChange(func() { s.save(a.Ownership.Content, false) })
+	a.Ownership.OnChange(func() { s.Save(a.Ownership.Content, false) })
 	return s
 }
 
 // endSyncs waits until the worker, which is stopping, has ended, since its last sync may add addresses:
-// for lastSaveTimeout at the most.
+// for file.LastTimeout at the most.
 func (a *Agent) endSyncs() {
 	select {
 	case <-a.ended:
-	case <-time.After(lastSaveTimeout): // a sync that hangs goes with the process
+	case <-time.After(file.LastTimeout): // a sync that hangs goes with the process
 	}
 }

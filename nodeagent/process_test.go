@@ -18,6 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent/internal/file"
+	"github.com/purelb/purelb-operator/nodeagent/internal/report"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
@@ -310,7 +312,7 @@ func (p *process) start() {
 	}
 	a.prepare()
 	for _, s := range a.savers() {
-		s.replaceFile = p.disk.replace
+		s.Replace = p.disk.replace
 	}
 	a.loadCheckpoint()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -602,7 +604,7 @@ func TestFaultDisk(t *testing.T) {
 				}
 				p.expect("it is written", false, p.disk.has(p.Checkpoint))
 				mend()
-				time.Sleep(saveRetry + time.Second)
+				time.Sleep(file.Retry + time.Second)
 				synctest.Wait()
 				p.expect("it is written then", true, strings.Contains(string(p.disk.files[p.Checkpoint]), "198.51.100.1"))
 				if ready := p.get("node1").Status.Conditions[0]; strings.Contains(ready.Message, "checkpoint") {
@@ -644,7 +646,7 @@ func TestFaultDiskOfTheRecord(t *testing.T) {
 				}
 				p.expect("it is written", false, p.disk.has("addresses.json"))
 				mend()
-				time.Sleep(saveRetry + time.Second)
+				time.Sleep(file.Retry + time.Second)
 				synctest.Wait()
 				p.expect("the record", `{"192.0.2.1/32":true,"198.51.100.1/32":false,"198.51.100.2/32":true}`, p.disk.text("addresses.json"))
 				if ready := p.get("node1").Status.Conditions[0]; strings.Contains(ready.Message, "record") {
@@ -712,7 +714,7 @@ func TestFaultReportsHang(t *testing.T) {
 		})
 		time.Sleep(3 * time.Second)
 		p.expect("the checkpoint has what has changed", true, strings.Contains(p.disk.text(p.Checkpoint), "198.51.100.1"))
-		if n := p.mostReports.Load(); n == 0 || n > parallelReports {
+		if n := p.mostReports.Load(); n == 0 || n > report.Parallel {
 			t.Errorf("%d requests at a time", n)
 		}
 		for s := range 40 {

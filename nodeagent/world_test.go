@@ -362,11 +362,8 @@ func (w *world) work(ctx context.Context) {
 
 // finish writes the checkpoint and reports, as far as that is due.
 func (w *world) finish() (time.Duration, error) {
-	makeContent, pause := w.saver.takeDue()
-	if makeContent != nil {
-		w.saver.write(w.t.Context(), makeContent)
-	}
-	wait, err := w.reporter.write(w.t.Context())
+	pause, _ := w.saver.WriteDue(w.t.Context())
+	wait, err := w.reporter.Write(w.t.Context())
 	return plan.Earliest(pause, wait), err
 }
 

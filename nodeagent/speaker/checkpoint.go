@@ -2,14 +2,13 @@ package speaker
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
@@ -25,8 +24,7 @@ const (
 
 // checkpoint is what a speaker leaves to the next one.
 type checkpoint struct {
-	Version  int    `json:"version"`
-	NodeName string `json:"nodeName"`
+	file.Header
 	// BootID is of the boot of the node in which the speaker ran: only within one boot does
 	// the kernel go on forwarding while no speaker runs.
 	BootID     string                   `json:"bootID"`
@@ -46,33 +44,36 @@ func readBootID() (string, error) {
 // loadCheckpoint returns the NodeRouting that an earlier speaker of the node worked by, and
 // whether that was since the node booted; nil if there is none.
 func loadCheckpoint(dir, nodeName, namespace, bootID string) (routing *purelbv1.NodeRouting, isSameBoot bool, err error) {
-	text, err := file.ReadWithin(filepath.Join(dir, checkpointFile), checkpointReadTimeout)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, false, nil
-	}
 	c := checkpoint{}
-	if err == nil {
-		err = json.Unmarshal(text, &c)
-	}
-	switch {
-	case err != nil:
-		return nil, false, fmt.Errorf("read the checkpoint: %w", err)
-	case c.Version != checkpointVersion:
-		return nil, false, fmt.Errorf("read the checkpoint: it is of version %d, not %d", c.Version, checkpointVersion)
-	case c.NodeName != nodeName:
-		return nil, false, fmt.Errorf("read the checkpoint: it is of node %s", c.NodeName)
+	exists, err := file.LoadCheckpoint(filepath.Join(dir, checkpointFile), checkpointReadTimeout,
+		&c, &c.Header, file.Header{Version: checkpointVersion, NodeName: nodeName})
+	if err != nil || !exists {
+		return nil, false, err
 	}
 	routing = &purelbv1.NodeRouting{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: nodeName, Generation: c.Generation}, Spec: c.Spec}
 	return routing, c.BootID != "" && c.BootID == bootID, nil
 }
 
-// saveCheckpoint writes the checkpoint for the next speaker.
-func saveCheckpoint(dir, bootID string, routing *purelbv1.NodeRouting) error {
-	text, err := json.Marshal(checkpoint{
-		Version: checkpointVersion, NodeName: routing.Spec.NodeName, BootID: bootID, Generation: routing.Generation, Spec: routing.Spec,
-	})
-	if err != nil {
-		return fmt.Errorf("write the checkpoint: %w", err)
+// newSaver returns the saver that writes the checkpoint. It is of no use once the node has booted,
+// so it need not survive that.
+func newSaver(s *Speaker) *file.Saver {
+	return &file.Saver{
+		What: "the checkpoint", Consequence: "the next speaker would not know the neighbours while the API server is away",
+		Path: func() string { return filepath.Join(s.StateDir, checkpointFile) }, Replace: file.Replace,
+		Changed: make(chan struct{}, 1),
 	}
-	return file.Replace(filepath.Join(dir, checkpointFile), text)
+}
+
+// save keeps the NodeRouting for the next speaker.
+func (s *Speaker) save(routing *purelbv1.NodeRouting) {
+	saved := s.state.saved
+	if saved != nil && saved.Generation == routing.Generation && equality.Semantic.DeepEqual(saved.Spec, routing.Spec) {
+		return
+	}
+	s.state.saved = routing
+	c := checkpoint{
+		Header: file.Header{Version: checkpointVersion, NodeName: routing.Spec.NodeName},
+		BootID: s.state.bootID, Generation: routing.Generation, Spec: routing.Spec,
+	}
+	s.saver.Save(func() ([]byte, error) { return json.Marshal(c) }, false)
 }

@@ -10,16 +10,21 @@ import (
 	"sync/atomic"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/pacing"
+	"github.com/purelb/purelb-operator/nodeagent/internal/file"
+	"github.com/purelb/purelb-operator/nodeagent/internal/report"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 	"github.com/purelb/purelb-operator/nodeagent/speaker/routes"
 )
+
+// FieldOwner of the status of NodeRoutings.
+const FieldOwner = "purelb-speaker"
 
 const (
 	// pollInterval is how often the speaker looks by itself: for passwords, for routers of
@@ -36,6 +41,13 @@ const (
 	stallTime = 30 * time.Second
 	// stopTimeout bounds the end of the sessions.
 	stopTimeout = 5 * time.Second
+
+	// reportGap is the least time between two reports, and reportTimeout how long one may take.
+	reportGap     = 500 * time.Millisecond
+	reportTimeout = 5 * time.Second
+	// minRetry and maxRetry bound the wait after a report that failed.
+	minRetry = 500 * time.Millisecond
+	maxRetry = 30 * time.Second
 )
 
 // Server is the BGP library.
@@ -75,8 +87,10 @@ type Speaker struct {
 	// StateDir is for the checkpoint and the lock, and PasswordDir has the passwords.
 	StateDir, PasswordDir string
 
-	wake     chan struct{}
-	reporter *reporter
+	wake chan struct{}
+	// reporter writes the status of the node's NodeRouting, and saver the checkpoint.
+	reporter *report.Reporter[purelbv1.NodeRoutingStatus]
+	saver    *file.Saver
 	// lastRound is when the last round ended, in Unix nanoseconds, and isReady what the
 	// readiness check says.
 	lastRound atomic.Int64
@@ -117,7 +131,7 @@ func (s *Speaker) NeedLeaderElection() bool { return false }
 
 // Start speaks until ctx ends.
 func (s *Speaker) Start(ctx context.Context) error {
-	s.wake = make(chan struct{}, 1)
+	s.prepare()
 	s.lastRound.Store(time.Now().UnixNano())
 	if err := s.waitForLock(ctx); err != nil {
 		return err
@@ -128,8 +142,12 @@ func (s *Speaker) Start(ctx context.Context) error {
 	if err := s.watch(ctx); err != nil {
 		return err
 	}
-	s.reporter = newReporter(s.Client)
-	go s.reporter.run(ctx)
+	go func() { _ = s.reporter.Start(ctx) }()
+	saving, lastRoundEnded := context.WithCancel(context.WithoutCancel(ctx))
+	var saver sync.WaitGroup
+	saver.Go(func() { _ = s.saver.Start(saving) })
+	defer saver.Wait()
+	defer lastRoundEnded()
 	for ctx.Err() == nil {
 		wait, err := s.round(ctx)
 		if err != nil && ctx.Err() == nil {
@@ -145,6 +163,17 @@ func (s *Speaker) Start(ctx context.Context) error {
 		timer.Stop()
 	}
 	return s.stop(context.WithoutCancel(ctx))
+}
+
+// prepare makes the speaker's components.
+func (s *Speaker) prepare() {
+	s.wake = make(chan struct{}, 1)
+	s.saver = newSaver(s)
+	s.reporter = &report.Reporter[purelbv1.NodeRoutingStatus]{
+		Client: func() client.Client { return s.Client }, Kind: "NodeRouting", FieldOwner: FieldOwner, Changed: make(chan struct{}, 1),
+		Timeout: reportTimeout, Rests: pacing.Batch{Gap: reportGap},
+		Failures: pacing.Backoff{Min: minRetry, Max: maxRetry, Spread: 0.5}, MaxUnanswered: maxRetry,
+	}
 }
 
 // waitForLock waits until no other speaker runs on the node. It works meanwhile, as far as the
@@ -200,7 +229,7 @@ func (s *Speaker) watch(ctx context.Context) error {
 		return fmt.Errorf("watch the NodeRouting: %w", err)
 	}
 	go func() {
-		if err := s.Kernel.Watch(ctx, s.signal); err != nil && ctx.Err() == nil {
+		if err := s.Kernel.Watch(ctx, func() { pacing.Signal(s.wake) }); err != nil && ctx.Err() == nil {
 			log.FromContext(ctx).Error(err, "The kernel is not watched: changes are seen late")
 		}
 	}()
@@ -222,15 +251,7 @@ func (s *Speaker) setRouting(obj any, isDeleted bool) {
 		s.routing = routing.DeepCopy()
 	}
 	s.mu.Unlock()
-	s.signal()
-}
-
-// signal asks for a round.
-func (s *Speaker) signal() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	pacing.Signal(s.wake)
 }
 
 // round gathers, decides, applies and reports. It returns when the next one is due.
@@ -263,7 +284,7 @@ func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 		s.logChanges(ctx, changes)
 	}
 	s.state.held = routes.AfterChanges(s.state.held, desired, changes)
-	s.save(ctx, routing)
+	s.save(routing)
 	sessions, listErr := s.state.server.Sessions(ctx)
 	if listErr == nil {
 		if !isDeleted {
@@ -289,22 +310,18 @@ func (s *Speaker) startServer(ctx context.Context, routing *purelbv1.NodeRouting
 	if s.state.server != nil && s.state.routerID == routerID {
 		return nil
 	}
-	return s.restartServer(ctx, routing)
+	return s.restartServer(ctx, routerID)
 }
 
 // restartServer ends all sessions, gracefully, and begins with an empty library.
-func (s *Speaker) restartServer(ctx context.Context, routing *purelbv1.NodeRouting) error {
-	routerID, err := netip.ParseAddr(routing.Spec.RouterID)
-	if err != nil {
-		return fmt.Errorf("the BGP identifier of the node: %w", err)
-	}
+func (s *Speaker) restartServer(ctx context.Context, routerID netip.Addr) error {
 	if s.state.server != nil {
 		if err := s.state.server.Stop(ctx, true); err != nil {
 			log.FromContext(ctx).Error(err, "The sessions did not end in order")
 		}
 		s.state.server, s.state.isRestart = nil, true
 	}
-	server := s.NewServer(s.signal)
+	server := s.NewServer(func() { pacing.Signal(s.wake) })
 	// Each session has an autonomous system of its own: this one is never seen.
 	const unusedASN = 64512
 	if err := server.Start(ctx, routerID, unusedASN); err != nil {
@@ -336,23 +353,15 @@ func (s *Speaker) routerOn(iface string) (netip.Addr, error) {
 	return netip.Addr{}, err
 }
 
-// save keeps the NodeRouting for the next speaker.
-func (s *Speaker) save(ctx context.Context, routing *purelbv1.NodeRouting) {
-	saved := s.state.saved
-	if saved != nil && saved.Generation == routing.Generation && equality.Semantic.DeepEqual(saved.Spec, routing.Spec) {
-		return
-	}
-	if err := saveCheckpoint(s.StateDir, s.state.bootID, routing); err != nil {
-		log.FromContext(ctx).Error(err, "The next speaker will not know the neighbours while the API server is away")
-		return
-	}
-	s.state.saved = routing
-}
-
 // report passes on how the sessions are.
 func (s *Speaker) report(routing *purelbv1.NodeRouting, sessions []routes.Session, isDrained bool) {
-	status := routes.Status(routing, s.state.held, sessions, isDrained)
-	s.reporter.set(routing, status)
+	latest := *routing
+	latest.Status = s.reporter.Latest(routing, routing.Status)
+	status := routes.Status(&latest, s.state.held, sessions, isDrained)
+	if routing.UID != "" { // else it is known from the checkpoint only: the API server has yet to answer
+		s.reporter.Set([]report.Status[purelbv1.NodeRoutingStatus]{{Object: routing, Before: latest.Status, After: status}})
+		pacing.Signal(s.reporter.Changed)
+	}
 	s.Metrics.set(status)
 	allSent := true
 	for _, p := range s.state.held.Peers {

@@ -133,7 +133,7 @@ func newWorld(t *testing.T, dir string) *world {
 		Kernel: w.kernel, NewServer: func(func()) Server { return w.server }, ProxyIsHealthy: func(context.Context) bool { return w.proxy },
 		Metrics: NewMetrics(prometheus.NewRegistry()), NodeName: "node1", Namespace: "purelb-system", StateDir: dir, PasswordDir: filepath.Join(dir, "passwords"),
 	}
-	w.wake, w.reporter = make(chan struct{}, 1), newReporter(nil)
+	w.prepare()
 	if err := w.restore(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -156,6 +156,9 @@ func (w *world) expect(want ...string) time.Duration {
 	wait, err := w.round(w.t.Context())
 	if err != nil {
 		w.t.Fatal(err)
+	}
+	if _, haveEnded := w.saver.WriteDue(w.t.Context()); !haveEnded || w.saver.Problem() != "" {
+		w.t.Error("the checkpoint is not written", w.saver.Problem())
 	}
 	if diff := cmp.Diff(want, w.server.take()); diff != "" {
 		w.t.Errorf("what the library was told (-want +got):\n%s", diff)
@@ -320,12 +323,12 @@ func TestDrainRounds(t *testing.T) {
 	w.expect("-198.51.100.1/32")
 	w.state.drain.since = w.state.drain.since.Add(-settleTime)
 	w.expect()
-	if !w.reporter.next.Status.Drained {
+	if !w.reporter.Latest(routing, purelbv1.NodeRoutingStatus{}).Drained {
 		t.Error("not reported as drained")
 	}
 	w.setRouting(routingOf(3, "192.0.2.1"), false)
 	w.expect("+198.51.100.1/32")
-	if w.reporter.next.Status.Drained {
+	if w.reporter.Latest(routing, purelbv1.NodeRoutingStatus{}).Drained {
 		t.Error("still reported as drained")
 	}
 }
