@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
 // OutOfScope is the error of an LBNodeAgent in another namespace than the manager's, or
@@ -181,13 +182,9 @@ func SelectionWarnings(a *v1.LBNodeAgent, all []v1.LBNodeAgent, nodes []corev1.N
 }
 
 func listNodes(names []string) string {
-	const most = 5
-	slices.Sort(names)
-	switch {
-	case len(names) == 1:
+	if len(names) == 1 {
 		return "node " + names[0]
-	case len(names) > most:
-		return fmt.Sprintf("nodes %s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 	}
-	return "nodes " + strings.Join(names, ", ")
+	slices.Sort(names)
+	return "nodes " + textlimit.List(names, 5, ", ")
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
 // AdmitCreate checks a ServiceGroup that is about to be created.
@@ -85,7 +86,7 @@ func (a *Admission) warnOfOverride(sg *v1.ServiceGroup) []string {
 	}
 	slices.Sort(services)
 	return []string{fmt.Sprintf("spec.policyLocal: externalTrafficPolicy Local of %s (%s) is set to Cluster where an address is Local or shared",
-		countOf(len(services), "Service"), abbreviate(services, ", "))}
+		countOf(len(services), "Service"), textlimit.List(services, maxNamed, ", "))}
 }
 
 func allowsOrphans(sg *v1.ServiceGroup) bool {

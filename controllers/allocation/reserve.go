@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
 // Bounds of what the manager reserves for one node. A node has one or two addresses in
@@ -169,7 +171,7 @@ func DescribeExcess(group *Group, excess []Excess) string {
 	}
 	return fmt.Sprintf("nodes report more addresses of their own, or gateways, in pools than are reserved for one node: %d of each family and, of those that only "+
 		"its agent reports, a quarter of each range; the rest may be allocated (%s): "+
-		"take the nodes' addresses out of the pools or, if the nodes do not have them, look into their agents", maxReserved, abbreviate(claims, ", "))
+		"take the nodes' addresses out of the pools or, if the nodes do not have them, look into their agents", maxReserved, textlimit.List(claims, maxNamed, ", "))
 }
 
 // ReservedWarnings says which addresses of the group no Service gets because nodes use
@@ -202,7 +204,7 @@ func ReservedWarnings(group *Group, reserved map[netip.Addr]string) []string {
 			names[j] = fmt.Sprintf("%s, %s", a, reserved[a])
 		}
 		warnings = append(warnings, fmt.Sprintf("%s: range %s covers what is never allocated: %s",
-			group.Ranges[i].Path, group.Ranges[i], abbreviate(names, "; ")))
+			group.Ranges[i].Path, group.Ranges[i], textlimit.List(names, maxNamed, "; ")))
 	}
 	return warnings
 }

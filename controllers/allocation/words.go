@@ -4,7 +4,12 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+
+	"github.com/purelb/purelb-operator/internal/textlimit"
 )
+
+// maxNamed is how many of several things a message names.
+const maxNamed = 5
 
 // JoinAddresses lists addresses for messages.
 func JoinAddresses(addrs []netip.Addr) string {
@@ -28,14 +33,5 @@ func countOf(n int, noun string) string {
 
 // DescribeInUse says how many addresses Services have, and names some of these.
 func DescribeInUse(addresses int, services []string) string {
-	return fmt.Sprintf("%s in use by %s (%s)", countOf(addresses, "address"), countOf(len(services), "Service"), abbreviate(services, ", "))
-}
-
-// abbreviate lists five names, and says how many more there are.
-func abbreviate(names []string, separator string) string {
-	const most = 5
-	if len(names) <= most {
-		return strings.Join(names, separator)
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], separator), len(names)-most)
+	return fmt.Sprintf("%s in use by %s (%s)", countOf(addresses, "address"), countOf(len(services), "Service"), textlimit.List(services, maxNamed, ", "))
 }

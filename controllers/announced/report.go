@@ -102,11 +102,8 @@ func condition(announced, all int, unplaced, waiting []string) metav1.Condition 
 	case announced == all:
 		c.Status, c.Reason = metav1.ConditionTrue, v1.ReasonAnnounced
 	}
-	for _, s := range waiting[:min(len(waiting), maxNamed)] {
+	for _, s := range textlimit.First(waiting, maxNamed) {
 		c.Message += "; " + s
-	}
-	if len(waiting) > maxNamed {
-		c.Message += fmt.Sprintf("; and %d more", len(waiting)-maxNamed)
 	}
 	return c
 }

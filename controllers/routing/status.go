@@ -13,6 +13,9 @@ import (
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
+// maxNamed is how many of several things a message names.
+const maxNamed = 8
+
 // maxMessage is the longest message of a condition.
 const maxMessage = 4096
 
@@ -52,7 +55,7 @@ func PeerStatus(p *v1.BGPPeer, result *PeerResult, routings map[string]*v1.NodeR
 func verdictOf(status *v1.BGPPeerStatus, result *PeerResult, down []string) (reason, message string) {
 	also := ""
 	if len(result.Problems) > 0 {
-		also = "; " + strings.Join(firstOf(result.Problems), "; ")
+		also = "; " + strings.Join(textlimit.First(result.Problems, maxNamed), "; ")
 	}
 	switch {
 	case len(result.Errors) > 0:
@@ -60,26 +63,17 @@ func verdictOf(status *v1.BGPPeerStatus, result *PeerResult, down []string) (rea
 	case len(result.SelectedNodes) == 0:
 		return v1.ReasonNoNodes, "spec.nodeSelector selects no node that runs an agent"
 	case len(result.Conflicts) > 0:
-		return v1.ReasonPeerConflict, fmt.Sprintf("an older BGPPeer has the same neighbour on %s: select other nodes, or delete one of the two%s", abbreviate(result.Conflicts), also)
+		return v1.ReasonPeerConflict, fmt.Sprintf("an older BGPPeer has the same neighbour on %s: select other nodes, or delete one of the two%s", textlimit.List(result.Conflicts, maxNamed, ", "), also)
 	case result.LacksSecret:
 		return v1.ReasonSecretMissing, "the Secret that spec.passwordSecretRef names does not exist in this namespace, or has no such key: without the password no session is opened"
 	case status.DesiredSessions == 0:
 		return v1.ReasonNoNeighbor, "no node has this neighbour" + also
 	case status.EstablishedSessions < status.DesiredSessions:
-		return v1.ReasonSessionsDown, fmt.Sprintf("%s sessions are up; %s%s", status.Sessions, strings.Join(firstOf(down), "; "), also)
+		return v1.ReasonSessionsDown, fmt.Sprintf("%s sessions are up; %s%s", status.Sessions, strings.Join(textlimit.First(down, maxNamed), "; "), also)
 	case len(result.Problems) > 0:
 		return v1.ReasonDegraded, fmt.Sprintf("%s sessions are up%s", status.Sessions, also)
 	}
 	return v1.ReasonEstablished, fmt.Sprintf("%s sessions are up", status.Sessions)
-}
-
-// firstOf returns at most eight of the texts, and how many more there are.
-func firstOf(texts []string) []string {
-	const most = 8
-	if len(texts) <= most {
-		return texts
-	}
-	return append(slices.Clone(texts[:most]), fmt.Sprintf("and %d more", len(texts)-most))
 }
 
 // sessionsOf counts the sessions of a BGPPeer that a node's speaker reports as up, and says why

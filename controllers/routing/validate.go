@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -12,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
 // OutOfScope is the error of a BGPPeer outside the manager's namespace, or nil.
@@ -86,13 +86,13 @@ func PeerWarnings(p *v1.BGPPeer, peers []v1.BGPPeer, nodes []Node) []string {
 			}
 		}
 		if len(lacking) > 0 {
-			warnings = append(warnings, fmt.Sprintf("spec.myASNLabel: not the number of an autonomous system on %s", abbreviate(lacking)))
+			warnings = append(warnings, fmt.Sprintf("spec.myASNLabel: not the number of an autonomous system on %s", textlimit.List(lacking, maxNamed, ", ")))
 		}
 	}
 	for i := range peers {
 		if other := &peers[i]; other.Name != p.Name && other.Namespace == p.Namespace && p.Spec.PeerAddress != "" && other.Spec.PeerAddress == p.Spec.PeerAddress {
 			if both := bothSelect(p, other, nodes); len(both) > 0 {
-				warnings = append(warnings, fmt.Sprintf("spec.peerAddress: BGPPeer %s has this neighbour on %s already: the older of the two counts there", other.Name, abbreviate(both)))
+				warnings = append(warnings, fmt.Sprintf("spec.peerAddress: BGPPeer %s has this neighbour on %s already: the older of the two counts there", other.Name, textlimit.List(both, maxNamed, ", ")))
 			}
 		}
 	}
@@ -126,13 +126,4 @@ func selectNodes(p *v1.BGPPeer, nodes []Node) []*Node {
 		}
 	}
 	return selected
-}
-
-// abbreviate names up to eight things.
-func abbreviate(names []string) string {
-	const most = 8
-	if len(names) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-	}
-	return strings.Join(names, ", ")
 }

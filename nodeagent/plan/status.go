@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
 // Bounds of the CRD.
@@ -189,7 +190,7 @@ func (r *Report) resultOf(entry *purelbv1.AnnouncedAddress) Result {
 func addressStatus(address string, r Result, previous map[string]purelbv1.AddressStatus, now metav1.Time) purelbv1.AddressStatus {
 	s := purelbv1.AddressStatus{
 		Address: address, State: r.State, Epoch: r.Epoch, Interface: r.Interface, MAC: r.MAC,
-		Reason: r.Reason, Message: truncate(r.Message, maxMessage), LastTransitionTime: now,
+		Reason: r.Reason, Message: textlimit.Shorten(r.Message, maxMessage), LastTransitionTime: now,
 	}
 	if old, ok := previous[address]; ok && old.State == s.State {
 		s.LastTransitionTime = old.LastTransitionTime
@@ -214,11 +215,8 @@ func conditions(ann *purelbv1.Announcement, status purelbv1.AnnouncementStatus, 
 		}
 	}
 	message := fmt.Sprintf("%d of %d addresses announced", status.Announced, status.Desired)
-	if list := slices.Concat(troubled, pending); len(list) > 0 {
-		message += "; " + truncate(list[0], maxMessage)
-		if len(list) > 1 {
-			message += fmt.Sprintf("; and %d more", len(list)-1)
-		}
+	for _, text := range textlimit.First(slices.Concat(troubled, pending), 1) {
+		message += "; " + textlimit.Shorten(text, maxMessage)
 	}
 	if report.Note != "" {
 		message += "; " + report.Note
@@ -271,14 +269,6 @@ func joinWithin(items []string) string {
 		return rest
 	}
 	return strings.Join(items[:n], ",") + " and " + rest
-}
-
-// truncate cuts s to at most n bytes, between runes.
-func truncate(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n-len("…")], "") + "…"
 }
 
 // compareAddresses orders addresses as numbers, and texts that are no addresses as texts.

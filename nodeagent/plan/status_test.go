@@ -351,20 +351,6 @@ func TestLine(t *testing.T) {
 	}
 }
 
-func TestTruncate(t *testing.T) {
-	t.Parallel()
-	for n := 3; n < 20; n++ {
-		if got := truncate(strings.Repeat("ü", 20), n); len(got) > n || strings.ContainsRune(got, '\uFFFD') {
-			t.Errorf("truncate to %d: %q", n, got)
-		}
-	}
-	for text, want := range map[string]string{"12345": "12345", "123456": "123456", "1234567": "123…"} {
-		if got := truncate(text, 6); got != want {
-			t.Errorf("%q to 6 bytes: %q, want %q", text, got, want)
-		}
-	}
-}
-
 func TestSettingsOf(t *testing.T) {
 	t.Parallel()
 	p := func(n int32) *int32 { return &n }
