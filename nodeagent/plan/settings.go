@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"time"
 
+	"k8s.io/utils/ptr"
+
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 )
 
@@ -55,10 +57,10 @@ type AnnounceSettings struct {
 // SettingsOf fills the gaps of an LBNodeAgent with the defaults that its CRD documents, so that
 // they also hold where the API server has not filled them.
 func SettingsOf(agent *purelbv1.LBNodeAgent) Settings {
-	local := deref(agent.Spec.Local, purelbv1.LBNodeAgentLocal{})
-	garp := deref(local.GARPConfig, purelbv1.GARPConfig{})
-	probe := deref(local.ProbeConfig, purelbv1.ProbeConfig{})
-	addresses := deref(local.AddressConfig, purelbv1.AddressConfig{})
+	local := ptr.Deref(agent.Spec.Local, purelbv1.LBNodeAgentLocal{})
+	garp := ptr.Deref(local.GARPConfig, purelbv1.GARPConfig{})
+	probe := ptr.Deref(local.ProbeConfig, purelbv1.ProbeConfig{})
+	addresses := ptr.Deref(local.AddressConfig, purelbv1.AddressConfig{})
 
 	s := Settings{
 		Selection: Selection{
@@ -68,12 +70,12 @@ func SettingsOf(agent *purelbv1.LBNodeAgent) Settings {
 		Local:   addressSettingsOf(addresses.LocalInterface, AddressSettings{Valid: defaultValid, NoPrefixRoute: true}),
 		Virtual: addressSettingsOf(addresses.DummyInterface, AddressSettings{Valid: Forever}),
 		Probe: ProbeSettings{
-			Enabled: deref(probe.Enabled, true),
-			Count:   int(deref(probe.Count, 2)),
+			Enabled: ptr.Deref(probe.Enabled, true),
+			Count:   int(ptr.Deref(probe.Count, 2)),
 		},
 		Announce: AnnounceSettings{
-			Enabled: deref(garp.Enabled, true),
-			Count:   int(deref(garp.Count, 3)),
+			Enabled: ptr.Deref(garp.Enabled, true),
+			Count:   int(ptr.Deref(garp.Count, 3)),
 		},
 	}
 	s.Probe.Interval = 100 * time.Millisecond
@@ -97,7 +99,7 @@ func SettingsOf(agent *purelbv1.LBNodeAgent) Settings {
 // forever and a preferred lifetime of 0 is the valid one.
 func addressSettingsOf(c *purelbv1.InterfaceAddressConfig, defaults AddressSettings) AddressSettings {
 	s := defaults
-	config := deref(c, purelbv1.InterfaceAddressConfig{})
+	config := ptr.Deref(c, purelbv1.InterfaceAddressConfig{})
 	if config.ValidLifetime != nil {
 		s.Valid = time.Duration(*config.ValidLifetime) * time.Second
 		if s.Valid == 0 {
@@ -105,17 +107,9 @@ func addressSettingsOf(c *purelbv1.InterfaceAddressConfig, defaults AddressSetti
 		}
 	}
 	s.Preferred = s.Valid
-	if preferred := time.Duration(deref(config.PreferredLifetime, 0)) * time.Second; preferred > 0 {
+	if preferred := time.Duration(ptr.Deref(config.PreferredLifetime, 0)) * time.Second; preferred > 0 {
 		s.Preferred = min(preferred, s.Valid)
 	}
-	s.NoPrefixRoute = deref(config.NoPrefixRoute, s.NoPrefixRoute)
+	s.NoPrefixRoute = ptr.Deref(config.NoPrefixRoute, s.NoPrefixRoute)
 	return s
-}
-
-// deref returns what p points to, or a default if p is nil.
-func deref[T any](p *T, otherwise T) T {
-	if p == nil {
-		return otherwise
-	}
-	return *p
 }
