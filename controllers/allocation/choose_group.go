@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/order"
 )
 
 // chooseGroup finds out which addresses the Service asks for, and from which group they
@@ -104,7 +105,7 @@ func (c Catalog) automaticGroups() []string {
 		}
 	}
 	slices.SortFunc(names, func(a, b string) int {
-		return cmp.Or(compareTrueFirst(a == v1.DefaultServiceGroup, b == v1.DefaultServiceGroup), cmp.Compare(a, b))
+		return cmp.Or(order.TrueFirst(a == v1.DefaultServiceGroup, b == v1.DefaultServiceGroup), cmp.Compare(a, b))
 	})
 	return names
 }

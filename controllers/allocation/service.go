@@ -7,6 +7,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/purelb/purelb-operator/internal/order"
 )
 
 // Service is a Service as the allocator sees it: what was allocated to it, which
@@ -96,7 +98,7 @@ func (s *Service) compareAge(other *Service) int {
 // address of the first: Services that have been given addresses come first, then the
 // older ones.
 func compareSharers(s, other *Service) int {
-	return cmp.Or(compareTrueFirst(len(s.Allocated.Addresses) > 0, len(other.Allocated.Addresses) > 0), s.compareAge(other))
+	return cmp.Or(order.TrueFirst(len(s.Allocated.Addresses) > 0, len(other.Allocated.Addresses) > 0), s.compareAge(other))
 }
 
 // keepsTerms reports whether a Service still has the key and no other ports than those by
@@ -113,22 +115,12 @@ func (s *Service) keepsTerms() bool {
 func compareUsers(a netip.Addr) func(s, other *Service) int {
 	return func(s, other *Service) int {
 		return cmp.Or(
-			compareTrueFirst(s.hasAllocated(a), other.hasAllocated(a)),
-			compareTrueFirst(s.keepsTerms(), other.keepsTerms()),
-			compareTrueFirst(!slices.Contains(s.pending, a), !slices.Contains(other.pending, a)),
+			order.TrueFirst(s.hasAllocated(a), other.hasAllocated(a)),
+			order.TrueFirst(s.keepsTerms(), other.keepsTerms()),
+			order.TrueFirst(!slices.Contains(s.pending, a), !slices.Contains(other.pending, a)),
 			s.compareAge(other),
 		)
 	}
-}
-
-func compareTrueFirst(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return -1
-	}
-	return 1
 }
 
 // ShownAddresses are the addresses in a Service's status.loadBalancer.ingress, in that

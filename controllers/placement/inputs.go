@@ -7,6 +7,7 @@ import (
 	"time"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/order"
 )
 
 // Inputs is everything that Place decides from.
@@ -175,22 +176,11 @@ func (n *Node) interfaceFor(a netip.Addr) *Interface {
 		if !found {
 			continue
 		}
-		if best == nil || cmp.Or(compareBool(best.IsDown, i.IsDown), cmp.Compare(bits, bestBits), cmp.Compare(best.Name, i.Name)) > 0 {
+		if best == nil || cmp.Or(order.TrueFirst(i.IsDown, best.IsDown), cmp.Compare(bits, bestBits), cmp.Compare(best.Name, i.Name)) > 0 {
 			best, bestBits = i, bits
 		}
 	}
 	return best
-}
-
-// compareBool orders false before true.
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return 1
-	}
-	return -1
 }
 
 // Address is one address that Services have.

@@ -1,0 +1,13 @@
+// Package order has comparisons for package slices.
+package order
+
+// TrueFirst orders true before false.
+func TrueFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
