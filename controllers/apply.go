@@ -3,7 +3,6 @@ package controllers
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,13 +14,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/purelb/purelb-operator/internal/mergepatch"
 	"github.com/purelb/purelb-operator/internal/writeerror"
 )
 
@@ -129,9 +128,7 @@ func applyServiceStatus(ctx context.Context, c client.Client, ac *corev1ac.Servi
 	return nil
 }
 
-// servicePatch is a merge patch of a Service that names each field it changes. One that is
-// computed from two copies of a Service would do harm if these are the cache's: where the only
-// annotation that the cache keeps goes, it says that all annotations go.
+// servicePatch is a merge patch of a Service. The cache keeps less of one than there is.
 type servicePatch struct {
 	Metadata struct {
 		ResourceVersion string             `json:"resourceVersion"`
@@ -145,12 +142,8 @@ type servicePatch struct {
 // write patches a Service, if it is still as it was read, and returns what is stored.
 func (p servicePatch) write(ctx context.Context, c client.Client, read *corev1.Service, owner string) (*corev1.Service, error) {
 	p.Metadata.ResourceVersion = read.ResourceVersion
-	body, err := json.Marshal(p)
-	if err != nil {
-		return nil, err
-	}
 	written := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: read.Namespace, Name: read.Name}}
-	return written, c.Patch(ctx, written, client.RawPatch(types.MergePatchType, body), client.FieldOwner(owner))
+	return written, mergepatch.Write(ctx, c, written, p, client.FieldOwner(owner))
 }
 
 // hasAnnotations reports whether of the annotations with the given names exactly the wanted

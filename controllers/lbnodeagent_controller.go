@@ -3,7 +3,6 @@ package controllers
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -28,6 +26,7 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/agents"
 	"github.com/purelb/purelb-operator/controllers/placement"
+	"github.com/purelb/purelb-operator/internal/mergepatch"
 )
 
 // LBNodeAgentReconciler runs agents: it labels each node with the LBNodeAgent
@@ -195,13 +194,8 @@ func (r *LBNodeAgentReconciler) remove(ctx context.Context, agent *v1.LBNodeAgen
 
 // writeFinalizers writes the finalizers of an LBNodeAgent, if it is still as read.
 func (r *LBNodeAgentReconciler) writeFinalizers(ctx context.Context, agent *v1.LBNodeAgent) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"finalizers": agent.Finalizers, "resourceVersion": agent.ResourceVersion,
-	}})
-	if err != nil {
-		return fmt.Errorf("make a patch: %w", err)
-	}
-	if err := r.Client.Patch(ctx, agent, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(ownerLBNodeAgent)); err != nil {
+	fields := map[string]any{"metadata": map[string]any{"finalizers": agent.Finalizers, "resourceVersion": agent.ResourceVersion}}
+	if err := mergepatch.Write(ctx, r.Client, agent, fields, client.FieldOwner(ownerLBNodeAgent)); err != nil {
 		return fmt.Errorf("write finalizers of LBNodeAgent %s: %w", agent.Name, err)
 	}
 	return nil
@@ -352,16 +346,9 @@ func (r *LBNodeAgentReconciler) recordLost(list []v1.LBNodeAgent, label, node st
 
 // labelNode writes the label of one Node; without a name it removes the label.
 func (r *LBNodeAgentReconciler) labelNode(ctx context.Context, n *corev1.Node, name string) error {
-	var value any
-	if name != "" {
-		value = name
-	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{v1.LabelAgent: value}}})
-	if err != nil {
-		return fmt.Errorf("make a patch: %w", err)
-	}
 	target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name}}
-	if err := r.Client.Patch(ctx, target, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(ownerLBNodeAgent)); client.IgnoreNotFound(err) != nil {
+	err := mergepatch.SetLabel(ctx, r.Client, target, v1.LabelAgent, name, client.FieldOwner(ownerLBNodeAgent))
+	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("label Node %s: %w", n.Name, err)
 	}
 	return nil

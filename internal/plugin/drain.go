@@ -2,7 +2,6 @@ package plugin
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,10 +11,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/mergepatch"
 )
 
 // drainedBy is the value of the label that drain puts on a Node. Kubernetes looks at the key only.
@@ -37,7 +36,7 @@ func Drain(ctx context.Context, c client.Client, namespace, name string, w io.Wr
 		return err
 	}
 	if _, isExcluded := node.Labels[corev1.LabelNodeExcludeBalancers]; !isExcluded {
-		if err := setExcluded(ctx, c, node, drainedBy); err != nil {
+		if err := mergepatch.SetLabel(ctx, c, node, corev1.LabelNodeExcludeBalancers, drainedBy); err != nil {
 			return err
 		}
 		_, _ = fmt.Fprintf(w, "node %s is labelled %s\n", name, corev1.LabelNodeExcludeBalancers)
@@ -98,26 +97,11 @@ func Undrain(ctx context.Context, c client.Client, name string, force bool, w io
 	case value != drainedBy && !force:
 		return fmt.Errorf("node %s has label %s=%s, which kubectl purelb drain has not put there: use --force to remove it", name, corev1.LabelNodeExcludeBalancers, value)
 	}
-	if err := setExcluded(ctx, c, node, ""); err != nil {
+	if err := mergepatch.SetLabel(ctx, c, node, corev1.LabelNodeExcludeBalancers, ""); err != nil {
 		return err
 	}
 	_, _ = fmt.Fprintf(w, "node %s may be given addresses again; none moves back by itself\n", name)
 	return nil
-}
-
-// setExcluded sets the label that keeps a node out of load balancing, or removes it. The patch names
-// that label alone: one that is computed from the node as it was read says, where the label was the
-// only one, that all labels go.
-func setExcluded(ctx context.Context, c client.Client, node *corev1.Node, value string) error {
-	var label any // nil removes it
-	if value != "" {
-		label = value
-	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{corev1.LabelNodeExcludeBalancers: label}}})
-	if err != nil {
-		return err
-	}
-	return c.Patch(ctx, node, client.RawPatch(types.MergePatchType, patch))
 }
 
 // leftOn lists the addresses that a node announces or is to announce.
