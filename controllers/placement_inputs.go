@@ -189,7 +189,7 @@ func (c *cluster) placementNode(n *corev1.Node, announcements []*v1.Announcement
 		if revision := a.Status.CommonRevision; revision != nil {
 			node.SharedRevision = *revision
 		}
-		node.AreFactsAwaited = node.AreFactsAwaited || (!node.HasReportedFacts && isReady && now.Sub(a.CreationTimestamp.Time) < factsPatience)
+		node.AreFactsAwaited = node.AreFactsAwaited || (!node.HasReportedFacts && isReady && now.Sub(a.CreationTimestamp.Time) < placement.FactsPatience)
 	}
 	return node
 }

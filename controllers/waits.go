@@ -78,9 +78,6 @@ const (
 	// listTimeout is for how long a new leader tries to list all Services before it gives
 	// its leadership up: another replica may reach the API server.
 	listTimeout = 30 * time.Second
-	// factsPatience is how long after its Announcement was created an agent may take to
-	// report its node's interfaces: the time to pull an image and to start.
-	factsPatience = 30 * time.Second
 	// silentAfter is how long an agent does not renew its Lease before its LBNodeAgent says so:
 	// about as long as the kubelet takes to find an agent not ready. An agent that restarts is
 	// silent for less.

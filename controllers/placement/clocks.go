@@ -16,9 +16,10 @@ const (
 	// LingeringTime is how long an address that no node has an entry for waits for a node
 	// that reports it Announced to withdraw it.
 	LingeringTime = 10 * time.Second
-	// factsPatience is how long an agent that renews its Lease, or whose node has no
-	// Announcement, may take to report its node's interfaces.
-	factsPatience = 30 * time.Second
+	// FactsPatience is how long an agent that renews its Lease, or whose node has no
+	// Announcement or a new one, may take to report its node's interfaces: the time to pull an
+	// image and to start.
+	FactsPatience = 30 * time.Second
 	// NotReadyPatience is how long a Node is NotReady before addresses that it still
 	// answers for are taken over. No traffic is lost meanwhile, and the node may only
 	// have been cut off the API server for a moment.
@@ -167,12 +168,12 @@ func (c *Clocks) fillNodes(inputs *Inputs, now time.Time) {
 		if n.LacksAnnouncement {
 			since := sinceOr(c.withoutAnnouncementSince, n.Name, now)
 			withoutAnnouncementSince[n.Name] = since
-			n.AreFactsAwaited = n.AreFactsAwaited || n.LBNodeAgent != "" && !n.IsNotReady && now.Sub(since) < factsPatience
+			n.AreFactsAwaited = n.AreFactsAwaited || n.LBNodeAgent != "" && !n.IsNotReady && now.Sub(since) < FactsPatience
 		}
 		if _, wasFresh := c.freshSince[n.Name]; wasFresh || n.Liveness == Fresh {
 			since := sinceOr(c.freshSince, n.Name, now)
 			freshSince[n.Name] = since
-			n.AreFactsOverdue = now.Sub(since) >= factsPatience
+			n.AreFactsOverdue = now.Sub(since) >= FactsPatience
 		}
 	}
 	c.freshSince, c.withoutAnnouncementSince, c.notReadySince = freshSince, withoutAnnouncementSince, notReadySince
