@@ -1,6 +1,8 @@
 package v1
 
 import (
+	"net/netip"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -366,6 +368,14 @@ type AddressStatus struct {
 //
 // +kubebuilder:validation:Enum=IPv4;IPv6
 type IPFamily string
+
+// FamilyOf returns the family of an address. An IPv4-mapped IPv6 address is IPv6.
+func FamilyOf(a netip.Addr) IPFamily {
+	if a.Is4() {
+		return "IPv4"
+	}
+	return "IPv6"
+}
 
 // NodeInterface is one interface of a node that can hold Local addresses.
 type NodeInterface struct {

@@ -26,12 +26,7 @@ const (
 
 // FamilyOf returns the family of an address. An IPv4-mapped IPv6 address is
 // IPv6.
-func FamilyOf(a netip.Addr) Family {
-	if a.Is4() {
-		return IPv4
-	}
-	return IPv6
-}
+func FamilyOf(a netip.Addr) Family { return Family(v1.FamilyOf(a)) }
 
 // Range is one range of a group, inclusive on both ends.
 type Range struct {

@@ -245,11 +245,11 @@ func setFamilies(p *v1.BGPPeer, n *Node, at neighbour, peer *v1.RoutingPeer) (pr
 		}
 		return ""
 	case len(wanted) == 0:
-		peer.Families = []v1.IPFamily{familyOf(at.addr)}
+		peer.Families = []v1.IPFamily{v1.FamilyOf(at.addr)}
 		return ""
 	}
 	for _, family := range wanted {
-		if family == familyOf(at.addr) || family == "IPv4" && at.addr.IsLinkLocalUnicast() {
+		if family == v1.FamilyOf(at.addr) || family == "IPv4" && at.addr.IsLinkLocalUnicast() {
 			peer.Families = append(peer.Families, family)
 			continue
 		}
@@ -274,7 +274,7 @@ func ownAddress(n *Node, at neighbour, family v1.IPFamily) netip.Addr {
 				continue
 			}
 			isOnLink = isOnLink || subnet.Masked().Contains(at.addr)
-			if !own.IsValid() && familyOf(subnet.Addr()) == family && subnet.Addr() != subnet.Masked().Addr() {
+			if !own.IsValid() && v1.FamilyOf(subnet.Addr()) == family && subnet.Addr() != subnet.Masked().Addr() {
 				own = subnet.Addr()
 			}
 		}
@@ -283,18 +283,11 @@ func ownAddress(n *Node, at neighbour, family v1.IPFamily) netip.Addr {
 		}
 	}
 	for _, a := range n.Addresses {
-		if familyOf(a) == family {
+		if v1.FamilyOf(a) == family {
 			return a
 		}
 	}
 	return netip.Addr{}
-}
-
-func familyOf(a netip.Addr) v1.IPFamily {
-	if a.Is4() {
-		return "IPv4"
-	}
-	return "IPv6"
 }
 
 // routerID is the node's first IPv4 address, or a number made of its name: only unique it has

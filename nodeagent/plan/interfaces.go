@@ -12,13 +12,6 @@ import (
 
 var families = []purelbv1.IPFamily{"IPv4", "IPv6"}
 
-func familyOf(addr netip.Addr) purelbv1.IPFamily {
-	if addr.Is4() {
-		return families[0]
-	}
-	return families[1]
-}
-
 // Interfaces returns the interfaces that a selection picks, sorted by name, each with the subnets
 // that it is in: the facts from which the manager places Local addresses. Equal facts compare
 // equal. It fails only if localInterface is not a regular expression.
@@ -100,7 +93,7 @@ func isPreferred(r Route, link Link, best Route, bestLink Link) bool {
 }
 
 func isDefaultRoute(r Route, family purelbv1.IPFamily) bool {
-	return r.Destination.Bits() == 0 && familyOf(r.Destination.Addr()) == family
+	return r.Destination.Bits() == 0 && purelbv1.FamilyOf(r.Destination.Addr()) == family
 }
 
 // isExcluded reports whether a link can hold no Local address, whatever addresses it has.
@@ -115,7 +108,7 @@ func subnetsOf(observed Observed, name string, family purelbv1.IPFamily) []strin
 	own, ours := map[netip.Prefix]bool{}, map[netip.Prefix]bool{}
 	for _, a := range observed.Addresses {
 		addr := a.Prefix.Addr()
-		if a.Interface != name || familyOf(addr) != family || !isGlobal(addr) {
+		if a.Interface != name || purelbv1.FamilyOf(addr) != family || !isGlobal(addr) {
 			continue
 		}
 		switch {
@@ -128,7 +121,7 @@ func subnetsOf(observed Observed, name string, family purelbv1.IPFamily) []strin
 	}
 	for _, r := range observed.Routes {
 		d := r.Destination
-		if r.Interface != name || r.Gateway.IsValid() || familyOf(d.Addr()) != family {
+		if r.Interface != name || r.Gateway.IsValid() || purelbv1.FamilyOf(d.Addr()) != family {
 			continue
 		}
 		if d.Bits() == 0 || d.IsSingleIP() || !isGlobal(d.Addr()) || own[d] {
