@@ -47,11 +47,12 @@ func Interfaces(selection Selection, observed Observed) ([]purelbv1.NodeInterfac
 		}
 		isSelected := slices.Contains(selection.Interfaces, link.Name) || expression != nil && expression.MatchString(link.Name)
 		nic := purelbv1.NodeInterface{Name: purelbv1.InterfaceName(link.Name), MAC: link.MAC, Down: !link.Up}
+		var picked []purelbv1.IPFamily
 		for _, family := range families {
 			isDefault := defaults[family] == link.Name
 			if isSelected || expression == nil && isDefault {
 				nic.Subnets = append(nic.Subnets, subnetsOf(observed, link.Name, family)...)
-				nic.Gateways = append(nic.Gateways, gatewaysOf(observed, link.Name, family)...)
+				picked = append(picked, family)
 			}
 			if isDefault {
 				nic.DefaultRoute = append(nic.DefaultRoute, family)
@@ -61,7 +62,9 @@ func Interfaces(selection Selection, observed Observed) ([]purelbv1.NodeInterfac
 			continue
 		}
 		nic.Subnets = firstOf(nic.Subnets, maxSubnets)
-		nic.Gateways = firstOf(withoutRepetitions(nic.Gateways), maxGateways)
+		gateways := gatewaysOf(observed, picked)[link.Name]
+		slices.SortFunc(gateways, netip.Addr.Compare)
+		nic.Gateways = firstOf(textsOf(gateways), maxGateways)
 		interfaces = append(interfaces, nic)
 	}
 	slices.SortFunc(interfaces, func(a, b purelbv1.NodeInterface) int { return cmp.Compare(a.Name, b.Name) })
@@ -133,30 +136,6 @@ func subnetsOf(observed Observed, name string, family purelbv1.IPFamily) []strin
 	}
 	slices.SortFunc(prefixes, netip.Prefix.Compare)
 	return textsOf(slices.Compact(prefixes))
-}
-
-// gatewaysOf returns the next hops of an interface's default routes.
-func gatewaysOf(observed Observed, name string, family purelbv1.IPFamily) []string {
-	var hops []netip.Addr
-	for _, r := range observed.Routes {
-		if r.Interface == name && r.Gateway.IsValid() && isDefaultRoute(r, family) {
-			hops = append(hops, r.Gateway.WithZone(""))
-		}
-	}
-	slices.SortFunc(hops, netip.Addr.Compare)
-	return textsOf(slices.Compact(hops))
-}
-
-// withoutRepetitions leaves out what has come before. A next hop may be that of both families
-// (RFC 8950), and the API server refuses a status that lists a gateway twice.
-func withoutRepetitions(texts []string) []string {
-	var unique []string
-	for _, text := range texts {
-		if !slices.Contains(unique, text) {
-			unique = append(unique, text)
-		}
-	}
-	return unique
 }
 
 // isGlobal reports whether an address may be reached from beyond the link: private addresses may.

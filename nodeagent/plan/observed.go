@@ -3,7 +3,10 @@ package plan
 import (
 	"math"
 	"net/netip"
+	"slices"
 	"time"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 )
 
 // Forever is the lifetime of an address that does not expire, as the kernel
@@ -100,11 +103,17 @@ func (o Observed) HasLink(name string) bool {
 }
 
 // Gateways returns the next hops of default routes, by interface.
-func Gateways(observed Observed) map[string][]netip.Addr {
+func Gateways(observed Observed) map[string][]netip.Addr { return gatewaysOf(observed, families) }
+
+// gatewaysOf returns the next hops of the default routes of some families, by interface. A next hop
+// may be that of both families (RFC 8950), and is listed once.
+func gatewaysOf(observed Observed, of []purelbv1.IPFamily) map[string][]netip.Addr {
 	gateways := map[string][]netip.Addr{}
 	for _, r := range observed.Routes {
-		if r.Destination.Bits() == 0 && r.Gateway.IsValid() {
-			gateways[r.Interface] = append(gateways[r.Interface], r.Gateway.WithZone(""))
+		isOfFamily := func(f purelbv1.IPFamily) bool { return isDefaultRoute(r, f) }
+		hop := r.Gateway.WithZone("")
+		if hop.IsValid() && slices.ContainsFunc(of, isOfFamily) && !slices.Contains(gateways[r.Interface], hop) {
+			gateways[r.Interface] = append(gateways[r.Interface], hop)
 		}
 	}
 	return gateways
