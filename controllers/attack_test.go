@@ -11,7 +11,6 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -231,24 +230,4 @@ func TestPreferDualStackGetsTheOtherFamily(t *testing.T) {
 	remove(t, holder)
 	g.Eventually(ingress(svc)).Should(Equal([]string{"172.16.65.2", "fd65::1"}))
 	g.Eventually(condition(svc, v1.ConditionAllocated)).Should(Equal("True Allocated: 172.16.65.2, fd65::1 from pool prefer"))
-}
-
-// TestServiceOfEarlierVersion removes the record of a Service with an address that its group
-// no longer has: so an earlier version would have left it.
-func TestServiceOfEarlierVersion(t *testing.T) {
-	g := begin(t)
-	group := serviceGroup(t, "earlier", "remote: {pool: 172.16.66.1-172.16.66.9, subnet: 172.16.66.0/24}")
-	svc := service(t, "earlier", ofGroup("earlier"))
-	g.Eventually(ingress(svc)).Should(Equal([]string{"172.16.66.1"}))
-	patch(t, group, `{"spec":{"remote":{"pool":"172.16.66.5-172.16.66.9"}}}`)
-	g.Eventually(ready(group)).Should(HavePrefix("True"))
-	g.Eventually(func() error {
-		fetch(g, svc)
-		meta.RemoveStatusCondition(&svc.Status.Conditions, v1.ConditionRecord)
-		return api.Status().Update(context.Background(), svc)
-	}).Should(Succeed())
-	g.Eventually(condition(svc, v1.ConditionRecord)).Should(Equal("True Recorded: 172.16.66.1 group=earlier type=remote key="))
-	waitUntilAllocated(t)
-	g.Expect(ingress(svc)(g)).To(Equal([]string{"172.16.66.1"}))
-	g.Expect(eventsOf(svc, v1.EventAddressReleased)(g)).To(BeEmpty())
 }

@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
@@ -101,33 +100,12 @@ func isPoolType(s string) bool {
 	return false
 }
 
-func isGroupName(s string) bool { return len(validation.IsDNS1123Subdomain(s)) == 0 }
-
 // RecordOf reads what the manager has allocated to a Service.
-//
-// Earlier managers wrote no records, but the condition v1.ConditionAllocated and
-// annotations. The first manager that reads such a Service takes over all addresses that
-// the Service shows, including those outside every pool: nothing in the Service says
-// whether its group has lost them or another controller has written them.
 func RecordOf(svc *corev1.Service) Record {
 	if c := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionRecord); c != nil {
 		return parseRecord(c.Message)
 	}
-	hasCondition := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAllocated) != nil
-	addrs := ShownAddresses(svc)
-	if !hasCondition || svc.Annotations[v1.AnnotationAllocatedBy] != v1.Brand || len(addrs) == 0 {
-		return Record{}
-	}
-	r := Record{Addresses: addrs, Group: svc.Annotations[v1.AnnotationAllocatedFrom], Type: v1.PoolType(svc.Annotations[v1.AnnotationPoolType])}
-	if !isGroupName(r.Group) {
-		r.Group = ""
-	}
-	if !isPoolType(string(r.Type)) {
-		r.Type = v1.PoolTypeRemote
-	}
-	r.Key = svc.Annotations[v1.AnnotationAllocatedKey]
-	r.Key = strings.ToValidUTF8(r.Key[:min(len(r.Key), MaxSharingKey)], "")
-	return r
+	return Record{}
 }
 
 // AddressesToAnnounce are the addresses that are allocated to a Service and that the
@@ -140,7 +118,7 @@ func AddressesToAnnounce(svc *corev1.Service) []netip.Addr {
 	}
 	c := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionRecord)
 	if c == nil {
-		return RecordOf(svc).Addresses
+		return nil
 	}
 	list, _, _, ok := splitRecord(c.Message)
 	if !ok {

@@ -100,37 +100,6 @@ func TestAttackForgedAnnotations(t *testing.T) {
 	}
 }
 
-// TestRecordOfEarlierVersion reads Services that a manager without records has served.
-func TestRecordOfEarlierVersion(t *testing.T) {
-	earlier := func(change func(*corev1.Service)) allocation.Record {
-		svc := serviceWithRecord("", "10.0.0.1 10.9.9.9")
-		svc.Status.Conditions = svc.Status.Conditions[:1]
-		svc.Annotations = map[string]string{v1.AnnotationAllocatedBy: v1.Brand, v1.AnnotationAllocatedFrom: "g", v1.AnnotationPoolType: "local", v1.AnnotationAllocatedKey: "k"}
-		change(svc)
-		return allocation.RecordOf(svc)
-	}
-	all := allocation.Record{Addresses: addresses("10.0.0.1 10.9.9.9"), Group: "g", Type: v1.PoolTypeLocal, Key: "k"}
-	odd := allocation.Record{Addresses: all.Addresses, Type: v1.PoolTypeRemote, Key: strings.Repeat("k", allocation.MaxSharingKey)}
-	for _, row := range []struct {
-		name   string
-		change func(*corev1.Service)
-		want   allocation.Record
-	}{
-		{"all that it shows is taken over, what is in no pool, too", func(*corev1.Service) {}, all},
-		{"without the mark it had been given nothing", func(svc *corev1.Service) { delete(svc.Annotations, v1.AnnotationAllocatedBy) }, allocation.Record{}},
-		{"without a condition nobody has served it", func(svc *corev1.Service) { svc.Status.Conditions = nil }, allocation.Record{}},
-		{"values that are none", func(svc *corev1.Service) {
-			svc.Annotations[v1.AnnotationAllocatedFrom] = strings.Repeat("z", 300)
-			svc.Annotations[v1.AnnotationPoolType] = "mine"
-			svc.Annotations[v1.AnnotationAllocatedKey] = strings.Repeat("k", 300)
-		}, odd},
-	} {
-		if diff := cmp.Diff(row.want, earlier(row.change), sameAddr); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", row.name, diff)
-		}
-	}
-}
-
 // TestFaultForeignAddresses lets other controllers write addresses into Services of
 // ours, and checks what the manager takes for its own.
 func TestFaultForeignAddresses(t *testing.T) {
