@@ -311,14 +311,12 @@ func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image str
 	}
 	own, reasons := controllers.NewMetrics(metrics.Registry), &controllers.UnplacedReasons{}
 	c := mgr.GetClient()
-	external, err := controllers.NewExternalIPAM(mgr, controllers.ExternalIPAMOptions{
+	external := controllers.NewExternalIPAM(c, mgr.GetAPIReader(), controllers.ExternalIPAMOptions{
 		Recorder: recorder("purelb-allocator"), Namespace: o.namespace, IsDefault: o.isDefault, Metrics: own, Now: time.Now,
 		InstallationID: types.UID(o.installationID), Netbox: netbox.Options{Proxy: http.ProxyFromEnvironment},
 	})
-	if err != nil {
-		return fmt.Errorf("set up external IPAM: %w", err)
-	}
 	return errors.Join(
+		external.SetupWithManager(mgr),
 		(&controllers.ServiceReconciler{
 			Client: c, Recorder: recorder("purelb-allocator"), Namespace: o.namespace, IsDefault: o.isDefault, Metrics: own, IPAM: external,
 		}).SetupWithManager(mgr),

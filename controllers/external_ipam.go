@@ -25,8 +25,7 @@ import (
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
-// ExternalIPAM connects the allocator with the external IPAM systems of ServiceGroups. A
-// nil one has none: groups that ask for one wait.
+// ExternalIPAM connects the allocator with the external IPAM systems of ServiceGroups.
 type ExternalIPAM struct {
 	client    client.Client
 	uncached  client.Reader
@@ -57,10 +56,10 @@ type ExternalIPAMOptions struct {
 
 // +kubebuilder:rbac:groups="",resources=secrets,namespace=purelb-system,verbs=get
 
-// NewExternalIPAM makes an ExternalIPAM, and lets mgr run it while it leads.
-func NewExternalIPAM(mgr ctrl.Manager, o ExternalIPAMOptions) (*ExternalIPAM, error) {
+// NewExternalIPAM makes an ExternalIPAM. Until a manager runs it, it asks no system: groups wait.
+func NewExternalIPAM(c client.Client, uncached client.Reader, o ExternalIPAMOptions) *ExternalIPAM {
 	x := &ExternalIPAM{
-		client: mgr.GetClient(), uncached: mgr.GetAPIReader(), recorder: o.Recorder, namespace: o.Namespace, isDefault: o.IsDefault,
+		client: c, uncached: uncached, recorder: o.Recorder, namespace: o.Namespace, isDefault: o.IsDefault,
 		installationID: o.InstallationID, index: newServiceIndex(o.IsDefault),
 	}
 	x.broker = ipam.NewBroker(ipam.Options{
@@ -77,8 +76,11 @@ func NewExternalIPAM(mgr ctrl.Manager, o ExternalIPAMOptions) (*ExternalIPAM, er
 		},
 		FoundDifference: x.reportDifference,
 	})
-	return x, mgr.Add(x.broker)
+	return x
 }
+
+// SetupWithManager lets mgr run it while it leads.
+func (x *ExternalIPAM) SetupWithManager(mgr ctrl.Manager) error { return mgr.Add(x.broker) }
 
 // add enqueues a request, if the queue's reconciler runs.
 func add(q *atomic.Pointer[queue], name types.NamespacedName, after time.Duration) {
@@ -100,32 +102,10 @@ func ownerOf(svc *corev1.Service) ipam.Owner {
 	return ipam.Owner{Namespace: svc.Namespace, Name: svc.Name, UID: svc.UID}
 }
 
-// offers returns the answers to the claims of a Service.
-func (x *ExternalIPAM) offers(svc *corev1.Service) map[allocation.Claim]allocation.Offer {
-	if x == nil {
-		return nil
-	}
-	return x.broker.Offers(svc.UID)
-}
-
-// want says which claims a Service has.
-func (x *ExternalIPAM) want(svc *corev1.Service, claims []allocation.Claim) {
-	if x != nil {
-		x.broker.Want(ownerOf(svc), claims)
-	}
-}
-
-// forget drops the claims of the Services of a name, apart from those with a UID.
-func (x *ExternalIPAM) forget(name types.NamespacedName, except types.UID) {
-	if x != nil {
-		x.broker.Forget(name, except)
-	}
-}
-
 // releaseAll releases those of the addresses that a record says were allocated from an
 // external group.
 func (x *ExternalIPAM) releaseAll(record allocation.Record, addrs []netip.Addr) {
-	if x == nil || record.Type != v1.PoolTypeNetbox {
+	if record.Type != v1.PoolTypeNetbox {
 		return
 	}
 	for _, a := range addrs {
@@ -133,21 +113,6 @@ func (x *ExternalIPAM) releaseAll(record allocation.Record, addrs []netip.Addr) 
 			x.broker.Release(record.Group, a)
 		}
 	}
-}
-
-// configure says how a ServiceGroup takes its addresses from a system; nil if it does not.
-func (x *ExternalIPAM) configure(group string, config *allocation.Netbox) {
-	if x != nil {
-		x.broker.Configure(group, config)
-	}
-}
-
-// observation returns what is known of the system of a group, or nil if it has none.
-func (x *ExternalIPAM) observation(group string) *ipam.Observation {
-	if x == nil {
-		return nil
-	}
-	return x.broker.Observation(group)
 }
 
 // secretURL is the key of a Secret that says to which URL its token may be sent. Without it, whoever may

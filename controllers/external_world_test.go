@@ -154,12 +154,12 @@ func (w *externalWorld) start() {
 	w.Expect(err).NotTo(HaveOccurred())
 	w.registry = prometheus.NewRegistry()
 	metrics := controllers.NewMetrics(w.registry)
-	external, err := controllers.NewExternalIPAM(mgr, controllers.ExternalIPAMOptions{
+	external := controllers.NewExternalIPAM(mgr.GetClient(), mgr.GetAPIReader(), controllers.ExternalIPAMOptions{
 		Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: namespace, IsDefault: true, Metrics: metrics,
 		Now:            func() time.Time { return time.Now().Add(time.Duration(w.ahead.Load())) },
 		InstallationID: w.installationID,
 	})
-	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(external.SetupWithManager(mgr)).To(Succeed())
 	w.Expect((&controllers.ServiceReconciler{
 		Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: namespace, IsDefault: true, Metrics: metrics, IPAM: external,
 	}).SetupWithManager(mgr)).To(Succeed())

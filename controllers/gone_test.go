@@ -120,7 +120,7 @@ func TestFaultObjectGone(t *testing.T) {
 		return &controllers.AnnouncedReconciler{Client: c, Recorder: recorder, Namespace: namespace, IsDefault: true, Reasons: reasons}
 	}
 	ofGroups := func(c client.Client) reconcile.Reconciler {
-		return &controllers.ServiceGroupReconciler{Client: c, Recorder: recorder, Namespace: namespace, IsDefault: true, Metrics: controllers.NewMetrics(prometheus.NewRegistry())}
+		return &controllers.ServiceGroupReconciler{Client: c, Recorder: recorder, Namespace: namespace, IsDefault: true, Metrics: controllers.NewMetrics(prometheus.NewRegistry()), IPAM: noIPAM(c)}
 	}
 	ofAgents := func(c client.Client) reconcile.Reconciler {
 		return &controllers.LBNodeAgentReconciler{Client: c, Recorder: recorder, Namespace: namespace, Liveness: controllers.NewLiveness(time.Now),
@@ -192,7 +192,7 @@ func TestServiceGroupEventOnce(t *testing.T) {
 		},
 	})
 	recorder := events.NewFakeRecorder(10)
-	r := &controllers.ServiceGroupReconciler{Client: c, Recorder: recorder, Namespace: namespace, IsDefault: true, Metrics: controllers.NewMetrics(prometheus.NewRegistry())}
+	r := &controllers.ServiceGroupReconciler{Client: c, Recorder: recorder, Namespace: namespace, IsDefault: true, Metrics: controllers.NewMetrics(prometheus.NewRegistry()), IPAM: noIPAM(c)}
 	_, err := r.Reconcile(ctx, reconcile.Request{NamespacedName: key})
 	g.Expect(err).NotTo(HaveOccurred())
 	result, err := r.Reconcile(ctx, reconcile.Request{NamespacedName: key})

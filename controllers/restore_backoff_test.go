@@ -78,6 +78,7 @@ func allocator(t *testing.T, objects ...client.Object) (*ServiceReconciler, clie
 	return &ServiceReconciler{
 		Client: c, uncached: c, index: newServiceIndex(true), Namespace: "purelb-system", IsDefault: true,
 		Metrics: NewMetrics(prometheus.NewRegistry()), Recorder: events.NewFakeRecorder(1000),
+		IPAM: NewExternalIPAM(c, c, ExternalIPAMOptions{Now: time.Now}),
 	}, c
 }
 

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/ipam"
@@ -53,12 +54,9 @@ func (r *ServiceReconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // Component prepares the reconciler, and returns it and what wakes it.
 func (r *ServiceReconciler) Component(cluster Cluster) Component {
-	r.uncached, r.index = cluster.GetAPIReader(), newServiceIndex(r.IsDefault)
-	if r.IPAM != nil {
-		r.index = r.IPAM.index
-	}
+	r.uncached, r.index = cluster.GetAPIReader(), r.IPAM.index
 	r.Metrics.countWaitingBy(r.index.countWaiting)
-	c := Component{
+	return Component{
 		Name: "service", Reconciler: r, For: &corev1.Service{}, ForChanged: allocationChanged,
 		Watches: []Watch{
 			{Object: &corev1.Service{}, Handler: r.indexServices()},
@@ -67,13 +65,9 @@ func (r *ServiceReconciler) Component(cluster Cluster) Component {
 			{Object: &corev1.Namespace{}, Handler: batched(r.servicesOfNamespace), Changed: namespaceLabelsChanged, IsMetadata: true},
 			{Object: &corev1.Node{}, Handler: batched(r.servicesThatDependOnNodes), Changed: nodeAddressesChanged},
 		},
+		Sources: []source.Source{queueSource(&r.IPAM.services), r.listBeforeAllocating()},
 		Options: controller.Options{MaxConcurrentReconciles: allocators},
 	}
-	if r.IPAM != nil {
-		c.Sources = append(c.Sources, queueSource(&r.IPAM.services))
-	}
-	c.Sources = append(c.Sources, r.listBeforeAllocating())
-	return c
 }
 
 // Reconcile allocates addresses to one Service, or releases them.
@@ -86,7 +80,7 @@ func (r *ServiceReconciler) Reconcile(ctx context.Context, req reconcile.Request
 	}
 	r.index.observe(svc)
 	r.reportDeleted(req.NamespacedName) // a Service of this name before
-	r.IPAM.forget(req.NamespacedName, svc.UID)
+	r.IPAM.broker.Forget(req.NamespacedName, svc.UID)
 	if !svc.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil // it will be gone soon, and has its addresses until then
 	}
@@ -111,7 +105,7 @@ func (r *ServiceReconciler) reconcileMissing(ctx context.Context, key client.Obj
 		}
 	}
 	r.index.remove(key, "")
-	r.IPAM.forget(key, "")
+	r.IPAM.broker.Forget(key, "")
 	r.reportDeleted(key)
 	r.restores.remove(key)
 	return reconcile.Result{}, nil
@@ -122,7 +116,7 @@ func (r *ServiceReconciler) reconcileMissing(ctx context.Context, key client.Obj
 // nothing to wait for.
 func (r *ServiceReconciler) allocateOrRelease(ctx context.Context, svc *corev1.Service) (time.Duration, error) {
 	if !isOurs(svc, r.IsDefault) {
-		r.IPAM.forget(client.ObjectKeyFromObject(svc), "")
+		r.IPAM.broker.Forget(client.ObjectKeyFromObject(svc), "")
 		if !hasRecord(svc) && meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAllocated) == nil {
 			return 0, nil
 		}
@@ -135,9 +129,9 @@ func (r *ServiceReconciler) allocateOrRelease(ctx context.Context, svc *corev1.S
 	if _, isKnown := inputs.Namespaces[svc.Namespace]; !isKnown && inputs.Namespaces != nil {
 		return cacheLag, nil
 	}
-	inputs.Offers = r.IPAM.offers(svc)
+	inputs.Offers = r.IPAM.broker.Offers(svc.UID)
 	result := r.index.allocate(svc, inputs)
-	r.IPAM.want(svc, result.Claims)
+	r.IPAM.broker.Want(ownerOf(svc), result.Claims)
 	if result.IsPending {
 		return ipam.SlowAfter, nil // the answer wakes the Service; if it takes long, the Service says so
 	}

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
@@ -43,7 +44,7 @@ func (r *ServiceGroupReconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // Component returns the reconciler and what wakes it.
 func (r *ServiceGroupReconciler) Component() Component {
-	c := Component{
+	return Component{
 		Name: "servicegroup", Reconciler: r, For: &v1.ServiceGroup{}, ForChanged: predicate.GenerationChangedPredicate{},
 		Watches: []Watch{
 			// The verdict on a group depends on the other groups.
@@ -55,11 +56,8 @@ func (r *ServiceGroupReconciler) Component() Component {
 			{Object: &corev1.Namespace{}, Handler: batched(r.allGroups), Changed: namespaceLabelsChanged, IsMetadata: true},
 			{Object: &corev1.Node{}, Handler: batched(r.allGroups), Changed: nodeAddressesChanged},
 		},
+		Sources: []source.Source{queueSource(&r.IPAM.groups)},
 	}
-	if r.IPAM != nil {
-		c.Sources = append(c.Sources, queueSource(&r.IPAM.groups))
-	}
-	return c
 }
 
 // requestFor maps an object to its own request.
@@ -87,7 +85,7 @@ func (r *ServiceGroupReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	if err := r.Client.Get(ctx, req.NamespacedName, sg); err != nil {
 		if client.IgnoreNotFound(err) == nil && req.Namespace == r.Namespace {
 			r.Metrics.DeletePool(req.Name)
-			r.IPAM.configure(req.Name, nil) //nolint:contextcheck // what it starts outlives the request
+			r.IPAM.broker.Configure(req.Name, nil) //nolint:contextcheck // what it starts outlives the request
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
@@ -151,8 +149,8 @@ func (r *ServiceGroupReconciler) gather(ctx context.Context, sg *v1.ServiceGroup
 	if len(errs) > 0 {
 		parsed.Netbox = nil
 	}
-	r.IPAM.configure(sg.Name, parsed.Netbox) //nolint:contextcheck // what it starts outlives the request
-	observation := r.IPAM.observation(sg.Name)
+	r.IPAM.broker.Configure(sg.Name, parsed.Netbox) //nolint:contextcheck // what it starts outlives the request
+	observation := r.IPAM.broker.Observation(sg.Name)
 	group := withObservation(sg, observation)
 	if parsed.IsExternal() {
 		groups = slices.Clone(groups)

@@ -164,6 +164,11 @@ func slimKinds() map[client.Object]cache.ByObject {
 	}
 }
 
+// noIPAM asks no external IPAM system.
+func noIPAM(c client.Client) *controllers.ExternalIPAM {
+	return controllers.NewExternalIPAM(c, c, controllers.ExternalIPAMOptions{Namespace: namespace, IsDefault: true, Now: time.Now})
+}
+
 // newManager is a manager with all reconcilers.
 func newManager(ctx context.Context, options ctrl.Options, config *rest.Config, live *controllers.Liveness) (ctrl.Manager, error) {
 	options.Cache.ByObject = slimKinds()
@@ -173,14 +178,15 @@ func newManager(ctx context.Context, options ctrl.Options, config *rest.Config, 
 	}
 	own, reasons := controllers.NewMetrics(registry), &controllers.UnplacedReasons{}
 	c := mgr.GetClient()
+	external := noIPAM(c)
 	return mgr, errors.Join(
 		live.Watch(ctx, mgr.GetCache()),
 		mgr.Add(live),
 		(&controllers.ServiceReconciler{
-			Client: c, Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: namespace, IsDefault: true, Metrics: own,
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: namespace, IsDefault: true, Metrics: own, IPAM: external,
 		}).SetupWithManager(mgr),
 		(&controllers.ServiceGroupReconciler{
-			Client: c, Recorder: mgr.GetEventRecorder("purelb-servicegroup"), Namespace: namespace, IsDefault: true, Metrics: own,
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-servicegroup"), Namespace: namespace, IsDefault: true, Metrics: own, IPAM: external,
 		}).SetupWithManager(mgr),
 		(&controllers.LBNodeAgentReconciler{
 			Client: c, Recorder: mgr.GetEventRecorder("purelb-lbnodeagent"), Liveness: live, Namespace: namespace, Defaults: agents.Defaults{Image: "purelb.io/purelb:test", ServiceAccount: "purelb-agent"},

@@ -196,13 +196,14 @@ func newManager() (ctrl.Manager, error) {
 		return nil, err
 	}
 	c, own := mgr.GetClient(), controllers.NewMetrics(prometheus.NewRegistry())
+	external := controllers.NewExternalIPAM(c, c, controllers.ExternalIPAMOptions{Namespace: namespace, IsDefault: true, Now: time.Now}) // it asks nobody
 	return mgr, errors.Join(
 		webhooks.SetupWithManager(mgr, webhooks.Options{Namespace: namespace, IsDefault: true}),
 		(&controllers.ServiceReconciler{
-			Client: c, Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: namespace, IsDefault: true, Metrics: own,
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: namespace, IsDefault: true, Metrics: own, IPAM: external,
 		}).SetupWithManager(mgr),
 		(&controllers.ServiceGroupReconciler{
-			Client: c, Recorder: mgr.GetEventRecorder("purelb-servicegroup"), Namespace: namespace, IsDefault: true, Metrics: own,
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-servicegroup"), Namespace: namespace, IsDefault: true, Metrics: own, IPAM: external,
 		}).SetupWithManager(mgr),
 		(&controllers.LBNodeAgentReconciler{
 			Client: c, Recorder: mgr.GetEventRecorder("purelb-lbnodeagent"), Liveness: controllers.NewLiveness(time.Now), Namespace: namespace,
