@@ -9,6 +9,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
@@ -47,7 +48,7 @@ func (q *announcer) schedule(iface string, addr netip.Addr, settings plan.Announ
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.queue = append(q.queue, announcement{iface, addr, time.Now().Add(settings.Delay), settings.Count, settings.Interval})
-	signal(q.wake)
+	pacing.Signal(q.wake)
 }
 
 // announceOnce announces an address now, besides what is scheduled for it.
@@ -55,7 +56,7 @@ func (q *announcer) announceOnce(iface string, addr netip.Addr) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.queue = append(q.queue, announcement{iface: iface, addr: addr, due: time.Now(), timesLeft: 1})
-	signal(q.wake)
+	pacing.Signal(q.wake)
 }
 
 // cancel announces an address no more.
@@ -63,7 +64,7 @@ func (q *announcer) cancel(iface string, addr netip.Addr) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.queue = slices.DeleteFunc(q.queue, func(a announcement) bool { return a.iface == iface && a.addr == addr })
-	signal(q.wake)
+	pacing.Signal(q.wake)
 }
 
 // Start works the queue until ctx ends.

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 	"github.com/purelb/purelb-operator/test/seeds"
@@ -466,7 +467,7 @@ func TestFaultTakenOverWhileNotFresh(t *testing.T) {
 		next.edit("node1", func(spec *purelbv1.AnnouncementSpec) {
 			spec.Addresses = append(spec.Addresses, local("192.0.2.1", takeover))
 		})
-		signal(next.wake)
+		pacing.Signal(next.wake)
 		start := time.Now()
 		for s.ports[0].has(addr) && time.Since(start) < 10*time.Second {
 			time.Sleep(time.Millisecond)
@@ -485,7 +486,7 @@ func TestFaultTakenOverWhileNotFresh(t *testing.T) {
 		}
 		// That one's kernel goes, and the first has it again.
 		next.edit("node1", func(spec *purelbv1.AnnouncementSpec) { spec.Addresses = nil })
-		signal(next.wake)
+		pacing.Signal(next.wake)
 		start = time.Now()
 		for !s.ports[0].has(addr) && time.Since(start) < 10*time.Second {
 			time.Sleep(time.Millisecond)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
@@ -164,7 +165,7 @@ func TestCheckpointMends(t *testing.T) {
 		w.fail(errors.New("away"))
 		go func() { _ = w.watchKernel(t.Context()) }()
 		go func() { _ = w.Start(t.Context()) }() // its cache is not filled
-		signal(w.wake)
+		pacing.Signal(w.wake)
 		time.Sleep(time.Second / 2) // when the link has been asked
 		synctest.Wait()
 		w.kernel.Calls()

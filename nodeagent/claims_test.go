@@ -12,6 +12,7 @@ import (
 	"time"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
 	"github.com/purelb/purelb-operator/nodeagent/watch"
 )
@@ -77,7 +78,7 @@ func (w *claiming) start(isFresh bool) (stop func()) {
 		}
 	}()
 	if w.state.objects.isOffline {
-		signal(w.wake)
+		pacing.Signal(w.wake)
 		go func() { _ = w.Start(ctx) }()
 	} else {
 		go w.work(ctx)
@@ -124,7 +125,7 @@ func (w *claiming) change(what string, change func(), want ...string) {
 	time.Sleep(3 * time.Second)
 	w.kernel.Calls()
 	change()
-	signal(w.wake)
+	pacing.Signal(w.wake)
 	time.Sleep(3 * time.Second)
 	w.expect("changes: "+what, want, w.kernel.Calls())
 }

@@ -84,7 +84,7 @@ func (g *defender) noteLinks(links []plan.Link) {
 	g.isUp = make(map[string]bool, len(links))
 	for _, l := range links {
 		if wasUp, isKnown := before[l.Name]; isKnown && l.Up && !wasUp {
-			signal(g.carrierReturned)
+			pacing.Signal(g.carrierReturned)
 		}
 		g.isUp[l.Name] = l.Up
 	}
@@ -112,7 +112,7 @@ func (g *defender) forgetYields(desired []plan.Desired) {
 	g.defence.ForgetYields(desired)
 	if len(g.defence.Yields) > 0 {
 		g.listen()
-		signal(g.yielded)
+		pacing.Signal(g.yielded)
 	}
 }
 
@@ -302,7 +302,7 @@ func (g *defender) withdrawYielded(ctx context.Context, r plan.Reaction) {
 	default:
 		logger.Info("Yielded an address to another station, which claims it and answers for it", "address", addr, "interface", iface, "mac", r.YieldTo)
 	}
-	signal(g.yielded)
+	pacing.Signal(g.yielded)
 	g.wakeWorker()
 }
 
@@ -337,6 +337,6 @@ func (g *defender) wakeWorker() {
 		g.isWaking = false
 		g.wakes.Note(time.Now())
 		g.mu.Unlock()
-		signal(g.wake)
+		pacing.Signal(g.wake)
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
@@ -87,7 +88,7 @@ func (f *freshness) setPeriod(announcements []purelbv1.Announcement) {
 		return
 	}
 	f.period = period
-	signal(f.periodChanged)
+	pacing.Signal(f.periodChanged)
 }
 
 // noteBeat notes that the heartbeat begins to list, if it has to, and to renew. If the node is

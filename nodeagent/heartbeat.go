@@ -99,7 +99,7 @@ func (h *heartbeat) beat(ctx context.Context) error {
 		return err
 	}
 	if !h.freshness.isFresh() || !h.isCacheFilled() {
-		defer signal(h.report)
+		defer pacing.Signal(h.report)
 		if err := h.syncLive(ctx); err != nil {
 			return err
 		}

@@ -19,6 +19,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
@@ -312,7 +313,7 @@ func (h *history) deleteAnnouncement() {
 	if err := h.Client.Delete(h.t.Context(), announcementOf(name)); err != nil {
 		h.t.Fatal(err)
 	}
-	signal(h.wake)
+	pacing.Signal(h.wake)
 	time.Sleep(time.Duration(h.random.IntN(2000)) * time.Millisecond)
 	again := announcementOf(name, h.desired[name]...)
 	if err := h.Client.Create(h.t.Context(), again); err != nil {
@@ -323,7 +324,7 @@ func (h *history) deleteAnnouncement() {
 			h.since[entry.Address] = time.Now()
 		}
 	}
-	signal(h.wake)
+	pacing.Signal(h.wake)
 }
 
 // restart ends the process and starts another.

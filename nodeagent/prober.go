@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
@@ -39,7 +40,7 @@ func (p *prober) ask(ctx context.Context, questions []neigh.Question, settings p
 			})
 		}
 		p.mu.Unlock()
-		signal(p.wake)
+		pacing.Signal(p.wake)
 	}()
 }
 

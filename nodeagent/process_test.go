@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/nodeagent/internal/file"
 	"github.com/purelb/purelb-operator/nodeagent/internal/report"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
@@ -285,7 +286,7 @@ func newProcess(t testing.TB, objects ...client.Object) *process {
 				return err // the fake would make it
 			}
 			wake := p.wake
-			time.AfterFunc(statusSettle, func() { signal(wake) }) // the watch shows it
+			time.AfterFunc(statusSettle, func() { pacing.Signal(wake) }) // the watch shows it
 			return c.SubResource(sub).Apply(ctx, obj, opts...)
 		},
 	})
@@ -318,7 +319,7 @@ func (p *process) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	if !p.unfilled {
 		a.isCacheFilled.Store(true)
-		signal(a.wake)
+		pacing.Signal(a.wake)
 	}
 	var wait sync.WaitGroup
 	for _, run := range []func(context.Context) error{a.Start, a.watchKernel, a.announcer.Start, a.reporter.Start, newHeartbeat(a).Start} {
@@ -350,7 +351,7 @@ func (p *process) sinceBeat() time.Duration {
 func (p *process) change(name string, edit func(*purelbv1.AnnouncementSpec)) {
 	p.t.Helper()
 	p.edit(name, edit)
-	signal(p.wake)
+	pacing.Signal(p.wake)
 }
 
 // holds reports whether the kernel has an address of ours.
@@ -400,7 +401,7 @@ func TestFaultBlindAgent(t *testing.T) {
 		time.Sleep(time.Minute)
 		p.isWell("one address cannot be added")
 		p.faulty.setBlind(errors.New("list routes: interrupted"))
-		signal(p.wake)
+		pacing.Signal(p.wake)
 		time.Sleep(stuckAfter + 3*time.Second)
 		p.isStuck("nothing can be listed", 2*time.Second)
 		time.Sleep(10 * time.Minute)
@@ -465,7 +466,7 @@ func TestFaultWorkerTakesNothing(t *testing.T) {
 		time.Sleep(time.Minute)
 		p.isWell("at first")
 		p.cacheHangs.Store(true)
-		signal(p.wake)
+		pacing.Signal(p.wake)
 		time.Sleep(time.Minute)
 		p.isStuck("the worker waits for something", 50*time.Second)
 	})

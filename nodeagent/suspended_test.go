@@ -9,6 +9,7 @@ import (
 	"time"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
 )
 
@@ -189,7 +190,7 @@ func moveWhileAway(t *testing.T, entry purelbv1.AnnouncedAddress) *movedAddress 
 	m.next.edit("node1", func(s *purelbv1.AnnouncementSpec) {
 		s.Addresses = append(s.Addresses, local("192.0.2.1", takeover))
 	})
-	signal(m.next.wake)
+	pacing.Signal(m.next.wake)
 	for range 20 {
 		m.away.beat()
 		m.next.beat()

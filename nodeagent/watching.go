@@ -129,7 +129,7 @@ func (w *watching) passOn(claims map[netip.Addr]plan.Claim) {
 	defer w.mu.Unlock()
 	maps.Copy(w.claims, claims)
 	if len(w.claims) > 0 {
-		signal(w.wake)
+		pacing.Signal(w.wake)
 	}
 }
 
@@ -274,7 +274,7 @@ func (w *watching) reportReasons(l *watchedLink, now time.Time) {
 	}
 	if isNew && w.wakes.Delay(now) <= 0 {
 		w.wakes.Note(now)
-		signal(w.wake)
+		pacing.Signal(w.wake)
 	}
 }
 

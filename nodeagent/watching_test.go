@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/nodeagent/internal/nstest"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
 )
@@ -200,7 +201,7 @@ func TestWireWatching(t *testing.T) {
 	others["node2"].Run(t, "ip route add 2001:db8::/64 dev eth0")
 	w.edit("node1-standby", func(s *purelbv1.AnnouncementSpec) { s.Standby.Watched.Addresses = []string{"2001:db8::12"} })
 	generation := w.get("node1-standby").Generation
-	signal(w.wake)
+	pacing.Signal(w.wake)
 	w.within("node2 is watched by IPv6", func() bool {
 		ready := w.get("node1-standby").Status.Conditions
 		return len(ready) > 0 && ready[0].ObservedGeneration == generation && ready[0].Status == metav1.ConditionTrue

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/nodeagent/internal/nstest"
 )
 
@@ -34,7 +35,7 @@ func TestFaultWireOwnAddressReturns(t *testing.T) {
 				w.within("the address is there", func() bool { return w.has("192.0.2.1") })
 			}
 			w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = nil })
-			signal(w.wake)
+			pacing.Signal(w.wake)
 			w.within("the address is gone", func() bool { return !w.has("192.0.2.1") })
 			if !w.has("192.0.2.11") || !hasRoute() {
 				t.Errorf("the node's own address or its route went with it:\n%s%s", nstest.Run(t, "ip -4 addr show dev eth0"), nstest.Run(t, "ip -4 route show dev eth0"))

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/nodeagent/internal/nstest"
 	"github.com/purelb/purelb-operator/nodeagent/link"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
@@ -117,7 +118,7 @@ func (w *wire) start(fresh bool) {
 	wait.Go(func() { _ = agent.watching.Start(ctx) })
 	wait.Go(func() { _ = agent.reporter.Start(ctx) })
 	wait.Go(func() {
-		_ = kernel.Watch(ctx, func() { signal(agent.wake) })
+		_ = kernel.Watch(ctx, func() { pacing.Signal(agent.wake) })
 	})
 	renew := func() {
 		if fresh {
@@ -133,7 +134,7 @@ func (w *wire) start(fresh bool) {
 				return
 			case <-time.After(time.Second): // to stay fresh
 				renew()
-				signal(agent.wake)
+				pacing.Signal(agent.wake)
 			}
 		}
 	})
@@ -353,7 +354,7 @@ func TestAttackWireHiddenHolder(t *testing.T) {
 			nstest.Run(t, "ip neigh replace 192.0.2.254 lladdr %s dev eth0", gateway)
 			nstest.Run(t, "ip route add default via 192.0.2.254")
 			w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = []purelbv1.AnnouncedAddress{local("192.0.2.1")} })
-			signal(w.wake)
+			pacing.Signal(w.wake)
 			w.within("it waits", func() bool { return w.states("node1") == "192.0.2.1 Standby PreviousHolder"+oldHolder.String() })
 			before := probes.Load()
 			w.within("the agent has probed again", func() bool { return probes.Load() > before+2 })
@@ -380,7 +381,7 @@ func TestAttackWirePodMAC(t *testing.T) {
 	w.edit("node1", func(s *purelbv1.AnnouncementSpec) {
 		s.Addresses = []purelbv1.AnnouncedAddress{local("192.0.2.1"), local("192.0.2.2")}
 	})
-	signal(w.wake)
+	pacing.Signal(w.wake)
 	w.within("it hears the answer", func() bool {
 		return w.states("node1") == "192.0.2.1 Conflict Answered"+podMAC+", 192.0.2.2 Announced"
 	})
@@ -436,7 +437,7 @@ func TestWireQuiet(t *testing.T) {
 	}
 	w := newWire(t, true)
 	w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = []purelbv1.AnnouncedAddress{local("192.0.2.1")} })
-	signal(w.wake)
+	pacing.Signal(w.wake)
 	w.isAnnounced("192.0.2.1")
 	w.stop()
 	w.start(true)
@@ -582,7 +583,7 @@ func TestWireProxy(t *testing.T) {
 			nstest.Run(t, "ip neigh replace 192.0.2.254 lladdr %s dev eth0", c.gateway)
 			nstest.Run(t, "ip route add default via 192.0.2.254")
 			w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = []purelbv1.AnnouncedAddress{local("192.0.2.1")} })
-			signal(w.wake)
+			pacing.Signal(w.wake)
 			w.within("the state is "+c.want, func() bool { return w.states("node1") == c.want })
 			// It stays so.
 			time.Sleep(2 * plan.ReprobeInterval)

@@ -66,7 +66,7 @@ func (a *Agent) NeedLeaderElection() bool { return false }
 // for the API server.
 func (a *Agent) Start(ctx context.Context) error {
 	defer close(a.ended)
-	a.watchdog.setGiveEmptyItem(func() { signal(a.emptyItem) })
+	a.watchdog.setGiveEmptyItem(func() { pacing.Signal(a.emptyItem) })
 	retries := pacing.Backoff{Min: minRetry, Max: maxRetry}
 	var dueAt time.Time // of the next sync that nothing else wakes the worker for; zero for none
 	var due <-chan time.Time
@@ -121,7 +121,7 @@ func (a *Agent) Start(ctx context.Context) error {
 func (a *Agent) watchAPI(ctx context.Context, informers cache.Informers) error {
 	notify := func(c chan<- struct{}) {
 		if a.isCacheFilled.Load() { // else all is read as soon as it is
-			signal(c)
+			pacing.Signal(c)
 		}
 	}
 	handler := toolscache.ResourceEventHandlerFuncs{
@@ -152,25 +152,17 @@ func (a *Agent) watchAPI(ctx context.Context, informers cache.Informers) error {
 	}
 	if toolscache.WaitForCacheSync(ctx.Done(), haveSynced...) {
 		a.isCacheFilled.Store(true)
-		signal(a.wake)
+		pacing.Signal(a.wake)
 	}
 	return nil
 }
 
 // watchKernel wakes the worker when what the kernel holds changes, until ctx ends.
 func (a *Agent) watchKernel(ctx context.Context) error {
-	if err := a.Kernel.Watch(ctx, func() { signal(a.wake) }); err != nil {
+	if err := a.Kernel.Watch(ctx, func() { pacing.Signal(a.wake) }); err != nil {
 		log.FromContext(ctx).Error(err, "The kernel is not watched: what others change is put right only when lifetimes are renewed")
 	}
 	return nil
-}
-
-// signal wakes the goroutine that waits for c, or will.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default: // is signalled already
-	}
 }
 
 // What the worker reads: the cache, or what a list at the API server has returned.
@@ -196,7 +188,7 @@ func (a *Agent) syncKnown(ctx context.Context) (time.Duration, error) {
 		}
 		a.state.objects = objects
 	}
-	defer signal(a.reporter.changed)
+	defer pacing.Signal(a.reporter.changed)
 	return a.sync(ctx, a.state.objects, a.freshness.isFresh())
 }
 
@@ -233,7 +225,7 @@ func (a *Agent) syncListed(ctx context.Context, list listResult) (wait time.Dura
 	a.state.isListing = false
 	if a.state.isCacheReadDue { // the list may be older than the change that woke the worker meanwhile
 		a.state.isCacheReadDue = false
-		signal(a.wake)
+		pacing.Signal(a.wake)
 	}
 	isOfHeartbeat, failure := list.done != nil, list.err
 	switch {
@@ -242,7 +234,7 @@ func (a *Agent) syncListed(ctx context.Context, list listResult) (wait time.Dura
 		a.defender.forgetYieldsOfEarlierEntries(list.objects.announcements)
 		if isOfHeartbeat {
 			a.freshness.noteListed()
-			signal(a.wake) // for what has to be repaired or renewed
+			pacing.Signal(a.wake) // for what has to be repaired or renewed
 		}
 		wait, err = a.sync(ctx, a.state.objects, true)
 	case !isOfHeartbeat:
@@ -251,7 +243,7 @@ func (a *Agent) syncListed(ctx context.Context, list listResult) (wait time.Dura
 		wait, err = a.sync(ctx, a.state.objects, a.freshness.isFresh())
 	}
 	if !isOfHeartbeat {
-		signal(a.reporter.changed) // the heartbeat does so once it has renewed the Lease
+		pacing.Signal(a.reporter.changed) // the heartbeat does so once it has renewed the Lease
 		return wait, err
 	}
 	if failure == nil && errors.Is(err, errUnobserved) {
@@ -280,7 +272,7 @@ func (a *Agent) sync(ctx context.Context, objects apiObjects, isUpToDate bool) (
 	a.state.memory = memory
 	outcomes, errs := a.apply(ctx, decision, inputs.Observed)
 	if outcomes.Unrenewed > 0 {
-		signal(a.wake) // the next sync goes on
+		pacing.Signal(a.wake) // the next sync goes on
 	}
 	if err := a.removeVirtual(decision); err != nil {
 		return 0, errors.Join(errs, err) // not reported: the agent may be removed once it has reported

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllertest"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
@@ -53,7 +54,7 @@ type busyKernel struct {
 
 func (k busyKernel) Observe() (plan.Observed, error) {
 	time.Sleep(time.Second)
-	signal(k.changed)
+	pacing.Signal(k.changed)
 	return k.Kernel.Observe()
 }
 
@@ -94,7 +95,7 @@ func TestWrongStatusIsPutRight(t *testing.T) {
 		if err := w.Client.Status().Update(t.Context(), wrong); err != nil {
 			t.Fatal(err)
 		}
-		signal(w.statusChanged)
+		pacing.Signal(w.statusChanged)
 		time.Sleep(statusSettle - time.Millisecond)
 		synctest.Wait()
 		w.expect("state before", "198.51.100.1 Pending", w.states("node1"))

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/nodeagent/link/linktest"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
@@ -356,7 +357,7 @@ func (w *world) listAndSync(isOfHeartbeat bool) error {
 // an object changes.
 func (w *world) work(ctx context.Context) {
 	w.isCacheFilled.Store(true)
-	signal(w.wake)
+	pacing.Signal(w.wake)
 	_ = w.Start(ctx)
 }
 
