@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
-	"github.com/purelb/purelb-operator/internal/plugin"
+	"github.com/purelb/purelb-operator/cmd/kubectl-purelb/plugin"
 )
 
 // tenant makes a namespace, or gives one of an earlier run the labels.

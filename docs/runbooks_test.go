@@ -136,7 +136,7 @@ func TestPluginCommands(t *testing.T) {
 			case !isCode || strings.HasPrefix(shown, "$"):
 				isOutput = strings.HasPrefix(shown, "$ kubectl purelb ")
 			case isOutput && !strings.HasSuffix(shown, "…") && !golden[shown]:
-				t.Errorf("%s: no golden file of internal/plugin has the line %q", path, shown)
+				t.Errorf("%s: no golden file of cmd/kubectl-purelb/plugin has the line %q", path, shown)
 			}
 		}
 	})
@@ -161,7 +161,7 @@ func wordsOf(command string) []string {
 func readGolden(t *testing.T) map[string]bool {
 	t.Helper()
 	lines := map[string]bool{}
-	eachGolden, err := filepath.Glob(root + "/internal/plugin/testdata/golden/*.txt")
+	eachGolden, err := filepath.Glob(root + "/cmd/kubectl-purelb/plugin/testdata/golden/*.txt")
 	if err != nil || len(eachGolden) == 0 {
 		t.Fatalf("golden files: %v, %v", eachGolden, err)
 	}

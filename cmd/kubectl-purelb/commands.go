@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/purelb/purelb-operator/internal/plugin"
+	"github.com/purelb/purelb-operator/cmd/kubectl-purelb/plugin"
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 

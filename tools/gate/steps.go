@@ -48,8 +48,8 @@ var allSteps = []step{
 
 // purePackages decide, and start no goroutine.
 var purePackages = []string{
-	"cmd/kubectl-purelb", "config/policy", "controllers/agents", "controllers/allocation", "controllers/announced",
-	"controllers/placement", "controllers/routing", "docs", "internal/plugin", "internal/textlimit", "internal/writeerror",
+	"cmd/kubectl-purelb", "cmd/kubectl-purelb/plugin", "config/policy", "controllers/agents", "controllers/allocation",
+	"controllers/announced", "controllers/placement", "controllers/routing", "docs", "internal/textlimit", "internal/writeerror",
 	"nodeagent/plan", "nodeagent/speaker/routes", "nodeagent/watch", "test/measure", "test/sim",
 }
 

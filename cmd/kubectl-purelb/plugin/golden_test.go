@@ -253,7 +253,7 @@ func compareGolden(t *testing.T, path string, got []byte) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Errorf("%s differs; go test ./internal/plugin -update writes it. Got:\n%s", path, got)
+		t.Errorf("%s differs; go test ./cmd/kubectl-purelb/plugin -update writes it. Got:\n%s", path, got)
 	}
 }
 
