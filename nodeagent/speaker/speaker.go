@@ -37,7 +37,7 @@ const (
 	// readyPatience is after how long a speaker counts as ready although sessions are down: a
 	// router that is away does not hold up the update of other nodes.
 	readyPatience = 45 * time.Second
-	// stallTime is after how long without a round the speaker counts as stuck.
+	// stallTime is how long a round may take before the speaker counts as stuck.
 	stallTime = 30 * time.Second
 	// stopTimeout bounds the end of the sessions.
 	stopTimeout = 5 * time.Second
@@ -91,10 +91,10 @@ type Speaker struct {
 	// reporter writes the status of the node's NodeRouting, and saver the checkpoint.
 	reporter *report.Reporter[purelbv1.NodeRoutingStatus]
 	saver    *file.Saver
-	// lastRound is when the last round ended, in Unix nanoseconds, and isReady what the
-	// readiness check says.
-	lastRound atomic.Int64
-	isReady   atomic.Bool
+	// roundBegan is when the round began that runs now, in Unix nanoseconds, or 0, and isReady what
+	// the readiness check says.
+	roundBegan atomic.Int64
+	isReady    atomic.Bool
 
 	// mu protects the two below, which the cache's goroutine writes.
 	mu      sync.Mutex
@@ -132,10 +132,10 @@ func (s *Speaker) NeedLeaderElection() bool { return false }
 // Start speaks until ctx ends.
 func (s *Speaker) Start(ctx context.Context) error {
 	s.prepare()
-	s.lastRound.Store(time.Now().UnixNano())
-	if err := s.waitForLock(ctx); err != nil {
+	if err := takeLock(ctx, s.StateDir); err != nil && ctx.Err() == nil {
 		return err
 	}
+	s.roundBegan.Store(time.Now().UnixNano())
 	if err := s.restore(ctx); err != nil {
 		return err
 	}
@@ -149,11 +149,12 @@ func (s *Speaker) Start(ctx context.Context) error {
 	defer saver.Wait()
 	defer lastRoundEnded()
 	for ctx.Err() == nil {
+		s.roundBegan.Store(time.Now().UnixNano())
 		wait, err := s.round(ctx)
 		if err != nil && ctx.Err() == nil {
 			log.FromContext(ctx).Error(err, "Not everything could be applied")
 		}
-		s.lastRound.Store(time.Now().UnixNano())
+		s.roundBegan.Store(0)
 		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
@@ -174,26 +175,6 @@ func (s *Speaker) prepare() {
 		Timeout: reportTimeout, Rests: pacing.Batch{Gap: reportGap},
 		Failures: pacing.Backoff{Min: minRetry, Max: maxRetry, Spread: 0.5}, MaxUnanswered: maxRetry,
 	}
-}
-
-// waitForLock waits until no other speaker runs on the node. It works meanwhile, as far as the
-// liveness check is concerned.
-func (s *Speaker) waitForLock(ctx context.Context) error {
-	waiting, done := context.WithCancel(ctx)
-	defer done()
-	go func() {
-		for waiting.Err() == nil {
-			s.lastRound.Store(time.Now().UnixNano())
-			select {
-			case <-waiting.Done():
-			case <-time.After(time.Second):
-			}
-		}
-	}()
-	if err := takeLock(ctx, s.StateDir); err != nil && ctx.Err() == nil {
-		return err
-	}
-	return nil
 }
 
 // restore reads what an earlier speaker of the node left.
@@ -392,8 +373,9 @@ func (s *Speaker) stop(ctx context.Context) error {
 
 // Healthy is an error if the speaker is stuck.
 func (s *Speaker) Healthy() error {
-	if age := time.Since(time.Unix(0, s.lastRound.Load())); age > stallTime {
-		return fmt.Errorf("the last round ended %s ago", age.Round(time.Second))
+	began := s.roundBegan.Load()
+	if age := time.Since(time.Unix(0, began)); began > 0 && age > stallTime {
+		return fmt.Errorf("a round has been running for %s", age.Round(time.Second))
 	}
 	return nil
 }
