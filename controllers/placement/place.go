@@ -7,6 +7,7 @@ import (
 	"time"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/order"
 )
 
 // Explanation says why an address is where it is, or is nowhere.
@@ -108,7 +109,7 @@ func Place(inputs Inputs) Result {
 		}
 	}
 	// Addresses that stay with their nodes count before any node is elected.
-	slices.SortStableFunc(locals, func(x, y local) int { return compareBool(x.phase.mayElect(), y.phase.mayElect()) })
+	slices.SortStableFunc(locals, func(x, y local) int { return order.TrueFirst(y.phase.mayElect(), x.phase.mayElect()) })
 	for _, l := range locals {
 		p.placeLocal(l.Address, l.situation)
 	}

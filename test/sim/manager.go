@@ -104,6 +104,9 @@ func (m *Manager) makeParts(uncached client.Client) error {
 	m.leases = m.live.Handler()
 	own, reasons := controllers.NewMetrics(prometheus.NewRegistry()), &controllers.UnplacedReasons{}
 	tells := recorder{m}
+	external := controllers.NewExternalIPAM(m.client, uncached, controllers.ExternalIPAMOptions{
+		Recorder: tells, Namespace: Namespace, IsDefault: true, Metrics: own, Now: time.Now,
+	})
 	cluster := managerCluster{m, uncached}
 	placement, err1 := (&controllers.PlacementReconciler{
 		Client: m.client, Recorder: tells, Namespace: Namespace, IsDefault: true, Liveness: m.live, Now: time.Now, Metrics: own,
@@ -113,8 +116,12 @@ func (m *Manager) makeParts(uncached client.Client) error {
 		Client: m.client, Recorder: tells, Namespace: Namespace, IsDefault: true, Reasons: reasons,
 	}).Component(cluster)
 	components := []controllers.Component{
-		(&controllers.ServiceReconciler{Client: m.client, Recorder: tells, Namespace: Namespace, IsDefault: true, Metrics: own}).Component(cluster),
-		(&controllers.ServiceGroupReconciler{Client: m.client, Recorder: tells, Namespace: Namespace, IsDefault: true, Metrics: own}).Component(),
+		(&controllers.ServiceReconciler{
+			Client: m.client, Recorder: tells, Namespace: Namespace, IsDefault: true, Metrics: own, IPAM: external,
+		}).Component(cluster),
+		(&controllers.ServiceGroupReconciler{
+			Client: m.client, Recorder: tells, Namespace: Namespace, IsDefault: true, Metrics: own, IPAM: external,
+		}).Component(),
 		placement, announced,
 	}
 	for _, c := range components {
