@@ -235,7 +235,6 @@ func runAgent(t *testing.T, node, lbNodeAgent string) {
 	options, err := nodeagent.ManagerOptions(node, purelbNamespace, lbNodeAgent)
 	g.Expect(err).NotTo(HaveOccurred())
 	options.Metrics.BindAddress = "0"
-	options.Controller.SkipNameValidation = new(true)
 	mgr, err := ctrl.NewManager(restConfig, options)
 	g.Expect(err).NotTo(HaveOccurred())
 	kernel := linktest.New(plan.Link{Name: "eth0", MAC: "02:00:00:00:00:0a", Up: true})

@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -126,7 +125,6 @@ func (a *agents) start(ctx context.Context, n *node) error {
 		return err
 	}
 	options.Metrics = metricsserver.Options{BindAddress: "0"}
-	options.Controller.SkipNameValidation = ptr.To(true)
 	mgr, err := ctrl.NewManager(config, options)
 	if err != nil {
 		return fmt.Errorf("make the agent of %s: %w", name, err)
