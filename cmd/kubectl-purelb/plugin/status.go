@@ -4,13 +4,16 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/controllers/announced"
 )
 
@@ -178,7 +181,7 @@ func (s *Status) addServices(c *Cluster) {
 		condition := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAnnounced)
 		if condition != nil && condition.Status != metav1.ConditionTrue && len(svc.Status.LoadBalancer.Ingress) > 0 {
 			severity := Degraded
-			if !hasAnnouncedPlace(c, keyOf(svc)) {
+			if !hasAnnouncedPlace(c, svc) {
 				severity = Critical
 			}
 			s.add(severity, object, "%s", condition.Message)
@@ -187,17 +190,14 @@ func (s *Status) addServices(c *Cluster) {
 }
 
 // hasAnnouncedPlace reports whether each address of a Service is announced somewhere.
-func hasAnnouncedPlace(c *Cluster, service string) bool {
+func hasAnnouncedPlace(c *Cluster, svc *corev1.Service) bool {
 	isAnnounced := map[string]bool{}
-	for _, p := range announced.PlacesOf(service, c.Announcements, c.Commons, c.Announcements) {
+	for _, p := range announced.PlacesOf(keyOf(svc), c.Announcements, c.Commons, c.Announcements) {
 		isAnnounced[p.Address] = isAnnounced[p.Address] || p.State == v1.StateAnnounced
 	}
-	for _, ok := range isAnnounced {
-		if !ok {
-			return false
-		}
-	}
-	return len(isAnnounced) > 0
+	addresses := allocation.AddressesToAnnounce(svc)
+	isNowhere := func(a netip.Addr) bool { return !isAnnounced[a.String()] }
+	return len(addresses) > 0 && !slices.ContainsFunc(addresses, isNowhere)
 }
 
 // conclude says in one line how PureLB is.
