@@ -3,11 +3,13 @@ package routing_test
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
@@ -21,7 +23,12 @@ var began = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 // peer is a BGPPeer with the YAML text as its spec, made so many seconds after the others.
 func peer(t *testing.T, name, spec string, age int) v1.BGPPeer {
 	t.Helper()
-	p := v1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "purelb-system", CreationTimestamp: metav1.NewTime(began.Add(time.Duration(age) * time.Second))}}
+	p := v1.BGPPeer{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: "purelb-system",
+			CreationTimestamp: metav1.NewTime(began.Add(time.Duration(age) * time.Second)),
+		},
+	}
 	if err := yaml.UnmarshalStrict([]byte(spec), &p.Spec); err != nil {
 		t.Fatal(err)
 	}
@@ -61,36 +68,90 @@ func TestNeighbours(t *testing.T) {
 	isolated.Interfaces[0].Gateways = nil
 	unlabelled := node("n1", 11, "")
 	unlabelled.Labels["asn"] = "rack 7"
+	eth1 := v1.NodeInterface{
+		Name: "eth1", Subnets: []string{"198.51.100.11/24", "2001:db8:1::11/64"},
+		Gateways: []string{"192.0.2.1", "198.51.100.1"},
+	}
+	twoLinks := node("n1", 11, "")
+	twoLinks.Interfaces = append(twoLinks.Interfaces, eth1)
+	routed := node("n1", 11, "")
+	routed.Interfaces[0].Subnets[1] = "2001:db8::/64"
+	routed.Addresses = append(routed.Addresses, netip.MustParseAddr("2001:db8:2::11"))
 	for _, row := range []struct {
 		name, spec string
 		node       routing.Node
 		want       []string
 		problems   string
 	}{
-		{"IPv4", "peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.1", node("n1", 11, ""), []string{"p: 192.0.2.1% AS 65000 from 65001 [IPv4]"}, ""},
-		{"IPv6", "peerASN: 65000\nmyASN: 65001\npeerAddress: 2001:db8::1", node("n1", 11, ""), []string{"p: 2001:db8::1% AS 65000 from 65001 [IPv6]"}, ""},
-		{"both families in one session", "peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.1\nfamilies: [IPv6, IPv4]", node("n1", 11, ""),
+		{
+			"IPv4", "peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.1", node("n1", 11, ""),
+			[]string{"p: 192.0.2.1% AS 65000 from 65001 [IPv4]"}, "",
+		},
+		{
+			"IPv6", "peerASN: 65000\nmyASN: 65001\npeerAddress: 2001:db8::1", node("n1", 11, ""),
+			[]string{"p: 2001:db8::1% AS 65000 from 65001 [IPv6]"}, "",
+		},
+		{"both families in one session", "peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.1\nfamilies: [IPv6, IPv4]",
+			node("n1", 11, ""),
 			[]string{"p: 192.0.2.1% AS 65000 from 65001 [IPv4 IPv6] by 2001:db8::11"}, ""},
-		{"IPv4 in a session over IPv6", "peerASN: 65000\nmyASN: 65001\npeerAddress: 2001:db8::1\nfamilies: [IPv4]", node("n1", 11, ""),
+		{"IPv4 in a session over IPv6", "peerASN: 65000\nmyASN: 65001\npeerAddress: 2001:db8::1\nfamilies: [IPv4]",
+			node("n1", 11, ""),
 			[]string{"p: 2001:db8::1% AS 65000 from 65001 [IPv4] by 192.0.2.11"}, ""},
-		{"a node without IPv6", "peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.1\nfamilies: [IPv4, IPv6]", node("n1", 11, "IPv6"),
-			[]string{"p: 192.0.2.1% AS 65000 from 65001 [IPv4]"}, "node n1 has no IPv6 address that could be the next hop of its IPv6 routes"},
+		{"a node without IPv6", "peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.1\nfamilies: [IPv4, IPv6]",
+			node("n1", 11, "IPv6"),
+			[]string{"p: 192.0.2.1% AS 65000 from 65001 [IPv4]"},
+			"node n1 has no IPv6 address that could be the next hop of its IPv6 routes"},
 		{"no family left", "peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.1\nfamilies: [IPv6]", node("n1", 11, "IPv6"),
 			nil, "node n1 has no IPv6 address that could be the next hop of its IPv6 routes"},
 		{"gateways", "peerASN: External\nmyASN: 65001\ndiscover: DefaultGateway", node("n1", 11, ""),
 			[]string{"p: 192.0.2.1% AS 0 from 65001 [IPv4]", "p: 2001:db8::1% AS 0 from 65001 [IPv6]"}, ""},
-		{"a gateway by its link-local address", "peerASN: Internal\nmyASN: 65001\ndiscover: DefaultGateway\nfamilies: [IPv4, IPv6]", linkLocal,
+		{"a gateway by its link-local address",
+			"peerASN: Internal\nmyASN: 65001\ndiscover: DefaultGateway\nfamilies: [IPv4, IPv6]", linkLocal,
 			[]string{"p: fe80::1%eth0 AS 65001 from 65001 [IPv4 IPv6]"}, ""},
-		{"gateways of the source's family", "peerASN: 65000\nmyASN: 65001\ndiscover: DefaultGateway\nsourceAddress: 192.0.2.99", node("n1", 11, ""),
+		{"gateways of the source's family",
+			"peerASN: 65000\nmyASN: 65001\ndiscover: DefaultGateway\nsourceAddress: 192.0.2.99", node("n1", 11, ""),
 			[]string{"p: 192.0.2.1% AS 65000 from 65001 [IPv4]"}, ""},
-		{"no gateway", "peerASN: 65000\nmyASN: 65001\ndiscover: DefaultGateway", isolated, nil, "node n1 reports no gateway of a default route"},
-		{"unnumbered", "peerASN: 65000\nmyASN: 65001\ninterface: eth1", node("n1", 11, ""), []string{"p: %eth1 AS 65000 from 65001 [IPv4 IPv6]"}, ""},
-		{"own ASN by label", "peerASN: 65000\nmyASNLabel: asn\npeerAddress: 192.0.2.1", node("n1", 11, ""), []string{"p: 192.0.2.1% AS 65000 from 65111 [IPv4]"}, ""},
-		{"a label that is no ASN", "peerASN: 65000\nmyASNLabel: asn\npeerAddress: 192.0.2.1", unlabelled, nil, `label asn of node n1 is "rack 7", not the number of an autonomous system`},
-		{"no such label", "peerASN: 65000\nmyASNLabel: as\npeerAddress: 192.0.2.1", node("n1", 11, ""), nil, "node n1 has no label as"},
+		{
+			"no gateway", "peerASN: 65000\nmyASN: 65001\ndiscover: DefaultGateway", isolated, nil,
+			"node n1 reports no gateway of a default route",
+		},
+		{"gateways of two interfaces, each once",
+			"peerASN: 65000\nmyASN: 65001\ndiscover: DefaultGateway\nsourceAddress: 192.0.2.99", twoLinks,
+			[]string{"p: 192.0.2.1% AS 65000 from 65001 [IPv4]", "p: 198.51.100.1% AS 65000 from 65001 [IPv4]"}, ""},
+		{"the next hop is on the neighbour's link",
+			"peerASN: 65000\nmyASN: 65001\npeerAddress: 198.51.100.1\nfamilies: [IPv4, IPv6]", twoLinks,
+			[]string{"p: 198.51.100.1% AS 65000 from 65001 [IPv4 IPv6] by 2001:db8:1::11"}, ""},
+		{"a route to a subnet is no address in it",
+			"peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.1\nfamilies: [IPv4, IPv6]", routed,
+			[]string{"p: 192.0.2.1% AS 65000 from 65001 [IPv4 IPv6] by 2001:db8:2::11"}, ""},
+		{"the next hop to a neighbour some hops away",
+			"peerASN: 65000\nmyASN: 65001\npeerAddress: 203.0.113.1\nfamilies: [IPv4, IPv6]\nebgpMultihop: 3", routed,
+			[]string{"p: 203.0.113.1% AS 65000 from 65001 [IPv4 IPv6] by 2001:db8:2::11"}, ""},
+		{
+			"one family of an unnumbered one", "peerASN: 65000\nmyASN: 65001\ninterface: eth1\nfamilies: [IPv6]",
+			node("n1", 11, ""), []string{"p: %eth1 AS 65000 from 65001 [IPv6]"}, "",
+		},
+		{
+			"unnumbered", "peerASN: 65000\nmyASN: 65001\ninterface: eth1", node("n1", 11, ""),
+			[]string{"p: %eth1 AS 65000 from 65001 [IPv4 IPv6]"}, "",
+		},
+		{
+			"own ASN by label", "peerASN: 65000\nmyASNLabel: asn\npeerAddress: 192.0.2.1", node("n1", 11, ""),
+			[]string{"p: 192.0.2.1% AS 65000 from 65111 [IPv4]"}, "",
+		},
+		{
+			"a label that is no ASN", "peerASN: 65000\nmyASNLabel: asn\npeerAddress: 192.0.2.1", unlabelled, nil,
+			`label asn of node n1 is "rack 7", not the number of an autonomous system`,
+		},
+		{
+			"no such label", "peerASN: 65000\nmyASNLabel: as\npeerAddress: 192.0.2.1", node("n1", 11, ""), nil,
+			"node n1 has no label as",
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			result := routing.Render(routing.Inputs{Nodes: []routing.Node{row.node}, Peers: []v1.BGPPeer{peer(t, "p", row.spec, 0)}, Now: began})
+			result := routing.Render(routing.Inputs{
+				Nodes: []routing.Node{row.node}, Peers: []v1.BGPPeer{peer(t, "p", row.spec, 0)}, Now: began,
+			})
 			var got []string
 			for _, p := range result.Specs["n1"].Peers {
 				got = append(got, describe(&p))
@@ -101,6 +162,9 @@ func TestNeighbours(t *testing.T) {
 			if got := strings.Join(result.Peers["p"].Problems, "; "); got != row.problems {
 				t.Errorf("problems: %q, not %q", got, row.problems)
 			}
+			if got := result.Peers["p"].Conflicts; len(got) > 0 {
+				t.Errorf("it has the same neighbour twice on %v", got)
+			}
 			if got := result.Peers["p"].SessionsByNode["n1"]; got != len(row.want) {
 				t.Errorf("%d sessions, not %d", got, len(row.want))
 			}
@@ -108,33 +172,111 @@ func TestNeighbours(t *testing.T) {
 	}
 }
 
+// TestSettings has what a BGPPeer may say of its sessions, and what a speaker is told instead of the
+// defaults.
 func TestSettings(t *testing.T) {
-	all := peer(t, "p", `
-peerASN: 65000
-myASN: 65001
-peerAddress: 192.0.2.1
-passwordSecretRef: {name: s, key: k}
-bfd: {interval: 100ms, multiplier: 5}
-gracefulRestart: {restartTime: 1500ms}
-holdTime: 90s
-connectTime: 1s
-port: 1179
-sourceAddress: 192.0.2.11
-ttlSecurity: true`, 0)
-	in := routing.Inputs{Nodes: []routing.Node{node("n1", 11, "")}, Peers: []v1.BGPPeer{all}, HasSecret: func(v1.SecretKeyRef) bool { return true }, Now: began}
-	result := routing.Render(in)
-	want := []v1.RoutingPeer{{
-		Name: "p", Address: "192.0.2.1", PeerASN: 65000, MyASN: 65001, Port: 1179, SourceAddress: "192.0.2.11", Families: []v1.IPFamily{"IPv4"},
-		PasswordFile: "p", BFDIntervalMilliseconds: 100, BFDMultiplier: 5, RestartSeconds: 2, HoldSeconds: 90, KeepaliveSeconds: 30, ConnectSeconds: 1, TTLSecurity: true,
-	}}
-	if diff := cmp.Diff(want, result.Specs["n1"].Peers); diff != "" {
-		t.Errorf("neighbour (-want +got):\n%s", diff)
+	for _, row := range []struct {
+		name, spec string
+		change     func(*v1.RoutingPeer)
+	}{
+		{"nothing", "", func(*v1.RoutingPeer) {}},
+		{"another port", "port: 1179", func(p *v1.RoutingPeer) { p.Port = 1179 }},
+		{"an own address", "sourceAddress: 192.0.2.11", func(p *v1.RoutingPeer) { p.SourceAddress = "192.0.2.11" }},
+		{"a password", "passwordSecretRef: {name: s, key: k}", func(p *v1.RoutingPeer) { p.PasswordFile = "p" }},
+		{"only from the link", "ttlSecurity: true", func(p *v1.RoutingPeer) { p.TTLSecurity = true }},
+		{"some hops", "ebgpMultihop: 3", func(p *v1.RoutingPeer) { p.EBGPMultihop = 3 }},
+		{"how long to wait", "connectTime: 1s", func(p *v1.RoutingPeer) { p.ConnectSeconds = 1 }},
+		{"hold, and a third of it", "holdTime: 90s", func(p *v1.RoutingPeer) { p.HoldSeconds, p.KeepaliveSeconds = 90, 30 }},
+		{"a third is a second or more", "holdTime: 2s", func(p *v1.RoutingPeer) { p.HoldSeconds, p.KeepaliveSeconds = 2, 1 }},
+		{
+			"hold and keepalive", "holdTime: 90s\nkeepaliveTime: 7s",
+			func(p *v1.RoutingPeer) { p.HoldSeconds, p.KeepaliveSeconds = 90, 7 },
+		},
+		{"parts of a second are rounded up", "connectTime: 1001ms", func(p *v1.RoutingPeer) { p.ConnectSeconds = 2 }},
+		{"restart", "gracefulRestart: {restartTime: 1500ms}", func(p *v1.RoutingPeer) { p.RestartSeconds = 2 }},
+		{"restart, as by default", "gracefulRestart: {}", func(*v1.RoutingPeer) {}},
+		{"no restart", "gracefulRestart: {restartTime: 0s}", func(p *v1.RoutingPeer) { p.RestartSeconds = 0 }},
+		{"BFD", "bfd: {}", func(p *v1.RoutingPeer) { p.BFDIntervalMilliseconds, p.BFDMultiplier = 300, 3 }},
+		{
+			"BFD, faster", "bfd: {interval: 100ms}",
+			func(p *v1.RoutingPeer) { p.BFDIntervalMilliseconds, p.BFDMultiplier = 100, 3 },
+		},
+		{
+			"BFD, more patient", "bfd: {multiplier: 5}",
+			func(p *v1.RoutingPeer) { p.BFDIntervalMilliseconds, p.BFDMultiplier = 300, 5 },
+		},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			p := peer(t, "p", "peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.1\n"+row.spec, 0)
+			in := routing.Inputs{
+				Nodes: []routing.Node{node("n1", 11, "")}, Peers: []v1.BGPPeer{p},
+				HasSecret: func(v1.SecretKeyRef) bool { return true }, Now: began,
+			}
+			want := v1.RoutingPeer{
+				Name: "p", Address: "192.0.2.1", PeerASN: 65000, MyASN: 65001, Port: 179, Families: []v1.IPFamily{"IPv4"},
+				RestartSeconds: 30, HoldSeconds: 9, KeepaliveSeconds: 3, ConnectSeconds: 5,
+			}
+			row.change(&want)
+			if diff := cmp.Diff([]v1.RoutingPeer{want}, routing.Render(in).Specs["n1"].Peers); diff != "" {
+				t.Errorf("neighbour (-want +got):\n%s", diff)
+			}
+		})
 	}
-	if diff := cmp.Diff(map[string]map[string]v1.SecretKeyRef{"default": {"p": {Name: "s", Key: "k"}}}, result.Passwords); diff != "" {
+}
+
+// TestPasswords names the keys of Secrets that the speakers of each LBNodeAgent need, and says which
+// BGPPeers lack theirs.
+func TestPasswords(t *testing.T) {
+	elsewhere := node("n2", 12, "")
+	elsewhere.LBNodeAgent, elsewhere.Labels["rack"] = "edge", "b"
+	spec := "peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2."
+	in := routing.Inputs{Nodes: []routing.Node{node("n1", 11, ""), elsewhere}, Now: began, Peers: []v1.BGPPeer{
+		peer(t, "open", spec+"1", 0),
+		peer(t, "closed", spec+"2\npasswordSecretRef: {name: s, key: k}", 0),
+		peer(t, "lacking", spec+"3\npasswordSecretRef: {name: none, key: k}\nnodeSelector: {matchLabels: {rack: b}}", 0),
+	}, HasSecret: func(ref v1.SecretKeyRef) bool { return ref.Name == "s" }}
+	result := routing.Render(in)
+	s, none := v1.SecretKeyRef{Name: "s", Key: "k"}, v1.SecretKeyRef{Name: "none", Key: "k"}
+	want := map[string]map[string]v1.SecretKeyRef{"default": {"closed": s}, "edge": {"closed": s, "lacking": none}}
+	if diff := cmp.Diff(want, result.Passwords); diff != "" {
 		t.Errorf("passwords (-want +got):\n%s", diff)
 	}
-	if got := result.Specs["n1"].RouterID; got != "192.0.2.11" {
-		t.Errorf("router ID %s", got)
+	for name, want := range map[string]bool{"open": false, "closed": false, "lacking": true} {
+		if got := result.Peers[name].LacksSecret; got != want {
+			t.Errorf("%s lacks its Secret: %t", name, got)
+		}
+	}
+}
+
+// TestBounds has more neighbours and more groups than a NodeRouting can have.
+func TestBounds(t *testing.T) {
+	in := routing.Inputs{Nodes: []routing.Node{node("n1", 11, "")}, Now: began}
+	for i := range v1.MaxRoutingPeers + 2 {
+		in.Peers = append(
+			in.Peers,
+			peer(t, fmt.Sprintf("p%02d", i), fmt.Sprintf("peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.%d", 100+i), i),
+		)
+	}
+	for i := range v1.MaxRoutingGroups + 2 {
+		in.Groups = append(
+			in.Groups,
+			routing.Group{
+				Name: fmt.Sprintf("g%03d", i), Ranges: []string{"203.0.113.0-203.0.113.9"}, BGP: &v1.ServiceGroupBGP{},
+			},
+		)
+	}
+	in.Groups = append(in.Groups, routing.Group{Name: "a-without-ranges", BGP: &v1.ServiceGroupBGP{}})
+	result := routing.Render(in)
+	if got := len(result.Specs["n1"].Peers); got != v1.MaxRoutingPeers {
+		t.Errorf("%d neighbours", got)
+	}
+	if got := result.Specs["n1"].Groups; len(got) != v1.MaxRoutingGroups || got[0].Name != "g000" {
+		t.Errorf("%d groups from %s on", len(got), got[0].Name)
+	}
+	last := result.Peers[in.Peers[len(in.Peers)-1].Name]
+	want := fmt.Sprintf("node n1 has %d neighbours already, the most that a node can have", v1.MaxRoutingPeers)
+	if got := strings.Join(last.Problems, "; "); got != want || last.SessionsByNode["n1"] != 0 {
+		t.Errorf("of the last BGPPeer: %q and %d sessions", got, last.SessionsByNode["n1"])
 	}
 }
 
@@ -147,12 +289,16 @@ func TestWhoSpeaks(t *testing.T) {
 	nodes := []routing.Node{node("n1", 11, ""), node("n2", 12, ""), other, agentless}
 	nodes[1].Labels["rack"] = "b"
 	in := routing.Inputs{Nodes: nodes, Now: began, Groups: []routing.Group{
-		{Name: "z", Ranges: []string{"203.0.113.0-203.0.113.9"}, BGP: &v1.ServiceGroupBGP{Prepend: 1}}, {Name: "plain", Ranges: []string{"203.0.113.10-203.0.113.19"}},
+		{Name: "z", Ranges: []string{"203.0.113.0-203.0.113.9"}, BGP: &v1.ServiceGroupBGP{Prepend: 1}}, {
+			Name: "plain", Ranges: []string{"203.0.113.10-203.0.113.19"},
+		},
 	}}
 	if result := routing.Render(in); len(result.Specs) != 0 || len(result.LBNodeAgents) != 0 {
 		t.Errorf("without a BGPPeer there is routing: %+v", result)
 	}
-	in.Peers = []v1.BGPPeer{peer(t, "p", "peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.1\nnodeSelector: {matchLabels: {rack: a}}", 0)}
+	in.Peers = []v1.BGPPeer{
+		peer(t, "p", "peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.1\nnodeSelector: {matchLabels: {rack: a}}", 0),
+	}
 	result := routing.Render(in)
 	if diff := cmp.Diff([]string{"default"}, result.LBNodeAgents); diff != "" {
 		t.Errorf("LBNodeAgents with speakers (-want +got):\n%s", diff)
@@ -172,7 +318,10 @@ func TestWhoSpeaks(t *testing.T) {
 func TestDrain(t *testing.T) {
 	n := node("n1", 11, "")
 	n.IsDraining = true
-	in := routing.Inputs{Nodes: []routing.Node{n}, Peers: []v1.BGPPeer{peer(t, "p", "peerASN: 1\nmyASN: 2\npeerAddress: 192.0.2.1", 0)}, Now: began}
+	in := routing.Inputs{
+		Nodes: []routing.Node{n}, Peers: []v1.BGPPeer{peer(t, "p", "peerASN: 1\nmyASN: 2\npeerAddress: 192.0.2.1", 0)},
+		Now: began,
+	}
 	first := routing.Render(in).Specs["n1"]
 	if first.DrainSince == nil || !first.DrainSince.Time.Equal(began) {
 		t.Fatalf("drains since %v", first.DrainSince)
@@ -189,8 +338,14 @@ func TestDrain(t *testing.T) {
 
 func TestConflictingPeers(t *testing.T) {
 	younger := peer(t, "a", "peerASN: 65009\nmyASN: 65001\npeerAddress: 192.0.2.1", 10)
-	older := peer(t, "b", "peerASN: 65000\nmyASN: 65001\ndiscover: DefaultGateway\nnodeSelector: {matchLabels: {kubernetes.io/hostname: n1}}", 0)
-	in := routing.Inputs{Nodes: []routing.Node{node("n1", 11, ""), node("n2", 12, "")}, Peers: []v1.BGPPeer{younger, older}, Now: began}
+	older := peer(
+		t, "b",
+		"peerASN: 65000\nmyASN: 65001\ndiscover: DefaultGateway\nnodeSelector: {matchLabels: {kubernetes.io/hostname: n1}}",
+		0,
+	)
+	in := routing.Inputs{
+		Nodes: []routing.Node{node("n1", 11, ""), node("n2", 12, "")}, Peers: []v1.BGPPeer{younger, older}, Now: began,
+	}
 	result := routing.Render(in)
 	if diff := cmp.Diff([]string{"n1"}, result.Peers["a"].Conflicts); diff != "" {
 		t.Errorf("conflicts (-want +got):\n%s", diff)
@@ -202,7 +357,8 @@ func TestConflictingPeers(t *testing.T) {
 		t.Errorf("the younger does not serve the other node: %+v", p)
 	}
 	status := routing.PeerStatus(&younger, result.Peers["a"], nil)
-	if c := status.Conditions[0]; c.Reason != v1.ReasonPeerConflict || !strings.Contains(c.Message, "on n1") || len(status.Conditions) != 2 {
+	if c := status.Conditions[0]; c.Reason != v1.ReasonPeerConflict || !strings.Contains(c.Message, "on n1") ||
+		len(status.Conditions) != 2 {
 		t.Errorf("status: %+v", status)
 	}
 }
@@ -214,34 +370,76 @@ func TestPeerStatus(t *testing.T) {
 	up := v1.RoutingSession{Peer: "p", Neighbor: "192.0.2.1", State: v1.SessionEstablished}
 	down := v1.RoutingSession{Peer: "p", Neighbor: "192.0.2.1", State: "Active", LastError: "no answer"}
 	spec := "peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.1\n"
+	var many []routing.Node
+	for i := range 10 {
+		many = append(many, node(fmt.Sprintf("n%d", i), 11+i, ""))
+	}
+	east := []routing.Node{node("n1", 11, ""), node("n2", 12, "")}
+	east[0].Labels["east"] = "65200"
 	for _, row := range []struct {
 		name, spec string
+		nodes      []routing.Node // nil for n1 and n2
 		routings   map[string]*v1.NodeRouting
 		hasSecret  bool
 		want       string
 	}{
-		{"all up", spec, map[string]*v1.NodeRouting{"n1": report(1, up), "n2": report(1, up)}, false, "2/2 True Established 2/2 sessions are up"},
-		{"one down", spec, map[string]*v1.NodeRouting{"n1": report(1, up), "n2": report(1, down)}, false,
+		{"one without its number", "peerASN: 1\nmyASNLabel: east\npeerAddress: 192.0.2.1", east, map[string]*v1.NodeRouting{
+			"n1": report(1, up),
+		}, false,
+			"1/1 False Degraded 1/1 sessions are up; node n2 has no label east"},
+		{"one reports twice", spec, nil, map[string]*v1.NodeRouting{"n1": report(1, up, up), "n2": report(1, down)}, false,
 			"1/2 False SessionsDown 1/2 sessions are up; n2: 192.0.2.1 is Active, no answer"},
-		{"no report yet", spec, map[string]*v1.NodeRouting{"n1": report(1, up), "n2": report(0)}, false,
+		{"many down", spec, many, nil, false, "0/10 False SessionsDown 0/10 sessions are up; " + strings.Join([]string{
+			"n0: the speaker has not reported yet", "n1: the speaker has not reported yet",
+			"n2: the speaker has not reported yet", "n3: the speaker has not reported yet",
+			"n4: the speaker has not reported yet", "n5: the speaker has not reported yet",
+			"n6: the speaker has not reported yet", "n7: the speaker has not reported yet",
+			"and 2 more"}, "; ")},
+		{"its password is there", spec + "passwordSecretRef: {name: s, key: k}", nil, map[string]*v1.NodeRouting{
+			"n1": report(1, up), "n2": report(1, up),
+		}, true,
+			"2/2 True Established 2/2 sessions are up"},
+		{
+			"all up", spec, nil, map[string]*v1.NodeRouting{"n1": report(1, up), "n2": report(1, up)}, false,
+			"2/2 True Established 2/2 sessions are up",
+		},
+		{"one down", spec, nil, map[string]*v1.NodeRouting{"n1": report(1, up), "n2": report(1, down)}, false,
+			"1/2 False SessionsDown 1/2 sessions are up; n2: 192.0.2.1 is Active, no answer"},
+		{"no report yet", spec, nil, map[string]*v1.NodeRouting{"n1": report(1, up), "n2": report(0)}, false,
 			"1/2 False SessionsDown 1/2 sessions are up; n2: the speaker has not reported yet"},
-		{"another's session", spec, map[string]*v1.NodeRouting{"n1": report(1, up), "n2": report(1, v1.RoutingSession{Peer: "q", State: v1.SessionEstablished})}, false,
+		{"another's session", spec, nil, map[string]*v1.NodeRouting{
+			"n1": report(1, up), "n2": report(1, v1.RoutingSession{Peer: "q", State: v1.SessionEstablished}),
+		}, false,
 			"1/2 False SessionsDown 1/2 sessions are up; n2: the speaker has yet to open the session"},
-		{"no node", spec + "nodeSelector: {matchLabels: {rack: z}}", nil, false, "0/0 False NoNodes spec.nodeSelector selects no node that runs an agent"},
-		{"no secret", spec + "passwordSecretRef: {name: s, key: k}", nil, false,
-			"0/2 False SecretMissing the Secret that spec.passwordSecretRef names does not exist in this namespace, or has no such key: without the password no session is opened"},
-		{"no neighbour", "peerASN: 1\nmyASNLabel: none\npeerAddress: 192.0.2.1", nil, false,
+		{
+			"no node", spec + "nodeSelector: {matchLabels: {rack: z}}", nil, nil, false,
+			"0/0 False NoNodes spec.nodeSelector selects no node that runs an agent",
+		},
+		{"no secret", spec + "passwordSecretRef: {name: s, key: k}", nil, nil, false,
+			"0/2 False SecretMissing the Secret that spec.passwordSecretRef names does not exist in this namespace, or has no " +
+				"such key: without the password no session is opened"},
+		{"no neighbour", "peerASN: 1\nmyASNLabel: none\npeerAddress: 192.0.2.1", nil, nil, false,
 			"0/0 False NoNeighbor no node has this neighbour; node n1 has no label none; node n2 has no label none"},
-		{"invalid", "peerASN: 1\nmyASN: 2\npeerAddress: 224.0.0.1", nil, false,
+		{"invalid", "peerASN: 1\nmyASN: 2\npeerAddress: 224.0.0.1", nil, nil, false,
 			`0/0 False Invalid spec.peerAddress: Invalid value: "224.0.0.1": must be the address of one host on the network`},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			p := peer(t, "p", row.spec, 0)
+			p.Status.Conditions = []metav1.Condition{{Type: v1.ConditionStalled, Status: metav1.ConditionTrue}} // until now
+			if row.nodes == nil {
+				row.nodes = []routing.Node{node("n1", 11, ""), node("n2", 12, "")}
+			}
 			result := routing.Render(routing.Inputs{
-				Nodes: []routing.Node{node("n1", 11, ""), node("n2", 12, "")}, Peers: []v1.BGPPeer{p}, HasSecret: func(v1.SecretKeyRef) bool { return row.hasSecret }, Now: began,
+				Nodes: row.nodes, Peers: []v1.BGPPeer{p}, HasSecret: func(v1.SecretKeyRef) bool { return row.hasSecret },
+				Now: began,
 			})
 			status := routing.PeerStatus(&p, result.Peers["p"], row.routings)
-			c := status.Conditions[0]
+			c := *meta.FindStatusCondition(status.Conditions, v1.ConditionReady)
+			isStalled := slices.Contains([]string{v1.ReasonInvalid, v1.ReasonPeerConflict, v1.ReasonSecretMissing}, c.Reason)
+			if got := meta.IsStatusConditionTrue(status.Conditions, v1.ConditionStalled); got != isStalled ||
+				!isStalled && len(status.Conditions) > 1 {
+				t.Errorf("Stalled is %t: %+v", got, status.Conditions)
+			}
 			if got := fmt.Sprint(status.Sessions, " ", c.Status, " ", c.Reason, " ", c.Message); got != row.want {
 				t.Errorf("got  %s\nwant %s", got, row.want)
 			}
@@ -258,10 +456,24 @@ func TestSessionChanges(t *testing.T) {
 		before, after []v1.RoutingSession
 		want          []routing.SessionChange
 	}{
-		{"comes up first", nil, at(v1.SessionEstablished, ""), []routing.SessionChange{{Peer: "p", Node: "n", Neighbor: "r1", IsUp: true, Cause: "the session is gone"}}},
+		{
+			"comes up first", nil, at(v1.SessionEstablished, ""),
+			[]routing.SessionChange{{Peer: "p", Node: "n", Neighbor: "r1", IsUp: true, Cause: "the session is gone"}},
+		},
 		{"has never been up", nil, at("Active", "x"), nil},
-		{"goes down", at(v1.SessionEstablished, ""), at("Idle", "hold timer"), []routing.SessionChange{{Peer: "p", Node: "n", Neighbor: "r1", Cause: "hold timer"}}},
+		{
+			"goes down", at(v1.SessionEstablished, ""), at("Idle", "hold timer"),
+			[]routing.SessionChange{{Peer: "p", Node: "n", Neighbor: "r1", Cause: "hold timer"}},
+		},
 		{"stays down", at("Idle", ""), at("Active", ""), nil},
+		{
+			"goes down and says nothing", at(v1.SessionEstablished, ""), at("Idle", ""),
+			[]routing.SessionChange{{Peer: "p", Node: "n", Neighbor: "r1", Cause: "the session is gone"}},
+		},
+		{"is not reported any more", at(v1.SessionEstablished, ""), nil, nil},
+		{"another neighbour comes up", at(v1.SessionEstablished, ""),
+			append(at(v1.SessionEstablished, ""), v1.RoutingSession{Peer: "p", Neighbor: "r2", State: v1.SessionEstablished}),
+			[]routing.SessionChange{{Peer: "p", Node: "n", Neighbor: "r2", IsUp: true, Cause: "the session is gone"}}},
 		{"stays up", at(v1.SessionEstablished, ""), at(v1.SessionEstablished, ""), nil},
 	} {
 		if diff := cmp.Diff(row.want, routing.SessionChanges("n", row.before, row.after)); diff != "" {
@@ -275,19 +487,28 @@ func TestRouterIDWithoutIPv4(t *testing.T) {
 	n.Addresses = []netip.Addr{netip.MustParseAddr("2001:db8::11")}
 	m := n
 	m.Name = "n2"
-	in := routing.Inputs{Nodes: []routing.Node{n, m}, Peers: []v1.BGPPeer{peer(t, "p", "peerASN: 1\nmyASN: 2\npeerAddress: 192.0.2.1", 0)}, Now: began}
+	in := routing.Inputs{
+		Nodes: []routing.Node{n, m}, Peers: []v1.BGPPeer{peer(t, "p", "peerASN: 1\nmyASN: 2\npeerAddress: 192.0.2.1", 0)},
+		Now: began,
+	}
 	result := routing.Render(in)
 	first, second := result.Specs["n1"].RouterID, result.Specs["n2"].RouterID
-	if first == second || !netip.MustParseAddr(first).Is4() || netip.MustParseAddr(first).AsSlice()[0] == 0 || netip.MustParseAddr(first).IsMulticast() {
+	if first == second || !netip.MustParseAddr(first).Is4() || netip.MustParseAddr(first).AsSlice()[0] == 0 ||
+		netip.MustParseAddr(first).IsMulticast() {
 		t.Errorf("router IDs %s and %s", first, second)
 	}
 }
 
 func TestAdmitGroup(t *testing.T) {
 	group := func(name, pool, aggregation string, bgp *v1.ServiceGroupBGP) v1.ServiceGroup {
-		return v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "purelb-system"}, Spec: v1.ServiceGroupSpec{
-			Remote: &v1.RemotePools{PoolSet: v1.PoolSet{V4Pools: []v1.AddressPool{{Pool: pool, Subnet: "203.0.113.0/24", Aggregation: v1.Aggregation(aggregation)}}}}, BGP: bgp,
-		}}
+		return v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "purelb-system"},
+			Spec: v1.ServiceGroupSpec{
+				Remote: &v1.RemotePools{
+					PoolSet: v1.PoolSet{
+						V4Pools: []v1.AddressPool{{Pool: pool, Subnet: "203.0.113.0/24", Aggregation: v1.Aggregation(aggregation)}},
+					},
+				}, BGP: bgp,
+			}}
 	}
 	external := []v1.BGPPeer{peer(t, "p", "peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.1", 0)}
 	internal := []v1.BGPPeer{peer(t, "p", "peerASN: Internal\nmyASN: 65001\npeerAddress: 192.0.2.1", 0)}
@@ -297,6 +518,8 @@ func TestAdmitGroup(t *testing.T) {
 	second := func(aggregation string, bgp *v1.ServiceGroupBGP) v1.ServiceGroup {
 		return group("b", "203.0.113.128/28", aggregation, bgp)
 	}
+	elsewhere := second("default", nil)
+	elsewhere.Namespace = "default"
 	preferred := &v1.ServiceGroupBGP{LocalPref: ptr.To[int64](200)}
 	for _, row := range []struct {
 		name           string
@@ -304,13 +527,58 @@ func TestAdmitGroup(t *testing.T) {
 		peers          []v1.BGPPeer
 		refused, warns string
 	}{
-		{"one network, alike", first("default", nil), second("default", &v1.ServiceGroupBGP{Advertise: ptr.To(true)}), external, "", ""},
-		{"one network, not alike", first("default", &v1.ServiceGroupBGP{Prepend: 1}), second("default", nil), external, "203.0.113.0/24, which is one route", ""},
+		{
+			"one network, alike", first("default", nil), second("default", &v1.ServiceGroupBGP{Advertise: ptr.To(true)}),
+			external, "", "",
+		},
+		{
+			"one network, not alike", first("default", &v1.ServiceGroupBGP{Prepend: 1}), second("default", nil), external,
+			"203.0.113.0/24, which is one route", "",
+		},
 		{"routes of single addresses", first("/32", &v1.ServiceGroupBGP{Prepend: 1}), second("/32", nil), external, "", ""},
 		{"networks apart", first("/28", &v1.ServiceGroupBGP{Prepend: 1}), second("/28", nil), external, "", ""},
-		{"preference among external neighbours", first("/32", preferred), second("/32", nil), external, "", "spec.bgp.localPref: has no effect"},
+		{
+			"preference among external neighbours", first("/32", preferred), second("/32", nil), external, "",
+			"spec.bgp.localPref: has no effect",
+		},
 		{"preference among internal neighbours", first("/32", preferred), second("/32", nil), internal, "", ""},
-		{"no such neighbour", first("/32", &v1.ServiceGroupBGP{Peers: []string{"q"}}), second("/32", nil), external, "", "spec.bgp.peers: there is no BGPPeer q"},
+		{"one network, alike in another order",
+			first("default", &v1.ServiceGroupBGP{Peers: []string{"p", "q"}, Communities: []v1.Community{"1:1", "1:2"}}),
+			second("default", &v1.ServiceGroupBGP{Peers: []string{"q", "p"}, Communities: []v1.Community{"1:2", "1:1"}}),
+			external, "", "spec.bgp.peers: there is no BGPPeer q"},
+		{
+			"one network, the other of another namespace", first("default", &v1.ServiceGroupBGP{Prepend: 1}), elsewhere,
+			external, "", "",
+		},
+		{
+			"one network, of different lengths", first("/24", &v1.ServiceGroupBGP{Prepend: 1}),
+			group("b", "203.0.113.16/28", "/25", nil), external, "",
+			"",
+		},
+		{
+			"one network of many", first("/29", &v1.ServiceGroupBGP{Prepend: 1}), group("b", "203.0.113.8/29", "/29", nil),
+			external, "203.0.113.8/29, which is one route", "",
+		},
+		{"preference, and no neighbour at all", first("/32", preferred), second("/32", nil), nil, "", ""},
+		{"preference, and an internal neighbour by number", first("/32", preferred), second("/32", nil),
+			[]v1.BGPPeer{peer(t, "p", "peerASN: 65001\nmyASN: 65001\npeerAddress: 192.0.2.1", 0)}, "", ""},
+		{"preference, and nodes know their number", first("/32", preferred), second("/32", nil),
+			[]v1.BGPPeer{peer(t, "p", "peerASN: 65000\nmyASNLabel: asn\npeerAddress: 192.0.2.1", 0)}, "", ""},
+		{"preference, and an external neighbour of any number", first("/32", preferred), second("/32", nil),
+			[]v1.BGPPeer{peer(t, "p", "peerASN: External\nmyASNLabel: asn\npeerAddress: 192.0.2.1", 0)}, "",
+			"spec.bgp.localPref: has no effect"},
+		{"preference for the external one of two",
+			first("/32", &v1.ServiceGroupBGP{LocalPref: ptr.To[int64](200), Peers: []string{"p"}}), second("/32", nil),
+			[]v1.BGPPeer{external[0], peer(t, "i", "peerASN: Internal\nmyASN: 65001\npeerAddress: 192.0.2.2", 0)}, "",
+			"spec.bgp.localPref: has no effect"},
+		{
+			"a pool that is none", group("a", "oops", "default", &v1.ServiceGroupBGP{Peers: []string{"q"}}),
+			second("default", nil), external, "", "",
+		},
+		{
+			"no such neighbour", first("/32", &v1.ServiceGroupBGP{Peers: []string{"q"}}), second("/32", nil), external, "",
+			"spec.bgp.peers: there is no BGPPeer q",
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			warnings, errs := routing.AdmitGroup(&row.sg, []v1.ServiceGroup{row.sg, row.other}, row.peers)
