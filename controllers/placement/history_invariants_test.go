@@ -415,7 +415,7 @@ func (w *world) checkSuccessors(inputs *placement.Inputs) {
 	with, without := *inputs, *inputs
 	with.Claims, without.NamesSuccessors = nil, false
 	want, got := placement.Place(without), placement.Place(with)
-	got.Successors = want.Successors
+	got.Successors, got.NextDeadline = want.Successors, want.NextDeadline
 	for node, entries := range got.Entries {
 		entries = slices.Clone(entries)
 		for i := range entries {

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/agents"
 	"github.com/purelb/purelb-operator/controllers/routing"
 )
 
@@ -56,7 +57,7 @@ func TestSpeakerDaemonSet(t *testing.T) {
 			a := &v1.LBNodeAgent{
 				ObjectMeta: metav1.ObjectMeta{Name: "edge", Namespace: "purelb-system", UID: "1"}, Spec: row.spec,
 			}
-			ds := routing.SpeakerDaemonSet(a, routing.Defaults{Image: "purelb:default", ServiceAccount: "speaker"})
+			ds := routing.SpeakerDaemonSet(a, agents.Defaults{Image: "purelb:default", ServiceAccount: "speaker"})
 			if got := row.what(ds); got != row.want {
 				t.Errorf("got  %q\nwant %q", got, row.want)
 			}

@@ -455,7 +455,7 @@ func TestPlans(t *testing.T) {
 		"failed over":             {"a", "b", placement.Failover, "Failover"},
 		"fewer nodes":             {"a b", "a", "", howWithdrawn},
 		"more nodes":              {"a", "a b", "", howAnnounced},
-		"other nodes":             {"a", "b", placement.Placement, howAnnounced},
+		"other nodes":             {"a", "b", placement.FirstPlacement, howAnnounced},
 	} {
 		if got := how(strings.Fields(row.from), strings.Fields(row.to), row.kind); got != row.want {
 			t.Errorf("%s: %s, want %s", name, got, row.want)
