@@ -53,7 +53,7 @@ func (r *AnnouncedReconciler) Component(cluster Cluster) (Component, error) {
 		indexer.IndexField(ctx, &v1.Announcement{}, byService, servicesOfObject),
 		indexer.IndexField(ctx, &v1.CommonAnnouncement{}, byService, servicesOfObject),
 		indexer.IndexField(ctx, &v1.Announcement{}, byAnnouncedShared, func(obj client.Object) []string {
-			if a, ok := obj.(*v1.Announcement); ok && a.Spec.Common {
+			if a, ok := obj.(*v1.Announcement); ok && a.Spec.IncludeCommonAnnouncements {
 				return []string{a.Spec.LBNodeAgent}
 			}
 			return nil

@@ -104,7 +104,7 @@ func TestFaultAnotherController(t *testing.T) {
 	g.Eventually(func(g Gomega) []string {
 		var all []string
 		for _, e := range asked(g, "node1") {
-			if !e.Leaving {
+			if !e.HandingOver {
 				all = append(all, e.Address)
 			}
 		}

@@ -103,7 +103,7 @@ func (r *LBNodeAgentReconciler) listAgents(ctx context.Context) ([]v1.LBNodeAgen
 // have.
 var reportsOfLeavingNode = predicate.NewPredicateFuncs(func(obj client.Object) bool {
 	a, ok := obj.(*v1.Announcement)
-	return ok && a.Spec.Leaving
+	return ok && a.Spec.AgentLeaving
 })
 
 // Reconcile labels the nodes and keeps the DaemonSet of one LBNodeAgent. A Node that cannot be

@@ -48,7 +48,7 @@ func holders(address string, nodes ...string) func(Gomega) []string {
 	return func(g Gomega) []string {
 		var out []string
 		for _, n := range nodes {
-			if slices.ContainsFunc(asked(g, n), func(e v1.AnnouncedAddress) bool { return e.Address == address && !e.Leaving }) {
+			if slices.ContainsFunc(asked(g, n), func(e v1.AnnouncedAddress) bool { return e.Address == address && !e.HandingOver }) {
 				out = append(out, n)
 			}
 		}

@@ -53,7 +53,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "purelb_ipam_reachable", Help: "Whether the external IPAM system of a ServiceGroup answers: 1 or 0.",
 		}, pool),
 		ipamWaiting: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "purelb_ipam_waiting_claims", Help: "Addresses that Services wait for from the external IPAM system of a ServiceGroup.",
+			Name: "purelb_ipam_addresses_waiting", Help: "Addresses that Services wait for from the external IPAM system of a ServiceGroup.",
 		}, pool),
 		ipamDifferences: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "purelb_ipam_differences", Help: "Addresses, prefixes and ranges of which the external IPAM system of a ServiceGroup records something else than it ought to.",
@@ -66,7 +66,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "purelb_election_member_count", Help: "Nodes whose agent is alive.",
 		}),
 		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "purelb_election_winner_changes_total", Help: "Local addresses that were given to a node, by kind: Placement, Failover, Handover.",
+			Name: "purelb_election_winner_changes_total", Help: "Local addresses that were given to a node, by kind: FirstPlacement, Failover, Handover.",
 		}, []string{"kind"}),
 		failovers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "purelb_election_failovers_total", Help: "Local addresses that failed over, by cause: LeaseExpired, HolderDead, HolderYielded.",
@@ -125,7 +125,7 @@ func (m *Metrics) SetIPAM(name string, o *ipam.Observation) {
 		reachable = 1
 	}
 	m.ipamReachable.WithLabelValues(name).Set(reachable)
-	m.ipamWaiting.WithLabelValues(name).Set(float64(o.WaitingClaims))
+	m.ipamWaiting.WithLabelValues(name).Set(float64(o.AddressesWaiting))
 	differences := len(o.Differences) + o.UnusedTooMany
 	if o.Report != nil {
 		differences += len(o.Report.Problems)

@@ -34,18 +34,18 @@ func TestAttackReservedPool(t *testing.T) {
 	sg := serviceGroup(t, "coveted", "remote: {pool: 10.47.0.0/24, subnet: 10.47.0.0/24}")
 	g.Eventually(ready(sg)).Should(HavePrefix("True Accepted: 1 range"))
 	liar := runAgent(t, "liar", lies...)
-	claims := func(g Gomega) string {
-		c := meta.FindStatusCondition(fetch(g, sg).Status.Conditions, v1.ConditionClaimsExceeded)
+	excessCondition := func(g Gomega) string {
+		c := meta.FindStatusCondition(fetch(g, sg).Status.Conditions, v1.ConditionNodeAddressesExceeded)
 		if c == nil {
 			return ""
 		}
 		return fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
 	}
 	// The node reports 256. One is confirmed, and seven more are reserved.
-	excess := SatisfyAll(HavePrefix("True TooManyClaims: "), ContainSubstring("(node liar: IPv4 248 addresses)"))
-	g.Eventually(claims).Should(excess)
+	excess := SatisfyAll(HavePrefix("True TooManyNodeAddresses: "), ContainSubstring("(node liar: IPv4 248 addresses)"))
+	g.Eventually(excessCondition).Should(excess)
 	g.Expect(ready(sg)(g)).To(SatisfyAll(HavePrefix("True Accepted: "), HaveSuffix("10.47.0.4, an address of node liar and 3 more")))
-	g.Eventually(eventsOf(sg, v1.ReasonTooManyClaims)).Should(ConsistOf(ContainSubstring("(node liar: IPv4 248 addresses)")))
+	g.Eventually(eventsOf(sg, v1.ReasonTooManyNodeAddresses)).Should(ConsistOf(ContainSubstring("(node liar: IPv4 248 addresses)")))
 
 	svc := service(t, "coveting", ofGroup("coveted"))
 	g.Eventually(ingress(svc)).Should(Equal([]string{"10.47.0.7"}))
@@ -56,6 +56,6 @@ func TestAttackReservedPool(t *testing.T) {
 
 	liar.stop()
 	runAgent(t, "liar", eth("eth0", "10.47.0.200/24"))
-	g.Eventually(claims).Should(BeEmpty())
+	g.Eventually(excessCondition).Should(BeEmpty())
 	g.Expect(ingress(svc)(g)).To(Equal([]string{"10.47.0.7"}))
 }

@@ -85,8 +85,8 @@ func (b *claimBench) entryOf(node string) string {
 			if a.Spec.NodeName != node || e.Address != claimedAddress {
 				continue
 			}
-			line := fmt.Sprintf("%d %s", e.Epoch, e.Claim)
-			if e.Leaving {
+			line := fmt.Sprintf("%d %s", e.Epoch, e.ClaimPolicy)
+			if e.HandingOver {
 				line += " leaving"
 			}
 			if e.ContestedBy != nil {

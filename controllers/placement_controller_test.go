@@ -47,7 +47,7 @@ func asked(g Gomega, node string) []v1.AnnouncedAddress {
 
 // commonsOf is the CommonAnnouncements by which a node announces something.
 func commonsOf(g Gomega, a *v1.Announcement) []v1.CommonAnnouncement {
-	if !a.Spec.Common {
+	if !a.Spec.IncludeCommonAnnouncements {
 		return nil
 	}
 	var list v1.CommonAnnouncementList
@@ -104,7 +104,7 @@ func TestAgentsRun(t *testing.T) {
 			owner := ConsistOf(SatisfyAll(HaveField("Kind", "Node"), HaveField("UID", n.UID)))
 			a := announcement(g, name)
 			g.Expect(a).NotTo(BeNil())
-			g.Expect(a.Spec).To(Equal(v1.AnnouncementSpec{NodeName: name, LBNodeAgent: "everywhere", HeartbeatSeconds: 10, Common: true}))
+			g.Expect(a.Spec).To(Equal(v1.AnnouncementSpec{NodeName: name, LBNodeAgent: "everywhere", HeartbeatSeconds: 10, IncludeCommonAnnouncements: true}))
 			g.Expect(a.OwnerReferences).To(BeEmpty(), "it outlives the Node object until its addresses have gone on")
 			g.Expect(a.Labels).To(HaveKeyWithValue(v1.LabelNode, name))
 			lease := fetch(g, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "purelb-" + name}})
@@ -261,7 +261,7 @@ func TestLocalAddress(t *testing.T) {
 	}
 	exclude(holder, `""`)
 	g.Eventually(entries(nodes...)).Should(Equal([]string{other + " 10.40.0.103/32 eth0 Local 2"}))
-	g.Expect(announcement(g, other).Spec.Addresses[0].Claim).To(Equal(v1.ClaimTakeover))
+	g.Expect(announcement(g, other).Spec.Addresses[0].ClaimPolicy).To(Equal(v1.ClaimTakeover))
 	announcedBy(other)
 
 	// A node that is back pulls nothing back.
@@ -272,7 +272,7 @@ func TestLocalAddress(t *testing.T) {
 	// The holder's agent dies: the address fails over, by probe.
 	running[other].stop()
 	g.Eventually(entries(nodes...)).Should(Equal([]string{holder + " 10.40.0.103/32 eth0 Local 3"}))
-	g.Expect(announcement(g, holder).Spec.Addresses[0].Claim).To(Equal(v1.ClaimProbe))
+	g.Expect(announcement(g, holder).Spec.Addresses[0].ClaimPolicy).To(Equal(v1.ClaimProbe))
 	g.Expect(announcement(g, holder).Spec.Addresses[0].PreviousMACs).To(Equal([]string{"02:00:00:00:00:01"}))
 	announcedBy(holder)
 	failovers := ConsistOf(HavePrefix("purelb-placement: Moved 10.40.0.103 from node " + other + " to " + holder + ", as nobody answered for it: "))
@@ -465,7 +465,7 @@ func TestLabelMovesLast(t *testing.T) {
 	running[holder].pause(true)
 	lbNodeAgent(t, "two", map[string]string{"rack": "a"})
 	patch(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: holder}}, `{"metadata":{"labels":{"rack":"a"}}}`)
-	g.Eventually(func(g Gomega) bool { return announcement(g, holder).Spec.Leaving }).Should(BeTrue())
+	g.Eventually(func(g Gomega) bool { return announcement(g, holder).Spec.AgentLeaving }).Should(BeTrue())
 	g.Eventually(func(g Gomega) string {
 		fetch(g, one)
 		return meta.FindStatusCondition(one.Status.Conditions, v1.ConditionReady).Message
@@ -476,12 +476,12 @@ func TestLabelMovesLast(t *testing.T) {
 	g.Eventually(label(holder)).Should(Equal("two"))
 	g.Eventually(at).Should(Equal([]string{other}))
 	g.Eventually(holders("172.16.47.1", "node1", "node2")).Should(Equal([]string{"node1", "node2"}), "the new agent has what is Virtual again")
-	g.Expect(announcement(g, holder).Spec.Leaving).To(BeFalse())
+	g.Expect(announcement(g, holder).Spec.AgentLeaving).To(BeFalse())
 
 	// The first one is deleted while its last node is busy.
 	running[other].pause(true)
 	g.Expect(api.Delete(ctx, one)).To(Succeed())
-	g.Eventually(func(g Gomega) bool { return announcement(g, other).Spec.Leaving }).Should(BeTrue())
+	g.Eventually(func(g Gomega) bool { return announcement(g, other).Spec.AgentLeaving }).Should(BeTrue())
 	waitUntilNodesHandled(t, map[string]string{"rack": "a"}, "two")
 	fetch(g, one)
 	g.Expect(label(other)(g)).To(Equal("one"))
@@ -509,7 +509,7 @@ func TestFaultDeletedAnnouncement(t *testing.T) {
 		a := announcement(g, holder)
 		g.Expect(a).NotTo(BeNil())
 		g.Expect(a.UID).NotTo(Equal(old.UID))
-		g.Expect(a.Spec.Common).To(BeTrue())
+		g.Expect(a.Spec.IncludeCommonAnnouncements).To(BeTrue())
 		g.Expect(at(g)).To(HaveLen(1))
 	}).Should(Succeed())
 	now := at(g)

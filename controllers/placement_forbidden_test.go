@@ -109,7 +109,7 @@ func TestFaultForbiddenObject(t *testing.T) {
 }
 
 // TestFaultForbiddenHolder refuses the write by which a dead holder's entry is to be marked as
-// leaving: no other node is given the address, or two could defend it.
+// handed over: no other node is given the address, or two could defend it.
 func TestFaultForbiddenHolder(t *testing.T) {
 	all := []string{"n1", "n2"}
 	b := newBench(t, benchAgent(), benchNode("n1"), benchNode("n2"), benchService("a/b", "10.1.0.9", "l", v1.PoolTypeLocal))

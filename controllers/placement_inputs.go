@@ -186,7 +186,7 @@ func (c *cluster) placementNode(n *corev1.Node, announcements []*v1.Announcement
 		if a.Name == n.Name {
 			node.LacksAnnouncement = false
 		}
-		if revision := a.Status.CommonRevision; revision != nil {
+		if revision := a.Status.CommonAnnouncementsRevision; revision != nil {
 			node.SharedRevision = *revision
 		}
 		node.AreFactsAwaited = node.AreFactsAwaited || (!node.HasReportedFacts && isReady && now.Sub(a.CreationTimestamp.Time) < placement.FactsPatience)

@@ -48,11 +48,11 @@ func (r *PlacementReconciler) planNodes(cluster *cluster, result *placement.Resu
 	for i := range cluster.nodes {
 		n := &cluster.nodes[i]
 		entries, runsAgent := result.Entries[n.Name]
-		spec := v1.AnnouncementSpec{LBNodeAgent: n.Labels[v1.LabelAgent], Leaving: true}
+		spec := v1.AnnouncementSpec{LBNodeAgent: n.Labels[v1.LabelAgent], AgentLeaving: true}
 		if runsAgent || len(entries) > 0 {
 			spec.HeartbeatSeconds = result.HeartbeatSeconds[n.Name]
-			spec.Leaving = agents.IsLeaving(cluster.agents, n.Labels)
-			spec.Common = result.AnnouncesShared[n.Name]
+			spec.AgentLeaving = agents.IsLeaving(cluster.agents, n.Labels)
+			spec.IncludeCommonAnnouncements = result.AnnouncesShared[n.Name]
 			spec.Successors = result.Successors[n.Name]
 		}
 		if runsAgent || len(entries) > 0 || len(existing[n.Name]) > 0 {
@@ -102,7 +102,7 @@ func (r *PlacementReconciler) planNode(node string, spec v1.AnnouncementSpec, en
 	for name, addresses := range sliced {
 		one := spec
 		one.NodeName, one.Addresses = node, addresses
-		one.Common = spec.Common && name == node
+		one.IncludeCommonAnnouncements = spec.IncludeCommonAnnouncements && name == node
 		if name != node {
 			one.Successors = nil
 		}

@@ -24,11 +24,11 @@ func (s storedEntries) has(node string, addr netip.Addr, test func(*v1.Announced
 }
 
 // hasBegun reports whether a new move is stored: the next node has an entry, or that of
-// the holder is leaving. Neither was so before the placement that decided on the move; a
+// the holder hands it over. Neither was so before the placement that decided on the move; a
 // move that could not be written is new again in the next placement.
 func (s storedEntries) hasBegun(addr netip.Addr, m placement.Move) bool {
-	return s.has(m.To, addr, func(e *v1.AnnouncedAddress) bool { return !e.Leaving }) ||
-		s.has(m.From, addr, func(e *v1.AnnouncedAddress) bool { return e.Leaving })
+	return s.has(m.To, addr, func(e *v1.AnnouncedAddress) bool { return !e.HandingOver }) ||
+		s.has(m.From, addr, func(e *v1.AnnouncedAddress) bool { return e.HandingOver })
 }
 
 // isOver reports whether the end of a failover is stored: the last holder has no entry any more.

@@ -145,7 +145,7 @@ func (b *placementBench) report(nodes ...string) {
 			continue
 		}
 		a.Status.ObservedGeneration = a.Generation
-		a.Status.CommonRevision = new(int64)
+		a.Status.CommonAnnouncementsRevision = new(int64)
 		a.Status.Addresses = nil
 		for _, e := range a.Spec.Addresses {
 			a.Status.Addresses = append(a.Status.Addresses, v1.AddressStatus{Address: e.Address, Epoch: e.Epoch, State: v1.StateAnnounced})
@@ -170,14 +170,14 @@ func (b *placementBench) announcements() []v1.Announcement {
 	return list
 }
 
-// entries is what is asked for, as node address epoch claim.
+// entries is what is asked for, as node address epoch claimPolicy.
 func (b *placementBench) entries() []string {
 	b.Helper()
 	var out []string
 	for _, a := range b.announcements() {
 		for _, e := range a.Spec.Addresses {
-			line := fmt.Sprintf("%s %s %d %s", a.Spec.NodeName, e.Address, e.Epoch, e.Claim)
-			if e.Leaving {
+			line := fmt.Sprintf("%s %s %d %s", a.Spec.NodeName, e.Address, e.Epoch, e.ClaimPolicy)
+			if e.HandingOver {
 				line += " leaving"
 			}
 			out = append(out, line)
@@ -555,7 +555,7 @@ func TestReportsDoNotDelay(t *testing.T) {
 func TestOwnedAnnouncement(t *testing.T) {
 	n := benchNode("n1")
 	a := &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: "n1", Labels: map[string]string{"a": "b"}, OwnerReferences: []metav1.OwnerReference{nodeOwnerReference(n)}},
-		Spec: v1.AnnouncementSpec{NodeName: "n1", LBNodeAgent: "default", HeartbeatSeconds: 10, Common: true}}
+		Spec: v1.AnnouncementSpec{NodeName: "n1", LBNodeAgent: "default", HeartbeatSeconds: 10, IncludeCommonAnnouncements: true}}
 	b := newBench(t, benchAgent(), n, a)
 	b.renewLeases(b.PlacementReconciler, "n1")
 	b.place(b.PlacementReconciler)

@@ -131,7 +131,7 @@ func (r *ServiceReconciler) allocateOrRelease(ctx context.Context, svc *corev1.S
 	}
 	inputs.Offers = r.IPAM.broker.Offers(svc.UID)
 	result := r.index.allocate(svc, inputs)
-	r.IPAM.broker.Want(ownerOf(svc), result.Claims)
+	r.IPAM.broker.Want(ownerOf(svc), result.IPAMRequests)
 	if result.IsPending {
 		return ipam.SlowAfter, nil // the answer wakes the Service; if it takes long, the Service says so
 	}

@@ -116,7 +116,7 @@ func (r *ServiceGroupReconciler) reportConditions(sg *v1.ServiceGroup, before, a
 	for _, c := range []struct {
 		conditionType string
 		bad           metav1.ConditionStatus
-	}{{v1.ConditionReady, metav1.ConditionFalse}, {v1.ConditionClaimsExceeded, metav1.ConditionTrue}, {v1.ConditionReachable, metav1.ConditionFalse}} {
+	}{{v1.ConditionReady, metav1.ConditionFalse}, {v1.ConditionNodeAddressesExceeded, metav1.ConditionTrue}, {v1.ConditionReachable, metav1.ConditionFalse}} {
 		was, is := meta.FindStatusCondition(before, c.conditionType), meta.FindStatusCondition(after, c.conditionType)
 		if is != nil && is.Status == c.bad && (was == nil || was.Reason != is.Reason || was.Message != is.Message) {
 			r.Recorder.Eventf(sg, nil, corev1.EventTypeWarning, is.Reason, "Validate", "%s", textlimit.Shorten(is.Message, maxNote))
@@ -190,7 +190,7 @@ func groupStatus(sg *v1.ServiceGroup, inputs *groupInputs) v1.ServiceGroupStatus
 	}
 	meta.SetStatusCondition(&status.Conditions, ready)
 	setStalled(&status.Conditions, ready, !verdict.Ready() && !verdict.IsWaitingForIPAM())
-	setClaimsExceeded(&status, allocation.DescribeExcess(group, inputs.excess))
+	setNodeAddressesExceeded(&status, allocation.DescribeExcess(group, inputs.excess))
 	status.LastIPAMSync = sg.Status.LastIPAMSync
 	if !verdict.Ready() && !group.IsExternal() {
 		return status
@@ -218,15 +218,15 @@ func groupStatus(sg *v1.ServiceGroup, inputs *groupInputs) v1.ServiceGroupStatus
 	return status
 }
 
-// setClaimsExceeded sets the condition ClaimsExceeded, which says which nodes report too
+// setNodeAddressesExceeded sets the condition NodeAddressesExceeded, which says which nodes report too
 // many addresses of the group as theirs, or removes it if message is empty.
-func setClaimsExceeded(status *v1.ServiceGroupStatus, message string) {
+func setNodeAddressesExceeded(status *v1.ServiceGroupStatus, message string) {
 	if message == "" {
-		meta.RemoveStatusCondition(&status.Conditions, v1.ConditionClaimsExceeded)
+		meta.RemoveStatusCondition(&status.Conditions, v1.ConditionNodeAddressesExceeded)
 		return
 	}
 	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
-		Type: v1.ConditionClaimsExceeded, Status: metav1.ConditionTrue, ObservedGeneration: status.ObservedGeneration,
-		Reason: v1.ReasonTooManyClaims, Message: textlimit.Shorten(message, maxMessage),
+		Type: v1.ConditionNodeAddressesExceeded, Status: metav1.ConditionTrue, ObservedGeneration: status.ObservedGeneration,
+		Reason: v1.ReasonTooManyNodeAddresses, Message: textlimit.Shorten(message, maxMessage),
 	})
 }

@@ -451,8 +451,8 @@ func (a *agent) report(ctx context.Context) error {
 		}
 		for _, e := range ann.Spec.Addresses {
 			state := v1.StateAnnounced
-			if e.Claim == v1.ClaimProbe && a.findsAnother.Load() {
-				state = v1.StateStandby
+			if e.ClaimPolicy == v1.ClaimProbe && a.findsAnother.Load() {
+				state = v1.StateWaiting
 			} else {
 				status.Announced++
 			}
@@ -461,14 +461,14 @@ func (a *agent) report(ctx context.Context) error {
 			})
 		}
 		status.Desired = int32(len(status.Addresses))
-		if ann.Spec.Common {
-			status.CommonRevision = new(int64)
+		if ann.Spec.IncludeCommonAnnouncements {
+			status.CommonAnnouncementsRevision = new(int64)
 			var commons v1.CommonAnnouncementList
 			if err := api.List(ctx, &commons, client.InNamespace(namespace), client.MatchingFields{"spec.lbNodeAgent": ann.Spec.LBNodeAgent}); err != nil {
 				return err
 			}
 			for k := range commons.Items {
-				*status.CommonRevision = max(*status.CommonRevision, commons.Items[k].Spec.Revision)
+				*status.CommonAnnouncementsRevision = max(*status.CommonAnnouncementsRevision, commons.Items[k].Spec.Revision)
 			}
 		}
 		if equality.Semantic.DeepEqual(status, ann.Status) {

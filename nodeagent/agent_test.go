@@ -162,7 +162,7 @@ func TestAnswered(t *testing.T) {
 			t.Errorf("again in %v, %v", again, err)
 		}
 		w.expect("changes", []string{"Add 192.0.2.3/32 eth0"}, w.kernel.Calls())
-		w.expect("states", "192.0.2.1 Standby PreviousHolder02:00:00:00:00:01, 192.0.2.2 Conflict Answered02:00:00:00:00:02, 192.0.2.3 Announced", w.states("node1"))
+		w.expect("states", "192.0.2.1 Waiting PreviousHolder02:00:00:00:00:01, 192.0.2.2 Conflict Answered02:00:00:00:00:02, 192.0.2.3 Announced", w.states("node1"))
 
 		// As long as nothing changes nothing is written.
 		w.made()
@@ -185,7 +185,7 @@ func TestAnswered(t *testing.T) {
 		w.expect("changes on silence", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.Calls())
 
 		// A takeover does not wait.
-		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses[1].Claim = purelbv1.ClaimTakeover })
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses[1].ClaimPolicy = purelbv1.ClaimTakeover })
 		w.freshness.noteRenewed(time.Now())
 		if _, err = w.reconcile(); err != nil {
 			t.Error(err)
@@ -224,7 +224,7 @@ func TestTakeoverWhileNotFresh(t *testing.T) {
 		if _, err := w.reconcile(); err != nil {
 			t.Error(err)
 		}
-		w.expect("states", "192.0.2.1 Standby PreviousHolder02:00:00:00:00:01", w.states("node1"))
+		w.expect("states", "192.0.2.1 Waiting PreviousHolder02:00:00:00:00:01", w.states("node1"))
 	})
 }
 
@@ -349,7 +349,7 @@ func TestFaultMissingAnnouncement(t *testing.T) {
 		}
 		w.expect("decides again in", 15*time.Second, w.reconcileOrFail())
 		w.expect("changes", []string(nil), w.kernel.Calls())
-		w.expect("is not defended", true, w.held(netip.MustParseAddr("192.0.2.2")).Leaving)
+		w.expect("is not defended", true, w.held(netip.MustParseAddr("192.0.2.2")).Undefended)
 
 		// However often it syncs meanwhile; then what was not given back is withdrawn.
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(s.Addresses, local("192.0.2.2")) })
@@ -396,7 +396,7 @@ func TestFaultAllAnnouncementsMissing(t *testing.T) {
 func TestFaultMissingSharedEntries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := announcementOf("node1")
-		first.Spec.Common = true
+		first.Spec.IncludeCommonAnnouncements = true
 		w := newWorld(t, settings(), first, announcementOf("node1-b", local("192.0.2.1")), commonAnnouncementOf("default", 3, virtual("198.51.100.1")))
 		w.reconcileOrFail()
 		w.kernel.Calls()
@@ -408,7 +408,7 @@ func TestFaultMissingSharedEntries(t *testing.T) {
 		w.reconcileOrFail()
 		w.expect("changes", []string(nil), w.kernel.Calls())
 		anew := announcementOf("node1")
-		anew.Spec.Common = true
+		anew.Spec.IncludeCommonAnnouncements = true
 		if err := w.Client.Create(t.Context(), anew); err != nil {
 			t.Fatal(err)
 		}
@@ -489,7 +489,7 @@ func TestLinkDown(t *testing.T) {
 func TestVirtualInterfaceOfLeavingNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, settings(), announcementOf("node1", virtual("198.51.100.1")), announcementOf("node1-b"))
-		w.edit("node1-b", func(s *purelbv1.AnnouncementSpec) { s.Leaving = true })
+		w.edit("node1-b", func(s *purelbv1.AnnouncementSpec) { s.AgentLeaving = true })
 		for step, want := range [][]string{
 			{"EnsureVirtual kube-lb0", "Add 198.51.100.1/32 kube-lb0"},
 			nil,
@@ -497,7 +497,7 @@ func TestVirtualInterfaceOfLeavingNode(t *testing.T) {
 			nil,
 		} {
 			w.edit("node1", func(s *purelbv1.AnnouncementSpec) {
-				s.Leaving = step > 0
+				s.AgentLeaving = step > 0
 				if step > 1 {
 					s.Addresses = nil
 				}
@@ -571,10 +571,10 @@ func commonAnnouncementOf(name string, revision int64, addresses ...purelbv1.Ann
 func (w *world) realisedRevision(name string) string {
 	w.t.Helper()
 	status := w.get(name).Status
-	if status.CommonRevision == nil {
+	if status.CommonAnnouncementsRevision == nil {
 		return fmt.Sprintf("none, %d of %d", status.Announced, status.Desired)
 	}
-	return fmt.Sprintf("%d, %d of %d", *status.CommonRevision, status.Announced, status.Desired)
+	return fmt.Sprintf("%d, %d of %d", *status.CommonAnnouncementsRevision, status.Announced, status.Desired)
 }
 
 // The node announces the shared entries while its Announcement says so, and its status lists only
@@ -589,7 +589,7 @@ func TestSharedEntries(t *testing.T) {
 		w.expect("changes while it does not announce them", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.Calls())
 		w.expect("revision", "none, 1 of 1", w.realisedRevision("node1"))
 
-		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Common = true })
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.IncludeCommonAnnouncements = true })
 		refuse := func(address string, err error) { w.kernel.Refuse(netip.MustParseAddr(address), err) }
 		refuse("198.51.100.2", errors.New("no"))
 		_, _ = w.reconcile()
@@ -618,7 +618,7 @@ func TestSharedEntries(t *testing.T) {
 		w.expect("revision when it is back", "5, 4 of 4", w.realisedRevision("node1"))
 
 		// The node is not to announce them any more: one address cannot be withdrawn at first.
-		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Common = false })
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.IncludeCommonAnnouncements = false })
 		refuse("198.51.100.1", errors.New("busy"))
 		_, _ = w.reconcile()
 		refuse("198.51.100.1", nil)
@@ -635,7 +635,7 @@ func TestSharedEntries(t *testing.T) {
 func TestReportSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ann, common := announcementOf("node1"), commonAnnouncementOf("default", 1, virtual("198.51.100.1"))
-		ann.Spec.Common, common.Spec.ReportSpreadSeconds = true, 5
+		ann.Spec.IncludeCommonAnnouncements, common.Spec.ReportSpreadSeconds = true, 5
 		w := newWorld(t, settings(), ann, common)
 		w.reconcileOrFail()
 		w.expect("revision first reported", "1, 1 of 1", w.realisedRevision("node1"))
@@ -677,7 +677,7 @@ func TestSharedEntriesNotRealised(t *testing.T) {
 			many = append(many, virtual(fmt.Sprintf("198.51.100.%d", i)))
 		}
 		ann := announcementOf("node1")
-		ann.Spec.Common = true
+		ann.Spec.IncludeCommonAnnouncements = true
 		w := newWorld(t, settings(), ann, commonAnnouncementOf("default", 7, many[:50]...), commonAnnouncementOf("default-b", 8, many[50:]...))
 		for _, a := range many {
 			w.kernel.Refuse(netip.MustParseAddr(a.Address), errors.New("no"))

@@ -179,7 +179,7 @@ func (r *application) add(ctx context.Context, op plan.Operation) error {
 	}
 	log.FromContext(ctx).Info("Announcing", "address", op.Address.Prefix, "interface", d.Interface, "services", d.Services)
 	if !d.SilentSince.IsZero() {
-		r.Metrics.takeover.Observe(time.Since(d.SilentSince).Seconds())
+		r.Metrics.failover.Observe(time.Since(d.SilentSince).Seconds())
 	}
 	return nil
 }

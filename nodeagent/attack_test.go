@@ -28,7 +28,7 @@ func TestAttackForgedClaim(t *testing.T) {
 	for name, leaving := range map[string]bool{"announced": false, "leaving": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := defended(t, func(a *purelbv1.AnnouncedAddress) { a.Leaving = leaving })
+				w := defended(t, func(a *purelbv1.AnnouncedAddress) { a.HandingOver = leaving })
 				for range 300 {
 					w.neighbours.claim("192.0.2.1", stranger)
 					w.neighbours.say(neigh.Message{Kind: neigh.Request, Addr: netip.MustParseAddr("192.0.2.1"), MAC: stranger})

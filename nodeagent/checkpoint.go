@@ -30,8 +30,8 @@ type checkpoint struct {
 	Announcements []purelbv1.Announcement            `json:"announcements"`
 	Yields        map[netip.Addr]plan.YieldedAddress `json:"yields,omitempty"`
 
-	// SharedEntries are the CommonAnnouncements that the node announces.
-	SharedEntries []purelbv1.CommonAnnouncement `json:"commons,omitempty"`
+	// CommonAnnouncements are those that the node announces.
+	CommonAnnouncements []purelbv1.CommonAnnouncement `json:"commonAnnouncements,omitempty"`
 
 	// Standbys are the node's Announcements with standby, and Claims what it has claimed as they say.
 	Standbys []purelbv1.Announcement   `json:"standbys,omitempty"`
@@ -57,7 +57,7 @@ func (a *Agent) loadCheckpoint() {
 	if c.LBNodeAgent == a.LBNodeAgent {
 		agent := &purelbv1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Name: c.LBNodeAgent, Namespace: a.Namespace}, Spec: c.Spec}
 		a.state.objects = apiObjects{
-			lbNodeAgent: agent, announcements: c.Announcements, standbys: c.Standbys, common: c.SharedEntries, isOffline: true,
+			lbNodeAgent: agent, announcements: c.Announcements, standbys: c.Standbys, common: c.CommonAnnouncements, isOffline: true,
 		}
 		a.state.memory.Claims = c.Claims
 	}
@@ -98,7 +98,7 @@ func checkpointOf(nodeName string, in plan.Inputs) *checkpoint {
 	}
 	shared := in.SharedEntries()
 	for i := range shared {
-		c.SharedEntries = append(c.SharedEntries, purelbv1.CommonAnnouncement{
+		c.CommonAnnouncements = append(c.CommonAnnouncements, purelbv1.CommonAnnouncement{
 			ObjectMeta: metav1.ObjectMeta{Name: shared[i].Name, Namespace: shared[i].Namespace}, Spec: shared[i].Spec,
 		})
 	}

@@ -50,7 +50,7 @@ func newClaiming(t *testing.T, checkpoint string, edit ...func(*purelbv1.Standby
 	for _, e := range edit {
 		e(&standby.Spec.Standby.Addresses[0])
 	}
-	standby.Spec.Standby.Others = standby.Spec.Standby.Witnesses
+	standby.Spec.Standby.OtherSuccessors = standby.Spec.Standby.Witnesses
 	w := &claiming{newWorld(t, settings(), announcementOf("node1"), standby), &memoryExchange{stations: map[netip.Addr]neigh.MAC{}}}
 	w.Neighbours, w.Checkpoint = linkedNeighbours{w.neighbours, w.x}, checkpoint
 	w.OpenExchange = func(string) (Exchange, error) { return w.x, nil }

@@ -160,7 +160,7 @@ func TestDefendWhenFresh(t *testing.T) {
 
 func TestYieldWhenLeaving(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := defended(t, func(a *purelbv1.AnnouncedAddress) { a.Leaving = true })
+		w := defended(t, func(a *purelbv1.AnnouncedAddress) { a.HandingOver = true })
 		w.freshness.noteRenewed(time.Now())
 		w.neighbours.claim("192.0.2.1", stranger)
 		time.Sleep(2 * plan.CheckWindow)
@@ -191,7 +191,7 @@ func TestBackToThePreviousHolder(t *testing.T) {
 		if len(w.neighbours.heard()) == before {
 			t.Error("a previous holder that goes on is not told")
 		}
-		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses[0].Leaving = true })
+		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses[0].HandingOver = true })
 		w.freshness.noteRenewed(time.Now())
 		w.settle()
 		asked, before := w.asked(), len(w.neighbours.heard())
@@ -382,7 +382,7 @@ func TestFaultHolderIsGateway(t *testing.T) {
 		w.kernel.AddGatewayMAC("eth0", oldHolder.String())
 		w.neighbours.set("192.0.2.1", oldHolder)
 		w.settle()
-		w.expect("state", "192.0.2.1 Standby PreviousHolder"+oldHolder.String(), w.states("node1"))
+		w.expect("state", "192.0.2.1 Waiting PreviousHolder"+oldHolder.String(), w.states("node1"))
 		w.neighbours.unset("192.0.2.1")
 		time.Sleep(2 * time.Second) // it probes each second
 		w.settle()

@@ -91,7 +91,7 @@ func newFailover(t *testing.T, isFresh bool, firstEpoch, secondEpoch int64) *fai
 			standby := announcementOf(self.NodeName + "-standby")
 			standby.Spec.NodeName = self.NodeName
 			standby.Spec.Standby = &purelbv1.Standby{
-				Watched: nodeNamed(1), Interface: "eth0", Witnesses: []purelbv1.StandbyNode{other, nodeNamed(4)}, Others: []purelbv1.StandbyNode{other},
+				Watched: nodeNamed(1), Interface: "eth0", Witnesses: []purelbv1.StandbyNode{other, nodeNamed(4)}, OtherSuccessors: []purelbv1.StandbyNode{other},
 				Addresses: []purelbv1.StandbyAddress{{Address: claimed, ServiceGroup: "default", Epoch: 3, Successors: successors}},
 			}
 			if err := w.Client.Create(t.Context(), standby); err != nil {

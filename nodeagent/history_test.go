@@ -220,7 +220,7 @@ func (h *history) ask() {
 			entry = local(address, func(a *purelbv1.AnnouncedAddress) {
 				a.Epoch = h.epoch
 				if h.random.IntN(3) == 0 {
-					a.Claim = purelbv1.ClaimTakeover
+					a.ClaimPolicy = purelbv1.ClaimTakeover
 				}
 			})
 		}
@@ -228,9 +228,9 @@ func (h *history) ask() {
 		if h.mend["somebody answers for "+address] == nil {
 			h.since[address] = time.Now()
 		}
-		h.note("%s asks for %s (%s)", name, address, entry.Claim)
+		h.note("%s asks for %s (%s)", name, address, entry.ClaimPolicy)
 	case h.random.IntN(4) == 0 && entries[i].Type == purelbv1.AnnounceLocal:
-		entries[i].Epoch, entries[i].Leaving = h.epoch, false
+		entries[i].Epoch, entries[i].HandingOver = h.epoch, false
 		h.note("%s asks for %s under epoch %d", name, address, h.epoch)
 	default:
 		entries = slices.Delete(entries, i, i+1)

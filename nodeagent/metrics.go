@@ -18,7 +18,7 @@ type Metrics struct {
 	conflicts   prometheus.Counter
 	yields      prometheus.Counter
 	silence     prometheus.Histogram
-	takeover    prometheus.Histogram
+	failover    prometheus.Histogram
 	announced   *announcedGauges
 	watched     *watchedGauges
 }
@@ -43,8 +43,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Help:    "For how long a watched node had been silent when this node claimed an address from it.",
 			Buckets: claimBuckets,
 		}),
-		takeover: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "purelb_lbnodeagent_claim_takeover_seconds",
+		failover: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "purelb_lbnodeagent_claim_failover_seconds",
 			Help:    "From when a watched node answered last until this node had an address that it claimed from it.",
 			Buckets: claimBuckets,
 		}),
@@ -55,7 +55,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			stateDescription: prometheus.NewDesc("purelb_lbnodeagent_addresses",
 				"Addresses that the node is to announce, by state.", []string{"state"}, nil)},
 	}
-	registry.MustRegister(m.sent, m.additions, m.withdrawals, m.renewals, m.conflicts, m.yields, m.silence, m.takeover,
+	registry.MustRegister(m.sent, m.additions, m.withdrawals, m.renewals, m.conflicts, m.yields, m.silence, m.failover,
 		m.announced, m.watched)
 	return m
 }

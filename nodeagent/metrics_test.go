@@ -49,12 +49,12 @@ func TestMetrics(t *testing.T) {
 		"purelb_lbnodeagent_addresses{state=Conflict} 1",
 		"purelb_lbnodeagent_addresses{state=Failed} 0",
 		"purelb_lbnodeagent_addresses{state=Pending} 0",
-		"purelb_lbnodeagent_addresses{state=Standby} 0",
+		"purelb_lbnodeagent_addresses{state=Waiting} 0",
 		"purelb_lbnodeagent_addresses{state=Yielded} 0",
 		"purelb_lbnodeagent_announced{ip=192.0.2.1,node=node1,service=test/a} 1",
 		"purelb_lbnodeagent_announced{ip=192.0.2.1,node=node1,service=test/b} 1",
+		"purelb_lbnodeagent_claim_failover_seconds{} 0",
 		"purelb_lbnodeagent_claim_silence_seconds{} 0",
-		"purelb_lbnodeagent_claim_takeover_seconds{} 0",
 		"purelb_lbnodeagent_conflicts_total{} 0",
 		"purelb_lbnodeagent_garp_sent_total{} 1",
 		"purelb_lbnodeagent_yields_total{} 0",
@@ -68,7 +68,7 @@ func TestMetricsOfWatching(t *testing.T) {
 		w.claim()
 		time.Sleep(10 * time.Second)
 		registry := prometheus.NewRegistry()
-		registry.MustRegister(w.Metrics.silence, w.Metrics.takeover, w.Metrics.watched)
+		registry.MustRegister(w.Metrics.silence, w.Metrics.failover, w.Metrics.watched)
 		families, err := registry.Gather()
 		if err != nil {
 			t.Fatal(err)
@@ -84,7 +84,7 @@ func TestMetricsOfWatching(t *testing.T) {
 			}
 		}
 		w.expect("metrics", []string{
-			"purelb_lbnodeagent_claim_silence_seconds  0 1", "purelb_lbnodeagent_claim_takeover_seconds  0 1",
+			"purelb_lbnodeagent_claim_failover_seconds  0 1", "purelb_lbnodeagent_claim_silence_seconds  0 1",
 			"purelb_lbnodeagent_watched_nodes Silent 1 0",
 		}, got)
 	})

@@ -17,7 +17,7 @@ func BenchmarkSync(b *testing.B) {
 	for _, addresses := range []int{100, 1000} {
 		b.Run(fmt.Sprintf("%d addresses", addresses), func(b *testing.B) {
 			ann := announcementOf("node1")
-			ann.Spec.Common = true
+			ann.Spec.IncludeCommonAnnouncements = true
 			w := newWorld(b, settings(), ann)
 			ctx := ctrllog.IntoContext(context.Background(), logr.Discard())
 			g := apiObjects{lbNodeAgent: settings(), announcements: []purelbv1.Announcement{*ann}}

@@ -355,7 +355,7 @@ func TestAttackWireHiddenHolder(t *testing.T) {
 			nstest.Run(t, "ip route add default via 192.0.2.254")
 			w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = []purelbv1.AnnouncedAddress{local("192.0.2.1")} })
 			pacing.Signal(w.wake)
-			w.within("it waits", func() bool { return w.states("node1") == "192.0.2.1 Standby PreviousHolder"+oldHolder.String() })
+			w.within("it waits", func() bool { return w.states("node1") == "192.0.2.1 Waiting PreviousHolder"+oldHolder.String() })
 			before := probes.Load()
 			w.within("the agent has probed again", func() bool { return probes.Load() > before+2 })
 			if w.has("192.0.2.1") {

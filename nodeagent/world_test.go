@@ -284,7 +284,7 @@ func announcementOf(name string, addresses ...purelbv1.AnnouncedAddress) *purelb
 
 func local(address string, edit ...func(*purelbv1.AnnouncedAddress)) purelbv1.AnnouncedAddress {
 	a := purelbv1.AnnouncedAddress{
-		Address: address, PrefixLength: 24, Interface: "eth0", Type: purelbv1.AnnounceLocal, Claim: purelbv1.ClaimProbe,
+		Address: address, PrefixLength: 24, Interface: "eth0", Type: purelbv1.AnnounceLocal, ClaimPolicy: purelbv1.ClaimProbe,
 		Epoch: 1, Services: []string{"test/kuard"}, PreviousMACs: []string{oldHolder.String()},
 	}
 	for _, e := range edit {
@@ -293,12 +293,12 @@ func local(address string, edit ...func(*purelbv1.AnnouncedAddress)) purelbv1.An
 	return a
 }
 
-func takeover(a *purelbv1.AnnouncedAddress) { a.Claim = purelbv1.ClaimTakeover }
+func takeover(a *purelbv1.AnnouncedAddress) { a.ClaimPolicy = purelbv1.ClaimTakeover }
 
 func virtual(address string) purelbv1.AnnouncedAddress {
 	return purelbv1.AnnouncedAddress{
 		Address: address, PrefixLength: 32, Interface: "kube-lb0", Type: purelbv1.AnnounceVirtual,
-		Claim: purelbv1.ClaimProbe, Services: []string{"test/far"},
+		ClaimPolicy: purelbv1.ClaimProbe, Services: []string{"test/far"},
 	}
 }
 

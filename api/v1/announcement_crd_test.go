@@ -131,17 +131,17 @@ func TestAnnouncementRules(t *testing.T) {
 		{"100 services", announcing("services: [" + repeat(100, "a/%d,") + "]"), nil},
 		{"101 services", announcing("services: [" + repeat(101, "a/%d,") + "]"), []cause{{entry + ".services", "100"}}},
 		{"service of 318", announcing("services: [" + strings.Repeat("a", 318) + "]"), []cause{{entry + ".services[0]", "317"}}},
-		{"claim Takeover", announcing("claim: Takeover"), nil},
-		{"claim", announcing("claim: Steal"), []cause{{entry + ".claim", `supported values: "Probe", "Takeover"`}}},
-		{"leaving", announcing("leaving: true"), nil},
+		{"claim Takeover", announcing("claimPolicy: Takeover"), nil},
+		{"claim", announcing("claimPolicy: Steal"), []cause{{entry + ".claimPolicy", `supported values: "Probe", "Takeover"`}}},
+		{"handed over", announcing("handingOver: true"), nil},
 		{"64 MACs", announcing("previousMACs: [" + repeat(64, "m%d,") + "]"), nil},
 		{"65 MACs", announcing("previousMACs: [" + repeat(65, "m%d,") + "]"), []cause{{entry + ".previousMACs", "64"}}},
 		{"MAC of 65", announcing("previousMACs: [" + strings.Repeat("a", 65) + "]"), []cause{{entry + ".previousMACs[0]", "64"}}},
 		{"epoch negative", announcing("epoch: -1"), []cause{{entry + ".epoch", "greater than or equal to 0"}}},
 
 		{"Virtual", announcing("type: Virtual"), nil},
-		{"Virtual, taken over", announcing("type: Virtual", "claim: Takeover"), []cause{{entry, "for Local addresses only"}}},
-		{"Virtual, leaving", announcing("type: Virtual", "leaving: true"), []cause{{entry, "for Local addresses only"}}},
+		{"Virtual, taken over", announcing("type: Virtual", "claimPolicy: Takeover"), []cause{{entry, "for Local addresses only"}}},
+		{"Virtual, handed over", announcing("type: Virtual", "handingOver: true"), []cause{{entry, "for Local addresses only"}}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			err := api.Create(context.Background(), manifest(t, "Announcement", row.spec), client.DryRunAll)
@@ -162,7 +162,7 @@ func TestAnnouncementRules(t *testing.T) {
 			"nodeName": "node1", "lbNodeAgent": "default", "heartbeatSeconds": int64(10),
 			"addresses": []any{map[string]any{
 				"address": "10.0.0.1", "prefixLength": int64(24), "interface": "eth0", "type": "Local", "serviceGroup": "default",
-				"claim": "Probe", "leaving": false,
+				"claimPolicy": "Probe", "handingOver": false,
 			}},
 		}
 		if diff := cmp.Diff(want, a.Object["spec"]); diff != "" {

@@ -22,18 +22,18 @@ const MaxSuccessorsPerAddress = 2
 // MaxSuccessorsPerNode bounds the successors of a node.
 const MaxSuccessorsPerNode = 16
 
-// Claim is the condition under which a node may claim a Local address that it does not have
+// ClaimPolicy is the condition under which a node may claim a Local address that it does not have
 // yet.
 //
 // +kubebuilder:validation:Enum=Probe;Takeover
-type Claim string
+type ClaimPolicy string
 
-// Values of Claim.
+// Values of ClaimPolicy.
 const (
 	// ClaimProbe: the node claims the address only if no device on the link answers for it.
-	ClaimProbe Claim = "Probe"
+	ClaimProbe ClaimPolicy = "Probe"
 	// ClaimTakeover: the node claims the address even if a device answers for it.
-	ClaimTakeover Claim = "Takeover"
+	ClaimTakeover ClaimPolicy = "Takeover"
 )
 
 // AnnouncedAddress is one address that a node is to announce. It has one writer as a whole,
@@ -43,7 +43,7 @@ const (
 // +structType=atomic
 // +kubebuilder:validation:XValidation:rule="isIP(self.address) && ip.isCanonical(self.address)",message="must be an IP address in canonical form",fieldPath=".address"
 // +kubebuilder:validation:XValidation:rule="!isIP(self.address) || ip(self.address).family() == 6 || self.prefixLength <= 32",message="must be at most 32 for IPv4",fieldPath=".prefixLength"
-// +kubebuilder:validation:XValidation:rule="self.type == 'Local' || (self.claim == 'Probe' && !self.leaving)",message="claim and leaving are for Local addresses only"
+// +kubebuilder:validation:XValidation:rule="self.type == 'Local' || (self.claimPolicy == 'Probe' && !self.handingOver)",message="claimPolicy and handingOver are for Local addresses only"
 // +kubebuilder:validation:XValidation:rule="self.type == 'Local' || !has(self.successors)",message="successors are for Local addresses only",fieldPath=".successors"
 // +kubebuilder:validation:XValidation:rule="self.type == 'Local' || !has(self.contestedBy)",message="contestedBy is for Local addresses only",fieldPath=".contestedBy"
 type AnnouncedAddress struct {
@@ -76,21 +76,21 @@ type AnnouncedAddress struct {
 	// +kubebuilder:validation:items:MaxLength=317
 	Services []string `json:"services,omitempty"`
 
-	// claim says whether the node may claim a Local address that it does not have
+	// claimPolicy says whether the node may claim a Local address that it does not have
 	// yet only if no device answers for it (Probe), or even if one does (Takeover).
 	// +optional
 	// +kubebuilder:default=Probe
-	Claim Claim `json:"claim,omitempty"`
+	ClaimPolicy ClaimPolicy `json:"claimPolicy,omitempty"`
 
-	// leaving means that a Local address is being handed over: the node still
+	// handingOver means that a Local address is being handed over: the node still
 	// answers for the address but does not defend it any more.
 	// +optional
 	// +kubebuilder:default=false
-	Leaving bool `json:"leaving"`
+	HandingOver bool `json:"handingOver"`
 
 	// previousMACs are the MAC addresses, lower case with colons, of the nodes that
 	// may still hold the address: while one of them answers for it, this node waits
-	// in state Standby. An answer from any other MAC address is a conflict.
+	// in state Waiting. An answer from any other MAC address is a conflict.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
@@ -172,12 +172,12 @@ type Standby struct {
 	// +kubebuilder:validation:MaxItems=3
 	Witnesses []StandbyNode `json:"witnesses,omitempty"`
 
-	// others are the other successors of the addresses below.
+	// otherSuccessors are the other successors of the addresses below.
 	// +optional
 	// +listType=map
 	// +listMapKey=nodeName
 	// +kubebuilder:validation:MaxItems=8
-	Others []StandbyNode `json:"others,omitempty"`
+	OtherSuccessors []StandbyNode `json:"otherSuccessors,omitempty"`
 
 	// addresses are the Local addresses that the watched node holds and this node is a
 	// successor for.
@@ -259,15 +259,15 @@ type AnnouncementSpec struct {
 	// +kubebuilder:validation:Maximum=60
 	HeartbeatSeconds int32 `json:"heartbeatSeconds,omitempty"`
 
-	// leaving means that the node's agent is about to go: it withdraws what it is not
+	// agentLeaving means that the node's agent is about to go: it withdraws what it is not
 	// to announce any more, and removes its virtual interface when that is empty.
 	// +optional
-	Leaving bool `json:"leaving,omitempty"`
+	AgentLeaving bool `json:"agentLeaving,omitempty"`
 
-	// common means that the node announces the addresses of the
+	// includeCommonAnnouncements means that the node announces the addresses of the
 	// CommonAnnouncements of its LBNodeAgent, too.
 	// +optional
-	Common bool `json:"common,omitempty"`
+	IncludeCommonAnnouncements bool `json:"includeCommonAnnouncements,omitempty"`
 
 	// addresses that the node is to announce, besides those of the
 	// CommonAnnouncements.
@@ -297,7 +297,7 @@ type AnnouncementSpec struct {
 
 // AddressState is what a node does with an address.
 //
-// +kubebuilder:validation:Enum=Pending;Standby;Announced;Yielded;Conflict;Failed
+// +kubebuilder:validation:Enum=Pending;Waiting;Announced;Yielded;Conflict;Failed
 type AddressState string
 
 // States of an address on a node.
@@ -305,8 +305,8 @@ const (
 	// StatePending: the node does not have the address yet, as a probe is under way or
 	// the interface is missing.
 	StatePending AddressState = "Pending"
-	// StateStandby: the node waits, as a previous holder still answers for the address.
-	StateStandby AddressState = "Standby"
+	// StateWaiting: the node waits, as a previous holder still answers for the address.
+	StateWaiting AddressState = "Waiting"
 	// StateAnnounced: the address is on the interface.
 	StateAnnounced AddressState = "Announced"
 	// StateYielded: the node has yielded the address to a device that claimed it.
@@ -319,7 +319,7 @@ const (
 
 // AddressStates are all states of an address on a node, from the best to the worst.
 var AddressStates = []AddressState{
-	StateAnnounced, StateStandby, StatePending, StateYielded, StateConflict, StateFailed,
+	StateAnnounced, StateWaiting, StatePending, StateYielded, StateConflict, StateFailed,
 }
 
 // AddressStatus is what a node does with one address. Like an entry of spec it has one
@@ -421,12 +421,12 @@ type AnnouncementStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// commonRevision is up to which revision the node has realised the
+	// commonAnnouncementsRevision is up to which revision the node has realised the
 	// CommonAnnouncements of its LBNodeAgent: it announces all of their addresses but
 	// those that are listed in addresses with another state. Absent if the node
 	// announces none of them.
 	// +optional
-	CommonRevision *int64 `json:"commonRevision,omitempty"`
+	CommonAnnouncementsRevision *int64 `json:"commonAnnouncementsRevision,omitempty"`
 
 	// announced is how many addresses the node announces, those of the
 	// CommonAnnouncements included.

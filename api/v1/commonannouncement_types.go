@@ -17,8 +17,8 @@ import (
 
 // CommonAnnouncementSpec has the entries that nodes share.
 type CommonAnnouncementSpec struct {
-	// lbNodeAgent whose nodes announce the addresses: those whose Announcement says
-	// common.
+	// lbNodeAgent whose nodes announce the addresses: those whose Announcement
+	// includes them (includeCommonAnnouncements).
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="lbNodeAgent is immutable"

@@ -242,7 +242,7 @@ func TestStatusRules(t *testing.T) {
 		{"LBNodeAgent", "9 conditions", "desiredNodes: 0\nreadyNodes: 0\nconditions:\n" + repeat(9, `- {type: C%d, status: "True", reason: R, message: "", `+when+`}`), []cause{{"status.conditions", "8"}}},
 		{"Announcement", "no counts", ready, []cause{{"status.announced", "Required"}, {"status.desired", "Required"}}},
 		{"Announcement", "state", node("addresses: [{address: 10.0.0.1, state: Lost, " + when + "}]"),
-			[]cause{{"status.addresses[0].state", `supported values: "Pending", "Standby", "Announced", "Yielded", "Conflict", "Failed"`}}},
+			[]cause{{"status.addresses[0].state", `supported values: "Pending", "Waiting", "Announced", "Yielded", "Conflict", "Failed"`}}},
 		{"Announcement", "no time", node("addresses: [{address: 10.0.0.1, state: Failed}]"), []cause{{"status.addresses[0].lastTransitionTime", "Required"}}},
 		{"Announcement", "100 addresses", node("addresses:\n" + repeat(100, "- {address: 10.0.0.%d, state: Announced, "+when+"}")), nil},
 		{"Announcement", "101 addresses", node("addresses:\n" + repeat(101, "- {address: 10.0.0.%d, state: Announced, "+when+"}")), []cause{{"status.addresses", "100"}}},

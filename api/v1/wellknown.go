@@ -94,9 +94,9 @@ const (
 	// ConditionStalled, only ever True, is on an object that is not ready and will not
 	// be until a person changes it (kstatus).
 	ConditionStalled = "Stalled"
-	// ConditionClaimsExceeded, only ever True, is on a ServiceGroup of which a node
+	// ConditionNodeAddressesExceeded, only ever True, is on a ServiceGroup of which a node
 	// reports more addresses as its own than the manager reserves for the node.
-	ConditionClaimsExceeded = "ClaimsExceeded"
+	ConditionNodeAddressesExceeded = "NodeAddressesExceeded"
 	// ConditionReachable, on a ServiceGroup, says whether the external IPAM system that
 	// its addresses come from answers.
 	ConditionReachable = "Reachable"
@@ -147,15 +147,15 @@ const (
 	ReasonProgressing = "Progressing"
 	ReasonDegraded    = "Degraded"
 
-	ReasonTooManyClaims = "TooManyClaims"
-	ReasonReachable     = "Reachable"
-	ReasonDrift         = "RecordsDiffer"
+	ReasonTooManyNodeAddresses = "TooManyNodeAddresses"
+	ReasonReachable            = "Reachable"
+	ReasonDrift                = "RecordsDiffer"
 
 	ReasonEstablished   = "Established"
 	ReasonNoNodes       = "NoNodes"
 	ReasonNoNeighbor    = "NoNeighbor"
 	ReasonSecretMissing = "SecretMissing"
-	ReasonPeerConflict  = "Conflict"
+	ReasonPeerConflict  = "PeerConflict"
 	ReasonSessionsDown  = "SessionsDown"
 	ReasonDrained       = "Drained"
 

@@ -79,12 +79,12 @@ func LabelActionOf(all []v1.LBNodeAgent, node map[string]string, announcements [
 // had. Without an Announcement the agent has reported nothing.
 func hasWithdrawnAll(announcements []v1.Announcement) bool {
 	return len(announcements) > 0 && !slices.ContainsFunc(announcements, func(a v1.Announcement) bool {
-		return !a.Spec.Leaving || a.Spec.Common || len(a.Spec.Addresses) > 0 || !HasWithdrawn(&a)
+		return !a.Spec.AgentLeaving || a.Spec.IncludeCommonAnnouncements || len(a.Spec.Addresses) > 0 || !HasWithdrawn(&a)
 	})
 }
 
 // HasWithdrawn reports whether an agent reports of an Announcement, as it stands, that the
 // node has nothing of what it asked for.
 func HasWithdrawn(a *v1.Announcement) bool {
-	return len(a.Status.Addresses) == 0 && a.Status.CommonRevision == nil && a.Status.ObservedGeneration >= a.Generation
+	return len(a.Status.Addresses) == 0 && a.Status.CommonAnnouncementsRevision == nil && a.Status.ObservedGeneration >= a.Generation
 }

@@ -109,11 +109,11 @@ func (c *cluster) place(name string) {
 	if n.announcement == nil {
 		n.announcement = &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Generation: 1}, Spec: v1.AnnouncementSpec{NodeName: name}}
 	}
-	spec := v1.AnnouncementSpec{NodeName: name, LBNodeAgent: label, Leaving: leaving}
+	spec := v1.AnnouncementSpec{NodeName: name, LBNodeAgent: label, AgentLeaving: leaving}
 	if !leaving {
 		spec.Addresses = []v1.AnnouncedAddress{{Address: "192.0.2.1"}}
 	}
-	if spec.Leaving != n.announcement.Spec.Leaving || spec.LBNodeAgent != n.announcement.Spec.LBNodeAgent ||
+	if spec.AgentLeaving != n.announcement.Spec.AgentLeaving || spec.LBNodeAgent != n.announcement.Spec.LBNodeAgent ||
 		len(spec.Addresses) != len(n.announcement.Spec.Addresses) {
 		n.announcement.Spec = spec
 		n.announcement.Generation++

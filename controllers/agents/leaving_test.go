@@ -17,7 +17,7 @@ func TestLabelActionOf(t *testing.T) {
 	all := []v1.LBNodeAgent{selecting("a", map[string]string{"a": "yes"}), selecting("b", nil)}
 	node := map[string]string{v1.LabelAgent: "a"}
 	announcement := func(change func(*v1.Announcement)) v1.Announcement {
-		a := v1.Announcement{ObjectMeta: metav1.ObjectMeta{Generation: 2}, Spec: v1.AnnouncementSpec{Leaving: true}}
+		a := v1.Announcement{ObjectMeta: metav1.ObjectMeta{Generation: 2}, Spec: v1.AnnouncementSpec{AgentLeaving: true}}
 		a.Status.ObservedGeneration = 2
 		change(&a)
 		return a
@@ -35,8 +35,8 @@ func TestLabelActionOf(t *testing.T) {
 		{"a label of no LBNodeAgent", map[string]string{v1.LabelAgent: "c"}, nil, false, agents.Change},
 		{"no Announcement, so no report", node, nil, false, agents.Wait},
 		{"all withdrawn", node, []v1.Announcement{withdrawn, withdrawn}, false, agents.Change},
-		{"not told to leave", node, []v1.Announcement{announcement(func(a *v1.Announcement) { a.Spec.Leaving = false })}, false, agents.Wait},
-		{"to announce the shared entries", node, []v1.Announcement{announcement(func(a *v1.Announcement) { a.Spec.Common = true })}, false, agents.Wait},
+		{"not told to leave", node, []v1.Announcement{announcement(func(a *v1.Announcement) { a.Spec.AgentLeaving = false })}, false, agents.Wait},
+		{"to announce the shared entries", node, []v1.Announcement{announcement(func(a *v1.Announcement) { a.Spec.IncludeCommonAnnouncements = true })}, false, agents.Wait},
 		{"to announce an address", node, []v1.Announcement{announcement(func(a *v1.Announcement) {
 			a.Spec.Addresses = []v1.AnnouncedAddress{{Address: "10.0.0.1"}}
 		})}, false, agents.Wait},
@@ -47,7 +47,7 @@ func TestLabelActionOf(t *testing.T) {
 			a.Status.Addresses = []v1.AddressStatus{{Address: "10.0.0.1"}}
 		})}, false, agents.Wait},
 		{"the shared entries reported", node, []v1.Announcement{announcement(func(a *v1.Announcement) {
-			a.Status.CommonRevision = ptr.To[int64](0)
+			a.Status.CommonAnnouncementsRevision = ptr.To[int64](0)
 		})}, false, agents.Wait},
 		{"a report of an earlier generation", node, []v1.Announcement{announcement(func(a *v1.Announcement) { a.Status.ObservedGeneration = 1 })}, false, agents.Wait},
 		{"silent", node, nil, true, agents.Abandon},

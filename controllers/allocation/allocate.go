@@ -26,12 +26,12 @@ type Inputs struct {
 	// AnnounceType says how nodes announce addresses of a range of a local group. It
 	// returns an empty text while no node has reported its interfaces. It may be nil.
 	AnnounceType func(Range) v1.AnnounceType
-	// Offers are what external IPAM systems have answered to claims of the Service.
-	Offers map[Claim]Offer
+	// Offers are what external IPAM systems have answered to requests of the Service.
+	Offers map[IPAMRequest]Offer
 }
 
-// Claim is an address that a Service is to get from an external group.
-type Claim struct {
+// IPAMRequest is an address that a Service is to get from an external group.
+type IPAMRequest struct {
 	Group  string
 	Family Family
 	// Address is the one that it has to be, or not valid if any will do.
@@ -41,18 +41,18 @@ type Claim struct {
 	IsShown bool
 }
 
-// Offer is the answer of an external IPAM system to a claim: an address that is recorded
+// Offer is the answer of an external IPAM system to a request: an address that is recorded
 // there as the Service's, or why there is none.
 type Offer struct {
 	Address netip.Addr
 	// Reason of package v1 and Message are empty if there is an address.
 	Reason, Message string
-	// IsWaiting says that the system has not answered the claim yet, and that the reason is
+	// IsWaiting says that the system has not answered the request yet, and that the reason is
 	// why this takes long.
 	IsWaiting bool
 }
 
-// isOutstanding reports whether the system has still to decide on the claim.
+// isOutstanding reports whether the system has still to decide on the request.
 func (o *Offer) isOutstanding() bool {
 	return o.IsWaiting || o.Reason == v1.ReasonIPAMUnavailable || o.Reason == v1.ReasonOtherInstallation
 }
@@ -73,10 +73,10 @@ type Result struct {
 	// KeepsAllocation says that the request is refused, and that the Service keeps what
 	// it was allocated.
 	KeepsAllocation bool
-	// Claims are what the Service needs of external IPAM systems. Those that it has no
+	// IPAMRequests are what the Service needs of external IPAM systems. Those that it has no
 	// more use for are missing: what was offered to them is to be released.
-	Claims []Claim
-	// IsPending says that a claim has not been answered yet, so that nothing can be said
+	IPAMRequests []IPAMRequest
+	// IsPending says that a request has not been answered yet, so that nothing can be said
 	// about the Service.
 	IsPending bool
 	// RequestedGroup is the group that the Service asks for, or empty if no group has
@@ -135,7 +135,7 @@ func (l LostAddress) String() string {
 // people.
 type refusal struct {
 	reason, message string
-	// isOfExternalSystem says that an external IPAM system has refused a claim, or has still
+	// isOfExternalSystem says that an external IPAM system has refused a request, or has still
 	// to decide on it: isOutstanding.
 	isOfExternalSystem, isOutstanding bool
 }
@@ -171,10 +171,10 @@ type decision struct {
 	// Service keeps what it has of the group, and gets nothing else of it.
 	keepsOnly bool
 	warning   string
-	// claims are made to external systems while slots are filled, refusedClaims those of
+	// ipamRequests are made to external systems while slots are filled, refusedIPAMRequests those of
 	// them that were refused.
-	claims, refusedClaims []Claim
-	isPending             bool
+	ipamRequests, refusedIPAMRequests []IPAMRequest
+	isPending                         bool
 }
 
 // Allocate decides which addresses a Service is to have. The Service keeps an address
@@ -219,13 +219,13 @@ func (d *decision) allocateFamilies() Result {
 		}
 	}
 	if fatal != nil {
-		d.claims = nil
+		d.ipamRequests = nil
 		return d.keepAllocation(fatal)
 	}
 	if result, isRefused := d.refuseFor(&missing, len(addrs) > 0); isRefused {
 		return result
 	}
-	result := Result{Addresses: addrs, Group: d.group.Name, Type: d.group.Type, Reason: v1.ReasonAllocated, Claims: d.claims}
+	result := Result{Addresses: addrs, Group: d.group.Name, Type: d.group.Type, Reason: v1.ReasonAllocated, IPAMRequests: d.ipamRequests}
 	result.Message = JoinAddresses(addrs) + " from pool " + d.group.Name
 	if len(missing.families) > 0 {
 		result.Message += fmt.Sprintf("; by PreferDualStack it gets an %s address, too, as soon as ServiceGroup %s has one that is free",
@@ -244,7 +244,7 @@ type shortage struct {
 	families []string
 	// exhausted are those for which the group itself has none.
 	exhausted []string
-	// refused is why an external system refuses a claim, or why the Service's namespace may
+	// refused is why an external system refuses a request, or why the Service's namespace may
 	// not use the group, and outstanding why an external system has still to decide.
 	refused, outstanding *refusal
 }
@@ -271,21 +271,21 @@ func (d *decision) refuseFor(missing *shortage, hasSome bool) (result Result, is
 	isRefused = len(missing.families) > 0 && (!hasSome || d.Policy != corev1.IPFamilyPolicyPreferDualStack)
 	switch {
 	case missing.isCertain() && d.Policy != corev1.IPFamilyPolicyPreferDualStack:
-		// What was offered for the other family is released, and claimed no more as long as
+		// What was offered for the other family is released, and requested no more as long as
 		// this one has none: it would be allocated and released at each look.
 	case d.isPending:
 		result = d.keepAllocation(refuse(v1.ReasonWaitingForIPAM, "the IPAM system of ServiceGroup %s has not answered yet", d.groupName))
-		result.Claims, result.IsPending = d.claims, true
+		result.IPAMRequests, result.IsPending = d.ipamRequests, true
 		return result, true
 	case isRefused && missing.outstanding != nil:
 		result = d.keepAllocation(missing.outstanding)
-		result.Claims = d.claims
+		result.IPAMRequests = d.ipamRequests
 		return result, true
 	}
 	if isRefused {
 		result = d.keepAllocation(cmp.Or(missing.refused,
 			refuse(v1.ReasonExhausted, "ServiceGroup %s has no free %s address", d.groupName, strings.Join(missing.exhausted, " and no free "))))
-		result.Claims = d.refusedClaims
+		result.IPAMRequests = d.refusedIPAMRequests
 	}
 	return result, isRefused
 }

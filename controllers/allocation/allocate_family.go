@@ -104,7 +104,7 @@ func (d *decision) fillSlot(s slot) (netip.Addr, *refusal) {
 	for _, a := range d.ownAddresses {
 		if FamilyOf(a) == s.family && d.fitsSlot(s, a) {
 			if d.group.IsExternal() && !d.hasAllocated(a) { // to be adopted
-				return d.claimAddress(Claim{Family: s.family, Address: a, IsShown: true})
+				return d.requestAddress(IPAMRequest{Family: s.family, Address: a, IsShown: true})
 			}
 			return a, d.conflictInSlot(s, a)
 		}
@@ -123,7 +123,7 @@ func (d *decision) fillSlot(s slot) (netip.Addr, *refusal) {
 	case s.requested.IsValid():
 		no := d.refuseToJoin(s.requested)
 		if no == nil && d.group.IsExternal() && len(d.otherServicesWith(s.requested)) == 0 {
-			return d.claimAddress(Claim{Family: s.family, Address: s.requested})
+			return d.requestAddress(IPAMRequest{Family: s.family, Address: s.requested})
 		}
 		return unlessRefused(s.requested, no)
 	case keyService != nil:
@@ -135,7 +135,7 @@ func (d *decision) fillSlot(s slot) (netip.Addr, *refusal) {
 // fillWithAny finds an address for a slot for which any address of its ranges will do.
 func (d *decision) fillWithAny(s slot) (netip.Addr, *refusal) {
 	if d.group.IsExternal() && len(s.ranges) > 0 {
-		return d.claimAddress(Claim{Family: s.family}) // the system offers what it offered before
+		return d.requestAddress(IPAMRequest{Family: s.family}) // the system offers what it offered before
 	}
 	if a, ok := d.freeAddress(d.group, s); ok {
 		return a, nil
@@ -153,12 +153,12 @@ func unlessRefused(a netip.Addr, no *refusal) (netip.Addr, *refusal) {
 	return a, nil
 }
 
-// claimAddress claims an address of the external group. It returns what the group's system
-// has offered for the claim.
-func (d *decision) claimAddress(claim Claim) (netip.Addr, *refusal) {
-	claim.Group = d.groupName
-	d.claims = append(d.claims, claim)
-	offer, isAnswered := d.Offers[claim]
+// requestAddress requests an address of the external group. It returns what the group's system
+// has offered for the request.
+func (d *decision) requestAddress(request IPAMRequest) (netip.Addr, *refusal) {
+	request.Group = d.groupName
+	d.ipamRequests = append(d.ipamRequests, request)
+	offer, isAnswered := d.Offers[request]
 	switch {
 	case !isAnswered:
 		d.isPending = true
@@ -166,7 +166,7 @@ func (d *decision) claimAddress(claim Claim) (netip.Addr, *refusal) {
 	case offer.Reason != "":
 		no := &refusal{reason: offer.Reason, message: offer.Message, isOfExternalSystem: true, isOutstanding: offer.isOutstanding()}
 		if !no.isOutstanding {
-			d.refusedClaims = append(d.refusedClaims, claim)
+			d.refusedIPAMRequests = append(d.refusedIPAMRequests, request)
 		}
 		return netip.Addr{}, no
 	}

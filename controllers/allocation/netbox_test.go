@@ -233,27 +233,27 @@ type netboxRow struct {
 	current   string
 	adopts    bool
 	others    string
-	offers    map[allocation.Claim]allocation.Offer
+	offers    map[allocation.IPAMRequest]allocation.Offer
 	ranges    []string // of the group, or nil for one of each family
 
 	want      string
 	reason    string
 	message   string
-	claims    []allocation.Claim
+	requests  []allocation.IPAMRequest
 	isPending bool
 }
 
 func TestAllocateFromExternalGroup(t *testing.T) {
 	const v4, v6 = corev1.IPv4Protocol, corev1.IPv6Protocol
-	claim := func(family corev1.IPFamily) allocation.Claim {
-		return allocation.Claim{Group: "netbox", Family: family}
+	request := func(family corev1.IPFamily) allocation.IPAMRequest {
+		return allocation.IPAMRequest{Group: "netbox", Family: family}
 	}
-	claimOf := func(a string) allocation.Claim {
+	requestFor := func(a string) allocation.IPAMRequest {
 		addr := netip.MustParseAddr(a)
-		return allocation.Claim{Group: "netbox", Family: allocation.FamilyOf(addr), Address: addr}
+		return allocation.IPAMRequest{Group: "netbox", Family: allocation.FamilyOf(addr), Address: addr}
 	}
-	shown := func(a string) allocation.Claim {
-		c := claimOf(a)
+	shown := func(a string) allocation.IPAMRequest {
+		c := requestFor(a)
 		c.IsShown = true
 		return c
 	}
@@ -263,63 +263,63 @@ func TestAllocateFromExternalGroup(t *testing.T) {
 	full := allocation.Offer{Reason: v1.ReasonExhausted, Message: "NetBox has no free IPv6 address"}
 	slow := allocation.Offer{Reason: v1.ReasonIPAMUnavailable, Message: "NetBox is slow", IsWaiting: true}
 	queued := allocation.Offer{Reason: v1.ReasonWaitingForIPAM, Message: "others are asking", IsWaiting: true}
-	type claims = []allocation.Claim
-	type offers = map[allocation.Claim]allocation.Offer
+	type requests = []allocation.IPAMRequest
+	type offers = map[allocation.IPAMRequest]allocation.Offer
 	dual := []corev1.IPFamily{v4, v6}
 
 	for _, row := range []netboxRow{
-		{name: "claims one", families: []corev1.IPFamily{v4}, claims: claims{claim(v4)}, isPending: true, reason: v1.ReasonWaitingForIPAM,
+		{name: "requests one", families: []corev1.IPFamily{v4}, requests: requests{request(v4)}, isPending: true, reason: v1.ReasonWaitingForIPAM,
 			message: "the IPAM system of ServiceGroup netbox has not answered yet"},
-		{name: "gets what is offered", families: []corev1.IPFamily{v4}, offers: offers{claim(v4): offer("10.0.0.5")}, want: "10.0.0.5", claims: claims{claim(v4)}},
-		{name: "keeps what it has, and claims nothing", families: []corev1.IPFamily{v4}, current: "10.0.0.7", want: "10.0.0.7"},
-		{name: "NetBox away", families: []corev1.IPFamily{v4}, offers: offers{claim(v4): away}, reason: v1.ReasonIPAMUnavailable, message: "NetBox is away", claims: claims{claim(v4)}},
-		{name: "NetBox away: keeps the other family", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, current: "10.0.0.7", offers: offers{claim(v6): away}, want: "10.0.0.7",
-			reason: v1.ReasonIPAMUnavailable, message: "NetBox is away", claims: claims{claim(v6)}},
-		{name: "claims both families at once", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, claims: claims{claim(v4), claim(v6)}, isPending: true,
+		{name: "gets what is offered", families: []corev1.IPFamily{v4}, offers: offers{request(v4): offer("10.0.0.5")}, want: "10.0.0.5", requests: requests{request(v4)}},
+		{name: "keeps what it has, and requests nothing", families: []corev1.IPFamily{v4}, current: "10.0.0.7", want: "10.0.0.7"},
+		{name: "NetBox away", families: []corev1.IPFamily{v4}, offers: offers{request(v4): away}, reason: v1.ReasonIPAMUnavailable, message: "NetBox is away", requests: requests{request(v4)}},
+		{name: "NetBox away: keeps the other family", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, current: "10.0.0.7", offers: offers{request(v6): away}, want: "10.0.0.7",
+			reason: v1.ReasonIPAMUnavailable, message: "NetBox is away", requests: requests{request(v6)}},
+		{name: "requests both families at once", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, requests: requests{request(v4), request(v6)}, isPending: true,
 			reason: v1.ReasonWaitingForIPAM, message: "the IPAM system of ServiceGroup netbox has not answered yet"},
-		{name: "waits for the second one", families: dual, policy: corev1.IPFamilyPolicyPreferDualStack, offers: offers{claim(v4): offer("10.0.0.5")}, claims: claims{claim(v4), claim(v6)}, isPending: true,
+		{name: "waits for the second one", families: dual, policy: corev1.IPFamilyPolicyPreferDualStack, offers: offers{request(v4): offer("10.0.0.5")}, requests: requests{request(v4), request(v6)}, isPending: true,
 			reason: v1.ReasonWaitingForIPAM, message: "the IPAM system of ServiceGroup netbox has not answered yet"},
-		{name: "RequireDualStack gets both", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{claim(v4): offer("10.0.0.5"), claim(v6): offer("fd00::5")},
-			want: "10.0.0.5 fd00::5", claims: claims{claim(v4), claim(v6)}},
-		{name: "RequireDualStack releases a lone one", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{claim(v4): offer("10.0.0.5"), claim(v6): full},
-			reason: v1.ReasonExhausted, message: "NetBox has no free IPv6 address", claims: claims{claim(v6)}},
-		{name: "RequireDualStack claims nothing beside what is refused", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{claim(v6): full},
-			reason: v1.ReasonExhausted, message: "NetBox has no free IPv6 address", claims: claims{claim(v6)}},
+		{name: "RequireDualStack gets both", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{request(v4): offer("10.0.0.5"), request(v6): offer("fd00::5")},
+			want: "10.0.0.5 fd00::5", requests: requests{request(v4), request(v6)}},
+		{name: "RequireDualStack releases a lone one", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{request(v4): offer("10.0.0.5"), request(v6): full},
+			reason: v1.ReasonExhausted, message: "NetBox has no free IPv6 address", requests: requests{request(v6)}},
+		{name: "RequireDualStack requests nothing beside what is refused", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{request(v6): full},
+			reason: v1.ReasonExhausted, message: "NetBox has no free IPv6 address", requests: requests{request(v6)}},
 		{name: "RequireDualStack, and the group has no such range", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, ranges: []string{"10.0.0.0-10.0.0.255 10.0.0.0/24"},
 			reason: v1.ReasonExhausted, message: "ServiceGroup netbox has no free IPv6 address"},
-		{name: "RequireDualStack keeps what is offered while the other one takes long", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{claim(v4): offer("10.0.0.5"), claim(v6): slow},
-			reason: v1.ReasonIPAMUnavailable, message: "NetBox is slow", claims: claims{claim(v4), claim(v6)}},
-		{name: "RequireDualStack keeps what is offered while others are asking", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{claim(v4): queued, claim(v6): offer("fd00::5")},
-			reason: v1.ReasonWaitingForIPAM, message: "others are asking", claims: claims{claim(v4), claim(v6)}},
-		{name: "RequireDualStack keeps what is offered while NetBox is away", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{claim(v4): offer("10.0.0.5"), claim(v6): away},
-			reason: v1.ReasonIPAMUnavailable, message: "NetBox is away", claims: claims{claim(v4), claim(v6)}},
+		{name: "RequireDualStack keeps what is offered while the other one takes long", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{request(v4): offer("10.0.0.5"), request(v6): slow},
+			reason: v1.ReasonIPAMUnavailable, message: "NetBox is slow", requests: requests{request(v4), request(v6)}},
+		{name: "RequireDualStack keeps what is offered while others are asking", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{request(v4): queued, request(v6): offer("fd00::5")},
+			reason: v1.ReasonWaitingForIPAM, message: "others are asking", requests: requests{request(v4), request(v6)}},
+		{name: "RequireDualStack keeps what is offered while NetBox is away", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{request(v4): offer("10.0.0.5"), request(v6): away},
+			reason: v1.ReasonIPAMUnavailable, message: "NetBox is away", requests: requests{request(v4), request(v6)}},
 		{name: "RequireDualStack keeps what is offered while the cluster is another installation's",
 			families: dual, policy: corev1.IPFamilyPolicyRequireDualStack,
-			offers: offers{claim(v4): offer("10.0.0.5"), claim(v6): ofOther}, claims: claims{claim(v4), claim(v6)},
+			offers: offers{request(v4): offer("10.0.0.5"), request(v6): ofOther}, requests: requests{request(v4), request(v6)},
 			reason: v1.ReasonOtherInstallation, message: "the cluster is another installation's"},
-		{name: "PreferDualStack does not wait for a slow one", families: dual, policy: corev1.IPFamilyPolicyPreferDualStack, offers: offers{claim(v4): offer("10.0.0.5"), claim(v6): slow},
-			want: "10.0.0.5", claims: claims{claim(v4), claim(v6)}, message: "10.0.0.5 from pool netbox; by PreferDualStack it gets an IPv6 address, too, as soon as ServiceGroup netbox has one that is free"},
-		{name: "PreferDualStack takes what there is", families: dual, policy: corev1.IPFamilyPolicyPreferDualStack, offers: offers{claim(v4): offer("10.0.0.5"), claim(v6): full},
-			want: "10.0.0.5", claims: claims{claim(v4), claim(v6)}, message: "10.0.0.5 from pool netbox; by PreferDualStack it gets an IPv6 address, too, as soon as ServiceGroup netbox has one that is free"},
-		{name: "PreferDualStack with nothing", families: dual, policy: corev1.IPFamilyPolicyPreferDualStack, offers: offers{claim(v4): away, claim(v6): full},
-			reason: v1.ReasonIPAMUnavailable, message: "NetBox is away", claims: claims{claim(v4), claim(v6)}},
+		{name: "PreferDualStack does not wait for a slow one", families: dual, policy: corev1.IPFamilyPolicyPreferDualStack, offers: offers{request(v4): offer("10.0.0.5"), request(v6): slow},
+			want: "10.0.0.5", requests: requests{request(v4), request(v6)}, message: "10.0.0.5 from pool netbox; by PreferDualStack it gets an IPv6 address, too, as soon as ServiceGroup netbox has one that is free"},
+		{name: "PreferDualStack takes what there is", families: dual, policy: corev1.IPFamilyPolicyPreferDualStack, offers: offers{request(v4): offer("10.0.0.5"), request(v6): full},
+			want: "10.0.0.5", requests: requests{request(v4), request(v6)}, message: "10.0.0.5 from pool netbox; by PreferDualStack it gets an IPv6 address, too, as soon as ServiceGroup netbox has one that is free"},
+		{name: "PreferDualStack with nothing", families: dual, policy: corev1.IPFamilyPolicyPreferDualStack, offers: offers{request(v4): away, request(v6): full},
+			reason: v1.ReasonIPAMUnavailable, message: "NetBox is away", requests: requests{request(v4), request(v6)}},
 
-		{name: "claims the address that is asked for", families: []corev1.IPFamily{v4}, requested: "10.0.0.9", claims: claims{claimOf("10.0.0.9")}, isPending: true,
+		{name: "requests the address that is asked for", families: []corev1.IPFamily{v4}, requested: "10.0.0.9", requests: requests{requestFor("10.0.0.9")}, isPending: true,
 			reason: v1.ReasonWaitingForIPAM, message: "the IPAM system of ServiceGroup netbox has not answered yet"},
-		{name: "gets the address that is asked for", families: []corev1.IPFamily{v4}, requested: "10.0.0.9", current: "10.0.0.7", offers: offers{claimOf("10.0.0.9"): offer("10.0.0.9")},
-			want: "10.0.0.9", claims: claims{claimOf("10.0.0.9")}},
-		{name: "an answer to another request does not count", families: []corev1.IPFamily{v4}, requested: "10.0.0.9", offers: offers{claim(v4): offer("10.0.0.5")}, claims: claims{claimOf("10.0.0.9")}, isPending: true,
+		{name: "gets the address that is asked for", families: []corev1.IPFamily{v4}, requested: "10.0.0.9", current: "10.0.0.7", offers: offers{requestFor("10.0.0.9"): offer("10.0.0.9")},
+			want: "10.0.0.9", requests: requests{requestFor("10.0.0.9")}},
+		{name: "an answer to another request does not count", families: []corev1.IPFamily{v4}, requested: "10.0.0.9", offers: offers{request(v4): offer("10.0.0.5")}, requests: requests{requestFor("10.0.0.9")}, isPending: true,
 			reason: v1.ReasonWaitingForIPAM, message: "the IPAM system of ServiceGroup netbox has not answered yet"},
 		{name: "asked for, and another Service has it", families: []corev1.IPFamily{v4}, requested: "10.0.0.9", others: "10.0.0.9",
 			reason: v1.ReasonAddressInUse, message: "10.0.0.9 is in use by Service test/other"},
 		{name: "the first address of a subnet", families: []corev1.IPFamily{v4}, requested: "10.0.0.0",
 			reason: v1.ReasonAddressOutsidePool, message: "annotation purelb.io/addresses: 10.0.0.0 is the first or last address of subnet 10.0.0.0/24: it is never allocated"},
-		{name: "shares without a claim", families: []corev1.IPFamily{v4}, key: "k", others: "10.0.0.9", want: "10.0.0.9"},
-		{name: "adopts by a claim", families: []corev1.IPFamily{v4}, current: "10.0.0.9", adopts: true, claims: claims{shown("10.0.0.9")}, isPending: true,
+		{name: "shares without a request", families: []corev1.IPFamily{v4}, key: "k", others: "10.0.0.9", want: "10.0.0.9"},
+		{name: "adopts by a request", families: []corev1.IPFamily{v4}, current: "10.0.0.9", adopts: true, requests: requests{shown("10.0.0.9")}, isPending: true,
 			reason: v1.ReasonWaitingForIPAM, message: "the IPAM system of ServiceGroup netbox has not answered yet"},
 		{name: "adopts what it is offered", families: []corev1.IPFamily{v4}, current: "10.0.0.9", adopts: true, offers: offers{shown("10.0.0.9"): offer("10.0.0.9")},
-			want: "10.0.0.9", claims: claims{shown("10.0.0.9")}},
-		{name: "is offered what another Service has", families: []corev1.IPFamily{v4}, others: "10.0.0.5", offers: offers{claim(v4): offer("10.0.0.5")},
+			want: "10.0.0.9", requests: requests{shown("10.0.0.9")}},
+		{name: "is offered what another Service has", families: []corev1.IPFamily{v4}, others: "10.0.0.5", offers: offers{request(v4): offer("10.0.0.5")},
 			reason: v1.ReasonAddressInUse, message: "10.0.0.5, which ServiceGroup netbox offers, is in use by Service test/other"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -372,8 +372,8 @@ func testNetboxRow(t *testing.T, row *netboxRow) {
 	if got.Reason != wantReason || got.Message != wantMessage || got.IsPending != row.isPending {
 		t.Errorf("got %s: %s (pending %v)\nwant %s: %s (pending %v)", got.Reason, got.Message, got.IsPending, wantReason, wantMessage, row.isPending)
 	}
-	if diff := cmp.Diff(row.claims, got.Claims, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("claims (-want +got):\n%s", diff)
+	if diff := cmp.Diff(row.requests, got.IPAMRequests, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("requests (-want +got):\n%s", diff)
 	}
 }
 

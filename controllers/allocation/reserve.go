@@ -51,7 +51,7 @@ func ReserveNodeAddresses(nodes []NodeAddresses, ranges []Range) (reserved map[n
 	pools, isShared := addressesOf(ranges), sharedGateways(nodes)
 	nodes = slices.SortedFunc(slices.Values(nodes), func(a, b NodeAddresses) int { return cmp.Compare(a.Node, b.Node) })
 	for i := range nodes {
-		quota := newClaimQuota(ranges)
+		quota := newNodeQuota(ranges)
 		overQuota := map[Family][]netip.Addr{}
 		seen := map[netip.Addr]bool{}
 		reserve := func(addrs []netip.Addr, what string, isConfirmed func(netip.Addr) bool) {
@@ -97,8 +97,8 @@ func sharedGateways(nodes []NodeAddresses) map[netip.Addr]bool {
 	return isShared
 }
 
-// claimQuota is how many more addresses the manager reserves for one node.
-type claimQuota struct {
+// nodeQuota is how many more addresses the manager reserves for one node.
+type nodeQuota struct {
 	ranges   []Range
 	byFamily map[Family]int
 	// unconfirmed is how many addresses of each range, by its index in ranges, the manager has
@@ -106,12 +106,12 @@ type claimQuota struct {
 	unconfirmed map[int]int64
 }
 
-func newClaimQuota(ranges []Range) claimQuota {
-	return claimQuota{ranges, map[Family]int{IPv4: maxReserved, IPv6: maxReserved}, map[int]int64{}}
+func newNodeQuota(ranges []Range) nodeQuota {
+	return nodeQuota{ranges, map[Family]int{IPv4: maxReserved, IPv6: maxReserved}, map[int]int64{}}
 }
 
 // take counts one more address, or reports that it is over the quota.
-func (q claimQuota) take(a netip.Addr, isConfirmed bool) bool {
+func (q nodeQuota) take(a netip.Addr, isConfirmed bool) bool {
 	if q.byFamily[FamilyOf(a)] == 0 {
 		return false
 	}
@@ -154,7 +154,7 @@ func (in *Inputs) ObjectionTo(group string, a netip.Addr) string {
 // returns an empty text if none does.
 func DescribeExcess(group *Group, excess []Excess) string {
 	all := addressesOf(group.Ranges)
-	var claims []string
+	var nodes []string
 	for _, e := range excess {
 		n := 0
 		for _, a := range e.Addresses {
@@ -163,15 +163,15 @@ func DescribeExcess(group *Group, excess []Excess) string {
 			}
 		}
 		if n > 0 {
-			claims = append(claims, fmt.Sprintf("node %s: %s %s", e.Node, e.Family, countOf(n, "address")))
+			nodes = append(nodes, fmt.Sprintf("node %s: %s %s", e.Node, e.Family, countOf(n, "address")))
 		}
 	}
-	if len(claims) == 0 {
+	if len(nodes) == 0 {
 		return ""
 	}
 	return fmt.Sprintf("nodes report more addresses of their own, or gateways, in pools than are reserved for one node: %d of each family and, of those that only "+
 		"its agent reports, a quarter of each range; the rest may be allocated (%s): "+
-		"take the nodes' addresses out of the pools or, if the nodes do not have them, look into their agents", maxReserved, textlimit.List(claims, maxNamed, ", "))
+		"take the nodes' addresses out of the pools or, if the nodes do not have them, look into their agents", maxReserved, textlimit.List(nodes, maxNamed, ", "))
 }
 
 // ReservedWarnings says which addresses of the group no Service gets because nodes use

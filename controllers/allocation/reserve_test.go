@@ -119,24 +119,24 @@ func TestReservedWarnings(t *testing.T) {
 	}
 }
 
-// TestAttackReservations lets one node claim every address of a pool, as its own and as
+// TestAttackReservations lets one node report every address of a pool, as its own and as
 // gateways: a Service still gets one, and another node's address is not allocated.
 func TestAttackReservations(t *testing.T) {
 	groups := []v1.ServiceGroup{groupMadeAt(t, "default", 1, "remote: {pool: 10.0.0.0/24, subnet: 10.0.0.0/24}")}
 	catalog := allocation.NewCatalog(groups, namespace)
 	honest := addressesFrom("10.0.0.9", 1)
-	claims := []allocation.NodeAddresses{
+	reports := []allocation.NodeAddresses{
 		{Node: "bad", Own: addressesFrom("10.0.0.0", 256), Gateways: addressesFrom("10.0.0.0", 256)},
 		{Node: "good", Own: honest},
 	}
-	reserved, excess := allocation.ReserveNodeAddresses(claims, catalog.PoolRanges())
+	reserved, excess := allocation.ReserveNodeAddresses(reports, catalog.PoolRanges())
 	if len(excess) != 1 || len(excess[0].Addresses) != 248 {
 		t.Errorf("excess %v", excess)
 	}
 	inUse := allocation.NewInUse()
 	result := allocation.Allocate(&allocation.Request{Families: []allocation.Family{allocation.IPv4}},
 		&allocation.Inputs{Catalog: catalog, InUse: inUse, Reserved: reserved})
-	// .0 is the network's; .0 to .7 are claimed and .8 is the first that is not reserved.
+	// .0 is the network's; .0 to .7 are reported and .8 is the first that is not reserved.
 	if got := fmt.Sprint(result.Addresses); got != "[10.0.0.8]" {
 		t.Errorf("allocated %s: %s %s", got, result.Reason, result.Message)
 	}
@@ -145,9 +145,9 @@ func TestAttackReservations(t *testing.T) {
 	}
 }
 
-// TestAttackSmallPool lets one node claim every address of a small pool, as its own and as
+// TestAttackSmallPool lets one node report every address of a small pool, as its own and as
 // gateways: most are left for Services, the addresses of another node and the gateway of both
-// are not, and the group names the node as soon as one claim is passed over. This test shows the row
+// are not, and the group names the node as soon as one address is passed over. This test shows the row
 // "make a pool unusable" of docs/trust.md.
 func TestAttackSmallPool(t *testing.T) {
 	for size := 1; size <= 32; size++ {
@@ -155,11 +155,11 @@ func TestAttackSmallPool(t *testing.T) {
 		all := addressesFrom(first.String(), size)
 		group := groupMadeAt(t, "default", 1, fmt.Sprintf("local: {pool: %s-%s, subnet: 10.0.0.0/24}", first, all[size-1]))
 		catalog := allocation.NewCatalog([]v1.ServiceGroup{group}, namespace)
-		for claimed := range size + 1 {
-			// The honest node and the gateway have the addresses that the liar claims last.
+		for reported := range size + 1 {
+			// The honest node and the gateway have the addresses that the liar reports last.
 			honest := all[max(0, size-2):]
 			reserved, excess := allocation.ReserveNodeAddresses([]allocation.NodeAddresses{
-				{Node: "bad", Own: all[:claimed], Gateways: append(slices.Clone(all[:claimed/2]), honest[0])},
+				{Node: "bad", Own: all[:reported], Gateways: append(slices.Clone(all[:reported/2]), honest[0])},
 				{Node: "good", Confirmed: honest[len(honest)-1:], Gateways: honest[:1]},
 			}, catalog.PoolRanges())
 			lies := 0
@@ -171,8 +171,8 @@ func TestAttackSmallPool(t *testing.T) {
 			if lies > size/4 {
 				t.Errorf("pool of %d: %d addresses are reserved for nobody", size, lies)
 			}
-			if passedOver := lies < min(claimed, size-len(honest)); passedOver && allocation.DescribeExcess(&catalog["default"].Group, excess) == "" {
-				t.Errorf("pool of %d: the group does not say that %d of %d claims are passed over", size, claimed-lies, claimed)
+			if passedOver := lies < min(reported, size-len(honest)); passedOver && allocation.DescribeExcess(&catalog["default"].Group, excess) == "" {
+				t.Errorf("pool of %d: the group does not say that %d of %d addresses are passed over", size, reported-lies, reported)
 			}
 			for _, a := range honest {
 				if reserved[a] == "" {
@@ -182,7 +182,7 @@ func TestAttackSmallPool(t *testing.T) {
 			result := allocation.Allocate(&allocation.Request{Families: []allocation.Family{allocation.IPv4}},
 				&allocation.Inputs{Catalog: catalog, InUse: allocation.NewInUse(), Reserved: reserved})
 			if isFree := size > len(honest); isFree != (len(result.Addresses) == 1) {
-				t.Errorf("pool of %d, of which %d are claimed: allocated %v: %s", size, claimed, result.Addresses, result.Message)
+				t.Errorf("pool of %d, of which %d are reported: allocated %v: %s", size, reported, result.Addresses, result.Message)
 			}
 		}
 	}

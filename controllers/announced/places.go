@@ -93,10 +93,10 @@ func ownStatus(a *v1.Announcement, e *v1.AnnouncedAddress) v1.AddressStatus {
 // the revision up to which the node has realised the shared entries, and the exceptions.
 // The status has no state if the node is not to announce the shared entries.
 func sharedStatus(a *v1.Announcement, lbNodeAgent string, e *v1.AnnouncedAddress) v1.AddressStatus {
-	if !a.Spec.Common || a.Spec.LBNodeAgent != lbNodeAgent {
+	if !a.Spec.IncludeCommonAnnouncements || a.Spec.LBNodeAgent != lbNodeAgent {
 		return v1.AddressStatus{}
 	}
-	isRealised := a.Status.CommonRevision != nil && *a.Status.CommonRevision >= e.Epoch
+	isRealised := a.Status.CommonAnnouncementsRevision != nil && *a.Status.CommonAnnouncementsRevision >= e.Epoch
 	switch s := statusOfAddress(a, e.Address); {
 	case s != nil && s.Epoch == e.Epoch:
 		return *s

@@ -91,7 +91,7 @@ func TestChanged(t *testing.T) {
 		{"nothing", same, same, ""},
 		{"facts only", same, func(a *v1.Announcement) { a.Status.Interfaces = []v1.NodeInterface{{Name: "eth0"}} }, ""},
 		{"a state", same, func(a *v1.Announcement) { a.Status.Addresses[0].State = v1.StateConflict }, "a/b"},
-		{"an entry", same, func(a *v1.Announcement) { a.Spec.Addresses[1].Leaving = true }, "a/c a/d"},
+		{"an entry", same, func(a *v1.Announcement) { a.Spec.Addresses[1].HandingOver = true }, "a/c a/d"},
 		{"a sharer more", same, func(a *v1.Announcement) { a.Spec.Addresses[0].Services = []string{"a/b", "a/e"} }, "a/b a/e"},
 		{"an entry less", same, func(a *v1.Announcement) { a.Spec.Addresses = a.Spec.Addresses[1:] }, "a/b"},
 		{"an entry more", func(a *v1.Announcement) {

@@ -62,8 +62,8 @@ func ChangedServices(before, after *v1.Announcement) []string {
 // SharedReportChanged reports whether what a node reports of the shared entries may
 // differ between two versions of its Announcement.
 func SharedReportChanged(before, after *v1.Announcement) bool {
-	return (before.Spec.Common || after.Spec.Common) &&
-		(before.Spec.Common != after.Spec.Common || !equality.Semantic.DeepEqual(before.Status.CommonRevision, after.Status.CommonRevision) ||
+	return (before.Spec.IncludeCommonAnnouncements || after.Spec.IncludeCommonAnnouncements) &&
+		(before.Spec.IncludeCommonAnnouncements != after.Spec.IncludeCommonAnnouncements || !equality.Semantic.DeepEqual(before.Status.CommonAnnouncementsRevision, after.Status.CommonAnnouncementsRevision) ||
 			!equality.Semantic.DeepEqual(before.Status.Addresses, after.Status.Addresses))
 }
 

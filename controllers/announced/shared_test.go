@@ -14,9 +14,9 @@ import (
 // announcer is the Announcement of a node that has realised the shared entries up to a
 // revision, 0 for none, but for some addresses, as address, state, epoch.
 func announcer(node string, revision int64, exceptions ...string) v1.Announcement {
-	a := v1.Announcement{Spec: v1.AnnouncementSpec{NodeName: node, LBNodeAgent: "default", Common: true}}
+	a := v1.Announcement{Spec: v1.AnnouncementSpec{NodeName: node, LBNodeAgent: "default", IncludeCommonAnnouncements: true}}
 	if revision > 0 {
-		a.Status.CommonRevision = &revision
+		a.Status.CommonAnnouncementsRevision = &revision
 	}
 	for _, s := range exceptions {
 		words := strings.Fields(s)
@@ -45,7 +45,7 @@ func shared(entries ...string) []v1.CommonAnnouncement {
 
 func TestSharedPlaces(t *testing.T) {
 	excluded := announcer("n1", 4)
-	excluded.Spec.Common = false
+	excluded.Spec.IncludeCommonAnnouncements = false
 	another := announcer("n1", 4)
 	another.Spec.LBNodeAgent = "another"
 	alsoOwn := announcer("n1", 4, "10.0.0.1 Announced 0")

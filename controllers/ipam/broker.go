@@ -42,7 +42,7 @@ type Options struct {
 	// Connect returns the System of a ServiceGroup. It sends nothing.
 	Connect func(group string, config *allocation.Netbox, token string, cluster types.UID) (System, error)
 	Now     func() time.Time
-	// AnswersChanged is called when the answers to a Service's claims have changed, and
+	// AnswersChanged is called when the answers to a Service's requests have changed, and
 	// ObservationChanged when the observation of a ServiceGroup has. They must not block.
 	AnswersChanged     func(types.NamespacedName)
 	ObservationChanged func(group string)
@@ -64,13 +64,13 @@ type Observation struct {
 	// many to be released.
 	Differences   map[netip.Addr]string
 	UnusedTooMany int
-	// WaitingClaims is how many claims have no address.
-	WaitingClaims int
+	// AddressesWaiting is how many requests have no address.
+	AddressesWaiting int
 }
 
-// Broker asks external systems for the addresses that Services claim.
+// Broker asks external systems for the addresses that Services request.
 //
-// All that it remembers may be lost at any time. Claims come again with the next look at
+// All that it remembers may be lost at any time. Requests come again with the next look at
 // each Service, and the systems remember what was recorded for them. A release that is
 // lost is found by a comparison.
 type Broker struct {
@@ -85,12 +85,12 @@ type Broker struct {
 	confirmedAt time.Time
 	groups      map[string]*groupState
 	queues      map[endpoint]*queue
-	claims      map[claimKey]*claimState
+	requests    map[requestKey]*requestState
 	// releases are addresses to release, and repairs addresses to record.
 	releases map[releaseKey]*pendingRelease
 	repairs  map[releaseKey]*pendingRepair
-	// turns are when a claim of each namespace was asked for last: the namespaces of
-	// those that wait take turns, so that none keeps the others waiting by many claims.
+	// turns are when a request of each namespace was asked for last: the namespaces of
+	// those that wait take turns, so that none keeps the others waiting by many requests.
 	turns map[string]time.Time
 }
 
@@ -114,7 +114,7 @@ type groupState struct {
 	// inspection is under way for the next comparison, by the system inspected, or nil.
 	inspection Inspection
 	inspected  System
-	// pauses are when to ask again for what the claims of a family have in common: a free
+	// pauses are when to ask again for what the requests of a family have in common: a free
 	// address, or a permission.
 	pauses map[allocation.Family]*schedule
 	// unusedSince is since when each unused record was seen.
@@ -139,16 +139,16 @@ func (g *groupState) pauseOf(family allocation.Family) *schedule {
 	return g.pauses[family]
 }
 
-type claimKey struct {
-	uid   types.UID
-	claim allocation.Claim
+type requestKey struct {
+	uid     types.UID
+	request allocation.IPAMRequest
 }
 
-// claimState is a claim of a Service.
-type claimState struct {
+// requestState is a request of a Service.
+type requestState struct {
 	owner Owner
 	since time.Time
-	// A claim with an offer is asked for no more. One with a pause waits for the end of
+	// A request with an offer is asked for no more. One with a pause waits for the end of
 	// that, together with others.
 	schedule
 	pause *schedule
@@ -160,11 +160,11 @@ type claimState struct {
 	isOfEndpoint bool
 }
 
-func newClaimState(owner Owner, now time.Time) *claimState {
-	return &claimState{owner: owner, since: now, schedule: newSchedule(now, newJobBackoff())}
+func newRequestState(owner Owner, now time.Time) *requestState {
+	return &requestState{owner: owner, since: now, schedule: newSchedule(now, newJobBackoff())}
 }
 
-func (c *claimState) hasAddress() bool { return c.isAnswered && c.offer.Reason == "" }
+func (c *requestState) hasAddress() bool { return c.isAnswered && c.offer.Reason == "" }
 
 type releaseKey struct {
 	group   string
@@ -201,7 +201,7 @@ type pendingRepair struct {
 func NewBroker(o Options) *Broker {
 	return &Broker{
 		Options: o, groups: map[string]*groupState{}, queues: map[endpoint]*queue{},
-		claims: map[claimKey]*claimState{}, releases: map[releaseKey]*pendingRelease{}, repairs: map[releaseKey]*pendingRepair{}, turns: map[string]time.Time{},
+		requests: map[requestKey]*requestState{}, releases: map[releaseKey]*pendingRelease{}, repairs: map[releaseKey]*pendingRepair{}, turns: map[string]time.Time{},
 	}
 }
 
@@ -238,8 +238,8 @@ func (b *Broker) Configure(group string, config *allocation.Netbox) {
 	now := b.Now()
 	b.dropRepairs(group) // the next comparison finds them
 	b.groups[group] = newGroupState(config, now)
-	for key, c := range b.claims {
-		if key.claim.Group == group {
+	for key, c := range b.requests {
+		if key.request.Group == group {
 			c.pause = nil
 			c.restart(now)
 		}
@@ -262,41 +262,41 @@ func (b *Broker) dropRepairs(group string) {
 	maps.DeleteFunc(b.repairs, func(k releaseKey, _ *pendingRepair) bool { return k.group == group })
 }
 
-// Want says which claims a Service has. What was offered to others that it had is
+// Want says which requests a Service has. What was offered to others that it had is
 // released.
-func (b *Broker) Want(owner Owner, claims []allocation.Claim) {
+func (b *Broker) Want(owner Owner, requests []allocation.IPAMRequest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.Now()
-	for key, c := range b.claims {
-		if key.uid == owner.UID && !slices.Contains(claims, key.claim) {
-			b.dropClaim(key, c, now)
+	for key, c := range b.requests {
+		if key.uid == owner.UID && !slices.Contains(requests, key.request) {
+			b.dropRequest(key, c, now)
 		}
 	}
-	for _, claim := range claims {
-		key := claimKey{owner.UID, claim}
-		if b.claims[key] == nil {
-			b.claims[key] = newClaimState(owner, now)
-			b.wake(claim.Group)
+	for _, request := range requests {
+		key := requestKey{owner.UID, request}
+		if b.requests[key] == nil {
+			b.requests[key] = newRequestState(owner, now)
+			b.wake(request.Group)
 		}
 	}
 }
 
-// Forget drops the claims of the Services of a name, apart from those with a UID.
+// Forget drops the requests of the Services of a name, apart from those with a UID.
 func (b *Broker) Forget(name types.NamespacedName, except types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for key, c := range b.claims {
+	for key, c := range b.requests {
 		if c.owner.Namespace == name.Namespace && c.owner.Name == name.Name && key.uid != except {
-			b.dropClaim(key, c, b.Now())
+			b.dropRequest(key, c, b.Now())
 		}
 	}
 }
 
-func (b *Broker) dropClaim(key claimKey, c *claimState, now time.Time) {
-	delete(b.claims, key)
+func (b *Broker) dropRequest(key requestKey, c *requestState, now time.Time) {
+	delete(b.requests, key)
 	if c.hasAddress() {
-		b.addRelease(releaseKey{key.claim.Group, c.offer.Address}, now)
+		b.addRelease(releaseKey{key.request.Group, c.offer.Address}, now)
 	}
 }
 
@@ -320,26 +320,26 @@ func (b *Broker) addRelease(key releaseKey, at time.Time) {
 	b.wake(key.group)
 }
 
-// Offers returns the answers to the claims of a Service.
-func (b *Broker) Offers(uid types.UID) map[allocation.Claim]allocation.Offer {
+// Offers returns the answers to the requests of a Service.
+func (b *Broker) Offers(uid types.UID) map[allocation.IPAMRequest]allocation.Offer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.Now()
-	offers := map[allocation.Claim]allocation.Offer{}
-	for key, c := range b.claims {
+	offers := map[allocation.IPAMRequest]allocation.Offer{}
+	for key, c := range b.requests {
 		if key.uid != uid {
 			continue
 		}
 		if c.isAnswered {
-			offers[key.claim] = c.offer
-		} else if offer, isLate := b.lateAnswer(key.claim.Group, now.Sub(c.since)); isLate {
-			offers[key.claim] = offer
+			offers[key.request] = c.offer
+		} else if offer, isLate := b.lateAnswer(key.request.Group, now.Sub(c.since)); isLate {
+			offers[key.request] = offer
 		}
 	}
 	return offers
 }
 
-// lateAnswer is what a Service says whose claim has not been answered for some time.
+// lateAnswer is what a Service says whose request has not been answered for some time.
 func (b *Broker) lateAnswer(group string, waited time.Duration) (allocation.Offer, bool) {
 	g := b.groups[group]
 	switch {
@@ -369,9 +369,9 @@ func (b *Broker) Observation(group string) *Observation {
 	}
 	o := g.observation
 	o.Differences = maps.Clone(o.Differences)
-	for key, c := range b.claims {
-		if key.claim.Group == group && !c.hasAddress() {
-			o.WaitingClaims++
+	for key, c := range b.requests {
+		if key.request.Group == group && !c.hasAddress() {
+			o.AddressesWaiting++
 		}
 	}
 	return &o

@@ -69,7 +69,7 @@ func (w *brokerWorld) releaseHeld(group string, a netip.Addr) {
 func (w *brokerWorld) holdAll(group string) (addrs []netip.Addr) {
 	w.t.Helper()
 	for n := range byte(9) {
-		w.broker.Want(web(n), []allocation.Claim{claimOf(group)})
+		w.broker.Want(web(n), []allocation.IPAMRequest{requestOf(group)})
 	}
 	w.pass(time.Second)
 	for n := range byte(9) {
@@ -94,7 +94,7 @@ func TestFaultBrokerGroupNotLearnt(t *testing.T) {
 				w.failFor(err, func(q question) bool { return q.group == "bad" && q.method == "inspect" })
 				w.broker.Configure("bad", configOf(groupA))
 				w.pass(time.Second)
-				w.broker.Want(web(0), []allocation.Claim{claimOf(groupA)})
+				w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 				w.pass(time.Second)
 				w.wantAddress(web(0))
 				w.pass(time.Hour)
@@ -179,15 +179,15 @@ func TestFaultBrokerPoisonedRelease(t *testing.T) {
 	}
 }
 
-// A claim for which the system always fails keeps no other waiting, of whatever namespace. This test
+// A request for which the system always fails keeps no other waiting, of whatever namespace. This test
 // shows the row "it fails for one group, one Service or one record, and not for others" of
 // docs/trust.md.
-func TestFaultBrokerPoisonedClaim(t *testing.T) {
+func TestFaultBrokerPoisonedRequest(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		w.failFor(errServer, func(q question) bool { return q.method == "allocate" && q.owner == web(0) })
-		w.broker.Want(web(0), []allocation.Claim{claimOf(groupA)})
+		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(time.Second)
-		w.broker.Want(web(1), []allocation.Claim{claimOf(groupA)})
+		w.broker.Want(web(1), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(time.Second)
 		w.wantAddress(web(1))
 		w.pass(time.Hour)
@@ -235,7 +235,7 @@ func TestFaultBrokerNothingAnswered(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		w.failFor(errServer, func(q question) bool { return q.method != "check" })
 		for n := range byte(3) {
-			w.broker.Want(web(n), []allocation.Claim{claimOf(groupA)})
+			w.broker.Want(web(n), []allocation.IPAMRequest{requestOf(groupA)})
 		}
 		w.pass(10 * time.Minute)
 		if o := w.broker.Observation(groupA); o.Reason != v1.ReasonIPAMUnavailable || o.Message != errServer.Message {
@@ -254,9 +254,9 @@ func TestFaultBrokerNothingAnswered(t *testing.T) {
 func TestFaultBrokerStatusKeptBack(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		w.failFor(errServer, func(q question) bool { return q.method == "check" || q.owner == web(0) })
-		w.broker.Want(web(0), []allocation.Claim{claimOf(groupA)})
+		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(time.Second)
-		w.broker.Want(web(1), []allocation.Claim{claimOf(groupA)})
+		w.broker.Want(web(1), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(5 * time.Minute)
 		w.wantAddress(web(1)) // and keeps it
 		w.pass(time.Hour)
@@ -283,7 +283,7 @@ func TestFaultBrokerAlternatingErrors(t *testing.T) {
 				})
 				w.resetCounts()
 				for n := range 200 {
-					w.broker.Want(noisy(n), []allocation.Claim{claimOf(groupA)})
+					w.broker.Want(noisy(n), []allocation.IPAMRequest{requestOf(groupA)})
 				}
 				w.pass(10 * time.Minute)
 				if n := w.answersChanged(); n != 200 {
@@ -313,7 +313,7 @@ func TestFaultBrokerAlternatingReasons(t *testing.T) {
 			}
 		})
 		for n := range 200 {
-			w.broker.Want(noisy(n), []allocation.Claim{claimOf(groupA)})
+			w.broker.Want(noisy(n), []allocation.IPAMRequest{requestOf(groupA)})
 		}
 		w.pass(10 * time.Minute)
 		if n := w.answersChanged(); n > 200*11 {

@@ -20,11 +20,11 @@ func TestBrokerComparesChangedRanges(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		changed := netipx.MustParseIPRange("10.0.0.20-10.0.0.29")
 		w.lock(func() { w.systems[urlOf(groupA)].Pool = changed })
-		claim := allocation.Claim{Group: groupA, Family: allocation.IPv4}
+		request := allocation.IPAMRequest{Group: groupA, Family: allocation.IPv4}
 		owner := ipamtest.NewOwner("web", 0)
-		w.broker.Want(owner, []allocation.Claim{claim})
+		w.broker.Want(owner, []allocation.IPAMRequest{request})
 		synctest.Wait()
-		if a := w.broker.Offers(owner.UID)[claim].Address; a != changed.From() {
+		if a := w.broker.Offers(owner.UID)[request].Address; a != changed.From() {
 			t.Fatalf("offered %s", a)
 		}
 		if pools := w.broker.Observation(groupA).Report.Pools; pools[0].Addrs != changed {
@@ -124,7 +124,7 @@ func TestBrokerRecordsOfOtherGroups(t *testing.T) {
 				t.Errorf("%s: %v", group, differences)
 			}
 		}
-		w.broker.Want(ipamtest.NewOwner("web", 0), []allocation.Claim{{Group: third, Family: allocation.IPv4, Address: outside}})
+		w.broker.Want(ipamtest.NewOwner("web", 0), []allocation.IPAMRequest{{Group: third, Family: allocation.IPv4, Address: outside}})
 		for range 3 {
 			time.Sleep(11 * time.Minute)
 		}

@@ -16,7 +16,7 @@ import (
 // manyParts is of how many parts an inspection of a large group is.
 const manyParts = 128
 
-// The inspection of a group with many prefixes gives way to claims and releases, of that group and
+// The inspection of a group with many prefixes gives way to requests and releases, of that group and
 // of others. This test shows the row "a group has many prefixes, which are compared with it" of
 // docs/trust.md.
 func TestFaultBrokerInspectionGivesWay(t *testing.T) {
@@ -34,8 +34,8 @@ func TestFaultBrokerInspectionGivesWay(t *testing.T) {
 		if n := w.count(groupA + " release"); n != 2 {
 			t.Errorf("%d releases", n)
 		}
-		w.broker.Want(web(0), []allocation.Claim{claimOf(groupA)})
-		w.broker.Want(web(1), []allocation.Claim{claimOf("large")})
+		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.Want(web(1), []allocation.IPAMRequest{requestOf("large")})
 		w.pass(5 * time.Second)
 		w.wantAddress(web(0))
 		w.wantAddress(web(1))
@@ -83,7 +83,7 @@ func TestFaultBrokerInspectionFails(t *testing.T) {
 				return &ipam.Error{Reason: v1.ReasonIPAMUnavailable, Message: "no route", Scope: ipam.ScopeEndpoint}
 			}
 		},
-		"away for a claim": func(w *brokerWorld) {
+		"away for a request": func(w *brokerWorld) {
 			w.fault = func(q question) error {
 				if q.method == "inspect" {
 					return nil
@@ -99,7 +99,7 @@ func TestFaultBrokerInspectionFails(t *testing.T) {
 				})
 				w.broker.Configure("large", configOf(groupA))
 				w.pass(3500 * time.Millisecond)
-				w.broker.Want(web(0), []allocation.Claim{claimOf("large")})
+				w.broker.Want(web(0), []allocation.IPAMRequest{requestOf("large")})
 				w.lock(func() { fault(w) })
 				w.pass(5 * time.Second)
 				w.lock(func() { w.fault = nil })

@@ -267,11 +267,11 @@ func (w *brokerWorld) start() (stop func()) {
 	}
 }
 
-func claimOf(group string) allocation.Claim {
-	return allocation.Claim{Group: group, Family: allocation.IPv4}
+func requestOf(group string) allocation.IPAMRequest {
+	return allocation.IPAMRequest{Group: group, Family: allocation.IPv4}
 }
 
-// offer returns the answer to the one claim of an owner.
+// offer returns the answer to the one request of an owner.
 func (w *brokerWorld) offer(o ipam.Owner) (allocation.Offer, bool) {
 	for _, offer := range w.broker.Offers(o.UID) {
 		return offer, true
@@ -284,7 +284,7 @@ func (w *brokerWorld) pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// wantAddress checks that the owner's claim has an address, and returns it.
+// wantAddress checks that the owner's request has an address, and returns it.
 func (w *brokerWorld) wantAddress(o ipam.Owner) netip.Addr {
 	w.t.Helper()
 	offer, isAnswered := w.offer(o)
@@ -294,7 +294,7 @@ func (w *brokerWorld) wantAddress(o ipam.Owner) netip.Addr {
 	return offer.Address
 }
 
-// wantReason checks that the owner's claim has been refused.
+// wantReason checks that the owner's request has been refused.
 func (w *brokerWorld) wantReason(o ipam.Owner, reason, message string) {
 	w.t.Helper()
 	offer, _ := w.offer(o)
@@ -307,13 +307,13 @@ func web(n byte) ipam.Owner { return ipamtest.NewOwner(fmt.Sprintf("web%d", n), 
 
 func TestBrokerAllocatesAndReleases(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
-		w.broker.Want(web(0), []allocation.Claim{claimOf(groupA)})
+		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(0)
 		a := w.wantAddress(web(0))
 		if w.changed[types.NamespacedName{Namespace: "test", Name: "web0"}] != 1 {
 			t.Errorf("changes: %v", w.changed)
 		}
-		// The Service has it: the claim goes, and the address stays recorded.
+		// The Service has it: the request goes, and the address stays recorded.
 		w.hold(groupA, a, web(0))
 		w.broker.Want(web(0), nil)
 		w.pass(time.Second)
@@ -337,7 +337,7 @@ func TestBrokerAllocatesAndReleases(t *testing.T) {
 // was under way.
 func TestBrokerReleasesWhatIsNotWanted(t *testing.T) {
 	for name, drop := range map[string]func(*brokerWorld){
-		"another request": func(w *brokerWorld) { w.broker.Want(web(0), []allocation.Claim{claimOf(groupB)}) },
+		"another request": func(w *brokerWorld) { w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupB)}) },
 		"no request":      func(w *brokerWorld) { w.broker.Want(web(0), nil) },
 		"deleted":         func(w *brokerWorld) { w.broker.Forget(types.NamespacedName{Namespace: "test", Name: "web0"}, "") },
 	} {
@@ -345,7 +345,7 @@ func TestBrokerReleasesWhatIsNotWanted(t *testing.T) {
 			t.Run(fmt.Sprint(name, isUnderWay), func(t *testing.T) {
 				inBrokerWorld(t, func(w *brokerWorld) {
 					w.lock(func() { w.delay[urlOf(groupA)] = time.Second })
-					w.broker.Want(web(0), []allocation.Claim{claimOf(groupA)})
+					w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 					if isUnderWay {
 						w.pass(500 * time.Millisecond)
 					} else {
@@ -367,10 +367,10 @@ func TestBrokerReleasesWhatIsNotWanted(t *testing.T) {
 func TestBrokerRecreatedService(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		before, after := ipamtest.NewOwner("web", 0), ipamtest.NewOwner("web", 1)
-		w.broker.Want(before, []allocation.Claim{claimOf(groupA)})
+		w.broker.Want(before, []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(0)
 		old := w.wantAddress(before)
-		w.broker.Want(after, []allocation.Claim{claimOf(groupA)})
+		w.broker.Want(after, []allocation.IPAMRequest{requestOf(groupA)})
 		w.broker.Forget(types.NamespacedName{Namespace: "test", Name: "web"}, after.UID)
 		w.pass(time.Second)
 		if a := w.wantAddress(after); a == old {
@@ -387,17 +387,17 @@ func TestBrokerRecreatedService(t *testing.T) {
 func TestBrokerRequestedAgain(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		before, after := ipamtest.NewOwner("web", 0), ipamtest.NewOwner("web", 1)
-		w.broker.Want(before, []allocation.Claim{claimOf(groupA)})
+		w.broker.Want(before, []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(0)
-		claim := claimOf(groupA)
-		claim.Address = w.wantAddress(before)
+		request := requestOf(groupA)
+		request.Address = w.wantAddress(before)
 		w.systems[urlOf(groupA)].SetAway(true)
 		w.broker.Forget(types.NamespacedName{Namespace: "test", Name: "web"}, "")
-		w.broker.Want(after, []allocation.Claim{claim})
+		w.broker.Want(after, []allocation.IPAMRequest{request})
 		w.pass(5 * time.Second)
 		w.systems[urlOf(groupA)].SetAway(false)
 		w.pass(30 * time.Second)
-		if marks := w.systems[urlOf(groupA)].Marks(); w.wantAddress(after) != claim.Address || marks[claim.Address] != after.Mark(ipamtest.Cluster) {
+		if marks := w.systems[urlOf(groupA)].Marks(); w.wantAddress(after) != request.Address || marks[request.Address] != after.Mark(ipamtest.Cluster) {
 			t.Errorf("recorded: %v", marks)
 		}
 	})
@@ -410,23 +410,23 @@ func TestFaultBrokerSystemAway(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		system := w.systems[urlOf(groupA)]
 		system.SetAway(true)
-		w.broker.Want(web(0), []allocation.Claim{claimOf(groupA)})
+		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(10 * time.Minute)
 		w.wantReason(web(0), v1.ReasonIPAMUnavailable, "the memory is away")
 		if n := w.changed[types.NamespacedName{Namespace: "test", Name: "web0"}]; n != 1 {
 			t.Errorf("%d changes of one answer", n)
 		}
-		if o := w.broker.Observation(groupA); o.Reason != v1.ReasonIPAMUnavailable || o.WaitingClaims != 1 {
+		if o := w.broker.Observation(groupA); o.Reason != v1.ReasonIPAMUnavailable || o.AddressesWaiting != 1 {
 			t.Errorf("observation: %+v", o)
 		}
-		w.broker.Want(web(1), []allocation.Claim{claimOf(groupB)})
+		w.broker.Want(web(1), []allocation.IPAMRequest{requestOf(groupB)})
 		w.pass(0)
 		w.wantAddress(web(1))
 
 		system.SetAway(false)
 		w.pass(1900 * time.Millisecond)
 		w.wantAddress(web(0))
-		if o := w.broker.Observation(groupA); o.Reason != v1.ReasonReachable || o.WaitingClaims != 0 {
+		if o := w.broker.Observation(groupA); o.Reason != v1.ReasonReachable || o.AddressesWaiting != 0 {
 			t.Errorf("observation: %+v", o)
 		}
 		// Nobody waits: half a minute between attempts.
@@ -442,7 +442,7 @@ func TestFaultBrokerSystemAway(t *testing.T) {
 		}
 		// A Service comes: it does not wait for half a minute.
 		system.SetAway(false)
-		w.broker.Want(web(2), []allocation.Claim{claimOf(groupA)})
+		w.broker.Want(web(2), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(1900 * time.Millisecond)
 		w.wantAddress(web(2))
 	})
@@ -454,9 +454,9 @@ func TestFaultBrokerSystemSlow(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		w.lock(func() { w.delay[urlOf(groupA)] = 10 * time.Second })
 		for n := range byte(3) {
-			w.broker.Want(web(n), []allocation.Claim{claimOf(groupA)})
+			w.broker.Want(web(n), []allocation.IPAMRequest{requestOf(groupA)})
 		}
-		w.broker.Want(web(5), []allocation.Claim{claimOf(groupB)})
+		w.broker.Want(web(5), []allocation.IPAMRequest{requestOf(groupB)})
 		w.pass(0)
 		w.wantAddress(web(5))
 		if _, isAnswered := w.offer(web(0)); isAnswered {
@@ -478,7 +478,7 @@ func TestBrokerLongQueue(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		w.lock(func() { w.delay[urlOf(groupA)] = 1900 * time.Millisecond })
 		for n := range byte(8) {
-			w.broker.Want(web(n), []allocation.Claim{claimOf(groupA)})
+			w.broker.Want(web(n), []allocation.IPAMRequest{requestOf(groupA)})
 			w.pass(time.Millisecond)
 		}
 		w.pass(11 * time.Second)
@@ -491,10 +491,10 @@ func TestBrokerLongQueue(t *testing.T) {
 func TestBrokerExhausted(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		for n := range byte(9) {
-			w.broker.Want(web(n), []allocation.Claim{claimOf(groupA)})
+			w.broker.Want(web(n), []allocation.IPAMRequest{requestOf(groupA)})
 		}
 		w.pass(0)
-		w.broker.Want(web(9), []allocation.Claim{claimOf(groupA)})
+		w.broker.Want(web(9), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(20 * time.Minute)
 		w.wantReason(web(9), v1.ReasonExhausted, "the memory has no free IPv4 address")
 		w.lock(func() { w.asked[urlOf(groupA)] = 0 })
@@ -511,12 +511,12 @@ func TestBrokerExhausted(t *testing.T) {
 
 func TestBrokerNewLeader(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
-		w.broker.Want(web(0), []allocation.Claim{claimOf(groupA)})
+		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(0)
 		a := w.wantAddress(web(0))
 		stop := w.start() // another process, which knows nothing
 		defer stop()
-		w.broker.Want(web(0), []allocation.Claim{claimOf(groupA)})
+		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(0)
 		if again := w.wantAddress(web(0)); again != a {
 			t.Errorf("got %s, want %s", again, a)
@@ -528,17 +528,17 @@ func TestBrokerToken(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		w.lock(func() { w.token = "rotated" }) // Connect checks it
 		w.pass(2 * time.Minute)
-		w.broker.Want(web(0), []allocation.Claim{claimOf(groupA)})
+		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(0)
 		w.wantAddress(web(0))
 		w.lock(func() { w.token = "" }) // the Secret cannot be read: the last token goes on being used
 		w.pass(2 * time.Minute)
-		w.broker.Want(web(1), []allocation.Claim{claimOf(groupA)})
+		w.broker.Want(web(1), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(0)
 		w.wantAddress(web(1))
 		stop := w.start() // a new leader has none
 		defer stop()
-		w.broker.Want(web(2), []allocation.Claim{claimOf(groupA)})
+		w.broker.Want(web(2), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(time.Second)
 		w.wantReason(web(2), v1.ReasonIPAMUnavailable, errUnreadable.Error())
 		w.lock(func() { w.token = "back" })
@@ -560,7 +560,7 @@ func TestFaultBrokerSecretDeleted(t *testing.T) {
 			return n
 		}
 		before := asked()
-		w.broker.Want(web(0), []allocation.Claim{claimOf(groupA)})
+		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(time.Second)
 		w.wantReason(web(0), v1.ReasonIPAMUnavailable, errNoSecret.Error())
 		w.lock(func() { w.tokenError = errUnreadable }) // nothing is known of the Secret: the deleted token stays so
@@ -661,7 +661,7 @@ func TestBrokerTooManyUnused(t *testing.T) {
 func TestFaultBrokerReleaseWhileAway(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		system := w.systems[urlOf(groupA)]
-		w.broker.Want(web(0), []allocation.Claim{claimOf(groupA)})
+		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(0)
 		a := w.wantAddress(web(0))
 		system.SetAway(true)
@@ -679,7 +679,7 @@ func TestFaultBrokerReleaseWhileAway(t *testing.T) {
 // the Service has it.
 func TestBrokerReleasedWhileLookedAt(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
-		w.broker.Want(web(0), []allocation.Claim{claimOf(groupA)})
+		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(0)
 		a := w.wantAddress(web(0))
 		w.hold(groupA, a, web(0))
@@ -699,7 +699,7 @@ func TestBrokerReleasedWhileLookedAt(t *testing.T) {
 
 func TestBrokerConfigure(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
-		w.broker.Want(web(0), []allocation.Claim{claimOf("new")})
+		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf("new")})
 		w.pass(3 * time.Second)
 		w.wantReason(web(0), v1.ReasonWaitingForIPAM, "ServiceGroup new has not been looked at yet")
 		w.broker.Configure("new", configOf(groupA))
@@ -732,17 +732,17 @@ func TestBrokerIdle(t *testing.T) {
 	})
 }
 
-// A namespace with many claims does not keep those of others waiting. This test shows the row "keep
-// Services of other namespaces waiting for NetBox, by many claims" of docs/trust.md.
-func TestAttackManyClaims(t *testing.T) {
+// A namespace with many requests does not keep those of others waiting. This test shows the row "keep
+// Services of other namespaces waiting for NetBox, by many requests" of docs/trust.md.
+func TestAttackManyRequests(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		w.lock(func() { w.delay[urlOf(groupA)] = time.Second })
 		for n := range 300 {
 			noisy := ipam.Owner{Namespace: "noisy", Name: fmt.Sprint("web", n), UID: types.UID(fmt.Sprint("noisy-", n))}
-			w.broker.Want(noisy, []allocation.Claim{claimOf(groupA)})
+			w.broker.Want(noisy, []allocation.IPAMRequest{requestOf(groupA)})
 		}
 		w.pass(1500 * time.Millisecond)
-		w.broker.Want(web(0), []allocation.Claim{claimOf(groupA)})
+		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(2 * time.Second)
 		w.wantAddress(web(0))
 	})

@@ -91,17 +91,17 @@ func (c *clocked) queueOf(group string) (*queue, endpoint) {
 	return c.queues[e], e
 }
 
-// claimOf lets a Service claim an IPv4 address of a group.
-func (c *clocked) claimOf(service, group string) (claimKey, *claimState) {
-	claim := allocation.Claim{Group: group, Family: allocation.IPv4}
-	c.Want(ownerNamed(service), []allocation.Claim{claim})
-	key := claimKey{ownerNamed(service).UID, claim}
-	return key, c.claims[key]
+// requestOf lets a Service request an IPv4 address of a group.
+func (c *clocked) requestOf(service, group string) (requestKey, *requestState) {
+	request := allocation.IPAMRequest{Group: group, Family: allocation.IPv4}
+	c.Want(ownerNamed(service), []allocation.IPAMRequest{request})
+	key := requestKey{ownerNamed(service).UID, request}
+	return key, c.requests[key]
 }
 
-// said makes a claim answered some time ago; without a reason, and with an address, it is met.
-func (c *clocked) said(claim *claimState, offer allocation.Offer, ago time.Duration) {
-	claim.offer, claim.isAnswered, claim.answeredAt = offer, true, c.now.Add(-ago)
+// said makes a request answered some time ago; without a reason, and with an address, it is met.
+func (c *clocked) said(request *requestState, offer allocation.Offer, ago time.Duration) {
+	request.offer, request.isAnswered, request.answeredAt = offer, true, c.now.Add(-ago)
 }
 
 // isDue reports whether a job is due.

@@ -8,16 +8,16 @@
 // of its result to the Service.
 //
 // A Broker stands between the allocator, which never waits, and the systems. The allocator
-// says which claims each Service has (Want), and finds the answers that have come so far
+// says which requests each Service has (Want), and finds the answers that have come so far
 // (Offers). An endpoint is a system as it is reached with one token. Each has one queue and
 // is asked one thing at a time: one that is slow or away delays nothing of any other.
 //
-// The jobs of a queue are to learn what a group has, to meet a claim, to release an address,
+// The jobs of a queue are to learn what a group has, to meet a request, to release an address,
 // to repair a record, and to compare. Each job has an age, a due time and a back-off of its
 // own. One that fails is due later, and meanwhile others are done. The kinds of jobs take
-// turns, and among claims their namespaces; of the rest the one comes next that has waited
+// turns, and among requests their namespaces; of the rest the one comes next that has waited
 // longest since it came or was tried. To learn and to compare take many requests: each turn does
-// a part of them. What the claims of one family have in common, no free address or no
+// a part of them. What the requests of one family have in common, no free address or no
 // permission, is asked for by one of them at a time.
 //
 // How an endpoint is, is another question than what becomes of a job. An Error says what it
@@ -29,7 +29,7 @@
 // asked for anything while the cluster is of another installation than the manager, as a copy of
 // a cluster is whose manager has an id of its own.
 //
-// There is no second list of this work: each look for the next job goes through the claims,
+// There is no second list of this work: each look for the next job goes through the requests,
 // releases, repairs and groups that the Broker has anyway, which is cheaper than any request.
 // The work queues of client-go fit less well. What waits there for its back-off can be
 // neither withdrawn nor hastened, as a return of the system asks for, and the turns, the

@@ -68,11 +68,11 @@ func (b *Broker) fail(e endpoint, q *queue, failure *Error) {
 			b.observe(name, g, q)
 		}
 	}
-	for key, c := range b.claims {
+	for key, c := range b.requests {
 		// What a Service says for a reason of its own stays, and so does, for a while, what it
 		// says of a system that is away for this reason and that.
 		isNew := c.isOfEndpoint && now.Sub(c.answeredAt) < detailInterval
-		if b.stateOf(key.claim.Group, e) != nil && (!c.isAnswered || c.isOfEndpoint) && !isNew {
+		if b.stateOf(key.request.Group, e) != nil && (!c.isAnswered || c.isOfEndpoint) && !isNew {
 			b.answer(key, c, failure)
 			c.isOfEndpoint = true
 		}
@@ -116,8 +116,8 @@ func (b *Broker) noteAnswer(e endpoint, q *queue) {
 	if !wasAway {
 		return
 	}
-	for key, c := range b.claims {
-		if b.stateOf(key.claim.Group, e) != nil && c.offer.Reason == v1.ReasonIPAMUnavailable {
+	for key, c := range b.requests {
+		if b.stateOf(key.request.Group, e) != nil && c.offer.Reason == v1.ReasonIPAMUnavailable {
 			c.pause = nil
 			c.restart(now)
 		}
@@ -141,8 +141,8 @@ func (b *Broker) observe(name string, g *groupState, q *queue) {
 	b.ObservationChanged(name)
 }
 
-// answer notes why a claim has no address.
-func (b *Broker) answer(key claimKey, c *claimState, failure *Error) {
+// answer notes why a request has no address.
+func (b *Broker) answer(key requestKey, c *requestState, failure *Error) {
 	now, said := b.Now(), c.offer
 	isSame := said.Reason == failure.Reason && said.Message == failure.Message
 	if isSame || staysSaid(said.Reason, failure.Reason, now.Sub(c.answeredAt)) {
@@ -151,7 +151,7 @@ func (b *Broker) answer(key claimKey, c *claimState, failure *Error) {
 	c.isAnswered, c.answeredAt = true, now
 	c.offer.Reason, c.offer.Message, c.offer.Address = failure.Reason, failure.Message, netip.Addr{}
 	b.AnswersChanged(nameOf(c.owner))
-	b.ObservationChanged(key.claim.Group)
+	b.ObservationChanged(key.request.Group)
 }
 
 // staysSaid reports whether what was said for a reason, so long ago, stays said for a

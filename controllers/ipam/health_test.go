@@ -101,15 +101,15 @@ func TestAnswersWhileAway(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := newClocked(group1, groupElsewhere)
-			_, claim := c.claimOf("web", row.group)
+			_, request := c.requestOf("web", row.group)
 			if row.said != nil {
-				c.said(claim, *row.said, row.ago)
-				claim.isOfEndpoint = row.isOfEndpoint
+				c.said(request, *row.said, row.ago)
+				request.isOfEndpoint = row.isOfEndpoint
 			}
 			q, e := c.queueOf(group1)
 			c.fail(e, q, errAway)
-			if claim.offer.Reason != row.want {
-				t.Errorf("got %+v, want %q", claim.offer, row.want)
+			if request.offer.Reason != row.want {
+				t.Errorf("got %+v, want %q", request.offer, row.want)
 			}
 		})
 	}
@@ -127,13 +127,13 @@ func TestSystemThatAnswersNoJob(t *testing.T) {
 		isCompared bool
 		remembered int
 	}{
-		{"two", []jobKind{compareJob, claimJob}, false, false, false, 2},
-		{"three with a comparison", []jobKind{claimJob, compareJob, repairJob}, false, true, false, 3},
-		{"three with the first comparison", []jobKind{learnJob, claimJob, claimJob}, false, true, false, 3},
-		{"three without a comparison", []jobKind{claimJob, releaseJob, repairJob}, false, false, true, 3},
+		{"two", []jobKind{compareJob, requestJob}, false, false, false, 2},
+		{"three with a comparison", []jobKind{requestJob, compareJob, repairJob}, false, true, false, 3},
+		{"three with the first comparison", []jobKind{learnJob, requestJob, requestJob}, false, true, false, 3},
+		{"three without a comparison", []jobKind{requestJob, releaseJob, repairJob}, false, false, true, 3},
 		{"one three times", []jobKind{compareJob, compareJob, compareJob}, true, false, false, 1},
-		{"many without a comparison", []jobKind{claimJob, claimJob, claimJob, claimJob, claimJob}, false, false, true, 3},
-		{"many, and then a comparison", []jobKind{claimJob, claimJob, claimJob, claimJob, compareJob}, false, true, true, 4},
+		{"many without a comparison", []jobKind{requestJob, requestJob, requestJob, requestJob, requestJob}, false, false, true, 3},
+		{"many, and then a comparison", []jobKind{requestJob, requestJob, requestJob, requestJob, compareJob}, false, true, true, 4},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := newClocked(group1)
@@ -161,7 +161,7 @@ func TestSystemThatAnswersNoJob(t *testing.T) {
 }
 
 // When a system is back, its groups are compared, and those are asked for who say that it is
-// away. A claim that says something else waits for its time, as do those of other systems.
+// away. A request that says something else waits for its time, as do those of other systems.
 func TestSystemIsBack(t *testing.T) {
 	unavailable := allocation.Offer{Reason: v1.ReasonIPAMUnavailable}
 	exhausted := allocation.Offer{Reason: v1.ReasonExhausted}
@@ -182,11 +182,11 @@ func TestSystemIsBack(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := newClocked(group1, group2, groupElsewhere)
-			_, claim := c.claimOf("web", row.group)
+			_, request := c.requestOf("web", row.group)
 			if row.said != nil {
-				c.said(claim, *row.said, 0)
+				c.said(request, *row.said, 0)
 			}
-			claim.dueAt = c.now.Add(time.Hour)
+			request.dueAt = c.now.Add(time.Hour)
 			for _, g := range c.groups {
 				g.look.dueAt = c.now.Add(time.Hour)
 			}
@@ -195,8 +195,8 @@ func TestSystemIsBack(t *testing.T) {
 				q.health.failure = errAway
 			}
 			c.noteAnswer(e, q)
-			if isDue := c.isDue(&claim.schedule); isDue != row.want {
-				t.Errorf("the claim is asked for: %v", isDue)
+			if isDue := c.isDue(&request.schedule); isDue != row.want {
+				t.Errorf("the request is asked for: %v", isDue)
 			}
 			for group, isCompared := range map[string]bool{group1: row.wasAway, group2: row.wasAway, groupElsewhere: false} {
 				if isDue := c.isDue(&c.groups[group].look); isDue != isCompared {
@@ -275,18 +275,18 @@ func TestWhatServiceSays(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := newClocked(group1)
-			key, claim := c.claimOf("web", group1)
+			key, request := c.requestOf("web", group1)
 			if row.said != nil {
-				c.said(claim, allocation.Offer{Reason: row.said.Reason, Message: row.said.Message}, row.ago)
+				c.said(request, allocation.Offer{Reason: row.said.Reason, Message: row.said.Message}, row.ago)
 			}
-			before := claim.offer
-			c.answer(key, claim, row.failure)
+			before := request.offer
+			c.answer(key, request, row.failure)
 			want := before
 			if row.want {
 				want.Reason, want.Message = row.failure.Reason, row.failure.Message
 			}
-			if claim.offer != want {
-				t.Errorf("got %+v, want %+v", claim.offer, want)
+			if request.offer != want {
+				t.Errorf("got %+v, want %+v", request.offer, want)
 			}
 			if isChange := c.answered["web"] > 0 && c.observed[group1] > 0; isChange != row.want {
 				t.Errorf("a change: %v", isChange)

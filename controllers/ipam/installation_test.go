@@ -50,7 +50,7 @@ func (w *brokerWorld) all() (n int) {
 func TestFaultBrokerOtherInstallation(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		system := w.systems[urlOf(groupA)]
-		w.broker.Want(web(0), []allocation.Claim{claimOf(groupA)})
+		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(0)
 		a := w.wantAddress(web(0))
 		w.hold(groupA, a, web(0))
@@ -63,8 +63,8 @@ func TestFaultBrokerOtherInstallation(t *testing.T) {
 		before := w.all()
 		w.lock(func() { w.installationReads = 0 })
 		w.broker.Release(groupA, released)
-		w.broker.Want(web(3), []allocation.Claim{claimOf(groupA)})
-		w.broker.Want(web(4), []allocation.Claim{claimOf(groupB)})
+		w.broker.Want(web(3), []allocation.IPAMRequest{requestOf(groupA)})
+		w.broker.Want(web(4), []allocation.IPAMRequest{requestOf(groupB)})
 		changed := configOf(groupB)
 		changed.Status = "reserved"
 		w.broker.Configure(groupB, changed)
@@ -117,14 +117,14 @@ func TestFaultBrokerInstallationUnreadable(t *testing.T) {
 		w.pass(time.Minute)
 		w.lock(func() { w.installationError = errors.New("the API server is away") })
 		w.pass(2 * time.Minute)
-		w.broker.Want(web(0), []allocation.Claim{claimOf(groupA)})
+		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(0)
 		w.wantAddress(web(0))
 
 		w.resetCounts()
 		stop := w.start()
 		defer stop()
-		w.broker.Want(web(1), []allocation.Claim{claimOf(groupB)})
+		w.broker.Want(web(1), []allocation.IPAMRequest{requestOf(groupB)})
 		w.pass(time.Second)
 		w.wantReason(web(1), v1.ReasonIPAMUnavailable, "find out which installation this is: the API server is away")
 		if n := w.all(); n != 0 {
@@ -151,7 +151,7 @@ func TestFaultBrokerRecordsOfOtherInstallation(t *testing.T) {
 		w.pass(11 * time.Minute)
 		w.hold(groupA, gone)
 		w.broker.Release(groupA, gone)
-		w.broker.Want(web(20), []allocation.Claim{claimOf(groupA)})
+		w.broker.Want(web(20), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(time.Hour)
 		if after := system.Marks(); len(after) != len(before) {
 			t.Errorf("recorded: %v, before: %v", after, before)

@@ -58,8 +58,8 @@ func (b *Broker) attempt(ctx context.Context, q *queue, j *job) (conclude func(*
 	case checkJob:
 		j.hasAsked = true
 		return conclude, ofEndpoint(system.Check(ctx))
-	case claimJob:
-		conclude, err = b.claim(ctx, j, system)
+	case requestJob:
+		conclude, err = b.request(ctx, j, system)
 	case releaseJob:
 		conclude, err = b.release(ctx, j, system)
 	case repairJob:
@@ -117,10 +117,10 @@ func (b *Broker) systemFor(ctx context.Context, q *queue, j *job) (System, error
 	return system, nil
 }
 
-// claim asks for what a Service claims.
-func (b *Broker) claim(ctx context.Context, j *job, system System) (conclude func(*Error), err error) {
-	c, claim := j.claimed, j.claimKey.claim
-	isWanted := func() bool { return b.claims[j.claimKey] == c }
+// request asks for what a Service requests.
+func (b *Broker) request(ctx context.Context, j *job, system System) (conclude func(*Error), err error) {
+	c, request := j.requested, j.requestKey.request
+	isWanted := func() bool { return b.requests[j.requestKey] == c }
 	b.mu.Lock()
 	isGone := !isWanted()
 	b.mu.Unlock()
@@ -131,7 +131,7 @@ func (b *Broker) claim(ctx context.Context, j *job, system System) (conclude fun
 	if err == nil {
 		j.hasAsked = true
 		var a netip.Addr
-		a, err = system.Allocate(ctx, Request{Owner: c.owner, Family: claim.Family, Address: claim.Address, IsShown: claim.IsShown, Objection: objection})
+		a, err = system.Allocate(ctx, Request{Owner: c.owner, Family: request.Family, Address: request.Address, IsShown: request.IsShown, Objection: objection})
 		if err == nil {
 			j.allocated = a
 		}
@@ -141,8 +141,8 @@ func (b *Broker) claim(ctx context.Context, j *job, system System) (conclude fun
 		case failure == nil && !isWanted():
 			b.addRelease(releaseKey{j.group, j.allocated}, b.Now())
 		case failure == nil:
-			if !claim.Address.IsValid() {
-				j.state.pauseOf(claim.Family).restart(b.Now())
+			if !request.Address.IsValid() {
+				j.state.pauseOf(request.Family).restart(b.Now())
 			}
 			c.isAnswered, c.isOfEndpoint, c.offer = true, false, allocation.Offer{Address: j.allocated}
 			if report := j.state.observation.Report; report != nil && !report.hasAddress(j.allocated) {
@@ -156,21 +156,21 @@ func (b *Broker) claim(ctx context.Context, j *job, system System) (conclude fun
 	}, err
 }
 
-// noteRefusal notes why a claim has no address, and when to ask for it again. What claims of
+// noteRefusal notes why a request has no address, and when to ask for it again. What requests of
 // the family have in common is asked for by one of them at a time, once each has been asked
 // for: an owner may have a record already.
 func (b *Broker) noteRefusal(j *job, failure *Error) {
-	now, c, g := b.Now(), j.claimed, j.state
+	now, c, g := b.Now(), j.requested, j.state
 	c.pause, c.isOfEndpoint = nil, false
 	if failure.Scope == ScopeGroup || failure.Reason == v1.ReasonExhausted {
-		c.pause = g.pauseOf(j.claimKey.claim.Family)
+		c.pause = g.pauseOf(j.requestKey.request.Family)
 		if !c.pause.dueAt.After(now) {
 			c.pause.postpone(now, failure)
 		}
 	} else {
 		c.postpone(now, failure)
 	}
-	b.answer(j.claimKey, c, failure)
+	b.answer(j.requestKey, c, failure)
 	if failure.Reason == v1.ReasonIPAMRefused {
 		g.lookSoon(now)
 	}
@@ -206,12 +206,12 @@ func (b *Broker) release(ctx context.Context, j *job, system System) (conclude f
 	}, err
 }
 
-// askForReleased lets claims be asked for at once that wait for an address that is free now.
+// askForReleased lets requests be asked for at once that wait for an address that is free now.
 func (b *Broker) askForReleased(group string, g *groupState, a netip.Addr) {
 	now := b.Now()
 	g.pauseOf(allocation.FamilyOf(a)).restart(now)
-	for key, c := range b.claims {
-		if key.claim.Group == group && key.claim.Address == a {
+	for key, c := range b.requests {
+		if key.request.Group == group && key.request.Address == a {
 			c.hasten(now)
 		}
 	}
@@ -220,8 +220,8 @@ func (b *Broker) askForReleased(group string, g *groupState, a netip.Addr) {
 // isNeeded reports whether a Service has an address, or has been offered it.
 func (b *Broker) isNeeded(group string, a netip.Addr) bool {
 	b.mu.Lock()
-	for key, c := range b.claims {
-		if key.claim.Group == group && (c.hasAddress() && c.offer.Address == a || key.claim.Address == a) {
+	for key, c := range b.requests {
+		if key.request.Group == group && (c.hasAddress() && c.offer.Address == a || key.request.Address == a) {
 			b.mu.Unlock()
 			return true
 		}
@@ -240,8 +240,8 @@ func (b *Broker) isOfAnotherGroup(group string, a netip.Addr) bool {
 			return true
 		}
 	}
-	for key, c := range b.claims {
-		if c.hasAddress() && c.offer.Address == a || key.claim.Address == a {
+	for key, c := range b.requests {
+		if c.hasAddress() && c.offer.Address == a || key.request.Address == a {
 			return true
 		}
 	}

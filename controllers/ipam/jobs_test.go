@@ -82,29 +82,29 @@ func TestTokenOfSystem(t *testing.T) {
 	}
 }
 
-// When an address has been released, the claims are asked for that wait for it, or for any of its
+// When an address has been released, the requests are asked for that wait for it, or for any of its
 // family.
 func TestWhatIsAskedForReleasedAddress(t *testing.T) {
 	for _, row := range []struct {
-		name  string
-		claim allocation.Claim
-		want  bool
+		name    string
+		request allocation.IPAMRequest
+		want    bool
 	}{
-		{"for this address", allocation.Claim{Group: group1, Family: allocation.IPv4, Address: address1}, true},
-		{"for any address", allocation.Claim{Group: group1, Family: allocation.IPv4}, true},
-		{"for another address", allocation.Claim{Group: group1, Family: allocation.IPv4, Address: address2}, false},
-		{"for any of the other family", allocation.Claim{Group: group1, Family: allocation.IPv6}, false},
-		{"of another group", allocation.Claim{Group: group2, Family: allocation.IPv4, Address: address1}, false},
-		{"of another group, for any address", allocation.Claim{Group: group2, Family: allocation.IPv4}, false},
+		{"for this address", allocation.IPAMRequest{Group: group1, Family: allocation.IPv4, Address: address1}, true},
+		{"for any address", allocation.IPAMRequest{Group: group1, Family: allocation.IPv4}, true},
+		{"for another address", allocation.IPAMRequest{Group: group1, Family: allocation.IPv4, Address: address2}, false},
+		{"for any of the other family", allocation.IPAMRequest{Group: group1, Family: allocation.IPv6}, false},
+		{"of another group", allocation.IPAMRequest{Group: group2, Family: allocation.IPv4, Address: address1}, false},
+		{"of another group, for any address", allocation.IPAMRequest{Group: group2, Family: allocation.IPv4}, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := newClocked(group1, group2)
-			c.Want(ownerNamed("web"), []allocation.Claim{row.claim})
-			claim := c.claims[claimKey{ownerNamed("web").UID, row.claim}]
-			waits := &claim.schedule
-			if !row.claim.Address.IsValid() {
-				claim.pause = c.groups[row.claim.Group].pauseOf(row.claim.Family)
-				waits = claim.pause
+			c.Want(ownerNamed("web"), []allocation.IPAMRequest{row.request})
+			request := c.requests[requestKey{ownerNamed("web").UID, row.request}]
+			waits := &request.schedule
+			if !row.request.Address.IsValid() {
+				request.pause = c.groups[row.request.Group].pauseOf(row.request.Family)
+				waits = request.pause
 			}
 			waits.dueAt = c.now.Add(time.Hour)
 			c.askForReleased(group1, c.groups[group1], address1)
@@ -119,10 +119,10 @@ func TestWhatIsAskedForReleasedAddress(t *testing.T) {
 // system.
 func TestRecordsOfOtherGroups(t *testing.T) {
 	ranges := func(a netip.Addr) *Report { return &Report{Pools: []Pool{{Addrs: netipx.IPRangeFrom(a, a)}}} }
-	claimed := func(c *clocked, a netip.Addr) *claimState {
-		claim := allocation.Claim{Group: group2, Family: allocation.IPv4, Address: a}
-		c.Want(ownerNamed("web"), []allocation.Claim{claim})
-		return c.claims[claimKey{ownerNamed("web").UID, claim}]
+	requested := func(c *clocked, a netip.Addr) *requestState {
+		request := allocation.IPAMRequest{Group: group2, Family: allocation.IPv4, Address: a}
+		c.Want(ownerNamed("web"), []allocation.IPAMRequest{request})
+		return c.requests[requestKey{ownerNamed("web").UID, request}]
 	}
 	for _, row := range []struct {
 		name string
@@ -132,13 +132,13 @@ func TestRecordsOfOtherGroups(t *testing.T) {
 		{"nothing is known of it", func(*clocked) {}, false},
 		{"it is to be released", func(c *clocked) { c.Release(group2, address1) }, true},
 		{"another one is to be released", func(c *clocked) { c.Release(group2, address2) }, false},
-		{"a Service asks for it", func(c *clocked) { claimed(c, address1) }, true},
-		{"a Service asks for another one", func(c *clocked) { claimed(c, address2) }, false},
+		{"a Service asks for it", func(c *clocked) { requested(c, address1) }, true},
+		{"a Service asks for another one", func(c *clocked) { requested(c, address2) }, false},
 		{"a Service is offered it", func(c *clocked) {
-			c.said(claimed(c, netip.Addr{}), allocation.Offer{Address: address1}, 0)
+			c.said(requested(c, netip.Addr{}), allocation.Offer{Address: address1}, 0)
 		}, true},
 		{"a Service is offered another one", func(c *clocked) {
-			c.said(claimed(c, netip.Addr{}), allocation.Offer{Address: address2}, 0)
+			c.said(requested(c, netip.Addr{}), allocation.Offer{Address: address2}, 0)
 		}, false},
 		{"a range of another group has it", func(c *clocked) {
 			c.groups[group2].observation.Report = ranges(address1)

@@ -7,7 +7,7 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// A Service whose claim is not answered says so after two seconds if the system is slow, and
+// A Service whose request is not answered says so after two seconds if the system is slow, and
 // after ten if others are served before it.
 func TestLateAnswer(t *testing.T) {
 	for _, row := range []struct {

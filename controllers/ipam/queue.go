@@ -88,15 +88,15 @@ type job struct {
 	// pause, if there is one, says when the job is due, instead of its own schedule.
 	pause *schedule
 	// The job is for one of these, as its kind says.
-	claimKey claimKey
-	claimed  *claimState
-	release  *pendingRelease
-	repair   *pendingRepair
-	address  netip.Addr
-	// hasAsked says that the system was asked, and allocated is what it gave for a claim.
+	requestKey requestKey
+	requested  *requestState
+	release    *pendingRelease
+	repair     *pendingRepair
+	address    netip.Addr
+	// hasAsked says that the system was asked, and allocated is what it gave for a request.
 	hasAsked  bool
 	allocated netip.Addr
-	// turn is when a claim of the namespace was asked for last.
+	// turn is when a request of the namespace was asked for last.
 	turn time.Time
 }
 
@@ -106,7 +106,7 @@ type jobKind int
 
 const (
 	learnJob   jobKind = iota // compare for the first time: the group has no ranges before
-	claimJob                  // a Service waits
+	requestJob                // a Service waits
 	releaseJob                // somebody else may wait
 	repairJob
 	compareJob
@@ -178,8 +178,8 @@ func (b *Broker) nextJob(e endpoint, q *queue) (*job, time.Duration) {
 	q.busySince = now
 	q.turns++
 	q.lastTurn[next.kind] = q.turns
-	if next.kind == claimJob {
-		b.takeTurn(next.claimed.owner.Namespace, now)
+	if next.kind == requestJob {
+		b.takeTurn(next.requested.owner.Namespace, now)
 	}
 	return next, 0
 }
@@ -208,7 +208,7 @@ func (b *Broker) nextInTurn(e endpoint, q *queue, now time.Time) (*job, time.Dur
 // maxTurns bounds how many namespaces' turns are remembered.
 const maxTurns = 1000
 
-// takeTurn notes that a claim of a namespace is asked for.
+// takeTurn notes that a request of a namespace is asked for.
 func (b *Broker) takeTurn(namespace string, now time.Time) {
 	if len(b.turns) >= maxTurns {
 		clear(b.turns) // all begin anew
@@ -236,10 +236,10 @@ func (b *Broker) jobsOf(e endpoint) iter.Seq[job] {
 				return
 			}
 		}
-		for key, c := range b.claims {
-			g := b.stateOf(key.claim.Group, e)
+		for key, c := range b.requests {
+			g := b.stateOf(key.request.Group, e)
 			if g != nil && !c.hasAddress() && !yield(job{
-				kind: claimJob, group: key.claim.Group, state: g, schedule: &c.schedule, pause: c.pause, claimKey: key, claimed: c, turn: b.turns[c.owner.Namespace],
+				kind: requestJob, group: key.request.Group, state: g, schedule: &c.schedule, pause: c.pause, requestKey: key, requested: c, turn: b.turns[c.owner.Namespace],
 			}) {
 				return
 			}
@@ -274,7 +274,7 @@ func (b *Broker) checkOf(e endpoint) *job {
 // has no ranges before.
 func (b *Broker) isAwaited(e endpoint) bool {
 	for j := range b.jobsOf(e) {
-		if j.kind == learnJob || j.kind == claimJob {
+		if j.kind == learnJob || j.kind == requestJob {
 			return true
 		}
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // A job that goes unanswered is tried again after a second, one that is refused after five: somebody
-// has to change something first. Both wait longer and longer, up to two minutes for a claim.
+// has to change something first. Both wait longer and longer, up to two minutes for a request.
 func TestWhenFailedJobIsTriedAgain(t *testing.T) {
 	refused := &Error{Reason: v1.ReasonIPAMRefused, Message: "no", Scope: ScopeGroup}
 	for _, row := range []struct {
@@ -25,11 +25,11 @@ func TestWhenFailedJobIsTriedAgain(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := newClocked(group1)
-			_, claim := c.claimOf("web", group1)
+			_, request := c.requestOf("web", group1)
 			for range row.times {
-				claim.postpone(c.now, row.failure)
+				request.postpone(c.now, row.failure)
 			}
-			if wait := claim.dueAt.Sub(c.now); wait > row.atMost || wait < row.atMost*8/10 {
+			if wait := request.dueAt.Sub(c.now); wait > row.atMost || wait < row.atMost*8/10 {
 				t.Errorf("tried again after %s, want about %s", wait, row.atMost)
 			}
 		})

@@ -24,7 +24,7 @@ const (
 	// queuedAfter is after how long in a queue that moves it says so.
 	queuedAfter = 10 * time.Second
 	// checkAfter is how soon after the last comparison the next one follows if the system
-	// has refused a claim: its ranges may be others by now.
+	// has refused a request: its ranges may be others by now.
 	checkAfter = time.Minute
 	// messageInterval is how long a Service, or an address that differs, at least says the
 	// same for one reason, before it says what is wrong now: of a system whose answers
@@ -51,7 +51,7 @@ const (
 	trialInterval = time.Minute
 	// A job that goes unanswered may just have met a restart. One that is refused may succeed
 	// when somebody has changed something in the system, of which the manager hears nothing.
-	// A Service waits for a claim, and a group for its ranges; nobody waits for a record to
+	// A Service waits for a request, and a group for its ranges; nobody waits for a record to
 	// be deleted or to be made again.
 	minJobRetry     = time.Second
 	minRefusedRetry = 5 * time.Second

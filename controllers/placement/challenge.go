@@ -79,7 +79,7 @@ func (p *placer) claimOf(a *Address, claimant *assignment) (*SuccessorClaim, *as
 		return nil, nil
 	}
 	reserving := p.reservingEntry(a)
-	if reserving == nil || claimant != nil && claimant != reserving && claimant.Spec.Claim == v1.ClaimTakeover {
+	if reserving == nil || claimant != nil && claimant != reserving && claimant.Spec.ClaimPolicy == v1.ClaimTakeover {
 		return nil, nil
 	}
 	for _, c := range claims {
@@ -141,10 +141,10 @@ func (p *placer) keepContested(a *Address, s situation) {
 	switch {
 	case s.reserving.node.Liveness == Expired: // its agent has time to renew
 	case isAsked && s.reserving.IsObserved && s.reserving.ReportedState == v1.StateAnnounced:
-		spec.Epoch, spec.Claim, spec.Leaving = p.highestEpoch(a.Addr)+1, v1.ClaimProbe, false
+		spec.Epoch, spec.ClaimPolicy, spec.HandingOver = p.highestEpoch(a.Addr)+1, v1.ClaimProbe, false
 		spec.Successors, spec.ContestedBy = nil, nil
 	default:
-		spec.Leaving = false
+		spec.HandingOver = false
 		if spec.ContestedBy != nil || p.hasLasted(s.claim.Age, ChallengeTime) {
 			spec.ContestedBy = &by
 		}
@@ -162,7 +162,7 @@ func (p *placer) adoptClaim(a *Address, s situation) {
 	spec := p.newClaim(a, claimer)
 	spec.Epoch, spec.HighestEpoch = c.Epoch, p.highestEpoch(a.Addr)
 	if !p.isMassExpiry || s.cause == CauseYielded {
-		spec.Claim = v1.ClaimTakeover
+		spec.ClaimPolicy = v1.ClaimTakeover
 	}
 	why := holder.Name + " " + notExpired(holder, a)
 	if s.cause == CauseYielded {
@@ -178,7 +178,7 @@ func (p *placer) adoptClaim(a *Address, s situation) {
 	p.keepEntry(claimer, a, spec)
 	if last.hasReported() && !last.hasFailed() { // the others stay as those of failed claimants
 		old := withHighestEpoch(last.Spec, &spec)
-		old.Leaving = true
+		old.HandingOver = true
 		p.addEntry(holder, a, old)
 	}
 	p.keepFailedEntries(a, claimer, &spec)

@@ -51,8 +51,8 @@ func showClaims(r *placement.Result) string {
 	var out []string
 	for name, entries := range r.Entries {
 		for _, e := range entries {
-			s := fmt.Sprintf("%s %d %s", name, e.Epoch, e.Claim)
-			if e.Leaving {
+			s := fmt.Sprintf("%s %d %s", name, e.Epoch, e.ClaimPolicy)
+			if e.HandingOver {
 				s += " leaving"
 			}
 			if by := e.ContestedBy; by != nil {
@@ -96,7 +96,7 @@ func all(changes ...func(*placement.Inputs)) func(*placement.Inputs) {
 // TestChallenge compares what becomes of an address that a successor has claimed.
 func TestChallenge(t *testing.T) {
 	justNow := func(f *placement.Inputs) { f.Entries[0].UnchangedFor = 0 }
-	leaving := func(f *placement.Inputs) { f.Entries[0].Spec.Leaving = true }
+	leaving := func(f *placement.Inputs) { f.Entries[0].Spec.HandingOver = true }
 	const same, adopted = "a 1 Probe then b 2 then c 3", "a 1 Probe leaving then b 2 then c 3, b 2 Takeover"
 	for _, row := range []struct {
 		name, nodes string
@@ -120,7 +120,7 @@ func TestChallenge(t *testing.T) {
 			want: "a 1 Probe leaving contested by b 2 then b 2 then c 3, b 2 Takeover",
 		},
 		{name: "the holder has rebooted and met the claimer", nodes: "a b c d", change: reports(v1.StateConflict), claims: []string{"b 2"}, want: adopted},
-		{name: "the holder has rebooted and waits for the claimer", nodes: "a b c d", change: reports(v1.StateStandby), claims: []string{"b 2"}, want: adopted},
+		{name: "the holder has rebooted and waits for the claimer", nodes: "a b c d", change: reports(v1.StateWaiting), claims: []string{"b 2"}, want: adopted},
 		{name: "the holder's kernel refuses it", nodes: "a b c d", change: reports(v1.StateFailed), claims: []string{"b 2"}, want: "a 1 Probe then b 2 then c 3, b 2 Takeover"},
 		{name: "the holder has rebooted and has yet to ask", nodes: "a b c d", change: all(reports(v1.StatePending), justNow), claims: []string{"b 2"}, want: same},
 		{name: "the holder has rebooted and does not ask", nodes: "a b c d", change: reports(v1.StatePending), claims: []string{"b 2"}, want: adopted},
@@ -149,11 +149,11 @@ func TestChallenge(t *testing.T) {
 
 		// Elections.
 		{
-			name: "a candidate that waits loses to the claimer", nodes: "a:expired b c d", change: alsoHas(t, "d 4 Standby observed"), claims: []string{"b 2 aged"},
+			name: "a candidate that waits loses to the claimer", nodes: "a:expired b c d", change: alsoHas(t, "d 4 Waiting observed"), claims: []string{"b 2 aged"},
 			want: adopted,
 		},
 		{
-			name: "a candidate that waits for a holder that has yielded loses, too", nodes: "a b c d", change: all(reports(v1.StateYielded), alsoHas(t, "d 4 Standby observed")),
+			name: "a candidate that waits for a holder that has yielded loses, too", nodes: "a b c d", change: all(reports(v1.StateYielded), alsoHas(t, "d 4 Waiting observed")),
 			claims: []string{"b 2"}, want: adopted,
 		},
 		{

@@ -43,30 +43,30 @@ func (p *placer) mayActOnLostClaim(a *Address) bool {
 	})
 }
 
-// hasObservedLeaving reports whether the agent of a holder has observed that the holder's
-// entry is leaving.
-func (as *assignment) hasObservedLeaving() bool { return as.step == stepLeaving && as.IsObserved }
+// hasObservedHandover reports whether the agent of a holder has observed that the holder's
+// entry is handed over.
+func (as *assignment) hasObservedHandover() bool { return as.step == stepHandingOver && as.IsObserved }
 
 // mayTakeOver decides whether the claimant may have the address although the holder
 // answers for it. The claimant may as soon as the holder's agent has observed that the
-// holder's entry is leaving. Where the holder's agent does not react, the claimant first
+// holder's entry is handed over. Where the holder's agent does not react, the claimant first
 // asks on the link: when the holder is known to answer, the claimant takes over if the
 // holder's Node is NotReady for long, or if the holder is not to have the address any more
 // and has had the time to observe that.
 func (p *placer) mayTakeOver(a *Address, s situation) bool {
-	answers := s.claimant != nil && s.claimant.ReportedState == v1.StateStandby
+	answers := s.claimant != nil && s.claimant.ReportedState == v1.StateWaiting
 	if s.phase == FailingOver {
 		from := s.holder.node
 		isUnwanted := reasonAgainst(from, a, holdChecksWithoutLease) != ""
 		return answers && (from.IsNotReadyForLong || isUnwanted && s.holder.isOverdue) && !p.isMassExpiry
 	}
-	return s.holder.hasObservedLeaving() && !p.mayActOnLostClaim(a) || answers && s.holder.isOverdue
+	return s.holder.hasObservedHandover() && !p.mayActOnLostClaim(a) || answers && s.holder.isOverdue
 }
 
 // isTakeoverUnderWay reports whether a node may take the address over once its agent acts.
 func (p *placer) isTakeoverUnderWay(a *Address) bool {
 	return slices.ContainsFunc(p.entriesByAddress[a.Addr], func(e *assignment) bool {
-		return e.Spec.Claim == v1.ClaimTakeover && !e.Spec.Leaving && e.ReportedState != v1.StateAnnounced
+		return e.Spec.ClaimPolicy == v1.ClaimTakeover && !e.Spec.HandingOver && e.ReportedState != v1.StateAnnounced
 	})
 }
 
@@ -103,7 +103,7 @@ func (p *placer) chooseClaim(a *Address, s situation) (*Node, v1.AnnouncedAddres
 // for the address but those of its previous holders.
 func (p *placer) newClaim(a *Address, n *Node) v1.AnnouncedAddress {
 	return v1.AnnouncedAddress{
-		Type: v1.AnnounceLocal, Claim: v1.ClaimProbe, Epoch: p.highestEpoch(a.Addr) + 1, PreviousMACs: p.previousMACsFor(a, n),
+		Type: v1.AnnounceLocal, ClaimPolicy: v1.ClaimProbe, Epoch: p.highestEpoch(a.Addr) + 1, PreviousMACs: p.previousMACsFor(a, n),
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 const (
 	// ReactionTime is how long an agent may take to act on an entry, besides the time that
 	// its probes take. After that a claimant that has not reported counts as failed, and a
-	// holder that has not observed that its entry is leaving is not waited for.
+	// holder that has not observed that its entry is handed over is not waited for.
 	ReactionTime = 5 * time.Second
 	// LingeringTime is how long an address that no node has an entry for waits for a node
 	// that reports it Announced to withdraw it.
@@ -88,7 +88,7 @@ func (r reservationWait) next(now time.Time) reservationWait {
 // entryVersion is what counts of an entry, and since when the entry has been so.
 type entryVersion struct {
 	epoch       int64
-	claim       v1.Claim
+	claim       v1.ClaimPolicy
 	leaving     bool
 	hasReported bool
 	since       time.Time
@@ -108,7 +108,7 @@ func (c *Clocks) fillEntries(inputs *Inputs, now time.Time) {
 	for i := range inputs.Entries {
 		e := &inputs.Entries[i]
 		key := entryKey{e.Node, e.Addr}
-		current := entryVersion{epoch: e.Spec.Epoch, claim: e.Spec.Claim, leaving: e.Spec.Leaving, hasReported: e.hasReported()}
+		current := entryVersion{epoch: e.Spec.Epoch, claim: e.Spec.ClaimPolicy, leaving: e.Spec.HandingOver, hasReported: e.hasReported()}
 		old, existed := c.entrySince[key]
 		if current.since = old.since; !existed || current != old {
 			current.since = now

@@ -18,11 +18,11 @@
 //     stands by. Once the holder's Node is NotReady for long, or deleted, the candidate
 //     takes over.
 //   - The holder's agent is alive but the node no longer passes the checks (handover): the
-//     holder's entry is marked leaving first. When its agent has observed that, the
+//     holder's entry is marked as handed over first. When its agent has observed that, the
 //     candidate takes over. An agent that does not observe it in time is treated as in a
 //     failover.
 //
-// A claimant whose agent does not report in time has failed: its entry is marked leaving,
+// A claimant whose agent does not report in time has failed: its entry is marked as handed over,
 // and another candidate is elected. What one node reports counts for that node alone: it
 // delays an address that the node was not given for a while (a lingering report), and
 // moves it to no other node than it would have gone to.

@@ -170,11 +170,11 @@ func (w *world) realise(m *machine, a netip.Addr, e *v1.AnnouncedAddress) v1.Add
 		return v1.StateYielded
 	case m.refusedByKernel[a]:
 		return v1.StateFailed
-	case e.Leaving:
+	case e.HandingOver:
 		return v1.StateYielded
-	case e.Type == v1.AnnounceLocal && e.Claim == v1.ClaimProbe && slices.Contains(e.PreviousMACs, by):
-		return v1.StateStandby
-	case e.Type == v1.AnnounceLocal && e.Claim == v1.ClaimProbe && by != "":
+	case e.Type == v1.AnnounceLocal && e.ClaimPolicy == v1.ClaimProbe && slices.Contains(e.PreviousMACs, by):
+		return v1.StateWaiting
+	case e.Type == v1.AnnounceLocal && e.ClaimPolicy == v1.ClaimProbe && by != "":
 		return v1.StateConflict
 	}
 	m.kernel[a] = true
@@ -211,7 +211,7 @@ func (w *world) announce(a netip.Addr, by *machine) {
 		if m == by || m.isCrashed || m.isIdle || !m.kernel[a] || m.isCutOff || by.isCutOff {
 			continue
 		}
-		if e, has := m.stored.entries[a]; !has || e.Leaving || m.Liveness == placement.Expired || m.isNodeDeleted {
+		if e, has := m.stored.entries[a]; !has || e.HandingOver || m.Liveness == placement.Expired || m.isNodeDeleted {
 			delete(m.kernel, a)
 			delete(m.claimed, a)
 			m.unsent.states[a] = v1.AddressStatus{Address: a.String(), State: v1.StateYielded, Epoch: e.Epoch}

@@ -246,10 +246,10 @@ func serves(a *placement.Address, node string, strictly bool) bool {
 
 // failed reports whether the node of an entry is not to be asked again.
 func failed(e placement.Entry) bool {
-	isUnseenTakeover := e.ReportedState == v1.StateStandby && e.Spec.Claim == v1.ClaimTakeover && !e.IsObserved
+	isUnseenTakeover := e.ReportedState == v1.StateWaiting && e.Spec.ClaimPolicy == v1.ClaimTakeover && !e.IsObserved
 	isUnreported := e.Addr.IsValid() && (e.ReportedState == "" || e.ReportedState == v1.StatePending || isUnseenTakeover)
-	isOverdue := !e.Spec.Leaving && e.UnchangedFor >= placement.ReactionTime
-	return e.ReportedState == v1.StateFailed || isUnreported && (isOverdue || e.Spec.Leaving && !e.IsObserved)
+	isOverdue := !e.Spec.HandingOver && e.UnchangedFor >= placement.ReactionTime
+	return e.ReportedState == v1.StateFailed || isUnreported && (isOverdue || e.Spec.HandingOver && !e.IsObserved)
 }
 
 // holderOf is the one holder there is, or empty.
@@ -309,7 +309,7 @@ func (d *decision) announcesShared(n *placement.Node, a netip.Addr) bool {
 // checkEntries checks the entries of a Local address against each other and those before.
 func (d *decision) checkEntries(l *localDecision) {
 	epochs := map[int64]string{}
-	var free []string // those who may answer and defend: neither leaving, nor waiting, nor failed, nor away
+	var free []string // those who may answer and defend: neither handing over, nor waiting, nor failed, nor away
 	for name, e := range l.after {
 		other, twice := epochs[e.Epoch]
 		d.must(epochOnce, !twice || e.Epoch <= 1, "%s: %s and %s have epoch %d", l.Addr, name, other, e.Epoch)
@@ -319,10 +319,10 @@ func (d *decision) checkEntries(l *localDecision) {
 		isSame := had && was.Spec.Epoch == e.Epoch
 		isRealised := isSame && was.ReportedState == v1.StateAnnounced
 		hasFailed := isSame && was.ReportedState == v1.StateFailed
-		if !e.Leaving && (isRealised || e.Claim != v1.ClaimProbe) && !hasFailed && d.isAlive(name) {
+		if !e.HandingOver && (isRealised || e.ClaimPolicy != v1.ClaimProbe) && !hasFailed && d.isAlive(name) {
 			free = append(free, name)
 		}
-		if e.Claim == v1.ClaimTakeover && l.holder != "" {
+		if e.ClaimPolicy == v1.ClaimTakeover && l.holder != "" {
 			d.checkTakeover(l, name, &was, had)
 		}
 	}
@@ -332,17 +332,17 @@ func (d *decision) checkEntries(l *localDecision) {
 // checkTakeover checks a claim to take an address over from a holder. was is the claimer's entry
 // before, if it had one.
 func (d *decision) checkTakeover(l *localDecision, name string, was *placement.Entry, had bool) {
-	isUpgraded := had && was.Spec.Claim == v1.ClaimProbe
+	isUpgraded := had && was.Spec.ClaimPolicy == v1.ClaimProbe
 	h := &l.held
 	switch {
 	case isUpgraded && !d.isAlive(l.holder):
 		d.must(partialEvidence, !d.isMassExpiry, "%s: %s takes over", l.Addr, name)
 	case isUpgraded:
-		wasToSee := h.UnchangedFor >= placement.ReactionTime && was.ReportedState == v1.StateStandby
-		d.must(leavingFirst, h.Spec.Leaving && (h.IsObserved || wasToSee), "%s: from %s to %s", l.Addr, l.holder, name)
+		wasToSee := h.UnchangedFor >= placement.ReactionTime && was.ReportedState == v1.StateWaiting
+		d.must(leavingFirst, h.Spec.HandingOver && (h.IsObserved || wasToSee), "%s: from %s to %s", l.Addr, l.holder, name)
 	case !had && d.isAlive(l.holder):
 		now, stays := l.after[l.holder]
-		d.must(leavingFirst, !stays || now.Leaving && h.Spec.Leaving && h.IsObserved,
+		d.must(leavingFirst, !stays || now.HandingOver && h.Spec.HandingOver && h.IsObserved,
 			"%s: from %s to %s at once", l.Addr, l.holder, name)
 	}
 }
@@ -354,9 +354,9 @@ func (d *decision) checkStays(l *localDecision) {
 		isHandover := false
 		for name, e := range l.before {
 			isHandover = isHandover ||
-				name != l.holder && e.Spec.Claim == v1.ClaimTakeover && e.Spec.Epoch > l.held.Spec.Epoch
+				name != l.holder && e.Spec.ClaimPolicy == v1.ClaimTakeover && e.Spec.Epoch > l.held.Spec.Epoch
 		}
-		isKept := has && !e.Leaving && len(l.after) == 1
+		isKept := has && !e.HandingOver && len(l.after) == 1
 		d.must(noPreemption, isHandover || isKept, "%s: of %s, but the entries are now %v", l.Addr, l.holder, l.after)
 	}
 	holderLeaves := l.holder != "" && d.nodes[l.holder].IsLeaving

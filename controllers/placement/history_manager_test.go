@@ -224,7 +224,7 @@ func (w *world) store(
 	w.note("  manager: %s has %v, and the shared entries: %t", m.Name, inOrder(m.stored.entries), announcesShared)
 	for _, a := range inOrder(m.stored.entries) {
 		if e, was := m.stored.entries[a], before[a]; !cmp.Equal(e, was) {
-			w.note("  manager: %s on %s: %s epoch %d leaving %t", a, m.Name, e.Claim, e.Epoch, e.Leaving)
+			w.note("  manager: %s on %s: %s epoch %d leaving %t", a, m.Name, e.ClaimPolicy, e.Epoch, e.HandingOver)
 			w.noteEpochs(m, &e, &was, !claims[a])
 		}
 	}

@@ -238,7 +238,7 @@ type Entry struct {
 	ReportedState v1.AddressState
 	// IsObserved is that the agent has seen the entry as it stands.
 	IsObserved bool
-	// UnchangedFor is for how long the entry has had its epoch, claim and leaving, while
+	// UnchangedFor is for how long the entry has had its epoch, claimPolicy and handingOver, while
 	// the agent has either reported on it all the time, or not at all. It may be too short,
 	// never too long. Clocks sets it.
 	UnchangedFor time.Duration
@@ -250,8 +250,8 @@ func (e *Entry) hasReported() bool {
 	switch e.ReportedState {
 	case "", v1.StatePending:
 		return false
-	case v1.StateStandby:
-		return e.Spec.Claim != v1.ClaimTakeover || e.IsObserved
+	case v1.StateWaiting:
+		return e.Spec.ClaimPolicy != v1.ClaimTakeover || e.IsObserved
 	}
 	return true
 }

@@ -7,7 +7,7 @@ import (
 // keepHolder keeps a Local address where it is.
 func (p *placer) keepHolder(a *Address, holder *assignment) {
 	spec := holder.Spec
-	spec.Leaving = false
+	spec.HandingOver = false
 	p.keepEntry(holder.node, a, spec)
 	p.noteHeld(a, holder)
 }
@@ -16,8 +16,8 @@ func (p *placer) keepHolder(a *Address, holder *assignment) {
 // address over if a node that lost its claim answers for it.
 func (p *placer) keepClaimant(a *Address, claimant *assignment) {
 	spec := claimant.Spec
-	if claimant.ReportedState == v1.StateStandby && p.mayBeHeldByRevokedNode(a) {
-		spec.Claim = v1.ClaimTakeover
+	if claimant.ReportedState == v1.StateWaiting && p.mayBeHeldByRevokedNode(a) {
+		spec.ClaimPolicy = v1.ClaimTakeover
 	}
 	p.keepEntry(claimant.node, a, spec)
 	p.keepFailedEntries(a, claimant.node, &spec)
@@ -32,20 +32,20 @@ func (p *placer) moveLocal(a *Address, s situation) {
 	}
 	from, old := s.holder.node, s.holder.Spec
 	move := Move{
-		Kind: Handover, From: from.Name, To: candidate.Name, IsNew: s.claimant == nil && !old.Leaving,
+		Kind: Handover, From: from.Name, To: candidate.Name, IsNew: s.claimant == nil && !old.HandingOver,
 		Message: from.Name + " " + reasonAgainst(from, a, holdChecks),
 	}
 	isFailover := s.phase == FailingOver
 	if isFailover {
 		move.Kind, move.Cause = Failover, CauseLease
 	}
-	old.Leaving = old.Leaving || !isFailover || reasonAgainst(from, a, holdChecksWithoutLease) != ""
+	old.HandingOver = old.HandingOver || !isFailover || reasonAgainst(from, a, holdChecksWithoutLease) != ""
 	if p.mayTakeOver(a, s) {
-		spec.Claim = v1.ClaimTakeover
+		spec.ClaimPolicy = v1.ClaimTakeover
 	}
 	p.noteMove(a, move)
 	var newClaim *v1.AnnouncedAddress
-	if s.claimant != nil || isFailover || s.holder.hasObservedLeaving() || s.holder.isOverdue {
+	if s.claimant != nil || isFailover || s.holder.hasObservedHandover() || s.holder.isOverdue {
 		newClaim = &spec
 		p.keepEntry(candidate, a, spec)
 	}
@@ -64,7 +64,7 @@ func (p *placer) keepWithoutCandidate(a *Address, holder *assignment) {
 	// A node that has failed to take over may succeed yet: then the holder is not
 	// to defend the address.
 	spec := holder.Spec
-	spec.Leaving = hasFailedEntries && (spec.Leaving || p.isTakeoverUnderWay(a))
+	spec.HandingOver = hasFailedEntries && (spec.HandingOver || p.isTakeoverUnderWay(a))
 	p.keepEntry(holder.node, a, spec)
 }
 
@@ -121,7 +121,7 @@ func (p *placer) keepEntry(n *Node, a *Address, spec v1.AnnouncedAddress) {
 // keepFailedEntries keeps the entries of nodes that failed to take the address, so that
 // they are not elected again before another node has the address, and reports whether
 // there are any. Where another node is given the address, by newClaim, entries that their
-// agents have not reported on stay, too, but are leaving: those agents are not to claim the
+// agents have not reported on stay, too, but are handed over: those agents are not to claim the
 // address any more, and may have it already.
 func (p *placer) keepFailedEntries(a *Address, to *Node, newClaim *v1.AnnouncedAddress) (found bool) {
 	for _, e := range p.entriesByAddress[a.Addr] {
@@ -130,7 +130,7 @@ func (p *placer) keepFailedEntries(a *Address, to *Node, newClaim *v1.AnnouncedA
 			continue
 		}
 		spec := withHighestEpoch(e.Spec, newClaim)
-		spec.Leaving = spec.Leaving || isToRevoke
+		spec.HandingOver = spec.HandingOver || isToRevoke
 		p.addEntry(e.node, a, spec)
 		found = true
 	}

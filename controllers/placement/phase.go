@@ -106,7 +106,7 @@ func (p *placer) phaseOf(a *Address) situation {
 // isTakeover reports whether the claimant is to have the address although the holder answers
 // for it: that is not called back.
 func (s *situation) isTakeover() bool {
-	return s.claimant != nil && s.claimant.Spec.Claim == v1.ClaimTakeover
+	return s.claimant != nil && s.claimant.Spec.ClaimPolicy == v1.ClaimTakeover
 }
 
 // placeLocal decides about a Local address, by its phase.

@@ -22,7 +22,7 @@ type MoveKind string
 // Kinds of moves.
 const (
 	// FirstPlacement is of an address that no node holds.
-	FirstPlacement MoveKind = "Placement"
+	FirstPlacement MoveKind = "FirstPlacement"
 	// Failover is from a node whose agent does not renew its Lease.
 	Failover MoveKind = "Failover"
 	// Handover is from a node whose agent is alive.

@@ -81,7 +81,7 @@ func nodes(t *testing.T, s string) []placement.Node {
 func entry(t *testing.T, addr netip.Addr, s string) placement.Entry {
 	t.Helper()
 	e := placement.Entry{Addr: addr, Spec: v1.AnnouncedAddress{
-		Address: addr.String(), PrefixLength: 32, Interface: "eth0", Type: v1.AnnounceLocal, ServiceGroup: "g", Services: []string{"a/b"}, Claim: v1.ClaimProbe}}
+		Address: addr.String(), PrefixLength: 32, Interface: "eth0", Type: v1.AnnounceLocal, ServiceGroup: "g", Services: []string{"a/b"}, ClaimPolicy: v1.ClaimProbe}}
 	words := strings.Fields(s)
 	e.Node = words[0]
 	if _, err := fmt.Sscan(words[1], &e.Spec.Epoch); err != nil {
@@ -90,9 +90,9 @@ func entry(t *testing.T, addr netip.Addr, s string) placement.Entry {
 	for _, w := range words[2:] {
 		switch w {
 		case "Takeover":
-			e.Spec.Claim = v1.ClaimTakeover
+			e.Spec.ClaimPolicy = v1.ClaimTakeover
 		case "leaving":
-			e.Spec.Leaving = true
+			e.Spec.HandingOver = true
 		case "observed":
 			e.IsObserved = true
 		case "waiting":
@@ -106,17 +106,17 @@ func entry(t *testing.T, addr netip.Addr, s string) placement.Entry {
 	return e
 }
 
-// show is the entries of a result as node epoch claim, and leaving; a shared entry
+// show is the entries of a result as node epoch claimPolicy, and leaving; a shared entry
 // counts for each node that announces it.
 func show(r placement.Result) string {
 	var out []string
 	for name, entries := range r.Entries {
 		for _, e := range entries {
-			s := fmt.Sprintf("%s %d %s", name, e.Epoch, e.Claim)
+			s := fmt.Sprintf("%s %d %s", name, e.Epoch, e.ClaimPolicy)
 			if e.Type == v1.AnnounceVirtual {
 				s = name + " Virtual"
 			}
-			if e.Leaving {
+			if e.HandingOver {
 				s += " leaving"
 			}
 			out = append(out, s)
@@ -184,10 +184,10 @@ func TestTransitions(t *testing.T) {
 			"a has an agent that does not renew its Lease; b is labelled node.kubernetes.io/exclude-from-external-load-balancers; " +
 			"c is tainted node.kubernetes.io/out-of-service; d is shutting down; e runs no agent; f has no interface in the subnet of 10.0.0.1"},
 		{name: "claimant gone before it claimed", nodes: "a:expired b", entries: []string{"a 1"}, want: "a 1 Probe leaving, b 2 Probe"},
-		{name: "claimant gone before it reported, and it answers", nodes: "a:expired b", entries: []string{"a 1 leaving", "b 2 Standby"}, want: "a 1 Probe leaving, b 2 Probe"},
-		{name: "claimant gone before it reported, and it answers, and is not ready", nodes: "a:expired,notready b", entries: []string{"a 1 leaving", "b 2 Standby"}, want: "a 1 Probe leaving, b 2 Takeover"},
-		{name: "claimant that is silent answers", nodes: "a b", entries: []string{"a 1 leaving", "b 2 Standby"}, want: "a 1 Probe leaving, b 2 Probe"},
-		{name: "claimant that is silent answers for long", nodes: "a b", entries: []string{"a 1 leaving waiting", "b 2 Standby"}, want: "a 1 Probe leaving, b 2 Takeover"},
+		{name: "claimant gone before it reported, and it answers", nodes: "a:expired b", entries: []string{"a 1 leaving", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Probe"},
+		{name: "claimant gone before it reported, and it answers, and is not ready", nodes: "a:expired,notready b", entries: []string{"a 1 leaving", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Takeover"},
+		{name: "claimant that is silent answers", nodes: "a b", entries: []string{"a 1 leaving", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Probe"},
+		{name: "claimant that is silent answers for long", nodes: "a b", entries: []string{"a 1 leaving waiting", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Takeover"},
 		{name: "claimant failed", nodes: "a b", entries: []string{"a 1 Failed"}, want: "a 1 Probe, b 2 Probe"},
 		{name: "all failed: none is asked again", nodes: "a b", entries: []string{"a 1 Failed", "b 2 Failed"}, want: "a 1 Probe, b 2 Probe",
 			unplaced: "NoEligibleNode: a has failed to take it; b has failed to take it"},
@@ -205,26 +205,26 @@ func TestTransitions(t *testing.T) {
 		// Failover.
 		{name: "failover", nodes: "a:expired b", entries: []string{"a 1 Announced"}, want: "a 1 Probe, b 2 Probe"},
 		{name: "failover, claim pending", nodes: "a:expired b", entries: []string{"a 1 Announced", "b 2 Pending"}, want: "a 1 Probe, b 2 Probe"},
-		{name: "failover, the old kernel serves on", nodes: "a:expired b", entries: []string{"a 1 Announced", "b 2 Standby"}, want: "a 1 Probe, b 2 Probe"},
-		{name: "failover, and its node is not ready either", nodes: "a:expired,notready b", entries: []string{"a 1 Announced", "b 2 Standby"}, want: "a 1 Probe, b 2 Takeover"},
+		{name: "failover, the old kernel serves on", nodes: "a:expired b", entries: []string{"a 1 Announced", "b 2 Waiting"}, want: "a 1 Probe, b 2 Probe"},
+		{name: "failover, and its node is not ready either", nodes: "a:expired,notready b", entries: []string{"a 1 Announced", "b 2 Waiting"}, want: "a 1 Probe, b 2 Takeover"},
 		{name: "not ready alone is no reason to take over", nodes: "a:expired,notready b", entries: []string{"a 1 Announced", "b 2 Pending"}, want: "a 1 Probe, b 2 Probe"},
 		{name: "failover done", nodes: "a:expired b", entries: []string{"a 1 Announced", "b 2 Announced"}, want: "b 2 Probe"},
-		{name: "failover called off", nodes: "a b", entries: []string{"a 1 Announced", "b 2 Standby"}, want: "a 1 Probe"},
-		{name: "failover, and the next dies too", nodes: "a:expired b:expired c", entries: []string{"a 1 Announced", "b 2 Standby"}, want: "a 1 Probe, c 3 Probe"},
+		{name: "failover called off", nodes: "a b", entries: []string{"a 1 Announced", "b 2 Waiting"}, want: "a 1 Probe"},
+		{name: "failover, and the next dies too", nodes: "a:expired b:expired c", entries: []string{"a 1 Announced", "b 2 Waiting"}, want: "a 1 Probe, c 3 Probe"},
 		{name: "failover, and the next fails", nodes: "a:expired b c", entries: []string{"a 1 Announced", "b 2 Failed"}, want: "a 1 Probe, b 2 Probe, c 3 Probe"},
 		{name: "failover, and there is no candidate", nodes: "a:expired b:excluded", entries: []string{"a 1 Announced"}, want: "a 1 Probe",
 			unplaced: "NoEligibleNode: a has an agent that does not renew its Lease; b is labelled node.kubernetes.io/exclude-from-external-load-balancers"},
 		{name: "failover of a node that left nothing", nodes: "b", entries: []string{"a 1 Announced"}, want: "b 2 Probe"},
 		{name: "failover of a node that is gone", nodes: "a:gone b", entries: []string{"a 1 Announced"}, want: "a 1 Probe leaving, b 2 Probe"},
-		{name: "failover of a node that is gone, whose kernel serves on", nodes: "a:gone b", entries: []string{"a 1 Announced leaving", "b 2 Standby"}, want: "a 1 Probe leaving, b 2 Takeover"},
+		{name: "failover of a node that is gone, whose kernel serves on", nodes: "a:gone b", entries: []string{"a 1 Announced leaving", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Takeover"},
 		{name: "failover of a node that is gone, done", nodes: "a:gone b", entries: []string{"a 1 Announced leaving", "b 2 Announced"}, want: "b 2 Probe"},
 		{name: "a claimant that is gone", nodes: "a:gone b", entries: []string{"a 1"}, want: "a 1 Probe leaving, b 2 Probe"},
-		{name: "failover of a node that is excluded, whose kernel serves on", nodes: "a:excluded,expired b", entries: []string{"a 1 Announced leaving", "b 2 Standby"}, want: "a 1 Probe leaving, b 2 Probe"},
-		{name: "failover of a node that is excluded, whose kernel serves on for long", nodes: "a:excluded,expired b", entries: []string{"a 1 Announced leaving waiting", "b 2 Standby"}, want: "a 1 Probe leaving, b 2 Takeover"},
-		{name: "not while most Leases have expired", nodes: "a:excluded,expired b c:expired", entries: []string{"a 1 Announced leaving waiting", "b 2 Standby"}, want: "a 1 Probe leaving, b 2 Probe"},
-		{name: "failover, and most Leases have expired", nodes: "a:expired,notready b c:expired", entries: []string{"a 1 Announced", "b 2 Standby"}, want: "a 1 Probe, b 2 Probe"},
+		{name: "failover of a node that is excluded, whose kernel serves on", nodes: "a:excluded,expired b", entries: []string{"a 1 Announced leaving", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Probe"},
+		{name: "failover of a node that is excluded, whose kernel serves on for long", nodes: "a:excluded,expired b", entries: []string{"a 1 Announced leaving waiting", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Takeover"},
+		{name: "not while most Leases have expired", nodes: "a:excluded,expired b c:expired", entries: []string{"a 1 Announced leaving waiting", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Probe"},
+		{name: "failover, and most Leases have expired", nodes: "a:expired,notready b c:expired", entries: []string{"a 1 Announced", "b 2 Waiting"}, want: "a 1 Probe, b 2 Probe"},
 		{name: "failover, and most of the others are known to be out of service", nodes: "a:expired,notready b c:expired,out d:expired,out",
-			entries: []string{"a 1 Announced", "b 2 Standby"}, want: "a 1 Probe, b 2 Takeover"},
+			entries: []string{"a 1 Announced", "b 2 Waiting"}, want: "a 1 Probe, b 2 Takeover"},
 
 		// Handover.
 		{name: "handover begins", nodes: "a:excluded b", entries: []string{"a 1 Announced"}, want: "a 1 Probe leaving"},
@@ -244,7 +244,7 @@ func TestTransitions(t *testing.T) {
 		{name: "handover, and the only other fails", nodes: "a:excluded b", entries: []string{"a 1 Announced leaving observed", "b 2 Takeover Failed"},
 			want: "a 1 Probe leaving, b 2 Takeover", unplaced: "NoEligibleNode: a is labelled node.kubernetes.io/exclude-from-external-load-balancers; b has failed to take it"},
 		{name: "handover becomes failover", nodes: "a:excluded,expired b", entries: []string{"a 1 Announced leaving"}, want: "a 1 Probe leaving, b 2 Probe"},
-		{name: "failover becomes handover", nodes: "a:excluded b", entries: []string{"a 1 Announced", "b 2 Standby"}, want: "a 1 Probe leaving, b 2 Probe"},
+		{name: "failover becomes handover", nodes: "a:excluded b", entries: []string{"a 1 Announced", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Probe"},
 		{name: "handover, and there is no candidate", nodes: "a:excluded", entries: []string{"a 1 Announced"}, want: "a 1 Probe",
 			unplaced: "NoEligibleNode: a is labelled node.kubernetes.io/exclude-from-external-load-balancers"},
 		{name: "handover of a node that leaves its LBNodeAgent", nodes: "a:leaving b", entries: []string{"a 1 Announced"}, want: "a 1 Probe leaving"},
@@ -275,7 +275,7 @@ func TestTransitions(t *testing.T) {
 		{name: "a claimant that is silent", nodes: "a b", entries: []string{"a 1 waiting"}, want: "a 1 Probe leaving, b 2 Probe"},
 		{name: "a claimant that is Pending for ever", nodes: "a b", entries: []string{"a 1 Pending observed waiting"}, want: "a 1 Probe leaving, b 2 Probe"},
 		{name: "a claimant that probes for long", nodes: "a:slowprobe b", entries: []string{"a 1 Pending observed waiting"}, want: "a 1 Probe"},
-		{name: "a claimant that waits for another to be silent", nodes: "a b", entries: []string{"a 1 Standby observed waiting"}, want: "a 1 Probe"},
+		{name: "a claimant that waits for another to be silent", nodes: "a b", entries: []string{"a 1 Waiting observed waiting"}, want: "a 1 Probe"},
 		{name: "a silent claimant is all there is", nodes: "a", entries: []string{"a 1 waiting"}, want: "a 1 Probe",
 			unplaced: "NoEligibleNode: a has an agent that does not act on its entry"},
 		{name: "a silent claimant has lost its claim", nodes: "a b", entries: []string{"a 1 leaving", "b 2 Pending"}, want: "a 1 Probe leaving, b 2 Probe"},
@@ -284,12 +284,12 @@ func TestTransitions(t *testing.T) {
 		{name: "failover, and the claimant is silent", nodes: "a:expired b c", entries: []string{"a 1 Announced", "b 2 waiting"}, want: "a 1 Probe, b 2 Probe leaving, c 3 Probe"},
 		{name: "handover, and the claimant is silent: it may take over yet", nodes: "a:excluded b c", entries: []string{"a 1 Announced leaving observed", "b 2 Takeover waiting"},
 			want: "a 1 Probe leaving, b 2 Takeover leaving, c 3 Probe"},
-		{name: "handover, and the claimant is silent: it has had time to see that", nodes: "a:excluded b c", entries: []string{"a 1 Announced leaving observed", "b 2 Takeover leaving waiting", "c 3 Standby"},
+		{name: "handover, and the claimant is silent: it has had time to see that", nodes: "a:excluded b c", entries: []string{"a 1 Announced leaving observed", "b 2 Takeover leaving waiting", "c 3 Waiting"},
 			want: "a 1 Probe leaving, b 2 Takeover leaving, c 3 Takeover"},
 		{name: "handover, and the holder does not react: its successor asks for it", nodes: "a:excluded b", entries: []string{"a 1 Announced leaving waiting"}, want: "a 1 Probe leaving, b 2 Probe"},
-		{name: "handover, and the holder does not react, but answers", nodes: "a:out b", entries: []string{"a 1 Announced leaving waiting", "b 2 Standby"}, want: "a 1 Probe leaving, b 2 Takeover"},
+		{name: "handover, and the holder does not react, but answers", nodes: "a:out b", entries: []string{"a 1 Announced leaving waiting", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Takeover"},
 		{name: "handover, and the holder does not react, nor answer", nodes: "a:shutdown b", entries: []string{"a 1 Announced leaving waiting", "b 2 Announced"}, want: "b 2 Probe"},
-		{name: "handover, and the claimant that stood by does not take over", nodes: "a:out b c", entries: []string{"a 1 Announced leaving waiting", "b 2 Takeover Standby waiting"},
+		{name: "handover, and the claimant that stood by does not take over", nodes: "a:out b c", entries: []string{"a 1 Announced leaving waiting", "b 2 Takeover Waiting waiting"},
 			want: "a 1 Probe leaving, b 2 Takeover leaving, c 3 Probe"},
 		{name: "handover, and the holder reacts late", nodes: "a:excluded b", entries: []string{"a 1 Announced leaving observed", "b 2 Pending"}, want: "a 1 Probe leaving, b 2 Takeover"},
 		{name: "new, to a node that is Ready", nodes: "a:notready b:notready c", want: "c 1 Probe"},
@@ -404,15 +404,15 @@ func TestEntries(t *testing.T) {
 	got := placement.Place(inputs)
 	want := []v1.AnnouncedAddress{
 		{Address: "10.0.0.1", PrefixLength: 32, Interface: "eth0", Type: v1.AnnounceLocal, ServiceGroup: "g", Services: []string{"a/b", "a/c"},
-			Claim: v1.ClaimProbe, Epoch: 8, PreviousMACs: []string{"mac-a"}},
+			ClaimPolicy: v1.ClaimProbe, Epoch: 8, PreviousMACs: []string{"mac-a"}},
 		{Address: "fd00::1", PrefixLength: 128, Interface: "eth0", Type: v1.AnnounceLocal, ServiceGroup: "g", Services: []string{"a/b"},
-			Claim: v1.ClaimProbe, Epoch: 1, SkipProbe: true},
+			ClaimPolicy: v1.ClaimProbe, Epoch: 1, SkipProbe: true},
 	}
 	if diff := cmp.Diff(want, got.Entries["b"]); diff != "" {
 		t.Errorf("entries of b (-want +got):\n%s", diff)
 	}
 	common := map[string][]v1.AnnouncedAddress{"default": {
-		{Address: "172.16.0.1", PrefixLength: 32, Interface: "kube-lb0", Type: v1.AnnounceVirtual, ServiceGroup: "r", Services: []string{"a/d"}, Claim: v1.ClaimProbe},
+		{Address: "172.16.0.1", PrefixLength: 32, Interface: "kube-lb0", Type: v1.AnnounceVirtual, ServiceGroup: "r", Services: []string{"a/d"}, ClaimPolicy: v1.ClaimProbe},
 	}}
 	if diff := cmp.Diff(common, got.SharedEntries); diff != "" {
 		t.Errorf("in common (-want +got):\n%s", diff)
@@ -526,7 +526,7 @@ func TestMoves(t *testing.T) {
 		{"new", "a b:excluded", nil, &placement.Move{Kind: placement.FirstPlacement, To: "a", IsNew: true, PassedOver: "b is labelled node.kubernetes.io/exclude-from-external-load-balancers"}},
 		{"failover begins", "a:expired b", []string{"a 1 Announced"},
 			&placement.Move{Kind: placement.Failover, Cause: placement.CauseLease, From: "a", To: "b", IsNew: true, Message: "a has an agent that does not renew its Lease", PassedOver: "a has an agent that does not renew its Lease"}},
-		{"failover goes on", "a:expired b", []string{"a 1 Announced", "b 2 Standby"},
+		{"failover goes on", "a:expired b", []string{"a 1 Announced", "b 2 Waiting"},
 			&placement.Move{Kind: placement.Failover, Cause: placement.CauseLease, From: "a", To: "b", Message: "a has an agent that does not renew its Lease"}},
 		{"handover begins", "a:shutdown b", []string{"a 1 Announced"},
 			&placement.Move{Kind: placement.Handover, From: "a", To: "b", IsNew: true, Message: "a is shutting down", PassedOver: "a is shutting down"}},

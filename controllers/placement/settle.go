@@ -10,7 +10,7 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// maxSettleRounds bounds Settle. A handover is over after four rounds: leaving, claim,
+// maxSettleRounds bounds Settle. A handover is over after four rounds: handing over, claim,
 // announced, and the entries of the previous holder gone.
 const maxSettleRounds = 16
 

@@ -102,12 +102,12 @@ func TestRealise(t *testing.T) {
 	}
 	inputs := placement.Inputs{
 		Nodes:   nodes(t, "a b:expired"),
-		Entries: []placement.Entry{{Node: "b", Addr: addr, Spec: local, ReportedState: v1.StateStandby}},
+		Entries: []placement.Entry{{Node: "b", Addr: addr, Spec: local, ReportedState: v1.StateWaiting}},
 	}
 	entries, sharedEntries := placement.Realise(inputs, &result)
 	wantEntries := []placement.Entry{
 		{Node: "a", Addr: addr, Spec: local, ReportedState: v1.StateAnnounced, IsObserved: true},
-		{Node: "b", Addr: addr, Spec: local, ReportedState: v1.StateStandby},
+		{Node: "b", Addr: addr, Spec: local, ReportedState: v1.StateWaiting},
 	}
 	if diff := cmp.Diff(wantEntries, entries, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Errorf("entries (-want +got):\n%s", diff)

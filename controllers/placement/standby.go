@@ -109,8 +109,8 @@ func (p *placer) planStandby(key standbyKey, entries []v1.StandbyAddress) Standb
 	}
 	slices.Sort(others)
 	for _, name := range slices.Compact(others) {
-		if n := p.nodeByName[name]; n != nil && len(standby.Others) < maxOthers {
-			standby.Others = append(standby.Others, standbyNode(n, link))
+		if n := p.nodeByName[name]; n != nil && len(standby.OtherSuccessors) < maxOthers {
+			standby.OtherSuccessors = append(standby.OtherSuccessors, standbyNode(n, link))
 		}
 	}
 	return StandbyPlan{Watcher: key.watcher, Key: strings.Join([]string{key.watched, key.watchedInterface, key.iface}, "/"), Standby: standby}

@@ -41,7 +41,7 @@ func TestPlanStandbys(t *testing.T) {
 		witnesses := plan.Standby.Witnesses
 		plan.Standby.Witnesses = nil
 		want := placement.StandbyPlan{Watcher: watcher, Key: "a/eth0/eth0", Standby: v1.Standby{
-			Watched: reached("a"), Interface: "eth0", Others: []v1.StandbyNode{reached(other)}, Addresses: []v1.StandbyAddress{address},
+			Watched: reached("a"), Interface: "eth0", OtherSuccessors: []v1.StandbyNode{reached(other)}, Addresses: []v1.StandbyAddress{address},
 		}}
 		if diff := cmp.Diff(want, plan); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", watcher, diff)
@@ -88,7 +88,7 @@ func TestPlanStandbysRows(t *testing.T) {
 		{"a witness with an address of its own behind a route", "a b c", func(f *placement.Inputs) {
 			f.Nodes[2].Interfaces[0].Subnets = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("10.0.0.202/32")}
 		}, "b eth0 c, c eth0 b"},
-		{"the address is being handed over", "a b c", func(f *placement.Inputs) { f.Entries[0].Spec.Leaving = true }, "b eth0 c, c eth0 b"},
+		{"the address is being handed over", "a b c", func(f *placement.Inputs) { f.Entries[0].Spec.HandingOver = true }, "b eth0 c, c eth0 b"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			inputs := withSuccessors(t, row.nodes, 1)
@@ -138,7 +138,7 @@ func TestManyOthers(t *testing.T) {
 	}
 	for _, plan := range placement.PlanStandbys(inputs) {
 		if plan.Watcher == "b" {
-			got = plan.Standby.Others
+			got = plan.Standby.OtherSuccessors
 		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -25,7 +25,7 @@ func TestCountStates(t *testing.T) {
 		"announced":                                      {entries: "a Announced", want: v1.StateAnnounced},
 		"a handover, at first":                           {entries: "a Announced, b", want: v1.StateAnnounced},
 		"a handover, at last":                            {entries: "a Pending, b Announced", want: v1.StateAnnounced},
-		"the previous holder answers":                    {entries: "a, b Standby", want: v1.StateStandby},
+		"the previous holder answers":                    {entries: "a, b Waiting", want: v1.StateWaiting},
 		"another station answers":                        {entries: "a Conflict", want: v1.StateConflict},
 		"one of two nodes has failed, the other waits":   {entries: "a Failed, b Pending", want: v1.StatePending},
 		"a node announces a shared entry":                {lingers: true, want: v1.StateAnnounced},

@@ -20,8 +20,8 @@ const (
 	stepAnnounced
 	// stepFailed is that the agent has failed to take the address.
 	stepFailed
-	// stepLeaving is that the agent announces an address that is to be handed over.
-	stepLeaving
+	// stepHandingOver is that the agent announces an address that is to be handed over.
+	stepHandingOver
 	// stepRevoked is that another node was elected before the agent had reported, which the
 	// agent may not have observed: it may have the address yet.
 	stepRevoked
@@ -52,7 +52,7 @@ func (p *placer) assignmentOf(e *Entry) assignment {
 			patience += as.node.ProbeTime
 		}
 		as.isOverdue = p.hasLasted(e.UnchangedFor, patience)
-	case stepLeaving, stepRevoked:
+	case stepHandingOver, stepRevoked:
 		as.isOverdue = p.hasLasted(e.UnchangedFor, ReactionTime)
 	}
 	return as
@@ -62,13 +62,13 @@ func stepOf(e *Entry) step {
 	switch {
 	case e.ReportedState == v1.StateFailed:
 		return stepFailed
-	case e.ReportedState == v1.StateAnnounced && e.Spec.Leaving:
-		return stepLeaving
+	case e.ReportedState == v1.StateAnnounced && e.Spec.HandingOver:
+		return stepHandingOver
 	case e.ReportedState == v1.StateAnnounced:
 		return stepAnnounced
-	case e.Spec.Leaving && !e.hasReported() && !e.IsObserved:
+	case e.Spec.HandingOver && !e.hasReported() && !e.IsObserved:
 		return stepRevoked
-	case e.Spec.Leaving:
+	case e.Spec.HandingOver:
 		return stepDropped
 	case e.hasReported():
 		return stepWaiting

@@ -106,7 +106,7 @@ func TestAttackLingering(t *testing.T) {
 		var out []string
 		for name, entries := range placement.Place(inputs).Entries {
 			for _, e := range entries {
-				out = append(out, name+" "+e.Address+" "+string(e.Claim))
+				out = append(out, name+" "+e.Address+" "+string(e.ClaimPolicy))
 			}
 		}
 		slices.Sort(out)
@@ -277,7 +277,7 @@ func TestClocks(t *testing.T) {
 		{0, "a 1", 0},
 		{2 * time.Second, "a 1", 2 * time.Second},
 		{time.Second, "a 1 Pending observed", 3 * time.Second},
-		{time.Second, "a 1 Standby", 0},
+		{time.Second, "a 1 Waiting", 0},
 		{time.Second, "a 1 Pending", 0},
 		{time.Second, "a 1 leaving", 0},
 		{time.Second, "a 1 leaving observed", time.Second},
@@ -343,7 +343,7 @@ func TestNextDeadline(t *testing.T) {
 		{"a", []string{"a 1 waiting"}, 0},
 		{"a", []string{"a 1 Announced leaving"}, placement.ReactionTime},
 		{"a", []string{"a 1 Announced leaving waiting"}, 0},
-		{"a b", []string{"a 1 waiting", "b 2 Standby"}, 0},
+		{"a b", []string{"a 1 waiting", "b 2 Waiting"}, 0},
 		{"a b", []string{"a 1", "b 2 waiting"}, placement.ReactionTime},
 		{"a", []string{"a 0 Virtual Announced"}, placement.ReactionTime},
 		{"a", []string{"a 0 Virtual observed"}, placement.ReactionTime},

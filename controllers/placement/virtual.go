@@ -88,7 +88,7 @@ func (p *placer) addVirtual(n *Node, a *Address, mask int32) {
 }
 
 func virtualEntry(iface string, mask int32) v1.AnnouncedAddress {
-	return v1.AnnouncedAddress{PrefixLength: mask, Interface: v1.InterfaceName(iface), Type: v1.AnnounceVirtual, Claim: v1.ClaimProbe}
+	return v1.AnnouncedAddress{PrefixLength: mask, Interface: v1.InterfaceName(iface), Type: v1.AnnounceVirtual, ClaimPolicy: v1.ClaimProbe}
 }
 
 // maskOf is the mask of a Virtual address. An address whose group is gone keeps the mask

@@ -142,7 +142,7 @@ func desiredByClaim(addr netip.Addr, c Claim, index *claimIndex, now time.Time) 
 	}
 	d.PreviousMACs = r.standby.Watched.MACs
 	for _, s := range r.address.Successors {
-		switch macs := macsOfNode(r.standby.Others, s.NodeName); {
+		switch macs := macsOfNode(r.standby.OtherSuccessors, s.NodeName); {
 		case s.Epoch > c.Epoch:
 			d.HigherMACs = append(d.HigherMACs, macs...)
 		case s.Epoch < c.Epoch:

@@ -31,7 +31,7 @@ func standby(edit ...func(*purelbv1.StandbyAddress)) purelbv1.Announcement {
 	ann.Spec.Standby = &purelbv1.Standby{
 		Watched:   purelbv1.StandbyNode{NodeName: "node2", MACs: []string{watchedMAC}},
 		Interface: "eth0",
-		Others: []purelbv1.StandbyNode{
+		OtherSuccessors: []purelbv1.StandbyNode{
 			{NodeName: "node3", MACs: []string{lowerMAC}}, {NodeName: "node5", MACs: []string{higherMAC}},
 		},
 		Addresses: []purelbv1.StandbyAddress{{Address: "192.0.2.99", Epoch: 3, Successors: []purelbv1.Successor{{NodeName: "node1", Epoch: 4}}}, address},
@@ -164,7 +164,7 @@ func TestClaimedIsHeldProvisionally(t *testing.T) {
 	in.Standbys = []purelbv1.Announcement{standby(func(a *purelbv1.StandbyAddress) {
 		a.Successors = []purelbv1.Successor{{NodeName: "node5", Epoch: 5}, {NodeName: "node1", Epoch: 4}, {NodeName: "node3", Epoch: 2}}
 	})}
-	others := &in.Standbys[0].Spec.Standby.Others
+	others := &in.Standbys[0].Spec.Standby.OtherSuccessors
 	*others = append(*others, purelbv1.StandbyNode{NodeName: "node1", MACs: []string{"02:00:00:00:00:01"}})
 	in.Claims = map[netip.Addr]Claim{heldAddr: {Interface: "eth0", Epoch: 4, QuietAt: begin}}
 	_, conclusion := conclude(in, Outcomes{})

@@ -37,12 +37,12 @@ func TestHeldAndAnnounced(t *testing.T) {
 	_, conclusion := conclude(in, outcomes)
 	var held, announced []string
 	for _, h := range conclusion.Held {
-		held = append(held, fmt.Sprintf("%s %s epoch %d leaving %v previous %v", h.Interface, h.Prefix, h.Epoch, h.Leaving, h.PreviousMACs))
+		held = append(held, fmt.Sprintf("%s %s epoch %d undefended %v previous %v", h.Interface, h.Prefix, h.Epoch, h.Undefended, h.PreviousMACs))
 	}
 	for _, a := range conclusion.Announced {
 		announced = append(announced, fmt.Sprint(a.Addr, a.Services))
 	}
-	wantHeld := []string{"eth0 192.0.2.1/32 epoch 3 leaving false previous [02:00:00:00:00:01]", "eth0 192.0.2.2/32 epoch 3 leaving true previous []"}
+	wantHeld := []string{"eth0 192.0.2.1/32 epoch 3 undefended false previous [02:00:00:00:00:01]", "eth0 192.0.2.2/32 epoch 3 undefended true previous []"}
 	if diff := cmp.Diff(wantHeld, held); diff != "" {
 		t.Errorf("held (-want +got):\n%s", diff)
 	}
@@ -88,7 +88,7 @@ func TestContestsAreReported(t *testing.T) {
 			got = append(got, fmt.Sprintf("%s %s %s %s %s %s", s.Address, s.State, s.Interface, s.MAC, s.Reason, s.Message))
 		}
 		want := []string{
-			"192.0.2.1 Pending   Leaving is being handed over to another node",
+			"192.0.2.1 Pending   HandingOver is being handed over to another node",
 			"198.51.100.1 Announced kube-lb0 " + stranger + " Contested " + stranger + " on kube-lb0 claims the address, too; find out which device that is",
 			"198.51.100.2 Announced kube-lb0 " + otherStranger + " Contested " + otherStranger + " on kube-lb0 claims the address, too; find out which device that is",
 		}

@@ -220,7 +220,7 @@ func (d *deciding) removeVirtualInterfaces() {
 		return
 	}
 	isGoing := !slices.ContainsFunc(d.in.Announcements, func(ann purelbv1.Announcement) bool {
-		return !ann.Spec.Leaving || len(ann.Spec.Addresses) > 0
+		return !ann.Spec.AgentLeaving || len(ann.Spec.Addresses) > 0
 	})
 	for _, l := range d.in.Observed.Links {
 		if l.Ours && (isGoing || l.Name != d.Settings.Selection.VirtualInterface) {

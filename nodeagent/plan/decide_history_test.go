@@ -135,8 +135,8 @@ func (h *decisionHistory) change() {
 		h.deleteOrRestoreAnnouncement()
 	case 11:
 		spec := &h.announcements[0].Spec
-		spec.Common = !spec.Common && h.missing == nil
-		h.note("announces the shared entries: %v", spec.Common)
+		spec.IncludeCommonAnnouncements = !spec.IncludeCommonAnnouncements && h.missing == nil
+		h.note("announces the shared entries: %v", spec.IncludeCommonAnnouncements)
 	case 12:
 		h.hasNoAgent = !h.hasNoAgent
 		h.note("without an LBNodeAgent: %v", h.hasNoAgent)
@@ -173,16 +173,16 @@ func (h *decisionHistory) changeEntry(addr netip.Addr) {
 		ann.Spec.Addresses = slices.Delete(entries, i, i+1)
 		h.note("%s asks for %s no more", ann.Name, addr)
 	case i >= 0:
-		entries[i].Epoch, entries[i].Leaving = h.epoch, h.random.IntN(4) == 0
+		entries[i].Epoch, entries[i].HandingOver = h.epoch, h.random.IntN(4) == 0
 		ann.Spec.Addresses = entries
-		h.note("%s asks for %s under epoch %d, leaving %v", ann.Name, addr, h.epoch, entries[i].Leaving)
+		h.note("%s asks for %s under epoch %d, leaving %v", ann.Name, addr, h.epoch, entries[i].HandingOver)
 	case !slices.ContainsFunc(h.announcements, func(a purelbv1.Announcement) bool { return slices.ContainsFunc(a.Spec.Addresses, has) }):
 		entry := local(addr.String(), 24, func(a *purelbv1.AnnouncedAddress) { a.Epoch = h.epoch })
 		if h.random.IntN(2) == 0 {
-			entry.Claim = purelbv1.ClaimTakeover
+			entry.ClaimPolicy = purelbv1.ClaimTakeover
 		}
 		ann.Spec.Addresses = append(entries, entry)
-		h.note("%s asks for %s under epoch %d (%s)", ann.Name, addr, h.epoch, entry.Claim)
+		h.note("%s asks for %s under epoch %d (%s)", ann.Name, addr, h.epoch, entry.ClaimPolicy)
 	}
 }
 
@@ -227,7 +227,7 @@ func (h *decisionHistory) deleteOrRestoreAnnouncement() {
 	i := h.random.IntN(len(h.announcements))
 	h.missing = []purelbv1.Announcement{h.announcements[i]}
 	h.announcements = slices.Delete(slices.Clone(h.announcements), i, i+1)
-	if len(h.missing[0].Spec.Addresses) > 0 || h.missing[0].Spec.Common {
+	if len(h.missing[0].Spec.Addresses) > 0 || h.missing[0].Spec.IncludeCommonAnnouncements {
 		h.missingAt = h.now
 	}
 	h.note("deleted %s", h.missing[0].Name)
@@ -304,7 +304,7 @@ func (h *decisionHistory) decide() Decision {
 	h.same("Conclude says another thing when it is called again", conclusion, conclusionAgain)
 	h.memory = next
 	for _, a := range h.kernel {
-		isHeld := slices.ContainsFunc(conclusion.Held, func(held Held) bool { return held.Prefix == a.Prefix && held.Leaving })
+		isHeld := slices.ContainsFunc(conclusion.Held, func(held Held) bool { return held.Prefix == a.Prefix && held.Undefended })
 		if decision.IsNothingKnown && a.Ours && a.Interface == "eth0" && !isHeld {
 			h.fail("%s is not kept while nothing is known", a.Prefix)
 		}
@@ -443,7 +443,7 @@ func (h *decisionHistory) settle() {
 	}
 	for i := range h.announcements {
 		for j := range h.announcements[i].Spec.Addresses {
-			h.announcements[i].Spec.Addresses[j].Leaving = false
+			h.announcements[i].Spec.Addresses[j].HandingOver = false
 		}
 	}
 	h.decide()
@@ -462,7 +462,7 @@ func (h *decisionHistory) settle() {
 			want = append(want, entry.Address+"/32")
 		}
 	}
-	if h.announcements[0].Spec.Common {
+	if h.announcements[0].Spec.IncludeCommonAnnouncements {
 		want = append(want, "198.51.100.1/32", "198.51.100.2/32")
 	}
 	for _, a := range h.kernel {

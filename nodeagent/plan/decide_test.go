@@ -119,7 +119,7 @@ func TestVirtualAddressesAwaitTheProxy(t *testing.T) {
 
 func TestVirtualInterfacesOfNoUseAreRemoved(t *testing.T) {
 	t.Parallel()
-	going := func(ann *purelbv1.Announcement) { ann.Spec.Leaving = true }
+	going := func(ann *purelbv1.Announcement) { ann.Spec.AgentLeaving = true }
 	for name, c := range map[string]struct {
 		entries []purelbv1.AnnouncedAddress
 		edit    func(*purelbv1.Announcement)
@@ -208,9 +208,9 @@ func TestNothingKnown(t *testing.T) {
 		_, conclusion := Conclude(memory, in, decision, Outcomes{})
 		var held []string
 		for _, h := range conclusion.Held {
-			held = append(held, fmt.Sprintf("%s leaving %v", h.Prefix, h.Leaving))
+			held = append(held, fmt.Sprintf("%s undefended %v", h.Prefix, h.Undefended))
 		}
-		if diff := cmp.Diff([]string{"192.0.2.1/32 leaving true", "192.0.2.9/32 leaving true"}, held); diff != "" || conclusion.Statuses != nil || conclusion.Announced != nil {
+		if diff := cmp.Diff([]string{"192.0.2.1/32 undefended true", "192.0.2.9/32 undefended true"}, held); diff != "" || conclusion.Statuses != nil || conclusion.Announced != nil {
 			t.Errorf("%s: reports %v; held (-want +got):\n%s", name, conclusion.Statuses, diff)
 		}
 	}
@@ -254,7 +254,7 @@ func TestMissingAnnouncements(t *testing.T) {
 	asks := func(ann *purelbv1.Announcement) {
 		ann.Spec.Addresses = []purelbv1.AnnouncedAddress{local("192.0.2.9", 24)}
 	}
-	asksForShared := func(ann *purelbv1.Announcement) { ann.Spec.Common = true }
+	asksForShared := func(ann *purelbv1.Announcement) { ann.Spec.IncludeCommonAnnouncements = true }
 	addTwo := func(in *Inputs) {
 		in.Announcements = append(in.Announcements, other(asks), other(asks, func(ann *purelbv1.Announcement) { ann.Name, ann.UID = "node1-c", "node1-c" }))
 	}

@@ -78,7 +78,7 @@ func (d *Defence) Hold(held []Held) {
 		if d.Watches[addr] == nil {
 			d.Watches[addr] = &Watch{}
 		}
-		if h.Leaving { // the next holder may be the previous one
+		if h.Undefended { // the next holder may be the previous one
 			d.Watches[addr].RepeatUntil = time.Time{}
 		}
 	}

@@ -57,7 +57,7 @@ func (d *Defence) Hear(iface string, f Frame, isFresh, isGateway bool, now time.
 	hearing := Hearing{
 		Statement: d.statementOf(iface, f, w.AskedAt, now),
 		// A node that had the address answers for itself, also where it is the gateway of the others.
-		IsFresh: isFresh, IsLeaving: h.Leaving, IsGateway: isGateway && !isPreviousHolder,
+		IsFresh: isFresh, IsUndefended: h.Undefended, IsGateway: isGateway && !isPreviousHolder,
 		IsPreviousHolder: isPreviousHolder,
 		IsAnswerer:       w.isAnswerer(f.MAC, now), IsAsked: w.isBeingAsked(f.MAC, now),
 		IsProvisional: h.IsProvisional, IsHigher: slices.Contains(h.HigherMACs, f.MAC), IsLower: slices.Contains(h.LowerMACs, f.MAC),

@@ -30,8 +30,8 @@ func heldOn(iface string, addr netip.Addr, edit ...func(*Held)) Held {
 	return h
 }
 
-func isLeaving(h *Held)   { h.Leaving = true }
-func hasPrevious(h *Held) { h.PreviousMACs = []string{previous} }
+func isUndefended(h *Held) { h.Undefended = true }
+func hasPrevious(h *Held)  { h.PreviousMACs = []string{previous} }
 
 // holding is the Defence of an agent that holds addresses.
 func holding(held ...Held) *Defence {
@@ -98,7 +98,7 @@ func TestListenerListensWhereItMatters(t *testing.T) {
 	t.Parallel()
 	d := holding(heldOn("eth0", heldAddr))
 	d.YieldTo(heldOn("eth1", nth(1)), stranger, begin)
-	d.YieldTo(heldOn("eth2", nth(2), isLeaving), stranger, begin) // is not claimed again
+	d.YieldTo(heldOn("eth2", nth(2), isUndefended), stranger, begin) // is not claimed again
 	if diff := cmp.Diff(map[string]bool{"eth0": true, "eth1": true}, d.Interfaces()); diff != "" {
 		t.Errorf("interfaces (-want +got):\n%s", diff)
 	}
@@ -133,7 +133,7 @@ func TestPreviousHolderIsAskedForAWhile(t *testing.T) {
 		}
 	}
 	d := add(previous)
-	d.Hold([]Held{heldOn("eth0", heldAddr, hasPrevious, isLeaving)})
+	d.Hold([]Held{heldOn("eth0", heldAddr, hasPrevious, isUndefended)})
 	if len(d.HeldWithPreviousHolder(begin)) != 0 {
 		t.Error("asks for an address that the previous holder may be getting back")
 	}

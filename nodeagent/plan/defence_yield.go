@@ -13,7 +13,7 @@ import (
 func (d *Defence) YieldTo(h Held, mac string, now time.Time) {
 	addr := h.Prefix.Addr()
 	y := YieldedAddress{Epoch: h.Epoch, MAC: mac, Announcement: h.Announcement, AnsweredAt: now}
-	if !h.Leaving {
+	if !h.Undefended {
 		y.Interface = h.Interface
 	}
 	d.Yields[addr] = y
@@ -31,7 +31,7 @@ func (d *Defence) RestoreYields(yields map[netip.Addr]YieldedAddress, now time.T
 }
 
 // ForgetYields forgets yields of addresses that are not desired any more, or are under a
-// higher epoch. An address that is leaving is not claimed again.
+// higher epoch. An address that is handed over is not claimed again.
 func (d *Defence) ForgetYields(desired []Desired) {
 	if len(d.Yields) == 0 {
 		return
@@ -49,7 +49,7 @@ func (d *Defence) ForgetYields(desired []Desired) {
 			continue
 		}
 		y.Announcement, y.Interface = cmp.Or(want.Announcement, y.Announcement), ""
-		if !want.Leaving {
+		if !want.HandingOver {
 			y.Interface = want.Interface
 		}
 		d.Yields[addr] = y

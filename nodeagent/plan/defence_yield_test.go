@@ -37,7 +37,7 @@ func TestForgetYields(t *testing.T) {
 		"under the same epoch":        {desired(), []string{"eth1"}},
 		"under an epoch before":       {desired(epoch(2)), []string{"eth1"}},
 		"under a higher epoch":        {desired(epoch(4)), nil},
-		"leaving: not claimed again":  {desired(func(d *Desired) { d.Leaving = true }), []string{""}},
+		"leaving: not claimed again":  {desired(func(d *Desired) { d.HandingOver = true }), []string{""}},
 		"desired as a Virtual one":    {desired(func(d *Desired) { d.Local = false }), nil},
 		"not desired any more":        {nil, nil},
 		"another address is desired ": {desired()[1:], nil},
@@ -220,12 +220,12 @@ func TestSilenceIsReportedOnce(t *testing.T) {
 
 func TestNobodyIsAskedInVain(t *testing.T) {
 	t.Parallel()
-	if questions, _ := yielding(isLeaving).AskYielded(isUp, begin); len(questions) > 0 {
+	if questions, _ := yielding(isUndefended).AskYielded(isUp, begin); len(questions) > 0 {
 		t.Errorf("about an address that is not claimed again: %v", questions)
 	}
 	d := yielding()
 	for i := range 20 {
-		d.YieldTo(heldOn("eth0", nth(i), isLeaving), stranger, begin)
+		d.YieldTo(heldOn("eth0", nth(i), isUndefended), stranger, begin)
 	}
 	for range 5 { // in whatever order
 		if questions, _ := d.AskYielded(isUp, begin); len(questions) != 1 || questions[0].Addr != heldAddr {

@@ -24,9 +24,9 @@ type Desired struct {
 	Takeover bool
 	// SkipProbe means that the node claims the address without asking the link.
 	SkipProbe bool
-	// Leaving means that the address is being handed over: the node keeps and does not
+	// HandingOver means that the address is being handed over: the node keeps and does not
 	// claim it.
-	Leaving bool
+	HandingOver bool
 	// PreviousMACs are the Ethernet addresses of the node that held the address before.
 	PreviousMACs []string
 	// HigherMACs are those of successors, which claim the address under a higher epoch than the
@@ -177,9 +177,9 @@ func desiredBy(addr netip.Addr, entry *purelbv1.AnnouncedAddress) (Desired, Resu
 		Prefix:       netip.PrefixFrom(addr, prefix.Bits()),
 		Interface:    string(entry.Interface),
 		Local:        entry.Type == purelbv1.AnnounceLocal,
-		Takeover:     entry.Claim == purelbv1.ClaimTakeover,
+		Takeover:     entry.ClaimPolicy == purelbv1.ClaimTakeover,
 		SkipProbe:    entry.SkipProbe,
-		Leaving:      entry.Leaving,
+		HandingOver:  entry.HandingOver,
 		PreviousMACs: entry.PreviousMACs,
 		HealthPort:   entry.HealthCheckNodePort,
 		Epoch:        entry.Epoch,

@@ -18,7 +18,7 @@ var compareNetip = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
 func local(address string, bits int32, edit ...func(*purelbv1.AnnouncedAddress)) purelbv1.AnnouncedAddress {
 	a := purelbv1.AnnouncedAddress{
 		Address: address, PrefixLength: bits, Interface: "eth0", Type: purelbv1.AnnounceLocal,
-		Claim: purelbv1.ClaimProbe, Epoch: 3, Services: []string{"test/kuard"},
+		ClaimPolicy: purelbv1.ClaimProbe, Epoch: 3, Services: []string{"test/kuard"},
 	}
 	for _, e := range edit {
 		e(&a)
@@ -29,12 +29,12 @@ func local(address string, bits int32, edit ...func(*purelbv1.AnnouncedAddress))
 func virtual(address string, bits int32) purelbv1.AnnouncedAddress {
 	return purelbv1.AnnouncedAddress{
 		Address: address, PrefixLength: bits, Interface: "kube-lb0", Type: purelbv1.AnnounceVirtual,
-		Claim: purelbv1.ClaimProbe, Services: []string{"test/far"},
+		ClaimPolicy: purelbv1.ClaimProbe, Services: []string{"test/far"},
 	}
 }
 
-func takeover(a *purelbv1.AnnouncedAddress) { a.Claim = purelbv1.ClaimTakeover }
-func leaving(a *purelbv1.AnnouncedAddress)  { a.Leaving = true }
+func takeover(a *purelbv1.AnnouncedAddress) { a.ClaimPolicy = purelbv1.ClaimTakeover }
+func leaving(a *purelbv1.AnnouncedAddress)  { a.HandingOver = true }
 func skipProbe(a *purelbv1.AnnouncedAddress) {
 	a.SkipProbe = true
 }
@@ -160,8 +160,8 @@ func TestDiff(t *testing.T) {
 			states:        map[string]string{"192.0.2.1": "Pending Probing"},
 			renewIn:       100 * time.Second,
 		},
-		"Takeover ends Standby": {
-			announcements: []purelbv1.Announcement{reported(announcement(local("192.0.2.1", 24, takeover)), was(purelbv1.StateStandby, 3, ReasonPreviousHolder))},
+		"Takeover ends Waiting": {
+			announcements: []purelbv1.Announcement{reported(announcement(local("192.0.2.1", 24, takeover)), was(purelbv1.StateWaiting, 3, ReasonPreviousHolder))},
 			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/32"), Announce: true}},
 			states:        map[string]string{"192.0.2.1": "Announced "},
 			renewIn:       100 * time.Second,
@@ -305,7 +305,7 @@ func TestDiff(t *testing.T) {
 		},
 		"leaving is not claimed": {
 			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24, leaving))},
-			states:        map[string]string{"192.0.2.1": "Pending Leaving"},
+			states:        map[string]string{"192.0.2.1": "Pending HandingOver"},
 		},
 		"of two entries the higher epoch counts": {
 			announcements: []purelbv1.Announcement{
@@ -507,7 +507,7 @@ func TestResults(t *testing.T) {
 	}{
 		"the previous holder answers": {
 			answeredResult(d, "02:00:00:00:00:01"),
-			Result{State: purelbv1.StateStandby, Epoch: 3, MAC: "02:00:00:00:00:01", Reason: "PreviousHolder", Message: "its previous holder, 02:00:00:00:00:01, still answers for the address; waiting until it stops"},
+			Result{State: purelbv1.StateWaiting, Epoch: 3, MAC: "02:00:00:00:00:01", Reason: "PreviousHolder", Message: "its previous holder, 02:00:00:00:00:01, still answers for the address; waiting until it stops"},
 		},
 		"a stranger answers": {
 			answeredResult(d, "02:00:00:00:00:02"),

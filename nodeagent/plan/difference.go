@@ -244,8 +244,8 @@ func refusal(d *Desired, observed Observed, foreign map[netip.Addr]Address, isIn
 		// would take the address for the node's.
 		pending.Reason, pending.Message = ReasonNoNodeAddress, fmt.Sprintf("interface %s has no IPv4 address of the node's own", d.Interface)
 		return pending, true
-	case d.Leaving && !isInPlace:
-		pending.Reason, pending.Message = ReasonLeaving, "is being handed over to another node"
+	case d.HandingOver && !isInPlace:
+		pending.Reason, pending.Message = ReasonHandingOver, "is being handed over to another node"
 		return pending, true
 	}
 	return Result{}, false

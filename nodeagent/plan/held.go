@@ -12,9 +12,9 @@ type Held struct {
 	Epoch int64
 	// Announcement is the UID of the Announcement that has the entry; empty if it is not known.
 	Announcement types.UID
-	// Leaving means that the agent does not defend the address: the node is to hand it over,
+	// Undefended means that the agent does not defend the address: the node is to hand it over,
 	// or nothing asks for it.
-	Leaving bool
+	Undefended bool
 	// PreviousMACs are the Ethernet addresses of the node that held the address before.
 	PreviousMACs []string
 	// HigherMACs are the Ethernet addresses of nodes that may claim the address under a higher
@@ -34,7 +34,7 @@ func heldAsDesired(settings Settings, desired []Desired, isAnnounced func(netip.
 		d := &desired[i]
 		if d.Local && isAnnounced(d.Addr) {
 			held = append(held, Held{
-				Address: settings.address(d), Epoch: d.Epoch, Announcement: d.Announcement, Leaving: d.Leaving,
+				Address: settings.address(d), Epoch: d.Epoch, Announcement: d.Announcement, Undefended: d.HandingOver,
 				PreviousMACs: d.PreviousMACs, HigherMACs: d.HigherMACs, LowerMACs: d.LowerMACs, Challenge: d.Challenge, IsProvisional: d.IsProvisional,
 			})
 		}
@@ -48,7 +48,7 @@ func heldThoughNotDesired(settings Settings, kept []Address) []Held {
 	var held []Held
 	for _, a := range kept {
 		if a.Ours && a.Interface != settings.Selection.VirtualInterface {
-			held = append(held, Held{Address: a, Leaving: true})
+			held = append(held, Held{Address: a, Undefended: true})
 		}
 	}
 	return held

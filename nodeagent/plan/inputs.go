@@ -52,7 +52,7 @@ type Inputs struct {
 // announcesSharedEntries reports whether the node is to announce the shared entries.
 func (in *Inputs) announcesSharedEntries() bool {
 	for i := range in.Announcements {
-		if in.Announcements[i].Spec.Common {
+		if in.Announcements[i].Spec.IncludeCommonAnnouncements {
 			return true
 		}
 	}

@@ -100,7 +100,7 @@ func askingObjects(in *Inputs) (asking, present map[ObjectID]bool) {
 		ann := &in.Announcements[i]
 		id := ObjectID{"Announcement", ann.Name, ann.UID}
 		present[id] = true
-		if len(ann.Spec.Addresses) > 0 || ann.Spec.Common {
+		if len(ann.Spec.Addresses) > 0 || ann.Spec.IncludeCommonAnnouncements {
 			asking[id] = true
 		}
 	}

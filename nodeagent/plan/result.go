@@ -14,7 +14,7 @@ const (
 	ReasonInterfaceMissing = "InterfaceMissing"
 	ReasonInterfaceDown    = "InterfaceDown"
 	ReasonNoNodeAddress    = "NoNodeAddress"
-	ReasonLeaving          = "Leaving"
+	ReasonHandingOver      = "HandingOver"
 	ReasonForeignAddress   = "ForeignAddress"
 	ReasonInvalid          = purelbv1.ReasonInvalid
 	ReasonPreviousHolder   = "PreviousHolder"
@@ -89,7 +89,7 @@ func probingResult(d *Desired) Result {
 func answeredResult(d *Desired, mac string) Result {
 	if d.isPreviousHolder(mac) {
 		return Result{
-			State: purelbv1.StateStandby, Epoch: d.Epoch, MAC: mac, Reason: ReasonPreviousHolder,
+			State: purelbv1.StateWaiting, Epoch: d.Epoch, MAC: mac, Reason: ReasonPreviousHolder,
 			Message: fmt.Sprintf("its previous holder, %s, still answers for the address; waiting until it stops", mac),
 		}
 	}

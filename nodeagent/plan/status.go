@@ -83,7 +83,7 @@ func Status(ann *purelbv1.Announcement, report Report) purelbv1.AnnouncementStat
 			announced = append(announced, entry)
 		}
 	}
-	if ann.Spec.Common {
+	if ann.Spec.IncludeCommonAnnouncements {
 		announced = append(announced, status.addSharedEntries(report, previous, listed)...)
 	}
 	status.addStranded(report, previous, listed)
@@ -134,7 +134,7 @@ func (s *statusInWork) addSharedEntries(report Report, previous map[string]purel
 	if !fits {
 		revision = 0
 	}
-	s.CommonRevision = &revision
+	s.CommonAnnouncementsRevision = &revision
 	return announced
 }
 

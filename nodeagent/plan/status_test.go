@@ -119,7 +119,7 @@ func TestReady(t *testing.T) {
 		"not looked at":      {nil, []string{"Ready False Progressing", "Reconciling True Progressing"}},
 		"all announced":      {map[netip.Addr]Result{one: {State: purelbv1.StateAnnounced}, two: {State: purelbv1.StateAnnounced}}, []string{"Ready True Announced"}},
 		"one pending":        {map[netip.Addr]Result{one: {State: purelbv1.StatePending}, two: {State: purelbv1.StateAnnounced}}, []string{"Ready False Progressing", "Reconciling True Progressing"}},
-		"one waits":          {map[netip.Addr]Result{one: {State: purelbv1.StateStandby}, two: {State: purelbv1.StateAnnounced}}, []string{"Ready False Degraded", "Stalled True Degraded"}},
+		"one waits":          {map[netip.Addr]Result{one: {State: purelbv1.StateWaiting}, two: {State: purelbv1.StateAnnounced}}, []string{"Ready False Degraded", "Stalled True Degraded"}},
 		"pending and failed": {map[netip.Addr]Result{one: {State: purelbv1.StatePending}, two: {State: purelbv1.StateFailed}}, []string{"Ready False Degraded", "Reconciling True Progressing", "Stalled True Degraded"}},
 		"renewal failed":     {map[netip.Addr]Result{one: {State: purelbv1.StateAnnounced, Reason: ReasonRenewFailed}, two: {State: purelbv1.StateAnnounced}}, []string{"Ready False Degraded", "Stalled True Degraded"}},
 	} {
@@ -171,22 +171,22 @@ func TestStatusOfSharedEntries(t *testing.T) {
 		"more":                             {nil, []purelbv1.CommonAnnouncement{shared(5, many(101)...)}, 100, 0, "0/101 "},
 	} {
 		ann := announcement(c.own...)
-		ann.Spec.Common = true
+		ann.Spec.IncludeCommonAnnouncements = true
 		results := map[netip.Addr]Result{}
 		for _, address := range []string{"198.51.100.1", "198.51.100.2"} {
 			addr, result := announced(address)
 			results[addr] = result
 		}
 		got := Status(&ann, Report{Results: results, Shared: c.shared, Now: now})
-		if len(got.Addresses) != c.listed || got.CommonRevision == nil || *got.CommonRevision != c.revision {
-			t.Errorf("%s: %d addresses, revision %v; want %d, %d", name, len(got.Addresses), got.CommonRevision, c.listed, c.revision)
+		if len(got.Addresses) != c.listed || got.CommonAnnouncementsRevision == nil || *got.CommonAnnouncementsRevision != c.revision {
+			t.Errorf("%s: %d addresses, revision %v; want %d, %d", name, len(got.Addresses), got.CommonAnnouncementsRevision, c.listed, c.revision)
 		}
 		if columns := fmt.Sprintf("%d/%d %s", got.Announced, got.Desired, got.VirtualAddresses); columns != c.columns {
 			t.Errorf("%s: %q, want %q", name, columns, c.columns)
 		}
 	}
 	ann := announcement()
-	if got := Status(&ann, Report{Shared: []purelbv1.CommonAnnouncement{shared(5, many(1)...)}, Now: now}); got.CommonRevision != nil || got.Desired != 0 {
+	if got := Status(&ann, Report{Shared: []purelbv1.CommonAnnouncement{shared(5, many(1)...)}, Now: now}); got.CommonAnnouncementsRevision != nil || got.Desired != 0 {
 		t.Errorf("of a node that does not announce them: %+v", got)
 	}
 }

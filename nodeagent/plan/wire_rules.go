@@ -21,9 +21,9 @@ type Hearing struct {
 	// IsFresh means that the agent renewed its Lease lately, and so knows that the node is to
 	// have the address.
 	IsFresh bool
-	// IsLeaving means that the node is to hand the address over, or that nothing asks for it: the
+	// IsUndefended means that the node is to hand the address over, or that nothing asks for it: the
 	// node holds the address, and the agent does not defend it.
-	IsLeaving bool
+	IsUndefended bool
 	// IsGateway means that the station is a default gateway, which may answer for every address
 	// as a proxy (RFC 1027).
 	IsGateway bool
@@ -44,7 +44,7 @@ type Hearing struct {
 }
 
 // defends reports whether the agent defends the address.
-func (h Hearing) defends() bool { return h.IsFresh && !h.IsLeaving && !h.IsProvisional }
+func (h Hearing) defends() bool { return h.IsFresh && !h.IsUndefended && !h.IsProvisional }
 
 // claims reports whether the station says more than it was asked.
 func (h Hearing) claims() bool { return h.Statement != StatementAnswer }

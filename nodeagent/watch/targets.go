@@ -36,7 +36,7 @@ func Targets(
 			t.Gateways = slices.Compact(slices.SortedFunc(slices.Values(gateways[key.Interface]), netip.Addr.Compare))
 			t.Gateways = t.Gateways[:min(len(t.Gateways), maxGateways)]
 		}
-		for _, n := range nodesOf(s.Others, key.Interface, canAsk) {
+		for _, n := range nodesOf(s.OtherSuccessors, key.Interface, canAsk) {
 			if t.other(n.Name) == nil {
 				t.Others = append(t.Others, n)
 			}

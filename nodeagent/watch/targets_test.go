@@ -21,7 +21,7 @@ func standby(edit ...func(*v1.Standby)) v1.Announcement {
 			{NodeName: "node4", Addresses: []string{"198.51.100.14"}, MACs: []string{node4MAC}},
 			{NodeName: "node5", Addresses: []string{"192.0.2.15"}},
 		},
-		Others: []v1.StandbyNode{{NodeName: "node3", Addresses: []string{"192.0.2.13"}, MACs: []string{node3MAC}}},
+		OtherSuccessors: []v1.StandbyNode{{NodeName: "node3", Addresses: []string{"192.0.2.13"}, MACs: []string{node3MAC}}},
 		Addresses: []v1.StandbyAddress{
 			{Address: "192.0.2.102", Epoch: 7, Successors: []v1.Successor{{NodeName: "node3", Epoch: 8}, {NodeName: "node2", Epoch: 9}}},
 			{Address: "192.0.2.101", Epoch: 5, Successors: []v1.Successor{{NodeName: "node2", Epoch: 6}}},

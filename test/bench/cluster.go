@@ -90,8 +90,8 @@ func (b *bench) checkNodeAtRest(ctx context.Context, name string) error {
 		return errors.New("it has taints")
 	case a.Status.ObservedGeneration != a.Generation:
 		return errors.New("its agent has not seen its Announcement")
-	case slices.ContainsFunc(a.Spec.Addresses, func(e v1.AnnouncedAddress) bool { return e.Leaving }):
-		return errors.New("an address is leaving")
+	case slices.ContainsFunc(a.Spec.Addresses, func(e v1.AnnouncedAddress) bool { return e.HandingOver }):
+		return errors.New("an address is being handed over")
 	case slices.ContainsFunc(a.Status.Interfaces, func(i v1.NodeInterface) bool { return i.Down }):
 		return errors.New("an interface is down")
 	case kubeletLease.Spec.RenewTime == nil || time.Since(kubeletLease.Spec.RenewTime.Time) > kubeletPeriod:

@@ -176,8 +176,8 @@ func (b *bench) checkAnnounced(ctx context.Context, n int) error {
 	}
 	wanted, announced := map[string]int{}, map[string]int{}
 	for _, a := range all.Items {
-		realised := a.Status.CommonRevision
-		if a.Status.ObservedGeneration != a.Generation || a.Spec.Common && (realised == nil || *realised != revision) {
+		realised := a.Status.CommonAnnouncementsRevision
+		if a.Status.ObservedGeneration != a.Generation || a.Spec.IncludeCommonAnnouncements && (realised == nil || *realised != revision) {
 			return fmt.Errorf("the agent of %s has not seen all addresses that it is to announce", a.Spec.NodeName)
 		}
 		wanted[a.Spec.NodeName] += int(a.Status.Desired)

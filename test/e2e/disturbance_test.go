@@ -58,7 +58,7 @@ func waitForRest(ctx context.Context, svc *corev1.Service) {
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(a.Status.ObservedGeneration).To(Equal(a.Generation))
 			for _, e := range a.Spec.Addresses {
-				g.Expect(e.Leaving).To(BeFalse())
+				g.Expect(e.HandingOver).To(BeFalse())
 			}
 			for _, i := range a.Status.Interfaces {
 				g.Expect(i.Down).To(BeFalse())
@@ -222,11 +222,11 @@ func findAnnouncers(ctx context.Context, g Gomega, addr netip.Addr) []string {
 }
 
 // expectNotMoved checks that the holder still announces the address. Other nodes may be in
-// state Standby.
+// state Waiting.
 func (m *disturbedService) expectNotMoved() {
 	GinkgoHelper()
 	Eventually(m.findAnnouncers).WithContext(m.ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(
-		And(ContainElement(m.holder), HaveEach(Or(Equal(m.holder), HaveSuffix(" "+string(v1.StateStandby))))))
+		And(ContainElement(m.holder), HaveEach(Or(Equal(m.holder), HaveSuffix(" "+string(v1.StateWaiting))))))
 }
 
 // excludeUntilMoved excludes the holder, waits until the address has moved, and includes the

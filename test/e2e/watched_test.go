@@ -332,7 +332,7 @@ func (m *watchedService) waitUntilAdopted(holders map[netip.Addr]string) {
 }
 
 // expectNotMoved checks that the holder still announces all addresses. Other nodes may be in state
-// Standby.
+// Waiting.
 func (m *watchedService) expectNotMoved() {
 	GinkgoHelper()
 	for _, addr := range m.addrs {

@@ -36,7 +36,7 @@ up{job="purelb-agent-metrics", node="node2"} 1x4320
 purelb_election_member_count{pod="a"} 2x4320
 purelb_election_member_count{pod="b"} 0x4320
 purelb_addresses{pod="a", state="Announced"} 60x4320
-purelb_addresses{pod="a", state="Standby"} 0x4320
+purelb_addresses{pod="a", state="Waiting"} 0x4320
 purelb_addresses{pod="a", state="Pending"} 0x4320
 purelb_addresses{pod="a", state="Yielded"} 0x4320
 purelb_addresses{pod="a", state="Conflict"} 0x4320
@@ -279,7 +279,7 @@ purelb_addresses{pod="a", state="Pending"} 0x9 30x1 0x60`,
 		alert: "PureLBAddressNotAnnounced", about: "a policy Local without pods, and a node that answers without its agent",
 		series: `
 purelb_addresses{pod="a", state="Announced"} 58x60
-purelb_addresses{pod="a", state="Standby"} 1x60
+purelb_addresses{pod="a", state="Waiting"} 1x60
 purelb_addresses{pod="a", state="NoEndpoint"} 1x60`,
 	},
 	{

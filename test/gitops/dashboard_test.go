@@ -18,8 +18,8 @@ purelb_election_failovers_total{pod="a", cause="LeaseExpired"} 0+1x60
 purelb_lbnodeagent_watched_nodes{node="node1", reason="Watching"} 2x60
 purelb_lbnodeagent_claim_silence_seconds_bucket{node="node1", le="0.6"} 0+1x60
 purelb_lbnodeagent_claim_silence_seconds_bucket{node="node1", le="+Inf"} 0+1x60
-purelb_lbnodeagent_claim_takeover_seconds_bucket{node="node1", le="0.6"} 0+1x60
-purelb_lbnodeagent_claim_takeover_seconds_bucket{node="node1", le="+Inf"} 0+1x60
+purelb_lbnodeagent_claim_failover_seconds_bucket{node="node1", le="0.6"} 0+1x60
+purelb_lbnodeagent_claim_failover_seconds_bucket{node="node1", le="+Inf"} 0+1x60
 controller_runtime_reconcile_time_seconds_bucket{pod="a", controller="service", le="0.01"} 0+1x60
 controller_runtime_reconcile_time_seconds_bucket{pod="a", controller="service", le="+Inf"} 0+1x60
 workqueue_queue_duration_seconds_bucket{pod="a", name="service", le="0.01"} 0+1x60
@@ -32,7 +32,7 @@ purelb_lbnodeagent_address_renewals_total{node="node1"} 0+1x60
 purelb_lbnodeagent_garp_sent_total{node="node1"} 0+3x60
 purelb_speaker_session_routes_advertised{node="node1", peer="rack", neighbor="192.0.2.1"} 2x60
 purelb_speaker_networks{node="node1"} 2x60
-purelb_ipam_waiting_claims{pod="a", pool="netbox"} 0x60
+purelb_ipam_addresses_waiting{pod="a", pool="netbox"} 0x60
 purelb_ipam_request_duration_seconds_bucket{pod="a", pool="netbox", outcome="200", le="0.1"} 0+1x60
 purelb_ipam_request_duration_seconds_bucket{pod="a", pool="netbox", outcome="200", le="+Inf"} 0+1x60
 process_cpu_seconds_total{job="purelb-manager-metrics", pod="a"} 0+1x60

@@ -61,7 +61,7 @@ func (r *run) findHolder(ctx context.Context) (*node, []string, error) {
 		var addresses []string
 		for i := range list.Items {
 			for _, a := range list.Items[i].Spec.Addresses {
-				if a.Type == v1.AnnounceLocal && !a.Leaving {
+				if a.Type == v1.AnnounceLocal && !a.HandingOver {
 					addresses = append(addresses, a.Address)
 				}
 			}

@@ -100,7 +100,7 @@ func tryAgent(t *testing.T, random *rand.Rand) {
 	node := nodeName(0)
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1.LeasePrefix + node}}
 	first := &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: node}, Spec: v1.AnnouncementSpec{
-		NodeName: node, LBNodeAgent: lbNodeAgent, HeartbeatSeconds: 1, Common: true,
+		NodeName: node, LBNodeAgent: lbNodeAgent, HeartbeatSeconds: 1, IncludeCommonAnnouncements: true,
 	}}
 	create(t, c, lease, first)
 	a := newNodeProgram(t, c, agentAccount, programPath(t), folder, nodeagents.DaemonSet(settings, nodeagents.Defaults{}, "").Spec.Template.Spec.Containers[0])
@@ -239,7 +239,7 @@ func entries(addresses []netip.Addr, kind v1.AnnounceType, iface string, epoch i
 		service := fmt.Sprintf("%s/%s%06d%06d", strings.Repeat("n", 63), strings.Repeat("s", 51), epoch, i)
 		all = append(all, v1.AnnouncedAddress{
 			Address: addr.String(), PrefixLength: int32(addr.BitLen()), Interface: v1.InterfaceName(iface), Type: kind,
-			ServiceGroup: "default", Services: []string{service}, Claim: v1.ClaimProbe, Epoch: epoch,
+			ServiceGroup: "default", Services: []string{service}, ClaimPolicy: v1.ClaimProbe, Epoch: epoch,
 		})
 	}
 	return all

@@ -68,8 +68,8 @@ func (t *tracker) recordStatus(node, announcement string, status *v1.Announcemen
 			w.reportedBy[node], w.lastReport = true, now
 		}
 	}
-	if status.CommonRevision != nil {
-		t.sharedReportsByNode[node] = append(t.sharedReportsByNode[node], sharedReport{*status.CommonRevision, now})
+	if status.CommonAnnouncementsRevision != nil {
+		t.sharedReportsByNode[node] = append(t.sharedReportsByNode[node], sharedReport{*status.CommonAnnouncementsRevision, now})
 	}
 	t.total += count - t.announced[announcement]
 	t.announced[announcement] = count

@@ -125,7 +125,7 @@ func leftOn(ctx context.Context, c client.Reader, namespace, node string) ([]str
 				left = append(left, s.Address)
 			}
 		}
-		if a.Spec.Common || a.Status.CommonRevision != nil {
+		if a.Spec.IncludeCommonAnnouncements || a.Status.CommonAnnouncementsRevision != nil {
 			hasShared = true
 		}
 	}

@@ -29,14 +29,14 @@ func onNode(node, text string) *v1.Announcement {
 	desired, reported, _ := strings.Cut(text, ":")
 	for address := range strings.FieldsSeq(desired) {
 		if address == "shared" {
-			a.Spec.Common = true
+			a.Spec.IncludeCommonAnnouncements = true
 			continue
 		}
 		a.Spec.Addresses = append(a.Spec.Addresses, v1.AnnouncedAddress{Address: address})
 	}
 	for address := range strings.FieldsSeq(reported) {
 		if address == "shared" {
-			a.Status.CommonRevision = new(int64(7))
+			a.Status.CommonAnnouncementsRevision = new(int64(7))
 			continue
 		}
 		a.Status.Addresses = append(a.Status.Addresses, v1.AddressStatus{Address: address, State: v1.StateAnnounced})

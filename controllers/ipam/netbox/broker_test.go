@@ -74,10 +74,10 @@ func TestFaultPermissionOfOneGroup(t *testing.T) {
 	reasonOf := func(group string) func() string { return func() string { return b.Observation(group).Reason } }
 	g.Eventually(reasonOf("selector")).WithTimeout(30 * time.Second).Should(Equal(v1.ReasonIPAMRefused))
 	b.Configure("prefix", w.config())
-	claim := allocation.Claim{Group: "prefix", Family: allocation.IPv4}
+	wanted := allocation.IPAMRequest{Group: "prefix", Family: allocation.IPv4}
 	owner := request("web").Owner
-	b.Want(owner, []allocation.Claim{claim})
-	g.Eventually(func() allocation.Offer { return b.Offers(owner.UID)[claim] }).WithTimeout(30 * time.Second).Should(Equal(allocation.Offer{Address: w.addr(1)}))
+	b.Want(owner, []allocation.IPAMRequest{wanted})
+	g.Eventually(func() allocation.Offer { return b.Offers(owner.UID)[wanted] }).WithTimeout(30 * time.Second).Should(Equal(allocation.Offer{Address: w.addr(1)}))
 	g.Eventually(reasonOf("prefix")).WithTimeout(30 * time.Second).Should(Equal(v1.ReasonReachable))
 	g.Expect(reasonOf("selector")()).To(Equal(v1.ReasonIPAMRefused))
 }
@@ -89,12 +89,12 @@ func TestFaultOneRequest(t *testing.T) {
 	w.prefix(w.v4, nil)
 	b := w.startBroker()
 	b.Configure("group", w.config())
-	claim := allocation.Claim{Group: "group", Family: allocation.IPv4}
+	wanted := allocation.IPAMRequest{Group: "group", Family: allocation.IPv4}
 	first, second := ipamtest.NewOwner("first", 0), ipamtest.NewOwner("second", 1)
 	offerTo := func(o ipam.Owner) func() allocation.Offer {
-		return func() allocation.Offer { return b.Offers(o.UID)[claim] }
+		return func() allocation.Offer { return b.Offers(o.UID)[wanted] }
 	}
-	b.Want(first, []allocation.Claim{claim})
+	b.Want(first, []allocation.IPAMRequest{wanted})
 	g.Eventually(offerTo(first)).WithTimeout(30 * time.Second).Should(Equal(allocation.Offer{Address: w.addr(1)}))
 	w.fake.SetFaults(func(rw http.ResponseWriter, r *http.Request) bool {
 		if r.Method != http.MethodDelete {
@@ -106,7 +106,7 @@ func TestFaultOneRequest(t *testing.T) {
 	b.Want(first, nil) // its record cannot be deleted
 	g.Eventually(func() map[netip.Addr]string { return b.Observation("group").Differences }).WithTimeout(30 * time.Second).Should(
 		HaveKeyWithValue(w.addr(1), "its record cannot be deleted: NetBox "+w.base+" cannot be asked: it answers 500"))
-	b.Want(second, []allocation.Claim{claim})
+	b.Want(second, []allocation.IPAMRequest{wanted})
 	g.Eventually(offerTo(second)).WithTimeout(30 * time.Second).Should(Equal(allocation.Offer{Address: w.addr(2)}))
 	g.Expect(b.Observation("group").Reason).To(Equal(v1.ReasonReachable))
 	w.fake.SetFaults(nil, nil)

@@ -82,9 +82,9 @@ func TestFaultReservedGivenAway(t *testing.T) {
 	}, nil)
 	b.Release("group", a)
 	g.Eventually(asked).WithTimeout(30 * time.Second).Should(Receive())
-	claim := allocation.Claim{Group: "group", Family: allocation.IPv4}
-	b.Want(next, []allocation.Claim{claim}) // it is asked for when the release has ended
-	g.Eventually(func() allocation.Offer { return b.Offers(next.UID)[claim] }).WithTimeout(30 * time.Second).Should(Equal(allocation.Offer{Address: w.addr(6)}))
+	wanted := allocation.IPAMRequest{Group: "group", Family: allocation.IPv4}
+	b.Want(next, []allocation.IPAMRequest{wanted}) // it is asked for when the release has ended
+	g.Eventually(func() allocation.Offer { return b.Offers(next.UID)[wanted] }).WithTimeout(30 * time.Second).Should(Equal(allocation.Offer{Address: w.addr(6)}))
 	if got := w.recordAt(a); got["description"] != "server 17" || got["dns_name"] != "server17.example" || at(got, "status.value") != "active" {
 		t.Errorf("the server's record: %v", got)
 	}

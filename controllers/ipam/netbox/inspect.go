@@ -17,8 +17,8 @@ import (
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
-// partRequests is how many requests of an inspection follow one another, so that claims and
-// releases that come meanwhile need not wait for the rest: that is about one claim's. Lists of
+// partRequests is how many requests of an inspection follow one another, so that allocations and
+// releases that come meanwhile need not wait for the rest: that is about one allocation's. Lists of
 // several pages, and pools that are counted in several requests, may add some.
 const partRequests = 4
 
@@ -71,7 +71,7 @@ func (i *inspection) next(ctx context.Context) (*ipam.Report, error) {
 	if err != nil || !areCounted {
 		return nil, err
 	}
-	if i.arePoolsOthers() { // a claim has found that they have changed
+	if i.arePoolsOthers() { // an allocation has found that they have changed
 		*i = inspection{system: i.system, lookup: newLookup()}
 		return nil, nil //nolint:nilnil // the inspection begins anew
 	}

@@ -100,7 +100,7 @@ func TestInspectionInParts(t *testing.T) {
 	}
 }
 
-// Between the parts of an inspection somebody extends a prefix in NetBox, and a claim finds that: the
+// Between the parts of an inspection somebody extends a prefix in NetBox, and an allocation finds that: the
 // inspection begins anew, and reports the group's pools as they are.
 func TestInspectionOfChangedPools(t *testing.T) {
 	w := newFake(t, fake.V46, fake.TokenV2)

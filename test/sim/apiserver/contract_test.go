@@ -199,7 +199,7 @@ var scenarios = map[string]func(s *story){
 		s.tell("create", a, s.Create(s.ctx, a))
 		s.tell("once more", announcement("made"), s.Create(s.ctx, announcement("made")))
 		stale := a.DeepCopy()
-		a.Spec.Addresses = []v1.AnnouncedAddress{{Address: "192.0.2.1", PrefixLength: 24, Interface: "eth0", Type: v1.AnnounceLocal, Claim: v1.ClaimProbe, Epoch: 1, Services: []string{"a/b"}}}
+		a.Spec.Addresses = []v1.AnnouncedAddress{{Address: "192.0.2.1", PrefixLength: 24, Interface: "eth0", Type: v1.AnnounceLocal, ClaimPolicy: v1.ClaimProbe, Epoch: 1, Services: []string{"a/b"}}}
 		s.tell("update", a, s.Update(s.ctx, a))
 		s.tell("the same", a, s.Update(s.ctx, a))
 		a.Labels["c"] = "d"

@@ -259,7 +259,7 @@ func (r *rest) wanted(node string) map[netip.Addr]v1.AnnouncedAddress {
 			continue
 		}
 		add(ann.Spec.Addresses)
-		if !ann.Spec.Common {
+		if !ann.Spec.IncludeCommonAnnouncements {
 			continue
 		}
 		for _, c := range r.Commons {
@@ -286,8 +286,8 @@ func (r *rest) checkAnnouncements() {
 			}
 		}
 		for _, e := range ann.Spec.Addresses {
-			if e.Leaving {
-				r.report("Announcement %s: %s is still leaving", ann.Name, e.Address)
+			if e.HandingOver {
+				r.report("Announcement %s: %s is still being handed over", ann.Name, e.Address)
 			}
 			i := slices.IndexFunc(ann.Status.Addresses, func(st v1.AddressStatus) bool { return st.Address == e.Address })
 			if i < 0 || ann.Status.Addresses[i].State != v1.StateAnnounced || ann.Status.Addresses[i].Epoch != e.Epoch {

@@ -17,7 +17,7 @@ var virtualAddr = netip.MustParseAddr("172.30.2.16")
 func good() Snapshot {
 	announcement := func(node string, local ...v1.AnnouncedAddress) v1.Announcement {
 		a := v1.Announcement{ObjectMeta: metav1.ObjectMeta{Name: node, Generation: 3}}
-		a.Spec = v1.AnnouncementSpec{NodeName: node, LBNodeAgent: "default", Common: true, Addresses: local}
+		a.Spec = v1.AnnouncementSpec{NodeName: node, LBNodeAgent: "default", IncludeCommonAnnouncements: true, Addresses: local}
 		a.Status = v1.AnnouncementStatus{ObservedGeneration: 3, Announced: int32(1 + len(local)), Desired: int32(1 + len(local)),
 			Conditions: []metav1.Condition{{Type: v1.ConditionReady, Status: metav1.ConditionTrue}}}
 		for _, e := range local {
@@ -84,13 +84,13 @@ func TestRestFindsViolations(t *testing.T) {
 		}},
 		{"an agent that is behind", "generation 4, and its agent has seen 3", func(s *Snapshot) { local(s).Generation = 4 }},
 		{"status is not spec", "is to be announced with epoch 2, and is not", func(s *Snapshot) { local(s).Status.Addresses[0].Epoch = 1 }},
-		{"Standby", "is to be announced", func(s *Snapshot) { local(s).Status.Addresses[0].State = v1.StateStandby }},
+		{"Waiting", "is to be announced", func(s *Snapshot) { local(s).Status.Addresses[0].State = v1.StateWaiting }},
 		{"status has more than spec", "which is not in spec", func(s *Snapshot) {
 			s.Announcements[1].Status.Addresses = []v1.AddressStatus{{Address: "10.77.0.101", State: v1.StateAnnounced}}
 		}},
 		{"not all announced", "1 of 2 are announced", func(s *Snapshot) { local(s).Status.Announced = 1 }},
 		{"not Ready", "is not Ready", func(s *Snapshot) { local(s).Status.Conditions[0].Status = metav1.ConditionFalse }},
-		{"leaving", "still leaving", func(s *Snapshot) { local(s).Spec.Addresses[0].Leaving = true }},
+		{"handed over", "still being handed over", func(s *Snapshot) { local(s).Spec.Addresses[0].HandingOver = true }},
 		{"a leftover", "node2 has 10.77.0.100/32 on eth0, left over", func(s *Snapshot) {
 			s.Nodes[1].Held = append(s.Nodes[1].Held, Held{"eth0", netip.MustParsePrefix("10.77.0.100/32")})
 		}},
@@ -101,7 +101,7 @@ func TestRestFindsViolations(t *testing.T) {
 		{"of no Service", "which no Service has", func(s *Snapshot) { s.Services, s.Wanted = s.Services[1:], s.Wanted[1:] }},
 		{"on an excluded node", "is excluded or out of service", func(s *Snapshot) { s.Nodes[0].Refusing = true }},
 		{"two holders", "Local address 10.77.0.100 is on [node1 node2]", func(s *Snapshot) { s.Announcements[1].Spec.Addresses = local(s).Spec.Addresses }},
-		{"not on all nodes", "Virtual address 172.30.2.16 is not on node2", func(s *Snapshot) { s.Announcements[1].Spec.Common = false }},
+		{"not on all nodes", "Virtual address 172.30.2.16 is not on node2", func(s *Snapshot) { s.Announcements[1].Spec.IncludeCommonAnnouncements = false }},
 		{"a wrong count", "lan counts 2 and 0", func(s *Snapshot) { s.Groups[0].AllocatedIPv4 = 2 }},
 		{"a group is not Ready", "lan is not Ready", func(s *Snapshot) { s.Groups[0].Ready = false }},
 	} {

@@ -15,14 +15,14 @@ import (
 	"github.com/purelb/purelb-operator/controllers/ipam/ipamtest"
 )
 
-// A permission that is missing for the claims of a group is asked for by one of them at a
+// A permission that is missing for the requests of a group is asked for by one of them at a
 // time.
-func TestFaultBrokerClaimsForbidden(t *testing.T) {
+func TestFaultBrokerRequestsForbidden(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		w.broker.Configure("bad", configOf(groupA))
 		w.failFor(errForbidden, func(q question) bool { return q.group == "bad" && q.method == "allocate" })
 		for n := range 50 {
-			w.broker.Want(noisy(n), []allocation.Claim{claimOf("bad")})
+			w.broker.Want(noisy(n), []allocation.IPAMRequest{requestOf("bad")})
 		}
 		w.pass(time.Minute)
 		w.wantReason(noisy(49), v1.ReasonIPAMRefused, errForbidden.Message)
@@ -31,37 +31,37 @@ func TestFaultBrokerClaimsForbidden(t *testing.T) {
 		if n := w.count("bad allocate"); n > 60 {
 			t.Errorf("asked %d times in an hour", n)
 		}
-		w.broker.Want(web(0), []allocation.Claim{claimOf(groupA)})
+		w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(time.Second)
 		w.wantAddress(web(0))
 		w.failFor(nil, func(question) bool { return false })
 		w.pass(2 * time.Minute)
-		if o := w.broker.Observation("bad"); o.WaitingClaims != 50-8 {
-			t.Errorf("%d claims wait", o.WaitingClaims)
+		if o := w.broker.Observation("bad"); o.AddressesWaiting != 50-8 {
+			t.Errorf("%d requests wait", o.AddressesWaiting)
 		}
 	})
 }
 
-// Many claims that cannot be met keep neither releases nor repairs nor comparisons waiting. This test
+// Many requests that cannot be met keep neither releases nor repairs nor comparisons waiting. This test
 // shows the row "Services want more addresses than there are, or the token may create none" of
 // docs/trust.md.
-func TestFaultBrokerExhaustedClaims(t *testing.T) {
+func TestFaultBrokerExhaustedRequests(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		addrs := w.holdAll(groupA)
 		w.lock(func() { w.delay[urlOf(groupA)] = 1650 * time.Millisecond })
 		for n := range 90 {
-			w.broker.Want(noisy(n), []allocation.Claim{claimOf(groupA)})
+			w.broker.Want(noisy(n), []allocation.IPAMRequest{requestOf(groupA)})
 		}
 		w.pass(time.Minute)
 		w.resetCounts()
 		w.releaseHeld(groupA, addrs[0])
-		w.pass(10 * time.Second) // while most claims have not been asked for yet
+		w.pass(10 * time.Second) // while most requests have not been asked for yet
 		if n := w.count(groupA + " release"); n != 1 {
 			t.Errorf("%d releases", n)
 		}
 		w.pass(time.Hour)
-		if n := w.broker.Observation(groupA).WaitingClaims; n != 89 {
-			t.Errorf("%d claims wait, want one less", n)
+		if n := w.broker.Observation(groupA).AddressesWaiting; n != 89 {
+			t.Errorf("%d requests wait, want one less", n)
 		}
 		// Each has been asked for, and now one at a time is.
 		w.resetCounts()
@@ -85,7 +85,7 @@ func TestFaultBrokerKindsTakeTurns(t *testing.T) {
 		addrs := w.holdAll(groupA)
 		w.lock(func() { w.delay[urlOf(groupA)] = time.Second })
 		for n := range 600 {
-			w.broker.Want(noisy(n), []allocation.Claim{claimOf(groupA)})
+			w.broker.Want(noisy(n), []allocation.IPAMRequest{requestOf(groupA)})
 		}
 		for _, a := range addrs[:3] {
 			w.releaseHeld(groupA, a)
@@ -101,7 +101,7 @@ func TestFaultBrokerKindsTakeTurns(t *testing.T) {
 		w.resetCounts()
 		w.pass(15 * time.Second)
 		if n := w.count(groupA + " allocate"); n < 14 {
-			t.Errorf("%d claims in 15 s with nothing else to do", n)
+			t.Errorf("%d requests in 15 s with nothing else to do", n)
 		}
 	})
 }
@@ -110,7 +110,7 @@ func TestFaultBrokerKindsTakeTurns(t *testing.T) {
 func TestBrokerKeepsRefusals(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
 		w.holdAll(groupA)
-		w.broker.Want(noisy(0), []allocation.Claim{claimOf(groupA)})
+		w.broker.Want(noisy(0), []allocation.IPAMRequest{requestOf(groupA)})
 		w.pass(time.Minute)
 		const exhausted = "the memory has no free IPv4 address"
 		w.wantReason(noisy(0), v1.ReasonExhausted, exhausted)
@@ -128,7 +128,7 @@ func TestBrokerKeepsRefusals(t *testing.T) {
 	})
 }
 
-// What a comparison, or a claim, finds by an earlier configuration of a group is not taken
+// What a comparison, or a request, finds by an earlier configuration of a group is not taken
 // for what the new one has.
 func TestBrokerConfiguredMeanwhile(t *testing.T) {
 	const other = "https://other"
@@ -154,10 +154,10 @@ func TestBrokerConfiguredMeanwhile(t *testing.T) {
 			}
 		})
 	})
-	t.Run("claim", func(t *testing.T) {
+	t.Run("request", func(t *testing.T) {
 		inBrokerWorld(t, func(w *brokerWorld) {
 			config := newWorld(w)
-			w.broker.Want(web(0), []allocation.Claim{claimOf(groupA)})
+			w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupA)})
 			w.pass(2 * time.Second)
 			w.broker.Configure(groupA, config)
 			w.pass(20 * time.Second)
@@ -175,7 +175,7 @@ func TestBrokerExhaustedWithRecord(t *testing.T) {
 		addrs := w.holdAll(groupA)
 		w.systems[urlOf(groupA)].SetMark(addrs[4], noisy(49).Mark(ipamtest.Cluster))
 		for n := range 50 {
-			w.broker.Want(noisy(n), []allocation.Claim{claimOf(groupA)})
+			w.broker.Want(noisy(n), []allocation.IPAMRequest{requestOf(groupA)})
 			w.pass(time.Millisecond)
 		}
 		w.pass(time.Second)
@@ -198,7 +198,7 @@ func TestBrokerLoneFamily(t *testing.T) {
 		svc.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}, IPFamilyPolicy: ptr.To(corev1.IPFamilyPolicyRequireDualStack)}
 		look := func() allocation.Result {
 			result := allocation.Allocate(allocation.RequestOf(svc), &allocation.Inputs{Catalog: catalog, InUse: allocation.NewInUse(), Offers: w.broker.Offers(svc.UID)})
-			w.broker.Want(web(0), result.Claims)
+			w.broker.Want(web(0), result.IPAMRequests)
 			w.pass(time.Second)
 			return result
 		}
