@@ -95,7 +95,7 @@ func Place(inputs Inputs) Result {
 		*Address
 		situation
 	}
-	var locals []local
+	locals := make([]local, 0, len(addresses))
 	for i := range addresses {
 		a := &addresses[i]
 		switch announceType, why := p.typeOf(a); announceType {
