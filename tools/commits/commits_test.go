@@ -25,7 +25,8 @@ func TestFindings(t *testing.T) {
 		{"agent: " + strings.Repeat("a", 94), "101 bytes, more than 100"},
 		{"agent: " + strings.Repeat("a", 93), ""},
 		{"agent: renew the Lease\nlater", "no empty line"},
-		{"agent: renew the Lease\n\n" + strings.Repeat("later ", 20), "line of the body has 120 bytes"},
+		{"agent: renew the Lease\n\n" + strings.Repeat("later ", 20) + "a", "line of the body has 121 bytes"},
+		{"agent: renew the Lease\n\n" + strings.Repeat("later ", 20), ""},
 	} {
 		found := strings.Join(findings(row.message), "; ")
 		if row.finding == "" && found != "" || !strings.Contains(found, row.finding) {

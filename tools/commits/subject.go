@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// widest is the longest subject and the longest line of a body, in bytes.
-const widest = 100
+// widestSubject and widestLine are the longest subject and the longest line of a body, in bytes.
+const widestSubject, widestLine = 100, 120
 
 // form is that of a subject: areas, a colon, and what is so from then on.
 var form = regexp.MustCompile(`^[a-z0-9][a-z0-9/.-]*( tests)?(, [a-z0-9][a-z0-9/.-]*( tests)?)*: \S`)
@@ -28,15 +28,15 @@ func findings(message string) []string {
 	if strings.HasSuffix(subject, ".") {
 		found = append(found, "the subject ends with a full stop")
 	}
-	if len(subject) > widest {
-		found = append(found, fmt.Sprintf("the subject has %d bytes, more than %d", len(subject), widest))
+	if len(subject) > widestSubject {
+		found = append(found, fmt.Sprintf("the subject has %d bytes, more than %d", len(subject), widestSubject))
 	}
 	if hasBody && !strings.HasPrefix(body, "\n") {
 		found = append(found, "no empty line follows the subject")
 	}
 	for line := range strings.SplitSeq(body, "\n") {
-		if len(line) > widest && strings.Contains(line, " ") { // a link cannot be broken
-			found = append(found, fmt.Sprintf("a line of the body has %d bytes, more than %d", len(line), widest))
+		if len(line) > widestLine && strings.Contains(line, " ") { // a link cannot be broken
+			found = append(found, fmt.Sprintf("a line of the body has %d bytes, more than %d", len(line), widestLine))
 			break
 		}
 	}
