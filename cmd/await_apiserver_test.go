@@ -45,7 +45,8 @@ func TestAwaitAPIServer(t *testing.T) {
 	err := awaitAPIServer(t.Context(), address, testInterval, func(context.Context) error {
 		requests++
 		if requests > 1 {
-			if alive, ready := getStatus(t, "http://"+address+"/healthz"), getStatus(t, "http://"+address+"/readyz"); alive != 200 || ready != 503 {
+			if alive, ready := getStatus(t, "http://"+address+"/healthz"),
+				getStatus(t, "http://"+address+"/readyz"); alive != 200 || ready != 503 {
 				t.Errorf("/healthz %d, /readyz %d", alive, ready)
 			}
 		}
@@ -72,7 +73,8 @@ func TestAwaitAPIServerAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	if err := awaitAPIServer(t.Context(), listener.Addr().String(), time.Hour, func(context.Context) error { return nil }); err != nil {
+	if err := awaitAPIServer(t.Context(), listener.Addr().String(), time.Hour,
+		func(context.Context) error { return nil }); err != nil {
 		t.Error(err)
 	}
 }

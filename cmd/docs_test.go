@@ -68,7 +68,8 @@ func TestFeatureGates(t *testing.T) {
 	}
 	for name, spec := range gates.GetAll() {
 		if name != "AllAlpha" && name != "AllBeta" { // these stand for others
-			known[string(name)] = map[string]string{"ALPHA": "Alpha", "BETA": "Beta"}[string(spec.PreRelease)] + " " + strconv.FormatBool(spec.Default)
+			known[string(name)] = map[string]string{"ALPHA": "Alpha", "BETA": "Beta"}[string(spec.PreRelease)] + " " +
+				strconv.FormatBool(spec.Default)
 		}
 		if wantDefault := spec.PreRelease == featuregate.Beta; spec.Default != wantDefault && name != "AllBeta" {
 			t.Errorf("%s is %s, and its default is %t", name, spec.PreRelease, spec.Default)
@@ -81,12 +82,15 @@ func TestFeatureGates(t *testing.T) {
 
 // TestFeatureGatesFlag refuses gates that there are not.
 func TestFeatureGatesFlag(t *testing.T) {
-	for value, wantOn := range map[string]bool{"WireFailover=true": true, "WireFailover=false": false, "AllAlpha=true": true, "": false} {
+	for value, wantOn := range map[string]bool{
+		"WireFailover=true": true, "WireFailover=false": false, "AllAlpha=true": true, "": false,
+	} {
 		gates, err := features.New()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := newManagerCommand(gates).ParseFlags([]string{"--feature-gates=" + value}); err != nil || gates.Enabled(features.WireFailover) != wantOn {
+		if err := newManagerCommand(gates).ParseFlags([]string{"--feature-gates=" + value}); err != nil ||
+			gates.Enabled(features.WireFailover) != wantOn {
 			t.Errorf("%q: %v, WireFailover %t", value, err, gates.Enabled(features.WireFailover))
 		}
 	}

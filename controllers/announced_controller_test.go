@@ -30,7 +30,11 @@ func TestUntilFirstReport(t *testing.T) {
 		{"nothing to announce", false, "", time.Second, 0},
 		{"the clock was set back", false, no, -time.Hour, 3 * time.Second},
 	} {
-		svc := &corev1.Service{Status: corev1.ServiceStatus{Conditions: []metav1.Condition{{Type: v1.ConditionAllocated, LastTransitionTime: allocated}}}}
+		svc := &corev1.Service{
+			Status: corev1.ServiceStatus{
+				Conditions: []metav1.Condition{{Type: v1.ConditionAllocated, LastTransitionTime: allocated}},
+			},
+		}
 		if row.reported {
 			svc.Status.Conditions = append(svc.Status.Conditions, metav1.Condition{Type: v1.ConditionAnnounced, Status: yes})
 		}

@@ -47,7 +47,8 @@ func TestAttackAllocatorAnnotations(t *testing.T) {
 	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(HavePrefix("True"))
 	written := fetch(g, svc).Annotations
 	patch(t, svc, fmt.Sprintf(`{"metadata":{"annotations":{%q:null,%q:%q,%q:"z",%q:"local"}}}`,
-		v1.AnnotationAllocatedBy, v1.AnnotationAllocatedFrom, strings.Repeat("z", 300), v1.AnnotationAllocatedKey, v1.AnnotationPoolType))
+		v1.AnnotationAllocatedBy, v1.AnnotationAllocatedFrom, strings.Repeat("z", 300), v1.AnnotationAllocatedKey,
+		v1.AnnotationPoolType))
 	g.Eventually(func(g Gomega) map[string]string { return fetch(g, svc).Annotations }).Should(Equal(written))
 	g.Expect(ingress(svc)(g)).To(Equal([]string{"172.16.60.1"}))
 	g.Eventually(condition(svc, v1.ConditionAllocated)).Should(Equal("True Allocated: 172.16.60.1 from pool forged-1"))
@@ -56,7 +57,10 @@ func TestAttackAllocatorAnnotations(t *testing.T) {
 	}
 
 	// A Service that pretends to have an allocation gets nothing by that.
-	late := service(t, "claims", ofGroup("forged-2"), annotated(v1.AnnotationAllocatedBy, v1.Brand), annotated(v1.AnnotationAllocatedFrom, "forged-1"))
+	late := service(
+		t, "claims", ofGroup("forged-2"), annotated(v1.AnnotationAllocatedBy, v1.Brand),
+		annotated(v1.AnnotationAllocatedFrom, "forged-1"),
+	)
 	g.Eventually(ingress(late)).Should(Equal([]string{"172.16.61.1"}))
 	g.Expect(late.Annotations).To(HaveKeyWithValue(v1.AnnotationAllocatedFrom, "forged-2"))
 }
@@ -76,7 +80,10 @@ func TestFaultAnotherController(t *testing.T) {
 	start := time.Now()
 	g.Expect(overwrite(ctx, svc, "8.8.8.8")).To(Succeed())
 	g.Eventually(ingress(svc)).Should(Equal([]string{"172.16.62.1"}))
-	g.Eventually(eventsOf(svc, v1.EventAddressOverwritten)).Should(ConsistOf(ContainSubstring("Another controller has written 8.8.8.8 in place of 172.16.62.1, which is restored")))
+	g.Eventually(eventsOf(svc, v1.EventAddressOverwritten)).
+		Should(ConsistOf(ContainSubstring(
+			"Another controller has written 8.8.8.8 in place of 172.16.62.1, which is restored",
+		)))
 	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(HavePrefix("True"))
 
 	var restores atomic.Int64
@@ -132,16 +139,25 @@ func TestAttackLongKey(t *testing.T) {
 func TestAttackSharerAcrossNamespaces(t *testing.T) {
 	g := begin(t)
 	const other = "test-younger" // of Services made in one second, the first by namespace is the older
-	g.Expect(client.IgnoreAlreadyExists(api.Create(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other}}))).To(Succeed())
-	serviceGroup(t, "shared-across", "{remote: {pool: 172.16.64.1-172.16.64.9, subnet: 172.16.64.0/24}, shareAcrossNamespaces: true}")
+	g.Expect(client.IgnoreAlreadyExists(api.Create(
+		context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other}},
+	))).To(Succeed())
+	serviceGroup(
+		t, "shared-across", "{remote: {pool: 172.16.64.1-172.16.64.9, subnet: 172.16.64.0/24}, shareAcrossNamespaces: true}",
+	)
 	key := annotated(v1.AnnotationAllowSharedIP, "k")
 	victim := service(t, "victim", ofGroup("shared-across"), key, onPort(80))
 	g.Eventually(ingress(victim)).Should(Equal([]string{"172.16.64.1"}))
-	attacker := service(t, "attacker", ofGroup("shared-across"), key, onPort(443), func(svc *corev1.Service) { svc.Namespace = other })
+	attacker := service(
+		t, "attacker", ofGroup("shared-across"), key, onPort(443), func(svc *corev1.Service) { svc.Namespace = other },
+	)
 	g.Eventually(ingress(attacker)).Should(Equal([]string{"172.16.64.1"}))
 	patch(t, attacker, `{"spec":{"ports":[{"port":80}]}}`)
 	g.Eventually(ingress(attacker)).Should(BeEmpty())
-	g.Eventually(condition(attacker, v1.ConditionAllocated)).Should(Equal("False PortConflict: 172.16.64.1 cannot be shared with a Service of another namespace: both have port TCP/80"))
+	g.Eventually(condition(attacker, v1.ConditionAllocated)).
+		Should(Equal(
+			"False PortConflict: 172.16.64.1 cannot be shared with a Service of another namespace: both have port TCP/80",
+		))
 	g.Expect(ingress(victim)(g)).To(Equal([]string{"172.16.64.1"}))
 	waitUntilAllocated(t)
 	g.Expect(condition(victim, v1.ConditionAllocated)(g)).To(Equal("True Allocated: 172.16.64.1 from pool shared-across"))
@@ -155,24 +171,34 @@ func TestAttackSharerAcrossNamespaces(t *testing.T) {
 func TestAttackOlderSharer(t *testing.T) {
 	g := begin(t)
 	const other = "test-victim" // of Services made in one second, the first by namespace is the older
-	g.Expect(client.IgnoreAlreadyExists(api.Create(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other}}))).To(Succeed())
-	serviceGroup(t, "older-shares", "{remote: {pool: 172.16.67.1-172.16.67.9, subnet: 172.16.67.0/24}, shareAcrossNamespaces: true}")
+	g.Expect(client.IgnoreAlreadyExists(api.Create(
+		context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other}},
+	))).To(Succeed())
+	serviceGroup(
+		t, "older-shares", "{remote: {pool: 172.16.67.1-172.16.67.9, subnet: 172.16.67.0/24}, shareAcrossNamespaces: true}",
+	)
 	key := annotated(v1.AnnotationAllowSharedIP, "k")
 	attacker := service(t, "attacker", ofGroup("older-shares"), key, onPort(8080))
 	g.Eventually(ingress(attacker)).Should(Equal([]string{"172.16.67.1"}))
-	victim := service(t, "victim", ofGroup("older-shares"), key, onPort(443), func(svc *corev1.Service) { svc.Namespace = other })
+	victim := service(
+		t, "victim", ofGroup("older-shares"), key, onPort(443), func(svc *corev1.Service) { svc.Namespace = other },
+	)
 	g.Eventually(ingress(victim)).Should(Equal([]string{"172.16.67.1"}))
 
 	patch(t, attacker, `{"spec":{"ports":[{"port":443}]}}`)
 	g.Eventually(ingress(attacker)).Should(BeEmpty())
-	g.Eventually(condition(attacker, v1.ConditionAllocated)).Should(Equal("False PortConflict: 172.16.67.1 cannot be shared with a Service of another namespace: both have port TCP/443"))
+	g.Eventually(condition(attacker, v1.ConditionAllocated)).
+		Should(Equal(
+			"False PortConflict: 172.16.67.1 cannot be shared with a Service of another namespace: both have port TCP/443",
+		))
 	patch(t, attacker, `{"spec":{"ports":[{"port":8080}]}}`)
 	g.Eventually(ingress(attacker)).Should(Equal([]string{"172.16.67.1"}))
 	patch(t, attacker, `{"metadata":{"annotations":{"purelb.io/allow-shared-ip":"another"}}}`)
 	g.Eventually(ingress(attacker)).Should(Equal([]string{"172.16.67.2"}))
 	waitUntilAllocated(t)
 	g.Expect(condition(victim, v1.ConditionAllocated)(g)).To(Equal("True Allocated: 172.16.67.1 from pool older-shares"))
-	g.Expect(condition(victim, v1.ConditionRecord)(g)).To(Equal("True Recorded: 172.16.67.1 group=older-shares type=remote ports=TCP/443 key=k"))
+	g.Expect(condition(victim, v1.ConditionRecord)(g)).
+		To(Equal("True Recorded: 172.16.67.1 group=older-shares type=remote ports=TCP/443 key=k"))
 	g.Expect(eventsOf(victim, v1.EventAddressReleased)(g)).To(BeEmpty())
 	g.Expect(eventsOf(victim, v1.EventDuplicateAddress)(g)).To(BeEmpty())
 }
@@ -184,9 +210,14 @@ func TestAttackOlderSharer(t *testing.T) {
 func TestAttackSharerWithPolicyLocal(t *testing.T) {
 	g := begin(t)
 	const other = "test-victim" // of Services made in one second, the first by namespace is the older
-	g.Expect(client.IgnoreAlreadyExists(api.Create(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other}}))).To(Succeed())
-	serviceGroup(t, "local-across", "{remote: {pool: 172.16.69.1-172.16.69.9, subnet: 172.16.69.0/24}, shareAcrossNamespaces: true}")
-	const why = "False SharingRefused: 172.16.69.1 cannot be shared with a Service of another namespace: one of the two has externalTrafficPolicy Local"
+	g.Expect(client.IgnoreAlreadyExists(api.Create(
+		context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other}},
+	))).To(Succeed())
+	serviceGroup(
+		t, "local-across", "{remote: {pool: 172.16.69.1-172.16.69.9, subnet: 172.16.69.0/24}, shareAcrossNamespaces: true}",
+	)
+	const why = "False SharingRefused: 172.16.69.1 cannot be shared with a Service of another namespace: one of the two " +
+		"has externalTrafficPolicy Local"
 	key, insists := annotated(v1.AnnotationAllowSharedIP, "k"), annotated(v1.AnnotationAllowLocal, "true")
 	setPolicy := func(svc *corev1.Service, policy string) {
 		t.Helper()
@@ -195,12 +226,18 @@ func TestAttackSharerWithPolicyLocal(t *testing.T) {
 
 	// The victim insists on its policy, so nobody joins.
 	attacker := service(t, "attacker", ofGroup("nowhere"), key, onPort(443))
-	victim := service(t, "victim", ofGroup("local-across"), key, onPort(80), policyLocal, insists, func(svc *corev1.Service) { svc.Namespace = other })
+	victim := service(
+		t, "victim", ofGroup("local-across"), key, onPort(80), policyLocal, insists,
+		func(svc *corev1.Service) { svc.Namespace = other },
+	)
 	g.Eventually(ingress(victim)).Should(Equal([]string{"172.16.69.1"}))
-	g.Eventually(condition(victim, v1.ConditionRecord)).Should(Equal("True Recorded: 172.16.69.1 group=local-across type=remote key=k"))
+	g.Eventually(condition(victim, v1.ConditionRecord)).
+		Should(Equal("True Recorded: 172.16.69.1 group=local-across type=remote key=k"))
 	patch(t, attacker, `{"metadata":{"annotations":{"purelb.io/service-group":"local-across"}}}`)
 	g.Eventually(condition(attacker, v1.ConditionAllocated)).Should(Equal(why))
-	patch(t, attacker, `{"spec":{"externalTrafficPolicy":"Local"},"metadata":{"annotations":{"purelb.io/allow-local":"true"}}}`)
+	patch(
+		t, attacker, `{"spec":{"externalTrafficPolicy":"Local"},"metadata":{"annotations":{"purelb.io/allow-local":"true"}}}`,
+	)
 	g.Eventually(condition(attacker, v1.ConditionAllocated)).Should(Equal(why))
 
 	// With policy Cluster both share. Who then changes it loses the address, although it is the
@@ -221,13 +258,22 @@ func TestAttackSharerWithPolicyLocal(t *testing.T) {
 // has none.
 func TestPreferDualStackGetsTheOtherFamily(t *testing.T) {
 	g := begin(t)
-	serviceGroup(t, "prefer", "remote: {v4pool: {pool: 172.16.65.1-172.16.65.9, subnet: 172.16.65.0/24}, v6pool: {pool: 'fd65::1', subnet: 'fd65::/64'}}")
+	serviceGroup(
+		t, "prefer",
+		"remote: {v4pool: {pool: 172.16.65.1-172.16.65.9, subnet: 172.16.65.0/24}, v6pool: {pool: 'fd65::1', subnet: "+
+			"'fd65::/64'}}",
+	)
 	holder := service(t, "holds-it", ofGroup("prefer"), dualStack)
 	g.Eventually(ingress(holder)).Should(Equal([]string{"172.16.65.1", "fd65::1"}))
-	svc := service(t, "prefers", ofGroup("prefer"), func(svc *corev1.Service) { svc.Spec.IPFamilyPolicy = ptr.To(corev1.IPFamilyPolicyPreferDualStack) })
+	svc := service(
+		t, "prefers", ofGroup("prefer"),
+		func(svc *corev1.Service) { svc.Spec.IPFamilyPolicy = ptr.To(corev1.IPFamilyPolicyPreferDualStack) },
+	)
 	g.Eventually(condition(svc, v1.ConditionAllocated)).Should(Equal(
-		"True Allocated: 172.16.65.2 from pool prefer; by PreferDualStack it gets an IPv6 address, too, as soon as ServiceGroup prefer has one that is free"))
+		"True Allocated: 172.16.65.2 from pool prefer; by PreferDualStack it gets an IPv6 address, too, as soon as " +
+			"ServiceGroup prefer has one that is free"))
 	remove(t, holder)
 	g.Eventually(ingress(svc)).Should(Equal([]string{"172.16.65.2", "fd65::1"}))
-	g.Eventually(condition(svc, v1.ConditionAllocated)).Should(Equal("True Allocated: 172.16.65.2, fd65::1 from pool prefer"))
+	g.Eventually(condition(svc, v1.ConditionAllocated)).
+		Should(Equal("True Allocated: 172.16.65.2, fd65::1 from pool prefer"))
 }

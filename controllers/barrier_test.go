@@ -60,7 +60,8 @@ func waitUntilAllocated(t *testing.T) {
 	for range passes {
 		waitUntilCached(t)
 		svc := service(t, fmt.Sprintf("barrier-%d", barriers.Add(1)), ofGroup("barrier"))
-		NewWithT(t).Eventually(condition(svc, v1.ConditionAllocated)).Should(Equal("False NoSuchGroup: there is no ServiceGroup barrier"))
+		NewWithT(t).Eventually(condition(svc, v1.ConditionAllocated)).
+			Should(Equal("False NoSuchGroup: there is no ServiceGroup barrier"))
 		NewWithT(t).Eventually(eventsOf(svc, v1.EventAllocationFailed)).Should(HaveLen(1))
 		remove(t, svc)
 	}

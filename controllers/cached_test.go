@@ -100,8 +100,12 @@ func TestAttackLargeService(t *testing.T) {
 			svc.Status.LoadBalancer.Ingress[0].Ports = make([]corev1.PortStatus, 10000)
 		},
 	} {
-		for kind, most := range map[corev1.ServiceType]int{corev1.ServiceTypeClusterIP: 16 << 10, corev1.ServiceTypeLoadBalancer: 160 << 10} {
-			svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "large", Annotations: map[string]string{}}}
+		for kind, most := range map[corev1.ServiceType]int{
+			corev1.ServiceTypeClusterIP: 16 << 10, corev1.ServiceTypeLoadBalancer: 160 << 10,
+		} {
+			svc := &corev1.Service{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "large", Annotations: map[string]string{}},
+			}
 			svc.Spec.Type = kind
 			grow(svc)
 			if size := sizeOf(t, slimmed(t, SlimService, svc)); size > most {
@@ -114,17 +118,23 @@ func TestAttackLargeService(t *testing.T) {
 // TestSlimServiceKeepsWhatIsRead compares what the manager makes of a Service with what the
 // manager makes of that which the cache keeps.
 func TestSlimServiceKeepsWhatIsRead(t *testing.T) {
-	record := allocation.Record{Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Group: "lan", Type: v1.PoolTypeLocal, Key: "k"}
+	record := allocation.Record{
+		Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Group: "lan", Type: v1.PoolTypeLocal, Key: "k",
+	}
 	full := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "a", Name: "b", UID: "u", ResourceVersion: "7", Generation: 3, CreationTimestamp: metav1.Unix(5, 0),
-			DeletionTimestamp: ptr.To(metav1.Unix(6, 0)), Annotations: map[string]string{"example.com/a": "b"}, Labels: map[string]string{"app": "b"},
+			DeletionTimestamp: ptr.To(metav1.Unix(6, 0)), Annotations: map[string]string{"example.com/a": "b"},
+			Labels: map[string]string{"app": "b"},
 		},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: ptr.To(v1.LoadBalancerClass), LoadBalancerIP: "10.0.0.1",
 			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, IPFamilyPolicy: ptr.To(corev1.IPFamilyPolicyPreferDualStack),
-			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal, HealthCheckNodePort: 30001, Selector: map[string]string{"app": "b"},
-			Ports:       []corev1.ServicePort{{Name: "web", Port: 80, Protocol: corev1.ProtocolTCP, AppProtocol: ptr.To("http")}},
+			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal, HealthCheckNodePort: 30001,
+			Selector: map[string]string{"app": "b"},
+			Ports: []corev1.ServicePort{
+				{Name: "web", Port: 80, Protocol: corev1.ProtocolTCP, AppProtocol: ptr.To("http")},
+			},
 			ExternalIPs: []string{"192.0.2.1"}, LoadBalancerSourceRanges: []string{"192.0.2.0/24"},
 		},
 	}
@@ -132,7 +142,9 @@ func TestSlimServiceKeepsWhatIsRead(t *testing.T) {
 		full.Annotations[name] = "true"
 	}
 	full.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{
-		{IP: "10.0.0.1", IPMode: ptr.To(corev1.LoadBalancerIPModeVIP), Ports: []corev1.PortStatus{{Port: 80}}}, {Hostname: "other.example"},
+		{IP: "10.0.0.1", IPMode: ptr.To(corev1.LoadBalancerIPModeVIP), Ports: []corev1.PortStatus{{Port: 80}}}, {
+			Hostname: "other.example",
+		},
 	}
 	full.Status.Conditions = []metav1.Condition{
 		{Type: "example.com/Foreign", Message: "x"}, {Type: v1.ConditionRecord, Message: record.String()},
@@ -141,9 +153,11 @@ func TestSlimServiceKeepsWhatIsRead(t *testing.T) {
 	kept := slimmed(t, SlimService, full)
 	places := []announced.Place{{Address: "10.0.0.1", Type: v1.AnnounceLocal}}
 	for what, read := range map[string]func(*corev1.Service) any{
-		"the request":          func(svc *corev1.Service) any { return allocation.RequestOf(svc) },
-		"the addresses":        func(svc *corev1.Service) any { return allocation.AddressesToAnnounce(svc) },
-		"the override":         func(svc *corev1.Service) any { return announced.OverrideOf(svc, true, v1.PolicyLocalOverride, places) },
+		"the request":   func(svc *corev1.Service) any { return allocation.RequestOf(svc) },
+		"the addresses": func(svc *corev1.Service) any { return allocation.AddressesToAnnounce(svc) },
+		"the override": func(svc *corev1.Service) any {
+			return announced.OverrideOf(svc, true, v1.PolicyLocalOverride, places)
+		},
 		"the spec":             func(svc *corev1.Service) any { return svc.Spec },
 		"PureLB's annotations": func(svc *corev1.Service) any { return allocationAnnotations(svc) },
 		"the owner":            func(svc *corev1.Service) any { return ownerOf(svc) },
@@ -156,17 +170,21 @@ func TestSlimServiceKeepsWhatIsRead(t *testing.T) {
 			t.Errorf("%s: %+v of what is kept, %+v of the whole", what, got, want)
 		}
 	}
-	if got, want := keyOf(kept)+kept.Annotations[v1.AnnotationAddedTo], "a/btrue"; got != want || len(kept.Status.Conditions) != 3 {
+	if got, want := keyOf(kept)+kept.Annotations[v1.AnnotationAddedTo],
+		"a/btrue"; got != want || len(kept.Status.Conditions) != 3 {
 		t.Errorf("%s, %d conditions", got, len(kept.Status.Conditions))
 	}
 
 	// Texts that are too long are known as such, and what is not PureLB's keeps its addresses.
 	full.Annotations[v1.AnnotationAddresses] = strings.Repeat("1", 5000)
-	if got, want := allocation.RequestOf(slimmed(t, SlimService, full)), allocation.RequestOf(full); !reflect.DeepEqual(got, want) || got.TooLong == "" {
+	if got, want := allocation.RequestOf(slimmed(t, SlimService, full)),
+		allocation.RequestOf(full); !reflect.DeepEqual(got, want) || got.TooLong == "" {
 		t.Errorf("a long list: %+v, not %+v", got, want)
 	}
 	full.Spec.LoadBalancerClass = ptr.To("example.com/other")
-	if got := allocation.AddressesInUseBy(slimmed(t, SlimService, full)); !reflect.DeepEqual(got, allocation.AddressesInUseBy(full)) || len(got) != 1 {
+	if got := allocation.AddressesInUseBy(slimmed(t, SlimService, full)); !reflect.DeepEqual(
+		got, allocation.AddressesInUseBy(full),
+	) || len(got) != 1 {
 		t.Errorf("of another class: %v is in use", got)
 	}
 }
@@ -175,12 +193,16 @@ func TestSlimServiceKeepsWhatIsRead(t *testing.T) {
 // with many endpoints on few nodes.
 func TestAttackManyEndpoints(t *testing.T) {
 	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b-1", Labels: map[string]string{discoveryv1.LabelServiceName: "b", "x": strings.Repeat("x", 1<<20)}},
-		Ports:      make([]discoveryv1.EndpointPort, 1000), AddressType: discoveryv1.AddressTypeIPv4,
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "a", Name: "b-1",
+			Labels: map[string]string{discoveryv1.LabelServiceName: "b", "x": strings.Repeat("x", 1<<20)},
+		},
+		Ports: make([]discoveryv1.EndpointPort, 1000), AddressType: discoveryv1.AddressTypeIPv4,
 	}
 	for i := range 1000 {
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{fmt.Sprintf("10.0.0.%d", i)}, NodeName: ptr.To(fmt.Sprintf("n%d", i%3)), TargetRef: &corev1.ObjectReference{Name: strings.Repeat("p", 200)},
+			Addresses: []string{fmt.Sprintf("10.0.0.%d", i)}, NodeName: ptr.To(fmt.Sprintf("n%d", i%3)),
+			TargetRef:  &corev1.ObjectReference{Name: strings.Repeat("p", 200)},
 			Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(i%2 == 0), Serving: ptr.To(i%5 < 3)},
 		})
 	}
@@ -188,15 +210,23 @@ func TestAttackManyEndpoints(t *testing.T) {
 	if size := sizeOf(t, kept); size > 4<<10 {
 		t.Errorf("%d bytes are kept", size)
 	}
-	if got, want := endpointsOf([]discoveryv1.EndpointSlice{*kept}), endpointsOf([]discoveryv1.EndpointSlice{*slice}); !reflect.DeepEqual(got, want) || kept.Labels[discoveryv1.LabelServiceName] != "b" {
+	if got, want := endpointsOf([]discoveryv1.EndpointSlice{*kept}),
+		endpointsOf([]discoveryv1.EndpointSlice{*slice}); !reflect.DeepEqual(got, want) ||
+		kept.Labels[discoveryv1.LabelServiceName] != "b" {
 		t.Errorf("%+v, not %+v", got, want)
 	}
 	for name, conditions := range map[string]discoveryv1.EndpointConditions{
-		"unknown": {}, "ready": {Ready: ptr.To(true)}, "failing": {Ready: ptr.To(false)}, "ending": {Ready: ptr.To(false), Serving: ptr.To(true)},
+		"unknown": {}, "ready": {Ready: ptr.To(true)}, "failing": {Ready: ptr.To(false)}, "ending": {
+			Ready: ptr.To(false), Serving: ptr.To(true),
+		},
 	} {
 		for _, node := range []*string{ptr.To("n1"), nil} {
-			one := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv6, Endpoints: []discoveryv1.Endpoint{{NodeName: node, Conditions: conditions}, {}}}
-			if got, want := endpointsOf([]discoveryv1.EndpointSlice{*slimmed(t, SlimEndpointSlice, one)}), endpointsOf([]discoveryv1.EndpointSlice{*one}); !reflect.DeepEqual(got, want) {
+			one := &discoveryv1.EndpointSlice{
+				AddressType: discoveryv1.AddressTypeIPv6,
+				Endpoints:   []discoveryv1.Endpoint{{NodeName: node, Conditions: conditions}, {}},
+			}
+			if got, want := endpointsOf([]discoveryv1.EndpointSlice{*slimmed(t, SlimEndpointSlice, one)}),
+				endpointsOf([]discoveryv1.EndpointSlice{*one}); !reflect.DeepEqual(got, want) {
 				t.Errorf("%s: %+v, not %+v", name, got, want)
 			}
 		}
@@ -206,25 +236,37 @@ func TestAttackManyEndpoints(t *testing.T) {
 // TestSlimNodeAndLease checks what is kept of a Node and of a Lease that their authors have
 // made large.
 func TestSlimNodeAndLease(t *testing.T) {
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"x": strings.Repeat("x", 1<<20)}}}
+	n := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "n1", UID: "u", Labels: map[string]string{"a": "b"},
+			Annotations: map[string]string{"x": strings.Repeat("x", 1<<20)},
+		},
+	}
 	n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService}}
 	n.Status = corev1.NodeStatus{
-		Addresses:  []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.11"}},
-		Conditions: []corev1.NodeCondition{{Type: corev1.NodeDiskPressure}, {Type: corev1.NodeReady, Status: corev1.ConditionFalse, Message: "node is shutting down"}},
-		Images:     make([]corev1.ContainerImage, 1000),
+		Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.11"}},
+		Conditions: []corev1.NodeCondition{
+			{Type: corev1.NodeDiskPressure},
+			{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Message: "node is shutting down"},
+		},
+		Images: make([]corev1.ContainerImage, 1000),
 	}
 	now := time.Unix(100, 0)
 	whole, kept := &cluster{nodes: []corev1.Node{*n}}, &cluster{nodes: []corev1.Node{*slimmed(t, SlimNode, n)}}
-	if got, want := kept.placementNode(&kept.nodes[0], nil, 0, now), whole.placementNode(n, nil, 0, now); !reflect.DeepEqual(got, want) || !got.IsShuttingDown {
+	if got, want := kept.placementNode(&kept.nodes[0], nil, 0, now),
+		whole.placementNode(n, nil, 0, now); !reflect.DeepEqual(got, want) || !got.IsShuttingDown {
 		t.Errorf("%+v, not %+v", got, want)
 	}
-	if got := kept.nodes[0]; len(nodeAddresses(kept.nodes, nil)[0].Confirmed) != 1 || got.Labels["a"] != "b" || got.UID != "u" || sizeOf(t, got) > 1000 {
+	if got := kept.nodes[0]; len(nodeAddresses(kept.nodes, nil)[0].Confirmed) != 1 || got.Labels["a"] != "b" ||
+		got.UID != "u" || sizeOf(t, got) > 1000 {
 		t.Errorf("%+v is kept", got)
 	}
 
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "purelb-n1"}, Spec: coordinationv1.LeaseSpec{
-		HolderIdentity: ptr.To(strings.Repeat("x", 1<<20)), RenewTime: ptr.To(metav1.NewMicroTime(now)), LeaseDurationSeconds: ptr.To[int32](3)}}
-	if got := slimmed(t, SlimLease, lease); sizeOf(t, got) > 1000 || got.Name != lease.Name || !got.Spec.RenewTime.Equal(lease.Spec.RenewTime) || *got.Spec.LeaseDurationSeconds != 3 {
+		HolderIdentity: ptr.To(strings.Repeat("x", 1<<20)), RenewTime: ptr.To(metav1.NewMicroTime(now)),
+		LeaseDurationSeconds: ptr.To[int32](3)}}
+	if got := slimmed(t, SlimLease, lease); sizeOf(t, got) > 1000 || got.Name != lease.Name ||
+		!got.Spec.RenewTime.Equal(lease.Spec.RenewTime) || *got.Spec.LeaseDurationSeconds != 3 {
 		t.Errorf("%+v is kept", got)
 	}
 }

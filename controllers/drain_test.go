@@ -13,7 +13,10 @@ import (
 func TestUntilRoutesWithdrawn(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	routing := func(peers int, drains time.Duration, isDrained bool, generation, observed int64) *v1.NodeRouting {
-		r := &v1.NodeRouting{Spec: v1.NodeRoutingSpec{Peers: make([]v1.RoutingPeer, peers)}, Status: v1.NodeRoutingStatus{Drained: isDrained, ObservedGeneration: observed}}
+		r := &v1.NodeRouting{
+			Spec:   v1.NodeRoutingSpec{Peers: make([]v1.RoutingPeer, peers)},
+			Status: v1.NodeRoutingStatus{Drained: isDrained, ObservedGeneration: observed},
+		}
 		r.Generation = generation
 		if drains >= 0 {
 			r.Spec.DrainSince = &metav1.Time{Time: now.Add(-drains)}

@@ -23,7 +23,9 @@ type restricted struct {
 
 // overriding is a cluster whose ServiceGroup, which the records of these Services name,
 // has its policyLocal at the default.
-var overriding = &cluster{catalog: allocation.Catalog{"": {Group: allocation.Group{PolicyLocal: v1.PolicyLocalOverride}}}}
+var overriding = &cluster{
+	catalog: allocation.Catalog{"": {Group: allocation.Group{PolicyLocal: v1.PolicyLocalOverride}}},
+}
 
 // TestInsistsOnLocal has Services whose addresses are of a ServiceGroup.
 func TestInsistsOnLocal(t *testing.T) {
@@ -48,12 +50,16 @@ func TestInsistsOnLocal(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{}}}
-			for name, value := range map[string]string{v1.AnnotationAllowLocal: row.annotation, v1.AnnotationLocalOverride: row.override} {
+			for name, value := range map[string]string{
+				v1.AnnotationAllowLocal: row.annotation, v1.AnnotationLocalOverride: row.override,
+			} {
 				if value != "" {
 					svc.Annotations[name] = value
 				}
 			}
-			record := allocation.Record{Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.9")}, Group: "lan", Type: v1.PoolTypeLocal}
+			record := allocation.Record{
+				Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.9")}, Group: "lan", Type: v1.PoolTypeLocal,
+			}
 			svc.Status.Conditions = []metav1.Condition{{Type: v1.ConditionRecord, Message: record.String()}}
 			c := &cluster{catalog: allocation.Catalog{"other": {Group: allocation.Group{PolicyLocal: v1.PolicyLocalOverride}}}}
 			if row.ofGroup != "" {
@@ -99,24 +105,51 @@ func TestAttackSharerWithoutEndpoints(t *testing.T) {
 
 		{"one, policy Local, endpoints anywhere", []sharer{{name: "a", policy: local, isAnywhere: true}}, restricted{}},
 		{"one that insists, endpoints anywhere", []sharer{{name: "a", policy: insisting, isAnywhere: true}}, restricted{}},
-		{"two insist, the endpoints of one are anywhere", []sharer{{name: "a", policy: insisting, isAnywhere: true}, {name: "b", policy: insisting, on: []string{"n1"}}},
+		{"two insist, the endpoints of one are anywhere", []sharer{
+			{name: "a", policy: insisting, isAnywhere: true}, {name: "b", policy: insisting, on: []string{"n1"}},
+		},
 			restricted{Only: nodes("n1"), Ending: nodes(), HealthPort: 30000}},
 
-		{"policy Local is nothing to sharers", []sharer{{name: "a", policy: cluster}, {name: "b", policy: local, on: []string{"n1"}}}, restricted{}},
+		{
+			"policy Local is nothing to sharers",
+			[]sharer{{name: "a", policy: cluster}, {name: "b", policy: local, on: []string{"n1"}}}, restricted{},
+		},
 		{"a sharer insists", []sharer{{name: "a", policy: cluster}, {name: "b", policy: insisting, on: []string{"n1"}}},
 			restricted{Only: nodes("n1"), Ending: nodes(), HealthPort: 30000}},
-		{"a sharer insists, no endpoint", []sharer{{name: "a", policy: cluster}, {name: "b", policy: insisting}}, restricted{}},
-		{"a sharer insists, no endpoint, beside one with policy Local", []sharer{{name: "a", policy: local, on: []string{"n1"}}, {name: "b", policy: insisting}}, restricted{}},
-		{"two insist, one without endpoint", []sharer{{name: "a", policy: insisting, on: []string{"n1"}, ending: []string{"n3"}}, {name: "b", policy: insisting}},
+		{
+			"a sharer insists, no endpoint", []sharer{{name: "a", policy: cluster}, {name: "b", policy: insisting}},
+			restricted{},
+		},
+		{
+			"a sharer insists, no endpoint, beside one with policy Local",
+			[]sharer{{name: "a", policy: local, on: []string{"n1"}}, {name: "b", policy: insisting}}, restricted{},
+		},
+		{"two insist, one without endpoint", []sharer{
+			{name: "a", policy: insisting, on: []string{"n1"}, ending: []string{"n3"}}, {name: "b", policy: insisting},
+		},
 			restricted{Only: nodes("n1"), Ending: nodes("n3"), HealthPort: 30000}},
-		{"two insist, one without endpoint, beside a third", []sharer{{name: "a", policy: insisting}, {name: "b", policy: insisting, on: []string{"n2"}}, {name: "c", policy: cluster}},
+		{"two insist, one without endpoint, beside a third", []sharer{
+			{name: "a", policy: insisting}, {name: "b", policy: insisting, on: []string{"n2"}}, {name: "c", policy: cluster},
+		},
 			restricted{Only: nodes("n2"), Ending: nodes(), HealthPort: 30000}},
-		{"two insist, one node serves both", []sharer{{name: "a", policy: insisting, on: []string{"n1", "n2"}}, {name: "b", policy: insisting, on: []string{"n2"}}, {name: "c", policy: insisting}},
+		{"two insist, one node serves both", []sharer{
+			{name: "a", policy: insisting, on: []string{"n1", "n2"}}, {name: "b", policy: insisting, on: []string{"n2"}},
+			{name: "c", policy: insisting},
+		},
 			restricted{Only: nodes("n2"), Ending: nodes()}},
-		{"two insist, no node serves both", []sharer{{name: "a", policy: insisting, on: []string{"n1"}}, {name: "b", policy: insisting, on: []string{"n2"}}},
+		{"two insist, no node serves both", []sharer{
+			{name: "a", policy: insisting, on: []string{"n1"}}, {name: "b", policy: insisting, on: []string{"n2"}},
+		},
 			restricted{Only: nodes("n1", "n2"), Ending: nodes()}},
-		{"a sharer of another namespace insists", []sharer{{name: "a", policy: cluster}, {name: "b", namespace: "other", policy: insisting, on: []string{"n1"}}}, restricted{}},
-		{"sharers of all namespaces insist", []sharer{{name: "a", policy: insisting, on: []string{"n1", "n2"}}, {name: "b", namespace: "other", policy: insisting, on: []string{"n1"}}},
+		{
+			"a sharer of another namespace insists",
+			[]sharer{{name: "a", policy: cluster}, {name: "b", namespace: "other", policy: insisting, on: []string{"n1"}}},
+			restricted{},
+		},
+		{"sharers of all namespaces insist", []sharer{
+			{name: "a", policy: insisting, on: []string{"n1", "n2"}},
+			{name: "b", namespace: "other", policy: insisting, on: []string{"n1"}},
+		},
 			restricted{Only: nodes("n1"), Ending: nodes()}},
 		{"all insist, no endpoint", []sharer{{name: "a", policy: insisting}, {name: "b", policy: insisting}},
 			restricted{Only: nodes(), Ending: nodes()}},
@@ -147,7 +180,9 @@ func TestAttackSharerWithoutEndpoints(t *testing.T) {
 			}
 			a := placement.Address{Addr: netip.MustParseAddr("10.0.0.9")}
 			all.restrictAddress(&a, services, overriding.insistsOnLocal)
-			got := restricted{Only: a.ServingNodes, Ending: a.TerminatingNodes, HealthPort: a.HealthPort, OnlyVirtual: a.RestrictsVirtualOnly}
+			got := restricted{
+				Only: a.ServingNodes, Ending: a.TerminatingNodes, HealthPort: a.HealthPort, OnlyVirtual: a.RestrictsVirtualOnly,
+			}
 			if diff := cmp.Diff(row.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -162,8 +197,14 @@ func TestAttackSharerWithoutEndpointsPlaced(t *testing.T) {
 	for _, poolType := range []v1.PoolType{v1.PoolTypeRemote, v1.PoolTypeLocal} {
 		t.Run(string(poolType), func(t *testing.T) {
 			sharer := func(name string) corev1.Service {
-				svc := corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "test", Name: name, Annotations: map[string]string{v1.AnnotationAllocatedBy: v1.Brand}}}
-				record := allocation.Record{Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.9")}, Group: "default", Type: poolType}
+				svc := corev1.Service{
+					ObjectMeta: metav1.ObjectMeta{
+						Namespace: "test", Name: name, Annotations: map[string]string{v1.AnnotationAllocatedBy: v1.Brand},
+					},
+				}
+				record := allocation.Record{
+					Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.9")}, Group: "default", Type: poolType,
+				}
 				svc.Status.Conditions = []metav1.Condition{{Type: v1.ConditionRecord, Message: record.String()}}
 				svc.Spec.Type = corev1.ServiceTypeLoadBalancer
 				svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "10.0.0.9"}}
@@ -175,7 +216,9 @@ func TestAttackSharerWithoutEndpointsPlaced(t *testing.T) {
 			in := &cluster{services: []corev1.Service{sharer("victim"), attacker}, endpoints: endpointNodes{}}
 			result := placement.Place(placement.Inputs{Addresses: in.placementAddresses(true), Nodes: []placement.Node{{
 				Name: "n1", LBNodeAgent: "default", VirtualInterface: "kube-lb0", Liveness: placement.Fresh, HasReportedFacts: true,
-				Interfaces: []placement.Interface{{Name: "eth0", MAC: "02:00:00:00:00:01", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24")}}},
+				Interfaces: []placement.Interface{
+					{Name: "eth0", MAC: "02:00:00:00:00:01", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24")}},
+				},
 			}}})
 			if n := len(result.SharedEntries["default"]) + len(result.Entries["n1"]); n != 1 || len(result.Unplaced) != 0 {
 				t.Errorf("the address is announced %d times, want once; unplaced %v", n, result.Unplaced)

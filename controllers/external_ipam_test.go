@@ -47,24 +47,34 @@ func TestNetbox(t *testing.T) {
 }
 
 func requireDual(svc *corev1.Service) {
-	svc.Spec.IPFamilies, svc.Spec.IPFamilyPolicy = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}, ptr.To(corev1.IPFamilyPolicyRequireDualStack)
+	svc.Spec.IPFamilies, svc.Spec.IPFamilyPolicy = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
+		ptr.To(corev1.IPFamilyPolicyRequireDualStack)
 }
 
 func preferDual(svc *corev1.Service) {
-	svc.Spec.IPFamilies, svc.Spec.IPFamilyPolicy = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}, ptr.To(corev1.IPFamilyPolicyPreferDualStack)
+	svc.Spec.IPFamilies, svc.Spec.IPFamilyPolicy = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
+		ptr.To(corev1.IPFamilyPolicyPreferDualStack)
 }
 
 func testNetboxDualStack(w *externalWorld) {
 	w.prefix("10.50.0.0/24")
 	w.prefix("fd00:50::/64")
-	sg := w.group("dual", "v4: {prefixes: [10.50.0.0/24]}, v6: {prefixes: ['fd00:50::/64']}, tenant: lab, dnsName: '{{.Name}}.{{.Namespace}}.lb.example'")
+	sg := w.group(
+		"dual",
+		"v4: {prefixes: [10.50.0.0/24]}, v6: {prefixes: ['fd00:50::/64']}, tenant: lab, dnsName: "+
+			"'{{.Name}}.{{.Namespace}}.lb.example'",
+	)
 	svc := w.service("web", "dual", requireDual)
 	w.Eventually(w.addresses(svc)).Should(Equal([]string{"10.50.0.1", "fd00:50::1"}))
 	w.Expect(svc.Annotations).To(HaveKeyWithValue(v1.AnnotationPoolType, "netbox"))
 	w.Expect(w.condition(svc, v1.ConditionAllocated)(w)).To(Equal("True Allocated: 10.50.0.1, fd00:50::1 from pool dual"))
-	w.Eventually(w.events(svc, v1.EventAddressAssigned)).Should(Equal([]string{"Assigned 10.50.0.1, fd00:50::1 from pool dual"}))
+	w.Eventually(w.events(svc, v1.EventAddressAssigned)).
+		Should(Equal([]string{"Assigned 10.50.0.1, fd00:50::1 from pool dual"}))
 	record := w.at("fd00:50::1")
-	w.Expect(*record).To(And(HaveField("Status", "active"), HaveField("Role", "vip"), HaveField("Tenant", "lab"), HaveField("Tags", []string{"purelb"}), HaveField("DNSName", "web.test.lb.example")))
+	w.Expect(*record).To(And(
+		HaveField("Status", "active"), HaveField("Role", "vip"), HaveField("Tenant", "lab"),
+		HaveField("Tags", []string{"purelb"}), HaveField("DNSName", "web.test.lb.example"),
+	))
 
 	w.Expect(w.condition(sg, v1.ConditionReady)(w)).To(Equal("True Accepted: 2 ranges"))
 	w.Expect(w.condition(sg, v1.ConditionReachable)(w)).To(Equal("True Reachable: NetBox URL answers"))
@@ -73,7 +83,11 @@ func testNetboxDualStack(w *externalWorld) {
 	w.Eventually(func(g Gomega) int64 { w.get(g, sg); return sg.Status.AllocatedIPv6 }).Should(BeEquivalentTo(1))
 	w.Expect(sg.Status.Type).To(Equal(v1.PoolTypeNetbox))
 	w.Expect(sg.Status.Pools).To(HaveLen(2))
-	w.Expect(sg.Status.Pools[0]).To(And(HaveField("Range", "10.50.0.0-10.50.0.255"), HaveField("Subnet", "10.50.0.0/24"), HaveField("Capacity", BeEquivalentTo(254)), HaveField("Allocated", BeEquivalentTo(1))))
+	w.Expect(sg.Status.Pools[0]).
+		To(And(
+			HaveField("Range", "10.50.0.0-10.50.0.255"), HaveField("Subnet", "10.50.0.0/24"),
+			HaveField("Capacity", BeEquivalentTo(254)), HaveField("Allocated", BeEquivalentTo(1)),
+		))
 	w.Expect(sg.Status.AvailableIPv4).To(BeEquivalentTo(253))
 	w.Expect(sg.Status.LastIPAMSync).NotTo(BeNil())
 
@@ -91,7 +105,8 @@ func testNetboxEdits(w *externalWorld) {
 	w.prefix("fd00:51::/64")
 	w.group("edits", "v4: {prefixes: [10.51.0.0/24]}, v6: {prefixes: ['fd00:51::/64']}")
 	local := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "local"}}
-	w.Expect(yaml.UnmarshalStrict([]byte("local: {pool: 10.52.0.1-10.52.0.9, subnet: 10.52.0.0/24}"), &local.Spec)).To(Succeed())
+	w.Expect(yaml.UnmarshalStrict([]byte("local: {pool: 10.52.0.1-10.52.0.9, subnet: 10.52.0.0/24}"), &local.Spec)).
+		To(Succeed())
 	w.Expect(w.api.Create(w.t.Context(), local)).To(Succeed())
 	svc := w.service("edited", "local")
 	w.Eventually(w.addresses(svc)).Should(Equal([]string{"10.52.0.1"}))
@@ -141,7 +156,8 @@ func testNetboxRequested(w *externalWorld) {
 	svc := w.service("asks", "requested", annotation(v1.AnnotationAddresses, "10.54.0.7"))
 	w.Eventually(w.addresses(svc)).Should(Equal([]string{"10.54.0.7"}))
 	w.patch(svc, `{"metadata":{"annotations":{"purelb.io/addresses":"10.54.0.9"}}}`)
-	w.Eventually(w.condition(svc, v1.ConditionAllocated)).Should(MatchRegexp(`^False AddressInUse: 10.54.0.9 is recorded in NetBox URL already: id \d+$`))
+	w.Eventually(w.condition(svc, v1.ConditionAllocated)).
+		Should(MatchRegexp(`^False AddressInUse: 10.54.0.9 is recorded in NetBox URL already: id \d+$`))
 	w.Expect(w.addresses(svc)(w)).To(Equal([]string{"10.54.0.7"}), "it keeps what it has")
 	w.Expect(w.at("10.54.0.7")).NotTo(BeNil())
 	w.patch(svc, `{"metadata":{"annotations":{"purelb.io/addresses":"10.99.0.9"}}}`)
@@ -162,19 +178,27 @@ func testNetboxLoneFamily(w *externalWorld) {
 	lone := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "lone"}}
 	w.Eventually(w.condition(lone, v1.ConditionReady)).Should(HavePrefix("True"))
 	required := w.service("requires", "lone", requireDual)
-	w.Eventually(w.condition(required, v1.ConditionAllocated)).Should(Equal("False Exhausted: NetBox URL has no free address for IPv6 of the group"))
+	w.Eventually(w.condition(required, v1.ConditionAllocated)).
+		Should(Equal("False Exhausted: NetBox URL has no free address for IPv6 of the group"))
 	w.Expect(w.addresses(required)(w)).To(BeEmpty())
 	w.Eventually(func() *fake.Address { return w.at("10.55.0.1") }).Should(BeNil(), "the lone IPv4 address is released")
 	preferred := w.service("prefers", "lone", preferDual)
 	w.Eventually(w.addresses(preferred)).Should(HaveLen(1))
-	w.Expect(w.events(required, v1.EventAllocationFailed)(w)).To(Equal([]string{"Exhausted: NetBox URL has no free address for IPv6 of the group"}))
+	w.Expect(w.events(required, v1.EventAllocationFailed)(w)).
+		To(Equal([]string{"Exhausted: NetBox URL has no free address for IPv6 of the group"}))
 	w.remove(required)
 	w.remove(preferred)
 }
 
 func testNetboxTenant(w *externalWorld) {
 	for n := 5; n < 8; n++ {
-		w.netbox.Create("ip-addresses", map[string]any{"address": fmt.Sprintf("10.57.0.%d/24", n), "status": "reserved", "tenant": map[string]any{"slug": "pool"}, "description": "for the lab"})
+		w.netbox.Create(
+			"ip-addresses",
+			map[string]any{
+				"address": fmt.Sprintf("10.57.0.%d/24", n), "status": "reserved", "tenant": map[string]any{"slug": "pool"},
+				"description": "for the lab",
+			},
+		)
 	}
 	sg := w.group("tenant", "tenant: pool, aggregation: default")
 	svc := w.service("original", "tenant")
@@ -183,17 +207,20 @@ func testNetboxTenant(w *externalWorld) {
 	w.Eventually(w.condition(sg, v1.ConditionReady)).Should(Equal("True Accepted: 1 range"))
 	w.Expect(sg.Status.Ranges).To(Equal("10.57.0.5-10.57.0.7"))
 	w.remove(svc)
-	w.Eventually(func() *fake.Address { return w.at("10.57.0.5") }).Should(And(HaveField("Status", "reserved"), HaveField("Description", "for the lab")))
+	w.Eventually(func() *fake.Address { return w.at("10.57.0.5") }).
+		Should(And(HaveField("Status", "reserved"), HaveField("Description", "for the lab")))
 }
 
 func testNetboxDifferences(w *externalWorld) {
 	w.prefix("10.58.0.0/24")
 	sg := w.group("drift", "v4: {prefixes: [10.58.0.0/24]}")
-	svc, other, third := w.service("drifts", "drift"), w.service("drifts-too", "drift"), w.service("drifts-as-well", "drift")
+	svc, other, third := w.service("drifts", "drift"), w.service("drifts-too", "drift"),
+		w.service("drifts-as-well", "drift")
 	for _, s := range []*corev1.Service{svc, other, third} {
 		w.Eventually(w.addresses(s)).Should(HaveLen(1))
 	}
-	edited, deleted, taken := svc.Status.LoadBalancer.Ingress[0].IP, other.Status.LoadBalancer.Ingress[0].IP, third.Status.LoadBalancer.Ingress[0].IP
+	edited, deleted, taken := svc.Status.LoadBalancer.Ingress[0].IP, other.Status.LoadBalancer.Ingress[0].IP,
+		third.Status.LoadBalancer.Ingress[0].IP
 	w.netbox.Edit(w.at(edited).ID, map[string]any{"status": "deprecated", "tags": []any{}})
 	w.netbox.Delete(w.at(deleted).ID)
 	w.netbox.Delete(w.at(taken).ID)
@@ -203,8 +230,10 @@ func testNetboxDifferences(w *externalWorld) {
 		ContainSubstring(edited+": its status is deprecated, and not active, it has no tag purelb"),
 		MatchRegexp(taken+`: `+taken+` is recorded in NetBox URL already: id \d+`)))
 	w.Eventually(func() *fake.Address { return w.at(deleted) }).ShouldNot(BeNil(), "recorded again")
-	w.Eventually(w.events(other, v1.EventIPAMDrift)).Should(Equal([]string{deleted + " was not recorded as test/drifts-too's: it is again"}))
-	w.Eventually(w.events(svc, v1.EventIPAMDrift)).Should(Equal([]string{"its status is deprecated, and not active, it has no tag purelb"}))
+	w.Eventually(w.events(other, v1.EventIPAMDrift)).
+		Should(Equal([]string{deleted + " was not recorded as test/drifts-too's: it is again"}))
+	w.Eventually(w.events(svc, v1.EventIPAMDrift)).
+		Should(Equal([]string{"its status is deprecated, and not active, it has no tag purelb"}))
 	w.Eventually(w.events(third, v1.EventIPAMDrift)).Should(HaveLen(1))
 	w.Expect(w.addresses(third)(w)).To(Equal([]string{taken}), "nothing takes an address from a Service")
 	w.Expect(w.at(edited)).To(HaveField("Status", "deprecated"), "what somebody has edited stays")
@@ -226,9 +255,11 @@ func testNetboxPrefixDeleted(w *externalWorld) {
 	w.Eventually(w.addresses(svc)).Should(Equal([]string{"10.59.0.1"}))
 	w.netbox.Delete(id)
 	late := w.service("late", "gone")
-	w.Eventually(w.condition(late, v1.ConditionAllocated)).Should(Equal("False IPAMRefused: NetBox URL has no 10.59.0.0/24 any more, or the token may not view it"))
+	w.Eventually(w.condition(late, v1.ConditionAllocated)).
+		Should(Equal("False IPAMRefused: NetBox URL has no 10.59.0.0/24 any more, or the token may not view it"))
 	w.patch(sg, `{"spec":{"netbox":{"dnsName":"a.example"}}}`)
-	w.Eventually(w.condition(sg, v1.ConditionReady)).Should(HavePrefix("False IPAMRefused: NetBox has no prefix 10.59.0.0/24, or the token may not view it"))
+	w.Eventually(w.condition(sg, v1.ConditionReady)).
+		Should(HavePrefix("False IPAMRefused: NetBox has no prefix 10.59.0.0/24, or the token may not view it"))
 	w.Expect(w.addresses(svc)(w)).To(Equal([]string{"10.59.0.1"}))
 	w.prefix("10.59.0.0/24")
 	w.patch(sg, `{"spec":{"netbox":{"dnsName":"b.example"}}}`)
@@ -253,26 +284,47 @@ func TestAttackSecretByProxy(t *testing.T) {
 		url, because string
 	}{
 		"of-something-else": {"", "has no key url with the URL that its token may be sent to: it is sent nowhere"},
-		"of-another-netbox": {"https://netbox.example", "has another URL in its key url than URL: its token is not sent there"},
-		"of-a-longer-name":  {w.url + "0", "has another URL in its key url than URL: its token is not sent there"},
-		"of-a-user":         {strings.Replace(w.url, "http://", "http://user@", 1), "has another URL in its key url than URL: its token is not sent there"},
+		"of-another-netbox": {
+			"https://netbox.example", "has another URL in its key url than URL: its token is not sent there",
+		},
+		"of-a-longer-name": {w.url + "0", "has another URL in its key url than URL: its token is not sent there"},
+		"of-a-user": {
+			strings.Replace(w.url, "http://", "http://user@", 1),
+			"has another URL in its key url than URL: its token is not sent there",
+		},
 	} {
-		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, StringData: map[string]string{"token": fake.TokenV2}}
+		secret := &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+			StringData: map[string]string{"token": fake.TokenV2},
+		}
 		if row.url != "" {
 			secret.StringData["url"] = row.url
 		}
 		w.Expect(w.api.Create(t.Context(), secret)).To(Succeed())
 		sg := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-		w.Expect(yaml.UnmarshalStrict([]byte("netbox: {url: '"+w.url+"', tokenSecretRef: {name: "+name+", key: token}, v4: {prefixes: [10.61.0.0/24]}}"), &sg.Spec)).To(Succeed())
+		w.Expect(yaml.UnmarshalStrict(
+			[]byte("netbox: {url: '"+w.url+"', tokenSecretRef: {name: "+name+", key: token}, v4: {prefixes: [10.61.0.0/24]}}"),
+			&sg.Spec,
+		)).To(Succeed())
 		w.Expect(w.api.Create(t.Context(), sg)).To(Succeed())
-		w.Eventually(w.condition(sg, v1.ConditionReady)).Should(Equal("False IPAMUnavailable: Secret " + name + " in namespace purelb-system " + row.because))
+		w.Eventually(w.condition(sg, v1.ConditionReady)).
+			Should(Equal("False IPAMUnavailable: Secret " + name + " in namespace purelb-system " + row.because))
 	}
 	w.Expect(asked.Load()).To(BeZero(), "requests to a server that no Secret is for")
 
 	w.prefix("10.62.0.0/24")
-	w.Expect(w.api.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "right"}, StringData: map[string]string{"token": fake.TokenV2, "url": w.url + "/api/"}})).To(Succeed())
+	w.Expect(w.api.Create(
+		t.Context(),
+		&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "right"},
+			StringData: map[string]string{"token": fake.TokenV2, "url": w.url + "/api/"},
+		},
+	)).To(Succeed())
 	sg := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "right"}}
-	w.Expect(yaml.UnmarshalStrict([]byte("netbox: {url: '"+w.url+"', tokenSecretRef: {name: right, key: token}, v4: {prefixes: [10.62.0.0/24]}}"), &sg.Spec)).To(Succeed())
+	w.Expect(yaml.UnmarshalStrict(
+		[]byte("netbox: {url: '"+w.url+"', tokenSecretRef: {name: right, key: token}, v4: {prefixes: [10.62.0.0/24]}}"),
+		&sg.Spec,
+	)).To(Succeed())
 	w.Expect(w.api.Create(t.Context(), sg)).To(Succeed())
 	w.Eventually(w.condition(sg, v1.ConditionReady)).Should(HavePrefix("True"))
 }
@@ -282,15 +334,24 @@ func testNetboxToken(w *externalWorld) {
 	w.prefix("10.60.0.0/24")
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "rotated"}}
 	sg := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "token"}}
-	w.Expect(yaml.UnmarshalStrict([]byte("netbox: {url: '"+w.url+"', tokenSecretRef: {name: rotated, key: token}, v4: {prefixes: [10.60.0.0/24]}}"), &sg.Spec)).To(Succeed())
+	w.Expect(yaml.UnmarshalStrict(
+		[]byte("netbox: {url: '"+w.url+"', tokenSecretRef: {name: rotated, key: token}, v4: {prefixes: [10.60.0.0/24]}}"),
+		&sg.Spec,
+	)).To(Succeed())
 	w.Expect(w.api.Create(w.t.Context(), sg)).To(Succeed())
-	w.Eventually(w.condition(sg, v1.ConditionReady)).Should(Equal("False IPAMUnavailable: there is no Secret rotated in namespace purelb-system: the token for NetBox is missing"))
-	const stolen, fresh = "nbt_KKKKKKKKKKKK.aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "nbt_LLLLLLLLLLLL.bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+	w.Eventually(w.condition(sg, v1.ConditionReady)).
+		Should(Equal(
+			"False IPAMUnavailable: there is no Secret rotated in namespace purelb-system: the token for NetBox is missing",
+		))
+	const stolen, fresh = "nbt_KKKKKKKKKKKK.aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+		"nbt_LLLLLLLLLLLL.bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
 	secret.StringData = map[string]string{"token": stolen, "url": w.url}
 	w.Expect(w.api.Create(w.t.Context(), secret)).To(Succeed())
-	w.Eventually(w.condition(sg, v1.ConditionReachable)).Should(Equal("False IPAMRefused: NetBox URL refuses the token (403): Invalid v2 token"))
+	w.Eventually(w.condition(sg, v1.ConditionReachable)).
+		Should(Equal("False IPAMRefused: NetBox URL refuses the token (403): Invalid v2 token"))
 	svc := w.service("token", "token")
-	w.Eventually(w.condition(svc, v1.ConditionAllocated)).Should(Equal("False IPAMRefused: NetBox URL refuses the token (403): Invalid v2 token"))
+	w.Eventually(w.condition(svc, v1.ConditionAllocated)).
+		Should(Equal("False IPAMRefused: NetBox URL refuses the token (403): Invalid v2 token"))
 	w.netbox.SetTokens(map[string]fake.Token{fake.TokenV1: {}, fake.TokenV2: {}, fresh: {}})
 	w.patch(secret, `{"stringData":{"token":"`+fresh+`"}}`)
 	w.Eventually(w.addresses(svc)).Should(Equal([]string{"10.60.0.1"}))
@@ -302,7 +363,9 @@ func testNetboxToken(w *externalWorld) {
 	for _, text := range []string{fmt.Sprintf("%+v", events), fmt.Sprintf("%+v", sg), fmt.Sprintf("%+v", svc)} {
 		for _, token := range []string{stolen, fresh, fake.TokenV1, fake.TokenV2} {
 			_, secretPart, _ := strings.Cut(token, ".")
-			w.Expect(strings.Contains(text, token) || secretPart != "" && strings.Contains(text, secretPart)).To(BeFalse(), "the token is in %.200s…", text)
+			w.Expect(strings.Contains(text, token) || secretPart != "" && strings.Contains(text, secretPart)).To(
+				BeFalse(), "the token is in %.200s…", text,
+			)
 		}
 	}
 	w.remove(svc)
@@ -342,7 +405,8 @@ func playNetboxAway(w *externalWorld) (took time.Duration) {
 	w.Expect(w.condition(sg, v1.ConditionReady)(w)).To(HavePrefix("True"), "its ranges are known from its status")
 
 	local := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "local"}}
-	w.Expect(yaml.UnmarshalStrict([]byte("local: {pool: 10.52.0.1-10.52.0.9, subnet: 10.52.0.0/24}"), &local.Spec)).To(Succeed())
+	w.Expect(yaml.UnmarshalStrict([]byte("local: {pool: 10.52.0.1-10.52.0.9, subnet: 10.52.0.0/24}"), &local.Spec)).
+		To(Succeed())
 	w.Expect(w.api.Create(w.t.Context(), local)).To(Succeed())
 	w.Eventually(w.addresses(w.service("local", "local"))).Should(Equal([]string{"10.52.0.1"}))
 	w.Expect(w.addresses(kept)(w)).To(Equal([]string{had}), "the new manager has looked at all of them")
@@ -417,8 +481,12 @@ func playNetboxSlow(w *externalWorld) (before, during time.Duration) {
 	}
 	during = many("during", count)
 	w.Expect(w.addresses(waiting[29])(w)).To(BeEmpty(), "NetBox has yet to answer for it")
-	w.t.Logf("%d Services of another group took %s, and %s while NetBox was slow and 30 Services waited for it", count, before.Round(time.Millisecond), during.Round(time.Millisecond))
-	w.Eventually(w.condition(waiting[29], v1.ConditionAllocated)).Should(Equal("False IPAMUnavailable: NetBox URL is slow to answer: the Service goes on waiting"))
+	w.t.Logf(
+		"%d Services of another group took %s, and %s while NetBox was slow and 30 Services waited for it", count,
+		before.Round(time.Millisecond), during.Round(time.Millisecond),
+	)
+	w.Eventually(w.condition(waiting[29], v1.ConditionAllocated)).
+		Should(Equal("False IPAMUnavailable: NetBox URL is slow to answer: the Service goes on waiting"))
 	isOver.Store(true)
 	close(release)
 	for _, svc := range waiting {

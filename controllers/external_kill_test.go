@@ -83,7 +83,8 @@ func TestFaultNetboxKilled(t *testing.T) {
 			t.Errorf("%s is recorded as that of %s, which has another address", a, name)
 		}
 	}
-	t.Logf("%d addresses in use; %d more are recorded, of the %d Services that were deleted while no manager ran or as it was killed",
+	t.Logf("%d addresses in use; %d more are recorded, of the %d Services that were deleted while no manager ran or as "+
+		"it was killed",
 		len(holders), len(w.recorded())-len(holders), len(deleted))
 	w.pass(11*time.Minute, "killed")
 	w.pass(11*time.Minute, "killed")

@@ -24,11 +24,19 @@ func TestGroupChangedByItsSystem(t *testing.T) {
 		before, after *v1.ServiceGroup
 		want          bool
 	}{
-		"away in another way":        {group(v1.ReasonIPAMUnavailable, "it answers 502"), group(v1.ReasonIPAMUnavailable, "it answers 504"), false},
-		"refused for another reason": {group(v1.ReasonIPAMRefused, "no token"), group(v1.ReasonIPAMRefused, "no tenant"), true},
-		"back":                       {group(v1.ReasonIPAMUnavailable, "it answers 502"), group(v1.ReasonReachable, "it answers"), true},
-		"away, with ranges":          {group(v1.ReasonReachable, "it answers", "a"), group(v1.ReasonIPAMUnavailable, "it answers 502", "a"), false},
-		"other ranges":               {group(v1.ReasonReachable, "it answers", "a"), group(v1.ReasonReachable, "it answers", "b"), true},
+		"away in another way": {
+			group(v1.ReasonIPAMUnavailable, "it answers 502"), group(v1.ReasonIPAMUnavailable, "it answers 504"), false,
+		},
+		"refused for another reason": {
+			group(v1.ReasonIPAMRefused, "no token"), group(v1.ReasonIPAMRefused, "no tenant"), true,
+		},
+		"back": {
+			group(v1.ReasonIPAMUnavailable, "it answers 502"), group(v1.ReasonReachable, "it answers"), true,
+		},
+		"away, with ranges": {
+			group(v1.ReasonReachable, "it answers", "a"), group(v1.ReasonIPAMUnavailable, "it answers 502", "a"), false,
+		},
+		"other ranges": {group(v1.ReasonReachable, "it answers", "a"), group(v1.ReasonReachable, "it answers", "b"), true},
 	} {
 		if got := groupChanged.Update(event.UpdateEvent{ObjectOld: row.before, ObjectNew: row.after}); got != row.want {
 			t.Errorf("%s: got %v", name, got)

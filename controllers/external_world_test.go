@@ -83,10 +83,18 @@ func newExternalWorld(t *testing.T) *externalWorld {
 	w.api, err = client.New(config, client.Options{Scheme: scheme.Scheme})
 	w.Expect(err).NotTo(HaveOccurred())
 	for _, name := range []string{namespace, user} {
-		w.Expect(client.IgnoreAlreadyExists(w.api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))).To(Succeed())
+		w.Expect(client.IgnoreAlreadyExists(w.api.Create(
+			t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
+		))).To(Succeed())
 	}
 	t.Cleanup(w.tidy) // after the manager has ended
-	w.Expect(w.api.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "netbox"}, StringData: map[string]string{"token": fake.TokenV2, "url": w.url}})).To(Succeed())
+	w.Expect(w.api.Create(
+		t.Context(),
+		&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "netbox"},
+			StringData: map[string]string{"token": fake.TokenV2, "url": w.url},
+		},
+	)).To(Succeed())
 	for _, kind := range []string{"tags", "tenants"} {
 		for _, slug := range []string{"purelb", "lab", "pool"} {
 			w.netbox.Create(kind, map[string]any{"name": slug, "slug": slug})
@@ -148,7 +156,9 @@ func (w *externalWorld) start() {
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	mgr, err := ctrl.NewManager(own, ctrl.Options{
-		Scheme: scheme.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+		Scheme: scheme.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{
+			SkipNameValidation: ptr.To(true),
+		},
 		GracefulShutdownTimeout: ptr.To(5 * time.Second),
 	})
 	w.Expect(err).NotTo(HaveOccurred())
@@ -161,10 +171,12 @@ func (w *externalWorld) start() {
 	})
 	w.Expect(external.SetupWithManager(mgr)).To(Succeed())
 	w.Expect((&controllers.ServiceReconciler{
-		Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: namespace, IsDefault: true, Metrics: metrics, IPAM: external,
+		Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: namespace, IsDefault: true,
+		Metrics: metrics, IPAM: external,
 	}).SetupWithManager(mgr)).To(Succeed())
 	w.Expect((&controllers.ServiceGroupReconciler{
-		Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("purelb-servicegroup"), Namespace: namespace, IsDefault: true, Metrics: metrics, IPAM: external,
+		Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("purelb-servicegroup"), Namespace: namespace, IsDefault: true,
+		Metrics: metrics, IPAM: external,
 	}).SetupWithManager(mgr)).To(Succeed())
 	ended := make(chan struct{})
 	go func() {
@@ -194,7 +206,9 @@ func (w *externalWorld) prefix(cidr string) int64 {
 func (w *externalWorld) group(name, spec string) *v1.ServiceGroup {
 	w.t.Helper()
 	sg := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	w.Expect(yaml.UnmarshalStrict([]byte("netbox: {url: '"+w.url+"', tokenSecretRef: {name: netbox, key: token}, "+spec+"}"), &sg.Spec)).To(Succeed())
+	w.Expect(yaml.UnmarshalStrict(
+		[]byte("netbox: {url: '"+w.url+"', tokenSecretRef: {name: netbox, key: token}, "+spec+"}"), &sg.Spec,
+	)).To(Succeed())
 	w.Expect(w.api.Create(w.t.Context(), sg)).To(Succeed())
 	return sg
 }
@@ -202,9 +216,13 @@ func (w *externalWorld) group(name, spec string) *v1.ServiceGroup {
 func (w *externalWorld) service(name, group string, change ...func(*corev1.Service)) *corev1.Service {
 	w.t.Helper()
 	svc := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: user, Name: name, Annotations: map[string]string{v1.AnnotationServiceGroup: group}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: user, Name: name, Annotations: map[string]string{v1.AnnotationServiceGroup: group},
+		},
 		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeLoadBalancer, AllocateLoadBalancerNodePorts: ptr.To(false), Ports: []corev1.ServicePort{{Port: 80}},
+			Type: corev1.ServiceTypeLoadBalancer, AllocateLoadBalancerNodePorts: ptr.To(false), Ports: []corev1.ServicePort{
+				{Port: 80},
+			},
 		},
 	}
 	for _, c := range change {

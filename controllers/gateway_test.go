@@ -38,7 +38,11 @@ func TestGateways(t *testing.T) {
 	g := begin(t)
 	nodes := []string{"node1", "node2"}
 	startNodes(t, g, "10.147.0", nodes...)
-	serviceGroup(t, "gateways", "local: {v4pool: {pool: 10.147.0.10-10.147.0.19, subnet: 10.147.0.0/24}, v6pool: {pool: 'fd00:147::10-fd00:147::19', subnet: 'fd00:147::/64'}}")
+	serviceGroup(
+		t, "gateways",
+		"local: {v4pool: {pool: 10.147.0.10-10.147.0.19, subnet: 10.147.0.0/24}, v6pool: {pool: "+
+			"'fd00:147::10-fd00:147::19', subnet: 'fd00:147::/64'}}",
+	)
 	for _, row := range []struct {
 		implementation string
 		addresses      []string
@@ -55,7 +59,8 @@ func TestGateways(t *testing.T) {
 			g.Eventually(ingress(svc)).Should(Equal(row.addresses))
 			g.Eventually(holders(row.addresses[0], nodes...)).Should(HaveLen(1))
 			g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(HavePrefix("True"))
-			g.Eventually(func(g Gomega) corev1.ServiceExternalTrafficPolicy { return fetch(g, svc).Spec.ExternalTrafficPolicy }).Should(Equal(row.policy))
+			g.Eventually(func(g Gomega) corev1.ServiceExternalTrafficPolicy { return fetch(g, svc).Spec.ExternalTrafficPolicy }).
+				Should(Equal(row.policy))
 		})
 	}
 }

@@ -41,7 +41,9 @@ func behindCache(t *testing.T, shown client.Object, answers *[]error) client.Cli
 		return err
 	}
 	return interceptor.NewClient(direct, interceptor.Funcs{
-		Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
+		Get: func(
+			_ context.Context, _ client.WithWatch, key client.ObjectKey, obj client.Object, _ ...client.GetOption,
+		) error {
 			switch obj := obj.(type) {
 			case *corev1.Service:
 				if svc, ok := shown.(*corev1.Service); ok && key == client.ObjectKeyFromObject(svc) {
@@ -79,10 +81,15 @@ func behindCache(t *testing.T, shown client.Object, answers *[]error) client.Cli
 		Apply: func(context.Context, client.WithWatch, runtime.ApplyConfiguration, ...client.ApplyOption) error {
 			return nil
 		},
-		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+		Patch: func(
+			ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption,
+		) error {
 			return note(c.Patch(ctx, obj, patch, opts...))
 		},
-		SubResourceApply: func(ctx context.Context, c client.Client, sub string, obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
+		SubResourceApply: func(
+			ctx context.Context, c client.Client, sub string, obj runtime.ApplyConfiguration,
+			opts ...client.SubResourceApplyOption,
+		) error {
 			return note(c.SubResource(sub).Apply(ctx, obj, opts...))
 		},
 	})
@@ -94,9 +101,13 @@ func behindCache(t *testing.T, shown client.Object, answers *[]error) client.Cli
 func TestFaultObjectGone(t *testing.T) {
 	g := begin(t)
 	meta := func(name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "00000000-0000-4000-8000-000000000001", ResourceVersion: "1", Generation: 1}
+		return metav1.ObjectMeta{
+			Namespace: namespace, Name: name, UID: "00000000-0000-4000-8000-000000000001", ResourceVersion: "1", Generation: 1,
+		}
 	}
-	record := allocation.Record{Addresses: []netip.Addr{netip.MustParseAddr("10.48.0.1")}, Group: "x", Type: v1.PoolTypeLocal}
+	record := allocation.Record{
+		Addresses: []netip.Addr{netip.MustParseAddr("10.48.0.1")}, Group: "x", Type: v1.PoolTypeLocal,
+	}
 	announced := &corev1.Service{
 		ObjectMeta: meta("gone"), Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer},
 		Status: corev1.ServiceStatus{
@@ -117,13 +128,19 @@ func TestFaultObjectGone(t *testing.T) {
 
 	reasons, recorder := &controllers.UnplacedReasons{}, events.NewFakeRecorder(10)
 	ofServices := func(c client.Client) reconcile.Reconciler {
-		return &controllers.AnnouncedReconciler{Client: c, Recorder: recorder, Namespace: namespace, IsDefault: true, Reasons: reasons}
+		return &controllers.AnnouncedReconciler{
+			Client: c, Recorder: recorder, Namespace: namespace, IsDefault: true, Reasons: reasons,
+		}
 	}
 	ofGroups := func(c client.Client) reconcile.Reconciler {
-		return &controllers.ServiceGroupReconciler{Client: c, Recorder: recorder, Namespace: namespace, IsDefault: true, Metrics: controllers.NewMetrics(prometheus.NewRegistry()), IPAM: noIPAM(c)}
+		return &controllers.ServiceGroupReconciler{
+			Client: c, Recorder: recorder, Namespace: namespace, IsDefault: true,
+			Metrics: controllers.NewMetrics(prometheus.NewRegistry()), IPAM: noIPAM(c),
+		}
 	}
 	ofAgents := func(c client.Client) reconcile.Reconciler {
-		return &controllers.LBNodeAgentReconciler{Client: c, Recorder: recorder, Namespace: namespace, Liveness: controllers.NewLiveness(time.Now),
+		return &controllers.LBNodeAgentReconciler{Client: c, Recorder: recorder, Namespace: namespace,
+			Liveness: controllers.NewLiveness(time.Now),
 			Defaults: agents.Defaults{Image: "purelb.io/purelb:test", ServiceAccount: "purelb-agent"}}
 	}
 	for _, row := range []struct {
@@ -132,12 +149,27 @@ func TestFaultObjectGone(t *testing.T) {
 		reconciler func(client.Client) reconcile.Reconciler
 		other      client.Object
 	}{
-		{"report of a Service", announced, ofServices, &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}},
-		{"local-override of a Service", marked, ofServices, &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}},
+		{
+			"report of a Service", announced, ofServices,
+			&corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}},
+		},
+		{
+			"local-override of a Service", marked, ofServices,
+			&corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}},
+		},
 		{"status of a ServiceGroup", group, ofGroups, &v1.ServiceGroup{Spec: pool}},
-		{"finalizer of an LBNodeAgent", agent, ofAgents, &v1.LBNodeAgent{Spec: v1.LBNodeAgentSpec{NodeSelector: map[string]string{"no": "node"}}}},
-		{"status of an LBNodeAgent", held, ofAgents, &v1.LBNodeAgent{Spec: v1.LBNodeAgentSpec{NodeSelector: map[string]string{"no": "node"}}}},
-		{"last finalizer of an LBNodeAgent", leaving, ofAgents, &v1.LBNodeAgent{Spec: v1.LBNodeAgentSpec{NodeSelector: map[string]string{"no": "node"}}}},
+		{
+			"finalizer of an LBNodeAgent", agent, ofAgents,
+			&v1.LBNodeAgent{Spec: v1.LBNodeAgentSpec{NodeSelector: map[string]string{"no": "node"}}},
+		},
+		{
+			"status of an LBNodeAgent", held, ofAgents,
+			&v1.LBNodeAgent{Spec: v1.LBNodeAgentSpec{NodeSelector: map[string]string{"no": "node"}}},
+		},
+		{
+			"last finalizer of an LBNodeAgent", leaving, ofAgents,
+			&v1.LBNodeAgent{Spec: v1.LBNodeAgentSpec{NodeSelector: map[string]string{"no": "node"}}},
+		},
 	} {
 		for _, isReplaced := range []bool{false, true} {
 			name := row.name + ", gone"
@@ -153,7 +185,9 @@ func TestFaultObjectGone(t *testing.T) {
 					create(t, row.other)
 				}
 				var answers []error
-				result, err := row.reconciler(behindCache(t, row.shown, &answers)).Reconcile(context.Background(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(row.shown)})
+				result, err := row.reconciler(behindCache(t, row.shown, &answers)).Reconcile(
+					context.Background(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(row.shown)},
+				)
 				g.Expect(err).NotTo(HaveOccurred())
 				g.Expect(answers).NotTo(BeEmpty())
 				for _, answer := range answers {
@@ -176,14 +210,18 @@ func TestFaultObjectGone(t *testing.T) {
 func TestServiceGroupEventOnce(t *testing.T) {
 	g, ctx := NewWithT(t), context.Background()
 	group := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "reversed"},
-		Spec: v1.ServiceGroupSpec{Local: &v1.LocalPools{PoolSet: v1.PoolSet{Pool: "10.48.0.9-10.48.0.1", Subnet: "10.48.0.0/24"}}}}
+		Spec: v1.ServiceGroupSpec{
+			Local: &v1.LocalPools{PoolSet: v1.PoolSet{Pool: "10.48.0.9-10.48.0.1", Subnet: "10.48.0.0/24"}},
+		}}
 	g.Expect(addToScheme()).To(Succeed())
 	server := fake.NewClientBuilder().WithScheme(scheme.Scheme).WithObjects(group).WithStatusSubresource(group).Build()
 	key := client.ObjectKeyFromObject(group)
 	g.Expect(server.Get(ctx, key, group)).To(Succeed())
 	isBehind := true
 	c := interceptor.NewClient(server, interceptor.Funcs{
-		Get: func(ctx context.Context, server client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+		Get: func(
+			ctx context.Context, server client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption,
+		) error {
 			if shown, isGroup := obj.(*v1.ServiceGroup); isGroup && isBehind {
 				group.DeepCopyInto(shown)
 				return nil
@@ -192,7 +230,10 @@ func TestServiceGroupEventOnce(t *testing.T) {
 		},
 	})
 	recorder := events.NewFakeRecorder(10)
-	r := &controllers.ServiceGroupReconciler{Client: c, Recorder: recorder, Namespace: namespace, IsDefault: true, Metrics: controllers.NewMetrics(prometheus.NewRegistry()), IPAM: noIPAM(c)}
+	r := &controllers.ServiceGroupReconciler{
+		Client: c, Recorder: recorder, Namespace: namespace, IsDefault: true,
+		Metrics: controllers.NewMetrics(prometheus.NewRegistry()), IPAM: noIPAM(c),
+	}
 	_, err := r.Reconcile(ctx, reconcile.Request{NamespacedName: key})
 	g.Expect(err).NotTo(HaveOccurred())
 	result, err := r.Reconcile(ctx, reconcile.Request{NamespacedName: key})
@@ -215,13 +256,17 @@ func TestLastCachedAnnotation(t *testing.T) {
 			g, ctx := NewWithT(t), context.Background()
 			g.Expect(addToScheme()).To(Succeed())
 			svc := &corev1.Service{
-				ObjectMeta: metav1.ObjectMeta{Namespace: user, Name: "left", Annotations: map[string]string{theirs: "kept", name: "1"}},
-				Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP},
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: user, Name: "left", Annotations: map[string]string{theirs: "kept", name: "1"},
+				},
+				Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP},
 			}
 			server := fake.NewClientBuilder().WithScheme(scheme.Scheme).WithObjects(svc).WithStatusSubresource(svc).Build()
 			key := client.ObjectKeyFromObject(svc)
 			c := interceptor.NewClient(server, interceptor.Funcs{
-				Get: func(ctx context.Context, server client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+				Get: func(
+					ctx context.Context, server client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption,
+				) error {
 					if err := server.Get(ctx, key, obj, opts...); err != nil {
 						return err
 					}
@@ -233,7 +278,9 @@ func TestLastCachedAnnotation(t *testing.T) {
 					return err
 				},
 			})
-			r := &controllers.AnnouncedReconciler{Client: c, Recorder: events.NewFakeRecorder(10), Namespace: namespace, Reasons: &controllers.UnplacedReasons{}}
+			r := &controllers.AnnouncedReconciler{
+				Client: c, Recorder: events.NewFakeRecorder(10), Namespace: namespace, Reasons: &controllers.UnplacedReasons{},
+			}
 			_, err := r.Reconcile(ctx, reconcile.Request{NamespacedName: key})
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(server.Get(ctx, key, svc)).To(Succeed())

@@ -31,7 +31,9 @@ func TestAttackForeignAnnotations(t *testing.T) {
 	t.Cleanup(func() { patch(t, svc, `{"metadata":{"finalizers":null}}`) })
 	g.Eventually(func() error {
 		fetch(g, svc)
-		meta.SetStatusCondition(&svc.Status.Conditions, metav1.Condition{Type: "example.com/Seen", Status: metav1.ConditionTrue, Reason: "Seen"})
+		meta.SetStatusCondition(
+			&svc.Status.Conditions, metav1.Condition{Type: "example.com/Seen", Status: metav1.ConditionTrue, Reason: "Seen"},
+		)
 		return api.Status().Update(context.Background(), svc, client.FieldOwner("another"))
 	}).Should(Succeed())
 	isUntouched := func() {
@@ -52,7 +54,8 @@ func TestAttackForeignAnnotations(t *testing.T) {
 	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(HavePrefix("True"))
 	g.Expect(svc.Annotations).To(HaveKeyWithValue(v1.AnnotationAllocatedFrom, "large"))
 	g.Expect(svc.Annotations).To(HaveKey(v1.AnnotationAnnouncingIPv4))
-	g.Eventually(func(g Gomega) corev1.ServiceExternalTrafficPolicy { return fetch(g, svc).Spec.ExternalTrafficPolicy }).Should(Equal(corev1.ServiceExternalTrafficPolicyCluster))
+	g.Eventually(func(g Gomega) corev1.ServiceExternalTrafficPolicy { return fetch(g, svc).Spec.ExternalTrafficPolicy }).
+		Should(Equal(corev1.ServiceExternalTrafficPolicyCluster))
 	isUntouched()
 	seen := &corev1.Service{}
 	g.Expect(cached.Get(context.Background(), client.ObjectKeyFromObject(svc), seen)).To(Succeed())

@@ -28,7 +28,10 @@ import (
 func TestFaultNodeWithoutLabel(t *testing.T) {
 	n1, n2, n3 := benchNode("n1"), benchNode("n2"), benchNode("n3")
 	n1.Labels, n2.Labels, n3.Labels = map[string]string{}, map[string]string{}, map[string]string{}
-	b := newBench(t, benchAgent(), n1, n2, n3, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: "purelb-agent", UID: "sa"}})
+	b := newBench(
+		t, benchAgent(), n1, n2, n3,
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: "purelb-agent", UID: "sa"}},
+	)
 	api, ok := b.api.(client.WithWatch)
 	if !ok {
 		t.Fatal("the client cannot watch")
@@ -36,9 +39,13 @@ func TestFaultNodeWithoutLabel(t *testing.T) {
 	var applied []string
 	status := &v1.LBNodeAgent{}
 	c := interceptor.NewClient(api, interceptor.Funcs{
-		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch, o ...client.PatchOption) error {
+		Patch: func(
+			ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch, o ...client.PatchOption,
+		) error {
 			if _, isNode := obj.(*corev1.Node); isNode && obj.GetName() == "n1" {
-				return apierrors.NewForbidden(corev1.Resource("nodes"), obj.GetName(), errors.New("denied by a policy of the cluster"))
+				return apierrors.NewForbidden(
+					corev1.Resource("nodes"), obj.GetName(), errors.New("denied by a policy of the cluster"),
+				)
 			}
 			return c.Patch(ctx, obj, p, o...)
 		},
@@ -48,7 +55,9 @@ func TestFaultNodeWithoutLabel(t *testing.T) {
 			}
 			return nil
 		},
-		SubResourceApply: func(_ context.Context, _ client.Client, _ string, obj runtime.ApplyConfiguration, _ ...client.SubResourceApplyOption) error {
+		SubResourceApply: func(
+			_ context.Context, _ client.Client, _ string, obj runtime.ApplyConfiguration, _ ...client.SubResourceApplyOption,
+		) error {
 			if u, ok := obj.(interface{ UnstructuredContent() map[string]any }); ok {
 				return runtime.DefaultUnstructuredConverter.FromUnstructured(u.UnstructuredContent(), status)
 			}
@@ -73,7 +82,9 @@ func TestFaultNodeWithoutLabel(t *testing.T) {
 		}
 	}
 	ready := meta.FindStatusCondition(status.Status.Conditions, v1.ConditionReady)
-	if len(applied) != 1 || ready == nil || ready.Reason != v1.ReasonRefused || !strings.Contains(ready.Message, "label Node n1") || !strings.Contains(ready.Message, "denied by a policy of the cluster") {
+	if len(applied) != 1 || ready == nil || ready.Reason != v1.ReasonRefused ||
+		!strings.Contains(ready.Message, "label Node n1") ||
+		!strings.Contains(ready.Message, "denied by a policy of the cluster") {
 		t.Errorf("applied %v, condition %+v", applied, ready)
 	}
 }
@@ -84,7 +95,9 @@ func TestNodeTimesDoNotCount(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	for _, since := range []time.Duration{-time.Hour, time.Hour} {
 		n := benchNode("n1")
-		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, LastTransitionTime: metav1.NewTime(now.Add(since))}}
+		n.Status.Conditions = []corev1.NodeCondition{
+			{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, LastTransitionTime: metav1.NewTime(now.Add(since))},
+		}
 		if got := (&cluster{}).placementNode(n, nil, placement.Expired, now); !got.IsNotReady || got.IsNotReadyForLong {
 			t.Errorf("since %s: %+v", since, got)
 		}

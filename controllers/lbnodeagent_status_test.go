@@ -29,25 +29,57 @@ func TestAgentStatus(t *testing.T) {
 		isOld          bool
 		want           string
 	}{
-		"all renew":            {3, 3, agentNodes{selectedCount: 3, labelledCount: 3}, false, "3 True Accepted 3 of 3 agents are ready"},
-		"none is wanted":       {0, 0, agentNodes{}, false, "0 True Accepted no node is selected"},
-		"a pod is not ready":   {2, 3, agentNodes{selectedCount: 3, labelledCount: 3}, false, "2 False Progressing 2 of 3 agents are ready"},
-		"one is silent":        {3, 3, agentNodes{selectedCount: 3, labelledCount: 3, silent: silent("b")}, false, "2 False Degraded 2 of 3 agents are ready; the Lease is not renewed by the agent of b: see the log of that agent"},
-		"all are silent":       {3, 3, agentNodes{selectedCount: 3, labelledCount: 3, silent: silent("a", "b", "c")}, false, "0 False Degraded 0 of 3 agents are ready; the Lease is not renewed by the agent of a, b, c: see the log of that agent"},
-		"many are silent":      {12, 12, agentNodes{selectedCount: 12, labelledCount: 12, silent: silent(many...)}, false, "0 False Degraded 0 of 12 agents are ready; the Lease is not renewed by the agent of n00, n01, n02, n03, n04, n05, n06, n07, n08, n09, 2 more: see the log of that agent"},
-		"silent and not ready": {2, 3, agentNodes{selectedCount: 3, labelledCount: 3, silent: silent("b")}, false, "2 False Progressing 2 of 3 agents are ready"},
+		"all renew": {
+			3, 3, agentNodes{selectedCount: 3, labelledCount: 3}, false, "3 True Accepted 3 of 3 agents are ready",
+		},
+		"none is wanted": {0, 0, agentNodes{}, false, "0 True Accepted no node is selected"},
+		"a pod is not ready": {
+			2, 3, agentNodes{selectedCount: 3, labelledCount: 3}, false, "2 False Progressing 2 of 3 agents are ready",
+		},
+		"one is silent": {
+			3, 3, agentNodes{selectedCount: 3, labelledCount: 3, silent: silent("b")}, false,
+			"2 False Degraded 2 of 3 agents are ready; the Lease is not renewed by the agent of b: see the log of that agent",
+		},
+		"all are silent": {
+			3, 3, agentNodes{selectedCount: 3, labelledCount: 3, silent: silent("a", "b", "c")}, false,
+			"0 False Degraded 0 of 3 agents are ready; the Lease is not renewed by the agent of a, b, c: see the log of that " +
+				"agent",
+		},
+		"many are silent": {
+			12, 12, agentNodes{selectedCount: 12, labelledCount: 12, silent: silent(many...)}, false,
+			"0 False Degraded 0 of 12 agents are ready; the Lease is not renewed by the agent of n00, n01, n02, n03, n04, " +
+				"n05, n06, n07, n08, n09, 2 more: see the log of that agent",
+		},
+		"silent and not ready": {
+			2, 3, agentNodes{selectedCount: 3, labelledCount: 3, silent: silent("b")}, false,
+			"2 False Progressing 2 of 3 agents are ready",
+		},
 		"on a node NotReady": {3, 3, agentNodes{selectedCount: 3, labelledCount: 3, silent: []silentNode{{"b", true}}}, false,
-			"2 False Degraded 2 of 3 agents are ready; the Lease is not renewed by the agent of b (the node is not Ready): see the log of that agent"},
+			"2 False Degraded 2 of 3 agents are ready; the Lease is not renewed by the agent of b (the node is not Ready): " +
+				"see the log of that agent"},
 		// A taint that the pods do not tolerate keeps the agent off one of four nodes.
-		"a node without an agent": {3, 3, agentNodes{selectedCount: 4, labelledCount: 4, silent: silent("d")}, false, "3 True Accepted 3 of 3 agents are ready"},
-		"being replaced":          {3, 3, agentNodes{selectedCount: 3, labelledCount: 3, silent: silent("a")}, true, "2 False Progressing 2 of 3 agents are ready; 0 run the latest specification"},
-		"no account": {3, 3, agentNodes{selectedCount: 3, labelledCount: 3, silent: silent("a", "b", "c"), hasNoAccount: true}, false,
-			"0 False Degraded 0 of 3 agents are ready; the service account of the agents does not exist: no agent can start, and those that run cannot renew their Leases"},
+		"a node without an agent": {
+			3, 3, agentNodes{selectedCount: 4, labelledCount: 4, silent: silent("d")}, false,
+			"3 True Accepted 3 of 3 agents are ready",
+		},
+		"being replaced": {
+			3, 3, agentNodes{selectedCount: 3, labelledCount: 3, silent: silent("a")}, true,
+			"2 False Progressing 2 of 3 agents are ready; 0 run the latest specification",
+		},
+		"no account": {3, 3, agentNodes{
+			selectedCount: 3, labelledCount: 3, silent: silent("a", "b", "c"), hasNoAccount: true,
+		}, false,
+			"0 False Degraded 0 of 3 agents are ready; the service account of the agents does not exist: no agent can start, " +
+				"and those that run cannot renew their Leases"},
 		"no account and no node": {0, 0, agentNodes{hasNoAccount: true}, false, "0 True Accepted no node is selected"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			ds := &appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: test.desired, UpdatedNumberScheduled: test.desired, NumberReady: test.ready}}
+			ds := &appsv1.DaemonSet{
+				Status: appsv1.DaemonSetStatus{
+					DesiredNumberScheduled: test.desired, UpdatedNumberScheduled: test.desired, NumberReady: test.ready,
+				},
+			}
 			if test.isOld {
 				ds.Status.UpdatedNumberScheduled = 0
 			}

@@ -41,7 +41,10 @@ func TestLiveness(t *testing.T) {
 	if got := l.LivenessOf("node1"); got != placement.Expired {
 		t.Errorf("a node without a Lease is %v", got)
 	}
-	l.observeLease(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "manager.purelb.io"}, Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: now}}})
+	l.observeLease(&coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: "manager.purelb.io"},
+		Spec:       coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: now}},
+	})
 	if len(l.freshness) != 0 {
 		t.Errorf("the manager's own Lease counts as a node's: %v", l.freshness)
 	}
@@ -118,8 +121,9 @@ func TestFaultAgentDeadForLong(t *testing.T) {
 	renewals := int64(0)
 	renew := func(node string) {
 		renewals++
-		l.observeLease(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "purelb-" + node}, Spec: coordinationv1.LeaseSpec{
-			RenewTime: ptr.To(metav1.NewMicroTime(time.Unix(renewals, 0))), LeaseDurationSeconds: ptr.To[int32](3)}})
+		l.observeLease(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "purelb-" + node},
+			Spec: coordinationv1.LeaseSpec{
+				RenewTime: ptr.To(metav1.NewMicroTime(time.Unix(renewals, 0))), LeaseDurationSeconds: ptr.To[int32](3)}})
 	}
 	died := now
 	renew("dead")
@@ -167,8 +171,9 @@ func TestAttackLeaseDuration(t *testing.T) {
 	renewals := int64(0)
 	renew := func() {
 		renewals++
-		l.observeLease(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "purelb-node1"}, Spec: coordinationv1.LeaseSpec{
-			RenewTime: ptr.To(metav1.NewMicroTime(time.Unix(renewals, 0))), LeaseDurationSeconds: ptr.To[int32](1<<31 - 1)}})
+		l.observeLease(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "purelb-node1"},
+			Spec: coordinationv1.LeaseSpec{
+				RenewTime: ptr.To(metav1.NewMicroTime(time.Unix(renewals, 0))), LeaseDurationSeconds: ptr.To[int32](1<<31 - 1)}})
 	}
 	for _, step := range []struct {
 		what      string
@@ -229,7 +234,9 @@ func TestExpiries(t *testing.T) {
 			renewals++
 			l.observeLease(&coordinationv1.Lease{
 				ObjectMeta: metav1.ObjectMeta{Name: "purelb-node1"},
-				Spec:       coordinationv1.LeaseSpec{RenewTime: ptr.To(metav1.NewMicroTime(time.Unix(renewals, 0))), LeaseDurationSeconds: ptr.To[int32](3)},
+				Spec: coordinationv1.LeaseSpec{
+					RenewTime: ptr.To(metav1.NewMicroTime(time.Unix(renewals, 0))), LeaseDurationSeconds: ptr.To[int32](3),
+				},
 			})
 		}
 		for _, f := range l.freshness {

@@ -26,7 +26,9 @@ func setEndpoints(t *testing.T, svc *corev1.Service, endpoints ...[2]string) {
 	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: svc.Namespace, Name: svc.Name}}
 	remove(t, slice)
 	slice = &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: svc.Namespace, Name: svc.Name, Labels: map[string]string{discoveryv1.LabelServiceName: svc.Name}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: svc.Namespace, Name: svc.Name, Labels: map[string]string{discoveryv1.LabelServiceName: svc.Name},
+		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 	}
 	for i, e := range endpoints {
@@ -48,7 +50,9 @@ func holders(address string, nodes ...string) func(Gomega) []string {
 	return func(g Gomega) []string {
 		var out []string
 		for _, n := range nodes {
-			if slices.ContainsFunc(asked(g, n), func(e v1.AnnouncedAddress) bool { return e.Address == address && !e.HandingOver }) {
+			if slices.ContainsFunc(
+				asked(g, n), func(e v1.AnnouncedAddress) bool { return e.Address == address && !e.HandingOver },
+			) {
 				out = append(out, n)
 			}
 		}
@@ -80,7 +84,8 @@ func TestPolicyLocalOfVirtual(t *testing.T) {
 	serviceGroup(t, "routed", "remote: {pool: 172.16.44.1-172.16.44.9, subnet: 172.16.44.0/24}")
 	svc := service(t, "follows", ofGroup("routed"), policyLocal)
 	where := holders("172.16.44.1", nodes...)
-	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(ContainSubstring("172.16.44.1 has no node: node1 has no ready endpoint"))
+	g.Eventually(condition(svc, v1.ConditionAnnounced)).
+		Should(ContainSubstring("172.16.44.1 has no node: node1 has no ready endpoint"))
 	setEndpoints(t, svc, [2]string{"node1", "ready"}, [2]string{"node2", "failing"}, [2]string{"node3", "terminating"})
 	g.Eventually(where).Should(Equal([]string{"node1"}))
 	setEndpoints(t, svc, [2]string{"node1", "ready"}, [2]string{"node2", "ready"})
@@ -91,7 +96,9 @@ func TestPolicyLocalOfVirtual(t *testing.T) {
 	g.Eventually(where).Should(BeEmpty())
 	setEndpoints(t, svc, [2]string{"node2", "ready"})
 	g.Eventually(where).Should(Equal([]string{"node2"}))
-	g.Expect(fetch(g, svc).Spec.ExternalTrafficPolicy).To(Equal(corev1.ServiceExternalTrafficPolicyLocal), "nobody touches it")
+	g.Expect(fetch(g, svc).Spec.ExternalTrafficPolicy).To(
+		Equal(corev1.ServiceExternalTrafficPolicyLocal), "nobody touches it",
+	)
 	patch(t, svc, `{"spec":{"externalTrafficPolicy":"Cluster"}}`)
 	g.Eventually(where).Should(Equal(nodes))
 }
@@ -120,7 +127,8 @@ func TestPolicyLocalOfLocal(t *testing.T) {
 	waitUntilPlaced(t)
 	g.Expect(at(g)).To(Equal(holder), "of policy Cluster, endpoints do not matter")
 	patch(t, svc, `{"spec":{"externalTrafficPolicy":"Local"}}`)
-	g.Eventually(eventsOf(svc, v1.EventLocalRejected)).Should(ConsistOf(ContainSubstring("it stays, although 10.45.0.1 is Local")))
+	g.Eventually(eventsOf(svc, v1.EventLocalRejected)).
+		Should(ConsistOf(ContainSubstring("it stays, although 10.45.0.1 is Local")))
 	g.Eventually(at).Should(Equal([]string{other}))
 	waitUntilPlaced(t)
 	g.Expect(policy(svc)(g)).To(Equal(corev1.ServiceExternalTrafficPolicyLocal))
@@ -130,7 +138,10 @@ func TestPolicyLocalOfLocal(t *testing.T) {
 	g.Eventually(policy(svc)).Should(Equal(corev1.ServiceExternalTrafficPolicyCluster))
 
 	// An author who insists keeps the policy, with the address where endpoints are.
-	meant := service(t, "meant", ofGroup("lan"), policyLocal, func(svc *corev1.Service) { svc.Annotations[v1.AnnotationAllowLocal] = "true" })
+	meant := service(
+		t, "meant", ofGroup("lan"), policyLocal,
+		func(svc *corev1.Service) { svc.Annotations[v1.AnnotationAllowLocal] = "true" },
+	)
 	g.Eventually(ingress(meant)).Should(Equal([]string{"10.45.0.2"}))
 	there := holders("10.45.0.2", nodes...)
 	waitUntilPlaced(t)
@@ -234,7 +245,8 @@ func TestPolicyLocalOfGroup(t *testing.T) {
 	g.Eventually(eventsOf(kept, v1.EventLocalRejected)).Should(HaveLen(1))
 	patch(t, group, `{"spec":{"policyLocal":"Allow"}}`)
 	for _, svc := range []*corev1.Service{kept, one, two} {
-		g.Eventually(func(g Gomega) map[string]string { return fetch(g, svc).Annotations }).ShouldNot(HaveKey(v1.AnnotationLocalOverride))
+		g.Eventually(func(g Gomega) map[string]string { return fetch(g, svc).Annotations }).
+			ShouldNot(HaveKey(v1.AnnotationLocalOverride))
 	}
 	g.Expect(policy(kept)(g)).To(Equal(local))
 	g.Expect(policy(one)(g)).To(Equal(cluster))

@@ -23,7 +23,9 @@ func namespaceWith(labels map[string]string) *corev1.Namespace {
 func TestAttackRecreatedNamespace(t *testing.T) {
 	gold, free := map[string]string{"tier": "gold"}, map[string]string{"tier": "free"}
 	group := oneAddress("default", "10.0.0.1-10.0.0.9")
-	group.Spec.AllowedNamespaces = &v1.AllowedNamespaces{From: v1.NamespacesFromSelector, Selector: &metav1.LabelSelector{MatchLabels: gold}}
+	group.Spec.AllowedNamespaces = &v1.AllowedNamespaces{
+		From: v1.NamespacesFromSelector, Selector: &metav1.LabelSelector{MatchLabels: gold},
+	}
 	for _, row := range []struct {
 		name           string
 		cached, stored map[string]string // labels; nil if there is no such namespace
@@ -44,7 +46,9 @@ func TestAttackRecreatedNamespace(t *testing.T) {
 			r, c := allocator(t, objects...)
 			live, _ := allocator(t, namespaceWith(row.stored))
 			r.uncached = live.Client
-			result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "a", Name: "web"}})
+			result, err := r.Reconcile(
+				t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "a", Name: "web"}},
+			)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -68,7 +72,8 @@ func TestAttackRecreatedNamespace(t *testing.T) {
 	for i, stored := range []map[string]string{gold, free} {
 		live, _ := allocator(t, namespaceWith(stored))
 		r.uncached = live.Client
-		if result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err != nil || result.RequeueAfter > 0 {
+		if result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err != nil ||
+			result.RequeueAfter > 0 {
 			t.Errorf("reconcile %d: %v, %v", i, result, err)
 		}
 	}
@@ -84,7 +89,8 @@ func TestSlimNamespace(t *testing.T) {
 	ns.Name, ns.Labels, ns.Annotations = "a", map[string]string{"tier": "gold"}, map[string]string{"large": "x"}
 	got, err := SlimNamespace(ns)
 	slim, ok := got.(*metav1.PartialObjectMetadata)
-	if err != nil || !ok || slim.Name != "a" || slim.Labels["tier"] != "gold" || slim.Annotations != nil || slim.Kind != "Namespace" {
+	if err != nil || !ok || slim.Name != "a" || slim.Labels["tier"] != "gold" || slim.Annotations != nil ||
+		slim.Kind != "Namespace" {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if got, err := SlimNamespace("another"); got != "another" || err != nil {
@@ -94,12 +100,15 @@ func TestSlimNamespace(t *testing.T) {
 
 func TestNamespaceLabelsChanged(t *testing.T) {
 	change := func(before, after map[string]string) bool {
-		return namespaceLabelsChanged.Update(event.UpdateEvent{ObjectOld: namespaceWith(before), ObjectNew: namespaceWith(after)})
+		return namespaceLabelsChanged.Update(event.UpdateEvent{
+			ObjectOld: namespaceWith(before), ObjectNew: namespaceWith(after),
+		})
 	}
 	if a, b := map[string]string{"a": "b"}, map[string]string{"a": "c"}; !change(a, b) || change(a, a) || !change(nil, a) {
 		t.Error("changes of labels")
 	}
-	if namespaceLabelsChanged.Create(event.CreateEvent{}) || namespaceLabelsChanged.Delete(event.DeleteEvent{}) || !namespaceLabelsChanged.Generic(event.GenericEvent{}) {
+	if namespaceLabelsChanged.Create(event.CreateEvent{}) || namespaceLabelsChanged.Delete(event.DeleteEvent{}) ||
+		!namespaceLabelsChanged.Generic(event.GenericEvent{}) {
 		t.Error("other events")
 	}
 }

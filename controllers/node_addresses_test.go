@@ -44,8 +44,10 @@ func TestAttackReservedPool(t *testing.T) {
 	// The node reports 256. One is confirmed, and seven more are reserved.
 	excess := SatisfyAll(HavePrefix("True TooManyNodeAddresses: "), ContainSubstring("(node liar: IPv4 248 addresses)"))
 	g.Eventually(excessCondition).Should(excess)
-	g.Expect(ready(sg)(g)).To(SatisfyAll(HavePrefix("True Accepted: "), HaveSuffix("10.47.0.4, an address of node liar and 3 more")))
-	g.Eventually(eventsOf(sg, v1.ReasonTooManyNodeAddresses)).Should(ConsistOf(ContainSubstring("(node liar: IPv4 248 addresses)")))
+	g.Expect(ready(sg)(g)).
+		To(SatisfyAll(HavePrefix("True Accepted: "), HaveSuffix("10.47.0.4, an address of node liar and 3 more")))
+	g.Eventually(eventsOf(sg, v1.ReasonTooManyNodeAddresses)).
+		Should(ConsistOf(ContainSubstring("(node liar: IPv4 248 addresses)")))
 
 	svc := service(t, "coveting", ofGroup("coveted"))
 	g.Eventually(ingress(svc)).Should(Equal([]string{"10.47.0.7"}))

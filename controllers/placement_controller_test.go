@@ -51,7 +51,10 @@ func commonsOf(g Gomega, a *v1.Announcement) []v1.CommonAnnouncement {
 		return nil
 	}
 	var list v1.CommonAnnouncementList
-	g.Expect(api.List(context.Background(), &list, client.InNamespace(namespace), client.MatchingFields{"spec.lbNodeAgent": a.Spec.LBNodeAgent})).To(Succeed())
+	g.Expect(api.List(
+		context.Background(), &list, client.InNamespace(namespace),
+		client.MatchingFields{"spec.lbNodeAgent": a.Spec.LBNodeAgent},
+	)).To(Succeed())
 	return list.Items
 }
 
@@ -104,7 +107,9 @@ func TestAgentsRun(t *testing.T) {
 			owner := ConsistOf(SatisfyAll(HaveField("Kind", "Node"), HaveField("UID", n.UID)))
 			a := announcement(g, name)
 			g.Expect(a).NotTo(BeNil())
-			g.Expect(a.Spec).To(Equal(v1.AnnouncementSpec{NodeName: name, LBNodeAgent: "everywhere", HeartbeatSeconds: 10, IncludeCommonAnnouncements: true}))
+			g.Expect(a.Spec).To(Equal(v1.AnnouncementSpec{
+				NodeName: name, LBNodeAgent: "everywhere", HeartbeatSeconds: 10, IncludeCommonAnnouncements: true,
+			}))
 			g.Expect(a.OwnerReferences).To(BeEmpty(), "it outlives the Node object until its addresses have gone on")
 			g.Expect(a.Labels).To(HaveKeyWithValue(v1.LabelNode, name))
 			lease := fetch(g, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "purelb-" + name}})
@@ -115,19 +120,26 @@ func TestAgentsRun(t *testing.T) {
 
 	// Its status follows the DaemonSet's, and the Leases.
 	fetch(g, ds)
-	ds.Status = appsv1.DaemonSetStatus{ObservedGeneration: ds.Generation, DesiredNumberScheduled: 2, UpdatedNumberScheduled: 2, NumberReady: 1}
+	ds.Status = appsv1.DaemonSetStatus{
+		ObservedGeneration: ds.Generation, DesiredNumberScheduled: 2, UpdatedNumberScheduled: 2, NumberReady: 1,
+	}
 	g.Expect(api.Status().Update(ctx, ds)).To(Succeed())
 	state := func(g Gomega) string {
 		fetch(g, everywhere)
 		return fmt.Sprint(everywhere.Status.DesiredNodes, everywhere.Status.ReadyNodes, " ",
-			everywhere.Status.Conditions[0].Status, everywhere.Status.Conditions[0].Reason, " ", everywhere.Status.Conditions[0].Message)
+			everywhere.Status.Conditions[0].Status, everywhere.Status.Conditions[0].Reason, " ",
+			everywhere.Status.Conditions[0].Message)
 	}
 	g.Eventually(state).Should(Equal("2 0 FalseProgressing 0 of 2 agents are ready"))
 	runAgent(t, "plain")
 	g.Eventually(state).Should(Equal("2 1 FalseProgressing 1 of 2 agents are ready"))
 	ds.Status.NumberReady = 2
 	g.Expect(api.Status().Update(ctx, ds)).To(Succeed())
-	g.Eventually(state).Should(Equal("2 1 FalseDegraded 1 of 2 agents are ready; the Lease is not renewed by the agent of special: see the log of that agent"))
+	g.Eventually(state).
+		Should(Equal(
+			"2 1 FalseDegraded 1 of 2 agents are ready; the Lease is not renewed by the agent of special: see the log of that " +
+				"agent",
+		))
 	runAgent(t, "special")
 	g.Eventually(state).Should(Equal("2 2 TrueAccepted 2 of 2 agents are ready"))
 
@@ -171,7 +183,9 @@ func TestFaultServiceAccount(t *testing.T) {
 	reportRun := func() {
 		g.Eventually(func(g Gomega) {
 			fetch(g, ds)
-			ds.Status = appsv1.DaemonSetStatus{ObservedGeneration: ds.Generation, DesiredNumberScheduled: 1, UpdatedNumberScheduled: 1, NumberReady: 1}
+			ds.Status = appsv1.DaemonSetStatus{
+				ObservedGeneration: ds.Generation, DesiredNumberScheduled: 1, UpdatedNumberScheduled: 1, NumberReady: 1,
+			}
 			g.Expect(api.Status().Update(ctx, ds)).To(Succeed())
 		}).Should(Succeed())
 	}
@@ -184,11 +198,13 @@ func TestFaultServiceAccount(t *testing.T) {
 
 	remove(t, account)
 	t.Cleanup(func() { _ = api.Create(ctx, agentAccount()) })
-	g.Eventually(message).Should(ContainSubstring("False Degraded 1 of 1 agents are ready; the service account of the agents does not exist"))
+	g.Eventually(message).
+		Should(ContainSubstring("False Degraded 1 of 1 agents are ready; the service account of the agents does not exist"))
 	fetch(g, ds)
 	ds.Status.NumberReady = 0
 	g.Expect(api.Status().Update(ctx, ds)).To(Succeed())
-	g.Eventually(message).Should(ContainSubstring("False Degraded 0 of 1 agents are ready; the service account of the agents does not exist"))
+	g.Eventually(message).
+		Should(ContainSubstring("False Degraded 0 of 1 agents are ready; the service account of the agents does not exist"))
 	g.Expect(accountOfPods(g)).To(Equal(first), "no new pod could start")
 
 	again := agentAccount()
@@ -275,7 +291,9 @@ func TestLocalAddress(t *testing.T) {
 	g.Expect(announcement(g, holder).Spec.Addresses[0].ClaimPolicy).To(Equal(v1.ClaimProbe))
 	g.Expect(announcement(g, holder).Spec.Addresses[0].PreviousMACs).To(Equal([]string{"02:00:00:00:00:01"}))
 	announcedBy(holder)
-	failovers := ConsistOf(HavePrefix("purelb-placement: Moved 10.40.0.103 from node " + other + " to " + holder + ", as nobody answered for it: "))
+	failovers := ConsistOf(HavePrefix(
+		"purelb-placement: Moved 10.40.0.103 from node " + other + " to " + holder + ", as nobody answered for it: ",
+	))
 	g.Eventually(eventsOf(svc, v1.EventFailover)).Should(failovers)
 
 	// The holder's agent is replaced, for longer than its Lease lasts, and the node's kernel
@@ -305,7 +323,8 @@ remote:
   v6pool: {pool: 'fd41::1', subnet: 'fd41::/64'}`)
 	svc := service(t, "virtual", ofGroup("routed"), dualStack)
 	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(Equal(
-		"False NotAnnounced: 0 of 0 announcements are made; 172.16.0.1 has no node: there are no nodes; fd41::1 has no node: there are no nodes"))
+		"False NotAnnounced: 0 of 0 announcements are made; 172.16.0.1 has no node: there are no nodes; fd41::1 has no " +
+			"node: there are no nodes"))
 	for _, name := range nodes {
 		node(t, name, nil)
 	}
@@ -315,7 +334,8 @@ remote:
 	for _, name := range nodes {
 		g.Expect(announcement(g, name).Spec.Addresses).To(BeEmpty(), "it is asked of all nodes at once")
 	}
-	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(HavePrefix("False Announcing: 0 of 4 announcements are made; 172.16.0.1 on node1 is Pending"))
+	g.Eventually(condition(svc, v1.ConditionAnnounced)).
+		Should(HavePrefix("False Announcing: 0 of 4 announcements are made; 172.16.0.1 on node1 is Pending"))
 	for _, name := range nodes {
 		runAgent(t, name, eth("eth0", "10.41.0.1/24"))
 	}
@@ -329,7 +349,9 @@ remote:
 
 	// A CommonAnnouncement that a user deletes is created anew.
 	before := entries(nodes...)(g)
-	g.Expect(api.Delete(context.Background(), &v1.CommonAnnouncement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}})).To(Succeed())
+	g.Expect(api.Delete(
+		context.Background(), &v1.CommonAnnouncement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}},
+	)).To(Succeed())
 	g.Eventually(entries(nodes...)).Should(Equal(before))
 	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(Equal("True Announced: 4 of 4 announcements are made"))
 
@@ -419,7 +441,8 @@ func TestAddressConflict(t *testing.T) {
 	svc := service(t, "conflict", ofGroup("lan"))
 	g.Eventually(entries("node1")).Should(Equal([]string{"node1 10.42.0.1/32 eth0 Local 1"}))
 	ann := announcement(g, "node1")
-	ann.Status.Addresses = []v1.AddressStatus{{Address: "10.42.0.1", Epoch: 1, State: v1.StateConflict, MAC: "02:00:00:00:00:ff",
+	ann.Status.Addresses = []v1.AddressStatus{{Address: "10.42.0.1", Epoch: 1, State: v1.StateConflict,
+		MAC:     "02:00:00:00:00:ff",
 		Message: "02:00:00:00:00:ff answers", LastTransitionTime: metav1.Unix(1, 0)}}
 	g.Expect(api.Status().Update(ctx, ann)).To(Succeed())
 	g.Eventually(eventsOf(svc, v1.EventAddressConflict)).Should(Equal([]string{
@@ -475,7 +498,9 @@ func TestLabelMovesLast(t *testing.T) {
 	running[holder].pause(false)
 	g.Eventually(label(holder)).Should(Equal("two"))
 	g.Eventually(at).Should(Equal([]string{other}))
-	g.Eventually(holders("172.16.47.1", "node1", "node2")).Should(Equal([]string{"node1", "node2"}), "the new agent has what is Virtual again")
+	g.Eventually(holders("172.16.47.1", "node1", "node2")).Should(
+		Equal([]string{"node1", "node2"}), "the new agent has what is Virtual again",
+	)
 	g.Expect(announcement(g, holder).Spec.AgentLeaving).To(BeFalse())
 
 	// The first one is deleted while its last node is busy.
@@ -486,10 +511,13 @@ func TestLabelMovesLast(t *testing.T) {
 	fetch(g, one)
 	g.Expect(label(other)(g)).To(Equal("one"))
 	running[other].pause(false)
-	g.Eventually(func() bool { return apierrors.IsNotFound(api.Get(ctx, client.ObjectKeyFromObject(one), one)) }).Should(BeTrue())
+	g.Eventually(func() bool { return apierrors.IsNotFound(api.Get(ctx, client.ObjectKeyFromObject(one), one)) }).
+		Should(BeTrue())
 	g.Expect(label(other)(g)).To(BeEmpty())
 	g.Eventually(at).Should(Equal([]string{holder}))
-	g.Eventually(func(g Gomega) *v1.Announcement { return announcement(g, other) }).Should(BeNil(), "a node without an agent announces nothing")
+	g.Eventually(func(g Gomega) *v1.Announcement { return announcement(g, other) }).Should(
+		BeNil(), "a node without an agent announces nothing",
+	)
 }
 
 // TestFaultDeletedAnnouncement has an administrator delete the Announcement of a node that
@@ -601,7 +629,10 @@ func TestFaultIdleAgents(t *testing.T) {
 	g.Expect(second).NotTo(ContainElement(first[0]), "the first claimant does not react")
 
 	running[second[0]].pause(true)
-	patch(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: second[0]}}, `{"metadata":{"labels":{"`+corev1.LabelNodeExcludeBalancers+`":""}}}`)
+	patch(
+		t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: second[0]}},
+		`{"metadata":{"labels":{"`+corev1.LabelNodeExcludeBalancers+`":""}}}`,
+	)
 	var third []string
 	g.Eventually(func(g Gomega) {
 		third = at(g)

@@ -25,7 +25,9 @@ func (b *placementBench) forbid(isForbidden func(obj client.Object, isCreate boo
 	}
 	refuse := func(obj client.Object) error {
 		b.writes.Add(1)
-		return apierrors.NewForbidden(v1.GroupVersion.WithResource("announcements").GroupResource(), obj.GetName(), errors.New("exceeded quota: objects"))
+		return apierrors.NewForbidden(
+			v1.GroupVersion.WithResource("announcements").GroupResource(), obj.GetName(), errors.New("exceeded quota: objects"),
+		)
 	}
 	b.Client = interceptor.NewClient(api, interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, obj client.Object, o ...client.CreateOption) error {
@@ -49,7 +51,9 @@ func TestFaultForbiddenObject(t *testing.T) {
 	const services = 70
 	objects := []client.Object{benchAgent(), benchNode("n1"), benchNode("n2")}
 	for i := range services {
-		objects = append(objects, benchService(fmt.Sprintf("a/s%02d", i), fmt.Sprintf("10.0.0.%d", i+1), "g", v1.PoolTypeRemote))
+		objects = append(
+			objects, benchService(fmt.Sprintf("a/s%02d", i), fmt.Sprintf("10.0.0.%d", i+1), "g", v1.PoolTypeRemote),
+		)
 	}
 	b := newBench(t, objects...)
 	b.forbid(func(obj client.Object, isCreate bool) bool {
@@ -112,7 +116,9 @@ func TestFaultForbiddenObject(t *testing.T) {
 // handed over: no other node is given the address, or two could defend it.
 func TestFaultForbiddenHolder(t *testing.T) {
 	all := []string{"n1", "n2"}
-	b := newBench(t, benchAgent(), benchNode("n1"), benchNode("n2"), benchService("a/b", "10.1.0.9", "l", v1.PoolTypeLocal))
+	b := newBench(
+		t, benchAgent(), benchNode("n1"), benchNode("n2"), benchService("a/b", "10.1.0.9", "l", v1.PoolTypeLocal),
+	)
 	for range 3 {
 		b.renewLeases(b.PlacementReconciler, all...)
 		b.place(b.PlacementReconciler)

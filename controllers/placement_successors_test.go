@@ -130,7 +130,9 @@ func TestWireFailoverGate(t *testing.T) {
 		t.Errorf("two addresses with two successors each (-want +got):\n%s", diff)
 	}
 	for _, node := range successorNodes {
-		want := slices.DeleteFunc(slices.Clone(named), func(line string) bool { return !strings.Contains(line, ": "+node+" ") })
+		want := slices.DeleteFunc(
+			slices.Clone(named), func(line string) bool { return !strings.Contains(line, ": "+node+" ") },
+		)
 		if diff := cmp.Diff(want, on.standbys(node)); diff != "" {
 			t.Errorf("what %s is told (-named +told):\n%s", node, diff)
 		}

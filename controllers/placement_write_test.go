@@ -108,7 +108,8 @@ func (b *placementBench) accept(obj client.Object) error {
 	}
 	b.writes.Add(1)
 	for _, e := range entries {
-		if b.refusedNamespace != "" && slices.ContainsFunc(e.Services, func(s string) bool { return strings.HasPrefix(s, b.refusedNamespace+"/") }) {
+		if b.refusedNamespace != "" &&
+			slices.ContainsFunc(e.Services, func(s string) bool { return strings.HasPrefix(s, b.refusedNamespace+"/") }) {
 			return apierrors.NewInvalid(v1.GroupVersion.WithKind("Announcement").GroupKind(), obj.GetName(), nil)
 		}
 	}
@@ -148,13 +149,17 @@ func (b *placementBench) report(nodes ...string) {
 		a.Status.CommonAnnouncementsRevision = new(int64)
 		a.Status.Addresses = nil
 		for _, e := range a.Spec.Addresses {
-			a.Status.Addresses = append(a.Status.Addresses, v1.AddressStatus{Address: e.Address, Epoch: e.Epoch, State: v1.StateAnnounced})
+			a.Status.Addresses = append(
+				a.Status.Addresses, v1.AddressStatus{Address: e.Address, Epoch: e.Epoch, State: v1.StateAnnounced},
+			)
 		}
 		var n byte
 		if _, err := fmt.Sscanf(a.Spec.NodeName, "n%d", &n); err != nil {
 			b.Fatal(err)
 		}
-		a.Status.Interfaces = []v1.NodeInterface{{Name: "eth0", MAC: fmt.Sprintf("02:00:00:00:00:%02x", n), Subnets: []string{fmt.Sprintf("10.1.0.%d/24", 200+n)}}}
+		a.Status.Interfaces = []v1.NodeInterface{
+			{Name: "eth0", MAC: fmt.Sprintf("02:00:00:00:00:%02x", n), Subnets: []string{fmt.Sprintf("10.1.0.%d/24", 200+n)}},
+		}
 		if err := b.api.Status().Update(context.Background(), a); err != nil {
 			b.Fatal(err)
 		}
@@ -219,13 +224,20 @@ func (b *placementBench) setExcluded(name string, yes bool) {
 }
 
 func benchNode(name string) *corev1.Node {
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "u", Labels: map[string]string{v1.LabelAgent: "default"}}}
+	n := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: "u", Labels: map[string]string{v1.LabelAgent: "default"}},
+	}
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	return n
 }
 
 func benchService(key, address, group string, poolType v1.PoolType) *corev1.Service {
-	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: parseKey(key).Namespace, Name: parseKey(key).Name, Annotations: map[string]string{v1.AnnotationAllocatedBy: v1.Brand}}}
+	svc := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: parseKey(key).Namespace, Name: parseKey(key).Name,
+			Annotations: map[string]string{v1.AnnotationAllocatedBy: v1.Brand},
+		},
+	}
 	record := allocation.Record{Addresses: []netip.Addr{netip.MustParseAddr(address)}, Group: group, Type: poolType}
 	svc.Status.Conditions = []metav1.Condition{{Type: v1.ConditionRecord, Message: record.String()}}
 	svc.Spec.Type = corev1.ServiceTypeLoadBalancer
@@ -244,8 +256,10 @@ func benchAgent() *v1.LBNodeAgent {
 // the placement of others" of docs/trust.md.
 func TestFaultRefusedObject(t *testing.T) {
 	b := newBench(t, benchAgent(), benchNode("n1"),
-		benchService("attacker/x", "10.0.0.9", "g", v1.PoolTypeRemote), benchService("victim/bank", "10.0.0.77", "g", v1.PoolTypeRemote),
-		benchService("attacker/y", "10.1.0.9", "l", v1.PoolTypeLocal), benchService("victim/shop", "10.1.0.77", "l", v1.PoolTypeLocal),
+		benchService("attacker/x", "10.0.0.9", "g", v1.PoolTypeRemote),
+		benchService("victim/bank", "10.0.0.77", "g", v1.PoolTypeRemote),
+		benchService("attacker/y", "10.1.0.9", "l", v1.PoolTypeLocal),
+		benchService("victim/shop", "10.1.0.77", "l", v1.PoolTypeLocal),
 	)
 	b.refusedNamespace = "attacker"
 	b.renewLeases(b.PlacementReconciler, "n1")
@@ -268,7 +282,8 @@ func TestFaultRefusedObject(t *testing.T) {
 	}
 
 	// What comes later is not held up, and what is refused no more is made good.
-	if err := b.api.Create(context.Background(), benchService("victim/late", "10.0.0.78", "g", v1.PoolTypeRemote)); err != nil {
+	if err := b.api.Create(context.Background(),
+		benchService("victim/late", "10.0.0.78", "g", v1.PoolTypeRemote)); err != nil {
 		t.Fatal(err)
 	}
 	b.place(b.PlacementReconciler)
@@ -289,7 +304,10 @@ func TestFaultRefusedObject(t *testing.T) {
 func TestFaultStaleLeader(t *testing.T) {
 	ctx := context.Background()
 	all := []string{"n1", "n2", "n3"}
-	b := newBench(t, benchAgent(), benchNode("n1"), benchNode("n2"), benchNode("n3"), benchService("a/b", "10.1.0.9", "l", v1.PoolTypeLocal))
+	b := newBench(
+		t, benchAgent(), benchNode("n1"), benchNode("n2"), benchNode("n3"),
+		benchService("a/b", "10.1.0.9", "l", v1.PoolTypeLocal),
+	)
 	for range 3 {
 		b.renewLeases(b.PlacementReconciler, all...)
 		b.place(b.PlacementReconciler)
@@ -346,7 +364,10 @@ func TestFaultStaleLeader(t *testing.T) {
 // over follows from the Announcements.
 func TestFailoverUnderNextLeader(t *testing.T) {
 	all := []string{"n1", "n2", "n3"}
-	b := newBench(t, benchAgent(), benchNode("n1"), benchNode("n2"), benchNode("n3"), benchService("a/b", "10.1.0.9", "l", v1.PoolTypeLocal))
+	b := newBench(
+		t, benchAgent(), benchNode("n1"), benchNode("n2"), benchNode("n3"),
+		benchService("a/b", "10.1.0.9", "l", v1.PoolTypeLocal),
+	)
 	for range 3 {
 		b.renewLeases(b.PlacementReconciler, all...)
 		b.place(b.PlacementReconciler)
@@ -377,7 +398,8 @@ func TestFailoverUnderNextLeader(t *testing.T) {
 	if len(recorder.Events) != 1 {
 		t.Fatalf("%d events", len(recorder.Events))
 	}
-	want := "Moved 10.1.0.9 from node " + holder + " to " + strings.Fields(b.entries()[0])[0] + ", as nobody answered for it: " + holder + " has an agent"
+	want := "Moved 10.1.0.9 from node " + holder + " to " + strings.Fields(b.entries()[0])[0] +
+		", as nobody answered for it: " + holder + " has an agent"
 	if got := <-recorder.Events; !strings.Contains(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -394,7 +416,9 @@ func TestFaultDeletedHolder(t *testing.T) {
 		t.Run(fmt.Sprintf("manager restarted %t", restarted), func(t *testing.T) {
 			ctx := context.Background()
 			all := []string{"n1", "n2"}
-			b := newBench(t, benchAgent(), benchNode("n1"), benchNode("n2"), benchService("a/b", "10.1.0.9", "l", v1.PoolTypeLocal))
+			b := newBench(
+				t, benchAgent(), benchNode("n1"), benchNode("n2"), benchService("a/b", "10.1.0.9", "l", v1.PoolTypeLocal),
+			)
 			for range 3 {
 				b.renewLeases(b.PlacementReconciler, all...)
 				b.place(b.PlacementReconciler)
@@ -404,7 +428,9 @@ func TestFaultDeletedHolder(t *testing.T) {
 			if holder == other {
 				other = "n2"
 			}
-			if err := b.api.Delete(ctx, &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: holder}}); err != nil {
+			if err := b.api.Delete(
+				ctx, &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: holder}},
+			); err != nil {
 				t.Fatal(err)
 			}
 			leader := b.PlacementReconciler
@@ -433,7 +459,9 @@ func TestFaultDeletedHolder(t *testing.T) {
 			if err := b.api.Get(ctx, client.ObjectKey{Namespace: benchNamespace, Name: holder}, a); err != nil {
 				t.Fatal("it is not made again: ", err)
 			}
-			a.Status = v1.AnnouncementStatus{ObservedGeneration: a.Generation, Interfaces: []v1.NodeInterface{{Name: "eth0", MAC: "02:00:00:00:00:99", Subnets: []string{"10.1.0.200/24"}}},
+			a.Status = v1.AnnouncementStatus{ObservedGeneration: a.Generation, Interfaces: []v1.NodeInterface{
+				{Name: "eth0", MAC: "02:00:00:00:00:99", Subnets: []string{"10.1.0.200/24"}},
+			},
 				Addresses: []v1.AddressStatus{{Address: "10.1.0.9", Epoch: 1, State: v1.StateAnnounced}}}
 			if err := b.api.Status().Update(ctx, a); err != nil {
 				t.Fatal(err)
@@ -459,7 +487,9 @@ func TestFaultDeletedHolder(t *testing.T) {
 // again by a new leader.
 func TestMoveEvents(t *testing.T) {
 	all := []string{"n1", "n2"}
-	b := newBench(t, benchAgent(), benchNode("n1"), benchNode("n2"), benchService("a/b", "10.1.0.9", "l", v1.PoolTypeLocal))
+	b := newBench(
+		t, benchAgent(), benchNode("n1"), benchNode("n2"), benchService("a/b", "10.1.0.9", "l", v1.PoolTypeLocal),
+	)
 	recorder := events.NewFakeRecorder(100)
 	leader := b.PlacementReconciler
 	place := func() (recorded []string) {
@@ -486,7 +516,8 @@ func TestMoveEvents(t *testing.T) {
 		}
 	}
 	b.refusedNamespace = ""
-	if recorded := place(); len(recorded) != 1 || !strings.Contains(recorded[0], "Handover") || !strings.Contains(recorded[0], "Handing 10.1.0.9 over from node "+holder) {
+	if recorded := place(); len(recorded) != 1 || !strings.Contains(recorded[0], "Handover") ||
+		!strings.Contains(recorded[0], "Handing 10.1.0.9 over from node "+holder) {
 		t.Errorf("recorded: %q", recorded)
 	}
 	b.expect("the handover has begun", holder+" 10.1.0.9 1 Probe leaving")
@@ -554,8 +585,13 @@ func TestReportsDoNotDelay(t *testing.T) {
 // garbage collector would delete it with the Node, and what its agent reports with it.
 func TestOwnedAnnouncement(t *testing.T) {
 	n := benchNode("n1")
-	a := &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: "n1", Labels: map[string]string{"a": "b"}, OwnerReferences: []metav1.OwnerReference{nodeOwnerReference(n)}},
-		Spec: v1.AnnouncementSpec{NodeName: "n1", LBNodeAgent: "default", HeartbeatSeconds: 10, IncludeCommonAnnouncements: true}}
+	a := &v1.Announcement{ObjectMeta: metav1.ObjectMeta{
+		Namespace: benchNamespace, Name: "n1", Labels: map[string]string{"a": "b"},
+		OwnerReferences: []metav1.OwnerReference{nodeOwnerReference(n)},
+	},
+		Spec: v1.AnnouncementSpec{
+			NodeName: "n1", LBNodeAgent: "default", HeartbeatSeconds: 10, IncludeCommonAnnouncements: true,
+		}}
 	b := newBench(t, benchAgent(), n, a)
 	b.renewLeases(b.PlacementReconciler, "n1")
 	b.place(b.PlacementReconciler)
@@ -586,7 +622,9 @@ func TestAttackGroupName(t *testing.T) {
 // has the node's name.
 func TestFactsOfNode(t *testing.T) {
 	announcement := func(name string, reported bool, iface string, macs ...string) *v1.Announcement {
-		a := &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "1"}, Spec: v1.AnnouncementSpec{NodeName: "n1"}}
+		a := &v1.Announcement{
+			ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "1"}, Spec: v1.AnnouncementSpec{NodeName: "n1"},
+		}
 		if reported {
 			a.Status.ObservedGeneration = 1
 		}
@@ -605,9 +643,15 @@ func TestFactsOfNode(t *testing.T) {
 	}{
 		{"none", nil, false, "", nil},
 		{"not yet", []*v1.Announcement{announcement("n1", false, "")}, false, "", nil},
-		{"reported", []*v1.Announcement{announcement("n1-x", true, ""), announcement("n1", true, "eth0", "m")}, true, "eth0", []string{"m"}},
+		{
+			"reported", []*v1.Announcement{announcement("n1-x", true, ""), announcement("n1", true, "eth0", "m")}, true, "eth0",
+			[]string{"m"},
+		},
 		{"reported, and no interface is selected", []*v1.Announcement{announcement("n1", true, "")}, true, "", nil},
-		{"the first was made anew", []*v1.Announcement{announcement("n1-x", true, ""), announcement("n1", false, "")}, false, "", nil},
+		{
+			"the first was made anew", []*v1.Announcement{announcement("n1-x", true, ""), announcement("n1", false, "")}, false,
+			"", nil,
+		},
 	} {
 		n := placement.Node{Name: "n1"}
 		addFacts(&n, row.announcements)
@@ -624,7 +668,9 @@ func TestFactsOfNode(t *testing.T) {
 // TestNodeByMAC checks of which node a MAC address is.
 func TestNodeByMAC(t *testing.T) {
 	announcement := func(node string, macs ...string) *v1.Announcement {
-		a := &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: node}, Spec: v1.AnnouncementSpec{NodeName: node}}
+		a := &v1.Announcement{
+			ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: node}, Spec: v1.AnnouncementSpec{NodeName: node},
+		}
 		a.Status.MACs = macs
 		a.Status.Interfaces = []v1.NodeInterface{{Name: "eth0", MAC: "first-of-" + node}}
 		return a

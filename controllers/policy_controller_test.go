@@ -93,13 +93,20 @@ func guardServer(t *testing.T, config *rest.Config) *guarded {
 	var err error
 	g.admin, err = client.New(config, client.Options{Scheme: scheme.Scheme})
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(client.IgnoreAlreadyExists(g.admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))).To(Succeed())
+	g.Expect(client.IgnoreAlreadyExists(g.admin.Create(
+		t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+	))).To(Succeed())
 	for _, file := range []string{"service_accounts", "role", "role_bindings", "agent_role", "speaker_role"} {
 		g.apply("../config/rbac/" + file + ".yaml")
 	}
-	probe := &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "probe"}, Spec: v1.AnnouncementSpec{NodeName: "probe", LBNodeAgent: "default"}}
+	probe := &v1.Announcement{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "probe"},
+		Spec:       v1.AnnouncementSpec{NodeName: "probe", LBNodeAgent: "default"},
+	}
 	manager := g.client(g.as("purelb-manager"))
-	g.Eventually(func() error { return manager.Create(t.Context(), probe.DeepCopy(), client.DryRunAll) }).Should(Succeed(), "the manager's rights are known")
+	g.Eventually(func() error { return manager.Create(t.Context(), probe.DeepCopy(), client.DryRunAll) }).Should(
+		Succeed(), "the manager's rights are known",
+	)
 	return g
 }
 
@@ -107,22 +114,31 @@ func guardServer(t *testing.T, config *rest.Config) *guarded {
 // test has made.
 func (g *guarded) tidy() {
 	ctx, managed := context.Background(), client.MatchingLabels(controllers.PolicyLabels())
-	for _, kind := range []client.Object{&admissionv1.ValidatingAdmissionPolicyBinding{}, &admissionv1.ValidatingAdmissionPolicy{}, &flowcontrolv1.FlowSchema{}} {
+	for _, kind := range []client.Object{
+		&admissionv1.ValidatingAdmissionPolicyBinding{}, &admissionv1.ValidatingAdmissionPolicy{},
+		&flowcontrolv1.FlowSchema{},
+	} {
 		g.Expect(g.admin.DeleteAllOf(ctx, kind, managed)).To(Succeed())
 	}
 	inNamespace := client.InNamespace(namespace)
 	g.Eventually(func(g2 Gomega) {
-		for _, kind := range []client.Object{&v1.Announcement{}, &v1.CommonAnnouncement{}, &v1.NodeRouting{}, &coordinationv1.Lease{}, &eventsv1.Event{}} {
+		for _, kind := range []client.Object{
+			&v1.Announcement{}, &v1.CommonAnnouncement{}, &v1.NodeRouting{}, &coordinationv1.Lease{}, &eventsv1.Event{},
+		} {
 			g2.Expect(g.admin.DeleteAllOf(ctx, kind, inNamespace)).To(Succeed())
 		}
-		foreign := &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "tidy"}, Spec: v1.AnnouncementSpec{NodeName: "tidy", LBNodeAgent: "default"}}
+		foreign := &v1.Announcement{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "tidy"},
+			Spec:       v1.AnnouncementSpec{NodeName: "tidy", LBNodeAgent: "default"},
+		}
 		g2.Expect(g.admin.Create(ctx, foreign, client.DryRunAll)).To(Succeed())
 	}).Should(Succeed())
 	for _, obj := range g.made {
 		g.Expect(client.IgnoreNotFound(g.admin.Delete(ctx, obj, client.GracePeriodSeconds(0)))).To(Succeed())
 	}
 	for _, obj := range g.made {
-		g.Eventually(func() bool { return apierrors.IsNotFound(g.admin.Get(ctx, client.ObjectKeyFromObject(obj), obj)) }).Should(BeTrue(), "%T %s is not gone", obj, obj.GetName())
+		g.Eventually(func() bool { return apierrors.IsNotFound(g.admin.Get(ctx, client.ObjectKeyFromObject(obj), obj)) }).
+			Should(BeTrue(), "%T %s is not gone", obj, obj.GetName())
 	}
 }
 
@@ -182,7 +198,9 @@ func (g *guarded) keep(account string, as *rest.Config) {
 	g.Expect((&controllers.PolicyReconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespace: namespace, PodName: account,
 		Recorder: controllers.BoundedRecorder{EventRecorder: mgr.GetEventRecorder("purelb-policy")},
-		Users:    policy.Users{Manager: accounts + "purelb-manager", Agent: accounts + "purelb-agent", Speaker: accounts + "purelb-speaker"},
+		Users: policy.Users{
+			Manager: accounts + "purelb-manager", Agent: accounts + "purelb-agent", Speaker: accounts + "purelb-speaker",
+		},
 	}).SetupWithManager(mgr)).To(Succeed())
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -268,7 +286,9 @@ func TestPolicies(t *testing.T) {
 	g.keep("purelb-manager", as)
 
 	// Made, as the manifests are, and owned by the namespace.
-	wanted, err := policy.Objects(policy.Users{Manager: accounts + "purelb-manager", Agent: accounts + "purelb-agent", Speaker: accounts + "purelb-speaker"})
+	wanted, err := policy.Objects(policy.Users{
+		Manager: accounts + "purelb-manager", Agent: accounts + "purelb-agent", Speaker: accounts + "purelb-speaker",
+	})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(wanted).To(HaveLen(12))
 	owner := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
@@ -277,7 +297,8 @@ func TestPolicies(t *testing.T) {
 		got := &unstructured.Unstructured{}
 		got.SetGroupVersionKind(want.GroupVersionKind())
 		g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(want), got)).To(Succeed())
-		g.Expect(got.GetOwnerReferences()).To(Equal([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Namespace", Name: namespace, UID: owner.UID}}))
+		g.Expect(got.GetOwnerReferences()).
+			To(Equal([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Namespace", Name: namespace, UID: owner.UID}}))
 		g.Expect(got.GetLabels()).To(Equal(want.GetLabels()))
 		return got
 	}
@@ -290,13 +311,16 @@ func TestPolicies(t *testing.T) {
 	for _, want := range wanted {
 		was := kept(g, want)
 		edit := map[string]string{
-			"ValidatingAdmissionPolicy":        `{"spec":{"failurePolicy":"Ignore","matchConditions":[{"name":"never","expression":"false"}]}}`,
-			"ValidatingAdmissionPolicyBinding": `{"spec":{"validationActions":["Audit"],"matchResources":{"objectSelector":{"matchLabels":{"a":"b"}}}}}`,
-			"FlowSchema":                       `{"spec":{"matchingPrecedence":9999}}`,
+			"ValidatingAdmissionPolicy": `{"spec":{"failurePolicy":"Ignore","matchConditions":[{"name":"never",` +
+				`"expression":"false"}]}}`,
+			"ValidatingAdmissionPolicyBinding": `{"spec":{"validationActions":["Audit"],` +
+				`"matchResources":{"objectSelector":{"matchLabels":{"a":"b"}}}}}`,
+			"FlowSchema": `{"spec":{"matchingPrecedence":9999}}`,
 		}[want.GetKind()]
 		g.Expect(edit).NotTo(BeEmpty(), want.GetKind())
 		g.Expect(admin.Patch(ctx, was.DeepCopy(), merge(edit))).To(Succeed())
-		g.Eventually(func(g Gomega) { g.Expect(kept(g, want).Object["spec"]).To(Equal(was.Object["spec"])) }).Should(Succeed())
+		g.Eventually(func(g Gomega) { g.Expect(kept(g, want).Object["spec"]).To(Equal(was.Object["spec"])) }).
+			Should(Succeed())
 		g.Expect(admin.Patch(ctx, was.DeepCopy(), merge(`{"metadata":{"labels":null}}`))).To(Succeed())
 		g.Eventually(func(g Gomega) { kept(g, want) }).Should(Succeed())
 		g.Expect(admin.Delete(ctx, was)).To(Succeed())
@@ -346,7 +370,9 @@ func TestPoliciesRefuse(t *testing.T) {
 	agent := g.agentOn("node1", seen)
 	ann := func(node string) *v1.Announcement {
 		return &v1.Announcement{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: node}, Spec: v1.AnnouncementSpec{NodeName: node, LBNodeAgent: "default"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: node}, Spec: v1.AnnouncementSpec{
+				NodeName: node, LBNodeAgent: "default",
+			},
 		}
 	}
 	lease := func(node string) *coordinationv1.Lease {
@@ -369,26 +395,32 @@ func TestPoliciesRefuse(t *testing.T) {
 	standby := func(node string) *v1.Announcement {
 		a := ann(node)
 		a.Name = node + "-standby"
-		a.Spec.Standby = &v1.Standby{Watched: v1.StandbyNode{NodeName: "node3"}, Interface: "eth0", Addresses: []v1.StandbyAddress{
-			{Address: "10.0.0.1", ServiceGroup: "default", Epoch: 1, Successors: []v1.Successor{{NodeName: node, Epoch: 2}}},
-		}}
+		a.Spec.Standby = &v1.Standby{Watched: v1.StandbyNode{NodeName: "node3"}, Interface: "eth0",
+			Addresses: []v1.StandbyAddress{
+				{Address: "10.0.0.1", ServiceGroup: "default", Epoch: 1, Successors: []v1.Successor{{NodeName: node, Epoch: 2}}},
+			}}
 		return a
 	}
-	const claim = `{"status":{"addresses":[{"address":"10.0.0.1","state":"Announced","epoch":2,"lastTransitionTime":"2026-01-02T03:04:05Z"}]}}`
+	const claim = `{"status":{"addresses":[{"address":"10.0.0.1","state":"Announced","epoch":2,` +
+		`"lastTransitionTime":"2026-01-02T03:04:05Z"}]}}`
 	for _, node := range []string{"node1", "node2"} {
 		g.Expect(manager.Create(ctx, standby(node))).To(Succeed())
 	}
 	g.Expect(agent.Status().Patch(ctx, standby("node2"), merge(claim))).
 		To(MatchError(ContainSubstring("the agent of node node1 may write the status of no other node's Announcement")))
-	g.Expect(apierrors.IsForbidden(agent.Patch(ctx, standby("node1"), merge(`{"spec":{"standby":null}}`)))).To(BeTrue(), "what it is to claim is the manager's to say")
+	g.Expect(apierrors.IsForbidden(agent.Patch(ctx, standby("node1"), merge(`{"spec":{"standby":null}}`)))).To(
+		BeTrue(), "what it is to claim is the manager's to say",
+	)
 	g.Expect(agent.Status().Patch(ctx, standby("node1"), merge(claim))).To(Succeed())
 
 	const mine = "Announcements are written by PureLB's manager"
 	foreign := func() error { return admin.Create(ctx, ann("node3"), client.DryRunAll) }
 	g.refusing(foreign).Should(MatchError(ContainSubstring(mine)))
-	g.Expect(admin.Patch(ctx, ann("node1"), merge(`{"spec":{"heartbeatSeconds":7}}`))).To(MatchError(ContainSubstring(mine)))
+	g.Expect(admin.Patch(ctx, ann("node1"), merge(`{"spec":{"heartbeatSeconds":7}}`))).
+		To(MatchError(ContainSubstring(mine)))
 	for _, patch := range []string{
-		`{"metadata":{"labels":{"a":"b"}}}`, `{"metadata":{"annotations":{"a":"b"}}}`, `{"metadata":{"finalizers":["a.b/c"]}}`,
+		`{"metadata":{"labels":{"a":"b"}}}`, `{"metadata":{"annotations":{"a":"b"}}}`,
+		`{"metadata":{"finalizers":["a.b/c"]}}`,
 		`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"node1","uid":"u"}]}}`,
 	} {
 		g.Expect(admin.Patch(ctx, ann("node1"), merge(patch))).To(MatchError(ContainSubstring(mine)), patch)
@@ -400,10 +432,14 @@ func TestPoliciesRefuse(t *testing.T) {
 	g.Expect(manager.Update(ctx, changed)).To(Succeed())
 	g.Expect(manager.Create(ctx, ann("node3"), client.DryRunAll)).To(Succeed())
 	common := func() *v1.CommonAnnouncement {
-		return &v1.CommonAnnouncement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}, Spec: v1.CommonAnnouncementSpec{LBNodeAgent: "default", Revision: 1}}
+		return &v1.CommonAnnouncement{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"},
+			Spec:       v1.CommonAnnouncementSpec{LBNodeAgent: "default", Revision: 1},
+		}
 	}
 	g.Expect(admin.Create(ctx, common(), client.DryRunAll)).To(MatchError(ContainSubstring(mine)))
-	g.Expect(agent.Create(ctx, common(), client.DryRunAll)).To(MatchError(ContainSubstring(`cannot create resource "commonannouncements"`)))
+	g.Expect(agent.Create(ctx, common(), client.DryRunAll)).
+		To(MatchError(ContainSubstring(`cannot create resource "commonannouncements"`)))
 	g.Expect(manager.Create(ctx, common(), client.DryRunAll)).To(Succeed())
 
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
@@ -412,7 +448,10 @@ func TestPoliciesRefuse(t *testing.T) {
 	g.refusing(func() error {
 		return manager.Patch(ctx, node, merge(`{"spec":{"unschedulable":true}}`), client.DryRunAll)
 	}).Should(MatchError(ContainSubstring(only)))
-	for _, patch := range []string{`{"metadata":{"labels":{"a":"b"}}}`, `{"metadata":{"annotations":{"a":"b"}}}`, `{"metadata":{"finalizers":["a.b/c"]}}`} {
+	for _, patch := range []string{
+		`{"metadata":{"labels":{"a":"b"}}}`, `{"metadata":{"annotations":{"a":"b"}}}`,
+		`{"metadata":{"finalizers":["a.b/c"]}}`,
+	} {
 		g.Expect(manager.Patch(ctx, node, merge(patch))).To(MatchError(ContainSubstring(only)), patch)
 	}
 	g.Expect(manager.Patch(ctx, node, merge(`{"metadata":{"labels":{"purelb.io/agent":"default"}}}`))).To(Succeed())
@@ -435,11 +474,13 @@ func TestAttackLease(t *testing.T) {
 	g, ctx := guard(t), context.Background()
 	g.keep("purelb-manager", g.as("purelb-manager"))
 	agent := g.agentOn("node1", &headers{})
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1.LeasePrefix + "node1", Labels: map[string]string{v1.LabelNode: "node1"},
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1.LeasePrefix + "node1",
+		Labels:          map[string]string{v1.LabelNode: "node1"},
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "node1", UID: "u"}}}}
 	g.create(lease.DeepCopy())
 	for _, patch := range []string{
-		`{"metadata":{"finalizers":["a.b/c"]}}`, `{"metadata":{"labels":{"a":"b"}}}`, `{"metadata":{"annotations":{"a":"b"}}}`,
+		`{"metadata":{"finalizers":["a.b/c"]}}`, `{"metadata":{"labels":{"a":"b"}}}`,
+		`{"metadata":{"annotations":{"a":"b"}}}`,
 		`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"node2","uid":"u"}]}}`,
 		`{"metadata":{"ownerReferences":null}}`, `{"metadata":{"labels":null}}`,
 		`{"spec":{"leaseTransitions":2147483647}}`, `{"spec":{"acquireTime":"2020-01-01T00:00:00.000000Z"}}`,
@@ -451,7 +492,8 @@ func TestAttackLease(t *testing.T) {
 			Should(MatchError(ContainSubstring("may change nothing of its Lease but")), patch)
 	}
 	g.Expect(agent.Patch(ctx, lease.DeepCopy(), client.RawPatch(types.MergePatchType,
-		[]byte(`{"spec":{"holderIdentity":"node1","leaseDurationSeconds":3,"renewTime":"2020-01-01T00:00:00.000000Z"}}`)))).To(Succeed())
+		[]byte(`{"spec":{"holderIdentity":"node1","leaseDurationSeconds":3,"renewTime":"2020-01-01T00:00:00.000000Z"}}`)))).
+		To(Succeed())
 }
 
 // TestAttackSpeaker has a speaker write more than the status of its own NodeRouting. This test shows
@@ -475,7 +517,9 @@ func TestAttackSpeaker(t *testing.T) {
 		Should(MatchError(ContainSubstring("the speaker of node node1 may write the status of no other node's NodeRouting")))
 	g.Expect(speaker.Status().Patch(ctx, routing("node1"), status)).To(Succeed())
 	for what, err := range map[string]error{
-		"its spec":             speaker.Patch(ctx, routing("node1"), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"routerID":"192.0.2.9"}}`))),
+		"its spec": speaker.Patch(
+			ctx, routing("node1"), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"routerID":"192.0.2.9"}}`)),
+		),
 		"an Announcement":      speaker.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "node1"}, &v1.Announcement{}),
 		"a Secret":             speaker.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "router"}, &corev1.Secret{}),
 		"the BGPPeers":         speaker.List(ctx, &v1.BGPPeerList{}, client.InNamespace(namespace)),
@@ -492,10 +536,15 @@ func TestPoliciesNotAllowed(t *testing.T) {
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "poor"}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"get"}},
 		{APIGroups: []string{"events.k8s.io", ""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
-		{APIGroups: []string{"admissionregistration.k8s.io", "flowcontrol.apiserver.k8s.io"}, Resources: []string{"*"}, Verbs: []string{"list", "watch"}},
+		{
+			APIGroups: []string{"admissionregistration.k8s.io", "flowcontrol.apiserver.k8s.io"}, Resources: []string{"*"},
+			Verbs: []string{"list", "watch"},
+		},
 	}}
 	g.create(role, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "poor"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "poor"},
+		ObjectMeta: metav1.ObjectMeta{Name: "poor"}, RoleRef: rbacv1.RoleRef{
+			APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "poor",
+		},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: "poor"}},
 	})
 	g.keep("poor", g.as("poor"))

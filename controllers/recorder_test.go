@@ -38,7 +38,8 @@ func TestEventsOfEndingNamespace(t *testing.T) {
 	plain := &events.EventSinkImpl{Interface: eventsClient}
 	event := func(namespace, reason string) *eventsv1.Event {
 		return &eventsv1.Event{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "a"}, EventTime: metav1.NowMicro(), Type: corev1.EventTypeNormal, Reason: reason,
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "a"}, EventTime: metav1.NowMicro(),
+			Type: corev1.EventTypeNormal, Reason: reason,
 			Action: "Release", ReportingController: "purelb-allocator", ReportingInstance: "a",
 			Regarding: corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: namespace, Name: "a"},
 		}
@@ -88,7 +89,8 @@ func TestEventsAreWritten(t *testing.T) {
 func TestAttackUnprintableEvent(t *testing.T) {
 	g := NewWithT(t)
 	recorder := events.NewFakeRecorder(1)
-	controllers.BoundedRecorder{EventRecorder: recorder}.Eventf(&corev1.Service{}, nil, corev1.EventTypeWarning, "Reason", "Action", "node %s: %s",
+	controllers.BoundedRecorder{EventRecorder: recorder}.Eventf(&corev1.Service{}, nil, corev1.EventTypeWarning, "Reason",
+		"Action", "node %s: %s",
 		"n1", "down\x1b[2J\x07\u202e\r\nNormal   Announced"+strings.Repeat(" long", 500))
 	var event string
 	g.Expect(recorder.Events).To(Receive(&event))

@@ -23,7 +23,9 @@ func TestFaultDaemonSetRefused(t *testing.T) {
 	a := &v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "greedy"}, Spec: v1.LBNodeAgentSpec{
 		NodeSelector: map[string]string{"greedy": "none"},
 		Resources: &corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}, Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("128Mi")},
+			Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}, Limits: corev1.ResourceList{
+				corev1.ResourceMemory: resource.MustParse("128Mi"),
+			},
 		},
 	}}
 	create(t, a)
@@ -33,10 +35,16 @@ func TestFaultDaemonSetRefused(t *testing.T) {
 		g.Expect(c.ObservedGeneration).To(Equal(a.Generation))
 		return fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
 	}
-	g.Eventually(readyOf).Should(And(HavePrefix("False Refused: The API server refuses what the agents need: "), ContainSubstring("must be less than or equal to memory limit")))
+	g.Eventually(readyOf).
+		Should(And(
+			HavePrefix("False Refused: The API server refuses what the agents need: "),
+			ContainSubstring("must be less than or equal to memory limit"),
+		))
 	patch(t, a, `{"spec":{"resources":{"requests":{"memory":"64Mi"}}}}`)
 	g.Eventually(readyOf).ShouldNot(HavePrefix("False Refused"))
 	g.Eventually(func() error {
-		return api.Get(context.Background(), client.ObjectKey{Namespace: namespace, Name: "purelb-agent-greedy"}, &appsv1.DaemonSet{})
+		return api.Get(
+			context.Background(), client.ObjectKey{Namespace: namespace, Name: "purelb-agent-greedy"}, &appsv1.DaemonSet{},
+		)
 	}).Should(Succeed())
 }

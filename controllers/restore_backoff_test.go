@@ -36,7 +36,9 @@ func TestRestoreBackoffs(t *testing.T) {
 		pauses = append(pauses, wait)
 		now = now.Add(wait)
 	}
-	if want := []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300}; !slices.EqualFunc(pauses, want, func(a time.Duration, seconds int) bool { return a == time.Duration(seconds)*time.Second }) {
+	if want := []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300}; !slices.EqualFunc(
+		pauses, want, func(a time.Duration, seconds int) bool { return a == time.Duration(seconds)*time.Second },
+	) {
 		t.Errorf("pauses are %v", pauses)
 	}
 	if r.next(other, now) != 0 {
@@ -74,7 +76,8 @@ func allocator(t *testing.T, objects ...client.Object) (*ServiceReconciler, clie
 			t.Fatal(err)
 		}
 	}
-	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&corev1.Service{}).WithReturnManagedFields().Build()
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&corev1.Service{}).
+		WithReturnManagedFields().Build()
 	return &ServiceReconciler{
 		Client: c, uncached: c, index: newServiceIndex(true), Namespace: "purelb-system", IsDefault: true,
 		Metrics: NewMetrics(prometheus.NewRegistry()), Recorder: events.NewFakeRecorder(1000),
@@ -118,7 +121,9 @@ func TestFaultCoOwnedAddress(t *testing.T) {
 	if err := c.Get(ctx, key, svc); err != nil {
 		t.Fatal(err)
 	}
-	svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "10.0.0.1", IPMode: ptr.To(corev1.LoadBalancerIPModeVIP)}}
+	svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{
+		{IP: "10.0.0.1", IPMode: ptr.To(corev1.LoadBalancerIPModeVIP)},
+	}
 	if err := c.Status().Update(ctx, svc, client.FieldOwner("another")); err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +137,9 @@ func TestFaultCoOwnedAddress(t *testing.T) {
 	if len(got.Status.LoadBalancer.Ingress) > 0 || len(got.Status.Conditions) > 0 || len(got.Annotations) > 0 {
 		t.Errorf("released, but left: %+v %v", got.Status, got.Annotations)
 	}
-	if err := c.Create(ctx, loadBalancer("second", func(svc *corev1.Service) { svc.Spec.LoadBalancerClass = ptr.To(v1.LoadBalancerClass) })); err != nil {
+	if err := c.Create(
+		ctx, loadBalancer("second", func(svc *corev1.Service) { svc.Spec.LoadBalancerClass = ptr.To(v1.LoadBalancerClass) }),
+	); err != nil {
 		t.Fatal(err)
 	}
 	second := serve(client.ObjectKey{Namespace: "a", Name: "second"})
@@ -173,12 +180,14 @@ func TestAttackMetricLabels(t *testing.T) {
 			t.Fatal(err)
 		}
 		svc.Annotations = map[string]string{
-			v1.AnnotationServiceGroup: fmt.Sprintf("invented-%d", i), v1.AnnotationAddresses: []string{"", "ten", "10.9.9.9"}[i%3],
+			v1.AnnotationServiceGroup: fmt.Sprintf("invented-%d", i),
+			v1.AnnotationAddresses:    []string{"", "ten", "10.9.9.9"}[i%3],
 		}
 		if err := c.Update(context.Background(), svc); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.Reconcile(context.Background(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(svc)}); err != nil {
+		if _, err := r.Reconcile(context.Background(),
+			reconcile.Request{NamespacedName: client.ObjectKeyFromObject(svc)}); err != nil {
 			t.Fatal(err)
 		}
 	}

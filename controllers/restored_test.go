@@ -21,8 +21,12 @@ func TestFaultRestoredServices(t *testing.T) {
 	withAddress := func(version, addr string) *corev1.Service {
 		svc := loadBalancer("web", func(svc *corev1.Service) { svc.UID, svc.ResourceVersion = "u", version })
 		svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: addr}}
-		record := allocation.Record{Addresses: []netip.Addr{netip.MustParseAddr(addr)}, Group: "default", Type: v1.PoolTypeRemote}
-		svc.Status.Conditions = []metav1.Condition{{Type: v1.ConditionRecord, Status: metav1.ConditionTrue, Message: record.String()}}
+		record := allocation.Record{
+			Addresses: []netip.Addr{netip.MustParseAddr(addr)}, Group: "default", Type: v1.PoolTypeRemote,
+		}
+		svc.Status.Conditions = []metav1.Condition{
+			{Type: v1.ConditionRecord, Status: metav1.ConditionTrue, Message: record.String()},
+		}
 		return svc
 	}
 	before, after := withAddress("3000", "10.0.0.2"), withAddress("1000", "10.0.0.1")

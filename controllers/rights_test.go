@@ -15,8 +15,10 @@ type right = authorizationv1.ResourceAttributes
 func (g *guarded) isAllowed(account string, r right) func(Gomega) bool {
 	return func(gomega Gomega) bool {
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User:               accounts + account,
-			Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
+			User: accounts + account,
+			Groups: []string{
+				"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated",
+			},
 			ResourceAttributes: &r,
 		}}
 		gomega.Expect(g.admin.Create(context.Background(), review)).To(Succeed())
@@ -54,7 +56,8 @@ func TestManagerRightsToConfigMaps(t *testing.T) {
 func TestManagerRightsToNamespaces(t *testing.T) {
 	g := guard(t)
 	for _, verb := range []string{"get", "list", "watch"} {
-		g.Eventually(g.isAllowed("purelb-manager", right{Verb: verb, Resource: "namespaces"})).WithTimeout(time.Minute).Should(BeTrue(), verb)
+		g.Eventually(g.isAllowed("purelb-manager", right{Verb: verb, Resource: "namespaces"})).WithTimeout(time.Minute).
+			Should(BeTrue(), verb)
 	}
 	for _, verb := range []string{"create", "update", "patch", "delete"} {
 		g.Expect(g.isAllowed("purelb-manager", right{Verb: verb, Resource: "namespaces"})(g)).To(BeFalse(), verb)

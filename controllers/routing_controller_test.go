@@ -45,9 +45,15 @@ func TestRouting(t *testing.T) {
 	node(t, "routed1", rack)
 	node(t, "routed2", rack)
 	sg := serviceGroup(t, "routing", "{remote: {pool: 198.18.5.0/28, subnet: 198.18.5.0/24}, bgp: {prepend: 2}}")
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "router"}, StringData: map[string]string{"other": "x"}}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "router"}, StringData: map[string]string{"other": "x"},
+	}
 	create(t, secret)
-	p := bgpPeer(t, "p", "peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.1\nnodeSelector: {matchLabels: {routing: 'yes'}}\npasswordSecretRef: {name: router, key: password}")
+	p := bgpPeer(
+		t, "p",
+		"peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.1\nnodeSelector: {matchLabels: {routing: "+
+			"'yes'}}\npasswordSecretRef: {name: router, key: password}",
+	)
 
 	g.Eventually(func(g Gomega) string { return verdict(fetch(g, p)) }).Should(Equal("0/2 False SecretMissing"))
 	routing := &v1.NodeRouting{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "routed1"}}
@@ -81,7 +87,10 @@ func TestRouting(t *testing.T) {
 		t.Helper()
 		g.Eventually(func(g Gomega) error {
 			fetch(g, routing)
-			routing.Status = v1.NodeRoutingStatus{ObservedGeneration: routing.Generation, Sessions: []v1.RoutingSession{{Peer: "p", Neighbor: "192.0.2.1", State: state, LastError: why}}}
+			routing.Status = v1.NodeRoutingStatus{
+				ObservedGeneration: routing.Generation,
+				Sessions:           []v1.RoutingSession{{Peer: "p", Neighbor: "192.0.2.1", State: state, LastError: why}},
+			}
 			return api.Status().Update(ctx, routing)
 		}).Should(Succeed())
 	}
@@ -100,7 +109,10 @@ func TestRouting(t *testing.T) {
 			}
 		}
 		return notes
-	}).Should(ConsistOf("SessionUp: The session of node routed1 with 192.0.2.1 is up", "SessionDown: The session of node routed1 with 192.0.2.1 is down: the hold time is over"))
+	}).Should(ConsistOf(
+		"SessionUp: The session of node routed1 with 192.0.2.1 is up",
+		"SessionDown: The session of node routed1 with 192.0.2.1 is down: the hold time is over",
+	))
 
 	// A node that is excluded drains, and comes back.
 	exclude := func(value *string) {
@@ -125,6 +137,8 @@ func TestRouting(t *testing.T) {
 	g.Eventually(func(g Gomega) []v1.RoutingGroup { return fetch(g, routing).Spec.Groups }).Should(BeEmpty())
 	remove(t, p)
 	for _, obj := range []client.Object{routing, speakers, passwords} {
-		g.Eventually(func() bool { return apierrors.IsNotFound(api.Get(ctx, client.ObjectKeyFromObject(obj), obj)) }).Should(BeTrue(), "%T", obj)
+		g.Eventually(func() bool { return apierrors.IsNotFound(api.Get(ctx, client.ObjectKeyFromObject(obj), obj)) }).Should(
+			BeTrue(), "%T", obj,
+		)
 	}
 }

@@ -49,7 +49,9 @@ func TestTwoLeaders(t *testing.T) {
 	g := begin(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	mgr, err := ctrl.NewManager(serverConfig, ctrl.Options{
-		Scheme: scheme.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+		Scheme: scheme.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{
+			SkipNameValidation: ptr.To(true),
+		},
 	})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect((&controllers.ServiceReconciler{
@@ -104,7 +106,9 @@ func BenchmarkServices(b *testing.B) {
 	}
 	ctx := context.Background()
 	group := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "bench"}}
-	group.Spec.Remote = &v1.RemotePools{PoolSet: v1.PoolSet{V4Pool: &v1.AddressPool{Pool: "10.128.0.0/16", Subnet: "10.128.0.0/16"}}}
+	group.Spec.Remote = &v1.RemotePools{
+		PoolSet: v1.PoolSet{V4Pool: &v1.AddressPool{Pool: "10.128.0.0/16", Subnet: "10.128.0.0/16"}},
+	}
 	if err := client.IgnoreAlreadyExists(api.Create(ctx, group)); err != nil {
 		b.Fatal(err)
 	}
@@ -126,7 +130,9 @@ func BenchmarkServices(b *testing.B) {
 			name := fmt.Sprintf("bench-%d-%d", run, i)
 			created.Store(name, time.Now())
 			svc := &corev1.Service{
-				ObjectMeta: metav1.ObjectMeta{Namespace: user, Name: name, Annotations: map[string]string{v1.AnnotationServiceGroup: "bench"}},
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: user, Name: name, Annotations: map[string]string{v1.AnnotationServiceGroup: "bench"},
+				},
 				Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, AllocateLoadBalancerNodePorts: ptr.To(false),
 					Ports: []corev1.ServicePort{{Port: 80}}},
 			}

@@ -30,7 +30,8 @@ remote:
 
 	first := service(t, "first", ofGroup("dual"), dualStack)
 	g.Eventually(ingress(first)).Should(Equal([]string{"172.32.100.225", "fc00:370:155:0:8000::"}))
-	g.Eventually(condition(first, v1.ConditionAllocated)).Should(Equal("True Allocated: 172.32.100.225, fc00:370:155:0:8000:: from pool dual"))
+	g.Eventually(condition(first, v1.ConditionAllocated)).
+		Should(Equal("True Allocated: 172.32.100.225, fc00:370:155:0:8000:: from pool dual"))
 	g.Expect(first.Annotations).To(SatisfyAll(
 		HaveKeyWithValue(v1.AnnotationAllocatedBy, "PureLB"),
 		HaveKeyWithValue(v1.AnnotationAllocatedFrom, "dual"),
@@ -46,7 +47,8 @@ remote:
 
 	// The group has no more addresses: the third Service waits, and says why.
 	third := service(t, "third", ofGroup("dual"))
-	g.Eventually(condition(third, v1.ConditionAllocated)).Should(Equal("False Exhausted: ServiceGroup dual has no free IPv4 address"))
+	g.Eventually(condition(third, v1.ConditionAllocated)).
+		Should(Equal("False Exhausted: ServiceGroup dual has no free IPv4 address"))
 	g.Eventually(eventsOf(third, v1.EventAllocationFailed)).Should(Equal([]string{
 		"purelb-allocator: Exhausted: ServiceGroup dual has no free IPv4 address"}))
 	for _, name := range allocatorAnnotations {
@@ -61,13 +63,16 @@ remote:
 	g.Eventually(func(g Gomega) []metav1.Condition { return fetch(g, quitter).Status.Conditions }).Should(BeEmpty())
 	g.Expect(eventsOf(quitter, v1.EventAddressReleased)(g)).To(BeEmpty())
 
-	g.Expect(rejected(g, "dual", v1.ReasonExhausted)-before).To(BeEquivalentTo(2), "once for each Service that had to wait")
+	g.Expect(rejected(g, "dual", v1.ReasonExhausted)-before).To(
+		BeEquivalentTo(2), "once for each Service that had to wait",
+	)
 	g.Eventually(waiting("dual", v1.ReasonExhausted)).Should(BeEquivalentTo(1),
 		"the third Service waits, and the other one asks no more")
 
 	// The third Service gets what the first one releases, and an event reports the release.
 	remove(t, first)
-	g.Eventually(eventsOf(first, v1.EventAddressReleased)).Should(Equal([]string{"purelb-allocator: Released 172.32.100.225, fc00:370:155:0:8000::"}))
+	g.Eventually(eventsOf(first, v1.EventAddressReleased)).
+		Should(Equal([]string{"purelb-allocator: Released 172.32.100.225, fc00:370:155:0:8000::"}))
 	g.Eventually(ingress(third)).Should(Equal([]string{"172.32.100.225"}))
 	g.Eventually(condition(third, v1.ConditionAllocated)).Should(HavePrefix("True Allocated: "))
 	g.Eventually(waiting("dual", v1.ReasonExhausted)).Should(BeZero())
@@ -86,14 +91,19 @@ remote:
 		g.Expect(second.Annotations).To(HaveKey(v1.AnnotationServiceGroup), "the user's own")
 		g.Expect(second.Status.Conditions).To(BeEmpty())
 	}).Should(Succeed())
-	g.Eventually(eventsOf(second, v1.EventAddressReleased)).Should(Equal([]string{"purelb-allocator: Released 172.32.100.226 from pool dual"}))
+	g.Eventually(eventsOf(second, v1.EventAddressReleased)).
+		Should(Equal([]string{"purelb-allocator: Released 172.32.100.226 from pool dual"}))
 	g.Eventually(ingress(fourth)).Should(Equal([]string{"172.32.100.226"}))
 }
 
 func TestServiceEdits(t *testing.T) {
 	g := begin(t)
 	ctx := context.Background()
-	serviceGroup(t, "here", "local: {v4pool: {pool: 10.20.0.1-10.20.0.9, subnet: 10.20.0.0/24}, v6pool: {pool: 'fd20::1-fd20::9', subnet: 'fd20::/64'}}")
+	serviceGroup(
+		t, "here",
+		"local: {v4pool: {pool: 10.20.0.1-10.20.0.9, subnet: 10.20.0.0/24}, v6pool: {pool: 'fd20::1-fd20::9', subnet: "+
+			"'fd20::/64'}}",
+	)
 	serviceGroup(t, "there", "local: {pool: 10.21.0.1-10.21.0.9, subnet: 10.21.0.0/24}")
 	svc := service(t, "edited", ofGroup("here"))
 	g.Eventually(ingress(svc)).Should(Equal([]string{"10.20.0.1"}))
@@ -108,11 +118,13 @@ func TestServiceEdits(t *testing.T) {
 	g.Eventually(ingress(svc)).Should(Equal([]string{"10.20.0.1"}))
 	patch(`{"metadata":{"annotations":{"purelb.io/service-group":"there"}}}`)
 	g.Eventually(ingress(svc)).Should(Equal([]string{"10.21.0.1"}))
-	g.Eventually(func(g Gomega) map[string]string { return fetch(g, svc).Annotations }).Should(HaveKeyWithValue(v1.AnnotationAllocatedFrom, "there"))
+	g.Eventually(func(g Gomega) map[string]string { return fetch(g, svc).Annotations }).
+		Should(HaveKeyWithValue(v1.AnnotationAllocatedFrom, "there"))
 
 	// Asking for a group that does not exist leaves the Service with its address.
 	patch(`{"metadata":{"annotations":{"purelb.io/service-group":"nowhere"}}}`)
-	g.Eventually(condition(svc, v1.ConditionAllocated)).Should(Equal("False NoSuchGroup: there is no ServiceGroup nowhere"))
+	g.Eventually(condition(svc, v1.ConditionAllocated)).
+		Should(Equal("False NoSuchGroup: there is no ServiceGroup nowhere"))
 	g.Expect(ingress(svc)(g)).To(Equal([]string{"10.21.0.1"}))
 
 	// After the Service has settled, nobody writes it, although the manager looks at it again.
@@ -148,10 +160,16 @@ func TestAnnotationsOfAnotherApply(t *testing.T) {
 	apart := corev1ac.Service(svc.Name, svc.Namespace).WithAnnotations(ours(g))
 	g.Expect(api.Apply(ctx, apart, client.FieldOwner("purelb-allocator"))).To(Succeed())
 
-	g.Expect(api.Patch(ctx, svc, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"purelb.io/service-group":"apart-there"}}}`)))).To(Succeed())
+	g.Expect(api.Patch(
+		ctx, svc,
+		client.RawPatch(
+			"application/merge-patch+json", []byte(`{"metadata":{"annotations":{"purelb.io/service-group":"apart-there"}}}`),
+		),
+	)).To(Succeed())
 	g.Eventually(ingress(svc)).Should(Equal([]string{"10.24.1.1"}))
 	g.Eventually(ours).Should(HaveKeyWithValue(v1.AnnotationAllocatedFrom, "apart-there"))
-	g.Expect(api.Patch(ctx, svc, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"type":"ClusterIP"}}`)))).To(Succeed())
+	g.Expect(api.Patch(ctx, svc,
+		client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"type":"ClusterIP"}}`)))).To(Succeed())
 	g.Eventually(ours).Should(BeEmpty())
 }
 
@@ -162,7 +180,8 @@ func TestServiceWithoutGroup(t *testing.T) {
 	// However often the Service is reconciled, there is one event.
 	serviceGroup(t, "unrelated", "local: {pool: 10.22.0.1, subnet: 10.22.0.0/24}")
 	waitUntilAllocated(t)
-	g.Eventually(eventsOf(svc, v1.EventAllocationFailed)).Should(Equal([]string{"purelb-allocator: NoSuchGroup: there is no ServiceGroup later"}))
+	g.Eventually(eventsOf(svc, v1.EventAllocationFailed)).
+		Should(Equal([]string{"purelb-allocator: NoSuchGroup: there is no ServiceGroup later"}))
 
 	serviceGroup(t, "later", "local: {pool: 10.23.0.1, subnet: 10.23.0.0/24}")
 	g.Eventually(ingress(svc)).Should(Equal([]string{"10.23.0.1"}))
@@ -172,8 +191,12 @@ func TestServiceWithoutGroup(t *testing.T) {
 func TestServiceDefaultGroup(t *testing.T) {
 	g := begin(t)
 	serviceGroup(t, "default", "local: {pool: 10.24.0.1-10.24.0.9, subnet: 10.24.0.0/24}")
-	branded := service(t, "branded", func(svc *corev1.Service) { svc.Spec.LoadBalancerClass = ptr.To(v1.LoadBalancerClass) })
-	foreign := service(t, "foreign", func(svc *corev1.Service) { svc.Spec.LoadBalancerClass = ptr.To("example.com/other") })
+	branded := service(
+		t, "branded", func(svc *corev1.Service) { svc.Spec.LoadBalancerClass = ptr.To(v1.LoadBalancerClass) },
+	)
+	foreign := service(
+		t, "foreign", func(svc *corev1.Service) { svc.Spec.LoadBalancerClass = ptr.To("example.com/other") },
+	)
 	internal := service(t, "internal", func(svc *corev1.Service) {
 		svc.Spec.Type, svc.Spec.AllocateLoadBalancerNodePorts = corev1.ServiceTypeClusterIP, nil
 	})
@@ -190,7 +213,9 @@ func TestServiceDefaultGroup(t *testing.T) {
 func TestServiceKeepsAway(t *testing.T) {
 	g := begin(t)
 	ctx := context.Background()
-	foreign := service(t, "other-lb", func(svc *corev1.Service) { svc.Spec.LoadBalancerClass = ptr.To("example.com/other") })
+	foreign := service(
+		t, "other-lb", func(svc *corev1.Service) { svc.Spec.LoadBalancerClass = ptr.To("example.com/other") },
+	)
 	foreign.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "10.25.0.1"}}
 	g.Expect(api.Status().Update(ctx, foreign)).To(Succeed())
 	n := node(t, "addressed", nil)

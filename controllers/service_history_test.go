@@ -28,7 +28,11 @@ func TestServiceHistory(t *testing.T) {
 	defer cancel()
 	const many, label = 14, "history"
 	one := serviceGroup(t, "history-1", "local: {pool: 10.38.1.1-10.38.1.4, subnet: 10.38.1.0/24}")
-	serviceGroup(t, "history-2", "remote: {balancePools: true, v4pools: [{pool: 10.38.2.1-10.38.2.2, subnet: 10.38.2.0/24}, {pool: 10.38.3.1-10.38.3.2, subnet: 10.38.3.0/24}]}")
+	serviceGroup(
+		t, "history-2",
+		"remote: {balancePools: true, v4pools: [{pool: 10.38.2.1-10.38.2.2, subnet: 10.38.2.0/24}, {pool: "+
+			"10.38.3.1-10.38.3.2, subnet: 10.38.3.0/24}]}",
+	)
 	t.Cleanup(func() {
 		for i := range many {
 			remove(t, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: user, Name: fmt.Sprintf("history-%d", i)}})
@@ -39,13 +43,20 @@ func TestServiceHistory(t *testing.T) {
 	others.Go(func() { // another client, which causes conflicts
 		for i := 0; ctx.Err() == nil; i++ {
 			svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: user, Name: fmt.Sprintf("history-%d", i%many)}}
-			_ = api.Patch(ctx, svc, client.RawPatch("application/merge-patch+json", []byte(fmt.Sprintf(`{"metadata":{"annotations":{"other":"%d"}}}`, i))))
+			_ = api.Patch(
+				ctx, svc,
+				client.RawPatch(
+					"application/merge-patch+json", []byte(fmt.Sprintf(`{"metadata":{"annotations":{"other":"%d"}}}`, i)),
+				),
+			)
 		}
 	})
 	pick := func(options ...string) string { return options[random.IntN(len(options))] }
 	for range 250 {
 		name := fmt.Sprintf("history-%d", random.IntN(many))
-		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: user, Name: name, Labels: map[string]string{label: "yes"}}}
+		svc := &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: user, Name: name, Labels: map[string]string{label: "yes"}},
+		}
 		switch random.IntN(6) {
 		case 0:
 			g.Expect(client.IgnoreNotFound(api.Delete(ctx, svc))).To(Succeed())
@@ -62,8 +73,10 @@ func TestServiceHistory(t *testing.T) {
 			svc.Spec.Type, svc.Spec.AllocateLoadBalancerNodePorts = corev1.ServiceTypeLoadBalancer, ptr.To(false)
 			err := api.Create(ctx, svc)
 			if apierrors.IsAlreadyExists(err) {
-				patch(t, svc, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q,%q:%q,%q:%q}},"spec":{"ports":[{"port":%d,"protocol":"TCP"}]}}`,
-					v1.AnnotationServiceGroup, annotations[v1.AnnotationServiceGroup], v1.AnnotationAllowSharedIP, annotations[v1.AnnotationAllowSharedIP],
+				patch(t, svc, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q,%q:%q,%q:%q}},"spec":{"ports":[{"port":%d,`+
+					`"protocol":"TCP"}]}}`,
+					v1.AnnotationServiceGroup, annotations[v1.AnnotationServiceGroup], v1.AnnotationAllowSharedIP,
+					annotations[v1.AnnotationAllowSharedIP],
 					v1.AnnotationAddresses, annotations[v1.AnnotationAddresses], ports[0].Port))
 				err = nil
 			}
@@ -75,7 +88,8 @@ func TestServiceHistory(t *testing.T) {
 
 	audit := func(g Gomega) map[string]string {
 		var list corev1.ServiceList
-		g.Expect(api.List(context.Background(), &list, client.InNamespace(user), client.MatchingLabels{label: "yes"})).To(Succeed())
+		g.Expect(api.List(context.Background(), &list, client.InNamespace(user), client.MatchingLabels{label: "yes"})).
+			To(Succeed())
 		holders, result := map[string][]*corev1.Service{}, map[string]string{}
 		for i := range list.Items {
 			svc := &list.Items[i]
@@ -87,8 +101,12 @@ func TestServiceHistory(t *testing.T) {
 		}
 		for address, sharers := range holders {
 			for _, svc := range sharers[1:] {
-				g.Expect(svc.Annotations[v1.AnnotationAllocatedKey]).NotTo(BeEmpty(), "%s is %s's and %s's", address, sharers[0].Name, svc.Name)
-				g.Expect(svc.Annotations[v1.AnnotationAllocatedKey]).To(Equal(sharers[0].Annotations[v1.AnnotationAllocatedKey]), "%s", address)
+				g.Expect(svc.Annotations[v1.AnnotationAllocatedKey]).NotTo(
+					BeEmpty(), "%s is %s's and %s's", address, sharers[0].Name, svc.Name,
+				)
+				g.Expect(svc.Annotations[v1.AnnotationAllocatedKey]).To(
+					Equal(sharers[0].Annotations[v1.AnnotationAllocatedKey]), "%s", address,
+				)
 			}
 		}
 		for i := range list.Items {
@@ -108,7 +126,8 @@ func TestServiceHistory(t *testing.T) {
 	// No node announces the addresses. The manager says so of each Service, but not at once.
 	g.Eventually(func(g Gomega) {
 		var list corev1.ServiceList
-		g.Expect(api.List(context.Background(), &list, client.InNamespace(user), client.MatchingLabels{label: "yes"})).To(Succeed())
+		g.Expect(api.List(context.Background(), &list, client.InNamespace(user), client.MatchingLabels{label: "yes"})).
+			To(Succeed())
 		for i := range list.Items {
 			svc := &list.Items[i]
 			reported := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAnnounced)

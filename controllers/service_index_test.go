@@ -41,7 +41,8 @@ func (h *history) act() {
 	svc := h.stored[name].DeepCopy()
 	switch n := h.random.IntN(10); {
 	case svc == nil:
-		svc = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name, UID: types.UID(fmt.Sprint(h.revision)),
+		svc = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name,
+			UID:         types.UID(fmt.Sprint(h.revision)),
 			Annotations: map[string]string{v1.AnnotationAllocatedBy: v1.Brand}}}
 		svc.Spec.Type = corev1.ServiceTypeLoadBalancer
 		h.write(svc)
@@ -50,7 +51,9 @@ func (h *history) act() {
 		h.coming = append(h.coming, func() { h.index.remove(client.ObjectKeyFromObject(svc), svc.UID) })
 	case n < 5: // its author edits it
 		svc.Annotations[v1.AnnotationAllowSharedIP] = fmt.Sprint(h.random.IntN(2))
-		svc.Status.Conditions = []metav1.Condition{{Type: v1.ConditionAllocated, Status: []metav1.ConditionStatus{"True", "False"}[h.random.IntN(2)]}}
+		svc.Status.Conditions = []metav1.Condition{
+			{Type: v1.ConditionAllocated, Status: []metav1.ConditionStatus{"True", "False"}[h.random.IntN(2)]},
+		}
 		h.write(svc)
 	default: // the allocator writes it, if it knows the newest version
 		if h.index.knowsNewer(svc) {
@@ -78,7 +81,9 @@ func TestServiceIndexFollowsServices(t *testing.T) {
 	first := seeds.First(t)
 	for i := range uint64(3000) {
 		seed := first + i
-		h := &history{random: rand.New(rand.NewPCG(seed, 3)), index: newServiceIndex(true), stored: map[string]*corev1.Service{}}
+		h := &history{
+			random: rand.New(rand.NewPCG(seed, 3)), index: newServiceIndex(true), stored: map[string]*corev1.Service{},
+		}
 		for range 60 {
 			h.act()
 			for len(h.coming) > 0 && h.random.IntN(3) > 0 {
@@ -93,7 +98,9 @@ func TestServiceIndexFollowsServices(t *testing.T) {
 			}
 			for _, svc := range h.stored {
 				for _, a := range allocation.ShownAddresses(svc) {
-					if !slices.ContainsFunc(h.index.inUse.ServicesWith(a), func(has *allocation.Service) bool { return has.Name == svc.Name }) {
+					if !slices.ContainsFunc(
+						h.index.inUse.ServicesWith(a), func(has *allocation.Service) bool { return has.Name == svc.Name },
+					) {
 						t.Fatalf("seed %d: %s of %s counts as free", seed, a, svc.Name)
 					}
 				}
@@ -148,7 +155,11 @@ func TestServiceIndexAllocates(t *testing.T) {
 	l := newServiceIndex(true)
 	var given []string
 	for i := range 3 {
-		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: fmt.Sprint(i), UID: types.UID(fmt.Sprint(i)), ResourceVersion: "10"}}
+		svc := &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "a", Name: fmt.Sprint(i), UID: types.UID(fmt.Sprint(i)), ResourceVersion: "10",
+			},
+		}
 		svc.Spec.Type = corev1.ServiceTypeLoadBalancer
 		svc.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
 		l.observe(svc)
@@ -248,10 +259,18 @@ func TestServiceIndexNotesReleases(t *testing.T) {
 		"deleted, seen twice":        {func(x *serviceIndex) { x.remove(key, ""); x.remove(key, "1") }, "1 10.0.0.1"},
 		"another one deleted before": {func(x *serviceIndex) { x.remove(key, "0") }, ""},
 		"changed":                    {func(x *serviceIndex) { x.observe(service("1", "20", two)) }, ""},
-		"changed, then deleted":      {func(x *serviceIndex) { x.observe(service("1", "20", two)); x.remove(key, "1") }, "1 10.0.0.2"},
-		"released, then deleted":     {func(x *serviceIndex) { x.observe(service("1", "20", "none")); x.remove(key, "1") }, ""},
-		"replaced":                   {func(x *serviceIndex) { x.observe(service("2", "20", "none")); x.remove(key, "1") }, "1 10.0.0.1"},
-		"replaced, and both deleted": {func(x *serviceIndex) { x.observe(service("2", "20", two)); x.remove(key, "2") }, "1 10.0.0.1; 2 10.0.0.2"},
+		"changed, then deleted": {
+			func(x *serviceIndex) { x.observe(service("1", "20", two)); x.remove(key, "1") }, "1 10.0.0.2",
+		},
+		"released, then deleted": {
+			func(x *serviceIndex) { x.observe(service("1", "20", "none")); x.remove(key, "1") }, "",
+		},
+		"replaced": {
+			func(x *serviceIndex) { x.observe(service("2", "20", "none")); x.remove(key, "1") }, "1 10.0.0.1",
+		},
+		"replaced, and both deleted": {
+			func(x *serviceIndex) { x.observe(service("2", "20", two)); x.remove(key, "2") }, "1 10.0.0.1; 2 10.0.0.2",
+		},
 	} {
 		x := newServiceIndex(true)
 		x.observe(service("1", "10", one))

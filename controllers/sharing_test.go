@@ -22,24 +22,34 @@ func onPort(port int32) func(*corev1.Service) {
 
 func patch(t *testing.T, obj client.Object, body string) {
 	t.Helper()
-	NewWithT(t).Expect(api.Patch(context.Background(), obj, client.RawPatch("application/merge-patch+json", []byte(body)))).To(Succeed())
+	NewWithT(t).Expect(api.Patch(context.Background(), obj,
+		client.RawPatch("application/merge-patch+json", []byte(body)))).To(Succeed())
 }
 
 func TestServiceNamesAddresses(t *testing.T) {
 	g := begin(t)
-	serviceGroup(t, "named", "local: {v4pool: {pool: 10.30.0.0/28, subnet: 10.30.0.0/28}, v6pool: {pool: 'fd30::1-fd30::9', subnet: 'fd30::/64'}}")
-	first := service(t, "by-name", annotated(v1.AnnotationAddresses, " 10.30.0.7 "), annotated(v1.AnnotationServiceGroup, "elsewhere"), dualStack)
+	serviceGroup(
+		t, "named",
+		"local: {v4pool: {pool: 10.30.0.0/28, subnet: 10.30.0.0/28}, v6pool: {pool: 'fd30::1-fd30::9', subnet: 'fd30::/64'}}",
+	)
+	first := service(
+		t, "by-name", annotated(v1.AnnotationAddresses, " 10.30.0.7 "), annotated(v1.AnnotationServiceGroup, "elsewhere"),
+		dualStack,
+	)
 	g.Eventually(ingress(first)).Should(Equal([]string{"10.30.0.7", "fd30::1"}))
 	g.Expect(first.Annotations).To(HaveKeyWithValue(v1.AnnotationAllocatedFrom, "named"))
 	g.Eventually(eventsOf(first, v1.EventConfigurationWarning)).Should(Equal([]string{
-		"purelb-allocator: annotation purelb.io/service-group asks for ServiceGroup elsewhere, but 10.30.0.7 is of named, and that decides"}))
+		"purelb-allocator: annotation purelb.io/service-group asks for ServiceGroup elsewhere, but 10.30.0.7 is of named, " +
+			"and that decides"}))
 
 	second := service(t, "by-field", func(svc *corev1.Service) { svc.Spec.LoadBalancerIP = "10.30.0.7" })
-	g.Eventually(condition(second, v1.ConditionAllocated)).Should(Equal("False AddressInUse: 10.30.0.7 is in use by Service test/by-name"))
+	g.Eventually(condition(second, v1.ConditionAllocated)).
+		Should(Equal("False AddressInUse: 10.30.0.7 is in use by Service test/by-name"))
 	patch(t, second, `{"spec":{"loadBalancerIP":"10.30.0.8"}}`)
 	g.Eventually(ingress(second)).Should(Equal([]string{"10.30.0.8"}))
 	patch(t, second, `{"spec":{"loadBalancerIP":"10.30.0.7"}}`)
-	g.Eventually(condition(second, v1.ConditionAllocated)).Should(Equal("False AddressInUse: 10.30.0.7 is in use by Service test/by-name"))
+	g.Eventually(condition(second, v1.ConditionAllocated)).
+		Should(Equal("False AddressInUse: 10.30.0.7 is in use by Service test/by-name"))
 	g.Expect(ingress(second)(g)).To(Equal([]string{"10.30.0.8"}), "until there is another in its place")
 	remove(t, first)
 	g.Eventually(ingress(second)).Should(Equal([]string{"10.30.0.7"}))
@@ -48,7 +58,8 @@ func TestServiceNamesAddresses(t *testing.T) {
 	g.Expect(ingress(second)(g)).To(Equal([]string{"10.30.0.7"}))
 
 	wrong := service(t, "wrong-name", annotated(v1.AnnotationAddresses, "10.30.0.3, ten"))
-	g.Eventually(condition(wrong, v1.ConditionAllocated)).Should(Equal(`False Invalid: annotation purelb.io/addresses: "ten" is not an address`))
+	g.Eventually(condition(wrong, v1.ConditionAllocated)).
+		Should(Equal(`False Invalid: annotation purelb.io/addresses: "ten" is not an address`))
 	patch(t, wrong, `{"metadata":{"annotations":{"purelb.io/addresses":"10.31.0.1"}}}`)
 	g.Eventually(condition(wrong, v1.ConditionAllocated)).Should(HavePrefix("False AddressOutsidePools: "))
 	serviceGroup(t, "grown", "remote: {pool: 10.31.0.1, subnet: 10.31.0.0/24}")
@@ -65,7 +76,8 @@ func TestServicesShare(t *testing.T) {
 	g.Expect(tls.Annotations).To(HaveKeyWithValue(v1.AnnotationAllocatedKey, "k"))
 
 	clash := service(t, "clash", ofGroup("sharing"), annotated(v1.AnnotationAllowSharedIP, "k"), onPort(80))
-	g.Eventually(condition(clash, v1.ConditionAllocated)).Should(Equal("False PortConflict: 10.32.0.1 cannot be shared with Service test/web: both have port TCP/80"))
+	g.Eventually(condition(clash, v1.ConditionAllocated)).
+		Should(Equal("False PortConflict: 10.32.0.1 cannot be shared with Service test/web: both have port TCP/80"))
 	g.Expect(ingress(clash)(g)).To(BeEmpty())
 
 	// A Service that waited for the port gets the address when the port is free.
@@ -74,8 +86,10 @@ func TestServicesShare(t *testing.T) {
 
 	// Both Services report a clash, and keep the address.
 	patch(t, web, `{"spec":{"ports":[{"port":443}]}}`)
-	g.Eventually(condition(web, v1.ConditionAllocated)).Should(Equal("False PortConflict: 10.32.0.1 cannot be shared with Service test/tls: both have port TCP/443"))
-	g.Eventually(condition(tls, v1.ConditionAllocated)).Should(Equal("False PortConflict: 10.32.0.1 cannot be shared with Service test/web: both have port TCP/443"))
+	g.Eventually(condition(web, v1.ConditionAllocated)).
+		Should(Equal("False PortConflict: 10.32.0.1 cannot be shared with Service test/tls: both have port TCP/443"))
+	g.Eventually(condition(tls, v1.ConditionAllocated)).
+		Should(Equal("False PortConflict: 10.32.0.1 cannot be shared with Service test/web: both have port TCP/443"))
 	g.Expect(ingress(web)(g)).To(Equal([]string{"10.32.0.1"}))
 	patch(t, web, `{"spec":{"ports":[{"port":8080}]}}`)
 	for _, svc := range []*corev1.Service{web, tls} {
@@ -88,21 +102,27 @@ func TestServicesShare(t *testing.T) {
 	g.Expect(ingress(clash)(g)).To(Equal([]string{"10.32.0.1"}))
 	patch(t, clash, `{"metadata":{"annotations":{"purelb.io/addresses":"10.32.0.5"}}}`)
 	g.Eventually(ingress(clash)).Should(Equal([]string{"10.32.0.5"}))
-	g.Eventually(func(g Gomega) map[string]string { return fetch(g, clash).Annotations }).ShouldNot(HaveKey(v1.AnnotationAllocatedKey))
+	g.Eventually(func(g Gomega) map[string]string { return fetch(g, clash).Annotations }).
+		ShouldNot(HaveKey(v1.AnnotationAllocatedKey))
 	g.Eventually(condition(tls, v1.ConditionAllocated)).Should(HavePrefix("True"))
 }
 
 func TestServicesShareAcrossNamespaces(t *testing.T) {
 	g := begin(t)
 	const other = "test-other"
-	g.Expect(client.IgnoreAlreadyExists(api.Create(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other}}))).To(Succeed())
+	g.Expect(client.IgnoreAlreadyExists(api.Create(
+		context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other}},
+	))).To(Succeed())
 	group := serviceGroup(t, "across", "{local: {pool: 10.33.0.1-10.33.0.9, subnet: 10.33.0.0/24}}")
 	key := annotated(v1.AnnotationAllowSharedIP, "k")
 	one := service(t, "here", ofGroup("across"), key, onPort(80))
 	g.Eventually(ingress(one)).Should(Equal([]string{"10.33.0.1"}))
 	two := service(t, "there", ofGroup("across"), key, onPort(443), annotated(v1.AnnotationAddresses, "10.33.0.1"),
 		func(svc *corev1.Service) { svc.Namespace = other })
-	g.Eventually(condition(two, v1.ConditionAllocated)).Should(HavePrefix("False SharingRefused: 10.33.0.1 is in use by a Service of another namespace, and its ServiceGroup"))
+	g.Eventually(condition(two, v1.ConditionAllocated)).
+		Should(HavePrefix(
+			"False SharingRefused: 10.33.0.1 is in use by a Service of another namespace, and its ServiceGroup",
+		))
 	patch(t, group, `{"spec":{"shareAcrossNamespaces":true}}`)
 	g.Eventually(ingress(two)).Should(Equal([]string{"10.33.0.1"}))
 }
@@ -112,7 +132,11 @@ func TestServiceMultiPool(t *testing.T) {
 	lbNodeAgent(t, "multi", map[string]string{"multi": "yes"})
 	node(t, "multi-1", map[string]string{"multi": "yes"})
 	runAgent(t, "multi-1", eth("eth0", "10.34.1.9/24"))
-	sg := serviceGroup(t, "multi", "local: {multiPool: true, v4pools: [{pool: 10.34.1.1-10.34.1.3, subnet: 10.34.1.0/24}, {pool: 10.34.2.1-10.34.2.3, subnet: 10.34.2.0/24}]}")
+	sg := serviceGroup(
+		t, "multi",
+		"local: {multiPool: true, v4pools: [{pool: 10.34.1.1-10.34.1.3, subnet: 10.34.1.0/24}, {pool: 10.34.2.1-10.34.2.3, "+
+			"subnet: 10.34.2.0/24}]}",
+	)
 	g.Eventually(func(g Gomega) v1.AnnounceType {
 		pools := fetch(g, sg).Status.Pools
 		g.Expect(pools).To(HaveLen(2))

@@ -132,7 +132,9 @@ var start = sync.OnceValue(func() error {
 	counted.Wrap(countWrites)
 	counted.Wrap(written.wrap)
 	live := controllers.NewLiveness(clock.Now)
-	mgr, err := newManager(ctx, ctrl.Options{Scheme: scheme.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}}, counted, live)
+	mgr, err := newManager(
+		ctx, ctrl.Options{Scheme: scheme.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}}, counted, live,
+	)
 	if err != nil {
 		cancel()
 		return err
@@ -166,11 +168,15 @@ func slimKinds() map[client.Object]cache.ByObject {
 
 // noIPAM asks no external IPAM system.
 func noIPAM(c client.Client) *controllers.ExternalIPAM {
-	return controllers.NewExternalIPAM(c, c, controllers.ExternalIPAMOptions{Namespace: namespace, IsDefault: true, Now: time.Now})
+	return controllers.NewExternalIPAM(
+		c, c, controllers.ExternalIPAMOptions{Namespace: namespace, IsDefault: true, Now: time.Now},
+	)
 }
 
 // newManager is a manager with all reconcilers.
-func newManager(ctx context.Context, options ctrl.Options, config *rest.Config, live *controllers.Liveness) (ctrl.Manager, error) {
+func newManager(ctx context.Context, options ctrl.Options, config *rest.Config, live *controllers.Liveness) (
+	ctrl.Manager, error,
+) {
 	options.Cache.ByObject = slimKinds()
 	mgr, err := ctrl.NewManager(config, options)
 	if err != nil {
@@ -183,23 +189,28 @@ func newManager(ctx context.Context, options ctrl.Options, config *rest.Config, 
 		live.Watch(ctx, mgr.GetCache()),
 		mgr.Add(live),
 		(&controllers.ServiceReconciler{
-			Client: c, Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: namespace, IsDefault: true, Metrics: own, IPAM: external,
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: namespace, IsDefault: true, Metrics: own,
+			IPAM: external,
 		}).SetupWithManager(mgr),
 		(&controllers.ServiceGroupReconciler{
-			Client: c, Recorder: mgr.GetEventRecorder("purelb-servicegroup"), Namespace: namespace, IsDefault: true, Metrics: own, IPAM: external,
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-servicegroup"), Namespace: namespace, IsDefault: true,
+			Metrics: own, IPAM: external,
 		}).SetupWithManager(mgr),
 		(&controllers.LBNodeAgentReconciler{
-			Client: c, Recorder: mgr.GetEventRecorder("purelb-lbnodeagent"), Liveness: live, Namespace: namespace, Defaults: agents.Defaults{Image: "purelb.io/purelb:test", ServiceAccount: "purelb-agent"},
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-lbnodeagent"), Liveness: live, Namespace: namespace,
+			Defaults: agents.Defaults{Image: "purelb.io/purelb:test", ServiceAccount: "purelb-agent"},
 		}).SetupWithManager(mgr),
 		(&controllers.PlacementReconciler{
 			Client: c, Namespace: namespace, IsDefault: true, Liveness: live, Now: clock.Now, Metrics: own, Reasons: reasons,
 			Recorder: mgr.GetEventRecorder("purelb-placement"),
 		}).SetupWithManager(mgr),
 		(&controllers.RoutingReconciler{
-			Client: c, Recorder: mgr.GetEventRecorder("purelb-routing"), Namespace: namespace, Now: time.Now, Defaults: agents.Defaults{Image: "purelb.io/purelb:test", ServiceAccount: "purelb-speaker"},
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-routing"), Namespace: namespace, Now: time.Now,
+			Defaults: agents.Defaults{Image: "purelb.io/purelb:test", ServiceAccount: "purelb-speaker"},
 		}).SetupWithManager(mgr),
 		(&controllers.AnnouncedReconciler{
-			Client: c, Recorder: mgr.GetEventRecorder("purelb-lbnodeagent"), Namespace: namespace, IsDefault: true, Reasons: reasons,
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-lbnodeagent"), Namespace: namespace, IsDefault: true,
+			Reasons: reasons,
 		}).SetupWithManager(mgr),
 	)
 }
@@ -241,7 +252,9 @@ func serviceGroup(t *testing.T, name, spec string) *v1.ServiceGroup {
 // lbNodeAgent makes an LBNodeAgent that selects nodes with the given labels.
 func lbNodeAgent(t *testing.T, name string, selector map[string]string) *v1.LBNodeAgent {
 	t.Helper()
-	a := &v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: v1.LBNodeAgentSpec{NodeSelector: selector}}
+	a := &v1.LBNodeAgent{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: v1.LBNodeAgentSpec{NodeSelector: selector},
+	}
 	create(t, a)
 	return a
 }
@@ -440,12 +453,15 @@ func (a *agent) renew(ctx context.Context) (hasLease bool, err error) {
 
 func (a *agent) report(ctx context.Context) error {
 	var list v1.AnnouncementList
-	if err := api.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{"spec.nodeName": a.node}); err != nil {
+	if err := api.List(ctx, &list, client.InNamespace(namespace),
+		client.MatchingFields{"spec.nodeName": a.node}); err != nil {
 		return err
 	}
 	for i := range list.Items {
 		ann := &list.Items[i]
-		status := v1.AnnouncementStatus{ObservedGeneration: ann.Generation, Interfaces: a.interfaces, Conditions: ann.Status.Conditions}
+		status := v1.AnnouncementStatus{
+			ObservedGeneration: ann.Generation, Interfaces: a.interfaces, Conditions: ann.Status.Conditions,
+		}
 		if macs := a.macs.Load(); macs != nil && ann.Name == a.node {
 			status.MACs = *macs
 		}
@@ -457,14 +473,17 @@ func (a *agent) report(ctx context.Context) error {
 				status.Announced++
 			}
 			status.Addresses = append(status.Addresses, v1.AddressStatus{
-				Address: e.Address, Epoch: e.Epoch, State: state, Interface: string(e.Interface), LastTransitionTime: metav1.Unix(1, 0),
+				Address: e.Address, Epoch: e.Epoch, State: state, Interface: string(e.Interface),
+				LastTransitionTime: metav1.Unix(1, 0),
 			})
 		}
 		status.Desired = int32(len(status.Addresses))
 		if ann.Spec.IncludeCommonAnnouncements {
 			status.CommonAnnouncementsRevision = new(int64)
 			var commons v1.CommonAnnouncementList
-			if err := api.List(ctx, &commons, client.InNamespace(namespace), client.MatchingFields{"spec.lbNodeAgent": ann.Spec.LBNodeAgent}); err != nil {
+			if err := api.List(
+				ctx, &commons, client.InNamespace(namespace), client.MatchingFields{"spec.lbNodeAgent": ann.Spec.LBNodeAgent},
+			); err != nil {
 				return err
 			}
 			for k := range commons.Items {

@@ -50,11 +50,16 @@ func TestServiceNamespaceIsSelected(t *testing.T) {
 	g := begin(t)
 	tenant(t, "tenant-gold", map[string]string{"tier": "gold"})
 	free := tenant(t, "tenant-free", nil)
-	group := serviceGroup(t, "selective", "{remote: {pool: 172.16.80.1-172.16.80.9, subnet: 172.16.80.0/24}, allowedNamespaces: {from: Selector, selector: {matchLabels: {tier: gold}}}}")
+	group := serviceGroup(
+		t, "selective",
+		"{remote: {pool: 172.16.80.1-172.16.80.9, subnet: 172.16.80.0/24}, allowedNamespaces: {from: Selector, selector: "+
+			"{matchLabels: {tier: gold}}}}",
+	)
 	gold := service(t, "gold", ofGroup("selective"), inNamespace("tenant-gold"))
 	g.Eventually(ingress(gold)).Should(Equal([]string{"172.16.80.1"}))
 	svc := service(t, "free", ofGroup("selective"), inNamespace("tenant-free"))
-	const no = "ServiceGroup selective is not for namespace tenant-free: ask for another one, or have its administrator select the namespace in spec.allowedNamespaces"
+	const no = "ServiceGroup selective is not for namespace tenant-free: ask for another one, or have its administrator " +
+		"select the namespace in spec.allowedNamespaces"
 	g.Eventually(condition(svc, v1.ConditionAllocated)).Should(Equal("False NotAllowed: " + no))
 	g.Eventually(eventsOf(svc, v1.EventAllocationFailed)).Should(Equal([]string{"purelb-allocator: NotAllowed: " + no}))
 
@@ -64,11 +69,15 @@ func TestServiceNamespaceIsSelected(t *testing.T) {
 
 	// The Service keeps the address when the label goes, and says so; so does the group.
 	patch(t, free, `{"metadata":{"labels":{"tier":null}}}`)
-	const kept = "ServiceGroup selective is not for namespace tenant-free any more: the Service keeps what it has, and gets nothing else of it"
-	g.Eventually(condition(svc, v1.ConditionAllocated)).Should(Equal("True Allocated: 172.16.80.2 from pool selective; " + kept))
+	const kept = "ServiceGroup selective is not for namespace tenant-free any more: the Service keeps what it has, and " +
+		"gets nothing else of it"
+	g.Eventually(condition(svc, v1.ConditionAllocated)).
+		Should(Equal("True Allocated: 172.16.80.2 from pool selective; " + kept))
 	g.Eventually(eventsOf(svc, v1.EventConfigurationWarning)).Should(Equal([]string{"purelb-allocator: " + kept}))
-	g.Eventually(ready(group)).Should(Equal("True Accepted: 1 range; spec.allowedNamespaces: leaves out namespaces with 1 address in use by 1 Service (tenant-free/free): " +
-		"they stay until their Services go or ask for another group"))
+	g.Eventually(ready(group)).
+		Should(Equal("True Accepted: 1 range; spec.allowedNamespaces: leaves out namespaces with 1 address in use by 1 " +
+			"Service (tenant-free/free): " +
+			"they stay until their Services go or ask for another group"))
 	g.Expect(ingress(svc)(g)).To(Equal([]string{"172.16.80.2"}))
 	late := service(t, "late", ofGroup("selective"), inNamespace("tenant-free"))
 	g.Eventually(condition(late, v1.ConditionAllocated)).Should(HavePrefix("False NotAllowed: "))
@@ -85,19 +94,24 @@ func TestServiceNamespaceIsSelected(t *testing.T) {
 // afterwards.
 func TestServiceReservation(t *testing.T) {
 	g := begin(t)
-	group := serviceGroup(t, "reserving", "{remote: {pool: 172.16.81.1-172.16.81.3, subnet: 172.16.81.0/24, v6pool: {pool: 'fd81::1-fd81::4', subnet: 'fd81::/64'}}, "+
-		"reservations: [{address: 172.16.81.1, service: test/kept}, {address: 'fd81::1', service: test/kept}]}")
+	group := serviceGroup(t, "reserving",
+		"{remote: {pool: 172.16.81.1-172.16.81.3, subnet: 172.16.81.0/24, v6pool: {pool: 'fd81::1-fd81::4', subnet: "+
+			"'fd81::/64'}}, "+
+			"reservations: [{address: 172.16.81.1, service: test/kept}, {address: 'fd81::1', service: test/kept}]}")
 	counts := func(g Gomega) string {
 		s := fetch(g, group).Status
 		g.Expect(s.Pools).To(HaveLen(2))
-		return fmt.Sprintf("IPv4 %d+%d+%d IPv6 %d+%d+%d, range %d of %d", s.AllocatedIPv4, s.ReservedIPv4, s.AvailableIPv4, s.AllocatedIPv6, s.ReservedIPv6, s.AvailableIPv6,
+		return fmt.Sprintf("IPv4 %d+%d+%d IPv6 %d+%d+%d, range %d of %d", s.AllocatedIPv4, s.ReservedIPv4, s.AvailableIPv4,
+			s.AllocatedIPv6, s.ReservedIPv6, s.AvailableIPv6,
 			s.Pools[0].Reserved, s.Pools[0].Capacity)
 	}
 	g.Eventually(counts).Should(Equal("IPv4 0+1+2 IPv6 0+1+3, range 1 of 3"))
 	others := []*corev1.Service{service(t, "first", ofGroup("reserving")), service(t, "second", ofGroup("reserving"))}
-	g.Eventually(func(g Gomega) []string { return append(ingress(others[0])(g), ingress(others[1])(g)...) }).Should(ConsistOf("172.16.81.2", "172.16.81.3"))
+	g.Eventually(func(g Gomega) []string { return append(ingress(others[0])(g), ingress(others[1])(g)...) }).
+		Should(ConsistOf("172.16.81.2", "172.16.81.3"))
 	third := service(t, "third", ofGroup("reserving"))
-	g.Eventually(condition(third, v1.ConditionAllocated)).Should(Equal("False Exhausted: ServiceGroup reserving has no free IPv4 address"))
+	g.Eventually(condition(third, v1.ConditionAllocated)).
+		Should(Equal("False Exhausted: ServiceGroup reserving has no free IPv4 address"))
 	g.Eventually(counts).Should(Equal("IPv4 2+1+0 IPv6 0+1+3, range 1 of 3"))
 
 	for range 2 { // and again, when it was deleted
@@ -114,11 +128,18 @@ func TestServiceReservation(t *testing.T) {
 	// Whoever has an address that is reserved afterwards keeps it.
 	patch(t, group, `{"spec":{"reservations":[{"address":"172.16.81.1","service":"test/kept"}]}}`)
 	g.Eventually(condition(third, v1.ConditionAllocated)).Should(Equal(
-		"True Allocated: 172.16.81.1 from pool reserving; 172.16.81.1 is reserved for Service test/kept: this one keeps it until it asks for another one"))
-	g.Eventually(ready(group)).Should(Equal("True Accepted: 2 ranges; spec.reservations: 172.16.81.1, reserved for Service test/kept, is in use by Service test/third, " +
-		"which keeps it until it goes or asks for another one"))
+		"True Allocated: 172.16.81.1 from pool reserving; 172.16.81.1 is reserved for Service test/kept: this one keeps it " +
+			"until it asks for another one"))
+	g.Eventually(ready(group)).
+		Should(Equal("True Accepted: 2 ranges; spec.reservations: 172.16.81.1, reserved for Service test/kept, is in use " +
+			"by Service test/third, " +
+			"which keeps it until it goes or asks for another one"))
 	patch(t, group, `{"spec":{"reservations":[{"address":"172.16.81.9","service":"test/kept"}]}}`)
-	g.Eventually(ready(group)).Should(Equal(`False Invalid: spec.reservations[0].address: Invalid value: "172.16.81.9": is in no pool of the group: add it to one, or remove the reservation`))
+	g.Eventually(ready(group)).
+		Should(Equal(
+			`False Invalid: spec.reservations[0].address: Invalid value: "172.16.81.9": is in no pool of the group: add it to ` +
+				`one, or remove the reservation`,
+		))
 	g.Expect(ingress(third)(g)).To(Equal([]string{"172.16.81.1"}))
 }
 
@@ -129,7 +150,8 @@ func TestServiceAutoAssign(t *testing.T) {
 	first := service(t, "unnamed-1")
 	g.Eventually(ingress(first)).Should(Equal([]string{"172.16.82.1"}))
 	second := service(t, "unnamed-2")
-	g.Eventually(condition(second, v1.ConditionAllocated)).Should(Equal("False Exhausted: ServiceGroup default has no free IPv4 address"))
+	g.Eventually(condition(second, v1.ConditionAllocated)).
+		Should(Equal("False Exhausted: ServiceGroup default has no free IPv4 address"))
 	more := serviceGroup(t, "more", "{remote: {pool: 172.16.83.1, subnet: 172.16.83.0/24}, autoAssign: true}")
 	g.Eventually(ingress(second)).Should(Equal([]string{"172.16.83.1"}))
 	third := service(t, "unnamed-3")
@@ -139,8 +161,9 @@ func TestServiceAutoAssign(t *testing.T) {
 	patch(t, more, `{"spec":{"autoAssign":false}}`)
 	patch(t, group, `{"spec":{"autoAssign":false}}`)
 	fourth := service(t, "unnamed-4")
-	g.Eventually(condition(fourth, v1.ConditionAllocated)).Should(Equal("False NotAllowed: ServiceGroup default is only for Services that name it (autoAssign: false): " +
-		"name it, or another one, by annotation purelb.io/service-group"))
+	g.Eventually(condition(fourth, v1.ConditionAllocated)).
+		Should(Equal("False NotAllowed: ServiceGroup default is only for Services that name it (autoAssign: false): " +
+			"name it, or another one, by annotation purelb.io/service-group"))
 	waitUntilAllocated(t)
 	g.Expect(condition(third, v1.ConditionAllocated)(g)).To(Equal("True Allocated: 172.16.83.1 from pool more"))
 }
@@ -154,19 +177,24 @@ func TestAttackForbiddenGroup(t *testing.T) {
 	ctx := context.Background()
 	tenant(t, "tenant-gold", map[string]string{"tier": "gold"})
 	tenant(t, "tenant-free", map[string]string{"tier": "free"})
-	serviceGroup(t, "forbidden", "{remote: {pool: 172.16.84.1-172.16.84.9, subnet: 172.16.84.0/24}, shareAcrossNamespaces: true, "+
-		"allowedNamespaces: {from: Selector, selector: {matchLabels: {tier: gold}}}}")
+	serviceGroup(t, "forbidden",
+		"{remote: {pool: 172.16.84.1-172.16.84.9, subnet: 172.16.84.0/24}, shareAcrossNamespaces: true, "+
+			"allowedNamespaces: {from: Selector, selector: {matchLabels: {tier: gold}}}}")
 	key := annotated(v1.AnnotationAllowSharedIP, "k")
 	victim := service(t, "victim", ofGroup("forbidden"), key, onPort(80), inNamespace("tenant-gold"))
 	g.Eventually(ingress(victim)).Should(Equal([]string{"172.16.84.1"}))
-	const no = "False NotAllowed: ServiceGroup forbidden is not for namespace tenant-free: ask for another one, or have its administrator select the namespace in spec.allowedNamespaces"
+	const no = "False NotAllowed: ServiceGroup forbidden is not for namespace tenant-free: ask for another one, or have " +
+		"its administrator select the namespace in spec.allowedNamespaces"
 	for name, change := range map[string][]func(*corev1.Service){
 		"by-name":    {ofGroup("forbidden")},
 		"by-address": {annotated(v1.AnnotationAddresses, "172.16.84.2")},
 		"by-field":   {loadBalancerIP("172.16.84.2")},
 		"by-key":     {ofGroup("forbidden"), key, onPort(443)},
 		"by-both":    {annotated(v1.AnnotationAddresses, "172.16.84.1"), key, onPort(443)},
-		"by-record":  {ofGroup("forbidden"), annotated(v1.AnnotationAllocatedFrom, "forbidden"), annotated(v1.AnnotationAllocatedBy, v1.Brand)},
+		"by-record": {
+			ofGroup("forbidden"), annotated(v1.AnnotationAllocatedFrom, "forbidden"),
+			annotated(v1.AnnotationAllocatedBy, v1.Brand),
+		},
 	} {
 		attacker := service(t, name, append(change, inNamespace("tenant-free"))...)
 		g.Eventually(condition(attacker, v1.ConditionAllocated)).Should(Equal(no), name)
@@ -191,18 +219,22 @@ func TestAttackReservedAddress(t *testing.T) {
 	ctx := context.Background()
 	tenant(t, "tenant-gold", map[string]string{"tier": "gold"})
 	tenant(t, "tenant-free", nil)
-	serviceGroup(t, "keeping", "{remote: {pool: 172.16.85.1-172.16.85.2, subnet: 172.16.85.0/24}, shareAcrossNamespaces: true, "+
-		"reservations: [{address: 172.16.85.1, service: tenant-gold/victim}]}")
+	serviceGroup(t, "keeping",
+		"{remote: {pool: 172.16.85.1-172.16.85.2, subnet: 172.16.85.0/24}, shareAcrossNamespaces: true, "+
+			"reservations: [{address: 172.16.85.1, service: tenant-gold/victim}]}")
 	key := annotated(v1.AnnotationAllowSharedIP, "k")
 	taker := service(t, "taker", ofGroup("keeping"), inNamespace("tenant-free"))
 	g.Eventually(ingress(taker)).Should(Equal([]string{"172.16.85.2"}))
-	const no = "False AddressInUse: 172.16.85.1 is reserved for a Service of another namespace: no other Service gets it, and none shares it"
+	const no = "False AddressInUse: 172.16.85.1 is reserved for a Service of another namespace: no other Service gets " +
+		"it, and none shares it"
 	attack := func(round string) {
 		for name, try := range map[string]struct {
 			change []func(*corev1.Service)
 			want   string
 		}{
-			"by-name":    {[]func(*corev1.Service){ofGroup("keeping")}, "False Exhausted: ServiceGroup keeping has no free IPv4 address"},
+			"by-name": {
+				[]func(*corev1.Service){ofGroup("keeping")}, "False Exhausted: ServiceGroup keeping has no free IPv4 address",
+			},
 			"by-address": {[]func(*corev1.Service){annotated(v1.AnnotationAddresses, "172.16.85.1")}, no},
 			"by-field":   {[]func(*corev1.Service){loadBalancerIP("172.16.85.1")}, no},
 			"by-both":    {[]func(*corev1.Service){annotated(v1.AnnotationAddresses, "172.16.85.1"), key, onPort(443)}, no},
@@ -273,7 +305,8 @@ func TestTenantsPage(t *testing.T) {
 	}
 	shop, web, public := services["shop"], services["web"], groups["public"]
 	create(t, shop)
-	const no = "ServiceGroup public is not for namespace team-b: ask for another one, or have its administrator select the namespace in spec.allowedNamespaces"
+	const no = "ServiceGroup public is not for namespace team-b: ask for another one, or have its administrator select " +
+		"the namespace in spec.allowedNamespaces"
 	g.Eventually(condition(shop, v1.ConditionAllocated)).Should(Equal("False NotAllowed: " + no))
 	says("Warning: " + no)
 
@@ -282,10 +315,12 @@ func TestTenantsPage(t *testing.T) {
 	g.Eventually(ingress(shop)).Should(Equal([]string{"198.51.100.2"}))
 	says("LoadBalancer 10.96.12.201 198.51.100.2 ")
 	patch(t, teamB, `{"metadata":{"labels":{"network":null}}}`)
-	const kept = "198.51.100.2 from pool public; ServiceGroup public is not for namespace team-b any more: the Service keeps what it has, and gets nothing else of it"
+	const kept = "198.51.100.2 from pool public; ServiceGroup public is not for namespace team-b any more: the Service " +
+		"keeps what it has, and gets nothing else of it"
 	g.Eventually(condition(shop, v1.ConditionAllocated)).Should(Equal("True Allocated: " + kept))
 	says(kept)
-	const leftOut = "1 range; spec.allowedNamespaces: leaves out namespaces with 1 address in use by 1 Service (team-b/shop): they stay until their Services go or ask for another group"
+	const leftOut = "1 range; spec.allowedNamespaces: leaves out namespaces with 1 address in use by 1 Service " +
+		"(team-b/shop): they stay until their Services go or ask for another group"
 	g.Eventually(ready(public)).Should(Equal("True Accepted: " + leftOut))
 	says(leftOut)
 	patch(t, shop, `{"metadata":{"annotations":{"purelb.io/service-group":"default"}}}`)

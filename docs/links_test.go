@@ -55,7 +55,9 @@ func TestIndex(t *testing.T) {
 		return isPage(path) && strings.HasPrefix(path, filepath.Join(root, "docs")) && filepath.Base(path) != "README.md"
 	}
 	eachFile(t, isListed, func(path, _ string) {
-		if page := filepath.ToSlash(strings.TrimPrefix(path, filepath.Join(root, "docs")+"/")); !strings.Contains(index, "]("+page+")") {
+		if page := filepath.ToSlash(strings.TrimPrefix(path, filepath.Join(root, "docs")+"/")); !strings.Contains(
+			index, "]("+page+")",
+		) {
 			t.Errorf("docs/README.md does not name %s", page)
 		}
 	})
@@ -113,7 +115,9 @@ func TestCommands(t *testing.T) {
 // why each is there.
 func TestReasonsOfCommands(t *testing.T) {
 	var documented, explained []string
-	for _, match := range regexp.MustCompile(`(?m)^([a-z0-9-]+):.*## `).FindAllStringSubmatch(read(t, filepath.Join(root, "Makefile")), -1) {
+	for _, match := range regexp.MustCompile(`(?m)^([a-z0-9-]+):.*## `).FindAllStringSubmatch(
+		read(t, filepath.Join(root, "Makefile")), -1,
+	) {
 		documented = append(documented, match[1])
 	}
 	_, table, _ := strings.Cut(read(t, filepath.Join(root, "CONTRIBUTING.md")), "\n| commands | why |\n")

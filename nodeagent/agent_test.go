@@ -17,7 +17,9 @@ import (
 
 func TestAnnounce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1"), local("192.0.2.2", takeover), virtual("198.51.100.1")))
+		w := newWorld(
+			t, settings(), announcementOf("node1", local("192.0.2.1"), local("192.0.2.2", takeover), virtual("198.51.100.1")),
+		)
 		w.freshness.noteRenewed(time.Now())
 		go func() { _ = w.announcer.Start(t.Context()) }()
 
@@ -40,7 +42,8 @@ func TestAnnounce(t *testing.T) {
 
 		time.Sleep(10 * time.Second)
 		w.expect("announcements", []string{
-			"192.0.2.2 eth0 0s", "192.0.2.1 eth0 200ms", "192.0.2.2 eth0 500ms", "192.0.2.1 eth0 700ms", "192.0.2.2 eth0 1s", "192.0.2.1 eth0 1.2s",
+			"192.0.2.2 eth0 0s", "192.0.2.1 eth0 200ms", "192.0.2.2 eth0 500ms", "192.0.2.1 eth0 700ms", "192.0.2.2 eth0 1s",
+			"192.0.2.1 eth0 1.2s",
 		}, w.neighbours.heard())
 
 		// Once it is done nothing is done, nor written.
@@ -89,7 +92,9 @@ func TestAdopt(t *testing.T) {
 // An empty Announcement withdraws everything.
 func TestWithdraw(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1")), announcementOf("node1-b", virtual("198.51.100.1")))
+		w := newWorld(
+			t, settings(), announcementOf("node1", local("192.0.2.1")), announcementOf("node1-b", virtual("198.51.100.1")),
+		)
 		go func() { _ = w.announcer.Start(t.Context()) }()
 		if _, err := w.reconcile(); err != nil {
 			t.Fatal(err)
@@ -112,15 +117,23 @@ func TestWithdraw(t *testing.T) {
 // While nothing is known the agent renews the lifetimes of its addresses, and does no more.
 func TestKeepWhileNothingIsKnown(t *testing.T) {
 	for name, objects := range map[string][]client.Object{
-		"no Announcement":                     {settings()},
-		"another node's Announcement":         {settings(), &purelbv1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "node2"}, Spec: purelbv1.AnnouncementSpec{NodeName: "node2"}}},
+		"no Announcement": {settings()},
+		"another node's Announcement": {
+			settings(),
+			&purelbv1.Announcement{
+				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "node2"},
+				Spec:       purelbv1.AnnouncementSpec{NodeName: "node2"},
+			},
+		},
 		"an Announcement, but no LBNodeAgent": {announcementOf("node1")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, objects...)
 				put := func(iface, prefix string, lifetime time.Duration, ours bool) {
-					w.kernel.Put(plan.Address{Interface: iface, Prefix: netip.MustParsePrefix(prefix), Ours: ours, Valid: lifetime, Preferred: lifetime})
+					w.kernel.Put(plan.Address{
+						Interface: iface, Prefix: netip.MustParsePrefix(prefix), Ours: ours, Valid: lifetime, Preferred: lifetime,
+					})
 				}
 				put("eth0", "192.0.2.1/32", 250*time.Second, true)
 				put("eth0", "192.0.2.2/32", 200*time.Second, false)
@@ -162,7 +175,12 @@ func TestAnswered(t *testing.T) {
 			t.Errorf("again in %v, %v", again, err)
 		}
 		w.expect("changes", []string{"Add 192.0.2.3/32 eth0"}, w.kernel.Calls())
-		w.expect("states", "192.0.2.1 Waiting PreviousHolder02:00:00:00:00:01, 192.0.2.2 Conflict Answered02:00:00:00:00:02, 192.0.2.3 Announced", w.states("node1"))
+		w.expect(
+			"states",
+			"192.0.2.1 Waiting PreviousHolder02:00:00:00:00:01, 192.0.2.2 Conflict Answered02:00:00:00:00:02, 192.0.2.3 "+
+				"Announced",
+			w.states("node1"),
+		)
 
 		// As long as nothing changes nothing is written.
 		w.made()
@@ -209,7 +227,10 @@ func TestAnswered(t *testing.T) {
 			time.Sleep(plan.ReprobeInterval)
 		}
 		w.expect("changes after it was lost", []string(nil), w.kernel.Calls())
-		w.expect("states after it was lost", "192.0.2.1 Announced, 192.0.2.2 Conflict Lost02:00:00:00:00:02, 192.0.2.3 Announced", w.states("node1"))
+		w.expect(
+			"states after it was lost", "192.0.2.1 Announced, 192.0.2.2 Conflict Lost02:00:00:00:00:02, 192.0.2.3 Announced",
+			w.states("node1"),
+		)
 	})
 }
 
@@ -241,9 +262,15 @@ func TestFailures(t *testing.T) {
 		if _, err := w.reconcile(); !errors.Is(err, refused) {
 			t.Errorf("not retried: %v", err)
 		}
-		w.expect("states", "192.0.2.1 Failed ProbeFailed, 192.0.2.2 Announced, 192.0.2.3 Failed AddFailed, 198.51.100.1 Announced", w.states("node1"))
+		w.expect(
+			"states", "192.0.2.1 Failed ProbeFailed, 192.0.2.2 Announced, 192.0.2.3 Failed AddFailed, 198.51.100.1 Announced",
+			w.states("node1"),
+		)
 		time.Sleep(10 * time.Second)
-		w.expect("announcements", []string{"192.0.2.2 eth0 200ms", "192.0.2.2 eth0 700ms", "192.0.2.2 eth0 1.2s"}, w.neighbours.heard())
+		w.expect(
+			"announcements", []string{"192.0.2.2 eth0 200ms", "192.0.2.2 eth0 700ms", "192.0.2.2 eth0 1.2s"},
+			w.neighbours.heard(),
+		)
 
 		// What cannot be withdrawn is not reported as withdrawn.
 		w.kernel.Refuse(netip.MustParseAddr("192.0.2.2"), refused)
@@ -251,7 +278,9 @@ func TestFailures(t *testing.T) {
 		if _, err := w.reconcile(); !errors.Is(err, refused) {
 			t.Errorf("not retried: %v", err)
 		}
-		w.expect("states after a withdrawal failed", "192.0.2.2 Announced WithdrawFailed, 198.51.100.1 Announced", w.states("node1"))
+		w.expect(
+			"states after a withdrawal failed", "192.0.2.2 Announced WithdrawFailed, 198.51.100.1 Announced", w.states("node1"),
+		)
 		w.kernel.Refuse(netip.MustParseAddr("192.0.2.2"), nil)
 		if _, err := w.reconcile(); err != nil {
 			t.Error(err)
@@ -328,7 +357,9 @@ func TestFaultStrippedWithoutEnd(t *testing.T) {
 		}
 		w.expect("changes", map[string]int{"Add 192.0.2.1/32 eth0": 12, "Add 198.51.100.1/32 kube-lb0": 12}, added)
 		w.expect("requests", []string{"apply status"}, w.made())
-		w.expect("states", "192.0.2.1 Announced RepeatedlyRemoved, 198.51.100.1 Announced RepeatedlyRemoved", w.states("node1"))
+		w.expect(
+			"states", "192.0.2.1 Announced RepeatedlyRemoved, 198.51.100.1 Announced RepeatedlyRemoved", w.states("node1"),
+		)
 		w.expect("probes", 1, len(w.neighbours.probes))
 		time.Sleep(wait)
 		w.reconcileOrFail()
@@ -359,7 +390,9 @@ func TestFaultMissingAnnouncement(t *testing.T) {
 		w.expect("states meanwhile", "192.0.2.1 Announced, 192.0.2.2 Announced", w.states("node1"))
 		time.Sleep(2 * time.Second)
 		w.reconcileOrFail()
-		w.expect("changes in the end", []string{"Remove 192.0.2.3/32 eth0", "Remove 198.51.100.1/32 kube-lb0"}, w.kernel.Calls())
+		w.expect(
+			"changes in the end", []string{"Remove 192.0.2.3/32 eth0", "Remove 198.51.100.1/32 kube-lb0"}, w.kernel.Calls(),
+		)
 		w.expect("states in the end", "192.0.2.1 Announced, 192.0.2.2 Announced", w.states("node1"))
 	})
 }
@@ -397,7 +430,10 @@ func TestFaultMissingSharedEntries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := announcementOf("node1")
 		first.Spec.IncludeCommonAnnouncements = true
-		w := newWorld(t, settings(), first, announcementOf("node1-b", local("192.0.2.1")), commonAnnouncementOf("default", 3, virtual("198.51.100.1")))
+		w := newWorld(
+			t, settings(), first, announcementOf("node1-b", local("192.0.2.1")),
+			commonAnnouncementOf("default", 3, virtual("198.51.100.1")),
+		)
 		w.reconcileOrFail()
 		w.kernel.Calls()
 		if err := w.Client.Delete(t.Context(), first); err != nil {
@@ -530,7 +566,8 @@ func TestVirtualInterfaceChanges(t *testing.T) {
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses[0].Interface = "kube-lb1" })
 		w.reconcileOrFail()
 		w.expect("changes", []string{
-			"EnsureVirtual kube-lb1", "Remove 198.51.100.1/32 kube-lb0", "Add 198.51.100.1/32 kube-lb1", "RemoveVirtual kube-lb0",
+			"EnsureVirtual kube-lb1", "Remove 198.51.100.1/32 kube-lb0", "Add 198.51.100.1/32 kube-lb1",
+			"RemoveVirtual kube-lb0",
 		}, w.kernel.Calls())
 		w.expect("states", "198.51.100.1 Announced", w.states("node1"))
 	})
@@ -556,7 +593,9 @@ func TestAnnouncementOfAnotherLBNodeAgent(t *testing.T) {
 	})
 }
 
-func commonAnnouncementOf(name string, revision int64, addresses ...purelbv1.AnnouncedAddress) *purelbv1.CommonAnnouncement {
+func commonAnnouncementOf(
+	name string, revision int64, addresses ...purelbv1.AnnouncedAddress,
+) *purelbv1.CommonAnnouncement {
 	for i := range addresses {
 		addresses[i].Epoch = revision
 	}
@@ -584,7 +623,8 @@ func TestSharedEntries(t *testing.T) {
 		another := commonAnnouncementOf("another", 9, virtual("198.51.100.9"))
 		another.Spec.LBNodeAgent = "another"
 		w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1")), another,
-			commonAnnouncementOf("default", 3, virtual("198.51.100.1"), virtual("198.51.100.2")), commonAnnouncementOf("default-b", 4, virtual("198.51.100.3")))
+			commonAnnouncementOf("default", 3, virtual("198.51.100.1"), virtual("198.51.100.2")),
+			commonAnnouncementOf("default-b", 4, virtual("198.51.100.3")))
 		w.reconcileOrFail()
 		w.expect("changes while it does not announce them", []string{"Add 192.0.2.1/32 eth0"}, w.kernel.Calls())
 		w.expect("revision", "none, 1 of 1", w.realisedRevision("node1"))
@@ -600,7 +640,10 @@ func TestSharedEntries(t *testing.T) {
 		w.reconcileOrFail()
 		w.expect("states when all are there", "192.0.2.1 Announced", w.states("node1"))
 		w.expect("revision when all are there", "4, 4 of 4", w.realisedRevision("node1"))
-		w.expect("columns", "198.51.100.1,198.51.100.2,198.51.100.3 test/far,test/kuard", w.get("node1").Status.VirtualAddresses+" "+w.get("node1").Status.Services)
+		w.expect(
+			"columns", "198.51.100.1,198.51.100.2,198.51.100.3 test/far,test/kuard",
+			w.get("node1").Status.VirtualAddresses+" "+w.get("node1").Status.Services,
+		)
 		w.kernel.Calls()
 
 		// A CommonAnnouncement is deleted: its addresses stay until the manager has made it anew.
@@ -622,7 +665,10 @@ func TestSharedEntries(t *testing.T) {
 		refuse("198.51.100.1", errors.New("busy"))
 		_, _ = w.reconcile()
 		refuse("198.51.100.1", nil)
-		w.expect("states when one cannot be withdrawn", "192.0.2.1 Announced, 198.51.100.1 Announced WithdrawFailed", w.states("node1"))
+		w.expect(
+			"states when one cannot be withdrawn", "192.0.2.1 Announced, 198.51.100.1 Announced WithdrawFailed",
+			w.states("node1"),
+		)
 		time.Sleep(time.Second)
 		w.reconcileOrFail()
 		w.expect("states in the end", "192.0.2.1 Announced", w.states("node1"))
@@ -678,7 +724,10 @@ func TestSharedEntriesNotRealised(t *testing.T) {
 		}
 		ann := announcementOf("node1")
 		ann.Spec.IncludeCommonAnnouncements = true
-		w := newWorld(t, settings(), ann, commonAnnouncementOf("default", 7, many[:50]...), commonAnnouncementOf("default-b", 8, many[50:]...))
+		w := newWorld(
+			t, settings(), ann, commonAnnouncementOf("default", 7, many[:50]...),
+			commonAnnouncementOf("default-b", 8, many[50:]...),
+		)
 		for _, a := range many {
 			w.kernel.Refuse(netip.MustParseAddr(a.Address), errors.New("no"))
 		}

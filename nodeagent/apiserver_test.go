@@ -62,7 +62,10 @@ func TestAPIServer(t *testing.T) {
 	other := announcementOf("node2", local("192.0.2.2"))
 	other.Spec.NodeName = "node2"
 	const sentinel = "node1-sentinel"
-	create(settings(), lease(), announcementOf("node1", local("192.0.2.1"), local("2001:db8::1"), virtual("198.51.100.1")), announcementOf(sentinel), other)
+	create(
+		settings(), lease(), announcementOf("node1", local("192.0.2.1"), local("2001:db8::1"), virtual("198.51.100.1")),
+		announcementOf(sentinel), other,
+	)
 
 	user, err := env.AddUser(envtest.User{Name: "agent"}, nil)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -72,8 +75,12 @@ func TestAPIServer(t *testing.T) {
 	mgr, err := ctrl.NewManager(user.Config(), options)
 	g.Expect(err).NotTo(HaveOccurred())
 	kernel := linktest.New(plan.Link{Name: "eth0", MAC: "02:00:00:00:00:0a", Up: true})
-	kernel.Put(plan.Address{Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.11/24"), Valid: plan.Forever, Preferred: plan.Forever})
-	kernel.AddRoute(plan.Route{Interface: "eth0", Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("192.0.2.254")})
+	kernel.Put(plan.Address{
+		Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.11/24"), Valid: plan.Forever, Preferred: plan.Forever,
+	})
+	kernel.AddRoute(plan.Route{
+		Interface: "eth0", Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("192.0.2.254"),
+	})
 	link := &neighbours{start: time.Now(), stations: map[string]neigh.MAC{}}
 	agent := &Agent{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Kernel: kernel, Neighbours: link,
@@ -143,7 +150,8 @@ func TestAPIServer(t *testing.T) {
 	wrong.Status.Addresses[0].State, wrong.Status.Announced = purelbv1.StatePending, 2
 	g.Expect(admin.Status().Update(ctx, wrong)).To(Succeed())
 	within("the status is right again", func() bool {
-		return w.states("node1") == "192.0.2.1 Announced, 198.51.100.1 Announced, 2001:db8::1 Announced" && w.get("node1").Status.Announced == 3
+		return w.states("node1") == "192.0.2.1 Announced, 198.51.100.1 Announced, 2001:db8::1 Announced" &&
+			w.get("node1").Status.Announced == 3
 	})
 
 	// An interface that is down is marked so in the facts.

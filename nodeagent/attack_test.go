@@ -143,7 +143,10 @@ func TestAttackFlood(t *testing.T) {
 				var held []plan.Held
 				for i := range addresses {
 					addr := netip.AddrFrom4([4]byte{198, 18, byte(i / 250), byte(i%250 + 1)})
-					h := plan.Held{Address: plan.Address{Interface: "eth0", Prefix: netip.PrefixFrom(addr, 32)}, Epoch: 1, PreviousMACs: []string{oldHolder.String()}}
+					h := plan.Held{
+						Address: plan.Address{Interface: "eth0", Prefix: netip.PrefixFrom(addr, 32)}, Epoch: 1,
+						PreviousMACs: []string{oldHolder.String()},
+					}
 					held = append(held, h)
 					w.defender.noteAdded(&plan.Desired{Addr: addr, PreviousMACs: h.PreviousMACs})
 				}
@@ -157,7 +160,8 @@ func TestAttackFlood(t *testing.T) {
 					}
 					mac := [...]neigh.MAC{oldHolder, stranger, gateway, {2, 1, byte(i >> 16), byte(i >> 8), byte(i)}}[random.IntN(4)]
 					m := neigh.Message{
-						Kind: neigh.Kind(1 + random.IntN(3)), Addr: held[random.IntN(addresses)].Prefix.Addr(), MAC: mac, Gratuitous: random.IntN(2) == 0, Direct: random.IntN(2) == 0,
+						Kind: neigh.Kind(1 + random.IntN(3)), Addr: held[random.IntN(addresses)].Prefix.Addr(), MAC: mac,
+						Gratuitous: random.IntN(2) == 0, Direct: random.IntN(2) == 0,
 					}
 					w.neighbours.say(m)
 					if i%burst == burst-1 {
@@ -165,8 +169,10 @@ func TestAttackFlood(t *testing.T) {
 					}
 				}
 				synctest.Wait()
-				t.Logf("%d frames in %d s: %d claims, %d questions for all and %d for single stations, %d log lines, %d times woken",
-					seconds*perSecond, seconds, len(w.neighbours.heard()), w.asked()-asked, len(w.neighbours.checked), lines.Load(), wakes.Load())
+				t.Logf("%d frames in %d s: %d claims, %d questions for all and %d for single stations, %d log lines, %d times "+
+					"woken",
+					seconds*perSecond, seconds, len(w.neighbours.heard()), w.asked()-asked, len(w.neighbours.checked), lines.Load(),
+					wakes.Load())
 				for what, c := range map[string]struct{ got, pace int }{
 					"claims":                        {len(w.neighbours.heard()), 200},
 					"questions for all":             {w.asked() - asked, 220},
@@ -339,7 +345,9 @@ func (p *port) noteAnswer(h neigh.Heard) {
 	p.answers = append(p.answers, h)
 }
 
-func (p *port) Probe(ctx context.Context, questions []neigh.Question, count int, interval time.Duration) map[netip.Addr]neigh.Answer {
+func (p *port) Probe(
+	ctx context.Context, questions []neigh.Question, count int, interval time.Duration,
+) map[netip.Addr]neigh.Answer {
 	answers := map[netip.Addr]neigh.Answer{}
 	for range count {
 		for _, q := range questions {
@@ -405,7 +413,10 @@ func TestFaultTwoHoldersNotFresh(t *testing.T) {
 			s := &segment{cut: true}
 			var nodes []*world
 			for i := range 2 {
-				w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1", func(a *purelbv1.AnnouncedAddress) { a.PreviousMACs = nil })))
+				w := newWorld(
+					t, settings(),
+					announcementOf("node1", local("192.0.2.1", func(a *purelbv1.AnnouncedAddress) { a.PreviousMACs = nil })),
+				)
 				s.connect(w, neigh.MAC{2, 0, 0, 0, 1, byte(i)})
 				nodes = append(nodes, w)
 				if round%2 == 0 { // else they ask at the same times

@@ -72,11 +72,16 @@ func TestLinkKinds(t *testing.T) {
 		{"VLAN on a bond", plugBond("", true), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWireBy(t, c.plug, true, local("192.0.2.1"), local("2001:db8::1", func(a *purelbv1.AnnouncedAddress) { a.PrefixLength = 64 }))
+			w := newWireBy(
+				t, c.plug, true, local("192.0.2.1"),
+				local("2001:db8::1", func(a *purelbv1.AnnouncedAddress) { a.PrefixLength = 64 }),
+			)
 			w.isAnnounced("192.0.2.1", "2001:db8::1")
 			for _, address := range []string{"192.0.2.1", "2001:db8::1"} {
 				nstest.Run(t, "ip addr del %s dev eth0", address)
-				t.Logf("%s: stripped and back after %s", address, w.within(address+" is back", func() bool { return w.has(address) }))
+				t.Logf(
+					"%s: stripped and back after %s", address, w.within(address+" is back", func() bool { return w.has(address) }),
+				)
 			}
 			w.neighbour.Run(t, "ip addr add 192.0.2.99/24 dev eth0") // to ask from
 			w.neighbour.Run(t, "arping -c 1 -w 60 -I eth0 192.0.2.1")

@@ -20,7 +20,9 @@ import (
 // checkpointed is a world whose agent has that checkpoint.
 func checkpointed(t *testing.T, file string) *world {
 	t.Helper()
-	w := newWorld(t, settings(), announcementOf("node1", local("192.0.2.1", takeover), local("192.0.2.2"), virtual("198.51.100.1")))
+	w := newWorld(
+		t, settings(), announcementOf("node1", local("192.0.2.1", takeover), local("192.0.2.2"), virtual("198.51.100.1")),
+	)
 	w.Checkpoint = file
 	w.loadCheckpoint()
 	return w
@@ -47,14 +49,24 @@ func TestCheckpoint(t *testing.T) {
 		w := start(t)
 		w.fail(away)
 		w.kernel.Put(plan.Address{
-			Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.7/32"), Ours: true, NoPrefixRoute: true, Valid: 50 * time.Second, Preferred: 50 * time.Second,
+			Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.7/32"), Ours: true, NoPrefixRoute: true,
+			Valid: 50 * time.Second, Preferred: 50 * time.Second,
 		})
 		w.neighbours.set("192.0.2.2", stranger)
 		w.standIn()
 		time.Sleep(plan.ReprobeInterval)
 		w.standIn()
-		w.expect("changes", []string{"EnsureVirtual kube-lb0", "Add 198.51.100.1/32 kube-lb0", "Renew 192.0.2.7/32 eth0", "Add 192.0.2.1/32 eth0"}, w.kernel.Calls())
-		w.expect("probes, not of what was given up to a station that is not silent yet", [][]string{{"192.0.2.1"}}, w.neighbours.probes)
+		w.expect(
+			"changes",
+			[]string{
+				"EnsureVirtual kube-lb0", "Add 198.51.100.1/32 kube-lb0", "Renew 192.0.2.7/32 eth0", "Add 192.0.2.1/32 eth0",
+			},
+			w.kernel.Calls(),
+		)
+		w.expect(
+			"probes, not of what was given up to a station that is not silent yet", [][]string{{"192.0.2.1"}},
+			w.neighbours.probes,
+		)
 		w.expect("requests", []string(nil), w.made())
 		// It goes on: what is stripped is back, what runs out renewed.
 		w.kernel.Strip("kube-lb0", netip.MustParsePrefix("198.51.100.1/32"))
@@ -64,7 +76,8 @@ func TestCheckpoint(t *testing.T) {
 		}
 		calls := w.kernel.Calls()
 		w.expect("first change", "Add 198.51.100.1/32 kube-lb0", calls[0])
-		if all := strings.Join(calls, ","); !strings.Contains(all, "Renew 192.0.2.1/32 eth0") || strings.Contains(all, "Remove") {
+		if all := strings.Join(calls, ","); !strings.Contains(all, "Renew 192.0.2.1/32 eth0") ||
+			strings.Contains(all, "Remove") {
 			t.Errorf("changes in 200 s: %s", all)
 		}
 
@@ -92,7 +105,8 @@ func TestCheckpoint(t *testing.T) {
 	})
 
 	for name, content := range map[string]string{
-		"garbage": "{", "another version": `{"version":99}`, "another node's": `{"version":1,"nodeName":"node2","lbNodeAgent":"default"}`,
+		"garbage": "{", "another version": `{"version":99}`,
+		"another node's":        `{"version":1,"nodeName":"node2","lbNodeAgent":"default"}`,
 		"another LBNodeAgent's": `{"version":1,"nodeName":"node1","lbNodeAgent":"other"}`,
 	} {
 		t.Run(name, func(t *testing.T) {

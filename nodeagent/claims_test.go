@@ -51,7 +51,9 @@ func newClaiming(t *testing.T, checkpoint string, edit ...func(*purelbv1.Standby
 		e(&standby.Spec.Standby.Addresses[0])
 	}
 	standby.Spec.Standby.OtherSuccessors = standby.Spec.Standby.Witnesses
-	w := &claiming{newWorld(t, settings(), announcementOf("node1"), standby), &memoryExchange{stations: map[netip.Addr]neigh.MAC{}}}
+	w := &claiming{
+		newWorld(t, settings(), announcementOf("node1"), standby), &memoryExchange{stations: map[netip.Addr]neigh.MAC{}},
+	}
 	w.Neighbours, w.Checkpoint = linkedNeighbours{w.neighbours, w.x}, checkpoint
 	w.OpenExchange = func(string) (Exchange, error) { return w.x, nil }
 	w.prepare()
@@ -63,7 +65,9 @@ func newClaiming(t *testing.T, checkpoint string, edit ...func(*purelbv1.Standby
 func (w *claiming) start(isFresh bool) (stop func()) {
 	ctx, stop := context.WithCancel(w.t.Context())
 	for _, start := range []func() error{
-		func() error { return w.watching.Start(ctx) }, func() error { return w.defender.Start(ctx) }, func() error { return w.announcer.Start(ctx) },
+		func() error { return w.watching.Start(ctx) }, func() error { return w.defender.Start(ctx) }, func() error {
+			return w.announcer.Start(ctx)
+		},
 		func() error { return w.reporter.Start(ctx) }, func() error { return w.saver.Start(ctx) },
 	} {
 		go func() { _ = start() }()
@@ -156,7 +160,8 @@ func TestClaim(t *testing.T) {
 		w.expect("state", "192.0.2.1 Announced", w.states("node1-standby"))
 		status := w.get("node1-standby").Status.Addresses[0]
 		w.expect("status", purelbv1.AddressStatus{
-			Address: claimed, State: purelbv1.StateAnnounced, Epoch: 4, Interface: "eth0", Message: "node2 had not answered for 600ms",
+			Address: claimed, State: purelbv1.StateAnnounced, Epoch: 4, Interface: "eth0",
+			Message:            "node2 had not answered for 600ms",
 			LastTransitionTime: status.LastTransitionTime,
 		}, status)
 		w.expect("states of the other Announcement", "", w.states("node1"))
@@ -164,13 +169,18 @@ func TestClaim(t *testing.T) {
 		announced := len(w.neighbours.heard())
 		w.change("adopted", func() {
 			w.edit("node1", func(s *purelbv1.AnnouncementSpec) {
-				s.Addresses = []purelbv1.AnnouncedAddress{local(claimed, takeover, func(a *purelbv1.AnnouncedAddress) { a.Epoch = 4 })}
+				s.Addresses = []purelbv1.AnnouncedAddress{
+					local(claimed, takeover, func(a *purelbv1.AnnouncedAddress) { a.Epoch = 4 }),
+				}
 			})
 		})
 		w.expect("state", "192.0.2.1 Announced", w.states("node1"))
 		w.change("no successor any more", w.deleteStandby)
 		w.expect("announcements", announced, len(w.neighbours.heard()))
-		w.change("asked for no more", func() { w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = nil }) }, "Remove 192.0.2.1/32 eth0")
+		w.change(
+			"asked for no more", func() { w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = nil }) },
+			"Remove 192.0.2.1/32 eth0",
+		)
 	})
 }
 
@@ -373,7 +383,9 @@ func TestContestedHolder(t *testing.T) {
 		want    string
 		changes []string
 	}{
-		"the other node has it":     {true, "192.0.2.1 Yielded Yielded" + node2MAC.String(), []string{"Remove 192.0.2.1/32 eth0"}},
+		"the other node has it": {
+			true, "192.0.2.1 Yielded Yielded" + node2MAC.String(), []string{"Remove 192.0.2.1/32 eth0"},
+		},
 		"the other node has it not": {false, "192.0.2.1 Announced", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -389,7 +401,9 @@ func TestContestedHolder(t *testing.T) {
 				if _, err := w.once(); err != nil {
 					t.Fatal(err)
 				}
-				w.expect("generation of the report before the other node is asked", generation-1, w.get("node1").Status.ObservedGeneration)
+				w.expect(
+					"generation of the report before the other node is asked", generation-1, w.get("node1").Status.ObservedGeneration,
+				)
 				for range 3 {
 					time.Sleep(200 * time.Millisecond)
 					w.freshness.noteRenewed(time.Now())

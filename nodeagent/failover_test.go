@@ -64,7 +64,9 @@ var claimedAddr = netip.MustParseAddr(claimed)
 
 func nodeNamed(i int) purelbv1.StandbyNode {
 	return purelbv1.StandbyNode{
-		NodeName: fmt.Sprintf("node%d", i), Addresses: []string{fmt.Sprintf("192.0.2.%d", 10+i)}, MACs: []string{neigh.MAC{2, 0, 0, 0, 1, byte(i)}.String()},
+		NodeName: fmt.Sprintf("node%d", i), Addresses: []string{fmt.Sprintf("192.0.2.%d", 10+i)}, MACs: []string{
+			neigh.MAC{2, 0, 0, 0, 1, byte(i)}.String(),
+		},
 	}
 }
 
@@ -78,12 +80,17 @@ func newFailover(t *testing.T, isFresh bool, firstEpoch, secondEpoch int64) *fai
 		ann.Spec.NodeName = self.NodeName
 		w := newWorld(t, settings(), ann)
 		w.kernel.Strip("eth0", netip.MustParsePrefix("192.0.2.11/24"))
-		w.kernel.Put(plan.Address{Interface: "eth0", Prefix: netip.MustParsePrefix(self.Addresses[0] + "/24"), Valid: plan.Forever, Preferred: plan.Forever})
+		w.kernel.Put(plan.Address{
+			Interface: "eth0", Prefix: netip.MustParsePrefix(self.Addresses[0] + "/24"), Valid: plan.Forever,
+			Preferred: plan.Forever,
+		})
 		w.NodeName = self.NodeName
 		switch i {
 		case 1:
 			w.edit("node1", func(s *purelbv1.AnnouncementSpec) {
-				s.Addresses = []purelbv1.AnnouncedAddress{local(claimed, func(a *purelbv1.AnnouncedAddress) { a.Epoch, a.Successors, a.PreviousMACs = 3, successors, nil })}
+				s.Addresses = []purelbv1.AnnouncedAddress{
+					local(claimed, func(a *purelbv1.AnnouncedAddress) { a.Epoch, a.Successors, a.PreviousMACs = 3, successors, nil }),
+				}
 				s.Successors = []purelbv1.StandbyNode{nodeNamed(2), nodeNamed(3)}
 			})
 		case 2, 3:
@@ -91,8 +98,11 @@ func newFailover(t *testing.T, isFresh bool, firstEpoch, secondEpoch int64) *fai
 			standby := announcementOf(self.NodeName + "-standby")
 			standby.Spec.NodeName = self.NodeName
 			standby.Spec.Standby = &purelbv1.Standby{
-				Watched: nodeNamed(1), Interface: "eth0", Witnesses: []purelbv1.StandbyNode{other, nodeNamed(4)}, OtherSuccessors: []purelbv1.StandbyNode{other},
-				Addresses: []purelbv1.StandbyAddress{{Address: claimed, ServiceGroup: "default", Epoch: 3, Successors: successors}},
+				Watched: nodeNamed(1), Interface: "eth0", Witnesses: []purelbv1.StandbyNode{other, nodeNamed(4)},
+				OtherSuccessors: []purelbv1.StandbyNode{other},
+				Addresses: []purelbv1.StandbyAddress{
+					{Address: claimed, ServiceGroup: "default", Epoch: 3, Successors: successors},
+				},
 			}
 			if err := w.Client.Create(t.Context(), standby); err != nil {
 				t.Fatal(err)

@@ -38,7 +38,9 @@ func beating(t *testing.T, objects ...client.Object) (*world, *[]time.Duration) 
 	start := time.Now()
 	beats := new([]time.Duration)
 	w.Client = interceptor.NewClient(w.Client.(client.WithWatch), interceptor.Funcs{
-		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+		Patch: func(
+			ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption,
+		) error {
 			err := c.Patch(ctx, obj, patch, opts...)
 			if err == nil {
 				*beats = append(*beats, time.Since(start))
@@ -95,7 +97,9 @@ func TestFaultRestoredDatabase(t *testing.T) {
 		w := newWorld(t, settings(), lease(), announcementOf("node1", local("192.0.2.1")))
 		versions, renewals := []string{"3000", "3002", "3002", "x", "1000"}, 0
 		w.Client = interceptor.NewClient(w.Client.(client.WithWatch), interceptor.Funcs{
-			Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			Patch: func(
+				ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption,
+			) error {
 				err := c.Patch(ctx, obj, patch, opts...)
 				if _, isLease := obj.(*coordinationv1.Lease); isLease && err == nil {
 					obj.SetResourceVersion(versions[min(renewals, len(versions)-1)])
@@ -123,7 +127,10 @@ func TestHeartbeatListsFirst(t *testing.T) {
 		w, beats := beating(t, settings(), lease(), announcementOf("node1", local("192.0.2.1")))
 		time.Sleep(2500 * time.Millisecond)
 		synctest.Wait()
-		w.expect("first requests", []string{"list", "patch purelb-node1", "apply status", "patch purelb-node1", "patch purelb-node1"}, w.made())
+		w.expect(
+			"first requests", []string{"list", "patch purelb-node1", "apply status", "patch purelb-node1", "patch purelb-node1"},
+			w.made(),
+		)
 		// It does not wait until the link has been asked.
 		w.expect("first beat", time.Duration(0), (*beats)[0])
 		w.reconcileOrFail()

@@ -76,7 +76,9 @@ func TestHistories(t *testing.T) {
 func runHistory(t *testing.T, seed uint64) {
 	h := &history{
 		process: newProcess(t, settings(), announcementOf("node1"), announcementOf("node1-b")),
-		random:  rand.New(rand.NewPCG(seed, 0)), desired: map[string][]purelbv1.AnnouncedAddress{"node1": nil, "node1-b": nil},
+		random:  rand.New(rand.NewPCG(seed, 0)), desired: map[string][]purelbv1.AnnouncedAddress{
+			"node1": nil, "node1-b": nil,
+		},
 		since: map[string]time.Time{}, foreign: map[plan.Address]bool{}, mend: map[string]func(){},
 	}
 	h.Checkpoint = "agent.json"
@@ -100,7 +102,8 @@ func runHistory(t *testing.T, seed uint64) {
 			return
 		}
 		h.step()
-		for end := time.Now().Add(time.Duration(h.random.IntN(3000)) * time.Millisecond); time.Now().Before(end) && !t.Failed(); {
+		for end := time.Now().Add(time.Duration(h.random.IntN(3000)) * time.Millisecond); time.Now().Before(end) &&
+			!t.Failed(); {
 			time.Sleep(100 * time.Millisecond)
 			h.check()
 		}
@@ -115,9 +118,12 @@ func (h *history) note(format string, args ...any) {
 // step does one random thing.
 func (h *history) step() {
 	steps := []func(){
-		h.ask, h.ask, h.ask, h.ask, h.strip, h.strip, h.ownGoesAndComes, h.foreignComesOrGoes, h.deleteAnnouncement, h.restart,
+		h.ask, h.ask, h.ask, h.ask, h.strip, h.strip, h.ownGoesAndComes, h.foreignComesOrGoes, h.deleteAnnouncement,
+		h.restart,
 		func() {
-			h.toggle("link down", func() func() { h.kernel.SetUp("eth0", false); return func() { h.kernel.SetUp("eth0", true) } })
+			h.toggle(
+				"link down", func() func() { h.kernel.SetUp("eth0", false); return func() { h.kernel.SetUp("eth0", true) } },
+			)
 		},
 		func() {
 			h.toggle("API server hangs", func() func() { h.apiHangs.Store(true); return func() { h.apiHangs.Store(false) } })
@@ -137,7 +143,10 @@ func (h *history) step() {
 		},
 		func() { h.toggle("kernel hangs", h.faulty.hang) },
 		func() {
-			h.toggle("agent is blind", func() func() { h.faulty.setBlind(errors.New("interrupted")); return func() { h.faulty.setBlind(nil) } })
+			h.toggle(
+				"agent is blind",
+				func() func() { h.faulty.setBlind(errors.New("interrupted")); return func() { h.faulty.setBlind(nil) } },
+			)
 		},
 		func() {
 			address := h.pool()[h.random.IntN(len(h.pool()))]
@@ -207,7 +216,9 @@ func (h *history) ask() {
 	entries := slices.Clone(h.desired[name])
 	address = h.pool()[h.random.IntN(len(h.pool()))]
 	for _, other := range []string{"node1", "node1-b"} { // in one of them at a time
-		if other != name && slices.ContainsFunc(h.desired[other], func(a purelbv1.AnnouncedAddress) bool { return a.Address == address }) {
+		if other != name && slices.ContainsFunc(
+			h.desired[other], func(a purelbv1.AnnouncedAddress) bool { return a.Address == address },
+		) {
 			return
 		}
 	}
@@ -285,7 +296,9 @@ func (h *history) putForeign(iface, prefix string) {
 }
 
 func (h *history) stripForeign(iface, prefix string) {
-	delete(h.foreign, plan.Address{Interface: iface, Prefix: prefixOf(prefix), Valid: plan.Forever, Preferred: plan.Forever})
+	delete(
+		h.foreign, plan.Address{Interface: iface, Prefix: prefixOf(prefix), Valid: plan.Forever, Preferred: plan.Forever},
+	)
 	h.kernel.Strip(iface, prefixOf(prefix))
 }
 
@@ -359,17 +372,26 @@ func (h *history) check() {
 		}
 		address := netip.MustParsePrefix(words[1]).Addr().String()
 		if since, is := h.since[address]; is && time.Since(since) > 10*time.Second && !h.isForeign(address) {
-			h.t.Errorf("%s: %s was withdrawn, which has been asked for since %s", time.Now().Format("04:05.000"), address, since.Format("04:05.000"))
+			h.t.Errorf(
+				"%s: %s was withdrawn, which has been asked for since %s", time.Now().Format("04:05.000"), address,
+				since.Format("04:05.000"),
+			)
 		}
 	}
 	now := time.Now()
 	const margin = 1500 * time.Millisecond // of what takes turns
 	if failing := h.faulty.failingSince(); !failing.IsZero() && now.Sub(failing) > stuckAfter+margin {
 		if since := h.sinceBeat(); since >= 0 && since < now.Sub(failing)-stuckAfter-margin {
-			h.t.Errorf("%s: the Lease was renewed %s ago, and nothing has been done since %s", now.Format("04:05.000"), since, failing.Format("04:05.000"))
+			h.t.Errorf(
+				"%s: the Lease was renewed %s ago, and nothing has been done since %s", now.Format("04:05.000"), since,
+				failing.Format("04:05.000"),
+			)
 		}
 		if h.Healthy(nil) == nil && h.mend["kernel hangs"] != nil {
-			h.t.Errorf("%s: nothing has been done since %s, but the agent looks alive: %+v", now.Format("04:05.000"), failing.Format("04:05.000"), h.watchdog)
+			h.t.Errorf(
+				"%s: nothing has been done since %s, but the agent looks alive: %+v", now.Format("04:05.000"),
+				failing.Format("04:05.000"), h.watchdog,
+			)
 		}
 	}
 	if !h.kernelWell.IsZero() && now.Sub(h.kernelWell) > maxRetry+margin {

@@ -40,5 +40,8 @@ func TestFaultChangeDuringList(t *testing.T) {
 	default:
 		t.Error("nothing wakes the worker after the list")
 	}
-	w.expect("kernel", []string{"EnsureVirtual kube-lb0", "Add 198.51.100.1/32 kube-lb0", "Add 198.51.100.2/32 kube-lb0"}, w.kernel.Calls())
+	w.expect(
+		"kernel", []string{"EnsureVirtual kube-lb0", "Add 198.51.100.1/32 kube-lb0", "Add 198.51.100.2/32 kube-lb0"},
+		w.kernel.Calls(),
+	)
 }

@@ -14,7 +14,8 @@ import (
 
 func TestMetrics(t *testing.T) {
 	w := newWorld(t, settings(), announcementOf("node1",
-		local("192.0.2.1", func(a *purelbv1.AnnouncedAddress) { a.Services = []string{"test/a", "test/b"} }), local("192.0.2.2"), virtual("198.51.100.1")))
+		local("192.0.2.1", func(a *purelbv1.AnnouncedAddress) { a.Services = []string{"test/a", "test/b"} }),
+		local("192.0.2.2"), virtual("198.51.100.1")))
 	registry := prometheus.NewRegistry()
 	w.Metrics = NewMetrics(registry)
 	w.prepare()
@@ -38,7 +39,12 @@ func TestMetrics(t *testing.T) {
 			for _, l := range m.GetLabel() {
 				labels = append(labels, l.GetName()+"="+l.GetValue())
 			}
-			got = append(got, fmt.Sprintf("%s{%s} %v", family.GetName(), strings.Join(labels, ","), m.GetCounter().GetValue()+m.GetGauge().GetValue()))
+			got = append(
+				got,
+				fmt.Sprintf(
+					"%s{%s} %v", family.GetName(), strings.Join(labels, ","), m.GetCounter().GetValue()+m.GetGauge().GetValue(),
+				),
+			)
 		}
 	}
 	w.expect("metrics", []string{
@@ -80,7 +86,10 @@ func TestMetricsOfWatching(t *testing.T) {
 				for _, l := range m.GetLabel() {
 					reason = l.GetValue()
 				}
-				got = append(got, fmt.Sprintf("%s %s %v %d", family.GetName(), reason, m.GetGauge().GetValue(), m.GetHistogram().GetSampleCount()))
+				got = append(
+					got,
+					fmt.Sprintf("%s %s %v %d", family.GetName(), reason, m.GetGauge().GetValue(), m.GetHistogram().GetSampleCount()),
+				)
 			}
 		}
 		w.expect("metrics", []string{

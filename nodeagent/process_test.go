@@ -252,7 +252,9 @@ func newProcess(t testing.TB, objects ...client.Object) *process {
 			}
 			return c.List(ctx, list, opts...)
 		},
-		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+		Patch: func(
+			ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption,
+		) error {
 			if err := request(ctx); err != nil {
 				return err
 			}
@@ -269,7 +271,10 @@ func newProcess(t testing.TB, objects ...client.Object) *process {
 			defer p.existence.Unlock()
 			return c.Delete(ctx, obj, opts...)
 		},
-		SubResourceApply: func(ctx context.Context, c client.Client, sub string, obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
+		SubResourceApply: func(
+			ctx context.Context, c client.Client, sub string, obj runtime.ApplyConfiguration,
+			opts ...client.SubResourceApplyOption,
+		) error {
 			if p.reportsHang.Load() {
 				p.mostReports.Store(max(p.mostReports.Load(), p.reports.Add(1)))
 				defer p.reports.Add(-1)
@@ -322,7 +327,9 @@ func (p *process) start() {
 		pacing.Signal(a.wake)
 	}
 	var wait sync.WaitGroup
-	for _, run := range []func(context.Context) error{a.Start, a.watchKernel, a.announcer.Start, a.reporter.Start, newHeartbeat(a).Start} {
+	for _, run := range []func(context.Context) error{
+		a.Start, a.watchKernel, a.announcer.Start, a.reporter.Start, newHeartbeat(a).Start,
+	} {
 		wait.Go(func() { _ = run(ctx) })
 	}
 	if !p.deaf {
@@ -642,14 +649,18 @@ func TestFaultDiskOfTheRecord(t *testing.T) {
 				p.expect("states", "192.0.2.1 Announced, 198.51.100.2 Announced", p.states("node1"))
 				p.expect("it is withdrawn", false, p.holds("198.51.100.1"))
 				ready := p.get("node1").Status.Conditions[0]
-				if !strings.Contains(ready.Message, "the record of the agent's addresses is not written") || ready.Status != "True" {
+				if !strings.Contains(ready.Message, "the record of the agent's addresses is not written") ||
+					ready.Status != "True" {
 					t.Errorf("Ready is %s: %q", ready.Status, ready.Message)
 				}
 				p.expect("it is written", false, p.disk.has("addresses.json"))
 				mend()
 				time.Sleep(file.Retry + time.Second)
 				synctest.Wait()
-				p.expect("the record", `{"192.0.2.1/32":true,"198.51.100.1/32":false,"198.51.100.2/32":true}`, p.disk.text("addresses.json"))
+				p.expect(
+					"the record", `{"192.0.2.1/32":true,"198.51.100.1/32":false,"198.51.100.2/32":true}`,
+					p.disk.text("addresses.json"),
+				)
 				if ready := p.get("node1").Status.Conditions[0]; strings.Contains(ready.Message, "record") {
 					t.Errorf("Ready still says %q", ready.Message)
 				}
@@ -679,7 +690,9 @@ func TestRecordIsWrittenAtTheEnd(t *testing.T) {
 		goOn()
 		<-stopped
 		p.expect("it is added", true, p.holds("198.51.100.2"))
-		p.expect("the record", `{"192.0.2.1/32":true,"198.51.100.1/32":true,"198.51.100.2/32":true}`, p.disk.text("addresses.json"))
+		p.expect(
+			"the record", `{"192.0.2.1/32":true,"198.51.100.1/32":true,"198.51.100.2/32":true}`, p.disk.text("addresses.json"),
+		)
 	})
 }
 

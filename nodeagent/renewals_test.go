@@ -35,7 +35,8 @@ func putMany(k *linktest.Kernel, count int) []purelbv1.AnnouncedAddress {
 		entries[i] = local(address)
 		lifetime := time.Duration(150+i*7%50) * time.Second
 		k.Put(plan.Address{
-			Interface: "eth0", Prefix: netip.MustParsePrefix(address + "/32"), Ours: true, Valid: lifetime, Preferred: lifetime, NoPrefixRoute: true,
+			Interface: "eth0", Prefix: netip.MustParsePrefix(address + "/32"), Ours: true, Valid: lifetime, Preferred: lifetime,
+			NoPrefixRoute: true,
 		})
 	}
 	return entries
@@ -50,10 +51,14 @@ func TestManyRenewals(t *testing.T) {
 		objects func(entries []purelbv1.AnnouncedAddress) apiObjects
 	}{
 		"desired": {5000 / slowness, func(entries []purelbv1.AnnouncedAddress) apiObjects {
-			return apiObjects{lbNodeAgent: settings(), announcements: []purelbv1.Announcement{*announcementOf("node1", entries...)}}
+			return apiObjects{
+				lbNodeAgent: settings(), announcements: []purelbv1.Announcement{*announcementOf("node1", entries...)},
+			}
 		}},
 		"kept, as the API server is away": {1000, func([]purelbv1.AnnouncedAddress) apiObjects {
-			return apiObjects{lbNodeAgent: settings(), announcements: []purelbv1.Announcement{*announcementOf("node1")}, isOffline: true}
+			return apiObjects{
+				lbNodeAgent: settings(), announcements: []purelbv1.Announcement{*announcementOf("node1")}, isOffline: true,
+			}
 		}},
 		"kept, as nothing is known": {1000, func([]purelbv1.AnnouncedAddress) apiObjects { return apiObjects{} }},
 	} {
@@ -112,7 +117,9 @@ func TestFaultSlowRenewals(t *testing.T) {
 			p.isWell(fmt.Sprintf("after %d s", second))
 			switch second {
 			case 30:
-				p.change("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(entries[1:], local("192.0.2.1", takeover)) })
+				p.change(
+					"node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = append(entries[1:], local("192.0.2.1", takeover)) },
+				)
 			case 32:
 				p.expect("has the address that was added", true, p.holds("192.0.2.1"))
 				p.expect("has the address that was withdrawn", false, p.holds("198.18.0.0"))

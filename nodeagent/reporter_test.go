@@ -76,7 +76,10 @@ func TestReportsTogether(t *testing.T) {
 		w := newWorld(t, settings(), announcementOf("node1", virtual("198.51.100.1")))
 		took := 20 * time.Millisecond
 		w.Client = interceptor.NewClient(w.Client.(client.WithWatch), interceptor.Funcs{
-			SubResourceApply: func(ctx context.Context, c client.Client, sub string, obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
+			SubResourceApply: func(
+				ctx context.Context, c client.Client, sub string, obj runtime.ApplyConfiguration,
+				opts ...client.SubResourceApplyOption,
+			) error {
 				time.Sleep(took)
 				return c.SubResource(sub).Apply(ctx, obj, opts...)
 			},
@@ -92,13 +95,19 @@ func TestReportsTogether(t *testing.T) {
 			w.expect("again in", time.Duration(100-10*n)*time.Millisecond, again)
 			time.Sleep(10 * time.Millisecond)
 		}
-		w.expect("what is added, at once", 4, len(slices.DeleteFunc(w.kernel.Calls(), func(c string) bool { return !strings.HasPrefix(c, "Add ") })))
+		w.expect(
+			"what is added, at once", 4,
+			len(slices.DeleteFunc(w.kernel.Calls(), func(c string) bool { return !strings.HasPrefix(c, "Add ") })),
+		)
 		w.expect("reports meanwhile", []string(nil), w.made())
 		took = time.Minute
 		time.Sleep(70 * time.Millisecond)
 		w.reconcileOrFail()
 		w.expect("one for all", []string{"apply status"}, w.made())
-		w.expect("states", "198.51.100.1 Announced, 198.51.100.2 Announced, 198.51.100.3 Announced, 198.51.100.4 Announced", w.states("node1"))
+		w.expect(
+			"states", "198.51.100.1 Announced, 198.51.100.2 Announced, 198.51.100.3 Announced, 198.51.100.4 Announced",
+			w.states("node1"),
+		)
 		w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = s.Addresses[:1] })
 		again, err := w.reconcile()
 		w.expect("error", nil, err)

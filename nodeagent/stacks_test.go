@@ -90,7 +90,9 @@ func newNode(t *testing.T) *node {
 		t.Fatal("PURELB_DEBIAN_ROOT does not say where the programs of a Debian node are: run make test-stacks")
 	}
 	n := &node{own4: own4}
-	n.wire = newWire(t, true, local(local4), local(local6, func(a *purelbv1.AnnouncedAddress) { a.PrefixLength = 64 }), virtual(shared4))
+	n.wire = newWire(
+		t, true, local(local4), local(local6, func(a *purelbv1.AnnouncedAddress) { a.PrefixLength = 64 }), virtual(shared4),
+	)
 	n.neighbour.Run(t, "ip addr add 192.0.2.254/24 dev eth0")
 	n.neighbour.Run(t, "ip addr add 2001:db8::fe/64 dev eth0 nodad")
 	nstest.Run(t, "ip route add default via 192.0.2.254 dev eth0")
@@ -98,7 +100,9 @@ func newNode(t *testing.T) *node {
 
 	cmd := exec.Command("sh", "-c", setUpDebian, "sh", root)
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL,
+	}
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -144,7 +148,8 @@ func (n *node) command(netns, script string) *exec.Cmd {
 
 // logs returns the ends of the programs' logs.
 func (n *node) logs() string {
-	out, _ := n.command("", `for f in /run/*.log; do echo "== $f"; tail -n 40 $f; done; ip addr show eth0; ip route`).CombinedOutput()
+	out, _ := n.command("", `for f in /run/*.log; do echo "== $f"; tail -n 40 $f; done; ip addr show eth0; ip route`).
+		CombinedOutput()
 	return string(out)
 }
 
@@ -161,7 +166,9 @@ func (n *node) eventually(what string, isTrue func() bool) {
 	n.t.Helper()
 	for start := time.Now(); !isTrue(); time.Sleep(5 * time.Millisecond) {
 		if time.Since(start) > patience {
-			n.t.Fatalf("not after %s: %s; the node has %v, states: %s\n%s", patience, what, n.addresses(), n.states("node1"), n.logs())
+			n.t.Fatalf(
+				"not after %s: %s; the node has %v, states: %s\n%s", patience, what, n.addresses(), n.states("node1"), n.logs(),
+			)
 		}
 	}
 }
@@ -186,7 +193,8 @@ func (n *node) addresses() []string {
 func (n *node) isWell() bool {
 	all := n.addresses()
 	first := slices.IndexFunc(all, func(a string) bool { return netip.MustParseAddr(a).Is4() })
-	return first >= 0 && all[first] == n.own4 && slices.Contains(all, own6) && slices.Contains(all, local4) && slices.Contains(all, local6) && n.has(shared4) &&
+	return first >= 0 && all[first] == n.own4 && slices.Contains(all, own6) && slices.Contains(all, local4) &&
+		slices.Contains(all, local6) && n.has(shared4) &&
 		strings.Count(n.states("node1"), "Announced") == 3
 }
 
@@ -437,7 +445,9 @@ func TestStackNetworkdVirtual(t *testing.T) {
 		return
 	}
 	const all = "[Match]\nName=*\n[Network]\nLinkLocalAddressing=no\n"
-	for name, isManaged := range map[string]bool{"a file for all interfaces": true, "and one that leaves kube-lb0 alone": false} {
+	for name, isManaged := range map[string]bool{
+		"a file for all interfaces": true, "and one that leaves kube-lb0 alone": false,
+	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
 			n.startBus()
@@ -507,7 +517,9 @@ func TestStackDHClient(t *testing.T) {
 		n.untilAcknowledged(1)
 	})
 	n.disturb("the lease given back and taken again", patience, func() {
-		n.sh("dhclient -4 -v -r -pf /run/dhclient.pid -lf /var/lib/dhcp/eth0.leases eth0 >> /run/dhclient.log 2>&1 < /dev/null")
+		n.sh(
+			"dhclient -4 -v -r -pf /run/dhclient.pid -lf /var/lib/dhcp/eth0.leases eth0 >> /run/dhclient.log 2>&1 < /dev/null",
+		)
 		n.eventually("the node is without an address, and the agent waits", func() bool {
 			return n.isOwnAway() && !n.has(local4) && strings.Contains(n.states("node1"), local4+" Pending ")
 		})
@@ -524,7 +536,9 @@ func TestStackNetworkdDHCP(t *testing.T) {
 	n.startDHCPServer(own4)
 	n.startBus()
 	n.disturb("start", soonBack, func() {
-		n.startNetworkd(map[string]string{"10-eth0.network": "[Match]\nName=eth0\n[Network]\nDHCP=ipv4\nAddress=2001:db8::11/64\nIPv6AcceptRA=no\n"})
+		n.startNetworkd(map[string]string{
+			"10-eth0.network": "[Match]\nName=eth0\n[Network]\nDHCP=ipv4\nAddress=2001:db8::11/64\nIPv6AcceptRA=no\n",
+		})
 	})
 	n.disturb("renewals", 0, func() { n.untilAcknowledged(2) })
 	n.disturb("the carrier is lost and back", soonBack, func() {

@@ -67,11 +67,17 @@ func standbyFor(iface string, node2MAC, node3MAC neigh.MAC) *purelbv1.Announceme
 	ann := announcementOf("node1-standby")
 	ann.Spec.NodeName = "node1"
 	ann.Spec.Standby = &purelbv1.Standby{
-		Watched:   purelbv1.StandbyNode{NodeName: "node2", Addresses: []string{"192.0.2.12"}, MACs: []string{node2MAC.String()}},
+		Watched: purelbv1.StandbyNode{
+			NodeName: "node2", Addresses: []string{"192.0.2.12"}, MACs: []string{node2MAC.String()},
+		},
 		Interface: purelbv1.InterfaceName(iface),
-		Witnesses: []purelbv1.StandbyNode{{NodeName: "node3", Addresses: []string{"192.0.2.13"}, MACs: []string{node3MAC.String()}}},
+		Witnesses: []purelbv1.StandbyNode{
+			{NodeName: "node3", Addresses: []string{"192.0.2.13"}, MACs: []string{node3MAC.String()}},
+		},
 		Addresses: []purelbv1.StandbyAddress{{
-			Address: "192.0.2.1", ServiceGroup: "default", Epoch: 3, Successors: []purelbv1.Successor{{NodeName: "node1", Epoch: 4}},
+			Address: "192.0.2.1", ServiceGroup: "default", Epoch: 3, Successors: []purelbv1.Successor{
+				{NodeName: "node1", Epoch: 4},
+			},
 		}},
 	}
 	return ann
@@ -134,7 +140,8 @@ func TestWatching(t *testing.T) {
 			t.Error("the exchange is open although nobody is watched")
 		}
 		x.mu.Unlock()
-		if status := w.get("node1").Status; status.Desired != 0 || len(status.Conditions) == 0 || status.Conditions[0].Status != metav1.ConditionTrue {
+		if status := w.get("node1").Status; status.Desired != 0 || len(status.Conditions) == 0 ||
+			status.Conditions[0].Status != metav1.ConditionTrue {
 			t.Errorf("the Announcement without standby: %+v", status)
 		}
 	})

@@ -25,7 +25,9 @@ func TestFaultWireOwnAddressReturns(t *testing.T) {
 			nstest.Run(t, "sysctl -qw net.ipv4.conf.eth0.promote_secondaries=%s", promote)
 			w.isAnnounced("192.0.2.1")
 			hasRoute := func() bool {
-				return strings.Contains(nstest.Run(t, "ip -4 route show dev eth0"), "192.0.2.0/24 proto kernel scope link src 192.0.2.11")
+				return strings.Contains(
+					nstest.Run(t, "ip -4 route show dev eth0"), "192.0.2.0/24 proto kernel scope link src 192.0.2.11",
+				)
 			}
 			for _, gap := range []time.Duration{0, 0, 0, 30 * time.Millisecond, 30 * time.Millisecond} {
 				nstest.Run(t, "ip addr del 192.0.2.11/24 dev eth0")
@@ -38,7 +40,10 @@ func TestFaultWireOwnAddressReturns(t *testing.T) {
 			pacing.Signal(w.wake)
 			w.within("the address is gone", func() bool { return !w.has("192.0.2.1") })
 			if !w.has("192.0.2.11") || !hasRoute() {
-				t.Errorf("the node's own address or its route went with it:\n%s%s", nstest.Run(t, "ip -4 addr show dev eth0"), nstest.Run(t, "ip -4 route show dev eth0"))
+				t.Errorf(
+					"the node's own address or its route went with it:\n%s%s", nstest.Run(t, "ip -4 addr show dev eth0"),
+					nstest.Run(t, "ip -4 route show dev eth0"),
+				)
 			}
 		})
 	}

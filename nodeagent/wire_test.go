@@ -53,7 +53,9 @@ type patientNeighbours struct {
 }
 
 // Probe ends as soon as it would with the agent's interval, if all that it needs is answered.
-func (p patientNeighbours) Probe(ctx context.Context, questions []neigh.Question, count int, interval time.Duration) map[netip.Addr]neigh.Answer {
+func (p patientNeighbours) Probe(
+	ctx context.Context, questions []neigh.Question, count int, interval time.Duration,
+) map[netip.Addr]neigh.Answer {
 	return p.Neighbours.Probe(ctx, questions, count, max(interval, p.leastInterval))
 }
 
@@ -198,7 +200,8 @@ func (w *wire) note(frame []byte) {
 		w.heard = append(w.heard, m)
 	}
 	const arpProbe = 42
-	if len(frame) >= arpProbe && frame[12] == 0x08 && frame[13] == 0x06 && frame[21] == 1 && [4]byte(frame[28:]) == [4]byte{} && w.probed != nil {
+	if len(frame) >= arpProbe && frame[12] == 0x08 && frame[13] == 0x06 && frame[21] == 1 &&
+		[4]byte(frame[28:]) == [4]byte{} && w.probed != nil {
 		w.probed(netip.AddrFrom4([4]byte(frame[38:])))
 	}
 }
@@ -269,7 +272,9 @@ func TestWireYield(t *testing.T) {
 	if !nstest.InOwnNamespace(t) {
 		return
 	}
-	w := newWire(t, false, local("192.0.2.1"), local("2001:db8::1", func(a *purelbv1.AnnouncedAddress) { a.PrefixLength = 64 }))
+	w := newWire(
+		t, false, local("192.0.2.1"), local("2001:db8::1", func(a *purelbv1.AnnouncedAddress) { a.PrefixLength = 64 }),
+	)
 	w.isAnnounced("192.0.2.1", "2001:db8::1")
 	for _, address := range []string{"192.0.2.1", "2001:db8::1"} {
 		bits := "/24"
@@ -286,7 +291,8 @@ func TestWireYield(t *testing.T) {
 		}
 	}
 	w.within("the states are reported", func() bool {
-		return w.states("node1") == "192.0.2.1 Yielded Yielded"+neighbour.String()+", 2001:db8::1 Yielded Yielded"+neighbour.String()
+		return w.states("node1") == "192.0.2.1 Yielded Yielded"+neighbour.String()+", 2001:db8::1 Yielded Yielded"+
+			neighbour.String()
 	})
 	// The address stays yielded, and the agent claims it again when the link is silent.
 	time.Sleep(2 * time.Second)
@@ -310,7 +316,9 @@ func TestAttackWireForgedClaim(t *testing.T) {
 	if !nstest.InOwnNamespace(t) {
 		return
 	}
-	w := newWire(t, false, local("192.0.2.1"), local("2001:db8::1", func(a *purelbv1.AnnouncedAddress) { a.PrefixLength = 64 }))
+	w := newWire(
+		t, false, local("192.0.2.1"), local("2001:db8::1", func(a *purelbv1.AnnouncedAddress) { a.PrefixLength = 64 }),
+	)
 	w.isAnnounced("192.0.2.1", "2001:db8::1")
 	for range 50 {
 		for _, address := range []string{"192.0.2.1", "2001:db8::1"} {
@@ -322,7 +330,8 @@ func TestAttackWireForgedClaim(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	w.within("it is reported", func() bool {
-		return w.states("node1") == "192.0.2.1 Announced Contested"+neighbour.String()+", 2001:db8::1 Announced Contested"+neighbour.String()
+		return w.states("node1") == "192.0.2.1 Announced Contested"+neighbour.String()+", 2001:db8::1 Announced Contested"+
+			neighbour.String()
 	})
 }
 
@@ -355,7 +364,9 @@ func TestAttackWireHiddenHolder(t *testing.T) {
 			nstest.Run(t, "ip route add default via 192.0.2.254")
 			w.edit("node1", func(s *purelbv1.AnnouncementSpec) { s.Addresses = []purelbv1.AnnouncedAddress{local("192.0.2.1")} })
 			pacing.Signal(w.wake)
-			w.within("it waits", func() bool { return w.states("node1") == "192.0.2.1 Waiting PreviousHolder"+oldHolder.String() })
+			w.within(
+				"it waits", func() bool { return w.states("node1") == "192.0.2.1 Waiting PreviousHolder"+oldHolder.String() },
+			)
 			before := probes.Load()
 			w.within("the agent has probed again", func() bool { return probes.Load() > before+2 })
 			if w.has("192.0.2.1") {
@@ -418,7 +429,9 @@ func TestWireDefend(t *testing.T) {
 		w.claim("192.0.2.1")
 		time.Sleep(100 * time.Millisecond)
 	}
-	w.within("it is reported", func() bool { return w.states("node1") == "192.0.2.1 Announced Contested"+neighbour.String() })
+	w.within(
+		"it is reported", func() bool { return w.states("node1") == "192.0.2.1 Announced Contested"+neighbour.String() },
+	)
 	w.within("it is defended", func() bool { return w.claims("192.0.2.1") > 3 })
 	n := w.claims("192.0.2.1")
 	if most := 3 + 1 + int(time.Since(began)/defendInterval); n > most {
@@ -442,7 +455,8 @@ func TestWireQuiet(t *testing.T) {
 	w.stop()
 	w.start(true)
 	if err := w.Kernel.Renew(plan.Address{
-		Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.1/32"), NoPrefixRoute: true, Valid: 20 * time.Second, Preferred: 20 * time.Second,
+		Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.1/32"), NoPrefixRoute: true, Valid: 20 * time.Second,
+		Preferred: 20 * time.Second,
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -479,7 +493,9 @@ func TestWireOwnAddressFirst(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		all := slices.DeleteFunc(o.Addresses, func(a plan.Address) bool { return a.Interface != "eth0" || a.Prefix.Addr().Is6() })
+		all := slices.DeleteFunc(
+			o.Addresses, func(a plan.Address) bool { return a.Interface != "eth0" || a.Prefix.Addr().Is6() },
+		)
 		return len(all) == 3 && !all[0].Ours
 	}
 	nstest.Run(t, "ip addr del 192.0.2.11/24 dev eth0")

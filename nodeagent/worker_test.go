@@ -42,7 +42,10 @@ func TestListsTakeTurns(t *testing.T) {
 			t.Error(err)
 		}
 		time.Sleep(10 * time.Second)
-		w.expect("changes", []string{"EnsureVirtual kube-lb0", "Add 198.51.100.1/32 kube-lb0", "Add 198.51.100.2/32 kube-lb0"}, w.kernel.Calls())
+		w.expect(
+			"changes", []string{"EnsureVirtual kube-lb0", "Add 198.51.100.1/32 kube-lb0", "Add 198.51.100.2/32 kube-lb0"},
+			w.kernel.Calls(),
+		)
 	})
 }
 

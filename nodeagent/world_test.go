@@ -80,7 +80,9 @@ func answerOf(addr netip.Addr, mac neigh.MAC) neigh.Message {
 	return neigh.Message{Kind: neigh.Reply, Addr: addr, MAC: mac, Direct: true}
 }
 
-func (n *neighbours) Listen(ctx context.Context, _ string, wanted func(netip.Addr) bool, heard func(neigh.Message)) error {
+func (n *neighbours) Listen(
+	ctx context.Context, _ string, wanted func(netip.Addr) bool, heard func(neigh.Message),
+) error {
 	n.mu.Lock()
 	n.listener = func(m neigh.Message) {
 		if wanted(m.Addr) {
@@ -117,7 +119,9 @@ func (n *neighbours) Announce(iface string, addr netip.Addr) error {
 	return nil
 }
 
-func (n *neighbours) Probe(ctx context.Context, questions []neigh.Question, count int, interval time.Duration) map[netip.Addr]neigh.Answer {
+func (n *neighbours) Probe(
+	ctx context.Context, questions []neigh.Question, count int, interval time.Duration,
+) map[netip.Addr]neigh.Answer {
 	select {
 	case <-ctx.Done():
 	case <-time.After(time.Duration(count) * interval):
@@ -222,13 +226,19 @@ func newWorld(t testing.TB, objects ...client.Object) *world {
 		t.Fatal(err)
 	}
 	w := &world{
-		t:          t,
-		kernel:     linktest.New(plan.Link{Name: "lo", Loopback: true}, plan.Link{Name: "eth0", MAC: "02:00:00:00:00:0a", Up: true}),
+		t: t,
+		kernel: linktest.New(
+			plan.Link{Name: "lo", Loopback: true}, plan.Link{Name: "eth0", MAC: "02:00:00:00:00:0a", Up: true},
+		),
 		neighbours: &neighbours{start: time.Now(), stations: map[string]neigh.MAC{}, broken: map[string]error{}},
 		turn:       make(chan struct{}, 1),
 	}
-	w.kernel.Put(plan.Address{Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.11/24"), Valid: plan.Forever, Preferred: plan.Forever})
-	w.kernel.AddRoute(plan.Route{Interface: "eth0", Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("192.0.2.254")})
+	w.kernel.Put(plan.Address{
+		Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.11/24"), Valid: plan.Forever, Preferred: plan.Forever,
+	})
+	w.kernel.AddRoute(plan.Route{
+		Interface: "eth0", Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("192.0.2.254"),
+	})
 	store := fake.NewClientBuilder().WithScheme(scheme).
 		WithStatusSubresource(&purelbv1.Announcement{}).
 		WithIndex(&purelbv1.Announcement{}, "spec.nodeName", func(o client.Object) []string {
@@ -239,13 +249,18 @@ func newWorld(t testing.TB, objects ...client.Object) *world {
 		}).
 		WithObjects(objects...).Build()
 	cached := interceptor.NewClient(store, interceptor.Funcs{
-		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+		Patch: func(
+			ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption,
+		) error {
 			if err := w.note("patch " + obj.GetName()); err != nil {
 				return err
 			}
 			return c.Patch(ctx, obj, patch, opts...)
 		},
-		SubResourceApply: func(ctx context.Context, c client.Client, sub string, obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
+		SubResourceApply: func(
+			ctx context.Context, c client.Client, sub string, obj runtime.ApplyConfiguration,
+			opts ...client.SubResourceApplyOption,
+		) error {
 			if err := w.note("apply " + sub); err != nil {
 				return err
 			}
@@ -278,7 +293,9 @@ func settings() *purelbv1.LBNodeAgent {
 func announcementOf(name string, addresses ...purelbv1.AnnouncedAddress) *purelbv1.Announcement {
 	return &purelbv1.Announcement{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Generation: 1},
-		Spec:       purelbv1.AnnouncementSpec{NodeName: "node1", LBNodeAgent: "default", HeartbeatSeconds: 1, Addresses: addresses},
+		Spec: purelbv1.AnnouncementSpec{
+			NodeName: "node1", LBNodeAgent: "default", HeartbeatSeconds: 1, Addresses: addresses,
+		},
 	}
 }
 

@@ -38,7 +38,10 @@ func namespaceControllers(t *testing.T) map[string]client.Client {
 	t.Helper()
 	const role = "system:controller:namespace-controller" // the API server makes it
 	accounts := map[string]client.Client{
-		"with an account of its own": clientAs(t, "system:serviceaccount:kube-system:namespace-controller", "system:serviceaccounts", "system:serviceaccounts:kube-system"),
+		"with an account of its own": clientAs(
+			t, "system:serviceaccount:kube-system:namespace-controller", "system:serviceaccounts",
+			"system:serviceaccounts:kube-system",
+		),
 		"as kube-controller-manager": clientAs(t, "system:kube-controller-manager"),
 		"of another distribution":    clientAs(t, "distribution:namespaces"),
 	}
@@ -124,7 +127,9 @@ func TestFaultWebhooksAway(t *testing.T) {
 		name   string
 		mutate func(*unstructured.Unstructured)
 	}{
-		{"a finalizer", func(u *unstructured.Unstructured) { u.SetFinalizers([]string{"example.com/a", "purelb.io/agents"}) }},
+		{
+			"a finalizer", func(u *unstructured.Unstructured) { u.SetFinalizers([]string{"example.com/a", "purelb.io/agents"}) },
+		},
 		{"the end of all finalizers", func(u *unstructured.Unstructured) { u.SetFinalizers(nil) }},
 		{"a label", func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{"a": "b"}) }},
 		{"orphans allowed", func(u *unstructured.Unstructured) {
@@ -156,7 +161,9 @@ func TestFaultWebhooksAway(t *testing.T) {
 		for name, account := range accounts {
 			t.Run(kind+", deletion by the namespace controller "+name, func(t *testing.T) {
 				NewWithT(t).Eventually(func() error { // until the API server knows its rights
-					return account.DeleteAllOf(ctx, obj, client.InNamespace(namespace), client.MatchingFields{"metadata.name": "away"}, client.DryRunAll)
+					return account.DeleteAllOf(
+						ctx, obj, client.InNamespace(namespace), client.MatchingFields{"metadata.name": "away"}, client.DryRunAll,
+					)
 				}).Should(Succeed())
 			})
 		}
@@ -182,7 +189,10 @@ func TestNamespaceControllerAnswer(t *testing.T) {
 	ctx := context.Background()
 	accounts := namespaceControllers(t)
 	verbs := func(name string, resources []string, group string, verbs ...string) client.Object {
-		return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{group}, Resources: resources, Verbs: verbs}}}
+		return &rbacv1.ClusterRole{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Rules:      []rbacv1.PolicyRule{{APIGroups: []string{group}, Resources: resources, Verbs: verbs}},
+		}
 	}
 	boundTo := func(role string, users ...string) client.Object {
 		binding := &rbacv1.ClusterRoleBinding{
@@ -190,7 +200,9 @@ func TestNamespaceControllerAnswer(t *testing.T) {
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 		}
 		for _, user := range users {
-			binding.Subjects = append(binding.Subjects, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user})
+			binding.Subjects = append(
+				binding.Subjects, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user},
+			)
 		}
 		return binding
 	}

@@ -25,22 +25,47 @@ func peerRows() []peerRow {
 	return []peerRow{
 		{"another neighbour", at("192.0.2.2"), answer{}},
 		{"the gateways", asn + "discover: DefaultGateway", answer{}},
-		{"a neighbour that another has", at("192.0.2.1"), warns("spec.peerAddress: BGPPeer first has this neighbour on node1, node2, node3 already: the older of the two counts there")},
+		{
+			"a neighbour that another has", at("192.0.2.1"),
+			warns(
+				"spec.peerAddress: BGPPeer first has this neighbour on node1, node2, node3 already: the older of the two counts " +
+					"there",
+			),
+		},
 		{"multicast", at("224.0.0.1"), refusedAt(address, "224.0.0.1", "must be the address of one host on the network")},
-		{"link-local", at("fe80::1"), refusedAt(address, "fe80::1", "a link-local address says nothing without its interface: set spec.interface instead, or spec.discover")},
-		{"no node", at("192.0.2.2") + "\nnodeSelector: {matchLabels: {rack: z}}", warns("spec.nodeSelector: selects none of the nodes that run an agent, now")},
+		{
+			"link-local", at("fe80::1"),
+			refusedAt(
+				address, "fe80::1",
+				"a link-local address says nothing without its interface: set spec.interface instead, or spec.discover",
+			),
+		},
+		{
+			"no node", at("192.0.2.2") + "\nnodeSelector: {matchLabels: {rack: z}}",
+			warns("spec.nodeSelector: selects none of the nodes that run an agent, now"),
+		},
 		{"a selector that cannot be", at("192.0.2.2") + "\nnodeSelector: {matchExpressions: [{key: rack, operator: In}]}",
-			refusedAt("spec.nodeSelector", "", "values: Invalid value: null: for 'in', 'notin' operators, values set can't be empty")},
-		{"no label with the ASN", "peerASN: 65000\nmyASNLabel: rack\npeerAddress: 192.0.2.2", warns("spec.myASNLabel: not the number of an autonomous system on node1, node2, node3")},
-		{"a label that cannot be", "peerASN: 65000\nmyASNLabel: a b\npeerAddress: 192.0.2.2", refusedAt("spec.myASNLabel", "a b",
-			"no node can have this label: name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character "+
-				`(e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')`)},
+			refusedAt(
+				"spec.nodeSelector", "", "values: Invalid value: null: for 'in', 'notin' operators, values set can't be empty",
+			)},
+		{
+			"no label with the ASN", "peerASN: 65000\nmyASNLabel: rack\npeerAddress: 192.0.2.2",
+			warns("spec.myASNLabel: not the number of an autonomous system on node1, node2, node3"),
+		},
+		{"a label that cannot be", "peerASN: 65000\nmyASNLabel: a b\npeerAddress: 192.0.2.2",
+			refusedAt("spec.myASNLabel", "a b",
+				"no node can have this label: name part must consist of alphanumeric characters, '-', '_' or '.', and must start "+
+					"and end with an alphanumeric character "+
+					`(e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is `+
+					`'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')`)},
 		{"multihop to an internal neighbour", "peerASN: Internal\nmyASN: 65001\npeerAddress: 192.0.2.2\nebgpMultihop: 3",
 			refusedAt("spec.ebgpMultihop", "", "3: is for external neighbours: an internal one may be any number of hops away")},
 	}
 }
 
-var peerNotHere = refusedAt("metadata.namespace", elsewhere, "only BGPPeers in namespace purelb-system count: move it there").refused[0]
+var peerNotHere = refusedAt(
+	"metadata.namespace", elsewhere, "only BGPPeers in namespace purelb-system count: move it there",
+).refused[0]
 
 // routedRows are ServiceGroups with bgp beside "routed", which has 10.30.0.0/28 as one route for
 // all of 10.30.0.0/24.
@@ -49,11 +74,15 @@ func routedRows() []peerRow {
 	return []peerRow{
 		{"alike", pool + "{prepend: 1}", answer{}},
 		{"not alike", pool + "{prepend: 2}", refusedAt("spec.bgp", "",
-			"the addresses of ServiceGroup routed are in the same network 10.30.0.0/24, which is one route: both have to say the same, or set another aggregation")},
+			"the addresses of ServiceGroup routed are in the same network 10.30.0.0/24, which is one route: both have to say "+
+				"the same, or set another aggregation")},
 		{"no such neighbour", pool + "{prepend: 1, peers: [none]}", refusedAt("spec.bgp", "",
-			"the addresses of ServiceGroup routed are in the same network 10.30.0.0/24, which is one route: both have to say the same, or set another aggregation")},
-		{"preference among external neighbours", "remote: {pool: 10.31.0.0/28, subnet: 10.31.0.0/24}\nbgp: {localPref: 200, peers: [first, none]}", warns(
-			"spec.bgp.peers: there is no BGPPeer none", "spec.bgp.localPref: has no effect, as all these BGPPeers are external: use med, prepend or communities")},
+			"the addresses of ServiceGroup routed are in the same network 10.30.0.0/24, which is one route: both have to say "+
+				"the same, or set another aggregation")},
+		{"preference among external neighbours",
+			"remote: {pool: 10.31.0.0/28, subnet: 10.31.0.0/24}\nbgp: {localPref: 200, peers: [first, none]}", warns(
+				"spec.bgp.peers: there is no BGPPeer none",
+				"spec.bgp.localPref: has no effect, as all these BGPPeers are external: use med, prepend or communities")},
 	}
 }
 
@@ -65,7 +94,9 @@ func withAgents(t *testing.T, g *WithT) {
 	g.Expect(api.List(ctx, &nodes)).To(Succeed())
 	label := func(value string) {
 		for i := range nodes.Items {
-			patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"`+v1.LabelAgent+`":`+value+`}}}`))
+			patch := client.RawPatch(
+				"application/merge-patch+json", []byte(`{"metadata":{"labels":{"`+v1.LabelAgent+`":`+value+`}}}`),
+			)
 			g.Expect(api.Patch(ctx, nodes.Items[i].DeepCopy(), patch)).To(Succeed())
 		}
 	}
@@ -79,7 +110,8 @@ func withAgents(t *testing.T, g *WithT) {
 	}).Should(Succeed())
 	first := manifest("BGPPeer", "first", "peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.1")
 	create(t, first)
-	g.Eventually(func() error { return cached.Get(ctx, client.ObjectKeyFromObject(first), &v1.BGPPeer{}) }).Should(Succeed())
+	g.Eventually(func() error { return cached.Get(ctx, client.ObjectKeyFromObject(first), &v1.BGPPeer{}) }).
+		Should(Succeed())
 	recorded.take()
 }
 
@@ -116,7 +148,10 @@ func TestBGPPeerUpdate(t *testing.T) {
 func TestServiceGroupBGP(t *testing.T) {
 	g := begin(t)
 	withAgents(t, g)
-	routed := group("routed", "remote: {pool: 10.30.0.0/28, subnet: 10.30.0.0/24, aggregation: default}\nbgp: {prepend: 1, advertise: true}")
+	routed := group(
+		"routed",
+		"remote: {pool: 10.30.0.0/28, subnet: 10.30.0.0/24, aggregation: default}\nbgp: {prepend: 1, advertise: true}",
+	)
 	create(t, routed)
 	g.Eventually(func() error {
 		return cached.Get(context.Background(), client.ObjectKeyFromObject(routed), &v1.ServiceGroup{})

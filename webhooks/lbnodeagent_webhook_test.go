@@ -29,11 +29,14 @@ func agentRows() []agentRow {
 		rack       = "z-rack" // has a selector
 		localIf    = "spec.local.localInterface"
 		iface      = "cannot be the name of a network interface: at most 15 bytes, not . or .."
-		label      = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character "
+		label      = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an " +
+			"alphanumeric character "
 	)
 	shadowed := "spec.nodeSelector: LBNodeAgent %s comes before this one on %s" + rule
 	shadows := "spec.nodeSelector: this LBNodeAgent comes before %s on %s" + rule
-	byBoth := warns(fmt.Sprintf(shadowed, "default", "node node3"), fmt.Sprintf(shadowed, "m-rack-a", "nodes node1, node2"))
+	byBoth := warns(
+		fmt.Sprintf(shadowed, "default", "node node3"), fmt.Sprintf(shadowed, "m-rack-a", "nodes node1, node2"),
+	)
 	quiet := "nodeSelector: {rack: b}" // takes node3 from default
 	fromDefault := warns(fmt.Sprintf(shadows, "default", "node node3"))
 	number := func(path string, value, least, most int) answer {
@@ -51,54 +54,115 @@ func agentRows() []agentRow {
 		// Which nodes.
 		{"behind all others", all, "{}", byBoth},
 		{"before a catch-all", rack, "nodeSelector: {rack: b}", fromDefault},
-		{"before another catch-all by name", "a-all", "{}", warns(fmt.Sprintf(shadows, "default", "node node3"), fmt.Sprintf(shadowed, "m-rack-a", "nodes node1, node2"))},
-		{"behind another with a selector", rack, "nodeSelector: {rack: a}", warns(fmt.Sprintf(shadowed, "m-rack-a", "nodes node1, node2"))},
-		{"before another with a selector", "a-rack", "nodeSelector: {rack: a}", warns(fmt.Sprintf(shadows, "m-rack-a", "nodes node1, node2"))},
+		{
+			"before another catch-all by name", "a-all", "{}",
+			warns(fmt.Sprintf(shadows, "default", "node node3"), fmt.Sprintf(shadowed, "m-rack-a", "nodes node1, node2")),
+		},
+		{
+			"behind another with a selector", rack, "nodeSelector: {rack: a}",
+			warns(fmt.Sprintf(shadowed, "m-rack-a", "nodes node1, node2")),
+		},
+		{
+			"before another with a selector", "a-rack", "nodeSelector: {rack: a}",
+			warns(fmt.Sprintf(shadows, "m-rack-a", "nodes node1, node2")),
+		},
 		{"no node", rack, "nodeSelector: {rack: c}", warns("spec.nodeSelector: selects none of the cluster's nodes, now")},
 		{"a label that cannot be", rack, "nodeSelector: {'not a label': c}", refusedAt("spec.nodeSelector", "not a label",
-			"no node can have this label: name part "+label+`(e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')`)},
+			"no node can have this label: name part "+label+
+				`(e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is `+
+				`'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')`)},
 		{"a value that cannot be", rack, "nodeSelector: {rack: 'a,b'}", refusedAt("spec.nodeSelector[rack]", "a,b",
-			"no node can have this value: a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character "+
-				`(e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')`)},
-		{"a long value", rack, "nodeSelector: {rack: " + strings.Repeat("a", 64) + "}", refusedAt("spec.nodeSelector[rack]", strings.Repeat("a", 64),
-			"no node can have this value: must be no more than 63 bytes")},
+			"no node can have this value: a valid label must be an empty string or consist of alphanumeric characters, '-', "+
+				"'_' or '.', and must start and end with an alphanumeric character "+
+				`(e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is `+
+				`'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')`)},
+		{"a long value", rack, "nodeSelector: {rack: " + strings.Repeat("a", 64) + "}",
+			refusedAt("spec.nodeSelector[rack]", strings.Repeat("a", 64),
+				"no node can have this value: must be no more than 63 bytes")},
 		{"name of 63", strings.Repeat("z", 63), quiet, fromDefault},
-		{"name of 64", strings.Repeat("z", 64), quiet, refusedAt("<nil>", "", "the name must be at most 63 characters: it becomes a label of Nodes")},
+		{
+			"name of 64", strings.Repeat("z", 64), quiet,
+			refusedAt("<nil>", "", "the name must be at most 63 characters: it becomes a label of Nodes"),
+		},
 
 		// Interfaces.
 		{"default interface", rack, local("localInterface: default"), fromDefault},
 		{"expression", rack, local("localInterface: 'en.*|eth0'"), fromDefault},
-		{"open bracket", rack, local("localInterface: 'en('"), refusedAt(localIf, "en(", expression+"missing closing ): `en(`")},
-		{"brackets turned about", rack, local("localInterface: 'a)|(b'"), refusedAt(localIf, "a)|(b", expression+"unexpected ): `a)|(b`")},
-		{"a glob", rack, local("localInterface: '*eth'"), refusedAt(localIf, "*eth", expression+"missing argument to repetition operator: `*`")},
-		{"lookahead", rack, local("localInterface: '(?!eth).*'"), refusedAt(localIf, "(?!eth).*", expression+"invalid or unsupported Perl syntax: `(?!`")},
+		{
+			"open bracket", rack, local("localInterface: 'en('"),
+			refusedAt(localIf, "en(", expression+"missing closing ): `en(`"),
+		},
+		{
+			"brackets turned about", rack, local("localInterface: 'a)|(b'"),
+			refusedAt(localIf, "a)|(b", expression+"unexpected ): `a)|(b`"),
+		},
+		{
+			"a glob", rack, local("localInterface: '*eth'"),
+			refusedAt(localIf, "*eth", expression+"missing argument to repetition operator: `*`"),
+		},
+		{
+			"lookahead", rack, local("localInterface: '(?!eth).*'"),
+			refusedAt(localIf, "(?!eth).*", expression+"invalid or unsupported Perl syntax: `(?!`"),
+		},
 		{"names", rack, local("interfaces: [eth0, bond0.100]"), fromDefault},
 		{"a dot", rack, local("interfaces: [eth0, .]"), refusedAt("spec.local.interfaces[1]", ".", iface)},
 		{"two dots", rack, local("dummyInterface: .."), refusedAt("spec.local.dummyInterface", "..", iface)},
-		{"16 bytes", rack, local("interfaces: [ümläutünterfäc]"), refusedAt("spec.local.interfaces[0]", "ümläutünterfäc", iface)},
-		{"a slash", rack, local("interfaces: [a/b]"), refusedAt("spec.local.interfaces[0]", "a/b", `spec.local.interfaces[0] in body should match '^[^/\s:]+$'`)},
-		{"a virtual interface with a space", rack, local("dummyInterface: 'a b'"), refusedAt("spec.local.dummyInterface", "a b", `spec.local.dummyInterface in body should match '^[^/\s:]+$'`)},
+		{
+			"16 bytes", rack, local("interfaces: [ümläutünterfäc]"),
+			refusedAt("spec.local.interfaces[0]", "ümläutünterfäc", iface),
+		},
+		{
+			"a slash", rack, local("interfaces: [a/b]"),
+			refusedAt("spec.local.interfaces[0]", "a/b", `spec.local.interfaces[0] in body should match '^[^/\s:]+$'`),
+		},
+		{
+			"a virtual interface with a space", rack, local("dummyInterface: 'a b'"),
+			refusedAt("spec.local.dummyInterface", "a b", `spec.local.dummyInterface in body should match '^[^/\s:]+$'`),
+		},
 
 		// Lifetimes.
 		{"60 seconds", rack, lifetimes("localInterface", "validLifetime: 60, preferredLifetime: 60"), fromDefault},
 		{"for ever", rack, lifetimes("localInterface", "validLifetime: 0, preferredLifetime: 60"), fromDefault},
-		{"valid for 59", rack, lifetimes("localInterface", "validLifetime: 59"), refusedAt(onLocal+".validLifetime", "", "must be 0 (forever) or at least 60 seconds")},
-		{"preferred for 59", rack, lifetimes("dummyInterface", "preferredLifetime: 59"), refusedAt(onDummy+".preferredLifetime", "", "must be 0 (same as validLifetime) or at least 60 seconds")},
-		{"preferred longer", rack, lifetimes("dummyInterface", "validLifetime: 100, preferredLifetime: 101"), refusedAt(onDummy+".preferredLifetime", "", "must not be longer than validLifetime")},
-		{"preferred longer than the default", rack, lifetimes("localInterface", "preferredLifetime: 301"), answer{refused: []cause{
-			{onLocal + ".preferredLifetime", "Invalid value: 301: must not be longer than validLifetime, which is 300"}}}},
+		{
+			"valid for 59", rack, lifetimes("localInterface", "validLifetime: 59"),
+			refusedAt(onLocal+".validLifetime", "", "must be 0 (forever) or at least 60 seconds"),
+		},
+		{
+			"preferred for 59", rack, lifetimes("dummyInterface", "preferredLifetime: 59"),
+			refusedAt(onDummy+".preferredLifetime", "", "must be 0 (same as validLifetime) or at least 60 seconds"),
+		},
+		{
+			"preferred longer", rack, lifetimes("dummyInterface", "validLifetime: 100, preferredLifetime: 101"),
+			refusedAt(onDummy+".preferredLifetime", "", "must not be longer than validLifetime"),
+		},
+		{"preferred longer than the default", rack, lifetimes("localInterface", "preferredLifetime: 301"),
+			answer{refused: []cause{
+				{onLocal + ".preferredLifetime", "Invalid value: 301: must not be longer than validLifetime, which is 300"}}}},
 		{"preferred as long as the default", rack, lifetimes("localInterface", "preferredLifetime: 300"), fromDefault},
 		{"preferred, valid for ever by default", rack, lifetimes("dummyInterface", "preferredLifetime: 301"), fromDefault},
 
 		// Counts and intervals.
-		{"GARP counts", rack, local("garpConfig: {count: 10, interval: 10s, initialDelay: 10s}, probeConfig: {count: 10, interval: 5s}"), fromDefault},
+		{
+			"GARP counts", rack,
+			local("garpConfig: {count: 10, interval: 10s, initialDelay: 10s}, probeConfig: {count: 10, interval: 5s}"),
+			fromDefault,
+		},
 		{"GARP 0 times", rack, local("garpConfig: {count: 0}"), number("spec.local.garpConfig.count", 0, 1, 10)},
 		{"GARP 11 times", rack, local("garpConfig: {count: 11}"), number("spec.local.garpConfig.count", 11, 1, 10)},
-		{"GARP too often", rack, local("garpConfig: {interval: 99ms}"), refusedAt("spec.local.garpConfig.interval", "99ms", "must be from 100ms to 10s")},
-		{"GARP too late", rack, local("garpConfig: {initialDelay: 11s}"), refusedAt("spec.local.garpConfig.initialDelay", "11s", "must be from 0s to 10s")},
+		{
+			"GARP too often", rack, local("garpConfig: {interval: 99ms}"),
+			refusedAt("spec.local.garpConfig.interval", "99ms", "must be from 100ms to 10s"),
+		},
+		{
+			"GARP too late", rack, local("garpConfig: {initialDelay: 11s}"),
+			refusedAt("spec.local.garpConfig.initialDelay", "11s", "must be from 0s to 10s"),
+		},
 		{"probes 0 times", rack, local("probeConfig: {count: 0}"), number("spec.local.probeConfig.count", 0, 1, 10)},
 		{"probes 11 times", rack, local("probeConfig: {count: 11}"), number("spec.local.probeConfig.count", 11, 1, 10)},
-		{"probes too fast", rack, local("probeConfig: {interval: 9ms}"), refusedAt("spec.local.probeConfig.interval", "9ms", "must be from 10ms to 5s")},
+		{
+			"probes too fast", rack, local("probeConfig: {interval: 9ms}"),
+			refusedAt("spec.local.probeConfig.interval", "9ms", "must be from 10ms to 5s"),
+		},
 	}
 }
 
@@ -121,7 +185,9 @@ func TestLBNodeAgentCreate(t *testing.T) {
 	})
 }
 
-var agentNotHere = refusedAt("metadata.namespace", elsewhere, "only LBNodeAgents in namespace purelb-system count: move it there").refused[0]
+var agentNotHere = refusedAt(
+	"metadata.namespace", elsewhere, "only LBNodeAgents in namespace purelb-system count: move it there",
+).refused[0]
 
 func TestLBNodeAgentUpdate(t *testing.T) {
 	g := begin(t)
@@ -141,18 +207,22 @@ func TestLBNodeAgentUpdate(t *testing.T) {
 		check(t, update(ctx, a, mutate), want)
 	}
 	write(a, func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{"a": "b"}) }, answer{})
-	const reason = "must be \"default\" or a regular expression (RE2) for the whole name, such as en.*|eth0: missing closing ): "
+	const reason = "must be \"default\" or a regular expression (RE2) for the whole name, such as en.*|eth0: missing " +
+		"closing ): "
 	write(a, func(u *unstructured.Unstructured) {
 		g.Expect(unstructured.SetNestedField(u.Object, "debug", "spec", "logLevel")).To(Succeed())
 	}, refusedAt("spec.local.localInterface", "en(", reason+"`en(`"))
 	g.Eventually(func(g Gomega) string {
 		live := &v1.LBNodeAgent{}
 		g.Expect(api.Get(ctx, client.ObjectKeyFromObject(a), live)).To(Succeed())
-		ready, stalled := meta.FindStatusCondition(live.Status.Conditions, v1.ConditionReady), meta.FindStatusCondition(live.Status.Conditions, v1.ConditionStalled)
+		ready, stalled := meta.FindStatusCondition(live.Status.Conditions, v1.ConditionReady),
+			meta.FindStatusCondition(live.Status.Conditions, v1.ConditionStalled)
 		g.Expect(stalled).NotTo(BeNil())
 		g.Expect(stalled.Message).To(Equal(ready.Message))
 		return fmt.Sprintf("%s %s: %s", ready.Status, ready.Reason, ready.Message)
-	}).Should(Equal("False Invalid: spec.local.localInterface: " + refusedAt("", "en(", reason+"`en(`").refused[0].message))
+	}).Should(Equal(
+		"False Invalid: spec.local.localInterface: " + refusedAt("", "en(", reason+"`en(`").refused[0].message,
+	))
 
 	write(a, func(u *unstructured.Unstructured) {
 		g.Expect(unstructured.SetNestedField(u.Object, "en.*", "spec", "local", "localInterface")).To(Succeed())

@@ -36,8 +36,14 @@ func TestAttackBody(t *testing.T) {
 		got    int
 	}{
 		{"as long as it may be", strings.NewReader(strings.Repeat("x", webhooks.MaxBody)), http.StatusOK, webhooks.MaxBody},
-		{"longer, and says so", strings.NewReader(strings.Repeat("x", webhooks.MaxBody+1)), http.StatusRequestEntityTooLarge, -1},
-		{"longer, without a word", struct{ io.Reader }{strings.NewReader(strings.Repeat("x", webhooks.MaxBody+1))}, http.StatusRequestEntityTooLarge, -1},
+		{
+			"longer, and says so", strings.NewReader(strings.Repeat("x", webhooks.MaxBody+1)), http.StatusRequestEntityTooLarge,
+			-1,
+		},
+		{
+			"longer, without a word", struct{ io.Reader }{strings.NewReader(strings.Repeat("x", webhooks.MaxBody+1))},
+			http.StatusRequestEntityTooLarge, -1,
+		},
 	} {
 		got = -1
 		answer := httptest.NewRecorder()

@@ -41,7 +41,9 @@ func TestAttackStalledBodies(t *testing.T) {
 	before := heap()
 	var stalled []net.Conn
 	for range clients {
-		conn, err := tls.DialWithDialer(&net.Dialer{Timeout: soon}, "tcp", address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
+		conn, err := tls.DialWithDialer(
+			&net.Dialer{Timeout: soon}, "tcp", address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +53,11 @@ func TestAttackStalledBodies(t *testing.T) {
 	var writing sync.WaitGroup
 	for _, conn := range stalled {
 		writing.Go(func() { // as far as the server lets it
-			_, err := fmt.Fprintf(conn, "POST /validate--v1-service HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", webhooks.MaxBody)
+			_, err := fmt.Fprintf(
+				conn,
+				"POST /validate--v1-service HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n",
+				webhooks.MaxBody,
+			)
 			if err == nil {
 				_, _ = conn.Write(body)
 			}
@@ -63,7 +69,12 @@ func TestAttackStalledBodies(t *testing.T) {
 	} else {
 		t.Logf("%d MiB more are in use", used>>20)
 	}
-	checkCreate(t, service("x", "tkaen", 80), answer{warnings: []string{"there is no ServiceGroup tkaen in namespace purelb-system: the Service waits until there is"}})
+	checkCreate(
+		t, service("x", "tkaen", 80),
+		answer{
+			warnings: []string{"there is no ServiceGroup tkaen in namespace purelb-system: the Service waits until there is"},
+		},
+	)
 	for i, conn := range stalled {
 		if err := conn.SetReadDeadline(time.Now().Add(soon)); err != nil {
 			t.Fatal(err)

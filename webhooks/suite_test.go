@@ -196,18 +196,24 @@ func newManager() (ctrl.Manager, error) {
 		return nil, err
 	}
 	c, own := mgr.GetClient(), controllers.NewMetrics(prometheus.NewRegistry())
-	external := controllers.NewExternalIPAM(c, c, controllers.ExternalIPAMOptions{Namespace: namespace, IsDefault: true, Now: time.Now}) // it asks nobody
+	// it asks nobody
+	external := controllers.NewExternalIPAM(
+		c, c, controllers.ExternalIPAMOptions{Namespace: namespace, IsDefault: true, Now: time.Now},
+	)
 	return mgr, errors.Join(
 		webhooks.SetupWithManager(mgr, webhooks.Options{Namespace: namespace, IsDefault: true}),
 		(&controllers.ServiceReconciler{
-			Client: c, Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: namespace, IsDefault: true, Metrics: own, IPAM: external,
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: namespace, IsDefault: true, Metrics: own,
+			IPAM: external,
 		}).SetupWithManager(mgr),
 		(&controllers.ServiceGroupReconciler{
-			Client: c, Recorder: mgr.GetEventRecorder("purelb-servicegroup"), Namespace: namespace, IsDefault: true, Metrics: own, IPAM: external,
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-servicegroup"), Namespace: namespace, IsDefault: true,
+			Metrics: own, IPAM: external,
 		}).SetupWithManager(mgr),
 		(&controllers.LBNodeAgentReconciler{
-			Client: c, Recorder: mgr.GetEventRecorder("purelb-lbnodeagent"), Liveness: controllers.NewLiveness(time.Now), Namespace: namespace,
-			Defaults: agents.Defaults{Image: "purelb.io/purelb:test", ServiceAccount: "purelb-agent"},
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-lbnodeagent"), Liveness: controllers.NewLiveness(time.Now),
+			Namespace: namespace,
+			Defaults:  agents.Defaults{Image: "purelb.io/purelb:test", ServiceAccount: "purelb-agent"},
 		}).SetupWithManager(mgr),
 	)
 }
@@ -234,7 +240,9 @@ func newLateClient(config *rest.Config, options client.Options) (client.Client, 
 // gateways, some ServiceGroups, and three Services.
 func createCluster(ctx context.Context) error {
 	for i, rack := range []string{"a", "a", "b"} {
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node%d", i+1), Labels: map[string]string{"rack": rack}}}
+		n := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node%d", i+1), Labels: map[string]string{"rack": rack}},
+		}
 		if err := api.Create(ctx, n); err != nil {
 			return err
 		}
@@ -243,7 +251,10 @@ func createCluster(ctx context.Context) error {
 			return err
 		}
 	}
-	a := &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "node1"}, Spec: v1.AnnouncementSpec{NodeName: "node1", LBNodeAgent: "facts"}}
+	a := &v1.Announcement{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "node1"},
+		Spec:       v1.AnnouncementSpec{NodeName: "node1", LBNodeAgent: "facts"},
+	}
 	if err := api.Create(ctx, a); err != nil {
 		return err
 	}
@@ -267,12 +278,27 @@ func createCluster(ctx context.Context) error {
 		time.Sleep(often)
 	}
 	for _, sg := range []*unstructured.Unstructured{
-		group("taken", "remote: {pool: 10.9.0.10-10.9.0.20, subnet: 10.9.0.0/24, v6pool: {pool: 'fd09::10-fd09::20', subnet: 'fd09::/64'}}"),
-		group("local", "local: {pool: 10.7.0.100-10.7.0.120, subnet: 10.7.0.0/24, v6pool: {pool: 'fd07::100-fd07::120', subnet: 'fd07::/64'}}"),
+		group(
+			"taken",
+			"remote: {pool: 10.9.0.10-10.9.0.20, subnet: 10.9.0.0/24, v6pool: {pool: 'fd09::10-fd09::20', subnet: 'fd09::/64'}}",
+		),
+		group(
+			"local",
+			"local: {pool: 10.7.0.100-10.7.0.120, subnet: 10.7.0.0/24, v6pool: {pool: 'fd07::100-fd07::120', subnet: "+
+				"'fd07::/64'}}",
+		),
 		group("shared", "{remote: {pool: 10.10.0.0/28, subnet: 10.10.0.0/24}, shareAcrossNamespaces: true}"),
 		group("allowing", "{local: {pool: 10.7.0.130-10.7.0.140, subnet: 10.7.0.0/24}, policyLocal: Allow}"),
-		group("gold", "{remote: {pool: 10.11.0.1-10.11.0.9, subnet: 10.11.0.0/24}, allowedNamespaces: {from: Selector, selector: {matchLabels: {tier: gold}}}}"),
-		group("reserving", "{remote: {pool: 10.12.0.1-10.12.0.9, subnet: 10.12.0.0/24}, reservations: [{address: 10.12.0.1, service: other/web}, {address: 10.12.0.2, service: test/web}]}"),
+		group(
+			"gold",
+			"{remote: {pool: 10.11.0.1-10.11.0.9, subnet: 10.11.0.0/24}, allowedNamespaces: {from: Selector, selector: "+
+				"{matchLabels: {tier: gold}}}}",
+		),
+		group(
+			"reserving",
+			"{remote: {pool: 10.12.0.1-10.12.0.9, subnet: 10.12.0.0/24}, reservations: [{address: 10.12.0.1, service: "+
+				"other/web}, {address: 10.12.0.2, service: test/web}]}",
+		),
 		group("netbox", "netbox: {url: 'https://netbox.example', tenant: t, tokenSecretRef: {name: a, key: b}}"),
 	} {
 		if err := api.Create(ctx, sg); err != nil {
@@ -325,7 +351,9 @@ func manifest(kind, name, spec string) *unstructured.Unstructured {
 // service makes a Service of type LoadBalancer that gets one IPv4 address.
 func service(name, group string, port int32) *corev1.Service {
 	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: user, Name: name, Annotations: map[string]string{v1.AnnotationServiceGroup: group}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: user, Name: name, Annotations: map[string]string{v1.AnnotationServiceGroup: group},
+		},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer, AllocateLoadBalancerNodePorts: ptr.To(false),
 			Ports: []corev1.ServicePort{{Port: port}},

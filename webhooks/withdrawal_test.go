@@ -14,10 +14,12 @@ import (
 )
 
 const (
-	withdrawalCure = "let another LBNodeAgent select nodes that can, or annotate the LBNodeAgent with purelb.io/allow-withdrawal=true, and their agents withdraw them"
-	withdrawn      = "their agents withdraw them"
+	withdrawalCure = "let another LBNodeAgent select nodes that can, or annotate the LBNodeAgent with " +
+		"purelb.io/allow-withdrawal=true, and their agents withdraw them"
+	withdrawn = "their agents withdraw them"
 	// Those that createCluster makes, and that all are Virtual.
-	leavesAll = "leaves 2 addresses in use by 3 Services (other/far, test/dns, test/holder) without a node to announce them: "
+	leavesAll = "leaves 2 addresses in use by 3 Services (other/far, test/dns, test/holder) without a node to announce " +
+		"them: "
 	leavesOne = "leaves 1 address in use by 1 Service (test/onlink) without a node to announce them: "
 	noNode    = "spec.nodeSelector: selects none of the cluster's nodes, now"
 )
@@ -25,8 +27,10 @@ const (
 var (
 	deletionRefused = answer{forbidden: leavesAll + withdrawalCure}
 	deletionAllowed = warns(leavesAll + withdrawn)
-	changeRefused   = answer{warnings: []string{noNode}, refused: []cause{{"spec.nodeSelector", "Forbidden: " + leavesAll + withdrawalCure}}}
-	changeAllowed   = warns(noNode, "spec.nodeSelector: "+leavesAll+withdrawn)
+	changeRefused   = answer{
+		warnings: []string{noNode}, refused: []cause{{"spec.nodeSelector", "Forbidden: " + leavesAll + withdrawalCure}},
+	}
+	changeAllowed = warns(noNode, "spec.nodeSelector: "+leavesAll+withdrawn)
 )
 
 // selecting changes which nodes an LBNodeAgent selects.
@@ -71,7 +75,9 @@ func TestFaultLastLBNodeAgent(t *testing.T) {
 	create(t, second)
 	check(t, api.Delete(ctx, last.DeepCopy(), client.DryRunAll), answer{})
 	check(t, update(ctx, last, selecting("z"), client.DryRunAll), warns(noNode))
-	g.Expect(update(ctx, second, func(u *unstructured.Unstructured) { u.SetFinalizers(append(u.GetFinalizers(), "example.com/a")) })).To(Succeed())
+	g.Expect(update(
+		ctx, second, func(u *unstructured.Unstructured) { u.SetFinalizers(append(u.GetFinalizers(), "example.com/a")) },
+	)).To(Succeed())
 	waitUntilCached(t, second)
 	late := &v1.LBNodeAgentList{}
 	g.Expect(cached.List(ctx, late, client.InNamespace(namespace))).To(Succeed())
@@ -105,7 +111,10 @@ func TestFaultLastLBNodeAgent(t *testing.T) {
 // no interface.
 func TestLastLBNodeAgentOfSubnet(t *testing.T) {
 	g, ctx := begin(t), context.Background()
-	ann := &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "node3"}, Spec: v1.AnnouncementSpec{NodeName: "node3", LBNodeAgent: "facts"}}
+	ann := &v1.Announcement{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "node3"},
+		Spec:       v1.AnnouncementSpec{NodeName: "node3", LBNodeAgent: "facts"},
+	}
 	create(t, ann)
 	ann.Status.Interfaces = []v1.NodeInterface{{Name: "eth0", MAC: "02:00:00:00:00:03", Subnets: []string{"10.8.0.3/24"}}}
 	ann.Status.ObservedGeneration = ann.Generation
@@ -115,7 +124,8 @@ func TestLastLBNodeAgentOfSubnet(t *testing.T) {
 	create(t, svc)
 	g.Eventually(func(g Gomega) []string { return ingressOf(g, "onlink") }).Should(HaveLen(1))
 	waitUntilCached(t, svc)
-	onLink, offLink := manifest("LBNodeAgent", "on-link", "nodeSelector: {rack: a}"), manifest("LBNodeAgent", "off-link", "nodeSelector: {rack: b}")
+	onLink, offLink := manifest("LBNodeAgent", "on-link", "nodeSelector: {rack: a}"),
+		manifest("LBNodeAgent", "off-link", "nodeSelector: {rack: b}")
 	create(t, onLink)
 	create(t, offLink)
 
@@ -152,13 +162,18 @@ func TestLastLBNodeAgentOfSubnet(t *testing.T) {
 
 	// A new LBNodeAgent that takes over the nodes of the link.
 	const (
-		takes = "spec.nodeSelector: this LBNodeAgent comes before on-link on nodes node1, node2 (a selector comes before none, then the first by name)"
-		loses = "spec.nodeSelector: LBNodeAgent on-link comes before this one on nodes node1, node2 (a selector comes before none, then the first by name)"
+		takes = "spec.nodeSelector: this LBNodeAgent comes before on-link on nodes node1, node2 (a selector comes before " +
+			"none, then the first by name)"
+		loses = "spec.nodeSelector: LBNodeAgent on-link comes before this one on nodes node1, node2 (a selector comes " +
+			"before none, then the first by name)"
 	)
 	taking := func(name, subnet string) *unstructured.Unstructured {
 		return manifest("LBNodeAgent", name, "{nodeSelector: {rack: a}, local: {subnets: ["+subnet+"]}}")
 	}
-	check(t, api.Create(ctx, taking("a", "10.8.0.0/24"), client.DryRunAll), answer{warnings: []string{takes}, refused: refused("spec.local.subnets")})
+	check(
+		t, api.Create(ctx, taking("a", "10.8.0.0/24"), client.DryRunAll),
+		answer{warnings: []string{takes}, refused: refused("spec.local.subnets")},
+	)
 	check(t, api.Create(ctx, taking("a", "10.7.0.0/24"), client.DryRunAll), warns(takes))
 	check(t, api.Create(ctx, taking("z", "10.8.0.0/24"), client.DryRunAll), warns(loses))
 	meant := taking("a", "10.8.0.0/24")

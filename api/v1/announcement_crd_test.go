@@ -36,14 +36,17 @@ func announcing(fields ...string) string {
 
 // standingBy is the spec of an Announcement with standby for some addresses.
 func standingBy(addresses, witnesses int, more string) string {
-	spec := "nodeName: node2\nlbNodeAgent: default\n" + more + "\nstandby:\n  watched: {nodeName: node1, addresses: [10.0.0.1], macs: ['02:00:00:00:00:01']}\n  interface: eth0\n" +
+	spec := "nodeName: node2\nlbNodeAgent: default\n" + more +
+		"\nstandby:\n  watched: {nodeName: node1, addresses: [10.0.0.1], macs: ['02:00:00:00:00:01']}\n  interface: eth0\n" +
 		"  witnesses: ["
 	for i := range witnesses {
 		spec += fmt.Sprintf("{nodeName: w%d}, ", i)
 	}
 	spec += "]\n  addresses: ["
 	for i := range addresses {
-		spec += fmt.Sprintf("{address: 10.0.0.%d, serviceGroup: default, epoch: 1, successors: [{nodeName: node2, epoch: 2}]}, ", i)
+		spec += fmt.Sprintf(
+			"{address: 10.0.0.%d, serviceGroup: default, epoch: 1, successors: [{nodeName: node2, epoch: 2}]}, ", i,
+		)
 	}
 	return spec + "]"
 }
@@ -65,10 +68,15 @@ func TestAnnouncementRules(t *testing.T) {
 		{"no addresses", "nodeName: node1\nlbNodeAgent: default", nil},
 		{"no nodeName", "lbNodeAgent: default", []cause{{"spec.nodeName", "Required"}}},
 		{"empty nodeName", "nodeName: ''\nlbNodeAgent: default", []cause{{"spec.nodeName", "at least 1 char"}}},
-		{"nodeName of 254", "nodeName: " + strings.Repeat("a", 254) + "\nlbNodeAgent: default", []cause{{"spec.nodeName", "253"}}},
+		{
+			"nodeName of 254", "nodeName: " + strings.Repeat("a", 254) + "\nlbNodeAgent: default",
+			[]cause{{"spec.nodeName", "253"}},
+		},
 		{"no lbNodeAgent", "nodeName: node1", []cause{{"spec.lbNodeAgent", "Required"}}},
 		{"empty lbNodeAgent", "nodeName: node1\nlbNodeAgent: ''", []cause{{"spec.lbNodeAgent", "at least 1 char"}}},
-		{"lbNodeAgent of 64", "nodeName: node1\nlbNodeAgent: " + strings.Repeat("a", 64), []cause{{"spec.lbNodeAgent", "63"}}},
+		{
+			"lbNodeAgent of 64", "nodeName: node1\nlbNodeAgent: " + strings.Repeat("a", 64), []cause{{"spec.lbNodeAgent", "63"}},
+		},
 		{"heartbeat 60", "nodeName: node1\nlbNodeAgent: default\nheartbeatSeconds: 60", nil},
 		{"heartbeat 0", "nodeName: node1\nlbNodeAgent: default\nheartbeatSeconds: 0",
 			[]cause{{"spec.heartbeatSeconds", "greater than or equal to 1"}}},
@@ -77,7 +85,8 @@ func TestAnnouncementRules(t *testing.T) {
 
 		{"100 addresses", addresses(100), nil},
 		{"101 addresses", addresses(101), []cause{{"spec.addresses", "100"}}},
-		{"an address twice", announcing() + strings.ReplaceAll(announcing()[strings.Index(announcing(), "- x: x"):], "x: x", "y: y"),
+		{"an address twice",
+			announcing() + strings.ReplaceAll(announcing()[strings.Index(announcing(), "- x: x"):], "x: x", "y: y"),
 			[]cause{{"spec.addresses[1]", "Duplicate"}}},
 
 		{"IPv6", announcing("address: 'fd00::1'", "prefixLength: 128"), nil},
@@ -93,32 +102,77 @@ func TestAnnouncementRules(t *testing.T) {
 		{"no prefixLength", announcing("prefixLength"), []cause{{entry + ".prefixLength", "Required"}}},
 		{"prefixLength 0", announcing("prefixLength: 0"), []cause{{entry + ".prefixLength", "greater than or equal to 1"}}},
 		{"prefixLength 32", announcing("prefixLength: 32"), nil},
-		{"prefixLength 33 of IPv4", announcing("prefixLength: 33"), []cause{{entry + ".prefixLength", "must be at most 32 for IPv4"}}},
+		{
+			"prefixLength 33 of IPv4", announcing("prefixLength: 33"),
+			[]cause{{entry + ".prefixLength", "must be at most 32 for IPv4"}},
+		},
 		{"prefixLength 33 of IPv6", announcing("address: 'fd00::1'", "prefixLength: 33"), nil},
-		{"prefixLength 129", announcing("address: 'fd00::1'", "prefixLength: 129"), []cause{{entry + ".prefixLength", "less than or equal to 128"}}},
+		{
+			"prefixLength 129", announcing("address: 'fd00::1'", "prefixLength: 129"),
+			[]cause{{entry + ".prefixLength", "less than or equal to 128"}},
+		},
 
 		{"standby", standingBy(1, 1, ""), nil},
 		{"standby for 100 addresses", standingBy(100, 3, ""), nil},
 		{"standby for 101 addresses", standingBy(101, 0, ""), []cause{{"spec.standby.addresses", "100"}}},
 		{"standby for nothing", standingBy(0, 0, ""), []cause{{"spec.standby.addresses", "at least 1 item"}}},
 		{"four witnesses", standingBy(1, 4, ""), []cause{{"spec.standby.witnesses", "3"}}},
-		{"standby and addresses", standingBy(1, 1, "addresses: [{address: 10.0.0.1, prefixLength: 32, interface: eth0, type: Local, serviceGroup: default}]"),
+		{"standby and addresses",
+			standingBy(
+				1, 1, "addresses: [{address: 10.0.0.1, prefixLength: 32, interface: eth0, type: Local, serviceGroup: default}]",
+			),
 			[]cause{{"spec.addresses", "an Announcement with standby announces no addresses"}}},
 
 		{"two successors", announcing("successors: [{nodeName: node2, epoch: 2}, {nodeName: node3, epoch: 3}]"), nil},
-		{"three successors", announcing("successors: [{nodeName: b, epoch: 2}, {nodeName: c, epoch: 3}, {nodeName: d, epoch: 4}]"), []cause{{entry + ".successors", "at most 2 items"}}},
-		{"a successor without a node", announcing("successors: [{epoch: 2}]"), []cause{{entry + ".successors[0].nodeName", "Required"}}},
-		{"a successor without an epoch", announcing("successors: [{nodeName: node2}]"), []cause{{entry + ".successors[0].epoch", "Required"}}},
-		{"a successor with epoch 0", announcing("successors: [{nodeName: node2, epoch: 0}]"), []cause{{entry + ".successors[0].epoch", "greater than or equal to 1"}}},
-		{"successors of a Virtual address", announcing("type: Virtual", "successors: [{nodeName: node2, epoch: 2}]"), []cause{{entry + ".successors", "for Local addresses only"}}},
+		{
+			"three successors",
+			announcing("successors: [{nodeName: b, epoch: 2}, {nodeName: c, epoch: 3}, {nodeName: d, epoch: 4}]"),
+			[]cause{{entry + ".successors", "at most 2 items"}},
+		},
+		{
+			"a successor without a node", announcing("successors: [{epoch: 2}]"),
+			[]cause{{entry + ".successors[0].nodeName", "Required"}},
+		},
+		{
+			"a successor without an epoch", announcing("successors: [{nodeName: node2}]"),
+			[]cause{{entry + ".successors[0].epoch", "Required"}},
+		},
+		{
+			"a successor with epoch 0", announcing("successors: [{nodeName: node2, epoch: 0}]"),
+			[]cause{{entry + ".successors[0].epoch", "greater than or equal to 1"}},
+		},
+		{
+			"successors of a Virtual address", announcing("type: Virtual", "successors: [{nodeName: node2, epoch: 2}]"),
+			[]cause{{entry + ".successors", "for Local addresses only"}},
+		},
 
 		{"contested", announcing("contestedBy: {nodeName: node2, epoch: 2}"), nil},
-		{"contested without a node", announcing("contestedBy: {epoch: 2}"), []cause{{entry + ".contestedBy.nodeName", "Required"}}},
-		{"contested without an epoch", announcing("contestedBy: {nodeName: node2}"), []cause{{entry + ".contestedBy.epoch", "Required"}}},
-		{"contested Virtual address", announcing("type: Virtual", "contestedBy: {nodeName: node2, epoch: 2}"), []cause{{entry + ".contestedBy", "for Local addresses only"}}},
-		{"16 successors of the node", "nodeName: node1\nlbNodeAgent: default\nsuccessors:\n" + repeat(16, "- {nodeName: n%d}"), nil},
-		{"17 successors of the node", "nodeName: node1\nlbNodeAgent: default\nsuccessors:\n" + repeat(17, "- {nodeName: n%d}"), []cause{{"spec.successors", "16"}}},
-		{"a successor of the node twice", "nodeName: node1\nlbNodeAgent: default\nsuccessors: [{nodeName: node2}, {nodeName: node2}]", []cause{{"spec.successors[1]", "Duplicate"}}},
+		{
+			"contested without a node", announcing("contestedBy: {epoch: 2}"),
+			[]cause{{entry + ".contestedBy.nodeName", "Required"}},
+		},
+		{
+			"contested without an epoch", announcing("contestedBy: {nodeName: node2}"),
+			[]cause{{entry + ".contestedBy.epoch", "Required"}},
+		},
+		{
+			"contested Virtual address", announcing("type: Virtual", "contestedBy: {nodeName: node2, epoch: 2}"),
+			[]cause{{entry + ".contestedBy", "for Local addresses only"}},
+		},
+		{
+			"16 successors of the node",
+			"nodeName: node1\nlbNodeAgent: default\nsuccessors:\n" + repeat(16, "- {nodeName: n%d}"), nil,
+		},
+		{
+			"17 successors of the node",
+			"nodeName: node1\nlbNodeAgent: default\nsuccessors:\n" + repeat(17, "- {nodeName: n%d}"),
+			[]cause{{"spec.successors", "16"}},
+		},
+		{
+			"a successor of the node twice",
+			"nodeName: node1\nlbNodeAgent: default\nsuccessors: [{nodeName: node2}, {nodeName: node2}]",
+			[]cause{{"spec.successors[1]", "Duplicate"}},
+		},
 
 		{"no interface", announcing("interface"), []cause{{entry + ".interface", "Required"}}},
 		{"interface of 16", announcing("interface: abcdefghijklmnop"), []cause{{entry + ".interface", "15"}}},
@@ -126,22 +180,40 @@ func TestAnnouncementRules(t *testing.T) {
 		{"no type", announcing("type"), []cause{{entry + ".type", "Required"}}},
 		{"type", announcing("type: Remote"), []cause{{entry + ".type", `supported values: "Local", "Virtual"`}}},
 		{"no serviceGroup", announcing("serviceGroup"), []cause{{entry + ".serviceGroup", "Required"}}},
-		{"serviceGroup of 254", announcing("serviceGroup: " + strings.Repeat("a", 254)), []cause{{entry + ".serviceGroup", "253"}}},
+		{
+			"serviceGroup of 254", announcing("serviceGroup: " + strings.Repeat("a", 254)),
+			[]cause{{entry + ".serviceGroup", "253"}},
+		},
 
 		{"100 services", announcing("services: [" + repeat(100, "a/%d,") + "]"), nil},
 		{"101 services", announcing("services: [" + repeat(101, "a/%d,") + "]"), []cause{{entry + ".services", "100"}}},
-		{"service of 318", announcing("services: [" + strings.Repeat("a", 318) + "]"), []cause{{entry + ".services[0]", "317"}}},
+		{
+			"service of 318", announcing("services: [" + strings.Repeat("a", 318) + "]"),
+			[]cause{{entry + ".services[0]", "317"}},
+		},
 		{"claim Takeover", announcing("claimPolicy: Takeover"), nil},
-		{"claim", announcing("claimPolicy: Steal"), []cause{{entry + ".claimPolicy", `supported values: "Probe", "Takeover"`}}},
+		{
+			"claim", announcing("claimPolicy: Steal"),
+			[]cause{{entry + ".claimPolicy", `supported values: "Probe", "Takeover"`}},
+		},
 		{"handed over", announcing("handingOver: true"), nil},
 		{"64 MACs", announcing("previousMACs: [" + repeat(64, "m%d,") + "]"), nil},
 		{"65 MACs", announcing("previousMACs: [" + repeat(65, "m%d,") + "]"), []cause{{entry + ".previousMACs", "64"}}},
-		{"MAC of 65", announcing("previousMACs: [" + strings.Repeat("a", 65) + "]"), []cause{{entry + ".previousMACs[0]", "64"}}},
+		{
+			"MAC of 65", announcing("previousMACs: [" + strings.Repeat("a", 65) + "]"),
+			[]cause{{entry + ".previousMACs[0]", "64"}},
+		},
 		{"epoch negative", announcing("epoch: -1"), []cause{{entry + ".epoch", "greater than or equal to 0"}}},
 
 		{"Virtual", announcing("type: Virtual"), nil},
-		{"Virtual, taken over", announcing("type: Virtual", "claimPolicy: Takeover"), []cause{{entry, "for Local addresses only"}}},
-		{"Virtual, handed over", announcing("type: Virtual", "handingOver: true"), []cause{{entry, "for Local addresses only"}}},
+		{
+			"Virtual, taken over", announcing("type: Virtual", "claimPolicy: Takeover"),
+			[]cause{{entry, "for Local addresses only"}},
+		},
+		{
+			"Virtual, handed over", announcing("type: Virtual", "handingOver: true"),
+			[]cause{{entry, "for Local addresses only"}},
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			err := api.Create(context.Background(), manifest(t, "Announcement", row.spec), client.DryRunAll)
@@ -185,7 +257,8 @@ func TestAnnouncementNode(t *testing.T) {
 
 	t.Run("is selectable", func(t *testing.T) {
 		var list v1.AnnouncementList
-		if err := api.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{"spec.nodeName": "node1"}); err != nil {
+		if err := api.List(ctx, &list, client.InNamespace(namespace),
+			client.MatchingFields{"spec.nodeName": "node1"}); err != nil {
 			t.Fatal(err)
 		}
 		var names []string

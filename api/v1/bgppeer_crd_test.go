@@ -32,27 +32,52 @@ families: [IPv4, IPv6]`, nil},
 		{"four bytes of ASN", strings.Replace(at, "65000", "4294967295", 1), nil},
 		{"any external", strings.Replace(at, "65000", "External", 1), nil},
 		{"internal", strings.Replace(at, "65000", "Internal", 1), nil},
-		{"ASN 0", strings.Replace(at, "65000", "0", 1), []cause{{"spec.peerASN", "must be a number from 1 to 4294967295, External or Internal"}}},
-		{"ASN too large", strings.Replace(at, "65000", "4294967296", 1), []cause{{"spec.peerASN", "must be a number from 1"}}},
-		{"a number as text", strings.Replace(at, "65000", "'65000'", 1), []cause{{"spec.peerASN", "must be a number from 1"}}},
+		{
+			"ASN 0", strings.Replace(at, "65000", "0", 1),
+			[]cause{{"spec.peerASN", "must be a number from 1 to 4294967295, External or Internal"}},
+		},
+		{
+			"ASN too large", strings.Replace(at, "65000", "4294967296", 1), []cause{{"spec.peerASN", "must be a number from 1"}},
+		},
+		{
+			"a number as text", strings.Replace(at, "65000", "'65000'", 1), []cause{{"spec.peerASN", "must be a number from 1"}},
+		},
 		{"another word", strings.Replace(at, "65000", "Any", 1), []cause{{"spec.peerASN", "must be a number from 1"}}},
 		{"own ASN by label", "peerASN: 65000\nmyASNLabel: example.com/asn\ndiscover: DefaultGateway", nil},
 		{"own ASN twice", at + "myASNLabel: asn", []cause{{"spec", "exactly one of myASN and myASNLabel"}}},
 		{"no own ASN", "peerASN: 65000\npeerAddress: 192.0.2.1", []cause{{"spec", "exactly one of myASN and myASNLabel"}}},
 		{"no neighbour", minimal, []cause{{"spec", "exactly one of peerAddress, interface and discover"}}},
-		{"two neighbours", at + "discover: DefaultGateway", []cause{{"spec", "exactly one of peerAddress, interface and discover"}}},
+		{
+			"two neighbours", at + "discover: DefaultGateway",
+			[]cause{{"spec", "exactly one of peerAddress, interface and discover"}},
+		},
 		{"unnumbered", minimal + "interface: eth1", nil},
-		{"unnumbered with a password", minimal + "interface: eth1\npasswordSecretRef: {name: a, key: b}", []cause{{"spec.passwordSecretRef", "cannot have a password"}}},
+		{
+			"unnumbered with a password", minimal + "interface: eth1\npasswordSecretRef: {name: a, key: b}",
+			[]cause{{"spec.passwordSecretRef", "cannot have a password"}},
+		},
 		{"no address", minimal + "peerAddress: router1", []cause{{"spec.peerAddress", "must be an IP address"}}},
-		{"source of the other family", at + "sourceAddress: fd00::1", []cause{{"spec.sourceAddress", "must be of the family of peerAddress"}}},
+		{
+			"source of the other family", at + "sourceAddress: fd00::1",
+			[]cause{{"spec.sourceAddress", "must be of the family of peerAddress"}},
+		},
 		{"multihop", at + "ebgpMultihop: 3", nil},
 		{"multihop and BFD", at + "ebgpMultihop: 3\nbfd: {}", []cause{{"spec.bfd", "cannot be used with ebgpMultihop"}}},
-		{"multihop and TTL security", at + "ebgpMultihop: 3\nttlSecurity: true", []cause{{"spec.ttlSecurity", "exclude each other"}}},
+		{
+			"multihop and TTL security", at + "ebgpMultihop: 3\nttlSecurity: true",
+			[]cause{{"spec.ttlSecurity", "exclude each other"}},
+		},
 		{"BFD too fast", at + "bfd: {interval: 10ms}", []cause{{"spec.bfd.interval", "must be from 50ms to 10s"}}},
 		{"hold time too short", at + "holdTime: 2s", []cause{{"spec.holdTime", "must be from 3s to 18h"}}},
-		{"keepalive too long", at + "holdTime: 9s\nkeepaliveTime: 5s", []cause{{"spec.keepaliveTime", "at most half of holdTime"}}},
+		{
+			"keepalive too long", at + "holdTime: 9s\nkeepaliveTime: 5s",
+			[]cause{{"spec.keepaliveTime", "at most half of holdTime"}},
+		},
 		{"no graceful restart", at + "gracefulRestart: {restartTime: 0s}", nil},
-		{"restart for too long", at + "gracefulRestart: {restartTime: 2h}", []cause{{"spec.gracefulRestart.restartTime", "must be 0s (off), or from 1s to 1h"}}},
+		{
+			"restart for too long", at + "gracefulRestart: {restartTime: 2h}",
+			[]cause{{"spec.gracefulRestart.restartTime", "must be 0s (off), or from 1s to 1h"}},
+		},
 		{"families twice", at + "families: [IPv4, IPv4]", []cause{{"spec.families[1]", "Duplicate"}}},
 		{"no family", at + "families: []", []cause{{"spec.families", "at least 1"}}},
 	} {
@@ -69,10 +94,22 @@ func TestServiceGroupBGPRules(t *testing.T) {
 		name, spec string
 		refused    []cause
 	}{
-		{"everything", group("{advertise: false, peers: [a, b], communities: ['65000:1', no-export], largeCommunities: ['4200000000:1:2'], localPref: 200, med: 0, prepend: 3}"), nil},
-		{"a community that is none", group("{communities: [external]}"), []cause{{"spec.bgp.communities[0]", "should match"}}},
+		{
+			"everything",
+			group(
+				"{advertise: false, peers: [a, b], communities: ['65000:1', no-export], largeCommunities: ['4200000000:1:2'], " +
+					"localPref: 200, med: 0, prepend: 3}",
+			),
+			nil,
+		},
+		{
+			"a community that is none", group("{communities: [external]}"), []cause{{"spec.bgp.communities[0]", "should match"}},
+		},
 		{"a community too large", group("{communities: ['65536:1']}"), []cause{{"spec.bgp.communities[0]", "at most 65535"}}},
-		{"a large community of two", group("{largeCommunities: ['1:2']}"), []cause{{"spec.bgp.largeCommunities[0]", "should match"}}},
+		{
+			"a large community of two", group("{largeCommunities: ['1:2']}"),
+			[]cause{{"spec.bgp.largeCommunities[0]", "should match"}},
+		},
 		{"no peers", group("{peers: []}"), []cause{{"spec.bgp.peers", "at least 1"}}},
 		{"prepended too often", group("{prepend: 17}"), []cause{{"spec.bgp.prepend", "16"}}},
 		{"MED too large", group("{med: 4294967296}"), []cause{{"spec.bgp.med", "4294967295"}}},

@@ -12,7 +12,8 @@ import (
 
 func TestCommonAnnouncementRules(t *testing.T) {
 	connect(t)
-	const entry = "- {address: 10.0.0.%d, prefixLength: 32, interface: kube-lb0, type: Virtual, serviceGroup: default, epoch: 1}"
+	const entry = "- {address: 10.0.0.%d, prefixLength: 32, interface: kube-lb0, type: Virtual, serviceGroup: default, " +
+		"epoch: 1}"
 	of := func(addresses string) string { return "lbNodeAgent: default\nrevision: 1\naddresses:\n" + addresses }
 	for _, row := range []struct {
 		name, spec string
@@ -24,13 +25,18 @@ func TestCommonAnnouncementRules(t *testing.T) {
 		{"no lbNodeAgent", "revision: 1", []cause{{"spec.lbNodeAgent", "Required"}}},
 		{"no revision", "lbNodeAgent: default", []cause{{"spec.revision", "Required"}}},
 		{"revision 0", "lbNodeAgent: default\nrevision: 0", []cause{{"spec.revision", "greater than or equal to 1"}}},
-		{"a Local address", of("- {address: 10.0.0.1, prefixLength: 32, interface: eth0, type: Local, serviceGroup: default}"),
+		{"a Local address", of(
+			"- {address: 10.0.0.1, prefixLength: 32, interface: eth0, type: Local, serviceGroup: default}",
+		),
 			[]cause{{"spec.addresses", "only Virtual addresses are announced by all nodes"}}},
-		{"an address that is none", of("- {address: 10.0.0, prefixLength: 32, interface: kube-lb0, type: Virtual, serviceGroup: default}"),
+		{"an address that is none",
+			of("- {address: 10.0.0, prefixLength: 32, interface: kube-lb0, type: Virtual, serviceGroup: default}"),
 			[]cause{{"spec.addresses[0].address", "must be an IP address in canonical form"}}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			checkRefused(t, api.Create(context.Background(), manifest(t, "CommonAnnouncement", row.spec), client.DryRunAll), row.refused)
+			checkRefused(
+				t, api.Create(context.Background(), manifest(t, "CommonAnnouncement", row.spec), client.DryRunAll), row.refused,
+			)
 		})
 	}
 }
@@ -48,7 +54,8 @@ func TestCommonAnnouncementAgent(t *testing.T) {
 	}
 	t.Run("is selectable", func(t *testing.T) {
 		var list v1.CommonAnnouncementList
-		if err := api.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{"spec.lbNodeAgent": "one"}); err != nil {
+		if err := api.List(ctx, &list, client.InNamespace(namespace),
+			client.MatchingFields{"spec.lbNodeAgent": "one"}); err != nil {
 			t.Fatal(err)
 		}
 		var names []string

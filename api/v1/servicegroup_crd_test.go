@@ -62,9 +62,15 @@ func TestServiceGroupRules(t *testing.T) {
 	}{
 		// Kinds of a group.
 		{"nothing", "{}", []cause{{"spec", one}}},
-		{"local and remote", v4("10.0.0.1", "10.0.0.0/24", "") + "remote: {pool: 10.1.0.1, subnet: 10.1.0.0/24}", []cause{{"spec", one}}},
+		{
+			"local and remote", v4("10.0.0.1", "10.0.0.0/24", "") + "remote: {pool: 10.1.0.1, subnet: 10.1.0.0/24}",
+			[]cause{{"spec", one}},
+		},
 		{"local and netbox", v4("10.0.0.1", "10.0.0.0/24", "") + netbox(""), []cause{{"spec", one}}},
-		{"all three", v4("10.0.0.1", "10.0.0.0/24", "") + "remote: {pool: 10.1.0.1, subnet: 10.1.0.0/24}\n" + netbox(""), []cause{{"spec", one}}},
+		{
+			"all three", v4("10.0.0.1", "10.0.0.0/24", "") + "remote: {pool: 10.1.0.1, subnet: 10.1.0.0/24}\n" + netbox(""),
+			[]cause{{"spec", one}},
+		},
 		{"shareAcrossNamespaces", v4("10.0.0.1", "10.0.0.0/24", "") + "shareAcrossNamespaces: true", nil},
 		{"shareAcrossNamespaces as text", v4("10.0.0.1", "10.0.0.0/24", "") + "shareAcrossNamespaces: 'yes'",
 			[]cause{{"spec.shareAcrossNamespaces", "must be of type boolean"}}},
@@ -78,25 +84,61 @@ func TestServiceGroupRules(t *testing.T) {
 		{"allowedNamespaces of nothing", one4 + "allowedNamespaces: {}", nil},
 		{"allowedNamespaces Selector", one4 + "allowedNamespaces: {from: Selector, selector: {matchLabels: {a: b}}}", nil},
 		{"allowedNamespaces, all by a selector", one4 + "allowedNamespaces: {from: Selector, selector: {}}", nil},
-		{"allowedNamespaces Same", one4 + "allowedNamespaces: {from: Same}", []cause{{"spec.allowedNamespaces.from", `Unsupported value: "Same": supported values: "All", "Selector"`}}},
-		{"Selector without selector", one4 + "allowedNamespaces: {from: Selector}", []cause{{"spec.allowedNamespaces.selector", "from: Selector needs a selector; {} selects all namespaces"}}},
-		{"selector with All", one4 + "allowedNamespaces: {from: All, selector: {}}", []cause{{"spec.allowedNamespaces.from", "selector counts only with from: Selector"}}},
-		{"selector alone", one4 + "allowedNamespaces: {selector: {}}", []cause{{"spec.allowedNamespaces.from", "selector counts only with from: Selector"}}},
+		{
+			"allowedNamespaces Same", one4 + "allowedNamespaces: {from: Same}",
+			[]cause{{"spec.allowedNamespaces.from", `Unsupported value: "Same": supported values: "All", "Selector"`}},
+		},
+		{
+			"Selector without selector", one4 + "allowedNamespaces: {from: Selector}",
+			[]cause{{"spec.allowedNamespaces.selector", "from: Selector needs a selector; {} selects all namespaces"}},
+		},
+		{
+			"selector with All", one4 + "allowedNamespaces: {from: All, selector: {}}",
+			[]cause{{"spec.allowedNamespaces.from", "selector counts only with from: Selector"}},
+		},
+		{
+			"selector alone", one4 + "allowedNamespaces: {selector: {}}",
+			[]cause{{"spec.allowedNamespaces.from", "selector counts only with from: Selector"}},
+		},
 		{"autoAssign", one4 + "autoAssign: false", nil},
 		{"autoAssign as text", one4 + "autoAssign: 'no'", []cause{{"spec.autoAssign", "must be of type boolean"}}},
 		{"reserved", one4 + "reservations: [{address: 10.0.0.1, service: a/b}, {address: 'fd00::1', service: a1/b-2}]", nil},
 		{"nothing reserved", one4 + "reservations: []", []cause{{"spec.reservations", "at least 1 item"}}},
 		{"256 reserved", one4 + "reservations:\n" + repeat(256, "- {address: 10.0.0.%d, service: a/b}"), nil},
-		{"257 reserved", one4 + "reservations:\n" + repeat(257, "- {address: 'fd00::%x', service: a/b}"), []cause{{"spec.reservations", "256"}}},
-		{"reserved twice", one4 + "reservations: [{address: 10.0.0.1, service: a/b}, {address: 10.0.0.1, service: a/c}]", []cause{{"spec.reservations[1]", "Duplicate value"}}},
-		{"reserved, no address", one4 + "reservations: [{address: ten, service: a/b}]", []cause{{"spec.reservations[0].address", "must be an IP address"}}},
-		{"reserved, a mapped address", one4 + "reservations: [{address: '::ffff:10.0.0.1', service: a/b}]", []cause{{"spec.reservations[0].address", "must be an IP address"}}},
+		{
+			"257 reserved", one4 + "reservations:\n" + repeat(257, "- {address: 'fd00::%x', service: a/b}"),
+			[]cause{{"spec.reservations", "256"}},
+		},
+		{
+			"reserved twice", one4 + "reservations: [{address: 10.0.0.1, service: a/b}, {address: 10.0.0.1, service: a/c}]",
+			[]cause{{"spec.reservations[1]", "Duplicate value"}},
+		},
+		{
+			"reserved, no address", one4 + "reservations: [{address: ten, service: a/b}]",
+			[]cause{{"spec.reservations[0].address", "must be an IP address"}},
+		},
+		{
+			"reserved, a mapped address", one4 + "reservations: [{address: '::ffff:10.0.0.1', service: a/b}]",
+			[]cause{{"spec.reservations[0].address", "must be an IP address"}},
+		},
 		{"reserved for a Service without namespace", one4 + "reservations: [{address: 10.0.0.1, service: web}]",
 			[]cause{{"spec.reservations[0].service", "must be the namespace and the name of a Service, such as team-a/web"}}},
-		{"reserved for three parts", one4 + "reservations: [{address: 10.0.0.1, service: a/b/c}]", []cause{{"spec.reservations[0].service", "must be the namespace and the name"}}},
-		{"reserved for nobody", one4 + "reservations: [{address: 10.0.0.1}]", []cause{{"spec.reservations[0].service", "Required"}}},
-		{"reserved in NetBox", netbox("") + "reservations: [{address: 10.0.0.1, service: a/b}]", []cause{{"spec.reservations", "NetBox allocates the addresses of the group: reserve them there"}}},
-		{"allowedNamespaces of NetBox", netbox("") + "allowedNamespaces: {from: Selector, selector: {matchLabels: {a: b}}}", nil},
+		{
+			"reserved for three parts", one4 + "reservations: [{address: 10.0.0.1, service: a/b/c}]",
+			[]cause{{"spec.reservations[0].service", "must be the namespace and the name"}},
+		},
+		{
+			"reserved for nobody", one4 + "reservations: [{address: 10.0.0.1}]",
+			[]cause{{"spec.reservations[0].service", "Required"}},
+		},
+		{
+			"reserved in NetBox", netbox("") + "reservations: [{address: 10.0.0.1, service: a/b}]",
+			[]cause{{"spec.reservations", "NetBox allocates the addresses of the group: reserve them there"}},
+		},
+		{
+			"allowedNamespaces of NetBox", netbox("") + "allowedNamespaces: {from: Selector, selector: {matchLabels: {a: b}}}",
+			nil,
+		},
 
 		// What belongs below.
 		{"pool under spec", "{pool: 10.0.0.1, subnet: 10.0.0.0/24}", []cause{{"spec", one}, {"spec", nest}}},
@@ -115,8 +157,9 @@ func TestServiceGroupRules(t *testing.T) {
 		{"empty remote", "remote: {}", []cause{{"spec.remote", empty}}},
 		{"only a boolean", "local: {multiPool: true}", []cause{{"spec.local", empty}}},
 		{"empty list", "local: {v4pools: []}", []cause{{"spec.local.v4pools", "at least 1 item"}}},
-		{"64 ranges of each family", "local:\n  v4pools:\n" + repeat(64, "  - {pool: 10.0.%[1]d.1, subnet: 10.0.%[1]d.0/24}") +
-			"  v6pools:\n" + repeat(64, "  - {pool: 'fd00:%[1]d::1', subnet: 'fd00:%[1]d::/64'}"), nil},
+		{"64 ranges of each family",
+			"local:\n  v4pools:\n" + repeat(64, "  - {pool: 10.0.%[1]d.1, subnet: 10.0.%[1]d.0/24}") +
+				"  v6pools:\n" + repeat(64, "  - {pool: 'fd00:%[1]d::1', subnet: 'fd00:%[1]d::/64'}"), nil},
 		{"65 IPv4 ranges", "local:\n  v4pools:\n" + repeat(65, "  - {pool: 10.0.%[1]d.1, subnet: 10.0.%[1]d.0/24}"),
 			[]cause{{"spec.local.v4pools", "64"}}},
 		{"65 IPv6 ranges", "remote:\n  v6pools:\n" + repeat(65, "  - {pool: 'fd00:%[1]d::1', subnet: 'fd00:%[1]d::/64'}"),
@@ -125,13 +168,26 @@ func TestServiceGroupRules(t *testing.T) {
 		// Every form.
 		{"lists", v4("10.0.0.0/28", "10.0.0.0/24", "aggregation: /32"), nil},
 		{"IPv6 list", v6("fd00::1-fd00::9", "fd00::/64", "aggregation: /128"), nil},
-		{"single ones", "local: {v4pool: {pool: 10.0.0.1, subnet: 10.0.0.0/24}, v6pool: {pool: 'fd00::1', subnet: 'fd00::/64', aggregation: /128}}", nil},
-		{"list and single", "local: {v4pools: [{pool: 10.0.1.1, subnet: 10.0.1.0/24}], v4pool: {pool: 10.0.0.1, subnet: 10.0.0.0/24}}", nil},
+		{
+			"single ones",
+			"local: {v4pool: {pool: 10.0.0.1, subnet: 10.0.0.0/24}, v6pool: {pool: 'fd00::1', subnet: 'fd00::/64', " +
+				"aggregation: /128}}",
+			nil,
+		},
+		{
+			"list and single",
+			"local: {v4pools: [{pool: 10.0.1.1, subnet: 10.0.1.0/24}], v4pool: {pool: 10.0.0.1, subnet: 10.0.0.0/24}}", nil,
+		},
 		{"oldest form, IPv4", "local: {pool: 10.0.0.1, subnet: 10.0.0.0/24, aggregation: default}", nil},
 		{"oldest form, IPv6", "remote: {pool: 'fd00::1', subnet: 'fd00::/64', aggregation: /128}", nil},
-		{"oldest form beside the other family", "local: {pool: 10.0.0.1, subnet: 10.0.0.0/24, v6pool: {pool: 'fd00::1', subnet: 'fd00::/64'}}", nil},
+		{
+			"oldest form beside the other family",
+			"local: {pool: 10.0.0.1, subnet: 10.0.0.0/24, v6pool: {pool: 'fd00::1', subnet: 'fd00::/64'}}", nil,
+		},
 		{"oldest form without subnet", "local: {pool: 10.0.0.1}", []cause{{"spec.local", together}}},
-		{"oldest form without pool", "local: {subnet: 10.0.0.0/24}", []cause{{"spec.local", together}, {"spec.local", empty}}},
+		{
+			"oldest form without pool", "local: {subnet: 10.0.0.0/24}", []cause{{"spec.local", together}, {"spec.local", empty}},
+		},
 		{"aggregation alone", "local: {aggregation: /32, v4pool: {pool: 10.0.0.1, subnet: 10.0.0.0/24}}",
 			[]cause{{"spec.local", "aggregation needs pool and subnet beside it"}}},
 
@@ -146,22 +202,38 @@ func TestServiceGroupRules(t *testing.T) {
 		{"no pool", "local: {v4pools: [{subnet: 10.0.0.0/24}]}", []cause{{"spec.local.v4pools[0].pool", "Required"}}},
 		{"pool of one character", v4("1", "10.0.0.0/24", ""), []cause{{"spec.local.v4pools[0].pool", "at least 2 chars"}}},
 		{"pool of 96 characters", v4(strings.Repeat("1", 96), "10.0.0.0/24", ""), nil},
-		{"pool of 97 characters", v4(strings.Repeat("1", 97), "10.0.0.0/24", ""), []cause{{"spec.local.v4pools[0].pool", "96"}}},
-		{"oldest pool of one character", "local: {pool: '1', subnet: 10.0.0.0/24}", []cause{{"spec.local.pool", "at least 2 chars"}}},
-		{"oldest pool of 97 characters", "local: {subnet: 10.0.0.0/24, pool: " + strings.Repeat("a", 97) + "}", []cause{{"spec.local.pool", "96"}}},
+		{
+			"pool of 97 characters", v4(strings.Repeat("1", 97), "10.0.0.0/24", ""),
+			[]cause{{"spec.local.v4pools[0].pool", "96"}},
+		},
+		{
+			"oldest pool of one character", "local: {pool: '1', subnet: 10.0.0.0/24}",
+			[]cause{{"spec.local.pool", "at least 2 chars"}},
+		},
+		{
+			"oldest pool of 97 characters", "local: {subnet: 10.0.0.0/24, pool: " + strings.Repeat("a", 97) + "}",
+			[]cause{{"spec.local.pool", "96"}},
+		},
 
 		// Subnets.
 		{"no subnet", "local: {v4pools: [{pool: 10.0.0.1}]}", []cause{{"spec.local.v4pools[0].subnet", "Required"}}},
 		{"subnet of 3 characters", v4("10.0.0.1", "1/1", ""),
 			[]cause{{"spec.local.v4pools[0].subnet", "at least 4 chars"}, {"spec.local.v4pools[0].subnet", notCIDR}}},
-		{"subnet of 44 characters", v4("10.0.0.1", strings.Repeat("f", 44), ""), []cause{{"spec.local.v4pools[0].subnet", "43"}}},
-		{"longest subnet", v6("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128", ""), nil},
+		{
+			"subnet of 44 characters", v4("10.0.0.1", strings.Repeat("f", 44), ""),
+			[]cause{{"spec.local.v4pools[0].subnet", "43"}},
+		},
+		{
+			"longest subnet", v6("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128", ""),
+			nil,
+		},
 		{"subnet is an address", v4("10.0.0.1", "10.0.0.0", ""), []cause{{"spec.local.v4pools[0].subnet", notCIDR}}},
 		{"subnet with host bits", v4("10.0.0.7", "10.0.0.7/24", ""),
 			[]cause{{"spec.local.v4pools[0].subnet", "did you mean 10.0.0.0/24?"}}},
 		{"IPv6 subnet with host bits", v6("fd00::7", "fd00::7/64", ""),
 			[]cause{{"spec.local.v6pools[0].subnet", "did you mean fd00::/64?"}}},
-		{"the second subnet with host bits", "remote: {v4pools: [{pool: 10.1.0.1, subnet: 10.1.0.0/24}, {pool: 10.0.0.1, subnet: 10.0.0.1/24}]}",
+		{"the second subnet with host bits",
+			"remote: {v4pools: [{pool: 10.1.0.1, subnet: 10.1.0.0/24}, {pool: 10.0.0.1, subnet: 10.0.0.1/24}]}",
 			[]cause{{"spec.remote.v4pools[1].subnet", "did you mean 10.0.0.0/24?"}}},
 		{"single subnet with host bits", "local: {v4pool: {pool: 10.0.0.1, subnet: 10.0.0.1/24}}",
 			[]cause{{"spec.local.v4pool.subnet", "did you mean 10.0.0.0/24?"}}},
@@ -170,14 +242,25 @@ func TestServiceGroupRules(t *testing.T) {
 		{"oldest subnet with host bits", "local: {pool: 10.0.0.1, subnet: 10.0.0.1/24}",
 			[]cause{{"spec.local.subnet", "did you mean 10.0.0.0/24?"}}},
 		{"oldest subnet is an address", "local: {pool: 10.0.0.1, subnet: 10.0.0.1}", []cause{{"spec.local.subnet", notCIDR}}},
-		{"IPv4-mapped subnet", v6("::ffff:10.0.0.1", "::ffff:10.0.0.0/120", ""), []cause{{"spec.local.v6pools[0].subnet", notCIDR}}},
-		{"prefix with a leading zero", v4("10.0.0.1", "10.0.0.0/024", ""), []cause{{"spec.local.v4pools[0].subnet", notCIDR}}},
+		{
+			"IPv4-mapped subnet", v6("::ffff:10.0.0.1", "::ffff:10.0.0.0/120", ""),
+			[]cause{{"spec.local.v6pools[0].subnet", notCIDR}},
+		},
+		{
+			"prefix with a leading zero", v4("10.0.0.1", "10.0.0.0/024", ""), []cause{{"spec.local.v4pools[0].subnet", notCIDR}},
+		},
 
 		// Families.
 		{"IPv6 among IPv4", v4("fd00::1", "fd00::/64", ""), []cause{{"spec.local.v4pools", "IPv6 goes under v6pools"}}},
 		{"IPv4 among IPv6", v6("10.0.0.1", "10.0.0.0/24", ""), []cause{{"spec.local.v6pools", "IPv4 goes under v4pools"}}},
-		{"IPv6 as v4pool", "local: {v4pool: {pool: 'fd00::1', subnet: 'fd00::/64'}}", []cause{{"spec.local.v4pool.subnet", "IPv6 goes under v6pool"}}},
-		{"IPv4 as v6pool", "local: {v6pool: {pool: 10.0.0.1, subnet: 10.0.0.0/24}}", []cause{{"spec.local.v6pool.subnet", "IPv4 goes under v4pool"}}},
+		{
+			"IPv6 as v4pool", "local: {v4pool: {pool: 'fd00::1', subnet: 'fd00::/64'}}",
+			[]cause{{"spec.local.v4pool.subnet", "IPv6 goes under v6pool"}},
+		},
+		{
+			"IPv4 as v6pool", "local: {v6pool: {pool: 10.0.0.1, subnet: 10.0.0.0/24}}",
+			[]cause{{"spec.local.v6pool.subnet", "IPv4 goes under v4pool"}},
+		},
 
 		// Aggregation.
 		{"aggregation empty", v4("10.0.0.1", "10.0.0.0/24", "aggregation: ''"), nil},
@@ -186,16 +269,34 @@ func TestServiceGroupRules(t *testing.T) {
 		{"supernetting", v4("10.0.0.1", "10.0.0.0/24", "aggregation: /16"), nil},
 		{"aggregation /128", v6("fd00::1", "fd00::/64", "aggregation: /128"), nil},
 		{"aggregation /99", v6("fd00::1", "fd00::/64", "aggregation: /99"), nil},
-		{"aggregation /33 of IPv4", v4("10.0.0.1", "10.0.0.0/24", "aggregation: /33"), []cause{{"spec.local.v4pools", "from /1 to /32"}}},
+		{
+			"aggregation /33 of IPv4", v4("10.0.0.1", "10.0.0.0/24", "aggregation: /33"),
+			[]cause{{"spec.local.v4pools", "from /1 to /32"}},
+		},
 		{"aggregation /33 of v4pool", "local: {v4pool: {pool: 10.0.0.1, subnet: 10.0.0.0/24, aggregation: /33}}",
 			[]cause{{"spec.local.v4pool.aggregation", "from /1 to /32"}}},
 		{"aggregation /0", v4("10.0.0.1", "10.0.0.0/24", "aggregation: /0"),
 			[]cause{{"spec.local.v4pools[0].aggregation", mask}, {"spec.local.v4pools", "from /1 to /32"}}},
-		{"aggregation /129", v6("fd00::1", "fd00::/64", "aggregation: /129"), []cause{{"spec.local.v6pools[0].aggregation", mask}}},
-		{"aggregation without a slash", v6("fd00::1", "fd00::/64", "aggregation: '64'"), []cause{{"spec.local.v6pools[0].aggregation", mask}}},
-		{"aggregation Default", v6("fd00::1", "fd00::/64", "aggregation: Default"), []cause{{"spec.local.v6pools[0].aggregation", mask}}},
-		{"aggregation too long", v6("fd00::1", "fd00::/64", "aggregation: defaults"), []cause{{"spec.local.v6pools[0].aggregation", "7"}}},
-		{"oldest aggregation /0", "local: {pool: 10.0.0.1, subnet: 10.0.0.0/24, aggregation: /0}", []cause{{"spec.local.aggregation", mask}}},
+		{
+			"aggregation /129", v6("fd00::1", "fd00::/64", "aggregation: /129"),
+			[]cause{{"spec.local.v6pools[0].aggregation", mask}},
+		},
+		{
+			"aggregation without a slash", v6("fd00::1", "fd00::/64", "aggregation: '64'"),
+			[]cause{{"spec.local.v6pools[0].aggregation", mask}},
+		},
+		{
+			"aggregation Default", v6("fd00::1", "fd00::/64", "aggregation: Default"),
+			[]cause{{"spec.local.v6pools[0].aggregation", mask}},
+		},
+		{
+			"aggregation too long", v6("fd00::1", "fd00::/64", "aggregation: defaults"),
+			[]cause{{"spec.local.v6pools[0].aggregation", "7"}},
+		},
+		{
+			"oldest aggregation /0", "local: {pool: 10.0.0.1, subnet: 10.0.0.0/24, aggregation: /0}",
+			[]cause{{"spec.local.aggregation", mask}},
+		},
 
 		// NetBox.
 		{"netbox", netbox(""), nil},
@@ -204,26 +305,53 @@ func TestServiceGroupRules(t *testing.T) {
 		{"netbox with an ftp url", netbox("url: ftp://netbox.example"), []cause{{"spec.netbox.url", "http or https URL"}}},
 		{"netbox with no url at all", netbox("url: netbox"), []cause{{"spec.netbox.url", "http or https URL"}}},
 		{"netbox with a long url", netbox("url: https://" + strings.Repeat("a", 505)), []cause{{"spec.netbox.url", "512"}}},
-		{"netbox without tenant", netbox("tenant"), []cause{{"spec.netbox", "say which addresses Services get: v4, v6, or tenant"}}},
+		{
+			"netbox without tenant", netbox("tenant"),
+			[]cause{{"spec.netbox", "say which addresses Services get: v4, v6, or tenant"}},
+		},
 		{"netbox with an empty tenant", netbox("tenant: ''"), []cause{{"spec.netbox.tenant", "at least 1 char"}}},
 		{"netbox with a long tenant", netbox("tenant: " + strings.Repeat("a", 101)), []cause{{"spec.netbox.tenant", "100"}}},
 		{"netbox without token", netbox("tokenSecretRef"), []cause{{"spec.netbox.tokenSecretRef", "Required"}}},
 		{"netbox with an empty token", netbox("tokenSecretRef: {name: '', key: ''}"),
-			[]cause{{"spec.netbox.tokenSecretRef.name", "at least 1 char"}, {"spec.netbox.tokenSecretRef.key", "at least 1 char"}}},
-		{"netbox with half a token", netbox("tokenSecretRef: {name: token}"), []cause{{"spec.netbox.tokenSecretRef.key", "Required"}}},
-		{"netbox with long names", netbox("tokenSecretRef: {name: " + strings.Repeat("a", 254) + ", key: " + strings.Repeat("a", 254) + "}"),
+			[]cause{
+				{"spec.netbox.tokenSecretRef.name", "at least 1 char"}, {"spec.netbox.tokenSecretRef.key", "at least 1 char"},
+			}},
+		{
+			"netbox with half a token", netbox("tokenSecretRef: {name: token}"),
+			[]cause{{"spec.netbox.tokenSecretRef.key", "Required"}},
+		},
+		{"netbox with long names",
+			netbox("tokenSecretRef: {name: " + strings.Repeat("a", 254) + ", key: " + strings.Repeat("a", 254) + "}"),
 			[]cause{{"spec.netbox.tokenSecretRef.name", "253"}, {"spec.netbox.tokenSecretRef.key", "253"}}},
 		{"netbox aggregation", netbox("aggregation: '24'"), []cause{{"spec.netbox.aggregation", mask}}},
 		{"netbox prefixes", netbox("v4: {prefixes: [10.0.0.0/24]}"), nil},
 		{"netbox ranges", netbox("v6: {ranges: ['fd00::1-fd00::9']}"), nil},
 		{"netbox selector", netbox("v4: {selector: {tag: lb, role: vips, tenant: lab, vrf: blue}}"), nil},
-		{"netbox prefix that is none", netbox("v4: {prefixes: [10.0.0.1-10.0.0.9]}"), []cause{{"spec.netbox.v4.prefixes", "every prefix must be in CIDR form"}}},
-		{"netbox prefix of the other family", netbox("v4: {prefixes: ['fd00::/64']}"), []cause{{"spec.netbox.v4", "every prefix must be IPv4; IPv6 goes under v6"}}},
-		{"netbox prefix of IPv4 under v6", netbox("v6: {prefixes: [10.0.0.0/24]}"), []cause{{"spec.netbox.v6", "every prefix must be IPv6; IPv4 goes under v4"}}},
-		{"netbox source without anything", netbox("v4: {}"), []cause{{"spec.netbox.v4", "at least one of prefixes, ranges and selector is needed"}}},
-		{"netbox selector without anything", netbox("v4: {selector: {}}"), []cause{{"spec.netbox.v4.selector", "at least one of tag, role, tenant and vrf is needed"}}},
+		{
+			"netbox prefix that is none", netbox("v4: {prefixes: [10.0.0.1-10.0.0.9]}"),
+			[]cause{{"spec.netbox.v4.prefixes", "every prefix must be in CIDR form"}},
+		},
+		{
+			"netbox prefix of the other family", netbox("v4: {prefixes: ['fd00::/64']}"),
+			[]cause{{"spec.netbox.v4", "every prefix must be IPv4; IPv6 goes under v6"}},
+		},
+		{
+			"netbox prefix of IPv4 under v6", netbox("v6: {prefixes: [10.0.0.0/24]}"),
+			[]cause{{"spec.netbox.v6", "every prefix must be IPv6; IPv4 goes under v4"}},
+		},
+		{
+			"netbox source without anything", netbox("v4: {}"),
+			[]cause{{"spec.netbox.v4", "at least one of prefixes, ranges and selector is needed"}},
+		},
+		{
+			"netbox selector without anything", netbox("v4: {selector: {}}"),
+			[]cause{{"spec.netbox.v4.selector", "at least one of tag, role, tenant and vrf is needed"}},
+		},
 		{"netbox role", netbox("role: king"), []cause{{"spec.netbox.role", "Unsupported value"}}},
-		{"netbox status", netbox("status: Active"), []cause{{"spec.netbox.status", "must be a status of NetBox, such as active"}}},
+		{
+			"netbox status", netbox("status: Active"),
+			[]cause{{"spec.netbox.status", "must be a status of NetBox, such as active"}},
+		},
 		{"netbox tags", netbox("tags: []"), []cause{{"spec.netbox.tags", "at least 1 item"}}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -246,7 +374,11 @@ func TestSeeds(t *testing.T) {
 		"local.yaml": {
 			{"metadata.name", "a lowercase RFC 1123 subdomain"},
 			{"spec", "exactly one of local, remote and netbox must be set"},
-			{"spec", "pool, subnet and aggregation do not go directly under spec: nest them under spec.local (or under spec.remote if they are always routed)"},
+			{
+				"spec",
+				"pool, subnet and aggregation do not go directly under spec: nest them under spec.local (or under spec.remote if " +
+					"they are always routed)",
+			},
 			{"spec", "name does not go under spec: the group's name is metadata.name"},
 		},
 	}
@@ -260,7 +392,9 @@ func TestSeeds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			checkRefused(t, api.Create(context.Background(), object(t, string(text)), client.DryRunAll), refused[filepath.Base(file)])
+			checkRefused(
+				t, api.Create(context.Background(), object(t, string(text)), client.DryRunAll), refused[filepath.Base(file)],
+			)
 		})
 	}
 }
@@ -271,12 +405,19 @@ func TestSeeds(t *testing.T) {
 func TestMisplacedFields(t *testing.T) {
 	connect(t)
 	const pools = "local: {v4pool: {pool: 10.0.0.1, subnet: 10.0.0.0/24}}\n"
-	for _, validation := range []string{metav1.FieldValidationStrict, metav1.FieldValidationWarn, metav1.FieldValidationIgnore} {
+	for _, validation := range []string{
+		metav1.FieldValidationStrict, metav1.FieldValidationWarn, metav1.FieldValidationIgnore,
+	} {
 		create := func(spec string) error {
-			return api.Create(context.Background(), manifest(t, "ServiceGroup", spec), client.DryRunAll, client.FieldValidation(validation))
+			return api.Create(
+				context.Background(), manifest(t, "ServiceGroup", spec), client.DryRunAll, client.FieldValidation(validation),
+			)
 		}
 		for _, field := range []string{"pool: 10.0.0.2", "subnet: 10.0.0.0/24", "aggregation: default"} {
-			checkRefused(t, create(pools+field), []cause{{"spec", "nest them under spec.local (or under spec.remote if they are always routed)"}})
+			checkRefused(
+				t, create(pools+field),
+				[]cause{{"spec", "nest them under spec.local (or under spec.remote if they are always routed)"}},
+			)
 		}
 		checkRefused(t, create(pools+"name: a"), []cause{{"spec", "the group's name is metadata.name"}})
 

@@ -41,7 +41,9 @@ availableIPv6: 9223372036854775807
 pools: [{range: 10.0.0.1-10.0.0.1, subnet: 10.0.0.0/24, announce: Local, capacity: 1, allocated: 1}]
 ranges: 10.0.0.1-10.0.0.1
 conditions: [{type: Ready, status: "True", reason: Accepted, message: 1 range, lastTransitionTime: "2026-01-01T00:00:00Z"}]`,
-		columns: []string{"Name", "Ready", "Type", "IPv4 Used", "IPv4 Free", "IPv6 Used", "IPv6 Free", "Age", "+Ranges", "+Message"},
+		columns: []string{
+			"Name", "Ready", "Type", "IPv4 Used", "IPv4 Free", "IPv6 Used", "IPv6 Free", "Age", "+Ranges", "+Message",
+		},
 		cells:   []string{"x", "True", "local", "1", "3", "2", "9223372036854775807", "", "10.0.0.1-10.0.0.1", "1 range"},
 		initial: []string{"x", "Unknown", "<nil>", "0", "0", "0", "0", "", "<nil>", "Not looked at yet"},
 	},
@@ -54,9 +56,13 @@ observedGeneration: 1
 desiredNodes: 3
 readyNodes: 2
 conditions: [{type: Ready, status: "False", reason: Progressing, message: 2 of 3, lastTransitionTime: "2026-01-01T00:00:00Z"}]`,
-		columns: []string{"Name", "Ready", "Desired", "Nodes Ready", "Interface", "Age", "+Node Selector", "+Subnets", "+Message"},
-		cells:   []string{"x", "False", "3", "2", "default", "", `{"rack":"a"}`, `["10.7.0.0/24","fd07::/64"]`, "2 of 3"},
-		initial: []string{"x", "Unknown", "0", "0", "default", "", `{"rack":"a"}`, `["10.7.0.0/24","fd07::/64"]`, "Not looked at yet"},
+		columns: []string{
+			"Name", "Ready", "Desired", "Nodes Ready", "Interface", "Age", "+Node Selector", "+Subnets", "+Message",
+		},
+		cells: []string{"x", "False", "3", "2", "default", "", `{"rack":"a"}`, `["10.7.0.0/24","fd07::/64"]`, "2 of 3"},
+		initial: []string{
+			"x", "Unknown", "0", "0", "default", "", `{"rack":"a"}`, `["10.7.0.0/24","fd07::/64"]`, "Not looked at yet",
+		},
 	},
 	"Announcement": {
 		plural:  "announcements",
@@ -72,9 +78,17 @@ services: a/b
 addresses: [{address: 10.0.0.1, state: Announced, epoch: 1, lastTransitionTime: "2026-01-01T00:00:00Z"}]
 interfaces: [{name: eth0, mac: "02:00:00:00:00:01", subnets: [10.0.0.9/24], defaultRoute: [IPv4, IPv6], gateways: [10.0.0.254]}]
 conditions: [{type: Ready, status: "False", reason: Progressing, message: 2 of 3, lastTransitionTime: "2026-01-01T00:00:00Z"}]`,
-		columns: []string{"Name", "Node", "Ready", "Announced", "Desired", "Local", "Virtual", "Age", "+Services", "+Watches", "+Reason", "+Message"},
-		cells:   []string{"x", "node1", "False", "2", "3", "10.0.0.1", "10.1.0.1", "", "a/b", "<nil>", "Progressing", "2 of 3"},
-		initial: []string{"x", "node1", "Unknown", "0", "0", "<nil>", "<nil>", "", "<nil>", "<nil>", "Pending", "The agent has not reported yet"},
+		columns: []string{
+			"Name", "Node", "Ready", "Announced", "Desired", "Local", "Virtual", "Age", "+Services", "+Watches", "+Reason",
+			"+Message",
+		},
+		cells: []string{
+			"x", "node1", "False", "2", "3", "10.0.0.1", "10.1.0.1", "", "a/b", "<nil>", "Progressing", "2 of 3",
+		},
+		initial: []string{
+			"x", "node1", "Unknown", "0", "0", "<nil>", "<nil>", "", "<nil>", "<nil>", "Pending",
+			"The agent has not reported yet",
+		},
 	},
 }
 
@@ -158,7 +172,9 @@ conditions: [{type: Ready, status: "False", reason: NoWitness, message: no other
 	if err := api.Status().Update(context.Background(), obj); err != nil {
 		t.Fatal(err)
 	}
-	want := [][]string{{obj.GetName(), "node2", "False", "0", "0", "<nil>", "<nil>", "", "<nil>", "node1", "NoWitness", "no other node"}}
+	want := [][]string{
+		{obj.GetName(), "node2", "False", "0", "0", "<nil>", "<nil>", "", "<nil>", "node1", "NoWitness", "no other node"},
+	}
 	if diff := cmp.Diff(want, table(t, "announcements", samples["Announcement"].columns)); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)
 	}
@@ -213,7 +229,8 @@ func table(t *testing.T, plural string, columns []string) [][]string {
 func TestStatusRules(t *testing.T) {
 	connect(t)
 	ctx := context.Background()
-	const ready = `conditions: [{type: Ready, status: "True", reason: Accepted, message: "", lastTransitionTime: "2026-01-01T00:00:00Z"}]`
+	const ready = `conditions: [{type: Ready, status: "True", reason: Accepted, message: "", lastTransitionTime: ` +
+		`"2026-01-01T00:00:00Z"}]`
 	const when = `lastTransitionTime: "2026-01-01T00:00:00Z"`
 	groups := func(line string) string {
 		return "allocatedIPv4: 0\nallocatedIPv6: 0\navailableIPv4: 0\navailableIPv6: 0\n" + line
@@ -224,46 +241,121 @@ func TestStatusRules(t *testing.T) {
 		kind, name, status string
 		refused            []cause
 	}{
-		{"ServiceGroup", "type", groups("type: bgp"), []cause{{"status.type", `supported values: "local", "remote", "netbox"`}}},
+		{
+			"ServiceGroup", "type", groups("type: bgp"),
+			[]cause{{"status.type", `supported values: "local", "remote", "netbox"`}},
+		},
 		{"ServiceGroup", "announce", groups("pools: [{range: a, subnet: a, announce: Both, capacity: 1, allocated: 1}]"),
 			[]cause{{"status.pools[0].announce", `supported values: "Local", "Virtual"`}}},
-		{"ServiceGroup", "131 pools", groups("pools:\n" + repeat(131, "- {range: a%d, subnet: a, capacity: 1, allocated: 1}")), nil},
-		{"ServiceGroup", "132 pools", groups("pools:\n" + repeat(132, "- {range: a%d, subnet: a, capacity: 1, allocated: 1}")), []cause{{"status.pools", "131"}}},
-		{"ServiceGroup", "long range", groups("pools: [{range: " + long[:97] + ", subnet: a, capacity: 1, allocated: 1}]"), []cause{{"status.pools[0].range", "96"}}},
-		{"ServiceGroup", "long subnet", groups("pools: [{range: a, subnet: " + long[:44] + ", capacity: 1, allocated: 1}]"), []cause{{"status.pools[0].subnet", "43"}}},
+		{
+			"ServiceGroup", "131 pools",
+			groups("pools:\n" + repeat(131, "- {range: a%d, subnet: a, capacity: 1, allocated: 1}")), nil,
+		},
+		{
+			"ServiceGroup", "132 pools",
+			groups("pools:\n" + repeat(132, "- {range: a%d, subnet: a, capacity: 1, allocated: 1}")),
+			[]cause{{"status.pools", "131"}},
+		},
+		{
+			"ServiceGroup", "long range", groups("pools: [{range: " + long[:97] + ", subnet: a, capacity: 1, allocated: 1}]"),
+			[]cause{{"status.pools[0].range", "96"}},
+		},
+		{
+			"ServiceGroup", "long subnet", groups("pools: [{range: a, subnet: " + long[:44] + ", capacity: 1, allocated: 1}]"),
+			[]cause{{"status.pools[0].subnet", "43"}},
+		},
 		{"ServiceGroup", "long ranges", groups("ranges: " + long), []cause{{"status.ranges", "1024"}}},
 		{"ServiceGroup", "no counts", "type: local", []cause{
 			{"status.allocatedIPv4", "Required"}, {"status.allocatedIPv6", "Required"},
 			{"status.availableIPv4", "Required"}, {"status.availableIPv6", "Required"}}},
-		{"ServiceGroup", "9 conditions", groups("conditions:\n" + repeat(9, `- {type: C%d, status: "True", reason: R, message: "", `+when+`}`)), []cause{{"status.conditions", "8"}}},
-		{"ServiceGroup", "a condition twice", groups(strings.Replace(ready, "]", strings.Replace(ready[len("conditions: ["):], "{", ", {", 1), 1)),
+		{
+			"ServiceGroup", "9 conditions",
+			groups("conditions:\n" + repeat(9, `- {type: C%d, status: "True", reason: R, message: "", `+when+`}`)),
+			[]cause{{"status.conditions", "8"}},
+		},
+		{"ServiceGroup", "a condition twice",
+			groups(strings.Replace(ready, "]", strings.Replace(ready[len("conditions: ["):], "{", ", {", 1), 1)),
 			[]cause{{"status.conditions[1]", "Duplicate"}}},
 		{"LBNodeAgent", "no counts", ready, []cause{{"status.desiredNodes", "Required"}, {"status.readyNodes", "Required"}}},
-		{"LBNodeAgent", "9 conditions", "desiredNodes: 0\nreadyNodes: 0\nconditions:\n" + repeat(9, `- {type: C%d, status: "True", reason: R, message: "", `+when+`}`), []cause{{"status.conditions", "8"}}},
+		{
+			"LBNodeAgent", "9 conditions",
+			"desiredNodes: 0\nreadyNodes: 0\nconditions:\n" +
+				repeat(9, `- {type: C%d, status: "True", reason: R, message: "", `+when+`}`),
+			[]cause{{"status.conditions", "8"}},
+		},
 		{"Announcement", "no counts", ready, []cause{{"status.announced", "Required"}, {"status.desired", "Required"}}},
 		{"Announcement", "state", node("addresses: [{address: 10.0.0.1, state: Lost, " + when + "}]"),
-			[]cause{{"status.addresses[0].state", `supported values: "Pending", "Waiting", "Announced", "Yielded", "Conflict", "Failed"`}}},
-		{"Announcement", "no time", node("addresses: [{address: 10.0.0.1, state: Failed}]"), []cause{{"status.addresses[0].lastTransitionTime", "Required"}}},
-		{"Announcement", "100 addresses", node("addresses:\n" + repeat(100, "- {address: 10.0.0.%d, state: Announced, "+when+"}")), nil},
-		{"Announcement", "101 addresses", node("addresses:\n" + repeat(101, "- {address: 10.0.0.%d, state: Announced, "+when+"}")), []cause{{"status.addresses", "100"}}},
-		{"Announcement", "an address twice", node("addresses:\n" + strings.Repeat("- {address: 10.0.0.1, state: Announced, "+when+"}\n", 2)), []cause{{"status.addresses[1]", "Duplicate"}}},
-		{"Announcement", "long texts of an address", node("addresses: [{address: " + long[:40] + ", state: Failed, interface: " + long[:16] + ", mac: " + long[:65] +
-			", reason: " + long[:65] + ", message: " + long[:513] + ", " + when + "}]"),
-			[]cause{{"status.addresses[0].address", "39"}, {"status.addresses[0].interface", "15"}, {"status.addresses[0].mac", "64"},
+			[]cause{
+				{
+					"status.addresses[0].state",
+					`supported values: "Pending", "Waiting", "Announced", "Yielded", "Conflict", "Failed"`,
+				},
+			}},
+		{
+			"Announcement", "no time", node("addresses: [{address: 10.0.0.1, state: Failed}]"),
+			[]cause{{"status.addresses[0].lastTransitionTime", "Required"}},
+		},
+		{
+			"Announcement", "100 addresses",
+			node("addresses:\n" + repeat(100, "- {address: 10.0.0.%d, state: Announced, "+when+"}")), nil,
+		},
+		{
+			"Announcement", "101 addresses",
+			node("addresses:\n" + repeat(101, "- {address: 10.0.0.%d, state: Announced, "+when+"}")),
+			[]cause{{"status.addresses", "100"}},
+		},
+		{
+			"Announcement", "an address twice",
+			node("addresses:\n" + strings.Repeat("- {address: 10.0.0.1, state: Announced, "+when+"}\n", 2)),
+			[]cause{{"status.addresses[1]", "Duplicate"}},
+		},
+		{"Announcement", "long texts of an address",
+			node("addresses: [{address: " + long[:40] + ", state: Failed, interface: " + long[:16] + ", mac: " + long[:65] +
+				", reason: " + long[:65] + ", message: " + long[:513] + ", " + when + "}]"),
+			[]cause{{"status.addresses[0].address", "39"}, {"status.addresses[0].interface", "15"}, {
+				"status.addresses[0].mac", "64",
+			},
 				{"status.addresses[0].reason", "64"}, {"status.addresses[0].message", "512"}}},
-		{"Announcement", "long lines", node("localAddresses: " + long + "\nvirtualAddresses: " + long + "\nservices: " + long),
+		{"Announcement", "long lines",
+			node("localAddresses: " + long + "\nvirtualAddresses: " + long + "\nservices: " + long),
 			[]cause{{"status.localAddresses", "1024"}, {"status.virtualAddresses", "1024"}, {"status.services", "1024"}}},
 		{"Announcement", "64 interfaces", node("interfaces:\n" + repeat(64, "- {name: eth%d}")), nil},
-		{"Announcement", "65 interfaces", node("interfaces:\n" + repeat(65, "- {name: eth%d}")), []cause{{"status.interfaces", "64"}}},
-		{"Announcement", "an interface twice", node("interfaces: [{name: eth0}, {name: eth0}]"), []cause{{"status.interfaces[1]", "Duplicate"}}},
+		{
+			"Announcement", "65 interfaces", node("interfaces:\n" + repeat(65, "- {name: eth%d}")),
+			[]cause{{"status.interfaces", "64"}},
+		},
+		{
+			"Announcement", "an interface twice", node("interfaces: [{name: eth0}, {name: eth0}]"),
+			[]cause{{"status.interfaces[1]", "Duplicate"}},
+		},
 		{"Announcement", "default route", node("interfaces: [{name: eth0, defaultRoute: [IPv5]}]"),
 			[]cause{{"status.interfaces[0].defaultRoute[0]", `supported values: "IPv4", "IPv6"`}}},
-		{"Announcement", "65 subnets", node("interfaces:\n- name: eth0\n  subnets:\n" + repeat(65, "  - 10.0.%d.0/24")), []cause{{"status.interfaces[0].subnets", "64"}}},
-		{"Announcement", "a subnet twice", node("interfaces: [{name: eth0, subnets: [10.0.0.0/24, 10.0.0.0/24]}]"), []cause{{"status.interfaces[0].subnets[1]", "Duplicate"}}},
-		{"Announcement", "17 gateways", node("interfaces:\n- name: eth0\n  gateways:\n" + repeat(17, "  - 10.0.0.%d")), []cause{{"status.interfaces[0].gateways", "16"}}},
-		{"Announcement", "long texts of an interface", node("interfaces: [{name: " + long[:16] + ", mac: " + long[:65] + ", subnets: [" + long[:44] + "], gateways: [" + long[:40] + "]}]"),
-			[]cause{{"status.interfaces[0].name", "15"}, {"status.interfaces[0].mac", "64"}, {"status.interfaces[0].subnets[0]", "43"}, {"status.interfaces[0].gateways[0]", "39"}}},
-		{"Announcement", "9 conditions", node("conditions:\n" + repeat(9, `- {type: C%d, status: "True", reason: R, message: "", `+when+`}`)), []cause{{"status.conditions", "8"}}},
+		{
+			"Announcement", "65 subnets", node("interfaces:\n- name: eth0\n  subnets:\n" + repeat(65, "  - 10.0.%d.0/24")),
+			[]cause{{"status.interfaces[0].subnets", "64"}},
+		},
+		{
+			"Announcement", "a subnet twice", node("interfaces: [{name: eth0, subnets: [10.0.0.0/24, 10.0.0.0/24]}]"),
+			[]cause{{"status.interfaces[0].subnets[1]", "Duplicate"}},
+		},
+		{
+			"Announcement", "17 gateways", node("interfaces:\n- name: eth0\n  gateways:\n" + repeat(17, "  - 10.0.0.%d")),
+			[]cause{{"status.interfaces[0].gateways", "16"}},
+		},
+		{"Announcement", "long texts of an interface",
+			node(
+				"interfaces: [{name: " + long[:16] + ", mac: " + long[:65] + ", subnets: [" + long[:44] + "], gateways: [" +
+					long[:40] + "]}]",
+			),
+			[]cause{
+				{"status.interfaces[0].name", "15"}, {"status.interfaces[0].mac", "64"}, {"status.interfaces[0].subnets[0]", "43"},
+				{"status.interfaces[0].gateways[0]", "39"},
+			}},
+		{
+			"Announcement", "9 conditions",
+			node("conditions:\n" + repeat(9, `- {type: C%d, status: "True", reason: R, message: "", `+when+`}`)),
+			[]cause{{"status.conditions", "8"}},
+		},
 	} {
 		t.Run(row.kind+"/"+row.name, func(t *testing.T) {
 			obj := manifest(t, row.kind, samples[row.kind].spec)

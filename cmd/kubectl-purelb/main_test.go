@@ -41,7 +41,8 @@ func TestExitCodes(t *testing.T) {
 		t.Run(test.args, func(t *testing.T) {
 			var out, errOut bytes.Buffer
 			code := run(t.Context(), strings.Fields(test.args), streams{in: strings.NewReader(test.in), out: &out, err: &errOut})
-			if code != test.code || !strings.Contains(out.String(), test.out) || !strings.Contains(errOut.String(), test.errOut) {
+			if code != test.code || !strings.Contains(out.String(), test.out) ||
+				!strings.Contains(errOut.String(), test.errOut) {
 				t.Errorf("exit code %d, not %d\n%s\n%s", code, test.code, out.String(), errOut.String())
 			}
 			if strings.Contains(out.String(), "\x1b[") {
@@ -59,7 +60,10 @@ func TestNoAPIServer(t *testing.T) {
 	if err := os.WriteFile(kubeconfig, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range []string{"status", "pools", "where 10.0.0.1", "explain service web", "plan drain node1", "plan lose", "drain node1", "undrain node1", "version"} {
+	for _, args := range []string{
+		"status", "pools", "where 10.0.0.1", "explain service web", "plan drain node1", "plan lose", "drain node1",
+		"undrain node1", "version",
+	} {
 		var out, errOut bytes.Buffer
 		code := run(t.Context(), append(strings.Fields(args), "--kubeconfig", kubeconfig), streams{out: &out, err: &errOut})
 		if code != exitError || !strings.Contains(errOut.String(), "connection refused") {

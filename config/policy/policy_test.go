@@ -12,7 +12,10 @@ import (
 )
 
 func TestObjects(t *testing.T) {
-	objects, err := policy.Objects(policy.Users{Manager: "system:serviceaccount:lb:olm-manager", Agent: "system:serviceaccount:lb:olm-agent", Speaker: "system:serviceaccount:lb:olm-speaker"})
+	objects, err := policy.Objects(policy.Users{
+		Manager: "system:serviceaccount:lb:olm-manager", Agent: "system:serviceaccount:lb:olm-agent",
+		Speaker: "system:serviceaccount:lb:olm-speaker",
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,16 +33,19 @@ func TestObjects(t *testing.T) {
 			t.Errorf("%s %s names a user that is not there: %s", u.GetKind(), u.GetName(), text)
 		}
 		// A binding names its policy alone, and purelb-crds makes no difference between users.
-		if u.GetKind() != "ValidatingAdmissionPolicyBinding" && u.GetName() != "purelb-crds" && !strings.Contains(string(text), "system:serviceaccount:lb:olm-") {
+		if u.GetKind() != "ValidatingAdmissionPolicyBinding" && u.GetName() != "purelb-crds" &&
+			!strings.Contains(string(text), "system:serviceaccount:lb:olm-") {
 			t.Errorf("%s %s names no user: %s", u.GetKind(), u.GetName(), text)
 		}
 	}
 	slices.Sort(names)
 	want := []string{
 		"FlowSchema purelb-agents", "FlowSchema purelb-manager",
-		"ValidatingAdmissionPolicy purelb-agents", "ValidatingAdmissionPolicy purelb-announcements", "ValidatingAdmissionPolicy purelb-crds",
+		"ValidatingAdmissionPolicy purelb-agents", "ValidatingAdmissionPolicy purelb-announcements",
+		"ValidatingAdmissionPolicy purelb-crds",
 		"ValidatingAdmissionPolicy purelb-nodes", "ValidatingAdmissionPolicy purelb-speakers",
-		"ValidatingAdmissionPolicyBinding purelb-agents", "ValidatingAdmissionPolicyBinding purelb-announcements", "ValidatingAdmissionPolicyBinding purelb-crds",
+		"ValidatingAdmissionPolicyBinding purelb-agents", "ValidatingAdmissionPolicyBinding purelb-announcements",
+		"ValidatingAdmissionPolicyBinding purelb-crds",
 		"ValidatingAdmissionPolicyBinding purelb-nodes", "ValidatingAdmissionPolicyBinding purelb-speakers",
 	}
 	if diff := cmp.Diff(want, names); diff != "" {

@@ -23,7 +23,9 @@ func TestWarnings(t *testing.T) {
 	nodes := func(n int) []corev1.Node {
 		var all []corev1.Node
 		for i := range n {
-			all = append(all, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n%d", i), Labels: map[string]string{"a": "b"}}})
+			all = append(
+				all, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n%d", i), Labels: map[string]string{"a": "b"}}},
+			)
 		}
 		return all
 	}
@@ -59,7 +61,11 @@ func TestValidateEmpty(t *testing.T) {
 	for _, a := range []v1.LBNodeAgent{
 		{},
 		{Spec: v1.LBNodeAgentSpec{Local: &v1.LBNodeAgentLocal{}}},
-		{Spec: v1.LBNodeAgentSpec{Local: &v1.LBNodeAgentLocal{AddressConfig: &v1.AddressConfig{LocalInterface: &v1.InterfaceAddressConfig{}}}}},
+		{
+			Spec: v1.LBNodeAgentSpec{
+				Local: &v1.LBNodeAgentLocal{AddressConfig: &v1.AddressConfig{LocalInterface: &v1.InterfaceAddressConfig{}}},
+			},
+		},
 	} {
 		if errs := agents.Validate(&a); len(errs) > 0 {
 			t.Error(errs)
@@ -85,7 +91,10 @@ func TestWithdrawal(t *testing.T) {
 		want          string
 	}{
 		{"a selector", withSelector(nil), withSelector(rack), "spec.nodeSelector"},
-		{"another selector", withSelector(rack, "10.0.0.0/24"), withSelector(map[string]string{"rack": "b"}, "10.0.0.0/24"), "spec.nodeSelector"},
+		{
+			"another selector", withSelector(rack, "10.0.0.0/24"), withSelector(map[string]string{"rack": "b"}, "10.0.0.0/24"),
+			"spec.nodeSelector",
+		},
 		{"subnets", withSelector(rack), withSelector(rack, "10.0.0.0/24"), "spec.local.subnets"},
 		{"no subnets", withSelector(rack, "10.0.0.0/24"), withSelector(rack), "spec.local.subnets"},
 		{"another selector and subnets", withSelector(nil), withSelector(rack, "10.0.0.0/24"), "spec"},
@@ -103,11 +112,15 @@ func TestWithdrawal(t *testing.T) {
 
 	const leaves = "leaves 1 address in use by 1 Service (a/b) without a node to announce them: "
 	for value, isMeant := range map[string]bool{"": false, "false": false, "yes": false, "true": true} {
-		a := &v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1.AnnotationAllowWithdrawal: value}}}
+		a := &v1.LBNodeAgent{
+			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1.AnnotationAllowWithdrawal: value}},
+		}
 		warning, refusal := agents.AdmitWithdrawal(a, "1 address in use by 1 Service (a/b)")
 		wantWarning, wantRefusal := leaves+"their agents withdraw them", ""
 		if !isMeant {
-			wantWarning, wantRefusal = "", leaves+"let another LBNodeAgent select nodes that can, or annotate the LBNodeAgent with purelb.io/allow-withdrawal=true, and their agents withdraw them"
+			wantWarning, wantRefusal = "",
+				leaves+"let another LBNodeAgent select nodes that can, or annotate the LBNodeAgent with "+
+					"purelb.io/allow-withdrawal=true, and their agents withdraw them"
 		}
 		if warning != wantWarning || refusal != wantRefusal {
 			t.Errorf("%q: warning %q, refusal %q", value, warning, refusal)

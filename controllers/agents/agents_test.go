@@ -18,7 +18,10 @@ import (
 
 func TestAssign(t *testing.T) {
 	named := func(name string, selector map[string]string) v1.LBNodeAgent {
-		return v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Namespace: "purelb-system", Name: name}, Spec: v1.LBNodeAgentSpec{NodeSelector: selector}}
+		return v1.LBNodeAgent{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "purelb-system", Name: name},
+			Spec:       v1.LBNodeAgentSpec{NodeSelector: selector},
+		}
 	}
 	rack := map[string]string{"rack": "a"}
 	going := named("a", rack)
@@ -35,7 +38,10 @@ func TestAssign(t *testing.T) {
 		{"all labels must match", []v1.LBNodeAgent{named("b", map[string]string{"rack": "a", "row": "1"})}, rack, ""},
 		{"first by name", []v1.LBNodeAgent{named("b", nil), named("a", nil)}, nil, "a"},
 		{"a selector beats none", []v1.LBNodeAgent{named("a", nil), named("z", rack)}, rack, "z"},
-		{"of two selectors, the first by name", []v1.LBNodeAgent{named("z", rack), named("b", rack), named("a", nil)}, rack, "b"},
+		{
+			"of two selectors, the first by name", []v1.LBNodeAgent{named("z", rack), named("b", rack), named("a", nil)}, rack,
+			"b",
+		},
 		{"one that goes does not count", []v1.LBNodeAgent{going, named("b", nil)}, rack, "b"},
 	} {
 		if got := agents.Assign(row.all, row.node); got != row.want {
@@ -62,24 +68,29 @@ func TestDaemonSet(t *testing.T) {
 	if pod.PriorityClassName != "system-node-critical" {
 		t.Errorf("priority class %s", pod.PriorityClassName)
 	}
-	if u := agents.DaemonSet(a, defaults, "").Spec.UpdateStrategy; u.RollingUpdate.MaxUnavailable.IntValue() != 1 || u.RollingUpdate.MaxSurge != nil {
+	if u := agents.DaemonSet(a, defaults, "").Spec.UpdateStrategy; u.RollingUpdate.MaxUnavailable.IntValue() != 1 ||
+		u.RollingUpdate.MaxSurge != nil {
 		t.Errorf("more than one agent is away during an update, or two want the ports of one node: %+v", u.RollingUpdate)
 	}
 	if c.Image != "img" || pod.ServiceAccountName != "sa" {
 		t.Errorf("image %s, service account %s", c.Image, pod.ServiceAccountName)
 	}
 
-	resources := &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}}
+	resources := &corev1.ResourceRequirements{
+		Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")},
+	}
 	a.Spec = v1.LBNodeAgentSpec{
 		Image: "other", ImagePullPolicy: corev1.PullAlways, LogLevel: "debug", PriorityClassName: "low",
 		Tolerations: []corev1.Toleration{{Key: "k"}}, Resources: resources,
 	}
 	pod = agents.DaemonSet(a, defaults, "").Spec.Template.Spec
 	c = pod.Containers[0]
-	if diff := cmp.Diff(*resources, c.Resources); diff != "" || c.ImagePullPolicy != corev1.PullAlways || !slices.Contains(c.Args, "--log-level=debug") {
+	if diff := cmp.Diff(*resources, c.Resources); diff != "" || c.ImagePullPolicy != corev1.PullAlways ||
+		!slices.Contains(c.Args, "--log-level=debug") {
 		t.Errorf("the specification is not followed: %+v", c)
 	}
-	if pod.Containers[0].Image != "other" || pod.PriorityClassName != "low" || len(pod.Tolerations) != 1 || pod.Tolerations[0].Key != "k" {
+	if pod.Containers[0].Image != "other" || pod.PriorityClassName != "low" || len(pod.Tolerations) != 1 ||
+		pod.Tolerations[0].Key != "k" {
 		t.Errorf("the specification is not followed: %+v", pod)
 	}
 }

@@ -64,7 +64,10 @@ func (c *cluster) edit() {
 	switch c.rand.IntN(4) {
 	case 0:
 		if i < 0 {
-			c.agents = append(c.agents, v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.LBNodeAgentSpec{NodeSelector: selector}})
+			c.agents = append(
+				c.agents,
+				v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.LBNodeAgentSpec{NodeSelector: selector}},
+			)
 			c.say("user: creates %s %v", name, selector)
 		}
 	case 1:
@@ -107,7 +110,9 @@ func (c *cluster) place(name string) {
 	}
 	leaving := agents.IsLeaving(c.agents, n.labels)
 	if n.announcement == nil {
-		n.announcement = &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Generation: 1}, Spec: v1.AnnouncementSpec{NodeName: name}}
+		n.announcement = &v1.Announcement{
+			ObjectMeta: metav1.ObjectMeta{Generation: 1}, Spec: v1.AnnouncementSpec{NodeName: name},
+		}
 	}
 	spec := v1.AnnouncementSpec{NodeName: name, LBNodeAgent: label, AgentLeaving: leaving}
 	if !leaving {

@@ -35,8 +35,15 @@ func TestLabelActionOf(t *testing.T) {
 		{"a label of no LBNodeAgent", map[string]string{v1.LabelAgent: "c"}, nil, false, agents.Change},
 		{"no Announcement, so no report", node, nil, false, agents.Wait},
 		{"all withdrawn", node, []v1.Announcement{withdrawn, withdrawn}, false, agents.Change},
-		{"not told to leave", node, []v1.Announcement{announcement(func(a *v1.Announcement) { a.Spec.AgentLeaving = false })}, false, agents.Wait},
-		{"to announce the shared entries", node, []v1.Announcement{announcement(func(a *v1.Announcement) { a.Spec.IncludeCommonAnnouncements = true })}, false, agents.Wait},
+		{
+			"not told to leave", node, []v1.Announcement{announcement(func(a *v1.Announcement) { a.Spec.AgentLeaving = false })},
+			false, agents.Wait,
+		},
+		{
+			"to announce the shared entries", node,
+			[]v1.Announcement{announcement(func(a *v1.Announcement) { a.Spec.IncludeCommonAnnouncements = true })}, false,
+			agents.Wait,
+		},
 		{"to announce an address", node, []v1.Announcement{announcement(func(a *v1.Announcement) {
 			a.Spec.Addresses = []v1.AnnouncedAddress{{Address: "10.0.0.1"}}
 		})}, false, agents.Wait},
@@ -49,7 +56,10 @@ func TestLabelActionOf(t *testing.T) {
 		{"the shared entries reported", node, []v1.Announcement{announcement(func(a *v1.Announcement) {
 			a.Status.CommonAnnouncementsRevision = ptr.To[int64](0)
 		})}, false, agents.Wait},
-		{"a report of an earlier generation", node, []v1.Announcement{announcement(func(a *v1.Announcement) { a.Status.ObservedGeneration = 1 })}, false, agents.Wait},
+		{
+			"a report of an earlier generation", node,
+			[]v1.Announcement{announcement(func(a *v1.Announcement) { a.Status.ObservedGeneration = 1 })}, false, agents.Wait,
+		},
 		{"silent", node, nil, true, agents.Abandon},
 		{"silent, and all withdrawn before", node, []v1.Announcement{withdrawn}, true, agents.Change},
 	} {
@@ -65,13 +75,24 @@ func TestWarningsOfMixedNodes(t *testing.T) {
 	labelled := func(name string, labels map[string]string) corev1.Node {
 		return corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
 	}
-	nodes := []corev1.Node{labelled("n1", nil), labelled("n2", map[string]string{"mine": "yes"}), labelled("n3", map[string]string{"mine": "yes", "other": "yes"})}
+	nodes := []corev1.Node{
+		labelled("n1", nil), labelled("n2", map[string]string{"mine": "yes"}),
+		labelled("n3", map[string]string{"mine": "yes", "other": "yes"}),
+	}
 	for _, row := range []struct {
 		other string
 		want  string
 	}{
-		{"a", "spec.nodeSelector: LBNodeAgent a comes before this one on node n3 (a selector comes before none, then the first by name)"},
-		{"c", "spec.nodeSelector: this LBNodeAgent comes before c on node n3 (a selector comes before none, then the first by name)"},
+		{
+			"a",
+			"spec.nodeSelector: LBNodeAgent a comes before this one on node n3 (a selector comes before none, then the first " +
+				"by name)",
+		},
+		{
+			"c",
+			"spec.nodeSelector: this LBNodeAgent comes before c on node n3 (a selector comes before none, then the first by " +
+				"name)",
+		},
 	} {
 		mine := selecting("b", map[string]string{"mine": "yes"})
 		for _, order := range [][]int{{0, 1, 2}, {2, 1, 0}, {1, 2, 0}, {1, 0, 2}} {
@@ -79,7 +100,9 @@ func TestWarningsOfMixedNodes(t *testing.T) {
 			for _, i := range order {
 				ordered = append(ordered, nodes[i])
 			}
-			got := agents.SelectionWarnings(&mine, []v1.LBNodeAgent{selecting(row.other, map[string]string{"other": "yes"})}, ordered)
+			got := agents.SelectionWarnings(
+				&mine, []v1.LBNodeAgent{selecting(row.other, map[string]string{"other": "yes"})}, ordered,
+			)
 			if diff := cmp.Diff([]string{row.want}, got); diff != "" {
 				t.Errorf("beside %s (-want +got):\n%s", row.other, diff)
 			}

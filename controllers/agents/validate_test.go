@@ -18,7 +18,8 @@ func TestOutOfScope(t *testing.T) {
 	if err := agents.OutOfScope(a, "purelb-system"); err != nil {
 		t.Error(err)
 	}
-	if err := agents.OutOfScope(a, "other"); err == nil || err.Field != "metadata.namespace" || !strings.Contains(err.Detail, "namespace other") {
+	if err := agents.OutOfScope(a, "other"); err == nil || err.Field != "metadata.namespace" ||
+		!strings.Contains(err.Detail, "namespace other") {
 		t.Errorf("in another namespace: %v", err)
 	}
 }
@@ -45,21 +46,46 @@ func TestValidate(t *testing.T) {
 		want []string // fields
 	}{
 		{"a label that can exist", v1.LBNodeAgentSpec{NodeSelector: map[string]string{"example.com/a": "b"}}, nil},
-		{"a label that no node can have", v1.LBNodeAgentSpec{NodeSelector: map[string]string{"a b": "c"}}, []string{"spec.nodeSelector"}},
-		{"a value that no node can have", v1.LBNodeAgentSpec{NodeSelector: map[string]string{"a": "b c"}}, []string{"spec.nodeSelector[a]"}},
+		{
+			"a label that no node can have", v1.LBNodeAgentSpec{NodeSelector: map[string]string{"a b": "c"}},
+			[]string{"spec.nodeSelector"},
+		},
+		{
+			"a value that no node can have", v1.LBNodeAgentSpec{NodeSelector: map[string]string{"a": "b c"}},
+			[]string{"spec.nodeSelector[a]"},
+		},
 
 		{"the default interface", local(v1.LBNodeAgentLocal{LocalInterface: "default"}), nil},
 		{"a regular expression", local(v1.LBNodeAgentLocal{LocalInterface: "en.*|eth0"}), nil},
 		{"no regular expression", local(v1.LBNodeAgentLocal{LocalInterface: "en["}), []string{"spec.local.localInterface"}},
 
-		{"names of interfaces", local(v1.LBNodeAgentLocal{Interfaces: []v1.InterfaceName{"eth0", "a23456789012345"}, DummyInterface: "kube-lb0"}), nil},
-		{"a name of 16 bytes", local(v1.LBNodeAgentLocal{Interfaces: []v1.InterfaceName{"eth0", "a234567890123456"}}), []string{"spec.local.interfaces[1]"}},
-		{"a name of 15 letters and 16 bytes", local(v1.LBNodeAgentLocal{Interfaces: []v1.InterfaceName{"ä23456789012345"}}), []string{"spec.local.interfaces[0]"}},
-		{"names that the kernel refuses", local(v1.LBNodeAgentLocal{Interfaces: []v1.InterfaceName{".", ".."}}), []string{"spec.local.interfaces[0]", "spec.local.interfaces[1]"}},
-		{"such a virtual interface", local(v1.LBNodeAgentLocal{DummyInterface: "a234567890123456"}), []string{"spec.local.dummyInterface"}},
+		{
+			"names of interfaces",
+			local(v1.LBNodeAgentLocal{Interfaces: []v1.InterfaceName{"eth0", "a23456789012345"}, DummyInterface: "kube-lb0"}),
+			nil,
+		},
+		{
+			"a name of 16 bytes", local(v1.LBNodeAgentLocal{Interfaces: []v1.InterfaceName{"eth0", "a234567890123456"}}),
+			[]string{"spec.local.interfaces[1]"},
+		},
+		{
+			"a name of 15 letters and 16 bytes", local(v1.LBNodeAgentLocal{Interfaces: []v1.InterfaceName{"ä23456789012345"}}),
+			[]string{"spec.local.interfaces[0]"},
+		},
+		{
+			"names that the kernel refuses", local(v1.LBNodeAgentLocal{Interfaces: []v1.InterfaceName{".", ".."}}),
+			[]string{"spec.local.interfaces[0]", "spec.local.interfaces[1]"},
+		},
+		{
+			"such a virtual interface", local(v1.LBNodeAgentLocal{DummyInterface: "a234567890123456"}),
+			[]string{"spec.local.dummyInterface"},
+		},
 
 		{"equal lifetimes", onInterface(lifetimes(ptr.To[int32](100), ptr.To[int32](100))), nil},
-		{"preferred for longer than valid", onInterface(lifetimes(ptr.To[int32](100), ptr.To[int32](101))), []string{localPreferred}},
+		{
+			"preferred for longer than valid", onInterface(lifetimes(ptr.To[int32](100), ptr.To[int32](101))),
+			[]string{localPreferred},
+		},
 		{"valid for ever", onInterface(lifetimes(ptr.To[int32](0), ptr.To[int32](100000))), nil},
 		{"as long as the default", onInterface(lifetimes(nil, ptr.To[int32](300))), nil},
 		{"longer than the default", onInterface(lifetimes(nil, ptr.To[int32](301))), []string{localPreferred}},

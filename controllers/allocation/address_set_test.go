@@ -12,7 +12,10 @@ import (
 // TestAddressSet compares the tree with a map, after random additions and removals
 // in ranges that cross the borders of bytes.
 func TestAddressSet(t *testing.T) {
-	for _, first := range []string{"10.0.0.250", "10.0.255.0", "255.255.255.0", "0.0.0.0", "fd00::fffe", "fd00::ffff:ffff:ffff:ff00", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ff00"} {
+	for _, first := range []string{
+		"10.0.0.250", "10.0.255.0", "255.255.255.0", "0.0.0.0", "fd00::fffe", "fd00::ffff:ffff:ffff:ff00",
+		"ffff:ffff:ffff:ffff:ffff:ffff:ffff:ff00",
+	} {
 		t.Run(first, func(t *testing.T) {
 			seed := seeds.First(t)
 			random := rand.New(rand.NewPCG(seed, 1))

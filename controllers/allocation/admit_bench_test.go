@@ -26,7 +26,8 @@ func large(t testing.TB) (*allocation.Admission, *v1.ServiceGroup) {
 	s := &allocation.Admission{Namespace: namespace}
 	s.Reserved, s.InUse = map[netip.Addr]string{}, allocation.NewInUse()
 	for i := range 100 {
-		spec := "remote: {v6pools: [" + ranges(fmt.Sprintf("{pool: 'fd00:%d:%%[1]d::/64', subnet: 'fd00:%d:%%[1]d::/64'}, ", i, i)) + "]}"
+		spec := "remote: {v6pools: [" +
+			ranges(fmt.Sprintf("{pool: 'fd00:%d:%%[1]d::/64', subnet: 'fd00:%d:%%[1]d::/64'}, ", i, i)) + "]}"
 		sg := group(t, fmt.Sprintf("g%d", i), spec)
 		sg.CreationTimestamp = metav1.NewTime(time.Unix(int64(i), 0))
 		s.Groups = append(s.Groups, *sg)
@@ -34,7 +35,9 @@ func large(t testing.TB) (*allocation.Admission, *v1.ServiceGroup) {
 	mine := group(t, "mine", "remote: {v4pools: ["+ranges("{pool: 10.0.%[1]d.0/24, subnet: 10.0.%[1]d.0/24}, ")+"]}")
 	s.Groups = append(s.Groups, *mine)
 	for i := range 10000 {
-		s.InUse.Put(allocatedService(fmt.Sprintf("service%d", i), netip.AddrFrom4([4]byte{10, 0, byte(i / 200), byte(i%200 + 1)})))
+		s.InUse.Put(allocatedService(
+			fmt.Sprintf("service%d", i), netip.AddrFrom4([4]byte{10, 0, byte(i / 200), byte(i%200 + 1)}),
+		))
 		s.Reserved[netip.AddrFrom4([4]byte{172, 16, byte(i / 256), byte(i % 256)})] = "an address of a node"
 	}
 	return s, mine

@@ -31,10 +31,13 @@ func admissionOf(addrs string, groups ...v1.ServiceGroup) *allocation.Admission 
 // allocatedService is a Service test/name to which an address is allocated.
 func allocatedService(name string, addr netip.Addr) *allocation.Service {
 	all := []netip.Addr{addr}
-	return &allocation.Service{Namespace: "test", Name: name, IsOurs: true, Addresses: all, Allocated: allocation.Record{Addresses: all}}
+	return &allocation.Service{
+		Namespace: "test", Name: name, IsOurs: true, Addresses: all, Allocated: allocation.Record{Addresses: all},
+	}
 }
 
-const orphanCure = "annotate the ServiceGroup with purelb.io/allow-orphans=true, and they stay as they are until their Services go"
+const orphanCure = "annotate the ServiceGroup with purelb.io/allow-orphans=true, and they stay as they are until " +
+	"their Services go"
 
 // TestAdmitDelete has cases that the table with the API server lacks: several groups with
 // one address, and groups that are not ready.
@@ -46,7 +49,9 @@ func TestAdmitDelete(t *testing.T) {
 	}
 	foreign := admissionOf("", older)
 	foreign.InUse.Put(&allocation.Service{Namespace: "test", Name: "s1", Addresses: addresses("10.0.0.1")})
-	invalid := groupMadeAt(t, "a", 1, "local: {v4pools: [{pool: 10.0.0.1-10.0.0.5, subnet: 10.0.0.0/24}, {pool: x, subnet: 10.0.0.0/24}]}")
+	invalid := groupMadeAt(
+		t, "a", 1, "local: {v4pools: [{pool: 10.0.0.1-10.0.0.5, subnet: 10.0.0.0/24}, {pool: x, subnet: 10.0.0.0/24}]}",
+	)
 	external := netboxGroup(t, "a", "tenant: lab")
 	allocatedFrom := func(group string, kind v1.PoolType) *allocation.Admission {
 		a := admissionOf("", older, external)
@@ -64,15 +69,33 @@ func TestAdmitDelete(t *testing.T) {
 		sg   *v1.ServiceGroup
 		want string
 	}{
-		{"in use", admissionOf("10.0.0.1 10.0.0.2", older), &older, refusal("2 addresses in use by 2 Services (test/s1, test/s2)")},
-		{"one address of two Services", admissionOf("10.0.0.1 10.0.0.1", older), &older, refusal("1 address in use by 2 Services (test/s1, test/s2)")},
+		{
+			"in use", admissionOf("10.0.0.1 10.0.0.2", older), &older,
+			refusal("2 addresses in use by 2 Services (test/s1, test/s2)"),
+		},
+		{
+			"one address of two Services", admissionOf("10.0.0.1 10.0.0.1", older), &older,
+			refusal("1 address in use by 2 Services (test/s1, test/s2)"),
+		},
 		{"not in use", admissionOf("10.0.0.6", older), &older, ""},
 		{"in use by others' Services", foreign, &older, ""},
-		{"of two that overlap the older: the younger has its addresses then", admissionOf("10.0.0.1", older, younger), &older, ""},
-		{"of two that overlap the younger: the older has its addresses", admissionOf("10.0.0.1", older, younger), &younger, ""},
-		{"not valid, but in use from before", admissionOf("10.0.0.1", invalid), &invalid, refusal("1 address in use by 1 Service (test/s1)")},
+		{
+			"of two that overlap the older: the younger has its addresses then", admissionOf("10.0.0.1", older, younger), &older,
+			"",
+		},
+		{
+			"of two that overlap the younger: the older has its addresses", admissionOf("10.0.0.1", older, younger), &younger,
+			"",
+		},
+		{
+			"not valid, but in use from before", admissionOf("10.0.0.1", invalid), &invalid,
+			refusal("1 address in use by 1 Service (test/s1)"),
+		},
 		{"being deleted already", admissionOf("10.0.0.1", older), going, ""},
-		{"of NetBox, in use wherever NetBox has it now", allocatedFrom("a", v1.PoolTypeNetbox), &external, refusal("1 address in use by 1 Service (test/s1)")},
+		{
+			"of NetBox, in use wherever NetBox has it now", allocatedFrom("a", v1.PoolTypeNetbox), &external,
+			refusal("1 address in use by 1 Service (test/s1)"),
+		},
 		{"of NetBox, in use from another group", allocatedFrom("b", v1.PoolTypeNetbox), &external, ""},
 		{"of NetBox, in use from the pool that the group was", allocatedFrom("a", v1.PoolTypeLocal), &external, ""},
 		{"a pool, in use from what it had before", allocatedFrom("a", v1.PoolTypeLocal), &older, ""},
@@ -106,12 +129,18 @@ func TestAdmitUpdate(t *testing.T) {
 	}{
 		{"a label on one that is not valid", admissionOf("", invalid), &invalid, labelled, ""},
 		{"put right", admissionOf("10.0.0.1", invalid), &invalid, &sg, ""},
-		{"an older one into a younger one", admissionOf("", sg, neighbour), &sg, change(sg, "local: {pool: 10.0.0.1-10.0.0.6, subnet: 10.0.0.0/24}"),
-			`spec.local.pool: Invalid value: "10.0.0.1-10.0.0.6": range 10.0.0.1-10.0.0.6 overlaps range 10.0.0.6-10.0.0.9 of ServiceGroup b, which has these addresses already`},
-		{"the cache still has it otherwise", admissionOf("", *change(sg, "local: {pool: 10.0.0.6, subnet: 10.0.0.0/24}")), &sg, change(sg, "local: {pool: 10.0.0.6-10.0.0.7, subnet: 10.0.0.0/24}"), ""},
+		{"an older one into a younger one", admissionOf("", sg, neighbour), &sg,
+			change(sg, "local: {pool: 10.0.0.1-10.0.0.6, subnet: 10.0.0.0/24}"),
+			`spec.local.pool: Invalid value: "10.0.0.1-10.0.0.6": range 10.0.0.1-10.0.0.6 overlaps range 10.0.0.6-10.0.0.9 of ` +
+				`ServiceGroup b, which has these addresses already`},
+		{
+			"the cache still has it otherwise", admissionOf("", *change(sg, "local: {pool: 10.0.0.6, subnet: 10.0.0.0/24}")),
+			&sg, change(sg, "local: {pool: 10.0.0.6-10.0.0.7, subnet: 10.0.0.0/24}"), "",
+		},
 		{"a free kind", admissionOf("10.0.0.9", sg), &sg, change(sg, "remote: {pool: 10.0.0.1, subnet: 10.0.0.0/24}"), ""},
 		{"a kind in use", admissionOf("10.0.0.1", sg), &sg, change(sg, "remote: {pool: 10.0.0.1, subnet: 10.0.0.0/24}"),
-			"spec: Forbidden: changes the group from local to remote with 1 address in use by 1 Service (test/s1): make another ServiceGroup instead, or " + orphanCure},
+			"spec: Forbidden: changes the group from local to remote with 1 address in use by 1 Service (test/s1): make " +
+				"another ServiceGroup instead, or " + orphanCure},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			_, errs := row.s.AdmitUpdate(row.before, row.after)
@@ -129,7 +158,8 @@ func TestAdmitUpdate(t *testing.T) {
 // TestAdmitPolicyLocal warns the author of a ServiceGroup of what becomes of Services.
 func TestAdmitPolicyLocal(t *testing.T) {
 	const pool = "local: {pool: 10.0.0.1-10.0.0.5, subnet: 10.0.0.0/24}"
-	none, override, allow := groupMadeAt(t, "a", 1, pool), groupMadeAt(t, "a", 1, pool+"\npolicyLocal: Override"), groupMadeAt(t, "a", 1, pool+"\npolicyLocal: Allow")
+	none, override, allow := groupMadeAt(t, "a", 1, pool), groupMadeAt(t, "a", 1, pool+"\npolicyLocal: Override"),
+		groupMadeAt(t, "a", 1, pool+"\npolicyLocal: Allow")
 	s := admissionOf("", none)
 	for i, addr := range addresses("10.0.0.1 10.0.0.2 10.0.0.3 10.0.0.4") {
 		svc := allocatedService(fmt.Sprintf("s%d", i+1), addr)
@@ -139,7 +169,8 @@ func TestAdmitPolicyLocal(t *testing.T) {
 		}
 		s.InUse.Put(svc)
 	}
-	const want = "spec.policyLocal: externalTrafficPolicy Local of 2 Services (test/s1, test/s2) is set to Cluster where an address is Local or shared"
+	const want = "spec.policyLocal: externalTrafficPolicy Local of 2 Services (test/s1, test/s2) is set to Cluster " +
+		"where an address is Local or shared"
 	for _, row := range []struct {
 		name          string
 		before, after *v1.ServiceGroup
@@ -168,7 +199,8 @@ func TestAdmitLarge(t *testing.T) {
 	half := mine.DeepCopy()
 	half.Spec.Remote.V4Pools = half.Spec.Remote.V4Pools[:25]
 	_, errs := s.AdmitUpdate(mine, half)
-	const want = "5000 addresses in use by 5000 Services (test/service5000, test/service5001, test/service5002, test/service5003, test/service5004 and 4995 more)"
+	const want = "5000 addresses in use by 5000 Services (test/service5000, test/service5001, test/service5002, " +
+		"test/service5003, test/service5004 and 4995 more)"
 	if len(errs) != 1 || !strings.Contains(errs[0].Detail, want) {
 		t.Errorf("got %v", errs)
 	}
@@ -192,10 +224,14 @@ func TestOverlapsAreFound(t *testing.T) {
 				first := i*80 + random.IntN(40)
 				fmt.Fprintf(&spec, "{pool: 10.0.0.%d-10.0.0.%d, subnet: 10.0.0.0/24}, ", first, first+random.IntN(30))
 			}
-			groups = append(groups, groupMadeAt(t, string(rune('a'+g)), int64(random.IntN(3)), "remote: {v4pools: ["+spec.String()+"]}"))
+			groups = append(
+				groups, groupMadeAt(t, string(rune('a'+g)), int64(random.IntN(3)), "remote: {v4pools: ["+spec.String()+"]}"),
+			)
 		}
 		catalog := allocation.NewCatalog(groups, namespace)
-		slices.SortStableFunc(groups, func(a, b v1.ServiceGroup) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+		slices.SortStableFunc(
+			groups, func(a, b v1.ServiceGroup) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) },
+		)
 		var accepted []allocation.Range
 		for i := range groups {
 			group, _, _ := allocation.ParseGroup(&groups[i])
@@ -223,9 +259,13 @@ func TestOverlapsAreFound(t *testing.T) {
 func TestReservedIsAdvised(t *testing.T) {
 	s := admissionOf("", groupMadeAt(t, "default", 1, "local: {pool: 10.0.0.0/24, subnet: 10.0.0.0/24}"))
 	s.Reserved = map[netip.Addr]string{netip.MustParseAddr("10.0.0.7"): "a gateway of node n"}
-	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1.AnnotationAddresses: "10.0.0.7"}}}
+	svc := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1.AnnotationAddresses: "10.0.0.7"}},
+	}
 	svc.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
-	if got := s.Advise(svc); !slices.Contains(got, "annotation purelb.io/addresses: 10.0.0.7 is a gateway of node n: it is never allocated") {
+	if got := s.Advise(svc); !slices.Contains(
+		got, "annotation purelb.io/addresses: 10.0.0.7 is a gateway of node n: it is never allocated",
+	) {
 		t.Errorf("got %q", got)
 	}
 }
@@ -243,8 +283,13 @@ func TestOrphansStay(t *testing.T) {
 		{"10.0.0.6", "a", "a", "10.0.0.6"}, // b has the range now, the Service the address
 		{"10.0.0.2", "a", "a", "10.0.0.2"},
 	} {
-		req := &allocation.Request{RequestedGroup: row.group, Families: []allocation.Family{allocation.IPv4}, Policy: corev1.IPFamilyPolicySingleStack}
-		req.Service = allocation.Service{Namespace: "test", Name: "s", Addresses: addresses(row.current), Allocated: allocation.Record{Addresses: addresses(row.current), Group: row.from}}
+		req := &allocation.Request{
+			RequestedGroup: row.group, Families: []allocation.Family{allocation.IPv4}, Policy: corev1.IPFamilyPolicySingleStack,
+		}
+		req.Service = allocation.Service{
+			Namespace: "test", Name: "s", Addresses: addresses(row.current),
+			Allocated: allocation.Record{Addresses: addresses(row.current), Group: row.from},
+		}
 		result := allocation.Allocate(req, &allocation.Inputs{Catalog: catalog, InUse: allocation.NewInUse()})
 		if diff := cmp.Diff(row.want, allocation.JoinAddresses(result.Addresses)); diff != "" {
 			t.Errorf("%+v (-want +got):\n%s", row, diff)

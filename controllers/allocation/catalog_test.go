@@ -31,38 +31,80 @@ func TestNewCatalog(t *testing.T) {
 		want   map[string]string // reason and message by group
 	}{
 		{"none", nil, map[string]string{}},
-		{"apart", []v1.ServiceGroup{groupMadeAt(t, "a", 1, pool("10.0.0.1-10.0.0.4")), groupMadeAt(t, "b", 2, pool("10.0.0.5-10.0.0.9"))},
+		{"apart", []v1.ServiceGroup{
+			groupMadeAt(t, "a", 1, pool("10.0.0.1-10.0.0.4")), groupMadeAt(t, "b", 2, pool("10.0.0.5-10.0.0.9")),
+		},
 			map[string]string{"a": "Accepted: 1 range", "b": "Accepted: 1 range"}},
-		{"two ranges", []v1.ServiceGroup{groupMadeAt(t, "a", 1, "remote: {pool: 10.0.0.1, subnet: 10.0.0.0/24, v6pool: {pool: 'fd00::1', subnet: 'fd00::/64'}}")},
+		{"two ranges", []v1.ServiceGroup{
+			groupMadeAt(
+				t, "a", 1, "remote: {pool: 10.0.0.1, subnet: 10.0.0.0/24, v6pool: {pool: 'fd00::1', subnet: 'fd00::/64'}}",
+			),
+		},
 			map[string]string{"a": "Accepted: 2 ranges"}},
-		{"nested, the outer older", []v1.ServiceGroup{groupMadeAt(t, "b", 1, pool("10.0.0.1-10.0.0.9")), groupMadeAt(t, "a", 2, pool("10.0.0.4"))},
-			map[string]string{"b": "Accepted: 1 range", "a": `Overlap: spec.local.pool: Invalid value: "10.0.0.4": range 10.0.0.4-10.0.0.4 overlaps range 10.0.0.1-10.0.0.9 of ServiceGroup b, which has these addresses already`}},
-		{"nested, the inner older", []v1.ServiceGroup{groupMadeAt(t, "b", 2, pool("10.0.0.1-10.0.0.9")), groupMadeAt(t, "a", 1, pool("10.0.0.4"))},
-			map[string]string{"a": "Accepted: 1 range", "b": `Overlap: spec.local.pool: Invalid value: "10.0.0.1-10.0.0.9": range 10.0.0.1-10.0.0.9 overlaps range 10.0.0.4-10.0.0.4 of ServiceGroup a, which has these addresses already`}},
-		{"equal, of one age: the first by name", []v1.ServiceGroup{groupMadeAt(t, "b", 1, pool("10.0.0.1")), groupMadeAt(t, "a", 1, pool("10.0.0.1"))},
-			map[string]string{"a": "Accepted: 1 range", "b": `Overlap: spec.local.pool: Invalid value: "10.0.0.1": range 10.0.0.1-10.0.0.1 overlaps range 10.0.0.1-10.0.0.1 of ServiceGroup a, which has these addresses already`}},
-		{"different subnets", []v1.ServiceGroup{groupMadeAt(t, "a", 1, pool("10.0.0.0/24")), groupMadeAt(t, "b", 2, "remote: {pool: 10.0.0.9, subnet: 10.0.0.8/29}")},
-			map[string]string{"a": "Accepted: 1 range", "b": `Overlap: spec.remote.pool: Invalid value: "10.0.0.9": range 10.0.0.9-10.0.0.9 overlaps range 10.0.0.0-10.0.0.255 of ServiceGroup a, which has these addresses already`}},
+		{"nested, the outer older", []v1.ServiceGroup{
+			groupMadeAt(t, "b", 1, pool("10.0.0.1-10.0.0.9")), groupMadeAt(t, "a", 2, pool("10.0.0.4")),
+		},
+			map[string]string{
+				"b": "Accepted: 1 range",
+				"a": `Overlap: spec.local.pool: Invalid value: "10.0.0.4": range 10.0.0.4-10.0.0.4 overlaps range ` +
+					`10.0.0.1-10.0.0.9 of ServiceGroup b, which has these addresses already`,
+			}},
+		{"nested, the inner older", []v1.ServiceGroup{
+			groupMadeAt(t, "b", 2, pool("10.0.0.1-10.0.0.9")), groupMadeAt(t, "a", 1, pool("10.0.0.4")),
+		},
+			map[string]string{
+				"a": "Accepted: 1 range",
+				"b": `Overlap: spec.local.pool: Invalid value: "10.0.0.1-10.0.0.9": range 10.0.0.1-10.0.0.9 overlaps range ` +
+					`10.0.0.4-10.0.0.4 of ServiceGroup a, which has these addresses already`,
+			}},
+		{"equal, of one age: the first by name", []v1.ServiceGroup{
+			groupMadeAt(t, "b", 1, pool("10.0.0.1")), groupMadeAt(t, "a", 1, pool("10.0.0.1")),
+		},
+			map[string]string{
+				"a": "Accepted: 1 range",
+				"b": `Overlap: spec.local.pool: Invalid value: "10.0.0.1": range 10.0.0.1-10.0.0.1 overlaps range ` +
+					`10.0.0.1-10.0.0.1 of ServiceGroup a, which has these addresses already`,
+			}},
+		{"different subnets", []v1.ServiceGroup{
+			groupMadeAt(t, "a", 1, pool("10.0.0.0/24")), groupMadeAt(t, "b", 2, "remote: {pool: 10.0.0.9, subnet: 10.0.0.8/29}"),
+		},
+			map[string]string{
+				"a": "Accepted: 1 range",
+				"b": `Overlap: spec.remote.pool: Invalid value: "10.0.0.9": range 10.0.0.9-10.0.0.9 overlaps range ` +
+					`10.0.0.0-10.0.0.255 of ServiceGroup a, which has these addresses already`,
+			}},
 		{"one that is refused takes no room", []v1.ServiceGroup{
-			groupMadeAt(t, "a", 1, pool("10.0.0.1-10.0.0.5")), groupMadeAt(t, "b", 2, pool("10.0.0.5-10.0.0.9")), groupMadeAt(t, "c", 3, pool("10.0.0.9"))},
+			groupMadeAt(t, "a", 1, pool("10.0.0.1-10.0.0.5")), groupMadeAt(t, "b", 2, pool("10.0.0.5-10.0.0.9")),
+			groupMadeAt(t, "c", 3, pool("10.0.0.9"))},
 			map[string]string{"a": "Accepted: 1 range", "c": "Accepted: 1 range",
-				"b": `Overlap: spec.local.pool: Invalid value: "10.0.0.5-10.0.0.9": range 10.0.0.5-10.0.0.9 overlaps range 10.0.0.1-10.0.0.5 of ServiceGroup a, which has these addresses already`}},
+				"b": `Overlap: spec.local.pool: Invalid value: "10.0.0.5-10.0.0.9": range 10.0.0.5-10.0.0.9 overlaps range ` +
+					`10.0.0.1-10.0.0.5 of ServiceGroup a, which has these addresses already`}},
 		{"nor does one that is invalid", []v1.ServiceGroup{
-			groupMadeAt(t, "a", 1, "local: {v4pools: [{pool: 10.0.0.1, subnet: 10.0.0.0/24}, {pool: x, subnet: 10.0.0.0/24}]}"), groupMadeAt(t, "b", 2, pool("10.0.0.1"))},
+			groupMadeAt(t, "a", 1, "local: {v4pools: [{pool: 10.0.0.1, subnet: 10.0.0.0/24}, {pool: x, subnet: 10.0.0.0/24}]}"),
+			groupMadeAt(t, "b", 2, pool("10.0.0.1"))},
 			map[string]string{"b": "Accepted: 1 range",
 				"a": `Invalid: spec.local.v4pools[1].pool: Invalid value: "x": must be a CIDR, a range first-last, or one address`}},
 		{"of two to overlap with, the first by name", []v1.ServiceGroup{
-			groupMadeAt(t, "b", 1, pool("10.0.0.1-10.0.0.4")), groupMadeAt(t, "a", 2, pool("10.0.0.5-10.0.0.9")), groupMadeAt(t, "c", 3, pool("10.0.0.1-10.0.0.9"))},
+			groupMadeAt(t, "b", 1, pool("10.0.0.1-10.0.0.4")), groupMadeAt(t, "a", 2, pool("10.0.0.5-10.0.0.9")),
+			groupMadeAt(t, "c", 3, pool("10.0.0.1-10.0.0.9"))},
 			map[string]string{"a": "Accepted: 1 range", "b": "Accepted: 1 range",
-				"c": `Overlap: spec.local.pool: Invalid value: "10.0.0.1-10.0.0.9": range 10.0.0.1-10.0.0.9 overlaps range 10.0.0.5-10.0.0.9 of ServiceGroup a, which has these addresses already`}},
+				"c": `Overlap: spec.local.pool: Invalid value: "10.0.0.1-10.0.0.9": range 10.0.0.1-10.0.0.9 overlaps range ` +
+					`10.0.0.5-10.0.0.9 of ServiceGroup a, which has these addresses already`}},
 		{"of two ranges to overlap with, the first", []v1.ServiceGroup{
-			groupMadeAt(t, "a", 1, "local: {v4pools: [{pool: 10.0.0.5-10.0.0.9, subnet: 10.0.0.0/24}, {pool: 10.0.0.1-10.0.0.4, subnet: 10.0.0.0/24}]}"),
+			groupMadeAt(
+				t, "a", 1,
+				"local: {v4pools: [{pool: 10.0.0.5-10.0.0.9, subnet: 10.0.0.0/24}, {pool: 10.0.0.1-10.0.0.4, subnet: "+
+					"10.0.0.0/24}]}",
+			),
 			groupMadeAt(t, "b", 2, pool("10.0.0.1-10.0.0.9"))},
 			map[string]string{"a": "Accepted: 2 ranges",
-				"b": `Overlap: spec.local.pool: Invalid value: "10.0.0.1-10.0.0.9": range 10.0.0.1-10.0.0.9 overlaps range 10.0.0.1-10.0.0.4 of ServiceGroup a, which has these addresses already`}},
+				"b": `Overlap: spec.local.pool: Invalid value: "10.0.0.1-10.0.0.9": range 10.0.0.1-10.0.0.9 overlaps range ` +
+					`10.0.0.1-10.0.0.4 of ServiceGroup a, which has these addresses already`}},
 		{"another namespace does not count", []v1.ServiceGroup{elsewhere, groupMadeAt(t, "b", 1, pool("10.0.0.1"))},
 			map[string]string{"b": "Accepted: 1 range"}},
-		{"netbox", []v1.ServiceGroup{groupMadeAt(t, "a", 1, "netbox: {url: 'https://n', tenant: t, tokenSecretRef: {name: a, key: b}}")},
+		{"netbox", []v1.ServiceGroup{
+			groupMadeAt(t, "a", 1, "netbox: {url: 'https://n', tenant: t, tokenSecretRef: {name: a, key: b}}"),
+		},
 			map[string]string{"a": "Progressing: what NetBox has of the group is not known yet"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -81,10 +123,15 @@ func TestGroupOf(t *testing.T) {
 	catalog := allocation.NewCatalog([]v1.ServiceGroup{
 		groupMadeAt(t, "a", 1, "local: {pool: 10.0.0.1-10.0.0.4, subnet: 10.0.0.0/24}"),
 		groupMadeAt(t, "refused", 2, "local: {pool: 10.0.0.4-10.0.0.9, subnet: 10.0.0.0/24}"),
-		groupMadeAt(t, "b", 3, "remote: {v6pools: [{pool: 'fd00::1', subnet: 'fd00::/64'}, {pool: 'fd01::1', subnet: 'fd01::/64', aggregation: /128}]}"),
+		groupMadeAt(
+			t, "b", 3,
+			"remote: {v6pools: [{pool: 'fd00::1', subnet: 'fd00::/64'}, {pool: 'fd01::1', subnet: 'fd01::/64', aggregation: "+
+				"/128}]}",
+		),
 	}, namespace)
 	for addr, want := range map[string]string{
-		"10.0.0.1": "a 24", "10.0.0.4": "a 24", "10.0.0.5": "", "fd00::1": "b 64", "fd01::1": "b 128", "fd01::2": "", "::ffff:10.0.0.1": "",
+		"10.0.0.1": "a 24", "10.0.0.4": "a 24", "10.0.0.5": "", "fd00::1": "b 64", "fd01::1": "b 128", "fd01::2": "",
+		"::ffff:10.0.0.1": "",
 	} {
 		got := ""
 		if g, r, ok := catalog.GroupContaining(netip.MustParseAddr(addr)); ok {
@@ -141,7 +188,8 @@ func TestUsage(t *testing.T) {
 		name, spec string
 		want       allocation.Usage
 	}{
-		{"both families", "local: {v4pools: [{pool: 10.0.0.1-10.0.0.4, subnet: 10.0.0.0/24}, {pool: 10.0.1.0/30, subnet: 10.0.1.0/24}], v6pool: {pool: 'fd00::/126', subnet: 'fd00::/64'}}",
+		{"both families", "local: {v4pools: [{pool: 10.0.0.1-10.0.0.4, subnet: 10.0.0.0/24}, {pool: 10.0.1.0/30, subnet: " +
+			"10.0.1.0/24}], v6pool: {pool: 'fd00::/126', subnet: 'fd00::/64'}}",
 			allocation.Usage{AllocatedIPv4: 3, AvailableIPv4: 4, AllocatedIPv6: 1, AvailableIPv6: 2, Ranges: []int64{2, 1, 1}}},
 		{"nothing used", "local: {pool: 10.0.3.1-10.0.3.4, subnet: 10.0.3.0/24}",
 			allocation.Usage{AvailableIPv4: 4, Ranges: []int64{0}}},
@@ -149,7 +197,8 @@ func TestUsage(t *testing.T) {
 			allocation.Usage{AllocatedIPv4: 1, Ranges: []int64{1}}},
 		{"huge", "remote: {v6pool: {pool: 'fd00::/64', subnet: 'fd00::/64'}}",
 			allocation.Usage{AllocatedIPv6: 1, AvailableIPv6: math.MaxInt64, Ranges: []int64{1}}},
-		{"huge together", "remote: {v6pools: [{pool: 'fd00::1-fd00::7fff:ffff:ffff:ffff', subnet: 'fd00::/64'}, {pool: 'fd01::1-fd01::7fff:ffff:ffff:ffff', subnet: 'fd01::/64'}]}",
+		{"huge together", "remote: {v6pools: [{pool: 'fd00::1-fd00::7fff:ffff:ffff:ffff', subnet: 'fd00::/64'}, {pool: " +
+			"'fd01::1-fd01::7fff:ffff:ffff:ffff', subnet: 'fd01::/64'}]}",
 			allocation.Usage{AllocatedIPv6: 2, AvailableIPv6: math.MaxInt64, Ranges: []int64{1, 1}}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -166,7 +215,8 @@ func TestUsage(t *testing.T) {
 func TestCatalogIgnoresOrder(t *testing.T) {
 	a := groupMadeAt(t, "a", time.Now().Unix(), "local: {pool: 10.0.0.1-10.0.0.5, subnet: 10.0.0.0/24}")
 	b := groupMadeAt(t, "b", 1, "local: {pool: 10.0.0.5-10.0.0.9, subnet: 10.0.0.0/24}")
-	one, two := allocation.NewCatalog([]v1.ServiceGroup{a, b}, namespace), allocation.NewCatalog([]v1.ServiceGroup{b, a}, namespace)
+	one, two := allocation.NewCatalog([]v1.ServiceGroup{a, b}, namespace),
+		allocation.NewCatalog([]v1.ServiceGroup{b, a}, namespace)
 	for _, name := range []string{"a", "b"} {
 		if one[name].Message != two[name].Message {
 			t.Errorf("%s: %q or %q", name, one[name].Message, two[name].Message)

@@ -42,27 +42,37 @@ var reserved = map[netip.Addr]string{netip.MustParseAddr("10.0.0.4"): "a node's"
 // specs are the specifications that each group takes in turn. An empty one deletes it.
 var specs = map[string][]string{
 	"default": {
-		"local: {v4pool: {pool: 10.0.0.1-10.0.0.4, subnet: 10.0.0.0/24}, v6pool: {pool: 'fd00::1-fd00::4', subnet: 'fd00::/64'}}",
-		"local: {v4pool: {pool: 10.0.0.1-10.0.0.8, subnet: 10.0.0.0/24}, v6pool: {pool: 'fd00::1-fd00::8', subnet: 'fd00::/64'}}",
+		"local: {v4pool: {pool: 10.0.0.1-10.0.0.4, subnet: 10.0.0.0/24}, v6pool: {pool: 'fd00::1-fd00::4', subnet: " +
+			"'fd00::/64'}}",
+		"local: {v4pool: {pool: 10.0.0.1-10.0.0.8, subnet: 10.0.0.0/24}, v6pool: {pool: 'fd00::1-fd00::8', subnet: " +
+			"'fd00::/64'}}",
 		"local: {v4pool: {pool: 10.0.0.3-10.0.0.4, subnet: 10.0.0.0/24}}",
 		"local: {v4pool: {pool: 10.0.0.9, subnet: 10.9.0.0/24}}", // not valid
-		"{local: {v4pool: {pool: 10.0.0.1-10.0.0.4, subnet: 10.0.0.0/24}, v6pool: {pool: 'fd00::1-fd00::4', subnet: 'fd00::/64'}}, " +
-			"reservations: [{address: 10.0.0.2, service: a/s3}, {address: 10.0.0.3, service: b/s5}, {address: 'fd00::1', service: a/s3}]}",
+		"{local: {v4pool: {pool: 10.0.0.1-10.0.0.4, subnet: 10.0.0.0/24}, v6pool: {pool: 'fd00::1-fd00::4', subnet: " +
+			"'fd00::/64'}}, " +
+			"reservations: [{address: 10.0.0.2, service: a/s3}, {address: 10.0.0.3, service: b/s5}, {address: 'fd00::1', " +
+			"service: a/s3}]}",
 		"{local: {v4pool: {pool: 10.0.0.1-10.0.0.4, subnet: 10.0.0.0/24}}, autoAssign: false}",
 	},
 	"other": {
-		"{remote: {balancePools: true, v4pools: [{pool: 10.1.1.1-10.1.1.3, subnet: 10.1.1.0/24}, {pool: 10.1.2.1-10.1.2.3, subnet: 10.1.2.0/24}]}, shareAcrossNamespaces: true}",
-		"{remote: {multiPool: true, v4pools: [{pool: 10.1.1.1-10.1.1.3, subnet: 10.1.1.0/24}, {pool: 10.1.2.1-10.1.2.3, subnet: 10.1.2.0/24}]}}",
+		"{remote: {balancePools: true, v4pools: [{pool: 10.1.1.1-10.1.1.3, subnet: 10.1.1.0/24}, {pool: 10.1.2.1-10.1.2.3, " +
+			"subnet: 10.1.2.0/24}]}, shareAcrossNamespaces: true}",
+		"{remote: {multiPool: true, v4pools: [{pool: 10.1.1.1-10.1.1.3, subnet: 10.1.1.0/24}, {pool: 10.1.2.1-10.1.2.3, " +
+			"subnet: 10.1.2.0/24}]}}",
 		"remote: {v4pools: [{pool: 10.0.0.4-10.0.0.6, subnet: 10.0.0.0/24}]}", // may overlap
 		"{remote: {pool: 10.1.1.1-10.1.1.6, subnet: 10.1.1.0/24}, shareAcrossNamespaces: true, autoAssign: true, " +
-			"reservations: [{address: 10.1.1.2, service: b/s7}], allowedNamespaces: {from: Selector, selector: {matchLabels: {tier: gold}}}}",
+			"reservations: [{address: 10.1.1.2, service: b/s7}], allowedNamespaces: {from: Selector, selector: {matchLabels: " +
+			"{tier: gold}}}}",
 		"",
 	},
 	"across": {"{remote: {pool: 10.2.0.1-10.2.0.2, subnet: 10.2.0.0/24}, shareAcrossNamespaces: true}"},
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
-	w := &world{t: t, seed: seed, random: rand.New(rand.NewPCG(seed, 2)), groups: map[string]string{}, stored: map[string]*corev1.Service{}, given: map[string][]netip.Addr{}, index: allocation.NewInUse()}
+	w := &world{
+		t: t, seed: seed, random: rand.New(rand.NewPCG(seed, 2)), groups: map[string]string{},
+		stored: map[string]*corev1.Service{}, given: map[string][]netip.Addr{}, index: allocation.NewInUse(),
+	}
 	w.labels = map[string]map[string]string{"a": {"tier": "gold"}, "b": {}}
 	for name, all := range specs {
 		w.groups[name] = all[0]
@@ -117,9 +127,14 @@ func (w *world) edit(svc *corev1.Service) {
 	}
 	switch w.random.IntN(8) {
 	case 0:
-		annotate(v1.AnnotationServiceGroup, w.pick("", "default", "other", "across", "across", "across", "none", strings.Repeat("x", 254)))
+		annotate(
+			v1.AnnotationServiceGroup,
+			w.pick("", "default", "other", "across", "across", "across", "none", strings.Repeat("x", 254)),
+		)
 	case 1:
-		annotate(v1.AnnotationAddresses, w.pick("", "", "10.0.0.2", "10.0.0.4", "10.1.1.2", "10.0.0.2, fd00::2", "ten", "10.7.7.7"))
+		annotate(
+			v1.AnnotationAddresses, w.pick("", "", "10.0.0.2", "10.0.0.4", "10.1.1.2", "10.0.0.2, fd00::2", "ten", "10.7.7.7"),
+		)
 	case 2:
 		annotate(v1.AnnotationAllowSharedIP, w.pick("", "k", "k", "k", "l", strings.Repeat("k", 254)))
 	case 3:
@@ -138,14 +153,17 @@ func (w *world) edit(svc *corev1.Service) {
 // forge edits what the manager writes on a Service for people to read.
 func (w *world) forge(svc *corev1.Service) {
 	name := w.pick(v1.AnnotationAllocatedBy, v1.AnnotationAllocatedFrom, v1.AnnotationAllocatedKey, v1.AnnotationPoolType)
-	if svc.Annotations[name] = w.pick("", "PureLB", "default", "other", "k", "l", "local", strings.Repeat("z", 300)); svc.Annotations[name] == "" {
+	if svc.Annotations[name] = w.pick("", "PureLB", "default", "other", "k", "l", "local",
+		strings.Repeat("z", 300)); svc.Annotations[name] == "" {
 		delete(svc.Annotations, name)
 	}
 }
 
 // overwrite changes the addresses that a Service shows, as another controller may.
 func (w *world) overwrite(svc *corev1.Service) {
-	show(svc, addresses(w.pick("", "8.8.8.8", "10.0.0.1", "10.0.0.2", "10.0.0.4", "10.1.1.2", "10.7.7.7 10.0.0.1", "fd00::1"))...)
+	show(svc, addresses(w.pick(
+		"", "8.8.8.8", "10.0.0.1", "10.0.0.2", "10.0.0.4", "10.1.1.2", "10.7.7.7 10.0.0.1", "fd00::1",
+	))...)
 }
 
 func show(svc *corev1.Service, addrs ...netip.Addr) {
@@ -177,7 +195,8 @@ func (w *world) create() {
 func nameOf(svc *corev1.Service) string { return svc.Namespace + "/" + svc.Name }
 
 func describeService(svc *corev1.Service) string {
-	return fmt.Sprintf("%s %v %v %v, shows %v, has %s", nameOf(svc), svc.Annotations, svc.Spec.IPFamilies, svc.Spec.Ports[0].Port,
+	return fmt.Sprintf("%s %v %v %v, shows %v, has %s", nameOf(svc), svc.Annotations, svc.Spec.IPFamilies,
+		svc.Spec.Ports[0].Port,
 		allocation.ShownAddresses(svc), allocation.RecordOf(svc))
 }
 
@@ -209,7 +228,10 @@ func (w *world) reconcile(name string) {
 		w.index.Put(allocation.ServiceOf(svc, true).WithPendingAddresses(result.Addresses))
 		return
 	}
-	w.note("%s: %v -> %v %s: %s (lost %v)", describeService(svc), w.given[name], result.Addresses, result.Reason, result.Message, result.LostAddresses)
+	w.note(
+		"%s: %v -> %v %s: %s (lost %v)", describeService(svc), w.given[name], result.Addresses, result.Reason, result.Message,
+		result.LostAddresses,
+	)
 	w.write(svc, result)
 }
 
@@ -251,9 +273,11 @@ func (w *world) check(svc *corev1.Service, result allocation.Result) {
 		isKept := pooled && group.Reservations[a] == name // whatever others show
 		for _, other := range w.stored {
 			shared = shared || slices.Contains(w.given[nameOf(other)], a)
-			has := slices.Contains(w.given[nameOf(other)], a) || !shown && !isKept && slices.Contains(allocation.ShownAddresses(other), a)
+			has := slices.Contains(w.given[nameOf(other)], a) ||
+				!shown && !isKept && slices.Contains(allocation.ShownAddresses(other), a)
 			key := allocation.SharingKeyOf(svc)
-			if other != svc && has && (key == "" || key != allocation.SharingKeyOf(other) || svc.Spec.Ports[0].Port == other.Spec.Ports[0].Port) {
+			if other != svc && has &&
+				(key == "" || key != allocation.SharingKeyOf(other) || svc.Spec.Ports[0].Port == other.Spec.Ports[0].Port) {
 				w.fail("%s gets %s, which %s has", name, a, nameOf(other))
 			}
 		}
@@ -280,7 +304,10 @@ func (w *world) check(svc *corev1.Service, result allocation.Result) {
 	}
 	for _, a := range w.given[name] {
 		if !slices.Contains(result.Addresses, a) && !w.mayGo(svc, a, result) {
-			w.fail("%s silently loses %s: %v -> %v (%s: %s)", describeService(svc), a, w.given[name], result.Addresses, result.Reason, result.Message)
+			w.fail(
+				"%s silently loses %s: %v -> %v (%s: %s)", describeService(svc), a, w.given[name], result.Addresses, result.Reason,
+				result.Message,
+			)
 		}
 	}
 }
@@ -297,7 +324,8 @@ func (w *world) mayGo(svc *corev1.Service, a netip.Addr, result allocation.Resul
 	case req.RequestedAddresses != "" || req.MultiPool == "false" && len(w.given[nameOf(svc)]) > 1:
 		return true
 	}
-	return req.RequestedGroup != "" && req.RequestedGroup != req.Allocated.Group && (!pooled || group.Name != req.RequestedGroup)
+	return req.RequestedGroup != "" && req.RequestedGroup != req.Allocated.Group &&
+		(!pooled || group.Name != req.RequestedGroup)
 }
 
 // settle reconciles all Services until nothing changes. No write fails.
@@ -335,12 +363,14 @@ func (w *world) audit() {
 				if key := record.Key; key == "" || key != allocation.RecordOf(other).Key {
 					w.fail("%s is %s's and %s's", a, describeService(svc), describeService(other))
 				}
-				if svc.Spec.Ports[0].Port == other.Spec.Ports[0].Port && (result.Reason == v1.ReasonAllocated || svc.Namespace != other.Namespace) {
+				if svc.Spec.Ports[0].Port == other.Spec.Ports[0].Port &&
+					(result.Reason == v1.ReasonAllocated || svc.Namespace != other.Namespace) {
 					w.fail("%s and %s have one port of %s, and %s does not say so", name, nameOf(other), a, name)
 				}
 			}
 		}
-		if len(given) == 0 && result.Reason == v1.ReasonExhausted && allocation.RequestOf(svc).Policy != corev1.IPFamilyPolicyRequireDualStack {
+		if len(given) == 0 && result.Reason == v1.ReasonExhausted &&
+			allocation.RequestOf(svc).Policy != corev1.IPFamilyPolicyRequireDualStack {
 			free := w.catalog[result.RequestedGroup].Group.Usage(w.index).AvailableIPv4 - int64(len(reserved))
 			if free > 0 && slices.Contains(svc.Spec.IPFamilies, allocation.IPv4) {
 				w.fail("%s waits although there is a free address: %s", name, result.Message)

@@ -34,22 +34,75 @@ func TestParseNetbox(t *testing.T) {
 		{"prefixes", "v4: {prefixes: [10.0.0.0/24]}, v6: {prefixes: ['fd00::/64']}", ""},
 		{"ranges", "v4: {ranges: [10.0.0.5-10.0.0.9]}", ""},
 		{"selector", "v4: {selector: {tag: lb, vrf: blue}}", ""},
-		{"nothing", "status: active", "spec.netbox: Required value: say which addresses Services get: v4, v6, or tenant for the addresses that are reserved for a tenant"},
-		{"an empty source", "v4: {}", "spec.netbox.v4: Required value: at least one of prefixes, ranges and selector is needed"},
-		{"an empty selector", "v4: {selector: {}}", "spec.netbox.v4.selector: Required value: at least one of tag, role, tenant and vrf is needed"},
-		{"prefix with host bits", "v4: {prefixes: [10.0.0.7/24]}", `spec.netbox.v4.prefixes[0]: Invalid value: "10.0.0.7/24": has bits set beyond its prefix length; did you mean 10.0.0.0/24?`},
-		{"prefix of the other family", "v6: {prefixes: [10.0.0.0/24]}", `spec.netbox.v6.prefixes[0]: Invalid value: "10.0.0.0/24": must be an IPv6 subnet`},
-		{"multicast", "v4: {prefixes: [224.0.0.0/24]}", `spec.netbox.v4.prefixes[0]: Invalid value: "224.0.0.0/24": range 224.0.0.0-224.0.0.255 has addresses of 224.0.0.0/4 (multicast), which no Service can have`},
-		{"each faulty prefix", "v4: {prefixes: [10.0.0.7/24, 10.1.0.0/24, 10.2.0.9/24]}", `[spec.netbox.v4.prefixes[0]: Invalid value: "10.0.0.7/24": has bits set beyond its prefix length; did you mean 10.0.0.0/24?, spec.netbox.v4.prefixes[2]: Invalid value: "10.2.0.9/24": has bits set beyond its prefix length; did you mean 10.2.0.0/24?]`},
-		{"each faulty range", "v4: {ranges: [10.0.0.5, 10.1.0.5-10.1.0.9, 10.2.0.5]}", `[spec.netbox.v4.ranges[0]: Invalid value: "10.0.0.5": must be an IP range of NetBox, as first-last, spec.netbox.v4.ranges[2]: Invalid value: "10.2.0.5": must be an IP range of NetBox, as first-last]`},
-		{"range without an end", "v4: {ranges: [10.0.0.5]}", `spec.netbox.v4.ranges[0]: Invalid value: "10.0.0.5": must be an IP range of NetBox, as first-last`},
-		{"range that ends before it starts", "v4: {ranges: [10.0.0.9-10.0.0.5]}", `spec.netbox.v4.ranges[0]: Invalid value: "10.0.0.9-10.0.0.5": ends (10.0.0.5) before it starts (10.0.0.9)`},
-		{"range of the other family", "v4: {ranges: ['fd00::1-fd00::2']}", `spec.netbox.v4.ranges[0]: Invalid value: "fd00::1-fd00::2": must be a range of IPv4 addresses`},
-		{"mask of IPv6 for IPv4", "v4: {prefixes: [10.0.0.0/24]}, aggregation: /64", `spec.netbox.aggregation: Invalid value: "/64": must be "default" or a mask from /1 to /32`},
-		{"status of free addresses", "tenant: lab, status: reserved", `spec.netbox.status: Invalid value: "reserved": is the status of the tenant's free addresses: choose another for those of Services`},
+		{
+			"nothing", "status: active",
+			"spec.netbox: Required value: say which addresses Services get: v4, v6, or tenant for the addresses that are " +
+				"reserved for a tenant",
+		},
+		{
+			"an empty source", "v4: {}",
+			"spec.netbox.v4: Required value: at least one of prefixes, ranges and selector is needed",
+		},
+		{
+			"an empty selector", "v4: {selector: {}}",
+			"spec.netbox.v4.selector: Required value: at least one of tag, role, tenant and vrf is needed",
+		},
+		{
+			"prefix with host bits", "v4: {prefixes: [10.0.0.7/24]}",
+			`spec.netbox.v4.prefixes[0]: Invalid value: "10.0.0.7/24": has bits set beyond its prefix length; did you mean ` +
+				`10.0.0.0/24?`,
+		},
+		{
+			"prefix of the other family", "v6: {prefixes: [10.0.0.0/24]}",
+			`spec.netbox.v6.prefixes[0]: Invalid value: "10.0.0.0/24": must be an IPv6 subnet`,
+		},
+		{
+			"multicast", "v4: {prefixes: [224.0.0.0/24]}",
+			`spec.netbox.v4.prefixes[0]: Invalid value: "224.0.0.0/24": range 224.0.0.0-224.0.0.255 has addresses of ` +
+				`224.0.0.0/4 (multicast), which no Service can have`,
+		},
+		{
+			"each faulty prefix", "v4: {prefixes: [10.0.0.7/24, 10.1.0.0/24, 10.2.0.9/24]}",
+			`[spec.netbox.v4.prefixes[0]: Invalid value: "10.0.0.7/24": has bits set beyond its prefix length; did you mean ` +
+				`10.0.0.0/24?, spec.netbox.v4.prefixes[2]: Invalid value: "10.2.0.9/24": has bits set beyond its prefix length; ` +
+				`did you mean 10.2.0.0/24?]`,
+		},
+		{
+			"each faulty range", "v4: {ranges: [10.0.0.5, 10.1.0.5-10.1.0.9, 10.2.0.5]}",
+			`[spec.netbox.v4.ranges[0]: Invalid value: "10.0.0.5": must be an IP range of NetBox, as first-last, ` +
+				`spec.netbox.v4.ranges[2]: Invalid value: "10.2.0.5": must be an IP range of NetBox, as first-last]`,
+		},
+		{
+			"range without an end", "v4: {ranges: [10.0.0.5]}",
+			`spec.netbox.v4.ranges[0]: Invalid value: "10.0.0.5": must be an IP range of NetBox, as first-last`,
+		},
+		{
+			"range that ends before it starts", "v4: {ranges: [10.0.0.9-10.0.0.5]}",
+			`spec.netbox.v4.ranges[0]: Invalid value: "10.0.0.9-10.0.0.5": ends (10.0.0.5) before it starts (10.0.0.9)`,
+		},
+		{
+			"range of the other family", "v4: {ranges: ['fd00::1-fd00::2']}",
+			`spec.netbox.v4.ranges[0]: Invalid value: "fd00::1-fd00::2": must be a range of IPv4 addresses`,
+		},
+		{
+			"mask of IPv6 for IPv4", "v4: {prefixes: [10.0.0.0/24]}, aggregation: /64",
+			`spec.netbox.aggregation: Invalid value: "/64": must be "default" or a mask from /1 to /32`,
+		},
+		{
+			"status of free addresses", "tenant: lab, status: reserved",
+			`spec.netbox.status: Invalid value: "reserved": is the status of the tenant's free addresses: choose another for ` +
+				`those of Services`,
+		},
 		{"dnsName", "tenant: lab, dnsName: '{{.Name}}.{{.Namespace}}.lb.example'", ""},
-		{"dnsName with another field", "tenant: lab, dnsName: '{{.Cluster}}.lb.example'", `spec.netbox.dnsName: Invalid value: "{{.Cluster}}.lb.example": must be a DNS name, in which only {{.Name}} and {{.Namespace}} are replaced`},
-		{"caBundle", "tenant: lab, caBundle: 'no certificate'", `spec.netbox.caBundle: Invalid value: "…": has no certificate in PEM form (-----BEGIN CERTIFICATE-----)`},
+		{
+			"dnsName with another field", "tenant: lab, dnsName: '{{.Cluster}}.lb.example'",
+			`spec.netbox.dnsName: Invalid value: "{{.Cluster}}.lb.example": must be a DNS name, in which only {{.Name}} and ` +
+				`{{.Namespace}} are replaced`,
+		},
+		{
+			"caBundle", "tenant: lab, caBundle: 'no certificate'",
+			`spec.netbox.caBundle: Invalid value: "…": has no certificate in PEM form (-----BEGIN CERTIFICATE-----)`,
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			sg := groupMadeAt(t, "a", 1, netboxSpec+row.spec+"}")
@@ -74,7 +127,8 @@ func TestNetboxDefaults(t *testing.T) {
 	} {
 		sg := groupMadeAt(t, "a", 1, netboxSpec+row.spec+"}")
 		group, _, errs := allocation.ParseGroup(&sg)
-		if n := group.Netbox; len(errs) > 0 || n.Status != row.status || n.Role != row.role || strings.Join(n.Tags, " ") != row.tags {
+		if n := group.Netbox; len(errs) > 0 || n.Status != row.status || n.Role != row.role ||
+			strings.Join(n.Tags, " ") != row.tags {
 			t.Errorf("%s: status %q, role %q, tags %q, errors %v", row.name, n.Status, n.Role, n.Tags, errs)
 		}
 	}
@@ -83,7 +137,8 @@ func TestNetboxDefaults(t *testing.T) {
 func TestHasURL(t *testing.T) {
 	n := &allocation.Netbox{URL: "https://netbox.example"}
 	for text, want := range map[string]bool{
-		"https://netbox.example": true, " https://netbox.example/api/\n": true, "https://netbox.example/other": false, "ftp://netbox.example": false, "": false,
+		"https://netbox.example": true, " https://netbox.example/api/\n": true, "https://netbox.example/other": false,
+		"ftp://netbox.example": false, "": false,
 	} {
 		if n.HasURL(text) != want {
 			t.Errorf("%q: %v", text, !want)
@@ -96,7 +151,8 @@ func TestHasURL(t *testing.T) {
 
 func TestIsWaitingForIPAM(t *testing.T) {
 	for reason, want := range map[string]bool{
-		v1.ReasonProgressing: true, v1.ReasonIPAMUnavailable: true, v1.ReasonAccepted: false, v1.ReasonInvalid: false, v1.ReasonOverlap: false,
+		v1.ReasonProgressing: true, v1.ReasonIPAMUnavailable: true, v1.ReasonAccepted: false, v1.ReasonInvalid: false,
+		v1.ReasonOverlap: false,
 	} {
 		if v := (&allocation.Verdict{Reason: reason}); v.IsWaitingForIPAM() != want {
 			t.Errorf("%s: %v", reason, !want)
@@ -110,10 +166,11 @@ func TestParseNetboxURL(t *testing.T) {
 		"https://netbox.example/":           "https://netbox.example",
 		"https://netbox.example/api/":       "https://netbox.example",
 		"http://netbox.example:8000/netbox": "http://netbox.example:8000/netbox",
-		"https://user:secret@n":             `spec.netbox.url: Invalid value: "…": must not have a user or password: the token goes into the Secret`,
-		"https://n?a=b":                     `spec.netbox.url: Invalid value: "https://n?a=b": must not have a query or fragment`,
-		"ftp://n":                           `spec.netbox.url: Invalid value: "ftp://n": must be an http or https URL`,
-		"netbox":                            `spec.netbox.url: Invalid value: "netbox": must be an http or https URL`,
+		"https://user:secret@n": `spec.netbox.url: Invalid value: "…": must not have a user or password: the ` +
+			`token goes into the Secret`,
+		"https://n?a=b": `spec.netbox.url: Invalid value: "https://n?a=b": must not have a query or fragment`,
+		"ftp://n":       `spec.netbox.url: Invalid value: "ftp://n": must be an http or https URL`,
+		"netbox":        `spec.netbox.url: Invalid value: "netbox": must be an http or https URL`,
 	} {
 		sg := groupMadeAt(t, "a", 1, "netbox: {url: '"+url+"', tenant: t, tokenSecretRef: {name: a, key: b}}")
 		group, warnings, errs := allocation.ParseGroup(&sg)
@@ -150,10 +207,22 @@ func TestNetboxRanges(t *testing.T) {
 		want       string
 	}{
 		{"prefix", "v4: {prefixes: [10.0.0.0/24]}", []string{"10.0.0.0-10.0.0.255 10.0.0.0/24"}, "10.0.0.0-10.0.0.255/24"},
-		{"mask", "v4: {prefixes: [10.0.0.0/24]}, aggregation: /32", []string{"10.0.0.0-10.0.0.255 10.0.0.0/24"}, "10.0.0.0-10.0.0.255/32"},
-		{"mask that is too long for a family", "tenant: t, aggregation: /64", []string{"10.0.0.5-10.0.0.6 10.0.0.0/24"}, "10.0.0.5-10.0.0.6/24"},
-		{"prefix that is not asked for any more", "v4: {prefixes: [10.0.0.0/24]}", []string{"10.9.0.0-10.9.0.255 10.9.0.0/24"}, ""},
-		{"family that is not asked for any more", "v6: {selector: {tag: lb}}", []string{"10.9.0.0-10.9.0.255 10.9.0.0/24"}, ""},
+		{
+			"mask", "v4: {prefixes: [10.0.0.0/24]}, aggregation: /32", []string{"10.0.0.0-10.0.0.255 10.0.0.0/24"},
+			"10.0.0.0-10.0.0.255/32",
+		},
+		{
+			"mask that is too long for a family", "tenant: t, aggregation: /64", []string{"10.0.0.5-10.0.0.6 10.0.0.0/24"},
+			"10.0.0.5-10.0.0.6/24",
+		},
+		{
+			"prefix that is not asked for any more", "v4: {prefixes: [10.0.0.0/24]}",
+			[]string{"10.9.0.0-10.9.0.255 10.9.0.0/24"}, "",
+		},
+		{
+			"family that is not asked for any more", "v6: {selector: {tag: lb}}", []string{"10.9.0.0-10.9.0.255 10.9.0.0/24"},
+			"",
+		},
 		{"range", "v4: {ranges: [10.0.0.5-10.0.0.9]}", []string{"10.0.0.5-10.0.0.9 10.0.0.0/24"}, "10.0.0.5-10.0.0.9/24"},
 		{"selector", "v4: {selector: {tag: lb}}", []string{"10.9.0.0-10.9.0.255 10.9.0.0/24"}, "10.9.0.0-10.9.0.255/24"},
 		{"unreadable", "tenant: t", []string{"10.9.0.0 10.9.0.0/24", "10.9.0.0-10.9.0.1 x"}, ""},
@@ -163,7 +232,12 @@ func TestNetboxRanges(t *testing.T) {
 			group, _, errs := allocation.ParseGroup(&sg)
 			var got []string
 			for _, r := range group.Ranges {
-				got = append(got, r.String()+"/"+netip.PrefixFrom(r.Addrs.From(), r.Mask).String()[strings.Index(netip.PrefixFrom(r.Addrs.From(), r.Mask).String(), "/")+1:])
+				got = append(
+					got,
+					r.String()+"/"+netip.PrefixFrom(r.Addrs.From(), r.Mask).String()[strings.Index(
+						netip.PrefixFrom(r.Addrs.From(), r.Mask).String(), "/",
+					)+1:],
+				)
 			}
 			if strings.Join(got, " ") != row.want || len(errs) > 0 {
 				t.Errorf("got %v %v, want %s", got, errs, row.want)
@@ -174,9 +248,17 @@ func TestNetboxRanges(t *testing.T) {
 
 func TestNetboxVerdicts(t *testing.T) {
 	unreachable := netboxGroup(t, "a", "tenant: t")
-	unreachable.Status.Conditions = []metav1.Condition{{Type: v1.ConditionReachable, Status: metav1.ConditionFalse, Reason: v1.ReasonIPAMUnavailable, Message: "connection refused"}}
+	unreachable.Status.Conditions = []metav1.Condition{
+		{
+			Type: v1.ConditionReachable, Status: metav1.ConditionFalse, Reason: v1.ReasonIPAMUnavailable,
+			Message: "connection refused",
+		},
+	}
 	empty := netboxGroup(t, "a", "tenant: t")
-	empty.Status.Conditions = []metav1.Condition{{Type: v1.ConditionReachable, Status: metav1.ConditionTrue, Message: "answers"}, {Type: v1.ConditionDrift, Status: metav1.ConditionTrue, Message: "no tenant t"}}
+	empty.Status.Conditions = []metav1.Condition{
+		{Type: v1.ConditionReachable, Status: metav1.ConditionTrue, Message: "answers"},
+		{Type: v1.ConditionDrift, Status: metav1.ConditionTrue, Message: "no tenant t"},
+	}
 	outdated := netboxGroup(t, "a", "tenant: t")
 	outdated.Generation, outdated.Status.Conditions = 2, unreachable.Status.Conditions
 	for _, row := range []struct {
@@ -184,19 +266,35 @@ func TestNetboxVerdicts(t *testing.T) {
 		groups []v1.ServiceGroup
 		want   map[string]string
 	}{
-		{"not asked yet", []v1.ServiceGroup{netboxGroup(t, "a", "tenant: t")}, map[string]string{"a": "Progressing: what NetBox has of the group is not known yet"}},
+		{
+			"not asked yet", []v1.ServiceGroup{netboxGroup(t, "a", "tenant: t")},
+			map[string]string{"a": "Progressing: what NetBox has of the group is not known yet"},
+		},
 		{"never reached", []v1.ServiceGroup{unreachable}, map[string]string{"a": "IPAMUnavailable: connection refused"}},
 		{"reached, and nothing there", []v1.ServiceGroup{empty}, map[string]string{"a": "IPAMRefused: no tenant t"}},
-		{"not asked since the change", []v1.ServiceGroup{outdated}, map[string]string{"a": "Progressing: what NetBox has of the group is not known yet"}},
-		{"known", []v1.ServiceGroup{netboxGroup(t, "a", "tenant: t", "10.0.0.5-10.0.0.6 10.0.0.0/24")}, map[string]string{"a": "Accepted: 1 range"}},
-		{"two of one prefix", []v1.ServiceGroup{netboxGroup(t, "a", "v4: {prefixes: [10.0.0.0/24]}", "10.0.0.0-10.0.0.255 10.0.0.0/24"),
-			netboxGroup(t, "b", "v4: {prefixes: [10.0.0.0/24]}", "10.0.0.0-10.0.0.255 10.0.0.0/24")}, map[string]string{"a": "Accepted: 1 range", "b": "Accepted: 1 range"}},
+		{
+			"not asked since the change", []v1.ServiceGroup{outdated},
+			map[string]string{"a": "Progressing: what NetBox has of the group is not known yet"},
+		},
+		{
+			"known", []v1.ServiceGroup{netboxGroup(t, "a", "tenant: t", "10.0.0.5-10.0.0.6 10.0.0.0/24")},
+			map[string]string{"a": "Accepted: 1 range"},
+		},
+		{"two of one prefix",
+			[]v1.ServiceGroup{netboxGroup(t, "a", "v4: {prefixes: [10.0.0.0/24]}", "10.0.0.0-10.0.0.255 10.0.0.0/24"),
+				netboxGroup(t, "b", "v4: {prefixes: [10.0.0.0/24]}", "10.0.0.0-10.0.0.255 10.0.0.0/24")}, map[string]string{
+				"a": "Accepted: 1 range", "b": "Accepted: 1 range",
+			}},
 		{"over an older pool", []v1.ServiceGroup{groupMadeAt(t, "b", 0, "local: {pool: 10.0.0.7, subnet: 10.0.0.0/24}"),
-			netboxGroup(t, "a", "v4: {prefixes: [10.0.0.0/24]}", "10.0.0.0-10.0.0.255 10.0.0.0/24")}, map[string]string{"b": "Accepted: 1 range",
-			"a": `Overlap: spec.netbox: Invalid value: "10.0.0.0-10.0.0.255": range 10.0.0.0-10.0.0.255 overlaps range 10.0.0.7-10.0.0.7 of ServiceGroup b, which has these addresses already`}},
+			netboxGroup(t, "a", "v4: {prefixes: [10.0.0.0/24]}", "10.0.0.0-10.0.0.255 10.0.0.0/24")},
+			map[string]string{"b": "Accepted: 1 range",
+				"a": `Overlap: spec.netbox: Invalid value: "10.0.0.0-10.0.0.255": range 10.0.0.0-10.0.0.255 overlaps range ` +
+					`10.0.0.7-10.0.0.7 of ServiceGroup b, which has these addresses already`}},
 		{"under a younger pool", []v1.ServiceGroup{groupMadeAt(t, "b", 2, "local: {pool: 10.0.0.7, subnet: 10.0.0.0/24}"),
-			netboxGroup(t, "a", "v4: {prefixes: [10.0.0.0/24]}", "10.0.0.0-10.0.0.255 10.0.0.0/24")}, map[string]string{"a": "Accepted: 1 range",
-			"b": `Overlap: spec.local.pool: Invalid value: "10.0.0.7": range 10.0.0.7-10.0.0.7 overlaps range 10.0.0.0-10.0.0.255 of ServiceGroup a, which has these addresses already`}},
+			netboxGroup(t, "a", "v4: {prefixes: [10.0.0.0/24]}", "10.0.0.0-10.0.0.255 10.0.0.0/24")},
+			map[string]string{"a": "Accepted: 1 range",
+				"b": `Overlap: spec.local.pool: Invalid value: "10.0.0.7": range 10.0.0.7-10.0.0.7 overlaps range ` +
+					`10.0.0.0-10.0.0.255 of ServiceGroup a, which has these addresses already`}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			got := map[string]string{}
@@ -268,59 +366,101 @@ func TestAllocateFromExternalGroup(t *testing.T) {
 	dual := []corev1.IPFamily{v4, v6}
 
 	for _, row := range []netboxRow{
-		{name: "requests one", families: []corev1.IPFamily{v4}, requests: requests{request(v4)}, isPending: true, reason: v1.ReasonWaitingForIPAM,
+		{name: "requests one", families: []corev1.IPFamily{v4}, requests: requests{request(v4)}, isPending: true,
+			reason:  v1.ReasonWaitingForIPAM,
 			message: "the IPAM system of ServiceGroup netbox has not answered yet"},
-		{name: "gets what is offered", families: []corev1.IPFamily{v4}, offers: offers{request(v4): offer("10.0.0.5")}, want: "10.0.0.5", requests: requests{request(v4)}},
-		{name: "keeps what it has, and requests nothing", families: []corev1.IPFamily{v4}, current: "10.0.0.7", want: "10.0.0.7"},
-		{name: "NetBox away", families: []corev1.IPFamily{v4}, offers: offers{request(v4): away}, reason: v1.ReasonIPAMUnavailable, message: "NetBox is away", requests: requests{request(v4)}},
-		{name: "NetBox away: keeps the other family", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, current: "10.0.0.7", offers: offers{request(v6): away}, want: "10.0.0.7",
+		{
+			name: "gets what is offered", families: []corev1.IPFamily{v4}, offers: offers{request(v4): offer("10.0.0.5")},
+			want: "10.0.0.5", requests: requests{request(v4)},
+		},
+		{
+			name: "keeps what it has, and requests nothing", families: []corev1.IPFamily{v4}, current: "10.0.0.7",
+			want: "10.0.0.7",
+		},
+		{
+			name: "NetBox away", families: []corev1.IPFamily{v4}, offers: offers{request(v4): away},
+			reason: v1.ReasonIPAMUnavailable, message: "NetBox is away", requests: requests{request(v4)},
+		},
+		{name: "NetBox away: keeps the other family", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack,
+			current: "10.0.0.7", offers: offers{request(v6): away}, want: "10.0.0.7",
 			reason: v1.ReasonIPAMUnavailable, message: "NetBox is away", requests: requests{request(v6)}},
-		{name: "requests both families at once", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, requests: requests{request(v4), request(v6)}, isPending: true,
+		{name: "requests both families at once", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack,
+			requests: requests{request(v4), request(v6)}, isPending: true,
 			reason: v1.ReasonWaitingForIPAM, message: "the IPAM system of ServiceGroup netbox has not answered yet"},
-		{name: "waits for the second one", families: dual, policy: corev1.IPFamilyPolicyPreferDualStack, offers: offers{request(v4): offer("10.0.0.5")}, requests: requests{request(v4), request(v6)}, isPending: true,
+		{name: "waits for the second one", families: dual, policy: corev1.IPFamilyPolicyPreferDualStack, offers: offers{
+			request(v4): offer("10.0.0.5"),
+		}, requests: requests{request(v4), request(v6)}, isPending: true,
 			reason: v1.ReasonWaitingForIPAM, message: "the IPAM system of ServiceGroup netbox has not answered yet"},
-		{name: "RequireDualStack gets both", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{request(v4): offer("10.0.0.5"), request(v6): offer("fd00::5")},
+		{name: "RequireDualStack gets both", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{
+			request(v4): offer("10.0.0.5"), request(v6): offer("fd00::5"),
+		},
 			want: "10.0.0.5 fd00::5", requests: requests{request(v4), request(v6)}},
-		{name: "RequireDualStack releases a lone one", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{request(v4): offer("10.0.0.5"), request(v6): full},
+		{name: "RequireDualStack releases a lone one", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack,
+			offers: offers{request(v4): offer("10.0.0.5"), request(v6): full},
 			reason: v1.ReasonExhausted, message: "NetBox has no free IPv6 address", requests: requests{request(v6)}},
-		{name: "RequireDualStack requests nothing beside what is refused", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{request(v6): full},
+		{name: "RequireDualStack requests nothing beside what is refused", families: dual,
+			policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{request(v6): full},
 			reason: v1.ReasonExhausted, message: "NetBox has no free IPv6 address", requests: requests{request(v6)}},
-		{name: "RequireDualStack, and the group has no such range", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, ranges: []string{"10.0.0.0-10.0.0.255 10.0.0.0/24"},
+		{name: "RequireDualStack, and the group has no such range", families: dual,
+			policy: corev1.IPFamilyPolicyRequireDualStack, ranges: []string{"10.0.0.0-10.0.0.255 10.0.0.0/24"},
 			reason: v1.ReasonExhausted, message: "ServiceGroup netbox has no free IPv6 address"},
-		{name: "RequireDualStack keeps what is offered while the other one takes long", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{request(v4): offer("10.0.0.5"), request(v6): slow},
+		{name: "RequireDualStack keeps what is offered while the other one takes long", families: dual,
+			policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{request(v4): offer("10.0.0.5"), request(v6): slow},
 			reason: v1.ReasonIPAMUnavailable, message: "NetBox is slow", requests: requests{request(v4), request(v6)}},
-		{name: "RequireDualStack keeps what is offered while others are asking", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{request(v4): queued, request(v6): offer("fd00::5")},
+		{name: "RequireDualStack keeps what is offered while others are asking", families: dual,
+			policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{request(v4): queued, request(v6): offer("fd00::5")},
 			reason: v1.ReasonWaitingForIPAM, message: "others are asking", requests: requests{request(v4), request(v6)}},
-		{name: "RequireDualStack keeps what is offered while NetBox is away", families: dual, policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{request(v4): offer("10.0.0.5"), request(v6): away},
+		{name: "RequireDualStack keeps what is offered while NetBox is away", families: dual,
+			policy: corev1.IPFamilyPolicyRequireDualStack, offers: offers{request(v4): offer("10.0.0.5"), request(v6): away},
 			reason: v1.ReasonIPAMUnavailable, message: "NetBox is away", requests: requests{request(v4), request(v6)}},
 		{name: "RequireDualStack keeps what is offered while the cluster is another installation's",
 			families: dual, policy: corev1.IPFamilyPolicyRequireDualStack,
 			offers: offers{request(v4): offer("10.0.0.5"), request(v6): ofOther}, requests: requests{request(v4), request(v6)},
 			reason: v1.ReasonOtherInstallation, message: "the cluster is another installation's"},
-		{name: "PreferDualStack does not wait for a slow one", families: dual, policy: corev1.IPFamilyPolicyPreferDualStack, offers: offers{request(v4): offer("10.0.0.5"), request(v6): slow},
-			want: "10.0.0.5", requests: requests{request(v4), request(v6)}, message: "10.0.0.5 from pool netbox; by PreferDualStack it gets an IPv6 address, too, as soon as ServiceGroup netbox has one that is free"},
-		{name: "PreferDualStack takes what there is", families: dual, policy: corev1.IPFamilyPolicyPreferDualStack, offers: offers{request(v4): offer("10.0.0.5"), request(v6): full},
-			want: "10.0.0.5", requests: requests{request(v4), request(v6)}, message: "10.0.0.5 from pool netbox; by PreferDualStack it gets an IPv6 address, too, as soon as ServiceGroup netbox has one that is free"},
-		{name: "PreferDualStack with nothing", families: dual, policy: corev1.IPFamilyPolicyPreferDualStack, offers: offers{request(v4): away, request(v6): full},
+		{name: "PreferDualStack does not wait for a slow one", families: dual, policy: corev1.IPFamilyPolicyPreferDualStack,
+			offers: offers{request(v4): offer("10.0.0.5"), request(v6): slow},
+			want:   "10.0.0.5", requests: requests{request(v4), request(v6)},
+			message: "10.0.0.5 from pool netbox; by PreferDualStack it gets an IPv6 address, too, as soon as ServiceGroup " +
+				"netbox has one that is free"},
+		{name: "PreferDualStack takes what there is", families: dual, policy: corev1.IPFamilyPolicyPreferDualStack,
+			offers: offers{request(v4): offer("10.0.0.5"), request(v6): full},
+			want:   "10.0.0.5", requests: requests{request(v4), request(v6)},
+			message: "10.0.0.5 from pool netbox; by PreferDualStack it gets an IPv6 address, too, as soon as ServiceGroup " +
+				"netbox has one that is free"},
+		{name: "PreferDualStack with nothing", families: dual, policy: corev1.IPFamilyPolicyPreferDualStack, offers: offers{
+			request(v4): away, request(v6): full,
+		},
 			reason: v1.ReasonIPAMUnavailable, message: "NetBox is away", requests: requests{request(v4), request(v6)}},
 
-		{name: "requests the address that is asked for", families: []corev1.IPFamily{v4}, requested: "10.0.0.9", requests: requests{requestFor("10.0.0.9")}, isPending: true,
+		{name: "requests the address that is asked for", families: []corev1.IPFamily{v4}, requested: "10.0.0.9",
+			requests: requests{requestFor("10.0.0.9")}, isPending: true,
 			reason: v1.ReasonWaitingForIPAM, message: "the IPAM system of ServiceGroup netbox has not answered yet"},
-		{name: "gets the address that is asked for", families: []corev1.IPFamily{v4}, requested: "10.0.0.9", current: "10.0.0.7", offers: offers{requestFor("10.0.0.9"): offer("10.0.0.9")},
+		{name: "gets the address that is asked for", families: []corev1.IPFamily{v4}, requested: "10.0.0.9",
+			current: "10.0.0.7", offers: offers{requestFor("10.0.0.9"): offer("10.0.0.9")},
 			want: "10.0.0.9", requests: requests{requestFor("10.0.0.9")}},
-		{name: "an answer to another request does not count", families: []corev1.IPFamily{v4}, requested: "10.0.0.9", offers: offers{request(v4): offer("10.0.0.5")}, requests: requests{requestFor("10.0.0.9")}, isPending: true,
+		{name: "an answer to another request does not count", families: []corev1.IPFamily{v4}, requested: "10.0.0.9",
+			offers: offers{request(v4): offer("10.0.0.5")}, requests: requests{requestFor("10.0.0.9")}, isPending: true,
 			reason: v1.ReasonWaitingForIPAM, message: "the IPAM system of ServiceGroup netbox has not answered yet"},
-		{name: "asked for, and another Service has it", families: []corev1.IPFamily{v4}, requested: "10.0.0.9", others: "10.0.0.9",
+		{name: "asked for, and another Service has it", families: []corev1.IPFamily{v4}, requested: "10.0.0.9",
+			others: "10.0.0.9",
 			reason: v1.ReasonAddressInUse, message: "10.0.0.9 is in use by Service test/other"},
 		{name: "the first address of a subnet", families: []corev1.IPFamily{v4}, requested: "10.0.0.0",
-			reason: v1.ReasonAddressOutsidePool, message: "annotation purelb.io/addresses: 10.0.0.0 is the first or last address of subnet 10.0.0.0/24: it is never allocated"},
+			reason: v1.ReasonAddressOutsidePool,
+			message: "annotation purelb.io/addresses: 10.0.0.0 is the first or last address of subnet 10.0.0.0/24: it is " +
+				"never allocated"},
 		{name: "shares without a request", families: []corev1.IPFamily{v4}, key: "k", others: "10.0.0.9", want: "10.0.0.9"},
-		{name: "adopts by a request", families: []corev1.IPFamily{v4}, current: "10.0.0.9", adopts: true, requests: requests{shown("10.0.0.9")}, isPending: true,
+		{name: "adopts by a request", families: []corev1.IPFamily{v4}, current: "10.0.0.9", adopts: true, requests: requests{
+			shown("10.0.0.9"),
+		}, isPending: true,
 			reason: v1.ReasonWaitingForIPAM, message: "the IPAM system of ServiceGroup netbox has not answered yet"},
-		{name: "adopts what it is offered", families: []corev1.IPFamily{v4}, current: "10.0.0.9", adopts: true, offers: offers{shown("10.0.0.9"): offer("10.0.0.9")},
-			want: "10.0.0.9", requests: requests{shown("10.0.0.9")}},
-		{name: "is offered what another Service has", families: []corev1.IPFamily{v4}, others: "10.0.0.5", offers: offers{request(v4): offer("10.0.0.5")},
-			reason: v1.ReasonAddressInUse, message: "10.0.0.5, which ServiceGroup netbox offers, is in use by Service test/other"},
+		{name: "adopts what it is offered", families: []corev1.IPFamily{v4}, current: "10.0.0.9", adopts: true,
+			offers: offers{shown("10.0.0.9"): offer("10.0.0.9")},
+			want:   "10.0.0.9", requests: requests{shown("10.0.0.9")}},
+		{name: "is offered what another Service has", families: []corev1.IPFamily{v4}, others: "10.0.0.5", offers: offers{
+			request(v4): offer("10.0.0.5"),
+		},
+			reason:  v1.ReasonAddressInUse,
+			message: "10.0.0.5, which ServiceGroup netbox offers, is in use by Service test/other"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			testNetboxRow(t, &row)
@@ -332,9 +472,21 @@ func testNetboxRow(t *testing.T, row *netboxRow) {
 	if row.ranges == nil {
 		row.ranges = []string{"10.0.0.0-10.0.0.255 10.0.0.0/24", "fd00::-fd00::ffff:ffff:ffff:ffff fd00::/64"}
 	}
-	catalog := allocation.NewCatalog([]v1.ServiceGroup{netboxGroup(t, "netbox", "v4: {prefixes: [10.0.0.0/24]}, v6: {prefixes: ['fd00::/64']}", row.ranges...)}, namespace)
-	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "test", Name: "web", Annotations: map[string]string{v1.AnnotationServiceGroup: "netbox"}}}
-	svc.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, IPFamilies: row.families, IPFamilyPolicy: ptr.To(corev1.IPFamilyPolicySingleStack), Ports: []corev1.ServicePort{{Port: 80}}}
+	catalog := allocation.NewCatalog(
+		[]v1.ServiceGroup{
+			netboxGroup(t, "netbox", "v4: {prefixes: [10.0.0.0/24]}, v6: {prefixes: ['fd00::/64']}", row.ranges...),
+		},
+		namespace,
+	)
+	svc := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "test", Name: "web", Annotations: map[string]string{v1.AnnotationServiceGroup: "netbox"},
+		},
+	}
+	svc.Spec = corev1.ServiceSpec{
+		Type: corev1.ServiceTypeLoadBalancer, IPFamilies: row.families,
+		IPFamilyPolicy: ptr.To(corev1.IPFamilyPolicySingleStack), Ports: []corev1.ServicePort{{Port: 80}},
+	}
 	if row.policy != "" {
 		svc.Spec.IPFamilyPolicy = &row.policy
 	}
@@ -349,17 +501,24 @@ func testNetboxRow(t *testing.T, row *netboxRow) {
 	}
 	if row.current != "" && !row.adopts {
 		record := allocation.Record{Addresses: addresses(row.current), Group: "netbox", Type: v1.PoolTypeNetbox}
-		svc.Status.Conditions = []metav1.Condition{{Type: v1.ConditionRecord, Status: metav1.ConditionTrue, Message: record.String()}}
+		svc.Status.Conditions = []metav1.Condition{
+			{Type: v1.ConditionRecord, Status: metav1.ConditionTrue, Message: record.String()},
+		}
 	}
 	inputs := &allocation.Inputs{Catalog: catalog, InUse: allocation.NewInUse(), Offers: row.offers}
 	if row.others != "" {
-		other := &allocation.Service{Namespace: "test", Name: "other", IsOurs: true, Addresses: addresses(row.others), SharingKey: row.key,
-			Ports: allocation.PortsOf([]corev1.ServicePort{{Port: 443}}), Allocated: allocation.Record{Addresses: addresses(row.others), Group: "netbox", Key: row.key}}
+		other := &allocation.Service{Namespace: "test", Name: "other", IsOurs: true, Addresses: addresses(row.others),
+			SharingKey: row.key,
+			Ports:      allocation.PortsOf([]corev1.ServicePort{{Port: 443}}), Allocated: allocation.Record{
+				Addresses: addresses(row.others), Group: "netbox", Key: row.key,
+			}}
 		inputs.InUse.Put(other)
 	}
 	got := allocation.Allocate(allocation.RequestOf(svc), inputs)
 
-	if diff := cmp.Diff(addresses(row.want), got.Addresses, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmpopts.EquateEmpty()); diff != "" {
+	if diff := cmp.Diff(
+		addresses(row.want), got.Addresses, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmpopts.EquateEmpty(),
+	); diff != "" {
 		t.Errorf("addresses (-want +got):\n%s", diff)
 	}
 	wantReason, wantMessage := row.reason, row.message
@@ -370,9 +529,14 @@ func testNetboxRow(t *testing.T, row *netboxRow) {
 		wantMessage = allocation.JoinAddresses(addresses(row.want)) + " from pool netbox"
 	}
 	if got.Reason != wantReason || got.Message != wantMessage || got.IsPending != row.isPending {
-		t.Errorf("got %s: %s (pending %v)\nwant %s: %s (pending %v)", got.Reason, got.Message, got.IsPending, wantReason, wantMessage, row.isPending)
+		t.Errorf(
+			"got %s: %s (pending %v)\nwant %s: %s (pending %v)", got.Reason, got.Message, got.IsPending, wantReason, wantMessage,
+			row.isPending,
+		)
 	}
-	if diff := cmp.Diff(row.requests, got.IPAMRequests, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmpopts.EquateEmpty()); diff != "" {
+	if diff := cmp.Diff(
+		row.requests, got.IPAMRequests, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmpopts.EquateEmpty(),
+	); diff != "" {
 		t.Errorf("requests (-want +got):\n%s", diff)
 	}
 }
@@ -380,21 +544,32 @@ func testNetboxRow(t *testing.T, row *netboxRow) {
 // The NetBox of a group, and the prefixes that it names, stay while addresses are in use.
 func TestAdmitNetbox(t *testing.T) {
 	record := allocation.Record{Addresses: addresses("10.0.0.5"), Group: "netbox", Type: v1.PoolTypeNetbox}
-	used := allocation.NewInUse(&allocation.Service{Namespace: "test", Name: "web", IsOurs: true, Addresses: record.Addresses, Allocated: record})
+	used := allocation.NewInUse(&allocation.Service{
+		Namespace: "test", Name: "web", IsOurs: true, Addresses: record.Addresses, Allocated: record,
+	})
 	before := netboxGroup(t, "netbox", "v4: {prefixes: [10.0.0.0/24]}", "10.0.0.0-10.0.0.255 10.0.0.0/24")
 	never := netboxGroup(t, "netbox", "v4: {prefixes: [10.0.0.0/24]}")
-	const cure = "annotate the ServiceGroup with purelb.io/allow-orphans=true, and they stay as they are until their Services go"
+	const cure = "annotate the ServiceGroup with purelb.io/allow-orphans=true, and they stay as they are until their " +
+		"Services go"
 	for _, row := range []struct{ name, spec, want string }{
 		{"another field", netboxSpec + "v4: {prefixes: [10.0.0.0/24]}, dnsName: a.example}", ""},
 		{"one more prefix", netboxSpec + "v4: {prefixes: [10.0.0.0/24, 10.1.0.0/24]}}", ""},
-		{"another prefix", netboxSpec + "v4: {prefixes: [10.1.0.0/24]}}", "spec: Forbidden: leaves 1 address in use by 1 Service (test/web) outside every pool: keep them in one, or " + cure},
-		{"another NetBox", "netbox: {url: 'https://other.example', tokenSecretRef: {name: a, key: b}, v4: {prefixes: [10.0.0.0/24]}}",
-			"spec: Forbidden: changes the NetBox from https://netbox.example to https://other.example with 1 address in use by 1 Service (test/web): make another ServiceGroup instead, or " + cure},
+		{
+			"another prefix", netboxSpec + "v4: {prefixes: [10.1.0.0/24]}}",
+			"spec: Forbidden: leaves 1 address in use by 1 Service (test/web) outside every pool: keep them in one, or " + cure,
+		},
+		{"another NetBox", "netbox: {url: 'https://other.example', tokenSecretRef: {name: a, key: b}, v4: {prefixes: " +
+			"[10.0.0.0/24]}}",
+			"spec: Forbidden: changes the NetBox from https://netbox.example to https://other.example with 1 address in use " +
+				"by 1 Service (test/web): make another ServiceGroup instead, or " + cure},
 		{"another kind", "local: {pool: 10.0.0.0/24, subnet: 10.0.0.0/24}",
-			"spec: Forbidden: changes the group from netbox to local with 1 address in use by 1 Service (test/web): make another ServiceGroup instead, or " + cure},
+			"spec: Forbidden: changes the group from netbox to local with 1 address in use by 1 Service (test/web): make " +
+				"another ServiceGroup instead, or " + cure},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			a := allocation.Admission{Inputs: allocation.Inputs{InUse: used}, Namespace: namespace, Groups: []v1.ServiceGroup{before}}
+			a := allocation.Admission{
+				Inputs: allocation.Inputs{InUse: used}, Namespace: namespace, Groups: []v1.ServiceGroup{before},
+			}
 			after := groupMadeAt(t, "netbox", 1, row.spec)
 			after.Status = before.Status
 			_, errs := a.AdmitUpdate(&before, &after)
@@ -407,7 +582,9 @@ func TestAdmitNetbox(t *testing.T) {
 			}
 		})
 	}
-	a := allocation.Admission{Inputs: allocation.Inputs{InUse: used}, Namespace: namespace, Groups: []v1.ServiceGroup{before}}
+	a := allocation.Admission{
+		Inputs: allocation.Inputs{InUse: used}, Namespace: namespace, Groups: []v1.ServiceGroup{before},
+	}
 	for _, sg := range []v1.ServiceGroup{before, never} {
 		if _, refusal := a.AdmitDelete(&sg); !strings.Contains(refusal, "test/web") {
 			t.Errorf("deletion: %q", refusal)
@@ -421,7 +598,9 @@ func TestObjectionTo(t *testing.T) {
 		netboxGroup(t, "netbox", "v4: {selector: {tag: lb}}", "10.0.0.0-10.0.0.255 10.0.0.0/24"),
 		groupMadeAt(t, "local", 2, "local: {pool: 10.1.0.0/24, subnet: 10.1.0.0/24}"),
 	}, namespace)
-	inputs := allocation.Inputs{Catalog: catalog, Reserved: map[netip.Addr]string{netip.MustParseAddr("10.0.0.11"): "an address of node node1"}}
+	inputs := allocation.Inputs{
+		Catalog: catalog, Reserved: map[netip.Addr]string{netip.MustParseAddr("10.0.0.11"): "an address of node node1"},
+	}
 	for a, want := range map[string]string{
 		"10.0.0.5":   "",
 		"10.0.0.11":  "10.0.0.11 is an address of node node1: it is never allocated",
@@ -436,7 +615,10 @@ func TestObjectionTo(t *testing.T) {
 }
 
 func TestRefuseRange(t *testing.T) {
-	for text, isRefused := range map[string]bool{"10.0.0.1-10.0.0.9": false, "127.0.0.1-127.0.0.2": true, "fe80::1-fe80::2": true, "fd00::1-fd00::2": false, "::ffff:10.0.0.1-::ffff:10.0.0.2": true} {
+	for text, isRefused := range map[string]bool{
+		"10.0.0.1-10.0.0.9": false, "127.0.0.1-127.0.0.2": true, "fe80::1-fe80::2": true, "fd00::1-fd00::2": false,
+		"::ffff:10.0.0.1-::ffff:10.0.0.2": true,
+	} {
 		if err := allocation.RefuseRange(netipx.MustParseIPRange(text)); (err != nil) != isRefused {
 			t.Errorf("%s: %v", text, err)
 		}

@@ -127,7 +127,10 @@ func TestWhoYields(t *testing.T) {
 	}{
 		{"a Service of another controller shows an allocated address", allocated, Service{}, false},
 		{"a Service of another controller shows an address that is not allocated", Record{}, Service{}, true},
-		{"an address is allocated to both, and the other is older", allocated, Service{IsOurs: true, Allocated: allocated}, true},
+		{
+			"an address is allocated to both, and the other is older", allocated, Service{IsOurs: true, Allocated: allocated},
+			true,
+		},
 		{"an address is allocated to both, and about to be written to the other", allocated,
 			*(&Service{IsOurs: true}).WithPendingAddresses(allocated.Addresses), false},
 	} {
@@ -148,7 +151,10 @@ func TestAddressOfKeyInNamespace(t *testing.T) {
 	pool := netip.MustParsePrefix("10.0.0.0/24")
 	sharer := func(namespace, name, addr string) *Service {
 		addrs := []netip.Addr{netip.MustParseAddr(addr)}
-		return &Service{Namespace: namespace, Name: name, IsOurs: true, SharingKey: "k", Allocated: Record{Addresses: addrs, Key: "k"}, Addresses: addrs}
+		return &Service{
+			Namespace: namespace, Name: name, IsOurs: true, SharingKey: "k", Allocated: Record{Addresses: addrs, Key: "k"},
+			Addresses: addrs,
+		}
 	}
 	elsewhere, here := sharer("elsewhere", "older", "10.0.0.1"), sharer("test", "sharer", "10.0.0.2")
 	d := newDecision(&Request{Service: Service{Namespace: "test", Name: "new", IsOurs: true, SharingKey: "k"}},

@@ -85,7 +85,9 @@ func TestManyNodes(t *testing.T) {
 		return all
 	}
 	const most = announced.MaxNodesWithOwnEvent
-	for _, row := range []struct{ before, after, want int }{{0, most, most}, {0, most + 1, 0}, {most + 1, most, 0}, {most, most + 1, 0}, {most - 1, most, 1}} {
+	for _, row := range []struct{ before, after, want int }{
+		{0, most, most}, {0, most + 1, 0}, {most + 1, most, 0}, {most, most + 1, 0}, {most - 1, most, 1},
+	} {
 		if got := len(strings.Fields(eventsBetween(nodes(row.before), nodes(row.after)))); got != row.want {
 			t.Errorf("from %d to %d nodes: %d events, want %d", row.before, row.after, got, row.want)
 		}
@@ -97,7 +99,10 @@ func TestManyNodes(t *testing.T) {
 func TestRecallEvents(t *testing.T) {
 	places := announced.PlacesOf("a/b", []v1.Announcement{
 		on("n1", [3]string{"10.0.0.1", "Local", "Announced"}, [3]string{"10.0.0.3", "Virtual", "Announced"}),
-		on("n2", [3]string{"10.0.0.2", "Local", "Announced"}, [3]string{"10.0.0.3", "Virtual", "Announced"}, [3]string{"10.0.0.4", "Local", "Conflict"}),
+		on(
+			"n2", [3]string{"10.0.0.2", "Local", "Announced"}, [3]string{"10.0.0.3", "Virtual", "Announced"},
+			[3]string{"10.0.0.4", "Local", "Conflict"},
+		),
 	}, nil, nil)
 	for _, row := range []struct {
 		name        string
@@ -105,12 +110,22 @@ func TestRecallEvents(t *testing.T) {
 		message     string // of the condition; there is none without
 		want        string
 	}{
-		{"a new Service", nil, "", "AnnouncingLocal 10.0.0.1, AnnouncingLocal 10.0.0.2, AnnouncingNonLocal 10.0.0.3, AnnouncingNonLocal 10.0.0.3, AddressConflict 10.0.0.4"},
-		{"one Local address was announced", map[string]string{v1.AnnotationAnnouncingIPv4: "n1,eth0,10.0.0.1"}, "1 of 5 announcements are made",
+		{
+			"a new Service", nil, "",
+			"AnnouncingLocal 10.0.0.1, AnnouncingLocal 10.0.0.2, AnnouncingNonLocal 10.0.0.3, AnnouncingNonLocal 10.0.0.3, " +
+				"AddressConflict 10.0.0.4",
+		},
+		{"one Local address was announced", map[string]string{v1.AnnotationAnnouncingIPv4: "n1,eth0,10.0.0.1"},
+			"1 of 5 announcements are made",
 			"AnnouncingLocal 10.0.0.2, AddressConflict 10.0.0.4"},
-		{"it was announced by another node", map[string]string{v1.AnnotationAnnouncingIPv4: "n1,eth0,10.0.0.1 n1,eth0,10.0.0.2"}, "2 of 5 announcements are made; 10.0.0.4 on n2 is Conflict (it answers)",
+		{"it was announced by another node", map[string]string{
+			v1.AnnotationAnnouncingIPv4: "n1,eth0,10.0.0.1 n1,eth0,10.0.0.2",
+		}, "2 of 5 announcements are made; 10.0.0.4 on n2 is Conflict (it answers)",
 			"AnnouncingLocal 10.0.0.2"},
-		{"nothing has changed", map[string]string{v1.AnnotationAnnouncingIPv4: "n1,eth0,10.0.0.1 n2,eth0,10.0.0.2"}, "4 of 5 announcements are made; 10.0.0.4 on n2 is Conflict (it answers)", ""},
+		{
+			"nothing has changed", map[string]string{v1.AnnotationAnnouncingIPv4: "n1,eth0,10.0.0.1 n2,eth0,10.0.0.2"},
+			"4 of 5 announcements are made; 10.0.0.4 on n2 is Conflict (it answers)", "",
+		},
 	} {
 		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: row.annotations}}
 		if row.message != "" {
@@ -136,7 +151,10 @@ func TestEventNotes(t *testing.T) {
 		{"Conflict", "", "Node n1 cannot announce 10.0.0.1: 02:00:00:00:00:99 answers for it"},
 		{"Conflict", "n2", "Node n1 cannot announce 10.0.0.1: 02:00:00:00:00:99, which is node n2's " +
 			"(kube-proxy in IPVS mode without strictARP answers for every address), answers for it"},
-		{"Yielded", "", "Node n1 gave up 10.0.0.1 while it was cut off the API server: 02:00:00:00:00:99 claims it, and answers for it"},
+		{
+			"Yielded", "",
+			"Node n1 gave up 10.0.0.1 while it was cut off the API server: 02:00:00:00:00:99 claims it, and answers for it",
+		},
 		{"Yielded", "n2", ""}, // n2 is the next holder
 		{"Announced", "", "Node n1 announces 10.0.0.1, but 02:00:00:00:00:99 claims it, too"},
 		{"Announced", "n2", "Node n1 announces 10.0.0.1, but 02:00:00:00:00:99, which is node n2's " +
@@ -144,12 +162,13 @@ func TestEventNotes(t *testing.T) {
 	} {
 		a := on("n1", [3]string{"10.0.0.1", "Local", row.state})
 		a.Status.Addresses[0].MAC = mac
-		events, _ := announced.NewEvents(announced.EventMemory{}, announced.PlacesOf("a/b", []v1.Announcement{a}, nil, nil), func(m string) string {
-			if m != mac {
-				t.Errorf("asked for MAC address %q", m)
-			}
-			return row.owner
-		})
+		events, _ := announced.NewEvents(announced.EventMemory{}, announced.PlacesOf("a/b", []v1.Announcement{a}, nil, nil),
+			func(m string) string {
+				if m != mac {
+					t.Errorf("asked for MAC address %q", m)
+				}
+				return row.owner
+			})
 		got := ""
 		for _, e := range events {
 			if e.Announcement == nil || e.Announcement.Spec.NodeName != "n1" {
@@ -163,7 +182,10 @@ func TestEventNotes(t *testing.T) {
 			t.Errorf("%s of %q: %q, want %q", row.state, row.owner, got, row.want)
 		}
 	}
-	events, _ := announced.NewEvents(announced.EventMemory{}, announced.PlacesOf("a/b", []v1.Announcement{on("n1", [3]string{"10.0.0.1", "Local", "Announced"})}, nil, nil), noNode)
+	events, _ := announced.NewEvents(
+		announced.EventMemory{},
+		announced.PlacesOf("a/b", []v1.Announcement{on("n1", [3]string{"10.0.0.1", "Local", "Announced"})}, nil, nil), noNode,
+	)
 	if got, want := events[0].Note, "Announcing 10.0.0.1 from node n1 interface eth0"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}

@@ -11,11 +11,18 @@ import (
 )
 
 func TestOverrideOf(t *testing.T) {
-	local := []announced.Place{{Address: "10.0.0.1", Type: v1.AnnounceVirtual}, {Address: "fd00::1", Type: v1.AnnounceLocal}}
+	local := []announced.Place{
+		{Address: "10.0.0.1", Type: v1.AnnounceVirtual}, {Address: "fd00::1", Type: v1.AnnounceLocal},
+	}
 	virtual := []announced.Place{{Address: "10.0.0.1", Type: v1.AnnounceVirtual}}
 	shared := []announced.Place{{Address: "10.0.0.1", Type: v1.AnnounceVirtual, HasSharers: true}}
 	svc := func(change ...func(*corev1.Service)) *corev1.Service {
-		s := &corev1.Service{Spec: corev1.ServiceSpec{ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal, Ports: []corev1.ServicePort{{Port: 80, NodePort: 30000}}}}
+		s := &corev1.Service{
+			Spec: corev1.ServiceSpec{
+				ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal,
+				Ports:                 []corev1.ServicePort{{Port: 80, NodePort: 30000}},
+			},
+		}
 		for _, c := range change {
 			c(s)
 		}
@@ -42,20 +49,45 @@ func TestOverrideOf(t *testing.T) {
 		{"policy Cluster", svc(cluster), local, "", false, "", ""},
 		{"allowed", svc(), local, "", false, "", ""},
 		{"allowed, and shared", svc(), shared, "", false, "", ""},
-		{"allowed after it was set back", svc(annotated(v1.AnnotationLocalOverride, "rejected/"+first)), local, "", false, "", ""},
+		{
+			"allowed after it was set back", svc(annotated(v1.AnnotationLocalOverride, "rejected/"+first)), local, "", false, "",
+			"",
+		},
 		{"allowed after it was done", svc(cluster, annotated(v1.AnnotationLocalOverride, first)), local, "", false, "", ""},
 		{"nobody says", svc(), local, "", false, "", ""},
-		{"nobody says after it was set back", svc(annotated(v1.AnnotationLocalOverride, "rejected/"+first)), local, "rejected/" + first, false, "", ""},
-		{"nobody says after it was done", svc(cluster, annotated(v1.AnnotationLocalOverride, first)), local, first, false, "", ""},
+		{
+			"nobody says after it was set back", svc(annotated(v1.AnnotationLocalOverride, "rejected/"+first)), local,
+			"rejected/" + first, false, "", "",
+		},
+		{
+			"nobody says after it was done", svc(cluster, annotated(v1.AnnotationLocalOverride, first)), local, first, false, "",
+			"",
+		},
 		{"done", svc(cluster, annotated(v1.AnnotationLocalOverride, first)), local, first, false, "", ""},
-		{"set back", svc(annotated(v1.AnnotationLocalOverride, first)), local, "rejected/" + first, false, v1.EventLocalRejected, "fd00::1 is Local"},
-		{"set back, with what the API server adds", svc(annotated(v1.AnnotationLocalOverride, first), func(s *corev1.Service) {
-			s.Spec.HealthCheckNodePort, s.Spec.Ports[0].NodePort, s.Spec.ClusterIP = 31000, 30001, "10.96.0.9"
-		}), local, "rejected/" + first, false, v1.EventLocalRejected, ""},
-		{"set back, and the event was recorded", svc(annotated(v1.AnnotationLocalOverride, "rejected/"+first)), local, "rejected/" + first, false, "", ""},
-		{"Cluster after all", svc(cluster, annotated(v1.AnnotationLocalOverride, "rejected/"+first)), local, first, false, "", ""},
-		{"set back, but nowhere for a moment", svc(annotated(v1.AnnotationLocalOverride, "rejected/"+first)), nil, "rejected/" + first, false, "", ""},
-		{"done, and nowhere for a moment", svc(cluster, annotated(v1.AnnotationLocalOverride, first)), nil, first, false, "", ""},
+		{
+			"set back", svc(annotated(v1.AnnotationLocalOverride, first)), local, "rejected/" + first, false,
+			v1.EventLocalRejected, "fd00::1 is Local",
+		},
+		{"set back, with what the API server adds",
+			svc(annotated(v1.AnnotationLocalOverride, first), func(s *corev1.Service) {
+				s.Spec.HealthCheckNodePort, s.Spec.Ports[0].NodePort, s.Spec.ClusterIP = 31000, 30001, "10.96.0.9"
+			}), local, "rejected/" + first, false, v1.EventLocalRejected, ""},
+		{
+			"set back, and the event was recorded", svc(annotated(v1.AnnotationLocalOverride, "rejected/"+first)), local,
+			"rejected/" + first, false, "", "",
+		},
+		{
+			"Cluster after all", svc(cluster, annotated(v1.AnnotationLocalOverride, "rejected/"+first)), local, first, false, "",
+			"",
+		},
+		{
+			"set back, but nowhere for a moment", svc(annotated(v1.AnnotationLocalOverride, "rejected/"+first)), nil,
+			"rejected/" + first, false, "", "",
+		},
+		{
+			"done, and nowhere for a moment", svc(cluster, annotated(v1.AnnotationLocalOverride, first)), nil, first, false, "",
+			"",
+		},
 		{"no longer ours", svc(annotated(v1.AnnotationLocalOverride, first)), nil, "", false, "", ""},
 		{"set back, but Virtual by now", svc(annotated(v1.AnnotationLocalOverride, first)), virtual, first, false, "", ""},
 	} {
@@ -66,12 +98,16 @@ func TestOverrideOf(t *testing.T) {
 			policyLocal = ""
 		}
 		got := announced.OverrideOf(row.svc, row.name != "no longer ours", policyLocal, row.places)
-		if got.Annotation != row.annotation || got.ToCluster != row.toCluster || got.Event != row.event || !strings.Contains(got.Message, row.says) {
+		if got.Annotation != row.annotation || got.ToCluster != row.toCluster || got.Event != row.event ||
+			!strings.Contains(got.Message, row.says) {
 			t.Errorf("%s: %+v", row.name, got)
 		}
 	}
-	edited := svc(annotated(v1.AnnotationLocalOverride, "rejected/"+first), func(s *corev1.Service) { s.Spec.Ports[0].Port = 81 })
-	if got := announced.OverrideOf(edited, true, v1.PolicyLocalOverride, local); !got.ToCluster || got.Annotation == first {
+	edited := svc(
+		annotated(v1.AnnotationLocalOverride, "rejected/"+first), func(s *corev1.Service) { s.Spec.Ports[0].Port = 81 },
+	)
+	if got := announced.OverrideOf(edited, true, v1.PolicyLocalOverride, local); !got.ToCluster ||
+		got.Annotation == first {
 		t.Errorf("a new spec: %+v", got)
 	}
 }

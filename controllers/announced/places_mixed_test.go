@@ -17,7 +17,10 @@ import (
 // TestPlacesAmongOthers has entries of other Services before those of the Service, and
 // entries that Services share.
 func TestPlacesAmongOthers(t *testing.T) {
-	own := on("n1", [3]string{"10.0.0.1", "Local", "Announced"}, [3]string{"10.0.0.2", "Local", ""}, [3]string{"10.0.0.3", "Local", ""})
+	own := on(
+		"n1", [3]string{"10.0.0.1", "Local", "Announced"}, [3]string{"10.0.0.2", "Local", ""},
+		[3]string{"10.0.0.3", "Local", ""},
+	)
 	own.Spec.Addresses[0].Services = []string{"a/other"}
 	own.Spec.Addresses[2].Services = []string{"a/b", "a/other"}
 	commons := shared("10.0.1.1 4 a/other", "10.0.1.2 4 a/b", "10.0.1.3 4 a/b a/other")
@@ -25,7 +28,10 @@ func TestPlacesAmongOthers(t *testing.T) {
 	for _, p := range announced.PlacesOf("a/b", []v1.Announcement{own}, commons, []v1.Announcement{announcer("n2", 4)}) {
 		got = append(got, fmt.Sprintf("%s on %s shared %t", p.Address, p.Node, p.HasSharers))
 	}
-	want := []string{"10.0.0.2 on n1 shared false", "10.0.0.3 on n1 shared true", "10.0.1.2 on n2 shared false", "10.0.1.3 on n2 shared true"}
+	want := []string{
+		"10.0.0.2 on n1 shared false", "10.0.0.3 on n1 shared true", "10.0.1.2 on n2 shared false",
+		"10.0.1.3 on n2 shared true",
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("places (-want +got):\n%s", diff)
 	}
@@ -45,7 +51,9 @@ func TestOwnAndSharedEntry(t *testing.T) {
 		{"neither is announced", 3, 2, v1.StatePending},
 	} {
 		a := announcer("n1", row.revision, "10.0.0.1 Announced 1")
-		a.Spec.Addresses = []v1.AnnouncedAddress{{Address: "10.0.0.1", Interface: "kube-lb0", Type: v1.AnnounceVirtual, Epoch: row.epoch, Services: []string{"a/b"}}}
+		a.Spec.Addresses = []v1.AnnouncedAddress{
+			{Address: "10.0.0.1", Interface: "kube-lb0", Type: v1.AnnounceVirtual, Epoch: row.epoch, Services: []string{"a/b"}},
+		}
 		places := announced.PlacesOf("a/b", []v1.Announcement{a}, shared("10.0.0.1 4 a/b"), []v1.Announcement{a})
 		if len(places) != 1 || places[0].State != row.want {
 			t.Errorf("%s: %+v", row.name, places)
@@ -86,8 +94,12 @@ func TestThreeWait(t *testing.T) {
 	for _, node := range []string{"n1", "n2", "n3"} {
 		nodes = append(nodes, on(node, [3]string{"10.0.0.1", "Virtual", ""}))
 	}
-	report := announced.Summarise([]netip.Addr{netip.MustParseAddr("10.0.0.1")}, announced.PlacesOf("a/b", nodes, nil, nil), func(netip.Addr) string { return "" })
-	const want = "0 of 3 announcements are made; 10.0.0.1 on n1 is Pending; 10.0.0.1 on n2 is Pending; 10.0.0.1 on n3 is Pending"
+	report := announced.Summarise(
+		[]netip.Addr{netip.MustParseAddr("10.0.0.1")}, announced.PlacesOf("a/b", nodes, nil, nil),
+		func(netip.Addr) string { return "" },
+	)
+	const want = "0 of 3 announcements are made; 10.0.0.1 on n1 is Pending; 10.0.0.1 on n2 is Pending; 10.0.0.1 on n3 " +
+		"is Pending"
 	if report.Condition.Message != want {
 		t.Errorf("%q, want %q", report.Condition.Message, want)
 	}

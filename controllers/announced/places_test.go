@@ -22,7 +22,9 @@ func on(node string, entries ...[3]string) v1.Announcement {
 		a.Spec.Addresses = append(a.Spec.Addresses, v1.AnnouncedAddress{
 			Address: e[0], Type: v1.AnnounceType(e[1]), Interface: iface, Epoch: 2, Services: []string{"a/b"}})
 		if e[2] != "" {
-			a.Status.Addresses = append(a.Status.Addresses, v1.AddressStatus{Address: e[0], State: v1.AddressState(e[2]), Epoch: 2})
+			a.Status.Addresses = append(
+				a.Status.Addresses, v1.AddressStatus{Address: e[0], State: v1.AddressState(e[2]), Epoch: 2},
+			)
 		}
 	}
 	return a
@@ -38,39 +40,60 @@ func TestSummarise(t *testing.T) {
 		annotations   map[string]string
 		condition     string
 	}{
-		{"nowhere", "10.0.0.1", nil, map[string]string{}, "False NotAnnounced: 0 of 0 announcements are made; 10.0.0.1 has no node"},
-		{"Local", "10.0.0.1 fd00::1", []v1.Announcement{on("n2", [3]string{"fd00::1", "Local", "Announced"}), on("n1", [3]string{"10.0.0.1", "Local", "Announced"})},
-			map[string]string{v1.AnnotationAnnouncingIPv4: "n1,eth0,10.0.0.1", v1.AnnotationAnnouncingIPv6: "n2,eth0,fd00::1", v1.AnnotationAddedTo: "n1/eth0 n2/eth0"},
+		{
+			"nowhere", "10.0.0.1", nil, map[string]string{},
+			"False NotAnnounced: 0 of 0 announcements are made; 10.0.0.1 has no node",
+		},
+		{"Local", "10.0.0.1 fd00::1", []v1.Announcement{
+			on("n2", [3]string{"fd00::1", "Local", "Announced"}), on("n1", [3]string{"10.0.0.1", "Local", "Announced"}),
+		},
+			map[string]string{
+				v1.AnnotationAnnouncingIPv4: "n1,eth0,10.0.0.1", v1.AnnotationAnnouncingIPv6: "n2,eth0,fd00::1",
+				v1.AnnotationAddedTo: "n1/eth0 n2/eth0",
+			},
 			"True Announced: 2 of 2 announcements are made"},
-		{"two on one node", "10.0.0.1 10.0.0.2", []v1.Announcement{on("n1", [3]string{"10.0.0.2", "Local", "Announced"}, [3]string{"10.0.0.1", "Local", "Announced"})},
+		{"two on one node", "10.0.0.1 10.0.0.2", []v1.Announcement{
+			on("n1", [3]string{"10.0.0.2", "Local", "Announced"}, [3]string{"10.0.0.1", "Local", "Announced"}),
+		},
 			map[string]string{v1.AnnotationAnnouncingIPv4: "n1,eth0,10.0.0.1 n1,eth0,10.0.0.2", v1.AnnotationAddedTo: "n1/eth0"},
 			"True Announced: 2 of 2 announcements are made"},
-		{"Virtual", "10.0.0.1", []v1.Announcement{on("n1", [3]string{"10.0.0.1", "Virtual", "Announced"}), on("n2", [3]string{"10.0.0.1", "Virtual", ""})},
+		{"Virtual", "10.0.0.1", []v1.Announcement{
+			on("n1", [3]string{"10.0.0.1", "Virtual", "Announced"}), on("n2", [3]string{"10.0.0.1", "Virtual", ""}),
+		},
 			map[string]string{}, "False Announcing: 1 of 2 announcements are made; 10.0.0.1 on n2 is Pending"},
 		{"a report of an earlier epoch", "10.0.0.1", []v1.Announcement{stale}, map[string]string{},
 			"False Announcing: 0 of 1 announcements are made; 10.0.0.1 on n1 is Pending"},
 		{"one of two nowhere", "10.0.0.1 fd00::1", []v1.Announcement{on("n1", [3]string{"10.0.0.1", "Virtual", "Announced"})},
 			map[string]string{}, "False NotAnnounced: 1 of 1 announcements are made; fd00::1 has no node"},
-		{"many wait", "10.0.0.1", []v1.Announcement{on("n1", [3]string{"10.0.0.1", "Virtual", "Failed"}), on("n2", [3]string{"10.0.0.1", "Virtual", ""}),
-			on("n3", [3]string{"10.0.0.1", "Virtual", ""}), on("n4", [3]string{"10.0.0.1", "Virtual", ""})}, map[string]string{},
-			"False Announcing: 0 of 4 announcements are made; 10.0.0.1 on n1 is Failed; 10.0.0.1 on n2 is Pending; 10.0.0.1 on n3 is Pending; and 1 more"},
+		{"many wait", "10.0.0.1",
+			[]v1.Announcement{on("n1", [3]string{"10.0.0.1", "Virtual", "Failed"}),
+				on("n2", [3]string{"10.0.0.1", "Virtual", ""}),
+				on("n3", [3]string{"10.0.0.1", "Virtual", ""}), on("n4", [3]string{"10.0.0.1", "Virtual", ""})},
+			map[string]string{},
+			"False Announcing: 0 of 4 announcements are made; 10.0.0.1 on n1 is Failed; 10.0.0.1 on n2 is Pending; 10.0.0.1 " +
+				"on n3 is Pending; and 1 more"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			var addrs []netip.Addr
 			for _, a := range strings.Fields(row.addrs) {
 				addrs = append(addrs, netip.MustParseAddr(a))
 			}
-			got := announced.Summarise(addrs, announced.PlacesOf("a/b", row.announcements, nil, nil), func(netip.Addr) string { return "" })
+			got := announced.Summarise(
+				addrs, announced.PlacesOf("a/b", row.announcements, nil, nil), func(netip.Addr) string { return "" },
+			)
 			if diff := cmp.Diff(row.annotations, got.Annotations); diff != "" {
 				t.Errorf("annotations (-want +got):\n%s", diff)
 			}
 			c := got.Condition
-			if diff := cmp.Diff(row.condition, string(c.Status)+" "+c.Reason+": "+c.Message); diff != "" || c.Type != v1.ConditionAnnounced {
+			if diff := cmp.Diff(row.condition, string(c.Status)+" "+c.Reason+": "+c.Message); diff != "" ||
+				c.Type != v1.ConditionAnnounced {
 				t.Errorf("condition %s (-want +got):\n%s", c.Type, diff)
 			}
 		})
 	}
-	if places := announced.PlacesOf("a/c", []v1.Announcement{on("n1", [3]string{"10.0.0.1", "Local", "Announced"})}, nil, nil); len(places) != 0 {
+	if places := announced.PlacesOf(
+		"a/c", []v1.Announcement{on("n1", [3]string{"10.0.0.1", "Local", "Announced"})}, nil, nil,
+	); len(places) != 0 {
 		t.Errorf("places of another Service: %v", places)
 	}
 }
@@ -92,7 +115,9 @@ func TestChanged(t *testing.T) {
 		{"facts only", same, func(a *v1.Announcement) { a.Status.Interfaces = []v1.NodeInterface{{Name: "eth0"}} }, ""},
 		{"a state", same, func(a *v1.Announcement) { a.Status.Addresses[0].State = v1.StateConflict }, "a/b"},
 		{"an entry", same, func(a *v1.Announcement) { a.Spec.Addresses[1].HandingOver = true }, "a/c a/d"},
-		{"a sharer more", same, func(a *v1.Announcement) { a.Spec.Addresses[0].Services = []string{"a/b", "a/e"} }, "a/b a/e"},
+		{
+			"a sharer more", same, func(a *v1.Announcement) { a.Spec.Addresses[0].Services = []string{"a/b", "a/e"} }, "a/b a/e",
+		},
 		{"an entry less", same, func(a *v1.Announcement) { a.Spec.Addresses = a.Spec.Addresses[1:] }, "a/b"},
 		{"an entry more", func(a *v1.Announcement) {
 			a.Spec.Addresses, a.Status.Addresses = a.Spec.Addresses[:1], a.Status.Addresses[:1]

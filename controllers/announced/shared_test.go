@@ -14,7 +14,9 @@ import (
 // announcer is the Announcement of a node that has realised the shared entries up to a
 // revision, 0 for none, but for some addresses, as address, state, epoch.
 func announcer(node string, revision int64, exceptions ...string) v1.Announcement {
-	a := v1.Announcement{Spec: v1.AnnouncementSpec{NodeName: node, LBNodeAgent: "default", IncludeCommonAnnouncements: true}}
+	a := v1.Announcement{
+		Spec: v1.AnnouncementSpec{NodeName: node, LBNodeAgent: "default", IncludeCommonAnnouncements: true},
+	}
 	if revision > 0 {
 		a.Status.CommonAnnouncementsRevision = &revision
 	}
@@ -49,7 +51,9 @@ func TestSharedPlaces(t *testing.T) {
 	another := announcer("n1", 4)
 	another.Spec.LBNodeAgent = "another"
 	alsoOwn := announcer("n1", 4, "10.0.0.1 Announced 0")
-	alsoOwn.Spec.Addresses = []v1.AnnouncedAddress{{Address: "10.0.0.1", Interface: "kube-lb0", Type: v1.AnnounceVirtual, Services: []string{"a/b"}}}
+	alsoOwn.Spec.Addresses = []v1.AnnouncedAddress{
+		{Address: "10.0.0.1", Interface: "kube-lb0", Type: v1.AnnounceVirtual, Services: []string{"a/b"}},
+	}
 	for _, row := range []struct {
 		name  string
 		own   []v1.Announcement
@@ -58,8 +62,15 @@ func TestSharedPlaces(t *testing.T) {
 	}{
 		{"made", nil, []v1.Announcement{announcer("n2", 4), announcer("n1", 5)}, "n1 Announced, n2 Announced"},
 		{"not yet", nil, []v1.Announcement{announcer("n1", 3), announcer("n2", 0)}, "n1 Pending, n2 Pending"},
-		{"not this", nil, []v1.Announcement{announcer("n1", 4, "10.0.0.1 Failed 4"), announcer("n2", 9, "10.0.0.9 Failed 4")}, "n1 Failed so it is, n2 Announced"},
-		{"not as it was before", nil, []v1.Announcement{announcer("n1", 4, "10.0.0.1 Failed 3"), announcer("n2", 3, "10.0.0.1 Failed 3")}, "n1 Announced, n2 Pending"},
+		{
+			"not this", nil, []v1.Announcement{announcer("n1", 4, "10.0.0.1 Failed 4"), announcer("n2", 9, "10.0.0.9 Failed 4")},
+			"n1 Failed so it is, n2 Announced",
+		},
+		{
+			"not as it was before", nil,
+			[]v1.Announcement{announcer("n1", 4, "10.0.0.1 Failed 3"), announcer("n2", 3, "10.0.0.1 Failed 3")},
+			"n1 Announced, n2 Pending",
+		},
 		{"not asked for there", nil, []v1.Announcement{excluded, another}, ""},
 		{"by an own entry, too", []v1.Announcement{alsoOwn}, []v1.Announcement{alsoOwn}, "n1 Announced"},
 	} {

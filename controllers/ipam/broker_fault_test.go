@@ -17,9 +17,11 @@ import (
 // What a system may answer instead of what it is asked for.
 var (
 	errServer    = &ipam.Error{Reason: v1.ReasonIPAMUnavailable, Message: "it answers 500"}
-	errForbidden = &ipam.Error{Reason: v1.ReasonIPAMRefused, Message: "the token may not view ranges", Scope: ipam.ScopeGroup}
-	errTooLong   = &ipam.Error{Reason: v1.ReasonIPAMUnavailable, Message: "the list is too long", Scope: ipam.ScopeGroup}
-	errRefused   = &ipam.Error{Reason: v1.ReasonIPAMRefused, Message: "the token may not delete it"}
+	errForbidden = &ipam.Error{
+		Reason: v1.ReasonIPAMRefused, Message: "the token may not view ranges", Scope: ipam.ScopeGroup,
+	}
+	errTooLong = &ipam.Error{Reason: v1.ReasonIPAMUnavailable, Message: "the list is too long", Scope: ipam.ScopeGroup}
+	errRefused = &ipam.Error{Reason: v1.ReasonIPAMRefused, Message: "the token may not delete it"}
 )
 
 // failFor makes the systems fail for the questions that match.

@@ -45,7 +45,8 @@ func TestBrokerComparesChangedRanges(t *testing.T) {
 // A record that only looks like the cluster's is reported once, and never released.
 func TestFaultBrokerForeignRecord(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
-		copied, orphan, ofOther := netip.MustParseAddr("10.0.0.7"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("10.0.1.5")
+		copied, orphan, ofOther := netip.MustParseAddr("10.0.0.7"), netip.MustParseAddr("192.0.2.1"),
+			netip.MustParseAddr("10.0.1.5")
 		system := w.systems[urlOf(groupA)]
 		foreign := func(a netip.Addr, text string) ipam.Record {
 			return ipam.Record{Address: a, IsForeign: true, Difference: text}
@@ -53,7 +54,9 @@ func TestFaultBrokerForeignRecord(t *testing.T) {
 		w.lock(func() {
 			system.SetMark(copied, "purelb somebody else")
 			w.systems[urlOf(groupB)].SetMark(ofOther, ipamtest.NewOwner("other", 1).Mark(ipamtest.Cluster))
-			w.foreign = map[string][]ipam.Record{urlOf(groupA): {foreign(copied, "a copy"), foreign(orphan, "an orphan"), foreign(ofOther, "of another")}}
+			w.foreign = map[string][]ipam.Record{
+				urlOf(groupA): {foreign(copied, "a copy"), foreign(orphan, "an orphan"), foreign(ofOther, "of another")},
+			}
 		})
 		w.hold(groupB, ofOther, ipamtest.NewOwner("other", 1))
 		for range 5 {
@@ -87,7 +90,9 @@ func TestBrokerTooManyUnusedBesideForeign(t *testing.T) {
 			}
 			w.foreign = map[string][]ipam.Record{}
 			for range 80 {
-				w.foreign[urlOf(groupA)] = append(w.foreign[urlOf(groupA)], ipam.Record{Address: a, IsForeign: true, Difference: "a copy"})
+				w.foreign[urlOf(groupA)] = append(
+					w.foreign[urlOf(groupA)], ipam.Record{Address: a, IsForeign: true, Difference: "a copy"},
+				)
 				a = a.Next()
 			}
 		})
@@ -124,7 +129,9 @@ func TestBrokerRecordsOfOtherGroups(t *testing.T) {
 				t.Errorf("%s: %v", group, differences)
 			}
 		}
-		w.broker.Want(ipamtest.NewOwner("web", 0), []allocation.IPAMRequest{{Group: third, Family: allocation.IPv4, Address: outside}})
+		w.broker.Want(
+			ipamtest.NewOwner("web", 0), []allocation.IPAMRequest{{Group: third, Family: allocation.IPv4, Address: outside}},
+		)
 		for range 3 {
 			time.Sleep(11 * time.Minute)
 		}

@@ -134,7 +134,9 @@ func TestBrokerConfiguredMeanwhile(t *testing.T) {
 	const other = "https://other"
 	newWorld := func(w *brokerWorld) *allocation.Netbox {
 		w.lock(func() {
-			w.systems[other] = &ipamtest.Memory{Pool: netipx.MustParseIPRange("10.9.9.1-10.9.9.9"), Subnet: netip.MustParsePrefix("10.9.9.0/24")}
+			w.systems[other] = &ipamtest.Memory{
+				Pool: netipx.MustParseIPRange("10.9.9.1-10.9.9.9"), Subnet: netip.MustParsePrefix("10.9.9.0/24"),
+			}
 			w.delay[urlOf(groupA)] = 5 * time.Second
 		})
 		config := configOf(groupA)
@@ -149,7 +151,8 @@ func TestBrokerConfiguredMeanwhile(t *testing.T) {
 			w.pass(2 * time.Second)
 			w.broker.Configure("new", config)
 			w.pass(10 * time.Second)
-			if o := w.broker.Observation("new"); o.Report == nil || o.Report.Pools[0].Addrs.From() != netip.MustParseAddr("10.9.9.1") {
+			if o := w.broker.Observation("new"); o.Report == nil ||
+				o.Report.Pools[0].Addrs.From() != netip.MustParseAddr("10.9.9.1") {
 				t.Errorf("observation: %+v", o)
 			}
 		})
@@ -194,10 +197,20 @@ func TestBrokerLoneFamily(t *testing.T) {
 				{Addrs: netipx.MustParseIPRange("10.0.0.1-10.0.0.9"), Subnet: netip.MustParsePrefix("10.0.0.0/24")},
 				{Addrs: netipx.MustParseIPRange("fd00::1-fd00::9"), Subnet: netip.MustParsePrefix("fd00::/64")},
 			}}}}
-		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "test", Name: "web0", UID: web(0).UID, Annotations: map[string]string{v1.AnnotationServiceGroup: groupA}}}
-		svc.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}, IPFamilyPolicy: ptr.To(corev1.IPFamilyPolicyRequireDualStack)}
+		svc := &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "test", Name: "web0", UID: web(0).UID, Annotations: map[string]string{v1.AnnotationServiceGroup: groupA},
+			},
+		}
+		svc.Spec = corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
+			IPFamilyPolicy: ptr.To(corev1.IPFamilyPolicyRequireDualStack),
+		}
 		look := func() allocation.Result {
-			result := allocation.Allocate(allocation.RequestOf(svc), &allocation.Inputs{Catalog: catalog, InUse: allocation.NewInUse(), Offers: w.broker.Offers(svc.UID)})
+			result := allocation.Allocate(
+				allocation.RequestOf(svc),
+				&allocation.Inputs{Catalog: catalog, InUse: allocation.NewInUse(), Offers: w.broker.Offers(svc.UID)},
+			)
 			w.broker.Want(web(0), result.IPAMRequests)
 			w.pass(time.Second)
 			return result

@@ -66,7 +66,9 @@ type question struct {
 
 var (
 	errUnreadable = errors.New("the Secret cannot be read")
-	errNoSecret   = &ipam.Error{Reason: v1.ReasonIPAMUnavailable, Message: "there is no Secret netbox", Scope: ipam.ScopeEndpoint}
+	errNoSecret   = &ipam.Error{
+		Reason: v1.ReasonIPAMUnavailable, Message: "there is no Secret netbox", Scope: ipam.ScopeEndpoint,
+	}
 )
 
 func (w *brokerWorld) Installation(context.Context) (types.UID, error) {
@@ -212,12 +214,14 @@ func inBrokerWorld(t *testing.T, test func(w *brokerWorld)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &brokerWorld{
 			t: t, systems: map[string]*ipamtest.Memory{}, delay: map[string]time.Duration{}, asked: map[string]int{},
-			held: map[string]map[netip.Addr][]ipam.Owner{}, token: "secret", tokenError: errUnreadable, changed: map[types.NamespacedName]int{},
+			held: map[string]map[netip.Addr][]ipam.Owner{}, token: "secret", tokenError: errUnreadable,
+			changed:   map[types.NamespacedName]int{},
 			questions: map[string]int{}, observed: map[string]int{}, parts: map[string]int{},
 		}
 		for n, group := range []string{groupA, groupB} {
 			w.systems[urlOf(group)] = &ipamtest.Memory{
-				Pool: netipx.MustParseIPRange(fmt.Sprintf("10.0.%d.1-10.0.%d.9", n, n)), Subnet: netip.MustParsePrefix(fmt.Sprintf("10.0.%d.0/24", n)),
+				Pool:   netipx.MustParseIPRange(fmt.Sprintf("10.0.%d.1-10.0.%d.9", n, n)),
+				Subnet: netip.MustParsePrefix(fmt.Sprintf("10.0.%d.0/24", n)),
 			}
 		}
 		stop := w.start()
@@ -339,7 +343,9 @@ func TestBrokerReleasesWhatIsNotWanted(t *testing.T) {
 	for name, drop := range map[string]func(*brokerWorld){
 		"another request": func(w *brokerWorld) { w.broker.Want(web(0), []allocation.IPAMRequest{requestOf(groupB)}) },
 		"no request":      func(w *brokerWorld) { w.broker.Want(web(0), nil) },
-		"deleted":         func(w *brokerWorld) { w.broker.Forget(types.NamespacedName{Namespace: "test", Name: "web0"}, "") },
+		"deleted": func(w *brokerWorld) {
+			w.broker.Forget(types.NamespacedName{Namespace: "test", Name: "web0"}, "")
+		},
 	} {
 		for _, isUnderWay := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, isUnderWay), func(t *testing.T) {
@@ -397,7 +403,8 @@ func TestBrokerRequestedAgain(t *testing.T) {
 		w.pass(5 * time.Second)
 		w.systems[urlOf(groupA)].SetAway(false)
 		w.pass(30 * time.Second)
-		if marks := w.systems[urlOf(groupA)].Marks(); w.wantAddress(after) != request.Address || marks[request.Address] != after.Mark(ipamtest.Cluster) {
+		if marks := w.systems[urlOf(groupA)].Marks(); w.wantAddress(after) != request.Address ||
+			marks[request.Address] != after.Mark(ipamtest.Cluster) {
 			t.Errorf("recorded: %v", marks)
 		}
 	})
@@ -482,7 +489,10 @@ func TestBrokerLongQueue(t *testing.T) {
 			w.pass(time.Millisecond)
 		}
 		w.pass(11 * time.Second)
-		w.wantReason(web(7), v1.ReasonWaitingForIPAM, "others are asking NetBox https://a for addresses, too: the Service waits for its turn")
+		w.wantReason(
+			web(7), v1.ReasonWaitingForIPAM,
+			"others are asking NetBox https://a for addresses, too: the Service waits for its turn",
+		)
 		w.pass(time.Minute)
 		w.wantAddress(web(7))
 	})
@@ -578,7 +588,8 @@ func TestFaultBrokerSecretDeleted(t *testing.T) {
 // what they hold and it has not recorded is recorded again.
 func TestBrokerComparison(t *testing.T) {
 	inBrokerWorld(t, func(w *brokerWorld) {
-		system, a, b, c := w.systems[urlOf(groupA)], netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")
+		system, a, b, c := w.systems[urlOf(groupA)], netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"),
+			netip.MustParseAddr("10.0.0.3")
 		w.pass(time.Minute)
 		w.hold(groupA, a, web(0))
 		w.hold(groupA, b, web(1))
@@ -594,7 +605,8 @@ func TestBrokerComparison(t *testing.T) {
 		if !slices.Equal(w.found, want) {
 			t.Errorf("found %q, want %q", w.found, want)
 		}
-		if o := w.broker.Observation(groupA); len(o.Differences) != 1 || o.Differences[b] != "10.0.0.2 is that of keepalived" {
+		if o := w.broker.Observation(groupA); len(o.Differences) != 1 ||
+			o.Differences[b] != "10.0.0.2 is that of keepalived" {
 			t.Errorf("observation: %+v", o)
 		}
 		w.pass(11 * time.Minute)

@@ -25,7 +25,9 @@ func TestMark(t *testing.T) {
 	}
 	long := Owner{strings.Repeat("n", 63), strings.Repeat("a", 63), uid}
 	other := Owner{strings.Repeat("n", 63), strings.Repeat("a", 62) + "b", uid}
-	if a, b := long.Mark(cluster), other.Mark(cluster); len(a) != MaxMark || len(b) != MaxMark || a == b || !strings.HasSuffix(a, "/"+string(uid)) || !strings.HasPrefix(a, MarksOfCluster(cluster)+strings.Repeat("n", 63)+"/a") {
+	if a, b := long.Mark(cluster),
+		other.Mark(cluster); len(a) != MaxMark || len(b) != MaxMark || a == b || !strings.HasSuffix(a, "/"+string(uid)) ||
+		!strings.HasPrefix(a, MarksOfCluster(cluster)+strings.Repeat("n", 63)+"/a") {
 		t.Errorf("long marks: %q (%d), %q", a, len(a), b)
 	}
 	rest := len(Owner{Namespace: "test", UID: uid}.Mark(cluster))
@@ -66,23 +68,49 @@ func TestCompare(t *testing.T) {
 		want    Comparison
 	}{
 		{"alike", []Record{record(a, web), record(b, other)}, map[netip.Addr][]Owner{a: {web}, b: {other}}, Comparison{}},
-		{"missing", nil, map[netip.Addr][]Owner{b: {other}, a: {web}}, Comparison{Missing: []Missing{{a, web, false}, {b, other, false}}}},
-		{"unused", []Record{record(c, web), record(a, web), record(b, other)}, map[netip.Addr][]Owner{b: {other}}, Comparison{Unused: []netip.Addr{a, c}}},
+		{
+			"missing", nil, map[netip.Addr][]Owner{b: {other}, a: {web}},
+			Comparison{Missing: []Missing{{a, web, false}, {b, other, false}}},
+		},
+		{
+			"unused", []Record{record(c, web), record(a, web), record(b, other)}, map[netip.Addr][]Owner{b: {other}},
+			Comparison{Unused: []netip.Addr{a, c}},
+		},
 		{"unused, recorded twice", []Record{record(a, web), record(a, other)}, nil, Comparison{Unused: []netip.Addr{a}}},
 		{"shared", []Record{record(a, other)}, map[netip.Addr][]Owner{a: {web, other}}, Comparison{}},
-		{"shared, and the recorded one is gone", []Record{record(a, ownerNamed("gone"))}, map[netip.Addr][]Owner{a: {web, other}}, Comparison{Missing: []Missing{{a, web, true}}}},
-		{"recorded twice", []Record{record(a, web), record(a, web)}, map[netip.Addr][]Owner{a: {web}}, Comparison{Missing: []Missing{{a, web, true}}}},
-		{"edited", []Record{edited}, map[netip.Addr][]Owner{a: {web}}, Comparison{Differences: map[netip.Addr]string{a: "its status is deprecated"}}},
-		{"foreign", []Record{foreign, record(b, web)}, map[netip.Addr][]Owner{b: {web}}, Comparison{Differences: map[netip.Addr]string{a: "it is a copy"}}},
+		{
+			"shared, and the recorded one is gone", []Record{record(a, ownerNamed("gone"))},
+			map[netip.Addr][]Owner{a: {web, other}}, Comparison{Missing: []Missing{{a, web, true}}},
+		},
+		{
+			"recorded twice", []Record{record(a, web), record(a, web)}, map[netip.Addr][]Owner{a: {web}},
+			Comparison{Missing: []Missing{{a, web, true}}},
+		},
+		{
+			"edited", []Record{edited}, map[netip.Addr][]Owner{a: {web}},
+			Comparison{Differences: map[netip.Addr]string{a: "its status is deprecated"}},
+		},
+		{
+			"foreign", []Record{foreign, record(b, web)}, map[netip.Addr][]Owner{b: {web}},
+			Comparison{Differences: map[netip.Addr]string{a: "it is a copy"}},
+		},
 		{"foreign beside the owner's", []Record{foreign, record(a, web)}, map[netip.Addr][]Owner{a: {web}}, Comparison{}},
-		{"foreign beside an unused one", []Record{foreign, record(a, web)}, nil, Comparison{Unused: []netip.Addr{a}, Differences: map[netip.Addr]string{a: "it is a copy"}}},
-		{"foreign instead of the owner's", []Record{foreign}, map[netip.Addr][]Owner{a: {web}}, Comparison{Missing: []Missing{{a, web, false}}}},
+		{
+			"foreign beside an unused one", []Record{foreign, record(a, web)}, nil,
+			Comparison{Unused: []netip.Addr{a}, Differences: map[netip.Addr]string{a: "it is a copy"}},
+		},
+		{
+			"foreign instead of the owner's", []Record{foreign}, map[netip.Addr][]Owner{a: {web}},
+			Comparison{Missing: []Missing{{a, web, false}}},
+		},
 		{"held by nobody", nil, map[netip.Addr][]Owner{a: {}}, Comparison{}},
 		{"edited and unused", []Record{edited}, nil, Comparison{Unused: []netip.Addr{a}}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			got := Compare(row.records, row.held, cluster)
-			if diff := cmp.Diff(row.want, got, cmpopts.EquateEmpty(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			if diff := cmp.Diff(
+				row.want, got, cmpopts.EquateEmpty(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+			); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

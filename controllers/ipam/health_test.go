@@ -132,8 +132,14 @@ func TestSystemThatAnswersNoJob(t *testing.T) {
 		{"three with the first comparison", []jobKind{learnJob, requestJob, requestJob}, false, true, false, 3},
 		{"three without a comparison", []jobKind{requestJob, releaseJob, repairJob}, false, false, true, 3},
 		{"one three times", []jobKind{compareJob, compareJob, compareJob}, true, false, false, 1},
-		{"many without a comparison", []jobKind{requestJob, requestJob, requestJob, requestJob, requestJob}, false, false, true, 3},
-		{"many, and then a comparison", []jobKind{requestJob, requestJob, requestJob, requestJob, compareJob}, false, true, true, 4},
+		{
+			"many without a comparison", []jobKind{requestJob, requestJob, requestJob, requestJob, requestJob}, false, false,
+			true, 3,
+		},
+		{
+			"many, and then a comparison", []jobKind{requestJob, requestJob, requestJob, requestJob, compareJob}, false, true,
+			true, 4,
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := newClocked(group1)

@@ -27,11 +27,21 @@ func TestFaultRefusedEntries(t *testing.T) {
 		refused      []string
 		wantAttempts int
 	}{
-		{name: "none", wanted: []v1.AnnouncedAddress{entry(1, "new"), entry(4, "new")}, want: []v1.AnnouncedAddress{entry(1, "new"), entry(4, "new")}, wantAttempts: 1},
-		{name: "a new one", wanted: append(stored[:3:3], entry(4, "bad")), want: stored, refused: []string{"10.0.0.4"}, wantAttempts: 3},
-		{name: "one that changes stays as it was", wanted: []v1.AnnouncedAddress{entry(1, "bad"), entry(2, "new")}, want: []v1.AnnouncedAddress{entry(1, "old"), entry(2, "new")},
+		{
+			name: "none", wanted: []v1.AnnouncedAddress{entry(1, "new"), entry(4, "new")},
+			want: []v1.AnnouncedAddress{entry(1, "new"), entry(4, "new")}, wantAttempts: 1,
+		},
+		{
+			name: "a new one", wanted: append(stored[:3:3], entry(4, "bad")), want: stored, refused: []string{"10.0.0.4"},
+			wantAttempts: 3,
+		},
+		{name: "one that changes stays as it was", wanted: []v1.AnnouncedAddress{entry(1, "bad"), entry(2, "new")},
+			want:    []v1.AnnouncedAddress{entry(1, "old"), entry(2, "new")},
 			refused: []string{"10.0.0.1"}, wantAttempts: 5},
-		{name: "what goes goes", wanted: []v1.AnnouncedAddress{entry(4, "bad")}, want: nil, refused: []string{"10.0.0.4"}, wantAttempts: 3},
+		{
+			name: "what goes goes", wanted: []v1.AnnouncedAddress{entry(4, "bad")}, want: nil, refused: []string{"10.0.0.4"},
+			wantAttempts: 3,
+		},
 		{name: "another error", wanted: []v1.AnnouncedAddress{entry(1, "new")}, fails: true, want: stored, wantAttempts: 1},
 	} {
 		is, attempts := slices.Clone(stored), 0
@@ -62,10 +72,11 @@ func TestFaultRefusedEntries(t *testing.T) {
 	}
 	// Where the object is refused whatever its entries are, no part is tried.
 	attemptsOfObject := 0
-	refused, err := partialwrite.Write([]v1.AnnouncedAddress{entry(1, "old"), entry(2, "new"), entry(4, "new")}, stored, func([]v1.AnnouncedAddress) (bool, error) {
-		attemptsOfObject++
-		return true, fmt.Errorf("a quota: %w", partialwrite.ErrObjectRefused)
-	})
+	refused, err := partialwrite.Write([]v1.AnnouncedAddress{entry(1, "old"), entry(2, "new"), entry(4, "new")}, stored,
+		func([]v1.AnnouncedAddress) (bool, error) {
+			attemptsOfObject++
+			return true, fmt.Errorf("a quota: %w", partialwrite.ErrObjectRefused)
+		})
 	if len(refused) != 2 || !errors.Is(err, partialwrite.ErrObjectRefused) || attemptsOfObject != 1 {
 		t.Errorf("the object: %v, %v after %d attempts", refused, err, attemptsOfObject)
 	}
@@ -78,7 +89,8 @@ func TestFaultRefusedEntries(t *testing.T) {
 	wanted[37].ServiceGroup = "bad"
 	if _, err := partialwrite.Write(wanted, nil, func(part []v1.AnnouncedAddress) (bool, error) {
 		attempts++
-		return slices.ContainsFunc(part, func(e v1.AnnouncedAddress) bool { return e.ServiceGroup == "bad" }), errors.New("invalid")
+		return slices.ContainsFunc(part, func(e v1.AnnouncedAddress) bool { return e.ServiceGroup == "bad" }),
+			errors.New("invalid")
 	}); err == nil || attempts > 20 {
 		t.Errorf("%v after %d attempts", err, attempts)
 	}

@@ -17,17 +17,25 @@ func settled(b *testing.B, nodes, addresses int) placement.Inputs {
 		name := fmt.Sprintf("node%d", i)
 		inputs.Nodes = append(inputs.Nodes, placement.Node{
 			Name: name, LBNodeAgent: "default", VirtualInterface: "kube-lb0", Liveness: placement.Fresh, HasReportedFacts: true,
-			Interfaces: []placement.Interface{{Name: "eth0", MAC: name, Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}},
+			Interfaces: []placement.Interface{
+				{Name: "eth0", MAC: name, Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
+			},
 		})
 	}
 	for i := range addresses {
 		inputs.Addresses = append(inputs.Addresses, placement.Address{
-			Addr: netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), Group: "g", PoolType: v1.PoolTypeLocal, Mask: 8, Services: []string{fmt.Sprintf("a/s%d", i)},
+			Addr: netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), Group: "g", PoolType: v1.PoolTypeLocal, Mask: 8,
+			Services: []string{fmt.Sprintf("a/s%d", i)},
 		})
 	}
 	for name, entries := range placement.Place(inputs).Entries {
 		for _, e := range entries {
-			inputs.Entries = append(inputs.Entries, placement.Entry{Node: name, Addr: netip.MustParseAddr(e.Address), Spec: e, ReportedState: v1.StateAnnounced, IsObserved: true})
+			inputs.Entries = append(
+				inputs.Entries,
+				placement.Entry{
+					Node: name, Addr: netip.MustParseAddr(e.Address), Spec: e, ReportedState: v1.StateAnnounced, IsObserved: true,
+				},
+			)
 		}
 	}
 	if len(inputs.Entries) != addresses {
@@ -39,12 +47,16 @@ func settled(b *testing.B, nodes, addresses int) placement.Inputs {
 // BenchmarkPlace is one decision on a whole cluster, of Local addresses, after
 // one change: an address is new, or a node has died.
 func BenchmarkPlace(b *testing.B) {
-	for _, size := range []struct{ nodes, addresses int }{{10, 100}, {100, 1000}, {1000, 1000}, {1000, 10000}, {5000, 10000}} {
+	for _, size := range []struct{ nodes, addresses int }{
+		{10, 100}, {100, 1000}, {1000, 1000}, {1000, 10000}, {5000, 10000},
+	} {
 		inputs := settled(b, size.nodes, size.addresses)
 		b.Run(fmt.Sprintf("new address/%d nodes/%d addresses", size.nodes, size.addresses), func(b *testing.B) {
 			changed := inputs
 			changed.Addresses = append(changed.Addresses[:size.addresses:size.addresses],
-				placement.Address{Addr: netip.MustParseAddr("10.2.0.1"), PoolType: v1.PoolTypeLocal, Mask: 8, Services: []string{"a/new"}})
+				placement.Address{
+					Addr: netip.MustParseAddr("10.2.0.1"), PoolType: v1.PoolTypeLocal, Mask: 8, Services: []string{"a/new"},
+				})
 			for b.Loop() {
 				if r := placement.Place(changed); len(r.Moves) != 1 {
 					b.Fatalf("%d addresses move", len(r.Moves))
@@ -81,7 +93,9 @@ func BenchmarkStranded(b *testing.B) {
 	after := before
 	after.Nodes = append([]placement.Node{}, before.Nodes...)
 	for i := range after.Nodes {
-		after.Nodes[i].Interfaces = []placement.Interface{{Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}
+		after.Nodes[i].Interfaces = []placement.Interface{
+			{Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}},
+		}
 	}
 	for b.Loop() {
 		if stranded := placement.Stranded(before, after); len(stranded) != 10000 {

@@ -17,7 +17,9 @@ func TestShares(t *testing.T) {
 	for i := range 40 {
 		facts, _ := onLink(t, "a b", "a 1 Announced")
 		second := netip.AddrFrom4([4]byte{10, 0, 0, byte(10 + i)})
-		facts.Addresses = append(facts.Addresses, placement.Address{Addr: second, Group: "g", PoolType: v1.PoolTypeLocal, Services: []string{"a/c"}})
+		facts.Addresses = append(
+			facts.Addresses, placement.Address{Addr: second, Group: "g", PoolType: v1.PoolTypeLocal, Services: []string{"a/c"}},
+		)
 		result := placement.Place(facts)
 		if len(result.Entries["a"]) != 1 || len(result.Entries["b"]) != 1 {
 			t.Errorf("%s beside 10.0.0.1 of a: %s", second, show(result))
@@ -30,7 +32,10 @@ func TestEqualShares(t *testing.T) {
 	for _, ns := range []string{"a b", "a b c", "a b c d e"} {
 		inputs := placement.Inputs{Nodes: nodes(t, ns)}
 		for i := range 40 {
-			inputs.Addresses = append(inputs.Addresses, placement.Address{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)}), PoolType: v1.PoolTypeLocal})
+			inputs.Addresses = append(
+				inputs.Addresses,
+				placement.Address{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)}), PoolType: v1.PoolTypeLocal},
+			)
 			share := (len(inputs.Addresses) + len(inputs.Nodes) - 1) / len(inputs.Nodes)
 			for name, entries := range placement.Place(inputs).Entries {
 				if len(entries) > share {
@@ -47,7 +52,9 @@ func TestHashBelowShare(t *testing.T) {
 	won := map[string]int{}
 	for i := range 40 {
 		local := func(last byte) placement.Address {
-			return placement.Address{Addr: netip.AddrFrom4([4]byte{10, 0, 0, last}), Group: "g", PoolType: v1.PoolTypeLocal, Services: []string{"a/b"}}
+			return placement.Address{
+				Addr: netip.AddrFrom4([4]byte{10, 0, 0, last}), Group: "g", PoolType: v1.PoolTypeLocal, Services: []string{"a/b"},
+			}
 		}
 		address := local(byte(10 + i))
 		winner := func(inputs placement.Inputs) string {
@@ -56,7 +63,8 @@ func TestHashBelowShare(t *testing.T) {
 		}
 		alone := winner(placement.Inputs{Nodes: nodes(t, "a b"), Addresses: []placement.Address{address}})
 		inputs, _ := onLink(t, "a b", "a 1 Announced")
-		inputs.Addresses = append(inputs.Addresses, address, local(100), local(101), local(102), local(103)) // of which each node has three in the end
+		// of which each node has three in the end
+		inputs.Addresses = append(inputs.Addresses, address, local(100), local(101), local(102), local(103))
 		if got := winner(inputs); got != alone {
 			t.Errorf("%s goes to %s, and alone to %s", address.Addr, got, alone)
 		}
@@ -74,7 +82,10 @@ func TestPassedOver(t *testing.T) {
 		entries []string
 		want    string // with the nodes that are eligible, but for the chosen one, as *
 	}{
-		{"a b:excluded c:notready", nil, "b is labelled node.kubernetes.io/exclude-from-external-load-balancers, c is not Ready"},
+		{
+			"a b:excluded c:notready", nil,
+			"b is labelled node.kubernetes.io/exclude-from-external-load-balancers, c is not Ready",
+		},
 		{"a:shutdown b", []string{"a 1 Announced"}, "a is shutting down"},
 		{"a:shutdown b c", []string{"a 1 Announced"}, "a is shutting down, * has 0 already, or ranks lower for this one"},
 	} {
@@ -92,14 +103,17 @@ func TestPassedOver(t *testing.T) {
 
 // TestManyReasons names eight nodes and counts the others.
 func TestManyReasons(t *testing.T) {
-	for n, want := range map[int]string{8: "h is labelled node.kubernetes.io/exclude-from-external-load-balancers", 9: "and 1 more", 11: "and 3 more"} {
+	for n, want := range map[int]string{
+		8: "h is labelled node.kubernetes.io/exclude-from-external-load-balancers", 9: "and 1 more", 11: "and 3 more",
+	} {
 		var ns []string
 		for i := range n {
 			ns = append(ns, string(rune('a'+i))+":excluded")
 		}
 		facts, addr := onLink(t, strings.Join(ns, " "))
 		why := placement.Place(facts).Unplaced[addr].Message
-		if !strings.HasSuffix(why, want) || strings.Count(why, "is labelled") != 8 || n == 8 && strings.Contains(why, "more") {
+		if !strings.HasSuffix(why, want) || strings.Count(why, "is labelled") != 8 ||
+			n == 8 && strings.Contains(why, "more") {
 			t.Errorf("%d nodes: %q, want %q at the end", n, why, want)
 		}
 	}
@@ -109,16 +123,36 @@ func TestManyReasons(t *testing.T) {
 // first name, in whatever order the node reports them.
 func TestChosenInterface(t *testing.T) {
 	iface := func(name, subnet string, isDown bool) placement.Interface {
-		return placement.Interface{Name: name, MAC: "mac-" + name, Subnets: []netip.Prefix{netip.MustParsePrefix(subnet)}, IsDown: isDown}
+		return placement.Interface{
+			Name: name, MAC: "mac-" + name, Subnets: []netip.Prefix{netip.MustParsePrefix(subnet)}, IsDown: isDown,
+		}
 	}
 	for _, row := range []struct {
 		name       string
 		interfaces []placement.Interface
 		want       string
 	}{
-		{"a carrier before a longer subnet", []placement.Interface{iface("eth0", "10.0.0.200/25", true), iface("eth1", "10.0.0.201/24", false), iface("eth2", "10.0.0.202/25", true)}, "eth1"},
-		{"the longest subnet", []placement.Interface{iface("eth0", "10.0.0.200/24", false), iface("eth1", "10.0.0.201/16", false), iface("eth2", "10.0.0.100/25", false)}, "eth2"},
-		{"the first name", []placement.Interface{iface("eth1", "10.0.0.200/24", false), iface("eth0", "10.0.0.201/24", false), iface("eth2", "10.0.0.202/24", false)}, "eth0"},
+		{
+			"a carrier before a longer subnet",
+			[]placement.Interface{
+				iface("eth0", "10.0.0.200/25", true), iface("eth1", "10.0.0.201/24", false), iface("eth2", "10.0.0.202/25", true),
+			},
+			"eth1",
+		},
+		{
+			"the longest subnet",
+			[]placement.Interface{
+				iface("eth0", "10.0.0.200/24", false), iface("eth1", "10.0.0.201/16", false), iface("eth2", "10.0.0.100/25", false),
+			},
+			"eth2",
+		},
+		{
+			"the first name",
+			[]placement.Interface{
+				iface("eth1", "10.0.0.200/24", false), iface("eth0", "10.0.0.201/24", false), iface("eth2", "10.0.0.202/24", false),
+			},
+			"eth0",
+		},
 	} {
 		for range row.interfaces {
 			row.interfaces = append(row.interfaces[1:], row.interfaces[0])

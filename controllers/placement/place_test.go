@@ -81,7 +81,8 @@ func nodes(t *testing.T, s string) []placement.Node {
 func entry(t *testing.T, addr netip.Addr, s string) placement.Entry {
 	t.Helper()
 	e := placement.Entry{Addr: addr, Spec: v1.AnnouncedAddress{
-		Address: addr.String(), PrefixLength: 32, Interface: "eth0", Type: v1.AnnounceLocal, ServiceGroup: "g", Services: []string{"a/b"}, ClaimPolicy: v1.ClaimProbe}}
+		Address: addr.String(), PrefixLength: 32, Interface: "eth0", Type: v1.AnnounceLocal, ServiceGroup: "g",
+		Services: []string{"a/b"}, ClaimPolicy: v1.ClaimProbe}}
 	words := strings.Fields(s)
 	e.Node = words[0]
 	if _, err := fmt.Sscan(words[1], &e.Spec.Epoch); err != nil {
@@ -166,12 +167,24 @@ func TestTransitions(t *testing.T) {
 	}{
 		// The holder stays.
 		{name: "settled", nodes: "a b", entries: []string{"a 1 Announced"}, want: "a 1 Probe"},
-		{name: "settled, claimed by takeover once", nodes: "a b", entries: []string{"b 4 Takeover Announced"}, want: "b 4 Takeover"},
+		{
+			name: "settled, claimed by takeover once", nodes: "a b", entries: []string{"b 4 Takeover Announced"},
+			want: "b 4 Takeover",
+		},
 		{name: "being late moves nothing", nodes: "a:late b", entries: []string{"a 1 Announced"}, want: "a 1 Probe"},
 		{name: "not being ready moves nothing", nodes: "a:notready b", entries: []string{"a 1 Announced"}, want: "a 1 Probe"},
-		{name: "of two that have it, the higher epoch", nodes: "a b", entries: []string{"a 1 Announced", "b 2 Announced"}, want: "b 2 Probe"},
-		{name: "a node that comes back pulls nothing back", nodes: "a b", entries: []string{"a 1", "b 2 Announced"}, want: "b 2 Probe"},
-		{name: "a claim under way is not given to another", nodes: "a b c", entries: []string{"b 1 Pending"}, want: "b 1 Probe"},
+		{
+			name: "of two that have it, the higher epoch", nodes: "a b", entries: []string{"a 1 Announced", "b 2 Announced"},
+			want: "b 2 Probe",
+		},
+		{
+			name: "a node that comes back pulls nothing back", nodes: "a b", entries: []string{"a 1", "b 2 Announced"},
+			want: "b 2 Probe",
+		},
+		{
+			name: "a claim under way is not given to another", nodes: "a b c", entries: []string{"b 1 Pending"},
+			want: "b 1 Probe",
+		},
 		{name: "nor one that met a conflict", nodes: "a b c", entries: []string{"b 1 Conflict"}, want: "b 1 Probe"},
 		{name: "nor one that yielded", nodes: "a b c", entries: []string{"b 1 Yielded"}, want: "b 1 Probe"},
 
@@ -180,118 +193,307 @@ func TestTransitions(t *testing.T) {
 		{name: "new, to a fresh node only", nodes: "a:late b", want: "b 1 Probe"},
 		{name: "no node", unplaced: "WaitingForFacts: no agent has reported its node's interfaces yet"},
 		{name: "no fresh node", nodes: "a:late", unplaced: "NoEligibleNode: a has an agent that is late to renew its Lease"},
-		{name: "every reason", nodes: "a:expired b:excluded c:out d:shutdown e:noagent f:elsewhere", unplaced: "NoEligibleNode: " +
-			"a has an agent that does not renew its Lease; b is labelled node.kubernetes.io/exclude-from-external-load-balancers; " +
-			"c is tainted node.kubernetes.io/out-of-service; d is shutting down; e runs no agent; f has no interface in the subnet of 10.0.0.1"},
-		{name: "claimant gone before it claimed", nodes: "a:expired b", entries: []string{"a 1"}, want: "a 1 Probe leaving, b 2 Probe"},
-		{name: "claimant gone before it reported, and it answers", nodes: "a:expired b", entries: []string{"a 1 leaving", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Probe"},
-		{name: "claimant gone before it reported, and it answers, and is not ready", nodes: "a:expired,notready b", entries: []string{"a 1 leaving", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Takeover"},
-		{name: "claimant that is silent answers", nodes: "a b", entries: []string{"a 1 leaving", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Probe"},
-		{name: "claimant that is silent answers for long", nodes: "a b", entries: []string{"a 1 leaving waiting", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Takeover"},
+		{name: "every reason", nodes: "a:expired b:excluded c:out d:shutdown e:noagent f:elsewhere",
+			unplaced: "NoEligibleNode: " +
+				"a has an agent that does not renew its Lease; b is labelled " +
+				"node.kubernetes.io/exclude-from-external-load-balancers; " +
+				"c is tainted node.kubernetes.io/out-of-service; d is shutting down; e runs no agent; f has no interface in the " +
+				"subnet of 10.0.0.1"},
+		{
+			name: "claimant gone before it claimed", nodes: "a:expired b", entries: []string{"a 1"},
+			want: "a 1 Probe leaving, b 2 Probe",
+		},
+		{
+			name: "claimant gone before it reported, and it answers", nodes: "a:expired b",
+			entries: []string{"a 1 leaving", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Probe",
+		},
+		{
+			name: "claimant gone before it reported, and it answers, and is not ready", nodes: "a:expired,notready b",
+			entries: []string{"a 1 leaving", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Takeover",
+		},
+		{
+			name: "claimant that is silent answers", nodes: "a b", entries: []string{"a 1 leaving", "b 2 Waiting"},
+			want: "a 1 Probe leaving, b 2 Probe",
+		},
+		{
+			name: "claimant that is silent answers for long", nodes: "a b",
+			entries: []string{"a 1 leaving waiting", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Takeover",
+		},
 		{name: "claimant failed", nodes: "a b", entries: []string{"a 1 Failed"}, want: "a 1 Probe, b 2 Probe"},
-		{name: "all failed: none is asked again", nodes: "a b", entries: []string{"a 1 Failed", "b 2 Failed"}, want: "a 1 Probe, b 2 Probe",
+		{name: "all failed: none is asked again", nodes: "a b", entries: []string{"a 1 Failed", "b 2 Failed"},
+			want:     "a 1 Probe, b 2 Probe",
 			unplaced: "NoEligibleNode: a has failed to take it; b has failed to take it"},
-		{name: "one that failed has it after all", nodes: "a b", entries: []string{"a 1 Announced", "b 2"}, want: "a 1 Probe"},
+		{
+			name: "one that failed has it after all", nodes: "a b", entries: []string{"a 1 Announced", "b 2"}, want: "a 1 Probe",
+		},
 		{name: "given up, and asked again", nodes: "a", entries: []string{"a 1 Yielded leaving observed"}, want: "a 2 Probe"},
-		{name: "lingering on a node", nodes: "a b c", lingering: "c", unplaced: "Announcing: waiting for node c to withdraw it"},
-		{name: "lingering on a node that may not have it", nodes: "a:excluded b", lingering: "a", unplaced: "Announcing: waiting for node a to withdraw it"},
+		{
+			name: "lingering on a node", nodes: "a b c", lingering: "c",
+			unplaced: "Announcing: waiting for node c to withdraw it",
+		},
+		{
+			name: "lingering on a node that may not have it", nodes: "a:excluded b", lingering: "a",
+			unplaced: "Announcing: waiting for node a to withdraw it",
+		},
 		{name: "lingering for long is no preference", nodes: "a b c", lingering: "a:long", want: "c 1 Probe"},
-		{name: "one of two lingers for long", nodes: "a b c", lingering: "c:long b", unplaced: "Announcing: waiting for node b to withdraw it"},
-		{name: "lingering holds up nothing that was given to a node", nodes: "a b", lingering: "b", entries: []string{"a 1 Yielded leaving observed"}, want: "a 2 Probe"},
+		{
+			name: "one of two lingers for long", nodes: "a b c", lingering: "c:long b",
+			unplaced: "Announcing: waiting for node b to withdraw it",
+		},
+		{
+			name: "lingering holds up nothing that was given to a node", nodes: "a b", lingering: "b",
+			entries: []string{"a 1 Yielded leaving observed"}, want: "a 2 Probe",
+		},
 		{name: "lingering on a node that is away", nodes: "a:expired b", lingering: "a", want: "b 1 Probe"},
 		{name: "lingering on a node that is gone", nodes: "b", lingering: "a", want: "b 1 Probe"},
 		{name: "lingering on two", nodes: "a b", lingering: "b a", unplaced: "Announcing: waiting for node a to withdraw it"},
 
 		// Failover.
 		{name: "failover", nodes: "a:expired b", entries: []string{"a 1 Announced"}, want: "a 1 Probe, b 2 Probe"},
-		{name: "failover, claim pending", nodes: "a:expired b", entries: []string{"a 1 Announced", "b 2 Pending"}, want: "a 1 Probe, b 2 Probe"},
-		{name: "failover, the old kernel serves on", nodes: "a:expired b", entries: []string{"a 1 Announced", "b 2 Waiting"}, want: "a 1 Probe, b 2 Probe"},
-		{name: "failover, and its node is not ready either", nodes: "a:expired,notready b", entries: []string{"a 1 Announced", "b 2 Waiting"}, want: "a 1 Probe, b 2 Takeover"},
-		{name: "not ready alone is no reason to take over", nodes: "a:expired,notready b", entries: []string{"a 1 Announced", "b 2 Pending"}, want: "a 1 Probe, b 2 Probe"},
+		{
+			name: "failover, claim pending", nodes: "a:expired b", entries: []string{"a 1 Announced", "b 2 Pending"},
+			want: "a 1 Probe, b 2 Probe",
+		},
+		{
+			name: "failover, the old kernel serves on", nodes: "a:expired b", entries: []string{"a 1 Announced", "b 2 Waiting"},
+			want: "a 1 Probe, b 2 Probe",
+		},
+		{
+			name: "failover, and its node is not ready either", nodes: "a:expired,notready b",
+			entries: []string{"a 1 Announced", "b 2 Waiting"}, want: "a 1 Probe, b 2 Takeover",
+		},
+		{
+			name: "not ready alone is no reason to take over", nodes: "a:expired,notready b",
+			entries: []string{"a 1 Announced", "b 2 Pending"}, want: "a 1 Probe, b 2 Probe",
+		},
 		{name: "failover done", nodes: "a:expired b", entries: []string{"a 1 Announced", "b 2 Announced"}, want: "b 2 Probe"},
 		{name: "failover called off", nodes: "a b", entries: []string{"a 1 Announced", "b 2 Waiting"}, want: "a 1 Probe"},
-		{name: "failover, and the next dies too", nodes: "a:expired b:expired c", entries: []string{"a 1 Announced", "b 2 Waiting"}, want: "a 1 Probe, c 3 Probe"},
-		{name: "failover, and the next fails", nodes: "a:expired b c", entries: []string{"a 1 Announced", "b 2 Failed"}, want: "a 1 Probe, b 2 Probe, c 3 Probe"},
-		{name: "failover, and there is no candidate", nodes: "a:expired b:excluded", entries: []string{"a 1 Announced"}, want: "a 1 Probe",
-			unplaced: "NoEligibleNode: a has an agent that does not renew its Lease; b is labelled node.kubernetes.io/exclude-from-external-load-balancers"},
+		{
+			name: "failover, and the next dies too", nodes: "a:expired b:expired c",
+			entries: []string{"a 1 Announced", "b 2 Waiting"}, want: "a 1 Probe, c 3 Probe",
+		},
+		{
+			name: "failover, and the next fails", nodes: "a:expired b c", entries: []string{"a 1 Announced", "b 2 Failed"},
+			want: "a 1 Probe, b 2 Probe, c 3 Probe",
+		},
+		{name: "failover, and there is no candidate", nodes: "a:expired b:excluded", entries: []string{"a 1 Announced"},
+			want: "a 1 Probe",
+			unplaced: "NoEligibleNode: a has an agent that does not renew its Lease; b is labelled " +
+				"node.kubernetes.io/exclude-from-external-load-balancers"},
 		{name: "failover of a node that left nothing", nodes: "b", entries: []string{"a 1 Announced"}, want: "b 2 Probe"},
-		{name: "failover of a node that is gone", nodes: "a:gone b", entries: []string{"a 1 Announced"}, want: "a 1 Probe leaving, b 2 Probe"},
-		{name: "failover of a node that is gone, whose kernel serves on", nodes: "a:gone b", entries: []string{"a 1 Announced leaving", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Takeover"},
-		{name: "failover of a node that is gone, done", nodes: "a:gone b", entries: []string{"a 1 Announced leaving", "b 2 Announced"}, want: "b 2 Probe"},
+		{
+			name: "failover of a node that is gone", nodes: "a:gone b", entries: []string{"a 1 Announced"},
+			want: "a 1 Probe leaving, b 2 Probe",
+		},
+		{
+			name: "failover of a node that is gone, whose kernel serves on", nodes: "a:gone b",
+			entries: []string{"a 1 Announced leaving", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Takeover",
+		},
+		{
+			name: "failover of a node that is gone, done", nodes: "a:gone b",
+			entries: []string{"a 1 Announced leaving", "b 2 Announced"}, want: "b 2 Probe",
+		},
 		{name: "a claimant that is gone", nodes: "a:gone b", entries: []string{"a 1"}, want: "a 1 Probe leaving, b 2 Probe"},
-		{name: "failover of a node that is excluded, whose kernel serves on", nodes: "a:excluded,expired b", entries: []string{"a 1 Announced leaving", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Probe"},
-		{name: "failover of a node that is excluded, whose kernel serves on for long", nodes: "a:excluded,expired b", entries: []string{"a 1 Announced leaving waiting", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Takeover"},
-		{name: "not while most Leases have expired", nodes: "a:excluded,expired b c:expired", entries: []string{"a 1 Announced leaving waiting", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Probe"},
-		{name: "failover, and most Leases have expired", nodes: "a:expired,notready b c:expired", entries: []string{"a 1 Announced", "b 2 Waiting"}, want: "a 1 Probe, b 2 Probe"},
-		{name: "failover, and most of the others are known to be out of service", nodes: "a:expired,notready b c:expired,out d:expired,out",
+		{
+			name: "failover of a node that is excluded, whose kernel serves on", nodes: "a:excluded,expired b",
+			entries: []string{"a 1 Announced leaving", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Probe",
+		},
+		{
+			name: "failover of a node that is excluded, whose kernel serves on for long", nodes: "a:excluded,expired b",
+			entries: []string{"a 1 Announced leaving waiting", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Takeover",
+		},
+		{
+			name: "not while most Leases have expired", nodes: "a:excluded,expired b c:expired",
+			entries: []string{"a 1 Announced leaving waiting", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Probe",
+		},
+		{
+			name: "failover, and most Leases have expired", nodes: "a:expired,notready b c:expired",
+			entries: []string{"a 1 Announced", "b 2 Waiting"}, want: "a 1 Probe, b 2 Probe",
+		},
+		{name: "failover, and most of the others are known to be out of service",
+			nodes:   "a:expired,notready b c:expired,out d:expired,out",
 			entries: []string{"a 1 Announced", "b 2 Waiting"}, want: "a 1 Probe, b 2 Takeover"},
 
 		// Handover.
 		{name: "handover begins", nodes: "a:excluded b", entries: []string{"a 1 Announced"}, want: "a 1 Probe leaving"},
-		{name: "handover of a node that leaves its selector", nodes: "a:noagent b", entries: []string{"a 1 Announced"}, want: "a 1 Probe leaving"},
-		{name: "handover at shutdown", nodes: "a:shutdown,notready b", entries: []string{"a 1 Announced"}, want: "a 1 Probe leaving"},
+		{
+			name: "handover of a node that leaves its selector", nodes: "a:noagent b", entries: []string{"a 1 Announced"},
+			want: "a 1 Probe leaving",
+		},
+		{
+			name: "handover at shutdown", nodes: "a:shutdown,notready b", entries: []string{"a 1 Announced"},
+			want: "a 1 Probe leaving",
+		},
 		{name: "handover by taint", nodes: "a:out b", entries: []string{"a 1 Announced"}, want: "a 1 Probe leaving"},
-		{name: "handover after renumbering", nodes: "a:elsewhere b", entries: []string{"a 1 Announced"}, want: "a 1 Probe leaving"},
-		{name: "handover, not yet seen", nodes: "a:excluded b", entries: []string{"a 1 Announced leaving"}, want: "a 1 Probe leaving"},
-		{name: "handover, seen", nodes: "a:excluded b", entries: []string{"a 1 Announced leaving observed"}, want: "a 1 Probe leaving, b 2 Takeover"},
-		{name: "handover, taken over", nodes: "a:excluded b", entries: []string{"a 1 Announced leaving observed", "b 2 Takeover Announced"}, want: "b 2 Takeover"},
-		{name: "handover, the old one has given way first", nodes: "a:excluded b", entries: []string{"a 1 Yielded leaving observed", "b 2 Takeover"}, want: "b 2 Takeover"},
-		{name: "handover is not called back", nodes: "a b", entries: []string{"a 1 Announced leaving observed", "b 2 Takeover"}, want: "a 1 Probe leaving, b 2 Takeover"},
-		{name: "handover called back in time", nodes: "a b", entries: []string{"a 1 Announced leaving observed"}, want: "a 1 Probe"},
-		{name: "handover, and the next dies", nodes: "a:excluded b:expired c", entries: []string{"a 1 Announced leaving observed", "b 2 Takeover"}, want: "a 1 Probe leaving, b 2 Takeover leaving, c 3 Takeover"},
-		{name: "handover, and the only other dies", nodes: "a:excluded b:expired", entries: []string{"a 1 Announced leaving observed", "b 2 Takeover"}, want: "a 1 Probe",
-			unplaced: "NoEligibleNode: a is labelled node.kubernetes.io/exclude-from-external-load-balancers; b has an agent that does not renew its Lease"},
-		{name: "handover, and the only other fails", nodes: "a:excluded b", entries: []string{"a 1 Announced leaving observed", "b 2 Takeover Failed"},
-			want: "a 1 Probe leaving, b 2 Takeover", unplaced: "NoEligibleNode: a is labelled node.kubernetes.io/exclude-from-external-load-balancers; b has failed to take it"},
-		{name: "handover becomes failover", nodes: "a:excluded,expired b", entries: []string{"a 1 Announced leaving"}, want: "a 1 Probe leaving, b 2 Probe"},
-		{name: "failover becomes handover", nodes: "a:excluded b", entries: []string{"a 1 Announced", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Probe"},
-		{name: "handover, and there is no candidate", nodes: "a:excluded", entries: []string{"a 1 Announced"}, want: "a 1 Probe",
+		{
+			name: "handover after renumbering", nodes: "a:elsewhere b", entries: []string{"a 1 Announced"},
+			want: "a 1 Probe leaving",
+		},
+		{
+			name: "handover, not yet seen", nodes: "a:excluded b", entries: []string{"a 1 Announced leaving"},
+			want: "a 1 Probe leaving",
+		},
+		{
+			name: "handover, seen", nodes: "a:excluded b", entries: []string{"a 1 Announced leaving observed"},
+			want: "a 1 Probe leaving, b 2 Takeover",
+		},
+		{
+			name: "handover, taken over", nodes: "a:excluded b",
+			entries: []string{"a 1 Announced leaving observed", "b 2 Takeover Announced"}, want: "b 2 Takeover",
+		},
+		{
+			name: "handover, the old one has given way first", nodes: "a:excluded b",
+			entries: []string{"a 1 Yielded leaving observed", "b 2 Takeover"}, want: "b 2 Takeover",
+		},
+		{
+			name: "handover is not called back", nodes: "a b",
+			entries: []string{"a 1 Announced leaving observed", "b 2 Takeover"}, want: "a 1 Probe leaving, b 2 Takeover",
+		},
+		{
+			name: "handover called back in time", nodes: "a b", entries: []string{"a 1 Announced leaving observed"},
+			want: "a 1 Probe",
+		},
+		{
+			name: "handover, and the next dies", nodes: "a:excluded b:expired c",
+			entries: []string{"a 1 Announced leaving observed", "b 2 Takeover"},
+			want:    "a 1 Probe leaving, b 2 Takeover leaving, c 3 Takeover",
+		},
+		{name: "handover, and the only other dies", nodes: "a:excluded b:expired", entries: []string{
+			"a 1 Announced leaving observed", "b 2 Takeover",
+		}, want: "a 1 Probe",
+			unplaced: "NoEligibleNode: a is labelled node.kubernetes.io/exclude-from-external-load-balancers; b has an agent " +
+				"that does not renew its Lease"},
+		{name: "handover, and the only other fails", nodes: "a:excluded b", entries: []string{
+			"a 1 Announced leaving observed", "b 2 Takeover Failed",
+		},
+			want: "a 1 Probe leaving, b 2 Takeover",
+			unplaced: "NoEligibleNode: a is labelled node.kubernetes.io/exclude-from-external-load-balancers; b has failed to " +
+				"take it"},
+		{
+			name: "handover becomes failover", nodes: "a:excluded,expired b", entries: []string{"a 1 Announced leaving"},
+			want: "a 1 Probe leaving, b 2 Probe",
+		},
+		{
+			name: "failover becomes handover", nodes: "a:excluded b", entries: []string{"a 1 Announced", "b 2 Waiting"},
+			want: "a 1 Probe leaving, b 2 Probe",
+		},
+		{name: "handover, and there is no candidate", nodes: "a:excluded", entries: []string{"a 1 Announced"},
+			want:     "a 1 Probe",
 			unplaced: "NoEligibleNode: a is labelled node.kubernetes.io/exclude-from-external-load-balancers"},
-		{name: "handover of a node that leaves its LBNodeAgent", nodes: "a:leaving b", entries: []string{"a 1 Announced"}, want: "a 1 Probe leaving"},
-		{name: "a node that leaves its LBNodeAgent, and there is no candidate", nodes: "a:leaving b:excluded", entries: []string{"a 1 Announced"},
-			unplaced: "NoEligibleNode: a is leaving LBNodeAgent default; b is labelled node.kubernetes.io/exclude-from-external-load-balancers"},
+		{
+			name: "handover of a node that leaves its LBNodeAgent", nodes: "a:leaving b", entries: []string{"a 1 Announced"},
+			want: "a 1 Probe leaving",
+		},
+		{name: "a node that leaves its LBNodeAgent, and there is no candidate", nodes: "a:leaving b:excluded",
+			entries: []string{"a 1 Announced"},
+			unplaced: "NoEligibleNode: a is leaving LBNodeAgent default; b is labelled " +
+				"node.kubernetes.io/exclude-from-external-load-balancers"},
 		{name: "a claim of a node that leaves its LBNodeAgent", nodes: "a:leaving", entries: []string{"a 1 Conflict"},
 			unplaced: "NoEligibleNode: a is leaving LBNodeAgent default"},
-		{name: "a failure of a node that leaves its LBNodeAgent", nodes: "a:leaving b", entries: []string{"a 1 Failed", "b 2 Announced"}, want: "b 2 Probe"},
-		{name: "handover when the carrier goes", nodes: "a:down b", entries: []string{"a 1 Announced"}, want: "a 1 Probe leaving"},
+		{
+			name: "a failure of a node that leaves its LBNodeAgent", nodes: "a:leaving b",
+			entries: []string{"a 1 Failed", "b 2 Announced"}, want: "b 2 Probe",
+		},
+		{
+			name: "handover when the carrier goes", nodes: "a:down b", entries: []string{"a 1 Announced"},
+			want: "a 1 Probe leaving",
+		},
 		{name: "no carrier anywhere", nodes: "a:down b:down", entries: []string{"a 1 Announced"}, want: "a 1 Probe",
 			unplaced: "NoEligibleNode: a has no carrier on eth0; b has no carrier on eth0"},
 
-		{name: "failover by takeover, and the holder is back", nodes: "a b", entries: []string{"a 1 Announced", "b 2 Takeover"}, want: "a 1 Probe leaving, b 2 Takeover"},
-		{name: "handover, and the only other has failed to take over before the holder is told", nodes: "a:excluded b", entries: []string{"a 1 Announced", "b 2 Takeover Failed"},
-			want: "a 1 Probe leaving, b 2 Takeover", unplaced: "NoEligibleNode: a is labelled node.kubernetes.io/exclude-from-external-load-balancers; b has failed to take it"},
-		{name: "handover, and the only other has failed to claim it", nodes: "a:excluded b", entries: []string{"a 1 Announced", "b 2 Failed"},
-			want: "a 1 Probe, b 2 Probe", unplaced: "NoEligibleNode: a is labelled node.kubernetes.io/exclude-from-external-load-balancers; b has failed to take it"},
-		{name: "handover of what was taken over once, and the only other has failed to claim it", nodes: "a:excluded b", entries: []string{"a 1 Takeover Announced", "b 2 Failed"},
-			want: "a 1 Takeover, b 2 Probe", unplaced: "NoEligibleNode: a is labelled node.kubernetes.io/exclude-from-external-load-balancers; b has failed to take it"},
-		{name: "a node that leaves its LBNodeAgent, and the only claimant dies", nodes: "a:leaving b:expired", entries: []string{"a 1 Announced leaving", "b 2"}, want: "b 2 Probe",
+		{
+			name: "failover by takeover, and the holder is back", nodes: "a b",
+			entries: []string{"a 1 Announced", "b 2 Takeover"}, want: "a 1 Probe leaving, b 2 Takeover",
+		},
+		{name: "handover, and the only other has failed to take over before the holder is told", nodes: "a:excluded b",
+			entries: []string{"a 1 Announced", "b 2 Takeover Failed"},
+			want:    "a 1 Probe leaving, b 2 Takeover",
+			unplaced: "NoEligibleNode: a is labelled node.kubernetes.io/exclude-from-external-load-balancers; b has failed to " +
+				"take it"},
+		{name: "handover, and the only other has failed to claim it", nodes: "a:excluded b", entries: []string{
+			"a 1 Announced", "b 2 Failed",
+		},
+			want: "a 1 Probe, b 2 Probe",
+			unplaced: "NoEligibleNode: a is labelled node.kubernetes.io/exclude-from-external-load-balancers; b has failed to " +
+				"take it"},
+		{name: "handover of what was taken over once, and the only other has failed to claim it", nodes: "a:excluded b",
+			entries: []string{"a 1 Takeover Announced", "b 2 Failed"},
+			want:    "a 1 Takeover, b 2 Probe",
+			unplaced: "NoEligibleNode: a is labelled node.kubernetes.io/exclude-from-external-load-balancers; b has failed to " +
+				"take it"},
+		{name: "a node that leaves its LBNodeAgent, and the only claimant dies", nodes: "a:leaving b:expired",
+			entries: []string{"a 1 Announced leaving", "b 2"}, want: "b 2 Probe",
 			unplaced: "NoEligibleNode: a is leaving LBNodeAgent default; b has an agent that does not renew its Lease"},
 		{name: "a claimant that dies is all there is", nodes: "a:expired", entries: []string{"a 1"}, want: "a 1 Probe",
 			unplaced: "NoEligibleNode: a has an agent that does not renew its Lease"},
-		{name: "the claimant is unknown, and there is no other", nodes: "b:excluded", entries: []string{"a 1"}, unplaced: "NoEligibleNode: b is labelled node.kubernetes.io/exclude-from-external-load-balancers"},
+		{
+			name: "the claimant is unknown, and there is no other", nodes: "b:excluded", entries: []string{"a 1"},
+			unplaced: "NoEligibleNode: b is labelled node.kubernetes.io/exclude-from-external-load-balancers",
+		},
 
 		// Agents that do nothing.
 		{name: "a claimant that has not reported yet", nodes: "a b", entries: []string{"a 1"}, want: "a 1 Probe"},
-		{name: "a claimant that is silent", nodes: "a b", entries: []string{"a 1 waiting"}, want: "a 1 Probe leaving, b 2 Probe"},
-		{name: "a claimant that is Pending for ever", nodes: "a b", entries: []string{"a 1 Pending observed waiting"}, want: "a 1 Probe leaving, b 2 Probe"},
-		{name: "a claimant that probes for long", nodes: "a:slowprobe b", entries: []string{"a 1 Pending observed waiting"}, want: "a 1 Probe"},
-		{name: "a claimant that waits for another to be silent", nodes: "a b", entries: []string{"a 1 Waiting observed waiting"}, want: "a 1 Probe"},
+		{
+			name: "a claimant that is silent", nodes: "a b", entries: []string{"a 1 waiting"},
+			want: "a 1 Probe leaving, b 2 Probe",
+		},
+		{
+			name: "a claimant that is Pending for ever", nodes: "a b", entries: []string{"a 1 Pending observed waiting"},
+			want: "a 1 Probe leaving, b 2 Probe",
+		},
+		{
+			name: "a claimant that probes for long", nodes: "a:slowprobe b", entries: []string{"a 1 Pending observed waiting"},
+			want: "a 1 Probe",
+		},
+		{
+			name: "a claimant that waits for another to be silent", nodes: "a b",
+			entries: []string{"a 1 Waiting observed waiting"}, want: "a 1 Probe",
+		},
 		{name: "a silent claimant is all there is", nodes: "a", entries: []string{"a 1 waiting"}, want: "a 1 Probe",
 			unplaced: "NoEligibleNode: a has an agent that does not act on its entry"},
-		{name: "a silent claimant has lost its claim", nodes: "a b", entries: []string{"a 1 leaving", "b 2 Pending"}, want: "a 1 Probe leaving, b 2 Probe"},
-		{name: "a silent claimant had it after all", nodes: "a b", entries: []string{"a 1 Announced leaving", "b 2"}, want: "a 1 Probe"},
-		{name: "a silent claimant is back, and the other is silent", nodes: "a b", entries: []string{"a 1 Pending leaving observed", "b 2 waiting"}, want: "a 3 Probe, b 2 Probe leaving"},
-		{name: "failover, and the claimant is silent", nodes: "a:expired b c", entries: []string{"a 1 Announced", "b 2 waiting"}, want: "a 1 Probe, b 2 Probe leaving, c 3 Probe"},
-		{name: "handover, and the claimant is silent: it may take over yet", nodes: "a:excluded b c", entries: []string{"a 1 Announced leaving observed", "b 2 Takeover waiting"},
+		{
+			name: "a silent claimant has lost its claim", nodes: "a b", entries: []string{"a 1 leaving", "b 2 Pending"},
+			want: "a 1 Probe leaving, b 2 Probe",
+		},
+		{
+			name: "a silent claimant had it after all", nodes: "a b", entries: []string{"a 1 Announced leaving", "b 2"},
+			want: "a 1 Probe",
+		},
+		{
+			name: "a silent claimant is back, and the other is silent", nodes: "a b",
+			entries: []string{"a 1 Pending leaving observed", "b 2 waiting"}, want: "a 3 Probe, b 2 Probe leaving",
+		},
+		{
+			name: "failover, and the claimant is silent", nodes: "a:expired b c",
+			entries: []string{"a 1 Announced", "b 2 waiting"}, want: "a 1 Probe, b 2 Probe leaving, c 3 Probe",
+		},
+		{name: "handover, and the claimant is silent: it may take over yet", nodes: "a:excluded b c", entries: []string{
+			"a 1 Announced leaving observed", "b 2 Takeover waiting",
+		},
 			want: "a 1 Probe leaving, b 2 Takeover leaving, c 3 Probe"},
-		{name: "handover, and the claimant is silent: it has had time to see that", nodes: "a:excluded b c", entries: []string{"a 1 Announced leaving observed", "b 2 Takeover leaving waiting", "c 3 Waiting"},
-			want: "a 1 Probe leaving, b 2 Takeover leaving, c 3 Takeover"},
-		{name: "handover, and the holder does not react: its successor asks for it", nodes: "a:excluded b", entries: []string{"a 1 Announced leaving waiting"}, want: "a 1 Probe leaving, b 2 Probe"},
-		{name: "handover, and the holder does not react, but answers", nodes: "a:out b", entries: []string{"a 1 Announced leaving waiting", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Takeover"},
-		{name: "handover, and the holder does not react, nor answer", nodes: "a:shutdown b", entries: []string{"a 1 Announced leaving waiting", "b 2 Announced"}, want: "b 2 Probe"},
-		{name: "handover, and the claimant that stood by does not take over", nodes: "a:out b c", entries: []string{"a 1 Announced leaving waiting", "b 2 Takeover Waiting waiting"},
+		{name: "handover, and the claimant is silent: it has had time to see that", nodes: "a:excluded b c",
+			entries: []string{"a 1 Announced leaving observed", "b 2 Takeover leaving waiting", "c 3 Waiting"},
+			want:    "a 1 Probe leaving, b 2 Takeover leaving, c 3 Takeover"},
+		{
+			name: "handover, and the holder does not react: its successor asks for it", nodes: "a:excluded b",
+			entries: []string{"a 1 Announced leaving waiting"}, want: "a 1 Probe leaving, b 2 Probe",
+		},
+		{
+			name: "handover, and the holder does not react, but answers", nodes: "a:out b",
+			entries: []string{"a 1 Announced leaving waiting", "b 2 Waiting"}, want: "a 1 Probe leaving, b 2 Takeover",
+		},
+		{
+			name: "handover, and the holder does not react, nor answer", nodes: "a:shutdown b",
+			entries: []string{"a 1 Announced leaving waiting", "b 2 Announced"}, want: "b 2 Probe",
+		},
+		{name: "handover, and the claimant that stood by does not take over", nodes: "a:out b c", entries: []string{
+			"a 1 Announced leaving waiting", "b 2 Takeover Waiting waiting",
+		},
 			want: "a 1 Probe leaving, b 2 Takeover leaving, c 3 Probe"},
-		{name: "handover, and the holder reacts late", nodes: "a:excluded b", entries: []string{"a 1 Announced leaving observed", "b 2 Pending"}, want: "a 1 Probe leaving, b 2 Takeover"},
+		{
+			name: "handover, and the holder reacts late", nodes: "a:excluded b",
+			entries: []string{"a 1 Announced leaving observed", "b 2 Pending"}, want: "a 1 Probe leaving, b 2 Takeover",
+		},
 		{name: "new, to a node that is Ready", nodes: "a:notready b:notready c", want: "c 1 Probe"},
 		{name: "new, and none is Ready", nodes: "a:notready", want: "a 1 Probe"},
 		{name: "a holder whose Announcement was made anew", nodes: "a:silent b", entries: []string{"a 1"}, want: "a 1 Probe"},
@@ -299,53 +501,97 @@ func TestTransitions(t *testing.T) {
 			entries: []string{"a 0 Virtual Announced", "b 0 Virtual waiting"}, want: "b Virtual"},
 
 		// Traffic that stays on the node.
-		{name: "the holder has an endpoint", nodes: "a b", serves: "a b", entries: []string{"a 1 Announced"}, want: "a 1 Probe"},
-		{name: "the holder has none", nodes: "a b", serves: "b", entries: []string{"a 1 Announced"}, want: "a 1 Probe leaving"},
+		{
+			name: "the holder has an endpoint", nodes: "a b", serves: "a b", entries: []string{"a 1 Announced"},
+			want: "a 1 Probe",
+		},
+		{
+			name: "the holder has none", nodes: "a b", serves: "b", entries: []string{"a 1 Announced"},
+			want: "a 1 Probe leaving",
+		},
 		{name: "no node has any: it stays", nodes: "a b", serves: "-", entries: []string{"a 1 Announced"}, want: "a 1 Probe"},
 		{name: "new, to a node with an endpoint", nodes: "a b c", serves: "c", want: "c 1 Probe"},
 		{name: "new, and no node has any", nodes: "a", serves: "-", unplaced: "NoEligibleNode: a has no ready endpoint"},
-		{name: "the only one with an endpoint dies", nodes: "a:expired b", serves: "a", entries: []string{"a 1 Announced"}, want: "a 1 Probe",
+		{name: "the only one with an endpoint dies", nodes: "a:expired b", serves: "a", entries: []string{"a 1 Announced"},
+			want:     "a 1 Probe",
 			unplaced: "NoEligibleNode: a has an agent that does not renew its Lease; b has no ready endpoint"},
-		{name: "what counts for Virtual only", nodes: "a b", serves: "virtually b", entries: []string{"a 1 Announced"}, want: "a 1 Probe"},
+		{
+			name: "what counts for Virtual only", nodes: "a b", serves: "virtually b", entries: []string{"a 1 Announced"},
+			want: "a 1 Probe",
+		},
 		{name: "what counts for Virtual only, new", nodes: "a", serves: "virtually b", want: "a 1 Probe"},
-		{name: "what counts for Virtual only, and it is", nodes: "a b", remote: true, serves: "virtually b", want: "b Virtual"},
+		{
+			name: "what counts for Virtual only, and it is", nodes: "a b", remote: true, serves: "virtually b",
+			want: "b Virtual",
+		},
 		{name: "remote, where endpoints are", nodes: "a b c", remote: true, serves: "a c", want: "a Virtual, c Virtual"},
-		{name: "remote, and an endpoint ends: until the others announce it", nodes: "a b c", remote: true, serves: "b c", ending: "a",
-			entries: []string{"a 0 Virtual Announced", "b 0 Virtual Announced", "c 0 Virtual"}, want: "a Virtual, b Virtual, c Virtual"},
+		{name: "remote, and an endpoint ends: until the others announce it", nodes: "a b c", remote: true, serves: "b c",
+			ending:  "a",
+			entries: []string{"a 0 Virtual Announced", "b 0 Virtual Announced", "c 0 Virtual"},
+			want:    "a Virtual, b Virtual, c Virtual"},
 		{name: "remote, and an endpoint ends: the others announce it", nodes: "a b", remote: true, serves: "b", ending: "a",
 			entries: []string{"a 0 Virtual Announced", "b 0 Virtual Announced"}, want: "b Virtual"},
 		{name: "remote, and an endpoint ends that never was announced", nodes: "a b", remote: true, serves: "b", ending: "a",
 			entries: []string{"b 0 Virtual"}, want: "b Virtual"},
-		{name: "remote, and an endpoint ends on a node that is excluded", nodes: "a:excluded b", remote: true, serves: "b", ending: "a",
+		{name: "remote, and an endpoint ends on a node that is excluded", nodes: "a:excluded b", remote: true, serves: "b",
+			ending:  "a",
 			entries: []string{"a 0 Virtual Announced", "b 0 Virtual"}, want: "b Virtual"},
-		{name: "remote, and there are none", nodes: "a", remote: true, serves: "-", unplaced: "NoEligibleNode: a has no ready endpoint"},
+		{
+			name: "remote, and there are none", nodes: "a", remote: true, serves: "-",
+			unplaced: "NoEligibleNode: a has no ready endpoint",
+		},
 
 		// Local or Virtual.
 		{name: "remote, but not where a node leaves", nodes: "a b:leaving", remote: true, want: "a Virtual"},
-		{name: "without a carrier it is Local still", nodes: "a:down b:elsewhere", unplaced: "NoEligibleNode: a has no carrier on eth0; b has no interface in the subnet of 10.0.0.1"},
-		{name: "remote", nodes: "a b:expired c:excluded d:noagent e:silent f:notready", remote: true, want: "a Virtual, b Virtual, e Virtual, f Virtual"},
+		{
+			name: "without a carrier it is Local still", nodes: "a:down b:elsewhere",
+			unplaced: "NoEligibleNode: a has no carrier on eth0; b has no interface in the subnet of 10.0.0.1",
+		},
+		{
+			name: "remote", nodes: "a b:expired c:excluded d:noagent e:silent f:notready", remote: true,
+			want: "a Virtual, b Virtual, e Virtual, f Virtual",
+		},
 		{name: "remote, nowhere to go", nodes: "c:excluded d:noagent", remote: true, unplaced: "NoEligibleNode: " +
 			"c is labelled node.kubernetes.io/exclude-from-external-load-balancers; d runs no agent"},
 		{name: "remote, and there are no nodes", remote: true, unplaced: "NoEligibleNode: there are no nodes"},
-		{name: "remote, and routers still send to a node that is excluded", nodes: "a b:excluded,withdrawing", remote: true, want: "a Virtual, b Virtual"},
+		{
+			name: "remote, and routers still send to a node that is excluded", nodes: "a b:excluded,withdrawing", remote: true,
+			want: "a Virtual, b Virtual",
+		},
 		{name: "in no node's subnet", nodes: "a:elsewhere b:elsewhere", want: "a Virtual, b Virtual"},
 		{name: "a node that is down makes it Local", nodes: "a:expired,notready b:elsewhere", unplaced: "NoEligibleNode: " +
 			"a has an agent that does not renew its Lease; b has no interface in the subnet of 10.0.0.1"},
-		{name: "facts are waited for", nodes: "a:elsewhere b:silent", unplaced: "WaitingForFacts: waiting for the agent of node b to report its interfaces"},
+		{
+			name: "facts are waited for", nodes: "a:elsewhere b:silent",
+			unplaced: "WaitingForFacts: waiting for the agent of node b to report its interfaces",
+		},
 		{name: "facts that never come are not", nodes: "a:elsewhere b:overdue", want: "a Virtual, b Virtual"},
 		{name: "a node that is gone makes nothing Local", nodes: "a:gone b:elsewhere", want: "b Virtual"},
-		{name: "facts of a node just made", nodes: "a:elsewhere b:awaited,expired", unplaced: "WaitingForFacts: waiting for the agent of node b to report its interfaces"},
+		{
+			name: "facts of a node just made", nodes: "a:elsewhere b:awaited,expired",
+			unplaced: "WaitingForFacts: waiting for the agent of node b to report its interfaces",
+		},
 		{name: "facts of a dead node are not", nodes: "a:elsewhere b:silent,expired", want: "a Virtual, b Virtual"},
 		{name: "facts of one suffice for Local", nodes: "a b:silent", want: "a 1 Probe"},
-		{name: "Local in use stays Local", nodes: "a:elsewhere b:elsewhere", entries: []string{"a 1 Announced"}, want: "a 1 Probe",
-			unplaced: "NoEligibleNode: a has no interface in the subnet of 10.0.0.1; b has no interface in the subnet of 10.0.0.1"},
-		{name: "Virtual in use stays Virtual", nodes: "a b", entries: []string{"a 0 Virtual Announced"}, want: "a Virtual, b Virtual"},
-		{name: "Local in use stays Local, whatever becomes of its group", nodes: "a b", entries: []string{"a 1 Announced"}, remote: true, want: "a 1 Probe"},
+		{name: "Local in use stays Local", nodes: "a:elsewhere b:elsewhere", entries: []string{"a 1 Announced"},
+			want: "a 1 Probe",
+			unplaced: "NoEligibleNode: a has no interface in the subnet of 10.0.0.1; b has no interface in the subnet of " +
+				"10.0.0.1"},
+		{
+			name: "Virtual in use stays Virtual", nodes: "a b", entries: []string{"a 0 Virtual Announced"},
+			want: "a Virtual, b Virtual",
+		},
+		{
+			name: "Local in use stays Local, whatever becomes of its group", nodes: "a b", entries: []string{"a 1 Announced"},
+			remote: true, want: "a 1 Probe",
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			inputs := placement.Inputs{
-				Nodes:            nodes(t, row.nodes),
-				Addresses:        []placement.Address{{Addr: addr, Group: "g", PoolType: v1.PoolTypeLocal, Mask: 24, Services: []string{"a/b"}}},
+				Nodes: nodes(t, row.nodes),
+				Addresses: []placement.Address{
+					{Addr: addr, Group: "g", PoolType: v1.PoolTypeLocal, Mask: 24, Services: []string{"a/b"}},
+				},
 				LingeringReports: map[netip.Addr][]placement.LingeringReport{},
 			}
 			for _, word := range strings.Fields(row.lingering) {
@@ -403,16 +649,21 @@ func TestEntries(t *testing.T) {
 	}
 	got := placement.Place(inputs)
 	want := []v1.AnnouncedAddress{
-		{Address: "10.0.0.1", PrefixLength: 32, Interface: "eth0", Type: v1.AnnounceLocal, ServiceGroup: "g", Services: []string{"a/b", "a/c"},
+		{Address: "10.0.0.1", PrefixLength: 32, Interface: "eth0", Type: v1.AnnounceLocal, ServiceGroup: "g",
+			Services:    []string{"a/b", "a/c"},
 			ClaimPolicy: v1.ClaimProbe, Epoch: 8, PreviousMACs: []string{"mac-a"}},
-		{Address: "fd00::1", PrefixLength: 128, Interface: "eth0", Type: v1.AnnounceLocal, ServiceGroup: "g", Services: []string{"a/b"},
+		{Address: "fd00::1", PrefixLength: 128, Interface: "eth0", Type: v1.AnnounceLocal, ServiceGroup: "g",
+			Services:    []string{"a/b"},
 			ClaimPolicy: v1.ClaimProbe, Epoch: 1, SkipProbe: true},
 	}
 	if diff := cmp.Diff(want, got.Entries["b"]); diff != "" {
 		t.Errorf("entries of b (-want +got):\n%s", diff)
 	}
 	common := map[string][]v1.AnnouncedAddress{"default": {
-		{Address: "172.16.0.1", PrefixLength: 32, Interface: "kube-lb0", Type: v1.AnnounceVirtual, ServiceGroup: "r", Services: []string{"a/d"}, ClaimPolicy: v1.ClaimProbe},
+		{
+			Address: "172.16.0.1", PrefixLength: 32, Interface: "kube-lb0", Type: v1.AnnounceVirtual, ServiceGroup: "r",
+			Services: []string{"a/d"}, ClaimPolicy: v1.ClaimProbe,
+		},
 	}}
 	if diff := cmp.Diff(common, got.SharedEntries); diff != "" {
 		t.Errorf("in common (-want +got):\n%s", diff)
@@ -450,12 +701,20 @@ func TestBalance(t *testing.T) {
 func TestMinimalMovement(t *testing.T) {
 	inputs := placement.Inputs{Nodes: nodes(t, "a b c d")}
 	for i := range 40 {
-		inputs.Addresses = append(inputs.Addresses, placement.Address{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)}), PoolType: v1.PoolTypeLocal})
+		inputs.Addresses = append(
+			inputs.Addresses,
+			placement.Address{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)}), PoolType: v1.PoolTypeLocal},
+		)
 	}
 	holder := map[string]string{}
 	for name, entries := range placement.Place(inputs).Entries {
 		for _, e := range entries {
-			inputs.Entries = append(inputs.Entries, placement.Entry{Node: name, Addr: netip.MustParseAddr(e.Address), Spec: e, ReportedState: v1.StateAnnounced, IsObserved: true})
+			inputs.Entries = append(
+				inputs.Entries,
+				placement.Entry{
+					Node: name, Addr: netip.MustParseAddr(e.Address), Spec: e, ReportedState: v1.StateAnnounced, IsObserved: true,
+				},
+			)
 			holder[e.Address] = name
 		}
 	}
@@ -481,13 +740,21 @@ func TestInterface(t *testing.T) {
 		want       string
 	}{
 		{"the longest mask", []placement.Interface{iface("a", "10.0.0.0/16", false), iface("b", "10.0.0.0/24", false)}, "b"},
-		{"of equal ones the first by name", []placement.Interface{iface("b", "10.0.0.0/24", false), iface("a", "10.0.0.0/24", false)}, "a"},
+		{
+			"of equal ones the first by name",
+			[]placement.Interface{iface("b", "10.0.0.0/24", false), iface("a", "10.0.0.0/24", false)}, "a",
+		},
 		{"one with a carrier", []placement.Interface{iface("a", "10.0.0.0/24", true), iface("b", "10.0.0.0/16", false)}, "b"},
-		{"not one that has the address for itself", []placement.Interface{iface("a", "10.0.0.1/32", false), iface("b", "10.0.0.0/8", false)}, "b"},
+		{
+			"not one that has the address for itself",
+			[]placement.Interface{iface("a", "10.0.0.1/32", false), iface("b", "10.0.0.0/8", false)}, "b",
+		},
 	} {
 		n := healthy("a")
 		n.Interfaces = row.interfaces
-		got := placement.Place(placement.Inputs{Nodes: []placement.Node{n}, Addresses: []placement.Address{{Addr: addr, PoolType: v1.PoolTypeLocal}}}).Entries["a"]
+		got := placement.Place(placement.Inputs{
+			Nodes: []placement.Node{n}, Addresses: []placement.Address{{Addr: addr, PoolType: v1.PoolTypeLocal}},
+		}).Entries["a"]
 		if len(got) != 1 || string(got[0].Interface) != row.want || got[0].PrefixLength != 32 {
 			t.Errorf("%s: %+v, want %s", row.name, got, row.want)
 		}
@@ -497,7 +764,9 @@ func TestInterface(t *testing.T) {
 // TestOrphans checks that an address whose group is gone keeps its mask.
 func TestOrphans(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.1")
-	inputs := placement.Inputs{Nodes: nodes(t, "a b"), Addresses: []placement.Address{{Addr: addr, PoolType: v1.PoolTypeRemote}}}
+	inputs := placement.Inputs{
+		Nodes: nodes(t, "a b"), Addresses: []placement.Address{{Addr: addr, PoolType: v1.PoolTypeRemote}},
+	}
 	mask := func() int32 { return placement.Place(inputs).SharedEntries["default"][0].PrefixLength }
 	if got := mask(); got != 32 {
 		t.Errorf("the mask of one that was never announced is %d", got)
@@ -508,7 +777,9 @@ func TestOrphans(t *testing.T) {
 	if got := mask(); got != 24 {
 		t.Errorf("the mask of one that is announced by one node is %d", got)
 	}
-	inputs.Entries, inputs.SharedEntries = nil, []placement.SharedEntry{{LBNodeAgent: "default", Addr: addr, Spec: apart.Spec}}
+	inputs.Entries, inputs.SharedEntries = nil, []placement.SharedEntry{
+		{LBNodeAgent: "default", Addr: addr, Spec: apart.Spec},
+	}
 	if got := mask(); got != 24 {
 		t.Errorf("the mask of one that is announced by all is %d", got)
 	}
@@ -523,16 +794,36 @@ func TestMoves(t *testing.T) {
 		want        *placement.Move
 	}{
 		{"settled", "a b", []string{"a 1 Announced"}, nil},
-		{"new", "a b:excluded", nil, &placement.Move{Kind: placement.FirstPlacement, To: "a", IsNew: true, PassedOver: "b is labelled node.kubernetes.io/exclude-from-external-load-balancers"}},
+		{
+			"new", "a b:excluded", nil,
+			&placement.Move{
+				Kind: placement.FirstPlacement, To: "a", IsNew: true,
+				PassedOver: "b is labelled node.kubernetes.io/exclude-from-external-load-balancers",
+			},
+		},
 		{"failover begins", "a:expired b", []string{"a 1 Announced"},
-			&placement.Move{Kind: placement.Failover, Cause: placement.CauseLease, From: "a", To: "b", IsNew: true, Message: "a has an agent that does not renew its Lease", PassedOver: "a has an agent that does not renew its Lease"}},
+			&placement.Move{
+				Kind: placement.Failover, Cause: placement.CauseLease, From: "a", To: "b", IsNew: true,
+				Message: "a has an agent that does not renew its Lease", PassedOver: "a has an agent that does not renew its Lease",
+			}},
 		{"failover goes on", "a:expired b", []string{"a 1 Announced", "b 2 Waiting"},
-			&placement.Move{Kind: placement.Failover, Cause: placement.CauseLease, From: "a", To: "b", Message: "a has an agent that does not renew its Lease"}},
+			&placement.Move{
+				Kind: placement.Failover, Cause: placement.CauseLease, From: "a", To: "b",
+				Message: "a has an agent that does not renew its Lease",
+			}},
 		{"handover begins", "a:shutdown b", []string{"a 1 Announced"},
-			&placement.Move{Kind: placement.Handover, From: "a", To: "b", IsNew: true, Message: "a is shutting down", PassedOver: "a is shutting down"}},
-		{"handover goes on", "a:shutdown b", []string{"a 1 Announced leaving"}, &placement.Move{Kind: placement.Handover, From: "a", To: "b", Message: "a is shutting down"}},
+			&placement.Move{
+				Kind: placement.Handover, From: "a", To: "b", IsNew: true, Message: "a is shutting down",
+				PassedOver: "a is shutting down",
+			}},
+		{
+			"handover goes on", "a:shutdown b", []string{"a 1 Announced leaving"},
+			&placement.Move{Kind: placement.Handover, From: "a", To: "b", Message: "a is shutting down"},
+		},
 	} {
-		inputs := placement.Inputs{Nodes: nodes(t, row.nodes), Addresses: []placement.Address{{Addr: addr, PoolType: v1.PoolTypeLocal}}}
+		inputs := placement.Inputs{
+			Nodes: nodes(t, row.nodes), Addresses: []placement.Address{{Addr: addr, PoolType: v1.PoolTypeLocal}},
+		}
 		for _, s := range row.entries {
 			inputs.Entries = append(inputs.Entries, entry(t, addr, s))
 		}

@@ -17,7 +17,13 @@ func localAddresses(n int) []placement.Address {
 	var out []placement.Address
 	addr := netip.MustParseAddr("10.0.0.10")
 	for range n {
-		out = append(out, placement.Address{Addr: addr, Group: "g", PoolType: v1.PoolTypeLocal, Mask: 24, Subnet: netip.MustParsePrefix("10.0.0.0/24"), Services: []string{"a/b"}})
+		out = append(
+			out,
+			placement.Address{
+				Addr: addr, Group: "g", PoolType: v1.PoolTypeLocal, Mask: 24, Subnet: netip.MustParsePrefix("10.0.0.0/24"),
+				Services: []string{"a/b"},
+			},
+		)
 		addr = addr.Next()
 	}
 	return out
@@ -33,7 +39,12 @@ func settledInputs(t *testing.T, in placement.Inputs) placement.Inputs {
 	in.Entries = nil
 	for node, entries := range result.Entries {
 		for _, e := range entries {
-			in.Entries = append(in.Entries, placement.Entry{Node: node, Addr: netip.MustParseAddr(e.Address), Spec: e, IsObserved: true, ReportedState: v1.StateAnnounced})
+			in.Entries = append(
+				in.Entries,
+				placement.Entry{
+					Node: node, Addr: netip.MustParseAddr(e.Address), Spec: e, IsObserved: true, ReportedState: v1.StateAnnounced,
+				},
+			)
 		}
 	}
 	return in
@@ -46,7 +57,10 @@ func TestSettleMovesOnlyWhatANodeLoses(t *testing.T) {
 		kind placement.MoveKind
 	}{
 		{"excluded", func(n *placement.Node) { n.IsExcluded = true }, placement.Handover},
-		{"dead", func(n *placement.Node) { n.Liveness, n.IsNotReady, n.IsNotReadyForLong = placement.Expired, true, true }, placement.Failover},
+		{
+			"dead", func(n *placement.Node) { n.Liveness, n.IsNotReady, n.IsNotReadyForLong = placement.Expired, true, true },
+			placement.Failover,
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			in := settledInputs(t, placement.Inputs{Nodes: nodes(t, "a b c"), Addresses: localAddresses(9)})
@@ -79,7 +93,10 @@ func TestSettleMovesOnlyWhatANodeLoses(t *testing.T) {
 }
 
 func TestSettleVirtual(t *testing.T) {
-	address := placement.Address{Addr: netip.MustParseAddr("192.0.2.1"), Group: "r", PoolType: v1.PoolTypeRemote, Mask: 32, Subnet: netip.MustParsePrefix("192.0.2.0/24")}
+	address := placement.Address{
+		Addr: netip.MustParseAddr("192.0.2.1"), Group: "r", PoolType: v1.PoolTypeRemote, Mask: 32,
+		Subnet: netip.MustParsePrefix("192.0.2.0/24"),
+	}
 	restricted := address
 	restricted.Addr, restricted.ServingNodes = netip.MustParseAddr("192.0.2.2"), map[string]bool{"b": true}
 	in := placement.Inputs{Nodes: nodes(t, "a b c:excluded"), Addresses: []placement.Address{address, restricted}}
@@ -121,7 +138,9 @@ func TestRealise(t *testing.T) {
 func TestExplainAddress(t *testing.T) {
 	in := settledInputs(t, placement.Inputs{Nodes: nodes(t, "a"), Addresses: localAddresses(1)})
 	// Of other addresses node b has one Local one, and is to have two.
-	for a, words := range map[string]string{"10.0.0.11": "b 1 Announced", "10.0.0.12": "b 1 Pending", "10.0.0.13": "b 1", "10.0.0.14": "b 0 Virtual Announced"} {
+	for a, words := range map[string]string{
+		"10.0.0.11": "b 1 Announced", "10.0.0.12": "b 1 Pending", "10.0.0.13": "b 1", "10.0.0.14": "b 0 Virtual Announced",
+	} {
 		in.Entries = append(in.Entries, entry(t, netip.MustParseAddr(a), words))
 	}
 	in.Nodes = nodes(t, "a b c:excluded d:notready e:expired")

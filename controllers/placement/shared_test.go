@@ -32,14 +32,32 @@ func TestSharedEntries(t *testing.T) {
 		{name: "on none", nodes: "a:excluded b:noagent", want: ""},
 		{name: "on some", nodes: "a b", serves: "a", want: "a"},
 		{name: "a node has an own entry", nodes: "a b", entries: []string{"a 0 Virtual Announced"}, want: "a shared"},
-		{name: "the node has realised others, but not this", nodes: "a b", entries: []string{"a 0 Virtual Announced"}, shared: 7, made: map[string]int64{"a": 6}, want: "a shared"},
-		{name: "the node has realised the shared entry", nodes: "a b", entries: []string{"a 0 Virtual Announced"}, shared: 7, made: map[string]int64{"a": 7}, want: "shared"},
-		{name: "not every node has it", nodes: "a b", entries: []string{"a 0 Virtual", "b 0 Virtual"}, shared: 7, made: map[string]int64{"a": 9}, want: "b shared"},
+		{
+			name: "the node has realised others, but not this", nodes: "a b", entries: []string{"a 0 Virtual Announced"},
+			shared: 7, made: map[string]int64{"a": 6}, want: "a shared",
+		},
+		{
+			name: "the node has realised the shared entry", nodes: "a b", entries: []string{"a 0 Virtual Announced"}, shared: 7,
+			made: map[string]int64{"a": 7}, want: "shared",
+		},
+		{
+			name: "not every node has it", nodes: "a b", entries: []string{"a 0 Virtual", "b 0 Virtual"}, shared: 7,
+			made: map[string]int64{"a": 9}, want: "b shared",
+		},
 		{name: "on all, then on some", nodes: "a b", serves: "a", shared: 7, want: "a shared"},
-		{name: "one has yet to see it", nodes: "a b", serves: "a b", shared: 7, entries: []string{"a 0 Virtual observed", "b 0 Virtual"}, want: "a b shared"},
-		{name: "one that does not see it in time holds up no other", nodes: "a b", serves: "a b", shared: 7, entries: []string{"a 0 Virtual observed", "b 0 Virtual waiting"}, want: "a b"},
+		{
+			name: "one has yet to see it", nodes: "a b", serves: "a b", shared: 7,
+			entries: []string{"a 0 Virtual observed", "b 0 Virtual"}, want: "a b shared",
+		},
+		{
+			name: "one that does not see it in time holds up no other", nodes: "a b", serves: "a b", shared: 7,
+			entries: []string{"a 0 Virtual observed", "b 0 Virtual waiting"}, want: "a b",
+		},
 		{name: "a node with an own entry is unknown", nodes: "a", entries: []string{"b 0 Virtual Announced"}, want: "shared"},
-		{name: "one that is dead need not", nodes: "a b:expired", serves: "a b", shared: 7, entries: []string{"a 0 Virtual observed", "b 0 Virtual"}, want: "a b"},
+		{
+			name: "one that is dead need not", nodes: "a b:expired", serves: "a b", shared: 7,
+			entries: []string{"a 0 Virtual observed", "b 0 Virtual"}, want: "a b",
+		},
 		{name: "those that are to have it have seen it", nodes: "a b c", serves: "a b", shared: 7,
 			entries: []string{"a 0 Virtual observed", "b 0 Virtual observed"}, want: "a b"},
 	} {
@@ -62,7 +80,9 @@ func TestSharedEntries(t *testing.T) {
 				inputs.Entries = append(inputs.Entries, entry(t, addr, s))
 			}
 			if row.shared > 0 {
-				inputs.SharedEntries = []placement.SharedEntry{{LBNodeAgent: "default", Addr: addr, Spec: v1.AnnouncedAddress{Address: addr.String(), Epoch: row.shared}}}
+				inputs.SharedEntries = []placement.SharedEntry{
+					{LBNodeAgent: "default", Addr: addr, Spec: v1.AnnouncedAddress{Address: addr.String(), Epoch: row.shared}},
+				}
 			}
 			result := placement.Place(inputs)
 			var got []string
@@ -85,10 +105,16 @@ func TestSharedEntries(t *testing.T) {
 // TestHealthPort gives each node an entry of its own for an address whose traffic a port for health checks
 // steers.
 func TestHealthPort(t *testing.T) {
-	inputs := placement.Inputs{Nodes: nodes(t, "a b"), Addresses: []placement.Address{{Addr: netip.MustParseAddr("172.16.0.1"), PoolType: v1.PoolTypeRemote, Mask: 32, HealthPort: 30123}}}
+	inputs := placement.Inputs{
+		Nodes: nodes(t, "a b"),
+		Addresses: []placement.Address{
+			{Addr: netip.MustParseAddr("172.16.0.1"), PoolType: v1.PoolTypeRemote, Mask: 32, HealthPort: 30123},
+		},
+	}
 	result := placement.Place(inputs)
 	for _, name := range []string{"a", "b"} {
-		if entries := result.Entries[name]; len(entries) != 1 || entries[0].HealthCheckNodePort != 30123 || len(result.SharedEntries["default"]) > 0 {
+		if entries := result.Entries[name]; len(entries) != 1 || entries[0].HealthCheckNodePort != 30123 ||
+			len(result.SharedEntries["default"]) > 0 {
 			t.Errorf("%s has %+v, all have %+v", name, entries, result.SharedEntries)
 		}
 	}
@@ -97,7 +123,8 @@ func TestHealthPort(t *testing.T) {
 // TestReportSpread checks that many nodes do not report at once.
 func TestReportSpread(t *testing.T) {
 	for nodes, want := range map[int]int32{0: 0, 49: 0, 50: 1, 1000: 20, 20_000: 60} {
-		got := placement.ReviseShared("default", nodes, []v1.AnnouncedAddress{{Address: "172.16.0.1"}}, nil)["default"].ReportSpreadSeconds
+		got := placement.ReviseShared("default", nodes, []v1.AnnouncedAddress{{Address: "172.16.0.1"}},
+			nil)["default"].ReportSpreadSeconds
 		if got != want {
 			t.Errorf("%d nodes spread their reports over %d s, want %d", nodes, got, want)
 		}
@@ -137,17 +164,37 @@ func TestReviseShared(t *testing.T) {
 	}{
 		{"nothing", nil, nil, specs{}},
 		{"the first", []v1.AnnouncedAddress{entry(1, 0)}, nil, specs{"default": spec(1, entry(1, 1))}},
-		{"as it is", []v1.AnnouncedAddress{entry(1, 0), entry(2, 0)}, specs{"default": spec(4, entry(2, 4), entry(1, 3))}, specs{}},
-		{"one more", []v1.AnnouncedAddress{entry(1, 0), entry(2, 0)}, specs{"default": spec(4, entry(1, 3))}, specs{"default": spec(5, entry(1, 3), entry(2, 5))}},
-		{"one fewer", []v1.AnnouncedAddress{entry(2, 0)}, specs{"default": spec(4, entry(1, 3), entry(2, 4))}, specs{"default": spec(5, entry(2, 4))}},
+		{
+			"as it is", []v1.AnnouncedAddress{entry(1, 0), entry(2, 0)}, specs{"default": spec(4, entry(2, 4), entry(1, 3))},
+			specs{},
+		},
+		{
+			"one more", []v1.AnnouncedAddress{entry(1, 0), entry(2, 0)}, specs{"default": spec(4, entry(1, 3))},
+			specs{"default": spec(5, entry(1, 3), entry(2, 5))},
+		},
+		{
+			"one fewer", []v1.AnnouncedAddress{entry(2, 0)}, specs{"default": spec(4, entry(1, 3), entry(2, 4))},
+			specs{"default": spec(5, entry(2, 4))},
+		},
 		{"none left", nil, specs{"default": spec(4, entry(1, 3))}, specs{"default": spec(5)}},
-		{"another Service", []v1.AnnouncedAddress{ofTwoServices(0)}, specs{"default": spec(4, entry(1, 3))}, specs{"default": spec(5, ofTwoServices(3))}},
-		{"another mask", []v1.AnnouncedAddress{shorter(0)}, specs{"default": spec(4, entry(1, 3))}, specs{"default": spec(5, shorter(5))}},
+		{
+			"another Service", []v1.AnnouncedAddress{ofTwoServices(0)}, specs{"default": spec(4, entry(1, 3))},
+			specs{"default": spec(5, ofTwoServices(3))},
+		},
+		{
+			"another mask", []v1.AnnouncedAddress{shorter(0)}, specs{"default": spec(4, entry(1, 3))},
+			specs{"default": spec(5, shorter(5))},
+		},
 		{"the highest revision counts", []v1.AnnouncedAddress{entry(1, 0), entry(2, 0), entry(3, 0)},
-			specs{"default": spec(4, entry(1, 3)), "default-x": spec(9, entry(2, 9))}, specs{"default": spec(10, entry(1, 3), entry(3, 10))}},
+			specs{"default": spec(4, entry(1, 3)), "default-x": spec(9, entry(2, 9))}, specs{
+				"default": spec(10, entry(1, 3), entry(3, 10)),
+			}},
 		{"a further one is not needed any more", []v1.AnnouncedAddress{entry(1, 0)},
 			specs{"default": spec(4, entry(1, 3)), "default-x": spec(9, entry(2, 9))}, specs{"default-x": spec(10)}},
-		{"an empty one stays as it is", []v1.AnnouncedAddress{entry(1, 0)}, specs{"default": spec(4, entry(1, 3)), "default-x": spec(9)}, specs{}},
+		{
+			"an empty one stays as it is", []v1.AnnouncedAddress{entry(1, 0)},
+			specs{"default": spec(4, entry(1, 3)), "default-x": spec(9)}, specs{},
+		},
 		{"more than fit into one", many, nil, specs{"default": spec(1, many[:25]...), "default-1a0b7516": spec(2, last)}},
 	} {
 		t.Run(row.name, func(t *testing.T) {

@@ -62,7 +62,8 @@ func TestSlice(t *testing.T) {
 		for _, e := range numbered(0, 101) {
 			where[e.Address] = "n"
 		}
-		if got := placement.Slice("n", numbered(0, 101), []string{"n"}, where); len(got) != 2 || len(got["n"]) != v1.MaxAddressesPerAnnouncement {
+		if got := placement.Slice("n", numbered(0, 101), []string{"n"}, where); len(got) != 2 ||
+			len(got["n"]) != v1.MaxAddressesPerAnnouncement {
 			t.Errorf("%d slices, %d addresses in the first", len(got), len(got["n"]))
 		}
 	})

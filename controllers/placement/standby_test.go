@@ -25,13 +25,17 @@ func withSuccessors(t *testing.T, ns string, count int) placement.Inputs {
 
 // node is node a, b, c, … as the others reach it.
 func reached(name string) v1.StandbyNode {
-	return v1.StandbyNode{NodeName: name, Addresses: []string{fmt.Sprintf("10.0.0.%d", 200+name[0]-'a')}, MACs: []string{"mac-" + name}}
+	return v1.StandbyNode{
+		NodeName: name, Addresses: []string{fmt.Sprintf("10.0.0.%d", 200+name[0]-'a')}, MACs: []string{"mac-" + name},
+	}
 }
 
 func TestPlanStandbys(t *testing.T) {
 	inputs := held(t, "a b c d e f", 1)
 	inputs.Entries[0].Spec.Successors = []v1.Successor{{NodeName: "c", Epoch: 2}, {NodeName: "b", Epoch: 3}}
-	address := v1.StandbyAddress{Address: "10.0.0.1", ServiceGroup: "g", Epoch: 1, Successors: inputs.Entries[0].Spec.Successors}
+	address := v1.StandbyAddress{
+		Address: "10.0.0.1", ServiceGroup: "g", Epoch: 1, Successors: inputs.Entries[0].Spec.Successors,
+	}
 	plans := placement.PlanStandbys(inputs)
 	if len(plans) != 2 {
 		t.Fatalf("%+v", plans)
@@ -41,7 +45,8 @@ func TestPlanStandbys(t *testing.T) {
 		witnesses := plan.Standby.Witnesses
 		plan.Standby.Witnesses = nil
 		want := placement.StandbyPlan{Watcher: watcher, Key: "a/eth0/eth0", Standby: v1.Standby{
-			Watched: reached("a"), Interface: "eth0", OtherSuccessors: []v1.StandbyNode{reached(other)}, Addresses: []v1.StandbyAddress{address},
+			Watched: reached("a"), Interface: "eth0", OtherSuccessors: []v1.StandbyNode{reached(other)},
+			Addresses: []v1.StandbyAddress{address},
 		}}
 		if diff := cmp.Diff(want, plan); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", watcher, diff)
@@ -76,19 +81,33 @@ func TestPlanStandbysRows(t *testing.T) {
 		{"a successor is gone", "a b c", func(f *placement.Inputs) { f.Nodes[1].IsDeleted = true }, "c eth0"},
 		{"the other successor is gone", "a b c", func(f *placement.Inputs) { f.Nodes[2].IsDeleted = true }, "b eth0"},
 		{"a successor is unknown", "a b c", func(f *placement.Inputs) { f.Nodes = slices.Delete(f.Nodes, 1, 2) }, "c eth0"},
-		{"the other successor is unknown", "a b c", func(f *placement.Inputs) { f.Nodes = slices.Delete(f.Nodes, 2, 3) }, "b eth0"},
+		{
+			"the other successor is unknown", "a b c", func(f *placement.Inputs) { f.Nodes = slices.Delete(f.Nodes, 2, 3) },
+			"b eth0",
+		},
 		{"a successor runs no agent", "a b c", func(f *placement.Inputs) { f.Nodes[1].LBNodeAgent = "" }, "c eth0 b"},
-		{"a successor has left the subnet", "a b c", func(f *placement.Inputs) { f.Nodes[1].Interfaces[0].Subnets = nil }, "c eth0"},
-		{"a witness is dead", "a b c", func(f *placement.Inputs) { f.Nodes[2].Liveness = placement.Expired }, "b eth0, c eth0 b"},
+		{
+			"a successor has left the subnet", "a b c", func(f *placement.Inputs) { f.Nodes[1].Interfaces[0].Subnets = nil },
+			"c eth0",
+		},
+		{
+			"a witness is dead", "a b c", func(f *placement.Inputs) { f.Nodes[2].Liveness = placement.Expired },
+			"b eth0, c eth0 b",
+		},
 		{"a witness is NotReady", "a b c", func(f *placement.Inputs) { f.Nodes[2].IsNotReady = true }, "b eth0, c eth0 b"},
 		{"a witness shuts down", "a b c", func(f *placement.Inputs) { f.Nodes[2].IsShuttingDown = true }, "b eth0, c eth0 b"},
 		{"a witness has a route to the subnet only", "a b c", func(f *placement.Inputs) {
 			f.Nodes[2].Interfaces[0].Subnets = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}
 		}, "b eth0, c eth0 b"},
 		{"a witness with an address of its own behind a route", "a b c", func(f *placement.Inputs) {
-			f.Nodes[2].Interfaces[0].Subnets = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("10.0.0.202/32")}
+			f.Nodes[2].Interfaces[0].Subnets = []netip.Prefix{
+				netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("10.0.0.202/32"),
+			}
 		}, "b eth0 c, c eth0 b"},
-		{"the address is being handed over", "a b c", func(f *placement.Inputs) { f.Entries[0].Spec.HandingOver = true }, "b eth0 c, c eth0 b"},
+		{
+			"the address is being handed over", "a b c", func(f *placement.Inputs) { f.Entries[0].Spec.HandingOver = true },
+			"b eth0 c, c eth0 b",
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			inputs := withSuccessors(t, row.nodes, 1)
@@ -114,7 +133,8 @@ func TestPlanStandbysRows(t *testing.T) {
 func TestPlanStandbysOfSeveral(t *testing.T) {
 	inputs := held(t, "a b", 3)
 	unreached := netip.MustParseAddr("10.9.9.1")
-	inputs.Addresses[1].Addr, inputs.Entries[1].Addr, inputs.Entries[1].Spec.Address = unreached, unreached, unreached.String()
+	inputs.Addresses[1].Addr, inputs.Entries[1].Addr, inputs.Entries[1].Spec.Address = unreached, unreached,
+		unreached.String()
 	for i := 1; i < 3; i++ { // the first has no successors, and of the second the holder's interface is unknown
 		inputs.Entries[i].Spec.Successors = []v1.Successor{{NodeName: "b", Epoch: 2}}
 	}
@@ -176,12 +196,17 @@ func TestStandbyAnnouncements(t *testing.T) {
 
 // TestStandbyNames checks the names of the objects: another version of the manager finds them by these.
 func TestStandbyNames(t *testing.T) {
-	plan := placement.StandbyPlan{Watcher: "node1", Key: "a/eth0/eth0", Standby: v1.Standby{Addresses: make([]v1.StandbyAddress, 2*v1.MaxAddressesPerAnnouncement+50)}}
+	plan := placement.StandbyPlan{
+		Watcher: "node1", Key: "a/eth0/eth0",
+		Standby: v1.Standby{Addresses: make([]v1.StandbyAddress, 2*v1.MaxAddressesPerAnnouncement+50)},
+	}
 	got := map[string]int{}
 	for name, standby := range plan.Announcements() {
 		got[name] = len(standby.Addresses)
 	}
-	want := map[string]int{"node1-standby-5425c00d9c8a89bf": 100, "node1-standby-5425bf0d9c8a880c": 100, "node1-standby-5425c20d9c8a8d25": 50}
+	want := map[string]int{
+		"node1-standby-5425c00d9c8a89bf": 100, "node1-standby-5425bf0d9c8a880c": 100, "node1-standby-5425c20d9c8a8d25": 50,
+	}
 	if !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}

@@ -35,7 +35,9 @@ func TestCountStates(t *testing.T) {
 		"no node is eligible":                            {unplaced: true, want: stateNoNode},
 		"no node is eligible, and the last one is dead":  {entries: "dead Announced", unplaced: true, want: stateNoNode},
 		"no endpoint is ready":                           {serving: map[string]bool{}, unplaced: true, want: stateNoEndpoint},
-		"nodes with endpoints are not eligible":          {serving: map[string]bool{"a": true}, unplaced: true, want: stateNoNode},
+		"nodes with endpoints are not eligible": {
+			serving: map[string]bool{"a": true}, unplaced: true, want: stateNoNode,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inputs := &Inputs{Nodes: nodes, Addresses: []Address{{Addr: addr, ServingNodes: c.serving}}}

@@ -22,7 +22,9 @@ func held(t *testing.T, ns string, count int) placement.Inputs {
 	inputs := placement.Inputs{Nodes: nodes(t, ns), NamesSuccessors: true}
 	for i := range count {
 		addr := netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})
-		inputs.Addresses = append(inputs.Addresses, placement.Address{Addr: addr, Group: "g", PoolType: v1.PoolTypeLocal, Services: []string{"a/b"}})
+		inputs.Addresses = append(
+			inputs.Addresses, placement.Address{Addr: addr, Group: "g", PoolType: v1.PoolTypeLocal, Services: []string{"a/b"}},
+		)
 		e := entry(t, addr, "a 1 Announced observed")
 		e.UnchangedFor = time.Minute
 		inputs.Entries = append(inputs.Entries, e)
@@ -71,26 +73,60 @@ func TestSuccessors(t *testing.T) {
 		{name: "no other node", nodes: "a", want: []string{""}},
 		{name: "one other node", nodes: "a b", want: []string{"b 2"}},
 		{name: "two others", nodes: "a b c", want: []string{"b 2, c 3", "c 2, b 3"}},
-		{name: "who does not pass the checks", nodes: "a b:excluded c:late d:elsewhere e:out f:shutdown g:leaving h:down i:noagent j", want: []string{"j 2"}},
+		{
+			name:  "who does not pass the checks",
+			nodes: "a b:excluded c:late d:elsewhere e:out f:shutdown g:leaving h:down i:noagent j", want: []string{"j 2"},
+		},
 		{name: "NotReady only if there is no other", nodes: "a b:notready c", want: []string{"c 2"}},
 		{name: "NotReady, for want of others", nodes: "a b:notready", want: []string{"b 2"}},
-		{name: "named ones stay, with their epochs", nodes: "a b c d e f", named: []v1.Successor{{NodeName: "f", Epoch: 7}, {NodeName: "b", Epoch: 4}}, want: []string{"f 7, b 4"}},
-		{name: "named ones stay, in their order", nodes: "a b c d e f", named: []v1.Successor{{NodeName: "b", Epoch: 4}, {NodeName: "f", Epoch: 7}}, want: []string{"b 4, f 7"}},
-		{name: "a named one that is unknown", nodes: "a c d", named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"c 3, d 4"}},
-		{name: "a named one that is late stays", nodes: "a b:late c d", named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"b 2, c 3"}},
-		{name: "the second follows the first", nodes: "a b:expired c d", named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"c 3, d 4"}},
-		{name: "a reserved epoch is not reserved again", nodes: "a b:expired c:expired d", named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"d 4"}},
-		{name: "the holder itself", nodes: "a b c", named: []v1.Successor{{NodeName: "a", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"c 3, b 4"}},
-		{name: "a holder of a moment", nodes: "a b c", change: func(f *placement.Inputs) { f.Entries[0].UnchangedFor = time.Second - 1 }, want: []string{""}},
-		{name: "a holder of a second", nodes: "a b", change: func(f *placement.Inputs) { f.Entries[0].UnchangedFor = time.Second }, want: []string{"b 2"}},
+		{
+			name: "named ones stay, with their epochs", nodes: "a b c d e f",
+			named: []v1.Successor{{NodeName: "f", Epoch: 7}, {NodeName: "b", Epoch: 4}}, want: []string{"f 7, b 4"},
+		},
+		{
+			name: "named ones stay, in their order", nodes: "a b c d e f",
+			named: []v1.Successor{{NodeName: "b", Epoch: 4}, {NodeName: "f", Epoch: 7}}, want: []string{"b 4, f 7"},
+		},
+		{
+			name: "a named one that is unknown", nodes: "a c d",
+			named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"c 3, d 4"},
+		},
+		{
+			name: "a named one that is late stays", nodes: "a b:late c d",
+			named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"b 2, c 3"},
+		},
+		{
+			name: "the second follows the first", nodes: "a b:expired c d",
+			named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"c 3, d 4"},
+		},
+		{
+			name: "a reserved epoch is not reserved again", nodes: "a b:expired c:expired d",
+			named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"d 4"},
+		},
+		{
+			name: "the holder itself", nodes: "a b c",
+			named: []v1.Successor{{NodeName: "a", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"c 3, b 4"},
+		},
+		{
+			name: "a holder of a moment", nodes: "a b c",
+			change: func(f *placement.Inputs) { f.Entries[0].UnchangedFor = time.Second - 1 }, want: []string{""},
+		},
+		{
+			name: "a holder of a second", nodes: "a b",
+			change: func(f *placement.Inputs) { f.Entries[0].UnchangedFor = time.Second }, want: []string{"b 2"},
+		},
 		{
 			name: "a manager of a moment keeps what is named", nodes: "a b c", named: []v1.Successor{{NodeName: "b", Epoch: 2}},
 			change: func(f *placement.Inputs) { f.Entries[0].UnchangedFor = 0 }, want: []string{"b 2"},
 		},
-		{name: "an address that nobody has announced", nodes: "a b c", change: func(f *placement.Inputs) { f.Entries[0].ReportedState = v1.StatePending }, want: []string{""}},
+		{
+			name: "an address that nobody has announced", nodes: "a b c",
+			change: func(f *placement.Inputs) { f.Entries[0].ReportedState = v1.StatePending }, want: []string{""},
+		},
 		{
 			name: "traffic stays on nodes with endpoints", nodes: "a b c d",
-			change: func(f *placement.Inputs) { f.Addresses[0].ServingNodes = map[string]bool{"a": true, "d": true} }, want: []string{"d 2"},
+			change: func(f *placement.Inputs) { f.Addresses[0].ServingNodes = map[string]bool{"a": true, "d": true} },
+			want:   []string{"d 2"},
 		},
 		{
 			name: "nodes of another subnet", nodes: "a b c",
@@ -107,9 +143,18 @@ func TestSuccessors(t *testing.T) {
 			}, want: []string{"b 2"},
 		},
 		{name: "nodes that watch nobody", nodes: "a b:disabled c d:disabled", want: []string{"c 2"}},
-		{name: "a named one that watches nobody any more", nodes: "a b:disabled c d", named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"c 3, d 4"}},
-		{name: "a holder that has no part in it", nodes: "a:disabled b c", named: []v1.Successor{{NodeName: "b", Epoch: 2}}, want: []string{""}},
-		{name: "the gate is off", nodes: "a b c", named: []v1.Successor{{NodeName: "b", Epoch: 2}}, change: func(f *placement.Inputs) { f.NamesSuccessors = false }, want: []string{""}},
+		{
+			name: "a named one that watches nobody any more", nodes: "a b:disabled c d",
+			named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}}, want: []string{"c 3, d 4"},
+		},
+		{
+			name: "a holder that has no part in it", nodes: "a:disabled b c", named: []v1.Successor{{NodeName: "b", Epoch: 2}},
+			want: []string{""},
+		},
+		{
+			name: "the gate is off", nodes: "a b c", named: []v1.Successor{{NodeName: "b", Epoch: 2}},
+			change: func(f *placement.Inputs) { f.NamesSuccessors = false }, want: []string{""},
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			inputs := held(t, row.nodes, 1)
@@ -133,7 +178,9 @@ func TestSuccessors(t *testing.T) {
 // no more.
 func TestSuccessorsAreSpread(t *testing.T) {
 	for _, row := range []struct{ nodes, addresses, successors, share int }{
-		{3, 100, 2, 50}, {4, 100, 3, 34}, {5, 100, 4, 25}, {9, 100, 4, 25}, {9, 10, 4, 3}, {9, 4, 4, 1}, {9, 2, 4, 1}, {9, 1, 2, 1},
+		{3, 100, 2, 50}, {4, 100, 3, 34}, {5, 100, 4, 25}, {9, 100, 4, 25}, {9, 10, 4, 3}, {9, 4, 4, 1}, {9, 2, 4, 1}, {
+			9, 1, 2, 1,
+		},
 	} {
 		for _, oneByOne := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%+v, one by one: %t", row, oneByOne), func(t *testing.T) {
@@ -198,16 +245,24 @@ func TestWatchersCoverAddresses(t *testing.T) {
 			name: "as few for each", nodes: "a b c d e f g h i j", many: "a b c", few: "a i j",
 			first: []string{"b 2, c 3", "c 2, b 3"}, last: []string{"i 2, j 3", "j 2, i 3"},
 		},
-		{name: "few for one", nodes: "a b c d e f g h i j", many: "a b c d e f g h", few: "a i j", last: []string{"i 2, j 3", "j 2, i 3"}},
 		{
-			name: "few for a new one", nodes: "a b c d e f g h i j", many: "a b c d e f g h", few: "a i j", named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}},
+			name: "few for one", nodes: "a b c d e f g h i j", many: "a b c d e f g h", few: "a i j",
+			last: []string{"i 2, j 3", "j 2, i 3"},
+		},
+		{
+			name: "few for a new one", nodes: "a b c d e f g h i j", many: "a b c d e f g h", few: "a i j",
+			named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}},
 			first: []string{"b 2, c 3", "c 3, b 2"}, last: []string{"i 2, j 3", "j 2, i 3"},
 		},
 		{
-			name: "few for a new one, and a successor is late", nodes: "a b:late c d e f g h i j", many: "a b c d e f g h", few: "a i j", named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}},
+			name: "few for a new one, and a successor is late", nodes: "a b:late c d e f g h i j", many: "a b c d e f g h",
+			few: "a i j", named: []v1.Successor{{NodeName: "b", Epoch: 2}, {NodeName: "c", Epoch: 3}},
 			first: []string{"b 2, c 3", "c 3, b 2"}, last: []string{"i 2, j 3", "j 2, i 3"},
 		},
-		{name: "none for those that come first", nodes: "a b c", many: "a", few: "a b c", first: []string{""}, last: []string{"b 2, c 3", "c 2, b 3"}},
+		{
+			name: "none for those that come first", nodes: "a b c", many: "a", few: "a b c", first: []string{""},
+			last: []string{"b 2, c 3", "c 2, b 3"},
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			inputs := held(t, row.nodes, most+1)
@@ -261,7 +316,9 @@ func TestWatchersSuffice(t *testing.T) {
 
 // TestSuccessorsDeadline looks again when a holder has had its address for a second.
 func TestSuccessorsDeadline(t *testing.T) {
-	for unchanged, want := range map[time.Duration]time.Duration{0: time.Second, 400 * time.Millisecond: 600 * time.Millisecond, time.Second: 0, time.Hour: 0} {
+	for unchanged, want := range map[time.Duration]time.Duration{
+		0: time.Second, 400 * time.Millisecond: 600 * time.Millisecond, time.Second: 0, time.Hour: 0,
+	} {
 		for _, names := range []bool{true, false} {
 			inputs := held(t, "a b", 1)
 			inputs.Entries[0].UnchangedFor, inputs.NamesSuccessors = unchanged, names

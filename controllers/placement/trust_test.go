@@ -20,8 +20,10 @@ func onLink(t *testing.T, ns string, entries ...string) (placement.Inputs, netip
 	t.Helper()
 	addr := netip.MustParseAddr("10.0.0.1")
 	inputs := placement.Inputs{
-		Nodes:            nodes(t, ns),
-		Addresses:        []placement.Address{{Addr: addr, Group: "g", PoolType: v1.PoolTypeLocal, Services: []string{"a/b"}}},
+		Nodes: nodes(t, ns),
+		Addresses: []placement.Address{
+			{Addr: addr, Group: "g", PoolType: v1.PoolTypeLocal, Services: []string{"a/b"}},
+		},
 		LingeringReports: map[netip.Addr][]placement.LingeringReport{},
 	}
 	for _, e := range entries {
@@ -53,12 +55,15 @@ func TestFaultDeletedNode(t *testing.T) {
 		return f
 	}
 	inputs, _ := onLink(t, "a:gone b", "a 3 Announced")
-	if diff := cmp.Diff([]string{"mac-a", "other-a"}, claimOf(placement.Place(withMACs(inputs))).PreviousMACs); diff != "" {
+	if diff := cmp.Diff([]string{"mac-a", "other-a"},
+		claimOf(placement.Place(withMACs(inputs))).PreviousMACs); diff != "" {
 		t.Errorf("after the Node was deleted (-want +got):\n%s", diff)
 	}
 	inputs, _ = onLink(t, "b:expired c", "b 4 Conflict")
 	inputs.Entries[0].Spec.PreviousMACs = []string{"mac-a", "other-a"}
-	if diff := cmp.Diff([]string{"mac-b", "mac-a", "other-a", "other-b"}, claimOf(placement.Place(withMACs(inputs))).PreviousMACs); diff != "" {
+	if diff := cmp.Diff(
+		[]string{"mac-b", "mac-a", "other-a", "other-b"}, claimOf(placement.Place(withMACs(inputs))).PreviousMACs,
+	); diff != "" {
 		t.Errorf("after all that is known of it is in the entry of its successor (-want +got):\n%s", diff)
 	}
 }
@@ -85,7 +90,9 @@ func TestPreviousMACsOrder(t *testing.T) {
 		{Name: "eth1", MAC: "mac-on-link", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.200/24")}},
 		{Name: "eth2", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.220/24")}},
 	}
-	if diff := cmp.Diff([]string{"mac-on-link", "mac-elsewhere", "mac-of-others"}, claimOf(placement.Place(inputs)).PreviousMACs); diff != "" {
+	if diff := cmp.Diff(
+		[]string{"mac-on-link", "mac-elsewhere", "mac-of-others"}, claimOf(placement.Place(inputs)).PreviousMACs,
+	); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -95,7 +102,9 @@ func TestPreviousMACsOrder(t *testing.T) {
 // given" of docs/trust.md.
 func TestAttackLingering(t *testing.T) {
 	where := func(lies bool, since time.Duration) string {
-		inputs := placement.Inputs{Nodes: nodes(t, "a b c d e"), LingeringReports: map[netip.Addr][]placement.LingeringReport{}}
+		inputs := placement.Inputs{
+			Nodes: nodes(t, "a b c d e"), LingeringReports: map[netip.Addr][]placement.LingeringReport{},
+		}
 		for i := range 50 {
 			addr := netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)})
 			inputs.Addresses = append(inputs.Addresses, placement.Address{Addr: addr, PoolType: v1.PoolTypeLocal})
@@ -126,7 +135,10 @@ func TestAttackLingering(t *testing.T) {
 func TestAttackInterfaces(t *testing.T) {
 	subnet := netip.MustParsePrefix("10.9.9.0/24")
 	address := func(s string, subnet netip.Prefix) placement.Address {
-		return placement.Address{Addr: netip.MustParseAddr(s), Group: "g", PoolType: v1.PoolTypeLocal, Subnet: subnet, Mask: 24, Services: []string{"a/b"}}
+		return placement.Address{
+			Addr: netip.MustParseAddr(s), Group: "g", PoolType: v1.PoolTypeLocal, Subnet: subnet, Mask: 24,
+			Services: []string{"a/b"},
+		}
 	}
 	inUse := address("10.9.9.1", subnet)
 	for _, row := range []struct {
@@ -143,10 +155,14 @@ func TestAttackInterfaces(t *testing.T) {
 		if row.apart {
 			inputs.Entries = []placement.Entry{entry(t, inUse.Addr, "a 0 Virtual Announced")}
 		} else {
-			inputs.SharedEntries = []placement.SharedEntry{{LBNodeAgent: "default", Addr: inUse.Addr, Spec: v1.AnnouncedAddress{Address: "10.9.9.1", Epoch: 1}}}
+			inputs.SharedEntries = []placement.SharedEntry{
+				{LBNodeAgent: "default", Addr: inUse.Addr, Spec: v1.AnnouncedAddress{Address: "10.9.9.1", Epoch: 1}},
+			}
 		}
 		result, got := placement.Place(inputs), v1.AnnounceLocal
-		if slices.ContainsFunc(result.SharedEntries["default"], func(e v1.AnnouncedAddress) bool { return e.Address == row.another.Addr.String() }) {
+		if slices.ContainsFunc(
+			result.SharedEntries["default"], func(e v1.AnnouncedAddress) bool { return e.Address == row.another.Addr.String() },
+		) {
 			got = v1.AnnounceVirtual
 		}
 		if got != row.want {
@@ -323,7 +339,10 @@ func TestClocks(t *testing.T) {
 		after time.Duration
 		node  string
 		want  bool
-	}{{0, "z:expired", false}, {time.Hour, "z:silent", false}, {20 * time.Second, "z:expired", false}, {20 * time.Second, "z:silent", true}} {
+	}{
+		{0, "z:expired", false}, {time.Hour, "z:silent", false}, {20 * time.Second, "z:expired", false},
+		{20 * time.Second, "z:silent", true},
+	} {
 		if got := overdue(step.after, step.node); got != step.want {
 			t.Errorf("step %d: facts are overdue: %t, want %t", i, got, step.want)
 		}

@@ -43,7 +43,10 @@ func TestReplaced(t *testing.T) {
 	noteRequests(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), request)
 	third, thirdContext := accept()
 	if !isOpen(first) || isOpen(second) || !isOpen(third) {
-		t.Errorf("open: %t, %t, %t; the second one has no request and came before the third", isOpen(first), isOpen(second), isOpen(third))
+		t.Errorf(
+			"open: %t, %t, %t; the second one has no request and came before the third", isOpen(first), isOpen(second),
+			isOpen(third),
+		)
 	}
 	if firstContext.Err() != nil || secondContext.Err() == nil || thirdContext.Err() != nil {
 		t.Errorf("contexts: %v, %v, %v", firstContext.Err(), secondContext.Err(), thirdContext.Err())

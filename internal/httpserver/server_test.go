@@ -75,7 +75,8 @@ func isClosed(conn net.Conn) bool {
 // no request: the kubelet's health checks are served nevertheless, and no connection remains.
 func TestAttackStalledConnections(t *testing.T) {
 	for name, begin := range map[string]string{
-		"no word": "", "half the headers": "GET / HTTP/1.1\r\nHost: a\r\nX-A: ", "half a body": "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\na",
+		"no word": "", "half the headers": "GET / HTTP/1.1\r\nHost: a\r\nX-A: ",
+		"half a body": "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\na",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -103,7 +104,9 @@ func TestAttackStalledConnections(t *testing.T) {
 
 // TestAttackLongHeaders sends headers without end.
 func TestAttackLongHeaders(t *testing.T) {
-	address := serve(t, nil, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the request is served") }))
+	address := serve(
+		t, nil, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the request is served") }),
+	)
 	conn := dial(t, address)
 	const sent = 1 << 20
 	go func() { _, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\nX-A: "+strings.Repeat("a", sent)) }()

@@ -87,16 +87,22 @@ func TestPersistent(t *testing.T) {
 // lists what there is.
 func TestFaultVersionTooLarge(t *testing.T) {
 	tooLarge := apierrors.NewTimeoutError("Too large resource version: 3000, current: 1000", 1)
-	tooLarge.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
+	tooLarge.ErrStatus.Details.Causes = []metav1.StatusCause{
+		{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"},
+	}
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		options := metav1.ListOptions{ResourceVersion: "3000", ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan}
 		f := &flakyServer{errs: slices.Repeat([]error{tooLarge}, 1000)}
-		if _, err := (&persistent{lw: f}).ListWithContext(ctx, options); !apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) || f.requests != 1 {
+		if _, err := (&persistent{lw: f}).ListWithContext(ctx, options); !apierrors.HasStatusCause(
+			err, metav1.CauseTypeResourceVersionTooLarge,
+		) || f.requests != 1 {
 			t.Errorf("list: %v after %d requests", err, f.requests)
 		}
-		if _, err := (&persistent{lw: f}).WatchWithContext(ctx, options); !apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) || f.requests != 2 {
+		if _, err := (&persistent{lw: f}).WatchWithContext(ctx, options); !apierrors.HasStatusCause(
+			err, metav1.CauseTypeResourceVersionTooLarge,
+		) || f.requests != 2 {
 			t.Errorf("watch: %v after %d requests", err, f.requests)
 		}
 	})

@@ -53,10 +53,18 @@ func TestResume(t *testing.T) {
 			w.Add(service("6", nil))
 			w.Modify(service("9", nil))
 		}, 2, "9"},
-		{"a bookmark", metav1.ListOptions{ResourceVersion: "5"}, func(w *watch.FakeWatcher) { w.Action(watch.Bookmark, service("20", nil)) }, 1, "20"},
+		{
+			"a bookmark", metav1.ListOptions{ResourceVersion: "5"},
+			func(w *watch.FakeWatcher) { w.Action(watch.Bookmark, service("20", nil)) }, 1, "20",
+		},
 		{"from any version", metav1.ListOptions{ResourceVersion: "0"}, func(*watch.FakeWatcher) {}, 0, ""},
-		{"during the initial events", metav1.ListOptions{SendInitialEvents: ptr.To(true)}, func(w *watch.FakeWatcher) { w.Add(service("6", nil)) }, 1, ""},
-		{"after the initial events", metav1.ListOptions{SendInitialEvents: ptr.To(true), ResourceVersionMatch: "NotOlderThan"}, func(w *watch.FakeWatcher) {
+		{
+			"during the initial events", metav1.ListOptions{SendInitialEvents: ptr.To(true)},
+			func(w *watch.FakeWatcher) { w.Add(service("6", nil)) }, 1, "",
+		},
+		{"after the initial events", metav1.ListOptions{
+			SendInitialEvents: ptr.To(true), ResourceVersionMatch: "NotOlderThan",
+		}, func(w *watch.FakeWatcher) {
 			w.Add(service("6", nil))
 			w.Action(watch.Bookmark, service("7", initial))
 			w.Add(service("8", nil))

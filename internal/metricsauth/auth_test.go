@@ -54,9 +54,14 @@ func TestFilter(t *testing.T) {
 		return request.Status.Token
 	}
 	reader, stranger := token("reader"), token("stranger")
-	create(&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "reader"}, Rules: []rbacv1.PolicyRule{{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}}})
+	create(&rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "reader"},
+		Rules:      []rbacv1.PolicyRule{{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}},
+	})
 	create(&rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "reader"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "reader"},
+		ObjectMeta: metav1.ObjectMeta{Name: "reader"}, RoleRef: rbacv1.RoleRef{
+			APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "reader",
+		},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "default", Name: "reader"}},
 	})
 
@@ -66,7 +71,10 @@ func TestFilter(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		handler, err := metricsauth.Handler(config, httpClient, logr.Discard(), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "metrics") }))
+		handler, err := metricsauth.Handler(
+			config, httpClient, logr.Discard(),
+			http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "metrics") }),
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,7 +127,8 @@ func TestFilter(t *testing.T) {
 	}
 	unreachable := rest.CopyConfig(config)
 	unreachable.Host = "http://127.0.0.1:1"
-	if status, _ := get(serve(unreachable), http.MethodGet, "/metrics", "Bearer "+reader); status != http.StatusInternalServerError {
+	if status, _ := get(serve(unreachable), http.MethodGet, "/metrics",
+		"Bearer "+reader); status != http.StatusInternalServerError {
 		t.Errorf("without an API server: %d", status)
 	}
 }

@@ -35,7 +35,11 @@ func (s *slowAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusCreated)
 	if strings.HasSuffix(r.URL.Path, "/tokenreviews") {
-		fmt.Fprint(w, `{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","status":{"authenticated":true,"user":{"username":"u"}}}`)
+		fmt.Fprint(
+			w,
+			`{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","status":{"authenticated":true,`+
+				`"user":{"username":"u"}}}`,
+		)
 		return
 	}
 	fmt.Fprint(w, `{"kind":"SubjectAccessReview","apiVersion":"authorization.k8s.io/v1","status":{"allowed":true}}`)
@@ -56,7 +60,9 @@ func TestReviewsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &slowAPI{released: make(chan struct{})}
 		config := &rest.Config{Host: "http://api.test", ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
-		handler, err := Handler(config, &http.Client{Transport: api}, logr.Discard(), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		handler, err := Handler(
+			config, &http.Client{Transport: api}, logr.Discard(), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}),
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,7 +94,8 @@ func TestReviewsAreBounded(t *testing.T) {
 		}
 		// After reviewTimeout all have waited in vain. Whose turn comes in that moment fails as
 		// those do that were being reviewed.
-		if got := responses(); got[http.StatusServiceUnavailable] == 0 || got[http.StatusServiceUnavailable]+got[http.StatusInternalServerError] != requests {
+		if got := responses(); got[http.StatusServiceUnavailable] == 0 ||
+			got[http.StatusServiceUnavailable]+got[http.StatusInternalServerError] != requests {
 			t.Errorf("different tokens: responses %v", got)
 		}
 		if most := api.mostWaiting.Load(); most != maxReviews {
@@ -97,7 +104,8 @@ func TestReviewsAreBounded(t *testing.T) {
 
 		close(api.released)
 		api.reviews.Store(0)
-		if got := getMany(func(int) string { return "one" })(); got[http.StatusOK] != requests || api.reviews.Load() > 2*maxReviews {
+		if got := getMany(func(int) string { return "one" })(); got[http.StatusOK] != requests ||
+			api.reviews.Load() > 2*maxReviews {
 			t.Errorf("one token: responses %v, %d reviews", got, api.reviews.Load())
 		}
 	})

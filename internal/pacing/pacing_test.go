@@ -24,17 +24,19 @@ func TestBatch(t *testing.T) {
 		after time.Duration
 		want  time.Duration
 	}{
-		"zero value":                         {&Batch{}, 0, 0},
-		"first request":                      {batch(), 0, 2 * ms},
-		"right after a short run":            {ran(ms), 0, 20 * ms},
-		"within the gap":                     {ran(ms), 15 * ms, 5 * ms},
-		"end of the gap":                     {ran(ms), 19 * ms, 2 * ms},
-		"after a rest":                       {ran(ms), time.Hour, 2 * ms},
-		"right after a long run":             {ran(100 * ms), 0, 300 * ms},
-		"right after a very long run":        {ran(time.Minute), 0, 2 * time.Second},
-		"while a run goes on":                {running, 10 * ms, 150 * ms},
-		"the clock was set back":             {ran(ms), -time.Hour, 20 * ms},
-		"without rest per work":              {func() *Batch { b := ran(time.Second); b.RestPerWork = 0; return b }(), 0, 20 * ms},
+		"zero value":                  {&Batch{}, 0, 0},
+		"first request":               {batch(), 0, 2 * ms},
+		"right after a short run":     {ran(ms), 0, 20 * ms},
+		"within the gap":              {ran(ms), 15 * ms, 5 * ms},
+		"end of the gap":              {ran(ms), 19 * ms, 2 * ms},
+		"after a rest":                {ran(ms), time.Hour, 2 * ms},
+		"right after a long run":      {ran(100 * ms), 0, 300 * ms},
+		"right after a very long run": {ran(time.Minute), 0, 2 * time.Second},
+		"while a run goes on":         {running, 10 * ms, 150 * ms},
+		"the clock was set back":      {ran(ms), -time.Hour, 20 * ms},
+		"without rest per work": {
+			func() *Batch { b := ran(time.Second); b.RestPerWork = 0; return b }(), 0, 20 * ms,
+		},
 		"a first run that has not yet ended": {func() *Batch { b := batch(); b.Begin(start); return b }(), 0, 20 * ms},
 	} {
 		if got := c.batch.Delay(start.Add(c.after)); got != c.want {

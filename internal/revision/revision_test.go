@@ -39,7 +39,8 @@ func TestFaultRestoredVersion(t *testing.T) {
 	} {
 		var w revision.Watermark
 		for i, version := range row.versions {
-			if got, want := errors.Is(w.Note(version), revision.ErrRestored), row.isRestored && i == len(row.versions)-1; got != want {
+			if got, want := errors.Is(w.Note(version), revision.ErrRestored),
+				row.isRestored && i == len(row.versions)-1; got != want {
 				t.Errorf("%s: restored at %q: %v", row.name, version, got)
 			}
 		}

@@ -56,7 +56,8 @@ func FuzzShorten(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string, maxBytes int) {
 		maxBytes = 3 + (maxBytes&0xff)%100
 		got := Shorten(s, maxBytes)
-		if len(got) > maxBytes || !utf8.ValidString(got) || strings.ContainsFunc(got, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		if len(got) > maxBytes || !utf8.ValidString(got) ||
+			strings.ContainsFunc(got, func(r rune) bool { return !unicode.IsPrint(r) }) {
 			t.Errorf("Shorten(%q, %d) = %q", s, maxBytes, got)
 		}
 		if again := Shorten(got, maxBytes); again != got {

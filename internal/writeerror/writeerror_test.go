@@ -15,7 +15,10 @@ import (
 func TestIsOutdated(t *testing.T) {
 	services := schema.GroupResource{Resource: "services"}
 	invalid := func(path ...string) error {
-		return apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, "a", field.ErrorList{field.Invalid(field.NewPath(path[0], path[1:]...), "1", "field is immutable")})
+		return apierrors.NewInvalid(
+			schema.GroupKind{Kind: "Service"}, "a",
+			field.ErrorList{field.Invalid(field.NewPath(path[0], path[1:]...), "1", "field is immutable")},
+		)
 	}
 	for _, row := range []struct {
 		name                 string

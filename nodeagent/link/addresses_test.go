@@ -72,7 +72,9 @@ func addressesOn(t *testing.T, n *Netlink, iface string) []plan.Address {
 func TestAddresses(t *testing.T) {
 	n := addVethPair(t)
 	nstest.Run(t, "ip addr add 192.0.2.11/24 dev eth0")
-	foreign := plan.Address{Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.11/24"), Valid: plan.Forever, Preferred: plan.Forever}
+	foreign := plan.Address{
+		Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.11/24"), Valid: plan.Forever, Preferred: plan.Forever,
+	}
 	v4 := plan.Address{
 		Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.1/24"), Ours: true,
 		Valid: 300 * time.Second, Preferred: 300 * time.Second, NoPrefixRoute: true,
@@ -81,9 +83,17 @@ func TestAddresses(t *testing.T) {
 		Interface: "eth0", Prefix: netip.MustParsePrefix("2001:db8::1/64"), Ours: true,
 		Valid: 300 * time.Second, Preferred: 0, NoPrefixRoute: true,
 	}
-	forever := plan.Address{Interface: "eth0", Prefix: netip.MustParsePrefix("198.51.100.1/32"), Ours: true, Valid: plan.Forever, Preferred: plan.Forever}
-	forever6 := plan.Address{Interface: "eth0", Prefix: netip.MustParsePrefix("2001:db8:1::1/128"), Ours: true, Valid: plan.Forever, Preferred: plan.Forever}
-	deprecated := plan.Address{Interface: "eth0", Prefix: netip.MustParsePrefix("2001:db8:2::1/128"), Ours: true, Valid: plan.Forever, Preferred: 0}
+	forever := plan.Address{
+		Interface: "eth0", Prefix: netip.MustParsePrefix("198.51.100.1/32"), Ours: true, Valid: plan.Forever,
+		Preferred: plan.Forever,
+	}
+	forever6 := plan.Address{
+		Interface: "eth0", Prefix: netip.MustParsePrefix("2001:db8:1::1/128"), Ours: true, Valid: plan.Forever,
+		Preferred: plan.Forever,
+	}
+	deprecated := plan.Address{
+		Interface: "eth0", Prefix: netip.MustParsePrefix("2001:db8:2::1/128"), Ours: true, Valid: plan.Forever, Preferred: 0,
+	}
 
 	ours := []plan.Address{v4, v6, forever, forever6, deprecated}
 	for _, a := range ours {
@@ -103,7 +113,8 @@ func TestAddresses(t *testing.T) {
 		t.Errorf("duplicate address detection runs:\n%s", out)
 	}
 	for _, family := range []string{"-4", "-6"} {
-		if out := nstest.Run(t, "ip %s route show dev eth0", family); strings.Contains(out, "2001:db8::/64") || strings.Count(out, "192.0.2.0/24") != 1 && family == "-4" {
+		if out := nstest.Run(t, "ip %s route show dev eth0", family); strings.Contains(out, "2001:db8::/64") ||
+			strings.Count(out, "192.0.2.0/24") != 1 && family == "-4" {
 			t.Errorf("a prefix route came with an address:\n%s", out)
 		}
 	}
@@ -145,7 +156,8 @@ func TestAddressErrors(t *testing.T) {
 	n := addVethPair(t)
 	nstest.Run(t, "sysctl -qw net.ipv6.conf.eth0.disable_ipv6=1")
 	a := plan.Address{Interface: "eth0", Prefix: netip.MustParsePrefix("2001:db8::1/64"), Valid: plan.Forever}
-	if err := n.Add(a); err == nil || !strings.Contains(err.Error(), "add 2001:db8::1/64 to eth0: IPv6 is disabled there") {
+	if err := n.Add(a); err == nil ||
+		!strings.Contains(err.Error(), "add 2001:db8::1/64 to eth0: IPv6 is disabled there") {
 		t.Errorf("with IPv6 disabled: %v", err)
 	}
 	a.Interface = "eth7"
@@ -167,7 +179,9 @@ func TestAddUntagged(t *testing.T) {
 		return n.handle.AddrAdd(l, a)
 	}
 	for _, prefix := range []string{"192.0.2.1/24", "192.0.2.1/24", "2001:db8::1/64"} {
-		a := plan.Address{Interface: "eth0", Prefix: netip.MustParsePrefix(prefix), Valid: plan.Forever, Preferred: plan.Forever}
+		a := plan.Address{
+			Interface: "eth0", Prefix: netip.MustParsePrefix(prefix), Valid: plan.Forever, Preferred: plan.Forever,
+		}
 		if err := n.Add(a); err == nil || !strings.Contains(err.Error(), "kernel 5.18 or later is needed") {
 			t.Errorf("%s: %v", prefix, err)
 		}
@@ -182,7 +196,9 @@ func TestAddUntagged(t *testing.T) {
 	// An address that another program has added stays.
 	nstest.Run(t, "ip addr add 192.0.2.1/24 dev eth0")
 	n.keepsTags = nil
-	foreign := plan.Address{Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.1/24"), Valid: plan.Forever, Preferred: plan.Forever}
+	foreign := plan.Address{
+		Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.1/24"), Valid: plan.Forever, Preferred: plan.Forever,
+	}
 	if err := n.Add(foreign); err == nil {
 		t.Error("an address was added twice")
 	}
@@ -214,7 +230,8 @@ func TestObserve(t *testing.T) {
 	for _, l := range o.Links {
 		links[l.Name] = l
 	}
-	if diff := cmp.Diff(plan.Link{Name: "eth0", Kind: "veth", MAC: "02:00:00:00:00:01", Up: true}, links["eth0"]); diff != "" {
+	if diff := cmp.Diff(plan.Link{Name: "eth0", Kind: "veth", MAC: "02:00:00:00:00:01", Up: true},
+		links["eth0"]); diff != "" {
 		t.Errorf("eth0 (-want +got):\n%s", diff)
 	}
 	if l := links["lo"]; !l.Loopback || l.Up {
@@ -279,9 +296,13 @@ func TestEnsureVirtual(t *testing.T) {
 		t.Errorf("kube-lb0 lacks the agent's alias:\n%s", out)
 	}
 	address := func(prefix string) plan.Address {
-		return plan.Address{Interface: "kube-lb0", Prefix: netip.MustParsePrefix(prefix), Valid: plan.Forever, Preferred: plan.Forever}
+		return plan.Address{
+			Interface: "kube-lb0", Prefix: netip.MustParsePrefix(prefix), Valid: plan.Forever, Preferred: plan.Forever,
+		}
 	}
-	for _, prefix := range []string{"198.51.100.1/24", "198.51.100.2/32", "198.51.100.3/24", "198.51.100.4/24", "2001:db8::1/64", "2001:db8::2/128"} {
+	for _, prefix := range []string{
+		"198.51.100.1/24", "198.51.100.2/32", "198.51.100.3/24", "198.51.100.4/24", "2001:db8::1/64", "2001:db8::2/128",
+	} {
 		if err := n.Add(address(prefix)); err != nil {
 			t.Error(err)
 		}
@@ -354,7 +375,8 @@ func TestFaultVirtualOfAnotherProgram(t *testing.T) {
 	}
 	address := func(i int) plan.Address {
 		return plan.Address{
-			Interface: "kube-lb0", Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51, 100, byte(i)}), 24), Valid: plan.Forever, Preferred: plan.Forever,
+			Interface: "kube-lb0", Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51, 100, byte(i)}), 24),
+			Valid: plan.Forever, Preferred: plan.Forever,
 		}
 	}
 	for i := range 20 {
@@ -440,7 +462,8 @@ func TestWatch(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for deadline := time.Now().Add(patience); len(signals) == 0 && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); len(signals) == 0 &&
+		time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 	}
 	<-time.After(3 * notificationGap) // in which a Watch that makes no gaps signals each change
 	if got, most := len(signals), 2+int(time.Since(begun)/notificationGap); got == 0 || got > most {
@@ -550,7 +573,9 @@ func TestAddDelivers(t *testing.T) {
 	n.routeLimit = time.Minute
 	for i := range 500 {
 		addr := netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 14: byte(i >> 8), 15: byte(i)})
-		a := plan.Address{Interface: "eth0", Prefix: netip.PrefixFrom(addr, 128), Ours: true, Valid: plan.Forever, Preferred: 0}
+		a := plan.Address{
+			Interface: "eth0", Prefix: netip.PrefixFrom(addr, 128), Ours: true, Valid: plan.Forever, Preferred: 0,
+		}
 		if err := n.Add(a); err != nil {
 			t.Fatal(err)
 		}

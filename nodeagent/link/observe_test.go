@@ -20,10 +20,14 @@ import (
 func TestWhoseAddresses(t *testing.T) {
 	n := addVethPair(t)
 	for _, prefix := range []string{"192.0.2.11/24", "192.0.2.12/32", "2001:db8::11/64"} {
-		nstest.Run(t, "ip addr add %s dev eth0 %s", prefix, map[bool]string{true: "nodad"}[netip.MustParsePrefix(prefix).Addr().Is6()])
+		nstest.Run(
+			t, "ip addr add %s dev eth0 %s", prefix, map[bool]string{true: "nodad"}[netip.MustParsePrefix(prefix).Addr().Is6()],
+		)
 	}
 	for _, prefix := range []string{"192.0.2.1/32", "2001:db8::1/128"} {
-		if err := n.Add(plan.Address{Interface: "eth0", Prefix: netip.MustParsePrefix(prefix), Valid: plan.Forever, Preferred: plan.Forever}); err != nil {
+		if err := n.Add(plan.Address{
+			Interface: "eth0", Prefix: netip.MustParsePrefix(prefix), Valid: plan.Forever, Preferred: plan.Forever,
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -47,7 +51,9 @@ func TestFaultManyRoutes(t *testing.T) {
 	n := addVethPair(t)
 	nstest.Run(t, "ip addr add 192.0.2.11/24 dev eth0")
 	nstest.Run(t, "ip route add default via 192.0.2.254")
-	for family, format := range map[string]string{"-4": "route add 10.%d.%d.0/24 via 192.0.2.1 proto bird\n", "-6": "route add 2001:db8:%x:%x::/64 dev eth0\n"} {
+	for family, format := range map[string]string{
+		"-4": "route add 10.%d.%d.0/24 via 192.0.2.1 proto bird\n", "-6": "route add 2001:db8:%x:%x::/64 dev eth0\n",
+	} {
 		var batch strings.Builder
 		for i := range 10_000 {
 			fmt.Fprintf(&batch, format, i/256, i%256)
@@ -83,7 +89,9 @@ func TestObservedChanges(t *testing.T) {
 		"ip link set eth0 alias x":                                      true,
 	} {
 		t.Run(command, func(t *testing.T) {
-			socket, err := subscribe([]uint{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE})
+			socket, err := subscribe([]uint{
+				unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
+			})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -62,7 +62,9 @@ func isOursByPrefix(t *testing.T, n *Netlink) map[string]bool {
 }
 
 func addressOnEth0(prefix string) plan.Address {
-	return plan.Address{Interface: "eth0", Prefix: netip.MustParsePrefix(prefix), Valid: 100 * time.Second, Preferred: 100 * time.Second}
+	return plan.Address{
+		Interface: "eth0", Prefix: netip.MustParsePrefix(prefix), Valid: 100 * time.Second, Preferred: 100 * time.Second,
+	}
 }
 
 func TestOwnershipFile(t *testing.T) {
@@ -84,17 +86,26 @@ func TestOwnershipFile(t *testing.T) {
 	}
 	nstest.Run(t, "ip addr add 192.0.2.11/24 dev eth0")
 	add("192.0.2.1/24", "192.0.2.2/24", "2001:db8::1/64")
-	expect("after Add", map[string]bool{"192.0.2.1/24": true, "192.0.2.2/24": true, "192.0.2.11/24": false, "2001:db8::1/64": true})
+	expect(
+		"after Add",
+		map[string]bool{"192.0.2.1/24": true, "192.0.2.2/24": true, "192.0.2.11/24": false, "2001:db8::1/64": true},
+	)
 
 	// Another process recognises the addresses, also after the interface was renamed. Older
 	// kernels rename only an interface that is down, and which so has lost its IPv6 addresses.
 	n = restartWithoutTags(t, n)
-	expect("after a restart", map[string]bool{"192.0.2.1/24": true, "192.0.2.2/24": true, "192.0.2.11/24": false, "2001:db8::1/64": true})
+	expect(
+		"after a restart",
+		map[string]bool{"192.0.2.1/24": true, "192.0.2.2/24": true, "192.0.2.11/24": false, "2001:db8::1/64": true},
+	)
 	for _, change := range []string{"eth0 down", "eth0 name eth9", "eth9 name eth0", "eth0 up"} {
 		nstest.Run(t, "ip link set %s", change)
 	}
 	n = restartWithoutTags(t, n)
-	expect("after the interface was renamed", map[string]bool{"192.0.2.1/24": true, "192.0.2.2/24": true, "192.0.2.11/24": false})
+	expect(
+		"after the interface was renamed",
+		map[string]bool{"192.0.2.1/24": true, "192.0.2.2/24": true, "192.0.2.11/24": false},
+	)
 	add("192.0.2.3/24", "2001:db8::1/64")
 
 	// An address that was removed, by the agent or by another program, and that another
@@ -106,7 +117,9 @@ func TestOwnershipFile(t *testing.T) {
 	isOursByPrefix(t, n) // lists in between, as the agent does after each change
 	nstest.Run(t, "ip addr add 192.0.2.1/24 dev eth0")
 	nstest.Run(t, "ip addr add 192.0.2.2/24 dev eth0")
-	want := map[string]bool{"192.0.2.1/24": false, "192.0.2.2/24": false, "192.0.2.3/24": true, "192.0.2.11/24": false, "2001:db8::1/64": true}
+	want := map[string]bool{
+		"192.0.2.1/24": false, "192.0.2.2/24": false, "192.0.2.3/24": true, "192.0.2.11/24": false, "2001:db8::1/64": true,
+	}
 	expect("added by another program", want)
 
 	// An address that cannot be added does not become the agent's.
@@ -124,7 +137,8 @@ func TestOwnershipFile(t *testing.T) {
 // A disk that hangs or is full stops neither Add nor Remove, and the record is right meanwhile.
 func TestFaultDiskWithoutTags(t *testing.T) {
 	for name, breakDisk := range map[string]func(dir string) error{
-		"it hangs":         func(dir string) error { return syscall.Mkfifo(filepath.Join(dir, "addresses.json.new"), 0o600) }, // to open it waits for a reader
+		// to open it waits for a reader
+		"it hangs":         func(dir string) error { return syscall.Mkfifo(filepath.Join(dir, "addresses.json.new"), 0o600) },
 		"it takes no file": func(dir string) error { return os.Remove(dir) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -140,7 +154,8 @@ func TestFaultDiskWithoutTags(t *testing.T) {
 			done := make(chan error, 1)
 			go func() {
 				done <- errors.Join(
-					n.Add(addressOnEth0("192.0.2.1/24")), n.Add(addressOnEth0("192.0.2.2/24")), n.Remove(addressOnEth0("192.0.2.1/24")))
+					n.Add(addressOnEth0("192.0.2.1/24")), n.Add(addressOnEth0("192.0.2.2/24")),
+					n.Remove(addressOnEth0("192.0.2.1/24")))
 			}()
 			select {
 			case err := <-done:

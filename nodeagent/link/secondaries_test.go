@@ -53,7 +53,9 @@ func taggedAddress(address string, bits int) plan.Address {
 // and a route to its subnet.
 func expectNodeAddresses(t *testing.T, when string) {
 	t.Helper()
-	if out := nstest.Run(t, "ip -4 route show dev eth0"); !strings.Contains(out, "192.0.2.0/24 proto kernel scope link src 192.0.2.1") {
+	if out := nstest.Run(t, "ip -4 route show dev eth0"); !strings.Contains(
+		out, "192.0.2.0/24 proto kernel scope link src 192.0.2.1",
+	) {
 		t.Errorf("%s: no route to the node's own subnet:\n%s", when, out)
 	}
 	out := nstest.Run(t, "ip -4 addr show dev eth0")
@@ -86,7 +88,12 @@ func TestFaultOwnAddressReturns(t *testing.T) {
 		t.Run(fmt.Sprintf("promote_secondaries=%d", promote), func(t *testing.T) {
 			n, _ := newNode(t, promote)
 			nstest.Run(t, "ip route add default via 192.0.2.254")
-			desired := []plan.Desired{{Addr: netip.MustParseAddr("192.0.2.1"), Prefix: netip.MustParsePrefix("192.0.2.1/32"), Interface: "eth0", Local: true}}
+			desired := []plan.Desired{
+				{
+					Addr: netip.MustParseAddr("192.0.2.1"), Prefix: netip.MustParsePrefix("192.0.2.1/32"), Interface: "eth0",
+					Local: true,
+				},
+			}
 			ours := taggedAddress("192.0.2.1", desired[0].Prefix.Bits())
 			if err := n.Add(ours); err != nil {
 				t.Fatal(err)
@@ -118,7 +125,8 @@ func TestFaultPrimaryIsWithdrawn(t *testing.T) {
 				}
 			}
 			removeAndAddNodeAddresses(t)
-			for _, address := range []string{"192.0.2.1", "192.0.2.2"} { // without promote_secondaries the kernel has removed them with the node's own
+			// without promote_secondaries the kernel has removed them with the node's own
+			for _, address := range []string{"192.0.2.1", "192.0.2.2"} {
 				_ = n.Add(taggedAddress(address, 24))
 			}
 			if out := nstest.Run(t, "ip -4 addr show dev eth0 primary"); promote == 1 && !strings.Contains(out, "192.0.2.1/24") {
@@ -183,7 +191,9 @@ func TestFaultUpgradeLosesNothing(t *testing.T) {
 				if primary {
 					nstest.Run(t, "ip -4 addr flush dev eth0")
 				}
-				olds := []plan.Address{taggedAddress("192.0.2.1", 24), taggedAddress("192.0.2.2", 24), taggedAddress("2001:db8::1", 64)}
+				olds := []plan.Address{
+					taggedAddress("192.0.2.1", 24), taggedAddress("192.0.2.2", 24), taggedAddress("2001:db8::1", 64),
+				}
 				for _, old := range olds {
 					if err := n.Add(old); err != nil {
 						t.Fatal(err)
@@ -224,13 +234,17 @@ func applyDiff(t *testing.T, n *Netlink, olds []plan.Address) {
 	var desired []plan.Desired
 	for _, old := range olds {
 		addr := old.Prefix.Addr()
-		desired = append(desired, plan.Desired{Addr: addr, Prefix: netip.PrefixFrom(addr, addr.BitLen()), Interface: "eth0", Local: true})
+		desired = append(
+			desired, plan.Desired{Addr: addr, Prefix: netip.PrefixFrom(addr, addr.BitLen()), Interface: "eth0", Local: true},
+		)
 	}
 	o, err := n.Observe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	settings := plan.Settings{Local: plan.AddressSettings{Valid: 300 * time.Second, Preferred: 300 * time.Second, NoPrefixRoute: true}}
+	settings := plan.Settings{
+		Local: plan.AddressSettings{Valid: 300 * time.Second, Preferred: 300 * time.Second, NoPrefixRoute: true},
+	}
 	for _, op := range plan.Diff(settings, desired, o, true).Operations {
 		switch op.Kind {
 		case plan.Add:
@@ -253,7 +267,9 @@ const arpProtocol = unix.ETH_P_ARP&0xff<<8 | unix.ETH_P_ARP>>8
 
 // askRepeatedly makes a neighbour ask for IPv4 addresses by ARP until stop is called. stop
 // returns the addresses for which a request was not answered.
-func askRepeatedly(t *testing.T, neighbour nstest.Neighbour, addresses ...string) (asked func() int64, stop func() []string) {
+func askRepeatedly(t *testing.T, neighbour nstest.Neighbour, addresses ...string) (
+	asked func() int64, stop func() []string,
+) {
 	t.Helper()
 	var fd, nic int
 	var mac []byte
@@ -285,7 +301,9 @@ func askRepeatedly(t *testing.T, neighbour nstest.Neighbour, addresses ...string
 		target := netip.MustParseAddr(address).As4()
 		request := append([]byte{0, 1, 8, 0, 6, 4, 0, 1}, mac...)
 		request = append(append(append(request, 192, 0, 2, 99), 0, 0, 0, 0, 0, 0), target[:]...)
-		to := &unix.SockaddrLinklayer{Protocol: arpProtocol, Ifindex: nic, Halen: 6, Addr: [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}}
+		to := &unix.SockaddrLinklayer{
+			Protocol: arpProtocol, Ifindex: nic, Halen: 6, Addr: [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
+		}
 		if err := unix.Sendto(fd, request, 0, to); err != nil {
 			return false
 		}

@@ -55,7 +55,9 @@ func TestEchoFrames(t *testing.T) {
 			}
 		}
 	}
-	for _, c := range []struct{ addr, sender string }{{"192.0.2.1", "2001:db8::11"}, {"2001:db8::1", "192.0.2.11"}, {"::ffff:192.0.2.1", "2001:db8::11"}} {
+	for _, c := range []struct{ addr, sender string }{
+		{"192.0.2.1", "2001:db8::11"}, {"2001:db8::1", "192.0.2.11"}, {"::ffff:192.0.2.1", "2001:db8::11"},
+	} {
 		e := Echo{Addr: netip.MustParseAddr(c.addr), Sender: netip.MustParseAddr(c.sender), MAC: neighbourMAC}
 		if _, err := e.request(localMAC); err == nil {
 			t.Errorf("a request from %s to %s is built", c.sender, c.addr)

@@ -82,12 +82,17 @@ func TestFaultSuppressingBridge(t *testing.T) {
 				}
 			}
 			if !isSuppressed {
-				t.Skipf("NOT SHOWN HERE: the bridges of this kernel, %s, suppress no question without a sender, so that none needs a sender", kernelRelease())
+				t.Skipf(
+					"NOT SHOWN HERE: the bridges of this kernel, %s, suppress no question without a sender, so that none needs a "+
+						"sender",
+					kernelRelease(),
+				)
 			}
 		})
 	}
 	for _, neighbour := range strings.Split(strings.TrimSpace(holder.Run(t, "ip neigh show")), "\n") {
-		isOwn := strings.HasPrefix(neighbour, "192.0.2.11 ") || strings.HasPrefix(neighbour, "2001:db8::11 ") || strings.HasPrefix(neighbour, "fe80::")
+		isOwn := strings.HasPrefix(neighbour, "192.0.2.11 ") || strings.HasPrefix(neighbour, "2001:db8::11 ") ||
+			strings.HasPrefix(neighbour, "fe80::")
 		if neighbour != "" && !isOwn {
 			t.Errorf("the holder's cache has learnt %s", neighbour)
 		}
@@ -149,7 +154,9 @@ func TestFaultFabricAnswersForTheDead(t *testing.T) {
 		}
 		t.Run("nobody answers for "+address, func(t *testing.T) {
 			if isAnswered(address, 300*time.Millisecond) {
-				t.Skipf("NOT SHOWN HERE: the bridges of this kernel, %s, answer questions that are for a station alone", kernelRelease())
+				t.Skipf(
+					"NOT SHOWN HERE: the bridges of this kernel, %s, answer questions that are for a station alone", kernelRelease(),
+				)
 			}
 		})
 	}

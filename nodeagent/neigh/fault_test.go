@@ -86,20 +86,31 @@ func TestFaultAnswersLost(t *testing.T) {
 	}
 	setQueue := func(option, size int) {
 		t.Helper()
-		if controlErr := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, option, size) }); err != nil || controlErr != nil {
+		if controlErr := raw.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, option,
+				size)
+		}); err != nil || controlErr != nil {
 			t.Fatal(err, controlErr)
 		}
 	}
 	setQueue(unix.SO_RCVBUF, 1)
-	p := &linkProbe{socket: socket, source: source, pending: map[netip.Addr]Question{}, answeredBy: map[netip.Addr]MAC{}, unsettled: len(all)}
+	p := &linkProbe{
+		socket: socket, source: source, pending: map[netip.Addr]Question{}, answeredBy: map[netip.Addr]MAC{},
+		unsettled: len(all),
+	}
 	err = p.run(t.Context(), questionsFor("eth0", all...), 2, 10*time.Millisecond)
 	t.Logf("%d of %d answered: %v", len(p.answeredBy), len(all), err)
 	if !errors.Is(err, errAnswersLost) || len(p.answeredBy) == len(all) {
-		t.Errorf("with room for few answers %d of %d held addresses are found, and the error is %v", len(p.answeredBy), len(all), err)
+		t.Errorf(
+			"with room for few answers %d of %d held addresses are found, and the error is %v", len(p.answeredBy), len(all), err,
+		)
 	}
 	setQueue(unix.SO_RCVBUFFORCE, receiveBuffer)
-	if err := p.run(t.Context(), questionsFor("eth0", all...), 2, longInterval); err != nil || len(p.answeredBy) != len(all) {
-		t.Errorf("with room for all answers %d of %d held addresses are found, and the error is %v", len(p.answeredBy), len(all), err)
+	if err := p.run(t.Context(), questionsFor("eth0", all...), 2, longInterval); err != nil ||
+		len(p.answeredBy) != len(all) {
+		t.Errorf(
+			"with room for all answers %d of %d held addresses are found, and the error is %v", len(p.answeredBy), len(all), err,
+		)
 	}
 }
 
@@ -107,7 +118,9 @@ func TestFaultAnswersLost(t *testing.T) {
 func TestFaultNoCarrier(t *testing.T) {
 	neighbour := connectNeighbour(t)
 	neighbour.Run(t, "ip link set eth0 down")
-	waitUntil(t, "eth0 has no carrier", func() bool { return !strings.Contains(nstest.Run(t, "ip -o link show eth0"), "state UP") })
+	waitUntil(
+		t, "eth0 has no carrier", func() bool { return !strings.Contains(nstest.Run(t, "ip -o link show eth0"), "state UP") },
+	)
 	for _, address := range []string{"192.0.2.1", "2001:db8::1"} {
 		answers := openEthernet(t).Probe(t.Context(), questionsFor("eth0", address), 1, 20*time.Millisecond)
 		if err := answers[netip.MustParseAddr(address)].Err; err == nil {
@@ -119,7 +132,10 @@ func TestFaultNoCarrier(t *testing.T) {
 // arpReplyFrom builds an ARP reply to eth0 from a station that need not exist.
 func arpReplyFrom(t *testing.T, mac MAC, address string) []byte {
 	t.Helper()
-	return buildFrame(t, GratuitousARP, address, setBytes(0, localMAC[:]...), setBytes(6, mac[:]...), setBytes(21, arpReply), setBytes(22, mac[:]...), setBytes(38, 0, 0, 0, 0))
+	return buildFrame(
+		t, GratuitousARP, address, setBytes(0, localMAC[:]...), setBytes(6, mac[:]...), setBytes(21, arpReply),
+		setBytes(22, mac[:]...), setBytes(38, 0, 0, 0, 0),
+	)
 }
 
 // answerEachARPRequest makes the neighbour answer each ARP request with these frames, at once
@@ -152,7 +168,8 @@ func answerEachARPRequest(t *testing.T, neighbour nstest.Neighbour, frames ...[]
 func TestAttackHideHolder(t *testing.T) {
 	gateway, holder, stranger := MAC{2, 0, 0, 0, 0, 0xcc}, MAC{2, 0, 0, 0, 0, 0xdd}, MAC{2, 0, 0, 0, 0, 0xee}
 	for name, first := range map[string]MAC{
-		"the gateway": gateway, "nobody": {}, "all": broadcast, "a group": {1, 0, 0x5e, 0, 0, 1}, "this node": localMAC, "a stranger": stranger,
+		"the gateway": gateway, "nobody": {}, "all": broadcast, "a group": {1, 0, 0x5e, 0, 0, 1}, "this node": localMAC,
+		"a stranger": stranger,
 	} {
 		t.Run(name, func(t *testing.T) {
 			neighbour := connectNeighbour(t)
@@ -198,7 +215,8 @@ func TestAttackOtherVLAN(t *testing.T) {
 		t.Run(fmt.Sprintf("interface=%v", hasInterface), func(t *testing.T) {
 			neighbour := connectNeighbour(t)
 			if hasInterface {
-				if out, err := exec.Command("ip", "link", "add", "link", "eth0", "name", "eth0.20", "type", "vlan", "id", "20").CombinedOutput(); err != nil {
+				if out, err := exec.Command("ip", "link", "add", "link", "eth0", "name", "eth0.20", "type", "vlan", "id", "20").
+					CombinedOutput(); err != nil {
 					t.Skipf("NOT SHOWN HERE, but by make test-vm: this kernel has no VLAN interfaces: %s", out)
 				}
 				nstest.Run(t, "ip link set eth0.20 up")
@@ -326,7 +344,8 @@ func TestFaultInterfaceSendsNothing(t *testing.T) {
 	}
 	// A question that finds no room in the interface's queue proves nothing.
 	nstest.Run(t, "tc qdisc replace dev eth0 root pfifo limit 0")
-	answer := e.Probe(t.Context(), questionsFor("eth0", "192.0.2.1"), 1, 10*time.Millisecond)[netip.MustParseAddr("192.0.2.1")]
+	answer := e.Probe(t.Context(), questionsFor("eth0", "192.0.2.1"), 1,
+		10*time.Millisecond)[netip.MustParseAddr("192.0.2.1")]
 	if !errors.Is(answer.Err, unix.ENOBUFS) {
 		t.Errorf("probing on an interface that takes nothing: %+v", answer)
 	}

@@ -113,7 +113,10 @@ func TestQuestionSender(t *testing.T) {
 
 func TestParseMACs(t *testing.T) {
 	t.Parallel()
-	got := ParseMACs([]string{neighbourMAC.String(), "02:00:00:00:00:02", "nonsense", "ff:ff:ff:ff:ff:ff", "01:00:5e:00:00:01", "00:00:00:00:00:00", "00:00:00:00:fe:80:00:00", "", "02:00:00:00:00:01"})
+	got := ParseMACs([]string{
+		neighbourMAC.String(), "02:00:00:00:00:02", "nonsense", "ff:ff:ff:ff:ff:ff", "01:00:5e:00:00:01", "00:00:00:00:00:00",
+		"00:00:00:00:fe:80:00:00", "", "02:00:00:00:00:01",
+	})
 	if want := []MAC{neighbourMAC, localMAC}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -140,7 +143,9 @@ func TestFramesOfTheOtherFamily(t *testing.T) {
 func errorOf(_ []byte, err error) error { return err }
 
 // buildFrame builds a frame from the neighbour and applies edits to it.
-func buildFrame(t *testing.T, build func(MAC, netip.Addr) ([]byte, error), addr string, edit ...func([]byte) []byte) []byte {
+func buildFrame(
+	t *testing.T, build func(MAC, netip.Addr) ([]byte, error), addr string, edit ...func([]byte) []byte,
+) []byte {
 	t.Helper()
 	frame, err := build(neighbourMAC, netip.MustParseAddr(addr))
 	if err != nil {
@@ -180,18 +185,47 @@ func TestParse(t *testing.T) {
 		frame []byte
 		want  Message // the zero Message if Parse returns an error
 	}{
-		"gratuitous ARP":      {buildFrame(t, GratuitousARP, "192.0.2.1"), Message{Request, v4, neighbourMAC, true, false, false}},
-		"with padding":        {append(buildFrame(t, GratuitousARP, "192.0.2.1"), make([]byte, 18)...), Message{Request, v4, neighbourMAC, true, false, false}},
-		"ARP reply":           {buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(21, arpReply), setBytes(38, 192, 0, 2, 9)), Message{Reply, v4, neighbourMAC, false, false, false}},
-		"ARP reply to probe":  {buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(21, arpReply), setBytes(38, 0, 0, 0, 0)), Message{Reply, v4, neighbourMAC, false, false, false}},
-		"ARP request":         {buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(38, 192, 0, 2, 9)), Message{Request, v4, neighbourMAC, false, false, false}},
-		"ARP reply to us":     {buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(0, localMAC[:]...), setBytes(21, arpReply), setBytes(38, 0, 0, 0, 0)), Message{Reply, v4, neighbourMAC, false, false, true}},
-		"ARP of no station":   {frame: buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(22, 0, 0, 0, 0, 0, 0))},
-		"ARP of a group":      {frame: buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(22, 3))},
-		"ARP of all":          {frame: buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(22, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff))},
-		"NA of no station":    {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+26, 0, 0, 0, 0, 0, 0), fixChecksum)},
-		"NA of a group":       {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+26, 0x33), fixChecksum)},
-		"NA to us":            {buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(0, localMAC[:]...), setBytes(headerEthernet+24, 0x20, 0x01), setBytes(icmp+4, flagSolicited), fixChecksum), Message{Advertisement, v6, neighbourMAC, false, false, true}},
+		"gratuitous ARP": {
+			buildFrame(t, GratuitousARP, "192.0.2.1"), Message{Request, v4, neighbourMAC, true, false, false},
+		},
+		"with padding": {
+			append(buildFrame(t, GratuitousARP, "192.0.2.1"), make([]byte, 18)...),
+			Message{Request, v4, neighbourMAC, true, false, false},
+		},
+		"ARP reply": {
+			buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(21, arpReply), setBytes(38, 192, 0, 2, 9)),
+			Message{Reply, v4, neighbourMAC, false, false, false},
+		},
+		"ARP reply to probe": {
+			buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(21, arpReply), setBytes(38, 0, 0, 0, 0)),
+			Message{Reply, v4, neighbourMAC, false, false, false},
+		},
+		"ARP request": {
+			buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(38, 192, 0, 2, 9)),
+			Message{Request, v4, neighbourMAC, false, false, false},
+		},
+		"ARP reply to us": {
+			buildFrame(
+				t, GratuitousARP, "192.0.2.1", setBytes(0, localMAC[:]...), setBytes(21, arpReply), setBytes(38, 0, 0, 0, 0),
+			),
+			Message{Reply, v4, neighbourMAC, false, false, true},
+		},
+		"ARP of no station": {frame: buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(22, 0, 0, 0, 0, 0, 0))},
+		"ARP of a group":    {frame: buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(22, 3))},
+		"ARP of all": {
+			frame: buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(22, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)),
+		},
+		"NA of no station": {
+			frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+26, 0, 0, 0, 0, 0, 0), fixChecksum),
+		},
+		"NA of a group": {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+26, 0x33), fixChecksum)},
+		"NA to us": {
+			buildFrame(
+				t, UnsolicitedNA, "2001:db8::1", setBytes(0, localMAC[:]...), setBytes(headerEthernet+24, 0x20, 0x01),
+				setBytes(icmp+4, flagSolicited), fixChecksum,
+			),
+			Message{Advertisement, v6, neighbourMAC, false, false, true},
+		},
 		"ARP probe":           {frame: buildFrame(t, ARPProbe, "192.0.2.1")},
 		"RARP":                {frame: buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(21, 3))},
 		"ARP not of Ethernet": {frame: buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(15, 6))},
@@ -199,12 +233,31 @@ func TestParse(t *testing.T) {
 		"Ethernet cut off":    {frame: buildFrame(t, GratuitousARP, "192.0.2.1", truncate(headerEthernet-1))},
 		"another type":        {frame: buildFrame(t, GratuitousARP, "192.0.2.1", setBytes(12, 0x08, 0x00))},
 
-		"unsolicited NA":      {buildFrame(t, UnsolicitedNA, "2001:db8::1"), Message{Advertisement, v6, neighbourMAC, true, true, false}},
-		"without override":    {buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+4, 0), fixChecksum), Message{Advertisement, v6, neighbourMAC, true, false, false}},
-		"solicited, to us":    {buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(headerEthernet+24, 0x20, 0x01), setBytes(icmp+4, flagSolicited), fixChecksum), Message{Advertisement, v6, neighbourMAC, false, false, false}},
-		"solicited, to all":   {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+4, flagSolicited), fixChecksum)},
-		"option of another":   {buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+24, 1), setBytes(6, 2, 0, 0, 0, 0, 9), fixChecksum), Message{Advertisement, v6, MAC{2, 0, 0, 0, 0, 9}, true, true, false}},
-		"option counts":       {buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(6, 2, 0, 0, 0, 0, 9)), Message{Advertisement, v6, neighbourMAC, true, true, false}},
+		"unsolicited NA": {
+			buildFrame(t, UnsolicitedNA, "2001:db8::1"), Message{Advertisement, v6, neighbourMAC, true, true, false},
+		},
+		"without override": {
+			buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+4, 0), fixChecksum),
+			Message{Advertisement, v6, neighbourMAC, true, false, false},
+		},
+		"solicited, to us": {
+			buildFrame(
+				t, UnsolicitedNA, "2001:db8::1", setBytes(headerEthernet+24, 0x20, 0x01), setBytes(icmp+4, flagSolicited),
+				fixChecksum,
+			),
+			Message{Advertisement, v6, neighbourMAC, false, false, false},
+		},
+		"solicited, to all": {
+			frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+4, flagSolicited), fixChecksum),
+		},
+		"option of another": {
+			buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+24, 1), setBytes(6, 2, 0, 0, 0, 0, 9), fixChecksum),
+			Message{Advertisement, v6, MAC{2, 0, 0, 0, 0, 9}, true, true, false},
+		},
+		"option counts": {
+			buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(6, 2, 0, 0, 0, 0, 9)),
+			Message{Advertisement, v6, neighbourMAC, true, true, false},
+		},
 		"empty option":        {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+25, 0), fixChecksum)},
 		"option cut off":      {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+25, 2), fixChecksum)},
 		"wrong checksum":      {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+2, 0xff, 0xff))},
@@ -212,8 +265,18 @@ func TestParse(t *testing.T) {
 		"multicast target":    {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(icmp+8, 0xff), fixChecksum)},
 		"length beyond frame": {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(headerEthernet+4, 0xff, 0xff))},
 		"length too short":    {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(headerEthernet+4, 0, 8))},
-		"no option, shortest": {buildFrame(t, UnsolicitedNA, "2001:db8::1", truncate(icmp+lengthND), setBytes(headerEthernet+4, 0, lengthND), setBytes(6, 2, 0, 0, 0, 0, 9), fixChecksum), Message{Advertisement, v6, MAC{2, 0, 0, 0, 0, 9}, true, true, false}},
-		"odd length":          {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", truncate(icmp+lengthND+1), setBytes(headerEthernet+4, 0, lengthND+1), fixChecksum)},
+		"no option, shortest": {
+			buildFrame(
+				t, UnsolicitedNA, "2001:db8::1", truncate(icmp+lengthND), setBytes(headerEthernet+4, 0, lengthND),
+				setBytes(6, 2, 0, 0, 0, 0, 9), fixChecksum,
+			),
+			Message{Advertisement, v6, MAC{2, 0, 0, 0, 0, 9}, true, true, false},
+		},
+		"odd length": {
+			frame: buildFrame(
+				t, UnsolicitedNA, "2001:db8::1", truncate(icmp+lengthND+1), setBytes(headerEthernet+4, 0, lengthND+1), fixChecksum,
+			),
+		},
 		"IPv6 without header": {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", truncate(headerEthernet+1))},
 		"IPv6 without ICMP":   {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", truncate(icmp))},
 		"IPv4 by its version": {frame: buildFrame(t, UnsolicitedNA, "2001:db8::1", setBytes(headerEthernet, 4<<4))},
@@ -248,7 +311,8 @@ func FuzzRoundTrip(f *testing.F) {
 	f.Add(netip.MustParseAddr("2001:db8::1").AsSlice(), neighbourMAC[:])
 	f.Fuzz(func(t *testing.T, address, source []byte) {
 		addr, ok := netip.AddrFromSlice(address)
-		if !ok || len(source) != 6 || addr.IsUnspecified() || addr.IsMulticast() || addr.Is4In6() || !MAC(source).isStation() {
+		if !ok || len(source) != 6 || addr.IsUnspecified() || addr.IsMulticast() || addr.Is4In6() ||
+			!MAC(source).isStation() {
 			t.Skip()
 		}
 		announce, ask, kind := GratuitousARP, ARPProbe, Request
@@ -285,7 +349,8 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		m, err := Parse(frame)
-		if (err == nil) != m.Addr.IsValid() || err == nil && (m.Kind == 0 || m.Addr.IsMulticast() && m.Kind == Advertisement) {
+		if (err == nil) != m.Addr.IsValid() ||
+			err == nil && (m.Kind == 0 || m.Addr.IsMulticast() && m.Kind == Advertisement) {
 			t.Errorf("%+v, %v", m, err)
 		}
 	})

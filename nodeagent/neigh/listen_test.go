@@ -17,7 +17,9 @@ func TestListen(t *testing.T) {
 	heard := make(chan Message, 100)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- openEthernet(t).Listen(ctx, "eth0", func(a netip.Addr) bool { return a.String() != "192.0.2.7" }, func(m Message) { heard <- m })
+		ended <- openEthernet(t).Listen(
+			ctx, "eth0", func(a netip.Addr) bool { return a.String() != "192.0.2.7" }, func(m Message) { heard <- m },
+		)
 	}()
 	// Listen may take a moment to open its sockets: provoke is called until a message comes. Each
 	// call of expect has an address of its own, as a second answer may come late.
@@ -49,9 +51,17 @@ func TestListen(t *testing.T) {
 			}
 		}
 	}
-	expect("an answer by ARP", ask("192.0.2.1"), Message{Kind: Reply, Addr: netip.MustParseAddr("192.0.2.1"), MAC: neighbourMAC, Direct: true})
+	expect(
+		"an answer by ARP", ask("192.0.2.1"),
+		Message{Kind: Reply, Addr: netip.MustParseAddr("192.0.2.1"), MAC: neighbourMAC, Direct: true},
+	)
 	// The answer to a solicitation without a sender goes to all nodes.
-	expect("an answer by ND", ask("2001:db8::1"), Message{Kind: Advertisement, Addr: netip.MustParseAddr("2001:db8::1"), MAC: neighbourMAC, Gratuitous: true, Override: true})
+	expect(
+		"an answer by ND", ask("2001:db8::1"),
+		Message{
+			Kind: Advertisement, Addr: netip.MustParseAddr("2001:db8::1"), MAC: neighbourMAC, Gratuitous: true, Override: true,
+		},
+	)
 	write := newFrameSender(t, neighbour)
 	expect("a claim", func() { write(buildFrame(t, GratuitousARP, "192.0.2.3")) },
 		Message{Kind: Request, Addr: netip.MustParseAddr("192.0.2.3"), MAC: neighbourMAC, Gratuitous: true})
@@ -62,9 +72,14 @@ func TestListen(t *testing.T) {
 
 	heard = make(chan Message, 100)
 	go func() {
-		ended <- openEthernet(t).Listen(t.Context(), "eth0", func(netip.Addr) bool { return true }, func(m Message) { heard <- m })
+		ended <- openEthernet(t).Listen(
+			t.Context(), "eth0", func(netip.Addr) bool { return true }, func(m Message) { heard <- m },
+		)
 	}()
-	expect("an answer to the next Listen", ask("192.0.2.1"), Message{Kind: Reply, Addr: netip.MustParseAddr("192.0.2.1"), MAC: neighbourMAC, Direct: true})
+	expect(
+		"an answer to the next Listen", ask("192.0.2.1"),
+		Message{Kind: Reply, Addr: netip.MustParseAddr("192.0.2.1"), MAC: neighbourMAC, Direct: true},
+	)
 	nstest.Run(t, "ip link set eth0 down")
 	select {
 	case err := <-ended:

@@ -55,7 +55,8 @@ func connectNeighbour(t *testing.T) nstest.Neighbour {
 func waitForCarrier(t *testing.T, neighbour nstest.Neighbour) {
 	t.Helper()
 	waitUntil(t, "eth0 has a carrier", func() bool {
-		return strings.Contains(nstest.Run(t, "ip -o link show eth0"), "state UP") && strings.Contains(neighbour.Run(t, "ip -o link show eth0"), "state UP")
+		return strings.Contains(nstest.Run(t, "ip -o link show eth0"), "state UP") &&
+			strings.Contains(neighbour.Run(t, "ip -o link show eth0"), "state UP")
 	})
 }
 
@@ -143,7 +144,9 @@ func TestProbeIgnoresOwnAnswers(t *testing.T) {
 	// The bridge forwards a question to eth2 before it answers the next for an address of its own.
 	e, own := openEthernet(t), questionsFor("eth0", "192.0.2.20", "2001:db8::20")
 	waitUntil(t, "the neighbour answers", func() bool {
-		got := e.Probe(t.Context(), append(own, questionsFor("eth0", "192.0.2.21", "2001:db8::21")...), 3, 100*time.Millisecond)
+		got := e.Probe(
+			t.Context(), append(own, questionsFor("eth0", "192.0.2.21", "2001:db8::21")...), 3, 100*time.Millisecond,
+		)
 		for _, q := range own {
 			if answer, isAnswered := got[q.Addr]; isAnswered {
 				t.Fatalf("the node's own answer for %s counts: %+v", q.Addr, answer)
@@ -169,7 +172,9 @@ func TestProbeBatch(t *testing.T) {
 	if took := time.Since(start); took < count*interval {
 		t.Errorf("took %v", took)
 	}
-	if want := map[netip.Addr]Answer{netip.MustParseAddr("192.0.2.150"): {MAC: neighbourMAC}}; !cmp.Equal(want, answers, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })) {
+	if want := map[netip.Addr]Answer{netip.MustParseAddr("192.0.2.150"): {MAC: neighbourMAC}}; !cmp.Equal(
+		want, answers, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+	) {
 		t.Errorf("answers %v", answers)
 	}
 	var order []netip.Addr
@@ -300,7 +305,8 @@ func TestAnnounce(t *testing.T) {
 			return strings.Contains(neighbour.Run(t, "ip %s neigh show %s dev eth0", family, address), localMAC.String())
 		})
 	}
-	if err := openEthernet(t).Announce("eth7", netip.MustParseAddr("192.0.2.1")); err == nil || !strings.Contains(err.Error(), "announce 192.0.2.1 on eth7") {
+	if err := openEthernet(t).Announce("eth7", netip.MustParseAddr("192.0.2.1")); err == nil ||
+		!strings.Contains(err.Error(), "announce 192.0.2.1 on eth7") {
 		t.Errorf("without the interface: %v", err)
 	}
 }

@@ -22,7 +22,10 @@ const (
 // standby is an Announcement that names node1 as a successor of node2, which has heldAddr under
 // epoch 3: epoch 4 is reserved for node1.
 func standby(edit ...func(*purelbv1.StandbyAddress)) purelbv1.Announcement {
-	address := purelbv1.StandbyAddress{Address: heldAddr.String(), ServiceGroup: "default", Epoch: 3, Successors: []purelbv1.Successor{{NodeName: "node1", Epoch: 4}}}
+	address := purelbv1.StandbyAddress{
+		Address: heldAddr.String(), ServiceGroup: "default", Epoch: 3,
+		Successors: []purelbv1.Successor{{NodeName: "node1", Epoch: 4}},
+	}
 	for _, e := range edit {
 		e(&address)
 	}
@@ -34,7 +37,9 @@ func standby(edit ...func(*purelbv1.StandbyAddress)) purelbv1.Announcement {
 		OtherSuccessors: []purelbv1.StandbyNode{
 			{NodeName: "node3", MACs: []string{lowerMAC}}, {NodeName: "node5", MACs: []string{higherMAC}},
 		},
-		Addresses: []purelbv1.StandbyAddress{{Address: "192.0.2.99", Epoch: 3, Successors: []purelbv1.Successor{{NodeName: "node1", Epoch: 4}}}, address},
+		Addresses: []purelbv1.StandbyAddress{
+			{Address: "192.0.2.99", Epoch: 3, Successors: []purelbv1.Successor{{NodeName: "node1", Epoch: 4}}}, address,
+		},
 	}
 	return ann
 }
@@ -69,26 +74,41 @@ func TestClaims(t *testing.T) {
 		claims  int  // that remain
 		epoch   int64
 	}{
-		"a watcher has just claimed it":          {false, edits{isNamed()}, claimed, false, 1, 4},
-		"not long ago":                           {true, edits{isNamed(), after(SilenceValid - 1)}, claimed, false, 1, 4},
-		"long ago":                               {true, edits{isNamed(), after(SilenceValid)}, nil, true, 1, 4},
-		"the clock was set back":                 {true, edits{isNamed(), after(-1)}, nil, true, 1, 4},
-		"by what the checkpoint says":            {false, edits{isNamed(), isOffline}, claimed, false, 1, 4},
-		"while nothing is known":                 {false, edits{isNamed(), func(in *Inputs) { in.LBNodeAgent = nil }}, nil, false, 1, 0},
-		"the manager named it no more":           {false, edits{}, nil, false, 0, 0},
-		"held":                                   {true, edits{isNamed(), isHeld, after(time.Hour)}, nil, false, 1, 4},
-		"held on a start without an API server":  {true, edits{isNamed(), isHeld, isOffline, after(time.Hour)}, nil, false, 1, 4},
+		"a watcher has just claimed it": {false, edits{isNamed()}, claimed, false, 1, 4},
+		"not long ago":                  {true, edits{isNamed(), after(SilenceValid - 1)}, claimed, false, 1, 4},
+		"long ago":                      {true, edits{isNamed(), after(SilenceValid)}, nil, true, 1, 4},
+		"the clock was set back":        {true, edits{isNamed(), after(-1)}, nil, true, 1, 4},
+		"by what the checkpoint says":   {false, edits{isNamed(), isOffline}, claimed, false, 1, 4},
+		"while nothing is known": {
+			false, edits{isNamed(), func(in *Inputs) { in.LBNodeAgent = nil }}, nil, false, 1, 0,
+		},
+		"the manager named it no more": {false, edits{}, nil, false, 0, 0},
+		"held":                         {true, edits{isNamed(), isHeld, after(time.Hour)}, nil, false, 1, 4},
+		"held on a start without an API server": {
+			true, edits{isNamed(), isHeld, isOffline, after(time.Hour)}, nil, false, 1, 4,
+		},
 		"adopted":                                {true, edits{isNamed(), isHeld, asks(epochIs(4))}, nil, false, 0, 4},
 		"adopted, and no successor any more":     {true, edits{isHeld, asks(epochIs(4))}, nil, false, 0, 4},
 		"given to the node under a higher epoch": {true, edits{isNamed(), isHeld, asks(epochIs(7))}, nil, false, 0, 7},
-		"the node had it before":                 {true, edits{isNamed(), isHeld, asks(epochIs(2), leaving)}, nil, false, 1, 4},
-		"refused: named no more":                 {true, edits{isHeld}, withdrawn, false, 0, 0},
-		"refused: another address is named":      {true, edits{isHeld, isNamed(func(a *purelbv1.StandbyAddress) { a.Address = "192.0.2.98" })}, withdrawn, false, 0, 0},
-		"refused: named under another epoch":     {true, edits{isHeld, isNamed(func(a *purelbv1.StandbyAddress) { a.Successors[0].Epoch = 5 })}, withdrawn, false, 0, 0},
-		"refused: another node is named":         {true, edits{isHeld, isNamed(func(a *purelbv1.StandbyAddress) { a.Successors[0].NodeName = "node4" })}, withdrawn, false, 0, 0},
-		"refused: the holder has a higher epoch": {true, edits{isHeld, isNamed(func(a *purelbv1.StandbyAddress) { a.Epoch = 5 })}, withdrawn, false, 0, 0},
-		"refused, while nothing is known":        {true, edits{isHeld, func(in *Inputs) { in.LBNodeAgent = nil }}, nil, false, 1, 0},
-		"refused, says the checkpoint":           {true, edits{isHeld, isOffline}, nil, false, 1, 4},
+		"the node had it before": {
+			true, edits{isNamed(), isHeld, asks(epochIs(2), leaving)}, nil, false, 1, 4,
+		},
+		"refused: named no more": {true, edits{isHeld}, withdrawn, false, 0, 0},
+		"refused: another address is named": {
+			true, edits{isHeld, isNamed(func(a *purelbv1.StandbyAddress) { a.Address = "192.0.2.98" })}, withdrawn, false, 0, 0,
+		},
+		"refused: named under another epoch": {
+			true, edits{isHeld, isNamed(func(a *purelbv1.StandbyAddress) { a.Successors[0].Epoch = 5 })}, withdrawn, false, 0, 0,
+		},
+		"refused: another node is named": {
+			true, edits{isHeld, isNamed(func(a *purelbv1.StandbyAddress) { a.Successors[0].NodeName = "node4" })}, withdrawn,
+			false, 0, 0,
+		},
+		"refused: the holder has a higher epoch": {
+			true, edits{isHeld, isNamed(func(a *purelbv1.StandbyAddress) { a.Epoch = 5 })}, withdrawn, false, 0, 0,
+		},
+		"refused, while nothing is known": {true, edits{isHeld, func(in *Inputs) { in.LBNodeAgent = nil }}, nil, false, 1, 0},
+		"refused, says the checkpoint":    {true, edits{isHeld, isOffline}, nil, false, 1, 4},
 	} {
 		in := inputsFor()
 		claim := map[netip.Addr]Claim{heldAddr: {Interface: "eth0", Epoch: 4, QuietAt: begin}}
@@ -149,7 +169,8 @@ func TestClaimsComeFirst(t *testing.T) {
 	in.Claims = map[netip.Addr]Claim{heldAddr: {Interface: "eth0", Epoch: 4, QuietAt: begin}}
 	_, decision := Decide(Memory{}, in)
 	want := []string{
-		"Add eth0 192.0.2.1/32", "Add kube-lb0 198.51.100.1/32", "Remove eth0 192.0.2.9/32", "Remove kube-lb0 198.51.100.1/31", "Add eth0 192.0.2.0/32",
+		"Add eth0 192.0.2.1/32", "Add kube-lb0 198.51.100.1/32", "Remove eth0 192.0.2.9/32",
+		"Remove kube-lb0 198.51.100.1/31", "Add eth0 192.0.2.0/32",
 	}
 	if diff := cmp.Diff(want, operationsOf(decision)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -162,15 +183,20 @@ func TestClaimedIsHeldProvisionally(t *testing.T) {
 	t.Parallel()
 	in := inputsFor()
 	in.Standbys = []purelbv1.Announcement{standby(func(a *purelbv1.StandbyAddress) {
-		a.Successors = []purelbv1.Successor{{NodeName: "node5", Epoch: 5}, {NodeName: "node1", Epoch: 4}, {NodeName: "node3", Epoch: 2}}
+		a.Successors = []purelbv1.Successor{
+			{NodeName: "node5", Epoch: 5}, {NodeName: "node1", Epoch: 4}, {NodeName: "node3", Epoch: 2},
+		}
 	})}
 	others := &in.Standbys[0].Spec.Standby.OtherSuccessors
 	*others = append(*others, purelbv1.StandbyNode{NodeName: "node1", MACs: []string{"02:00:00:00:00:01"}})
 	in.Claims = map[netip.Addr]Claim{heldAddr: {Interface: "eth0", Epoch: 4, QuietAt: begin}}
 	_, conclusion := conclude(in, Outcomes{})
 	want := []Held{{
-		Address: Settings{Local: SettingsOf(&purelbv1.LBNodeAgent{}).Local}.address(&Desired{Addr: heldAddr, Prefix: netip.PrefixFrom(heldAddr, 32), Interface: "eth0", Local: true}),
-		Epoch:   4, PreviousMACs: []string{watchedMAC}, HigherMACs: []string{higherMAC}, LowerMACs: []string{lowerMAC}, IsProvisional: true,
+		Address: Settings{Local: SettingsOf(&purelbv1.LBNodeAgent{}).Local}.address(&Desired{
+			Addr: heldAddr, Prefix: netip.PrefixFrom(heldAddr, 32), Interface: "eth0", Local: true,
+		}),
+		Epoch: 4, PreviousMACs: []string{watchedMAC}, HigherMACs: []string{higherMAC}, LowerMACs: []string{lowerMAC},
+		IsProvisional: true,
 	}}
 	if diff := cmp.Diff(want, conclusion.Held, compareNetip); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -192,18 +218,25 @@ func TestClaimsAreReported(t *testing.T) {
 		"no claim": {nil, nil, Outcomes{}, nil},
 		"claimed":  {claim, nil, Outcomes{}, []string{"192.0.2.1 Announced 4 eth0  node2 had not answered for 600ms"}},
 		"the kernel refuses": {
-			claim, nil, Outcomes{Results: map[netip.Addr]Result{heldAddr: FailedResult(&Desired{Epoch: 4}, ReasonAddFailed, errors.New("refused"))}},
+			claim, nil, Outcomes{
+				Results: map[netip.Addr]Result{heldAddr: FailedResult(&Desired{Epoch: 4}, ReasonAddFailed, errors.New("refused"))},
+			},
 			[]string{"192.0.2.1 Failed 4  AddFailed refused"},
 		},
 		"adopted": {
-			claim, []purelbv1.AnnouncedAddress{local("192.0.2.1", 32, epochIs(4), takeover)}, Outcomes{}, []string{"192.0.2.1 Announced 4 eth0  "},
+			claim, []purelbv1.AnnouncedAddress{local("192.0.2.1", 32, epochIs(4), takeover)}, Outcomes{}, []string{
+				"192.0.2.1 Announced 4 eth0  ",
+			},
 		},
-		"given to the node under a higher epoch": {claim, []purelbv1.AnnouncedAddress{local("192.0.2.1", 32, epochIs(7), takeover)}, Outcomes{}, nil},
+		"given to the node under a higher epoch": {
+			claim, []purelbv1.AnnouncedAddress{local("192.0.2.1", 32, epochIs(7), takeover)}, Outcomes{}, nil,
+		},
 	} {
 		in := inputsFor(c.entries...)
 		in.Standbys, in.Claims = []purelbv1.Announcement{standby()}, maps.Clone(c.claims)
 		_, conclusion := conclude(in, c.outcomes)
-		if len(conclusion.StandbyAddresses) != 1 || len(conclusion.Statuses) != 1 || len(conclusion.Statuses[0].Addresses) != len(c.entries) {
+		if len(conclusion.StandbyAddresses) != 1 || len(conclusion.Statuses) != 1 ||
+			len(conclusion.Statuses[0].Addresses) != len(c.entries) {
 			t.Fatalf("%s: %+v", name, conclusion)
 		}
 		var got []string
@@ -227,12 +260,20 @@ func TestHolderKnowsItsSuccessors(t *testing.T) {
 	}
 	first := announcement(virtual("198.51.100.1", 32))
 	first.Spec.Successors = []purelbv1.StandbyNode{
-		{NodeName: "node2", MACs: []string{"02:00:00:00:02:01", "02:00:00:00:02:02"}}, {NodeName: "node3", MACs: []string{"02:00:00:00:03:01"}}, {NodeName: "node4"},
+		{NodeName: "node2", MACs: []string{"02:00:00:00:02:01", "02:00:00:00:02:02"}}, {
+			NodeName: "node3", MACs: []string{"02:00:00:00:03:01"},
+		}, {NodeName: "node4"},
 	}
 	second := announcement(
 		local("192.0.2.1", 32),
-		local("192.0.2.2", 32, successors(purelbv1.Successor{NodeName: "node2", Epoch: 4}, purelbv1.Successor{NodeName: "node3", Epoch: 5})),
-		local("192.0.2.3", 32, successors(purelbv1.Successor{NodeName: "node2", Epoch: 3}, purelbv1.Successor{NodeName: "node5", Epoch: 4})),
+		local(
+			"192.0.2.2", 32,
+			successors(purelbv1.Successor{NodeName: "node2", Epoch: 4}, purelbv1.Successor{NodeName: "node3", Epoch: 5}),
+		),
+		local(
+			"192.0.2.3", 32,
+			successors(purelbv1.Successor{NodeName: "node2", Epoch: 3}, purelbv1.Successor{NodeName: "node5", Epoch: 4}),
+		),
 		local("192.0.2.4", 32, contestedBy("node2", 4)),
 		local("192.0.2.5", 32, contestedBy("node4", 4)),
 		local("192.0.2.6", 32, contestedBy("node3", 2)),

@@ -21,7 +21,8 @@ func conclude(in Inputs, outcomes Outcomes) (Memory, Conclusion) {
 func TestHeldAndAnnounced(t *testing.T) {
 	t.Parallel()
 	in := inputsFor(
-		local("192.0.2.1", 24, takeover, func(a *purelbv1.AnnouncedAddress) { a.PreviousMACs = []string{previous} }), local("192.0.2.2", 24, leaving),
+		local("192.0.2.1", 24, takeover, func(a *purelbv1.AnnouncedAddress) { a.PreviousMACs = []string{previous} }),
+		local("192.0.2.2", 24, leaving),
 		local("192.0.2.3", 24, takeover), local("192.0.2.4", 24), virtual("198.51.100.1", 32), virtual("198.51.100.2", 32),
 	)
 	in.Observed.Addresses = []Address{ownAddress, on("eth0", "192.0.2.2/32")}
@@ -37,16 +38,26 @@ func TestHeldAndAnnounced(t *testing.T) {
 	_, conclusion := conclude(in, outcomes)
 	var held, announced []string
 	for _, h := range conclusion.Held {
-		held = append(held, fmt.Sprintf("%s %s epoch %d undefended %v previous %v", h.Interface, h.Prefix, h.Epoch, h.Undefended, h.PreviousMACs))
+		held = append(
+			held,
+			fmt.Sprintf(
+				"%s %s epoch %d undefended %v previous %v", h.Interface, h.Prefix, h.Epoch, h.Undefended, h.PreviousMACs,
+			),
+		)
 	}
 	for _, a := range conclusion.Announced {
 		announced = append(announced, fmt.Sprint(a.Addr, a.Services))
 	}
-	wantHeld := []string{"eth0 192.0.2.1/32 epoch 3 undefended false previous [02:00:00:00:00:01]", "eth0 192.0.2.2/32 epoch 3 undefended true previous []"}
+	wantHeld := []string{
+		"eth0 192.0.2.1/32 epoch 3 undefended false previous [02:00:00:00:00:01]",
+		"eth0 192.0.2.2/32 epoch 3 undefended true previous []",
+	}
 	if diff := cmp.Diff(wantHeld, held); diff != "" {
 		t.Errorf("held (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"192.0.2.1 [test/kuard]", "192.0.2.2 [test/kuard]", "198.51.100.1 [test/far]"}, announced); diff != "" {
+	if diff := cmp.Diff(
+		[]string{"192.0.2.1 [test/kuard]", "192.0.2.2 [test/kuard]", "198.51.100.1 [test/far]"}, announced,
+	); diff != "" {
 		t.Errorf("announced (-want +got):\n%s", diff)
 	}
 	var states []string
@@ -54,7 +65,8 @@ func TestHeldAndAnnounced(t *testing.T) {
 		states = append(states, fmt.Sprintf("%s %s %s", s.Address, s.State, s.Reason))
 	}
 	want := []string{
-		"192.0.2.1 Announced ", "192.0.2.2 Announced ", "192.0.2.3 Failed AddFailed", "192.0.2.4 Pending Probing", "198.51.100.1 Announced ", "198.51.100.2 Failed AddFailed",
+		"192.0.2.1 Announced ", "192.0.2.2 Announced ", "192.0.2.3 Failed AddFailed", "192.0.2.4 Pending Probing",
+		"198.51.100.1 Announced ", "198.51.100.2 Failed AddFailed",
 	}
 	if diff := cmp.Diff(want, states); diff != "" {
 		t.Errorf("states (-want +got):\n%s", diff)
@@ -89,8 +101,10 @@ func TestContestsAreReported(t *testing.T) {
 		}
 		want := []string{
 			"192.0.2.1 Pending   HandingOver is being handed over to another node",
-			"198.51.100.1 Announced kube-lb0 " + stranger + " Contested " + stranger + " on kube-lb0 claims the address, too; find out which device that is",
-			"198.51.100.2 Announced kube-lb0 " + otherStranger + " Contested " + otherStranger + " on kube-lb0 claims the address, too; find out which device that is",
+			"198.51.100.1 Announced kube-lb0 " + stranger + " Contested " + stranger +
+				" on kube-lb0 claims the address, too; find out which device that is",
+			"198.51.100.2 Announced kube-lb0 " + otherStranger + " Contested " + otherStranger +
+				" on kube-lb0 claims the address, too; find out which device that is",
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Fatalf("(-want +got):\n%s", diff)
@@ -107,12 +121,16 @@ func TestReadySaysWhatIsWrongBesides(t *testing.T) {
 		outcomes Outcomes
 		want     string
 	}{
-		"nothing":                            {Outcomes{}, ""},
-		"a dummy":                            {Outcomes{VirtualKind: "dummy"}, ""},
-		"another kind":                       {Outcomes{VirtualKind: "ifb"}, "; kube-lb0 is of kind ifb"},
-		"no virtual interface":               {Outcomes{VirtualKind: "ifb", VirtualErr: errors.New("no kube-lb0")}, "; no kube-lb0"},
-		"notes":                              {Outcomes{Notes: []string{"", "one", "", "two"}}, "; one; two"},
-		"another kind of interface and note": {Outcomes{VirtualKind: "bridge", Notes: []string{"one"}}, "; kube-lb0 is of kind bridge; one"},
+		"nothing":      {Outcomes{}, ""},
+		"a dummy":      {Outcomes{VirtualKind: "dummy"}, ""},
+		"another kind": {Outcomes{VirtualKind: "ifb"}, "; kube-lb0 is of kind ifb"},
+		"no virtual interface": {
+			Outcomes{VirtualKind: "ifb", VirtualErr: errors.New("no kube-lb0")}, "; no kube-lb0",
+		},
+		"notes": {Outcomes{Notes: []string{"", "one", "", "two"}}, "; one; two"},
+		"another kind of interface and note": {
+			Outcomes{VirtualKind: "bridge", Notes: []string{"one"}}, "; kube-lb0 is of kind bridge; one",
+		},
 	} {
 		_, conclusion := conclude(inputsFor(virtual("198.51.100.1", 32)), c.outcomes)
 		if got := conclusion.Statuses[0].Conditions[0].Message; got != "1 of 1 addresses announced"+c.want {
@@ -132,7 +150,9 @@ func TestStrandedAddressesAreReportedOnce(t *testing.T) {
 	in.Announcements = append(in.Announcements, second)
 	stranded := map[netip.Addr]Result{}
 	for _, address := range []string{"192.0.2.8", "192.0.2.9"} {
-		stranded[netip.MustParseAddr(address)] = StillAnnouncedResult(&Desired{Interface: "eth0"}, ReasonWithdrawFailed, errors.New("busy"))
+		stranded[netip.MustParseAddr(address)] = StillAnnouncedResult(
+			&Desired{Interface: "eth0"}, ReasonWithdrawFailed, errors.New("busy"),
+		)
 	}
 	_, conclusion := conclude(in, Outcomes{Stranded: stranded})
 	var got []string
@@ -154,14 +174,17 @@ func TestFactsAreInTheFirstStatus(t *testing.T) {
 		in := inputsFor()
 		in.IsFirstReported = isFirstReported
 		in.Now = begin.Add(1500 * time.Millisecond)
-		in.LBNodeAgent = &purelbv1.LBNodeAgent{Spec: purelbv1.LBNodeAgentSpec{Local: &purelbv1.LBNodeAgentLocal{LocalInterface: "eth0"}}}
+		in.LBNodeAgent = &purelbv1.LBNodeAgent{
+			Spec: purelbv1.LBNodeAgentSpec{Local: &purelbv1.LBNodeAgentLocal{LocalInterface: "eth0"}},
+		}
 		in.Observed.Addresses = []Address{ownAddress}
 		second := *in.Announcements[0].DeepCopy()
 		second.Name, second.UID, second.Status.MACs = "node1-b", "node1-b", []string{previous}
 		in.Announcements = append(in.Announcements, second)
 		_, conclusion := conclude(in, Outcomes{})
 		first := conclusion.Statuses[0]
-		if diff := cmp.Diff([]string{"02:00:00:00:00:11"}, first.MACs); diff != "" || len(first.Interfaces) != 1 || first.Interfaces[0].Name != "eth0" {
+		if diff := cmp.Diff([]string{"02:00:00:00:00:11"}, first.MACs); diff != "" || len(first.Interfaces) != 1 ||
+			first.Interfaces[0].Name != "eth0" {
 			t.Errorf("interfaces %v, MACs (-want +got):\n%s", first.Interfaces, diff)
 		}
 		if keeps := len(conclusion.Statuses[1].MACs) == 1; keeps == isFirstReported {
@@ -184,7 +207,8 @@ func TestWaitingForTheProxyGoesOn(t *testing.T) {
 		outcomes := Outcomes{}
 		wantIn := time.Duration(0)
 		if waits {
-			outcomes.Results, wantIn = map[netip.Addr]Result{addr: WaitingForProxyResult(&Desired{HealthPort: 30000})}, 50*time.Millisecond
+			outcomes.Results, wantIn = map[netip.Addr]Result{addr: WaitingForProxyResult(&Desired{HealthPort: 30000})},
+				50*time.Millisecond
 		}
 		memory, conclusion := conclude(in, outcomes)
 		if _, isRemembered := memory.ProxyWaitSince[addr]; isRemembered != waits || conclusion.DecideIn != wantIn {

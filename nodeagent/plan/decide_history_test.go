@@ -53,7 +53,8 @@ type decisionHistory struct {
 // change no argument and say the same twice; nothing of others is removed; nothing is added twice;
 // no address is added without asking that is yielded, or that only an agent that is up to date may
 // take over, and that no watcher has just claimed; and nothing is withdrawn while nothing is known, an
-// Announcement is missing or the API server is away, nor what is claimed and not refused. At the end the kernel has what is desired, within a few decisions.
+// Announcement is missing or the API server is away, nor what is claimed and not refused. At the end the kernel
+// has what is desired, within a few decisions.
 func TestDecideHistories(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
@@ -73,17 +74,26 @@ func TestDecideHistories(t *testing.T) {
 func newDecisionHistory(t *testing.T, seed uint64) *decisionHistory {
 	h := &decisionHistory{
 		t: t, random: rand.New(rand.NewPCG(seed, 1)), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), defence: NewDefence(),
-		refused: map[netip.Addr]bool{}, stations: map[netip.Addr]string{}, silentAt: map[ProbeTarget]time.Time{}, isUpToDate: true,
-		kernel: []Address{on("eth0", "192.0.2.11/24", notOurs), on("eth0", "192.0.2.101/24", notOurs), on("kube-lb0", "198.51.100.9/32", notOurs)},
+		refused: map[netip.Addr]bool{}, stations: map[netip.Addr]string{}, silentAt: map[ProbeTarget]time.Time{},
+		isUpToDate: true,
+		kernel: []Address{
+			on("eth0", "192.0.2.11/24", notOurs), on("eth0", "192.0.2.101/24", notOurs),
+			on("kube-lb0", "198.51.100.9/32", notOurs),
+		},
 	}
 	for _, name := range []string{"node1", "node1-b"} {
 		h.announcements = append(h.announcements, purelbv1.Announcement{
-			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: purelbv1.AnnouncementSpec{NodeName: "node1", LBNodeAgent: "default"},
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: purelbv1.AnnouncementSpec{
+				NodeName: "node1", LBNodeAgent: "default",
+			},
 		})
 	}
-	h.common = []purelbv1.CommonAnnouncement{{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "common"}, Spec: purelbv1.CommonAnnouncementSpec{
-		LBNodeAgent: "default", Revision: 1, Addresses: []purelbv1.AnnouncedAddress{virtual("198.51.100.1", 32), virtual("198.51.100.2", 32)},
-	}}}
+	h.common = []purelbv1.CommonAnnouncement{{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "common"},
+		Spec: purelbv1.CommonAnnouncementSpec{
+			LBNodeAgent: "default", Revision: 1, Addresses: []purelbv1.AnnouncedAddress{
+				virtual("198.51.100.1", 32), virtual("198.51.100.2", 32),
+			},
+		}}}
 	return h
 }
 
@@ -176,7 +186,9 @@ func (h *decisionHistory) changeEntry(addr netip.Addr) {
 		entries[i].Epoch, entries[i].HandingOver = h.epoch, h.random.IntN(4) == 0
 		ann.Spec.Addresses = entries
 		h.note("%s asks for %s under epoch %d, leaving %v", ann.Name, addr, h.epoch, entries[i].HandingOver)
-	case !slices.ContainsFunc(h.announcements, func(a purelbv1.Announcement) bool { return slices.ContainsFunc(a.Spec.Addresses, has) }):
+	case !slices.ContainsFunc(
+		h.announcements, func(a purelbv1.Announcement) bool { return slices.ContainsFunc(a.Spec.Addresses, has) },
+	):
 		entry := local(addr.String(), 24, func(a *purelbv1.AnnouncedAddress) { a.Epoch = h.epoch })
 		if h.random.IntN(2) == 0 {
 			entry.ClaimPolicy = purelbv1.ClaimTakeover
@@ -241,10 +253,15 @@ func (h *decisionHistory) remove(a Address) {
 
 func (h *decisionHistory) inputs() Inputs {
 	in := Inputs{
-		Now: h.now, LBNodeAgentName: "default", LBNodeAgent: &purelbv1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Name: "default"}},
-		Announcements: slices.Clone(h.announcements), CommonAnnouncements: h.common, IsUpToDate: h.isUpToDate, IsOffline: h.isOffline,
-		Observed: Observed{Links: []Link{{Name: "eth0", Up: true}, {Name: "kube-lb0", Ours: true, Up: true}}, Addresses: slices.Clone(h.kernel)},
-		Held:     maps.Clone(h.defence.Held), Yields: maps.Clone(h.defence.Yields),
+		Now: h.now, LBNodeAgentName: "default", LBNodeAgent: &purelbv1.LBNodeAgent{
+			ObjectMeta: metav1.ObjectMeta{Name: "default"},
+		},
+		Announcements: slices.Clone(h.announcements), CommonAnnouncements: h.common, IsUpToDate: h.isUpToDate,
+		IsOffline: h.isOffline,
+		Observed: Observed{
+			Links: []Link{{Name: "eth0", Up: true}, {Name: "kube-lb0", Ours: true, Up: true}}, Addresses: slices.Clone(h.kernel),
+		},
+		Held: maps.Clone(h.defence.Held), Yields: maps.Clone(h.defence.Yields),
 		Standbys: h.standbys, Claims: h.claims,
 	}
 	h.claims = nil
@@ -304,7 +321,9 @@ func (h *decisionHistory) decide() Decision {
 	h.same("Conclude says another thing when it is called again", conclusion, conclusionAgain)
 	h.memory = next
 	for _, a := range h.kernel {
-		isHeld := slices.ContainsFunc(conclusion.Held, func(held Held) bool { return held.Prefix == a.Prefix && held.Undefended })
+		isHeld := slices.ContainsFunc(
+			conclusion.Held, func(held Held) bool { return held.Prefix == a.Prefix && held.Undefended },
+		)
 		if decision.IsNothingKnown && a.Ours && a.Interface == "eth0" && !isHeld {
 			h.fail("%s is not kept while nothing is known", a.Prefix)
 		}
@@ -321,7 +340,8 @@ func (h *decisionHistory) decide() Decision {
 }
 
 var compareDecisions = cmp.Options{
-	compareNetip, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b time.Time) bool { return a.Equal(b) }),
+	compareNetip, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+	cmp.Comparer(func(a, b time.Time) bool { return a.Equal(b) }),
 	cmp.Comparer(func(a, b error) bool { return fmt.Sprint(a) == fmt.Sprint(b) }), cmp.AllowUnexported(Decision{}),
 }
 
@@ -335,9 +355,12 @@ func (h *decisionHistory) same(what string, want, got any) {
 // check fails if a decision is not allowed.
 func (h *decisionHistory) check(in *Inputs, decision Decision) {
 	has := func(a Address) bool {
-		return slices.ContainsFunc(h.kernel, func(b Address) bool { return b.Ours && a.Interface == b.Interface && a.Prefix == b.Prefix })
+		return slices.ContainsFunc(
+			h.kernel, func(b Address) bool { return b.Ours && a.Interface == b.Interface && a.Prefix == b.Prefix },
+		)
 	}
-	isWithdrawingForbidden := decision.IsNothingKnown || in.IsOffline || !h.missingAt.IsZero() && h.now.Sub(h.missingAt) < missingFor
+	isWithdrawingForbidden := decision.IsNothingKnown || in.IsOffline ||
+		!h.missingAt.IsZero() && h.now.Sub(h.missingAt) < missingFor
 	added := map[Address]bool{}
 	for _, op := range decision.Operations {
 		h.note("  %s %s %s", op.Kind, op.Address.Prefix, op.Address.Interface)
@@ -413,7 +436,9 @@ func (h *decisionHistory) apply(decision Decision) Outcomes {
 		case op.Kind == Remove && !h.refused[addr]:
 			h.remove(op.Address)
 		case op.Kind == Remove && op.Desired == nil:
-			outcomes.Stranded[addr] = StillAnnouncedResult(&Desired{Interface: op.Address.Interface}, ReasonWithdrawFailed, refused)
+			outcomes.Stranded[addr] = StillAnnouncedResult(
+				&Desired{Interface: op.Address.Interface}, ReasonWithdrawFailed, refused,
+			)
 		case h.refused[addr]:
 			outcomes.Results[addr] = FailedResult(op.Desired, ReasonAddFailed, refused)
 		case op.Kind == Add:

@@ -23,7 +23,9 @@ func inputsFor(entries ...purelbv1.AnnouncedAddress) Inputs {
 		Now: begin, LBNodeAgentName: "default", LBNodeAgent: &purelbv1.LBNodeAgent{}, IsUpToDate: true, IsFirstReported: true,
 		Announcements: []purelbv1.Announcement{ann},
 		Observed: Observed{Links: []Link{
-			{Name: "eth0", Kind: "device", MAC: "02:00:00:00:00:11", Up: true}, {Name: "kube-lb0", Kind: "dummy", Ours: true, Up: true},
+			{Name: "eth0", Kind: "device", MAC: "02:00:00:00:00:11", Up: true}, {
+				Name: "kube-lb0", Kind: "dummy", Ours: true, Up: true,
+			},
 		}, Addresses: []Address{ownAddress}},
 	}
 }
@@ -89,15 +91,38 @@ func TestVirtualAddressesAwaitTheProxy(t *testing.T) {
 		want    []string
 		isAsked bool
 	}{
-		"at once":                      {withPort(virtual("198.51.100.1", 32)), nil, 0, []string{"Add kube-lb0 198.51.100.1/32 once the proxy serves it"}, true},
-		"nearly 5 s later":             {withPort(virtual("198.51.100.1", 32)), nil, 5*time.Second - 1, []string{"Add kube-lb0 198.51.100.1/32 once the proxy serves it"}, true},
-		"5 s later":                    {withPort(virtual("198.51.100.1", 32)), nil, 5 * time.Second, []string{"Add kube-lb0 198.51.100.1/32"}, true},
-		"its traffic goes to any node": {virtual("198.51.100.1", 32), nil, 0, []string{"Add kube-lb0 198.51.100.1/32"}, false},
-		"a Local address":              {withPort(local("192.0.2.1", 24, takeover)), nil, 0, []string{"Add eth0 192.0.2.1/32"}, false},
-		"is there":                     {withPort(virtual("198.51.100.1", 32)), []Address{on("kube-lb0", "198.51.100.1/32")}, 0, nil, false},
-		"is there with another mask":   {withPort(virtual("198.51.100.1", 32)), []Address{on("kube-lb0", "198.51.100.1/24")}, 0, []string{"Add kube-lb0 198.51.100.1/32", "Remove kube-lb0 198.51.100.1/24"}, false},
-		"is there, to be renewed":      {withPort(virtual("198.51.100.1", 32)), []Address{on("kube-lb0", "198.51.100.1/32", left(time.Second))}, 0, []string{"Renew kube-lb0 198.51.100.1/32"}, false},
-		"another one is removed":       {withPort(virtual("198.51.100.1", 32)), []Address{on("kube-lb0", "198.51.100.2/32")}, 0, []string{"Remove kube-lb0 198.51.100.2/32", "Add kube-lb0 198.51.100.1/32 once the proxy serves it"}, true},
+		"at once": {
+			withPort(virtual("198.51.100.1", 32)), nil, 0, []string{"Add kube-lb0 198.51.100.1/32 once the proxy serves it"},
+			true,
+		},
+		"nearly 5 s later": {
+			withPort(virtual("198.51.100.1", 32)), nil, 5*time.Second - 1,
+			[]string{"Add kube-lb0 198.51.100.1/32 once the proxy serves it"}, true,
+		},
+		"5 s later": {
+			withPort(virtual("198.51.100.1", 32)), nil, 5 * time.Second, []string{"Add kube-lb0 198.51.100.1/32"}, true,
+		},
+		"its traffic goes to any node": {
+			virtual("198.51.100.1", 32), nil, 0, []string{"Add kube-lb0 198.51.100.1/32"}, false,
+		},
+		"a Local address": {
+			withPort(local("192.0.2.1", 24, takeover)), nil, 0, []string{"Add eth0 192.0.2.1/32"}, false,
+		},
+		"is there": {
+			withPort(virtual("198.51.100.1", 32)), []Address{on("kube-lb0", "198.51.100.1/32")}, 0, nil, false,
+		},
+		"is there with another mask": {
+			withPort(virtual("198.51.100.1", 32)), []Address{on("kube-lb0", "198.51.100.1/24")}, 0,
+			[]string{"Add kube-lb0 198.51.100.1/32", "Remove kube-lb0 198.51.100.1/24"}, false,
+		},
+		"is there, to be renewed": {
+			withPort(virtual("198.51.100.1", 32)), []Address{on("kube-lb0", "198.51.100.1/32", left(time.Second))}, 0,
+			[]string{"Renew kube-lb0 198.51.100.1/32"}, false,
+		},
+		"another one is removed": {
+			withPort(virtual("198.51.100.1", 32)), []Address{on("kube-lb0", "198.51.100.2/32")}, 0,
+			[]string{"Remove kube-lb0 198.51.100.2/32", "Add kube-lb0 198.51.100.1/32 once the proxy serves it"}, true,
+		},
 	} {
 		in := inputsFor(c.entry)
 		in.Observed.Addresses = append([]Address{ownAddress}, c.kernel...)
@@ -111,7 +136,8 @@ func TestVirtualAddressesAwaitTheProxy(t *testing.T) {
 		if c.isAsked {
 			want = map[netip.Addr]time.Time{netip.MustParseAddr("198.51.100.1"): begin}
 		}
-		if got := memory.ProxyWaitSince; len(got) != len(want) || c.isAsked && !got[netip.MustParseAddr("198.51.100.1")].Equal(begin) {
+		if got := memory.ProxyWaitSince; len(got) != len(want) ||
+			c.isAsked && !got[netip.MustParseAddr("198.51.100.1")].Equal(begin) {
 			t.Errorf("%s: waits since %v, want %v", name, got, want)
 		}
 	}
@@ -125,12 +151,16 @@ func TestVirtualInterfacesOfNoUseAreRemoved(t *testing.T) {
 		edit    func(*purelbv1.Announcement)
 		want    []string
 	}{
-		"the agent stays":                  {nil, nil, []string{"old-lb0"}},
-		"the agent goes":                   {nil, going, []string{"kube-lb0", "old-lb0"}},
-		"the agent goes, but has to leave": {[]purelbv1.AnnouncedAddress{virtual("198.51.100.1", 32)}, going, []string{"old-lb0"}},
+		"the agent stays": {nil, nil, []string{"old-lb0"}},
+		"the agent goes":  {nil, going, []string{"kube-lb0", "old-lb0"}},
+		"the agent goes, but has to leave": {
+			[]purelbv1.AnnouncedAddress{virtual("198.51.100.1", 32)}, going, []string{"old-lb0"},
+		},
 	} {
 		in := inputsFor(c.entries...)
-		in.Observed.Links = append(in.Observed.Links, Link{Name: "old-lb0", Ours: true}, Link{Name: "kube-ipvs0", Kind: "dummy"})
+		in.Observed.Links = append(
+			in.Observed.Links, Link{Name: "old-lb0", Ours: true}, Link{Name: "kube-ipvs0", Kind: "dummy"},
+		)
 		if c.edit != nil {
 			c.edit(&in.Announcements[0])
 		}
@@ -173,23 +203,30 @@ func TestVirtualInterfaceIsMadeWhereItIsNeeded(t *testing.T) {
 // While nothing is known the agent keeps what the kernel has, renews it, and says nothing.
 func TestNothingKnown(t *testing.T) {
 	t.Parallel()
-	badSettings := &purelbv1.LBNodeAgent{Spec: purelbv1.LBNodeAgentSpec{Local: &purelbv1.LBNodeAgentLocal{LocalInterface: "eth["}}}
+	badSettings := &purelbv1.LBNodeAgent{
+		Spec: purelbv1.LBNodeAgentSpec{Local: &purelbv1.LBNodeAgentLocal{LocalInterface: "eth["}},
+	}
 	for name, c := range map[string]struct {
 		edit      func(*Inputs)
 		isUnknown bool
 		isErr     bool
 	}{
-		"known":                       {func(*Inputs) {}, false, false},
-		"known, with bad settings":    {func(in *Inputs) { in.LBNodeAgent = badSettings }, false, true},
-		"offline, with bad settings":  {func(in *Inputs) { in.LBNodeAgent, in.IsOffline = badSettings, true }, false, false},
-		"no LBNodeAgent":              {func(in *Inputs) { in.LBNodeAgent = nil }, true, false},
-		"no Announcement":             {func(in *Inputs) { in.LBNodeAgent, in.Announcements = badSettings, nil }, true, false},
-		"for another LBNodeAgent":     {func(in *Inputs) { in.LBNodeAgentName = "new" }, true, false},
-		"one for another LBNodeAgent": {func(in *Inputs) { in.Announcements = append(in.Announcements, announcement()) }, true, false},
+		"known":                      {func(*Inputs) {}, false, false},
+		"known, with bad settings":   {func(in *Inputs) { in.LBNodeAgent = badSettings }, false, true},
+		"offline, with bad settings": {func(in *Inputs) { in.LBNodeAgent, in.IsOffline = badSettings, true }, false, false},
+		"no LBNodeAgent":             {func(in *Inputs) { in.LBNodeAgent = nil }, true, false},
+		"no Announcement": {
+			func(in *Inputs) { in.LBNodeAgent, in.Announcements = badSettings, nil }, true, false,
+		},
+		"for another LBNodeAgent": {func(in *Inputs) { in.LBNodeAgentName = "new" }, true, false},
+		"one for another LBNodeAgent": {
+			func(in *Inputs) { in.Announcements = append(in.Announcements, announcement()) }, true, false,
+		},
 	} {
 		in := inputsFor(local("192.0.2.1", 24))
 		in.Observed.Addresses = []Address{
-			on("eth0", "192.0.2.11/24", notOurs), on("kube-lb0", "198.51.100.1/32"), on("eth0", "192.0.2.1/32", left(time.Second)), on("eth0", "192.0.2.9/32", left(250*time.Second)),
+			on("eth0", "192.0.2.11/24", notOurs), on("kube-lb0", "198.51.100.1/32"),
+			on("eth0", "192.0.2.1/32", left(time.Second)), on("eth0", "192.0.2.9/32", left(250*time.Second)),
 		}
 		c.edit(&in)
 		memory, decision := Decide(Memory{}, in)
@@ -199,7 +236,8 @@ func TestNothingKnown(t *testing.T) {
 		if !c.isUnknown {
 			continue
 		}
-		if diff := cmp.Diff([]string{"Renew eth0 192.0.2.1/32"}, operationsOf(decision)); diff != "" || decision.DecideIn != 50*time.Second {
+		if diff := cmp.Diff([]string{"Renew eth0 192.0.2.1/32"}, operationsOf(decision)); diff != "" ||
+			decision.DecideIn != 50*time.Second {
 			t.Errorf("%s: decides again in %s; operations (-want +got):\n%s", name, decision.DecideIn, diff)
 		}
 		if len(decision.RemoveVirtual) > 0 || decision.EnsureVirtual != "" {
@@ -210,7 +248,8 @@ func TestNothingKnown(t *testing.T) {
 		for _, h := range conclusion.Held {
 			held = append(held, fmt.Sprintf("%s undefended %v", h.Prefix, h.Undefended))
 		}
-		if diff := cmp.Diff([]string{"192.0.2.1/32 undefended true", "192.0.2.9/32 undefended true"}, held); diff != "" || conclusion.Statuses != nil || conclusion.Announced != nil {
+		if diff := cmp.Diff([]string{"192.0.2.1/32 undefended true", "192.0.2.9/32 undefended true"}, held); diff != "" ||
+			conclusion.Statuses != nil || conclusion.Announced != nil {
 			t.Errorf("%s: reports %v; held (-want +got):\n%s", name, conclusion.Statuses, diff)
 		}
 	}
@@ -223,18 +262,25 @@ func TestOffline(t *testing.T) {
 	in := inputsFor(local("192.0.2.1", 24, takeover), local("192.0.2.2", 24))
 	in.IsOffline = true
 	in.Observed.Links = append(in.Observed.Links, Link{Name: "eth1", Up: true})
-	in.Observed.Addresses = []Address{ownAddress, on("eth0", "192.0.2.9/32", left(210*time.Second)), on("eth1", "192.0.2.2/32"), on("eth0", "192.0.2.8/32", left(time.Second))}
+	in.Observed.Addresses = []Address{
+		ownAddress, on("eth0", "192.0.2.9/32", left(210*time.Second)), on("eth1", "192.0.2.2/32"),
+		on("eth0", "192.0.2.8/32", left(time.Second)),
+	}
 	memory, decision := Decide(Memory{}, in)
-	if diff := cmp.Diff([]string{"Remove eth1 192.0.2.2/32", "Renew eth0 192.0.2.8/32"}, operationsOf(decision)); diff != "" {
+	if diff := cmp.Diff([]string{"Remove eth1 192.0.2.2/32", "Renew eth0 192.0.2.8/32"},
+		operationsOf(decision)); diff != "" {
 		t.Errorf("operations (-want +got):\n%s", diff)
 	}
 	if len(decision.Questions) != 2 || decision.DecideIn != 10*time.Second || decision.interfaces != nil {
-		t.Errorf("%d questions, decides again in %s, facts %v", len(decision.Questions), decision.DecideIn, decision.interfaces)
+		t.Errorf(
+			"%d questions, decides again in %s, facts %v", len(decision.Questions), decision.DecideIn, decision.interfaces,
+		)
 	}
 	if len(memory.AskingObjects) > 0 {
 		t.Errorf("remembers what the checkpoint asks for: %v", memory.AskingObjects)
 	}
-	if _, conclusion := Conclude(memory, in, decision, Outcomes{}); conclusion.Statuses != nil || conclusion.Announced != nil || len(conclusion.Held) != 2 {
+	if _, conclusion := Conclude(memory, in, decision, Outcomes{}); conclusion.Statuses != nil ||
+		conclusion.Announced != nil || len(conclusion.Held) != 2 {
 		t.Errorf("%+v", conclusion)
 	}
 }
@@ -256,7 +302,10 @@ func TestMissingAnnouncements(t *testing.T) {
 	}
 	asksForShared := func(ann *purelbv1.Announcement) { ann.Spec.IncludeCommonAnnouncements = true }
 	addTwo := func(in *Inputs) {
-		in.Announcements = append(in.Announcements, other(asks), other(asks, func(ann *purelbv1.Announcement) { ann.Name, ann.UID = "node1-c", "node1-c" }))
+		in.Announcements = append(
+			in.Announcements, other(asks),
+			other(asks, func(ann *purelbv1.Announcement) { ann.Name, ann.UID = "node1-c", "node1-c" }),
+		)
 	}
 	shared := func(addresses ...purelbv1.AnnouncedAddress) []purelbv1.CommonAnnouncement {
 		common := purelbv1.CommonAnnouncement{Spec: purelbv1.CommonAnnouncementSpec{Addresses: addresses}}
@@ -272,24 +321,37 @@ func TestMissingAnnouncements(t *testing.T) {
 	}{
 		"nothing was there before": {func(*Inputs) {}, []func(*Inputs){func(*Inputs) {}}, []time.Duration{0}, 0, 0},
 		"one that asked for addresses": {
-			func(in *Inputs) { in.Announcements = append(in.Announcements, other(asks)) }, []func(*Inputs){func(*Inputs) {}}, []time.Duration{0}, 1, 15 * second,
+			func(in *Inputs) { in.Announcements = append(in.Announcements, other(asks)) }, []func(*Inputs){func(*Inputs) {}},
+			[]time.Duration{0}, 1, 15 * second,
 		},
 		"one that asked for the shared entries": {
-			func(in *Inputs) { in.Announcements = append(in.Announcements, other(asksForShared)) }, []func(*Inputs){func(*Inputs) {}}, []time.Duration{0}, 1, 15 * second,
+			func(in *Inputs) { in.Announcements = append(in.Announcements, other(asksForShared)) }, []func(*Inputs){
+				func(*Inputs) {},
+			}, []time.Duration{0}, 1, 15 * second,
 		},
 		"one that asked for nothing": {
-			func(in *Inputs) { in.Announcements = append(in.Announcements, other()) }, []func(*Inputs){func(*Inputs) {}}, []time.Duration{0}, 0, 0,
+			func(in *Inputs) { in.Announcements = append(in.Announcements, other()) }, []func(*Inputs){func(*Inputs) {}},
+			[]time.Duration{0}, 0, 0,
 		},
-		"shared entries":    {func(in *Inputs) { in.CommonAnnouncements = shared(virtual("198.51.100.1", 32)) }, []func(*Inputs){func(*Inputs) {}}, []time.Duration{0}, 1, 15 * second},
-		"no shared entries": {func(in *Inputs) { in.CommonAnnouncements = shared() }, []func(*Inputs){func(*Inputs) {}}, []time.Duration{0}, 0, 0},
+		"shared entries": {
+			func(in *Inputs) { in.CommonAnnouncements = shared(virtual("198.51.100.1", 32)) }, []func(*Inputs){func(*Inputs) {}},
+			[]time.Duration{0}, 1, 15 * second,
+		},
+		"no shared entries": {
+			func(in *Inputs) { in.CommonAnnouncements = shared() }, []func(*Inputs){func(*Inputs) {}}, []time.Duration{0}, 0, 0,
+		},
 		"nearly 15 s": {
-			func(in *Inputs) { in.Announcements = append(in.Announcements, other(asks)) }, []func(*Inputs){func(*Inputs) {}, func(*Inputs) {}}, []time.Duration{0, 15*second - 1}, 1, 1,
+			func(in *Inputs) { in.Announcements = append(in.Announcements, other(asks)) }, []func(*Inputs){
+				func(*Inputs) {}, func(*Inputs) {},
+			}, []time.Duration{0, 15*second - 1}, 1, 1,
 		},
 		"15 s": {
 			addTwo, []func(*Inputs){func(*Inputs) {}, func(*Inputs) {}}, []time.Duration{0, 15 * second}, 0, 0,
 		},
 		"the clock was set back": {
-			func(in *Inputs) { in.Announcements = append(in.Announcements, other(asks)) }, []func(*Inputs){func(*Inputs) {}, func(*Inputs) {}}, []time.Duration{0, -1}, 0, 0,
+			func(in *Inputs) { in.Announcements = append(in.Announcements, other(asks)) }, []func(*Inputs){
+				func(*Inputs) {}, func(*Inputs) {},
+			}, []time.Duration{0, -1}, 0, 0,
 		},
 		"comes back, made anew": {
 			func(in *Inputs) { in.Announcements = append(in.Announcements, other(asks)) },
@@ -299,11 +361,14 @@ func TestMissingAnnouncements(t *testing.T) {
 		},
 		"comes back, the same": {
 			func(in *Inputs) { in.Announcements = append(in.Announcements, other(asks)) },
-			[]func(*Inputs){func(*Inputs) {}, func(in *Inputs) { in.Announcements = append(in.Announcements, other()) }}, []time.Duration{0, second}, 0, 0,
+			[]func(*Inputs){func(*Inputs) {}, func(in *Inputs) { in.Announcements = append(in.Announcements, other()) }},
+			[]time.Duration{0, second}, 0, 0,
 		},
 		"the time does not count while nothing is known": {
 			addTwo,
-			[]func(*Inputs){func(*Inputs) {}, func(in *Inputs) { in.LBNodeAgent = nil }, func(*Inputs) {}}, []time.Duration{0, 10 * second, 20 * second}, 2, 15 * second,
+			[]func(*Inputs){func(*Inputs) {}, func(in *Inputs) { in.LBNodeAgent = nil }, func(*Inputs) {}}, []time.Duration{
+				0, 10 * second, 20 * second,
+			}, 2, 15 * second,
 		},
 	} {
 		in := inputsFor()
@@ -383,7 +448,10 @@ func TestProbesAreRepeated(t *testing.T) {
 func TestProbesOfNoUse(t *testing.T) {
 	t.Parallel()
 	asking, answered := ProbeTarget{"eth0", heldAddr}, ProbeTarget{"eth0", nth(1)}
-	memory, _ := Decide(Memory{Probes: map[ProbeTarget]Probe{asking: {IsAsking: true}, answered: {AnsweredAt: begin, MAC: stranger}}}, inputsFor())
+	memory, _ := Decide(
+		Memory{Probes: map[ProbeTarget]Probe{asking: {IsAsking: true}, answered: {AnsweredAt: begin, MAC: stranger}}},
+		inputsFor(),
+	)
 	if len(memory.Probes) != 1 || !memory.Probes[asking].IsAsking {
 		t.Errorf("remembers %v", memory.Probes)
 	}
@@ -401,14 +469,19 @@ func TestRenewalsComeLast(t *testing.T) {
 			"Renew eth0 192.0.2.2/32", "Renew eth0 192.0.2.3/32", "Renew eth0 192.0.2.1/32",
 		}},
 		"some are kept": {func(in *Inputs) { in.IsOffline = true }, []string{
-			"Add kube-lb0 198.51.100.1/32", "Renew eth0 192.0.2.2/32", "Renew eth0 192.0.2.9/32", "Renew eth0 192.0.2.3/32", "Renew eth0 192.0.2.1/32",
+			"Add kube-lb0 198.51.100.1/32", "Renew eth0 192.0.2.2/32", "Renew eth0 192.0.2.9/32", "Renew eth0 192.0.2.3/32",
+			"Renew eth0 192.0.2.1/32",
 		}},
 		"nothing is known": {func(in *Inputs) { in.LBNodeAgent = nil }, []string{
 			"Renew eth0 192.0.2.2/32", "Renew eth0 192.0.2.9/32", "Renew eth0 192.0.2.3/32", "Renew eth0 192.0.2.1/32",
 		}},
 	} {
-		in := inputsFor(local("192.0.2.1", 24), local("192.0.2.2", 24), local("192.0.2.3", 24), local("192.0.2.4", 24, takeover), virtual("198.51.100.1", 32))
-		in.Observed.Addresses = append(in.Observed.Addresses, on("eth0", "192.0.2.1/32", left(190*time.Second)), on("eth0", "192.0.2.2/32", left(50*time.Second)),
+		in := inputsFor(
+			local("192.0.2.1", 24), local("192.0.2.2", 24), local("192.0.2.3", 24), local("192.0.2.4", 24, takeover),
+			virtual("198.51.100.1", 32),
+		)
+		in.Observed.Addresses = append(in.Observed.Addresses, on("eth0", "192.0.2.1/32", left(190*time.Second)),
+			on("eth0", "192.0.2.2/32", left(50*time.Second)),
 			on("eth0", "192.0.2.3/32", left(100*time.Second)), on("eth0", "192.0.2.9/32", left(60*time.Second)))
 		c.edit(&in)
 		_, decision := Decide(Memory{}, in)
@@ -422,10 +495,14 @@ func TestRenewalsComeLast(t *testing.T) {
 func TestUnrenewed(t *testing.T) {
 	t.Parallel()
 	in := inputsFor(local("192.0.2.1", 24), local("192.0.2.2", 24))
-	in.Observed.Addresses = append(in.Observed.Addresses, on("eth0", "192.0.2.1/32", left(50*time.Second)), on("eth0", "192.0.2.2/32", left(100*time.Second)))
+	in.Observed.Addresses = append(
+		in.Observed.Addresses, on("eth0", "192.0.2.1/32", left(50*time.Second)),
+		on("eth0", "192.0.2.2/32", left(100*time.Second)),
+	)
 	memory, _ := conclude(in, Outcomes{Unrenewed: 1})
 	want := map[netip.Addr]time.Time{
-		netip.MustParseAddr("192.0.2.1"): begin.Add(300 * time.Second), netip.MustParseAddr("192.0.2.2"): begin.Add(100 * time.Second),
+		netip.MustParseAddr("192.0.2.1"): begin.Add(300 * time.Second),
+		netip.MustParseAddr("192.0.2.2"): begin.Add(100 * time.Second),
 	}
 	if diff := cmp.Diff(want, memory.ValidUntil); diff != "" {
 		t.Errorf("valid until (-want +got):\n%s", diff)

@@ -32,7 +32,8 @@ func TestClaimantIsAskedThreeTimes(t *testing.T) {
 			contested = stranger
 		}
 		want := []string{
-			`ask true, next in 20ms, contested ""`, `ask true, next in 20ms, contested ""`, `ask true, next in 100ms, contested ""`,
+			`ask true, next in 20ms, contested ""`, `ask true, next in 20ms, contested ""`,
+			`ask true, next in 100ms, contested ""`,
 			fmt.Sprintf("ask false, next in 0s, contested %q", contested),
 		}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
@@ -58,14 +59,17 @@ func TestCheckEndsWithItsAddress(t *testing.T) {
 // A node that has just added the address, as another may have, waits before it asks that one.
 func TestClaimAtTheSameTimeMakesTheAgentHesitate(t *testing.T) {
 	t.Parallel()
-	for after, want := range map[time.Duration]time.Duration{0: 100 * time.Millisecond, time.Second - 1: 100 * time.Millisecond, time.Second: 0} {
+	for after, want := range map[time.Duration]time.Duration{
+		0: 100 * time.Millisecond, time.Second - 1: 100 * time.Millisecond, time.Second: 0,
+	} {
 		d := holding(heldOn("eth0", heldAddr))
 		d.NoteAdded(&Desired{Addr: heldAddr}, begin)
 		if r := hear(d, announcementOf(stranger), notFresh, after); r.Check == nil || r.CheckWithin != want {
 			t.Errorf("after %s: %+v, want a Check within %s", after, r, want)
 		}
 	}
-	if r := hearAnswer(holding(heldOn("eth0", heldAddr)), stranger, notFresh, time.Hour); r.Check == nil || r.CheckWithin != 100*time.Millisecond {
+	if r := hearAnswer(holding(heldOn("eth0", heldAddr)), stranger, notFresh, time.Hour); r.Check == nil ||
+		r.CheckWithin != 100*time.Millisecond {
 		t.Errorf("a suspect: %+v, want a Check within 100 ms", r)
 	}
 }

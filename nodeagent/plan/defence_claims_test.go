@@ -20,7 +20,9 @@ func TestHolderYieldsToHigherEpoch(t *testing.T) {
 	t.Parallel()
 	hasSuccessor := func(h *Held) { h.HigherMACs = []string{higherMAC} }
 	for _, isFresh := range []bool{fresh, notFresh} {
-		for name, frame := range map[string]Frame{"claim": announcementOf(higherMAC), "request": requestOf(higherMAC), "answer": answerOf(higherMAC)} {
+		for name, frame := range map[string]Frame{
+			"claim": announcementOf(higherMAC), "request": requestOf(higherMAC), "answer": answerOf(higherMAC),
+		} {
 			d := holding(heldOn("eth0", heldAddr, hasSuccessor))
 			d.NoteAsked(heldAddr, begin)
 			r := hear(d, frame, isFresh, 0)

@@ -46,7 +46,13 @@ func playDefence(t *testing.T, seed uint64) (reactions []string, yields int) {
 	var held []Held
 	for i := range 4 {
 		prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + i)}), 32)
-		held = append(held, Held{Address: Address{Interface: "eth0", Prefix: prefix, Ours: true}, Epoch: 1, Undefended: i == 3, PreviousMACs: []string{previous}})
+		held = append(
+			held,
+			Held{
+				Address: Address{Interface: "eth0", Prefix: prefix, Ours: true}, Epoch: 1, Undefended: i == 3,
+				PreviousMACs: []string{previous},
+			},
+		)
 	}
 	d.NoteAdded(&Desired{Addr: held[0].Prefix.Addr(), PreviousMACs: []string{previous}}, now)
 	d.Hold(held)
@@ -83,9 +89,17 @@ func playDefence(t *testing.T, seed uint64) (reactions []string, yields int) {
 		if random.IntN(2) == 0 {
 			mac = stations[random.IntN(4)]
 		}
-		f := Frame{Addr: addr, MAC: mac, IsRequest: random.IntN(3) == 0, IsGratuitous: random.IntN(3) == 0, IsDirect: random.IntN(2) == 0}
+		f := Frame{
+			Addr: addr, MAC: mac, IsRequest: random.IntN(3) == 0, IsGratuitous: random.IntN(3) == 0,
+			IsDirect: random.IntN(2) == 0,
+		}
 		r := d.Hear("eth0", f, isFresh, mac == gateway, now)
-		reactions = append(reactions, fmt.Sprintf("%s %s claim %v yield %q check %v contested %q", addr, mac, r.Claim, r.YieldTo, r.Check != nil, r.Contested))
+		reactions = append(
+			reactions,
+			fmt.Sprintf(
+				"%s %s claim %v yield %q check %v contested %q", addr, mac, r.Claim, r.YieldTo, r.Check != nil, r.Contested,
+			),
+		)
 		if r.Check != nil {
 			checks = append(checks, r.Check)
 		}
@@ -98,7 +112,8 @@ func playDefence(t *testing.T, seed uint64) (reactions []string, yields int) {
 		if r.YieldTo != "" {
 			yields++
 			askedAt, isAsked := wasAsked[addr.String()+mac]
-			if !isAsked || now.Sub(askedAt) > CheckWindow || f.IsGratuitous || f.IsRequest || isFresh && !h.Undefended || mac == gateway {
+			if !isAsked || now.Sub(askedAt) > CheckWindow || f.IsGratuitous || f.IsRequest || isFresh && !h.Undefended ||
+				mac == gateway {
 				t.Errorf("%s is yielded to %s: %+v, fresh %v", addr, mac, f, isFresh)
 			}
 			if _, isHeld := d.Held[addr]; isHeld {

@@ -144,7 +144,10 @@ func TestStatements(t *testing.T) {
 	v6 := netip.MustParseAddr("2001:db8::1")
 	const advertisement, gratuitous, direct, request = 1, 2, 4, 8
 	frame := func(addr netip.Addr, is int) Frame {
-		return Frame{Addr: addr, IsAdvertisement: is&advertisement > 0, IsGratuitous: is&gratuitous > 0, IsDirect: is&direct > 0, IsRequest: is&request > 0}
+		return Frame{
+			Addr: addr, IsAdvertisement: is&advertisement > 0, IsGratuitous: is&gratuitous > 0, IsDirect: is&direct > 0,
+			IsRequest: is&request > 0,
+		}
 	}
 	d := NewDefence()
 	d.NodeAddresses = []Address{on("eth0", "192.0.2.11/24", notOurs), on("eth1", "2001:db8::11/64", notOurs)}
@@ -163,9 +166,18 @@ func TestStatements(t *testing.T) {
 		{"an ARP announcement for this node", "eth0", frame(heldAddr, gratuitous|direct), 0, StatementAnnouncement},
 		{"an advertisement for this node", "eth0", frame(v6, advertisement|direct), time.Second, StatementAnswer},
 		{"an advertisement for this node, too late", "eth0", frame(v6, advertisement|direct), 2 * time.Second, StatementUse},
-		{"an advertisement for all after a question without a sender", "eth0", frame(v6, advertisement|gratuitous), 250 * time.Millisecond, StatementAnswer},
-		{"an advertisement for all, too late", "eth0", frame(v6, advertisement|gratuitous), 250*time.Millisecond + 1, StatementAnnouncement},
-		{"an advertisement for all after a question with a sender", "eth1", frame(v6, advertisement|gratuitous), 0, StatementAnnouncement},
+		{
+			"an advertisement for all after a question without a sender", "eth0", frame(v6, advertisement|gratuitous),
+			250 * time.Millisecond, StatementAnswer,
+		},
+		{
+			"an advertisement for all, too late", "eth0", frame(v6, advertisement|gratuitous), 250*time.Millisecond + 1,
+			StatementAnnouncement,
+		},
+		{
+			"an advertisement for all after a question with a sender", "eth1", frame(v6, advertisement|gratuitous), 0,
+			StatementAnnouncement,
+		},
 	} {
 		if got := d.statementOf(c.iface, c.frame, begin, begin.Add(c.after)); got != c.want {
 			t.Errorf("%s: %d, want %d", c.name, got, c.want)

@@ -100,12 +100,15 @@ func TestYieldsOfEarlierEntries(t *testing.T) {
 		listed []purelbv1.Announcement
 		want   bool
 	}{
-		"under the same epoch":          {[]purelbv1.Announcement{announcement(local("192.0.2.1", 24))}, true},
-		"under a lower epoch":           {[]purelbv1.Announcement{announcement(local("192.0.2.1", 24, epoch(2)))}, false},
-		"under a higher epoch":          {[]purelbv1.Announcement{announcement(local("192.0.2.1", 24, epoch(4)))}, true}, // ForgetYields forgets it
-		"moved to another Announcement": {[]purelbv1.Announcement{announcement(local("192.0.2.1", 24, epoch(2))), announcement(local("192.0.2.1", 24))}, true},
-		"another address":               {[]purelbv1.Announcement{announcement(local("192.0.2.2", 24, epoch(2)))}, true},
-		"no Announcement":               {nil, true},
+		"under the same epoch": {[]purelbv1.Announcement{announcement(local("192.0.2.1", 24))}, true},
+		"under a lower epoch":  {[]purelbv1.Announcement{announcement(local("192.0.2.1", 24, epoch(2)))}, false},
+		// ForgetYields forgets it
+		"under a higher epoch": {[]purelbv1.Announcement{announcement(local("192.0.2.1", 24, epoch(4)))}, true},
+		"moved to another Announcement": {
+			[]purelbv1.Announcement{announcement(local("192.0.2.1", 24, epoch(2))), announcement(local("192.0.2.1", 24))}, true,
+		},
+		"another address": {[]purelbv1.Announcement{announcement(local("192.0.2.2", 24, epoch(2)))}, true},
+		"no Announcement": {nil, true},
 	} {
 		d := yielding()
 		d.ForgetYieldsOfEarlierEntries(c.listed)

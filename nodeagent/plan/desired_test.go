@@ -33,18 +33,49 @@ func TestMergeDesired(t *testing.T) {
 		want          []string
 		invalid       []string
 	}{
-		"none":                      {nil, nil, nil, nil},
-		"ascending, of all objects": {[]entries{{virtual("198.51.100.10", 32)}, {virtual("198.51.100.9", 32)}}, entries{one}, []string{"198.51.100.1/32 kube-lb0 0", "198.51.100.9/32 kube-lb0 0", "198.51.100.10/32 kube-lb0 0"}, nil},
-		"only shared entries":       {nil, entries{one, virtual("198.51.100.2", 32)}, []string{"198.51.100.1/32 kube-lb0 0", "198.51.100.2/32 kube-lb0 0"}, nil},
-		"of equal epochs that of the first Announcement":   {[]entries{{local("192.0.2.1", 24)}, {local("192.0.2.1", 24, onEth1)}}, nil, []string{"192.0.2.1/32 eth0 3"}, nil},
-		"a higher epoch in a later Announcement":           {[]entries{{local("192.0.2.1", 24)}, {local("192.0.2.1", 24, onEth1, epoch(4))}}, nil, []string{"192.0.2.1/32 eth1 4"}, nil},
-		"a lower epoch in a later Announcement":            {[]entries{{local("192.0.2.1", 24)}, {local("192.0.2.1", 24, onEth1, epoch(2))}}, nil, []string{"192.0.2.1/32 eth0 3"}, nil},
-		"an Announcement's before a shared entry":          {[]entries{{local("192.0.2.1", 24)}}, entries{virtual("192.0.2.1", 32), one}, []string{"192.0.2.1/32 eth0 3", "198.51.100.1/32 kube-lb0 0"}, nil},
-		"a shared entry twice":                             {nil, entries{one, one}, []string{"198.51.100.1/32 kube-lb0 0"}, nil},
-		"no address":                                       {[]entries{{noAddress, one}}, entries{noAddress}, []string{"198.51.100.1/32 kube-lb0 0"}, nil},
-		"the longest and the shortest mask":                {[]entries{{one}}, entries{virtual("198.51.100.2", 1)}, []string{"198.51.100.1/32 kube-lb0 0", "198.51.100.2/1 kube-lb0 0"}, nil},
-		"masks that are none":                              {[]entries{{with(one, bits(0))}}, entries{virtual("198.51.100.2", 33)}, nil, []string{"198.51.100.1 prefix length 0 is not one of this family", "198.51.100.2 prefix length 33 is not one of this family"}},
-		"a bad mask does not matter where another is good": {[]entries{{with(one, bits(0))}, {one}}, entries{with(one, bits(99))}, []string{"198.51.100.1/32 kube-lb0 0"}, nil},
+		"none": {nil, nil, nil, nil},
+		"ascending, of all objects": {
+			[]entries{{virtual("198.51.100.10", 32)}, {virtual("198.51.100.9", 32)}}, entries{one},
+			[]string{"198.51.100.1/32 kube-lb0 0", "198.51.100.9/32 kube-lb0 0", "198.51.100.10/32 kube-lb0 0"}, nil,
+		},
+		"only shared entries": {
+			nil, entries{one, virtual("198.51.100.2", 32)}, []string{"198.51.100.1/32 kube-lb0 0", "198.51.100.2/32 kube-lb0 0"},
+			nil,
+		},
+		"of equal epochs that of the first Announcement": {
+			[]entries{{local("192.0.2.1", 24)}, {local("192.0.2.1", 24, onEth1)}}, nil, []string{"192.0.2.1/32 eth0 3"}, nil,
+		},
+		"a higher epoch in a later Announcement": {
+			[]entries{{local("192.0.2.1", 24)}, {local("192.0.2.1", 24, onEth1, epoch(4))}}, nil,
+			[]string{"192.0.2.1/32 eth1 4"}, nil,
+		},
+		"a lower epoch in a later Announcement": {
+			[]entries{{local("192.0.2.1", 24)}, {local("192.0.2.1", 24, onEth1, epoch(2))}}, nil,
+			[]string{"192.0.2.1/32 eth0 3"}, nil,
+		},
+		"an Announcement's before a shared entry": {
+			[]entries{{local("192.0.2.1", 24)}}, entries{virtual("192.0.2.1", 32), one},
+			[]string{"192.0.2.1/32 eth0 3", "198.51.100.1/32 kube-lb0 0"}, nil,
+		},
+		"a shared entry twice": {
+			nil, entries{one, one}, []string{"198.51.100.1/32 kube-lb0 0"}, nil,
+		},
+		"no address": {
+			[]entries{{noAddress, one}}, entries{noAddress}, []string{"198.51.100.1/32 kube-lb0 0"}, nil,
+		},
+		"the longest and the shortest mask": {
+			[]entries{{one}}, entries{virtual("198.51.100.2", 1)},
+			[]string{"198.51.100.1/32 kube-lb0 0", "198.51.100.2/1 kube-lb0 0"}, nil,
+		},
+		"masks that are none": {
+			[]entries{{with(one, bits(0))}}, entries{virtual("198.51.100.2", 33)}, nil,
+			[]string{
+				"198.51.100.1 prefix length 0 is not one of this family", "198.51.100.2 prefix length 33 is not one of this family",
+			},
+		},
+		"a bad mask does not matter where another is good": {
+			[]entries{{with(one, bits(0))}, {one}}, entries{with(one, bits(99))}, []string{"198.51.100.1/32 kube-lb0 0"}, nil,
+		},
 	} {
 		var announcements []purelbv1.Announcement
 		for i, list := range c.announcements {
@@ -62,7 +93,8 @@ func TestMergeDesired(t *testing.T) {
 			got = append(got, fmt.Sprintf("%s %s %d", d.Prefix, d.Interface, d.Epoch))
 		}
 		for _, text := range []string{"198.51.100.1", "198.51.100.2"} {
-			if r, isInvalid := invalid[netip.MustParseAddr(text)]; isInvalid && r.State == purelbv1.StateFailed && r.Reason == ReasonInvalid {
+			if r, isInvalid := invalid[netip.MustParseAddr(text)]; isInvalid && r.State == purelbv1.StateFailed &&
+				r.Reason == ReasonInvalid {
 				problems = append(problems, text+" "+r.Message)
 			}
 		}
@@ -82,15 +114,31 @@ func TestTakeoverCountsOnce(t *testing.T) {
 		status purelbv1.AddressStatus
 		want   bool
 	}{
-		"announced":                    {purelbv1.AddressStatus{Address: "192.0.2.1", State: purelbv1.StateAnnounced, Epoch: 3}, false},
-		"yielded":                      {purelbv1.AddressStatus{Address: "192.0.2.1", State: purelbv1.StateYielded, Epoch: 3}, false},
-		"lost":                         {purelbv1.AddressStatus{Address: "192.0.2.1", State: purelbv1.StateFailed, Epoch: 3, Reason: "Lost"}, false},
-		"pending":                      {purelbv1.AddressStatus{Address: "192.0.2.1", State: purelbv1.StatePending, Epoch: 3}, true},
-		"announced under another":      {purelbv1.AddressStatus{Address: "192.0.2.1", State: purelbv1.StateAnnounced, Epoch: 2}, true},
-		"lost under another":           {purelbv1.AddressStatus{Address: "192.0.2.1", State: purelbv1.StateFailed, Epoch: 2, Reason: "Lost"}, true},
-		"another address is announced": {purelbv1.AddressStatus{Address: "192.0.2.2", State: purelbv1.StateAnnounced, Epoch: 3}, true},
+		"announced": {
+			purelbv1.AddressStatus{Address: "192.0.2.1", State: purelbv1.StateAnnounced, Epoch: 3}, false,
+		},
+		"yielded": {
+			purelbv1.AddressStatus{Address: "192.0.2.1", State: purelbv1.StateYielded, Epoch: 3}, false,
+		},
+		"lost": {
+			purelbv1.AddressStatus{Address: "192.0.2.1", State: purelbv1.StateFailed, Epoch: 3, Reason: "Lost"}, false,
+		},
+		"pending": {
+			purelbv1.AddressStatus{Address: "192.0.2.1", State: purelbv1.StatePending, Epoch: 3}, true,
+		},
+		"announced under another": {
+			purelbv1.AddressStatus{Address: "192.0.2.1", State: purelbv1.StateAnnounced, Epoch: 2}, true,
+		},
+		"lost under another": {
+			purelbv1.AddressStatus{Address: "192.0.2.1", State: purelbv1.StateFailed, Epoch: 2, Reason: "Lost"}, true,
+		},
+		"another address is announced": {
+			purelbv1.AddressStatus{Address: "192.0.2.2", State: purelbv1.StateAnnounced, Epoch: 3}, true,
+		},
 	} {
-		desired, _ := MergeDesired([]purelbv1.Announcement{reported(announcement(local("192.0.2.1", 24, takeover)), c.status)}, nil)
+		desired, _ := MergeDesired(
+			[]purelbv1.Announcement{reported(announcement(local("192.0.2.1", 24, takeover)), c.status)}, nil,
+		)
 		if desired[0].Takeover != c.want {
 			t.Errorf("%s: takes over %v, want %v", name, desired[0].Takeover, c.want)
 		}

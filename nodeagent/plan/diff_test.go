@@ -85,7 +85,9 @@ type operation struct {
 func TestDiff(t *testing.T) {
 	t.Parallel()
 	links := []Link{{Name: "eth0", Up: true}, {Name: "eth1", Up: true}, {Name: "eth9"}, {Name: "kube-lb0"}}
-	own := []Address{on("eth0", "192.0.2.11/24", notOurs), on("eth1", "192.0.2.12/24", notOurs), on("eth9", "192.0.2.13/24", notOurs)}
+	own := []Address{
+		on("eth0", "192.0.2.11/24", notOurs), on("eth1", "192.0.2.12/24", notOurs), on("eth9", "192.0.2.13/24", notOurs),
+	}
 	onInterface := func(name string) func(*purelbv1.AnnouncedAddress) {
 		return func(a *purelbv1.AnnouncedAddress) { a.Interface = purelbv1.InterfaceName(name) }
 	}
@@ -118,10 +120,12 @@ func TestDiff(t *testing.T) {
 			},
 		},
 		"all Announcements of the node count": {
-			announcements: []purelbv1.Announcement{announcement(virtual("198.51.100.1", 32)), announcement(virtual("198.51.100.2", 32))},
-			addresses:     []Address{on("kube-lb0", "198.51.100.2/32")},
-			want:          []operation{{Kind: "Add", Address: on("kube-lb0", "198.51.100.1/32")}},
-			states:        map[string]string{"198.51.100.1": "Announced ", "198.51.100.2": "Announced "},
+			announcements: []purelbv1.Announcement{
+				announcement(virtual("198.51.100.1", 32)), announcement(virtual("198.51.100.2", 32)),
+			},
+			addresses: []Address{on("kube-lb0", "198.51.100.2/32")},
+			want:      []operation{{Kind: "Add", Address: on("kube-lb0", "198.51.100.1/32")}},
+			states:    map[string]string{"198.51.100.1": "Announced ", "198.51.100.2": "Announced "},
 		},
 		"Local is probed for, announced and renewed; IPv6 is never a source address": {
 			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24), local("2001:db8::1", 64))},
@@ -149,28 +153,36 @@ func TestDiff(t *testing.T) {
 			renewIn:       100 * time.Second,
 		},
 		"Takeover counts once": {
-			announcements: []purelbv1.Announcement{reported(announcement(local("192.0.2.1", 24, takeover)), was(purelbv1.StateAnnounced, 3, ""))},
-			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/32"), Probe: true, Announce: true}},
-			states:        map[string]string{"192.0.2.1": "Pending Probing"},
-			renewIn:       100 * time.Second,
+			announcements: []purelbv1.Announcement{
+				reported(announcement(local("192.0.2.1", 24, takeover)), was(purelbv1.StateAnnounced, 3, "")),
+			},
+			want:    []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/32"), Probe: true, Announce: true}},
+			states:  map[string]string{"192.0.2.1": "Pending Probing"},
+			renewIn: 100 * time.Second,
 		},
 		"Takeover counts once even after the address was lost": {
-			announcements: []purelbv1.Announcement{reported(announcement(local("192.0.2.1", 24, takeover)), was(purelbv1.StateConflict, 3, ReasonLost))},
-			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/32"), Probe: true, Announce: true}},
-			states:        map[string]string{"192.0.2.1": "Pending Probing"},
-			renewIn:       100 * time.Second,
+			announcements: []purelbv1.Announcement{
+				reported(announcement(local("192.0.2.1", 24, takeover)), was(purelbv1.StateConflict, 3, ReasonLost)),
+			},
+			want:    []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/32"), Probe: true, Announce: true}},
+			states:  map[string]string{"192.0.2.1": "Pending Probing"},
+			renewIn: 100 * time.Second,
 		},
 		"Takeover ends Waiting": {
-			announcements: []purelbv1.Announcement{reported(announcement(local("192.0.2.1", 24, takeover)), was(purelbv1.StateWaiting, 3, ReasonPreviousHolder))},
-			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/32"), Announce: true}},
-			states:        map[string]string{"192.0.2.1": "Announced "},
-			renewIn:       100 * time.Second,
+			announcements: []purelbv1.Announcement{
+				reported(announcement(local("192.0.2.1", 24, takeover)), was(purelbv1.StateWaiting, 3, ReasonPreviousHolder)),
+			},
+			want:    []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/32"), Announce: true}},
+			states:  map[string]string{"192.0.2.1": "Announced "},
+			renewIn: 100 * time.Second,
 		},
 		"Takeover counts again for a new epoch": {
-			announcements: []purelbv1.Announcement{reported(announcement(local("192.0.2.1", 24, takeover)), was(purelbv1.StateAnnounced, 2, ""))},
-			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/32"), Announce: true}},
-			states:        map[string]string{"192.0.2.1": "Announced "},
-			renewIn:       100 * time.Second,
+			announcements: []purelbv1.Announcement{
+				reported(announcement(local("192.0.2.1", 24, takeover)), was(purelbv1.StateAnnounced, 2, "")),
+			},
+			want:    []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/32"), Announce: true}},
+			states:  map[string]string{"192.0.2.1": "Announced "},
+			renewIn: 100 * time.Second,
 		},
 		"no probe where it is switched off, for one or for all": {
 			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24, skipProbe))},
@@ -193,7 +205,9 @@ func TestDiff(t *testing.T) {
 		},
 		"renewed when two thirds remain": {
 			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24), local("2001:db8::1", 64))},
-			addresses:     []Address{on("eth0", "192.0.2.1/32", left(200*time.Second)), on("eth0", "2001:db8::1/128", left(199*time.Second))},
+			addresses: []Address{
+				on("eth0", "192.0.2.1/32", left(200*time.Second)), on("eth0", "2001:db8::1/128", left(199*time.Second)),
+			},
 			want: []operation{
 				{Kind: "Renew", Address: on("eth0", "192.0.2.1/32")},
 				{Kind: "Renew", Address: on("eth0", "2001:db8::1/128")},
@@ -275,8 +289,10 @@ func TestDiff(t *testing.T) {
 			announcements: []purelbv1.Announcement{announcement(virtual("198.51.100.1", 24))},
 			settings:      func(s *Settings) { s.Virtual.NoPrefixRoute = true },
 			addresses:     []Address{on("kube-lb0", "198.51.100.1/24")},
-			want:          []operation{{Kind: "Replace", Address: on("kube-lb0", "198.51.100.1/24", func(a *Address) { a.NoPrefixRoute = true })}},
-			states:        map[string]string{"198.51.100.1": "Announced "},
+			want: []operation{
+				{Kind: "Replace", Address: on("kube-lb0", "198.51.100.1/24", func(a *Address) { a.NoPrefixRoute = true })},
+			},
+			states: map[string]string{"198.51.100.1": "Announced "},
 		},
 		"a foreign address is never touched": {
 			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24))},
@@ -343,7 +359,9 @@ func TestDiff(t *testing.T) {
 		},
 		"other flags and another mask: one is replaced, the other goes": {
 			announcements: []purelbv1.Announcement{announcement(virtual("198.51.100.1", 24))},
-			addresses:     []Address{on("kube-lb0", "198.51.100.1/24", func(a *Address) { a.NoPrefixRoute = true }), on("kube-lb0", "198.51.100.1/32")},
+			addresses: []Address{
+				on("kube-lb0", "198.51.100.1/24", func(a *Address) { a.NoPrefixRoute = true }), on("kube-lb0", "198.51.100.1/32"),
+			},
 			want: []operation{
 				{Kind: "Remove", Address: on("kube-lb0", "198.51.100.1/32")},
 				{Kind: "Replace", Address: on("kube-lb0", "198.51.100.1/24")},
@@ -351,9 +369,12 @@ func TestDiff(t *testing.T) {
 			states: map[string]string{"198.51.100.1": "Announced "},
 		},
 		"of several addresses the first to run out says when to renew": {
-			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24), local("192.0.2.2", 24), local("192.0.2.3", 24))},
+			announcements: []purelbv1.Announcement{
+				announcement(local("192.0.2.1", 24), local("192.0.2.2", 24), local("192.0.2.3", 24)),
+			},
 			addresses: []Address{
-				on("eth0", "192.0.2.1/32", left(250*time.Second)), on("eth0", "192.0.2.2/32", left(201*time.Second)), on("eth0", "192.0.2.3/32", left(300*time.Second)),
+				on("eth0", "192.0.2.1/32", left(250*time.Second)), on("eth0", "192.0.2.2/32", left(201*time.Second)),
+				on("eth0", "192.0.2.3/32", left(300*time.Second)),
 			},
 			states:  map[string]string{"192.0.2.1": "Announced ", "192.0.2.2": "Announced ", "192.0.2.3": "Announced "},
 			renewIn: time.Second,
@@ -375,13 +396,20 @@ func TestDiff(t *testing.T) {
 		"a preferred lifetime of its own is renewed by that": {
 			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24, takeover))},
 			settings:      func(s *Settings) { s.Local.Preferred = 60 * time.Second },
-			want:          []operation{{Kind: "Add", Address: on("eth0", "192.0.2.1/32", func(a *Address) { a.Preferred = 60 * time.Second }), Announce: true}},
-			states:        map[string]string{"192.0.2.1": "Announced "},
-			renewIn:       20 * time.Second,
+			want: []operation{
+				{
+					Kind: "Add", Address: on("eth0", "192.0.2.1/32", func(a *Address) { a.Preferred = 60 * time.Second }),
+					Announce: true,
+				},
+			},
+			states:  map[string]string{"192.0.2.1": "Announced "},
+			renewIn: 20 * time.Second,
 		},
 		"before the node's own address: added again, behind that": {
-			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24), local("192.0.2.2", 24), local("192.0.2.3", 24), virtual("198.51.100.1", 32))},
-			unaddressed:   true,
+			announcements: []purelbv1.Announcement{
+				announcement(local("192.0.2.1", 24), local("192.0.2.2", 24), local("192.0.2.3", 24), virtual("198.51.100.1", 32)),
+			},
+			unaddressed: true,
 			addresses: []Address{
 				on("eth1", "192.0.2.12/24", notOurs), on("kube-lb0", "198.51.100.1/32"), on("kube-lb0", "198.51.100.2/32", notOurs),
 				on("eth0", "192.0.2.1/32", left(250*time.Second)), on("eth0", "192.0.2.2/32"), on("eth0", "192.0.2.11/24", notOurs),
@@ -391,7 +419,9 @@ func TestDiff(t *testing.T) {
 				{Kind: "Replace", Address: on("eth0", "192.0.2.1/32")},
 				{Kind: "Replace", Address: on("eth0", "192.0.2.2/32")},
 			},
-			states:  map[string]string{"192.0.2.1": "Announced ", "192.0.2.2": "Announced ", "192.0.2.3": "Announced ", "198.51.100.1": "Announced "},
+			states: map[string]string{
+				"192.0.2.1": "Announced ", "192.0.2.2": "Announced ", "192.0.2.3": "Announced ", "198.51.100.1": "Announced ",
+			},
 			renewIn: 90 * time.Second,
 		},
 		"before an address of scope link, which the kernel lists last": {
@@ -410,13 +440,17 @@ func TestDiff(t *testing.T) {
 			renewIn:       100 * time.Second,
 		},
 		"the node's own address is away: IPv4 waits, what is there stays": {
-			announcements: []purelbv1.Announcement{announcement(local("192.0.2.1", 24, takeover), local("192.0.2.2", 24), local("2001:db8::1", 64, takeover))},
-			unaddressed:   true,
+			announcements: []purelbv1.Announcement{
+				announcement(local("192.0.2.1", 24, takeover), local("192.0.2.2", 24), local("2001:db8::1", 64, takeover)),
+			},
+			unaddressed: true,
 			addresses: []Address{
 				on("eth0", "192.0.2.2/32"), on("eth0", "2001:db8::11/64", notOurs), on("eth1", "192.0.2.12/24", notOurs),
 			},
-			want:    []operation{{Kind: "Add", Address: on("eth0", "2001:db8::1/128"), Announce: true}},
-			states:  map[string]string{"192.0.2.1": "Pending NoNodeAddress", "192.0.2.2": "Announced ", "2001:db8::1": "Announced "},
+			want: []operation{{Kind: "Add", Address: on("eth0", "2001:db8::1/128"), Announce: true}},
+			states: map[string]string{
+				"192.0.2.1": "Pending NoNodeAddress", "192.0.2.2": "Announced ", "2001:db8::1": "Announced ",
+			},
 			renewIn: 100 * time.Second,
 		},
 		"a mask that is none": {
@@ -469,7 +503,8 @@ func TestDiff(t *testing.T) {
 func TestDiffConverges(t *testing.T) {
 	t.Parallel()
 	desired, _ := MergeDesired([]purelbv1.Announcement{announcement(
-		local("192.0.2.1", 24), local("192.0.2.2", 24, takeover), local("2001:db8::1", 64), virtual("198.51.100.1", 32))}, nil)
+		local("192.0.2.1", 24), local("192.0.2.2", 24, takeover), local("2001:db8::1", 64), virtual("198.51.100.1", 32))},
+		nil)
 	observed := Observed{
 		Links: []Link{{Name: "eth0", Up: true}, {Name: "eth1", Up: true}, {Name: "kube-lb0"}},
 		Addresses: []Address{
@@ -500,18 +535,26 @@ func TestDiffConverges(t *testing.T) {
 
 func TestResults(t *testing.T) {
 	t.Parallel()
-	d := &Desired{Addr: netip.MustParseAddr("192.0.2.1"), Interface: "eth0", Epoch: 3, PreviousMACs: []string{"02:00:00:00:00:01"}}
+	d := &Desired{
+		Addr: netip.MustParseAddr("192.0.2.1"), Interface: "eth0", Epoch: 3, PreviousMACs: []string{"02:00:00:00:00:01"},
+	}
 	for name, tc := range map[string]struct {
 		got  Result
 		want Result
 	}{
 		"the previous holder answers": {
 			answeredResult(d, "02:00:00:00:00:01"),
-			Result{State: purelbv1.StateWaiting, Epoch: 3, MAC: "02:00:00:00:00:01", Reason: "PreviousHolder", Message: "its previous holder, 02:00:00:00:00:01, still answers for the address; waiting until it stops"},
+			Result{
+				State: purelbv1.StateWaiting, Epoch: 3, MAC: "02:00:00:00:00:01", Reason: "PreviousHolder",
+				Message: "its previous holder, 02:00:00:00:00:01, still answers for the address; waiting until it stops",
+			},
 		},
 		"a stranger answers": {
 			answeredResult(d, "02:00:00:00:00:02"),
-			Result{State: purelbv1.StateConflict, Epoch: 3, MAC: "02:00:00:00:00:02", Reason: "Answered", Message: "02:00:00:00:00:02 on eth0 answers for the address; waiting until it stops"},
+			Result{
+				State: purelbv1.StateConflict, Epoch: 3, MAC: "02:00:00:00:00:02", Reason: "Answered",
+				Message: "02:00:00:00:00:02 on eth0 answers for the address; waiting until it stops",
+			},
 		},
 		"the kernel refused": {
 			FailedResult(d, ReasonAddFailed, errors.New("no")),

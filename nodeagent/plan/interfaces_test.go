@@ -76,7 +76,9 @@ func TestInterfaces(t *testing.T) {
 	}
 	eth1v6 := eth1
 	eth1v6.Subnets = []string{"fd00:88::11/64"}
-	wlan0 := purelbv1.NodeInterface{Name: "wlan0", MAC: "02:00:00:00:00:03", Subnets: []string{"10.99.0.11/24"}, Gateways: []string{"10.99.0.1"}}
+	wlan0 := purelbv1.NodeInterface{
+		Name: "wlan0", MAC: "02:00:00:00:00:03", Subnets: []string{"10.99.0.11/24"}, Gateways: []string{"10.99.0.1"},
+	}
 
 	down := func(nic purelbv1.NodeInterface, defaults ...purelbv1.IPFamily) purelbv1.NodeInterface {
 		nic.Down, nic.DefaultRoute = true, defaults
@@ -94,24 +96,48 @@ func TestInterfaces(t *testing.T) {
 		want      []purelbv1.NodeInterface
 		down      []string
 	}{
-		"default, for each family by itself":       {Selection{LocalInterface: "default"}, []purelbv1.NodeInterface{eth0v4, eth1v6}, nil},
-		"default and a name":                       {Selection{LocalInterface: "default", Interfaces: []string{"wlan0", "eth1", "none"}}, []purelbv1.NodeInterface{eth0v4, eth1, wlan0}, nil},
-		"expression":                               {Selection{LocalInterface: "eth0|wl.*"}, []purelbv1.NodeInterface{eth0, wlan0}, nil},
-		"expression matches the whole name":        {Selection{LocalInterface: "eth"}, []purelbv1.NodeInterface{}, nil},
-		"expression matches everything":            {Selection{LocalInterface: ".*"}, []purelbv1.NodeInterface{eth0, eth1, wlan0}, nil},
-		"names that never count":                   {Selection{LocalInterface: "none", Interfaces: []string{"lo", "kube-lb0", "old-lb0"}}, []purelbv1.NodeInterface{}, nil},
-		"one that is down, with the default route": {Selection{LocalInterface: "default"}, []purelbv1.NodeInterface{eth1v6, wlan0Default}, []string{"eth0"}},
-		"one that is down, picked by name":         {Selection{LocalInterface: "none", Interfaces: []string{"eth0", "eth1"}}, []purelbv1.NodeInterface{eth0Default, down(eth1)}, []string{"eth1"}},
-		"all are down": {Selection{LocalInterface: ".*"}, []purelbv1.NodeInterface{down(eth0, "IPv4"), down(eth1, "IPv6"), down(wlan0)},
+		"default, for each family by itself": {
+			Selection{LocalInterface: "default"}, []purelbv1.NodeInterface{eth0v4, eth1v6}, nil,
+		},
+		"default and a name": {
+			Selection{LocalInterface: "default", Interfaces: []string{"wlan0", "eth1", "none"}},
+			[]purelbv1.NodeInterface{eth0v4, eth1, wlan0}, nil,
+		},
+		"expression": {
+			Selection{LocalInterface: "eth0|wl.*"}, []purelbv1.NodeInterface{eth0, wlan0}, nil,
+		},
+		"expression matches the whole name": {Selection{LocalInterface: "eth"}, []purelbv1.NodeInterface{}, nil},
+		"expression matches everything": {
+			Selection{LocalInterface: ".*"}, []purelbv1.NodeInterface{eth0, eth1, wlan0}, nil,
+		},
+		"names that never count": {
+			Selection{LocalInterface: "none", Interfaces: []string{"lo", "kube-lb0", "old-lb0"}}, []purelbv1.NodeInterface{},
+			nil,
+		},
+		"one that is down, with the default route": {
+			Selection{LocalInterface: "default"}, []purelbv1.NodeInterface{eth1v6, wlan0Default}, []string{"eth0"},
+		},
+		"one that is down, picked by name": {
+			Selection{LocalInterface: "none", Interfaces: []string{"eth0", "eth1"}},
+			[]purelbv1.NodeInterface{eth0Default, down(eth1)}, []string{"eth1"},
+		},
+		"all are down": {Selection{LocalInterface: ".*"}, []purelbv1.NodeInterface{
+			down(eth0, "IPv4"), down(eth1, "IPv6"), down(wlan0),
+		},
 			[]string{"eth0", "eth1", "wlan0"}},
-		"all are down, default": {Selection{LocalInterface: "default"}, []purelbv1.NodeInterface{down(eth0v4, "IPv4"), down(eth1v6, "IPv6")},
+		"all are down, default": {Selection{LocalInterface: "default"}, []purelbv1.NodeInterface{
+			down(eth0v4, "IPv4"), down(eth1v6, "IPv6"),
+		},
 			[]string{"eth0", "eth1", "wlan0"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			tc.selection.VirtualInterface = "kube-lb0"
 			for range 20 { // in whatever order the kernel lists them
-				o := Observed{append([]Link(nil), observed.Links...), append([]Address(nil), observed.Addresses...), append([]Route(nil), observed.Routes...)}
+				o := Observed{
+					append([]Link(nil), observed.Links...), append([]Address(nil), observed.Addresses...),
+					append([]Route(nil), observed.Routes...),
+				}
 				for i := range o.Links {
 					o.Links[i].Up = !slices.Contains(tc.down, o.Links[i].Name)
 				}
@@ -152,10 +178,12 @@ func TestInterfacesDoNotDependOnOurAddresses(t *testing.T) {
 		want int
 	}{
 		"one that knows its subnet from the router alone": {
-			own:    []Address{on("eth1", "fe80::1/64", notOurs)},
-			routes: []Route{route("eth1", "2001:db8::/64", "", 1024, OriginRA), route("eth1", "::/0", "fe80::99", 1024, OriginRA)},
-			ours:   []Address{on("eth1", "2001:db8::240/128")},
-			want:   1,
+			own: []Address{on("eth1", "fe80::1/64", notOurs)},
+			routes: []Route{
+				route("eth1", "2001:db8::/64", "", 1024, OriginRA), route("eth1", "::/0", "fe80::99", 1024, OriginRA),
+			},
+			ours: []Address{on("eth1", "2001:db8::240/128")},
+			want: 1,
 		},
 		"the same, with the address and the route of an older agent": {
 			routes: []Route{route("eth1", "2001:db8::/64", "", 1024, OriginRA)},
@@ -170,14 +198,18 @@ func TestInterfacesDoNotDependOnOurAddresses(t *testing.T) {
 			want:   0,
 		},
 		"one with its own": {
-			own:    []Address{on("eth1", "192.0.2.11/24", notOurs)},
-			routes: []Route{route("eth1", "192.0.2.0/24", "", 0, OriginKernel), route("eth1", "0.0.0.0/0", "192.0.2.254", 0, OriginOther)},
-			ours:   []Address{on("eth1", "192.0.2.1/24")},
-			want:   1,
+			own: []Address{on("eth1", "192.0.2.11/24", notOurs)},
+			routes: []Route{
+				route("eth1", "192.0.2.0/24", "", 0, OriginKernel), route("eth1", "0.0.0.0/0", "192.0.2.254", 0, OriginOther),
+			},
+			ours: []Address{on("eth1", "192.0.2.1/24")},
+			want: 1,
 		},
 	} {
 		for _, selected := range []string{"default", "eth1"} {
-			o := Observed{Links: []Link{{Name: "eth1", MAC: "02:00:00:00:00:01", Up: true}}, Addresses: tc.own, Routes: tc.routes}
+			o := Observed{
+				Links: []Link{{Name: "eth1", MAC: "02:00:00:00:00:01", Up: true}}, Addresses: tc.own, Routes: tc.routes,
+			}
 			selection := Selection{LocalInterface: selected, VirtualInterface: "kube-lb0"}
 			before, err := Interfaces(selection, o)
 			if err != nil {
@@ -214,13 +246,19 @@ func TestDefaultInterface(t *testing.T) {
 		"without a carrier the first, if equal":  {down, down, 100, 100, "eth0"},
 		"the only one that has a carrier counts": {down, up, 100, 100, "eth1"},
 	} {
-		routes := []Route{route("eth0", "0.0.0.0/0", "192.0.2.254", c.eth0Metric, OriginOther), route("eth1", "0.0.0.0/0", "192.0.2.254", c.eth1Metric, OriginOther)}
+		routes := []Route{
+			route("eth0", "0.0.0.0/0", "192.0.2.254", c.eth0Metric, OriginOther),
+			route("eth1", "0.0.0.0/0", "192.0.2.254", c.eth1Metric, OriginOther),
+		}
 		for range 2 { // in whatever order
 			slices.Reverse(routes)
 			observed := Observed{
 				// The interface of a route may have gone.
-				Routes: append([]Route{route("gone", "0.0.0.0/0", "192.0.2.254", 0, OriginOther), route("eth1", "10.0.0.0/8", "192.0.2.254", 0, OriginOther)}, routes...),
-				Links:  []Link{{Name: "eth0", Up: c.eth0Up}, {Name: "eth1", Up: c.eth1Up}},
+				Routes: append([]Route{
+					route("gone", "0.0.0.0/0", "192.0.2.254", 0, OriginOther),
+					route("eth1", "10.0.0.0/8", "192.0.2.254", 0, OriginOther),
+				}, routes...),
+				Links: []Link{{Name: "eth0", Up: c.eth0Up}, {Name: "eth1", Up: c.eth1Up}},
 			}
 			if got := defaultInterface(Selection{}, observed, "IPv4"); got != c.want {
 				t.Errorf("%s: %q, want %q", name, got, c.want)
@@ -244,7 +282,8 @@ func TestFaultNextHopOfBothFamilies(t *testing.T) {
 	}
 	for _, selected := range []string{purelbv1.InterfaceDefault, "eth0"} {
 		got, err := Interfaces(Selection{LocalInterface: selected}, observed)
-		if want := []string{"192.0.2.1", "fe80::1", "fe80::2"}; err != nil || len(got) != 1 || !slices.Equal(got[0].Gateways, want) {
+		if want := []string{"192.0.2.1", "fe80::1", "fe80::2"}; err != nil || len(got) != 1 ||
+			!slices.Equal(got[0].Gateways, want) {
 			t.Errorf("localInterface %s: %+v, %v; want the gateways %v", selected, got, err, want)
 		}
 	}
@@ -259,11 +298,16 @@ func TestInterfacesAreBounded(t *testing.T) {
 		observed.Links = append(observed.Links, Link{Name: name, Up: true})
 		observed.Addresses = append(observed.Addresses, Address{Interface: name, Prefix: netip.PrefixFrom(nth(i), 24)})
 		observed.Addresses = append(observed.Addresses, Address{Interface: "eth00", Prefix: netip.PrefixFrom(nth(i), 25)})
-		observed.Routes = append(observed.Routes, Route{Interface: "eth00", Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: nth(i)})
+		observed.Routes = append(
+			observed.Routes, Route{Interface: "eth00", Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: nth(i)},
+		)
 	}
 	got, err := Interfaces(Selection{LocalInterface: ".*"}, observed)
 	if err != nil || len(got) != 64 || got[0].Name != "eth00" || len(got[0].Subnets) != 64 || len(got[0].Gateways) != 16 {
-		t.Errorf("%d interfaces, the first of %d subnets and %d gateways, %v; want 64, 64, 16", len(got), len(got[0].Subnets), len(got[0].Gateways), err)
+		t.Errorf(
+			"%d interfaces, the first of %d subnets and %d gateways, %v; want 64, 64, 16", len(got), len(got[0].Subnets),
+			len(got[0].Gateways), err,
+		)
 	}
 }
 
@@ -272,13 +316,16 @@ func TestSubnets(t *testing.T) {
 	t.Parallel()
 	observed := Observed{
 		Addresses: []Address{
-			on("eth0", "192.0.2.11/24", notOurs), on("eth0", "169.254.0.1/16", notOurs), on("eth0", "224.0.0.9/32", notOurs), on("eth0", "127.0.0.2/8", notOurs),
+			on("eth0", "192.0.2.11/24", notOurs), on("eth0", "169.254.0.1/16", notOurs), on("eth0", "224.0.0.9/32", notOurs),
+			on("eth0", "127.0.0.2/8", notOurs),
 			on("eth0", "0.0.0.0/32", notOurs), on("eth1", "10.0.0.1/8", notOurs),
 		},
 		Routes: []Route{
 			route("eth0", "198.51.100.0/24", "", 0, OriginKernel), route("eth0", "203.0.113.0/24", "", 0, OriginRA),
-			route("eth0", "198.51.100.7/32", "", 0, OriginKernel), route("eth0", "169.254.0.0/16", "", 0, OriginKernel), route("eth0", "10.1.0.0/16", "", 0, OriginOther),
-			route("eth0", "10.2.0.0/16", "192.0.2.254", 0, OriginKernel), route("eth1", "10.3.0.0/16", "", 0, OriginKernel), route("eth0", "0.0.0.0/0", "", 0, OriginKernel),
+			route("eth0", "198.51.100.7/32", "", 0, OriginKernel), route("eth0", "169.254.0.0/16", "", 0, OriginKernel),
+			route("eth0", "10.1.0.0/16", "", 0, OriginOther),
+			route("eth0", "10.2.0.0/16", "192.0.2.254", 0, OriginKernel), route("eth1", "10.3.0.0/16", "", 0, OriginKernel),
+			route("eth0", "0.0.0.0/0", "", 0, OriginKernel),
 			route("eth0", "2001:db8::/64", "", 0, OriginKernel), route("eth0", "192.0.2.0/24", "", 0, OriginKernel),
 		},
 	}

@@ -50,7 +50,8 @@ func TestMACs(t *testing.T) {
 					{Name: "eth1", Kind: "veth", MAC: "02:00:00:00:00:15"},
 				},
 				Addresses: []Address{
-					on("eth0", "192.0.2.11/24", notOurs), on("kube-ipvs0", "10.96.0.1/32", notOurs), on("kube-lb0", "198.51.100.1/32", notOurs),
+					on("eth0", "192.0.2.11/24", notOurs), on("kube-ipvs0", "10.96.0.1/32", notOurs),
+					on("kube-lb0", "198.51.100.1/32", notOurs),
 					on("cali1", "fe80::1/64", notOurs), on("eth1", "192.0.2.1/32"),
 				},
 			},
@@ -151,7 +152,9 @@ func TestMACsAreBounded(t *testing.T) {
 	t.Parallel()
 	var observed Observed
 	for i := range 200 {
-		observed.Links = append(observed.Links, Link{Name: fmt.Sprint("eth", i), Kind: "device", MAC: fmt.Sprintf("02:00:00:00:00:%02x", i)})
+		observed.Links = append(
+			observed.Links, Link{Name: fmt.Sprint("eth", i), Kind: "device", MAC: fmt.Sprintf("02:00:00:00:00:%02x", i)},
+		)
 	}
 	last := "02:00:00:00:00:c7"
 	got := MACs(Selection{}, observed, []purelbv1.NodeInterface{{Name: "eth199", MAC: last}})

@@ -74,7 +74,10 @@ func TestFaultFightOverAddress(t *testing.T) {
 			}
 			f.kernel = nil
 		}
-		want := []time.Duration{0, 25 * ms, 50 * ms, 75 * ms, 100 * ms, 125 * ms, 225 * ms, 425 * ms, 825 * ms, 1625 * ms, 3225 * ms, 6225 * ms, 9225 * ms, 12225 * ms, 15225 * ms, 18225 * ms}
+		want := []time.Duration{
+			0, 25 * ms, 50 * ms, 75 * ms, 100 * ms, 125 * ms, 225 * ms, 425 * ms, 825 * ms, 1625 * ms, 3225 * ms, 6225 * ms,
+			9225 * ms, 12225 * ms, 15225 * ms, 18225 * ms,
+		}
 		if diff := cmp.Diff(want, f.addedAfter); diff != "" {
 			t.Errorf("%s: is added after (-want +got):\n%s", name, diff)
 		}
@@ -90,7 +93,9 @@ func TestFaultFightOverAddress(t *testing.T) {
 		f.decide(21225 * ms)
 		f.decide(51225*ms - 1)
 		if len(f.addedAfter) != 1 || f.status() != "Announced RepeatedlyRemoved" || f.conclusion.DecideIn != 1 {
-			t.Errorf("%s: is added %d times, %s, decides again in %s", name, len(f.addedAfter), f.status(), f.conclusion.DecideIn)
+			t.Errorf(
+				"%s: is added %d times, %s, decides again in %s", name, len(f.addedAfter), f.status(), f.conclusion.DecideIn,
+			)
 		}
 		f.decide(51225 * ms)
 		if f.status() != "Announced " || len(f.memory.Additions) > 0 {
@@ -133,13 +138,25 @@ func TestOnlyRepairsArePaced(t *testing.T) {
 		edit      func(*Inputs)
 		want      bool
 	}{
-		"a repair":               {local("192.0.2.1", 24, takeover), fought, func(in *Inputs) { in.Held = held }, false},
-		"a repair, at once":      {local("192.0.2.1", 24, takeover), Additions{Epoch: 3, Interface: "eth0", Count: 20, LastAt: begin}, func(in *Inputs) { in.Held = held }, false},
-		"a repair, not probed":   {local("192.0.2.1", 24, skipProbe), fought, func(in *Inputs) { in.Held = held }, false},
-		"a claim":                {local("192.0.2.1", 24, takeover), fought, func(*Inputs) {}, true},
-		"under another epoch":    {local("192.0.2.1", 24, takeover, func(a *purelbv1.AnnouncedAddress) { a.Epoch = 4 }), fought, func(in *Inputs) { in.Held = held }, true},
-		"on another interface":   {local("192.0.2.1", 24, takeover), Additions{Epoch: 3, Interface: "eth1", Count: 20, LastAt: fought.LastAt}, func(in *Inputs) { in.Held = held }, true},
-		"the clock was set back": {local("192.0.2.1", 24, takeover), Additions{Epoch: 3, Interface: "eth0", Count: 20, LastAt: begin.Add(1)}, func(in *Inputs) { in.Held = held }, true},
+		"a repair": {local("192.0.2.1", 24, takeover), fought, func(in *Inputs) { in.Held = held }, false},
+		"a repair, at once": {
+			local("192.0.2.1", 24, takeover), Additions{Epoch: 3, Interface: "eth0", Count: 20, LastAt: begin},
+			func(in *Inputs) { in.Held = held }, false,
+		},
+		"a repair, not probed": {local("192.0.2.1", 24, skipProbe), fought, func(in *Inputs) { in.Held = held }, false},
+		"a claim":              {local("192.0.2.1", 24, takeover), fought, func(*Inputs) {}, true},
+		"under another epoch": {
+			local("192.0.2.1", 24, takeover, func(a *purelbv1.AnnouncedAddress) { a.Epoch = 4 }), fought,
+			func(in *Inputs) { in.Held = held }, true,
+		},
+		"on another interface": {
+			local("192.0.2.1", 24, takeover), Additions{Epoch: 3, Interface: "eth1", Count: 20, LastAt: fought.LastAt},
+			func(in *Inputs) { in.Held = held }, true,
+		},
+		"the clock was set back": {
+			local("192.0.2.1", 24, takeover), Additions{Epoch: 3, Interface: "eth0", Count: 20, LastAt: begin.Add(1)},
+			func(in *Inputs) { in.Held = held }, true,
+		},
 		"another mask": {local("192.0.2.1", 24, takeover), fought, func(in *Inputs) {
 			in.Held = held
 			in.Observed.Addresses = append(in.Observed.Addresses, on("eth0", "192.0.2.1/24"))
@@ -148,15 +165,21 @@ func TestOnlyRepairsArePaced(t *testing.T) {
 			in.ProbeAnswers = []ProbeAnswer{{ProbeTarget{"eth0", heldAddr}, Probe{AnsweredAt: begin}}}
 		}, true},
 		"was yielded": {local("192.0.2.1", 24, takeover), fought, func(in *Inputs) {
-			in.Yields = map[netip.Addr]YieldedAddress{heldAddr: {Epoch: 3, MAC: stranger, AnsweredAt: begin.Add(-time.Second), Unanswered: 2}}
+			in.Yields = map[netip.Addr]YieldedAddress{
+				heldAddr: {Epoch: 3, MAC: stranger, AnsweredAt: begin.Add(-time.Second), Unanswered: 2},
+			}
 			in.ProbeAnswers = []ProbeAnswer{{ProbeTarget{"eth0", heldAddr}, Probe{AnsweredAt: begin}}}
 		}, true},
-		"a Virtual address":                {virtual("198.51.100.1", 32), onVirtual, func(*Inputs) {}, false},
-		"the virtual interface is missing": {virtual("198.51.100.1", 32), onVirtual, func(in *Inputs) { in.Observed.Links = in.Observed.Links[:1] }, true},
+		"a Virtual address": {virtual("198.51.100.1", 32), onVirtual, func(*Inputs) {}, false},
+		"the virtual interface is missing": {
+			virtual("198.51.100.1", 32), onVirtual, func(in *Inputs) { in.Observed.Links = in.Observed.Links[:1] }, true,
+		},
 	} {
 		in := inputsFor(c.entry)
 		c.edit(&in)
-		_, decision := Decide(Memory{Additions: map[netip.Addr]Additions{netip.MustParseAddr(c.entry.Address): c.additions}}, in)
+		_, decision := Decide(
+			Memory{Additions: map[netip.Addr]Additions{netip.MustParseAddr(c.entry.Address): c.additions}}, in,
+		)
 		isAdded := false
 		for _, op := range decision.Operations {
 			isAdded = isAdded || op.Kind == Add
@@ -175,7 +198,9 @@ func TestAdditionsAreNoted(t *testing.T) {
 	refused := FailedResult(&Desired{Epoch: 3}, ReasonAddFailed, fmt.Errorf("refused"))
 	memory, _ := conclude(in, Outcomes{Results: map[netip.Addr]Result{heldAddr: refused}})
 	addr := netip.MustParseAddr("198.51.100.1")
-	if diff := cmp.Diff(map[netip.Addr]Additions{addr: {Interface: "kube-lb0", Count: 1, LastAt: begin}}, memory.Additions, compareDecisions); diff != "" {
+	if diff := cmp.Diff(
+		map[netip.Addr]Additions{addr: {Interface: "kube-lb0", Count: 1, LastAt: begin}}, memory.Additions, compareDecisions,
+	); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	unknown := inputsFor()

@@ -22,7 +22,9 @@ var (
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	addr := netip.MustParseAddr
-	ann := announcement(virtual("198.51.100.1", 32), local("192.0.2.10", 24), local("192.0.2.9", 24), local("192.0.2.11", 24))
+	ann := announcement(
+		virtual("198.51.100.1", 32), local("192.0.2.10", 24), local("192.0.2.9", 24), local("192.0.2.11", 24),
+	)
 	ann.Status.Addresses = []purelbv1.AddressStatus{
 		{Address: "192.0.2.9", State: purelbv1.StateAnnounced, Epoch: 3, LastTransitionTime: before},
 		{Address: "192.0.2.10", State: purelbv1.StatePending, Epoch: 3, LastTransitionTime: before},
@@ -37,11 +39,18 @@ func TestStatus(t *testing.T) {
 			addr("198.51.100.1"): {State: purelbv1.StateAnnounced, Interface: "kube-lb0"},
 			addr("192.0.2.9"):    {State: purelbv1.StateAnnounced, Epoch: 3, Interface: "eth0"},
 			addr("192.0.2.10"):   {State: purelbv1.StateAnnounced, Epoch: 3, Interface: "eth0"},
-			addr("192.0.2.11"):   {State: purelbv1.StateConflict, Epoch: 3, MAC: "02:00:00:00:00:02", Reason: ReasonAnswered, Message: "somebody answers"},
+			addr("192.0.2.11"): {
+				State: purelbv1.StateConflict, Epoch: 3, MAC: "02:00:00:00:00:02", Reason: ReasonAnswered,
+				Message: "somebody answers",
+			},
 		},
 		Stranded: map[netip.Addr]Result{
-			addr("192.0.2.12"): {State: purelbv1.StateAnnounced, Interface: "eth0", Reason: ReasonWithdrawFailed, Message: "busy"},
-			addr("192.0.2.99"): {State: purelbv1.StateAnnounced, Interface: "eth0", Reason: ReasonWithdrawFailed, Message: "another Announcement's"},
+			addr("192.0.2.12"): {
+				State: purelbv1.StateAnnounced, Interface: "eth0", Reason: ReasonWithdrawFailed, Message: "busy",
+			},
+			addr("192.0.2.99"): {
+				State: purelbv1.StateAnnounced, Interface: "eth0", Reason: ReasonWithdrawFailed, Message: "another Announcement's",
+			},
 		},
 		Note:    "kube-lb0 is of kind ifb",
 		FactsIn: "node1",
@@ -55,14 +64,26 @@ func TestStatus(t *testing.T) {
 			{Address: "192.0.2.9", State: "Announced", Epoch: 3, Interface: "eth0", LastTransitionTime: before},
 			{Address: "192.0.2.10", State: "Announced", Epoch: 3, Interface: "eth0", LastTransitionTime: now},
 			// It was announced under this epoch: Takeover must not count again.
-			{Address: "192.0.2.11", State: "Conflict", Epoch: 3, MAC: "02:00:00:00:00:02", Reason: "Lost", Message: "somebody answers", LastTransitionTime: now},
-			{Address: "192.0.2.12", State: "Announced", Interface: "eth0", Reason: "WithdrawFailed", Message: "busy", LastTransitionTime: before},
+			{
+				Address: "192.0.2.11", State: "Conflict", Epoch: 3, MAC: "02:00:00:00:00:02", Reason: "Lost",
+				Message: "somebody answers", LastTransitionTime: now,
+			},
+			{
+				Address: "192.0.2.12", State: "Announced", Interface: "eth0", Reason: "WithdrawFailed", Message: "busy",
+				LastTransitionTime: before,
+			},
 			{Address: "198.51.100.1", State: "Announced", Interface: "kube-lb0", LastTransitionTime: now},
 		},
 		Interfaces: []purelbv1.NodeInterface{{Name: "eth0"}},
 		Conditions: []metav1.Condition{
-			{Type: "Ready", Status: "False", Reason: "Degraded", Message: message, ObservedGeneration: 7, LastTransitionTime: before},
-			{Type: "Stalled", Status: "True", Reason: "Degraded", Message: message, ObservedGeneration: 7, LastTransitionTime: now},
+			{
+				Type: "Ready", Status: "False", Reason: "Degraded", Message: message, ObservedGeneration: 7,
+				LastTransitionTime: before,
+			},
+			{
+				Type: "Stalled", Status: "True", Reason: "Degraded", Message: message, ObservedGeneration: 7,
+				LastTransitionTime: now,
+			},
 		},
 	}
 	got := Status(&ann, report)
@@ -89,12 +110,20 @@ func TestFacts(t *testing.T) {
 		want   []purelbv1.NodeInterface
 		macs   []string
 	}{
-		"here":                         {Report{FactsIn: "node1", Interfaces: latest, MACs: []string{"b"}}, latest, []string{"b"}},
-		"here, not known this time":    {Report{FactsIn: "node1"}, old, []string{"a"}},
-		"here, there are none":         {Report{FactsIn: "node1", Interfaces: []purelbv1.NodeInterface{}}, []purelbv1.NodeInterface{}, nil},
-		"elsewhere":                    {Report{FactsIn: "node0", Interfaces: latest, MACs: []string{"b"}}, nil, nil},
-		"elsewhere, not reported yet":  {Report{FactsIn: "node0", KeepFacts: true, Interfaces: latest, MACs: []string{"b"}}, old, []string{"a"}},
-		"here, never reported so far":  {Report{FactsIn: "node1", KeepFacts: true, Interfaces: latest, MACs: []string{"b"}}, latest, []string{"b"}},
+		"here": {
+			Report{FactsIn: "node1", Interfaces: latest, MACs: []string{"b"}}, latest, []string{"b"},
+		},
+		"here, not known this time": {Report{FactsIn: "node1"}, old, []string{"a"}},
+		"here, there are none": {
+			Report{FactsIn: "node1", Interfaces: []purelbv1.NodeInterface{}}, []purelbv1.NodeInterface{}, nil,
+		},
+		"elsewhere": {Report{FactsIn: "node0", Interfaces: latest, MACs: []string{"b"}}, nil, nil},
+		"elsewhere, not reported yet": {
+			Report{FactsIn: "node0", KeepFacts: true, Interfaces: latest, MACs: []string{"b"}}, old, []string{"a"},
+		},
+		"here, never reported so far": {
+			Report{FactsIn: "node1", KeepFacts: true, Interfaces: latest, MACs: []string{"b"}}, latest, []string{"b"},
+		},
 		"elsewhere, and not this time": {Report{FactsIn: "node0"}, nil, nil},
 	} {
 		ann := announcement()
@@ -116,12 +145,29 @@ func TestReady(t *testing.T) {
 		results map[netip.Addr]Result
 		want    []string
 	}{
-		"not looked at":      {nil, []string{"Ready False Progressing", "Reconciling True Progressing"}},
-		"all announced":      {map[netip.Addr]Result{one: {State: purelbv1.StateAnnounced}, two: {State: purelbv1.StateAnnounced}}, []string{"Ready True Announced"}},
-		"one pending":        {map[netip.Addr]Result{one: {State: purelbv1.StatePending}, two: {State: purelbv1.StateAnnounced}}, []string{"Ready False Progressing", "Reconciling True Progressing"}},
-		"one waits":          {map[netip.Addr]Result{one: {State: purelbv1.StateWaiting}, two: {State: purelbv1.StateAnnounced}}, []string{"Ready False Degraded", "Stalled True Degraded"}},
-		"pending and failed": {map[netip.Addr]Result{one: {State: purelbv1.StatePending}, two: {State: purelbv1.StateFailed}}, []string{"Ready False Degraded", "Reconciling True Progressing", "Stalled True Degraded"}},
-		"renewal failed":     {map[netip.Addr]Result{one: {State: purelbv1.StateAnnounced, Reason: ReasonRenewFailed}, two: {State: purelbv1.StateAnnounced}}, []string{"Ready False Degraded", "Stalled True Degraded"}},
+		"not looked at": {nil, []string{"Ready False Progressing", "Reconciling True Progressing"}},
+		"all announced": {
+			map[netip.Addr]Result{one: {State: purelbv1.StateAnnounced}, two: {State: purelbv1.StateAnnounced}},
+			[]string{"Ready True Announced"},
+		},
+		"one pending": {
+			map[netip.Addr]Result{one: {State: purelbv1.StatePending}, two: {State: purelbv1.StateAnnounced}},
+			[]string{"Ready False Progressing", "Reconciling True Progressing"},
+		},
+		"one waits": {
+			map[netip.Addr]Result{one: {State: purelbv1.StateWaiting}, two: {State: purelbv1.StateAnnounced}},
+			[]string{"Ready False Degraded", "Stalled True Degraded"},
+		},
+		"pending and failed": {
+			map[netip.Addr]Result{one: {State: purelbv1.StatePending}, two: {State: purelbv1.StateFailed}},
+			[]string{"Ready False Degraded", "Reconciling True Progressing", "Stalled True Degraded"},
+		},
+		"renewal failed": {
+			map[netip.Addr]Result{
+				one: {State: purelbv1.StateAnnounced, Reason: ReasonRenewFailed}, two: {State: purelbv1.StateAnnounced},
+			},
+			[]string{"Ready False Degraded", "Stalled True Degraded"},
+		},
 	} {
 		ann := announcement(local("192.0.2.1", 24), local("192.0.2.2", 24))
 		var got []string
@@ -159,13 +205,17 @@ func TestStatusOfSharedEntries(t *testing.T) {
 	}{
 		"none": {nil, nil, 0, 0, "0/0 "},
 		"all are announced": {
-			nil, []purelbv1.CommonAnnouncement{shared(5, virtual("198.51.100.1", 32)), shared(4, virtual("198.51.100.2", 32))}, 0, 5, "2/2 198.51.100.1,198.51.100.2",
+			nil, []purelbv1.CommonAnnouncement{shared(5, virtual("198.51.100.1", 32)), shared(4, virtual("198.51.100.2", 32))},
+			0, 5, "2/2 198.51.100.1,198.51.100.2",
 		},
 		"some are not": {
-			nil, []purelbv1.CommonAnnouncement{shared(5, virtual("198.51.100.9", 32), virtual("198.51.100.1", 32))}, 1, 5, "1/2 198.51.100.1",
+			nil, []purelbv1.CommonAnnouncement{shared(5, virtual("198.51.100.9", 32), virtual("198.51.100.1", 32))}, 1, 5,
+			"1/2 198.51.100.1",
 		},
 		"its own entry for the same address": {
-			[]purelbv1.AnnouncedAddress{virtual("198.51.100.9", 32)}, []purelbv1.CommonAnnouncement{shared(5, virtual("198.51.100.9", 32))}, 1, 5, "0/2 ",
+			[]purelbv1.AnnouncedAddress{virtual("198.51.100.9", 32)}, []purelbv1.CommonAnnouncement{
+				shared(5, virtual("198.51.100.9", 32)),
+			}, 1, 5, "0/2 ",
 		},
 		"as many as a status has room for": {nil, []purelbv1.CommonAnnouncement{shared(5, many(100)...)}, 100, 5, "0/100 "},
 		"more":                             {nil, []purelbv1.CommonAnnouncement{shared(5, many(101)...)}, 100, 0, "0/101 "},
@@ -178,15 +228,21 @@ func TestStatusOfSharedEntries(t *testing.T) {
 			results[addr] = result
 		}
 		got := Status(&ann, Report{Results: results, Shared: c.shared, Now: now})
-		if len(got.Addresses) != c.listed || got.CommonAnnouncementsRevision == nil || *got.CommonAnnouncementsRevision != c.revision {
-			t.Errorf("%s: %d addresses, revision %v; want %d, %d", name, len(got.Addresses), got.CommonAnnouncementsRevision, c.listed, c.revision)
+		if len(got.Addresses) != c.listed || got.CommonAnnouncementsRevision == nil ||
+			*got.CommonAnnouncementsRevision != c.revision {
+			t.Errorf(
+				"%s: %d addresses, revision %v; want %d, %d", name, len(got.Addresses), got.CommonAnnouncementsRevision, c.listed,
+				c.revision,
+			)
 		}
 		if columns := fmt.Sprintf("%d/%d %s", got.Announced, got.Desired, got.VirtualAddresses); columns != c.columns {
 			t.Errorf("%s: %q, want %q", name, columns, c.columns)
 		}
 	}
 	ann := announcement()
-	if got := Status(&ann, Report{Shared: []purelbv1.CommonAnnouncement{shared(5, many(1)...)}, Now: now}); got.CommonAnnouncementsRevision != nil || got.Desired != 0 {
+	if got := Status(&ann,
+		Report{Shared: []purelbv1.CommonAnnouncement{shared(5,
+			many(1)...)}, Now: now}); got.CommonAnnouncementsRevision != nil || got.Desired != 0 {
 		t.Errorf("of a node that does not announce them: %+v", got)
 	}
 }
@@ -214,7 +270,8 @@ func TestStrandedAddressesAreListedAsFarAsThereIsRoom(t *testing.T) {
 			stranded[nth(i)] = Result{State: purelbv1.StateAnnounced, Reason: ReasonWithdrawFailed}
 		}
 		ann := announcement(entries...)
-		if got := Status(&ann, Report{Stranded: stranded, TakesUnlisted: c.takesUnlisted, Now: now}); len(got.Addresses) != c.want {
+		if got := Status(&ann,
+			Report{Stranded: stranded, TakesUnlisted: c.takesUnlisted, Now: now}); len(got.Addresses) != c.want {
 			t.Errorf("%s: %d addresses, want %d", name, len(got.Addresses), c.want)
 		}
 	}
@@ -228,12 +285,30 @@ func TestLostAddressesAreMarked(t *testing.T) {
 		result Result
 		want   string
 	}{
-		"lost":                   {purelbv1.AddressStatus{State: purelbv1.StateAnnounced, Epoch: 3}, Result{State: purelbv1.StatePending, Reason: ReasonProbing}, "Lost"},
-		"yielded":                {purelbv1.AddressStatus{State: purelbv1.StateAnnounced, Epoch: 3}, Result{State: purelbv1.StateYielded, Reason: ReasonYielded}, "Yielded"},
-		"contested":              {purelbv1.AddressStatus{State: purelbv1.StateAnnounced, Epoch: 3}, Result{State: purelbv1.StateAnnounced, Reason: ReasonContested}, "Contested"},
-		"under an epoch before":  {purelbv1.AddressStatus{State: purelbv1.StateAnnounced, Epoch: 2}, Result{State: purelbv1.StatePending, Reason: ReasonProbing}, "Probing"},
-		"never had it":           {purelbv1.AddressStatus{State: purelbv1.StateConflict, Epoch: 3}, Result{State: purelbv1.StatePending, Reason: ReasonProbing}, "Probing"},
-		"lost, and still marked": {purelbv1.AddressStatus{State: purelbv1.StatePending, Epoch: 3, Reason: ReasonLost}, Result{State: purelbv1.StateConflict, Reason: ReasonAnswered}, "Lost"},
+		"lost": {
+			purelbv1.AddressStatus{State: purelbv1.StateAnnounced, Epoch: 3},
+			Result{State: purelbv1.StatePending, Reason: ReasonProbing}, "Lost",
+		},
+		"yielded": {
+			purelbv1.AddressStatus{State: purelbv1.StateAnnounced, Epoch: 3},
+			Result{State: purelbv1.StateYielded, Reason: ReasonYielded}, "Yielded",
+		},
+		"contested": {
+			purelbv1.AddressStatus{State: purelbv1.StateAnnounced, Epoch: 3},
+			Result{State: purelbv1.StateAnnounced, Reason: ReasonContested}, "Contested",
+		},
+		"under an epoch before": {
+			purelbv1.AddressStatus{State: purelbv1.StateAnnounced, Epoch: 2},
+			Result{State: purelbv1.StatePending, Reason: ReasonProbing}, "Probing",
+		},
+		"never had it": {
+			purelbv1.AddressStatus{State: purelbv1.StateConflict, Epoch: 3},
+			Result{State: purelbv1.StatePending, Reason: ReasonProbing}, "Probing",
+		},
+		"lost, and still marked": {
+			purelbv1.AddressStatus{State: purelbv1.StatePending, Epoch: 3, Reason: ReasonLost},
+			Result{State: purelbv1.StateConflict, Reason: ReasonAnswered}, "Lost",
+		},
 	} {
 		ann := announcement(local("192.0.2.1", 24))
 		c.before.Address = "192.0.2.1"
@@ -247,14 +322,19 @@ func TestLostAddressesAreMarked(t *testing.T) {
 
 func TestWhatIsReportedOfAnEntry(t *testing.T) {
 	t.Parallel()
-	ann := announcement(virtual("no address", 32), virtual("2001:db8::1", 128), local("192.0.2.1", 24), virtual("198.51.100.1", 32), virtual("also none", 32))
+	ann := announcement(
+		virtual("no address", 32), virtual("2001:db8::1", 128), local("192.0.2.1", 24), virtual("198.51.100.1", 32),
+		virtual("also none", 32),
+	)
 	report := Report{
 		Results: map[netip.Addr]Result{
 			heldAddr:                            {State: purelbv1.StateAnnounced, Epoch: 3},
 			netip.MustParseAddr("198.51.100.1"): {State: purelbv1.StateAnnounced},
 		},
-		Overrides: map[netip.Addr]Result{heldAddr: {State: purelbv1.StateFailed, Epoch: 3, Reason: ReasonAddFailed, Message: strings.Repeat("no ", 1000)}},
-		Now:       now,
+		Overrides: map[netip.Addr]Result{
+			heldAddr: {State: purelbv1.StateFailed, Epoch: 3, Reason: ReasonAddFailed, Message: strings.Repeat("no ", 1000)},
+		},
+		Now: now,
 	}
 	status := Status(&ann, report)
 	var got []string
@@ -262,13 +342,15 @@ func TestWhatIsReportedOfAnEntry(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %s %s %d", s.Address, s.State, s.Reason, len(s.Message)))
 	}
 	want := []string{
-		"also none Failed Invalid 17", "no address Failed Invalid 17", "192.0.2.1 Failed AddFailed 512", "198.51.100.1 Announced  0", "2001:db8::1 Pending  0",
+		"also none Failed Invalid 17", "no address Failed Invalid 17", "192.0.2.1 Failed AddFailed 512",
+		"198.51.100.1 Announced  0", "2001:db8::1 Pending  0",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	// What is wrong stands before what is still to come.
-	if got := status.Conditions[0].Message; got != "1 of 5 addresses announced; also none Failed: not an IP address; and 3 more" {
+	if got := status.Conditions[0].Message; got != "1 of 5 addresses announced; also none Failed: not an IP address; "+
+		"and 3 more" {
 		t.Errorf("%q", got)
 	}
 }
@@ -279,9 +361,11 @@ func TestMessageOfReady(t *testing.T) {
 		result Result
 		want   string
 	}{
-		"announced":         {Result{State: purelbv1.StateAnnounced}, "1 of 1 addresses announced"},
-		"pending":           {Result{State: purelbv1.StatePending}, "0 of 1 addresses announced; 192.0.2.1 Pending"},
-		"pending, and says": {Result{State: purelbv1.StatePending, Message: "why"}, "0 of 1 addresses announced; 192.0.2.1 Pending: why"},
+		"announced": {Result{State: purelbv1.StateAnnounced}, "1 of 1 addresses announced"},
+		"pending":   {Result{State: purelbv1.StatePending}, "0 of 1 addresses announced; 192.0.2.1 Pending"},
+		"pending, and says": {
+			Result{State: purelbv1.StatePending, Message: "why"}, "0 of 1 addresses announced; 192.0.2.1 Pending: why",
+		},
 	} {
 		ann := announcement(local("192.0.2.1", 24))
 		got := Status(&ann, Report{Results: map[netip.Addr]Result{heldAddr: c.result}, Now: now}).Conditions
@@ -359,11 +443,24 @@ func TestSettingsOf(t *testing.T) {
 		config *purelbv1.InterfaceAddressConfig
 		want   AddressSettings
 	}{
-		"absent":                         {nil, AddressSettings{Valid: 300 * time.Second, Preferred: 300 * time.Second, NoPrefixRoute: true}},
-		"valid alone":                    {&purelbv1.InterfaceAddressConfig{ValidLifetime: p(60)}, AddressSettings{Valid: 60 * time.Second, Preferred: 60 * time.Second, NoPrefixRoute: true}},
-		"preferred 0 is valid":           {&purelbv1.InterfaceAddressConfig{ValidLifetime: p(60), PreferredLifetime: p(0)}, AddressSettings{Valid: 60 * time.Second, Preferred: 60 * time.Second, NoPrefixRoute: true}},
-		"forever, preferred for a while": {forever, AddressSettings{Valid: Forever, Preferred: 600 * time.Second, NoPrefixRoute: true}},
-		"prefix route":                   {&purelbv1.InterfaceAddressConfig{NoPrefixRoute: new(bool)}, AddressSettings{Valid: 300 * time.Second, Preferred: 300 * time.Second}},
+		"absent": {
+			nil, AddressSettings{Valid: 300 * time.Second, Preferred: 300 * time.Second, NoPrefixRoute: true},
+		},
+		"valid alone": {
+			&purelbv1.InterfaceAddressConfig{ValidLifetime: p(60)},
+			AddressSettings{Valid: 60 * time.Second, Preferred: 60 * time.Second, NoPrefixRoute: true},
+		},
+		"preferred 0 is valid": {
+			&purelbv1.InterfaceAddressConfig{ValidLifetime: p(60), PreferredLifetime: p(0)},
+			AddressSettings{Valid: 60 * time.Second, Preferred: 60 * time.Second, NoPrefixRoute: true},
+		},
+		"forever, preferred for a while": {
+			forever, AddressSettings{Valid: Forever, Preferred: 600 * time.Second, NoPrefixRoute: true},
+		},
+		"prefix route": {
+			&purelbv1.InterfaceAddressConfig{NoPrefixRoute: new(bool)},
+			AddressSettings{Valid: 300 * time.Second, Preferred: 300 * time.Second},
+		},
 	} {
 		agent := &purelbv1.LBNodeAgent{Spec: purelbv1.LBNodeAgentSpec{Local: &purelbv1.LBNodeAgentLocal{
 			AddressConfig: &purelbv1.AddressConfig{LocalInterface: tc.config},
@@ -392,7 +489,9 @@ func TestSettingsOfAll(t *testing.T) {
 	duration := func(d time.Duration) *metav1.Duration { return &metav1.Duration{Duration: d} }
 	agent := &purelbv1.LBNodeAgent{Spec: purelbv1.LBNodeAgentSpec{Local: &purelbv1.LBNodeAgentLocal{
 		LocalInterface: "eth.*", Interfaces: []purelbv1.InterfaceName{"wlan0", "wlan1"}, DummyInterface: "lb0",
-		GARPConfig:  &purelbv1.GARPConfig{Enabled: new(bool), InitialDelay: duration(time.Minute), Count: number(7), Interval: duration(time.Hour)},
+		GARPConfig: &purelbv1.GARPConfig{
+			Enabled: new(bool), InitialDelay: duration(time.Minute), Count: number(7), Interval: duration(time.Hour),
+		},
 		ProbeConfig: &purelbv1.ProbeConfig{Enabled: new(bool), Count: number(4), Interval: duration(time.Second)},
 		AddressConfig: &purelbv1.AddressConfig{
 			LocalInterface: &purelbv1.InterfaceAddressConfig{ValidLifetime: number(60), PreferredLifetime: number(90)},

@@ -12,7 +12,8 @@ func hearings() []Hearing {
 		for bits := range 1 << 9 {
 			is := func(bit int) bool { return bits>>bit&1 == 1 }
 			all = append(all, Hearing{
-				Statement: statement, IsFresh: is(0), IsUndefended: is(1), IsGateway: is(2), IsPreviousHolder: is(3), IsAnswerer: is(4), IsAsked: is(5),
+				Statement: statement, IsFresh: is(0), IsUndefended: is(1), IsGateway: is(2), IsPreviousHolder: is(3),
+				IsAnswerer: is(4), IsAsked: is(5),
 				IsProvisional: is(6), IsHigher: is(7), IsLower: is(8),
 			})
 		}
@@ -30,19 +31,49 @@ func TestRules(t *testing.T) {
 		hearing Hearing
 		want    Verdict
 	}{
-		{"node with a higher epoch that was asked by itself answers", Hearing{Statement: StatementAnswer, IsHigher: true, IsAsked: true, IsFresh: true}, Yield},
-		{"claim of a node with a higher epoch, or its answer", Hearing{Statement: StatementUse, IsHigher: true, IsFresh: true, IsGateway: true}, CheckClaim},
-		{"gateway, and the agent does not defend", Hearing{Statement: StatementAnnouncement, IsGateway: true, IsAsked: true}, Ignore},
+		{
+			"node with a higher epoch that was asked by itself answers",
+			Hearing{Statement: StatementAnswer, IsHigher: true, IsAsked: true, IsFresh: true}, Yield,
+		},
+		{
+			"claim of a node with a higher epoch, or its answer",
+			Hearing{Statement: StatementUse, IsHigher: true, IsFresh: true, IsGateway: true}, CheckClaim,
+		},
+		{
+			"gateway, and the agent does not defend", Hearing{Statement: StatementAnnouncement, IsGateway: true, IsAsked: true},
+			Ignore,
+		},
 		{"answer of a gateway", Hearing{Statement: StatementAnswer, IsGateway: true, IsFresh: true}, Ignore},
-		{"node with a lower epoch", Hearing{Statement: StatementAnnouncement, IsLower: true, IsProvisional: true, IsAsked: true}, Repeat},
-		{"the station that was asked by itself answers, and the agent does not defend", Hearing{Statement: StatementAnswer, IsAsked: true, IsAnswerer: true}, Yield},
-		{"node goes on from which the address was claimed", Hearing{Statement: StatementUse, IsProvisional: true, IsPreviousHolder: true}, Repeat},
-		{"previous holder goes on, whom the agent knows to be away", Hearing{Statement: StatementAnnouncement, IsPreviousHolder: true, IsFresh: true}, Repeat},
-		{"previous holder goes on, and has all the time since the agent was fresh", Hearing{Statement: StatementUse, IsPreviousHolder: true, IsAnswerer: true}, Repeat},
+		{
+			"node with a lower epoch",
+			Hearing{Statement: StatementAnnouncement, IsLower: true, IsProvisional: true, IsAsked: true}, Repeat,
+		},
+		{
+			"the station that was asked by itself answers, and the agent does not defend",
+			Hearing{Statement: StatementAnswer, IsAsked: true, IsAnswerer: true}, Yield,
+		},
+		{
+			"node goes on from which the address was claimed",
+			Hearing{Statement: StatementUse, IsProvisional: true, IsPreviousHolder: true}, Repeat,
+		},
+		{
+			"previous holder goes on, whom the agent knows to be away",
+			Hearing{Statement: StatementAnnouncement, IsPreviousHolder: true, IsFresh: true}, Repeat,
+		},
+		{
+			"previous holder goes on, and has all the time since the agent was fresh",
+			Hearing{Statement: StatementUse, IsPreviousHolder: true, IsAnswerer: true}, Repeat,
+		},
 		{"claim, and the agent defends", Hearing{Statement: StatementUse, IsAnswerer: true, IsFresh: true}, Defend},
-		{"claim, and the agent does not defend", Hearing{Statement: StatementAnnouncement, IsAnswerer: true, IsFresh: true, IsUndefended: true}, CheckClaim},
+		{
+			"claim, and the agent does not defend",
+			Hearing{Statement: StatementAnnouncement, IsAnswerer: true, IsFresh: true, IsUndefended: true}, CheckClaim,
+		},
 		{"answer, and the agent is fresh", Hearing{Statement: StatementAnswer, IsFresh: true}, Remember},
-		{"answer of a station that answered while the agent was fresh", Hearing{Statement: StatementAnswer, IsAnswerer: true}, Ignore},
+		{
+			"answer of a station that answered while the agent was fresh", Hearing{Statement: StatementAnswer, IsAnswerer: true},
+			Ignore,
+		},
 		{"answer", Hearing{Statement: StatementAnswer}, Suspect},
 	}
 	all := Rules()
@@ -75,18 +106,23 @@ func TestAttackJudgement(t *testing.T) {
 			return Judge(other)
 		}
 		for what, broken := range map[string]bool{
-			"nothing is yielded to a station that was not asked by itself, and has not answered": verdict == Yield && (!h.IsAsked || h.Statement != StatementAnswer),
+			"nothing is yielded to a station that was not asked by itself, and has not answered": verdict == Yield &&
+				(!h.IsAsked || h.Statement != StatementAnswer),
 			"an agent that is fresh yields nothing but what is undefended or provisional, but to a higher epoch": verdict == Yield && h.IsFresh &&
 				!h.IsUndefended && !h.IsProvisional && !h.IsHigher,
 			"a gateway is never yielded to, nor asked, but one with a higher epoch": h.IsGateway && !h.IsHigher &&
 				(verdict == Yield || verdict == CheckClaim || verdict == Suspect),
-			"what is provisional is not defended":                                 h.IsProvisional && verdict == Defend,
-			"a claim is never ignored, but that of a gateway":                     h.Statement != StatementAnswer && !h.IsGateway && verdict == Ignore,
-			"that a station is known silences no announcement":                    h.Statement == StatementAnnouncement && verdict != with(func(o *Hearing) { o.IsAnswerer = !o.IsAnswerer }),
-			"that a station is known silences no claim, but of a previous holder": h.Statement == StatementUse && !h.IsPreviousHolder && verdict != with(func(o *Hearing) { o.IsAnswerer = !o.IsAnswerer }),
+			"what is provisional is not defended": h.IsProvisional && verdict == Defend,
+			"a claim is never ignored, but that of a gateway": h.Statement != StatementAnswer &&
+				!h.IsGateway && verdict == Ignore,
+			"that a station is known silences no announcement": h.Statement == StatementAnnouncement &&
+				verdict != with(func(o *Hearing) { o.IsAnswerer = !o.IsAnswerer }),
+			"that a station is known silences no claim, but of a previous holder": h.Statement == StatementUse &&
+				!h.IsPreviousHolder && verdict != with(func(o *Hearing) { o.IsAnswerer = !o.IsAnswerer }),
 			"what is undefended is neither defended nor claimed, but against one that was displaced, or has a lower epoch": h.IsUndefended && !h.IsPreviousHolder && !h.IsLower &&
 				(verdict == Defend || verdict == Repeat),
-			"an agent that is fresh stands by its address against every claim, but of a higher epoch": h.IsFresh && !h.IsUndefended && !h.IsProvisional &&
+			"an agent that is fresh stands by its address against every claim, but of a higher epoch": h.IsFresh &&
+				!h.IsUndefended && !h.IsProvisional &&
 				!h.IsHigher && h.Statement != StatementAnswer && verdict != Defend && verdict != Repeat,
 		} {
 			if broken {

@@ -21,8 +21,10 @@ func TestSender(t *testing.T) {
 	}
 	ours := func(a *Address) { a.Ours = true }
 	addresses := []Address{
-		address("eth0", "192.0.2.1/32", ours), address("eth0", "203.0.113.9/24"), address("eth0", "192.0.2.11/24"), address("eth1", "198.51.100.11/24"),
-		address("eth0", "2001:db8::7/64", func(a *Address) { a.Temporary = true }), address("eth0", "fe80::1/64"), address("eth0", "2001:db8::11/64"),
+		address("eth0", "192.0.2.1/32", ours), address("eth0", "203.0.113.9/24"), address("eth0", "192.0.2.11/24"),
+		address("eth1", "198.51.100.11/24"),
+		address("eth0", "2001:db8::7/64", func(a *Address) { a.Temporary = true }), address("eth0", "fe80::1/64"),
+		address("eth0", "2001:db8::11/64"),
 		address("eth2", "192.0.2.1/32", ours),
 	}
 	for _, c := range []struct{ iface, target, want string }{
@@ -47,7 +49,9 @@ func TestYieldedIsAskedForInSilence(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	addr := netip.MustParseAddr("192.0.2.1")
-	d := Desired{Addr: addr, Prefix: netip.MustParsePrefix("192.0.2.1/32"), Interface: "eth0", Local: true, Takeover: true, Epoch: 3}
+	d := Desired{
+		Addr: addr, Prefix: netip.MustParsePrefix("192.0.2.1/32"), Interface: "eth0", Local: true, Takeover: true, Epoch: 3,
+	}
 	observed := Observed{Links: []Link{{Name: "eth0", Up: true}}, Addresses: []Address{ownAddress}}
 	for name, c := range map[string]struct {
 		yielded YieldedAddress
@@ -55,13 +59,26 @@ func TestYieldedIsAskedForInSilence(t *testing.T) {
 		probe   bool
 		state   purelbv1.AddressState
 	}{
-		"it answers":                     {YieldedAddress{Epoch: 3, AnsweredAt: now}, 0, false, purelbv1.StateYielded},
-		"it was not asked yet":           {YieldedAddress{Epoch: 3, AnsweredAt: now.Add(-time.Hour)}, 0, false, purelbv1.StateYielded},
-		"it was asked twice just now":    {YieldedAddress{Epoch: 3, AnsweredAt: now.Add(-50 * time.Millisecond), Unanswered: 2}, 0, false, purelbv1.StateYielded},
-		"it is silent":                   {YieldedAddress{Epoch: 3, AnsweredAt: now.Add(-200 * time.Millisecond), Unanswered: 2}, 1, true, purelbv1.StateYielded},
-		"it was under an epoch before":   {YieldedAddress{Epoch: 2, AnsweredAt: now}, 1, false, purelbv1.StateAnnounced},
-		"it was under an epoch to come":  {YieldedAddress{Epoch: 4, AnsweredAt: now}, 0, false, purelbv1.StateYielded},
-		"it has answered since the last": {YieldedAddress{Epoch: 3, AnsweredAt: now.Add(-time.Hour), Unanswered: 9, IsSilenceReported: true}.answeredBy("02:00:00:00:00:02", now), 0, false, purelbv1.StateYielded},
+		"it answers": {YieldedAddress{Epoch: 3, AnsweredAt: now}, 0, false, purelbv1.StateYielded},
+		"it was not asked yet": {
+			YieldedAddress{Epoch: 3, AnsweredAt: now.Add(-time.Hour)}, 0, false, purelbv1.StateYielded,
+		},
+		"it was asked twice just now": {
+			YieldedAddress{Epoch: 3, AnsweredAt: now.Add(-50 * time.Millisecond), Unanswered: 2}, 0, false,
+			purelbv1.StateYielded,
+		},
+		"it is silent": {
+			YieldedAddress{Epoch: 3, AnsweredAt: now.Add(-200 * time.Millisecond), Unanswered: 2}, 1, true,
+			purelbv1.StateYielded,
+		},
+		"it was under an epoch before":  {YieldedAddress{Epoch: 2, AnsweredAt: now}, 1, false, purelbv1.StateAnnounced},
+		"it was under an epoch to come": {YieldedAddress{Epoch: 4, AnsweredAt: now}, 0, false, purelbv1.StateYielded},
+		"it has answered since the last": {
+			YieldedAddress{Epoch: 3, AnsweredAt: now.Add(-time.Hour), Unanswered: 9, IsSilenceReported: true}.answeredBy(
+				"02:00:00:00:00:02", now,
+			),
+			0, false, purelbv1.StateYielded,
+		},
 	} {
 		p := Diff(SettingsOf(&purelbv1.LBNodeAgent{}), []Desired{d}, observed, true)
 		p.respectYields(map[netip.Addr]YieldedAddress{addr: c.yielded}, []Desired{d}, observed, now)
@@ -71,7 +88,10 @@ func TestYieldedIsAskedForInSilence(t *testing.T) {
 			probe = op.Probe
 		}
 		if adds != c.adds || probe != c.probe || p.Results[addr].State != c.state {
-			t.Errorf("%s: %d operations, probe %v, %s; want %d, %v, %s", name, adds, probe, p.Results[addr].State, c.adds, c.probe, c.state)
+			t.Errorf(
+				"%s: %d operations, probe %v, %s; want %d, %v, %s", name, adds, probe, p.Results[addr].State, c.adds, c.probe,
+				c.state,
+			)
 		}
 	}
 }
@@ -91,10 +111,15 @@ func TestYieldedGoesFromTheKernel(t *testing.T) {
 		"with other flags": {[]Address{on("eth0", "192.0.2.1/32", withRoute)}, []string{"Remove eth0 192.0.2.1/32"}},
 		"another mask":     {[]Address{on("eth0", "192.0.2.1/24")}, []string{"Remove eth0 192.0.2.1/24"}},
 		"elsewhere, too": {
-			[]Address{on("eth1", "192.0.2.1/32"), on("eth0", "192.0.2.1/32")}, []string{"Remove eth0 192.0.2.1/32", "Remove eth1 192.0.2.1/32"},
+			[]Address{on("eth1", "192.0.2.1/32"), on("eth0", "192.0.2.1/32")}, []string{
+				"Remove eth0 192.0.2.1/32", "Remove eth1 192.0.2.1/32",
+			},
 		},
 		"beside others": {
-			[]Address{on("eth0", "192.0.2.1/32"), on("eth0", "192.0.2.1/24", notOurs), on("eth0", "192.0.2.2/32"), on("eth0", "192.0.2.3/32", left(time.Second))},
+			[]Address{
+				on("eth0", "192.0.2.1/32"), on("eth0", "192.0.2.1/24", notOurs), on("eth0", "192.0.2.2/32"),
+				on("eth0", "192.0.2.3/32", left(time.Second)),
+			},
 			[]string{"Remove eth0 192.0.2.1/32", "Renew eth0 192.0.2.3/32"},
 		},
 	} {
@@ -126,7 +151,8 @@ func TestYieldedIsAnsweredFor(t *testing.T) {
 		if diff := cmp.Diff(map[netip.Addr]Probe{heldAddr: answer}, decision.AnsweredYields, compareDecisions); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
-		if r := decision.results[heldAddr]; r.State != purelbv1.StateYielded || r.MAC != otherStranger || len(decision.Operations) > 0 || decision.DecideIn != time.Second {
+		if r := decision.results[heldAddr]; r.State != purelbv1.StateYielded || r.MAC != otherStranger ||
+			len(decision.Operations) > 0 || decision.DecideIn != time.Second {
 			t.Errorf("%+v, %v, decides again in %s", r, operationsOf(decision), decision.DecideIn)
 		}
 		if _, isRemembered := memory.Probes[target]; isRemembered != isAskingAgain {
@@ -136,13 +162,15 @@ func TestYieldedIsAnsweredFor(t *testing.T) {
 	// The link is silent: the agent claims the address again.
 	in.ProbeAnswers = []ProbeAnswer{{target, Probe{AnsweredAt: in.Now}}}
 	_, decision := Decide(Memory{}, in)
-	if diff := cmp.Diff([]string{"Add eth0 192.0.2.1/32"}, operationsOf(decision)); diff != "" || !decision.Operations[0].Reclaim || !decision.Operations[0].Announce {
+	if diff := cmp.Diff([]string{"Add eth0 192.0.2.1/32"}, operationsOf(decision)); diff != "" ||
+		!decision.Operations[0].Reclaim || !decision.Operations[0].Announce {
 		t.Errorf("operations (-want +got):\n%s", diff)
 	}
 	// Under a higher epoch the answer is that of a stranger.
 	in.ProbeAnswers = []ProbeAnswer{{target, Probe{MAC: otherStranger, AnsweredAt: in.Now}}}
 	in.Announcements[0].Spec.Addresses[0].Epoch = 4
-	if _, decision = Decide(Memory{}, in); decision.results[heldAddr].State != purelbv1.StateConflict || decision.AnsweredYields != nil {
+	if _, decision = Decide(Memory{}, in); decision.results[heldAddr].State != purelbv1.StateConflict ||
+		decision.AnsweredYields != nil {
 		t.Errorf("%+v, %v", decision.results[heldAddr], decision.AnsweredYields)
 	}
 }

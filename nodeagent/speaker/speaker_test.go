@@ -130,8 +130,11 @@ func newWorld(t *testing.T, dir string) *world {
 	t.Helper()
 	w := &world{server: &fakeServer{}, kernel: &fakeKernel{addresses: []string{"198.51.100.1/32"}}, t: t, proxy: true}
 	w.Speaker = &Speaker{
-		Kernel: w.kernel, NewServer: func(func()) Server { return w.server }, ProxyIsHealthy: func(context.Context) bool { return w.proxy },
-		Metrics: NewMetrics(prometheus.NewRegistry()), NodeName: "node1", Namespace: "purelb-system", StateDir: dir, PasswordDir: filepath.Join(dir, "passwords"),
+		Kernel: w.kernel, NewServer: func(func()) Server { return w.server }, ProxyIsHealthy: func(context.Context) bool {
+			return w.proxy
+		},
+		Metrics: NewMetrics(prometheus.NewRegistry()), NodeName: "node1", Namespace: "purelb-system", StateDir: dir,
+		PasswordDir: filepath.Join(dir, "passwords"),
 	}
 	w.prepare()
 	if err := w.restore(t.Context()); err != nil {
@@ -142,10 +145,17 @@ func newWorld(t *testing.T, dir string) *world {
 
 // routingOf is a NodeRouting with these neighbours.
 func routingOf(generation int64, peers ...string) *purelbv1.NodeRouting {
-	r := &purelbv1.NodeRouting{Spec: purelbv1.NodeRoutingSpec{NodeName: "node1", LBNodeAgent: "default", Interface: "kube-lb0", RouterID: "192.0.2.11"}}
+	r := &purelbv1.NodeRouting{
+		Spec: purelbv1.NodeRoutingSpec{
+			NodeName: "node1", LBNodeAgent: "default", Interface: "kube-lb0", RouterID: "192.0.2.11",
+		},
+	}
 	r.Name, r.Namespace, r.UID, r.Generation = "node1", "purelb-system", "u", generation
 	for _, p := range peers {
-		r.Spec.Peers = append(r.Spec.Peers, purelbv1.RoutingPeer{Name: "p", Address: p, PeerASN: 65000, MyASN: 65001, RestartSeconds: 30, HoldSeconds: 9})
+		r.Spec.Peers = append(
+			r.Spec.Peers,
+			purelbv1.RoutingPeer{Name: "p", Address: p, PeerASN: 65000, MyASN: 65001, RestartSeconds: 30, HoldSeconds: 9},
+		)
 	}
 	return r
 }
@@ -341,7 +351,9 @@ func TestPasswordFiles(t *testing.T) {
 		}
 	}
 	read := passwordIn(dir)
-	for name, want := range map[string]string{"good": "secret", "empty": "", "long": "", "missing": "", "../good": "", "..": ""} {
+	for name, want := range map[string]string{
+		"good": "secret", "empty": "", "long": "", "missing": "", "../good": "", "..": "",
+	} {
 		got, ok := read(name)
 		if ok != (want != "") || ok && got != want {
 			t.Errorf("%s: %q, %v", name, got, ok)

@@ -31,7 +31,9 @@ func TestGatewayIsWitness(t *testing.T) {
 		"the node dies":       {func(w *world) { w.stations[0].isDead = true }, ReasonSilent, []netip.Addr{first, second}},
 		"this one is cut off": {func(w *world) { w.isCutOff = true }, ReasonNoWitness, nil},
 		"the gateway dies":    {func(w *world) { w.stations[2].isDead = true }, ReasonNoWitness, nil},
-		"both die":            {func(w *world) { w.stations[0].isDead, w.stations[2].isDead = true, true }, ReasonNoWitness, nil},
+		"both die": {
+			func(w *world) { w.stations[0].isDead, w.stations[2].isDead = true, true }, ReasonNoWitness, nil,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -14,7 +14,9 @@ import (
 // standby is an Announcement that asks node2 to watch node1 on eth0, and edits of it.
 func standby(edit ...func(*v1.Standby)) v1.Announcement {
 	s := &v1.Standby{
-		Watched:   v1.StandbyNode{NodeName: "node1", Addresses: []string{"2001:db8::11", "192.0.2.11"}, MACs: []string{node1MAC}},
+		Watched: v1.StandbyNode{
+			NodeName: "node1", Addresses: []string{"2001:db8::11", "192.0.2.11"}, MACs: []string{node1MAC},
+		},
 		Interface: "eth0",
 		Witnesses: []v1.StandbyNode{
 			{NodeName: "node3", Addresses: []string{"192.0.2.13"}, MACs: []string{node3MAC}},
@@ -23,7 +25,10 @@ func standby(edit ...func(*v1.Standby)) v1.Announcement {
 		},
 		OtherSuccessors: []v1.StandbyNode{{NodeName: "node3", Addresses: []string{"192.0.2.13"}, MACs: []string{node3MAC}}},
 		Addresses: []v1.StandbyAddress{
-			{Address: "192.0.2.102", Epoch: 7, Successors: []v1.Successor{{NodeName: "node3", Epoch: 8}, {NodeName: "node2", Epoch: 9}}},
+			{
+				Address: "192.0.2.102", Epoch: 7,
+				Successors: []v1.Successor{{NodeName: "node3", Epoch: 8}, {NodeName: "node2", Epoch: 9}},
+			},
 			{Address: "192.0.2.101", Epoch: 5, Successors: []v1.Successor{{NodeName: "node2", Epoch: 6}}},
 			{Address: "192.0.2.103", Epoch: 5, Successors: []v1.Successor{{NodeName: "node3", Epoch: 6}}},
 			{Address: "none", Epoch: 5, Successors: []v1.Successor{{NodeName: "node2", Epoch: 6}}},
@@ -32,7 +37,9 @@ func standby(edit ...func(*v1.Standby)) v1.Announcement {
 	for _, e := range edit {
 		e(s)
 	}
-	return v1.Announcement{ObjectMeta: metav1.ObjectMeta{Generation: 4}, Spec: v1.AnnouncementSpec{NodeName: "node2", Standby: s}}
+	return v1.Announcement{
+		ObjectMeta: metav1.ObjectMeta{Generation: 4}, Spec: v1.AnnouncementSpec{NodeName: "node2", Standby: s},
+	}
 }
 
 func TestTargets(t *testing.T) {
@@ -96,11 +103,15 @@ func TestSettings(t *testing.T) {
 		"no failover":         {withFailover(nil), defaults},
 		"nothing of failover": {withFailover(&v1.Failover{}), defaults},
 		"all of it": {
-			withFailover(&v1.Failover{Enabled: &no, Interval: &metav1.Duration{Duration: time.Second}, Misses: &few, Trust: v1.TrustEcho}),
+			withFailover(&v1.Failover{
+				Enabled: &no, Interval: &metav1.Duration{Duration: time.Second}, Misses: &few, Trust: v1.TrustEcho,
+			}),
 			Settings{IsDisabled: true, Interval: time.Second, Misses: 3, TrustsEchoOnly: true},
 		},
 		"what the API server refuses": {
-			withFailover(&v1.Failover{Interval: &metav1.Duration{}, Misses: &tooFew}), Settings{Interval: 100 * time.Millisecond, Misses: 3},
+			withFailover(&v1.Failover{Interval: &metav1.Duration{}, Misses: &tooFew}), Settings{
+				Interval: 100 * time.Millisecond, Misses: 3,
+			},
 		},
 	} {
 		if got := SettingsOf(c.agent); got != c.want {
@@ -125,11 +136,13 @@ func TestStatus(t *testing.T) {
 		if reason == ReasonWatching {
 			want = metav1.ConditionTrue
 		}
-		if c := ready(reason); c.Type != v1.ConditionReady || c.Status != want || c.Reason != reason || c.ObservedGeneration != 4 || c.Message == "" {
+		if c := ready(reason); c.Type != v1.ConditionReady || c.Status != want || c.Reason != reason ||
+			c.ObservedGeneration != 4 || c.Message == "" {
 			t.Errorf("%+v", c)
 		}
 	}
-	if got, want := ready(ReasonNoAnswer).Message, "node1 has answered neither echoes nor, if they count, ARP requests or neighbour solicitations"; got != want {
+	if got, want := ready(ReasonNoAnswer).Message,
+		"node1 has answered neither echoes nor, if they count, ARP requests or neighbour solicitations"; got != want {
 		t.Errorf("message %q, want %q", got, want)
 	}
 	since := now

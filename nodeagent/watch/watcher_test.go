@@ -64,12 +64,20 @@ func TestLivingNodeKeepsItsAddresses(t *testing.T) {
 		"the only witness dies": {func(w *world) {
 			w.stations[1].isDead = true
 		}, ReasonNoWitness},
-		"this node has no carrier":                {func(w *world) { w.isCutOff, w.facts.CanHear = true, false }, ReasonNoWitness},
-		"a firewall drops echoes to the node":     {func(w *world) { w.stations[0].dropsEchoes = true }, ReasonDoubtful},
-		"a firewall drops echoes to all nodes":    {func(w *world) { w.stations[0].dropsEchoes, w.stations[1].dropsEchoes = true, true }, ReasonDoubtful},
-		"its answers come three rounds late":      {func(w *world) { w.stations[0].echoDelay = 3 }, ReasonWatching},
-		"the Service of an address goes":          {func(w *world) { w.stations[0].addresses = []netip.Addr{node1Addr, second} }, ReasonWatching},
-		"another node answers for an address too": {func(w *world) { w.stations[1].addresses = []netip.Addr{node3Addr, first} }, ReasonWatching},
+		"this node has no carrier": {
+			func(w *world) { w.isCutOff, w.facts.CanHear = true, false }, ReasonNoWitness,
+		},
+		"a firewall drops echoes to the node": {func(w *world) { w.stations[0].dropsEchoes = true }, ReasonDoubtful},
+		"a firewall drops echoes to all nodes": {
+			func(w *world) { w.stations[0].dropsEchoes, w.stations[1].dropsEchoes = true, true }, ReasonDoubtful,
+		},
+		"its answers come three rounds late": {func(w *world) { w.stations[0].echoDelay = 3 }, ReasonWatching},
+		"the Service of an address goes": {
+			func(w *world) { w.stations[0].addresses = []netip.Addr{node1Addr, second} }, ReasonWatching,
+		},
+		"another node answers for an address too": {
+			func(w *world) { w.stations[1].addresses = []netip.Addr{node3Addr, first} }, ReasonWatching,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -174,7 +182,9 @@ func TestNobodyHasSeenIt(t *testing.T) {
 		w.mustClaim(cold)
 		w.stations[0].isDead = true
 		target := w.watcher.target
-		target.Addresses = []Address{{Addr: first, HolderEpoch: 9, Epoch: 10}, {Addr: second, Rank: 1, HolderEpoch: 7, Epoch: 9}}
+		target.Addresses = []Address{
+			{Addr: first, HolderEpoch: 9, Epoch: 10}, {Addr: second, Rank: 1, HolderEpoch: 7, Epoch: 9},
+		}
 		w.watcher.SetTarget(target)
 		w.mustClaim(cold, second)
 	})
@@ -522,7 +532,9 @@ func TestReturningNode(t *testing.T) {
 	w.stations[0].isDead = false
 	repeats("the end of a long silence", 2, first, second)
 	repeats("later", 10)
-	w.watcher.SetTarget(Target{Watched: Node{"node1", node1Addr, []string{node4MAC}}, Addresses: []Address{{Addr: second, HolderEpoch: 7, Epoch: 9}}})
+	w.watcher.SetTarget(Target{
+		Watched: Node{"node1", node1Addr, []string{node4MAC}}, Addresses: []Address{{Addr: second, HolderEpoch: 7, Epoch: 9}},
+	})
 	w.stations[0].mac = node4MAC
 	repeats("another node", 10, second)
 }

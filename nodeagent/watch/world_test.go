@@ -8,7 +8,8 @@ import (
 )
 
 const (
-	node1MAC, node2MAC, node3MAC, node4MAC, strangerMAC = "02:00:00:00:00:01", "02:00:00:00:00:02", "02:00:00:00:00:03", "02:00:00:00:00:04", "02:00:00:00:00:99"
+	node1MAC, node2MAC, node3MAC, node4MAC, strangerMAC = "02:00:00:00:00:01", "02:00:00:00:00:02", "02:00:00:00:00:03",
+		"02:00:00:00:00:04", "02:00:00:00:00:99"
 )
 
 var (
@@ -69,7 +70,9 @@ func newWorld(t *testing.T, edit ...func(*Settings, *Target)) *world {
 		e(&settings, &target)
 	}
 	return &world{
-		t: t, watcher: New(settings, target), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), facts: Facts{CanHear: true, IsFresh: true},
+		t: t, watcher: New(settings, target), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), facts: Facts{
+			CanHear: true, IsFresh: true,
+		},
 		stations: []*station{
 			{mac: node1MAC, addresses: []netip.Addr{node1Addr, first, second}},
 			{mac: node3MAC, addresses: []netip.Addr{node3Addr}},

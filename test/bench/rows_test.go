@@ -38,8 +38,10 @@ func TestIdleRows(t *testing.T) {
 		watchEvents: map[string]float64{"coordination.k8s.io/leases": 100, "/services": 5},
 	}
 	after := sample{
-		at:          begun.Add(30 * time.Second),
-		usage:       map[program]usage{one: {cpu: 1100 * time.Millisecond, rssMiB: 20}, two: {cpu: 1050 * time.Millisecond, rssMiB: 30}},
+		at: begun.Add(30 * time.Second),
+		usage: map[program]usage{
+			one: {cpu: 1100 * time.Millisecond, rssMiB: 20}, two: {cpu: 1050 * time.Millisecond, rssMiB: 30},
+		},
 		requests:    map[program]float64{one: 40, two: 51},
 		watchEvents: map[string]float64{"coordination.k8s.io/leases": 160, "/services": 6},
 	}

@@ -41,7 +41,8 @@ func TestTable(t *testing.T) {
 			t.Errorf("%s, %s is left out, but can pass", e.variant, e.spec)
 		}
 		for _, other := range exceptions[:i] {
-			if e.spec == other.spec && e.variant == other.variant && (e.family == "" || other.family == "" || e.family == other.family) {
+			if e.spec == other.spec && e.variant == other.variant &&
+				(e.family == "" || other.family == "" || e.family == other.family) {
 				t.Errorf("%s, %s: two exceptions", e.variant, e.spec)
 			}
 		}
@@ -87,10 +88,13 @@ func TestChooseJobs(t *testing.T) {
 			t.Errorf("allow-local runs %s", j.spec.name)
 		}
 	}
-	some := chooseJobs(choice{[]string{variantVirtual, variantAllowLocal}, families, regexp.MustCompile("only nodes|finalizer")})
+	some := chooseJobs(choice{
+		[]string{variantVirtual, variantAllowLocal}, families, regexp.MustCompile("only nodes|finalizer"),
+	})
 	want := []string{
 		"virtual ipv4: cleanup finalizer", "virtual dual: cleanup finalizer",
-		"allow-local ipv4: policy Local, only nodes with endpoints", "allow-local dual: policy Local, only nodes with endpoints",
+		"allow-local ipv4: policy Local, only nodes with endpoints",
+		"allow-local dual: policy Local, only nodes with endpoints",
 		"virtual ipv4: policy Local, only nodes with endpoints", "virtual dual: policy Local, only nodes with endpoints",
 	}
 	if got := names(some); !slices.Equal(got, want) {
@@ -141,7 +145,8 @@ func TestJudge(t *testing.T) {
 	cannot := plain
 	cannot.exception = exception{message: "NodePort was not", why: "it cannot"}
 	failure := `<failure type="failed">` + "\n[FAILED] NodePort was not allocated\nIn [It] at: x.go:1\n" + `</failure>`
-	rolling := "Load Balancer total HTTP requests: 100\nNetwork errors: 2\nHTTP errors: 1\nLoad Balancer total HTTP requests: 50\nNetwork errors: 0\nHTTP errors: 0\n"
+	rolling := "Load Balancer total HTTP requests: 100\nNetwork errors: 2\nHTTP errors: 1\nLoad Balancer total HTTP " +
+		"requests: 50\nNetwork errors: 0\nHTTP errors: 0\n"
 	for _, test := range []struct {
 		name   string
 		job    job
@@ -155,7 +160,10 @@ func TestJudge(t *testing.T) {
 		{"fails as it must", cannot, report("failed", failure), "", "cannot 7", false},
 		{"fails otherwise", cannot, report("timedout", `<error>timeout</error>`), "", "FAIL 7", true},
 		{"passes, but must fail", cannot, report("passed", ""), "", string(passedStrange) + " 7", true},
-		{"skips itself", plain, report("skipped", `<skipped message="skipped - needs 2 nodes"></skipped>`), "", "FAIL 7", true},
+		{
+			"skips itself", plain, report("skipped", `<skipped message="skipped - needs 2 nodes"></skipped>`), "", "FAIL 7",
+			true,
+		},
 		{"rolling update", plain, report("passed", ""), rolling, "pass 7, 3 of 150 lost", false},
 	} {
 		parsed, err := parseReport([]byte(test.report))
@@ -165,10 +173,14 @@ func TestJudge(t *testing.T) {
 		}
 		got := judge(test.job, parsed, test.log)
 		if got.cell() != test.want || got.verdict.isBad() != test.bad || got.took != 7250*time.Millisecond {
-			t.Errorf("%s: %q (%s), bad %t; want %q, %t", test.name, got.cell(), got.took, got.verdict.isBad(), test.want, test.bad)
+			t.Errorf(
+				"%s: %q (%s), bad %t; want %q, %t", test.name, got.cell(), got.took, got.verdict.isBad(), test.want, test.bad,
+			)
 		}
 	}
-	for name, bad := range map[string]string{"no XML": "-", "none ran": report("skipped", `<skipped message="skipped"></skipped>`)} {
+	for name, bad := range map[string]string{
+		"no XML": "-", "none ran": report("skipped", `<skipped message="skipped"></skipped>`),
+	} {
 		if got, err := parseReport([]byte(bad)); err == nil {
 			t.Errorf("%s: %v", name, got)
 		}
@@ -178,7 +190,10 @@ func TestJudge(t *testing.T) {
 func TestFormat(t *testing.T) {
 	results := []result{
 		{job: job{spec: specs[0], variant: variants[0], family: familyIPv4}, verdict: passed, took: time.Second},
-		{job: job{spec: specs[0], variant: variants[2], family: familyDual}, verdict: failed, took: 2 * time.Second, message: "no answer"},
+		{
+			job: job{spec: specs[0], variant: variants[2], family: familyDual}, verdict: failed, took: 2 * time.Second,
+			message: "no answer",
+		},
 		{job: job{spec: specs[7], variant: variants[0], family: familyIPv4, exception: exceptions[0]}, verdict: leftOut},
 	}
 	want := `| spec | local ipv4 | virtual dual |

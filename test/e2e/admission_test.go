@@ -56,79 +56,85 @@ func admitOnce(ctx context.Context, round int) []error {
 }
 
 var _ = Describe("Admission", func() {
-	It("accepts every valid ServiceGroup and refuses every faulty one while the manager is rolled out", Label(proofLabel, rolloutTopic), func(ctx SpecContext) {
-		DeferCleanup(func(ctx SpecContext) {
-			Expect(client.IgnoreNotFound(kubeClient.Delete(ctx, newServiceGroup("rolling", "198.51.100.1")))).To(Succeed())
-		}, NodeTimeout(waitLimit))
-		const refused = "valid writes refused, or faulty ones for another reason"
-		const missing = "rounds missing of 100"
-		runTrials(ctx, "admission while the managers are rolled out", []trial.Bound{none(refused), none(missing)}, func(t *oneTrial) {
-			waitUntilReady(ctx)
-			t.measureFromNow()
-			kubectl(ctx, "-n", purelbNamespace, "rollout", "restart", "deployment/purelb-manager")
-			rolled := make(chan struct{})
-			go func() {
-				defer GinkgoRecover()
-				defer close(rolled)
-				kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=120s")
-			}()
-			rounds, over := 0, time.Time{}
-			// The last replicas of the previous generation end some seconds after the end of
-			// the roll-out.
-			for ; over.IsZero() || time.Since(over) < 8*time.Second; rounds++ {
-				for _, err := range admitOnce(ctx, rounds) {
-					t.Errors = append(t.Errors, fmt.Sprintf("round %d: %s", rounds, err))
-				}
-				select {
-				case <-rolled:
-					if over.IsZero() {
-						over = time.Now()
+	It("accepts every valid ServiceGroup and refuses every faulty one while the manager is rolled out",
+		Label(proofLabel, rolloutTopic), func(ctx SpecContext) {
+			DeferCleanup(func(ctx SpecContext) {
+				Expect(client.IgnoreNotFound(kubeClient.Delete(ctx, newServiceGroup("rolling", "198.51.100.1")))).To(Succeed())
+			}, NodeTimeout(waitLimit))
+			const refused = "valid writes refused, or faulty ones for another reason"
+			const missing = "rounds missing of 100"
+			runTrials(ctx, "admission while the managers are rolled out", []trial.Bound{none(refused), none(missing)},
+				func(t *oneTrial) {
+					waitUntilReady(ctx)
+					t.measureFromNow()
+					kubectl(ctx, "-n", purelbNamespace, "rollout", "restart", "deployment/purelb-manager")
+					rolled := make(chan struct{})
+					go func() {
+						defer GinkgoRecover()
+						defer close(rolled)
+						kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=120s")
+					}()
+					rounds, over := 0, time.Time{}
+					// The last replicas of the previous generation end some seconds after the end of
+					// the roll-out.
+					for ; over.IsZero() || time.Since(over) < 8*time.Second; rounds++ {
+						for _, err := range admitOnce(ctx, rounds) {
+							t.Errors = append(t.Errors, fmt.Sprintf("round %d: %s", rounds, err))
+						}
+						select {
+						case <-rolled:
+							if over.IsZero() {
+								over = time.Now()
+							}
+						case <-time.After(10 * time.Millisecond):
+						}
 					}
-				case <-time.After(10 * time.Millisecond):
-				}
+					t.Figures["rounds"] = float64(rounds)
+					t.Figures[missing] = float64(max(0, 101-rounds))
+					t.Figures[refused] = float64(len(t.Errors))
+				})
+		}, proofLimit())
+
+	It("refuses to delete or shrink a ServiceGroup that is in use, unless its annotation allows orphans",
+		Label(smokeLabel), func(ctx SpecContext) {
+			s := newSpace(ctx)
+			group := s.localGroup(ctx)
+			svc := s.createService(ctx, "inuse", group)
+			addrs := waitForAddresses(ctx, svc, 2)
+			waitUntilAnnounced(ctx, svc)
+			waitForAnswer(ctx, "client", addrs[0])
+
+			user := s.namespace + "/inuse"
+			// The manager that answers may see the Service somewhat later than the one that leads.
+			refuses := func(args ...string) {
+				GinkgoHelper()
+				Eventually(func(g Gomega) string {
+					out, err := tryKubectl(ctx, append(append([]string{"-n", purelbNamespace}, args...), "--dry-run=server")...)
+					g.Expect(err).To(HaveOccurred(), out)
+					return out
+				}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).MustPassRepeatedly(5).
+					Should(ContainSubstring(user))
+				out, err := tryKubectl(ctx, append([]string{"-n", purelbNamespace}, args...)...)
+				Expect(err).To(HaveOccurred())
+				Expect(out).To(ContainSubstring(user))
 			}
-			t.Figures["rounds"] = float64(rounds)
-			t.Figures[missing] = float64(max(0, 101-rounds))
-			t.Figures[refused] = float64(len(t.Errors))
-		})
-	}, proofLimit())
+			refuses("delete", "servicegroup", group)
+			pools, err := json.Marshal(map[string]any{
+				"spec": map[string]any{"local": map[string]any{"v4pools": []v1.AddressPool{s.v4Range(3, 3)}}},
+			})
+			Expect(err).NotTo(HaveOccurred())
+			refuses("patch", "servicegroup", group, "--type=merge", "-p", string(pools))
 
-	It("refuses to delete or shrink a ServiceGroup that is in use, unless its annotation allows orphans", Label(smokeLabel), func(ctx SpecContext) {
-		s := newSpace(ctx)
-		group := s.localGroup(ctx)
-		svc := s.createService(ctx, "inuse", group)
-		addrs := waitForAddresses(ctx, svc, 2)
-		waitUntilAnnounced(ctx, svc)
-		waitForAnswer(ctx, "client", addrs[0])
-
-		user := s.namespace + "/inuse"
-		// The manager that answers may see the Service somewhat later than the one that leads.
-		refuses := func(args ...string) {
-			GinkgoHelper()
-			Eventually(func(g Gomega) string {
-				out, err := tryKubectl(ctx, append(append([]string{"-n", purelbNamespace}, args...), "--dry-run=server")...)
-				g.Expect(err).To(HaveOccurred(), out)
-				return out
-			}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).MustPassRepeatedly(5).Should(ContainSubstring(user))
-			out, err := tryKubectl(ctx, append([]string{"-n", purelbNamespace}, args...)...)
-			Expect(err).To(HaveOccurred())
-			Expect(out).To(ContainSubstring(user))
-		}
-		refuses("delete", "servicegroup", group)
-		pools, err := json.Marshal(map[string]any{"spec": map[string]any{"local": map[string]any{"v4pools": []v1.AddressPool{s.v4Range(3, 3)}}}})
-		Expect(err).NotTo(HaveOccurred())
-		refuses("patch", "servicegroup", group, "--type=merge", "-p", string(pools))
-
-		kubectl(ctx, "-n", purelbNamespace, "annotate", "servicegroup", group, v1.AnnotationAllowOrphans+"=true")
-		// The manager that answers may see the annotation somewhat later.
-		retryKubectl(ctx, "-n", purelbNamespace, "delete", "servicegroup", group, "--ignore-not-found")
-		s.waitForManager(ctx)
-		Expect(waitForAddresses(ctx, svc, 2)).To(Equal(addrs), "the Service keeps its addresses")
-		for _, addr := range addrs {
-			waitForPlaces(ctx, addr, 1)
-			waitForAnswer(ctx, "client", addr)
-		}
-	}, SpecTimeout(smokeLimit))
+			kubectl(ctx, "-n", purelbNamespace, "annotate", "servicegroup", group, v1.AnnotationAllowOrphans+"=true")
+			// The manager that answers may see the annotation somewhat later.
+			retryKubectl(ctx, "-n", purelbNamespace, "delete", "servicegroup", group, "--ignore-not-found")
+			s.waitForManager(ctx)
+			Expect(waitForAddresses(ctx, svc, 2)).To(Equal(addrs), "the Service keeps its addresses")
+			for _, addr := range addrs {
+				waitForPlaces(ctx, addr, 1)
+				waitForAnswer(ctx, "client", addr)
+			}
+		}, SpecTimeout(smokeLimit))
 
 	It("gives the same verdict as a condition where its webhooks are missing", func(ctx SpecContext) {
 		kubectl(ctx, "delete", "validatingwebhookconfiguration", "purelb-validating")
@@ -136,7 +142,9 @@ var _ = Describe("Admission", func() {
 			kubectl(ctx, "apply", "-k", "../../config/default")
 			Eventually(func() error {
 				return kubeClient.Create(ctx, newServiceGroup("restored", "198.51.100.1"), client.DryRunAll)
-			}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed(), "the webhooks are trusted again")
+			}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(
+				Succeed(), "the webhooks are trusted again",
+			)
 		}, NodeTimeout(2*waitLimit))
 		DeferCleanup(func(ctx SpecContext) {
 			retryKubectl(ctx, "-n", purelbNamespace, "delete", "servicegroup", "broken", "--ignore-not-found")
@@ -165,7 +173,9 @@ var _ = Describe("Admission", func() {
 	It("refuses a faulty range and suggests what was probably meant", Label(smokeLabel), func(ctx SpecContext) {
 		out, err := tryKubectl(ctx, "apply", "-f", "testdata/broken.yaml")
 		Expect(err).To(HaveOccurred())
-		Expect(out).To(And(ContainSubstring("spec.local.v4pools[0].pool"), ContainSubstring("did you mean 172.32.100.225-172.32.100.229?")))
+		Expect(out).To(And(
+			ContainSubstring("spec.local.v4pools[0].pool"), ContainSubstring("did you mean 172.32.100.225-172.32.100.229?"),
+		))
 	}, SpecTimeout(smokeLimit))
 
 	It("lets nobody but the manager write or delete Announcements", Label(smokeLabel), func(ctx SpecContext) {
@@ -203,7 +213,9 @@ var _ = Describe("Admission", func() {
 		}
 		before := readAgentLabel(ctx)
 		kubectl(ctx, "label", "node", "node1", v1.LabelAgent+"=other", "--overwrite", "--as", manager)
-		Eventually(func() string { return readAgentLabel(ctx) }).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).
+		Eventually(func() string { return readAgentLabel(ctx) }).WithContext(ctx).WithTimeout(waitLimit).WithPolling(
+			pollInterval,
+		).
 			Should(Equal(before), "the manager restores the label")
 		waitUntilReady(ctx) // the agent of the node may have been replaced
 	}, SpecTimeout(smokeLimit))

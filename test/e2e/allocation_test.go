@@ -119,9 +119,13 @@ var _ = Describe("Allocation", func() {
 		svc := s.createService(ctx, "requested", group, singleStack, withAnnotation(v1.AnnotationAddresses, s.v4(2).String()))
 		waitForExactAddresses(ctx, svc, s.v4(2))
 		waitForAnswer(ctx, "client", s.v4(2))
-		second := s.createService(ctx, "requested-too", group, singleStack, withAnnotation(v1.AnnotationAddresses, s.v4(2).String()))
+		second := s.createService(
+			ctx, "requested-too", group, singleStack, withAnnotation(v1.AnnotationAddresses, s.v4(2).String()),
+		)
 		waitForRefusal(ctx, second, v1.ReasonAddressInUse, s.namespace+"/requested")
-		network := s.createService(ctx, "requested-node", group, singleStack, withAnnotation(v1.AnnotationAddresses, "10.78.9.9"))
+		network := s.createService(
+			ctx, "requested-node", group, singleStack, withAnnotation(v1.AnnotationAddresses, "10.78.9.9"),
+		)
 		waitForRefusal(ctx, network, v1.ReasonAddressOutsidePool, "10.78.9.9")
 
 		By("asking for another address, and then for none")
@@ -138,7 +142,9 @@ var _ = Describe("Allocation", func() {
 	It("adds and releases the address of a family as the Service is edited", Label(smokeLabel), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v4, v6 := s.v4(0), s.v6(0)
-		group := s.createLocalGroup(ctx, "families", v1.PoolSet{V4Pools: []v1.AddressPool{s.v4Range(0, 1)}, V6Pools: []v1.AddressPool{s.v6Range(0, 1)}})
+		group := s.createLocalGroup(
+			ctx, "families", v1.PoolSet{V4Pools: []v1.AddressPool{s.v4Range(0, 1)}, V6Pools: []v1.AddressPool{s.v6Range(0, 1)}},
+		)
 		svc := s.createService(ctx, "families", group, singleStack, func(svc *corev1.Service) {
 			svc.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
 		})
@@ -161,7 +167,9 @@ var _ = Describe("Allocation", func() {
 
 	It("balances Services over the ranges of a ServiceGroup", func(ctx SpecContext) {
 		s := newSpace(ctx)
-		group := s.createLocalGroup(ctx, "balanced", v1.PoolSet{BalancePools: true, V4Pools: []v1.AddressPool{s.v4Range(0, 3), s.v4Range(4, 7)}})
+		group := s.createLocalGroup(
+			ctx, "balanced", v1.PoolSet{BalancePools: true, V4Pools: []v1.AddressPool{s.v4Range(0, 3), s.v4Range(4, 7)}},
+		)
 		for i, want := range []netip.Addr{s.v4(0), s.v4(4), s.v4(1), s.v4(5)} {
 			svc := s.createService(ctx, fmt.Sprintf("balanced-%d", i), group, singleStack)
 			waitForExactAddresses(ctx, svc, want)
@@ -223,36 +231,38 @@ var _ = Describe("Allocation", func() {
 		}
 	}, SpecTimeout(smokeLimit))
 
-	It("lets in only the clients that loadBalancerSourceRanges names", Label(smokeLabel, proxyLabel), func(ctx SpecContext) {
-		s := newSpace(ctx)
-		group, addr := s.createLocalGroup(ctx, "fenced", v1.PoolSet{V4Pools: []v1.AddressPool{s.v4Range(0, 0)}}), s.v4(0)
-		svc := s.createService(ctx, "fenced", group, singleStack)
-		waitForExactAddresses(ctx, svc, addr)
-		waitForAnswer(ctx, "client", addr)
-		waitForAnswer(ctx, "far", addr)
-		editService(ctx, svc, func(svc *corev1.Service) { svc.Spec.LoadBalancerSourceRanges = []string{"10.77.0.50/32"} })
-		waitForFence(ctx, "far", "client", addr)
-		editService(ctx, svc, func(svc *corev1.Service) { svc.Spec.LoadBalancerSourceRanges = nil })
-		waitForAnswer(ctx, "far", addr)
-	}, SpecTimeout(smokeLimit))
+	It("lets in only the clients that loadBalancerSourceRanges names", Label(smokeLabel, proxyLabel),
+		func(ctx SpecContext) {
+			s := newSpace(ctx)
+			group, addr := s.createLocalGroup(ctx, "fenced", v1.PoolSet{V4Pools: []v1.AddressPool{s.v4Range(0, 0)}}), s.v4(0)
+			svc := s.createService(ctx, "fenced", group, singleStack)
+			waitForExactAddresses(ctx, svc, addr)
+			waitForAnswer(ctx, "client", addr)
+			waitForAnswer(ctx, "far", addr)
+			editService(ctx, svc, func(svc *corev1.Service) { svc.Spec.LoadBalancerSourceRanges = []string{"10.77.0.50/32"} })
+			waitForFence(ctx, "far", "client", addr)
+			editService(ctx, svc, func(svc *corev1.Service) { svc.Spec.LoadBalancerSourceRanges = nil })
+			waitForAnswer(ctx, "far", addr)
+		}, SpecTimeout(smokeLimit))
 
-	It("serves Services without node ports, and keeps the node ports of the others", Label(proxyLabel), func(ctx SpecContext) {
-		s := newSpace(ctx)
-		group := s.createLocalGroup(ctx, "ported", v1.PoolSet{V4Pools: []v1.AddressPool{s.v4Range(0, 1)}})
-		without := s.createService(ctx, "without-ports", group, singleStack, func(svc *corev1.Service) {
-			svc.Spec.AllocateLoadBalancerNodePorts = ptr.To(false)
-		})
-		waitForExactAddresses(ctx, without, s.v4(0))
-		waitForAnswer(ctx, "client", s.v4(0))
-		Expect(without.Spec.Ports[0].NodePort).To(BeZero())
+	It("serves Services without node ports, and keeps the node ports of the others", Label(proxyLabel),
+		func(ctx SpecContext) {
+			s := newSpace(ctx)
+			group := s.createLocalGroup(ctx, "ported", v1.PoolSet{V4Pools: []v1.AddressPool{s.v4Range(0, 1)}})
+			without := s.createService(ctx, "without-ports", group, singleStack, func(svc *corev1.Service) {
+				svc.Spec.AllocateLoadBalancerNodePorts = ptr.To(false)
+			})
+			waitForExactAddresses(ctx, without, s.v4(0))
+			waitForAnswer(ctx, "client", s.v4(0))
+			Expect(without.Spec.Ports[0].NodePort).To(BeZero())
 
-		with := s.createService(ctx, "with-ports", group, singleStack)
-		port := with.Spec.Ports[0].NodePort
-		Expect(port).NotTo(BeZero())
-		waitForExactAddresses(ctx, with, s.v4(1))
-		waitForAnswer(ctx, "client", s.v4(1))
-		waitUntilAnnounced(ctx, with)
-		Expect(with.Spec.Ports[0].NodePort).To(Equal(port))
-		waitForAnswerOnPort(ctx, "client", testLab.Nodes()[0].IPv4.Addr(), port)
-	}, SpecTimeout(functionalLimit))
+			with := s.createService(ctx, "with-ports", group, singleStack)
+			port := with.Spec.Ports[0].NodePort
+			Expect(port).NotTo(BeZero())
+			waitForExactAddresses(ctx, with, s.v4(1))
+			waitForAnswer(ctx, "client", s.v4(1))
+			waitUntilAnnounced(ctx, with)
+			Expect(with.Spec.Ports[0].NodePort).To(Equal(port))
+			waitForAnswerOnPort(ctx, "client", testLab.Nodes()[0].IPv4.Addr(), port)
+		}, SpecTimeout(functionalLimit))
 })

@@ -30,7 +30,8 @@ import (
 func bgpPeer(ctx context.Context, name, spec string) {
 	GinkgoHelper()
 	path := GinkgoT().TempDir() + "/peer.yaml"
-	text := "apiVersion: purelb.io/v1\nkind: BGPPeer\nmetadata: {name: " + name + ", namespace: " + purelbNamespace + "}\nspec:\n" + spec
+	text := "apiVersion: purelb.io/v1\nkind: BGPPeer\nmetadata: {name: " + name + ", namespace: " + purelbNamespace +
+		"}\nspec:\n" + spec
 	Expect(os.WriteFile(path, []byte(text), 0o600)).To(Succeed())
 	DeferCleanup(func(ctx SpecContext) {
 		retryKubectl(ctx, "-n", purelbNamespace, "delete", "bgppeer", name, "--ignore-not-found")
@@ -71,7 +72,9 @@ func expectSessions(ctx context.Context, name, sessions, reason string) *v1.BGPP
 	Eventually(func(g Gomega) {
 		g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: name}, p)).To(Succeed())
 		g.Expect(p.Status.Conditions).NotTo(BeEmpty())
-		g.Expect(p.Status.Sessions+" "+p.Status.Conditions[0].Reason).To(Equal(sessions+" "+reason), p.Status.Conditions[0].Message)
+		g.Expect(p.Status.Sessions+" "+p.Status.Conditions[0].Reason).To(
+			Equal(sessions+" "+reason), p.Status.Conditions[0].Message,
+		)
 	}).WithContext(ctx).WithTimeout(2 * waitLimit).WithPolling(pollInterval).Should(Succeed())
 	return p
 }
@@ -137,7 +140,9 @@ func routerNextHops(ctx context.Context, g Gomega, address netip.Addr) []string 
 	if address.Is6() {
 		family = "-6"
 	}
-	out, err := testLab.Exec(ctx, lab.Router, "ip", family, "route", "show", netip.PrefixFrom(address, address.BitLen()).String())
+	out, err := testLab.Exec(
+		ctx, lab.Router, "ip", family, "route", "show", netip.PrefixFrom(address, address.BitLen()).String(),
+	)
 	g.Expect(err).NotTo(HaveOccurred())
 	var over []string
 	for _, n := range testLab.Nodes() {
@@ -197,7 +202,10 @@ func (t *oneTrial) noteMeters(changes []time.Time, meters ...timedMeter) {
 			default:
 				t.Figures[failedFigure]++
 			}
-			t.Errors = append(t.Errors, fmt.Sprintf("%s–%s: %v", m.begun.Add(r.Start).Format("15:04:05.000"), m.begun.Add(r.End).Format("05.000"), r.Err))
+			t.Errors = append(
+				t.Errors,
+				fmt.Sprintf("%s–%s: %v", m.begun.Add(r.Start).Format("15:04:05.000"), m.begun.Add(r.End).Format("05.000"), r.Err),
+			)
 		}
 		t.Figures[failedFigure] += float64(max(0, broken-len(changes)))
 		t.Figures[brokenFigure] += float64(broken)
@@ -232,7 +240,10 @@ func routedService(ctx context.Context, s *space, daemon lab.Daemon, group, name
 	for _, a := range addrs {
 		expectNextHops(ctx, a, nodeNames()...)
 	}
-	fmt.Fprintf(os.Stdout, "%s: routes of both families over all nodes %s after the first BGPPeer\n", daemon, time.Since(begun).Round(10*time.Millisecond))
+	fmt.Fprintf(
+		os.Stdout, "%s: routes of both families over all nodes %s after the first BGPPeer\n", daemon,
+		time.Since(begun).Round(10*time.Millisecond),
+	)
 	expectSessions(ctx, "gateways", "6/6", v1.ReasonEstablished)
 	for _, a := range addrs {
 		waitForAnswer(ctx, lab.Far, a)
@@ -274,71 +285,73 @@ var _ = Describe("BGP", Label(bgpTopic), func() {
 		if daemon == lab.FRR {
 			labels = Label(smokeLabel)
 		}
-		It("makes Virtual addresses reachable over all nodes until the BGPPeer is deleted, with "+string(daemon), labels, func(ctx SpecContext) {
-			s := newSpace(ctx)
-			virtual := s.virtualGroup(ctx)
-			addrs := routedService(ctx, s, daemon, virtual, "routed")
-			GinkgoWriter.Println(kubectl(ctx, "-n", purelbNamespace, "get", "bgppeers,noderoutings", "-o", "wide"))
+		It("makes Virtual addresses reachable over all nodes until the BGPPeer is deleted, with "+string(daemon), labels,
+			func(ctx SpecContext) {
+				s := newSpace(ctx)
+				virtual := s.virtualGroup(ctx)
+				addrs := routedService(ctx, s, daemon, virtual, "routed")
+				GinkgoWriter.Println(kubectl(ctx, "-n", purelbNamespace, "get", "bgppeers,noderoutings", "-o", "wide"))
 
-			By("advertising no Local address, although what comes later is advertised")
-			local := s.createService(ctx, "onlink", s.localGroup(ctx))
-			locals := waitForAddresses(ctx, local, 2)
-			for _, a := range locals {
-				waitForAnswer(ctx, lab.Client, a)
-			}
-			later := s.createService(ctx, "later", virtual)
-			for _, a := range waitForAddresses(ctx, later, 2) {
-				expectNextHops(ctx, a, nodeNames()...)
-			}
-			for _, a := range locals {
-				Expect(routerNextHops(ctx, Default, a)).To(BeEmpty(), "routes to %s", a)
-			}
+				By("advertising no Local address, although what comes later is advertised")
+				local := s.createService(ctx, "onlink", s.localGroup(ctx))
+				locals := waitForAddresses(ctx, local, 2)
+				for _, a := range locals {
+					waitForAnswer(ctx, lab.Client, a)
+				}
+				later := s.createService(ctx, "later", virtual)
+				for _, a := range waitForAddresses(ctx, later, 2) {
+					expectNextHops(ctx, a, nodeNames()...)
+				}
+				for _, a := range locals {
+					Expect(routerNextHops(ctx, Default, a)).To(BeEmpty(), "routes to %s", a)
+				}
 
-			By("deleting the BGPPeer")
-			kubectl(ctx, "-n", purelbNamespace, "delete", "bgppeer", "gateways")
-			for _, a := range addrs {
-				expectNextHops(ctx, a)
-			}
-			waitForNoSpeakers(ctx)
-		}, SpecTimeout(smokeLimit))
+				By("deleting the BGPPeer")
+				kubectl(ctx, "-n", purelbNamespace, "delete", "bgppeer", "gateways")
+				for _, a := range addrs {
+					expectNextHops(ctx, a)
+				}
+				waitForNoSpeakers(ctx)
+			}, SpecTimeout(smokeLimit))
 
-		It("loses no request when speakers and agents are replaced, with "+string(daemon), Label(proofLabel), func(ctx SpecContext) {
-			s := newSpace(ctx)
-			addrs := routedService(ctx, s, daemon, s.virtualGroup(ctx), "routed")
-			waitForServers(ctx, s.namespace)
-			bounds := []trial.Bound{none(failedFigure), none(changedFigure)}
-			runTrials(ctx, string(daemon)+": speakers replaced and killed, agents replaced", bounds, func(t *oneTrial) {
-				replaceRestartedSpeakers(ctx)
-				expectSessions(ctx, "gateways", "6/6", v1.ReasonEstablished)
-				t.measureFromNow()
-				watch, err := testLab.WatchRoutes(ctx, lab.Router)
-				Expect(err).NotTo(HaveOccurred())
-				meters := measureBoth(ctx, addrs)
-				begun := time.Now()
-				kubectl(ctx, "-n", purelbNamespace, "rollout", "restart", "daemonset/purelb-speaker-default")
-				kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "daemonset/purelb-speaker-default", "--timeout=180s")
-				waitForNewSessions(ctx, "gateways", begun, nodeNames()...)
-				killed := time.Now()
-				node := nodeNames()[t.random.IntN(len(nodeNames()))]
-				killSpeaker(ctx, node)
-				waitForNewSessions(ctx, "gateways", killed, node)
-				Eventually(func(g Gomega) {
-					restarts := int32(0)
-					for _, p := range listPods(ctx, g, speakerName) {
-						for _, c := range p.Status.ContainerStatuses {
-							restarts += c.RestartCount
-							g.Expect(c.Ready).To(BeTrue())
+		It("loses no request when speakers and agents are replaced, with "+string(daemon), Label(proofLabel),
+			func(ctx SpecContext) {
+				s := newSpace(ctx)
+				addrs := routedService(ctx, s, daemon, s.virtualGroup(ctx), "routed")
+				waitForServers(ctx, s.namespace)
+				bounds := []trial.Bound{none(failedFigure), none(changedFigure)}
+				runTrials(ctx, string(daemon)+": speakers replaced and killed, agents replaced", bounds, func(t *oneTrial) {
+					replaceRestartedSpeakers(ctx)
+					expectSessions(ctx, "gateways", "6/6", v1.ReasonEstablished)
+					t.measureFromNow()
+					watch, err := testLab.WatchRoutes(ctx, lab.Router)
+					Expect(err).NotTo(HaveOccurred())
+					meters := measureBoth(ctx, addrs)
+					begun := time.Now()
+					kubectl(ctx, "-n", purelbNamespace, "rollout", "restart", "daemonset/purelb-speaker-default")
+					kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "daemonset/purelb-speaker-default", "--timeout=180s")
+					waitForNewSessions(ctx, "gateways", begun, nodeNames()...)
+					killed := time.Now()
+					node := nodeNames()[t.random.IntN(len(nodeNames()))]
+					killSpeaker(ctx, node)
+					waitForNewSessions(ctx, "gateways", killed, node)
+					Eventually(func(g Gomega) {
+						restarts := int32(0)
+						for _, p := range listPods(ctx, g, speakerName) {
+							for _, c := range p.Status.ContainerStatuses {
+								restarts += c.RestartCount
+								g.Expect(c.Ready).To(BeTrue())
+							}
 						}
-					}
-					g.Expect(restarts).To(BeNumerically(">=", 1))
-				}).WithContext(ctx).WithTimeout(2 * waitLimit).WithPolling(pollInterval).Should(Succeed())
-				kubectl(ctx, "-n", purelbNamespace, "rollout", "restart", "daemonset/purelb-agent-default")
-				kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "daemonset/purelb-agent-default", "--timeout=180s")
-				waitUntilReady(ctx)
-				expectSessions(ctx, "gateways", "6/6", v1.ReasonEstablished)
-				t.noteMeters(watch.Stop(), meters...)
-			})
-		}, proofLimit())
+						g.Expect(restarts).To(BeNumerically(">=", 1))
+					}).WithContext(ctx).WithTimeout(2 * waitLimit).WithPolling(pollInterval).Should(Succeed())
+					kubectl(ctx, "-n", purelbNamespace, "rollout", "restart", "daemonset/purelb-agent-default")
+					kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "daemonset/purelb-agent-default", "--timeout=180s")
+					waitUntilReady(ctx)
+					expectSessions(ctx, "gateways", "6/6", v1.ReasonEstablished)
+					t.noteMeters(watch.Stop(), meters...)
+				})
+			}, proofLimit())
 	}
 
 	It("says in words what is wrong with a session", func(ctx SpecContext) {
@@ -346,8 +359,18 @@ var _ = Describe("BGP", Label(bgpTopic), func() {
 		DeferCleanup(func(ctx SpecContext) {
 			retryKubectl(ctx, "-n", purelbNamespace, "delete", "secret", "router", "--ignore-not-found")
 		}, NodeTimeout(2*waitLimit))
-		Expect(kubeClient.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "router", Namespace: purelbNamespace}, StringData: map[string]string{"password": "wrong"}})).To(Succeed())
-		bgpPeer(ctx, "v4", "  peerASN: 65000\n  myASN: 65001\n  peerAddress: 10.77.0.1\n  connectTime: 1s\n  passwordSecretRef: {name: router, key: password}\n")
+		Expect(kubeClient.Create(
+			ctx,
+			&corev1.Secret{
+				ObjectMeta: metav1.ObjectMeta{Name: "router", Namespace: purelbNamespace},
+				StringData: map[string]string{"password": "wrong"},
+			},
+		)).To(Succeed())
+		bgpPeer(
+			ctx, "v4",
+			"  peerASN: 65000\n  myASN: 65001\n  peerAddress: 10.77.0.1\n  connectTime: 1s\n  passwordSecretRef: {name: "+
+				"router, key: password}\n",
+		)
 		Eventually(func() string {
 			return expectSessions(ctx, "v4", "0/3", v1.ReasonSessionsDown).Status.Conditions[0].Message
 		}).WithContext(ctx).WithTimeout(waitLimit).Should(ContainSubstring("its password differs"))
@@ -361,7 +384,9 @@ var _ = Describe("BGP", Label(bgpTopic), func() {
 			return found
 		}
 		before := uids()
-		kubectl(ctx, "-n", purelbNamespace, "patch", "secret", "router", "--type=merge", "-p", `{"stringData":{"password":"right"}}`)
+		kubectl(
+			ctx, "-n", purelbNamespace, "patch", "secret", "router", "--type=merge", "-p", `{"stringData":{"password":"right"}}`,
+		)
 		Eventually(func() string {
 			p := &v1.BGPPeer{}
 			_ = kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: "v4"}, p)
@@ -434,7 +459,9 @@ var _ = Describe("BGP", Label(bgpTopic), func() {
 			restarted := testLab.Nodes()[t.random.IntN(len(testLab.Nodes()))]
 			killSpeaker(ctx, restarted.Name)
 			Eventually(func() (int, error) { return countNewSessions(ctx, restarted, time.Since(began)) }).
-				WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Equal(2), "the speaker does not start without the API server")
+				WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(
+				Equal(2), "the speaker does not start without the API server",
+			)
 			time.Sleep(away - time.Since(began)) // the outage is to last so long
 			back(ctx)
 			waitUntilReady(ctx)
@@ -473,64 +500,77 @@ var _ = Describe("BGP", Label(bgpTopic), func() {
 		})
 	}, proofLimit())
 
-	It("advertises networks with the attributes that their ServiceGroup asks for", Label(smokeLabel), func(ctx SpecContext) {
-		startRouter(ctx, lab.RouterOptions{Daemon: lab.FRR})
-		s := newSpace(ctx)
-		v4, v6 := s.virtualV4(), s.virtualV6()
-		attributes := v1.ServiceGroupBGP{
-			Peers: []string{"v4"}, Communities: []v1.Community{"no-export", "65001:77"}, LargeCommunities: []v1.LargeCommunity{"65001:1:2"},
-			MED: ptr.To[int64](50), Prepend: 2,
-		}
-		aggregated := s.createGroup(ctx, "aggregated", v1.ServiceGroupSpec{
-			Remote: &v1.RemotePools{PoolSet: v1.PoolSet{
-				V4Pools: []v1.AddressPool{{Subnet: v4.String(), Pool: fmt.Sprintf("%s-%s", v4.Addr().Next(), s.firstVirtualV4().Prev())}},
-				V6Pools: []v1.AddressPool{{Subnet: v6.String(), Pool: fmt.Sprintf("%s-%s", v6.Addr().Next(), s.firstVirtualV6().Prev())}},
-			}},
-			BGP: &attributes,
-		})
-		single := s.virtualGroup(ctx)
-		bgpPeer(ctx, "v4", "  peerASN: 65000\n  myASN: 65001\n  peerAddress: 10.77.0.1\n  connectTime: 1s\n")
-		bgpPeer(ctx, "v6", "  peerASN: 65000\n  myASN: 65001\n  peerAddress: fd00:77::1\n  connectTime: 1s\n  families: [IPv4, IPv6]\n")
-		first, second := s.createService(ctx, "first", aggregated), s.createService(ctx, "second", aggregated)
-		addrs := append(waitForAddresses(ctx, first, 2), waitForAddresses(ctx, second, 2)...)
-		table := func(family, prefix string) (string, error) {
-			return testLab.Vtysh(ctx, "show bgp "+family+" unicast "+prefix)
-		}
-		waitForTable := func(family, prefix string, matcher gomegatypes.GomegaMatcher) {
-			GinkgoHelper()
-			Eventually(func() (string, error) { return table(family, prefix) }).
-				WithContext(ctx).WithTimeout(2 * waitLimit).WithPolling(pollInterval).Should(matcher)
-		}
-		// waitForSpeakers waits until the router has routes to a Service that is created now, over both
-		// sessions of each node: so each speaker has handled all that was there before.
-		waitForSpeakers := func(name string) {
-			GinkgoHelper()
-			for _, a := range waitForAddresses(ctx, s.createService(ctx, name, single), 2) {
-				expectNextHops(ctx, a, nodeNames()...)
+	It("advertises networks with the attributes that their ServiceGroup asks for", Label(smokeLabel),
+		func(ctx SpecContext) {
+			startRouter(ctx, lab.RouterOptions{Daemon: lab.FRR})
+			s := newSpace(ctx)
+			v4, v6 := s.virtualV4(), s.virtualV6()
+			attributes := v1.ServiceGroupBGP{
+				Peers: []string{"v4"}, Communities: []v1.Community{"no-export", "65001:77"}, LargeCommunities: []v1.LargeCommunity{
+					"65001:1:2",
+				},
+				MED: ptr.To[int64](50), Prepend: 2,
 			}
-		}
-		advertised := And(ContainSubstring("65001 65001 65001"), ContainSubstring("metric 50"), ContainSubstring("Community: 65001:77 no-export"),
-			ContainSubstring("Large Community: 65001:1:2"), ContainSubstring("3 available"))
-		waitForTable("ipv4", v4.String(), advertised)
-		waitForSpeakers("other")
-		// The group names v4 only: nothing comes by the session over IPv6.
-		Expect(table("ipv6", v6.String())).To(ContainSubstring("Network not in table"))
-		for _, a := range addrs {
-			if a.Is4() {
-				Expect(table("ipv4", a.String()+"/32")).To(ContainSubstring("Network not in table"), "one route for the whole network")
+			aggregated := s.createGroup(ctx, "aggregated", v1.ServiceGroupSpec{
+				Remote: &v1.RemotePools{PoolSet: v1.PoolSet{
+					V4Pools: []v1.AddressPool{
+						{Subnet: v4.String(), Pool: fmt.Sprintf("%s-%s", v4.Addr().Next(), s.firstVirtualV4().Prev())},
+					},
+					V6Pools: []v1.AddressPool{
+						{Subnet: v6.String(), Pool: fmt.Sprintf("%s-%s", v6.Addr().Next(), s.firstVirtualV6().Prev())},
+					},
+				}},
+				BGP: &attributes,
+			})
+			single := s.virtualGroup(ctx)
+			bgpPeer(ctx, "v4", "  peerASN: 65000\n  myASN: 65001\n  peerAddress: 10.77.0.1\n  connectTime: 1s\n")
+			bgpPeer(
+				ctx, "v6",
+				"  peerASN: 65000\n  myASN: 65001\n  peerAddress: fd00:77::1\n  connectTime: 1s\n  families: [IPv4, IPv6]\n",
+			)
+			first, second := s.createService(ctx, "first", aggregated), s.createService(ctx, "second", aggregated)
+			addrs := append(waitForAddresses(ctx, first, 2), waitForAddresses(ctx, second, 2)...)
+			table := func(family, prefix string) (string, error) {
+				return testLab.Vtysh(ctx, "show bgp "+family+" unicast "+prefix)
 			}
-		}
+			waitForTable := func(family, prefix string, matcher gomegatypes.GomegaMatcher) {
+				GinkgoHelper()
+				Eventually(func() (string, error) { return table(family, prefix) }).
+					WithContext(ctx).WithTimeout(2 * waitLimit).WithPolling(pollInterval).Should(matcher)
+			}
+			// waitForSpeakers waits until the router has routes to a Service that is created now, over both
+			// sessions of each node: so each speaker has handled all that was there before.
+			waitForSpeakers := func(name string) {
+				GinkgoHelper()
+				for _, a := range waitForAddresses(ctx, s.createService(ctx, name, single), 2) {
+					expectNextHops(ctx, a, nodeNames()...)
+				}
+			}
+			advertised := And(ContainSubstring("65001 65001 65001"), ContainSubstring("metric 50"),
+				ContainSubstring("Community: 65001:77 no-export"),
+				ContainSubstring("Large Community: 65001:1:2"), ContainSubstring("3 available"))
+			waitForTable("ipv4", v4.String(), advertised)
+			waitForSpeakers("other")
+			// The group names v4 only: nothing comes by the session over IPv6.
+			Expect(table("ipv6", v6.String())).To(ContainSubstring("Network not in table"))
+			for _, a := range addrs {
+				if a.Is4() {
+					Expect(table("ipv4", a.String()+"/32")).To(
+						ContainSubstring("Network not in table"), "one route for the whole network",
+					)
+				}
+			}
 
-		By("deleting one Service, then the other")
-		Expect(kubeClient.Delete(ctx, first)).To(Succeed())
-		for _, a := range addrs[:2] {
-			waitForPlaces(ctx, a, 0)
-		}
-		waitForSpeakers("another")
-		Expect(table("ipv4", v4.String())).To(advertised, "the second Service has the network")
-		Expect(kubeClient.Delete(ctx, second)).To(Succeed())
-		waitForTable("ipv4", v4.String(), ContainSubstring("Network not in table"))
-	}, SpecTimeout(smokeLimit))
+			By("deleting one Service, then the other")
+			Expect(kubeClient.Delete(ctx, first)).To(Succeed())
+			for _, a := range addrs[:2] {
+				waitForPlaces(ctx, a, 0)
+			}
+			waitForSpeakers("another")
+			Expect(table("ipv4", v4.String())).To(advertised, "the second Service has the network")
+			Expect(kubeClient.Delete(ctx, second)).To(Succeed())
+			waitForTable("ipv4", v4.String(), ContainSubstring("Network not in table"))
+		}, SpecTimeout(smokeLimit))
 })
 
 // routedToEndpoints makes the router speak BGP with the nodes, and creates the Service bgp-local
@@ -543,7 +583,9 @@ func routedToEndpoints(ctx context.Context, s *space) []netip.Addr {
 	s.startServers(ctx, "bgp-local", 2, servesUntilRoutesFollow, func(pod *corev1.PodSpec) {
 		pod.Containers[0].Lifecycle.PreStop.Sleep.Seconds = 5
 	})
-	addrs := waitForAddresses(ctx, s.createService(ctx, "bgp-local", s.virtualGroup(ctx), withServers("bgp-local"), policyLocal), 2)
+	addrs := waitForAddresses(
+		ctx, s.createService(ctx, "bgp-local", s.virtualGroup(ctx), withServers("bgp-local"), policyLocal), 2,
+	)
 	for _, a := range addrs {
 		s.waitForRoutesToEndpoints(ctx, "bgp-local", a)
 		waitForAnswer(ctx, lab.Far, a)

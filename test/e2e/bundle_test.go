@@ -23,7 +23,10 @@ var _ = Describe("The OLM bundle", reinstallPriority, func() {
 		DeferCleanup(func(ctx SpecContext) {
 			By("installing PureLB again")
 			deployPureLB(ctx)
-			AddReportEntry("removed, installed from the bundle, removed and installed again in " + time.Since(started).Round(time.Second).String())
+			AddReportEntry(
+				"removed, installed from the bundle, removed and installed again in " +
+					time.Since(started).Round(time.Second).String(),
+			)
 		}, NodeTimeout(functionalLimit))
 		By("removing PureLB")
 		undeployPureLB(ctx)
@@ -35,7 +38,9 @@ var _ = Describe("The OLM bundle", reinstallPriority, func() {
 		By("creating the examples of the ClusterServiceVersion, as its description says")
 		for _, u := range o.examples("LBNodeAgent", "ServiceGroup") {
 			// The API server may not know the kinds or the webhooks' Service yet.
-			Eventually(func() error { return kubeClient.Create(ctx, u) }).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed())
+			Eventually(func() error { return kubeClient.Create(ctx, u) }).WithContext(ctx).WithTimeout(waitLimit).WithPolling(
+				pollInterval,
+			).Should(Succeed())
 		}
 		kubectl(ctx, "-n", purelbNamespace, "wait", "lbnodeagent/default", "--for=condition=Ready", "--timeout=180s")
 
@@ -67,8 +72,12 @@ var _ = Describe("The OLM bundle", reinstallPriority, func() {
 			{"purelb-manager", "create", "apps", "daemonsets", true, false},
 			{"purelb-manager", "patch", "", "services", true, true},
 		} {
-			Expect(isAllowed(ctx, may.who, may.verb, may.group, may.resource, "", purelbNamespace)).To(Equal(may.here), "%+v", may)
-			Expect(isAllowed(ctx, may.who, may.verb, may.group, may.resource, "", "kube-system")).To(Equal(may.elsewhere), "%+v", may)
+			Expect(isAllowed(ctx, may.who, may.verb, may.group, may.resource, "", purelbNamespace)).To(
+				Equal(may.here), "%+v", may,
+			)
+			Expect(isAllowed(ctx, may.who, may.verb, may.group, may.resource, "", "kube-system")).To(
+				Equal(may.elsewhere), "%+v", may,
+			)
 		}
 	}, SpecTimeout(functionalLimit))
 })
@@ -124,14 +133,16 @@ func (o *olmInstallation) remove(ctx SpecContext) {
 	allowRemoval(ctx)
 	kubectl(ctx, "-n", purelbNamespace, "delete", "lbnodeagents", "--all", "--timeout=60s")
 	for i := len(o.created) - 1; i >= 0; i-- {
-		Expect(client.IgnoreNotFound(kubeClient.Delete(ctx, o.created[i], client.PropagationPolicy("Background")))).To(Succeed())
+		Expect(client.IgnoreNotFound(kubeClient.Delete(ctx, o.created[i], client.PropagationPolicy("Background")))).
+			To(Succeed())
 	}
 	for _, u := range o.created {
 		Eventually(func() bool {
 			return apierrors.IsNotFound(kubeClient.Get(ctx, client.ObjectKeyFromObject(u), u))
 		}).WithContext(ctx).WithTimeout(3*waitLimit).WithPolling(pollInterval).Should(BeTrue(), "%T %s", u, u.GetName())
 	}
-	Eventually(func(g Gomega) []string { return findLeftovers(ctx, g) }).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(BeEmpty())
+	Eventually(func(g Gomega) []string { return findLeftovers(ctx, g) }).WithContext(ctx).WithTimeout(waitLimit).
+		WithPolling(pollInterval).Should(BeEmpty())
 }
 
 // create creates objects, which remove will remove.

@@ -35,7 +35,8 @@ var _ = Describe("The webhooks' certificate", reinstallPriority, func() {
 			kubectl(ctx, "-n", purelbNamespace, "rollout", "undo", "deployment/purelb-manager")
 			kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=120s")
 			Expect(kubeClient.Delete(ctx, secret)).To(Succeed())
-			waitUntilWebhooksAnswer(ctx) // with the manager's own certificate, which the manager writes to the configuration again
+			// with the manager's own certificate, which the manager writes to the configuration again
+			waitUntilWebhooksAnswer(ctx)
 		}, NodeTimeout(functionalLimit))
 		kubectl(ctx, "-n", purelbNamespace, "patch", "deployment", "purelb-manager", "--patch", `
 spec:
@@ -109,5 +110,6 @@ func makeSelfSigned(name string) (cert, key []byte) {
 	Expect(err).NotTo(HaveOccurred())
 	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
 	Expect(err).NotTo(HaveOccurred())
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
 }

@@ -33,7 +33,9 @@ func replaceRestartedPods(ctx context.Context) {
 	pods := &corev1.PodList{}
 	Expect(kubeClient.List(ctx, pods, client.InNamespace(purelbNamespace))).To(Succeed())
 	for i := range pods.Items {
-		if slices.ContainsFunc(pods.Items[i].Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.RestartCount > 0 }) {
+		if slices.ContainsFunc(
+			pods.Items[i].Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.RestartCount > 0 },
+		) {
 			Expect(client.IgnoreNotFound(kubeClient.Delete(ctx, &pods.Items[i]))).To(Succeed())
 		}
 	}
@@ -64,7 +66,8 @@ func waitForRest(ctx context.Context, svc *corev1.Service) {
 				g.Expect(i.Down).To(BeFalse())
 			}
 			lease := &coordinationv1.Lease{}
-			g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: v1.LeasePrefix + name}, lease)).To(Succeed())
+			g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: v1.LeasePrefix + name}, lease)).
+				To(Succeed())
 			g.Expect(time.Since(lease.Spec.RenewTime.Time)).To(BeNumerically("<", 2*time.Second), "Lease of %s", name)
 		}
 	}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(pollInterval).Should(Succeed())
@@ -101,7 +104,9 @@ type disturbedService struct {
 }
 
 // farBounds are those of the client behind the router.
-var farBounds = []trial.Bound{none(farPrefix + failedFigure), none(farPrefix + inFlightFigure), atMost(farPrefix+outageFigure, 500*time.Millisecond)}
+var farBounds = []trial.Bound{
+	none(farPrefix + failedFigure), none(farPrefix + inFlightFigure), atMost(farPrefix+outageFigure, 500*time.Millisecond),
+}
 
 // disturb measures a Service with one Local address during a disturbance.
 func disturb(ctx context.Context, d disturbance) {
@@ -246,10 +251,13 @@ func (m *disturbedService) excludeUntilMoved() {
 // that is gone or ending: then no manager leads yet.
 func findLeader(ctx context.Context, g Gomega) (pod, node string) {
 	lease := &coordinationv1.Lease{}
-	g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: "manager.purelb.io"}, lease)).To(Succeed())
+	g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: "manager.purelb.io"}, lease)).
+		To(Succeed())
 	pod, _, _ = strings.Cut(ptr.Deref(lease.Spec.HolderIdentity, ""), "_")
 	p := &corev1.Pod{}
-	g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: pod}, p)).To(Succeed(), "the pod that leads")
+	g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: pod}, p)).To(
+		Succeed(), "the pod that leads",
+	)
 	g.Expect(p.DeletionTimestamp).To(BeNil(), "the pod that leads is ending")
 	return pod, p.Spec.NodeName
 }
@@ -272,13 +280,15 @@ func killProgram(ctx context.Context, node, command string) bool {
 // plannedBounds are those of a planned change of holder, which may cost no request but those in
 // flight.
 var plannedBounds = []trial.Bound{
-	none(failedFigure), atMost(outageFigure, 500*time.Millisecond), atMost(silenceFigure, silenceThatCounts), atMost(duplicateFigure, 250*time.Millisecond),
+	none(failedFigure), atMost(outageFigure, 500*time.Millisecond), atMost(silenceFigure, silenceThatCounts),
+	atMost(duplicateFigure, 250*time.Millisecond),
 }
 
 // noEffectBounds are those of a disturbance that may cost nothing at all; expectNoEffect says
 // what may not happen.
 var noEffectBounds = []trial.Bound{
-	none(failedFigure), none(inFlightFigure), atMost(outageFigure, 500*time.Millisecond), atMost(silenceFigure, silenceThatCounts),
+	none(failedFigure), none(inFlightFigure), atMost(outageFigure, 500*time.Millisecond),
+	atMost(silenceFigure, silenceThatCounts),
 }
 
 // expectNoEffect checks by the figures that no other node has had the address.

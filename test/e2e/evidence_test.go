@@ -101,7 +101,9 @@ func (e *evidence) run(ctx context.Context, file string, argv ...string) {
 // collectMachine writes how busy the machine is.
 func (e *evidence) collectMachine() {
 	var text strings.Builder
-	for _, file := range []string{"/proc/loadavg", "/proc/pressure/cpu", "/proc/pressure/io", "/proc/pressure/memory", "/proc/meminfo"} {
+	for _, file := range []string{
+		"/proc/loadavg", "/proc/pressure/cpu", "/proc/pressure/io", "/proc/pressure/memory", "/proc/meminfo",
+	} {
 		data, err := os.ReadFile(file)
 		if err != nil {
 			e.errs = append(e.errs, err) // a kernel may have no pressure information
@@ -119,7 +121,8 @@ func (e *evidence) collectHosts(ctx context.Context) {
 		hosts = append(hosts, h.Name)
 	}
 	for _, host := range hosts {
-		script := `for c in "ip -d address" "ip -4 route show table all" "ip -6 route show table all" "ip rule" "ip neigh" "nft list ruleset"; do echo "# $c"; $c; echo; done`
+		script := `for c in "ip -d address" "ip -4 route show table all" "ip -6 route show table all" "ip rule" "ip neigh" ` +
+			`"nft list ruleset"; do echo "# $c"; $c; echo; done`
 		if host == lab.Fabric {
 			script += `; echo "# bridge fdb"; bridge fdb; bridge link`
 		}
@@ -182,15 +185,22 @@ func (e *evidence) collectCapture() {
 // collectObjects writes PureLB's objects and those that it acts on.
 func (e *evidence) collectObjects(ctx context.Context) {
 	get := func(file string, args ...string) {
-		e.run(ctx, file, append([]string{*kubectlProgram, "--kubeconfig", testLab.Kubeconfig(), "--request-timeout=15s", "get", "-A", "-o"}, args...)...)
+		e.run(ctx, file, append([]string{
+			*kubectlProgram, "--kubeconfig", testLab.Kubeconfig(), "--request-timeout=15s", "get", "-A", "-o",
+		}, args...)...)
 	}
 	get("objects.txt", "wide", "services,pods,nodes,leases,deployments,daemonsets,endpointslices")
 	get("events.txt", "wide", "events", "--sort-by=.metadata.creationTimestamp")
 	get("purelb.txt", "wide", "purelb")
-	for _, what := range []string{"servicegroups", "lbnodeagents", "announcements", "commonannouncements", "bgppeers", "noderoutings"} {
+	for _, what := range []string{
+		"servicegroups", "lbnodeagents", "announcements", "commonannouncements", "bgppeers", "noderoutings",
+	} {
 		get(what+".yaml", "yaml", what+".purelb.io")
 	}
-	for _, what := range []string{"services", "pods", "nodes", "leases", "deployments", "daemonsets", "endpointslices", "events", "validatingwebhookconfigurations"} {
+	for _, what := range []string{
+		"services", "pods", "nodes", "leases", "deployments", "daemonsets", "endpointslices", "events",
+		"validatingwebhookconfigurations",
+	} {
 		get(what+".yaml", "yaml", what)
 	}
 }
@@ -205,7 +215,10 @@ func (e *evidence) collectPodLogs(ctx context.Context) {
 	}
 	for _, pod := range pods.Items {
 		for _, c := range pod.Status.ContainerStatuses {
-			logs := []string{*kubectlProgram, "--kubeconfig", testLab.Kubeconfig(), "--request-timeout=15s", "-n", purelbNamespace, "logs", pod.Name, "-c", c.Name}
+			logs := []string{
+				*kubectlProgram, "--kubeconfig", testLab.Kubeconfig(), "--request-timeout=15s", "-n", purelbNamespace, "logs",
+				pod.Name, "-c", c.Name,
+			}
 			e.run(ctx, "log-"+pod.Name+"-"+c.Name+".txt", logs...)
 			if c.RestartCount > 0 {
 				e.run(ctx, "log-"+pod.Name+"-"+c.Name+"-previous.txt", append(logs, "--previous")...)
@@ -227,7 +240,8 @@ func startCapture() (stop func() error, err error) {
 		return nil, err
 	}
 	// timeout ends the capture when the suite was killed before it could.
-	argv := lab.ExecArgv(lab.Fabric, "timeout", "4h", "tcpdump", "-Z", "root", "-n", "-U", "-s", "200", "-C", "5", "-W", "4",
+	argv := lab.ExecArgv(lab.Fabric, "timeout", "4h", "tcpdump", "-Z", "root", "-n", "-U", "-s", "200", "-C", "5", "-W",
+		"4",
 		"-i", "br0", "-w", filepath.Join(captureFolder(), "link.pcap"), "arp or icmp6 or tcp port 80")
 	command := exec.Command(argv[0], argv[1:]...)
 	var output bytes.Buffer
@@ -255,10 +269,16 @@ func describeFailures(report SpecReport) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "FAILED: %s\n    at %s\n    %s\n", name, report.Failure.Location, indent(report.Failure.Message))
 	if report.Failure.AdditionalFailure != nil {
-		fmt.Fprintf(&text, "    then at %s\n    %s\n", report.Failure.AdditionalFailure.Failure.Location, indent(report.Failure.AdditionalFailure.Failure.Message))
+		fmt.Fprintf(
+			&text, "    then at %s\n    %s\n", report.Failure.AdditionalFailure.Failure.Location,
+			indent(report.Failure.AdditionalFailure.Failure.Message),
+		)
 	}
 	for _, more := range report.AdditionalFailures {
-		fmt.Fprintf(&text, "    also in %s at %s\n    %s\n", more.Failure.FailureNodeContext, more.Failure.Location, indent(more.Failure.Message))
+		fmt.Fprintf(
+			&text, "    also in %s at %s\n    %s\n", more.Failure.FailureNodeContext, more.Failure.Location,
+			indent(more.Failure.Message),
+		)
 	}
 	return text.String()
 }

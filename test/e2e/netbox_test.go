@@ -38,7 +38,9 @@ type netboxServer struct {
 // can be released.
 func startNetbox(ctx context.Context) (*netboxServer, *space) {
 	GinkgoHelper()
-	n := &netboxServer{Server: netbox.NewServer(netbox.V46), address: netip.AddrPortFrom(hostAddress("client"), 8000).String()}
+	n := &netboxServer{
+		Server: netbox.NewServer(netbox.V46), address: netip.AddrPortFrom(hostAddress("client"), 8000).String(),
+	}
 	n.Create("tags", map[string]any{"name": "purelb", "slug": "purelb"})
 	n.start()
 	DeferCleanup(n.stop)
@@ -53,8 +55,18 @@ func startNetbox(ctx context.Context) (*netboxServer, *space) {
 	}, NodeTimeout(waitLimit))
 	s := newSpace(ctx)
 	n.Create("prefixes", map[string]any{"prefix": s.virtualV4().String(), "status": "active"})
-	n.Create("ip-ranges", map[string]any{"start_address": s.v4(0).String() + "/24", "end_address": s.v4(blockSize-1).String() + "/24", "status": "active"})
-	n.Create("ip-ranges", map[string]any{"start_address": s.v6(0).String() + "/64", "end_address": s.v6(blockSize-1).String() + "/64", "status": "active"})
+	n.Create(
+		"ip-ranges",
+		map[string]any{
+			"start_address": s.v4(0).String() + "/24", "end_address": s.v4(blockSize-1).String() + "/24", "status": "active",
+		},
+	)
+	n.Create(
+		"ip-ranges",
+		map[string]any{
+			"start_address": s.v6(0).String() + "/64", "end_address": s.v6(blockSize-1).String() + "/64", "status": "active",
+		},
+	)
 	return n, s
 }
 
@@ -119,7 +131,9 @@ func (n *netboxServer) group(ctx context.Context, s *space, what string, change 
 	Eventually(func(g Gomega) {
 		sg := &v1.ServiceGroup{}
 		g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: name}, sg)).To(Succeed())
-		g.Expect(meta.IsStatusConditionTrue(sg.Status.Conditions, v1.ConditionReady)).To(BeTrue(), "%+v", sg.Status.Conditions)
+		g.Expect(meta.IsStatusConditionTrue(sg.Status.Conditions, v1.ConditionReady)).To(
+			BeTrue(), "%+v", sg.Status.Conditions,
+		)
 	}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed())
 	return name
 }
@@ -189,98 +203,105 @@ var _ = Describe("Addresses from NetBox", func() {
 		n.waitForRecords(ctx, map[string]string{})
 	}, SpecTimeout(smokeLimit))
 
-	It("stay while NetBox is away and the manager restarts, and are there two seconds after its return", Label(proofLabel, ipamTopic), func(ctx SpecContext) {
-		n, s := startNetbox(ctx)
-		group, virtualGroup := n.localGroup(ctx, s), n.virtualGroup(ctx, s)
-		local := s.createService(ctx, "netbox-local", group)
-		addrs := waitForAddresses(ctx, local, 2)
-		waitUntilAnnounced(ctx, local)
-		waitForServers(ctx, s.namespace)
-		for _, a := range addrs {
-			waitForAnswer(ctx, "client", a)
-		}
-		records := n.recorded()
-		const served = "served after NetBox's return, ms"
-		bounds := []trial.Bound{
-			{Figure: served, AtMost: 2000}, none(failedFigure), none(inFlightFigure), atMost(outageFigure, 300*time.Millisecond),
-		}
-		runTrials(ctx, "NetBox away, managers restarted", bounds, func(t *oneTrial) {
-			replaceRestartedPods(ctx)
-			waitUntilReady(ctx)
-			By("stopping NetBox, and asking the address all the time")
-			t.measureFromNow()
-			meter := measureFrom(ctx, lab.Client, addrs[0])
-			n.stop()
-			waits := s.createService(ctx, fmt.Sprintf("netbox-waits-%d", t.Seed), group)
-			away := fmt.Sprintf("IPAMUnavailable: NetBox http://%s cannot be asked: dial: connect: connection refused", n.address)
-			waitForAllocation(ctx, waits, Equal(away))
-			gone := s.createService(ctx, fmt.Sprintf("netbox-gone-%d", t.Seed), virtualGroup, singleStack)
-			waitForAllocation(ctx, gone, HavePrefix("IPAMUnavailable"))
-
-			By("restarting the manager meanwhile")
-			kubectl(ctx, "-n", purelbNamespace, "rollout", "restart", "deployment/purelb-manager")
-			kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=120s")
-			// A manager that ends may still lead, and NetBox is to be back for the next leader.
-			waitUntilReady(ctx)
-			after := s.createService(ctx, fmt.Sprintf("netbox-after-%d", t.Seed), group)
-			waitForAllocation(ctx, after, Equal(away))
-			Expect(waitForAddresses(ctx, local, 2)).To(Equal(addrs))
-
-			By("starting NetBox again")
-			n.start()
-			begin := time.Now()
-			Eventually(func(g Gomega) {
-				for _, svc := range []*corev1.Service{waits, after} {
-					g.Expect(kubeClient.Get(ctx, client.ObjectKeyFromObject(svc), svc)).To(Succeed())
-					g.Expect(svc.Status.LoadBalancer.Ingress).To(HaveLen(2))
-				}
-			}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(20 * time.Millisecond).Should(Succeed())
-			t.Figures[served] = trial.Milliseconds(time.Since(begin))
-			waitUntilAnnounced(ctx, waits)
-			waitForAnswer(ctx, "client", waitForAddresses(ctx, waits, 2)[0])
-			expectNoEffect(t.stopMeter("", meter))
-			t.stopMeasuring()
-
-			for _, svc := range []*corev1.Service{waits, gone, after} {
-				Expect(kubeClient.Delete(ctx, svc)).To(Succeed())
+	It("stay while NetBox is away and the manager restarts, and are there two seconds after its return",
+		Label(proofLabel, ipamTopic), func(ctx SpecContext) {
+			n, s := startNetbox(ctx)
+			group, virtualGroup := n.localGroup(ctx, s), n.virtualGroup(ctx, s)
+			local := s.createService(ctx, "netbox-local", group)
+			addrs := waitForAddresses(ctx, local, 2)
+			waitUntilAnnounced(ctx, local)
+			waitForServers(ctx, s.namespace)
+			for _, a := range addrs {
+				waitForAnswer(ctx, "client", a)
 			}
-			n.waitForRecords(ctx, records)
-		})
-		Expect(kubeClient.Delete(ctx, local)).To(Succeed())
-		n.waitForRecords(ctx, map[string]string{})
-	}, proofLimit())
+			records := n.recorded()
+			const served = "served after NetBox's return, ms"
+			bounds := []trial.Bound{
+				{Figure: served, AtMost: 2000}, none(failedFigure), none(inFlightFigure),
+				atMost(outageFigure, 300*time.Millisecond),
+			}
+			runTrials(ctx, "NetBox away, managers restarted", bounds, func(t *oneTrial) {
+				replaceRestartedPods(ctx)
+				waitUntilReady(ctx)
+				By("stopping NetBox, and asking the address all the time")
+				t.measureFromNow()
+				meter := measureFrom(ctx, lab.Client, addrs[0])
+				n.stop()
+				waits := s.createService(ctx, fmt.Sprintf("netbox-waits-%d", t.Seed), group)
+				away := fmt.Sprintf(
+					"IPAMUnavailable: NetBox http://%s cannot be asked: dial: connect: connection refused", n.address,
+				)
+				waitForAllocation(ctx, waits, Equal(away))
+				gone := s.createService(ctx, fmt.Sprintf("netbox-gone-%d", t.Seed), virtualGroup, singleStack)
+				waitForAllocation(ctx, gone, HavePrefix("IPAMUnavailable"))
 
-	It("are neither lost nor allocated twice when the manager is killed before it writes them to the Service", Label(proofLabel, ipamTopic), func(ctx SpecContext) {
-		n, s := startNetbox(ctx)
-		group := n.virtualGroup(ctx, s)
-		want := map[string]string{}
-		runTrials(ctx, "manager killed before it writes an address of NetBox to the Service", nil, func(t *oneTrial) {
-			leader, _ := waitForLeader(ctx)
-			var once atomic.Bool
-			killed := make(chan error, 1)
-			n.SetFaults(nil, func(r *http.Request, status int) bool {
-				if r.Method == http.MethodPost && status == http.StatusCreated && once.CompareAndSwap(false, true) {
-					// NetBox has recorded the address, and the manager will never hear of it.
-					out, err := tryKubectl(ctx, "-n", purelbNamespace, "delete", "pod", leader, "--grace-period=0", "--force")
-					if err != nil {
-						err = fmt.Errorf("%w: %s", err, out)
+				By("restarting the manager meanwhile")
+				kubectl(ctx, "-n", purelbNamespace, "rollout", "restart", "deployment/purelb-manager")
+				kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=120s")
+				// A manager that ends may still lead, and NetBox is to be back for the next leader.
+				waitUntilReady(ctx)
+				after := s.createService(ctx, fmt.Sprintf("netbox-after-%d", t.Seed), group)
+				waitForAllocation(ctx, after, Equal(away))
+				Expect(waitForAddresses(ctx, local, 2)).To(Equal(addrs))
+
+				By("starting NetBox again")
+				n.start()
+				begin := time.Now()
+				Eventually(func(g Gomega) {
+					for _, svc := range []*corev1.Service{waits, after} {
+						g.Expect(kubeClient.Get(ctx, client.ObjectKeyFromObject(svc), svc)).To(Succeed())
+						g.Expect(svc.Status.LoadBalancer.Ingress).To(HaveLen(2))
 					}
-					killed <- err
-					return false
+				}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(20 * time.Millisecond).Should(Succeed())
+				t.Figures[served] = trial.Milliseconds(time.Since(begin))
+				waitUntilAnnounced(ctx, waits)
+				waitForAnswer(ctx, "client", waitForAddresses(ctx, waits, 2)[0])
+				expectNoEffect(t.stopMeter("", meter))
+				t.stopMeasuring()
+
+				for _, svc := range []*corev1.Service{waits, gone, after} {
+					Expect(kubeClient.Delete(ctx, svc)).To(Succeed())
 				}
-				return true
+				n.waitForRecords(ctx, records)
 			})
-			name := fmt.Sprintf("netbox-killed-%d", t.Seed)
-			svc := s.createService(ctx, name, group, singleStack)
-			Eventually(killed).WithContext(ctx).WithTimeout(waitLimit).Should(Receive(BeNil()), "the manager that leads is killed")
-			killedAt := time.Now()
-			addr := waitForAddresses(ctx, svc, 1)[0].String()
-			t.Figures["allocated after the kill, ms"] = trial.Milliseconds(time.Since(killedAt))
-			Expect(want).NotTo(HaveKey(addr), "an address was allocated twice")
-			want[addr] = s.namespace + "/" + name
-			waitUntilReady(ctx)
-			n.SetFaults(nil, nil)
-			n.waitForRecords(ctx, want) // none leaks
-		})
-	}, proofLimit())
+			Expect(kubeClient.Delete(ctx, local)).To(Succeed())
+			n.waitForRecords(ctx, map[string]string{})
+		}, proofLimit())
+
+	It("are neither lost nor allocated twice when the manager is killed before it writes them to the Service",
+		Label(proofLabel, ipamTopic), func(ctx SpecContext) {
+			n, s := startNetbox(ctx)
+			group := n.virtualGroup(ctx, s)
+			want := map[string]string{}
+			runTrials(ctx, "manager killed before it writes an address of NetBox to the Service", nil, func(t *oneTrial) {
+				leader, _ := waitForLeader(ctx)
+				var once atomic.Bool
+				killed := make(chan error, 1)
+				n.SetFaults(nil, func(r *http.Request, status int) bool {
+					if r.Method == http.MethodPost && status == http.StatusCreated && once.CompareAndSwap(false, true) {
+						// NetBox has recorded the address, and the manager will never hear of it.
+						out, err := tryKubectl(ctx, "-n", purelbNamespace, "delete", "pod", leader, "--grace-period=0", "--force")
+						if err != nil {
+							err = fmt.Errorf("%w: %s", err, out)
+						}
+						killed <- err
+						return false
+					}
+					return true
+				})
+				name := fmt.Sprintf("netbox-killed-%d", t.Seed)
+				svc := s.createService(ctx, name, group, singleStack)
+				Eventually(killed).WithContext(ctx).WithTimeout(waitLimit).Should(
+					Receive(BeNil()), "the manager that leads is killed",
+				)
+				killedAt := time.Now()
+				addr := waitForAddresses(ctx, svc, 1)[0].String()
+				t.Figures["allocated after the kill, ms"] = trial.Milliseconds(time.Since(killedAt))
+				Expect(want).NotTo(HaveKey(addr), "an address was allocated twice")
+				want[addr] = s.namespace + "/" + name
+				waitUntilReady(ctx)
+				n.SetFaults(nil, nil)
+				n.waitForRecords(ctx, want) // none leaks
+			})
+		}, proofLimit())
 })

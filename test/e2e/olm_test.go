@@ -91,7 +91,9 @@ func (o *olmInstallation) read(data []byte) {
 func (o *olmInstallation) install(ctx context.Context) {
 	GinkgoHelper()
 	namespace := &corev1.Namespace{}
-	Expect(json.Unmarshal([]byte(o.csv.Metadata.Annotations["operatorframework.io/suggested-namespace-template"]), namespace)).To(Succeed())
+	Expect(json.Unmarshal(
+		[]byte(o.csv.Metadata.Annotations["operatorframework.io/suggested-namespace-template"]), namespace,
+	)).To(Succeed())
 	Expect(namespace.Name).To(Equal(purelbNamespace))
 	o.create(ctx, namespace)
 	for _, u := range o.manifests {
@@ -101,7 +103,9 @@ func (o *olmInstallation) install(ctx context.Context) {
 			u.SetNamespace(purelbNamespace)
 		}
 		for _, owner := range u.GetOwnerReferences() {
-			Expect(owner).To(Equal(metav1.OwnerReference{APIVersion: "operators.coreos.com/v1alpha1", Kind: "ClusterServiceVersion", Name: o.csv.Metadata.Name}))
+			Expect(owner).To(Equal(metav1.OwnerReference{
+				APIVersion: "operators.coreos.com/v1alpha1", Kind: "ClusterServiceVersion", Name: o.csv.Metadata.Name,
+			}))
 		}
 		u.SetOwnerReferences(nil) // OLM fills in the UID of the ClusterServiceVersion, and there is none here
 		o.create(ctx, u)
@@ -110,15 +114,19 @@ func (o *olmInstallation) install(ctx context.Context) {
 	spec := o.csv.Spec.Install.Spec
 	Expect(spec.Deployments).To(HaveLen(1))
 	d := &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: spec.Deployments[0].Name, Namespace: purelbNamespace, Labels: spec.Deployments[0].Label},
-		Spec:       spec.Deployments[0].Spec,
+		ObjectMeta: metav1.ObjectMeta{
+			Name: spec.Deployments[0].Name, Namespace: purelbNamespace, Labels: spec.Deployments[0].Label,
+		},
+		Spec: spec.Deployments[0].Spec,
 	}
 	ca := o.mountCertificate(ctx, d)
 	pods := &d.Spec.Template
 	annotations := maps.Clone(o.csv.Metadata.Annotations)
 	maps.Copy(annotations, pods.Annotations)
 	pods.Annotations = annotations
-	pods.Spec.Containers[0].Env = append(pods.Spec.Containers[0].Env, corev1.EnvVar{Name: "OPERATOR_CONDITION_NAME", Value: o.csv.Metadata.Name})
+	pods.Spec.Containers[0].Env = append(
+		pods.Spec.Containers[0].Env, corev1.EnvVar{Name: "OPERATOR_CONDITION_NAME", Value: o.csv.Metadata.Name},
+	)
 	d.Spec.RevisionHistoryLimit = ptr.To[int32](1)
 	o.create(ctx, d)
 	o.createWebhooks(ctx, d, ca)
@@ -133,7 +141,9 @@ func (o *olmInstallation) createRights(ctx context.Context) {
 	accounts := map[string]bool{}
 	for i, p := range append(spec.ClusterPermissions, spec.Permissions...) {
 		if !accounts[p.ServiceAccountName] {
-			o.create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: p.ServiceAccountName, Namespace: purelbNamespace}})
+			o.create(
+				ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: p.ServiceAccountName, Namespace: purelbNamespace}},
+			)
 			accounts[p.ServiceAccountName] = true
 		}
 		name := metav1.ObjectMeta{Name: fmt.Sprintf("%s-%s-%d", o.csv.Metadata.Name, p.ServiceAccountName, i)}
@@ -142,7 +152,9 @@ func (o *olmInstallation) createRights(ctx context.Context) {
 			&rbacv1.ClusterRoleBinding{
 				ObjectMeta: name,
 				RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name.Name},
-				Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: p.ServiceAccountName, Namespace: purelbNamespace}},
+				Subjects: []rbacv1.Subject{
+					{Kind: rbacv1.ServiceAccountKind, Name: p.ServiceAccountName, Namespace: purelbNamespace},
+				},
 			})
 	}
 }
@@ -168,12 +180,15 @@ func (o *olmInstallation) mountCertificate(ctx context.Context, d *appsv1.Deploy
 		{"apiservice-cert", "/apiserver.local.config/certificates", "apiserver.crt", "apiserver.key"},
 	} {
 		pod := &d.Spec.Template.Spec
-		pod.Volumes = append(pod.Volumes, corev1.Volume{Name: m.name, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
-			SecretName: secret.Name,
-			Items:      []corev1.KeyToPath{{Key: corev1.TLSCertKey, Path: m.cert}, {Key: corev1.TLSPrivateKeyKey, Path: m.key}},
-		}}})
+		pod.Volumes = append(pod.Volumes,
+			corev1.Volume{Name: m.name, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
+				SecretName: secret.Name,
+				Items:      []corev1.KeyToPath{{Key: corev1.TLSCertKey, Path: m.cert}, {Key: corev1.TLSPrivateKeyKey, Path: m.key}},
+			}}})
 		for i := range pod.Containers {
-			pod.Containers[i].VolumeMounts = append(pod.Containers[i].VolumeMounts, corev1.VolumeMount{Name: m.name, MountPath: m.path})
+			pod.Containers[i].VolumeMounts = append(
+				pod.Containers[i].VolumeMounts, corev1.VolumeMount{Name: m.name, MountPath: m.path},
+			)
 		}
 	}
 	return ca

@@ -42,7 +42,8 @@ var _ = Describe("PureLB", func() {
 
 	It("keeps every address on its node while the agents restart", Label(smokeLabel), func(ctx SpecContext) {
 		s := newSpace(ctx)
-		local, virtual := s.createService(ctx, "kept-local", s.localGroup(ctx)), s.createService(ctx, "kept-virtual", s.virtualGroup(ctx))
+		local, virtual := s.createService(ctx, "kept-local", s.localGroup(ctx)),
+			s.createService(ctx, "kept-virtual", s.virtualGroup(ctx))
 		locals, virtuals := waitForAddresses(ctx, local, 2), waitForAddresses(ctx, virtual, 2)
 		waitUntilAnnounced(ctx, local)
 		waitUntilAnnounced(ctx, virtual)
@@ -83,7 +84,9 @@ var _ = Describe("PureLB", func() {
 	It("lets agents read and write only what they need", Label(smokeLabel), func(ctx SpecContext) {
 		expect := func(allowed bool, verb, group, resource, subresource, in string) {
 			GinkgoHelper()
-			Expect(isAllowed(ctx, agentName, verb, group, resource, subresource, in)).To(Equal(allowed), "%s %s/%s %s in %s", verb, group, resource, subresource, in)
+			Expect(isAllowed(ctx, agentName, verb, group, resource, subresource, in)).To(
+				Equal(allowed), "%s %s/%s %s in %s", verb, group, resource, subresource, in,
+			)
 		}
 		for _, r := range []string{"announcements", "lbnodeagents"} {
 			for _, verb := range []string{"get", "list", "watch"} {
@@ -98,7 +101,9 @@ var _ = Describe("PureLB", func() {
 		expect(true, "patch", "coordination.k8s.io", "leases", "", purelbNamespace)
 		expect(false, "create", "coordination.k8s.io", "leases", "", purelbNamespace)
 		for _, r := range []struct{ group, resource string }{
-			{"", "services"}, {"", "endpoints"}, {"discovery.k8s.io", "endpointslices"}, {"", "secrets"}, {"", "configmaps"}, {"", "pods"},
+			{"", "services"}, {"", "endpoints"}, {"discovery.k8s.io", "endpointslices"}, {"", "secrets"}, {"", "configmaps"}, {
+				"", "pods",
+			},
 			{"", "nodes"}, {v1.GroupVersion.Group, "servicegroups"},
 		} {
 			for _, verb := range []string{"get", "list", "watch", "create", "update", "patch", "delete"} {
@@ -118,7 +123,10 @@ var _ = Describe("PureLB", func() {
 		DeferCleanup(func(ctx SpecContext) {
 			retryKubectl(ctx, "delete", "clusterrolebinding", s.name("scraper"), "--ignore-not-found")
 		}, NodeTimeout(2*waitLimit))
-		kubectl(ctx, "create", "clusterrolebinding", s.name("scraper"), "--clusterrole=purelb-metrics-reader", "--serviceaccount="+s.namespace+":scraper")
+		kubectl(
+			ctx, "create", "clusterrolebinding", s.name("scraper"), "--clusterrole=purelb-metrics-reader",
+			"--serviceaccount="+s.namespace+":scraper",
+		)
 		token := strings.TrimSpace(s.kubectl(ctx, "create", "token", "scraper"))
 		stranger := strings.TrimSpace(s.kubectl(ctx, "create", "token", "stranger"))
 
@@ -151,7 +159,9 @@ var _ = Describe("PureLB", func() {
 			}
 			g.Expect(all).To(ContainSubstring("purelb_election_member_count 3"))
 			for _, in := range svc.Status.LoadBalancer.Ingress {
-				g.Expect(all).To(MatchRegexp(`purelb_lbnodeagent_announced\{ip="%s",node="node\d",service="%s/measured"\} 1`, in.IP, s.namespace))
+				g.Expect(all).To(MatchRegexp(
+					`purelb_lbnodeagent_announced\{ip="%s",node="node\d",service="%s/measured"\} 1`, in.IP, s.namespace,
+				))
 			}
 			// The heaps of manager and agents are limited: footprint.HeapLimit of 512 and of 128 MiB.
 			g.Expect(all).To(ContainSubstring("go_gc_gomemlimit_bytes 4.8318382e+08"))

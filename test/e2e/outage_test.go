@@ -15,29 +15,38 @@ import (
 )
 
 var _ = Describe("A disturbance", func() {
-	It("ends within seconds when the holder dies, and moves nothing when the holder returns", Label(proofLabel, failoverTopic, proxyLabel), func(ctx SpecContext) {
-		disturb(ctx, disturbance{
-			name: "holder dead",
-			do: func(m *disturbedService) {
-				Expect(testLab.CutLink(ctx, m.holder)).To(Succeed())
-				DeferCleanup(func(ctx SpecContext) { Expect(testLab.HealLink(ctx, m.holder)).To(Succeed()) }, NodeTimeout(waitLimit))
-				m.waitUntilMoved()
-				next := m.findAnnouncers(Default)
-				m.keepMeasuring(time.Second)
-				By("connecting the dead node again")
-				back := measureFrom(ctx, lab.Client, m.addr)
-				Expect(testLab.HealLink(ctx, m.holder)).To(Succeed())
-				m.keepMeasuring(3 * time.Second)
-				m.trial.stopMeter(backPrefix, back)
-				Expect(m.findAnnouncers(Default)).To(Equal(next), "the address does not move back")
-			},
-			bounds: append(failoverBounds(8*time.Second), atMost(backPrefix+duplicateFigure, time.Second)),
-		})
-	}, proofLimit())
+	It("ends within seconds when the holder dies, and moves nothing when the holder returns",
+		Label(proofLabel, failoverTopic, proxyLabel), func(ctx SpecContext) {
+			disturb(ctx, disturbance{
+				name: "holder dead",
+				do: func(m *disturbedService) {
+					Expect(testLab.CutLink(ctx, m.holder)).To(Succeed())
+					DeferCleanup(
+						func(ctx SpecContext) { Expect(testLab.HealLink(ctx, m.holder)).To(Succeed()) }, NodeTimeout(waitLimit),
+					)
+					m.waitUntilMoved()
+					next := m.findAnnouncers(Default)
+					m.keepMeasuring(time.Second)
+					By("connecting the dead node again")
+					back := measureFrom(ctx, lab.Client, m.addr)
+					Expect(testLab.HealLink(ctx, m.holder)).To(Succeed())
+					m.keepMeasuring(3 * time.Second)
+					m.trial.stopMeter(backPrefix, back)
+					Expect(m.findAnnouncers(Default)).To(Equal(next), "the address does not move back")
+				},
+				bounds: append(failoverBounds(8*time.Second), atMost(backPrefix+duplicateFigure, time.Second)),
+			})
+		}, proofLimit())
 
-	It("loses no request when the holder is excluded", Label(proofLabel, handoverTopic, proxyLabel), func(ctx SpecContext) {
-		disturb(ctx, disturbance{name: "holder excluded", do: func(m *disturbedService) { m.excludeUntilMoved() }, bounds: plannedBounds})
-	}, proofLimit())
+	It("loses no request when the holder is excluded", Label(proofLabel, handoverTopic, proxyLabel),
+		func(ctx SpecContext) {
+			disturb(
+				ctx,
+				disturbance{
+					name: "holder excluded", do: func(m *disturbedService) { m.excludeUntilMoved() }, bounds: plannedBounds,
+				},
+			)
+		}, proofLimit())
 
 	It("loses no request when the holder shuts down", Label(proofLabel, handoverTopic), func(ctx SpecContext) {
 		disturb(ctx, disturbance{
@@ -47,9 +56,11 @@ var _ = Describe("A disturbance", func() {
 				// reports Ready again soon, at worst before the manager has seen the change.
 				Eventually(func(g Gomega) []string {
 					kubectl(ctx, "patch", "node", m.holder, "--subresource=status", "--type=strategic", "-p",
-						`{"status":{"conditions":[{"type":"Ready","status":"False","reason":"KubeletNotReady","message":"node is shutting down"}]}}`)
+						`{"status":{"conditions":[{"type":"Ready","status":"False","reason":"KubeletNotReady","message":"node is `+
+							`shutting down"}]}}`)
 					return m.findAnnouncers(g)
-				}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(time.Second).Should(And(HaveLen(1), Not(ContainElement(m.holder))))
+				}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(time.Second).
+					Should(And(HaveLen(1), Not(ContainElement(m.holder))))
 				m.waitUntilMoved()
 			},
 			bounds: plannedBounds,
@@ -61,7 +72,10 @@ var _ = Describe("A disturbance", func() {
 			name: "holder leaves its LBNodeAgent",
 			do: func(m *disturbedService) {
 				back := func(ctx SpecContext) {
-					kubectl(ctx, "-n", purelbNamespace, "patch", "lbnodeagent", "default", "--type=merge", "-p", `{"spec":{"nodeSelector":null}}`)
+					kubectl(
+						ctx, "-n", purelbNamespace, "patch", "lbnodeagent", "default", "--type=merge", "-p",
+						`{"spec":{"nodeSelector":null}}`,
+					)
 					for _, node := range nodeNames() {
 						kubectl(ctx, "label", "node", node, "lab-")
 					}
@@ -70,7 +84,10 @@ var _ = Describe("A disturbance", func() {
 				for _, node := range nodeNames() {
 					kubectl(ctx, "label", "node", node, "lab=yes", "--overwrite")
 				}
-				kubectl(ctx, "-n", purelbNamespace, "patch", "lbnodeagent", "default", "--type=merge", "-p", `{"spec":{"nodeSelector":{"lab":"yes"}}}`)
+				kubectl(
+					ctx, "-n", purelbNamespace, "patch", "lbnodeagent", "default", "--type=merge", "-p",
+					`{"spec":{"nodeSelector":{"lab":"yes"}}}`,
+				)
 				kubectl(ctx, "label", "node", m.holder, "lab=no", "--overwrite")
 				m.waitUntilMoved()
 				Eventually(func(g Gomega) map[string]string {
@@ -84,114 +101,123 @@ var _ = Describe("A disturbance", func() {
 		})
 	}, proofLimit())
 
-	It("ends within seconds when the leading manager dies with the holder", Label(proofLabel, failoverTopic), func(ctx SpecContext) {
-		disturb(ctx, disturbance{
-			name: "holder and leader dead",
-			do: func(m *disturbedService) {
-				_, node := waitForLeader(ctx)
-				Expect(killProgram(ctx, node, "manager")).To(BeTrue())
-				Expect(testLab.CutLink(ctx, m.holder)).To(Succeed())
-				heal := func(ctx SpecContext) { Expect(testLab.HealLink(ctx, m.holder)).To(Succeed()) }
-				DeferCleanup(heal, NodeTimeout(waitLimit))
-				m.waitUntilMoved()
-				heal(ctx)
-			},
-			bounds: []trial.Bound{atMost(silenceFigure, 10*time.Second)},
-		})
-	}, proofLimit())
+	It("ends within seconds when the leading manager dies with the holder", Label(proofLabel, failoverTopic),
+		func(ctx SpecContext) {
+			disturb(ctx, disturbance{
+				name: "holder and leader dead",
+				do: func(m *disturbedService) {
+					_, node := waitForLeader(ctx)
+					Expect(killProgram(ctx, node, "manager")).To(BeTrue())
+					Expect(testLab.CutLink(ctx, m.holder)).To(Succeed())
+					heal := func(ctx SpecContext) { Expect(testLab.HealLink(ctx, m.holder)).To(Succeed()) }
+					DeferCleanup(heal, NodeTimeout(waitLimit))
+					m.waitUntilMoved()
+					heal(ctx)
+				},
+				bounds: []trial.Bound{atMost(silenceFigure, 10*time.Second)},
+			})
+		}, proofLimit())
 
-	It("loses no request when the API server is away for a minute and the agents are killed meanwhile", Label(proofLabel, outageTopic), func(ctx SpecContext) {
-		disturb(ctx, disturbance{
-			name: "API server away",
-			do: func(m *disturbedService) {
-				DeferCleanup(func(ctx SpecContext) { Expect(testLab.StartControlPlane(ctx)).To(Succeed()) }, NodeTimeout(time.Minute))
-				Expect(testLab.StopControlPlane(ctx)).To(Succeed())
-				m.keepMeasuring(20 * time.Second)
-				for _, node := range nodeNames() {
-					Expect(killProgram(ctx, node, "agent")).To(BeTrue())
-				}
-				m.keepMeasuring(40 * time.Second)
-				Expect(testLab.StartControlPlane(ctx)).To(Succeed())
-				waitForRest(ctx, m.svc)
-				m.expectNotMoved()
-			},
-			bounds: noEffectBounds, check: expectNoEffect, fromFar: true,
-		})
-	}, proofLimit())
-
-	It("loses no request when the holder's agent is killed again and again", Label(proofLabel, outageTopic), func(ctx SpecContext) {
-		disturb(ctx, disturbance{
-			name: "holder's agent killed",
-			do: func(m *disturbedService) {
-				// The kubelet restarts the agent at once the first time, and later after a while.
-				const kills = 3
-				killed := 0
-				Eventually(func() int {
-					if killProgram(ctx, m.holder, "agent") {
-						killed++
+	It("loses no request when the API server is away for a minute and the agents are killed meanwhile",
+		Label(proofLabel, outageTopic), func(ctx SpecContext) {
+			disturb(ctx, disturbance{
+				name: "API server away",
+				do: func(m *disturbedService) {
+					DeferCleanup(
+						func(ctx SpecContext) { Expect(testLab.StartControlPlane(ctx)).To(Succeed()) }, NodeTimeout(time.Minute),
+					)
+					Expect(testLab.StopControlPlane(ctx)).To(Succeed())
+					m.keepMeasuring(20 * time.Second)
+					for _, node := range nodeNames() {
+						Expect(killProgram(ctx, node, "agent")).To(BeTrue())
 					}
-					return killed
-				}).WithContext(ctx).WithTimeout(2*time.Minute).WithPolling(100*time.Millisecond).Should(Equal(kills), "kills of the agent on %s", m.holder)
-				m.expectNotMoved()
-			},
-			bounds: noEffectBounds, check: expectNoEffect, fromFar: true,
-		})
-	}, proofLimit())
+					m.keepMeasuring(40 * time.Second)
+					Expect(testLab.StartControlPlane(ctx)).To(Succeed())
+					waitForRest(ctx, m.svc)
+					m.expectNotMoved()
+				},
+				bounds: noEffectBounds, check: expectNoEffect, fromFar: true,
+			})
+		}, proofLimit())
 
-	It("loses no request when all agents are restarted and then killed", Label(proofLabel, rolloutTopic), func(ctx SpecContext) {
-		disturb(ctx, disturbance{
-			name: "agents restarted",
-			do: func(m *disturbedService) {
-				kubectl(ctx, "-n", purelbNamespace, "rollout", "restart", "daemonset/purelb-agent-default")
-				kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "daemonset/purelb-agent-default", "--timeout=120s")
-				for _, node := range nodeNames() {
-					Expect(killProgram(ctx, node, "agent")).To(BeTrue())
-				}
-				m.keepMeasuring(time.Second)
-				waitForRest(ctx, m.svc)
-				m.expectNotMoved()
-			},
-			bounds: noEffectBounds, check: expectNoEffect, fromFar: true,
-		})
-	}, proofLimit())
+	It("loses no request when the holder's agent is killed again and again", Label(proofLabel, outageTopic),
+		func(ctx SpecContext) {
+			disturb(ctx, disturbance{
+				name: "holder's agent killed",
+				do: func(m *disturbedService) {
+					// The kubelet restarts the agent at once the first time, and later after a while.
+					const kills = 3
+					killed := 0
+					Eventually(func() int {
+						if killProgram(ctx, m.holder, "agent") {
+							killed++
+						}
+						return killed
+					}).WithContext(ctx).WithTimeout(2*time.Minute).WithPolling(100*time.Millisecond).Should(
+						Equal(kills), "kills of the agent on %s", m.holder,
+					)
+					m.expectNotMoved()
+				},
+				bounds: noEffectBounds, check: expectNoEffect, fromFar: true,
+			})
+		}, proofLimit())
+
+	It("loses no request when all agents are restarted and then killed", Label(proofLabel, rolloutTopic),
+		func(ctx SpecContext) {
+			disturb(ctx, disturbance{
+				name: "agents restarted",
+				do: func(m *disturbedService) {
+					kubectl(ctx, "-n", purelbNamespace, "rollout", "restart", "daemonset/purelb-agent-default")
+					kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "daemonset/purelb-agent-default", "--timeout=120s")
+					for _, node := range nodeNames() {
+						Expect(killProgram(ctx, node, "agent")).To(BeTrue())
+					}
+					m.keepMeasuring(time.Second)
+					waitForRest(ctx, m.svc)
+					m.expectNotMoved()
+				},
+				bounds: noEffectBounds, check: expectNoEffect, fromFar: true,
+			})
+		}, proofLimit())
 })
 
 var _ = Describe("A holder that is cut off the API server only", func() {
-	It("goes on serving, yields to the next holder when its Node is NotReady, and takes nothing back", Label(proofLabel, outageTopic), func(ctx SpecContext) {
-		disturb(ctx, disturbance{
-			name: "holder cut off the API",
-			do: func(m *disturbedService) {
-				heal := func(ctx SpecContext) { _ = testLab.HealAPI(ctx, m.holder) } // the test may have healed it
-				DeferCleanup(heal, NodeTimeout(waitLimit))
-				Expect(testLab.CutAPI(ctx, m.holder)).To(Succeed())
-				Eventually(func(g Gomega) corev1.ConditionStatus {
-					moved := !slices.Contains(m.findAnnouncers(g), m.holder)
-					node := &corev1.Node{} // read after the Announcements
-					g.Expect(kubeClient.Get(ctx, client.ObjectKey{Name: m.holder}, node)).To(Succeed())
-					for _, condition := range node.Status.Conditions {
-						if condition.Type != corev1.NodeReady {
-							continue
+	It("goes on serving, yields to the next holder when its Node is NotReady, and takes nothing back",
+		Label(proofLabel, outageTopic), func(ctx SpecContext) {
+			disturb(ctx, disturbance{
+				name: "holder cut off the API",
+				do: func(m *disturbedService) {
+					heal := func(ctx SpecContext) { _ = testLab.HealAPI(ctx, m.holder) } // the test may have healed it
+					DeferCleanup(heal, NodeTimeout(waitLimit))
+					Expect(testLab.CutAPI(ctx, m.holder)).To(Succeed())
+					Eventually(func(g Gomega) corev1.ConditionStatus {
+						moved := !slices.Contains(m.findAnnouncers(g), m.holder)
+						node := &corev1.Node{} // read after the Announcements
+						g.Expect(kubeClient.Get(ctx, client.ObjectKey{Name: m.holder}, node)).To(Succeed())
+						for _, condition := range node.Status.Conditions {
+							if condition.Type != corev1.NodeReady {
+								continue
+							}
+							if moved && condition.Status == corev1.ConditionTrue {
+								StopTrying("the address has moved before the Node was NotReady").Now()
+							}
+							return condition.Status
 						}
-						if moved && condition.Status == corev1.ConditionTrue {
-							StopTrying("the address has moved before the Node was NotReady").Now()
-						}
-						return condition.Status
-					}
-					return ""
-				}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(pollInterval).Should(Equal(corev1.ConditionUnknown))
-				m.waitUntilMoved()
-				next := m.findAnnouncers(Default)
-				m.keepMeasuring(2 * time.Second)
-				Expect(findPlaces(ctx, m.addr)).To(HaveLen(1), "the node that was cut off has yielded")
-				By("letting the holder reach the API server again")
-				Expect(testLab.HealAPI(ctx, m.holder)).To(Succeed())
-				waitForRest(ctx, m.svc)
-				Expect(m.findAnnouncers(Default)).To(Equal(next), "nothing moves back")
-			},
-			bounds: []trial.Bound{
-				none(failedFigure), atMost(outageFigure, 500*time.Millisecond), atMost(silenceFigure, silenceThatCounts),
-				atMost(duplicateFigure, time.Second), {Figure: changesFigure, AtMost: 1},
-			},
-		})
-	}, proofLimit())
+						return ""
+					}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(pollInterval).Should(Equal(corev1.ConditionUnknown))
+					m.waitUntilMoved()
+					next := m.findAnnouncers(Default)
+					m.keepMeasuring(2 * time.Second)
+					Expect(findPlaces(ctx, m.addr)).To(HaveLen(1), "the node that was cut off has yielded")
+					By("letting the holder reach the API server again")
+					Expect(testLab.HealAPI(ctx, m.holder)).To(Succeed())
+					waitForRest(ctx, m.svc)
+					Expect(m.findAnnouncers(Default)).To(Equal(next), "nothing moves back")
+				},
+				bounds: []trial.Bound{
+					none(failedFigure), atMost(outageFigure, 500*time.Millisecond), atMost(silenceFigure, silenceThatCounts),
+					atMost(duplicateFigure, time.Second), {Figure: changesFigure, AtMost: 1},
+				},
+			})
+		}, proofLimit())
 })

@@ -19,7 +19,9 @@ import (
 
 // countHolders returns how many addresses of a ServiceGroup each node announces, and which
 // node announces each address.
-func countHolders(ctx context.Context, g Gomega, groupName string) (countByNode map[string]int, nodeByAddress map[string]string) {
+func countHolders(ctx context.Context, g Gomega, groupName string) (
+	countByNode map[string]int, nodeByAddress map[string]string,
+) {
 	counts, of := map[string]int{}, map[string]string{}
 	list := &v1.AnnouncementList{}
 	g.Expect(kubeClient.List(ctx, list, client.InNamespace(purelbNamespace))).To(Succeed())
@@ -57,7 +59,8 @@ func (s *space) waitForEndpoints(ctx context.Context, servers string, addr netip
 // nodesOf returns the nodes that have pods of servers which are not ending.
 func (s *space) nodesOf(ctx context.Context, g Gomega, servers string) map[string]bool {
 	pods := &corev1.PodList{}
-	g.Expect(kubeClient.List(ctx, pods, client.InNamespace(s.namespace), client.MatchingLabels{"app": servers})).To(Succeed())
+	g.Expect(kubeClient.List(ctx, pods, client.InNamespace(s.namespace), client.MatchingLabels{"app": servers})).
+		To(Succeed())
 	nodes := map[string]bool{}
 	for _, p := range pods.Items {
 		if p.DeletionTimestamp == nil {
@@ -90,64 +93,67 @@ func waitForOwnAddress(ctx context.Context, addr netip.Addr) {
 }
 
 var _ = Describe("Placement", func() {
-	It("spreads 200 addresses evenly, and moves only those of a node that dies", Label(proofLabel, failoverTopic), func(ctx SpecContext) {
-		s := newSpace(ctx)
-		group := s.createLocalGroup(ctx, "many", v1.PoolSet{V6Pools: []v1.AddressPool{{Subnet: "fd00:77::/64", Pool: s.manyV6().String()}}})
-		const many = 200
-		runTrials(ctx, "200 addresses, a node dies", nil, func(t *oneTrial) {
-			replaceRestartedPods(ctx)
-			waitUntilReady(ctx)
-			t.measureFromNow()
-			begun := time.Now()
-			var services []*corev1.Service
-			for i := range many {
-				services = append(services, s.createService(ctx, fmt.Sprintf("many-%d-%d", t.Seed, i), group, singleStack, ipv6))
-			}
-			var before map[string]string
-			Eventually(func(g Gomega) {
-				var counts map[string]int
-				counts, before = countHolders(ctx, g, group)
-				g.Expect(before).To(HaveLen(many))
-				for _, node := range nodeNames() {
-					g.Expect(counts[node]).To(BeNumerically("~", many/3, 1), "%v", counts)
+	It("spreads 200 addresses evenly, and moves only those of a node that dies", Label(proofLabel, failoverTopic),
+		func(ctx SpecContext) {
+			s := newSpace(ctx)
+			group := s.createLocalGroup(
+				ctx, "many", v1.PoolSet{V6Pools: []v1.AddressPool{{Subnet: "fd00:77::/64", Pool: s.manyV6().String()}}},
+			)
+			const many = 200
+			runTrials(ctx, "200 addresses, a node dies", nil, func(t *oneTrial) {
+				replaceRestartedPods(ctx)
+				waitUntilReady(ctx)
+				t.measureFromNow()
+				begun := time.Now()
+				var services []*corev1.Service
+				for i := range many {
+					services = append(services, s.createService(ctx, fmt.Sprintf("many-%d-%d", t.Seed, i), group, singleStack, ipv6))
 				}
-			}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(pollInterval).Should(Succeed())
-			t.Figures["created and announced, ms"] = trial.Milliseconds(time.Since(begun))
+				var before map[string]string
+				Eventually(func(g Gomega) {
+					var counts map[string]int
+					counts, before = countHolders(ctx, g, group)
+					g.Expect(before).To(HaveLen(many))
+					for _, node := range nodeNames() {
+						g.Expect(counts[node]).To(BeNumerically("~", many/3, 1), "%v", counts)
+					}
+				}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(pollInterval).Should(Succeed())
+				t.Figures["created and announced, ms"] = trial.Milliseconds(time.Since(begun))
 
-			at := t.random.IntN(len(nodeNames()))
-			dead, others := nodeNames()[at], slices.Delete(nodeNames(), at, at+1)
-			heal := func(ctx SpecContext) { Expect(testLab.HealLink(ctx, dead)).To(Succeed()) }
-			DeferCleanup(heal, NodeTimeout(waitLimit))
-			Expect(testLab.CutLink(ctx, dead)).To(Succeed())
-			begun = time.Now()
-			var after map[string]string
-			Eventually(func(g Gomega) {
-				var counts map[string]int
-				counts, after = countHolders(ctx, g, group)
-				g.Expect(after).To(HaveLen(many))
-				g.Expect(counts[dead]).To(BeZero())
-				for _, node := range others {
-					g.Expect(counts[node]).To(BeNumerically("~", many/2, 1), "%v", counts)
+				at := t.random.IntN(len(nodeNames()))
+				dead, others := nodeNames()[at], slices.Delete(nodeNames(), at, at+1)
+				heal := func(ctx SpecContext) { Expect(testLab.HealLink(ctx, dead)).To(Succeed()) }
+				DeferCleanup(heal, NodeTimeout(waitLimit))
+				Expect(testLab.CutLink(ctx, dead)).To(Succeed())
+				begun = time.Now()
+				var after map[string]string
+				Eventually(func(g Gomega) {
+					var counts map[string]int
+					counts, after = countHolders(ctx, g, group)
+					g.Expect(after).To(HaveLen(many))
+					g.Expect(counts[dead]).To(BeZero())
+					for _, node := range others {
+						g.Expect(counts[node]).To(BeNumerically("~", many/2, 1), "%v", counts)
+					}
+				}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(pollInterval).Should(Succeed())
+				t.Figures["share of the dead node moved, ms"] = trial.Milliseconds(time.Since(begun))
+				t.stopMeasuring()
+				for address, node := range after {
+					if before[address] != dead {
+						Expect(node).To(Equal(before[address]), "%s has moved without a cause", address)
+					}
 				}
-			}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(pollInterval).Should(Succeed())
-			t.Figures["share of the dead node moved, ms"] = trial.Milliseconds(time.Since(begun))
-			t.stopMeasuring()
-			for address, node := range after {
-				if before[address] != dead {
-					Expect(node).To(Equal(before[address]), "%s has moved without a cause", address)
-				}
-			}
 
-			heal(ctx)
-			for _, svc := range services {
-				Expect(kubeClient.Delete(ctx, svc)).To(Succeed())
-			}
-			Eventually(func(g Gomega) {
-				_, left := countHolders(ctx, g, group)
-				g.Expect(left).To(BeEmpty())
-			}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(pollInterval).Should(Succeed())
-		})
-	}, proofLimit())
+				heal(ctx)
+				for _, svc := range services {
+					Expect(kubeClient.Delete(ctx, svc)).To(Succeed())
+				}
+				Eventually(func(g Gomega) {
+					_, left := countHolders(ctx, g, group)
+					g.Expect(left).To(BeEmpty())
+				}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(pollInterval).Should(Succeed())
+			})
+		}, proofLimit())
 
 	It("follows the endpoints of policy Local", Label(smokeLabel, proxyLabel), func(ctx SpecContext) {
 		startRouting(ctx)
@@ -172,37 +178,42 @@ var _ = Describe("Placement", func() {
 		s.waitForEndpoints(ctx, "rolling", addr)
 	}, SpecTimeout(smokeLimit))
 
-	It("fails no request while the endpoints of policy Local are replaced", Label(proofLabel, rolloutTopic, proxyLabel), func(ctx SpecContext) {
-		startRouting(ctx)
-		s := newSpace(ctx)
-		s.startServers(ctx, "rolling", 2, servesUntilRoutesFollow)
-		svc := s.createService(ctx, "rolling", s.virtualGroup(ctx), singleStack, withServers("rolling"), policyLocal)
-		addr := waitForAddresses(ctx, svc, 1)[0]
-		s.waitForEndpoints(ctx, "rolling", addr)
-		waitForOwnAddress(ctx, addr)
-		// Only those during a change of routes may be reset.
-		const reset = "requests failed in flight, %"
-		runTrials(ctx, "endpoints of policy Local replaced", []trial.Bound{none(failedFigure), {Figure: reset, AtMost: 5}}, func(t *oneTrial) {
-			// Where no endpoint is ready, kube-proxy also uses those that are terminating
-			// since the trial before.
-			Eventually(func(g Gomega) {
-				pods := &corev1.PodList{}
-				g.Expect(kubeClient.List(ctx, pods, client.InNamespace(s.namespace), client.MatchingLabels{"app": "rolling"})).To(Succeed())
-				g.Expect(pods.Items).To(HaveLen(2))
-			}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(pollInterval).Should(Succeed())
-			t.measureFromNow()
-			meter := measureFrom(ctx, lab.Far, addr)
-			s.kubectl(ctx, "rollout", "restart", "deployment/rolling")
-			s.kubectl(ctx, "rollout", "status", "deployment/rolling", "--timeout=120s")
+	It("fails no request while the endpoints of policy Local are replaced", Label(proofLabel, rolloutTopic, proxyLabel),
+		func(ctx SpecContext) {
+			startRouting(ctx)
+			s := newSpace(ctx)
+			s.startServers(ctx, "rolling", 2, servesUntilRoutesFollow)
+			svc := s.createService(ctx, "rolling", s.virtualGroup(ctx), singleStack, withServers("rolling"), policyLocal)
+			addr := waitForAddresses(ctx, svc, 1)[0]
 			s.waitForEndpoints(ctx, "rolling", addr)
-			figures := t.stopMeter("", meter)
-			t.Figures[reset] = 100 * float64(figures.InFlight) / float64(figures.Requests)
-		})
-	}, proofLimit())
+			waitForOwnAddress(ctx, addr)
+			// Only those during a change of routes may be reset.
+			const reset = "requests failed in flight, %"
+			runTrials(ctx, "endpoints of policy Local replaced", []trial.Bound{none(failedFigure), {Figure: reset, AtMost: 5}},
+				func(t *oneTrial) {
+					// Where no endpoint is ready, kube-proxy also uses those that are terminating
+					// since the trial before.
+					Eventually(func(g Gomega) {
+						pods := &corev1.PodList{}
+						g.Expect(kubeClient.List(ctx, pods, client.InNamespace(s.namespace), client.MatchingLabels{"app": "rolling"})).
+							To(Succeed())
+						g.Expect(pods.Items).To(HaveLen(2))
+					}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(pollInterval).Should(Succeed())
+					t.measureFromNow()
+					meter := measureFrom(ctx, lab.Far, addr)
+					s.kubectl(ctx, "rollout", "restart", "deployment/rolling")
+					s.kubectl(ctx, "rollout", "status", "deployment/rolling", "--timeout=120s")
+					s.waitForEndpoints(ctx, "rolling", addr)
+					figures := t.stopMeter("", meter)
+					t.Figures[reset] = 100 * float64(figures.InFlight) / float64(figures.Requests)
+				})
+		}, proofLimit())
 
 	It("keeps policy Local on a Local address where its ServiceGroup or its annotation allows it", func(ctx SpecContext) {
 		s := newSpace(ctx)
-		s.startServers(ctx, "followed", 1, func(pod *corev1.PodSpec) { pod.TopologySpreadConstraints, pod.NodeName = nil, "node2" })
+		s.startServers(
+			ctx, "followed", 1, func(pod *corev1.PodSpec) { pod.TopologySpreadConstraints, pod.NodeName = nil, "node2" },
+		)
 		group := s.createLocalGroup(ctx, "followed", v1.PoolSet{V4Pools: []v1.AddressPool{s.v4Range(0, 2)}})
 		ofServer := withServers("followed")
 		policyOf := func(svc *corev1.Service) func(Gomega) corev1.ServiceExternalTrafficPolicy {
@@ -213,7 +224,10 @@ var _ = Describe("Placement", func() {
 		}
 		setPolicyLocal := func(value string) {
 			GinkgoHelper()
-			kubectl(ctx, "-n", purelbNamespace, "patch", "servicegroup", group, "--type=merge", "-p", `{"spec":{"policyLocal":"`+value+`"}}`)
+			kubectl(
+				ctx, "-n", purelbNamespace, "patch", "servicegroup", group, "--type=merge", "-p",
+				`{"spec":{"policyLocal":"`+value+`"}}`,
+			)
 		}
 		eventually := func(svc *corev1.Service, policy corev1.ServiceExternalTrafficPolicy) {
 			GinkgoHelper()
@@ -223,17 +237,21 @@ var _ = Describe("Placement", func() {
 		seesClient := func(svc *corev1.Service, node string) {
 			GinkgoHelper()
 			addr := waitForAddresses(ctx, svc, 1)[0]
-			Eventually(func() ([]string, error) { return findPlaces(ctx, addr) }).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).
+			Eventually(func() ([]string, error) { return findPlaces(ctx, addr) }).WithContext(ctx).WithTimeout(waitLimit).
+				WithPolling(pollInterval).
 				Should(ConsistOf(HavePrefix(node + "/eth0")))
 			// kube-proxy follows a change of the policy in its own time.
-			Eventually(func() (string, error) { return fetch(ctx, lab.Client, addr) }).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).
+			Eventually(func() (string, error) { return fetch(ctx, lab.Client, addr) }).WithContext(ctx).WithTimeout(waitLimit).
+				WithPolling(pollInterval).
 				Should(And(ContainSubstring("client=10.77.0.50:"), ContainSubstring("node="+node)))
 		}
 
 		By("overriding the policy by default, but not where the annotation allows it")
 		plain := s.createService(ctx, "plain", group, singleStack, ofServer, policyLocal)
 		eventually(plain, corev1.ServiceExternalTrafficPolicyCluster)
-		annotated := s.createService(ctx, "annotated", group, singleStack, ofServer, policyLocal, withAnnotation(v1.AnnotationAllowLocal, "true"))
+		annotated := s.createService(
+			ctx, "annotated", group, singleStack, ofServer, policyLocal, withAnnotation(v1.AnnotationAllowLocal, "true"),
+		)
 		seesClient(annotated, "node2")
 
 		By("allowing the policy for all Services of the ServiceGroup")
@@ -250,7 +268,9 @@ var _ = Describe("Placement", func() {
 		}
 
 		By("moving the server: the addresses follow")
-		s.kubectl(ctx, "patch", "deployment", "followed", "--type=merge", "-p", `{"spec":{"template":{"spec":{"nodeName":"node3"}}}}`)
+		s.kubectl(
+			ctx, "patch", "deployment", "followed", "--type=merge", "-p", `{"spec":{"template":{"spec":{"nodeName":"node3"}}}}`,
+		)
 		s.kubectl(ctx, "rollout", "status", "deployment/followed", "--timeout=120s")
 		for _, svc := range []*corev1.Service{plain, annotated, allowed} {
 			seesClient(svc, "node3")

@@ -21,7 +21,9 @@ import (
 )
 
 // proofResults is the file in which the suite keeps what its experiments show.
-var proofResults = flag.String("proof-results", "", "file in which to keep the experiments of specs with the label proof; none by default")
+var proofResults = flag.String(
+	"proof-results", "", "file in which to keep the experiments of specs with the label proof; none by default",
+)
 
 // trials returns how many conclusive trials an experiment is to have: E2E_TRIALS, which make
 // proof-… sets, or two.
@@ -156,7 +158,10 @@ func runExperiment(ctx context.Context, planned trial.Experiment, tryOnce func(*
 		if !e.AnyMachine && !t.IsConclusive() {
 			conclusive = "; INCONCLUSIVE"
 		}
-		fmt.Fprintf(os.Stdout, "%s, seed %d: %v, %d errors; machine late %.1f ms, pressure %.2f%s\n", name, t.Seed, t.Figures, len(t.Errors), t.LateMS, t.Pressure, conclusive)
+		fmt.Fprintf(
+			os.Stdout, "%s, seed %d: %v, %d errors; machine late %.1f ms, pressure %.2f%s\n", name, t.Seed, t.Figures,
+			len(t.Errors), t.LateMS, t.Pressure, conclusive,
+		)
 	}
 	e.isJudged = true
 	verdict := trial.Judge(e.Experiment)
@@ -235,7 +240,9 @@ func TestStopMeasuring(t *testing.T) {
 
 // TestKeepFailure needs no lab.
 func TestKeepFailure(t *testing.T) {
-	good, bad := trial.Trial{Seed: 1, Figures: map[string]float64{failedFigure: 0}}, trial.Trial{Seed: 1, Figures: map[string]float64{failedFigure: 1}}
+	good, bad := trial.Trial{Seed: 1, Figures: map[string]float64{failedFigure: 0}}, trial.Trial{
+		Seed: 1, Figures: map[string]float64{failedFigure: 1},
+	}
 	made := func(isJudged bool, trials ...trial.Trial) []*experiment {
 		e := trial.Experiment{Name: "excluded", Wanted: 1, Bounds: []trial.Bound{none(failedFigure)}, Trials: trials}
 		return []*experiment{{Experiment: e, spec: "a spec", isJudged: isJudged}}

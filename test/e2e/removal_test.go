@@ -31,7 +31,9 @@ func undeployPureLB(ctx context.Context) string {
 // allowRemoval says on LBNodeAgents and CustomResourceDefinitions that their deletion is meant.
 func allowRemoval(ctx context.Context) {
 	GinkgoHelper()
-	kubectl(ctx, "-n", purelbNamespace, "annotate", "lbnodeagents", "--all", "--overwrite", v1.AnnotationAllowWithdrawal+"=true")
+	kubectl(
+		ctx, "-n", purelbNamespace, "annotate", "lbnodeagents", "--all", "--overwrite", v1.AnnotationAllowWithdrawal+"=true",
+	)
 	for name := range strings.FieldsSeq(kubectl(ctx, "get", "crd", "-o", "name")) {
 		if strings.HasSuffix(name, "."+v1.GroupVersion.Group) {
 			kubectl(ctx, "annotate", "--overwrite", name, v1.AnnotationAllowDeletion+"=true")
@@ -63,7 +65,8 @@ func findLeftovers(ctx context.Context, g Gomega) []string {
 			found = append(found, n.Name+" is labelled "+value)
 		}
 	}
-	for _, what := range []string{"crd", "namespace", "clusterrole", "clusterrolebinding", "validatingwebhookconfiguration",
+	for _, what := range []string{"crd", "namespace", "clusterrole", "clusterrolebinding",
+		"validatingwebhookconfiguration",
 		"validatingadmissionpolicy", "validatingadmissionpolicybinding", "flowschema"} {
 		for name := range strings.FieldsSeq(kubectl(ctx, "get", what, "-o", "name")) {
 			if strings.Contains(name, "purelb") {
@@ -88,17 +91,20 @@ func isForPools(addr netip.Addr) bool {
 var _ = Describe("Removal", removalPriority, func() {
 	It("leaves nothing behind", Label(smokeLabel), func(ctx SpecContext) {
 		s := newSpace(ctx)
-		local, virtual := s.createService(ctx, "removed-local", s.localGroup(ctx)), s.createService(ctx, "removed-virtual", s.virtualGroup(ctx))
+		local, virtual := s.createService(ctx, "removed-local", s.localGroup(ctx)),
+			s.createService(ctx, "removed-virtual", s.virtualGroup(ctx))
 		for _, svc := range []*corev1.Service{local, virtual} {
 			waitForAddresses(ctx, svc, 2)
 			waitUntilAnnounced(ctx, svc)
 		}
 		for _, addr := range waitForAddresses(ctx, local, 2) {
 			node, _ := waitForSolePlace(ctx, addr)
-			Expect(findLeftovers(ctx, Default)).To(ContainElement(fmt.Sprintf("%s eth0 %s", node, netip.PrefixFrom(addr, addr.BitLen()))),
-				"otherwise the test looks in the wrong places")
+			Expect(findLeftovers(ctx, Default)).
+				To(ContainElement(fmt.Sprintf("%s eth0 %s", node, netip.PrefixFrom(addr, addr.BitLen()))),
+					"otherwise the test looks in the wrong places")
 		}
 		undeployPureLB(ctx)
-		Eventually(func(g Gomega) []string { return findLeftovers(ctx, g) }).WithContext(ctx).WithTimeout(2 * waitLimit).WithPolling(pollInterval).Should(BeEmpty())
+		Eventually(func(g Gomega) []string { return findLeftovers(ctx, g) }).WithContext(ctx).WithTimeout(2 * waitLimit).
+			WithPolling(pollInterval).Should(BeEmpty())
 	}, SpecTimeout(smokeLimit))
 })

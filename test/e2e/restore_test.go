@@ -91,7 +91,9 @@ var _ = Describe("etcd that is restored from a backup", func() {
 				g.Expect(places).To(BeEmpty(), "places of %s, which no Service has any more", addr)
 			}
 		}).WithContext(ctx).WithTimeout(restoreLimit).WithPolling(pollInterval).Should(Succeed())
-		AddReportEntry("everything is in its place", time.Since(restoredAt).Round(100*time.Millisecond).String()+" after the restore")
+		AddReportEntry(
+			"everything is in its place", time.Since(restoredAt).Round(100*time.Millisecond).String()+" after the restore",
+		)
 
 		By("creating a Service")
 		fresh := s.createService(ctx, "fresh", group)
@@ -99,7 +101,9 @@ var _ = Describe("etcd that is restored from a backup", func() {
 			Expect(inUse).NotTo(ContainElement(addr))
 		}
 		waitUntilAnnounced(ctx, fresh)
-		AddReportEntry("a new Service is announced", time.Since(restoredAt).Round(100*time.Millisecond).String()+" after the restore")
+		AddReportEntry(
+			"a new Service is announced", time.Since(restoredAt).Round(100*time.Millisecond).String()+" after the restore",
+		)
 		record, err := meter.Stop()
 		Expect(err).NotTo(HaveOccurred())
 		AddReportEntry("requests to the Service that was there all the time", record.Figures().String())

@@ -42,12 +42,19 @@ var _ = Describe("An agent's token", func() {
 		Expect(agent.Patch(ctx, lease(v1.LeasePrefix+own), merge(renewal))).To(Succeed())
 
 		for what, err := range map[string]error{
-			"the agent of node " + own + " may write the status of no other node's Announcement": agent.Status().Patch(ctx, ann(other), merge(services)),
-			"the agent of node " + own + " may renew no other Lease":                             agent.Patch(ctx, lease(v1.LeasePrefix+other), merge(renewal)),
-			`cannot patch resource "announcements" in API group`:                                 agent.Patch(ctx, ann(own), merge(`{"spec":{"heartbeatSeconds":2}}`)),
+			"the agent of node " + own +
+				" may write the status of no other node's Announcement": agent.Status().Patch(ctx, ann(other), merge(services)),
+			"the agent of node " + own +
+				" may renew no other Lease": agent.Patch(ctx, lease(v1.LeasePrefix+other), merge(renewal)),
+			`cannot patch resource "announcements" in API group`: agent.Patch(
+				ctx, ann(own), merge(`{"spec":{"heartbeatSeconds":2}}`),
+			),
 			`cannot patch resource "services"`: agent.Patch(ctx,
-				&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}}, merge(`{"metadata":{"labels":{"a":"b"}}}`)),
-			`cannot get resource "secrets"`:   agent.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: "purelb-webhook-certificate"}, &corev1.Secret{}),
+				&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}},
+				merge(`{"metadata":{"labels":{"a":"b"}}}`)),
+			`cannot get resource "secrets"`: agent.Get(
+				ctx, client.ObjectKey{Namespace: purelbNamespace, Name: "purelb-webhook-certificate"}, &corev1.Secret{},
+			),
 			`cannot create resource "leases"`: agent.Create(ctx, lease("mine")),
 		} {
 			Expect(err).To(MatchError(ContainSubstring(what)))
@@ -57,6 +64,7 @@ var _ = Describe("An agent's token", func() {
 		config.BearerToken = strings.TrimSpace(kubectl(ctx, "-n", purelbNamespace, "create", "token", "purelb-agent"))
 		agent, err = client.New(config, client.Options{Scheme: kubeClient.Scheme()})
 		Expect(err).NotTo(HaveOccurred())
-		Expect(agent.Patch(ctx, lease(v1.LeasePrefix+own), merge(renewal))).To(MatchError(ContainSubstring("has to say which node it is for")))
+		Expect(agent.Patch(ctx, lease(v1.LeasePrefix+own), merge(renewal))).
+			To(MatchError(ContainSubstring("has to say which node it is for")))
 	}, SpecTimeout(smokeLimit))
 })

@@ -166,14 +166,20 @@ func (s *space) virtualGroup(ctx context.Context) string {
 	GinkgoHelper()
 	first := s.firstVirtualV4()
 	return s.createLocalGroup(ctx, "virtual", v1.PoolSet{
-		V4Pools: []v1.AddressPool{{Subnet: s.virtualV4().String(), Pool: fmt.Sprintf("%s-%s", first, first.Next().Next().Next()), Aggregation: "/32"}},
-		V6Pools: []v1.AddressPool{{Subnet: s.virtualV6().String(), Pool: s.firstVirtualV6().String() + "/126", Aggregation: "/128"}},
+		V4Pools: []v1.AddressPool{
+			{Subnet: s.virtualV4().String(), Pool: fmt.Sprintf("%s-%s", first, first.Next().Next().Next()), Aggregation: "/32"},
+		},
+		V6Pools: []v1.AddressPool{
+			{Subnet: s.virtualV6().String(), Pool: s.firstVirtualV6().String() + "/126", Aggregation: "/128"},
+		},
 	})
 }
 
 // createService creates a Service of the space's echo servers, which it starts if need be.
 // The Service asks for addresses of both families of a ServiceGroup.
-func (s *space) createService(ctx context.Context, name, group string, change ...func(*corev1.Service)) *corev1.Service {
+func (s *space) createService(
+	ctx context.Context, name, group string, change ...func(*corev1.Service),
+) *corev1.Service {
 	GinkgoHelper()
 	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
@@ -236,7 +242,9 @@ func (s *space) startServers(ctx context.Context, name string, replicas int32, c
 // servesUntilRoutesFollow lets servers serve on for a while after they are told to end.
 func servesUntilRoutesFollow(pod *corev1.PodSpec) {
 	pod.TerminationGracePeriodSeconds = ptr.To[int64](10)
-	pod.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 3}}}
+	pod.Containers[0].Lifecycle = &corev1.Lifecycle{
+		PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 3}},
+	}
 }
 
 // withServers makes a Service one of the servers that startServers starts by this name.
@@ -253,7 +261,8 @@ func waitForServers(ctx context.Context, namespace string) {
 	kubectl(ctx, "-n", namespace, "rollout", "status", "deployment/echo", "--timeout=180s")
 	Eventually(func(g Gomega) {
 		pods := &corev1.PodList{}
-		g.Expect(kubeClient.List(ctx, pods, client.InNamespace(namespace), client.MatchingLabels{"app": "echo"})).To(Succeed())
+		g.Expect(kubeClient.List(ctx, pods, client.InNamespace(namespace), client.MatchingLabels{"app": "echo"})).
+			To(Succeed())
 		answering := 0
 		for _, pod := range pods.Items {
 			if pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning {
@@ -332,7 +341,9 @@ func (s *space) deleteServices(ctx context.Context) error {
 // deleteGroups deletes the ServiceGroups of the space, and returns an error while there are any.
 func (s *space) deleteGroups(ctx context.Context) error {
 	list := &v1.ServiceGroupList{}
-	if err := kubeClient.List(ctx, list, client.InNamespace(purelbNamespace), client.MatchingLabels{spaceLabel: s.namespace}); err != nil {
+	if err := kubeClient.List(
+		ctx, list, client.InNamespace(purelbNamespace), client.MatchingLabels{spaceLabel: s.namespace},
+	); err != nil {
 		return ignoreNotInstalled(err)
 	}
 	var errs []error

@@ -136,7 +136,9 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	scheme := runtime.NewScheme()
 	Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
 	Expect(v1.AddToScheme(scheme)).To(Succeed())
-	Eventually(func() error { return testLab.Check(ctx) }).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed())
+	Eventually(func() error { return testLab.Check(ctx) }).WithContext(ctx).WithTimeout(waitLimit).WithPolling(
+		pollInterval,
+	).Should(Succeed())
 	kubeClient, err = client.New(config, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())
 
@@ -159,7 +161,9 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	s := &space{namespace: "e2e-begin"}
 	Eventually(func() error {
 		return kubeClient.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}})
-	}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed(), "an earlier run's namespace may be ending")
+	}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(
+		Succeed(), "an earlier run's namespace may be ending",
+	)
 	Expect(kubeClient.Create(ctx, echo.Deployment(s.namespace, lab.EchoImage))).To(Succeed())
 	waitForServers(ctx, s.namespace)
 	Expect(kubeClient.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}})).To(Succeed())
@@ -197,7 +201,8 @@ func waitUntilReady(ctx context.Context) {
 		g.Expect(leader).NotTo(BeEmpty(), "no manager leads")
 		for _, name := range nodeNames() {
 			lease := &coordinationv1.Lease{}
-			g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: v1.LeasePrefix + name}, lease)).To(Succeed())
+			g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: v1.LeasePrefix + name}, lease)).
+				To(Succeed())
 			duration := time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0)) * time.Second
 			g.Expect(lease.Spec.RenewTime).NotTo(BeNil(), "Lease of %s", name)
 			g.Expect(time.Since(lease.Spec.RenewTime.Time)).To(BeNumerically("<", duration), "Lease of %s", name)
@@ -226,7 +231,9 @@ const (
 func listPods(ctx context.Context, g Gomega, name string) []corev1.Pod {
 	GinkgoHelper()
 	pods := &corev1.PodList{}
-	g.Expect(kubeClient.List(ctx, pods, client.InNamespace(purelbNamespace), client.MatchingLabels{"app.kubernetes.io/name": name})).To(Succeed())
+	g.Expect(kubeClient.List(
+		ctx, pods, client.InNamespace(purelbNamespace), client.MatchingLabels{"app.kubernetes.io/name": name},
+	)).To(Succeed())
 	return pods.Items
 }
 
@@ -262,7 +269,8 @@ var _ = ReportAfterEach(func(report SpecReport) {
 // each spec took.
 var _ = ReportAfterSuite("what failed", func(report Report) {
 	for _, spec := range report.SpecReports {
-		if spec.LeafNodeType.Is(types.NodeTypeIt) && spec.State != types.SpecStateSkipped && spec.State != types.SpecStatePending {
+		if spec.LeafNodeType.Is(types.NodeTypeIt) && spec.State != types.SpecStateSkipped &&
+			spec.State != types.SpecStatePending {
 			fmt.Printf("%6.1f s  %s  %s\n", spec.RunTime.Seconds(), spec.State, spec.FullText())
 		}
 	}
@@ -286,7 +294,8 @@ func kubectl(ctx context.Context, args ...string) string {
 
 // tryKubectl runs kubectl as kubectl does, but lets the caller judge a failure.
 func tryKubectl(ctx context.Context, args ...string) (string, error) {
-	out, err := exec.CommandContext(ctx, *kubectlProgram, append([]string{"--kubeconfig", testLab.Kubeconfig()}, args...)...).CombinedOutput()
+	out, err := exec.CommandContext(ctx, *kubectlProgram,
+		append([]string{"--kubeconfig", testLab.Kubeconfig()}, args...)...).CombinedOutput()
 	return string(out), err
 }
 
@@ -382,7 +391,9 @@ func waitForAnswerOnPort(ctx context.Context, host string, address netip.Addr, p
 		var err error
 		page, err = fetchPort(ctx, host, at)
 		return page, err
-	}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(ContainSubstring("pod="), "%s from %s", at, host)
+	}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(
+		ContainSubstring("pod="), "%s from %s", at, host,
+	)
 	return page
 }
 

@@ -21,7 +21,8 @@ func waitForRollout(ctx context.Context, image string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) string {
 		agents := &appsv1.DaemonSet{}
-		g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: "purelb-agent-default"}, agents)).To(Succeed())
+		g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: "purelb-agent-default"}, agents)).
+			To(Succeed())
 		return agents.Spec.Template.Spec.Containers[0].Image
 	}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(pollInterval).Should(Equal(image))
 	for _, what := range []string{"deployment/purelb-manager", "daemonset/purelb-agent-default"} {
@@ -53,7 +54,8 @@ var _ = Describe("An upgrade", reinstallPriority, func() {
 				Eventually(func() []string { // a manager may take some time to end
 					return strings.Fields(kubectl(ctx, "-n", purelbNamespace, "get", "pods", "-l", "app.kubernetes.io/part-of=purelb",
 						"-o", "jsonpath={.items[*].spec.containers[*].image}"))
-				}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(And(HaveLen(5), HaveEach("purelb.io/purelb:dev")))
+				}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).
+					Should(And(HaveLen(5), HaveEach("purelb.io/purelb:dev")))
 			},
 			bounds: noEffectBounds, check: expectNoEffect, fromFar: true,
 		})

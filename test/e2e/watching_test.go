@@ -41,12 +41,15 @@ var _ = Describe("Nodes that are to follow another one", func() {
 			reported := 0
 			for _, ann := range listStandbys(ctx, g) {
 				for _, status := range ann.Status.Addresses {
-					i := slices.IndexFunc(ann.Spec.Standby.Addresses, func(a v1.StandbyAddress) bool { return a.Address == addr.String() })
+					i := slices.IndexFunc(
+						ann.Spec.Standby.Addresses, func(a v1.StandbyAddress) bool { return a.Address == addr.String() },
+					)
 					if status.Address != addr.String() || i < 0 {
 						continue
 					}
 					g.Expect(status.State).To(Equal(v1.StateAnnounced))
-					g.Expect(ann.Spec.Standby.Addresses[i].Successors).To(ContainElement(v1.Successor{NodeName: ann.Spec.NodeName, Epoch: status.Epoch}))
+					g.Expect(ann.Spec.Standby.Addresses[i].Successors).
+						To(ContainElement(v1.Successor{NodeName: ann.Spec.NodeName, Epoch: status.Epoch}))
 					reported++
 				}
 			}
@@ -126,12 +129,16 @@ func waitUntilWatched(ctx context.Context, s *space, holders map[string]bool) {
 	Eventually(func(g Gomega) {
 		watchers := map[string]int{}
 		for _, ann := range listStandbys(ctx, g) {
-			if !slices.ContainsFunc(ann.Spec.Standby.Addresses, func(a v1.StandbyAddress) bool { return s.owns(netip.MustParseAddr(a.Address)) }) {
+			if !slices.ContainsFunc(
+				ann.Spec.Standby.Addresses, func(a v1.StandbyAddress) bool { return s.owns(netip.MustParseAddr(a.Address)) },
+			) {
 				continue
 			}
 			ready := meta.FindStatusCondition(ann.Status.Conditions, v1.ConditionReady)
 			g.Expect(ready).NotTo(BeNil())
-			g.Expect(ready.Reason).To(Equal("Watching"), "%s watches %s: %s", ann.Spec.NodeName, ann.Spec.Standby.Watched.NodeName, ready.Message)
+			g.Expect(ready.Reason).To(
+				Equal("Watching"), "%s watches %s: %s", ann.Spec.NodeName, ann.Spec.Standby.Watched.NodeName, ready.Message,
+			)
 			watchers[ann.Spec.Standby.Watched.NodeName]++
 		}
 		for holder := range holders {
@@ -152,7 +159,9 @@ func stopManagers(ctx context.Context) {
 	kubectl(ctx, "-n", purelbNamespace, "scale", deployment, "--replicas=0")
 	Eventually(func(g Gomega) {
 		pods := &corev1.PodList{}
-		g.Expect(kubeClient.List(ctx, pods, client.InNamespace(purelbNamespace), client.MatchingLabels{"app.kubernetes.io/name": "purelb-manager"})).To(Succeed())
+		g.Expect(kubeClient.List(
+			ctx, pods, client.InNamespace(purelbNamespace), client.MatchingLabels{"app.kubernetes.io/name": "purelb-manager"},
+		)).To(Succeed())
 		g.Expect(pods.Items).To(BeEmpty())
 	}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(Succeed())
 }

@@ -452,7 +452,9 @@ func expectAnnotations(g *WithT, rule *monitoringv1.Rule, sample promql.Sample) 
 	expander := template.NewTemplateExpander(context.Background(), text, rule.Alert, data, 0, nil, nil, nil)
 	description, err := expander.Expand()
 	g.Expect(err).NotTo(HaveOccurred(), rule.Alert)
-	g.Expect(description).NotTo(Or(ContainSubstring("  "), ContainSubstring("{{"), ContainSubstring("<no value>")), rule.Alert)
+	g.Expect(description).NotTo(
+		Or(ContainSubstring("  "), ContainSubstring("{{"), ContainSubstring("<no value>")), rule.Alert,
+	)
 	g.Expect(strings.HasSuffix(description, ".")).To(BeTrue(), description)
 	for _, label := range labelsIn.FindAllStringSubmatch(rule.Annotations["description"], -1) {
 		if strings.HasPrefix(label[0], "{{ with") {

@@ -73,7 +73,9 @@ func TestBuild(t *testing.T) {
 
 // findObject returns the object with a kind and name, in its type.
 func findObject[T any](g *WithT, objects []*unstructured.Unstructured, kind, name string) *T {
-	i := slices.IndexFunc(objects, func(u *unstructured.Unstructured) bool { return u.GetKind() == kind && u.GetName() == name })
+	i := slices.IndexFunc(
+		objects, func(u *unstructured.Unstructured) bool { return u.GetKind() == kind && u.GetName() == name },
+	)
 	g.Expect(i).NotTo(Equal(-1), "%s %s", kind, name)
 	typed := new(T)
 	g.Expect(runtime.DefaultUnstructuredConverter.FromUnstructured(objects[i].Object, typed)).To(Succeed())
@@ -92,12 +94,15 @@ func TestCertManager(t *testing.T) {
 	signer := findObject[certmanagerv1.Issuer](g, objects, "Issuer", cert.Spec.IssuerRef.Name)
 	authority := findObject[certmanagerv1.Certificate](g, objects, "Certificate", "purelb-authority")
 	g.Expect(signer.Spec.CA.SecretName).To(Equal(authority.Spec.SecretName))
-	g.Expect(findObject[certmanagerv1.Issuer](g, objects, "Issuer", authority.Spec.IssuerRef.Name).Spec.SelfSigned).NotTo(BeNil())
+	g.Expect(findObject[certmanagerv1.Issuer](g, objects, "Issuer", authority.Spec.IssuerRef.Name).Spec.SelfSigned).
+		NotTo(BeNil())
 	hooks := findObject[unstructured.Unstructured](g, objects, "ValidatingWebhookConfiguration", "purelb-validating")
 	g.Expect(hooks.GetAnnotations()).To(HaveKeyWithValue("cert-manager.io/inject-ca-from", cert.Namespace+"/"+cert.Name))
 
 	pod := findObject[appsv1.Deployment](g, objects, "Deployment", "purelb-manager").Spec.Template.Spec
-	i := slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Secret != nil && v.Secret.SecretName == cert.Spec.SecretName })
+	i := slices.IndexFunc(
+		pod.Volumes, func(v corev1.Volume) bool { return v.Secret != nil && v.Secret.SecretName == cert.Spec.SecretName },
+	)
 	g.Expect(i).NotTo(Equal(-1))
 	g.Expect(pod.Containers[0].VolumeMounts).To(ContainElement(corev1.VolumeMount{
 		Name: pod.Volumes[i].Name, MountPath: "/tmp/k8s-webhook-server/serving-certs", ReadOnly: true,
@@ -125,7 +130,9 @@ func TestNetworkPolicy(t *testing.T) {
 			sources[port.Port.StrVal] = rule.From
 		}
 	}
-	readers := []networkingv1.NetworkPolicyPeer{{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"metrics": "enabled"}}}}
+	readers := []networkingv1.NetworkPolicyPeer{
+		{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"metrics": "enabled"}}},
+	}
 	g.Expect(sources).To(Equal(map[string][]networkingv1.NetworkPolicyPeer{"webhook": nil, "metrics": readers}))
 	var ports []string
 	for _, p := range deployment.Spec.Template.Spec.Containers[0].Ports {
@@ -148,7 +155,9 @@ func TestPodSecurity(t *testing.T) {
 	// Nothing deletes a namespace here: it may be there from a run before.
 	g.Expect(client.IgnoreAlreadyExists(kubeClient.Create(ctx, strict))).To(Succeed())
 	admit := func(namespace string, spec corev1.PodSpec) error {
-		return kubeClient.Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "asked"}, Spec: spec}, client.DryRunAll)
+		return kubeClient.Create(
+			ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "asked"}, Spec: spec}, client.DryRunAll,
+		)
 	}
 	manager := findObject[appsv1.Deployment](g, objects, "Deployment", "purelb-manager")
 	g.Expect(manager.Spec.Replicas).To(HaveValue(BeEquivalentTo(2)))
@@ -159,7 +168,8 @@ func TestPodSecurity(t *testing.T) {
 	g.Expect(admit("restricted", *worse)).To(MatchError(ContainSubstring("unrestricted capabilities")))
 
 	agent := &v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Namespace: purelbNamespace, Name: "default"}}
-	pod := agents.DaemonSet(agent, agents.Defaults{Image: "purelb.io/purelb:dev", ServiceAccount: "purelb-agent"}, "").Spec.Template.Spec
+	pod := agents.DaemonSet(agent, agents.Defaults{Image: "purelb.io/purelb:dev", ServiceAccount: "purelb-agent"}, "").
+		Spec.Template.Spec
 	g.Expect(admit(purelbNamespace, pod)).To(Succeed())
 	err = admit("restricted", pod)
 	g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)

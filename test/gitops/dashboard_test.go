@@ -78,7 +78,8 @@ func TestDashboard(t *testing.T) {
 	g.Expect(dashboard.UID).To(Equal("purelb-overview"), "links to the dashboard have it")
 	g.Expect(text).NotTo(ContainSubstring(`"id":`), "each Grafana numbers what it loads")
 	g.Expect(dashboard.Templating.List).To(HaveLen(1))
-	g.Expect(dashboard.Templating.List[0]).To(Equal(struct{ Name, Type, Query string }{"datasource", "datasource", "prometheus"}))
+	g.Expect(dashboard.Templating.List[0]).
+		To(Equal(struct{ Name, Type, Query string }{"datasource", "datasource", "prometheus"}))
 
 	isKnown, query := knownMetrics(g), queryOver(g, dashboardSeries)
 	queries, shown := 0, map[string]bool{}

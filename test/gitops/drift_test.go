@@ -104,7 +104,8 @@ func TestDrift(t *testing.T) {
 			g.Eventually(func(g Gomega) string { return dryRunDiff(g, u) }).Should(BeEmpty(), "%s %s", u.GetKind(), u.GetName())
 		}
 	}
-	g.Eventually(func(g Gomega) string { return dryRunDiff(g, objects[i]) }).Should(And(ContainSubstring(`"externalTrafficPolicy"`), ContainSubstring(`"Local"`)))
+	g.Eventually(func(g Gomega) string { return dryRunDiff(g, objects[i]) }).
+		Should(And(ContainSubstring(`"externalTrafficPolicy"`), ContainSubstring(`"Local"`)))
 	// What the documentation recommends instead does not drift.
 	g.Expect(unstructured.SetNestedField(objects[i].Object, "Cluster", "spec", "externalTrafficPolicy")).To(Succeed())
 	g.Expect(applyStrictly(ctx, objects[i].DeepCopy())).To(Succeed())

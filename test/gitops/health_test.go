@@ -105,7 +105,8 @@ func luaValue(state *lua.LState, value any) lua.LValue {
 func waitForHealth(t *testing.T, u *unstructured.Unstructured, want status.Status, message string) {
 	t.Helper()
 	byArgo := map[status.Status]string{
-		status.CurrentStatus: "Healthy", status.InProgressStatus: "Progressing", status.FailedStatus: "Degraded", status.TerminatingStatus: "Progressing",
+		status.CurrentStatus: "Healthy", status.InProgressStatus: "Progressing", status.FailedStatus: "Degraded",
+		status.TerminatingStatus: "Progressing",
 	}[want]
 	lua, g := readArgoScript(t), NewWithT(t)
 	g.Eventually(func(g Gomega) {
@@ -140,7 +141,9 @@ func TestServiceGroupHealth(t *testing.T) {
 
 	g.Expect(applyStrictly(ctx, sg)).To(Succeed())
 	waitForHealth(t, sg, status.CurrentStatus, "")
-	bad := newObject(t, purelbNamespace, "ServiceGroup", "health", "{local: {subnet: 192.0.2.0/24, pool: 198.51.100.10-198.51.100.20}}")
+	bad := newObject(
+		t, purelbNamespace, "ServiceGroup", "health", "{local: {subnet: 192.0.2.0/24, pool: 198.51.100.10-198.51.100.20}}",
+	)
 	g.Expect(applyStrictly(ctx, bad.DeepCopy())).To(Succeed())
 	waitForHealth(t, bad, status.FailedStatus, "spec.local.pool")
 	g.Expect(applyStrictly(ctx, newObject(t, purelbNamespace, "ServiceGroup", "health", good))).To(Succeed())
@@ -169,7 +172,9 @@ func TestAgentHealth(t *testing.T) {
 	waitForHealth(t, ann, status.CurrentStatus, "")
 	reportDaemonSet(g, 1)
 	waitForHealth(t, agent, status.CurrentStatus, "")
-	g.Expect(applyStrictly(ctx, newObject(t, purelbNamespace, "LBNodeAgent", "health", "{local: {localInterface: 'en['}}"))).To(Succeed())
+	g.Expect(applyStrictly(
+		ctx, newObject(t, purelbNamespace, "LBNodeAgent", "health", "{local: {localInterface: 'en['}}"),
+	)).To(Succeed())
 	waitForHealth(t, agent, status.FailedStatus, "spec.local.localInterface")
 	g.Expect(applyStrictly(ctx, newObject(t, purelbNamespace, "LBNodeAgent", "health", "{}"))).To(Succeed())
 	waitForHealth(t, agent, status.CurrentStatus, "")
@@ -183,7 +188,9 @@ func TestAgentHealth(t *testing.T) {
 		g.Expect(kubeClient.Get(ctx, client.ObjectKeyFromObject(agent), agent)).To(Succeed())
 		return agent.GetFinalizers()
 	}).Should(Equal([]string{"example.com/test"}))
-	g.Expect(kubeClient.Patch(ctx, agent, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+	g.Expect(kubeClient.Patch(
+		ctx, agent, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)),
+	)).To(Succeed())
 	g.Expect(kubeClient.Delete(ctx, node)).To(Succeed())
 }
 
@@ -192,11 +199,13 @@ func reportDaemonSet(g *WithT, ready int32) {
 	ctx := context.Background()
 	g.Eventually(func() error {
 		ds := &appsv1.DaemonSet{}
-		if err := kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: "purelb-agent-health"}, ds); err != nil {
+		if err := kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: "purelb-agent-health"},
+			ds); err != nil {
 			return err
 		}
 		ds.Status = appsv1.DaemonSetStatus{
-			ObservedGeneration: ds.Generation, DesiredNumberScheduled: 1, CurrentNumberScheduled: 1, UpdatedNumberScheduled: 1, NumberReady: ready,
+			ObservedGeneration: ds.Generation, DesiredNumberScheduled: 1, CurrentNumberScheduled: 1, UpdatedNumberScheduled: 1,
+			NumberReady: ready,
 		}
 		return kubeClient.Status().Update(ctx, ds)
 	}).Should(Succeed())
@@ -238,11 +247,16 @@ func runAgent(t *testing.T, node, lbNodeAgent string) {
 	mgr, err := ctrl.NewManager(restConfig, options)
 	g.Expect(err).NotTo(HaveOccurred())
 	kernel := linktest.New(plan.Link{Name: "eth0", MAC: "02:00:00:00:00:0a", Up: true})
-	kernel.Put(plan.Address{Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.11/24"), Valid: plan.Forever, Preferred: plan.Forever})
-	kernel.AddRoute(plan.Route{Interface: "eth0", Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("192.0.2.254")})
+	kernel.Put(plan.Address{
+		Interface: "eth0", Prefix: netip.MustParsePrefix("192.0.2.11/24"), Valid: plan.Forever, Preferred: plan.Forever,
+	})
+	kernel.AddRoute(plan.Route{
+		Interface: "eth0", Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("192.0.2.254"),
+	})
 	agent := &nodeagent.Agent{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Kernel: kernel, Neighbours: silentLink{},
-		Metrics: nodeagent.NewMetrics(prometheus.NewRegistry()), NodeName: node, Namespace: purelbNamespace, LBNodeAgent: lbNodeAgent,
+		Metrics: nodeagent.NewMetrics(prometheus.NewRegistry()), NodeName: node, Namespace: purelbNamespace,
+		LBNodeAgent: lbNodeAgent,
 	}
 	g.Expect(agent.SetupWithManager(mgr)).To(Succeed())
 	ctx, cancel := context.WithCancel(context.Background())

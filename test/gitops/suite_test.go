@@ -99,7 +99,8 @@ var start = sync.OnceValue(func() error {
 // newScheme returns a scheme with all kinds that are installed, also those of other projects.
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	return scheme, errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), v1.AddToScheme(scheme),
+	return scheme, errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme),
+		v1.AddToScheme(scheme),
 		certmanagerv1.AddToScheme(scheme), monitoringv1.AddToScheme(scheme))
 }
 
@@ -143,7 +144,8 @@ func installPureLB() error {
 // applyStrictly applies an object as users do, and fails if it has unknown fields.
 func applyStrictly(ctx context.Context, u *unstructured.Unstructured, options ...client.ApplyOption) error {
 	options = append(options, fieldOwner, client.ForceOwnership)
-	if err := client.WithFieldValidation(kubeClient, metav1.FieldValidationStrict).Apply(ctx, client.ApplyConfigurationFromUnstructured(u), options...); err != nil {
+	if err := client.WithFieldValidation(kubeClient, metav1.FieldValidationStrict).
+		Apply(ctx, client.ApplyConfigurationFromUnstructured(u), options...); err != nil {
 		return fmt.Errorf("apply %s %s: %w", u.GetKind(), u.GetName(), err)
 	}
 	return nil
@@ -193,11 +195,15 @@ func startManager() error {
 func writeKubeconfig(path string) error {
 	const name = "envtest"
 	return clientcmd.WriteToFile(clientcmdapi.Config{
-		Clusters: map[string]*clientcmdapi.Cluster{name: {Server: restConfig.Host, CertificateAuthorityData: restConfig.CAData}},
+		Clusters: map[string]*clientcmdapi.Cluster{
+			name: {Server: restConfig.Host, CertificateAuthorityData: restConfig.CAData},
+		},
 		AuthInfos: map[string]*clientcmdapi.AuthInfo{name: {
 			ClientCertificateData: restConfig.CertData, ClientKeyData: restConfig.KeyData,
-			Impersonate:       "system:serviceaccount:" + purelbNamespace + ":purelb-manager",
-			ImpersonateGroups: []string{"system:serviceaccounts", "system:serviceaccounts:" + purelbNamespace, "system:authenticated"},
+			Impersonate: "system:serviceaccount:" + purelbNamespace + ":purelb-manager",
+			ImpersonateGroups: []string{
+				"system:serviceaccounts", "system:serviceaccounts:" + purelbNamespace, "system:authenticated",
+			},
 		}},
 		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: name}},
 		CurrentContext: name,

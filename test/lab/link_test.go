@@ -30,7 +30,10 @@ func joinTwoHosts(t *testing.T) {
 		run("netns add " + Namespace(host))
 		t.Cleanup(func() { run("netns delete " + Namespace(host)) })
 	}
-	run("link add " + link + " netns " + Namespace(oneHost) + " type veth peer name " + link + " netns " + Namespace(otherHost))
+	run(
+		"link add " + link + " netns " + Namespace(oneHost) + " type veth peer name " + link + " netns " +
+			Namespace(otherHost),
+	)
 	for _, host := range []string{oneHost, otherHost} {
 		run("-netns " + Namespace(host) + " link set " + link + " up")
 	}

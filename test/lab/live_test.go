@@ -107,8 +107,19 @@ func TestLiveService(t *testing.T) {
 		"-p", `{"status":{"loadBalancer":{"ingress":[{"ip":"10.77.0.100"},{"ip":"fd00:77::100"}]}}}`)
 
 	v4, v6 := netip.MustParseAddr("10.77.0.100"), netip.MustParseAddr("fd00:77::100")
-	must(t, l.ip(ctx, "node1", "address", "add", "10.77.0.100/24", "dev", link, "valid_lft", "300", "preferred_lft", "300", "noprefixroute"))
-	must(t, l.ip(ctx, "node1", "address", "add", "fd00:77::100/64", "dev", link, "nodad", "valid_lft", "300", "preferred_lft", "0"))
+	must(
+		t,
+		l.ip(
+			ctx, "node1", "address", "add", "10.77.0.100/24", "dev", link, "valid_lft", "300", "preferred_lft", "300",
+			"noprefixroute",
+		),
+	)
+	must(
+		t,
+		l.ip(
+			ctx, "node1", "address", "add", "fd00:77::100/64", "dev", link, "nodad", "valid_lft", "300", "preferred_lft", "0",
+		),
+	)
 	t.Cleanup(func() {
 		for _, a := range []string{"10.77.0.100/24", "fd00:77::100/64"} {
 			must(t, l.ip(context.Background(), "node1", "address", "delete", a, "dev", link))
@@ -133,7 +144,8 @@ func TestLiveService(t *testing.T) {
 	})
 	pod := strings.Fields(kubectl(t, l, "", "get", "pods", "-l", "app=lab-test", "-o", "name"))[0]
 	for _, name := range []string{"10.77.0.100", "lab-test:80", "lab-test.default.svc.cluster.local"} {
-		if body := kubectl(t, l, "", "exec", pod, "--", "/echo", "get", "http://"+name+"/"); !strings.HasPrefix(body, "pod=") {
+		if body := kubectl(t, l, "", "exec", pod, "--", "/echo", "get", "http://"+name+"/"); !strings.HasPrefix(body,
+			"pod=") {
 			t.Errorf("%s from a pod: %q", name, body)
 		}
 	}
@@ -346,7 +358,9 @@ func TestLiveSplit(t *testing.T) {
 		t.Error("those of a side are parted")
 	}
 	must(t, l.JoinLink(ctx, nodes[1].Name, nodes[2].Name))
-	eventually(t, "the link is whole", func() bool { return reaches(Client, nodes[1]) && reaches(nodes[2].Name, nodes[0]) })
+	eventually(
+		t, "the link is whole", func() bool { return reaches(Client, nodes[1]) && reaches(nodes[2].Name, nodes[0]) },
+	)
 }
 
 func TestLiveWatchAddresses(t *testing.T) {

@@ -27,7 +27,9 @@ func TestHostCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	commands := hostCommands(node)
-	for _, route := range []string{"route add 10.244.1.0/24 via 10.77.0.11", "route add fd00:244:0:3::/64 via fd00:77::13"} {
+	for _, route := range []string{
+		"route add 10.244.1.0/24 via 10.77.0.11", "route add fd00:244:0:3::/64 via fd00:77::13",
+	} {
 		if !slices.Contains(commands, route) {
 			t.Errorf("node2 lacks %q in %q", route, commands)
 		}

@@ -43,9 +43,11 @@ func TestParseAddressChange(t *testing.T) {
 		line string
 		want AddressChange // without Link if the line is none
 	}{
-		{`2: eth0    inet 10.77.0.100/32 scope global dynamic noprefixroute eth0\       valid_lft 300sec preferred_lft 300sec`,
+		{`2: eth0    inet 10.77.0.100/32 scope global dynamic noprefixroute eth0\       valid_lft 300sec preferred_lft ` +
+			`300sec`,
 			AddressChange{Link: "eth0", Prefix: netip.MustParsePrefix("10.77.0.100/32")}},
-		{`Deleted 5: kube-lb0    inet6 fc00:370:155::1/128 scope global nodad \       valid_lft forever preferred_lft forever`,
+		{`Deleted 5: kube-lb0    inet6 fc00:370:155::1/128 scope global nodad \       valid_lft forever preferred_lft ` +
+			`forever`,
 			AddressChange{Link: "kube-lb0", Prefix: netip.MustParsePrefix("fc00:370:155::1/128"), IsDeleted: true}},
 		{`7: veth1@if2    inet6 fe80::1/64 scope link \       valid_lft forever preferred_lft forever`,
 			AddressChange{Link: "veth1", Prefix: netip.MustParsePrefix("fe80::1/64")}},
@@ -92,7 +94,9 @@ Received 3 response(s)
 }
 
 func TestParseNDisc(t *testing.T) {
-	if got := parseNDisc("02:00:00:77:00:1B\n02:00:00:77:00:11\n"); !slices.Equal(got, []string{"02:00:00:77:00:11", "02:00:00:77:00:1b"}) {
+	if got := parseNDisc("02:00:00:77:00:1B\n02:00:00:77:00:11\n"); !slices.Equal(
+		got, []string{"02:00:00:77:00:11", "02:00:00:77:00:1b"},
+	) {
 		t.Errorf("parseNDisc = %q", got)
 	}
 }

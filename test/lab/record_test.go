@@ -28,7 +28,8 @@ func TestFigures(t *testing.T) {
 			{Start: 150 * ms, End: 212 * ms}, {Start: 120 * ms, End: 222 * ms},
 			{Start: 390 * ms, End: 395 * ms},
 		},
-		WireRequests: []time.Duration{0, 10 * ms, 20 * ms, 30 * ms, 40 * ms, 60 * ms, 290 * ms, 300 * ms, 390 * ms}, // busy, at 50 ms
+		// busy, at 50 ms
+		WireRequests: []time.Duration{0, 10 * ms, 20 * ms, 30 * ms, 40 * ms, 60 * ms, 290 * ms, 300 * ms, 390 * ms},
 		WireAnswers: []Answer{
 			{1 * ms, "a"}, {11 * ms, "a"}, {13 * ms, "a"}, {21 * ms, "a"}, {22 * ms, "b"}, {31 * ms, "b"}, {41 * ms, "b"},
 			{45 * ms, "a"}, {291 * ms, "b"}, {301 * ms, "a"}, {399 * ms, "a"},
@@ -37,7 +38,8 @@ func TestFigures(t *testing.T) {
 	}
 	got := r.Figures()
 	want := Figures{
-		Requests: 9, Failed: 3, InFlight: 1, Outage: 200 * ms, Silence: 231 * ms, Duplicate: 30 * ms, Changes: 2, Settled: 301 * ms, FirstError: failed, FirstFailure: 15 * ms,
+		Requests: 9, Failed: 3, InFlight: 1, Outage: 200 * ms, Silence: 231 * ms, Duplicate: 30 * ms, Changes: 2,
+		Settled: 301 * ms, FirstError: failed, FirstFailure: 15 * ms,
 	}
 	if got != want {
 		t.Errorf("%+v, want %+v", got, want)
@@ -49,10 +51,34 @@ func TestFigures(t *testing.T) {
 	}{
 		{"nobody answers", Record{End: 70 * ms, WireRequests: []time.Duration{0, 10 * ms}}, 70 * ms, 70 * ms},
 		{"off the link", Record{End: 70 * ms, Requests: []Request{{Start: 0, End: 20 * ms}}}, 50 * ms, 0},
-		{"late", Record{End: 90 * ms, WireRequests: []time.Duration{0}, WireAnswers: []Answer{{80 * ms, "a"}, {85 * ms, "a"}}, Requests: []Request{{Start: 60 * ms, End: 65 * ms}}}, 65 * ms, 80 * ms},
-		{"at the end", Record{End: 90 * ms, WireRequests: []time.Duration{0}, WireAnswers: []Answer{{5 * ms, "a"}, {15 * ms, "a"}}, Requests: []Request{{Start: 0, End: 20 * ms}}}, 70 * ms, 5 * ms},
-		{"asked no more", Record{End: 900 * ms, WireRequests: []time.Duration{0, 10 * ms, 500 * ms}, WireAnswers: []Answer{{1 * ms, "a"}, {13 * ms, "a"}, {501 * ms, "a"}}}, 900 * ms, 3 * ms},
-		{"one that was under way", Record{End: 30 * ms, Requests: []Request{{Start: 0, End: 20 * ms}, {Start: 10 * ms, End: 35 * ms}}}, 20 * ms, 0},
+		{
+			"late",
+			Record{
+				End: 90 * ms, WireRequests: []time.Duration{0}, WireAnswers: []Answer{{80 * ms, "a"}, {85 * ms, "a"}},
+				Requests: []Request{{Start: 60 * ms, End: 65 * ms}},
+			},
+			65 * ms, 80 * ms,
+		},
+		{
+			"at the end",
+			Record{
+				End: 90 * ms, WireRequests: []time.Duration{0}, WireAnswers: []Answer{{5 * ms, "a"}, {15 * ms, "a"}},
+				Requests: []Request{{Start: 0, End: 20 * ms}},
+			},
+			70 * ms, 5 * ms,
+		},
+		{
+			"asked no more",
+			Record{
+				End: 900 * ms, WireRequests: []time.Duration{0, 10 * ms, 500 * ms},
+				WireAnswers: []Answer{{1 * ms, "a"}, {13 * ms, "a"}, {501 * ms, "a"}},
+			},
+			900 * ms, 3 * ms,
+		},
+		{
+			"one that was under way",
+			Record{End: 30 * ms, Requests: []Request{{Start: 0, End: 20 * ms}, {Start: 10 * ms, End: 35 * ms}}}, 20 * ms, 0,
+		},
 	} {
 		if got := row.record.Figures(); got.Silence != row.silence || got.Outage != row.outage {
 			t.Errorf("%s: %s", row.name, got)
@@ -74,8 +100,18 @@ func TestFiguresSettled(t *testing.T) {
 		{"one from the beginning", Record{WireRequests: asked, WireAnswers: []Answer{{1 * ms, "a"}, {11 * ms, "a"}}}, 1 * ms},
 		{"one after a silence", Record{WireRequests: asked, WireAnswers: []Answer{{21 * ms, "a"}}}, 21 * ms},
 		{"another", Record{WireRequests: asked, WireAnswers: []Answer{{1 * ms, "a"}, {21 * ms, "b"}}}, 21 * ms},
-		{"one of two", Record{WireRequests: asked, WireAnswers: []Answer{{1 * ms, "b"}, {2 * ms, "a"}, {11 * ms, "a"}, {12 * ms, "b"}, {21 * ms, "b"}}}, 12 * ms},
-		{"two at the end", Record{WireRequests: asked, WireAnswers: []Answer{{1 * ms, "b"}, {21 * ms, "b"}, {22 * ms, "a"}}}, 22 * ms},
+		{
+			"one of two",
+			Record{
+				WireRequests: asked,
+				WireAnswers:  []Answer{{1 * ms, "b"}, {2 * ms, "a"}, {11 * ms, "a"}, {12 * ms, "b"}, {21 * ms, "b"}},
+			},
+			12 * ms,
+		},
+		{
+			"two at the end", Record{WireRequests: asked, WireAnswers: []Answer{{1 * ms, "b"}, {21 * ms, "b"}, {22 * ms, "a"}}},
+			22 * ms,
+		},
 	} {
 		row.record.End = 90 * ms
 		if got := row.record.Figures().Settled; got != row.want {
@@ -89,7 +125,13 @@ func TestFiguresSettled(t *testing.T) {
 func TestFiguresFromElsewhere(t *testing.T) {
 	const ms = time.Millisecond
 	reset := fmt.Errorf("dial: %w", syscall.ECONNRESET)
-	r := Record{End: 40 * ms, Requests: []Request{{Start: 0, End: 2 * ms}, {Start: 10 * ms, End: 12 * ms, Err: reset}, {Start: 20 * ms, End: 30 * ms, Err: errors.New("timeout")}, {Start: 30 * ms, End: 32 * ms}}}
+	r := Record{
+		End: 40 * ms,
+		Requests: []Request{
+			{Start: 0, End: 2 * ms}, {Start: 10 * ms, End: 12 * ms, Err: reset},
+			{Start: 20 * ms, End: 30 * ms, Err: errors.New("timeout")}, {Start: 30 * ms, End: 32 * ms},
+		},
+	}
 	if got := r.Figures(); got.Failed != 1 || got.InFlight != 1 {
 		t.Errorf("from elsewhere: %+v", got)
 	}
@@ -110,12 +152,21 @@ func TestFiguresInFlight(t *testing.T) {
 		isInFlight bool
 	}{
 		{"over before the claim", Request{Start: 10 * ms, Connected: 11 * ms, End: 19 * ms, Err: reset}, false},
-		{"begun between the answer and the claim", Request{Start: 18 * ms, Connected: 19 * ms, End: 21 * ms, Err: reset}, true},
+		{
+			"begun between the answer and the claim", Request{Start: 18 * ms, Connected: 19 * ms, End: 21 * ms, Err: reset},
+			true,
+		},
 		{"reset before it was connected", Request{Start: 18 * ms, End: 21 * ms, Err: reset}, true},
-		{"begun before the kernel noted the claim", Request{Start: 22 * ms, Connected: 23 * ms, End: 24 * ms, Err: reset}, true},
+		{
+			"begun before the kernel noted the claim", Request{Start: 22 * ms, Connected: 23 * ms, End: 24 * ms, Err: reset},
+			true,
+		},
 		{"begun long after the claim", Request{Start: 31 * ms, Connected: 32 * ms, End: 33 * ms, Err: reset}, false},
 		{"refused by the new station", Request{Start: 22 * ms, End: 24 * ms, Err: syscall.ECONNREFUSED}, false},
-		{"timed out at the new station", Request{Start: 22 * ms, Connected: 23 * ms, End: 90 * ms, Err: errors.New("timeout")}, false},
+		{
+			"timed out at the new station",
+			Request{Start: 22 * ms, Connected: 23 * ms, End: 90 * ms, Err: errors.New("timeout")}, false,
+		},
 	} {
 		r := Record{
 			End: 100 * ms, Requests: []Request{row.request}, WireRequests: []time.Duration{0, 10 * ms, 17 * ms, 30 * ms},
@@ -141,14 +192,18 @@ func TestWire(t *testing.T) {
 	}
 	arp := func(to net.HardwareAddr, operation uint16, says string) []byte {
 		return serialize(&layers.Ethernet{SrcMAC: holder, DstMAC: to, EthernetType: layers.EthernetTypeARP}, &layers.ARP{
-			AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4, HwAddressSize: 6, ProtAddressSize: 4, Operation: operation,
-			SourceHwAddress: holder, SourceProtAddress: netip.MustParseAddr(says).AsSlice(), DstHwAddress: to, DstProtAddress: asker.v4.AsSlice(),
+			AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4, HwAddressSize: 6, ProtAddressSize: 4,
+			Operation:       operation,
+			SourceHwAddress: holder, SourceProtAddress: netip.MustParseAddr(says).AsSlice(), DstHwAddress: to,
+			DstProtAddress: asker.v4.AsSlice(),
 		})
 	}
 	na := func(to net.HardwareAddr, says string) []byte {
 		target := netip.MustParseAddr(says).AsSlice()
 		return serialize(&layers.Ethernet{SrcMAC: holder, DstMAC: to, EthernetType: layers.EthernetTypeIPv6},
-			&layers.IPv6{Version: 6, HopLimit: 255, NextHeader: layers.IPProtocolICMPv6, SrcIP: target, DstIP: asker.v6.AsSlice()},
+			&layers.IPv6{
+				Version: 6, HopLimit: 255, NextHeader: layers.IPProtocolICMPv6, SrcIP: target, DstIP: asker.v6.AsSlice(),
+			},
 			&layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(layers.ICMPv6TypeNeighborAdvertisement, 0)},
 			&layers.ICMPv6NeighborAdvertisement{TargetAddress: target})
 	}
@@ -164,7 +219,10 @@ func TestWire(t *testing.T) {
 		{"advertisement", na(asker.mac, "fd00:77::100"), claim{address: v6, answersAsker: true}},
 		{"advertisement to all", na(net.HardwareAddr{0x33, 0x33, 0, 0, 0, 1}, "fd00:77::100"), claim{address: v6}},
 		{"cut off", arp(asker.mac, layers.ARPReply, "10.77.0.100")[:20], claim{}},
-		{"neither", serialize(&layers.Ethernet{SrcMAC: holder, DstMAC: asker.mac, EthernetType: layers.EthernetTypeIPv6}), claim{}},
+		{
+			"neither", serialize(&layers.Ethernet{SrcMAC: holder, DstMAC: asker.mac, EthernetType: layers.EthernetTypeIPv6}),
+			claim{},
+		},
 	} {
 		if row.want.address.IsValid() {
 			row.want.mac = holder.String()
@@ -195,10 +253,15 @@ func TestFiguresRetransmitted(t *testing.T) {
 		{"connected at once, answered late", Request{Start: 5000 * ms, Connected: 5001 * ms, End: 6500 * ms}, 0, 0},
 		{"connected a little late", Request{Start: 5000 * ms, Connected: 5999 * ms, End: 6000 * ms}, 0, 0},
 		{"connected by the second SYN", Request{Start: 5000 * ms, Connected: 6000 * ms, End: 6001 * ms}, 1, 0},
-		{"connected by the second SYN, and then failed", Request{Start: 5000 * ms, Connected: 6000 * ms, End: 6001 * ms, Err: failed}, 0, 1},
+		{
+			"connected by the second SYN, and then failed",
+			Request{Start: 5000 * ms, Connected: 6000 * ms, End: 6001 * ms, Err: failed}, 0, 1,
+		},
 		{"never connected", Request{Start: 5000 * ms, End: 8000 * ms, Err: failed}, 0, 1},
 	} {
-		if got := (Record{End: 9000 * ms, Requests: []Request{row.request}}).Figures(); got.Retransmitted != row.retransmitted || got.Failed != row.failed {
+		if got := (Record{
+			End: 9000 * ms, Requests: []Request{row.request},
+		}).Figures(); got.Retransmitted != row.retransmitted || got.Failed != row.failed {
 			t.Errorf("%s: %+v", row.name, got)
 		}
 	}
@@ -207,7 +270,12 @@ func TestFiguresRetransmitted(t *testing.T) {
 func TestErrors(t *testing.T) {
 	const ms = time.Millisecond
 	const refused = "refused\n" // as the last line of a program's output
-	r := Record{Requests: []Request{{Start: 1 * ms, End: 2 * ms}, {Start: 3 * ms, End: 5 * ms, Err: errors.New(refused)}, {Start: 2 * ms, End: 3002 * ms, Err: errors.New("timeout")}}}
+	r := Record{
+		Requests: []Request{
+			{Start: 1 * ms, End: 2 * ms}, {Start: 3 * ms, End: 5 * ms, Err: errors.New(refused)},
+			{Start: 2 * ms, End: 3002 * ms, Err: errors.New("timeout")},
+		},
+	}
 	if got, want := r.Errors(), []string{"3ms–5ms: refused", "2ms–3.002s: timeout"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}

@@ -22,7 +22,9 @@ func TestWatchClock(t *testing.T) {
 				stop()
 			}
 		})
-		for i, want := range []struct{ woke, late time.Duration }{{5 * ms, 0}, {10 * ms, 0}, {15 * ms, 0}, {45 * ms, 25 * ms}, {50 * ms, 0}} {
+		for i, want := range []struct{ woke, late time.Duration }{
+			{5 * ms, 0}, {10 * ms, 0}, {15 * ms, 0}, {45 * ms, 25 * ms}, {50 * ms, 0},
+		} {
 			if woke[i] != want.woke || late[i] != want.late {
 				t.Errorf("waking %d: at %s, %s late; want %s, %s", i, woke[i], late[i], want.woke, want.late)
 			}

@@ -99,7 +99,8 @@ func TestProfiles(t *testing.T) {
 	if text, err := os.ReadFile(file); err != nil || string(text) != "/debug/pprof/profile?seconds=3" {
 		t.Errorf("saved %q, %v", text, err)
 	}
-	if err := HeapOf(server.Client(), address).Save(t.Context(), file); err == nil || !strings.Contains(err.Error(), "no heap") {
+	if err := HeapOf(server.Client(), address).Save(t.Context(), file); err == nil ||
+		!strings.Contains(err.Error(), "no heap") {
 		t.Errorf("a refused profile: %v", err)
 	}
 }

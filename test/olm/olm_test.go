@@ -57,14 +57,17 @@ var _ = Describe("OLM", Ordered, func() {
 	It("gives nobody the right to write Announcements", func(ctx SpecContext) {
 		const editor = "--as=editor"
 		kubectl(ctx, "-n", purelbNamespace, "create", "rolebinding", "editor", "--clusterrole=edit", "--user=editor")
-		DeferCleanup(func(ctx SpecContext) { kubectl(ctx, "-n", purelbNamespace, "delete", "rolebinding", "editor") }, NodeTimeout(soon))
+		DeferCleanup(
+			func(ctx SpecContext) { kubectl(ctx, "-n", purelbNamespace, "delete", "rolebinding", "editor") }, NodeTimeout(soon),
+		)
 		eventually(ctx, soon, func(g Gomega) { // OLM adds its roles to edit, which a controller aggregates
 			out, _ := tryKubectl(ctx, editor, "-n", purelbNamespace, "auth", "can-i", "delete", "announcements")
 			g.Expect(strings.TrimSpace(out)).To(Equal("yes"), "otherwise this test shows nothing")
 		})
 		list := func() string {
 			return kubectl(ctx, "-n", purelbNamespace, "get", "announcements,commonannouncements",
-				"-o", `jsonpath={range .items[*]}{.kind}/{.metadata.name} {.metadata.uid} {.metadata.generation} {.metadata.labels} {.metadata.annotations} {.metadata.finalizers}{"\n"}{end}`)
+				"-o", `jsonpath={range .items[*]}{.kind}/{.metadata.name} {.metadata.uid} {.metadata.generation} `+
+					`{.metadata.labels} {.metadata.annotations} {.metadata.finalizers}{"\n"}{end}`)
 		}
 		before := list()
 		for _, args := range [][]string{
@@ -104,10 +107,13 @@ var _ = Describe("OLM", Ordered, func() {
 			waitForAgents(ctx)
 			waitForWebhook(ctx)
 			eventually(ctx, later, func(g Gomega) {
-				images := strings.Fields(kubectl(ctx, "-n", purelbNamespace, "get", "pods", "-l", "app.kubernetes.io/part-of=purelb",
+				images := strings.Fields(kubectl(ctx, "-n", purelbNamespace, "get", "pods", "-l",
+					"app.kubernetes.io/part-of=purelb",
 					"-o", "jsonpath={.items[*].spec.containers[*].image}"))
 				g.Expect(images).To(And(HaveLen(5), HaveEach("purelb.io/purelb:v0.2.0")))
-				g.Expect(apierrors.IsNotFound(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: oldVersion}, &v1alpha1.ClusterServiceVersion{}))).To(BeTrue())
+				g.Expect(apierrors.IsNotFound(kubeClient.Get(
+					ctx, client.ObjectKey{Namespace: purelbNamespace, Name: oldVersion}, &v1alpha1.ClusterServiceVersion{},
+				))).To(BeTrue())
 			})
 		})
 		Expect(eventsWithReason(ctx, v1.EventFailover)).To(BeEmpty())
@@ -188,7 +194,10 @@ var _ = Describe("OLM", Ordered, func() {
 		Expect(namespace.Status.Phase).To(Equal(corev1.NamespaceTerminating))
 		// Until OLM has removed the webhooks, too, the API server asks for a manager that is gone.
 		eventually(ctx, later, func(g Gomega) {
-			out, err := tryKubectl(ctx, "-n", purelbNamespace, "patch", "lbnodeagent", "default", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+			out, err := tryKubectl(
+				ctx, "-n", purelbNamespace, "patch", "lbnodeagent", "default", "--type=merge", "-p",
+				`{"metadata":{"finalizers":null}}`,
+			)
 			g.Expect(err).NotTo(HaveOccurred(), out)
 		})
 		eventually(ctx, later, func(g Gomega) {
@@ -268,7 +277,8 @@ func expectVersion(ctx context.Context, g Gomega, version string) {
 	g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: version}, csv)).To(Succeed())
 	g.Expect(csv.Status.Phase).To(Equal(v1alpha1.CSVPhaseSucceeded), "%s: %s", csv.Status.Reason, csv.Status.Message)
 	managers := &appsv1.Deployment{}
-	g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: "purelb-manager"}, managers)).To(Succeed())
+	g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: "purelb-manager"}, managers)).
+		To(Succeed())
 	s := managers.Status
 	g.Expect([]int64{s.ObservedGeneration, int64(s.UpdatedReplicas), int64(s.AvailableReplicas), int64(s.Replicas)}).
 		To(Equal([]int64{managers.Generation, 2, 2, 2}))
@@ -280,8 +290,9 @@ func waitForAgents(ctx context.Context) {
 	eventually(ctx, later, func(g Gomega) {
 		agent := &v1.LBNodeAgent{}
 		g.Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: "default"}, agent)).To(Succeed())
-		g.Expect(agent.Status.Conditions).To(ContainElement(And(HaveField("Type", "Ready"), HaveField("Status", metav1.ConditionTrue),
-			HaveField("ObservedGeneration", agent.Generation), HaveField("Message", "3 of 3 agents are ready"))))
+		g.Expect(agent.Status.Conditions).
+			To(ContainElement(And(HaveField("Type", "Ready"), HaveField("Status", metav1.ConditionTrue),
+				HaveField("ObservedGeneration", agent.Generation), HaveField("Message", "3 of 3 agents are ready"))))
 	})
 	kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "daemonset/purelb-agent-default", "--timeout=120s")
 }
@@ -303,7 +314,8 @@ func createLBNodeAgent(ctx context.Context, version string) {
 	csv := &v1alpha1.ClusterServiceVersion{}
 	Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: version}, csv)).To(Succeed())
 	u := &unstructured.Unstructured{}
-	Expect(json.Unmarshal([]byte(csv.Annotations["operatorframework.io/initialization-resource"]), &u.Object)).To(Succeed())
+	Expect(json.Unmarshal([]byte(csv.Annotations["operatorframework.io/initialization-resource"]), &u.Object)).
+		To(Succeed())
 	eventually(ctx, soon, func(g Gomega) { // the API server may not know the webhooks' Service yet
 		g.Expect(client.IgnoreAlreadyExists(kubeClient.Create(ctx, u))).To(Succeed())
 	})
@@ -335,7 +347,9 @@ func agentPods(ctx context.Context) map[string]bool   { return pods(ctx, "purelb
 func pods(ctx context.Context, name string) map[string]bool {
 	GinkgoHelper()
 	var list corev1.PodList
-	Expect(kubeClient.List(ctx, &list, client.InNamespace(purelbNamespace), client.MatchingLabels{"app.kubernetes.io/name": name})).To(Succeed())
+	Expect(kubeClient.List(
+		ctx, &list, client.InNamespace(purelbNamespace), client.MatchingLabels{"app.kubernetes.io/name": name},
+	)).To(Succeed())
 	uids := map[string]bool{}
 	for i := range list.Items {
 		if list.Items[i].DeletionTimestamp.IsZero() {
@@ -360,7 +374,8 @@ func expectRenewals(ctx context.Context) {
 	for _, n := range testLab.Nodes() {
 		renewed := func() time.Time {
 			lease := &coordinationv1.Lease{}
-			Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: v1.LeasePrefix + n.Name}, lease)).To(Succeed())
+			Expect(kubeClient.Get(ctx, client.ObjectKey{Namespace: purelbNamespace, Name: v1.LeasePrefix + n.Name}, lease)).
+				To(Succeed())
 			Expect(lease.Spec.RenewTime).NotTo(BeNil())
 			return lease.Spec.RenewTime.Time
 		}
@@ -388,11 +403,14 @@ func findLeftovers(ctx context.Context) []string {
 	GinkgoHelper()
 	var found []string
 	list := func(namespaced bool, keep func(name string) bool, args ...string) {
-		kinds := strings.Fields(kubectl(ctx, "api-resources", "--verbs=list", "-o", "name", fmt.Sprintf("--namespaced=%t", namespaced)))
+		kinds := strings.Fields(kubectl(
+			ctx, "api-resources", "--verbs=list", "-o", "name", fmt.Sprintf("--namespaced=%t", namespaced),
+		))
 		kinds = slices.DeleteFunc(kinds, func(kind string) bool { // the last two are deprecated: kubectl would warn
 			return slices.Contains([]string{"events", "events.events.k8s.io", "endpoints", "componentstatuses"}, kind)
 		})
-		for name := range strings.FieldsSeq(kubectl(ctx, append([]string{"get", strings.Join(kinds, ","), "-o", "name", "--ignore-not-found"}, args...)...)) {
+		for name := range strings.FieldsSeq(kubectl(ctx,
+			append([]string{"get", strings.Join(kinds, ","), "-o", "name", "--ignore-not-found"}, args...)...)) {
 			if keep(name) {
 				found = append(found, name)
 			}
@@ -416,18 +434,28 @@ func findLeftovers(ctx context.Context) []string {
 func documentedLeftovers() []string {
 	names := []string{
 		"configmap/kube-root-ca.crt", "serviceaccount/default", "namespace/purelb-system",
-		"servicegroup.purelb.io/localdual", "operatorgroup.operators.coreos.com/purelb", "lease.coordination.k8s.io/manager.purelb.io",
+		"servicegroup.purelb.io/localdual", "operatorgroup.operators.coreos.com/purelb",
+		"lease.coordination.k8s.io/manager.purelb.io",
 		"apiservice.apiregistration.k8s.io/v1.purelb.io", "clusterrole.rbac.authorization.k8s.io/olm.og.purelb.admin",
-		"clusterrole.rbac.authorization.k8s.io/olm.og.purelb.edit", "clusterrole.rbac.authorization.k8s.io/olm.og.purelb.view",
-		"operator.operators.coreos.com/purelb.purelb-system", "rolebinding.rbac.authorization.k8s.io/purelb-manager-service-auth-reader",
+		"clusterrole.rbac.authorization.k8s.io/olm.og.purelb.edit",
+		"clusterrole.rbac.authorization.k8s.io/olm.og.purelb.view",
+		"operator.operators.coreos.com/purelb.purelb-system",
+		"rolebinding.rbac.authorization.k8s.io/purelb-manager-service-auth-reader",
 	}
-	for _, policy := range []string{"purelb-agents", "purelb-announcements", "purelb-crds", "purelb-nodes", "purelb-speakers"} {
-		names = append(names, "validatingadmissionpolicy.admissionregistration.k8s.io/"+policy, "validatingadmissionpolicybinding.admissionregistration.k8s.io/"+policy)
+	for _, policy := range []string{
+		"purelb-agents", "purelb-announcements", "purelb-crds", "purelb-nodes", "purelb-speakers",
+	} {
+		names = append(
+			names, "validatingadmissionpolicy.admissionregistration.k8s.io/"+policy,
+			"validatingadmissionpolicybinding.admissionregistration.k8s.io/"+policy,
+		)
 	}
 	for _, flow := range []string{"purelb-agents", "purelb-manager"} {
 		names = append(names, "flowschema.flowcontrol.apiserver.k8s.io/"+flow)
 	}
-	for _, crd := range []string{"announcements", "bgppeers", "commonannouncements", "lbnodeagents", "noderoutings", "servicegroups"} {
+	for _, crd := range []string{
+		"announcements", "bgppeers", "commonannouncements", "lbnodeagents", "noderoutings", "servicegroups",
+	} {
 		names = append(names, "customresourcedefinition.apiextensions.k8s.io/"+crd+".purelb.io")
 		for _, role := range []string{"admin", "crdview", "edit", "view"} {
 			names = append(names, "clusterrole.rbac.authorization.k8s.io/"+crd+".purelb.io-v1-"+role)

@@ -64,7 +64,8 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	config.QPS = -1 // no limit but the API server's
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, v1.AddToScheme, v1alpha1.AddToScheme, operatorsv1.AddToScheme, apiextensionsv1.AddToScheme,
+		clientgoscheme.AddToScheme, v1.AddToScheme, v1alpha1.AddToScheme, operatorsv1.AddToScheme,
+		apiextensionsv1.AddToScheme,
 	} {
 		Expect(add(scheme)).To(Succeed())
 	}
@@ -86,7 +87,10 @@ func installOLM(ctx context.Context) {
 		Expect(kubeClient.Create(ctx, crd)).To(Succeed())
 		eventually(ctx, soon, func(g Gomega) { // kubectl wait fails while there are no conditions at all
 			g.Expect(kubeClient.Get(ctx, client.ObjectKeyFromObject(crd), crd)).To(Succeed())
-			g.Expect(crd.Status.Conditions).To(ContainElement(And(HaveField("Type", apiextensionsv1.Established), HaveField("Status", apiextensionsv1.ConditionTrue))))
+			g.Expect(crd.Status.Conditions).
+				To(ContainElement(And(
+					HaveField("Type", apiextensionsv1.Established), HaveField("Status", apiextensionsv1.ConditionTrue),
+				)))
 		})
 	}
 	var images struct{ OLM, OPM string }
@@ -141,7 +145,8 @@ func tryKubectl(ctx context.Context, args ...string) (string, error) {
 }
 
 func runKubectl(ctx context.Context, input string, args ...string) (string, error) {
-	command := exec.CommandContext(ctx, testLab.Kubectl(), append([]string{"--kubeconfig", testLab.Kubeconfig()}, args...)...)
+	command := exec.CommandContext(ctx, testLab.Kubectl(),
+		append([]string{"--kubeconfig", testLab.Kubeconfig()}, args...)...)
 	command.Stdin = strings.NewReader(input)
 	out, err := command.CombinedOutput()
 	return string(out), err
@@ -160,7 +165,11 @@ var _ = JustAfterEach(func(ctx SpecContext) {
 		return
 	}
 	for _, args := range [][]string{
-		{"get", "subscriptions,installplans,clusterserviceversions,jobs,pods,leases,lbnodeagents,announcements,serviceaccounts", "-n", purelbNamespace, "-o", "wide"},
+		{
+			"get",
+			"subscriptions,installplans,clusterserviceversions,jobs,pods,leases,lbnodeagents,announcements,serviceaccounts",
+			"-n", purelbNamespace, "-o", "wide",
+		},
 		{"get", "pods,jobs,catalogsources", "-n", "olm", "-o", "wide"},
 		{"describe", "services", "-n", testNamespace},
 		{"describe", "clusterserviceversions,installplans", "-n", purelbNamespace},
@@ -178,10 +187,14 @@ var _ = JustAfterEach(func(ctx SpecContext) {
 func createService(ctx context.Context, name string) *corev1.Service {
 	GinkgoHelper()
 	svc := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: testNamespace, Annotations: map[string]string{v1.AnnotationServiceGroup: "localdual"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: testNamespace, Annotations: map[string]string{v1.AnnotationServiceGroup: "localdual"},
+		},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer, IPFamilyPolicy: ptr.To(corev1.IPFamilyPolicyRequireDualStack),
-			Selector: map[string]string{"app": "echo"}, Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}},
+			Selector: map[string]string{"app": "echo"}, Ports: []corev1.ServicePort{
+				{Port: 80, TargetPort: intstr.FromInt32(8080)},
+			},
 		},
 	}
 	Expect(kubeClient.Create(ctx, svc)).To(Succeed())
@@ -200,7 +213,8 @@ func waitForAnswers(ctx context.Context, svc *corev1.Service) []netip.Addr {
 			addresses = append(addresses, netip.MustParseAddr(in.IP))
 		}
 		g.Expect(addresses).To(HaveLen(2))
-		g.Expect(svc.Status.Conditions).To(ContainElement(And(HaveField("Type", v1.ConditionAnnounced), HaveField("Status", metav1.ConditionTrue))))
+		g.Expect(svc.Status.Conditions).
+			To(ContainElement(And(HaveField("Type", v1.ConditionAnnounced), HaveField("Status", metav1.ConditionTrue))))
 	})
 	expectAnswers(ctx, addresses)
 	return addresses
@@ -219,7 +233,9 @@ func expectAnswers(ctx context.Context, addresses []netip.Addr) {
 
 // fetch gets the echo page of an address from a host of the lab.
 func fetch(ctx context.Context, host string, address netip.Addr) (string, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+netip.AddrPortFrom(address, 80).String()+"/", nil)
+	request, err := http.NewRequestWithContext(
+		ctx, http.MethodGet, "http://"+netip.AddrPortFrom(address, 80).String()+"/", nil,
+	)
 	if err != nil {
 		return "", err
 	}
@@ -265,7 +281,8 @@ func underLoad(ctx context.Context, what string, addresses []netip.Addr, do func
 		f := record.Figures()
 		requests, failed = requests+f.Requests, failed+f.Failed+f.InFlight
 		if f.FirstError != nil {
-			fmt.Printf("== %s: meter %d of %d: %d failed, the first after %s; longest time without an answer %s by HTTP, %s by ARP or ND; %d changes of the node\n",
+			fmt.Printf("== %s: meter %d of %d: %d failed, the first after %s; longest time without an answer %s by HTTP, %s "+
+				"by ARP or ND; %d changes of the node\n",
 				what, i+1, len(meters), f.Failed+f.InFlight, f.FirstFailure, f.Outage, f.Silence, f.Changes)
 		}
 		if first == nil {

@@ -16,7 +16,11 @@ func runScript(t *testing.T, file, wants, script string) (trial.Result, error) {
 	t.Helper()
 	t.Setenv("RESULTS", file)
 	var out bytes.Buffer
-	failure := run(t.Context(), []string{"-results", file, "-command", "make soak", "-commit", "abc1234", "-wants", wants, "--", "sh", "-c", script}, &out)
+	failure := run(
+		t.Context(),
+		[]string{"-results", file, "-command", "make soak", "-commit", "abc1234", "-wants", wants, "--", "sh", "-c", script},
+		&out,
+	)
 	r, err := trial.Load(file)
 	if err != nil {
 		t.Fatal(err)
@@ -28,7 +32,8 @@ func runScript(t *testing.T, file, wants, script string) (trial.Result, error) {
 }
 
 func TestRun(t *testing.T) {
-	const experiments = `echo '{"experiments": [{"name": "x", "wanted": 1, "bounds": [{"figure": "failed", "atMost": 0}], "trials": [{"figures": {"failed": FAILED}}]}]}' >"$RESULTS"`
+	const experiments = `echo '{"experiments": [{"name": "x", "wanted": 1, "bounds": [{"figure": "failed", "atMost": ` +
+		`0}], "trials": [{"figures": {"failed": FAILED}}]}]}' >"$RESULTS"`
 	for _, row := range []struct {
 		name, wants, script string
 		count               int    // experiments, with the whole command
@@ -37,14 +42,26 @@ func TestRun(t *testing.T) {
 	}{
 		{name: "succeeds", script: "true", count: 1},
 		{name: "fails", script: "exit 3", count: 1, broken: "exit status 3"},
-		{name: "writes a green experiment", wants: wantsExperiments, script: strings.ReplaceAll(experiments, "FAILED", "0"), count: 2},
-		{name: "writes a red experiment", wants: wantsExperiments, script: strings.ReplaceAll(experiments, "FAILED", "1"), count: 2, isRed: true},
-		{name: "writes a green experiment and fails", wants: wantsExperiments, script: strings.ReplaceAll(experiments, "FAILED", "0") + "; exit 1", count: 2, broken: "exit status 1"},
+		{
+			name: "writes a green experiment", wants: wantsExperiments, script: strings.ReplaceAll(experiments, "FAILED", "0"),
+			count: 2,
+		},
+		{
+			name: "writes a red experiment", wants: wantsExperiments, script: strings.ReplaceAll(experiments, "FAILED", "1"),
+			count: 2, isRed: true,
+		},
+		{
+			name: "writes a green experiment and fails", wants: wantsExperiments,
+			script: strings.ReplaceAll(experiments, "FAILED", "0") + "; exit 1", count: 2, broken: "exit status 1",
+		},
 		{name: "writes none", wants: wantsExperiments, script: "true", count: 1, broken: "no experiment was made"},
 		{name: "writes half of one", script: `echo '{"experiments": [' >"$RESULTS"`, count: 1, broken: "read a result"},
 		{name: "runs tests", wants: wantsTests, script: "echo '--- PASS: TestX (0.00s)'", count: 1},
 		{name: "runs none", wants: wantsTests, script: "echo 'ok  	x	0.1s'", count: 1, broken: "no test has passed"},
-		{name: "hides that one failed", wants: wantsTests, script: "echo '--- PASS: TestX (0.00s)'; echo '--- FAIL: TestY (0.00s)'", count: 1, broken: "1 tests have failed"},
+		{
+			name: "hides that one failed", wants: wantsTests,
+			script: "echo '--- PASS: TestX (0.00s)'; echo '--- FAIL: TestY (0.00s)'", count: 1, broken: "1 tests have failed",
+		},
 		{name: "wants what does not exist", wants: "luck", script: "true", count: 1, broken: "there is no such thing"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -61,7 +78,8 @@ func TestRun(t *testing.T) {
 			if whole.Name != wholeRun || broken == "" != (row.broken == "") || !strings.Contains(broken, row.broken) {
 				t.Errorf("%+v, want %q", whole, row.broken)
 			}
-			if log, err := os.ReadFile(strings.TrimSuffix(file, "json") + "log"); err != nil || strings.Contains(row.script, "TestX") != strings.Contains(string(log), "TestX") {
+			if log, err := os.ReadFile(strings.TrimSuffix(file, "json") + "log"); err != nil ||
+				strings.Contains(row.script, "TestX") != strings.Contains(string(log), "TestX") {
 				t.Errorf("the log: %v, %q", err, log)
 			}
 		})
@@ -86,11 +104,19 @@ func TestRunInterrupted(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	file := filepath.Join(t.TempDir(), "soak.json")
 	out := writerFunc(func(p []byte) { stop() })
-	err := run(ctx, []string{"-results", file, "-command", "make soak", "-commit", "abc", "--", "sh", "-c", "trap 'echo cleaned up; exit 1' TERM; echo begun; while :; do sleep 0.05; done"}, out)
+	err := run(
+		ctx,
+		[]string{
+			"-results", file, "-command", "make soak", "-commit", "abc", "--", "sh", "-c",
+			"trap 'echo cleaned up; exit 1' TERM; echo begun; while :; do sleep 0.05; done",
+		},
+		out,
+	)
 	if err == nil {
 		t.Error("no error")
 	}
-	if log, err := os.ReadFile(strings.TrimSuffix(file, "json") + "log"); err != nil || string(log) != "begun\ncleaned up\n" {
+	if log, err := os.ReadFile(strings.TrimSuffix(file, "json") + "log"); err != nil ||
+		string(log) != "begun\ncleaned up\n" {
 		t.Errorf("%v: %q", err, log)
 	}
 	if r, err := trial.Load(file); err != nil || r.IsGreen() {
@@ -104,8 +130,10 @@ func (f writerFunc) Write(p []byte) (int, error) { f(p); return len(p), nil }
 
 func TestCounter(t *testing.T) {
 	const text = "=== RUN   TestA\n--- PASS: TestA (0.00s)\n    --- FAIL: TestA/x (0.00s)\n--- SKIP: TestB (0.00s)\n" +
-		"\x1b[1mRan 7 of 60 Specs in 1.0 seconds\x1b[0m\n\x1b[38;5;9m\x1b[1mFAIL!\x1b[0m -- \x1b[38;5;10m\x1b[1m5 Passed\x1b[0m | \x1b[38;5;9m\x1b[1m2 Failed\x1b[0m | 0 Pending | 53 Skipped\n" +
-		"SUCCESS! -- 3 Passed | 0 Failed | 0 Pending | 0 Skipped\nnot at the end: SUCCESS! -- 9 Passed | 0 Failed |\n--- PASS: Tes"
+		"\x1b[1mRan 7 of 60 Specs in 1.0 seconds\x1b[0m\n\x1b[38;5;9m\x1b[1mFAIL!\x1b[0m -- \x1b[38;5;10m\x1b[1m5 " +
+		"Passed\x1b[0m | \x1b[38;5;9m\x1b[1m2 Failed\x1b[0m | 0 Pending | 53 Skipped\n" +
+		"SUCCESS! -- 3 Passed | 0 Failed | 0 Pending | 0 Skipped\nnot at the end: SUCCESS! -- 9 Passed | 0 Failed |\n--- " +
+		"PASS: Tes"
 	for _, size := range []int{1, 7, len(text)} {
 		c := &testCounter{}
 		for rest := []byte(text); len(rest) > 0; rest = rest[min(size, len(rest)):] {
@@ -125,7 +153,8 @@ func TestWriteTable(t *testing.T) {
 	for file, script := range map[string]string{green: "true", red: "false"} {
 		_, _ = runScript(t, file, "", script)
 	}
-	if err := os.WriteFile(half, []byte(`{"experiments": [{"name": "x", "wanted": 1, "trials": [{}]}]}`), 0o600); err != nil {
+	if err := os.WriteFile(half, []byte(`{"experiments": [{"name": "x", "wanted": 1, "trials": [{}]}]}`),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, row := range []struct {

@@ -42,13 +42,15 @@ const (
 	nodeAddresses    = 10_000 // of Services, of which the node holds each one: a half is Local, a half Virtual
 	addressesPerList = 100    // in an Announcement, and in a CommonAnnouncement
 	nodeRoutes       = 100_000
-	nodeLinkPairs    = 250                                // of pods, or of a broken program
-	addressesPerLink = 20                                 // on each of these links
-	claimsPerSecond  = 40_000                             // of stations on the link: the kernel drops what exceeds 20,000 of each family
-	claimsFor        = time.Minute                        // is how long these stations go on
-	metricsReaders   = 3                                  // of those who may read metrics
-	stalledHeader    = "GET / HTTP/1.1\r\nHost: a\r\nA: " // is followed by stalledBytes, which the server takes for a header
-	stalledBytes     = 15 << 10
+	nodeLinkPairs    = 250 // of pods, or of a broken program
+	addressesPerLink = 20  // on each of these links
+	// of stations on the link: the kernel drops what exceeds 20,000 of each family
+	claimsPerSecond = 40_000
+	claimsFor       = time.Minute // is how long these stations go on
+	metricsReaders  = 3           // of those who may read metrics
+	// is followed by stalledBytes, which the server takes for a header
+	stalledHeader = "GET / HTTP/1.1\r\nHost: a\r\nA: "
+	stalledBytes  = 15 << 10
 )
 
 const (
@@ -103,7 +105,10 @@ func tryAgent(t *testing.T, random *rand.Rand) {
 		NodeName: node, LBNodeAgent: lbNodeAgent, HeartbeatSeconds: 1, IncludeCommonAnnouncements: true,
 	}}
 	create(t, c, lease, first)
-	a := newNodeProgram(t, c, agentAccount, programPath(t), folder, nodeagents.DaemonSet(settings, nodeagents.Defaults{}, "").Spec.Template.Spec.Containers[0])
+	a := newNodeProgram(
+		t, c, agentAccount, programPath(t), folder,
+		nodeagents.DaemonSet(settings, nodeagents.Defaults{}, "").Spec.Template.Spec.Containers[0],
+	)
 	a.start(t)
 
 	// announce gives the node further Local addresses, and waits until it announces all that it was given.
@@ -127,7 +132,8 @@ func tryAgent(t *testing.T, random *rand.Rand) {
 			create(t, c, &v1.Announcement{
 				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s-%04d", node, lists)},
 				Spec: v1.AnnouncementSpec{
-					NodeName: node, LBNodeAgent: lbNodeAgent, HeartbeatSeconds: 1, Addresses: entries(some, v1.AnnounceLocal, interfaceName, int64(lists)),
+					NodeName: node, LBNodeAgent: lbNodeAgent, HeartbeatSeconds: 1,
+					Addresses: entries(some, v1.AnnounceLocal, interfaceName, int64(lists)),
 				},
 			})
 		}
@@ -143,13 +149,18 @@ func tryAgent(t *testing.T, random *rand.Rand) {
 
 	crowdNode(t, random)
 	announce("with many routes and links", next())
-	a.check(t, fmt.Sprintf("%d routes, %d further links with %d addresses each", nodeRoutes, 2*nodeLinkPairs, addressesPerLink))
+	a.check(
+		t, fmt.Sprintf("%d routes, %d further links with %d addresses each", nodeRoutes, 2*nodeLinkPairs, addressesPerLink),
+	)
 
 	for some := range slices.Chunk(virtualAddresses(nodeAddresses/2), addressesPerList) {
 		lists++
 		create(t, c, &v1.CommonAnnouncement{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s-%04d", lbNodeAgent, lists)},
-			Spec:       v1.CommonAnnouncementSpec{LBNodeAgent: lbNodeAgent, Revision: int64(lists), Addresses: entries(some, v1.AnnounceVirtual, "kube-lb0", int64(lists))},
+			Spec: v1.CommonAnnouncementSpec{
+				LBNodeAgent: lbNodeAgent, Revision: int64(lists),
+				Addresses: entries(some, v1.AnnounceVirtual, "kube-lb0", int64(lists)),
+			},
 		})
 		desired += len(some)
 	}
@@ -265,8 +276,12 @@ func crowdNode(t *testing.T, random *rand.Rand) {
 			continue
 		}
 		seen[network] = true
-		fmt.Fprintf(&routes4, "route add %d.%d.%d.0/24 via 10.80.0.254 proto 12\n", 20+network>>16, network>>8&0xff, network&0xff)
-		fmt.Fprintf(&routes6, "route add 2001:%x:%x::/48 dev %s proto 12\n", 0x1000+network>>16, network&0xffff, interfaceName)
+		fmt.Fprintf(
+			&routes4, "route add %d.%d.%d.0/24 via 10.80.0.254 proto 12\n", 20+network>>16, network>>8&0xff, network&0xff,
+		)
+		fmt.Fprintf(
+			&routes6, "route add 2001:%x:%x::/48 dev %s proto 12\n", 0x1000+network>>16, network&0xffff, interfaceName,
+		)
 	}
 	ipBatch(t, "-4", links.String())
 	ipBatch(t, "-4", addresses.String())
@@ -333,9 +348,12 @@ type nodeProgram struct {
 // newNodeProgram prepares the program of a container, with the container's arguments and memory.
 func newNodeProgram(t *testing.T, c *cluster, account, path, folder string, container corev1.Container) *nodeProgram {
 	t.Helper()
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: container.Name + "-" + nodeName(0)}, Spec: corev1.PodSpec{
-		NodeName: nodeName(0), ServiceAccountName: account, Containers: []corev1.Container{{Name: container.Name, Image: "none"}},
-	}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: container.Name + "-" + nodeName(0)},
+		Spec: corev1.PodSpec{
+			NodeName: nodeName(0), ServiceAccountName: account, Containers: []corev1.Container{
+				{Name: container.Name, Image: "none"},
+			},
+		}}
 	create(t, c, pod)
 	token, err := c.createToken(t.Context(), account, pod)
 	if err != nil {

@@ -37,8 +37,9 @@ const (
 	pathLength      = 5         // autonomous systems on the way of these routes
 	sentCommunities = 10        // of each of these routes
 	changingRoutes  = 500       // come and go while neighbours do not read
-	allChanges      = 50_000    // divided by the networks: so often these routes come and go, as the kernel lists all for each
-	holdSeconds     = 9
+	// divided by the networks: so often these routes come and go, as the kernel lists all for each
+	allChanges  = 50_000
+	holdSeconds = 9
 )
 
 // TestProofMemorySpeakerOfManyNeighbours and TestProofMemorySpeakerOfManyNetworks give a speaker as many
@@ -96,19 +97,24 @@ func trySpeaker(t *testing.T, random *rand.Rand, neighbours, networks int) {
 	}
 	hold(addresses[:10], kernel.Add)
 
-	nodeRouting := &v1.NodeRouting{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: nodeName(0)}, Spec: v1.NodeRoutingSpec{
-		NodeName: nodeName(0), LBNodeAgent: lbNodeAgent, Interface: "kube-lb0", RouterID: "10.80.0.1",
-	}}
+	nodeRouting := &v1.NodeRouting{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: nodeName(0)},
+		Spec: v1.NodeRoutingSpec{
+			NodeName: nodeName(0), LBNodeAgent: lbNodeAgent, Interface: "kube-lb0", RouterID: "10.80.0.1",
+		}}
 	create(t, c, nodeRouting)
-	s := newNodeProgram(t, c, "purelb-speaker", speakerPath(t), folder, routing.SpeakerDaemonSet(settings, nodeagents.Defaults{}).Spec.Template.Spec.Containers[0])
+	s := newNodeProgram(
+		t, c, "purelb-speaker", speakerPath(t), folder,
+		routing.SpeakerDaemonSet(settings, nodeagents.Defaults{}).Spec.Template.Spec.Containers[0],
+	)
 	s.start(t)
 	await := func(when string, established, networks int32) {
 		t.Helper()
-		wait(t, fmt.Sprintf("the speaker has %d sessions and %d networks, %s", established, networks, when), func() (bool, error) {
-			now := &v1.NodeRouting{}
-			err := c.admin.Get(ctx, client.ObjectKeyFromObject(nodeRouting), now)
-			return now.Status.Established == established && now.Status.Networks == networks, err
-		})
+		wait(t, fmt.Sprintf("the speaker has %d sessions and %d networks, %s", established, networks, when),
+			func() (bool, error) {
+				now := &v1.NodeRouting{}
+				err := c.admin.Get(ctx, client.ObjectKeyFromObject(nodeRouting), now)
+				return now.Status.Established == established && now.Status.Networks == networks, err
+			})
 	}
 	await("at rest", 0, 10)
 	s.check(t, "10 networks, no neighbour")
@@ -124,7 +130,13 @@ func trySpeaker(t *testing.T, random *rand.Rand, neighbours, networks int) {
 	wait(t, "the neighbours have all routes", func() (bool, error) {
 		return !slices.ContainsFunc(routers, func(r *router) bool { return r.updates.Load() == 0 }), nil
 	})
-	s.check(t, fmt.Sprintf("%d networks, %d neighbours, %d groups with %d ranges each", networks, neighbours, v1.MaxRoutingGroups, rangesPerGroup))
+	s.check(
+		t,
+		fmt.Sprintf(
+			"%d networks, %d neighbours, %d groups with %d ranges each", networks, neighbours, v1.MaxRoutingGroups,
+			rangesPerGroup,
+		),
+	)
 
 	stopReaders := s.readMetrics(t, c, "127.0.0.1:7474")
 	stopTLS := stall(ctx, "127.0.0.1:7474", true, stalledRequest())
@@ -140,7 +152,9 @@ func trySpeaker(t *testing.T, random *rand.Rand, neighbours, networks int) {
 		hold(addresses[:changingRoutes], kernel.Remove)
 		hold(addresses[:changingRoutes], kernel.Add)
 	}
-	s.check(t, fmt.Sprintf("half of the neighbours read nothing, while %d routes come and go %d times", changingRoutes, changes))
+	s.check(
+		t, fmt.Sprintf("half of the neighbours read nothing, while %d routes come and go %d times", changingRoutes, changes),
+	)
 
 	setAll(sendsTable)
 	wait(t, "each neighbour has sent until the session was ended", func() (bool, error) {
@@ -172,15 +186,19 @@ func greatestRouting(routers []*router) ([]v1.RoutingPeer, []v1.RoutingGroup) {
 	var peers []v1.RoutingPeer
 	for _, r := range routers {
 		peers = append(peers, v1.RoutingPeer{
-			Name: r.name, Address: r.address.String(), PeerASN: routerASN, MyASN: 65001, Port: 179, Families: []v1.IPFamily{"IPv4", "IPv6"},
-			NextHop: "2001:db8::1", HoldSeconds: holdSeconds, KeepaliveSeconds: holdSeconds / 3, ConnectSeconds: 1, RestartSeconds: 30,
+			Name: r.name, Address: r.address.String(), PeerASN: routerASN, MyASN: 65001, Port: 179, Families: []v1.IPFamily{
+				"IPv4", "IPv6",
+			},
+			NextHop: "2001:db8::1", HoldSeconds: holdSeconds, KeepaliveSeconds: holdSeconds / 3, ConnectSeconds: 1,
+			RestartSeconds: 30,
 		})
 	}
 	var groups []v1.RoutingGroup
 	for g := range v1.MaxRoutingGroups {
-		group := v1.RoutingGroup{Name: fmt.Sprintf("%s%03d", strings.Repeat("g", 250), g), ServiceGroupBGP: v1.ServiceGroupBGP{
-			Advertise: ptr.To(true), LocalPref: ptr.To[int64](100), MED: ptr.To[int64](100), Prepend: 16,
-		}}
+		group := v1.RoutingGroup{Name: fmt.Sprintf("%s%03d", strings.Repeat("g", 250), g),
+			ServiceGroupBGP: v1.ServiceGroupBGP{
+				Advertise: ptr.To(true), LocalPref: ptr.To[int64](100), MED: ptr.To[int64](100), Prepend: 16,
+			}}
 		// Ranges of two addresses each, of both families by turns: those of all groups hold the node's.
 		for r := range rangesPerGroup {
 			first, last := uint32(2*(g*(rangesPerGroup/2+1)+r/2)), uint32(2*(g*(rangesPerGroup/2+1)+r/2)+1)
@@ -192,7 +210,9 @@ func greatestRouting(routers []*router) ([]v1.RoutingPeer, []v1.RoutingGroup) {
 		}
 		for i := range 32 {
 			group.Communities = append(group.Communities, v1.Community(fmt.Sprintf("%d:%d", 65001+g, i)))
-			group.LargeCommunities = append(group.LargeCommunities, v1.LargeCommunity(fmt.Sprintf("%d:%d:%d", 4200000000+g, g, i)))
+			group.LargeCommunities = append(
+				group.LargeCommunities, v1.LargeCommunity(fmt.Sprintf("%d:%d:%d", 4200000000+g, g, i)),
+			)
 			if i < len(routers)-1 {
 				group.Peers = append(group.Peers, routers[i].name)
 			}
@@ -242,7 +262,10 @@ type router struct {
 // startRouter starts a router with a number, which works until the test ends.
 func startRouter(t *testing.T, number int, random *rand.Rand) *router {
 	t.Helper()
-	r := &router{name: fmt.Sprintf("%s%02d", strings.Repeat("r", 60), number), address: netip.AddrFrom4([4]byte{10, 90, 0, byte(1 + number)})}
+	r := &router{
+		name:    fmt.Sprintf("%s%02d", strings.Repeat("r", 60), number),
+		address: netip.AddrFrom4([4]byte{10, 90, 0, byte(1 + number)}),
+	}
 	ip(t, "addr add %s/32 dev lo", r.address)
 	listener, err := net.Listen("tcp", netip.AddrPortFrom(r.address, 179).String())
 	if err != nil {
@@ -401,7 +424,9 @@ func updateIPv4(hop netip.Addr, number uint32, random *rand.Rand) []byte {
 func updateIPv6(number uint32, random *rand.Rand) []byte {
 	reach := []byte{0, 2, 1, 16}
 	hop := netip.MustParseAddr("2001:db8::fe").As16()
-	reach = append(append(reach, hop[:]...), 0, 48, 0x20, 0x01, 0x10+byte(number>>24), byte(number>>16), byte(number>>8), byte(number))
+	reach = append(
+		append(reach, hop[:]...), 0, 48, 0x20, 0x01, 0x10+byte(number>>24), byte(number>>16), byte(number>>8), byte(number),
+	)
 	return update(append(append(commonAttributes(random), 0x80, 14, byte(len(reach))), reach...), nil)
 }
 

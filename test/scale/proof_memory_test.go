@@ -72,7 +72,9 @@ func TestProofMemory(t *testing.T) {
 		// A manager that cannot renew its Lease has to end: an etcd that writes gigabytes is slow.
 		log := logOf(t, r.manager.logFile)
 		if _, losses := r.manager.readCPU(); losses > strings.Count(log, "leader election lost") {
-			t.Errorf("%s: the manager has ended by itself %d times; its log ends:\n%s", when, losses, log[max(0, len(log)-4000):])
+			t.Errorf(
+				"%s: the manager has ended by itself %d times; its log ends:\n%s", when, losses, log[max(0, len(log)-4000):],
+			)
 		} else if losses > 0 {
 			t.Logf("%s: the manager has lost its Lease %d times", when, losses)
 		}
@@ -98,7 +100,9 @@ func TestProofMemory(t *testing.T) {
 			}
 		}
 	}
-	createLarge("tenant", tenants, corev1.ServiceTypeLoadBalancer, map[string]string{v1.AnnotationServiceGroup: virtualGroup})
+	createLarge(
+		"tenant", tenants, corev1.ServiceTypeLoadBalancer, map[string]string{v1.AnnotationServiceGroup: virtualGroup},
+	)
 	for i := range tenants {
 		waitForAddress(ctx, t, r, fmt.Sprintf("tenant%05d", i))
 	}
@@ -178,7 +182,10 @@ func checkPeak(t *testing.T, program string, pid int, limitMiB float64, when str
 
 // stalledReview returns all of the longest request that the webhooks take but its last byte.
 func stalledReview() []byte {
-	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", webhookPath, webhooks.MaxBody)
+	head := fmt.Sprintf(
+		"POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", webhookPath,
+		webhooks.MaxBody,
+	)
 	return append([]byte(head), make([]byte, webhooks.MaxBody-1)...)
 }
 

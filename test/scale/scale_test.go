@@ -153,7 +153,8 @@ func TestShape(t *testing.T) {
 			t.Errorf("%s: the local pool is %s", s, local.Pool)
 		}
 	}
-	if a, b := addressAfter(firstMeasured, 5), addressAfter(firstMeasured, 300); a != "10.200.255.5" || b != "10.200.254.44" {
+	if a, b := addressAfter(firstMeasured, 5),
+		addressAfter(firstMeasured, 300); a != "10.200.255.5" || b != "10.200.254.44" {
 		t.Errorf("addresses for measurements are %s and %s", a, b)
 	}
 }

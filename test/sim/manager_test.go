@@ -44,7 +44,9 @@ func playCluster(t *testing.T, seed uint64, do func(c *cluster)) string {
 		server := apiserver.New(apiserver.Scheme(), kinds...)
 		c := &cluster{sim.NewWorld(seed, &story), t, server, server.NewClient(nil, nil)}
 		group := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: sim.Namespace, Name: "default"}}
-		group.Spec.Remote = &v1.RemotePools{PoolSet: v1.PoolSet{V4Pools: []v1.AddressPool{{Pool: "192.0.2.1-192.0.2.9", Subnet: "192.0.2.0/24"}}}}
+		group.Spec.Remote = &v1.RemotePools{
+			PoolSet: v1.PoolSet{V4Pools: []v1.AddressPool{{Pool: "192.0.2.1-192.0.2.9", Subnet: "192.0.2.0/24"}}},
+		}
 		c.create(group)
 		do(c)
 	})

@@ -36,7 +36,8 @@ func TestOrder(t *testing.T) {
 		w.Run(3 * time.Second)
 		w.Tell("end", "")
 	})
-	want := "    1.000000  a          first, of 2\n    1.000000  a          at once\n    2.000000  b          second\n    3.000000  end        \n"
+	want := "    1.000000  a          first, of 2\n    1.000000  a          at once\n    2.000000  b          second\n  " +
+		"  3.000000  end        \n"
 	if story != want {
 		t.Errorf("got\n%swant\n%s", story, want)
 	}

@@ -15,7 +15,9 @@ import (
 func TestExperiment(t *testing.T) {
 	s := &soak{
 		options: options{seed: 7}, watch: check.NewWatch(nil), rounds: 3, slowest: 1500 * time.Millisecond,
-		done: map[model.Kind]int{model.CutLink: 4, model.StopAPI: 2}, largest: map[string]float64{clockLate: 130, "agent MiB": 35},
+		done: map[model.Kind]int{model.CutLink: 4, model.StopAPI: 2}, largest: map[string]float64{
+			clockLate: 130, "agent MiB": 35,
+		},
 	}
 	s.watch.Longest["two answer, planned"] = 200 * time.Millisecond
 	want := trial.Trial{Seed: 7, LateMS: 130, Pressure: -1, Figures: map[string]float64{

@@ -72,7 +72,10 @@ func TestGenerateIsReproducible(t *testing.T) {
 		}
 	}
 	csv := string(files["bundle/manifests/"+csvFile])
-	for _, s := range []string{"name: purelb.v1.2.3\n", "version: 1.2.3\n", "containerImage: registry.example.com/purelb:v1.2.3\n", "image: registry.example.com/purelb:v1.2.3\n"} {
+	for _, s := range []string{
+		"name: purelb.v1.2.3\n", "version: 1.2.3\n", "containerImage: registry.example.com/purelb:v1.2.3\n",
+		"image: registry.example.com/purelb:v1.2.3\n",
+	} {
 		if !strings.Contains(csv, s) {
 			t.Errorf("the ClusterServiceVersion does not say %q", s)
 		}
@@ -129,9 +132,15 @@ func TestValidatorsJudge(t *testing.T) {
 		breaks func(*manifests.Bundle)
 		want   string
 	}{
-		"category":           {func(b *manifests.Bundle) { b.CSV.Annotations["categories"] = "Load Balancing" }, "categories"},
-		"capability":         {func(b *manifests.Bundle) { b.CSV.Annotations["capabilities"] = "Everything" }, "capabilities level"},
-		"example":            {func(b *manifests.Bundle) { b.CSV.Annotations["alm-examples"] = "[]" }, "should have an example"},
+		"category": {
+			func(b *manifests.Bundle) { b.CSV.Annotations["categories"] = "Load Balancing" }, "categories",
+		},
+		"capability": {
+			func(b *manifests.Bundle) { b.CSV.Annotations["capabilities"] = "Everything" }, "capabilities level",
+		},
+		"example": {
+			func(b *manifests.Bundle) { b.CSV.Annotations["alm-examples"] = "[]" }, "should have an example",
+		},
 		"kind":               {func(b *manifests.Bundle) { b.V1CRDs = b.V1CRDs[1:] }, "not found in bundle"},
 		"icon":               {func(b *manifests.Bundle) { b.CSV.Spec.Icon = nil }, "Icon not specified"},
 		"Kubernetes version": {func(b *manifests.Bundle) { b.CSV.Spec.MinKubeVersion = "1.32" }, "MinKubeVersion"},
@@ -166,7 +175,9 @@ func TestRights(t *testing.T) {
 	for _, p := range spec.ClusterPermissions {
 		accounts[p.ServiceAccountName] = true
 		for _, r := range p.Rules {
-			for _, forbidden := range []string{"secrets", "leases", "daemonsets", "pods", "announcements", "announcements/status"} {
+			for _, forbidden := range []string{
+				"secrets", "leases", "daemonsets", "pods", "announcements", "announcements/status",
+			} {
 				if slices.Contains(r.Resources, forbidden) {
 					t.Errorf("%s may %v %s in the whole cluster", p.ServiceAccountName, r.Verbs, forbidden)
 				}
@@ -182,14 +193,17 @@ func TestRights(t *testing.T) {
 // ClusterServiceVersion. OLM sets owners of the other kinds itself, and keeps CRDs.
 func TestOwners(t *testing.T) {
 	bundle := committed(t)
-	labels := map[string]string{"olm.owner": bundle.CSV.Name, "olm.owner.kind": "ClusterServiceVersion", "olm.owner.namespace": "purelb-system"}
+	labels := map[string]string{
+		"olm.owner": bundle.CSV.Name, "olm.owner.kind": "ClusterServiceVersion", "olm.owner.namespace": "purelb-system",
+	}
 	checked := map[string]int{}
 	for _, u := range bundle.Objects {
 		kind := u.GetKind()
 		switch kind {
 		case "Role", "RoleBinding":
 			owners := u.GetOwnerReferences()
-			if len(owners) != 1 || owners[0].Kind != "ClusterServiceVersion" || owners[0].APIVersion != "operators.coreos.com/v1alpha1" ||
+			if len(owners) != 1 || owners[0].Kind != "ClusterServiceVersion" ||
+				owners[0].APIVersion != "operators.coreos.com/v1alpha1" ||
 				owners[0].Name != bundle.CSV.Name || owners[0].UID != "" {
 				t.Errorf("%s %s has the owners %+v", kind, u.GetName(), owners)
 			}
@@ -216,19 +230,26 @@ func TestWebhooks(t *testing.T) {
 	askedAboutDeletions := []string{"vlbnodeagent.purelb.io", "vservicegroup.purelb.io"}
 	for _, w := range csv.Spec.WebhookDefinitions {
 		names = append(names, w.GenerateName)
-		if asked := slices.Contains(w.Rules[0].Operations, admissionregistrationv1.Delete); asked != slices.Contains(askedAboutDeletions, w.GenerateName) {
+		if asked := slices.Contains(w.Rules[0].Operations, admissionregistrationv1.Delete); asked != slices.Contains(
+			askedAboutDeletions, w.GenerateName,
+		) {
 			t.Errorf("%s is asked about deletions: %t", w.GenerateName, asked)
 		}
-		if w.Type != v1alpha1.ValidatingAdmissionWebhook || w.ContainerPort != 443 || w.TargetPort == nil || w.WebhookPath == nil {
+		if w.Type != v1alpha1.ValidatingAdmissionWebhook || w.ContainerPort != 443 || w.TargetPort == nil ||
+			w.WebhookPath == nil {
 			t.Errorf("%s: %+v", w.GenerateName, w)
 		}
 		deployments := csv.Spec.InstallStrategy.StrategySpec.DeploymentSpecs
-		if !slices.ContainsFunc(deployments, func(d v1alpha1.StrategyDeploymentSpec) bool { return d.Name == w.DeploymentName }) {
+		if !slices.ContainsFunc(
+			deployments, func(d v1alpha1.StrategyDeploymentSpec) bool { return d.Name == w.DeploymentName },
+		) {
 			t.Errorf("%s is for Deployment %s, which the bundle does not contain", w.GenerateName, w.DeploymentName)
 		}
 	}
 	slices.Sort(names)
-	if want := []string{"vbgppeer.purelb.io", "vlbnodeagent.purelb.io", "vservice.purelb.io", "vservicegroup.purelb.io"}; !slices.Equal(names, want) {
+	if want := []string{
+		"vbgppeer.purelb.io", "vlbnodeagent.purelb.io", "vservice.purelb.io", "vservicegroup.purelb.io",
+	}; !slices.Equal(names, want) {
 		t.Errorf("webhooks %v, want %v", names, want)
 	}
 }

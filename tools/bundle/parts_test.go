@@ -40,7 +40,8 @@ func TestRefused(t *testing.T) {
 			"ServiceAccount idle is bound to no ClusterRole"},
 		"rights of another subject": {
 			"{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: all}, " +
-				"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: purelb-view}, subjects: [{kind: Group, name: everybody}]}",
+				"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: purelb-view}, subjects: [{kind: Group, " +
+				"name: everybody}]}",
 			"ClusterRoleBinding all is for Group everybody, which is not a service account of PureLB"},
 		"a kind that the base does not list": {
 			"{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: things.purelb.io}}",
@@ -51,7 +52,8 @@ func TestRefused(t *testing.T) {
 			"webhook a.purelb.io: there is no Service nobody"},
 		"a webhook for some namespaces": {
 			"{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingWebhookConfiguration, metadata: {name: more}, " +
-				"webhooks: [{name: a.purelb.io, namespaceSelector: {}, clientConfig: {service: {name: purelb-webhook, namespace: purelb-system}}}]}",
+				"webhooks: [{name: a.purelb.io, namespaceSelector: {}, clientConfig: {service: {name: purelb-webhook, namespace: " +
+				"purelb-system}}}]}",
 			"webhook a.purelb.io: a bundle supports no namespace selector"},
 	}
 	for name, test := range tests {
@@ -95,7 +97,9 @@ func TestKustomize(t *testing.T) {
 
 // TestDestinations checks what becomes of objects by their kinds and uses.
 func TestDestinations(t *testing.T) {
-	references := references{boundClusterRoles: map[string]bool{"bound": true}, webhookServices: map[string]bool{"called": true}}
+	references := references{
+		boundClusterRoles: map[string]bool{"bound": true}, webhookServices: map[string]bool{"called": true},
+	}
 	tests := []struct {
 		kind, name string
 		want       destination
@@ -126,8 +130,10 @@ func TestDestinations(t *testing.T) {
 
 func TestTitle(t *testing.T) {
 	for field, want := range map[string]string{
-		"url": "URL", "v4pools": "IPv4 Pools", "v6pool": "IPv6 Pool", "allocatedIPv4": "Allocated IPv4", "skipIPv6DAD": "Skip IPv6 DAD",
-		"previousMACs": "Previous MACs", "lbNodeAgent": "LB Node Agent", "garpConfig": "GARP Config", "noPrefixRoute": "No Prefix Route",
+		"url": "URL", "v4pools": "IPv4 Pools", "v6pool": "IPv6 Pool", "allocatedIPv4": "Allocated IPv4",
+		"skipIPv6DAD":  "Skip IPv6 DAD",
+		"previousMACs": "Previous MACs", "lbNodeAgent": "LB Node Agent", "garpConfig": "GARP Config",
+		"noPrefixRoute": "No Prefix Route",
 	} {
 		if got := displayName(field); got != want {
 			t.Errorf("%s: %q, want %q", field, got, want)
@@ -140,11 +146,25 @@ func TestDescribe(t *testing.T) {
 		return apiextensionsv1.JSONSchemaProps{Type: "string", Description: description}
 	}
 	in := apiextensionsv1.JSONSchemaProps{Properties: map[string]apiextensionsv1.JSONSchemaProps{
-		"pool":       text("pool is never valid\nhere; it exists for the error."),
-		"resources":  {Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"limits": text("")}},
-		"ranges":     {Type: "array", Description: "ranges of it.", Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &apiextensionsv1.JSONSchemaProps{Properties: map[string]apiextensionsv1.JSONSchemaProps{"first": text("first\naddress.")}}}},
-		"local":      {Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"multiPool": {Type: "boolean"}}},
-		"conditions": {Type: "array", Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &apiextensionsv1.JSONSchemaProps{Properties: map[string]apiextensionsv1.JSONSchemaProps{"type": text("")}}}},
+		"pool":      text("pool is never valid\nhere; it exists for the error."),
+		"resources": {Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"limits": text("")}},
+		"ranges": {
+			Type: "array", Description: "ranges of it.",
+			Items: &apiextensionsv1.JSONSchemaPropsOrArray{
+				Schema: &apiextensionsv1.JSONSchemaProps{
+					Properties: map[string]apiextensionsv1.JSONSchemaProps{"first": text("first\naddress.")},
+				},
+			},
+		},
+		"local": {
+			Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"multiPool": {Type: "boolean"}},
+		},
+		"conditions": {
+			Type: "array",
+			Items: &apiextensionsv1.JSONSchemaPropsOrArray{
+				Schema: &apiextensionsv1.JSONSchemaProps{Properties: map[string]apiextensionsv1.JSONSchemaProps{"type": text("")}},
+			},
+		},
 	}}
 	var got []string
 	for _, d := range describeFields("", in) {

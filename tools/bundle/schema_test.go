@@ -20,7 +20,9 @@ import (
 )
 
 // internalDefinition converts a definition to the API server's internal version.
-func internalDefinition(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition) *apiextensions.CustomResourceDefinition {
+func internalDefinition(
+	t *testing.T, crd *apiextensionsv1.CustomResourceDefinition,
+) *apiextensions.CustomResourceDefinition {
 	t.Helper()
 	crd = crd.DeepCopy()
 	apiextensionsv1.SetDefaults_CustomResourceDefinition(crd)
@@ -44,14 +46,17 @@ func TestDefinitions(t *testing.T) {
 		t.Fatalf("%d definitions", len(definitions))
 	}
 	for _, crd := range definitions {
-		if errs := validation.ValidateCustomResourceDefinition(context.Background(), internalDefinition(t, crd)); len(errs) > 0 {
+		if errs := validation.ValidateCustomResourceDefinition(context.Background(),
+			internalDefinition(t, crd)); len(errs) > 0 {
 			t.Errorf("%s: %v", crd.Name, errs.ToAggregate())
 		}
 		broken := crd.DeepCopy()
 		broken.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"] = apiextensionsv1.JSONSchemaProps{
 			Type: "object", XValidations: apiextensionsv1.ValidationRules{{Rule: "self.nothing == 1"}},
 		}
-		if errs := validation.ValidateCustomResourceDefinition(context.Background(), internalDefinition(t, broken)); len(errs) == 0 {
+		if errs := validation.ValidateCustomResourceDefinition(context.Background(), internalDefinition(t, broken)); len(
+			errs,
+		) == 0 {
 			t.Errorf("%s: a rule about a missing field passes validation", crd.Name)
 		}
 	}
@@ -71,7 +76,9 @@ func validate(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition, objec
 	}
 	var wrong []string
 	object = object.DeepCopy()
-	for _, field := range pruning.PruneWithOptions(object.Object, structural, true, schema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true}) {
+	for _, field := range pruning.PruneWithOptions(
+		object.Object, structural, true, schema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true},
+	) {
 		wrong = append(wrong, "unknown field "+field)
 	}
 	defaulting.Default(object.Object, structural)
@@ -156,7 +163,9 @@ func TestExamplesAreValidated(t *testing.T) {
 	}{
 		"unknown field": {"ServiceGroup", []string{"spec", "colour"}, "blue", "unknown field spec.colour"},
 		"type":          {"LBNodeAgent", []string{"spec", "local", "localInterface"}, int64(1), "localInterface"},
-		"rule":          {"ServiceGroup", []string{"spec", "remote"}, map[string]any{}, "exactly one of local, remote and netbox"},
+		"rule": {
+			"ServiceGroup", []string{"spec", "remote"}, map[string]any{}, "exactly one of local, remote and netbox",
+		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -31,37 +31,54 @@ func TestParseEvents(t *testing.T) {
 	}{
 		{"passed", line("run", "TestA", "") + line("pass", "TestA", ""), true, []string{"passed race ./p TestA"}, false},
 		{
-			"failed, with what it logged before", output("TestA", `    a_test.go:5: seed 7\n`) + output("TestA", `    a_test.go:9: got 1, want 2\n`) + line("fail", "TestA", ""), false,
+			"failed, with what it logged before",
+			output("TestA", `    a_test.go:5: seed 7\n`) + output("TestA", `    a_test.go:9: got 1, want 2\n`) +
+				line("fail", "TestA", ""), false,
 			[]string{"FAILED race ./p TestA a_test.go:9 got 1, want 2"},
 			false,
 		},
 		{
-			"a message on the lines below", output("TestA", `    a_test.go:9: \n        Expected\n`) + line("fail", "TestA", ""), false,
+			"a message on the lines below", output("TestA", `    a_test.go:9: \n        Expected\n`) + line("fail", "TestA", ""),
+			false,
 			[]string{"FAILED race ./p TestA a_test.go:9 Expected"},
 			false,
 		},
 		{
-			"only the innermost test", output("TestA/x", `    a_test.go:3: no\n`) + line("fail", "TestA/x", "") + line("pass", "TestA/y", "") + line("fail", "TestA", ""), false,
+			"only the innermost test",
+			output("TestA/x", `    a_test.go:3: no\n`) + line("fail", "TestA/x", "") + line("pass", "TestA/y", "") +
+				line("fail", "TestA", ""), false,
 			[]string{"FAILED race ./p TestA/x a_test.go:3 no", "passed race ./p TestA/y"},
 			false,
 		},
 		{
-			"needs an API server", line("attr", "TestA", attr) + output("TestA/x", `    a_test.go:3: no\n`) + line("fail", "TestA/x", "") + line("fail", "TestA", ""), false,
+			"needs an API server",
+			line("attr", "TestA", attr) + output("TestA/x", `    a_test.go:3: no\n`) + line("fail", "TestA/x", "") +
+				line("fail", "TestA", ""), false,
 			[]string{"FAILED race ./p TestA/x a_test.go:3 no"},
 			true,
 		},
 		{
-			"needs an API server, and races", line("attr", "TestA", attr) + output("TestA", `WARNING: DATA RACE\n  /src/a.go:7 +0x1\n`) + line("fail", "TestA", ""), false,
+			"needs an API server, and races",
+			line("attr", "TestA", attr) + output("TestA", `WARNING: DATA RACE\n  /src/a.go:7 +0x1\n`) +
+				line("fail", "TestA", ""), false,
 			[]string{"FAILED race ./p TestA /src/a.go:7 WARNING: DATA RACE"},
 			false,
 		},
 		{
-			"needs an API server, and panics", line("attr", "TestA", attr) + output("TestA", `panic: oh\n`) + line("fail", "TestA", "") + line("run", "TestB", ""), false,
+			"needs an API server, and panics",
+			line("attr", "TestA", attr) + output("TestA", `panic: oh\n`) + line("fail", "TestA", "") + line("run", "TestB", ""),
+			false,
 			[]string{"FAILED race ./p TestA panic: oh", "FAILED race ./p TestB did not end"},
 			false,
 		},
-		{"the binary fails without a test", output("", `cannot listen\n`) + line("pass", "TestA", ""), false, []string{"passed race ./p TestA", "FAILED race ./p the test binary failed: cannot listen"}, false},
-		{"cannot run here", output("TestA", `    a_test.go:3: needs root\n`) + line("skip", "TestA", ""), true, []string{"NOT RUN race ./p TestA a_test.go:3 needs root"}, false},
+		{
+			"the binary fails without a test", output("", `cannot listen\n`) + line("pass", "TestA", ""), false,
+			[]string{"passed race ./p TestA", "FAILED race ./p the test binary failed: cannot listen"}, false,
+		},
+		{
+			"cannot run here", output("TestA", `    a_test.go:3: needs root\n`) + line("skip", "TestA", ""), true,
+			[]string{"NOT RUN race ./p TestA a_test.go:3 needs root"}, false,
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			got, err := parseEvents(strings.NewReader(row.events), "race", "./p", row.ended)
@@ -120,9 +137,10 @@ func TestParseSpecs(t *testing.T) {
 		t.Errorf("what may run again: %+v", got)
 	}
 	for name, report := range map[string]string{
-		"no suite":                  `[]`,
-		"a failure without a spec":  `[{"SuiteSucceeded": false, "SpecialSuiteFailureReasons": ["timed out"]}]`,
-		"a failure beside a passed": `[{"SuiteSucceeded": false, "SpecReports": [{"LeafNodeType": "It", "State": "passed"}]}]`,
+		"no suite":                 `[]`,
+		"a failure without a spec": `[{"SuiteSucceeded": false, "SpecialSuiteFailureReasons": ["timed out"]}]`,
+		"a failure beside a passed": `[{"SuiteSucceeded": false, "SpecReports": [{"LeafNodeType": "It", "State": ` +
+			`"passed"}]}]`,
 	} {
 		if got, err := parseSpecs([]byte(report), "smoke", "e2e"); err != nil || !hasFailure(got) {
 			t.Errorf("%s: %v %v", name, got, err)
@@ -155,11 +173,16 @@ func TestJudge(t *testing.T) {
 }
 
 func TestFormatReport(t *testing.T) {
-	outcomes := []outcome{{step: "pure", test: "TestA", passed: true}, {step: "pure", test: "TestB", place: "b_test.go:1", message: "no"}}
+	outcomes := []outcome{
+		{step: "pure", test: "TestA", passed: true}, {step: "pure", test: "TestB", place: "b_test.go:1", message: "no"},
+	}
 	report := stepReport{name: "pure", load: "0.5"}
 	report.count(append(outcomes, outcome{step: "race", test: "TestOfAnother", passed: true}))
 	text := formatReport([]stepReport{report}, judge(outcomes), "/out", 0)
-	for _, want := range []string{"pure     FAILED     0 s  1 passed, 1 failed", "FAILED pure TestB b_test.go:1 no", "all output: /out", "make test: FAILED in 0 s: 1 failed, 0 flaky"} {
+	for _, want := range []string{
+		"pure     FAILED     0 s  1 passed, 1 failed", "FAILED pure TestB b_test.go:1 no", "all output: /out",
+		"make test: FAILED in 0 s: 1 failed, 0 flaky",
+	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in\n%s", want, text)
 		}
@@ -261,8 +284,10 @@ func TestTestsToRepeat(t *testing.T) {
 	}
 	var names []string
 	for _, o := range testsToRepeat([]outcome{
-		{step: stepRace, pkg: "a", test: "TestPassed", passed: true, again: true}, failed("a", "TestA/one", true), failed("a", "TestA/two", true),
-		failed("a", "TestPure", false), failed("b", "TestA", true), failed("a", "TestB", true), failed("a", "TestA/three", true),
+		{step: stepRace, pkg: "a", test: "TestPassed", passed: true, again: true}, failed("a", "TestA/one", true),
+		failed("a", "TestA/two", true),
+		failed("a", "TestPure", false), failed("b", "TestA", true), failed("a", "TestB", true),
+		failed("a", "TestA/three", true),
 	}) {
 		names = append(names, o.pkg+" "+o.test)
 	}
@@ -290,7 +315,13 @@ func TestJobsOf(t *testing.T) {
 	if err := os.WriteFile(lister, []byte("#!/bin/sh\nprintf 'TestA\\nTestB\\nTestC\\nFuzzD\\n'\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	g := &gate{options: options{root: t.TempDir()}, binaries: []binary{{pkg: ".", step: stepRace, file: "a"}, {pkg: "controllers", step: stepRace, file: lister}, {pkg: "docs", step: stepPure, file: "b"}}}
+	g := &gate{
+		options: options{root: t.TempDir()},
+		binaries: []binary{
+			{pkg: ".", step: stepRace, file: "a"}, {pkg: "controllers", step: stepRace, file: lister},
+			{pkg: "docs", step: stepPure, file: "b"},
+		},
+	}
 	if err := os.Mkdir(filepath.Join(g.root, "controllers"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -305,7 +336,8 @@ func TestJobsOf(t *testing.T) {
 		}
 		return strings.Join(lines, "; ")
 	}
-	if got, want := describeJobs(), "controllers part 1 of 2 ^(TestA|TestC)$; controllers part 2 of 2 ^(TestB|FuzzD)$; . "; got != want {
+	if got, want := describeJobs(),
+		"controllers part 1 of 2 ^(TestA|TestC)$; controllers part 2 of 2 ^(TestB|FuzzD)$; . "; got != want {
 		t.Errorf("got %s", got)
 	}
 	g.run = "TestB"
@@ -319,7 +351,10 @@ func TestRunSteps(t *testing.T) {
 	besideEnds, besideEnded := make(chan struct{}), false
 	g := &gate{out: io.Discard}
 	g.runSteps(t.Context(), []step{
-		{name: "beside", beside: true, run: func(context.Context, *gate) error { <-besideEnds; besideEnded = true; return nil }},
+		{
+			name: "beside", beside: true,
+			run: func(context.Context, *gate) error { <-besideEnds; besideEnded = true; return nil },
+		},
 		{name: "next", run: func(context.Context, *gate) error { close(besideEnds); return errors.New("no") }},
 		{name: "alone", alone: true, run: func(_ context.Context, g *gate) error {
 			if !besideEnded {

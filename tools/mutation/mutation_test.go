@@ -153,7 +153,8 @@ func TestTimedOut(t *testing.T) {
 	found := count([]*mutant{{status: noticed}, loops}, nil)
 	var out strings.Builder
 	found.print(&out, "p")
-	const want = "noticed, as tests do not end in time: p.go:3:7 f\n  + for {\np: 100.0 % noticed (2 of 2; besides, 0 equivalent, 0 that do not compile)\n"
+	const want = "noticed, as tests do not end in time: p.go:3:7 f\n  + for {\np: 100.0 % noticed (2 of 2; besides, 0 " +
+		"equivalent, 0 that do not compile)\n"
 	if out.String() != want {
 		t.Errorf("%q, want %q", out.String(), want)
 	}

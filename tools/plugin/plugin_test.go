@@ -41,7 +41,10 @@ func TestPackIsReproducible(t *testing.T) {
 
 func TestKrewManifest(t *testing.T) {
 	windows := platform{"windows", "arm64"}
-	got, err := krewManifest("v1.2.3", "https://example.com/releases", []artifact{{windows, windows.program(), windows.archive(), strings.Repeat("0", 64)}})
+	got, err := krewManifest(
+		"v1.2.3", "https://example.com/releases",
+		[]artifact{{windows, windows.program(), windows.archive(), strings.Repeat("0", 64)}},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

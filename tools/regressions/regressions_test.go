@@ -24,35 +24,51 @@ func TestParseRegression(t *testing.T) {
 		complaints    []string
 	}{
 		{
-			"complete", "Clients go on sending\nto the dead node.\n\nStep: race\nPackage: ./nodeagent\nTest: TestAnnounce\n\n" + diff,
+			"complete", "Clients go on sending\nto the dead node.\n\nStep: race\nPackage: ./nodeagent\nTest: TestAnnounce\n\n" +
+				diff,
 			regression{
-				name: "x", suffers: "Clients go on sending to the dead node.", step: "race", pkg: "./nodeagent", test: "TestAnnounce",
+				name: "x", suffers: "Clients go on sending to the dead node.", step: "race", pkg: "./nodeagent",
+				test:  "TestAnnounce",
 				paths: []string{"nodeagent/apply.go"},
 			}, nil,
 		},
 		{
-			"a spec", "Nothing works.\nStep: smoke\nPackage: smoke\nTest: a Service: gets an address\n" + strings.TrimPrefix(diff, "diff --git a/nodeagent/apply.go b/nodeagent/apply.go\n"),
+			"a spec", "Nothing works.\nStep: smoke\nPackage: smoke\nTest: a Service: gets an address\n" +
+				strings.TrimPrefix(diff, "diff --git a/nodeagent/apply.go b/nodeagent/apply.go\n"),
 			regression{
 				name: "x", suffers: "Nothing works.", step: "smoke", pkg: "smoke", test: "a Service: gets an address",
 				paths: []string{"nodeagent/apply.go"},
 			}, nil,
 		},
 		{"nothing", "", regression{name: "x"}, []string{
-			"x.patch does not say what a user would suffer", "needs a line Step:", "needs a line Package:", "needs a line Test:", "has no diff",
+			"x.patch does not say what a user would suffer", "needs a line Step:", "needs a line Package:", "needs a line Test:",
+			"has no diff",
 		}},
 		{
 			"wrong values", "Nothing works.\nStep: fast\nPackage: smoke\nTest: TestA/part\nTest: TestB\n" + diff,
-			regression{name: "x", suffers: "Nothing works.", step: "fast", pkg: "smoke", test: "TestA/part", paths: []string{"nodeagent/apply.go"}},
+			regression{
+				name: "x", suffers: "Nothing works.", step: "fast", pkg: "smoke", test: "TestA/part",
+				paths: []string{"nodeagent/apply.go"},
+			},
 			[]string{"has two lines Test", "needs a line Step:", "needs a line Package:", "needs a line Test:"},
 		},
 		{
-			"a test is changed", "Nothing works.\nStep: race\nPackage: ./nodeagent\nTest: TestA\n" + strings.ReplaceAll(diff, "apply.go", "apply_test.go"),
-			regression{name: "x", suffers: "Nothing works.", step: "race", pkg: "./nodeagent", test: "TestA", paths: []string{"nodeagent/apply_test.go"}},
+			"a test is changed",
+			"Nothing works.\nStep: race\nPackage: ./nodeagent\nTest: TestA\n" +
+				strings.ReplaceAll(diff, "apply.go", "apply_test.go"),
+			regression{
+				name: "x", suffers: "Nothing works.", step: "race", pkg: "./nodeagent", test: "TestA",
+				paths: []string{"nodeagent/apply_test.go"},
+			},
 			[]string{"changes nodeagent/apply_test.go, which is no part of the product"},
 		},
 		{
-			"a file is made", "Nothing works.\nStep: race\nPackage: ./nodeagent\nTest: TestA\n--- /dev/null\n+++ b/nodeagent/new.go\n",
-			regression{name: "x", suffers: "Nothing works.", step: "race", pkg: "./nodeagent", test: "TestA", paths: []string{"nodeagent/new.go"}}, nil,
+			"a file is made", "Nothing works.\nStep: race\nPackage: ./nodeagent\nTest: TestA\n--- /dev/null\n+++ " +
+				"b/nodeagent/new.go\n",
+			regression{
+				name: "x", suffers: "Nothing works.", step: "race", pkg: "./nodeagent", test: "TestA",
+				paths: []string{"nodeagent/new.go"},
+			}, nil,
 		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -84,27 +100,51 @@ func TestJudge(t *testing.T) {
 		want   string
 	}{
 		{"green", inAgent, "race 12 s\n", false, "the gate stays green"},
-		{"green, whatever it prints", inAgent, "FAILED race ./nodeagent TestAnnounce x_test.go:1\n", false, "the gate stays green"},
+		{
+			"green, whatever it prints", inAgent, "FAILED race ./nodeagent TestAnnounce x_test.go:1\n", false,
+			"the gate stays green",
+		},
 		{"red", inAgent, "race 12 s\nFAILED race ./nodeagent TestAnnounce nodeagent/agent_test.go:30\n", true, ""},
 		{"with a message", inAgent, "FAILED race nodeagent TestAnnounce agent_test.go:30 probes (-want +got): …\n", true, ""},
-		{"a message that names the test", inAgent, "FAILED race nodeagent TestB agent_test.go:30 as TestAnnounce has it\n", true, "not in this test"},
+		{
+			"a message that names the test", inAgent, "FAILED race nodeagent TestB agent_test.go:30 as TestAnnounce has it\n",
+			true, "not in this test",
+		},
 		{"the build", inAgent, "FAILED build compile tests of .: exit status 1\n", true, "not in this test: build compile"},
-		{"named as Go does", inAgent, "FAILED race github.com/purelb/purelb-operator/nodeagent TestAnnounce nodeagent/agent_test.go:30\n", true, ""},
+		{
+			"named as Go does", inAgent,
+			"FAILED race github.com/purelb/purelb-operator/nodeagent TestAnnounce nodeagent/agent_test.go:30\n", true, "",
+		},
 		{"without the dot", inAgent, "FAILED race nodeagent TestAnnounce nodeagent/agent_test.go:30\n", true, ""},
 		{"a part of the test", inAgent, "FAILED race ./nodeagent TestAnnounce/IPv6 nodeagent/agent_test.go:30\n", true, ""},
 		{"without a place", inAgent, "FAILED race ./nodeagent TestAnnounce\n", true, ""},
-		{"one of several", inAgent, "FAILED race ./nodeagent TestB b_test.go:1\nFAILED race ./nodeagent TestAnnounce a_test.go:1\n", true, ""},
-		{"another test", inAgent, "FAILED race ./nodeagent TestAnnounceTwice b_test.go:1\n", true, "not in this test: race ./nodeagent TestAnnounceTwice b_test.go:1"},
+		{
+			"one of several", inAgent,
+			"FAILED race ./nodeagent TestB b_test.go:1\nFAILED race ./nodeagent TestAnnounce a_test.go:1\n", true, "",
+		},
+		{
+			"another test", inAgent, "FAILED race ./nodeagent TestAnnounceTwice b_test.go:1\n", true,
+			"not in this test: race ./nodeagent TestAnnounceTwice b_test.go:1",
+		},
 		{"another package", inAgent, "FAILED race ./controllers TestAnnounce b_test.go:1\n", true, "not in this test"},
 		{"another step", inAgent, "FAILED pure ./nodeagent TestAnnounce b_test.go:1\n", true, "not in this test"},
 		{"a package below", inAgent, "FAILED race ./nodeagent/plan TestAnnounce b_test.go:1\n", true, "not in this test"},
-		{"does not build", inAgent, "FAILED race ./nodeagent (build) nodeagent/agent.go:7\n", true, "not in this test: race ./nodeagent (build) nodeagent/agent.go:7"},
+		{
+			"does not build", inAgent, "FAILED race ./nodeagent (build) nodeagent/agent.go:7\n", true,
+			"not in this test: race ./nodeagent (build) nodeagent/agent.go:7",
+		},
 		{"says nothing", inAgent, "make: *** [test] Error 2\n", true, "it names no failure"},
-		{"the test prints such a line", inAgent, "    FAILED race ./nodeagent\nFAILED to start\n", true, "not in this test: race ./nodeagent"},
+		{
+			"the test prints such a line", inAgent, "    FAILED race ./nodeagent\nFAILED to start\n", true,
+			"not in this test: race ./nodeagent",
+		},
 		{"a module", inModule, "FAILED modules test/gitops TestTrust trust_test.go:40\n", true, ""},
 		{"a spec", spec, "FAILED smoke smoke a Service: gets an address test/e2e/service_test.go:12\n", true, ""},
 		{"a spec without a package", spec, "FAILED smoke a Service: gets an address test/e2e/service_test.go:12\n", true, ""},
-		{"another spec", spec, "FAILED smoke smoke a Service: keeps its address test/e2e/service_test.go:12\n", true, "not in this test"},
+		{
+			"another spec", spec, "FAILED smoke smoke a Service: keeps its address test/e2e/service_test.go:12\n", true,
+			"not in this test",
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			got := judge(row.of, row.output, row.isRed)
@@ -123,11 +163,17 @@ func TestSelections(t *testing.T) {
 		{step: "race", pkg: "./nodeagent", test: "TestB"},
 		{step: smoke, pkg: smoke, test: "the node's address (IPv4)"},
 	})
-	want := []selection{{"race", "./nodeagent", []string{"TestB", "TestA"}}, {"pure", "./nodeagent/plan", []string{"TestA"}}, {smoke, smoke, []string{"the node's address (IPv4)"}}}
+	want := []selection{
+		{"race", "./nodeagent", []string{"TestB", "TestA"}}, {"pure", "./nodeagent/plan", []string{"TestA"}},
+		{smoke, smoke, []string{"the node's address (IPv4)"}},
+	}
 	if !reflect.DeepEqual(all, want) {
 		t.Errorf("%v", all)
 	}
-	for i, want := range []string{`-package './nodeagent' -run '^(TestB|TestA)\b'`, `-package './nodeagent/plan' -run '^(TestA)\b'`, `-focus 'the node'\''s address \(IPv4\)'`} {
+	for i, want := range []string{
+		`-package './nodeagent' -run '^(TestB|TestA)\b'`, `-package './nodeagent/plan' -run '^(TestA)\b'`,
+		`-focus 'the node'\''s address \(IPv4\)'`,
+	} {
 		if got := gateArguments(all[i]); got != want {
 			t.Errorf("%s, and not %s", got, want)
 		}
@@ -191,7 +237,8 @@ func TestTree(t *testing.T) {
 	}
 	inGit := func(args ...string) {
 		t.Helper()
-		cmd := exec.Command("git", append([]string{"-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"}, args...)...)
+		cmd := exec.Command("git",
+			append([]string{"-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"}, args...)...)
 		cmd.Dir = root
 		if output, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("git %v: %v\n%s", args, err, output)
@@ -218,7 +265,10 @@ func TestTree(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for name, want := range map[string]string{"edited": "after\n", "new/file": "after\n", "removed": "", "bin/kustomize": "a tool", "bin/purelb": "", "a.go": "package a\n\nfunc two() int { return 2 }\n"} {
+		for name, want := range map[string]string{
+			"edited": "after\n", "new/file": "after\n", "removed": "", "bin/kustomize": "a tool", "bin/purelb": "",
+			"a.go": "package a\n\nfunc two() int { return 2 }\n",
+		} {
 			got, err := os.ReadFile(filepath.Join(copied.folder, name))
 			if string(got) != want || (err == nil) != (want != "") {
 				t.Errorf("%s: %q, %v", name, got, err)
@@ -231,7 +281,8 @@ func TestTree(t *testing.T) {
 		patch := func(after string) string {
 			t.Helper()
 			file := filepath.Join(t.TempDir(), "one.patch")
-			text := "A header.\n\n--- a/a.go\n+++ b/a.go\n@@ -1,3 +1,3 @@\n package a\n \n-func two() int { return 2 }\n+" + after + "\n"
+			text := "A header.\n\n--- a/a.go\n+++ b/a.go\n@@ -1,3 +1,3 @@\n package a\n \n-func two() int { return 2 }\n+" +
+				after + "\n"
 			if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 				t.Fatal(err)
 			}
@@ -247,10 +298,12 @@ func TestTree(t *testing.T) {
 		if complaint, err := compile(patch("func two() int { return 3 }")); complaint != "" || err != nil {
 			t.Errorf("a patch that compiles: %q, %v", complaint, err)
 		}
-		if complaint, err := compile(patch("func two() int { return three }")); !strings.Contains(complaint, "three") || err != nil {
+		if complaint, err := compile(patch("func two() int { return three }")); !strings.Contains(complaint, "three") ||
+			err != nil {
 			t.Errorf("a patch that does not compile: %q, %v", complaint, err)
 		}
-		if got, err := os.ReadFile(filepath.Join(copied.folder, "a.go")); err != nil || !strings.Contains(string(got), "return 2") {
+		if got, err := os.ReadFile(filepath.Join(copied.folder, "a.go")); err != nil ||
+			!strings.Contains(string(got), "return 2") {
 			t.Errorf("a patch stays: %q, %v", got, err)
 		}
 		stale := patch("x")
@@ -258,7 +311,8 @@ func TestTree(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(stale, []byte(strings.ReplaceAll(string(content), "return 2", "return 7")), 0o644); err != nil {
+		if err := os.WriteFile(stale, []byte(strings.ReplaceAll(string(content), "return 2", "return 7")),
+			0o644); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := compile(stale); err == nil || !strings.Contains(err.Error(), "does not apply") {
@@ -280,7 +334,9 @@ func TestPatches(t *testing.T) {
 	}
 	for _, r := range regressions {
 		t.Run(r.name, func(t *testing.T) {
-			output, hasFailed, err := combinedOutput(command(t.Context(), root, "git", "apply", "--check", "--whitespace=nowarn", r.file))
+			output, hasFailed, err := combinedOutput(command(
+				t.Context(), root, "git", "apply", "--check", "--whitespace=nowarn", r.file,
+			))
 			if err != nil || hasFailed {
 				t.Errorf("%v\n%s", err, output)
 			}

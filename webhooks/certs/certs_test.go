@@ -40,8 +40,10 @@ func TestSource(t *testing.T) {
 	configuration := &admissionv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: "purelb-validating"},
 		Webhooks: []admissionv1.ValidatingWebhook{{
-			Name:                    "a.purelb.io",
-			ClientConfig:            admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: "default", Name: "hook"}},
+			Name: "a.purelb.io",
+			ClientConfig: admissionv1.WebhookClientConfig{
+				Service: &admissionv1.ServiceReference{Namespace: "default", Name: "hook"},
+			},
 			SideEffects:             ptr.To(admissionv1.SideEffectClassNone),
 			AdmissionReviewVersions: []string{"v1"},
 		}},
@@ -50,7 +52,9 @@ func TestSource(t *testing.T) {
 
 	// Another one each time: a controller is named after it.
 	secret := fmt.Sprintf("certificate-%d", time.Now().UnixNano())
-	mgr, err := ctrl.NewManager(config, ctrl.Options{Scheme: scheme.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}})
+	mgr, err := ctrl.NewManager(
+		config, ctrl.Options{Scheme: scheme.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}},
+	)
 	g.Expect(err).NotTo(HaveOccurred())
 	source, err := certs.New(ctx, mgr, c, certs.Options{
 		Namespace: "default", Secret: secret, Service: "hook", Configuration: configuration.Name,
@@ -94,7 +98,8 @@ func TestSource(t *testing.T) {
 	}).WithTimeout(time.Minute).Should(Succeed())
 
 	// Deleting the Secret renews the certificate.
-	g.Expect(c.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: secret}})).To(Succeed())
+	g.Expect(c.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: secret}})).
+		To(Succeed())
 	g.Eventually(func(g Gomega) {
 		g.Expect(trusted(g)).NotTo(Equal(first))
 	}).WithTimeout(time.Minute).Should(Succeed())

@@ -140,11 +140,17 @@ spec: {nodeSelector: {kubernetes.io/hostname: node9}}
 // forTenants has ServiceGroups that are not for everybody: the default one for some namespaces, among
 // them that of its Services, with two reservations, and the other one for Services that name none.
 func forTenants(o *Objects) {
-	o.Namespaces = []metav1.PartialObjectMetadata{{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{"tier": "gold"}}}}
+	o.Namespaces = []metav1.PartialObjectMetadata{
+		{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{"tier": "gold"}}},
+	}
 	one, two := o.ServiceGroups[0].DeepCopy(), o.ServiceGroups[1].DeepCopy()
-	one.Spec.AllowedNamespaces = &v1.AllowedNamespaces{From: v1.NamespacesFromSelector, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "gold"}}}
+	one.Spec.AllowedNamespaces = &v1.AllowedNamespaces{
+		From: v1.NamespacesFromSelector, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "gold"}},
+	}
 	one.Spec.AutoAssign, two.Spec.AutoAssign = ptr.To(false), ptr.To(true)
-	one.Spec.Reservations = []v1.Reservation{{Address: "192.168.1.240", Service: "shop/web"}, {Address: "192.168.1.242", Service: "shop/later"}}
+	one.Spec.Reservations = []v1.Reservation{
+		{Address: "192.168.1.240", Service: "shop/web"}, {Address: "192.168.1.242", Service: "shop/later"},
+	}
 	o.ServiceGroups = []v1.ServiceGroup{*one, *two}
 	for i := range o.Services {
 		delete(o.Services[i].Annotations, v1.AnnotationServiceGroup)
@@ -166,7 +172,8 @@ func TestGolden(t *testing.T) {
 		}},
 		{"status-nothing-readable", func(t *testing.T) result {
 			return StatusOf(must(NewCluster(t.Context(), &Objects{Unread: []Unread{
-				{"ServiceGroups", "servicegroups.purelb.io is forbidden"}, {"LBNodeAgents", "lbnodeagents.purelb.io is forbidden"}}}, "purelb-system"))(t))
+				{"ServiceGroups", "servicegroups.purelb.io is forbidden"},
+				{"LBNodeAgents", "lbnodeagents.purelb.io is forbidden"}}}, "purelb-system"))(t))
 		}},
 		{"status-manager-away", func(t *testing.T) result {
 			return StatusOf(clusterOf(t, func(o *Objects) { o.Deployments[0].Status.ReadyReplicas = 0 }))
@@ -177,7 +184,9 @@ func TestGolden(t *testing.T) {
 		}},
 		{"explain-web-successors", func(t *testing.T) result {
 			return must(ExplainService(clusterOf(t, func(o *Objects) {
-				o.Announcements[0].Spec.Addresses[0].Successors = []v1.Successor{{NodeName: "node3", Epoch: 3}, {NodeName: "node2", Epoch: 4}}
+				o.Announcements[0].Spec.Addresses[0].Successors = []v1.Successor{
+					{NodeName: "node3", Epoch: 3}, {NodeName: "node2", Epoch: 4},
+				}
 			}), "shop", "web"))(t)
 		}},
 		{"explain-api", func(t *testing.T) result { return must(ExplainService(clusterOf(t), "shop", "api"))(t) }},
@@ -191,8 +200,14 @@ func TestGolden(t *testing.T) {
 		{"where-reserved", func(t *testing.T) result {
 			return WhereIs(clusterOf(t, forTenants), netip.MustParseAddr("192.168.1.242"))
 		}},
-		{"explain-web-reserved", func(t *testing.T) result { return must(ExplainService(clusterOf(t, forTenants), "shop", "web"))(t) }},
-		{"explain-edge-auto", func(t *testing.T) result { return must(ExplainService(clusterOf(t, forTenants), "shop", "edge"))(t) }},
+		{
+			"explain-web-reserved",
+			func(t *testing.T) result { return must(ExplainService(clusterOf(t, forTenants), "shop", "web"))(t) },
+		},
+		{
+			"explain-edge-auto",
+			func(t *testing.T) result { return must(ExplainService(clusterOf(t, forTenants), "shop", "edge"))(t) },
+		},
 		{"pools-tenants", func(t *testing.T) result { return PoolListOf(clusterOf(t, forTenants)) }},
 		{"pools", func(t *testing.T) result { return PoolListOf(clusterOf(t)) }},
 		{"bgp", func(t *testing.T) result { return BGPOf(clusterOf(t)) }},
@@ -214,7 +229,10 @@ func TestGolden(t *testing.T) {
 			return must(OnePlan(PlanApply(t.Context(), clusterOf(t), filesOf(t, smallAgentFile))))(t)
 		}},
 		{"plan-apply-withdrawal", func(t *testing.T) result {
-			file := strings.Replace(smallAgentFile, "namespace: purelb-system", `namespace: purelb-system, annotations: {purelb.io/allow-withdrawal: "true"}`, 1)
+			file := strings.Replace(
+				smallAgentFile, "namespace: purelb-system",
+				`namespace: purelb-system, annotations: {purelb.io/allow-withdrawal: "true"}`, 1,
+			)
 			return must(OnePlan(PlanApply(t.Context(), clusterOf(t), filesOf(t, file))))(t)
 		}},
 		{"version", func(t *testing.T) result { return VersionsOf(clusterOf(t), "v0.2.0") }},
@@ -295,8 +313,9 @@ func TestSupportBundleIsRedacted(t *testing.T) {
 		}
 	}
 	for name, text := range map[string]string{
-		"services.yaml": "name: web", "announcements.yaml": "192.168.1.240", "pods.yaml": "value: redacted", "deployments.yaml": "value: redacted",
-		"events.yaml": "AddressAssigned", "leases.yaml": "purelb-node1", "status.yaml": "health: Degraded",
+		"services.yaml": "name: web", "announcements.yaml": "192.168.1.240", "pods.yaml": "value: redacted",
+		"deployments.yaml": "value: redacted",
+		"events.yaml":      "AddressAssigned", "leases.yaml": "purelb-node1", "status.yaml": "health: Degraded",
 	} {
 		if !strings.Contains(contents["purelb-support/"+name], text) {
 			t.Errorf("%s has no %q:\n%s", name, text, contents["purelb-support/"+name])

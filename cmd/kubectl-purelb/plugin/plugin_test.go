@@ -136,7 +136,10 @@ func TestUnread(t *testing.T) {
 				t.Errorf("%v is unread, and the health is %s", s.Unread, s.Health)
 			}
 			return answer{s.Summary, s.Unread}
-		}, []string{kindServiceGroups, kindServices, kindNodes, kindAnnouncements, kindDeployments, kindLBNodeAgents, kindCommons, kindBGPPeers}},
+		}, []string{
+			kindServiceGroups, kindServices, kindNodes, kindAnnouncements, kindDeployments, kindLBNodeAgents, kindCommons,
+			kindBGPPeers,
+		}},
 		"where": {func(c *Cluster) answer {
 			w := WhereIs(c, netip.MustParseAddr("192.168.1.242"))
 			return answer{w.Summary, w.Unread}
@@ -144,11 +147,17 @@ func TestUnread(t *testing.T) {
 		"plan lose": {func(c *Cluster) answer {
 			plans := must(PlanLoseAny(c))(t)
 			return answer{textOf(t, plans), plans.Unread}
-		}, []string{kindServiceGroups, kindServices, kindNodes, kindAnnouncements, kindDeployments, kindLBNodeAgents, kindCommons, kindEndpointSlices, kindLeases}},
+		}, []string{
+			kindServiceGroups, kindServices, kindNodes, kindAnnouncements, kindDeployments, kindLBNodeAgents, kindCommons,
+			kindEndpointSlices, kindLeases,
+		}},
 		"plan apply": {func(c *Cluster) answer {
 			plans := must(OnePlan(PlanApply(t.Context(), c, filesOf(t, groupFile))))(t)
 			return answer{plans.Plans[0].Summary, plans.Unread}
-		}, []string{kindServiceGroups, kindServices, kindNodes, kindAnnouncements, kindDeployments, kindLBNodeAgents, kindCommons, kindEndpointSlices, kindLeases, kindBGPPeers}},
+		}, []string{
+			kindServiceGroups, kindServices, kindNodes, kindAnnouncements, kindDeployments, kindLBNodeAgents, kindCommons,
+			kindEndpointSlices, kindLeases, kindBGPPeers,
+		}},
 		"pools": {func(c *Cluster) answer {
 			pools := PoolListOf(c)
 			return answer{textOf(t, pools), pools.Unread}
@@ -162,7 +171,8 @@ func TestUnread(t *testing.T) {
 			return answer{textOf(t, versions), versions.Unread}
 		}, []string{kindPods}},
 	} {
-		for _, kind := range []string{kindServiceGroups, kindLBNodeAgents, kindAnnouncements, kindCommons, kindBGPPeers, kindNodeRoutings,
+		for _, kind := range []string{kindServiceGroups, kindLBNodeAgents, kindAnnouncements, kindCommons, kindBGPPeers,
+			kindNodeRoutings,
 			kindServices, kindNodes, kindEndpointSlices, kindDeployments, kindPods, kindLeases} {
 			t.Run(command+" without "+kind, func(t *testing.T) {
 				got := ask.answer(clusterOf(t, func(o *Objects) { forget(o, kind) }))
@@ -179,7 +189,8 @@ func TestUnread(t *testing.T) {
 		}
 	}
 	c := clusterOf(t, func(o *Objects) { forget(o, kindEndpointSlices) })
-	if e := must(ExplainService(c, "shop", "web"))(t); len(e.Unread) != 1 || !strings.Contains(e.Summary, "EndpointSlices cannot be read") {
+	if e := must(ExplainService(c, "shop", "web"))(t); len(e.Unread) != 1 ||
+		!strings.Contains(e.Summary, "EndpointSlices cannot be read") {
 		t.Errorf("%v: %s", e.Unread, e.Summary)
 	}
 }
@@ -191,17 +202,21 @@ func TestOldRelease(t *testing.T) {
 		return interceptor.NewClient(clientfake.NewClientBuilder().WithScheme(scheme).Build(), interceptor.Funcs{
 			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 				if slices.Contains(missing, strings.TrimPrefix(fmt.Sprintf("%T", list), "*v1.")) {
-					return &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "purelb.io", Kind: "X"}, SearchedVersions: []string{"v1"}}
+					return &meta.NoKindMatchError{
+						GroupKind: schema.GroupKind{Group: "purelb.io", Kind: "X"}, SearchedVersions: []string{"v1"},
+					}
 				}
 				return c.List(ctx, list, options...)
 			},
 		})
 	}
-	if o := must(ReadObjects(t.Context(), without("BGPPeerList", "NodeRoutingList"), "purelb-system"))(t); len(o.Unread) > 0 {
+	if o := must(ReadObjects(t.Context(), without("BGPPeerList", "NodeRoutingList"),
+		"purelb-system"))(t); len(o.Unread) > 0 {
 		t.Errorf("without BGP: %v", o.Unread)
 	}
 	o := must(ReadObjects(t.Context(), without("ServiceGroupList"), "purelb-system"))(t)
-	if status := StatusOf(must(NewCluster(t.Context(), o, "purelb-system"))(t)); status.Health != Unknown || !strings.Contains(textOf(t, status), "no matches for kind") {
+	if status := StatusOf(must(NewCluster(t.Context(), o, "purelb-system"))(t)); status.Health != Unknown ||
+		!strings.Contains(textOf(t, status), "no matches for kind") {
 		t.Errorf("without PureLB: %s", textOf(t, status))
 	}
 }
@@ -240,9 +255,12 @@ func TestObserveLeases(t *testing.T) {
 			for ctx.Err() == nil {
 				time.Sleep(time.Second)
 				for node, wrong := range clocks {
-					renewed := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "purelb-system", Name: v1.LeasePrefix + node}}
+					renewed := &coordinationv1.Lease{
+						ObjectMeta: metav1.ObjectMeta{Namespace: "purelb-system", Name: v1.LeasePrefix + node},
+					}
 					patch := fmt.Sprintf(`{"spec":{"renewTime":%q}}`, time.Now().Add(wrong).UTC().Format(metav1.RFC3339Micro))
-					if err := api.Patch(context.Background(), renewed, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+					if err := api.Patch(context.Background(), renewed,
+						client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
 						t.Error(err)
 					}
 				}
@@ -251,7 +269,9 @@ func TestObserveLeases(t *testing.T) {
 		if err := o.ObserveLeases(ctx, api, "purelb-system"); err != nil {
 			t.Fatal(err)
 		}
-		for node, want := range map[string]bool{"ahead": false, "right": false, "behind": false, "dead": true, "long-dead": true} {
+		for node, want := range map[string]bool{
+			"ahead": false, "right": false, "behind": false, "dead": true, "long-dead": true,
+		} {
 			if o.Silent[node] != want {
 				t.Errorf("%s is silent: %v", node, o.Silent[node])
 			}
@@ -262,8 +282,10 @@ func TestObserveLeases(t *testing.T) {
 // A file with a ServiceGroup that is in use has no status; the API server keeps the one there is.
 func TestPlanApplyExternal(t *testing.T) {
 	for name, file := range map[string]string{
-		"unchanged":        netboxGroupFile,
-		"another dnsName":  strings.Replace(netboxGroupFile, "aggregation: default", "aggregation: default, dnsName: 'a.example'", 1),
+		"unchanged": netboxGroupFile,
+		"another dnsName": strings.Replace(
+			netboxGroupFile, "aggregation: default", "aggregation: default, dnsName: 'a.example'", 1,
+		),
 		"one prefix more":  strings.Replace(netboxGroupFile, "[192.168.1.128/26]", "[192.168.1.128/26, 192.168.1.64/26]", 1),
 		"a status of none": netboxGroupFile + "status: {type: remote, allocatedIPv4: 77}",
 	} {
@@ -297,18 +319,31 @@ metadata: {name: p, namespace: default}
 spec: {peerASN: 65000, myASN: 65001, peerAddress: 192.168.1.1}
 `
 	for name, row := range map[string]struct{ file, want string }{
-		"a list that is none":        {strings.Replace(shrunkGroupFile, "[{pool: 192.168.1.242, subnet: 192.168.1.0/24}]", "oops", 1), "spec.local.v4pools"},
-		"another version":            {strings.Replace(shrunkGroupFile, "purelb.io/v1", "purelb.io/v2", 1), "purelb.io/v2"},
-		"an unknown kind":            {strings.Replace(shrunkGroupFile, "kind: ServiceGroup", "kind: ServiceGruop", 1), "ServiceGruop"},
-		"a misspelt field":           {strings.Replace(shrunkGroupFile, "{pool:", "{poool: 1, pool:", 1), "poool"},
-		"an agent elsewhere":         {strings.Replace(strings.Replace(smallAgentFile, "purelb-system", "shop", 1), "default", "other", 1), "only LBNodeAgents in namespace purelb-system count"},
-		"a peer elsewhere":           {peer, "only BGPPeers in namespace purelb-system count"},
-		"a peer with a bad address":  {strings.Replace(strings.Replace(peer, "namespace: default", "namespace: purelb-system", 1), "192.168.1.1}", "127.0.0.1}", 1), "must be the address of one host on the network"},
+		"a list that is none": {
+			strings.Replace(shrunkGroupFile, "[{pool: 192.168.1.242, subnet: 192.168.1.0/24}]", "oops", 1), "spec.local.v4pools",
+		},
+		"another version": {strings.Replace(shrunkGroupFile, "purelb.io/v1", "purelb.io/v2", 1), "purelb.io/v2"},
+		"an unknown kind": {
+			strings.Replace(shrunkGroupFile, "kind: ServiceGroup", "kind: ServiceGruop", 1), "ServiceGruop",
+		},
+		"a misspelt field": {strings.Replace(shrunkGroupFile, "{pool:", "{poool: 1, pool:", 1), "poool"},
+		"an agent elsewhere": {
+			strings.Replace(strings.Replace(smallAgentFile, "purelb-system", "shop", 1), "default", "other", 1),
+			"only LBNodeAgents in namespace purelb-system count",
+		},
+		"a peer elsewhere": {peer, "only BGPPeers in namespace purelb-system count"},
+		"a peer with a bad address": {
+			strings.Replace(
+				strings.Replace(peer, "namespace: default", "namespace: purelb-system", 1), "192.168.1.1}", "127.0.0.1}", 1,
+			),
+			"must be the address of one host on the network",
+		},
 		"two settings for one route": {twoRoutes, "are in the same network 172.31.0.0/24"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			plan := must(PlanApply(t.Context(), clusterOf(t), filesOf(t, row.file)))(t)
-			if !plan.Breaks || plan.Summary != "would be refused" || !strings.Contains(strings.Join(plan.Refusals, "\n"), row.want) {
+			if !plan.Breaks || plan.Summary != "would be refused" ||
+				!strings.Contains(strings.Join(plan.Refusals, "\n"), row.want) {
 				t.Errorf("plan apply: %s: %q", plan.Summary, plan.Refusals)
 			}
 			validation := must(Validate(t.Context(), filesOf(t, row.file), "purelb-system"))(t)
@@ -324,16 +359,20 @@ func TestExternalPools(t *testing.T) {
 	c := clusterOf(t, withNetbox(t))
 	pools := PoolsOf(c)
 	i := slices.IndexFunc(pools, func(p Pool) bool { return p.Group == "nb" })
-	if p := pools[i]; p.IPv4.String() != "60/62" || len(p.Ranges) != 1 || p.Ranges[0].Used != 60 || p.Ranges[0].Announce != v1.AnnounceLocal || len(p.Problems) != 2 {
+	if p := pools[i]; p.IPv4.String() != "60/62" || len(p.Ranges) != 1 || p.Ranges[0].Used != 60 ||
+		p.Ranges[0].Announce != v1.AnnounceLocal || len(p.Problems) != 2 {
 		t.Errorf("%+v", p)
 	}
 	text := textOf(t, StatusOf(c))
-	for _, want := range []string{"Reachable is False: NetBox refuses the token", "Drift is True: 40 records are of no Service"} {
+	for _, want := range []string{
+		"Reachable is False: NetBox refuses the token", "Drift is True: 40 records are of no Service",
+	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("status does not say %q:\n%s", want, text)
 		}
 	}
-	if w := WhereIs(c, netip.MustParseAddr("192.168.1.150")); w.Summary != "is of no Service; whether it is free, the external IPAM system knows" {
+	if w := WhereIs(c, netip.MustParseAddr("192.168.1.150")); w.Summary != "is of no Service; whether it is free, the "+
+		"external IPAM system knows" {
 		t.Errorf("192.168.1.150 %s", w.Summary)
 	}
 }
@@ -358,7 +397,9 @@ func TestWhyUnnamed(t *testing.T) {
 		"routed: the Service names none, and an address of this one is reserved for it": func(sg *v1.ServiceGroup) {
 			sg.Spec.Reservations = []v1.Reservation{{Address: address, Service: "shop/edge"}}
 		},
-		"routed: the Service named it, or an address of it, before; it names none now": func(sg *v1.ServiceGroup) { sg.Spec.AutoAssign = nil },
+		"routed: the Service named it, or an address of it, before; it names none now": func(sg *v1.ServiceGroup) {
+			sg.Spec.AutoAssign = nil
+		},
 		"routed: its addresses are of it; it now asks for default; the group is gone, and the Service keeps what it has": func(sg *v1.ServiceGroup) {
 			sg.Name = "gone"
 		},
@@ -373,14 +414,18 @@ func TestWhyUnnamed(t *testing.T) {
 func TestSupportBundleOfSharedNamespace(t *testing.T) {
 	c := clusterOf(t, func(o *Objects) {
 		o.Deployments[0].Spec.Template.Annotations = map[string]string{"vault.example/template": "hunter2-annotation"}
-		o.Pods[0].Spec.Containers = append(o.Pods[0].Spec.Containers, corev1.Container{Name: "injected", Args: []string{"--key=hunter2-sidecar"}})
+		o.Pods[0].Spec.Containers = append(
+			o.Pods[0].Spec.Containers, corev1.Container{Name: "injected", Args: []string{"--key=hunter2-sidecar"}},
+		)
 		o.Pods[0].Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
 			Name: "debug", Env: []corev1.EnvVar{{Name: "TOKEN", Value: "hunter2-ephemeral"}}}}}
-		o.Pods = append(o.Pods, corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "billing-db-0", Namespace: "purelb-system"}, Spec: corev1.PodSpec{
-			Containers: []corev1.Container{{Name: "db", Args: []string{"--admin-password=hunter2-arg"}}}}})
+		o.Pods = append(o.Pods,
+			corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "billing-db-0", Namespace: "purelb-system"}, Spec: corev1.PodSpec{
+				Containers: []corev1.Container{{Name: "db", Args: []string{"--admin-password=hunter2-arg"}}}}})
 	})
 	var out bytes.Buffer
-	if err := WriteSupportBundle(t.Context(), &out, c, nil, fake.NewClientset(&c.Pods[0], &c.Pods[1]), time.Unix(0, 0)); err != nil {
+	if err := WriteSupportBundle(t.Context(), &out, c, nil, fake.NewClientset(&c.Pods[0], &c.Pods[1]),
+		time.Unix(0, 0)); err != nil {
 		t.Fatal(err)
 	}
 	contents := unpacked(t, &out)
@@ -412,9 +457,13 @@ func TestDrainChangesNothing(t *testing.T) {
 	scheme := must(NewScheme())(t)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
 	agent := &v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: "purelb-system"}}
-	forbidden := interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+	forbidden := interceptor.Funcs{List: func(
+		ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption,
+	) error {
 		if _, isAnnouncements := list.(*v1.AnnouncementList); isAnnouncements {
-			return apierrors.NewForbidden(schema.GroupResource{Group: "purelb.io", Resource: "announcements"}, "", errors.New("no"))
+			return apierrors.NewForbidden(
+				schema.GroupResource{Group: "purelb.io", Resource: "announcements"}, "", errors.New("no"),
+			)
 		}
 		return c.List(ctx, list, options...)
 	}}
@@ -423,15 +472,20 @@ func TestDrainChangesNothing(t *testing.T) {
 		namespace string
 		want      string
 	}{
-		"its user may not list Announcements": {interceptor.NewClient(clientfake.NewClientBuilder().WithScheme(scheme).WithObjects(node.DeepCopy(), agent.DeepCopy()).Build(), forbidden),
+		"its user may not list Announcements": {interceptor.NewClient(
+			clientfake.NewClientBuilder().WithScheme(scheme).WithObjects(node.DeepCopy(), agent.DeepCopy()).Build(), forbidden,
+		),
 			"purelb-system", "announcements.purelb.io is forbidden"},
-		"PureLB is elsewhere": {clientfake.NewClientBuilder().WithScheme(scheme).WithObjects(node.DeepCopy(), agent.DeepCopy()).Build(),
+		"PureLB is elsewhere": {clientfake.NewClientBuilder().WithScheme(scheme).WithObjects(
+			node.DeepCopy(), agent.DeepCopy(),
+		).Build(),
 			"metallb-system", "--purelb-namespace"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
 			err := Drain(t.Context(), row.api, row.namespace, "node1", &out)
-			if err == nil || !strings.Contains(err.Error(), row.want) || !strings.Contains(err.Error(), "node1 is as it was") || out.Len() > 0 {
+			if err == nil || !strings.Contains(err.Error(), row.want) || !strings.Contains(err.Error(), "node1 is as it was") ||
+				out.Len() > 0 {
 				t.Errorf("%v\n%s", err, out.String())
 			}
 			var now corev1.Node
@@ -444,12 +498,18 @@ func TestDrainChangesNothing(t *testing.T) {
 
 // Undrain removes one label, although it has seen no other: somebody else adds one meanwhile.
 func TestUndrainLeavesOtherLabels(t *testing.T) {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1", Labels: map[string]string{corev1.LabelNodeExcludeBalancers: drainedBy}}}
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "node1", Labels: map[string]string{corev1.LabelNodeExcludeBalancers: drainedBy}},
+	}
 	api := clientfake.NewClientBuilder().WithScheme(must(NewScheme())(t)).WithObjects(node).Build()
 	late := interceptor.NewClient(api, interceptor.Funcs{
-		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, options ...client.PatchOption) error {
+		Patch: func(
+			ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, options ...client.PatchOption,
+		) error {
 			labelled := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
-			if err := c.Patch(ctx, labelled, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"rack":"a"}}}`))); err != nil {
+			if err := c.Patch(
+				ctx, labelled, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"rack":"a"}}}`)),
+			); err != nil {
 				return err
 			}
 			return c.Patch(ctx, obj, patch, options...)

@@ -48,7 +48,8 @@ func TestAttackForgedRow(t *testing.T) {
 				if !strings.Contains(plain, "ok") {
 					t.Fatalf("the message is not shown: %s", plain)
 				}
-				if strings.Count(got, "\n") != strings.Count(plain, "\n") || strings.ContainsFunc(got, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }) {
+				if strings.Count(got, "\n") != strings.Count(plain, "\n") ||
+					strings.ContainsFunc(got, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }) {
 					t.Errorf("got %q", got)
 				}
 			}

@@ -14,7 +14,9 @@ import (
 
 func TestMemoryConforms(t *testing.T) {
 	ipamtest.Conformance(t, func(*testing.T) ipamtest.Fixture {
-		m := &ipamtest.Memory{Pool: netipx.MustParseIPRange("10.0.0.1-10.0.0.9"), Subnet: netip.MustParsePrefix("10.0.0.0/24")}
+		m := &ipamtest.Memory{
+			Pool: netipx.MustParseIPRange("10.0.0.1-10.0.0.9"), Subnet: netip.MustParsePrefix("10.0.0.0/24"),
+		}
 		return ipamtest.Fixture{
 			Connect: func(_ *testing.T, cluster types.UID) ipam.System { return m.Of(cluster) },
 			Family:  allocation.IPv4, Outside: netip.MustParseAddr("10.0.0.10"),

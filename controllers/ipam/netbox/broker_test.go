@@ -44,7 +44,8 @@ func (w *world) startBrokerOf(cluster ipam.Cluster) *ipam.Broker {
 		Connect: func(_ string, config *allocation.Netbox, token string, cluster types.UID) (ipam.System, error) {
 			return netbox.Connect(config, token, cluster, netbox.Options{Now: time.Now})
 		},
-		AnswersChanged: func(types.NamespacedName) {}, ObservationChanged: func(string) {}, FoundDifference: func(string, ipam.Owner, string) {},
+		AnswersChanged: func(types.NamespacedName) {}, ObservationChanged: func(string) {},
+		FoundDifference: func(string, ipam.Owner, string) {},
 	})
 	ended := make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -69,7 +70,9 @@ func TestFaultPermissionOfOneGroup(t *testing.T) {
 	defer w.fake.SetTokens(map[string]fake.Token{fake.TokenV2: {}})
 	b := w.startBroker()
 	bySelector := w.config()
-	bySelector.Sources = map[allocation.Family]allocation.NetboxSource{allocation.IPv4: {Selector: v1.NetboxSelector{Tag: tag}}}
+	bySelector.Sources = map[allocation.Family]allocation.NetboxSource{
+		allocation.IPv4: {Selector: v1.NetboxSelector{Tag: tag}},
+	}
 	b.Configure("selector", bySelector)
 	reasonOf := func(group string) func() string { return func() string { return b.Observation(group).Reason } }
 	g.Eventually(reasonOf("selector")).WithTimeout(30 * time.Second).Should(Equal(v1.ReasonIPAMRefused))
@@ -77,7 +80,8 @@ func TestFaultPermissionOfOneGroup(t *testing.T) {
 	wanted := allocation.IPAMRequest{Group: "prefix", Family: allocation.IPv4}
 	owner := request("web").Owner
 	b.Want(owner, []allocation.IPAMRequest{wanted})
-	g.Eventually(func() allocation.Offer { return b.Offers(owner.UID)[wanted] }).WithTimeout(30 * time.Second).Should(Equal(allocation.Offer{Address: w.addr(1)}))
+	g.Eventually(func() allocation.Offer { return b.Offers(owner.UID)[wanted] }).WithTimeout(30 * time.Second).
+		Should(Equal(allocation.Offer{Address: w.addr(1)}))
 	g.Eventually(reasonOf("prefix")).WithTimeout(30 * time.Second).Should(Equal(v1.ReasonReachable))
 	g.Expect(reasonOf("selector")()).To(Equal(v1.ReasonIPAMRefused))
 }
@@ -104,12 +108,14 @@ func TestFaultOneRequest(t *testing.T) {
 		return true
 	}, nil)
 	b.Want(first, nil) // its record cannot be deleted
-	g.Eventually(func() map[netip.Addr]string { return b.Observation("group").Differences }).WithTimeout(30 * time.Second).Should(
-		HaveKeyWithValue(w.addr(1), "its record cannot be deleted: NetBox "+w.base+" cannot be asked: it answers 500"))
+	g.Eventually(func() map[netip.Addr]string { return b.Observation("group").Differences }).WithTimeout(30 * time.Second).
+		Should(
+			HaveKeyWithValue(w.addr(1), "its record cannot be deleted: NetBox "+w.base+" cannot be asked: it answers 500"))
 	b.Want(second, []allocation.IPAMRequest{wanted})
 	g.Eventually(offerTo(second)).WithTimeout(30 * time.Second).Should(Equal(allocation.Offer{Address: w.addr(2)}))
 	g.Expect(b.Observation("group").Reason).To(Equal(v1.ReasonReachable))
 	w.fake.SetFaults(nil, nil)
 	g.Eventually(func() int { return len(w.fake.Addresses()) }).WithTimeout(30 * time.Second).Should(Equal(1))
-	g.Eventually(func() map[netip.Addr]string { return b.Observation("group").Differences }).WithTimeout(30 * time.Second).Should(BeEmpty())
+	g.Eventually(func() map[netip.Addr]string { return b.Observation("group").Differences }).WithTimeout(30 * time.Second).
+		Should(BeEmpty())
 }

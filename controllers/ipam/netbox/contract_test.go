@@ -65,7 +65,9 @@ func contractStatus(w *world) {
 	if got := w.send(http.MethodGet, status, nil).want(w, http.StatusOK); got.object["netbox-version"] == nil {
 		w.Errorf("got %s", got.text)
 	}
-	w.sendAs("Token 0000000000000000000000000000000000000000", http.MethodGet, status, nil, nil).want(w, http.StatusForbidden)
+	w.sendAs("Token 0000000000000000000000000000000000000000", http.MethodGet, status, nil, nil).want(
+		w, http.StatusForbidden,
+	)
 }
 
 func contractOne(w *world) {
@@ -76,7 +78,8 @@ func contractOne(w *world) {
 		"tags": []object{{"slug": tag}}, "tenant": object{"slug": tenant},
 	}).want(w, http.StatusCreated).object
 	for path, want := range map[string]any{
-		"address": address(w.v4, 1), "status.value": "active", "role.value": "vip", "description": "purelb " + w.id, "dns_name": "web.test.example",
+		"address": address(w.v4, 1), "status.value": "active", "role.value": "vip", "description": "purelb " + w.id,
+		"dns_name":    "web.test.example",
 		"tenant.slug": tenant, "vrf": nil, "family.value": 4.0,
 	} {
 		if value := at(got, path); value != want {
@@ -107,11 +110,18 @@ func at(o object, path string) any {
 func contractSeveral(w *world) {
 	small := netip.PrefixFrom(w.v4.Addr(), 29)
 	id := w.prefix(small, nil)
-	got := w.send(http.MethodPost, available(id), []object{{"description": "a"}, {"description": "b"}}).want(w, http.StatusCreated)
+	got := w.send(http.MethodPost, available(id), []object{{"description": "a"}, {"description": "b"}}).want(
+		w, http.StatusCreated,
+	)
 	if len(got.list) != 2 || got.list[0]["address"] != address(small, 1) || got.list[1]["address"] != address(small, 2) {
 		w.Errorf("got %s", got.text)
 	}
-	w.send(http.MethodPost, available(id), []object{{"description": "c"}, {"description": "d"}, {"description": "e"}, {"description": "f"}, {"description": "g"}}).want(w, http.StatusConflict)
+	w.send(
+		http.MethodPost, available(id),
+		[]object{
+			{"description": "c"}, {"description": "d"}, {"description": "e"}, {"description": "f"}, {"description": "g"},
+		},
+	).want(w, http.StatusConflict)
 	if n := len(w.list(addresses + "?parent=" + url.QueryEscape(small.String()))); n != 2 {
 		w.Errorf("%d addresses, want 2", n)
 	}
@@ -120,7 +130,8 @@ func contractSeveral(w *world) {
 func contractPoolAndIPv6(w *world) {
 	small := netip.PrefixFrom(w.v4.Addr(), 30)
 	pool := w.prefix(small, object{"is_pool": true})
-	if got := w.send(http.MethodPost, available(pool), object{"description": "x"}).want(w, http.StatusCreated).object; got["address"] != address(small, 0) {
+	if got := w.send(http.MethodPost, available(pool), object{"description": "x"}).want(w, http.StatusCreated).
+		object; got["address"] != address(small, 0) {
 		w.Errorf("of a pool: got %v", got["address"])
 	}
 	six := w.prefix(w.v6, nil)
@@ -132,16 +143,26 @@ func contractPoolAndIPv6(w *world) {
 
 func contractRange(w *world) {
 	w.prefix(w.v4, nil)
-	id := w.create(ranges, object{"start_address": address(w.v4, 10), "end_address": address(w.v4, 11), "status": "active"})
+	id := w.create(
+		ranges, object{"start_address": address(w.v4, 10), "end_address": address(w.v4, 11), "status": "active"},
+	)
 	path := fmt.Sprintf("%s%d/available-ips/", ranges, id)
 	for n := 10; n <= 11; n++ {
-		if got := w.send(http.MethodPost, path, object{"description": "x"}).want(w, http.StatusCreated).object; got["address"] != address(w.v4, n) {
+		if got := w.send(http.MethodPost, path, object{"description": "x"}).want(w, http.StatusCreated).
+			object; got["address"] != address(w.v4, n) {
 			w.Errorf("got %v", got["address"])
 		}
 	}
 	w.send(http.MethodPost, path, object{"description": "x"}).want(w, http.StatusConflict)
-	populated := w.create(ranges, object{"start_address": address(w.v4, 20), "end_address": address(w.v4, 21), "status": "active", "mark_populated": true})
-	w.send(http.MethodPost, fmt.Sprintf("%s%d/available-ips/", ranges, populated), object{"description": "x"}).want(w, http.StatusConflict)
+	populated := w.create(
+		ranges,
+		object{
+			"start_address": address(w.v4, 20), "end_address": address(w.v4, 21), "status": "active", "mark_populated": true,
+		},
+	)
+	w.send(http.MethodPost, fmt.Sprintf("%s%d/available-ips/", ranges, populated), object{"description": "x"}).want(
+		w, http.StatusConflict,
+	)
 	got := w.send(http.MethodPost, addresses, object{"address": address(w.v4, 20)}).want(w, http.StatusBadRequest)
 	if got.object["address"] == nil {
 		w.Errorf("in a populated range: %s", got.text)
@@ -157,7 +178,8 @@ func contractVRF(w *world) {
 		w.Errorf("vrf: %v", got["vrf"])
 	}
 	// The same address is free outside of the VRF.
-	if got := w.send(http.MethodPost, available(global), object{"description": "x"}).want(w, http.StatusCreated).object; got["address"] != address(w.v4, 1) || got["vrf"] != nil {
+	if got := w.send(http.MethodPost, available(global), object{"description": "x"}).want(w, http.StatusCreated).
+		object; got["address"] != address(w.v4, 1) || got["vrf"] != nil {
 		w.Errorf("outside: %v", got)
 	}
 	host := strings.Split(address(w.v4, 1), "/")[0]
@@ -226,7 +248,8 @@ func contractNoPrefix(w *world) {
 func contractTokens(w *world) {
 	for _, authorization := range []string{"", "Token 00000000000000000000000000000000000000ff", "Basic YTpi"} {
 		got := w.sendAs(authorization, http.MethodPost, addresses, object{}, nil).want(w, http.StatusForbidden)
-		if text, _ := got.object["detail"].(string); text == "" || !strings.HasPrefix(got.header.Get("Content-Type"), "application/json") {
+		if text, _ := got.object["detail"].(string); text == "" ||
+			!strings.HasPrefix(got.header.Get("Content-Type"), "application/json") {
 			w.Errorf("%q: got %s", authorization, got.text)
 		}
 	}
@@ -294,9 +317,20 @@ func contractFilters(w *world) {
 	tenant, tag := w.named(tenants), w.named(tags)
 	w.prefix(w.v4, nil)
 	mark := "purelb " + w.id + "/test/web"
-	w.send(http.MethodPost, addresses, object{"address": address(w.v4, 5), "role": "vip", "description": mark + "/1", "tenant": object{"slug": tenant}, "status": "reserved"}).want(w, http.StatusCreated)
-	w.send(http.MethodPost, addresses, object{"address": address(w.v4, 6), "description": mark + "/2 | 100% of it_all", "tags": []object{{"slug": tag}}}).want(w, http.StatusCreated)
-	w.send(http.MethodPost, addresses, object{"address": address(w.v4, 7), "description": "other " + mark}).want(w, http.StatusCreated)
+	w.send(
+		http.MethodPost, addresses,
+		object{
+			"address": address(w.v4, 5), "role": "vip", "description": mark + "/1", "tenant": object{"slug": tenant},
+			"status": "reserved",
+		},
+	).want(w, http.StatusCreated)
+	w.send(
+		http.MethodPost, addresses,
+		object{"address": address(w.v4, 6), "description": mark + "/2 | 100% of it_all", "tags": []object{{"slug": tag}}},
+	).want(w, http.StatusCreated)
+	w.send(http.MethodPost, addresses, object{"address": address(w.v4, 7), "description": "other " + mark}).want(
+		w, http.StatusCreated,
+	)
 	host := func(n int) string { return strings.Split(address(w.v4, n), "/")[0] }
 	for _, row := range []struct {
 		query url.Values
@@ -332,7 +366,13 @@ func contractFiltersOfPrefixes(w *world) {
 	tenant, tag, role := w.named(tenants), w.named(tags), w.named(roles)
 	w.prefix(w.v4, object{"tenant": object{"slug": tenant}, "tags": []object{{"slug": tag}}, "role": object{"slug": role}})
 	w.prefix(w.v6, object{"tenant": object{"slug": tenant}, "status": "container"})
-	w.create(ranges, object{"start_address": address(w.v4, 10), "end_address": address(w.v4, 20), "status": "active", "tags": []object{{"slug": tag}}})
+	w.create(
+		ranges,
+		object{
+			"start_address": address(w.v4, 10), "end_address": address(w.v4, 20), "status": "active",
+			"tags": []object{{"slug": tag}},
+		},
+	)
 	for _, row := range []struct {
 		path  string
 		query url.Values
@@ -347,7 +387,14 @@ func contractFiltersOfPrefixes(w *world) {
 		{prefixes, url.Values{"tenant": {tenant}, "family": {"6"}}, 1},
 		{prefixes, url.Values{"tenant": {tenant}, "status": {"active"}}, 1},
 		{ranges, url.Values{"tag": {tag}, "family": {"4"}, "status": {"active"}}, 1},
-		{ranges, url.Values{"start_address": {strings.Split(address(w.v4, 10), "/")[0]}, "end_address": {strings.Split(address(w.v4, 20), "/")[0]}}, 1},
+		{
+			ranges,
+			url.Values{
+				"start_address": {strings.Split(address(w.v4, 10), "/")[0]},
+				"end_address":   {strings.Split(address(w.v4, 20), "/")[0]},
+			},
+			1,
+		},
 		{ranges, url.Values{"start_address": {strings.Split(address(w.v4, 11), "/")[0]}}, 0},
 	} {
 		if n := len(w.list(row.path + "?" + row.query.Encode())); n != row.want {
@@ -358,10 +405,14 @@ func contractFiltersOfPrefixes(w *world) {
 
 func contractUnknownFilters(w *world) {
 	for _, row := range []struct{ path, name, value string }{
-		{addresses, "tenant", w.id}, {addresses, "tag", w.id}, {addresses, "status", "sleeping"}, {addresses, "vrf_id", "1073741824"},
+		{addresses, "tenant", w.id}, {addresses, "tag", w.id}, {addresses, "status", "sleeping"}, {
+			addresses, "vrf_id", "1073741824",
+		},
 		{prefixes, "role", w.id}, {prefixes, "tag", w.id}, {prefixes, "tenant", w.id},
 	} {
-		got := w.send(http.MethodGet, row.path+"?"+url.Values{row.name: {row.value}}.Encode(), nil).want(w, http.StatusBadRequest)
+		got := w.send(http.MethodGet, row.path+"?"+url.Values{row.name: {row.value}}.Encode(), nil).want(
+			w, http.StatusBadRequest,
+		)
 		if got.object[row.name] == nil {
 			w.Errorf("%s: got %s", row.name, got.text)
 		}
@@ -399,14 +450,20 @@ func contractChange(w *world) {
 	first, second := w.named(tags), w.id+"-b"
 	w.create(tags, object{"name": second, "slug": second})
 	id := w.prefix(w.v4, nil)
-	created := w.send(http.MethodPost, available(id), object{"description": "x", "tags": []object{{"slug": first}}, "status": "reserved"}).want(w, http.StatusCreated).object
+	created := w.send(
+		http.MethodPost, available(id), object{"description": "x", "tags": []object{{"slug": first}}, "status": "reserved"},
+	).want(w, http.StatusCreated).object
 	path := fmt.Sprintf("%s%d/", addresses, idOf(created))
-	got := w.send(http.MethodPatch, path, object{"status": "active", "description": "y", "tags": []object{{"slug": second}}}).want(w, http.StatusOK).object
+	got := w.send(
+		http.MethodPatch, path, object{"status": "active", "description": "y", "tags": []object{{"slug": second}}},
+	).want(w, http.StatusOK).object
 	list, _ := got["tags"].([]any)
-	if at(got, "status.value") != "active" || got["description"] != "y" || got["address"] != address(w.v4, 1) || len(list) != 1 || at(list[0].(object), "slug") != second {
+	if at(got, "status.value") != "active" || got["description"] != "y" || got["address"] != address(w.v4, 1) ||
+		len(list) != 1 || at(list[0].(object), "slug") != second {
 		w.Errorf("got %v", got)
 	}
-	if got := w.send(http.MethodPatch, path, object{"description": "", "dns_name": ""}).want(w, http.StatusOK).object; got["description"] != "" || len(got["tags"].([]any)) != 1 {
+	if got := w.send(http.MethodPatch, path, object{"description": "", "dns_name": ""}).want(w, http.StatusOK).
+		object; got["description"] != "" || len(got["tags"].([]any)) != 1 {
 		w.Errorf("got %v", got)
 	}
 }
@@ -425,7 +482,9 @@ func contractPrecondition(w *world) {
 	}
 	got.want(w, http.StatusPreconditionFailed)
 	tag = w.send(http.MethodGet, path, nil).header.Get("ETag")
-	w.sendAs("Token "+w.token, http.MethodPatch, path, object{"description": "z"}, http.Header{"If-Match": {tag}}).want(w, http.StatusOK)
+	w.sendAs("Token "+w.token, http.MethodPatch, path, object{"description": "z"}, http.Header{"If-Match": {tag}}).want(
+		w, http.StatusOK,
+	)
 }
 
 func contractDelete(w *world) {
@@ -435,7 +494,8 @@ func contractDelete(w *world) {
 	w.send(http.MethodDelete, path, nil).want(w, http.StatusNoContent)
 	w.send(http.MethodDelete, path, nil).want(w, http.StatusNotFound)
 	// The address is free again.
-	if got := w.send(http.MethodPost, available(id), object{"description": "x"}).want(w, http.StatusCreated).object; got["address"] != address(w.v4, 1) {
+	if got := w.send(http.MethodPost, available(id), object{"description": "x"}).want(w, http.StatusCreated).
+		object; got["address"] != address(w.v4, 1) {
 		w.Errorf("got %v", got["address"])
 	}
 }

@@ -40,7 +40,10 @@ func contractTwiceInVRF(w *world) {
 	id := w.create(vrfs, object{"name": w.id, "enforce_unique": false})
 	w.prefix(w.v4, object{"vrf": id})
 	create := func() int64 {
-		return idOf(w.send(http.MethodPost, addresses, object{"address": address(w.v4, 5), "vrf": id}).want(w, http.StatusCreated).object)
+		return idOf(
+			w.send(http.MethodPost, addresses, object{"address": address(w.v4, 5), "vrf": id}).want(w, http.StatusCreated).
+				object,
+		)
 	}
 	if first, second := create(), create(); second <= first {
 		w.Errorf("ids %d, %d do not grow", first, second)
@@ -51,7 +54,9 @@ func contractTwiceInVRF(w *world) {
 func contractChangedParents(w *world) {
 	small := netip.PrefixFrom(w.v4.Addr(), 30)
 	prefix := w.prefix(small, nil)
-	ipRange := w.create(ranges, object{"start_address": address(w.v4, 100), "end_address": address(w.v4, 101), "status": "active"})
+	ipRange := w.create(
+		ranges, object{"start_address": address(w.v4, 100), "end_address": address(w.v4, 101), "status": "active"},
+	)
 	for _, row := range []struct {
 		path   string
 		has    int
@@ -66,7 +71,8 @@ func contractChangedParents(w *world) {
 		}
 		w.send(http.MethodPost, row.path+"available-ips/", object{"description": "x"}).want(w, http.StatusConflict)
 		w.send(http.MethodPatch, row.path, row.change).want(w, http.StatusOK)
-		if got := w.send(http.MethodPost, row.path+"available-ips/", object{"description": "x"}).want(w, http.StatusCreated).object; got["address"] != row.next {
+		if got := w.send(http.MethodPost, row.path+"available-ips/", object{"description": "x"}).want(w, http.StatusCreated).
+			object; got["address"] != row.next {
 			w.Errorf("%s: got %v, want %s", row.path, got["address"], row.next)
 		}
 	}

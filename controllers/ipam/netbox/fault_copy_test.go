@@ -16,7 +16,10 @@ import (
 func (w *world) clone(from, to netip.Addr) int64 {
 	w.Helper()
 	record := w.recordAt(from)
-	fields := object{"address": netip.PrefixFrom(to, w.v4.Bits()).String(), "description": record["description"], "dns_name": "server.example", "status": at(record, "status.value")}
+	fields := object{
+		"address": netip.PrefixFrom(to, w.v4.Bits()).String(), "description": record["description"],
+		"dns_name": "server.example", "status": at(record, "status.value"),
+	}
 	if role := at(record, "role.value"); role != nil {
 		fields["role"] = role
 	}
@@ -50,8 +53,13 @@ func TestFaultClonedRecord(t *testing.T) {
 					w.Fatal(err)
 				}
 				comparison := ipam.Compare(report.Records, map[netip.Addr][]ipam.Owner{a: {request("web").Owner}}, ipamtest.Cluster)
-				want := fmt.Sprintf("the record with the id %d has the mark of Service test/web, which is for %s: somebody has copied that record, and the copy is not PureLB's", id, a)
-				if len(comparison.Unused) != 0 || len(comparison.Missing) != 0 || len(comparison.Differences) != 1 || comparison.Differences[copied] != want {
+				want := fmt.Sprintf(
+					"the record with the id %d has the mark of Service test/web, which is for %s: somebody has copied that record, "+
+						"and the copy is not PureLB's",
+					id, a,
+				)
+				if len(comparison.Unused) != 0 || len(comparison.Missing) != 0 || len(comparison.Differences) != 1 ||
+					comparison.Differences[copied] != want {
 					w.Errorf("got  %+v\nwant %s", comparison, want)
 				}
 				if len(report.Pools) != 1 {
@@ -94,8 +102,13 @@ func TestFaultOrphanReleased(t *testing.T) {
 		if err != nil {
 			w.Fatal(err)
 		}
-		want := fmt.Sprintf("the record with the id %d is that of Service test/web, which does not have the address, and no ServiceGroup takes addresses from there: delete the record in NetBox", idOf(w.recordAt(a)))
-		if comparison := ipam.Compare(report.Records, nil, ipamtest.Cluster); len(comparison.Unused) != 0 || comparison.Differences[a] != want {
+		want := fmt.Sprintf(
+			"the record with the id %d is that of Service test/web, which does not have the address, and no ServiceGroup "+
+				"takes addresses from there: delete the record in NetBox",
+			idOf(w.recordAt(a)),
+		)
+		if comparison := ipam.Compare(report.Records, nil, ipamtest.Cluster); len(comparison.Unused) != 0 ||
+			comparison.Differences[a] != want {
 			w.Errorf("got  %+v\nwant %s", comparison, want)
 		}
 		if err := s.Release(w.Context(), a); err != nil {
@@ -121,7 +134,8 @@ func TestFaultOrphanOfTenant(t *testing.T) {
 		if err := s.Release(w.Context(), a); err != nil {
 			w.Fatal(err)
 		}
-		if got := w.recordAt(a); got["description"] != "" || at(got, "status.value") != "active" || at(got, "tenant.slug") != other {
+		if got := w.recordAt(a); got["description"] != "" || at(got, "status.value") != "active" ||
+			at(got, "tenant.slug") != other {
 			w.Errorf("released: %v", got)
 		}
 	})

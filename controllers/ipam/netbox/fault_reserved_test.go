@@ -60,14 +60,18 @@ func TestFaultReservedGivenAway(t *testing.T) {
 	web, next := ipamtest.NewOwner("web", 0), ipamtest.NewOwner("next", 1)
 	a := w.allocate(w.connect(config, ipamtest.Cluster), request("web"))
 	id := idOf(w.recordAt(a))
-	w.send(http.MethodPatch, fmt.Sprintf("%s%d/", addresses, id), object{"description": "server 17", "dns_name": "server17.example"}).want(w, http.StatusOK)
+	w.send(
+		http.MethodPatch, fmt.Sprintf("%s%d/", addresses, id),
+		object{"description": "server 17", "dns_name": "server17.example"},
+	).want(w, http.StatusOK)
 
 	cluster := &holdingCluster{emptyCluster: emptyCluster{w.token}}
 	cluster.hold(a, web)
 	b := w.startBrokerOf(cluster)
 	b.Configure("group", config)
-	g.Eventually(func() map[netip.Addr]string { return b.Observation("group").Differences }).WithTimeout(30 * time.Second).Should(
-		HaveKeyWithValue(a, fmt.Sprintf("%s is recorded in NetBox %s already: id %d", a, w.base, id)))
+	g.Eventually(func() map[netip.Addr]string { return b.Observation("group").Differences }).WithTimeout(30 * time.Second).
+		Should(
+			HaveKeyWithValue(a, fmt.Sprintf("%s is recorded in NetBox %s already: id %d", a, w.base, id)))
 
 	cluster.hold(netip.Addr{}, ipam.Owner{})
 	asked := make(chan struct{}, 1)
@@ -84,8 +88,10 @@ func TestFaultReservedGivenAway(t *testing.T) {
 	g.Eventually(asked).WithTimeout(30 * time.Second).Should(Receive())
 	wanted := allocation.IPAMRequest{Group: "group", Family: allocation.IPv4}
 	b.Want(next, []allocation.IPAMRequest{wanted}) // it is asked for when the release has ended
-	g.Eventually(func() allocation.Offer { return b.Offers(next.UID)[wanted] }).WithTimeout(30 * time.Second).Should(Equal(allocation.Offer{Address: w.addr(6)}))
-	if got := w.recordAt(a); got["description"] != "server 17" || got["dns_name"] != "server17.example" || at(got, "status.value") != "active" {
+	g.Eventually(func() allocation.Offer { return b.Offers(next.UID)[wanted] }).WithTimeout(30 * time.Second).
+		Should(Equal(allocation.Offer{Address: w.addr(6)}))
+	if got := w.recordAt(a); got["description"] != "server 17" || got["dns_name"] != "server17.example" ||
+		at(got, "status.value") != "active" {
 		t.Errorf("the server's record: %v", got)
 	}
 }
@@ -109,7 +115,9 @@ func TestFaultWrittenWhileReleased(t *testing.T) {
 			var isWritten atomic.Bool
 			w.fake.SetFaults(func(_ http.ResponseWriter, r *http.Request) bool {
 				if r.Method == http.MethodPatch && isWritten.CompareAndSwap(false, true) {
-					w.send(http.MethodPatch, fmt.Sprintf("%s%d/", addresses, idOf(record)), object{"description": written}).want(w, http.StatusOK)
+					w.send(http.MethodPatch, fmt.Sprintf("%s%d/", addresses, idOf(record)), object{"description": written}).want(
+						w, http.StatusOK,
+					)
 				}
 				return false
 			}, nil)

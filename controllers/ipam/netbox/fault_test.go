@@ -45,16 +45,37 @@ func TestFaultNetBox(t *testing.T) {
 		reason string
 		want   string
 	}{
-		{"a redirect", page(302, "text/html", "moved"), v1.ReasonIPAMUnavailable, cannot + "it redirects (302): is there a page for logging in before it, or does its URL begin otherwise?"},
-		{"a page", page(200, "text/html", "<html>welcome TOKEN</html>"), v1.ReasonIPAMUnavailable, cannot + "it answers 200, but not in JSON: is there something else at this URL?"},
-		{"other JSON", page(200, "application/json", `["hello"]`), v1.ReasonIPAMUnavailable, cannot + "the answer is not what NetBox sends: is there something else at this URL?"},
-		{"broken JSON", page(200, "application/json", `{"results": [`), v1.ReasonIPAMUnavailable, cannot + "the answer is not what NetBox sends: is there something else at this URL?"},
+		{
+			"a redirect", page(302, "text/html", "moved"), v1.ReasonIPAMUnavailable,
+			cannot + "it redirects (302): is there a page for logging in before it, or does its URL begin otherwise?",
+		},
+		{
+			"a page", page(200, "text/html", "<html>welcome TOKEN</html>"), v1.ReasonIPAMUnavailable,
+			cannot + "it answers 200, but not in JSON: is there something else at this URL?",
+		},
+		{
+			"other JSON", page(200, "application/json", `["hello"]`), v1.ReasonIPAMUnavailable,
+			cannot + "the answer is not what NetBox sends: is there something else at this URL?",
+		},
+		{
+			"broken JSON", page(200, "application/json", `{"results": [`), v1.ReasonIPAMUnavailable,
+			cannot + "the answer is not what NetBox sends: is there something else at this URL?",
+		},
 		{"an error of the server", page(500, "text/html", "oops TOKEN"), v1.ReasonIPAMUnavailable, cannot + "it answers 500"},
 		{"maintenance", page(503, "text/html", "back soon"), v1.ReasonIPAMUnavailable, cannot + "it answers 503"},
 		{"too many requests", page(429, "application/json", "{}"), v1.ReasonIPAMUnavailable, cannot + "it answers 429"},
-		{"a token that is refused", page(403, "application/json", `{"detail":"Invalid TOKEN"}`), v1.ReasonIPAMRefused, "NetBox URL refuses the token (403): Invalid Token ***"},
-		{"401", page(401, "application/json", `{"detail":"no"}`), v1.ReasonIPAMRefused, "NetBox URL refuses the token (401): no"},
-		{"the connection ends", func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) }, v1.ReasonIPAMUnavailable, cannot + "the connection ended early"},
+		{
+			"a token that is refused", page(403, "application/json", `{"detail":"Invalid TOKEN"}`), v1.ReasonIPAMRefused,
+			"NetBox URL refuses the token (403): Invalid Token ***",
+		},
+		{
+			"401", page(401, "application/json", `{"detail":"no"}`), v1.ReasonIPAMRefused,
+			"NetBox URL refuses the token (401): no",
+		},
+		{
+			"the connection ends", func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) },
+			v1.ReasonIPAMUnavailable, cannot + "the connection ended early",
+		},
 		{"without end", func(w http.ResponseWriter, _ *http.Request) bool {
 			w.Header().Set("Content-Type", "application/json")
 			for range 10 << 10 {
@@ -87,7 +108,8 @@ func TestFaultNetBox(t *testing.T) {
 				}
 			}
 			// NetBox does no better when it is asked for its status: it is away.
-			if err := w.connect(w.config(), ipamtest.Cluster).Check(t.Context()); err == nil || strings.ReplaceAll(err.Error(), w.base, "URL") != row.want {
+			if err := w.connect(w.config(), ipamtest.Cluster).Check(t.Context()); err == nil ||
+				strings.ReplaceAll(err.Error(), w.base, "URL") != row.want {
 				t.Errorf("its status: got %v", err)
 			}
 			w.fake.SetFaults(nil, nil)
@@ -102,15 +124,28 @@ func TestFaultSameWords(t *testing.T) {
 		err  error
 		want string
 	}{
-		{x509.CertificateInvalidError{Cert: &x509.Certificate{}, Reason: x509.Expired, Detail: "current time 2026-11-22T16:00:01Z is after 2026-11-01T00:00:00Z"}, "its certificate has expired, or is not valid yet"},
-		{&net.DNSError{Err: "read udp 10.0.0.1:41234->10.96.0.10:53: read: connection refused", Name: "netbox.example", Server: "10.96.0.10:53"}, "its name cannot be looked up"},
+		{
+			x509.CertificateInvalidError{
+				Cert: &x509.Certificate{}, Reason: x509.Expired,
+				Detail: "current time 2026-11-22T16:00:01Z is after 2026-11-01T00:00:00Z",
+			},
+			"its certificate has expired, or is not valid yet",
+		},
+		{
+			&net.DNSError{
+				Err: "read udp 10.0.0.1:41234->10.96.0.10:53: read: connection refused", Name: "netbox.example",
+				Server: "10.96.0.10:53",
+			},
+			"its name cannot be looked up",
+		},
 		{&net.DNSError{Err: "i/o timeout", Name: "netbox.example", IsTimeout: true}, "its name cannot be looked up"},
 		{errors.New(strings.Repeat("long ", 1000)), ""},
 	} {
 		w := newFake(t, fake.V46, fake.TokenV2)
-		s, err := netbox.Connect(w.config(), w.token, ipamtest.Cluster, netbox.Options{Now: time.Now, Proxy: func(*http.Request) (*url.URL, error) {
-			return nil, &net.OpError{Op: "dial", Err: row.err}
-		}})
+		s, err := netbox.Connect(w.config(), w.token, ipamtest.Cluster,
+			netbox.Options{Now: time.Now, Proxy: func(*http.Request) (*url.URL, error) {
+				return nil, &net.OpError{Op: "dial", Err: row.err}
+			}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,9 +162,10 @@ func TestFaultNoConnection(t *testing.T) {
 	refused := server.URL
 	server.Close()
 	for base, want := range map[string]string{
-		refused:                               "NetBox " + refused + " cannot be asked: dial: connect: connection refused",
-		"http://no-such-host.invalid:8000":    "NetBox http://no-such-host.invalid:8000 cannot be asked: no such host",
-		"https://" + refused[len("http://"):]: "NetBox https://" + refused[len("http://"):] + " cannot be asked: dial: connect: connection refused",
+		refused:                            "NetBox " + refused + " cannot be asked: dial: connect: connection refused",
+		"http://no-such-host.invalid:8000": "NetBox http://no-such-host.invalid:8000 cannot be asked: no such host",
+		"https://" + refused[len("http://"):]: "NetBox https://" + refused[len("http://"):] +
+			" cannot be asked: dial: connect: connection refused",
 	} {
 		w := emptyWorld(t, base, fake.TokenV1, nil)
 		_, err := w.connect(w.config(), ipamtest.Cluster).Allocate(t.Context(), request("web"))
@@ -151,16 +187,28 @@ func TestFaultPermissions(t *testing.T) {
 		scope  ipam.Scope
 		want   string
 	}{
-		{"GET ip-addresses", ipam.ScopeGroup, "NetBox URL refuses the token (403): You do not have permission to perform this action."},
-		{"GET prefixes", ipam.ScopeGroup, "NetBox URL refuses the token (403): You do not have permission to perform this action."},
-		{"POST ip-addresses", ipam.ScopeRequest, "NetBox URL refuses the request: 403: You do not have permission to perform this action.; the token's user needs the permissions to view prefixes, IP ranges, VRFs, tenants and tags, and to view, add, change and delete IP addresses"},
+		{
+			"GET ip-addresses", ipam.ScopeGroup,
+			"NetBox URL refuses the token (403): You do not have permission to perform this action.",
+		},
+		{
+			"GET prefixes", ipam.ScopeGroup,
+			"NetBox URL refuses the token (403): You do not have permission to perform this action.",
+		},
+		{
+			"POST ip-addresses", ipam.ScopeRequest,
+			"NetBox URL refuses the request: 403: You do not have permission to perform this action.; the token's user needs " +
+				"the permissions to view prefixes, IP ranges, VRFs, tenants and tags, and to view, add, change and delete IP " +
+				"addresses",
+		},
 	} {
 		w := newFake(t, fake.V46, fake.TokenV2)
 		w.prefix(w.v4, nil)
 		w.fake.SetTokens(map[string]fake.Token{fake.TokenV2: {Denied: []string{row.denied}}})
 		_, err := w.connect(w.config(), ipamtest.Cluster).Allocate(t.Context(), request("web"))
 		var failed *ipam.Error
-		if !errors.As(err, &failed) || failed.Reason != v1.ReasonIPAMRefused || failed.Scope != row.scope || strings.ReplaceAll(failed.Message, w.base, "URL") != row.want {
+		if !errors.As(err, &failed) || failed.Reason != v1.ReasonIPAMRefused || failed.Scope != row.scope ||
+			strings.ReplaceAll(failed.Message, w.base, "URL") != row.want {
 			t.Errorf("without %s: got %v", row.denied, err)
 		}
 		if err := w.connect(w.config(), ipamtest.Cluster).Check(t.Context()); err != nil {
@@ -174,7 +222,8 @@ func TestFaultPermissions(t *testing.T) {
 // they are not there, although they can be seen. This test shows the row "its permission for the token
 // has a constraint that an address does not meet" of docs/trust.md.
 func TestFaultConstrainedPermission(t *testing.T) {
-	const want = "NetBox URL refuses the request: the token may view the address, and neither change nor delete it: a permission of its user may have a constraint, as for a tag that the address does not have"
+	const want = "NetBox URL refuses the request: the token may view the address, and neither change nor delete it: a " +
+		"permission of its user may have a constraint, as for a tag that the address does not have"
 	for _, row := range []struct {
 		name string
 		test func(*world, *netbox.System) error
@@ -252,7 +301,9 @@ func TestFaultLostAnswer(t *testing.T) {
 func TestOtherMaskInRange(t *testing.T) {
 	forEachNetBox(t, func(w *world) {
 		config, _ := rangeFixture(w)
-		w.send(http.MethodPost, addresses, object{"address": w.addr(10).String() + "/32", "description": "the printer"}).want(w, http.StatusCreated)
+		w.send(http.MethodPost, addresses, object{"address": w.addr(10).String() + "/32", "description": "the printer"}).want(
+			w, http.StatusCreated,
+		)
 		if a := w.allocate(w.connect(config, ipamtest.Cluster), request("web")); a != w.addr(11) {
 			w.Errorf("got %s", a)
 		}
@@ -294,7 +345,9 @@ func TestFaultTwoClustersTakeOne(t *testing.T) {
 // of docs/trust.md.
 func TestAttackRedirectForToken(t *testing.T) {
 	var got atomic.Value
-	thief := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got.Store(r.Header.Get("Authorization")) }))
+	thief := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		got.Store(r.Header.Get("Authorization"))
+	}))
 	defer thief.Close()
 	w := newFake(t, fake.V46, fake.TokenV2)
 	w.fake.SetFaults(func(rw http.ResponseWriter, r *http.Request) bool {

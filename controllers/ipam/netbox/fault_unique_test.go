@@ -39,7 +39,13 @@ func (w *world) tagged(tag string) *allocation.Netbox {
 func TestFaultExtendedList(t *testing.T) {
 	forEachNetBox(t, func(w *world) {
 		tag := w.named(tags)
-		id := w.create(ranges, object{"start_address": address(w.v4, 1), "end_address": address(w.v4, 2), "status": "active", "tags": []object{{"slug": tag}}})
+		id := w.create(
+			ranges,
+			object{
+				"start_address": address(w.v4, 1), "end_address": address(w.v4, 2), "status": "active",
+				"tags": []object{{"slug": tag}},
+			},
+		)
 		s := w.connect(w.tagged(tag), ipamtest.Cluster)
 		ask := func(name string) netip.Addr {
 			r := request(name)
@@ -54,7 +60,9 @@ func TestFaultExtendedList(t *testing.T) {
 		if a := ask("web"); a != w.addr(2) {
 			w.Errorf("got %s", a)
 		}
-		w.send(http.MethodPatch, fmt.Sprintf("%s%d/", ranges, id), object{"end_address": address(w.v4, 20)}).want(w, http.StatusOK)
+		w.send(http.MethodPatch, fmt.Sprintf("%s%d/", ranges, id), object{"end_address": address(w.v4, 20)}).want(
+			w, http.StatusOK,
+		)
 		for range 3 {
 			if a := ask("late"); a != w.addr(3) {
 				w.Errorf("got %s, want %s", a, w.addr(3))
@@ -119,14 +127,22 @@ func TestFaultCreatedOutside(t *testing.T) {
 	w := newFake(t, fake.V46, fake.TokenV2)
 	w.prefix(w.v4, nil)
 	tag := w.named(tags)
-	id := w.create(ranges, object{"start_address": address(w.v4, 10), "end_address": address(w.v4, 11), "status": "active", "tags": []object{{"slug": tag}}})
+	id := w.create(
+		ranges,
+		object{
+			"start_address": address(w.v4, 10), "end_address": address(w.v4, 11), "status": "active",
+			"tags": []object{{"slug": tag}},
+		},
+	)
 	for n := 10; n <= 11; n++ {
 		w.send(http.MethodPost, addresses, object{"address": address(w.v4, n)}).want(w, http.StatusCreated)
 	}
 	var isChanging atomic.Bool
 	change := func(last int) {
 		isChanging.Store(true)
-		w.send(http.MethodPatch, fmt.Sprintf("%s%d/", ranges, id), object{"end_address": address(w.v4, last)}).want(w, http.StatusOK)
+		w.send(http.MethodPatch, fmt.Sprintf("%s%d/", ranges, id), object{"end_address": address(w.v4, last)}).want(
+			w, http.StatusOK,
+		)
 		isChanging.Store(false)
 	}
 	w.fake.SetFaults(func(_ http.ResponseWriter, r *http.Request) bool {
@@ -162,7 +178,9 @@ func (w *world) inVRF(isUnique bool) *allocation.Netbox {
 	vrf := w.create(vrfs, object{"name": w.id, "enforce_unique": isUnique})
 	w.prefix(w.v4, object{"vrf": vrf})
 	config := w.config()
-	config.Sources[allocation.IPv4] = allocation.NetboxSource{Prefixes: []netip.Prefix{w.v4}, Selector: v1.NetboxSelector{VRF: w.id}}
+	config.Sources[allocation.IPv4] = allocation.NetboxSource{
+		Prefixes: []netip.Prefix{w.v4}, Selector: v1.NetboxSelector{VRF: w.id},
+	}
 	return config
 }
 
@@ -287,7 +305,12 @@ func TestFaultOlderRecord(t *testing.T) {
 			all = append(all, r)
 		}
 		foreign := func(n int) int64 {
-			return idOf(w.send(http.MethodPost, addresses, object{"address": address(w.v4, n), "vrf": object{"name": w.id}, "role": "vip", "description": "keepalived"}).want(w, http.StatusCreated).object)
+			return idOf(
+				w.send(
+					http.MethodPost, addresses,
+					object{"address": address(w.v4, n), "vrf": object{"name": w.id}, "role": "vip", "description": "keepalived"},
+				).want(w, http.StatusCreated).object,
+			)
 		}
 		older := foreign(55)
 		for n, r := range all {
@@ -296,10 +319,18 @@ func TestFaultOlderRecord(t *testing.T) {
 				continue
 			}
 			w.refusal(s, r, v1.ReasonAddressInUse)
-			w.send(http.MethodPost, addresses, object{"address": address(w.v4, 55), "vrf": object{"name": w.id}, "role": "vip", "description": r.Owner.Mark(ipamtest.Cluster) + "/" + r.Address.String()}).want(w, http.StatusCreated)
+			w.send(
+				http.MethodPost, addresses,
+				object{
+					"address": address(w.v4, 55), "vrf": object{"name": w.id}, "role": "vip",
+					"description": r.Owner.Mark(ipamtest.Cluster) + "/" + r.Address.String(),
+				},
+			).want(w, http.StatusCreated)
 		}
 		foreign(1) // a younger one
-		w.send(http.MethodPost, addresses, object{"address": address(w.v4, 2), "description": "in no VRF"}).want(w, http.StatusCreated)
+		w.send(http.MethodPost, addresses, object{"address": address(w.v4, 2), "description": "in no VRF"}).want(
+			w, http.StatusCreated,
+		)
 		report, err := ipamtest.Inspect(w.Context(), s)
 		if err != nil || len(report.Records) != len(all) {
 			w.Fatalf("%d records, %v", len(report.Records), err)
@@ -389,14 +420,17 @@ func TestFaultIncompleteRecord(t *testing.T) {
 	forEachNetBox(t, func(w *world) {
 		w.prefix(w.v4, nil)
 		r := requestOf("web", w.addr(9))
-		w.send(http.MethodPost, addresses, object{"address": address(w.v4, 9), "description": r.Owner.Mark(ipamtest.Cluster)}).want(w, http.StatusCreated)
+		w.send(
+			http.MethodPost, addresses, object{"address": address(w.v4, 9), "description": r.Owner.Mark(ipamtest.Cluster)},
+		).want(w, http.StatusCreated)
 		s := w.connect(w.config(), ipamtest.Cluster)
 		report, err := ipamtest.Inspect(w.Context(), s)
 		if err != nil {
 			w.Fatal(err)
 		}
 		comparison := ipam.Compare(report.Records, map[netip.Addr][]ipam.Owner{r.Address: {r.Owner}}, ipamtest.Cluster)
-		if len(comparison.Differences) != 0 || len(comparison.Missing) != 1 || comparison.Missing[0] != (ipam.Missing{Address: r.Address, Owner: r.Owner, IsHandedOn: true}) {
+		if len(comparison.Differences) != 0 || len(comparison.Missing) != 1 ||
+			comparison.Missing[0] != (ipam.Missing{Address: r.Address, Owner: r.Owner, IsHandedOn: true}) {
 			w.Errorf("the comparison: %+v", comparison)
 		}
 		if unused := ipam.Compare(report.Records, nil, ipamtest.Cluster).Unused; len(unused) != 1 {
@@ -416,7 +450,8 @@ func TestFaultNotCompleted(t *testing.T) {
 		_, err := w.connect(w.config(), ipamtest.Cluster).Allocate(t.Context(), r)
 		w.fake.SetTokens(map[string]fake.Token{fake.TokenV2: {}})
 		w.checkReason(err, v1.ReasonIPAMRefused)
-		if records := w.recordsIn(); len(records) != 0 || !strings.Contains(err.Error(), "view, add, change and delete IP addresses") {
+		if records := w.recordsIn(); len(records) != 0 ||
+			!strings.Contains(err.Error(), "view, add, change and delete IP addresses") {
 			t.Errorf("%v; left: %v", err, records)
 		}
 	}

@@ -29,7 +29,8 @@ func checkText(t *testing.T, what, text string) {
 // without end. Messages quote what is printable of them, in one line and short. This test shows the
 // row "its answers and records hold control characters, or texts without end" of docs/trust.md.
 func TestAttackUnprintableAnswer(t *testing.T) {
-	nasty := "no\x1b]52;c;aGVsbG8=\x07 \x1b[2J\u009b2J\u202eevil\u200b\u2028\r\nReady   True   Reachable" + strings.Repeat(" long", 2000)
+	nasty := "no\x1b]52;c;aGVsbG8=\x07 \x1b[2J\u009b2J\u202eevil\u200b\u2028\r\nReady   True   Reachable" +
+		strings.Repeat(" long", 2000)
 	for name, answer := range map[string]struct {
 		status int
 		body   any
@@ -65,13 +66,19 @@ func TestAttackUnprintableAnswer(t *testing.T) {
 		s := w.connect(w.config(), ipamtest.Cluster)
 		mark := ipamtest.NewOwner("web", 0).Mark(ipamtest.Cluster)
 		record := func(n int, description string) object {
-			return object{"id": n, "address": address(w.v4, n), "status": object{"value": nasty}, "role": object{"value": nasty}, "description": description}
+			return object{
+				"id": n, "address": address(w.v4, n), "status": object{"value": nasty}, "role": object{"value": nasty},
+				"description": description,
+			}
 		}
 		forged := ipam.MarksOfCluster(ipamtest.Cluster) + nasty + "/uid/" + w.addr(99).String() // the copy of a record
 		w.fake.SetFaults(func(rw http.ResponseWriter, r *http.Request) bool {
 			isAsked := r.URL.Path == addresses && r.URL.Query().Has("description__isw")
 			if isAsked {
-				send(t, rw, http.StatusOK, object{"count": 2, "results": []object{record(5, mark+"/"+w.addr(5).String()), record(6, forged)}})
+				send(
+					t, rw, http.StatusOK,
+					object{"count": 2, "results": []object{record(5, mark+"/"+w.addr(5).String()), record(6, forged)}},
+				)
 			}
 			return isAsked
 		}, nil)

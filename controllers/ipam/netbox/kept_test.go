@@ -62,7 +62,8 @@ func TestReservedKeepsFields(t *testing.T) {
 					w.Fatalf("got %s", b)
 				}
 				used := w.recordAt(a)
-				if want := ipamtest.NewOwner("another-one", 0).Mark(ipamtest.Cluster) + "/" + a.String(); !strings.HasPrefix(fmt.Sprint(used["description"]), want) || at(used, "status.value") != "active" {
+				if want := ipamtest.NewOwner("another-one", 0).Mark(ipamtest.Cluster) + "/" +
+					a.String(); !strings.HasPrefix(fmt.Sprint(used["description"]), want) || at(used, "status.value") != "active" {
 					w.Errorf("in use: %v", used)
 				}
 				if row.setsName && used["dns_name"] != "another-one.lb.example" {
@@ -94,7 +95,10 @@ func TestReservedWithoutRoom(t *testing.T) {
 	w := newFake(t, fake.V46, fake.TokenV2)
 	config, _ := tenantFixture(w)
 	a := netip.MustParseAddr("fd00:7e57:1111:2222:3333:4444:5555:6666")
-	fields := object{"address": a.String() + "/64", "status": "reserved", "tenant": object{"slug": config.Tenant}, "description": "of the lab"}
+	fields := object{
+		"address": a.String() + "/64", "status": "reserved", "tenant": object{"slug": config.Tenant},
+		"description": "of the lab",
+	}
 	w.create(addresses, fields)
 	s := w.connect(config, ipamtest.Cluster)
 	for length := 1; length <= 100; length++ {
@@ -108,7 +112,8 @@ func TestReservedWithoutRoom(t *testing.T) {
 		if err := s.Release(t.Context(), a); err != nil {
 			t.Fatal(err)
 		}
-		if got := w.recordAt(a); got["description"] != "of the lab" || got["comments"] != "" || at(got, "status.value") != "reserved" {
+		if got := w.recordAt(a); got["description"] != "of the lab" || got["comments"] != "" ||
+			at(got, "status.value") != "reserved" {
 			t.Fatalf("%d letters: %v", length, got)
 		}
 	}

@@ -32,7 +32,8 @@ func TestRefusedPool(t *testing.T) {
 		}
 		s := w.connect(w.tagged(tag), ipamtest.Cluster)
 		report, err := ipamtest.Inspect(w.Context(), s)
-		if err != nil || len(report.Pools) != 1 || len(report.Problems) != 1 || !strings.Contains(report.Problems[0], "127.0.0.0/8 (loopback)") {
+		if err != nil || len(report.Pools) != 1 || len(report.Problems) != 1 ||
+			!strings.Contains(report.Problems[0], "127.0.0.0/8 (loopback)") {
 			w.Errorf("the comparison: %+v, %v", report, err)
 		}
 	})
@@ -54,7 +55,9 @@ func TestRecordedOfRange(t *testing.T) {
 		text := func(a netip.Addr) string { return netip.PrefixFrom(a, row.bits).String() }
 		w.create(ranges, object{"start_address": text(row.first), "end_address": text(row.last), "status": "active"})
 		config := w.config()
-		config.Sources = map[allocation.Family]allocation.NetboxSource{allocation.FamilyOf(row.first): {Ranges: []netipx.IPRange{netipx.IPRangeFrom(row.first, row.last)}}}
+		config.Sources = map[allocation.Family]allocation.NetboxSource{
+			allocation.FamilyOf(row.first): {Ranges: []netipx.IPRange{netipx.IPRangeFrom(row.first, row.last)}},
+		}
 		s := w.connect(config, ipamtest.Cluster)
 		recorded := func(want int64) {
 			t.Helper()
@@ -76,7 +79,12 @@ func TestRecordedOfRange(t *testing.T) {
 func TestAttackDescriptionOfOthers(t *testing.T) {
 	forEachNetBox(t, func(w *world) {
 		w.prefix(w.v4, nil)
-		id := idOf(w.send(http.MethodPost, addresses, object{"address": address(w.v4, 9), "description": "vault, rack 7", "dns_name": "vault.example"}).want(w, http.StatusCreated).object)
+		id := idOf(
+			w.send(
+				http.MethodPost, addresses,
+				object{"address": address(w.v4, 9), "description": "vault, rack 7", "dns_name": "vault.example"},
+			).want(w, http.StatusCreated).object,
+		)
 		got := w.refusal(w.connect(w.config(), ipamtest.Cluster), requestOf("web", w.addr(9)), v1.ReasonAddressInUse)
 		if want := fmt.Sprintf("%s is recorded in NetBox URL already: id %d", w.addr(9), id); got != want {
 			w.Errorf("got  %s\nwant %s", got, want)

@@ -38,11 +38,12 @@ func TestConformance(t *testing.T) {
 					if _, isV6 := config.Sources[allocation.IPv6]; isV6 {
 						family = allocation.IPv6
 					}
-					return ipamtest.Fixture{Family: family, Outside: outside, Connect: func(t *testing.T, cluster types.UID) ipam.System {
-						other := *w
-						other.T = t
-						return other.connect(config, cluster)
-					}}
+					return ipamtest.Fixture{Family: family, Outside: outside,
+						Connect: func(t *testing.T, cluster types.UID) ipam.System {
+							other := *w
+							other.T = t
+							return other.connect(config, cluster)
+						}}
 				})
 			})
 		})
@@ -82,7 +83,9 @@ func rangeFixture(w *world) (*allocation.Netbox, netip.Addr) {
 	w.prefix(w.v4, nil)
 	w.create(ranges, object{"start_address": address(w.v4, 10), "end_address": address(w.v4, 16), "status": "active"})
 	config := w.config()
-	config.Sources[allocation.IPv4] = allocation.NetboxSource{Ranges: []netipx.IPRange{netipx.IPRangeFrom(w.addr(10), w.addr(16))}}
+	config.Sources[allocation.IPv4] = allocation.NetboxSource{
+		Ranges: []netipx.IPRange{netipx.IPRangeFrom(w.addr(10), w.addr(16))},
+	}
 	return config, w.addr(17)
 }
 
@@ -101,9 +104,15 @@ func tenantFixture(w *world) (*allocation.Netbox, netip.Addr) {
 	w.prefix(w.v4, nil)
 	tenant := w.named(tenants)
 	for n := 5; n <= 11; n++ {
-		w.send(http.MethodPost, addresses, object{"address": address(w.v4, n), "status": "reserved", "tenant": object{"slug": tenant}}).want(w, http.StatusCreated)
+		w.send(
+			http.MethodPost, addresses,
+			object{"address": address(w.v4, n), "status": "reserved", "tenant": object{"slug": tenant}},
+		).want(w, http.StatusCreated)
 	}
-	w.send(http.MethodPost, addresses, object{"address": address(w.v4, 20), "status": "active", "tenant": object{"slug": tenant}}).want(w, http.StatusCreated)
+	w.send(
+		http.MethodPost, addresses,
+		object{"address": address(w.v4, 20), "status": "active", "tenant": object{"slug": tenant}},
+	).want(w, http.StatusCreated)
 	config := w.config()
 	config.Sources, config.Tenant, config.Role = nil, tenant, ""
 	return config, w.addr(100)
@@ -153,11 +162,13 @@ func TestRecordedFields(t *testing.T) {
 	forEachNetBox(t, func(w *world) {
 		w.prefix(w.v4, nil)
 		config := w.config()
-		config.Tenant, config.Tags, config.Status, config.DNSName = w.named(tenants), []string{w.named(tags)}, "reserved", "{{.Name}}.{{.Namespace}}.lb.example"
+		config.Tenant, config.Tags, config.Status, config.DNSName = w.named(tenants), []string{w.named(tags)}, "reserved",
+			"{{.Name}}.{{.Namespace}}.lb.example"
 		got := w.recordAt(w.allocate(w.connect(config, ipamtest.Cluster), request("web")))
 		for path, want := range map[string]any{
 			"status.value": "reserved", "role.value": "vip", "tenant.slug": w.id, "dns_name": "web.test.lb.example",
-			"description": ipamtest.NewOwner("web", 0).Mark(ipamtest.Cluster) + "/" + w.addr(1).String(), "address": address(w.v4, 1),
+			"description": ipamtest.NewOwner("web", 0).Mark(ipamtest.Cluster) + "/" + w.addr(1).String(),
+			"address":     address(w.v4, 1),
 		} {
 			if value := at(got, path); value != want {
 				w.Errorf("%s: got %v, want %v", path, value, want)
@@ -168,9 +179,13 @@ func TestRecordedFields(t *testing.T) {
 			w.Errorf("inspect: %+v %v", report, err)
 		}
 		// Somebody edits the record.
-		w.send(http.MethodPatch, fmt.Sprintf("%s%d/", addresses, idOf(got)), object{"status": "deprecated", "tags": []object{}, "role": "anycast", "tenant": nil}).want(w, http.StatusOK)
+		w.send(
+			http.MethodPatch, fmt.Sprintf("%s%d/", addresses, idOf(got)),
+			object{"status": "deprecated", "tags": []object{}, "role": "anycast", "tenant": nil},
+		).want(w, http.StatusOK)
 		report, err = ipamtest.Inspect(w.Context(), w.connect(config, ipamtest.Cluster))
-		want := "its status is deprecated, and not reserved, its role is anycast, and not vip, it is not of tenant " + w.id + ", it has no tag " + w.id
+		want := "its status is deprecated, and not reserved, its role is anycast, and not vip, it is not of tenant " + w.id +
+			", it has no tag " + w.id
 		if err != nil || len(report.Records) != 1 || report.Records[0].Difference != want {
 			w.Errorf("inspect: got %+v %v, want %s", report, err, want)
 		}
@@ -228,10 +243,15 @@ func TestChangedSettingsLeaveRecords(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	forEachNetBox(t, func(w *world) {
 		w.prefix(netip.PrefixFrom(w.v4.Addr(), 30), nil)
-		w.send(http.MethodPost, addresses, object{"address": address(w.v4, 2), "description": "the printer", "dns_name": "printer.example"}).want(w, http.StatusCreated)
+		w.send(
+			http.MethodPost, addresses,
+			object{"address": address(w.v4, 2), "description": "the printer", "dns_name": "printer.example"},
+		).want(w, http.StatusCreated)
 		change := func(edit func(*allocation.Netbox)) *allocation.Netbox {
 			config := w.config()
-			config.Sources[allocation.IPv4] = allocation.NetboxSource{Prefixes: []netip.Prefix{netip.PrefixFrom(w.v4.Addr(), 30)}}
+			config.Sources[allocation.IPv4] = allocation.NetboxSource{
+				Prefixes: []netip.Prefix{netip.PrefixFrom(w.v4.Addr(), 30)},
+			}
 			edit(config)
 			return config
 		}
@@ -242,28 +262,48 @@ func TestRefusals(t *testing.T) {
 			reason  string
 			want    string // its beginning
 		}{
-			{"requested, and NetBox has it", change(func(*allocation.Netbox) {}), requestOf("web", w.addr(2)), v1.ReasonAddressInUse, w.addr(2).String() + " is recorded in NetBox URL already: id "},
-			{"a tag that is not there", change(func(c *allocation.Netbox) { c.Tags = []string{"none-" + w.id} }), request("web"), v1.ReasonIPAMRefused, "NetBox URL refuses the request: 400: "},
-			{"a tenant that is not there", change(func(c *allocation.Netbox) { c.Tenant = "none-" + w.id }), request("web"), v1.ReasonIPAMRefused, "NetBox URL refuses the request: 400: "},
-			{"a status that is not there", change(func(c *allocation.Netbox) { c.Status = "sleeping" }), request("web"), v1.ReasonIPAMRefused, "NetBox URL refuses the request: 400: "},
+			{
+				"requested, and NetBox has it", change(func(*allocation.Netbox) {}), requestOf("web", w.addr(2)),
+				v1.ReasonAddressInUse, w.addr(2).String() + " is recorded in NetBox URL already: id ",
+			},
+			{
+				"a tag that is not there", change(func(c *allocation.Netbox) { c.Tags = []string{"none-" + w.id} }), request("web"),
+				v1.ReasonIPAMRefused, "NetBox URL refuses the request: 400: ",
+			},
+			{
+				"a tenant that is not there", change(func(c *allocation.Netbox) { c.Tenant = "none-" + w.id }), request("web"),
+				v1.ReasonIPAMRefused, "NetBox URL refuses the request: 400: ",
+			},
+			{
+				"a status that is not there", change(func(c *allocation.Netbox) { c.Status = "sleeping" }), request("web"),
+				v1.ReasonIPAMRefused, "NetBox URL refuses the request: 400: ",
+			},
 			{"a prefix that is not there", change(func(c *allocation.Netbox) {
 				c.Sources[allocation.IPv4] = allocation.NetboxSource{Prefixes: []netip.Prefix{w.v4}}
-			}), request("web"), v1.ReasonIPAMRefused, "NetBox has no prefix " + w.v4.String() + ", or the token may not view it"},
+			}), request("web"), v1.ReasonIPAMRefused,
+				"NetBox has no prefix " + w.v4.String() + ", or the token may not view it"},
 			{"a selector that finds nothing", change(func(c *allocation.Netbox) {
 				c.Sources[allocation.IPv4] = allocation.NetboxSource{Selector: v1.NetboxSelector{Tag: "none-" + w.id}}
 			}), request("web"), v1.ReasonIPAMRefused, "NetBox does not know what the selector names: 400: "},
 			{"a VRF that is not there", change(func(c *allocation.Netbox) {
 				c.Sources[allocation.IPv4] = allocation.NetboxSource{Selector: v1.NetboxSelector{VRF: "none"}}
-			}), request("web"), v1.ReasonIPAMRefused, "NetBox has 0 VRFs with the name or route distinguisher none, that the token may view: there must be one"},
-			{"the other family", change(func(*allocation.Netbox) {}), ipam.Request{Owner: ipamtest.NewOwner("web", 0), Family: allocation.IPv6, Objection: ipamtest.NoObjection},
+			}), request("web"), v1.ReasonIPAMRefused,
+				"NetBox has 0 VRFs with the name or route distinguisher none, that the token may view: there must be one"},
+			{"the other family", change(func(*allocation.Netbox) {}), ipam.Request{
+				Owner: ipamtest.NewOwner("web", 0), Family: allocation.IPv6, Objection: ipamtest.NoObjection,
+			},
 				v1.ReasonExhausted, "NetBox URL has no prefix or range of that family for IPv6 of the group"},
-			{"exhausted by objections", change(func(*allocation.Netbox) {}), ipam.Request{Owner: ipamtest.NewOwner("web", 0), Family: allocation.IPv4, Objection: func(netip.Addr) string { return "no" }},
+			{"exhausted by objections", change(func(*allocation.Netbox) {}), ipam.Request{
+				Owner: ipamtest.NewOwner("web", 0), Family: allocation.IPv4, Objection: func(netip.Addr) string { return "no" },
+			},
 				v1.ReasonExhausted, "NetBox URL has no free address for IPv4 of the group"},
 		} {
 			w.Run(row.name, func(t *testing.T) {
 				inner := *w
 				inner.T = t
-				if got := inner.refusal(inner.connect(row.config, ipamtest.Cluster), row.request, row.reason); !strings.HasPrefix(got, row.want) {
+				if got := inner.refusal(inner.connect(row.config, ipamtest.Cluster), row.request, row.reason); !strings.HasPrefix(
+					got, row.want,
+				) {
 					t.Errorf("got  %s\nwant %s…", got, row.want)
 				}
 			})
@@ -287,7 +327,9 @@ func TestPrefixInTwoVRFs(t *testing.T) {
 			w.Errorf("got  %s\nwant %s", got, want)
 		}
 		for name, wantVRF := range map[string]int64{w.id: vrf, allocation.NetboxVRFGlobal: 0} {
-			config.Sources[allocation.IPv4] = allocation.NetboxSource{Prefixes: []netip.Prefix{w.v4}, Selector: v1.NetboxSelector{VRF: name}}
+			config.Sources[allocation.IPv4] = allocation.NetboxSource{
+				Prefixes: []netip.Prefix{w.v4}, Selector: v1.NetboxSelector{VRF: name},
+			}
 			s := w.connect(config, ipamtest.Cluster)
 			a := w.allocate(s, request("web"))
 			query := "&vrf_id=null"
@@ -314,12 +356,19 @@ func TestSelector(t *testing.T) {
 		w.prefix(w.v4, object{"tags": tagged, "status": "container"})
 		w.prefix(low, object{"tags": tagged})
 		w.prefix(high, nil)
-		w.create(ranges, object{"start_address": address(w.v4, 3), "end_address": address(w.v4, 5), "status": "active", "tags": tagged})
-		w.create(ranges, object{"start_address": address(w.v4, 70), "end_address": address(w.v4, 75), "status": "active", "tags": tagged})
+		w.create(
+			ranges,
+			object{"start_address": address(w.v4, 3), "end_address": address(w.v4, 5), "status": "active", "tags": tagged},
+		)
+		w.create(
+			ranges,
+			object{"start_address": address(w.v4, 70), "end_address": address(w.v4, 75), "status": "active", "tags": tagged},
+		)
 		config := w.config()
 		config.Sources[allocation.IPv4] = allocation.NetboxSource{Selector: v1.NetboxSelector{Tag: tag}}
 		report, err := ipamtest.Inspect(w.Context(), w.connect(config, ipamtest.Cluster))
-		if err != nil || len(report.Pools) != 2 || report.Pools[0].Addrs != netipx.RangeOfPrefix(low) || report.Pools[1].Addrs != netipx.IPRangeFrom(w.addr(70), w.addr(75)) {
+		if err != nil || len(report.Pools) != 2 || report.Pools[0].Addrs != netipx.RangeOfPrefix(low) ||
+			report.Pools[1].Addrs != netipx.IPRangeFrom(w.addr(70), w.addr(75)) {
 			w.Fatalf("got %+v, %v", report, err)
 		}
 		if report.Pools[1].Subnet != w.v4 || report.Pools[1].Recorded != 0 {
@@ -336,12 +385,16 @@ func TestDuplicateOfAnother(t *testing.T) {
 		s := w.connect(w.config(), ipamtest.Cluster)
 		a := w.allocate(s, request("web"))
 		// Another program creates the same address with the same role.
-		w.send(http.MethodPost, addresses, object{"address": address(w.v4, 1), "role": "vip", "description": "keepalived"}).want(w, http.StatusCreated)
+		w.send(http.MethodPost, addresses, object{"address": address(w.v4, 1), "role": "vip", "description": "keepalived"}).
+			want(w, http.StatusCreated)
 		if again := w.allocate(s, requestOf("web", a)); again != a {
 			w.Errorf("the first one's: got %s", again)
 		}
-		w.send(http.MethodPost, addresses, object{"address": address(w.v4, 9), "role": "vip", "description": "keepalived"}).want(w, http.StatusCreated)
-		if got := w.refusal(s, requestOf("web", w.addr(9)), v1.ReasonAddressInUse); got != fmt.Sprintf("%s is recorded in NetBox URL already: id %d", w.addr(9), idOf(w.recordAt(w.addr(9)))) {
+		w.send(http.MethodPost, addresses, object{"address": address(w.v4, 9), "role": "vip", "description": "keepalived"}).
+			want(w, http.StatusCreated)
+		if got := w.refusal(s, requestOf("web", w.addr(9)), v1.ReasonAddressInUse); got != fmt.Sprintf(
+			"%s is recorded in NetBox URL already: id %d", w.addr(9), idOf(w.recordAt(w.addr(9))),
+		) {
 			w.Errorf("got %s", got)
 		}
 		if err := s.Release(w.Context(), a); err != nil {
@@ -360,7 +413,9 @@ func TestOwnDuplicates(t *testing.T) {
 		s := w.connect(w.config(), ipamtest.Cluster)
 		mark := ipamtest.NewOwner("web", 0).Mark(ipamtest.Cluster)
 		for range 2 {
-			w.send(http.MethodPost, addresses, object{"address": address(w.v4, 7), "role": "vip", "description": mark}).want(w, http.StatusCreated)
+			w.send(http.MethodPost, addresses, object{"address": address(w.v4, 7), "role": "vip", "description": mark}).want(
+				w, http.StatusCreated,
+			)
 		}
 		if a := w.allocate(s, request("web")); a != w.addr(7) {
 			w.Errorf("got %s", a)
@@ -375,17 +430,21 @@ func TestReservedForTenant(t *testing.T) {
 	forEachNetBox(t, func(w *world) {
 		config, _ := tenantFixture(w)
 		for _, o := range w.list(addresses + "?address=" + w.addr(5).String()) {
-			w.send(http.MethodPatch, fmt.Sprintf("%s%d/", addresses, idOf(o)), object{"description": "first of the lot"}).want(w, http.StatusOK)
+			w.send(http.MethodPatch, fmt.Sprintf("%s%d/", addresses, idOf(o)), object{"description": "first of the lot"}).want(
+				w, http.StatusOK,
+			)
 		}
 		s := w.connect(config, ipamtest.Cluster)
 		a := w.allocate(s, request("web"))
 		got := w.recordAt(a)
 		mark := ipamtest.NewOwner("web", 0).Mark(ipamtest.Cluster)
-		if a != w.addr(5) || at(got, "status.value") != "active" || got["description"] != mark+"/"+a.String()+" | first of the lot" || got["role"] != nil {
+		if a != w.addr(5) || at(got, "status.value") != "active" ||
+			got["description"] != mark+"/"+a.String()+" | first of the lot" || got["role"] != nil {
 			w.Errorf("allocated: %v", got)
 		}
 		report, err := ipamtest.Inspect(w.Context(), s)
-		if err != nil || len(report.Pools) != 1 || report.Pools[0].Addrs != netipx.IPRangeFrom(w.addr(5), w.addr(11)) || report.Pools[0].Recorded != 1 || report.Records[0].Mark != mark {
+		if err != nil || len(report.Pools) != 1 || report.Pools[0].Addrs != netipx.IPRangeFrom(w.addr(5), w.addr(11)) ||
+			report.Pools[0].Recorded != 1 || report.Records[0].Mark != mark {
 			w.Errorf("inspect: %+v %v", report, err)
 		}
 		if err := s.Release(w.Context(), a); err != nil {

@@ -119,7 +119,8 @@ func (w *world) removeAll() {
 	w.deleteAddresses(w.v4)
 	w.deleteAddresses(w.v6)
 	for _, path := range slices.Backward(*w.made) {
-		if got := w.send(http.MethodDelete, path, nil); got.status != http.StatusNoContent && got.status != http.StatusNotFound {
+		if got := w.send(http.MethodDelete, path, nil); got.status != http.StatusNoContent &&
+			got.status != http.StatusNotFound {
 			w.Errorf("remove %s: %d %.500s", path, got.status, got.text)
 		}
 	}
@@ -165,7 +166,10 @@ func (w *world) sendAs(authorization, method, path string, body any, header http
 	}
 	req.Header.Set("Accept", "application/json")
 	req.Header.Set("Content-Type", "application/json")
-	client := &http.Client{Timeout: 30 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	client := &http.Client{
+		Timeout:       30 * time.Second,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 	resp, err := client.Do(req)
 	if err != nil {
 		w.Fatal(err)

@@ -120,7 +120,8 @@ func (s *speaker) session(t *testing.T, neighbour string) routes.Session {
 
 func peer(address string, change ...func(*purelbv1.RoutingPeer)) routes.Peer {
 	p := purelbv1.RoutingPeer{
-		Name: "p", Address: address, PeerASN: 65000, MyASN: 65001, Port: 179, Families: []purelbv1.IPFamily{"IPv4"}, HoldSeconds: 9, KeepaliveSeconds: 3, ConnectSeconds: 1, RestartSeconds: 30,
+		Name: "p", Address: address, PeerASN: 65000, MyASN: 65001, Port: 179, Families: []purelbv1.IPFamily{"IPv4"},
+		HoldSeconds: 9, KeepaliveSeconds: 3, ConnectSeconds: 1, RestartSeconds: 30,
 	}
 	addr := netip.MustParseAddr(address)
 	if addr.Is6() {
@@ -165,9 +166,13 @@ func TestRoutesAtFRR(t *testing.T) {
 	}
 	med, pref := uint32(7), uint32(300)
 	marked := routes.Path{
-		Prefix: netip.MustParsePrefix("203.0.113.0/24"), Communities: []uint32{65001<<16 | 42}, LargeCommunities: []routes.LargeCommunity{{65001, 1, 2}}, MED: &med, LocalPref: &pref,
+		Prefix: netip.MustParsePrefix("203.0.113.0/24"), Communities: []uint32{65001<<16 | 42},
+		LargeCommunities: []routes.LargeCommunity{{65001, 1, 2}}, MED: &med, LocalPref: &pref,
 	}
-	d := routes.Desired{Paths: []routes.Path{path("198.51.100.1/32"), marked, path("2001:db8:1::1/128")}, Peers: []routes.Peer{peer("192.0.2.1", both), peer("2001:db8::1")}}
+	d := routes.Desired{
+		Paths: []routes.Path{path("198.51.100.1/32"), marked, path("2001:db8:1::1/128")},
+		Peers: []routes.Peer{peer("192.0.2.1", both), peer("2001:db8::1")},
+	}
 	neighbour4, neighbour6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 	d.Rules = []routes.Rule{
 		{Neighbours: []netip.Addr{neighbour4}, NextHop: netip.MustParseAddr("2001:db8::11")},
@@ -176,7 +181,9 @@ func TestRoutesAtFRR(t *testing.T) {
 	s.hold(t, d)
 	hasRoutes(t, router, "ipv4", "198.51.100.1/32", "203.0.113.0/24")
 	hasRoutes(t, router, "ipv6", "2001:db8:1::1/128")
-	eventually(t, "the router has the IPv6 route from both sessions", func() bool { return len(router.Routes("ipv6")["2001:db8:1::1/128"].NextHops) == 2 },
+	eventually(t, "the router has the IPv6 route from both sessions", func() bool {
+		return len(router.Routes("ipv6")["2001:db8:1::1/128"].NextHops) == 2
+	},
 		func() string { return router.Show("show bgp ipv6 unicast") })
 	for _, hop := range router.Routes("ipv6")["2001:db8:1::1/128"].NextHops {
 		if hop != "2001:db8::11" {
@@ -187,10 +194,12 @@ func TestRoutesAtFRR(t *testing.T) {
 	if got.ASPath != "65001 65001 65001" || got.Communities != "65001:42" || got.Large != "65001:1:2" || got.MED != 7 {
 		t.Errorf("attributes: %+v", got)
 	}
-	if plain := router.Details("ipv4", "198.51.100.1/32"); plain.ASPath != "65001" || plain.Communities != "" || len(plain.NextHops) != 1 || plain.NextHops[0] != "192.0.2.11" {
+	if plain := router.Details("ipv4", "198.51.100.1/32"); plain.ASPath != "65001" || plain.Communities != "" ||
+		len(plain.NextHops) != 1 || plain.NextHops[0] != "192.0.2.11" {
 		t.Errorf("attributes of a plain route: %+v", plain)
 	}
-	if session := s.session(t, "192.0.2.1"); session.Advertised != 3 || len(session.Families) != 2 || session.PeerASN != 65000 || session.Since.IsZero() {
+	if session := s.session(t, "192.0.2.1"); session.Advertised != 3 || len(session.Families) != 2 ||
+		session.PeerASN != 65000 || session.Since.IsZero() {
 		t.Errorf("session: %+v", session)
 	}
 
@@ -202,14 +211,24 @@ func TestRoutesAtFRR(t *testing.T) {
 		next.Rules = d.Rules[:1]
 		s.hold(t, next)
 		hasRoutes(t, router, "ipv4", "198.51.100.1/32")
-		eventually(t, "the router avoids the node", func() bool { return router.Details("ipv4", "198.51.100.1/32").Communities == "graceful-shutdown" },
+		eventually(t, "the router avoids the node", func() bool {
+			return router.Details("ipv4", "198.51.100.1/32").Communities == "graceful-shutdown"
+		},
 			func() string { return router.Show("show bgp ipv4 unicast 198.51.100.1/32 json") })
 	})
 	t.Run("a rule keeps a route from a neighbour", func(t *testing.T) {
 		next := s.held
-		next.Rules = append(slices.Clone(s.held.Rules), routes.Rule{Reject: true, Neighbours: []netip.Addr{neighbour4}, Prefixes: []netip.Prefix{netip.MustParsePrefix("2001:db8:1::1/128")}})
+		next.Rules = append(
+			slices.Clone(s.held.Rules),
+			routes.Rule{
+				Reject: true, Neighbours: []netip.Addr{neighbour4},
+				Prefixes: []netip.Prefix{netip.MustParsePrefix("2001:db8:1::1/128")},
+			},
+		)
 		s.hold(t, next)
-		eventually(t, "the router has the route from one session", func() bool { return len(router.Routes("ipv6")["2001:db8:1::1/128"].NextHops) == 1 },
+		eventually(t, "the router has the route from one session", func() bool {
+			return len(router.Routes("ipv6")["2001:db8:1::1/128"].NextHops) == 1
+		},
 			func() string { return router.Show("show bgp ipv6 unicast") })
 	})
 	t.Run("a neighbour goes", func(t *testing.T) {
@@ -240,14 +259,29 @@ router bgp 65000
 		name, neighbour, want string
 		peer                  routes.Peer
 	}{
-		{"the router expects another ASN", "192.0.2.1", "refuses the session: it expects the node in another autonomous system", peer("192.0.2.1")},
+		{
+			"the router expects another ASN", "192.0.2.1",
+			"refuses the session: it expects the node in another autonomous system", peer("192.0.2.1"),
+		},
 		{"the router is in another ASN", "2001:db8::1", "in another autonomous system than peerASN says",
 			peer("2001:db8::1", func(p *purelbv1.RoutingPeer) { p.PeerASN, p.SourceAddress = 65009, "2001:db8::12" })},
-		{"no password", "2001:db8::1", "its password differs", peer("2001:db8::1", func(p *purelbv1.RoutingPeer) { p.SourceAddress = "2001:db8::11" })},
-		{"no such neighbour", "192.0.2.77", "no route to host", peer("192.0.2.77", func(p *purelbv1.RoutingPeer) { p.ConnectSeconds = 6 })},
-		{"nothing listens", "2001:db8::1", "refuses connections", peer("2001:db8::1", func(p *purelbv1.RoutingPeer) { p.Port = 1790 })},
+		{
+			"no password", "2001:db8::1", "its password differs",
+			peer("2001:db8::1", func(p *purelbv1.RoutingPeer) { p.SourceAddress = "2001:db8::11" }),
+		},
+		{
+			"no such neighbour", "192.0.2.77", "no route to host",
+			peer("192.0.2.77", func(p *purelbv1.RoutingPeer) { p.ConnectSeconds = 6 }),
+		},
+		{
+			"nothing listens", "2001:db8::1", "refuses connections",
+			peer("2001:db8::1", func(p *purelbv1.RoutingPeer) { p.Port = 1790 }),
+		},
 		{"no route", "198.51.100.7", "no route to the neighbour", peer("198.51.100.7")},
-		{"a source that is not the node's", "192.0.2.1", "does not have the source address", peer("192.0.2.1", func(p *purelbv1.RoutingPeer) { p.SourceAddress = "192.0.2.99" })},
+		{
+			"a source that is not the node's", "192.0.2.1", "does not have the source address",
+			peer("192.0.2.1", func(p *purelbv1.RoutingPeer) { p.SourceAddress = "192.0.2.99" }),
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			s := newSpeaker(t)
@@ -264,7 +298,9 @@ func TestPassword(t *testing.T) {
 	wrong := peer("192.0.2.1")
 	wrong.Password = "other"
 	s.hold(t, routes.Desired{Peers: []routes.Peer{wrong}, Paths: []routes.Path{path("198.51.100.1/32")}})
-	eventually(t, "the password differs", func() bool { return strings.Contains(s.session(t, "192.0.2.1").LastError, "password differs") },
+	eventually(t, "the password differs", func() bool {
+		return strings.Contains(s.session(t, "192.0.2.1").LastError, "password differs")
+	},
 		func() string { return fmt.Sprintf("%+v", s.session(t, "192.0.2.1")) })
 	right := peer("192.0.2.1")
 	right.Password = "secret"
@@ -293,12 +329,20 @@ func TestFaultRouterRestarts(t *testing.T) {
 func TestGracefulRestart(t *testing.T) {
 	router := routertest.StartFRR(t, routerOn(t), bgpd)
 	first := newSpeaker(t)
-	first.hold(t, routes.Desired{Peers: []routes.Peer{peer("192.0.2.1")}, Paths: []routes.Path{path("198.51.100.1/32"), path("198.51.100.2/32")}})
+	first.hold(
+		t,
+		routes.Desired{
+			Peers: []routes.Peer{peer("192.0.2.1")}, Paths: []routes.Path{path("198.51.100.1/32"), path("198.51.100.2/32")},
+		},
+	)
 	hasRoutes(t, router, "ipv4", "198.51.100.1/32", "198.51.100.2/32")
 	if err := first.Stop(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the routes are stale", func() bool { return router.Routes("ipv4")["198.51.100.1/32"].IsStale }, func() string { return router.Show("show bgp ipv4 unicast") })
+	eventually(
+		t, "the routes are stale", func() bool { return router.Routes("ipv4")["198.51.100.1/32"].IsStale },
+		func() string { return router.Show("show bgp ipv4 unicast") },
+	)
 	next := newSpeaker(t)
 	restarted := peer("192.0.2.1")
 	restarted.Restarting = true
@@ -311,7 +355,9 @@ func TestGracefulRestart(t *testing.T) {
 		return !r.IsStale
 	}, func() string { return router.Show("show bgp ipv4 unicast") })
 	hasRoutes(t, router, "ipv4", "198.51.100.1/32")
-	eventually(t, "all has been sent", func() bool { return next.session(t, "192.0.2.1").HasSentAll }, func() string { return "" })
+	eventually(
+		t, "all has been sent", func() bool { return next.session(t, "192.0.2.1").HasSentAll }, func() string { return "" },
+	)
 }
 
 // TestHardStop ends a speaker whose node is to send no more traffic here.
@@ -329,7 +375,9 @@ func TestHardStop(t *testing.T) {
 // TestBFD cuts the link: BFD finds out before the hold time.
 func TestBFD(t *testing.T) {
 	where, switched := newLink(t)
-	router := routertest.StartFRR(t, where, bgpd+"router bgp 65000\n neighbor 192.0.2.11 timers 30 90\n neighbor 192.0.2.11 bfd 3 100 100\n")
+	router := routertest.StartFRR(
+		t, where, bgpd+"router bgp 65000\n neighbor 192.0.2.11 timers 30 90\n neighbor 192.0.2.11 bfd 3 100 100\n",
+	)
 	s := newSpeaker(t)
 	s.hold(t, routes.Desired{
 		Peers: []routes.Peer{peer("192.0.2.1", func(p *purelbv1.RoutingPeer) {
@@ -338,12 +386,17 @@ func TestBFD(t *testing.T) {
 		Paths: []routes.Path{path("198.51.100.1/32")},
 	})
 	hasRoutes(t, router, "ipv4", "198.51.100.1/32")
-	eventually(t, "BFD is up", func() bool { return s.session(t, "192.0.2.1").BFD == "Up" }, func() string { return router.Show("show bfd peers") })
+	eventually(
+		t, "BFD is up", func() bool { return s.session(t, "192.0.2.1").BFD == "Up" },
+		func() string { return router.Show("show bfd peers") },
+	)
 	switched.Run(t, "ip link set port0 down")
 	began := time.Now()
 	hasRoutes(t, router, "ipv4")
 	t.Logf("the router dropped the routes after %v", time.Since(began).Round(10*time.Millisecond))
-	eventually(t, "the session is down", func() bool { return s.session(t, "192.0.2.1").State != purelbv1.SessionEstablished },
+	eventually(t, "the session is down", func() bool {
+		return s.session(t, "192.0.2.1").State != purelbv1.SessionEstablished
+	},
 		func() string { return fmt.Sprintf("%+v", s.session(t, "192.0.2.1")) })
 	const holdTime = 90 * time.Second
 	if took := time.Since(began); took >= holdTime {
@@ -359,7 +412,13 @@ protocol bgp v4 { local as 65000; neighbor 192.0.2.11 as 65001; ipv4 { import al
 protocol bgp v6 { local as 65000; neighbor 2001:db8::11 as 65001; ipv6 { import all; export none; }; }
 `)
 	s := newSpeaker(t)
-	s.hold(t, routes.Desired{Peers: []routes.Peer{peer("192.0.2.1"), peer("2001:db8::1")}, Paths: []routes.Path{path("198.51.100.1/32"), path("2001:db8:1::1/128")}})
+	s.hold(
+		t,
+		routes.Desired{
+			Peers: []routes.Peer{peer("192.0.2.1"), peer("2001:db8::1")},
+			Paths: []routes.Path{path("198.51.100.1/32"), path("2001:db8:1::1/128")},
+		},
+	)
 	eventually(t, "BIRD has both routes", func() bool {
 		table := router.Show("show route")
 		return strings.Contains(table, "198.51.100.1/32") && strings.Contains(table, "2001:db8:1::1/128")

@@ -63,7 +63,9 @@ func startRouter(t *testing.T) (router *server.BgpServer, port int32) {
 		Conf:      &api.PeerConf{NeighborAddress: nodeAddress, PeerAsn: nodeASN},
 		Transport: &api.Transport{PassiveMode: true},
 		AfiSafis: []*api.AfiSafi{
-			{Config: &api.AfiSafiConfig{Family: apiFamily("IPv4"), Enabled: true}}, {Config: &api.AfiSafiConfig{Family: apiFamily("IPv6"), Enabled: true}},
+			{Config: &api.AfiSafiConfig{Family: apiFamily("IPv4"), Enabled: true}}, {
+				Config: &api.AfiSafiConfig{Family: apiFamily("IPv6"), Enabled: true},
+			},
 		},
 	}})
 	if err != nil {
@@ -76,17 +78,18 @@ func startRouter(t *testing.T) (router *server.BgpServer, port int32) {
 func routesOf(router *server.BgpServer) ([]string, error) {
 	var found []string
 	for _, family := range []bgp.Family{bgp.RF_IPv4_UC, bgp.RF_IPv6_UC} {
-		err := router.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: family}, func(prefix bgp.NLRI, paths []*apiutil.Path) {
-			for _, path := range paths {
-				text := prefix.String()
-				for _, attribute := range path.Attrs {
-					if med, ok := attribute.(*bgp.PathAttributeMultiExitDisc); ok {
-						text += fmt.Sprintf(" MED %d", med.Value)
+		err := router.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: family},
+			func(prefix bgp.NLRI, paths []*apiutil.Path) {
+				for _, path := range paths {
+					text := prefix.String()
+					for _, attribute := range path.Attrs {
+						if med, ok := attribute.(*bgp.PathAttributeMultiExitDisc); ok {
+							text += fmt.Sprintf(" MED %d", med.Value)
+						}
 					}
+					found = append(found, text)
 				}
-				found = append(found, text)
-			}
-		})
+			})
 		if err != nil {
 			return nil, err
 		}
@@ -126,7 +129,9 @@ func TestNeighbourHearsOfChanges(t *testing.T) {
 	change := func(rules []routes.Rule, paths ...routes.Path) {
 		t.Helper()
 		// The rule gives IPv6 routes a next hop, for which an IPv4 session has none.
-		rules = append(rules, routes.Rule{Neighbours: []netip.Addr{peer.Neighbour}, NextHop: netip.MustParseAddr("2001:db8::11")})
+		rules = append(
+			rules, routes.Rule{Neighbours: []netip.Addr{peer.Neighbour}, NextHop: netip.MustParseAddr("2001:db8::11")},
+		)
 		desired := routes.Desired{Paths: paths, Rules: rules, Peers: []routes.Peer{peer}}
 		if err := node.Change(t.Context(), routes.Difference(held, desired, true)); err != nil {
 			t.Fatal(err)
@@ -159,7 +164,10 @@ func TestNeighbourHearsOfChanges(t *testing.T) {
 	second.MED = &med
 	change(nil, first, second)
 	has("after one changes and one comes back", "198.51.100.1/32", "198.51.100.2/32 MED 7")
-	change([]routes.Rule{{Neighbours: []netip.Addr{peer.Neighbour}, Prefixes: []netip.Prefix{first.Prefix}, Reject: true}}, first, second)
+	change(
+		[]routes.Rule{{Neighbours: []netip.Addr{peer.Neighbour}, Prefixes: []netip.Prefix{first.Prefix}, Reject: true}},
+		first, second,
+	)
 	has("after a rule takes one away", "198.51.100.2/32 MED 7")
 	stop()
 	has("after the node has ended its sessions")

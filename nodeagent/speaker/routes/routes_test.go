@@ -29,7 +29,8 @@ func TestNetworks(t *testing.T) {
 		return plan.Address{Interface: iface, Prefix: prefix(text), Ours: isOurs}
 	}
 	observed := plan.Observed{Addresses: []plan.Address{
-		at("kube-lb0", "203.0.113.9/24", true), at("kube-lb0", "203.0.113.5/24", true), at("kube-lb0", "198.51.100.1/32", true), at("kube-lb0", "2001:db8::1/128", true),
+		at("kube-lb0", "203.0.113.9/24", true), at("kube-lb0", "203.0.113.5/24", true),
+		at("kube-lb0", "198.51.100.1/32", true), at("kube-lb0", "2001:db8::1/128", true),
 		at("kube-lb0", "198.51.100.2/32", false), // somebody else's
 		at("kube-lb0", "fe80::1/64", false),
 		at("eth0", "192.0.2.200/32", true), // a Local address
@@ -48,10 +49,14 @@ func TestNetworks(t *testing.T) {
 func inputs() routes.Inputs {
 	return routes.Inputs{
 		Spec: purelbv1.NodeRoutingSpec{Peers: []purelbv1.RoutingPeer{
-			{Name: "a", Address: first.String(), PeerASN: 65000, MyASN: 65001, RestartSeconds: 30}, {Name: "b", Address: second.String(), PeerASN: 65001, MyASN: 65001},
+			{Name: "a", Address: first.String(), PeerASN: 65000, MyASN: 65001, RestartSeconds: 30}, {
+				Name: "b", Address: second.String(), PeerASN: 65001, MyASN: 65001,
+			},
 		}},
 		Networks: []routes.Network{
-			{Prefix: prefix("198.51.100.1/32"), Address: netip.MustParseAddr("198.51.100.1")}, {Prefix: prefix("203.0.113.0/24"), Address: netip.MustParseAddr("203.0.113.5")},
+			{Prefix: prefix("198.51.100.1/32"), Address: netip.MustParseAddr("198.51.100.1")}, {
+				Prefix: prefix("203.0.113.0/24"), Address: netip.MustParseAddr("203.0.113.5"),
+			},
 		},
 		Password: func(string) (string, bool) { return "", false },
 		RouterOn: func(string) (netip.Addr, error) { return netip.Addr{}, errors.New("no router yet") },
@@ -60,7 +65,9 @@ func inputs() routes.Inputs {
 
 func TestAttributes(t *testing.T) {
 	group := func(bgp purelbv1.ServiceGroupBGP) []purelbv1.RoutingGroup {
-		return []purelbv1.RoutingGroup{{Name: "g", Ranges: []string{"203.0.113.4-203.0.113.7", "2001:db8::/120"}, ServiceGroupBGP: bgp}}
+		return []purelbv1.RoutingGroup{
+			{Name: "g", Ranges: []string{"203.0.113.4-203.0.113.7", "2001:db8::/120"}, ServiceGroupBGP: bgp},
+		}
 	}
 	plain := routes.Path{Prefix: prefix("198.51.100.1/32")}
 	marked := func(p routes.Path) []routes.Path {
@@ -76,17 +83,25 @@ func TestAttributes(t *testing.T) {
 	}{
 		{"nothing said", purelbv1.ServiceGroupBGP{}, routes.NotDraining, marked(routes.Path{}), nil},
 		{"everything", purelbv1.ServiceGroupBGP{
-			Advertise: ptr.To(true), Communities: []purelbv1.Community{"no-export", "65001:7"}, LargeCommunities: []purelbv1.LargeCommunity{"4200000000:2:3", "1:2:3"},
-			LocalPref: ptr.To[int64](4294967295), MED: ptr.To[int64](0),
+			Advertise: ptr.To(true), Communities: []purelbv1.Community{"no-export", "65001:7"},
+			LargeCommunities: []purelbv1.LargeCommunity{"4200000000:2:3", "1:2:3"},
+			LocalPref:        ptr.To[int64](4294967295), MED: ptr.To[int64](0),
 		}, routes.NotDraining, marked(routes.Path{
-			Communities: []uint32{65001<<16 | 7, 0xFFFFFF01}, LargeCommunities: []routes.LargeCommunity{{1, 2, 3}, {4200000000, 2, 3}}, LocalPref: ptr.To[uint32](4294967295), MED: ptr.To[uint32](0),
+			Communities: []uint32{65001<<16 | 7, 0xFFFFFF01}, LargeCommunities: []routes.LargeCommunity{
+				{1, 2, 3}, {4200000000, 2, 3},
+			}, LocalPref: ptr.To[uint32](4294967295), MED: ptr.To[uint32](0),
 		}), nil},
 		{"not advertised", purelbv1.ServiceGroupBGP{Advertise: ptr.To(false)}, routes.NotDraining, []routes.Path{plain}, nil},
 		{"some neighbours", purelbv1.ServiceGroupBGP{Peers: []string{"b", "x"}}, routes.NotDraining, marked(routes.Path{}),
 			[]routes.Rule{{Prefixes: []netip.Prefix{prefix("203.0.113.0/24")}, Neighbours: []netip.Addr{first}, Reject: true}}},
-		{"prepended towards external neighbours", purelbv1.ServiceGroupBGP{Prepend: 2}, routes.NotDraining, marked(routes.Path{}),
-			[]routes.Rule{{Prefixes: []netip.Prefix{prefix("203.0.113.0/24")}, Neighbours: []netip.Addr{first}, Prepend: 2, ASN: 65001}}},
-		{"draining", purelbv1.ServiceGroupBGP{Communities: []purelbv1.Community{"graceful-shutdown"}, LocalPref: ptr.To[int64](9)}, routes.Avoid, []routes.Path{
+		{"prepended towards external neighbours", purelbv1.ServiceGroupBGP{Prepend: 2}, routes.NotDraining,
+			marked(routes.Path{}),
+			[]routes.Rule{
+				{Prefixes: []netip.Prefix{prefix("203.0.113.0/24")}, Neighbours: []netip.Addr{first}, Prepend: 2, ASN: 65001},
+			}},
+		{"draining", purelbv1.ServiceGroupBGP{
+			Communities: []purelbv1.Community{"graceful-shutdown"}, LocalPref: ptr.To[int64](9),
+		}, routes.Avoid, []routes.Path{
 			{Prefix: plain.Prefix, Communities: []uint32{0xFFFF0000}, LocalPref: new(uint32)},
 			{Prefix: prefix("203.0.113.0/24"), Communities: []uint32{0xFFFF0000}, LocalPref: new(uint32)},
 		}, nil},
@@ -129,7 +144,10 @@ func TestPeers(t *testing.T) {
 	for _, p := range d.Peers {
 		got = append(got, fmt.Sprint(p.Name, " ", p.Neighbour, " ", p.Password, " ", p.Restarting))
 	}
-	want := []string{"a 192.0.2.1  true", "b 192.0.2.2  false", "secret 192.0.2.3 pw of secret false", "unnumbered fe80::1%eth1  false", "gateway fe80::9%eth0  false"}
+	want := []string{
+		"a 192.0.2.1  true", "b 192.0.2.2  false", "secret 192.0.2.3 pw of secret false", "unnumbered fe80::1%eth1  false",
+		"gateway fe80::9%eth0  false",
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("neighbours (-want +got):\n%s", diff)
 	}
@@ -137,11 +155,16 @@ func TestPeers(t *testing.T) {
 	for _, w := range d.Waiting {
 		got = append(got, w.Peer.Name+": "+w.Why)
 	}
-	want = []string{"missing: the password is not on the node yet: see passwordSecretRef of the BGPPeer", "none: no router on eth2", "twice: 192.0.2.1 is the neighbour of another BGPPeer already"}
+	want = []string{
+		"missing: the password is not on the node yet: see passwordSecretRef of the BGPPeer", "none: no router on eth2",
+		"twice: 192.0.2.1 is the neighbour of another BGPPeer already",
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("waiting (-want +got):\n%s", diff)
 	}
-	rules := []routes.Rule{{Neighbours: []netip.Addr{netip.MustParseAddr("fe80::9%eth0")}, NextHop: netip.MustParseAddr("192.0.2.11")}}
+	rules := []routes.Rule{
+		{Neighbours: []netip.Addr{netip.MustParseAddr("fe80::9%eth0")}, NextHop: netip.MustParseAddr("192.0.2.11")},
+	}
 	if diff := cmp.Diff(rules, d.Rules, compareAddresses); diff != "" {
 		t.Errorf("rules (-want +got):\n%s", diff)
 	}
@@ -165,21 +188,47 @@ func TestDifference(t *testing.T) {
 		withoutPeers  bool
 		want          routes.Changes
 	}{
-		{"nothing", routes.Desired{Paths: []routes.Path{a}, Peers: []routes.Peer{peerA}}, routes.Desired{Paths: []routes.Path{a}, Peers: []routes.Peer{peerA}}, false, routes.Changes{}},
-		{"begin", routes.Desired{}, routes.Desired{Paths: []routes.Path{a}, Peers: []routes.Peer{peerA}}, false, routes.Changes{AddPaths: []routes.Path{a}, AddPeers: []routes.Peer{peerA}}},
-		{"begin without peers", routes.Desired{}, routes.Desired{Paths: []routes.Path{a}, Peers: []routes.Peer{peerA}}, true, routes.Changes{AddPaths: []routes.Path{a}}},
+		{
+			"nothing", routes.Desired{Paths: []routes.Path{a}, Peers: []routes.Peer{peerA}},
+			routes.Desired{Paths: []routes.Path{a}, Peers: []routes.Peer{peerA}}, false, routes.Changes{},
+		},
+		{
+			"begin", routes.Desired{}, routes.Desired{Paths: []routes.Path{a}, Peers: []routes.Peer{peerA}}, false,
+			routes.Changes{AddPaths: []routes.Path{a}, AddPeers: []routes.Peer{peerA}},
+		},
+		{
+			"begin without peers", routes.Desired{}, routes.Desired{Paths: []routes.Path{a}, Peers: []routes.Peer{peerA}}, true,
+			routes.Changes{AddPaths: []routes.Path{a}},
+		},
 		{"one goes, one comes", routes.Desired{Paths: []routes.Path{a}}, routes.Desired{Paths: []routes.Path{b}}, false,
 			routes.Changes{RemovePaths: []netip.Prefix{a.Prefix}, AddPaths: []routes.Path{b}}},
-		{"other attributes", routes.Desired{Paths: []routes.Path{a}}, routes.Desired{Paths: []routes.Path{changed}}, false, routes.Changes{AddPaths: []routes.Path{changed}}},
-		{"a rule for a new route", routes.Desired{Paths: []routes.Path{a}}, routes.Desired{Paths: []routes.Path{a, b}, Rules: []routes.Rule{rule(b)}}, false,
+		{
+			"other attributes", routes.Desired{Paths: []routes.Path{a}}, routes.Desired{Paths: []routes.Path{changed}}, false,
+			routes.Changes{AddPaths: []routes.Path{changed}},
+		},
+		{"a rule for a new route", routes.Desired{Paths: []routes.Path{a}}, routes.Desired{
+			Paths: []routes.Path{a, b}, Rules: []routes.Rule{rule(b)},
+		}, false,
 			routes.Changes{SetRules: true, Rules: []routes.Rule{rule(b)}, AddPaths: []routes.Path{b}}},
-		{"a rule for a route that stays", routes.Desired{Paths: []routes.Path{a}}, routes.Desired{Paths: []routes.Path{a}, Rules: []routes.Rule{rule(a)}}, false,
+		{"a rule for a route that stays", routes.Desired{Paths: []routes.Path{a}}, routes.Desired{
+			Paths: []routes.Path{a}, Rules: []routes.Rule{rule(a)},
+		}, false,
 			routes.Changes{SetRules: true, Rules: []routes.Rule{rule(a)}, Resend: true}},
-		{"a route goes with its rule", routes.Desired{Paths: []routes.Path{a}, Rules: []routes.Rule{rule(a)}}, routes.Desired{}, false,
+		{"a route goes with its rule", routes.Desired{Paths: []routes.Path{a}, Rules: []routes.Rule{rule(a)}},
+			routes.Desired{}, false,
 			routes.Changes{RemovePaths: []netip.Prefix{a.Prefix}, SetRules: true}},
-		{"other settings", routes.Desired{Peers: []routes.Peer{peerA}}, routes.Desired{Peers: []routes.Peer{slower}}, false, routes.Changes{ReplacePeers: []routes.Peer{slower}}},
-		{"no settings of a session", routes.Desired{Peers: []routes.Peer{peerA}}, routes.Desired{Peers: []routes.Peer{restarted}}, false, routes.Changes{}},
-		{"a neighbour goes", routes.Desired{Peers: []routes.Peer{peerA}}, routes.Desired{}, false, routes.Changes{RemovePeers: []routes.Peer{peerA}}},
+		{
+			"other settings", routes.Desired{Peers: []routes.Peer{peerA}}, routes.Desired{Peers: []routes.Peer{slower}}, false,
+			routes.Changes{ReplacePeers: []routes.Peer{slower}},
+		},
+		{
+			"no settings of a session", routes.Desired{Peers: []routes.Peer{peerA}},
+			routes.Desired{Peers: []routes.Peer{restarted}}, false, routes.Changes{},
+		},
+		{
+			"a neighbour goes", routes.Desired{Peers: []routes.Peer{peerA}}, routes.Desired{}, false,
+			routes.Changes{RemovePeers: []routes.Peer{peerA}},
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			got := routes.Difference(row.held, row.desired, !row.withoutPeers)
@@ -198,35 +247,48 @@ func TestStatus(t *testing.T) {
 	up := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	held := routes.Desired{
 		Paths: []routes.Path{{Prefix: prefix("198.51.100.1/32")}},
-		Peers: []routes.Peer{{Neighbour: first, RoutingPeer: purelbv1.RoutingPeer{Name: "a", Families: []purelbv1.IPFamily{"IPv4", "IPv6"}}}},
+		Peers: []routes.Peer{
+			{Neighbour: first, RoutingPeer: purelbv1.RoutingPeer{Name: "a", Families: []purelbv1.IPFamily{"IPv4", "IPv6"}}},
+		},
 	}
 	routing := &purelbv1.NodeRouting{Spec: purelbv1.NodeRoutingSpec{Peers: make([]purelbv1.RoutingPeer, 1)}}
 	routing.Generation = 3
-	session := routes.Session{Neighbour: first, State: purelbv1.SessionEstablished, Since: up, PeerASN: 65000, Families: []purelbv1.IPFamily{"IPv4", "IPv6"}, Advertised: 1, BFD: "Up"}
+	session := routes.Session{
+		Neighbour: first, State: purelbv1.SessionEstablished, Since: up, PeerASN: 65000,
+		Families: []purelbv1.IPFamily{"IPv4", "IPv6"}, Advertised: 1, BFD: "Up",
+	}
 	describe := func(s purelbv1.NodeRoutingStatus) string {
 		c := s.Conditions[0]
 		return fmt.Sprint(s.Established, "/", s.Desired, " ", s.Networks, " ", c.Status, " ", c.Reason, " ", c.Message)
 	}
-	if got, want := describe(routes.Status(routing, held, []routes.Session{session}, false)), "1/1 1 True Established 1 of 1 sessions are up, 1 networks are advertised"; got != want {
+	if got, want := describe(routes.Status(routing, held, []routes.Session{session}, false)),
+		"1/1 1 True Established 1 of 1 sessions are up, 1 networks are advertised"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	session.State, session.LastError = "Active", strings.Repeat("x", 600)
 	status := routes.Status(routing, held, []routes.Session{session}, false)
-	if got, want := describe(status), "0/1 1 False SessionsDown 0 of 1 sessions are up, 1 networks are advertised; 192.0.2.1 is Active: xxx"; !strings.HasPrefix(got, want) {
+	if got, want := describe(status),
+		"0/1 1 False SessionsDown 0 of 1 sessions are up, 1 networks are advertised; 192.0.2.1 is Active: xxx"; !strings.HasPrefix(got, want) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	if len(status.Sessions[0].LastError) > 512 {
 		t.Error("the error is longer than the API server takes")
 	}
 	session = routes.Session{Neighbour: first, State: purelbv1.SessionEstablished, Families: []purelbv1.IPFamily{"IPv4"}}
-	if got := routes.Status(routing, held, []routes.Session{session}, false).Sessions[0].LastError; !strings.Contains(got, "does not take IPv6") {
+	if got := routes.Status(routing, held, []routes.Session{session}, false).Sessions[0].LastError; !strings.Contains(
+		got, "does not take IPv6",
+	) {
 		t.Errorf("a family that is not negotiated: %q", got)
 	}
-	held = routes.Desired{Waiting: []routes.Waiting{{Peer: purelbv1.RoutingPeer{Name: "a", Interface: "eth1"}, Why: "no router"}}}
-	if got, want := describe(routes.Status(routing, held, nil, false)), "0/1 0 False SessionsDown 0 of 1 sessions are up, 0 networks are advertised; eth1 is Idle: no router"; got != want {
+	held = routes.Desired{
+		Waiting: []routes.Waiting{{Peer: purelbv1.RoutingPeer{Name: "a", Interface: "eth1"}, Why: "no router"}},
+	}
+	if got, want := describe(routes.Status(routing, held, nil, false)),
+		"0/1 0 False SessionsDown 0 of 1 sessions are up, 0 networks are advertised; eth1 is Idle: no router"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	if got, want := describe(routes.Status(routing, held, nil, true)), "0/1 0 True Drained all routes are withdrawn, as traffic is to leave the node"; got != want {
+	if got, want := describe(routes.Status(routing, held, nil, true)),
+		"0/1 0 True Drained all routes are withdrawn, as traffic is to leave the node"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }

@@ -82,7 +82,10 @@ func TestTable(t *testing.T) {
 	Spread(values, "moves", []float64{1, 0, 1})
 	got := Table([]Row{
 		{Section: "availability", Case: "holder dead", Unit: "ms", N: 3, Values: values},
-		{Section: "latency", Case: "created → ingress", Unit: "ms", N: 50, Values: map[string]float64{"p99": 40.23, "p50": 0.0123}},
+		{
+			Section: "latency", Case: "created → ingress", Unit: "ms", N: 50,
+			Values: map[string]float64{"p99": 40.23, "p50": 0.0123},
+		},
 		{Section: "latency", Case: "x", N: 1, Values: map[string]float64{"p50": 5}},
 	})
 	want := `### availability
@@ -104,14 +107,17 @@ func TestTable(t *testing.T) {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 	for line := range strings.Lines(got) {
-		if strings.HasPrefix(line, "| x") && len([]rune(line)) != len([]rune("| created → ingress (ms) | 50 | 0.012 | 40.2 |\n")) {
+		if strings.HasPrefix(line, "| x") &&
+			len([]rune(line)) != len([]rune("| created → ingress (ms) | 50 | 0.012 | 40.2 |\n")) {
 			t.Errorf("not aligned: %q", line)
 		}
 	}
 }
 
 func TestNumber(t *testing.T) {
-	for value, want := range map[float64]string{0: "0", 5: "5", 12.34: "12.3", 1.234: "1.23", 0.0456: "0.046", 1234.5: "1234", 0.5: "0.50"} {
+	for value, want := range map[float64]string{
+		0: "0", 5: "5", 12.34: "12.3", 1.234: "1.23", 0.0456: "0.046", 1234.5: "1234", 0.5: "0.50",
+	} {
 		if got := formatNumber(value); got != want {
 			t.Errorf("%v: %s, want %s", value, got, want)
 		}
@@ -120,7 +126,10 @@ func TestNumber(t *testing.T) {
 
 func TestPlots(t *testing.T) {
 	rows := []Row{
-		{Section: "availability", Case: "A & B", Values: map[string]float64{"outageMin": 10, "outageMedian": 100, "outageMax": 1000}},
+		{
+			Section: "availability", Case: "A & B",
+			Values: map[string]float64{"outageMin": 10, "outageMedian": 100, "outageMax": 1000},
+		},
 		{Section: "availability", Case: "no HTTP", Values: map[string]float64{"backMedian": 1}},
 		{Section: "scale", Case: "100 nodes", Values: map[string]float64{"convergeMs": 20}},
 	}
@@ -141,7 +150,8 @@ func TestPlots(t *testing.T) {
 		}
 	}
 	// A decade takes the same width everywhere, and the axis ends where the plot does.
-	if a, b := outage.position(100)-outage.position(10), outage.position(1000)-outage.position(100); math.Abs(a-b) > 1e-6 || outage.position(1000) != plotWidth-plotRight {
+	if a, b := outage.position(100)-outage.position(10),
+		outage.position(1000)-outage.position(100); math.Abs(a-b) > 1e-6 || outage.position(1000) != plotWidth-plotRight {
 		t.Errorf("logarithmic axis: %v, %v, %v", a, b, outage.position(1000))
 	}
 	if outage.position(0) != plotLeft || scale.position(0) != plotLeft || scale.position(20) != plotWidth-plotRight {

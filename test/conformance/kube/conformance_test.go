@@ -41,7 +41,9 @@ import (
 var namespaceLabels = labelsFlag{}
 
 func TestMain(m *testing.M) {
-	flag.Var(namespaceLabels, "namespace-label", "label, as KEY=VALUE, of the namespaces that tests create (may be repeated)")
+	flag.Var(
+		namespaceLabels, "namespace-label", "label, as KEY=VALUE, of the namespaces that tests create (may be repeated)",
+	)
 	config.CopyFlags(config.Flags, flag.CommandLine)
 	framework.RegisterCommonFlags(flag.CommandLine)
 	framework.RegisterClusterFlags(flag.CommandLine)
@@ -53,7 +55,9 @@ func TestMain(m *testing.M) {
 }
 
 // createNamespace creates a namespace as the framework does, with namespaceLabels.
-func createNamespace(ctx context.Context, baseName string, client clientset.Interface, labels map[string]string) (*corev1.Namespace, error) {
+func createNamespace(ctx context.Context, baseName string, client clientset.Interface, labels map[string]string) (
+	*corev1.Namespace, error,
+) {
 	all := maps.Clone(labels)
 	if all == nil {
 		all = map[string]string{}

@@ -51,13 +51,21 @@ func TestJudge(t *testing.T) {
 	}{
 		{"all are within the bound", Experiment{Wanted: 10, Bounds: bounds, Trials: trials(ten...)}, Green, 10, 0, 0},
 		{"the bound itself", Experiment{Wanted: 10, Bounds: bounds, Trials: trials(with(10, 500)...)}, Green, 10, 0, 0},
-		{"one of ten is above it", Experiment{Wanted: 10, Bounds: bounds, Trials: trials(with(1, 500.1)...)}, Green, 10, 0, 1},
+		{
+			"one of ten is above it", Experiment{Wanted: 10, Bounds: bounds, Trials: trials(with(1, 500.1)...)}, Green, 10, 0, 1,
+		},
 		{"two of ten are", Experiment{Wanted: 10, Bounds: bounds, Trials: trials(with(2, 501)...)}, Red, 10, 0, 2},
 		{"one of six", Experiment{Wanted: 6, Bounds: bounds, Trials: trials(501, 1, 1, 1, 1, 1)}, Green, 6, 0, 1},
 		{"one of five", Experiment{Wanted: 5, Bounds: bounds, Trials: trials(501, 1, 1, 1, 1)}, Red, 5, 0, 1},
 		{"one of one", Experiment{Wanted: 1, Bounds: bounds, Trials: trials(501)}, Red, 1, 0, 1},
-		{"three of twenty", Experiment{Wanted: 20, Bounds: bounds, Trials: trials(append(with(3, 501), ten...)...)}, Green, 20, 0, 3},
-		{"four of twenty", Experiment{Wanted: 20, Bounds: bounds, Trials: trials(append(with(4, 501), ten...)...)}, Red, 20, 0, 4},
+		{
+			"three of twenty", Experiment{Wanted: 20, Bounds: bounds, Trials: trials(append(with(3, 501), ten...)...)}, Green,
+			20, 0, 3,
+		},
+		{
+			"four of twenty", Experiment{Wanted: 20, Bounds: bounds, Trials: trials(append(with(4, 501), ten...)...)}, Red, 20,
+			0, 4,
+		},
 		{"two bounds, each broken once by another trial", Experiment{
 			Wanted: 10, Bounds: append(bounds, Bound{"failed", 0}), Trials: slices.Concat(
 				[]Trial{{Figures: map[string]float64{"outage, ms": 501, "failed": 0}}},
@@ -69,25 +77,86 @@ func TestJudge(t *testing.T) {
 				[]Trial{{Figures: map[string]float64{"outage, ms": 501, "failed": 1}}},
 				slices.Repeat([]Trial{{Figures: map[string]float64{"outage, ms": 1, "failed": 0}}}, 9)),
 		}, Green, 10, 0, 1},
-		{"a figure that was not measured", Experiment{Wanted: 1, Bounds: []Bound{{"failed", 0}}, Trials: trials(1)}, Red, 1, 0, 1},
+		{
+			"a figure that was not measured", Experiment{Wanted: 1, Bounds: []Bound{{"failed", 0}}, Trials: trials(1)}, Red, 1,
+			0, 1,
+		},
 		{"a figure that is no number", Experiment{Wanted: 1, Bounds: bounds, Trials: trials(math.NaN())}, Red, 1, 0, 1},
-		{"the median itself", Experiment{Wanted: 3, MedianBounds: []Bound{{"outage, ms", 300}}, Trials: trials(1, 300, 9999)}, Green, 3, 0, 0},
-		{"the median is above its bound", Experiment{Wanted: 3, Bounds: bounds, MedianBounds: []Bound{{"outage, ms", 300}}, Trials: trials(1, 301, 400)}, Red, 3, 0, 0},
-		{"the median of two", Experiment{Wanted: 2, MedianBounds: []Bound{{"outage, ms", 300}}, Trials: trials(1, 600)}, Red, 2, 0, 0},
-		{"the median of too few", Experiment{Wanted: 3, MedianBounds: []Bound{{"outage, ms", 300}}, Trials: trials(301, 400)}, Inconclusive, 2, 0, 0},
-		{"the median without those that are late", Experiment{Wanted: 1, MedianBounds: []Bound{{"outage, ms", 300}}, Trials: append(trials(1), late(trials(400)[0]), late(trials(400)[0]))}, Green, 1, 2, 0},
-		{"the median of what was not measured", Experiment{Wanted: 2, MedianBounds: []Bound{{"failed", 3}}, Trials: trials(1, 1)}, Red, 2, 0, 0},
-		{"the median of what was mostly measured", Experiment{Wanted: 3, MedianBounds: []Bound{{"outage, ms", 300}}, Trials: trials(1, 2, math.NaN())}, Green, 3, 0, 0},
+		{
+			"the median itself", Experiment{Wanted: 3, MedianBounds: []Bound{{"outage, ms", 300}}, Trials: trials(1, 300, 9999)},
+			Green, 3, 0, 0,
+		},
+		{
+			"the median is above its bound",
+			Experiment{Wanted: 3, Bounds: bounds, MedianBounds: []Bound{{"outage, ms", 300}}, Trials: trials(1, 301, 400)}, Red,
+			3, 0, 0,
+		},
+		{
+			"the median of two", Experiment{Wanted: 2, MedianBounds: []Bound{{"outage, ms", 300}}, Trials: trials(1, 600)}, Red,
+			2, 0, 0,
+		},
+		{
+			"the median of too few", Experiment{Wanted: 3, MedianBounds: []Bound{{"outage, ms", 300}}, Trials: trials(301, 400)},
+			Inconclusive, 2, 0, 0,
+		},
+		{
+			"the median without those that are late",
+			Experiment{
+				Wanted: 1, MedianBounds: []Bound{{"outage, ms", 300}},
+				Trials: append(trials(1), late(trials(400)[0]), late(trials(400)[0])),
+			},
+			Green, 1, 2, 0,
+		},
+		{
+			"the median of what was not measured",
+			Experiment{Wanted: 2, MedianBounds: []Bound{{"failed", 3}}, Trials: trials(1, 1)}, Red, 2, 0, 0,
+		},
+		{
+			"the median of what was mostly measured",
+			Experiment{Wanted: 3, MedianBounds: []Bound{{"outage, ms", 300}}, Trials: trials(1, 2, math.NaN())}, Green, 3, 0, 0,
+		},
 		{"without bounds", Experiment{Wanted: 2, Trials: trials(1, 9999)}, Green, 2, 0, 0},
-		{"an invariant, once", Experiment{Wanted: 10, Bounds: bounds, Trials: append(trials(ten[:9]...), broken(trials(1)[0]))}, Red, 10, 0, 0},
-		{"an invariant, on a late machine", Experiment{Wanted: 2, Bounds: bounds, Trials: append(trials(1, 1), late(broken(trials(1)[0])))}, Red, 2, 1, 0},
-		{"an invariant, before enough trials", Experiment{Wanted: 10, Bounds: bounds, Trials: []Trial{broken(trials(1)[0])}}, Red, 1, 0, 0},
-		{"late ones that break the bound do not count", Experiment{Wanted: 2, Bounds: bounds, Trials: append(trials(1, 1), late(trials(501)[0]), late(trials(502)[0]))}, Green, 2, 2, 0},
-		{"just in time", Experiment{Wanted: 1, Bounds: bounds, Trials: []Trial{{Figures: map[string]float64{"outage, ms": 1}, LateMS: 20}}}, Green, 1, 0, 0},
-		{"too few are conclusive", Experiment{Wanted: 2, Bounds: bounds, Trials: append(trials(1), late(trials(1)[0]), late(trials(1)[0]), late(trials(1)[0]))}, Inconclusive, 1, 3, 0},
-		{"too few are conclusive, and one breaks the bound", Experiment{Wanted: 10, Bounds: bounds, Trials: trials(501, 1, 1)}, Inconclusive, 3, 0, 1},
-		{"too few are conclusive, and too many break the bound", Experiment{Wanted: 10, Bounds: bounds, Trials: trials(501, 501, 1)}, Red, 3, 0, 2},
-		{"late ones count where any machine will do", Experiment{Wanted: 1, AnyMachine: true, Trials: []Trial{late(trials(1)[0])}}, Green, 1, 0, 0},
+		{
+			"an invariant, once",
+			Experiment{Wanted: 10, Bounds: bounds, Trials: append(trials(ten[:9]...), broken(trials(1)[0]))}, Red, 10, 0, 0,
+		},
+		{
+			"an invariant, on a late machine",
+			Experiment{Wanted: 2, Bounds: bounds, Trials: append(trials(1, 1), late(broken(trials(1)[0])))}, Red, 2, 1, 0,
+		},
+		{
+			"an invariant, before enough trials", Experiment{Wanted: 10, Bounds: bounds, Trials: []Trial{broken(trials(1)[0])}},
+			Red, 1, 0, 0,
+		},
+		{
+			"late ones that break the bound do not count",
+			Experiment{Wanted: 2, Bounds: bounds, Trials: append(trials(1, 1), late(trials(501)[0]), late(trials(502)[0]))},
+			Green, 2, 2, 0,
+		},
+		{
+			"just in time",
+			Experiment{Wanted: 1, Bounds: bounds, Trials: []Trial{{Figures: map[string]float64{"outage, ms": 1}, LateMS: 20}}},
+			Green, 1, 0, 0,
+		},
+		{
+			"too few are conclusive",
+			Experiment{
+				Wanted: 2, Bounds: bounds, Trials: append(trials(1), late(trials(1)[0]), late(trials(1)[0]), late(trials(1)[0])),
+			},
+			Inconclusive, 1, 3, 0,
+		},
+		{
+			"too few are conclusive, and one breaks the bound",
+			Experiment{Wanted: 10, Bounds: bounds, Trials: trials(501, 1, 1)}, Inconclusive, 3, 0, 1,
+		},
+		{
+			"too few are conclusive, and too many break the bound",
+			Experiment{Wanted: 10, Bounds: bounds, Trials: trials(501, 501, 1)}, Red, 3, 0, 2,
+		},
+		{
+			"late ones count where any machine will do",
+			Experiment{Wanted: 1, AnyMachine: true, Trials: []Trial{late(trials(1)[0])}}, Green, 1, 0, 0,
+		},
 		{"none was made", Experiment{Wanted: 2, Bounds: bounds}, Inconclusive, 0, 0, 0},
 		{"none was wanted", Experiment{Bounds: bounds}, Inconclusive, 0, 0, 0},
 	} {
@@ -105,7 +174,10 @@ func TestVerdict(t *testing.T) {
 		Trials: []Trial{
 			{Seed: 1, Figures: map[string]float64{"failed": 0, "outage, ms": 40}, LateMS: 1, Errors: []string{"a", "b"}},
 			{Seed: 2, Figures: map[string]float64{"failed": 7, "outage, ms": 10}, LateMS: 3},
-			{Seed: 3, Figures: map[string]float64{"failed": 0, "outage, ms": 9000}, LateMS: 90, Errors: []string{"c"}, Broken: []string{"lost", "doubled"}},
+			{
+				Seed: 3, Figures: map[string]float64{"failed": 0, "outage, ms": 9000}, LateMS: 90, Errors: []string{"c"},
+				Broken: []string{"lost", "doubled"},
+			},
 			{Seed: 4, Figures: map[string]float64{"failed": 1, "outage, ms": 30}, LateMS: 5},
 			{Seed: 5, Figures: map[string]float64{"failed": 2, "outage, ms": 600}, LateMS: 2},
 		},
@@ -121,7 +193,8 @@ func TestVerdict(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("\n%+v, want\n%+v", got, want)
 	}
-	const text = "red; 1 more trials were inconclusive, the machine was late; failed above 0 in 3 of 4; outage above 500 ms in 1 of 4; seed 3: lost; seed 3: doubled; 3 errors"
+	const text = "red; 1 more trials were inconclusive, the machine was late; failed above 0 in 3 of 4; outage above " +
+		"500 ms in 1 of 4; seed 3: lost; seed 3: doubled; 3 errors"
 	if got.String() != text {
 		t.Errorf("%s", got)
 	}
@@ -158,7 +231,9 @@ func TestNeedsMore(t *testing.T) {
 }
 
 func TestMilliseconds(t *testing.T) {
-	for d, want := range map[time.Duration]float64{0: 0, time.Second: 1000, 1500 * time.Microsecond: 1.5, 1234567 * time.Nanosecond: 1.235} {
+	for d, want := range map[time.Duration]float64{
+		0: 0, time.Second: 1000, 1500 * time.Microsecond: 1.5, 1234567 * time.Nanosecond: 1.235,
+	} {
 		if got := Milliseconds(d); got != want {
 			t.Errorf("%s: %v", d, got)
 		}
@@ -169,7 +244,9 @@ func TestMilliseconds(t *testing.T) {
 func someResult(command string, outages ...float64) Result {
 	return Result{
 		Command: command, Commit: "abc1234", Began: time.Date(2026, 11, 24, 8, 0, 0, 0, time.UTC),
-		Experiments: []Experiment{{Name: "holder dead", Bounds: []Bound{{"outage, ms", 500}}, Wanted: len(outages), Trials: trials(outages...)}},
+		Experiments: []Experiment{
+			{Name: "holder dead", Bounds: []Bound{{"outage, ms", 500}}, Wanted: len(outages), Trials: trials(outages...)},
+		},
 	}
 }
 
@@ -208,7 +285,9 @@ func TestResultIsGreen(t *testing.T) {
 			t.Errorf("%s: %t", row.name, got)
 		}
 	}
-	for _, r := range []Result{{}, {Experiments: green.Experiments}, {Command: "make a", Commit: "abc", Began: green.Began}} {
+	for _, r := range []Result{
+		{}, {Experiments: green.Experiments}, {Command: "make a", Commit: "abc", Began: green.Began},
+	} {
 		if r.Check() == nil {
 			t.Errorf("%+v is taken for a result", r)
 		}
@@ -220,10 +299,13 @@ func TestResultIsGreen(t *testing.T) {
 
 func TestFormatFigures(t *testing.T) {
 	e := Experiment{
-		Wanted: 3, Bounds: []Bound{{"outage, ms", 500}, {"failed", 0}}, MedianBounds: []Bound{{"outage, ms", 300}, {"late, s", 1}},
+		Wanted: 3, Bounds: []Bound{{"outage, ms", 500}, {"failed", 0}}, MedianBounds: []Bound{
+			{"outage, ms", 300}, {"late, s", 1},
+		},
 		Trials: []Trial{{Figures: map[string]float64{"failed": 0, "late, s": 0.25, "outage, ms": 120, "requests": 7}}},
 	}
-	const want = "outage 120 ms (median at most 300, at most 500); failed 0 (at most 0); late 0.2 s (median at most 1); requests 7"
+	const want = "outage 120 ms (median at most 300, at most 500); failed 0 (at most 0); late 0.2 s (median at most 1); " +
+		"requests 7"
 	if got := formatFigures(e, Judge(e)); got != want {
 		t.Errorf("%s, want\n%s", got, want)
 	}
@@ -236,7 +318,8 @@ func TestUpdatePage(t *testing.T) {
 	soak.Experiments[0].Trials[0].Broken = []string{"first\nsecond"}
 	got, err := UpdatePage(page, []Result{soak, someResult("make proof-failover SEED=1", 120.4, 30.25, 600)})
 	want := "# Proof\n\n<!-- results: begin -->\n" + tableHead +
-		"| holder dead | 2026-11-24 | abc1234 | `make proof-failover SEED=1` | 3 | outage 30.2 / 120 / 600 ms (at most 500) | 2 ms | red; outage above 500 ms in 1 of 3 |\n" +
+		"| holder dead | 2026-11-24 | abc1234 | `make proof-failover SEED=1` | 3 | outage 30.2 / 120 / 600 ms (at most " +
+		"500) | 2 ms | red; outage above 500 ms in 1 of 3 |\n" +
 		"| a \\| b | 2026-11-24 | abc1234 | `make soak DURATION=1h` | 1 | outage 0 ms | 2 ms | red; seed 1: first second |\n" +
 		"<!-- results: end -->\nMore.\n"
 	if err != nil || got != want {
@@ -248,13 +331,16 @@ func TestUpdatePage(t *testing.T) {
 	got, err = UpdatePage(got, []Result{someResult("make proof-failover SEED=9", 1), someResult("make proof-bgp", 5)})
 	want = "# Proof\n\n<!-- results: begin -->\n" + tableHead +
 		"| holder dead | 2026-11-24 | abc1234 | `make proof-bgp` | 1 | outage 5 ms (at most 500) | 2 ms | green |\n" +
-		"| holder dead | 2026-11-24 | abc1234 | `make proof-failover SEED=9` | 1 | outage 1 ms (at most 500) | 2 ms | green |\n" +
+		"| holder dead | 2026-11-24 | abc1234 | `make proof-failover SEED=9` | 1 | outage 1 ms (at most 500) | 2 ms | " +
+		"green |\n" +
 		"| a \\| b | 2026-11-24 | abc1234 | `make soak DURATION=1h` | 1 | outage 0 ms | 2 ms | red; seed 1: first second |\n" +
 		"<!-- results: end -->\nMore.\n"
 	if err != nil || got != want {
 		t.Errorf("%v\n%s, want\n%s", err, got, want)
 	}
-	for _, bad := range []struct{ page, result string }{{"# Proof\n", "make a"}, {"<!-- results: begin -->\n|\n|\nwhat\n<!-- results: end -->", "make a"}, {page, ""}} {
+	for _, bad := range []struct{ page, result string }{
+		{"# Proof\n", "make a"}, {"<!-- results: begin -->\n|\n|\nwhat\n<!-- results: end -->", "make a"}, {page, ""},
+	} {
 		if _, err := UpdatePage(bad.page, []Result{someResult(bad.result, 1)}); err == nil {
 			t.Errorf("%+v: no error", bad)
 		}

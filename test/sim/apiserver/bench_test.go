@@ -57,12 +57,25 @@ func BenchmarkReport(b *testing.B) {
 		epoch++
 		addresses := []any{}
 		for i := range 3 {
-			addresses = append(addresses, map[string]any{"address": fmt.Sprintf("192.0.2.%d", i+1), "state": "Announced", "epoch": int64(1), "lastTransitionTime": "2026-01-02T03:04:05Z"})
+			addresses = append(
+				addresses,
+				map[string]any{
+					"address": fmt.Sprintf("192.0.2.%d", i+1), "state": "Announced", "epoch": int64(1),
+					"lastTransitionTime": "2026-01-02T03:04:05Z",
+				},
+			)
 		}
 		addresses[1].(map[string]any)["epoch"] = epoch
-		u := statusOf("Announcement", a, map[string]any{"announced": int64(3), "desired": int64(3), "addresses": addresses, "conditions": []any{condition("Ready", "True")}})
+		u := statusOf(
+			"Announcement", a,
+			map[string]any{
+				"announced": int64(3), "desired": int64(3), "addresses": addresses, "conditions": []any{condition("Ready", "True")},
+			},
+		)
 		u.Object = runtime.DeepCopyJSON(u.Object)
-		if err := c.Status().Apply(b.Context(), client.ApplyConfigurationFromUnstructured(u), client.FieldOwner("agent"), client.ForceOwnership); err != nil {
+		if err := c.Status().Apply(
+			b.Context(), client.ApplyConfigurationFromUnstructured(u), client.FieldOwner("agent"), client.ForceOwnership,
+		); err != nil {
 			b.Fatal(err)
 		}
 	}

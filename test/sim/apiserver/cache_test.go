@@ -36,7 +36,9 @@ func newServer(t *testing.T) *apiserver.Server {
 func cacheOf(t *testing.T, server *apiserver.Server) *apiserver.Cache {
 	t.Helper()
 	ofNode1 := func(obj client.Object) bool { return obj.(*v1.Announcement).Spec.NodeName == "node1" }
-	cache, err := server.NewCache(apiserver.Selection{Of: &v1.Announcement{}, Selects: ofNode1}, apiserver.Selection{Of: &corev1.Service{}})
+	cache, err := server.NewCache(
+		apiserver.Selection{Of: &v1.Announcement{}, Selects: ofNode1}, apiserver.Selection{Of: &corev1.Service{}},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +120,10 @@ func TestCacheRelists(t *testing.T) {
 	if got := all(t, cache); got != "+c +a +b" {
 		t.Errorf("learns %q", got)
 	}
-	must(t, c.Delete(t.Context(), announcement("a")), c.Create(t.Context(), announcement("d")), c.Create(t.Context(), announcement("e")), c.Delete(t.Context(), announcement("e")))
+	must(
+		t, c.Delete(t.Context(), announcement("a")), c.Create(t.Context(), announcement("d")),
+		c.Create(t.Context(), announcement("e")), c.Delete(t.Context(), announcement("e")),
+	)
 	b := announcement("b")
 	must(t, c.Get(t.Context(), client.ObjectKeyFromObject(b), b))
 	b.Spec.HeartbeatSeconds = 2

@@ -135,7 +135,9 @@ func number[K comparable](numbers map[K]int, key K) int {
 }
 
 func kindOfError(err error) string {
-	return fmt.Sprintf("%s, replaced %v, outdated %v", apierrors.ReasonForError(err), writeerror.IsReplaced(err), writeerror.IsOutdated(err))
+	return fmt.Sprintf(
+		"%s, replaced %v, outdated %v", apierrors.ReasonForError(err), writeerror.IsReplaced(err), writeerror.IsOutdated(err),
+	)
 }
 
 // stored tells what the server has of an object.
@@ -165,8 +167,11 @@ func service(name string) *corev1.Service {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: map[string]string{"user": "x"}},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer, AllocateLoadBalancerNodePorts: ptr.To(false),
-			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster, Selector: map[string]string{"a": "b"}, SessionAffinity: corev1.ServiceAffinityNone,
-			Ports:      []corev1.ServicePort{{Name: "web", Port: 80, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(80)}},
+			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster, Selector: map[string]string{"a": "b"},
+			SessionAffinity: corev1.ServiceAffinityNone,
+			Ports: []corev1.ServicePort{
+				{Name: "web", Port: 80, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(80)},
+			},
 			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, IPFamilyPolicy: ptr.To(corev1.IPFamilyPolicySingleStack),
 			InternalTrafficPolicy: ptr.To(corev1.ServiceInternalTrafficPolicyCluster),
 		},
@@ -183,12 +188,16 @@ func statusOf(kind string, obj client.Object, status map[string]any) *unstructur
 }
 
 func condition(kind, status string) map[string]any {
-	return map[string]any{"type": kind, "status": status, "reason": "Because", "message": "m", "lastTransitionTime": "2026-01-02T03:04:05Z"}
+	return map[string]any{
+		"type": kind, "status": status, "reason": "Because", "message": "m", "lastTransitionTime": "2026-01-02T03:04:05Z",
+	}
 }
 
 func (s *story) apply(what string, u *unstructured.Unstructured, owner string) {
 	s.t.Helper()
-	err := s.Status().Apply(s.ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(owner), client.ForceOwnership)
+	err := s.Status().Apply(
+		s.ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(owner), client.ForceOwnership,
+	)
 	s.tell(what, nil, err)
 }
 
@@ -199,7 +208,12 @@ var scenarios = map[string]func(s *story){
 		s.tell("create", a, s.Create(s.ctx, a))
 		s.tell("once more", announcement("made"), s.Create(s.ctx, announcement("made")))
 		stale := a.DeepCopy()
-		a.Spec.Addresses = []v1.AnnouncedAddress{{Address: "192.0.2.1", PrefixLength: 24, Interface: "eth0", Type: v1.AnnounceLocal, ClaimPolicy: v1.ClaimProbe, Epoch: 1, Services: []string{"a/b"}}}
+		a.Spec.Addresses = []v1.AnnouncedAddress{
+			{
+				Address: "192.0.2.1", PrefixLength: 24, Interface: "eth0", Type: v1.AnnounceLocal, ClaimPolicy: v1.ClaimProbe,
+				Epoch: 1, Services: []string{"a/b"},
+			},
+		}
 		s.tell("update", a, s.Update(s.ctx, a))
 		s.tell("the same", a, s.Update(s.ctx, a))
 		a.Labels["c"] = "d"
@@ -255,9 +269,15 @@ var scenarios = map[string]func(s *story){
 		s.must(s.Get(s.ctx, client.ObjectKeyFromObject(svc), svc))
 		before := svc.DeepCopy()
 		svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
-		s.tell("the status", svc, s.Status().Patch(s.ctx, svc, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})))
+		s.tell(
+			"the status", svc,
+			s.Status().Patch(s.ctx, svc, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})),
+		)
 		before.Labels = map[string]string{"new": "y"}
-		s.tell("from an old version", before, s.Status().Patch(s.ctx, before, client.MergeFromWithOptions(svc, client.MergeFromWithOptimisticLock{})))
+		s.tell(
+			"from an old version", before,
+			s.Status().Patch(s.ctx, before, client.MergeFromWithOptions(svc, client.MergeFromWithOptimisticLock{})),
+		)
 		s.must(s.Delete(s.ctx, svc))
 		patch("of what is gone", `{"metadata":{"annotations":{"purelb":"y"}}}`)
 	},
@@ -265,7 +285,9 @@ var scenarios = map[string]func(s *story){
 		a := announcement("applied")
 		s.must(s.Create(s.ctx, a))
 		address := func(addr, state string) map[string]any {
-			return map[string]any{"address": addr, "state": state, "epoch": int64(1), "lastTransitionTime": "2026-01-02T03:04:05Z"}
+			return map[string]any{
+				"address": addr, "state": state, "epoch": int64(1), "lastTransitionTime": "2026-01-02T03:04:05Z",
+			}
 		}
 		full := map[string]any{
 			"services":   "a/b",
@@ -280,23 +302,52 @@ var scenarios = map[string]func(s *story){
 		s.apply("the same", statusOf("Announcement", a, full), "agent")
 		s.stored("the same", a)
 		s.apply("in another order, one more, one changed", statusOf("Announcement", a, map[string]any{
-			"services":   "a/b",
-			"announced":  int64(1),
-			"desired":    int64(2),
-			"macs":       []any{"02:00:00:00:00:02", "02:00:00:00:00:01"},
-			"addresses":  []any{address("192.0.2.1", "Announced"), address("192.0.2.3", "Pending"), address("192.0.2.2", "Announced")},
+			"services":  "a/b",
+			"announced": int64(1),
+			"desired":   int64(2),
+			"macs":      []any{"02:00:00:00:00:02", "02:00:00:00:00:01"},
+			"addresses": []any{
+				address("192.0.2.1", "Announced"), address("192.0.2.3", "Pending"), address("192.0.2.2", "Announced"),
+			},
 			"conditions": []any{condition("Ready", "False")},
 		}), "agent")
 		s.stored("changed", a)
-		s.apply("another owner", statusOf("Announcement", a, map[string]any{"announced": int64(1), "desired": int64(2), "conditions": []any{condition("Other", "True")}}), "manager")
+		s.apply(
+			"another owner",
+			statusOf(
+				"Announcement", a,
+				map[string]any{"announced": int64(1), "desired": int64(2), "conditions": []any{condition("Other", "True")}},
+			),
+			"manager",
+		)
 		s.stored("two owners", a)
-		s.apply("less", statusOf("Announcement", a, map[string]any{"announced": int64(1), "desired": int64(2), "macs": []any{"02:00:00:00:00:01"}, "addresses": []any{address("192.0.2.3", "Announced")}}), "agent")
+		s.apply(
+			"less",
+			statusOf(
+				"Announcement", a,
+				map[string]any{
+					"announced": int64(1), "desired": int64(2), "macs": []any{"02:00:00:00:00:01"},
+					"addresses": []any{address("192.0.2.3", "Announced")},
+				},
+			),
+			"agent",
+		)
 		s.stored("less", a)
-		s.apply("what the other has", statusOf("Announcement", a, map[string]any{"announced": int64(1), "desired": int64(2), "conditions": []any{condition("Other", "False")}}), "agent")
+		s.apply(
+			"what the other has",
+			statusOf(
+				"Announcement", a,
+				map[string]any{"announced": int64(1), "desired": int64(2), "conditions": []any{condition("Other", "False")}},
+			),
+			"agent",
+		)
 		s.stored("taken", a)
 		s.apply("nothing, of whom it was taken", statusOf("Announcement", a, map[string]any{}), "manager")
 		s.stored("stays", a)
-		gone := statusOf("Announcement", announcement("nowhere"), map[string]any{"services": "a/b", "announced": int64(1), "desired": int64(2)})
+		gone := statusOf(
+			"Announcement", announcement("nowhere"),
+			map[string]any{"services": "a/b", "announced": int64(1), "desired": int64(2)},
+		)
 		s.apply("of what is not there", gone, "agent")
 		old := statusOf("Announcement", a, map[string]any{"services": "a/b", "announced": int64(1), "desired": int64(2)})
 		old.SetResourceVersion(a.ResourceVersion)
@@ -307,7 +358,10 @@ var scenarios = map[string]func(s *story){
 		whole := statusOf("Announcement", a, nil)
 		delete(whole.Object, "status")
 		whole.SetUID("another")
-		s.tell("the whole over another UID", nil, s.Apply(s.ctx, client.ApplyConfigurationFromUnstructured(whole), client.FieldOwner("agent"), client.ForceOwnership))
+		s.tell(
+			"the whole over another UID", nil,
+			s.Apply(s.ctx, client.ApplyConfigurationFromUnstructured(whole), client.FieldOwner("agent"), client.ForceOwnership),
+		)
 		gone.SetUID("another")
 		s.apply("over a UID that is gone", gone, "agent")
 		s.must(s.Delete(s.ctx, a))
@@ -321,7 +375,8 @@ var scenarios = map[string]func(s *story){
 				ac.WithAnnotations(map[string]string{annotation: "x"})
 			}
 			for _, c := range conditions {
-				ac.Status.WithConditions(metav1ac.Condition().WithType(c).WithStatus("True").WithReason("Because").WithMessage("m").WithLastTransitionTime(metav1.Unix(1_700_000_000, 0)))
+				ac.Status.WithConditions(metav1ac.Condition().WithType(c).WithStatus("True").WithReason("Because").WithMessage("m").
+					WithLastTransitionTime(metav1.Unix(1_700_000_000, 0)))
 			}
 			err := s.Status().Apply(s.ctx, ac, client.FieldOwner(owner), client.ForceOwnership)
 			s.tell(what, nil, err)
@@ -334,8 +389,11 @@ var scenarios = map[string]func(s *story){
 		apply("one condition less", "allocator", "purelb", "Record")
 		other := corev1ac.Service(svc.Name, svc.Namespace).WithUID("another").WithStatus(corev1ac.ServiceStatus())
 		s.tell("over another UID", nil, s.Status().Apply(s.ctx, other, client.FieldOwner("allocator"), client.ForceOwnership))
-		old := corev1ac.Service(svc.Name, svc.Namespace).WithResourceVersion(svc.ResourceVersion).WithStatus(corev1ac.ServiceStatus())
-		s.tell("over an old version", nil, s.Status().Apply(s.ctx, old, client.FieldOwner("allocator"), client.ForceOwnership))
+		old := corev1ac.Service(svc.Name, svc.Namespace).WithResourceVersion(svc.ResourceVersion).
+			WithStatus(corev1ac.ServiceStatus())
+		s.tell(
+			"over an old version", nil, s.Status().Apply(s.ctx, old, client.FieldOwner("allocator"), client.ForceOwnership),
+		)
 		s.must(s.Get(s.ctx, client.ObjectKeyFromObject(svc), svc))
 		svc.Annotations["purelb"] = "edited"
 		s.must(s.Update(s.ctx, svc))
@@ -351,7 +409,11 @@ var scenarios = map[string]func(s *story){
 			for _, c := range order {
 				conditions = append(conditions, condition(names[string(c)], "True"))
 			}
-			s.apply(owner+" "+order, statusOf("Announcement", a, map[string]any{"announced": int64(1), "desired": int64(2), "conditions": conditions}), owner)
+			s.apply(
+				owner+" "+order,
+				statusOf("Announcement", a, map[string]any{"announced": int64(1), "desired": int64(2), "conditions": conditions}),
+				owner,
+			)
 			s.must(s.Get(s.ctx, client.ObjectKeyFromObject(a), a))
 			have := ""
 			for _, c := range a.Status.Conditions {
@@ -360,7 +422,8 @@ var scenarios = map[string]func(s *story){
 			s.lines = append(s.lines, have)
 		}
 		for _, step := range []string{
-			"agent abc", "manager xb", "agent cab", "manager yx", "agent dc", "manager x", "agent abcd", "manager xdy", "agent dba", "manager yax", "agent c", "manager ", "agent ab", "manager bxa",
+			"agent abc", "manager xb", "agent cab", "manager yx", "agent dc", "manager x", "agent abcd", "manager xdy",
+			"agent dba", "manager yax", "agent c", "manager ", "agent ab", "manager bxa",
 		} {
 			owner, order, _ := strings.Cut(step, " ")
 			apply(owner, order)

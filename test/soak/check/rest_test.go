@@ -17,11 +17,16 @@ var virtualAddr = netip.MustParseAddr("172.30.2.16")
 func good() Snapshot {
 	announcement := func(node string, local ...v1.AnnouncedAddress) v1.Announcement {
 		a := v1.Announcement{ObjectMeta: metav1.ObjectMeta{Name: node, Generation: 3}}
-		a.Spec = v1.AnnouncementSpec{NodeName: node, LBNodeAgent: "default", IncludeCommonAnnouncements: true, Addresses: local}
-		a.Status = v1.AnnouncementStatus{ObservedGeneration: 3, Announced: int32(1 + len(local)), Desired: int32(1 + len(local)),
+		a.Spec = v1.AnnouncementSpec{
+			NodeName: node, LBNodeAgent: "default", IncludeCommonAnnouncements: true, Addresses: local,
+		}
+		a.Status = v1.AnnouncementStatus{ObservedGeneration: 3, Announced: int32(1 + len(local)),
+			Desired:    int32(1 + len(local)),
 			Conditions: []metav1.Condition{{Type: v1.ConditionReady, Status: metav1.ConditionTrue}}}
 		for _, e := range local {
-			a.Status.Addresses = append(a.Status.Addresses, v1.AddressStatus{Address: e.Address, State: v1.StateAnnounced, Epoch: e.Epoch})
+			a.Status.Addresses = append(
+				a.Status.Addresses, v1.AddressStatus{Address: e.Address, State: v1.StateAnnounced, Epoch: e.Epoch},
+			)
 		}
 		return a
 	}
@@ -33,8 +38,14 @@ func good() Snapshot {
 			{Name: "node2", HasEndpoint: true, Held: []Held{dummy}},
 		},
 		Services: []Service{
-			{Name: "s1", IsBalancer: true, Port: 80, Families: []string{"IPv4"}, Ingress: []netip.Addr{addr}, Branded: true, Allocated: done, Announced: done},
-			{Name: "s2", IsBalancer: true, Port: 80, Families: []string{"IPv4"}, Ingress: []netip.Addr{virtualAddr}, Branded: true, Allocated: done, Announced: done},
+			{
+				Name: "s1", IsBalancer: true, Port: 80, Families: []string{"IPv4"}, Ingress: []netip.Addr{addr}, Branded: true,
+				Allocated: done, Announced: done,
+			},
+			{
+				Name: "s2", IsBalancer: true, Port: 80, Families: []string{"IPv4"}, Ingress: []netip.Addr{virtualAddr},
+				Branded: true, Allocated: done, Announced: done,
+			},
 			{Name: "s3"},
 		},
 		Groups: []Group{
@@ -42,11 +53,16 @@ func good() Snapshot {
 			{Name: "remote", Ready: true, AllocatedIPv4: 1, Ranges: []Range{{virtualAddr, virtualAddr}}},
 		},
 		Announcements: []v1.Announcement{
-			announcement("node1", v1.AnnouncedAddress{Address: addr.String(), PrefixLength: 32, Interface: "eth0", Type: v1.AnnounceLocal, Epoch: 2}),
+			announcement(
+				"node1",
+				v1.AnnouncedAddress{Address: addr.String(), PrefixLength: 32, Interface: "eth0", Type: v1.AnnounceLocal, Epoch: 2},
+			),
 			announcement("node2"),
 		},
 		Commons: []v1.CommonAnnouncement{{Spec: v1.CommonAnnouncementSpec{LBNodeAgent: "default",
-			Addresses: []v1.AnnouncedAddress{{Address: virtualAddr.String(), PrefixLength: 32, Interface: "kube-lb0", Type: v1.AnnounceVirtual}}}}},
+			Addresses: []v1.AnnouncedAddress{
+				{Address: virtualAddr.String(), PrefixLength: 32, Interface: "kube-lb0", Type: v1.AnnounceVirtual},
+			}}}},
 		Wanted: []string{"s1", "s2", "s3"},
 		Asked:  map[netip.AddrPort]map[string]string{netip.AddrPortFrom(addr, 80): {"client": "", "far": ""}},
 	}
@@ -67,23 +83,46 @@ func TestRestFindsViolations(t *testing.T) {
 	}{
 		{"a Service is gone", "s1 is gone", func(s *Snapshot) { s.Services = s.Services[1:] }},
 		{"a Service is not deleted", "s3 was deleted and is still there", func(s *Snapshot) { s.Wanted = s.Wanted[:2] }},
-		{"a forgotten Service", "s1 is forgotten", func(s *Snapshot) { s.Services[0].Allocated, s.Services[0].Ingress = Condition{}, nil }},
+		{
+			"a forgotten Service", "s1 is forgotten",
+			func(s *Snapshot) { s.Services[0].Allocated, s.Services[0].Ingress = Condition{}, nil },
+		},
 		{"a lost address", "s1 says Allocated, wants [IPv4] and has []", func(s *Snapshot) { s.Services[0].Ingress = nil }},
 		{"a family is missing", "wants [IPv4 IPv6]", func(s *Snapshot) { s.Services[0].Families = []string{"IPv4", "IPv6"} }},
-		{"no reason", "waits for no good reason", func(s *Snapshot) { s.Services[0].Allocated = Condition{"False", "Whatever", "x"} }},
+		{
+			"no reason", "waits for no good reason",
+			func(s *Snapshot) { s.Services[0].Allocated = Condition{"False", "Whatever", "x"} },
+		},
 		{"not exhausted", "is exhausted, and it is not", func(s *Snapshot) {
-			s.Services[0].Ingress, s.Services[0].Allocated = nil, Condition{"False", v1.ReasonExhausted, "lan has no free address"}
+			s.Services[0].Ingress, s.Services[0].Allocated = nil, Condition{
+				"False", v1.ReasonExhausted, "lan has no free address",
+			}
 		}},
-		{"not announced", "is not announced, though [node1 node2] could", func(s *Snapshot) { s.Services[0].Announced = Condition{"False", "NotAnnounced", "x"} }},
-		{"no answer", "does not answer far: timeout", func(s *Snapshot) { s.Asked[netip.AddrPortFrom(addr, 80)]["far"] = "timeout" }},
-		{"addresses of a ClusterIP", "s3 is no LoadBalancer", func(s *Snapshot) { s.Services[2].Ingress = []netip.Addr{addr} }},
+		{
+			"not announced", "is not announced, though [node1 node2] could",
+			func(s *Snapshot) { s.Services[0].Announced = Condition{"False", "NotAnnounced", "x"} },
+		},
+		{
+			"no answer", "does not answer far: timeout",
+			func(s *Snapshot) { s.Asked[netip.AddrPortFrom(addr, 80)]["far"] = "timeout" },
+		},
+		{
+			"addresses of a ClusterIP", "s3 is no LoadBalancer",
+			func(s *Snapshot) { s.Services[2].Ingress = []netip.Addr{addr} },
+		},
 		{"marks of a ClusterIP", "s3 is no LoadBalancer", func(s *Snapshot) { s.Services[2].Branded = true }},
-		{"an address of two Services", "shares with none", func(s *Snapshot) { s.Services[1].Ingress = []netip.Addr{addr}; s.Services[1].Port = 81 }},
+		{
+			"an address of two Services", "shares with none",
+			func(s *Snapshot) { s.Services[1].Ingress = []netip.Addr{addr}; s.Services[1].Port = 81 },
+		},
 		{"a port of two Services", "port 80 is of", func(s *Snapshot) {
 			s.Services[0].ShareKey, s.Services[1].ShareKey, s.Services[1].Ingress = "k", "k", []netip.Addr{addr}
 		}},
 		{"an agent that is behind", "generation 4, and its agent has seen 3", func(s *Snapshot) { local(s).Generation = 4 }},
-		{"status is not spec", "is to be announced with epoch 2, and is not", func(s *Snapshot) { local(s).Status.Addresses[0].Epoch = 1 }},
+		{
+			"status is not spec", "is to be announced with epoch 2, and is not",
+			func(s *Snapshot) { local(s).Status.Addresses[0].Epoch = 1 },
+		},
 		{"Waiting", "is to be announced", func(s *Snapshot) { local(s).Status.Addresses[0].State = v1.StateWaiting }},
 		{"status has more than spec", "which is not in spec", func(s *Snapshot) {
 			s.Announcements[1].Status.Addresses = []v1.AddressStatus{{Address: "10.77.0.101", State: v1.StateAnnounced}}
@@ -94,14 +133,32 @@ func TestRestFindsViolations(t *testing.T) {
 		{"a leftover", "node2 has 10.77.0.100/32 on eth0, left over", func(s *Snapshot) {
 			s.Nodes[1].Held = append(s.Nodes[1].Held, Held{"eth0", netip.MustParsePrefix("10.77.0.100/32")})
 		}},
-		{"the wrong interface", "and is to have 172.30.2.16/32 on kube-lb0", func(s *Snapshot) { s.Nodes[1].Held[0].Link = "eth0" }},
-		{"the wrong mask", "node1 has 10.77.0.100/24", func(s *Snapshot) { s.Nodes[0].Held[0].Prefix = netip.MustParsePrefix("10.77.0.100/24") }},
-		{"twice", "has 172.30.2.16 twice", func(s *Snapshot) { s.Nodes[1].Held = append(s.Nodes[1].Held, s.Nodes[1].Held[0]) }},
-		{"not in the kernel", "node1 is to have 10.77.0.100, and has not", func(s *Snapshot) { s.Nodes[0].Held = s.Nodes[0].Held[1:] }},
+		{
+			"the wrong interface", "and is to have 172.30.2.16/32 on kube-lb0",
+			func(s *Snapshot) { s.Nodes[1].Held[0].Link = "eth0" },
+		},
+		{
+			"the wrong mask", "node1 has 10.77.0.100/24",
+			func(s *Snapshot) { s.Nodes[0].Held[0].Prefix = netip.MustParsePrefix("10.77.0.100/24") },
+		},
+		{
+			"twice", "has 172.30.2.16 twice",
+			func(s *Snapshot) { s.Nodes[1].Held = append(s.Nodes[1].Held, s.Nodes[1].Held[0]) },
+		},
+		{
+			"not in the kernel", "node1 is to have 10.77.0.100, and has not",
+			func(s *Snapshot) { s.Nodes[0].Held = s.Nodes[0].Held[1:] },
+		},
 		{"of no Service", "which no Service has", func(s *Snapshot) { s.Services, s.Wanted = s.Services[1:], s.Wanted[1:] }},
 		{"on an excluded node", "is excluded or out of service", func(s *Snapshot) { s.Nodes[0].Refusing = true }},
-		{"two holders", "Local address 10.77.0.100 is on [node1 node2]", func(s *Snapshot) { s.Announcements[1].Spec.Addresses = local(s).Spec.Addresses }},
-		{"not on all nodes", "Virtual address 172.30.2.16 is not on node2", func(s *Snapshot) { s.Announcements[1].Spec.IncludeCommonAnnouncements = false }},
+		{
+			"two holders", "Local address 10.77.0.100 is on [node1 node2]",
+			func(s *Snapshot) { s.Announcements[1].Spec.Addresses = local(s).Spec.Addresses },
+		},
+		{
+			"not on all nodes", "Virtual address 172.30.2.16 is not on node2",
+			func(s *Snapshot) { s.Announcements[1].Spec.IncludeCommonAnnouncements = false },
+		},
 		{"a wrong count", "lan counts 2 and 0", func(s *Snapshot) { s.Groups[0].AllocatedIPv4 = 2 }},
 		{"a group is not Ready", "lan is not Ready", func(s *Snapshot) { s.Groups[0].Ready = false }},
 	} {
@@ -120,11 +177,16 @@ func TestRestAccepts(t *testing.T) {
 	for name, change := range map[string]func(*Snapshot){
 		"an exhausted pool": func(s *Snapshot) {
 			s.Groups[0].Ranges = []Range{{addr, addr}}
-			s.Services[2] = Service{Name: "s3", IsBalancer: true, Families: []string{"IPv4"}, Allocated: Condition{"False", v1.ReasonExhausted, "lan has no free address"}}
+			s.Services[2] = Service{
+				Name: "s3", IsBalancer: true, Families: []string{"IPv4"},
+				Allocated: Condition{"False", v1.ReasonExhausted, "lan has no free address"},
+			}
 		},
 		"policy Local without an endpoint": func(s *Snapshot) {
 			s.Nodes[0].HasEndpoint, s.Nodes[1].HasEndpoint = false, false
-			s.Services[0].PolicyLocal, s.Services[0].Announced = true, Condition{"False", v1.ReasonNoEligibleNode, "no node has an endpoint"}
+			s.Services[0].PolicyLocal, s.Services[0].Announced = true, Condition{
+				"False", v1.ReasonNoEligibleNode, "no node has an endpoint",
+			}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

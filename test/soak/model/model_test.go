@@ -37,9 +37,12 @@ func TestAllKindsAreChosen(t *testing.T) {
 		}
 	}
 	for _, kind := range []Kind{
-		CutLink, UnplugPort, CutAPI, PowerOff, StopAPI, FreezeAgent, FreezeManager, FreezeKubelet, ReadOnlyDisk, Load, KillAgent, KillManager, KillLeader,
-		KillKubelet, KillContainerd, StripAddress, DeleteDummy, CreateService, DeleteService, UpdateService, RecreateService, ResizeGroup, MoveGroup,
-		EditAgent, SecondAgent, NoSecondAgent, SelectSecond, Exclude, Include, Cordon, Uncordon, OutOfService, InService, ScalePods, RollPods, RollAgents,
+		CutLink, UnplugPort, CutAPI, PowerOff, StopAPI, FreezeAgent, FreezeManager, FreezeKubelet, ReadOnlyDisk, Load,
+		KillAgent, KillManager, KillLeader,
+		KillKubelet, KillContainerd, StripAddress, DeleteDummy, CreateService, DeleteService, UpdateService, RecreateService,
+		ResizeGroup, MoveGroup,
+		EditAgent, SecondAgent, NoSecondAgent, SelectSecond, Exclude, Include, Cordon, Uncordon, OutOfService, InService,
+		ScalePods, RollPods, RollAgents,
 		RollManagers, DeleteAgentPod, DeleteManagerPod, Upgrade, DeleteAnnouncement,
 	} {
 		if !seen[kind] {

@@ -38,7 +38,8 @@ func committed(t *testing.T) *chart.Chart {
 func TestChartIsGenerated(t *testing.T) {
 	c := committed(t)
 	want, err := generate(options{
-		root: root, version: c.Metadata.Version, image: c.Values["image"].(map[string]any)["repository"].(string) + ":" + c.Metadata.AppVersion,
+		root: root, version: c.Metadata.Version,
+		image: c.Values["image"].(map[string]any)["repository"].(string) + ":" + c.Metadata.AppVersion,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +80,9 @@ func render(t *testing.T, namespace, values string) (objects, error) {
 		t.Fatal(err)
 	}
 	c := committed(t)
-	all, err := chartutil.ToRenderValues(c, given, chartutil.ReleaseOptions{Name: "any", Namespace: namespace, IsInstall: true}, nil)
+	all, err := chartutil.ToRenderValues(
+		c, given, chartutil.ReleaseOptions{Name: "any", Namespace: namespace, IsInstall: true}, nil,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +164,9 @@ func TestChartRendersAsKustomize(t *testing.T) {
 
 // TestChartWithAllComponents turns all components on together.
 func TestChartWithAllComponents(t *testing.T) {
-	got, err := render(t, namespace, "{certManager: {enabled: true}, networkPolicy: {enabled: true}, prometheus: {enabled: true}}")
+	got, err := render(
+		t, namespace, "{certManager: {enabled: true}, networkPolicy: {enabled: true}, prometheus: {enabled: true}}",
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +185,9 @@ func TestChartWithAllComponents(t *testing.T) {
 
 // TestChartInAnotherNamespace installs into a namespace whose name YAML takes for a number.
 func TestChartInAnotherNamespace(t *testing.T) {
-	got, err := render(t, "1234", "{certManager: {enabled: true}, networkPolicy: {enabled: true}, prometheus: {enabled: true}}")
+	got, err := render(
+		t, "1234", "{certManager: {enabled: true}, networkPolicy: {enabled: true}, prometheus: {enabled: true}}",
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,18 +221,40 @@ func TestChartValues(t *testing.T) {
 		fields []string
 		value  any
 	}{
-		"image: {repository: r.example/p}":                                   {"deployment-purelb-manager.yaml", []string{"image"}, "r.example/p:dev"},
-		"image: {tag: v9}":                                                   {"deployment-purelb-manager.yaml", []string{"image"}, "purelb.io/purelb:v9"},
-		"image: {tag: v9, digest: '" + digest + "'}":                         {"deployment-purelb-manager.yaml", []string{"image"}, "purelb.io/purelb@" + digest},
-		"manager: {extraArgs: ['--feature-gates=A=true']}":                   {"deployment-purelb-manager.yaml", []string{"args"}, []any{"manager", "--namespace=$(NAMESPACE)", "--pod-name=$(POD_NAME)", "--feature-gates=A=true"}},
-		"manager: {resources: {limits: {memory: 1Gi}, requests: null}}":      {"deployment-purelb-manager.yaml", []string{"resources"}, map[string]any{"limits": map[string]any{"memory": "1Gi"}}},
-		"manager: {replicas: 3}":                                             {"deployment-purelb-manager.yaml", []string{"spec", "replicas"}, float64(3)},
-		"manager: {tolerations: []}":                                         {"deployment-purelb-manager.yaml", []string{"spec", "template", "spec", "tolerations"}, []any{}},
-		"manager: {priorityClassName: ''}":                                   {"deployment-purelb-manager.yaml", []string{"spec", "template", "spec", "priorityClassName"}, ""},
-		"imagePullSecrets: [{name: registry}]":                               {"serviceaccount-purelb-agent.yaml", []string{"imagePullSecrets"}, []any{map[string]any{"name": "registry"}}},
-		"crds: {install: false}":                                             {"customresourcedefinition-servicegroups.purelb.io.yaml", nil, nil},
-		"{prometheus: {enabled: false}, networkPolicy: {enabled: false}}":    {"networkpolicy-purelb-manager.yaml", nil, nil},
-		"{global: {of: another chart}, manager: {nodeSelector: {a: 'yes'}}}": {"deployment-purelb-manager.yaml", []string{"spec", "template", "spec", "nodeSelector"}, map[string]any{"a": "yes", "kubernetes.io/os": "linux"}},
+		"image: {repository: r.example/p}": {
+			"deployment-purelb-manager.yaml", []string{"image"}, "r.example/p:dev",
+		},
+		"image: {tag: v9}": {
+			"deployment-purelb-manager.yaml", []string{"image"}, "purelb.io/purelb:v9",
+		},
+		"image: {tag: v9, digest: '" + digest + "'}": {
+			"deployment-purelb-manager.yaml", []string{"image"}, "purelb.io/purelb@" + digest,
+		},
+		"manager: {extraArgs: ['--feature-gates=A=true']}": {
+			"deployment-purelb-manager.yaml", []string{"args"},
+			[]any{"manager", "--namespace=$(NAMESPACE)", "--pod-name=$(POD_NAME)", "--feature-gates=A=true"},
+		},
+		"manager: {resources: {limits: {memory: 1Gi}, requests: null}}": {
+			"deployment-purelb-manager.yaml", []string{"resources"}, map[string]any{"limits": map[string]any{"memory": "1Gi"}},
+		},
+		"manager: {replicas: 3}": {
+			"deployment-purelb-manager.yaml", []string{"spec", "replicas"}, float64(3),
+		},
+		"manager: {tolerations: []}": {
+			"deployment-purelb-manager.yaml", []string{"spec", "template", "spec", "tolerations"}, []any{},
+		},
+		"manager: {priorityClassName: ''}": {
+			"deployment-purelb-manager.yaml", []string{"spec", "template", "spec", "priorityClassName"}, "",
+		},
+		"imagePullSecrets: [{name: registry}]": {
+			"serviceaccount-purelb-agent.yaml", []string{"imagePullSecrets"}, []any{map[string]any{"name": "registry"}},
+		},
+		"crds: {install: false}": {"customresourcedefinition-servicegroups.purelb.io.yaml", nil, nil},
+		"{prometheus: {enabled: false}, networkPolicy: {enabled: false}}": {"networkpolicy-purelb-manager.yaml", nil, nil},
+		"{global: {of: another chart}, manager: {nodeSelector: {a: 'yes'}}}": {
+			"deployment-purelb-manager.yaml", []string{"spec", "template", "spec", "nodeSelector"},
+			map[string]any{"a": "yes", "kubernetes.io/os": "linux"},
+		},
 	} {
 		t.Run(values, func(t *testing.T) {
 			got, err := render(t, namespace, values)
@@ -271,8 +300,13 @@ func TestChartRefusesValues(t *testing.T) {
 
 // TestChartLint has Helm's own linter judge the chart.
 func TestChartLint(t *testing.T) {
-	for _, values := range []map[string]any{nil, {"prometheus": map[string]any{"enabled": true}, "certManager": map[string]any{"enabled": true}}} {
-		result := lint.AllWithKubeVersion(filepath.Join(root, chartDir), values, namespace, &chartutil.KubeVersion{Version: "v1.37.1", Major: "1", Minor: "37"})
+	for _, values := range []map[string]any{
+		nil, {"prometheus": map[string]any{"enabled": true}, "certManager": map[string]any{"enabled": true}},
+	} {
+		result := lint.AllWithKubeVersion(
+			filepath.Join(root, chartDir), values, namespace,
+			&chartutil.KubeVersion{Version: "v1.37.1", Major: "1", Minor: "37"},
+		)
 		for _, m := range result.Messages {
 			if m.Severity > support.InfoSev {
 				t.Error(m)
@@ -292,7 +326,10 @@ func TestGenerateRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{"Chart.yaml": "\nversion: 1.2.3\nappVersion: v1.2.3\n", "values.yaml": "repository: registry.example.com:5000/purelb\n"} {
+	for name, want := range map[string]string{
+		"Chart.yaml":  "\nversion: 1.2.3\nappVersion: v1.2.3\n",
+		"values.yaml": "repository: registry.example.com:5000/purelb\n",
+	} {
 		if !strings.Contains(string(files[chartDir+"/"+name]), want) {
 			t.Errorf("%s does not say %q", name, want)
 		}

@@ -22,8 +22,11 @@ func TestSchemasOfOpenAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	const want = `{"v1-v1-pod.json":{"$ref":"#/definitions/a.Pod","definitions":{` +
-		`"a.Pod":{"additionalProperties":false,"properties":{"spec":{"$ref":"#/definitions/a.Spec"}},"type":"object","x-kubernetes-group-version-kind":[{"group":"","kind":"Pod","version":"v1"}]},` +
-		`"a.Spec":{"additionalProperties":false,"properties":{"labels":{"additionalProperties":{"type":"string"},"type":"object"},"memory":{"$ref":"#/definitions/a.resource.Quantity"},"port":{"type":["string","integer"]}},"type":"object"},` +
+		`"a.Pod":{"additionalProperties":false,"properties":{"spec":{"$ref":"#/definitions/a.Spec"}},"type":"object",` +
+		`"x-kubernetes-group-version-kind":[{"group":"","kind":"Pod","version":"v1"}]},` +
+		`"a.Spec":{"additionalProperties":false,"properties":{"labels":{"additionalProperties":{"type":"string"},` +
+		`"type":"object"},"memory":{"$ref":"#/definitions/a.resource.Quantity"},"port":{"type":["string","integer"]}},` +
+		`"type":"object"},` +
 		`"a.resource.Quantity":{"type":["string","number"]}}}}`
 	if string(got) != want {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -32,7 +35,13 @@ func TestSchemasOfOpenAPI(t *testing.T) {
 
 func TestSchemasOfCRD(t *testing.T) {
 	schemas := map[string]object{}
-	err := addSchemasOfCRD(schemas, []byte("spec: {group: a.io, names: {kind: Thing}, versions: [{name: v1, schema: {openAPIV3Schema: {type: object, properties: {metadata: {type: object}, spec: {type: object, properties: {size: {type: integer}}}}}}}]}"))
+	err := addSchemasOfCRD(
+		schemas,
+		[]byte(
+			"spec: {group: a.io, names: {kind: Thing}, versions: [{name: v1, schema: {openAPIV3Schema: {type: object, "+
+				"properties: {metadata: {type: object}, spec: {type: object, properties: {size: {type: integer}}}}}}}]}",
+		),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +49,8 @@ func TestSchemasOfCRD(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `{"a.io-v1-thing.json":{"additionalProperties":false,"properties":{"metadata":{"type":"object"},"spec":{"additionalProperties":false,"properties":{"size":{"type":"integer"}},"type":"object"}},"type":"object"}}`
+	const want = `{"a.io-v1-thing.json":{"additionalProperties":false,"properties":{"metadata":{"type":"object"},` +
+		`"spec":{"additionalProperties":false,"properties":{"size":{"type":"integer"}},"type":"object"}},"type":"object"}}`
 	if string(got) != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

@@ -16,10 +16,14 @@ func TestKubectlArguments(t *testing.T) {
 	}{
 		"flags first":     {[]string{"kubectl", "-n", "x", "get", "pods"}, []string{"-n", "x", "get", "pods"}, "/default"},
 		"a command first": {[]string{"kubectl", "get", "pods", "-n", "x"}, []string{"get", "pods", "-n", "x"}, "/default"},
-		"two hyphens":     {[]string{"kubectl", "--", "-n", "x", "get", "pods"}, []string{"-n", "x", "get", "pods"}, "/default"},
-		"hyphens later":   {[]string{"kubectl", "exec", "a", "--", "ls"}, []string{"exec", "a", "--", "ls"}, "/default"},
-		"the lab's flags": {[]string{"--state-dir", "/s", "kubectl", "-n", "x", "get", "pods"}, []string{"-n", "x", "get", "pods"}, "/s"},
-		"kubectl's help":  {[]string{"kubectl", "--help"}, []string{"--help"}, "/default"},
+		"two hyphens": {
+			[]string{"kubectl", "--", "-n", "x", "get", "pods"}, []string{"-n", "x", "get", "pods"}, "/default",
+		},
+		"hyphens later": {[]string{"kubectl", "exec", "a", "--", "ls"}, []string{"exec", "a", "--", "ls"}, "/default"},
+		"the lab's flags": {
+			[]string{"--state-dir", "/s", "kubectl", "-n", "x", "get", "pods"}, []string{"-n", "x", "get", "pods"}, "/s",
+		},
+		"kubectl's help": {[]string{"kubectl", "--help"}, []string{"--help"}, "/default"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -61,7 +61,10 @@ replace (
 
 func TestPatchFor(t *testing.T) {
 	names := []string{"README.md", "v1.32.patch", "v1.35.patch", "v1.30.patch"}
-	for minor, want := range map[int]string{29: "v1.30.patch", 30: "v1.30.patch", 31: "v1.32.patch", 32: "v1.32.patch", 33: "v1.35.patch", 35: "v1.35.patch", 36: ""} {
+	for minor, want := range map[int]string{
+		29: "v1.30.patch", 30: "v1.30.patch", 31: "v1.32.patch", 32: "v1.32.patch", 33: "v1.35.patch", 35: "v1.35.patch",
+		36: "",
+	} {
 		if got := patchFor(names, minor); got != want {
 			t.Errorf("patchFor(1.%d) = %q, want %q", minor, got, want)
 		}

@@ -18,9 +18,18 @@ func TestFreeze(t *testing.T) {
 		frozen, thawed string // written
 		says           [2]string
 	}{
-		{"version 1", []string{"memory", "freezer"}, "freezer.state", "freezer.state", "FROZEN", "THAWED", [2]string{"FROZEN\n", "THAWED\n"}},
-		{"version 1, beside an empty version 2", []string{"", "cpu,freezer"}, "freezer.state", "freezer.state", "FROZEN", "THAWED", [2]string{"FROZEN\n", "THAWED\n"}},
-		{"version 2", []string{""}, "cgroup.freeze", "cgroup.events", "1", "0", [2]string{"populated 1\nfrozen 1\n", "populated 1\nfrozen 0\n"}},
+		{
+			"version 1", []string{"memory", "freezer"}, "freezer.state", "freezer.state", "FROZEN", "THAWED",
+			[2]string{"FROZEN\n", "THAWED\n"},
+		},
+		{
+			"version 1, beside an empty version 2", []string{"", "cpu,freezer"}, "freezer.state", "freezer.state", "FROZEN",
+			"THAWED", [2]string{"FROZEN\n", "THAWED\n"},
+		},
+		{
+			"version 2", []string{""}, "cgroup.freeze", "cgroup.events", "1", "0",
+			[2]string{"populated 1\nfrozen 1\n", "populated 1\nfrozen 0\n"},
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			var hierarchies []Hierarchy

@@ -20,7 +20,9 @@ var errAway = errors.New("the API server is away")
 func lookUp(_ context.Context, key Key) (Found, error) {
 	switch key {
 	case Key{Service: "web", Namespace: "shop"}:
-		return Found{Exists: true, Addresses: []netip.Addr{netip.MustParseAddr("10.96.0.7"), netip.MustParseAddr("fd00:96::7")}}, nil
+		return Found{
+			Exists: true, Addresses: []netip.Addr{netip.MustParseAddr("10.96.0.7"), netip.MustParseAddr("fd00:96::7")},
+		}, nil
 	case Key{Service: "old", Namespace: "shop"}:
 		return Found{Exists: true, Addresses: []netip.Addr{netip.MustParseAddr("10.96.0.8")}}, nil
 	case Key{Host: "web-0", Service: "peers", Namespace: "shop"}:
@@ -119,7 +121,8 @@ func TestAnswer(t *testing.T) {
 			t.Errorf("%s %s, %d: %q, want %q", test.name, test.kind, test.announced, got, test.want)
 		}
 	}
-	if got := show(t, Answer(t.Context(), query("many.shop.svc.cluster.local.", a, 0), 1<<16-1, lookUp)); len(strings.Fields(got)) != 201 {
+	if got := show(t, Answer(t.Context(), query("many.shop.svc.cluster.local.", a, 0), 1<<16-1,
+		lookUp)); len(strings.Fields(got)) != 201 {
 		t.Errorf("without a limit: %q", got)
 	}
 }
@@ -241,7 +244,8 @@ func TestServe(t *testing.T) {
 		}
 	}
 	var notFound *net.DNSError
-	if _, err := resolver.LookupNetIP(ctx, "ip", "none.shop.svc.cluster.local."); !errors.As(err, &notFound) || !notFound.IsNotFound {
+	if _, err := resolver.LookupNetIP(ctx, "ip", "none.shop.svc.cluster.local."); !errors.As(err, &notFound) ||
+		!notFound.IsNotFound {
 		t.Errorf("a name that is not there: %v", err)
 	}
 	cancel()
@@ -258,7 +262,8 @@ func TestServeWhereItCannot(t *testing.T) {
 	}
 	defer socket.Close()
 	free := netip.MustParseAddrPort("127.0.0.1:0")
-	if err := Serve(t.Context(), []netip.AddrPort{free, socket.LocalAddr().(*net.UDPAddr).AddrPort()}, lookUp); err == nil {
+	if err := Serve(t.Context(), []netip.AddrPort{free, socket.LocalAddr().(*net.UDPAddr).AddrPort()},
+		lookUp); err == nil {
 		t.Error("no error")
 	}
 }
