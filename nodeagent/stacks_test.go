@@ -65,7 +65,8 @@ polkitd:x:102:102::/:/bin/false
 dnsmasq:x:103:65534::/:/bin/false
 nobody:x:65534:65534::/:/bin/false
 END
-printf 'root:x:0:\nmessagebus:x:100:\nsystemd-network:x:101:\npolkitd:x:102:\nnetdev:x:104:\nnogroup:x:65534:\n' > etc/group
+printf '%s\n' root:x:0: messagebus:x:100: systemd-network:x:101: polkitd:x:102: netdev:x:104: nogroup:x:65534: \
+  > etc/group
 chown -R 101:101 run/systemd/netif
 echo 0123456789abcdef0123456789abcdef > etc/machine-id
 exec chroot . sh -c 'echo ready; while :; do sleep 1000 & wait; done' # which reaps all processes that end
@@ -475,8 +476,10 @@ func (n *node) startDHCPServer(address string) {
 	script := fmt.Sprintf(`[ ! -f /run/dnsmasq.pid ] || kill $(cat /run/dnsmasq.pid)
 while pgrep -x dnsmasq > /dev/null; do sleep 0.05; done
 rm -f /run/dnsmasq.log
-dnsmasq --conf-file=/dev/null --port=0 --interface=eth0 --bind-interfaces --user=root --pid-file=/run/dnsmasq.pid --leasefile-ro \
-  --dhcp-authoritative --no-ping --dhcp-range=192.0.2.11,192.0.2.12,2m --dhcp-host=02:00:00:00:00:aa,%s --dhcp-option=3,192.0.2.254 \
+dnsmasq --conf-file=/dev/null --port=0 --interface=eth0 --bind-interfaces --user=root \
+  --pid-file=/run/dnsmasq.pid --leasefile-ro \
+  --dhcp-authoritative --no-ping --dhcp-range=192.0.2.11,192.0.2.12,2m --dhcp-host=02:00:00:00:00:aa,%s \
+  --dhcp-option=3,192.0.2.254 \
   --dhcp-option=58,3 --dhcp-option=59,60 --log-dhcp --log-facility=/run/dnsmasq.log`, address)
 	if out, err := n.command(netns, script).CombinedOutput(); err != nil {
 		n.t.Fatalf("start a DHCP server: %v\n%s%s", err, out, n.logs())

@@ -40,7 +40,8 @@ availableIPv4: 3
 availableIPv6: 9223372036854775807
 pools: [{range: 10.0.0.1-10.0.0.1, subnet: 10.0.0.0/24, announce: Local, capacity: 1, allocated: 1}]
 ranges: 10.0.0.1-10.0.0.1
-conditions: [{type: Ready, status: "True", reason: Accepted, message: 1 range, lastTransitionTime: "2026-01-01T00:00:00Z"}]`,
+conditions: [{type: Ready, status: "True", reason: Accepted, message: 1 range,
+  lastTransitionTime: "2026-01-01T00:00:00Z"}]`,
 		columns: []string{
 			"Name", "Ready", "Type", "IPv4 Used", "IPv4 Free", "IPv6 Used", "IPv6 Free", "Age", "+Ranges", "+Message",
 		},
@@ -55,7 +56,8 @@ conditions: [{type: Ready, status: "True", reason: Accepted, message: 1 range, l
 observedGeneration: 1
 desiredNodes: 3
 readyNodes: 2
-conditions: [{type: Ready, status: "False", reason: Progressing, message: 2 of 3, lastTransitionTime: "2026-01-01T00:00:00Z"}]`,
+conditions: [{type: Ready, status: "False", reason: Progressing, message: 2 of 3,
+  lastTransitionTime: "2026-01-01T00:00:00Z"}]`,
 		columns: []string{
 			"Name", "Ready", "Desired", "Nodes Ready", "Interface", "Age", "+Node Selector", "+Subnets", "+Message",
 		},
@@ -76,8 +78,10 @@ localAddresses: 10.0.0.1
 virtualAddresses: 10.1.0.1
 services: a/b
 addresses: [{address: 10.0.0.1, state: Announced, epoch: 1, lastTransitionTime: "2026-01-01T00:00:00Z"}]
-interfaces: [{name: eth0, mac: "02:00:00:00:00:01", subnets: [10.0.0.9/24], defaultRoute: [IPv4, IPv6], gateways: [10.0.0.254]}]
-conditions: [{type: Ready, status: "False", reason: Progressing, message: 2 of 3, lastTransitionTime: "2026-01-01T00:00:00Z"}]`,
+interfaces: [{name: eth0, mac: "02:00:00:00:00:01", subnets: [10.0.0.9/24], defaultRoute: [IPv4, IPv6],
+  gateways: [10.0.0.254]}]
+conditions: [{type: Ready, status: "False", reason: Progressing, message: 2 of 3,
+  lastTransitionTime: "2026-01-01T00:00:00Z"}]`,
 		columns: []string{
 			"Name", "Node", "Ready", "Announced", "Desired", "Local", "Virtual", "Age", "+Services", "+Watches", "+Reason",
 			"+Message",
@@ -168,7 +172,8 @@ func TestStandbyTable(t *testing.T) {
 	obj.Object["status"] = statusOf(t, `
 announced: 0
 desired: 0
-conditions: [{type: Ready, status: "False", reason: NoWitness, message: no other node, lastTransitionTime: "2026-01-01T00:00:00Z"}]`)
+conditions: [{type: Ready, status: "False", reason: NoWitness, message: no other node,
+  lastTransitionTime: "2026-01-01T00:00:00Z"}]`)
 	if err := api.Status().Update(context.Background(), obj); err != nil {
 		t.Fatal(err)
 	}

@@ -83,7 +83,8 @@ func TestNewCatalog(t *testing.T) {
 			groupMadeAt(t, "a", 1, "local: {v4pools: [{pool: 10.0.0.1, subnet: 10.0.0.0/24}, {pool: x, subnet: 10.0.0.0/24}]}"),
 			groupMadeAt(t, "b", 2, pool("10.0.0.1"))},
 			map[string]string{"b": "Accepted: 1 range",
-				"a": `Invalid: spec.local.v4pools[1].pool: Invalid value: "x": must be a CIDR, a range first-last, or one address`}},
+				"a": `Invalid: spec.local.v4pools[1].pool: Invalid value: "x": ` +
+					"must be a CIDR, a range first-last, or one address"}},
 		{"of two to overlap with, the first by name", []v1.ServiceGroup{
 			groupMadeAt(t, "b", 1, pool("10.0.0.1-10.0.0.4")), groupMadeAt(t, "a", 2, pool("10.0.0.5-10.0.0.9")),
 			groupMadeAt(t, "c", 3, pool("10.0.0.1-10.0.0.9"))},

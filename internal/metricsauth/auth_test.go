@@ -100,7 +100,8 @@ func TestFilter(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if challenge := response.Header.Get("WWW-Authenticate"); (challenge == "Bearer") != (response.StatusCode == http.StatusUnauthorized) {
+		challenge, isRefused := response.Header.Get("WWW-Authenticate"), response.StatusCode == http.StatusUnauthorized
+		if (challenge == "Bearer") != isRefused {
 			t.Errorf("%d with the challenge %q", response.StatusCode, challenge)
 		}
 		return response.StatusCode, string(body)

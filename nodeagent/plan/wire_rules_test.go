@@ -108,7 +108,8 @@ func TestAttackJudgement(t *testing.T) {
 		for what, broken := range map[string]bool{
 			"nothing is yielded to a station that was not asked by itself, and has not answered": verdict == Yield &&
 				(!h.IsAsked || h.Statement != StatementAnswer),
-			"an agent that is fresh yields nothing but what is undefended or provisional, but to a higher epoch": verdict == Yield && h.IsFresh &&
+			"an agent that is fresh yields nothing but what is undefended or provisional, " +
+				"but to a higher epoch": verdict == Yield && h.IsFresh &&
 				!h.IsUndefended && !h.IsProvisional && !h.IsHigher,
 			"a gateway is never yielded to, nor asked, but one with a higher epoch": h.IsGateway && !h.IsHigher &&
 				(verdict == Yield || verdict == CheckClaim || verdict == Suspect),
@@ -119,7 +120,8 @@ func TestAttackJudgement(t *testing.T) {
 				verdict != with(func(o *Hearing) { o.IsAnswerer = !o.IsAnswerer }),
 			"that a station is known silences no claim, but of a previous holder": h.Statement == StatementUse &&
 				!h.IsPreviousHolder && verdict != with(func(o *Hearing) { o.IsAnswerer = !o.IsAnswerer }),
-			"what is undefended is neither defended nor claimed, but against one that was displaced, or has a lower epoch": h.IsUndefended && !h.IsPreviousHolder && !h.IsLower &&
+			"what is undefended is neither defended nor claimed, but against one that was displaced, " +
+				"or has a lower epoch": h.IsUndefended && !h.IsPreviousHolder && !h.IsLower &&
 				(verdict == Defend || verdict == Repeat),
 			"an agent that is fresh stands by its address against every claim, but of a higher epoch": h.IsFresh &&
 				!h.IsUndefended && !h.IsProvisional &&

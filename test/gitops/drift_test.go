@@ -41,7 +41,8 @@ const testServices = `
 - apiVersion: v1
   kind: Service
   metadata: {name: asked, namespace: test, annotations: {purelb.io/addresses: 192.0.2.111}}
-  spec: {type: LoadBalancer, externalTrafficPolicy: Cluster, allocateLoadBalancerNodePorts: false, selector: {app: a}, ports: [{port: 80}]}
+  spec: {type: LoadBalancer, externalTrafficPolicy: Cluster, allocateLoadBalancerNodePorts: false, selector: {app: a},
+    ports: [{port: 80}]}
 - apiVersion: v1
   kind: Service
   metadata: {name: local, namespace: test}

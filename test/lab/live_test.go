@@ -28,7 +28,8 @@ spec:
     metadata: {labels: {app: lab-test}}
     spec:
       topologySpreadConstraints:
-      - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: lab-test}}}
+      - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule,
+          labelSelector: {matchLabels: {app: lab-test}}}
       containers:
       - name: echo
         image: ` + EchoImage + `

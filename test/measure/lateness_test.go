@@ -49,8 +49,9 @@ func TestLatenessMeter(t *testing.T) {
 
 func TestParsePressure(t *testing.T) {
 	for text, want := range map[string]time.Duration{
-		"some avg10=98.49 avg60=90.83 avg300=52.25 total=243762790\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n": 243762790 * time.Microsecond,
-		"full avg10=0.00 avg60=0.00 avg300=0.00 total=0\nsome total=12":                                               12 * time.Microsecond,
+		"some avg10=98.49 avg60=90.83 avg300=52.25 total=243762790\n" +
+			"full avg10=0.00 avg60=0.00 avg300=0.00 total=7\n": 243762790 * time.Microsecond,
+		"full avg10=0.00 avg60=0.00 avg300=0.00 total=0\nsome total=12": 12 * time.Microsecond,
 	} {
 		if got, ok := parsePressure(text); !ok || got != want {
 			t.Errorf("%q: %s, %t; want %s", text, got, ok, want)

@@ -32,7 +32,8 @@ func TestRefused(t *testing.T) {
 			"{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: reader, namespace: kube-system}}",
 			"Role reader: is in namespace kube-system, and OLM would put it in purelb-system"},
 		"a subject of another namespace": {
-			"{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: reader, namespace: purelb-system}, " +
+			"{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, " +
+				"metadata: {name: reader, namespace: purelb-system}, " +
 				"subjects: [{kind: ServiceAccount, name: default, namespace: default}]}",
 			"is not of namespace purelb-system"},
 		"a service account that OLM would not create": {

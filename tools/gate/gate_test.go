@@ -114,8 +114,10 @@ func TestParseSpecs(t *testing.T) {
 	const report = `[{"SuiteSucceeded": false, "SpecReports": [
 	  {"LeafNodeType": "BeforeSuite", "State": "passed"},
 	  {"ContainerHierarchyTexts": ["A", "b"], "LeafNodeType": "It", "LeafNodeText": "c", "State": "passed"},
-	  {"ContainerHierarchyTexts": ["A"], "LeafNodeType": "It", "LeafNodeText": "d", "State": "failed", "Failure": {"Message": "no\nanswer", "Location": {"FileName": "/x/a_test.go", "LineNumber": 3}}},
-	  {"ContainerHierarchyTexts": ["A"], "LeafNodeType": "It", "LeafNodeText": "e", "State": "panicked", "Failure": {"Message": "oh"}},
+	  {"ContainerHierarchyTexts": ["A"], "LeafNodeType": "It", "LeafNodeText": "d", "State": "failed",
+	    "Failure": {"Message": "no\nanswer", "Location": {"FileName": "/x/a_test.go", "LineNumber": 3}}},
+	  {"ContainerHierarchyTexts": ["A"], "LeafNodeType": "It", "LeafNodeText": "e", "State": "panicked",
+	    "Failure": {"Message": "oh"}},
 	  {"ContainerHierarchyTexts": ["A"], "LeafNodeType": "It", "LeafNodeText": "f", "State": "skipped"},
 	  {"LeafNodeType": "AfterSuite", "State": "failed", "Failure": {"Message": "left"}}]}]`
 	got, err := parseSpecs([]byte(report), "smoke", "e2e")

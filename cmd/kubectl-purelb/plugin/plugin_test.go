@@ -35,7 +35,8 @@ const netboxGroupFile = `
 apiVersion: purelb.io/v1
 kind: ServiceGroup
 metadata: {name: nb, namespace: purelb-system}
-spec: {netbox: {url: 'https://netbox.example', tokenSecretRef: {name: netbox, key: token}, v4: {prefixes: [192.168.1.128/26]}, aggregation: default}}
+spec: {netbox: {url: 'https://netbox.example', tokenSecretRef: {name: netbox, key: token},
+  v4: {prefixes: [192.168.1.128/26]}, aggregation: default}}
 `
 
 const netboxGroupStatus = `
@@ -43,22 +44,29 @@ status:
   type: netbox
   conditions:
   - {type: Ready, status: "True", reason: Accepted, message: ok, lastTransitionTime: "2026-01-02T03:04:05Z"}
-  - {type: Reachable, status: "False", reason: IPAMRefused, message: NetBox refuses the token, lastTransitionTime: "2026-01-02T03:04:05Z"}
-  - {type: Drift, status: "True", reason: RecordsDiffer, message: 40 records are of no Service, lastTransitionTime: "2026-01-02T03:04:05Z"}
+  - {type: Reachable, status: "False", reason: IPAMRefused, message: NetBox refuses the token,
+      lastTransitionTime: "2026-01-02T03:04:05Z"}
+  - {type: Drift, status: "True", reason: RecordsDiffer, message: 40 records are of no Service,
+      lastTransitionTime: "2026-01-02T03:04:05Z"}
   pools: [{range: 192.168.1.128-192.168.1.191, subnet: 192.168.1.128/26, recorded: 60, allocated: 1, capacity: 62}]
 `
 
 const netboxService = `
 apiVersion: v1
 kind: Service
-metadata: {name: nbweb, namespace: shop, creationTimestamp: "2026-01-02T03:04:05Z", annotations: {purelb.io/service-group: nb}}
-spec: {type: LoadBalancer, ipFamilies: [IPv4], ipFamilyPolicy: SingleStack, externalTrafficPolicy: Cluster, ports: [{name: http, protocol: TCP, port: 80}]}
+metadata: {name: nbweb, namespace: shop, creationTimestamp: "2026-01-02T03:04:05Z",
+  annotations: {purelb.io/service-group: nb}}
+spec: {type: LoadBalancer, ipFamilies: [IPv4], ipFamilyPolicy: SingleStack, externalTrafficPolicy: Cluster,
+  ports: [{name: http, protocol: TCP, port: 80}]}
 status:
   loadBalancer: {ingress: [{ip: '192.168.1.130', ipMode: VIP}]}
   conditions:
-  - {type: purelb.io/Allocated, status: "True", reason: Allocated, message: "192.168.1.130 from pool nb", lastTransitionTime: "2026-01-02T03:04:05Z"}
-  - {type: purelb.io/Announced, status: "True", reason: Announced, message: "all announcements are made", lastTransitionTime: "2026-01-02T03:04:05Z"}
-  - {type: purelb.io/AllocationRecord, status: "True", reason: Recorded, message: "192.168.1.130 group=nb type=netbox key=", lastTransitionTime: "2026-01-02T03:04:05Z"}
+  - {type: purelb.io/Allocated, status: "True", reason: Allocated, message: "192.168.1.130 from pool nb",
+      lastTransitionTime: "2026-01-02T03:04:05Z"}
+  - {type: purelb.io/Announced, status: "True", reason: Announced, message: "all announcements are made",
+      lastTransitionTime: "2026-01-02T03:04:05Z"}
+  - {type: purelb.io/AllocationRecord, status: "True", reason: Recorded,
+      message: "192.168.1.130 group=nb type=netbox key=", lastTransitionTime: "2026-01-02T03:04:05Z"}
 `
 
 // withNetbox adds a ServiceGroup that takes addresses from NetBox, and a Service that has one.
@@ -400,7 +408,8 @@ func TestWhyUnnamed(t *testing.T) {
 		"routed: the Service named it, or an address of it, before; it names none now": func(sg *v1.ServiceGroup) {
 			sg.Spec.AutoAssign = nil
 		},
-		"routed: its addresses are of it; it now asks for default; the group is gone, and the Service keeps what it has": func(sg *v1.ServiceGroup) {
+		"routed: its addresses are of it; it now asks for default; " +
+			"the group is gone, and the Service keeps what it has": func(sg *v1.ServiceGroup) {
 			sg.Name = "gone"
 		},
 	} {
@@ -417,8 +426,9 @@ func TestSupportBundleOfSharedNamespace(t *testing.T) {
 		o.Pods[0].Spec.Containers = append(
 			o.Pods[0].Spec.Containers, corev1.Container{Name: "injected", Args: []string{"--key=hunter2-sidecar"}},
 		)
-		o.Pods[0].Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
-			Name: "debug", Env: []corev1.EnvVar{{Name: "TOKEN", Value: "hunter2-ephemeral"}}}}}
+		o.Pods[0].Spec.EphemeralContainers = []corev1.EphemeralContainer{{
+			EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+				Name: "debug", Env: []corev1.EnvVar{{Name: "TOKEN", Value: "hunter2-ephemeral"}}}}}
 		o.Pods = append(o.Pods,
 			corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "billing-db-0", Namespace: "purelb-system"}, Spec: corev1.PodSpec{
 				Containers: []corev1.Container{{Name: "db", Args: []string{"--admin-password=hunter2-arg"}}}}})

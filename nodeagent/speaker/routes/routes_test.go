@@ -267,8 +267,8 @@ func TestStatus(t *testing.T) {
 	}
 	session.State, session.LastError = "Active", strings.Repeat("x", 600)
 	status := routes.Status(routing, held, []routes.Session{session}, false)
-	if got, want := describe(status),
-		"0/1 1 False SessionsDown 0 of 1 sessions are up, 1 networks are advertised; 192.0.2.1 is Active: xxx"; !strings.HasPrefix(got, want) {
+	want := "0/1 1 False SessionsDown 0 of 1 sessions are up, 1 networks are advertised; 192.0.2.1 is Active: xxx"
+	if got := describe(status); !strings.HasPrefix(got, want) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	if len(status.Sessions[0].LastError) > 512 {

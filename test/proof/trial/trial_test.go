@@ -320,7 +320,8 @@ func TestUpdatePage(t *testing.T) {
 	want := "# Proof\n\n<!-- results: begin -->\n" + tableHead +
 		"| holder dead | 2026-11-24 | abc1234 | `make proof-failover SEED=1` | 3 | outage 30.2 / 120 / 600 ms (at most " +
 		"500) | 2 ms | red; outage above 500 ms in 1 of 3 |\n" +
-		"| a \\| b | 2026-11-24 | abc1234 | `make soak DURATION=1h` | 1 | outage 0 ms | 2 ms | red; seed 1: first second |\n" +
+		"| a \\| b | 2026-11-24 | abc1234 | `make soak DURATION=1h` | 1 | outage 0 ms | 2 ms | " +
+		"red; seed 1: first second |\n" +
 		"<!-- results: end -->\nMore.\n"
 	if err != nil || got != want {
 		t.Fatalf("%v\n%s, want\n%s", err, got, want)
@@ -333,7 +334,8 @@ func TestUpdatePage(t *testing.T) {
 		"| holder dead | 2026-11-24 | abc1234 | `make proof-bgp` | 1 | outage 5 ms (at most 500) | 2 ms | green |\n" +
 		"| holder dead | 2026-11-24 | abc1234 | `make proof-failover SEED=9` | 1 | outage 1 ms (at most 500) | 2 ms | " +
 		"green |\n" +
-		"| a \\| b | 2026-11-24 | abc1234 | `make soak DURATION=1h` | 1 | outage 0 ms | 2 ms | red; seed 1: first second |\n" +
+		"| a \\| b | 2026-11-24 | abc1234 | `make soak DURATION=1h` | 1 | outage 0 ms | 2 ms | " +
+		"red; seed 1: first second |\n" +
 		"<!-- results: end -->\nMore.\n"
 	if err != nil || got != want {
 		t.Errorf("%v\n%s, want\n%s", err, got, want)

@@ -6,8 +6,11 @@ import (
 )
 
 const openAPI = `{"definitions": {
-  "a.Pod": {"type": "object", "properties": {"spec": {"$ref": "#/definitions/a.Spec"}}, "x-kubernetes-group-version-kind": [{"group": "", "version": "v1", "kind": "Pod"}]},
-  "a.Spec": {"type": "object", "properties": {"port": {"type": "string", "format": "int-or-string"}, "labels": {"type": "object", "additionalProperties": {"type": "string"}}, "memory": {"$ref": "#/definitions/a.resource.Quantity"}}},
+  "a.Pod": {"type": "object", "properties": {"spec": {"$ref": "#/definitions/a.Spec"}},
+    "x-kubernetes-group-version-kind": [{"group": "", "version": "v1", "kind": "Pod"}]},
+  "a.Spec": {"type": "object", "properties": {"port": {"type": "string", "format": "int-or-string"},
+    "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+    "memory": {"$ref": "#/definitions/a.resource.Quantity"}}},
   "a.Other": {"type": "object"},
   "a.resource.Quantity": {"type": "string"}
 }}`

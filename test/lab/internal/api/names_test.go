@@ -15,8 +15,10 @@ func TestFindName(t *testing.T) {
 		"/api/v1/namespaces/shop/services/peers": `{"spec":{"clusterIPs":["None"]}}`,
 		"/api/v1/namespaces/shop/services/alias": `{"spec":{"type":"ExternalName","externalName":"db.example.com"}}`,
 		"/api/v1/namespaces/shop/services/odd":   `{"spec":{"clusterIPs":["x"]}}`,
-		"/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3Dpeers": `{"items":[
-			{"endpoints":[{"addresses":["10.244.1.9"],"hostname":"peers-0","conditions":{"ready":true}},{"addresses":["10.244.2.9"],"conditions":{"ready":false}}]},
+		"/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices" +
+			"?labelSelector=kubernetes.io%2Fservice-name%3Dpeers": `{"items":[
+			{"endpoints":[{"addresses":["10.244.1.9"],"hostname":"peers-0","conditions":{"ready":true}},
+				{"addresses":["10.244.2.9"],"conditions":{"ready":false}}]},
 			{"endpoints":[{"addresses":["fd00:244::9"],"conditions":{}}]}]}`,
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
