@@ -22,8 +22,9 @@ type Ownership interface {
 // of no use once the machine has booted, so it need not survive that.
 func newOwnershipSaver(a *Agent) *file.Saver {
 	s := &file.Saver{
-		What: "the record of the agent's addresses", Consequence: "the next process would not recognise the addresses that were added meanwhile",
-		Path: a.Ownership.Path, Replace: file.Replace,
+		What:        "the record of the agent's addresses",
+		Consequence: "the next process would not recognise the addresses that were added meanwhile",
+		Path:        a.Ownership.Path, Replace: file.Replace,
 		BeforeLast: a.endSyncs, Changed: make(chan struct{}, 1), Wake: a.wake, Writes: pacing.Batch{Gap: recordGap},
 	}
 	a.Ownership.OnChange(func() { s.Save(a.Ownership.Content, false) })

@@ -46,7 +46,9 @@ func (r *reporter) withLatestStatuses(announcements []purelbv1.Announcement) []p
 
 // setStatuses replaces what there is to report: for each Announcement, with its latest status,
 // the status that it is to have. The caller signals changed when the statuses are to be written.
-func (r *reporter) setStatuses(announcements []purelbv1.Announcement, statuses []purelbv1.AnnouncementStatus, shared []purelbv1.CommonAnnouncement) {
+func (r *reporter) setStatuses(
+	announcements []purelbv1.Announcement, statuses []purelbv1.AnnouncementStatus, shared []purelbv1.CommonAnnouncement,
+) {
 	reports := make([]report.Status[purelbv1.AnnouncementStatus], len(announcements))
 	for i := range announcements {
 		before, after := announcements[i].Status, statuses[i]
@@ -67,7 +69,8 @@ func spreadOf(before, after *purelbv1.AnnouncementStatus, shared []purelbv1.Comm
 		}
 	}
 	if spreadOver == 0 || before.CommonAnnouncementsRevision == nil || before.ObservedGeneration != after.ObservedGeneration ||
-		!equality.Semantic.DeepEqual(before.Addresses, after.Addresses) || !equality.Semantic.DeepEqual(before.Interfaces, after.Interfaces) {
+		!equality.Semantic.DeepEqual(before.Addresses, after.Addresses) ||
+		!equality.Semantic.DeepEqual(before.Interfaces, after.Interfaces) {
 		return 0
 	}
 	return rand.N(spreadOver)

@@ -22,7 +22,9 @@ func Write(ctx context.Context, c client.Client, obj client.Object, fields any, 
 }
 
 // SetLabel writes one label of an object, or removes it if the value is empty.
-func SetLabel(ctx context.Context, c client.Client, obj client.Object, label, value string, options ...client.PatchOption) error {
+func SetLabel(
+	ctx context.Context, c client.Client, obj client.Object, label, value string, options ...client.PatchOption,
+) error {
 	labels := map[string]*string{label: nil}
 	if value != "" {
 		labels[label] = &value

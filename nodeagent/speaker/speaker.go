@@ -171,8 +171,8 @@ func (s *Speaker) prepare() {
 	s.wake = make(chan struct{}, 1)
 	s.saver = newSaver(s)
 	s.reporter = &report.Reporter[purelbv1.NodeRoutingStatus]{
-		Client: func() client.Client { return s.Client }, Kind: "NodeRouting", FieldOwner: FieldOwner, Changed: make(chan struct{}, 1),
-		Timeout: reportTimeout, Rests: pacing.Batch{Gap: reportGap},
+		Client: func() client.Client { return s.Client }, Kind: "NodeRouting", FieldOwner: FieldOwner,
+		Changed: make(chan struct{}, 1), Timeout: reportTimeout, Rests: pacing.Batch{Gap: reportGap},
 		Failures: pacing.Backoff{Min: minRetry, Max: maxRetry, Spread: 0.5}, MaxUnanswered: maxRetry,
 	}
 }

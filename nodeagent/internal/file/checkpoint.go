@@ -18,7 +18,9 @@ type Header struct {
 // LoadCheckpoint reads the checkpoint that an earlier process has left into content, of which got
 // is the header, and reports whether there is one. It is an error if its header is not as wanted, or
 // if reading takes longer than the timeout.
-func LoadCheckpoint(path string, timeout time.Duration, content any, got *Header, want Header) (exists bool, err error) {
+func LoadCheckpoint(
+	path string, timeout time.Duration, content any, got *Header, want Header,
+) (exists bool, err error) {
 	text, err := ReadWithin(path, timeout)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil

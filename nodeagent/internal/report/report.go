@@ -135,7 +135,8 @@ func (r *Reporter[S]) Set(statuses []Status[S]) {
 	for i := range statuses {
 		s := &statuses[i]
 		name, version := s.Object.GetName(), s.Object.GetResourceVersion()
-		next := &entry[S]{key: client.ObjectKeyFromObject(s.Object), uid: s.Object.GetUID(), version: version, status: s.After}
+		key, uid := client.ObjectKeyFromObject(s.Object), s.Object.GetUID()
+		next := &entry[S]{key: key, uid: uid, version: version, status: s.After}
 		last := before[name]
 		if last != nil && last.uid != next.uid {
 			last = nil
@@ -253,7 +254,8 @@ func (r *Reporter[S]) apply(ctx context.Context, report *entry[S]) error {
 	u.SetUID(report.uid) // so that a later object of the same name is left alone
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
-	err = r.Client().Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(r.FieldOwner), client.ForceOwnership)
+	err = r.Client().Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u),
+		client.FieldOwner(r.FieldOwner), client.ForceOwnership)
 	if err != nil && !writeerror.IsOutdated(err) { // else the object is gone, and nobody wants its status
 		return fmt.Errorf("write the status of %s %s: %w", r.Kind, report.key.Name, err)
 	}
