@@ -58,6 +58,10 @@ func TestSharedEntries(t *testing.T) {
 			name: "one that is dead need not", nodes: "a b:expired", serves: "a b", shared: 7,
 			entries: []string{"a 0 Virtual observed", "b 0 Virtual"}, want: "a b",
 		},
+		{name: "a dead one that is to have it has no entry of its own yet", nodes: "a b:expired c", serves: "a b", shared: 7,
+			entries: []string{"a 0 Virtual observed"}, want: "a b shared"},
+		{name: "a dead one that is to have it has an entry of its own", nodes: "a b:expired c", serves: "a b", shared: 7,
+			entries: []string{"a 0 Virtual observed", "b 0 Virtual"}, want: "a b"},
 		{name: "those that are to have it have seen it", nodes: "a b c", serves: "a b", shared: 7,
 			entries: []string{"a 0 Virtual observed", "b 0 Virtual observed"}, want: "a b"},
 	} {

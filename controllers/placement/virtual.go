@@ -141,19 +141,22 @@ func (p *placer) hasRealisedShared(n *Node, a *Address) bool {
 }
 
 // keepSharedUntilObserved keeps the shared entry of an address that from now on is to be
-// on some nodes only, until those nodes have observed that they have entries of their own.
+// on some nodes only, until those nodes have observed that they have entries of their own. A node
+// whose Lease has expired observes nothing: of it, which may announce the address all the same, it
+// is enough that the API server has stored the entry, which its agent sees when it is back.
 func (p *placer) keepSharedUntilObserved(a *Address, mask int32) {
 	if len(p.sharedByAddress[a.Addr]) == 0 {
 		return
 	}
 	isObservedBy := map[string]bool{}
 	for _, e := range p.entriesByAddress[a.Addr] {
-		isObservedBy[e.Node] = e.IsObserved || e.isOverdue // one node holds up no other
+		isDead := e.node != nil && e.node.Liveness == Expired
+		isObservedBy[e.Node] = e.IsObserved || e.isOverdue || isDead // one node holds up no other
 	}
 	for _, e := range p.sharedByAddress[a.Addr] {
 		iface, hasAnnouncers := p.sharedInterfaces[e.LBNodeAgent]
 		if hasAnnouncers && slices.ContainsFunc(p.nodes, func(n *Node) bool {
-			return n.LBNodeAgent == e.LBNodeAgent && n.Liveness != Expired && !isObservedBy[n.Name] && reasonAgainst(n, a, takeVirtualChecks) == ""
+			return n.LBNodeAgent == e.LBNodeAgent && !isObservedBy[n.Name] && reasonAgainst(n, a, takeVirtualChecks) == ""
 		}) {
 			p.addSharedEntry(e.LBNodeAgent, a, virtualEntry(iface, mask))
 		}
