@@ -54,7 +54,10 @@ func newAgentCommand() *cobra.Command {
 	f.StringVar(&o.nodeName, "node-name", "", "name of the node on which the agent runs")
 	f.StringVar(&o.namespace, "namespace", "purelb-system", "namespace of the manager, its LBNodeAgents and Announcements")
 	f.StringVar(&o.lbNodeAgent, "lbnodeagent", "default", "name of the LBNodeAgent whose settings apply")
-	f.StringVar(&o.checkpoint, "checkpoint", "", "file in which the agent keeps its last Announcements, for a start while the API server is away; empty to keep none")
+	f.StringVar(
+		&o.checkpoint, "checkpoint", "",
+		"file in which the agent keeps its last Announcements, for a start while the API server is away; empty to keep none",
+	)
 	o.addFlags(f, ":7472", ":7473")
 	return cmd
 }
@@ -68,7 +71,11 @@ func (o agentOptions) openKernel(logger logr.Logger) (*link.Netlink, nodeagent.O
 	}
 	ownership, err := link.OpenOwnershipFile(filepath.Join(filepath.Dir(o.checkpoint), "addresses.json"))
 	if err != nil {
-		logger.Error(err, "Cannot read which addresses an earlier run of the agent has added: on a kernel before 5.18 the agent does not recognise them")
+		logger.Error(
+			err,
+			"Cannot read which addresses an earlier run of the agent has added: on a kernel before 5.18 the agent does not "+
+				"recognise them",
+		)
 	}
 	kernel, err := link.Open(ownership)
 	return kernel, ownership, err
@@ -130,7 +137,10 @@ func runAgent(ctx context.Context, o agentOptions) error {
 	if err := agent.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the agent: %w", err)
 	}
-	trimmer := footprint.Trimmer{After: startTime, OnError: func(err error) { logger.Error(err, "Cannot give back the memory that only the start needs") }}
+	trimmer := footprint.Trimmer{
+		After:   startTime,
+		OnError: func(err error) { logger.Error(err, "Cannot give back the memory that only the start needs") },
+	}
 	if err := mgr.Add(trimmer); err != nil {
 		return fmt.Errorf("set up the agent: %w", err)
 	}
@@ -142,6 +152,8 @@ func runAgent(ctx context.Context, o agentOptions) error {
 	}); err != nil {
 		return err
 	}
-	logger.Info("Starting the agent", "version", version, "node", o.nodeName, "namespace", o.namespace, "lbnodeagent", o.lbNodeAgent)
+	logger.Info(
+		"Starting the agent", "version", version, "node", o.nodeName, "namespace", o.namespace, "lbnodeagent", o.lbNodeAgent,
+	)
 	return mgr.Start(ctx)
 }

@@ -25,7 +25,9 @@ const awaitInterval = time.Second
 // its Lease, the kubelet would restart it after ever longer pauses, and the manager would
 // still be missing minutes after the API server is back. While it waits the manager is alive
 // but not ready, and says so at healthAddress, unless that is empty or 0.
-func awaitAPIServer(ctx context.Context, healthAddress string, interval time.Duration, request func(context.Context) error) error {
+func awaitAPIServer(
+	ctx context.Context, healthAddress string, interval time.Duration, request func(context.Context) error,
+) error {
 	err := requestWithin(ctx, interval, request)
 	if err == nil {
 		return nil

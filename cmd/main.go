@@ -57,9 +57,16 @@ type servingOptions struct {
 
 // addFlags adds the flags, with a program's default addresses.
 func (s *servingOptions) addFlags(f *pflag.FlagSet, metricsAddress, healthAddress string) {
-	f.StringVar(&s.metricsAddress, "metrics-bind-address", metricsAddress, "address on which to serve metrics; 0 to serve none")
-	f.BoolVar(&s.metricsSecure, "metrics-secure", true, "serve metrics over HTTPS, and only to clients that the API server authenticates and authorizes")
-	f.StringVar(&s.healthAddress, "health-probe-bind-address", healthAddress, "address on which to serve /healthz and /readyz")
+	f.StringVar(
+		&s.metricsAddress, "metrics-bind-address", metricsAddress, "address on which to serve metrics; 0 to serve none",
+	)
+	f.BoolVar(
+		&s.metricsSecure, "metrics-secure", true,
+		"serve metrics over HTTPS, and only to clients that the API server authenticates and authorizes",
+	)
+	f.StringVar(
+		&s.healthAddress, "health-probe-bind-address", healthAddress, "address on which to serve /healthz and /readyz",
+	)
 	f.StringVar(&s.logLevel, "log-level", "info", "least severe level to log: error, info or debug")
 }
 

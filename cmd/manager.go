@@ -97,19 +97,31 @@ func newManagerCommand(gates featuregate.MutableFeatureGate) *cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return runManager(cmd.Context(), o) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.namespace, "namespace", "purelb-system", "namespace of the manager, its ServiceGroups, LBNodeAgents and Announcements")
-	f.StringVar(&o.podName, "pod-name", "", "name of the manager's own pod; agents run its image unless --agent-image is set")
+	f.StringVar(
+		&o.namespace, "namespace", "purelb-system",
+		"namespace of the manager, its ServiceGroups, LBNodeAgents and Announcements",
+	)
+	f.StringVar(
+		&o.podName, "pod-name", "", "name of the manager's own pod; agents run its image unless --agent-image is set",
+	)
 	f.StringVar(&o.agentImage, "agent-image", "", "image of agents whose LBNodeAgent sets no image")
 	f.StringVar(&o.agentServiceAccount, "agent-service-account", "purelb-agent", "service account as which agents run")
-	f.StringVar(&o.speakerServiceAccount, "speaker-service-account", "purelb-speaker", "service account as which speakers run")
+	f.StringVar(
+		&o.speakerServiceAccount, "speaker-service-account", "purelb-speaker", "service account as which speakers run",
+	)
 	f.StringVar(&o.installationID, "installation-id", "",
 		"id that the records of this installation in IPAM systems get, up to 36 characters of a-z, 0-9 and -; "+
 			"the UID of the namespace kube-system if it is empty")
-	f.BoolVar(&o.isDefault, "default-load-balancer", true, "serve Services of type LoadBalancer that have no loadBalancerClass")
+	f.BoolVar(
+		&o.isDefault, "default-load-balancer", true, "serve Services of type LoadBalancer that have no loadBalancerClass",
+	)
 	f.BoolVar(&o.leaderElect, "leader-elect", true, "elect a leader among the replicas; without, every replica acts")
 	o.addFlags(f, ":8443", ":8081")
 	o.features.AddFlag(f)
-	f.StringVar(&o.pprofAddress, "pprof-bind-address", "0", "address on which to serve profiles (/debug/pprof) to any client, without authentication; 0 to serve none")
+	f.StringVar(
+		&o.pprofAddress, "pprof-bind-address", "0",
+		"address on which to serve profiles (/debug/pprof) to any client, without authentication; 0 to serve none",
+	)
 	f.IntVar(&o.webhookPort, "webhook-port", 9443, "port on which to serve the admission webhooks; 0 to serve none")
 	f.StringVar(&o.webhookCertDir, "webhook-cert-dir", "/tmp/k8s-webhook-server/serving-certs",
 		"folder with tls.crt and tls.key for the webhooks; without these files the manager makes a certificate")
@@ -161,7 +173,9 @@ func runManager(ctx context.Context, o managerOptions) error {
 	if err != nil {
 		return err
 	}
-	recorded, err := controllers.StartEvents(ctx, logger.WithName("events"), mgr.GetConfig(), mgr.GetHTTPClient(), mgr.GetScheme())
+	recorded, err := controllers.StartEvents(
+		ctx, logger.WithName("events"), mgr.GetConfig(), mgr.GetHTTPClient(), mgr.GetScheme(),
+	)
 	if err != nil {
 		return err
 	}
@@ -179,15 +193,21 @@ func runManager(ctx context.Context, o managerOptions) error {
 	}
 	if o.webhookPort != 0 {
 		// Every replica serves the webhooks, and is ready when it can.
-		if err := webhooks.SetupWithManager(mgr, webhooks.Options{Namespace: o.namespace, IsDefault: o.isDefault}); err != nil {
+		if err := webhooks.SetupWithManager(mgr,
+			webhooks.Options{Namespace: o.namespace, IsDefault: o.isDefault}); err != nil {
 			return fmt.Errorf("set up the webhooks: %w", err)
 		}
-		ready["webhooks"], ready["webhook-cache"] = mgr.GetWebhookServer().StartedChecker(), webhooks.CacheCheck(mgr.GetCache())
+		ready["webhooks"], ready["webhook-cache"] = mgr.GetWebhookServer().StartedChecker(),
+			webhooks.CacheCheck(mgr.GetCache())
 	}
-	if err := o.addTo(ctx, mgr, httpserver.Checks{Live: map[string]healthz.Checker{"ping": healthz.Ping}, Ready: ready}); err != nil {
+	if err := o.addTo(ctx, mgr,
+		httpserver.Checks{Live: map[string]healthz.Checker{"ping": healthz.Ping}, Ready: ready}); err != nil {
 		return err
 	}
-	logger.Info("Starting the manager", "version", version, "namespace", o.namespace, "agentImage", image, "wireFailover", o.features.Enabled(features.WireFailover))
+	logger.Info(
+		"Starting the manager", "version", version, "namespace", o.namespace, "agentImage", image, "wireFailover",
+		o.features.Enabled(features.WireFailover),
+	)
 	return mgr.Start(ctx)
 }
 
@@ -240,13 +260,15 @@ func cacheOptions(namespace, agentServiceAccount string) cache.Options {
 		DefaultTransform: cache.TransformStripManagedFields(),
 		NewInformer:      informer.NewPersistent,
 		ByObject: map[client.Object]cache.ByObject{
-			&v1.LBNodeAgent{}:                               inNamespace,
-			&v1.Announcement{}:                              inNamespace,
-			&v1.CommonAnnouncement{}:                        inNamespace,
-			&v1.BGPPeer{}:                                   inNamespace,
-			&v1.NodeRouting{}:                               inNamespace,
-			&appsv1.DaemonSet{}:                             inNamespace,
-			&coordinationv1.Lease{}:                         {Namespaces: inNamespace.Namespaces, Transform: controllers.SlimLease},
+			&v1.LBNodeAgent{}:        inNamespace,
+			&v1.Announcement{}:       inNamespace,
+			&v1.CommonAnnouncement{}: inNamespace,
+			&v1.BGPPeer{}:            inNamespace,
+			&v1.NodeRouting{}:        inNamespace,
+			&appsv1.DaemonSet{}:      inNamespace,
+			&coordinationv1.Lease{}: {
+				Namespaces: inNamespace.Namespaces, Transform: controllers.SlimLease,
+			},
 			&corev1.Service{}:                               {Transform: controllers.SlimService},
 			&discoveryv1.EndpointSlice{}:                    {Transform: controllers.SlimEndpointSlice},
 			&corev1.Node{}:                                  {Transform: controllers.SlimNode},
@@ -285,17 +307,20 @@ func agentImage(ctx context.Context, c client.Reader, o managerOptions) (string,
 
 // setUp adds the controllers to mgr, with recorders by name. Every replica watches; only the
 // leader's controllers run.
-func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image string, recorder func(string) events.EventRecorder) error {
+func setUp(
+	ctx context.Context, mgr manager.Manager, o managerOptions, image string, recorder func(string) events.EventRecorder,
+) error {
 	live := controllers.NewLiveness(time.Now)
 	if err := errors.Join(live.Watch(ctx, mgr.GetCache()), mgr.Add(live)); err != nil {
 		return fmt.Errorf("watch agents: %w", err)
 	}
 	// The leader writes its Lease twice a second.
-	restored := &revision.EndWhenRestored{What: "Lease " + leaderLease, Interval: restoreInterval, Read: func(ctx context.Context) (string, error) {
-		lease := &coordinationv1.Lease{}
-		err := mgr.GetAPIReader().Get(ctx, client.ObjectKey{Namespace: o.namespace, Name: leaderLease}, lease)
-		return lease.ResourceVersion, err
-	}}
+	restored := &revision.EndWhenRestored{What: "Lease " + leaderLease, Interval: restoreInterval,
+		Read: func(ctx context.Context) (string, error) {
+			lease := &coordinationv1.Lease{}
+			err := mgr.GetAPIReader().Get(ctx, client.ObjectKey{Namespace: o.namespace, Name: leaderLease}, lease)
+			return lease.ResourceVersion, err
+		}}
 	if err := mgr.Add(restored); err != nil {
 		return fmt.Errorf("watch for a restore: %w", err)
 	}
@@ -303,7 +328,8 @@ func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image str
 	for _, kind := range []client.Object{
 		&corev1.Service{}, &corev1.Node{}, controllers.NamespaceMetadata(), &corev1.ServiceAccount{}, &appsv1.DaemonSet{},
 		&discoveryv1.EndpointSlice{},
-		&v1.ServiceGroup{}, &v1.LBNodeAgent{}, &v1.Announcement{}, &v1.CommonAnnouncement{}, &v1.BGPPeer{}, &v1.NodeRouting{}, &corev1.Secret{},
+		&v1.ServiceGroup{}, &v1.LBNodeAgent{}, &v1.Announcement{}, &v1.CommonAnnouncement{}, &v1.BGPPeer{}, &v1.NodeRouting{},
+		&corev1.Secret{},
 	} {
 		if _, err := mgr.GetCache().GetInformer(ctx, kind, cache.BlockUntilSynced(false)); err != nil {
 			return fmt.Errorf("watch %T: %w", kind, err)
@@ -318,17 +344,20 @@ func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image str
 	return errors.Join(
 		external.SetupWithManager(mgr),
 		(&controllers.ServiceReconciler{
-			Client: c, Recorder: recorder("purelb-allocator"), Namespace: o.namespace, IsDefault: o.isDefault, Metrics: own, IPAM: external,
+			Client: c, Recorder: recorder("purelb-allocator"), Namespace: o.namespace, IsDefault: o.isDefault, Metrics: own,
+			IPAM: external,
 		}).SetupWithManager(mgr),
 		(&controllers.ServiceGroupReconciler{
-			Client: c, Recorder: recorder("purelb-servicegroup"), Namespace: o.namespace, IsDefault: o.isDefault, Metrics: own, IPAM: external,
+			Client: c, Recorder: recorder("purelb-servicegroup"), Namespace: o.namespace, IsDefault: o.isDefault, Metrics: own,
+			IPAM: external,
 		}).SetupWithManager(mgr),
 		(&controllers.LBNodeAgentReconciler{
 			Client: c, Recorder: recorder("purelb-lbnodeagent"), Liveness: live, Namespace: o.namespace,
 			Defaults: agents.Defaults{Image: image, ServiceAccount: o.agentServiceAccount},
 		}).SetupWithManager(mgr),
 		(&controllers.PlacementReconciler{
-			Client: c, Recorder: recorder("purelb-placement"), Namespace: o.namespace, IsDefault: o.isDefault, Liveness: live, Now: time.Now,
+			Client: c, Recorder: recorder("purelb-placement"), Namespace: o.namespace, IsDefault: o.isDefault, Liveness: live,
+			Now:     time.Now,
 			Metrics: own, Reasons: reasons, NamesSuccessors: o.features.Enabled(features.WireFailover),
 		}).SetupWithManager(mgr), //nolint:contextcheck // it only adds an index, which waits for nothing
 		(&controllers.RoutingReconciler{
@@ -336,7 +365,8 @@ func setUp(ctx context.Context, mgr manager.Manager, o managerOptions, image str
 			Defaults: agents.Defaults{Image: image, ServiceAccount: o.speakerServiceAccount},
 		}).SetupWithManager(mgr),
 		(&controllers.AnnouncedReconciler{
-			Client: c, Recorder: recorder("purelb-lbnodeagent"), Namespace: o.namespace, IsDefault: o.isDefault, Reasons: reasons,
+			Client: c, Recorder: recorder("purelb-lbnodeagent"), Namespace: o.namespace, IsDefault: o.isDefault,
+			Reasons: reasons,
 		}).SetupWithManager(mgr), //nolint:contextcheck // it only adds an index, which waits for nothing
 	)
 }

@@ -38,7 +38,9 @@ func InUse(ctx context.Context, c client.Reader, isDefault bool) (*allocation.In
 
 // allocationInputs gathers, from the cache, what allocations depend on apart from the
 // Services, and the ServiceGroups of the manager's namespace.
-func allocationInputs(ctx context.Context, c client.Reader, namespace string) (*allocation.Inputs, []v1.ServiceGroup, error) {
+func allocationInputs(
+	ctx context.Context, c client.Reader, namespace string,
+) (*allocation.Inputs, []v1.ServiceGroup, error) {
 	var groups v1.ServiceGroupList
 	if err := c.List(ctx, &groups, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, nil, fmt.Errorf("list ServiceGroups: %w", err)
@@ -60,7 +62,9 @@ func allocationInputs(ctx context.Context, c client.Reader, namespace string) (*
 			return nil, nil, err
 		}
 	}
-	inputs.Reserved, inputs.Excess = allocation.ReserveNodeAddresses(nodeAddresses(nodes.Items, announcements), inputs.Catalog.PoolRanges())
+	inputs.Reserved, inputs.Excess = allocation.ReserveNodeAddresses(
+		nodeAddresses(nodes.Items, announcements), inputs.Catalog.PoolRanges(),
+	)
 	return inputs, groups.Items, nil
 }
 

@@ -93,8 +93,11 @@ func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 func (r *AnnouncedReconciler) places(ctx context.Context, key string) ([]announced.Place, error) {
 	var announcements v1.AnnouncementList
 	var commons v1.CommonAnnouncementList
-	options := []client.ListOption{client.InNamespace(r.Namespace), client.MatchingFields{byService: key}, client.UnsafeDisableDeepCopy}
-	if err := errors.Join(r.Client.List(ctx, &announcements, options...), r.Client.List(ctx, &commons, options...)); err != nil {
+	options := []client.ListOption{
+		client.InNamespace(r.Namespace), client.MatchingFields{byService: key}, client.UnsafeDisableDeepCopy,
+	}
+	if err := errors.Join(r.Client.List(ctx, &announcements, options...),
+		r.Client.List(ctx, &commons, options...)); err != nil {
 		return nil, fmt.Errorf("list Announcements of %s: %w", key, err)
 	}
 	isListed := map[string]bool{}
@@ -106,7 +109,10 @@ func (r *AnnouncedReconciler) places(ctx context.Context, key string) ([]announc
 		}
 		isListed[agent] = true
 		var list v1.AnnouncementList
-		err := r.Client.List(ctx, &list, client.InNamespace(r.Namespace), client.MatchingFields{byAnnouncedShared: agent}, client.UnsafeDisableDeepCopy)
+		err := r.Client.List(
+			ctx, &list, client.InNamespace(r.Namespace), client.MatchingFields{byAnnouncedShared: agent},
+			client.UnsafeDisableDeepCopy,
+		)
 		if err != nil {
 			return nil, fmt.Errorf("list Announcements of LBNodeAgent %s: %w", agent, err)
 		}
@@ -128,7 +134,9 @@ func untilFirstReport(svc *corev1.Service, report announced.Report, now time.Tim
 
 // writeReport writes annotations and condition of a Service, or removes them if there is
 // nothing to report.
-func (r *AnnouncedReconciler) writeReport(ctx context.Context, svc *corev1.Service, report announced.Report, places []announced.Place) error {
+func (r *AnnouncedReconciler) writeReport(
+	ctx context.Context, svc *corev1.Service, report announced.Report, places []announced.Place,
+) error {
 	wanted := report.Condition
 	status := corev1ac.ServiceStatus()
 	before := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAnnounced).DeepCopy()
@@ -145,12 +153,16 @@ func (r *AnnouncedReconciler) writeReport(ctx context.Context, svc *corev1.Servi
 		return nil
 	}
 	ac := corev1ac.Service(svc.Name, svc.Namespace).WithUID(svc.UID).WithStatus(status)
-	if err := applyServiceStatus(ctx, r.Client, ac, ownerAnnounced, report.Annotations, announced.AnnotationNames); err != nil {
+	if err := applyServiceStatus(ctx, r.Client, ac, ownerAnnounced, report.Annotations,
+		announced.AnnotationNames); err != nil {
 		return err
 	}
-	if nodes := announced.CountNodes(places); wanted.Status == metav1.ConditionTrue && nodes > announced.MaxNodesWithOwnEvent &&
+	if nodes := announced.CountNodes(places); wanted.Status == metav1.ConditionTrue &&
+		nodes > announced.MaxNodesWithOwnEvent &&
 		(before == nil || before.Status != metav1.ConditionTrue) {
-		r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, v1.EventAnnouncingNonLocal, "Announce", "Announcing from %d nodes", nodes)
+		r.Recorder.Eventf(
+			svc, nil, corev1.EventTypeNormal, v1.EventAnnouncingNonLocal, "Announce", "Announcing from %d nodes", nodes,
+		)
 	}
 	return nil
 }

@@ -84,7 +84,9 @@ var serviceReportChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent)
 	return ok1 && ok2 && (!equality.Semantic.DeepEqual(
 		meta.FindStatusCondition(before.Status.Conditions, v1.ConditionAnnounced),
 		meta.FindStatusCondition(after.Status.Conditions, v1.ConditionAnnounced),
-	) || slices.ContainsFunc(announced.AnnotationNames, func(name string) bool { return before.Annotations[name] != after.Annotations[name] }))
+	) || slices.ContainsFunc(
+		announced.AnnotationNames, func(name string) bool { return before.Annotations[name] != after.Annotations[name] },
+	))
 }}
 
 // servicesOfObject lists the Services that an Announcement or CommonAnnouncement has
@@ -144,7 +146,9 @@ func (r *AnnouncedReconciler) enqueueServicesOfAnnouncement() handler.EventHandl
 // servicesOfSharedReport lists the Services, as namespace/name, for which two versions of
 // a node's Announcement report something else of the shared entries, and how long they
 // wait for further nodes to report.
-func (r *AnnouncedReconciler) servicesOfSharedReport(ctx context.Context, before, after *v1.Announcement) ([]string, time.Duration) {
+func (r *AnnouncedReconciler) servicesOfSharedReport(
+	ctx context.Context, before, after *v1.Announcement,
+) ([]string, time.Duration) {
 	if !announced.SharedReportChanged(before, after) {
 		return nil, 0
 	}

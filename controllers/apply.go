@@ -43,7 +43,8 @@ func apply(ctx context.Context, c client.Client, obj client.Object, owner string
 		return err
 	}
 	unstructured.RemoveNestedField(u.Object, "status")
-	if err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(owner), client.ForceOwnership); err != nil {
+	if err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(owner),
+		client.ForceOwnership); err != nil {
 		return fmt.Errorf("apply %s %s: %w", u.GetKind(), u.GetName(), err)
 	}
 	return nil
@@ -66,7 +67,9 @@ func applyStatusOver(ctx context.Context, c client.Client, obj client.Object, ow
 	u.SetName(obj.GetName())
 	u.SetNamespace(obj.GetNamespace())
 	u.SetResourceVersion(resourceVersion)
-	if err := c.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(owner), client.ForceOwnership); err != nil {
+	if err := c.Status().Apply(
+		ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(owner), client.ForceOwnership,
+	); err != nil {
 		return fmt.Errorf("apply status of %s %s: %w", u.GetKind(), u.GetName(), err)
 	}
 	return nil
@@ -93,7 +96,10 @@ func resultOfWrite(err error) (reconcile.Result, error) {
 //
 // Where the API server refuses the annotations, as of a Service whose others leave no room for
 // them, the Service goes without: only people read them.
-func applyServiceStatus(ctx context.Context, c client.Client, ac *corev1ac.ServiceApplyConfiguration, owner string, wanted map[string]string, names []string) error {
+func applyServiceStatus(
+	ctx context.Context, c client.Client, ac *corev1ac.ServiceApplyConfiguration, owner string, wanted map[string]string,
+	names []string,
+) error {
 	ac.WithAnnotations(wanted)
 	err := c.Status().Apply(ctx, ac, client.FieldOwner(owner), client.ForceOwnership)
 	areRefused := isRefused(err) && !writeerror.IsReplaced(err) && len(wanted) > 0
@@ -140,7 +146,9 @@ type servicePatch struct {
 }
 
 // write patches a Service, if it is still as it was read, and returns what is stored.
-func (p servicePatch) write(ctx context.Context, c client.Client, read *corev1.Service, owner string) (*corev1.Service, error) {
+func (p servicePatch) write(
+	ctx context.Context, c client.Client, read *corev1.Service, owner string,
+) (*corev1.Service, error) {
 	p.Metadata.ResourceVersion = read.ResourceVersion
 	written := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: read.Namespace, Name: read.Name}}
 	return written, mergepatch.Write(ctx, c, written, p, client.FieldOwner(owner))

@@ -99,7 +99,8 @@ func SlimService(obj any) (any, error) {
 // not count there.
 func slimServiceSpec(spec *corev1.ServiceSpec) corev1.ServiceSpec {
 	slim := *spec
-	slim.LoadBalancerIP, slim.ExternalName = cutText(spec.LoadBalancerIP, maxCachedText), cutText(spec.ExternalName, maxCachedText)
+	slim.LoadBalancerIP, slim.ExternalName = cutText(spec.LoadBalancerIP, maxCachedText),
+		cutText(spec.ExternalName, maxCachedText)
 	slim.ExternalIPs = slices.Clone(firstOf(spec.ExternalIPs, maxCachedList))
 	slim.LoadBalancerSourceRanges = slices.Clone(firstOf(spec.LoadBalancerSourceRanges, maxCachedList))
 	if len(spec.Selector) > maxCachedList {
@@ -173,7 +174,9 @@ func SlimLease(obj any) (any, error) {
 	}
 	return &coordinationv1.Lease{
 		ObjectMeta: slimMeta(&lease.ObjectMeta),
-		Spec:       coordinationv1.LeaseSpec{RenewTime: lease.Spec.RenewTime, LeaseDurationSeconds: lease.Spec.LeaseDurationSeconds},
+		Spec: coordinationv1.LeaseSpec{
+			RenewTime: lease.Spec.RenewTime, LeaseDurationSeconds: lease.Spec.LeaseDurationSeconds,
+		},
 	}, nil
 }
 

@@ -22,9 +22,10 @@ import (
 
 // indexEndpoints makes a manager's cache find the EndpointSlices of a Service.
 func indexEndpoints(ctx context.Context, cluster Cluster) error {
-	err := cluster.GetFieldIndexer().IndexField(ctx, &discoveryv1.EndpointSlice{}, byService, func(obj client.Object) []string {
-		return []string{obj.GetNamespace() + "/" + obj.GetLabels()[discoveryv1.LabelServiceName]}
-	})
+	err := cluster.GetFieldIndexer().
+		IndexField(ctx, &discoveryv1.EndpointSlice{}, byService, func(obj client.Object) []string {
+			return []string{obj.GetNamespace() + "/" + obj.GetLabels()[discoveryv1.LabelServiceName]}
+		})
 	if err != nil {
 		return fmt.Errorf("index EndpointSlices: %w", err)
 	}
@@ -63,7 +64,10 @@ func listEndpointNodes(ctx context.Context, c client.Reader, services []corev1.S
 			continue
 		}
 		var slices discoveryv1.EndpointSliceList
-		if err := c.List(ctx, &slices, client.InNamespace(svc.Namespace), client.MatchingFields{byService: keyOf(svc)}, client.UnsafeDisableDeepCopy); err != nil {
+		if err := c.List(
+			ctx, &slices, client.InNamespace(svc.Namespace), client.MatchingFields{byService: keyOf(svc)},
+			client.UnsafeDisableDeepCopy,
+		); err != nil {
 			return nil, fmt.Errorf("list EndpointSlices of %s: %w", keyOf(svc), err)
 		}
 		all[keyOf(svc)] = endpointsOf(slices.Items)
@@ -117,10 +121,13 @@ func (e endpointNodes) keepsTraffic(svc *corev1.Service) bool {
 // that insist on it, as insists reports. Of several Services that insist, a node has to serve all
 // or, where no node serves all, any. A Service whose endpoints are anywhere restricts nothing. A
 // Service that insists and that no node serves gets no traffic wherever the address is, so the
-// address is withdrawn only when there is no other Service that it would serve. Where Services of several namespaces share, they restrict the address
+// address is withdrawn only when there is no other Service that it would serve. Where Services of several
+// namespaces share, they restrict the address
 // only if one of each namespace insists: no user moves the address of another namespace's
 // Service.
-func (e endpointNodes) restrictAddress(a *placement.Address, sharers []*corev1.Service, insists func(*corev1.Service) bool) {
+func (e endpointNodes) restrictAddress(
+	a *placement.Address, sharers []*corev1.Service, insists func(*corev1.Service) bool,
+) {
 	family := discoveryv1.AddressTypeIPv4
 	if a.Addr.Is6() {
 		family = discoveryv1.AddressTypeIPv6
@@ -177,7 +184,9 @@ func (e endpointNodes) servedServices(services []*corev1.Service, family discove
 
 // nodesServingAll returns the nodes that serve all of the Services in a family or, where
 // there is none, any of them; and the nodes whose endpoints terminate.
-func (e endpointNodes) nodesServingAll(services []*corev1.Service, family discoveryv1.AddressType) (serving, terminating map[string]bool) {
+func (e endpointNodes) nodesServingAll(
+	services []*corev1.Service, family discoveryv1.AddressType,
+) (serving, terminating map[string]bool) {
 	serving, terminating = map[string]bool{}, map[string]bool{}
 	servingAny, servedBy := map[string]bool{}, map[string]int{}
 	for _, svc := range services {
@@ -211,7 +220,8 @@ func (c *cluster) insistsOnLocal(svc *corev1.Service) bool {
 // whether policy Local stays, apart from their spec.
 func insistenceChanged(before, after *corev1.Service) bool {
 	return before.Annotations[v1.AnnotationAllowLocal] != after.Annotations[v1.AnnotationAllowLocal] ||
-		announced.IsOverrideRejected(before) != announced.IsOverrideRejected(after) || allocation.RecordOf(before).Group != allocation.RecordOf(after).Group
+		announced.IsOverrideRejected(before) != announced.IsOverrideRejected(after) ||
+		allocation.RecordOf(before).Group != allocation.RecordOf(after).Group
 }
 
 // clusterIfEndpointsMatter maps an EndpointSlice to the cluster if placement depends on it.

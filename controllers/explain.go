@@ -13,7 +13,10 @@ import (
 // PlacementInputs reads what placement decides from, for programs that explain or predict what
 // the manager decides. namespace is the manager's, and isDefault whether it serves Services
 // without a loadBalancerClass. livenessOf says what the Lease of a node's agent means.
-func PlacementInputs(ctx context.Context, c client.Reader, namespace string, isDefault bool, livenessOf func(node string) placement.Liveness, now time.Time) (placement.Inputs, error) {
+func PlacementInputs(
+	ctx context.Context, c client.Reader, namespace string, isDefault bool,
+	livenessOf func(node string) placement.Liveness, now time.Time,
+) (placement.Inputs, error) {
 	cluster, err := gatherCluster(ctx, c, namespace)
 	if err != nil {
 		return placement.Inputs{}, err
@@ -21,7 +24,8 @@ func PlacementInputs(ctx context.Context, c client.Reader, namespace string, isD
 	inputs := cluster.placementInputs(livenessOf, now, isDefault)
 	for i := range inputs.Nodes {
 		n := &inputs.Nodes[i]
-		n.IsNotReadyForLong = n.IsNotReadyForLong || n.IsNotReady && now.Sub(notReadySince(cluster.nodes, n.Name)) >= placement.NotReadyPatience
+		n.IsNotReadyForLong = n.IsNotReadyForLong ||
+			n.IsNotReady && now.Sub(notReadySince(cluster.nodes, n.Name)) >= placement.NotReadyPatience
 	}
 	return inputs, nil
 }

@@ -133,9 +133,13 @@ func (x *ExternalIPAM) Token(ctx context.Context, config *allocation.Netbox) (st
 	case len(s.Data[config.TokenKey]) == 0:
 		return "", tokenError(name + " has no key " + config.TokenKey + ": the token for NetBox is missing")
 	case len(s.Data[secretURL]) == 0:
-		return "", tokenError(name + " has no key " + secretURL + " with the URL that its token may be sent to: it is sent nowhere")
+		return "", tokenError(
+			name + " has no key " + secretURL + " with the URL that its token may be sent to: it is sent nowhere",
+		)
 	case !config.HasURL(string(s.Data[secretURL])):
-		return "", tokenError(name + " has another URL in its key " + secretURL + " than " + config.URL + ": its token is not sent there")
+		return "", tokenError(
+			name + " has another URL in its key " + secretURL + " than " + config.URL + ": its token is not sent there",
+		)
 	}
 	return string(s.Data[config.TokenKey]), nil
 }

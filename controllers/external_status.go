@@ -47,7 +47,9 @@ func withObservation(sg *v1.ServiceGroup, o *ipam.Observation) *v1.ServiceGroup 
 	sg.Status.LastIPAMSync = &metav1.Time{Time: o.SyncedAt.Truncate(1e9)}
 	sg.Status.Pools = nil
 	for _, p := range o.Report.Pools {
-		sg.Status.Pools = append(sg.Status.Pools, v1.PoolStatus{Range: p.Addrs.String(), Subnet: p.Subnet.String(), Recorded: ptr.To(p.Recorded)})
+		sg.Status.Pools = append(
+			sg.Status.Pools, v1.PoolStatus{Range: p.Addrs.String(), Subnet: p.Subnet.String(), Recorded: ptr.To(p.Recorded)},
+		)
 	}
 	if message := describeDrift(o); message == "" {
 		meta.RemoveStatusCondition(&sg.Status.Conditions, v1.ConditionDrift)
@@ -68,7 +70,14 @@ const maxDifferences = 20
 func describeDrift(o *ipam.Observation) string {
 	texts := slices.Clone(o.Report.Problems)
 	if o.UnusedTooMany > 0 {
-		texts = append(texts, fmt.Sprintf("%d records of this cluster are of addresses that no Service has: these are too many to be released without a person having looked; delete them in NetBox", o.UnusedTooMany))
+		texts = append(
+			texts,
+			fmt.Sprintf(
+				"%d records of this cluster are of addresses that no Service has: these are too many to be released without a "+
+					"person having looked; delete them in NetBox",
+				o.UnusedTooMany,
+			),
+		)
 	}
 	addrs := slices.SortedFunc(maps.Keys(o.Differences), netip.Addr.Compare)
 	for _, a := range addrs[:min(len(addrs), maxDifferences)] {

@@ -66,9 +66,10 @@ func (r *LBNodeAgentReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1.Announcement{}, allAgents, builder.WithPredicates(reportsOfLeavingNode)).
 		Owns(&appsv1.DaemonSet{}).
 		Watches(&corev1.Node{}, allAgents, builder.WithPredicates(predicate.LabelChangedPredicate{})).
-		Watches(&corev1.ServiceAccount{}, allAgents, builder.WithPredicates(predicate.NewPredicateFuncs(func(obj client.Object) bool {
-			return obj.GetName() == r.Defaults.ServiceAccount && obj.GetNamespace() == r.Namespace
-		}))).
+		Watches(&corev1.ServiceAccount{}, allAgents,
+			builder.WithPredicates(predicate.NewPredicateFuncs(func(obj client.Object) bool {
+				return obj.GetName() == r.Defaults.ServiceAccount && obj.GetNamespace() == r.Namespace
+			}))).
 		WatchesRawSource(source.Channel(r.Liveness.Expiries(), batchedFor(expiryWait, r.requestsOfAll))).
 		Complete(r)
 }
@@ -127,7 +128,9 @@ func (r *LBNodeAgentReconciler) Reconcile(ctx context.Context, req reconcile.Req
 
 // reconcileAgent keeps the DaemonSet of one LBNodeAgent and, whatever becomes of that, writes
 // the status.
-func (r *LBNodeAgentReconciler) reconcileAgent(ctx context.Context, key client.ObjectKey, nodes *labelledNodes) (reconcile.Result, error) {
+func (r *LBNodeAgentReconciler) reconcileAgent(
+	ctx context.Context, key client.ObjectKey, nodes *labelledNodes,
+) (reconcile.Result, error) {
 	agent := &v1.LBNodeAgent{}
 	if err := r.Client.Get(ctx, key, agent); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
@@ -158,14 +161,18 @@ func (r *LBNodeAgentReconciler) reconcileAgent(ctx context.Context, key client.O
 
 // applyDaemonSet writes the DaemonSet of an LBNodeAgent, and reports whether the agents'
 // service account does not exist. Then the agents' pods stay as they are: none could start.
-func (r *LBNodeAgentReconciler) applyDaemonSet(ctx context.Context, agent *v1.LBNodeAgent) (hasNoAccount bool, err error) {
+func (r *LBNodeAgentReconciler) applyDaemonSet(
+	ctx context.Context, agent *v1.LBNodeAgent,
+) (hasNoAccount bool, err error) {
 	account := &corev1.ServiceAccount{}
 	err = r.Client.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: r.Defaults.ServiceAccount}, account)
 	uid := account.UID
 	if apierrors.IsNotFound(err) {
 		hasNoAccount = true
 		ds := &appsv1.DaemonSet{}
-		err = client.IgnoreNotFound(r.Client.Get(ctx, client.ObjectKey{Namespace: agent.Namespace, Name: agents.DaemonSetName(agent.Name)}, ds))
+		err = client.IgnoreNotFound(r.Client.Get(
+			ctx, client.ObjectKey{Namespace: agent.Namespace, Name: agents.DaemonSetName(agent.Name)}, ds,
+		))
 		uid = agents.ServiceAccountUIDOf(ds)
 	}
 	if err != nil {
@@ -178,8 +185,12 @@ func (r *LBNodeAgentReconciler) applyDaemonSet(ctx context.Context, agent *v1.LB
 // remove removes the DaemonSet of an LBNodeAgent that no node has any more. It lets the
 // LBNodeAgent go when placement has removed what was made for its nodes: who removes the
 // manager next finds nothing left behind.
-func (r *LBNodeAgentReconciler) remove(ctx context.Context, agent *v1.LBNodeAgent, nodes agentNodes) (reconcile.Result, error) {
-	ds := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: agent.Namespace, Name: agents.DaemonSetName(agent.Name)}}
+func (r *LBNodeAgentReconciler) remove(
+	ctx context.Context, agent *v1.LBNodeAgent, nodes agentNodes,
+) (reconcile.Result, error) {
+	ds := &appsv1.DaemonSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: agent.Namespace, Name: agents.DaemonSetName(agent.Name)},
+	}
 	if err := r.Client.Delete(ctx, ds); client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, fmt.Errorf("delete DaemonSet %s: %w", ds.Name, err)
 	}
@@ -194,7 +205,9 @@ func (r *LBNodeAgentReconciler) remove(ctx context.Context, agent *v1.LBNodeAgen
 
 // writeFinalizers writes the finalizers of an LBNodeAgent, if it is still as read.
 func (r *LBNodeAgentReconciler) writeFinalizers(ctx context.Context, agent *v1.LBNodeAgent) error {
-	fields := map[string]any{"metadata": map[string]any{"finalizers": agent.Finalizers, "resourceVersion": agent.ResourceVersion}}
+	fields := map[string]any{
+		"metadata": map[string]any{"finalizers": agent.Finalizers, "resourceVersion": agent.ResourceVersion},
+	}
 	if err := mergepatch.Write(ctx, r.Client, agent, fields, client.FieldOwner(ownerLBNodeAgent)); err != nil {
 		return fmt.Errorf("write finalizers of LBNodeAgent %s: %w", agent.Name, err)
 	}
@@ -339,7 +352,8 @@ func (r *LBNodeAgentReconciler) recordLost(list []v1.LBNodeAgent, label, node st
 	for i := range list {
 		if list[i].Name == label {
 			r.Recorder.Eventf(&list[i], nil, corev1.EventTypeWarning, v1.EventAgentLost, "Release "+node,
-				"The agent of node %s has not renewed its Lease for more than %s: addresses that the node still has are not withdrawn", node, lostAfter)
+				"The agent of node %s has not renewed its Lease for more than %s: addresses that the node still has are not "+
+					"withdrawn", node, lostAfter)
 		}
 	}
 }

@@ -40,11 +40,14 @@ func agentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet, nodes agentNodes) 
 		ObservedGeneration: agent.Generation,
 		DesiredNodes:       ds.Status.DesiredNumberScheduled,
 		// A pod is Ready whether its agent reaches the API server or not.
-		ReadyNodes: min(ds.Status.NumberReady, max(nodes.labelledCount-int32(len(nodes.silent)), 0)), //nolint:gosec // there are not that many nodes
+		ReadyNodes: min(
+			ds.Status.NumberReady, max(nodes.labelledCount-int32(len(nodes.silent)), 0), //nolint:gosec // not so many nodes
+		),
 		Conditions: append([]metav1.Condition(nil), agent.Status.Conditions...),
 	}
 	ready := metav1.Condition{
-		Type: v1.ConditionReady, Status: metav1.ConditionFalse, ObservedGeneration: agent.Generation, Reason: v1.ReasonProgressing,
+		Type: v1.ConditionReady, Status: metav1.ConditionFalse, ObservedGeneration: agent.Generation,
+		Reason:  v1.ReasonProgressing,
 		Message: fmt.Sprintf("%d of %d agents are ready", status.ReadyNodes, status.DesiredNodes),
 	}
 	isCurrent := ds.Status.ObservedGeneration >= ds.Generation && ds.Status.UpdatedNumberScheduled == status.DesiredNodes
@@ -53,12 +56,17 @@ func agentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet, nodes agentNodes) 
 	case len(errs) > 0:
 		ready.Reason, ready.Message = v1.ReasonInvalid, textlimit.Shorten(errs.ToAggregate().Error(), 4096)
 	case nodes.refusal != nil:
-		ready.Reason, ready.Message = v1.ReasonRefused, textlimit.Shorten("The API server refuses what the agents need: "+nodes.refusal.Error(), maxMessage)
+		ready.Reason, ready.Message = v1.ReasonRefused,
+			textlimit.Shorten("The API server refuses what the agents need: "+nodes.refusal.Error(), maxMessage)
 	case len(nodes.leaving) > 0:
-		ready.Message = fmt.Sprintf("nodes that have yet to withdraw their addresses: %d (%s)", len(nodes.leaving), textlimit.Shorten(strings.Join(nodes.leaving, ", "), 1024))
+		ready.Message = fmt.Sprintf(
+			"nodes that have yet to withdraw their addresses: %d (%s)", len(nodes.leaving),
+			textlimit.Shorten(strings.Join(nodes.leaving, ", "), 1024),
+		)
 	case nodes.hasNoAccount && nodes.selectedCount > 0:
 		ready.Reason = v1.ReasonDegraded
-		ready.Message += "; the service account of the agents does not exist: no agent can start, and those that run cannot renew their Leases"
+		ready.Message += "; the service account of the agents does not exist: no agent can start, and those that run " +
+			"cannot renew their Leases"
 	case !isCurrent:
 		ready.Message += fmt.Sprintf("; %d run the latest specification", ds.Status.UpdatedNumberScheduled)
 	case status.DesiredNodes == 0 && nodes.selectedCount > 0:
@@ -91,5 +99,6 @@ func describeSilent(nodes []silentNode) string {
 	if more := len(names) - most; more > 0 {
 		names = append(names[:most], fmt.Sprintf("%d more", more))
 	}
-	return "the Lease is not renewed by the agent of " + textlimit.Shorten(strings.Join(names, ", "), 1024) + ": see the log of that agent"
+	return "the Lease is not renewed by the agent of " + textlimit.Shorten(strings.Join(names, ", "), 1024) +
+		": see the log of that agent"
 }

@@ -75,7 +75,10 @@ func (l leaseLimit) at(now time.Time) time.Duration {
 
 // NewLiveness makes a Liveness that reads the clock now.
 func NewLiveness(now func() time.Time) *Liveness {
-	return &Liveness{now: now, freshness: map[string]*freshness{}, changes: make(chan event.GenericEvent, 1), expiries: make(chan event.GenericEvent, 1)}
+	return &Liveness{
+		now: now, freshness: map[string]*freshness{}, changes: make(chan event.GenericEvent, 1),
+		expiries: make(chan event.GenericEvent, 1),
+	}
 }
 
 // Changes receives something when the liveness of some agent has changed.

@@ -24,7 +24,9 @@ import (
 // The annotation local-override says for which spec this was done. It is written together
 // with the policy, and each event goes with a change of it: so each is recorded once, by
 // whichever manager makes the change.
-func (r *AnnouncedReconciler) overrideLocalPolicy(ctx context.Context, svc *corev1.Service, places []announced.Place) error {
+func (r *AnnouncedReconciler) overrideLocalPolicy(
+	ctx context.Context, svc *corev1.Service, places []announced.Place,
+) error {
 	policyLocal, err := r.policyLocalFor(ctx, svc)
 	if err != nil {
 		return err

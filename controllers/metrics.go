@@ -40,10 +40,12 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "purelb_address_pool_addresses_in_use", Help: "Addresses of a ServiceGroup that are in use, by family.",
 		}, []string{"pool", "family"}),
 		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "purelb_address_pool_allocation_rejected_total", Help: "Services that could not be given an address, by reason. Pool is empty for a ServiceGroup that there is not.",
+			Name: "purelb_address_pool_allocation_rejected_total",
+			Help: "Services that could not be given an address, by reason. Pool is empty for a ServiceGroup that there is not.",
 		}, []string{"pool", "reason"}),
 		waiting: &waitingGauges{description: prometheus.NewDesc("purelb_services_waiting",
-			"Services that do not have all the addresses that they ask for, by reason. Pool is empty for a ServiceGroup that there is not.",
+			"Services that do not have all the addresses that they ask for, by reason. Pool is empty for a ServiceGroup that "+
+				"there is not.",
 			[]string{"pool", "reason"}, nil)},
 		addresses: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "purelb_addresses",
@@ -53,30 +55,38 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "purelb_ipam_reachable", Help: "Whether the external IPAM system of a ServiceGroup answers: 1 or 0.",
 		}, pool),
 		ipamWaiting: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "purelb_ipam_addresses_waiting", Help: "Addresses that Services wait for from the external IPAM system of a ServiceGroup.",
+			Name: "purelb_ipam_addresses_waiting",
+			Help: "Addresses that Services wait for from the external IPAM system of a ServiceGroup.",
 		}, pool),
 		ipamDifferences: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "purelb_ipam_differences", Help: "Addresses, prefixes and ranges of which the external IPAM system of a ServiceGroup records something else than it ought to.",
+			Name: "purelb_ipam_differences",
+			Help: "Addresses, prefixes and ranges of which the external IPAM system of a ServiceGroup records something else " +
+				"than it ought to.",
 		}, pool),
 		ipamDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "purelb_ipam_request_duration_seconds", Help: "Requests to the external IPAM system of a ServiceGroup, by outcome: the status of the answer, or error.",
+			Name:    "purelb_ipam_request_duration_seconds",
+			Help:    "Requests to the external IPAM system of a ServiceGroup, by outcome: the status of the answer, or error.",
 			Buckets: []float64{.025, .05, .1, .25, .5, 1, 2.5, 5, 10, 15},
 		}, []string{"pool", "outcome"}),
 		members: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "purelb_election_member_count", Help: "Nodes whose agent is alive.",
 		}),
 		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "purelb_election_winner_changes_total", Help: "Local addresses that were given to a node, by kind: FirstPlacement, Failover, Handover.",
+			Name: "purelb_election_winner_changes_total",
+			Help: "Local addresses that were given to a node, by kind: FirstPlacement, Failover, Handover.",
 		}, []string{"kind"}),
 		failovers: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "purelb_election_failovers_total", Help: "Local addresses that failed over, by cause: LeaseExpired, HolderDead, HolderYielded.",
+			Name: "purelb_election_failovers_total",
+			Help: "Local addresses that failed over, by cause: LeaseExpired, HolderDead, HolderYielded.",
 		}, []string{"cause"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "purelb_election_move_duration_seconds", Help: "From when a Local address was given to a node until the node announced it, by kind.",
+			Name:    "purelb_election_move_duration_seconds",
+			Help:    "From when a Local address was given to a node until the node announced it, by kind.",
 			Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
 		}, []string{"kind"}),
 	}
-	registry.MustRegister(m.size, m.inUse, m.rejected, m.waiting, m.addresses, m.members, m.changes, m.failovers, m.duration,
+	registry.MustRegister(m.size, m.inUse, m.rejected, m.waiting, m.addresses, m.members, m.changes, m.failovers,
+		m.duration,
 		m.ipamReachable, m.ipamWaiting, m.ipamDifferences, m.ipamDuration)
 	return m
 }

@@ -69,7 +69,9 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 	r.Reasons.set(r.explanations(&inputs, &result), inputs.Addresses)
 	r.reportMoves(ctx, &inputs, &result, stored)
 
-	wait := smallest(result.NextDeadline, cluster.untilRoutesWithdrawn(now), r.state.refusals.UntilRetry(now), r.untilWriteRetry(ctx, err))
+	wait := smallest(
+		result.NextDeadline, cluster.untilRoutesWithdrawn(now), r.state.refusals.UntilRetry(now), r.untilWriteRetry(ctx, err),
+	)
 	if len(result.Unplaced) > 0 {
 		wait = smallest(wait, unplacedInterval)
 	}

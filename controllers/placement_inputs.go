@@ -105,7 +105,9 @@ func listCommons(ctx context.Context, c client.Reader, namespace string) ([]v1.C
 }
 
 // placementInputs turns the cluster into what placement decides from.
-func (c *cluster) placementInputs(livenessOf func(node string) placement.Liveness, now time.Time, isDefault bool) placement.Inputs {
+func (c *cluster) placementInputs(
+	livenessOf func(node string) placement.Liveness, now time.Time, isDefault bool,
+) placement.Inputs {
 	inputs := placement.Inputs{LingeringReports: map[netip.Addr][]placement.LingeringReport{}}
 	announcementsByNode := map[string][]*v1.Announcement{}
 	for i := range c.announcements {
@@ -118,7 +120,9 @@ func (c *cluster) placementInputs(livenessOf func(node string) placement.Livenes
 		spec := &c.commons[i].Spec
 		for _, e := range spec.Addresses {
 			if addr, err := netip.ParseAddr(e.Address); err == nil {
-				inputs.SharedEntries = append(inputs.SharedEntries, placement.SharedEntry{LBNodeAgent: spec.LBNodeAgent, Addr: addr, Spec: e})
+				inputs.SharedEntries = append(
+					inputs.SharedEntries, placement.SharedEntry{LBNodeAgent: spec.LBNodeAgent, Addr: addr, Spec: e},
+				)
 			}
 		}
 	}
@@ -149,7 +153,9 @@ func (c *cluster) placementInputs(livenessOf func(node string) placement.Livenes
 }
 
 // placementNode describes one node.
-func (c *cluster) placementNode(n *corev1.Node, announcements []*v1.Announcement, liveness placement.Liveness, now time.Time) placement.Node {
+func (c *cluster) placementNode(
+	n *corev1.Node, announcements []*v1.Announcement, liveness placement.Liveness, now time.Time,
+) placement.Node {
 	_, isExcluded := n.Labels[corev1.LabelNodeExcludeBalancers]
 	node := placement.Node{
 		Name:                n.Name,
@@ -160,14 +166,17 @@ func (c *cluster) placementNode(n *corev1.Node, announcements []*v1.Announcement
 		IsExcluded:          isExcluded,
 		Liveness:            liveness,
 		IsWithdrawingRoutes: untilRoutesWithdrawn(c.routings[n.Name], now) > 0,
-		IsOutOfService:      slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService }),
+		IsOutOfService: slices.ContainsFunc(
+			n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService },
+		),
 	}
 	isReady := false
 	for _, condition := range n.Status.Conditions {
 		if condition.Type == corev1.NodeReady {
 			isReady = condition.Status == corev1.ConditionTrue
 			// The kubelet has no other way to say so (KEP-2000).
-			node.IsShuttingDown = condition.Status == corev1.ConditionFalse && strings.Contains(condition.Message, "node is shutting down")
+			node.IsShuttingDown = condition.Status == corev1.ConditionFalse &&
+				strings.Contains(condition.Message, "node is shutting down")
 		}
 	}
 	node.IsNotReady = !isReady
@@ -189,7 +198,8 @@ func (c *cluster) placementNode(n *corev1.Node, announcements []*v1.Announcement
 		if revision := a.Status.CommonAnnouncementsRevision; revision != nil {
 			node.SharedRevision = *revision
 		}
-		node.AreFactsAwaited = node.AreFactsAwaited || (!node.HasReportedFacts && isReady && now.Sub(a.CreationTimestamp.Time) < placement.FactsPatience)
+		node.AreFactsAwaited = node.AreFactsAwaited ||
+			(!node.HasReportedFacts && isReady && now.Sub(a.CreationTimestamp.Time) < placement.FactsPatience)
 	}
 	return node
 }
@@ -266,7 +276,9 @@ func addEntries(inputs *placement.Inputs, a *v1.Announcement) {
 		if err != nil {
 			continue // the CRD lets none through
 		}
-		e := placement.Entry{Node: a.Spec.NodeName, Addr: addr, Spec: spec, IsObserved: a.Status.ObservedGeneration >= a.Generation}
+		e := placement.Entry{
+			Node: a.Spec.NodeName, Addr: addr, Spec: spec, IsObserved: a.Status.ObservedGeneration >= a.Generation,
+		}
 		if s := reported[spec.Address]; s != nil && s.Epoch == spec.Epoch {
 			e.ReportedState = s.State
 		}
@@ -275,7 +287,9 @@ func addEntries(inputs *placement.Inputs, a *v1.Announcement) {
 	}
 	for _, s := range reported {
 		if addr, err := netip.ParseAddr(s.Address); err == nil && s.State == v1.StateAnnounced {
-			inputs.LingeringReports[addr] = append(inputs.LingeringReports[addr], placement.LingeringReport{Node: a.Spec.NodeName})
+			inputs.LingeringReports[addr] = append(
+				inputs.LingeringReports[addr], placement.LingeringReport{Node: a.Spec.NodeName},
+			)
 		}
 	}
 }
@@ -286,7 +300,10 @@ func (c *cluster) successorClaims() []placement.SuccessorClaim {
 	for i := range c.standbys {
 		for _, s := range c.standbys[i].Status.Addresses {
 			if addr, err := netip.ParseAddr(s.Address); err == nil && s.State == v1.StateAnnounced {
-				claims = append(claims, placement.SuccessorClaim{Node: c.standbys[i].Spec.NodeName, Addr: addr, Epoch: s.Epoch, Message: s.Message})
+				claims = append(
+					claims,
+					placement.SuccessorClaim{Node: c.standbys[i].Spec.NodeName, Addr: addr, Epoch: s.Epoch, Message: s.Message},
+				)
 			}
 		}
 	}
@@ -333,7 +350,9 @@ func (c *cluster) placementAddress(svc *corev1.Service, a netip.Addr) placement.
 		group, r, ok = c.catalog.GroupContainingFor(allocation.RecordOf(svc).Group, a)
 	}
 	if ok {
-		return placement.Address{Addr: a, Group: group.Name, PoolType: group.Type, Mask: r.Mask, Subnet: r.Subnet, SkipProbe: group.SkipIPv6DAD}
+		return placement.Address{
+			Addr: a, Group: group.Name, PoolType: group.Type, Mask: r.Mask, Subnet: r.Subnet, SkipProbe: group.SkipIPv6DAD,
+		}
 	}
 	record := allocation.RecordOf(svc)
 	return placement.Address{Addr: a, Group: record.Group, PoolType: record.Type}

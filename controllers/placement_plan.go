@@ -71,8 +71,12 @@ func (r *PlacementReconciler) planNodes(cluster *cluster, result *placement.Resu
 // planNode distributes the entries of one node over its Announcements. spec is what else
 // they say; only the first asks for the shared entries and describes successors. A node that
 // runs no agent, and has withdrawn everything, has no Announcement.
-func (r *PlacementReconciler) planNode(node string, spec v1.AnnouncementSpec, entries []v1.AnnouncedAddress, existing []*v1.Announcement, runsAgent bool) nodePlan {
-	plan := nodePlan{node: node, labels: nodeLabels(node), specs: map[string]v1.AnnouncementSpec{}, stored: map[string]*v1.Announcement{}}
+func (r *PlacementReconciler) planNode(
+	node string, spec v1.AnnouncementSpec, entries []v1.AnnouncedAddress, existing []*v1.Announcement, runsAgent bool,
+) nodePlan {
+	plan := nodePlan{
+		node: node, labels: nodeLabels(node), specs: map[string]v1.AnnouncementSpec{}, stored: map[string]*v1.Announcement{},
+	}
 	if !runsAgent && len(entries) == 0 && r.hasWithdrawnOrIsLost(node, existing) {
 		plan.obsolete = existing
 		return plan
@@ -145,7 +149,9 @@ func addressesIn(a *v1.Announcement, addresses map[netip.Addr]bool) []netip.Addr
 
 // hasEntry reports whether an Announcement has an entry with the same address and epoch.
 func hasEntry(a *v1.Announcement, e *v1.AnnouncedAddress) bool {
-	return slices.ContainsFunc(entriesOf(a), func(old v1.AnnouncedAddress) bool { return old.Address == e.Address && old.Epoch == e.Epoch })
+	return slices.ContainsFunc(
+		entriesOf(a), func(old v1.AnnouncedAddress) bool { return old.Address == e.Address && old.Epoch == e.Epoch },
+	)
 }
 
 // entriesOf are the entries of an Announcement, which may be nil.

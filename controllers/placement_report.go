@@ -38,12 +38,16 @@ func (s storedEntries) isOver(addr netip.Addr, m placement.Move) bool {
 }
 
 // explanations says why addresses are not announced, or not as they are to be.
-func (r *PlacementReconciler) explanations(inputs *placement.Inputs, result *placement.Result) map[netip.Addr]placement.Explanation {
+func (r *PlacementReconciler) explanations(
+	inputs *placement.Inputs, result *placement.Result,
+) map[netip.Addr]placement.Explanation {
 	explanations := r.state.refusals.Explanations()
 	for i := range inputs.Addresses {
 		if a := &inputs.Addresses[i]; len(a.Services) > v1.MaxServicesPerAddress {
 			explanations[a.Addr] = placement.Explanation{Reason: v1.ReasonSharingRefused,
-				Message: fmt.Sprintf("%d Services share it, and it is announced for the first %d of them", len(a.Services), v1.MaxServicesPerAddress)}
+				Message: fmt.Sprintf(
+					"%d Services share it, and it is announced for the first %d of them", len(a.Services), v1.MaxServicesPerAddress,
+				)}
 		}
 	}
 	maps.Copy(explanations, result.Unplaced)
@@ -57,7 +61,9 @@ func (r *PlacementReconciler) explanations(inputs *placement.Inputs, result *pla
 // A failover by election is recorded when it is over: an agent that is replaced may not renew its
 // Lease for longer than that lasts, and then the address stays, because its node's kernel answers. A
 // successor that has claimed an address has it when the claim is adopted.
-func (r *PlacementReconciler) reportMoves(ctx context.Context, inputs *placement.Inputs, result *placement.Result, stored storedEntries) {
+func (r *PlacementReconciler) reportMoves(
+	ctx context.Context, inputs *placement.Inputs, result *placement.Result, stored storedEntries,
+) {
 	logger := log.FromContext(ctx)
 	for i := range inputs.Addresses {
 		addr := &inputs.Addresses[i]
@@ -68,11 +74,16 @@ func (r *PlacementReconciler) reportMoves(ctx context.Context, inputs *placement
 		if !moves || !m.IsNew || !stored.hasBegun(addr.Addr, m) {
 			continue
 		}
-		logger.Info("Address gets a node", "address", addr.Addr, "kind", m.Kind, "from", m.From, "to", m.To, "because", m.Message)
+		logger.Info(
+			"Address gets a node", "address", addr.Addr, "kind", m.Kind, "from", m.From, "to", m.To, "because", m.Message,
+		)
 		logger.V(1).Info("Nodes passed over", "address", addr.Addr, "nodes", m.PassedOver)
 		switch {
 		case m.Kind == placement.Handover:
-			r.recordMove(ctx, addr, v1.EventHandover, fmt.Sprintf("Handing %s over from node %s to %s: %s", addr.Addr, m.From, m.To, m.Message))
+			r.recordMove(
+				ctx, addr, v1.EventHandover,
+				fmt.Sprintf("Handing %s over from node %s to %s: %s", addr.Addr, m.From, m.To, m.Message),
+			)
 		case m.Kind == placement.Failover && m.Cause != placement.CauseLease:
 			r.recordFailover(ctx, addr, m)
 		}
@@ -102,7 +113,9 @@ func (r *PlacementReconciler) recordFailover(ctx context.Context, addr *placemen
 	if m.Cause == placement.CauseLease {
 		why = "nobody answered for it: " + why
 	}
-	r.recordMove(ctx, addr, v1.EventFailover, fmt.Sprintf("Moved %s from node %s to %s, as %s", addr.Addr, m.From, m.To, why))
+	r.recordMove(
+		ctx, addr, v1.EventFailover, fmt.Sprintf("Moved %s from node %s to %s, as %s", addr.Addr, m.From, m.To, why),
+	)
 }
 
 // measureMoves measures the moves that are over, and counts the nodes whose agent is alive.

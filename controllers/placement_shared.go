@@ -40,7 +40,10 @@ func (r *PlacementReconciler) writeAllShared(ctx context.Context, cluster *clust
 // that exist. Those of an LBNodeAgent without nodes are emptied. Empty ones are deleted,
 // but for the one that is named after an LBNodeAgent that has nodes, and the one with the
 // highest revision, which is not to come twice.
-func (r *PlacementReconciler) writeShared(ctx context.Context, lbNodeAgent string, result *placement.Result, specs map[string]v1.CommonAnnouncementSpec, stored map[string]*v1.CommonAnnouncement) error {
+func (r *PlacementReconciler) writeShared(
+	ctx context.Context, lbNodeAgent string, result *placement.Result, specs map[string]v1.CommonAnnouncementSpec,
+	stored map[string]*v1.CommonAnnouncement,
+) error {
 	highest := placement.HighestRevision(specs)
 	// An administrator may have deleted the one that had it.
 	r.state.highestRevision[lbNodeAgent] = max(r.state.highestRevision[lbNodeAgent], highest)
@@ -72,7 +75,9 @@ func (r *PlacementReconciler) writeShared(ctx context.Context, lbNodeAgent strin
 // writeCommon writes one CommonAnnouncement, with the next revision, unless another client
 // has written it meanwhile: a revision must not come twice. Where the API server refuses
 // entries it writes the others, and notes the refusal.
-func (r *PlacementReconciler) writeCommon(ctx context.Context, name string, spec v1.CommonAnnouncementSpec, stored *v1.CommonAnnouncement) error {
+func (r *PlacementReconciler) writeCommon(
+	ctx context.Context, name string, spec v1.CommonAnnouncementSpec, stored *v1.CommonAnnouncement,
+) error {
 	lbNodeAgent, wanted := spec.LBNodeAgent, spec.Addresses
 	var entries []v1.AnnouncedAddress
 	if stored != nil {

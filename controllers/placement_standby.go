@@ -20,7 +20,9 @@ type standbyWrite struct {
 // writeStandbys writes the Announcements that say what nodes are to do when another one dies.
 // They come last, and what fails for one does not stop the others. With the feature gate
 // WireFailover off there are none.
-func (r *PlacementReconciler) writeStandbys(ctx context.Context, cluster *cluster, inputs *placement.Inputs, result *placement.Result) error {
+func (r *PlacementReconciler) writeStandbys(
+	ctx context.Context, cluster *cluster, inputs *placement.Inputs, result *placement.Result,
+) error {
 	writes := map[string]*standbyWrite{}
 	for i := range cluster.standbys {
 		a := &cluster.standbys[i]
@@ -38,12 +40,15 @@ func (r *PlacementReconciler) writeStandbys(ctx context.Context, cluster *cluste
 				writes[name] = w
 			}
 			w.spec = &v1.AnnouncementSpec{
-				NodeName: plan.Watcher, LBNodeAgent: lbNodeAgent[plan.Watcher], HeartbeatSeconds: result.HeartbeatSeconds[plan.Watcher], Standby: standby,
+				NodeName: plan.Watcher, LBNodeAgent: lbNodeAgent[plan.Watcher],
+				HeartbeatSeconds: result.HeartbeatSeconds[plan.Watcher], Standby: standby,
 			}
 		}
 	}
 	names := slices.Sorted(maps.Keys(writes))
-	return forEachParallel(r.ParallelWrites, len(names), func(i int) error { return r.writeStandby(ctx, writes[names[i]]) })
+	return forEachParallel(
+		r.ParallelWrites, len(names), func(i int) error { return r.writeStandby(ctx, writes[names[i]]) },
+	)
 }
 
 func (r *PlacementReconciler) writeStandby(ctx context.Context, w *standbyWrite) error {

@@ -33,7 +33,9 @@ func (r *PlacementReconciler) Component(cluster Cluster) (Component, error) {
 	}
 	r.resetState()
 	err := indexEndpoints(context.Background(), cluster)
-	r.batch = pacing.Batch{Wait: firstPlacementWait, Gap: batchWait, RestPerWork: restPerPlacement, MaxGap: maxPlacementRest}
+	r.batch = pacing.Batch{
+		Wait: firstPlacementWait, Gap: batchWait, RestPerWork: restPerPlacement, MaxGap: maxPlacementRest,
+	}
 	placeCluster := batchedBy(&r.batch, r.Now, func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{wholeCluster}
 	})
@@ -63,7 +65,8 @@ var servicePlacementChanged = predicate.Funcs{
 		after, ok2 := e.ObjectNew.(*corev1.Service)
 		return ok1 && ok2 && (hasAddresses(before) || hasAddresses(after)) &&
 			(!equality.Semantic.DeepEqual(before.Status.LoadBalancer, after.Status.LoadBalancer) ||
-				!equality.Semantic.DeepEqual(before.Spec, after.Spec) || hasAddressesToAnnounce(before) != hasAddressesToAnnounce(after) || insistenceChanged(before, after))
+				!equality.Semantic.DeepEqual(before.Spec, after.Spec) ||
+				hasAddressesToAnnounce(before) != hasAddressesToAnnounce(after) || insistenceChanged(before, after))
 	},
 }
 

@@ -29,7 +29,9 @@ import (
 //
 // An Announcement that has an entry for an address which another node is given is written
 // first; if that fails, the other node is not given the address.
-func (r *PlacementReconciler) writeAnnouncements(ctx context.Context, cluster *cluster, inputs *placement.Inputs, result *placement.Result) (storedEntries, error) {
+func (r *PlacementReconciler) writeAnnouncements(
+	ctx context.Context, cluster *cluster, inputs *placement.Inputs, result *placement.Result,
+) (storedEntries, error) {
 	plans := r.planNodes(cluster, result)
 	blocked, firstErr := r.writeContested(ctx, plans, placement.ContestedClaims(inputs, result))
 	secondErr := forEachParallel(r.ParallelWrites, len(plans), func(i int) error {
@@ -74,7 +76,9 @@ func (r *PlacementReconciler) writeAnnouncements(ctx context.Context, cluster *c
 
 // writeContested writes the Announcements that have entries for contested claims, without
 // the claims themselves. It returns the addresses for which that failed.
-func (r *PlacementReconciler) writeContested(ctx context.Context, plans []nodePlan, claims map[netip.Addr]bool) (blocked map[netip.Addr]bool, err error) {
+func (r *PlacementReconciler) writeContested(
+	ctx context.Context, plans []nodePlan, claims map[netip.Addr]bool,
+) (blocked map[netip.Addr]bool, err error) {
 	var mu sync.Mutex
 	blocked = map[netip.Addr]bool{}
 	err = forEachParallel(r.ParallelWrites, len(plans), func(i int) error {
@@ -92,7 +96,9 @@ func (r *PlacementReconciler) writeContested(ctx context.Context, plans []nodePl
 			mu.Lock()
 			defer mu.Unlock()
 			for _, a := range contested {
-				if err != nil || !slices.EqualFunc(entriesWith(written.Spec.Addresses, a), entriesWith(spec.Addresses, a), isSameEntry) {
+				if err != nil || !slices.EqualFunc(
+					entriesWith(written.Spec.Addresses, a), entriesWith(spec.Addresses, a), isSameEntry,
+				) {
 					blocked[a] = true
 				}
 			}
@@ -111,7 +117,9 @@ func isSameEntry(a, b v1.AnnouncedAddress) bool { return equality.Semantic.DeepE
 
 // writeAnnouncement writes one Announcement, of which stored is what exists. Where the API
 // server refuses entries it writes the others, and notes the refusal.
-func (r *PlacementReconciler) writeAnnouncement(ctx context.Context, n *nodePlan, name string, spec v1.AnnouncementSpec, stored *v1.Announcement) error {
+func (r *PlacementReconciler) writeAnnouncement(
+	ctx context.Context, n *nodePlan, name string, spec v1.AnnouncementSpec, stored *v1.Announcement,
+) error {
 	wanted := spec.Addresses
 	refused, err := partialwrite.Write(wanted, entriesOf(stored), func(part []v1.AnnouncedAddress) (bool, error) {
 		spec.Addresses = part
@@ -127,7 +135,9 @@ func (r *PlacementReconciler) writeAnnouncement(ctx context.Context, n *nodePlan
 
 // noteRefused notes which entries of an owner were refused. It returns errors that are
 // not about entries.
-func (r *PlacementReconciler) noteRefused(ctx context.Context, owner string, wanted, refused []v1.AnnouncedAddress, err error) error {
+func (r *PlacementReconciler) noteRefused(
+	ctx context.Context, owner string, wanted, refused []v1.AnnouncedAddress, err error,
+) error {
 	r.state.refusals.NoteWrite(owner, wanted, refused, err, r.Now())
 	if len(refused) == 0 {
 		return err
@@ -135,14 +145,19 @@ func (r *PlacementReconciler) noteRefused(ctx context.Context, owner string, wan
 	if err != nil && !isRefused(err) {
 		return err
 	}
-	log.FromContext(ctx).Error(err, "The API server refuses what is to be announced", "owner", owner, "entries", len(refused), "first", refused[0].Address)
+	log.FromContext(ctx).Error(
+		err, "The API server refuses what is to be announced", "owner", owner, "entries", len(refused), "first",
+		refused[0].Address,
+	)
 	return nil
 }
 
 // isRefused reports whether the API server will not have an object for what is in it, or by
 // a quota or a policy of the cluster.
 func isRefused(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err) || err != nil && strings.Contains(err.Error(), "request is too large") // etcd's
+	// etcd's
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err) ||
+		err != nil && strings.Contains(err.Error(), "request is too large")
 }
 
 // markObjectRefused marks an error by which an object is refused whatever its entries are. As a
@@ -169,7 +184,9 @@ func isOutdated(err error) bool {
 // returns what is stored then. The object has no owner: while its Node object is deleted,
 // placement moves the node's addresses by what the Announcement says of the node, and only
 // then does the Announcement go. The garbage collector would delete it at once.
-func (r *PlacementReconciler) putAnnouncement(ctx context.Context, n *nodePlan, name string, spec v1.AnnouncementSpec, stored *v1.Announcement) (*v1.Announcement, error) {
+func (r *PlacementReconciler) putAnnouncement(
+	ctx context.Context, n *nodePlan, name string, spec v1.AnnouncementSpec, stored *v1.Announcement,
+) (*v1.Announcement, error) {
 	if stored == nil {
 		a := &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: r.Namespace, Labels: n.labels}, Spec: spec}
 		if err := r.Client.Create(ctx, a, client.FieldOwner(ownerPlacement)); err != nil {
@@ -178,7 +195,8 @@ func (r *PlacementReconciler) putAnnouncement(ctx context.Context, n *nodePlan, 
 		r.noteWrite(name, a)
 		return a, nil
 	}
-	if isSameSpec(&stored.Spec, &spec) && stored.Labels[v1.LabelNode] == n.labels[v1.LabelNode] && len(stored.OwnerReferences) == 0 {
+	if isSameSpec(&stored.Spec, &spec) && stored.Labels[v1.LabelNode] == n.labels[v1.LabelNode] &&
+		len(stored.OwnerReferences) == 0 {
 		return stored, nil
 	}
 	const attempts = 5
@@ -203,7 +221,8 @@ func (r *PlacementReconciler) putAnnouncement(ctx context.Context, n *nodePlan, 
 			return nil, err
 		}
 		live := &v1.Announcement{}
-		if liveErr := r.Live.Get(ctx, client.ObjectKeyFromObject(a), live); liveErr != nil || live.UID != stored.UID || live.Generation != stored.Generation {
+		if liveErr := r.Live.Get(ctx, client.ObjectKeyFromObject(a), live); liveErr != nil || live.UID != stored.UID ||
+			live.Generation != stored.Generation {
 			return nil, errors.Join(err, liveErr)
 		}
 		meta = live.ObjectMeta // only its status has changed

@@ -68,7 +68,9 @@ func (r *PolicyReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		queue.Add(allPolicies)
 		return nil
 	})
-	changed := builder.WithPredicates(predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}))
+	changed := builder.WithPredicates(predicate.Or[client.Object](
+		predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{},
+	))
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("policy").
 		Watches(&admissionv1.ValidatingAdmissionPolicy{}, enqueue, changed).
@@ -77,7 +79,9 @@ func (r *PolicyReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		WatchesRawSource(start).
 		WithOptions(controller.Options{
 			CacheSyncTimeout: policySyncWait,
-			RateLimiter:      workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minPolicyRetry, maxPolicyRetry),
+			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](
+				minPolicyRetry, maxPolicyRetry,
+			),
 		}).
 		Complete(r)
 }
@@ -111,7 +115,9 @@ func (r *PolicyReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (
 // condition that exempts a user; then the whole object is replaced.
 func (r *PolicyReconciler) apply(ctx context.Context, u *unstructured.Unstructured) error {
 	stored := u.DeepCopy()
-	if err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(stored), client.FieldOwner(ownerPolicy), client.ForceOwnership); err != nil {
+	if err := r.Client.Apply(
+		ctx, client.ApplyConfigurationFromUnstructured(stored), client.FieldOwner(ownerPolicy), client.ForceOwnership,
+	); err != nil {
 		return fmt.Errorf("apply %s %s: %w", u.GetKind(), u.GetName(), err)
 	}
 	if !othersWrote(stored.GetManagedFields(), ownerPolicy) {
@@ -128,7 +134,8 @@ func (r *PolicyReconciler) apply(ctx context.Context, u *unstructured.Unstructur
 // specification.
 func othersWrote(fields []metav1.ManagedFieldsEntry, owner string) bool {
 	return slices.ContainsFunc(fields, func(e metav1.ManagedFieldsEntry) bool {
-		return e.Manager != owner && e.Subresource == "" && e.FieldsV1 != nil && bytes.Contains(e.FieldsV1.GetRawBytes(), []byte(`"f:spec"`))
+		return e.Manager != owner && e.Subresource == "" && e.FieldsV1 != nil &&
+			bytes.Contains(e.FieldsV1.GetRawBytes(), []byte(`"f:spec"`))
 	})
 }
 

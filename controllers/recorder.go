@@ -33,7 +33,10 @@ type BoundedRecorder struct {
 // Eventf records an event, with note and action in printable letters, and cut to what the API
 // server takes.
 func (r BoundedRecorder) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) {
-	r.EventRecorder.Eventf(regarding, related, kind, reason, textlimit.Shorten(action, maxAction), "%s", textlimit.Shorten(fmt.Sprintf(note, args...), maxNote))
+	r.EventRecorder.Eventf(
+		regarding, related, kind, reason, textlimit.Shorten(action, maxAction), "%s",
+		textlimit.Shorten(fmt.Sprintf(note, args...), maxNote),
+	)
 }
 
 // Events writes the events that the manager's controllers record.
@@ -50,14 +53,17 @@ type Events struct {
 // StartEvents starts to write events to the API server of config. The caller stops the
 // Events when no controller runs any more: the end of ctx does not, as controllers still
 // record events when they end.
-func StartEvents(ctx context.Context, logger logr.Logger, config *rest.Config, httpClient *http.Client, scheme *runtime.Scheme) (*Events, error) {
+func StartEvents(
+	ctx context.Context, logger logr.Logger, config *rest.Config, httpClient *http.Client, scheme *runtime.Scheme,
+) (*Events, error) {
 	eventsClient, err := eventsv1client.NewForConfigAndClient(config, httpClient)
 	if err != nil {
 		return nil, fmt.Errorf("make a client for events: %w", err)
 	}
 	ctx, cancel := context.WithCancel(logr.NewContext(context.WithoutCancel(ctx), logger))
 	e := &Events{
-		broadcaster: events.NewBroadcaster(EventSink{&events.EventSinkImpl{Interface: eventsClient}}), scheme: scheme, stopWriting: cancel,
+		broadcaster: events.NewBroadcaster(EventSink{&events.EventSinkImpl{Interface: eventsClient}}), scheme: scheme,
+		stopWriting: cancel,
 	}
 	if err := e.broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
 		e.Stop()
@@ -103,5 +109,6 @@ func isNamespaceEnding(err error) bool {
 		return true
 	}
 	status, ok := err.(apierrors.APIStatus) //nolint:errorlint // the client returns it as it is
-	return ok && apierrors.IsNotFound(err) && status.Status().Details != nil && status.Status().Details.Kind == "namespaces"
+	return ok && apierrors.IsNotFound(err) && status.Status().Details != nil &&
+		status.Status().Details.Kind == "namespaces"
 }

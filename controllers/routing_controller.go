@@ -62,7 +62,10 @@ func (r *RoutingReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1.Announcement{}, all, builder.WithPredicates(factsChanged)).
 		Watches(&corev1.Node{}, all, builder.WithPredicates(nodePlacementChanged)).
 		Watches(&corev1.Secret{}, all).
-		Watches(&appsv1.DaemonSet{}, all, builder.WithPredicates(predicate.NewPredicateFuncs(isOfSpeakers), predicate.GenerationChangedPredicate{})).
+		Watches(
+			&appsv1.DaemonSet{}, all,
+			builder.WithPredicates(predicate.NewPredicateFuncs(isOfSpeakers), predicate.GenerationChangedPredicate{}),
+		).
 		Complete(r)
 }
 
@@ -136,7 +139,8 @@ func (r *RoutingReconciler) writeSpeakers(ctx context.Context, g *routingInputs,
 		}
 	}
 	var list appsv1.DaemonSetList
-	if err := r.Client.List(ctx, &list, client.InNamespace(r.Namespace), client.MatchingLabels(routing.SpeakerLabels())); err != nil {
+	if err := r.Client.List(ctx, &list, client.InNamespace(r.Namespace),
+		client.MatchingLabels(routing.SpeakerLabels())); err != nil {
 		return errors.Join(append(errs, fmt.Errorf("list DaemonSets: %w", err))...)
 	}
 	for i := range list.Items {
@@ -212,9 +216,15 @@ func (r *RoutingReconciler) recordSessions(g *routingInputs) {
 			switch p := peers[c.Peer]; {
 			case p == nil:
 			case c.IsUp:
-				r.Recorder.Eventf(p, nil, corev1.EventTypeNormal, v1.EventSessionUp, "Connect "+node, "The session of node %s with %s is up", node, c.Neighbor)
+				r.Recorder.Eventf(
+					p, nil, corev1.EventTypeNormal, v1.EventSessionUp, "Connect "+node, "The session of node %s with %s is up", node,
+					c.Neighbor,
+				)
 			default:
-				r.Recorder.Eventf(p, nil, corev1.EventTypeWarning, v1.EventSessionDown, "Connect "+node, "The session of node %s with %s is down: %s", node, c.Neighbor, c.Cause)
+				r.Recorder.Eventf(
+					p, nil, corev1.EventTypeWarning, v1.EventSessionDown, "Connect "+node,
+					"The session of node %s with %s is down: %s", node, c.Neighbor, c.Cause,
+				)
 			}
 		}
 	}

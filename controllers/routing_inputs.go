@@ -30,7 +30,9 @@ type routingInputs struct {
 
 // gather reads everything that the NodeRoutings depend on from the cache.
 func (r *RoutingReconciler) gather(ctx context.Context) (*routingInputs, error) {
-	g := &routingInputs{agents: map[string]*v1.LBNodeAgent{}, nodeUIDs: map[string]types.UID{}, secrets: map[string]map[string][]byte{}}
+	g := &routingInputs{
+		agents: map[string]*v1.LBNodeAgent{}, nodeUIDs: map[string]types.UID{}, secrets: map[string]map[string][]byte{},
+	}
 	g.Now, g.Routings = r.Now(), map[string]*v1.NodeRouting{}
 	in := client.InNamespace(r.Namespace)
 	var peers v1.BGPPeerList
@@ -102,7 +104,9 @@ func ListBGPPeers(ctx context.Context, c client.Reader, namespace string) ([]v1.
 
 // RoutingNodes reads the nodes that run an agent, with the facts that their agents report, and
 // the UIDs of the nodes.
-func RoutingNodes(ctx context.Context, c client.Reader, namespace string) ([]routing.Node, map[string]types.UID, error) {
+func RoutingNodes(
+	ctx context.Context, c client.Reader, namespace string,
+) ([]routing.Node, map[string]types.UID, error) {
 	var list corev1.NodeList
 	if err := c.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, nil, fmt.Errorf("list Nodes: %w", err)
@@ -131,7 +135,8 @@ func RoutingNodes(ctx context.Context, c client.Reader, namespace string) ([]rou
 		}
 		placed := shared.placementNode(n, nil, placement.Fresh, n.CreationTimestamp.Time)
 		node := routing.Node{
-			Name: n.Name, Labels: n.Labels, LBNodeAgent: placed.LBNodeAgent, VirtualInterface: placed.VirtualInterface, Interfaces: facts[n.Name],
+			Name: n.Name, Labels: n.Labels, LBNodeAgent: placed.LBNodeAgent, VirtualInterface: placed.VirtualInterface,
+			Interfaces: facts[n.Name],
 			IsDraining: placed.IsExcluded || placed.IsOutOfService || placed.IsShuttingDown,
 		}
 		for _, a := range n.Status.Addresses {

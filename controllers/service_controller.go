@@ -62,7 +62,10 @@ func (r *ServiceReconciler) Component(cluster Cluster) Component {
 			{Object: &corev1.Service{}, Handler: r.indexServices()},
 			{Object: &v1.ServiceGroup{}, Handler: handler.EnqueueRequestsFromMapFunc(r.servicesOfGroup), Changed: groupChanged},
 			{Object: &v1.Announcement{}, Handler: batched(r.servicesThatDependOnNodes), Changed: factsChanged},
-			{Object: &corev1.Namespace{}, Handler: batched(r.servicesOfNamespace), Changed: namespaceLabelsChanged, IsMetadata: true},
+			{
+				Object: &corev1.Namespace{}, Handler: batched(r.servicesOfNamespace), Changed: namespaceLabelsChanged,
+				IsMetadata: true,
+			},
 			{Object: &corev1.Node{}, Handler: batched(r.servicesThatDependOnNodes), Changed: nodeAddressesChanged},
 		},
 		Sources: []source.Source{queueSource(&r.IPAM.services), r.listBeforeAllocating()},

@@ -30,7 +30,8 @@ func (r *ServiceReconciler) reportAddresses(before, svc *corev1.Service, result 
 	isSame := slices.Equal(allocated, result.Addresses)
 	if hasRecord(before) && isSame && len(allocated) > 0 && !showsResult(before, result) {
 		r.Recorder.Eventf(svc, nil, corev1.EventTypeWarning, v1.EventAddressOverwritten, "Restore",
-			"Another controller has written %s in place of %s, which is restored: let only one controller serve this Service, by spec.loadBalancerClass",
+			"Another controller has written %s in place of %s, which is restored: let only one controller serve this Service, "+
+				"by spec.loadBalancerClass",
 			addressesOrNothing(allocation.ShownAddresses(before)), allocation.JoinAddresses(allocated))
 	}
 	if len(result.LostAddresses) > 0 {
@@ -38,14 +39,23 @@ func (r *ServiceReconciler) reportAddresses(before, svc *corev1.Service, result 
 		for i, l := range result.LostAddresses {
 			lost[i] = l.String()
 		}
-		r.Recorder.Eventf(svc, nil, corev1.EventTypeWarning, v1.EventDuplicateAddress, "Withdraw", "%s: it is not shared, and this one gives it up", strings.Join(lost, ", "))
+		r.Recorder.Eventf(
+			svc, nil, corev1.EventTypeWarning, v1.EventDuplicateAddress, "Withdraw",
+			"%s: it is not shared, and this one gives it up", strings.Join(lost, ", "),
+		)
 	}
-	released := slices.DeleteFunc(slices.Clone(allocated), func(a netip.Addr) bool { return slices.Contains(result.Addresses, a) })
+	released := slices.DeleteFunc(
+		slices.Clone(allocated), func(a netip.Addr) bool { return slices.Contains(result.Addresses, a) },
+	)
 	if len(released) > 0 && len(result.LostAddresses) == 0 {
-		r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, v1.EventAddressReleased, "Release", "Released %s", allocation.JoinAddresses(released))
+		r.Recorder.Eventf(
+			svc, nil, corev1.EventTypeNormal, v1.EventAddressReleased, "Release", "Released %s",
+			allocation.JoinAddresses(released),
+		)
 	}
 	if !result.KeepsAllocation && !isSame {
-		r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, v1.EventAddressAssigned, "Assign "+allocation.JoinAddresses(result.Addresses),
+		r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, v1.EventAddressAssigned,
+			"Assign "+allocation.JoinAddresses(result.Addresses),
 			"Assigned %s from pool %s", allocation.JoinAddresses(result.Addresses), result.Group)
 	}
 }
@@ -67,7 +77,10 @@ func (r *ServiceReconciler) reportRefusal(before, svc *corev1.Service, result *a
 		r.Metrics.CountRejected(result.RequestedGroup, result.Reason)
 	}
 	if reported.Reason != result.Reason || reported.Message != allocatedCondition(svc, *result).Message {
-		r.Recorder.Eventf(svc, nil, corev1.EventTypeWarning, v1.EventAllocationFailed, "Allocate "+result.Reason, "%s: %s", result.Reason, result.Message)
+		r.Recorder.Eventf(
+			svc, nil, corev1.EventTypeWarning, v1.EventAllocationFailed, "Allocate "+result.Reason, "%s: %s", result.Reason,
+			result.Message,
+		)
 	}
 }
 
@@ -75,7 +88,10 @@ func (r *ServiceReconciler) reportRefusal(before, svc *corev1.Service, result *a
 func (r *ServiceReconciler) reportDeleted(key client.ObjectKey) {
 	for _, released := range r.index.takeReleased(key) {
 		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: released.uid}}
-		r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, v1.EventAddressReleased, "Release", "Released %s", allocation.JoinAddresses(released.addresses))
+		r.Recorder.Eventf(
+			svc, nil, corev1.EventTypeNormal, v1.EventAddressReleased, "Release", "Released %s",
+			allocation.JoinAddresses(released.addresses),
+		)
 	}
 }
 

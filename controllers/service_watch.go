@@ -164,7 +164,8 @@ var allocationChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bo
 
 func isConditionChanged(before, after *corev1.Service, conditionType string) bool {
 	return !equality.Semantic.DeepEqual(
-		meta.FindStatusCondition(before.Status.Conditions, conditionType), meta.FindStatusCondition(after.Status.Conditions, conditionType))
+		meta.FindStatusCondition(before.Status.Conditions, conditionType),
+		meta.FindStatusCondition(after.Status.Conditions, conditionType))
 }
 
 // allocationAnnotations returns PureLB's annotations of a Service, without those that say
@@ -207,7 +208,9 @@ func (r *ServiceReconciler) servicesThatDependOnNodes(ctx context.Context, _ cli
 }
 
 // ourServicesWhere lists the Services that PureLB serves and for which isConcerned is true.
-func (r *ServiceReconciler) ourServicesWhere(ctx context.Context, isConcerned func(*corev1.Service) bool) []reconcile.Request {
+func (r *ServiceReconciler) ourServicesWhere(
+	ctx context.Context, isConcerned func(*corev1.Service) bool,
+) []reconcile.Request {
 	services, err := listServices(ctx, r.Client)
 	if err != nil {
 		log.FromContext(ctx).Error(err, "Cannot enqueue Services")

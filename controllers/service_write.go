@@ -20,14 +20,19 @@ import (
 )
 
 // allocatorAnnotations are the annotations that the allocator writes on Services.
-var allocatorAnnotations = []string{v1.AnnotationAllocatedBy, v1.AnnotationAllocatedFrom, v1.AnnotationAllocatedKey, v1.AnnotationPoolType}
+var allocatorAnnotations = []string{
+	v1.AnnotationAllocatedBy, v1.AnnotationAllocatedFrom, v1.AnnotationAllocatedKey, v1.AnnotationPoolType,
+}
 
 // applyResult writes what the allocator has decided for a Service, then the events. If
 // another controller keeps overwriting the Service's addresses, it writes nothing and
 // returns how long to wait before the next attempt.
-func (r *ServiceReconciler) applyResult(ctx context.Context, svc *corev1.Service, result allocation.Result) (time.Duration, error) {
+func (r *ServiceReconciler) applyResult(
+	ctx context.Context, svc *corev1.Service, result allocation.Result,
+) (time.Duration, error) {
 	if !showsResult(svc, &result) && isSettled(svc, &result) {
-		if wait := r.restores.next(client.ObjectKeyFromObject(svc), time.Now()); wait > 0 { //nolint:forbidigo // restoreBackoffs takes the time as an argument, and that is where it is tested
+		now := time.Now() //nolint:forbidigo // restoreBackoffs takes the time as an argument, and is tested with that
+		if wait := r.restores.next(client.ObjectKeyFromObject(svc), now); wait > 0 {
 			return wait, nil
 		}
 	}
@@ -82,7 +87,10 @@ func annotationsOf(record allocation.Record) map[string]string {
 	if len(record.Addresses) == 0 {
 		return nil
 	}
-	wanted := map[string]string{v1.AnnotationAllocatedBy: v1.Brand, v1.AnnotationAllocatedFrom: record.Group, v1.AnnotationPoolType: string(record.Type)}
+	wanted := map[string]string{
+		v1.AnnotationAllocatedBy: v1.Brand, v1.AnnotationAllocatedFrom: record.Group,
+		v1.AnnotationPoolType: string(record.Type),
+	}
 	if record.Key != "" {
 		wanted[v1.AnnotationAllocatedKey] = record.Key
 	}
@@ -98,7 +106,10 @@ func (r *ServiceReconciler) release(ctx context.Context, svc *corev1.Service) er
 		return err
 	}
 	if len(released.Addresses) > 0 {
-		r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, v1.EventAddressReleased, "Release", "Released %s from pool %s", allocation.JoinAddresses(released.Addresses), released.Group)
+		r.Recorder.Eventf(
+			svc, nil, corev1.EventTypeNormal, v1.EventAddressReleased, "Release", "Released %s from pool %s",
+			allocation.JoinAddresses(released.Addresses), released.Group,
+		)
 	}
 	return nil
 }
@@ -106,7 +117,9 @@ func (r *ServiceReconciler) release(ctx context.Context, svc *corev1.Service) er
 // write writes, in one apply, the addresses that a Service is to show, its record, the
 // condition and the annotations, if the Service is still as it was read. Without a
 // condition, the record goes, too. Afterwards svc is what is stored.
-func (r *ServiceReconciler) write(ctx context.Context, svc *corev1.Service, result *allocation.Result, condition *metav1.Condition) error {
+func (r *ServiceReconciler) write(
+	ctx context.Context, svc *corev1.Service, result *allocation.Result, condition *metav1.Condition,
+) error {
 	record := result.Record()
 	annotations := annotationsOf(record)
 	if len(record.Addresses) == 0 && !showsResult(svc, result) {
@@ -138,11 +151,14 @@ func (r *ServiceReconciler) write(ctx context.Context, svc *corev1.Service, resu
 		}
 		status.WithLoadBalancer(lb)
 	}
-	ac := corev1ac.Service(svc.Name, svc.Namespace).WithUID(svc.UID).WithResourceVersion(svc.ResourceVersion).WithStatus(status)
+	ac := corev1ac.Service(svc.Name, svc.Namespace).WithUID(svc.UID).WithResourceVersion(svc.ResourceVersion).WithStatus(
+		status,
+	)
 	if err := applyServiceStatus(ctx, r.Client, ac, ownerAllocator, annotations, allocatorAnnotations); err != nil {
 		return err
 	}
-	svc.ResourceVersion, svc.Annotations, svc.Status = ptr.Deref(ac.ResourceVersion, svc.ResourceVersion), ac.Annotations, statusOf(ac.Status)
+	svc.ResourceVersion, svc.Annotations, svc.Status = ptr.Deref(ac.ResourceVersion, svc.ResourceVersion), ac.Annotations,
+		statusOf(ac.Status)
 	return nil
 }
 
@@ -156,10 +172,11 @@ func (r *ServiceReconciler) showOnly(ctx context.Context, svc *corev1.Service, a
 	}
 	stored.ResourceVersion = svc.ResourceVersion // the API server refuses the patch of another version
 	patch := client.MergeFromWithOptions(stored.DeepCopy(), client.MergeFromWithOptimisticLock{})
-	stored.Status.LoadBalancer.Ingress = slices.DeleteFunc(slices.Clone(stored.Status.LoadBalancer.Ingress), func(in corev1.LoadBalancerIngress) bool {
-		a, err := netip.ParseAddr(in.IP)
-		return err == nil && !slices.Contains(addrs, a)
-	})
+	stored.Status.LoadBalancer.Ingress = slices.DeleteFunc(slices.Clone(stored.Status.LoadBalancer.Ingress),
+		func(in corev1.LoadBalancerIngress) bool {
+			a, err := netip.ParseAddr(in.IP)
+			return err == nil && !slices.Contains(addrs, a)
+		})
 	if err := r.Client.Status().Patch(ctx, stored, patch, client.FieldOwner(ownerAllocator)); err != nil {
 		return fmt.Errorf("remove addresses from the status of Service: %w", err)
 	}
@@ -174,9 +191,10 @@ func showsResult(svc *corev1.Service, result *allocation.Result) bool {
 	if !slices.Equal(allocation.ShownAddresses(svc), result.AddressesToShow(svc)) {
 		return false
 	}
-	return len(result.Addresses) == 0 || len(entries) == len(result.Addresses) && !slices.ContainsFunc(entries, func(in corev1.LoadBalancerIngress) bool {
-		return in.Hostname != "" || ptr.Deref(in.IPMode, corev1.LoadBalancerIPModeVIP) != corev1.LoadBalancerIPModeVIP
-	})
+	return len(result.Addresses) == 0 ||
+		len(entries) == len(result.Addresses) && !slices.ContainsFunc(entries, func(in corev1.LoadBalancerIngress) bool {
+			return in.Hostname != "" || ptr.Deref(in.IPMode, corev1.LoadBalancerIPModeVIP) != corev1.LoadBalancerIPModeVIP
+		})
 }
 
 // statusOf returns the status in the API server's answer to an apply.
@@ -195,7 +213,8 @@ func statusOf(ac *corev1ac.ServiceStatusApplyConfiguration) corev1.ServiceStatus
 	for _, c := range ac.Conditions {
 		status.Conditions = append(status.Conditions, metav1.Condition{
 			Type: ptr.Deref(c.Type, ""), Status: ptr.Deref(c.Status, ""), ObservedGeneration: ptr.Deref(c.ObservedGeneration, 0),
-			LastTransitionTime: ptr.Deref(c.LastTransitionTime, metav1.Time{}), Reason: ptr.Deref(c.Reason, ""), Message: ptr.Deref(c.Message, ""),
+			LastTransitionTime: ptr.Deref(c.LastTransitionTime, metav1.Time{}), Reason: ptr.Deref(c.Reason, ""),
+			Message: ptr.Deref(c.Message, ""),
 		})
 	}
 	return status

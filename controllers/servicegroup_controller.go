@@ -116,10 +116,15 @@ func (r *ServiceGroupReconciler) reportConditions(sg *v1.ServiceGroup, before, a
 	for _, c := range []struct {
 		conditionType string
 		bad           metav1.ConditionStatus
-	}{{v1.ConditionReady, metav1.ConditionFalse}, {v1.ConditionNodeAddressesExceeded, metav1.ConditionTrue}, {v1.ConditionReachable, metav1.ConditionFalse}} {
+	}{
+		{v1.ConditionReady, metav1.ConditionFalse}, {v1.ConditionNodeAddressesExceeded, metav1.ConditionTrue},
+		{v1.ConditionReachable, metav1.ConditionFalse},
+	} {
 		was, is := meta.FindStatusCondition(before, c.conditionType), meta.FindStatusCondition(after, c.conditionType)
 		if is != nil && is.Status == c.bad && (was == nil || was.Reason != is.Reason || was.Message != is.Message) {
-			r.Recorder.Eventf(sg, nil, corev1.EventTypeWarning, is.Reason, "Validate", "%s", textlimit.Shorten(is.Message, maxNote))
+			r.Recorder.Eventf(
+				sg, nil, corev1.EventTypeWarning, is.Reason, "Validate", "%s", textlimit.Shorten(is.Message, maxNote),
+			)
 		}
 	}
 }
@@ -170,7 +175,10 @@ func (r *ServiceGroupReconciler) gather(ctx context.Context, sg *v1.ServiceGroup
 	if verdict != nil {
 		verdict.Warnings = append(verdict.Warnings, inputs.WarningsOf(&verdict.Group)...)
 	}
-	return &groupInputs{group: group, observation: observation, verdict: verdict, used: used, excess: inputs.Excess, announceType: inputs.AnnounceType}, nil
+	return &groupInputs{
+		group: group, observation: observation, verdict: verdict, used: used, excess: inputs.Excess,
+		announceType: inputs.AnnounceType,
+	}, nil
 }
 
 // groupStatus returns the status that a ServiceGroup is to have.
@@ -183,7 +191,8 @@ func groupStatus(sg *v1.ServiceGroup, inputs *groupInputs) v1.ServiceGroupStatus
 	}
 	ready := metav1.Condition{
 		Type: v1.ConditionReady, Status: metav1.ConditionTrue, ObservedGeneration: sg.Generation,
-		Reason: verdict.Reason, Message: textlimit.Shorten(strings.Join(append([]string{verdict.Message}, verdict.Warnings...), "; "), maxMessage),
+		Reason:  verdict.Reason,
+		Message: textlimit.Shorten(strings.Join(append([]string{verdict.Message}, verdict.Warnings...), "; "), maxMessage),
 	}
 	if !verdict.Ready() {
 		ready.Status = metav1.ConditionFalse

@@ -14,7 +14,9 @@ import (
 
 // StrandedAddresses returns the addresses of Services that a node could announce under the
 // LBNodeAgents before a change, and that no node could announce under those after it.
-func StrandedAddresses(ctx context.Context, c client.Reader, namespace string, isDefault bool, before, after []v1.LBNodeAgent) ([]placement.Address, error) {
+func StrandedAddresses(
+	ctx context.Context, c client.Reader, namespace string, isDefault bool, before, after []v1.LBNodeAgent,
+) ([]placement.Address, error) {
 	cluster, err := gatherExceptEndpoints(ctx, c, namespace)
 	if err != nil {
 		return nil, err

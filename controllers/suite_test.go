@@ -174,9 +174,9 @@ func noIPAM(c client.Client) *controllers.ExternalIPAM {
 }
 
 // newManager is a manager with all reconcilers.
-func newManager(ctx context.Context, options ctrl.Options, config *rest.Config, live *controllers.Liveness) (
-	ctrl.Manager, error,
-) {
+func newManager(
+	ctx context.Context, options ctrl.Options, config *rest.Config, live *controllers.Liveness,
+) (ctrl.Manager, error) {
 	options.Cache.ByObject = slimKinds()
 	mgr, err := ctrl.NewManager(config, options)
 	if err != nil {

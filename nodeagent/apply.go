@@ -88,7 +88,9 @@ func (r *application) remove(ctx context.Context, op plan.Operation) error {
 func (r *application) withdraw(ctx context.Context, op plan.Operation) error {
 	err := r.remove(ctx, op)
 	if err != nil {
-		r.outcomes.Stranded[op.Address.Prefix.Addr()] = plan.StillAnnouncedResult(&plan.Desired{Interface: op.Address.Interface}, plan.ReasonWithdrawFailed, err)
+		r.outcomes.Stranded[op.Address.Prefix.Addr()] = plan.StillAnnouncedResult(
+			&plan.Desired{Interface: op.Address.Interface}, plan.ReasonWithdrawFailed, err,
+		)
 	}
 	return err
 }

@@ -65,7 +65,9 @@ func (g *defender) questionOf(iface string, addr netip.Addr, previousMACs []stri
 	defer g.mu.Unlock()
 	q := g.question(iface, addr, previousMACs)
 	// A node that may have the address is heard, also where it is the gateway of the others.
-	q.IgnoredMACs = slices.DeleteFunc(slices.Clone(gateways), func(mac neigh.MAC) bool { return slices.Contains(q.NodeMACs, mac) })
+	q.IgnoredMACs = slices.DeleteFunc(
+		slices.Clone(gateways), func(mac neigh.MAC) bool { return slices.Contains(q.NodeMACs, mac) },
+	)
 	return q
 }
 

@@ -55,9 +55,12 @@ func (a *Agent) loadCheckpoint() {
 	}
 	a.defender.restoreYields(c.Yields)
 	if c.LBNodeAgent == a.LBNodeAgent {
-		agent := &purelbv1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Name: c.LBNodeAgent, Namespace: a.Namespace}, Spec: c.Spec}
+		agent := &purelbv1.LBNodeAgent{
+			ObjectMeta: metav1.ObjectMeta{Name: c.LBNodeAgent, Namespace: a.Namespace}, Spec: c.Spec,
+		}
 		a.state.objects = apiObjects{
-			lbNodeAgent: agent, announcements: c.Announcements, standbys: c.Standbys, common: c.CommonAnnouncements, isOffline: true,
+			lbNodeAgent: agent, announcements: c.Announcements, standbys: c.Standbys, common: c.CommonAnnouncements,
+			isOffline: true,
 		}
 		a.state.memory.Claims = c.Claims
 	}
@@ -111,7 +114,8 @@ func withoutStatuses(announcements []purelbv1.Announcement) []purelbv1.Announcem
 	for i := range announcements {
 		ann := &announcements[i]
 		kept = append(kept, purelbv1.Announcement{
-			ObjectMeta: metav1.ObjectMeta{Name: ann.Name, Namespace: ann.Namespace, UID: ann.UID, Generation: ann.Generation}, Spec: ann.Spec,
+			ObjectMeta: metav1.ObjectMeta{Name: ann.Name, Namespace: ann.Namespace, UID: ann.UID, Generation: ann.Generation},
+			Spec:       ann.Spec,
 		})
 	}
 	return kept
@@ -121,7 +125,9 @@ func withoutStatuses(announcements []purelbv1.Announcement) []purelbv1.Announcem
 // consists of what the API server has, and of what only this node knows.
 type contentID struct{ objects, known string }
 
-func contentIDOf(in plan.Inputs, yields map[netip.Addr]plan.YieldedAddress, claims map[netip.Addr]plan.Claim) contentID {
+func contentIDOf(
+	in plan.Inputs, yields map[netip.Addr]plan.YieldedAddress, claims map[netip.Addr]plan.Claim,
+) contentID {
 	var objects, known strings.Builder
 	add := func(obj client.Object) { fmt.Fprintln(&objects, obj.GetName(), obj.GetUID(), obj.GetGeneration()) }
 	add(in.LBNodeAgent)

@@ -48,7 +48,8 @@ type defender struct {
 
 func newDefender(a *Agent) *defender {
 	return &defender{
-		kernel: a.Kernel, neighbours: a.Neighbours, announcer: a.announcer, freshness: a.freshness, metrics: a.Metrics, wake: a.wake,
+		kernel: a.Kernel, neighbours: a.Neighbours, announcer: a.announcer, freshness: a.freshness, metrics: a.Metrics,
+		wake:            a.wake,
 		carrierReturned: make(chan struct{}, 1), yielded: make(chan struct{}, 1),
 		gateways: newGatewayCache(a.Kernel), defence: plan.NewDefence(),
 		stopListening: map[string]context.CancelFunc{}, isUp: map[string]bool{}, wakes: pacing.Batch{Gap: wakeGap},
@@ -167,7 +168,9 @@ func (g *defender) restoreYields(yields map[netip.Addr]plan.YieldedAddress) {
 
 // unlessYielded changes an address that the node is to have, unless the agent has yielded it:
 // then it returns the Result. Nothing yields the address meanwhile.
-func (g *defender) unlessYielded(d *plan.Desired, isReclaim bool, change func() error) (result plan.Result, isDone bool, err error) {
+func (g *defender) unlessYielded(
+	d *plan.Desired, isReclaim bool, change func() error,
+) (result plan.Result, isDone bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	result, isAllowed := g.defence.MayHave(d, isReclaim, time.Now())
@@ -261,7 +264,9 @@ func (g *defender) react(ctx context.Context, r plan.Reaction) {
 	if r.Contested != "" {
 		g.metrics.conflicts.Inc()
 		if r.MayLog {
-			log.FromContext(ctx).Info("Another station claims an address of this node", "address", addr, "interface", iface, "mac", r.Contested)
+			log.FromContext(ctx).Info(
+				"Another station claims an address of this node", "address", addr, "interface", iface, "mac", r.Contested,
+			)
 		}
 		g.wakeWorker()
 	}
@@ -300,7 +305,10 @@ func (g *defender) withdrawYielded(ctx context.Context, r plan.Reaction) {
 	case err != nil:
 		logger.Error(err, "An address could not be yielded to another station, which claims it and answers for it")
 	default:
-		logger.Info("Yielded an address to another station, which claims it and answers for it", "address", addr, "interface", iface, "mac", r.YieldTo)
+		logger.Info(
+			"Yielded an address to another station, which claims it and answers for it", "address", addr, "interface", iface,
+			"mac", r.YieldTo,
+		)
 	}
 	pacing.Signal(g.yielded)
 	g.wakeWorker()

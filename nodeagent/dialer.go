@@ -20,7 +20,9 @@ func NewDialer() *connrotation.Dialer {
 func endUnacknowledged(_, _ string, c syscall.RawConn) error {
 	var failed error
 	err := c.Control(func(fd uintptr) {
-		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unacknowledgedTimeout.Milliseconds()))
+		failed = unix.SetsockoptInt(
+			int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unacknowledgedTimeout.Milliseconds()),
+		)
 	})
 	return errors.Join(err, failed)
 }

@@ -41,7 +41,8 @@ type heartbeat struct {
 
 func newHeartbeat(a *Agent) *heartbeat {
 	return &heartbeat{
-		client: a.Client, lease: client.ObjectKey{Namespace: a.Namespace, Name: purelbv1.LeasePrefix + a.NodeName}, node: a.NodeName,
+		client: a.Client, lease: client.ObjectKey{Namespace: a.Namespace, Name: purelbv1.LeasePrefix + a.NodeName},
+		node:      a.NodeName,
 		freshness: a.freshness, watchdog: a.watchdog, syncLive: a.syncLive, isCacheFilled: a.isCacheFilled.Load,
 		report: a.reporter.changed, reconnect: a.Reconnect,
 	}

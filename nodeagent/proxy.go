@@ -41,7 +41,10 @@ func (HTTPProxy) Serves(ctx context.Context, addrs []netip.Addr, virtual netip.A
 	answers := make(chan proxyAnswer, len(addrs))
 	var wait sync.WaitGroup
 	for _, addr := range addrs {
-		wait.Go(func() { answers <- askProxy(ctx, client, netip.AddrPortFrom(addr, uint16(port))) }) //nolint:gosec // the CRD takes no others
+		wait.Go(func() {
+			at := netip.AddrPortFrom(addr, uint16(port)) //nolint:gosec // the CRD takes no others
+			answers <- askProxy(ctx, client, at)
+		})
 	}
 	wait.Wait()
 	close(answers)

@@ -68,7 +68,8 @@ func spreadOf(before, after *purelbv1.AnnouncementStatus, shared []purelbv1.Comm
 			revision, spreadOver = c.Revision, time.Duration(c.ReportSpreadSeconds)*time.Second
 		}
 	}
-	if spreadOver == 0 || before.CommonAnnouncementsRevision == nil || before.ObservedGeneration != after.ObservedGeneration ||
+	if spreadOver == 0 || before.CommonAnnouncementsRevision == nil ||
+		before.ObservedGeneration != after.ObservedGeneration ||
 		!equality.Semantic.DeepEqual(before.Addresses, after.Addresses) ||
 		!equality.Semantic.DeepEqual(before.Interfaces, after.Interfaces) {
 		return 0

@@ -30,7 +30,9 @@ func ManagerOptions(nodeName, namespace, lbNodeAgent string) (ctrl.Options, erro
 	}
 	mapper := meta.NewDefaultRESTMapper(nil)
 	// The cache looks up the kinds of lists by themselves.
-	for _, kind := range []string{"Announcement", "AnnouncementList", "CommonAnnouncement", "CommonAnnouncementList", "LBNodeAgent", "LBNodeAgentList"} {
+	for _, kind := range []string{
+		"Announcement", "AnnouncementList", "CommonAnnouncement", "CommonAnnouncementList", "LBNodeAgent", "LBNodeAgentList",
+	} {
 		mapper.Add(purelbv1.GroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
 	mapper.Add(coordinationv1.SchemeGroupVersion.WithKind("Lease"), meta.RESTScopeNamespace)
@@ -42,9 +44,15 @@ func ManagerOptions(nodeName, namespace, lbNodeAgent string) (ctrl.Options, erro
 			DefaultTransform: cache.TransformStripManagedFields(),
 			NewInformer:      informer.NewPersistent,
 			ByObject: map[client.Object]cache.ByObject{
-				&purelbv1.Announcement{}:       {Namespaces: inNamespace, Field: fields.OneTermEqualSelector("spec.nodeName", nodeName)},
-				&purelbv1.CommonAnnouncement{}: {Namespaces: inNamespace, Field: fields.OneTermEqualSelector("spec.lbNodeAgent", lbNodeAgent)},
-				&purelbv1.LBNodeAgent{}:        {Namespaces: inNamespace, Field: fields.OneTermEqualSelector("metadata.name", lbNodeAgent)},
+				&purelbv1.Announcement{}: {
+					Namespaces: inNamespace, Field: fields.OneTermEqualSelector("spec.nodeName", nodeName),
+				},
+				&purelbv1.CommonAnnouncement{}: {
+					Namespaces: inNamespace, Field: fields.OneTermEqualSelector("spec.lbNodeAgent", lbNodeAgent),
+				},
+				&purelbv1.LBNodeAgent{}: {
+					Namespaces: inNamespace, Field: fields.OneTermEqualSelector("metadata.name", lbNodeAgent),
+				},
 			},
 		},
 	}, nil
@@ -75,7 +83,8 @@ func (a *Agent) SetupWithManager(mgr ctrl.Manager) error {
 	a.loadCheckpoint()
 	watchAPI := func(ctx context.Context) error { return a.watchAPI(ctx, mgr.GetCache()) }
 	runnables := []manager.Runnable{
-		a, manager.RunnableFunc(watchAPI), manager.RunnableFunc(a.watchKernel), a.announcer, a.defender, a.watching, a.reporter, newHeartbeat(a),
+		a, manager.RunnableFunc(watchAPI), manager.RunnableFunc(a.watchKernel), a.announcer, a.defender, a.watching,
+		a.reporter, newHeartbeat(a),
 	}
 	for _, s := range a.savers() {
 		runnables = append(runnables, s)

@@ -96,7 +96,9 @@ func (w *watchdog) checkBlocked() error {
 	case isStuckSince(w.syncBegan, now):
 		return fmt.Errorf("the agent is stuck: a sync has been running for %s", now.Sub(w.syncBegan).Truncate(time.Second))
 	case isStuckSince(w.emptyItemSince, now):
-		return fmt.Errorf("the agent is stuck: its worker has taken nothing for %s", now.Sub(w.emptyItemSince).Truncate(time.Second))
+		return fmt.Errorf(
+			"the agent is stuck: its worker has taken nothing for %s", now.Sub(w.emptyItemSince).Truncate(time.Second),
+		)
 	}
 	return nil
 }
@@ -111,9 +113,13 @@ func (w *watchdog) check() error {
 	now := time.Now()
 	switch {
 	case isStuckSince(w.failingSince, now):
-		return fmt.Errorf("the agent is stuck: no sync has completed for %s: %w", now.Sub(w.failingSince).Truncate(time.Second), w.failure)
+		return fmt.Errorf(
+			"the agent is stuck: no sync has completed for %s: %w", now.Sub(w.failingSince).Truncate(time.Second), w.failure,
+		)
 	case w.completedAt.IsZero() && now.Sub(w.startedAt) > startTimeout:
-		return fmt.Errorf("the agent is stuck: no sync has completed since it started %s ago", now.Sub(w.startedAt).Truncate(time.Second))
+		return fmt.Errorf(
+			"the agent is stuck: no sync has completed since it started %s ago", now.Sub(w.startedAt).Truncate(time.Second),
+		)
 	}
 	return nil
 }

@@ -65,8 +65,9 @@ type watchedLink struct {
 
 func newWatching(a *Agent) *watching {
 	return &watching{
-		nodeName: a.NodeName, openExchange: a.OpenExchange, neighbours: a.Neighbours, defender: a.defender, freshness: a.freshness,
-		metrics: a.Metrics, wake: a.wake,
+		nodeName: a.NodeName, openExchange: a.OpenExchange, neighbours: a.Neighbours, defender: a.defender,
+		freshness: a.freshness,
+		metrics:   a.Metrics, wake: a.wake,
 		links: map[string]*watchedLink{}, claims: map[netip.Addr]plan.Claim{}, wakes: pacing.Batch{Gap: time.Second},
 	}
 }
@@ -111,7 +112,9 @@ func (w *watching) set(standbys []purelbv1.Announcement, settings watch.Settings
 	for key, target := range targets {
 		l := w.links[key.Interface]
 		if l == nil {
-			l = &watchedLink{iface: key.Interface, settings: settings, watchers: map[watch.Key]*watch.Watcher{}, reasons: map[watch.Key]string{}}
+			l = &watchedLink{
+				iface: key.Interface, settings: settings, watchers: map[watch.Key]*watch.Watcher{}, reasons: map[watch.Key]string{},
+			}
 			w.links[key.Interface] = l
 			w.run(l)
 		}

@@ -139,7 +139,9 @@ func (a *Agent) watchAPI(ctx context.Context, informers cache.Informers) error {
 		},
 	}
 	var haveSynced []toolscache.InformerSynced
-	for _, kind := range []client.Object{&purelbv1.Announcement{}, &purelbv1.CommonAnnouncement{}, &purelbv1.LBNodeAgent{}} {
+	for _, kind := range []client.Object{
+		&purelbv1.Announcement{}, &purelbv1.CommonAnnouncement{}, &purelbv1.LBNodeAgent{},
+	} {
 		informer, err := informers.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
 		if err != nil {
 			return fmt.Errorf("watch objects of %T: %w", kind, err)
@@ -160,7 +162,9 @@ func (a *Agent) watchAPI(ctx context.Context, informers cache.Informers) error {
 // watchKernel wakes the worker when what the kernel holds changes, until ctx ends.
 func (a *Agent) watchKernel(ctx context.Context) error {
 	if err := a.Kernel.Watch(ctx, func() { pacing.Signal(a.wake) }); err != nil {
-		log.FromContext(ctx).Error(err, "The kernel is not watched: what others change is put right only when lifetimes are renewed")
+		log.FromContext(ctx).Error(
+			err, "The kernel is not watched: what others change is put right only when lifetimes are renewed",
+		)
 	}
 	return nil
 }
@@ -198,7 +202,8 @@ func (a *Agent) syncKnown(ctx context.Context) (time.Duration, error) {
 // the worker.
 func (a *Agent) syncLive(ctx context.Context) error {
 	done := make(chan error, 1)
-	a.listRequests <- listRequest{timeout: min(a.freshness.renewalPeriod(), requestTimeout), done: done} // there is one heartbeat
+	// there is one heartbeat
+	a.listRequests <- listRequest{timeout: min(a.freshness.renewalPeriod(), requestTimeout), done: done}
 	select {
 	case err := <-done:
 		return err
@@ -354,7 +359,9 @@ func (a *Agent) report(inputs plan.Inputs, decision plan.Decision, conclusion pl
 func (a *Agent) logMissing(ctx context.Context, objects apiObjects) {
 	isMissing := objects.lbNodeAgent == nil && len(objects.announcements) > 0
 	if isMissing && !a.state.isMissingLogged {
-		log.FromContext(ctx).Info("There is no such LBNodeAgent: changing nothing until there is", "lbnodeagent", a.LBNodeAgent)
+		log.FromContext(ctx).Info(
+			"There is no such LBNodeAgent: changing nothing until there is", "lbnodeagent", a.LBNodeAgent,
+		)
 	}
 	a.state.isMissingLogged = isMissing
 }

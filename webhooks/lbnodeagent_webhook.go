@@ -93,7 +93,9 @@ func (w *lbNodeAgents) ValidateDelete(ctx context.Context, a *v1.LBNodeAgent) (a
 
 // admitWithdrawal refuses, or adds a warning about, addresses that would have no node any more to
 // announce them if an LBNodeAgent were changed to after or, where before is nil, created.
-func (w *lbNodeAgents) admitWithdrawal(ctx context.Context, before, after *v1.LBNodeAgent, warnings admission.Warnings) (admission.Warnings, error) {
+func (w *lbNodeAgents) admitWithdrawal(
+	ctx context.Context, before, after *v1.LBNodeAgent, warnings admission.Warnings,
+) (admission.Warnings, error) {
 	inUse, err := w.strandedBy(ctx, before, after)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)

@@ -38,7 +38,9 @@ type subjectReviewer interface {
 // The webhooks recognise the namespace controller under any name: it may finalize every
 // namespace, and it may not change objects of the resource. Administrators may do both, so
 // their deletions are checked.
-func isByNamespaceController(ctx context.Context, reviews subjectReviewer, resource schema.GroupResource, namespace string) (bool, error) {
+func isByNamespaceController(
+	ctx context.Context, reviews subjectReviewer, resource schema.GroupResource, namespace string,
+) (bool, error) {
 	req, err := admission.RequestFromContext(ctx)
 	if err != nil {
 		return false, fmt.Errorf("read who deletes %s: %w", resource, err)
@@ -46,7 +48,10 @@ func isByNamespaceController(ctx context.Context, reviews subjectReviewer, resou
 	if slices.Contains(namespaceControllerNames, req.UserInfo.Username) {
 		return true, nil
 	}
-	mayFinalize, err := isAllowed(ctx, reviews, req.UserInfo, authorizationv1.ResourceAttributes{Verb: "update", Resource: "namespaces", Subresource: "finalize"})
+	mayFinalize, err := isAllowed(
+		ctx, reviews, req.UserInfo,
+		authorizationv1.ResourceAttributes{Verb: "update", Resource: "namespaces", Subresource: "finalize"},
+	)
 	if err != nil || !mayFinalize {
 		return false, err
 	}
@@ -57,7 +62,9 @@ func isByNamespaceController(ctx context.Context, reviews subjectReviewer, resou
 }
 
 // isAllowed asks the API server whether an account may do something.
-func isAllowed(ctx context.Context, reviews subjectReviewer, user authenticationv1.UserInfo, what authorizationv1.ResourceAttributes) (bool, error) {
+func isAllowed(
+	ctx context.Context, reviews subjectReviewer, user authenticationv1.UserInfo, what authorizationv1.ResourceAttributes,
+) (bool, error) {
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: user.Username, UID: user.UID, Groups: user.Groups, ResourceAttributes: &what,
 	}}

@@ -63,7 +63,9 @@ func (s *server) Start(ctx context.Context) error {
 		s.options.TLS(config)
 	}
 	if config.GetCertificate == nil {
-		watcher, err := certwatcher.New(filepath.Join(s.options.CertDir, "tls.crt"), filepath.Join(s.options.CertDir, "tls.key"))
+		watcher, err := certwatcher.New(
+			filepath.Join(s.options.CertDir, "tls.crt"), filepath.Join(s.options.CertDir, "tls.key"),
+		)
 		if err != nil {
 			return fmt.Errorf("read the certificate of the webhooks: %w", err)
 		}

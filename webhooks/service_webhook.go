@@ -70,13 +70,18 @@ type allowingHandler struct{ admission.Handler }
 func (h allowingHandler) Handle(ctx context.Context, req admission.Request) (response admission.Response) {
 	defer func() {
 		if p := recover(); p != nil {
-			log.FromContext(ctx).Info("Allowed a Service that could not be checked", "namespace", req.Namespace, "name", req.Name, "panic", p)
+			log.FromContext(ctx).Info(
+				"Allowed a Service that could not be checked", "namespace", req.Namespace, "name", req.Name, "panic", p,
+			)
 			response = admission.Allowed("")
 		}
 	}()
 	response = h.Handler.Handle(ctx, req)
 	if !response.Allowed {
-		log.FromContext(ctx).Info("Allowed a Service that could not be checked", "namespace", req.Namespace, "name", req.Name, "answer", response.Result)
+		log.FromContext(ctx).Info(
+			"Allowed a Service that could not be checked", "namespace", req.Namespace, "name", req.Name, "answer",
+			response.Result,
+		)
 		response = admission.Allowed("")
 	}
 	return response

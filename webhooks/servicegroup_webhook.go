@@ -44,7 +44,9 @@ func (w *serviceGroups) ValidateCreate(ctx context.Context, sg *v1.ServiceGroup)
 }
 
 // ValidateUpdate checks a change of a ServiceGroup.
-func (w *serviceGroups) ValidateUpdate(ctx context.Context, before, after *v1.ServiceGroup) (admission.Warnings, error) {
+func (w *serviceGroups) ValidateUpdate(
+	ctx context.Context, before, after *v1.ServiceGroup,
+) (admission.Warnings, error) {
 	a, err := w.admissionWithInUse(ctx)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
@@ -61,7 +63,9 @@ func (w *serviceGroups) ValidateUpdate(ctx context.Context, before, after *v1.Se
 }
 
 // admitBGP checks how the addresses of a ServiceGroup are advertised.
-func (w *serviceGroups) admitBGP(ctx context.Context, a *allocation.Admission, sg *v1.ServiceGroup) (admission.Warnings, field.ErrorList, error) {
+func (w *serviceGroups) admitBGP(
+	ctx context.Context, a *allocation.Admission, sg *v1.ServiceGroup,
+) (admission.Warnings, field.ErrorList, error) {
 	if sg.Namespace != w.Namespace {
 		return nil, nil, nil // the group has no effect
 	}

@@ -13,7 +13,9 @@ import (
 // Verdict is what the webhooks answer about an object that is to be created, or changed if before is
 // not nil, in a cluster that reader reads. It is for programs that predict the answer. An object of
 // which the webhooks are not asked gets none.
-func Verdict(ctx context.Context, reader client.Reader, o Options, before, after client.Object) (admission.Warnings, error) {
+func Verdict(
+	ctx context.Context, reader client.Reader, o Options, before, after client.Object,
+) (admission.Warnings, error) {
 	switch object := after.(type) {
 	case *v1.ServiceGroup:
 		return verdict(ctx, &serviceGroups{reader: reader, Options: o}, before, object)
@@ -27,7 +29,9 @@ func Verdict(ctx context.Context, reader client.Reader, o Options, before, after
 	return nil, nil
 }
 
-func verdict[T client.Object](ctx context.Context, webhook admission.Validator[T], before client.Object, after T) (admission.Warnings, error) {
+func verdict[T client.Object](
+	ctx context.Context, webhook admission.Validator[T], before client.Object, after T,
+) (admission.Warnings, error) {
 	if old, isChange := before.(T); isChange {
 		return webhook.ValidateUpdate(ctx, old, after)
 	}

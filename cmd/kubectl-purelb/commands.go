@@ -156,8 +156,9 @@ func (c *cli) explainCommand() *cobra.Command {
 	explain.AddCommand(&cobra.Command{
 		Use:     "service NAME",
 		Aliases: []string{"svc"},
-		Short:   "Tell the story of a Service: its group, its addresses, who holds them, why no other node does, and what it waits for",
-		Args:    cobra.ExactArgs(1),
+		Short: "Tell the story of a Service: its group, its addresses, who holds them, why no other node does, and what " +
+			"it waits for",
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			namespace, _, err := c.config.ToRawKubeConfigLoader().Namespace()
 			if err != nil {
@@ -264,7 +265,8 @@ do what they are asked to do.`,
 			},
 		},
 		&cobra.Command{
-			Use: "lose [NODE]", Short: "What would happen if a node died; without NODE, of each node: is the cluster N-1 safe?", Args: cobra.MaximumNArgs(1),
+			Use: "lose [NODE]", Short: "What would happen if a node died; without NODE, of each node: is the cluster N-1 safe?",
+			Args: cobra.MaximumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				return c.printPlans(cmd.Context(), func(_ context.Context, cluster *plugin.Cluster) (*plugin.PlanList, error) {
 					if len(args) == 0 {
@@ -275,7 +277,8 @@ do what they are asked to do.`,
 			},
 		},
 		&cobra.Command{
-			Use: "apply FILE…", Short: "What applying ServiceGroups, LBNodeAgents and BGPPeers would do; - is standard input", Args: cobra.MinimumNArgs(1),
+			Use: "apply FILE…", Short: "What applying ServiceGroups, LBNodeAgents and BGPPeers would do; - is standard input",
+			Args: cobra.MinimumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				files, err := plugin.ReadFiles(args, c.in)
 				if err != nil {
@@ -430,6 +433,8 @@ func (c *cli) versionCommand() *cobra.Command {
 			return c.report(versions, versions.Unread, false)
 		},
 	}
-	command.Flags().BoolVar(&clientOnly, "client", false, "print the version of the plugin alone, without asking the API server")
+	command.Flags().BoolVar(
+		&clientOnly, "client", false, "print the version of the plugin alone, without asking the API server",
+	)
 	return command
 }

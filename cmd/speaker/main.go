@@ -86,9 +86,14 @@ func newCommand() *cobra.Command {
 	f.StringVar(&o.nodeName, "node-name", "", "name of the node on which the speaker runs")
 	f.StringVar(&o.namespace, "namespace", "purelb-system", "namespace of the manager and of the NodeRoutings")
 	f.StringVar(&o.stateDir, "state-dir", "/var/lib/purelb", "folder for the checkpoint and the lock")
-	f.StringVar(&o.passwordDir, "password-dir", "/etc/purelb/passwords", "folder with the passwords of neighbours, a file each")
+	f.StringVar(
+		&o.passwordDir, "password-dir", "/etc/purelb/passwords", "folder with the passwords of neighbours, a file each",
+	)
 	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":7474", "address on which to serve metrics; 0 to serve none")
-	f.BoolVar(&o.metricsSecure, "metrics-secure", true, "serve metrics over HTTPS, and only to clients that the API server authenticates and authorizes")
+	f.BoolVar(
+		&o.metricsSecure, "metrics-secure", true,
+		"serve metrics over HTTPS, and only to clients that the API server authenticates and authorizes",
+	)
 	f.StringVar(&o.health, "health-probe-bind-address", ":7475", "address on which to serve /healthz and /readyz")
 	f.StringVar(&o.logLevel, "log-level", "info", "least severe level to log: error, info or debug")
 	return cmd
@@ -127,13 +132,19 @@ func run(ctx context.Context, o options) error {
 		ProxyIsHealthy: proxyIsHealthy, Metrics: speaker.NewMetrics(metrics.Registry),
 		NodeName: o.nodeName, Namespace: o.namespace, StateDir: o.stateDir, PasswordDir: o.passwordDir,
 	}
-	trimmer := footprint.Trimmer{After: startTime, OnError: func(err error) { logger.Error(err, "Cannot give back the memory that only the start needs") }}
+	trimmer := footprint.Trimmer{
+		After:   startTime,
+		OnError: func(err error) { logger.Error(err, "Cannot give back the memory that only the start needs") },
+	}
 	// The speaker writes little, but each answer with a list has the version of the whole database.
-	restored := &revision.EndWhenRestored{What: "the list of NodeRoutings", Interval: restoreInterval, Read: func(ctx context.Context) (string, error) {
-		list := &purelbv1.NodeRoutingList{}
-		err := mgr.GetAPIReader().List(ctx, list, client.InNamespace(o.namespace), client.MatchingFields{nodeNameField: o.nodeName})
-		return list.ResourceVersion, err
-	}}
+	restored := &revision.EndWhenRestored{What: "the list of NodeRoutings", Interval: restoreInterval,
+		Read: func(ctx context.Context) (string, error) {
+			list := &purelbv1.NodeRoutingList{}
+			err := mgr.GetAPIReader().List(
+				ctx, list, client.InNamespace(o.namespace), client.MatchingFields{nodeNameField: o.nodeName},
+			)
+			return list.ResourceVersion, err
+		}}
 	if err := errors.Join(
 		mgr.Add(s), mgr.Add(trimmer), mgr.Add(restored),
 		httpserver.AddMetrics(ctx, mgr, o.metricsAddress, o.metricsSecure),
@@ -166,7 +177,10 @@ func newManager(config *rest.Config, o options) (ctrl.Manager, error) {
 			DefaultTransform: cache.TransformStripManagedFields(),
 			NewInformer:      informer.NewPersistent,
 			ByObject: map[client.Object]cache.ByObject{
-				&purelbv1.NodeRouting{}: {Namespaces: map[string]cache.Config{o.namespace: {}}, Field: fields.OneTermEqualSelector(nodeNameField, o.nodeName)},
+				&purelbv1.NodeRouting{}: {
+					Namespaces: map[string]cache.Config{o.namespace: {}},
+					Field:      fields.OneTermEqualSelector(nodeNameField, o.nodeName),
+				},
 			},
 		},
 	})

@@ -82,7 +82,9 @@ func CheckExpression(localInterface string) error {
 // bytes, not letters, and has two names that it never gives (dev_valid_name).
 func validateInterface(name v1.InterfaceName, path *field.Path) field.ErrorList {
 	if len(name) > 15 || name == "." || name == ".." {
-		return field.ErrorList{field.Invalid(path, string(name), "cannot be the name of a network interface: at most 15 bytes, not . or ..")}
+		return field.ErrorList{
+			field.Invalid(path, string(name), "cannot be the name of a network interface: at most 15 bytes, not . or .."),
+		}
 	}
 	return nil
 }
@@ -141,7 +143,11 @@ func AdmitWithdrawal(a *v1.LBNodeAgent, inUse string) (warning, refusal string) 
 	if a.Annotations[v1.AnnotationAllowWithdrawal] == "true" {
 		return leaves + "their agents withdraw them", ""
 	}
-	return "", leaves + fmt.Sprintf("let another LBNodeAgent select nodes that can, or annotate the LBNodeAgent with %s=true, and their agents withdraw them", v1.AnnotationAllowWithdrawal)
+	return "", leaves + fmt.Sprintf(
+		"let another LBNodeAgent select nodes that can, or annotate the LBNodeAgent with %s=true, and their agents "+
+			"withdraw them",
+		v1.AnnotationAllowWithdrawal,
+	)
 }
 
 // SelectionWarnings says on which nodes LBNodeAgent a, about to be written beside all
@@ -173,10 +179,16 @@ func SelectionWarnings(a *v1.LBNodeAgent, all []v1.LBNodeAgent, nodes []corev1.N
 	}
 	const rule = "(a selector comes before none, then the first by name)"
 	for _, other := range slices.Sorted(maps.Keys(taken)) {
-		warnings = append(warnings, fmt.Sprintf("spec.nodeSelector: this LBNodeAgent comes before %s on %s %s", other, listNodes(taken[other]), rule))
+		warnings = append(
+			warnings,
+			fmt.Sprintf("spec.nodeSelector: this LBNodeAgent comes before %s on %s %s", other, listNodes(taken[other]), rule),
+		)
 	}
 	for _, other := range slices.Sorted(maps.Keys(lost)) {
-		warnings = append(warnings, fmt.Sprintf("spec.nodeSelector: LBNodeAgent %s comes before this one on %s %s", other, listNodes(lost[other]), rule))
+		warnings = append(
+			warnings,
+			fmt.Sprintf("spec.nodeSelector: LBNodeAgent %s comes before this one on %s %s", other, listNodes(lost[other]), rule),
+		)
 	}
 	return warnings
 }

@@ -63,7 +63,9 @@ const (
 
 // LabelActionOf decides about the label of a node, whose Announcements are given. isSilent
 // is that the node's agent has not renewed its Lease for long.
-func LabelActionOf(all []v1.LBNodeAgent, node map[string]string, announcements []v1.Announcement, isSilent bool) LabelAction {
+func LabelActionOf(
+	all []v1.LBNodeAgent, node map[string]string, announcements []v1.Announcement, isSilent bool,
+) LabelAction {
 	switch {
 	case node[v1.LabelAgent] == Assign(all, node):
 		return Keep
@@ -86,5 +88,6 @@ func hasWithdrawnAll(announcements []v1.Announcement) bool {
 // HasWithdrawn reports whether an agent reports of an Announcement, as it stands, that the
 // node has nothing of what it asked for.
 func HasWithdrawn(a *v1.Announcement) bool {
-	return len(a.Status.Addresses) == 0 && a.Status.CommonAnnouncementsRevision == nil && a.Status.ObservedGeneration >= a.Generation
+	return len(a.Status.Addresses) == 0 && a.Status.CommonAnnouncementsRevision == nil &&
+		a.Status.ObservedGeneration >= a.Generation
 }

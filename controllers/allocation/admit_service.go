@@ -18,7 +18,8 @@ import (
 // manager reads no others.
 var (
 	UserAnnotations = []string{
-		v1.AnnotationServiceGroup, v1.AnnotationAddresses, v1.AnnotationAllowSharedIP, v1.AnnotationMultiPool, v1.AnnotationAllowLocal,
+		v1.AnnotationServiceGroup, v1.AnnotationAddresses, v1.AnnotationAllowSharedIP, v1.AnnotationMultiPool,
+		v1.AnnotationAllowLocal,
 	}
 	ManagerAnnotations = []string{
 		v1.AnnotationAllocatedBy, v1.AnnotationAllocatedFrom, v1.AnnotationAllocatedKey, v1.AnnotationPoolType,
@@ -35,7 +36,8 @@ const maxUnknown = 10
 
 // RequestsAlike reports whether two versions of a Service ask PureLB for the same.
 func RequestsAlike(before, after *corev1.Service) bool {
-	return equality.Semantic.DeepEqual(before.Spec, after.Spec) && equality.Semantic.DeepEqual(annotationsOfUser(before), annotationsOfUser(after))
+	return equality.Semantic.DeepEqual(before.Spec, after.Spec) &&
+		equality.Semantic.DeepEqual(annotationsOfUser(before), annotationsOfUser(after))
 }
 
 // annotationsOfUser returns the annotations of a Service that have PureLB's prefix and
@@ -53,7 +55,8 @@ func annotationsOfUser(svc *corev1.Service) map[string]string {
 // DependsOnOtherServices reports whether Advise needs InUse for a Service: the Service
 // asks for particular addresses, or to share.
 func DependsOnOtherServices(svc *corev1.Service) bool {
-	return svc.Annotations[v1.AnnotationAddresses] != "" || svc.Annotations[v1.AnnotationAllowSharedIP] != "" || svc.Spec.LoadBalancerIP != ""
+	return svc.Annotations[v1.AnnotationAddresses] != "" || svc.Annotations[v1.AnnotationAllowSharedIP] != "" ||
+		svc.Spec.LoadBalancerIP != ""
 }
 
 // Advise returns warnings for the author of a Service that PureLB serves. A Service is
@@ -72,7 +75,9 @@ func (a *Admission) Advise(svc *corev1.Service) []string {
 	}
 	warnings := adviseOnAnnotations(svc)
 	if svc.Spec.LoadBalancerIP != "" {
-		warnings = append(warnings, fmt.Sprintf("spec.loadBalancerIP is deprecated; use annotation %s", v1.AnnotationAddresses))
+		warnings = append(
+			warnings, fmt.Sprintf("spec.loadBalancerIP is deprecated; use annotation %s", v1.AnnotationAddresses),
+		)
 	}
 	warnings = append(warnings, a.adviseOnExternalIPs(svc)...)
 	inputs := a.Inputs
@@ -100,9 +105,13 @@ func (a *Admission) Advise(svc *corev1.Service) []string {
 // true or false.
 func adviseOnAnnotations(svc *corev1.Service) (warnings []string) {
 	annotations := annotationsOfUser(svc)
-	unknown := slices.DeleteFunc(slices.Sorted(maps.Keys(annotations)), func(name string) bool { return slices.Contains(UserAnnotations, name) })
+	unknown := slices.DeleteFunc(
+		slices.Sorted(maps.Keys(annotations)), func(name string) bool { return slices.Contains(UserAnnotations, name) },
+	)
 	if len(unknown) > maxUnknown {
-		warnings = append(warnings, fmt.Sprintf("%d more annotations %s… are not known", len(unknown)-maxUnknown, annotationPrefix))
+		warnings = append(
+			warnings, fmt.Sprintf("%d more annotations %s… are not known", len(unknown)-maxUnknown, annotationPrefix),
+		)
 		unknown = unknown[:maxUnknown]
 	}
 	known := make([]string, len(UserAnnotations))
@@ -111,14 +120,21 @@ func adviseOnAnnotations(svc *corev1.Service) (warnings []string) {
 	}
 	for _, name := range unknown {
 		if guess, ok := nearestWord(strings.TrimPrefix(name, annotationPrefix), known); ok {
-			warnings = append(warnings, fmt.Sprintf("annotation %s is not known; did you mean %s%s?", name, annotationPrefix, guess))
+			warnings = append(
+				warnings, fmt.Sprintf("annotation %s is not known; did you mean %s%s?", name, annotationPrefix, guess),
+			)
 		} else {
-			warnings = append(warnings, fmt.Sprintf("annotation %s is not known; known are %s", name, strings.Join(UserAnnotations, ", ")))
+			warnings = append(
+				warnings, fmt.Sprintf("annotation %s is not known; known are %s", name, strings.Join(UserAnnotations, ", ")),
+			)
 		}
 	}
 	for _, name := range []string{v1.AnnotationMultiPool, v1.AnnotationAllowLocal} {
 		if value, isSet := annotations[name]; isSet && value != "true" && value != "false" {
-			warnings = append(warnings, fmt.Sprintf(`annotation %s is %q: it must be "true" or "false"`, name, value[:min(len(value), maxGroupName)]))
+			warnings = append(
+				warnings,
+				fmt.Sprintf(`annotation %s is %q: it must be "true" or "false"`, name, value[:min(len(value), maxGroupName)]),
+			)
 		}
 	}
 	return warnings
@@ -129,14 +145,17 @@ func adviseOnAnnotations(svc *corev1.Service) (warnings []string) {
 // among them, may expect to get the address.
 func (a *Admission) adviseOnExternalIPs(svc *corev1.Service) []string {
 	list, _ := requestedAddresses(svc)
-	requested := strings.FieldsFunc(emptyIfLonger(list, maxAddressList), func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
+	requested := strings.FieldsFunc(
+		emptyIfLonger(list, maxAddressList), func(r rune) bool { return r == ',' || unicode.IsSpace(r) },
+	)
 	for _, text := range svc.Spec.ExternalIPs {
 		addr, err := netip.ParseAddr(text)
 		if err != nil || slices.Contains(requested, text) {
 			continue
 		}
 		if group, _, found := a.Catalog.GroupContaining(addr); found {
-			return []string{fmt.Sprintf("spec.externalIPs: %s is in ServiceGroup %s, which does not give or announce it because of this field; "+
+			return []string{fmt.Sprintf("spec.externalIPs: %s is in ServiceGroup %s, which does not give or announce it "+
+				"because of this field; "+
 				"use annotation %s", text, group.Name, v1.AnnotationAddresses)}
 		}
 	}
@@ -160,7 +179,8 @@ func (d *decision) adviseOnOtherNamespaces() []string {
 	}
 	for _, other := range d.InUse.servicesByKey[d.SharingKey] {
 		if !d.isSelf(other) && !d.canShareByNamespace(d.group, other) && d.hasAddressOfFamilies(other) {
-			return []string{fmt.Sprintf("annotation %s: ServiceGroup %s does not share across namespaces, and the key is used in another namespace",
+			return []string{fmt.Sprintf("annotation %s: ServiceGroup %s does not share across namespaces, and the key is used "+
+				"in another namespace",
 				v1.AnnotationAllowSharedIP, d.groupName)}
 		}
 	}
@@ -181,7 +201,8 @@ func (d *decision) hasAddressOfFamilies(other *Service) bool {
 // adviseOnTrafficPolicy warns of externalTrafficPolicy Local if the group has Local
 // addresses, of which one node gets all traffic.
 func (d *decision) adviseOnTrafficPolicy(svc *corev1.Service) []string {
-	if svc.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal || d.group == nil || d.group.Type == v1.PoolTypeRemote || d.AnnounceType == nil {
+	if svc.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal || d.group == nil ||
+		d.group.Type == v1.PoolTypeRemote || d.AnnounceType == nil {
 		return nil
 	}
 	if DecidePolicyLocal(svc, d.group.PolicyLocal) == v1.PolicyLocalAllow {
@@ -189,7 +210,8 @@ func (d *decision) adviseOnTrafficPolicy(svc *corev1.Service) []string {
 	}
 	for _, r := range d.group.Ranges {
 		if slices.Contains(d.Families, r.Family()) && d.AnnounceType(r) == v1.AnnounceLocal {
-			return []string{fmt.Sprintf("spec.externalTrafficPolicy: Local is not supported on a Local address, such as those of range %s of ServiceGroup %s: "+
+			return []string{fmt.Sprintf("spec.externalTrafficPolicy: Local is not supported on a Local address, such as those "+
+				"of range %s of ServiceGroup %s: "+
 				"one node gets all traffic. It is set to Cluster; to keep Local, and the address on a node with an endpoint, "+
 				"set annotation %s to \"true\"", r, d.groupName, v1.AnnotationAllowLocal)}
 		}

@@ -85,7 +85,8 @@ func (a *Admission) warnOfOverride(sg *v1.ServiceGroup) []string {
 		return nil
 	}
 	slices.Sort(services)
-	return []string{fmt.Sprintf("spec.policyLocal: externalTrafficPolicy Local of %s (%s) is set to Cluster where an address is Local or shared",
+	return []string{fmt.Sprintf("spec.policyLocal: externalTrafficPolicy Local of %s (%s) is set to Cluster where an "+
+		"address is Local or shared",
 		countOf(len(services), "Service"), textlimit.List(services, maxNamed, ", "))}
 }
 
@@ -152,7 +153,10 @@ func (s allocatedAddresses) String() string {
 }
 
 func (s allocatedAddresses) refusal(changedType string) string {
-	cure := fmt.Sprintf("annotate the ServiceGroup with %s=true, and they stay as they are until their Services go", v1.AnnotationAllowOrphans)
+	cure := fmt.Sprintf(
+		"annotate the ServiceGroup with %s=true, and they stay as they are until their Services go",
+		v1.AnnotationAllowOrphans,
+	)
 	if changedType != "" {
 		return fmt.Sprintf("%s with %s: make another ServiceGroup instead, or %s", changedType, s, cure)
 	}
@@ -190,7 +194,8 @@ func (a *Admission) countAllocated(sg *v1.ServiceGroup, counts func(netip.Addr) 
 	inGroup := addressesOf(group.Ranges)
 	return a.InUse.allocatedWhere(func(s *Service, addr netip.Addr) bool {
 		// What an external system has allocated counts wherever it was last seen.
-		isOfGroup := inGroup.Contains(addr) || group.IsExternal() && s.Allocated.Group == sg.Name && s.Allocated.Type == group.Type
+		isOfGroup := inGroup.Contains(addr) ||
+			group.IsExternal() && s.Allocated.Group == sg.Name && s.Allocated.Type == group.Type
 		return isOfGroup && counts(addr)
 	})
 }

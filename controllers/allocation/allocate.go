@@ -110,7 +110,8 @@ func (r *Result) AddressesToShow(svc *corev1.Service) []netip.Addr {
 	}
 	withdrawn := RecordOf(svc).Addresses
 	return slices.DeleteFunc(ShownAddresses(svc), func(a netip.Addr) bool {
-		return slices.Contains(withdrawn, a) || slices.ContainsFunc(r.LostAddresses, func(l LostAddress) bool { return l.Address == a })
+		return slices.Contains(withdrawn, a) ||
+			slices.ContainsFunc(r.LostAddresses, func(l LostAddress) bool { return l.Address == a })
 	})
 }
 
@@ -225,10 +226,13 @@ func (d *decision) allocateFamilies() Result {
 	if result, isRefused := d.refuseFor(&missing, len(addrs) > 0); isRefused {
 		return result
 	}
-	result := Result{Addresses: addrs, Group: d.group.Name, Type: d.group.Type, Reason: v1.ReasonAllocated, IPAMRequests: d.ipamRequests}
+	result := Result{
+		Addresses: addrs, Group: d.group.Name, Type: d.group.Type, Reason: v1.ReasonAllocated, IPAMRequests: d.ipamRequests,
+	}
 	result.Message = JoinAddresses(addrs) + " from pool " + d.group.Name
 	if len(missing.families) > 0 {
-		result.Message += fmt.Sprintf("; by PreferDualStack it gets an %s address, too, as soon as ServiceGroup %s has one that is free",
+		result.Message += fmt.Sprintf("; by PreferDualStack it gets an %s address, too, as soon as ServiceGroup %s has one "+
+			"that is free",
 			strings.Join(missing.families, " and an "), d.groupName)
 	}
 	result.Key, result.Ports = d.SharingKey, d.portsToRecord()
@@ -274,7 +278,9 @@ func (d *decision) refuseFor(missing *shortage, hasSome bool) (result Result, is
 		// What was offered for the other family is released, and requested no more as long as
 		// this one has none: it would be allocated and released at each look.
 	case d.isPending:
-		result = d.keepAllocation(refuse(v1.ReasonWaitingForIPAM, "the IPAM system of ServiceGroup %s has not answered yet", d.groupName))
+		result = d.keepAllocation(refuse(
+			v1.ReasonWaitingForIPAM, "the IPAM system of ServiceGroup %s has not answered yet", d.groupName,
+		))
 		result.IPAMRequests, result.IsPending = d.ipamRequests, true
 		return result, true
 	case isRefused && missing.outstanding != nil:
@@ -284,7 +290,10 @@ func (d *decision) refuseFor(missing *shortage, hasSome bool) (result Result, is
 	}
 	if isRefused {
 		result = d.keepAllocation(cmp.Or(missing.refused,
-			refuse(v1.ReasonExhausted, "ServiceGroup %s has no free %s address", d.groupName, strings.Join(missing.exhausted, " and no free "))))
+			refuse(
+				v1.ReasonExhausted, "ServiceGroup %s has no free %s address", d.groupName,
+				strings.Join(missing.exhausted, " and no free "),
+			)))
 		result.IPAMRequests = d.refusedIPAMRequests
 	}
 	return result, isRefused

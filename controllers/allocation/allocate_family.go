@@ -115,9 +115,11 @@ func (d *decision) fillSlot(s slot) (netip.Addr, *refusal) {
 	keyAddress, keyService := d.addressOfKey(s)
 	reserved, isReserved := d.reservedAddress(d.group, s.accepts)
 	switch {
-	case s.requested.IsValid() && keyService != nil && keyAddress != s.requested && !slices.Contains(keyService.Addresses, s.requested):
-		return netip.Addr{}, refuse(v1.ReasonSharingRefused, "%s: %s is not what the sharing key %q stands for, which is %s of %s",
-			d.RequestedAddressesIn, s.requested, d.SharingKey, keyAddress, keyService.nameFor(d.Namespace))
+	case s.requested.IsValid() && keyService != nil && keyAddress != s.requested &&
+		!slices.Contains(keyService.Addresses, s.requested):
+		return netip.Addr{},
+			refuse(v1.ReasonSharingRefused, "%s: %s is not what the sharing key %q stands for, which is %s of %s",
+				d.RequestedAddressesIn, s.requested, d.SharingKey, keyAddress, keyService.nameFor(d.Namespace))
 	case isReserved && keyService == nil:
 		return reserved, nil
 	case s.requested.IsValid():
@@ -141,7 +143,8 @@ func (d *decision) fillWithAny(s slot) (netip.Addr, *refusal) {
 		return a, nil
 	}
 	if s.isOfOneRange {
-		return netip.Addr{}, refuse(v1.ReasonExhausted, "range %s of ServiceGroup %s has no free address", s.ranges[0], d.groupName)
+		return netip.Addr{},
+			refuse(v1.ReasonExhausted, "range %s of ServiceGroup %s has no free address", s.ranges[0], d.groupName)
 	}
 	return netip.Addr{}, refuse(v1.ReasonExhausted, "ServiceGroup %s has no free %s address", d.groupName, s.family)
 }
@@ -164,14 +167,20 @@ func (d *decision) requestAddress(request IPAMRequest) (netip.Addr, *refusal) {
 		d.isPending = true
 		return netip.Addr{}, &refusal{reason: v1.ReasonWaitingForIPAM, isOfExternalSystem: true, isOutstanding: true}
 	case offer.Reason != "":
-		no := &refusal{reason: offer.Reason, message: offer.Message, isOfExternalSystem: true, isOutstanding: offer.isOutstanding()}
+		no := &refusal{
+			reason: offer.Reason, message: offer.Message, isOfExternalSystem: true, isOutstanding: offer.isOutstanding(),
+		}
 		if !no.isOutstanding {
 			d.refusedIPAMRequests = append(d.refusedIPAMRequests, request)
 		}
 		return netip.Addr{}, no
 	}
 	if others := d.otherServicesWith(offer.Address); len(others) > 0 {
-		return netip.Addr{}, refuse(v1.ReasonAddressInUse, "%s, which ServiceGroup %s offers, is in use by %s", offer.Address, d.groupName, others[0].nameFor(d.Namespace))
+		return netip.Addr{},
+			refuse(
+				v1.ReasonAddressInUse, "%s, which ServiceGroup %s offers, is in use by %s", offer.Address, d.groupName,
+				others[0].nameFor(d.Namespace),
+			)
 	}
 	return offer.Address, nil
 }

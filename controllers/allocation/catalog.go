@@ -132,7 +132,9 @@ func (x acceptedRanges) withGroup(group *Group) acceptedRanges {
 // groupOverlapping returns a group that has addresses in common with r, and its range.
 // Of several groups it returns the first by name.
 func (x acceptedRanges) groupOverlapping(r Range) (name string, theirs Range, found bool) {
-	start, _ := slices.BinarySearchFunc(x, r.Addrs.From(), func(a acceptedRange, from netip.Addr) int { return a.r.Addrs.To().Compare(from) })
+	start, _ := slices.BinarySearchFunc(
+		x, r.Addrs.From(), func(a acceptedRange, from netip.Addr) int { return a.r.Addrs.To().Compare(from) },
+	)
 	for _, a := range x[start:] {
 		if r.Addrs.To().Less(a.r.Addrs.From()) {
 			break
@@ -147,7 +149,9 @@ func (x acceptedRanges) groupOverlapping(r Range) (name string, theirs Range, fo
 // judge parses one group and compares it with the groups accepted before.
 func (x acceptedGroups) judge(sg *v1.ServiceGroup) *Verdict {
 	group, warnings, errs := ParseGroup(sg)
-	v := &Verdict{Group: group, Warnings: warnings, Reason: v1.ReasonAccepted, Message: countOf(len(group.Ranges), "range")}
+	v := &Verdict{
+		Group: group, Warnings: warnings, Reason: v1.ReasonAccepted, Message: countOf(len(group.Ranges), "range"),
+	}
 	if len(errs) > 0 {
 		return v.refuse(v1.ReasonInvalid, errs)
 	}
@@ -192,8 +196,9 @@ func (v *Verdict) refuse(reason string, errs field.ErrorList) *Verdict {
 func OutOfScopeVerdict(sg *v1.ServiceGroup, namespace string) *Verdict {
 	group, warnings, errs := ParseGroup(sg)
 	v := &Verdict{Group: group, Warnings: warnings}
-	return v.refuse(v1.ReasonOutOfScope, append(field.ErrorList{field.Invalid(field.NewPath("metadata", "namespace"), sg.Namespace,
-		fmt.Sprintf("only ServiceGroups in namespace %s count: move it there", namespace))}, errs...))
+	return v.refuse(v1.ReasonOutOfScope,
+		append(field.ErrorList{field.Invalid(field.NewPath("metadata", "namespace"), sg.Namespace,
+			fmt.Sprintf("only ServiceGroups in namespace %s count: move it there", namespace))}, errs...))
 }
 
 // GroupContaining returns the accepted group, and its range, that contain address a. Of

@@ -155,10 +155,15 @@ func (d *decision) chooseGroupOfRequestedAddresses() *refusal {
 				return no
 			}
 		} else if !slices.Contains(d.ownAddresses, a) || name == "" {
-			return refuse(v1.ReasonAddressOutsidePool, "%s: %s is in no pool of a ServiceGroup that is ready", d.RequestedAddressesIn, a)
+			return refuse(
+				v1.ReasonAddressOutsidePool, "%s: %s is in no pool of a ServiceGroup that is ready", d.RequestedAddressesIn, a,
+			)
 		}
 		if chosen != "" && chosen != name {
-			return refuse(v1.ReasonInvalid, "%s: %s is of ServiceGroup %s, and %s of %s: ask for addresses of one", d.RequestedAddressesIn, first, chosen, a, name)
+			return refuse(
+				v1.ReasonInvalid, "%s: %s is of ServiceGroup %s, and %s of %s: ask for addresses of one", d.RequestedAddressesIn,
+				first, chosen, a, name,
+			)
 		}
 		chosen, first = name, a
 	}
@@ -189,7 +194,8 @@ func (d *decision) refuseAddressOf(group *Group, a netip.Addr) *refusal {
 // refuseUnallocatable says why no Service gets address a of range r, or returns nil. A
 // Service to which the address is allocated already may keep it, and share it.
 func (d *decision) refuseUnallocatable(a netip.Addr, r Range) *refusal {
-	if d.hasAllocated(a) || slices.ContainsFunc(d.otherServicesWith(a), func(s *Service) bool { return s.hasAllocated(a) }) {
+	if d.hasAllocated(a) ||
+		slices.ContainsFunc(d.otherServicesWith(a), func(s *Service) bool { return s.hasAllocated(a) }) {
 		return nil
 	}
 	if what, isReserved := d.Reserved[a]; isReserved {

@@ -17,7 +17,10 @@ type InUse struct {
 
 // NewInUse indexes Services.
 func NewInUse(services ...*Service) *InUse {
-	u := &InUse{serviceByName: map[string]*Service{}, servicesByAddress: map[netip.Addr][]*Service{}, servicesByKey: map[string][]*Service{}}
+	u := &InUse{
+		serviceByName: map[string]*Service{}, servicesByAddress: map[netip.Addr][]*Service{},
+		servicesByKey: map[string][]*Service{},
+	}
 	for _, s := range services {
 		u.Put(s)
 	}

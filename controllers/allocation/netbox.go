@@ -71,13 +71,16 @@ var dnsNamePattern = regexp.MustCompile(`^[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*\.?$`
 // empty if they have none, or if the name would be longer than NetBox stores.
 func (n *Netbox) DNSNameOf(namespace, name string) string {
 	const maxDNSName = 255
-	return emptyIfLonger(strings.NewReplacer(dnsNameOfService, name, dnsNamespace, namespace).Replace(n.DNSName), maxDNSName)
+	return emptyIfLonger(
+		strings.NewReplacer(dnsNameOfService, name, dnsNamespace, namespace).Replace(n.DNSName), maxDNSName,
+	)
 }
 
 // parseNetbox parses spec.netbox. path is its path.
 func parseNetbox(spec *v1.NetboxPools, path *field.Path) (n *Netbox, warnings []string, errs field.ErrorList) {
 	n = &Netbox{
-		CABundle: spec.CABundle, TokenSecret: spec.TokenSecretRef.Name, TokenKey: spec.TokenSecretRef.Key, Tenant: spec.Tenant,
+		CABundle: spec.CABundle, TokenSecret: spec.TokenSecretRef.Name, TokenKey: spec.TokenSecretRef.Key,
+		Tenant: spec.Tenant,
 		Status: spec.Status, Role: spec.Role, Tags: slices.Clone(spec.Tags), DNSName: spec.DNSName,
 	}
 	isByTenant := spec.V4 == nil && spec.V6 == nil
@@ -97,19 +100,38 @@ func parseNetbox(spec *v1.NetboxPools, path *field.Path) (n *Netbox, warnings []
 		warnings = append(warnings, path.Child("url").String()+": by http, everyone on the way can read the token: use https")
 	}
 	if n.CABundle != "" && !x509.NewCertPool().AppendCertsFromPEM([]byte(n.CABundle)) {
-		errs = append(errs, field.Invalid(path.Child("caBundle"), "…", "has no certificate in PEM form (-----BEGIN CERTIFICATE-----)"))
+		errs = append(
+			errs, field.Invalid(path.Child("caBundle"), "…", "has no certificate in PEM form (-----BEGIN CERTIFICATE-----)"),
+		)
 	}
 	if sample := n.DNSNameOf("namespace", "name"); n.DNSName != "" && !dnsNamePattern.MatchString(sample) {
-		errs = append(errs, field.Invalid(path.Child("dnsName"), n.DNSName, "must be a DNS name, in which only "+dnsNameOfService+" and "+dnsNamespace+" are replaced"))
+		errs = append(
+			errs,
+			field.Invalid(
+				path.Child("dnsName"), n.DNSName,
+				"must be a DNS name, in which only "+dnsNameOfService+" and "+dnsNamespace+" are replaced",
+			),
+		)
 	}
 	var sourceErrs field.ErrorList
 	n.Sources, sourceErrs = parseNetboxSources(spec, path)
 	errs = append(errs, sourceErrs...)
 	if len(n.Sources) == 0 && n.Tenant == "" {
-		errs = append(errs, field.Required(path, "say which addresses Services get: v4, v6, or tenant for the addresses that are reserved for a tenant"))
+		errs = append(
+			errs,
+			field.Required(
+				path, "say which addresses Services get: v4, v6, or tenant for the addresses that are reserved for a tenant",
+			),
+		)
 	}
 	if n.IsByTenant() && n.Status == reservedNetboxStatus {
-		errs = append(errs, field.Invalid(path.Child("status"), n.Status, "is the status of the tenant's free addresses: choose another for those of Services"))
+		errs = append(
+			errs,
+			field.Invalid(
+				path.Child("status"), n.Status,
+				"is the status of the tenant's free addresses: choose another for those of Services",
+			),
+		)
 	}
 	longest := 128
 	if _, hasIPv4 := n.Sources[IPv4]; hasIPv4 {
@@ -152,7 +174,9 @@ func redactURL(s string) string {
 	return "…"
 }
 
-func parseNetboxSources(spec *v1.NetboxPools, path *field.Path) (sources map[Family]NetboxSource, errs field.ErrorList) {
+func parseNetboxSources(
+	spec *v1.NetboxPools, path *field.Path,
+) (sources map[Family]NetboxSource, errs field.ErrorList) {
 	sources = map[Family]NetboxSource{}
 	for _, source := range []struct {
 		spec   *v1.NetboxSource
@@ -169,7 +193,9 @@ func parseNetboxSources(spec *v1.NetboxPools, path *field.Path) (sources map[Fam
 	return sources, errs
 }
 
-func parseNetboxSource(spec *v1.NetboxSource, family Family, path *field.Path) (source NetboxSource, errs field.ErrorList) {
+func parseNetboxSource(
+	spec *v1.NetboxSource, family Family, path *field.Path,
+) (source NetboxSource, errs field.ErrorList) {
 	if spec.Selector != nil {
 		source.Selector = *spec.Selector
 		if source.Selector == (v1.NetboxSelector{}) {
@@ -226,7 +252,9 @@ func (n *Netbox) netboxRanges(status *v1.ServiceGroupStatus) []Range {
 		if err1 != nil || err2 != nil || !n.asksFor(addrs) {
 			continue
 		}
-		r := Range{Addrs: addrs, Subnet: subnet, Mask: n.Mask, PoolText: status.Pools[i].Range, Path: field.NewPath("spec", "netbox")}
+		r := Range{
+			Addrs: addrs, Subnet: subnet, Mask: n.Mask, PoolText: status.Pools[i].Range, Path: field.NewPath("spec", "netbox"),
+		}
 		if r.Mask == 0 || r.Mask > subnet.Addr().BitLen() {
 			r.Mask = subnet.Bits()
 		}
@@ -250,7 +278,8 @@ func (n *Netbox) asksFor(r netipx.IPRange) bool {
 	if len(source.Prefixes) == 0 && len(source.Ranges) == 0 {
 		return true // what the selector finds
 	}
-	return slices.Contains(source.Ranges, r) || slices.ContainsFunc(source.Prefixes, func(p netip.Prefix) bool { return netipx.RangeOfPrefix(p) == r })
+	return slices.Contains(source.Ranges, r) ||
+		slices.ContainsFunc(source.Prefixes, func(p netip.Prefix) bool { return netipx.RangeOfPrefix(p) == r })
 }
 
 // RefuseRange says why Services cannot have the addresses of a range of an external

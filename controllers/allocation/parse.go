@@ -42,8 +42,10 @@ func ParseGroup(sg *v1.ServiceGroup) (group Group, warnings []string, errs field
 		group.Type = v1.PoolTypeRemote
 		warnings, errs = parsePoolSet(&group, &remote.PoolSet, spec.Child("remote"))
 		if group.PolicyLocal == v1.PolicyLocalAllow {
-			warnings = append(warnings, spec.Child("policyLocal").String()+": addresses of remote pools are Virtual, and keep externalTrafficPolicy Local anyway, "+
-				"unless Services share them: Allow is only for those")
+			warnings = append(warnings,
+				spec.Child("policyLocal").String()+
+					": addresses of remote pools are Virtual, and keep externalTrafficPolicy Local anyway, "+
+					"unless Services share them: Allow is only for those")
 		}
 	default:
 		group.Type = v1.PoolTypeNetbox
@@ -52,7 +54,9 @@ func ParseGroup(sg *v1.ServiceGroup) (group Group, warnings []string, errs field
 	}
 	var namespaceErrs, reservationErrs field.ErrorList
 	group.Namespaces, namespaceErrs = parseAllowedNamespaces(sg.Spec.AllowedNamespaces, spec.Child("allowedNamespaces"))
-	group.Reservations, reservationErrs = parseReservations(sg.Spec.Reservations, &group, len(errs) == 0, spec.Child("reservations"))
+	group.Reservations, reservationErrs = parseReservations(
+		sg.Spec.Reservations, &group, len(errs) == 0, spec.Child("reservations"),
+	)
 	return group, warnings, slices.Concat(errs, namespaceErrs, reservationErrs)
 }
 
@@ -109,7 +113,9 @@ func parsePoolSet(group *Group, set *v1.PoolSet, path *field.Path) (warnings []s
 	}
 	addOldestForm(IPv6, len(v6))
 	if len(errs) == 0 && len(group.Ranges) == 0 {
-		errs = append(errs, field.Required(path, "at least one pool is needed: v4pools, v6pools, v4pool, v6pool, or pool with subnet"))
+		errs = append(
+			errs, field.Required(path, "at least one pool is needed: v4pools, v6pools, v4pool, v6pool, or pool with subnet"),
+		)
 	}
 	return warnings, errs
 }
@@ -146,7 +152,8 @@ func parseRange(p poolField, family Family) (Range, string, field.ErrorList) {
 	} else if warning != "" {
 		warning = fmt.Sprintf("%s: %s", p.path.Child("pool"), warning)
 	}
-	return Range{Addrs: addrs, Subnet: subnet, Mask: mask, PoolText: p.pool.Pool, Path: p.path.Child("pool")}, warning, errs
+	return Range{Addrs: addrs, Subnet: subnet, Mask: mask, PoolText: p.pool.Pool, Path: p.path.Child("pool")}, warning,
+		errs
 }
 
 func parseSubnet(s string, family Family) (netip.Prefix, error) {
@@ -283,7 +290,8 @@ func parseDashPool(s string, subnet netip.Prefix) (netipx.IPRange, error) {
 		return netipx.IPRange{}, fmt.Errorf("%s and %s are of different families", first, last)
 	}
 	if last.Less(first) {
-		return netipx.IPRange{}, fmt.Errorf("ends (%s) before it starts (%s)%s", last, first, suggestRange(first, last, subnet))
+		return netipx.IPRange{},
+			fmt.Errorf("ends (%s) before it starts (%s)%s", last, first, suggestRange(first, last, subnet))
 	}
 	return netipx.IPRangeFrom(first, last), nil
 }

@@ -17,7 +17,9 @@ type PortSet []port
 type port uint32
 
 // protocolNames begin with the one for all protocols that Services cannot have.
-var protocolNames = []string{"unknown", string(corev1.ProtocolTCP), string(corev1.ProtocolUDP), string(corev1.ProtocolSCTP)}
+var protocolNames = []string{
+	"unknown", string(corev1.ProtocolTCP), string(corev1.ProtocolUDP), string(corev1.ProtocolSCTP),
+}
 
 // MaxRecordedPorts is how many ports a Service can have that shares an address with a
 // Service of another namespace: a record has room for so many.

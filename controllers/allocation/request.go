@@ -130,7 +130,9 @@ func parseRequestedAddresses(list, where string, families []Family) (map[Family]
 		other, isSecond := byFamily[family]
 		switch {
 		case isSecond && other != addr:
-			errs = append(errs, fmt.Errorf("%s: %s and %s are both %s: ask for one of each family at most", where, other, addr, family))
+			errs = append(
+				errs, fmt.Errorf("%s: %s and %s are both %s: ask for one of each family at most", where, other, addr, family),
+			)
 		case len(families) > 0 && !slices.Contains(families, family):
 			errs = append(errs, fmt.Errorf("%s: %s is %s, which is not in spec.ipFamilies", where, addr, family))
 		default:

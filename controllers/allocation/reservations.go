@@ -124,7 +124,9 @@ func (d *decision) refuseReserved(a netip.Addr) *refusal {
 	if !d.isKeptFrom(&d.Service, a) {
 		return nil
 	}
-	return refuse(v1.ReasonAddressInUse, "%s is reserved for %s: no other Service gets it, and none shares it", a, d.ownerFor(a))
+	return refuse(
+		v1.ReasonAddressInUse, "%s is reserved for %s: no other Service gets it, and none shares it", a, d.ownerFor(a),
+	)
 }
 
 // reservedAddress returns the first address of a group that is kept for the Service, that

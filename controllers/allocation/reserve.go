@@ -169,9 +169,11 @@ func DescribeExcess(group *Group, excess []Excess) string {
 	if len(nodes) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("nodes report more addresses of their own, or gateways, in pools than are reserved for one node: %d of each family and, of those that only "+
+	return fmt.Sprintf("nodes report more addresses of their own, or gateways, in pools than are reserved for one node: "+
+		"%d of each family and, of those that only "+
 		"its agent reports, a quarter of each range; the rest may be allocated (%s): "+
-		"take the nodes' addresses out of the pools or, if the nodes do not have them, look into their agents", maxReserved, textlimit.List(nodes, maxNamed, ", "))
+		"take the nodes' addresses out of the pools or, if the nodes do not have them, look into their agents", maxReserved,
+		textlimit.List(nodes, maxNamed, ", "))
 }
 
 // ReservedWarnings says which addresses of the group no Service gets because nodes use

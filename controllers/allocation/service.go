@@ -91,7 +91,9 @@ func (s *Service) hasAllocated(a netip.Addr) bool { return slices.Contains(s.All
 
 // compareAge orders Services, the older first.
 func (s *Service) compareAge(other *Service) int {
-	return cmp.Or(s.Created.Compare(other.Created), cmp.Compare(s.Namespace, other.Namespace), cmp.Compare(s.Name, other.Name))
+	return cmp.Or(
+		s.Created.Compare(other.Created), cmp.Compare(s.Namespace, other.Namespace), cmp.Compare(s.Name, other.Name),
+	)
 }
 
 // compareSharers orders the Services with one sharing key. The key stands for the
@@ -106,7 +108,8 @@ func compareSharers(s, other *Service) int {
 // namespace. Who adds a port, or changes the key or the policy, does not take an address from
 // a Service of another namespace, however old that one is.
 func (s *Service) keepsTerms() bool {
-	return len(s.Allocated.Ports) == 0 || s.SharingKey == s.Allocated.Key && !s.HasPolicyLocal && s.Allocated.Ports.containsAll(s.Ports)
+	return len(s.Allocated.Ports) == 0 ||
+		s.SharingKey == s.Allocated.Key && !s.HasPolicyLocal && s.Allocated.Ports.containsAll(s.Ports)
 }
 
 // compareUsers orders the Services that have an address in use: the first one keeps

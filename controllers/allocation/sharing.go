@@ -47,16 +47,24 @@ func (d *decision) refuseToJoin(a netip.Addr) *refusal {
 		switch {
 		case !other.IsOurs || !d.sharesByOldKey(other):
 		case other.Namespace != d.Namespace:
-			return refuse(v1.ReasonSharingRefused, "%s is in use by %s, which does not share it by the key of this one yet", a, unnamedService)
+			return refuse(
+				v1.ReasonSharingRefused, "%s is in use by %s, which does not share it by the key of this one yet", a,
+				unnamedService,
+			)
 		default:
-			return refuse(v1.ReasonSharingRefused, "%s is in use by Service %s, which still shares what it has by the key %q", a, other, other.Allocated.Key)
+			return refuse(
+				v1.ReasonSharingRefused, "%s is in use by Service %s, which still shares what it has by the key %q", a, other,
+				other.Allocated.Key,
+			)
 		}
 	}
 	if no := d.refuseToShareWithAll(a); no != nil {
 		return no
 	}
 	if len(others) >= MaxSharers {
-		return refuse(v1.ReasonSharingRefused, "%s is shared by %d Services already: no more than %d can", a, len(others), MaxSharers)
+		return refuse(
+			v1.ReasonSharingRefused, "%s is shared by %d Services already: no more than %d can", a, len(others), MaxSharers,
+		)
 	}
 	return nil
 }
@@ -91,7 +99,10 @@ func (d *decision) refuseToShare(a netip.Addr, other *Service) *refusal {
 		return no
 	}
 	if group, _, _ := d.Catalog.GroupContaining(a); !d.canShareByNamespace(group, other) {
-		return refuse(v1.ReasonSharingRefused, "%s is in use by %s, and its ServiceGroup does not share across namespaces", a, other.nameFor(d.Namespace))
+		return refuse(
+			v1.ReasonSharingRefused, "%s is in use by %s, and its ServiceGroup does not share across namespaces", a,
+			other.nameFor(d.Namespace),
+		)
 	}
 	return nil
 }
@@ -112,13 +123,24 @@ func (d *decision) refuseKeysAndPorts(a netip.Addr, other *Service) *refusal {
 	case other.SharingKey != d.SharingKey && isOfOtherNamespace:
 		return refuse(v1.ReasonSharingRefused, "%s is in use by %s, which does not share it by the key of this one", a, name)
 	case other.SharingKey == "":
-		return refuse(v1.ReasonSharingRefused, "%s is in use by %s, which does not share it: it has no annotation %s", a, name, v1.AnnotationAllowSharedIP)
+		return refuse(
+			v1.ReasonSharingRefused, "%s is in use by %s, which does not share it: it has no annotation %s", a, name,
+			v1.AnnotationAllowSharedIP,
+		)
 	case other.SharingKey != d.SharingKey:
-		return refuse(v1.ReasonSharingRefused, "%s is in use by %s, which shares it by the key %q, not %q", a, name, other.SharingKey, d.SharingKey)
+		return refuse(
+			v1.ReasonSharingRefused, "%s is in use by %s, which shares it by the key %q, not %q", a, name, other.SharingKey,
+			d.SharingKey,
+		)
 	case isOfOtherNamespace && max(len(d.Ports), len(other.Ports)) > MaxRecordedPorts:
-		return refuse(v1.ReasonSharingRefused, "%s cannot be shared with %s: one of the two has more than %d ports", a, name, MaxRecordedPorts)
+		return refuse(
+			v1.ReasonSharingRefused, "%s cannot be shared with %s: one of the two has more than %d ports", a, name,
+			MaxRecordedPorts,
+		)
 	case isOfOtherNamespace && (d.HasPolicyLocal || other.HasPolicyLocal):
-		return refuse(v1.ReasonSharingRefused, "%s cannot be shared with %s: one of the two has externalTrafficPolicy Local", a, name)
+		return refuse(
+			v1.ReasonSharingRefused, "%s cannot be shared with %s: one of the two has externalTrafficPolicy Local", a, name,
+		)
 	}
 	if port := d.Ports.portInCommon(other.Ports); port != "" {
 		return refuse(v1.ReasonPortConflict, "%s cannot be shared with %s: both have port %s", a, name, port)
@@ -214,7 +236,8 @@ func (d *decision) addressOfKey(s slot) (netip.Addr, *Service) {
 
 // isOfSlot reports whether an address is another Service's own and good for a slot.
 func (d *decision) isOfSlot(s slot, other *Service, a netip.Addr) bool {
-	return FamilyOf(a) == s.family && d.ownsAddress(other, a) && (s.contains(a) || !s.isOfOneRange && d.isOrphan(a, other.Allocated.Group))
+	return FamilyOf(a) == s.family && d.ownsAddress(other, a) &&
+		(s.contains(a) || !s.isOfOneRange && d.isOrphan(a, other.Allocated.Group))
 }
 
 // sharingConflict says what is wrong with an address that the Service keeps: another
@@ -227,7 +250,10 @@ func (d *decision) sharingConflict(a netip.Addr) *refusal {
 		}
 		if no.reason == v1.ReasonAddressInUse {
 			no.reason = v1.ReasonSharingRefused
-			no.message += fmt.Sprintf(", too, and this one no longer shares it: give both the same annotation %s, or ask for another address", v1.AnnotationAllowSharedIP)
+			no.message += fmt.Sprintf(
+				", too, and this one no longer shares it: give both the same annotation %s, or ask for another address",
+				v1.AnnotationAllowSharedIP,
+			)
 		}
 		return no
 	}
@@ -245,6 +271,8 @@ func (d *decision) conflictInSlot(s slot, a netip.Addr) *refusal {
 	if keyService == nil || slices.Contains(keyService.Addresses, a) || compareSharers(&d.Service, keyService) < 0 {
 		return nil
 	}
-	return refuse(v1.ReasonSharingRefused, "the sharing key %q stands for %s, which %s has, but this one has %s, and keeps it: to share, ask for %s by annotation %s",
+	return refuse(v1.ReasonSharingRefused,
+		"the sharing key %q stands for %s, which %s has, but this one has %s, and keeps it: to share, ask for %s by "+
+			"annotation %s",
 		d.SharingKey, keyAddress, keyService.nameFor(d.Namespace), a, keyAddress, v1.AnnotationAddresses)
 }

@@ -33,5 +33,8 @@ func countOf(n int, noun string) string {
 
 // DescribeInUse says how many addresses Services have, and names some of these.
 func DescribeInUse(addresses int, services []string) string {
-	return fmt.Sprintf("%s in use by %s (%s)", countOf(addresses, "address"), countOf(len(services), "Service"), textlimit.List(services, maxNamed, ", "))
+	return fmt.Sprintf(
+		"%s in use by %s (%s)", countOf(addresses, "address"), countOf(len(services), "Service"),
+		textlimit.List(services, maxNamed, ", "),
+	)
 }

@@ -43,7 +43,9 @@ type EventMemory struct {
 // The condition names up to three conflicts; others are reported once more.
 func RecallEvents(svc *corev1.Service, places []Place) EventMemory {
 	condition := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAnnounced)
-	listed := strings.Fields(svc.Annotations[v1.AnnotationAnnouncingIPv4] + " " + svc.Annotations[v1.AnnotationAnnouncingIPv6])
+	listed := strings.Fields(
+		svc.Annotations[v1.AnnotationAnnouncingIPv4] + " " + svc.Annotations[v1.AnnotationAnnouncingIPv6],
+	)
 	var announced, conflicts []Place
 	for _, p := range places {
 		switch {
@@ -96,7 +98,8 @@ func announcingEvent(p Place) Event {
 	}
 	return Event{
 		Type: corev1.EventTypeNormal, Reason: reason, Action: "Announce " + p.Address,
-		Note: fmt.Sprintf("Announcing %s from node %s interface %s", p.Address, p.Node, p.Interface), Announcement: p.Announcement,
+		Note:         fmt.Sprintf("Announcing %s from node %s interface %s", p.Address, p.Node, p.Interface),
+		Announcement: p.Announcement,
 	}
 }
 
@@ -158,7 +161,10 @@ func conflictNote(p Place, owner string) string {
 	case v1.StateAnnounced:
 		return fmt.Sprintf("Node %s announces %s, but %s claims it, too", p.Node, p.Address, device)
 	case v1.StateYielded:
-		return fmt.Sprintf("Node %s gave up %s while it was cut off the API server: %s claims it, and answers for it", p.Node, p.Address, device)
+		return fmt.Sprintf(
+			"Node %s gave up %s while it was cut off the API server: %s claims it, and answers for it", p.Node, p.Address,
+			device,
+		)
 	}
 	return fmt.Sprintf("Node %s cannot announce %s: %s answers for it", p.Node, p.Address, device)
 }

@@ -26,7 +26,8 @@ type Override struct {
 const rejectedPrefix = "rejected/"
 
 // cureToKeepLocal ends the sentences that tell how to keep policy Local.
-const cureToKeepLocal = "set annotation " + v1.AnnotationAllowLocal + " to \"true\" or, for all Services of the ServiceGroup, its spec.policyLocal to Allow"
+const cureToKeepLocal = "set annotation " + v1.AnnotationAllowLocal +
+	" to \"true\" or, for all Services of the ServiceGroup, its spec.policyLocal to Allow"
 
 // IsOverrideRejected reports whether a user has set policy Local again after the manager
 // set it to Cluster: then it stays.
@@ -70,7 +71,8 @@ func OverrideOf(svc *corev1.Service, ours bool, policyLocal v1.PolicyLocal, plac
 	}
 	return Override{
 		Annotation: print, ToCluster: true, Event: v1.EventLocalOverride,
-		Message: fmt.Sprintf("Set externalTrafficPolicy to Cluster: %s, and Local would lose what arrives where no endpoint is. "+
+		Message: fmt.Sprintf("Set externalTrafficPolicy to Cluster: %s, and Local would lose what arrives where no "+
+			"endpoint is. "+
 			"To keep Local, %s", reason, cureToKeepLocal),
 	}
 }

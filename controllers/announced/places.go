@@ -29,7 +29,9 @@ type Place struct {
 // are to be announced, sorted. announcements and commons are those that have entries for
 // the Service; announcers are the Announcements of the nodes that announce the shared
 // entries.
-func PlacesOf(service string, announcements []v1.Announcement, commons []v1.CommonAnnouncement, announcers []v1.Announcement) []Place {
+func PlacesOf(
+	service string, announcements []v1.Announcement, commons []v1.CommonAnnouncement, announcers []v1.Announcement,
+) []Place {
 	places := sharedPlaces(service, commons, announcers)
 	for i := range announcements {
 		a := &announcements[i]

@@ -46,7 +46,8 @@ func ChangedServices(before, after *v1.Announcement) []string {
 	var keys []string
 	old, current := placesByAddress(before), placesByAddress(after)
 	for address, p := range old {
-		if now := current[address]; !equality.Semantic.DeepEqual(p.spec, now.spec) || !equality.Semantic.DeepEqual(p.status, now.status) {
+		if now := current[address]; !equality.Semantic.DeepEqual(p.spec, now.spec) ||
+			!equality.Semantic.DeepEqual(p.status, now.status) {
 			keys = append(append(keys, p.spec.Services...), now.spec.Services...)
 		}
 	}
@@ -63,7 +64,8 @@ func ChangedServices(before, after *v1.Announcement) []string {
 // differ between two versions of its Announcement.
 func SharedReportChanged(before, after *v1.Announcement) bool {
 	return (before.Spec.IncludeCommonAnnouncements || after.Spec.IncludeCommonAnnouncements) &&
-		(before.Spec.IncludeCommonAnnouncements != after.Spec.IncludeCommonAnnouncements || !equality.Semantic.DeepEqual(before.Status.CommonAnnouncementsRevision, after.Status.CommonAnnouncementsRevision) ||
+		(before.Spec.IncludeCommonAnnouncements != after.Spec.IncludeCommonAnnouncements ||
+			!equality.Semantic.DeepEqual(before.Status.CommonAnnouncementsRevision, after.Status.CommonAnnouncementsRevision) ||
 			!equality.Semantic.DeepEqual(before.Status.Addresses, after.Status.Addresses))
 }
 
@@ -74,7 +76,8 @@ func ServicesOfSharedReport(before, after *v1.Announcement, commons []v1.CommonA
 	for i := range commons {
 		for k := range commons[i].Spec.Addresses {
 			e := &commons[i].Spec.Addresses[k]
-			old, current := sharedStatus(before, commons[i].Spec.LBNodeAgent, e), sharedStatus(after, commons[i].Spec.LBNodeAgent, e)
+			old, current := sharedStatus(before, commons[i].Spec.LBNodeAgent, e),
+				sharedStatus(after, commons[i].Spec.LBNodeAgent, e)
 			if old.State != current.State || old.Message != current.Message {
 				services = append(services, e.Services...)
 			}

@@ -201,7 +201,8 @@ type pendingRepair struct {
 func NewBroker(o Options) *Broker {
 	return &Broker{
 		Options: o, groups: map[string]*groupState{}, queues: map[endpoint]*queue{},
-		requests: map[requestKey]*requestState{}, releases: map[releaseKey]*pendingRelease{}, repairs: map[releaseKey]*pendingRepair{}, turns: map[string]time.Time{},
+		requests: map[requestKey]*requestState{}, releases: map[releaseKey]*pendingRelease{},
+		repairs: map[releaseKey]*pendingRepair{}, turns: map[string]time.Time{},
 	}
 }
 
@@ -348,9 +349,13 @@ func (b *Broker) lateAnswer(group string, waited time.Duration) (allocation.Offe
 	case g == nil:
 		return waiting(v1.ReasonWaitingForIPAM, "ServiceGroup "+group+" has not been looked at yet"), true
 	case b.queues[g.endpoint].isSlow(b.Now()):
-		return waiting(v1.ReasonIPAMUnavailable, "NetBox "+g.config.URL+" is slow to answer: the Service goes on waiting"), true
+		return waiting(v1.ReasonIPAMUnavailable, "NetBox "+g.config.URL+" is slow to answer: the Service goes on waiting"),
+			true
 	case waited >= queuedAfter:
-		return waiting(v1.ReasonWaitingForIPAM, "others are asking NetBox "+g.config.URL+" for addresses, too: the Service waits for its turn"), true
+		return waiting(
+			v1.ReasonWaitingForIPAM,
+			"others are asking NetBox "+g.config.URL+" for addresses, too: the Service waits for its turn",
+		), true
 	}
 	return allocation.Offer{}, false
 }

@@ -131,7 +131,12 @@ func (b *Broker) request(ctx context.Context, j *job, system System) (conclude f
 	if err == nil {
 		j.hasAsked = true
 		var a netip.Addr
-		a, err = system.Allocate(ctx, Request{Owner: c.owner, Family: request.Family, Address: request.Address, IsShown: request.IsShown, Objection: objection})
+		a, err = system.Allocate(
+			ctx,
+			Request{
+				Owner: c.owner, Family: request.Family, Address: request.Address, IsShown: request.IsShown, Objection: objection,
+			},
+		)
 		if err == nil {
 			j.allocated = a
 		}
@@ -275,7 +280,9 @@ func (b *Broker) repair(ctx context.Context, j *job, system System) (conclude fu
 		}
 		delete(b.repairs, releaseKey{j.group, j.address})
 		if j.hasAsked && !missing.IsHandedOn {
-			b.FoundDifference(j.group, missing.Owner, j.address.String()+" was not recorded as "+missing.Owner.String()+"'s: it is again")
+			b.FoundDifference(
+				j.group, missing.Owner, j.address.String()+" was not recorded as "+missing.Owner.String()+"'s: it is again",
+			)
 		}
 		b.dropDifference(j.group, j.state, j.address)
 	}, err

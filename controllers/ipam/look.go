@@ -27,7 +27,8 @@ func (b *Broker) look(ctx context.Context, j *job, system System) (conclude func
 	}
 	if err == nil { // what Services hold of another group is that group's business
 		report.Records = slices.DeleteFunc(report.Records, func(r Record) bool {
-			return len(held[r.Address]) == 0 && (b.isNeeded(j.group, r.Address) || r.IsForeign && b.isOfAnotherGroup(j.group, r.Address))
+			return len(held[r.Address]) == 0 &&
+				(b.isNeeded(j.group, r.Address) || r.IsForeign && b.isOfAnotherGroup(j.group, r.Address))
 		})
 	}
 	return func(failure *Error) {

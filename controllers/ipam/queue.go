@@ -239,20 +239,25 @@ func (b *Broker) jobsOf(e endpoint) iter.Seq[job] {
 		for key, c := range b.requests {
 			g := b.stateOf(key.request.Group, e)
 			if g != nil && !c.hasAddress() && !yield(job{
-				kind: requestJob, group: key.request.Group, state: g, schedule: &c.schedule, pause: c.pause, requestKey: key, requested: c, turn: b.turns[c.owner.Namespace],
+				kind: requestJob, group: key.request.Group, state: g, schedule: &c.schedule, pause: c.pause, requestKey: key,
+				requested: c, turn: b.turns[c.owner.Namespace],
 			}) {
 				return
 			}
 		}
 		for key, r := range b.releases {
 			g := b.stateOf(key.group, e)
-			if g != nil && !yield(job{kind: releaseJob, group: key.group, state: g, schedule: &r.schedule, release: r, address: key.address}) {
+			if g != nil && !yield(job{
+				kind: releaseJob, group: key.group, state: g, schedule: &r.schedule, release: r, address: key.address,
+			}) {
 				return
 			}
 		}
 		for key, r := range b.repairs {
 			g := b.stateOf(key.group, e)
-			if g != nil && !yield(job{kind: repairJob, group: key.group, state: g, schedule: &r.schedule, repair: r, address: key.address}) {
+			if g != nil && !yield(job{
+				kind: repairJob, group: key.group, state: g, schedule: &r.schedule, repair: r, address: key.address,
+			}) {
 				return
 			}
 		}

@@ -47,7 +47,9 @@ func (r refusal) isOf(e v1.AnnouncedAddress) bool {
 // WithoutRefused returns the wanted entries of an owner, of which those that were refused,
 // and are not to be tried again yet, are as they are stored, or missing if they are not
 // stored. Refusals of entries that are not wanted any more are forgotten.
-func (r *Refusals) WithoutRefused(owner string, wanted, stored []v1.AnnouncedAddress, now time.Time) []v1.AnnouncedAddress {
+func (r *Refusals) WithoutRefused(
+	owner string, wanted, stored []v1.AnnouncedAddress, now time.Time,
+) []v1.AnnouncedAddress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	refused := r.byOwner[owner]
@@ -90,7 +92,10 @@ func (r *Refusals) NoteWrite(owner string, written, refused []v1.AnnouncedAddres
 		}
 		retryAfter := now.Add(retry.Next())
 		after[e.Address] = refusal{entry: e, retryAfter: retryAfter, retry: retry,
-			why: placement.Explanation{Reason: v1.ReasonRefused, Message: fmt.Sprintf("the API server refuses what is to be announced: %s", textlimit.Shorten(err.Error(), 256))}}
+			why: placement.Explanation{
+				Reason:  v1.ReasonRefused,
+				Message: fmt.Sprintf("the API server refuses what is to be announced: %s", textlimit.Shorten(err.Error(), 256)),
+			}}
 	}
 	if r.byOwner == nil {
 		r.byOwner = map[string]map[string]refusal{}

@@ -12,7 +12,9 @@ import (
 
 // WithStored returns the wanted entries of an object, of which those that isPostponed
 // picks are as they are stored, or missing if they are not stored.
-func WithStored(wanted, stored []v1.AnnouncedAddress, isPostponed func(*v1.AnnouncedAddress) bool) []v1.AnnouncedAddress {
+func WithStored(
+	wanted, stored []v1.AnnouncedAddress, isPostponed func(*v1.AnnouncedAddress) bool,
+) []v1.AnnouncedAddress {
 	storedEntry := byText(stored)
 	out := make([]v1.AnnouncedAddress, 0, len(wanted))
 	for i := range wanted {
@@ -43,7 +45,9 @@ var ErrObjectRefused = errors.New("the object is refused")
 // are refused by themselves stay as they are stored. Where the error is ErrObjectRefused, all
 // that differ do, and no part is tried. Write returns these, with the
 // error by which they were refused, or the error that says nothing about them.
-func Write(wanted, stored []v1.AnnouncedAddress, try func([]v1.AnnouncedAddress) (isRefused bool, err error)) (refused []v1.AnnouncedAddress, err error) {
+func Write(
+	wanted, stored []v1.AnnouncedAddress, try func([]v1.AnnouncedAddress) (isRefused bool, err error),
+) (refused []v1.AnnouncedAddress, err error) {
 	isRefused, err := try(wanted)
 	if !isRefused {
 		return nil, err
@@ -89,7 +93,9 @@ func (w *partWriter) tryWith(more []v1.AnnouncedAddress) (bool, error) {
 	for _, e := range more {
 		isTried[e.Address] = true
 	}
-	return w.try(WithStored(w.wanted, w.stored, func(e *v1.AnnouncedAddress) bool { return w.isUndecided[e.Address] && !isTried[e.Address] }))
+	return w.try(WithStored(
+		w.wanted, w.stored, func(e *v1.AnnouncedAddress) bool { return w.isUndecided[e.Address] && !isTried[e.Address] },
+	))
 }
 
 // add adds as many of some entries as are accepted. It returns an error that says nothing

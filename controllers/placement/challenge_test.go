@@ -17,9 +17,9 @@ import (
 // challenged are the inputs of address 10.0.0.1, which node a holds by epoch 1; b is its first
 // successor by epoch 2, and c its second one by epoch 3. Claims are "b 2", to which " aged" adds
 // that the holder had the time to renew.
-func challenged(t *testing.T, ns string, change func(*placement.Inputs), claims ...string) (
-	placement.Inputs, netip.Addr,
-) {
+func challenged(
+	t *testing.T, ns string, change func(*placement.Inputs), claims ...string,
+) (placement.Inputs, netip.Addr) {
 	t.Helper()
 	inputs := held(t, ns, 1)
 	e := &inputs.Entries[0]

@@ -17,8 +17,14 @@ type check func(*Node, *Address) string
 // holdChecksWithoutLease are those of them that do not depend on the Lease: a node that
 // fails one of these is to lose the address even if its kernel serves on without an agent.
 var (
-	holdChecksWithoutLease = []check{nodeExists, runsAgent, notLeaving, notExcluded, notOutOfService, notShuttingDown, onSubnetIfReported, servesLocalIfAnyDoes}
-	holdChecks             = []check{nodeExists, runsAgent, notLeaving, notExcluded, notOutOfService, notShuttingDown, notExpired, onSubnetIfReported, servesLocalIfAnyDoes}
+	holdChecksWithoutLease = []check{
+		nodeExists, runsAgent, notLeaving, notExcluded, notOutOfService, notShuttingDown, onSubnetIfReported,
+		servesLocalIfAnyDoes,
+	}
+	holdChecks = []check{
+		nodeExists, runsAgent, notLeaving, notExcluded, notOutOfService, notShuttingDown, notExpired, onSubnetIfReported,
+		servesLocalIfAnyDoes,
+	}
 )
 
 // takeChecks are what a node must pass to be given a Local address.
@@ -146,7 +152,11 @@ func (p *placer) checkConfirmed(subnet netip.Prefix) check {
 		if !hasOther {
 			return ""
 		}
-		return fmt.Sprintf("reports an interface in the subnet of %s, but its Node object has no address in %s, as others have, and spec.local.subnets of its LBNodeAgent does not name that subnet", a.Addr, subnet)
+		return fmt.Sprintf(
+			"reports an interface in the subnet of %s, but its Node object has no address in %s, as others have, and "+
+				"spec.local.subnets of its LBNodeAgent does not name that subnet",
+			a.Addr, subnet,
+		)
 	}
 }
 

@@ -103,7 +103,8 @@ func (p *placer) chooseClaim(a *Address, s situation) (*Node, v1.AnnouncedAddres
 // for the address but those of its previous holders.
 func (p *placer) newClaim(a *Address, n *Node) v1.AnnouncedAddress {
 	return v1.AnnouncedAddress{
-		Type: v1.AnnounceLocal, ClaimPolicy: v1.ClaimProbe, Epoch: p.highestEpoch(a.Addr) + 1, PreviousMACs: p.previousMACsFor(a, n),
+		Type: v1.AnnounceLocal, ClaimPolicy: v1.ClaimProbe, Epoch: p.highestEpoch(a.Addr) + 1,
+		PreviousMACs: p.previousMACsFor(a, n),
 	}
 }
 

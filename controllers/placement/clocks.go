@@ -108,7 +108,9 @@ func (c *Clocks) fillEntries(inputs *Inputs, now time.Time) {
 	for i := range inputs.Entries {
 		e := &inputs.Entries[i]
 		key := entryKey{e.Node, e.Addr}
-		current := entryVersion{epoch: e.Spec.Epoch, claim: e.Spec.ClaimPolicy, leaving: e.Spec.HandingOver, hasReported: e.hasReported()}
+		current := entryVersion{
+			epoch: e.Spec.Epoch, claim: e.Spec.ClaimPolicy, leaving: e.Spec.HandingOver, hasReported: e.hasReported(),
+		}
 		old, existed := c.entrySince[key]
 		if current.since = old.since; !existed || current != old {
 			current.since = now
@@ -154,7 +156,8 @@ func (c *Clocks) fillClaims(inputs *Inputs, now time.Time) {
 }
 
 func (c *Clocks) fillNodes(inputs *Inputs, now time.Time) {
-	freshSince, withoutAnnouncementSince, notReadySince := map[string]time.Time{}, map[string]time.Time{}, map[string]time.Time{}
+	freshSince, withoutAnnouncementSince, notReadySince := map[string]time.Time{}, map[string]time.Time{},
+		map[string]time.Time{}
 	for i := range inputs.Nodes {
 		n := &inputs.Nodes[i]
 		if n.IsDeleted {

@@ -71,18 +71,19 @@ func (p *placer) explainPassedOver(a *Address, m Move) string {
 // takeChecksOf are takeChecks, that what the node reports can be true, and that it has not
 // failed to take the address.
 func (p *placer) takeChecksOf(a *Address) []check {
-	return append(takeChecks[:len(takeChecks):len(takeChecks)], p.checkConfirmed(a.Subnet), func(n *Node, _ *Address) string {
-		for _, e := range p.entriesByAddress[a.Addr] {
-			switch {
-			case e.Node != n.Name || !e.hasFailed():
-			case e.step == stepFailed:
-				return "has failed to take it"
-			default:
-				return "has an agent that does not act on its entry"
+	return append(takeChecks[:len(takeChecks):len(takeChecks)], p.checkConfirmed(a.Subnet),
+		func(n *Node, _ *Address) string {
+			for _, e := range p.entriesByAddress[a.Addr] {
+				switch {
+				case e.Node != n.Name || !e.hasFailed():
+				case e.step == stepFailed:
+					return "has failed to take it"
+				default:
+					return "has an agent that does not act on its entry"
+				}
 			}
-		}
-		return ""
-	})
+			return ""
+		})
 }
 
 // rendezvousScore is the rendezvous hash of a node and an address.

@@ -78,7 +78,10 @@ func (p *placer) explainAddress(a *Address) AddressVerdict {
 		case v.IsEligible && n.IsNotReady:
 			v.Why = "could take it, but is not Ready"
 		case v.IsEligible && verdict.Holder != "":
-			v.Why = fmt.Sprintf("could take it; the holder keeps it while it is eligible (this node has %d)", p.localsOfNode[familyBits(a.Addr)][n.Name])
+			v.Why = fmt.Sprintf(
+				"could take it; the holder keeps it while it is eligible (this node has %d)",
+				p.localsOfNode[familyBits(a.Addr)][n.Name],
+			)
 		case v.IsEligible:
 			v.Why = fmt.Sprintf("could take it (this node has %d)", p.localsOfNode[familyBits(a.Addr)][n.Name])
 		}

@@ -176,7 +176,9 @@ func (n *Node) interfaceFor(a netip.Addr) *Interface {
 		if !found {
 			continue
 		}
-		if best == nil || cmp.Or(order.TrueFirst(i.IsDown, best.IsDown), cmp.Compare(bits, bestBits), cmp.Compare(best.Name, i.Name)) > 0 {
+		if best == nil || cmp.Or(
+			order.TrueFirst(i.IsDown, best.IsDown), cmp.Compare(bits, bestBits), cmp.Compare(best.Name, i.Name),
+		) > 0 {
 			best, bestBits = i, bits
 		}
 	}
@@ -211,7 +213,8 @@ func (a *Address) isOnAllNodes() bool { return a.ServingNodes == nil && a.Health
 
 // withAddress adds to an entry what the address says.
 func (a *Address) withAddress(e v1.AnnouncedAddress) v1.AnnouncedAddress {
-	e.Address, e.ServiceGroup, e.Services = a.Addr.String(), a.Group, a.Services[:min(len(a.Services), v1.MaxServicesPerAddress)]
+	e.Address, e.ServiceGroup, e.Services = a.Addr.String(), a.Group,
+		a.Services[:min(len(a.Services), v1.MaxServicesPerAddress)]
 	return e
 }
 

@@ -89,7 +89,9 @@ type Result struct {
 // Place decides what each node is to announce.
 func Place(inputs Inputs) Result {
 	p := newPlacer(inputs)
-	addresses := slices.SortedFunc(slices.Values(inputs.Addresses), func(a, b Address) int { return a.Addr.Compare(b.Addr) })
+	addresses := slices.SortedFunc(
+		slices.Values(inputs.Addresses), func(a, b Address) int { return a.Addr.Compare(b.Addr) },
+	)
 
 	type local struct {
 		*Address

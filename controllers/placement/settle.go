@@ -56,7 +56,9 @@ func Realise(inputs Inputs, result *Result) ([]Entry, []SharedEntry) {
 			if err != nil {
 				continue // Place writes addresses only
 			}
-			e := Entry{Node: node, Addr: addr, Spec: spec, IsObserved: isAlive[node], ReportedState: reported[key{node, addr, spec.Epoch}]}
+			e := Entry{
+				Node: node, Addr: addr, Spec: spec, IsObserved: isAlive[node], ReportedState: reported[key{node, addr, spec.Epoch}],
+			}
 			if isAlive[node] {
 				e.ReportedState = v1.StateAnnounced
 			}

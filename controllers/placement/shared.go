@@ -14,7 +14,9 @@ import (
 // written empty. stored are those that exist, by name, and nodes is how many nodes report.
 // The result has no revision yet, and entries that are new, or that nodes have to realise
 // anew, have no epoch: see WithRevision.
-func ReviseShared(lbNodeAgent string, nodes int, wanted []v1.AnnouncedAddress, stored map[string]v1.CommonAnnouncementSpec) map[string]v1.CommonAnnouncementSpec {
+func ReviseShared(
+	lbNodeAgent string, nodes int, wanted []v1.AnnouncedAddress, stored map[string]v1.CommonAnnouncementSpec,
+) map[string]v1.CommonAnnouncementSpec {
 	nameOfAddress, storedEntry := map[string]string{}, map[string]v1.AnnouncedAddress{}
 	for name, spec := range stored {
 		for _, e := range spec.Addresses {
@@ -40,7 +42,9 @@ func ReviseShared(lbNodeAgent string, nodes int, wanted []v1.AnnouncedAddress, s
 		if old, exists := stored[name]; exists && SameAddresses(old.Addresses, addresses) || !exists && len(addresses) == 0 {
 			continue
 		}
-		changed[name] = v1.CommonAnnouncementSpec{LBNodeAgent: lbNodeAgent, ReportSpreadSeconds: reportSpreadSeconds(nodes), Addresses: addresses}
+		changed[name] = v1.CommonAnnouncementSpec{
+			LBNodeAgent: lbNodeAgent, ReportSpreadSeconds: reportSpreadSeconds(nodes), Addresses: addresses,
+		}
 	}
 	return changed
 }

@@ -19,7 +19,9 @@ const fillTo = 25
 // now, a new one goes to the first object with room. names are the owner's objects, and
 // nameOfAddress says which of them has an address. The object named after the owner comes
 // first and is always in the result, others only if they have entries.
-func Slice(owner string, entries []v1.AnnouncedAddress, names []string, nameOfAddress map[string]string) map[string][]v1.AnnouncedAddress {
+func Slice(
+	owner string, entries []v1.AnnouncedAddress, names []string, nameOfAddress map[string]string,
+) map[string][]v1.AnnouncedAddress {
 	sliced := map[string][]v1.AnnouncedAddress{owner: {}}
 	var unassigned []v1.AnnouncedAddress
 	for _, e := range entries {
@@ -30,7 +32,8 @@ func Slice(owner string, entries []v1.AnnouncedAddress, names []string, nameOfAd
 			unassigned = append(unassigned, e)
 		}
 	}
-	order := append([]string{owner}, slices.DeleteFunc(slices.Sorted(slices.Values(names)), func(n string) bool { return n == owner })...)
+	order := append([]string{owner},
+		slices.DeleteFunc(slices.Sorted(slices.Values(names)), func(n string) bool { return n == owner })...)
 	for _, e := range unassigned {
 		for i := 0; ; i++ {
 			if i == len(order) {

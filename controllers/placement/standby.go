@@ -113,7 +113,10 @@ func (p *placer) planStandby(key standbyKey, entries []v1.StandbyAddress) Standb
 			standby.OtherSuccessors = append(standby.OtherSuccessors, standbyNode(n, link))
 		}
 	}
-	return StandbyPlan{Watcher: key.watcher, Key: strings.Join([]string{key.watched, key.watchedInterface, key.iface}, "/"), Standby: standby}
+	return StandbyPlan{
+		Watcher: key.watcher, Key: strings.Join([]string{key.watched, key.watchedInterface, key.iface}, "/"),
+		Standby: standby,
+	}
 }
 
 // chooseWitnesses chooses nodes by which a watcher can tell whether it is cut off itself: the
@@ -124,7 +127,8 @@ func (p *placer) chooseWitnesses(key standbyKey, link *Interface) []v1.StandbyNo
 	for _, s := range link.Subnets {
 		for _, n := range p.nodesInSubnetOf(s.Addr()) {
 			isAlive := n.Liveness != Expired && !n.IsNotReady && !n.IsShuttingDown
-			if n.Name != key.watcher && n.Name != key.watched && isAlive && len(n.ownAddressesOn(link)) > 0 && !slices.Contains(witnesses, n) {
+			if n.Name != key.watcher && n.Name != key.watched && isAlive && len(n.ownAddressesOn(link)) > 0 &&
+				!slices.Contains(witnesses, n) {
 				witnesses = append(witnesses, n)
 			}
 		}

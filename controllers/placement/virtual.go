@@ -40,7 +40,9 @@ func (p *placer) typeOf(a *Address) (v1.AnnounceType, Explanation) {
 	}
 	switch {
 	case awaited != "":
-		return "", Explanation{v1.ReasonWaitingForFacts, fmt.Sprintf("waiting for the agent of node %s to report its interfaces", awaited)}
+		return "", Explanation{
+			v1.ReasonWaitingForFacts, fmt.Sprintf("waiting for the agent of node %s to report its interfaces", awaited),
+		}
 	case !hasFacts:
 		return "", Explanation{v1.ReasonWaitingForFacts, "no agent has reported its node's interfaces yet"}
 	}
@@ -88,7 +90,9 @@ func (p *placer) addVirtual(n *Node, a *Address, mask int32) {
 }
 
 func virtualEntry(iface string, mask int32) v1.AnnouncedAddress {
-	return v1.AnnouncedAddress{PrefixLength: mask, Interface: v1.InterfaceName(iface), Type: v1.AnnounceVirtual, ClaimPolicy: v1.ClaimProbe}
+	return v1.AnnouncedAddress{
+		PrefixLength: mask, Interface: v1.InterfaceName(iface), Type: v1.AnnounceVirtual, ClaimPolicy: v1.ClaimProbe,
+	}
 }
 
 // maskOf is the mask of a Virtual address. An address whose group is gone keeps the mask

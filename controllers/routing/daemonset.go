@@ -51,8 +51,10 @@ func SpeakerDaemonSet(a *v1.LBNodeAgent, defaults agents.Defaults) *appsv1.Daemo
 		MetricsPort: 7474, HealthPort: 7475,
 		Capabilities: []corev1.Capability{"NET_ADMIN"}, // passwords of TCP connections, and larger buffers
 		Resources: corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("48Mi")},
-			Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("192Mi")},
+			Requests: corev1.ResourceList{
+				corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("48Mi"),
+			},
+			Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("192Mi")},
 		},
 		HostVolume: "state",
 		Volumes: []corev1.Volume{{Name: "passwords", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{

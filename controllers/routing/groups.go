@@ -14,7 +14,9 @@ import (
 
 // AdmitGroup checks how a ServiceGroup's addresses are advertised, given all BGPPeers and the
 // other groups. Two groups may share a network, one route, only if they say the same of it.
-func AdmitGroup(sg *v1.ServiceGroup, groups []v1.ServiceGroup, peers []v1.BGPPeer) (warnings []string, errs field.ErrorList) {
+func AdmitGroup(
+	sg *v1.ServiceGroup, groups []v1.ServiceGroup, peers []v1.BGPPeer,
+) (warnings []string, errs field.ErrorList) {
 	path := field.NewPath("spec", "bgp")
 	group, _, parseErrs := allocation.ParseGroup(sg)
 	if len(parseErrs) > 0 {
@@ -28,7 +30,8 @@ func AdmitGroup(sg *v1.ServiceGroup, groups []v1.ServiceGroup, peers []v1.BGPPee
 		theirs, _, _ := allocation.ParseGroup(other)
 		if network, shared := sharedNetwork(&group, &theirs); shared {
 			errs = append(errs, field.Invalid(path, field.OmitValueType{}, fmt.Sprintf(
-				"the addresses of ServiceGroup %s are in the same network %s, which is one route: both have to say the same, or set another aggregation", other.Name, network)))
+				"the addresses of ServiceGroup %s are in the same network %s, which is one route: both have to say the same, or "+
+					"set another aggregation", other.Name, network)))
 		}
 	}
 	if sg.Spec.BGP == nil || len(errs) > 0 {
@@ -54,10 +57,16 @@ func groupWarnings(bgp *v1.ServiceGroupBGP, peers []v1.BGPPeer, path *field.Path
 			own = uint32(*peers[i].Spec.MyASN) //nolint:gosec // the schema bounds it
 		}
 		hasPeer = true
-		hasInternal = hasInternal || isInternal(peers[i].Spec.PeerASN, own) || own == 0 && peers[i].Spec.PeerASN != v1.PeerASNExternal
+		hasInternal = hasInternal || isInternal(peers[i].Spec.PeerASN, own) ||
+			own == 0 && peers[i].Spec.PeerASN != v1.PeerASNExternal
 	}
 	if bgp.LocalPref != nil && hasPeer && !hasInternal {
-		warnings = append(warnings, fmt.Sprintf("%s: has no effect, as all these BGPPeers are external: use med, prepend or communities", path.Child("localPref")))
+		warnings = append(
+			warnings,
+			fmt.Sprintf(
+				"%s: has no effect, as all these BGPPeers are external: use med, prepend or communities", path.Child("localPref"),
+			),
+		)
 	}
 	return warnings
 }

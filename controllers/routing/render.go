@@ -47,7 +47,10 @@ type PeerResult struct {
 
 // Render decides to which neighbours each node advertises what.
 func Render(in Inputs) Result {
-	r := Result{Specs: map[string]v1.NodeRoutingSpec{}, Passwords: map[string]map[string]v1.SecretKeyRef{}, Peers: map[string]*PeerResult{}}
+	r := Result{
+		Specs: map[string]v1.NodeRoutingSpec{}, Passwords: map[string]map[string]v1.SecretKeyRef{},
+		Peers: map[string]*PeerResult{},
+	}
 	peers := slices.Clone(in.Peers)
 	slices.SortFunc(peers, func(a, b v1.BGPPeer) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
@@ -109,7 +112,10 @@ func (r *PeerResult) addPeers(p *v1.BGPPeer, n *Node, peers []v1.RoutingPeer) []
 			continue
 		}
 		if len(peers) == v1.MaxRoutingPeers {
-			r.Problems = append(r.Problems, fmt.Sprintf("node %s has %d neighbours already, the most that a node can have", n.Name, v1.MaxRoutingPeers))
+			r.Problems = append(
+				r.Problems,
+				fmt.Sprintf("node %s has %d neighbours already, the most that a node can have", n.Name, v1.MaxRoutingPeers),
+			)
 			break
 		}
 		if problem := setFamilies(p, n, at, &peer); problem != "" {
@@ -188,9 +194,11 @@ func asnOfLabel(n *Node, label string) (uint32, error) {
 
 func renderPeer(p *v1.BGPPeer, own uint32, at neighbour) v1.RoutingPeer {
 	peer := v1.RoutingPeer{
-		Name: p.Name, Interface: at.iface, MyASN: int64(own), SourceAddress: p.Spec.SourceAddress, TTLSecurity: p.Spec.TTLSecurity,
-		Port: 179, HoldSeconds: seconds(p.Spec.HoldTime, 9), ConnectSeconds: seconds(p.Spec.ConnectTime, 5), RestartSeconds: 30,
-		PeerASN: int64(p.Spec.PeerASN.Number()),
+		Name: p.Name, Interface: at.iface, MyASN: int64(own), SourceAddress: p.Spec.SourceAddress,
+		TTLSecurity: p.Spec.TTLSecurity,
+		Port:        179, HoldSeconds: seconds(p.Spec.HoldTime, 9), ConnectSeconds: seconds(p.Spec.ConnectTime, 5),
+		RestartSeconds: 30,
+		PeerASN:        int64(p.Spec.PeerASN.Number()),
 	}
 	if at.addr.IsValid() {
 		peer.Address = at.addr.String()
@@ -255,7 +263,9 @@ func setFamilies(p *v1.BGPPeer, n *Node, at neighbour, peer *v1.RoutingPeer) (pr
 		}
 		hop := ownAddress(n, at, family)
 		if !hop.IsValid() {
-			problem = fmt.Sprintf("node %s has no %s address that could be the next hop of its %s routes", n.Name, family, family)
+			problem = fmt.Sprintf(
+				"node %s has no %s address that could be the next hop of its %s routes", n.Name, family, family,
+			)
 			continue
 		}
 		peer.Families, peer.NextHop = append(peer.Families, family), hop.String()
@@ -301,7 +311,8 @@ func routerID(n *Node) netip.Addr {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(n.Name))
 	sum := h.Sum32()
-	return netip.AddrFrom4([4]byte{byte(sum>>24)%223 + 1, byte(sum >> 16), byte(sum >> 8), byte(sum)}) //nolint:gosec // the four bytes of the sum
+	return netip.AddrFrom4([4]byte{byte(sum>>24)%223 +
+		1, byte(sum >> 16), byte(sum >> 8), byte(sum)}) //nolint:gosec // the four bytes of the sum
 }
 
 // renderGroups returns the groups that say how their addresses are advertised, sorted by name.

@@ -63,13 +63,20 @@ func verdictOf(status *v1.BGPPeerStatus, result *PeerResult, down []string) (rea
 	case len(result.SelectedNodes) == 0:
 		return v1.ReasonNoNodes, "spec.nodeSelector selects no node that runs an agent"
 	case len(result.Conflicts) > 0:
-		return v1.ReasonPeerConflict, fmt.Sprintf("an older BGPPeer has the same neighbour on %s: select other nodes, or delete one of the two%s", textlimit.List(result.Conflicts, maxNamed, ", "), also)
+		return v1.ReasonPeerConflict,
+			fmt.Sprintf(
+				"an older BGPPeer has the same neighbour on %s: select other nodes, or delete one of the two%s",
+				textlimit.List(result.Conflicts, maxNamed, ", "), also,
+			)
 	case result.LacksSecret:
-		return v1.ReasonSecretMissing, "the Secret that spec.passwordSecretRef names does not exist in this namespace, or has no such key: without the password no session is opened"
+		return v1.ReasonSecretMissing,
+			"the Secret that spec.passwordSecretRef names does not exist in this namespace, or has no such key: without the " +
+				"password no session is opened"
 	case status.DesiredSessions == 0:
 		return v1.ReasonNoNeighbor, "no node has this neighbour" + also
 	case status.EstablishedSessions < status.DesiredSessions:
-		return v1.ReasonSessionsDown, fmt.Sprintf("%s sessions are up; %s%s", status.Sessions, strings.Join(textlimit.First(down, maxNamed), "; "), also)
+		return v1.ReasonSessionsDown,
+			fmt.Sprintf("%s sessions are up; %s%s", status.Sessions, strings.Join(textlimit.First(down, maxNamed), "; "), also)
 	case len(result.Problems) > 0:
 		return v1.ReasonDegraded, fmt.Sprintf("%s sessions are up%s", status.Sessions, also)
 	}
@@ -123,7 +130,12 @@ func SessionChanges(node string, before, after []v1.RoutingSession) []SessionCha
 	for _, s := range after {
 		isUp := s.State == v1.SessionEstablished
 		if isUp != wasUp[key(s)] {
-			changes = append(changes, SessionChange{Peer: s.Peer, Node: node, Neighbor: s.Neighbor, IsUp: isUp, Cause: cmp.Or(s.LastError, "the session is gone")})
+			changes = append(
+				changes,
+				SessionChange{
+					Peer: s.Peer, Node: node, Neighbor: s.Neighbor, IsUp: isUp, Cause: cmp.Or(s.LastError, "the session is gone"),
+				},
+			)
 		}
 	}
 	return changes

@@ -37,7 +37,8 @@ func Validate(p *v1.BGPPeer) field.ErrorList {
 	}
 	errs = append(errs, validateAddress(spec.Child("peerAddress"), p.Spec.PeerAddress)...)
 	errs = append(errs, validateAddress(spec.Child("sourceAddress"), p.Spec.SourceAddress)...)
-	if p.Spec.MyASN != nil && p.Spec.EBGPMultihop != nil && isInternal(p.Spec.PeerASN, uint32(*p.Spec.MyASN)) { //nolint:gosec // the schema bounds it
+	if p.Spec.MyASN != nil && p.Spec.EBGPMultihop != nil &&
+		isInternal(p.Spec.PeerASN, uint32(*p.Spec.MyASN)) { //nolint:gosec // the schema bounds it
 		errs = append(errs, field.Invalid(spec.Child("ebgpMultihop"), *p.Spec.EBGPMultihop,
 			"is for external neighbours: an internal one may be any number of hops away"))
 	}
@@ -86,13 +87,25 @@ func PeerWarnings(p *v1.BGPPeer, peers []v1.BGPPeer, nodes []Node) []string {
 			}
 		}
 		if len(lacking) > 0 {
-			warnings = append(warnings, fmt.Sprintf("spec.myASNLabel: not the number of an autonomous system on %s", textlimit.List(lacking, maxNamed, ", ")))
+			warnings = append(
+				warnings,
+				fmt.Sprintf(
+					"spec.myASNLabel: not the number of an autonomous system on %s", textlimit.List(lacking, maxNamed, ", "),
+				),
+			)
 		}
 	}
 	for i := range peers {
-		if other := &peers[i]; other.Name != p.Name && other.Namespace == p.Namespace && p.Spec.PeerAddress != "" && other.Spec.PeerAddress == p.Spec.PeerAddress {
+		if other := &peers[i]; other.Name != p.Name && other.Namespace == p.Namespace && p.Spec.PeerAddress != "" &&
+			other.Spec.PeerAddress == p.Spec.PeerAddress {
 			if both := bothSelect(p, other, nodes); len(both) > 0 {
-				warnings = append(warnings, fmt.Sprintf("spec.peerAddress: BGPPeer %s has this neighbour on %s already: the older of the two counts there", other.Name, textlimit.List(both, maxNamed, ", ")))
+				warnings = append(
+					warnings,
+					fmt.Sprintf(
+						"spec.peerAddress: BGPPeer %s has this neighbour on %s already: the older of the two counts there", other.Name,
+						textlimit.List(both, maxNamed, ", "),
+					),
+				)
 			}
 		}
 	}

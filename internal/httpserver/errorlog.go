@@ -24,7 +24,9 @@ type errorLog struct {
 }
 
 func newErrorLog(logger logr.Logger) *stdlog.Logger {
-	return stdlog.New(&errorLog{logger: logger, sometimes: rate.Sometimes{First: errorBurst, Interval: errorInterval}}, "", 0)
+	return stdlog.New(
+		&errorLog{logger: logger, sometimes: rate.Sometimes{First: errorBurst, Interval: errorInterval}}, "", 0,
+	)
 }
 
 // Write logs a line, unless there were too many before. A panic of a handler is always logged.

@@ -33,7 +33,9 @@ func AddMetrics(ctx context.Context, mgr manager.Manager, address string, isSecu
 	var tlsConfig *tls.Config
 	if isSecure {
 		var err error
-		if handler, err = metricsauth.Handler(mgr.GetConfig(), mgr.GetHTTPClient(), mgr.GetLogger().WithName("metrics"), handler); err != nil {
+		if handler, err = metricsauth.Handler(
+			mgr.GetConfig(), mgr.GetHTTPClient(), mgr.GetLogger().WithName("metrics"), handler,
+		); err != nil {
 			return err
 		}
 		if tlsConfig, err = selfSigned(); err != nil {
@@ -59,5 +61,7 @@ func selfSigned() (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the certificate of the metrics: %w", err)
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, Certificates: []tls.Certificate{pair}}, nil
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, Certificates: []tls.Certificate{pair},
+	}, nil
 }

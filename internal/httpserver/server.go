@@ -43,7 +43,9 @@ const (
 // New makes a server that listens on a TCP address, such as ":8081", and serves when it is
 // started, which a manager does. name is for the log. Without a TLS configuration the server
 // speaks plain HTTP. Errors are those of listening.
-func New(ctx context.Context, name, address string, tlsConfig *tls.Config, handler http.Handler) (*manager.Server, error) {
+func New(
+	ctx context.Context, name, address string, tlsConfig *tls.Config, handler http.Handler,
+) (*manager.Server, error) {
 	bound, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("serve %s: %w", name, err)
@@ -65,7 +67,8 @@ func New(ctx context.Context, name, address string, tlsConfig *tls.Config, handl
 			MaxHeaderBytes:    maxHeaderBytes,
 			ErrorLog:          newErrorLog(log.FromContext(ctx).WithName(name)),
 			HTTP2: &http.HTTP2Config{
-				MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: receiveBuffer, MaxReceiveBufferPerStream: receiveBuffer,
+				MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: receiveBuffer,
+				MaxReceiveBufferPerStream: receiveBuffer,
 			},
 		},
 	}, nil

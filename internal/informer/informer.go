@@ -27,8 +27,12 @@ const retryInterval = time.Second
 // informer of client-go waits up to half a minute: an agent would learn of a handover, and the
 // manager of a new Service, only then, long after the agent has renewed its Lease again.
 // NewPersistent is for the cache.Options of controller-runtime.
-func NewPersistent(lw toolscache.ListerWatcher, kind runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
-	return toolscache.NewSharedIndexInformer(&persistent{lw: toolscache.ToListerWatcherWithContext(lw)}, kind, resync, indexers)
+func NewPersistent(
+	lw toolscache.ListerWatcher, kind runtime.Object, resync time.Duration, indexers toolscache.Indexers,
+) toolscache.SharedIndexInformer {
+	return toolscache.NewSharedIndexInformer(
+		&persistent{lw: toolscache.ToListerWatcherWithContext(lw)}, kind, resync, indexers,
+	)
 }
 
 // persistent is a ListerWatcher that repeats its requests until the API server answers, and

@@ -22,7 +22,10 @@ type resumingWatch struct {
 }
 
 // resume makes a watch that resumes from one that was opened with options.
-func resume(ctx context.Context, first watch.Interface, options metav1.ListOptions, open func(context.Context, metav1.ListOptions) (watch.Interface, error)) watch.Interface {
+func resume(
+	ctx context.Context, first watch.Interface, options metav1.ListOptions,
+	open func(context.Context, metav1.ListOptions) (watch.Interface, error),
+) watch.Interface {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &resumingWatch{open: open, options: options, events: make(chan watch.Event), cancel: cancel}
 	go r.run(ctx, first)
@@ -83,7 +86,8 @@ func (r *resumingWatch) passOn(ctx context.Context, current watch.Interface) (ve
 				return "", false
 			}
 			if object, err := meta.Accessor(event.Object); err == nil {
-				ordered = ordered || event.Type == watch.Bookmark && object.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true"
+				ordered = ordered ||
+					event.Type == watch.Bookmark && object.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true"
 				if ordered {
 					version = object.GetResourceVersion()
 				}

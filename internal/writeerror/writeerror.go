@@ -16,7 +16,9 @@ func IsReplaced(err error) bool {
 	if !apierrors.IsInvalid(err) || !errors.As(err, &status) || status.Status().Details == nil {
 		return false
 	}
-	return slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
+	return slices.ContainsFunc(
+		status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" },
+	)
 }
 
 // IsOutdated reports whether nothing is wrong with a write but that its object is not as it

@@ -14,7 +14,10 @@ import (
 )
 
 // errUntagged means that the kernel ignores IFA_PROTO.
-var errUntagged = errors.New("the kernel does not keep the tag by which the agent recognises its addresses: kernel 5.18 or later is needed, or a file to record them in (--checkpoint)")
+var errUntagged = errors.New(
+	"the kernel does not keep the tag by which the agent recognises its addresses: kernel 5.18 or later is needed, or a " +
+		"file to record them in (--checkpoint)",
+)
 
 // Add adds an address to its interface. It fails if the interface already has the
 // address. The first address that Add adds shows whether the kernel keeps its tag. Where
@@ -76,7 +79,9 @@ func (n *Netlink) addTagged(a plan.Address) error {
 func (n *Netlink) verifyTag(a plan.Address) error {
 	o, err := n.Observe()
 	if err == nil {
-		i := slices.IndexFunc(o.Addresses, func(b plan.Address) bool { return b.Interface == a.Interface && b.Prefix == a.Prefix })
+		i := slices.IndexFunc(
+			o.Addresses, func(b plan.Address) bool { return b.Interface == a.Interface && b.Prefix == a.Prefix },
+		)
 		if i < 0 {
 			return nil // another program removed the address at once: the next address will show
 		}

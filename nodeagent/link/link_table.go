@@ -53,7 +53,9 @@ func (t *linkTable) apply(messages []syscall.NetlinkMessage) (changed bool) {
 			delete(t.linkByIndex, info.Index)
 			changed = changed || exists
 		case unix.RTM_NEWLINK:
-			header := unix.NlMsghdr{Len: m.Header.Len, Type: m.Header.Type, Flags: m.Header.Flags, Seq: m.Header.Seq, Pid: m.Header.Pid}
+			header := unix.NlMsghdr{
+				Len: m.Header.Len, Type: m.Header.Type, Flags: m.Header.Flags, Seq: m.Header.Seq, Pid: m.Header.Pid,
+			}
 			l, err := netlink.LinkDeserialize(&header, m.Data)
 			if err != nil {
 				continue

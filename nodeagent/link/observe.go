@@ -108,7 +108,8 @@ func (n *Netlink) NeighbourMACs(iface string, addrs []netip.Addr) []string {
 		return n.handle.NeighList(link.Attrs().Index, netlink.FAMILY_ALL)
 	})
 	for _, entry := range neighbours {
-		if addr, ok := netip.AddrFromSlice(entry.IP); ok && slices.Contains(addrs, addr.Unmap()) && len(entry.HardwareAddr) > 0 {
+		if addr, ok := netip.AddrFromSlice(entry.IP); ok && slices.Contains(addrs, addr.Unmap()) &&
+			len(entry.HardwareAddr) > 0 {
 			macs = append(macs, entry.HardwareAddr.String())
 		}
 	}
@@ -124,7 +125,8 @@ func toLink(l netlink.Link) plan.Link {
 		MAC:      attrs.HardwareAddr.String(),
 		Loopback: attrs.Flags&net.FlagLoopback != 0,
 		Ours:     attrs.Alias == Alias,
-		Up:       attrs.Flags&net.FlagUp != 0 && (attrs.OperState == netlink.OperUp || attrs.OperState == netlink.OperUnknown),
+		Up: attrs.Flags&net.FlagUp != 0 &&
+			(attrs.OperState == netlink.OperUp || attrs.OperState == netlink.OperUnknown),
 	}
 }
 

@@ -96,9 +96,10 @@ func (f *OwnershipFile) OnChange(changed func()) {
 func (f *OwnershipFile) Content() ([]byte, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return json.Marshal(ownershipContent{BootID: f.bootID, Addresses: slices.SortedFunc(maps.Keys(f.recorded), func(a, b ownedAddress) int {
-		return cmp.Or(cmp.Compare(a.InterfaceIndex, b.InterfaceIndex), a.Address.Compare(b.Address))
-	})})
+	return json.Marshal(ownershipContent{BootID: f.bootID,
+		Addresses: slices.SortedFunc(maps.Keys(f.recorded), func(a, b ownedAddress) int {
+			return cmp.Or(cmp.Compare(a.InterfaceIndex, b.InterfaceIndex), a.Address.Compare(b.Address))
+		})})
 }
 
 // record adds an address to the record. The caller holds the lock, here and below.

@@ -27,12 +27,16 @@ func (n *Netlink) RouterOn(iface string) (netip.Addr, error) {
 			continue
 		}
 		if found.IsValid() && found != addr {
-			return netip.Addr{}, fmt.Errorf("two routers are on %s, %s and %s: a neighbour without an address has to be the only one", iface, found, addr)
+			return netip.Addr{},
+				fmt.Errorf(
+					"two routers are on %s, %s and %s: a neighbour without an address has to be the only one", iface, found, addr,
+				)
 		}
 		found = addr
 	}
 	if !found.IsValid() {
-		return netip.Addr{}, fmt.Errorf("no router is known on %s: the neighbour has to send IPv6 router advertisements", iface)
+		return netip.Addr{},
+			fmt.Errorf("no router is known on %s: the neighbour has to send IPv6 router advertisements", iface)
 	}
 	return found, nil
 }

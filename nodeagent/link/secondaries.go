@@ -65,7 +65,9 @@ func (n *Netlink) addCopies(link netlink.Link, addresses []netlink.Addr) ([]*net
 		case err == nil:
 			copies = append(copies, hostCopy)
 		case !errors.Is(err, unix.EEXIST):
-			return nil, errors.Join(fmt.Errorf("add a copy of %s, an address of this node: %w", address.IP, err), n.removeCopies(link, copies))
+			return nil, errors.Join(
+				fmt.Errorf("add a copy of %s, an address of this node: %w", address.IP, err), n.removeCopies(link, copies),
+			)
 		}
 	}
 	return copies, nil

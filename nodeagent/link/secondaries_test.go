@@ -267,9 +267,9 @@ const arpProtocol = unix.ETH_P_ARP&0xff<<8 | unix.ETH_P_ARP>>8
 
 // askRepeatedly makes a neighbour ask for IPv4 addresses by ARP until stop is called. stop
 // returns the addresses for which a request was not answered.
-func askRepeatedly(t *testing.T, neighbour nstest.Neighbour, addresses ...string) (
-	asked func() int64, stop func() []string,
-) {
+func askRepeatedly(
+	t *testing.T, neighbour nstest.Neighbour, addresses ...string,
+) (asked func() int64, stop func() []string) {
 	t.Helper()
 	var fd, nic int
 	var mac []byte

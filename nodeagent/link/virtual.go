@@ -58,7 +58,9 @@ func (n *Netlink) removeVirtual(name string) error {
 	if link.Attrs().Alias != Alias {
 		return nil
 	}
-	addresses, err := dump("addresses", func() ([]netlink.Addr, error) { return n.handle.AddrList(link, netlink.FAMILY_ALL) })
+	addresses, err := dump(
+		"addresses", func() ([]netlink.Addr, error) { return n.handle.AddrList(link, netlink.FAMILY_ALL) },
+	)
 	if err != nil {
 		return err
 	}
@@ -155,7 +157,9 @@ func setPromoteSecondaries(index int) error {
 	message.Index = int32(index) //nolint:gosec // the kernel has it in 32 bits
 	request.AddData(message)
 	families := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
-	families.AddRtAttr(unix.AF_INET, nil).AddRtAttr(attributeInetConf, nil).AddRtAttr(confPromoteSecondaries, nl.Uint32Attr(1))
+	families.AddRtAttr(unix.AF_INET, nil).AddRtAttr(attributeInetConf, nil).AddRtAttr(
+		confPromoteSecondaries, nl.Uint32Attr(1),
+	)
 	request.AddData(families)
 	if _, err := request.Execute(unix.NETLINK_ROUTE, 0); err != nil {
 		return fmt.Errorf("set promote_secondaries: %w", err)

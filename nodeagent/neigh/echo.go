@@ -89,7 +89,8 @@ func ParseEcho(frame []byte) (Echo, error) {
 	p, reply := frame[headerEthernet:], byte(icmpEchoReply)
 	switch binary.BigEndian.Uint16(frame[12:]) {
 	case etherTypeIPv4:
-		if len(p) < headerIPv4 || p[0] != 4<<4|headerIPv4/4 || p[9] != protocolICMP || binary.BigEndian.Uint16(p[6:])&0x3fff != 0 {
+		if len(p) < headerIPv4 || p[0] != 4<<4|headerIPv4/4 || p[9] != protocolICMP ||
+			binary.BigEndian.Uint16(p[6:])&0x3fff != 0 {
 			return Echo{}, errNoEcho
 		}
 		from, message = netip.AddrFrom4([4]byte(p[12:])), within(p, headerIPv4, int(binary.BigEndian.Uint16(p[2:])))
@@ -98,7 +99,8 @@ func ParseEcho(frame []byte) (Echo, error) {
 			return Echo{}, errNoEcho
 		}
 		reply = icmpv6EchoReply
-		from, message = netip.AddrFrom16([16]byte(p[8:])), within(p, headerIPv6, headerIPv6+int(binary.BigEndian.Uint16(p[4:])))
+		from, message = netip.AddrFrom16([16]byte(p[8:])),
+			within(p, headerIPv6, headerIPv6+int(binary.BigEndian.Uint16(p[4:])))
 	}
 	e := Echo{Addr: from, MAC: MAC(frame[6:12])}
 	if len(message) < headerEcho+len(e.Token) || message[0] != reply || message[1] != 0 || !e.MAC.isStation() {

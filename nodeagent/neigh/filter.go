@@ -97,7 +97,8 @@ func (f *filter) program() []unix.SockFilter {
 func claimFilter(nic *net.Interface, is6 bool, addrs []netip.Addr) []unix.SockFilter {
 	f := &filter{}
 	f.load(unix.BPF_W, filterPacketType)
-	f.dropAbove(unix.PACKET_MULTICAST) // frames to this host, to all and to groups have lower values; to others, and outgoing ones, higher
+	// frames to this host, to all and to groups have lower values; to others, and outgoing ones, higher
+	f.dropAbove(unix.PACKET_MULTICAST)
 	// A socket also receives the frames for a VLAN interface on top of its own interface.
 	f.load(unix.BPF_W, filterInterface)
 	f.dropUnless(uint32(nic.Index)) //nolint:gosec // the kernel counts interfaces in 31 bits
@@ -130,7 +131,8 @@ func echoFilter(nic *net.Interface, is6 bool, id uint16) []unix.SockFilter {
 	f.dropAbove(unix.PACKET_MULTICAST) // as claimFilter
 	f.load(unix.BPF_W, filterInterface)
 	f.dropUnless(uint32(nic.Index)) //nolint:gosec // the kernel counts interfaces in 31 bits
-	protocol, kind, wantProtocol, wantKind := uint32(offsetProtocol), uint32(offsetTypeIPv4), uint32(protocolICMP), uint32(icmpEchoReply)
+	protocol, kind, wantProtocol, wantKind := uint32(offsetProtocol), uint32(offsetTypeIPv4), uint32(protocolICMP),
+		uint32(icmpEchoReply)
 	if is6 {
 		protocol, kind, wantProtocol, wantKind = offsetNextHeader, offsetTypeICMP, protocolICMPv6, icmpv6EchoReply
 	}

@@ -173,7 +173,8 @@ func ethernetHeader(to, from MAC, etherType uint16) []byte {
 // message and a pseudo-header of the addresses, its length and the protocol number. Over a
 // message that contains its checksum the result is 0.
 func checksum(ipv6Header, message []byte) uint16 {
-	return internetChecksum(uint32(len(message))+protocolICMPv6, ipv6Header[8:headerIPv6], message) //nolint:gosec // some tens of bytes
+	length := uint32(len(message)) //nolint:gosec // some tens of bytes
+	return internetChecksum(length+protocolICMPv6, ipv6Header[8:headerIPv6], message)
 }
 
 // internetChecksum returns the checksum of RFC 1071 over parts, of which only the last may have an

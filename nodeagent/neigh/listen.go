@@ -52,7 +52,9 @@ func (e *Ethernet) Listen(ctx context.Context, iface string, wanted func(netip.A
 }
 
 // listenOn is Listen for one socket.
-func (e *Ethernet) listenOn(ctx context.Context, socket *os.File, wanted func(netip.Addr) bool, heard func(Message)) error {
+func (e *Ethernet) listenOn(
+	ctx context.Context, socket *os.File, wanted func(netip.Addr) bool, heard func(Message),
+) error {
 	limiter, burst := rate.NewLimiter(readRate, readBurst), 0
 	err := readMessages(ctx, socket, noDeadline, func(m Message) bool {
 		if wanted(m.Addr) {

@@ -102,7 +102,9 @@ func parseAdvertisement(source MAC, p []byte) (Message, error) {
 	if target.IsMulticast() || to.IsMulticast() && solicited {
 		return Message{}, errNoClaim
 	}
-	m := Message{Kind: Advertisement, Addr: target, MAC: source, Gratuitous: !solicited, Override: icmp[4]&flagOverride != 0}
+	m := Message{
+		Kind: Advertisement, Addr: target, MAC: source, Gratuitous: !solicited, Override: icmp[4]&flagOverride != 0,
+	}
 	for options := icmp[lengthND:]; len(options) > 0; {
 		if len(options) < 8 || options[1] == 0 || len(options) < int(options[1])*8 {
 			return Message{}, errNoClaim

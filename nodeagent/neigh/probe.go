@@ -48,7 +48,9 @@ var (
 // Probe takes count intervals, and 2 ms more for each 64 frames; less, if every address is
 // answered for. It ignores this node's own answers and those of IgnoredMACs. If the kernel
 // dropped answers Probe repeats the round.
-func (e *Ethernet) Probe(ctx context.Context, questions []Question, count int, interval time.Duration) map[netip.Addr]Answer {
+func (e *Ethernet) Probe(
+	ctx context.Context, questions []Question, count int, interval time.Duration,
+) map[netip.Addr]Answer {
 	type linkAndFamily struct {
 		iface string
 		is6   bool
@@ -95,7 +97,9 @@ type linkProbe struct {
 
 // probeLink probes for addresses of one family on one link, and returns the stations that
 // have answered, by address.
-func (e *Ethernet) probeLink(ctx context.Context, iface string, questions []Question, count int, interval time.Duration) (map[netip.Addr]MAC, error) {
+func (e *Ethernet) probeLink(
+	ctx context.Context, iface string, questions []Question, count int, interval time.Duration,
+) (map[netip.Addr]MAC, error) {
 	nic, source, err := ethernetInterface(iface)
 	if err != nil {
 		return nil, err

@@ -130,7 +130,8 @@ func withClaims(desired []Desired, claims map[netip.Addr]Claim, index *claimInde
 // need not; later it has to, as when the node boots.
 func desiredByClaim(addr netip.Addr, c Claim, index *claimIndex, now time.Time) Desired {
 	d := Desired{
-		Addr: addr, Prefix: netip.PrefixFrom(addr, addr.BitLen()), Interface: c.Interface, Local: true, IsProvisional: true, Epoch: c.Epoch,
+		Addr: addr, Prefix: netip.PrefixFrom(addr, addr.BitLen()), Interface: c.Interface, Local: true, IsProvisional: true,
+		Epoch: c.Epoch,
 	}
 	quietFor := now.Sub(c.QuietAt)
 	if quietFor >= 0 && quietFor < SilenceValid {
@@ -164,7 +165,9 @@ func macsOfNode(nodes []purelbv1.StandbyNode, name string) []string {
 
 // standbyAddresses returns what the status of an Announcement with standby says of addresses: what
 // became of those that the node has claimed, also once entries ask for them under the same epochs.
-func standbyAddresses(ann *purelbv1.Announcement, claims map[netip.Addr]Claim, resultOf func(netip.Addr) Result, now metav1.Time) []purelbv1.AddressStatus {
+func standbyAddresses(
+	ann *purelbv1.Announcement, claims map[netip.Addr]Claim, resultOf func(netip.Addr) Result, now metav1.Time,
+) []purelbv1.AddressStatus {
 	previous := map[string]purelbv1.AddressStatus{}
 	for _, s := range ann.Status.Addresses {
 		previous[s.Address] = s

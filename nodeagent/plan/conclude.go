@@ -94,7 +94,8 @@ func Conclude(memory Memory, in Inputs, decision Decision, outcomes Outcomes) (M
 	maps.Copy(results, decision.invalid)
 	c.noteContests(outcomes.Contests, results, resultOf)
 	isAnnounced := func(addr netip.Addr) bool { return resultOf(addr).State == purelbv1.StateAnnounced }
-	c.Held = append(heldAsDesired(decision.Settings, decision.desired, isAnnounced), heldThoughNotDesired(decision.Settings, decision.kept)...)
+	c.Held = append(heldAsDesired(decision.Settings, decision.desired, isAnnounced),
+		heldThoughNotDesired(decision.Settings, decision.kept)...)
 	if decision.IsNothingKnown || in.IsOffline {
 		return memory, c
 	}
@@ -108,8 +109,9 @@ func Conclude(memory Memory, in Inputs, decision Decision, outcomes Outcomes) (M
 	now := metav1.NewTime(in.Now.Truncate(time.Second))
 	c.Statuses = statuses(&in, Report{
 		Results: decision.results, Overrides: results, Shared: in.SharedEntries(), Stranded: outcomes.Stranded,
-		Interfaces: decision.interfaces, MACs: decision.macs, FactsIn: in.Announcements[0].Name, KeepFacts: !in.IsFirstReported,
-		Note: outcomes.note(decision.EnsureVirtual), Now: now,
+		Interfaces: decision.interfaces, MACs: decision.macs, FactsIn: in.Announcements[0].Name,
+		KeepFacts: !in.IsFirstReported,
+		Note:      outcomes.note(decision.EnsureVirtual), Now: now,
 	})
 	for i := range in.Announcements {
 		if awaitsCheck(decision.desired, &in.Announcements[i], in.CheckedChallenges, isAnnounced) {
@@ -123,7 +125,9 @@ func Conclude(memory Memory, in Inputs, decision Decision, outcomes Outcomes) (M
 }
 
 // noteContests makes the results of announced addresses say which station claims them, too.
-func (c *Conclusion) noteContests(contests map[netip.Addr]Contest, results map[netip.Addr]Result, resultOf func(netip.Addr) Result) {
+func (c *Conclusion) noteContests(
+	contests map[netip.Addr]Contest, results map[netip.Addr]Result, resultOf func(netip.Addr) Result,
+) {
 	for addr, contest := range contests {
 		result := resultOf(addr)
 		if result.State != purelbv1.StateAnnounced {
@@ -131,7 +135,9 @@ func (c *Conclusion) noteContests(contests map[netip.Addr]Contest, results map[n
 		}
 		c.DecideIn = Earliest(c.DecideIn, contest.Left)
 		result.MAC, result.Reason = contest.MAC, ReasonContested
-		result.Message = fmt.Sprintf("%s on %s claims the address, too; find out which device that is", contest.MAC, result.Interface)
+		result.Message = fmt.Sprintf(
+			"%s on %s claims the address, too; find out which device that is", contest.MAC, result.Interface,
+		)
 		results[addr] = result
 	}
 }
@@ -170,7 +176,9 @@ func statuses(in *Inputs, report Report) []purelbv1.AnnouncementStatus {
 // awaitsCheck reports whether the status of an Announcement has to wait, as a Challenge of one of
 // its addresses is being checked: once the status is of the Announcement's generation, the manager
 // takes it for the answer.
-func awaitsCheck(desired []Desired, ann *purelbv1.Announcement, checked map[netip.Addr]int64, isAnnounced func(netip.Addr) bool) bool {
+func awaitsCheck(
+	desired []Desired, ann *purelbv1.Announcement, checked map[netip.Addr]int64, isAnnounced func(netip.Addr) bool,
+) bool {
 	return slices.ContainsFunc(ann.Spec.Addresses, func(e purelbv1.AnnouncedAddress) bool {
 		return e.ContestedBy != nil && slices.ContainsFunc(desired, func(d Desired) bool {
 			isUnchecked := d.Challenge.MAC != "" && checked[d.Addr] < d.Challenge.Epoch

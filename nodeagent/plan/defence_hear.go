@@ -60,7 +60,8 @@ func (d *Defence) Hear(iface string, f Frame, isFresh, isGateway bool, now time.
 		IsFresh: isFresh, IsUndefended: h.Undefended, IsGateway: isGateway && !isPreviousHolder,
 		IsPreviousHolder: isPreviousHolder,
 		IsAnswerer:       w.isAnswerer(f.MAC, now), IsAsked: w.isBeingAsked(f.MAC, now),
-		IsProvisional: h.IsProvisional, IsHigher: slices.Contains(h.HigherMACs, f.MAC), IsLower: slices.Contains(h.LowerMACs, f.MAC),
+		IsProvisional: h.IsProvisional, IsHigher: slices.Contains(h.HigherMACs, f.MAC),
+		IsLower: slices.Contains(h.LowerMACs, f.MAC),
 	}
 	verdict := Judge(hearing)
 	if hearing.IsAnswerer || hearing.IsFresh && hearing.IsPreviousHolder {
@@ -99,7 +100,8 @@ func (d *Defence) react(verdict Verdict, h Held, w *Watch, mac string, now time.
 // askedAt.
 func (d *Defence) statementOf(iface string, f Frame, askedAt, now time.Time) Statement {
 	switch {
-	case f.IsAdvertisement && f.IsGratuitous && now.Sub(askedAt) <= answerWindowForAll && !d.Sender(iface, f.Addr).IsValid():
+	case f.IsAdvertisement && f.IsGratuitous && now.Sub(askedAt) <= answerWindowForAll &&
+		!d.Sender(iface, f.Addr).IsValid():
 		return StatementAnswer // the answer to a question without a sender is for all stations
 	case f.IsGratuitous:
 		return StatementAnnouncement

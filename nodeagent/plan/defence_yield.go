@@ -112,7 +112,9 @@ type YieldQuestion struct {
 // asked. The agent asks nobody by an interface that isUp says is down: silence would prove
 // nothing. newlySilent means that a station has fallen silent, so that the worker has to
 // claim its address.
-func (d *Defence) AskYielded(isUp func(iface string) bool, now time.Time) (questions []YieldQuestion, newlySilent bool) {
+func (d *Defence) AskYielded(
+	isUp func(iface string) bool, now time.Time,
+) (questions []YieldQuestion, newlySilent bool) {
 	var due []netip.Addr
 	for addr, y := range d.Yields {
 		if y.Interface == "" || !isUp(y.Interface) {

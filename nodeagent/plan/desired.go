@@ -55,7 +55,9 @@ type Desired struct {
 // is in several objects (for a moment, while it moves between slices) the entry with the
 // highest epoch counts, then the one in the first Announcement by name, and last the shared
 // entry.
-func MergeDesired(announcements []purelbv1.Announcement, shared []purelbv1.CommonAnnouncement) ([]Desired, map[netip.Addr]Result) {
+func MergeDesired(
+	announcements []purelbv1.Announcement, shared []purelbv1.CommonAnnouncement,
+) ([]Desired, map[netip.Addr]Result) {
 	announcements = slices.Clone(announcements)
 	slices.SortFunc(announcements, func(a, b purelbv1.Announcement) int { return cmp.Compare(a.Name, b.Name) })
 	entries := 0
@@ -72,7 +74,8 @@ func MergeDesired(announcements []purelbv1.Announcement, shared []purelbv1.Commo
 		entries += len(shared[i].Spec.Addresses)
 	}
 	m := merging{
-		desired: make([]Desired, 0, entries), indexByAddr: make(map[netip.Addr]int, entries), invalid: map[netip.Addr]Result{}, uids: uids,
+		desired: make([]Desired, 0, entries), indexByAddr: make(map[netip.Addr]int, entries),
+		invalid: map[netip.Addr]Result{}, uids: uids,
 		successors: successors,
 	}
 	for i := range announcements {

@@ -81,7 +81,9 @@ func Diff(settings Settings, desired []Desired, observed Observed, isUpToDate bo
 			ordered.remove(d, outdated)
 			p.Results[d.Addr] = AnnouncedResult(d)
 			if found.first[d.Addr] {
-				ordered.renewals = append(ordered.renewals, Operation{Kind: Replace, Address: target, Replaced: *current, InPlace: true, Desired: d})
+				ordered.renewals = append(
+					ordered.renewals, Operation{Kind: Replace, Address: target, Replaced: *current, InPlace: true, Desired: d},
+				)
 				p.renewIn(renewalInterval(target))
 				continue
 			}
@@ -149,7 +151,9 @@ func (o *orderedOperations) add(add Operation, outdated []Address) {
 // all returns the operations in the order in which they are applied.
 func (o *orderedOperations) all() []Operation {
 	slices.SortStableFunc(o.removals, func(a, b Operation) int {
-		return cmp.Or(a.Address.Prefix.Addr().Compare(b.Address.Prefix.Addr()), cmp.Compare(a.Address.Interface, b.Address.Interface))
+		return cmp.Or(
+			a.Address.Prefix.Addr().Compare(b.Address.Prefix.Addr()), cmp.Compare(a.Address.Interface, b.Address.Interface),
+		)
 	})
 	return slices.Concat(o.claims, o.additionsBeside, o.removals, o.renewals, o.additions)
 }
@@ -164,7 +168,10 @@ type oursInKernel struct {
 }
 
 func findOurs(settings Settings, desired map[netip.Addr]*Desired, observed Observed) oursInKernel {
-	k := oursInKernel{inPlace: make(map[netip.Addr]*Address, len(desired)), outdated: map[netip.Addr][]Address{}, foreign: map[netip.Addr]Address{}}
+	k := oursInKernel{
+		inPlace: make(map[netip.Addr]*Address, len(desired)), outdated: map[netip.Addr][]Address{},
+		foreign: map[netip.Addr]Address{},
+	}
 	for i := range observed.Addresses {
 		a := &observed.Addresses[i]
 		d := desired[a.Prefix.Addr()]
@@ -220,7 +227,8 @@ func beforeOwn(desired map[netip.Addr]*Desired, addresses []Address) map[netip.A
 // replaces: the kernel tells IPv4 addresses apart by their masks, too, and IPv6 addresses
 // not.
 func canHoldBoth(target Address, outdated []Address) bool {
-	return target.Prefix.Addr().Is4() && !slices.ContainsFunc(outdated, func(a Address) bool { return a.Prefix == target.Prefix })
+	return target.Prefix.Addr().Is4() &&
+		!slices.ContainsFunc(outdated, func(a Address) bool { return a.Prefix == target.Prefix })
 }
 
 // refusal says why a missing address cannot be added now.
@@ -233,16 +241,21 @@ func refusal(d *Desired, observed Observed, foreign map[netip.Addr]Address, isIn
 	case foreign[d.Addr].Prefix.IsValid():
 		return Result{
 			State: purelbv1.StateFailed, Epoch: d.Epoch, Reason: ReasonForeignAddress,
-			Message: fmt.Sprintf("%s is already on %s, and PureLB did not put it there; remove it there, or take it out of the pool", foreign[d.Addr].Prefix, d.Interface),
+			Message: fmt.Sprintf(
+				"%s is already on %s, and PureLB did not put it there; remove it there, or take it out of the pool",
+				foreign[d.Addr].Prefix, d.Interface,
+			),
 		}, true
 	case d.Local && !link.Up && !isInPlace:
 		// A probe that no station can hear proves nothing.
-		pending.Reason, pending.Message = ReasonInterfaceDown, fmt.Sprintf("interface %s is down or has no carrier", d.Interface)
+		pending.Reason, pending.Message = ReasonInterfaceDown,
+			fmt.Sprintf("interface %s is down or has no carrier", d.Interface)
 		return pending, true
 	case d.Local && d.Addr.Is4() && !isInPlace && !Sender(observed.Addresses, d.Interface, d.Addr).IsValid():
 		// The node could not answer the clients that the address attracts, and other programs
 		// would take the address for the node's.
-		pending.Reason, pending.Message = ReasonNoNodeAddress, fmt.Sprintf("interface %s has no IPv4 address of the node's own", d.Interface)
+		pending.Reason, pending.Message = ReasonNoNodeAddress,
+			fmt.Sprintf("interface %s has no IPv4 address of the node's own", d.Interface)
 		return pending, true
 	case d.HandingOver && !isInPlace:
 		pending.Reason, pending.Message = ReasonHandingOver, "is being handed over to another node"

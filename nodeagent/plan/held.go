@@ -35,7 +35,8 @@ func heldAsDesired(settings Settings, desired []Desired, isAnnounced func(netip.
 		if d.Local && isAnnounced(d.Addr) {
 			held = append(held, Held{
 				Address: settings.address(d), Epoch: d.Epoch, Announcement: d.Announcement, Undefended: d.HandingOver,
-				PreviousMACs: d.PreviousMACs, HigherMACs: d.HigherMACs, LowerMACs: d.LowerMACs, Challenge: d.Challenge, IsProvisional: d.IsProvisional,
+				PreviousMACs: d.PreviousMACs, HigherMACs: d.HigherMACs, LowerMACs: d.LowerMACs, Challenge: d.Challenge,
+				IsProvisional: d.IsProvisional,
 			})
 		}
 	}

@@ -45,7 +45,8 @@ func Interfaces(selection Selection, observed Observed) ([]purelbv1.NodeInterfac
 		if isExcluded(selection, link) {
 			continue
 		}
-		isSelected := slices.Contains(selection.Interfaces, link.Name) || expression != nil && expression.MatchString(link.Name)
+		isSelected := slices.Contains(selection.Interfaces, link.Name) ||
+			expression != nil && expression.MatchString(link.Name)
 		nic := purelbv1.NodeInterface{Name: purelbv1.InterfaceName(link.Name), MAC: link.MAC, Down: !link.Up}
 		var picked []purelbv1.IPFamily
 		for _, family := range families {

@@ -83,7 +83,9 @@ func (d *deciding) renewLast() {
 		validFor[place{a.Interface, a.Prefix}] = a.Valid
 	}
 	slices.SortStableFunc(renewals, func(a, b Operation) int {
-		return cmp.Compare(validFor[place{a.Address.Interface, a.Address.Prefix}], validFor[place{b.Address.Interface, b.Address.Prefix}])
+		return cmp.Compare(
+			validFor[place{a.Address.Interface, a.Address.Prefix}], validFor[place{b.Address.Interface, b.Address.Prefix}],
+		)
 	})
 	d.plan.Operations = append(others, renewals...)
 }
@@ -91,7 +93,9 @@ func (d *deciding) renewLast() {
 // noteLifetimes notes until when the kernel keeps the agent's addresses: those that it had before the
 // operations, and those that these added or renewed. A desired address that a program has taken off
 // keeps the time that was noted for it, since paceRepairs may make the agent put it back later.
-func (m *Memory) noteLifetimes(observed []Address, decision *Decision, resultOf func(netip.Addr) Result, now time.Time) {
+func (m *Memory) noteLifetimes(
+	observed []Address, decision *Decision, resultOf func(netip.Addr) Result, now time.Time,
+) {
 	before := m.ValidUntil
 	m.ValidUntil = make(map[netip.Addr]time.Time, len(decision.desired))
 	for i := range decision.desired {

@@ -25,7 +25,8 @@ type Additions struct {
 // too long ago to count.
 func (a Additions) areOf(d *Desired, now time.Time) bool {
 	age := now.Sub(a.LastAt)
-	return a.Epoch == d.Epoch && a.Interface == d.Interface && age >= 0 && age < fightFor // age < 0: the clock was set back
+	// age < 0: the clock was set back
+	return a.Epoch == d.Epoch && a.Interface == d.Interface && age >= 0 && age < fightFor
 }
 
 // isFight reports whether something removes the address again and again.
@@ -108,6 +109,10 @@ func (m *Memory) noteAdditions(operations []Operation, resultOf func(netip.Addr)
 // removes again and again. It says no number: each would be another report.
 func (r Result) removedRepeatedly() Result {
 	r.Reason = ReasonRepeatedlyRemoved
-	r.Message = fmt.Sprintf("something on the node removes the address from %s again and again; it is put back less and less often, after %s at most; find out what removes it", r.Interface, maxRepairGap)
+	r.Message = fmt.Sprintf(
+		"something on the node removes the address from %s again and again; it is put back less and less often, after %s "+
+			"at most; find out what removes it",
+		r.Interface, maxRepairGap,
+	)
 	return r
 }

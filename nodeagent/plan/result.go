@@ -67,7 +67,9 @@ func FailedResult(d *Desired, reason string, err error) Result {
 func WaitingForProxyResult(d *Desired) Result {
 	return Result{
 		State: purelbv1.StatePending, Epoch: d.Epoch, Reason: ReasonWaitingForProxy,
-		Message: fmt.Sprintf("the node's service proxy does not say at port %d that it has an endpoint on this node", d.HealthPort),
+		Message: fmt.Sprintf(
+			"the node's service proxy does not say at port %d that it has an endpoint on this node", d.HealthPort,
+		),
 	}
 }
 
@@ -81,7 +83,10 @@ func InterfaceMissingResult(d *Desired) Result {
 
 // probingResult is the Result of an address while the link is asked for it.
 func probingResult(d *Desired) Result {
-	return Result{State: purelbv1.StatePending, Epoch: d.Epoch, Reason: ReasonProbing, Message: "asking the link whether another station has the address"}
+	return Result{
+		State: purelbv1.StatePending, Epoch: d.Epoch, Reason: ReasonProbing,
+		Message: "asking the link whether another station has the address",
+	}
 }
 
 // answeredResult is the Result of an address for which a station answers: its previous

@@ -75,7 +75,8 @@ func Status(ann *purelbv1.Announcement, report Report) purelbv1.AnnouncementStat
 		entry := &ann.Spec.Addresses[i]
 		listed[entry.Address] = true
 		result := report.resultOf(entry)
-		if result.State != purelbv1.StateAnnounced && result.State != purelbv1.StateYielded && wasRealised(&ann.Status, entry) {
+		if result.State != purelbv1.StateAnnounced && result.State != purelbv1.StateYielded &&
+			wasRealised(&ann.Status, entry) {
 			result.Reason = ReasonLost
 		}
 		status.Addresses = append(status.Addresses, addressStatus(entry.Address, result, previous, report.Now))
@@ -87,7 +88,9 @@ func Status(ann *purelbv1.Announcement, report Report) purelbv1.AnnouncementStat
 		announced = append(announced, status.addSharedEntries(report, previous, listed)...)
 	}
 	status.addStranded(report, previous, listed)
-	slices.SortFunc(status.Addresses, func(a, b purelbv1.AddressStatus) int { return compareAddresses(a.Address, b.Address) })
+	slices.SortFunc(
+		status.Addresses, func(a, b purelbv1.AddressStatus) int { return compareAddresses(a.Address, b.Address) },
+	)
 	status.addColumns(announced)
 	status.Conditions = conditions(ann, status.AnnouncementStatus, report)
 	return status.AnnouncementStatus
@@ -109,7 +112,9 @@ func (s *statusInWork) addFacts(ann *purelbv1.Announcement, report Report) {
 // addSharedEntries adds what became of the shared entries, and returns those that are
 // announced. Only the others are listed; if they are too many for a status, it says that no
 // revision is realised.
-func (s *statusInWork) addSharedEntries(report Report, previous map[string]purelbv1.AddressStatus, listed map[string]bool) (announced []*purelbv1.AnnouncedAddress) {
+func (s *statusInWork) addSharedEntries(
+	report Report, previous map[string]purelbv1.AddressStatus, listed map[string]bool,
+) (announced []*purelbv1.AnnouncedAddress) {
 	revision := int64(0)
 	fits := true
 	for i := range report.Shared {
@@ -187,7 +192,9 @@ func (r *Report) resultOf(entry *purelbv1.AnnouncedAddress) Result {
 	return result
 }
 
-func addressStatus(address string, r Result, previous map[string]purelbv1.AddressStatus, now metav1.Time) purelbv1.AddressStatus {
+func addressStatus(
+	address string, r Result, previous map[string]purelbv1.AddressStatus, now metav1.Time,
+) purelbv1.AddressStatus {
 	s := purelbv1.AddressStatus{
 		Address: address, State: r.State, Epoch: r.Epoch, Interface: r.Interface, MAC: r.MAC,
 		Reason: r.Reason, Message: textlimit.Shorten(r.Message, maxMessage), LastTransitionTime: now,
@@ -222,7 +229,9 @@ func conditions(ann *purelbv1.Announcement, status purelbv1.AnnouncementStatus, 
 		message += "; " + report.Note
 	}
 
-	ready := metav1.Condition{Type: purelbv1.ConditionReady, Status: metav1.ConditionTrue, Reason: purelbv1.ReasonAnnounced}
+	ready := metav1.Condition{
+		Type: purelbv1.ConditionReady, Status: metav1.ConditionTrue, Reason: purelbv1.ReasonAnnounced,
+	}
 	switch {
 	case len(troubled) > 0:
 		ready.Status, ready.Reason = metav1.ConditionFalse, purelbv1.ReasonDegraded
@@ -231,10 +240,15 @@ func conditions(ann *purelbv1.Announcement, status purelbv1.AnnouncementStatus, 
 	}
 	result := []metav1.Condition{ready}
 	if len(pending) > 0 {
-		result = append(result, metav1.Condition{Type: conditionReconciling, Status: metav1.ConditionTrue, Reason: purelbv1.ReasonProgressing})
+		result = append(
+			result,
+			metav1.Condition{Type: conditionReconciling, Status: metav1.ConditionTrue, Reason: purelbv1.ReasonProgressing},
+		)
 	}
 	if len(troubled) > 0 {
-		result = append(result, metav1.Condition{Type: conditionStalled, Status: metav1.ConditionTrue, Reason: purelbv1.ReasonDegraded})
+		result = append(
+			result, metav1.Condition{Type: conditionStalled, Status: metav1.ConditionTrue, Reason: purelbv1.ReasonDegraded},
+		)
 	}
 	for i := range result {
 		c := &result[i]

@@ -88,8 +88,14 @@ func Rules() []Rule {
 		// The manager has named the node: it claims the address of a node that it finds silent, and
 		// this node may be the one that is cut off. The highest epoch wins, so also an agent that is
 		// fresh yields.
-		{"node with a higher epoch that was asked by itself answers", func(h Hearing) bool { return h.IsHigher && h.IsAsked && !h.claims() }, Yield},
-		{"claim of a node with a higher epoch, or its answer", func(h Hearing) bool { return h.IsHigher && (h.claims() || !h.IsGateway) }, CheckClaim},
+		{
+			"node with a higher epoch that was asked by itself answers",
+			func(h Hearing) bool { return h.IsHigher && h.IsAsked && !h.claims() }, Yield,
+		},
+		{
+			"claim of a node with a higher epoch, or its answer",
+			func(h Hearing) bool { return h.IsHigher && (h.claims() || !h.IsGateway) }, CheckClaim,
+		},
 		// A proxy answers for every address. Its claims change the caches of other stations all
 		// the same, so an agent that knows better defends the address.
 		{"gateway, and the agent does not defend", func(h Hearing) bool { return h.IsGateway && !h.defends() }, Ignore},

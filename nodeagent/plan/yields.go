@@ -47,7 +47,8 @@ func (y YieldedAddress) answeredBy(mac string, at time.Time) YieldedAddress {
 // that the node does not have any more, or of another cluster, say nothing. The entry may have
 // moved to another Announcement of the node.
 func (y YieldedAddress) covers(d *Desired) bool {
-	isOfNode := y.Announcement == "" || len(d.NodeAnnouncements) == 0 || slices.Contains(d.NodeAnnouncements, y.Announcement)
+	isOfNode := y.Announcement == "" || len(d.NodeAnnouncements) == 0 ||
+		slices.Contains(d.NodeAnnouncements, y.Announcement)
 	return isOfNode && y.Epoch >= d.Epoch
 }
 
@@ -63,7 +64,9 @@ func (y YieldedAddress) Result() Result {
 // address, if there is one. If the station that has the address is silent, the agent may ask the link
 // for the address, and claim it if no station answers. A decision applies the rule, and so does the
 // listener before the kernel is changed, as a station may have been heard in between.
-func yieldOf(yields map[netip.Addr]YieldedAddress, d *Desired, now time.Time) (y YieldedAddress, isYielded, isSilent bool) {
+func yieldOf(
+	yields map[netip.Addr]YieldedAddress, d *Desired, now time.Time,
+) (y YieldedAddress, isYielded, isSilent bool) {
 	y, isYielded = yields[d.Addr]
 	isYielded = isYielded && y.covers(d)
 	return y, isYielded, isYielded && y.IsSilent(now)
@@ -71,7 +74,9 @@ func yieldOf(yields map[netip.Addr]YieldedAddress, d *Desired, now time.Time) (y
 
 // respectYields applies the rule of yields to the operations. Where the kernel still has a yielded
 // address, because it could not be removed, the agent removes it.
-func (p *Plan) respectYields(yields map[netip.Addr]YieldedAddress, desired []Desired, observed Observed, now time.Time) {
+func (p *Plan) respectYields(
+	yields map[netip.Addr]YieldedAddress, desired []Desired, observed Observed, now time.Time,
+) {
 	if len(yields) == 0 {
 		return
 	}

@@ -43,14 +43,18 @@ func readBootID() (string, error) {
 
 // loadCheckpoint returns the NodeRouting that an earlier speaker of the node worked by, and
 // whether that was since the node booted; nil if there is none.
-func loadCheckpoint(dir, nodeName, namespace, bootID string) (routing *purelbv1.NodeRouting, isSameBoot bool, err error) {
+func loadCheckpoint(
+	dir, nodeName, namespace, bootID string,
+) (routing *purelbv1.NodeRouting, isSameBoot bool, err error) {
 	c := checkpoint{}
 	exists, err := file.LoadCheckpoint(filepath.Join(dir, checkpointFile), checkpointReadTimeout,
 		&c, &c.Header, file.Header{Version: checkpointVersion, NodeName: nodeName})
 	if err != nil || !exists {
 		return nil, false, err
 	}
-	routing = &purelbv1.NodeRouting{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: nodeName, Generation: c.Generation}, Spec: c.Spec}
+	routing = &purelbv1.NodeRouting{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: nodeName, Generation: c.Generation}, Spec: c.Spec,
+	}
 	return routing, c.BootID != "" && c.BootID == bootID, nil
 }
 

@@ -23,7 +23,9 @@ type drainState struct {
 
 // advance notes whether the node is to drain. It returns the phase, whether the drain is over,
 // and in how long that changes; 0 is never.
-func (d *drainState) advance(isDraining bool, now time.Time) (phase routes.DrainPhase, isOver bool, wait time.Duration) {
+func (d *drainState) advance(
+	isDraining bool, now time.Time,
+) (phase routes.DrainPhase, isOver bool, wait time.Duration) {
 	if !isDraining {
 		d.since = time.Time{}
 		return routes.NotDraining, false, 0

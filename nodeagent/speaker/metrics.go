@@ -22,11 +22,20 @@ type Metrics struct {
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	labels := []string{"peer", "neighbor"}
 	m := &Metrics{
-		up:         prometheus.NewDesc("purelb_speaker_session_up", "1 for each BGP session that is up, 0 for each that is not.", labels, nil),
-		advertised: prometheus.NewDesc("purelb_speaker_session_routes_advertised", "Routes that the node has sent in a BGP session.", labels, nil),
-		bfd:        prometheus.NewDesc("purelb_speaker_session_bfd_up", "1 for each session with BFD whose BFD is up, 0 for each whose BFD is down.", labels, nil),
-		networks:   prometheus.NewDesc("purelb_speaker_networks", "Networks that the node advertises.", nil, nil),
-		downs:      prometheus.NewCounter(prometheus.CounterOpts{Name: "purelb_speaker_session_downs_total", Help: "Times that a BGP session that was up went down."}),
+		up: prometheus.NewDesc(
+			"purelb_speaker_session_up", "1 for each BGP session that is up, 0 for each that is not.", labels, nil,
+		),
+		advertised: prometheus.NewDesc(
+			"purelb_speaker_session_routes_advertised", "Routes that the node has sent in a BGP session.", labels, nil,
+		),
+		bfd: prometheus.NewDesc(
+			"purelb_speaker_session_bfd_up", "1 for each session with BFD whose BFD is up, 0 for each whose BFD is down.",
+			labels, nil,
+		),
+		networks: prometheus.NewDesc("purelb_speaker_networks", "Networks that the node advertises.", nil, nil),
+		downs: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "purelb_speaker_session_downs_total", Help: "Times that a BGP session that was up went down.",
+		}),
 	}
 	registry.MustRegister(m, m.downs)
 	return m
@@ -38,7 +47,8 @@ func (m *Metrics) set(status purelbv1.NodeRoutingStatus) {
 	defer m.mu.Unlock()
 	for _, before := range m.status.Sessions {
 		for _, after := range status.Sessions {
-			if before.Peer == after.Peer && before.Neighbor == after.Neighbor && before.State == purelbv1.SessionEstablished && after.State != purelbv1.SessionEstablished {
+			if before.Peer == after.Peer && before.Neighbor == after.Neighbor && before.State == purelbv1.SessionEstablished &&
+				after.State != purelbv1.SessionEstablished {
 				m.downs.Inc()
 			}
 		}

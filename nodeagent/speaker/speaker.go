@@ -188,7 +188,9 @@ func (s *Speaker) restore(ctx context.Context) error {
 		log.FromContext(ctx).Info("The speaker cannot use the checkpoint", "error", err.Error())
 	}
 	s.routing = routing
-	s.state = state{isRestart: isSameBoot, isOpen: isSameBoot, began: time.Now(), routers: map[string]netip.Addr{}, bootID: bootID}
+	s.state = state{
+		isRestart: isSameBoot, isOpen: isSameBoot, began: time.Now(), routers: map[string]netip.Addr{}, bootID: bootID,
+	}
 	if isSameBoot {
 		s.state.saved = routing
 	}
@@ -394,7 +396,9 @@ func (s *Speaker) logChanges(ctx context.Context, c routes.Changes) {
 	if len(c.AddPaths)+len(c.RemovePaths) > 0 {
 		logger.Info("Routes change", "advertised", len(c.AddPaths), "withdrawn", len(c.RemovePaths))
 	}
-	for what, peers := range map[string][]routes.Peer{"Neighbour added": c.AddPeers, "Neighbour removed": c.RemovePeers, "Neighbour's settings change": c.ReplacePeers} {
+	for what, peers := range map[string][]routes.Peer{
+		"Neighbour added": c.AddPeers, "Neighbour removed": c.RemovePeers, "Neighbour's settings change": c.ReplacePeers,
+	} {
 		for _, p := range peers {
 			logger.Info(what, "bgpPeer", p.Name, "neighbour", p.Neighbour.String(), "peerASN", p.PeerASN, "myASN", p.MyASN)
 		}

@@ -50,7 +50,8 @@ func (w *Watcher) Hear(a Answer) {
 		return
 	}
 	for i := range w.target.Witnesses {
-		if n := &w.target.Witnesses[i]; n.Addr == a.Addr && slices.Contains(n.MACs, a.MAC) && !slices.Contains(w.target.Watched.MACs, a.MAC) {
+		if n := &w.target.Witnesses[i]; n.Addr == a.Addr && slices.Contains(n.MACs, a.MAC) &&
+			!slices.Contains(w.target.Watched.MACs, a.MAC) {
 			w.hearWitness(w.witnesses[n.Name], a)
 		}
 	}

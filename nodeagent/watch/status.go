@@ -12,13 +12,14 @@ import (
 
 // messages of condition Ready, by reason; they get the name of the watched node.
 var messages = map[string]string{
-	ReasonDisabled:  "local.failover of the LBNodeAgent is not enabled: this node does not watch %s",
-	ReasonLate:      "this node is too busy to watch %s",
-	ReasonNoAnswer:  "%s has answered neither echoes nor, if they count, ARP requests or neighbour solicitations",
-	ReasonSilent:    "%s does not answer any more, and others do",
-	ReasonDoubtful:  "%s answers no echoes any more, and is watched by ARP requests or neighbour solicitations",
-	ReasonNoWitness: "neither another node than %s nor a gateway tells whether this one is cut off: silence would mean nothing",
-	ReasonWatching:  "watching %s",
+	ReasonDisabled: "local.failover of the LBNodeAgent is not enabled: this node does not watch %s",
+	ReasonLate:     "this node is too busy to watch %s",
+	ReasonNoAnswer: "%s has answered neither echoes nor, if they count, ARP requests or neighbour solicitations",
+	ReasonSilent:   "%s does not answer any more, and others do",
+	ReasonDoubtful: "%s answers no echoes any more, and is watched by ARP requests or neighbour solicitations",
+	ReasonNoWitness: "neither another node than %s nor a gateway tells whether this one is cut off: silence would mean " +
+		"nothing",
+	ReasonWatching: "watching %s",
 }
 
 // Status returns the status of an Announcement with standby. It equals the present one if

@@ -134,8 +134,9 @@ type address struct {
 // New returns a Watcher that has seen nothing yet.
 func New(settings Settings, target Target) *Watcher {
 	w := &Watcher{
-		settings: settings, witnesses: map[string]*answering{}, addresses: map[netip.Addr]*address{}, followers: map[string]*Watcher{},
-		gateways: witnesses{unanswered: witnessMisses}, // not known to answer
+		settings: settings, witnesses: map[string]*answering{}, addresses: map[netip.Addr]*address{},
+		followers: map[string]*Watcher{},
+		gateways:  witnesses{unanswered: witnessMisses}, // not known to answer
 	}
 	w.SetTarget(target)
 	return w
@@ -145,7 +146,8 @@ func New(settings Settings, target Target) *Watcher {
 // node holds under another epoch now, does not count any more.
 func (w *Watcher) SetTarget(target Target) {
 	before := w.target.Watched
-	if before.Name != target.Watched.Name || before.Addr != target.Watched.Addr || !slices.Equal(before.MACs, target.Watched.MACs) {
+	if before.Name != target.Watched.Name || before.Addr != target.Watched.Addr ||
+		!slices.Equal(before.MACs, target.Watched.MACs) {
 		w.watched, w.isDoubtful, w.misses = answering{}, false, 0
 		clear(w.addresses)
 	}

@@ -31,7 +31,10 @@ func Mark(t testing.TB) { t.Attr("needs", "apiserver") }
 // stops it. Each test that uses the API server calls Mark.
 func Start() (*rest.Config, func() error, error) {
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
-		return nil, noStop, errors.New("this test needs a real API server: set KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver, such as `go -C test/lab run ./cmd/lab assets` prints")
+		return nil, noStop, errors.New(
+			"this test needs a real API server: set KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver, such as `go " +
+				"-C test/lab run ./cmd/lab assets` prints",
+		)
 	}
 	config, stop, err := start()
 	if errors.Is(err, context.DeadlineExceeded) {

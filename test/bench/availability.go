@@ -37,9 +37,18 @@ type disturbance struct {
 }
 
 var disturbances = []disturbance{
-	{name: "node dead (no carrier)", disturb: cutHolderOff((*lab.Lab).CutLink, (*lab.Lab).HealLink), returnCase: "dead node returns (no carrier before)"},
-	{name: "node dead (cut off inside the network)", disturb: cutHolderOff((*lab.Lab).UnplugPort, (*lab.Lab).PlugPort), returnCase: "dead node returns (had carrier all the time)"},
-	{name: "node dead, the leading manager's", disturb: cutHolderOff((*lab.Lab).CutLink, (*lab.Lab).HealLink), prepare: moveToLeader},
+	{
+		name: "node dead (no carrier)", disturb: cutHolderOff((*lab.Lab).CutLink, (*lab.Lab).HealLink),
+		returnCase: "dead node returns (no carrier before)",
+	},
+	{
+		name: "node dead (cut off inside the network)", disturb: cutHolderOff((*lab.Lab).UnplugPort, (*lab.Lab).PlugPort),
+		returnCase: "dead node returns (had carrier all the time)",
+	},
+	{
+		name: "node dead, the leading manager's", disturb: cutHolderOff((*lab.Lab).CutLink, (*lab.Lab).HealLink),
+		prepare: moveToLeader,
+	},
 	{name: "drained by the exclusion label", disturb: drainHolder},
 	{name: "agents restarted (rollout restart)", disturb: restartAgents},
 	{name: "agent killed (kill -9)", disturb: killAgent},
@@ -280,7 +289,8 @@ func cutAPI(ctx context.Context, t *trial) error {
 // has put it back.
 func stripAddress(ctx context.Context, t *trial) error {
 	begun := time.Now()
-	if _, err := t.lab.Exec(ctx, t.holder, "ip", "address", "delete", t.address.String()+"/32", "dev", "eth0"); err != nil {
+	if _, err := t.lab.Exec(ctx, t.holder, "ip", "address", "delete", t.address.String()+"/32", "dev",
+		"eth0"); err != nil {
 		return err
 	}
 	removed, err := t.kernels.wait(ctx, t.address, false, 1, begun)

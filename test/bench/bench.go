@@ -105,7 +105,9 @@ func (b *bench) install(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, object := range []client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: benchNamespace}}, echoDeployment()} {
+	for _, object := range []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: benchNamespace}}, echoDeployment(),
+	} {
 		if err := client.IgnoreAlreadyExists(b.client.Create(ctx, object)); err != nil {
 			return fmt.Errorf("create %s: %w", object.GetName(), err)
 		}
@@ -161,7 +163,8 @@ func (b *bench) findHost(name string) lab.Host {
 
 // kubectl runs kubectl in the lab.
 func (b *bench) kubectl(ctx context.Context, args ...string) error {
-	out, err := exec.CommandContext(ctx, b.lab.Kubectl(), append([]string{"--kubeconfig", b.lab.Kubeconfig()}, args...)...).CombinedOutput()
+	out, err := exec.CommandContext(ctx, b.lab.Kubectl(),
+		append([]string{"--kubeconfig", b.lab.Kubeconfig()}, args...)...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, out)
 	}
@@ -201,7 +204,9 @@ func sleep(ctx context.Context, d time.Duration) error {
 // newService returns a Service that asks for addresses of a ServiceGroup.
 func newService(name, group string, dual bool) *corev1.Service {
 	svc := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: benchNamespace, Annotations: map[string]string{v1.AnnotationServiceGroup: group}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: benchNamespace, Annotations: map[string]string{v1.AnnotationServiceGroup: group},
+		},
 		Spec: corev1.ServiceSpec{
 			Type:           corev1.ServiceTypeLoadBalancer,
 			IPFamilyPolicy: ptr.To(corev1.IPFamilyPolicySingleStack),

@@ -53,7 +53,9 @@ const latePoolFile = "late.yaml"
 func (b *bench) measureBurst(ctx context.Context, o watches, name string, n int, waiting bool) ([]report.Row, error) {
 	group := "large"
 	createAll := func() error {
-		return b.createServices(ctx, n, func(i int) *corev1.Service { return newServiceWithoutEndpoints(fmt.Sprintf("burst-%d", i), group) })
+		return b.createServices(
+			ctx, n, func(i int) *corev1.Service { return newServiceWithoutEndpoints(fmt.Sprintf("burst-%d", i), group) },
+		)
 	}
 	do := createAll
 	if waiting {
@@ -101,7 +103,8 @@ func (b *bench) measureBurst(ctx context.Context, o watches, name string, n int,
 	const requests = "apiserver_request_total"
 	more := increases(before.Sum(requests, writeKey), after.Sum(requests, writeKey))
 	rows := []report.Row{{Section: "burst", Case: name, Unit: "s", N: n, Values: map[string]float64{
-		"asked for": done.Sub(begun).Seconds(), "all have ingress": ingress.Sub(begun).Seconds(), "all answer ARP": answered.Sub(begun).Seconds(),
+		"asked for": done.Sub(begun).Seconds(), "all have ingress": ingress.Sub(begun).Seconds(),
+		"all answer ARP": answered.Sub(begun).Seconds(),
 	}}}
 	cost := report.Row{Section: "writes", Case: name, Unit: "for each Service", N: n, Values: map[string]float64{}}
 	for what, count := range more {
@@ -137,7 +140,8 @@ func (b *bench) waitUntilAllPending(ctx context.Context, n int) error {
 // itself creates and deletes Services, and agents renew Leases without any.
 func isWriteOfPureLB(what string) bool {
 	switch what {
-	case "PATCH services", "APPLY services", "PUT services", "PATCH services/status", "APPLY services/status", "PUT services/status",
+	case "PATCH services", "APPLY services", "PUT services", "PATCH services/status", "APPLY services/status",
+		"PUT services/status",
 		"POST announcements", "PATCH announcements", "APPLY announcements", "PUT announcements", "DELETE announcements",
 		"PATCH announcements/status", "APPLY announcements/status", "PUT announcements/status",
 		"POST events", "PATCH events", "PATCH servicegroups/status", "APPLY servicegroups/status", "PUT servicegroups/status":
@@ -152,7 +156,9 @@ const burstInterval = 100 * time.Millisecond
 
 // waitUntilAllAnswer sends ARP requests for every address that does not answer yet, until
 // all answer. It returns when the last answered.
-func (b *bench) waitUntilAllAnswer(ctx context.Context, services *serviceWatch, stations *answerWatch, n int) (time.Time, error) {
+func (b *bench) waitUntilAllAnswer(
+	ctx context.Context, services *serviceWatch, stations *answerWatch, n int,
+) (time.Time, error) {
 	var last time.Time
 	err := waitUntil(ctx, burstInterval, fmt.Sprintf("%d addresses to answer", n), func() error {
 		var allocated []netip.Addr

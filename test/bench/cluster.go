@@ -28,7 +28,9 @@ func (b *bench) replaceRestartedPods(ctx context.Context) error {
 		return fmt.Errorf("list the pods of PureLB: %w", err)
 	}
 	for i := range pods.Items {
-		if slices.ContainsFunc(pods.Items[i].Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.RestartCount > 0 }) {
+		if slices.ContainsFunc(
+			pods.Items[i].Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.RestartCount > 0 },
+		) {
 			if err := client.IgnoreNotFound(b.client.Delete(ctx, &pods.Items[i])); err != nil {
 				return fmt.Errorf("replace a pod of PureLB: %w", err)
 			}
@@ -69,11 +71,13 @@ func (b *bench) checkNodeAtRest(ctx context.Context, name string) error {
 	if err := b.client.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
 		return err
 	}
-	if err := b.client.Get(ctx, client.ObjectKey{Namespace: systemNamespace, Name: v1.LeasePrefix + name}, lease); err != nil {
+	if err := b.client.Get(ctx, client.ObjectKey{Namespace: systemNamespace, Name: v1.LeasePrefix + name},
+		lease); err != nil {
 		return err
 	}
 	kubeletLease := &coordinationv1.Lease{}
-	if err := b.client.Get(ctx, client.ObjectKey{Namespace: corev1.NamespaceNodeLease, Name: name}, kubeletLease); err != nil {
+	if err := b.client.Get(ctx, client.ObjectKey{Namespace: corev1.NamespaceNodeLease, Name: name},
+		kubeletLease); err != nil {
 		return err
 	}
 	a, err := b.getAnnouncement(ctx, name)
@@ -162,7 +166,8 @@ func (b *bench) waitForHolder(ctx context.Context, address netip.Addr, not ...st
 func (b *bench) findLeaderNode(ctx context.Context) (node string, err error) {
 	err = waitUntil(ctx, pollInterval, "a manager that leads", func() error {
 		lease, p := &coordinationv1.Lease{}, &corev1.Pod{}
-		if err := b.client.Get(ctx, client.ObjectKey{Namespace: systemNamespace, Name: "manager.purelb.io"}, lease); err != nil {
+		if err := b.client.Get(ctx, client.ObjectKey{Namespace: systemNamespace, Name: "manager.purelb.io"},
+			lease); err != nil {
 			return err
 		}
 		pod, _, _ := strings.Cut(ptr.Deref(lease.Spec.HolderIdentity, ""), "_")

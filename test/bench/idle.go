@@ -161,13 +161,19 @@ func (b *bench) deleteServices(ctx context.Context) error {
 
 // waitUntilAnnounced waits until each node announces n addresses.
 func (b *bench) waitUntilAnnounced(ctx context.Context, n int) error {
-	return waitUntil(ctx, 500*time.Millisecond, fmt.Sprintf("%d addresses on each node", n), func() error { return b.checkAnnounced(ctx, n) })
+	return waitUntil(
+		ctx, 500*time.Millisecond, fmt.Sprintf("%d addresses on each node", n),
+		func() error { return b.checkAnnounced(ctx, n) },
+	)
 }
 
 // checkAnnounced returns an error unless each node announces n addresses now.
 func (b *bench) checkAnnounced(ctx context.Context, n int) error {
 	all, commons := &v1.AnnouncementList{}, &v1.CommonAnnouncementList{}
-	if err := errors.Join(b.client.List(ctx, all, client.InNamespace(systemNamespace)), b.client.List(ctx, commons, client.InNamespace(systemNamespace))); err != nil {
+	if err := errors.Join(
+		b.client.List(ctx, all, client.InNamespace(systemNamespace)),
+		b.client.List(ctx, commons, client.InNamespace(systemNamespace)),
+	); err != nil {
 		return err
 	}
 	revision := int64(0)
@@ -177,7 +183,8 @@ func (b *bench) checkAnnounced(ctx context.Context, n int) error {
 	wanted, announced := map[string]int{}, map[string]int{}
 	for _, a := range all.Items {
 		realised := a.Status.CommonAnnouncementsRevision
-		if a.Status.ObservedGeneration != a.Generation || a.Spec.IncludeCommonAnnouncements && (realised == nil || *realised != revision) {
+		if a.Status.ObservedGeneration != a.Generation ||
+			a.Spec.IncludeCommonAnnouncements && (realised == nil || *realised != revision) {
 			return fmt.Errorf("the agent of %s has not seen all addresses that it is to announce", a.Spec.NodeName)
 		}
 		wanted[a.Spec.NodeName] += int(a.Status.Desired)
@@ -288,7 +295,9 @@ func idleRows(name string, before, after sample) []report.Row {
 			rows = append(rows, row)
 		}
 	}
-	watched := report.Row{Section: "watches", Case: name, Unit: "a minute, all watches", N: 1, Values: map[string]float64{}}
+	watched := report.Row{
+		Section: "watches", Case: name, Unit: "a minute, all watches", N: 1, Values: map[string]float64{},
+	}
 	for kind, n := range increases(before.watchEvents, after.watchEvents) {
 		switch kind {
 		case "purelb.io/announcements", "purelb.io/Announcement":

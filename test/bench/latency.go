@@ -109,7 +109,10 @@ func (b *bench) latency(ctx context.Context) error {
 			if len(times[stage]) == 0 {
 				continue
 			}
-			row := report.Row{Section: "latency", Case: stage + ", " + s.name, Unit: "ms", N: len(times[stage]), Values: report.Percentiles(times[stage])}
+			row := report.Row{
+				Section: "latency", Case: stage + ", " + s.name, Unit: "ms", N: len(times[stage]),
+				Values: report.Percentiles(times[stage]),
+			}
 			if err := b.addRows(row); err != nil {
 				return err
 			}
@@ -133,7 +136,9 @@ func (b *bench) setProbing(ctx context.Context, on bool) error {
 
 // followService creates a Service, follows it until it serves, deletes it, and waits until
 // nothing of it is left. It returns how long each stage took.
-func (b *bench) followService(ctx context.Context, o watches, s serviceKind, name string) (map[string]time.Duration, error) {
+func (b *bench) followService(
+	ctx context.Context, o watches, s serviceKind, name string,
+) (map[string]time.Duration, error) {
 	nodes := 1
 	if s.group == "virtual" {
 		nodes = len(b.nodeNames())
@@ -219,13 +224,17 @@ const httpTimeout = 100 * time.Millisecond
 // returns when they did.
 func (b *bench) waitForHTTPAnswer(ctx context.Context, address netip.Addr) (time.Time, error) {
 	web := b.lab.HTTPClient(lab.Client, httpTimeout)
-	err := waitUntil(ctx, askInterval, "an HTTP answer of "+address.String(), func() error { return getOnce(ctx, web, address) })
+	err := waitUntil(
+		ctx, askInterval, "an HTTP answer of "+address.String(), func() error { return getOnce(ctx, web, address) },
+	)
 	return time.Now(), err
 }
 
 // getOnce makes one request, and returns nil if the answer is 200.
 func getOnce(ctx context.Context, web *http.Client, address netip.Addr) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+netip.AddrPortFrom(address, 80).String()+"/", nil)
+	request, err := http.NewRequestWithContext(
+		ctx, http.MethodGet, "http://"+netip.AddrPortFrom(address, 80).String()+"/", nil,
+	)
 	if err != nil {
 		return err
 	}

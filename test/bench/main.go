@@ -53,8 +53,12 @@ func newCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return runSections(cmd.Context(), o) },
 	}
 	f = run.Flags()
-	f.StringSliceVar(&o.sections, "sections", []string{"latency", "availability", "idle", "burst", "go"}, "what to measure")
-	f.StringVar(&o.cases, "cases", "", "regular expression: of latency, availability, idle and burst only the cases that it matches")
+	f.StringSliceVar(
+		&o.sections, "sections", []string{"latency", "availability", "idle", "burst", "go"}, "what to measure",
+	)
+	f.StringVar(
+		&o.cases, "cases", "", "regular expression: of latency, availability, idle and burst only the cases that it matches",
+	)
 	f.IntVar(&o.count, "count", 50, "Services for each case of latency")
 	f.IntVar(&o.trials, "trials", 10, "trials of each disturbance")
 	f.IntSliceVar(&o.idle, "idle", []int{0, 500, 1000}, "for idle: how many Services there are")
@@ -62,7 +66,10 @@ func newCommand() *cobra.Command {
 	f.IntSliceVar(&o.burst, "burst", []int{500, 1000}, "for burst: how many Services at once")
 	f.IntVar(&o.services, "services", 1000, "for go: Services in the benchmark of the allocator's controller")
 	f.StringVar(&o.kubernetes, "assets", "", "for go: folder of etcd and kube-apiserver (KUBEBUILDER_ASSETS)")
-	f.BoolVar(&o.profile, "profile", false, "for idle and burst: write profiles of the API server and the leading manager beside the results")
+	f.BoolVar(
+		&o.profile, "profile", false,
+		"for idle and burst: write profiles of the API server and the leading manager beside the results",
+	)
 	merge := &cobra.Command{
 		Use: "report", Short: "Print all results as a table, and write bench.json and the plots", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return writeReport(o) },
@@ -116,7 +123,9 @@ func writeReport(o options) error {
 	}
 	plots := map[string]report.Plot{
 		"performance-outage.svg": report.OutagePlot(all.Rows),
-		"performance-scale.svg":  report.ScalePlot(all.Rows, "changeMs", "One Service more, by the size of the cluster", "ms until every node has its address"),
+		"performance-scale.svg": report.ScalePlot(
+			all.Rows, "changeMs", "One Service more, by the size of the cluster", "ms until every node has its address",
+		),
 	}
 	for name, plot := range plots {
 		if len(plot.Bars) == 0 {

@@ -70,7 +70,9 @@ func (b *bench) createMetricsToken(ctx context.Context) (string, error) {
 			return "", fmt.Errorf("allow an account to read metrics: %w", err)
 		}
 	}
-	token, err := b.clientset.CoreV1().ServiceAccounts(benchNamespace).CreateToken(ctx, metricsReader, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	token, err := b.clientset.CoreV1().ServiceAccounts(benchNamespace).CreateToken(
+		ctx, metricsReader, &authenticationv1.TokenRequest{}, metav1.CreateOptions{},
+	)
 	if err != nil {
 		return "", fmt.Errorf("make a token to read metrics: %w", err)
 	}

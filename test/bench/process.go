@@ -35,7 +35,8 @@ type usage struct {
 // findPrograms finds all processes of PureLB in the lab.
 func (b *bench) findPrograms(ctx context.Context) ([]program, error) {
 	lease := &coordinationv1.Lease{}
-	if err := b.client.Get(ctx, client.ObjectKey{Namespace: systemNamespace, Name: "manager.purelb.io"}, lease); err != nil {
+	if err := b.client.Get(ctx, client.ObjectKey{Namespace: systemNamespace, Name: "manager.purelb.io"},
+		lease); err != nil {
 		return nil, fmt.Errorf("look which manager leads: %w", err)
 	}
 	leader, _, _ := strings.Cut(ptr.Deref(lease.Spec.HolderIdentity, ""), "_")

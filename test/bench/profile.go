@@ -24,8 +24,10 @@ const pprofAddress = "127.0.0.1:6060"
 
 // serveProfiles restarts the managers with the flag that makes them serve profiles.
 func (b *bench) serveProfiles(ctx context.Context) error {
-	patch := `[{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--pprof-bind-address=` + pprofAddress + `"}]`
-	if err := b.kubectl(ctx, "-n", systemNamespace, "patch", "deployment/purelb-manager", "--type=json", "-p", patch); err != nil {
+	patch := `[{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--pprof-bind-address=` +
+		pprofAddress + `"}]`
+	if err := b.kubectl(ctx, "-n", systemNamespace, "patch", "deployment/purelb-manager", "--type=json", "-p",
+		patch); err != nil {
 		return err
 	}
 	return b.kubectl(ctx, "-n", systemNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=180s")

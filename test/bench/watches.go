@@ -171,7 +171,9 @@ func (b *bench) watchKernels(ctx context.Context) (*kernelWatch, error) {
 
 // wait waits until an address has been added to interfaces of as many nodes as nodes says,
 // or removed from them, since the time after. It returns when it had been.
-func (k *kernelWatch) wait(ctx context.Context, address netip.Addr, added bool, nodes int, after time.Time) (time.Time, error) {
+func (k *kernelWatch) wait(
+	ctx context.Context, address netip.Addr, added bool, nodes int, after time.Time,
+) (time.Time, error) {
 	var at time.Time
 	what := fmt.Sprintf("%s on interfaces of %d nodes: %t", address, nodes, added)
 	var failed error

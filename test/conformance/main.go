@@ -34,11 +34,15 @@ func run(ctx context.Context) error {
 	program := flag.String("program", "bin/conformance.test", "the program of the tests")
 	output := flag.String("output", "dist/conformance", "folder of reports")
 	variantList := flag.String("variants", "local,allow-local,virtual", "variants to run")
-	familyList := flag.String("families", "ipv4,dual", "families to run: ipv4 (as the tests ask), dual (every Service prefers both)")
+	familyList := flag.String(
+		"families", "ipv4,dual", "families to run: ipv4 (as the tests ask), dual (every Service prefers both)",
+	)
 	focus := flag.String("focus", "", "regular expression of the specs to run, by their names in the table of results")
 	parallel := flag.Int("parallel", 6, "how many specs run at once")
 	slow := flag.Bool("slow", false, "run also what takes long and cannot pass")
-	probe := flag.Bool("probe", false, "give the pods of rolling updates a readiness probe, which Kubernetes' test does not")
+	probe := flag.Bool(
+		"probe", false, "give the pods of rolling updates a readiness probe, which Kubernetes' test does not",
+	)
 	flag.Parse()
 
 	chosen, err := parseChoice(*variantList, *familyList, *focus)

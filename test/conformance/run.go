@@ -46,7 +46,13 @@ func (r *runner) install(ctx context.Context, withRouting bool) error {
 		{"", []string{"apply", "-k", filepath.Join(r.root, "config/default")}},
 		{"", []string{"-n", purelbNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=180s"}},
 		{clusterManifest, []string{"apply", "-f", "-"}},
-		{"", []string{"-n", purelbNamespace, "wait", "lbnodeagent/default", "servicegroup/local", "servicegroup/allow-local", "servicegroup/virtual", "--for=condition=Ready", "--timeout=180s"}},
+		{
+			"",
+			[]string{
+				"-n", purelbNamespace, "wait", "lbnodeagent/default", "servicegroup/local", "servicegroup/allow-local",
+				"servicegroup/virtual", "--for=condition=Ready", "--timeout=180s",
+			},
+		},
 	} {
 		if _, err := r.kubectl(ctx, step.stdin, step.args...); err != nil {
 			return fmt.Errorf("install PureLB: %w", err)
@@ -60,7 +66,8 @@ func (r *runner) install(ctx context.Context, withRouting bool) error {
 }
 
 func (r *runner) kubectl(ctx context.Context, stdin string, args ...string) (string, error) {
-	command := exec.CommandContext(ctx, r.lab.Kubectl(), append([]string{"--kubeconfig=" + r.lab.Kubeconfig()}, args...)...)
+	command := exec.CommandContext(ctx, r.lab.Kubectl(),
+		append([]string{"--kubeconfig=" + r.lab.Kubeconfig()}, args...)...)
 	command.Stdin = strings.NewReader(stdin)
 	text, err := command.CombinedOutput()
 	if err != nil {
@@ -73,7 +80,8 @@ func (r *runner) kubectl(ctx context.Context, stdin string, args ...string) (str
 // not have.
 func (r *runner) checkTable(ctx context.Context) error {
 	dir := filepath.Join(r.output, "list")
-	if err := r.execute(ctx, "client", dir, "-ginkgo.dry-run", "-ginkgo.label-filter=Feature: containsAny LoadBalancer"); err != nil {
+	if err := r.execute(ctx, "client", dir, "-ginkgo.dry-run",
+		"-ginkgo.label-filter=Feature: containsAny LoadBalancer"); err != nil {
 		return fmt.Errorf("list the tests: %w", err)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, reportFile))
@@ -122,7 +130,8 @@ func (r *runner) runJobs(ctx context.Context, jobs []job) ([]result, error) {
 		}
 		r.say(fmt.Sprintf("%d specs, %d at once; the router spreads connections by %s", len(now), r.parallel, how))
 		for _, family := range []string{"ipv4", "ipv6"} {
-			if _, err := r.lab.Exec(ctx, lab.Router, "sysctl", "-qw", "net."+family+".fib_multipath_hash_policy="+policy); err != nil {
+			if _, err := r.lab.Exec(ctx, lab.Router, "sysctl", "-qw",
+				"net."+family+".fib_multipath_hash_policy="+policy); err != nil {
 				return nil, err
 			}
 		}
@@ -162,7 +171,10 @@ func (r *runner) runJob(ctx context.Context, j job) result {
 	if ctx.Err() != nil {
 		return result{job: j, verdict: notRun, message: ctx.Err().Error()}
 	}
-	dir := filepath.Join(r.output, j.variant.name+"-"+j.family, strings.Trim(notInFileNames.ReplaceAllString(strings.ToLower(j.spec.name), "-"), "-"))
+	dir := filepath.Join(
+		r.output, j.variant.name+"-"+j.family,
+		strings.Trim(notInFileNames.ReplaceAllString(strings.ToLower(j.spec.name), "-"), "-"),
+	)
 	ctx, cancel := context.WithTimeout(ctx, j.limit()+cleanUpTime)
 	defer cancel()
 	err := r.execute(ctx, j.client(), dir,
@@ -248,7 +260,9 @@ func (r *runner) explainRestart(ctx context.Context, pod restObject) string {
 }
 
 func (r *runner) findRest(ctx context.Context) error {
-	text, err := r.kubectl(ctx, "", "-n", purelbNamespace, "get", "servicegroups,announcements,commonannouncements,pods", "-o", "json")
+	text, err := r.kubectl(
+		ctx, "", "-n", purelbNamespace, "get", "servicegroups,announcements,commonannouncements,pods", "-o", "json",
+	)
 	if err != nil {
 		return err
 	}

@@ -42,9 +42,19 @@ const (
 var families = []string{familyIPv4, familyDual}
 
 var variants = []variant{
-	{name: variantLocal, client: "client", why: "Local addresses, as installed; the tests run in a client on the nodes' link"},
-	{name: variantAllowLocal, client: "client", onlyLocal: true, why: "Local addresses, and the ServiceGroup allows policy Local; specs that do not ask for policy Local would be the same as in local"},
-	{name: variantVirtual, client: "far", why: "Virtual addresses, bird on the nodes, the tests run in a client behind the router"},
+	{
+		name: variantLocal, client: "client",
+		why: "Local addresses, as installed; the tests run in a client on the nodes' link",
+	},
+	{
+		name: variantAllowLocal, client: "client", onlyLocal: true,
+		why: "Local addresses, and the ServiceGroup allows policy Local; specs that do not ask for policy Local would be " +
+			"the same as in local",
+	},
+	{
+		name: variantVirtual, client: "far",
+		why: "Virtual addresses, bird on the nodes, the tests run in a client behind the router",
+	},
 }
 
 const (
@@ -55,26 +65,97 @@ const (
 )
 
 var specs = []spec{
-	{name: "change type and ports, TCP", text: "should be able to change the type and ports of a TCP service", limit: usualLimit},
-	{name: "change type and ports, UDP", text: "should be able to change the type and ports of a UDP service", limit: usualLimit},
+	{
+		name: "change type and ports, TCP", text: "should be able to change the type and ports of a TCP service",
+		limit: usualLimit,
+	},
+	{
+		name: "change type and ports, UDP", text: "should be able to change the type and ports of a UDP service",
+		limit: usualLimit,
+	},
 	{name: "source ranges", text: "should only allow access from service loadbalancer source ranges", limit: usualLimit},
-	{name: "affinity, Cluster", text: "should have session affinity work for LoadBalancer service with Cluster traffic policy", limit: usualLimit},
-	{name: "switch affinity, Cluster", text: "should be able to switch session affinity for LoadBalancer service with Cluster traffic policy", limit: usualLimit},
-	{name: "affinity, Local", text: "should have session affinity work for LoadBalancer service with Local traffic policy", asksForLocal: true, limit: usualLimit},
-	{name: "switch affinity, Local", text: "should be able to switch session affinity for LoadBalancer service with Local traffic policy", asksForLocal: true, limit: usualLimit},
+	{
+		name: "affinity, Cluster",
+		text: "should have session affinity work for LoadBalancer service with Cluster traffic policy", limit: usualLimit,
+	},
+	{
+		name:  "switch affinity, Cluster",
+		text:  "should be able to switch session affinity for LoadBalancer service with Cluster traffic policy",
+		limit: usualLimit,
+	},
+	{
+		name: "affinity, Local", text: "should have session affinity work for LoadBalancer service with Local traffic policy",
+		asksForLocal: true, limit: usualLimit,
+	},
+	{
+		name:         "switch affinity, Local",
+		text:         "should be able to switch session affinity for LoadBalancer service with Local traffic policy",
+		asksForLocal: true, limit: usualLimit,
+	},
 	{name: "cleanup finalizer", text: "should handle load balancer cleanup finalizer for service", limit: usualLimit},
-	{name: "without NodePort", text: "should be able to create LoadBalancer Service without NodePort and change it", limit: usualLimit},
-	{name: "UDP, server cycles, other node", text: "should be able to preserve UDP traffic when server pod cycles for a LoadBalancer service on different nodes", limit: usualLimit},
-	{name: "UDP, server cycles, same node", text: "should be able to preserve UDP traffic when server pod cycles for a LoadBalancer service on the same nodes", limit: usualLimit},
-	{name: "rolling update, Cluster", text: "should not have connectivity disruption during rolling update with externalTrafficPolicy=Cluster", limit: rollingLimit},
-	{name: "rolling update, Local", text: "should not have connectivity disruption during rolling update with externalTrafficPolicy=Local", asksForLocal: true, limit: rollingLimit},
-	{name: "policy Local, work", text: "LoadBalancers ExternalTrafficPolicy: Local [Feature:LoadBalancer] should work for type=LoadBalancer", asksForLocal: true, limit: usualLimit},
-	{name: "policy Local, only nodes with endpoints", text: "LoadBalancers ExternalTrafficPolicy: Local [Feature:LoadBalancer] should only target nodes with endpoints", asksForLocal: true, limit: usualLimit},
-	{name: "policy Local, all nodes with endpoints", text: "LoadBalancers ExternalTrafficPolicy: Local [Feature:LoadBalancer] should target all nodes with endpoints", asksForLocal: true, limit: usualLimit},
-	{name: "policy Local, from pods", text: "LoadBalancers ExternalTrafficPolicy: Local [Feature:LoadBalancer] should work from pods", asksForLocal: true, limit: usualLimit},
-	{name: "health check, terminating endpoints", text: "Services should fail health check node port if there are only terminating endpoints", asksForLocal: true, limit: usualLimit},
-	{name: "NodePort and health check, policy changes", text: "Services should implement NodePort and HealthCheckNodePort correctly when ExternalTrafficPolicy changes", asksForLocal: true, limit: usualLimit},
-	{name: "same port, two protocols", text: "Services should serve endpoints on same port and different protocol for internal traffic on Type LoadBalancer", limit: usualLimit},
+	{
+		name: "without NodePort", text: "should be able to create LoadBalancer Service without NodePort and change it",
+		limit: usualLimit,
+	},
+	{
+		name:  "UDP, server cycles, other node",
+		text:  "should be able to preserve UDP traffic when server pod cycles for a LoadBalancer service on different nodes",
+		limit: usualLimit,
+	},
+	{
+		name:  "UDP, server cycles, same node",
+		text:  "should be able to preserve UDP traffic when server pod cycles for a LoadBalancer service on the same nodes",
+		limit: usualLimit,
+	},
+	{
+		name:  "rolling update, Cluster",
+		text:  "should not have connectivity disruption during rolling update with externalTrafficPolicy=Cluster",
+		limit: rollingLimit,
+	},
+	{
+		name:         "rolling update, Local",
+		text:         "should not have connectivity disruption during rolling update with externalTrafficPolicy=Local",
+		asksForLocal: true, limit: rollingLimit,
+	},
+	{
+		name:         "policy Local, work",
+		text:         "LoadBalancers ExternalTrafficPolicy: Local [Feature:LoadBalancer] should work for type=LoadBalancer",
+		asksForLocal: true, limit: usualLimit,
+	},
+	{
+		name: "policy Local, only nodes with endpoints",
+		text: "LoadBalancers ExternalTrafficPolicy: Local [Feature:LoadBalancer] should only target nodes with " +
+			"endpoints",
+		asksForLocal: true, limit: usualLimit,
+	},
+	{
+		name: "policy Local, all nodes with endpoints",
+		text: "LoadBalancers ExternalTrafficPolicy: Local [Feature:LoadBalancer] should target all nodes with " +
+			"endpoints",
+		asksForLocal: true, limit: usualLimit,
+	},
+	{
+		name: "policy Local, from pods",
+		text: "LoadBalancers ExternalTrafficPolicy: Local [Feature:LoadBalancer] should work from pods", asksForLocal: true,
+		limit: usualLimit,
+	},
+	{
+		name: "health check, terminating endpoints",
+		text: "Services should fail health check node port if there are only terminating endpoints", asksForLocal: true,
+		limit: usualLimit,
+	},
+	{
+		name: "NodePort and health check, policy changes",
+		text: "Services should implement NodePort and HealthCheckNodePort correctly when ExternalTrafficPolicy " +
+			"changes",
+		asksForLocal: true, limit: usualLimit,
+	},
+	{
+		name: "same port, two protocols",
+		text: "Services should serve endpoints on same port and different protocol for internal traffic on Type " +
+			"LoadBalancer",
+		limit: usualLimit,
+	},
 }
 
 // An exception is a spec that cannot pass in a variant, or only under conditions.
@@ -98,13 +179,17 @@ type exception struct {
 }
 
 const (
-	overridden      = "policy Local is overridden for Local addresses unless the ServiceGroup or the Service allows it"
-	perNode         = "each node's kube-proxy keeps affinity: with policy Local and a pod on each node, it follows from which node gets the connection, whatever the Service says"
-	otherFamily     = "the spec asks every address of a node, but kube-proxy answers for the health of a single-stack Service in its family only"
+	overridden = "policy Local is overridden for Local addresses unless the ServiceGroup or the Service allows it"
+	perNode    = "each node's kube-proxy keeps affinity: with policy Local and a pod on each node, it follows from " +
+		"which node gets the connection, whatever the Service says"
+	otherFamily = "the spec asks every address of a node, but kube-proxy answers for the health of a single-stack " +
+		"Service in its family only"
 	countsEndpoints = "the spec expects one endpoint of a pod, but a dual-stack Service has one of each family"
-	byAddress       = "each node's kube-proxy keeps affinity: the router has to send all connections of a client to one node"
-	sameSubnet      = "the spec takes a client's address in the /16 of the nodes for one of a node"
-	finalizer       = "the spec wants a cloud provider's finalizer on the Service; PureLB needs none. It waits 15 minutes for it"
+	byAddress       = "each node's kube-proxy keeps affinity: the router has to send all connections of a client to one " +
+		"node"
+	sameSubnet = "the spec takes a client's address in the /16 of the nodes for one of a node"
+	finalizer  = "the spec wants a cloud provider's finalizer on the Service; PureLB needs none. It waits 15 minutes " +
+		"for it"
 )
 
 // How specs fail. The health check's port of a Service goes when policy Local is overridden,
@@ -116,23 +201,61 @@ const (
 )
 
 var exceptions = []exception{
-	{spec: "cleanup finalizer", variant: variantLocal, isSlow: true, limit: 20 * time.Minute, message: "finalizer", why: finalizer},
-	{spec: "cleanup finalizer", variant: variantVirtual, isSlow: true, limit: 20 * time.Minute, message: "finalizer", why: finalizer},
+	{
+		spec: "cleanup finalizer", variant: variantLocal, isSlow: true, limit: 20 * time.Minute, message: "finalizer",
+		why: finalizer,
+	},
+	{
+		spec: "cleanup finalizer", variant: variantVirtual, isSlow: true, limit: 20 * time.Minute, message: "finalizer",
+		why: finalizer,
+	},
 
-	{spec: "policy Local, work", variant: variantLocal, message: "HealthCheck NodePort was not allocated", why: overridden},
+	{
+		spec: "policy Local, work", variant: variantLocal, message: "HealthCheck NodePort was not allocated", why: overridden,
+	},
 	{spec: "policy Local, only nodes with endpoints", variant: variantLocal, message: noHealthCheck, why: overridden},
-	{spec: "policy Local, from pods", variant: variantLocal, limit: 15 * time.Minute, message: "Source IP not preserved", why: overridden},
-	{spec: "health check, terminating endpoints", variant: variantLocal, family: familyIPv4, message: "unexpected error trying to connect to nodeport", why: overridden},
-	{spec: "health check, terminating endpoints", variant: variantLocal, family: familyDual, message: twoSlices, why: countsEndpoints},
-	{spec: "NodePort and health check, policy changes", variant: variantLocal, message: "expected response containing 200 OK", why: overridden},
+	{
+		spec: "policy Local, from pods", variant: variantLocal, limit: 15 * time.Minute, message: "Source IP not preserved",
+		why: overridden,
+	},
+	{
+		spec: "health check, terminating endpoints", variant: variantLocal, family: familyIPv4,
+		message: "unexpected error trying to connect to nodeport", why: overridden,
+	},
+	{
+		spec: "health check, terminating endpoints", variant: variantLocal, family: familyDual, message: twoSlices,
+		why: countsEndpoints,
+	},
+	{
+		spec: "NodePort and health check, policy changes", variant: variantLocal,
+		message: "expected response containing 200 OK", why: overridden,
+	},
 
 	{spec: "policy Local, work", variant: variantAllowLocal, client: "far", why: sameSubnet},
-	{spec: "switch affinity, Local", variant: variantAllowLocal, limit: 15 * time.Minute, message: "Affinity shouldn't hold but did", why: perNode},
-	{spec: "switch affinity, Local", variant: variantVirtual, limit: 15 * time.Minute, message: "Affinity should hold but didn't", why: perNode},
-	{spec: "policy Local, only nodes with endpoints", variant: variantAllowLocal, family: familyIPv4, message: noHealthCheckIPv6, why: otherFamily},
-	{spec: "policy Local, only nodes with endpoints", variant: variantVirtual, family: familyIPv4, message: noHealthCheckIPv6, why: otherFamily},
-	{spec: "health check, terminating endpoints", variant: variantAllowLocal, family: familyDual, message: twoSlices, why: countsEndpoints},
-	{spec: "health check, terminating endpoints", variant: variantVirtual, family: familyDual, message: twoSlices, why: countsEndpoints},
+	{
+		spec: "switch affinity, Local", variant: variantAllowLocal, limit: 15 * time.Minute,
+		message: "Affinity shouldn't hold but did", why: perNode,
+	},
+	{
+		spec: "switch affinity, Local", variant: variantVirtual, limit: 15 * time.Minute,
+		message: "Affinity should hold but didn't", why: perNode,
+	},
+	{
+		spec: "policy Local, only nodes with endpoints", variant: variantAllowLocal, family: familyIPv4,
+		message: noHealthCheckIPv6, why: otherFamily,
+	},
+	{
+		spec: "policy Local, only nodes with endpoints", variant: variantVirtual, family: familyIPv4,
+		message: noHealthCheckIPv6, why: otherFamily,
+	},
+	{
+		spec: "health check, terminating endpoints", variant: variantAllowLocal, family: familyDual, message: twoSlices,
+		why: countsEndpoints,
+	},
+	{
+		spec: "health check, terminating endpoints", variant: variantVirtual, family: familyDual, message: twoSlices,
+		why: countsEndpoints,
+	},
 
 	{spec: "affinity, Cluster", variant: variantVirtual, byAddress: true, why: byAddress},
 	{spec: "switch affinity, Cluster", variant: variantVirtual, byAddress: true, why: byAddress},

@@ -19,9 +19,9 @@ import (
 
 // countHolders returns how many addresses of a ServiceGroup each node announces, and which
 // node announces each address.
-func countHolders(ctx context.Context, g Gomega, groupName string) (
-	countByNode map[string]int, nodeByAddress map[string]string,
-) {
+func countHolders(
+	ctx context.Context, g Gomega, groupName string,
+) (countByNode map[string]int, nodeByAddress map[string]string) {
 	counts, of := map[string]int{}, map[string]string{}
 	list := &v1.AnnouncementList{}
 	g.Expect(kubeClient.List(ctx, list, client.InNamespace(purelbNamespace))).To(Succeed())

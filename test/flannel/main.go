@@ -25,7 +25,9 @@ func main() {
 }
 
 // first returns the first address of an interface, which is the one that flannel takes.
-func first(findInterface func() (*net.Interface, error), listAddresses func(*net.Interface) ([]net.IP, error)) (net.IP, error) {
+func first(
+	findInterface func() (*net.Interface, error), listAddresses func(*net.Interface) ([]net.IP, error),
+) (net.IP, error) {
 	nic, err := findInterface()
 	if err != nil {
 		return nil, err

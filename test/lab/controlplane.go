@@ -128,7 +128,8 @@ func (l *Lab) writeControlPlane(authority *pki.Authority, options Options) error
 	if err := kubelets.Write(l.path("pki"), "kubelet-client"); err != nil {
 		return err
 	}
-	if err := (pki.Pair{CertificatePEM: authority.CertificatePEM, KeyPEM: authority.KeyPEM}).Write(l.path("pki"), "ca"); err != nil {
+	if err := (pki.Pair{CertificatePEM: authority.CertificatePEM, KeyPEM: authority.KeyPEM}).Write(l.path("pki"),
+		"ca"); err != nil {
 		return err
 	}
 	for name, text := range map[string][]byte{"service-account.key": private, "service-account.pub": public} {

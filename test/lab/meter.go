@@ -77,12 +77,17 @@ func (m *Meter) request(client *http.Client, address netip.Addr) {
 	// that are under way when the meter is stopped count, too.
 	start := m.now()
 	var connected atomic.Int64 // a request that has timed out may still be connecting
-	ctx := httptrace.WithClientTrace(context.Background(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(int64(m.now())) }})
+	ctx := httptrace.WithClientTrace(
+		context.Background(),
+		&httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(int64(m.now())) }},
+	)
 	err := getOnce(ctx, client, "http://"+netip.AddrPortFrom(address, 80).String()+"/")
 	end := m.now()
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
-	m.record.Requests = append(m.record.Requests, Request{Start: start, End: end, Connected: time.Duration(connected.Load()), Err: err})
+	m.record.Requests = append(
+		m.record.Requests, Request{Start: start, End: end, Connected: time.Duration(connected.Load()), Err: err},
+	)
 }
 
 func getOnce(ctx context.Context, client *http.Client, url string) error {

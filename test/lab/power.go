@@ -69,7 +69,8 @@ func (l *Lab) PowerOn(ctx context.Context, node string) error {
 	if err := l.HealLink(ctx, node); err != nil {
 		return err
 	}
-	if _, err := runCommand(exec.CommandContext(ctx, l.command(), "node-start", l.path("nodes", node, "node.json"))); err != nil {
+	if _, err := runCommand(exec.CommandContext(ctx, l.command(), "node-start",
+		l.path("nodes", node, "node.json"))); err != nil {
 		return fmt.Errorf("power on %s: %w", node, err)
 	}
 	return nil

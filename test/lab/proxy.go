@@ -54,7 +54,9 @@ func checkIPVS() error {
 	if _, err := os.Stat("/proc/net/ip_vs"); err != nil {
 		release, _ := os.ReadFile("/proc/sys/kernel/osrelease")
 		return errors.New("kube-proxy in IPVS mode needs the kernel's module ip_vs, and this kernel (" +
-			strings.TrimSpace(string(release)) + ") has not loaded it: run modprobe ip_vs, or, where there is none, make test-proxies, which has a kernel of Debian's")
+			strings.TrimSpace(string(release)) +
+			") has not loaded it: run modprobe ip_vs, or, where there is none, make test-proxies, which has a kernel of " +
+			"Debian's")
 	}
 	return nil
 }

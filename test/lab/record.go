@@ -211,7 +211,12 @@ func (r Record) Errors() []string {
 	var all []string
 	for _, q := range r.Requests {
 		if q.Err != nil {
-			all = append(all, fmt.Sprintf("%s–%s: %s", q.Start.Round(time.Millisecond), q.End.Round(time.Millisecond), strings.TrimSpace(q.Err.Error())))
+			all = append(
+				all,
+				fmt.Sprintf(
+					"%s–%s: %s", q.Start.Round(time.Millisecond), q.End.Round(time.Millisecond), strings.TrimSpace(q.Err.Error()),
+				),
+			)
 		}
 	}
 	return all
@@ -219,10 +224,15 @@ func (r Record) Errors() []string {
 
 // String returns all figures in one line.
 func (f Figures) String() string {
-	text := fmt.Sprintf("%d requests, %d failed, %d failed in flight, %d with SYN retransmitted; HTTP outage %s, ARP silence %s, two answering %s, %d changes of MAC",
-		f.Requests, f.Failed, f.InFlight, f.Retransmitted, f.Outage.Round(time.Millisecond), f.Silence.Round(time.Millisecond), f.Duplicate.Round(time.Millisecond), f.Changes)
+	text := fmt.Sprintf("%d requests, %d failed, %d failed in flight, %d with SYN retransmitted; HTTP outage %s, ARP "+
+		"silence %s, two answering %s, %d changes of MAC",
+		f.Requests, f.Failed, f.InFlight, f.Retransmitted, f.Outage.Round(time.Millisecond),
+		f.Silence.Round(time.Millisecond), f.Duplicate.Round(time.Millisecond), f.Changes)
 	if f.FirstError != nil {
-		text += fmt.Sprintf("; first error, of the request at %s: %s", f.FirstFailure.Round(time.Millisecond), strings.TrimSpace(f.FirstError.Error()))
+		text += fmt.Sprintf(
+			"; first error, of the request at %s: %s", f.FirstFailure.Round(time.Millisecond),
+			strings.TrimSpace(f.FirstError.Error()),
+		)
 	}
 	return text
 }

@@ -62,7 +62,10 @@ func (l *Lab) StartRouter(ctx context.Context, options RouterOptions) error {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("start the router: %w", err)
 		}
-		return l.startRouterDaemon("bird", routerBird(options), dir, "bird", "-f", "-c", dir+"/bird.conf", "-s", l.routingSocket(Router), "-P", dir+"/bird.pid")
+		return l.startRouterDaemon(
+			"bird", routerBird(options), dir, "bird", "-f", "-c", dir+"/bird.conf", "-s", l.routingSocket(Router), "-P",
+			dir+"/bird.pid",
+		)
 	}
 	dir := frrState
 	err := makeFRRState()
@@ -98,7 +101,8 @@ func (l *Lab) startRouterDaemon(name, config, dir string, argv ...string) error 
 	if err := os.WriteFile(dir+"/"+name+".conf", []byte(config), 0o644); err != nil {
 		return fmt.Errorf("start %s: %w", name, err)
 	}
-	if err := process.Start(l.pidFile("router-"+name), l.logFile("router-"+name), ExecArgv(Router, argv...)...); err != nil {
+	if err := process.Start(l.pidFile("router-"+name), l.logFile("router-"+name),
+		ExecArgv(Router, argv...)...); err != nil {
 		return fmt.Errorf("start %s: %w", name, err)
 	}
 	return nil
@@ -154,7 +158,8 @@ func (l *Lab) flushRoutes(ctx context.Context, family, proto string) error {
 	left := ""
 	for range flushTries {
 		var err error
-		if left, err = l.Exec(ctx, Router, "ip", family, "route", "show", "proto", proto); err != nil || strings.TrimSpace(left) == "" {
+		if left, err = l.Exec(ctx, Router, "ip", family, "route", "show", "proto", proto); err != nil ||
+			strings.TrimSpace(left) == "" {
 			return err
 		}
 		_, _ = l.Exec(ctx, Router, "ip", family, "route", "flush", "proto", proto) // the next look shows what is left
@@ -175,7 +180,12 @@ func (l *Lab) Birdc(ctx context.Context, command string) (string, error) {
 // routerFRR is the configuration of FRR's bgpd.
 func routerFRR(o RouterOptions) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "router bgp %d\n bgp router-id 10.77.0.1\n no bgp ebgp-requires-policy\n no bgp default ipv4-unicast\n bgp bestpath as-path multipath-relax\n", routerAS)
+	fmt.Fprintf(
+		&b,
+		"router bgp %d\n bgp router-id 10.77.0.1\n no bgp ebgp-requires-policy\n no bgp default ipv4-unicast\n bgp "+
+			"bestpath as-path multipath-relax\n",
+		routerAS,
+	)
 	if o.WithoutGracefulRestart {
 		b.WriteString(" bgp graceful-restart-disable\n")
 	}
@@ -188,7 +198,9 @@ func routerFRR(o RouterOptions) string {
 	}
 	b.WriteString(" bgp listen range 10.77.0.0/24 peer-group nodes\n bgp listen range fd00:77::/64 peer-group nodes\n")
 	for _, family := range []string{"ipv4", "ipv6"} {
-		fmt.Fprintf(&b, " address-family %s unicast\n  neighbor nodes activate\n  maximum-paths 16\n exit-address-family\n", family)
+		fmt.Fprintf(
+			&b, " address-family %s unicast\n  neighbor nodes activate\n  maximum-paths 16\n exit-address-family\n", family,
+		)
 	}
 	b.WriteString("exit\n" + o.More)
 	return b.String()
@@ -213,7 +225,8 @@ func routerBird(o RouterOptions) string {
 		more += fmt.Sprintf("  password %q;\n", o.Password)
 	}
 	for i, subnet := range []string{"10.77.0.0/24", "fd00:77::/64"} {
-		fmt.Fprintf(&b, "protocol bgp nodes%d {\n  local as %d;\n  neighbor range %s as %d;\n  dynamic name \"v%d_\";\n  passive;\n  hold time 3;\n  keepalive time 1;\n%s  %s { import all; export none; };\n}\n",
+		fmt.Fprintf(&b, "protocol bgp nodes%d {\n  local as %d;\n  neighbor range %s as %d;\n  dynamic name \"v%d_\";\n  "+
+			"passive;\n  hold time 3;\n  keepalive time 1;\n%s  %s { import all; export none; };\n}\n",
 			i, routerAS, subnet, o.NodeASN, []int{4, 6}[i], more, []string{"ipv4", "ipv6"}[i])
 	}
 	return b.String()

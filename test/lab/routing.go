@@ -98,7 +98,8 @@ func nodeBirdConfig(n Node) string {
 	fmt.Fprintf(&b, "router id %s;\nprotocol device { scan time 1; }\n", n.IPv4.Addr())
 	fmt.Fprintf(&b, "protocol direct addresses { ipv4; ipv6; interface %q; }\n", virtualLink)
 	for i, remote := range []netip.Addr{router.IPv4.Addr(), router.IPv6.Addr()} {
-		fmt.Fprintf(&b, "protocol bgp v%d {\n  local %s as %d;\n  neighbor %s as %d;\n  %s\n  %s { import none; export where proto = \"addresses\"; next hop self; };\n}\n",
+		fmt.Fprintf(&b, "protocol bgp v%d {\n  local %s as %d;\n  neighbor %s as %d;\n  %s\n  %s { import none; export "+
+			"where proto = \"addresses\"; next hop self; };\n}\n",
 			[]int{4, 6}[i], n.addresses()[i], nodeAS, remote, routerAS, timers, []string{"ipv4", "ipv6"}[i])
 	}
 	return b.String()
@@ -117,7 +118,8 @@ func routerBirdConfig() string {
 	}
 	for _, n := range plannedNodes() {
 		for i, remote := range n.addresses() {
-			fmt.Fprintf(&b, "protocol bgp %s_v%d {\n  local as %d;\n  neighbor %s as %d;\n  passive;\n  %s\n  %s { import all; export none; };\n}\n",
+			fmt.Fprintf(&b, "protocol bgp %s_v%d {\n  local as %d;\n  neighbor %s as %d;\n  passive;\n  %s\n  %s { import "+
+				"all; export none; };\n}\n",
 				n.Name, []int{4, 6}[i], routerAS, remote, nodeAS, timers, []string{"ipv4", "ipv6"}[i])
 		}
 	}

@@ -190,7 +190,9 @@ func Up(ctx context.Context, options Options) (*Lab, error) {
 
 // createState creates the contents of the state folder.
 func createState(options Options, kubeDir string) (*Lab, error) {
-	l := &Lab{dir: options.StateDir, state: state{KubeDir: kubeDir, ProxyMode: options.ProxyMode, MadeNetnsDir: !netnsDirExists()}}
+	l := &Lab{
+		dir: options.StateDir, state: state{KubeDir: kubeDir, ProxyMode: options.ProxyMode, MadeNetnsDir: !netnsDirExists()},
+	}
 	for _, dir := range []string{"bin", "logs", "pids", "pki", "nodes", "control-plane"} {
 		if err := os.MkdirAll(l.path(dir), 0o755); err != nil {
 			return nil, fmt.Errorf("make the state folder: %w", err)

@@ -134,15 +134,22 @@ func requestFrame(address netip.Addr) ([]byte, error) {
 	target := address.As16()
 	group := netip.MustParseAddr("ff02::1:ff00:0").As16() // solicited-node (RFC 4291 section 2.7.1)
 	copy(group[13:], target[13:])
-	ip := &layers.IPv6{Version: 6, HopLimit: 255, NextHeader: layers.IPProtocolICMPv6, SrcIP: asker.v6.AsSlice(), DstIP: group[:]}
+	ip := &layers.IPv6{
+		Version: 6, HopLimit: 255, NextHeader: layers.IPProtocolICMPv6, SrcIP: asker.v6.AsSlice(), DstIP: group[:],
+	}
 	icmp := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(layers.ICMPv6TypeNeighborSolicitation, 0)}
 	if err := icmp.SetNetworkLayerForChecksum(ip); err != nil {
 		return nil, err
 	}
 	return serializeFrame(
-		&layers.Ethernet{SrcMAC: asker.mac, DstMAC: net.HardwareAddr{0x33, 0x33, group[12], group[13], group[14], group[15]}, EthernetType: layers.EthernetTypeIPv6},
+		&layers.Ethernet{
+			SrcMAC: asker.mac, DstMAC: net.HardwareAddr{0x33, 0x33, group[12], group[13], group[14], group[15]},
+			EthernetType: layers.EthernetTypeIPv6,
+		},
 		ip, icmp,
-		&layers.ICMPv6NeighborSolicitation{TargetAddress: target[:], Options: layers.ICMPv6Options{{Type: layers.ICMPv6OptSourceAddress, Data: asker.mac}}})
+		&layers.ICMPv6NeighborSolicitation{
+			TargetAddress: target[:], Options: layers.ICMPv6Options{{Type: layers.ICMPv6OptSourceAddress, Data: asker.mac}},
+		})
 }
 
 // parseClaim returns the claim in a frame, if the frame has one.

@@ -53,13 +53,16 @@ func (s *Server) listFiltered(token *Token, kind string, q url.Values) (views []
 			return cmp.Or(a.cidr.Addr().Compare(b.cidr.Addr()), cmp.Compare(a.id, b.id))
 		})
 		for _, p := range all {
-			if p.matches(q, p.cidr.Addr()) && oneOf(q, "prefix", p.cidr.String()) && isWithin(q, "within_include", p.cidr) && slugOf(q, "role", p.role) {
+			if p.matches(q, p.cidr.Addr()) && oneOf(q, "prefix", p.cidr.String()) && isWithin(q, "within_include", p.cidr) &&
+				slugOf(q, "role", p.role) {
 				views = append(views, p.view())
 			}
 		}
 	case "ip-ranges":
 		for _, g := range s.ranges {
-			isMatch := slugOf(q, "role", g.role) && addressIn(q, "start_address", g.first) && addressIn(q, "end_address", g.last) && isWithin(q, "parent", hostOf(g.first)) && isWithin(q, "parent", hostOf(g.last))
+			isMatch := slugOf(q, "role", g.role) && addressIn(q, "start_address", g.first) &&
+				addressIn(q, "end_address", g.last) && isWithin(q, "parent", hostOf(g.first)) &&
+				isWithin(q, "parent", hostOf(g.last))
 			if isMatch && g.matches(q, g.first.Addr()) {
 				views = append(views, g.view())
 			}
@@ -115,7 +118,8 @@ func (s *Server) checkFilters(q url.Values, statuses []string) *reply {
 		}
 	}
 	for _, value := range q["role"] {
-		if len(statuses) == len(prefixStatuses) && !hasSlug(s.roles, value) || len(statuses) == len(addressStatuses) && !slices.Contains(addressRoles, value) {
+		if len(statuses) == len(prefixStatuses) && !hasSlug(s.roles, value) ||
+			len(statuses) == len(addressStatuses) && !slices.Contains(addressRoles, value) {
 			return refuse("role", value)
 		}
 	}
@@ -130,7 +134,8 @@ func (s *Server) checkFilters(q url.Values, statuses []string) *reply {
 		}
 	}
 	for _, value := range q["vrf_id"] {
-		if value != "null" && !slices.ContainsFunc(s.vrfs, func(v *vrf) bool { return strconv.FormatInt(v.id, 10) == value }) {
+		if value != "null" &&
+			!slices.ContainsFunc(s.vrfs, func(v *vrf) bool { return strconv.FormatInt(v.id, 10) == value }) {
 			return refuse("vrf_id", value)
 		}
 	}
@@ -193,12 +198,14 @@ func (c *common) matches(q url.Values, a netip.Addr) bool {
 			return false
 		}
 	}
-	return slugOf(q, "tenant", c.tenant) && oneOf(q, "status", c.status) && oneOf(q, "family", family) && oneOf(q, "vrf_id", vrfID) &&
+	return slugOf(q, "tenant", c.tenant) && oneOf(q, "status", c.status) && oneOf(q, "family", family) &&
+		oneOf(q, "vrf_id", vrfID) &&
 		oneOf(q, "vrf", rd) && oneOf(q, "description", c.description) && oneOf(q, "id", strconv.FormatInt(c.id, 10))
 }
 
 func (i *ipAddress) matches(q url.Values) bool {
-	return isWithin(q, "parent", hostOf(i.address)) && addressIn(q, "address", i.address) && oneOf(q, "role", i.ipRole) && oneOf(q, "dns_name", i.dnsName) && i.common.matches(q, i.address.Addr())
+	return isWithin(q, "parent", hostOf(i.address)) && addressIn(q, "address", i.address) && oneOf(q, "role", i.ipRole) &&
+		oneOf(q, "dns_name", i.dnsName) && i.common.matches(q, i.address.Addr())
 }
 
 // create answers the creation of an object.

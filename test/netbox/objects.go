@@ -100,7 +100,10 @@ func (n *named) view() any {
 	if n == nil {
 		return nil
 	}
-	return map[string]any{"id": n.id, "url": fmt.Sprintf("http://netbox/%d/", n.id), "display": n.name, "name": n.name, "slug": n.slug, "description": ""}
+	return map[string]any{
+		"id": n.id, "url": fmt.Sprintf("http://netbox/%d/", n.id), "display": n.name, "name": n.name, "slug": n.slug,
+		"description": "",
+	}
 }
 
 func (v *vrf) view() any {
@@ -111,7 +114,10 @@ func (v *vrf) view() any {
 	if v.rd != "" {
 		rd = v.rd
 	}
-	return map[string]any{"id": v.id, "url": fmt.Sprintf("http://netbox/api/ipam/vrfs/%d/", v.id), "display": v.name, "name": v.name, "rd": rd, "enforce_unique": v.isUnique, "description": ""}
+	return map[string]any{
+		"id": v.id, "url": fmt.Sprintf("http://netbox/api/ipam/vrfs/%d/", v.id), "display": v.name, "name": v.name, "rd": rd,
+		"enforce_unique": v.isUnique, "description": "",
+	}
 }
 
 func (c *common) view(kind, display string) map[string]any {
@@ -121,28 +127,33 @@ func (c *common) view(kind, display string) map[string]any {
 	}
 	return map[string]any{
 		"id": c.id, "url": fmt.Sprintf("http://netbox/api/ipam/%s/%d/", kind, c.id), "display": display,
-		"vrf": c.vrf.view(), "tenant": c.tenant.view(), "status": choiceOf(c.status), "description": c.description, "comments": c.comments,
-		"tags": tags, "custom_fields": map[string]any{}, "created": c.changed.Format(time.RFC3339Nano), "last_updated": c.changed.Format(time.RFC3339Nano),
+		"vrf": c.vrf.view(), "tenant": c.tenant.view(), "status": choiceOf(c.status), "description": c.description,
+		"comments": c.comments,
+		"tags":     tags, "custom_fields": map[string]any{}, "created": c.changed.Format(time.RFC3339Nano),
+		"last_updated": c.changed.Format(time.RFC3339Nano),
 	}
 }
 
 func (p *prefix) view() map[string]any {
 	out := p.common.view("prefixes", p.cidr.String())
-	out["prefix"], out["family"], out["is_pool"], out["mark_utilized"], out["role"] = p.cidr.String(), familyOf(p.cidr.Addr()), p.isPool, false, p.role.view()
+	out["prefix"], out["family"], out["is_pool"], out["mark_utilized"], out["role"] = p.cidr.String(),
+		familyOf(p.cidr.Addr()), p.isPool, false, p.role.view()
 	out["children"], out["_depth"], out["vlan"], out["scope"] = 0, 0, nil, nil
 	return out
 }
 
 func (g *ipRange) view() map[string]any {
 	out := g.common.view("ip-ranges", g.first.Addr().String()+"-"+g.last.String())
-	out["start_address"], out["end_address"], out["family"], out["role"] = g.first.String(), g.last.String(), familyOf(g.first.Addr()), g.role.view()
+	out["start_address"], out["end_address"], out["family"], out["role"] = g.first.String(), g.last.String(),
+		familyOf(g.first.Addr()), g.role.view()
 	out["mark_populated"], out["mark_utilized"] = g.isPopulated, false
 	return out
 }
 
 func (i *ipAddress) view() map[string]any {
 	out := i.common.view("ip-addresses", i.address.String())
-	out["address"], out["family"], out["role"], out["dns_name"] = i.address.String(), familyOf(i.address.Addr()), choiceOf(i.ipRole), i.dnsName
+	out["address"], out["family"], out["role"], out["dns_name"] = i.address.String(), familyOf(i.address.Addr()),
+		choiceOf(i.ipRole), i.dnsName
 	out["assigned_object_type"], out["assigned_object_id"], out["assigned_object"] = nil, nil, nil
 	out["nat_inside"], out["nat_outside"] = nil, []any{}
 	return out
@@ -168,9 +179,14 @@ func lookUp[T any](all []T, value any, attribute func(T, string) any) (found T, 
 			}
 			return true
 		}
-		problem = "Related object not found using the provided attributes: " + strings.NewReplacer("map[", "{'", "]", "'}", ":", "': '").Replace(fmt.Sprint(v))
+		problem = "Related object not found using the provided attributes: " +
+			strings.NewReplacer("map[", "{'", "]", "'}", ":", "': '").Replace(fmt.Sprint(v))
 	default:
-		return found, fmt.Sprintf("Related objects must be referenced by numeric ID or by dictionary of attributes. Received an unrecognized value: %v", value)
+		return found, fmt.Sprintf(
+			"Related objects must be referenced by numeric ID or by dictionary of attributes. Received an unrecognized value: "+
+				"%v",
+			value,
+		)
 	}
 	n := 0
 	for _, o := range all {
@@ -301,7 +317,9 @@ func (s *Server) setAddress(i *ipAddress, body map[string]any) *reply {
 	if value, isSet := body["dns_name"]; isSet {
 		text, _ := value.(string)
 		if text != "" && !dnsPattern.MatchString(text) {
-			return invalid("dns_name", "Only alphanumeric characters, asterisks, hyphens, periods, and underscores are allowed in DNS names")
+			return invalid(
+				"dns_name", "Only alphanumeric characters, asterisks, hyphens, periods, and underscores are allowed in DNS names",
+			)
 		}
 		i.dnsName = strings.ToLower(text)
 	}

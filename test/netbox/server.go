@@ -235,7 +235,8 @@ func decode(r *http.Request) (body any, refusal *reply) {
 // sessions come first among its ways to authenticate.
 func (s *Server) authenticate(r *http.Request) (Token, *reply) {
 	parts := strings.Fields(r.Header.Get("Authorization"))
-	if len(parts) == 0 || !strings.EqualFold(parts[0], "Token") && (s.Version == V44 || !strings.EqualFold(parts[0], "Bearer")) {
+	if len(parts) == 0 ||
+		!strings.EqualFold(parts[0], "Token") && (s.Version == V44 || !strings.EqualFold(parts[0], "Bearer")) {
 		return Token{}, detail(http.StatusForbidden, "Authentication credentials were not provided.")
 	}
 	if len(parts) != 2 {
@@ -283,7 +284,10 @@ func (s *Server) page(r *http.Request, all []map[string]any) *reply {
 	if offset > 0 {
 		previous = link(max(offset-limit, 0))
 	}
-	return &reply{status: http.StatusOK, body: map[string]any{"count": len(all), "next": next, "previous": previous, "results": results}}
+	return &reply{
+		status: http.StatusOK,
+		body:   map[string]any{"count": len(all), "next": next, "previous": previous, "results": results},
+	}
 }
 
 // etag returns the entity tag of an object that changed at a time; since 4.6.

@@ -36,7 +36,9 @@ func (s *Server) serveObject(r *http.Request, kind string, id int64, body any) *
 			s.ranges = slices.Delete(s.ranges, i, i+1)
 			return &reply{status: http.StatusNoContent}
 		}
-		if refusal := setAddresses(fields, map[string]*netip.Prefix{"start_address": &s.ranges[i].first, "end_address": &s.ranges[i].last}); refusal != nil {
+		if refusal := setAddresses(
+			fields, map[string]*netip.Prefix{"start_address": &s.ranges[i].first, "end_address": &s.ranges[i].last},
+		); refusal != nil {
 			return refusal
 		}
 		return &reply{http.StatusOK, s.ranges[i].view(), s.etag(s.ranges[i].changed)}
@@ -193,7 +195,9 @@ func (s *Server) free(p *parent, most int) []netip.Addr {
 	}
 	var free []netip.Addr
 	for a := p.first; a.IsValid() && !p.last.Less(a) && len(free) < most; a = a.Next() {
-		isPopulated := slices.ContainsFunc(s.ranges, func(g *ipRange) bool { return g.isPopulated && g.vrf == p.vrf && g.contains(a) })
+		isPopulated := slices.ContainsFunc(
+			s.ranges, func(g *ipRange) bool { return g.isPopulated && g.vrf == p.vrf && g.contains(a) },
+		)
 		if !isTaken[a] && !isPopulated {
 			free = append(free, a)
 		}
@@ -217,7 +221,12 @@ func (s *Server) serveAvailable(r *http.Request, kind string, id int64, body any
 		}
 		list := []map[string]any{}
 		for _, a := range s.free(p, min(limit, s.MaxPageSize)) {
-			list = append(list, map[string]any{"family": familyOf(a)["value"], "address": netip.PrefixFrom(a, p.bits).String(), "vrf": p.vrf.view()})
+			list = append(
+				list,
+				map[string]any{
+					"family": familyOf(a)["value"], "address": netip.PrefixFrom(a, p.bits).String(), "vrf": p.vrf.view(),
+				},
+			)
 		}
 		return &reply{status: http.StatusOK, body: list}
 	}

@@ -23,7 +23,9 @@ func (s *Server) Addresses() []Address {
 	defer s.mu.Unlock()
 	out := make([]Address, 0, len(s.ips))
 	for _, i := range s.ips {
-		a := Address{ID: i.id, Address: i.address, Status: i.status, Role: i.ipRole, DNSName: i.dnsName, Description: i.description}
+		a := Address{
+			ID: i.id, Address: i.address, Status: i.status, Role: i.ipRole, DNSName: i.dnsName, Description: i.description,
+		}
 		if i.vrf != nil {
 			a.VRF = i.vrf.name
 		}

@@ -37,7 +37,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	file := flags.String("results", "", "file of results, in which the program may write experiments")
 	command := flags.String("command", "", "what to type to get the results again")
 	commit := flags.String("commit", "", "the commit that is tried")
-	wants := flags.String("wants", "", "what the program has to show beside that it succeeds: tests, experiments or nothing")
+	wants := flags.String(
+		"wants", "", "what the program has to show beside that it succeeds: tests, experiments or nothing",
+	)
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -79,7 +81,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		whole.Figures["tests passed"], whole.Figures["tests failed"] = float64(counter.passed), float64(counter.failed)
 	}
 	result.Command, result.Commit, result.Began = *command, *commit, began
-	result.Experiments = append(result.Experiments, trial.Experiment{Name: wholeRun, Wanted: 1, AnyMachine: true, Trials: []trial.Trial{whole}})
+	result.Experiments = append(
+		result.Experiments, trial.Experiment{Name: wholeRun, Wanted: 1, AnyMachine: true, Trials: []trial.Trial{whole}},
+	)
 	if err := result.Save(*file); err != nil {
 		return err
 	}

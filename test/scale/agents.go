@@ -76,7 +76,11 @@ func forEachParallel(count int, do func(int) error) error {
 
 // createNode creates a Node, and the pod that its agent's token is bound to.
 func (a *agents) createNode(ctx context.Context, i int) (*rest.Config, error) {
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName(i), Labels: map[string]string{corev1.LabelHostname: nodeName(i), corev1.LabelOSStable: "linux"}}}
+	n := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: nodeName(i), Labels: map[string]string{corev1.LabelHostname: nodeName(i), corev1.LabelOSStable: "linux"},
+		},
+	}
 	if err := a.cluster.admin.Create(ctx, n); err != nil {
 		return nil, fmt.Errorf("create Node: %w", err)
 	}
@@ -105,7 +109,9 @@ func (a *agents) newKernel(i int) *linktest.Kernel {
 	kernel := linktest.New(plan.Link{Name: interfaceName, Kind: "device", MAC: neigh.MAC(mac(i)).String(), Up: true})
 	kernel.Put(plan.Address{Interface: interfaceName, Prefix: address, Valid: plan.Forever, Preferred: plan.Forever})
 	kernel.AddRoute(plan.Route{Interface: interfaceName, Destination: address.Masked(), Origin: plan.OriginKernel})
-	kernel.AddRoute(plan.Route{Interface: interfaceName, Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: a.shape.gateway(i)})
+	kernel.AddRoute(plan.Route{
+		Interface: interfaceName, Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: a.shape.gateway(i),
+	})
 	return kernel
 }
 

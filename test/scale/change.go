@@ -38,8 +38,10 @@ func (r *run) timeChange(ctx context.Context) (onAll, reported time.Duration, er
 	after := func(t time.Time) time.Duration { return t.Sub(begun).Round(time.Millisecond) }
 	inKernel := r.agents.tracker.kernelTimes(address)
 	_, last := r.agents.tracker.sharedReports(revision)
-	r.say("one more address: on the first node after %s, on half of the nodes after %s, on nine of ten after %s, on every node after %s, reported by every agent after %s",
-		after(inKernel[0]), after(inKernel[len(inKernel)/2]), after(inKernel[len(inKernel)*9/10]), after(inKernel[len(inKernel)-1]), after(last))
+	r.say("one more address: on the first node after %s, on half of the nodes after %s, on nine of ten after %s, on "+
+		"every node after %s, reported by every agent after %s",
+		after(inKernel[0]), after(inKernel[len(inKernel)/2]), after(inKernel[len(inKernel)*9/10]),
+		after(inKernel[len(inKernel)-1]), after(last))
 	return after(inKernel[len(inKernel)-1]), after(last), err
 }
 

@@ -53,7 +53,9 @@ type cluster struct {
 // names. root is the folder of this repository. After an error nothing is left running.
 func startCluster(ctx context.Context, root string) (*cluster, error) {
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
-		return nil, errors.New("KUBEBUILDER_ASSETS is not set: name a folder with etcd and kube-apiserver, such as `bin/lab assets` prints")
+		return nil, errors.New(
+			"KUBEBUILDER_ASSETS is not set: name a folder with etcd and kube-apiserver, such as `bin/lab assets` prints",
+		)
 	}
 	c := &cluster{env: &envtest.Environment{
 		CRDDirectoryPaths:        []string{filepath.Join(root, "config", "crd", "bases")},
@@ -148,9 +150,13 @@ func (c *cluster) createToken(ctx context.Context, account string, pod *corev1.P
 	hours := int64(24 * 3600)
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &hours}}
 	if pod != nil {
-		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}
+		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{
+			APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID,
+		}
 	}
-	created, err := c.clientset.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
+	created, err := c.clientset.CoreV1().ServiceAccounts(namespace).CreateToken(
+		ctx, account, request, metav1.CreateOptions{},
+	)
 	if err != nil {
 		return "", fmt.Errorf("create a token of %s: %w", account, err)
 	}

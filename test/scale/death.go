@@ -55,7 +55,9 @@ func (r *run) timeDeath(ctx context.Context) (time.Duration, error) {
 func (r *run) findHolder(ctx context.Context) (*node, []string, error) {
 	for _, n := range r.agents.nodes {
 		var list v1.AnnouncementList
-		if err := r.cluster.admin.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{"spec.nodeName": nodeName(n.number)}); err != nil {
+		if err := r.cluster.admin.List(
+			ctx, &list, client.InNamespace(namespace), client.MatchingFields{"spec.nodeName": nodeName(n.number)},
+		); err != nil {
 			return nil, nil, fmt.Errorf("list Announcements: %w", err)
 		}
 		var addresses []string

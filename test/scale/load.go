@@ -41,7 +41,10 @@ func (r *run) createLocalServices(ctx context.Context) error {
 			return err
 		}
 	}
-	return waitUntil(ctx, "the local addresses are announced", r.refreshing(ctx, func() bool { return r.agents.tracker.announcedTotal() >= r.locals }))
+	return waitUntil(
+		ctx, "the local addresses are announced",
+		r.refreshing(ctx, func() bool { return r.agents.tracker.announcedTotal() >= r.locals }),
+	)
 }
 
 // createVirtualServices creates Services that wait for Virtual addresses, and then their
@@ -51,10 +54,13 @@ func (r *run) createVirtualServices(ctx context.Context, count int) error {
 	first := r.addresses
 	r.addresses += count
 	group := &v1.ServiceGroup{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("load%05d", first)}, Spec: loadPool(r.loadGroups),
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("load%05d", first)},
+		Spec:       loadPool(r.loadGroups),
 	}
 	r.loadGroups++
-	if err := forEachParallel(count, func(i int) error { return r.createService(ctx, fmt.Sprintf("virtual%05d", first+i), group.Name, "") }); err != nil {
+	if err := forEachParallel(
+		count, func(i int) error { return r.createService(ctx, fmt.Sprintf("virtual%05d", first+i), group.Name, "") },
+	); err != nil {
 		return err
 	}
 	r.say("%d Services created", count)

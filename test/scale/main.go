@@ -56,12 +56,16 @@ func runCommand(ctx context.Context, args []string, out io.Writer) error {
 	f.StringVar(&o.program, "program", "../../bin/purelb", "the program to measure")
 	f.StringVar(&nodes, "nodes", "100,300,1000", "how many nodes, one after the other")
 	f.StringVar(&addresses, "addresses", "100,1000", "how many virtual addresses, ascending")
-	f.StringVar(&shapes, "shapes", "flat", "flat (one subnet), racks (one for every 50 nodes, local addresses in the first), or both")
+	f.StringVar(
+		&shapes, "shapes", "flat", "flat (one subnet), racks (one for every 50 nodes, local addresses in the first), or both",
+	)
 	f.IntVar(&o.locals, "locals", 20, "how many local addresses")
 	f.IntVar(&o.changes, "changes", 5, "how often to add a Service")
 	f.IntVar(&o.deaths, "deaths", 3, "how often to let a node die")
 	f.DurationVar(&o.idle, "idle", 30*time.Second, "for how long to measure while nothing changes")
-	f.StringVar(&o.profiles, "profiles", "", "folder for profiles of the processors' use while Services are added; none if empty")
+	f.StringVar(
+		&o.profiles, "profiles", "", "folder for profiles of the processors' use while Services are added; none if empty",
+	)
 	f.StringVar(&o.pprof, "pprof", "127.0.0.1:16060", "where the manager is to serve its profiles; 0 for nowhere")
 	f.StringVar(&output, "output", "../../dist/bench/scale.json", "file for the results")
 	if err := f.Parse(args); err != nil {

@@ -63,8 +63,9 @@ func (m *manager) startLocked() error {
 		return fmt.Errorf("open the manager's log: %w", err)
 	}
 	defer log.Close()
-	command := exec.Command(m.program, append([]string{"manager", "--namespace=" + namespace, "--agent-image=none", "--webhook-port=0",
-		"--metrics-bind-address=0", "--health-probe-bind-address=0", "--pprof-bind-address=" + m.pprof}, m.args...)...)
+	command := exec.Command(m.program,
+		append([]string{"manager", "--namespace=" + namespace, "--agent-image=none", "--webhook-port=0",
+			"--metrics-bind-address=0", "--health-probe-bind-address=0", "--pprof-bind-address=" + m.pprof}, m.args...)...)
 	command.Env = append(append(os.Environ(), "KUBECONFIG="+m.kubeconfig), m.env...)
 	command.Stdout, command.Stderr = log, log
 	if err := command.Start(); err != nil {

@@ -13,14 +13,18 @@ import (
 // measure measures everything with a number of Virtual addresses.
 func (r *run) measure(ctx context.Context, addresses int) (row, error) {
 	nodes := len(r.agents.nodes)
-	values := map[string]float64{"nodes": float64(nodes), "addresses": float64(addresses), "localAddresses": float64(r.locals)}
+	values := map[string]float64{
+		"nodes": float64(nodes), "addresses": float64(addresses), "localAddresses": float64(r.locals),
+	}
 	begun := time.Now()
 	// The changes that are measured add the last of the addresses.
 	if err := r.loadAddresses(ctx, max(r.addresses, addresses-r.changes-1)); err != nil {
 		return row{}, err
 	}
 	values["loadMs"] = ms(time.Since(begun))
-	for _, step := range []func(context.Context, map[string]float64) error{r.measureIdle, r.measureChanges, r.measureDeaths, r.measureRestart, r.measureSizes} {
+	for _, step := range []func(context.Context, map[string]float64) error{
+		r.measureIdle, r.measureChanges, r.measureDeaths, r.measureRestart, r.measureSizes,
+	} {
 		if err := step(ctx, values); err != nil {
 			return row{}, err
 		}
@@ -58,7 +62,8 @@ func (r *run) measureIdle(ctx context.Context, values map[string]float64) error 
 	values["watchEventsPerS"] = (after.watchEvents - before.watchEvents) / duration.Seconds()
 	values["idleAnnouncementWrites"] = after.announcementWrites - before.announcementWrites
 	r.say("idle: CPU seconds a minute: manager %.1f, API server %.1f, etcd %.1f, agents %.1f; %.0f requests a second",
-		values["managerCPUPerMin"], values["apiServerCPUPerMin"], values["etcdCPUPerMin"], values["agentsCPUPerMin"], values["requestsPerS"])
+		values["managerCPUPerMin"], values["apiServerCPUPerMin"], values["etcdCPUPerMin"], values["agentsCPUPerMin"],
+		values["requestsPerS"])
 	return nil
 }
 
@@ -120,14 +125,18 @@ func (r *run) measureRestart(ctx context.Context, values map[string]float64) err
 		return err
 	}
 	values["restartMs"], values["restartRewritten"] = ms(duration), float64(rewritten)
-	r.say("the manager was killed; every node has the address of a new Service after %s, and %d Announcements were rewritten", duration.Round(time.Millisecond), rewritten)
+	r.say(
+		"the manager was killed; every node has the address of a new Service after %s, and %d Announcements were rewritten",
+		duration.Round(time.Millisecond), rewritten,
+	)
 	return nil
 }
 
 // measureSizes measures the processes' memory, and how large the objects are.
 func (r *run) measureSizes(ctx context.Context, values map[string]float64) error {
 	for name, pid := range map[string]int{
-		"managerRSSMiB": r.manager.pid(), "apiServerRSSMiB": r.cluster.apiServer, "etcdRSSMiB": r.cluster.etcd, "agentsRSSMiB": os.Getpid(),
+		"managerRSSMiB": r.manager.pid(), "apiServerRSSMiB": r.cluster.apiServer, "etcdRSSMiB": r.cluster.etcd,
+		"agentsRSSMiB": os.Getpid(),
 	} {
 		mib, err := measure.ResidentMiB(pid)
 		if err != nil {
@@ -144,7 +153,8 @@ func (r *run) measureSizes(ctx context.Context, values map[string]float64) error
 	u, err := r.readUsage(ctx)
 	values["managerLosses"] = float64(u.managerLosses)
 	values["etcdMiB"] = u.storedBytes / (1 << 20)
-	r.say("%d Announcements, of %d bytes, and %d CommonAnnouncements, of %d bytes at the most; MiB: manager %.0f, API server %.0f, etcd %.0f",
+	r.say("%d Announcements, of %d bytes, and %d CommonAnnouncements, of %d bytes at the most; MiB: manager %.0f, API "+
+		"server %.0f, etcd %.0f",
 		sizes.announcements, sizes.largestAnnouncement, sizes.commons, sizes.largestCommon,
 		values["managerRSSMiB"], values["apiServerRSSMiB"], values["etcdRSSMiB"])
 	return err

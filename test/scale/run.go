@@ -59,7 +59,10 @@ func newRun(ctx context.Context, o options, out io.Writer, s shape, nodes int) (
 	if err := r.createLocalServices(ctx); err != nil {
 		return r, err
 	}
-	r.say("%d agents started, and %d local addresses announced, in %s", nodes, o.locals, time.Since(begun).Round(time.Millisecond))
+	r.say(
+		"%d agents started, and %d local addresses announced, in %s", nodes, o.locals,
+		time.Since(begun).Round(time.Millisecond),
+	)
 	return r, r.waitUntilCalm(ctx)
 }
 
@@ -109,7 +112,9 @@ func (r *run) say(format string, args ...any) {
 func (r *run) configure(ctx context.Context) error {
 	objects := []client.Object{&v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: lbNodeAgent}}}
 	for name, spec := range r.shape.pools() {
-		objects = append(objects, &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: spec})
+		objects = append(
+			objects, &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: spec},
+		)
 	}
 	for _, o := range objects {
 		if err := r.cluster.admin.Create(ctx, o); err != nil {

@@ -49,7 +49,9 @@ func (s shape) rack(node int) int {
 func (s shape) address(node int) netip.Prefix {
 	if s == racks {
 		rack := s.rack(node)
-		return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(80 + rack/250), byte(rack % 250), byte(1 + node%nodesPerRack)}), 24)
+		return netip.PrefixFrom(
+			netip.AddrFrom4([4]byte{10, byte(80 + rack/250), byte(rack % 250), byte(1 + node%nodesPerRack)}), 24,
+		)
 	}
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 80, byte(node / 250), byte(1 + node%250)}), 16)
 }
@@ -73,7 +75,9 @@ func (s shape) pools() map[string]v1.ServiceGroupSpec {
 	last[3] += byte(localPoolSize - 1)
 	return map[string]v1.ServiceGroupSpec{
 		virtualGroup: {Remote: &v1.RemotePools{PoolSet: pool(virtualPool.String(), virtualPool.String())}},
-		localGroup:   {Local: &v1.LocalPools{PoolSet: pool(fmt.Sprintf("%s-%s", first, netip.AddrFrom4(last)), subnet.String())}},
+		localGroup: {
+			Local: &v1.LocalPools{PoolSet: pool(fmt.Sprintf("%s-%s", first, netip.AddrFrom4(last)), subnet.String())},
+		},
 	}
 }
 

@@ -20,17 +20,23 @@ type objectSizes struct {
 // readObjectSizes reads the sizes of Announcements and CommonAnnouncements.
 func (r *run) readObjectSizes(ctx context.Context) (s objectSizes, err error) {
 	name := nodeName(len(r.agents.nodes) - 1)
-	s.announcements, s.largestAnnouncement, err = r.sizeOfKind(ctx, "Announcement", func(m *metav1.PartialObjectMetadata) bool { return m.Labels[v1.LabelNode] == name })
+	s.announcements, s.largestAnnouncement, err = r.sizeOfKind(
+		ctx, "Announcement", func(m *metav1.PartialObjectMetadata) bool { return m.Labels[v1.LabelNode] == name },
+	)
 	if err != nil {
 		return objectSizes{}, err
 	}
-	s.commons, s.largestCommon, err = r.sizeOfKind(ctx, "CommonAnnouncement", func(*metav1.PartialObjectMetadata) bool { return true })
+	s.commons, s.largestCommon, err = r.sizeOfKind(
+		ctx, "CommonAnnouncement", func(*metav1.PartialObjectMetadata) bool { return true },
+	)
 	return s, err
 }
 
 // sizeOfKind returns the number of objects of a kind, and the bytes of the largest of
 // those that isMeasured chooses.
-func (r *run) sizeOfKind(ctx context.Context, kind string, isMeasured func(*metav1.PartialObjectMetadata) bool) (count, largest int, err error) {
+func (r *run) sizeOfKind(
+	ctx context.Context, kind string, isMeasured func(*metav1.PartialObjectMetadata) bool,
+) (count, largest int, err error) {
 	var all metav1.PartialObjectMetadataList
 	all.SetGroupVersionKind(v1.GroupVersion.WithKind(kind + "List"))
 	if err := r.cluster.admin.List(ctx, &all, client.InNamespace(namespace)); err != nil {
@@ -41,7 +47,10 @@ func (r *run) sizeOfKind(ctx context.Context, kind string, isMeasured func(*meta
 			continue
 		}
 		body, err := r.cluster.clientset.RESTClient().Get().
-			AbsPath("apis", v1.GroupVersion.Group, v1.GroupVersion.Version, "namespaces", namespace, strings.ToLower(kind)+"s", all.Items[i].Name).
+			AbsPath(
+				"apis", v1.GroupVersion.Group, v1.GroupVersion.Version, "namespaces", namespace, strings.ToLower(kind)+"s",
+				all.Items[i].Name,
+			).
 			DoRaw(ctx)
 		if err != nil {
 			return 0, 0, fmt.Errorf("get %s %s: %w", kind, all.Items[i].Name, err)

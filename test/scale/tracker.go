@@ -47,7 +47,9 @@ type sharedReport struct {
 }
 
 func newTracker() *tracker {
-	return &tracker{announced: map[string]int{}, watched: map[string]*watchedAddress{}, sharedReportsByNode: map[string][]sharedReport{}}
+	return &tracker{
+		announced: map[string]int{}, watched: map[string]*watchedAddress{}, sharedReportsByNode: map[string][]sharedReport{},
+	}
 }
 
 // watch makes the tracker note from now on which nodes have and report an address.
@@ -69,7 +71,9 @@ func (t *tracker) recordStatus(node, announcement string, status *v1.Announcemen
 		}
 	}
 	if status.CommonAnnouncementsRevision != nil {
-		t.sharedReportsByNode[node] = append(t.sharedReportsByNode[node], sharedReport{*status.CommonAnnouncementsRevision, now})
+		t.sharedReportsByNode[node] = append(
+			t.sharedReportsByNode[node], sharedReport{*status.CommonAnnouncementsRevision, now},
+		)
 	}
 	t.total += count - t.announced[announcement]
 	t.announced[announcement] = count
@@ -173,7 +177,9 @@ type trackedStatusWriter struct {
 }
 
 // Apply writes a status, and lets the tracker know when the API server has accepted it.
-func (w trackedStatusWriter) Apply(ctx context.Context, obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
+func (w trackedStatusWriter) Apply(
+	ctx context.Context, obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption,
+) error {
 	// The client overwrites obj with the API server's answer: read it before.
 	u, isUnstructured := obj.(interface{ UnstructuredContent() map[string]any })
 	if !isUnstructured {

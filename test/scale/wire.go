@@ -74,7 +74,9 @@ func (s *station) Announce(_ string, addr netip.Addr) error {
 }
 
 // Probe takes as long as a probe that nobody answers.
-func (s *station) Probe(ctx context.Context, questions []neigh.Question, count int, interval time.Duration) map[netip.Addr]neigh.Answer {
+func (s *station) Probe(
+	ctx context.Context, questions []neigh.Question, count int, interval time.Duration,
+) map[netip.Addr]neigh.Answer {
 	select {
 	case <-ctx.Done():
 	case <-time.After(time.Duration(count) * interval):
@@ -116,7 +118,9 @@ func (s *station) deliverAnswer(addr netip.Addr, holder *station) {
 }
 
 // Listen hears what others say on the link, until ctx ends.
-func (s *station) Listen(ctx context.Context, _ string, wanted func(netip.Addr) bool, receive func(neigh.Message)) error {
+func (s *station) Listen(
+	ctx context.Context, _ string, wanted func(netip.Addr) bool, receive func(neigh.Message),
+) error {
 	s.setListener(wanted, receive)
 	<-ctx.Done()
 	s.setListener(nil, nil)

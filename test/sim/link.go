@@ -22,7 +22,9 @@ type Link struct {
 
 // NewLink returns a link without stations.
 func (w *World) NewLink() *Link {
-	return &Link{world: w, learnt: map[neigh.MAC]*Port{}, MinDelay: 20 * time.Microsecond, MaxDelay: 200 * time.Microsecond}
+	return &Link{
+		world: w, learnt: map[neigh.MAC]*Port{}, MinDelay: 20 * time.Microsecond, MaxDelay: 200 * time.Microsecond,
+	}
 }
 
 // Port is a port of a switch with what is connected to it.

@@ -55,7 +55,9 @@ type part struct {
 
 // StartManager starts a manager, whose requests intercept handles, if that is not nil.
 func (w *World) StartManager(name string, server *apiserver.Server, intercept apiserver.Intercept) (*Manager, error) {
-	m := &Manager{process: process{world: w}, name: name, server: server, MinLag: time.Millisecond, MaxLag: 20 * time.Millisecond}
+	m := &Manager{
+		process: process{world: w}, name: name, server: server, MinLag: time.Millisecond, MaxLag: 20 * time.Millisecond,
+	}
 	m.ctx, m.end = context.WithCancel(log.IntoContext(context.Background(), logr.Discard()))
 	inNamespace := func(obj client.Object) bool { return obj.GetNamespace() == Namespace }
 	namespaceMetadata := func(obj any) (any, error) {
@@ -109,7 +111,8 @@ func (m *Manager) makeParts(uncached client.Client) error {
 	})
 	cluster := managerCluster{m, uncached}
 	placement, err1 := (&controllers.PlacementReconciler{
-		Client: m.client, Recorder: tells, Namespace: Namespace, IsDefault: true, Liveness: m.live, Now: time.Now, Metrics: own,
+		Client: m.client, Recorder: tells, Namespace: Namespace, IsDefault: true, Liveness: m.live, Now: time.Now,
+		Metrics: own,
 		Reasons: reasons, ParallelWrites: 1,
 	}).Component(cluster)
 	announced, err2 := (&controllers.AnnouncedReconciler{
@@ -207,7 +210,9 @@ func (m *Manager) passOn(c apiserver.Change) {
 	for i := range m.parts {
 		p := &m.parts[i]
 		if p.For != nil {
-			m.pass(c, controllers.Watch{Object: p.For, Handler: &handler.EnqueueRequestForObject{}, Changed: p.ForChanged}, p.queue)
+			m.pass(
+				c, controllers.Watch{Object: p.For, Handler: &handler.EnqueueRequestForObject{}, Changed: p.ForChanged}, p.queue,
+			)
 		}
 		for _, watch := range p.Watches {
 			m.pass(c, watch, p.queue)
@@ -251,7 +256,9 @@ func (c managerCluster) GetAPIReader() client.Reader          { return c.uncache
 func (c managerCluster) GetFieldIndexer() client.FieldIndexer { return c }
 
 // IndexField adds an index to the cache.
-func (c managerCluster) IndexField(_ context.Context, obj client.Object, name string, valuesOf client.IndexerFunc) error {
+func (c managerCluster) IndexField(
+	_ context.Context, obj client.Object, name string, valuesOf client.IndexerFunc,
+) error {
 	return c.manager.cache.AddIndex(obj, name, valuesOf)
 }
 

@@ -28,15 +28,30 @@ import (
 func (s *soak) apply(ctx context.Context, a model.Action) error {
 	switch a.Kind {
 	case model.CutLink:
-		return s.hold(ctx, a, func() error { return s.lab.CutLink(ctx, a.Node) }, func(ctx context.Context) error { return s.lab.HealLink(ctx, a.Node) })
+		return s.hold(
+			ctx, a, func() error { return s.lab.CutLink(ctx, a.Node) },
+			func(ctx context.Context) error { return s.lab.HealLink(ctx, a.Node) },
+		)
 	case model.UnplugPort:
-		return s.hold(ctx, a, func() error { return s.lab.UnplugPort(ctx, a.Node) }, func(ctx context.Context) error { return s.lab.PlugPort(ctx, a.Node) })
+		return s.hold(
+			ctx, a, func() error { return s.lab.UnplugPort(ctx, a.Node) },
+			func(ctx context.Context) error { return s.lab.PlugPort(ctx, a.Node) },
+		)
 	case model.CutAPI:
-		return s.hold(ctx, a, func() error { return s.lab.CutAPI(ctx, a.Node) }, func(ctx context.Context) error { return s.lab.HealAPI(ctx, a.Node) })
+		return s.hold(
+			ctx, a, func() error { return s.lab.CutAPI(ctx, a.Node) },
+			func(ctx context.Context) error { return s.lab.HealAPI(ctx, a.Node) },
+		)
 	case model.PowerOff:
-		return s.hold(ctx, a, func() error { return s.lab.PowerOff(ctx, a.Node) }, func(ctx context.Context) error { return s.lab.PowerOn(ctx, a.Node) })
+		return s.hold(
+			ctx, a, func() error { return s.lab.PowerOff(ctx, a.Node) },
+			func(ctx context.Context) error { return s.lab.PowerOn(ctx, a.Node) },
+		)
 	case model.StopAPI:
-		return s.hold(ctx, a, func() error { return s.lab.StopControlPlane(ctx) }, func(ctx context.Context) error { return s.lab.StartControlPlane(ctx) })
+		return s.hold(
+			ctx, a, func() error { return s.lab.StopControlPlane(ctx) },
+			func(ctx context.Context) error { return s.lab.StartControlPlane(ctx) },
+		)
 	case model.FreezeAgent:
 		return s.freeze(ctx, a, "^/purelb agent")
 	case model.FreezeManager:
@@ -44,11 +59,16 @@ func (s *soak) apply(ctx context.Context, a model.Action) error {
 	case model.FreezeKubelet:
 		return s.freeze(ctx, a, "kubelet --")
 	case model.ReadOnlyDisk:
-		return s.hold(ctx, a, func() error { return s.setImmutable(ctx, a.Node, "+i") }, func(ctx context.Context) error { return s.setImmutable(ctx, a.Node, "-i") })
+		return s.hold(
+			ctx, a, func() error { return s.setImmutable(ctx, a.Node, "+i") },
+			func(ctx context.Context) error { return s.setImmutable(ctx, a.Node, "-i") },
+		)
 	case model.Load:
 		s.background.Go(func() {
 			// It ends by its time.
-			_, _ = s.lab.Exec(ctx, a.Node, "timeout", fmt.Sprintf("%.1f", a.Hold.Seconds()), "nice", "-n", "5", "sh", "-c", "while :; do :; done")
+			_, _ = s.lab.Exec(
+				ctx, a.Node, "timeout", fmt.Sprintf("%.1f", a.Hold.Seconds()), "nice", "-n", "5", "sh", "-c", "while :; do :; done",
+			)
 		})
 	case model.KillAgent:
 		s.kill(ctx, a.Node, "^/purelb agent")
@@ -167,7 +187,8 @@ func (s *soak) edit(ctx context.Context, a model.Action) error {
 		switch {
 		case err == nil:
 			return nil
-		case apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || strings.Contains(err.Error(), "denied the request") || strings.Contains(err.Error(), "is forbidden"):
+		case apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || strings.Contains(err.Error(), "denied the request") ||
+			strings.Contains(err.Error(), "is forbidden"):
 			s.say("    refused: %s", firstLine(err))
 			s.mutex.Lock()
 			s.refused[string(a.Kind)]++
@@ -192,19 +213,26 @@ func (s *soak) editOnce(ctx context.Context, a model.Action) error {
 	switch a.Kind {
 	case model.CreateService, model.DeleteService, model.RecreateService, model.UpdateService:
 		return s.editService(ctx, a)
-	case model.Exclude, model.Include, model.OutOfService, model.InService, model.Cordon, model.Uncordon, model.SelectSecond:
+	case model.Exclude, model.Include, model.OutOfService, model.InService, model.Cordon, model.Uncordon,
+		model.SelectSecond:
 		return s.editNode(ctx, a)
 	case model.RollAgents, model.RollManagers, model.Upgrade, model.DeleteAgentPod, model.DeleteManagerPod:
 		return s.replacePods(ctx, a)
 	case model.ResizeGroup, model.MoveGroup:
 		return s.applyGroup(ctx, a.Group)
 	case model.EditAgent:
-		return s.kubectl(ctx, "-n", systemNamespace, "patch", "lbnodeagent", "default", "--type=merge", "-p", `{"spec":`+a.Value+`}`)
+		return s.kubectl(
+			ctx, "-n", systemNamespace, "patch", "lbnodeagent", "default", "--type=merge", "-p", `{"spec":`+a.Value+`}`,
+		)
 	case model.SecondAgent:
-		second := &v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: "second"}, Spec: v1.LBNodeAgentSpec{NodeSelector: map[string]string{"soak/second": "true"}}}
+		second := &v1.LBNodeAgent{
+			ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: "second"},
+			Spec:       v1.LBNodeAgentSpec{NodeSelector: map[string]string{"soak/second": "true"}},
+		}
 		err := s.client.Create(ctx, second)
 		if apierrors.IsAlreadyExists(err) {
-			if err := s.client.Get(ctx, client.ObjectKeyFromObject(second), second); err == nil && second.DeletionTimestamp == nil {
+			if err := s.client.Get(ctx, client.ObjectKeyFromObject(second), second); err == nil &&
+				second.DeletionTimestamp == nil {
 				return nil
 			}
 		}
@@ -216,7 +244,9 @@ func (s *soak) editOnce(ctx context.Context, a model.Action) error {
 	case model.RollPods:
 		return s.kubectl(ctx, "-n", soakNamespace, "rollout", "restart", "deployment/echo")
 	case model.DeleteAnnouncement:
-		return client.IgnoreNotFound(s.client.Delete(ctx, &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: a.Node}}))
+		return client.IgnoreNotFound(s.client.Delete(
+			ctx, &v1.Announcement{ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: a.Node}},
+		))
 	}
 	return fmt.Errorf("nothing does %s", a.Kind)
 }
@@ -287,13 +317,19 @@ func (s *soak) replacePods(ctx context.Context, a model.Action) error {
 	case model.Upgrade:
 		s.noteManagers()
 		s.upgraded++
-		return s.kubectl(ctx, "-n", systemNamespace, "set", "image", "deployment/purelb-manager", "manager="+images[s.upgraded%len(images)])
+		return s.kubectl(
+			ctx, "-n", systemNamespace, "set", "image", "deployment/purelb-manager", "manager="+images[s.upgraded%len(images)],
+		)
 	case model.DeleteAgentPod, model.DeleteManagerPod:
-		prefix := map[model.Kind]string{model.DeleteAgentPod: "purelb-agent-", model.DeleteManagerPod: "purelb-manager-"}[a.Kind]
+		prefix := map[model.Kind]string{
+			model.DeleteAgentPod: "purelb-agent-", model.DeleteManagerPod: "purelb-manager-",
+		}[a.Kind]
 		if a.Kind == model.DeleteManagerPod {
 			s.noteManagers()
 		}
-		return s.deletePods(ctx, func(p *corev1.Pod) bool { return p.Spec.NodeName == a.Node && strings.HasPrefix(p.Name, prefix) })
+		return s.deletePods(
+			ctx, func(p *corev1.Pod) bool { return p.Spec.NodeName == a.Node && strings.HasPrefix(p.Name, prefix) },
+		)
 	}
 	return fmt.Errorf("nothing does %s", a.Kind)
 }
@@ -334,7 +370,9 @@ func (s *soak) updateService(ctx context.Context, a model.Action) error {
 	if !keeps {
 		s.release(a.Service.Name, false)
 	}
-	for _, key := range []string{v1.AnnotationServiceGroup, v1.AnnotationAddresses, v1.AnnotationAllowSharedIP, v1.AnnotationAllowLocal} {
+	for _, key := range []string{
+		v1.AnnotationServiceGroup, v1.AnnotationAddresses, v1.AnnotationAllowSharedIP, v1.AnnotationAllowLocal,
+	} {
 		if value, ok := want.Annotations[key]; ok {
 			metav1.SetMetaDataAnnotation(&svc.ObjectMeta, key, value)
 		} else {
@@ -362,10 +400,13 @@ func (s *soak) updateService(ctx context.Context, a model.Action) error {
 
 func serviceOf(m model.Service) *corev1.Service {
 	svc := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: soakNamespace, Name: m.Name, Annotations: map[string]string{v1.AnnotationServiceGroup: m.Group}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: soakNamespace, Name: m.Name, Annotations: map[string]string{v1.AnnotationServiceGroup: m.Group},
+		},
 		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceType(m.Type), IPFamilyPolicy: ptr.To(corev1.IPFamilyPolicy(m.Policy)), Selector: map[string]string{"app": "echo"},
-			Ports: []corev1.ServicePort{{Port: m.Port, TargetPort: intstr.FromInt32(8080)}},
+			Type: corev1.ServiceType(m.Type), IPFamilyPolicy: ptr.To(corev1.IPFamilyPolicy(m.Policy)),
+			Selector: map[string]string{"app": "echo"},
+			Ports:    []corev1.ServicePort{{Port: m.Port, TargetPort: intstr.FromInt32(8080)}},
 		},
 	}
 	for _, f := range m.Families {
@@ -397,7 +438,9 @@ func (s *soak) applyGroup(ctx context.Context, g model.Group) error {
 		if v6 {
 			subnet = v6Prefix + "/64"
 		}
-		p := v1.AddressPool{Subnet: subnet, Pool: model.AddressAt(g.Name, g.First, v6) + "-" + model.AddressAt(g.Name, g.First+g.Size-1, v6)}
+		p := v1.AddressPool{
+			Subnet: subnet, Pool: model.AddressAt(g.Name, g.First, v6) + "-" + model.AddressAt(g.Name, g.First+g.Size-1, v6),
+		}
 		if g.Remote || g.Name == "other" {
 			p.Aggregation = map[bool]v1.Aggregation{false: "/32", true: "/128"}[v6]
 		}

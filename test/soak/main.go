@@ -44,7 +44,8 @@ func main() {
 func newCommand() *cobra.Command {
 	var o options
 	c := &cobra.Command{
-		Use: "soak", Short: "Disturb PureLB in the lab at random, and check it", Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+		Use: "soak", Short: "Disturb PureLB in the lab at random, and check it", Args: cobra.NoArgs, SilenceUsage: true,
+		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.duration <= 0 || o.actions <= 0 {
 				return errors.New("--duration and --actions must be more than 0")
@@ -63,6 +64,9 @@ func newCommand() *cobra.Command {
 	f.DurationVar(&o.duration, "duration", 30*time.Minute, "how long to go on; the last round is finished")
 	f.Uint64Var(&o.seed, "seed", 0, "what the sequence follows from; 0 for any")
 	f.IntVar(&o.actions, "actions", 10, "actions in a round; after each round the cluster comes to rest and is checked")
-	f.BoolVar(&o.carryOn, "carry-on", false, "go on after a violation of a single address; a cluster that does not come to rest ends the soak all the same")
+	f.BoolVar(
+		&o.carryOn, "carry-on", false,
+		"go on after a violation of a single address; a cluster that does not come to rest ends the soak all the same",
+	)
 	return c
 }

@@ -330,7 +330,10 @@ func findPrograms() ([]program, error) {
 			continue // it has ended
 		}
 		_, state, _ := strings.Cut(string(stat), ") ")
-		p := program{role: args[1], stopped: strings.HasPrefix(state, "T") || strings.HasPrefix(state, "Z"), pid: atoi(filepath.Base(folder))}
+		p := program{
+			role: args[1], stopped: strings.HasPrefix(state, "T") || strings.HasPrefix(state, "Z"),
+			pid: atoi(filepath.Base(folder)),
+		}
 		for _, arg := range args {
 			if value, ok := strings.CutPrefix(arg, "--node-name="); ok {
 				p.node = value

@@ -159,7 +159,10 @@ func (s *soak) gather(ctx context.Context) (check.Snapshot, error) {
 	for _, list := range []struct {
 		objects   client.ObjectList
 		namespace string
-	}{{nodes, ""}, {services, soakNamespace}, {groups, systemNamespace}, {announcements, systemNamespace}, {commons, systemNamespace}, {pods, soakNamespace}} {
+	}{
+		{nodes, ""}, {services, soakNamespace}, {groups, systemNamespace}, {announcements, systemNamespace},
+		{commons, systemNamespace}, {pods, soakNamespace},
+	} {
 		errs = append(errs, s.client.List(ctx, list.objects, client.InNamespace(list.namespace)))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -195,20 +198,33 @@ func (s *soak) gather(ctx context.Context) (check.Snapshot, error) {
 func (s *soak) checkWorkloads(ctx context.Context) error {
 	deployments, daemonSets := &appsv1.DeploymentList{}, &appsv1.DaemonSetList{}
 	agents := &v1.LBNodeAgentList{}
-	if err := errors.Join(s.client.List(ctx, deployments), s.client.List(ctx, daemonSets, client.InNamespace(systemNamespace)), s.client.List(ctx, agents, client.InNamespace(systemNamespace))); err != nil {
+	if err := errors.Join(
+		s.client.List(ctx, deployments), s.client.List(ctx, daemonSets, client.InNamespace(systemNamespace)),
+		s.client.List(ctx, agents, client.InNamespace(systemNamespace)),
+	); err != nil {
 		return err
 	}
 	var errs []error
 	for i := range deployments.Items {
 		d := &deployments.Items[i]
-		if d.Status.ObservedGeneration != d.Generation || d.Status.AvailableReplicas != ptr.Deref(d.Spec.Replicas, 1) || d.Status.UpdatedReplicas != d.Status.Replicas {
-			errs = append(errs, fmt.Errorf("deployment %s: %d of %d are available, %d updated of %d", d.Name, d.Status.AvailableReplicas, ptr.Deref(d.Spec.Replicas, 1), d.Status.UpdatedReplicas, d.Status.Replicas))
+		if d.Status.ObservedGeneration != d.Generation || d.Status.AvailableReplicas != ptr.Deref(d.Spec.Replicas, 1) ||
+			d.Status.UpdatedReplicas != d.Status.Replicas {
+			errs = append(
+				errs,
+				fmt.Errorf(
+					"deployment %s: %d of %d are available, %d updated of %d", d.Name, d.Status.AvailableReplicas,
+					ptr.Deref(d.Spec.Replicas, 1), d.Status.UpdatedReplicas, d.Status.Replicas,
+				),
+			)
 		}
 	}
 	for i := range daemonSets.Items {
 		d := &daemonSets.Items[i]
-		if d.Status.ObservedGeneration != d.Generation || d.Status.NumberReady != d.Status.DesiredNumberScheduled || d.Status.UpdatedNumberScheduled != d.Status.DesiredNumberScheduled {
-			errs = append(errs, fmt.Errorf("daemonset %s: %d of %d are ready", d.Name, d.Status.NumberReady, d.Status.DesiredNumberScheduled))
+		if d.Status.ObservedGeneration != d.Generation || d.Status.NumberReady != d.Status.DesiredNumberScheduled ||
+			d.Status.UpdatedNumberScheduled != d.Status.DesiredNumberScheduled {
+			errs = append(
+				errs, fmt.Errorf("daemonset %s: %d of %d are ready", d.Name, d.Status.NumberReady, d.Status.DesiredNumberScheduled),
+			)
 		}
 	}
 	for i := range agents.Items {
@@ -216,7 +232,8 @@ func (s *soak) checkWorkloads(ctx context.Context) error {
 		if a.DeletionTimestamp != nil {
 			errs = append(errs, fmt.Errorf("LBNodeAgent %s is being deleted", a.Name))
 		}
-		if c := meta.FindStatusCondition(a.Status.Conditions, v1.ConditionReady); c == nil || c.Status != metav1.ConditionTrue || c.ObservedGeneration != a.Generation {
+		if c := meta.FindStatusCondition(a.Status.Conditions, v1.ConditionReady); c == nil ||
+			c.Status != metav1.ConditionTrue || c.ObservedGeneration != a.Generation {
 			errs = append(errs, fmt.Errorf("LBNodeAgent %s is not Ready: %+v", a.Name, c))
 		}
 	}
@@ -254,8 +271,9 @@ func (s *soak) gatherNode(ctx context.Context, node *corev1.Node, pods []corev1.
 func serviceAtRest(svc *corev1.Service) check.Service {
 	r := check.Service{
 		Name: svc.Name, IsBalancer: svc.Spec.Type == corev1.ServiceTypeLoadBalancer, Port: uint16(svc.Spec.Ports[0].Port),
-		PolicyLocal: svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal, ShareKey: svc.Annotations[v1.AnnotationAllowSharedIP],
-		Allocated: conditionOf(svc, v1.ConditionAllocated), Announced: conditionOf(svc, v1.ConditionAnnounced),
+		PolicyLocal: svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
+		ShareKey:    svc.Annotations[v1.AnnotationAllowSharedIP],
+		Allocated:   conditionOf(svc, v1.ConditionAllocated), Announced: conditionOf(svc, v1.ConditionAnnounced),
 	}
 	_, r.Branded = svc.Annotations[v1.AnnotationAllocatedBy]
 	for _, f := range svc.Spec.IPFamilies {
@@ -410,12 +428,17 @@ func (s *soak) collect(ctx context.Context) error {
 		errs = append(errs, os.WriteFile(filepath.Join(s.out, name), []byte(text), 0o644))
 	}
 	for name, args := range map[string][]string{
-		"objects.txt":       {"get", "nodes,servicegroups,lbnodeagents,announcements,commonannouncements,leases,pods,daemonsets", "-n", systemNamespace, "-o", "wide"},
-		"announcements.txt": {"get", "announcements,commonannouncements,servicegroups,lbnodeagents", "-n", systemNamespace, "-o", "yaml"},
-		"services.txt":      {"describe", "services", "-n", soakNamespace},
-		"services.yaml":     {"get", "services,endpointslices", "-n", soakNamespace, "-o", "yaml"},
-		"events.txt":        {"get", "events", "-A", "--sort-by=.lastTimestamp"},
-		"nodes.txt":         {"get", "nodes", "-o", "yaml"},
+		"objects.txt": {
+			"get", "nodes,servicegroups,lbnodeagents,announcements,commonannouncements,leases,pods,daemonsets", "-n",
+			systemNamespace, "-o", "wide",
+		},
+		"announcements.txt": {
+			"get", "announcements,commonannouncements,servicegroups,lbnodeagents", "-n", systemNamespace, "-o", "yaml",
+		},
+		"services.txt":  {"describe", "services", "-n", soakNamespace},
+		"services.yaml": {"get", "services,endpointslices", "-n", soakNamespace, "-o", "yaml"},
+		"events.txt":    {"get", "events", "-A", "--sort-by=.lastTimestamp"},
+		"nodes.txt":     {"get", "nodes", "-o", "yaml"},
 	} {
 		text, err := s.kubectlOutput(ctx, args...)
 		write(name, text, err)

@@ -96,8 +96,10 @@ type faultTime struct {
 
 // run makes a whole soak.
 func run(ctx context.Context, o options) (err error) {
-	s := &soak{options: o, world: model.New(o.seed), begun: time.Now(), faults: map[string]faultTime{}, deaf: map[string]time.Time{}, refusing: map[string]bool{},
-		uids: map[string]string{}, local: map[string][]string{}, owned: map[string][]string{}, virtual: map[string][]string{}, refused: map[string]int{}, done: map[model.Kind]int{}, largest: map[string]float64{}}
+	s := &soak{options: o, world: model.New(o.seed), begun: time.Now(), faults: map[string]faultTime{},
+		deaf: map[string]time.Time{}, refusing: map[string]bool{},
+		uids: map[string]string{}, local: map[string][]string{}, owned: map[string][]string{}, virtual: map[string][]string{},
+		refused: map[string]int{}, done: map[model.Kind]int{}, largest: map[string]float64{}}
 	if err := os.RemoveAll(o.out); err != nil {
 		return err
 	}
@@ -120,7 +122,9 @@ func run(ctx context.Context, o options) (err error) {
 	observers, stop := context.WithCancel(ctx)
 	var watching sync.WaitGroup
 	defer func() { stop(); watching.Wait() }()
-	for _, observe := range []func(context.Context) error{s.askIPv4, s.askIPv6, s.watchKernels, s.watchAgents, s.watchClock, s.watchServices, s.followLogs} {
+	for _, observe := range []func(context.Context) error{
+		s.askIPv4, s.askIPv6, s.watchKernels, s.watchAgents, s.watchClock, s.watchServices, s.followLogs,
+	} {
 		watching.Go(func() {
 			if err := observe(observers); err != nil && observers.Err() == nil {
 				s.say("OBSERVER FAILED: %s", err)
@@ -205,7 +209,10 @@ func (s *soak) summary() string {
 	for _, count := range s.done {
 		n += count
 	}
-	fmt.Fprintf(&b, "%d rounds, %d actions in %s; slowest rest %s\n", s.rounds, n, time.Since(s.begun).Round(time.Second), s.slowest.Round(100*time.Millisecond))
+	fmt.Fprintf(
+		&b, "%d rounds, %d actions in %s; slowest rest %s\n", s.rounds, n, time.Since(s.begun).Round(time.Second),
+		s.slowest.Round(100*time.Millisecond),
+	)
 	fmt.Fprintf(&b, "longest: %s\n", s.watch.Summary())
 	fmt.Fprintf(&b, "largest at rest: %v\n", s.largest)
 	fmt.Fprintf(&b, "actions: %v\nrefused by admission: %v\nerror lines:\n", s.done, s.refused)
@@ -257,7 +264,10 @@ func (s *soak) reset(ctx context.Context) error {
 	for _, args := range [][]string{
 		{"delete", "services", "--all", "-n", soakNamespace},
 		{"delete", "lbnodeagent", "second", "-n", systemNamespace, "--ignore-not-found"},
-		{"delete", "servicegroups", "-n", systemNamespace, "--ignore-not-found", model.GroupNames[0], model.GroupNames[1], model.GroupNames[2], model.GroupNames[3]},
+		{
+			"delete", "servicegroups", "-n", systemNamespace, "--ignore-not-found", model.GroupNames[0], model.GroupNames[1],
+			model.GroupNames[2], model.GroupNames[3],
+		},
 		{"label", "nodes", "--all", corev1.LabelNodeExcludeBalancers + "-", "soak/second-"},
 		{"uncordon", model.Nodes[0], model.Nodes[1], model.Nodes[2]},
 		{"scale", "deployment/echo", "-n", soakNamespace, "--replicas=3"},
@@ -321,7 +331,8 @@ func (s *soak) kubectl(ctx context.Context, args ...string) error {
 }
 
 func (s *soak) kubectlOutput(ctx context.Context, args ...string) (string, error) {
-	out, err := exec.CommandContext(ctx, s.lab.Kubectl(), append([]string{"--kubeconfig", s.lab.Kubeconfig(), "--request-timeout=60s"}, args...)...).CombinedOutput()
+	out, err := exec.CommandContext(ctx, s.lab.Kubectl(),
+		append([]string{"--kubeconfig", s.lab.Kubeconfig(), "--request-timeout=60s"}, args...)...).CombinedOutput()
 	if err != nil {
 		return string(out), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
 	}

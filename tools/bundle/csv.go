@@ -33,7 +33,9 @@ func (p *parts) buildServiceVersion(o options, icon []byte) ([]byte, error) {
 	}
 	csv := p.base.DeepCopy()
 	if csv.Name != packageName || p.namespace.Name == "" {
-		return nil, errors.New("there must be a ClusterServiceVersion to start from, named " + packageName + ", and a Namespace")
+		return nil, errors.New(
+			"there must be a ClusterServiceVersion to start from, named " + packageName + ", and a Namespace",
+		)
 	}
 	csv.Name = csvName(o.version)
 	csv.Spec.Version = version.OperatorVersion{Version: v}
@@ -170,7 +172,9 @@ func (p *parts) checkBindings() error {
 		for _, s := range b.Subjects {
 			isSubject := func(a corev1.ServiceAccount) bool { return a.Name == s.Name && a.Namespace == s.Namespace }
 			if s.Kind != rbacv1.ServiceAccountKind || !slices.ContainsFunc(p.accounts, isSubject) {
-				return fmt.Errorf("ClusterRoleBinding %s is for %s %s, which is not a service account of PureLB", b.Name, s.Kind, s.Name)
+				return fmt.Errorf(
+					"ClusterRoleBinding %s is for %s %s, which is not a service account of PureLB", b.Name, s.Kind, s.Name,
+				)
 			}
 		}
 	}
@@ -242,7 +246,9 @@ func (p *parts) webhookServer(called admissionv1.ServiceReference) (string, core
 		if s.Name != called.Name {
 			continue
 		}
-		i := slices.IndexFunc(s.Spec.Ports, func(port corev1.ServicePort) bool { return port.Port == ptr.Deref(called.Port, 443) })
+		i := slices.IndexFunc(
+			s.Spec.Ports, func(port corev1.ServicePort) bool { return port.Port == ptr.Deref(called.Port, 443) },
+		)
 		if i < 0 {
 			return "", corev1.ServicePort{}, fmt.Errorf("the Service %s has no such port", s.Name)
 		}

@@ -16,7 +16,9 @@ import (
 func (p *parts) ownedKinds() ([]v1alpha1.CRDDescription, error) {
 	owned := slices.Clone(p.base.Spec.CustomResourceDefinitions.Owned)
 	if len(owned) != len(p.definitions) {
-		return nil, fmt.Errorf("config/crd defines %d kinds, and config/manifests/bases lists %d", len(p.definitions), len(owned))
+		return nil, fmt.Errorf(
+			"config/crd defines %d kinds, and config/manifests/bases lists %d", len(p.definitions), len(owned),
+		)
 	}
 	for i, o := range owned {
 		schema, err := p.schema(o)
@@ -43,7 +45,9 @@ func (p *parts) schema(o v1alpha1.CRDDescription) (*apiextensionsv1.JSONSchemaPr
 			}
 		}
 	}
-	return nil, fmt.Errorf("config/manifests/bases lists %s %s as %s, which config/crd does not define", o.Kind, o.Version, o.Name)
+	return nil, fmt.Errorf(
+		"config/manifests/bases lists %s %s as %s, which config/crd does not define", o.Kind, o.Version, o.Name,
+	)
 }
 
 // descriptor describes a field. SpecDescriptor and StatusDescriptor have the same fields.
@@ -63,7 +67,10 @@ func describeFields(path string, s apiextensionsv1.JSONSchemaProps) []descriptor
 		}
 		at := strings.TrimPrefix(path+"."+name, ".")
 		hints, whole := displayHints(name, field)
-		all = append(all, descriptor{Path: at, DisplayName: displayName(name), Description: oneLine(field.Description), XDescriptors: hints})
+		all = append(
+			all,
+			descriptor{Path: at, DisplayName: displayName(name), Description: oneLine(field.Description), XDescriptors: hints},
+		)
 		if whole {
 			continue
 		}

@@ -43,7 +43,8 @@ type references struct {
 // destinationOf returns what becomes of an object.
 func (r references) destinationOf(u *unstructured.Unstructured) destination {
 	switch u.GetKind() {
-	case "ClusterServiceVersion", "Deployment", "ServiceAccount", "ClusterRoleBinding", "ValidatingWebhookConfiguration", "Namespace":
+	case "ClusterServiceVersion", "Deployment", "ServiceAccount", "ClusterRoleBinding", "ValidatingWebhookConfiguration",
+		"Namespace":
 		return inServiceVersion
 	case "ClusterRole":
 		if r.boundClusterRoles[u.GetName()] {
@@ -62,7 +63,8 @@ func (r references) destinationOf(u *unstructured.Unstructured) destination {
 		return asManifest
 	case "ServiceGroup", "LBNodeAgent", "Announcement", "CommonAnnouncement", "BGPPeer", "NodeRouting":
 		return asExample
-	case "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "FlowSchema", "PriorityLevelConfiguration", "DaemonSet":
+	case "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "FlowSchema", "PriorityLevelConfiguration",
+		"DaemonSet":
 		return leftOut
 	}
 	return undecided

@@ -24,7 +24,9 @@ func main() {
 		os.Exit(2)
 	}
 	if bad > 0 {
-		fmt.Fprintf(os.Stderr, "commits: %d without the form that CONTRIBUTING.md asks for; git rebase -i, or git commit --amend\n", bad)
+		fmt.Fprintf(
+			os.Stderr, "commits: %d without the form that CONTRIBUTING.md asks for; git rebase -i, or git commit --amend\n", bad,
+		)
 		os.Exit(1)
 	}
 }
@@ -34,7 +36,8 @@ func main() {
 func check(out io.Writer, repository, first string) (int, error) {
 	commits := []string{first + "..HEAD"}
 	if !has(repository, first) {
-		if shallow, err := git(repository, "rev-parse", "--is-shallow-repository"); err != nil || strings.TrimSpace(shallow) != "true" {
+		if shallow, err := git(repository, "rev-parse", "--is-shallow-repository"); err != nil ||
+			strings.TrimSpace(shallow) != "true" {
 			return 0, fmt.Errorf("commit %s, from which on messages are checked, is not in this repository", first)
 		}
 		fmt.Fprintln(out, "commits: the clone is shallow, so only the last commit is checked")

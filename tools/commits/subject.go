@@ -23,7 +23,9 @@ func findings(message string) []string {
 	if temporary.MatchString(subject) {
 		found = append(found, "the subject is that of a commit to be joined with another one")
 	} else if !form.MatchString(subject) {
-		found = append(found, "the subject is not `area: what is so now`, with areas in lower case, such as `agent, speaker: …`")
+		found = append(
+			found, "the subject is not `area: what is so now`, with areas in lower case, such as `agent, speaker: …`",
+		)
 	}
 	if strings.HasSuffix(subject, ".") {
 		found = append(found, "the subject ends with a full stop")

@@ -104,7 +104,10 @@ func compile(ctx context.Context, root, folder string, batch []binary) error {
 var slowPackages = []struct {
 	pkg   string
 	parts int
-}{{"controllers", 2}, {"nodeagent", 2}, {"webhooks", 1}, {"controllers/ipam/netbox", 1}, {"controllers/placement", 2}, {"test/scale", 1}}
+}{
+	{"controllers", 2}, {"nodeagent", 2}, {"webhooks", 1}, {"controllers/ipam/netbox", 1}, {"controllers/placement", 2},
+	{"test/scale", 1},
+}
 
 // partsOf returns in how many parts a package's tests run, and its place among those that begin.
 func partsOf(pkg string) (parts, order int) {
@@ -253,7 +256,10 @@ func testsToRepeat(outcomes []outcome) []outcome {
 // runBinary runs a test binary in its package's folder and keeps its output in two files: the
 // events, and the text. pattern says which tests run, all if it is empty.
 func (g *gate) runBinary(ctx context.Context, b binary, pattern, suffix string) ([]outcome, error) {
-	args := []string{"tool", "test2json", "-t", "-p", b.pkg, b.file, "-test.v=test2json", "-test.paniconexit0", "-test.timeout=" + binaryTimeout.String()}
+	args := []string{
+		"tool", "test2json", "-t", "-p", b.pkg, b.file, "-test.v=test2json", "-test.paniconexit0",
+		"-test.timeout=" + binaryTimeout.String(),
+	}
 	if b.race && !g.long {
 		args = append(args, "-test.short") // a tenth of the histories
 	}

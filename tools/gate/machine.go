@@ -62,7 +62,10 @@ func waitForIdle(ctx context.Context, out io.Writer) {
 			fmt.Fprintf(out, "this kernel does not say how busy the machine is; load %s\n", readLoad())
 			return
 		case pressure < idlePressure || time.Since(begun) >= idleWait:
-			fmt.Fprintf(out, "pressure on processors %.0f %% after %.0f s of waiting, load %s\n", pressure, time.Since(begun).Seconds(), readLoad())
+			fmt.Fprintf(
+				out, "pressure on processors %.0f %% after %.0f s of waiting, load %s\n", pressure, time.Since(begun).Seconds(),
+				readLoad(),
+			)
 			return
 		case !pause(ctx):
 			return

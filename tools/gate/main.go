@@ -76,7 +76,9 @@ func parseFlags(args []string) (options, error) {
 	flags.StringVar(&o.pkg, "package", "", "the only package to test, such as ./controllers, or the folder of a module")
 	flags.StringVar(&o.run, "run", "", "the only Go tests to run, a regular expression")
 	flags.StringVar(&o.focus, "focus", "", "the only specs of the lab to run, a regular expression")
-	flags.StringVar(&o.kubernetes, "kubernetes", "", "the lab's `version` of Kubernetes; by default that of test/lab/kube/go.mod")
+	flags.StringVar(
+		&o.kubernetes, "kubernetes", "", "the lab's `version` of Kubernetes; by default that of test/lab/kube/go.mod",
+	)
 	flags.BoolVar(&o.long, "long", false, "play all random histories, also with the race detector")
 	flags.BoolVar(&o.keepLab, "keep-lab", false, "leave the lab up")
 	if err := flags.Parse(args); err != nil {

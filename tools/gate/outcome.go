@@ -122,7 +122,10 @@ func (r stepReport) String() string {
 	if r.failed > 0 {
 		word = "FAILED"
 	}
-	return fmt.Sprintf("%-8s %s %5.0f s  %d passed, %d failed, %d flaky, %d not run; load %s afterwards", r.name, word, r.took.Seconds(), r.passed, r.failed, r.flaky, r.notRun, r.load)
+	return fmt.Sprintf(
+		"%-8s %s %5.0f s  %d passed, %d failed, %d flaky, %d not run; load %s afterwards", r.name, word, r.took.Seconds(),
+		r.passed, r.failed, r.flaky, r.notRun, r.load,
+	)
 }
 
 // formatReport returns the last lines of a run's output.

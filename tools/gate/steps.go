@@ -42,14 +42,18 @@ var allSteps = []step{
 	{name: stepPure, title: "packages that decide, without the race detector", run: runTests(stepPure, 2)},
 	{name: stepModules, title: "the other modules", run: runTests(stepModules, 2)},
 	{name: stepRace, title: "packages whose code runs in goroutines, with the race detector", run: runTests(stepRace, 4)},
-	{name: stepKernel, title: "packages that talk to the kernel, one at a time, with the race detector", alone: true, run: runTests(stepKernel, 1)},
+	{
+		name: stepKernel, title: "packages that talk to the kernel, one at a time, with the race detector", alone: true,
+		run: runTests(stepKernel, 1),
+	},
 	{name: stepSmoke, title: "the end-to-end specs of the gate, in the lab", alone: true, run: runSmoke},
 }
 
 // purePackages decide, and start no goroutine.
 var purePackages = []string{
 	"cmd/kubectl-purelb", "cmd/kubectl-purelb/plugin", "config/policy", "controllers/agents", "controllers/allocation",
-	"controllers/announced", "controllers/placement", "controllers/routing", "docs", "internal/textlimit", "internal/writeerror",
+	"controllers/announced", "controllers/placement", "controllers/routing", "docs", "internal/textlimit",
+	"internal/writeerror",
 	"nodeagent/plan", "nodeagent/speaker/routes", "nodeagent/watch", "test/measure", "test/sim",
 }
 
@@ -63,7 +67,10 @@ var historyPackages = []string{"nodeagent"}
 var kernelPackages = []string{"nodeagent/link", "nodeagent/neigh"}
 
 // otherModules are the modules beside the main one whose tests need no lab.
-var otherModules = []string{"test/scale", "test/gitops", "test/lab", "test/conformance", "test/bench", "test/soak", "tools", "tools/scan", "tools/bundle"}
+var otherModules = []string{
+	"test/scale", "test/gitops", "test/lab", "test/conformance", "test/bench", "test/soak", "tools", "tools/scan",
+	"tools/bundle",
+}
 
 const (
 	e2eModule = "test/e2e"
@@ -132,7 +139,8 @@ func build(ctx context.Context, g *gate) error {
 	if g.wants(stepSmoke) {
 		targets = append(targets, "image", "kubectl-purelb")
 	}
-	if err := g.command(ctx, "build/make", "make", append([]string{"-C", g.root, "--no-print-directory"}, targets...)...); err != nil {
+	if err := g.command(ctx, "build/make", "make",
+		append([]string{"-C", g.root, "--no-print-directory"}, targets...)...); err != nil {
 		return err
 	}
 	assets := []string{"assets"}
@@ -187,7 +195,9 @@ func compileTests(ctx context.Context, g *gate) error {
 func (g *gate) compileVMTests(ctx context.Context) error {
 	var errs []error
 	for _, t := range vmTests {
-		command := newCommand(ctx, "go", "test", "-c", "-tags", "stacks", "-ldflags", "-s -w", "-o", g.vmBinary(t.binary), t.pkg)
+		command := newCommand(
+			ctx, "go", "test", "-c", "-tags", "stacks", "-ldflags", "-s -w", "-o", g.vmBinary(t.binary), t.pkg,
+		)
 		command.Dir, command.Env = g.root, append(os.Environ(), "CGO_ENABLED=0")
 		if text, err := command.CombinedOutput(); err != nil {
 			errs = append(errs, fmt.Errorf("compile tests of %s for the virtual machine: %w: %s", t.pkg, err, text))
@@ -258,7 +268,9 @@ func runSmoke(ctx context.Context, g *gate) (err error) {
 			continue
 		}
 		g.printf("once more, alone: %s, which failed: %s %s\n", o.test, o.place, firstLine(o.message))
-		outcomes, err := g.runSpecs(ctx, g.binaries[i], "^"+regexp.QuoteMeta(o.test)+"$", fmt.Sprintf("again-%d", n), againTimeout)
+		outcomes, err := g.runSpecs(
+			ctx, g.binaries[i], "^"+regexp.QuoteMeta(o.test)+"$", fmt.Sprintf("again-%d", n), againTimeout,
+		)
 		second[[2]string{o.pkg, o.test}] = err == nil && len(outcomes) == 1 && outcomes[0].passed
 	}
 	g.add(mergeSecondRun(first, second)...)

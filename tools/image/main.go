@@ -174,7 +174,9 @@ func layer(files []string) ([]byte, error) {
 		if err := directories(w, path.Dir(target), written); err != nil {
 			return nil, err
 		}
-		if err := w.WriteHeader(&tar.Header{Name: target, Mode: 0o755, Size: int64(len(data)), Typeflag: tar.TypeReg}); err != nil {
+		if err := w.WriteHeader(&tar.Header{
+			Name: target, Mode: 0o755, Size: int64(len(data)), Typeflag: tar.TypeReg,
+		}); err != nil {
 			return nil, err
 		}
 		if _, err := w.Write(data); err != nil {
@@ -215,7 +217,9 @@ func folder(w *tar.Writer, source, target string, written map[string]bool) error
 		if err != nil {
 			return err
 		}
-		header := &tar.Header{Name: name, Mode: described.Mode, Size: described.Size, Typeflag: described.Typeflag, Linkname: link}
+		header := &tar.Header{
+			Name: name, Mode: described.Mode, Size: described.Size, Typeflag: described.Typeflag, Linkname: link,
+		}
 		if info.IsDir() {
 			header.Name += "/"
 			written[name] = true

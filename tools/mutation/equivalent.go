@@ -38,7 +38,10 @@ func parseEquivalents(name, content string) ([]*equivalent, error) {
 	var e *equivalent
 	end := func() {
 		if e != nil && (e.before == "" || e.after == "" || e.reason == "") {
-			errs = append(errs, fmt.Errorf("%s:%d: an entry needs the line before (-), the line after (+) and the reason (=)", name, e.number))
+			errs = append(
+				errs,
+				fmt.Errorf("%s:%d: an entry needs the line before (-), the line after (+) and the reason (=)", name, e.number),
+			)
 		}
 		e = nil
 	}

@@ -90,12 +90,19 @@ func parseFlags(args []string) (options, []target, error) {
 	flags := flag.NewFlagSet("mutation", flag.ContinueOnError)
 	flags.StringVar(&o.root, "root", ".", "folder of the module")
 	flags.StringVar(&o.gremlins, "gremlins", "bin/gremlins", "Gremlins' program")
-	flags.StringVar(&o.equivalent, "equivalent", "tools/mutation/equivalent.txt", "file that lists equivalent mutants, with the reason for each")
+	flags.StringVar(
+		&o.equivalent, "equivalent", "tools/mutation/equivalent.txt",
+		"file that lists equivalent mutants, with the reason for each",
+	)
 	flags.StringVar(&sampleSize, "sample", "50", "how many mutants of each package to run, or all")
 	flags.Uint64Var(&o.seed, "seed", 1, "chooses the sample")
 	flags.Float64Var(&o.threshold, "threshold", 95, "percentage of mutants that tests have to notice")
 	flags.IntVar(&o.workers, "workers", runtime.NumCPU(), "how many mutants to run at a time")
-	flags.DurationVar(&o.timeout, "timeout", 0, "of a mutant's build and tests, after which it counts as noticed; 0 for 30 s more than five times what the original takes")
+	flags.DurationVar(
+		&o.timeout, "timeout", 0,
+		"of a mutant's build and tests, after which it counts as noticed; 0 for 30 s more than five times what the "+
+			"original takes",
+	)
 	if err := flags.Parse(args); err != nil {
 		return o, nil, err
 	}

@@ -68,7 +68,8 @@ func listMutants(ctx context.Context, o options, t target) ([]*mutant, error) {
 	for _, file := range listed {
 		// Gremlins goes into folders below, whose packages have tests of their own.
 		name := path.Base(file.Name)
-		if file.Name != name && file.Name != path.Join(t.folder, name) || len(t.files) > 0 && !slices.Contains(t.files, name) {
+		if file.Name != name && file.Name != path.Join(t.folder, name) ||
+			len(t.files) > 0 && !slices.Contains(t.files, name) {
 			continue
 		}
 		ofFile, err := mutantsOfFile(o.root, path.Join(t.folder, name), file.Mutations)
@@ -227,10 +228,15 @@ func newMutant(name string, lines [][]byte, change mutation) (*mutant, error) {
 		}
 	}
 	if operator == "" {
-		return nil, fmt.Errorf("%s:%d:%d: Gremlins lists a mutant of kind %s, and no such operator is there", name, change.Line, change.Column, change.Type)
+		return nil, fmt.Errorf(
+			"%s:%d:%d: Gremlins lists a mutant of kind %s, and no such operator is there", name, change.Line, change.Column,
+			change.Type,
+		)
 	}
 	changed := head + replacements[change.Type][operator] + tail[len(operator):]
-	content := slices.Concat(slices.Concat(lines[:change.Line-1]...), []byte(changed), slices.Concat(lines[change.Line:]...))
+	content := slices.Concat(
+		slices.Concat(lines[:change.Line-1]...), []byte(changed), slices.Concat(lines[change.Line:]...),
+	)
 	return &mutant{
 		file: name, line: change.Line, column: change.Column,
 		before: strings.TrimSpace(line), after: strings.TrimSpace(changed), content: content,

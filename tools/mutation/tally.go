@@ -65,13 +65,18 @@ func (t *tally) print(out io.Writer, name string) {
 		fmt.Fprintf(out, "survived: %s:%d:%d %s\n  - %s\n  + %s\n", m.file, m.line, m.column, m.function, m.before, m.after)
 	}
 	for _, m := range t.timedOut {
-		fmt.Fprintf(out, "noticed, as tests do not end in time: %s:%d:%d %s\n  + %s\n", m.file, m.line, m.column, m.function, m.after)
+		fmt.Fprintf(
+			out, "noticed, as tests do not end in time: %s:%d:%d %s\n  + %s\n", m.file, m.line, m.column, m.function, m.after,
+		)
 	}
 	for _, m := range t.notEquivalent {
 		fmt.Fprintf(out, "listed as equivalent, and a test notices it: %s:%d:%d\n  + %s\n", m.file, m.line, m.column, m.after)
 	}
 	for _, e := range t.stale {
-		fmt.Fprintf(out, "listed as equivalent in line %d, and there is no such mutant: %s %s\n  + %s\n", e.number, e.file, e.function, e.after)
+		fmt.Fprintf(
+			out, "listed as equivalent in line %d, and there is no such mutant: %s %s\n  + %s\n", e.number, e.file, e.function,
+			e.after,
+		)
 	}
 	fmt.Fprintf(out, "%s: %.1f %% noticed (%d of %d; besides, %d equivalent, %d that do not compile)\n",
 		name, t.score(), t.noticed, t.noticed+t.survived, t.equivalent, t.unbuilt)

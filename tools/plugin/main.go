@@ -1,7 +1,8 @@
 // Command plugin builds kubectl-purelb for each platform, and writes an archive of each, their
 // checksums, and the manifest by which Krew installs the plugin.
 //
-//	plugin -root .. -out ../dist/plugin -version v0.2.0 -url https://example.com/v0.2.0 -platforms linux/amd64,windows/arm64
+//	plugin -root .. -out ../dist/plugin -version v0.2.0 -url https://example.com/v0.2.0 -platforms
+//	linux/amd64,windows/arm64
 //
 // The same commit and the same Go give the same bytes.
 package main
@@ -48,8 +49,14 @@ func main() {
 	root := flag.String("root", "..", "root of the repository")
 	out := flag.String("out", "dist/plugin", "folder to write to")
 	version := flag.String("version", "dev", "version of the plugin, such as v0.2.0")
-	url := flag.String("url", "https://github.com/purelb/purelb-operator/releases/download", "where releases are; the version and the name of the archive follow")
-	platforms := flag.String("platforms", "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64,windows/arm64", "platforms to build for")
+	url := flag.String(
+		"url", "https://github.com/purelb/purelb-operator/releases/download",
+		"where releases are; the version and the name of the archive follow",
+	)
+	platforms := flag.String(
+		"platforms", "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64,windows/arm64",
+		"platforms to build for",
+	)
 	flag.Parse()
 	if err := run(*root, *out, *version, *url, *platforms); err != nil {
 		fmt.Fprintln(os.Stderr, "plugin:", err)
@@ -98,7 +105,10 @@ func build(root, out, version string, p platform, license []byte) (artifact, err
 	}
 	defer func() { _ = os.RemoveAll(work) }()
 	program := filepath.Join(work, p.program())
-	command := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version="+version, "-o", program, "./cmd/kubectl-purelb")
+	command := exec.Command(
+		"go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version="+version, "-o", program,
+		"./cmd/kubectl-purelb",
+	)
 	command.Dir = root
 	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.OS, "GOARCH="+p.Arch)
 	if output, err := command.CombinedOutput(); err != nil {
@@ -113,7 +123,8 @@ func build(root, out, version string, p platform, license []byte) (artifact, err
 		return artifact{}, err
 	}
 	sum := sha256.Sum256(packed)
-	return artifact{p, p.program(), p.archive(), hex.EncodeToString(sum[:])}, os.WriteFile(filepath.Join(out, p.archive()), packed, 0o644)
+	return artifact{p, p.program(), p.archive(), hex.EncodeToString(sum[:])},
+		os.WriteFile(filepath.Join(out, p.archive()), packed, 0o644)
 }
 
 // krewManifest writes the manifest of the plugin.

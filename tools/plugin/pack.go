@@ -23,7 +23,9 @@ func pack(files []file) ([]byte, error) {
 	}
 	archive := tar.NewWriter(compressed)
 	for _, f := range files {
-		header := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.content)), ModTime: time.Unix(0, 0).UTC(), Format: tar.FormatUSTAR}
+		header := &tar.Header{
+			Name: f.name, Mode: f.mode, Size: int64(len(f.content)), ModTime: time.Unix(0, 0).UTC(), Format: tar.FormatUSTAR,
+		}
 		if err := archive.WriteHeader(header); err != nil {
 			return nil, err
 		}

@@ -64,7 +64,9 @@ func parseFlags(args []string) (options, error) {
 	o := options{}
 	f := flag.NewFlagSet("regressions", flag.ContinueOnError)
 	f.StringVar(&o.root, "root", ".", "folder of the working tree")
-	f.StringVar(&o.folder, "folder", "dist/regressions", "folder for the copy of the tree and for the gate's output, below the root")
+	f.StringVar(
+		&o.folder, "folder", "dist/regressions", "folder for the copy of the tree and for the gate's output, below the root",
+	)
 	f.BoolVar(&o.isDirect, "direct", false, "run the tests by go test, without the gate: for those who write a patch")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -164,9 +166,14 @@ func (r *runner) run(ctx context.Context, regressions []regression) error {
 		}
 	}
 	if failed > 0 {
-		return fmt.Errorf("the gate does not catch %d of %d regressions; the output is in %s", failed, len(regressions), r.folder)
+		return fmt.Errorf(
+			"the gate does not catch %d of %d regressions; the output is in %s", failed, len(regressions), r.folder,
+		)
 	}
-	fmt.Fprintf(r.out, "make test-regressions: the gate catches all %d regressions, in %.0f s\n", len(regressions), time.Since(begun).Seconds())
+	fmt.Fprintf(
+		r.out, "make test-regressions: the gate catches all %d regressions, in %.0f s\n", len(regressions),
+		time.Since(begun).Seconds(),
+	)
 	return nil
 }
 

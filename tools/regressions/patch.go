@@ -91,7 +91,9 @@ func (r *regression) validate() (errs []error) {
 		errs = append(errs, errors.New("needs a line Package: with the folder of a package or, for Step: smoke, with smoke"))
 	}
 	if r.test == "" || r.step != smoke && !testName.MatchString(r.test) {
-		errs = append(errs, errors.New("needs a line Test: with the name of a test or, for Step: smoke, with the text of a spec"))
+		errs = append(
+			errs, errors.New("needs a line Test: with the name of a test or, for Step: smoke, with the text of a spec"),
+		)
 	}
 	if len(r.paths) == 0 {
 		errs = append(errs, errors.New("has no diff"))

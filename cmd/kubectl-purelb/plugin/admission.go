@@ -26,7 +26,9 @@ func (s schemas) typed(ctx context.Context, f *FileObject, namespace string) (cl
 	case gvk.Group == v1.GroupVersion.Group:
 		schema := s[gvk.Kind]
 		if gvk.Version != v1.GroupVersion.Version || schema == nil {
-			return nil, []error{fmt.Errorf("there is no kind %s in %s: kubectl api-resources lists what there is", gvk.Kind, gvk.GroupVersion())}
+			return nil, []error{
+				fmt.Errorf("there is no kind %s in %s: kubectl api-resources lists what there is", gvk.Kind, gvk.GroupVersion()),
+			}
 		}
 		if object.GetNamespace() == "" {
 			object.SetNamespace(namespace)
@@ -69,7 +71,9 @@ func (s schemas) typed(ctx context.Context, f *FileObject, namespace string) (cl
 
 // verdict is what the webhooks would answer about an object that is to be created, or changed if
 // before is not nil, in the cluster that reader has: warnings, and a text for each refused field.
-func verdict(ctx context.Context, reader client.Reader, o webhooks.Options, before, after client.Object) (warnings, refusals []string, err error) {
+func verdict(
+	ctx context.Context, reader client.Reader, o webhooks.Options, before, after client.Object,
+) (warnings, refusals []string, err error) {
 	warnings, err = webhooks.Verdict(ctx, reader, o, before, after)
 	var answer apierrors.APIStatus
 	switch {

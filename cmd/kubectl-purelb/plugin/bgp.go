@@ -108,7 +108,10 @@ func (b *BGP) WriteText(w io.Writer, style Style) error {
 		for i, f := range s.Families {
 			families[i] = string(f)
 		}
-		t.row(s.Node, s.Peer, s.Neighbor, asn, state, since, strings.Join(families, ","), strconv.Itoa(int(s.Advertised)), s.BFD, s.LastError)
+		t.row(
+			s.Node, s.Peer, s.Neighbor, asn, state, since, strings.Join(families, ","), strconv.Itoa(int(s.Advertised)), s.BFD,
+			s.LastError,
+		)
 	}
 	t.unread(b.Unread)
 	return t.flush()

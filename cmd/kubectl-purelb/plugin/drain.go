@@ -60,7 +60,8 @@ func Drain(ctx context.Context, c client.Client, namespace, name string, w io.Wr
 		}
 		select {
 		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("node %s still has %s; the label stays, so the manager goes on: kubectl purelb explain service says why an address cannot leave, and kubectl purelb undrain %s takes it back",
+			return errors.Join(fmt.Errorf("node %s still has %s; the label stays, so the manager goes on: kubectl purelb "+
+				"explain service says why an address cannot leave, and kubectl purelb undrain %s takes it back",
 				name, orElse(last, "its addresses"), name), err)
 		case <-time.After(drainPoll):
 		}
@@ -95,7 +96,10 @@ func Undrain(ctx context.Context, c client.Client, name string, force bool, w io
 		_, _ = fmt.Fprintf(w, "node %s is not labelled %s\n", name, corev1.LabelNodeExcludeBalancers)
 		return nil
 	case value != drainedBy && !force:
-		return fmt.Errorf("node %s has label %s=%s, which kubectl purelb drain has not put there: use --force to remove it", name, corev1.LabelNodeExcludeBalancers, value)
+		return fmt.Errorf(
+			"node %s has label %s=%s, which kubectl purelb drain has not put there: use --force to remove it", name,
+			corev1.LabelNodeExcludeBalancers, value,
+		)
 	}
 	if err := mergepatch.SetLabel(ctx, c, node, corev1.LabelNodeExcludeBalancers, ""); err != nil {
 		return err

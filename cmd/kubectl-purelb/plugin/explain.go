@@ -88,7 +88,8 @@ func ExplainService(c *Cluster, namespace, name string) (*Explanation, error) {
 		switch {
 		case condition == nil && conditionType == v1.ConditionAllocated:
 			e.Waiting = append(e.Waiting, "the manager has not looked at it yet: is a manager running?")
-		case condition != nil && condition.Status != metav1.ConditionTrue && (conditionType == v1.ConditionAllocated || len(addresses) > 0):
+		case condition != nil && condition.Status != metav1.ConditionTrue &&
+			(conditionType == v1.ConditionAllocated || len(addresses) > 0):
 			e.Waiting = append(e.Waiting, condition.Reason+": "+condition.Message)
 		}
 	}
@@ -117,7 +118,8 @@ func whyNotOurs(svc *corev1.Service) string {
 		return fmt.Sprintf("is of type %s: PureLB serves Services of type LoadBalancer only", svc.Spec.Type)
 	}
 	if svc.Spec.LoadBalancerClass == nil {
-		return "has no loadBalancerClass, and the manager runs with --default-load-balancer=false: set loadBalancerClass: " + v1.LoadBalancerClass
+		return "has no loadBalancerClass, and the manager runs with --default-load-balancer=false: set loadBalancerClass: " +
+			v1.LoadBalancerClass
 	}
 	return fmt.Sprintf("has loadBalancerClass %s: PureLB serves %s", *svc.Spec.LoadBalancerClass, v1.LoadBalancerClass)
 }
@@ -180,7 +182,9 @@ func explainAddress(c *Cluster, svc *corev1.Service, a netip.Addr, places []anno
 	e.WhyAddress = whyAddress(svc, a, group, found, len(e.SharedWith) > 0)
 	inputs := c.Inputs
 	// The gate WireFailover is the manager's: where entries name successors, it is on.
-	inputs.NamesSuccessors = slices.ContainsFunc(inputs.Entries, func(e placement.Entry) bool { return len(e.Spec.Successors) > 0 })
+	inputs.NamesSuccessors = slices.ContainsFunc(
+		inputs.Entries, func(e placement.Entry) bool { return len(e.Spec.Successors) > 0 },
+	)
 	verdict, known := placement.ExplainAddress(inputs, a)
 	if known {
 		e.Phase = verdict.Phase
@@ -195,7 +199,10 @@ func explainAddress(c *Cluster, svc *corev1.Service, a netip.Addr, places []anno
 // whyAddress says why a Service has this address and no other.
 func whyAddress(svc *corev1.Service, a netip.Addr, group *allocation.Group, inPool, isShared bool) string {
 	switch {
-	case slices.Contains(strings.FieldsFunc(svc.Annotations[v1.AnnotationAddresses], func(r rune) bool { return r == ',' || r == ' ' }), a.String()):
+	case slices.Contains(
+		strings.FieldsFunc(svc.Annotations[v1.AnnotationAddresses], func(r rune) bool { return r == ',' || r == ' ' }),
+		a.String(),
+	):
 		return "annotation " + v1.AnnotationAddresses + " asks for it"
 	case svc.Spec.LoadBalancerIP == a.String():
 		return "spec.loadBalancerIP asks for it"
@@ -249,7 +256,12 @@ func explainNodes(a netip.Addr, verdict placement.AddressVerdict, places []annou
 		nodes = append(nodes, n)
 	}
 	for node, p := range placeOfNode {
-		nodes = append(nodes, NodeExplanation{Node: node, State: string(p.State), Interface: p.Interface, Since: since(p, a), Why: "has no Node object any more"})
+		nodes = append(
+			nodes,
+			NodeExplanation{
+				Node: node, State: string(p.State), Interface: p.Interface, Since: since(p, a), Why: "has no Node object any more",
+			},
+		)
 	}
 	slices.SortFunc(nodes, func(x, y NodeExplanation) int { return strings.Compare(x.Node, y.Node) })
 	return nodes
@@ -258,7 +270,8 @@ func explainNodes(a netip.Addr, verdict placement.AddressVerdict, places []annou
 // since is when the state that an agent reports began.
 func since(p announced.Place, a netip.Addr) string {
 	for i := range p.Announcement.Status.Addresses {
-		if s := &p.Announcement.Status.Addresses[i]; s.Address == a.String() && s.State == p.State && !s.LastTransitionTime.IsZero() {
+		if s := &p.Announcement.Status.Addresses[i]; s.Address == a.String() && s.State == p.State &&
+			!s.LastTransitionTime.IsZero() {
 			return s.LastTransitionTime.UTC().Format("2006-01-02T15:04:05Z")
 		}
 	}
@@ -284,7 +297,9 @@ func (e *Explanation) WriteText(w io.Writer, style Style) error {
 
 func (a *AddressExplanation) write(t *text) {
 	t.section("Address " + a.Address)
-	for _, part := range [][2]string{{"Pool", a.Pool}, {"Why this one", a.WhyAddress}, {"Shared with", strings.Join(a.SharedWith, ", ")}} {
+	for _, part := range [][2]string{
+		{"Pool", a.Pool}, {"Why this one", a.WhyAddress}, {"Shared with", strings.Join(a.SharedWith, ", ")},
+	} {
 		if part[1] != "" {
 			t.line("  " + part[0] + ": " + part[1])
 		}

@@ -73,8 +73,10 @@ const (
 // What answers are made from: those about pools and addresses in use, and those about the nodes that
 // have or would get them. The manager's Deployment says which Services are PureLB's.
 var (
-	allocationKinds = []string{kindServiceGroups, kindServices, kindNodes, kindNamespaces, kindAnnouncements, kindDeployments}
-	placementKinds  = append([]string{kindLBNodeAgents, kindCommons, kindEndpointSlices, kindLeases}, allocationKinds...)
+	allocationKinds = []string{
+		kindServiceGroups, kindServices, kindNodes, kindNamespaces, kindAnnouncements, kindDeployments,
+	}
+	placementKinds = append([]string{kindLBNodeAgents, kindCommons, kindEndpointSlices, kindLeases}, allocationKinds...)
 )
 
 // Unread is a kind that could not be listed.
@@ -104,21 +106,56 @@ func ReadObjects(ctx context.Context, c client.Reader, namespace string) (*Objec
 		options []client.ListOption
 		isNew   bool // an older release does not have the kind
 	}{
-		{kindServiceGroups, &v1.ServiceGroupList{}, func(l client.ObjectList) { o.ServiceGroups = l.(*v1.ServiceGroupList).Items }, nil, false},
-		{kindLBNodeAgents, &v1.LBNodeAgentList{}, func(l client.ObjectList) { o.LBNodeAgents = l.(*v1.LBNodeAgentList).Items }, nil, false},
+		{
+			kindServiceGroups, &v1.ServiceGroupList{},
+			func(l client.ObjectList) { o.ServiceGroups = l.(*v1.ServiceGroupList).Items }, nil, false,
+		},
+		{
+			kindLBNodeAgents, &v1.LBNodeAgentList{},
+			func(l client.ObjectList) { o.LBNodeAgents = l.(*v1.LBNodeAgentList).Items }, nil, false,
+		},
 		{kindAnnouncements, &v1.AnnouncementList{}, func(l client.ObjectList) {
-			o.Announcements = slices.DeleteFunc(l.(*v1.AnnouncementList).Items, func(a v1.Announcement) bool { return a.Spec.Standby != nil })
+			o.Announcements = slices.DeleteFunc(
+				l.(*v1.AnnouncementList).Items, func(a v1.Announcement) bool { return a.Spec.Standby != nil },
+			)
 		}, []client.ListOption{in}, false},
-		{kindCommons, &v1.CommonAnnouncementList{}, func(l client.ObjectList) { o.Commons = l.(*v1.CommonAnnouncementList).Items }, []client.ListOption{in}, false},
-		{kindBGPPeers, &v1.BGPPeerList{}, func(l client.ObjectList) { o.BGPPeers = l.(*v1.BGPPeerList).Items }, []client.ListOption{in}, true},
-		{kindNodeRoutings, &v1.NodeRoutingList{}, func(l client.ObjectList) { o.NodeRoutings = l.(*v1.NodeRoutingList).Items }, []client.ListOption{in}, true},
-		{kindServices, &corev1.ServiceList{}, func(l client.ObjectList) { o.Services = l.(*corev1.ServiceList).Items }, nil, false},
+		{
+			kindCommons, &v1.CommonAnnouncementList{},
+			func(l client.ObjectList) { o.Commons = l.(*v1.CommonAnnouncementList).Items }, []client.ListOption{in}, false,
+		},
+		{
+			kindBGPPeers, &v1.BGPPeerList{}, func(l client.ObjectList) { o.BGPPeers = l.(*v1.BGPPeerList).Items },
+			[]client.ListOption{in}, true,
+		},
+		{
+			kindNodeRoutings, &v1.NodeRoutingList{},
+			func(l client.ObjectList) { o.NodeRoutings = l.(*v1.NodeRoutingList).Items }, []client.ListOption{in}, true,
+		},
+		{
+			kindServices, &corev1.ServiceList{}, func(l client.ObjectList) { o.Services = l.(*corev1.ServiceList).Items }, nil,
+			false,
+		},
 		{kindNodes, &corev1.NodeList{}, func(l client.ObjectList) { o.Nodes = l.(*corev1.NodeList).Items }, nil, false},
-		{kindNamespaces, controllers.NamespaceMetadataList(), func(l client.ObjectList) { o.Namespaces = l.(*metav1.PartialObjectMetadataList).Items }, nil, false},
-		{kindEndpointSlices, &discoveryv1.EndpointSliceList{}, func(l client.ObjectList) { o.EndpointSlices = l.(*discoveryv1.EndpointSliceList).Items }, nil, false},
-		{kindDeployments, &appsv1.DeploymentList{}, func(l client.ObjectList) { o.Deployments = l.(*appsv1.DeploymentList).Items }, []client.ListOption{in}, false},
-		{kindPods, &corev1.PodList{}, func(l client.ObjectList) { o.Pods = l.(*corev1.PodList).Items }, []client.ListOption{in}, false},
-		{kindLeases, &coordinationv1.LeaseList{}, func(l client.ObjectList) { o.Leases = l.(*coordinationv1.LeaseList).Items }, []client.ListOption{in}, false},
+		{
+			kindNamespaces, controllers.NamespaceMetadataList(),
+			func(l client.ObjectList) { o.Namespaces = l.(*metav1.PartialObjectMetadataList).Items }, nil, false,
+		},
+		{
+			kindEndpointSlices, &discoveryv1.EndpointSliceList{},
+			func(l client.ObjectList) { o.EndpointSlices = l.(*discoveryv1.EndpointSliceList).Items }, nil, false,
+		},
+		{
+			kindDeployments, &appsv1.DeploymentList{},
+			func(l client.ObjectList) { o.Deployments = l.(*appsv1.DeploymentList).Items }, []client.ListOption{in}, false,
+		},
+		{
+			kindPods, &corev1.PodList{}, func(l client.ObjectList) { o.Pods = l.(*corev1.PodList).Items },
+			[]client.ListOption{in}, false,
+		},
+		{
+			kindLeases, &coordinationv1.LeaseList{},
+			func(l client.ObjectList) { o.Leases = l.(*coordinationv1.LeaseList).Items }, []client.ListOption{in}, false,
+		},
 	} {
 		err := c.List(ctx, read.list, read.options...)
 		switch {

@@ -105,7 +105,9 @@ func (p *Plan) addMoves(before placement.Inputs, steps ...placement.Inputs) {
 	for i := range after.Nodes {
 		isAlive[after.Nodes[i].Name] = after.Nodes[i].Liveness != placement.Expired
 	}
-	addresses := slices.SortedFunc(slices.Values(after.Addresses), func(a, b placement.Address) int { return a.Addr.Compare(b.Addr) })
+	addresses := slices.SortedFunc(
+		slices.Values(after.Addresses), func(a, b placement.Address) int { return a.Addr.Compare(b.Addr) },
+	)
 	for i := range addresses {
 		a := &addresses[i]
 		from := was.NodesOf(&before, a.Addr)
@@ -113,7 +115,9 @@ func (p *Plan) addMoves(before placement.Inputs, steps ...placement.Inputs) {
 		if slices.Equal(from, to) {
 			continue
 		}
-		move := PlannedMove{Address: a.Addr.String(), Services: a.Services, From: from, To: to, How: how(from, to, moves[a.Addr].Kind)}
+		move := PlannedMove{
+			Address: a.Addr.String(), Services: a.Services, From: from, To: to, How: how(from, to, moves[a.Addr].Kind),
+		}
 		if move.How == howUnplaced {
 			move.Reason = is.Unplaced[a.Addr].Message
 		}
@@ -184,7 +188,10 @@ func PlanApply(ctx context.Context, c *Cluster, files *Files) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	plan := &Plan{Change: "applying " + strings.Join(files.names(), ", "), Unread: c.unreadOf(append([]string{kindBGPPeers}, placementKinds...)...)}
+	plan := &Plan{
+		Change: "applying " + strings.Join(files.names(), ", "),
+		Unread: c.unreadOf(append([]string{kindBGPPeers}, placementKinds...)...),
+	}
 	changed := *c.Objects
 	options := webhooks.Options{Namespace: c.Namespace, IsDefault: c.IsDefault}
 	for i := range files.Objects { // each is applied to what those before it have changed
@@ -318,7 +325,9 @@ func (p *Plan) writeText(w io.Writer, style Style) error {
 	if len(p.Moves) > 0 {
 		t.header("ADDRESS", "SERVICES", "FROM", "TO", "HOW", "REASON")
 		for _, m := range p.Moves {
-			t.row(m.Address, strings.Join(m.Services, ","), nodeList(m.From, style.Wide), nodeList(m.To, style.Wide), m.How, m.Reason)
+			t.row(
+				m.Address, strings.Join(m.Services, ","), nodeList(m.From, style.Wide), nodeList(m.To, style.Wide), m.How, m.Reason,
+			)
 		}
 	}
 	for _, s := range p.Served {

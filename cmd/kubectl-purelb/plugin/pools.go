@@ -77,7 +77,12 @@ func PoolsOf(c *Cluster) []Pool {
 	for i := range c.ServiceGroups {
 		sg := &c.ServiceGroups[i]
 		if sg.Namespace != c.Namespace {
-			pools = append(pools, Pool{Group: sg.Namespace + "/" + sg.Name, Message: "is not in namespace " + c.Namespace + ": the manager ignores it"})
+			pools = append(
+				pools,
+				Pool{
+					Group: sg.Namespace + "/" + sg.Name, Message: "is not in namespace " + c.Namespace + ": the manager ignores it",
+				},
+			)
 			continue
 		}
 		verdict := c.Admission.Catalog[sg.Name]
@@ -88,7 +93,8 @@ func PoolsOf(c *Cluster) []Pool {
 		if !p.Ready {
 			p.Message = verdict.Message
 		}
-		if ready := meta.FindStatusCondition(sg.Status.Conditions, v1.ConditionReady); ready != nil && p.Ready && ready.Status == metav1.ConditionFalse {
+		if ready := meta.FindStatusCondition(sg.Status.Conditions, v1.ConditionReady); ready != nil && p.Ready &&
+			ready.Status == metav1.ConditionFalse {
 			p.Ready, p.Message = false, ready.Message
 		}
 		p.Problems, p.Limits = problemsOf(sg), limitsOf(&verdict.Group)
@@ -202,7 +208,10 @@ func writePools(t *text, pools []Pool, wide bool) {
 				cells = []string{"", "", "", "", ""}
 				p.Message = ""
 			}
-			t.row(append(cells[:5:5], r.Range, r.Subnet, string(r.Announce), Usage{Used: r.Used, Free: r.Capacity - r.Used}.String(), p.Message)...)
+			t.row(append(
+				cells[:5:5], r.Range, r.Subnet, string(r.Announce), Usage{Used: r.Used, Free: r.Capacity - r.Used}.String(),
+				p.Message,
+			)...)
 		}
 	}
 }

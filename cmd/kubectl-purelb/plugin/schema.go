@@ -59,7 +59,8 @@ func loadSchemas() (schemas, error) {
 
 func newKindSchema(props *apiextensionsv1.JSONSchemaProps) (*kindSchema, error) {
 	var internal apiextensions.JSONSchemaProps
-	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(props, &internal, nil); err != nil {
+	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(props, &internal,
+		nil); err != nil {
 		return nil, err
 	}
 	structural, err := structuralschema.NewStructural(&internal)
@@ -77,7 +78,9 @@ func newKindSchema(props *apiextensionsv1.JSONSchemaProps) (*kindSchema, error) 
 func (s *kindSchema) check(ctx context.Context, object *unstructured.Unstructured) field.ErrorList {
 	var errs field.ErrorList
 	pruned := object.DeepCopy()
-	for _, path := range pruning.PruneWithOptions(pruned.Object, s.structural, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true}) {
+	for _, path := range pruning.PruneWithOptions(
+		pruned.Object, s.structural, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true},
+	) {
 		errs = append(errs, field.Forbidden(field.NewPath(strings.TrimPrefix(path, ".")), "unknown field"))
 	}
 	defaulting.Default(object.Object, s.structural)

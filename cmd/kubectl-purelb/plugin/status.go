@@ -102,17 +102,22 @@ func (s *Status) addComponents(c *Cluster) {
 		s.Components = append(s.Components, Component{"manager", d.Status.ReadyReplicas, desired, ""})
 		switch {
 		case d.Status.ReadyReplicas == 0:
-			s.add(Critical, "deployment/"+d.Name, "no manager is ready: addresses go on answering, but nothing is allocated or moved")
+			s.add(
+				Critical, "deployment/"+d.Name, "no manager is ready: addresses go on answering, but nothing is allocated or moved",
+			)
 		case d.Status.ReadyReplicas < desired:
 			s.add(Degraded, "deployment/"+d.Name, "%d of %d managers are ready", d.Status.ReadyReplicas, desired)
 		}
 	} else if !c.isUnread(kindDeployments) {
-		s.add(Critical, "deployment/"+managerName, "there is none in namespace %s: nothing is allocated or moved", c.Namespace)
+		s.add(
+			Critical, "deployment/"+managerName, "there is none in namespace %s: nothing is allocated or moved", c.Namespace,
+		)
 	}
 	for i := range c.LBNodeAgents {
 		a := &c.LBNodeAgents[i]
 		component := Component{Name: "agents of " + a.Name, Ready: a.Status.ReadyNodes, Desired: a.Status.DesiredNodes}
-		if ready := meta.FindStatusCondition(a.Status.Conditions, v1.ConditionReady); ready != nil && ready.Status != metav1.ConditionTrue {
+		if ready := meta.FindStatusCondition(a.Status.Conditions, v1.ConditionReady); ready != nil &&
+			ready.Status != metav1.ConditionTrue {
 			component.Message = ready.Message
 			s.add(Degraded, "lbnodeagent/"+a.Name, "%s", ready.Message)
 		}
@@ -144,7 +149,8 @@ func (s *Status) addAnnouncements(c *Cluster) {
 		nodes[a.Spec.NodeName] = true
 		s.Announced.Announced += a.Status.Announced
 		s.Announced.Desired += a.Status.Desired
-		if ready := meta.FindStatusCondition(a.Status.Conditions, v1.ConditionReady); ready != nil && ready.Status == metav1.ConditionFalse {
+		if ready := meta.FindStatusCondition(a.Status.Conditions, v1.ConditionReady); ready != nil &&
+			ready.Status == metav1.ConditionFalse {
 			s.add(Degraded, "announcement/"+a.Name, "%s", ready.Message)
 		}
 	}
@@ -218,7 +224,10 @@ func (s *Status) conclude() {
 	}
 	worst := s.Problems[0]
 	s.Health = worst.Severity
-	s.Summary = fmt.Sprintf("PureLB is %s: %s; %s: %s", strings.ToLower(string(s.Health)), count(len(s.Problems), "problem"), worst.Object, worst.Message)
+	s.Summary = fmt.Sprintf(
+		"PureLB is %s: %s; %s: %s", strings.ToLower(string(s.Health)), count(len(s.Problems), "problem"), worst.Object,
+		worst.Message,
+	)
 }
 
 // cannotBeRead says which kinds could not be read.
@@ -258,7 +267,8 @@ func (s *Status) WriteText(w io.Writer, style Style) error {
 	writePools(t, s.Pools, style.Wide)
 	t.section("Announcements")
 	t.line(fmt.Sprintf("%d of %d are made, on %s; %s, %d waiting",
-		s.Announced.Announced, s.Announced.Desired, count(s.Announced.Nodes, "node"), count(s.Services.Total, "Service"), s.Services.Waiting))
+		s.Announced.Announced, s.Announced.Desired, count(s.Announced.Nodes, "node"), count(s.Services.Total, "Service"),
+		s.Services.Waiting))
 	t.unread(s.Unread)
 	return t.flush()
 }

@@ -35,7 +35,9 @@ const redactedValue = "redacted"
 // and no ConfigMaps, and nothing of other pods and Deployments; annotations of others than PureLB,
 // managed fields, environment variables, and what containers that are not PureLB's are told to run are
 // left out. logs may be nil: then there are none.
-func WriteSupportBundle(ctx context.Context, w io.Writer, c *Cluster, events []corev1.Event, logs kubernetes.Interface, now time.Time) error {
+func WriteSupportBundle(
+	ctx context.Context, w io.Writer, c *Cluster, events []corev1.Event, logs kubernetes.Interface, now time.Time,
+) error {
 	compressed := gzip.NewWriter(w)
 	archive := tar.NewWriter(compressed)
 	add := func(name string, data []byte) error {
@@ -84,7 +86,9 @@ func WriteSupportBundle(ctx context.Context, w io.Writer, c *Cluster, events []c
 
 // podsOf returns PureLB's pods: other programs may share its namespace.
 func podsOf(c *Cluster) []corev1.Pod {
-	return slices.DeleteFunc(slices.Clone(c.Pods), func(pod corev1.Pod) bool { return pod.Labels["app.kubernetes.io/part-of"] != "purelb" })
+	return slices.DeleteFunc(
+		slices.Clone(c.Pods), func(pod corev1.Pod) bool { return pod.Labels["app.kubernetes.io/part-of"] != "purelb" },
+	)
 }
 
 // redacted copies objects without what a support bundle does not have.
@@ -118,7 +122,9 @@ func redactedPods(c *Cluster) []corev1.Pod {
 }
 
 func redactedDeployments(c *Cluster) any {
-	deployments := redacted(slices.DeleteFunc(slices.Clone(c.Deployments), func(d appsv1.Deployment) bool { return d.Name != managerName }))
+	deployments := redacted(slices.DeleteFunc(
+		slices.Clone(c.Deployments), func(d appsv1.Deployment) bool { return d.Name != managerName },
+	))
 	for i := range deployments {
 		deployments[i].Spec.Template.Annotations = nil
 		redactContainers(&deployments[i].Spec.Template.Spec)
@@ -151,7 +157,10 @@ func redactContainers(spec *corev1.PodSpec) {
 
 // addLogs adds the logs of one container, of this run and of the one before. A log that cannot be
 // read says why.
-func addLogs(ctx context.Context, add func(name string, data []byte) error, logs kubernetes.Interface, pod *corev1.Pod, container string) error {
+func addLogs(
+	ctx context.Context, add func(name string, data []byte) error, logs kubernetes.Interface, pod *corev1.Pod,
+	container string,
+) error {
 	for _, previous := range []bool{false, true} {
 		name := "logs/" + pod.Name + "-" + container + ".log"
 		if previous {

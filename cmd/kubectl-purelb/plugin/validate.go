@@ -113,6 +113,9 @@ func (v *Validation) WriteText(w io.Writer, style Style) error {
 		}
 		t.writeLine(printable(f.File+": "+f.Object+":") + " " + t.health(health, f.Severity) + ": " + printable(f.Message))
 	}
-	t.line(fmt.Sprintf("%s checked, %d of other kinds skipped: %s, %s", count(v.Checked, "object"), v.Skipped, count(v.Errors, "error"), count(v.Warnings, "warning")))
+	t.line(fmt.Sprintf(
+		"%s checked, %d of other kinds skipped: %s, %s", count(v.Checked, "object"), v.Skipped, count(v.Errors, "error"),
+		count(v.Warnings, "warning"),
+	))
 	return t.flush()
 }

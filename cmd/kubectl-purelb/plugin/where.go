@@ -48,7 +48,9 @@ func WhereIs(c *Cluster, a netip.Addr) *Where {
 				continue
 			}
 			seen[p.Node] = true
-			w.Nodes = append(w.Nodes, WhereNode{p.Node, p.Interface, macOf(p.Announcement, p.Interface), p.Type, p.State, p.Message})
+			w.Nodes = append(
+				w.Nodes, WhereNode{p.Node, p.Interface, macOf(p.Announcement, p.Interface), p.Type, p.State, p.Message},
+			)
 		}
 	}
 	switch {

@@ -277,7 +277,8 @@ func (s *suite) testInspect() {
 	if !p.Subnet.Contains(p.Addrs.From()) || !p.Subnet.Contains(p.Addrs.To()) || p.Recorded != 1 {
 		s.Errorf("pool: %+v", p)
 	}
-	if len(report.Records) != 1 || report.Records[0].Mark != NewOwner("web", 0).Mark(Cluster) || report.Records[0].Difference != "" {
+	if len(report.Records) != 1 || report.Records[0].Mark != NewOwner("web", 0).Mark(Cluster) ||
+		report.Records[0].Difference != "" {
 		s.Errorf("records: %+v", report.Records)
 	}
 	if len(report.Problems) > 0 {

@@ -100,7 +100,9 @@ func (m *memorySystem) Allocate(_ context.Context, r ipam.Request) (netip.Addr, 
 			}
 		}
 	}
-	return netip.Addr{}, &ipam.Error{Reason: v1.ReasonExhausted, Message: fmt.Sprintf("the memory has no free %s address", r.Family)}
+	return netip.Addr{}, &ipam.Error{
+		Reason: v1.ReasonExhausted, Message: fmt.Sprintf("the memory has no free %s address", r.Family),
+	}
 }
 
 func (m *memorySystem) allocateRequested(r *ipam.Request, mark string) error {

@@ -124,7 +124,9 @@ func isStatus(err error, status int) bool {
 
 // send sends one request, and decodes the answer into out unless that is nil. Errors are
 // of type *statusError if NetBox has refused this request, else of *ipam.Error.
-func (c *client) send(ctx context.Context, method, path string, query url.Values, header http.Header, body, out any) (*answer, error) {
+func (c *client) send(
+	ctx context.Context, method, path string, query url.Values, header http.Header, body, out any,
+) (*answer, error) {
 	var reader io.Reader
 	if body != nil {
 		encoded, err := json.Marshal(body)
@@ -199,11 +201,15 @@ func (c *client) exchange(req *http.Request) (*answer, error) {
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")) // an unknown one is not JSON
 	switch {
 	case resp.StatusCode >= 300 && resp.StatusCode < 400:
-		return nil, c.unavailable(fmt.Sprintf("it redirects (%d): is there a page for logging in before it, or does its URL begin otherwise?", resp.StatusCode))
+		return nil, c.unavailable(fmt.Sprintf(
+			"it redirects (%d): is there a page for logging in before it, or does its URL begin otherwise?", resp.StatusCode,
+		))
 	case resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests:
 		return nil, c.unavailable(fmt.Sprintf("it answers %d", resp.StatusCode))
 	case len(body) > 0 && kind != "application/json":
-		return nil, c.unavailable(fmt.Sprintf("it answers %d, but not in JSON: is there something else at this URL?", resp.StatusCode))
+		return nil, c.unavailable(fmt.Sprintf(
+			"it answers %d, but not in JSON: is there something else at this URL?", resp.StatusCode,
+		))
 	}
 	return a, nil
 }
@@ -291,7 +297,9 @@ type page[T any] struct {
 }
 
 // readPage reads a part of a list.
-func readPage[T any](ctx context.Context, c *client, path string, query url.Values, limit, offset int) (results []T, total int64, err error) {
+func readPage[T any](
+	ctx context.Context, c *client, path string, query url.Values, limit, offset int,
+) (results []T, total int64, err error) {
 	var got page[T]
 	q := url.Values{"limit": {strconv.Itoa(limit)}, "offset": {strconv.Itoa(offset)}}
 	for name, values := range query {

@@ -88,7 +88,8 @@ func (s *System) createFree(ctx context.Context, r *ipam.Request) (netip.Addr, e
 	}
 	if errors.Is(err, errOutsidePool) {
 		err = &ipam.Error{Reason: v1.ReasonIPAMRefused, Message: fmt.Sprintf(
-			"NetBox %s has created, or lists as free, an address that is not of the prefix or range it was asked for: no record of it is left", s.client.base)}
+			"NetBox %s has created, or lists as free, an address that is not of the prefix or range it was asked for: no "+
+				"record of it is left", s.client.base)}
 	}
 	return a, err
 }
@@ -134,7 +135,10 @@ func (s *System) tryPools(ctx context.Context, r *ipam.Request) (netip.Addr, err
 		case isStatus(err, http.StatusNotFound):
 			name := p.String()
 			s.pools = nil // look again
-			return netip.Addr{}, &ipam.Error{Reason: v1.ReasonIPAMRefused, Message: fmt.Sprintf("NetBox %s has no %s any more, or the token may not view it", s.client.base, name)}
+			return netip.Addr{}, &ipam.Error{
+				Reason:  v1.ReasonIPAMRefused,
+				Message: fmt.Sprintf("NetBox %s has no %s any more, or the token may not view it", s.client.base, name),
+			}
 		}
 		return netip.Addr{}, err
 	}
@@ -159,7 +163,9 @@ func (s *System) tryPools(ctx context.Context, r *ipam.Request) (netip.Addr, err
 var errNoneFree = errors.New("no free address")
 
 func (s *System) exhausted(family allocation.Family, what string) error {
-	return &ipam.Error{Reason: v1.ReasonExhausted, Message: fmt.Sprintf("NetBox %s has %s for %s of the group", s.client.base, what, family)}
+	return &ipam.Error{
+		Reason: v1.ReasonExhausted, Message: fmt.Sprintf("NetBox %s has %s for %s of the group", s.client.base, what, family),
+	}
 }
 
 // createFreeIn creates a record for a free address of a pool. NetBox chooses the address;
@@ -255,7 +261,8 @@ func (s *System) complete(ctx context.Context, owner ipam.Owner, o *ipAddress) e
 // concernsAddress reports whether NetBox refuses the address of a new record.
 func concernsAddress(err error) bool {
 	var refused *statusError
-	return errors.As(err, &refused) && refused.status == http.StatusBadRequest && strings.Contains(refused.text, `"address"`)
+	return errors.As(err, &refused) && refused.status == http.StatusBadRequest &&
+		strings.Contains(refused.text, `"address"`)
 }
 
 // createAmongFree creates a record for one of the addresses that NetBox lists as free. Those that the
@@ -305,7 +312,9 @@ func (s *System) create(ctx context.Context, owner ipam.Owner, a netip.Addr, p *
 		return false, err
 	}
 	if created.ID == 0 || created.addr() != a {
-		return false, s.client.unavailable("it has created another address than the one that it was asked for: is there something else at this URL?")
+		return false, s.client.unavailable(
+			"it has created another address than the one that it was asked for: is there something else at this URL?",
+		)
 	}
 	return s.settle(ctx, owner, &created)
 }
@@ -333,14 +342,20 @@ func (s *System) recordRequested(ctx context.Context, r *ipam.Request) error {
 	}
 	i := slices.IndexFunc(s.pools, func(p pool) bool { return p.addrs.Contains(r.Address) })
 	if i < 0 {
-		return &ipam.Error{Reason: v1.ReasonAddressOutsidePool, Message: fmt.Sprintf("%s is in no prefix or range that NetBox %s has for the group", r.Address, s.client.base)}
+		return &ipam.Error{
+			Reason:  v1.ReasonAddressOutsidePool,
+			Message: fmt.Sprintf("%s is in no prefix or range that NetBox %s has for the group", r.Address, s.client.base),
+		}
 	}
 	if why := r.Objection(r.Address); why != "" {
 		return &ipam.Error{Reason: v1.ReasonAddressInUse, Message: why}
 	}
 	err := s.recordIn(ctx, r, &s.pools[i])
 	if concernsAddress(err) {
-		err = &ipam.Error{Reason: v1.ReasonAddressInUse, Message: fmt.Sprintf("%s cannot be had from NetBox %s: %s", r.Address, s.client.base, err)}
+		err = &ipam.Error{
+			Reason:  v1.ReasonAddressInUse,
+			Message: fmt.Sprintf("%s cannot be had from NetBox %s: %s", r.Address, s.client.base, err),
+		}
 	}
 	return err
 }
@@ -389,5 +404,8 @@ func (s *System) inUse(a netip.Addr, o *ipAddress) error {
 	if o != nil {
 		what = fmt.Sprintf("id %d", o.ID)
 	}
-	return &ipam.Error{Reason: v1.ReasonAddressInUse, Message: fmt.Sprintf("%s is recorded in NetBox %s already: %s", a, s.client.base, what)}
+	return &ipam.Error{
+		Reason:  v1.ReasonAddressInUse,
+		Message: fmt.Sprintf("%s is recorded in NetBox %s already: %s", a, s.client.base, what),
+	}
 }

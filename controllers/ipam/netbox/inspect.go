@@ -170,10 +170,12 @@ func (s *System) addRecords(report *ipam.Report, records []ipAddress, older map[
 		case o.isCopy() && (!isOfGroup || s.config.IsByTenant() && s.isFree(o)):
 			continue
 		case o.isCopy():
-			r.Difference = fmt.Sprintf("the record with the id %d has the mark of %s, which is for %s: somebody has copied that record, and the copy is not PureLB's",
+			r.Difference = fmt.Sprintf("the record with the id %d has the mark of %s, which is for %s: somebody has copied "+
+				"that record, and the copy is not PureLB's",
 				o.ID, textlimit.Shorten(ipam.DescribeMark(owner, s.cluster), maxQuoted), of)
 		case !isOfGroup:
-			r.Difference = fmt.Sprintf("the record with the id %d is that of %s, which does not have the address, and no ServiceGroup takes addresses from there: delete the record in NetBox",
+			r.Difference = fmt.Sprintf("the record with the id %d is that of %s, which does not have the address, and no "+
+				"ServiceGroup takes addresses from there: delete the record in NetBox",
 				o.ID, textlimit.Shorten(ipam.DescribeMark(owner, s.cluster), maxQuoted))
 		case !of.IsValid(): // it is to be completed
 			r.IsForeign = false
@@ -218,13 +220,17 @@ func (s *System) olderRecords(ctx context.Context, records []ipAddress) (map[int
 func (s *System) difference(o *ipAddress, older int64) string {
 	var differences []string
 	if older != 0 {
-		differences = append(differences, fmt.Sprintf("NetBox has an older record of the address, which is somebody else's: id %d", older))
+		differences = append(
+			differences, fmt.Sprintf("NetBox has an older record of the address, which is somebody else's: id %d", older),
+		)
 	}
 	note := func(what, want string, got *choice) {
 		if want != "" && got == nil {
 			differences = append(differences, fmt.Sprintf("it has no %s, and not %s", what, want))
 		} else if want != "" && got.Value != want {
-			differences = append(differences, fmt.Sprintf("its %s is %s, and not %s", what, textlimit.Shorten(got.Value, maxQuoted), want))
+			differences = append(
+				differences, fmt.Sprintf("its %s is %s, and not %s", what, textlimit.Shorten(got.Value, maxQuoted), want),
+			)
 		}
 	}
 	note("status", s.config.Status, o.Status)
@@ -269,7 +275,9 @@ func (s *System) inspectTenant(ctx context.Context, records []ipAddress) (*ipam.
 	report := &ipam.Report{}
 	free, err := s.reserved(ctx)
 	if isStatus(err, http.StatusBadRequest) {
-		report.Problems = append(report.Problems, "NetBox has no tenant with the slug "+s.config.Tenant+", that the token may view")
+		report.Problems = append(
+			report.Problems, "NetBox has no tenant with the slug "+s.config.Tenant+", that the token may view",
+		)
 		return report, nil
 	}
 	if err != nil {
@@ -297,11 +305,20 @@ func (s *System) inspectTenant(ctx context.Context, records []ipAddress) (*ipam.
 		}
 	}
 	if len(report.Pools) > maxPools {
-		report.Problems = append(report.Problems, fmt.Sprintf("the addresses of tenant %s make up %d ranges: only the first %d are used, so reserve addresses that follow one another", s.config.Tenant, len(report.Pools), maxPools))
+		report.Problems = append(
+			report.Problems,
+			fmt.Sprintf(
+				"the addresses of tenant %s make up %d ranges: only the first %d are used, so reserve addresses that follow one "+
+					"another",
+				s.config.Tenant, len(report.Pools), maxPools,
+			),
+		)
 		report.Pools = report.Pools[:maxPools]
 	}
 	if len(report.Pools) == 0 {
-		report.Problems = append(report.Problems, strings.TrimSpace("tenant "+s.config.Tenant+" has no address with status "+statusReserved))
+		report.Problems = append(
+			report.Problems, strings.TrimSpace("tenant "+s.config.Tenant+" has no address with status "+statusReserved),
+		)
 	}
 	return report, nil
 }

@@ -104,7 +104,10 @@ func (s *System) lookUpPools(ctx context.Context, l *lookup) (problems []string,
 		return err != nil
 	})
 	if len(pools) > maxPools {
-		problems = append(problems, fmt.Sprintf("the selector finds %d prefixes and ranges in NetBox: only the first %d are used", len(pools), maxPools))
+		problems = append(
+			problems,
+			fmt.Sprintf("the selector finds %d prefixes and ranges in NetBox: only the first %d are used", len(pools), maxPools),
+		)
 		pools = pools[:maxPools]
 	}
 	s.pools = pools
@@ -139,7 +142,13 @@ func (s *System) resolvePools(ctx context.Context, l *lookup) (pools []pool, pro
 				return s.selectPools(ctx, family, selected.query)
 			})
 			if err == nil && len(found) == 0 {
-				problems = append(problems, fmt.Sprintf("NetBox has no active %s prefix or range, that the token may view, with %s", family, describeSelector(&source.Selector)))
+				problems = append(
+					problems,
+					fmt.Sprintf(
+						"NetBox has no active %s prefix or range, that the token may view, with %s", family,
+						describeSelector(&source.Selector),
+					),
+				)
 			}
 		} else {
 			var missing []string
@@ -160,7 +169,9 @@ func (s *System) resolvePools(ctx context.Context, l *lookup) (pools []pool, pro
 
 // selectorQuery returns the parameters of lists for a selector, or says why nothing can be
 // selected.
-func (s *System) selectorQuery(ctx context.Context, sel *v1.NetboxSelector) (query url.Values, problem string, err error) {
+func (s *System) selectorQuery(
+	ctx context.Context, sel *v1.NetboxSelector,
+) (query url.Values, problem string, err error) {
 	query = url.Values{}
 	for name, value := range map[string]string{"tag": sel.Tag, "role": sel.Role, "tenant": sel.Tenant} {
 		if value != "" {
@@ -180,7 +191,10 @@ func (s *System) selectorQuery(ctx context.Context, sel *v1.NetboxSelector) (que
 			return nil, "", err
 		}
 		if len(vrfs) != 1 {
-			return nil, fmt.Sprintf("NetBox has %d VRFs with the name or route distinguisher %s, that the token may view: there must be one", len(vrfs), sel.VRF), nil
+			return nil, fmt.Sprintf(
+				"NetBox has %d VRFs with the name or route distinguisher %s, that the token may view: there must be one", len(vrfs),
+				sel.VRF,
+			), nil
 		}
 		query.Set("vrf_id", strconv.FormatInt(vrfs[0].ID, 10))
 	}
@@ -211,7 +225,13 @@ func (s *System) namedPools(
 		case 0:
 			problems = append(problems, fmt.Sprintf("NetBox has no %s, or the token may not view it", name))
 		default:
-			problems = append(problems, fmt.Sprintf("NetBox has %d of %s: say which one by selector.vrf (%q for that in no VRF)", len(found), name, allocation.NetboxVRFGlobal))
+			problems = append(
+				problems,
+				fmt.Sprintf(
+					"NetBox has %d of %s: say which one by selector.vrf (%q for that in no VRF)", len(found), name,
+					allocation.NetboxVRFGlobal,
+				),
+			)
 		}
 	}
 	for _, prefix := range source.Prefixes {
@@ -284,7 +304,8 @@ func (s *System) listPrefixes(ctx context.Context, query url.Values) ([]pool, er
 	for _, o := range objects {
 		if prefix, err := netip.ParsePrefix(o.Prefix); err == nil {
 			pools = append(pools, pool{
-				path: fmt.Sprintf("%s%d/", pathPrefixes, o.ID), addrs: netipx.RangeOfPrefix(prefix.Masked()), subnet: prefix.Masked(), vrf: idOf(o.VRF), isCIDR: true,
+				path: fmt.Sprintf("%s%d/", pathPrefixes, o.ID), addrs: netipx.RangeOfPrefix(prefix.Masked()),
+				subnet: prefix.Masked(), vrf: idOf(o.VRF), isCIDR: true,
 			})
 		}
 	}
@@ -301,7 +322,9 @@ func (s *System) listRanges(ctx context.Context, query url.Values) ([]pool, erro
 		first, err1 := netip.ParsePrefix(o.StartAddress)
 		last, err2 := netip.ParsePrefix(o.EndAddress)
 		if r := netipx.IPRangeFrom(first.Addr(), last.Addr()); err1 == nil && err2 == nil && r.IsValid() {
-			pools = append(pools, pool{path: fmt.Sprintf("%s%d/", pathRanges, o.ID), addrs: r, subnet: first.Masked(), vrf: idOf(o.VRF)})
+			pools = append(
+				pools, pool{path: fmt.Sprintf("%s%d/", pathRanges, o.ID), addrs: r, subnet: first.Masked(), vrf: idOf(o.VRF)},
+			)
 		}
 	}
 	return pools, nil
@@ -313,7 +336,9 @@ const maxAvailable = 1000
 // availableAddresses lists free addresses of a pool, lowest first.
 func (s *System) availableAddresses(ctx context.Context, p *pool) ([]netip.Addr, error) {
 	var found []ipAddress
-	if _, err := s.client.send(ctx, http.MethodGet, p.path+"available-ips/", url.Values{"limit": {strconv.Itoa(maxAvailable)}}, nil, nil, &found); err != nil {
+	if _, err := s.client.send(
+		ctx, http.MethodGet, p.path+"available-ips/", url.Values{"limit": {strconv.Itoa(maxAvailable)}}, nil, nil, &found,
+	); err != nil {
 		return nil, err
 	}
 	addrs := make([]netip.Addr, 0, len(found))

@@ -24,7 +24,9 @@ const settleTime = 300 * time.Millisecond
 
 // reserved lists the tenant's free addresses.
 func (s *System) reserved(ctx context.Context) ([]ipAddress, error) {
-	return list[ipAddress](ctx, s.client, pathAddresses, url.Values{"tenant": {s.config.Tenant}, "status": {statusReserved}})
+	return list[ipAddress](
+		ctx, s.client, pathAddresses, url.Values{"tenant": {s.config.Tenant}, "status": {statusReserved}},
+	)
 }
 
 // takeReserved makes the first of the tenant's free addresses the owner's.
@@ -95,14 +97,18 @@ func (s *System) takeRequested(ctx context.Context, r *ipam.Request) error {
 	records = slices.DeleteFunc(records, func(o ipAddress) bool { return !s.hasAddress(&o) })
 	first := lowestID(records)
 	if first == nil {
-		return &ipam.Error{Reason: v1.ReasonAddressOutsidePool, Message: fmt.Sprintf("%s is not an address of tenant %s in NetBox %s", r.Address, s.config.Tenant, s.client.base)}
+		return &ipam.Error{
+			Reason:  v1.ReasonAddressOutsidePool,
+			Message: fmt.Sprintf("%s is not an address of tenant %s in NetBox %s", r.Address, s.config.Tenant, s.client.base),
+		}
 	}
 	if first.isOwnedBy(r.Owner.Mark(s.cluster)) && !s.isFree(first) {
 		return nil
 	}
 	isTaken, err := s.take(ctx, r.Owner, first.ID, func(o *ipAddress) bool {
 		// What a Service shows already, an earlier PureLB has taken without a mark.
-		return s.isFree(o) || o.isOf(s.cluster) || r.IsShown && !o.isMarked() && o.Status != nil && o.Status.Value == s.config.Status
+		return s.isFree(o) || o.isOf(s.cluster) ||
+			r.IsShown && !o.isMarked() && o.Status != nil && o.Status.Value == s.config.Status
 	})
 	if err == nil && !isTaken {
 		err = s.inUse(r.Address, first)

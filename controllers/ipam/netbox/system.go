@@ -59,13 +59,17 @@ func (s *System) explain(err error) error {
 	hint := ""
 	switch {
 	case refused.status == http.StatusForbidden:
-		hint = "; the token's user needs the permissions to view prefixes, IP ranges, VRFs, tenants and tags, and to view, add, change and delete IP addresses"
+		hint = "; the token's user needs the permissions to view prefixes, IP ranges, VRFs, tenants and tags, and to view, " +
+			"add, change and delete IP addresses"
 	case refused.status == http.StatusBadRequest && strings.Contains(refused.text, `"tags"`):
 		hint = "; NetBox has to know the tags " + strings.Join(s.config.Tags, ", ") + ", by their slugs"
 	case refused.status == http.StatusBadRequest && strings.Contains(refused.text, `"tenant"`):
 		hint = "; NetBox has to know the tenant " + s.config.Tenant + ", by its slug"
 	}
-	return &ipam.Error{Reason: v1.ReasonIPAMRefused, Message: fmt.Sprintf("NetBox %s refuses the request: %s%s", s.client.base, refused.text, hint)}
+	return &ipam.Error{
+		Reason:  v1.ReasonIPAMRefused,
+		Message: fmt.Sprintf("NetBox %s refuses the request: %s%s", s.client.base, refused.text, hint),
+	}
 }
 
 func (s *System) allocate(ctx context.Context, r *ipam.Request) (netip.Addr, error) {
@@ -81,7 +85,8 @@ func (s *System) allocate(ctx context.Context, r *ipam.Request) (netip.Addr, err
 		return netip.Addr{}, err
 	}
 	own = slices.DeleteFunc(own, func(o ipAddress) bool {
-		return allocation.FamilyOf(o.addr()) != r.Family || !o.isOwnedBy(mark) || !s.hasAddress(&o) || r.Objection(o.addr()) != ""
+		return allocation.FamilyOf(o.addr()) != r.Family || !o.isOwnedBy(mark) || !s.hasAddress(&o) ||
+			r.Objection(o.addr()) != ""
 	})
 	if s.config.IsByTenant() {
 		if first := lowestID(own); first != nil {
@@ -139,7 +144,9 @@ func (s *System) recordsMarked(ctx context.Context, begin string) ([]ipAddress, 
 		return nil, err
 	}
 	// The filter of NetBox ignores case.
-	return slices.DeleteFunc(records, func(o ipAddress) bool { return !strings.HasPrefix(o.Description, begin) || !o.addr().IsValid() }), nil
+	return slices.DeleteFunc(
+		records, func(o ipAddress) bool { return !strings.HasPrefix(o.Description, begin) || !o.addr().IsValid() },
+	), nil
 }
 
 // recordsAt lists what NetBox has recorded of an address, in any VRF.
@@ -267,8 +274,9 @@ func (s *System) checkAbsence(ctx context.Context, id int64, err error) error {
 	if _, absent := s.client.send(ctx, http.MethodGet, recordPath(id), nil, nil, nil, nil); absent != nil {
 		return absent
 	}
-	return &statusError{answer{status: http.StatusForbidden}, "the token may view the address, and neither change nor delete it: " +
-		"a permission of its user may have a constraint, as for a tag that the address does not have"}
+	return &statusError{answer{status: http.StatusForbidden},
+		"the token may view the address, and neither change nor delete it: " +
+			"a permission of its user may have a constraint, as for a tag that the address does not have"}
 }
 
 // change changes fields of a record, if its ETag is still the one given; NetBox has ETags

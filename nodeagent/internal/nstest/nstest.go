@@ -35,7 +35,9 @@ func Main(m *testing.M) int {
 	case errors.As(err, &exit):
 		return max(exit.ExitCode(), 1)
 	case err != nil:
-		fmt.Fprintf(os.Stderr, "FAIL: these tests need a network namespace of their own, so root or user namespaces: %v\n", err)
+		fmt.Fprintf(
+			os.Stderr, "FAIL: these tests need a network namespace of their own, so root or user namespaces: %v\n", err,
+		)
 		return 1
 	}
 	return 0

@@ -169,11 +169,15 @@ func (f *FRR) Details(family, prefix string) Route {
 			} `json:"nexthops"`
 		} `json:"paths"`
 	}
-	if json.Unmarshal([]byte(f.Show(fmt.Sprintf("show bgp %s unicast %s json", family, prefix))), &route) != nil || len(route.Paths) == 0 {
+	if json.Unmarshal([]byte(f.Show(fmt.Sprintf("show bgp %s unicast %s json", family, prefix))), &route) != nil ||
+		len(route.Paths) == 0 {
 		return Route{}
 	}
 	p := route.Paths[0]
-	r := Route{ASPath: p.ASPath.String, Communities: p.Community.String, Large: p.LargeCommunity.String, MED: p.Metric, LocalPref: p.LocalPref}
+	r := Route{
+		ASPath: p.ASPath.String, Communities: p.Community.String, Large: p.LargeCommunity.String, MED: p.Metric,
+		LocalPref: p.LocalPref,
+	}
 	for _, hop := range p.Nexthops {
 		r.NextHops = append(r.NextHops, hop.IP)
 	}
@@ -209,7 +213,8 @@ func StartBIRD(t testing.TB, where nstest.Neighbour, config string) *BIRD {
 		t.Fatal(err)
 	}
 	b.cmd = exec.Command("nsenter", fmt.Sprintf("--net=/proc/%d/ns/net", where.PID()), "--", "bird", "-f",
-		"-c", filepath.Join(b.dir, "bird.conf"), "-s", filepath.Join(b.dir, "bird.ctl"), "-P", filepath.Join(b.dir, "bird.pid"))
+		"-c", filepath.Join(b.dir, "bird.conf"), "-s", filepath.Join(b.dir, "bird.ctl"), "-P",
+		filepath.Join(b.dir, "bird.pid"))
 	b.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := b.cmd.Start(); err != nil {
 		t.Fatalf("this test needs the router BIRD (apt-get install bird2): %v", err)
@@ -227,6 +232,7 @@ func StartBIRD(t testing.TB, where nstest.Neighbour, config string) *BIRD {
 
 // Show runs a command of birdc, and returns its output.
 func (b *BIRD) Show(command string) string {
-	out, _ := exec.Command("birdc", append([]string{"-s", filepath.Join(b.dir, "bird.ctl")}, strings.Fields(command)...)...).CombinedOutput()
+	out, _ := exec.Command("birdc",
+		append([]string{"-s", filepath.Join(b.dir, "bird.ctl")}, strings.Fields(command)...)...).CombinedOutput()
 	return string(out)
 }

@@ -161,7 +161,8 @@ func (k *Kernel) RemoveVirtual(name string) error {
 func (k *Kernel) Add(a plan.Address) error {
 	return k.change("Add", a, func() error {
 		if slices.ContainsFunc(k.addresses, func(held heldAddress) bool { // for IPv6 the kernel ignores the mask
-			return held.Interface == a.Interface && (held.Prefix == a.Prefix || a.Prefix.Addr().Is6() && held.Prefix.Addr() == a.Prefix.Addr())
+			return held.Interface == a.Interface &&
+				(held.Prefix == a.Prefix || a.Prefix.Addr().Is6() && held.Prefix.Addr() == a.Prefix.Addr())
 		}) {
 			return unix.EEXIST
 		}
@@ -263,7 +264,9 @@ func (k *Kernel) indexOf(iface string, prefix netip.Prefix) int {
 
 // removeExpired removes the addresses whose valid lifetime has ended.
 func (k *Kernel) removeExpired() {
-	k.addresses = slices.DeleteFunc(k.addresses, func(a heldAddress) bool { return remainingLifetime(a.Valid, a.setAt) <= 0 })
+	k.addresses = slices.DeleteFunc(
+		k.addresses, func(a heldAddress) bool { return remainingLifetime(a.Valid, a.setAt) <= 0 },
+	)
 }
 
 // notify calls all watchers.

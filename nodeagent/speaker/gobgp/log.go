@@ -68,7 +68,8 @@ func explainRecord(message string, values map[string]string) string {
 	case "failed to connect":
 		return explainConnect(values["Error"])
 	case "outgoing connection IO error", "outgoing connection closing due to hold timer expired in OPEN SENT state":
-		return "the neighbour accepts connections and closes them again: it does not know this node as a neighbour, or its session with this address is not over yet"
+		return "the neighbour accepts connections and closes them again: it does not know this node as a neighbour, or its " +
+			"session with this address is not over yet"
 	case "sent notification":
 		switch values["Code"] + "/" + values["Subcode"] {
 		case "2/2": // RFC 4271 section 6.2
@@ -84,7 +85,8 @@ func explainRecord(message string, values map[string]string) string {
 
 // refused is the error of a neighbour that answers OPEN with a NOTIFICATION. The library does
 // not say which.
-const refused = "the neighbour refuses the session: it expects the node in another autonomous system (compare myASN with the router), or does not allow it"
+const refused = "the neighbour refuses the session: it expects the node in another autonomous system (compare myASN " +
+	"with the router), or does not allow it"
 
 // explainConnect says in words why a connection could not be opened.
 func explainConnect(failure string) string {

@@ -13,29 +13,32 @@ import (
 func peerOf(p routes.Peer, maxReceived int) *api.Peer {
 	peer := &api.Peer{
 		Conf: &api.PeerConf{
-			NeighborAddress: p.Neighbour.String(), PeerAsn: uint32(p.PeerASN), LocalAsn: uint32(p.MyASN), AuthPassword: p.Password, Description: p.Name, //nolint:gosec // the schema bounds them
+			NeighborAddress: p.Neighbour.String(), PeerAsn: uint32(p.PeerASN), LocalAsn: uint32(p.MyASN),
+			AuthPassword: p.Password, Description: p.Name,
 		},
 		Timers: &api.Timers{Config: &api.TimersConfig{
-			HoldTime: uint64(p.HoldSeconds), KeepaliveInterval: uint64(p.KeepaliveSeconds), ConnectRetry: uint64(p.ConnectSeconds), //nolint:gosec // the schema bounds them
-			IdleHoldTimeAfterReset: idleSeconds,
+			HoldTime: uint64(p.HoldSeconds), KeepaliveInterval: uint64(p.KeepaliveSeconds),
+			ConnectRetry: uint64(p.ConnectSeconds), IdleHoldTimeAfterReset: idleSeconds,
 		}},
-		Transport: &api.Transport{RemotePort: uint32(p.Port), LocalAddress: p.SourceAddress}, //nolint:gosec // the schema bounds it
+		Transport: &api.Transport{RemotePort: uint32(p.Port), LocalAddress: p.SourceAddress},
 	}
 	if p.EBGPMultihop > 0 {
-		peer.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: uint32(p.EBGPMultihop)} //nolint:gosec // the schema bounds it
+		peer.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: uint32(p.EBGPMultihop)}
 	}
 	if p.TTLSecurity {
 		peer.TtlSecurity = &api.TtlSecurity{Enabled: true, TtlMin: 255}
 	}
 	if p.BFDIntervalMilliseconds > 0 {
-		interval := uint32(time.Duration(p.BFDIntervalMilliseconds) * time.Millisecond / time.Microsecond) //nolint:gosec // the schema bounds it
+		interval := uint32(time.Duration(p.BFDIntervalMilliseconds) * time.Millisecond / time.Microsecond)
 		peer.Bfd = &api.BfdPeerConfig{
-			Enabled: true, DesiredMinimumTxInterval: interval, RequiredMinimumReceive: interval, DetectionMultiplier: uint32(p.BFDMultiplier), //nolint:gosec // the schema bounds it
+			Enabled: true, DesiredMinimumTxInterval: interval, RequiredMinimumReceive: interval,
+			DetectionMultiplier: uint32(p.BFDMultiplier),
 		}
 	}
 	if p.RestartSeconds > 0 {
 		peer.GracefulRestart = &api.GracefulRestart{
-			Enabled: true, RestartTime: uint32(p.RestartSeconds), DeferralTime: deferralSeconds, LocalRestarting: p.Restarting, //nolint:gosec // the schema bounds it
+			Enabled: true, RestartTime: uint32(p.RestartSeconds), DeferralTime: deferralSeconds,
+			LocalRestarting: p.Restarting,
 		}
 	}
 	for _, f := range p.Families {
@@ -43,7 +46,7 @@ func peerOf(p routes.Peer, maxReceived int) *api.Peer {
 		peer.AfiSafis = append(peer.AfiSafis, &api.AfiSafi{
 			Config:            &api.AfiSafiConfig{Family: family, Enabled: true},
 			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: p.RestartSeconds > 0}},
-			PrefixLimits:      &api.PrefixLimit{Family: family, MaxPrefixes: uint32(maxReceived)}, //nolint:gosec // it is at most maxReceivedPrefixes
+			PrefixLimits:      &api.PrefixLimit{Family: family, MaxPrefixes: uint32(maxReceived)},
 		})
 	}
 	return peer

@@ -14,7 +14,9 @@ import (
 // both.
 func ownRoutes() *api.Policy {
 	return &api.Policy{Name: importPolicy, Statements: []*api.Statement{{
-		Name: "own", Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL}, Actions: &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT},
+		Name: "own", Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL}, Actions: &api.Actions{
+			RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT,
+		},
 	}}}
 }
 
@@ -22,7 +24,9 @@ func ownRoutes() *api.Policy {
 func (s *Server) setRules(ctx context.Context, rules []routes.Rule) error {
 	request := &api.SetPoliciesRequest{Policies: []*api.Policy{{Name: exportPolicy}, ownRoutes()}}
 	// A policy needs a statement; this one changes nothing.
-	request.Policies[0].Statements = []*api.Statement{{Name: "none", Conditions: &api.Conditions{}, Actions: &api.Actions{}}}
+	request.Policies[0].Statements = []*api.Statement{
+		{Name: "none", Conditions: &api.Conditions{}, Actions: &api.Actions{}},
+	}
 	for i, r := range rules {
 		neighbours := fmt.Sprintf("neighbours-%d", i)
 		statement := &api.Statement{
@@ -30,7 +34,10 @@ func (s *Server) setRules(ctx context.Context, rules []routes.Rule) error {
 			Conditions: &api.Conditions{NeighborSet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: neighbours}},
 			Actions:    &api.Actions{},
 		}
-		request.DefinedSets = append(request.DefinedSets, &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: neighbours, List: texts(r.Neighbours)})
+		request.DefinedSets = append(
+			request.DefinedSets,
+			&api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: neighbours, List: texts(r.Neighbours)},
+		)
 		families := familiesOf(r)
 		if len(r.Prefixes) == 0 {
 			statement.Conditions.AfiSafiIn = families
@@ -43,7 +50,9 @@ func (s *Server) setRules(ctx context.Context, rules []routes.Rule) error {
 			set := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_PREFIX, Name: fmt.Sprintf("prefixes-%d-%t", i, is4)}
 			for _, p := range r.Prefixes {
 				if p.Addr().Is4() == is4 {
-					set.Prefixes = append(set.Prefixes, &api.Prefix{IpPrefix: p.String(), MaskLengthMin: uint32(p.Bits()), MaskLengthMax: uint32(p.Bits())}) //nolint:gosec // at most 128
+					set.Prefixes = append(
+						set.Prefixes, &api.Prefix{IpPrefix: p.String(), MaskLengthMin: uint32(p.Bits()), MaskLengthMax: uint32(p.Bits())},
+					) //nolint:gosec // at most 128
 				}
 			}
 			if len(set.Prefixes) == 0 {
@@ -51,7 +60,9 @@ func (s *Server) setRules(ctx context.Context, rules []routes.Rule) error {
 			}
 			request.DefinedSets = append(request.DefinedSets, set)
 			one := &api.Statement{Name: statement.Name + set.Name, Actions: &api.Actions{}, Conditions: &api.Conditions{
-				NeighborSet: statement.Conditions.NeighborSet, PrefixSet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: set.Name},
+				NeighborSet: statement.Conditions.NeighborSet, PrefixSet: &api.MatchSet{
+					Type: api.MatchSet_TYPE_ANY, Name: set.Name,
+				},
 			}}
 			s.addActions(one.Actions, r)
 			request.Policies[0].Statements = append(request.Policies[0].Statements, one)

@@ -88,8 +88,14 @@ func (s *Server) Start(ctx context.Context, routerID netip.Addr, asn uint32) err
 		return err
 	}
 	for _, a := range []*api.PolicyAssignment{
-		{Name: "global", Direction: api.PolicyDirection_POLICY_DIRECTION_IMPORT, DefaultAction: api.RouteAction_ROUTE_ACTION_REJECT, Policies: []*api.Policy{{Name: importPolicy}}},
-		{Name: "global", Direction: api.PolicyDirection_POLICY_DIRECTION_EXPORT, DefaultAction: api.RouteAction_ROUTE_ACTION_ACCEPT, Policies: []*api.Policy{{Name: exportPolicy}}},
+		{
+			Name: "global", Direction: api.PolicyDirection_POLICY_DIRECTION_IMPORT,
+			DefaultAction: api.RouteAction_ROUTE_ACTION_REJECT, Policies: []*api.Policy{{Name: importPolicy}},
+		},
+		{
+			Name: "global", Direction: api.PolicyDirection_POLICY_DIRECTION_EXPORT,
+			DefaultAction: api.RouteAction_ROUTE_ACTION_ACCEPT, Policies: []*api.Policy{{Name: exportPolicy}},
+		},
 	} {
 		if err := s.bgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: a}); err != nil {
 			return fmt.Errorf("set the policy: %w", err)
@@ -128,7 +134,9 @@ func (s *Server) Change(ctx context.Context, c routes.Changes) error {
 		}
 	}
 	if c.Resend {
-		err := s.bgp.ResetPeer(ctx, &api.ResetPeerRequest{Address: "all", Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT})
+		err := s.bgp.ResetPeer(
+			ctx, &api.ResetPeerRequest{Address: "all", Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT},
+		)
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
@@ -148,7 +156,9 @@ func (s *Server) addPath(p routes.Path) error {
 	if err != nil {
 		return fmt.Errorf("advertise %s: %w", p.Prefix, err)
 	}
-	path := &apiutil.Path{Family: familyOf(p.Prefix.Addr()), Nlri: nlri, Age: time.Now().Unix(), Attrs: attributesOf(p, nlri)}
+	path := &apiutil.Path{
+		Family: familyOf(p.Prefix.Addr()), Nlri: nlri, Age: time.Now().Unix(), Attrs: attributesOf(p, nlri),
+	}
 	if _, err := s.bgp.AddPath(apiutil.AddPathRequest{Paths: []*apiutil.Path{path}}); err != nil {
 		return fmt.Errorf("advertise %s: %w", p.Prefix, err)
 	}
@@ -160,7 +170,9 @@ func (s *Server) removePath(prefix netip.Prefix) error {
 	if err != nil {
 		return fmt.Errorf("withdraw %s: %w", prefix, err)
 	}
-	path := &apiutil.Path{Family: familyOf(prefix.Addr()), Nlri: nlri, Attrs: attributesOf(routes.Path{Prefix: prefix}, nlri)}
+	path := &apiutil.Path{
+		Family: familyOf(prefix.Addr()), Nlri: nlri, Attrs: attributesOf(routes.Path{Prefix: prefix}, nlri),
+	}
 	if err := s.bgp.DeletePath(apiutil.DeletePathRequest{Paths: []*apiutil.Path{path}}); err != nil {
 		return fmt.Errorf("withdraw %s: %w", prefix, err)
 	}
@@ -182,7 +194,9 @@ func attributesOf(p routes.Path, nlri bgp.NLRI) []bgp.PathAttributeInterface {
 		if hop, err := bgp.NewPathAttributeNextHop(netip.IPv4Unspecified()); err == nil {
 			attributes = append(attributes, hop)
 		}
-	} else if reach, err := bgp.NewPathAttributeMpReachNLRI(bgp.RF_IPv6_UC, []bgp.PathNLRI{{NLRI: nlri}}, netip.IPv6Unspecified()); err == nil {
+	} else if reach, err := bgp.NewPathAttributeMpReachNLRI(
+		bgp.RF_IPv6_UC, []bgp.PathNLRI{{NLRI: nlri}}, netip.IPv6Unspecified(),
+	); err == nil {
 		attributes = append(attributes, reach)
 	}
 	if p.MED != nil {

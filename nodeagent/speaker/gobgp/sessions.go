@@ -17,7 +17,8 @@ import (
 
 // states of the library, in words.
 var states = map[api.PeerState_SessionState]purelbv1.SessionState{
-	api.PeerState_SESSION_STATE_IDLE: "Idle", api.PeerState_SESSION_STATE_CONNECT: "Connect", api.PeerState_SESSION_STATE_ACTIVE: "Active",
+	api.PeerState_SESSION_STATE_IDLE: "Idle", api.PeerState_SESSION_STATE_CONNECT: "Connect",
+	api.PeerState_SESSION_STATE_ACTIVE:   "Active",
 	api.PeerState_SESSION_STATE_OPENSENT: "OpenSent", api.PeerState_SESSION_STATE_OPENCONFIRM: "OpenConfirm",
 	api.PeerState_SESSION_STATE_ESTABLISHED: purelbv1.SessionEstablished,
 }
@@ -134,7 +135,9 @@ func (s *Server) onPeerUpdate(event *apiutil.WatchEventMessage_PeerEvent, at tim
 	}
 	if event.Peer.State.AdminState == api.PeerState_ADMIN_STATE_PFX_CT && e.floodedAt.IsZero() {
 		e.floodedAt = at
-		e.lastError = fmt.Sprintf("the neighbour sent more than its share of %d routes: let it send none, the node takes none", maxReceivedPrefixes)
+		e.lastError = fmt.Sprintf(
+			"the neighbour sent more than its share of %d routes: let it send none, the node takes none", maxReceivedPrefixes,
+		)
 	}
 	s.mu.Unlock()
 	s.changed()
@@ -201,7 +204,8 @@ func explain(reason api.PeerState_DisconnectReason, message string) string {
 		return "nothing came from the neighbour for the hold time"
 	case api.PeerState_DISCONNECT_REASON_NOTIFICATION_SENT, api.PeerState_DISCONNECT_REASON_NOTIFICATION_RECEIVED:
 		return explainNotification(message)
-	case api.PeerState_DISCONNECT_REASON_READ_FAILED, api.PeerState_DISCONNECT_REASON_WRITE_FAILED, api.PeerState_DISCONNECT_REASON_GRACEFUL_RESTART:
+	case api.PeerState_DISCONNECT_REASON_READ_FAILED, api.PeerState_DISCONNECT_REASON_WRITE_FAILED,
+		api.PeerState_DISCONNECT_REASON_GRACEFUL_RESTART:
 		return "the neighbour closed the connection: it restarts, or has forgotten this node"
 	case api.PeerState_DISCONNECT_REASON_INVALID_MSG:
 		return "the neighbour sent a message that is not valid"

@@ -19,7 +19,8 @@ const GracefulShutdown = 65535 << 16
 // wellKnown are the communities that have a name.
 var wellKnown = map[purelbv1.Community]uint32{
 	"graceful-shutdown": GracefulShutdown, "accept-own": 0xFFFF0001, "blackhole": 0xFFFF029A, // RFC 8326, 7611, 7999
-	"no-export": 0xFFFFFF01, "no-advertise": 0xFFFFFF02, "no-export-subconfed": 0xFFFFFF03, "no-peer": 0xFFFFFF04, // RFC 1997, 3765
+	// RFC 1997, 3765
+	"no-export": 0xFFFFFF01, "no-advertise": 0xFFFFFF02, "no-export-subconfed": 0xFFFFFF03, "no-peer": 0xFFFFFF04,
 }
 
 // LargeCommunity has the three numbers of RFC 8092.
@@ -108,7 +109,9 @@ func Decide(in Inputs) Desired {
 			continue
 		}
 		if slices.ContainsFunc(d.Peers, func(other Peer) bool { return other.Neighbour == peer.Neighbour }) {
-			d.Waiting = append(d.Waiting, Waiting{p, fmt.Sprintf("%s is the neighbour of another BGPPeer already", peer.Neighbour)})
+			d.Waiting = append(
+				d.Waiting, Waiting{p, fmt.Sprintf("%s is the neighbour of another BGPPeer already", peer.Neighbour)},
+			)
 			continue
 		}
 		d.Peers = append(d.Peers, peer)
@@ -286,7 +289,9 @@ func groupRules(bgp purelbv1.ServiceGroupBGP, prefixes []netip.Prefix, peers []P
 		}
 		asn := uint32(p.MyASN) //nolint:gosec // the schema bounds it
 		if prepended[asn] == nil {
-			prepended[asn] = &Rule{Prefixes: prefixes, ASN: asn, Prepend: uint32(bgp.Prepend)} //nolint:gosec // the schema bounds it
+			prepended[asn] = &Rule{
+				Prefixes: prefixes, ASN: asn, Prepend: uint32(bgp.Prepend),
+			} //nolint:gosec // the schema bounds it
 			order = append(order, asn)
 		}
 		prepended[asn].Neighbours = append(prepended[asn].Neighbours, p.Neighbour)

@@ -36,9 +36,12 @@ type Session struct {
 }
 
 // Status returns the status that a NodeRouting is to have.
-func Status(routing *purelbv1.NodeRouting, held Desired, sessions []Session, isDrained bool) purelbv1.NodeRoutingStatus {
+func Status(
+	routing *purelbv1.NodeRouting, held Desired, sessions []Session, isDrained bool,
+) purelbv1.NodeRoutingStatus {
 	status := purelbv1.NodeRoutingStatus{
-		ObservedGeneration: routing.Generation, Desired: int32(len(routing.Spec.Peers)), Networks: int32(len(held.Paths)), //nolint:gosec // there are not that many
+		ObservedGeneration: routing.Generation, Desired: int32(len(routing.Spec.Peers)), Networks: int32(len(held.Paths)),
+		//nolint:gosec // there are not that many
 		Drained: isDrained, Conditions: slices.Clone(routing.Status.Conditions),
 	}
 	var down []string
@@ -51,7 +54,8 @@ func Status(routing *purelbv1.NodeRouting, held Desired, sessions []Session, isD
 	}
 	for _, w := range held.Waiting {
 		status.Sessions = append(status.Sessions, purelbv1.RoutingSession{
-			Peer: w.Peer.Name, Neighbor: cmp.Or(w.Peer.Address, w.Peer.Interface), State: "Idle", LastError: textlimit.Shorten(w.Why, maxErrorText),
+			Peer: w.Peer.Name, Neighbor: cmp.Or(w.Peer.Address, w.Peer.Interface), State: "Idle",
+			LastError: textlimit.Shorten(w.Why, maxErrorText),
 		})
 	}
 	for _, s := range status.Sessions {
@@ -59,11 +63,16 @@ func Status(routing *purelbv1.NodeRouting, held Desired, sessions []Session, isD
 			status.Established++
 			continue
 		}
-		down = append(down, fmt.Sprintf("%s is %s: %s", s.Neighbor, s.State, cmp.Or(s.LastError, "the session is being opened")))
+		down = append(
+			down, fmt.Sprintf("%s is %s: %s", s.Neighbor, s.State, cmp.Or(s.LastError, "the session is being opened")),
+		)
 	}
 	ready := metav1.Condition{
-		Type: purelbv1.ConditionReady, Status: metav1.ConditionTrue, ObservedGeneration: routing.Generation, Reason: purelbv1.ReasonEstablished,
-		Message: fmt.Sprintf("%d of %d sessions are up, %d networks are advertised", status.Established, status.Desired, status.Networks),
+		Type: purelbv1.ConditionReady, Status: metav1.ConditionTrue, ObservedGeneration: routing.Generation,
+		Reason: purelbv1.ReasonEstablished,
+		Message: fmt.Sprintf(
+			"%d of %d sessions are up, %d networks are advertised", status.Established, status.Desired, status.Networks,
+		),
 	}
 	switch {
 	case isDrained:
@@ -79,14 +88,19 @@ func Status(routing *purelbv1.NodeRouting, held Desired, sessions []Session, isD
 func reportOf(p Peer, s *Session) purelbv1.RoutingSession {
 	report := purelbv1.RoutingSession{
 		Peer: p.Name, Neighbor: p.Neighbour.String(), State: s.State, PeerASN: int64(s.PeerASN), Families: s.Families,
-		Advertised: int32(s.Advertised), BFD: s.BFD, LastError: textlimit.Shorten(s.LastError, maxErrorText), //nolint:gosec // there are not that many
+		Advertised: int32(s.Advertised), BFD: s.BFD,
+		LastError: textlimit.Shorten(s.LastError, maxErrorText), //nolint:gosec // there are not that many
 	}
 	if !s.Since.IsZero() {
 		report.Since = &metav1.Time{Time: s.Since.Truncate(time.Second)}
 	}
-	missing := slices.DeleteFunc(slices.Clone(p.Families), func(f purelbv1.IPFamily) bool { return slices.Contains(s.Families, f) })
+	missing := slices.DeleteFunc(
+		slices.Clone(p.Families), func(f purelbv1.IPFamily) bool { return slices.Contains(s.Families, f) },
+	)
 	if s.State == purelbv1.SessionEstablished && len(missing) > 0 {
-		report.LastError = fmt.Sprintf("the neighbour does not take %s in this session: enable the address family there", joinFamilies(missing))
+		report.LastError = fmt.Sprintf(
+			"the neighbour does not take %s in this session: enable the address family there", joinFamilies(missing),
+		)
 	}
 	return report
 }

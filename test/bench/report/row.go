@@ -151,7 +151,9 @@ func valueNames(rows []Row) []string {
 
 // nameRank returns the place of a name in the order of columns: lower ranks come first.
 func nameRank(name string) int {
-	for i, prefix := range []string{"nodes", "addresses", "p50", "p99", "outage", "silence", "duplicate", "failed", "moves"} {
+	for i, prefix := range []string{
+		"nodes", "addresses", "p50", "p99", "outage", "silence", "duplicate", "failed", "moves",
+	} {
 		if strings.HasPrefix(name, prefix) {
 			return i
 		}

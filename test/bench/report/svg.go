@@ -34,7 +34,12 @@ const (
 func (p Plot) SVG() string {
 	height := plotTop + plotStep*len(p.Bars) + 44
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12" fill="#888">`+"\n", plotWidth, height)
+	fmt.Fprintf(
+		&b,
+		`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12" fill="#888">`+
+			"\n",
+		plotWidth, height,
+	)
 	fmt.Fprintf(&b, `<text x="10" y="20" font-size="15">%s</text>`+"\n", escape(p.Title))
 	bottom := plotTop + plotStep*len(p.Bars)
 	for _, tick := range p.ticks() {
@@ -42,7 +47,10 @@ func (p Plot) SVG() string {
 		fmt.Fprintf(&b, `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#8884"/>`, x, plotTop-6, x, bottom)
 		fmt.Fprintf(&b, `<text x="%.1f" y="%d" text-anchor="middle">%s</text>`+"\n", x, bottom+16, formatNumber(tick))
 	}
-	fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="middle">%s</text>`+"\n", (plotLeft+plotWidth-plotRight)/2, bottom+34, escape(p.Axis))
+	fmt.Fprintf(
+		&b, `<text x="%d" y="%d" text-anchor="middle">%s</text>`+"\n", (plotLeft+plotWidth-plotRight)/2, bottom+34,
+		escape(p.Axis),
+	)
 	for i, bar := range p.Bars {
 		y := plotTop + plotStep*i
 		fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`, plotLeft-8, y+13, escape(bar.Label))
@@ -110,7 +118,10 @@ func (p Plot) position(value float64) float64 {
 
 // OutagePlot plots the time without HTTP answers by cause, from the section availability.
 func OutagePlot(rows []Row) Plot {
-	p := Plot{Title: "Longest time without an HTTP answer, by cause", Axis: "ms, logarithmic: median (bar), minimum to maximum (line)", Log: true}
+	p := Plot{
+		Title: "Longest time without an HTTP answer, by cause",
+		Axis:  "ms, logarithmic: median (bar), minimum to maximum (line)", Log: true,
+	}
 	for _, row := range rows {
 		mid, ok := row.Values["outageMedian"]
 		if row.Section == "availability" && ok {

@@ -55,9 +55,9 @@ func TestMain(m *testing.M) {
 }
 
 // createNamespace creates a namespace as the framework does, with namespaceLabels.
-func createNamespace(ctx context.Context, baseName string, client clientset.Interface, labels map[string]string) (
-	*corev1.Namespace, error,
-) {
+func createNamespace(
+	ctx context.Context, baseName string, client clientset.Interface, labels map[string]string,
+) (*corev1.Namespace, error) {
 	all := maps.Clone(labels)
 	if all == nil {
 		all = map[string]string{}

@@ -26,7 +26,8 @@ type Result struct {
 
 // IsGreen reports whether there are experiments and all are green.
 func (r Result) IsGreen() bool {
-	return len(r.Experiments) > 0 && !slices.ContainsFunc(r.Experiments, func(e Experiment) bool { return Judge(e).Outcome != Green })
+	return len(r.Experiments) > 0 &&
+		!slices.ContainsFunc(r.Experiments, func(e Experiment) bool { return Judge(e).Outcome != Green })
 }
 
 // Check returns an error if something is missing that every result has.

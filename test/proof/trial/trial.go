@@ -178,7 +178,9 @@ func Judge(e Experiment) Verdict {
 		}
 	}
 	if v.Conclusive >= max(e.Wanted, 1) {
-		v.BrokenMedians = slices.DeleteFunc(slices.Clone(e.MedianBounds), func(b Bound) bool { return !b.isBrokenByMedianOf(judged) })
+		v.BrokenMedians = slices.DeleteFunc(
+			slices.Clone(e.MedianBounds), func(b Bound) bool { return !b.isBrokenByMedianOf(judged) },
+		)
 	}
 	if len(judged) == 0 {
 		judged = e.Trials

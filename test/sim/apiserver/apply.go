@@ -82,7 +82,9 @@ func (s *Server) apply(config map[string]any, p part, owner string) (client.Obje
 // partNames name parts for ownership: the fields of one apply are never those of another part's.
 var partNames = map[part]string{whole: "whole", status: "status"}
 
-func (s *Server) createByApply(k *kind, u *unstructured.Unstructured, p part, applied leaves, owner string) (client.Object, error) {
+func (s *Server) createByApply(
+	k *kind, u *unstructured.Unstructured, p part, applied leaves, owner string,
+) (client.Object, error) {
 	if p != whole {
 		return nil, apierrors.NewNotFound(k.resource, u.GetName())
 	}

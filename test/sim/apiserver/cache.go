@@ -113,7 +113,9 @@ func (c *Cache) Next() (Change, bool, error) {
 	if len(c.server.changes) > 0 && c.server.changes[0].Revision > c.seen+1 && c.seen > 0 {
 		return Change{}, false, apierrors.NewResourceExpired("too old resource version")
 	}
-	from, _ := slices.BinarySearchFunc(c.server.changes, c.seen+1, func(have Change, want int64) int { return int(have.Revision - want) })
+	from, _ := slices.BinarySearchFunc(
+		c.server.changes, c.seen+1, func(have Change, want int64) int { return int(have.Revision - want) },
+	)
 	for _, change := range c.server.changes[from:] {
 		c.seen = change.Revision
 		seen, concerns, err := c.see(change)
@@ -183,7 +185,9 @@ func (x *index) remove(key client.ObjectKey, obj client.Object) {
 func (c *Cache) Relist() ([]Change, error) {
 	c.seen = c.server.revision
 	var changes []Change
-	kinds := slices.SortedFunc(maps.Keys(c.kinds), func(a, b schema.GroupVersionKind) int { return cmp.Compare(a.String(), b.String()) })
+	kinds := slices.SortedFunc(
+		maps.Keys(c.kinds), func(a, b schema.GroupVersionKind) int { return cmp.Compare(a.String(), b.String()) },
+	)
 	for _, gvk := range kinds {
 		known, k := c.kinds[gvk], c.server.kinds[gvk]
 		keys := map[client.ObjectKey]struct{}{}

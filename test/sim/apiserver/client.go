@@ -51,7 +51,9 @@ func (s *Server) NewClient(intercept Intercept, cache *Cache) *Client {
 }
 
 // ask makes a request by way of intercept.
-func (c *Client) ask(ctx context.Context, verb, subresource string, k *kind, key client.ObjectKey, do func() error) error {
+func (c *Client) ask(
+	ctx context.Context, verb, subresource string, k *kind, key client.ObjectKey, do func() error,
+) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -124,7 +126,10 @@ func matchesFields(selector fields.Selector, obj client.Object) (bool, error) {
 }
 
 // setItems makes the items of list those objects that the options and matches select.
-func setItems(list client.ObjectList, objects []client.Object, options *client.ListOptions, matches func(client.Object) (bool, error)) error {
+func setItems(
+	list client.ObjectList, objects []client.Object, options *client.ListOptions,
+	matches func(client.Object) (bool, error),
+) error {
 	items := reflect.ValueOf(list).Elem().FieldByName("Items")
 	items.SetLen(0)
 	for _, obj := range objects {
@@ -261,7 +266,9 @@ func (c *Client) Apply(ctx context.Context, config runtime.ApplyConfiguration, o
 	return c.applyPart(ctx, config, whole, options.FieldManager, options.Force)
 }
 
-func (c *Client) applyPart(ctx context.Context, config runtime.ApplyConfiguration, p part, owner string, force *bool) error {
+func (c *Client) applyPart(
+	ctx context.Context, config runtime.ApplyConfiguration, p part, owner string, force *bool,
+) error {
 	if force == nil || !*force || owner == "" {
 		return errors.New("the API server in memory applies with force and a field manager only")
 	}
@@ -363,12 +370,16 @@ func (s *statusClient) Update(ctx context.Context, obj client.Object, opts ...cl
 	return errors.Join(s.check(), s.client.update(ctx, obj, status, options.FieldManager))
 }
 
-func (s *statusClient) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+func (s *statusClient) Patch(
+	ctx context.Context, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption,
+) error {
 	options := (&client.SubResourcePatchOptions{}).ApplyOptions(opts)
 	return errors.Join(s.check(), s.client.patch(ctx, obj, patch, status, options.FieldManager))
 }
 
-func (s *statusClient) Apply(ctx context.Context, config runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
+func (s *statusClient) Apply(
+	ctx context.Context, config runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption,
+) error {
 	options := (&client.SubResourceApplyOptions{}).ApplyOpts(opts)
 	return errors.Join(s.check(), s.client.applyPart(ctx, config, status, options.FieldManager, options.Force))
 }

@@ -39,11 +39,16 @@ func Kinds(crds string) ([]Kind, error) {
 	kinds := []Kind{
 		{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Node"), HasStatus: true, ListKeys: conditions},
 		{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Namespace"), HasStatus: true, ListKeys: conditions},
-		{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Service"), IsNamespaced: true, HasStatus: true, ListKeys: conditions, SetDefaults: setModes},
+		{
+			GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Service"), IsNamespaced: true, HasStatus: true,
+			ListKeys: conditions, SetDefaults: setModes,
+		},
 		{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Event"), IsNamespaced: true, IsNeverApplied: true},
 		{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Secret"), IsNamespaced: true, IsNeverApplied: true},
 		{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), IsNamespaced: true, IsNeverApplied: true},
-		{GroupVersionKind: discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), IsNamespaced: true, IsNeverApplied: true},
+		{
+			GroupVersionKind: discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), IsNamespaced: true, IsNeverApplied: true,
+		},
 		{GroupVersionKind: coordinationv1.SchemeGroupVersion.WithKind("Lease"), IsNamespaced: true, IsNeverApplied: true},
 	}
 	files, err := filepath.Glob(filepath.Join(crds, "*.yaml"))
@@ -83,7 +88,9 @@ func readKind(file string) (Kind, error) {
 	}
 	version := crd.Spec.Versions[0]
 	var props apiextensions.JSONSchemaProps
-	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(version.Schema.OpenAPIV3Schema, &props, nil); err != nil {
+	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(
+		version.Schema.OpenAPIV3Schema, &props, nil,
+	); err != nil {
 		return Kind{}, err
 	}
 	structural, err := schema.NewStructural(&props)
@@ -91,7 +98,9 @@ func readKind(file string) (Kind, error) {
 		return Kind{}, err
 	}
 	kind := Kind{
-		GroupVersionKind:  runtimeschema.GroupVersionKind{Group: crd.Spec.Group, Version: version.Name, Kind: crd.Spec.Names.Kind},
+		GroupVersionKind: runtimeschema.GroupVersionKind{
+			Group: crd.Spec.Group, Version: version.Name, Kind: crd.Spec.Names.Kind,
+		},
 		IsNamespaced:      crd.Spec.Scope == apiextensionsv1.NamespaceScoped,
 		HasStatus:         version.Subresources != nil && version.Subresources.Status != nil,
 		CountsGenerations: true,

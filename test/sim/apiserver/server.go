@@ -79,7 +79,9 @@ type Change struct {
 
 // New returns a Server without objects.
 func New(scheme *runtime.Scheme, kinds ...Kind) *Server {
-	s := &Server{scheme: scheme, mapper: meta.NewDefaultRESTMapper(nil), kinds: map[schema.GroupVersionKind]*kind{}, revision: 1}
+	s := &Server{
+		scheme: scheme, mapper: meta.NewDefaultRESTMapper(nil), kinds: map[schema.GroupVersionKind]*kind{}, revision: 1,
+	}
 	for _, k := range kinds {
 		scope := meta.RESTScope(meta.RESTScopeRoot)
 		if k.IsNamespaced {
@@ -290,7 +292,8 @@ func (s *Server) delete(k *kind, key client.ObjectKey, conditions *metav1.Precon
 		return apierrors.NewNotFound(k.resource, key.Name)
 	}
 	if c := conditions; c != nil {
-		if c.UID != nil && *c.UID != before.object.GetUID() || c.ResourceVersion != nil && *c.ResourceVersion != before.object.GetResourceVersion() {
+		if c.UID != nil && *c.UID != before.object.GetUID() ||
+			c.ResourceVersion != nil && *c.ResourceVersion != before.object.GetResourceVersion() {
 			return apierrors.NewConflict(k.resource, key.Name, errors.New("a precondition does not hold"))
 		}
 	}
@@ -324,7 +327,10 @@ func (k *kind) inOrder() []client.Object {
 }
 
 func conflict(k *kind, name string) error {
-	return apierrors.NewConflict(k.resource, name, errors.New("the object has been modified; please apply your changes to the latest version and try again"))
+	return apierrors.NewConflict(
+		k.resource, name,
+		errors.New("the object has been modified; please apply your changes to the latest version and try again"),
+	)
 }
 
 // replaced is the error of a write that names an object by another UID.

@@ -30,9 +30,12 @@ func ParseLog(line string) LogLine {
 	}
 	if json.Unmarshal([]byte(line), &parsed) == nil {
 		return LogLine{Level: parsed.Level, Message: parsed.Message, Error: parsed.Error,
-			Panic: parsed.Level == "panic" || strings.Contains(parsed.Message, "panic") || strings.Contains(parsed.Message, "Observed a panic")}
+			Panic: parsed.Level == "panic" || strings.Contains(parsed.Message, "panic") ||
+				strings.Contains(parsed.Message, "Observed a panic")}
 	}
-	for _, mark := range []string{"panic:", "fatal error:", "WARNING: DATA RACE", "goroutine 1 [", "unexpected fault address"} {
+	for _, mark := range []string{
+		"panic:", "fatal error:", "WARNING: DATA RACE", "goroutine 1 [", "unexpected fault address",
+	} {
 		if strings.HasPrefix(line, mark) {
 			return LogLine{Panic: true, Message: line}
 		}
@@ -62,7 +65,9 @@ func (e *Errors) Line(at time.Time, source, line string, calm bool) {
 	program, _, _ := strings.Cut(source, "/")
 	e.Counts[program+": "+parsed.Message]++
 	if calm && len(e.found) < 100 {
-		e.found = append(e.found, stamp(at)+": "+source+" logs an error though nothing is wrong: "+parsed.Message+": "+parsed.Error)
+		e.found = append(
+			e.found, stamp(at)+": "+source+" logs an error though nothing is wrong: "+parsed.Message+": "+parsed.Error,
+		)
 	}
 }
 

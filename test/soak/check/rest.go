@@ -131,7 +131,10 @@ func (r *rest) checkPresence() {
 }
 
 // waitReasons are the reasons for which a Service may be without an address.
-var waitReasons = []string{v1.ReasonExhausted, v1.ReasonAddressInUse, v1.ReasonAddressOutsidePool, v1.ReasonPortConflict, v1.ReasonSharingRefused, v1.ReasonGroupNotReady}
+var waitReasons = []string{
+	v1.ReasonExhausted, v1.ReasonAddressInUse, v1.ReasonAddressOutsidePool, v1.ReasonPortConflict, v1.ReasonSharingRefused,
+	v1.ReasonGroupNotReady,
+}
 
 func (r *rest) checkService(svc Service) {
 	if !svc.IsBalancer {
@@ -152,7 +155,8 @@ func (r *rest) checkService(svc Service) {
 		return
 	case svc.Allocated.Status == "True" && !complete:
 		r.report("Service %s says Allocated, wants %v and has %v", svc.Name, svc.Families, svc.Ingress)
-	case svc.Allocated.Status != "True" && (!slices.Contains(waitReasons, svc.Allocated.Reason) || svc.Allocated.Message == ""):
+	case svc.Allocated.Status != "True" &&
+		(!slices.Contains(waitReasons, svc.Allocated.Reason) || svc.Allocated.Message == ""):
 		r.report("Service %s waits for no good reason: %+v", svc.Name, svc.Allocated)
 	case svc.Allocated.Reason == v1.ReasonExhausted:
 		r.checkExhausted(svc)
@@ -234,7 +238,10 @@ func (r *rest) checkSharing() {
 		ports := map[uint16]string{}
 		for _, svc := range users {
 			if len(users) > 1 && (svc.ShareKey == "" || svc.ShareKey != users[0].ShareKey) && svc.Allocated.Status == "True" {
-				r.report("address %s is of %s, which shares with none by its key %q, and of %d others", a, svc.Name, svc.ShareKey, len(users)-1)
+				r.report(
+					"address %s is of %s, which shares with none by its key %q, and of %d others", a, svc.Name, svc.ShareKey,
+					len(users)-1,
+				)
 			}
 			if other := ports[svc.Port]; other != "" && svc.Allocated.Status == "True" {
 				r.report("address %s, port %d is of %s and of %s", a, svc.Port, other, svc.Name)
@@ -275,7 +282,10 @@ func (r *rest) wanted(node string) map[netip.Addr]v1.AnnouncedAddress {
 func (r *rest) checkAnnouncements() {
 	for _, ann := range r.Announcements {
 		if ann.Status.ObservedGeneration != ann.Generation {
-			r.report("Announcement %s: generation %d, and its agent has seen %d", ann.Name, ann.Generation, ann.Status.ObservedGeneration)
+			r.report(
+				"Announcement %s: generation %d, and its agent has seen %d", ann.Name, ann.Generation,
+				ann.Status.ObservedGeneration,
+			)
 		}
 		if ann.Status.Announced != ann.Status.Desired {
 			r.report("Announcement %s: %d of %d are announced", ann.Name, ann.Status.Announced, ann.Status.Desired)
@@ -313,7 +323,9 @@ func (r *rest) checkKernels() {
 			case !ok:
 				r.report("%s has %s on %s, left over", n.Name, h.Prefix, h.Link)
 			case e.Interface != "" && string(e.Interface) != h.Link || int(e.PrefixLength) != h.Prefix.Bits():
-				r.report("%s has %s on %s, and is to have %s/%d on %s", n.Name, h.Prefix, h.Link, e.Address, e.PrefixLength, e.Interface)
+				r.report(
+					"%s has %s on %s, and is to have %s/%d on %s", n.Name, h.Prefix, h.Link, e.Address, e.PrefixLength, e.Interface,
+				)
 			}
 			if have[h.Prefix.Addr()] {
 				r.report("%s has %s twice", n.Name, h.Prefix.Addr())
@@ -340,7 +352,8 @@ func (r *rest) checkPlaces() {
 			if len(r.users[a]) == 0 {
 				r.report("%s is to announce %s, which no Service has", n.Name, a)
 			}
-			if n.Refusing && e.Type == v1.AnnounceLocal && slices.ContainsFunc(r.Nodes, func(o Node) bool { return !o.Refusing && (o.HasEndpoint || !r.isPolicyLocal(a)) }) {
+			if n.Refusing && e.Type == v1.AnnounceLocal &&
+				slices.ContainsFunc(r.Nodes, func(o Node) bool { return !o.Refusing && (o.HasEndpoint || !r.isPolicyLocal(a)) }) {
 				r.report("%s is to announce %s, and is excluded or out of service", n.Name, a)
 			}
 		}
@@ -379,7 +392,10 @@ func (r *rest) checkCounts() {
 			}
 		}
 		if counts["IPv4"] != g.AllocatedIPv4 || counts["IPv6"] != g.AllocatedIPv6 {
-			r.report("ServiceGroup %s counts %d and %d addresses, and Services have %d and %d", g.Name, g.AllocatedIPv4, g.AllocatedIPv6, counts["IPv4"], counts["IPv6"])
+			r.report(
+				"ServiceGroup %s counts %d and %d addresses, and Services have %d and %d", g.Name, g.AllocatedIPv4, g.AllocatedIPv6,
+				counts["IPv4"], counts["IPv6"],
+			)
 		}
 	}
 }

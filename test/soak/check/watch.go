@@ -91,7 +91,10 @@ type missingKey struct {
 
 // NewWatch returns a Watch for nodes by MAC address.
 func NewWatch(nodes map[string]string) *Watch {
-	return &Watch{Nodes: nodes, addresses: map[netip.Addr]*watched{}, services: map[string]*allocation{}, missing: map[missingKey]time.Duration{}, Longest: map[string]time.Duration{}}
+	return &Watch{
+		Nodes: nodes, addresses: map[netip.Addr]*watched{}, services: map[string]*allocation{},
+		missing: map[missingKey]time.Duration{}, Longest: map[string]time.Duration{},
+	}
 }
 
 // Violations returns what was found so far.
@@ -143,7 +146,9 @@ func (w *Watch) Answered(at time.Time, a netip.Addr, macs []string, covers time.
 	w.countSilence(at, a, x, covers, weather)
 }
 
-func (w *Watch) countDouble(at time.Time, a netip.Addr, x *watched, holders []string, covers time.Duration, weather Weather) {
+func (w *Watch) countDouble(
+	at time.Time, a netip.Addr, x *watched, holders []string, covers time.Duration, weather Weather,
+) {
 	if at.Sub(x.lastDouble) > episodeEnd {
 		x.double, x.reportedDouble = map[string]time.Duration{}, false
 	}
@@ -164,12 +169,17 @@ func (w *Watch) countDouble(at time.Time, a netip.Addr, x *watched, holders []st
 	bound += weather.slack()
 	if x.double[class] > bound && !x.reportedDouble {
 		x.reportedDouble = true
-		w.report("%s: %s answered for %s for more than %s (%s; cut off %v, agents away %v)", stamp(at), strings.Join(holders, " and "), a, bound, class, weather.Cut, weather.Deaf)
+		w.report(
+			"%s: %s answered for %s for more than %s (%s; cut off %v, agents away %v)", stamp(at),
+			strings.Join(holders, " and "), a, bound, class, weather.Cut, weather.Deaf,
+		)
 	}
 }
 
 func (w *Watch) countSilence(at time.Time, a netip.Addr, x *watched, covers time.Duration, weather Weather) {
-	canMove := slices.ContainsFunc(weather.Able, func(n string) bool { return !slices.Contains(weather.Cut, n) && !slices.Contains(weather.Deaf, n) })
+	canMove := slices.ContainsFunc(
+		weather.Able, func(n string) bool { return !slices.Contains(weather.Cut, n) && !slices.Contains(weather.Deaf, n) },
+	)
 	switch {
 	case !x.settled:
 		return
@@ -190,7 +200,10 @@ func (w *Watch) countSilence(at time.Time, a netip.Addr, x *watched, covers time
 	}
 	if x.calmSilence > CalmSilence+weather.slack() || x.cutSilence > FailoverSilence+weather.slack() {
 		x.wasSilent = true
-		w.report("%s: nobody answers for %s, for %s while every node works and %s beside (cut off %v, agents away %v)", stamp(at), a, x.calmSilence, x.cutSilence, weather.Cut, weather.Deaf)
+		w.report(
+			"%s: nobody answers for %s, for %s while every node works and %s beside (cut off %v, agents away %v)", stamp(at), a,
+			x.calmSilence, x.cutSilence, weather.Cut, weather.Deaf,
+		)
 	}
 }
 

@@ -66,7 +66,10 @@ func (w *World) createService() (Action, bool) {
 		return Action{}, false
 	}
 	w.created++
-	s := Service{Name: fmt.Sprintf("s%d", w.created), Type: "LoadBalancer", Group: GroupNames[w.random.IntN(len(GroupNames))], Port: 80}
+	s := Service{
+		Name: fmt.Sprintf("s%d", w.created), Type: "LoadBalancer", Group: GroupNames[w.random.IntN(len(GroupNames))],
+		Port: 80,
+	}
 	w.setFamilies(&s)
 	w.setPolicy(&s)
 	w.setSharing(&s)

@@ -209,8 +209,9 @@ type World struct {
 // New returns the world at the beginning of a soak with a seed.
 func New(seed uint64) *World {
 	w := &World{
-		Groups: map[string]Group{}, Second: map[string]bool{}, Excluded: map[string]bool{}, Cordoned: map[string]bool{}, OutOfService: map[string]bool{},
-		random: rand.New(rand.NewPCG(seed, 0x50a4)),
+		Groups: map[string]Group{}, Second: map[string]bool{}, Excluded: map[string]bool{}, Cordoned: map[string]bool{},
+		OutOfService: map[string]bool{},
+		random:       rand.New(rand.NewPCG(seed, 0x50a4)),
 	}
 	for name, a := range areas {
 		w.Groups[name] = Group{Name: name, Remote: a.remote, First: a.first, Size: a.size / 2}

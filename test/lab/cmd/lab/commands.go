@@ -36,8 +36,12 @@ func newCommandOf(f *flags) *cobra.Command {
 		},
 	}
 	root.PersistentFlags().StringVar(&f.stateDir, "state-dir", lab.DefaultStateDir, "folder of the running lab")
-	root.PersistentFlags().StringVar(&f.cacheDir, "cache-dir", "", "folder of built binaries and images (default: purelb-lab in the user's cache folder)")
-	root.PersistentFlags().StringVar(&f.source, "source", "", "folder of the lab's Go module (default: found from the current folder upwards)")
+	root.PersistentFlags().StringVar(
+		&f.cacheDir, "cache-dir", "", "folder of built binaries and images (default: purelb-lab in the user's cache folder)",
+	)
+	root.PersistentFlags().StringVar(
+		&f.source, "source", "", "folder of the lab's Go module (default: found from the current folder upwards)",
+	)
 	root.AddCommand(
 		f.up(), f.down(), f.status(), f.kubeconfig(), f.assets(), f.programs(), f.loadImage(),
 		f.exec(), f.nodeExec(), f.kubectl(), f.vm(), f.debianRoot(),
@@ -73,8 +77,13 @@ func (f *flags) up() *cobra.Command {
 	c.Flags().StringArrayVar(&images, "image", nil, "tar file of an image to load into all nodes (may be repeated)")
 	c.Flags().IntVar(&port, "api-port", lab.DefaultAPIPort, "port of the API server on 127.0.0.1")
 	kubernetesFlag(c, &kubernetes)
-	c.Flags().StringVar(&proxy, "proxy-mode", string(lab.ProxyNFTables), fmt.Sprintf("mode of kube-proxy: one of %v", lab.ProxyModes()))
-	c.Flags().DurationVar(&grace, "node-grace-period", lab.DefaultNodeGracePeriod, "how long a kubelet may be silent before its node is NotReady (default of Kubernetes: 50s)")
+	c.Flags().StringVar(
+		&proxy, "proxy-mode", string(lab.ProxyNFTables), fmt.Sprintf("mode of kube-proxy: one of %v", lab.ProxyModes()),
+	)
+	c.Flags().DurationVar(
+		&grace, "node-grace-period", lab.DefaultNodeGracePeriod,
+		"how long a kubelet may be silent before its node is NotReady (default of Kubernetes: 50s)",
+	)
 	return c
 }
 

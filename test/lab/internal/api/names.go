@@ -54,7 +54,10 @@ func (c *Client) FindName(ctx context.Context, key dns.Key) (dns.Found, error) {
 	}
 	var slices endpointSlices
 	selector := url.Values{"labelSelector": {"kubernetes.io/service-name=" + key.Service}}
-	if err := c.do(ctx, http.MethodGet, "/apis/discovery.k8s.io/v1/namespaces/"+namespace+"/endpointslices?"+selector.Encode(), "", nil, &slices); err != nil {
+	if err := c.do(
+		ctx, http.MethodGet, "/apis/discovery.k8s.io/v1/namespaces/"+namespace+"/endpointslices?"+selector.Encode(), "", nil,
+		&slices,
+	); err != nil {
 		return dns.Found{}, err
 	}
 	addresses, err := slices.ready(key.Host)

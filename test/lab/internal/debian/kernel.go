@@ -87,7 +87,8 @@ func download(ctx context.Context, dir, name string) error {
 	if err != nil || len(files) != 1 {
 		return fmt.Errorf("download %s: %d files came, want one", name, len(files))
 	}
-	if out, err := exec.CommandContext(ctx, "dpkg-deb", "-x", files[0], filepath.Join(dir, "unpacked")).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "dpkg-deb", "-x", files[0], filepath.Join(dir, "unpacked")).
+		CombinedOutput(); err != nil {
 		return fmt.Errorf("unpack %s: %w: %s", name, err, out)
 	}
 	return nil
@@ -109,5 +110,7 @@ func kernelIn(dir string) (KernelFiles, error) {
 		return KernelFiles{}, fmt.Errorf("%d kernels in %s, want one", len(images), dir)
 	}
 	version := strings.TrimPrefix(filepath.Base(images[0]), "vmlinuz-")
-	return KernelFiles{Name: "linux-image-" + version, Image: images[0], Modules: filepath.Join(dir, "lib", "modules", version)}, nil
+	return KernelFiles{
+		Name: "linux-image-" + version, Image: images[0], Modules: filepath.Join(dir, "lib", "modules", version),
+	}, nil
 }

@@ -64,7 +64,8 @@ func Root(ctx context.Context, cacheDir string, say func(string)) (string, error
 // nothing is installed.
 func downloadAll(ctx context.Context, dir string, packages []string) error {
 	nothing := filepath.Join(dir, "nothing-installed")
-	if err := errors.Join(os.WriteFile(nothing, nil, 0o644), os.MkdirAll(filepath.Join(dir, "partial"), 0o755)); err != nil {
+	if err := errors.Join(os.WriteFile(nothing, nil, 0o644),
+		os.MkdirAll(filepath.Join(dir, "partial"), 0o755)); err != nil {
 		return fmt.Errorf("make a folder for packages: %w", err)
 	}
 	return aptGet(ctx, slices.Concat([]string{
@@ -77,7 +78,9 @@ func downloadAll(ctx context.Context, dir string, packages []string) error {
 func unpackAll(ctx context.Context, dir string) error {
 	root := filepath.Join(dir, "root")
 	for _, name := range []string{"bin", "lib", "lib64", "sbin"} { // as usrmerge(1) does
-		err := errors.Join(os.MkdirAll(filepath.Join(root, "usr", name), 0o755), os.Symlink("usr/"+name, filepath.Join(root, name)))
+		err := errors.Join(
+			os.MkdirAll(filepath.Join(root, "usr", name), 0o755), os.Symlink("usr/"+name, filepath.Join(root, name)),
+		)
 		if err != nil {
 			return fmt.Errorf("make the folders of a Debian system: %w", err)
 		}
@@ -87,7 +90,9 @@ func unpackAll(ctx context.Context, dir string) error {
 		return errors.New("unpack packages: apt has downloaded none")
 	}
 	for _, file := range files {
-		command := exec.CommandContext(ctx, "sh", "-c", `dpkg-deb --fsys-tarfile "$1" | tar -x --keep-directory-symlink -C "$2"`, "sh", file, root)
+		command := exec.CommandContext(
+			ctx, "sh", "-c", `dpkg-deb --fsys-tarfile "$1" | tar -x --keep-directory-symlink -C "$2"`, "sh", file, root,
+		)
 		if out, err := command.CombinedOutput(); err != nil {
 			return fmt.Errorf("unpack %s: %w: %s", filepath.Base(file), err, out)
 		}

@@ -52,7 +52,9 @@ func Answer(ctx context.Context, query []byte, limit int, lookup Lookup) []byte 
 	if err != nil || header.Response {
 		return nil
 	}
-	reply := dnsmessage.Header{ID: header.ID, Response: true, OpCode: header.OpCode, RecursionDesired: header.RecursionDesired}
+	reply := dnsmessage.Header{
+		ID: header.ID, Response: true, OpCode: header.OpCode, RecursionDesired: header.RecursionDesired,
+	}
 	questions, err := parser.AllQuestions()
 	if err != nil || len(questions) != 1 {
 		reply.RCode = dnsmessage.RCodeFormatError

@@ -50,7 +50,9 @@ func Serve(parent context.Context, addresses []netip.AddrPort, lookup Lookup) er
 	return context.Cause(ctx)
 }
 
-func serveUDP(ctx context.Context, group *sync.WaitGroup, socket *net.UDPConn, slots chan struct{}, lookup Lookup) error {
+func serveUDP(
+	ctx context.Context, group *sync.WaitGroup, socket *net.UDPConn, slots chan struct{}, lookup Lookup,
+) error {
 	buffer := make([]byte, maxSize)
 	for {
 		n, from, err := socket.ReadFromUDPAddrPort(buffer)
@@ -72,7 +74,9 @@ func serveUDP(ctx context.Context, group *sync.WaitGroup, socket *net.UDPConn, s
 	}
 }
 
-func serveTCP(ctx context.Context, group *sync.WaitGroup, listener *net.TCPListener, slots chan struct{}, lookup Lookup) error {
+func serveTCP(
+	ctx context.Context, group *sync.WaitGroup, listener *net.TCPListener, slots chan struct{}, lookup Lookup,
+) error {
 	for {
 		select {
 		case slots <- struct{}{}:
@@ -112,7 +116,8 @@ func serveConnection(ctx context.Context, connection net.Conn, lookup Lookup) er
 		if answer == nil {
 			return nil
 		}
-		if _, err := connection.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...)); err != nil {
+		if _, err := connection.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))),
+			answer...)); err != nil {
 			return err
 		}
 	}

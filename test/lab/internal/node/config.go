@@ -136,11 +136,13 @@ func Prepare(c Config, authority *pki.Authority) (string, error) {
 	}
 	file := filepath.Join(c.Dir, "node.json")
 	for path, text := range map[string][]byte{
-		file:                                                self,
-		filepath.Join(c.files(), caFile):                    authority.CertificatePEM,
-		filepath.Join(c.files(), kubeletFile):               kubelet,
-		filepath.Join(c.files(), containerdFile):            []byte(containerdConfig(c)),
-		filepath.Join(c.files(), resolvFile):                []byte("# The nodes have no name server. Their pods have the cluster's.\n"),
+		file:                                     self,
+		filepath.Join(c.files(), caFile):         authority.CertificatePEM,
+		filepath.Join(c.files(), kubeletFile):    kubelet,
+		filepath.Join(c.files(), containerdFile): []byte(containerdConfig(c)),
+		filepath.Join(c.files(), resolvFile): []byte(
+			"# The nodes have no name server. Their pods have the cluster's.\n",
+		),
 		filepath.Join(c.files(), kubeBinary):                nil, // the binary is mounted here
 		filepath.Join(c.files(), cniDir, "10-lab.conflist"): cni,
 	} {

@@ -67,7 +67,9 @@ func (a *Authority) Server(commonName string, names []string, addresses []netip.
 	return a.issue(pkix.Name{CommonName: commonName}, x509.ExtKeyUsageServerAuth, names, addresses)
 }
 
-func (a *Authority) issue(subject pkix.Name, usage x509.ExtKeyUsage, names []string, addresses []netip.Addr) (Pair, error) {
+func (a *Authority) issue(
+	subject pkix.Name, usage x509.ExtKeyUsage, names []string, addresses []netip.Addr,
+) (Pair, error) {
 	template, err := newTemplate(subject)
 	if err != nil {
 		return Pair{}, err

@@ -147,7 +147,10 @@ func split(binary string) (path, pattern string) {
 func initrd(ctx context.Context, dir string, kernel debian.KernelFiles, binaries []string) (string, error) {
 	root := filepath.Join(dir, "root")
 	var script strings.Builder
-	script.WriteString("#!/bin/sh\n/bin/busybox --install -s /bin\nmount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev; mount -t tmpfs tmp /tmp\n")
+	script.WriteString(
+		"#!/bin/sh\n/bin/busybox --install -s /bin\nmount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs " +
+			"dev /dev; mount -t tmpfs tmp /tmp\n",
+	)
 	copies := map[string]string{"/bin/busybox": "/bin/busybox"}
 	if path, err := exec.LookPath("busybox"); err == nil {
 		copies["/bin/busybox"] = path
@@ -174,12 +177,16 @@ func initrd(ctx context.Context, dir string, kernel debian.KernelFiles, binaries
 			}
 		}
 	}
-	script.WriteString("export PATH=/sbin:/bin PURELB_TEST_VIRTUAL=dummy\n/sbin/ip link set lo up\ncd /tmp\necho\n") // what the machine has printed so far ends without one
+	// what the machine has printed so far ends without one
+	script.WriteString("export PATH=/sbin:/bin PURELB_TEST_VIRTUAL=dummy\n/sbin/ip link set lo up\ncd /tmp\necho\n")
 	for _, binary := range binaries {
 		path, pattern := split(binary)
 		name := filepath.Base(path)
 		copies["/tests/"+name] = path
-		fmt.Fprintf(&script, "echo %s%s\n/tests/%s -test.v -test.run '%s' 2>&1\necho %s%s $?\n", beginLine, name, name, pattern, endLine, name)
+		fmt.Fprintf(
+			&script, "echo %s%s\n/tests/%s -test.v -test.run '%s' 2>&1\necho %s%s $?\n", beginLine, name, name, pattern, endLine,
+			name,
+		)
 	}
 	script.WriteString("poweroff -f\n")
 	for to, from := range copies {
