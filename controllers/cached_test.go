@@ -182,8 +182,8 @@ func TestSlimServiceKeepsWhatIsRead(t *testing.T) {
 		t.Errorf("a long list: %+v, not %+v", got, want)
 	}
 	full.Spec.LoadBalancerClass = ptr.To("example.com/other")
-	if got := allocation.AddressesInUseBy(slimmed(t, SlimService, full)); !reflect.DeepEqual(
-		got, allocation.AddressesInUseBy(full),
+	if got := allocation.AddressesAllocatedOrShown(slimmed(t, SlimService, full)); !reflect.DeepEqual(
+		got, allocation.AddressesAllocatedOrShown(full),
 	) || len(got) != 1 {
 		t.Errorf("of another class: %v is in use", got)
 	}

@@ -39,9 +39,9 @@ func untilRoutesWithdrawn(routing *v1.NodeRouting, now time.Time) time.Duration 
 	return max(routing.Spec.DrainSince.Add(drainDeadline).Sub(now), 0)
 }
 
-// untilRoutesWithdrawn is in how long the first drain that is under way reaches its deadline; 0
+// untilNextDrainDeadline is in how long the first drain that is under way reaches its deadline; 0
 // if none is.
-func (c *cluster) untilRoutesWithdrawn(now time.Time) time.Duration {
+func (c *cluster) untilNextDrainDeadline(now time.Time) time.Duration {
 	wait := time.Duration(0)
 	for _, routing := range c.routings {
 		if routing.Spec.DrainSince != nil {
@@ -51,8 +51,8 @@ func (c *cluster) untilRoutesWithdrawn(now time.Time) time.Duration {
 	return wait
 }
 
-// drainChanged lets through what of NodeRoutings placement depends on.
-var drainChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+// routingDrainChanged lets through what of NodeRoutings placement depends on.
+var routingDrainChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok1 := e.ObjectOld.(*v1.NodeRouting)
 	after, ok2 := e.ObjectNew.(*v1.NodeRouting)
 	return !ok1 || !ok2 || before.Generation != after.Generation || before.Status.Drained != after.Status.Drained

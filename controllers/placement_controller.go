@@ -70,7 +70,8 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 	r.reportMoves(ctx, &inputs, &result, stored)
 
 	wait := smallest(
-		result.NextDeadline, cluster.untilRoutesWithdrawn(now), r.state.refusals.UntilRetry(now), r.untilWriteRetry(ctx, err),
+		result.NextDeadline, cluster.untilNextDrainDeadline(now), r.state.refusals.UntilRetry(now),
+		r.untilWriteRetry(ctx, err),
 	)
 	if len(result.Unplaced) > 0 {
 		wait = smallest(wait, unplacedInterval)

@@ -100,12 +100,12 @@ func (r *PlacementReconciler) writeCommon(
 			err = r.Client.Update(ctx, c, client.FieldOwner(ownerPlacement))
 		}
 		if err != nil {
-			return isRefused(err), markObjectRefused(fmt.Errorf("write CommonAnnouncement %s: %w", name, err))
+			return isRefused(err), markRefusedWhole(fmt.Errorf("write CommonAnnouncement %s: %w", name, err))
 		}
 		stored = c
 		r.state.highestRevision[lbNodeAgent] = c.Spec.Revision
 		r.noteWrite(sharedKey(name), c)
 		return false, nil
 	})
-	return r.noteRefused(ctx, sharedKey(lbNodeAgent), wanted, refused, err)
+	return r.noteRefusals(ctx, sharedKey(lbNodeAgent), wanted, refused, err)
 }

@@ -33,13 +33,13 @@ func (r *PlacementReconciler) writeAnnouncements(
 	ctx context.Context, cluster *cluster, inputs *placement.Inputs, result *placement.Result,
 ) (storedEntries, error) {
 	plans := r.planNodes(cluster, result)
-	blocked, firstErr := r.writeContested(ctx, plans, placement.ContestedClaims(inputs, result))
+	notWritten, firstErr := r.writeContested(ctx, plans, placement.ContestedClaims(inputs, result))
 	secondErr := forEachParallel(r.ParallelWrites, len(plans), func(i int) error {
 		n := plans[i]
 		err := n.forEach(func(name string, spec v1.AnnouncementSpec, stored *v1.Announcement) error {
-			if len(blocked) > 0 {
+			if len(notWritten) > 0 {
 				spec.Addresses = partialwrite.WithStored(spec.Addresses, entriesOf(stored), func(e *v1.AnnouncedAddress) bool {
-					return blocked[addressOf(e)] && !hasEntry(stored, e)
+					return notWritten[addressOf(e)] && !hasEntry(stored, e)
 				})
 			}
 			return r.writeAnnouncement(ctx, &n, name, spec, stored)
@@ -78,9 +78,9 @@ func (r *PlacementReconciler) writeAnnouncements(
 // the claims themselves. It returns the addresses for which that failed.
 func (r *PlacementReconciler) writeContested(
 	ctx context.Context, plans []nodePlan, claims map[netip.Addr]bool,
-) (blocked map[netip.Addr]bool, err error) {
+) (notWritten map[netip.Addr]bool, err error) {
 	var mu sync.Mutex
-	blocked = map[netip.Addr]bool{}
+	notWritten = map[netip.Addr]bool{}
 	err = forEachParallel(r.ParallelWrites, len(plans), func(i int) error {
 		n := plans[i]
 		return n.forEach(func(name string, spec v1.AnnouncementSpec, stored *v1.Announcement) error {
@@ -99,13 +99,13 @@ func (r *PlacementReconciler) writeContested(
 				if err != nil || !slices.EqualFunc(
 					entriesWith(written.Spec.Addresses, a), entriesWith(spec.Addresses, a), isSameEntry,
 				) {
-					blocked[a] = true
+					notWritten[a] = true
 				}
 			}
 			return err
 		})
 	})
-	return blocked, err
+	return notWritten, err
 }
 
 // entriesWith returns the entries of an address.
@@ -125,17 +125,17 @@ func (r *PlacementReconciler) writeAnnouncement(
 		spec.Addresses = part
 		written, err := r.putAnnouncement(ctx, n, name, spec, stored)
 		if err != nil {
-			return isRefused(err), markObjectRefused(err)
+			return isRefused(err), markRefusedWhole(err)
 		}
 		stored, n.stored[name] = written, written
 		return false, nil
 	})
-	return r.noteRefused(ctx, n.node, wanted, refused, err)
+	return r.noteRefusals(ctx, n.node, wanted, refused, err)
 }
 
-// noteRefused notes which entries of an owner were refused. It returns errors that are
+// noteRefusals notes which entries of an owner were refused. It returns errors that are
 // not about entries.
-func (r *PlacementReconciler) noteRefused(
+func (r *PlacementReconciler) noteRefusals(
 	ctx context.Context, owner string, wanted, refused []v1.AnnouncedAddress, err error,
 ) error {
 	r.state.refusals.NoteWrite(owner, wanted, refused, err, r.Now())
@@ -160,9 +160,9 @@ func isRefused(err error) bool {
 		err != nil && strings.Contains(err.Error(), "request is too large")
 }
 
-// markObjectRefused marks an error by which an object is refused whatever its entries are. As a
+// markRefusedWhole marks an error by which an object is refused whatever its entries are. As a
 // rule that is so where the API server forbids a write.
-func markObjectRefused(err error) error {
+func markRefusedWhole(err error) error {
 	if apierrors.IsForbidden(err) {
 		return fmt.Errorf("%w: %w", partialwrite.ErrObjectRefused, err)
 	}
@@ -258,7 +258,7 @@ func (r *PlacementReconciler) ensureLease(ctx context.Context, n *corev1.Node) e
 		Name:            v1.LeasePrefix + n.Name,
 		Namespace:       r.Namespace,
 		Labels:          nodeLabels(n.Name),
-		OwnerReferences: []metav1.OwnerReference{nodeOwnerReference(n)},
+		OwnerReferences: []metav1.OwnerReference{leaseOwner(n)},
 	}}
 	err := r.Client.Get(ctx, client.ObjectKeyFromObject(lease), &coordinationv1.Lease{})
 	if apierrors.IsNotFound(err) {
@@ -280,7 +280,7 @@ func (r *PlacementReconciler) deleteLease(ctx context.Context, node string) erro
 	return nil
 }
 
-// nodeOwnerReference makes a Node the owner of an object, so that the object goes with it.
-func nodeOwnerReference(n *corev1.Node) metav1.OwnerReference {
+// leaseOwner makes a Node the owner of an object, so that the object goes with it.
+func leaseOwner(n *corev1.Node) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID}
 }

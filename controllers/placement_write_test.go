@@ -587,7 +587,7 @@ func TestOwnedAnnouncement(t *testing.T) {
 	n := benchNode("n1")
 	a := &v1.Announcement{ObjectMeta: metav1.ObjectMeta{
 		Namespace: benchNamespace, Name: "n1", Labels: map[string]string{"a": "b"},
-		OwnerReferences: []metav1.OwnerReference{nodeOwnerReference(n)},
+		OwnerReferences: []metav1.OwnerReference{leaseOwner(n)},
 	},
 		Spec: v1.AnnouncementSpec{
 			NodeName: "n1", LBNodeAgent: "default", HeartbeatSeconds: 10, IncludeCommonAnnouncements: true,

@@ -70,13 +70,13 @@ func (r *ServiceReconciler) indexServices() handler.EventHandler {
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) {
 			if svc, ok := e.Object.(*corev1.Service); ok {
 				r.index.observe(svc)
-				r.enqueueServicesWith(q, svc, allocation.AddressesInUseBy(svc))
+				r.enqueueServicesWith(q, svc, allocation.AddressesAllocatedOrShown(svc))
 			}
 		},
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
 			if svc, ok := e.Object.(*corev1.Service); ok {
 				r.index.remove(client.ObjectKeyFromObject(svc), svc.UID)
-				if addrs := allocation.AddressesInUseBy(svc); len(addrs) > 0 {
+				if addrs := allocation.AddressesAllocatedOrShown(svc); len(addrs) > 0 {
 					r.IPAM.releaseAll(allocation.RecordOf(svc), addrs)
 					r.enqueueServicesWaitingFor(q, svc)
 					r.enqueueServicesWith(q, svc, addrs)
@@ -101,7 +101,7 @@ func (r *ServiceReconciler) indexChange(q queue, before, after *corev1.Service) 
 		r.index.forgetVersion(client.ObjectKeyFromObject(after))
 	}
 	r.index.observe(after)
-	oldAddrs, newAddrs := allocation.AddressesInUseBy(before), allocation.AddressesInUseBy(after)
+	oldAddrs, newAddrs := allocation.AddressesAllocatedOrShown(before), allocation.AddressesAllocatedOrShown(after)
 	isSameSharing := sharesAlike(before, after)
 	if slices.Equal(oldAddrs, newAddrs) && isSameSharing {
 		return
@@ -130,7 +130,7 @@ func sharesAlike(before, after *corev1.Service) bool {
 // released.
 func (r *ServiceReconciler) enqueueServicesWaitingFor(q queue, svc *corev1.Service) {
 	var families []allocation.Family
-	for _, a := range allocation.AddressesInUseBy(svc) {
+	for _, a := range allocation.AddressesAllocatedOrShown(svc) {
 		families = append(families, allocation.FamilyOf(a))
 	}
 	enqueueOthers(q, svc, r.index.servicesWaitingFor(cmp.Or(allocation.RecordOf(svc).Group, anyGroup), families...))

@@ -141,7 +141,7 @@ func (g *defender) beginChallenges() {
 		return
 	}
 	for _, r := range g.defence.BeginChallenges(time.Now()) {
-		g.react(g.ctx, r)
+		g.carryOut(g.ctx, r)
 	}
 }
 
@@ -255,11 +255,11 @@ func (g *defender) hear(ctx context.Context, iface string, m neigh.Message) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.react(ctx, g.defence.Hear(iface, frame, isFresh, isGateway, now))
+	g.carryOut(ctx, g.defence.Hear(iface, frame, isFresh, isGateway, now))
 }
 
-// react does what a Reaction says. The caller holds the lock.
-func (g *defender) react(ctx context.Context, r plan.Reaction) {
+// carryOut does what a Reaction says. The caller holds the lock.
+func (g *defender) carryOut(ctx context.Context, r plan.Reaction) {
 	addr, iface := r.Held.Prefix.Addr(), r.Held.Interface
 	if r.Contested != "" {
 		g.metrics.conflicts.Inc()
@@ -321,8 +321,8 @@ func (g *defender) continueCheck(ctx context.Context, c *plan.Check, iface strin
 		g.mu.Unlock()
 		return
 	}
-	step := g.defence.ContinueCheck(c, time.Now())
-	g.react(ctx, step.Reaction)
+	step := g.defence.AskOn(c, time.Now())
+	g.carryOut(ctx, step.Reaction)
 	question := g.question(iface, c.Addr, nil)
 	g.mu.Unlock()
 	if step.Next > 0 {

@@ -27,7 +27,7 @@ func (w *bgpPeers) ValidateCreate(ctx context.Context, p *v1.BGPPeer) (admission
 	if err := routing.OutOfScope(p, w.Namespace); err != nil {
 		return nil, invalidError("BGPPeer", p.Name, append(routing.Validate(p), err))
 	}
-	return w.validate(ctx, p)
+	return w.admit(ctx, p)
 }
 
 // ValidateUpdate checks a change of a BGPPeer. A change that leaves the specification as it is
@@ -39,7 +39,7 @@ func (w *bgpPeers) ValidateUpdate(ctx context.Context, before, after *v1.BGPPeer
 	if err := routing.OutOfScope(after, w.Namespace); err != nil {
 		return admission.Warnings{err.Error()}, nil // the object has no effect, whatever it says
 	}
-	return w.validate(ctx, after)
+	return w.admit(ctx, after)
 }
 
 // ValidateDelete has nothing to say: the API server does not ask about deletions.
@@ -47,7 +47,8 @@ func (w *bgpPeers) ValidateDelete(context.Context, *v1.BGPPeer) (admission.Warni
 	return nil, nil
 }
 
-func (w *bgpPeers) validate(ctx context.Context, p *v1.BGPPeer) (admission.Warnings, error) {
+// admit refuses a BGPPeer by its own specification, and warns of what others and nodes make of it.
+func (w *bgpPeers) admit(ctx context.Context, p *v1.BGPPeer) (admission.Warnings, error) {
 	if errs := routing.Validate(p); len(errs) > 0 {
 		return nil, invalidError("BGPPeer", p.Name, errs)
 	}

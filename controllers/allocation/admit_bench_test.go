@@ -24,7 +24,7 @@ func large(t testing.TB) (*allocation.Admission, *v1.ServiceGroup) {
 		return b.String()
 	}
 	s := &allocation.Admission{Namespace: namespace}
-	s.Reserved, s.InUse = map[netip.Addr]string{}, allocation.NewInUse()
+	s.NodeAddresses, s.InUse = map[netip.Addr]string{}, allocation.NewInUse()
 	for i := range 100 {
 		spec := "remote: {v6pools: [" +
 			ranges(fmt.Sprintf("{pool: 'fd00:%d:%%[1]d::/64', subnet: 'fd00:%d:%%[1]d::/64'}, ", i, i)) + "]}"
@@ -38,7 +38,7 @@ func large(t testing.TB) (*allocation.Admission, *v1.ServiceGroup) {
 		s.InUse.Put(allocatedService(
 			fmt.Sprintf("service%d", i), netip.AddrFrom4([4]byte{10, 0, byte(i / 200), byte(i%200 + 1)}),
 		))
-		s.Reserved[netip.AddrFrom4([4]byte{172, 16, byte(i / 256), byte(i % 256)})] = "an address of a node"
+		s.NodeAddresses[netip.AddrFrom4([4]byte{172, 16, byte(i / 256), byte(i % 256)})] = "an address of a node"
 	}
 	return s, mine
 }

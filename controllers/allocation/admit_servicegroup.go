@@ -126,7 +126,7 @@ func (a *Admission) groupsExcept(name string) []v1.ServiceGroup {
 // would become of Services, as nothing will.
 func (a *Admission) warningsOf(v *Verdict, errs field.ErrorList) []string {
 	if len(errs) > 0 {
-		return append(slices.Clone(v.Warnings), ReservedWarnings(&v.Group, a.Reserved)...)
+		return append(slices.Clone(v.Warnings), NodeAddressWarnings(&v.Group, a.NodeAddresses)...)
 	}
 	return append(slices.Clone(v.Warnings), a.WarningsOf(&v.Group)...)
 }
@@ -135,7 +135,7 @@ func (a *Admission) warningsOf(v *Verdict, errs field.ErrorList) []string {
 // addresses no Service gets and, if InUse is known, which reservations have no effect and
 // which Services have addresses of it that they could not get any more.
 func (in *Inputs) WarningsOf(group *Group) []string {
-	warnings := ReservedWarnings(group, in.Reserved)
+	warnings := NodeAddressWarnings(group, in.NodeAddresses)
 	if in.InUse == nil {
 		return warnings
 	}

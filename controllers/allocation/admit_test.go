@@ -258,7 +258,7 @@ func TestOverlapsAreFound(t *testing.T) {
 // server has no group.
 func TestReservedIsAdvised(t *testing.T) {
 	s := admissionOf("", groupMadeAt(t, "default", 1, "local: {pool: 10.0.0.0/24, subnet: 10.0.0.0/24}"))
-	s.Reserved = map[netip.Addr]string{netip.MustParseAddr("10.0.0.7"): "a gateway of node n"}
+	s.NodeAddresses = map[netip.Addr]string{netip.MustParseAddr("10.0.0.7"): "a gateway of node n"}
 	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1.AnnotationAddresses: "10.0.0.7"}},
 	}

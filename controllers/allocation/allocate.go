@@ -16,10 +16,10 @@ import (
 type Inputs struct {
 	Catalog Catalog
 	InUse   *InUse
-	// Reserved are the addresses that no Service gets, each with what it is, and Excess
+	// NodeAddresses are the addresses that no Service gets, each with what it is, and Excess
 	// what nodes report beyond them.
-	Reserved map[netip.Addr]string
-	Excess   []Excess
+	NodeAddresses map[netip.Addr]string
+	Excess        []Excess
 	// Namespaces are the labels of each namespace. They are needed only if
 	// Catalog.SelectsNamespaces.
 	Namespaces map[string]map[string]string
@@ -265,16 +265,16 @@ func (s *shortage) add(family Family, no *refusal) {
 	}
 }
 
-// isCertain reports whether there is no address for one of the families, whatever an
+// isFinal reports whether there is no address for one of the families, whatever an
 // external system decides.
-func (s *shortage) isCertain() bool { return s.refused != nil || len(s.exhausted) > 0 }
+func (s *shortage) isFinal() bool { return s.refused != nil || len(s.exhausted) > 0 }
 
 // refuseFor returns what becomes of the Service if it gets nothing for now because of a
 // shortage.
 func (d *decision) refuseFor(missing *shortage, hasSome bool) (result Result, isRefused bool) {
 	isRefused = len(missing.families) > 0 && (!hasSome || d.Policy != corev1.IPFamilyPolicyPreferDualStack)
 	switch {
-	case missing.isCertain() && d.Policy != corev1.IPFamilyPolicyPreferDualStack:
+	case missing.isFinal() && d.Policy != corev1.IPFamilyPolicyPreferDualStack:
 		// What was offered for the other family is released, and requested no more as long as
 		// this one has none: it would be allocated and released at each look.
 	case d.isPending:

@@ -211,10 +211,10 @@ func (d *decision) pendingAddress(group *Group, s slot) (netip.Addr, bool) {
 		return netip.Addr{}, false
 	}
 	for _, a := range self.Addresses {
-		_, isReserved := d.Reserved[a]
+		_, isOfNode := d.NodeAddresses[a]
 		r, _ := group.RangeContaining(a)
-		isFree := !isReserved && !group.Reservations.areKeptFrom(d.String(), a) && len(d.otherServicesWith(a)) == 0
-		if s.contains(a) && isFree && r.canAllocate(a) {
+		isFree := !isOfNode && !group.Reservations.areKeptFrom(d.String(), a) && len(d.otherServicesWith(a)) == 0
+		if s.contains(a) && isFree && r.subnetAllows(a) {
 			return a, true
 		}
 	}
@@ -231,8 +231,8 @@ func (d *decision) firstFree(group *Group, ranges []Range) (netip.Addr, bool) {
 	for _, r := range ranges {
 		a, ok := d.InUse.addresses.firstMissing(r.Addrs.From())
 		for ok && r.Addrs.Contains(a) {
-			_, isReserved := d.Reserved[a]
-			if !isReserved && !group.Reservations.areKeptFrom(d.String(), a) && r.canAllocate(a) {
+			_, isOfNode := d.NodeAddresses[a]
+			if !isOfNode && !group.Reservations.areKeptFrom(d.String(), a) && r.subnetAllows(a) {
 				return a, true
 			}
 			if a = a.Next(); !a.IsValid() {

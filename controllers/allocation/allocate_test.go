@@ -206,10 +206,10 @@ func TestAllocate(t *testing.T) {
 				InUse: allocation.NewInUse(&req.Service, &allocation.Service{
 					Namespace: "other", Name: "service", Allocated: allocation.Record{Addresses: addresses(row.others)},
 					Addresses: addresses(row.others)}),
-				Reserved: map[netip.Addr]string{},
+				NodeAddresses: map[netip.Addr]string{},
 			}
 			for _, a := range addresses(row.reserved) {
-				inputs.Reserved[a] = "a node"
+				inputs.NodeAddresses[a] = "a node"
 			}
 
 			want := allocation.Result{

@@ -198,10 +198,10 @@ func (d *decision) refuseUnallocatable(a netip.Addr, r Range) *refusal {
 		slices.ContainsFunc(d.otherServicesWith(a), func(s *Service) bool { return s.hasAllocated(a) }) {
 		return nil
 	}
-	if what, isReserved := d.Reserved[a]; isReserved {
+	if what, isReserved := d.NodeAddresses[a]; isReserved {
 		return refuse(v1.ReasonAddressInUse, "%s: %s is %s: it is never allocated", d.RequestedAddressesIn, a, what)
 	}
-	if !r.canAllocate(a) {
+	if !r.subnetAllows(a) {
 		return refuse(v1.ReasonAddressOutsidePool, "%s: %s", d.RequestedAddressesIn, r.whyNotAllocatable(a))
 	}
 	return nil

@@ -49,11 +49,11 @@ func (r Range) String() string { return r.Addrs.String() }
 // Family returns the family of all addresses of the range.
 func (r Range) Family() Family { return FamilyOf(r.Addrs.From()) }
 
-// canAllocate reports whether the range's subnet lets a Service have address a. Where
+// subnetAllows reports whether the range's subnet lets a Service have address a. Where
 // the prefix is short enough to have them, no Service gets the subnet's network
 // address, its IPv4 broadcast address or its IPv6 subnet-router anycast address
 // (RFC 4291 section 2.6.1).
-func (r Range) canAllocate(a netip.Addr) bool {
+func (r Range) subnetAllows(a netip.Addr) bool {
 	if r.Subnet.Bits() >= a.BitLen()-1 {
 		return true
 	}
@@ -63,7 +63,7 @@ func (r Range) canAllocate(a netip.Addr) bool {
 	return a.Is6() || a != netipx.PrefixLastIP(r.Subnet)
 }
 
-// whyNotAllocatable says why canAllocate is false for address a.
+// whyNotAllocatable says why subnetAllows is false for address a.
 func (r Range) whyNotAllocatable(a netip.Addr) string {
 	return fmt.Sprintf("%s is the first or last address of subnet %s: it is never allocated", a, r.Subnet)
 }
@@ -77,7 +77,7 @@ func (r Range) Capacity() int64 {
 	n.Add(n, big.NewInt(1))
 	ends := map[netip.Addr]bool{r.Subnet.Addr(): true, netipx.PrefixLastIP(r.Subnet): true}
 	for end := range ends {
-		if r.Addrs.Contains(end) && !r.canAllocate(end) {
+		if r.Addrs.Contains(end) && !r.subnetAllows(end) {
 			n.Sub(n, big.NewInt(1))
 		}
 	}

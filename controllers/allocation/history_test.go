@@ -209,7 +209,7 @@ func (w *world) allocate(svc *corev1.Service) allocation.Result {
 }
 
 func (w *world) inputs() allocation.Inputs {
-	return allocation.Inputs{Catalog: w.catalog, InUse: w.index, Reserved: reserved, Namespaces: w.labels}
+	return allocation.Inputs{Catalog: w.catalog, InUse: w.index, NodeAddresses: reserved, Namespaces: w.labels}
 }
 
 // reconcile allocates to one Service. The write may fail, or it may not be known whether
@@ -385,7 +385,7 @@ func (w *world) compare() {
 	all := map[netip.Addr]bool{}
 	for _, svc := range w.stored {
 		fresh.Put(allocation.ServiceOf(svc, true))
-		for _, a := range allocation.AddressesInUseBy(svc) {
+		for _, a := range allocation.AddressesAllocatedOrShown(svc) {
 			all[a] = true
 		}
 	}

@@ -599,7 +599,7 @@ func TestObjectionTo(t *testing.T) {
 		groupMadeAt(t, "local", 2, "local: {pool: 10.1.0.0/24, subnet: 10.1.0.0/24}"),
 	}, namespace)
 	inputs := allocation.Inputs{
-		Catalog: catalog, Reserved: map[netip.Addr]string{netip.MustParseAddr("10.0.0.11"): "an address of node node1"},
+		Catalog: catalog, NodeAddresses: map[netip.Addr]string{netip.MustParseAddr("10.0.0.11"): "an address of node node1"},
 	}
 	for a, want := range map[string]string{
 		"10.0.0.5":   "",

@@ -206,7 +206,7 @@ func TestFaultForeignAddresses(t *testing.T) {
 				used.Put(allocation.ServiceOf(other, true))
 			}
 			result := allocation.Allocate(
-				allocation.RequestOf(svc), &allocation.Inputs{Catalog: catalog, InUse: used, Reserved: never},
+				allocation.RequestOf(svc), &allocation.Inputs{Catalog: catalog, InUse: used, NodeAddresses: never},
 			)
 			if got, shown := allocation.JoinAddresses(result.Addresses),
 				allocation.JoinAddresses(result.AddressesToShow(svc)); got != row.want ||

@@ -426,9 +426,9 @@ func TestRequests(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			req := requestFrom(t, row.request)
 			inputs := &allocation.Inputs{
-				Catalog:  catalog,
-				InUse:    allocation.NewInUse(&req.Service),
-				Reserved: map[netip.Addr]string{netip.MustParseAddr("10.1.0.3"): "an address of node n"},
+				Catalog:       catalog,
+				InUse:         allocation.NewInUse(&req.Service),
+				NodeAddresses: map[netip.Addr]string{netip.MustParseAddr("10.1.0.3"): "an address of node n"},
 				AnnounceType: func(r allocation.Range) v1.AnnounceType {
 					if s := r.String(); strings.HasPrefix(s, "10.3.2.") || strings.HasPrefix(s, "10.0.") {
 						return v1.AnnounceVirtual

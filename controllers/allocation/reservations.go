@@ -75,7 +75,7 @@ func parseReservations(
 			why = fmt.Sprintf("is reserved for Service %s already", reservations[a])
 		case hasAllRanges && !isInGroup:
 			why = "is in no pool of the group: add it to one, or remove the reservation"
-		case isInGroup && !in.canAllocate(a):
+		case isInGroup && !in.subnetAllows(a):
 			why = in.whyNotAllocatable(a)
 		}
 		if why != "" {
@@ -134,7 +134,7 @@ func (d *decision) refuseReserved(a netip.Addr) *refusal {
 // address into a Service of PureLB that may not have it: that Service does not count.
 func (d *decision) reservedAddress(group *Group, isWanted func(netip.Addr) bool) (netip.Addr, bool) {
 	for _, a := range group.Reservations.addressesFor(d.String()) {
-		_, isOfNode := d.Reserved[a]
+		_, isOfNode := d.NodeAddresses[a]
 		isInUse := slices.ContainsFunc(d.otherServicesWith(a), func(s *Service) bool {
 			return !s.IsOurs || d.ownsAddress(s, a)
 		})

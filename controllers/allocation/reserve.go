@@ -13,8 +13,8 @@ import (
 // pools, and its gateway. Its agent reports them, and whoever has stolen an agent's token may
 // report anything: such reports must not take a whole pool away from Services.
 const (
-	// maxReserved is how many addresses of pools the manager reserves in one family.
-	maxReserved = 8
+	// maxNodeAddresses is how many addresses of pools the manager reserves in one family.
+	maxNodeAddresses = 8
 	// unconfirmedShare is which part of each range the manager reserves at the most for what
 	// the agent alone reports: a quarter. In a range of less than four addresses that is none.
 	unconfirmedShare = 4
@@ -107,7 +107,7 @@ type nodeQuota struct {
 }
 
 func newNodeQuota(ranges []Range) nodeQuota {
-	return nodeQuota{ranges, map[Family]int{IPv4: maxReserved, IPv6: maxReserved}, map[int]int64{}}
+	return nodeQuota{ranges, map[Family]int{IPv4: maxNodeAddresses, IPv6: maxNodeAddresses}, map[int]int64{}}
 }
 
 // take counts one more address, or reports that it is over the quota.
@@ -137,14 +137,14 @@ func (q nodeQuota) take(a netip.Addr, isConfirmed bool) bool {
 // ObjectionTo says why no Service can have an address of an external group in this
 // cluster, whatever the group's system says, or returns an empty text.
 func (in *Inputs) ObjectionTo(group string, a netip.Addr) string {
-	if what, isReserved := in.Reserved[a]; isReserved {
+	if what, isOfNode := in.NodeAddresses[a]; isOfNode {
 		return fmt.Sprintf("%s is %s: it is never allocated", a, what)
 	}
 	other, r, isPooled := in.Catalog.GroupContainingFor(group, a)
 	switch {
 	case isPooled && !other.IsExternal():
 		return fmt.Sprintf("%s is of ServiceGroup %s", a, other.Name)
-	case isPooled && !r.canAllocate(a):
+	case isPooled && !r.subnetAllows(a):
 		return r.whyNotAllocatable(a)
 	}
 	return ""
@@ -172,14 +172,15 @@ func DescribeExcess(group *Group, excess []Excess) string {
 	return fmt.Sprintf("nodes report more addresses of their own, or gateways, in pools than are reserved for one node: "+
 		"%d of each family and, of those that only "+
 		"its agent reports, a quarter of each range; the rest may be allocated (%s): "+
-		"take the nodes' addresses out of the pools or, if the nodes do not have them, look into their agents", maxReserved,
+		"take the nodes' addresses out of the pools or, if the nodes do not have them, look into their agents",
+		maxNodeAddresses,
 		textlimit.List(nodes, maxNamed, ", "))
 }
 
-// ReservedWarnings says which addresses of the group no Service gets because nodes use
+// NodeAddressWarnings says which addresses of the group no Service gets because nodes use
 // them: one warning for each range. There are none of an external group, whose ranges may
 // well be the nodes' networks.
-func ReservedWarnings(group *Group, reserved map[netip.Addr]string) []string {
+func NodeAddressWarnings(group *Group, reserved map[netip.Addr]string) []string {
 	if group.IsExternal() {
 		return nil
 	}

@@ -160,8 +160,8 @@ func TestReserve(t *testing.T) {
 	})
 }
 
-// TestReservedWarnings warns of each range that covers addresses of nodes, wherever the range stands.
-func TestReservedWarnings(t *testing.T) {
+// TestNodeAddressWarnings warns of each range that covers addresses of nodes, wherever the range stands.
+func TestNodeAddressWarnings(t *testing.T) {
 	catalog := allocation.NewCatalog([]v1.ServiceGroup{groupMadeAt(t, "a", 1,
 		"remote: {v4pools: [{pool: 10.0.0.0/28, subnet: 10.0.0.0/24}, "+
 			"{pool: 10.0.1.0/28, subnet: 10.0.1.0/24}, {pool: 10.0.2.0/28, subnet: 10.0.2.0/24}, {pool: 10.0.3.0/28, subnet: "+
@@ -179,7 +179,7 @@ func TestReservedWarnings(t *testing.T) {
 		"spec.remote.v4pools[3].pool: range 10.0.3.0-10.0.3.15 covers what is never allocated: 10.0.3.1, an address of " +
 			"node n2",
 	}
-	if diff := cmp.Diff(want, allocation.ReservedWarnings(&catalog["a"].Group, reserved)); diff != "" {
+	if diff := cmp.Diff(want, allocation.NodeAddressWarnings(&catalog["a"].Group, reserved)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -200,7 +200,7 @@ func TestAttackReservations(t *testing.T) {
 	}
 	inUse := allocation.NewInUse()
 	result := allocation.Allocate(&allocation.Request{Families: []allocation.Family{allocation.IPv4}},
-		&allocation.Inputs{Catalog: catalog, InUse: inUse, Reserved: reserved})
+		&allocation.Inputs{Catalog: catalog, InUse: inUse, NodeAddresses: reserved})
 	// .0 is the network's; .0 to .7 are reported and .8 is the first that is not reserved.
 	if got := fmt.Sprint(result.Addresses); got != "[10.0.0.8]" {
 		t.Errorf("allocated %s: %s %s", got, result.Reason, result.Message)
@@ -248,7 +248,7 @@ func TestAttackSmallPool(t *testing.T) {
 				}
 			}
 			result := allocation.Allocate(&allocation.Request{Families: []allocation.Family{allocation.IPv4}},
-				&allocation.Inputs{Catalog: catalog, InUse: allocation.NewInUse(), Reserved: reserved})
+				&allocation.Inputs{Catalog: catalog, InUse: allocation.NewInUse(), NodeAddresses: reserved})
 			if isFree := size > len(honest); isFree != (len(result.Addresses) == 1) {
 				t.Errorf("pool of %d, of which %d are reported: allocated %v: %s", size, reported, result.Addresses, result.Message)
 			}

@@ -35,7 +35,7 @@ type Service struct {
 	HasPolicyLocal bool
 	// Ports are empty unless the Service shares.
 	Ports PortSet
-	// Addresses are all that the Service has in use: see AddressesInUseBy. Addresses
+	// Addresses are all that the Service has in use: see AddressesAllocatedOrShown. Addresses
 	// that the manager is about to write to the Service are among them.
 	Addresses []netip.Addr
 	// pending are those of Allocated.Addresses that the manager is about to write.
@@ -64,7 +64,7 @@ func ServiceOf(svc *corev1.Service, isOurs bool) *Service {
 		Name:      svc.Name,
 		IsOurs:    isOurs,
 		Created:   svc.CreationTimestamp.Time,
-		Addresses: AddressesInUseBy(svc),
+		Addresses: AddressesAllocatedOrShown(svc),
 	}
 	if isOurs {
 		s.Allocated, s.SharingKey = RecordOf(svc), SharingKeyOf(svc)
@@ -141,10 +141,10 @@ func ShownAddresses(svc *corev1.Service) []netip.Addr {
 	return addrs
 }
 
-// AddressesInUseBy are the addresses that a Service has in use: those that its record
+// AddressesAllocatedOrShown are the addresses that a Service has in use: those that its record
 // says are allocated to it, and those that it shows besides. Nobody else is allocated
 // any of them. Everything that asks what is in use asks this function.
-func AddressesInUseBy(svc *corev1.Service) []netip.Addr {
+func AddressesAllocatedOrShown(svc *corev1.Service) []netip.Addr {
 	return union(RecordOf(svc).Addresses, ShownAddresses(svc))
 }
 

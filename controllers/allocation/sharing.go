@@ -209,9 +209,9 @@ func (d *decision) ownsAddress(s *Service, a netip.Addr) bool {
 // isAdoptable reports whether an address that another controller has written into a
 // Service could have been allocated to it.
 func (d *decision) isAdoptable(s *Service, a netip.Addr) bool {
-	_, isReserved := d.Reserved[a]
+	_, isReserved := d.NodeAddresses[a]
 	group, r, isPooled := d.Catalog.GroupContaining(a)
-	return isPooled && !isReserved && r.canAllocate(a) &&
+	return isPooled && !isReserved && r.subnetAllows(a) &&
 		d.mayUse(group, s.Namespace) && !group.Reservations.areKeptFrom(s.String(), a)
 }
 

@@ -72,7 +72,7 @@ func (row *tenantRow) inputs(t *testing.T) *allocation.Inputs {
 	}
 	inputs := &allocation.Inputs{Catalog: allocation.NewCatalog(groups, namespace),
 		InUse: allocation.NewInUse(row.others...), Namespaces: tenants,
-		Reserved: map[netip.Addr]string{netip.MustParseAddr("10.0.0.4"): "an address of node n"}}
+		NodeAddresses: map[netip.Addr]string{netip.MustParseAddr("10.0.0.4"): "an address of node n"}}
 	for name, v := range inputs.Catalog {
 		if len(v.Errors) > 0 != (name == row.notReady) {
 			t.Fatalf("%s: %s", name, v.Message)

@@ -129,7 +129,7 @@ func (d *deciding) decideIn(wait time.Duration) { d.DecideIn = Earliest(d.Decide
 // older than what the API server has.
 func (d *deciding) rememberMissing() {
 	if !d.in.IsOffline {
-		d.withdrawNothingFor = d.memory.rememberObjects(d.in)
+		d.withdrawNothingFor = d.memory.keepForMissingObjects(d.in)
 	}
 }
 

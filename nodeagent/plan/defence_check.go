@@ -116,9 +116,9 @@ type CheckStep struct {
 	Reaction Reaction
 }
 
-// ContinueCheck returns the next step of a Check. A Check ends early when its address is not
-// held any more.
-func (d *Defence) ContinueCheck(c *Check, now time.Time) CheckStep {
+// AskOn returns the next step of a Check. A Check ends early when its address is not held any
+// more. The agent yields when Hear is told of an answer, not here.
+func (d *Defence) AskOn(c *Check, now time.Time) CheckStep {
 	w := c.watch
 	if d.Watches[c.Addr] != w {
 		return CheckStep{}

@@ -76,7 +76,7 @@ func playDefence(t *testing.T, seed uint64) (reactions []string, yields int) {
 				continue
 			}
 			i := random.IntN(len(checks))
-			step := d.ContinueCheck(checks[i], now)
+			step := d.AskOn(checks[i], now)
 			if step.Ask {
 				wasAsked[checks[i].Addr.String()+checks[i].MAC] = now
 			}

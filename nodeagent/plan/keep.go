@@ -55,7 +55,7 @@ func (p *Plan) keepUndesired(settings Settings) {
 	p.Kept = append(p.Kept, kept...)
 }
 
-// rememberObjects notes which objects ask for addresses, and since when such an object has
+// keepForMissingObjects notes which objects ask for addresses, and since when such an object has
 // been missing, and returns for how long the agent is to withdraw nothing; 0 if no object is
 // missing, or none has been missing for less than missingFor.
 //
@@ -63,7 +63,7 @@ func (p *Plan) keepUndesired(settings Settings) {
 // it asked for addresses was deleted by mistake, while the API server's policy was off: the
 // manager makes it anew. The time does not count while nothing is known at all, since the
 // agent then keeps everything without limit.
-func (m *Memory) rememberObjects(in *Inputs) time.Duration {
+func (m *Memory) keepForMissingObjects(in *Inputs) time.Duration {
 	asking, present := askingObjects(in)
 	missing := maps.Clone(m.MissingSince)
 	if missing == nil {

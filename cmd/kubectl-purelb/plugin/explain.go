@@ -81,7 +81,7 @@ func ExplainService(c *Cluster, namespace, name string) (*Explanation, error) {
 	addresses := allocation.AddressesToAnnounce(svc)
 	places := announced.PlacesOf(keyOf(svc), c.Announcements, c.Commons, c.Announcements)
 	for _, a := range addresses {
-		e.Addresses = append(e.Addresses, explainAddress(c, svc, a, places))
+		e.Addresses = append(e.Addresses, explanationOf(c, svc, a, places))
 	}
 	for _, conditionType := range []string{v1.ConditionAllocated, v1.ConditionAnnounced} {
 		condition := meta.FindStatusCondition(svc.Status.Conditions, conditionType)
@@ -166,7 +166,7 @@ func whyUnnamed(c *Cluster, svc *corev1.Service, record allocation.Record) (why,
 	return "the Service named it, or an address of it, before; it names none now", record.Group
 }
 
-func explainAddress(c *Cluster, svc *corev1.Service, a netip.Addr, places []announced.Place) AddressExplanation {
+func explanationOf(c *Cluster, svc *corev1.Service, a netip.Addr, places []announced.Place) AddressExplanation {
 	e := AddressExplanation{Address: a.String()}
 	group, r, found := c.Admission.Catalog.GroupContaining(a)
 	if found {

@@ -54,8 +54,8 @@ func WhereIs(c *Cluster, a netip.Addr) *Where {
 		}
 	}
 	switch {
-	case c.Admission.Reserved[a] != "":
-		w.Summary = "is " + c.Admission.Reserved[a] + ": no Service gets it"
+	case c.Admission.NodeAddresses[a] != "":
+		w.Summary = "is " + c.Admission.NodeAddresses[a] + ": no Service gets it"
 	case len(w.Services) > 0:
 		w.Summary = "is of " + strings.Join(w.Services, ", ") + " and announced by " + strings.Join(w.announcers(), ", ")
 		if len(w.announcers()) == 0 {

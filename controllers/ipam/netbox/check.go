@@ -11,8 +11,8 @@ func (s *System) Check(ctx context.Context) error {
 	var status struct {
 		Version string `json:"netbox-version"`
 	}
-	_, err := s.client.send(ctx, http.MethodGet, pathStatus, nil, nil, nil, &status)
-	var refused *statusError
+	_, err := s.client.sendOnce(ctx, http.MethodGet, pathStatus, nil, nil, nil, &status)
+	var refused *requestRefused
 	switch {
 	case errors.As(err, &refused):
 		return nil // NetBox answers, if not this question

@@ -108,23 +108,23 @@ type answer struct {
 	body   []byte
 }
 
-// statusError is an answer that is not a success.
-type statusError struct {
+// requestRefused is an answer that refuses this request: it is no matter of the token, of NetBox or of time.
+type requestRefused struct {
 	answer
 	text string
 }
 
-func (e *statusError) Error() string { return e.text }
+func (e *requestRefused) Error() string { return e.text }
 
 // isStatus reports whether an error is an answer with a status.
 func isStatus(err error, status int) bool {
-	var e *statusError
+	var e *requestRefused
 	return errors.As(err, &e) && e.status == status
 }
 
-// send sends one request, and decodes the answer into out unless that is nil. Errors are
-// of type *statusError if NetBox has refused this request, else of *ipam.Error.
-func (c *client) send(
+// sendOnce sends one request, and decodes the answer into out unless that is nil. Errors are
+// of type *requestRefused if NetBox has refused this request, else of *ipam.Error.
+func (c *client) sendOnce(
 	ctx context.Context, method, path string, query url.Values, header http.Header, body, out any,
 ) (*answer, error) {
 	var reader io.Reader
@@ -225,7 +225,7 @@ func (c *client) judge(method string, a *answer) error {
 		return &ipam.Error{Reason: v1.ReasonIPAMRefused, Scope: ipam.ScopeGroup, Message: fmt.Sprintf(
 			"NetBox %s refuses the token (%d): %s", c.base, a.status, text)}
 	}
-	return &statusError{*a, fmt.Sprintf("%d: %s", a.status, text)}
+	return &requestRefused{*a, fmt.Sprintf("%d: %s", a.status, text)}
 }
 
 // unavailable returns the error that NetBox has not answered a request.
@@ -305,7 +305,7 @@ func readPage[T any](
 	for name, values := range query {
 		q[name] = values
 	}
-	if _, err := c.send(ctx, http.MethodGet, path, q, nil, nil, &got); err != nil {
+	if _, err := c.sendOnce(ctx, http.MethodGet, path, q, nil, nil, &got); err != nil {
 		return nil, 0, err
 	}
 	if got.Count == nil || got.Results == nil {

@@ -142,7 +142,7 @@ func (s *System) tryPools(ctx context.Context, r *ipam.Request) (netip.Addr, err
 		}
 		return netip.Addr{}, err
 	}
-	var refused *statusError
+	var refused *requestRefused
 	switch {
 	case errors.As(t.refusal, &refused):
 		return netip.Addr{}, &ipam.Error{Reason: v1.ReasonIPAMRefused, Scope: ipam.ScopeGroup, Message: fmt.Sprintf(
@@ -176,7 +176,7 @@ func (s *System) createFreeIn(ctx context.Context, r *ipam.Request, p *pool, t *
 		return s.createAmongFree(ctx, r, p, t)
 	}
 	var created ipAddress
-	_, err := s.client.send(ctx, http.MethodPost, p.path+"available-ips/", nil, nil, s.newFields(r.Owner), &created)
+	_, err := s.client.sendOnce(ctx, http.MethodPost, p.path+"available-ips/", nil, nil, s.newFields(r.Owner), &created)
 	if concernsAddress(err) {
 		// NetBox 4.4 takes an address of a range for free that is recorded with another mask
 		// than the range's.
@@ -232,7 +232,7 @@ func (s *System) settle(ctx context.Context, owner ipam.Owner, o *ipAddress) (bo
 			return true, nil
 		}
 	}
-	var refused *statusError
+	var refused *requestRefused
 	if err != nil && !errors.As(err, &refused) {
 		return false, err // the next request finds the record by its mark
 	}
@@ -260,7 +260,7 @@ func (s *System) complete(ctx context.Context, owner ipam.Owner, o *ipAddress) e
 
 // concernsAddress reports whether NetBox refuses the address of a new record.
 func concernsAddress(err error) bool {
-	var refused *statusError
+	var refused *requestRefused
 	return errors.As(err, &refused) && refused.status == http.StatusBadRequest &&
 		strings.Contains(refused.text, `"address"`)
 }
@@ -308,7 +308,7 @@ func (s *System) create(ctx context.Context, owner ipam.Owner, a netip.Addr, p *
 		fields["vrf"] = p.vrf
 	}
 	var created ipAddress
-	if _, err := s.client.send(ctx, http.MethodPost, pathAddresses, nil, nil, fields, &created); err != nil {
+	if _, err := s.client.sendOnce(ctx, http.MethodPost, pathAddresses, nil, nil, fields, &created); err != nil {
 		return false, err
 	}
 	if created.ID == 0 || created.addr() != a {
@@ -381,17 +381,17 @@ func (s *System) recordIn(ctx context.Context, r *ipam.Request, p *pool) error {
 // and deletes the others of this cluster.
 func (s *System) takeOver(ctx context.Context, r *ipam.Request, records []ipAddress) error {
 	first := lowestID(records)
-	if first == nil || !first.isOf(s.cluster) {
+	if first == nil || !first.isRecordOf(s.cluster) {
 		return s.inUse(r.Address, first)
 	}
 	for i := range records {
-		if o := &records[i]; o.ID != first.ID && o.isOf(s.cluster) {
+		if o := &records[i]; o.ID != first.ID && o.isRecordOf(s.cluster) {
 			if err := s.delete(ctx, o.ID); err != nil {
 				return err
 			}
 		}
 	}
-	if first.isOwnedBy(r.Owner.Mark(s.cluster)) {
+	if first.isRecordOfOwner(r.Owner.Mark(s.cluster)) {
 		return s.complete(ctx, r.Owner, first)
 	}
 	return s.change(ctx, first.ID, s.fields(r.Owner, first.addr(), first), "")

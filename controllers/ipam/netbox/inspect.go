@@ -207,7 +207,7 @@ func (s *System) olderRecords(ctx context.Context, records []ipAddress) (map[int
 			first := lowestID(slices.DeleteFunc(slices.Clone(all), func(other ipAddress) bool {
 				return other.addr() != o.addr() || other.vrfID() != o.vrfID()
 			}))
-			if first != nil && first.ID < o.ID && !first.isOf(s.cluster) {
+			if first != nil && first.ID < o.ID && !first.isRecordOf(s.cluster) {
 				older[o.ID] = first.ID
 			}
 		}
@@ -291,9 +291,9 @@ func (s *System) inspectTenant(ctx context.Context, records []ipAddress) (*ipam.
 	subnets := map[netip.Addr]netip.Prefix{}
 	isOurs := map[netip.Addr]bool{}
 	for _, o := range slices.Concat(free, records) {
-		if a := o.addr(); a.IsValid() && (s.isFree(&o) || s.hasAddress(&o) && o.isOf(s.cluster)) {
+		if a := o.addr(); a.IsValid() && (s.isFree(&o) || s.hasAddress(&o) && o.isRecordOf(s.cluster)) {
 			subnets[a] = o.subnet()
-			isOurs[a] = o.isOf(s.cluster)
+			isOurs[a] = o.isRecordOf(s.cluster)
 		}
 	}
 	report.Pools = rangesOf(subnets)

@@ -64,13 +64,13 @@ func (o *ipAddress) isCopy() bool {
 	return of.IsValid() && of != o.addr()
 }
 
-// isOf reports whether the address is recorded as that of an owner of the cluster.
-func (o *ipAddress) isOf(cluster types.UID) bool {
+// isRecordOf reports whether the address is recorded as that of an owner of the cluster.
+func (o *ipAddress) isRecordOf(cluster types.UID) bool {
 	return strings.HasPrefix(o.Description, ipam.MarksOfCluster(cluster)) && !o.isCopy()
 }
 
-// isOwnedBy reports whether the address is recorded as that of the owner with a mark.
-func (o *ipAddress) isOwnedBy(mark string) bool {
+// isRecordOfOwner reports whether the address is recorded as that of the owner with a mark.
+func (o *ipAddress) isRecordOfOwner(mark string) bool {
 	owner, _ := o.mark()
 	return owner == mark && !o.isCopy()
 }

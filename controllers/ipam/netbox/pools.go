@@ -336,7 +336,7 @@ const maxAvailable = 1000
 // availableAddresses lists free addresses of a pool, lowest first.
 func (s *System) availableAddresses(ctx context.Context, p *pool) ([]netip.Addr, error) {
 	var found []ipAddress
-	if _, err := s.client.send(
+	if _, err := s.client.sendOnce(
 		ctx, http.MethodGet, p.path+"available-ips/", url.Values{"limit": {strconv.Itoa(maxAvailable)}}, nil, nil, &found,
 	); err != nil {
 		return nil, err

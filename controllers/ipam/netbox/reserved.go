@@ -60,7 +60,7 @@ func (s *System) isFree(o *ipAddress) bool {
 // take makes a record the owner's if it may be taken, and nobody else does so.
 func (s *System) take(ctx context.Context, owner ipam.Owner, id int64, mayTake func(*ipAddress) bool) (bool, error) {
 	var o ipAddress
-	got, err := s.client.send(ctx, http.MethodGet, recordPath(id), nil, nil, nil, &o)
+	got, err := s.client.sendOnce(ctx, http.MethodGet, recordPath(id), nil, nil, nil, &o)
 	if isStatus(err, http.StatusNotFound) {
 		return false, nil
 	}
@@ -79,10 +79,10 @@ func (s *System) take(ctx context.Context, owner ipam.Owner, id int64, mayTake f
 		return false, ctx.Err()
 	case <-time.After(settleTime):
 	}
-	if _, err := s.client.send(ctx, http.MethodGet, recordPath(id), nil, nil, nil, &o); err != nil {
+	if _, err := s.client.sendOnce(ctx, http.MethodGet, recordPath(id), nil, nil, nil, &o); err != nil {
 		return false, err
 	}
-	return o.isOwnedBy(owner.Mark(s.cluster)), nil
+	return o.isRecordOfOwner(owner.Mark(s.cluster)), nil
 }
 
 // takeRequested makes a requested address of the tenant the owner's.
@@ -102,12 +102,12 @@ func (s *System) takeRequested(ctx context.Context, r *ipam.Request) error {
 			Message: fmt.Sprintf("%s is not an address of tenant %s in NetBox %s", r.Address, s.config.Tenant, s.client.base),
 		}
 	}
-	if first.isOwnedBy(r.Owner.Mark(s.cluster)) && !s.isFree(first) {
+	if first.isRecordOfOwner(r.Owner.Mark(s.cluster)) && !s.isFree(first) {
 		return nil
 	}
 	isTaken, err := s.take(ctx, r.Owner, first.ID, func(o *ipAddress) bool {
 		// What a Service shows already, an earlier PureLB has taken without a mark.
-		return s.isFree(o) || o.isOf(s.cluster) ||
+		return s.isFree(o) || o.isRecordOf(s.cluster) ||
 			r.IsShown && !o.isMarked() && o.Status != nil && o.Status.Value == s.config.Status
 	})
 	if err == nil && !isTaken {

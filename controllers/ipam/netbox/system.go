@@ -52,7 +52,7 @@ func (s *System) Allocate(ctx context.Context, r ipam.Request) (netip.Addr, erro
 
 // explain turns an answer that refuses a request into an error for people.
 func (s *System) explain(err error) error {
-	var refused *statusError
+	var refused *requestRefused
 	if !errors.As(err, &refused) {
 		return err
 	}
@@ -85,7 +85,7 @@ func (s *System) allocate(ctx context.Context, r *ipam.Request) (netip.Addr, err
 		return netip.Addr{}, err
 	}
 	own = slices.DeleteFunc(own, func(o ipAddress) bool {
-		return allocation.FamilyOf(o.addr()) != r.Family || !o.isOwnedBy(mark) || !s.hasAddress(&o) ||
+		return allocation.FamilyOf(o.addr()) != r.Family || !o.isRecordOfOwner(mark) || !s.hasAddress(&o) ||
 			r.Objection(o.addr()) != ""
 	})
 	if s.config.IsByTenant() {
@@ -210,7 +210,7 @@ func (s *System) release(ctx context.Context, a netip.Addr) error {
 	}
 	for i := range records {
 		// The prefix may have left the group, or NetBox: the record has to go all the same.
-		if o := &records[i]; o.isOf(s.cluster) {
+		if o := &records[i]; o.isRecordOf(s.cluster) {
 			err = cmp.Or(err, s.releaseRecord(ctx, o))
 		}
 	}
@@ -234,11 +234,11 @@ func (s *System) releaseRecord(ctx context.Context, o *ipAddress) error {
 // another tenant, or to somebody else.
 func (s *System) reserve(ctx context.Context, id int64) error {
 	var o ipAddress
-	got, err := s.client.send(ctx, http.MethodGet, recordPath(id), nil, nil, nil, &o)
+	got, err := s.client.sendOnce(ctx, http.MethodGet, recordPath(id), nil, nil, nil, &o)
 	if isStatus(err, http.StatusNotFound) {
 		return nil
 	}
-	if err != nil || !o.isOf(s.cluster) {
+	if err != nil || !o.isRecordOf(s.cluster) {
 		return err
 	}
 	fields := map[string]any{"description": o.originalDescription()}
@@ -258,7 +258,7 @@ func (s *System) reserve(ctx context.Context, id int64) error {
 func recordPath(id int64) string { return fmt.Sprintf("%s%d/", pathAddresses, id) }
 
 func (s *System) delete(ctx context.Context, id int64) error {
-	_, err := s.client.send(ctx, http.MethodDelete, recordPath(id), nil, nil, nil, nil)
+	_, err := s.client.sendOnce(ctx, http.MethodDelete, recordPath(id), nil, nil, nil, nil)
 	if err = s.checkAbsence(ctx, id, err); isStatus(err, http.StatusNotFound) {
 		return nil
 	}
@@ -271,10 +271,10 @@ func (s *System) checkAbsence(ctx context.Context, id int64, err error) error {
 	if !isStatus(err, http.StatusNotFound) {
 		return err
 	}
-	if _, absent := s.client.send(ctx, http.MethodGet, recordPath(id), nil, nil, nil, nil); absent != nil {
+	if _, absent := s.client.sendOnce(ctx, http.MethodGet, recordPath(id), nil, nil, nil, nil); absent != nil {
 		return absent
 	}
-	return &statusError{answer{status: http.StatusForbidden},
+	return &requestRefused{answer{status: http.StatusForbidden},
 		"the token may view the address, and neither change nor delete it: " +
 			"a permission of its user may have a constraint, as for a tag that the address does not have"}
 }
@@ -286,6 +286,6 @@ func (s *System) change(ctx context.Context, id int64, fields map[string]any, et
 	if etag != "" {
 		header.Set("If-Match", etag)
 	}
-	_, err := s.client.send(ctx, http.MethodPatch, recordPath(id), nil, header, fields, nil)
+	_, err := s.client.sendOnce(ctx, http.MethodPatch, recordPath(id), nil, header, fields, nil)
 	return s.checkAbsence(ctx, id, err)
 }

@@ -238,7 +238,7 @@ func TestFaultStalledNeighbour(t *testing.T) {
 			t.Fatalf("%d sessions, %v", len(sessions), err)
 		}
 		wasUp = wasUp || sessions[0].State == purelbv1.SessionEstablished
-		if wasUp && sessions[0].LastError == stalled {
+		if wasUp && sessions[0].LastError == errorOfStalled {
 			return
 		}
 		if time.Now().After(end) {

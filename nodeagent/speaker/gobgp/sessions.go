@@ -23,8 +23,8 @@ var states = map[api.PeerState_SessionState]purelbv1.SessionState{
 	api.PeerState_SESSION_STATE_ESTABLISHED: purelbv1.SessionEstablished,
 }
 
-// stalled is the error of a neighbour that sends keepalives and reads nothing.
-const stalled = "the neighbour takes nothing of what the node sends: the session begins anew"
+// errorOfStalled is the error of a neighbour that sends keepalives and reads nothing.
+const errorOfStalled = "the neighbour takes nothing of what the node sends: the session begins anew"
 
 // Sessions returns the sessions with all neighbours. It opens those again that were flooded a
 // while ago, and ends those whose neighbours read nothing: the library would keep every change for
@@ -127,7 +127,7 @@ func (s *Server) onPeerUpdate(event *apiutil.WatchEventMessage_PeerEvent, at tim
 		if !isUp {
 			e.lastError = why
 			if e.isStalled {
-				e.lastError, e.isStalled = stalled, false
+				e.lastError, e.isStalled = errorOfStalled, false
 			}
 		}
 	case event.Peer.State.DisconnectReason == api.PeerState_DISCONNECT_REASON_INVALID_MSG:

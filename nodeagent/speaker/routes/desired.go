@@ -123,7 +123,7 @@ func Decide(in Inputs) Desired {
 	groups := parseGroups(in.Spec.Groups)
 	prefixesByGroup := make([][]netip.Prefix, len(groups))
 	for _, n := range in.Networks {
-		i := slices.IndexFunc(groups, func(g group) bool { return g.contains(n.Address) })
+		i := slices.IndexFunc(groups, func(g group) bool { return g.contains(n.Lowest) })
 		bgp := purelbv1.ServiceGroupBGP{}
 		if i >= 0 {
 			bgp = groups[i].bgp

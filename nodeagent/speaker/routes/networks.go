@@ -10,8 +10,8 @@ import (
 // Network is a network that the node has on its virtual interface.
 type Network struct {
 	Prefix netip.Prefix
-	// Address is the lowest of the node's addresses in the network.
-	Address netip.Addr
+	// Lowest is the lowest of the node's addresses in the network.
+	Lowest netip.Addr
 }
 
 // Networks returns the networks of the agent's addresses on an interface, sorted. A network is

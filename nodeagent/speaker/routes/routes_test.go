@@ -36,9 +36,9 @@ func TestNetworks(t *testing.T) {
 		at("eth0", "192.0.2.200/32", true), // a Local address
 	}}
 	want := []routes.Network{
-		{Prefix: prefix("198.51.100.1/32"), Address: netip.MustParseAddr("198.51.100.1")},
-		{Prefix: prefix("203.0.113.0/24"), Address: netip.MustParseAddr("203.0.113.5")},
-		{Prefix: prefix("2001:db8::1/128"), Address: netip.MustParseAddr("2001:db8::1")},
+		{Prefix: prefix("198.51.100.1/32"), Lowest: netip.MustParseAddr("198.51.100.1")},
+		{Prefix: prefix("203.0.113.0/24"), Lowest: netip.MustParseAddr("203.0.113.5")},
+		{Prefix: prefix("2001:db8::1/128"), Lowest: netip.MustParseAddr("2001:db8::1")},
 	}
 	if diff := cmp.Diff(want, routes.Networks(observed, "kube-lb0"), compareAddresses); diff != "" {
 		t.Errorf("networks (-want +got):\n%s", diff)
@@ -54,8 +54,8 @@ func inputs() routes.Inputs {
 			},
 		}},
 		Networks: []routes.Network{
-			{Prefix: prefix("198.51.100.1/32"), Address: netip.MustParseAddr("198.51.100.1")}, {
-				Prefix: prefix("203.0.113.0/24"), Address: netip.MustParseAddr("203.0.113.5"),
+			{Prefix: prefix("198.51.100.1/32"), Lowest: netip.MustParseAddr("198.51.100.1")}, {
+				Prefix: prefix("203.0.113.0/24"), Lowest: netip.MustParseAddr("203.0.113.5"),
 			},
 		},
 		Password: func(string) (string, bool) { return "", false },
