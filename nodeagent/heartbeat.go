@@ -2,7 +2,6 @@ package nodeagent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -10,11 +9,11 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/mergepatch"
 	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/internal/revision"
 )
@@ -44,7 +43,7 @@ func newHeartbeat(a *Agent) *heartbeat {
 		client: a.Client, lease: client.ObjectKey{Namespace: a.Namespace, Name: purelbv1.LeasePrefix + a.NodeName},
 		node:      a.NodeName,
 		freshness: a.freshness, watchdog: a.watchdog, syncLive: a.syncLive, isCacheFilled: a.isCacheFilled.Load,
-		report: a.reporter.changed, reconnect: a.Reconnect,
+		report: a.reporter.Changed, reconnect: a.Reconnect,
 	}
 }
 
@@ -121,16 +120,13 @@ func (h *heartbeat) renew(ctx context.Context, now time.Time) error {
 	period := h.freshness.renewalPeriod()
 	ctx, cancel := context.WithTimeout(ctx, min(period, requestTimeout))
 	defer cancel()
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{
+	fields := map[string]any{"spec": map[string]any{
 		"holderIdentity":       h.node,
 		"renewTime":            metav1.NewMicroTime(now),
 		"leaseDurationSeconds": 3 * int32(period/time.Second), //nolint:gosec // at most a minute
-	}})
-	if err != nil {
-		return fmt.Errorf("make the renewal: %w", err)
-	}
+	}}
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: h.lease.Namespace, Name: h.lease.Name}}
-	if err := h.client.Patch(ctx, lease, client.RawPatch(types.MergePatchType, patch)); err != nil {
+	if err := mergepatch.Write(ctx, h.client, lease, fields); err != nil {
 		return fmt.Errorf("renew Lease %s: %w", lease.Name, err)
 	}
 	if err := h.leaseVersion.Note(lease.ResourceVersion); err != nil {
