@@ -121,10 +121,9 @@ func (e endpointNodes) keepsTraffic(svc *corev1.Service) bool {
 // that insist on it, as insists reports. Of several Services that insist, a node has to serve all
 // or, where no node serves all, any. A Service whose endpoints are anywhere restricts nothing. A
 // Service that insists and that no node serves gets no traffic wherever the address is, so the
-// address is withdrawn only when there is no other Service that it would serve. Where Services of several
-// namespaces share, they restrict the address
-// only if one of each namespace insists: no user moves the address of another namespace's
-// Service.
+// address is withdrawn only when there is no other Service that it would serve. Where Services of
+// several namespaces share, they restrict the address only if one of each namespace insists: no user
+// moves the address of another namespace's Service.
 func (e endpointNodes) restrictAddress(
 	a *placement.Address, sharers []*corev1.Service, insists func(*corev1.Service) bool,
 ) {
