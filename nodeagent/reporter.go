@@ -22,13 +22,12 @@ import (
 // After a list at the API server the heartbeat renews the Lease first.
 type reporter struct {
 	*report.Reporter[purelbv1.AnnouncementStatus]
-	changed chan struct{}
 }
 
 func newReporter(agent *Agent) *reporter {
-	changed := make(chan struct{}, 1)
-	return &reporter{changed: changed, Reporter: &report.Reporter[purelbv1.AnnouncementStatus]{
-		Client: func() client.Client { return agent.Client }, Kind: "Announcement", FieldOwner: FieldOwner, Changed: changed,
+	return &reporter{&report.Reporter[purelbv1.AnnouncementStatus]{
+		Client: func() client.Client { return agent.Client }, Kind: "Announcement", FieldOwner: FieldOwner,
+		Changed: make(chan struct{}, 1),
 		Timeout: requestTimeout, Rests: pacing.Batch{RestPerWork: restPerReport, MaxGap: maxReportRest},
 		Failures: pacing.Backoff{Min: minRetry, Max: maxRetry}, MaxUnanswered: maxBackoff,
 	}}
@@ -45,7 +44,7 @@ func (r *reporter) withLatestStatuses(announcements []purelbv1.Announcement) []p
 }
 
 // setStatuses replaces what there is to report: for each Announcement, with its latest status,
-// the status that it is to have. The caller signals changed when the statuses are to be written.
+// the status that it is to have. The caller signals Changed when the statuses are to be written.
 func (r *reporter) setStatuses(
 	announcements []purelbv1.Announcement, statuses []purelbv1.AnnouncementStatus, shared []purelbv1.CommonAnnouncement,
 ) {

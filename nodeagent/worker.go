@@ -192,7 +192,7 @@ func (a *Agent) syncKnown(ctx context.Context) (time.Duration, error) {
 		}
 		a.state.objects = objects
 	}
-	defer pacing.Signal(a.reporter.changed)
+	defer pacing.Signal(a.reporter.Changed)
 	return a.sync(ctx, a.state.objects, a.freshness.isFresh())
 }
 
@@ -248,7 +248,7 @@ func (a *Agent) syncListed(ctx context.Context, list listResult) (wait time.Dura
 		wait, err = a.sync(ctx, a.state.objects, a.freshness.isFresh())
 	}
 	if !isOfHeartbeat {
-		pacing.Signal(a.reporter.changed) // the heartbeat does so once it has renewed the Lease
+		pacing.Signal(a.reporter.Changed) // the heartbeat does so once it has renewed the Lease
 		return wait, err
 	}
 	if failure == nil && errors.Is(err, errUnobserved) {
