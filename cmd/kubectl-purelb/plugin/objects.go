@@ -93,74 +93,58 @@ func (o *Objects) unreadOf(kinds ...string) []Unread {
 
 func (o *Objects) isUnread(kind string) bool { return len(o.unreadOf(kind)) > 0 }
 
+// kindReader reads the objects of a kind into a list, and takes them from it.
+type kindReader struct {
+	kind    string
+	list    client.ObjectList
+	take    func()
+	options []client.ListOption
+	isNew   bool // an older release does not have the kind
+}
+
+// readerOf returns what reads the objects of a kind into a new list, of which take gets them.
+func readerOf[L any, P interface {
+	*L
+	client.ObjectList
+}](kind string, take func(P), options ...client.ListOption) kindReader {
+	list := P(new(L))
+	return kindReader{kind: kind, list: list, take: func() { take(list) }, options: options}
+}
+
+// ofNewKind returns a reader of a kind that an older release does not have.
+func (r kindReader) ofNewKind() kindReader {
+	r.isNew = true
+	return r
+}
+
 // ReadObjects lists the objects of a cluster. namespace is the manager's. A kind that the user may
 // not list, or that the API server does not know, is in Unread; any other error ends the reading. A
 // release of PureLB that has no BGP yet has no objects of it: these kinds may be unknown.
 func ReadObjects(ctx context.Context, c client.Reader, namespace string) (*Objects, error) {
-	o := &Objects{}
+	o, namespaces := &Objects{}, controllers.NamespaceMetadataList()
 	in := client.InNamespace(namespace)
-	for _, read := range []struct {
-		kind    string
-		list    client.ObjectList
-		take    func(client.ObjectList)
-		options []client.ListOption
-		isNew   bool // an older release does not have the kind
-	}{
-		{
-			kindServiceGroups, &v1.ServiceGroupList{},
-			func(l client.ObjectList) { o.ServiceGroups = l.(*v1.ServiceGroupList).Items }, nil, false,
-		},
-		{
-			kindLBNodeAgents, &v1.LBNodeAgentList{},
-			func(l client.ObjectList) { o.LBNodeAgents = l.(*v1.LBNodeAgentList).Items }, nil, false,
-		},
-		{kindAnnouncements, &v1.AnnouncementList{}, func(l client.ObjectList) {
-			o.Announcements = slices.DeleteFunc(
-				l.(*v1.AnnouncementList).Items, func(a v1.Announcement) bool { return a.Spec.Standby != nil },
-			)
-		}, []client.ListOption{in}, false},
-		{
-			kindCommons, &v1.CommonAnnouncementList{},
-			func(l client.ObjectList) { o.Commons = l.(*v1.CommonAnnouncementList).Items }, []client.ListOption{in}, false,
-		},
-		{
-			kindBGPPeers, &v1.BGPPeerList{}, func(l client.ObjectList) { o.BGPPeers = l.(*v1.BGPPeerList).Items },
-			[]client.ListOption{in}, true,
-		},
-		{
-			kindNodeRoutings, &v1.NodeRoutingList{},
-			func(l client.ObjectList) { o.NodeRoutings = l.(*v1.NodeRoutingList).Items }, []client.ListOption{in}, true,
-		},
-		{
-			kindServices, &corev1.ServiceList{}, func(l client.ObjectList) { o.Services = l.(*corev1.ServiceList).Items }, nil,
-			false,
-		},
-		{kindNodes, &corev1.NodeList{}, func(l client.ObjectList) { o.Nodes = l.(*corev1.NodeList).Items }, nil, false},
-		{
-			kindNamespaces, controllers.NamespaceMetadataList(),
-			func(l client.ObjectList) { o.Namespaces = l.(*metav1.PartialObjectMetadataList).Items }, nil, false,
-		},
-		{
-			kindEndpointSlices, &discoveryv1.EndpointSliceList{},
-			func(l client.ObjectList) { o.EndpointSlices = l.(*discoveryv1.EndpointSliceList).Items }, nil, false,
-		},
-		{
-			kindDeployments, &appsv1.DeploymentList{},
-			func(l client.ObjectList) { o.Deployments = l.(*appsv1.DeploymentList).Items }, []client.ListOption{in}, false,
-		},
-		{
-			kindPods, &corev1.PodList{}, func(l client.ObjectList) { o.Pods = l.(*corev1.PodList).Items },
-			[]client.ListOption{in}, false,
-		},
-		{
-			kindLeases, &coordinationv1.LeaseList{},
-			func(l client.ObjectList) { o.Leases = l.(*coordinationv1.LeaseList).Items }, []client.ListOption{in}, false,
-		},
+	for _, read := range []kindReader{
+		readerOf(kindServiceGroups, func(l *v1.ServiceGroupList) { o.ServiceGroups = l.Items }),
+		readerOf(kindLBNodeAgents, func(l *v1.LBNodeAgentList) { o.LBNodeAgents = l.Items }),
+		readerOf(kindAnnouncements, func(l *v1.AnnouncementList) {
+			isStandby := func(a v1.Announcement) bool { return a.Spec.Standby != nil }
+			o.Announcements = slices.DeleteFunc(l.Items, isStandby)
+		}, in),
+		readerOf(kindCommons, func(l *v1.CommonAnnouncementList) { o.Commons = l.Items }, in),
+		readerOf(kindBGPPeers, func(l *v1.BGPPeerList) { o.BGPPeers = l.Items }, in).ofNewKind(),
+		readerOf(kindNodeRoutings, func(l *v1.NodeRoutingList) { o.NodeRoutings = l.Items }, in).ofNewKind(),
+		readerOf(kindServices, func(l *corev1.ServiceList) { o.Services = l.Items }),
+		readerOf(kindNodes, func(l *corev1.NodeList) { o.Nodes = l.Items }),
+		{kind: kindNamespaces, list: namespaces, take: func() { o.Namespaces = namespaces.Items }},
+		readerOf(kindEndpointSlices, func(l *discoveryv1.EndpointSliceList) { o.EndpointSlices = l.Items }),
+		readerOf(kindDeployments, func(l *appsv1.DeploymentList) { o.Deployments = l.Items }, in),
+		readerOf(kindPods, func(l *corev1.PodList) { o.Pods = l.Items }, in),
+		readerOf(kindLeases, func(l *coordinationv1.LeaseList) { o.Leases = l.Items }, in),
 	} {
 		err := c.List(ctx, read.list, read.options...)
 		switch {
 		case err == nil:
-			read.take(read.list)
+			read.take()
 		case read.isNew && isUnknownKind(err):
 		case apierrors.IsForbidden(err) || isUnknownKind(err):
 			o.Unread = append(o.Unread, Unread{read.kind, err.Error()})
