@@ -9,14 +9,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -40,7 +36,6 @@ import (
 	"github.com/purelb/purelb-operator/internal/features"
 	"github.com/purelb/purelb-operator/internal/footprint"
 	"github.com/purelb/purelb-operator/internal/httpserver"
-	"github.com/purelb/purelb-operator/internal/informer"
 	"github.com/purelb/purelb-operator/internal/revision"
 	"github.com/purelb/purelb-operator/webhooks"
 	"github.com/purelb/purelb-operator/webhooks/certs"
@@ -220,7 +215,7 @@ func newManager(config *rest.Config, o managerOptions, webhookOptions webhooks.S
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme,
 		WebhookServer:                 webhooks.NewServer(webhookOptions),
-		Cache:                         cacheOptions(o.namespace, o.agentServiceAccount),
+		Cache:                         controllers.CacheOptions(o.namespace, o.agentServiceAccount),
 		Metrics:                       noMetrics,
 		PprofBindAddress:              o.pprofAddress,
 		LeaderElection:                o.leaderElect,
@@ -247,41 +242,6 @@ func newCertificate(ctx context.Context, mgr manager.Manager, namespace string) 
 	return certs.New(ctx, mgr, direct, certs.Options{
 		Namespace: namespace, Secret: webhookSecret, Service: webhookService, Configuration: webhookConfiguration,
 	})
-}
-
-// cacheOptions limits what the manager watches to what it uses: PureLB's own kinds, except
-// ServiceGroups, only in the manager's namespace, as well as Secrets; policies only if the manager has made them;
-// of the service accounts only that of the agents. Of kinds that others write, the cache keeps
-// what the manager reads.
-func cacheOptions(namespace, agentServiceAccount string) cache.Options {
-	inNamespace := cache.ByObject{Namespaces: map[string]cache.Config{namespace: {}}}
-	policies := cache.ByObject{Label: labels.SelectorFromSet(controllers.PolicyLabels())}
-	return cache.Options{
-		DefaultTransform: cache.TransformStripManagedFields(),
-		NewInformer:      informer.NewPersistent,
-		ByObject: map[client.Object]cache.ByObject{
-			&v1.LBNodeAgent{}:        inNamespace,
-			&v1.Announcement{}:       inNamespace,
-			&v1.CommonAnnouncement{}: inNamespace,
-			&v1.BGPPeer{}:            inNamespace,
-			&v1.NodeRouting{}:        inNamespace,
-			&appsv1.DaemonSet{}:      inNamespace,
-			&coordinationv1.Lease{}: {
-				Namespaces: inNamespace.Namespaces, Transform: controllers.SlimLease,
-			},
-			&corev1.Service{}:                               {Transform: controllers.SlimService},
-			&discoveryv1.EndpointSlice{}:                    {Transform: controllers.SlimEndpointSlice},
-			&corev1.Node{}:                                  {Transform: controllers.SlimNode},
-			&corev1.Namespace{}:                             {Transform: controllers.SlimNamespace},
-			&admissionv1.ValidatingAdmissionPolicy{}:        policies,
-			&admissionv1.ValidatingAdmissionPolicyBinding{}: policies,
-			&flowcontrolv1.FlowSchema{}:                     policies,
-			&corev1.ServiceAccount{}: {
-				Namespaces: inNamespace.Namespaces, Field: fields.OneTermEqualSelector("metadata.name", agentServiceAccount),
-			},
-			&corev1.Secret{}: inNamespace,
-		},
-	}
 }
 
 // agentImage returns the image of agents whose LBNodeAgent sets none: that of the flag, or else

@@ -8,13 +8,12 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -59,26 +58,8 @@ func (w *World) StartManager(name string, server *apiserver.Server, intercept ap
 		process: process{world: w}, name: name, server: server, MinLag: time.Millisecond, MaxLag: 20 * time.Millisecond,
 	}
 	m.ctx, m.end = context.WithCancel(log.IntoContext(context.Background(), logr.Discard()))
-	inNamespace := func(obj client.Object) bool { return obj.GetNamespace() == Namespace }
-	namespaceMetadata := func(obj any) (any, error) {
-		ns := controllers.NamespaceMetadata()
-		obj.(*corev1.Namespace).ObjectMeta.DeepCopyInto(&ns.ObjectMeta) //nolint:forcetypeassert // of that kind
-		return controllers.SlimNamespace(ns)
-	}
 	var err error
-	m.cache, err = server.NewCache(
-		apiserver.Selection{Of: &v1.ServiceGroup{}},
-		apiserver.Selection{Of: &v1.LBNodeAgent{}, Selects: inNamespace},
-		apiserver.Selection{Of: &v1.Announcement{}, Selects: inNamespace},
-		apiserver.Selection{Of: &v1.CommonAnnouncement{}, Selects: inNamespace},
-		apiserver.Selection{Of: &v1.NodeRouting{}, Selects: inNamespace},
-		apiserver.Selection{Of: &coordinationv1.Lease{}, Selects: inNamespace, Transform: controllers.SlimLease},
-		apiserver.Selection{Of: &corev1.Service{}, Transform: controllers.SlimService},
-		apiserver.Selection{Of: &discoveryv1.EndpointSlice{}, Transform: controllers.SlimEndpointSlice},
-		apiserver.Selection{Of: &corev1.Node{}, Transform: controllers.SlimNode},
-		apiserver.Selection{Of: &corev1.Namespace{}, Transform: namespaceMetadata},
-	)
-	if err != nil {
+	if m.cache, err = server.NewCache(selectionsOf(controllers.CacheOptions(Namespace, ""), server)...); err != nil {
 		return nil, err
 	}
 	m.client = server.NewClient(intercept, m.cache)
@@ -98,6 +79,32 @@ func (w *World) StartManager(name string, server *apiserver.Server, intercept ap
 	server.OnChange = append(server.OnChange, m.learnSoon)
 	m.look()
 	return m, nil
+}
+
+// selectionsOf returns what the cache of a manager keeps of the kinds that the server has.
+func selectionsOf(options cache.Options, server *apiserver.Server) []apiserver.Selection {
+	selections := []apiserver.Selection{{Of: &v1.ServiceGroup{}}} // as a whole, of all namespaces
+	for obj, by := range options.ByObject {
+		if !server.Serves(obj) {
+			continue
+		}
+		selection := apiserver.Selection{Of: obj, Transform: by.Transform}
+		if len(by.Namespaces) > 0 {
+			selection.Selects = func(obj client.Object) bool {
+				_, isWatched := by.Namespaces[obj.GetNamespace()]
+				return isWatched
+			}
+		}
+		if _, isNamespace := obj.(*corev1.Namespace); isNamespace { // the manager watches their metadata
+			selection.Transform = func(obj any) (any, error) {
+				ns := controllers.NamespaceMetadata()
+				obj.(*corev1.Namespace).ObjectMeta.DeepCopyInto(&ns.ObjectMeta) //nolint:forcetypeassert // of that kind
+				return by.Transform(ns)
+			}
+		}
+		selections = append(selections, selection)
+	}
+	return selections
 }
 
 // makeParts makes the components, with what one process of the manager shares among them.

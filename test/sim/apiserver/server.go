@@ -94,6 +94,12 @@ func New(scheme *runtime.Scheme, kinds ...Kind) *Server {
 	return s
 }
 
+// Serves reports whether the server has the kind of an object.
+func (s *Server) Serves(obj client.Object) bool {
+	_, err := s.kindOf(obj)
+	return err == nil
+}
+
 // kindOf returns the kind of an object, or of the objects of a list.
 func (s *Server) kindOf(obj runtime.Object) (*kind, error) {
 	gvk, err := apiutil.GVKForObject(obj, s.scheme)
