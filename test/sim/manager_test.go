@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
-	"github.com/purelb/purelb-operator/test/crds"
 	"github.com/purelb/purelb-operator/test/sim"
 	"github.com/purelb/purelb-operator/test/sim/apiserver"
 )
@@ -31,17 +30,12 @@ type cluster struct {
 // returns its story.
 func playCluster(t *testing.T, seed uint64, do func(c *cluster)) string {
 	t.Helper()
-	folder, err := crds.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
-	kinds, err := apiserver.Kinds(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var story strings.Builder
 	synctest.Test(t, func(t *testing.T) {
-		server := apiserver.New(apiserver.Scheme(), kinds...)
+		server, err := apiserver.NewCluster()
+		if err != nil {
+			t.Fatal(err)
+		}
 		c := &cluster{sim.NewWorld(seed, &story), t, server, server.NewClient(nil, nil)}
 		group := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: sim.Namespace, Name: "default"}}
 		group.Spec.Remote = &v1.RemotePools{

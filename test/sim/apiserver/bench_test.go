@@ -11,21 +11,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/purelb/purelb-operator/test/crds"
 	"github.com/purelb/purelb-operator/test/sim/apiserver"
 )
 
 func benchmarkServer(b *testing.B) *apiserver.Client {
 	b.Helper()
-	folder, err := crds.Find()
+	server, err := apiserver.NewCluster()
 	if err != nil {
 		b.Fatal(err)
 	}
-	kinds, err := apiserver.Kinds(folder)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return apiserver.New(apiserver.Scheme(), kinds...).NewClient(nil, nil)
+	return server.NewClient(nil, nil)
 }
 
 // BenchmarkRenewal renews a Lease, which each node does each second.

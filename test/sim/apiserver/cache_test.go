@@ -14,22 +14,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
-	"github.com/purelb/purelb-operator/test/crds"
 	"github.com/purelb/purelb-operator/test/sim/apiserver"
 )
 
 // newServer returns an API server in memory.
 func newServer(t *testing.T) *apiserver.Server {
 	t.Helper()
-	folder, err := crds.Find()
+	server, err := apiserver.NewCluster()
 	if err != nil {
 		t.Fatal(err)
 	}
-	kinds, err := apiserver.Kinds(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return apiserver.New(apiserver.Scheme(), kinds...)
+	return server
 }
 
 // cacheOf returns a cache of the Announcements of node1, and of Services.

@@ -24,7 +24,6 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/writeerror"
 	real "github.com/purelb/purelb-operator/test/apiserver"
-	"github.com/purelb/purelb-operator/test/crds"
 	"github.com/purelb/purelb-operator/test/sim/apiserver"
 )
 
@@ -34,25 +33,19 @@ var servers = map[string]client.Client{}
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	scheme := apiserver.Scheme()
-	folder, err := crds.Find()
+	memory, err := apiserver.NewCluster()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	kinds, err := apiserver.Kinds(folder)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	servers["memory"] = apiserver.New(scheme, kinds...).NewClient(nil, nil)
+	servers["memory"] = memory.NewClient(nil, nil)
 	config, stop, err := real.Start()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	defer func() { _ = stop() }()
-	if servers["real"], err = client.New(config, client.Options{Scheme: scheme}); err != nil {
+	if servers["real"], err = client.New(config, client.Options{Scheme: apiserver.Scheme()}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

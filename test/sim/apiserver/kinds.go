@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -20,9 +21,22 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/test/crds"
 )
 
-// Scheme returns a scheme of the kinds that Kinds returns.
+// NewCluster returns a Server with the kinds of a cluster that decide where addresses are: those of
+// Kubernetes, and those of the project's CRDs, which are read once.
+func NewCluster() (*Server, error) {
+	kinds, err := clusterKinds()
+	if err != nil {
+		return nil, err
+	}
+	return New(Scheme(), kinds...), nil
+}
+
+var clusterKinds = sync.OnceValues(readKinds)
+
+// Scheme returns a scheme of the kinds of a cluster.
 func Scheme() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(corev1.AddToScheme(scheme))
@@ -32,9 +46,8 @@ func Scheme() *runtime.Scheme {
 	return scheme
 }
 
-// Kinds returns the kinds of a cluster that decide where addresses are: those of Kubernetes, and those of
-// the CRDs in a folder.
-func Kinds(crds string) ([]Kind, error) {
+// readKinds returns the kinds of a cluster.
+func readKinds() ([]Kind, error) {
 	conditions := map[string][]string{"status.conditions": {"type"}}
 	kinds := []Kind{
 		{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Node"), HasStatus: true, ListKeys: conditions},
@@ -51,7 +64,11 @@ func Kinds(crds string) ([]Kind, error) {
 		},
 		{GroupVersionKind: coordinationv1.SchemeGroupVersion.WithKind("Lease"), IsNamespaced: true, IsNeverApplied: true},
 	}
-	files, err := filepath.Glob(filepath.Join(crds, "*.yaml"))
+	folder, err := crds.Find()
+	if err != nil {
+		return nil, err
+	}
+	files, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
 	if err != nil {
 		return nil, err
 	}
