@@ -1,8 +1,10 @@
 package watch
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
@@ -11,6 +13,11 @@ import (
 type Key struct {
 	// Interface of the watching node, and Node that is watched.
 	Interface, Node string
+}
+
+// Compare orders Keys.
+func (k Key) Compare(other Key) int {
+	return cmp.Or(strings.Compare(k.Interface, other.Interface), strings.Compare(k.Node, other.Node))
 }
 
 // KeyOf returns the Key of a standby.
