@@ -6,6 +6,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/purelb/purelb-operator/internal/tasks"
 	"github.com/purelb/purelb-operator/nodeagent/internal/file"
 )
 
@@ -36,12 +37,16 @@ type Agent struct {
 	// Checkpoint, if set, is the file in which the agent keeps the objects that it last read,
 	// for a start while the API server is away.
 	Checkpoint string
+	// Disk has the checkpoint; files, if it is nil.
+	Disk Disk
 	// OpenExchange, if set, opens an Exchange by which the agent watches other nodes on the link of
 	// an interface.
 	OpenExchange func(iface string) (Exchange, error)
 	// Ownership, if set, is the record of the addresses that the agent has added. The agent writes
 	// it to its file.
 	Ownership Ownership
+	// Tasks runs the agent's components; as goroutines, if it is nil.
+	Tasks tasks.Runner
 
 	announcer *announcer
 	prober    *prober
@@ -57,13 +62,14 @@ type Agent struct {
 	// to do. All three have room for one signal.
 	wake, statusChanged, emptyItem chan struct{}
 	// listRequests has room for the one request of the heartbeat, and lists for the result of the
-	// one list that is under way.
+	// one list that is under way. listsChanged is signalled when there is something in one of them.
 	listRequests chan listRequest
 	lists        chan listResult
+	listsChanged chan struct{}
 	// isCacheFilled means that the cache has been filled since the agent started, so that the worker
 	// reads it. Until then the heartbeat lists before each renewal.
 	isCacheFilled atomic.Bool
-	// ended is closed when the worker has ended.
+	// ended is signalled when the worker has ended.
 	ended chan struct{}
 	state state
 }

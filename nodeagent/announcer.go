@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/purelb/purelb-operator/internal/pacing"
+	"github.com/purelb/purelb-operator/internal/tasks"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
@@ -20,6 +21,7 @@ import (
 type announcer struct {
 	neighbours Neighbours
 	metrics    *Metrics
+	tasks      tasks.Runner
 
 	mu    sync.Mutex
 	queue []announcement
@@ -37,8 +39,8 @@ type announcement struct {
 }
 
 // newAnnouncer returns an announcer, which does nothing until it is started.
-func newAnnouncer(neighbours Neighbours, metrics *Metrics) *announcer {
-	return &announcer{neighbours: neighbours, metrics: metrics, wake: make(chan struct{}, 1)}
+func newAnnouncer(neighbours Neighbours, metrics *Metrics, runner tasks.Runner) *announcer {
+	return &announcer{neighbours: neighbours, metrics: metrics, tasks: runner, wake: make(chan struct{}, 1)}
 }
 
 // schedule announces an address as the settings say, in place of what was scheduled for it
@@ -70,16 +72,12 @@ func (q *announcer) cancel(iface string, addr netip.Addr) {
 // Start works the queue until ctx ends.
 func (q *announcer) Start(ctx context.Context) error {
 	for {
-		next := q.announceDue(ctx)
-		var due <-chan time.Time
-		if !next.IsZero() {
-			due = time.After(time.Until(next))
+		wait := tasks.Forever
+		if next := q.announceDue(ctx); !next.IsZero() {
+			wait = time.Until(next)
 		}
-		select {
-		case <-ctx.Done():
+		if q.tasks.Wait(ctx, wait, q.wake) == tasks.Ended {
 			return nil
-		case <-q.wake:
-		case <-due:
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/purelb/purelb-operator/internal/tasks"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
@@ -82,31 +83,41 @@ func (g *defender) question(iface string, addr netip.Addr, previousMACs []string
 // askHeld asks links for held addresses, until ctx ends: for all while the agent is not fresh,
 // and for those whose previous holder may still answer.
 func (g *defender) askHeld(ctx context.Context) {
-	next := time.NewTimer(plan.AskInterval)
-	defer next.Stop()
-	repeat := time.NewTicker(plan.RepeatInterval)
-	defer repeat.Stop()
+	now := time.Now()
+	next, repeat := now.Add(plan.AskInterval), now.Add(plan.RepeatInterval)
 	var eagerUntil time.Time
 	for {
-		select {
-		case <-ctx.Done():
+		switch g.tasks.Wait(ctx, time.Until(earlier(next, repeat)), g.carrierReturned) {
+		case tasks.Ended:
 			return
-		case <-next.C:
+		case tasks.TimeOver:
+		default: // the carrier has returned
+			next = time.Now()
+			eagerUntil = next.Add(eagerFor)
+		}
+		if !time.Now().Before(next) {
 			if !g.freshness.isFresh() {
 				g.askAll(ctx, g.held((*plan.Defence).AllHeld))
 			}
+			wait := max(plan.AskInterval, g.freshness.freshFor())
 			if time.Now().Before(eagerUntil) {
-				next.Reset(eagerInterval)
-			} else {
-				next.Reset(max(plan.AskInterval, g.freshness.freshFor()))
+				wait = eagerInterval
 			}
-		case <-g.carrierReturned:
-			eagerUntil = time.Now().Add(eagerFor)
-			next.Reset(0)
-		case <-repeat.C:
+			next = time.Now().Add(wait)
+		}
+		if !time.Now().Before(repeat) {
 			g.askAll(ctx, g.held(func(d *plan.Defence) []plan.Held { return d.HeldWithPreviousHolder(time.Now()) }))
+			repeat = time.Now().Add(plan.RepeatInterval)
 		}
 	}
+}
+
+// earlier returns the earlier of two times.
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // held returns the held addresses that are picked.
@@ -121,12 +132,8 @@ func (g *defender) askAll(ctx context.Context, held []plan.Held) {
 	slices.SortFunc(held, func(a, b plan.Held) int { return a.Prefix.Addr().Compare(b.Prefix.Addr()) })
 	const atOnce = 20
 	for i, h := range held {
-		if i > 0 && i%atOnce == 0 {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(time.Second * atOnce / askRate):
-			}
+		if i > 0 && i%atOnce == 0 && g.tasks.Wait(ctx, time.Second*atOnce/askRate) == tasks.Ended {
+			return
 		}
 		g.askFor(ctx, h)
 	}
@@ -147,22 +154,15 @@ func (g *defender) askFor(ctx context.Context, h plan.Held) {
 // askYielded asks the stations to which addresses were yielded whether they still have them,
 // until ctx ends, and wakes the worker when a station is silent.
 func (g *defender) askYielded(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-g.yielded:
-		}
-		for questions := g.yieldQuestions(); len(questions) > 0; questions = g.yieldQuestions() {
+	for g.tasks.Wait(ctx, tasks.Forever, g.yielded) != tasks.Ended {
+		for questions := g.yieldQuestions(ctx); len(questions) > 0; questions = g.yieldQuestions(ctx) {
 			for _, q := range questions {
 				if err := g.neighbours.AskStation(q.Question, q.station); err != nil {
 					g.noteNotAsked(q.Addr)
 				}
 			}
-			select {
-			case <-ctx.Done():
+			if g.tasks.Wait(ctx, plan.YieldAskInterval) == tasks.Ended {
 				return
-			case <-time.After(plan.YieldAskInterval):
 			}
 		}
 	}
@@ -175,12 +175,12 @@ type stationQuestion struct {
 }
 
 // yieldQuestions returns what to ask now about yielded addresses; none if there are none.
-func (g *defender) yieldQuestions() []stationQuestion {
+func (g *defender) yieldQuestions(ctx context.Context) []stationQuestion {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	due, isNewlySilent := g.defence.AskYielded(g.isNotDown, time.Now())
 	if isNewlySilent {
-		g.wakeWorker()
+		g.wakeWorker(ctx)
 	}
 	questions := make([]stationQuestion, 0, len(due))
 	for _, q := range due {

@@ -45,8 +45,8 @@ func (a *Agent) loadCheckpoint() {
 		return
 	}
 	c := &checkpoint{}
-	exists, err := file.LoadCheckpoint(a.Checkpoint, checkpointReadTimeout,
-		c, &c.Header, file.Header{Version: checkpointVersion, NodeName: a.NodeName})
+	read := func() ([]byte, error) { return a.Disk.ReadWithin(a.Checkpoint, checkpointReadTimeout) }
+	exists, err := file.LoadCheckpoint(read, c, &c.Header, file.Header{Version: checkpointVersion, NodeName: a.NodeName})
 	if err != nil {
 		log.Log.Info("The agent cannot use the checkpoint", "file", a.Checkpoint, "error", err.Error())
 	}
@@ -69,8 +69,9 @@ func (a *Agent) loadCheckpoint() {
 // newCheckpointSaver returns the saver that writes the checkpoint.
 func newCheckpointSaver(a *Agent) *file.Saver {
 	return &file.Saver{
-		What: "the checkpoint", Consequence: "a start while the API server is away would not know of the latest changes",
-		Path: func() string { return a.Checkpoint }, Replace: file.ReplaceDurably,
+		Tasks: a.Tasks,
+		What:  "the checkpoint", Consequence: "a start while the API server is away would not know of the latest changes",
+		Path: func() string { return a.Checkpoint }, Replace: a.Disk.ReplaceDurably,
 		Changed: make(chan struct{}, 1), Wake: a.wake, Writes: pacing.Batch{Gap: saveGap},
 	}
 }

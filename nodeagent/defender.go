@@ -3,16 +3,18 @@ package nodeagent
 import (
 	"context"
 	"maps"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/order"
 	"github.com/purelb/purelb-operator/internal/pacing"
+	"github.com/purelb/purelb-operator/internal/tasks"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
@@ -27,6 +29,7 @@ type defender struct {
 	announcer  *announcer
 	freshness  *freshness
 	metrics    *Metrics
+	tasks      tasks.Runner
 	// wake is signalled when the worker has something to do.
 	wake chan<- struct{}
 	// carrierReturned is signalled when an interface has got its carrier back, and yielded when
@@ -49,7 +52,7 @@ type defender struct {
 func newDefender(a *Agent) *defender {
 	return &defender{
 		kernel: a.Kernel, neighbours: a.Neighbours, announcer: a.announcer, freshness: a.freshness, metrics: a.Metrics,
-		wake:            a.wake,
+		tasks: a.Tasks, wake: a.wake,
 		carrierReturned: make(chan struct{}, 1), yielded: make(chan struct{}, 1),
 		gateways: newGatewayCache(a.Kernel), defence: plan.NewDefence(),
 		stopListening: map[string]context.CancelFunc{}, isUp: map[string]bool{}, wakes: pacing.Batch{Gap: wakeGap},
@@ -66,12 +69,12 @@ func (g *defender) Start(ctx context.Context) error {
 	g.listen()          //nolint:contextcheck // it is g.ctx
 	g.beginChallenges() //nolint:contextcheck // as above
 	g.mu.Unlock()
-	go g.askYielded(ctx)
-	go func() {
+	g.tasks.Go(func() { g.askYielded(ctx) })
+	g.tasks.Go(func() {
 		if err := g.kernel.WatchLinks(ctx, g.noteLinks); err != nil {
 			log.FromContext(ctx).Error(err, "Links are not watched: the agent does not notice when a carrier comes back")
 		}
-	}()
+	})
 	g.askHeld(ctx)
 	return nil
 }
@@ -209,19 +212,19 @@ func (g *defender) listen() {
 		return
 	}
 	wanted := g.defence.Interfaces()
-	for iface, stop := range g.stopListening {
+	for iface, stop := range order.ByKey(g.stopListening, strings.Compare) {
 		if !wanted[iface] {
 			stop()
 			delete(g.stopListening, iface)
 		}
 	}
-	for iface := range wanted {
+	for iface := range order.ByKey(wanted, strings.Compare) {
 		if g.stopListening[iface] != nil {
 			continue
 		}
 		ctx, stop := context.WithCancel(g.ctx)
 		g.stopListening[iface] = stop
-		go g.listenOn(ctx, iface)
+		g.tasks.Go(func() { g.listenOn(ctx, iface) })
 	}
 }
 
@@ -231,10 +234,7 @@ func (g *defender) listenOn(ctx context.Context, iface string) {
 		if err != nil {
 			log.FromContext(ctx).V(1).Info("Listening again shortly", "interface", iface, "error", err.Error())
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(relistenAfter):
-		}
+		g.tasks.Wait(ctx, relistenAfter)
 	}
 }
 
@@ -268,7 +268,7 @@ func (g *defender) carryOut(ctx context.Context, r plan.Reaction) {
 				"Another station claims an address of this node", "address", addr, "interface", iface, "mac", r.Contested,
 			)
 		}
-		g.wakeWorker()
+		g.wakeWorker(ctx)
 	}
 	if r.Claim {
 		g.announcer.announceOnce(iface, addr)
@@ -277,17 +277,14 @@ func (g *defender) carryOut(ctx context.Context, r plan.Reaction) {
 		g.withdrawYielded(ctx, r)
 	}
 	if r.Check != nil {
-		check := func() { g.continueCheck(ctx, r.Check, iface) }
-		if r.CheckWithin > 0 {
-			time.AfterFunc(rand.N(r.CheckWithin), check)
-		} else {
-			// A timer of no time would do the same, but with simulated time and the race detector
-			// it may crash the runtime of Go 1.26.
-			go check()
-		}
+		within := g.tasks.Random(r.CheckWithin)
+		g.tasks.Go(func() {
+			g.tasks.Wait(ctx, within)
+			g.check(ctx, r.Check, iface)
+		})
 	}
 	if r.Report {
-		g.wakeWorker()
+		g.wakeWorker(ctx)
 	}
 }
 
@@ -311,36 +308,37 @@ func (g *defender) withdrawYielded(ctx context.Context, r plan.Reaction) {
 		)
 	}
 	pacing.Signal(g.yielded)
-	g.wakeWorker()
+	g.wakeWorker(ctx)
 }
 
-// continueCheck asks a station by itself for a held address, a few times.
-func (g *defender) continueCheck(ctx context.Context, c *plan.Check, iface string) {
-	g.mu.Lock()
-	if ctx.Err() != nil {
+// check asks a station by itself for a held address, a few times.
+func (g *defender) check(ctx context.Context, c *plan.Check, iface string) {
+	for ctx.Err() == nil {
+		g.mu.Lock()
+		step := g.defence.AskOn(c, time.Now())
+		g.carryOut(ctx, step.Reaction)
+		question := g.question(iface, c.Addr, nil)
 		g.mu.Unlock()
-		return
-	}
-	step := g.defence.AskOn(c, time.Now())
-	g.carryOut(ctx, step.Reaction)
-	question := g.question(iface, c.Addr, nil)
-	g.mu.Unlock()
-	if step.Next > 0 {
-		time.AfterFunc(step.Next, func() { g.continueCheck(ctx, c, iface) })
-	}
-	if macs := neigh.ParseMACs([]string{c.MAC}); step.Ask && len(macs) > 0 {
-		_ = g.neighbours.AskStation(question, macs[0]) // what is not sent is not answered
+		if macs := neigh.ParseMACs([]string{c.MAC}); step.Ask && len(macs) > 0 {
+			_ = g.neighbours.AskStation(question, macs[0]) // what is not sent is not answered
+		}
+		if step.Next == 0 {
+			return
+		}
+		g.tasks.Wait(ctx, step.Next)
 	}
 }
 
 // wakeWorker wakes the worker, wakeGap after the last time at the earliest. The caller holds
 // the lock.
-func (g *defender) wakeWorker() {
+func (g *defender) wakeWorker(ctx context.Context) {
 	if g.isWaking {
 		return
 	}
 	g.isWaking = true
-	time.AfterFunc(g.wakes.Delay(time.Now()), func() {
+	wait := g.wakes.Delay(time.Now())
+	g.tasks.Go(func() {
+		g.tasks.Wait(ctx, wait)
 		g.mu.Lock()
 		g.isWaking = false
 		g.wakes.Note(time.Now())

@@ -16,6 +16,7 @@ import (
 	"github.com/purelb/purelb-operator/internal/mergepatch"
 	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/internal/revision"
+	"github.com/purelb/purelb-operator/internal/tasks"
 )
 
 // heartbeat renews the node's Lease.
@@ -26,6 +27,7 @@ type heartbeat struct {
 	node      string
 	freshness *freshness
 	watchdog  *watchdog
+	tasks     tasks.Runner
 	// syncLive lists at the API server and applies, and isCacheFilled reports whether changes are
 	// applied without that.
 	syncLive      func(context.Context) error
@@ -42,7 +44,8 @@ func newHeartbeat(a *Agent) *heartbeat {
 	return &heartbeat{
 		client: a.Client, lease: client.ObjectKey{Namespace: a.Namespace, Name: purelbv1.LeasePrefix + a.NodeName},
 		node:      a.NodeName,
-		freshness: a.freshness, watchdog: a.watchdog, syncLive: a.syncLive, isCacheFilled: a.isCacheFilled.Load,
+		freshness: a.freshness, watchdog: a.watchdog, tasks: a.Tasks,
+		syncLive: a.syncLive, isCacheFilled: a.isCacheFilled.Load,
 		report: a.reporter.Changed, reconnect: a.Reconnect,
 	}
 }
@@ -142,14 +145,7 @@ func (h *heartbeat) sleep(ctx context.Context, start time.Time, wait time.Durati
 	if !isRenewed {
 		periodChanged = nil
 	}
-	for wait > 0 {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-			return
-		case <-periodChanged:
-			wait = time.Until(start.Add(h.freshness.renewalPeriod()))
-		}
+	for h.tasks.Wait(ctx, wait, periodChanged) == 0 {
+		wait = time.Until(start.Add(h.freshness.renewalPeriod()))
 	}
 }

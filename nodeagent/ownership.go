@@ -1,7 +1,7 @@
 package nodeagent
 
 import (
-	"time"
+	"context"
 
 	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/nodeagent/internal/file"
@@ -22,6 +22,7 @@ type Ownership interface {
 // of no use once the machine has booted, so it need not survive that.
 func newOwnershipSaver(a *Agent) *file.Saver {
 	s := &file.Saver{
+		Tasks:       a.Tasks,
 		What:        "the record of the agent's addresses",
 		Consequence: "the next process would not recognise the addresses that were added meanwhile",
 		Path:        a.Ownership.Path, Replace: file.Replace,
@@ -34,8 +35,5 @@ func newOwnershipSaver(a *Agent) *file.Saver {
 // endSyncs waits until the worker, which is stopping, has ended, since its last sync may add addresses:
 // for file.LastTimeout at the most.
 func (a *Agent) endSyncs() {
-	select {
-	case <-a.ended:
-	case <-time.After(file.LastTimeout): // a sync that hangs goes with the process
-	}
+	a.Tasks.Wait(context.Background(), file.LastTimeout, a.ended) // a sync that hangs goes with the process
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/purelb/purelb-operator/internal/pacing"
+	"github.com/purelb/purelb-operator/internal/tasks"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
@@ -16,14 +17,15 @@ import (
 type prober struct {
 	neighbours Neighbours
 	// wake is signalled when there are answers.
-	wake chan struct{}
+	wake  chan struct{}
+	tasks tasks.Runner
 
 	mu      sync.Mutex
 	answers []plan.ProbeAnswer
 }
 
-func newProber(neighbours Neighbours, wake chan struct{}) *prober {
-	return &prober{neighbours: neighbours, wake: wake}
+func newProber(neighbours Neighbours, wake chan struct{}, runner tasks.Runner) *prober {
+	return &prober{neighbours: neighbours, wake: wake, tasks: runner}
 }
 
 // ask asks all questions as one batch, until ctx ends, and does not wait for the answers.
@@ -31,7 +33,7 @@ func (p *prober) ask(ctx context.Context, questions []neigh.Question, settings p
 	if len(questions) == 0 {
 		return
 	}
-	go func() {
+	p.tasks.Go(func() {
 		answers := p.neighbours.Probe(ctx, questions, settings.Count, settings.Interval)
 		p.mu.Lock()
 		for _, q := range questions {
@@ -41,7 +43,7 @@ func (p *prober) ask(ctx context.Context, questions []neigh.Question, settings p
 		}
 		p.mu.Unlock()
 		pacing.Signal(p.wake)
-	}()
+	})
 }
 
 func probeOf(answer neigh.Answer, now time.Time) plan.Probe {

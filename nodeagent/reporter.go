@@ -1,7 +1,6 @@
 package nodeagent
 
 import (
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -26,6 +25,7 @@ type reporter struct {
 
 func newReporter(agent *Agent) *reporter {
 	return &reporter{&report.Reporter[purelbv1.AnnouncementStatus]{
+		Tasks:  agent.Tasks,
 		Client: func() client.Client { return agent.Client }, Kind: "Announcement", FieldOwner: FieldOwner,
 		Changed: make(chan struct{}, 1),
 		Timeout: requestTimeout, Rests: pacing.Batch{RestPerWork: restPerReport, MaxGap: maxReportRest},
@@ -52,7 +52,7 @@ func (r *reporter) setStatuses(
 	for i := range announcements {
 		before, after := announcements[i].Status, statuses[i]
 		reports[i] = report.Status[purelbv1.AnnouncementStatus]{
-			Object: &announcements[i], Before: before, After: after, MayWait: spreadOf(&before, &after, shared),
+			Object: &announcements[i], Before: before, After: after, MayWait: r.spreadOf(&before, &after, shared),
 		}
 	}
 	r.Set(reports)
@@ -60,7 +60,9 @@ func (r *reporter) setStatuses(
 
 // spreadOf returns for how long a status may wait. One that says only that the shared entries are
 // realised waits for a random time, since all nodes report that at once.
-func spreadOf(before, after *purelbv1.AnnouncementStatus, shared []purelbv1.CommonAnnouncement) time.Duration {
+func (r *reporter) spreadOf(
+	before, after *purelbv1.AnnouncementStatus, shared []purelbv1.CommonAnnouncement,
+) time.Duration {
 	revision, spreadOver := int64(0), time.Duration(0)
 	for i := range shared { // the manager knew the number of nodes best when it wrote the last one
 		if c := &shared[i].Spec; c.Revision > revision {
@@ -73,5 +75,5 @@ func spreadOf(before, after *purelbv1.AnnouncementStatus, shared []purelbv1.Comm
 		!equality.Semantic.DeepEqual(before.Interfaces, after.Interfaces) {
 		return 0
 	}
-	return rand.N(spreadOver)
+	return r.Tasks.Random(spreadOver)
 }

@@ -18,6 +18,7 @@ import (
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/informer"
+	"github.com/purelb/purelb-operator/internal/tasks"
 )
 
 // ManagerOptions returns the options of the controller manager that runs a node's agent. It
@@ -61,12 +62,19 @@ func ManagerOptions(nodeName, namespace, lbNodeAgent string) (ctrl.Options, erro
 // prepare makes the agent's components.
 func (a *Agent) prepare() {
 	a.wake, a.statusChanged, a.emptyItem = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
+	if a.Tasks == nil {
+		a.Tasks = tasks.Goroutines{}
+	}
+	if a.Disk == nil {
+		a.Disk = files{}
+	}
 	a.listRequests, a.lists = make(chan listRequest, 1), make(chan listResult, 1)
-	a.ended, a.state = make(chan struct{}), state{}
+	a.listsChanged = make(chan struct{}, 1)
+	a.ended, a.state = make(chan struct{}, 1), state{}
 	a.freshness = newFreshness()
 	a.watchdog = newWatchdog()
-	a.announcer = newAnnouncer(a.Neighbours, a.Metrics)
-	a.prober = newProber(a.Neighbours, a.wake)
+	a.announcer = newAnnouncer(a.Neighbours, a.Metrics, a.Tasks)
+	a.prober = newProber(a.Neighbours, a.wake, a.Tasks)
 	a.defender = newDefender(a)
 	a.watching = newWatching(a)
 	a.reporter = newReporter(a)
@@ -76,22 +84,29 @@ func (a *Agent) prepare() {
 	}
 }
 
-// SetupWithManager adds the agent's worker to mgr, and its announcer, defender, watching, reporter,
-// savers and heartbeat.
+// SetupWithManager adds the agent's components to mgr, and what tells them of changes in its cache.
 func (a *Agent) SetupWithManager(mgr ctrl.Manager) error {
-	a.prepare()
-	a.loadCheckpoint()
-	watchAPI := func(ctx context.Context) error { return a.watchAPI(ctx, mgr.GetCache()) }
-	runnables := []manager.Runnable{
-		a, manager.RunnableFunc(watchAPI), manager.RunnableFunc(a.watchKernel), a.announcer, a.defender, a.watching,
-		a.reporter, newHeartbeat(a),
-	}
-	for _, s := range a.savers() {
-		runnables = append(runnables, s)
-	}
+	components := append(a.Components(), manager.RunnableFunc(func(ctx context.Context) error {
+		return a.watchAPI(ctx, mgr.GetCache())
+	}))
 	var errs error
-	for _, r := range runnables {
+	for _, r := range components {
 		errs = errors.Join(errs, mgr.Add(r))
 	}
 	return errs
+}
+
+// Components prepares the agent and returns its worker, announcer, defender, watching, reporter, savers and
+// heartbeat, and what tells them of changes in the kernel. They have to be started. Who starts them tells
+// the agent of changes in the cache by way of CacheHandler and NoteCacheFilled.
+func (a *Agent) Components() []manager.Runnable {
+	a.prepare()
+	a.loadCheckpoint()
+	components := []manager.Runnable{
+		a, manager.RunnableFunc(a.watchKernel), a.announcer, a.defender, a.watching, a.reporter, newHeartbeat(a),
+	}
+	for _, s := range a.savers() {
+		components = append(components, s)
+	}
+	return components
 }

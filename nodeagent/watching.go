@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,7 +14,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/order"
 	"github.com/purelb/purelb-operator/internal/pacing"
+	"github.com/purelb/purelb-operator/internal/tasks"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 	"github.com/purelb/purelb-operator/nodeagent/watch"
@@ -41,6 +44,7 @@ type watching struct {
 	defender     *defender
 	freshness    *freshness
 	metrics      *Metrics
+	tasks        tasks.Runner
 	// wake is signalled when the worker has something to do.
 	wake chan<- struct{}
 
@@ -67,7 +71,7 @@ func newWatching(a *Agent) *watching {
 	return &watching{
 		nodeName: a.NodeName, openExchange: a.OpenExchange, neighbours: a.Neighbours, defender: a.defender,
 		freshness: a.freshness,
-		metrics:   a.Metrics, wake: a.wake,
+		metrics:   a.Metrics, tasks: a.Tasks, wake: a.wake,
 		links: map[string]*watchedLink{}, claims: map[netip.Addr]plan.Claim{}, wakes: pacing.Batch{Gap: time.Second},
 	}
 }
@@ -79,11 +83,11 @@ func (w *watching) NeedLeaderElection() bool { return false }
 func (w *watching) Start(ctx context.Context) error {
 	w.mu.Lock()
 	w.ctx = ctx
-	for _, l := range w.links {
-		w.run(l) //nolint:contextcheck // it is w.ctx
+	for _, l := range order.ByKey(w.links, strings.Compare) { //nolint:contextcheck // it is w.ctx
+		w.run(l)
 	}
 	w.mu.Unlock()
-	<-ctx.Done()
+	w.tasks.Wait(ctx, tasks.Forever)
 	return nil
 }
 
@@ -95,7 +99,7 @@ func (w *watching) set(standbys []purelbv1.Announcement, settings watch.Settings
 	targets := watch.Targets(standbys, w.nodeName, w.defender.canAsk, w.defender.gateways.all())
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for iface, l := range w.links {
+	for iface, l := range order.ByKey(w.links, strings.Compare) {
 		for key := range l.watchers {
 			if _, isWatched := targets[key]; !isWatched {
 				delete(l.watchers, key)
@@ -109,7 +113,7 @@ func (w *watching) set(standbys []purelbv1.Announcement, settings watch.Settings
 			delete(w.links, iface)
 		}
 	}
-	for key, target := range targets {
+	for key, target := range order.ByKey(targets, watch.Key.Compare) {
 		l := w.links[key.Interface]
 		if l == nil {
 			l = &watchedLink{
@@ -179,17 +183,14 @@ func (w *watching) run(l *watchedLink) {
 	}
 	ctx, stop := context.WithCancel(w.ctx)
 	l.stop = stop
-	go func() {
+	w.tasks.Go(func() {
 		for ctx.Err() == nil {
 			if err := w.exchange(ctx, l); err != nil {
 				log.FromContext(ctx).V(1).Info("Watching again shortly", "interface", l.iface, "error", err.Error())
 			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(relistenAfter):
-			}
+			w.tasks.Wait(ctx, relistenAfter)
 		}
-	}()
+	})
 }
 
 // exchange asks and hears on a link until ctx ends, or the interface goes down or away.
@@ -199,20 +200,13 @@ func (w *watching) exchange(ctx context.Context, l *watchedLink) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, x.Close()) }()
-	next := time.NewTimer(0)
-	defer next.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-next.C:
-		}
-		begun := time.Now()
+	for next := time.Now(); w.tasks.Wait(ctx, time.Until(next)) != tasks.Ended; {
+		next = time.Now().Add(l.settings.Interval)
 		if err := w.round(ctx, l, x); err != nil {
 			return err
 		}
-		next.Reset(time.Until(begun.Add(l.settings.Interval)))
 	}
+	return nil
 }
 
 // round ends a round of all Watchers of a link, and begins the next one.
@@ -238,7 +232,7 @@ func (w *watching) round(ctx context.Context, l *watchedLink, x Exchange) error 
 	var steps []watch.Step
 	var repeated []netip.Addr
 	claims := map[netip.Addr]plan.Claim{}
-	for _, watcher := range l.watchers {
+	for _, watcher := range order.ByKey(l.watchers, watch.Key.Compare) {
 		steps = append(steps, watcher.Round(now, facts)...)
 	}
 	for _, step := range steps {

@@ -14,6 +14,7 @@ import (
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/pacing"
+	"github.com/purelb/purelb-operator/internal/tasks"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 	"github.com/purelb/purelb-operator/nodeagent/watch"
 )
@@ -43,9 +44,14 @@ type state struct {
 // listRequest asks the worker for a list at the API server.
 type listRequest struct {
 	timeout time.Duration
-	// done, if the heartbeat asks, takes what became of the list and of the sync that follows. It
-	// has room for that.
-	done chan<- error
+	// outcome, if the heartbeat asks, is what becomes of the list and of the sync that follows.
+	outcome *syncOutcome
+}
+
+// syncOutcome is what became of a sync: err, once done is signalled, which has room for that.
+type syncOutcome struct {
+	done chan struct{}
+	err  error
 }
 
 // listResult is what a list at the API server has returned.
@@ -65,14 +71,13 @@ func (a *Agent) NeedLeaderElection() bool { return false }
 // Start is the worker, until ctx ends: it waits until something wakes it, and syncs. It never waits
 // for the API server.
 func (a *Agent) Start(ctx context.Context) error {
-	defer close(a.ended)
+	defer pacing.Signal(a.ended)
 	a.watchdog.setGiveEmptyItem(func() { pacing.Signal(a.emptyItem) })
 	retries := pacing.Backoff{Min: minRetry, Max: maxRetry}
 	var dueAt time.Time // of the next sync that nothing else wakes the worker for; zero for none
-	var due <-chan time.Time
 	syncIn := func(wait time.Duration) {
 		if at := time.Now().Add(wait); wait > 0 && (dueAt.IsZero() || at.Before(dueAt)) {
-			dueAt, due = at, time.After(wait)
+			dueAt = at
 		}
 	}
 	syncInOrRetry := func(wait time.Duration, err error) {
@@ -86,45 +91,52 @@ func (a *Agent) Start(ctx context.Context) error {
 	}
 	for ctx.Err() == nil {
 		a.watchdog.noteItemTaken()
-		requests, wake, timer := a.listRequests, a.wake, due
-		if a.state.isListing { // no list is applied after a later one
-			requests = nil
+		wait := tasks.Forever
+		if !dueAt.IsZero() {
+			wait = time.Until(dueAt)
 		}
-		if len(requests)+len(a.lists) > 0 { // the heartbeat waits, while syncs may ask for syncs
-			wake, timer = nil, nil
-		}
-		select {
-		case <-ctx.Done():
-		case <-a.emptyItem:
-		case <-a.statusChanged:
+		// The heartbeat waits for lists, while syncs may ask for syncs: lists come first.
+		switch a.Tasks.Wait(ctx, wait, a.emptyItem, a.statusChanged, a.listsChanged, a.wake) {
+		case 1:
 			syncIn(statusSettle)
-		case request := <-requests:
-			a.beginList(ctx, request)
-		case list := <-a.lists:
-			syncInOrRetry(a.syncListed(ctx, list))
-		case <-wake:
+		case 2:
+			if list, isThere := takeOne(a.lists); isThere {
+				syncInOrRetry(a.syncListed(ctx, list))
+			}
+			a.beginRequestedList(ctx)
+		case tasks.TimeOver:
+			dueAt = time.Time{}
 			syncInOrRetry(a.syncKnown(ctx))
-		case <-timer:
-			dueAt, due = time.Time{}, nil
+		case 3:
 			syncInOrRetry(a.syncKnown(ctx))
 		}
 	}
 	return nil
 }
 
+// takeOne takes what is in a channel, if there is something.
+func takeOne[T any](c <-chan T) (taken T, isThere bool) {
+	select {
+	case taken = <-c:
+		return taken, true
+	default:
+		return taken, false
+	}
+}
+
 // What wakes the worker: objects in the cache, the kernel, and whoever else signals wake.
 
-// watchAPI wakes the worker when an object changes in the cache, once the cache is filled, until ctx
-// ends. When only the status of an Announcement changes it wakes the worker a little later: a status
-// that the agent computed while the cache was behind may have to be written once more. Once the
-// status is right the agent writes nothing, so that no further sync follows.
-func (a *Agent) watchAPI(ctx context.Context, informers cache.Informers) error {
+// CacheHandler returns what has to be told of changes in the cache: it wakes the worker when an object
+// changes, once the cache is filled. When only the status of an Announcement changes it wakes the worker a
+// little later: a status that the agent computed while the cache was behind may have to be written once
+// more. Once the status is right the agent writes nothing, so that no further sync follows.
+func (a *Agent) CacheHandler() toolscache.ResourceEventHandler {
 	notify := func(c chan<- struct{}) {
 		if a.isCacheFilled.Load() { // else all is read as soon as it is
 			pacing.Signal(c)
 		}
 	}
-	handler := toolscache.ResourceEventHandlerFuncs{
+	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { notify(a.wake) },
 		DeleteFunc: func(any) { notify(a.wake) },
 		UpdateFunc: func(before, after any) {
@@ -138,6 +150,17 @@ func (a *Agent) watchAPI(ctx context.Context, informers cache.Informers) error {
 			}
 		},
 	}
+}
+
+// NoteCacheFilled tells the worker that the cache is filled.
+func (a *Agent) NoteCacheFilled() {
+	a.isCacheFilled.Store(true)
+	pacing.Signal(a.wake)
+}
+
+// watchAPI tells the worker of changes in the cache, until ctx ends.
+func (a *Agent) watchAPI(ctx context.Context, informers cache.Informers) error {
+	handler := a.CacheHandler()
 	var haveSynced []toolscache.InformerSynced
 	for _, kind := range []client.Object{
 		&purelbv1.Announcement{}, &purelbv1.CommonAnnouncement{}, &purelbv1.LBNodeAgent{},
@@ -153,8 +176,7 @@ func (a *Agent) watchAPI(ctx context.Context, informers cache.Informers) error {
 		haveSynced = append(haveSynced, registration.HasSynced)
 	}
 	if toolscache.WaitForCacheSync(ctx.Done(), haveSynced...) {
-		a.isCacheFilled.Store(true)
-		pacing.Signal(a.wake)
+		a.NoteCacheFilled()
 	}
 	return nil
 }
@@ -201,26 +223,37 @@ func (a *Agent) syncKnown(ctx context.Context) (time.Duration, error) {
 // not observe the kernel: what went wrong with single addresses is in the statuses, and retried by
 // the worker.
 func (a *Agent) syncLive(ctx context.Context) error {
-	done := make(chan error, 1)
+	outcome := &syncOutcome{done: make(chan struct{}, 1)}
 	// there is one heartbeat
-	a.listRequests <- listRequest{timeout: min(a.freshness.renewalPeriod(), requestTimeout), done: done}
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
+	a.listRequests <- listRequest{timeout: min(a.freshness.renewalPeriod(), requestTimeout), outcome: outcome}
+	pacing.Signal(a.listsChanged)
+	if a.Tasks.Wait(ctx, tasks.Forever, outcome.done) == tasks.Ended {
 		return fmt.Errorf("wait for a sync: %w", ctx.Err())
+	}
+	return outcome.err
+}
+
+// beginRequestedList begins the list that the heartbeat has asked for, if it has, unless one is under way:
+// no list is applied after a later one.
+func (a *Agent) beginRequestedList(ctx context.Context) {
+	if a.state.isListing {
+		return
+	}
+	if request, isThere := takeOne(a.listRequests); isThere {
+		a.beginList(ctx, request)
 	}
 }
 
 // beginList begins to list at the API server. There must be no list under way.
 func (a *Agent) beginList(ctx context.Context, request listRequest) {
 	a.state.isListing = true
-	go func() {
+	a.Tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, request.timeout)
 		defer cancel()
 		objects, err := a.readObjects(ctx, true)
 		a.lists <- listResult{request, objects, err} // there is room for the one list
-	}()
+		pacing.Signal(a.listsChanged)
+	})
 }
 
 // syncListed syncs as the list says that was under way. If the list has failed, and there is no
@@ -232,7 +265,7 @@ func (a *Agent) syncListed(ctx context.Context, list listResult) (wait time.Dura
 		a.state.isCacheReadDue = false
 		pacing.Signal(a.wake)
 	}
-	isOfHeartbeat, failure := list.done != nil, list.err
+	isOfHeartbeat, failure := list.outcome != nil, list.err
 	switch {
 	case list.err == nil:
 		a.state.objects = list.objects
@@ -254,7 +287,8 @@ func (a *Agent) syncListed(ctx context.Context, list listResult) (wait time.Dura
 	if failure == nil && errors.Is(err, errUnobserved) {
 		failure = err
 	}
-	list.done <- failure
+	list.outcome.err = failure
+	pacing.Signal(list.outcome.done)
 	return wait, err
 }
 

@@ -358,14 +358,14 @@ func (w *world) standIn() {
 func (w *world) listAndSync(isOfHeartbeat bool) error {
 	w.turn <- struct{}{}
 	defer func() { <-w.turn }()
-	request, done := listRequest{timeout: requestTimeout}, make(chan error, 1)
+	request, outcome := listRequest{timeout: requestTimeout}, &syncOutcome{done: make(chan struct{}, 1)}
 	if isOfHeartbeat {
-		request.done = done
+		request.outcome = outcome
 	}
 	w.beginList(w.t.Context(), request)
 	_, err := w.syncListed(w.t.Context(), <-w.lists)
 	if isOfHeartbeat {
-		return <-done
+		return outcome.err
 	}
 	return err
 }

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/tasks"
 	"github.com/purelb/purelb-operator/nodeagent/internal/file"
 )
 
@@ -47,8 +48,10 @@ func loadCheckpoint(
 	dir, nodeName, namespace, bootID string,
 ) (routing *purelbv1.NodeRouting, isSameBoot bool, err error) {
 	c := checkpoint{}
-	exists, err := file.LoadCheckpoint(filepath.Join(dir, checkpointFile), checkpointReadTimeout,
-		&c, &c.Header, file.Header{Version: checkpointVersion, NodeName: nodeName})
+	read := func() ([]byte, error) {
+		return file.ReadWithin(filepath.Join(dir, checkpointFile), checkpointReadTimeout)
+	}
+	exists, err := file.LoadCheckpoint(read, &c, &c.Header, file.Header{Version: checkpointVersion, NodeName: nodeName})
 	if err != nil || !exists {
 		return nil, false, err
 	}
@@ -62,7 +65,8 @@ func loadCheckpoint(
 // so it need not survive that.
 func newSaver(s *Speaker) *file.Saver {
 	return &file.Saver{
-		What: "the checkpoint", Consequence: "the next speaker would not know the neighbours while the API server is away",
+		Tasks: tasks.Goroutines{},
+		What:  "the checkpoint", Consequence: "the next speaker would not know the neighbours while the API server is away",
 		Path: func() string { return filepath.Join(s.StateDir, checkpointFile) }, Replace: file.Replace,
 		Changed: make(chan struct{}, 1),
 	}

@@ -17,6 +17,7 @@ import (
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/pacing"
+	"github.com/purelb/purelb-operator/internal/tasks"
 	"github.com/purelb/purelb-operator/nodeagent/internal/file"
 	"github.com/purelb/purelb-operator/nodeagent/internal/report"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
@@ -171,6 +172,7 @@ func (s *Speaker) prepare() {
 	s.wake = make(chan struct{}, 1)
 	s.saver = newSaver(s)
 	s.reporter = &report.Reporter[purelbv1.NodeRoutingStatus]{
+		Tasks:  tasks.Goroutines{},
 		Client: func() client.Client { return s.Client }, Kind: "NodeRouting", FieldOwner: FieldOwner,
 		Changed: make(chan struct{}, 1), Timeout: reportTimeout, Rests: pacing.Batch{Gap: reportGap},
 		Failures: pacing.Backoff{Min: minRetry, Max: maxRetry, Spread: 0.5}, MaxUnanswered: maxRetry,

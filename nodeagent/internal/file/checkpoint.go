@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"time"
 )
 
 // Header is what each checkpoint begins with.
@@ -16,12 +15,11 @@ type Header struct {
 }
 
 // LoadCheckpoint reads the checkpoint that an earlier process has left into content, of which got
-// is the header, and reports whether there is one. It is an error if its header is not as wanted, or
-// if reading takes longer than the timeout.
+// is the header, and reports whether there is one. It is an error if its header is not as wanted.
 func LoadCheckpoint(
-	path string, timeout time.Duration, content any, got *Header, want Header,
+	read func() ([]byte, error), content any, got *Header, want Header,
 ) (exists bool, err error) {
-	text, err := ReadWithin(path, timeout)
+	text, err := read()
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}

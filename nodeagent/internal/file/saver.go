@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/purelb/purelb-operator/internal/pacing"
+	"github.com/purelb/purelb-operator/internal/tasks"
 )
 
 const (
@@ -26,6 +27,8 @@ const (
 // What it remembers is lost with the process. The next one writes a checkpoint anew; of the
 // node's addresses on a kernel that does not mark them it recognises those that were written.
 type Saver struct {
+	// Tasks runs the Saver.
+	Tasks tasks.Runner
 	// What names the content, and Consequence says what a start without it would lack.
 	What, Consequence string
 	// Path returns the name of the file.
@@ -100,16 +103,9 @@ func (s *Saver) Start(ctx context.Context) error {
 		if !haveEnded {
 			return nil
 		}
-		var due <-chan time.Time
-		if wait > 0 {
-			due = time.After(wait)
-		}
-		select {
-		case <-ctx.Done():
+		if s.Tasks.Wait(ctx, tasks.OrForever(wait), s.Changed) == tasks.Ended {
 			s.flush(ctx)
 			return nil
-		case <-s.Changed:
-		case <-due:
 		}
 	}
 }
@@ -142,31 +138,28 @@ func (s *Saver) flush(ctx context.Context) {
 // write writes the file, and reports whether the write has ended: it waits for
 // LastTimeout at the most after ctx has ended.
 func (s *Saver) write(ctx context.Context, makeContent func() ([]byte, error)) bool {
-	written := make(chan error, 1)
-	go func() {
-		text, err := makeContent()
-		if err == nil {
+	written := make(chan struct{}, 1)
+	var err error
+	s.Tasks.Go(func() {
+		var text []byte
+		if text, err = makeContent(); err == nil {
 			err = s.Replace(s.Path(), text)
 		}
-		written <- err
-	}()
-	hung := time.NewTimer(hungAfter)
-	defer hung.Stop()
-	stopped := ctx.Done()
-	var lastChance <-chan time.Time
-	for {
-		select {
-		case err := <-written:
-			s.noteWritten(makeContent, err)
-			return true
-		case <-hung.C:
-			s.noteProblem(errors.New("the disk does not answer"))
-		case <-stopped:
-			stopped, lastChance = nil, time.After(LastTimeout)
-		case <-lastChance:
-			return false
-		}
+		written <- struct{}{}
+	})
+	outcome := s.Tasks.Wait(ctx, hungAfter, written)
+	if outcome == tasks.TimeOver {
+		s.noteProblem(errors.New("the disk does not answer"))
+		outcome = s.Tasks.Wait(ctx, tasks.Forever, written)
 	}
+	if outcome == tasks.Ended {
+		outcome = s.Tasks.Wait(context.WithoutCancel(ctx), LastTimeout, written)
+	}
+	if outcome != 0 {
+		return false
+	}
+	s.noteWritten(makeContent, err)
+	return true
 }
 
 // noteWritten notes what became of a write.

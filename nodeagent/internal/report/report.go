@@ -23,6 +23,7 @@ import (
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/pacing"
+	"github.com/purelb/purelb-operator/internal/tasks"
 	"github.com/purelb/purelb-operator/internal/writeerror"
 )
 
@@ -37,6 +38,8 @@ const Parallel = 4
 // What the Reporter remembers is lost with the process. The next one reads the statuses from the
 // API server, and reports how they differ.
 type Reporter[S any] struct {
+	// Tasks runs the Reporter.
+	Tasks tasks.Runner
 	// Client returns the client of the API server.
 	Client func() client.Client
 	// Kind is that of the objects, and FieldOwner owns their statuses.
@@ -89,15 +92,11 @@ func (r *Reporter[S]) NeedLeaderElection() bool { return false }
 func (r *Reporter[S]) Start(ctx context.Context) error {
 	for {
 		batch, wait := r.dueReports()
-		var due <-chan time.Time
-		if len(batch) > 0 || wait > 0 {
-			due = time.After(wait)
+		if len(batch) == 0 {
+			wait = tasks.OrForever(wait)
 		}
-		select {
-		case <-ctx.Done():
+		if r.Tasks.Wait(ctx, wait, r.Changed) == tasks.Ended {
 			return nil
-		case <-r.Changed:
-		case <-due:
 		}
 		isFailing := r.isFailing()
 		if _, err := r.Write(ctx); err != nil && ctx.Err() == nil && !isFailing { // once for each outage
@@ -166,11 +165,7 @@ func (r *Reporter[S]) Write(ctx context.Context) (time.Duration, error) {
 		}
 		r.Rests.Begin(time.Now())
 		errs := make([]error, len(batch))
-		var wg sync.WaitGroup
-		for i := range batch {
-			wg.Go(func() { errs[i] = r.apply(ctx, &batch[i]) })
-		}
-		wg.Wait()
+		r.Tasks.Each(len(batch), func(i int) { errs[i] = r.apply(ctx, &batch[i]) })
 		r.Rests.End(time.Now())
 		if err := r.noteWritten(batch, errs); err != nil {
 			_, wait = r.dueReports()
