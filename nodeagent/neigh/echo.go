@@ -39,8 +39,8 @@ type Echo struct {
 // errNoEcho means that a frame is no answer to an echo request.
 var errNoEcho = errors.New("not an echo reply")
 
-// request builds the frame.
-func (e Echo) request(source MAC) ([]byte, error) {
+// Request builds the frame.
+func (e Echo) Request(source MAC) ([]byte, error) {
 	if !e.Addr.IsValid() || !e.Sender.IsValid() || e.Addr.Is4() != e.Sender.Is4() || e.Addr.Is4In6() || e.Sender.Is4In6() {
 		return nil, errors.New("an echo request needs two addresses of one family")
 	}

@@ -36,7 +36,7 @@ func TestEchoFrames(t *testing.T) {
 			Addr: netip.MustParseAddr(c.addr), Sender: netip.MustParseAddr(c.sender), MAC: neighbourMAC,
 			ID: 0x1234, Number: 0xfffe, Token: [8]byte{1, 2, 3, 4, 5, 6, 7, 8},
 		}
-		request, err := e.request(localMAC)
+		request, err := e.Request(localMAC)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -59,11 +59,11 @@ func TestEchoFrames(t *testing.T) {
 		{"192.0.2.1", "2001:db8::11"}, {"2001:db8::1", "192.0.2.11"}, {"::ffff:192.0.2.1", "2001:db8::11"},
 	} {
 		e := Echo{Addr: netip.MustParseAddr(c.addr), Sender: netip.MustParseAddr(c.sender), MAC: neighbourMAC}
-		if _, err := e.request(localMAC); err == nil {
+		if _, err := e.Request(localMAC); err == nil {
 			t.Errorf("a request from %s to %s is built", c.sender, c.addr)
 		}
 	}
-	if _, err := (Echo{Addr: netip.MustParseAddr("192.0.2.1")}).request(localMAC); err == nil {
+	if _, err := (Echo{Addr: netip.MustParseAddr("192.0.2.1")}).Request(localMAC); err == nil {
 		t.Error("a request without a sender is built")
 	}
 }
@@ -71,7 +71,7 @@ func TestEchoFrames(t *testing.T) {
 func FuzzParseEcho(f *testing.F) {
 	for _, addrs := range [][2]string{{"192.0.2.1", "192.0.2.11"}, {"2001:db8::1", "2001:db8::11"}} {
 		e := Echo{Addr: netip.MustParseAddr(addrs[0]), Sender: netip.MustParseAddr(addrs[1]), MAC: neighbourMAC}
-		request, err := e.request(localMAC)
+		request, err := e.Request(localMAC)
 		if err != nil {
 			f.Fatal(err)
 		}

@@ -96,7 +96,7 @@ func (e *Ethernet) Announce(iface string, addr netip.Addr) error {
 // Ask sends a question once to the whole link, and once to each of its NodeMACs. Listen
 // receives the answers. Ask does not wait.
 func (e *Ethernet) Ask(q Question) error {
-	if err := e.send(q.Interface, q.frames); err != nil {
+	if err := e.send(q.Interface, q.Frames); err != nil {
 		return fmt.Errorf("ask for %s on %s: %w", q.Addr, q.Interface, err)
 	}
 	return nil
@@ -106,7 +106,7 @@ func (e *Ethernet) Ask(q Question) error {
 // does not wait.
 func (e *Ethernet) AskStation(q Question, station MAC) error {
 	err := e.send(q.Interface, func(source MAC) ([][]byte, error) {
-		frame, err := q.frameFor(source, station)
+		frame, err := q.FrameFor(source, station)
 		return [][]byte{frame}, err
 	})
 	if err != nil {

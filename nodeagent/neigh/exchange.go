@@ -79,7 +79,7 @@ func (x *Exchange) Close() error { return errors.Join(closeAll(x.echoes), closeA
 // SendEcho sends an echo request to one station. It does not wait.
 func (x *Exchange) SendEcho(addr, sender netip.Addr, station MAC, number uint16) error {
 	err := x.ethernet.send(x.iface, func(source MAC) ([][]byte, error) {
-		frame, err := Echo{Addr: addr, Sender: sender, MAC: station, ID: x.id, Number: number, Token: x.token}.request(source)
+		frame, err := Echo{Addr: addr, Sender: sender, MAC: station, ID: x.id, Number: number, Token: x.token}.Request(source)
 		return [][]byte{frame}, err
 	})
 	if err != nil {

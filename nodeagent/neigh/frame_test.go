@@ -72,7 +72,7 @@ func TestFrames(t *testing.T) {
 // withSender builds the last of the frames with which a question with a sender asks the link.
 func withSender(sender string) func(MAC, netip.Addr) ([]byte, error) {
 	return func(source MAC, addr netip.Addr) ([]byte, error) {
-		frames, err := Question{Target: Target{Addr: addr}, Sender: netip.MustParseAddr(sender)}.frames(source)
+		frames, err := Question{Target: Target{Addr: addr}, Sender: netip.MustParseAddr(sender)}.Frames(source)
 		if err != nil {
 			return nil, err
 		}
@@ -86,8 +86,8 @@ func toStation(sender string) func(MAC, netip.Addr) ([]byte, error) {
 	return func(source MAC, addr netip.Addr) ([]byte, error) {
 		q := Question{Target: Target{Addr: addr}, NodeMACs: []MAC{neighbourMAC}}
 		q.Sender, _ = netip.ParseAddr(sender)
-		frame, err := q.frameFor(source, neighbourMAC)
-		if frames, _ := q.frames(source); len(frames) == 0 || !bytes.Equal(frames[len(frames)-1], frame) {
+		frame, err := q.FrameFor(source, neighbourMAC)
+		if frames, _ := q.Frames(source); len(frames) == 0 || !bytes.Equal(frames[len(frames)-1], frame) {
 			return nil, errors.New("it is not the last of the question's frames")
 		}
 		return frame, err
@@ -101,12 +101,12 @@ func TestQuestionSender(t *testing.T) {
 	for _, sender := range []string{"", "192.0.2.1", "fe80::1", "0.0.0.0"} {
 		q := Question{Target: Target{Addr: netip.MustParseAddr("192.0.2.1")}}
 		q.Sender, _ = netip.ParseAddr(sender)
-		if frames, err := q.frames(localMAC); err != nil || len(frames) != 1 {
+		if frames, err := q.Frames(localMAC); err != nil || len(frames) != 1 {
 			t.Errorf("with sender %q: %d frames, %v", sender, len(frames), err)
 		}
 	}
 	many := Question{Target: Target{Addr: netip.MustParseAddr("192.0.2.1")}, NodeMACs: make([]MAC, 64)}
-	if frames, err := many.frames(localMAC); err != nil || len(frames) != 1+maxNodes {
+	if frames, err := many.Frames(localMAC); err != nil || len(frames) != 1+maxNodes {
 		t.Errorf("with many nodes: %d frames, %v", len(frames), err)
 	}
 }

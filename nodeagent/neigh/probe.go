@@ -172,7 +172,7 @@ func (p *linkProbe) runRound(ctx context.Context, questions []Question, interval
 		if _, answered := p.answeredBy[q.Addr]; answered {
 			continue
 		}
-		frames, err := q.frames(p.source)
+		frames, err := q.Frames(p.source)
 		if err != nil {
 			return err
 		}

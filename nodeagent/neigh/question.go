@@ -47,13 +47,13 @@ func ParseMACs(texts []string) []MAC {
 	return macs
 }
 
-// frames returns the frames that ask the whole link, and one for each of the nodes.
+// Frames returns the frames that ask the whole link, and one for each of the nodes.
 //
 // An ARP question is asked without a sender, because every host answers that, and with
 // one, which bridges that suppress neighbour discovery let through. A solicitation is
 // asked once, because a host answers both forms alike; the answer to the form with a
 // sender can be told from an announcement.
-func (q Question) frames(source MAC) ([][]byte, error) {
+func (q Question) Frames(source MAC) ([][]byte, error) {
 	var frames [][]byte
 	var errs error
 	add := func(frame []byte, err error) {
@@ -71,16 +71,16 @@ func (q Question) frames(source MAC) ([][]byte, error) {
 		add(Solicitation(source, q.Addr))
 	}
 	for _, node := range q.NodeMACs[:min(len(q.NodeMACs), maxNodes)] {
-		add(q.frameFor(source, node))
+		add(q.FrameFor(source, node))
 	}
 	return frames, errs
 }
 
-// frameFor returns the frame that asks one station. An ARP question has no sender here: a
+// FrameFor returns the frame that asks one station. An ARP question has no sender here: a
 // bridge that answers for other stations, even dead ones, lets such a question through to
 // the station. A solicitation has the sender: the answer to one without is multicast, and
 // such a bridge would not let the answer through.
-func (q Question) frameFor(source, station MAC) ([]byte, error) {
+func (q Question) FrameFor(source, station MAC) ([]byte, error) {
 	if !q.Addr.Is6() {
 		return buildARPRequest(station, source, netip.IPv4Unspecified(), q.Addr)
 	}

@@ -24,8 +24,8 @@ type Kernel struct {
 	addresses []heldAddress
 	// errorByAddress holds the error with which changes of an address fail.
 	errorByAddress map[netip.Addr]error
-	// watchers are the functions to call after each change.
-	watchers               []func()
+	// subscribers are told of each change.
+	subscribers            []*subscriber
 	calls                  []string
 	gatewayMACsByInterface map[string][]string
 }
@@ -107,6 +107,16 @@ func (k *Kernel) Observe() (plan.Observed, error) {
 		o.Addresses = append(o.Addresses, a)
 	}
 	return o, nil
+}
+
+// Has reports whether an interface has an address; any interface, if its name is empty.
+func (k *Kernel) Has(iface string, addr netip.Addr) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.removeExpired()
+	return slices.ContainsFunc(k.addresses, func(a heldAddress) bool {
+		return a.Prefix.Addr() == addr && (iface == "" || a.Interface == iface)
+	})
 }
 
 // AddGatewayMAC adds the MAC address of a default gateway of an interface.
@@ -196,26 +206,42 @@ func (k *Kernel) Remove(a plan.Address) error {
 	})
 }
 
+// subscriber is told of each change.
+type subscriber struct{ changed func() }
+
+// Subscribe makes changed be called at each change, until the returned function is called. It must not use
+// the kernel, which is locked meanwhile.
+func (k *Kernel) Subscribe(changed func()) (end func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := &subscriber{changed}
+	k.subscribers = append(k.subscribers, s)
+	return func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.subscribers = slices.DeleteFunc(k.subscribers, func(other *subscriber) bool { return other == s })
+	}
+}
+
 // Watch calls changed after each change, until ctx ends.
 func (k *Kernel) Watch(ctx context.Context, changed func()) error {
-	k.mu.Lock()
-	k.watchers = append(k.watchers, changed)
-	k.mu.Unlock()
+	defer k.Subscribe(func() { go changed() })()
 	<-ctx.Done()
 	return nil
+}
+
+// Links returns the links.
+func (k *Kernel) Links() []plan.Link {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.links)
 }
 
 // WatchLinks calls changed with all links, at once and after each change, until ctx
 // ends.
 func (k *Kernel) WatchLinks(ctx context.Context, changed func([]plan.Link)) error {
-	callWithLinks := func() {
-		k.mu.Lock()
-		links := slices.Clone(k.links)
-		k.mu.Unlock()
-		changed(links)
-	}
-	callWithLinks()
-	return k.Watch(ctx, callWithLinks)
+	changed(k.Links())
+	return k.Watch(ctx, func() { changed(k.Links()) })
 }
 
 // change records a call and applies it, unless the address is refused or its interface does
@@ -269,10 +295,10 @@ func (k *Kernel) removeExpired() {
 	)
 }
 
-// notify calls all watchers.
+// notify tells all subscribers.
 func (k *Kernel) notify() {
-	for _, changed := range k.watchers {
-		go changed()
+	for _, s := range k.subscribers {
+		s.changed()
 	}
 }
 
