@@ -150,6 +150,7 @@ func TestClaim(t *testing.T) {
 		w.made()
 		w.fail(errHanging)
 		w.listRequests <- listRequest{timeout: time.Hour}
+		pacing.Signal(w.listsChanged)
 		w.claim()
 		w.expect("requests that were answered", []string(nil), w.made())
 		time.Sleep(2 * time.Second)
@@ -341,7 +342,9 @@ func holding(t *testing.T, edit ...func(*purelbv1.AnnouncedAddress)) *world {
 		a.Successors = []purelbv1.Successor{{NodeName: "node2", Epoch: 2}}
 	})...)
 	w.edit("node1", func(s *purelbv1.AnnouncementSpec) {
-		s.Successors = []purelbv1.StandbyNode{{NodeName: "node2", MACs: []string{node2MAC.String()}}}
+		s.Successors = []purelbv1.StandbyNode{{
+			NodeName: "node2", MACs: []string{node2MAC.String()}, Addresses: []string{"192.0.2.12"},
+		}}
 	})
 	w.freshness.noteRenewed(time.Now())
 	w.settle()
@@ -378,21 +381,22 @@ func TestHolderYieldsToItsSuccessor(t *testing.T) {
 // The manager asks the holder to look whether another node has the address. The status follows when
 // the agent knows.
 func TestContestedHolder(t *testing.T) {
+	yielded, removed := "192.0.2.1 Yielded Yielded"+node2MAC.String(), []string{"Remove 192.0.2.1/32 eth0"}
 	for name, c := range map[string]struct {
-		answers bool
-		want    string
-		changes []string
+		stations map[string]neigh.MAC
+		want     string
+		changes  []string
 	}{
-		"the other node has it": {
-			true, "192.0.2.1 Yielded Yielded" + node2MAC.String(), []string{"Remove 192.0.2.1/32 eth0"},
-		},
-		"the other node has it not": {false, "192.0.2.1 Announced", nil},
+		"the other node has it":         {map[string]neigh.MAC{claimed: node2MAC}, yielded, removed},
+		"the other node has it not":     {map[string]neigh.MAC{"192.0.2.12": node2MAC}, "192.0.2.1 Announced", nil},
+		"the gateway answers":           {map[string]neigh.MAC{"192.0.2.254": stranger}, "192.0.2.1 Announced", nil},
+		"nobody on the link answers it": {nil, yielded, removed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := holding(t)
-				if c.answers {
-					w.neighbours.set(claimed, node2MAC)
+				for address, mac := range c.stations {
+					w.neighbours.set(address, mac)
 				}
 				w.edit("node1", func(s *purelbv1.AnnouncementSpec) {
 					s.Addresses[0].ContestedBy = &purelbv1.Successor{NodeName: "node2", Epoch: 2}

@@ -322,11 +322,31 @@ func (g *defender) check(ctx context.Context, c *plan.Check, iface string) {
 		if macs := neigh.ParseMACs([]string{c.MAC}); step.Ask && len(macs) > 0 {
 			_ = g.neighbours.AskStation(question, macs[0]) // what is not sent is not answered
 		}
+		if len(step.AskNodes) > 0 {
+			isAlone := g.isAlone(ctx, iface, step.AskNodes)
+			g.mu.Lock()
+			g.carryOut(ctx, g.defence.EndChallenge(c, isAlone, time.Now()))
+			g.mu.Unlock()
+		}
 		if step.Next == 0 {
 			return
 		}
 		g.tasks.Wait(ctx, step.Next)
 	}
+}
+
+// isAlone reports whether neither a node nor a gateway on the link of an interface answers. What could not
+// be asked proves nothing.
+func (g *defender) isAlone(ctx context.Context, iface string, nodes []netip.Addr) bool {
+	var questions []neigh.Question
+	for _, addr := range slices.Concat(nodes, g.gateways.all()[iface]) {
+		isAsked := slices.ContainsFunc(questions, func(q neigh.Question) bool { return q.Addr == addr })
+		if !isAsked && g.canAsk(iface, addr) {
+			questions = append(questions, g.questionFrom(iface, addr))
+		}
+	}
+	answers := g.neighbours.Probe(ctx, questions, aloneQuestions, aloneInterval)
+	return len(questions) > 0 && len(answers) == 0 && ctx.Err() == nil
 }
 
 // wakeWorker wakes the worker, wakeGap after the last time at the earliest. The caller holds

@@ -72,6 +72,9 @@ const (
 	eagerFor      = 5 * time.Second
 	// relistenAfter is how long after an interface could not be listened to it is tried again.
 	relistenAfter = 200 * time.Millisecond
+	// aloneInterval is how long a node waits for answers to each of the aloneQuestions by which it finds out
+	// whether it is alone on a link.
+	aloneInterval = 100 * time.Millisecond
 	// wakeGap is the least time between two wakes of the worker by what was heard.
 	wakeGap = 100 * time.Millisecond
 	// gatewayCacheTTL is for how long the MACs of the gateways are used before they are looked
@@ -91,6 +94,8 @@ const (
 const (
 	// askRate is how many addresses an agent that is not fresh asks for in a second.
 	askRate = 200
+	// aloneQuestions is how often a node asks whether it is alone on a link.
+	aloneQuestions = 3
 	// maxProxyAddrs bounds at how many of the node's addresses the proxy is asked.
 	maxProxyAddrs = 8
 )

@@ -260,8 +260,11 @@ func TestHolderKnowsItsSuccessors(t *testing.T) {
 	}
 	first := announcement(virtual("198.51.100.1", 32))
 	first.Spec.Successors = []purelbv1.StandbyNode{
-		{NodeName: "node2", MACs: []string{"02:00:00:00:02:01", "02:00:00:00:02:02"}}, {
-			NodeName: "node3", MACs: []string{"02:00:00:00:03:01"},
+		{
+			NodeName: "node2", MACs: []string{"02:00:00:00:02:01", "02:00:00:00:02:02"},
+			Addresses: []string{"192.0.2.12", "no address"},
+		}, {
+			NodeName: "node3", MACs: []string{"02:00:00:00:03:01"}, Addresses: []string{"192.0.2.13"},
 		}, {NodeName: "node4"},
 	}
 	second := announcement(
@@ -285,13 +288,13 @@ func TestHolderKnowsItsSuccessors(t *testing.T) {
 		got = append(got, fmt.Sprint(d.Addr, d.HigherMACs, d.Challenge))
 	}
 	want := []string{
-		"192.0.2.1 [] {0 }",
-		"192.0.2.2 [02:00:00:00:02:01 02:00:00:00:02:02 02:00:00:00:03:01] {0 }",
-		"192.0.2.3 [] {0 }",
-		"192.0.2.4 [02:00:00:00:02:01 02:00:00:00:02:02] {4 02:00:00:00:02:01}",
-		"192.0.2.5 [] {0 }",
-		"192.0.2.6 [] {2 02:00:00:00:03:01}",
-		"198.51.100.1 [] {0 }",
+		"192.0.2.1 [] {0  []}",
+		"192.0.2.2 [02:00:00:00:02:01 02:00:00:00:02:02 02:00:00:00:03:01] {0  []}",
+		"192.0.2.3 [] {0  []}",
+		"192.0.2.4 [02:00:00:00:02:01 02:00:00:00:02:02] {4 02:00:00:00:02:01 [192.0.2.12 192.0.2.13]}",
+		"192.0.2.5 [] {0  []}",
+		"192.0.2.6 [] {2 02:00:00:00:03:01 [192.0.2.12 192.0.2.13]}",
+		"198.51.100.1 [] {0  []}",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

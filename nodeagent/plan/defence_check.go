@@ -3,6 +3,8 @@ package plan
 import (
 	"net/netip"
 	"time"
+
+	"github.com/purelb/purelb-operator/internal/order"
 )
 
 const (
@@ -69,18 +71,21 @@ func (w *Watch) addCheck(addr netip.Addr, mac string, now time.Time) *Check {
 }
 
 // Challenge is the claim of a held address by another node that the manager asks this one to check:
-// it asks that node, and yields the address if that node answers.
+// it asks that node, and yields the address if that node answers, or if no node on the link answers it.
 type Challenge struct {
 	// Epoch of the claim, and MAC by which the other node is asked; both are zero for no Challenge.
 	Epoch int64
 	MAC   string
+	// Nodes are addresses of the nodes that may claim addresses of this one, that node among them: they
+	// answer a node that is not cut off the link.
+	Nodes []netip.Addr
 }
 
 // BeginChallenges begins to check the Challenges that are not checked yet. The manager's word
 // needs no bound.
 func (d *Defence) BeginChallenges(now time.Time) []Reaction {
 	var begun []Reaction
-	for addr, h := range d.Held {
+	for addr, h := range order.ByKey(d.Held, netip.Addr.Compare) {
 		w, challenge := d.Watches[addr], h.Challenge
 		if challenge.MAC == "" || w.CheckedChallenge >= challenge.Epoch {
 			continue
@@ -114,6 +119,9 @@ type CheckStep struct {
 	Next time.Duration
 	// Reaction is what follows from a Check that is over.
 	Reaction Reaction
+	// AskNodes means to ask whether this node is alone on its link: the station that the Challenge is
+	// about has not answered. EndChallenge is to be told.
+	AskNodes []netip.Addr
 }
 
 // AskOn returns the next step of a Check. A Check ends early when its address is not held any
@@ -125,9 +133,10 @@ func (d *Defence) AskOn(c *Check, now time.Time) CheckStep {
 	}
 	if c.tries == checkTries {
 		step := CheckStep{Reaction: Reaction{Held: d.Held[c.Addr]}}
-		if w.Checks[c.MAC] == c {
-			delete(w.Checks, c.MAC)
+		if c.challenge > 0 && len(step.Reaction.Held.Challenge.Nodes) > 0 {
+			return CheckStep{AskNodes: step.Reaction.Held.Challenge.Nodes}
 		}
+		w.endCheck(c)
 		if c.challenge > 0 {
 			w.CheckedChallenge, step.Reaction.Report = c.challenge, true
 		}
@@ -142,6 +151,34 @@ func (d *Defence) AskOn(c *Check, now time.Time) CheckStep {
 		step.Next = CheckWindow
 	}
 	return step
+}
+
+// EndChallenge returns what follows from a Challenge whose claimer has not answered. A node that is
+// alone, as nobody on the link answers it, yields the address: it is cut off, and the claimer is
+// not, or it would have claimed nothing.
+func (d *Defence) EndChallenge(c *Check, isAlone bool, now time.Time) Reaction {
+	w := c.watch
+	h, isHeld := d.Held[c.Addr]
+	if !isHeld || d.Watches[c.Addr] != w {
+		return Reaction{}
+	}
+	w.endCheck(c)
+	if !isAlone {
+		w.CheckedChallenge = c.challenge
+		return Reaction{Held: h, Report: true}
+	}
+	d.YieldTo(h, c.MAC, now)
+	y := d.Yields[c.Addr]
+	y.IsAlone = true
+	d.Yields[c.Addr] = y
+	return Reaction{Held: h, YieldTo: c.MAC, MayLog: true}
+}
+
+// endCheck forgets a Check.
+func (w *Watch) endCheck(c *Check) {
+	if w.Checks[c.MAC] == c {
+		delete(w.Checks, c.MAC)
+	}
 }
 
 // isBeingAsked reports whether a station was asked by itself a moment ago.

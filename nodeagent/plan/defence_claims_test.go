@@ -2,6 +2,8 @@ package plan
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 	"testing"
 	"time"
 )
@@ -85,6 +87,55 @@ func TestProvisionalClaim(t *testing.T) {
 			if r = answersWhenAsked(d, r.Check, isFresh, late); r.YieldTo != c.frame.MAC {
 				t.Errorf("fresh %v, %s: %+v, want a yield", isFresh, name, r)
 			}
+		}
+	}
+}
+
+// A claimer that the manager asks about, and that does not answer, gets the address if nobody answers the
+// node: then the node is cut off. It leaves the address to the claimer until the manager has decided.
+// This test shows the row "it is cut off its link while its agent reaches the API server by another interface" of
+// docs/trust.md.
+func TestChallengeOfNodeThatIsAlone(t *testing.T) {
+	t.Parallel()
+	nodes := []netip.Addr{nth(11), nth(12)}
+	for isAlone, want := range map[bool]string{true: higherMAC, false: ""} {
+		d := holding(heldOn("eth0", heldAddr, func(h *Held) {
+			h.Challenge = Challenge{Epoch: 4, MAC: higherMAC, Nodes: nodes}
+		}))
+		check := d.BeginChallenges(begin)[0].Check
+		var step CheckStep
+		for range checkTries + 1 {
+			step = d.AskOn(check, begin)
+		}
+		if !slices.Equal(step.AskNodes, nodes) || step.Reaction.Report || step.Next != 0 {
+			t.Fatalf("%+v, want the nodes to be asked", step)
+		}
+		if again := d.BeginChallenges(begin); again != nil {
+			t.Errorf("begun again meanwhile: %+v", again)
+		}
+		if r := d.EndChallenge(check, isAlone, begin); r.YieldTo != want || r.Report == isAlone || r.Held.Epoch != 3 {
+			t.Errorf("alone %v: %+v", isAlone, r)
+		}
+		if checked := d.CheckedChallenges()[heldAddr]; isAlone != (checked == 0) {
+			t.Errorf("alone %v: checked %d", isAlone, checked)
+		}
+		y, isYielded := d.Yields[heldAddr]
+		if isYielded != isAlone {
+			t.Errorf("alone %v: yielded %v", isAlone, isYielded)
+		}
+		y.Unanswered = silentQuestions
+		for after, isSilent := range map[time.Duration]bool{aloneFor - 1: false, aloneFor: isAlone} {
+			if isAlone && y.IsSilent(begin.Add(after)) != isSilent {
+				t.Errorf("silent after %s: %v", after, !isSilent)
+			}
+		}
+		answered := y.answeredBy(higherMAC, begin)
+		answered.Unanswered = silentQuestions
+		if isAlone && !answered.IsSilent(begin.Add(silentFor)) {
+			t.Error("the silence of a station that has answered counts no sooner")
+		}
+		if r := d.EndChallenge(check, true, begin); r.YieldTo != "" && isAlone {
+			t.Errorf("ended twice: %+v", r)
 		}
 	}
 }

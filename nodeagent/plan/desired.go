@@ -133,7 +133,7 @@ func (m *merging) rivalsBy(entry *purelbv1.AnnouncedAddress) (higherMACs []strin
 	if entry.ContestedBy != nil {
 		rivals = append(rivals, *entry.ContestedBy)
 		if macs := macsOfNode(m.successors, entry.ContestedBy.NodeName); len(macs) > 0 {
-			challenge = Challenge{Epoch: entry.ContestedBy.Epoch, MAC: macs[0]}
+			challenge = Challenge{Epoch: entry.ContestedBy.Epoch, MAC: macs[0], Nodes: addressesOfNodes(m.successors)}
 		}
 	}
 	for _, s := range rivals {
@@ -142,6 +142,19 @@ func (m *merging) rivalsBy(entry *purelbv1.AnnouncedAddress) (higherMACs []strin
 		}
 	}
 	return higherMACs, challenge
+}
+
+// addressesOfNodes returns the addresses of nodes, but for those that are none.
+func addressesOfNodes(nodes []purelbv1.StandbyNode) []netip.Addr {
+	var addrs []netip.Addr
+	for i := range nodes {
+		for _, text := range nodes[i].Addresses {
+			if addr, err := netip.ParseAddr(text); err == nil {
+				addrs = append(addrs, addr)
+			}
+		}
+	}
+	return addrs
 }
 
 // mergeShared adds a shared entry, unless another entry has asked for its address.

@@ -82,6 +82,9 @@ const (
 	// two probes 100 ms apart that makes 500 ms.
 	silentQuestions = 2
 	silentFor       = 200 * time.Millisecond
+	// aloneFor is how long a node that is alone on its link leaves an address which it has yielded to others,
+	// at least: if the manager has not decided by then, it does not work.
+	aloneFor = 30 * time.Second
 )
 
 // How much frames make the agent do is bounded, whoever sends them: so many times in a

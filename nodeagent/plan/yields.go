@@ -16,6 +16,8 @@ type YieldedAddress struct {
 	Epoch int64 `json:"epoch"`
 	// MAC of that station, lower case with colons.
 	MAC string `json:"mac"`
+	// IsAlone means that the agent has yielded as nobody on the link answered the node.
+	IsAlone bool `json:"isAlone,omitempty"`
 	// Announcement is the UID of the Announcement that has the entry; empty if it is not known.
 	Announcement types.UID `json:"announcement,omitempty"`
 	// Interface on whose link that station is; empty if the agent is not to claim the
@@ -31,14 +33,19 @@ type YieldedAddress struct {
 	IsSilenceReported bool `json:"-"`
 }
 
-// IsSilent reports whether the station has stopped answering.
+// IsSilent reports whether the station has stopped answering. The silence of one that a node which is
+// alone does not hear has to last for longer: by then the manager has decided.
 func (y YieldedAddress) IsSilent(now time.Time) bool {
-	return y.Unanswered >= silentQuestions && now.Sub(y.AnsweredAt) >= silentFor
+	enough := silentFor
+	if y.IsAlone {
+		enough = aloneFor
+	}
+	return y.Unanswered >= silentQuestions && now.Sub(y.AnsweredAt) >= enough
 }
 
 // answeredBy returns the YieldedAddress after a station has said that it has the address.
 func (y YieldedAddress) answeredBy(mac string, at time.Time) YieldedAddress {
-	y.MAC, y.AnsweredAt, y.Unanswered, y.IsSilenceReported = mac, at, 0, false
+	y.MAC, y.AnsweredAt, y.Unanswered, y.IsSilenceReported, y.IsAlone = mac, at, 0, false, false
 	return y
 }
 
@@ -54,6 +61,12 @@ func (y YieldedAddress) covers(d *Desired) bool {
 
 // Result of an address that was yielded.
 func (y YieldedAddress) Result() Result {
+	if y.IsAlone {
+		return Result{
+			State: purelbv1.StateYielded, Epoch: y.Epoch, MAC: y.MAC, Reason: ReasonYielded,
+			Message: y.MAC + " has claimed the address, and no node on the link answers this one",
+		}
+	}
 	return Result{
 		State: purelbv1.StateYielded, Epoch: y.Epoch, MAC: y.MAC, Reason: ReasonYielded,
 		Message: y.MAC + " claims the address and answers for it; this node claims it again as soon as no station answers",
