@@ -126,6 +126,13 @@ test-vm: bin/gate ## Run the tests of the network code in a virtual machine with
 test-smoke: bin/gate ## Run the gate's end-to-end specs in a lab of their own, as root (KEEP_LAB=1 GATE_ARGS="-focus virtual")
 	@$(GATE) -steps smoke $(GATE_ARGS)
 
+SEEDS ?= 1000
+FIRST ?= 0
+.PHONY: sim
+sim: ## Play random histories of a cluster in one process (SEEDS=1000 FIRST=0, or KIND=leases|watching|one-at-a-time SEED=n to tell one)
+	@SIM_SEEDS=$(SEEDS) SIM_FIRST=$(FIRST) SIM_SEED=$(SEED) SIM_KIND=$(KIND) GOGC=400 \
+	  go test -tags simulate -count=1 -timeout 0 -run '^TestSimulate$$' -v ./test/sim
+
 # Programs of the packages run in a chroot: nothing is installed.
 .PHONY: test-stacks
 test-stacks: $(LAB) ## Run an agent beside systemd-networkd, NetworkManager and DHCP clients of Debian, as root

@@ -1,6 +1,14 @@
 // Package sim runs a cluster in one process, in which one seed decides everything: what happens when, what
 // is lost and what fails. The same seed tells the same story, byte for byte.
 //
+// What decides is the product's own code: the components of the manager, and the whole agent. Kernels, links,
+// disks and the API server are simulated.
+//
 // A World is used by one goroutine, in a bubble of testing/synctest: time.Now is the simulated time, and
-// passes only in World.Run. What runs in it starts no goroutine.
+// passes only in World.Run. Everything is a Happening of it. What the product does side by side are tasks
+// (package tasks), which are coroutines here: one runs until it waits, and nothing else runs meanwhile. A
+// request of an agent takes time; one of a manager takes none.
+//
+// A History is what users, machines, a link and the control plane do, at random. The laws, in laws.go, are
+// checked after each happening.
 package sim

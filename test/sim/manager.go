@@ -9,7 +9,6 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -32,18 +31,13 @@ const Namespace = "purelb-system"
 // Manager is a manager that leads: the components that decide about addresses, with a cache of its own.
 type Manager struct {
 	process
-	name   string
-	server *apiserver.Server
-	cache  *apiserver.Cache
+	follower
 	client *apiserver.Client
 	live   *controllers.Liveness
 	leases toolscache.ResourceEventHandler
 	parts  []part
 	ctx    context.Context
 	end    context.CancelFunc
-	// MinLag and MaxLag are how long the cache takes to learn of a change.
-	MinLag, MaxLag time.Duration
-	isLearning     bool
 }
 
 // part is a component with its queue.
@@ -52,18 +46,25 @@ type part struct {
 	queue *queue
 }
 
-// StartManager starts a manager, whose requests intercept handles, if that is not nil.
-func (w *World) StartManager(name string, server *apiserver.Server, intercept apiserver.Intercept) (*Manager, error) {
-	m := &Manager{
-		process: process{world: w}, name: name, server: server, MinLag: time.Millisecond, MaxLag: 20 * time.Millisecond,
-	}
+// ManagerOptions say how a manager differs.
+type ManagerOptions struct {
+	// Intercept handles its requests, if it is not nil.
+	Intercept apiserver.Intercept
+	// NamesSuccessors is the feature gate WireFailover.
+	NamesSuccessors bool
+}
+
+// StartManager starts a manager.
+func (w *World) StartManager(name string, server *apiserver.Server, options ManagerOptions) (*Manager, error) {
+	m := &Manager{process: process{world: w}}
+	m.follower = newFollower(&m.process, name, server, m.passOn)
 	m.ctx, m.end = context.WithCancel(log.IntoContext(context.Background(), logr.Discard()))
 	var err error
 	if m.cache, err = server.NewCache(selectionsOf(controllers.CacheOptions(Namespace, ""), server)...); err != nil {
 		return nil, err
 	}
-	m.client = server.NewClient(intercept, m.cache)
-	if err := m.makeParts(server.NewClient(intercept, nil)); err != nil {
+	m.client = server.NewClient(options.Intercept, m.cache)
+	if err := m.makeParts(server.NewClient(options.Intercept, nil), options); err != nil {
 		return nil, err
 	}
 	if err := m.relist(); err != nil {
@@ -76,7 +77,7 @@ func (w *World) StartManager(name string, server *apiserver.Server, intercept ap
 			}
 		}
 	}
-	server.OnChange = append(server.OnChange, m.learnSoon)
+	m.follow()
 	m.look()
 	return m, nil
 }
@@ -108,7 +109,7 @@ func selectionsOf(options cache.Options, server *apiserver.Server) []apiserver.S
 }
 
 // makeParts makes the components, with what one process of the manager shares among them.
-func (m *Manager) makeParts(uncached client.Client) error {
+func (m *Manager) makeParts(uncached client.Client, options ManagerOptions) error {
 	m.live = controllers.NewLiveness(time.Now)
 	m.leases = m.live.Handler()
 	own, reasons := controllers.NewMetrics(prometheus.NewRegistry()), &controllers.UnplacedReasons{}
@@ -120,7 +121,7 @@ func (m *Manager) makeParts(uncached client.Client) error {
 	placement, err1 := (&controllers.PlacementReconciler{
 		Client: m.client, Recorder: tells, Namespace: Namespace, IsDefault: true, Liveness: m.live, Now: time.Now,
 		Metrics: own,
-		Reasons: reasons, ParallelWrites: 1,
+		Reasons: reasons, ParallelWrites: 1, NamesSuccessors: options.NamesSuccessors,
 	}).Component(cluster)
 	announced, err2 := (&controllers.AnnouncedReconciler{
 		Client: m.client, Recorder: tells, Namespace: Namespace, IsDefault: true, Reasons: reasons,
@@ -136,15 +137,15 @@ func (m *Manager) makeParts(uncached client.Client) error {
 	}
 	for _, c := range components {
 		work := func(r reconcile.Request) (reconcile.Result, error) { return c.Reconciler.Reconcile(m.ctx, r) }
-		m.parts = append(m.parts, part{c, newQueue(&m.process, work)})
+		m.parts = append(m.parts, part{c, newQueue(&m.process, m.name, work)})
 	}
 	return errors.Join(err1, err2)
 }
 
 // Kill ends the manager at once, as the kernel does.
 func (m *Manager) Kill() {
-	m.isKilled = true
 	m.end()
+	m.kill()
 }
 
 // look finds Leases that have expired, again and again, and passes on what that brings.
@@ -161,45 +162,6 @@ func (m *Manager) look() {
 		}
 	}
 	m.after(controllers.LivenessInterval, m.look)
-}
-
-// learnSoon makes the cache learn of changes after its lag.
-func (m *Manager) learnSoon() {
-	if m.isLearning || m.isKilled {
-		return
-	}
-	m.isLearning = true
-	m.after(m.world.Between(m.MinLag, m.MaxLag), m.learn)
-}
-
-// learn learns of all changes until now. A cache that is too far behind lists.
-func (m *Manager) learn() {
-	m.isLearning = false
-	for {
-		change, isChange, err := m.cache.Next()
-		switch {
-		case apierrors.IsResourceExpired(err):
-			if err := m.relist(); err != nil {
-				m.world.Tell(m.name, "cannot list: %v", err)
-			}
-			return
-		case err != nil:
-			m.world.Tell(m.name, "cannot learn: %v", err)
-			return
-		case !isChange:
-			return
-		}
-		m.passOn(change)
-	}
-}
-
-// relist makes the cache know all that there is.
-func (m *Manager) relist() error {
-	changes, err := m.cache.Relist()
-	for _, change := range changes {
-		m.passOn(change)
-	}
-	return err
 }
 
 // passOn passes a change on to the components that it wakes.

@@ -58,7 +58,7 @@ func (c *cluster) create(objects ...client.Object) {
 
 func (c *cluster) start(name string, intercept apiserver.Intercept) *sim.Manager {
 	c.t.Helper()
-	m, err := c.StartManager(name, c.server, intercept)
+	m, err := c.StartManager(name, c.server, sim.ManagerOptions{Intercept: intercept})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func TestManagerAllocates(t *testing.T) {
 // startAnyhow starts a manager as often as it takes.
 func (c *cluster) startAnyhow(name string, intercept apiserver.Intercept) *sim.Manager {
 	for {
-		m, err := c.StartManager(name, c.server, intercept)
+		m, err := c.StartManager(name, c.server, sim.ManagerOptions{Intercept: intercept})
 		if err == nil {
 			return m
 		}

@@ -1,15 +1,28 @@
 package sim
 
-import "time"
+import (
+	"context"
+	"iter"
+	"slices"
+	"time"
 
-// process is a program that can be paused, as a machine that sleeps pauses it, and killed.
+	"github.com/purelb/purelb-operator/internal/tasks"
+)
+
+// process is a program that can be paused, as a machine that sleeps pauses it, and killed. It runs its
+// tasks, as a tasks.Runner, one at a time.
 type process struct {
 	world    *World
 	isPaused bool
 	isKilled bool
 	// missed is what would have happened while the process was paused.
 	missed []*Happening
+	// tasks have begun and not ended, in the order in which they began.
+	tasks []*task
 }
+
+// How soon a process does something that it can do.
+const minSlice, maxSlice = time.Microsecond, 30 * time.Microsecond
 
 // after makes the process do something after a while. Paused, it does so as soon as it goes on; killed, it
 // does nothing any more.
@@ -22,6 +35,7 @@ func (p *process) after(wait time.Duration, do func()) *Happening {
 			p.missed = append(p.missed, h)
 		default:
 			do()
+			p.wakeTasks()
 		}
 	})
 	return h
@@ -38,4 +52,121 @@ func (p *process) Resume() {
 	for _, h := range missed {
 		p.world.postpone(h)
 	}
+}
+
+// kill ends the process at once, as the kernel does.
+func (p *process) kill() {
+	p.isKilled = true
+	for len(p.tasks) > 0 {
+		p.tasks[0].run()
+	}
+}
+
+// task is a coroutine of a process: it runs until it waits, and nothing else runs meanwhile.
+type task struct {
+	process *process
+	next    func() (struct{}, bool)
+	stop    func()
+	pause   func(struct{}) bool
+	// ctx and signals are what it waits for, and due is when it has waited for long enough.
+	ctx     context.Context
+	signals []<-chan struct{}
+	due     *Happening
+	// isWaking means that it goes on soon.
+	isWaking bool
+}
+
+// Go begins a task.
+func (p *process) Go(do func()) {
+	if p.isKilled {
+		return
+	}
+	t := &task{process: p, isWaking: true}
+	t.next, t.stop = iter.Pull(func(pause func(struct{}) bool) {
+		t.pause = pause
+		do()
+	})
+	p.tasks = append(p.tasks, t)
+	p.after(p.world.Between(minSlice, maxSlice), t.run)
+}
+
+// Each calls do with the numbers from 0 to count-1, one after the other.
+func (p *process) Each(count int, do func(i int)) {
+	for i := range count {
+		do(i)
+	}
+}
+
+// Random returns a random duration.
+func (p *process) Random(below time.Duration) time.Duration { return p.world.Between(0, below) }
+
+// Wait waits. A killed process waits no more: for its tasks everything has ended.
+func (p *process) Wait(ctx context.Context, while time.Duration, signals ...<-chan struct{}) int {
+	var until time.Time
+	if while != tasks.Forever {
+		until = time.Now().Add(while)
+	}
+	for {
+		if p.isKilled || ctx.Err() != nil {
+			return tasks.Ended
+		}
+		for i, signal := range signals {
+			select {
+			case <-signal:
+				return i
+			default:
+			}
+		}
+		if !until.IsZero() && !time.Now().Before(until) {
+			return tasks.TimeOver
+		}
+		p.world.running.wait(ctx, until, signals)
+	}
+}
+
+// wait lets others run until there may be something to do.
+func (t *task) wait(ctx context.Context, until time.Time, signals []<-chan struct{}) {
+	t.ctx, t.signals, t.isWaking = ctx, signals, false
+	if deadline, hasDeadline := ctx.Deadline(); hasDeadline && (until.IsZero() || deadline.Before(until)) {
+		until = deadline
+	}
+	if !until.IsZero() {
+		t.due = t.process.after(time.Until(until), t.run)
+	}
+	t.pause(struct{}{})
+	if t.due != nil {
+		t.due.Cancel()
+		t.due = nil
+	}
+}
+
+// run lets the task go on until it waits or ends.
+func (t *task) run() {
+	p := t.process
+	if t.pause == nil && p.isKilled { // it has not begun
+		t.stop()
+	} else {
+		p.world.running = t
+		_, isWaiting := t.next()
+		p.world.running = nil
+		if isWaiting {
+			return
+		}
+	}
+	p.tasks = slices.DeleteFunc(p.tasks, func(other *task) bool { return other == t })
+}
+
+// wakeTasks lets the tasks go on soon for which there is something to do.
+func (p *process) wakeTasks() {
+	for _, t := range p.tasks {
+		if !t.isWaking && t.hasSignal() {
+			t.isWaking = true
+			p.after(p.world.Between(minSlice, maxSlice), t.run)
+		}
+	}
+}
+
+func (t *task) hasSignal() bool {
+	return t.ctx.Err() != nil ||
+		slices.ContainsFunc(t.signals, func(signal <-chan struct{}) bool { return len(signal) > 0 })
 }

@@ -14,6 +14,7 @@ type queue struct {
 	workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 	process *process
+	name    string
 	work    func(reconcile.Request) (reconcile.Result, error)
 	// due are the requests that wait, with what makes each begin.
 	due map[reconcile.Request]*waiting
@@ -26,8 +27,10 @@ type waiting struct {
 	begin *Happening
 }
 
-func newQueue(p *process, work func(reconcile.Request) (reconcile.Result, error)) *queue {
-	return &queue{process: p, work: work, due: map[reconcile.Request]*waiting{}, failures: map[reconcile.Request]int{}}
+func newQueue(p *process, name string, work func(reconcile.Request) (reconcile.Result, error)) *queue {
+	return &queue{
+		process: p, name: name, work: work, due: map[reconcile.Request]*waiting{}, failures: map[reconcile.Request]int{},
+	}
 }
 
 // Add makes a request be worked soon.
@@ -54,6 +57,7 @@ func (q *queue) begin(r reconcile.Request) {
 	result, err := q.work(r)
 	switch {
 	case err != nil:
+		q.process.world.Tell(q.name, "%s fails: %v", r.Name, err)
 		const first, most = 5 * time.Millisecond, 1000 * time.Second // as of controller-runtime
 		wait := most
 		if n := q.failures[r]; n < 18 {

@@ -5,22 +5,30 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"testing/synctest"
 	"time"
 )
 
 // World is the time of a simulation and what is to happen in it.
 type World struct {
+	seed    uint64
 	random  *rand.Rand
 	story   io.Writer
 	began   time.Time
 	pending happenings
 	number  int
+	// running is the task that runs now; nil for none.
+	running *task
+	// version grows when nodes and links change.
+	version int
+	// Inspect, if set, is called after all that happens.
+	Inspect func()
 }
 
 // NewWorld returns a world that begins now, in which seed decides what is random. What happens is told to
 // story, a line each.
 func NewWorld(seed uint64, story io.Writer) *World {
-	return &World{random: rand.New(rand.NewPCG(seed, 0)), story: story, began: time.Now()}
+	return &World{seed: seed, random: rand.New(rand.NewPCG(seed, 0)), story: story, began: time.Now()}
 }
 
 // Happening is something that is to happen. It can be cancelled.
@@ -87,8 +95,12 @@ func (w *World) Run(while time.Duration) {
 		}
 		if wait := time.Until(h.at); wait > 0 {
 			time.Sleep(wait)
+			synctest.Wait() // until contexts know whose deadlines are over
 		}
 		h.do()
+		if w.Inspect != nil {
+			w.Inspect()
+		}
 	}
 	if wait := time.Until(end); wait > 0 {
 		time.Sleep(wait)
@@ -97,10 +109,14 @@ func (w *World) Run(while time.Duration) {
 
 // Between returns a duration of at least shortest and less than longest.
 func (w *World) Between(shortest, longest time.Duration) time.Duration {
+	return between(w.random, shortest, longest)
+}
+
+func between(random *rand.Rand, shortest, longest time.Duration) time.Duration {
 	if longest <= shortest {
 		return shortest
 	}
-	return shortest + time.Duration(w.random.Int64N(int64(longest-shortest)))
+	return shortest + time.Duration(random.Int64N(int64(longest-shortest)))
 }
 
 // Chance is true so often, of 1.

@@ -94,6 +94,9 @@ func New(scheme *runtime.Scheme, kinds ...Kind) *Server {
 	return s
 }
 
+// Revision returns that of the last change.
+func (s *Server) Revision() int64 { return s.revision }
+
 // Serves reports whether the server has the kind of an object.
 func (s *Server) Serves(obj client.Object) bool {
 	_, err := s.kindOf(obj)

@@ -1,0 +1,144 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent"
+	"github.com/purelb/purelb-operator/test/sim/apiserver"
+
+	toolscache "k8s.io/client-go/tools/cache"
+)
+
+// Agents is the name of the one LBNodeAgent.
+const Agents = "default"
+
+// restartAfter is how long after an agent has ended the kubelet starts it again.
+const restartAfter = time.Second
+
+// agent is the process of a node's agent.
+type agent struct {
+	process
+	follower
+	node    *Node
+	handler toolscache.ResourceEventHandler
+	sockets sockets
+	ctx     context.Context
+	end     context.CancelFunc
+}
+
+// StartAgent starts the node's agent. Another one must not run.
+func (n *Node) StartAgent() error {
+	a := &agent{process: process{world: n.world}, node: n}
+	a.follower = newFollower(&a.process, n.Name, n.server, a.pass)
+	a.isCut = n.isCut
+	a.ctx, a.end = context.WithCancel(log.IntoContext(context.Background(), logr.Discard()))
+	var err error
+	a.cache, err = n.server.NewCache(
+		apiserver.Selection{Of: &v1.Announcement{}, Selects: func(obj client.Object) bool {
+			return obj.(*v1.Announcement).Spec.NodeName == n.Name //nolint:forcetypeassert // of that kind
+		}},
+		apiserver.Selection{Of: &v1.CommonAnnouncement{}, Selects: func(obj client.Object) bool {
+			return obj.(*v1.CommonAnnouncement).Spec.LBNodeAgent == Agents //nolint:forcetypeassert // of that kind
+		}},
+		apiserver.Selection{Of: &v1.LBNodeAgent{}, Selects: func(obj client.Object) bool { return obj.GetName() == Agents }},
+	)
+	if err != nil {
+		return err
+	}
+	product := &nodeagent.Agent{
+		Client: n.server.NewClient(a.intercept, a.cache), Live: n.server.NewClient(a.intercept, nil),
+		Kernel: kernel{n.Kernel, a}, Neighbours: neighbours{a}, Tasks: &a.process,
+		Metrics:  nodeagent.NewMetrics(prometheus.NewRegistry()),
+		NodeName: n.Name, Namespace: Namespace, LBNodeAgent: Agents, Checkpoint: "checkpoint", Disk: disk{a},
+		OpenExchange: func(iface string) (nodeagent.Exchange, error) { return a.openExchange(iface) },
+	}
+	n.agent = a
+	for _, component := range product.Components() {
+		a.Go(func() {
+			if err := component.Start(a.ctx); err != nil && !a.isKilled {
+				n.world.Tell(n.Name, "the agent ends: %v", err)
+				n.world.After(0, n.KillAgent)
+				n.world.After(restartAfter, func() { n.startAgain(a) })
+			}
+		})
+	}
+	a.handler = product.CacheHandler()
+	a.Go(func() {
+		for a.isCut || a.relist() != nil {
+			a.Wait(a.ctx, time.Second)
+			if a.ctx.Err() != nil {
+				return
+			}
+		}
+		a.follow()
+		product.NoteCacheFilled()
+	})
+	return nil
+}
+
+// startAgain starts an agent instead of one that has ended.
+func (n *Node) startAgain(ended *agent) {
+	if n.agent != ended {
+		return
+	}
+	if err := n.StartAgent(); err != nil {
+		n.world.Tell(n.Name, "the agent does not start: %v", err)
+	}
+}
+
+// KillAgent ends the node's agent at once, if one runs.
+func (n *Node) KillAgent() {
+	if n.agent != nil {
+		n.agent.end()
+		n.agent.kill()
+	}
+}
+
+// PauseAgent makes the node's agent do nothing until it is resumed.
+func (n *Node) PauseAgent() { n.agent.Pause() }
+
+// ResumeAgent lets the node's agent go on.
+func (n *Node) ResumeAgent() { n.agent.Resume() }
+
+// pass tells the agent of a change in its cache.
+func (a *agent) pass(c apiserver.Change) {
+	switch {
+	case c.Old == nil:
+		a.handler.OnAdd(c.New, false)
+	case c.New == nil:
+		a.handler.OnDelete(c.Old)
+	default:
+		a.handler.OnUpdate(c.Old, c.New)
+	}
+}
+
+// How long a request, or its answer, is on its way.
+const minRequest, maxRequest = 200 * time.Microsecond, 3 * time.Millisecond
+
+var errCut = errors.New("the API server does not answer")
+
+// intercept makes requests take their time. They hang while the node is cut off.
+func (a *agent) intercept(ctx context.Context, r apiserver.Request, do func() error) error {
+	isOver := func() bool { return a.Wait(ctx, a.world.Between(minRequest, maxRequest)) != -1 }
+	if isOver() {
+		return ctx.Err()
+	}
+	for a.isCut {
+		if a.Wait(ctx, 100*time.Millisecond) == -2 {
+			return errors.Join(errCut, context.DeadlineExceeded)
+		}
+	}
+	err := do()
+	if isOver() || a.isCut {
+		return errors.Join(errCut, context.DeadlineExceeded)
+	}
+	return err
+}

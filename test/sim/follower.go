@@ -1,0 +1,80 @@
+package sim
+
+import (
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/purelb/purelb-operator/test/sim/apiserver"
+)
+
+// follower makes the cache of a process learn of changes.
+type follower struct {
+	owner  *process
+	name   string
+	server *apiserver.Server
+	cache  *apiserver.Cache
+	passOn func(apiserver.Change)
+	// MinLag and MaxLag are how long the cache takes to learn of a change.
+	MinLag, MaxLag time.Duration
+	// isCut means that the API server cannot be reached.
+	isCut      bool
+	isLearning bool
+}
+
+// newFollower returns one without a cache, which passes changes on.
+func newFollower(
+	owner *process, name string, server *apiserver.Server, passOn func(apiserver.Change),
+) follower {
+	return follower{
+		owner: owner, name: name, server: server, passOn: passOn, MinLag: time.Millisecond, MaxLag: 20 * time.Millisecond,
+	}
+}
+
+// follow makes the cache learn of changes from now on.
+func (f *follower) follow() { f.server.OnChange = append(f.server.OnChange, f.learnSoon) }
+
+// setCut cuts it off the API server, or connects it again.
+func (f *follower) setCut(isCut bool) {
+	f.isCut = isCut
+	f.learnSoon()
+}
+
+// learnSoon makes the cache learn of changes after its lag.
+func (f *follower) learnSoon() {
+	if f.isLearning || f.owner.isKilled {
+		return
+	}
+	f.isLearning = true
+	f.owner.after(f.owner.world.Between(f.MinLag, f.MaxLag), f.learn)
+}
+
+// learn learns of all changes until now. A cache that is too far behind lists.
+func (f *follower) learn() {
+	f.isLearning = false
+	for !f.isCut {
+		change, isChange, err := f.cache.Next()
+		switch {
+		case apierrors.IsResourceExpired(err):
+			if err := f.relist(); err != nil {
+				f.owner.world.Tell(f.name, "cannot list: %v", err)
+			}
+			return
+		case err != nil:
+			f.owner.world.Tell(f.name, "cannot learn: %v", err)
+			return
+		case !isChange:
+			return
+		}
+		f.passOn(change)
+	}
+}
+
+// relist makes the cache know all that there is.
+func (f *follower) relist() error {
+	changes, err := f.cache.Relist()
+	for _, change := range changes {
+		f.passOn(change)
+	}
+	return err
+}

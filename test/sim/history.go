@@ -1,0 +1,321 @@
+package sim
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// History plays what users, nodes, links and the control plane may do in a cluster, at random.
+type History struct {
+	*Cluster
+	Profile
+	laws *laws
+	// calmUntil is until when nothing else goes wrong, or is over.
+	calmUntil time.Time
+	// random decides what the present step does, and steps counts them.
+	random *rand.Rand
+	steps  int
+	// services are those that exist, in the order in which they were created.
+	services []string
+	created  int
+	// troubles are what is wrong now, by name, each with what ends it.
+	troubles map[string]func() error
+	err      error
+}
+
+// Profile is what a history is like.
+type Profile struct {
+	// MaxTroubles is how much is wrong at a time at the most. Between two troubles there is time to recover
+	// if it is 1.
+	MaxTroubles int
+	// While is how long it is.
+	While time.Duration
+	// Skips, if set, says which steps, counted from 0, are left out.
+	Skips func(step int) bool
+}
+
+// maxServices is how many Services exist at a time at the most, and maxTroubles how much is wrong at a time.
+const maxServices = 6
+
+// PlayHistory plays a history of a seed for a while in a cluster that has just been started, ends all that
+// is wrong, waits until it has settled, and returns how the laws were broken.
+func PlayHistory(c *Cluster, profile Profile) ([]string, error) {
+	h := &History{Cluster: c, Profile: profile, laws: newLaws(c), troubles: map[string]func() error{}}
+	h.laws.isStrict = profile.MaxTroubles == 1 && c.WireFailover
+	h.laws.services = func() []string { return h.services }
+	c.OnReady = func(n *Node, isReady bool) {
+		if isReady {
+			h.laws.left.end(n)
+		} else {
+			h.laws.left.begin(n)
+		}
+	}
+	c.Inspect = h.laws.inspect
+	end := time.Now().Add(profile.While)
+	for ; time.Now().Before(end) && h.err == nil; h.steps++ {
+		// What a step does depends on no other step, so that steps can be left out.
+		h.random = rand.New(rand.NewPCG(c.seed, uint64(h.steps+1))) //nolint:gosec // it grows from 1
+		h.Run(h.Between(0, 6*time.Second))
+		if profile.Skips == nil || !profile.Skips(h.steps) {
+			h.step()
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(h.troubles)) {
+		h.endTrouble(name)
+	}
+	h.Run(Settled)
+	c.Inspect, c.OnReady = nil, nil
+	h.laws.settled()
+	return h.laws.violations, h.err
+}
+
+// Between returns a duration of at least shortest and less than longest.
+func (h *History) Between(shortest, longest time.Duration) time.Duration {
+	return between(h.random, shortest, longest)
+}
+
+// Chance is true so often, of 1.
+func (h *History) Chance(of float64) bool { return h.random.Float64() < of }
+
+// Pick returns a number from 0 to count-1.
+func (h *History) Pick(count int) int { return h.random.IntN(count) }
+
+// deed is something that may be done, with how likely it is.
+type deed struct {
+	weight int
+	do     func()
+}
+
+// step does one thing.
+func (h *History) step() {
+	isCalm := time.Now().Before(h.calmUntil)
+	if len(h.troubles) > 0 && !isCalm && (len(h.troubles) >= h.MaxTroubles || h.Chance(0.4)) {
+		names := slices.Sorted(maps.Keys(h.troubles))
+		h.endTrouble(names[h.Pick(len(names))])
+		return
+	}
+	deeds := []deed{{6, h.createService}, {3, h.deleteService}}
+	if !isCalm {
+		deeds = append(deeds, h.troublesome()...)
+	}
+	all := 0
+	for _, d := range deeds {
+		all += d.weight
+	}
+	picked := h.Pick(all)
+	for _, d := range deeds {
+		if picked -= d.weight; picked < 0 {
+			d.do()
+			return
+		}
+	}
+}
+
+// troublesome are the deeds by which something goes wrong.
+func (h *History) troublesome() []deed {
+	return []deed{
+		{2, h.powerOff}, {2, h.loseCarrier}, {2, h.cutOff}, {2, h.killAgent}, {2, h.pauseAgent}, {1, h.exclude},
+		{1, h.apiAway}, {1, h.killManager}, {1, h.forget}, {1, h.lose}, {1, h.split}, {1, h.cutOneWay}, {1, h.dropEchoes},
+	}
+}
+
+// recover leaves time to recover, if one thing is to be wrong at a time.
+func (h *History) recover() {
+	if h.MaxTroubles == 1 {
+		h.calmUntil = time.Now().Add(recoverWithin)
+	}
+}
+
+// longTrouble is how long one thing is wrong at the most.
+const longTrouble = 20 * time.Second
+
+// recoverWithin is how long it takes until all nodes watch again those that they are to follow.
+const recoverWithin = 45 * time.Second
+
+// kindOfTrouble says what a trouble excuses.
+type kindOfTrouble int
+
+const (
+	// harmless excuses nothing.
+	harmless kindOfTrouble = iota
+	// unreachable means that nodes cannot be reached.
+	unreachable
+	// unwanted means that nodes are to be left.
+	unwanted
+)
+
+// begin begins a trouble that concerns nodes, all if there are none, unless it is there already.
+func (h *History) begin(kind kindOfTrouble, what string, nodes []*Node, begin, end func() error) {
+	name := what
+	for _, n := range nodes {
+		name += " " + n.Name
+	}
+	if _, isThere := h.troubles[name]; isThere {
+		return
+	}
+	h.Tell("", "%s", name)
+	h.version++
+	h.note(begin())
+	if len(nodes) == 0 {
+		nodes = h.Nodes
+	}
+	excuses := map[kindOfTrouble]spans{harmless: {}, unreachable: h.laws.unreached, unwanted: h.laws.left}[kind]
+	excuses.begin(nodes...)
+	if h.MaxTroubles == 1 {
+		h.calmUntil = time.Now().Add(h.Between(0, longTrouble))
+	}
+	h.troubles[name] = func() error {
+		excuses.end(nodes...)
+		return end()
+	}
+}
+
+func (h *History) endTrouble(name string) {
+	end := h.troubles[name]
+	delete(h.troubles, name)
+	h.recover()
+	h.Tell("", "over: %s", name)
+	h.version++
+	h.note(end())
+}
+
+func (h *History) note(err error) {
+	if h.err == nil {
+		h.err = err
+	}
+}
+
+func (h *History) anyNode() *Node { return h.Nodes[h.Pick(len(h.Nodes))] }
+
+func (h *History) createService() {
+	if len(h.services) >= maxServices {
+		return
+	}
+	h.created++
+	name := fmt.Sprint("s", h.created)
+	h.Tell("user", "creates %s", name)
+	h.note(h.CreateService(name))
+	h.services = append(h.services, name)
+}
+
+func (h *History) deleteService() {
+	if len(h.services) == 0 {
+		return
+	}
+	i := h.Pick(len(h.services))
+	name := h.services[i]
+	h.Tell("user", "deletes %s", name)
+	h.services = slices.Delete(h.services, i, i+1)
+	h.note(h.DeleteService(name))
+}
+
+func doing(do func()) func() error {
+	return func() error {
+		do()
+		return nil
+	}
+}
+
+func (h *History) powerOff() {
+	n := h.anyNode()
+	if n.isOff {
+		return
+	}
+	h.begin(unreachable, "no power", []*Node{n}, doing(n.PowerOff), n.PowerOn)
+}
+
+func (h *History) loseCarrier() {
+	n := h.anyNode()
+	h.begin(unreachable, "no carrier", []*Node{n},
+		doing(func() { n.SetCarrier(false) }), doing(func() { n.SetCarrier(true) }))
+}
+
+func (h *History) cutOff() {
+	n := h.anyNode()
+	h.begin(harmless, "cut off the API server", []*Node{n},
+		doing(func() { n.SetCut(true) }), doing(func() { n.SetCut(h.isAway) }))
+}
+
+func (h *History) killAgent() {
+	n := h.anyNode()
+	if n.isOff || n.agent.isKilled {
+		return
+	}
+	h.begin(harmless, "no agent", []*Node{n}, doing(n.KillAgent), func() error {
+		if n.isOff || !n.agent.isKilled {
+			return nil
+		}
+		return n.StartAgent()
+	})
+}
+
+func (h *History) pauseAgent() {
+	n := h.anyNode()
+	if n.isOff || n.agent.isPaused {
+		return
+	}
+	a := n.agent
+	h.begin(harmless, "paused agent", []*Node{n}, doing(a.Pause), doing(a.Resume))
+}
+
+func (h *History) exclude() {
+	n := h.anyNode()
+	h.begin(unwanted, "excluded", []*Node{n},
+		func() error { return h.SetExcluded(n, true) }, func() error { return h.SetExcluded(n, false) })
+}
+
+func (h *History) apiAway() {
+	h.begin(harmless, "the API server is away", nil, doing(func() { h.SetAway(true) }), doing(func() { h.SetAway(false) }))
+}
+
+// killManager ends the leader. Another one leads some seconds later, once its Lease has expired.
+func (h *History) killManager() {
+	if h.isAway {
+		return
+	}
+	h.Tell("", "the leader dies")
+	h.recover()
+	h.Leader().Kill()
+	h.After(h.Between(4*time.Second, 6*time.Second), h.startManager)
+}
+
+func (h *History) startManager() {
+	if h.isAway {
+		h.After(time.Second, h.startManager)
+		return
+	}
+	h.note(h.StartManager())
+}
+
+func (h *History) forget() {
+	h.Tell("", "the switch forgets")
+	h.Link.Forget()
+}
+
+func (h *History) lose() {
+	h.begin(unreachable, "frames get lost", nil, doing(func() { h.Link.Loss = 0.1 }), doing(func() { h.Link.Loss = 0 }))
+}
+
+func (h *History) split() {
+	n := h.anyNode()
+	h.begin(unreachable, "the link is split", []*Node{n},
+		doing(func() { h.Link.Split([]*Port{n.port}, true) }), doing(func() { h.Link.Split([]*Port{n.port}, false) }))
+}
+
+func (h *History) cutOneWay() {
+	from, to := h.anyNode(), h.anyNode()
+	if from == to {
+		return
+	}
+	h.begin(unreachable, "one way cut", []*Node{from, to},
+		doing(func() { h.Link.Cut(from.port, to.port, true) }), doing(func() { h.Link.Cut(from.port, to.port, false) }))
+}
+
+func (h *History) dropEchoes() {
+	n := h.anyNode()
+	h.begin(harmless, "echoes are dropped", []*Node{n},
+		doing(func() { n.DropsEchoes = true }), doing(func() { n.DropsEchoes = false }))
+}

@@ -1,0 +1,150 @@
+package sim_test
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/purelb/purelb-operator/test/sim"
+)
+
+// kindsOfHistory are what histories are like, with how each is named.
+var kindsOfHistory = []struct {
+	name           string
+	isWireFailover bool
+	profile        sim.Profile
+}{
+	{"leases", false, sim.Profile{MaxTroubles: 3, While: time.Minute}},
+	{"watching", true, sim.Profile{MaxTroubles: 3, While: time.Minute}},
+	{"one-at-a-time", true, sim.Profile{MaxTroubles: 1, While: 3 * time.Minute}},
+}
+
+// playHistory plays a history of a kind, of which steps are left out, and returns how it broke laws.
+func playHistory(t *testing.T, kind int, seed uint64, skips func(int) bool, story io.Writer) []string {
+	t.Helper()
+	var violations []string
+	synctest.Test(t, func(t *testing.T) {
+		c, err := sim.NewCluster(sim.NewWorld(seed, story), 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.End()
+		c.WireFailover = kindsOfHistory[kind].isWireFailover
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		profile := kindsOfHistory[kind].profile
+		profile.Skips = skips
+		if violations, err = sim.PlayHistory(c, profile); err != nil {
+			t.Error(err)
+		}
+	})
+	return violations
+}
+
+// explain makes a history that broke a law short, and tells it.
+func explain(t *testing.T, kind int, seed uint64, violation string) {
+	t.Helper()
+	const maxSteps = 256
+	skipped := map[int]bool{}
+	isBroken := func() bool {
+		return len(playHistory(t, kind, seed, func(step int) bool { return skipped[step] }, io.Discard)) > 0
+	}
+	for size := maxSteps / 2; size > 0; size /= 2 {
+		for from := 0; from < maxSteps; from += size {
+			var tried []int
+			for step := from; step < from+size; step++ {
+				if !skipped[step] {
+					skipped[step] = true
+					tried = append(tried, step)
+				}
+			}
+			if len(tried) > 0 && !isBroken() {
+				for _, step := range tried {
+					delete(skipped, step)
+				}
+			}
+		}
+	}
+	var story strings.Builder
+	violations := playHistory(t, kind, seed, func(step int) bool { return skipped[step] }, &story)
+	t.Errorf(
+		"seed %d of kind %s: %s\nWith less going wrong: %q:\n%s",
+		seed, kindsOfHistory[kind].name, violation, violations, story.String(),
+	)
+}
+
+// check plays a history and explains how it broke a law.
+func check(t *testing.T, kind int, seed uint64) {
+	t.Helper()
+	if violations := playHistory(t, kind, seed, nil, io.Discard); len(violations) > 0 {
+		explain(t, kind, seed, violations[0])
+	}
+}
+
+// Histories of users, nodes, a link and the control plane, at random, break none of the laws of laws.go.
+// This test shows the row "any of this, in any order" of docs/trust.md.
+func TestFaultHistories(t *testing.T) {
+	const seeds = 25
+	for kind := range kindsOfHistory {
+		t.Run(kindsOfHistory[kind].name, func(t *testing.T) {
+			t.Parallel()
+			for seed := range uint64(seeds) {
+				check(t, kind, seed)
+			}
+		})
+	}
+}
+
+// Seeds that once broke a law break none.
+func TestFormerlyBroken(t *testing.T) {
+	file, err := os.Open("testdata/broken.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	lines := bufio.NewScanner(file)
+	count := 0
+	for lines.Scan() {
+		text, _, _ := strings.Cut(lines.Text(), "#")
+		fields := strings.Fields(text)
+		if len(fields) == 0 {
+			continue
+		}
+		seed, err := strconv.ParseUint(fields[1], 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for kind := range kindsOfHistory {
+			if kindsOfHistory[kind].name == fields[0] {
+				check(t, kind, seed)
+				count++
+			}
+		}
+	}
+	if count == 0 {
+		t.Error("there are none")
+	}
+}
+
+// The same seed tells the same story, byte for byte.
+func TestSameHistory(t *testing.T) {
+	for kind := range kindsOfHistory {
+		for seed := range uint64(3) {
+			var first, again strings.Builder
+			playHistory(t, kind, seed, nil, &first)
+			playHistory(t, kind, seed, nil, &again)
+			if first.String() != again.String() {
+				t.Errorf("seed %d of kind %s tells\n%sand\n%s", seed, kindsOfHistory[kind].name, &first, &again)
+			}
+			if strings.Count(first.String(), "\n") < 10 {
+				t.Errorf("a short story:\n%s", &first)
+			}
+		}
+	}
+}

@@ -1,0 +1,294 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/order"
+)
+
+// The laws of a cluster, which hold whatever goes wrong. They read as the specification.
+//
+//  1. No two Services have the same address, and an address that a Service has stays its own until the
+//     Service is deleted.
+//  2. Nodes that hear each other, and whose agents work, do not both answer for an address for longer than
+//     maxBoth.
+//  3. An address leaves a node only if that node, or another that has had it lately, could not be reached
+//     lately, or if the node was to be left: it was excluded, or not ready. A node that could be reached all
+//     the time keeps the address until another node has it. What befalls agents, managers and the API
+//     server moves nothing.
+//  4. Once nothing is wrong any more, and Settled has passed, each Service has an address, which one node
+//     answers for, and which is reported as announced by that node alone.
+
+//  5. With the feature gate WireFailover, and one thing wrong at a time, a client reaches an address again
+//     within maxAway.
+//  6. In such a history a node that hears no other gets no address that another node has.
+
+// maxAway bounds for how long a client does not reach an address.
+const maxAway = 1200 * time.Millisecond
+
+// maxBoth bounds for how long two nodes may answer for an address that hear each other.
+const maxBoth = 3 * time.Second
+
+// readyWithin is how long it takes until other nodes are ready to follow the one that has got an address.
+const readyWithin = 10 * time.Second
+
+// lately is how long after a trouble has ended an address may still leave a node because of it.
+const lately = time.Minute
+
+type laws struct {
+	cluster *Cluster
+	// services returns the names of those that exist.
+	services   func() []string
+	violations []string
+	// unreached and left are when nodes could not be reached, and were to be left.
+	unreached, left spans
+	// owners are the Services by their addresses, and holders the nodes that answer for those, but for nodes
+	// that have kept the address from an earlier Service.
+	owners  map[netip.Addr]string
+	holders map[netip.Addr][]*Node
+	kept    map[netip.Addr][]*Node
+	// heldAt is when a node last answered for an address of a Service.
+	heldAt map[netip.Addr]map[*Node]time.Time
+	// isStrict means that law 5 holds.
+	isStrict bool
+	// reachedAt is when the client reached an address for the first time, and awaySince since when it does not
+	// any more, though others had the time to get ready to follow the holder.
+	reachedAt, awaySince map[netip.Addr]time.Time
+	// bothSince is since when two nodes answer for an address that hear each other.
+	bothSince map[netip.Addr]time.Time
+	// revision of the API server, version of the nodes and the link, and time of the last look.
+	revision int64
+	version  int
+	lookedAt time.Time
+}
+
+func newLaws(c *Cluster) *laws {
+	l := &laws{
+		cluster: c, unreached: spans{}, left: spans{}, owners: map[netip.Addr]string{},
+		holders: map[netip.Addr][]*Node{}, kept: map[netip.Addr][]*Node{},
+		heldAt: map[netip.Addr]map[*Node]time.Time{}, bothSince: map[netip.Addr]time.Time{},
+		reachedAt: map[netip.Addr]time.Time{}, awaySince: map[netip.Addr]time.Time{},
+	}
+	return l
+}
+
+// broken notes that a law was broken.
+func (l *laws) broken(what string, args ...any) {
+	text := fmt.Sprintf(what, args...)
+	l.cluster.Tell("LAW", "%s", text)
+	l.violations = append(l.violations, text)
+}
+
+// spans say when something was so of nodes.
+type spans map[*Node]*span
+
+type span struct {
+	// causes are how many causes there are now, and endedAt is when there was one last.
+	causes  int
+	endedAt time.Time
+}
+
+// begin notes that it is so of nodes, and end that it is so no more, for one cause of several.
+func (s spans) begin(nodes ...*Node) {
+	for _, n := range nodes {
+		if s[n] == nil {
+			s[n] = &span{}
+		}
+		s[n].causes++
+	}
+}
+
+func (s spans) end(nodes ...*Node) {
+	for _, n := range nodes {
+		s[n].causes--
+		s[n].endedAt = time.Now()
+	}
+}
+
+// isLately reports whether it is so of a node, or was lately.
+func (s spans) isLately(n *Node) bool {
+	have := s[n]
+	return have != nil && (have.causes > 0 || time.Since(have.endedAt) < lately)
+}
+
+// inspect looks whether the laws hold.
+func (l *laws) inspect() {
+	l.inspectOwners()
+	if l.version == l.cluster.version && time.Since(l.lookedAt) < 100*time.Millisecond {
+		return
+	}
+	l.version, l.lookedAt = l.cluster.version, time.Now()
+	for addr := range order.ByKey(l.owners, netip.Addr.Compare) {
+		l.inspectHolders(addr)
+	}
+}
+
+// inspectOwners is law 1.
+func (l *laws) inspectOwners() {
+	if l.cluster.Server.Revision() == l.revision {
+		return
+	}
+	l.revision = l.cluster.Server.Revision()
+	owners := map[netip.Addr]string{}
+	for _, name := range l.services() {
+		addrs, err := l.cluster.Addresses(name)
+		if err != nil {
+			l.broken("%s: %v", name, err)
+		}
+		for _, addr := range addrs {
+			if other, isTaken := owners[addr]; isTaken {
+				l.broken("%s is the address of %s and of %s", addr, other, name)
+			}
+			owners[addr] = name
+			if l.owners[addr] != name {
+				l.kept[addr], l.heldAt[addr] = l.cluster.HoldersOf(addr), map[*Node]time.Time{}
+			}
+		}
+	}
+	l.version-- // who has to hold what may have changed
+	for addr, name := range order.ByKey(l.owners, netip.Addr.Compare) {
+		if owners[addr] != name && slices.Contains(l.services(), name) {
+			l.broken("%s has lost %s", name, addr)
+		}
+		if owners[addr] != name {
+			delete(l.holders, addr)
+			delete(l.bothSince, addr)
+			delete(l.reachedAt, addr)
+			delete(l.awaySince, addr)
+		}
+	}
+	l.owners = owners
+}
+
+// inspectHolders is laws 3 and 6, and looks at the others that are about holders.
+func (l *laws) inspectHolders(addr netip.Addr) {
+	all := l.cluster.HoldersOf(addr)
+	isKept := func(n *Node) bool { return slices.Contains(l.kept[addr], n) }
+	l.kept[addr] = slices.DeleteFunc(l.kept[addr], func(n *Node) bool { return !slices.Contains(all, n) })
+	holders := slices.DeleteFunc(slices.Clone(all), isKept)
+	for _, before := range l.holders[addr] {
+		switch {
+		case slices.Contains(holders, before) || l.isExcused(addr):
+		case !l.left.isLately(before):
+			l.broken("%s leaves %s, with which nothing is wrong", addr, before.Name)
+		case len(holders) == 0:
+			l.broken("%s leaves %s, and no other node has it", addr, before.Name)
+		}
+	}
+	for _, n := range holders {
+		isNew := !slices.Contains(l.holders[addr], n)
+		if isNew && l.isStrict && len(holders) > 1 && !slices.ContainsFunc(l.cluster.Nodes, n.hears) {
+			l.broken("%s, which hears nobody, has got %s", n.Name, addr)
+		}
+	}
+	l.holders[addr] = holders
+	l.inspectReach(addr)
+	for _, n := range holders {
+		l.heldAt[addr][n] = time.Now()
+	}
+	l.inspectBoth(addr, all)
+}
+
+// inspectBoth is law 2.
+func (l *laws) inspectBoth(addr netip.Addr, all []*Node) {
+	isBoth := false
+	for i, a := range all {
+		for _, b := range all[:i] {
+			isBoth = isBoth || a.hears(b) && b.hears(a) && a.works() && b.works()
+		}
+	}
+	switch since, was := l.bothSince[addr]; {
+	case !isBoth:
+		delete(l.bothSince, addr)
+	case !was:
+		l.bothSince[addr] = time.Now()
+	case time.Since(since) > maxBoth:
+		l.broken("%s is answered for by two nodes since %s", addr, time.Since(since))
+		delete(l.bothSince, addr)
+	}
+}
+
+// inspectReach is law 5.
+func (l *laws) inspectReach(addr netip.Addr) {
+	first, wasReached := l.reachedAt[addr]
+	since, wasAway := l.awaySince[addr]
+	switch isReached := l.cluster.reachesOne(l.holders[addr]); {
+	case isReached && !wasReached:
+		l.reachedAt[addr] = time.Now()
+	case isReached:
+		delete(l.awaySince, addr)
+	case wasReached && !wasAway && time.Since(first) > readyWithin:
+		l.awaySince[addr] = time.Now()
+	case wasAway && l.isStrict && time.Since(since) > maxAway:
+		l.broken("the client does not reach %s", addr)
+		delete(l.awaySince, addr)
+		delete(l.reachedAt, addr)
+	}
+}
+
+// isExcused reports whether one of the nodes that had an address lately could not be reached lately.
+func (l *laws) isExcused(addr netip.Addr) bool {
+	for n, at := range l.heldAt[addr] {
+		if time.Since(at) < lately && l.unreached.isLately(n) {
+			return true
+		}
+	}
+	return false
+}
+
+// hears reports whether frames of another node get to a node.
+func (n *Node) hears(other *Node) bool {
+	return n != other && !n.port.IsDown && !other.port.IsDown && !n.port.isCutFrom[other.port]
+}
+
+// works reports whether the node's agent runs.
+func (n *Node) works() bool { return !n.isOff && !n.agent.isKilled && !n.agent.isPaused }
+
+// settled is law 4.
+func (l *laws) settled() {
+	l.inspect()
+	announced := map[string][]string{}
+	list := &v1.AnnouncementList{}
+	if err := l.cluster.Admin.List(context.Background(), list, client.InNamespace(Namespace)); err != nil {
+		l.broken("list Announcements: %v", err)
+	}
+	for _, ann := range list.Items {
+		for _, a := range ann.Status.Addresses {
+			if a.State == v1.StateAnnounced {
+				announced[a.Address] = append(announced[a.Address], ann.Spec.NodeName)
+			}
+		}
+	}
+	for _, name := range l.services() {
+		addrs, err := l.cluster.Addresses(name)
+		if err != nil || len(addrs) != 1 {
+			l.broken("settled: %s has the addresses %v %v", name, addrs, err)
+			continue
+		}
+		var holders []string
+		for _, n := range l.cluster.HoldersOf(addrs[0]) {
+			holders = append(holders, n.Name)
+		}
+		if reported := announced[addrs[0].String()]; len(holders) != 1 || !slices.Equal(holders, reported) {
+			l.broken("settled: %s is held by %v, and reported by %v", addrs[0], holders, reported)
+		}
+	}
+	for _, n := range l.cluster.Nodes {
+		observed, err := n.Kernel.Observe()
+		if err != nil {
+			l.broken("%s: %v", n.Name, err)
+		}
+		for _, a := range observed.Addresses {
+			if _, isOwned := l.owners[a.Prefix.Addr()]; a.Ours && !isOwned {
+				l.broken("settled: %s holds %s, which no Service has", n.Name, a.Prefix.Addr())
+			}
+		}
+	}
+}

@@ -1,0 +1,138 @@
+package sim
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/purelb/purelb-operator/nodeagent/link/linktest"
+	"github.com/purelb/purelb-operator/nodeagent/neigh"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
+	"github.com/purelb/purelb-operator/test/sim/apiserver"
+)
+
+// Interface is the name of the one interface of a node.
+const Interface = "eth0"
+
+// Node is a machine of the cluster: a kernel on a link, and an agent.
+type Node struct {
+	world  *World
+	server *apiserver.Server
+	Name   string
+	MAC    neigh.MAC
+	// Kernel loses all addresses that were added when the node's power is cut.
+	Kernel *linktest.Kernel
+	port   *Port
+	agent  *agent
+	// own are the addresses that the node has of its own, and gateway is its router.
+	own     []netip.Prefix
+	gateway netip.Addr
+	// files are those on the node's disk, by their names.
+	files map[string][]byte
+	// DropsEchoes means that a firewall drops echo requests.
+	DropsEchoes bool
+	isOff       bool
+	// isCut means that the API server cannot be reached from the node.
+	isCut bool
+	// couldReport means that the kubelet could report when that was last looked at, and isReady what the Node
+	// object says.
+	couldReport, isReady bool
+	couldReportSince     time.Time
+}
+
+// NewNode adds a node to a link, with an interface that has these addresses and a default route.
+func (w *World) NewNode(
+	server *apiserver.Server, l *Link, number int, gateway netip.Addr, own ...netip.Prefix,
+) *Node {
+	n := &Node{
+		world: w, server: server, Name: fmt.Sprint("node", number),
+		MAC: neigh.MAC{2, 0, 0, 0, 1, byte(number)}, own: own, gateway: gateway,
+		files: map[string][]byte{},
+	}
+	n.port = l.Connect(n.Name, n.receive)
+	n.boot()
+	return n
+}
+
+// boot gives the node a new kernel.
+func (n *Node) boot() {
+	n.Kernel = linktest.New(
+		plan.Link{Name: "lo", Kind: "loopback", Loopback: true, Up: true},
+		plan.Link{Name: Interface, Kind: "device", MAC: n.MAC.String(), Up: !n.port.IsDown},
+	)
+	for _, prefix := range n.own {
+		n.Kernel.Put(plan.Address{Interface: Interface, Prefix: prefix, Valid: plan.Forever, Preferred: plan.Forever})
+		n.Kernel.AddRoute(plan.Route{Interface: Interface, Destination: prefix.Masked(), Origin: plan.OriginKernel})
+	}
+	n.Kernel.AddRoute(plan.Route{
+		Interface: Interface, Destination: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: n.gateway,
+	})
+}
+
+// SetCarrier takes the carrier of the node's interface away, or gives it back.
+func (n *Node) SetCarrier(isUp bool) {
+	n.port.IsDown = !isUp || n.isOff
+	n.Kernel.SetUp(Interface, isUp)
+}
+
+// Port is where the node is connected to its link.
+func (n *Node) Port() *Port { return n.port }
+
+// SetCut cuts the node off the API server, or connects it again.
+func (n *Node) SetCut(isCut bool) {
+	n.isCut = isCut
+	if n.agent != nil && !n.agent.isKilled {
+		n.agent.setCut(isCut)
+	}
+}
+
+// PowerOff ends all that the node does.
+func (n *Node) PowerOff() {
+	n.isOff, n.port.IsDown = true, true
+	n.KillAgent()
+}
+
+// PowerOn makes the node boot, with a new kernel and a new agent.
+func (n *Node) PowerOn() error {
+	n.isOff, n.port.IsDown = false, false
+	n.boot()
+	return n.StartAgent()
+}
+
+// Holds reports whether the node would answer for an address: it has the address, and runs.
+func (n *Node) Holds(addr netip.Addr) bool { return !n.isOff && n.Kernel.Has("", addr) }
+
+// receive takes a frame that comes to the node's port.
+func (n *Node) receive(frame []byte) {
+	if to := neigh.MAC(frame[:6]); to[0]&1 == 0 && to != n.MAC {
+		return
+	}
+	if answer := n.answer(frame); answer != nil {
+		n.world.After(n.world.Between(minSlice, maxSlice), func() {
+			if !n.isOff {
+				n.port.Send(answer)
+			}
+		})
+	}
+	if n.agent != nil && !n.agent.isKilled {
+		n.agent.receive(frame)
+	}
+}
+
+// answer returns what the kernel answers to a frame; nil for nothing.
+func (n *Node) answer(frame []byte) []byte {
+	if target, isAsked := askedFor(frame); isAsked {
+		iface := Interface
+		if target.Is4() {
+			iface = "" // Linux answers for the IPv4 addresses of all interfaces (arp_ignore 0)
+		}
+		if n.Kernel.Has(iface, target) {
+			return claimTo(frame, n.MAC, target)
+		}
+		return nil
+	}
+	if target, isEcho := echoTo(frame); isEcho && !n.DropsEchoes && n.Kernel.Has("", target) {
+		return echoReply(frame, n.MAC)
+	}
+	return nil
+}

@@ -1,0 +1,230 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/purelb/purelb-operator/internal/tasks"
+	"github.com/purelb/purelb-operator/nodeagent"
+	"github.com/purelb/purelb-operator/nodeagent/neigh"
+)
+
+// sockets are those by which an agent hears frames.
+type sockets struct {
+	listeners []*listener
+	exchanges []*exchange
+	probes    []*probe
+}
+
+// listener passes on what is said of some addresses.
+type listener struct {
+	wanted func(netip.Addr) bool
+	heard  func(neigh.Message)
+}
+
+// probe collects the answers to questions.
+type probe struct {
+	questions map[netip.Addr]neigh.Question
+	answers   map[netip.Addr]neigh.Answer
+	// settled is signalled when no better answer can come.
+	settled chan struct{}
+}
+
+// receive passes a frame on to those who wait for it.
+func (a *agent) receive(frame []byte) {
+	if m, err := neigh.Parse(frame); err == nil && m.MAC != a.node.MAC {
+		for _, l := range a.sockets.listeners {
+			if l.wanted(m.Addr) {
+				a.after(a.world.Between(minSlice, maxSlice), func() { l.heard(m) })
+			}
+		}
+		for _, p := range a.sockets.probes {
+			p.hear(m)
+		}
+		for _, x := range a.sockets.exchanges {
+			x.keep(neigh.Heard{Addr: m.Addr, MAC: m.MAC, IsDirect: m.Direct && m.Kind != neigh.Request && !m.Gratuitous})
+		}
+	}
+	if e, err := neigh.ParseEcho(frame); err == nil {
+		for _, x := range a.sockets.exchanges {
+			if e.ID == x.id && e.Token == x.token {
+				x.keep(neigh.Heard{Number: e.Number, IsEcho: true, Addr: e.Addr, MAC: e.MAC})
+			}
+		}
+	}
+	a.wakeTasks()
+}
+
+// neighbours are the stations on the node's link as its agent sees them.
+type neighbours struct{ agent *agent }
+
+var errNoInterface = errors.New("no such interface")
+
+// send sends frames from an interface. Without a carrier nothing is sent, and that is no error.
+func (n neighbours) send(iface string, frames ...[]byte) error {
+	if iface != Interface {
+		return errNoInterface
+	}
+	if n.agent.isKilled {
+		return errKilled
+	}
+	for _, frame := range frames {
+		n.agent.node.port.Send(frame)
+	}
+	return nil
+}
+
+func (n neighbours) Announce(iface string, addr netip.Addr) error {
+	build := neigh.GratuitousARP
+	if addr.Is6() {
+		build = neigh.UnsolicitedNA
+	}
+	frame, err := build(n.agent.node.MAC, addr)
+	return errors.Join(err, n.send(iface, frame))
+}
+
+func (n neighbours) Ask(q neigh.Question) error {
+	frames, err := q.Frames(n.agent.node.MAC)
+	return errors.Join(err, n.send(q.Interface, frames...))
+}
+
+func (n neighbours) AskStation(q neigh.Question, station neigh.MAC) error {
+	frame, err := q.FrameFor(n.agent.node.MAC, station)
+	return errors.Join(err, n.send(q.Interface, frame))
+}
+
+func (neighbours) SetPodMACs([]string) {}
+
+func (n neighbours) Listen(
+	ctx context.Context, iface string, wanted func(netip.Addr) bool, heard func(neigh.Message),
+) error {
+	if iface != Interface {
+		return errNoInterface
+	}
+	s, l := &n.agent.sockets, &listener{wanted, heard}
+	s.listeners = append(s.listeners, l)
+	n.agent.Wait(ctx, tasks.Forever)
+	s.listeners = slices.DeleteFunc(s.listeners, func(other *listener) bool { return other == l })
+	return nil
+}
+
+var errNoCarrier = errors.New("the interface has no carrier")
+
+func (n neighbours) Probe(
+	ctx context.Context, questions []neigh.Question, count int, interval time.Duration,
+) map[netip.Addr]neigh.Answer {
+	a, s := n.agent, &n.agent.sockets
+	p := &probe{map[netip.Addr]neigh.Question{}, map[netip.Addr]neigh.Answer{}, make(chan struct{}, 1)}
+	for _, q := range questions {
+		p.questions[q.Addr] = q
+	}
+	s.probes = append(s.probes, p)
+	for round := 0; round < count && !a.node.port.IsDown; round++ {
+		for _, q := range questions {
+			if p.answers[q.Addr].MAC == (neigh.MAC{}) {
+				_ = n.Ask(q) // on a link that does not exist nobody answers
+			}
+		}
+		if a.Wait(ctx, interval, p.settled) != tasks.TimeOver {
+			break
+		}
+	}
+	s.probes = slices.DeleteFunc(s.probes, func(other *probe) bool { return other == p })
+	for _, q := range questions {
+		if _, isAnswered := p.answers[q.Addr]; !isAnswered && a.node.port.IsDown {
+			p.answers[q.Addr] = neigh.Answer{Err: errNoCarrier}
+		}
+	}
+	for _, q := range questions {
+		answer := "nobody"
+		if got := p.answers[q.Addr]; got.Err != nil {
+			answer = got.Err.Error()
+		} else if got.MAC != (neigh.MAC{}) {
+			answer = got.MAC.String()
+		}
+		a.world.Tell(a.node.Name, "asks who has %s: %s", q.Addr, answer)
+	}
+	return p.answers
+}
+
+// hear notes an answer: rather that of a node that may have the address than that of another station.
+func (p *probe) hear(m neigh.Message) {
+	q, isAsked := p.questions[m.Addr]
+	if !isAsked || slices.Contains(q.IgnoredMACs, m.MAC) {
+		return
+	}
+	isNode := slices.Contains(q.NodeMACs, m.MAC)
+	if p.answers[m.Addr].MAC == (neigh.MAC{}) || isNode {
+		p.answers[m.Addr] = neigh.Answer{MAC: m.MAC}
+	}
+	for addr, q := range p.questions {
+		mac := p.answers[addr].MAC
+		if mac == (neigh.MAC{}) || len(q.NodeMACs) > 0 && !slices.Contains(q.NodeMACs, mac) {
+			return
+		}
+	}
+	select {
+	case p.settled <- struct{}{}:
+	default:
+	}
+}
+
+// exchange keeps answers until they are drained.
+type exchange struct {
+	neighbours
+	id     uint16
+	token  [8]byte
+	heard  []neigh.Heard
+	isLost bool
+}
+
+// maxHeard is how many answers find room.
+const maxHeard = 4096
+
+func (a *agent) openExchange(iface string) (nodeagent.Exchange, error) {
+	if iface != Interface {
+		return nil, errNoInterface
+	}
+	x := &exchange{neighbours: neighbours{a}, id: uint16(a.world.Pick(1 << 16))} //nolint:gosec // below that
+	for i := range x.token {
+		x.token[i] = byte(a.world.Pick(1 << 8))
+	}
+	a.sockets.exchanges = append(a.sockets.exchanges, x)
+	return x, nil
+}
+
+func (x *exchange) keep(h neigh.Heard) {
+	if len(x.heard) >= maxHeard {
+		x.isLost = true
+		return
+	}
+	x.heard = append(x.heard, h)
+}
+
+func (x *exchange) SendEcho(addr, sender netip.Addr, station neigh.MAC, number uint16) error {
+	frame, err := neigh.Echo{
+		Addr: addr, Sender: sender, MAC: station, ID: x.id, Number: number, Token: x.token,
+	}.Request(x.agent.node.MAC)
+	return errors.Join(err, x.send(Interface, frame))
+}
+
+func (x *exchange) Drain(heard func(neigh.Heard)) error {
+	all, isLost := x.heard, x.isLost
+	x.heard, x.isLost = nil, false
+	for _, h := range all {
+		heard(h)
+	}
+	if isLost {
+		return neigh.ErrLost
+	}
+	return nil
+}
+
+func (x *exchange) Close() error {
+	s := &x.agent.sockets
+	s.exchanges = slices.DeleteFunc(s.exchanges, func(other *exchange) bool { return other == x })
+	return nil
+}
