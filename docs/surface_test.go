@@ -21,7 +21,7 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/speaker"
 )
 
-var update = flag.Bool("update", false, "write testdata/api-surface.txt")
+var update = flag.Bool("update", false, "write testdata/api-surface.txt and walk.md")
 
 const surfaceFile = "testdata/api-surface.txt"
 

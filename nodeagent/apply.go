@@ -57,6 +57,7 @@ func (a *Agent) apply(ctx context.Context, decision plan.Decision, observed plan
 	return r.outcomes, errs
 }
 
+// applyOperation changes one address in the kernel.
 func (r *application) applyOperation(ctx context.Context, op plan.Operation) error {
 	switch {
 	case op.Kind == plan.Remove && op.Desired == nil:
@@ -154,6 +155,7 @@ func (r *application) replace(op plan.Operation) error {
 	return err
 }
 
+// add adds an address, and announces it to the link.
 func (r *application) add(ctx context.Context, op plan.Operation) error {
 	d := op.Desired
 	switch {

@@ -189,6 +189,7 @@ func newDecision(req *Request, inputs *Inputs) *decision {
 	return d
 }
 
+// allocate decides, and says what the author of the Service should know.
 func (d *decision) allocate() Result {
 	result := d.allocateFamilies()
 	d.warnOfReservedAddresses(result.Addresses)
@@ -199,6 +200,7 @@ func (d *decision) allocate() Result {
 	return result
 }
 
+// allocateFamilies chooses the group, and an address of each family that the Service asks for.
 func (d *decision) allocateFamilies() Result {
 	if no := d.chooseGroup(); no != nil {
 		return d.keepAllocation(no)
