@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"os"
 	"slices"
 	"strconv"
@@ -51,10 +50,8 @@ type history struct {
 	kernelWell, linkWell, allWell time.Time
 }
 
-// TestHistories lets random things happen to an agent. At all times no address of others
-// is removed, none that has been asked for all the while is withdrawn, and the Lease is
-// renewed, and the agent alive, exactly while it does its work; what is stripped is back
-// soon, whatever the API server and the disk do. When nothing more
+// TestHistories lets steps of the table happen to an agent, in any order. What must hold at all times is listed in
+// history_invariants_test.go; what is stripped is back soon, whatever the API server and the disk do. When nothing more
 // happens the kernel has what is asked for, and the statuses say so.
 func TestHistories(t *testing.T) {
 	ctrllog.SetLogger(logr.Discard())
@@ -101,7 +98,7 @@ func runHistory(t *testing.T, seed uint64) {
 		if t.Failed() {
 			return
 		}
-		h.step()
+		h.takeStep()
 		for end := time.Now().Add(time.Duration(h.random.IntN(3000)) * time.Millisecond); time.Now().Before(end) &&
 			!t.Failed(); {
 			time.Sleep(100 * time.Millisecond)
@@ -115,66 +112,102 @@ func (h *history) note(format string, args ...any) {
 	h.log = append(h.log, time.Now().Format("04:05.000 ")+fmt.Sprintf(format, args...))
 }
 
-// step does one random thing.
-func (h *history) step() {
-	steps := []func(){
-		h.ask, h.ask, h.ask, h.ask, h.strip, h.strip, h.ownGoesAndComes, h.foreignComesOrGoes, h.deleteAnnouncement,
-		h.restart,
-		func() {
-			h.toggle(
-				"link down", func() func() { h.kernel.SetUp("eth0", false); return func() { h.kernel.SetUp("eth0", true) } },
-			)
-		},
-		func() {
-			h.toggle("API server hangs", func() func() { h.apiHangs.Store(true); return func() { h.apiHangs.Store(false) } })
-		},
-		func() {
-			h.toggle("API server refuses", func() func() { h.fail(errors.New("away")); return func() { h.fail(nil) } })
-		},
-		func() {
-			h.toggle("API server is slow", func() func() {
-				h.apiDelay.Store(int64(300 * time.Millisecond))
-				return func() { h.apiDelay.Store(0) }
-			})
-		},
-		func() { h.toggle("disk hangs", h.disk.hang) },
-		func() {
-			h.toggle("disk is full", func() func() { h.disk.fill(errors.New("full")); return func() { h.disk.fill(nil) } })
-		},
-		func() { h.toggle("kernel hangs", h.faulty.hang) },
-		func() {
-			h.toggle(
-				"agent is blind",
-				func() func() { h.faulty.setBlind(errors.New("interrupted")); return func() { h.faulty.setBlind(nil) } },
-			)
-		},
-		func() {
-			address := h.pool()[h.random.IntN(len(h.pool()))]
-			h.toggle("kernel refuses "+address, func() func() {
-				h.kernel.Refuse(addrOf(address), errors.New("refused"))
-				return func() { h.kernel.Refuse(addrOf(address), nil) }
-			})
-		},
-		func() {
-			address := h.pool()[h.random.IntN(8)]
-			h.toggle("somebody answers for "+address, func() func() {
-				h.neighbours.set(address, stranger) // an agent that is not fresh yields
-				delete(h.since, address)
-				return func() { h.neighbours.unset(address) }
-			})
-		},
+// step is something that happens to the agent or to its world.
+type step struct {
+	name   string
+	weight int
+	do     func(*history)
+}
+
+// Faults by which others are judged.
+const (
+	linkDown      = "the link is down"
+	apiHangs      = "the API server hangs"
+	apiRefuses    = "the API server refuses"
+	apiSlow       = "the API server is slow"
+	kernelHangs   = "the kernel hangs"
+	agentBlind    = "the agent cannot observe the kernel"
+	kernelRefuses = "the kernel refuses "
+	answered      = "another station answers for "
+)
+
+// steps are what happens to the agent. A fault lasts until its step comes again.
+var steps = []step{
+	{"an Announcement asks for something else", 4, (*history).ask},
+	{"an address of the agent is stripped", 2, (*history).strip},
+	{"the node's own address goes and comes", 1, (*history).ownGoesAndComes},
+	{"another program adds or removes an address", 1, (*history).foreignComesOrGoes},
+	{"an Announcement is deleted, and made anew", 1, (*history).deleteAnnouncement},
+	{"the agent restarts", 1, (*history).restart},
+	fault(linkDown, func(h *history) (end func()) {
+		h.kernel.SetUp("eth0", false)
+		return func() { h.kernel.SetUp("eth0", true) }
+	}),
+	fault(apiHangs, func(h *history) (end func()) {
+		h.apiHangs.Store(true)
+		return func() { h.apiHangs.Store(false) }
+	}),
+	fault(apiRefuses, func(h *history) (end func()) {
+		h.fail(errors.New("away"))
+		return func() { h.fail(nil) }
+	}),
+	fault(apiSlow, func(h *history) (end func()) {
+		h.apiDelay.Store(int64(300 * time.Millisecond))
+		return func() { h.apiDelay.Store(0) }
+	}),
+	fault("the disk hangs", func(h *history) (end func()) { return h.disk.hang() }),
+	fault("the disk is full", func(h *history) (end func()) {
+		h.disk.fill(errors.New("full"))
+		return func() { h.disk.fill(nil) }
+	}),
+	fault(kernelHangs, func(h *history) (end func()) { return h.faulty.hang() }),
+	fault(agentBlind, func(h *history) (end func()) {
+		h.faulty.setBlind(errors.New("interrupted"))
+		return func() { h.faulty.setBlind(nil) }
+	}),
+	faultOf(kernelRefuses, 12, func(h *history, address string) (end func()) {
+		h.kernel.Refuse(addrOf(address), errors.New("refused"))
+		return func() { h.kernel.Refuse(addrOf(address), nil) }
+	}),
+	faultOf(answered, 8, func(h *history, address string) (end func()) {
+		h.neighbours.set(address, stranger) // an agent that is not fresh yields
+		delete(h.since, address)
+		return func() { h.neighbours.unset(address) }
+	}),
+}
+
+// fault is a step that begins a fault, or ends it.
+func fault(name string, begin func(*history) (end func())) step {
+	return step{name, 1, func(h *history) { h.toggle(name, func() func() { return begin(h) }) }}
+}
+
+// faultOf is a step that begins a fault of one of the first addresses of the pool, or ends it.
+func faultOf(name string, addresses int, begin func(h *history, address string) (end func())) step {
+	return step{name + "an address", 1, func(h *history) {
+		address := h.pool()[h.random.IntN(addresses)]
+		h.toggle(name+address, func() func() { return begin(h, address) })
+	}}
+}
+
+// takeStep takes a step of the table.
+func (h *history) takeStep() {
+	var possible []step
+	for _, s := range steps {
+		possible = append(possible, slices.Repeat([]step{s}, s.weight)...)
 	}
-	steps[h.random.IntN(len(steps))]()
+	s := possible[h.random.IntN(len(possible))]
+	h.note("%s", s.name)
+	s.do(h)
 }
 
 // toggle begins a fault, or ends it.
 func (h *history) toggle(fault string, begin func() (end func())) {
 	if end, is := h.mend[fault]; is {
-		h.note("no more: %s", fault)
+		h.note("  no more: %s", fault)
 		end()
 		delete(h.mend, fault)
 	} else {
-		h.note("%s", fault)
+		h.note("  now: %s", fault)
 		h.mend[fault] = begin()
 	}
 	h.noteWell()
@@ -192,10 +225,9 @@ func (h *history) noteWell() {
 			*since = now
 		}
 	}
-	kernel := []string{"kernel hangs", "agent is blind"}
-	well(&h.kernelWell, kernel...)
-	well(&h.linkWell, append(kernel, "link down")...)
-	well(&h.allWell, append(kernel, "API server hangs", "API server refuses", "API server is slow")...)
+	well(&h.kernelWell, kernelHangs, agentBlind)
+	well(&h.linkWell, kernelHangs, agentBlind, linkDown)
+	well(&h.allWell, kernelHangs, agentBlind, apiHangs, apiRefuses, apiSlow)
 }
 
 // pool is the addresses that may be asked for: eight Local, four Virtual.
@@ -236,17 +268,17 @@ func (h *history) ask() {
 			})
 		}
 		entries = append(entries, entry)
-		if h.mend["somebody answers for "+address] == nil {
+		if h.mend[answered+address] == nil {
 			h.since[address] = time.Now()
 		}
-		h.note("%s asks for %s (%s)", name, address, entry.ClaimPolicy)
+		h.note("  %s asks for %s (%s)", name, address, entry.ClaimPolicy)
 	case h.random.IntN(4) == 0 && entries[i].Type == purelbv1.AnnounceLocal:
 		entries[i].Epoch, entries[i].HandingOver = h.epoch, false
-		h.note("%s asks for %s under epoch %d", name, address, h.epoch)
+		h.note("  %s asks for %s under epoch %d", name, address, h.epoch)
 	default:
 		entries = slices.Delete(entries, i, i+1)
 		delete(h.since, address)
-		h.note("%s asks for %s no more", name, address)
+		h.note("  %s asks for %s no more", name, address)
 	}
 	h.desired[name] = entries
 	h.change(name, func(s *purelbv1.AnnouncementSpec) { s.Addresses = entries })
@@ -269,7 +301,7 @@ func (h *history) strip() {
 		a := ours[h.random.IntN(len(ours))]
 		address := a.Prefix.Addr().String()
 		isCalm := h.isCalm(address)
-		h.note("strip %s", a.Prefix)
+		h.note("  strip %s", a.Prefix)
 		h.kernel.Strip(a.Interface, a.Prefix)
 		time.Sleep(soon)
 		synctest.Wait()
@@ -286,7 +318,7 @@ func (h *history) isCalm(address string) bool {
 	const while = 10 * time.Second
 	since, asked := h.since[address]
 	return asked && time.Since(since) > while && !h.linkWell.IsZero() && time.Since(h.linkWell) > while &&
-		h.mend["kernel refuses "+address] == nil && !h.isForeign(address)
+		h.mend[kernelRefuses+address] == nil && !h.isForeign(address)
 }
 
 func (h *history) putForeign(iface, prefix string) {
@@ -303,7 +335,6 @@ func (h *history) stripForeign(iface, prefix string) {
 }
 
 func (h *history) ownGoesAndComes() {
-	h.note("the node's own address goes and comes")
 	h.stripForeign("eth0", "192.0.2.11/24")
 	time.Sleep(time.Duration(h.random.IntN(100)) * time.Millisecond)
 	h.putForeign("eth0", "192.0.2.11/24")
@@ -322,7 +353,7 @@ func (h *history) foreignComesOrGoes() {
 // deleteAnnouncement deletes one, and makes it anew a little later, as the manager does.
 func (h *history) deleteAnnouncement() {
 	name := []string{"node1", "node1-b"}[h.random.IntN(2)]
-	h.note("delete %s", name)
+	h.note("  delete %s", name)
 	if err := h.Client.Delete(h.t.Context(), announcementOf(name)); err != nil {
 		h.t.Fatal(err)
 	}
@@ -342,77 +373,16 @@ func (h *history) deleteAnnouncement() {
 
 // restart ends the process and starts another.
 func (h *history) restart() {
-	if end, hangs := h.mend["kernel hangs"]; hangs { // it would not end
+	if end, hangs := h.mend[kernelHangs]; hangs { // it would not end
 		end()
-		delete(h.mend, "kernel hangs")
+		delete(h.mend, kernelHangs)
 	}
-	h.note("restart")
 	h.stop()
 	time.Sleep(time.Duration(h.random.IntN(3000)) * time.Millisecond)
 	h.faulty.forget()
 	h.start()
 	h.allWell, h.linkWell, h.kernelWell = time.Time{}, time.Time{}, time.Time{}
 	h.noteWell()
-}
-
-// check fails if something is wrong that is never to be.
-func (h *history) check() {
-	h.t.Helper()
-	synctest.Wait()
-	o, _ := h.kernel.Observe()
-	for a := range h.foreign {
-		if !slices.Contains(o.Addresses, a) {
-			h.t.Errorf("%s: %s of others is gone", time.Now().Format("04:05.000"), a.Prefix)
-		}
-	}
-	for _, call := range h.kernel.Calls() {
-		words := strings.Fields(call)
-		if words[0] != "Remove" {
-			continue
-		}
-		address := netip.MustParsePrefix(words[1]).Addr().String()
-		if since, is := h.since[address]; is && time.Since(since) > 10*time.Second && !h.isForeign(address) {
-			h.t.Errorf(
-				"%s: %s was withdrawn, which has been asked for since %s", time.Now().Format("04:05.000"), address,
-				since.Format("04:05.000"),
-			)
-		}
-	}
-	now := time.Now()
-	const margin = 1500 * time.Millisecond // of what takes turns
-	if failing := h.faulty.failingSince(); !failing.IsZero() && now.Sub(failing) > stuckAfter+margin {
-		if since := h.sinceBeat(); since >= 0 && since < now.Sub(failing)-stuckAfter-margin {
-			h.t.Errorf(
-				"%s: the Lease was renewed %s ago, and nothing has been done since %s", now.Format("04:05.000"), since,
-				failing.Format("04:05.000"),
-			)
-		}
-		if h.Healthy(nil) == nil && h.mend["kernel hangs"] != nil {
-			h.t.Errorf(
-				"%s: nothing has been done since %s, but the agent looks alive: %+v", now.Format("04:05.000"),
-				failing.Format("04:05.000"), h.watchdog,
-			)
-		}
-	}
-	if !h.kernelWell.IsZero() && now.Sub(h.kernelWell) > maxRetry+margin {
-		if err := h.Healthy(nil); err != nil {
-			h.t.Errorf("%s: %v", now.Format("04:05.000"), err)
-		}
-	}
-	if !h.allWell.IsZero() && now.Sub(h.allWell) > maxRetry+2*time.Second+margin {
-		if since := h.sinceBeat(); since < 0 || since > time.Second+margin {
-			h.t.Errorf("%s: the Lease was last renewed %s ago", now.Format("04:05.000"), since)
-		}
-	}
-}
-
-func (h *history) isForeign(address string) bool {
-	for a := range h.foreign {
-		if a.Prefix.Addr().String() == address {
-			return true
-		}
-	}
-	return false
 }
 
 // settle ends all faults and fails unless all is as it is to be a little later.
