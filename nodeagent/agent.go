@@ -8,6 +8,7 @@ import (
 
 	"github.com/purelb/purelb-operator/internal/tasks"
 	"github.com/purelb/purelb-operator/nodeagent/internal/file"
+	"github.com/purelb/purelb-operator/nodeagent/internal/watchdog"
 )
 
 // FieldOwner of the status of Announcements.
@@ -53,7 +54,7 @@ type Agent struct {
 	defender  *defender
 	watching  *watching
 	freshness *freshness
-	watchdog  *watchdog
+	watchdog  *watchdog.Watchdog
 	reporter  *reporter
 	// saver writes the checkpoint, and ownershipSaver the Ownership; nil if there is none.
 	saver, ownershipSaver *file.Saver
@@ -92,5 +93,7 @@ func (a *Agent) problemNotes() []string {
 }
 
 // Healthy returns an error if the agent counts as stuck. It is for a liveness probe: whether
-// the API server answers makes no difference.
-func (a *Agent) Healthy(*http.Request) error { return a.watchdog.check() }
+// the API server answers makes no difference. A stuck agent renews no Lease, either, so that other
+// nodes probe for its addresses, which fade from its kernel. An idle agent does not sync: before each
+// renewal the heartbeat gives the worker an empty item.
+func (a *Agent) Healthy(*http.Request) error { return a.watchdog.Check() }

@@ -17,6 +17,7 @@ import (
 	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/internal/revision"
 	"github.com/purelb/purelb-operator/internal/tasks"
+	"github.com/purelb/purelb-operator/nodeagent/internal/watchdog"
 )
 
 // heartbeat renews the node's Lease.
@@ -26,7 +27,7 @@ type heartbeat struct {
 	lease     client.ObjectKey
 	node      string
 	freshness *freshness
-	watchdog  *watchdog
+	watchdog  *watchdog.Watchdog
 	tasks     tasks.Runner
 	// syncLive lists at the API server and applies, and isCacheFilled reports whether changes are
 	// applied without that.
@@ -97,8 +98,8 @@ func (h *heartbeat) Start(ctx context.Context) error {
 // tells it of changes. The reporter writes only after the renewal.
 func (h *heartbeat) beat(ctx context.Context) error {
 	h.freshness.noteBeat()
-	h.watchdog.testWorker()
-	if err := h.watchdog.checkBlocked(); err != nil {
+	h.watchdog.TestWorker()
+	if err := h.watchdog.CheckBlocked(); err != nil {
 		return err
 	}
 	if !h.freshness.isFresh() || !h.isCacheFilled() {
@@ -107,7 +108,7 @@ func (h *heartbeat) beat(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := h.watchdog.check(); err != nil {
+	if err := h.watchdog.Check(); err != nil {
 		return err
 	}
 	start := time.Now()

@@ -19,6 +19,7 @@ import (
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/informer"
 	"github.com/purelb/purelb-operator/internal/tasks"
+	"github.com/purelb/purelb-operator/nodeagent/internal/watchdog"
 )
 
 // ManagerOptions returns the options of the controller manager that runs a node's agent. It
@@ -72,7 +73,9 @@ func (a *Agent) prepare() {
 	a.listsChanged = make(chan struct{}, 1)
 	a.ended, a.state = make(chan struct{}, 1), state{}
 	a.freshness = newFreshness()
-	a.watchdog = newWatchdog()
+	a.watchdog = watchdog.New(watchdog.Options{
+		Program: "agent", Round: "sync", StuckAfter: stuckAfter, StartTimeout: startTimeout,
+	})
 	a.announcer = newAnnouncer(a.Neighbours, a.Metrics, a.Tasks)
 	a.prober = newProber(a.Neighbours, a.wake, a.Tasks)
 	a.defender = newDefender(a)

@@ -65,6 +65,14 @@ type listResult struct {
 // to do. What fails with single addresses is not marked.
 var errUnobserved = errors.New("cannot see what there is to do")
 
+// unobserved returns an error if it marks the failure of a sync as a whole, else nil.
+func unobserved(err error) error {
+	if errors.Is(err, errUnobserved) {
+		return err
+	}
+	return nil
+}
+
 // NeedLeaderElection is false: every node has an agent.
 func (a *Agent) NeedLeaderElection() bool { return false }
 
@@ -72,7 +80,7 @@ func (a *Agent) NeedLeaderElection() bool { return false }
 // for the API server.
 func (a *Agent) Start(ctx context.Context) error {
 	defer pacing.Signal(a.ended)
-	a.watchdog.setGiveEmptyItem(func() { pacing.Signal(a.emptyItem) })
+	a.watchdog.SetGiveEmptyItem(func() { pacing.Signal(a.emptyItem) })
 	retries := pacing.Backoff{Min: minRetry, Max: maxRetry}
 	var dueAt time.Time // of the next sync that nothing else wakes the worker for; zero for none
 	syncIn := func(wait time.Duration) {
@@ -90,7 +98,7 @@ func (a *Agent) Start(ctx context.Context) error {
 		syncIn(wait)
 	}
 	for ctx.Err() == nil {
-		a.watchdog.noteItemTaken()
+		a.watchdog.NoteItemTaken()
 		wait := tasks.Forever
 		if !dueAt.IsZero() {
 			wait = time.Until(dueAt)
@@ -208,8 +216,8 @@ func (a *Agent) syncKnown(ctx context.Context) (time.Duration, error) {
 	default:
 		objects, err := a.readObjects(ctx, false)
 		if err != nil {
-			a.watchdog.beginSync()
-			a.watchdog.endSync(err)
+			a.watchdog.BeginRound()
+			a.watchdog.EndRound(unobserved(err))
 			return 0, err
 		}
 		a.state.objects = objects
@@ -299,8 +307,8 @@ func (a *Agent) syncListed(ctx context.Context, list listResult) (wait time.Dura
 // sync again, 0 is when something changes, or errors after which to retry: those of single
 // addresses, or errUnobserved if it could do nothing at all.
 func (a *Agent) sync(ctx context.Context, objects apiObjects, isUpToDate bool) (wait time.Duration, err error) {
-	a.watchdog.beginSync()
-	defer func() { a.watchdog.endSync(err) }()
+	a.watchdog.BeginRound()
+	defer func() { a.watchdog.EndRound(unobserved(err)) }()
 	a.logMissing(ctx, objects)
 
 	inputs, err := a.gather(objects, isUpToDate)

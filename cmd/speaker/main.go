@@ -146,7 +146,7 @@ func run(ctx context.Context, o options) error {
 			return list.ResourceVersion, err
 		}}
 	if err := errors.Join(
-		mgr.Add(s), mgr.Add(trimmer), mgr.Add(restored),
+		s.SetupWithManager(mgr), mgr.Add(trimmer), mgr.Add(restored),
 		httpserver.AddMetrics(ctx, mgr, o.metricsAddress, o.metricsSecure),
 		httpserver.AddHealth(ctx, mgr, o.health, httpserver.Checks{
 			Live:  map[string]healthz.Checker{"work": func(*http.Request) error { return s.Healthy() }},

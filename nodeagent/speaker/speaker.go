@@ -14,12 +14,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/internal/tasks"
 	"github.com/purelb/purelb-operator/nodeagent/internal/file"
 	"github.com/purelb/purelb-operator/nodeagent/internal/report"
+	"github.com/purelb/purelb-operator/nodeagent/internal/watchdog"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
 	"github.com/purelb/purelb-operator/nodeagent/speaker/routes"
 )
@@ -73,7 +75,7 @@ type Kernel interface {
 	RouterOn(iface string) (netip.Addr, error)
 }
 
-// Speaker advertises the Virtual addresses of its node. It is a Runnable of controller-runtime.
+// Speaker advertises the Virtual addresses of its node. SetupWithManager adds it to a manager, which starts it.
 type Speaker struct {
 	Cache  cache.Cache
 	Client client.Client
@@ -92,10 +94,9 @@ type Speaker struct {
 	// reporter writes the status of the node's NodeRouting, and saver the checkpoint.
 	reporter *report.Reporter[purelbv1.NodeRoutingStatus]
 	saver    *file.Saver
-	// roundBegan is when the round began that runs now, in Unix nanoseconds, or 0, and isReady what
-	// the readiness check says.
-	roundBegan atomic.Int64
-	isReady    atomic.Bool
+	watchdog *watchdog.Watchdog
+	// isReady is what the readiness check says.
+	isReady atomic.Bool
 
 	// mu protects the two below, which the cache's goroutine writes.
 	mu      sync.Mutex
@@ -127,16 +128,21 @@ type state struct {
 	bootID  string
 }
 
+// SetupWithManager adds the speaker to mgr.
+func (s *Speaker) SetupWithManager(mgr manager.Manager) error {
+	s.prepare()
+	return mgr.Add(s)
+}
+
 // NeedLeaderElection is false: every node's speaker speaks.
 func (s *Speaker) NeedLeaderElection() bool { return false }
 
 // Start speaks until ctx ends.
 func (s *Speaker) Start(ctx context.Context) error {
-	s.prepare()
 	if err := takeLock(ctx, s.StateDir); err != nil && ctx.Err() == nil {
 		return err
 	}
-	s.roundBegan.Store(time.Now().UnixNano())
+	s.watchdog.BeginRound()
 	if err := s.restore(ctx); err != nil {
 		return err
 	}
@@ -150,12 +156,12 @@ func (s *Speaker) Start(ctx context.Context) error {
 	defer saver.Wait()
 	defer lastRoundEnded()
 	for ctx.Err() == nil {
-		s.roundBegan.Store(time.Now().UnixNano())
+		s.watchdog.BeginRound()
 		wait, err := s.round(ctx)
 		if err != nil && ctx.Err() == nil {
 			log.FromContext(ctx).Error(err, "Not everything could be applied")
 		}
-		s.roundBegan.Store(0)
+		s.watchdog.EndRound(nil) // a speaker that can do nothing waits for others
 		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
@@ -170,6 +176,7 @@ func (s *Speaker) Start(ctx context.Context) error {
 // prepare makes the speaker's components.
 func (s *Speaker) prepare() {
 	s.wake = make(chan struct{}, 1)
+	s.watchdog = watchdog.New(watchdog.Options{Program: "speaker", Round: "round", StuckAfter: stallTime})
 	s.saver = newSaver(s)
 	s.reporter = &report.Reporter[purelbv1.NodeRoutingStatus]{
 		Tasks:  tasks.Goroutines{},
@@ -376,13 +383,7 @@ func (s *Speaker) stop(ctx context.Context) error {
 }
 
 // Healthy is an error if the speaker is stuck.
-func (s *Speaker) Healthy() error {
-	began := s.roundBegan.Load()
-	if age := time.Since(time.Unix(0, began)); began > 0 && age > stallTime {
-		return fmt.Errorf("a round has been running for %s", age.Round(time.Second))
-	}
-	return nil
-}
+func (s *Speaker) Healthy() error { return s.watchdog.Check() }
 
 // Ready is an error until the neighbours have all routes, or have been waited for.
 func (s *Speaker) Ready() error {

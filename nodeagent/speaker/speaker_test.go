@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -407,15 +408,19 @@ func TestLock(t *testing.T) {
 // TestHealthy has rounds that take time. A speaker that waits, for the lock or for the next round,
 // takes none.
 func TestHealthy(t *testing.T) {
-	w := newWorld(t, t.TempDir())
-	for ago, isStuck := range map[time.Duration]bool{0: false, stallTime / 2: false, 2 * stallTime: true} {
-		w.roundBegan.Store(time.Now().Add(-ago).UnixNano())
-		if err := w.Healthy(); err != nil != isStuck {
-			t.Errorf("a round began %s ago: %v", ago, err)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, t.TempDir())
+		for age, isStuck := range map[time.Duration]bool{0: false, stallTime / 2: false, 2 * stallTime: true} {
+			w.watchdog.BeginRound()
+			time.Sleep(age)
+			if err := w.Healthy(); err != nil != isStuck {
+				t.Errorf("a round began %s ago: %v", age, err)
+			}
 		}
-	}
-	w.roundBegan.Store(0)
-	if err := w.Healthy(); err != nil {
-		t.Errorf("no round is under way: %v", err)
-	}
+		w.watchdog.EndRound(nil)
+		time.Sleep(time.Hour)
+		if err := w.Healthy(); err != nil {
+			t.Errorf("no round is under way: %v", err)
+		}
+	})
 }
