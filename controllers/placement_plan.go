@@ -72,12 +72,12 @@ func (r *PlacementReconciler) planNodes(cluster *cluster, result *placement.Resu
 // they say; only the first asks for the shared entries and describes successors. A node that
 // runs no agent, and has withdrawn everything, has no Announcement.
 func (r *PlacementReconciler) planNode(
-	node string, spec v1.AnnouncementSpec, entries []v1.AnnouncedAddress, existing []*v1.Announcement, runsAgent bool,
+	node string, spec v1.AnnouncementSpec, placed []placement.Placed, existing []*v1.Announcement, runsAgent bool,
 ) nodePlan {
 	plan := nodePlan{
 		node: node, labels: nodeLabels(node), specs: map[string]v1.AnnouncementSpec{}, stored: map[string]*v1.Announcement{},
 	}
-	if !runsAgent && len(entries) == 0 && r.hasWithdrawnOrIsLost(node, existing) {
+	if !runsAgent && len(placed) == 0 && r.hasWithdrawnOrIsLost(node, existing) {
 		plan.obsolete = existing
 		return plan
 	}
@@ -92,7 +92,7 @@ func (r *PlacementReconciler) planNode(
 			nameOfAddress[e.Address] = a.Name
 		}
 	}
-	entries = r.state.refusals.WithoutRefused(node, entries, stored, r.Now())
+	entries := r.state.refusals.WithoutRefused(node, placement.SpecsOf(placed), stored, r.Now())
 	sliced := placement.Slice(node, entries, names, nameOfAddress)
 	for _, a := range existing {
 		switch {

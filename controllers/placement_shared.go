@@ -47,11 +47,13 @@ func (r *PlacementReconciler) writeShared(
 	highest := placement.HighestRevision(specs)
 	// An administrator may have deleted the one that had it.
 	r.state.highestRevision[lbNodeAgent] = max(r.state.highestRevision[lbNodeAgent], highest)
-	var entries []v1.AnnouncedAddress
+	var storedEntries []v1.AnnouncedAddress
 	for _, spec := range specs {
-		entries = append(entries, spec.Addresses...)
+		storedEntries = append(storedEntries, spec.Addresses...)
 	}
-	entries = r.state.refusals.WithoutRefused(sharedKey(lbNodeAgent), result.SharedEntries[lbNodeAgent], entries, r.Now())
+	entries := r.state.refusals.WithoutRefused(
+		sharedKey(lbNodeAgent), placement.SpecsOf(result.SharedEntries[lbNodeAgent]), storedEntries, r.Now(),
+	)
 	changed := placement.ReviseShared(lbNodeAgent, len(result.AnnouncesShared), entries, specs)
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(changed)) {

@@ -33,7 +33,7 @@ func settled(b *testing.B, nodes, addresses int) placement.Inputs {
 			inputs.Entries = append(
 				inputs.Entries,
 				placement.Entry{
-					Node: name, Addr: netip.MustParseAddr(e.Address), Spec: e, ReportedState: v1.StateAnnounced, IsObserved: true,
+					Node: name, Addr: e.Addr, Spec: e.AnnouncedAddress, ReportedState: v1.StateAnnounced, IsObserved: true,
 				},
 			)
 		}

@@ -313,7 +313,7 @@ func TestAdoption(t *testing.T) {
 	inputs, addr := challenged(t, "a:expired b c d e", nil, "b 2 aged")
 	inputs.Claims[0].Message = "no answer\nfor 0.5 s"
 	result := placement.Place(inputs)
-	got := result.Entries["b"][0]
+	got := result.Entries["b"][0].AnnouncedAddress
 	want := entry(t, addr, "b 2 Takeover").Spec
 	want.HighestEpoch, want.PreviousMACs = 3, []string{"mac-a"}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -150,24 +150,21 @@ func (p *placer) previousMACsFor(a *Address, claimant *Node) []string {
 func ContestedClaims(inputs *Inputs, result *Result) map[netip.Addr]bool {
 	type key struct {
 		node  string
-		addr  string
+		addr  netip.Addr
 		epoch int64
 	}
-	existed, hasEntries := map[key]bool{}, map[string]bool{}
+	existed, hasEntries := map[key]bool{}, map[netip.Addr]bool{}
 	for i := range inputs.Entries {
 		e := &inputs.Entries[i]
-		existed[key{e.Node, e.Spec.Address, e.Spec.Epoch}] = true
-		hasEntries[e.Spec.Address] = true
+		existed[key{e.Node, e.Addr, e.Spec.Epoch}] = true
+		hasEntries[e.Addr] = true
 	}
 	claims := map[netip.Addr]bool{}
 	for node, entries := range result.Entries {
 		for i := range entries {
 			e := &entries[i]
-			if e.Type != v1.AnnounceLocal || !hasEntries[e.Address] || existed[key{node, e.Address, e.Epoch}] {
-				continue
-			}
-			if addr, err := netip.ParseAddr(e.Address); err == nil {
-				claims[addr] = true
+			if e.Type == v1.AnnounceLocal && hasEntries[e.Addr] && !existed[key{node, e.Addr, e.Epoch}] {
+				claims[e.Addr] = true
 			}
 		}
 	}

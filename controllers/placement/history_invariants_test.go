@@ -194,11 +194,11 @@ func entriesBefore(inputs *placement.Inputs, a netip.Addr) map[string]placement.
 }
 
 func entriesAfter(result *placement.Result, a netip.Addr) map[string]v1.AnnouncedAddress {
-	entries, text := map[string]v1.AnnouncedAddress{}, a.String()
+	entries := map[string]v1.AnnouncedAddress{}
 	for name, all := range result.Entries {
 		for _, e := range all {
-			if e.Address == text {
-				entries[name] = e
+			if e.Addr == a {
+				entries[name] = e.AnnouncedAddress
 			}
 		}
 	}
@@ -302,7 +302,7 @@ func (d *decision) checkVirtual(a *placement.Address) {
 // announcesShared reports whether a node is to announce an address by a shared entry.
 func (d *decision) announcesShared(n *placement.Node, a netip.Addr) bool {
 	return d.result.AnnouncesShared[n.Name] && slices.ContainsFunc(
-		d.result.SharedEntries[n.LBNodeAgent], func(e v1.AnnouncedAddress) bool { return e.Address == a.String() },
+		d.result.SharedEntries[n.LBNodeAgent], func(e placement.Placed) bool { return e.Addr == a },
 	)
 }
 
@@ -430,7 +430,7 @@ func (w *world) checkSuccessors(inputs *placement.Inputs) {
 			}
 			e.Successors = nil
 			if isReserved {
-				e.HighestEpoch = entriesBefore(inputs, addrOf(e))[node].Spec.HighestEpoch
+				e.HighestEpoch = entriesBefore(inputs, e.Addr)[node].Spec.HighestEpoch
 			}
 		}
 		got.Entries[node] = entries

@@ -40,7 +40,7 @@ func (w *world) place() bool {
 	result := placement.Place(inputs)
 	w.checkDecision(&inputs, &result)
 	w.last = result
-	changed := w.writeShared(result.SharedEntries["default"])
+	changed := w.writeShared(placement.SpecsOf(result.SharedEntries["default"]))
 	w.noteUnserved()
 	for _, e := range inputs.Entries { // agents that do not react are not waited for
 		for _, m := range w.machines {
@@ -149,7 +149,7 @@ func (w *world) write(inputs *placement.Inputs, result *placement.Result, genera
 			if !isKnown(m) || first && len(concerned) == 0 {
 				continue
 			}
-			wanted := w.refusals.WithoutRefused(m.Name, result.Entries[m.Name], stored, w.now)
+			wanted := w.refusals.WithoutRefused(m.Name, placement.SpecsOf(result.Entries[m.Name]), stored, w.now)
 			wanted = partialwrite.WithStored(wanted, stored, func(e *v1.AnnouncedAddress) bool {
 				a := addrOf(e)
 				return (first && claims[a] || blocked[a]) && m.stored.entries[a].Epoch != e.Epoch

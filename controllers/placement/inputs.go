@@ -211,11 +211,11 @@ type Address struct {
 // isOnAllNodes reports whether the address, if it is Virtual, is the same on all nodes.
 func (a *Address) isOnAllNodes() bool { return a.ServingNodes == nil && a.HealthPort == 0 }
 
-// withAddress adds to an entry what the address says.
-func (a *Address) withAddress(e v1.AnnouncedAddress) v1.AnnouncedAddress {
+// placed returns an entry of the address, to which it adds what the address says.
+func (a *Address) placed(e v1.AnnouncedAddress) Placed {
 	e.Address, e.ServiceGroup, e.Services = a.Addr.String(), a.Group,
 		a.Services[:min(len(a.Services), v1.MaxServicesPerAddress)]
-	return e
+	return Placed{a.Addr, e}
 }
 
 // pool is the addresses of a group that are in one subnet.

@@ -53,9 +53,9 @@ func (s scene) inputs(t *testing.T) (placement.Inputs, netip.Addr) {
 
 // stored is the entries of a scene in the words of show.
 func stored(inputs *placement.Inputs) string {
-	result := placement.Result{Entries: map[string][]v1.AnnouncedAddress{}}
+	result := placement.Result{Entries: map[string][]placement.Placed{}}
 	for _, e := range inputs.Entries {
-		result.Entries[e.Node] = append(result.Entries[e.Node], e.Spec)
+		result.Entries[e.Node] = append(result.Entries[e.Node], placement.Placed{Addr: e.Addr, AnnouncedAddress: e.Spec})
 	}
 	return show(result)
 }

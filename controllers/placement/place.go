@@ -59,14 +59,29 @@ type Move struct {
 	PassedOver string
 }
 
+// Placed is an entry that a node, or all nodes of an LBNodeAgent, are to have.
+type Placed struct {
+	Addr netip.Addr
+	v1.AnnouncedAddress
+}
+
+// SpecsOf returns entries as objects of the API have them.
+func SpecsOf(entries []Placed) []v1.AnnouncedAddress {
+	specs := make([]v1.AnnouncedAddress, len(entries))
+	for i := range entries {
+		specs[i] = entries[i].AnnouncedAddress
+	}
+	return specs
+}
+
 // Result is what is to be announced.
 type Result struct {
 	// Entries of each node that runs an agent, or did and still holds something, sorted
-	// by address.
-	Entries map[string][]v1.AnnouncedAddress
-	// SharedEntries of the nodes of each LBNodeAgent that has nodes, sorted by address.
+	// by the texts of their addresses.
+	Entries map[string][]Placed
+	// SharedEntries of the nodes of each LBNodeAgent that has nodes, sorted alike.
 	// AnnouncesShared are the nodes that announce them.
-	SharedEntries   map[string][]v1.AnnouncedAddress
+	SharedEntries   map[string][]Placed
 	AnnouncesShared map[string]bool
 	// Successors are the nodes that the entries of each node name as such, as that node
 	// reaches them, sorted by name.
@@ -116,9 +131,9 @@ func Place(inputs Inputs) Result {
 		p.placeLocal(l.Address, l.situation)
 	}
 	p.nameSuccessors()
-	for _, entriesByOwner := range []map[string][]v1.AnnouncedAddress{p.result.Entries, p.result.SharedEntries} {
+	for _, entriesByOwner := range []map[string][]Placed{p.result.Entries, p.result.SharedEntries} {
 		for _, entries := range entriesByOwner {
-			slices.SortFunc(entries, byAddress)
+			slices.SortFunc(entries, func(a, b Placed) int { return byAddress(a.AnnouncedAddress, b.AnnouncedAddress) })
 		}
 	}
 	p.describeSuccessors()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/placement"
@@ -656,16 +657,16 @@ func TestEntries(t *testing.T) {
 			Services:    []string{"a/b"},
 			ClaimPolicy: v1.ClaimProbe, Epoch: 1, SkipProbe: true},
 	}
-	if diff := cmp.Diff(want, got.Entries["b"]); diff != "" {
+	if diff := cmp.Diff(want, placement.SpecsOf(got.Entries["b"])); diff != "" {
 		t.Errorf("entries of b (-want +got):\n%s", diff)
 	}
-	common := map[string][]v1.AnnouncedAddress{"default": {
-		{
+	common := map[string][]placement.Placed{"default": {
+		{Addr: routed, AnnouncedAddress: v1.AnnouncedAddress{
 			Address: "172.16.0.1", PrefixLength: 32, Interface: "kube-lb0", Type: v1.AnnounceVirtual, ServiceGroup: "r",
 			Services: []string{"a/d"}, ClaimPolicy: v1.ClaimProbe,
-		},
+		}},
 	}}
-	if diff := cmp.Diff(common, got.SharedEntries); diff != "" {
+	if diff := cmp.Diff(common, got.SharedEntries, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Errorf("in common (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(map[string]int32{"a": 1, "b": 1}, got.HeartbeatSeconds); diff != "" {
@@ -712,7 +713,7 @@ func TestMinimalMovement(t *testing.T) {
 			inputs.Entries = append(
 				inputs.Entries,
 				placement.Entry{
-					Node: name, Addr: netip.MustParseAddr(e.Address), Spec: e, ReportedState: v1.StateAnnounced, IsObserved: true,
+					Node: name, Addr: e.Addr, Spec: e.AnnouncedAddress, ReportedState: v1.StateAnnounced, IsObserved: true,
 				},
 			)
 			holder[e.Address] = name

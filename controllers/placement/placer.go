@@ -63,8 +63,8 @@ func newPlacer(inputs Inputs) *placer {
 		held:             map[holderLink][]*heldAddress{},
 		nodeNetworks:     map[netip.Prefix]bool{},
 		result: Result{
-			Entries:          map[string][]v1.AnnouncedAddress{},
-			SharedEntries:    map[string][]v1.AnnouncedAddress{},
+			Entries:          map[string][]Placed{},
+			SharedEntries:    map[string][]Placed{},
 			AnnouncesShared:  map[string]bool{},
 			Successors:       map[string][]v1.StandbyNode{},
 			HeartbeatSeconds: map[string]int32{},
@@ -184,5 +184,5 @@ func (p *placer) addEntry(n *Node, a *Address, e v1.AnnouncedAddress) {
 	if !p.isContested[a.Addr] {
 		e.ContestedBy = nil
 	}
-	p.result.Entries[n.Name] = append(p.result.Entries[n.Name], a.withAddress(e))
+	p.result.Entries[n.Name] = append(p.result.Entries[n.Name], a.placed(e))
 }

@@ -51,13 +51,10 @@ func Realise(inputs Inputs, result *Result) ([]Entry, []SharedEntry) {
 	}
 	var entries []Entry
 	for _, node := range slices.Sorted(maps.Keys(result.Entries)) {
-		for _, spec := range result.Entries[node] {
-			addr, err := netip.ParseAddr(spec.Address)
-			if err != nil {
-				continue // Place writes addresses only
-			}
+		for _, placed := range result.Entries[node] {
 			e := Entry{
-				Node: node, Addr: addr, Spec: spec, IsObserved: isAlive[node], ReportedState: reported[key{node, addr, spec.Epoch}],
+				Node: node, Addr: placed.Addr, Spec: placed.AnnouncedAddress, IsObserved: isAlive[node],
+				ReportedState: reported[key{node, placed.Addr, placed.Epoch}],
 			}
 			if isAlive[node] {
 				e.ReportedState = v1.StateAnnounced
@@ -73,10 +70,10 @@ func Realise(inputs Inputs, result *Result) ([]Entry, []SharedEntry) {
 func sharedEntriesOf(result *Result) []SharedEntry {
 	var shared []SharedEntry
 	for _, lbNodeAgent := range slices.Sorted(maps.Keys(result.SharedEntries)) {
-		for _, spec := range result.SharedEntries[lbNodeAgent] {
-			if addr, err := netip.ParseAddr(spec.Address); err == nil {
-				shared = append(shared, SharedEntry{LBNodeAgent: lbNodeAgent, Addr: addr, Spec: spec})
-			}
+		for _, placed := range result.SharedEntries[lbNodeAgent] {
+			shared = append(
+				shared, SharedEntry{LBNodeAgent: lbNodeAgent, Addr: placed.Addr, Spec: placed.AnnouncedAddress},
+			)
 		}
 	}
 	return shared
@@ -85,8 +82,7 @@ func sharedEntriesOf(result *Result) []SharedEntry {
 // NodesOf returns the nodes that a result gives an address to, sorted: of a Local address
 // the one whose entry has the highest epoch, of a Virtual address all that announce it.
 func (r *Result) NodesOf(inputs *Inputs, a netip.Addr) []string {
-	text := a.String()
-	isAddress := func(e v1.AnnouncedAddress) bool { return e.Address == text }
+	isAddress := func(e Placed) bool { return e.Addr == a }
 	var nodes []string
 	var holder string
 	epoch := int64(-1)

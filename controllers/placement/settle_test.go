@@ -42,7 +42,7 @@ func settledInputs(t *testing.T, in placement.Inputs) placement.Inputs {
 			in.Entries = append(
 				in.Entries,
 				placement.Entry{
-					Node: node, Addr: netip.MustParseAddr(e.Address), Spec: e, IsObserved: true, ReportedState: v1.StateAnnounced,
+					Node: node, Addr: e.Addr, Spec: e.AnnouncedAddress, IsObserved: true, ReportedState: v1.StateAnnounced,
 				},
 			)
 		}
@@ -109,13 +109,13 @@ func TestSettleVirtual(t *testing.T) {
 	}
 }
 
-// TestRealise stores what a result asks for, but for what is no address.
+// TestRealise stores what a result asks for.
 func TestRealise(t *testing.T) {
 	addr, shared := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("172.16.0.1")
 	local, virtual := v1.AnnouncedAddress{Address: addr.String(), Epoch: 3}, v1.AnnouncedAddress{Address: shared.String()}
 	result := placement.Result{
-		Entries:       map[string][]v1.AnnouncedAddress{"a": {{Address: "none"}, local}, "b": {local}},
-		SharedEntries: map[string][]v1.AnnouncedAddress{"default": {{Address: "none"}, virtual}},
+		Entries:       map[string][]placement.Placed{"a": {{addr, local}}, "b": {{addr, local}}},
+		SharedEntries: map[string][]placement.Placed{"default": {{shared, virtual}}},
 	}
 	inputs := placement.Inputs{
 		Nodes:   nodes(t, "a b:expired"),

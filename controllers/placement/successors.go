@@ -247,7 +247,7 @@ func chooseRank(rank int, held []*heldAddress, watchers map[string]*Node) {
 // given and that are reserved for no other.
 func (p *placer) writeSuccessors(h *heldAddress) {
 	entries := p.result.Entries[h.holder.Name]
-	i := slices.IndexFunc(entries, func(e v1.AnnouncedAddress) bool { return e.Address == h.stored.Spec.Address })
+	i := slices.IndexFunc(entries, func(e Placed) bool { return e.Addr == h.address.Addr })
 	if i < 0 {
 		return
 	}

@@ -37,8 +37,8 @@ func realise(inputs *placement.Inputs, result *placement.Result) {
 	for i := range inputs.Entries {
 		e := &inputs.Entries[i]
 		for _, spec := range result.Entries[e.Node] {
-			if spec.Address == e.Spec.Address {
-				e.Spec = spec
+			if spec.Addr == e.Addr {
+				e.Spec = spec.AnnouncedAddress
 			}
 		}
 	}

@@ -37,7 +37,7 @@ func claimOf(r placement.Result) (newest v1.AnnouncedAddress) {
 	for _, entries := range r.Entries {
 		for _, e := range entries {
 			if e.Epoch > newest.Epoch {
-				newest = e
+				newest = e.AnnouncedAddress
 			}
 		}
 	}
@@ -161,7 +161,7 @@ func TestAttackInterfaces(t *testing.T) {
 		}
 		result, got := placement.Place(inputs), v1.AnnounceLocal
 		if slices.ContainsFunc(
-			result.SharedEntries["default"], func(e v1.AnnouncedAddress) bool { return e.Address == row.another.Addr.String() },
+			result.SharedEntries["default"], func(e placement.Placed) bool { return e.Addr == row.another.Addr },
 		) {
 			got = v1.AnnounceVirtual
 		}
@@ -171,7 +171,7 @@ func TestAttackInterfaces(t *testing.T) {
 		var types []v1.AnnounceType // of the one that is in use, by the nodes that announce it
 		for _, entries := range append(slices.Collect(maps.Values(result.Entries)), result.SharedEntries["default"]) {
 			for _, e := range entries {
-				if e.Address == inUse.Addr.String() {
+				if e.Addr == inUse.Addr {
 					types = append(types, e.Type)
 				}
 			}
@@ -392,7 +392,7 @@ func TestFaultStaleLeader(t *testing.T) {
 	if holder.HighestEpoch != 2 || claimOf(result).Epoch != 2 {
 		t.Errorf("the holder notes epoch %d, and the next node is given %d", holder.HighestEpoch, claimOf(result).Epoch)
 	}
-	inputs.Entries[0].Spec = holder // and the other's Announcement was lost
+	inputs.Entries[0].Spec = holder.AnnouncedAddress // and the other's Announcement was lost
 	if got := claimOf(placement.Place(inputs)).Epoch; got != 3 {
 		t.Errorf("the next node is given epoch %d", got)
 	}
