@@ -47,14 +47,14 @@ func (d *deciding) keepClaims() {
 // claimIndex is what the API server says of the addresses that the node may have by claims.
 type claimIndex struct {
 	// highestEpochs are those of the entries that ask for addresses, by address.
-	highestEpochs map[string]int64
+	highestEpochs map[netip.Addr]int64
 	reservations  map[reservationKey]reservation
 }
 
 // reservationKey is an address, and the epoch that is reserved for the node's claim of it.
 type reservationKey struct {
-	address string
-	epoch   int64
+	addr  netip.Addr
+	epoch int64
 }
 
 // reservation is what a standby says of an address for which it names the node as a successor.
@@ -64,18 +64,20 @@ type reservation struct {
 }
 
 func newClaimIndex(in *Inputs) *claimIndex {
-	index := &claimIndex{highestEpochs: map[string]int64{}, reservations: map[reservationKey]reservation{}}
+	index := &claimIndex{highestEpochs: map[netip.Addr]int64{}, reservations: map[reservationKey]reservation{}}
 	for i := range in.Announcements {
 		for j := range in.Announcements[i].Spec.Addresses {
 			e := &in.Announcements[i].Spec.Addresses[j]
-			index.highestEpochs[e.Address] = max(index.highestEpochs[e.Address], e.Epoch)
+			addr := parsed(e.Address)
+			index.highestEpochs[addr] = max(index.highestEpochs[addr], e.Epoch)
 		}
 	}
 	for i := range in.Standbys {
 		spec := &in.Standbys[i].Spec
 		for j := range spec.Standby.Addresses {
 			a := &spec.Standby.Addresses[j]
-			index.reservations[reservationKey{a.Address, reservedEpoch(a, spec.NodeName)}] = reservation{spec.Standby, a}
+			key := reservationKey{parsed(a.Address), reservedEpoch(a, spec.NodeName)}
+			index.reservations[key] = reservation{spec.Standby, a}
 		}
 	}
 	return index
@@ -85,11 +87,11 @@ func newClaimIndex(in *Inputs) *claimIndex {
 // the manager has refused the claim.
 func (index *claimIndex) isOver(addr netip.Addr, c Claim) bool {
 	r, isNamed := index.reservationOf(addr, c)
-	return !isNamed || r.address.Epoch > c.Epoch || index.highestEpochs[addr.String()] >= c.Epoch
+	return !isNamed || r.address.Epoch > c.Epoch || index.highestEpochs[addr] >= c.Epoch
 }
 
 func (index *claimIndex) reservationOf(addr netip.Addr, c Claim) (reservation, bool) {
-	r, isNamed := index.reservations[reservationKey{addr.String(), c.Epoch}]
+	r, isNamed := index.reservations[reservationKey{addr, c.Epoch}]
 	return r, isNamed
 }
 
@@ -168,22 +170,16 @@ func macsOfNode(nodes []purelbv1.StandbyNode, name string) []string {
 func standbyAddresses(
 	ann *purelbv1.Announcement, claims map[netip.Addr]Claim, resultOf func(netip.Addr) Result, now metav1.Time,
 ) []purelbv1.AddressStatus {
-	previous := map[string]purelbv1.AddressStatus{}
-	for _, s := range ann.Status.Addresses {
-		previous[s.Address] = s
-	}
+	previous := statusesOf(ann)
 	var statuses []purelbv1.AddressStatus
 	for i := range ann.Spec.Standby.Addresses {
 		a := &ann.Spec.Standby.Addresses[i]
-		addr, err := netip.ParseAddr(a.Address)
-		if err != nil {
-			continue
-		}
-		if r := resultOf(addr); r.State != "" && r.Epoch == reservedEpoch(a, ann.Spec.NodeName) {
+		addr := parsed(a.Address)
+		if r := resultOf(addr); addr.IsValid() && r.State != "" && r.Epoch == reservedEpoch(a, ann.Spec.NodeName) {
 			if c, isClaimed := claims[addr]; isClaimed && r.Message == "" {
 				r.Message = fmt.Sprintf("%s had not answered for %s", c.Node, c.SilentFor.Round(10*time.Millisecond))
 			}
-			statuses = append(statuses, addressStatus(a.Address, r, previous, now))
+			statuses = append(statuses, addressStatus(a.Address, r, previous[addr], now))
 		}
 	}
 	return statuses

@@ -159,15 +159,15 @@ func (o *Outcomes) note(virtualInterface string) string {
 // withdrawn stays in the status that lists it; one that no status lists was a shared entry,
 // and is in the first.
 func statuses(in *Inputs, report Report) []purelbv1.AnnouncementStatus {
-	listed := map[string]bool{}
-	for i := range in.Announcements {
+	isListed := map[netip.Addr]bool{}
+	for i := 0; i < len(in.Announcements) && len(report.Stranded) > 0; i++ {
 		for _, s := range in.Announcements[i].Status.Addresses {
-			listed[s.Address] = true
+			isListed[parsed(s.Address)] = true
 		}
 	}
 	all := make([]purelbv1.AnnouncementStatus, len(in.Announcements))
 	for i := range in.Announcements {
-		report.TakesUnlisted = func(addr netip.Addr) bool { return i == 0 && !listed[addr.String()] }
+		report.TakesUnlisted = func(addr netip.Addr) bool { return i == 0 && !isListed[addr] }
 		all[i] = Status(&in.Announcements[i], report)
 	}
 	return all
@@ -180,9 +180,13 @@ func awaitsCheck(
 	desired []Desired, ann *purelbv1.Announcement, checked map[netip.Addr]int64, isAnnounced func(netip.Addr) bool,
 ) bool {
 	return slices.ContainsFunc(ann.Spec.Addresses, func(e purelbv1.AnnouncedAddress) bool {
-		return e.ContestedBy != nil && slices.ContainsFunc(desired, func(d Desired) bool {
+		if e.ContestedBy == nil {
+			return false
+		}
+		addr := parsed(e.Address)
+		return slices.ContainsFunc(desired, func(d Desired) bool {
 			isUnchecked := d.Challenge.MAC != "" && checked[d.Addr] < d.Challenge.Epoch
-			return isUnchecked && d.Addr.String() == e.Address && isAnnounced(d.Addr)
+			return isUnchecked && d.Addr == addr && isAnnounced(d.Addr)
 		})
 	})
 }

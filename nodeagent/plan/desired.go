@@ -115,7 +115,9 @@ func (m *merging) merge(entry *purelbv1.AnnouncedAddress, ann *purelbv1.Announce
 		m.invalid[addr] = problem
 		return
 	}
-	d.Takeover = d.Takeover && !wasRealised(&ann.Status, entry)
+	d.Takeover = d.Takeover && !slices.ContainsFunc(ann.Status.Addresses, func(s purelbv1.AddressStatus) bool {
+		return s.Address == entry.Address && wasRealised(s, entry.Epoch)
+	})
 	d.Announcement, d.NodeAnnouncements = ann.UID, m.uids
 	d.HigherMACs, d.Challenge = m.rivalsBy(entry)
 	if isMerged {
@@ -203,12 +205,10 @@ func desiredBy(addr netip.Addr, entry *purelbv1.AnnouncedAddress) (Desired, Resu
 	}, Result{}
 }
 
-// wasRealised reports whether the node has already had the address under the entry's epoch.
-func wasRealised(status *purelbv1.AnnouncementStatus, entry *purelbv1.AnnouncedAddress) bool {
-	return slices.ContainsFunc(status.Addresses, func(s purelbv1.AddressStatus) bool {
-		return s.Address == entry.Address && s.Epoch == entry.Epoch &&
-			(s.State == purelbv1.StateAnnounced || s.State == purelbv1.StateYielded || s.Reason == ReasonLost)
-	})
+// wasRealised reports whether the node has already had an address under an epoch, by the status of the address.
+func wasRealised(s purelbv1.AddressStatus, epoch int64) bool {
+	return s.Epoch == epoch &&
+		(s.State == purelbv1.StateAnnounced || s.State == purelbv1.StateYielded || s.Reason == ReasonLost)
 }
 
 // hasVirtual reports whether a desired address belongs on the virtual interface.

@@ -59,48 +59,94 @@ type Report struct {
 // Status returns the status that an Announcement is to have. It equals the present one if
 // nothing has changed.
 func Status(ann *purelbv1.Announcement, report Report) purelbv1.AnnouncementStatus {
-	status := statusInWork{purelbv1.AnnouncementStatus{
-		ObservedGeneration: ann.Generation,
-		Desired:            int32(len(ann.Spec.Addresses)),
-	}}
-	status.addFacts(ann, report)
-	previous := map[string]purelbv1.AddressStatus{}
-	for _, s := range ann.Status.Addresses {
-		previous[s.Address] = s
+	previous := statusesOf(ann)
+	status := statusBuilder{
+		AnnouncementStatus: purelbv1.AnnouncementStatus{
+			ObservedGeneration: ann.Generation,
+			Desired:            int32(len(ann.Spec.Addresses)),
+		},
+		previous: previous, isListed: map[netip.Addr]bool{},
 	}
-
-	var announced []*purelbv1.AnnouncedAddress
-	listed := map[string]bool{}
+	status.addFacts(ann, report)
 	for i := range ann.Spec.Addresses {
-		entry := &ann.Spec.Addresses[i]
-		listed[entry.Address] = true
+		entry := addressedEntryOf(&ann.Spec.Addresses[i])
 		result := report.resultOf(entry)
 		if result.State != purelbv1.StateAnnounced && result.State != purelbv1.StateYielded &&
-			wasRealised(&ann.Status, entry) {
+			wasRealised(previous[entry.addr], entry.Epoch) {
 			result.Reason = ReasonLost
 		}
-		status.Addresses = append(status.Addresses, addressStatus(entry.Address, result, previous, report.Now))
+		status.list(entry.addr, entry.Address, result, report.Now)
 		if result.State == purelbv1.StateAnnounced {
-			announced = append(announced, entry)
+			status.announced = append(status.announced, entry)
 		}
 	}
 	if ann.Spec.IncludeCommonAnnouncements {
-		announced = append(announced, status.addSharedEntries(report, previous, listed)...)
+		status.addSharedEntries(report)
 	}
-	status.addStranded(report, previous, listed)
-	slices.SortFunc(
-		status.Addresses, func(a, b purelbv1.AddressStatus) int { return compareAddresses(a.Address, b.Address) },
-	)
-	status.addColumns(announced)
+	status.addStranded(report)
+	slices.SortFunc(status.listed, func(a, b addressedStatus) int {
+		return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.Address, b.Address))
+	})
+	for i := range status.listed {
+		status.Addresses = append(status.Addresses, status.listed[i].AddressStatus)
+	}
+	status.addColumns()
 	status.Conditions = conditions(ann, status.AnnouncementStatus, report)
 	return status.AnnouncementStatus
 }
 
-// statusInWork is a status that is being put together.
-type statusInWork struct{ purelbv1.AnnouncementStatus }
+// statusesOf returns the statuses of addresses that an Announcement has.
+func statusesOf(ann *purelbv1.Announcement) map[netip.Addr]purelbv1.AddressStatus {
+	statuses := make(map[netip.Addr]purelbv1.AddressStatus, len(ann.Status.Addresses))
+	for _, s := range ann.Status.Addresses {
+		statuses[parsed(s.Address)] = s
+	}
+	return statuses
+}
+
+// parsed returns the address of a text; it is not valid where the text is none.
+func parsed(text string) netip.Addr {
+	addr, _ := netip.ParseAddr(text)
+	return addr
+}
+
+// addressedEntry is an entry and its address, which is not valid where the entry's text is none.
+type addressedEntry struct {
+	addr netip.Addr
+	*purelbv1.AnnouncedAddress
+}
+
+func addressedEntryOf(entry *purelbv1.AnnouncedAddress) addressedEntry {
+	return addressedEntry{parsed(entry.Address), entry}
+}
+
+// addressedStatus is the status of an address, and the address.
+type addressedStatus struct {
+	addr netip.Addr
+	purelbv1.AddressStatus
+}
+
+// statusBuilder is a status that is being put together, without its Addresses, which are those listed.
+type statusBuilder struct {
+	purelbv1.AnnouncementStatus
+	previous  map[netip.Addr]purelbv1.AddressStatus
+	listed    []addressedStatus
+	announced []addressedEntry
+	// isListed are the addresses that are not to be listed again.
+	isListed map[netip.Addr]bool
+}
+
+// list adds the status of an address.
+func (s *statusBuilder) list(addr netip.Addr, text string, r Result, now metav1.Time) {
+	s.isListed[addr] = true
+	s.listed = append(s.listed, addressedStatus{addr, addressStatus(text, r, s.previous[addr], now)})
+}
+
+// hasRoom reports whether the status may list another address.
+func (s *statusBuilder) hasRoom() bool { return len(s.listed) < purelbv1.MaxAddressesPerAnnouncement }
 
 // addFacts adds the node's facts, if this Announcement's status has them.
-func (s *statusInWork) addFacts(ann *purelbv1.Announcement, report Report) {
+func (s *statusBuilder) addFacts(ann *purelbv1.Announcement, report Report) {
 	switch hasFacts := ann.Name == report.FactsIn; {
 	case hasFacts && report.Interfaces != nil:
 		s.Interfaces, s.MACs = report.Interfaces, report.MACs
@@ -109,28 +155,28 @@ func (s *statusInWork) addFacts(ann *purelbv1.Announcement, report Report) {
 	}
 }
 
-// addSharedEntries adds what became of the shared entries, and returns those that are
-// announced. Only the others are listed; if they are too many for a status, it says that no
-// revision is realised.
-func (s *statusInWork) addSharedEntries(
-	report Report, previous map[string]purelbv1.AddressStatus, listed map[string]bool,
-) (announced []*purelbv1.AnnouncedAddress) {
-	revision := int64(0)
+// addSharedEntries adds what became of the shared entries. Only those that are not announced are listed; if
+// they are too many for a status, it says that no revision is realised.
+func (s *statusBuilder) addSharedEntries(report Report) {
+	revision, entries := int64(0), 0
+	for i := range report.Shared {
+		entries += len(report.Shared[i].Spec.Addresses)
+	}
+	s.announced = slices.Grow(s.announced, entries)
 	fits := true
 	for i := range report.Shared {
 		spec := &report.Shared[i].Spec
 		revision = max(revision, spec.Revision)
 		s.Desired += int32(len(spec.Addresses))
 		for j := range spec.Addresses {
-			entry := &spec.Addresses[j]
+			entry := addressedEntryOf(&spec.Addresses[j])
 			result := report.resultOf(entry)
 			switch {
 			case result.State == purelbv1.StateAnnounced:
-				announced = append(announced, entry)
-			case listed[entry.Address]: // the Announcement's own entry, for a moment
-			case len(s.Addresses) < purelbv1.MaxAddressesPerAnnouncement:
-				listed[entry.Address] = true
-				s.Addresses = append(s.Addresses, addressStatus(entry.Address, result, previous, report.Now))
+				s.announced = append(s.announced, entry)
+			case s.isListed[entry.addr]: // the Announcement's own entry, for a moment
+			case s.hasRoom():
+				s.list(entry.addr, entry.Address, result, report.Now)
 			default:
 				fits = false
 			}
@@ -140,27 +186,26 @@ func (s *statusInWork) addSharedEntries(
 		revision = 0
 	}
 	s.CommonAnnouncementsRevision = &revision
-	return announced
 }
 
 // addStranded adds the addresses that could not be withdrawn, as far as this status is the
 // one to list them, and has room.
-func (s *statusInWork) addStranded(report Report, previous map[string]purelbv1.AddressStatus, listed map[string]bool) {
+func (s *statusBuilder) addStranded(report Report) {
 	for _, addr := range slices.SortedFunc(maps.Keys(report.Stranded), netip.Addr.Compare) {
-		text := addr.String()
-		_, wasListed := previous[text]
+		_, wasListed := s.previous[addr]
 		isForThis := wasListed || report.TakesUnlisted != nil && report.TakesUnlisted(addr)
-		if isForThis && !listed[text] && len(s.Addresses) < purelbv1.MaxAddressesPerAnnouncement {
-			s.Addresses = append(s.Addresses, addressStatus(text, report.Stranded[addr], previous, report.Now))
+		if isForThis && !s.isListed[addr] && s.hasRoom() {
+			s.list(addr, addr.String(), report.Stranded[addr], report.Now)
 		}
 	}
 }
 
 // addColumns adds what the table of kubectl shows.
-func (s *statusInWork) addColumns(announced []*purelbv1.AnnouncedAddress) {
-	s.Announced = int32(len(announced))
+func (s *statusBuilder) addColumns() {
+	s.Announced = int32(len(s.announced))
+	slices.SortStableFunc(s.announced, func(a, b addressedEntry) int { return a.addr.Compare(b.addr) })
 	var local, virtual, services []string
-	for _, entry := range announced {
+	for _, entry := range s.announced {
 		if entry.Type == purelbv1.AnnounceLocal {
 			local = append(local, entry.Address)
 		} else {
@@ -168,8 +213,6 @@ func (s *statusInWork) addColumns(announced []*purelbv1.AnnouncedAddress) {
 		}
 		services = append(services, entry.Services...)
 	}
-	slices.SortFunc(local, compareAddresses)
-	slices.SortFunc(virtual, compareAddresses)
 	slices.Sort(services)
 	s.LocalAddresses = joinWithin(local)
 	s.VirtualAddresses = joinWithin(virtual)
@@ -177,14 +220,13 @@ func (s *statusInWork) addColumns(announced []*purelbv1.AnnouncedAddress) {
 }
 
 // resultOf returns what became of an entry's address.
-func (r *Report) resultOf(entry *purelbv1.AnnouncedAddress) Result {
-	addr, err := netip.ParseAddr(entry.Address)
-	if err != nil {
+func (r *Report) resultOf(entry addressedEntry) Result {
+	if !entry.addr.IsValid() {
 		return Result{State: purelbv1.StateFailed, Epoch: entry.Epoch, Reason: ReasonInvalid, Message: "not an IP address"}
 	}
-	result, ok := r.Overrides[addr]
+	result, ok := r.Overrides[entry.addr]
 	if !ok {
-		result, ok = r.Results[addr]
+		result, ok = r.Results[entry.addr]
 	}
 	if !ok {
 		return Result{State: purelbv1.StatePending, Epoch: entry.Epoch}
@@ -192,15 +234,14 @@ func (r *Report) resultOf(entry *purelbv1.AnnouncedAddress) Result {
 	return result
 }
 
-func addressStatus(
-	address string, r Result, previous map[string]purelbv1.AddressStatus, now metav1.Time,
-) purelbv1.AddressStatus {
+// addressStatus is the status of an address that had the previous one, which is empty if it had none.
+func addressStatus(address string, r Result, previous purelbv1.AddressStatus, now metav1.Time) purelbv1.AddressStatus {
 	s := purelbv1.AddressStatus{
 		Address: address, State: r.State, Epoch: r.Epoch, Interface: r.Interface, MAC: r.MAC,
 		Reason: r.Reason, Message: textlimit.Shorten(r.Message, maxMessage), LastTransitionTime: now,
 	}
-	if old, ok := previous[address]; ok && old.State == s.State {
-		s.LastTransitionTime = old.LastTransitionTime
+	if previous.State == s.State && previous.State != "" {
+		s.LastTransitionTime = previous.LastTransitionTime
 	}
 	return s
 }
@@ -283,11 +324,4 @@ func joinWithin(items []string) string {
 		return rest
 	}
 	return strings.Join(items[:n], ",") + " and " + rest
-}
-
-// compareAddresses orders addresses as numbers, and texts that are no addresses as texts.
-func compareAddresses(a, b string) int {
-	x, _ := netip.ParseAddr(a)
-	y, _ := netip.ParseAddr(b)
-	return cmp.Or(x.Compare(y), cmp.Compare(a, b))
 }
