@@ -29,7 +29,7 @@ type object struct {
 
 type ipAddress struct {
 	ID          int64    `json:"id"`
-	Address     string   `json:"address"`
+	Address     prefix   `json:"address"`
 	VRF         *object  `json:"vrf"`
 	Tenant      *object  `json:"tenant"`
 	Status      *choice  `json:"status"`
@@ -42,34 +42,32 @@ type ipAddress struct {
 
 type prefixObject struct {
 	ID     int64   `json:"id"`
-	Prefix string  `json:"prefix"`
+	Prefix prefix  `json:"prefix"`
 	VRF    *object `json:"vrf"`
 }
 
 type rangeObject struct {
 	ID           int64   `json:"id"`
-	StartAddress string  `json:"start_address"`
-	EndAddress   string  `json:"end_address"`
+	StartAddress prefix  `json:"start_address"`
+	EndAddress   prefix  `json:"end_address"`
 	VRF          *object `json:"vrf"`
 }
 
-// addr returns the address without its mask; not valid if it cannot be read.
-func (o *ipAddress) addr() netip.Addr {
-	p, err := netip.ParsePrefix(o.Address)
-	if err != nil {
-		return netip.Addr{}
-	}
-	return p.Addr()
+// prefix is an address with its mask, or a network. It is not valid where NetBox has another text: what cannot be
+// read holds up no other object.
+type prefix struct{ netip.Prefix }
+
+// UnmarshalText reads a prefix.
+func (p *prefix) UnmarshalText(text []byte) error {
+	p.Prefix, _ = netip.ParsePrefix(string(text))
+	return nil
 }
 
+// addr returns the address without its mask; not valid if it cannot be read.
+func (o *ipAddress) addr() netip.Addr { return o.Address.Addr() }
+
 // subnet returns the network that the address is in by its mask.
-func (o *ipAddress) subnet() netip.Prefix {
-	p, err := netip.ParsePrefix(o.Address)
-	if err != nil {
-		return netip.Prefix{}
-	}
-	return p.Masked()
-}
+func (o *ipAddress) subnet() netip.Prefix { return o.Address.Masked() }
 
 func (o *ipAddress) vrfID() int64 { return idOf(o.VRF) }
 

@@ -302,10 +302,10 @@ func (s *System) listPrefixes(ctx context.Context, query url.Values) ([]pool, er
 	}
 	var pools []pool
 	for _, o := range objects {
-		if prefix, err := netip.ParsePrefix(o.Prefix); err == nil {
+		if subnet := o.Prefix.Masked(); subnet.IsValid() {
 			pools = append(pools, pool{
-				path: fmt.Sprintf("%s%d/", pathPrefixes, o.ID), addrs: netipx.RangeOfPrefix(prefix.Masked()),
-				subnet: prefix.Masked(), vrf: idOf(o.VRF), isCIDR: true,
+				path: fmt.Sprintf("%s%d/", pathPrefixes, o.ID), addrs: netipx.RangeOfPrefix(subnet),
+				subnet: subnet, vrf: idOf(o.VRF), isCIDR: true,
 			})
 		}
 	}
@@ -319,12 +319,10 @@ func (s *System) listRanges(ctx context.Context, query url.Values) ([]pool, erro
 	}
 	var pools []pool
 	for _, o := range objects {
-		first, err1 := netip.ParsePrefix(o.StartAddress)
-		last, err2 := netip.ParsePrefix(o.EndAddress)
-		if r := netipx.IPRangeFrom(first.Addr(), last.Addr()); err1 == nil && err2 == nil && r.IsValid() {
-			pools = append(
-				pools, pool{path: fmt.Sprintf("%s%d/", pathRanges, o.ID), addrs: r, subnet: first.Masked(), vrf: idOf(o.VRF)},
-			)
+		if r := netipx.IPRangeFrom(o.StartAddress.Addr(), o.EndAddress.Addr()); r.IsValid() {
+			pools = append(pools, pool{
+				path: fmt.Sprintf("%s%d/", pathRanges, o.ID), addrs: r, subnet: o.StartAddress.Masked(), vrf: idOf(o.VRF),
+			})
 		}
 	}
 	return pools, nil
