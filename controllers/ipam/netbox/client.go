@@ -185,14 +185,14 @@ func (c *client) exchange(req *http.Request) (*answer, error) {
 	resp, err := c.http.Do(req.WithContext(httptrace.WithClientTrace(req.Context(), trace)))
 	switch {
 	case err != nil && !isConnected:
-		return nil, c.unreachable(describe(err))
+		return nil, c.unreachable(describeFailure(err))
 	case err != nil:
-		return nil, c.unavailable(describe(err))
+		return nil, c.unavailable(describeFailure(err))
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
 	if err != nil {
-		return nil, c.unavailable(describe(err))
+		return nil, c.unavailable(describeFailure(err))
 	}
 	if len(body) > maxBody {
 		return nil, c.unavailable(fmt.Sprintf("an answer has more than %d bytes", maxBody))
@@ -262,9 +262,9 @@ func (c *client) scrub(text string) string {
 	return text
 }
 
-// describe says why a request got no answer, in words that do not change with each
+// describeFailure says why a request got no answer, in words that do not change with each
 // attempt: no time, no ports of this host, and no query.
-func describe(err error) string {
+func describeFailure(err error) string {
 	var dns *net.DNSError
 	var op *net.OpError
 	var timeout interface{ Timeout() bool }

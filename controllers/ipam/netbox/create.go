@@ -251,7 +251,7 @@ func (s *System) complete(ctx context.Context, owner ipam.Owner, o *ipAddress) e
 	if _, of := o.mark(); of.IsValid() {
 		return nil
 	}
-	fields := map[string]any{"description": s.describe(owner, o.addr(), o)}
+	fields := map[string]any{"description": s.descriptionWithMark(owner, o.addr(), o)}
 	if s.config.Role != "" && o.Role == nil {
 		fields["role"] = s.config.Role
 	}

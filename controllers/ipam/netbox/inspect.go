@@ -41,7 +41,7 @@ type inspection struct {
 // recorded in each, looks for older records of others at the cluster's addresses and, in the end, reads
 // the cluster's records.
 func (s *System) BeginInspection() ipam.Inspection {
-	part := s.inspectReserved
+	part := s.inspectByTenant
 	if !s.config.IsByTenant() {
 		i := &inspection{system: s, lookup: newLookup()}
 		part = i.next
@@ -52,7 +52,7 @@ func (s *System) BeginInspection() ipam.Inspection {
 	}
 }
 
-func (s *System) inspectReserved(ctx context.Context) (*ipam.Report, error) {
+func (s *System) inspectByTenant(ctx context.Context) (*ipam.Report, error) {
 	records, err := s.recordsMarked(ctx, ipam.MarksOfCluster(s.cluster))
 	if err != nil {
 		return nil, err
@@ -273,7 +273,7 @@ func rangesOf(subnets map[netip.Addr]netip.Prefix) []ipam.Pool {
 // that owners of this cluster have.
 func (s *System) inspectTenant(ctx context.Context, records []ipAddress) (*ipam.Report, error) {
 	report := &ipam.Report{}
-	free, err := s.reserved(ctx)
+	free, err := s.listFree(ctx)
 	if isStatus(err, http.StatusBadRequest) {
 		report.Problems = append(
 			report.Problems, "NetBox has no tenant with the slug "+s.config.Tenant+", that the token may view",

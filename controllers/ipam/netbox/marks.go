@@ -26,9 +26,9 @@ const (
 	maxDescription = 200
 )
 
-// describe returns the description of a record of an address that is the owner's; the
+// descriptionWithMark returns the description of a record of an address that is the owner's; the
 // address is not valid while it is unknown. before is what the record was, or nil.
-func (s *System) describe(owner ipam.Owner, a netip.Addr, before *ipAddress) string {
+func (s *System) descriptionWithMark(owner ipam.Owner, a netip.Addr, before *ipAddress) string {
 	own := ""
 	if before != nil {
 		own = before.ownDescription()

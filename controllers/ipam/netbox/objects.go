@@ -28,37 +28,37 @@ type object struct {
 }
 
 type ipAddress struct {
-	ID          int64    `json:"id"`
-	Address     prefix   `json:"address"`
-	VRF         *object  `json:"vrf"`
-	Tenant      *object  `json:"tenant"`
-	Status      *choice  `json:"status"`
-	Role        *choice  `json:"role"`
-	DNSName     string   `json:"dns_name"`
-	Description string   `json:"description"`
-	Comments    string   `json:"comments"`
-	Tags        []object `json:"tags"`
+	ID          int64         `json:"id"`
+	Address     lenientPrefix `json:"address"`
+	VRF         *object       `json:"vrf"`
+	Tenant      *object       `json:"tenant"`
+	Status      *choice       `json:"status"`
+	Role        *choice       `json:"role"`
+	DNSName     string        `json:"dns_name"`
+	Description string        `json:"description"`
+	Comments    string        `json:"comments"`
+	Tags        []object      `json:"tags"`
 }
 
 type prefixObject struct {
-	ID     int64   `json:"id"`
-	Prefix prefix  `json:"prefix"`
-	VRF    *object `json:"vrf"`
+	ID     int64         `json:"id"`
+	Prefix lenientPrefix `json:"prefix"`
+	VRF    *object       `json:"vrf"`
 }
 
 type rangeObject struct {
-	ID           int64   `json:"id"`
-	StartAddress prefix  `json:"start_address"`
-	EndAddress   prefix  `json:"end_address"`
-	VRF          *object `json:"vrf"`
+	ID           int64         `json:"id"`
+	StartAddress lenientPrefix `json:"start_address"`
+	EndAddress   lenientPrefix `json:"end_address"`
+	VRF          *object       `json:"vrf"`
 }
 
-// prefix is an address with its mask, or a network. It is not valid where NetBox has another text: what cannot be
-// read holds up no other object.
-type prefix struct{ netip.Prefix }
+// lenientPrefix is an address with its mask, or a network. It is not valid where NetBox has another text: what cannot
+// be read holds up no other object.
+type lenientPrefix struct{ netip.Prefix }
 
 // UnmarshalText reads a prefix.
-func (p *prefix) UnmarshalText(text []byte) error {
+func (p *lenientPrefix) UnmarshalText(text []byte) error {
 	p.Prefix, _ = netip.ParsePrefix(string(text))
 	return nil
 }

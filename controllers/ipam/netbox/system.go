@@ -92,7 +92,7 @@ func (s *System) allocate(ctx context.Context, r *ipam.Request) (netip.Addr, err
 		if first := lowestID(own); first != nil {
 			return first.addr(), nil
 		}
-		return s.takeReserved(ctx, r)
+		return s.takeFree(ctx, r)
 	}
 	slices.SortFunc(own, func(a, b ipAddress) int { return cmp.Compare(a.ID, b.ID) })
 	for i := range own { // an earlier request may have ended before it looked, or before it completed the record
@@ -161,7 +161,7 @@ func (s *System) recordsAt(ctx context.Context, a netip.Addr) ([]ipAddress, erro
 // fields returns what the record of an address is to have when it is the owner's. before is
 // what it was, or nil.
 func (s *System) fields(o ipam.Owner, a netip.Addr, before *ipAddress) map[string]any {
-	fields := map[string]any{"status": s.config.Status, "description": s.describe(o, a, before)}
+	fields := map[string]any{"status": s.config.Status, "description": s.descriptionWithMark(o, a, before)}
 	if s.config.Role != "" {
 		fields["role"] = s.config.Role
 	}
@@ -217,22 +217,22 @@ func (s *System) release(ctx context.Context, a netip.Addr) error {
 	return err
 }
 
-// releaseRecord deletes a record or, in the mode of reserved addresses, reserves the address
+// releaseRecord deletes a record or, where a tenant's addresses are used, makes the address free
 // again. There it looks once more if somebody writes into the record at the same moment.
 func (s *System) releaseRecord(ctx context.Context, o *ipAddress) error {
 	if !s.config.IsByTenant() {
 		return s.delete(ctx, o.ID)
 	}
-	err := s.reserve(ctx, o.ID)
+	err := s.makeFree(ctx, o.ID)
 	if isStatus(err, http.StatusPreconditionFailed) {
-		err = s.reserve(ctx, o.ID)
+		err = s.makeFree(ctx, o.ID)
 	}
 	return err
 }
 
-// reserve reserves an address of an owner of this cluster again, unless somebody has given it to
+// makeFree gives the address of an owner of this cluster back to the tenant, unless somebody has given it to
 // another tenant, or to somebody else.
-func (s *System) reserve(ctx context.Context, id int64) error {
+func (s *System) makeFree(ctx context.Context, id int64) error {
 	var o ipAddress
 	got, err := s.client.sendOnce(ctx, http.MethodGet, recordPath(id), nil, nil, nil, &o)
 	if isStatus(err, http.StatusNotFound) {

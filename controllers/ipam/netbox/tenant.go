@@ -22,16 +22,16 @@ const statusReserved = "reserved"
 // changed it by then.
 const settleTime = 300 * time.Millisecond
 
-// reserved lists the tenant's free addresses.
-func (s *System) reserved(ctx context.Context) ([]ipAddress, error) {
+// listFree lists the tenant's free addresses.
+func (s *System) listFree(ctx context.Context) ([]ipAddress, error) {
 	return list[ipAddress](
 		ctx, s.client, pathAddresses, url.Values{"tenant": {s.config.Tenant}, "status": {statusReserved}},
 	)
 }
 
-// takeReserved makes the first of the tenant's free addresses the owner's.
-func (s *System) takeReserved(ctx context.Context, r *ipam.Request) (netip.Addr, error) {
-	free, err := s.reserved(ctx)
+// takeFree makes the first of the tenant's free addresses the owner's.
+func (s *System) takeFree(ctx context.Context, r *ipam.Request) (netip.Addr, error) {
+	free, err := s.listFree(ctx)
 	if err != nil {
 		return netip.Addr{}, err
 	}
@@ -41,7 +41,7 @@ func (s *System) takeReserved(ctx context.Context, r *ipam.Request) (netip.Addr,
 		if a := o.addr(); !a.IsValid() || allocation.FamilyOf(a) != r.Family || r.Objection(a) != "" {
 			continue
 		}
-		isTaken, err := s.take(ctx, r.Owner, o.ID, func(o *ipAddress) bool { return s.isFree(o) })
+		isTaken, err := s.markAsOwned(ctx, r.Owner, o.ID, func(o *ipAddress) bool { return s.isFree(o) })
 		if err != nil {
 			return netip.Addr{}, err
 		}
@@ -57,8 +57,10 @@ func (s *System) isFree(o *ipAddress) bool {
 	return s.hasAddress(o) && o.Status != nil && o.Status.Value == statusReserved
 }
 
-// take makes a record the owner's if it may be taken, and nobody else does so.
-func (s *System) take(ctx context.Context, owner ipam.Owner, id int64, mayTake func(*ipAddress) bool) (bool, error) {
+// markAsOwned makes a record the owner's if it may be taken, and nobody else does so.
+func (s *System) markAsOwned(
+	ctx context.Context, owner ipam.Owner, id int64, mayTake func(*ipAddress) bool,
+) (bool, error) {
 	var o ipAddress
 	got, err := s.client.sendOnce(ctx, http.MethodGet, recordPath(id), nil, nil, nil, &o)
 	if isStatus(err, http.StatusNotFound) {
@@ -105,7 +107,7 @@ func (s *System) takeRequested(ctx context.Context, r *ipam.Request) error {
 	if first.isRecordOfOwner(r.Owner.Mark(s.cluster)) && !s.isFree(first) {
 		return nil
 	}
-	isTaken, err := s.take(ctx, r.Owner, first.ID, func(o *ipAddress) bool {
+	isTaken, err := s.markAsOwned(ctx, r.Owner, first.ID, func(o *ipAddress) bool {
 		// What a Service shows already, an earlier PureLB has taken without a mark.
 		return s.isFree(o) || o.isRecordOf(s.cluster) ||
 			r.IsShown && !o.isMarked() && o.Status != nil && o.Status.Value == s.config.Status
