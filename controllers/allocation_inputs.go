@@ -62,7 +62,7 @@ func allocationInputs(
 			return nil, nil, err
 		}
 	}
-	inputs.NodeAddresses, inputs.Excess = allocation.ReserveNodeAddresses(
+	inputs.NodeAddresses, inputs.Excess = allocation.AcceptNodeAddresses(
 		nodeAddresses(nodes.Items, announcements), inputs.Catalog.PoolRanges(),
 	)
 	return inputs, groups.Items, nil

@@ -9,13 +9,13 @@ import (
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
-// Bounds of what the manager reserves for one node. A node has one or two addresses in
+// Bounds of what the manager accepts as addresses of one node. A node has one or two addresses in
 // pools, and its gateway. Its agent reports them, and whoever has stolen an agent's token may
 // report anything: such reports must not take a whole pool away from Services.
 const (
-	// maxNodeAddresses is how many addresses of pools the manager reserves in one family.
+	// maxNodeAddresses is how many addresses of pools the manager accepts in one family.
 	maxNodeAddresses = 8
-	// unconfirmedShare is which part of each range the manager reserves at the most for what
+	// unconfirmedShare is which part of each range the manager accepts at the most for what
 	// the agent alone reports: a quarter. In a range of less than four addresses that is none.
 	unconfirmedShare = 4
 )
@@ -31,7 +31,7 @@ type NodeAddresses struct {
 }
 
 // Excess holds the addresses of pools that a node reports beyond those that the manager
-// reserves for it.
+// accepts for it.
 type Excess struct {
 	Node   string
 	Family Family
@@ -39,22 +39,22 @@ type Excess struct {
 	Addresses []netip.Addr
 }
 
-// ReserveNodeAddresses returns the addresses that no Service gets, each with what it is:
-// those of nodes and of their gateways. Inside the ranges of pools the manager reserves at most
+// AcceptNodeAddresses returns the addresses that no Service gets, each with what it is:
+// those of nodes and of their gateways. Inside the ranges of pools the manager accepts at most
 // eight for each node and family: first those that the Node object confirms, then the
 // gateways, then the others, each in ascending order. What neither the Node object confirms nor,
 // of a gateway, the agent of a second node, takes at most a quarter of each range. The rest is
 // the excess, by node and family. Outside pools all are returned: the manager allocates nothing
 // there, so they cost nobody an address.
-func ReserveNodeAddresses(nodes []NodeAddresses, ranges []Range) (reserved map[netip.Addr]string, excess []Excess) {
-	reserved = map[netip.Addr]string{}
+func AcceptNodeAddresses(nodes []NodeAddresses, ranges []Range) (accepted map[netip.Addr]string, excess []Excess) {
+	accepted = map[netip.Addr]string{}
 	pools, isShared := addressesOf(ranges), sharedGateways(nodes)
 	nodes = slices.SortedFunc(slices.Values(nodes), func(a, b NodeAddresses) int { return cmp.Compare(a.Node, b.Node) })
 	for i := range nodes {
 		quota := newNodeQuota(ranges)
 		overQuota := map[Family][]netip.Addr{}
 		seen := map[netip.Addr]bool{}
-		reserve := func(addrs []netip.Addr, what string, isConfirmed func(netip.Addr) bool) {
+		accept := func(addrs []netip.Addr, what string, isConfirmed func(netip.Addr) bool) {
 			for _, a := range slices.SortedFunc(slices.Values(addrs), netip.Addr.Compare) {
 				if seen[a] {
 					continue
@@ -64,14 +64,14 @@ func ReserveNodeAddresses(nodes []NodeAddresses, ranges []Range) (reserved map[n
 					overQuota[FamilyOf(a)] = append(overQuota[FamilyOf(a)], a)
 					continue
 				}
-				if reserved[a] == "" {
-					reserved[a] = fmt.Sprintf("%s of node %s", what, nodes[i].Node)
+				if accepted[a] == "" {
+					accepted[a] = fmt.Sprintf("%s of node %s", what, nodes[i].Node)
 				}
 			}
 		}
-		reserve(nodes[i].Confirmed, "an address", func(netip.Addr) bool { return true })
-		reserve(nodes[i].Gateways, "a gateway", func(a netip.Addr) bool { return isShared[a] })
-		reserve(nodes[i].Own, "an address", func(netip.Addr) bool { return false })
+		accept(nodes[i].Confirmed, "an address", func(netip.Addr) bool { return true })
+		accept(nodes[i].Gateways, "a gateway", func(a netip.Addr) bool { return isShared[a] })
+		accept(nodes[i].Own, "an address", func(netip.Addr) bool { return false })
 		for _, family := range []Family{IPv4, IPv6} {
 			if addrs := overQuota[family]; len(addrs) > 0 {
 				slices.SortFunc(addrs, netip.Addr.Compare)
@@ -79,7 +79,7 @@ func ReserveNodeAddresses(nodes []NodeAddresses, ranges []Range) (reserved map[n
 			}
 		}
 	}
-	return reserved, excess
+	return accepted, excess
 }
 
 // sharedGateways returns the gateways that more than one node has.
@@ -97,12 +97,12 @@ func sharedGateways(nodes []NodeAddresses) map[netip.Addr]bool {
 	return isShared
 }
 
-// nodeQuota is how many more addresses the manager reserves for one node.
+// nodeQuota is how many more addresses the manager accepts for one node.
 type nodeQuota struct {
 	ranges   []Range
 	byFamily map[Family]int
 	// unconfirmed is how many addresses of each range, by its index in ranges, the manager has
-	// reserved although the node's agent alone reports them.
+	// accepted although the node's agent alone reports them.
 	unconfirmed map[int]int64
 }
 
@@ -180,13 +180,13 @@ func DescribeExcess(group *Group, excess []Excess) string {
 // NodeAddressWarnings says which addresses of the group no Service gets because nodes use
 // them: one warning for each range. There are none of an external group, whose ranges may
 // well be the nodes' networks.
-func NodeAddressWarnings(group *Group, reserved map[netip.Addr]string) []string {
+func NodeAddressWarnings(group *Group, accepted map[netip.Addr]string) []string {
 	if group.IsExternal() {
 		return nil
 	}
 	all := addressesOf(group.Ranges)
 	byRange := make([][]netip.Addr, len(group.Ranges))
-	for a := range reserved {
+	for a := range accepted {
 		if !all.Contains(a) {
 			continue
 		}
@@ -204,7 +204,7 @@ func NodeAddressWarnings(group *Group, reserved map[netip.Addr]string) []string 
 		slices.SortFunc(addrs, netip.Addr.Compare)
 		names := make([]string, len(addrs))
 		for j, a := range addrs {
-			names[j] = fmt.Sprintf("%s, %s", a, reserved[a])
+			names[j] = fmt.Sprintf("%s, %s", a, accepted[a])
 		}
 		warnings = append(warnings, fmt.Sprintf("%s: range %s covers what is never allocated: %s",
 			group.Ranges[i].Path, group.Ranges[i], textlimit.List(names, maxNamed, "; ")))

@@ -22,7 +22,7 @@ func addressesFrom(first string, n int) []netip.Addr {
 	return all
 }
 
-func TestReserve(t *testing.T) {
+func TestAcceptNodeAddresses(t *testing.T) {
 	catalog := allocation.NewCatalog([]v1.ServiceGroup{
 		groupMadeAt(
 			t, "a", 1,
@@ -115,7 +115,7 @@ func TestReserve(t *testing.T) {
 			nil, []allocation.Excess{{Node: "n", Family: allocation.IPv4, Addresses: addressesFrom("10.0.2.20", 1)}}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			reserved, excess := allocation.ReserveNodeAddresses(row.nodes, catalog.PoolRanges())
+			reserved, excess := allocation.AcceptNodeAddresses(row.nodes, catalog.PoolRanges())
 			got := slices.SortedFunc(maps.Keys(reserved), netip.Addr.Compare)
 			if diff := cmp.Diff(row.reserved, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 				t.Errorf("reserved (-want +got):\n%s", diff)
@@ -127,7 +127,7 @@ func TestReserve(t *testing.T) {
 	}
 
 	t.Run("names", func(t *testing.T) {
-		reserved, _ := allocation.ReserveNodeAddresses(nodes{
+		reserved, _ := allocation.AcceptNodeAddresses(nodes{
 			{Node: "b", Own: addressesFrom("10.0.0.1", 2)}, {
 				Node: "a", Gateways: addressesFrom("10.0.0.1", 1), Own: addressesFrom("10.0.0.1", 1),
 			},
@@ -140,7 +140,7 @@ func TestReserve(t *testing.T) {
 		}
 	})
 	t.Run("what a group says", func(t *testing.T) {
-		_, excess := allocation.ReserveNodeAddresses(
+		_, excess := allocation.AcceptNodeAddresses(
 			nodes{
 				{Node: "bad", Own: concat(addressesFrom("10.0.0.1", 20), addressesFrom("fd00::1", 9))},
 				{Node: "good", Own: addressesFrom("10.0.0.1", 2)},
@@ -194,7 +194,7 @@ func TestAttackReservations(t *testing.T) {
 		{Node: "bad", Own: addressesFrom("10.0.0.0", 256), Gateways: addressesFrom("10.0.0.0", 256)},
 		{Node: "good", Own: honest},
 	}
-	reserved, excess := allocation.ReserveNodeAddresses(reports, catalog.PoolRanges())
+	reserved, excess := allocation.AcceptNodeAddresses(reports, catalog.PoolRanges())
 	if len(excess) != 1 || len(excess[0].Addresses) != 248 {
 		t.Errorf("excess %v", excess)
 	}
@@ -223,7 +223,7 @@ func TestAttackSmallPool(t *testing.T) {
 		for reported := range size + 1 {
 			// The honest node and the gateway have the addresses that the liar reports last.
 			honest := all[max(0, size-2):]
-			reserved, excess := allocation.ReserveNodeAddresses([]allocation.NodeAddresses{
+			reserved, excess := allocation.AcceptNodeAddresses([]allocation.NodeAddresses{
 				{Node: "bad", Own: all[:reported], Gateways: append(slices.Clone(all[:reported/2]), honest[0])},
 				{Node: "good", Confirmed: honest[len(honest)-1:], Gateways: honest[:1]},
 			}, catalog.PoolRanges())
