@@ -33,7 +33,7 @@ func (r *PlacementReconciler) writeAnnouncements(
 	ctx context.Context, cluster *cluster, inputs *placement.Inputs, result *placement.Result,
 ) (storedEntries, error) {
 	plans := r.planNodes(cluster, result)
-	notWritten, firstErr := r.writeContested(ctx, plans, placement.ContestedClaims(inputs, result))
+	notWritten, firstErr := r.writeFormerNodesFirst(ctx, plans, placement.ReassignedAddresses(inputs, result))
 	secondErr := forEachParallel(r.ParallelWrites, len(plans), func(i int) error {
 		n := plans[i]
 		err := n.forEach(func(name string, spec v1.AnnouncementSpec, stored *v1.Announcement) error {
@@ -74,28 +74,28 @@ func (r *PlacementReconciler) writeAnnouncements(
 	return stored, errors.Join(firstErr, secondErr)
 }
 
-// writeContested writes the Announcements that have entries for contested claims, without
-// the claims themselves. It returns the addresses for which that failed.
-func (r *PlacementReconciler) writeContested(
-	ctx context.Context, plans []nodePlan, claims map[netip.Addr]bool,
+// writeFormerNodesFirst writes the Announcements that have entries for addresses which other nodes are
+// given, without what those are given. It returns the addresses for which that failed.
+func (r *PlacementReconciler) writeFormerNodesFirst(
+	ctx context.Context, plans []nodePlan, reassigned map[netip.Addr]bool,
 ) (notWritten map[netip.Addr]bool, err error) {
 	var mu sync.Mutex
 	notWritten = map[netip.Addr]bool{}
 	err = forEachParallel(r.ParallelWrites, len(plans), func(i int) error {
 		n := plans[i]
 		return n.forEach(func(name string, spec v1.AnnouncementSpec, stored *v1.Announcement) error {
-			contested := addressesIn(stored, claims)
-			if len(contested) == 0 {
+			concerned := addressesIn(stored, reassigned)
+			if len(concerned) == 0 {
 				return nil
 			}
 			spec.Addresses = partialwrite.WithStored(spec.Addresses, stored.Spec.Addresses, func(e *v1.AnnouncedAddress) bool {
-				return claims[addressOf(e)] && !hasEntry(stored, e)
+				return reassigned[addressOf(e)] && !hasEntry(stored, e)
 			})
 			err := r.writeAnnouncement(ctx, &n, name, spec, stored)
 			written := n.stored[name] // without what was refused
 			mu.Lock()
 			defer mu.Unlock()
-			for _, a := range contested {
+			for _, a := range concerned {
 				if err != nil || !slices.EqualFunc(
 					entriesWith(written.Spec.Addresses, a), entriesWith(spec.Addresses, a), isSameEntry,
 				) {

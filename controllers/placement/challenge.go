@@ -40,12 +40,12 @@ func (inputs *Inputs) AddClaims(claims []SuccessorClaim) {
 	if len(claims) == 0 {
 		return
 	}
-	entryOf, reservedBy := map[entryKey]*Entry{}, map[claimKey]string{}
+	entryOf, namedBy := map[entryKey]*Entry{}, map[claimKey]string{}
 	for i := range inputs.Entries {
 		e := &inputs.Entries[i]
 		entryOf[entryKey{e.Node, e.Addr}] = e
 		for _, s := range e.Spec.Successors {
-			reservedBy[claimKey{entryKey{s.NodeName, e.Addr}, s.Epoch}] = e.Node
+			namedBy[claimKey{entryKey{s.NodeName, e.Addr}, s.Epoch}] = e.Node
 		}
 	}
 	for _, c := range claims {
@@ -57,11 +57,11 @@ func (inputs *Inputs) AddClaims(claims []SuccessorClaim) {
 			}
 			inputs.LingeringReports[c.Addr] = append(inputs.LingeringReports[c.Addr], LingeringReport{Node: c.Node})
 		}
-		holder, isReserved := reservedBy[claimKey{key, c.Epoch}]
+		holder, isNamed := namedBy[claimKey{key, c.Epoch}]
 		switch {
 		case e != nil && e.Spec.Epoch == c.Epoch:
 			e.ReportedState = cmp.Or(e.ReportedState, v1.StateAnnounced)
-		case isReserved && e == nil:
+		case isNamed && e == nil:
 			c.Holder = holder
 			inputs.Claims = append(inputs.Claims, c)
 		}
@@ -78,22 +78,22 @@ func (p *placer) claimOf(a *Address, claimant *assignment) (*SuccessorClaim, *as
 	if len(claims) == 0 {
 		return nil, nil
 	}
-	reserving := p.reservingEntry(a)
-	if reserving == nil || claimant != nil && claimant != reserving && claimant.Spec.ClaimPolicy == v1.ClaimTakeover {
+	namedBy := p.entryNamingSuccessors(a)
+	if namedBy == nil || claimant != nil && claimant != namedBy && claimant.Spec.ClaimPolicy == v1.ClaimTakeover {
 		return nil, nil
 	}
 	for _, c := range claims {
 		n := p.nodeByName[c.Node]
-		if n != nil && c.Holder == reserving.Node && reasonAgainst(n, a, claimChecks) == "" {
-			return c, reserving
+		if n != nil && c.Holder == namedBy.Node && reasonAgainst(n, a, claimChecks) == "" {
+			return c, namedBy
 		}
 	}
 	return nil, nil
 }
 
-// reservingEntry is the entry that reserves epochs of an address for successors: that of the
+// entryNamingSuccessors is the entry that reserves epochs of an address for successors: that of the
 // holder or, while no node reports the address Announced, that of the last holder.
-func (p *placer) reservingEntry(a *Address) *assignment {
+func (p *placer) entryNamingSuccessors(a *Address) *assignment {
 	if e := p.holderOf(a); e != nil {
 		return e
 	}
@@ -126,7 +126,7 @@ func (p *placer) findClaim(a *Address, s *situation) bool {
 	default:
 		s.phase = Contested
 	}
-	s.claim, s.reserving = c, e
+	s.claim, s.namedBy = c, e
 	return true
 }
 
@@ -135,12 +135,12 @@ func (p *placer) findClaim(a *Address, s *situation) bool {
 // or still says that it announces the address: then it gets an epoch above all claims, which
 // thereby end.
 func (p *placer) keepContested(a *Address, s situation) {
-	spec := s.reserving.Spec
+	spec := s.namedBy.Spec
 	by := v1.Successor{NodeName: s.claim.Node, Epoch: s.claim.Epoch}
 	isAsked := spec.ContestedBy != nil && *spec.ContestedBy == by
 	switch {
-	case s.reserving.node.Liveness == Expired: // its agent has time to renew
-	case isAsked && s.reserving.IsObserved && s.reserving.ReportedState == v1.StateAnnounced:
+	case s.namedBy.node.Liveness == Expired: // its agent has time to renew
+	case isAsked && s.namedBy.IsObserved && s.namedBy.ReportedState == v1.StateAnnounced:
 		spec.Epoch, spec.ClaimPolicy, spec.HandingOver = p.highestEpoch(a.Addr)+1, v1.ClaimProbe, false
 		spec.Successors, spec.ContestedBy = nil, nil
 	default:
@@ -149,7 +149,7 @@ func (p *placer) keepContested(a *Address, s situation) {
 			spec.ContestedBy = &by
 		}
 	}
-	p.keepEntry(s.reserving.node, a, spec)
+	p.keepEntry(s.namedBy.node, a, spec)
 }
 
 // adoptClaim gives an address to the node that has claimed it, with the epoch of the claim.
@@ -157,7 +157,7 @@ func (p *placer) keepContested(a *Address, s situation) {
 // address only if no device answers for it. The entry of the last holder stays until the claim
 // is stored, and changes before that: so no two leaders decide about the address at once.
 func (p *placer) adoptClaim(a *Address, s situation) {
-	c, last := s.claim, s.reserving
+	c, last := s.claim, s.namedBy
 	claimer, holder := p.nodeByName[c.Node], last.node
 	spec := p.newClaim(a, claimer)
 	spec.Epoch, spec.HighestEpoch = c.Epoch, p.highestEpoch(a.Addr)

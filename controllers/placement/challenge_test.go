@@ -319,7 +319,7 @@ func TestAdoption(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the claimer's entry (-want +got):\n%s", diff)
 	}
-	if !placement.ContestedClaims(&inputs, &result)[addr] {
+	if !placement.ReassignedAddresses(&inputs, &result)[addr] {
 		t.Error("the claimer's entry is not written after that of the last holder")
 	}
 	move := placement.Move{Kind: placement.Failover, Cause: placement.CauseDead, From: "a", To: "b", IsNew: true,
@@ -412,9 +412,9 @@ func TestClaimClocks(t *testing.T) {
 		}
 		for i := range inputs.Nodes {
 			if n := &inputs.Nodes[i]; n.Name == "a" {
-				wait = n.ReservationWait
-			} else if n.ReservationWait != 0 {
-				t.Errorf("%s waits %s", n.Name, n.ReservationWait)
+				wait = n.SuccessorWait
+			} else if n.SuccessorWait != 0 {
+				t.Errorf("%s waits %s", n.Name, n.SuccessorWait)
 			}
 		}
 		return age, wait, nextDeadline(inputs)
@@ -463,12 +463,12 @@ func TestClaimClocks(t *testing.T) {
 // addresses, and keeps those that are named.
 func TestReservationsWait(t *testing.T) {
 	inputs, _ := challenged(t, "a b:excluded c d", nil)
-	inputs.Nodes[0].ReservationWait = time.Nanosecond
+	inputs.Nodes[0].SuccessorWait = time.Nanosecond
 	result := placement.Place(inputs)
 	if got, want := showClaims(&result), "a 1 Probe then c 3"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
-	inputs.Nodes[0].ReservationWait = 0
+	inputs.Nodes[0].SuccessorWait = 0
 	result = placement.Place(inputs)
 	if got, want := showClaims(&result), "a 1 Probe then c 3 then d 4"; got != want {
 		t.Errorf("%s, want %s", got, want)

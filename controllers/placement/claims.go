@@ -143,11 +143,11 @@ func (p *placer) previousMACsFor(a *Address, claimant *Node) []string {
 	return appendMissing(nil, v1.MaxPreviousMACs, slices.Concat(onSubnet, listed, others))
 }
 
-// ContestedClaims returns the Local addresses that a result gives to a node while other
+// ReassignedAddresses returns the Local addresses that a result gives to a node while other
 // nodes have entries for them. An Announcement that has an entry for one of them, and is
 // to change, is written before that of the node: if it is not as it was read any more,
 // another leader may have given the address to another node.
-func ContestedClaims(inputs *Inputs, result *Result) map[netip.Addr]bool {
+func ReassignedAddresses(inputs *Inputs, result *Result) map[netip.Addr]bool {
 	type key struct {
 		node  string
 		addr  netip.Addr
@@ -159,14 +159,14 @@ func ContestedClaims(inputs *Inputs, result *Result) map[netip.Addr]bool {
 		existed[key{e.Node, e.Addr, e.Spec.Epoch}] = true
 		hasEntries[e.Addr] = true
 	}
-	claims := map[netip.Addr]bool{}
+	reassigned := map[netip.Addr]bool{}
 	for node, entries := range result.Entries {
 		for i := range entries {
 			e := &entries[i]
 			if e.Type == v1.AnnounceLocal && hasEntries[e.Addr] && !existed[key{node, e.Addr, e.Epoch}] {
-				claims[e.Addr] = true
+				reassigned[e.Addr] = true
 			}
 		}
 	}
-	return claims
+	return reassigned
 }

@@ -24,13 +24,13 @@ const (
 	// answers for are taken over. No traffic is lost meanwhile, and the node may only
 	// have been cut off the API server for a moment.
 	NotReadyPatience = 10 * time.Second
-	// minReservationWait is for how long no epochs of addresses of a node are reserved for
+	// minSuccessorWait is for how long no epochs of addresses of a node are reserved for
 	// further successors after some have claimed addresses of the node, and
-	// maxReservationWait the most that this becomes, as it doubles each time: a link that
+	// maxSuccessorWait the most that this becomes, as it doubles each time: a link that
 	// makes a living node seem dead again and again moves addresses, or is asked about them,
 	// only so often.
-	minReservationWait = 10 * time.Second
-	maxReservationWait = 5 * time.Minute
+	minSuccessorWait = 10 * time.Second
+	maxSuccessorWait = 5 * time.Minute
 )
 
 // Clocks says for how long inputs have been as they are. A manager that becomes the
@@ -46,8 +46,8 @@ type Clocks struct {
 	freshSince map[string]time.Time
 	// claimSince is since when each claim has been there.
 	claimSince map[claimKey]time.Time
-	// reservationWaits are of the nodes of which successors have claimed addresses.
-	reservationWaits map[string]reservationWait
+	// successorWaits are of the nodes of which successors have claimed addresses.
+	successorWaits map[string]successorWait
 	// notReadySince is since when each Node has been NotReady, as far as this manager has seen:
 	// the clock by which the Node says so is another one.
 	notReadySince map[string]time.Time
@@ -66,20 +66,20 @@ type claimKey struct {
 	epoch int64
 }
 
-// reservationWait is until when no epochs are reserved for successors of a node, and how long
+// successorWait is until when no epochs are reserved for successors of a node, and how long
 // that is after the last claim.
-type reservationWait struct {
+type successorWait struct {
 	wait  time.Duration
 	until time.Time
 }
 
 // next returns the wait after a claim that is there now.
-func (r reservationWait) next(now time.Time) reservationWait {
+func (r successorWait) next(now time.Time) successorWait {
 	switch {
-	case now.Sub(r.until) > maxReservationWait:
-		r.wait = minReservationWait
+	case now.Sub(r.until) > maxSuccessorWait:
+		r.wait = minSuccessorWait
 	case !now.Before(r.until):
-		r.wait = min(2*r.wait, maxReservationWait)
+		r.wait = min(2*r.wait, maxSuccessorWait)
 	}
 	r.until = now.Add(r.wait)
 	return r
@@ -88,8 +88,8 @@ func (r reservationWait) next(now time.Time) reservationWait {
 // entryVersion is what counts of an entry, and since when the entry has been so.
 type entryVersion struct {
 	epoch       int64
-	claim       v1.ClaimPolicy
-	leaving     bool
+	claimPolicy v1.ClaimPolicy
+	handingOver bool
 	hasReported bool
 	since       time.Time
 }
@@ -109,7 +109,7 @@ func (c *Clocks) fillEntries(inputs *Inputs, now time.Time) {
 		e := &inputs.Entries[i]
 		key := entryKey{e.Node, e.Addr}
 		current := entryVersion{
-			epoch: e.Spec.Epoch, claim: e.Spec.ClaimPolicy, leaving: e.Spec.HandingOver, hasReported: e.hasReported(),
+			epoch: e.Spec.Epoch, claimPolicy: e.Spec.ClaimPolicy, handingOver: e.Spec.HandingOver, hasReported: e.hasReported(),
 		}
 		old, existed := c.entrySince[key]
 		if current.since = old.since; !existed || current != old {
@@ -136,22 +136,22 @@ func (c *Clocks) fillLingering(inputs *Inputs, now time.Time) {
 
 // fillClaims sets the age of claims, and for how long their holders get no further successors.
 func (c *Clocks) fillClaims(inputs *Inputs, now time.Time) {
-	claimSince, waits := map[claimKey]time.Time{}, map[string]reservationWait{}
+	claimSince, waits := map[claimKey]time.Time{}, map[string]successorWait{}
 	for i := range inputs.Claims {
 		claim := &inputs.Claims[i]
 		key := claimKey{entryKey{claim.Node, claim.Addr}, claim.Epoch}
 		claimSince[key] = sinceOr(c.claimSince, key, now)
 		claim.Age = now.Sub(claimSince[key])
-		waits[claim.Holder] = c.reservationWaits[claim.Holder].next(now)
+		waits[claim.Holder] = c.successorWaits[claim.Holder].next(now)
 	}
-	for holder, w := range c.reservationWaits {
-		if _, isClaimed := waits[holder]; !isClaimed && now.Sub(w.until) <= maxReservationWait {
+	for holder, w := range c.successorWaits {
+		if _, isClaimed := waits[holder]; !isClaimed && now.Sub(w.until) <= maxSuccessorWait {
 			waits[holder] = w
 		}
 	}
-	c.claimSince, c.reservationWaits = claimSince, waits
+	c.claimSince, c.successorWaits = claimSince, waits
 	for i := range inputs.Nodes {
-		inputs.Nodes[i].ReservationWait = max(waits[inputs.Nodes[i].Name].until.Sub(now), 0)
+		inputs.Nodes[i].SuccessorWait = max(waits[inputs.Nodes[i].Name].until.Sub(now), 0)
 	}
 }
 

@@ -138,7 +138,7 @@ func (w *world) generations() map[string]int {
 // the claims; where one is not as it was read, its addresses are given to no other node. write
 // reports whether anything was written.
 func (w *world) write(inputs *placement.Inputs, result *placement.Result, generations map[string]int) (changed bool) {
-	claims, blocked := placement.ContestedClaims(inputs, result), map[netip.Addr]bool{}
+	claims, blocked := placement.ReassignedAddresses(inputs, result), map[netip.Addr]bool{}
 	isKnown := func(m *machine) bool {
 		return slices.ContainsFunc(inputs.Nodes, func(n placement.Node) bool { return n.Name == m.Name })
 	}

@@ -104,9 +104,9 @@ type Node struct {
 	// IsFailoverDisabled is that the node's LBNodeAgent has no part in failover on the wire:
 	// the node is no successor, and has none.
 	IsFailoverDisabled bool
-	// ReservationWait is for how long no epochs are to be reserved for further successors of
+	// SuccessorWait is for how long no epochs are to be reserved for further successors of
 	// the node, as some have claimed addresses of it. Clocks sets it.
-	ReservationWait time.Duration
+	SuccessorWait time.Duration
 	// IsDeleted is that the Node object is gone, but the node's Announcements are still
 	// there. Such a node only has the addresses that it had: it is no candidate, and it
 	// does not make an address Local.

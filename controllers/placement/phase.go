@@ -61,10 +61,10 @@ type situation struct {
 	// holder announces the address, and claimant was given the address and may announce it
 	// yet. Both may be nil.
 	holder, claimant *assignment
-	// claim is a successor's, and reserving the entry that reserves its epoch, of the holder or
+	// claim is a successor's, and namedBy the entry that reserves its epoch, of the holder or
 	// the last holder: of the phases Contested and TakenOver.
-	claim     *SuccessorClaim
-	reserving *assignment
+	claim   *SuccessorClaim
+	namedBy *assignment
 	// cause of TakenOver.
 	cause MoveCause
 }

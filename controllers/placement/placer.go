@@ -113,9 +113,9 @@ func (p *placer) noteDeadlinesOf(n *Node) {
 		p.noteDeadline(NotReadyPatience - n.NotReadyFor)
 	}
 	// While there are claims of addresses of the node, the wait begins anew each time.
-	if n.ReservationWait > 0 &&
+	if n.SuccessorWait > 0 &&
 		!slices.ContainsFunc(p.inputs.Claims, func(c SuccessorClaim) bool { return c.Holder == n.Name }) {
-		p.noteDeadline(n.ReservationWait)
+		p.noteDeadline(n.SuccessorWait)
 	}
 }
 

@@ -58,7 +58,7 @@ func PlanStandbys(inputs Inputs) []StandbyPlan {
 	addresses := map[standbyKey][]v1.StandbyAddress{}
 	for i := range inputs.Addresses {
 		a := &inputs.Addresses[i]
-		e := p.reservingEntry(a)
+		e := p.entryNamingSuccessors(a)
 		if e == nil {
 			continue
 		}

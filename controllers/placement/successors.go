@@ -252,7 +252,7 @@ func (p *placer) writeSuccessors(h *heldAddress) {
 		return
 	}
 	e := &entries[i]
-	isEarly := !p.hasLasted(h.stored.UnchangedFor, successorDelay) || h.holder.ReservationWait > 0
+	isEarly := !p.hasLasted(h.stored.UnchangedFor, successorDelay) || h.holder.SuccessorWait > 0
 	highest := p.highestEpoch(h.address.Addr)
 	e.Successors = nil
 	for _, name := range h.chosen {

@@ -385,7 +385,7 @@ func TestNextDeadline(t *testing.T) {
 func TestFaultStaleLeader(t *testing.T) {
 	inputs, addr := onLink(t, "a:excluded b c", "a 1 Announced leaving observed")
 	result := placement.Place(inputs)
-	if !placement.ContestedClaims(&inputs, &result)[addr] {
+	if !placement.ReassignedAddresses(&inputs, &result)[addr] {
 		t.Error("the node that is given the address is not written last")
 	}
 	holder := result.Entries["a"][0]
@@ -398,7 +398,7 @@ func TestFaultStaleLeader(t *testing.T) {
 	}
 	inputs, addr = onLink(t, "a b")
 	result = placement.Place(inputs)
-	if placement.ContestedClaims(&inputs, &result)[addr] {
+	if placement.ReassignedAddresses(&inputs, &result)[addr] {
 		t.Error("a new address waits for something")
 	}
 }

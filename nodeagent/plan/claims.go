@@ -34,37 +34,37 @@ func (d *deciding) keepClaims() {
 	if len(d.in.Claims)+len(d.memory.Claims) == 0 {
 		return
 	}
-	d.claimIndex = newClaimIndex(d.in)
+	d.successionIndex = newSuccessionIndex(d.in)
 	claims := map[netip.Addr]Claim{}
 	maps.Copy(claims, d.memory.Claims)
 	maps.Copy(claims, d.in.Claims)
 	if !d.IsNothingKnown && !d.in.IsOffline && d.withdrawNothingFor == 0 {
-		maps.DeleteFunc(claims, func(addr netip.Addr, c Claim) bool { return d.claimIndex.isOver(addr, c) })
+		maps.DeleteFunc(claims, func(addr netip.Addr, c Claim) bool { return d.successionIndex.isOver(addr, c) })
 	}
 	d.memory.Claims = claims
 }
 
-// claimIndex is what the API server says of the addresses that the node may have by claims.
-type claimIndex struct {
+// successionIndex is what the API server says of the addresses that the node may have by claims.
+type successionIndex struct {
 	// highestEpochs are those of the entries that ask for addresses, by address.
 	highestEpochs map[netip.Addr]int64
-	reservations  map[reservationKey]reservation
+	successions   map[successionKey]succession
 }
 
-// reservationKey is an address, and the epoch that is reserved for the node's claim of it.
-type reservationKey struct {
+// successionKey is an address, and the epoch that is reserved for the node's claim of it.
+type successionKey struct {
 	addr  netip.Addr
 	epoch int64
 }
 
-// reservation is what a standby says of an address for which it names the node as a successor.
-type reservation struct {
+// succession is what a standby says of an address for which it names the node as a successor.
+type succession struct {
 	standby *purelbv1.Standby
 	address *purelbv1.StandbyAddress
 }
 
-func newClaimIndex(in *Inputs) *claimIndex {
-	index := &claimIndex{highestEpochs: map[netip.Addr]int64{}, reservations: map[reservationKey]reservation{}}
+func newSuccessionIndex(in *Inputs) *successionIndex {
+	index := &successionIndex{highestEpochs: map[netip.Addr]int64{}, successions: map[successionKey]succession{}}
 	for i := range in.Announcements {
 		for j := range in.Announcements[i].Spec.Addresses {
 			e := &in.Announcements[i].Spec.Addresses[j]
@@ -76,8 +76,8 @@ func newClaimIndex(in *Inputs) *claimIndex {
 		spec := &in.Standbys[i].Spec
 		for j := range spec.Standby.Addresses {
 			a := &spec.Standby.Addresses[j]
-			key := reservationKey{parsed(a.Address), reservedEpoch(a, spec.NodeName)}
-			index.reservations[key] = reservation{spec.Standby, a}
+			key := successionKey{parsed(a.Address), successorEpoch(a, spec.NodeName)}
+			index.successions[key] = succession{spec.Standby, a}
 		}
 	}
 	return index
@@ -85,18 +85,18 @@ func newClaimIndex(in *Inputs) *claimIndex {
 
 // isOver reports whether the node holds an address by a claim no more: an entry asks for it, or
 // the manager has refused the claim.
-func (index *claimIndex) isOver(addr netip.Addr, c Claim) bool {
-	r, isNamed := index.reservationOf(addr, c)
+func (index *successionIndex) isOver(addr netip.Addr, c Claim) bool {
+	r, isNamed := index.successionOf(addr, c)
 	return !isNamed || r.address.Epoch > c.Epoch || index.highestEpochs[addr] >= c.Epoch
 }
 
-func (index *claimIndex) reservationOf(addr netip.Addr, c Claim) (reservation, bool) {
-	r, isNamed := index.reservations[reservationKey{addr, c.Epoch}]
+func (index *successionIndex) successionOf(addr netip.Addr, c Claim) (succession, bool) {
+	r, isNamed := index.successions[successionKey{addr, c.Epoch}]
 	return r, isNamed
 }
 
-// reservedEpoch returns the epoch that is reserved for a node's claim of an address; 0 if none is.
-func reservedEpoch(a *purelbv1.StandbyAddress, nodeName string) int64 {
+// successorEpoch returns the epoch that is reserved for a node's claim of an address; 0 if none is.
+func successorEpoch(a *purelbv1.StandbyAddress, nodeName string) int64 {
 	for _, s := range a.Successors {
 		if s.NodeName == nodeName {
 			return s.Epoch
@@ -107,7 +107,7 @@ func reservedEpoch(a *purelbv1.StandbyAddress, nodeName string) int64 {
 
 // withClaims returns what the node is to have, claims included. Of an address that an entry asks
 // for, too, the higher epoch counts.
-func withClaims(desired []Desired, claims map[netip.Addr]Claim, index *claimIndex, now time.Time) []Desired {
+func withClaims(desired []Desired, claims map[netip.Addr]Claim, index *successionIndex, now time.Time) []Desired {
 	if len(claims) == 0 {
 		return desired
 	}
@@ -130,7 +130,7 @@ func withClaims(desired []Desired, claims map[netip.Addr]Claim, index *claimInde
 
 // desiredByClaim returns what a claim asks for. The watcher has just asked the link, so the agent
 // need not; later it has to, as when the node boots.
-func desiredByClaim(addr netip.Addr, c Claim, index *claimIndex, now time.Time) Desired {
+func desiredByClaim(addr netip.Addr, c Claim, index *successionIndex, now time.Time) Desired {
 	d := Desired{
 		Addr: addr, Prefix: netip.PrefixFrom(addr, addr.BitLen()), Interface: c.Interface, Local: true, IsProvisional: true,
 		Epoch: c.Epoch,
@@ -139,7 +139,7 @@ func desiredByClaim(addr netip.Addr, c Claim, index *claimIndex, now time.Time) 
 	if quietFor >= 0 && quietFor < SilenceValid {
 		d.SkipProbe, d.SilentSince = true, c.QuietAt.Add(-c.SilentFor)
 	}
-	r, isNamed := index.reservationOf(addr, c)
+	r, isNamed := index.successionOf(addr, c)
 	if !isNamed {
 		return d
 	}
@@ -175,7 +175,7 @@ func standbyAddresses(
 	for i := range ann.Spec.Standby.Addresses {
 		a := &ann.Spec.Standby.Addresses[i]
 		addr := parsed(a.Address)
-		if r := resultOf(addr); addr.IsValid() && r.State != "" && r.Epoch == reservedEpoch(a, ann.Spec.NodeName) {
+		if r := resultOf(addr); addr.IsValid() && r.State != "" && r.Epoch == successorEpoch(a, ann.Spec.NodeName) {
 			if c, isClaimed := claims[addr]; isClaimed && r.Message == "" {
 				r.Message = fmt.Sprintf("%s had not answered for %s", c.Node, c.SilentFor.Round(10*time.Millisecond))
 			}

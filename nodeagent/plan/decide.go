@@ -59,8 +59,8 @@ type deciding struct {
 	in     *Inputs
 	memory Memory
 	plan   Plan
-	// claimIndex is nil if there are no claims.
-	claimIndex *claimIndex
+	// successionIndex is nil if there are no claims.
+	successionIndex *successionIndex
 	// withdrawNothingFor is for how long an Announcement may be missing yet; 0 if none is.
 	withdrawNothingFor time.Duration
 }
@@ -148,7 +148,7 @@ func (d *deciding) compare() {
 		return
 	}
 	d.desired, d.invalid = MergeDesired(d.in.Announcements, d.in.SharedEntries())
-	d.desired = withClaims(d.desired, d.memory.Claims, d.claimIndex, d.in.Now)
+	d.desired = withClaims(d.desired, d.memory.Claims, d.successionIndex, d.in.Now)
 	observed := d.in.Observed
 	if virtual := d.Settings.Selection.VirtualInterface; hasVirtual(d.desired, virtual) {
 		d.EnsureVirtual, d.IsVirtualMissing = virtual, !observed.HasLink(virtual)
