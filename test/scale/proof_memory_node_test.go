@@ -96,8 +96,77 @@ func makeTrials(t *testing.T, try func(t *testing.T, random *rand.Rand)) {
 	}
 }
 
+// trialStep is something that is done to a program, which then needs less than the memory of its container.
+type trialStep[T any] struct {
+	name string
+	do   func(t *testing.T, trial T, name string)
+}
+
+// agentTrial is an agent of which a node, its Services, stations and clients want more and more.
+type agentTrial struct {
+	*nodeProgram
+	cluster *cluster
+	random  *rand.Rand
+	// held are the Local addresses that the node gets at once, and further those that it gets one by one.
+	held, further []netip.Addr
+	// desired is how many addresses the node is to announce, and lists how many objects say so.
+	desired, lists int
+	// stopReaders and stopClaims end what they are named after, and return how often it was done. stopStalls
+	// ends the clients that stall.
+	stopReaders, stopClaims func() int
+	stopStalls              []func()
+}
+
+var agentSteps = []trialStep[*agentTrial]{
+	{"one address", func(t *testing.T, a *agentTrial, name string) { a.announce(t, name, a.next()) }},
+	{
+		fmt.Sprintf("%d routes, %d further links with %d addresses each", nodeRoutes, 2*nodeLinkPairs, addressesPerLink),
+		func(t *testing.T, a *agentTrial, name string) {
+			crowdNode(t, a.random)
+			a.announce(t, name, a.next())
+		},
+	},
+	{
+		fmt.Sprintf("%d addresses, each of a Service with names as long as may be", nodeAddresses),
+		func(t *testing.T, a *agentTrial, name string) {
+			a.share(t, virtualAddresses(nodeAddresses/2))
+			a.announce(t, name, a.held...)
+		},
+	},
+	{
+		fmt.Sprintf("%d clients that stall at each server, and %d that read metrics", slowClients, metricsReaders),
+		func(t *testing.T, a *agentTrial, name string) {
+			a.stopReaders = a.readMetrics(t, a.cluster, "127.0.0.1:7472")
+			a.stopStalls = []func(){
+				stall(t.Context(), "127.0.0.1:7472", true, stalledRequest()),
+				stall(t.Context(), "127.0.0.1:7473", false, stalledRequest()),
+			}
+			a.announce(t, name, a.next())
+		},
+	},
+	{"stations that claim its addresses", func(t *testing.T, a *agentTrial, name string) {
+		a.stopClaims = claimAll(t, a.random, a.held)
+		a.announce(t, name, a.next())
+		time.Sleep(claimsFor)
+	}},
+	{"killed, with all of that", func(t *testing.T, a *agentTrial, name string) {
+		a.kill(t)
+		a.start(t)
+		a.announce(t, name, a.next())
+	}},
+	{"in the end", func(t *testing.T, a *agentTrial, name string) {
+		t.Logf("%d claims were sent in all", a.stopClaims())
+		for _, stop := range a.stopStalls {
+			stop()
+		}
+		if read := a.stopReaders(); read == 0 {
+			t.Error("nobody has read the metrics")
+		}
+		a.announce(t, name, a.next())
+	}},
+}
+
 func tryAgent(t *testing.T, random *rand.Rand) {
-	ctx := t.Context()
 	c, settings, folder := startNode(t)
 	node := nodeName(0)
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1.LeasePrefix + node}}
@@ -105,90 +174,67 @@ func tryAgent(t *testing.T, random *rand.Rand) {
 		NodeName: node, LBNodeAgent: lbNodeAgent, HeartbeatSeconds: 1, IncludeCommonAnnouncements: true,
 	}}
 	create(t, c, lease, first)
-	a := newNodeProgram(
-		t, c, agentAccount, programPath(t), folder,
-		nodeagents.DaemonSet(settings, nodeagents.Defaults{}, "").Spec.Template.Spec.Containers[0],
-	)
+	local := localAddresses(nodeAddresses/2 + 100)
+	a := &agentTrial{
+		nodeProgram: newNodeProgram(
+			t, c, agentAccount, programPath(t), folder,
+			nodeagents.DaemonSet(settings, nodeagents.Defaults{}, "").Spec.Template.Spec.Containers[0],
+		),
+		cluster: c, random: random, held: local[:nodeAddresses/2], further: local[nodeAddresses/2:],
+	}
 	a.start(t)
-
-	// announce gives the node further Local addresses, and waits until it announces all that it was given.
-	desired, lists := 0, 0
-	await := func(when string) {
-		t.Helper()
-		wait(t, fmt.Sprintf("the agent announces %d addresses, %s", desired, when), func() (bool, error) {
-			time.Sleep(time.Second / 2) // the list is long
-			all, announced := &v1.AnnouncementList{}, 0
-			err := c.admin.List(ctx, all)
-			for i := range all.Items {
-				announced += int(all.Items[i].Status.Announced)
-			}
-			return announced == desired, err
-		})
+	for _, s := range agentSteps {
+		s.do(t, a, s.name)
+		a.check(t, s.name)
 	}
-	announce := func(when string, addresses ...netip.Addr) {
-		t.Helper()
-		for some := range slices.Chunk(addresses, addressesPerList) {
-			lists++
-			create(t, c, &v1.Announcement{
-				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s-%04d", node, lists)},
-				Spec: v1.AnnouncementSpec{
-					NodeName: node, LBNodeAgent: lbNodeAgent, HeartbeatSeconds: 1,
-					Addresses: entries(some, v1.AnnounceLocal, interfaceName, int64(lists)),
-				},
-			})
-		}
-		desired += len(addresses)
-		await(when)
-	}
-	held := localAddresses(nodeAddresses/2 + 100)
-	further := held[nodeAddresses/2:]
-	held = held[:nodeAddresses/2]
-	next := func() netip.Addr { addr := further[0]; further = further[1:]; return addr }
-	announce("at rest", next())
-	a.check(t, "one address")
+}
 
-	crowdNode(t, random)
-	announce("with many routes and links", next())
-	a.check(
-		t, fmt.Sprintf("%d routes, %d further links with %d addresses each", nodeRoutes, 2*nodeLinkPairs, addressesPerLink),
-	)
+// next returns a further Local address.
+func (a *agentTrial) next() netip.Addr {
+	addr := a.further[0]
+	a.further = a.further[1:]
+	return addr
+}
 
-	for some := range slices.Chunk(virtualAddresses(nodeAddresses/2), addressesPerList) {
-		lists++
-		create(t, c, &v1.CommonAnnouncement{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s-%04d", lbNodeAgent, lists)},
-			Spec: v1.CommonAnnouncementSpec{
-				LBNodeAgent: lbNodeAgent, Revision: int64(lists),
-				Addresses: entries(some, v1.AnnounceVirtual, "kube-lb0", int64(lists)),
+// announce gives the node further Local addresses, and waits until it announces all that it was given.
+func (a *agentTrial) announce(t *testing.T, when string, addresses ...netip.Addr) {
+	t.Helper()
+	for some := range slices.Chunk(addresses, addressesPerList) {
+		a.lists++
+		create(t, a.cluster, &v1.Announcement{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s-%04d", nodeName(0), a.lists)},
+			Spec: v1.AnnouncementSpec{
+				NodeName: nodeName(0), LBNodeAgent: lbNodeAgent, HeartbeatSeconds: 1,
+				Addresses: entries(some, v1.AnnounceLocal, interfaceName, int64(a.lists)),
 			},
 		})
-		desired += len(some)
 	}
-	announce("of which half are Local", held...)
-	a.check(t, fmt.Sprintf("%d addresses, each of a Service with names as long as may be", nodeAddresses))
+	a.desired += len(addresses)
+	wait(t, fmt.Sprintf("the agent announces %d addresses: %s", a.desired, when), func() (bool, error) {
+		time.Sleep(time.Second / 2) // the list is long
+		all, announced := &v1.AnnouncementList{}, 0
+		err := a.cluster.admin.List(t.Context(), all)
+		for i := range all.Items {
+			announced += int(all.Items[i].Status.Announced)
+		}
+		return announced == a.desired, err
+	})
+}
 
-	stopReaders := a.readMetrics(t, c, "127.0.0.1:7472")
-	stopTLS := stall(ctx, "127.0.0.1:7472", true, stalledRequest())
-	stopPlain := stall(ctx, "127.0.0.1:7473", false, stalledRequest())
-	announce("while clients stall", next())
-	a.check(t, fmt.Sprintf("%d clients that stall at each server, and %d that read metrics", slowClients, metricsReaders))
-
-	stopClaims := claimAll(t, random, held)
-	announce("while stations claim its addresses", next())
-	time.Sleep(claimsFor)
-	a.check(t, "stations that claim its addresses")
-	a.kill(t)
-	a.start(t)
-	announce("after it was killed", next())
-	a.check(t, "killed, with all of that")
-	t.Logf("%d claims were sent in all", stopClaims())
-	stopPlain()
-	stopTLS()
-	if read := stopReaders(); read == 0 {
-		t.Error("nobody has read the metrics")
+// share gives Virtual addresses to all nodes.
+func (a *agentTrial) share(t *testing.T, addresses []netip.Addr) {
+	t.Helper()
+	for some := range slices.Chunk(addresses, addressesPerList) {
+		a.lists++
+		create(t, a.cluster, &v1.CommonAnnouncement{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s-%04d", lbNodeAgent, a.lists)},
+			Spec: v1.CommonAnnouncementSpec{
+				LBNodeAgent: lbNodeAgent, Revision: int64(a.lists),
+				Addresses: entries(some, v1.AnnounceVirtual, "kube-lb0", int64(a.lists)),
+			},
+		})
+		a.desired += len(some)
 	}
-	announce("in the end", next())
-	a.check(t, "in the end")
 }
 
 // startNode starts an API server that knows a node, which this network namespace is. It returns the

@@ -64,120 +64,170 @@ func speakerPath(t *testing.T) string {
 	return path
 }
 
-func trySpeaker(t *testing.T, random *rand.Rand, neighbours, networks int) {
-	ctx := t.Context()
-	c, settings, folder := startNode(t)
-	routers := make([]*router, neighbours)
-	for i := range routers {
-		routers[i] = startRouter(t, i, random)
-	}
-	setAll := func(mode routerMode) {
-		for _, r := range routers {
-			r.become(mode)
-		}
-	}
-	addresses := virtualAddresses(networks)
-	kernel, err := link.Open(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := kernel.EnsureVirtual("kube-lb0"); err != nil {
-		t.Fatal(err)
-	}
-	hold := func(addresses []netip.Addr, do func(plan.Address) error) {
-		t.Helper()
-		for _, addr := range addresses {
-			err := do(plan.Address{
-				Interface: "kube-lb0", Prefix: netip.PrefixFrom(addr, addr.BitLen()), Valid: plan.Forever, Preferred: plan.Forever,
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	hold(addresses[:10], kernel.Add)
+// speakerTrial is a speaker of which its node, its neighbours and clients want more and more.
+type speakerTrial struct {
+	*nodeProgram
+	cluster     *cluster
+	kernel      *link.Netlink
+	nodeRouting *v1.NodeRouting
+	routers     []*router
+	addresses   []netip.Addr
+	// stopReaders ends those who read metrics, and returns how often they did. stopStalls ends the clients that stall.
+	stopReaders func() int
+	stopStalls  []func()
+}
 
-	nodeRouting := &v1.NodeRouting{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: nodeName(0)},
+// speakerSteps are the steps of a trial with so many neighbours and networks.
+func speakerSteps(neighbours, networks int) []trialStep[*speakerTrial] {
+	changes := allChanges / networks
+	return []trialStep[*speakerTrial]{
+		{"10 networks, no neighbour", func(t *testing.T, s *speakerTrial, name string) { s.await(t, name, 0, 10) }},
+		{
+			fmt.Sprintf(
+				"%d networks, %d neighbours, %d groups with %d ranges each", networks, neighbours, v1.MaxRoutingGroups,
+				rangesPerGroup,
+			),
+			func(t *testing.T, s *speakerTrial, name string) {
+				before := s.nodeRouting.DeepCopy()
+				s.nodeRouting.Spec.Peers, s.nodeRouting.Spec.Groups = greatestRouting(s.routers)
+				if err := s.cluster.admin.Patch(t.Context(), s.nodeRouting, client.MergeFrom(before)); err != nil {
+					t.Fatal(err)
+				}
+				change(t, s.addresses[10:], s.kernel.Add)
+				s.awaitAll(t, name)
+				s.awaitRouters(t, "the neighbours have all routes", func(r *router) bool { return r.updates.Load() > 0 })
+			},
+		},
+		{
+			fmt.Sprintf("%d clients that stall at each server, and %d that read metrics", slowClients, metricsReaders),
+			func(t *testing.T, s *speakerTrial, name string) {
+				s.stopReaders = s.readMetrics(t, s.cluster, "127.0.0.1:7474")
+				s.stopStalls = []func(){
+					stall(t.Context(), "127.0.0.1:7474", true, stalledRequest()),
+					stall(t.Context(), "127.0.0.1:7475", false, stalledRequest()),
+				}
+				s.awaitAll(t, name)
+			},
+		},
+		{
+			fmt.Sprintf("half of the neighbours read nothing, while %d routes come and go %d times", changingRoutes, changes),
+			func(t *testing.T, s *speakerTrial, _ string) {
+				for _, r := range s.routers[:neighbours/2] {
+					r.become(readsNothing)
+				}
+				for range changes {
+					change(t, s.addresses[:changingRoutes], s.kernel.Remove)
+					change(t, s.addresses[:changingRoutes], s.kernel.Add)
+				}
+			},
+		},
+		{
+			fmt.Sprintf("each neighbour sends %d routes of each family", sentRoutes),
+			func(t *testing.T, s *speakerTrial, name string) {
+				s.setAll(sendsTable)
+				s.awaitFloods(t, name)
+			},
+		},
+		{"killed, with all of that", func(t *testing.T, s *speakerTrial, name string) {
+			s.kill(t)
+			s.start(t)
+			for _, r := range s.routers {
+				r.floods.Store(0)
+			}
+			s.awaitFloods(t, name)
+		}},
+		{"in the end", func(t *testing.T, s *speakerTrial, name string) {
+			for _, stop := range s.stopStalls {
+				stop()
+			}
+			if read := s.stopReaders(); read == 0 {
+				t.Error("nobody has read the metrics")
+			}
+			s.setAll(reads)
+			s.awaitAll(t, name)
+		}},
+	}
+}
+
+func trySpeaker(t *testing.T, random *rand.Rand, neighbours, networks int) {
+	c, settings, folder := startNode(t)
+	s := &speakerTrial{cluster: c, routers: make([]*router, neighbours), addresses: virtualAddresses(networks)}
+	for i := range s.routers {
+		s.routers[i] = startRouter(t, i, random)
+	}
+	var err error
+	if s.kernel, err = link.Open(nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.kernel.EnsureVirtual("kube-lb0"); err != nil {
+		t.Fatal(err)
+	}
+	change(t, s.addresses[:10], s.kernel.Add)
+	s.nodeRouting = &v1.NodeRouting{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: nodeName(0)},
 		Spec: v1.NodeRoutingSpec{
 			NodeName: nodeName(0), LBNodeAgent: lbNodeAgent, Interface: "kube-lb0", RouterID: "10.80.0.1",
 		}}
-	create(t, c, nodeRouting)
-	s := newNodeProgram(
+	create(t, c, s.nodeRouting)
+	s.nodeProgram = newNodeProgram(
 		t, c, "purelb-speaker", speakerPath(t), folder,
 		routing.SpeakerDaemonSet(settings, nodeagents.Defaults{}).Spec.Template.Spec.Containers[0],
 	)
 	s.start(t)
-	await := func(when string, established, networks int32) {
-		t.Helper()
-		wait(t, fmt.Sprintf("the speaker has %d sessions and %d networks, %s", established, networks, when),
-			func() (bool, error) {
-				now := &v1.NodeRouting{}
-				err := c.admin.Get(ctx, client.ObjectKeyFromObject(nodeRouting), now)
-				return now.Status.Established == established && now.Status.Networks == networks, err
-			})
+	for _, step := range speakerSteps(neighbours, networks) {
+		step.do(t, s, step.name)
+		s.check(t, step.name)
 	}
-	await("at rest", 0, 10)
-	s.check(t, "10 networks, no neighbour")
+}
 
-	before := nodeRouting.DeepCopy()
-	nodeRouting.Spec.Peers, nodeRouting.Spec.Groups = greatestRouting(routers)
-	if err := c.admin.Patch(ctx, nodeRouting, client.MergeFrom(before)); err != nil {
-		t.Fatal(err)
+// change changes addresses of the virtual interface.
+func change(t *testing.T, addresses []netip.Addr, do func(plan.Address) error) {
+	t.Helper()
+	for _, addr := range addresses {
+		err := do(plan.Address{
+			Interface: "kube-lb0", Prefix: netip.PrefixFrom(addr, addr.BitLen()), Valid: plan.Forever, Preferred: plan.Forever,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
-	hold(addresses[10:], kernel.Add)
-	all := int32(len(routers))
-	await("with the greatest NodeRouting", all, int32(networks))
-	wait(t, "the neighbours have all routes", func() (bool, error) {
-		return !slices.ContainsFunc(routers, func(r *router) bool { return r.updates.Load() == 0 }), nil
+}
+
+// await waits until the speaker reports so many sessions and networks.
+func (s *speakerTrial) await(t *testing.T, when string, established, networks int32) {
+	t.Helper()
+	wait(t, fmt.Sprintf("the speaker has %d sessions and %d networks: %s", established, networks, when),
+		func() (bool, error) {
+			now := &v1.NodeRouting{}
+			err := s.cluster.admin.Get(t.Context(), client.ObjectKeyFromObject(s.nodeRouting), now)
+			return now.Status.Established == established && now.Status.Networks == networks, err
+		})
+}
+
+// awaitAll waits until the speaker reports all sessions and networks.
+func (s *speakerTrial) awaitAll(t *testing.T, when string) {
+	t.Helper()
+	s.await(t, when, int32(len(s.routers)), int32(len(s.addresses)))
+}
+
+// awaitRouters waits until something is so of each neighbour.
+func (s *speakerTrial) awaitRouters(t *testing.T, what string, isSo func(*router) bool) {
+	t.Helper()
+	wait(t, what, func() (bool, error) {
+		return !slices.ContainsFunc(s.routers, func(r *router) bool { return !isSo(r) }), nil
 	})
-	s.check(
-		t,
-		fmt.Sprintf(
-			"%d networks, %d neighbours, %d groups with %d ranges each", networks, neighbours, v1.MaxRoutingGroups,
-			rangesPerGroup,
-		),
+}
+
+func (s *speakerTrial) awaitFloods(t *testing.T, when string) {
+	t.Helper()
+	s.awaitRouters(
+		t, "each neighbour has sent until the session was ended: "+when, func(r *router) bool { return r.floods.Load() > 0 },
 	)
+}
 
-	stopReaders := s.readMetrics(t, c, "127.0.0.1:7474")
-	stopTLS := stall(ctx, "127.0.0.1:7474", true, stalledRequest())
-	stopPlain := stall(ctx, "127.0.0.1:7475", false, stalledRequest())
-	await("while clients stall", all, int32(networks))
-	s.check(t, fmt.Sprintf("%d clients that stall at each server, and %d that read metrics", slowClients, metricsReaders))
-
-	for _, r := range routers[:neighbours/2] {
-		r.become(readsNothing)
+func (s *speakerTrial) setAll(mode routerMode) {
+	for _, r := range s.routers {
+		r.become(mode)
 	}
-	changes := allChanges / networks
-	for range changes {
-		hold(addresses[:changingRoutes], kernel.Remove)
-		hold(addresses[:changingRoutes], kernel.Add)
-	}
-	s.check(
-		t, fmt.Sprintf("half of the neighbours read nothing, while %d routes come and go %d times", changingRoutes, changes),
-	)
-
-	setAll(sendsTable)
-	wait(t, "each neighbour has sent until the session was ended", func() (bool, error) {
-		return !slices.ContainsFunc(routers, func(r *router) bool { return r.floods.Load() == 0 }), nil
-	})
-	s.check(t, fmt.Sprintf("each neighbour sends %d routes of each family", sentRoutes))
-	s.kill(t)
-	s.start(t)
-	for _, r := range routers {
-		r.floods.Store(0)
-	}
-	wait(t, "each neighbour has sent until the session was ended, after the speaker was killed", func() (bool, error) {
-		return !slices.ContainsFunc(routers, func(r *router) bool { return r.floods.Load() == 0 }), nil
-	})
-	s.check(t, "killed, with all of that")
-	stopPlain()
-	stopTLS()
-	if read := stopReaders(); read == 0 {
-		t.Error("nobody has read the metrics")
-	}
-	setAll(reads)
-	await("in the end", all, int32(networks))
-	s.check(t, "in the end")
 }
 
 // greatestRouting returns as many neighbours and groups as a NodeRouting may have, the groups with all
@@ -250,7 +300,6 @@ const (
 type router struct {
 	name    string
 	address netip.Addr
-	tables  [2][][]byte // updates for both families
 	mode    atomic.Int32
 	updates atomic.Int64 // that it has read
 	floods  atomic.Int64 // sessions that ended while it sent its table
