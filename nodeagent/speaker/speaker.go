@@ -121,6 +121,9 @@ type state struct {
 	isOpen bool
 	began  time.Time
 	drain  drainState
+	// lingering are the routes that others replace. A new process withdraws them at once: it holds
+	// the others when its sessions begin.
+	lingering routes.Lingering
 	// saved is the NodeRouting in the checkpoint, if that is of this boot of the node.
 	saved *purelbv1.NodeRouting
 	// routers are those last seen on interfaces: a router that is silent for a while stays.
@@ -261,11 +264,14 @@ func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 	if err := s.startServer(ctx, routing); err != nil {
 		return time.Second, err
 	}
-	phase, isDrained, wait := s.state.drain.advance(routing.Spec.DrainSince != nil, time.Now())
+	now := time.Now()
+	phase, isDrained, drainWait := s.state.drain.advance(routing.Spec.DrainSince != nil, now)
 	desired := routes.Decide(routes.Inputs{
 		Spec: routing.Spec, Networks: routes.Networks(observed, string(routing.Spec.Interface)), Drain: phase,
 		Password: passwordIn(s.PasswordDir), RouterOn: s.routerOn, Restarting: s.state.isRestart,
 	})
+	desired, lingering, lingerWait := s.state.lingering.Extend(s.state.held, desired, now)
+	s.state.lingering = lingering
 	next := pollInterval
 	if !s.mayOpen(ctx) {
 		next = proxyInterval
@@ -287,8 +293,10 @@ func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 			return !slices.ContainsFunc(sessions, func(one routes.Session) bool { return one.Neighbour == p.Neighbour })
 		})
 	}
-	if wait > 0 {
-		next = min(next, wait)
+	for _, wait := range []time.Duration{drainWait, lingerWait} {
+		if wait > 0 {
+			next = min(next, wait)
+		}
 	}
 	return next, errors.Join(err, listErr)
 }

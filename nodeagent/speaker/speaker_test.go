@@ -344,6 +344,22 @@ func TestDrainRounds(t *testing.T) {
 	}
 }
 
+// TestRoutesLinger makes a network larger: its route is there before the address's is withdrawn.
+func TestRoutesLinger(t *testing.T) {
+	w := newWorld(t, t.TempDir())
+	w.setRouting(routingOf(1, "192.0.2.1"), false)
+	w.expect("start 192.0.2.11", "+198.51.100.1/32", "+192.0.2.1")
+	w.kernel.addresses = []string{"198.51.100.1/24"}
+	if wait := w.expect("+198.51.100.0/24"); wait > time.Second {
+		t.Errorf("the next round is due in %s", wait)
+	}
+	for prefix, since := range w.state.lingering {
+		w.state.lingering[prefix] = since.Add(-time.Minute)
+	}
+	w.expect("-198.51.100.1/32")
+	w.expect()
+}
+
 func TestPasswordFiles(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"good": "secret\n", "empty": "", "long": strings.Repeat("x", 81)} {
