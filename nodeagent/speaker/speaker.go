@@ -408,7 +408,9 @@ func (s *Speaker) logChanges(ctx context.Context, c routes.Changes) {
 		logger.Info("Routes change", "advertised", len(c.AddPaths), "withdrawn", len(c.RemovePaths))
 	}
 	for what, peers := range map[string][]routes.Peer{
-		"Neighbour added": c.AddPeers, "Neighbour removed": c.RemovePeers, "Neighbour's settings change": c.ReplacePeers,
+		"Neighbour added": c.AddPeers, "Neighbour removed": c.RemovePeers,
+		"Neighbour's settings change":                                    c.UpdatePeers,
+		"The session is opened anew, as the neighbour's settings change": c.ReopenPeers,
 	} {
 		for _, p := range peers {
 			logger.Info(what, "bgpPeer", p.Name, "neighbour", p.Neighbour.String(), "peerASN", p.PeerASN, "myASN", p.MyASN)

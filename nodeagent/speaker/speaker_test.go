@@ -50,7 +50,7 @@ func (f *fakeServer) Change(_ context.Context, c routes.Changes) error {
 		f.log = append(f.log, "-"+p.Neighbour.String())
 		f.peers = slices.DeleteFunc(f.peers, func(a netip.Addr) bool { return a == p.Neighbour })
 	}
-	for _, p := range append(c.ReplacePeers, c.AddPeers...) {
+	for _, p := range append(c.ReopenPeers, c.AddPeers...) {
 		if p.Neighbour == f.refuses {
 			err = errors.New("refused")
 			continue

@@ -360,6 +360,32 @@ func TestGracefulRestart(t *testing.T) {
 	)
 }
 
+// TestReopen changes settings that the session is opened with: the router keeps the route until it has
+// it anew.
+func TestReopen(t *testing.T) {
+	router := routertest.StartFRR(t, routerOn(t), bgpd)
+	s := newSpeaker(t)
+	d := routes.Desired{Peers: []routes.Peer{peer("192.0.2.1")}, Paths: []routes.Path{path("198.51.100.1/32")}}
+	s.hold(t, d)
+	hasRoutes(t, router, "ipv4", "198.51.100.1/32")
+	before := s.session(t, "192.0.2.1").Since
+	began := time.Now()
+	s.hold(t, routes.Desired{Peers: []routes.Peer{peer("192.0.2.1", func(p *purelbv1.RoutingPeer) {
+		p.HoldSeconds, p.KeepaliveSeconds = 12, 4
+	})}, Paths: d.Paths})
+	wasStale := false
+	eventually(t, "the router has the route anew", func() bool {
+		r, exists := router.Routes("ipv4")["198.51.100.1/32"]
+		if !exists {
+			t.Fatal("the router dropped the route")
+		}
+		wasStale = wasStale || r.IsStale
+		session := s.session(t, "192.0.2.1")
+		return !r.IsStale && session.HasSentAll && session.Since.After(before)
+	}, func() string { return router.Show("show bgp ipv4 unicast") })
+	t.Logf("the session was opened anew in %v; the route was stale: %t", time.Since(began).Round(10*time.Millisecond), wasStale)
+}
+
 // TestHardStop ends a speaker whose node is to send no more traffic here.
 func TestHardStop(t *testing.T) {
 	router := routertest.StartFRR(t, routerOn(t), bgpd)

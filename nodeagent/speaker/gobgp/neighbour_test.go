@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -61,17 +62,20 @@ func startRouter(t *testing.T) (router *server.BgpServer, port int32) {
 	})
 	err := router.AddPeer(t.Context(), &api.AddPeerRequest{Peer: &api.Peer{
 		Conf:      &api.PeerConf{NeighborAddress: nodeAddress, PeerAsn: nodeASN},
-		Transport: &api.Transport{PassiveMode: true},
-		AfiSafis: []*api.AfiSafi{
-			{Config: &api.AfiSafiConfig{Family: apiFamily("IPv4"), Enabled: true}}, {
-				Config: &api.AfiSafiConfig{Family: apiFamily("IPv6"), Enabled: true},
-			},
-		},
+		Transport: &api.Transport{PassiveMode: true}, GracefulRestart: &api.GracefulRestart{Enabled: true, RestartTime: 60},
+		AfiSafis: []*api.AfiSafi{afiSafi("IPv4"), afiSafi("IPv6")},
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return router, port
+}
+
+func afiSafi(family purelbv1.IPFamily) *api.AfiSafi {
+	return &api.AfiSafi{
+		Config:            &api.AfiSafiConfig{Family: apiFamily(family), Enabled: true},
+		MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: true}},
+	}
 }
 
 // routesOf returns the routes that a router has, each with its MED if there is one, sorted.
@@ -171,6 +175,123 @@ func TestNeighbourHearsOfChanges(t *testing.T) {
 	has("after a rule takes one away", "198.51.100.2/32 MED 7")
 	stop()
 	has("after the node has ended its sessions")
+}
+
+// startNode starts a library that ends with the test.
+func startNode(t *testing.T) *Server {
+	t.Helper()
+	node := New(logr.Discard(), func() {})
+	if err := node.Start(t.Context(), netip.MustParseAddr("192.0.2.11"), nodeASN); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = node.Stop(context.Background(), false) })
+	return node
+}
+
+// gracefulRouter is the router as a neighbour that keeps routes.
+func gracefulRouter(port int32) routes.Peer {
+	return routes.Peer{Neighbour: netip.MustParseAddr(routerAddress), RoutingPeer: purelbv1.RoutingPeer{
+		Name: "router", Address: routerAddress, SourceAddress: nodeAddress, PeerASN: routerASN, MyASN: nodeASN, Port: port,
+		Families: []purelbv1.IPFamily{"IPv4"}, HoldSeconds: 90, KeepaliveSeconds: 30, ConnectSeconds: 1, RestartSeconds: 60,
+	}}
+}
+
+// sessionWith waits until the session with the only neighbour is as wanted, and returns it.
+func sessionWith(t *testing.T, node *Server, what string, isSo func(routes.Session) bool) routes.Session {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		sessions, err := node.Sessions(t.Context())
+		if err != nil || len(sessions) != 1 {
+			t.Fatalf("%d sessions, %v", len(sessions), err)
+		}
+		if isSo(sessions[0]) {
+			return sessions[0]
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not so: %s: %+v", what, sessions[0])
+		}
+	}
+}
+
+func isUp(s routes.Session) bool { return s.State == purelbv1.SessionEstablished && !s.Since.IsZero() }
+
+// TestSettingsChange changes settings of a neighbour that supports graceful restart. Some need no new
+// session, and the others cost no route.
+func TestSettingsChange(t *testing.T) {
+	router, port := startRouter(t)
+	var mu sync.Mutex
+	var withdrawn []string
+	takeWithdrawn := func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(withdrawn)
+	}
+	note := func(paths []*apiutil.Path, _ time.Time) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, p := range paths {
+			if p.Withdrawal {
+				withdrawn = append(withdrawn, p.Nlri.String())
+			}
+		}
+	}
+	if err := router.WatchEvent(
+		t.Context(), server.WatchEventMessageCallbacks{OnBestPath: note}, server.WatchBestPath(false),
+	); err != nil {
+		t.Fatal(err)
+	}
+	node := startNode(t)
+	var held routes.Desired
+	change := func(peer routes.Peer, prefixes ...string) {
+		t.Helper()
+		desired := routes.Desired{Peers: []routes.Peer{peer}}
+		for _, p := range prefixes {
+			desired.Paths = append(desired.Paths, routes.Path{Prefix: netip.MustParsePrefix(p)})
+		}
+		if err := node.Change(t.Context(), routes.Difference(held, desired, true)); err != nil {
+			t.Fatal(err)
+		}
+		held = desired
+	}
+	eventually := func(what string, isSo func() bool) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); !isSo(); time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("not so: %s; withdrawn: %q", what, takeWithdrawn())
+			}
+		}
+	}
+	has := func(want ...string) {
+		t.Helper()
+		eventually(fmt.Sprintf("the router has %q", want), func() bool {
+			got, err := routesOf(router)
+			return err == nil && slices.Equal(got, want)
+		})
+	}
+
+	peer := gracefulRouter(port)
+	change(peer, "198.51.100.1/32")
+	has("198.51.100.1/32")
+	before := sessionWith(t, node, "the session is up", isUp)
+
+	peer.Name, peer.ConnectSeconds = "another", 30
+	change(peer, "198.51.100.1/32", "198.51.100.2/32")
+	has("198.51.100.1/32", "198.51.100.2/32")
+	if after := sessionWith(t, node, "the session is up", isUp); !after.Since.Equal(before.Since) {
+		t.Errorf("another name and connectTime have cost the session: it is up since %s, not %s", after.Since, before.Since)
+	}
+
+	peer.HoldSeconds, peer.KeepaliveSeconds = 60, 20
+	change(peer, "198.51.100.1/32", "198.51.100.2/32")
+	sessionWith(t, node, "the session is opened anew", func(s routes.Session) bool {
+		return isUp(s) && s.Since.After(before.Since) && s.HasSentAll
+	})
+	change(peer, "198.51.100.1/32")
+	has("198.51.100.1/32")
+	eventually("the router hears of a withdrawal", func() bool { return len(takeWithdrawn()) > 0 })
+	if got := takeWithdrawn(); !slices.Equal(got, []string{"198.51.100.2/32"}) {
+		t.Errorf("withdrawn at the router: %q", got)
+	}
 }
 
 // startStalledRouter starts a router that has sessions and sends keepalives, but reads nothing once a

@@ -14,7 +14,7 @@ func peerOf(p routes.Peer, maxReceived int) *api.Peer {
 	peer := &api.Peer{
 		Conf: &api.PeerConf{
 			NeighborAddress: p.Neighbour.String(), PeerAsn: uint32(p.PeerASN), LocalAsn: uint32(p.MyASN),
-			AuthPassword: p.Password, Description: p.Name,
+			AuthPassword: p.Password,
 		},
 		Timers: &api.Timers{Config: &api.TimersConfig{
 			HoldTime: uint64(p.HoldSeconds), KeepaliveInterval: uint64(p.KeepaliveSeconds),

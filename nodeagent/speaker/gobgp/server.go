@@ -42,12 +42,18 @@ type Server struct {
 	// changed is called when a session changes.
 	changed func()
 	// neighbours are those that the library has.
-	neighbours map[netip.Addr]bool
+	neighbours map[netip.Addr]neighbour
 
 	// mu protects sessions: what the library reports only as it happens, by neighbour. It is
 	// lost with the process, and then says nothing of earlier sessions.
 	mu       sync.Mutex
 	sessions map[netip.Addr]*sessionEvents
+}
+
+// neighbour is a neighbour that the library has, and how many routes of each family it may send.
+type neighbour struct {
+	routes.Peer
+	maxReceived int
 }
 
 // sessionEvents is what happened to a session.
@@ -66,7 +72,10 @@ type sessionEvents struct {
 
 // New makes a library that calls changed when a session changes.
 func New(log logr.Logger, changed func()) *Server {
-	s := &Server{log: log, changed: changed, neighbours: map[netip.Addr]bool{}, sessions: map[netip.Addr]*sessionEvents{}}
+	s := &Server{
+		log: log, changed: changed,
+		neighbours: map[netip.Addr]neighbour{}, sessions: map[netip.Addr]*sessionEvents{},
+	}
 	level := &slog.LevelVar{}
 	level.Set(slog.LevelDebug) // the handler passes on less
 	s.bgp = server.NewBgpServer(server.LoggerOption(slog.New(&logHandler{server: s}), level))
@@ -117,21 +126,18 @@ func (s *Server) Change(ctx context.Context, c routes.Changes) error {
 	for _, p := range c.AddPaths {
 		errs = append(errs, s.addPath(p))
 	}
-	for _, p := range append(c.RemovePeers, c.ReplacePeers...) {
-		if err := s.bgp.DeletePeer(ctx, &api.DeletePeerRequest{Address: p.Neighbour.String()}); err != nil {
-			errs = append(errs, fmt.Errorf("remove neighbour %s: %w", p.Neighbour, err))
-		}
-		s.forget(p.Neighbour)
-		delete(s.neighbours, p.Neighbour)
+	for _, p := range c.RemovePeers {
+		errs = append(errs, s.removePeer(ctx, p.Neighbour))
 	}
-	added := append(c.ReplacePeers, c.AddPeers...)
-	share := maxReceivedPrefixes / max(1, len(s.neighbours)+len(added))
-	for _, p := range added {
-		s.neighbours[p.Neighbour] = true
-		if err := s.bgp.AddPeer(ctx, &api.AddPeerRequest{Peer: peerOf(p, share)}); err != nil {
-			delete(s.neighbours, p.Neighbour)
-			errs = append(errs, fmt.Errorf("add neighbour %s: %w", p.Neighbour, err))
-		}
+	for _, p := range c.UpdatePeers {
+		errs = append(errs, s.updatePeer(ctx, p))
+	}
+	for _, p := range c.ReopenPeers {
+		errs = append(errs, s.reopenPeer(ctx, p))
+	}
+	share := maxReceivedPrefixes / max(1, len(s.neighbours)+len(c.AddPeers))
+	for _, p := range c.AddPeers {
+		errs = append(errs, s.addPeer(ctx, neighbour{p, share}))
 	}
 	if c.Resend {
 		err := s.bgp.ResetPeer(
@@ -140,6 +146,49 @@ func (s *Server) Change(ctx context.Context, c routes.Changes) error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+func (s *Server) addPeer(ctx context.Context, n neighbour) error {
+	if err := s.bgp.AddPeer(ctx, &api.AddPeerRequest{Peer: peerOf(n.Peer, n.maxReceived)}); err != nil {
+		return fmt.Errorf("add neighbour %s: %w", n.Neighbour, err)
+	}
+	s.neighbours[n.Neighbour] = n
+	return nil
+}
+
+// removePeer removes a neighbour. A session that is up is ended with a message, upon which the neighbour
+// drops the routes.
+func (s *Server) removePeer(ctx context.Context, addr netip.Addr) error {
+	delete(s.neighbours, addr)
+	s.forget(addr)
+	if err := s.bgp.DeletePeer(ctx, &api.DeletePeerRequest{Address: addr.String()}); err != nil {
+		return fmt.Errorf("remove neighbour %s: %w", addr, err)
+	}
+	return nil
+}
+
+// updatePeer gives a neighbour settings that need no new session.
+func (s *Server) updatePeer(ctx context.Context, p routes.Peer) error {
+	n := neighbour{p, s.neighbours[p.Neighbour].maxReceived}
+	if _, err := s.bgp.UpdatePeer(ctx, &api.UpdatePeerRequest{Peer: peerOf(p, n.maxReceived)}); err != nil {
+		return fmt.Errorf("change neighbour %s: %w", p.Neighbour, err)
+	}
+	s.neighbours[p.Neighbour] = n
+	return nil
+}
+
+// reopenPeer opens the session with a neighbour anew, with other settings. A neighbour that supports
+// graceful restart keeps the routes.
+func (s *Server) reopenPeer(ctx context.Context, p routes.Peer) error {
+	before := s.neighbours[p.Neighbour]
+	if before.RestartSeconds > 0 {
+		s.closeSession(ctx, before.Peer)
+		p.Restarting = p.RestartSeconds > 0
+	}
+	if err := s.removePeer(ctx, p.Neighbour); err != nil {
+		return err
+	}
+	return s.addPeer(ctx, neighbour{p, before.maxReceived})
 }
 
 // Stop ends all sessions. With graceful restart neighbours that support it keep the routes for

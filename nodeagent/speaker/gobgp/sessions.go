@@ -30,6 +30,20 @@ const errorOfStalled = "the neighbour takes nothing of what the node sends: the 
 // while ago, and ends those whose neighbours read nothing: the library would keep every change for
 // them, without bound (RFC 9687).
 func (s *Server) Sessions(ctx context.Context) ([]routes.Session, error) {
+	sessions, err := s.listSessions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, addr := range s.takeStalled() {
+		_ = s.bgp.ResetPeer(ctx, &api.ResetPeerRequest{Address: addr.String()})
+	}
+	for _, addr := range s.takeFlooded() {
+		_ = s.bgp.EnablePeer(ctx, &api.EnablePeerRequest{Address: addr.String()})
+	}
+	return sessions, nil
+}
+
+func (s *Server) listSessions(ctx context.Context) ([]routes.Session, error) {
 	var sessions []routes.Session
 	err := s.bgp.ListPeer(ctx, &api.ListPeerRequest{EnableAdvertised: true}, func(p *api.Peer) {
 		if session, ok := s.sessionOf(p); ok {
@@ -38,12 +52,6 @@ func (s *Server) Sessions(ctx context.Context) ([]routes.Session, error) {
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list sessions: %w", err)
-	}
-	for _, addr := range s.takeStalled() {
-		_ = s.bgp.ResetPeer(ctx, &api.ResetPeerRequest{Address: addr.String()})
-	}
-	for _, addr := range s.takeFlooded() {
-		_ = s.bgp.EnablePeer(ctx, &api.EnablePeerRequest{Address: addr.String()})
 	}
 	return sessions, nil
 }

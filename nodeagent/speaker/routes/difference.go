@@ -15,13 +15,16 @@ type Changes struct {
 	Rules    []Rule
 	AddPaths []Path
 	Resend   bool
-	// ReplacePeers are removed and added again: their sessions begin anew.
-	RemovePeers, ReplacePeers, AddPeers []Peer
+	// UpdatePeers have other settings, with which their sessions go on. ReopenPeers have other
+	// settings that a session is opened with: neighbours that support graceful restart keep the
+	// routes meanwhile.
+	RemovePeers, UpdatePeers, ReopenPeers, AddPeers []Peer
 }
 
 // IsEmpty reports whether there is nothing to change.
 func (c *Changes) IsEmpty() bool {
-	return len(c.RemovePaths)+len(c.AddPaths)+len(c.RemovePeers)+len(c.ReplacePeers)+len(c.AddPeers) == 0 && !c.SetRules
+	return len(c.RemovePaths)+len(c.AddPaths)+len(c.RemovePeers)+len(c.UpdatePeers)+len(c.ReopenPeers)+
+		len(c.AddPeers) == 0 && !c.SetRules
 }
 
 // Difference returns what to change of what the BGP library holds. Paths are removed before the
@@ -61,8 +64,11 @@ func Difference(held, desired Desired, addPeers bool) Changes {
 		switch i := slices.IndexFunc(held.Peers, same(p)); {
 		case i < 0 && addPeers:
 			c.AddPeers = append(c.AddPeers, p)
-		case i >= 0 && needsNewSession(held.Peers[i], p):
-			c.ReplacePeers = append(c.ReplacePeers, p)
+		case i < 0:
+		case !reflect.DeepEqual(settingsOfSession(held.Peers[i]), settingsOfSession(p)):
+			c.ReopenPeers = append(c.ReopenPeers, p)
+		case settingsInSession(held.Peers[i]) != settingsInSession(p):
+			c.UpdatePeers = append(c.UpdatePeers, p)
 		}
 	}
 	return c
@@ -84,12 +90,20 @@ func rulesAbout(rules []Rule, stays map[netip.Prefix]bool) []Rule {
 	return about
 }
 
-// needsNewSession reports whether a neighbour's settings differ in what a session is opened
-// with. Whether the speaker says that it has restarted matters to its first session only, and
-// next hops are rules.
-func needsNewSession(a, b Peer) bool {
-	a.Restarting, a.NextHop = b.Restarting, b.NextHop
-	return !reflect.DeepEqual(a, b)
+// settingsOfSession returns those settings of a neighbour that its session is opened with. What the
+// BGPPeer is called is none of them, nor the name of the file with the password. Whether the speaker
+// says that it has restarted matters to its first session only, and next hops are rules.
+func settingsOfSession(p Peer) Peer {
+	p.Name, p.PasswordFile = "", ""
+	p.Address, p.Interface = "", "" // Neighbour has both
+	p.Restarting, p.NextHop = false, ""
+	p.ConnectSeconds, p.BFDIntervalMilliseconds, p.BFDMultiplier = 0, 0, 0
+	return p
+}
+
+// settingsInSession returns those settings of a neighbour that change while its session goes on.
+func settingsInSession(p Peer) [3]int32 {
+	return [3]int32{p.ConnectSeconds, p.BFDIntervalMilliseconds, p.BFDMultiplier}
 }
 
 // AfterChanges returns what the BGP library holds once the changes are made.

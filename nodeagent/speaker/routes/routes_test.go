@@ -219,7 +219,7 @@ func TestDifference(t *testing.T) {
 			routes.Changes{RemovePaths: []netip.Prefix{a.Prefix}, SetRules: true}},
 		{
 			"other settings", routes.Desired{Peers: []routes.Peer{peerA}}, routes.Desired{Peers: []routes.Peer{slower}}, false,
-			routes.Changes{ReplacePeers: []routes.Peer{slower}},
+			routes.Changes{ReopenPeers: []routes.Peer{slower}},
 		},
 		{
 			"no settings of a session", routes.Desired{Peers: []routes.Peer{peerA}},
@@ -238,6 +238,63 @@ func TestDifference(t *testing.T) {
 			after := routes.AfterChanges(row.held, row.desired, got)
 			if again := routes.Difference(after, row.desired, !row.withoutPeers); !again.IsEmpty() {
 				t.Errorf("not done after one round: %+v", again)
+			}
+		})
+	}
+}
+
+// TestSettings changes one setting of a neighbour at a time: its session goes on, or is opened anew.
+func TestSettings(t *testing.T) {
+	const nothing, update, reopen, another = "nothing", "update", "reopen", "another neighbour"
+	before := routes.Peer{Neighbour: first, Password: "secret", RoutingPeer: purelbv1.RoutingPeer{
+		Name: "a", Address: first.String(), PeerASN: 65000, MyASN: 65001, Port: 179, Families: []purelbv1.IPFamily{"IPv4"},
+		PasswordFile: "a", HoldSeconds: 9, KeepaliveSeconds: 3, ConnectSeconds: 5, RestartSeconds: 30,
+	}}
+	for _, row := range []struct {
+		name   string
+		change func(*routes.Peer)
+		want   string
+	}{
+		{"none", func(*routes.Peer) {}, nothing},
+		{"the name", func(p *routes.Peer) { p.Name, p.PasswordFile = "b", "b" }, nothing},
+		{"the next hop of another family", func(p *routes.Peer) { p.NextHop = "2001:db8::11" }, nothing},
+		{"an earlier speaker", func(p *routes.Peer) { p.Restarting = true }, nothing},
+		{"connectTime", func(p *routes.Peer) { p.ConnectSeconds = 6 }, update},
+		{"BFD", func(p *routes.Peer) { p.BFDIntervalMilliseconds, p.BFDMultiplier = 300, 3 }, update},
+		{"holdTime", func(p *routes.Peer) { p.HoldSeconds = 90 }, reopen},
+		{"keepaliveTime", func(p *routes.Peer) { p.KeepaliveSeconds = 1 }, reopen},
+		{"the restart time", func(p *routes.Peer) { p.RestartSeconds = 0 }, reopen},
+		{"peerASN", func(p *routes.Peer) { p.PeerASN = 0 }, reopen},
+		{"myASN", func(p *routes.Peer) { p.MyASN = 65002 }, reopen},
+		{"the password", func(p *routes.Peer) { p.Password = "other" }, reopen},
+		{"the port", func(p *routes.Peer) { p.Port = 1790 }, reopen},
+		{"the source address", func(p *routes.Peer) { p.SourceAddress = "192.0.2.11" }, reopen},
+		{"families", func(p *routes.Peer) { p.Families = append(p.Families, "IPv6") }, reopen},
+		{"the TTL", func(p *routes.Peer) { p.EBGPMultihop = 2 }, reopen},
+		{"TTL security", func(p *routes.Peer) { p.TTLSecurity = true }, reopen},
+		{"the address", func(p *routes.Peer) { p.Neighbour, p.Address = second, second.String() }, another},
+		{"the interface", func(p *routes.Peer) { p.Neighbour = netip.MustParseAddr("fe80::1%eth1") }, another},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			after := before
+			row.change(&after)
+			want := routes.Changes{}
+			switch row.want {
+			case update:
+				want.UpdatePeers = []routes.Peer{after}
+			case reopen:
+				want.ReopenPeers = []routes.Peer{after}
+			case another:
+				want.RemovePeers, want.AddPeers = []routes.Peer{before}, []routes.Peer{after}
+			}
+			held, desired := routes.Desired{Peers: []routes.Peer{before}}, routes.Desired{Peers: []routes.Peer{after}}
+			changes := routes.Difference(held, desired, true)
+			if diff := cmp.Diff(want, changes, compareAddresses); diff != "" {
+				t.Errorf("changes (-want +got):\n%s", diff)
+			}
+			// The status has the new settings, the name included, even if the library needs no change.
+			if diff := cmp.Diff(desired, routes.AfterChanges(held, desired, changes), compareAddresses); diff != "" {
+				t.Errorf("what is held then (-want +got):\n%s", diff)
 			}
 		})
 	}

@@ -1,0 +1,93 @@
+package gobgp
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent/speaker/routes"
+)
+
+const (
+	// descriptorDir lists the files that the process has open.
+	descriptorDir = "/proc/self/fd"
+	// closeTimeout is how long a session may take to end, and closeInterval how often it is looked at.
+	closeTimeout  = time.Second
+	closeInterval = 5 * time.Millisecond
+)
+
+// closeSession ends the session with a neighbour as the end of the process would: the connection is closed
+// without a message, upon which a neighbour that supports graceful restart keeps the routes (RFC 4724). The
+// library itself ends single sessions only by a message, and closes connections only all at once.
+func (s *Server) closeSession(ctx context.Context, p routes.Peer) {
+	closeConnections(p.Neighbour, int(p.Port))
+	for end := time.Now().Add(closeTimeout); time.Now().Before(end); time.Sleep(closeInterval) {
+		sessions, err := s.listSessions(ctx)
+		if err != nil {
+			return
+		}
+		isUp := false
+		for _, one := range sessions {
+			isUp = isUp || one.Neighbour == p.Neighbour && one.State == purelbv1.SessionEstablished
+		}
+		if !isUp {
+			return
+		}
+	}
+}
+
+// closeConnections closes the process's TCP connections to a port of a neighbour.
+func closeConnections(neighbour netip.Addr, port int) {
+	entries, err := os.ReadDir(descriptorDir)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		descriptor, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		// The library may close the file meanwhile, and the number be another file's: the duplicate stays
+		// the same file.
+		duplicate, err := unix.FcntlInt(uintptr(descriptor), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			continue
+		}
+		if isConnectedTo(duplicate, neighbour, port) {
+			_ = unix.Shutdown(duplicate, unix.SHUT_RDWR)
+		}
+		_ = unix.Close(duplicate)
+	}
+}
+
+// isConnectedTo reports whether a file is a TCP connection to a port of a neighbour.
+func isConnectedTo(descriptor int, neighbour netip.Addr, port int) bool {
+	switch kind, err := unix.GetsockoptInt(descriptor, unix.SOL_SOCKET, unix.SO_TYPE); {
+	case err != nil, kind != unix.SOCK_STREAM:
+		return false
+	}
+	remote, err := unix.Getpeername(descriptor)
+	if err != nil {
+		return false
+	}
+	switch at := remote.(type) {
+	case *unix.SockaddrInet4:
+		return at.Port == port && netip.AddrFrom4(at.Addr) == neighbour
+	case *unix.SockaddrInet6:
+		addr := netip.AddrFrom16(at.Addr).Unmap()
+		if neighbour.Zone() != "" {
+			link, err := net.InterfaceByName(neighbour.Zone())
+			if err != nil || link.Index != int(at.ZoneId) {
+				return false
+			}
+		}
+		return at.Port == port && addr == neighbour.WithZone("")
+	}
+	return false
+}
