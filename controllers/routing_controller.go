@@ -42,6 +42,9 @@ type routingState struct {
 	// sessions are those that each node last reported, to record an event when one comes up
 	// or goes down. Without them the events of one report are missing.
 	sessions map[string][]v1.RoutingSession
+	// turn is of the node that opens sessions anew, as settings have changed. Without it two nodes
+	// may do so at once.
+	turn routing.Turn
 }
 
 // +kubebuilder:rbac:groups=purelb.io,resources=bgppeers,namespace=purelb-system,verbs=get;list;watch
@@ -87,6 +90,9 @@ func (r *RoutingReconciler) Reconcile(ctx context.Context, _ reconcile.Request) 
 		return reconcile.Result{}, err
 	}
 	result := routing.Render(g.Inputs)
+	paced := routing.Pace(result.Specs, g.Routings, r.state.turn, g.Now)
+	result.Specs, r.state.turn = paced.Specs, paced.Turn
+	result.AddWaiting(paced.Waiting)
 	r.recordSessions(g)
 	err = errors.Join(
 		r.writePasswords(ctx, g, &result),
@@ -97,7 +103,7 @@ func (r *RoutingReconciler) Reconcile(ctx context.Context, _ reconcile.Request) 
 	if isOutdated(err) {
 		return reconcile.Result{RequeueAfter: cacheLag}, nil
 	}
-	return reconcile.Result{}, err
+	return reconcile.Result{RequeueAfter: paced.Wait}, err
 }
 
 // writeRoutings writes the NodeRoutings that differ, and deletes those of nodes without a

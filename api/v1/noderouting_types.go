@@ -110,6 +110,18 @@ type RoutingPeer struct {
 	TTLSecurity bool `json:"ttlSecurity,omitempty"`
 }
 
+// SessionSettings returns the neighbour with those of its settings alone that a session is opened with:
+// neither the name of the BGPPeer, nor what changes while the session goes on. passwordFile is there if there
+// is a password, whatever the file is called.
+func (p RoutingPeer) SessionSettings() RoutingPeer {
+	p.Name, p.NextHop = "", ""
+	if p.PasswordFile != "" {
+		p.PasswordFile = "*"
+	}
+	p.ConnectSeconds, p.BFDIntervalMilliseconds, p.BFDMultiplier = 0, 0, 0
+	return p
+}
+
 // RoutingGroup is how the node advertises the Virtual addresses of one ServiceGroup that
 // says so.
 //

@@ -90,15 +90,10 @@ func rulesAbout(rules []Rule, stays map[netip.Prefix]bool) []Rule {
 	return about
 }
 
-// settingsOfSession returns those settings of a neighbour that its session is opened with. What the
-// BGPPeer is called is none of them, nor the name of the file with the password. Whether the speaker
-// says that it has restarted matters to its first session only, and next hops are rules.
+// settingsOfSession returns those settings of a neighbour that its session is opened with. Whether the
+// speaker says that it has restarted matters to its first session only.
 func settingsOfSession(p Peer) Peer {
-	p.Name, p.PasswordFile = "", ""
-	p.Address, p.Interface = "", "" // Neighbour has both
-	p.Restarting, p.NextHop = false, ""
-	p.ConnectSeconds, p.BFDIntervalMilliseconds, p.BFDMultiplier = 0, 0, 0
-	return p
+	return Peer{RoutingPeer: p.SessionSettings(), Password: p.Password}
 }
 
 // settingsInSession returns those settings of a neighbour that change while its session goes on.

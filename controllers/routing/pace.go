@@ -1,0 +1,148 @@
+package routing
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// turnTime bounds the turn of a node: a session that does not come up again does not keep the other nodes
+// from their new settings.
+const turnTime = 30 * time.Second
+
+// Turn is the turn of the one node that opens sessions anew, as settings of neighbours change. The zero
+// Turn is nobody's.
+type Turn struct {
+	Node  string
+	Since time.Time
+	// Neighbours are those with which the node opens its sessions anew.
+	Neighbours []v1.RoutingPeer
+}
+
+// Paced is what to write now of what Render has decided.
+type Paced struct {
+	// Specs are the NodeRoutings to be now, by node.
+	Specs map[string]v1.NodeRoutingSpec
+	// Turn is whose turn it is now, and Wait in how long it is over at the latest; 0 if it is nobody's.
+	Turn Turn
+	Wait time.Duration
+	// Waiting are the nodes on which a BGPPeer's settings are to change later, by name of the BGPPeer.
+	Waiting map[string][]string
+}
+
+// Pace lets nodes open sessions anew one at a time: a session that begins anew may cost its routes, and a
+// mistake in a BGPPeer costs those of one node first. The next node's turn begins when the sessions of the
+// one before are up again, or when turnTime is over. Neighbours that come or go do not wait, nor what
+// changes while a session goes on, nor sessions that are down anyway.
+func Pace(specs map[string]v1.NodeRoutingSpec, stored map[string]*v1.NodeRouting, turn Turn, now time.Time) Paced {
+	p := Paced{Specs: maps.Clone(specs), Turn: turn, Waiting: map[string][]string{}}
+	pending := map[string][]v1.RoutingPeer{}
+	for node, spec := range specs {
+		if peers := peersToReopen(spec, stored[node]); len(peers) > 0 {
+			pending[node] = peers
+		}
+	}
+	if turn.Node != "" && turn.isOver(len(pending[turn.Node]) > 0, stored[turn.Node], now) {
+		p.Turn = Turn{}
+	}
+	for _, node := range slices.Sorted(maps.Keys(pending)) {
+		switch p.Turn.Node {
+		case "":
+			p.Turn = Turn{Node: node, Since: now, Neighbours: pending[node]}
+		case node:
+			p.Turn.Neighbours = slices.Concat(p.Turn.Neighbours, pending[node])
+		default:
+			p.Specs[node] = withFormerSettings(specs[node], pending[node])
+			for _, peer := range pending[node] {
+				p.Waiting[peer.Name] = append(p.Waiting[peer.Name], node)
+			}
+		}
+	}
+	if p.Turn.Node != "" {
+		p.Wait = max(p.Turn.Since.Add(turnTime).Sub(now), time.Second)
+	}
+	return p
+}
+
+// peersToReopen returns the neighbours, as they are stored, whose sessions are up and would be opened anew.
+// A node that drains has no routes to lose. Speakers notice by themselves when a password changes.
+func peersToReopen(spec v1.NodeRoutingSpec, stored *v1.NodeRouting) []v1.RoutingPeer {
+	if stored == nil || stored.Spec.DrainSince != nil || spec.DrainSince != nil {
+		return nil
+	}
+	var peers []v1.RoutingPeer
+	for _, before := range stored.Spec.Peers {
+		i := slices.IndexFunc(spec.Peers, func(p v1.RoutingPeer) bool { return isSameNeighbour(&p, &before) })
+		if i < 0 || (spec.Peers[i].PasswordFile == "") != (before.PasswordFile == "") {
+			continue
+		}
+		isSame := equality.Semantic.DeepEqual(spec.Peers[i].SessionSettings(), before.SessionSettings())
+		if !isSame && isEstablished(stored, &before) {
+			peers = append(peers, before)
+		}
+	}
+	return peers
+}
+
+// withFormerSettings returns what a node is to do while some of its neighbours keep their former settings.
+func withFormerSettings(spec v1.NodeRoutingSpec, former []v1.RoutingPeer) v1.NodeRoutingSpec {
+	spec.Peers = slices.Clone(spec.Peers)
+	for i := range spec.Peers {
+		p := &spec.Peers[i]
+		at := slices.IndexFunc(former, func(f v1.RoutingPeer) bool { return isSameNeighbour(&f, p) })
+		if at < 0 {
+			continue
+		}
+		wanted := *p
+		*p = former[at]
+		p.Name, p.PasswordFile = wanted.Name, wanted.PasswordFile
+	}
+	return spec
+}
+
+// isOver reports whether a node's turn is over: its speaker works by the new settings, and the sessions are
+// up again.
+func (t *Turn) isOver(isPending bool, stored *v1.NodeRouting, now time.Time) bool {
+	if stored == nil || now.Sub(t.Since) >= turnTime {
+		return true
+	}
+	if isPending || stored.Status.ObservedGeneration < stored.Generation {
+		return false
+	}
+	return !slices.ContainsFunc(t.Neighbours, func(p v1.RoutingPeer) bool {
+		isWanted := slices.ContainsFunc(stored.Spec.Peers, func(s v1.RoutingPeer) bool { return isSameNeighbour(&s, &p) })
+		return isWanted && !isEstablished(stored, &p)
+	})
+}
+
+// isEstablished reports whether the node's session with a neighbour is up, as the speaker last said.
+func isEstablished(routing *v1.NodeRouting, p *v1.RoutingPeer) bool {
+	return slices.ContainsFunc(routing.Status.Sessions, func(s v1.RoutingSession) bool {
+		if s.State != v1.SessionEstablished {
+			return false
+		}
+		if p.Address == "" {
+			return strings.HasSuffix(s.Neighbor, "%"+p.Interface)
+		}
+		addr, err := netip.ParseAddr(p.Address)
+		return err == nil && s.Neighbor == addr.WithZone(p.Interface).String()
+	})
+}
+
+// AddWaiting adds to what became of BGPPeers that some nodes still have their former settings.
+func (r *Result) AddWaiting(waiting map[string][]string) {
+	for name, nodes := range waiting {
+		if peer := r.Peers[name]; peer != nil {
+			peer.Problems = append(peer.Problems, fmt.Sprintf(
+				"nodes open their sessions anew one at a time: %d have the former settings yet", len(nodes),
+			))
+		}
+	}
+}
