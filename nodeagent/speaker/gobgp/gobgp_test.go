@@ -321,7 +321,27 @@ func TestFaultRouterRestarts(t *testing.T) {
 		return session.State != purelbv1.SessionEstablished && session.LastError != ""
 	}, func() string { return fmt.Sprintf("%+v", s.session(t, "192.0.2.1")) })
 	router.Start(t)
+	began := time.Now()
+	eventually(t, "the session is up again", func() bool {
+		return s.session(t, "192.0.2.1").State == purelbv1.SessionEstablished
+	}, func() string { return fmt.Sprintf("%+v", s.session(t, "192.0.2.1")) })
 	hasRoutes(t, router, "ipv4", "198.51.100.1/32")
+	t.Logf("the router has the route %v after its return", time.Since(began).Round(10*time.Millisecond))
+}
+
+// TestRouterComesLater has a router that is not there when the speaker starts.
+func TestRouterComesLater(t *testing.T) {
+	router := routertest.StartFRR(t, routerOn(t), bgpd)
+	router.Stop()
+	s := newSpeaker(t)
+	s.hold(t, routes.Desired{Peers: []routes.Peer{peer("192.0.2.1")}, Paths: []routes.Path{path("198.51.100.1/32")}})
+	eventually(t, "the first call has failed", func() bool {
+		return strings.Contains(s.session(t, "192.0.2.1").LastError, "refuses connections")
+	}, func() string { return fmt.Sprintf("%+v", s.session(t, "192.0.2.1")) })
+	router.Start(t)
+	began := time.Now()
+	hasRoutes(t, router, "ipv4", "198.51.100.1/32")
+	t.Logf("the router has the route %v after it came", time.Since(began).Round(10*time.Millisecond))
 }
 
 // TestGracefulRestart replaces the speaker by another: the router keeps the routes meanwhile,

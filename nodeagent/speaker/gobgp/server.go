@@ -68,6 +68,7 @@ type sessionEvents struct {
 	sent      uint64
 	sentAt    time.Time
 	isStalled bool
+	redial    redial
 }
 
 // New makes a library that calls changed when a session changes.
@@ -159,8 +160,13 @@ func (s *Server) addPeer(ctx context.Context, n neighbour) error {
 // removePeer removes a neighbour. A session that is up is ended with a message, upon which the neighbour
 // drops the routes.
 func (s *Server) removePeer(ctx context.Context, addr netip.Addr) error {
-	delete(s.neighbours, addr)
 	s.forget(addr)
+	return s.deletePeer(ctx, addr)
+}
+
+// deletePeer removes a neighbour of which sessions remembers what happened.
+func (s *Server) deletePeer(ctx context.Context, addr netip.Addr) error {
+	delete(s.neighbours, addr)
 	if err := s.bgp.DeletePeer(ctx, &api.DeletePeerRequest{Address: addr.String()}); err != nil {
 		return fmt.Errorf("remove neighbour %s: %w", addr, err)
 	}

@@ -26,10 +26,13 @@ var states = map[api.PeerState_SessionState]purelbv1.SessionState{
 // errorOfStalled is the error of a neighbour that sends keepalives and reads nothing.
 const errorOfStalled = "the neighbour takes nothing of what the node sends: the session begins anew"
 
-// Sessions returns the sessions with all neighbours. It opens those again that were flooded a
+// Sessions returns the sessions with all neighbours. It opens those again that have ended, or were flooded a
 // while ago, and ends those whose neighbours read nothing: the library would keep every change for
 // them, without bound (RFC 9687).
 func (s *Server) Sessions(ctx context.Context) ([]routes.Session, error) {
+	if err := s.redialDue(ctx); err != nil {
+		return nil, err
+	}
 	sessions, err := s.listSessions(ctx)
 	if err != nil {
 		return nil, err
@@ -132,11 +135,15 @@ func (s *Server) onPeerUpdate(event *apiutil.WatchEventMessage_PeerEvent, at tim
 	switch {
 	case isUp != e.isUp:
 		e.isUp, e.since = isUp, at
-		if !isUp {
+		switch {
+		case isUp:
+			e.redial.noteUp(at)
+		case e.isStalled:
+			e.lastError, e.isStalled = errorOfStalled, false
+		default:
 			e.lastError = why
-			if e.isStalled {
-				e.lastError, e.isStalled = errorOfStalled, false
-			}
+			e.redial.noteDown(at)
+			time.AfterFunc(time.Until(e.redial.at), s.changed)
 		}
 	case event.Peer.State.DisconnectReason == api.PeerState_DISCONNECT_REASON_INVALID_MSG:
 		e.lastError = refused // the one message that is not expected in answer to OPEN

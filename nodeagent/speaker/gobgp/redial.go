@@ -1,0 +1,76 @@
+package gobgp
+
+import (
+	"context"
+	"net/netip"
+	"time"
+)
+
+const (
+	// minRedial and maxRedial bound how long to wait after the end of a session that was up for less than
+	// stableTime. It doubles each time: a neighbour that ends each session is not called in a loop. After
+	// others there is no wait.
+	minRedial  = 500 * time.Millisecond
+	maxRedial  = 2 * time.Second
+	stableTime = 30 * time.Second
+)
+
+// redial is when a neighbour whose session has ended is to be called again. The library itself idles for five
+// seconds before it begins to connect. A neighbour that it has just been given it calls within two.
+type redial struct {
+	// wait is how long the last wait was, and upAt when the session last came up.
+	wait time.Duration
+	upAt time.Time
+	// at is when the next call is due; zero if none is.
+	at time.Time
+}
+
+// noteUp notes that the session is up.
+func (r *redial) noteUp(now time.Time) { r.upAt, r.at = now, time.Time{} }
+
+// noteDown notes that the session has ended.
+func (r *redial) noteDown(now time.Time) {
+	if now.Sub(r.upAt) >= stableTime {
+		r.wait = 0
+	} else {
+		r.wait = min(max(2*r.wait, minRedial), maxRedial)
+	}
+	r.at = now.Add(r.wait)
+}
+
+// takeDue reports whether a call is due, once.
+func (r *redial) takeDue(now time.Time) bool {
+	if r.at.IsZero() || now.Before(r.at) {
+		return false
+	}
+	r.at = time.Time{}
+	return true
+}
+
+// redialDue calls the neighbours again whose sessions ended a short while ago. The library is given them anew.
+func (s *Server) redialDue(ctx context.Context) error {
+	for _, addr := range s.takeDueRedials() {
+		n := s.neighbours[addr]
+		n.Restarting = false // the session was up since the speaker started
+		if err := s.deletePeer(ctx, addr); err != nil {
+			return err
+		}
+		if err := s.addPeer(ctx, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// takeDueRedials returns the neighbours that are to be called again now.
+func (s *Server) takeDueRedials() []netip.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var due []netip.Addr
+	for addr, e := range s.sessions {
+		if _, exists := s.neighbours[addr]; exists && e.redial.takeDue(time.Now()) && e.floodedAt.IsZero() {
+			due = append(due, addr)
+		}
+	}
+	return due
+}
