@@ -177,7 +177,7 @@ type BGPPeerSpec struct {
 
 	// connectTime is how long to wait before connecting again.
 	// +optional
-	// +kubebuilder:default="5s"
+	// +kubebuilder:default="2s"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('10m')",message="must be from 1s to 10m"

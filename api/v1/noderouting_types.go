@@ -229,7 +229,7 @@ type RoutingSession struct {
 	// +kubebuilder:validation:MaxLength=16
 	BFD string `json:"bfd,omitempty"`
 
-	// lastError is why the session is not up, or was not before.
+	// lastError is why the session is not up, or does not carry all families.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	LastError string `json:"lastError,omitempty"`

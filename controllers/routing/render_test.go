@@ -214,7 +214,7 @@ func TestSettings(t *testing.T) {
 			}
 			want := v1.RoutingPeer{
 				Name: "p", Address: "192.0.2.1", PeerASN: 65000, MyASN: 65001, Port: 179, Families: []v1.IPFamily{"IPv4"},
-				RestartSeconds: 30, HoldSeconds: 9, KeepaliveSeconds: 3, ConnectSeconds: 5,
+				RestartSeconds: 30, HoldSeconds: 9, KeepaliveSeconds: 3, ConnectSeconds: 2,
 			}
 			row.change(&want)
 			if diff := cmp.Diff([]v1.RoutingPeer{want}, routing.Render(in).Specs["n1"].Peers); diff != "" {

@@ -312,7 +312,7 @@ func TestStatus(t *testing.T) {
 	routing.Generation = 3
 	session := routes.Session{
 		Neighbour: first, State: purelbv1.SessionEstablished, Since: up, PeerASN: 65000,
-		Families: []purelbv1.IPFamily{"IPv4", "IPv6"}, Advertised: 1, BFD: "Up",
+		Families: []purelbv1.IPFamily{"IPv4", "IPv6"}, Advertised: 1, BFD: "Up", LastError: "it was down before",
 	}
 	describe := func(s purelbv1.NodeRoutingStatus) string {
 		c := s.Conditions[0]
@@ -321,6 +321,9 @@ func TestStatus(t *testing.T) {
 	if got, want := describe(routes.Status(routing, held, []routes.Session{session}, false)),
 		"1/1 1 True Established 1 of 1 sessions are up, 1 networks are advertised"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if got := routes.Status(routing, held, []routes.Session{session}, false).Sessions[0].LastError; got != "" {
+		t.Errorf("a session that is up has the error %q", got)
 	}
 	session.State, session.LastError = "Active", strings.Repeat("x", 600)
 	status := routes.Status(routing, held, []routes.Session{session}, false)

@@ -29,7 +29,7 @@ type Session struct {
 	Advertised int
 	// BFD is Up or Down; empty without BFD.
 	BFD string
-	// LastError is why the session is not up, or why it last went down.
+	// LastError is why the session is not up, or why it last was not.
 	LastError string
 	// HasSentAll is that the neighbour has been sent all routes since the session came up.
 	HasSentAll bool
@@ -88,8 +88,7 @@ func Status(
 func reportOf(p Peer, s *Session) purelbv1.RoutingSession {
 	report := purelbv1.RoutingSession{
 		Peer: p.Name, Neighbor: p.Neighbour.String(), State: s.State, PeerASN: int64(s.PeerASN), Families: s.Families,
-		Advertised: int32(s.Advertised), BFD: s.BFD,
-		LastError: textlimit.Shorten(s.LastError, maxErrorText), //nolint:gosec // there are not that many
+		Advertised: int32(s.Advertised), BFD: s.BFD, //nolint:gosec // there are not that many
 	}
 	if !s.Since.IsZero() {
 		report.Since = &metav1.Time{Time: s.Since.Truncate(time.Second)}
@@ -97,7 +96,10 @@ func reportOf(p Peer, s *Session) purelbv1.RoutingSession {
 	missing := slices.DeleteFunc(
 		slices.Clone(p.Families), func(f purelbv1.IPFamily) bool { return slices.Contains(s.Families, f) },
 	)
-	if s.State == purelbv1.SessionEstablished && len(missing) > 0 {
+	switch {
+	case s.State != purelbv1.SessionEstablished:
+		report.LastError = textlimit.Shorten(s.LastError, maxErrorText)
+	case len(missing) > 0:
 		report.LastError = fmt.Sprintf(
 			"the neighbour does not take %s in this session: enable the address family there", joinFamilies(missing),
 		)
