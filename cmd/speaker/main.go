@@ -59,6 +59,7 @@ var version = "dev"
 type options struct {
 	nodeName, namespace    string
 	stateDir, passwordDir  string
+	unitDir                string
 	metricsAddress, health string
 	metricsSecure          bool
 	logLevel               string
@@ -88,6 +89,10 @@ func newCommand() *cobra.Command {
 	f.StringVar(&o.stateDir, "state-dir", "/var/lib/purelb", "folder for the checkpoint and the lock")
 	f.StringVar(
 		&o.passwordDir, "password-dir", "/etc/purelb/passwords", "folder with the passwords of neighbours, a file each",
+	)
+	f.StringVar(
+		&o.unitDir, "systemd-unit-dir", "/run/systemd/units",
+		"folder in which systemd keeps a link for each active service, by which a shutdown of the node is noticed",
 	)
 	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":7474", "address on which to serve metrics; 0 to serve none")
 	f.BoolVar(
@@ -131,6 +136,7 @@ func run(ctx context.Context, o options) error {
 		NewServer:      func(changed func()) speaker.Server { return gobgp.New(logger.WithName("gobgp"), changed) },
 		ProxyIsHealthy: proxyIsHealthy, Metrics: speaker.NewMetrics(metrics.Registry),
 		NodeName: o.nodeName, Namespace: o.namespace, StateDir: o.stateDir, PasswordDir: o.passwordDir,
+		UnitDir: o.unitDir,
 	}
 	trimmer := footprint.Trimmer{
 		After:   startTime,

@@ -16,6 +16,9 @@ const (
 	component = "speaker"
 	// passwordDir is where the Secret with the passwords is mounted.
 	passwordDir = "/etc/purelb/passwords" //nolint:gosec // a folder
+	// unitDir is where systemd has a link for each active service of the node. It has nothing else: no
+	// socket, and no file with content.
+	unitDir = "/run/systemd/units"
 )
 
 // SpeakerName is the name of the DaemonSet of the speakers of an LBNodeAgent, and of the Secret
@@ -47,6 +50,7 @@ func SpeakerDaemonSet(a *v1.LBNodeAgent, defaults agents.Defaults) *appsv1.Daemo
 			"--namespace=" + a.Namespace,
 			"--state-dir=" + agents.HostDir, // with the lock by which a new speaker waits for the old one, too
 			"--password-dir=" + passwordDir,
+			"--systemd-unit-dir=" + unitDir,
 		},
 		MetricsPort: 7474, HealthPort: 7475,
 		Capabilities: []corev1.Capability{"NET_ADMIN"}, // passwords of TCP connections, and larger buffers
@@ -57,9 +61,17 @@ func SpeakerDaemonSet(a *v1.LBNodeAgent, defaults agents.Defaults) *appsv1.Daemo
 			Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("192Mi")},
 		},
 		HostVolume: "state",
-		Volumes: []corev1.Volume{{Name: "passwords", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
-			SecretName: SpeakerName(a.Name), Optional: ptr.To(true), DefaultMode: ptr.To[int32](0o400)}}}},
-		Mounts:      []corev1.VolumeMount{{Name: "passwords", MountPath: passwordDir, ReadOnly: true}},
+		Volumes: []corev1.Volume{
+			{Name: "passwords", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
+				SecretName: SpeakerName(a.Name), Optional: ptr.To(true), DefaultMode: ptr.To[int32](0o400)}}},
+			// Nodes without systemd have no such folder.
+			{Name: "units", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{
+				Path: unitDir, Type: ptr.To(corev1.HostPathDirectoryOrCreate)}}},
+		},
+		Mounts: []corev1.VolumeMount{
+			{Name: "passwords", MountPath: passwordDir, ReadOnly: true},
+			{Name: "units", MountPath: unitDir, ReadOnly: true},
+		},
 		ReadyPeriod: 2, ReadyFailures: 1,
 	}
 	return speaker.DaemonSet(a, defaults)

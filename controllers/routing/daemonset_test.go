@@ -84,6 +84,13 @@ func TestSpeakerDaemonSet(t *testing.T) {
 			if mounted.SecretName != passwords.Name || !*mounted.Optional || *mounted.DefaultMode != 0o400 {
 				t.Errorf("Secret %s is mounted as %+v", passwords.Name, mounted)
 			}
+			units := pod(ds).Volumes[2]
+			isMounted := slices.ContainsFunc(container(ds).VolumeMounts, func(m corev1.VolumeMount) bool {
+				return m.Name == units.Name && m.ReadOnly && slices.Contains(container(ds).Args, "--systemd-unit-dir="+m.MountPath)
+			})
+			if units.HostPath == nil || units.HostPath.Path != "/run/systemd/units" || !isMounted {
+				t.Errorf("the folder of systemd's units is mounted as %+v, %+v", units, container(ds).VolumeMounts)
+			}
 			for _, owned := range []metav1.ObjectMeta{ds.ObjectMeta, passwords.ObjectMeta} {
 				if owned.Namespace != "purelb-system" || owned.Name != "purelb-speaker-edge" ||
 					owned.OwnerReferences[0].UID != "1" {

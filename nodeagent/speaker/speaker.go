@@ -87,8 +87,9 @@ type Speaker struct {
 	Metrics        *Metrics
 
 	NodeName, Namespace string
-	// StateDir is for the checkpoint and the lock, and PasswordDir has the passwords.
-	StateDir, PasswordDir string
+	// StateDir is for the checkpoint and the lock, PasswordDir has the passwords, and UnitDir the links
+	// that systemd keeps for active units.
+	StateDir, PasswordDir, UnitDir string
 
 	wake chan struct{}
 	// reporter writes the status of the node's NodeRouting, and saver the checkpoint.
@@ -129,6 +130,8 @@ type state struct {
 	// routers are those last seen on interfaces: a router that is silent for a while stays.
 	routers map[string]netip.Addr
 	bootID  string
+	// unit tells whether the node shuts down. A speaker that starts during a shutdown does not know.
+	unit unitWatch
 }
 
 // SetupWithManager adds the speaker to mgr.
@@ -202,6 +205,7 @@ func (s *Speaker) restore(ctx context.Context) error {
 	s.routing = routing
 	s.state = state{
 		isRestart: isSameBoot, isOpen: isSameBoot, began: time.Now(), routers: map[string]netip.Addr{}, bootID: bootID,
+		unit: unitWatch{dir: s.UnitDir},
 	}
 	if isSameBoot {
 		s.state.saved = routing
@@ -257,6 +261,7 @@ func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 	if routing == nil {
 		return pollInterval, nil // nothing is known yet
 	}
+	s.state.unit.hasStopped()
 	observed, err := s.Kernel.Observe()
 	if err != nil {
 		return time.Second, err
@@ -376,18 +381,20 @@ func (s *Speaker) report(routing *purelbv1.NodeRouting, sessions []routes.Sessio
 }
 
 // stop ends the sessions. Neighbours keep the routes while the next speaker starts, unless
-// traffic is to leave the node, or no speaker is to follow.
+// stopKind says why not.
 func (s *Speaker) stop(ctx context.Context) error {
 	if s.state.server == nil {
 		return nil
 	}
 	s.mu.Lock()
-	isLast := s.isDeleted || s.routing != nil && s.routing.Spec.DrainSince != nil
+	in := stopInputs{isDeleted: s.isDeleted, isDraining: s.routing != nil && s.routing.Spec.DrainSince != nil}
 	s.mu.Unlock()
+	in.isShutdown = stopKind(in) == "" && s.state.unit.isShutdown(ctx)
+	whyRoutesGo := stopKind(in)
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
-	log.FromContext(ctx).Info("The speaker ends", "neighboursKeepRoutes", !isLast)
-	return s.state.server.Stop(ctx, !isLast)
+	log.FromContext(ctx).Info("The speaker ends", "neighboursKeepRoutes", whyRoutesGo == "", "why", whyRoutesGo)
+	return s.state.server.Stop(ctx, whyRoutesGo == "")
 }
 
 // Healthy is an error if the speaker is stuck.

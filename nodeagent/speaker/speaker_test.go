@@ -3,9 +3,11 @@ package speaker
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -135,7 +137,14 @@ func newWorld(t *testing.T, dir string) *world {
 			return w.proxy
 		},
 		Metrics: NewMetrics(prometheus.NewRegistry()), NodeName: "node1", Namespace: "purelb-system", StateDir: dir,
-		PasswordDir: filepath.Join(dir, "passwords"),
+		PasswordDir: filepath.Join(dir, "passwords"), UnitDir: filepath.Join(dir, "units"),
+	}
+	if err := os.MkdirAll(w.UnitDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(w.UnitDir, "invocation:"+shutdownUnit)
+	if err := os.Symlink("1", link); err != nil && !errors.Is(err, fs.ErrExist) {
+		t.Fatal(err)
 	}
 	w.prepare()
 	if err := w.restore(t.Context()); err != nil {
@@ -202,32 +211,88 @@ func TestRounds(t *testing.T) {
 	w.expect("-192.0.2.1", "+192.0.2.2")
 }
 
-// TestEnds ends speakers: neighbours are to keep the routes only if another follows.
+// TestEnds ends speakers: neighbours are to keep the routes only if another follows. The names of its rows are
+// the first cells of the table of docs/how-to/bgp.md.
 func TestEnds(t *testing.T) {
-	draining := routingOf(1, "192.0.2.1")
-	draining.Spec.DrainSince = &metav1.Time{Time: time.Now()}
+	const keep, drop = "stop, routes stay", "stop, routes go"
+	drain := func(w *world) {
+		routing := routingOf(2, "192.0.2.1")
+		routing.Spec.DrainSince = &metav1.Time{Time: time.Now()}
+		w.setRouting(routing, false)
+	}
+	unitStops := func(w *world) {
+		if err := os.Remove(filepath.Join(w.UnitDir, "invocation:"+shutdownUnit)); err != nil {
+			w.t.Error(err)
+		}
+	}
+	var names []string
 	for _, row := range []struct {
 		name    string
-		routing *purelbv1.NodeRouting
-		delete  bool
+		happens func(*world)
 		want    string
 	}{
-		{"restart", routingOf(1, "192.0.2.1"), false, "stop, routes stay"},
-		{"drain", draining, false, "stop, routes go"},
-		{"the last BGPPeer was deleted", routingOf(1, "192.0.2.1"), true, "stop, routes go"},
+		{"the speaker is updated or restarted, or crashes", func(*world) {}, keep},
+		{"the node reboots or shuts down", unitStops, drop},
+		{"traffic is to leave the node", drain, drop},
+		{"its last BGPPeer or PureLB is removed", func(w *world) {
+			w.setRouting(routingOf(1, "192.0.2.1"), true)
+			w.expect() // a NodeRouting that is missing is not an empty one
+		}, drop},
+	} {
+		names = append(names, row.name)
+		t.Run(row.name, func(t *testing.T) {
+			w := newWorld(t, t.TempDir())
+			w.t = t
+			w.setRouting(routingOf(1, "192.0.2.1"), false)
+			w.expect("start 192.0.2.11", "+198.51.100.1/32", "+192.0.2.1")
+			row.happens(w)
+			if err := w.stop(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff([]string{row.want}, w.server.take()); diff != "" {
+				t.Errorf("end (-want +got):\n%s", diff)
+			}
+		})
+	}
+	page, err := os.ReadFile("../../docs/how-to/bgp.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "\n## What a stop does\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	var listed []string
+	for _, match := range regexp.MustCompile(`(?m)^\| ([^|]+) \|`).FindAllStringSubmatch(section, -1) {
+		listed = append(listed, match[1])
+	}
+	if diff := cmp.Diff(append([]string{"what happens"}, names...), listed); diff != "" {
+		t.Errorf("the table of docs/how-to/bgp.md (-tested +page):\n%s", diff)
+	}
+}
+
+// TestShutdownIsNoticed ends a speaker whose node begins to shut down a moment later, and speakers that
+// cannot know.
+func TestShutdownIsNoticed(t *testing.T) {
+	link := func(w *world) string { return filepath.Join(w.UnitDir, "invocation:"+shutdownUnit) }
+	for _, row := range []struct {
+		name          string
+		before, while func(*world)
+		want          string
+	}{
+		{"the unit stops after the speaker was told to", func(*world) {}, func(w *world) { _ = os.Remove(link(w)) },
+			"stop, routes go"},
+		{"there was no such unit when the speaker started", func(w *world) { _ = os.Remove(link(w)) }, func(*world) {},
+			"stop, routes stay"},
+		{"there is no systemd", func(w *world) { _ = os.RemoveAll(w.UnitDir) }, func(*world) {}, "stop, routes stay"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			w := newWorld(t, t.TempDir())
-			w.setRouting(row.routing, false)
-			if _, err := w.round(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			w.server.take()
-			if row.delete {
-				w.setRouting(row.routing, true)
-				w.expect() // a NodeRouting that is missing is not an empty one
-			}
-			if err := w.stop(t.Context()); err != nil {
+			row.before(w)
+			w.setRouting(routingOf(1, "192.0.2.1"), false)
+			w.expect("start 192.0.2.11", "+198.51.100.1/32", "+192.0.2.1")
+			ended := make(chan error)
+			go func() { ended <- w.stop(t.Context()) }()
+			row.while(w)
+			if err := <-ended; err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff([]string{row.want}, w.server.take()); diff != "" {
