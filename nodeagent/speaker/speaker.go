@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -51,14 +52,17 @@ const (
 	// minRetry and maxRetry bound the wait after a report that failed.
 	minRetry = 500 * time.Millisecond
 	maxRetry = 30 * time.Second
+	// minRefusalRetry and maxRefusalRetry bound the wait until the library is given again what it refused.
+	minRefusalRetry = time.Second
+	maxRefusalRetry = time.Minute
 )
 
 // Server is the BGP library.
 type Server interface {
 	// Start begins to work as the router with an identifier.
 	Start(ctx context.Context, routerID netip.Addr, asn uint32) error
-	// Change makes changes.
-	Change(ctx context.Context, changes routes.Changes) error
+	// Change makes changes, and returns what the library refuses.
+	Change(ctx context.Context, changes routes.Changes) routes.Refused
 	// Sessions returns the sessions with all neighbours.
 	Sessions(ctx context.Context) ([]routes.Session, error)
 	// Stop ends all sessions; neighbours keep the routes for a while if it is graceful.
@@ -116,6 +120,7 @@ type state struct {
 	// held is what the library holds, and routerID as which router it was started.
 	held     routes.Desired
 	routerID netip.Addr
+	refusal  refusal
 	// isRestart means that an earlier speaker ran since the node booted.
 	isRestart bool
 	// isOpen means that sessions may be opened: the service proxy works, or has been waited for.
@@ -132,6 +137,16 @@ type state struct {
 	bootID  string
 	// unit tells whether the node shuts down. A speaker that starts during a shutdown does not know.
 	unit unitWatch
+}
+
+// refusal is what the library has refused. A new process tries at once.
+type refusal struct {
+	// err says what and why; nil if there is nothing. rest are the changes that are still to be made, and
+	// retryAt when.
+	err     error
+	rest    routes.Changes
+	retryAt time.Time
+	backoff pacing.Backoff
 }
 
 // SetupWithManager adds the speaker to mgr.
@@ -205,7 +220,8 @@ func (s *Speaker) restore(ctx context.Context) error {
 	s.routing = routing
 	s.state = state{
 		isRestart: isSameBoot, isOpen: isSameBoot, began: time.Now(), routers: map[string]netip.Addr{}, bootID: bootID,
-		unit: unitWatch{dir: s.UnitDir},
+		unit:    unitWatch{dir: s.UnitDir},
+		refusal: refusal{backoff: pacing.Backoff{Min: minRefusalRetry, Max: maxRefusalRetry}},
 	}
 	if isSameBoot {
 		s.state.saved = routing
@@ -281,29 +297,48 @@ func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 	if !s.mayOpen(ctx) {
 		next = proxyInterval
 	}
-	changes := routes.Difference(s.state.held, desired, s.state.isOpen)
-	if !changes.IsEmpty() {
-		err = s.state.server.Change(ctx, changes)
-		s.logChanges(ctx, changes)
-	}
-	s.state.held = routes.AfterChanges(s.state.held, desired, changes)
+	retryWait, err := s.change(ctx, desired, now)
 	s.save(routing)
 	sessions, listErr := s.state.server.Sessions(ctx)
 	if listErr == nil {
 		if !isDeleted {
-			s.report(routing, sessions, isDrained)
+			s.report(routing, sessions, isDrained && len(s.state.held.Paths) == 0)
 		}
 		// A neighbour that the library has not taken is tried again in the next round.
 		s.state.held.Peers = slices.DeleteFunc(slices.Clone(s.state.held.Peers), func(p routes.Peer) bool {
 			return !slices.ContainsFunc(sessions, func(one routes.Session) bool { return one.Neighbour == p.Neighbour })
 		})
 	}
-	for _, wait := range []time.Duration{drainWait, lingerWait} {
+	for _, wait := range []time.Duration{drainWait, lingerWait, retryWait} {
 		if wait > 0 {
 			next = min(next, wait)
 		}
 	}
 	return next, errors.Join(err, listErr)
+}
+
+// change makes the library hold what is desired. What it has refused it is given again after a while, or as
+// soon as something else is to change; until then change returns how long that is.
+func (s *Speaker) change(ctx context.Context, desired routes.Desired, now time.Time) (wait time.Duration, err error) {
+	changes := routes.Difference(s.state.held, desired, s.state.isOpen)
+	r := &s.state.refusal
+	if r.err != nil && now.Before(r.retryAt) && reflect.DeepEqual(changes, r.rest) {
+		return r.retryAt.Sub(now), nil
+	}
+	var refused routes.Refused
+	if !changes.IsEmpty() {
+		refused = s.state.server.Change(ctx, changes)
+		s.logChanges(ctx, changes)
+	}
+	s.state.held = routes.AfterChanges(s.state.held, desired, changes, refused)
+	if r.err = refused.Err(); r.err == nil {
+		r.backoff.Reset()
+		return 0, nil
+	}
+	r.rest = routes.Difference(s.state.held, desired, s.state.isOpen)
+	wait = r.backoff.Next()
+	r.retryAt = now.Add(wait)
+	return wait, r.err
 }
 
 // startServer starts the library, or starts it anew if the node's identifier has changed.
@@ -362,7 +397,11 @@ func (s *Speaker) routerOn(iface string) (netip.Addr, error) {
 func (s *Speaker) report(routing *purelbv1.NodeRouting, sessions []routes.Session, isDrained bool) {
 	latest := *routing
 	latest.Status = s.reporter.Latest(routing, routing.Status)
-	status := routes.Status(&latest, s.state.held, sessions, isDrained)
+	problem := ""
+	if s.state.refusal.err != nil {
+		problem = "the BGP library refuses some of it, and is given it again: " + s.state.refusal.err.Error()
+	}
+	status := routes.Status(&latest, s.state.held, sessions, isDrained, problem)
 	if routing.UID != "" { // else it is known from the checkpoint only: the API server has yet to answer
 		s.reporter.Set([]report.Status[purelbv1.NodeRoutingStatus]{{Object: routing, Before: latest.Status, After: status}})
 		pacing.Signal(s.reporter.Changed)

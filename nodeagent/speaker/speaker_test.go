@@ -3,6 +3,7 @@ package speaker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -27,7 +28,8 @@ import (
 type fakeServer struct {
 	log      []string
 	peers    []netip.Addr
-	refuses  netip.Addr // this neighbour, and takes all others
+	refuses  netip.Addr   // this neighbour, and takes all others
+	rejects  netip.Prefix // this route, and takes all others
 	sessions func(peer netip.Addr) routes.Session
 }
 
@@ -36,12 +38,16 @@ func (f *fakeServer) Start(_ context.Context, routerID netip.Addr, _ uint32) err
 	return nil
 }
 
-func (f *fakeServer) Change(_ context.Context, c routes.Changes) error {
-	var err error
+func (f *fakeServer) Change(_ context.Context, c routes.Changes) routes.Refused {
+	refused := routes.Refused{Paths: map[netip.Prefix]error{}, Peers: map[netip.Addr]error{}}
 	for _, p := range c.RemovePaths {
 		f.log = append(f.log, "-"+p.String())
 	}
 	for _, p := range c.AddPaths {
+		if p.Prefix == f.rejects {
+			refused.Paths[p.Prefix] = errors.New("the route is refused")
+			continue
+		}
 		text := "+" + p.Prefix.String()
 		if slices.Contains(p.Communities, routes.GracefulShutdown) {
 			text += " avoid"
@@ -54,7 +60,7 @@ func (f *fakeServer) Change(_ context.Context, c routes.Changes) error {
 	}
 	for _, p := range append(c.ReopenPeers, c.AddPeers...) {
 		if p.Neighbour == f.refuses {
-			err = errors.New("refused")
+			refused.Peers[p.Neighbour] = errors.New("refused")
 			continue
 		}
 		text := "+" + p.Neighbour.String()
@@ -69,7 +75,7 @@ func (f *fakeServer) Change(_ context.Context, c routes.Changes) error {
 			f.peers = append(f.peers, p.Neighbour)
 		}
 	}
-	return err
+	return refused
 }
 
 func (f *fakeServer) Sessions(context.Context) ([]routes.Session, error) {
@@ -341,6 +347,9 @@ func TestFaultCheckpoints(t *testing.T) {
 	}
 }
 
+// retryNow lets the time pass until the library is given again what it refused.
+func (w *world) retryNow() { w.state.refusal.retryAt = time.Time{} }
+
 // TestFaultNeighbourRefused has a library that does not take the first of two neighbours, until it
 // does. The speaker has a session with the other one meanwhile, and leaves that one alone.
 func TestFaultNeighbourRefused(t *testing.T) {
@@ -354,10 +363,43 @@ func TestFaultNeighbourRefused(t *testing.T) {
 		if diff := cmp.Diff(want, w.server.take()); diff != "" {
 			t.Errorf("what the library takes (-want +got):\n%s", diff)
 		}
+		w.retryNow()
 	}
 	w.server.refuses = netip.Addr{}
 	w.expect("+192.0.2.1")
 	w.expect()
+}
+
+// TestFaultRouteRefused has a library that does not take one of two routes, until it does: the status says
+// so, and the route is not tried in each round.
+func TestFaultRouteRefused(t *testing.T) {
+	w := newWorld(t, t.TempDir())
+	w.kernel.addresses = append(w.kernel.addresses, "198.51.100.2/32")
+	routing := routingOf(1, "192.0.2.1")
+	status := func() string {
+		s := w.reporter.Latest(routing, purelbv1.NodeRoutingStatus{})
+		return fmt.Sprint(s.Networks, " ", s.Conditions[0].Status, " ", s.Conditions[0].Reason)
+	}
+	w.setRouting(routing, false)
+	w.server.rejects = netip.MustParsePrefix("198.51.100.1/32")
+	for i := range 3 {
+		if _, err := w.round(t.Context()); err == nil {
+			t.Error("no error")
+		}
+		if got := status(); got != "1 False Degraded" {
+			t.Errorf("status: %s", got)
+		}
+		w.server.take()
+		if wait := w.expect(); wait <= 0 || wait > minRefusalRetry<<i {
+			t.Errorf("refused %d times, and the next try is in %s", i+1, wait)
+		}
+		w.retryNow()
+	}
+	w.server.rejects = netip.Prefix{}
+	w.expect("+198.51.100.1/32")
+	if got := status(); got != "2 True Established" {
+		t.Errorf("status: %s", got)
+	}
 }
 
 func TestDrainPhases(t *testing.T) {

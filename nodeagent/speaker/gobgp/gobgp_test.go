@@ -97,8 +97,8 @@ func newSpeaker(t *testing.T) *speaker {
 // hold makes the library hold what is desired.
 func (s *speaker) hold(t *testing.T, d routes.Desired) {
 	t.Helper()
-	if err := s.Change(t.Context(), routes.Difference(s.held, d, true)); err != nil {
-		t.Fatal(err)
+	if refused := s.Change(t.Context(), routes.Difference(s.held, d, true)); refused.Err() != nil {
+		t.Fatal(refused.Err())
 	}
 	s.held = d
 }

@@ -137,8 +137,8 @@ func TestNeighbourHearsOfChanges(t *testing.T) {
 			rules, routes.Rule{Neighbours: []netip.Addr{peer.Neighbour}, NextHop: netip.MustParseAddr("2001:db8::11")},
 		)
 		desired := routes.Desired{Paths: paths, Rules: rules, Peers: []routes.Peer{peer}}
-		if err := node.Change(t.Context(), routes.Difference(held, desired, true)); err != nil {
-			t.Fatal(err)
+		if refused := node.Change(t.Context(), routes.Difference(held, desired, true)); refused.Err() != nil {
+			t.Fatal(refused.Err())
 		}
 		held = desired
 	}
@@ -248,8 +248,8 @@ func TestSettingsChange(t *testing.T) {
 		for _, p := range prefixes {
 			desired.Paths = append(desired.Paths, routes.Path{Prefix: netip.MustParsePrefix(p)})
 		}
-		if err := node.Change(t.Context(), routes.Difference(held, desired, true)); err != nil {
-			t.Fatal(err)
+		if refused := node.Change(t.Context(), routes.Difference(held, desired, true)); refused.Err() != nil {
+			t.Fatal(refused.Err())
 		}
 		held = desired
 	}
@@ -349,8 +349,8 @@ func TestFaultStalledNeighbour(t *testing.T) {
 		Name: "router", Address: routerAddress, SourceAddress: nodeAddress, PeerASN: routerASN, MyASN: nodeASN, Port: port,
 		Families: []purelbv1.IPFamily{"IPv4"}, HoldSeconds: 3, KeepaliveSeconds: 1, ConnectSeconds: 1,
 	}}
-	if err := node.Change(t.Context(), routes.Changes{AddPeers: []routes.Peer{peer}}); err != nil {
-		t.Fatal(err)
+	if refused := node.Change(t.Context(), routes.Changes{AddPeers: []routes.Peer{peer}}); refused.Err() != nil {
+		t.Fatal(refused.Err())
 	}
 	wasUp, end := false, time.Now().Add(2*time.Minute)
 	for round := uint32(0); ; round++ {
@@ -373,8 +373,8 @@ func TestFaultStalledNeighbour(t *testing.T) {
 				Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24), MED: &med,
 			})
 		}
-		if err := node.Change(t.Context(), routes.Changes{AddPaths: paths}); err != nil {
-			t.Fatal(err)
+		if refused := node.Change(t.Context(), routes.Changes{AddPaths: paths}); refused.Err() != nil {
+			t.Fatal(refused.Err())
 		}
 	}
 }

@@ -2,7 +2,6 @@ package gobgp
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -114,39 +113,52 @@ func (s *Server) Start(ctx context.Context, routerID netip.Addr, asn uint32) err
 	return s.bgp.WatchEvent(ctx, server.WatchEventMessageCallbacks{OnPeerUpdate: s.onPeerUpdate}, server.WatchPeer())
 }
 
-// Change makes the changes, in their order. It goes on after an error, so that one neighbour
-// that the library does not take holds up no other.
-func (s *Server) Change(ctx context.Context, c routes.Changes) error {
-	var errs []error
+// Change makes the changes, in their order, and returns what the library refuses. It goes on after that, so
+// that one neighbour that the library does not take holds up no other. Only without their rules no paths are
+// added.
+func (s *Server) Change(ctx context.Context, c routes.Changes) routes.Refused {
+	refused := routes.Refused{Paths: map[netip.Prefix]error{}, Peers: map[netip.Addr]error{}}
 	for _, prefix := range c.RemovePaths {
-		errs = append(errs, s.removePath(prefix))
+		setError(refused.Paths, prefix, s.removePath(prefix))
 	}
 	if c.SetRules {
-		errs = append(errs, s.setRules(ctx, c.Rules))
+		refused.Rules = s.setRules(ctx, c.Rules)
 	}
 	for _, p := range c.AddPaths {
-		errs = append(errs, s.addPath(p))
+		err := refused.Rules
+		if err == nil {
+			err = s.addPath(p)
+		}
+		setError(refused.Paths, p.Prefix, err)
 	}
 	for _, p := range c.RemovePeers {
-		errs = append(errs, s.removePeer(ctx, p.Neighbour))
+		if err := s.removePeer(ctx, p.Neighbour); err != nil { // the library does not have the neighbour
+			s.log.Error(err, "A neighbour is gone already")
+		}
 	}
 	for _, p := range c.UpdatePeers {
-		errs = append(errs, s.updatePeer(ctx, p))
+		setError(refused.Peers, p.Neighbour, s.updatePeer(ctx, p))
 	}
 	for _, p := range c.ReopenPeers {
-		errs = append(errs, s.reopenPeer(ctx, p))
+		setError(refused.Peers, p.Neighbour, s.reopenPeer(ctx, p))
 	}
 	share := maxReceivedPrefixes / max(1, len(s.neighbours)+len(c.AddPeers))
 	for _, p := range c.AddPeers {
-		errs = append(errs, s.addPeer(ctx, neighbour{p, share}))
+		setError(refused.Peers, p.Neighbour, s.addPeer(ctx, neighbour{p, share}))
 	}
-	if c.Resend {
-		err := s.bgp.ResetPeer(
+	if c.Resend && refused.Rules == nil {
+		refused.Rules = s.bgp.ResetPeer(
 			ctx, &api.ResetPeerRequest{Address: "all", Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT},
 		)
-		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
+	return refused
+}
+
+// setError keeps an error, if it is one.
+func setError[K comparable](errs map[K]error, key K, err error) {
+	if err != nil {
+		errs[key] = err
+	}
 }
 
 func (s *Server) addPeer(ctx context.Context, n neighbour) error {

@@ -1,6 +1,8 @@
 package routes
 
 import (
+	"errors"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -101,12 +103,55 @@ func settingsInSession(p Peer) [3]int32 {
 	return [3]int32{p.ConnectSeconds, p.BFDIntervalMilliseconds, p.BFDMultiplier}
 }
 
-// AfterChanges returns what the BGP library holds once the changes are made.
-func AfterChanges(held, desired Desired, c Changes) Desired {
-	after := Desired{Paths: desired.Paths, Rules: desired.Rules, Waiting: desired.Waiting}
+// Refused is what the BGP library has not taken of Changes, with the reasons.
+type Refused struct {
+	// Paths were not added, or not removed.
+	Paths map[netip.Prefix]error
+	// Rules did not replace the others, or the routes could not be sent anew by them.
+	Rules error
+	// Peers were not added, or have the settings that they had.
+	Peers map[netip.Addr]error
+}
+
+// Err is all reasons, or nil if everything was taken.
+func (r *Refused) Err() error {
+	errs := []error{r.Rules}
+	for _, prefix := range slices.SortedFunc(maps.Keys(r.Paths), netip.Prefix.Compare) {
+		errs = append(errs, r.Paths[prefix])
+	}
+	for _, addr := range slices.SortedFunc(maps.Keys(r.Peers), netip.Addr.Compare) {
+		errs = append(errs, r.Peers[addr])
+	}
+	return errors.Join(errs...)
+}
+
+// AfterChanges returns what the BGP library holds once the changes are made that it has not refused. What it
+// has refused differs from what is desired, and is changed again.
+func AfterChanges(held, desired Desired, c Changes, refused Refused) Desired {
+	after := Desired{Rules: desired.Rules, Waiting: desired.Waiting}
+	if refused.Rules != nil {
+		after.Rules = held.Rules
+	}
+	for _, p := range desired.Paths {
+		if refused.Paths[p.Prefix] == nil {
+			after.Paths = append(after.Paths, p)
+		}
+	}
+	for _, p := range held.Paths {
+		if refused.Paths[p.Prefix] != nil {
+			after.Paths = append(after.Paths, p)
+		}
+	}
+	isAmong := func(peers []Peer, p Peer) bool {
+		return slices.ContainsFunc(peers, func(other Peer) bool { return other.Neighbour == p.Neighbour })
+	}
 	for _, p := range desired.Peers {
-		isNew := !slices.ContainsFunc(held.Peers, func(h Peer) bool { return h.Neighbour == p.Neighbour })
-		if !isNew || slices.ContainsFunc(c.AddPeers, func(a Peer) bool { return a.Neighbour == p.Neighbour }) {
+		i := slices.IndexFunc(held.Peers, func(h Peer) bool { return h.Neighbour == p.Neighbour })
+		switch isRefused := refused.Peers[p.Neighbour] != nil; {
+		case isRefused && isAmong(c.UpdatePeers, p):
+			after.Peers = append(after.Peers, held.Peers[i])
+		case isRefused:
+		case i >= 0, isAmong(c.AddPeers, p):
 			after.Peers = append(after.Peers, p)
 		}
 	}

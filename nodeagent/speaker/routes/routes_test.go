@@ -235,7 +235,7 @@ func TestDifference(t *testing.T) {
 			if diff := cmp.Diff(row.want, got, compareAddresses); diff != "" {
 				t.Errorf("changes (-want +got):\n%s", diff)
 			}
-			after := routes.AfterChanges(row.held, row.desired, got)
+			after := routes.AfterChanges(row.held, row.desired, got, routes.Refused{})
 			if again := routes.Difference(after, row.desired, !row.withoutPeers); !again.IsEmpty() {
 				t.Errorf("not done after one round: %+v", again)
 			}
@@ -293,7 +293,8 @@ func TestSettings(t *testing.T) {
 				t.Errorf("changes (-want +got):\n%s", diff)
 			}
 			// The status has the new settings, the name included, even if the library needs no change.
-			if diff := cmp.Diff(desired, routes.AfterChanges(held, desired, changes), compareAddresses); diff != "" {
+			held = routes.AfterChanges(held, desired, changes, routes.Refused{})
+			if diff := cmp.Diff(desired, held, compareAddresses); diff != "" {
 				t.Errorf("what is held then (-want +got):\n%s", diff)
 			}
 		})
@@ -318,15 +319,15 @@ func TestStatus(t *testing.T) {
 		c := s.Conditions[0]
 		return fmt.Sprint(s.Established, "/", s.Desired, " ", s.Networks, " ", c.Status, " ", c.Reason, " ", c.Message)
 	}
-	if got, want := describe(routes.Status(routing, held, []routes.Session{session}, false)),
+	if got, want := describe(routes.Status(routing, held, []routes.Session{session}, false, "")),
 		"1/1 1 True Established 1 of 1 sessions are up, 1 networks are advertised"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	if got := routes.Status(routing, held, []routes.Session{session}, false).Sessions[0].LastError; got != "" {
+	if got := routes.Status(routing, held, []routes.Session{session}, false, "").Sessions[0].LastError; got != "" {
 		t.Errorf("a session that is up has the error %q", got)
 	}
 	session.State, session.LastError = "Active", strings.Repeat("x", 600)
-	status := routes.Status(routing, held, []routes.Session{session}, false)
+	status := routes.Status(routing, held, []routes.Session{session}, false, "")
 	want := "0/1 1 False SessionsDown 0 of 1 sessions are up, 1 networks are advertised; 192.0.2.1 is Active: xxx"
 	if got := describe(status); !strings.HasPrefix(got, want) {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -335,7 +336,7 @@ func TestStatus(t *testing.T) {
 		t.Error("the error is longer than the API server takes")
 	}
 	session = routes.Session{Neighbour: first, State: purelbv1.SessionEstablished, Families: []purelbv1.IPFamily{"IPv4"}}
-	if got := routes.Status(routing, held, []routes.Session{session}, false).Sessions[0].LastError; !strings.Contains(
+	if got := routes.Status(routing, held, []routes.Session{session}, false, "").Sessions[0].LastError; !strings.Contains(
 		got, "does not take IPv6",
 	) {
 		t.Errorf("a family that is not negotiated: %q", got)
@@ -343,12 +344,66 @@ func TestStatus(t *testing.T) {
 	held = routes.Desired{
 		Waiting: []routes.Waiting{{Peer: purelbv1.RoutingPeer{Name: "a", Interface: "eth1"}, Why: "no router"}},
 	}
-	if got, want := describe(routes.Status(routing, held, nil, false)),
+	if got, want := describe(routes.Status(routing, held, nil, false, "")),
 		"0/1 0 False SessionsDown 0 of 1 sessions are up, 0 networks are advertised; eth1 is Idle: no router"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	if got, want := describe(routes.Status(routing, held, nil, true)),
+	if got, want := describe(routes.Status(routing, held, nil, true, "")),
 		"0/1 0 True Drained all routes are withdrawn, as traffic is to leave the node"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if got, want := describe(routes.Status(routing, held, nil, true, "the library refuses a route")),
+		"0/1 0 False Degraded 0 of 1 sessions are up, 0 networks are advertised; the library refuses a route"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// TestRefused has a library that refuses something of each kind: that alone is changed again.
+func TestRefused(t *testing.T) {
+	refusal := errors.New("refused")
+	a, b := routes.Path{Prefix: prefix("198.51.100.1/32")}, routes.Path{Prefix: prefix("198.51.100.2/32")}
+	changed := a
+	changed.Communities = []uint32{1}
+	peerA, peerB := routes.Peer{Neighbour: first}, routes.Peer{Neighbour: second}
+	slow, other := peerA, peerA
+	slow.ConnectSeconds, other.HoldSeconds = 60, 90
+	rule := []routes.Rule{{Prefixes: []netip.Prefix{b.Prefix}, Neighbours: []netip.Addr{first}, Reject: true}}
+	path := func(p routes.Path) routes.Refused {
+		return routes.Refused{Paths: map[netip.Prefix]error{p.Prefix: refusal}}
+	}
+	peer := func(p routes.Peer) routes.Refused {
+		return routes.Refused{Peers: map[netip.Addr]error{p.Neighbour: refusal}}
+	}
+	for _, row := range []struct {
+		name          string
+		held, desired routes.Desired
+		refused       routes.Refused
+		again         routes.Changes
+	}{
+		{"nothing", routes.Desired{}, routes.Desired{Paths: []routes.Path{a}}, routes.Refused{}, routes.Changes{}},
+		{"a route", routes.Desired{}, routes.Desired{Paths: []routes.Path{a, b}}, path(b),
+			routes.Changes{AddPaths: []routes.Path{b}}},
+		{"other attributes", routes.Desired{Paths: []routes.Path{a}}, routes.Desired{Paths: []routes.Path{changed}}, path(a),
+			routes.Changes{AddPaths: []routes.Path{changed}}},
+		{"a withdrawal", routes.Desired{Paths: []routes.Path{a, b}}, routes.Desired{}, path(b),
+			routes.Changes{RemovePaths: []netip.Prefix{b.Prefix}}},
+		{"rules", routes.Desired{Paths: []routes.Path{b}}, routes.Desired{Paths: []routes.Path{b}, Rules: rule},
+			routes.Refused{Rules: refusal}, routes.Changes{SetRules: true, Rules: rule, Resend: true}},
+		{"a neighbour", routes.Desired{}, routes.Desired{Peers: []routes.Peer{peerA, peerB}}, peer(peerB),
+			routes.Changes{AddPeers: []routes.Peer{peerB}}},
+		{"settings in a session", routes.Desired{Peers: []routes.Peer{peerA}}, routes.Desired{Peers: []routes.Peer{slow}},
+			peer(peerA), routes.Changes{UpdatePeers: []routes.Peer{slow}}},
+		{"a session that is opened anew", routes.Desired{Peers: []routes.Peer{peerA}},
+			routes.Desired{Peers: []routes.Peer{other}}, peer(peerA), routes.Changes{AddPeers: []routes.Peer{other}}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			after := routes.AfterChanges(row.held, row.desired, routes.Difference(row.held, row.desired, true), row.refused)
+			if diff := cmp.Diff(row.again, routes.Difference(after, row.desired, true), compareAddresses); diff != "" {
+				t.Errorf("what is changed again (-want +got):\n%s", diff)
+			}
+			if isRefused := row.refused.Err() != nil; isRefused == row.again.IsEmpty() {
+				t.Errorf("the error is %v", row.refused.Err())
+			}
+		})
 	}
 }

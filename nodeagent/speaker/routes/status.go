@@ -18,6 +18,9 @@ import (
 // maxErrorText is the longest lastError of a session.
 const maxErrorText = 512
 
+// maxListText is the longest list of what is wrong in a condition's message.
+const maxListText = 2048
+
 // Session is what the BGP library knows of the session with one neighbour.
 type Session struct {
 	Neighbour netip.Addr
@@ -35,9 +38,10 @@ type Session struct {
 	HasSentAll bool
 }
 
-// Status returns the status that a NodeRouting is to have.
+// Status returns the status that a NodeRouting is to have. problem says what keeps the node from doing what
+// the NodeRouting says, sessions apart; empty if nothing does.
 func Status(
-	routing *purelbv1.NodeRouting, held Desired, sessions []Session, isDrained bool,
+	routing *purelbv1.NodeRouting, held Desired, sessions []Session, isDrained bool, problem string,
 ) purelbv1.NodeRoutingStatus {
 	status := purelbv1.NodeRoutingStatus{
 		ObservedGeneration: routing.Generation, Desired: int32(len(routing.Spec.Peers)), Networks: int32(len(held.Paths)),
@@ -75,11 +79,14 @@ func Status(
 		),
 	}
 	switch {
+	case problem != "":
+		ready.Status, ready.Reason = metav1.ConditionFalse, purelbv1.ReasonDegraded
+		ready.Message += "; " + textlimit.Shorten(problem, maxListText)
 	case isDrained:
 		ready.Reason, ready.Message = purelbv1.ReasonDrained, "all routes are withdrawn, as traffic is to leave the node"
 	case status.Established < status.Desired:
 		ready.Status, ready.Reason = metav1.ConditionFalse, purelbv1.ReasonSessionsDown
-		ready.Message += "; " + textlimit.Shorten(strings.Join(down, "; "), 2048)
+		ready.Message += "; " + textlimit.Shorten(strings.Join(down, "; "), maxListText)
 	}
 	meta.SetStatusCondition(&status.Conditions, ready)
 	return status
