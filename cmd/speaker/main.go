@@ -42,9 +42,6 @@ const (
 	gcPercent = 50
 	maxProcs  = 2
 	startTime = 15 * time.Second
-	// proxyHealth is where kube-proxy says whether it works.
-	proxyHealth  = "http://127.0.0.1:10256/healthz"
-	proxyTimeout = 500 * time.Millisecond
 	// restoreInterval is how often a speaker looks whether the API server's database was restored
 	// from a backup. There are many speakers, and sessions go on meanwhile.
 	restoreInterval = 30 * time.Second
@@ -133,8 +130,8 @@ func run(ctx context.Context, o options) error {
 	}
 	s := &speaker.Speaker{
 		Cache: mgr.GetCache(), Client: mgr.GetClient(), Kernel: kernel,
-		NewServer:      func(changed func()) speaker.Server { return gobgp.New(logger.WithName("gobgp"), changed) },
-		ProxyIsHealthy: proxyIsHealthy, Metrics: speaker.NewMetrics(metrics.Registry),
+		NewServer:     func(changed func()) speaker.Server { return gobgp.New(logger.WithName("gobgp"), changed) },
+		ProxyForwards: proxyCheck{proxyHealth, proxyMetrics}.forwards, Metrics: speaker.NewMetrics(metrics.Registry),
 		NodeName: o.nodeName, Namespace: o.namespace, StateDir: o.stateDir, PasswordDir: o.passwordDir,
 		UnitDir: o.unitDir,
 	}
@@ -194,19 +191,4 @@ func newManager(config *rest.Config, o options) (ctrl.Manager, error) {
 		return nil, fmt.Errorf("make the manager: %w", err)
 	}
 	return mgr, nil
-}
-
-// proxyIsHealthy asks kube-proxy whether it works.
-func proxyIsHealthy(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, proxyTimeout)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, proxyHealth, nil)
-	if err != nil {
-		return false
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return false
-	}
-	return response.Body.Close() == nil && response.StatusCode == http.StatusOK
 }

@@ -86,9 +86,9 @@ type Speaker struct {
 	Kernel Kernel
 	// NewServer makes the BGP library, which calls changed when a session changes.
 	NewServer func(changed func()) Server
-	// ProxyIsHealthy reports whether the node's service proxy says that it works.
-	ProxyIsHealthy func(ctx context.Context) bool
-	Metrics        *Metrics
+	// ProxyForwards reports whether the node's service proxy forwards what neighbours send.
+	ProxyForwards func(ctx context.Context) bool
+	Metrics       *Metrics
 
 	NodeName, Namespace string
 	// StateDir is for the checkpoint and the lock, PasswordDir has the passwords, and UnitDir the links
@@ -375,7 +375,7 @@ func (s *Speaker) restartServer(ctx context.Context, routerID netip.Addr) error 
 // the service proxy, without which the node would drop what it attracts.
 func (s *Speaker) mayOpen(ctx context.Context) bool {
 	if !s.state.isOpen {
-		s.state.isOpen = time.Since(s.state.began) > proxyPatience || s.ProxyIsHealthy(ctx)
+		s.state.isOpen = time.Since(s.state.began) > proxyPatience || s.ProxyForwards(ctx)
 	}
 	return s.state.isOpen
 }

@@ -139,7 +139,7 @@ func newWorld(t *testing.T, dir string) *world {
 	t.Helper()
 	w := &world{server: &fakeServer{}, kernel: &fakeKernel{addresses: []string{"198.51.100.1/32"}}, t: t, proxy: true}
 	w.Speaker = &Speaker{
-		Kernel: w.kernel, NewServer: func(func()) Server { return w.server }, ProxyIsHealthy: func(context.Context) bool {
+		Kernel: w.kernel, NewServer: func(func()) Server { return w.server }, ProxyForwards: func(context.Context) bool {
 			return w.proxy
 		},
 		Metrics: NewMetrics(prometheus.NewRegistry()), NodeName: "node1", Namespace: "purelb-system", StateDir: dir,
