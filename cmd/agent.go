@@ -69,7 +69,7 @@ func (o agentOptions) openKernel(logger logr.Logger) (*link.Netlink, nodeagent.O
 		kernel, err := link.Open(nil)
 		return kernel, nil, err
 	}
-	ownership, err := link.OpenOwnershipFile(filepath.Join(filepath.Dir(o.checkpoint), "addresses.json"))
+	ownership, err := link.OpenOwnershipFile(filepath.Join(filepath.Dir(o.checkpoint), link.OwnershipFileName))
 	if err != nil {
 		logger.Error(
 			err,

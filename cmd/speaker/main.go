@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"time"
@@ -115,7 +116,7 @@ func run(ctx context.Context, o options) error {
 	debug.SetGCPercent(gcPercent)
 	footprint.LimitHeap(logger)
 	runtime.GOMAXPROCS(maxProcs)
-	kernel, err := link.Open(nil)
+	kernel, err := link.OpenReader(filepath.Join(o.stateDir, link.OwnershipFileName))
 	if err != nil {
 		return err
 	}

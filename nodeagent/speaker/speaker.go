@@ -23,7 +23,6 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/internal/file"
 	"github.com/purelb/purelb-operator/nodeagent/internal/report"
 	"github.com/purelb/purelb-operator/nodeagent/internal/watchdog"
-	"github.com/purelb/purelb-operator/nodeagent/plan"
 	"github.com/purelb/purelb-operator/nodeagent/speaker/routes"
 )
 
@@ -71,8 +70,8 @@ type Server interface {
 
 // Kernel is what the speaker needs of the kernel.
 type Kernel interface {
-	// Observe lists links, addresses and routes.
-	Observe() (plan.Observed, error)
+	// OwnAddresses lists the agent's addresses on an interface.
+	OwnAddresses(iface string) ([]netip.Prefix, error)
 	// Watch calls changed after changes, until ctx ends.
 	Watch(ctx context.Context, changed func()) error
 	// RouterOn returns the link-local address of the one router on an interface.
@@ -121,6 +120,8 @@ type state struct {
 	held     routes.Desired
 	routerID netip.Addr
 	refusal  refusal
+	// unknownWhy is why it is not known what the kernel has; nil if it is. The routes stay meanwhile.
+	unknownWhy error
 	// isRestart means that an earlier speaker ran since the node booted.
 	isRestart bool
 	// isOpen means that sessions may be opened: the service proxy works, or has been waited for.
@@ -272,23 +273,25 @@ func (s *Speaker) setRouting(obj any, isDeleted bool) {
 // round gathers, decides, applies and reports. It returns when the next one is due.
 func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 	s.mu.Lock()
-	routing, isDeleted := s.routing, s.isDeleted
+	routing := s.routing
 	s.mu.Unlock()
 	if routing == nil {
 		return pollInterval, nil // nothing is known yet
 	}
 	s.state.unit.hasStopped()
-	observed, err := s.Kernel.Observe()
+	addresses, err := s.Kernel.OwnAddresses(string(routing.Spec.Interface))
 	if err != nil {
-		return time.Second, err
+		s.state.unknownWhy = err
+		return time.Second, errors.Join(err, s.reportSessions(ctx, routing, false))
 	}
+	s.state.unknownWhy = nil
 	if err := s.startServer(ctx, routing); err != nil {
 		return time.Second, err
 	}
 	now := time.Now()
 	phase, isDrained, drainWait := s.state.drain.advance(routing.Spec.DrainSince != nil, now)
 	desired := routes.Decide(routes.Inputs{
-		Spec: routing.Spec, Networks: routes.Networks(observed, string(routing.Spec.Interface)), Drain: phase,
+		Spec: routing.Spec, Networks: routes.Networks(addresses), Drain: phase,
 		Password: passwordIn(s.PasswordDir), RouterOn: s.routerOn, Restarting: s.state.isRestart,
 	})
 	desired, lingering, lingerWait := s.state.lingering.Extend(s.state.held, desired, now)
@@ -299,22 +302,35 @@ func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 	}
 	retryWait, err := s.change(ctx, desired, now)
 	s.save(routing)
-	sessions, listErr := s.state.server.Sessions(ctx)
-	if listErr == nil {
-		if !isDeleted {
-			s.report(routing, sessions, isDrained && len(s.state.held.Paths) == 0)
-		}
-		// A neighbour that the library has not taken is tried again in the next round.
-		s.state.held.Peers = slices.DeleteFunc(slices.Clone(s.state.held.Peers), func(p routes.Peer) bool {
-			return !slices.ContainsFunc(sessions, func(one routes.Session) bool { return one.Neighbour == p.Neighbour })
-		})
-	}
+	listErr := s.reportSessions(ctx, routing, isDrained)
 	for _, wait := range []time.Duration{drainWait, lingerWait, retryWait} {
 		if wait > 0 {
 			next = min(next, wait)
 		}
 	}
 	return next, errors.Join(err, listErr)
+}
+
+// reportSessions looks at the sessions, and reports on them.
+func (s *Speaker) reportSessions(ctx context.Context, routing *purelbv1.NodeRouting, isDrained bool) error {
+	var sessions []routes.Session
+	if s.state.server != nil {
+		var err error
+		if sessions, err = s.state.server.Sessions(ctx); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	isDeleted := s.isDeleted
+	s.mu.Unlock()
+	if !isDeleted {
+		s.report(routing, sessions, isDrained && len(s.state.held.Paths) == 0)
+	}
+	// A neighbour that the library has not taken is tried again in the next round.
+	s.state.held.Peers = slices.DeleteFunc(slices.Clone(s.state.held.Peers), func(p routes.Peer) bool {
+		return !slices.ContainsFunc(sessions, func(one routes.Session) bool { return one.Neighbour == p.Neighbour })
+	})
+	return nil
 }
 
 // change makes the library hold what is desired. What it has refused it is given again after a while, or as
@@ -398,7 +414,10 @@ func (s *Speaker) report(routing *purelbv1.NodeRouting, sessions []routes.Sessio
 	latest := *routing
 	latest.Status = s.reporter.Latest(routing, routing.Status)
 	problem := ""
-	if s.state.refusal.err != nil {
+	switch {
+	case s.state.unknownWhy != nil:
+		problem = "what the node has to advertise is not known, and nothing changes: " + s.state.unknownWhy.Error()
+	case s.state.refusal.err != nil:
 		problem = "the BGP library refuses some of it, and is given it again: " + s.state.refusal.err.Error()
 	}
 	status := routes.Status(&latest, s.state.held, sessions, isDrained, problem)

@@ -20,7 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
-	"github.com/purelb/purelb-operator/nodeagent/plan"
 	"github.com/purelb/purelb-operator/nodeagent/speaker/routes"
 )
 
@@ -107,14 +106,19 @@ func (f *fakeServer) take() []string {
 }
 
 // fakeKernel has addresses on kube-lb0.
-type fakeKernel struct{ addresses []string }
+type fakeKernel struct {
+	addresses []string
+	err       error
+}
 
-func (k *fakeKernel) Observe() (plan.Observed, error) {
-	var o plan.Observed
+func (k *fakeKernel) OwnAddresses(iface string) ([]netip.Prefix, error) {
+	var own []netip.Prefix
 	for _, a := range k.addresses {
-		o.Addresses = append(o.Addresses, plan.Address{Interface: "kube-lb0", Prefix: netip.MustParsePrefix(a), Ours: true})
+		if iface == "kube-lb0" {
+			own = append(own, netip.MustParsePrefix(a))
+		}
 	}
-	return o, nil
+	return own, k.err
 }
 
 func (k *fakeKernel) Watch(ctx context.Context, _ func()) error {
@@ -399,6 +403,30 @@ func TestFaultRouteRefused(t *testing.T) {
 	w.expect("+198.51.100.1/32")
 	if got := status(); got != "2 True Established" {
 		t.Errorf("status: %s", got)
+	}
+}
+
+// TestFaultKernelUnknown has a kernel of which the speaker cannot find out what it has: the routes stay, and
+// the status says why; also of a speaker that has not found out yet.
+func TestFaultKernelUnknown(t *testing.T) {
+	for _, isFirst := range []bool{false, true} {
+		w := newWorld(t, t.TempDir())
+		routing := routingOf(1, "192.0.2.1")
+		w.setRouting(routing, false)
+		if !isFirst {
+			w.expect("start 192.0.2.11", "+198.51.100.1/32", "+192.0.2.1")
+		}
+		w.kernel.addresses, w.kernel.err = nil, errors.New("the record is damaged")
+		if _, err := w.round(t.Context()); err == nil {
+			t.Error("no error")
+		}
+		if got := w.server.take(); len(got) > 0 {
+			t.Errorf("the library was told %q", got)
+		}
+		ready := w.reporter.Latest(routing, purelbv1.NodeRoutingStatus{}).Conditions[0]
+		if ready.Reason != purelbv1.ReasonDegraded || !strings.Contains(ready.Message, "the record is damaged") {
+			t.Errorf("Ready: %s %s", ready.Reason, ready.Message)
+		}
 	}
 }
 

@@ -3,8 +3,6 @@ package routes
 import (
 	"net/netip"
 	"slices"
-
-	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
 // Network is a network that the node has on its virtual interface.
@@ -14,17 +12,14 @@ type Network struct {
 	Lowest netip.Addr
 }
 
-// Networks returns the networks of the agent's addresses on an interface, sorted. A network is
+// Networks returns the networks of the agent's addresses on the virtual interface, sorted. A network is
 // there while any address of it is.
-func Networks(observed plan.Observed, iface string) []Network {
+func Networks(addresses []netip.Prefix) []Network {
 	byPrefix := map[netip.Prefix]netip.Addr{}
-	for _, a := range observed.Addresses {
-		if a.Interface != iface || !a.Ours {
-			continue
-		}
-		network := a.Prefix.Masked()
-		if lowest, known := byPrefix[network]; !known || a.Prefix.Addr().Less(lowest) {
-			byPrefix[network] = a.Prefix.Addr()
+	for _, a := range addresses {
+		network := a.Masked()
+		if lowest, known := byPrefix[network]; !known || a.Addr().Less(lowest) {
+			byPrefix[network] = a.Addr()
 		}
 	}
 	networks := make([]Network, 0, len(byPrefix))

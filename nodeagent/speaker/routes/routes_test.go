@@ -13,7 +13,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
-	"github.com/purelb/purelb-operator/nodeagent/plan"
 	"github.com/purelb/purelb-operator/nodeagent/speaker/routes"
 )
 
@@ -25,22 +24,15 @@ var (
 func prefix(text string) netip.Prefix { return netip.MustParsePrefix(text) }
 
 func TestNetworks(t *testing.T) {
-	at := func(iface, text string, isOurs bool) plan.Address {
-		return plan.Address{Interface: iface, Prefix: prefix(text), Ours: isOurs}
-	}
-	observed := plan.Observed{Addresses: []plan.Address{
-		at("kube-lb0", "203.0.113.9/24", true), at("kube-lb0", "203.0.113.5/24", true),
-		at("kube-lb0", "198.51.100.1/32", true), at("kube-lb0", "2001:db8::1/128", true),
-		at("kube-lb0", "198.51.100.2/32", false), // somebody else's
-		at("kube-lb0", "fe80::1/64", false),
-		at("eth0", "192.0.2.200/32", true), // a Local address
-	}}
 	want := []routes.Network{
 		{Prefix: prefix("198.51.100.1/32"), Lowest: netip.MustParseAddr("198.51.100.1")},
 		{Prefix: prefix("203.0.113.0/24"), Lowest: netip.MustParseAddr("203.0.113.5")},
 		{Prefix: prefix("2001:db8::1/128"), Lowest: netip.MustParseAddr("2001:db8::1")},
 	}
-	if diff := cmp.Diff(want, routes.Networks(observed, "kube-lb0"), compareAddresses); diff != "" {
+	got := routes.Networks([]netip.Prefix{
+		prefix("203.0.113.9/24"), prefix("203.0.113.5/24"), prefix("198.51.100.1/32"), prefix("2001:db8::1/128"),
+	})
+	if diff := cmp.Diff(want, got, compareAddresses); diff != "" {
 		t.Errorf("networks (-want +got):\n%s", diff)
 	}
 }

@@ -1,0 +1,65 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+)
+
+// OwnershipFileName is the name of the agent's OwnershipFile in the folder of what outlives the agent.
+const OwnershipFileName = "addresses.json"
+
+// Reader reads what the agent has added, for another program of the node.
+type Reader struct {
+	*Netlink
+	ownershipPath string
+}
+
+// OpenReader opens a netlink socket. ownershipPath is the agent's OwnershipFile, which need not exist.
+func OpenReader(ownershipPath string) (*Reader, error) {
+	n, err := Open(nil)
+	if err != nil {
+		return nil, err
+	}
+	return &Reader{n, ownershipPath}, nil
+}
+
+// OwnAddresses lists the agent's addresses on an interface; none if there is no such interface. It lists
+// nothing else of the node, which may have hundreds of thousands of routes. Only where the kernel has
+// addresses without a tag, as kernels do that keep none, it reads the OwnershipFile.
+func (r *Reader) OwnAddresses(iface string) ([]netip.Prefix, error) {
+	found, err := r.handle.LinkByName(iface)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look up %s: %w", iface, err)
+	}
+	listed, err := dump("addresses of "+iface, func() ([]netlink.Addr, error) {
+		return r.handle.AddrList(found, netlink.FAMILY_ALL)
+	})
+	if err != nil {
+		return nil, err
+	}
+	var recorded map[ownedAddress]bool
+	var own []netip.Prefix
+	for _, a := range listed {
+		prefix, ok := toPrefix(a.IPNet)
+		if !ok {
+			continue
+		}
+		if a.Protocol == 0 && recorded == nil {
+			record, err := OpenOwnershipFile(r.ownershipPath)
+			if err != nil {
+				return nil, err
+			}
+			recorded = record.recorded
+		}
+		if a.Protocol == Protocol || a.Protocol == 0 && recorded[ownedAddress{a.LinkIndex, prefix}] {
+			own = append(own, prefix)
+		}
+	}
+	return own, nil
+}
