@@ -28,9 +28,10 @@ type checkpoint struct {
 	file.Header
 	// BootID is of the boot of the node in which the speaker ran: only within one boot does
 	// the kernel go on forwarding while no speaker runs.
-	BootID     string                   `json:"bootID"`
-	Generation int64                    `json:"generation"`
-	Spec       purelbv1.NodeRoutingSpec `json:"spec"`
+	BootID     string `json:"bootID"`
+	Generation int64  `json:"generation"`
+	// Spec is empty if the NodeRouting was deleted.
+	Spec purelbv1.NodeRoutingSpec `json:"spec"`
 }
 
 // readBootID returns what tells this boot of the node apart from others.
@@ -52,7 +53,7 @@ func loadCheckpoint(
 		return file.ReadWithin(filepath.Join(dir, checkpointFile), checkpointReadTimeout)
 	}
 	exists, err := file.LoadCheckpoint(read, &c, &c.Header, file.Header{Version: checkpointVersion, NodeName: nodeName})
-	if err != nil || !exists {
+	if err != nil || !exists || c.Spec.NodeName == "" {
 		return nil, false, err
 	}
 	routing = &purelbv1.NodeRouting{
@@ -78,10 +79,22 @@ func (s *Speaker) save(routing *purelbv1.NodeRouting) {
 	if saved != nil && saved.Generation == routing.Generation && equality.Semantic.DeepEqual(saved.Spec, routing.Spec) {
 		return
 	}
-	s.state.saved = routing
+	s.state.saved, s.state.hasForgotten = routing, false
 	c := checkpoint{
 		Header: file.Header{Version: checkpointVersion, NodeName: routing.Spec.NodeName},
 		BootID: s.state.bootID, Generation: routing.Generation, Spec: routing.Spec,
+	}
+	s.saver.Save(func() ([]byte, error) { return json.Marshal(c) }, false)
+}
+
+// forgetCheckpoint keeps for the next speaker that there is no NodeRouting: it calls none of the neighbours.
+func (s *Speaker) forgetCheckpoint() {
+	if s.state.hasForgotten {
+		return
+	}
+	s.state.saved, s.state.hasForgotten = nil, true
+	c := checkpoint{
+		Header: file.Header{Version: checkpointVersion, NodeName: s.NodeName}, BootID: s.state.bootID,
 	}
 	s.saver.Save(func() ([]byte, error) { return json.Marshal(c) }, false)
 }

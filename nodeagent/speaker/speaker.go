@@ -40,6 +40,9 @@ const (
 	// readyPatience is after how long a speaker counts as ready although sessions are down: a
 	// router that is away does not hold up the update of other nodes.
 	readyPatience = 45 * time.Second
+	// checkpointPatience is how long a speaker that starts waits for the API server before it works by the
+	// checkpoint: less than neighbours keep routes.
+	checkpointPatience = 2 * time.Second
 	// stallTime is how long a round may take before the speaker counts as stuck.
 	stallTime = 30 * time.Second
 	// stopTimeout bounds the end of the sessions.
@@ -94,7 +97,9 @@ type Speaker struct {
 	// that systemd keeps for active units.
 	StateDir, PasswordDir, UnitDir string
 
-	wake chan struct{}
+	// wake is signalled when something may have changed, and synced closed when the API server has said
+	// whether there is a NodeRouting.
+	wake, synced chan struct{}
 	// reporter writes the status of the node's NodeRouting, and saver the checkpoint.
 	reporter *report.Reporter[purelbv1.NodeRoutingStatus]
 	saver    *file.Saver
@@ -131,8 +136,10 @@ type state struct {
 	// lingering are the routes that others replace. A new process withdraws them at once: it holds
 	// the others when its sessions begin.
 	lingering routes.Lingering
-	// saved is the NodeRouting in the checkpoint, if that is of this boot of the node.
-	saved *purelbv1.NodeRouting
+	// saved is the NodeRouting in the checkpoint, if that is of this boot of the node, and hasForgotten that
+	// the checkpoint says that there is none.
+	saved        *purelbv1.NodeRouting
+	hasForgotten bool
 	// routers are those last seen on interfaces: a router that is silent for a while stays.
 	routers map[string]netip.Addr
 	bootID  string
@@ -171,6 +178,8 @@ func (s *Speaker) Start(ctx context.Context) error {
 	if err := s.watch(ctx); err != nil {
 		return err
 	}
+	s.watchdog.EndRound(nil)
+	s.awaitAPIServer(ctx)
 	go func() { _ = s.reporter.Start(ctx) }()
 	saving, lastRoundEnded := context.WithCancel(context.WithoutCancel(ctx))
 	var saver sync.WaitGroup
@@ -197,7 +206,7 @@ func (s *Speaker) Start(ctx context.Context) error {
 
 // prepare makes the speaker's components.
 func (s *Speaker) prepare() {
-	s.wake = make(chan struct{}, 1)
+	s.wake, s.synced = make(chan struct{}, 1), make(chan struct{})
 	s.watchdog = watchdog.New(watchdog.Options{Program: "speaker", Round: "round", StuckAfter: stallTime})
 	s.saver = newSaver(s)
 	s.reporter = &report.Reporter[purelbv1.NodeRoutingStatus]{
@@ -236,7 +245,7 @@ func (s *Speaker) watch(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("watch the NodeRouting: %w", err)
 	}
-	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { s.setRouting(obj, false) },
 		UpdateFunc: func(_, obj any) { s.setRouting(obj, false) },
 		DeleteFunc: func(obj any) { s.setRouting(obj, true) },
@@ -245,11 +254,38 @@ func (s *Speaker) watch(ctx context.Context) error {
 		return fmt.Errorf("watch the NodeRouting: %w", err)
 	}
 	go func() {
+		if toolscache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+			s.noteSynced()
+		}
+	}()
+	go func() {
 		if err := s.Kernel.Watch(ctx, func() { pacing.Signal(s.wake) }); err != nil && ctx.Err() == nil {
 			log.FromContext(ctx).Error(err, "The kernel is not watched: changes are seen late")
 		}
 	}()
 	return nil
+}
+
+// noteSynced takes that the API server has said all. If it does not have the NodeRouting of the checkpoint,
+// that was deleted while no speaker ran.
+func (s *Speaker) noteSynced() {
+	s.mu.Lock()
+	s.isDeleted = s.isDeleted || s.routing != nil && s.routing.UID == ""
+	s.mu.Unlock()
+	close(s.synced)
+	pacing.Signal(s.wake)
+}
+
+// awaitAPIServer waits a moment for the API server, before the speaker works by the checkpoint: what it says
+// may be out of date.
+func (s *Speaker) awaitAPIServer(ctx context.Context) {
+	timer := time.NewTimer(checkpointPatience)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-s.synced:
+	case <-timer.C:
+	}
 }
 
 // setRouting takes the NodeRouting as the API server has it.
@@ -273,10 +309,13 @@ func (s *Speaker) setRouting(obj any, isDeleted bool) {
 // round gathers, decides, applies and reports. It returns when the next one is due.
 func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 	s.mu.Lock()
-	routing := s.routing
+	routing, isDeleted := s.routing, s.isDeleted
 	s.mu.Unlock()
-	if routing == nil {
-		return pollInterval, nil // nothing is known yet
+	if isDeleted {
+		s.forgetCheckpoint()
+	}
+	if routing == nil || isDeleted && s.state.server == nil {
+		return pollInterval, nil // nothing is known yet, or nothing is to be done any more
 	}
 	s.state.unit.hasStopped()
 	addresses, err := s.Kernel.OwnAddresses(string(routing.Spec.Interface))
@@ -301,7 +340,9 @@ func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 		next = proxyInterval
 	}
 	retryWait, err := s.change(ctx, desired, now)
-	s.save(routing)
+	if !isDeleted {
+		s.save(routing)
+	}
 	listErr := s.reportSessions(ctx, routing, isDrained)
 	for _, wait := range []time.Duration{drainWait, lingerWait, retryWait} {
 		if wait > 0 {

@@ -339,6 +339,32 @@ func TestFaultNoAPIServer(t *testing.T) {
 	rebooted.expect("start 192.0.2.11", "+198.51.100.1/32", "+192.0.2.1")
 }
 
+// TestNodeRoutingIsDeleted deletes the NodeRouting while a speaker runs, or while none does: a later speaker does
+// not call its neighbours.
+func TestNodeRoutingIsDeleted(t *testing.T) {
+	for _, isRunning := range []bool{true, false} {
+		dir := t.TempDir()
+		w := newWorld(t, dir)
+		w.setRouting(routingOf(1, "192.0.2.1"), false)
+		w.expect("start 192.0.2.11", "+198.51.100.1/32", "+192.0.2.1")
+		if isRunning {
+			w.setRouting(routingOf(1, "192.0.2.1"), true)
+			w.expect()
+		} else {
+			w = newWorld(t, dir)
+			w.noteSynced()
+			w.expect()
+		}
+		w = newWorld(t, dir)
+		w.expect()
+		w.setRouting(routingOf(1, "192.0.2.9"), false)
+		w.noteSynced()
+		w.expect("start 192.0.2.11", "+198.51.100.1/32", "+192.0.2.9")
+		w = newWorld(t, dir)
+		w.expect("start 192.0.2.11", "+198.51.100.1/32", "+192.0.2.9 restarting")
+	}
+}
+
 // TestFaultCheckpoints has speakers that find a checkpoint that they cannot use.
 func TestFaultCheckpoints(t *testing.T) {
 	for _, text := range []string{"", "{", `{"version":99}`, `{"version":1,"nodeName":"node2"}`} {
