@@ -57,11 +57,16 @@ func Pace(specs map[string]v1.NodeRoutingSpec, stored map[string]*v1.NodeRouting
 		case "":
 			p.Turn = Turn{Node: node, Since: now, Neighbours: pending[node]}
 		case node:
-			p.Turn.Neighbours = slices.Concat(p.Turn.Neighbours, pending[node])
+			for _, peer := range pending[node] {
+				if indexOfNeighbour(p.Turn.Neighbours, &peer) < 0 {
+					p.Turn.Neighbours = append(slices.Clone(p.Turn.Neighbours), peer)
+				}
+			}
 		default:
 			p.Specs[node] = withFormerSettings(specs[node], pending[node])
 			for _, peer := range pending[node] {
-				p.Waiting[peer.Name] = append(p.Waiting[peer.Name], node)
+				name := specs[node].Peers[indexOfNeighbour(specs[node].Peers, &peer)].Name
+				p.Waiting[name] = append(p.Waiting[name], node)
 			}
 		}
 	}
@@ -79,7 +84,7 @@ func peersToReopen(spec v1.NodeRoutingSpec, stored *v1.NodeRouting) []v1.Routing
 	}
 	var peers []v1.RoutingPeer
 	for _, before := range stored.Spec.Peers {
-		i := slices.IndexFunc(spec.Peers, func(p v1.RoutingPeer) bool { return isSameNeighbour(&p, &before) })
+		i := indexOfNeighbour(spec.Peers, &before)
 		if i < 0 || (spec.Peers[i].PasswordFile == "") != (before.PasswordFile == "") {
 			continue
 		}
@@ -91,12 +96,17 @@ func peersToReopen(spec v1.NodeRoutingSpec, stored *v1.NodeRouting) []v1.Routing
 	return peers
 }
 
+// indexOfNeighbour returns which of several peers is the same neighbour; -1 for none.
+func indexOfNeighbour(peers []v1.RoutingPeer, p *v1.RoutingPeer) int {
+	return slices.IndexFunc(peers, func(other v1.RoutingPeer) bool { return isSameNeighbour(&other, p) })
+}
+
 // withFormerSettings returns what a node is to do while some of its neighbours keep their former settings.
 func withFormerSettings(spec v1.NodeRoutingSpec, former []v1.RoutingPeer) v1.NodeRoutingSpec {
 	spec.Peers = slices.Clone(spec.Peers)
 	for i := range spec.Peers {
 		p := &spec.Peers[i]
-		at := slices.IndexFunc(former, func(f v1.RoutingPeer) bool { return isSameNeighbour(&f, p) })
+		at := indexOfNeighbour(former, p)
 		if at < 0 {
 			continue
 		}
@@ -117,8 +127,7 @@ func (t *Turn) isOver(isPending bool, stored *v1.NodeRouting, now time.Time) boo
 		return false
 	}
 	return !slices.ContainsFunc(t.Neighbours, func(p v1.RoutingPeer) bool {
-		isWanted := slices.ContainsFunc(stored.Spec.Peers, func(s v1.RoutingPeer) bool { return isSameNeighbour(&s, &p) })
-		return isWanted && !isEstablished(stored, &p)
+		return indexOfNeighbour(stored.Spec.Peers, &p) >= 0 && !isEstablished(stored, &p)
 	})
 }
 

@@ -171,7 +171,11 @@ func TestPaceKeepsTheRest(t *testing.T) {
 	spec.Peers = append(spec.Peers, v1.RoutingPeer{Name: "new", Address: "192.0.2.2"})
 	spec.Groups = []v1.RoutingGroup{{Name: "g"}}
 	w.specs["n2"] = spec
-	got := routing.Pace(w.specs, w.stored, routing.Turn{}, time.Unix(1000, 0)).Specs["n2"]
+	paced := routing.Pace(w.specs, w.stored, routing.Turn{}, time.Unix(1000, 0))
+	if diff := cmp.Diff(map[string][]string{"q": {"n2", "n3"}}, paced.Waiting); diff != "" {
+		t.Errorf("waiting (-want +got):\n%s", diff)
+	}
+	got := paced.Specs["n2"]
 	want := v1.NodeRoutingSpec{
 		NodeName: "n2", Groups: []v1.RoutingGroup{{Name: "g"}},
 		Peers: []v1.RoutingPeer{{Name: "q", Address: "192.0.2.1", HoldSeconds: 9}, {Name: "new", Address: "192.0.2.2"}},
