@@ -415,6 +415,17 @@ type NodeInterface struct {
 	Gateways []string `json:"gateways,omitempty"`
 }
 
+// NodeGateway is the next hop of a default route of a node.
+type NodeGateway struct {
+	// interface by which the route leaves.
+	Interface InterfaceName `json:"interface"`
+
+	// address of the next hop. It may be link-local.
+	// +kubebuilder:validation:MinLength=2
+	// +kubebuilder:validation:MaxLength=39
+	Address string `json:"address"`
+}
+
 // AnnouncementStatus is what the node does, as its agent reports.
 type AnnouncementStatus struct {
 	// observedGeneration is the generation that this status is about.
@@ -471,6 +482,16 @@ type AnnouncementStatus struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=64
 	Interfaces []NodeInterface `json:"interfaces,omitempty"`
+
+	// gateways are the next hops of all default routes of the node, also of those that leave
+	// by interfaces that its LBNodeAgent does not select. Only the first Announcement of a
+	// node has them.
+	// +optional
+	// +listType=map
+	// +listMapKey=interface
+	// +listMapKey=address
+	// +kubebuilder:validation:MaxItems=32
+	Gateways []NodeGateway `json:"gateways,omitempty"`
 
 	// macs are the Ethernet addresses of all interfaces of the node, lower case with
 	// colons: the node's kernel may answer for an address by any of them. Those of the

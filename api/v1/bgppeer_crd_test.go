@@ -24,12 +24,46 @@ bfd: {interval: 100ms, multiplier: 5}
 gracefulRestart: {restartTime: 2m}
 holdTime: 90s
 keepaliveTime: 30s
-connectTime: 1s
+connectTime: 2s
 port: 1179
 sourceAddress: 192.0.2.11
 ttlSecurity: true
 families: [IPv4, IPv6]`, nil},
-		{"four bytes of ASN", strings.Replace(at, "65000", "4294967295", 1), nil},
+		{"four bytes of ASN", strings.Replace(at, "65000", "4294967294", 1), nil},
+		{"AS_TRANS", strings.Replace(at, "65000", "23456", 1), []cause{{"spec.peerASN", "is reserved"}}},
+		{"the last ASN of two bytes", strings.Replace(at, "65000", "65535", 1), []cause{{"spec.peerASN", "is reserved"}}},
+		{"the last ASN", strings.Replace(at, "65000", "4294967295", 1), []cause{{"spec.peerASN", "is reserved"}}},
+		{"own ASN that is reserved", strings.Replace(at, "65001", "23456", 1), []cause{{"spec.myASN", "is reserved"}}},
+		{"connects too often", at + "connectTime: 1s", []cause{{"spec.connectTime", "must be from 2s to 10m"}}},
+		{
+			"TTL security with an internal one", strings.Replace(at, "65000", "Internal", 1) + "ttlSecurity: true",
+			[]cause{{"spec.ttlSecurity", "is for external neighbours"}},
+		},
+		{
+			"multihop to an internal one", strings.Replace(at, "65000", "Internal", 1) + "ebgpMultihop: 3",
+			[]cause{{"spec.ebgpMultihop", "is for external neighbours"}},
+		},
+		{
+			"multihop on an interface", minimal + "interface: eth1\nebgpMultihop: 3",
+			[]cause{{"spec.ebgpMultihop", "is on the node's own link"}},
+		},
+		{
+			"multicast", minimal + "peerAddress: 224.0.0.5",
+			[]cause{{"spec.peerAddress", "must be the address of one host on the network"}},
+		},
+		{
+			"link-local", minimal + "peerAddress: fe80::1",
+			[]cause{{"spec.peerAddress", "of a neighbour with a link-local address, name the interface"}},
+		},
+		{"source by its interface", at + "sourceInterface: lo", nil},
+		{
+			"source twice", at + "sourceInterface: lo\nsourceAddress: 192.0.2.11",
+			[]cause{{"spec.sourceInterface", "exclude each other"}},
+		},
+		{
+			"source of an unnumbered one", minimal + "interface: eth1\nsourceInterface: lo",
+			[]cause{{"spec.sourceInterface", "from the interface's own link-local address"}},
+		},
 		{"any external", strings.Replace(at, "65000", "External", 1), nil},
 		{"internal", strings.Replace(at, "65000", "Internal", 1), nil},
 		{

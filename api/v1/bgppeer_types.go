@@ -14,6 +14,7 @@ import (
 // +kubebuilder:validation:XIntOrString
 // +kubebuilder:validation:MaxLength=10
 // +kubebuilder:validation:XValidation:rule="type(self) == int ? (self >= 1 && self <= 4294967295) : string(self) in ['External', 'Internal']",message="must be a number from 1 to 4294967295, External or Internal"
+// +kubebuilder:validation:XValidation:rule="type(self) != int || !(self in [23456, 65535, 4294967295])",message="is reserved, and no router can be in it (RFC 6793, RFC 7300)"
 type PeerASN string
 
 // Words that stand for a PeerASN.
@@ -107,6 +108,11 @@ type BGPGracefulRestart struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.bfd) || !has(self.ebgpMultihop)",message="bfd is for neighbours on the node's own link: it cannot be used with ebgpMultihop",fieldPath=".bfd"
 // +kubebuilder:validation:XValidation:rule="!has(self.ttlSecurity) || !self.ttlSecurity || !has(self.ebgpMultihop)",message="ttlSecurity and ebgpMultihop exclude each other",fieldPath=".ttlSecurity"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !has(self.interface)",message="a neighbour that interface names is reached from the interface's own link-local address",fieldPath=".sourceAddress"
+// +kubebuilder:validation:XValidation:rule="!has(self.ebgpMultihop) || !has(self.interface)",message="a neighbour that interface names is on the node's own link",fieldPath=".ebgpMultihop"
+// +kubebuilder:validation:XValidation:rule="!has(self.ebgpMultihop) || type(self.peerASN) == int || self.peerASN != 'Internal'",message="is for external neighbours: an internal one may be any number of hops away",fieldPath=".ebgpMultihop"
+// +kubebuilder:validation:XValidation:rule="!has(self.ttlSecurity) || !self.ttlSecurity || type(self.peerASN) == int || self.peerASN != 'Internal'",message="is for external neighbours: an internal one may be any number of hops away",fieldPath=".ttlSecurity"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceInterface) || !has(self.sourceAddress)",message="sourceInterface and sourceAddress exclude each other",fieldPath=".sourceInterface"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceInterface) || !has(self.interface)",message="a neighbour that interface names is reached from the interface's own link-local address",fieldPath=".sourceInterface"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !has(self.peerAddress) || !isIP(self.sourceAddress) || !isIP(self.peerAddress) || ip(self.sourceAddress).family() == ip(self.peerAddress).family()",message="must be of the family of peerAddress",fieldPath=".sourceAddress"
 // +kubebuilder:validation:XValidation:rule="!has(self.passwordSecretRef) || !has(self.interface)",message="a neighbour that interface names cannot have a password",fieldPath=".passwordSecretRef"
 // +kubebuilder:validation:XValidation:rule="!has(self.keepaliveTime) || !has(self.holdTime) || duration(self.keepaliveTime) + duration(self.keepaliveTime) <= duration(self.holdTime)",message="must be at most half of holdTime",fieldPath=".keepaliveTime"
@@ -119,6 +125,7 @@ type BGPPeerSpec struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4294967295
+	// +kubebuilder:validation:XValidation:rule="!(self in [23456, 65535, 4294967295])",message="is reserved, and no router can be in it (RFC 6793, RFC 7300)"
 	MyASN *int64 `json:"myASN,omitempty"`
 
 	// myASNLabel is the label of Nodes whose value is the node's autonomous system.
@@ -131,6 +138,7 @@ type BGPPeerSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=39
 	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="must be an IP address"
+	// +kubebuilder:validation:XValidation:rule="!isIP(self) || ip(self).isGlobalUnicast()",message="must be the address of one host on the network; of a neighbour with a link-local address, name the interface, or use discover"
 	PeerAddress string `json:"peerAddress,omitempty"`
 
 	// interface of the node on which the one router is the neighbour, by its IPv6
@@ -175,12 +183,13 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('6h')",message="must be from 1s to 6h"
 	KeepaliveTime *metav1.Duration `json:"keepaliveTime,omitempty"`
 
-	// connectTime is how long to wait before connecting again.
+	// connectTime is how long to wait before connecting again; the speaker waits for 2s at
+	// the least.
 	// +optional
 	// +kubebuilder:default="2s"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('10m')",message="must be from 1s to 10m"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('2s') && duration(self) <= duration('10m')",message="must be from 2s to 10m"
 	ConnectTime *metav1.Duration `json:"connectTime,omitempty"`
 
 	// port of the neighbour.
@@ -190,11 +199,17 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:Maximum=65535
 	Port *int32 `json:"port,omitempty"`
 
-	// sourceAddress from which nodes connect; absent, the kernel chooses.
+	// sourceAddress from which nodes connect; absent, the kernel chooses. It is one address
+	// for all nodes that nodeSelector selects: see sourceInterface.
 	// +optional
 	// +kubebuilder:validation:MaxLength=39
 	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="must be an IP address"
 	SourceAddress string `json:"sourceAddress,omitempty"`
+
+	// sourceInterface from whose address each node connects: the lowest of the neighbour's
+	// family that is the node's own, such as that of the loopback interface lo.
+	// +optional
+	SourceInterface InterfaceName `json:"sourceInterface,omitempty"`
 
 	// ebgpMultihop is the TTL of packets to an external neighbour that is not on the
 	// node's link.

@@ -10,6 +10,12 @@ const MaxRoutingPeers = 32
 // MaxRoutingGroups bounds spec.groups of a NodeRouting.
 const MaxRoutingGroups = 64
 
+// MaxRoutingRanges bounds the ranges of a group of a NodeRouting.
+const MaxRoutingRanges = 131
+
+// MaxWithheldRanges bounds spec.withheld of a NodeRouting.
+const MaxWithheldRanges = 256
+
 // RoutingPeer is one neighbour of one node, resolved from a BGPPeer.
 //
 // +structType=atomic
@@ -48,6 +54,11 @@ type RoutingPeer struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=39
 	SourceAddress string `json:"sourceAddress,omitempty"`
+
+	// sourceInterface from whose address of the neighbour's family the node connects.
+	// +optional
+	// +kubebuilder:validation:MaxLength=15
+	SourceInterface string `json:"sourceInterface,omitempty"`
 
 	// families of addresses that the node advertises in the session.
 	// +listType=atomic
@@ -138,6 +149,12 @@ type RoutingGroup struct {
 	// +kubebuilder:validation:items:MaxLength=96
 	Ranges []string `json:"ranges"`
 
+	// hostRoutes means that the node advertises a route for each of its addresses, besides
+	// that for the network: some of these addresses are not on all nodes
+	// (externalTrafficPolicy Local), and the route for the network leads to any node.
+	// +optional
+	HostRoutes bool `json:"hostRoutes,omitempty"`
+
 	ServiceGroupBGP `json:",inline"`
 }
 
@@ -179,6 +196,14 @@ type NodeRoutingSpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Groups []RoutingGroup `json:"groups,omitempty"`
+
+	// withheld are ranges of addresses, first-last, that the node does not advertise: how to
+	// advertise them is not known any more, or does not fit into groups.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=96
+	Withheld []string `json:"withheld,omitempty"`
 }
 
 // SessionState is the state of a BGP session (RFC 4271).
@@ -201,7 +226,8 @@ type RoutingSession struct {
 	// +kubebuilder:validation:MaxLength=64
 	Neighbor string `json:"neighbor"`
 
-	// state of the session.
+	// state of the session. Of one that is down it is the state in which the session was when
+	// lastError was reported: it changes with each attempt to open the session.
 	State SessionState `json:"state"`
 
 	// since is when the session last came up or went down; absent if it has never been up.

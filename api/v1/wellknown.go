@@ -103,6 +103,9 @@ const (
 	// ConditionDrift, only ever True, is on a ServiceGroup of which the external IPAM
 	// system records something else than what Services have.
 	ConditionDrift = "Drift"
+	// ConditionAdvertised is on a ServiceGroup whose Virtual addresses nodes do not advertise
+	// as its spec.bgp says (False), or advertise by more routes than it says (True).
+	ConditionAdvertised = "Advertised"
 	// ConditionAllocated, on a Service, says whether the Service has what it asks for
 	// and, if not, why it waits.
 	ConditionAllocated = "purelb.io/Allocated"
@@ -158,6 +161,11 @@ const (
 	ReasonPeerConflict  = "PeerConflict"
 	ReasonSessionsDown  = "SessionsDown"
 	ReasonDrained       = "Drained"
+	// ReasonPasswordInvalid is of a BGPPeer whose password TCP MD5 cannot have.
+	ReasonPasswordInvalid = "PasswordInvalid"
+	ReasonTooManyGroups   = "TooManyGroups"
+	ReasonNoSuchPeer      = "NoSuchPeer"
+	ReasonHostRoutes      = "HostRoutes"
 
 	EventAddressAssigned      = "AddressAssigned"
 	EventAddressReleased      = "AddressReleased"
@@ -177,6 +185,7 @@ const (
 	EventPolicyNotApplied     = "PolicyNotApplied"
 	EventSessionUp            = "SessionUp"
 	EventSessionDown          = "SessionDown"
+	EventRoutesWithheld       = "RoutesWithheld"
 )
 
 // LeasePrefix and a node's name make the name of the Lease that the node's
