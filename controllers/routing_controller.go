@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -23,6 +25,10 @@ import (
 	"github.com/purelb/purelb-operator/controllers/agents"
 	"github.com/purelb/purelb-operator/controllers/routing"
 )
+
+// provisionalTime is after how long the reconciler looks again whether agents have withdrawn addresses
+// whose rules it keeps until then.
+const provisionalTime = 10 * time.Second
 
 // RoutingReconciler writes the NodeRoutings, to which neighbours each node advertises what,
 // runs speakers where BGPPeers select nodes, gives those the passwords, and reports on BGPPeers.
@@ -62,7 +68,12 @@ func (r *RoutingReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1.NodeRouting{}, all).
 		Watches(&v1.ServiceGroup{}, all, builder.WithPredicates(groupChanged)).
 		Watches(&v1.LBNodeAgent{}, all, spec).
-		Watches(&v1.Announcement{}, all, builder.WithPredicates(factsChanged)).
+		Watches(
+			&v1.Announcement{}, all,
+			builder.WithPredicates(predicate.Or[client.Object](factsChanged, predicate.GenerationChangedPredicate{})),
+		).
+		Watches(&v1.CommonAnnouncement{}, all, spec).
+		Watches(&corev1.Service{}, all, builder.WithPredicates(servicePlacementChanged)).
 		Watches(&corev1.Node{}, all, builder.WithPredicates(nodePlacementChanged)).
 		Watches(&corev1.Secret{}, all).
 		Watches(
@@ -99,11 +110,16 @@ func (r *RoutingReconciler) Reconcile(ctx context.Context, _ reconcile.Request) 
 		r.writeRoutings(ctx, g, &result),
 		r.writeSpeakers(ctx, g, &result),
 		r.writePeers(ctx, g, &result),
+		r.writeGroups(ctx, g, &result),
 	)
 	if isOutdated(err) {
 		return reconcile.Result{RequeueAfter: cacheLag}, nil
 	}
-	return reconcile.Result{RequeueAfter: paced.Wait}, err
+	wait := paced.Wait
+	if result.IsProvisional {
+		wait = smallest(wait, provisionalTime)
+	}
+	return reconcile.Result{RequeueAfter: wait}, err
 }
 
 // writeRoutings writes the NodeRoutings that differ, and deletes those of nodes without a
@@ -200,9 +216,21 @@ func (r *RoutingReconciler) writePeers(ctx context.Context, g *routingInputs, re
 		}
 		changed := p.DeepCopy()
 		changed.Status = status
-		errs = append(errs, client.IgnoreNotFound(applyStatus(ctx, r.Client, changed, ownerRouting)))
+		err := applyStatus(ctx, r.Client, changed, ownerRouting)
+		errs = append(errs, client.IgnoreNotFound(err))
+		if err == nil && result.Unknown != "" && strings.Contains(readyMessage(status.Conditions), result.Unknown) &&
+			!strings.Contains(readyMessage(p.Status.Conditions), result.Unknown) {
+			r.Recorder.Eventf(p, nil, corev1.EventTypeWarning, v1.EventRoutesWithheld, "Advertise", "%s", result.Unknown)
+		}
 	}
 	return errors.Join(errs...)
+}
+
+func readyMessage(conditions []metav1.Condition) string {
+	if ready := meta.FindStatusCondition(conditions, v1.ConditionReady); ready != nil {
+		return ready.Message
+	}
+	return ""
 }
 
 // recordSessions records events for sessions that have come up or gone down.

@@ -12,7 +12,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
-	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/controllers/placement"
 	"github.com/purelb/purelb-operator/controllers/routing"
 )
@@ -20,7 +19,9 @@ import (
 // routingInputs is what routing.Render decides from, and what its decision is written with.
 type routingInputs struct {
 	routing.Inputs
-	agents   map[string]*v1.LBNodeAgent
+	agents map[string]*v1.LBNodeAgent
+	// groups are the ServiceGroups of the manager's namespace. They are the cache's own.
+	groups   []v1.ServiceGroup
 	nodeUIDs map[string]types.UID
 	// secrets are the data of the Secrets in the manager's namespace, by name, and
 	// speakerSecrets are those that the reconciler has made.
@@ -54,11 +55,9 @@ func (r *RoutingReconciler) gather(ctx context.Context) (*routingInputs, error) 
 	for i := range agents.Items {
 		g.agents[agents.Items[i].Name] = &agents.Items[i]
 	}
-	var groups v1.ServiceGroupList
-	if err := r.Client.List(ctx, &groups, in); err != nil {
-		return nil, fmt.Errorf("list ServiceGroups: %w", err)
+	if err := r.gatherGroups(ctx, g); err != nil {
+		return nil, err
 	}
-	g.Groups = routingGroups(groups.Items, r.Namespace)
 	if err := r.gatherSecrets(ctx, g); err != nil {
 		return nil, err
 	}
@@ -149,29 +148,4 @@ func RoutingNodes(
 	}
 	slices.SortFunc(nodes, func(a, b routing.Node) int { return cmp.Compare(a.Name, b.Name) })
 	return nodes, uids, nil
-}
-
-// routingGroups are the ServiceGroups that the manager allocates from. The ranges of a group
-// whose addresses come from elsewhere are those that its status lists.
-func routingGroups(groups []v1.ServiceGroup, namespace string) []routing.Group {
-	catalog := allocation.NewCatalog(groups, namespace)
-	var out []routing.Group
-	for i := range groups {
-		sg := &groups[i]
-		verdict := catalog[sg.Name]
-		if verdict == nil || !verdict.Ready() || sg.Spec.BGP == nil {
-			continue
-		}
-		group := routing.Group{Name: sg.Name, BGP: sg.Spec.BGP}
-		for _, r := range verdict.Group.Ranges {
-			group.Ranges = append(group.Ranges, r.String())
-		}
-		if len(group.Ranges) == 0 {
-			for _, p := range sg.Status.Pools {
-				group.Ranges = append(group.Ranges, cmp.Or(p.Range, p.Subnet))
-			}
-		}
-		out = append(out, group)
-	}
-	return out
 }

@@ -71,6 +71,11 @@ func groupWarnings(bgp *v1.ServiceGroupBGP, peers []v1.BGPPeer, path *field.Path
 	return warnings
 }
 
+// MakesSharedRoutes reports whether a route of a group leads to more than one address.
+func MakesSharedRoutes(group *allocation.Group) bool {
+	return slices.ContainsFunc(group.Ranges, func(r allocation.Range) bool { return r.Mask < r.Addrs.From().BitLen() })
+}
+
 // saysTheSame compares how two groups are advertised; absent is the same as all defaults.
 func saysTheSame(a, b *v1.ServiceGroupBGP) bool {
 	normal := func(bgp *v1.ServiceGroupBGP) v1.ServiceGroupBGP {

@@ -24,19 +24,15 @@ type Node struct {
 	IsDraining bool
 }
 
-// Group is a ServiceGroup that the manager allocates from.
-type Group struct {
-	Name string
-	// Ranges of the group, first-last.
-	Ranges []string
-	BGP    *v1.ServiceGroupBGP
-}
-
 // Inputs is everything that Render decides from.
 type Inputs struct {
 	Nodes  []Node
 	Peers  []v1.BGPPeer
 	Groups []Group
+	// Used are the Virtual addresses that nodes announce, or are to. AreAgentsBehind is that an agent
+	// has yet to do what its node is to announce: it may have more addresses.
+	Used            map[netip.Addr]UsedAddress
+	AreAgentsBehind bool
 	// Routings are the NodeRoutings as they stand, by node.
 	Routings map[string]*v1.NodeRouting
 	// HasSecret reports whether a Secret of the manager's namespace has a key.

@@ -27,6 +27,12 @@ type Result struct {
 	Passwords map[string]map[string]v1.SecretKeyRef
 	// Peers is what became of each BGPPeer, by name.
 	Peers map[string]*PeerResult
+	// Groups are the conditions Advertised of ServiceGroups that are to have one, by name.
+	Groups map[string]metav1.Condition
+	// Unknown says which addresses are withheld because nobody knows their ServiceGroup.
+	Unknown string
+	// IsProvisional is that some rules are there only until agents have withdrawn addresses.
+	IsProvisional bool
 }
 
 // PeerResult is what became of one BGPPeer.
@@ -82,12 +88,19 @@ func Render(in Inputs) Result {
 		r.LBNodeAgents = append(r.LBNodeAgents, name)
 	}
 	slices.Sort(r.LBNodeAgents)
-	groups := renderGroups(in.Groups)
+	rules := decideRules(&in)
+	r.Groups, r.Unknown, r.IsProvisional = rules.conditions, rules.unknown, rules.isProvisional
+	if rules.unknown != "" {
+		for _, p := range r.Peers {
+			p.Problems = append(p.Problems, rules.unknown)
+		}
+	}
 	for i := range in.Nodes {
 		if n := &in.Nodes[i]; needsSpeaker[n.LBNodeAgent] {
 			r.Specs[n.Name] = v1.NodeRoutingSpec{
 				NodeName: n.Name, LBNodeAgent: n.LBNodeAgent, Interface: v1.InterfaceName(n.VirtualInterface),
-				RouterID: routerID(n).String(), DrainSince: in.drainSince(n), Peers: peersByNode[n.Name], Groups: groups,
+				RouterID: routerID(n).String(), DrainSince: in.drainSince(n), Peers: peersByNode[n.Name],
+				Groups: rules.groups, Withheld: rules.withheld,
 			}
 		}
 	}
@@ -313,16 +326,4 @@ func routerID(n *Node) netip.Addr {
 	sum := h.Sum32()
 	return netip.AddrFrom4([4]byte{byte(sum>>24)%223 +
 		1, byte(sum >> 16), byte(sum >> 8), byte(sum)}) //nolint:gosec // the four bytes of the sum
-}
-
-// renderGroups returns the groups that say how their addresses are advertised, sorted by name.
-func renderGroups(groups []Group) []v1.RoutingGroup {
-	var rendered []v1.RoutingGroup
-	for _, g := range groups {
-		if g.BGP != nil && len(g.Ranges) > 0 {
-			rendered = append(rendered, v1.RoutingGroup{Name: g.Name, Ranges: g.Ranges, ServiceGroupBGP: *g.BGP})
-		}
-	}
-	slices.SortFunc(rendered, func(a, b v1.RoutingGroup) int { return cmp.Compare(a.Name, b.Name) })
-	return rendered[:min(len(rendered), v1.MaxRoutingGroups)]
 }

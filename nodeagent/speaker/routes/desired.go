@@ -121,8 +121,12 @@ func Decide(in Inputs) Desired {
 		return d
 	}
 	groups := parseGroups(in.Spec.Groups)
+	withheld := group{ranges: parseRanges(in.Spec.Withheld)}
 	prefixesByGroup := make([][]netip.Prefix, len(groups))
 	for _, n := range in.Networks {
+		if withheld.contains(n.Lowest) {
+			continue
+		}
 		i := slices.IndexFunc(groups, func(g group) bool { return g.contains(n.Lowest) })
 		bgp := purelbv1.ServiceGroupBGP{}
 		if i >= 0 {
@@ -249,16 +253,21 @@ func (g *group) contains(a netip.Addr) bool {
 func parseGroups(groups []purelbv1.RoutingGroup) []group {
 	parsed := make([]group, len(groups))
 	for i, g := range groups {
-		parsed[i].bgp = g.ServiceGroupBGP
-		for _, text := range g.Ranges {
-			if r, err := netipx.ParseIPRange(text); err == nil {
-				parsed[i].ranges = append(parsed[i].ranges, r)
-			} else if p, err := netip.ParsePrefix(text); err == nil {
-				parsed[i].ranges = append(parsed[i].ranges, netipx.RangeOfPrefix(p))
-			}
-		}
+		parsed[i].bgp, parsed[i].ranges = g.ServiceGroupBGP, parseRanges(g.Ranges)
 	}
 	return parsed
+}
+
+func parseRanges(texts []string) []netipx.IPRange {
+	var ranges []netipx.IPRange
+	for _, text := range texts {
+		if r, err := netipx.ParseIPRange(text); err == nil {
+			ranges = append(ranges, r)
+		} else if p, err := netip.ParsePrefix(text); err == nil {
+			ranges = append(ranges, netipx.RangeOfPrefix(p))
+		}
+	}
+	return ranges
 }
 
 // nextHopRules set the next hop where a session carries the family that is not its own.

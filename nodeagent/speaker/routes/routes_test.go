@@ -113,6 +113,17 @@ func TestAttributes(t *testing.T) {
 	}
 }
 
+// TestWithheld advertises to nobody what is withheld, whatever a group says of it.
+func TestWithheld(t *testing.T) {
+	in := inputs()
+	in.Spec.Groups = []purelbv1.RoutingGroup{{Name: "g", Ranges: []string{"203.0.113.0/24"}}}
+	in.Spec.Withheld = []string{"203.0.113.5-203.0.113.9"}
+	want := []routes.Path{{Prefix: prefix("198.51.100.1/32")}}
+	if diff := cmp.Diff(want, routes.Decide(in).Paths, compareAddresses); diff != "" {
+		t.Errorf("paths (-want +got):\n%s", diff)
+	}
+}
+
 func TestPeers(t *testing.T) {
 	in := inputs()
 	in.Restarting = true

@@ -1,0 +1,350 @@
+package routing
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"go4.org/netipx"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/textlimit"
+)
+
+// Group is a ServiceGroup of the manager's namespace.
+type Group struct {
+	Name      string
+	CreatedAt time.Time
+	// Ranges are those that the manager allocates from, first-last; none if the group is not ready.
+	Ranges []string
+	BGP    *v1.ServiceGroupBGP
+	// NeedsHostRoutes is that a Service with externalTrafficPolicy Local has addresses of the group,
+	// which make routes for more than one address.
+	NeedsHostRoutes bool
+}
+
+// UsedAddress is what the manager knows of a Virtual address that nodes announce, or are to.
+type UsedAddress struct {
+	// Group is the ServiceGroup that the address was allocated from.
+	Group string
+	// HasService is that a Service has the address; otherwise nodes are about to withdraw it.
+	HasService bool
+}
+
+// rules are how nodes advertise addresses, the same for all nodes.
+type rules struct {
+	groups   []v1.RoutingGroup
+	withheld []string
+	// conditions are what there is to say of ServiceGroups, by name, and unknown of addresses whose
+	// ServiceGroup nobody knows.
+	conditions map[string]metav1.Condition
+	unknown    string
+	// isProvisional is that some rules are there only until agents have withdrawn addresses.
+	isProvisional bool
+}
+
+// candidate is a RoutingGroup that there is to be.
+type candidate struct {
+	v1.RoutingGroup
+	createdAt time.Time
+	// isOwn is that the ranges are single addresses of a group that the manager does not allocate them
+	// from now, and isPlain that the group is advertised as groups are that say nothing.
+	isOwn, isPlain bool
+}
+
+// ruler decides the rules.
+type ruler struct {
+	*Inputs
+	groupByName map[string]*Group
+	// setByName are the addresses that the manager allocates from a group, if it does.
+	setByName map[string]*netipx.IPSet
+	// stored are the rules in NodeRoutings of groups that the manager does not allocate from,
+	// storedSets their addresses, and withheld what NodeRoutings withhold.
+	stored     map[string]v1.RoutingGroup
+	storedSets map[string]*netipx.IPSet
+	withheld   *netipx.IPSet
+}
+
+// decideRules returns how nodes advertise addresses. It fails closed: an address that some rule
+// restricts is not advertised to others because its group is not ready, has been deleted, or does not
+// fit in. Of groups that the manager allocates from, all ranges have the rule; of an address that such a
+// group does not contain, the address alone, by the rule of the group that it was allocated from.
+func decideRules(in *Inputs) rules {
+	r := newRuler(in)
+	own, unknown := r.addressesApart()
+	var candidates []candidate
+	withheld := netipx.IPSetBuilder{}
+	withheld.AddSet(unknown)
+	for _, name := range slices.Sorted(maps.Keys(own)) {
+		c := r.ownCandidate(name)
+		ranges := own[name].Ranges()
+		for _, more := range ranges[min(len(ranges), v1.MaxRoutingRanges):] {
+			withheld.AddRange(more)
+		}
+		c.Ranges = textsOf(ranges[:min(len(ranges), v1.MaxRoutingRanges)])
+		candidates = append(candidates, c)
+	}
+	for i := range in.Groups {
+		if g := &in.Groups[i]; len(g.Ranges) > 0 && (g.BGP != nil || g.NeedsHostRoutes) {
+			candidates = append(candidates, candidate{
+				RoutingGroup: routingGroup(g, g.Ranges), createdAt: g.CreatedAt, isPlain: g.BGP == nil,
+			})
+		}
+	}
+	slices.SortStableFunc(candidates, func(a, b candidate) int {
+		return cmp.Or(
+			compareBools(b.isOwn, a.isOwn), compareBools(a.isPlain, b.isPlain), a.createdAt.Compare(b.createdAt),
+			cmp.Compare(a.Name, b.Name),
+		)
+	})
+	fitting := candidates[:min(len(candidates), v1.MaxRoutingGroups)]
+	out := rules{conditions: map[string]metav1.Condition{}}
+	for _, c := range candidates[len(fitting):] {
+		out.conditions[c.Name] = tooManyGroups(&c)
+		if !c.isPlain {
+			withheld.AddSet(setOf(c.Ranges))
+		}
+	}
+	slices.SortStableFunc(fitting, func(a, b candidate) int {
+		return cmp.Or(compareBools(b.isOwn, a.isOwn), cmp.Compare(a.Name, b.Name))
+	})
+	for _, c := range fitting {
+		out.groups = append(out.groups, c.RoutingGroup)
+	}
+	out.withheld = textsOf(bounded(built(&withheld).Ranges(), v1.MaxWithheldRanges))
+	out.unknown = describeUnknown(unknown)
+	out.isProvisional = in.AreAgentsBehind && (len(r.stored) > 0 || len(r.withheld.Ranges()) > 0)
+	return out
+}
+
+func newRuler(in *Inputs) *ruler {
+	r := &ruler{
+		Inputs: in, groupByName: map[string]*Group{}, setByName: map[string]*netipx.IPSet{},
+		stored: map[string]v1.RoutingGroup{}, storedSets: map[string]*netipx.IPSet{},
+	}
+	for i := range in.Groups {
+		g := &in.Groups[i]
+		if r.groupByName[g.Name] = g; len(g.Ranges) > 0 {
+			r.setByName[g.Name] = setOf(g.Ranges)
+		}
+	}
+	var withheld []string
+	for _, node := range slices.Sorted(maps.Keys(in.Routings)) {
+		spec := &in.Routings[node].Spec
+		withheld = append(withheld, spec.Withheld...)
+		for _, rule := range spec.Groups {
+			if r.setByName[rule.Name] != nil {
+				continue
+			}
+			known, exists := r.stored[rule.Name]
+			if !exists {
+				known = rule
+			}
+			known.Ranges = slices.Compact(slices.Sorted(slices.Values(slices.Concat(known.Ranges, rule.Ranges))))
+			r.stored[rule.Name] = known
+		}
+	}
+	r.withheld = setOf(withheld)
+	for name, rule := range r.stored {
+		r.storedSets[name] = setOf(rule.Ranges)
+	}
+	return r
+}
+
+// addressesApart returns the addresses that have rules apart from the ranges of the groups that the
+// manager allocates from, by the group that each was allocated from, and those of unknown groups.
+func (r *ruler) addressesApart() (own map[string]*netipx.IPSet, unknown *netipx.IPSet) {
+	builders, unknownBuilder := map[string]*netipx.IPSetBuilder{}, netipx.IPSetBuilder{}
+	builderOf := func(name string) *netipx.IPSetBuilder {
+		if builders[name] == nil {
+			builders[name] = &netipx.IPSetBuilder{}
+		}
+		return builders[name]
+	}
+	// While an agent has yet to withdraw addresses, they count although nothing asks for them any more.
+	if r.AreAgentsBehind {
+		for name, set := range r.storedSets {
+			builderOf(name).AddSet(r.withoutPools(set))
+		}
+		unknownBuilder.AddSet(r.withoutPools(r.withheld))
+	}
+	for addr, used := range r.Used {
+		name := r.groupOf(addr, used)
+		if r.AreAgentsBehind {
+			for _, b := range builders {
+				b.Remove(addr)
+			}
+			unknownBuilder.Remove(addr)
+		}
+		group, set := r.groupByName[name], r.setByName[name]
+		_, isStored := r.stored[name]
+		switch {
+		case set != nil && set.Contains(addr):
+		case group != nil && (group.BGP != nil || r.isRestrictedByOther(addr)), group == nil && isStored:
+			builderOf(name).Add(addr)
+		case group == nil && (len(r.Routings) == 0 || r.withheld.Contains(addr)):
+			unknownBuilder.Add(addr)
+		}
+	}
+	own = map[string]*netipx.IPSet{}
+	for name, b := range builders {
+		if set := built(b); len(set.Ranges()) > 0 {
+			own[name] = set
+		}
+	}
+	return own, built(&unknownBuilder)
+}
+
+// withoutPools returns the addresses of a set that the manager allocates from no group.
+func (r *ruler) withoutPools(set *netipx.IPSet) *netipx.IPSet {
+	b := netipx.IPSetBuilder{}
+	b.AddSet(set)
+	for _, set := range r.setByName {
+		b.RemoveSet(set)
+	}
+	return built(&b)
+}
+
+// groupOf returns the name of the group that an address was allocated from. Of an address that no
+// Service has any more, what announces it may name the group that contains it now.
+func (r *ruler) groupOf(addr netip.Addr, used UsedAddress) string {
+	if used.HasService {
+		return used.Group
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.stored)) {
+		if r.storedSets[name].Contains(addr) {
+			return name
+		}
+	}
+	return used.Group
+}
+
+// isRestrictedByOther reports whether a group that the manager allocates from contains an address and
+// says how to advertise it.
+func (r *ruler) isRestrictedByOther(addr netip.Addr) bool {
+	for name, set := range r.setByName {
+		if r.groupByName[name].BGP != nil && set.Contains(addr) {
+			return true
+		}
+	}
+	return false
+}
+
+// ownCandidate is the rule of a group without ranges: as it is written, or as it was before the group
+// was deleted.
+func (r *ruler) ownCandidate(name string) candidate {
+	if g := r.groupByName[name]; g != nil {
+		return candidate{RoutingGroup: routingGroup(g, nil), createdAt: g.CreatedAt, isOwn: true}
+	}
+	return candidate{RoutingGroup: r.stored[name], isOwn: true}
+}
+
+func routingGroup(g *Group, ranges []string) v1.RoutingGroup {
+	rule := v1.RoutingGroup{Name: g.Name, Ranges: ranges, HostRoutes: g.NeedsHostRoutes}
+	if g.BGP != nil {
+		rule.ServiceGroupBGP = *g.BGP
+	}
+	return rule
+}
+
+func tooManyGroups(c *candidate) metav1.Condition {
+	what := "its addresses are not advertised"
+	if c.isPlain {
+		what = "no routes for single addresses are advertised"
+	}
+	return metav1.Condition{
+		Type: v1.ConditionAdvertised, Status: metav1.ConditionFalse, Reason: v1.ReasonTooManyGroups,
+		Message: fmt.Sprintf(
+			"%s, as %d older ServiceGroups say how theirs are advertised, the most that a node can follow: join groups that "+
+				"say the same, or leave out spec.bgp", what, v1.MaxRoutingGroups,
+		),
+	}
+}
+
+// describeUnknown says which addresses are withheld because nobody knows their ServiceGroup.
+func describeUnknown(unknown *netipx.IPSet) string {
+	ranges := unknown.Ranges()
+	if len(ranges) == 0 {
+		return ""
+	}
+	var texts []string
+	for _, r := range ranges {
+		if text := r.String(); r.From() != r.To() {
+			texts = append(texts, text)
+			continue
+		}
+		texts = append(texts, r.From().String())
+	}
+	return fmt.Sprintf(
+		"not advertised: %s, as the ServiceGroup does not exist any more that says how: create it again, or delete the "+
+			"Services", strings.Join(textlimit.First(texts, maxNamed), ", "),
+	)
+}
+
+func compareBools(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// bounded returns ranges that contain all of the given ones, at most so many: instead of those that are
+// too many of a family, the last one becomes longer.
+func bounded(ranges []netipx.IPRange, most int) []netipx.IPRange {
+	if len(ranges) <= most {
+		return ranges
+	}
+	var out []netipx.IPRange
+	for _, is4 := range []bool{true, false} {
+		var family []netipx.IPRange
+		for _, r := range ranges {
+			if r.From().Is4() == is4 {
+				family = append(family, r)
+			}
+		}
+		if last := most/2 - 1; len(family) > last+1 {
+			family[last] = netipx.IPRangeFrom(family[last].From(), family[len(family)-1].To())
+			family = family[:last+1]
+		}
+		out = append(out, family...)
+	}
+	return out
+}
+
+// setOf returns the addresses of ranges, each first-last or a prefix.
+func setOf(texts []string) *netipx.IPSet {
+	b := netipx.IPSetBuilder{}
+	for _, text := range texts {
+		if r, err := netipx.ParseIPRange(text); err == nil {
+			b.AddRange(r)
+		} else if p, err := netip.ParsePrefix(text); err == nil {
+			b.AddPrefix(p.Masked())
+		}
+	}
+	return built(&b)
+}
+
+// built returns the set that a builder has: only ranges that are not valid would be an error.
+func built(b *netipx.IPSetBuilder) *netipx.IPSet {
+	set, err := b.IPSet()
+	if err != nil {
+		return &netipx.IPSet{}
+	}
+	return set
+}
+
+func textsOf(ranges []netipx.IPRange) []string {
+	var texts []string
+	for _, r := range ranges {
+		texts = append(texts, r.String())
+	}
+	return texts
+}

@@ -1,0 +1,189 @@
+package controllers
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/controllers/routing"
+)
+
+// gatherGroups reads the ServiceGroups, and the Virtual addresses that nodes announce, or are to.
+func (r *RoutingReconciler) gatherGroups(ctx context.Context, g *routingInputs) error {
+	var groups v1.ServiceGroupList
+	if err := r.Client.List(
+		ctx, &groups, client.InNamespace(r.Namespace), client.UnsafeDisableDeepCopy,
+	); err != nil {
+		return fmt.Errorf("list ServiceGroups: %w", err)
+	}
+	services, err := listServices(ctx, r.Client)
+	if err != nil {
+		return err
+	}
+	announcements, err := listAnnouncements(ctx, r.Client, r.Namespace)
+	if err != nil {
+		return err
+	}
+	commons, err := listCommons(ctx, r.Client, r.Namespace)
+	if err != nil {
+		return err
+	}
+	g.groups = groups.Items
+	g.Groups = routingGroups(groups.Items, r.Namespace, services)
+	g.Used = usedAddresses(announcements, commons, services)
+	g.AreAgentsBehind = areAgentsBehind(announcements, commons)
+	return nil
+}
+
+// routingGroups are the ServiceGroups of the manager's namespace. The ranges of a group whose
+// addresses come from elsewhere are those that its status lists.
+func routingGroups(groups []v1.ServiceGroup, namespace string, services []corev1.Service) []routing.Group {
+	catalog := allocation.NewCatalog(groups, namespace)
+	hasLocal := map[string]bool{}
+	for i := range services {
+		if hasLocalPolicy(&services[i]) {
+			hasLocal[allocation.RecordOf(&services[i]).Group] = true
+		}
+	}
+	var out []routing.Group
+	for i := range groups {
+		sg := &groups[i]
+		verdict := catalog[sg.Name]
+		if verdict == nil {
+			continue
+		}
+		group := routing.Group{Name: sg.Name, BGP: sg.Spec.BGP, CreatedAt: sg.CreationTimestamp.Time}
+		if verdict.Ready() {
+			for _, r := range verdict.Group.Ranges {
+				group.Ranges = append(group.Ranges, r.String())
+			}
+			if len(group.Ranges) == 0 {
+				for _, p := range sg.Status.Pools {
+					group.Ranges = append(group.Ranges, cmp.Or(p.Range, p.Subnet))
+				}
+			}
+		}
+		group.NeedsHostRoutes = hasLocal[sg.Name] && routing.MakesSharedRoutes(&verdict.Group)
+		out = append(out, group)
+	}
+	return out
+}
+
+// usedAddresses are the Virtual addresses that nodes announce, or are to. Of one that a Service has, the
+// record of the Service says which group it was allocated from.
+func usedAddresses(
+	announcements []v1.Announcement, commons []v1.CommonAnnouncement, services []corev1.Service,
+) map[netip.Addr]routing.UsedAddress {
+	used := map[netip.Addr]routing.UsedAddress{}
+	note := func(entries []v1.AnnouncedAddress) {
+		for i := range entries {
+			if addr, err := netip.ParseAddr(entries[i].Address); err == nil && entries[i].Type == v1.AnnounceVirtual {
+				used[addr] = routing.UsedAddress{Group: entries[i].ServiceGroup}
+			}
+		}
+	}
+	for i := range announcements {
+		note(announcements[i].Spec.Addresses)
+	}
+	for i := range commons {
+		note(commons[i].Spec.Addresses)
+	}
+	for i := range services {
+		record := allocation.RecordOf(&services[i])
+		for _, addr := range record.Addresses {
+			if _, isUsed := used[addr]; isUsed {
+				used[addr] = routing.UsedAddress{Group: record.Group, HasService: true}
+			}
+		}
+	}
+	return used
+}
+
+// areAgentsBehind reports whether an agent has yet to do what its node is to announce.
+func areAgentsBehind(announcements []v1.Announcement, commons []v1.CommonAnnouncement) bool {
+	revisions := map[string]int64{}
+	for i := range commons {
+		spec := &commons[i].Spec
+		revisions[spec.LBNodeAgent] = max(revisions[spec.LBNodeAgent], spec.Revision)
+	}
+	for i := range announcements {
+		a := &announcements[i]
+		wanted, realised := int64(0), a.Status.CommonAnnouncementsRevision
+		if a.Spec.IncludeCommonAnnouncements {
+			wanted = revisions[a.Spec.LBNodeAgent]
+		}
+		if a.Status.ObservedGeneration < a.Generation || wanted == 0 && realised != nil ||
+			wanted > 0 && (realised == nil || *realised < wanted) {
+			return true
+		}
+	}
+	return false
+}
+
+// writeGroups writes the condition Advertised of the ServiceGroups where it differs, and records an event
+// when one turns bad. The condition is this controller's; all else of the status is another's.
+func (r *RoutingReconciler) writeGroups(ctx context.Context, g *routingInputs, result *routing.Result) error {
+	var errs []error
+	for i := range g.groups {
+		sg := &g.groups[i]
+		before := meta.FindStatusCondition(sg.Status.Conditions, v1.ConditionAdvertised)
+		var conditions []metav1.Condition
+		if before != nil {
+			conditions = []metav1.Condition{*before}
+		}
+		if wanted, exists := result.Groups[sg.Name]; exists {
+			wanted.ObservedGeneration = sg.Generation
+			meta.SetStatusCondition(&conditions, wanted)
+		} else {
+			conditions = nil
+		}
+		after := meta.FindStatusCondition(conditions, v1.ConditionAdvertised)
+		if equality.Semantic.DeepEqual(before, after) {
+			continue
+		}
+		if err := r.applyConditions(ctx, sg, conditions); err != nil {
+			errs = append(errs, client.IgnoreNotFound(err))
+			continue
+		}
+		if after != nil && after.Status == metav1.ConditionFalse &&
+			(before == nil || before.Reason != after.Reason || before.Status != after.Status) {
+			r.Recorder.Eventf(sg.DeepCopy(), nil, corev1.EventTypeWarning, after.Reason, "Advertise", "%s", after.Message)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// applyConditions writes those conditions of a ServiceGroup that are this controller's, and no more.
+func (r *RoutingReconciler) applyConditions(
+	ctx context.Context, sg *v1.ServiceGroup, conditions []metav1.Condition,
+) error {
+	status, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&struct {
+		Conditions []metav1.Condition `json:"conditions,omitempty"`
+	}{conditions})
+	if err != nil {
+		return fmt.Errorf("convert the conditions of ServiceGroup %s: %w", sg.Name, err)
+	}
+	u := &unstructured.Unstructured{Object: map[string]any{"status": status}}
+	u.SetGroupVersionKind(v1.GroupVersion.WithKind("ServiceGroup"))
+	u.SetNamespace(sg.Namespace)
+	u.SetName(sg.Name)
+	u.SetUID(sg.UID) // so that a later object of the same name is left alone
+	if err := r.Client.Status().Apply(
+		ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(ownerRouting), client.ForceOwnership,
+	); err != nil {
+		return fmt.Errorf("apply conditions of ServiceGroup %s: %w", sg.Name, err)
+	}
+	return nil
+}

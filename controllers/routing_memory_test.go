@@ -1,0 +1,284 @@
+package controllers_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/yaml"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers"
+	"github.com/purelb/purelb-operator/controllers/agents"
+	"github.com/purelb/purelb-operator/test/sim/apiserver"
+)
+
+// routingWorld is a RoutingReconciler, and an API server in memory that counts what is written.
+type routingWorld struct {
+	*testing.T
+	client.Client
+	reconciler *controllers.RoutingReconciler
+	events     *events.FakeRecorder
+	// writes are those since the last call of takeWrites: verb, kind, and status if it is one.
+	writes []string
+}
+
+// newRoutingWorld has some nodes n1, n2, … of the LBNodeAgent default.
+func newRoutingWorld(t *testing.T, nodes int) *routingWorld {
+	t.Helper()
+	scheme := apiserver.Scheme()
+	if err := appsv1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	conditions := map[string][]string{"status.conditions": {"type"}}
+	kinds := []apiserver.Kind{
+		{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Node"), HasStatus: true, ListKeys: conditions},
+		{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Secret"), IsNamespaced: true},
+		{
+			GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Service"), IsNamespaced: true, HasStatus: true,
+			ListKeys: conditions,
+		},
+		{
+			GroupVersionKind: appsv1.SchemeGroupVersion.WithKind("DaemonSet"), IsNamespaced: true, HasStatus: true,
+			CountsGenerations: true,
+		},
+	}
+	for _, name := range []string{
+		"ServiceGroup", "LBNodeAgent", "Announcement", "CommonAnnouncement", "BGPPeer", "NodeRouting",
+	} {
+		kinds = append(kinds, apiserver.Kind{
+			GroupVersionKind: v1.GroupVersion.WithKind(name), IsNamespaced: true, HasStatus: name != "CommonAnnouncement",
+			CountsGenerations: true, ListKeys: conditions,
+		})
+	}
+	w := &routingWorld{T: t, events: events.NewFakeRecorder(1000)}
+	server := apiserver.New(scheme, kinds...)
+	var mu sync.Mutex
+	w.Client = server.NewClient(func(_ context.Context, r apiserver.Request, do func() error) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if r.Verb != "get" && r.Verb != "list" {
+			w.writes = append(w.writes, strings.TrimSpace(r.Verb+" "+r.Kind.Kind+" "+r.Subresource))
+		}
+		return do()
+	}, nil)
+	w.reconciler = &controllers.RoutingReconciler{
+		Client: w.Client, Recorder: w.events, Namespace: namespace,
+		Now:      func() time.Time { return time.Unix(1_800_000_000, 0) },
+		Defaults: agents.Defaults{Image: "purelb.io/purelb:test", ServiceAccount: "purelb-speaker"},
+	}
+	w.create(&v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}})
+	for i := range nodes {
+		name := fmt.Sprintf("n%d", i+1)
+		w.create(&corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.LabelAgent: "default"}},
+			Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+				{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("192.0.2.%d", i+11)},
+			}},
+		})
+	}
+	return w
+}
+
+func (w *routingWorld) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// create makes an object, and what its status says.
+func (w *routingWorld) create(obj client.Object) {
+	w.Helper()
+	withStatus := obj.DeepCopyObject().(client.Object) //nolint:forcetypeassert // a copy has the same type
+	w.must(w.Create(w.Context(), obj))
+	switch obj.(type) {
+	case *corev1.Secret, *v1.CommonAnnouncement:
+	default:
+		withStatus.SetResourceVersion(obj.GetResourceVersion())
+		withStatus.SetUID(obj.GetUID())
+		w.must(w.Status().Update(w.Context(), withStatus))
+	}
+}
+
+// peer makes a BGPPeer with the YAML text as its spec.
+func (w *routingWorld) peer(name, spec string) {
+	w.Helper()
+	p := &v1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	w.must(yaml.UnmarshalStrict([]byte(spec), &p.Spec))
+	w.create(p)
+}
+
+// reconcile reconciles once.
+func (w *routingWorld) reconcile() reconcile.Result {
+	w.Helper()
+	result, err := w.reconciler.Reconcile(w.Context(), reconcile.Request{})
+	w.must(err)
+	return result
+}
+
+// takeWrites returns what has been written since it was called last, sorted.
+func (w *routingWorld) takeWrites() []string {
+	writes := slices.Sorted(slices.Values(w.writes))
+	w.writes = nil
+	return writes
+}
+
+// takeEvents returns the events since it was called last.
+func (w *routingWorld) takeEvents() []string {
+	var out []string
+	for len(w.events.Events) > 0 {
+		out = append(out, <-w.events.Events)
+	}
+	return out
+}
+
+// routing reads the NodeRouting of a node.
+func (w *routingWorld) routing(node string) *v1.NodeRouting {
+	w.Helper()
+	n := &v1.NodeRouting{}
+	w.must(w.Get(w.Context(), client.ObjectKey{Namespace: namespace, Name: node}, n))
+	return n
+}
+
+// group makes a ServiceGroup of a /28 with rules.
+func (w *routingWorld) group(name, pool string, bgp *v1.ServiceGroupBGP) *v1.ServiceGroup {
+	w.Helper()
+	sg := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: v1.ServiceGroupSpec{
+		Remote: &v1.RemotePools{PoolSet: v1.PoolSet{V4Pools: []v1.AddressPool{
+			{Pool: pool, Subnet: "203.0.113.0/24", Aggregation: "/32"},
+		}}}, BGP: bgp,
+	}}
+	w.create(sg)
+	return sg
+}
+
+// common makes a CommonAnnouncement with an address of a group, and an Announcement of n1 that includes it.
+func (w *routingWorld) common(address, group string) {
+	w.Helper()
+	w.create(&v1.CommonAnnouncement{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"},
+		Spec: v1.CommonAnnouncementSpec{LBNodeAgent: "default", Revision: 7, Addresses: []v1.AnnouncedAddress{{
+			Address: address, PrefixLength: 32, Interface: "kube-lb0", Type: v1.AnnounceVirtual, ServiceGroup: group,
+		}}},
+	})
+	w.create(&v1.Announcement{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "n1"},
+		Spec: v1.AnnouncementSpec{
+			NodeName: "n1", LBNodeAgent: "default", IncludeCommonAnnouncements: true,
+		},
+		Status: v1.AnnouncementStatus{ObservedGeneration: 1, CommonAnnouncementsRevision: ptr.To[int64](7)},
+	})
+}
+
+const anyPeer = "peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.1"
+
+// TestRoutingKeepsRules deletes a group whose addresses are restricted while one of them is in use.
+func TestRoutingKeepsRules(t *testing.T) {
+	w := newRoutingWorld(t, 1)
+	sg := w.group("internal", "203.0.113.0/28", &v1.ServiceGroupBGP{Advertise: ptr.To(false)})
+	w.common("203.0.113.9", "internal")
+	w.peer("p", anyPeer)
+	rules := func() string {
+		var out []string
+		for _, g := range w.routing("n1").Spec.Groups {
+			out = append(out, fmt.Sprint(g.Name, g.Ranges, *g.Advertise))
+		}
+		return strings.Join(append(out, w.routing("n1").Spec.Withheld...), " ")
+	}
+	w.reconcile()
+	if got := rules(); got != "internal[203.0.113.0-203.0.113.15] false" {
+		t.Fatalf("rules %s", got)
+	}
+	w.must(w.Delete(t.Context(), sg))
+	w.reconcile()
+	if got := rules(); got != "internal[203.0.113.9-203.0.113.9] false" {
+		t.Errorf("rules of a deleted group: %s", got)
+	}
+	// The address goes, and n1 has yet to withdraw it.
+	c := &v1.CommonAnnouncement{}
+	w.must(w.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "default"}, c))
+	c.Spec.Addresses, c.Spec.Revision = nil, 8
+	w.must(w.Update(t.Context(), c))
+	if result := w.reconcile(); result.RequeueAfter == 0 || rules() != "internal[203.0.113.9-203.0.113.9] false" {
+		t.Errorf("rules until the address is withdrawn: %s, %+v", rules(), result)
+	}
+	a := &v1.Announcement{}
+	w.must(w.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "n1"}, a))
+	a.Status.CommonAnnouncementsRevision = ptr.To[int64](8)
+	w.must(w.Status().Update(t.Context(), a))
+	if result := w.reconcile(); result.RequeueAfter != 0 || rules() != "" {
+		t.Errorf("rules afterwards: %s, %+v", rules(), result)
+	}
+}
+
+// TestRoutingWithholds has the first BGPPeer when a group is gone already.
+func TestRoutingWithholds(t *testing.T) {
+	w := newRoutingWorld(t, 1)
+	w.common("203.0.113.9", "internal")
+	w.peer("p", anyPeer)
+	w.reconcile()
+	if got := w.routing("n1").Spec.Withheld; !slices.Equal(got, []string{"203.0.113.9-203.0.113.9"}) {
+		t.Errorf("withheld %v", got)
+	}
+	w.reconcile()
+	want := "Warning RoutesWithheld not advertised: 203.0.113.9, as the ServiceGroup does not exist any more"
+	if got := w.takeEvents(); len(got) != 1 || !strings.HasPrefix(got[0], want) {
+		t.Errorf("events %q", got)
+	}
+	w.group("internal", "203.0.113.0/28", nil)
+	w.reconcile()
+	if got := w.routing("n1").Spec.Withheld; len(got) > 0 {
+		t.Errorf("withheld %v, although the group is back", got)
+	}
+}
+
+// TestRoutingTooManyGroups says of the group that does not fit that its addresses are not advertised.
+func TestRoutingTooManyGroups(t *testing.T) {
+	w := newRoutingWorld(t, 1)
+	var last *v1.ServiceGroup
+	for i := range v1.MaxRoutingGroups + 1 {
+		last = w.group(
+			fmt.Sprintf("g%02d", i), fmt.Sprintf("203.0.113.%d-203.0.113.%d", 2*i+1, 2*i+1), &v1.ServiceGroupBGP{Prepend: 1},
+		)
+	}
+	w.peer("p", anyPeer)
+	w.takeWrites()
+	w.reconcile()
+	advertised := func(sg *v1.ServiceGroup) string {
+		t.Helper()
+		w.must(w.Get(t.Context(), client.ObjectKeyFromObject(sg), sg))
+		if c := meta.FindStatusCondition(sg.Status.Conditions, v1.ConditionAdvertised); c != nil {
+			return fmt.Sprint(c.Status, " ", c.Reason)
+		}
+		return ""
+	}
+	if got := advertised(last); got != "False TooManyGroups" {
+		t.Errorf("the last group is %q", got)
+	}
+	if got := w.takeEvents(); len(got) != 1 || !strings.HasPrefix(got[0], "Warning TooManyGroups its addresses are not") {
+		t.Errorf("events %q", got)
+	}
+	w.takeWrites()
+	w.reconcile()
+	if got := w.takeWrites(); slices.Contains(got, "apply ServiceGroup status") {
+		t.Errorf("written although nothing has changed: %v", got)
+	}
+	w.must(w.Delete(t.Context(), &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "g00"}}))
+	w.reconcile()
+	if got := advertised(last); got != "" {
+		t.Errorf("the last group is %q, although there is room", got)
+	}
+}
