@@ -118,10 +118,10 @@ func RoutingNodes(
 	if err != nil {
 		return nil, nil, err
 	}
-	facts := map[string][]v1.NodeInterface{}
+	facts := map[string]*v1.AnnouncementStatus{}
 	for i := range announcements {
-		if a := &announcements[i]; a.Name == a.Spec.NodeName {
-			facts[a.Name] = a.Status.Interfaces
+		if a := &announcements[i]; a.Name == a.Spec.NodeName && a.Status.ObservedGeneration > 0 {
+			facts[a.Name] = &a.Status
 		}
 	}
 	shared := &cluster{agents: agents.Items}
@@ -135,8 +135,10 @@ func RoutingNodes(
 		placed := shared.placementNode(n, nil, placement.Fresh, n.CreationTimestamp.Time)
 		node := routing.Node{
 			Name: n.Name, Labels: n.Labels, LBNodeAgent: placed.LBNodeAgent, VirtualInterface: placed.VirtualInterface,
-			Interfaces: facts[n.Name],
 			IsDraining: placed.IsExcluded || placed.IsOutOfService || placed.IsShuttingDown,
+		}
+		if reported := facts[n.Name]; reported != nil {
+			node.HasReportedFacts, node.Interfaces, node.Gateways = true, reported.Interfaces, reported.Gateways
 		}
 		for _, a := range n.Status.Addresses {
 			if addr, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {

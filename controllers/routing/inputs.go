@@ -18,8 +18,13 @@ type Node struct {
 	VirtualInterface string
 	// Addresses are the node's own, as its kubelet reports them.
 	Addresses []netip.Addr
-	// Interfaces are the facts that the node's agent reports.
+	// HasReportedFacts is that the node's agent has reported Interfaces and Gateways. Until then, as when
+	// the node's Announcement was just made anew, nothing about them changes.
+	HasReportedFacts bool
+	// Interfaces are the node's interfaces that its LBNodeAgent selects.
 	Interfaces []v1.NodeInterface
+	// Gateways are the next hops of all default routes of the node.
+	Gateways []v1.NodeGateway
 	// IsDraining is that traffic is to leave the node.
 	IsDraining bool
 }
@@ -38,6 +43,21 @@ type Inputs struct {
 	// HasSecret reports whether a Secret of the manager's namespace has a key.
 	HasSecret func(v1.SecretKeyRef) bool
 	Now       time.Time
+}
+
+// storedPeers are the neighbours that a BGPPeer gives a node, as the node's NodeRouting says already.
+func (in *Inputs) storedPeers(node, peer string) []v1.RoutingPeer {
+	stored := in.Routings[node]
+	if stored == nil {
+		return nil
+	}
+	var peers []v1.RoutingPeer
+	for _, p := range stored.Spec.Peers {
+		if p.Name == peer {
+			peers = append(peers, p)
+		}
+	}
+	return peers
 }
 
 // drainSince returns since when a node drains: as its NodeRouting says already, or now.

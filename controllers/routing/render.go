@@ -81,7 +81,7 @@ func Render(in Inputs) Result {
 				}
 				r.Passwords[n.LBNodeAgent][p.Name] = *ref
 			}
-			peersByNode[n.Name] = result.addPeers(p, n, peersByNode[n.Name])
+			peersByNode[n.Name] = result.addPeers(p, n, in.storedPeers(n.Name, p.Name), peersByNode[n.Name])
 		}
 	}
 	for name := range needsSpeaker {
@@ -107,16 +107,21 @@ func Render(in Inputs) Result {
 	return r
 }
 
-// addPeers adds to a node's neighbours those that a BGPPeer gives the node.
-func (r *PeerResult) addPeers(p *v1.BGPPeer, n *Node, peers []v1.RoutingPeer) []v1.RoutingPeer {
+// addPeers adds to a node's neighbours those that a BGPPeer gives the node. stored are those that it
+// gave the node before.
+func (r *PeerResult) addPeers(p *v1.BGPPeer, n *Node, stored, peers []v1.RoutingPeer) []v1.RoutingPeer {
 	own, err := ownASN(p, n)
 	if err != nil {
 		r.Problems = append(r.Problems, err.Error())
 		return peers
 	}
-	neighbours := neighboursOf(p, n)
-	if len(neighbours) == 0 {
+	neighbours := neighboursOf(p, n, stored)
+	switch {
+	case len(neighbours) > 0:
+	case n.HasReportedFacts:
 		r.Problems = append(r.Problems, fmt.Sprintf("node %s reports no gateway of a default route", n.Name))
+	default:
+		r.Problems = append(r.Problems, fmt.Sprintf("the agent of node %s has yet to report its gateways", n.Name))
 	}
 	for _, at := range neighbours {
 		peer := renderPeer(p, own, at)
@@ -131,7 +136,7 @@ func (r *PeerResult) addPeers(p *v1.BGPPeer, n *Node, peers []v1.RoutingPeer) []
 			)
 			break
 		}
-		if problem := setFamilies(p, n, at, &peer); problem != "" {
+		if problem := setFamilies(p, n, at, stored, &peer); problem != "" {
 			r.Problems = append(r.Problems, problem)
 			if len(peer.Families) == 0 {
 				continue
@@ -155,7 +160,9 @@ type neighbour struct {
 	iface string
 }
 
-func neighboursOf(p *v1.BGPPeer, n *Node) []neighbour {
+// neighboursOf returns where the neighbours are that a BGPPeer gives a node. Those that a node is to
+// discover stay as they are stored until its agent has reported facts.
+func neighboursOf(p *v1.BGPPeer, n *Node, stored []v1.RoutingPeer) []neighbour {
 	switch {
 	case p.Spec.Interface != "":
 		return []neighbour{{iface: string(p.Spec.Interface)}}
@@ -166,8 +173,16 @@ func neighboursOf(p *v1.BGPPeer, n *Node) []neighbour {
 		}
 		return []neighbour{{addr: addr}}
 	}
-	source, _ := netip.ParseAddr(p.Spec.SourceAddress)
 	var found []neighbour
+	if !n.HasReportedFacts {
+		for i := range stored {
+			if addr, err := netip.ParseAddr(stored[i].Address); err == nil {
+				found = append(found, neighbour{addr: addr, iface: stored[i].Interface})
+			}
+		}
+		return found
+	}
+	source, _ := netip.ParseAddr(p.Spec.SourceAddress)
 	for _, i := range n.Interfaces {
 		for _, text := range i.Gateways {
 			gateway, err := netip.ParseAddr(text)
@@ -254,7 +269,9 @@ func seconds(d *metav1.Duration, otherwise int32) int32 {
 
 // setFamilies sets which families the session carries, and the next hop of the family that is
 // not the session's own. A family without a next hop is left out, and said to be.
-func setFamilies(p *v1.BGPPeer, n *Node, at neighbour, peer *v1.RoutingPeer) (problem string) {
+func setFamilies(
+	p *v1.BGPPeer, n *Node, at neighbour, stored []v1.RoutingPeer, peer *v1.RoutingPeer,
+) (problem string) {
 	wanted := slices.Clone(p.Spec.Families)
 	slices.Sort(wanted)
 	switch {
@@ -274,7 +291,7 @@ func setFamilies(p *v1.BGPPeer, n *Node, at neighbour, peer *v1.RoutingPeer) (pr
 			peer.Families = append(peer.Families, family)
 			continue
 		}
-		hop := ownAddress(n, at, family)
+		hop := nextHop(n, at, family, stored)
 		if !hop.IsValid() {
 			problem = fmt.Sprintf(
 				"node %s has no %s address that could be the next hop of its %s routes", n.Name, family, family,
@@ -284,6 +301,19 @@ func setFamilies(p *v1.BGPPeer, n *Node, at neighbour, peer *v1.RoutingPeer) (pr
 		peer.Families, peer.NextHop = append(peer.Families, family), hop.String()
 	}
 	return problem
+}
+
+// nextHop returns the node's address for the routes of a family that is not the session's own. It stays as
+// it is stored until the node's agent has reported facts.
+func nextHop(n *Node, at neighbour, family v1.IPFamily, stored []v1.RoutingPeer) netip.Addr {
+	for i := range stored {
+		hop, err := netip.ParseAddr(stored[i].NextHop)
+		isSame := stored[i].Address == at.addr.String() && stored[i].Interface == at.iface
+		if !n.HasReportedFacts && isSame && err == nil && v1.FamilyOf(hop) == family {
+			return hop
+		}
+	}
+	return ownAddress(n, at, family)
 }
 
 // ownAddress returns an address of the node, of one family: on the interface that is in the

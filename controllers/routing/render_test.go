@@ -39,7 +39,7 @@ func peer(t *testing.T, name, spec string, age int) v1.BGPPeer {
 func node(name string, number int, without string) routing.Node {
 	n := routing.Node{
 		Name: name, Labels: map[string]string{"kubernetes.io/hostname": name, "rack": "a", "asn": fmt.Sprint(65100 + number)},
-		LBNodeAgent: "default", VirtualInterface: "kube-lb0",
+		LBNodeAgent: "default", VirtualInterface: "kube-lb0", HasReportedFacts: true,
 		Addresses: []netip.Addr{netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", number))},
 		Interfaces: []v1.NodeInterface{{
 			Name: "eth0", Subnets: []string{fmt.Sprintf("192.0.2.%d/24", number), fmt.Sprintf("2001:db8::%d/64", number)},
@@ -169,6 +169,62 @@ func TestNeighbours(t *testing.T) {
 				t.Errorf("%d sessions, not %d", got, len(row.want))
 			}
 		})
+	}
+}
+
+// TestFactsAway has nodes whose facts are not known any more, as their Announcement was made anew: their
+// neighbours and families stay, and settings follow the BGPPeer all the same.
+func TestFactsAway(t *testing.T) {
+	linkLocal := node("n1", 11, "")
+	linkLocal.Interfaces[0].Gateways = []string{"fe80::1"}
+	for _, row := range []struct {
+		name, spec string
+		node       routing.Node
+		change     string
+	}{
+		{"gateways", "peerASN: External\nmyASN: 65001\ndiscover: DefaultGateway", node("n1", 11, ""), ""},
+		{"a gateway by its link-local address", "peerASN: External\nmyASN: 65001\ndiscover: DefaultGateway", linkLocal, ""},
+		{
+			"both families", "peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.1\nfamilies: [IPv4, IPv6]",
+			node("n1", 11, ""), "",
+		},
+		{
+			"both families by a gateway", "peerASN: 65000\nmyASN: 65001\ndiscover: DefaultGateway\nfamilies: [IPv4, IPv6]",
+			node("n1", 11, ""), "",
+		},
+		{
+			"gateways, and another hold time", "peerASN: External\nmyASN: 65001\ndiscover: DefaultGateway",
+			node("n1", 11, ""), "\nholdTime: 30s\nkeepaliveTime: 3s",
+		},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			in := routing.Inputs{Nodes: []routing.Node{row.node}, Peers: []v1.BGPPeer{peer(t, "p", row.spec, 0)}, Now: began}
+			want := routing.Render(in).Specs["n1"]
+			in.Routings = map[string]*v1.NodeRouting{"n1": {Spec: *want.DeepCopy()}}
+			in.Nodes[0].Interfaces, in.Nodes[0].HasReportedFacts = nil, false
+			in.Peers[0] = peer(t, "p", row.spec+row.change, 0)
+			for i := range want.Peers {
+				if row.change != "" {
+					want.Peers[i].HoldSeconds = 30
+				}
+			}
+			result := routing.Render(in)
+			if diff := cmp.Diff(want, result.Specs["n1"]); diff != "" || len(want.Peers) == 0 {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if problems := result.Peers["p"].Problems; len(problems) > 0 {
+				t.Errorf("problems %v", problems)
+			}
+		})
+	}
+	unknown := node("n1", 11, "")
+	unknown.Interfaces, unknown.HasReportedFacts = nil, false
+	result := routing.Render(routing.Inputs{
+		Nodes: []routing.Node{unknown}, Now: began,
+		Peers: []v1.BGPPeer{peer(t, "p", "peerASN: External\nmyASN: 65001\ndiscover: DefaultGateway", 0)},
+	})
+	if got := result.Peers["p"].Problems; !slices.Equal(got, []string{"the agent of node n1 has yet to report its gateways"}) {
+		t.Errorf("problems %v", got)
 	}
 }
 
