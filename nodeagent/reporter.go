@@ -72,7 +72,8 @@ func (r *reporter) spreadOf(
 	if spreadOver == 0 || before.CommonAnnouncementsRevision == nil ||
 		before.ObservedGeneration != after.ObservedGeneration ||
 		!equality.Semantic.DeepEqual(before.Addresses, after.Addresses) ||
-		!equality.Semantic.DeepEqual(before.Interfaces, after.Interfaces) {
+		!equality.Semantic.DeepEqual(before.Interfaces, after.Interfaces) ||
+		!equality.Semantic.DeepEqual(before.Gateways, after.Gateways) {
 		return 0
 	}
 	return r.Tasks.Random(spreadOver)

@@ -29,6 +29,21 @@ type Node struct {
 	IsDraining bool
 }
 
+// gateways are the next hops of the node's default routes. Agents of earlier releases report only those
+// of the interfaces that their LBNodeAgent selects.
+func (n *Node) gateways() []v1.NodeGateway {
+	if len(n.Gateways) > 0 {
+		return n.Gateways
+	}
+	var gateways []v1.NodeGateway
+	for _, i := range n.Interfaces {
+		for _, address := range i.Gateways {
+			gateways = append(gateways, v1.NodeGateway{Interface: i.Name, Address: address})
+		}
+	}
+	return gateways
+}
+
 // Inputs is everything that Render decides from.
 type Inputs struct {
 	Nodes  []Node

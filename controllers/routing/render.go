@@ -183,19 +183,17 @@ func neighboursOf(p *v1.BGPPeer, n *Node, stored []v1.RoutingPeer) []neighbour {
 		return found
 	}
 	source, _ := netip.ParseAddr(p.Spec.SourceAddress)
-	for _, i := range n.Interfaces {
-		for _, text := range i.Gateways {
-			gateway, err := netip.ParseAddr(text)
-			if err != nil || source.IsValid() && source.Is4() != gateway.Is4() {
-				continue
-			}
-			at := neighbour{addr: gateway}
-			if gateway.IsLinkLocalUnicast() {
-				at.iface = string(i.Name)
-			}
-			if !slices.Contains(found, at) {
-				found = append(found, at)
-			}
+	for _, g := range n.gateways() {
+		gateway, err := netip.ParseAddr(g.Address)
+		if err != nil || source.IsValid() && source.Is4() != gateway.Is4() {
+			continue
+		}
+		at := neighbour{addr: gateway}
+		if gateway.IsLinkLocalUnicast() {
+			at.iface = string(g.Interface)
+		}
+		if !slices.Contains(found, at) {
+			found = append(found, at)
 		}
 	}
 	return found

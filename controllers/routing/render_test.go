@@ -74,6 +74,13 @@ func TestNeighbours(t *testing.T) {
 	}
 	twoLinks := node("n1", 11, "")
 	twoLinks.Interfaces = append(twoLinks.Interfaces, eth1)
+	twoUplinks := node("n1", 11, "")
+	twoUplinks.Gateways = []v1.NodeGateway{
+		{Interface: "eth0", Address: "192.0.2.1"}, {Interface: "eth0", Address: "fe80::1"},
+		{Interface: "eth1", Address: "198.51.100.1"}, {Interface: "eth1", Address: "fe80::1"},
+	}
+	unselected := twoUplinks
+	unselected.Interfaces, unselected.Gateways = nil, twoUplinks.Gateways[1:2]
 	routed := node("n1", 11, "")
 	routed.Interfaces[0].Subnets[1] = "2001:db8::/64"
 	routed.Addresses = append(routed.Addresses, netip.MustParseAddr("2001:db8:2::11"))
@@ -118,6 +125,18 @@ func TestNeighbours(t *testing.T) {
 		{"gateways of two interfaces, each once",
 			"peerASN: 65000\nmyASN: 65001\ndiscover: DefaultGateway\nsourceAddress: 192.0.2.99", twoLinks,
 			[]string{"p: 192.0.2.1% AS 65000 from 65001 [IPv4]", "p: 198.51.100.1% AS 65000 from 65001 [IPv4]"}, ""},
+		{
+			"gateways of two uplinks, of which one is selected", "peerASN: External\nmyASN: 65001\ndiscover: DefaultGateway",
+			twoUplinks, []string{
+				"p: 192.0.2.1% AS 0 from 65001 [IPv4]", "p: fe80::1%eth0 AS 0 from 65001 [IPv6]",
+				"p: 198.51.100.1% AS 0 from 65001 [IPv4]", "p: fe80::1%eth1 AS 0 from 65001 [IPv6]",
+			}, "",
+		},
+		{
+			"a link-local gateway of an uplink that is not selected",
+			"peerASN: External\nmyASN: 65001\ndiscover: DefaultGateway\nfamilies: [IPv4, IPv6]", unselected,
+			[]string{"p: fe80::1%eth0 AS 0 from 65001 [IPv4 IPv6]"}, "",
+		},
 		{"the next hop is on the neighbour's link",
 			"peerASN: 65000\nmyASN: 65001\npeerAddress: 198.51.100.1\nfamilies: [IPv4, IPv6]", twoLinks,
 			[]string{"p: 198.51.100.1% AS 65000 from 65001 [IPv4 IPv6] by 2001:db8:1::11"}, ""},
@@ -223,7 +242,8 @@ func TestFactsAway(t *testing.T) {
 		Nodes: []routing.Node{unknown}, Now: began,
 		Peers: []v1.BGPPeer{peer(t, "p", "peerASN: External\nmyASN: 65001\ndiscover: DefaultGateway", 0)},
 	})
-	if got := result.Peers["p"].Problems; !slices.Equal(got, []string{"the agent of node n1 has yet to report its gateways"}) {
+	want := []string{"the agent of node n1 has yet to report its gateways"}
+	if got := result.Peers["p"].Problems; !slices.Equal(got, want) {
 		t.Errorf("problems %v", got)
 	}
 }

@@ -109,7 +109,7 @@ func Conclude(memory Memory, in Inputs, decision Decision, outcomes Outcomes) (M
 	now := metav1.NewTime(in.Now.Truncate(time.Second))
 	c.Statuses = statuses(&in, Report{
 		Results: decision.results, Overrides: results, Shared: in.SharedEntries(), Stranded: outcomes.Stranded,
-		Interfaces: decision.interfaces, MACs: decision.macs, FactsIn: in.Announcements[0].Name,
+		Interfaces: decision.interfaces, Gateways: decision.gateways, MACs: decision.macs, FactsIn: in.Announcements[0].Name,
 		KeepFacts: !in.IsFirstReported,
 		Note:      outcomes.note(decision.EnsureVirtual), Now: now,
 	})

@@ -44,8 +44,9 @@ type Decision struct {
 	results map[netip.Addr]Result
 	invalid map[netip.Addr]Result
 	kept    []Address
-	// interfaces and macs are the facts of the node.
+	// interfaces, gateways and macs are the facts of the node.
 	interfaces []purelbv1.NodeInterface
+	gateways   []purelbv1.NodeGateway
 	macs       []string
 }
 
@@ -236,5 +237,6 @@ func (d *deciding) stateFacts() {
 	}
 	interfaces, err := Interfaces(d.Settings.Selection, d.in.Observed)
 	d.interfaces, d.macs = interfaces, MACs(d.Settings.Selection, d.in.Observed, interfaces)
+	d.gateways = NodeGateways(d.Settings.Selection, d.in.Observed)
 	d.Err = errors.Join(d.Err, err)
 }

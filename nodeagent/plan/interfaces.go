@@ -72,6 +72,26 @@ func Interfaces(selection Selection, observed Observed) ([]purelbv1.NodeInterfac
 	return firstOf(interfaces, maxInterfaces), nil
 }
 
+// NodeGateways returns the next hops of all default routes of the node, sorted, whether or not a
+// selection picks the interface by which they leave: the facts from which the manager finds neighbours
+// for BGP. A node with an uplink to each of two switches has one of each, and one whose uplinks have
+// link-local addresses only has those of its routers.
+func NodeGateways(selection Selection, observed Observed) []purelbv1.NodeGateway {
+	var found []purelbv1.NodeGateway
+	for iface, hops := range Gateways(observed) {
+		if link, exists := observed.link(iface); !exists || isExcluded(selection, link) {
+			continue
+		}
+		for _, hop := range hops {
+			found = append(found, purelbv1.NodeGateway{Interface: purelbv1.InterfaceName(iface), Address: hop.String()})
+		}
+	}
+	slices.SortFunc(found, func(a, b purelbv1.NodeGateway) int {
+		return cmp.Or(cmp.Compare(a.Interface, b.Interface), cmp.Compare(a.Address, b.Address))
+	})
+	return firstOf(found, maxNodeGateways)
+}
+
 // defaultInterface returns the interface of a family's default route: with a carrier before
 // without, then with the lowest metric, then the first by name; "" if there is none.
 func defaultInterface(selection Selection, observed Observed, family purelbv1.IPFamily) string {

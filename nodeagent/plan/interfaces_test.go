@@ -335,6 +335,50 @@ func TestSubnets(t *testing.T) {
 	}
 }
 
+// TestNodeGateways has nodes with an uplink to each of two switches: the gateways of both are reported,
+// whichever interface the LBNodeAgent selects, also where they are link-local.
+func TestNodeGateways(t *testing.T) {
+	t.Parallel()
+	links := []Link{{Name: "lo", Loopback: true}, {Name: "eth1", Up: true}, {Name: "eth0", Up: true}, {Name: "kube-lb0"}}
+	for name, row := range map[string]struct {
+		routes []Route
+		want   []purelbv1.NodeGateway
+	}{
+		"one route by each": {
+			[]Route{
+				route("eth1", "0.0.0.0/0", "10.2.0.10", 0, OriginOther), route("eth0", "0.0.0.0/0", "10.1.0.10", 0, OriginOther),
+			},
+			[]purelbv1.NodeGateway{{Interface: "eth0", Address: "10.1.0.10"}, {Interface: "eth1", Address: "10.2.0.10"}},
+		},
+		"link-local addresses only": {
+			[]Route{route("eth0", "::/0", "fe80::a%eth0", 0, OriginRA), route("eth1", "::/0", "fe80::a%eth1", 0, OriginRA)},
+			[]purelbv1.NodeGateway{{Interface: "eth0", Address: "fe80::a"}, {Interface: "eth1", Address: "fe80::a"}},
+		},
+		"routes that lead to no neighbour": {
+			[]Route{
+				route("kube-lb0", "0.0.0.0/0", "10.3.0.1", 0, OriginOther), route("lo", "0.0.0.0/0", "10.3.0.2", 0, OriginOther),
+				route("eth0", "0.0.0.0/0", "", 0, OriginOther), route("eth0", "10.0.0.0/8", "10.1.0.10", 0, OriginOther),
+				route("gone", "0.0.0.0/0", "10.3.0.3", 0, OriginOther),
+			}, nil,
+		},
+	} {
+		got := NodeGateways(
+			Selection{LocalInterface: purelbv1.InterfaceDefault, VirtualInterface: "kube-lb0"},
+			Observed{Links: links, Routes: row.routes},
+		)
+		if diff := cmp.Diff(row.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+	var many []Route
+	for i := range 40 {
+		many = append(many, Route{Interface: "eth0", Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: nth(i)})
+	}
+	if got := NodeGateways(Selection{}, Observed{Links: links, Routes: many}); len(got) != 32 {
+		t.Errorf("%d gateways do not fit into the status", len(got))
+	}
+}
+
 func TestGateways(t *testing.T) {
 	got := Gateways(Observed{Routes: []Route{
 		route("eth0", "0.0.0.0/0", "10.77.0.1", 100, OriginOther),

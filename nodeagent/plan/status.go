@@ -22,6 +22,8 @@ const (
 	maxSubnets    = 64
 	maxGateways   = 16
 	maxInterfaces = 64
+
+	maxNodeGateways = 32
 )
 
 // Condition types of kstatus that are there only while they are true.
@@ -42,8 +44,9 @@ type Report struct {
 	// TakesUnlisted is true; nil means none.
 	Stranded      map[netip.Addr]Result
 	TakesUnlisted func(netip.Addr) bool
-	// Interfaces and MACs are the node's facts; nil Interfaces keep those last reported.
+	// Interfaces, Gateways and MACs are the node's facts; nil Interfaces keep those last reported.
 	Interfaces []purelbv1.NodeInterface
+	Gateways   []purelbv1.NodeGateway
 	MACs       []string
 	// FactsIn is the name of the Announcement whose status has the facts. Others have none,
 	// but keep those that they have while KeepFacts is set: the one named has not been
@@ -149,9 +152,9 @@ func (s *statusBuilder) hasRoom() bool { return len(s.listed) < purelbv1.MaxAddr
 func (s *statusBuilder) addFacts(ann *purelbv1.Announcement, report Report) {
 	switch hasFacts := ann.Name == report.FactsIn; {
 	case hasFacts && report.Interfaces != nil:
-		s.Interfaces, s.MACs = report.Interfaces, report.MACs
+		s.Interfaces, s.Gateways, s.MACs = report.Interfaces, report.Gateways, report.MACs
 	case hasFacts || report.KeepFacts:
-		s.Interfaces, s.MACs = ann.Status.Interfaces, ann.Status.MACs
+		s.Interfaces, s.Gateways, s.MACs = ann.Status.Interfaces, ann.Status.Gateways, ann.Status.MACs
 	}
 }
 

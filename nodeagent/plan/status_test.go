@@ -100,6 +100,15 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// gatewaysAt are gateways on eth0 with these addresses.
+func gatewaysAt(addresses []string) []purelbv1.NodeGateway {
+	var gateways []purelbv1.NodeGateway
+	for _, a := range addresses {
+		gateways = append(gateways, purelbv1.NodeGateway{Interface: "eth0", Address: a})
+	}
+	return gateways
+}
+
 // The facts are in the status of one Announcement, and others give theirs up only when
 // it has been reported.
 func TestFacts(t *testing.T) {
@@ -128,7 +137,12 @@ func TestFacts(t *testing.T) {
 	} {
 		ann := announcement()
 		ann.Status.Interfaces, ann.Status.MACs = old, []string{"a"}
+		ann.Status.Gateways = gatewaysAt(ann.Status.MACs)
+		tc.report.Gateways = gatewaysAt(tc.report.MACs)
 		got := Status(&ann, tc.report)
+		if diff := cmp.Diff(gatewaysAt(tc.macs), got.Gateways); diff != "" {
+			t.Errorf("%s: gateways (-want +got):\n%s", name, diff)
+		}
 		if diff := cmp.Diff(tc.want, got.Interfaces); diff != "" {
 			t.Errorf("%s: interfaces (-want +got):\n%s", name, diff)
 		}
