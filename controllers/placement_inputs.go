@@ -195,6 +195,7 @@ func (c *cluster) placementNode(
 		if a.Name == n.Name {
 			node.LacksAnnouncement = false
 		}
+		node.AnnouncesShared = node.AnnouncesShared || a.Spec.IncludeCommonAnnouncements
 		if revision := a.Status.CommonAnnouncementsRevision; revision != nil {
 			node.SharedRevision = *revision
 		}

@@ -33,11 +33,11 @@ var takeChecks = append(holdChecks[:len(holdChecks):len(holdChecks)], onSubnet, 
 // claimChecks are what a node must pass so that its claim of a Local address counts.
 var claimChecks = append(holdChecks[:len(holdChecks):len(holdChecks)], onSubnet)
 
-// keepVirtualChecks are what a node must pass to keep a Virtual address, and
-// takeVirtualChecks to be given one.
+// keepVirtualChecks are what a node must pass to keep a Virtual address, and takeVirtualChecks to be
+// given one. A node whose routes are being withdrawn keeps what it has, and gets nothing new.
 var (
 	keepVirtualChecks = []check{runsAgent, notLeaving, notExcludedOrWithdrawing}
-	takeVirtualChecks = append(keepVirtualChecks[:len(keepVirtualChecks):len(keepVirtualChecks)], serves)
+	takeVirtualChecks = []check{runsAgent, notLeaving, notExcluded, serves}
 )
 
 // reasonAgainst returns why a node fails the checks, or nothing.

@@ -136,6 +136,8 @@ type Node struct {
 	AllowedSubnets []netip.Prefix
 	// MACs are the Ethernet addresses of all interfaces of the node.
 	MACs []string
+	// AnnouncesShared is that the node is to announce the shared entries already.
+	AnnouncesShared bool
 	// SharedRevision is up to which revision the node has realised the shared entries; 0
 	// if it has realised none.
 	SharedRevision int64

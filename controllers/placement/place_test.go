@@ -52,6 +52,8 @@ func nodes(t *testing.T, s string) []placement.Node {
 				n.IsExcluded = true
 			case "withdrawing":
 				n.IsWithdrawingRoutes = true
+			case "shares":
+				n.AnnouncesShared = true
 			case "out":
 				n.IsOutOfService = true
 			case "shutdown":
@@ -556,8 +558,16 @@ func TestTransitions(t *testing.T) {
 			"c is labelled node.kubernetes.io/exclude-from-external-load-balancers; d runs no agent"},
 		{name: "remote, and there are no nodes", remote: true, unplaced: "NoEligibleNode: there are no nodes"},
 		{
-			name: "remote, and routers still send to a node that is excluded", nodes: "a b:excluded,withdrawing", remote: true,
-			want: "a Virtual, b Virtual",
+			name: "remote, and routers still send to a node that is excluded", remote: true,
+			nodes: "a b:excluded,withdrawing,shares", want: "a Virtual, b Virtual",
+		},
+		{
+			name: "remote, and routers know a node that is excluded, and never had an address", remote: true,
+			nodes: "a b:excluded,withdrawing", want: "a Virtual",
+		},
+		{
+			name: "remote, and a node that is excluded has withdrawn its routes", remote: true,
+			nodes: "a b:excluded,shares", want: "a Virtual",
 		},
 		{name: "in no node's subnet", nodes: "a:elsewhere b:elsewhere", want: "a Virtual, b Virtual"},
 		{name: "a node that is down makes it Local", nodes: "a:expired,notready b:elsewhere", unplaced: "NoEligibleNode: " +

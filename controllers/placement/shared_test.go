@@ -213,3 +213,47 @@ func TestReviseShared(t *testing.T) {
 		})
 	}
 }
+
+// TestExcludedNodesGetNothingNew has a node that is excluded, and whose routes are being withdrawn: it
+// keeps the addresses with policy Local that it has, and gets no others.
+func TestExcludedNodesGetNothingNew(t *testing.T) {
+	addr := netip.MustParseAddr("198.51.100.1")
+	shared := placement.SharedEntry{LBNodeAgent: "default", Addr: addr, Spec: v1.AnnouncedAddress{
+		Address: addr.String(), PrefixLength: 32, Interface: "kube-lb0", Type: v1.AnnounceVirtual, ServiceGroup: "g", Epoch: 1,
+	}}
+	for _, row := range []struct {
+		name, nodes string
+		entries     []string
+		shared      []placement.SharedEntry
+		want        string
+	}{
+		{"it has none", "a b:excluded,withdrawing", nil, nil, "a Virtual"},
+		{
+			"it has one", "a b:excluded,withdrawing", []string{"a 1 Announced Virtual", "b 1 Announced Virtual"}, nil,
+			"a Virtual, b Virtual",
+		},
+		{
+			"its routes are withdrawn", "a b:excluded", []string{"a 1 Announced Virtual", "b 1 Announced Virtual"}, nil,
+			"a Virtual",
+		},
+		{
+			"all nodes had it", "a:shares b:excluded,withdrawing,shares", nil, []placement.SharedEntry{shared},
+			"a Virtual, b Virtual",
+		},
+		{
+			"all other nodes had it", "a:shares b:excluded,withdrawing", nil, []placement.SharedEntry{shared}, "a Virtual",
+		},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			in := placement.Inputs{Nodes: nodes(t, row.nodes), SharedEntries: row.shared, Addresses: []placement.Address{{
+				Addr: addr, Group: "g", PoolType: v1.PoolTypeRemote, Mask: 32, ServingNodes: map[string]bool{"a": true, "b": true},
+			}}}
+			for _, e := range row.entries {
+				in.Entries = append(in.Entries, entry(t, addr, e))
+			}
+			if got := show(placement.Place(in)); got != row.want {
+				t.Errorf("%s, not %s", got, row.want)
+			}
+		})
+	}
+}

@@ -63,8 +63,8 @@ func (p *placer) placeVirtual(a *Address) {
 	isPlaced, areAllDone := false, true
 	var terminating []*Node
 	for _, n := range p.nodes {
-		switch why := reasonAgainst(n, a, takeVirtualChecks); {
-		case why == "":
+		switch {
+		case p.mayHaveVirtual(n, a):
 			p.addVirtual(n, a, mask)
 			isPlaced, areAllDone = true, areAllDone && (isAnnouncedBy[n.Name] || isOverdueOn[n.Name])
 		case a.TerminatingNodes[n.Name] && isAnnouncedBy[n.Name] && reasonAgainst(n, a, keepVirtualChecks) == "":
@@ -80,6 +80,23 @@ func (p *placer) placeVirtual(a *Address) {
 		p.result.Unplaced[a.Addr] = Explanation{v1.ReasonNoEligibleNode, explainReasons(p.nodes, a, takeVirtualChecks)}
 	}
 	p.keepSharedUntilObserved(a, mask)
+}
+
+// mayHaveVirtual reports whether a node is to have an entry of its own for a Virtual address.
+func (p *placer) mayHaveVirtual(n *Node, a *Address) bool {
+	if !n.IsExcluded { // it keeps what it may be given
+		return reasonAgainst(n, a, takeVirtualChecks) == ""
+	}
+	return reasonAgainst(n, a, keepVirtualChecks) == "" && serves(n, a) == "" && p.hasVirtual(n, a)
+}
+
+// hasVirtual reports whether a node is to announce a Virtual address already, by its own entry or by a
+// shared one.
+func (p *placer) hasVirtual(n *Node, a *Address) bool {
+	return slices.ContainsFunc(p.entriesByAddress[a.Addr], func(e *assignment) bool { return e.Node == n.Name }) ||
+		n.AnnouncesShared && slices.ContainsFunc(
+			p.sharedByAddress[a.Addr], func(e *SharedEntry) bool { return e.LBNodeAgent == n.LBNodeAgent },
+		)
 }
 
 // addVirtual gives a node an entry of its own for a Virtual address.
@@ -110,9 +127,10 @@ func (p *placer) maskOf(a *Address) int32 {
 	return int32(a.Addr.BitLen())
 }
 
-// noteAnnouncer notes that a node announces the shared entries, if the node does.
+// noteAnnouncer notes that a node announces the shared entries, if the node does. One that is excluded
+// goes on to announce them while its routes are being withdrawn, and does not begin to.
 func (p *placer) noteAnnouncer(n *Node) {
-	if reasonAgainst(n, nil, keepVirtualChecks) != "" {
+	if reasonAgainst(n, nil, keepVirtualChecks) != "" || n.IsExcluded && !n.AnnouncesShared {
 		return
 	}
 	p.result.AnnouncesShared[n.Name] = true
@@ -160,7 +178,7 @@ func (p *placer) keepSharedUntilObserved(a *Address, mask int32) {
 	for _, e := range p.sharedByAddress[a.Addr] {
 		iface, hasAnnouncers := p.sharedInterfaces[e.LBNodeAgent]
 		if hasAnnouncers && slices.ContainsFunc(p.nodes, func(n *Node) bool {
-			return n.LBNodeAgent == e.LBNodeAgent && !isObservedBy[n.Name] && reasonAgainst(n, a, takeVirtualChecks) == ""
+			return n.LBNodeAgent == e.LBNodeAgent && !isObservedBy[n.Name] && p.mayHaveVirtual(n, a)
 		}) {
 			p.addSharedEntry(e.LBNodeAgent, a, virtualEntry(iface, mask))
 		}
