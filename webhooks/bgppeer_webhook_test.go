@@ -21,7 +21,7 @@ type peerRow struct {
 func peerRows() []peerRow {
 	const asn = "peerASN: 65000\nmyASN: 65001\n"
 	at := func(address string) string { return asn + "peerAddress: '" + address + "'" }
-	const address = "spec.peerAddress"
+	const source = "spec.sourceAddress"
 	return []peerRow{
 		{"another neighbour", at("192.0.2.2"), answer{}},
 		{"the gateways", asn + "discover: DefaultGateway", answer{}},
@@ -32,11 +32,14 @@ func peerRows() []peerRow {
 					"there",
 			),
 		},
-		{"multicast", at("224.0.0.1"), refusedAt(address, "224.0.0.1", "must be the address of one host on the network")},
 		{
-			"link-local", at("fe80::1"),
+			"from multicast", at("192.0.2.2") + "\nsourceAddress: 224.0.0.1",
+			refusedAt(source, "224.0.0.1", "must be the address of one host on the network"),
+		},
+		{
+			"from link-local", asn + "discover: DefaultGateway\nsourceAddress: fe80::1",
 			refusedAt(
-				address, "fe80::1",
+				source, "fe80::1",
 				"a link-local address says nothing without its interface: set spec.interface instead, or spec.discover",
 			),
 		},
@@ -58,7 +61,7 @@ func peerRows() []peerRow {
 					"and end with an alphanumeric character "+
 					`(e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is `+
 					`'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')`)},
-		{"multihop to an internal neighbour", "peerASN: Internal\nmyASN: 65001\npeerAddress: 192.0.2.2\nebgpMultihop: 3",
+		{"multihop to an internal neighbour", "peerASN: 65001\nmyASN: 65001\npeerAddress: 192.0.2.2\nebgpMultihop: 3",
 			refusedAt("spec.ebgpMultihop", "", "3: is for external neighbours: an internal one may be any number of hops away")},
 	}
 }
@@ -84,6 +87,27 @@ func routedRows() []peerRow {
 				"spec.bgp.peers: there is no BGPPeer none",
 				"spec.bgp.localPref: has no effect, as all these BGPPeers are external: use med, prepend or communities")},
 	}
+}
+
+const addsHostRoutes = "aggregation: the group's routes lead to more addresses than one, and externalTrafficPolicy of " +
+	"test/stays is Local: nodes advertise a route for each address besides"
+
+// TestServiceGroupHostRoutes has a Service with policy Local in a group whose routes lead to more addresses
+// than one.
+func TestServiceGroupHostRoutes(t *testing.T) {
+	g := begin(t)
+	withAgents(t, g)
+	const pool = "{remote: {pool: 10.32.0.0/28, subnet: 10.32.0.0/24"
+	sg := group("routed-local", pool+"}}")
+	create(t, sg)
+	svc := service("stays", "routed-local", 80)
+	svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+	create(t, svc)
+	g.Eventually(func(g Gomega) []string { return ingressOf(g, "stays") }).Should(HaveLen(1))
+	waitUntilCached(t, svc)
+	recorded.take()
+	change(t, sg, false, pool+", aggregation: /28}}", warns(addsHostRoutes))
+	change(t, sg, false, pool+", aggregation: /32}}", answer{})
 }
 
 // withAgents labels the nodes as the manager does, and makes the BGPPeer "first".
@@ -132,7 +156,7 @@ func TestBGPPeerUpdate(t *testing.T) {
 	g := begin(t)
 	withAgents(t, g)
 	ctx := context.Background()
-	p := manifest("BGPPeer", "x", "peerASN: 65000\nmyASN: 65001\npeerAddress: 224.0.0.1")
+	p := manifest("BGPPeer", "x", "peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.2\nsourceAddress: 224.0.0.1")
 	withoutWebhooks(t)
 	create(t, p)
 	withWebhooks(t)
@@ -141,7 +165,7 @@ func TestBGPPeerUpdate(t *testing.T) {
 		g.Expect(unstructured.SetNestedField(u.Object, int64(180), "spec", "port")).To(Succeed())
 	}), peerRows()[3].want)
 	check(t, update(ctx, p, func(u *unstructured.Unstructured) {
-		g.Expect(unstructured.SetNestedField(u.Object, "192.0.2.2", "spec", "peerAddress")).To(Succeed())
+		g.Expect(unstructured.SetNestedField(u.Object, "192.0.2.3", "spec", "sourceAddress")).To(Succeed())
 	}), answer{})
 }
 

@@ -72,7 +72,10 @@ func serviceRows() []serviceRow {
 		notForTest = "ServiceGroup gold is not for namespace test: ask for another one, or have its administrator select " +
 			"the namespace in spec.allowedNamespaces"
 		notSupported = "spec.externalTrafficPolicy: Local is not supported on a Local address, such as those of range "
-		useCluster   = ": one node gets all traffic. It is set to Cluster; to keep Local, and the address on a node with " +
+		sharedRoute  = "spec.externalTrafficPolicy: Local on an address of ServiceGroup taken, whose routes lead to more " +
+			"addresses than one (/24): nodes without an endpoint attract traffic, too, and drop it, unless routers follow the " +
+			"routes to single addresses that a BGPPeer adds; a group with aggregation /32 has only such routes"
+		useCluster = ": one node gets all traffic. It is set to Cluster; to keep Local, and the address on a node with " +
 			"an endpoint, set annotation purelb.io/allow-local to \"true\""
 	)
 	return []serviceRow{
@@ -290,10 +293,11 @@ func serviceRows() []serviceRow {
 			both(local, annotated("service-group", "shared", "allow-shared-ip", "key")),
 			[]string{
 				"10.10.0.1 cannot be shared with a Service of another namespace: one of the two has externalTrafficPolicy Local",
+				strings.Replace(sharedRoute, "taken", "shared", 1),
 			}},
 
 		// Policy Local.
-		{"Local on a remote group", local, nil},
+		{"Local on a remote group", local, []string{sharedRoute}},
 		{"Local on a local group", both(local, annotated("service-group", "local")), []string{
 			notSupported + "10.7.0.100-10.7.0.120 of ServiceGroup local" + useCluster}},
 		{"Local on a local group, IPv6", both(local, ipv6, annotated("service-group", "local")), []string{

@@ -73,7 +73,7 @@ func (w *serviceGroups) admitBGP(
 	if err != nil {
 		return nil, nil, err
 	}
-	warnings, errs := routing.AdmitGroup(sg, a.Groups, peers)
+	warnings, errs := routing.AdmitGroup(sg, a.Groups, peers, a.ServicesWithPolicyLocal(sg.Name))
 	return warnings, errs, nil
 }
 

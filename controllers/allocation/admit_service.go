@@ -201,8 +201,13 @@ func (d *decision) hasAddressOfFamilies(other *Service) bool {
 // adviseOnTrafficPolicy warns of externalTrafficPolicy Local if the group has Local
 // addresses, of which one node gets all traffic.
 func (d *decision) adviseOnTrafficPolicy(svc *corev1.Service) []string {
-	if svc.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal || d.group == nil ||
-		d.group.Type == v1.PoolTypeRemote || d.AnnounceType == nil {
+	if svc.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal || d.group == nil {
+		return nil
+	}
+	if d.group.Type == v1.PoolTypeRemote {
+		return d.adviseOnSharedRoutes()
+	}
+	if d.AnnounceType == nil {
 		return nil
 	}
 	if DecidePolicyLocal(svc, d.group.PolicyLocal) == v1.PolicyLocalAllow {
@@ -214,6 +219,22 @@ func (d *decision) adviseOnTrafficPolicy(svc *corev1.Service) []string {
 				"of range %s of ServiceGroup %s: "+
 				"one node gets all traffic. It is set to Cluster; to keep Local, and the address on a node with an endpoint, "+
 				"set annotation %s to \"true\"", r, d.groupName, v1.AnnotationAllowLocal)}
+		}
+	}
+	return nil
+}
+
+// adviseOnSharedRoutes warns of routes that lead to more addresses than one: nodes that have another of
+// these addresses attract traffic for this one, whether or not they have an endpoint.
+func (d *decision) adviseOnSharedRoutes() []string {
+	for _, r := range d.group.Ranges {
+		if slices.Contains(d.Families, r.Family()) && r.Mask < r.Addrs.From().BitLen() {
+			return []string{fmt.Sprintf(
+				"spec.externalTrafficPolicy: Local on an address of ServiceGroup %s, whose routes lead to more addresses than one "+
+					"(/%d): nodes without an endpoint attract traffic, too, and drop it, unless routers follow the routes to single "+
+					"addresses that a BGPPeer adds; a group with aggregation /%d has only such routes",
+				d.groupName, r.Mask, r.Addrs.From().BitLen(),
+			)}
 		}
 	}
 	return nil

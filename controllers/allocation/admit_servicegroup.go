@@ -72,6 +72,19 @@ func (a *Admission) AdmitDelete(sg *v1.ServiceGroup) (warnings []string, refusal
 	}
 }
 
+// ServicesWithPolicyLocal returns the Services with externalTrafficPolicy Local that have addresses of a
+// group, sorted.
+func (a *Admission) ServicesWithPolicyLocal(group string) []string {
+	var services []string
+	for name, s := range a.InUse.serviceByName {
+		if s.Allocated.Group == group && s.HasPolicyLocal {
+			services = append(services, name)
+		}
+	}
+	slices.Sort(services)
+	return services
+}
+
 // warnOfOverride names the Services that keep externalTrafficPolicy Local only because
 // their ServiceGroup allows it.
 func (a *Admission) warnOfOverride(sg *v1.ServiceGroup) []string {

@@ -143,7 +143,17 @@ func TestAdvise(t *testing.T) {
 		{"policy Local", policyLocal(serviceAsking()), []string{local}},
 		{"policy Local that is to stay", policyLocal(serviceAsking("purelb.io/allow-local=true")), nil},
 		{"policy Local, not to stay", policyLocal(serviceAsking("purelb.io/allow-local=false")), []string{local}},
-		{"policy Local on Virtual addresses", policyLocal(serviceAsking("purelb.io/service-group=virtual")), nil},
+		{
+			"policy Local on Virtual addresses", policyLocal(serviceAsking("purelb.io/service-group=virtual")),
+			[]string{
+				"spec.externalTrafficPolicy: Local on an address of ServiceGroup virtual, whose routes lead to more addresses than " +
+					"one (/24)",
+			},
+		},
+		{
+			"policy Local on Virtual addresses with a route each",
+			policyLocal(serviceAsking("purelb.io/service-group=virtual-hosts")), nil,
+		},
 		{
 			"policy Local, no such group", policyLocal(serviceAsking("purelb.io/service-group=nowhere-near")),
 			[]string{"the Service waits until there is"},
@@ -159,6 +169,9 @@ func TestAdvise(t *testing.T) {
 				groupMadeAt(t, "default", 1, "local: {pool: 10.0.0.1-10.0.0.9, subnet: 10.0.0.0/24}"),
 				groupMadeAt(t, "another", 2, "local: {pool: 10.0.1.1-10.0.1.9, subnet: 10.0.1.0/24}"),
 				groupMadeAt(t, "virtual", 3, "remote: {pool: 10.0.2.1-10.0.2.9, subnet: 10.0.2.0/24}"),
+				groupMadeAt(
+					t, "virtual-hosts", 3, "remote: {pool: 10.0.9.1-10.0.9.9, subnet: 10.0.9.0/24, aggregation: /32}",
+				),
 				groupMadeAt(
 					t, "mixed", 4,
 					"local: {v4pools: [{pool: 10.0.3.1-10.0.3.9, subnet: 10.0.3.0/24}], v6pools: [{pool: 'fd00::1-fd00::9', subnet: "+

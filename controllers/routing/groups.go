@@ -10,12 +10,14 @@ import (
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
-// AdmitGroup checks how a ServiceGroup's addresses are advertised, given all BGPPeers and the
-// other groups. Two groups may share a network, one route, only if they say the same of it.
+// AdmitGroup checks how a ServiceGroup's addresses are advertised, given all BGPPeers, the other groups,
+// and the Services with externalTrafficPolicy Local that have addresses of the group. Two groups may share a
+// network, one route, only if they say the same of it.
 func AdmitGroup(
-	sg *v1.ServiceGroup, groups []v1.ServiceGroup, peers []v1.BGPPeer,
+	sg *v1.ServiceGroup, groups []v1.ServiceGroup, peers []v1.BGPPeer, withPolicyLocal []string,
 ) (warnings []string, errs field.ErrorList) {
 	path := field.NewPath("spec", "bgp")
 	group, _, parseErrs := allocation.ParseGroup(sg)
@@ -34,10 +36,19 @@ func AdmitGroup(
 					"set another aggregation", other.Name, network)))
 		}
 	}
-	if sg.Spec.BGP == nil || len(errs) > 0 {
+	if len(errs) > 0 {
 		return nil, errs
 	}
-	return groupWarnings(sg.Spec.BGP, peers, path), nil
+	if len(withPolicyLocal) > 0 && len(peers) > 0 && MakesSharedRoutes(&group) {
+		warnings = append(warnings, fmt.Sprintf(
+			"aggregation: the group's routes lead to more addresses than one, and externalTrafficPolicy of %s is Local: nodes "+
+				"advertise a route for each address besides", textlimit.List(withPolicyLocal, maxNamed, ", "),
+		))
+	}
+	if sg.Spec.BGP != nil {
+		warnings = append(warnings, groupWarnings(sg.Spec.BGP, peers, path)...)
+	}
+	return warnings, nil
 }
 
 func groupWarnings(bgp *v1.ServiceGroupBGP, peers []v1.BGPPeer, path *field.Path) []string {

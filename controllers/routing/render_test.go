@@ -657,7 +657,7 @@ func TestAdmitGroup(t *testing.T) {
 		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			warnings, errs := routing.AdmitGroup(&row.sg, []v1.ServiceGroup{row.sg, row.other}, row.peers)
+			warnings, errs := routing.AdmitGroup(&row.sg, []v1.ServiceGroup{row.sg, row.other}, row.peers, nil)
 			if got := fmt.Sprint(errs.ToAggregate()); !strings.Contains(got, row.refused) || row.refused == "" && len(errs) > 0 {
 				t.Errorf("refused for %q, not %q", got, row.refused)
 			}
@@ -665,5 +665,34 @@ func TestAdmitGroup(t *testing.T) {
 				t.Errorf("warnings: %q, not %q", got, row.warns)
 			}
 		})
+	}
+}
+
+// TestAdmitGroupPolicyLocal warns of routes that lead to more addresses than one where Services have policy
+// Local.
+func TestAdmitGroupPolicyLocal(t *testing.T) {
+	peers := []v1.BGPPeer{peer(t, "p", "peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.1", 0)}
+	for _, row := range []struct {
+		name, aggregation string
+		peers             []v1.BGPPeer
+		local             []string
+		want              string
+	}{
+		{
+			"with such Services", "/28", peers, []string{"a/b", "a/c"},
+			"aggregation: the group's routes lead to more addresses than one, and externalTrafficPolicy of a/b, a/c is Local: " +
+				"nodes advertise a route for each address besides",
+		},
+		{"routes of single addresses", "/32", peers, []string{"a/b"}, ""},
+		{"without such Services", "/28", peers, nil, ""},
+		{"without BGPPeers", "/28", nil, []string{"a/b"}, ""},
+	} {
+		sg := v1.ServiceGroup{Spec: v1.ServiceGroupSpec{Remote: &v1.RemotePools{PoolSet: v1.PoolSet{V4Pools: []v1.AddressPool{
+			{Pool: "203.0.113.0/28", Subnet: "203.0.113.0/24", Aggregation: v1.Aggregation(row.aggregation)},
+		}}}}}
+		warnings, errs := routing.AdmitGroup(&sg, nil, row.peers, row.local)
+		if got := strings.Join(warnings, "; "); got != row.want || len(errs) > 0 {
+			t.Errorf("%s: %q, not %q; %v", row.name, got, row.want, errs)
+		}
 	}
 }

@@ -114,7 +114,9 @@ func decideRules(in *Inputs) rules {
 		return cmp.Or(compareBools(b.isOwn, a.isOwn), cmp.Compare(a.Name, b.Name))
 	})
 	for _, c := range fitting {
-		out.groups = append(out.groups, c.RoutingGroup)
+		if out.groups = append(out.groups, c.RoutingGroup); c.HostRoutes {
+			out.conditions[c.Name] = hostRoutes()
+		}
 	}
 	out.withheld = textsOf(bounded(built(&withheld).Ranges(), v1.MaxWithheldRanges))
 	out.unknown = describeUnknown(unknown)
@@ -263,6 +265,15 @@ func tooManyGroups(c *candidate) metav1.Condition {
 			"%s, as %d older ServiceGroups say how theirs are advertised, the most that a node can follow: join groups that "+
 				"say the same, or leave out spec.bgp", what, v1.MaxRoutingGroups,
 		),
+	}
+}
+
+func hostRoutes() metav1.Condition {
+	return metav1.Condition{
+		Type: v1.ConditionAdvertised, Status: metav1.ConditionTrue, Reason: v1.ReasonHostRoutes,
+		Message: "Services with externalTrafficPolicy Local have addresses of the group, and its routes lead to more " +
+			"addresses than one: nodes advertise a route for each address besides. Routers that drop such routes send " +
+			"traffic to nodes without an endpoint, too; aggregation /32, or /128, has no other routes",
 	}
 }
 

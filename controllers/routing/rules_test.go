@@ -68,6 +68,8 @@ func TestRules(t *testing.T) {
 	restored := routing.Group{Name: "restored", Ranges: []string{other}}
 	restoredOpen := restored
 	restoredOpen.BGP = &v1.ServiceGroupBGP{Prepend: 1}
+	hosts := restored
+	hosts.NeedsHostRoutes = true
 	rule := func(ranges ...string) map[string]*v1.NodeRouting {
 		return map[string]*v1.NodeRouting{"n1": {Spec: v1.NodeRoutingSpec{
 			Groups: []v1.RoutingGroup{{Name: "internal", Ranges: ranges, ServiceGroupBGP: *hidden}},
@@ -107,6 +109,10 @@ func TestRules(t *testing.T) {
 		{"not ready, and nothing was stored", []routing.Group{notReady}, nil, nine + "=internal", false,
 			"internal [" + ofNine + "] hidden", ""},
 		{"not ready, and nothing is in use", []routing.Group{notReady}, rule(pool), "", false, "", ""},
+		{
+			"Services with policy Local", []routing.Group{hosts}, none, nine + "=restored", false, "restored [" + other + "] hosts",
+			"",
+		},
 		{"deleted", nil, rule(pool), nine + "=internal", false, "internal [" + ofNine + "] hidden", ""},
 		{"deleted, and its last Service is gone", nil, rule(ofNine), nine + "=internal!", false,
 			"internal [" + ofNine + "] hidden", ""},
@@ -150,6 +156,9 @@ func TestRules(t *testing.T) {
 			result := routing.Render(in)
 			if got := showRules(result.Specs["n1"]); got != row.want {
 				t.Errorf("rules\n%s, not\n%s", got, row.want)
+			}
+			if c := result.Groups["restored"]; (c.Reason == v1.ReasonHostRoutes) != strings.Contains(row.want, "hosts") {
+				t.Errorf("condition %+v", c)
 			}
 			if result.Unknown != row.unknown {
 				t.Errorf("unknown: %q, not %q", result.Unknown, row.unknown)

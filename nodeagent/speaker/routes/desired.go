@@ -123,20 +123,19 @@ func Decide(in Inputs) Desired {
 	groups := parseGroups(in.Spec.Groups)
 	withheld := group{ranges: parseRanges(in.Spec.Withheld)}
 	prefixesByGroup := make([][]netip.Prefix, len(groups))
-	for _, n := range in.Networks {
-		if withheld.contains(n.Lowest) {
+	for _, r := range routesOf(in.Networks, groups) {
+		if withheld.contains(r.addr) {
 			continue
 		}
-		i := slices.IndexFunc(groups, func(g group) bool { return g.contains(n.Lowest) })
 		bgp := purelbv1.ServiceGroupBGP{}
-		if i >= 0 {
-			bgp = groups[i].bgp
-			prefixesByGroup[i] = append(prefixesByGroup[i], n.Prefix)
+		if r.group >= 0 {
+			bgp = groups[r.group].bgp
+			prefixesByGroup[r.group] = append(prefixesByGroup[r.group], r.prefix)
 		}
 		if bgp.Advertise != nil && !*bgp.Advertise {
 			continue
 		}
-		d.Paths = append(d.Paths, pathOf(n.Prefix, bgp, in.Drain))
+		d.Paths = append(d.Paths, pathOf(r.prefix, bgp, in.Drain))
 	}
 	for i, prefixes := range prefixesByGroup {
 		if len(prefixes) > 0 {
@@ -240,10 +239,39 @@ func parseNumbers(text string, count, bits int) ([]uint32, bool) {
 	return numbers, true
 }
 
+// ownRoute is a route that the node may advertise, as the group with that index says of addr; -1 is none.
+type ownRoute struct {
+	prefix netip.Prefix
+	addr   netip.Addr
+	group  int
+}
+
+// routesOf returns the route of each network, which has the attributes of its lowest address and, of the
+// addresses whose groups want that, the routes of single addresses.
+func routesOf(networks []Network, groups []group) []ownRoute {
+	groupOf := func(a netip.Addr) int {
+		return slices.IndexFunc(groups, func(g group) bool { return g.contains(a) })
+	}
+	var found []ownRoute
+	for _, n := range networks {
+		found = append(found, ownRoute{n.Prefix, n.Lowest, groupOf(n.Lowest)})
+		if n.Prefix.IsSingleIP() {
+			continue
+		}
+		for _, a := range n.Addresses {
+			if i := groupOf(a); i >= 0 && groups[i].hostRoutes {
+				found = append(found, ownRoute{netip.PrefixFrom(a, a.BitLen()), a, i})
+			}
+		}
+	}
+	return found
+}
+
 // group is a parsed RoutingGroup.
 type group struct {
-	ranges []netipx.IPRange
-	bgp    purelbv1.ServiceGroupBGP
+	ranges     []netipx.IPRange
+	bgp        purelbv1.ServiceGroupBGP
+	hostRoutes bool
 }
 
 func (g *group) contains(a netip.Addr) bool {
@@ -253,7 +281,7 @@ func (g *group) contains(a netip.Addr) bool {
 func parseGroups(groups []purelbv1.RoutingGroup) []group {
 	parsed := make([]group, len(groups))
 	for i, g := range groups {
-		parsed[i].bgp, parsed[i].ranges = g.ServiceGroupBGP, parseRanges(g.Ranges)
+		parsed[i] = group{parseRanges(g.Ranges), g.ServiceGroupBGP, g.HostRoutes}
 	}
 	return parsed
 }

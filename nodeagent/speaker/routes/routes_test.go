@@ -25,9 +25,15 @@ func prefix(text string) netip.Prefix { return netip.MustParsePrefix(text) }
 
 func TestNetworks(t *testing.T) {
 	want := []routes.Network{
-		{Prefix: prefix("198.51.100.1/32"), Lowest: netip.MustParseAddr("198.51.100.1")},
-		{Prefix: prefix("203.0.113.0/24"), Lowest: netip.MustParseAddr("203.0.113.5")},
-		{Prefix: prefix("2001:db8::1/128"), Lowest: netip.MustParseAddr("2001:db8::1")},
+		{Prefix: prefix("198.51.100.1/32"), Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.1")}},
+		{
+			Prefix:    prefix("203.0.113.0/24"),
+			Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.5"), netip.MustParseAddr("203.0.113.9")},
+		},
+		{Prefix: prefix("2001:db8::1/128"), Addresses: []netip.Addr{netip.MustParseAddr("2001:db8::1")}},
+	}
+	for i := range want {
+		want[i].Lowest = want[i].Addresses[0]
 	}
 	got := routes.Networks([]netip.Prefix{
 		prefix("203.0.113.9/24"), prefix("203.0.113.5/24"), prefix("198.51.100.1/32"), prefix("2001:db8::1/128"),
@@ -121,6 +127,46 @@ func TestWithheld(t *testing.T) {
 	want := []routes.Path{{Prefix: prefix("198.51.100.1/32")}}
 	if diff := cmp.Diff(want, routes.Decide(in).Paths, compareAddresses); diff != "" {
 		t.Errorf("paths (-want +got):\n%s", diff)
+	}
+}
+
+// TestHostRoutes advertises a route for each address of a group that wants that, as the address's own
+// group says, besides that of the network.
+func TestHostRoutes(t *testing.T) {
+	in := inputs()
+	in.Networks = []routes.Network{
+		{Prefix: prefix("198.51.100.1/32"), Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.1")}},
+		{Prefix: prefix("203.0.113.0/24"), Addresses: []netip.Addr{
+			netip.MustParseAddr("203.0.113.5"), netip.MustParseAddr("203.0.113.9"), netip.MustParseAddr("203.0.113.20"),
+			netip.MustParseAddr("203.0.113.30"), netip.MustParseAddr("203.0.113.40"),
+		}},
+	}
+	for i := range in.Networks {
+		in.Networks[i].Lowest = in.Networks[i].Addresses[0]
+	}
+	in.Spec.Groups = []purelbv1.RoutingGroup{
+		{
+			Name: "a", Ranges: []string{"203.0.113.0-203.0.113.15", "198.51.100.0/24"}, HostRoutes: true,
+			ServiceGroupBGP: purelbv1.ServiceGroupBGP{MED: ptr.To[int64](7), Peers: []string{"a"}},
+		},
+		{Name: "b", Ranges: []string{"203.0.113.16-203.0.113.31"}, HostRoutes: true},
+	}
+	in.Spec.Withheld = []string{"203.0.113.30-203.0.113.30"}
+	med := ptr.To[uint32](7)
+	want := []routes.Path{
+		{Prefix: prefix("198.51.100.1/32"), MED: med}, {Prefix: prefix("203.0.113.0/24"), MED: med},
+		{Prefix: prefix("203.0.113.5/32"), MED: med}, {Prefix: prefix("203.0.113.9/32"), MED: med},
+		{Prefix: prefix("203.0.113.20/32")},
+	}
+	d := routes.Decide(in)
+	if diff := cmp.Diff(want, d.Paths, compareAddresses); diff != "" {
+		t.Errorf("paths (-want +got):\n%s", diff)
+	}
+	rules := []routes.Rule{{Reject: true, Neighbours: []netip.Addr{second}, Prefixes: []netip.Prefix{
+		prefix("198.51.100.1/32"), prefix("203.0.113.0/24"), prefix("203.0.113.5/32"), prefix("203.0.113.9/32"),
+	}}}
+	if diff := cmp.Diff(rules, d.Rules, compareAddresses); diff != "" {
+		t.Errorf("rules (-want +got):\n%s", diff)
 	}
 }
 
