@@ -38,16 +38,24 @@ const (
 
 // apply writes obj without its status. owner owns the whole of its spec.
 func apply(ctx context.Context, c client.Client, obj client.Object, owner string) error {
+	_, err := applyObject(ctx, c, obj, owner)
+	return err
+}
+
+// applyObject is apply, and returns what is stored then.
+func applyObject(
+	ctx context.Context, c client.Client, obj client.Object, owner string,
+) (*unstructured.Unstructured, error) {
 	u, err := applyConfiguration(c, obj)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	unstructured.RemoveNestedField(u.Object, "status")
 	if err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(owner),
 		client.ForceOwnership); err != nil {
-		return fmt.Errorf("apply %s %s: %w", u.GetKind(), u.GetName(), err)
+		return nil, fmt.Errorf("apply %s %s: %w", u.GetKind(), u.GetName(), err)
 	}
-	return nil
+	return u, nil
 }
 
 // applyStatus writes the status of obj, of which owner owns the whole.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -51,6 +52,16 @@ type routingState struct {
 	// turn is of the node that opens sessions anew, as settings have changed. Without it two nodes
 	// may do so at once.
 	turn routing.Turn
+	// speakers are the DaemonSets that were written, by LBNodeAgent. Without them each is written once
+	// more, which changes nothing.
+	speakers map[string]writtenSpeakers
+}
+
+// writtenSpeakers is a DaemonSet as it was rendered, and the object that it was then.
+type writtenSpeakers struct {
+	rendered   *appsv1.DaemonSet
+	uid        types.UID
+	generation int64
 }
 
 // +kubebuilder:rbac:groups=purelb.io,resources=bgppeers,namespace=purelb-system,verbs=get;list;watch
@@ -152,19 +163,37 @@ func (r *RoutingReconciler) writeRoutings(ctx context.Context, g *routingInputs,
 	return err
 }
 
-// writeSpeakers applies the DaemonSets of speakers, and deletes those that nobody needs.
+// writeSpeakers applies the DaemonSets of speakers that are not as they were written, or are to be
+// otherwise, and deletes those that nobody needs.
 func (r *RoutingReconciler) writeSpeakers(ctx context.Context, g *routingInputs, result *routing.Result) error {
-	var errs []error
-	for _, name := range result.LBNodeAgents {
-		if agent := g.agents[name]; agent != nil {
-			errs = append(errs, apply(ctx, r.Client, routing.SpeakerDaemonSet(agent, r.Defaults), ownerRouting))
-		}
-	}
 	var list appsv1.DaemonSetList
 	if err := r.Client.List(ctx, &list, client.InNamespace(r.Namespace),
 		client.MatchingLabels(routing.SpeakerLabels())); err != nil {
-		return errors.Join(append(errs, fmt.Errorf("list DaemonSets: %w", err))...)
+		return fmt.Errorf("list DaemonSets: %w", err)
 	}
+	written := map[string]writtenSpeakers{}
+	var errs []error
+	for _, name := range result.LBNodeAgents {
+		agent := g.agents[name]
+		if agent == nil {
+			continue
+		}
+		rendered, last := routing.SpeakerDaemonSet(agent, r.Defaults), r.state.speakers[name]
+		isStored := slices.ContainsFunc(list.Items, func(ds appsv1.DaemonSet) bool {
+			return ds.Name == rendered.Name && ds.UID == last.uid && ds.Generation <= last.generation
+		})
+		if isStored && equality.Semantic.DeepEqual(last.rendered, rendered) {
+			written[name] = last
+			continue
+		}
+		stored, err := applyObject(ctx, r.Client, rendered, ownerRouting)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		written[name] = writtenSpeakers{rendered, stored.GetUID(), stored.GetGeneration()}
+	}
+	r.state.speakers = written
 	for i := range list.Items {
 		if !slices.Contains(result.LBNodeAgents, list.Items[i].Labels[v1.LabelAgent]) {
 			if err := r.Client.Delete(ctx, &list.Items[i]); client.IgnoreNotFound(err) != nil {

@@ -98,7 +98,7 @@ func TestRouting(t *testing.T) {
 	g.Eventually(func(g Gomega) string { return verdict(fetch(g, p)) }).Should(Equal("1/2 False SessionsDown"))
 	report("Active", "the hold time is over")
 	g.Eventually(func(g Gomega) string { return verdict(fetch(g, p)) }).Should(Equal("0/2 False SessionsDown"))
-	g.Expect(p.Status.Conditions[0].Message).To(ContainSubstring("routed1: 192.0.2.1 is Active, the hold time is over"))
+	g.Expect(p.Status.Conditions[0].Message).To(ContainSubstring("routed1: 192.0.2.1: the hold time is over"))
 	g.Eventually(func(g Gomega) []string {
 		var list eventsv1.EventList
 		g.Expect(api.List(ctx, &list, client.InNamespace(namespace))).To(Succeed())

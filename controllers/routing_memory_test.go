@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -281,4 +282,62 @@ func TestRoutingTooManyGroups(t *testing.T) {
 	if got := advertised(last); got != "" {
 		t.Errorf("the last group is %q, although there is room", got)
 	}
+}
+
+// TestRoutingWrites counts what the manager writes: nothing if nothing has changed, and while sessions
+// fail nothing but the reason, once for each.
+func TestRoutingWrites(t *testing.T) {
+	w := newRoutingWorld(t, 3)
+	w.group("routed", "203.0.113.0/28", &v1.ServiceGroupBGP{Prepend: 1})
+	w.peer("p", anyPeer)
+	w.takeWrites()
+	expect := func(what string, want ...string) {
+		t.Helper()
+		if diff := cmp.Diff(want, w.takeWrites()); diff != "" {
+			t.Errorf("%s: writes (-want +got):\n%s", what, diff)
+		}
+	}
+	w.reconcile()
+	expect("the first time", "apply BGPPeer status", "apply DaemonSet", "apply NodeRouting", "apply NodeRouting",
+		"apply NodeRouting")
+	for range 10 {
+		w.reconcile()
+	}
+	expect("nothing has changed")
+	report := func(state v1.SessionState, why string) {
+		t.Helper()
+		n := w.routing("n1")
+		n.Status.ObservedGeneration = n.Generation
+		n.Status.Sessions = []v1.RoutingSession{{Peer: "p", Neighbor: "192.0.2.1", State: state, LastError: why}}
+		w.must(w.Status().Update(t.Context(), n))
+		w.takeWrites()
+		w.reconcile()
+	}
+	report("Active", "it refuses the session")
+	expect("a reason", "apply BGPPeer status")
+	for i := range 20 {
+		report([]v1.SessionState{"Idle", "Active", "OpenConfirm"}[i%3], "it refuses the session")
+		expect("the same reason")
+	}
+	report(v1.SessionEstablished, "")
+	expect("up", "apply BGPPeer status")
+
+	// What another client does to the DaemonSet is undone, once.
+	ds := &appsv1.DaemonSet{}
+	w.must(w.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "purelb-speaker-default"}, ds))
+	ds.Spec.Template.Spec.Containers[0].Image = "another"
+	w.must(w.Update(t.Context(), ds))
+	w.takeWrites()
+	w.reconcile()
+	expect("another image", "apply DaemonSet")
+	w.reconcile()
+	expect("the image is back")
+	w.must(w.Get(t.Context(), client.ObjectKeyFromObject(ds), ds))
+	if got := ds.Spec.Template.Spec.Containers[0].Image; got != "purelb.io/purelb:test" {
+		t.Errorf("the image is %s", got)
+	}
+	w.must(w.Delete(t.Context(), ds))
+	w.takeWrites()
+	w.reconcile()
+	expect("deleted", "apply DaemonSet")
 }

@@ -89,8 +89,8 @@ func routedRows() []peerRow {
 	}
 }
 
-const addsHostRoutes = "aggregation: the group's routes lead to more addresses than one, and externalTrafficPolicy of " +
-	"test/stays is Local: nodes advertise a route for each address besides"
+const addsHostRoutes = "aggregation: the group's routes lead to more addresses than one, and externalTrafficPolicy " +
+	"of test/stays is Local: nodes advertise a route for each address besides"
 
 // TestServiceGroupHostRoutes has a Service with policy Local in a group whose routes lead to more addresses
 // than one.

@@ -219,7 +219,8 @@ func TestReviseShared(t *testing.T) {
 func TestExcludedNodesGetNothingNew(t *testing.T) {
 	addr := netip.MustParseAddr("198.51.100.1")
 	shared := placement.SharedEntry{LBNodeAgent: "default", Addr: addr, Spec: v1.AnnouncedAddress{
-		Address: addr.String(), PrefixLength: 32, Interface: "kube-lb0", Type: v1.AnnounceVirtual, ServiceGroup: "g", Epoch: 1,
+		Address: addr.String(), PrefixLength: 32, Interface: "kube-lb0", Type: v1.AnnounceVirtual, ServiceGroup: "g",
+		Epoch: 1,
 	}}
 	for _, row := range []struct {
 		name, nodes string

@@ -464,7 +464,7 @@ func TestPeerStatus(t *testing.T) {
 		}, false,
 			"1/1 False Degraded 1/1 sessions are up; node n2 has no label east"},
 		{"one reports twice", spec, nil, map[string]*v1.NodeRouting{"n1": report(1, up, up), "n2": report(1, down)}, false,
-			"1/2 False SessionsDown 1/2 sessions are up; n2: 192.0.2.1 is Active, no answer"},
+			"1/2 False SessionsDown 1/2 sessions are up; n2: 192.0.2.1: no answer"},
 		{"many down", spec, many, nil, false, "0/10 False SessionsDown 0/10 sessions are up; " + strings.Join([]string{
 			"n0: the speaker has not reported yet", "n1: the speaker has not reported yet",
 			"n2: the speaker has not reported yet", "n3: the speaker has not reported yet",
@@ -480,7 +480,7 @@ func TestPeerStatus(t *testing.T) {
 			"2/2 True Established 2/2 sessions are up",
 		},
 		{"one down", spec, nil, map[string]*v1.NodeRouting{"n1": report(1, up), "n2": report(1, down)}, false,
-			"1/2 False SessionsDown 1/2 sessions are up; n2: 192.0.2.1 is Active, no answer"},
+			"1/2 False SessionsDown 1/2 sessions are up; n2: 192.0.2.1: no answer"},
 		{"no report yet", spec, nil, map[string]*v1.NodeRouting{"n1": report(1, up), "n2": report(0)}, false,
 			"1/2 False SessionsDown 1/2 sessions are up; n2: the speaker has not reported yet"},
 		{"another's session", spec, nil, map[string]*v1.NodeRouting{

@@ -110,8 +110,8 @@ func TestRules(t *testing.T) {
 			"internal [" + ofNine + "] hidden", ""},
 		{"not ready, and nothing is in use", []routing.Group{notReady}, rule(pool), "", false, "", ""},
 		{
-			"Services with policy Local", []routing.Group{hosts}, none, nine + "=restored", false, "restored [" + other + "] hosts",
-			"",
+			"Services with policy Local", []routing.Group{hosts}, none, nine + "=restored", false,
+			"restored [" + other + "] hosts", "",
 		},
 		{"deleted", nil, rule(pool), nine + "=internal", false, "internal [" + ofNine + "] hidden", ""},
 		{"deleted, and its last Service is gone", nil, rule(ofNine), nine + "=internal!", false,

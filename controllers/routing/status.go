@@ -98,10 +98,8 @@ func sessionsOf(peer string, routing *v1.NodeRouting, desired int) (established 
 		case s.State == v1.SessionEstablished:
 			established++
 		default:
-			why = fmt.Sprintf("%s is %s", s.Neighbor, s.State)
-			if s.LastError != "" {
-				why += ", " + s.LastError
-			}
+			// The state changes with each attempt, and says no more than the error.
+			why = fmt.Sprintf("%s: %s", s.Neighbor, cmp.Or(s.LastError, "the session is being opened"))
 		}
 	}
 	if int(established) < desired && why == "" {

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -51,6 +52,10 @@ const (
 	// reportGap is the least time between two reports, and reportTimeout how long one may take.
 	reportGap     = 500 * time.Millisecond
 	reportTimeout = 5 * time.Second
+	// minFailureGap and maxFailureGap bound the wait before another reason why a session is down is
+	// reported: reasons may alternate with each attempt.
+	minFailureGap = time.Second
+	maxFailureGap = 5 * time.Minute
 	// minRetry and maxRetry bound the wait after a report that failed.
 	minRetry = 500 * time.Millisecond
 	maxRetry = 30 * time.Second
@@ -145,6 +150,21 @@ type state struct {
 	bootID  string
 	// unit tells whether the node shuts down. A speaker that starts during a shutdown does not know.
 	unit unitWatch
+	// failures spaces out reports of why sessions are down.
+	failures pacing.Backoff
+}
+
+// failureGap returns for how long the change of a status may wait: not at all, unless only the reason
+// changes why sessions are down. Then it is the longer the more often that has changed in a row.
+func (s *state) failureGap(before, after purelbv1.NodeRoutingStatus) time.Duration {
+	switch {
+	case equality.Semantic.DeepEqual(before, after):
+		return 0
+	case routes.AreSameButFailures(before, after):
+		return s.failures.Next()
+	}
+	s.failures.Reset()
+	return 0
 }
 
 // refusal is what the library has refused. A new process tries at once.
@@ -230,8 +250,9 @@ func (s *Speaker) restore(ctx context.Context) error {
 	s.routing = routing
 	s.state = state{
 		isRestart: isSameBoot, isOpen: isSameBoot, began: time.Now(), routers: map[string]netip.Addr{}, bootID: bootID,
-		unit:    unitWatch{dir: s.UnitDir},
-		refusal: refusal{backoff: pacing.Backoff{Min: minRefusalRetry, Max: maxRefusalRetry}},
+		unit:     unitWatch{dir: s.UnitDir},
+		refusal:  refusal{backoff: pacing.Backoff{Min: minRefusalRetry, Max: maxRefusalRetry}},
+		failures: pacing.Backoff{Min: minFailureGap, Max: maxFailureGap},
 	}
 	if isSameBoot {
 		s.state.saved = routing
@@ -462,8 +483,11 @@ func (s *Speaker) report(routing *purelbv1.NodeRouting, sessions []routes.Sessio
 		problem = "the BGP library refuses some of it, and is given it again: " + s.state.refusal.err.Error()
 	}
 	status := routes.Status(&latest, s.state.held, sessions, isDrained, problem)
+	mayWait := s.state.failureGap(latest.Status, status)
 	if routing.UID != "" { // else it is known from the checkpoint only: the API server has yet to answer
-		s.reporter.Set([]report.Status[purelbv1.NodeRoutingStatus]{{Object: routing, Before: latest.Status, After: status}})
+		s.reporter.Set([]report.Status[purelbv1.NodeRoutingStatus]{{
+			Object: routing, Before: latest.Status, After: status, MayWait: mayWait,
+		}})
 		pacing.Signal(s.reporter.Changed)
 	}
 	s.Metrics.set(status)

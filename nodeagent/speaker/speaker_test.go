@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/nodeagent/speaker/routes"
 )
 
@@ -600,4 +601,35 @@ func TestHealthy(t *testing.T) {
 			t.Errorf("no round is under way: %v", err)
 		}
 	})
+}
+
+// TestFailureGap reports at once what changes, and later and later only why sessions stay down.
+func TestFailureGap(t *testing.T) {
+	s := state{failures: pacing.Backoff{Min: minFailureGap, Max: maxFailureGap}}
+	report := func(state purelbv1.SessionState, why string) purelbv1.NodeRoutingStatus {
+		return purelbv1.NodeRoutingStatus{Sessions: []purelbv1.RoutingSession{{Peer: "a", State: state, LastError: why}}}
+	}
+	up, refused, silent := report(purelbv1.SessionEstablished, ""), report("Idle", "refused"), report("Idle", "silent")
+	for i, step := range []struct {
+		before, after purelbv1.NodeRoutingStatus
+		want          time.Duration
+	}{
+		{up, refused, 0},
+		{refused, silent, time.Second},
+		{silent, silent, 0},
+		{silent, refused, 2 * time.Second},
+		{refused, silent, 4 * time.Second},
+		{silent, up, 0},
+		{refused, silent, time.Second},
+	} {
+		if got := s.failureGap(step.before, step.after); got != step.want {
+			t.Errorf("step %d waits %s, not %s", i, got, step.want)
+		}
+	}
+	for range 20 {
+		s.failureGap(refused, silent)
+	}
+	if got := s.failureGap(refused, silent); got != maxFailureGap {
+		t.Errorf("at the end it waits %s", got)
+	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/utils/ptr"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
@@ -454,5 +455,43 @@ func TestRefused(t *testing.T) {
 				t.Errorf("the error is %v", row.refused.Err())
 			}
 		})
+	}
+}
+
+// TestFailuresAreReportedOnce follows the attempts to open a session that never comes up: what is to be
+// reported does not change while the reason stays the same, and a change of the reason alone may wait.
+func TestFailuresAreReportedOnce(t *testing.T) {
+	held := routes.Desired{Peers: []routes.Peer{{Neighbour: first, RoutingPeer: purelbv1.RoutingPeer{Name: "a"}}}}
+	routing := &purelbv1.NodeRouting{Spec: purelbv1.NodeRoutingSpec{Peers: make([]purelbv1.RoutingPeer, 1)}}
+	const refused, silent = "the neighbour refuses the session", "nothing came"
+	for _, step := range []struct {
+		state   purelbv1.SessionState
+		asn     uint32
+		why     string
+		changes bool
+		mayWait bool
+	}{
+		{"Active", 0, "", true, false}, // the first report
+		{"OpenSent", 0, "", false, true},
+		{"Idle", 65000, refused, true, true},
+		{"Active", 0, refused, false, true},
+		{"OpenConfirm", 65000, refused, false, true},
+		{"Idle", 0, refused, false, true},
+		{"Idle", 0, silent, true, true},
+		{purelbv1.SessionEstablished, 65000, "", true, false},
+		{"Idle", 65000, silent, true, false},
+		{"Active", 65000, silent, false, true},
+	} {
+		after := routes.Status(
+			routing, held,
+			[]routes.Session{{Neighbour: first, State: step.state, PeerASN: step.asn, LastError: step.why}}, false, "",
+		)
+		if changes := !equality.Semantic.DeepEqual(routing.Status, after); changes != step.changes {
+			t.Errorf("%+v: changes %t: %+v", step, changes, after.Sessions)
+		}
+		if mayWait := routes.AreSameButFailures(routing.Status, after); mayWait != step.mayWait {
+			t.Errorf("%+v: may wait %t", step, mayWait)
+		}
+		routing.Status = after
 	}
 }

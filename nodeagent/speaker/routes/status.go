@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -54,6 +55,7 @@ func Status(
 		if i := slices.IndexFunc(sessions, func(s Session) bool { return s.Neighbour == p.Neighbour }); i >= 0 {
 			report = reportOf(p, &sessions[i])
 		}
+		keepState(&report, routing.Status.Sessions)
 		status.Sessions = append(status.Sessions, report)
 	}
 	for _, w := range held.Waiting {
@@ -90,6 +92,40 @@ func Status(
 	}
 	meta.SetStatusCondition(&status.Conditions, ready)
 	return status
+}
+
+// keepState keeps the state of a session that is down as it was reported, unless it is down for another
+// reason: the state changes several times with each attempt, and says no more than the error.
+func keepState(report *purelbv1.RoutingSession, reported []purelbv1.RoutingSession) {
+	i := slices.IndexFunc(reported, func(s purelbv1.RoutingSession) bool {
+		return s.Peer == report.Peer && s.Neighbor == report.Neighbor
+	})
+	if i < 0 || report.State == purelbv1.SessionEstablished || reported[i].State == purelbv1.SessionEstablished ||
+		report.LastError != reported[i].LastError {
+		return
+	}
+	report.State, report.PeerASN = reported[i].State, cmp.Or(report.PeerASN, reported[i].PeerASN)
+}
+
+// AreSameButFailures reports whether two statuses differ in nothing but why sessions are down that were
+// down before: that may be written later, the longer the more often it changes.
+func AreSameButFailures(before, after purelbv1.NodeRoutingStatus) bool {
+	return equality.Semantic.DeepEqual(withoutFailures(before), withoutFailures(after))
+}
+
+func withoutFailures(s purelbv1.NodeRoutingStatus) purelbv1.NodeRoutingStatus {
+	s.Sessions, s.Conditions = slices.Clone(s.Sessions), slices.Clone(s.Conditions)
+	for i := range s.Sessions {
+		if one := &s.Sessions[i]; one.State != purelbv1.SessionEstablished {
+			one.State, one.LastError, one.PeerASN = "Idle", "", 0
+		}
+	}
+	for i := range s.Conditions {
+		if c := &s.Conditions[i]; c.Type == purelbv1.ConditionReady && c.Status != metav1.ConditionTrue {
+			c.Message = ""
+		}
+	}
+	return s
 }
 
 func reportOf(p Peer, s *Session) purelbv1.RoutingSession {
