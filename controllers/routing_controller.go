@@ -205,7 +205,7 @@ func (r *RoutingReconciler) writeSpeakers(ctx context.Context, g *routingInputs,
 }
 
 // writePasswords keeps one Secret for the speakers of each LBNodeAgent, with the passwords that
-// they need.
+// they need. A password that is missing now, or cannot be one, stays as it was: else its sessions would end.
 func (r *RoutingReconciler) writePasswords(ctx context.Context, g *routingInputs, result *routing.Result) error {
 	var errs []error
 	for name, files := range result.Passwords {
@@ -213,13 +213,16 @@ func (r *RoutingReconciler) writePasswords(ctx context.Context, g *routingInputs
 		if agent == nil {
 			continue
 		}
+		stored, isStored := g.secrets[routing.SpeakerName(name)]
 		data := map[string][]byte{}
 		for file, ref := range files {
-			if password, exists := g.secrets[ref.Name][ref.Key]; exists {
+			if password, exists := g.Password(ref); exists && routing.PasswordProblem(password) == "" {
 				data[file] = password
+			} else if before, exists := stored[file]; exists {
+				data[file] = before
 			}
 		}
-		if stored, exists := g.secrets[routing.SpeakerName(name)]; exists && equality.Semantic.DeepEqual(stored, data) {
+		if isStored && equality.Semantic.DeepEqual(stored, data) {
 			continue
 		}
 		errs = append(errs, apply(ctx, r.Client, routing.Passwords(agent, data), ownerRouting))

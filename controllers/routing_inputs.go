@@ -77,9 +77,9 @@ func (r *RoutingReconciler) gatherSecrets(ctx context.Context, g *routingInputs)
 			g.speakerSecrets = append(g.speakerSecrets, s.DeepCopy())
 		}
 	}
-	g.HasSecret = func(ref v1.SecretKeyRef) bool {
-		_, exists := g.secrets[ref.Name][ref.Key]
-		return exists
+	g.Password = func(ref v1.SecretKeyRef) ([]byte, bool) {
+		password, exists := g.secrets[ref.Name][ref.Key]
+		return password, exists
 	}
 	return nil
 }

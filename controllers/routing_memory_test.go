@@ -341,3 +341,37 @@ func TestRoutingWrites(t *testing.T) {
 	w.reconcile()
 	expect("deleted", "apply DaemonSet")
 }
+
+// TestRoutingKeepsPasswords deletes the Secret with a password, and makes the password too long: sessions
+// keep what they have, and the BGPPeer says what is wrong.
+func TestRoutingKeepsPasswords(t *testing.T) {
+	w := newRoutingWorld(t, 1)
+	w.peer("p", anyPeer+"\npasswordSecretRef: {name: router, key: password}")
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "router"}}
+	for _, step := range []struct{ password, kept, reason string }{
+		{"", "", v1.ReasonSecretMissing},
+		{"first", "first", v1.ReasonSessionsDown},
+		{"", "first", v1.ReasonSecretMissing},
+		{"second", "second", v1.ReasonSessionsDown},
+		{strings.Repeat("x", 81), "second", v1.ReasonPasswordInvalid},
+		{"third", "third", v1.ReasonSessionsDown},
+	} {
+		w.must(client.IgnoreNotFound(w.Delete(t.Context(), secret)))
+		if step.password != "" {
+			secret.ResourceVersion, secret.UID = "", ""
+			secret.Data = map[string][]byte{"password": []byte(step.password)}
+			w.must(w.Create(t.Context(), secret))
+		}
+		w.reconcile()
+		given := &corev1.Secret{}
+		w.must(w.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "purelb-speaker-default"}, given))
+		if got := string(given.Data["p"]); got != step.kept {
+			t.Errorf("%+v: speakers have %q", step, got)
+		}
+		p := &v1.BGPPeer{}
+		w.must(w.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "p"}, p))
+		if got := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionReady).Reason; got != step.reason {
+			t.Errorf("%+v: the reason is %s", step, got)
+		}
+	}
+}

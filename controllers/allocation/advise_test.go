@@ -146,8 +146,8 @@ func TestAdvise(t *testing.T) {
 		{
 			"policy Local on Virtual addresses", policyLocal(serviceAsking("purelb.io/service-group=virtual")),
 			[]string{
-				"spec.externalTrafficPolicy: Local on an address of ServiceGroup virtual, whose routes lead to more addresses than " +
-					"one (/24)",
+				"spec.externalTrafficPolicy: Local on an address of ServiceGroup virtual, whose routes lead to more addresses " +
+					"than one (/24)",
 			},
 		},
 		{

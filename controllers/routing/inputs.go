@@ -55,9 +55,9 @@ type Inputs struct {
 	AreAgentsBehind bool
 	// Routings are the NodeRoutings as they stand, by node.
 	Routings map[string]*v1.NodeRouting
-	// HasSecret reports whether a Secret of the manager's namespace has a key.
-	HasSecret func(v1.SecretKeyRef) bool
-	Now       time.Time
+	// Password returns what a key of a Secret of the manager's namespace has, if there is one.
+	Password func(v1.SecretKeyRef) (password []byte, exists bool)
+	Now      time.Time
 }
 
 // storedPeers are the neighbours that a BGPPeer gives a node, as the node's NodeRouting says already.

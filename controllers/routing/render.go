@@ -47,8 +47,10 @@ type PeerResult struct {
 	Conflicts []string
 	// Problems say why a node has no session, or not all families.
 	Problems []string
-	// LacksSecret is that the Secret with the password does not exist, or not that key.
-	LacksSecret bool
+	// LacksSecret is that the Secret with the password does not exist, or not that key, and
+	// PasswordProblem is why a password that exists cannot be one, or empty.
+	LacksSecret     bool
+	PasswordProblem string
 }
 
 // Render decides to which neighbours each node advertises what.
@@ -71,17 +73,22 @@ func Render(in Inputs) Result {
 			continue
 		}
 		ref := p.Spec.PasswordSecretRef
-		result.LacksSecret = ref != nil && !in.HasSecret(*ref)
+		if ref != nil {
+			password, exists := in.Password(*ref)
+			if result.LacksSecret = !exists; exists {
+				result.PasswordProblem = PasswordProblem(password)
+			}
+		}
 		for _, n := range selectNodes(p, in.Nodes) {
 			result.SelectedNodes = append(result.SelectedNodes, n.Name)
 			needsSpeaker[n.LBNodeAgent] = true
-			if ref != nil {
+			peersByNode[n.Name] = result.addPeers(p, n, in.storedPeers(n.Name, p.Name), peersByNode[n.Name])
+			if ref != nil && result.SessionsByNode[n.Name] > 0 {
 				if r.Passwords[n.LBNodeAgent] == nil {
 					r.Passwords[n.LBNodeAgent] = map[string]v1.SecretKeyRef{}
 				}
 				r.Passwords[n.LBNodeAgent][p.Name] = *ref
 			}
-			peersByNode[n.Name] = result.addPeers(p, n, in.storedPeers(n.Name, p.Name), peersByNode[n.Name])
 		}
 	}
 	for name := range needsSpeaker {

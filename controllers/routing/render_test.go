@@ -52,6 +52,11 @@ func node(name string, number int, without string) routing.Node {
 	return n
 }
 
+// password returns the password of all Secrets, if they exist.
+func password(exists bool) func(v1.SecretKeyRef) ([]byte, bool) {
+	return func(v1.SecretKeyRef) ([]byte, bool) { return []byte("x"), exists }
+}
+
 // describe says in one line what a neighbour is.
 func describe(p *v1.RoutingPeer) string {
 	text := fmt.Sprintf("%s: %s%%%s AS %d from %d %v", p.Name, p.Address, p.Interface, p.PeerASN, p.MyASN, p.Families)
@@ -286,7 +291,7 @@ func TestSettings(t *testing.T) {
 			p := peer(t, "p", "peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.1\n"+row.spec, 0)
 			in := routing.Inputs{
 				Nodes: []routing.Node{node("n1", 11, "")}, Peers: []v1.BGPPeer{p},
-				HasSecret: func(v1.SecretKeyRef) bool { return true }, Now: began,
+				Password: password(true), Now: began,
 			}
 			want := v1.RoutingPeer{
 				Name: "p", Address: "192.0.2.1", PeerASN: 65000, MyASN: 65001, Port: 179, Families: []v1.IPFamily{"IPv4"},
@@ -300,6 +305,31 @@ func TestSettings(t *testing.T) {
 	}
 }
 
+// TestPasswordProblem says in words what is wrong with a password.
+func TestPasswordProblem(t *testing.T) {
+	for text, want := range map[string]string{
+		"x": "", strings.Repeat("x", 80) + "\r\n": "", "": "is empty", "\n": "is empty",
+		strings.Repeat("x", 81): "has 81 bytes: TCP MD5 takes at most 80",
+	} {
+		if got := routing.PasswordProblem([]byte(text)); got != want {
+			t.Errorf("%q %s, not %s", text, got, want)
+		}
+	}
+	p := peer(t, "p", "peerASN: 1\nmyASN: 2\npeerAddress: 192.0.2.1\npasswordSecretRef: {name: s, key: k}", 0)
+	result := routing.Render(routing.Inputs{
+		Nodes: []routing.Node{node("n1", 11, "")}, Peers: []v1.BGPPeer{p}, Now: began,
+		Password: func(v1.SecretKeyRef) ([]byte, bool) { return make([]byte, 81), true },
+	})
+	status := routing.PeerStatus(&p, result.Peers["p"], nil)
+	ready := meta.FindStatusCondition(status.Conditions, v1.ConditionReady)
+	const want = "the password that spec.passwordSecretRef names has 81 bytes: TCP MD5 takes at most 80; sessions that had " +
+		"another one keep that"
+	if ready.Reason != v1.ReasonPasswordInvalid || ready.Message != want ||
+		!meta.IsStatusConditionTrue(status.Conditions, v1.ConditionStalled) {
+		t.Errorf("%+v", status.Conditions)
+	}
+}
+
 // TestPasswords names the keys of Secrets that the speakers of each LBNodeAgent need, and says which
 // BGPPeers lack theirs.
 func TestPasswords(t *testing.T) {
@@ -309,8 +339,9 @@ func TestPasswords(t *testing.T) {
 	in := routing.Inputs{Nodes: []routing.Node{node("n1", 11, ""), elsewhere}, Now: began, Peers: []v1.BGPPeer{
 		peer(t, "open", spec+"1", 0),
 		peer(t, "closed", spec+"2\npasswordSecretRef: {name: s, key: k}", 0),
+		peer(t, "twice", spec+"2\npasswordSecretRef: {name: s, key: k}", 1), // without a session
 		peer(t, "lacking", spec+"3\npasswordSecretRef: {name: none, key: k}\nnodeSelector: {matchLabels: {rack: b}}", 0),
-	}, HasSecret: func(ref v1.SecretKeyRef) bool { return ref.Name == "s" }}
+	}, Password: func(ref v1.SecretKeyRef) ([]byte, bool) { return []byte("x"), ref.Name == "s" }}
 	result := routing.Render(in)
 	s, none := v1.SecretKeyRef{Name: "s", Key: "k"}, v1.SecretKeyRef{Name: "none", Key: "k"}
 	want := map[string]map[string]v1.SecretKeyRef{"default": {"closed": s}, "edge": {"closed": s, "lacking": none}}
@@ -493,7 +524,7 @@ func TestPeerStatus(t *testing.T) {
 		},
 		{"no secret", spec + "passwordSecretRef: {name: s, key: k}", nil, nil, false,
 			"0/2 False SecretMissing the Secret that spec.passwordSecretRef names does not exist in this namespace, or has no " +
-				"such key: without the password no session is opened"},
+				"such key: without the password no session is opened; sessions that had it keep it"},
 		{"no neighbour", "peerASN: 1\nmyASNLabel: none\npeerAddress: 192.0.2.1", nil, nil, false,
 			"0/0 False NoNeighbor no node has this neighbour; node n1 has no label none; node n2 has no label none"},
 		{"invalid", "peerASN: 1\nmyASN: 2\npeerAddress: 224.0.0.1", nil, nil, false,
@@ -506,7 +537,7 @@ func TestPeerStatus(t *testing.T) {
 				row.nodes = []routing.Node{node("n1", 11, ""), node("n2", 12, "")}
 			}
 			result := routing.Render(routing.Inputs{
-				Nodes: row.nodes, Peers: []v1.BGPPeer{p}, HasSecret: func(v1.SecretKeyRef) bool { return row.hasSecret },
+				Nodes: row.nodes, Peers: []v1.BGPPeer{p}, Password: password(row.hasSecret),
 				Now: began,
 			})
 			status := routing.PeerStatus(&p, result.Peers["p"], row.routings)

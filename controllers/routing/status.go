@@ -42,11 +42,12 @@ func PeerStatus(p *v1.BGPPeer, result *PeerResult, routings map[string]*v1.NodeR
 		ready.Status = metav1.ConditionTrue
 	}
 	meta.SetStatusCondition(&status.Conditions, ready)
-	if reason == v1.ReasonInvalid || reason == v1.ReasonPeerConflict || reason == v1.ReasonSecretMissing {
+	switch reason {
+	case v1.ReasonInvalid, v1.ReasonPeerConflict, v1.ReasonSecretMissing, v1.ReasonPasswordInvalid:
 		stalled := ready
 		stalled.Type, stalled.Status = v1.ConditionStalled, metav1.ConditionTrue
 		meta.SetStatusCondition(&status.Conditions, stalled)
-	} else {
+	default:
 		meta.RemoveStatusCondition(&status.Conditions, v1.ConditionStalled)
 	}
 	return status
@@ -71,7 +72,11 @@ func verdictOf(status *v1.BGPPeerStatus, result *PeerResult, down []string) (rea
 	case result.LacksSecret:
 		return v1.ReasonSecretMissing,
 			"the Secret that spec.passwordSecretRef names does not exist in this namespace, or has no such key: without the " +
-				"password no session is opened"
+				"password no session is opened; sessions that had it keep it"
+	case result.PasswordProblem != "":
+		return v1.ReasonPasswordInvalid, fmt.Sprintf(
+			"the password that spec.passwordSecretRef names %s; sessions that had another one keep that", result.PasswordProblem,
+		)
 	case status.DesiredSessions == 0:
 		return v1.ReasonNoNeighbor, "no node has this neighbour" + also
 	case status.EstablishedSessions < status.DesiredSessions:
