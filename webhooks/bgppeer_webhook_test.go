@@ -47,6 +47,13 @@ func peerRows() []peerRow {
 			"no node", at("192.0.2.2") + "\nnodeSelector: {matchLabels: {rack: z}}",
 			warns("spec.nodeSelector: selects none of the nodes that run an agent, now"),
 		},
+		{
+			"from the virtual interface", at("192.0.2.2") + "\nsourceInterface: kube-lb0",
+			warns(
+				"spec.sourceInterface: kube-lb0 is the virtual interface of node1, node2, node3: its addresses are those of " +
+					"Services, and no session comes from them",
+			),
+		},
 		{"a selector that cannot be", at("192.0.2.2") + "\nnodeSelector: {matchExpressions: [{key: rack, operator: In}]}",
 			refusedAt(
 				"spec.nodeSelector", "", "values: Invalid value: null: for 'in', 'notin' operators, values set can't be empty",

@@ -228,8 +228,9 @@ func asnOfLabel(n *Node, label string) (uint32, error) {
 func renderPeer(p *v1.BGPPeer, own uint32, at neighbour) v1.RoutingPeer {
 	peer := v1.RoutingPeer{
 		Name: p.Name, Interface: at.iface, MyASN: int64(own), SourceAddress: p.Spec.SourceAddress,
-		TTLSecurity: p.Spec.TTLSecurity,
-		Port:        179, HoldSeconds: seconds(p.Spec.HoldTime, 9), ConnectSeconds: seconds(p.Spec.ConnectTime, 2),
+		SourceInterface: string(p.Spec.SourceInterface),
+		TTLSecurity:     p.Spec.TTLSecurity,
+		Port:            179, HoldSeconds: seconds(p.Spec.HoldTime, 9), ConnectSeconds: seconds(p.Spec.ConnectTime, 2),
 		RestartSeconds: 30,
 		PeerASN:        int64(p.Spec.PeerASN.Number()),
 	}

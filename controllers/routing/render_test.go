@@ -263,6 +263,7 @@ func TestSettings(t *testing.T) {
 		{"nothing", "", func(*v1.RoutingPeer) {}},
 		{"another port", "port: 1179", func(p *v1.RoutingPeer) { p.Port = 1179 }},
 		{"an own address", "sourceAddress: 192.0.2.11", func(p *v1.RoutingPeer) { p.SourceAddress = "192.0.2.11" }},
+		{"an own interface", "sourceInterface: lo", func(p *v1.RoutingPeer) { p.SourceInterface = "lo" }},
 		{"a password", "passwordSecretRef: {name: s, key: k}", func(p *v1.RoutingPeer) { p.PasswordFile = "p" }},
 		{"only from the link", "ttlSecurity: true", func(p *v1.RoutingPeer) { p.TTLSecurity = true }},
 		{"some hops", "ebgpMultihop: 3", func(p *v1.RoutingPeer) { p.EBGPMultihop = 3 }},
@@ -322,8 +323,8 @@ func TestPasswordProblem(t *testing.T) {
 	})
 	status := routing.PeerStatus(&p, result.Peers["p"], nil)
 	ready := meta.FindStatusCondition(status.Conditions, v1.ConditionReady)
-	const want = "the password that spec.passwordSecretRef names has 81 bytes: TCP MD5 takes at most 80; sessions that had " +
-		"another one keep that"
+	const want = "the password that spec.passwordSecretRef names has 81 bytes: TCP MD5 takes at most 80; sessions that " +
+		"had another one keep that"
 	if ready.Reason != v1.ReasonPasswordInvalid || ready.Message != want ||
 		!meta.IsStatusConditionTrue(status.Conditions, v1.ConditionStalled) {
 		t.Errorf("%+v", status.Conditions)

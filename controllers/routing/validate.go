@@ -95,6 +95,23 @@ func PeerWarnings(p *v1.BGPPeer, peers []v1.BGPPeer, nodes []Node) []string {
 			)
 		}
 	}
+	if iface := string(p.Spec.SourceInterface); iface != "" {
+		var virtual []string
+		for _, n := range selected {
+			if n.VirtualInterface == iface {
+				virtual = append(virtual, n.Name)
+			}
+		}
+		if len(virtual) > 0 {
+			warnings = append(
+				warnings,
+				fmt.Sprintf(
+					"spec.sourceInterface: %s is the virtual interface of %s: its addresses are those of Services, and no session "+
+						"comes from them", iface, textlimit.List(virtual, maxNamed, ", "),
+				),
+			)
+		}
+	}
 	for i := range peers {
 		if other := &peers[i]; other.Name != p.Name && other.Namespace == p.Namespace && p.Spec.PeerAddress != "" &&
 			other.Spec.PeerAddress == p.Spec.PeerAddress {

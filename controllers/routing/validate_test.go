@@ -111,6 +111,12 @@ func TestPeerWarnings(t *testing.T) {
 			"only nodes without an agent", at + "nodeSelector: {matchLabels: {kubernetes.io/hostname: n3}}", "", "",
 			"spec.nodeSelector: selects none of the nodes that run an agent, now",
 		},
+		{"from an interface", at + "sourceInterface: lo", "", "", ""},
+		{
+			"from the virtual interface", at + here + "\nsourceInterface: kube-lb0", "", "",
+			"spec.sourceInterface: kube-lb0 is the virtual interface of n1: its addresses are those of Services, and no " +
+				"session comes from them",
+		},
 		{"a label of all", byLabel + "asn", "", "", ""},
 		{"a label of some", byLabel + "east", "", "", "spec.myASNLabel: not the number of an autonomous system on n2"},
 		{"a label of all that are selected", byLabel + "east\n" + here, "", "", ""},

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
 // OwnershipFileName is the name of the agent's OwnershipFile in the folder of what outlives the agent.
@@ -26,10 +28,22 @@ func OpenReader(ownershipPath string) (*Reader, error) {
 	return &Reader{n, ownershipPath}, nil
 }
 
-// OwnAddresses lists the agent's addresses on an interface; none if there is no such interface. It lists
-// nothing else of the node, which may have hundreds of thousands of routes. Only where the kernel has
-// addresses without a tag, as kernels do that keep none, it reads the OwnershipFile.
+// OwnAddresses lists the agent's addresses on an interface; none if there is no such interface.
 func (r *Reader) OwnAddresses(iface string) ([]netip.Prefix, error) {
+	addresses, err := r.Addresses(iface)
+	var own []netip.Prefix
+	for _, a := range addresses {
+		if a.Ours {
+			own = append(own, a.Prefix)
+		}
+	}
+	return own, err
+}
+
+// Addresses lists the addresses on an interface; none if there is no such interface. It lists nothing else
+// of the node, which may have hundreds of thousands of routes. Only where the kernel has addresses
+// without a tag, as kernels do that keep none, it reads the OwnershipFile.
+func (r *Reader) Addresses(iface string) ([]plan.Address, error) {
 	found, err := r.handle.LinkByName(iface)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
 		return nil, nil
@@ -44,9 +58,9 @@ func (r *Reader) OwnAddresses(iface string) ([]netip.Prefix, error) {
 		return nil, err
 	}
 	var recorded map[ownedAddress]bool
-	var own []netip.Prefix
+	var addresses []plan.Address
 	for _, a := range listed {
-		prefix, ok := toPrefix(a.IPNet)
+		address, ok := toAddress(a, map[int]string{found.Attrs().Index: iface})
 		if !ok {
 			continue
 		}
@@ -57,9 +71,8 @@ func (r *Reader) OwnAddresses(iface string) ([]netip.Prefix, error) {
 			}
 			recorded = record.recorded
 		}
-		if a.Protocol == Protocol || a.Protocol == 0 && recorded[ownedAddress{a.LinkIndex, prefix}] {
-			own = append(own, prefix)
-		}
+		address.Ours = address.Ours || a.Protocol == 0 && recorded[ownedAddress{a.LinkIndex, address.Prefix}]
+		addresses = append(addresses, address)
 	}
-	return own, nil
+	return addresses, nil
 }

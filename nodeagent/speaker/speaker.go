@@ -24,6 +24,7 @@ import (
 	"github.com/purelb/purelb-operator/nodeagent/internal/file"
 	"github.com/purelb/purelb-operator/nodeagent/internal/report"
 	"github.com/purelb/purelb-operator/nodeagent/internal/watchdog"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
 	"github.com/purelb/purelb-operator/nodeagent/speaker/routes"
 )
 
@@ -80,6 +81,8 @@ type Server interface {
 type Kernel interface {
 	// OwnAddresses lists the agent's addresses on an interface.
 	OwnAddresses(iface string) ([]netip.Prefix, error)
+	// Addresses lists all addresses on an interface.
+	Addresses(iface string) ([]plan.Address, error)
 	// Watch calls changed after changes, until ctx ends.
 	Watch(ctx context.Context, changed func()) error
 	// RouterOn returns the link-local address of the one router on an interface.
@@ -351,7 +354,7 @@ func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 	now := time.Now()
 	phase, isDrained, drainWait := s.state.drain.advance(routing.Spec.DrainSince != nil, now)
 	desired := routes.Decide(routes.Inputs{
-		Spec: routing.Spec, Networks: routes.Networks(addresses), Drain: phase,
+		Spec: routing.Spec, Networks: routes.Networks(addresses), AddressesOn: s.Kernel.Addresses, Drain: phase,
 		Password: passwordIn(s.PasswordDir), RouterOn: s.routerOn, Restarting: s.state.isRestart,
 	})
 	desired, lingering, lingerWait := s.state.lingering.Extend(s.state.held, desired, now)

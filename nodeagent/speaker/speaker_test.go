@@ -21,6 +21,7 @@ import (
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/pacing"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
 	"github.com/purelb/purelb-operator/nodeagent/speaker/routes"
 )
 
@@ -111,6 +112,8 @@ type fakeKernel struct {
 	addresses []string
 	err       error
 }
+
+func (k *fakeKernel) Addresses(string) ([]plan.Address, error) { return nil, k.err }
 
 func (k *fakeKernel) OwnAddresses(iface string) ([]netip.Prefix, error) {
 	var own []netip.Prefix

@@ -10,6 +10,7 @@ import (
 	"go4.org/netipx"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
 // GracefulShutdown is the community by which a node asks its neighbours to prefer other nodes
@@ -90,7 +91,9 @@ const (
 type Inputs struct {
 	Spec     purelbv1.NodeRoutingSpec
 	Networks []Network
-	Drain    DrainPhase
+	// AddressesOn returns all addresses that an interface has.
+	AddressesOn func(iface string) ([]plan.Address, error)
+	Drain       DrainPhase
 	// Password returns the password in a file, if it is there.
 	Password func(file string) (string, bool)
 	// RouterOn returns the address of the one router on an interface, or why there is none.
@@ -155,20 +158,40 @@ func (in *Inputs) peer(p purelbv1.RoutingPeer) (Peer, string) {
 		}
 		peer.Password = password
 	}
-	if p.Address == "" {
-		addr, err := in.RouterOn(p.Interface)
+	if why := in.resolve(&peer); why != "" {
+		return peer, why
+	}
+	// A link-local neighbour is reached from the link-local address of its interface.
+	if p.SourceInterface != "" && !peer.Neighbour.IsLinkLocalUnicast() {
+		addresses, err := in.AddressesOn(p.SourceInterface)
 		if err != nil {
 			return peer, err.Error()
 		}
-		peer.Neighbour = addr.WithZone(p.Interface)
-		return peer, ""
+		source, err := sourceOn(addresses, p.SourceInterface, peer.Neighbour)
+		if err != nil {
+			return peer, err.Error()
+		}
+		peer.SourceAddress = source.String()
 	}
-	addr, err := netip.ParseAddr(p.Address)
-	if err != nil {
-		return peer, err.Error()
-	}
-	peer.Neighbour = addr.WithZone(p.Interface)
 	return peer, ""
+}
+
+// resolve sets the address of a neighbour, or says why it is not known.
+func (in *Inputs) resolve(peer *Peer) string {
+	if peer.Address == "" {
+		addr, err := in.RouterOn(peer.Interface)
+		if err != nil {
+			return err.Error()
+		}
+		peer.Neighbour = addr.WithZone(peer.Interface)
+		return ""
+	}
+	addr, err := netip.ParseAddr(peer.Address)
+	if err != nil {
+		return err.Error()
+	}
+	peer.Neighbour = addr.WithZone(peer.Interface)
+	return ""
 }
 
 func pathOf(prefix netip.Prefix, bgp purelbv1.ServiceGroupBGP, drain DrainPhase) Path {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
 	"github.com/purelb/purelb-operator/nodeagent/speaker/routes"
 )
 
@@ -217,6 +219,56 @@ func TestPeers(t *testing.T) {
 	}
 	if diff := cmp.Diff(rules, d.Rules, compareAddresses); diff != "" {
 		t.Errorf("rules (-want +got):\n%s", diff)
+	}
+}
+
+// TestSourceInterface has neighbours that the node reaches from an address of its interface lo.
+func TestSourceInterface(t *testing.T) {
+	at := func(iface, text string, change func(*plan.Address)) plan.Address {
+		a := plan.Address{Interface: iface, Prefix: prefix(text)}
+		if change != nil {
+			change(&a)
+		}
+		return a
+	}
+	ours, temporary := func(a *plan.Address) { a.Ours = true }, func(a *plan.Address) { a.Temporary = true }
+	addresses := []plan.Address{
+		at("eth0", "10.0.0.1/24", nil), at("lo", "127.0.0.1/8", nil), at("lo", "10.9.9.8/32", nil),
+		at("lo", "10.9.9.7/32", nil), at("lo", "10.9.9.1/32", ours), at("lo", "::1/128", nil), at("lo", "fe80::1/64", nil),
+		at("lo", "2001:db8::1/128", temporary), at("lo", "2001:db8::7/128", nil),
+	}
+	for _, row := range []struct{ name, neighbour, iface, source, want, why string }{
+		{"IPv4", "192.0.2.1", "lo", "", "10.9.9.7", ""},
+		{"IPv6", "2001:db8:1::1", "lo", "", "2001:db8::7", ""},
+		{"link-local", "fe80::9", "lo", "", "", ""},
+		{"by its address", "192.0.2.1", "", "10.9.9.8", "10.9.9.8", ""},
+		{
+			"no such family", "2001:db8:1::1", "eth0", "", "",
+			"the node's interface eth0 has no IPv6 address of its own: see sourceInterface of the BGPPeer",
+		},
+		{
+			"no such interface", "192.0.2.1", "eth9", "", "",
+			"the node's interface eth9 has no IPv4 address of its own: see sourceInterface of the BGPPeer",
+		},
+	} {
+		in := inputs()
+		in.AddressesOn = func(iface string) ([]plan.Address, error) {
+			return slices.DeleteFunc(slices.Clone(addresses), func(a plan.Address) bool { return a.Interface != iface }), nil
+		}
+		in.Spec.Peers = []purelbv1.RoutingPeer{
+			{Name: "a", Address: row.neighbour, SourceInterface: row.iface, SourceAddress: row.source},
+		}
+		got, why := "", ""
+		d := routes.Decide(in)
+		if len(d.Peers) == 1 {
+			got = d.Peers[0].SourceAddress
+		}
+		if len(d.Waiting) == 1 {
+			why = d.Waiting[0].Why
+		}
+		if got != row.want || why != row.why || len(d.Peers)+len(d.Waiting) != 1 {
+			t.Errorf("%s: from %q, waiting %q", row.name, got, why)
+		}
 	}
 }
 
