@@ -284,6 +284,33 @@ func TestRoutingTooManyGroups(t *testing.T) {
 	}
 }
 
+// TestRoutingNoSuchPeer says of a group that names BGPPeers which do not exist that its addresses are
+// advertised to nobody, until one exists.
+func TestRoutingNoSuchPeer(t *testing.T) {
+	w := newRoutingWorld(t, 1)
+	sg := w.group("routed", "203.0.113.0/28", &v1.ServiceGroupBGP{Peers: []string{"nobody", "none"}})
+	w.peer("p", anyPeer)
+	condition := func() *metav1.Condition {
+		t.Helper()
+		w.must(w.Get(t.Context(), client.ObjectKeyFromObject(sg), sg))
+		return meta.FindStatusCondition(sg.Status.Conditions, v1.ConditionAdvertised)
+	}
+	w.reconcile()
+	want := "its addresses are advertised to nobody: there is no BGPPeer nobody, none, which spec.bgp.peers names"
+	if c := condition(); c == nil || c.Status != metav1.ConditionFalse || c.Reason != v1.ReasonNoSuchPeer ||
+		c.Message != want {
+		t.Errorf("condition %+v", c)
+	}
+	if got := w.takeEvents(); !slices.Equal(got, []string{"Warning NoSuchPeer " + want}) {
+		t.Errorf("events %q", got)
+	}
+	w.peer("none", "peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.2")
+	w.reconcile()
+	if c := condition(); c != nil {
+		t.Errorf("condition %+v, although one exists", c)
+	}
+}
+
 // TestRoutingWrites counts what the manager writes: nothing if nothing has changed, and while sessions
 // fail nothing but the reason, once for each.
 func TestRoutingWrites(t *testing.T) {

@@ -206,6 +206,12 @@ func neighboursOf(p *v1.BGPPeer, n *Node, stored []v1.RoutingPeer) []neighbour {
 	return found
 }
 
+// reservedASNs are numbers that no autonomous system can have (RFC 6793, RFC 7300).
+var reservedASNs = []uint32{23456, 65535, 4294967295}
+
+// minConnectSeconds is how long a speaker waits at the least before it connects again.
+const minConnectSeconds = 2
+
 func ownASN(p *v1.BGPPeer, n *Node) (uint32, error) {
 	if p.Spec.MyASN != nil {
 		return uint32(*p.Spec.MyASN), nil //nolint:gosec // the schema bounds it
@@ -219,7 +225,7 @@ func asnOfLabel(n *Node, label string) (uint32, error) {
 		return 0, fmt.Errorf("node %s has no label %s", n.Name, label)
 	}
 	asn, err := strconv.ParseUint(value, 10, 32)
-	if err != nil || asn == 0 {
+	if err != nil || asn == 0 || slices.Contains(reservedASNs, uint32(asn)) {
 		return 0, fmt.Errorf("label %s of node %s is %q, not the number of an autonomous system", label, n.Name, value)
 	}
 	return uint32(asn), nil
@@ -230,7 +236,8 @@ func renderPeer(p *v1.BGPPeer, own uint32, at neighbour) v1.RoutingPeer {
 		Name: p.Name, Interface: at.iface, MyASN: int64(own), SourceAddress: p.Spec.SourceAddress,
 		SourceInterface: string(p.Spec.SourceInterface),
 		TTLSecurity:     p.Spec.TTLSecurity,
-		Port:            179, HoldSeconds: seconds(p.Spec.HoldTime, 9), ConnectSeconds: seconds(p.Spec.ConnectTime, 2),
+		Port:            179, HoldSeconds: seconds(p.Spec.HoldTime, 9),
+		ConnectSeconds: max(seconds(p.Spec.ConnectTime, 2), minConnectSeconds),
 		RestartSeconds: 30,
 		PeerASN:        int64(p.Spec.PeerASN.Number()),
 	}

@@ -104,6 +104,11 @@ func decideRules(in *Inputs) rules {
 	})
 	fitting := candidates[:min(len(candidates), v1.MaxRoutingGroups)]
 	out := rules{conditions: map[string]metav1.Condition{}}
+	for i := range in.Groups {
+		if g := &in.Groups[i]; len(g.Ranges) > 0 && g.BGP != nil && in.lacksPeers(g.BGP.Peers) {
+			out.conditions[g.Name] = noSuchPeer(g.BGP.Peers)
+		}
+	}
 	for _, c := range candidates[len(fitting):] {
 		out.conditions[c.Name] = tooManyGroups(&c)
 		if !c.isPlain {
@@ -114,7 +119,8 @@ func decideRules(in *Inputs) rules {
 		return cmp.Or(compareBools(b.isOwn, a.isOwn), cmp.Compare(a.Name, b.Name))
 	})
 	for _, c := range fitting {
-		if out.groups = append(out.groups, c.RoutingGroup); c.HostRoutes {
+		out.groups = append(out.groups, c.RoutingGroup)
+		if _, isBad := out.conditions[c.Name]; c.HostRoutes && !isBad {
 			out.conditions[c.Name] = hostRoutes()
 		}
 	}
@@ -264,6 +270,23 @@ func tooManyGroups(c *candidate) metav1.Condition {
 		Message: fmt.Sprintf(
 			"%s, as %d older ServiceGroups say how theirs are advertised, the most that a node can follow: join groups that "+
 				"say the same, or leave out spec.bgp", what, v1.MaxRoutingGroups,
+		),
+	}
+}
+
+// lacksPeers reports whether names are given, and no BGPPeer has any of them.
+func (in *Inputs) lacksPeers(names []string) bool {
+	return len(names) > 0 && !slices.ContainsFunc(in.Peers, func(p v1.BGPPeer) bool {
+		return slices.Contains(names, p.Name)
+	})
+}
+
+func noSuchPeer(names []string) metav1.Condition {
+	return metav1.Condition{
+		Type: v1.ConditionAdvertised, Status: metav1.ConditionFalse, Reason: v1.ReasonNoSuchPeer,
+		Message: fmt.Sprintf(
+			"its addresses are advertised to nobody: there is no BGPPeer %s, which spec.bgp.peers names",
+			textlimit.List(names, maxNamed, ", "),
 		),
 	}
 }

@@ -37,10 +37,14 @@ func Validate(p *v1.BGPPeer) field.ErrorList {
 	}
 	errs = append(errs, validateAddress(spec.Child("peerAddress"), p.Spec.PeerAddress)...)
 	errs = append(errs, validateAddress(spec.Child("sourceAddress"), p.Spec.SourceAddress)...)
-	if p.Spec.MyASN != nil && p.Spec.EBGPMultihop != nil &&
-		isInternal(p.Spec.PeerASN, uint32(*p.Spec.MyASN)) { //nolint:gosec // the schema bounds it
-		errs = append(errs, field.Invalid(spec.Child("ebgpMultihop"), *p.Spec.EBGPMultihop,
-			"is for external neighbours: an internal one may be any number of hops away"))
+	if p.Spec.MyASN != nil && isInternal(p.Spec.PeerASN, uint32(*p.Spec.MyASN)) { //nolint:gosec // the schema bounds it
+		const why = "is for external neighbours: an internal one may be any number of hops away"
+		if p.Spec.EBGPMultihop != nil {
+			errs = append(errs, field.Invalid(spec.Child("ebgpMultihop"), *p.Spec.EBGPMultihop, why))
+		}
+		if p.Spec.TTLSecurity {
+			errs = append(errs, field.Invalid(spec.Child("ttlSecurity"), true, why))
+		}
 	}
 	return errs
 }

@@ -52,6 +52,12 @@ func TestValidate(t *testing.T) {
 			"spec.ebgpMultihop: is for external neighbours",
 		},
 		{
+			"TTL security with one of the same number",
+			"peerASN: 65001\nmyASN: 65001\npeerAddress: 192.0.2.1\nttlSecurity: true",
+			"spec.ttlSecurity: is for external neighbours",
+		},
+		{"TTL security", at + "192.0.2.1\nttlSecurity: true", ""},
+		{
 			"some hops, and only nodes know the number",
 			"peerASN: 65001\nmyASNLabel: asn\npeerAddress: 192.0.2.1\nebgpMultihop: 3", "",
 		},
@@ -94,7 +100,7 @@ func TestPeerWarnings(t *testing.T) {
 	const byLabel = "peerASN: 65000\npeerAddress: 192.0.2.9\nmyASNLabel: "
 	nodes := []routing.Node{node("n1", 11, ""), node("n2", 12, ""), node("n3", 13, "")}
 	nodes[0].Labels["east"] = "65200"
-	nodes[1].Labels["west"] = "0"
+	nodes[1].Labels["west"], nodes[1].Labels["trans"] = "0", "23456"
 	nodes[2].LBNodeAgent = ""
 	for _, row := range []struct {
 		name, spec, other string
@@ -123,6 +129,10 @@ func TestPeerWarnings(t *testing.T) {
 		{
 			"a label that is no number", byLabel + "rack", "", "",
 			"spec.myASNLabel: not the number of an autonomous system on n1, n2",
+		},
+		{
+			"a label that is a reserved number", byLabel + "trans\n" + there, "", "",
+			"spec.myASNLabel: not the number of an autonomous system on n2",
 		},
 		{
 			"a label that is no autonomous system", byLabel + "west\n" + there, "", "",
