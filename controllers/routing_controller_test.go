@@ -3,6 +3,8 @@ package controllers_test
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -141,4 +143,32 @@ func TestRouting(t *testing.T) {
 			BeTrue(), "%T", obj,
 		)
 	}
+}
+
+// TestAdvertised writes the condition Advertised of a ServiceGroup beside what another controller writes of
+// its status, and takes it off again.
+func TestAdvertised(t *testing.T) {
+	g := begin(t)
+	sg := serviceGroup(
+		t, "nobodys", "{remote: {pool: 198.18.6.0/28, subnet: 198.18.6.0/24}, bgp: {peers: [nobody]}}",
+	)
+	conditions := func(g Gomega) string {
+		fetch(g, sg)
+		var all []string
+		for _, c := range sg.Status.Conditions {
+			all = append(all, fmt.Sprint(c.Type, "=", c.Status, " ", c.Reason, " ", c.ObservedGeneration-sg.Generation))
+		}
+		slices.Sort(all)
+		return strings.Join(all, ", ")
+	}
+	const both = "Advertised=False NoSuchPeer 0, Ready=True Accepted 0"
+	g.Eventually(conditions).Should(Equal(both))
+	g.Eventually(func(g Gomega) error {
+		fetch(g, sg).Spec.Remote.Pool = "198.18.6.0/27"
+		return api.Update(context.Background(), sg)
+	}).Should(Succeed())
+	g.Eventually(conditions).Should(Equal(both))
+	g.Expect(sg.Status.Ranges).To(Equal("198.18.6.0-198.18.6.31"))
+	bgpPeer(t, "nobody", "peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.9\nnodeSelector: {matchLabels: {no: node}}")
+	g.Eventually(conditions).Should(Equal("Ready=True Accepted 0"))
 }
