@@ -30,8 +30,8 @@ const (
 	routerASN, nodeASN         = 65000, 65001
 )
 
-// startRouter starts a router that waits for the node, and returns the port.
-func startRouter(t *testing.T) (router *server.BgpServer, port int32) {
+// startRouter starts a router that waits for the node, in an autonomous system, and returns the port.
+func startRouter(t *testing.T, asnOfNode uint32) (router *server.BgpServer, port int32) {
 	t.Helper()
 	var errs []error
 	for range 10 { // another program may take the port in between
@@ -61,7 +61,7 @@ func startRouter(t *testing.T) (router *server.BgpServer, port int32) {
 		}
 	})
 	err := router.AddPeer(t.Context(), &api.AddPeerRequest{Peer: &api.Peer{
-		Conf:      &api.PeerConf{NeighborAddress: nodeAddress, PeerAsn: nodeASN},
+		Conf:      &api.PeerConf{NeighborAddress: nodeAddress, PeerAsn: asnOfNode},
 		Transport: &api.Transport{PassiveMode: true}, GracefulRestart: &api.GracefulRestart{Enabled: true, RestartTime: 60},
 		AfiSafis: []*api.AfiSafi{afiSafi("IPv4"), afiSafi("IPv6")},
 	}})
@@ -105,7 +105,7 @@ func routesOf(router *server.BgpServer) ([]string, error) {
 // TestNeighbourHearsOfChanges has a router for which the node adds, changes, rejects and
 // withdraws routes, until the session ends.
 func TestNeighbourHearsOfChanges(t *testing.T) {
-	router, port := startRouter(t)
+	router, port := startRouter(t, nodeASN)
 	node := New(logr.Discard(), func() {})
 	if err := node.Start(t.Context(), netip.MustParseAddr("192.0.2.11"), nodeASN); err != nil {
 		t.Fatal(err)
@@ -218,7 +218,7 @@ func isUp(s routes.Session) bool { return s.State == purelbv1.SessionEstablished
 // TestSettingsChange changes settings of a neighbour that supports graceful restart. Some need no new
 // session, and the others cost no route.
 func TestSettingsChange(t *testing.T) {
-	router, port := startRouter(t)
+	router, port := startRouter(t, nodeASN)
 	var mu sync.Mutex
 	var withdrawn []string
 	takeWithdrawn := func() []string {
@@ -377,6 +377,35 @@ func TestFaultStalledNeighbour(t *testing.T) {
 			t.Fatal(refused.Err())
 		}
 	}
+}
+
+// TestExternalIsNotInternal ends a session with a neighbour that is to be in any autonomous system but the
+// node's own, and is in that.
+func TestExternalIsNotInternal(t *testing.T) {
+	_, port := startRouter(t, routerASN)
+	node := New(logr.Discard(), func() {})
+	if err := node.Start(t.Context(), netip.MustParseAddr("192.0.2.11"), routerASN); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = node.Stop(context.Background(), false) })
+	peer := routes.Peer{Neighbour: netip.MustParseAddr(routerAddress), RoutingPeer: purelbv1.RoutingPeer{
+		Name: "router", Address: routerAddress, SourceAddress: nodeAddress, MyASN: routerASN, Port: port,
+		Families: []purelbv1.IPFamily{"IPv4"}, HoldSeconds: 90, KeepaliveSeconds: 30, ConnectSeconds: 1,
+	}}
+	if refused := node.Change(t.Context(), routes.Changes{AddPeers: []routes.Peer{peer}}); refused.Err() != nil {
+		t.Fatal(refused.Err())
+	}
+	var last routes.Session
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		sessions, err := node.Sessions(t.Context())
+		if err != nil || len(sessions) != 1 {
+			t.Fatalf("%d sessions, %v", len(sessions), err)
+		}
+		if last = sessions[0]; last.State == "Idle" && last.LastError == errorOfOwnAS {
+			return
+		}
+	}
+	t.Errorf("the session goes on: %+v", last)
 }
 
 // A session has stalled when nothing was sent for twice the hold time.

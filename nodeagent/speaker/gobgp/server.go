@@ -68,6 +68,8 @@ type sessionEvents struct {
 	sentAt    time.Time
 	isStalled bool
 	redial    redial
+	// isOfOwnAS is that the session ends because the neighbour is in the node's own autonomous system.
+	isOfOwnAS bool
 }
 
 // New makes a library that calls changed when a session changes.

@@ -26,9 +26,13 @@ var states = map[api.PeerState_SessionState]purelbv1.SessionState{
 // errorOfStalled is the error of a neighbour that sends keepalives and reads nothing.
 const errorOfStalled = "the neighbour takes nothing of what the node sends: the session begins anew"
 
-// Sessions returns the sessions with all neighbours. It opens those again that have ended, or were flooded a
-// while ago, and ends those whose neighbours read nothing: the library would keep every change for
-// them, without bound (RFC 9687).
+// errorOfOwnAS is the error of a neighbour that is to be external, and is not.
+const errorOfOwnAS = "the neighbour is in the node's own autonomous system, and peerASN is External: say Internal"
+
+// Sessions returns the sessions with all neighbours. It opens those again that have ended, or were ended for
+// what neighbours sent a while ago, and ends two kinds: those with neighbours that are to be external and
+// are not, and those whose neighbours read nothing. For these the library would keep every change,
+// without bound (RFC 9687).
 func (s *Server) Sessions(ctx context.Context) ([]routes.Session, error) {
 	if err := s.redialDue(ctx); err != nil {
 		return nil, err
@@ -48,15 +52,38 @@ func (s *Server) Sessions(ctx context.Context) ([]routes.Session, error) {
 
 func (s *Server) listSessions(ctx context.Context) ([]routes.Session, error) {
 	var sessions []routes.Session
+	var ofOwnAS []netip.Addr
 	err := s.bgp.ListPeer(ctx, &api.ListPeerRequest{EnableAdvertised: true}, func(p *api.Peer) {
 		if session, ok := s.sessionOf(p); ok {
 			sessions = append(sessions, session)
+			if isOfOwnAS(p) {
+				ofOwnAS = append(ofOwnAS, session.Neighbour)
+			}
 		}
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list sessions: %w", err)
 	}
+	for _, addr := range ofOwnAS {
+		s.noteOwnAS(addr)
+		_ = s.bgp.DisablePeer(ctx, &api.DisablePeerRequest{Address: addr.String()})
+	}
 	return sessions, nil
+}
+
+// isOfOwnAS reports whether a neighbour may be in any autonomous system but the node's, and is in that.
+func isOfOwnAS(p *api.Peer) bool {
+	return p.GetState().GetSessionState() == api.PeerState_SESSION_STATE_ESTABLISHED && p.GetConf().GetPeerAsn() == 0 &&
+		p.GetState().GetPeerAsn() == p.GetConf().GetLocalAsn()
+}
+
+// noteOwnAS notes that a session ends because the neighbour is in the node's own autonomous system. It is
+// opened again as one that was flooded.
+func (s *Server) noteOwnAS(addr netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.events(addr)
+	e.floodedAt, e.isOfOwnAS, e.lastError = time.Now(), true, errorOfOwnAS
 }
 
 func (s *Server) sessionOf(p *api.Peer) (routes.Session, bool) {
@@ -140,6 +167,8 @@ func (s *Server) onPeerUpdate(event *apiutil.WatchEventMessage_PeerEvent, at tim
 			e.redial.noteUp(at)
 		case e.isStalled:
 			e.lastError, e.isStalled = errorOfStalled, false
+		case e.isOfOwnAS:
+			e.lastError, e.isOfOwnAS = errorOfOwnAS, false
 		default:
 			e.lastError = why
 			e.redial.noteDown(at)
