@@ -28,6 +28,11 @@ func (r *RoutingReconciler) gatherGroups(ctx context.Context, g *routingInputs) 
 	); err != nil {
 		return fmt.Errorf("list ServiceGroups: %w", err)
 	}
+	g.groups = groups.Items
+	if len(g.Peers)+len(g.Routings) == 0 { // nothing is advertised
+		g.Groups = routingGroups(groups.Items, r.Namespace, nil)
+		return nil
+	}
 	services, err := listServices(ctx, r.Client)
 	if err != nil {
 		return err
@@ -40,23 +45,37 @@ func (r *RoutingReconciler) gatherGroups(ctx context.Context, g *routingInputs) 
 	if err != nil {
 		return err
 	}
-	g.groups = groups.Items
-	g.Groups = routingGroups(groups.Items, r.Namespace, services)
 	g.Used = usedAddresses(announcements, commons, services)
+	g.Groups = routingGroups(groups.Items, r.Namespace, groupsWithPolicyLocal(services, g.Used))
 	g.AreAgentsBehind = areAgentsBehind(announcements, commons)
 	return nil
 }
 
+// groupsWithPolicyLocal are the groups of which Services with externalTrafficPolicy Local have Virtual
+// addresses. Those of remote pools always are, also while no node has an endpoint, and so the address.
+func groupsWithPolicyLocal(services []corev1.Service, used map[netip.Addr]routing.UsedAddress) map[string]bool {
+	groups := map[string]bool{}
+	for i := range services {
+		if !hasLocalPolicy(&services[i]) {
+			continue
+		}
+		record := allocation.RecordOf(&services[i])
+		isVirtual := record.Type == v1.PoolTypeRemote
+		for _, addr := range record.Addresses {
+			_, isUsed := used[addr]
+			isVirtual = isVirtual || isUsed
+		}
+		groups[record.Group] = groups[record.Group] || isVirtual
+	}
+	return groups
+}
+
 // routingGroups are the ServiceGroups of the manager's namespace. The ranges of a group whose
 // addresses come from elsewhere are those that its status lists.
-func routingGroups(groups []v1.ServiceGroup, namespace string, services []corev1.Service) []routing.Group {
+func routingGroups(
+	groups []v1.ServiceGroup, namespace string, hasPolicyLocal map[string]bool,
+) []routing.Group {
 	catalog := allocation.NewCatalog(groups, namespace)
-	hasLocal := map[string]bool{}
-	for i := range services {
-		if hasLocalPolicy(&services[i]) {
-			hasLocal[allocation.RecordOf(&services[i]).Group] = true
-		}
-	}
 	var out []routing.Group
 	for i := range groups {
 		sg := &groups[i]
@@ -75,7 +94,7 @@ func routingGroups(groups []v1.ServiceGroup, namespace string, services []corev1
 				}
 			}
 		}
-		group.NeedsHostRoutes = hasLocal[sg.Name] && routing.MakesSharedRoutes(&verdict.Group)
+		group.NeedsHostRoutes = hasPolicyLocal[sg.Name] && routing.MakesSharedRoutes(&verdict.Group)
 		out = append(out, group)
 	}
 	return out

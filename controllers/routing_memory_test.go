@@ -311,6 +311,58 @@ func TestRoutingNoSuchPeer(t *testing.T) {
 	}
 }
 
+// TestRoutingHostRoutes wants host routes of groups of which Services with policy Local have Virtual
+// addresses, where the group's routes lead to more addresses than one.
+func TestRoutingHostRoutes(t *testing.T) {
+	w := newRoutingWorld(t, 1)
+	pools := func(pool, aggregation string) v1.PoolSet {
+		return v1.PoolSet{V4Pools: []v1.AddressPool{
+			{Pool: pool, Subnet: "203.0.113.0/24", Aggregation: v1.Aggregation(aggregation)},
+		}}
+	}
+	for name, spec := range map[string]v1.ServiceGroupSpec{
+		"shared": {Remote: &v1.RemotePools{PoolSet: pools("203.0.113.0/28", "/24")}},
+		"single": {Remote: &v1.RemotePools{PoolSet: pools("203.0.113.16/28", "/32")}},
+		"local":  {Local: &v1.LocalPools{PoolSet: pools("203.0.113.32/28", "/24")}},
+		"unused": {Remote: &v1.RemotePools{PoolSet: pools("203.0.113.48/28", "/24")}},
+	} {
+		w.create(&v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: spec})
+	}
+	for address, record := range map[string]string{
+		"203.0.113.1": "group=shared type=remote", "203.0.113.17": "group=single type=remote",
+		"203.0.113.33": "group=local type=local",
+	} {
+		w.create(&corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "test", Name: "s" + strings.ReplaceAll(address, ".", "-")},
+			Spec: corev1.ServiceSpec{
+				Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal,
+			},
+			Status: corev1.ServiceStatus{Conditions: []metav1.Condition{
+				{Type: v1.ConditionRecord, Status: metav1.ConditionTrue, Message: address + " " + record + " key="},
+			}},
+		})
+	}
+	w.peer("p", anyPeer)
+	hosts := func() string {
+		var names []string
+		for _, g := range w.routing("n1").Spec.Groups {
+			if g.HostRoutes {
+				names = append(names, g.Name)
+			}
+		}
+		return strings.Join(names, " ")
+	}
+	w.reconcile()
+	if got := hosts(); got != "shared" {
+		t.Errorf("host routes of %s", got)
+	}
+	w.common("203.0.113.33", "local") // it is Virtual, as no node is in its subnet
+	w.reconcile()
+	if got := hosts(); got != "local shared" {
+		t.Errorf("host routes of %s, with a Virtual address of a local pool", got)
+	}
+}
+
 // TestRoutingWrites counts what the manager writes: nothing if nothing has changed, and while sessions
 // fail nothing but the reason, once for each.
 func TestRoutingWrites(t *testing.T) {

@@ -39,7 +39,7 @@ func AdmitGroup(
 	if len(errs) > 0 {
 		return nil, errs
 	}
-	if len(withPolicyLocal) > 0 && len(peers) > 0 && MakesSharedRoutes(&group) {
+	if len(withPolicyLocal) > 0 && len(peers) > 0 && group.Type == v1.PoolTypeRemote && MakesSharedRoutes(&group) {
 		warnings = append(warnings, fmt.Sprintf(
 			"aggregation: the group's routes lead to more addresses than one, and externalTrafficPolicy of %s is Local: nodes "+
 				"advertise a route for each address besides", textlimit.List(withPolicyLocal, maxNamed, ", "),
