@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -35,6 +36,7 @@ import (
 	"github.com/purelb/purelb-operator/internal/revision"
 	"github.com/purelb/purelb-operator/nodeagent/link"
 	"github.com/purelb/purelb-operator/nodeagent/speaker"
+	"github.com/purelb/purelb-operator/nodeagent/speaker/bfd/udp"
 	"github.com/purelb/purelb-operator/nodeagent/speaker/gobgp"
 )
 
@@ -131,7 +133,10 @@ func run(ctx context.Context, o options) error {
 	}
 	s := &speaker.Speaker{
 		Cache: mgr.GetCache(), Client: mgr.GetClient(), Kernel: kernel,
-		NewServer:     func(changed func()) speaker.Server { return gobgp.New(logger.WithName("gobgp"), changed) },
+		NewServer: func(changed func()) speaker.Server { return gobgp.New(logger.WithName("gobgp"), changed) },
+		StartBFD: func(ctx context.Context, changed func(), failed func(netip.Addr)) (speaker.BFD, error) {
+			return udp.Start(ctx, logger.WithName("bfd"), changed, failed)
+		},
 		ProxyForwards: proxyCheck{proxyHealth, proxyMetrics}.forwards, Metrics: speaker.NewMetrics(metrics.Registry),
 		NodeName: o.nodeName, Namespace: o.namespace, StateDir: o.stateDir, PasswordDir: o.passwordDir,
 		UnitDir: o.unitDir,

@@ -73,6 +73,8 @@ type Server interface {
 	Change(ctx context.Context, changes routes.Changes) routes.Refused
 	// Sessions returns the sessions with all neighbours.
 	Sessions(ctx context.Context) ([]routes.Session, error)
+	// Reset begins the session with a neighbour anew, if it is up; the neighbour drops the routes.
+	Reset(ctx context.Context, neighbour netip.Addr) error
 	// Stop ends all sessions; neighbours keep the routes for a while if it is graceful.
 	Stop(ctx context.Context, graceful bool) error
 }
@@ -96,6 +98,9 @@ type Speaker struct {
 	Kernel Kernel
 	// NewServer makes the BGP library, which calls changed when a session changes.
 	NewServer func(changed func()) Server
+	// StartBFD begins to watch no neighbours, until ctx ends. It calls changed when a session changes, and
+	// failed when the path to a neighbour has failed.
+	StartBFD func(ctx context.Context, changed func(), failed func(neighbour netip.Addr)) (BFD, error)
 	// ProxyForwards reports whether the node's service proxy forwards what neighbours send.
 	ProxyForwards func(ctx context.Context) bool
 	Metrics       *Metrics
@@ -115,6 +120,9 @@ type Speaker struct {
 	// isReady is what the readiness check says.
 	isReady atomic.Bool
 
+	// server is the library as long as it runs, for goroutines that wait for no round.
+	server atomic.Pointer[Server]
+
 	// mu protects the two below, which the cache's goroutine writes.
 	mu      sync.Mutex
 	routing *purelbv1.NodeRouting
@@ -129,6 +137,10 @@ type Speaker struct {
 // process, as are the sessions.
 type state struct {
 	server Server
+	// bfd watches neighbours, and endBFD ends that.
+	bfd      BFD
+	endBFD   func()
+	bfdWaits routes.BFDWaits
 	// held is what the library holds, and routerID as which router it was started.
 	held     routes.Desired
 	routerID netip.Addr
@@ -198,6 +210,10 @@ func (s *Speaker) Start(ctx context.Context) error {
 	if err := s.restore(ctx); err != nil {
 		return err
 	}
+	if err := s.startBFD(ctx); err != nil {
+		return err
+	}
+	defer s.state.endBFD()
 	if err := s.watch(ctx); err != nil {
 		return err
 	}
@@ -384,6 +400,7 @@ func (s *Speaker) reportSessions(ctx context.Context, routing *purelbv1.NodeRout
 		if sessions, err = s.state.server.Sessions(ctx); err != nil {
 			return err
 		}
+		s.watchNeighbours(sessions)
 	}
 	s.mu.Lock()
 	isDeleted := s.isDeleted
@@ -441,6 +458,7 @@ func (s *Speaker) restartServer(ctx context.Context, routerID netip.Addr) error 
 			log.FromContext(ctx).Error(err, "The sessions did not end in order")
 		}
 		s.state.server, s.state.isRestart = nil, true
+		s.server.Store(nil)
 	}
 	server := s.NewServer(func() { pacing.Signal(s.wake) })
 	// Each session has an autonomous system of its own: this one is never seen.
@@ -449,6 +467,7 @@ func (s *Speaker) restartServer(ctx context.Context, routerID netip.Addr) error 
 		return err
 	}
 	s.state.server, s.state.routerID, s.state.held = server, routerID, routes.Desired{}
+	s.server.Store(&server)
 	return nil
 }
 

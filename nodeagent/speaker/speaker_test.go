@@ -22,6 +22,7 @@ import (
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
+	"github.com/purelb/purelb-operator/nodeagent/speaker/bfd"
 	"github.com/purelb/purelb-operator/nodeagent/speaker/routes"
 )
 
@@ -32,6 +33,7 @@ type fakeServer struct {
 	refuses  netip.Addr   // this neighbour, and takes all others
 	rejects  netip.Prefix // this route, and takes all others
 	sessions func(peer netip.Addr) routes.Session
+	resets   chan netip.Addr // whose sessions were reset
 }
 
 func (f *fakeServer) Start(_ context.Context, routerID netip.Addr, _ uint32) error {
@@ -91,6 +93,11 @@ func (f *fakeServer) Sessions(context.Context) ([]routes.Session, error) {
 	return sessions, nil
 }
 
+func (f *fakeServer) Reset(_ context.Context, neighbour netip.Addr) error {
+	f.resets <- neighbour
+	return nil
+}
+
 func (f *fakeServer) Stop(_ context.Context, graceful bool) error {
 	if graceful {
 		f.log = append(f.log, "stop, routes stay")
@@ -105,6 +112,24 @@ func (f *fakeServer) take() []string {
 	log := f.log
 	f.log = nil
 	return log
+}
+
+// fakeBFD watches neighbours of which the test says how they are.
+type fakeBFD struct {
+	watched map[netip.Addr]bfd.Neighbour
+	states  map[netip.Addr]bfd.State
+	failed  func(netip.Addr)
+	ctx     context.Context
+	server  *fakeServer
+}
+
+func (f *fakeBFD) Sync(watched map[netip.Addr]bfd.Neighbour) { f.watched = watched }
+
+func (f *fakeBFD) State(neighbour netip.Addr) bfd.State { return f.states[neighbour] }
+
+func (f *fakeBFD) Wait() {
+	<-f.ctx.Done()
+	f.server.log = append(f.server.log, "end of BFD")
 }
 
 // fakeKernel has addresses on kube-lb0.
@@ -138,6 +163,7 @@ func (k *fakeKernel) RouterOn(string) (netip.Addr, error) {
 type world struct {
 	*Speaker
 	server *fakeServer
+	bfd    *fakeBFD
 	kernel *fakeKernel
 	t      *testing.T
 	proxy  bool
@@ -145,13 +171,20 @@ type world struct {
 
 func newWorld(t *testing.T, dir string) *world {
 	t.Helper()
-	w := &world{server: &fakeServer{}, kernel: &fakeKernel{addresses: []string{"198.51.100.1/32"}}, t: t, proxy: true}
+	w := &world{
+		server: &fakeServer{resets: make(chan netip.Addr, 1)}, kernel: &fakeKernel{addresses: []string{"198.51.100.1/32"}},
+		t: t, proxy: true,
+	}
 	w.Speaker = &Speaker{
 		Kernel: w.kernel, NewServer: func(func()) Server { return w.server }, ProxyForwards: func(context.Context) bool {
 			return w.proxy
 		},
 		Metrics: NewMetrics(prometheus.NewRegistry()), NodeName: "node1", Namespace: "purelb-system", StateDir: dir,
 		PasswordDir: filepath.Join(dir, "passwords"), UnitDir: filepath.Join(dir, "units"),
+		StartBFD: func(ctx context.Context, _ func(), failed func(netip.Addr)) (BFD, error) {
+			w.bfd = &fakeBFD{failed: failed, ctx: ctx, server: w.server}
+			return w.bfd, nil
+		},
 	}
 	if err := os.MkdirAll(w.UnitDir, 0o700); err != nil {
 		t.Fatal(err)
@@ -161,7 +194,7 @@ func newWorld(t *testing.T, dir string) *world {
 		t.Fatal(err)
 	}
 	w.prepare()
-	if err := w.restore(t.Context()); err != nil {
+	if err := errors.Join(w.restore(t.Context()), w.startBFD(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	return w
@@ -634,5 +667,57 @@ func TestFailureGap(t *testing.T) {
 	}
 	if got := s.failureGap(refused, silent); got != maxFailureGap {
 		t.Errorf("at the end it waits %s", got)
+	}
+}
+
+// TestBFD has a neighbour that is watched by BFD, and one that is not: how it is, what follows when it fails,
+// and that BFD goes on until the sessions have ended.
+func TestBFD(t *testing.T) {
+	w := newWorld(t, t.TempDir())
+	watched, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	w.bfd.failed(watched) // before there is a library, nothing can be reset
+	routing := routingOf(1, "192.0.2.1", "192.0.2.2")
+	routing.Spec.Peers[0].BFDIntervalMilliseconds, routing.Spec.Peers[0].BFDMultiplier = 300, 3
+	w.setRouting(routing, false)
+	w.expect("start 192.0.2.11", "+198.51.100.1/32", "+192.0.2.1", "+192.0.2.2")
+	w.server.sessions = func(peer netip.Addr) routes.Session { return routes.Session{Neighbour: peer, State: "Idle"} }
+	w.expect()
+	if len(w.bfd.watched) > 0 {
+		t.Errorf("watched before BGP is up: %v", w.bfd.watched)
+	}
+	w.server.sessions = nil // all are up
+	w.expect()
+	if len(w.bfd.watched) != 1 || w.bfd.watched[watched].Interval != 300*time.Millisecond {
+		t.Errorf("watched: %v", w.bfd.watched)
+	}
+	for state, want := range map[bfd.State]string{
+		bfd.AdminDown: "Down", bfd.Down: "Down", bfd.Init: "Down", bfd.Up: "Up",
+	} {
+		w.bfd.states = map[netip.Addr]bfd.State{watched: state, other: bfd.Up}
+		w.expect()
+		sessions := w.reporter.Latest(routing, routing.Status).Sessions
+		if len(sessions) != 2 || sessions[0].BFD != want || sessions[1].BFD != "" {
+			t.Errorf("%s: %+v", state, sessions)
+		}
+	}
+	w.bfd.failed(watched)
+	if got := <-w.server.resets; got != watched {
+		t.Errorf("the session with %s was reset", got)
+	}
+
+	before := w.bfd
+	moved := routing.DeepCopy()
+	moved.Spec.RouterID = "192.0.2.99"
+	w.setRouting(moved, false)
+	w.expect("stop, routes stay", "start 192.0.2.99", "+198.51.100.1/32", "+192.0.2.1 restarting", "+192.0.2.2 restarting")
+	if w.bfd != before || len(w.bfd.watched) != 1 {
+		t.Error("BFD ended with the library")
+	}
+	if err := w.stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.state.endBFD()
+	if diff := cmp.Diff([]string{"stop, routes stay", "end of BFD"}, w.server.take()); diff != "" {
+		t.Errorf("at the end (-want +got):\n%s", diff)
 	}
 }

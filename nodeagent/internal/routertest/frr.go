@@ -102,6 +102,28 @@ func (f *FRR) Stop() {
 	}
 }
 
+// StopDaemon kills one daemon.
+func (f *FRR) StopDaemon(name string) {
+	f.processes = slices.DeleteFunc(f.processes, func(cmd *exec.Cmd) bool {
+		if filepath.Base(cmd.Args[3]) != name {
+			return false
+		}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		return true
+	})
+}
+
+// Configure runs commands of vtysh that configure FRR, one after the other.
+func (f *FRR) Configure(commands ...string) string {
+	args := []string{"--vty_socket", f.dir, "-c", "configure terminal"}
+	for _, c := range commands {
+		args = append(args, "-c", c)
+	}
+	out, _ := exec.Command("vtysh", args...).CombinedOutput()
+	return string(out)
+}
+
 // Show runs a command of vtysh, and returns its output.
 func (f *FRR) Show(command string) string {
 	out, _ := exec.Command("vtysh", "--vty_socket", f.dir, "-c", command).CombinedOutput()
@@ -219,15 +241,18 @@ func StartBIRD(t testing.TB, where nstest.Neighbour, config string) *BIRD {
 	if err := b.cmd.Start(); err != nil {
 		t.Fatalf("this test needs the router BIRD (apt-get install bird2): %v", err)
 	}
-	t.Cleanup(func() {
-		_ = b.cmd.Process.Kill()
-		_ = b.cmd.Wait()
-	})
+	t.Cleanup(b.Stop)
 	waitFor(t, "bird", func() bool {
 		_, err := os.Stat(filepath.Join(b.dir, "bird.ctl"))
 		return err == nil
 	})
 	return b
+}
+
+// Stop kills BIRD, as a router that fails.
+func (b *BIRD) Stop() {
+	_ = b.cmd.Process.Kill()
+	_ = b.cmd.Wait()
 }
 
 // Show runs a command of birdc, and returns its output.

@@ -9,20 +9,25 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/nodeagent/internal/nstest"
 	"github.com/purelb/purelb-operator/nodeagent/internal/routertest"
+	"github.com/purelb/purelb-operator/nodeagent/speaker/bfd/udp"
 	"github.com/purelb/purelb-operator/nodeagent/speaker/gobgp"
 	"github.com/purelb/purelb-operator/nodeagent/speaker/routes"
 )
 
 // soon is how long a test waits for what has to happen: a machine may be busy. It is less than the
-// hold time of TestBFD.
+// hold time of sessions with BFD.
 const soon = 60 * time.Second
 
 func TestMain(m *testing.M) { os.Exit(nstest.Main(m)) }
@@ -78,25 +83,79 @@ func routerOn(t *testing.T) nstest.Neighbour {
 	return router
 }
 
-// speaker is a library that holds nothing yet.
+// speaker is a library that holds nothing yet, and BFD that watches nobody, put together as package speaker does.
 type speaker struct {
 	*gobgp.Server
-	held routes.Desired
+	bfd    *udp.BFD
+	endBFD func()
+
+	// mu protects what follows.
+	mu       sync.Mutex
+	held     routes.Desired
+	bfdWaits routes.BFDWaits
+	// failures is how often BFD has failed.
+	failures atomic.Int32
 }
 
 func newSpeaker(t *testing.T) *speaker {
 	t.Helper()
-	s := &speaker{Server: gobgp.New(logr.Discard(), func() {})}
+	wake := make(chan struct{}, 1)
+	s := &speaker{Server: gobgp.New(logr.Discard(), func() { pacing.Signal(wake) })}
 	if err := s.Start(t.Context(), netip.MustParseAddr("192.0.2.11"), 65001); err != nil {
 		t.Fatal(err)
 	}
+	ctx, cancel := context.WithCancel(context.Background())
+	watcher, err := udp.Start(ctx, testLog(t), func() { pacing.Signal(wake) }, func(neighbour netip.Addr) {
+		s.failures.Add(1)
+		go func() { _ = s.Reset(ctx, neighbour) }()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.bfd, s.endBFD = watcher, func() { cancel(); watcher.Wait() }
+	go func() {
+		for ctx.Err() == nil {
+			_, _ = s.sessions(ctx)
+			select {
+			case <-wake:
+			case <-time.After(time.Second):
+			}
+		}
+	}()
 	t.Cleanup(func() { _ = s.Stop(context.Background(), false) })
 	return s
+}
+
+// testLog logs to a test.
+func testLog(t *testing.T) logr.Logger {
+	return funcr.New(func(_, args string) { t.Log(time.Now().Format("05.000"), args) }, funcr.Options{})
+}
+
+// Stop ends the sessions, and then BFD.
+func (s *speaker) Stop(ctx context.Context, graceful bool) error {
+	err := s.Server.Stop(ctx, graceful)
+	s.endBFD()
+	return err
+}
+
+// sessions returns the sessions, and watches their neighbours.
+func (s *speaker) sessions(ctx context.Context) ([]routes.Session, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sessions, err := s.Sessions(ctx)
+	if err == nil && ctx.Err() == nil {
+		watched, waits := s.bfdWaits.Watch(s.held.Peers, sessions, s.bfd.State, time.Now())
+		s.bfdWaits = waits
+		s.bfd.Sync(watched)
+	}
+	return sessions, err
 }
 
 // hold makes the library hold what is desired.
 func (s *speaker) hold(t *testing.T, d routes.Desired) {
 	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if refused := s.Change(t.Context(), routes.Difference(s.held, d, true)); refused.Err() != nil {
 		t.Fatal(refused.Err())
 	}
@@ -106,7 +165,7 @@ func (s *speaker) hold(t *testing.T, d routes.Desired) {
 // session returns the session with a neighbour.
 func (s *speaker) session(t *testing.T, neighbour string) routes.Session {
 	t.Helper()
-	sessions, err := s.Sessions(t.Context())
+	sessions, err := s.sessions(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -416,38 +475,6 @@ func TestHardStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	hasRoutes(t, router, "ipv4")
-}
-
-// TestBFD cuts the link: BFD finds out before the hold time.
-func TestBFD(t *testing.T) {
-	where, switched := newLink(t)
-	router := routertest.StartFRR(
-		t, where, bgpd+"router bgp 65000\n neighbor 192.0.2.11 timers 30 90\n neighbor 192.0.2.11 bfd 3 100 100\n",
-	)
-	s := newSpeaker(t)
-	s.hold(t, routes.Desired{
-		Peers: []routes.Peer{peer("192.0.2.1", func(p *purelbv1.RoutingPeer) {
-			p.BFDIntervalMilliseconds, p.BFDMultiplier, p.HoldSeconds, p.KeepaliveSeconds = 100, 3, 90, 30
-		})},
-		Paths: []routes.Path{path("198.51.100.1/32")},
-	})
-	hasRoutes(t, router, "ipv4", "198.51.100.1/32")
-	eventually(
-		t, "BFD is up", func() bool { return s.session(t, "192.0.2.1").BFD == "Up" },
-		func() string { return router.Show("show bfd peers") },
-	)
-	switched.Run(t, "ip link set port0 down")
-	began := time.Now()
-	hasRoutes(t, router, "ipv4")
-	t.Logf("the router dropped the routes after %v", time.Since(began).Round(10*time.Millisecond))
-	eventually(t, "the session is down", func() bool {
-		return s.session(t, "192.0.2.1").State != purelbv1.SessionEstablished
-	},
-		func() string { return fmt.Sprintf("%+v", s.session(t, "192.0.2.1")) })
-	const holdTime = 90 * time.Second
-	if took := time.Since(began); took >= holdTime {
-		t.Errorf("the session went down after %v, when the hold time was over", took)
-	}
 }
 
 func TestRoutesAtBIRD(t *testing.T) {

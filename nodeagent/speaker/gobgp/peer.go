@@ -1,8 +1,6 @@
 package gobgp
 
 import (
-	"time"
-
 	api "github.com/osrg/gobgp/v4/api"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
@@ -27,13 +25,6 @@ func peerOf(p routes.Peer, maxReceived int) *api.Peer {
 	}
 	if p.TTLSecurity {
 		peer.TtlSecurity = &api.TtlSecurity{Enabled: true, TtlMin: 255}
-	}
-	if p.BFDIntervalMilliseconds > 0 {
-		interval := uint32(time.Duration(p.BFDIntervalMilliseconds) * time.Millisecond / time.Microsecond)
-		peer.Bfd = &api.BfdPeerConfig{
-			Enabled: true, DesiredMinimumTxInterval: interval, RequiredMinimumReceive: interval,
-			DetectionMultiplier: uint32(p.BFDMultiplier),
-		}
 	}
 	if p.RestartSeconds > 0 {
 		peer.GracefulRestart = &api.GracefulRestart{

@@ -211,6 +211,23 @@ func (s *Server) reopenPeer(ctx context.Context, p routes.Peer) error {
 	return s.addPeer(ctx, neighbour{p, before.maxReceived})
 }
 
+// Reset ends the session with a neighbour with a message, upon which the neighbour drops the routes although
+// it supports graceful restart, and opens it again. A session that is not up is left alone: the library
+// would keep the message for the next one.
+func (s *Server) Reset(ctx context.Context, neighbour netip.Addr) error {
+	s.mu.Lock()
+	isUp := s.sessions[neighbour] != nil && s.sessions[neighbour].isUp
+	s.mu.Unlock()
+	if !isUp {
+		return nil
+	}
+	request := &api.ResetPeerRequest{Address: neighbour.String(), Communication: "BFD is down"}
+	if err := s.bgp.ResetPeer(ctx, request); err != nil {
+		return fmt.Errorf("reset the session with %s: %w", neighbour, err)
+	}
+	return nil
+}
+
 // Stop ends all sessions. With graceful restart neighbours that support it keep the routes for
 // the restart time; without, they drop them at once.
 func (s *Server) Stop(ctx context.Context, graceful bool) error {

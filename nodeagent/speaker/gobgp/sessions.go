@@ -102,12 +102,6 @@ func (s *Server) sessionOf(p *api.Peer) (routes.Session, bool) {
 	for _, f := range p.AfiSafis {
 		session.Advertised += int(f.GetState().GetAdvertised()) //nolint:gosec // there are not that many
 	}
-	if p.GetBfd().GetEnabled() {
-		session.BFD = "Down"
-		if p.State.GetBfdState().GetSessionState() == api.BfdSessionState_BFD_SESSION_STATE_UP {
-			session.BFD = "Up"
-		}
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.sessions[addr]; e != nil {

@@ -1,0 +1,64 @@
+package routes
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/nodeagent/speaker/bfd"
+)
+
+// bfdPatience is how long BFD waits for BGP: longer than a session takes to come up with a router that is
+// there.
+const bfdPatience = 20 * time.Second
+
+// BFDWaits are the neighbours that are not watched yet, because BFD waits for BGP, by when that began. It is
+// lost with the process, and then BFD waits anew.
+type BFDWaits map[netip.Addr]time.Time
+
+// Watch returns the neighbours to watch by BFD, and how, and which ones wait; it notes in sessions how BFD is,
+// of those that have it. BFD begins when BGP is up: FRR makes its BFD session anew then, and ends BGP if the
+// one before was up. It goes on when BGP goes down, so that it stays up while BGP is opened anew. A router
+// may want BFD first, so that BFD waits for a while only.
+func (w BFDWaits) Watch(
+	peers []Peer, sessions []Session, state func(netip.Addr) bfd.State, now time.Time,
+) (watched map[netip.Addr]bfd.Neighbour, next BFDWaits) {
+	watched, next = map[netip.Addr]bfd.Neighbour{}, BFDWaits{}
+	for _, p := range peers {
+		if p.BFDIntervalMilliseconds == 0 {
+			continue
+		}
+		isUp := state(p.Neighbour) == bfd.Up
+		i := slices.IndexFunc(sessions, func(s Session) bool { return s.Neighbour == p.Neighbour })
+		if i >= 0 {
+			sessions[i].BFD = bfd.Down.String()
+			if isUp {
+				sessions[i].BFD = bfd.Up.String()
+			}
+		}
+		if !isUp && (i < 0 || sessions[i].State != purelbv1.SessionEstablished) {
+			since, waits := w[p.Neighbour]
+			if !waits {
+				since = now
+			}
+			next[p.Neighbour] = since
+			if now.Sub(since) < bfdPatience {
+				continue
+			}
+		}
+		watched[p.Neighbour] = bfdOf(p)
+	}
+	return watched, next
+}
+
+// bfdOf returns how a neighbour is watched.
+func bfdOf(p Peer) bfd.Neighbour {
+	n := bfd.Neighbour{Settings: bfd.Settings{
+		Interval: time.Duration(p.BFDIntervalMilliseconds) * time.Millisecond, Multiplier: uint8(p.BFDMultiplier),
+	}}
+	if source, err := netip.ParseAddr(p.SourceAddress); err == nil {
+		n.Source = source
+	}
+	return n
+}
