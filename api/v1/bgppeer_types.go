@@ -72,8 +72,8 @@ const DiscoverDefaultGateway BGPDiscovery = "DefaultGateway"
 
 // BGPBFD is how node and neighbour watch each other by BFD (RFC 5880, RFC 5881).
 type BGPBFD struct {
-	// interval between packets, which the neighbour has to have configured alike. A
-	// session is down when nothing has come for multiplier intervals.
+	// interval between packets that the node wants to send, and that it can receive. For each
+	// direction the slower side counts.
 	// +optional
 	// +kubebuilder:default="300ms"
 	// +kubebuilder:validation:Type=string
@@ -81,7 +81,8 @@ type BGPBFD struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('50ms') && duration(self) <= duration('10s')",message="must be from 50ms to 10s"
 	Interval *metav1.Duration `json:"interval,omitempty"`
 
-	// multiplier is how many packets in a row may be lost.
+	// multiplier is after how many of the node's intervals without a packet the neighbour takes the
+	// node for dead. The neighbour's own multiplier counts for the node.
 	// +optional
 	// +kubebuilder:default=3
 	// +kubebuilder:validation:Minimum=2
