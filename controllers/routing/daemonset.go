@@ -72,9 +72,11 @@ func SpeakerDaemonSet(a *v1.LBNodeAgent, defaults agents.Defaults) *appsv1.Daemo
 		},
 		MetricsPort: 7474, HealthPort: 7475,
 		Capabilities: []corev1.Capability{"NET_ADMIN"}, // passwords of TCP connections, and larger buffers
+		// The speaker needs less. The kernel makes a container with a small request wait for long when
+		// the node is busy, and BFD does not wait for long.
 		Resources: corev1.ResourceRequirements{
 			Requests: corev1.ResourceList{
-				corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("48Mi"),
+				corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("48Mi"),
 			},
 			Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("192Mi")},
 		},
