@@ -104,7 +104,7 @@ func Parse(b []byte, ttl int) (Packet, error) {
 		return Packet{}, fmt.Errorf("TTL %d: the sender is not on the link", ttl)
 	}
 	if len(b) < packetLength {
-		return Packet{}, fmt.Errorf("%d octets", len(b))
+		return Packet{}, fmt.Errorf("a datagram of %d octets", len(b))
 	}
 	if v := b[0] >> 5; v != version {
 		return Packet{}, fmt.Errorf("version %d", v)

@@ -54,8 +54,8 @@ func TestParse(t *testing.T) {
 		}},
 
 		{name: "from beyond the link", ttl: 254, err: "TTL 254"},
-		{name: "nothing", change: func([]byte) []byte { return nil }, err: "0 octets"},
-		{name: "cut off", change: func(b []byte) []byte { return b[:23] }, err: "23 octets"},
+		{name: "nothing", change: func([]byte) []byte { return nil }, err: "datagram of 0 octets"},
+		{name: "cut off", change: func(b []byte) []byte { return b[:23] }, err: "datagram of 23 octets"},
 		{name: "version 0", change: set(0, 0x03), err: "version 0"},
 		{name: "version 2", change: set(0, 0x43), err: "version 2"},
 		{name: "too short, as it says", change: set(3, 23), err: "length 23"},

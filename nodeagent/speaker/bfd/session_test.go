@@ -251,8 +251,9 @@ func TestPace(t *testing.T) {
 		{"the neighbour would poll, but has not answered", settings, 0, []bfd.Packet{
 			heard(bfd.Init, mine), heard(bfd.Up, mine, func(p *bfd.Packet) { p.Demand = true }),
 		}, fast},
-		{"the neighbour would poll, but is not up yet", settings, 0,
-			[]bfd.Packet{heard(bfd.Init, mine, func(p *bfd.Packet) { p.Demand, p.Final = true, true })}, fast},
+		{"the neighbour would poll, but is not up yet", settings, 0, []bfd.Packet{
+			heard(bfd.Init, mine), heard(bfd.Init, mine, func(p *bfd.Packet) { p.Demand, p.Final = true, true }),
+		}, fast},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			s := bfd.New(row.settings, mine, number(row.random))

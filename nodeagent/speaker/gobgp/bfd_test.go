@@ -179,15 +179,17 @@ func TestBFDWithBGP(t *testing.T) {
 	hasRoutes(t, router, "ipv4", "198.51.100.1/32")
 }
 
-// TestBFDAtBIRD has the same with BIRD. What happens to the route while the speaker restarts depends on its
-// configuration.
+// TestBFDAtBIRD has the same with BIRD. What happens to the route when the speaker restarts or the node dies
+// depends on its configuration.
 func TestBFDAtBIRD(t *testing.T) {
 	for _, row := range []struct {
 		config string
-		stays  bool
+		// stays is that BIRD keeps the route when BFD is down: that of a speaker that restarts, and
+		// that of a node that is dead.
+		stays bool
 	}{{"bfd on;", false}, {"bfd graceful;", true}} {
 		t.Run(row.config, func(t *testing.T) {
-			where := routerOn(t)
+			where, switched := newLink(t)
 			router := routertest.StartBIRD(t, where, fmt.Sprintf(bird, row.config))
 			more := func() string { return router.Show("show protocols all") + router.Show("show bfd sessions") }
 			hasRoute := func() bool { return strings.Contains(router.Show("show route"), "198.51.100.1/32") }
@@ -217,6 +219,14 @@ func TestBFDAtBIRD(t *testing.T) {
 			router = routertest.StartBIRD(t, where, fmt.Sprintf(bird, row.config))
 			next.staysUp(t, more)
 			eventually(t, "BIRD has the route", hasRoute, more)
+			switched.Run(t, "ip link set port0 down")
+			eventually(t, "BIRD's BFD is down", func() bool {
+				return !strings.Contains(router.Show("show bfd sessions"), "Up")
+			}, more)
+			if got := hasRoute(); got != row.stays {
+				t.Errorf("BIRD keeps the route of a node that is dead: %t\n%s", got, more())
+			}
+			eventually(t, "BIRD drops the route in the end", func() bool { return !hasRoute() }, more)
 		})
 	}
 }
@@ -232,7 +242,8 @@ func TestBFDWithSource(t *testing.T) {
 }
 
 // TestBFDFailsAlone has a router whose BFD dies, and not its BGP, to which BFD does not matter. The node resets
-// the session, upon which the router drops the route although it supports graceful restart, and opens it again.
+// the session, upon which the router drops the route although it supports graceful restart, and opens it
+// again.
 func TestBFDFailsAlone(t *testing.T) {
 	router := routertest.StartFRR(t, routerOn(t), bgpd)
 	for _, command := range []string{"detect-multiplier 15", "receive-interval 200", "transmit-interval 200", "no shutdown"} {
