@@ -316,8 +316,10 @@ func (b *BFD) apply(neighbour netip.Addr, s *session, o bfd.Outcome) {
 	before := cmp.Or(b.states[neighbour], bfd.Down)
 	b.states[neighbour] = state
 	b.mu.Unlock()
-	b.log.Info("BFD session changes", "neighbour", neighbour.String(), "from", before.String(), "to", state.String(),
-		"because", s.Diagnostic().String(), "hasFailed", o.HasFailed)
+	if state == bfd.Up || before == bfd.Up {
+		b.log.Info("BFD session changes", "neighbour", neighbour.String(), "from", before.String(), "to", state.String(),
+			"because", s.Diagnostic().String(), "hasFailed", o.HasFailed)
+	}
 	if o.HasFailed {
 		b.failed(neighbour)
 	}
