@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -93,7 +94,17 @@ func startRouter(t *testing.T, where nstest.Neighbour, own, node string) *router
 	r.ttl.Store(255)
 	r.node = netip.AddrPortFrom(netip.MustParseAddr(node), 3784)
 	where.Call(t, func() error {
-		conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(own), 3784)))
+		local := netip.MustParseAddr(own)
+		if local.Zone() != "" {
+			// By number: package net keeps for a while which number an interface had in an earlier test.
+			iface, err := net.InterfaceByName(local.Zone())
+			if err != nil {
+				return err
+			}
+			zone := strconv.Itoa(iface.Index)
+			local, r.node = local.WithZone(zone), netip.AddrPortFrom(r.node.Addr().WithZone(zone), 3784)
+		}
+		conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(local, 3784)))
 		r.conn = conn
 		return err
 	})
