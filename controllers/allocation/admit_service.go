@@ -73,13 +73,7 @@ func (a *Admission) Advise(svc *corev1.Service) []string {
 	if req.TooLong != "" {
 		return []string{req.TooLong}
 	}
-	warnings := adviseOnAnnotations(svc)
-	if svc.Spec.LoadBalancerIP != "" {
-		warnings = append(
-			warnings, fmt.Sprintf("spec.loadBalancerIP is deprecated; use annotation %s", v1.AnnotationAddresses),
-		)
-	}
-	warnings = append(warnings, a.adviseOnExternalIPs(svc)...)
+	warnings := append(adviseOnTerms(svc), a.adviseOnExternalIPs(svc)...)
 	inputs := a.Inputs
 	if inputs.InUse == nil {
 		inputs.InUse = NewInUse()
@@ -99,6 +93,30 @@ func (a *Admission) Advise(svc *corev1.Service) []string {
 		warnings = append(warnings, d.warning)
 	}
 	return append(warnings, d.adviseOnTrafficPolicy(svc)...)
+}
+
+// AdviseWithoutGroups returns the warnings of Advise that hold whatever ServiceGroups there are.
+func AdviseWithoutGroups(svc *corev1.Service) []string {
+	req := RequestOf(svc)
+	if req.TooLong != "" {
+		return []string{req.TooLong}
+	}
+	warnings := adviseOnTerms(svc)
+	if _, why := req.addressesByFamily(); why != "" {
+		warnings = append(warnings, why)
+	}
+	return warnings
+}
+
+// adviseOnTerms looks at the annotations and fields by which a Service asks for something.
+func adviseOnTerms(svc *corev1.Service) []string {
+	warnings := adviseOnAnnotations(svc)
+	if svc.Spec.LoadBalancerIP != "" {
+		warnings = append(
+			warnings, fmt.Sprintf("spec.loadBalancerIP is deprecated; use annotation %s", v1.AnnotationAddresses),
+		)
+	}
+	return warnings
 }
 
 // adviseOnAnnotations looks at the names of annotations, and at values that have to be

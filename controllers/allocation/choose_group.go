@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -23,13 +22,9 @@ func (d *decision) chooseGroup() *refusal {
 	if d.TooLong != "" {
 		return refuse(v1.ReasonInvalid, "%s", d.TooLong)
 	}
-	byFamily, errs := parseRequestedAddresses(d.RequestedAddresses, d.RequestedAddressesIn, d.Families)
-	if len(errs) > 0 {
-		texts := make([]string, len(errs))
-		for i, err := range errs {
-			texts[i] = err.Error()
-		}
-		return refuse(v1.ReasonInvalid, "%s", strings.Join(texts, "; "))
+	byFamily, why := d.addressesByFamily()
+	if why != "" {
+		return refuse(v1.ReasonInvalid, "%s", why)
 	}
 	d.requestedByFamily = byFamily
 	if no := d.chooseGroupOfRequestedAddresses(); no != nil {

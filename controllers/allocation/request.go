@@ -111,6 +111,17 @@ func RequestsAddresses(svc *corev1.Service) bool {
 	return list != ""
 }
 
+// addressesByFamily returns the addresses that a request asks for, or why it cannot be fulfilled by any
+// ServiceGroup.
+func (r *Request) addressesByFamily() (byFamily map[Family]netip.Addr, why string) {
+	byFamily, errs := parseRequestedAddresses(r.RequestedAddresses, r.RequestedAddressesIn, r.Families)
+	texts := make([]string, len(errs))
+	for i, err := range errs {
+		texts[i] = err.Error()
+	}
+	return byFamily, strings.Join(texts, "; ")
+}
+
 // parseRequestedAddresses reads a list of addresses, at most one of each family. A
 // Service may ask for addresses of its families only, unless families is empty.
 func parseRequestedAddresses(list, where string, families []Family) (map[Family]netip.Addr, []error) {
