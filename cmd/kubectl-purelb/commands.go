@@ -3,10 +3,13 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -42,6 +45,12 @@ read what the answer depends on.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl purelb"},
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if !slices.Contains(outputs, c.output) {
+				return fmt.Errorf("--output is %q: it can be json, yaml or wide", c.output)
+			}
+			return nil
+		},
 	}
 	root.SetIn(s.in)
 	root.SetOut(s.out)
@@ -55,6 +64,31 @@ read what the answer depends on.`,
 		c.drainCommand(), c.undrainCommand(), c.validateCommand(), c.supportBundleCommand(), c.versionCommand(),
 	)
 	return root
+}
+
+// outputs are what --output can be.
+var outputs = []string{"", "json", "yaml", "wide"}
+
+// group makes a command of commands, of which one has to be named.
+func group(command *cobra.Command, commands ...*cobra.Command) *cobra.Command {
+	command.AddCommand(commands...)
+	command.SuggestionsMinimumDistance = 2
+	command.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			var names []string
+			for _, c := range commands {
+				names = append(names, c.Name())
+			}
+			slices.Sort(names)
+			return fmt.Errorf("%s needs a command: %s", cmd.CommandPath(), strings.Join(names, ", "))
+		}
+		text := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
+		if guesses := cmd.SuggestionsFor(args[0]); len(guesses) > 0 {
+			text += fmt.Sprintf(": did you mean %s?", strings.Join(guesses, " or "))
+		}
+		return errors.New(text)
+	}
+	return command
 }
 
 // printable is the result of a command.
@@ -79,7 +113,7 @@ func (c *cli) print(result printable) error {
 		_, err = c.out.Write(data)
 		return err
 	}
-	return fmt.Errorf("--output is %q: it can be json, yaml or wide", c.output)
+	return nil // --output was checked before
 }
 
 // client returns a client of the API server.
@@ -152,30 +186,59 @@ func (c *cli) statusCommand() *cobra.Command {
 }
 
 func (c *cli) explainCommand() *cobra.Command {
-	explain := &cobra.Command{Use: "explain", Short: "Explain why a Service is as it is"}
-	explain.AddCommand(&cobra.Command{
+	explainService := func(cmd *cobra.Command, name string) error {
+		namespace, _, err := c.config.ToRawKubeConfigLoader().Namespace()
+		if err != nil {
+			return err
+		}
+		cluster, err := c.clusterWithAgents(cmd.Context())
+		if err != nil {
+			return err
+		}
+		explanation, err := plugin.ExplainService(cluster, namespace, name)
+		if err != nil {
+			return err
+		}
+		return c.report(explanation, explanation.Unread, len(explanation.Waiting) > 0)
+	}
+	explain := group(&cobra.Command{
+		Use: "explain service NAME", Short: "Explain why a Service is as it is", Example: "  kubectl purelb explain svc/web",
+	}, &cobra.Command{
 		Use:     "service NAME",
-		Aliases: []string{"svc"},
+		Aliases: serviceWords[1:],
 		Short: "Tell the story of a Service: its group, its addresses, who holds them, why no other node does, and what " +
 			"it waits for",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			namespace, _, err := c.config.ToRawKubeConfigLoader().Namespace()
-			if err != nil {
-				return err
+			name, isService := serviceName(args[0])
+			switch {
+			case isService:
+				return explainService(cmd, name)
+			case strings.Contains(args[0], "/"):
+				return fmt.Errorf("%q is no name of a Service: the namespace is a flag, -n", args[0])
 			}
-			cluster, err := c.clusterWithAgents(cmd.Context())
-			if err != nil {
-				return err
-			}
-			explanation, err := plugin.ExplainService(cluster, namespace, args[0])
-			if err != nil {
-				return err
-			}
-			return c.report(explanation, explanation.Unread, len(explanation.Waiting) > 0)
+			return explainService(cmd, args[0])
 		},
 	})
+	unknown := explain.RunE
+	explain.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 1 {
+			if name, isService := serviceName(args[0]); isService {
+				return explainService(cmd, name)
+			}
+		}
+		return unknown(cmd, args)
+	}
 	return explain
+}
+
+// serviceWords are what kubectl calls Services.
+var serviceWords = []string{"service", "services", "svc"}
+
+// serviceName returns the name in a text such as svc/web, if it is one.
+func serviceName(text string) (name string, isService bool) {
+	kind, name, _ := strings.Cut(text, "/")
+	return name, name != "" && !strings.Contains(name, "/") && slices.Contains(serviceWords, kind)
 }
 
 func (c *cli) whereCommand() *cobra.Command {
@@ -247,15 +310,29 @@ func (c *cli) printPlans(ctx context.Context, plan planFunc) error {
 }
 
 func (c *cli) planCommand() *cobra.Command {
-	plan := &cobra.Command{
+	var isRecursive bool
+	apply := &cobra.Command{
+		Use: "apply FILE…", Short: "What applying ServiceGroups, LBNodeAgents and BGPPeers would do; - is standard input",
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			files, err := c.readFiles(args, isRecursive)
+			if err != nil {
+				return err
+			}
+			return c.printPlans(cmd.Context(), func(ctx context.Context, cluster *plugin.Cluster) (*plugin.PlanList, error) {
+				return plugin.OnePlan(plugin.PlanApply(ctx, cluster, files))
+			})
+		},
+	}
+	recursiveFlag(apply, &isRecursive)
+	return group(&cobra.Command{
 		Use:   "plan",
 		Short: "Say what would move or break after a change, without making it",
 		Long: `Say what would move or break after a change, without making it.
 
 The plan is made with the manager's own code from the objects as they are now. Agents are taken to
 do what they are asked to do.`,
-	}
-	plan.AddCommand(
+	},
 		&cobra.Command{
 			Use: "drain NODE", Short: "What kubectl purelb drain would move", Args: cobra.ExactArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
@@ -276,21 +353,25 @@ do what they are asked to do.`,
 				})
 			},
 		},
-		&cobra.Command{
-			Use: "apply FILE…", Short: "What applying ServiceGroups, LBNodeAgents and BGPPeers would do; - is standard input",
-			Args: cobra.MinimumNArgs(1),
-			RunE: func(cmd *cobra.Command, args []string) error {
-				files, err := plugin.ReadFiles(args, c.in)
-				if err != nil {
-					return err
-				}
-				return c.printPlans(cmd.Context(), func(ctx context.Context, cluster *plugin.Cluster) (*plugin.PlanList, error) {
-					return plugin.OnePlan(plugin.PlanApply(ctx, cluster, files))
-				})
-			},
-		},
+		apply,
 	)
-	return plan
+}
+
+// recursiveFlag adds the flag of commands that read files.
+func recursiveFlag(command *cobra.Command, isRecursive *bool) {
+	command.Flags().BoolVarP(isRecursive, "recursive", "R", false, "also read the folders in folders")
+}
+
+// readFiles reads manifests, and says which folders it did not look into.
+func (c *cli) readFiles(paths []string, isRecursive bool) (*plugin.Files, error) {
+	files, err := plugin.ReadFiles(paths, c.in, isRecursive)
+	if err != nil {
+		return nil, err
+	}
+	for _, folder := range files.Folders {
+		_, _ = fmt.Fprintf(c.err, "Not read: folder %s: use --recursive\n", textlimit.Line(folder))
+	}
+	return files, nil
 }
 
 func (c *cli) drainCommand() *cobra.Command {
@@ -336,13 +417,13 @@ func (c *cli) undrainCommand() *cobra.Command {
 }
 
 func (c *cli) validateCommand() *cobra.Command {
-	var strict bool
+	var strict, isRecursive bool
 	validate := &cobra.Command{
 		Use:   "validate FILE…",
 		Short: "Check manifests offline, as the API server and PureLB's webhooks would; - is standard input",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			files, err := plugin.ReadFiles(args, c.in)
+			files, err := c.readFiles(args, isRecursive)
 			if err != nil {
 				return err
 			}
@@ -353,6 +434,7 @@ func (c *cli) validateCommand() *cobra.Command {
 			return c.report(validation, nil, validation.Errors > 0 || strict && validation.Warnings > 0)
 		},
 	}
+	recursiveFlag(validate, &isRecursive)
 	validate.Flags().BoolVar(&strict, "strict", false, "warnings are problems, too")
 	return validate
 }
@@ -423,7 +505,7 @@ func (c *cli) versionCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if clientOnly {
-				return c.print(&plugin.Versions{Client: version})
+				return c.print(&plugin.Versions{Client: version, IsClientOnly: true})
 			}
 			cluster, err := c.cluster(cmd.Context())
 			if err != nil {

@@ -33,8 +33,18 @@ func TestExitCodes(t *testing.T) {
 		{"validate /nonexistent.yaml", "", 1, "", "no such file"},
 		{"validate", "", 1, "", "requires at least 1 arg"},
 		{"where here", "", 1, "", `"here" is not an address`},
+		{"validate -", "# nothing\n", 1, "", "there is no object in standard input"},
+		{"validate -", goodGroup + "---\n" + goodGroup, 2, "purelb-system/good: error: it is in standard input already", ""},
+		{"validate -", "a: b\n---\n" + goodGroup, 2, "1 object checked", ""},
 		{"version --client", "", 0, "kubectl-purelb dev", ""},
 		{"wehre", "", 1, "", "unknown command"},
+		{"plan drian node1", "", 1, "", `unknown command "drian" for "kubectl purelb plan": did you mean drain?`},
+		{"plan", "", 1, "", "kubectl purelb plan needs a command: apply, drain, lose"},
+		{"explain", "", 1, "", "kubectl purelb explain needs a command: service"},
+		{"explain pod web", "", 1, "", `unknown command "pod" for "kubectl purelb explain"`},
+		{"explain svc/", "", 1, "", `unknown command "svc/" for "kubectl purelb explain"`},
+		{"explain service pod/web", "", 1, "", `"pod/web" is no name of a Service`},
+		{"status -o name", "", 1, "", `--output is "name": it can be json, yaml or wide`},
 		{"--help", "", 0, "The exit code is 0 if all is well", ""},
 		{"completion bash", "", 0, "kubectl-purelb", ""},
 	} {
@@ -52,6 +62,43 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
+// The version of the plugin alone says nothing of a cluster, which nobody asked.
+func TestVersionOfTheClient(t *testing.T) {
+	t.Setenv("KUBECONFIG", "/nonexistent")
+	var out bytes.Buffer
+	code := run(t.Context(), []string{"version", "--client"}, streams{out: &out, err: &out})
+	if code != 0 || out.String() != "kubectl-purelb dev\n" {
+		t.Errorf("exit code %d: %q", code, out.String())
+	}
+}
+
+// Of a folder the files are read, and it is said which folders in it are not.
+func TestFolders(t *testing.T) {
+	t.Setenv("KUBECONFIG", "/nonexistent")
+	folder := t.TempDir()
+	if err := os.Mkdir(folder+"/inner", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"good.yaml": goodGroup, "broken.yaml": "a: b\n", "inner/too.yaml": strings.Replace(goodGroup, "good", "too", 1),
+	} {
+		if err := os.WriteFile(folder+"/"+name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, test := range []struct{ args, out, errOut string }{
+		{"validate " + folder, "1 object checked", "Not read: folder " + folder + "/inner: use --recursive\n"},
+		{"validate -R " + folder, "2 objects checked", ""},
+	} {
+		var out, errOut bytes.Buffer
+		code := run(t.Context(), strings.Fields(test.args), streams{out: &out, err: &errOut})
+		if code != exitProblems || !strings.Contains(out.String(), test.out) || errOut.String() != test.errOut ||
+			!strings.Contains(out.String(), "broken.yaml: document 1: error: an object has no kind") {
+			t.Errorf("%s: exit code %d\n%s\n%s", test.args, code, out.String(), errOut.String())
+		}
+	}
+}
+
 // Without an API server a command says so and ends.
 func TestNoAPIServer(t *testing.T) {
 	kubeconfig := t.TempDir() + "/kubeconfig"
@@ -61,7 +108,8 @@ func TestNoAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range []string{
-		"status", "pools", "where 10.0.0.1", "explain service web", "plan drain node1", "plan lose", "drain node1",
+		"status", "pools", "where 10.0.0.1", "explain service web", "explain svc/web", "explain service/web",
+		"explain services web", "explain service svc/web", "plan drain node1", "plan lose", "drain node1",
 		"undrain node1", "version",
 	} {
 		var out, errOut bytes.Buffer

@@ -509,7 +509,7 @@ func TestReadFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	files := must(ReadFiles([]string{folder}, nil))(t)
+	files := must(ReadFiles([]string{folder}, nil, false))(t)
 	var got []string
 	for i := range files.Objects {
 		got = append(got, files.Objects[i].String()+" of "+filepath.Base(files.Objects[i].File))
@@ -523,16 +523,49 @@ func TestReadFiles(t *testing.T) {
 		spec["list"].([]any)[1].(map[string]any)["a"] != int64(2) {
 		t.Errorf("numbers are %#v", spec)
 	}
+	if inner := filepath.Join(folder, "d.yaml"); !slices.Equal(files.Folders, []string{inner}) {
+		t.Errorf("not looked into %q", files.Folders)
+	}
+	if all := must(ReadFiles([]string{folder}, nil, true))(t); len(all.Objects) != len(want)+1 || len(all.Folders) > 0 {
+		t.Errorf("with the folders in it %d objects, not looked into %q", len(all.Objects), all.Folders)
+	}
+}
+
+// What is no object is told, and what follows it in the file is read.
+func TestReadFilesThatAreBroken(t *testing.T) {
 	for name, row := range map[string]struct{ text, want string }{
-		"too much":      {"kind: A\n" + strings.Repeat("#", maxFileSize), "it is larger than 16 MiB"},
-		"no kind":       {"a: b", "an object has no kind"},
-		"an odd list":   {"kind: List\nitems: [1]", "read standard input"},
-		"it is no YAML": {"a: [", "read standard input"},
+		"no kind":            {"a: b", "an object has no kind"},
+		"an item of no kind": {"kind: List\nitems: [{a: b}]", "an object has no kind"},
+		"an odd list":        {"kind: List\nitems: [1]", "items"},
+		"it is no YAML":      {"a: [", "did not find expected"},
+		"a list of nothing":  {"- a", "cannot unmarshal array"},
 	} {
-		if _, err := ReadFiles([]string{"-"}, strings.NewReader(row.text)); err == nil ||
-			!strings.Contains(err.Error(), row.want) {
-			t.Errorf("%s: error is %v", name, err)
+		files := must(ReadFiles([]string{"-"}, strings.NewReader(row.text+"\n---\nkind: A\n"), false))(t)
+		if len(files.Broken) != 1 || len(files.Objects) != 1 || files.Broken[0].String() != "document 1" ||
+			!strings.Contains(files.Broken[0].Why.Error(), row.want) {
+			t.Errorf("%s: %d objects, %v", name, len(files.Objects), files.Broken)
 		}
+	}
+}
+
+// Files that cannot be read as a whole, or have nothing, are an error.
+func TestReadFilesWithoutObjects(t *testing.T) {
+	folder := t.TempDir()
+	if err := os.Mkdir(filepath.Join(folder, "inner"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for path, row := range map[string]struct{ text, want string }{
+		"-":    {"kind: A\n" + strings.Repeat("#", maxFileSize), "it is larger than 16 MiB"},
+		folder: {"", "there is no object in " + folder + " without the folders in it: use --recursive"},
+	} {
+		if _, err := ReadFiles([]string{path}, strings.NewReader(row.text), false); err == nil ||
+			!strings.Contains(err.Error(), row.want) {
+			t.Errorf("%s: error is %v", path, err)
+		}
+	}
+	if _, err := ReadFiles([]string{folder, "-"}, strings.NewReader("---\n"), true); err == nil ||
+		err.Error() != "there is no object in "+folder+", standard input" {
+		t.Errorf("error is %v", err)
 	}
 }
 

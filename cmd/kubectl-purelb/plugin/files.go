@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,7 +22,19 @@ const maxFileSize = 16 << 20
 // Files are manifests as they were read.
 type Files struct {
 	Objects []FileObject
+	Broken  []BrokenDocument
+	// Folders are those that were not looked into, because they are in another one.
+	Folders []string
 }
+
+// BrokenDocument is a part of a file that is no object.
+type BrokenDocument struct {
+	File     string
+	Document int // from 1
+	Why      error
+}
+
+func (b *BrokenDocument) String() string { return fmt.Sprintf("document %d", b.Document) }
 
 // FileObject is one object of a file.
 type FileObject struct {
@@ -38,38 +51,42 @@ func (f *FileObject) String() string {
 }
 
 // ReadFiles reads manifests: YAML or JSON, with one or more objects each; "-" is in. A folder
-// stands for the files in it that end in .yaml, .yml or .json.
-func ReadFiles(paths []string, in io.Reader) (*Files, error) {
+// stands for the files in it that end in .yaml, .yml or .json, and for those of the folders in it if
+// isRecursive. What is no object is in Broken, and the others are read. It is an error if there is
+// nothing at all, as a program in front of a pipe that failed leaves it.
+func ReadFiles(paths []string, in io.Reader, isRecursive bool) (*Files, error) {
 	files := &Files{}
-	for _, path := range paths {
-		if err := files.read(path, in); err != nil {
+	names := make([]string, len(paths))
+	for i, path := range paths {
+		names[i] = path
+		var err error
+		if path == "-" {
+			names[i] = "standard input"
+			err = files.parse(names[i], in)
+		} else {
+			err = files.read(path, isRecursive)
+		}
+		if err != nil {
 			return nil, err
 		}
+	}
+	if len(files.Objects) == 0 && len(files.Broken) == 0 {
+		why := "there is no object in " + strings.Join(names, ", ")
+		if len(files.Folders) > 0 {
+			why += " without the folders in it: use --recursive"
+		}
+		return nil, errors.New(why)
 	}
 	return files, nil
 }
 
-func (f *Files) read(path string, in io.Reader) error {
-	if path == "-" {
-		return f.parse("standard input", in)
-	}
+func (f *Files) read(path string, isRecursive bool) error {
 	info, err := os.Stat(path)
 	if err != nil {
 		return err
 	}
 	if info.IsDir() {
-		entries, err := os.ReadDir(path)
-		if err != nil {
-			return err
-		}
-		for _, entry := range entries {
-			if slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(entry.Name())) && !entry.IsDir() {
-				if err := f.read(filepath.Join(path, entry.Name()), in); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
+		return f.readFolder(path, isRecursive)
 	}
 	file, err := os.Open(path)
 	if err != nil {
@@ -79,13 +96,33 @@ func (f *Files) read(path string, in io.Reader) error {
 	return f.parse(path, file)
 }
 
+func (f *Files) readFolder(path string, isRecursive bool) error {
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		inner := filepath.Join(path, entry.Name())
+		switch {
+		case entry.IsDir() && !isRecursive:
+			f.Folders = append(f.Folders, inner)
+		case entry.IsDir() || slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(inner)):
+			if err := f.read(inner, isRecursive); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// parse reads the documents of a file, each for itself. What cannot be read as a whole is an error.
 func (f *Files) parse(name string, in io.Reader) error {
 	limited := &io.LimitedReader{R: in, N: maxFileSize + 1}
 	decoder := utilyaml.NewYAMLReader(bufio.NewReader(limited))
-	for {
+	for i := 1; ; i++ {
 		document, err := decoder.Read()
 		if errors.Is(err, io.EOF) {
-			break
+			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("read %s: %w", name, err)
@@ -93,29 +130,28 @@ func (f *Files) parse(name string, in io.Reader) error {
 		if limited.N <= 0 {
 			return fmt.Errorf("read %s: it is larger than %d MiB", name, maxFileSize>>20)
 		}
-		var content map[string]any
-		if err := yaml.Unmarshal(document, &content); err != nil {
-			return fmt.Errorf("read %s: %w", name, err)
+		if err := f.addDocument(name, document); err != nil {
+			f.Broken = append(f.Broken, BrokenDocument{name, i, err})
 		}
-		if len(content) == 0 {
-			continue
-		}
-		object := &unstructured.Unstructured{Object: normalise(content)}
-		if object.IsList() {
-			if err := object.EachListItem(func(item runtime.Object) error {
-				f.add(name, item.(*unstructured.Unstructured))
-				return nil
-			}); err != nil {
-				return fmt.Errorf("read %s: %w", name, err)
-			}
-			continue
-		}
-		if object.GetKind() == "" {
-			return fmt.Errorf("read %s: an object has no kind", name)
-		}
-		f.add(name, object)
 	}
-	return nil
+}
+
+// addDocument adds the objects of a document: one, those of a List, or none if it is empty.
+func (f *Files) addDocument(name string, document []byte) error {
+	var content map[string]any
+	if err := yaml.Unmarshal(document, &content); err != nil {
+		return err
+	}
+	if len(content) == 0 {
+		return nil
+	}
+	object := &unstructured.Unstructured{Object: normalise(content)}
+	if !object.IsList() {
+		return f.add(name, object)
+	}
+	return object.EachListItem(func(item runtime.Object) error {
+		return f.add(name, item.(*unstructured.Unstructured))
+	})
 }
 
 // normalise turns the numbers of JSON, which are all float64, into int64 where they are whole, as
@@ -142,8 +178,12 @@ func normaliseValue(value any) any {
 	return value
 }
 
-func (f *Files) add(name string, object *unstructured.Unstructured) {
+func (f *Files) add(name string, object *unstructured.Unstructured) error {
+	if object.GetKind() == "" {
+		return errors.New("an object has no kind")
+	}
 	f.Objects = append(f.Objects, FileObject{File: name, Object: object})
+	return nil
 }
 
 // names returns the names of the files, each once.

@@ -193,6 +193,10 @@ func PlanApply(ctx context.Context, c *Cluster, files *Files) (*Plan, error) {
 		Unread: c.unreadOf(append([]string{kindBGPPeers}, placementKinds...)...),
 	}
 	changed := *c.Objects
+	for i := range files.Broken {
+		b := &files.Broken[i]
+		plan.Refusals = append(plan.Refusals, fmt.Sprintf("%s: %s: %s", b.File, b, b.Why))
+	}
 	options := webhooks.Options{Namespace: c.Namespace, IsDefault: c.IsDefault}
 	for i := range files.Objects { // each is applied to what those before it have changed
 		f := &files.Objects[i]

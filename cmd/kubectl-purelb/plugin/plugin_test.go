@@ -362,6 +362,69 @@ spec: {peerASN: 65000, myASN: 65001, peerAddress: 192.168.1.1}
 	}
 }
 
+// What is wrong with an object by itself is told, whatever else is in the files.
+func TestValidateAlone(t *testing.T) {
+	const service = `
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop, annotations: {%s}}
+spec: {type: LoadBalancer, loadBalancerIP: %q, ports: [{port: 80}]}
+`
+	const announcement = `
+apiVersion: purelb.io/v1
+kind: Announcement
+metadata: {name: node1, namespace: purelb-system}
+spec: {nodeName: node1, lbNodeAgent: default}
+`
+	addresses := func(list string) string { return fmt.Sprintf(service, v1.AnnotationAddresses+": '"+list+"'", "") }
+	for name, row := range map[string]struct{ file, want string }{
+		"an address that is none":       {addresses("1.2.3"), v1.AnnotationAddresses + `: "1.2.3" is not an address`},
+		"two addresses of a family":     {addresses("10.0.0.1,10.0.0.2"), "are both IPv4"},
+		"an address in the field":       {fmt.Sprintf(service, "", "1.2.3"), `spec.loadBalancerIP: "1.2.3" is not an address`},
+		"an annotation that is unknown": {fmt.Sprintf(service, "purelb.io/adresses: 10.0.0.1", ""), "did you mean"},
+		"a sharing key without end": {
+			fmt.Sprintf(service, v1.AnnotationAllowSharedIP+": "+strings.Repeat("k", 300), ""), "is too long",
+		},
+		"an Announcement": {announcement, "the manager alone writes objects of this kind"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			validation := must(Validate(t.Context(), filesOf(t, row.file), "purelb-system"))(t)
+			if text := textOf(t, validation); validation.Warnings == 0 || validation.Errors > 0 ||
+				!strings.Contains(text, row.want) {
+				t.Error(text)
+			}
+		})
+	}
+	if v := must(Validate(t.Context(), filesOf(t, addresses("10.0.0.1, fd00::1")), "purelb-system"))(t); v.Warnings > 0 {
+		t.Error(textOf(t, v))
+	}
+}
+
+// An object that is twice in the files is an error, whichever way it names its namespace.
+func TestValidateDuplicates(t *testing.T) {
+	without := strings.Replace(groupFile, ", namespace: purelb-system", "", 1)
+	elsewhere := strings.Replace(groupFile, "purelb-system", "shop", 1)
+	for name, row := range map[string]struct {
+		file   string
+		errors int
+	}{
+		"twice": {groupFile + "---\n" + groupFile, 1}, "thrice": {groupFile + "---\n" + groupFile + "---\n" + groupFile, 2},
+		"once without a namespace": {groupFile + "---\n" + without, 1},
+		"in another namespace":     {groupFile + "---\n" + elsewhere, 0},
+	} {
+		v := must(Validate(t.Context(), filesOf(t, row.file), "purelb-system"))(t)
+		n := 0
+		for _, f := range v.Findings {
+			if strings.Contains(f.Message, "it is in standard input already") {
+				n++
+			}
+		}
+		if n != row.errors {
+			t.Errorf("%s: %s", name, textOf(t, v))
+		}
+	}
+}
+
 // A ServiceGroup of an external IPAM system is shown with its state, and with what others have there.
 func TestExternalPools(t *testing.T) {
 	c := clusterOf(t, withNetbox(t))

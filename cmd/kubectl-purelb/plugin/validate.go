@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/webhooks"
 )
 
@@ -39,6 +40,12 @@ func Validate(ctx context.Context, files *Files, namespace string) (*Validation,
 		return nil, err
 	}
 	v := &Validation{Findings: []Finding{}}
+	for i := range files.Broken {
+		b := &files.Broken[i]
+		v.Errors++
+		v.Findings = append(v.Findings, Finding{b.File, b.String(), "error", b.Why.Error()})
+	}
+	fileOf := map[string]string{} // by object
 	together := &Objects{}
 	objects := make([]client.Object, len(files.Objects))
 	for i := range files.Objects {
@@ -52,6 +59,14 @@ func Validate(ctx context.Context, files *Files, namespace string) (*Validation,
 		for _, err := range errs {
 			v.refuse(f, err.Error())
 		}
+		if file, isAgain := fileOf[f.key(namespace)]; isAgain {
+			v.refuse(f, "it is in "+file+" already: only what is applied last counts")
+		} else {
+			fileOf[f.key(namespace)] = f.File
+		}
+		if isWrittenByManager(f) {
+			v.warn(f, "the manager alone writes objects of this kind: what others apply is refused")
+		}
 		objects[i] = object
 		together.put(object)
 	}
@@ -59,11 +74,15 @@ func Validate(ctx context.Context, files *Files, namespace string) (*Validation,
 	forServices := &Objects{ServiceGroups: openToAll(together.ServiceGroups)}
 	for i, object := range objects {
 		f, reader := &files.Objects[i], together
-		if _, isService := object.(*corev1.Service); isService {
-			reader = forServices
+		if object == nil {
+			continue
 		}
-		if object == nil || len(reader.ServiceGroups) == 0 && reader == forServices {
-			continue // the groups of the Services are not in the files
+		if svc, isService := object.(*corev1.Service); isService {
+			if len(forServices.ServiceGroups) == 0 { // they are not in the files
+				v.warn(f, allocation.AdviseWithoutGroups(svc)...)
+				continue
+			}
+			reader = forServices
 		}
 		warnings, refusals, err := verdict(ctx, reader, options, nil, object)
 		if err != nil {
@@ -77,6 +96,24 @@ func Validate(ctx context.Context, files *Files, namespace string) (*Validation,
 		}
 	}
 	return v, nil
+}
+
+// key tells an object of a file from all others. Objects of PureLB's kinds that name no namespace are in
+// that of the manager.
+func (f *FileObject) key(namespace string) string {
+	kind := f.Object.GroupVersionKind().GroupKind()
+	if f.Object.GetNamespace() != "" || kind.Group != v1.GroupVersion.Group {
+		namespace = f.Object.GetNamespace()
+	}
+	return fmt.Sprintf("%s %s/%s", kind, namespace, f.Object.GetName())
+}
+
+// isWrittenByManager reports whether an object is of a kind that admission lets nobody but the manager
+// write.
+func isWrittenByManager(f *FileObject) bool {
+	kind := f.Object.GroupVersionKind()
+	return kind.Group == v1.GroupVersion.Group &&
+		slices.Contains([]string{"Announcement", "CommonAnnouncement", "NodeRouting"}, kind.Kind)
 }
 
 // openToAll copies ServiceGroups without saying whose Services may use them: the labels of

@@ -10,7 +10,9 @@ type Versions struct {
 	Client string `json:"client"`
 	// Images of the managers and agents; more than one while an upgrade is under way.
 	Images []string `json:"images,omitempty"`
-	Unread []Unread `json:"unread,omitempty"`
+	// IsClientOnly is that nobody asked what runs.
+	IsClientOnly bool     `json:"-"`
+	Unread       []Unread `json:"unread,omitempty"`
 }
 
 // VersionsOf lists the images of PureLB's pods.
@@ -33,7 +35,7 @@ func (v *Versions) WriteText(w io.Writer, style Style) error {
 	for _, image := range v.Images {
 		t.line("running: " + image)
 	}
-	if len(v.Images) == 0 && len(v.Unread) == 0 {
+	if len(v.Images) == 0 && len(v.Unread) == 0 && !v.IsClientOnly {
 		t.line("running: nothing")
 	}
 	t.unread(v.Unread)
