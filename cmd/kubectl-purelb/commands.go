@@ -59,6 +59,7 @@ read what the answer depends on.`,
 	c.config.AddFlags(flags)
 	flags.StringVar(&c.managerNamespace, "purelb-namespace", "purelb-system", "namespace of PureLB's manager")
 	flags.StringVarP(&c.output, "output", "o", "", "json, yaml or wide; text if empty")
+	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs[1:], cobra.ShellCompDirectiveNoFileComp))
 	root.AddCommand(
 		c.statusCommand(), c.explainCommand(), c.whereCommand(), c.poolsCommand(), c.bgpCommand(), c.planCommand(),
 		c.drainCommand(), c.undrainCommand(), c.validateCommand(), c.supportBundleCommand(), c.versionCommand(),
@@ -208,7 +209,8 @@ func (c *cli) explainCommand() *cobra.Command {
 		Aliases: serviceWords[1:],
 		Short: "Tell the story of a Service: its group, its addresses, who holds them, why no other node does, and what " +
 			"it waits for",
-		Args: cobra.ExactArgs(1),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: c.completeServices,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, isService := serviceName(args[0])
 			switch {
@@ -335,6 +337,7 @@ do what they are asked to do.`,
 	},
 		&cobra.Command{
 			Use: "drain NODE", Short: "What kubectl purelb drain would move", Args: cobra.ExactArgs(1),
+			ValidArgsFunction: c.completeNodes,
 			RunE: func(cmd *cobra.Command, args []string) error {
 				return c.printPlans(cmd.Context(), func(_ context.Context, cluster *plugin.Cluster) (*plugin.PlanList, error) {
 					return plugin.OnePlan(plugin.PlanDrain(cluster, args[0]))
@@ -343,7 +346,8 @@ do what they are asked to do.`,
 		},
 		&cobra.Command{
 			Use: "lose [NODE]", Short: "What would happen if a node died; without NODE, of each node: is the cluster N-1 safe?",
-			Args: cobra.MaximumNArgs(1),
+			Args:              cobra.MaximumNArgs(1),
+			ValidArgsFunction: c.completeNodes,
 			RunE: func(cmd *cobra.Command, args []string) error {
 				return c.printPlans(cmd.Context(), func(_ context.Context, cluster *plugin.Cluster) (*plugin.PlanList, error) {
 					if len(args) == 0 {
@@ -377,8 +381,9 @@ func (c *cli) readFiles(paths []string, isRecursive bool) (*plugin.Files, error)
 func (c *cli) drainCommand() *cobra.Command {
 	var timeout time.Duration
 	drain := &cobra.Command{
-		Use:   "drain NODE",
-		Short: "Move all addresses away from a node, and wait until they are gone",
+		Use:               "drain NODE",
+		ValidArgsFunction: c.completeNodes,
+		Short:             "Move all addresses away from a node, and wait until they are gone",
 		Long: `Move all addresses away from a node, and wait until they are gone.
 
 The node gets the label node.kubernetes.io/exclude-from-external-load-balancers, and its agent hands
@@ -401,9 +406,10 @@ over what it announces: no request is lost. Pods stay: for these, use kubectl dr
 func (c *cli) undrainCommand() *cobra.Command {
 	var force bool
 	undrain := &cobra.Command{
-		Use:   "undrain NODE",
-		Short: "Let a drained node take addresses again",
-		Args:  cobra.ExactArgs(1),
+		Use:               "undrain NODE",
+		ValidArgsFunction: c.completeNodes,
+		Short:             "Let a drained node take addresses again",
+		Args:              cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			api, err := c.client()
 			if err != nil {

@@ -2,7 +2,10 @@ package main
 
 import (
 	"bytes"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 )
@@ -96,6 +99,63 @@ func TestFolders(t *testing.T) {
 			!strings.Contains(out.String(), "broken.yaml: document 1: error: an object has no kind") {
 			t.Errorf("%s: exit code %d\n%s\n%s", test.args, code, out.String(), errOut.String())
 		}
+	}
+}
+
+// The shell is offered names of the cluster.
+func TestCompletion(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer := map[string]string{
+			"/api": `{"kind": "APIVersions", "versions": ["v1"]}`,
+			"/api/v1": `{"kind": "APIResourceList", "groupVersion": "v1", "resources": [
+				{"name": "nodes", "kind": "Node", "verbs": ["list"]},
+				{"name": "services", "kind": "Service", "namespaced": true, "verbs": ["list"]}]}`,
+			"/apis": `{"kind": "APIGroupList", "apiVersion": "v1", "groups": []}`,
+			"/api/v1/nodes": `{"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
+				"items": [{"metadata": {"name": "node2"}}, {"metadata": {"name": "node1"}}]}`,
+			"/api/v1/namespaces/shop/services": `{"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
+				"items": [{"metadata": {"name": "web", "namespace": "shop"}}]}`,
+		}[r.URL.Path]
+		w.Header().Set("Content-Type", "application/json")
+		if answer == "" {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		_, _ = w.Write([]byte(answer))
+	}))
+	defer server.Close()
+	t.Setenv("KUBECONFIG", "/nonexistent")
+	for args, want := range map[string]string{
+		"drain":                   "node1\nnode2\n:4\n",
+		"undrain":                 "node1\nnode2\n:4\n",
+		"plan drain":              "node1\nnode2\n:4\n",
+		"plan lose":               "node1\nnode2\n:4\n",
+		"explain service -n shop": "web\n:4\n",
+		"explain svc -n shop":     "web\n:4\n",
+		"explain svc -n none":     ":4\n",
+		"drain node1":             ":4\n",
+		"status -o":               "json\nyaml\nwide\n:4\n",
+	} {
+		var out, errOut bytes.Buffer
+		line := append([]string{"__complete", "--server", server.URL, "--cache-dir", t.TempDir()}, strings.Fields(args)...)
+		code := run(t.Context(), append(line, ""), streams{out: &out, err: &errOut})
+		if code != 0 || out.String() != want {
+			t.Errorf("%s: exit code %d, %q\n%s", args, code, out.String(), errOut.String())
+		}
+	}
+}
+
+// kubectl completes the plugin by a program of this name, which hands on what it is given.
+func TestCompletionProgram(t *testing.T) {
+	folder := t.TempDir()
+	const program = "#!/bin/sh\nprintf '<%s>' \"$@\"\n"
+	if err := os.WriteFile(folder+"/kubectl-purelb", []byte(program), 0o700); err != nil { //nolint:gosec // it is run
+		t.Fatal(err)
+	}
+	command := exec.Command("/bin/sh", "./kubectl_complete-purelb", "explain", "service", "a b", "")
+	command.Env = []string{"PATH=" + folder}
+	out, err := command.CombinedOutput()
+	if want := "<__complete><explain><service><a b><>"; err != nil || string(out) != want {
+		t.Errorf("%q, %v", out, err)
 	}
 }
 

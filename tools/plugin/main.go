@@ -28,21 +28,43 @@ var krewTemplate string
 // platform is one operating system and architecture, as GOOS and GOARCH.
 type platform struct{ OS, Arch string }
 
-// program is the name of the program on the platform.
-func (p platform) program() string {
+// Program is the name of the program on the platform.
+func (p platform) Program() string {
 	if p.OS == "windows" {
 		return "kubectl-purelb.exe"
 	}
 	return "kubectl-purelb"
 }
 
-// archive is the name of the archive for the platform.
-func (p platform) archive() string { return fmt.Sprintf("kubectl-purelb_%s_%s.tar.gz", p.OS, p.Arch) }
+// Archive is the name of the archive for the platform.
+func (p platform) Archive() string { return fmt.Sprintf("kubectl-purelb_%s_%s.tar.gz", p.OS, p.Arch) }
+
+// files are what the archive for the platform has. kubectl completes the plugin by another program, a script
+// of the shell.
+func (p platform) files(program, license, complete []byte) []file {
+	all := []file{{p.Program(), program, 0o755}, {"LICENSE", license, 0o644}}
+	if p.OS != "windows" {
+		all = append(all, file{completeProgram, complete, 0o755})
+	}
+	return all
+}
+
+// completeProgram is the program that kubectl runs to complete the plugin.
+const completeProgram = "kubectl_complete-purelb"
 
 // artifact is the archive of one platform, for the manifest.
 type artifact struct {
 	platform
-	Program, Archive, SHA256 string
+	files  []file
+	SHA256 string
+}
+
+// Files are the names of the files in the archive.
+func (a artifact) Files() (names []string) {
+	for _, f := range a.files {
+		names = append(names, f.name)
+	}
+	return names
 }
 
 func main() {
@@ -72,6 +94,10 @@ func run(root, out, version, url, platforms string) error {
 	if err != nil {
 		return err
 	}
+	complete, err := os.ReadFile(filepath.Join(root, "cmd", "kubectl-purelb", completeProgram))
+	if err != nil {
+		return err
+	}
 	var artifacts []artifact
 	var sums strings.Builder
 	for name := range strings.SplitSeq(platforms, ",") {
@@ -79,13 +105,13 @@ func run(root, out, version, url, platforms string) error {
 		if !ok {
 			return fmt.Errorf("platform %q: write it as linux/amd64", name)
 		}
-		a, err := build(root, out, version, platform{system, arch}, license)
+		a, err := build(root, out, version, platform{system, arch}, license, complete)
 		if err != nil {
 			return err
 		}
-		fmt.Println("wrote", filepath.Join(out, a.Archive))
+		fmt.Println("wrote", filepath.Join(out, a.Archive()))
 		artifacts = append(artifacts, a)
-		fmt.Fprintf(&sums, "%s  %s\n", a.SHA256, a.Archive)
+		fmt.Fprintf(&sums, "%s  %s\n", a.SHA256, a.Archive())
 	}
 	if err := os.WriteFile(filepath.Join(out, "checksums.txt"), []byte(sums.String()), 0o644); err != nil {
 		return err
@@ -98,13 +124,13 @@ func run(root, out, version, url, platforms string) error {
 }
 
 // build builds the program for one platform and packs it.
-func build(root, out, version string, p platform, license []byte) (artifact, error) {
+func build(root, out, version string, p platform, license, complete []byte) (artifact, error) {
 	work, err := os.MkdirTemp("", "plugin")
 	if err != nil {
 		return artifact{}, err
 	}
 	defer func() { _ = os.RemoveAll(work) }()
-	program := filepath.Join(work, p.program())
+	program := filepath.Join(work, p.Program())
 	command := exec.Command(
 		"go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version="+version, "-o", program,
 		"./cmd/kubectl-purelb",
@@ -118,13 +144,14 @@ func build(root, out, version string, p platform, license []byte) (artifact, err
 	if err != nil {
 		return artifact{}, err
 	}
-	packed, err := pack([]file{{p.program(), content, 0o755}, {"LICENSE", license, 0o644}})
+	a := artifact{platform: p, files: p.files(content, license, complete)}
+	packed, err := pack(a.files)
 	if err != nil {
 		return artifact{}, err
 	}
 	sum := sha256.Sum256(packed)
-	return artifact{p, p.program(), p.archive(), hex.EncodeToString(sum[:])},
-		os.WriteFile(filepath.Join(out, p.archive()), packed, 0o644)
+	a.SHA256 = hex.EncodeToString(sum[:])
+	return a, os.WriteFile(filepath.Join(out, a.Archive()), packed, 0o644)
 }
 
 // krewManifest writes the manifest of the plugin.

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -39,11 +40,39 @@ func TestPackIsReproducible(t *testing.T) {
 	}
 }
 
+// Krew installs what is in the archive, and the program that completes is in each that can run it.
+func TestFilesOfPlatforms(t *testing.T) {
+	for p, want := range map[platform][]string{
+		{"linux", "amd64"}:   {"kubectl-purelb", "LICENSE", "kubectl_complete-purelb"},
+		{"darwin", "arm64"}:  {"kubectl-purelb", "LICENSE", "kubectl_complete-purelb"},
+		{"windows", "amd64"}: {"kubectl-purelb.exe", "LICENSE"},
+	} {
+		a := artifact{platform: p, files: p.files([]byte("program"), []byte("text"), []byte("#!/bin/sh"))}
+		if got := a.Files(); !slices.Equal(got, want) {
+			t.Errorf("%s has %q, not %q", p, got, want)
+		}
+		manifest, err := krewManifest("v1.2.3", "https://example.com", []artifact{a})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range want {
+			if !strings.Contains(manifest, "- from: "+name+"\n      to: .\n") {
+				t.Errorf("no %s in\n%s", name, manifest)
+			}
+		}
+		for _, f := range a.files {
+			if isProgram := f.name != "LICENSE"; isProgram != (f.mode == 0o755) {
+				t.Errorf("%s has mode %o", f.name, f.mode)
+			}
+		}
+	}
+}
+
 func TestKrewManifest(t *testing.T) {
 	windows := platform{"windows", "arm64"}
 	got, err := krewManifest(
 		"v1.2.3", "https://example.com/releases",
-		[]artifact{{windows, windows.program(), windows.archive(), strings.Repeat("0", 64)}},
+		[]artifact{{platform: windows, SHA256: strings.Repeat("0", 64)}},
 	)
 	if err != nil {
 		t.Fatal(err)
