@@ -51,6 +51,9 @@ type AddressExplanation struct {
 	// Nodes that have or could have the address, and those that could not, each with the
 	// reason.
 	Nodes []NodeExplanation `json:"nodes,omitempty"`
+	// BGP says how far a Virtual address is advertised, and Advertised to which neighbours.
+	BGP        string         `json:"bgp,omitempty"`
+	Advertised []AdvertisedTo `json:"advertisedTo,omitempty"`
 }
 
 // NodeExplanation says of one node what it has to do with an address.
@@ -82,6 +85,9 @@ func ExplainService(c *Cluster, namespace, name string) (*Explanation, error) {
 	places := announced.PlacesOf(keyOf(svc), c.Announcements, c.Commons, c.Announcements)
 	for _, a := range addresses {
 		e.Addresses = append(e.Addresses, explanationOf(c, svc, a, places))
+	}
+	if slices.ContainsFunc(e.Addresses, func(a AddressExplanation) bool { return a.Announce == v1.AnnounceVirtual }) {
+		e.Unread = append(e.Unread, c.unreadOf(kindBGPPeers, kindNodeRoutings)...)
 	}
 	for _, conditionType := range []string{v1.ConditionAllocated, v1.ConditionAnnounced} {
 		condition := meta.FindStatusCondition(svc.Status.Conditions, conditionType)
@@ -193,6 +199,13 @@ func explanationOf(c *Cluster, svc *corev1.Service, a netip.Addr, places []annou
 		e.Holder, e.Successors = verdict.Holder, verdict.Successors
 	}
 	e.Nodes = explainNodes(a, verdict, places)
+	if e.Announce == v1.AnnounceVirtual {
+		name := ""
+		if found {
+			name = group.Name
+		}
+		e.BGP, e.Advertised = explainBGP(c, a, name, places)
+	}
 	return e
 }
 
@@ -316,9 +329,26 @@ func (a *AddressExplanation) write(t *text) {
 	if len(a.Successors) > 0 {
 		t.line("  Successors: " + strings.Join(a.Successors, ", then "))
 	}
-	if len(a.Nodes) == 0 {
+	if len(a.Nodes) > 0 {
+		a.writeNodes(t)
+	}
+	if a.BGP != "" {
+		t.line("  BGP: " + a.BGP)
+	}
+	if len(a.Advertised) == 0 {
 		return
 	}
+	t.header("  NODE", "PEER", "NEIGHBOUR", "ADVERTISED", "WHY")
+	for _, s := range a.Advertised {
+		isAdvertised := "no"
+		if s.IsAdvertised {
+			isAdvertised = "yes"
+		}
+		t.row("  "+s.Node, s.Peer, s.Neighbor, isAdvertised, s.Why)
+	}
+}
+
+func (a *AddressExplanation) writeNodes(t *text) {
 	t.header("  NODE", "STATE", "INTERFACE", "SINCE", "WHY")
 	for _, n := range a.Nodes {
 		name := "  " + n.Node

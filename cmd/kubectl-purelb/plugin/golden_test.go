@@ -237,7 +237,8 @@ func TestGolden(t *testing.T) {
 		}},
 		{"version", func(t *testing.T) result { return VersionsOf(clusterOf(t), "v0.2.0") }},
 		{"validate", func(t *testing.T) result {
-			return must(Validate(t.Context(), must(ReadFiles([]string{"testdata/manifests.yaml"}, nil, false))(t), "purelb-system"))(t)
+			files := must(ReadFiles([]string{"testdata/manifests.yaml"}, nil, false))(t)
+			return must(Validate(t.Context(), files, "purelb-system"))(t)
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

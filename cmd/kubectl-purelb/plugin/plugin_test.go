@@ -380,7 +380,7 @@ spec: {nodeName: node1, lbNodeAgent: default}
 	for name, row := range map[string]struct{ file, want string }{
 		"an address that is none":       {addresses("1.2.3"), v1.AnnotationAddresses + `: "1.2.3" is not an address`},
 		"two addresses of a family":     {addresses("10.0.0.1,10.0.0.2"), "are both IPv4"},
-		"an address in the field":       {fmt.Sprintf(service, "", "1.2.3"), `spec.loadBalancerIP: "1.2.3" is not an address`},
+		"an address in the field":       {fmt.Sprintf(service, "", "1.2.3"), `loadBalancerIP: "1.2.3" is not an address`},
 		"an annotation that is unknown": {fmt.Sprintf(service, "purelb.io/adresses: 10.0.0.1", ""), "did you mean"},
 		"a sharing key without end": {
 			fmt.Sprintf(service, v1.AnnotationAllowSharedIP+": "+strings.Repeat("k", 300), ""), "is too long",

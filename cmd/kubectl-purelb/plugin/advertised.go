@@ -1,0 +1,91 @@
+package plugin
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/announced"
+)
+
+// AdvertisedTo says whether one node advertises an address to one neighbour, by BGP.
+type AdvertisedTo struct {
+	Node         string `json:"node"`
+	Peer         string `json:"peer"` // the BGPPeer
+	Neighbor     string `json:"neighbor"`
+	IsAdvertised bool   `json:"advertised"`
+	Why          string `json:"why,omitempty"`
+}
+
+// explainBGP says to which neighbours nodes advertise a Virtual address. group is the ServiceGroup of the
+// address, or empty. Speakers report their sessions and how many networks they advertise, but not which: what
+// they do with this one follows from what the manager asks of them.
+func explainBGP(c *Cluster, a netip.Addr, group string, places []announced.Place) (string, []AdvertisedTo) {
+	switch {
+	case len(c.unreadOf(kindBGPPeers, kindNodeRoutings)) > 0:
+		return "", nil
+	case len(c.BGPPeers) == 0:
+		return "there is no BGPPeer: PureLB does not know whether routers reach it", nil
+	}
+	var all []AdvertisedTo
+	carrying := 0
+	for i := range c.NodeRoutings {
+		r := &c.NodeRoutings[i]
+		has := slices.ContainsFunc(places, func(p announced.Place) bool {
+			return p.Node == r.Spec.NodeName && p.Address == a.String() && p.State == v1.StateAnnounced
+		})
+		for j := range r.Status.Sessions {
+			s := &r.Status.Sessions[j]
+			to := AdvertisedTo{Node: r.Spec.NodeName, Peer: s.Peer, Neighbor: s.Neighbor}
+			to.IsAdvertised, to.Why = advertises(r, s, a, group, has)
+			if to.IsAdvertised {
+				carrying++
+			}
+			all = append(all, to)
+		}
+	}
+	slices.SortStableFunc(all, func(x, y AdvertisedTo) int {
+		return cmp.Or(cmp.Compare(x.Node, y.Node), cmp.Compare(x.Peer, y.Peer), cmp.Compare(x.Neighbor, y.Neighbor))
+	})
+	switch {
+	case len(all) == 0:
+		return "no node has a session", nil
+	case carrying == 1:
+		return fmt.Sprintf("1 of %s carries it", count(len(all), "session")), all
+	}
+	return fmt.Sprintf("%d of %s carry it", carrying, count(len(all), "session")), all
+}
+
+// advertises reports whether a node advertises an address in a session, and why not. has is whether the node
+// has the address on its virtual interface, whose addresses speakers advertise.
+func advertises(
+	r *v1.NodeRouting, s *v1.RoutingSession, a netip.Addr, group string, has bool,
+) (isAdvertised bool, why string) {
+	var bgp v1.ServiceGroupBGP
+	if i := slices.IndexFunc(r.Spec.Groups, func(g v1.RoutingGroup) bool { return g.Name == group }); i >= 0 {
+		bgp = r.Spec.Groups[i].ServiceGroupBGP
+	}
+	switch {
+	case bgp.Advertise != nil && !*bgp.Advertise:
+		return false, fmt.Sprintf("ServiceGroup %s has bgp.advertise: false", group)
+	case len(bgp.Peers) > 0 && !slices.Contains(bgp.Peers, s.Peer):
+		return false, fmt.Sprintf("bgp.peers of ServiceGroup %s does not name the BGPPeer", group)
+	case !has:
+		return false, "the node does not have it"
+	case s.State != v1.SessionEstablished && s.LastError != "":
+		return false, fmt.Sprintf("the session is %s: %s", s.State, s.LastError)
+	case s.State != v1.SessionEstablished:
+		return false, fmt.Sprintf("the session is %s", s.State)
+	case !slices.Contains(s.Families, v1.FamilyOf(a)):
+		return false, fmt.Sprintf("the session carries no %s", v1.FamilyOf(a))
+	case r.Spec.DrainSince != nil && r.Status.Drained:
+		return false, "the node is drained"
+	case r.Status.Networks == 0:
+		return false, "the speaker has no network to advertise"
+	case r.Spec.DrainSince != nil:
+		return true, "the node is drained: the neighbour is asked to prefer others"
+	}
+	return true, ""
+}
