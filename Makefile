@@ -450,13 +450,17 @@ docker-build: ## Build the image with Docker
 	docker build --build-arg VERSION=$(VERSION) -t $(IMG) .
 
 ##@ Install into the cluster of KUBECONFIG
+# Components of config/components that make deploy adds, such as COMPONENTS="cert-manager prometheus".
+COMPONENTS ?=
+
 .PHONY: deploy
-deploy: $(KUSTOMIZE) ## Install PureLB with image IMG
-	@$(KUSTOMIZE) build config/default | sed 's|purelb.io/purelb:dev|$(IMG)|' | kubectl apply --server-side -f -
+deploy: $(KUSTOMIZE) ## Install or upgrade PureLB (IMG=… COMPONENTS="cert-manager prometheus"); what was chosen before is in install/
+	@config/install.sh $(CURDIR)/$(KUSTOMIZE) "$(if $(filter command environment,$(firstword $(origin IMG))),$(IMG))" $(COMPONENTS)
+	@$(KUSTOMIZE) build install | kubectl apply --server-side -f -
 
 .PHONY: undeploy
 undeploy: $(KUSTOMIZE) ## Remove PureLB: its agents withdraw their addresses first
-	@$(KUSTOMIZE) build config/default | config/undeploy.sh
+	@$(KUSTOMIZE) build $(if $(wildcard install/kustomization.yaml),install,config/default) | config/undeploy.sh
 
 ##@ Lab: three nodes in network namespaces, as root
 .PHONY: lab-up

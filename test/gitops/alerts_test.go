@@ -338,7 +338,7 @@ const longStep = 15
 // each case just the alerts that it names fire, from the minute that it names.
 func TestAlerts(t *testing.T) {
 	g := NewWithT(t)
-	rules := loadRules(g)
+	rules := loadRules(t, g)
 	fires, isSilent := map[string]bool{}, map[string]bool{}
 	for _, c := range alertCases {
 		_, isNamed := c.fires[c.alert]
@@ -369,9 +369,9 @@ func TestAlerts(t *testing.T) {
 }
 
 // loadRules returns the alerting rules as the component installs them.
-func loadRules(g *WithT) []monitoringv1.Rule {
-	objects, err := buildFolder("config/overlays/prometheus")
-	g.Expect(err).NotTo(HaveOccurred())
+func loadRules(t *testing.T, g *WithT) []monitoringv1.Rule {
+	t.Helper()
+	objects := buildWith(t, "prometheus")
 	var rules []monitoringv1.Rule
 	for _, group := range findObject[monitoringv1.PrometheusRule](g, objects, "PrometheusRule", "purelb").Spec.Groups {
 		rules = append(rules, group.Rules...)

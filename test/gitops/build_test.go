@@ -3,7 +3,6 @@ package gitops
 import (
 	"context"
 	"encoding/json"
-	"path/filepath"
 	"slices"
 	"testing"
 
@@ -25,21 +24,7 @@ import (
 	"github.com/purelb/purelb-operator/controllers/agents"
 )
 
-// findFolders returns the folders of config/ that users apply.
-func findFolders(t *testing.T) []string {
-	t.Helper()
-	overlays, err := filepath.Glob(filepath.Join(root, "config", "overlays", "*"))
-	if err != nil || len(overlays) < 2 {
-		t.Fatalf("overlays: %v, %v", overlays, err)
-	}
-	all := []string{"config/default", "config/samples"}
-	for _, dir := range overlays {
-		all = append(all, "config/overlays/"+filepath.Base(dir))
-	}
-	return all
-}
-
-// TestBuild builds each folder, decodes all objects strictly into their types, and lets the
+// TestBuild builds what users apply, each component by itself among it, decodes all objects strictly into their types, and lets the
 // API server check those of kinds that it knows.
 func TestBuild(t *testing.T) {
 	g := startOnce(t)
@@ -47,11 +32,15 @@ func TestBuild(t *testing.T) {
 	scheme, err := newScheme()
 	g.Expect(err).NotTo(HaveOccurred())
 	strict := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
-	for _, dir := range findFolders(t) {
-		t.Run(dir, func(t *testing.T) {
+	samples, err := buildFolder("config/samples")
+	g.Expect(err).NotTo(HaveOccurred())
+	built := map[string][]*unstructured.Unstructured{"samples": samples, "default": buildWith(t)}
+	for _, component := range componentNames(t) {
+		built[component] = buildWith(t, component)
+	}
+	for name, objects := range built {
+		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			objects, err := buildFolder(dir)
-			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(objects).NotTo(BeEmpty())
 			asked := 0
 			for _, u := range objects {
@@ -85,8 +74,7 @@ func findObject[T any](g *WithT, objects []*unstructured.Unstructured, kind, nam
 // TestCertManager follows the certificate from its issuer to the manager's pods.
 func TestCertManager(t *testing.T) {
 	g := NewWithT(t)
-	objects, err := buildFolder("config/overlays/cert-manager")
-	g.Expect(err).NotTo(HaveOccurred())
+	objects := buildWith(t, "cert-manager")
 	cert := findObject[certmanagerv1.Certificate](g, objects, "Certificate", "purelb-webhook")
 	service := findObject[corev1.Service](g, objects, "Service", "purelb-webhook")
 	g.Expect(cert.Namespace).To(Equal(service.Namespace))
@@ -114,8 +102,7 @@ func TestCertManager(t *testing.T) {
 // API server at the webhooks, readers of metrics from their namespaces, and nobody else.
 func TestNetworkPolicy(t *testing.T) {
 	g := NewWithT(t)
-	objects, err := buildFolder("config/overlays/network-policy")
-	g.Expect(err).NotTo(HaveOccurred())
+	objects := buildWith(t, "network-policy")
 	policy := findObject[networkingv1.NetworkPolicy](g, objects, "NetworkPolicy", "purelb-manager")
 	deployment := findObject[appsv1.Deployment](g, objects, "Deployment", "purelb-manager")
 	g.Expect(policy.Namespace).To(Equal(deployment.Namespace))

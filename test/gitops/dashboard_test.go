@@ -60,8 +60,7 @@ var chosen = datasource{"prometheus", "${datasource}"}
 // Grafana, and that each query is valid, uses metrics that exist, and has an answer from a cluster.
 func TestDashboard(t *testing.T) {
 	g := NewWithT(t)
-	objects, err := buildFolder("config/overlays/prometheus")
-	g.Expect(err).NotTo(HaveOccurred())
+	objects := buildWith(t, "prometheus")
 	configMap := findObject[corev1.ConfigMap](g, objects, "ConfigMap", "purelb-dashboard")
 	g.Expect(configMap.Labels).To(HaveKeyWithValue("grafana_dashboard", "1"))
 	g.Expect(configMap.Namespace).To(Equal(purelbNamespace))

@@ -69,11 +69,10 @@ var labelsIn = regexp.MustCompile(`\{\{[^}]*\$labels\.(\w+)[^}]*\}\}`)
 // that exist, and that the alerts have what people and programs expect of them.
 func TestRules(t *testing.T) {
 	g := NewWithT(t)
-	objects, err := buildFolder("config/overlays/prometheus")
-	g.Expect(err).NotTo(HaveOccurred())
+	objects := buildWith(t, "prometheus")
 	isKnown := knownMetrics(g)
 	names := map[string]bool{}
-	for _, rule := range loadRules(g) {
+	for _, rule := range loadRules(t, g) {
 		t.Run(rule.Alert, func(t *testing.T) {
 			g := NewWithT(t)
 			g.Expect(rule.Alert).To(MatchRegexp("^PureLB[A-Z][A-Za-z]+$"))

@@ -9,9 +9,11 @@ trap 'rm -rf "$work"' EXIT
 go -C tools/scan run ./schemas -openapi "$kubernetes/api/openapi-spec/swagger.json" -output "$work/schemas" "$PWD"/config/crd/bases/*.yaml
 
 status=0
-for folder in config/default config/overlays/* config/samples; do
-	manifest=$work/$(echo "$folder" | tr / -).yaml
-	"$kustomize" build "$folder" >"$manifest"
+cp -r config "$work/config"
+KUBECTL=true "$work/config/install.sh" "$PWD/$kustomize" purelb.io/purelb:dev $(ls config/components)
+for folder in config/default install config/samples; do # install has all components
+	manifest=$work/manifest-$(echo "$folder" | tr / -).yaml
+	"$kustomize" build "$work/$folder" >"$manifest"
 	echo "== kubeconform: $folder"
 	# Kinds of cert-manager and of the Prometheus operator, whose schemas are not in this
 	# repository.
@@ -20,7 +22,7 @@ for folder in config/default config/overlays/* config/samples; do
 done
 
 echo "== kube-score"
-for manifest in "$work"/config-*.yaml; do
+for manifest in "$work"/manifest-*.yaml; do
 	"$score" score --kubernetes-version v1.32 --output-format ci "$manifest" || [ $? = 1 ] # 1 is for findings
 done >"$work/score"
 grep -cE '^\[OK\]' "$work/score" | sed 's/$/ checks passed/'

@@ -29,7 +29,7 @@ var written embed.FS
 const namespace = "purelb-system"
 
 // component is a component of config/ that a value of the chart turns on.
-type component struct{ overlay, value string }
+type component struct{ name, value string }
 
 var components = []component{
 	{"cert-manager", "certManager.enabled"},
@@ -70,7 +70,7 @@ func generate(o options) (map[string][]byte, error) {
 
 // templatesOf returns the templates of all objects, by the names of their files.
 func templatesOf(config string) (map[string]string, error) {
-	base, err := kustomize.Build(filepath.Join(config, "default"))
+	base, err := kustomize.BuildWith(config)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func templatesOf(config string) (map[string]string, error) {
 		}
 	}
 	for _, c := range components {
-		objects, err := kustomize.Build(filepath.Join(config, "overlays", c.overlay))
+		objects, err := kustomize.BuildWith(config, c.name)
 		if err != nil {
 			return nil, err
 		}
@@ -100,7 +100,7 @@ func templatesOf(config string) (map[string]string, error) {
 				templates[name] = fmt.Sprintf("{{- if .Values.%s }}\n%s{{- else }}\n%s{{- end }}\n",
 					c.value, templateOf(u), templates[name])
 			default:
-				return nil, fmt.Errorf("two components, of which one is %s, make or change %s", c.overlay, name)
+				return nil, fmt.Errorf("two components, of which one is %s, make or change %s", c.name, name)
 			}
 		}
 	}

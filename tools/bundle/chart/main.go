@@ -2,7 +2,7 @@
 //
 //	chart -root ../.. -version 0.1.0 -image registry.example.com/purelb:v0.1.0
 //
-// Its input is config/: config/default, and the overlays of its components, which the chart's
+// Its input is config/: config/default, and the components, which the chart's
 // values turn on. With the chart's default values Helm renders what kustomize does; the chart's
 // tests compare. The same input gives the same chart.
 package main

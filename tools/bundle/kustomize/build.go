@@ -3,10 +3,14 @@ package kustomize
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/api/types"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
 )
 
 // Build returns the objects that `kubectl kustomize` prints for a folder.
@@ -28,4 +32,33 @@ func Build(dir string) ([]*unstructured.Unstructured, error) {
 		objects = append(objects, u)
 	}
 	return objects, nil
+}
+
+// BuildWith returns the objects of config/default with components of config/components.
+func BuildWith(config string, components ...string) ([]*unstructured.Unstructured, error) {
+	dir, err := os.MkdirTemp("", "kustomize")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	// Kustomizations name folders by relative paths only.
+	if config, err = filepath.Abs(config); err != nil {
+		return nil, err
+	}
+	relative, err := filepath.Rel(dir, config)
+	if err != nil {
+		return nil, err
+	}
+	kustomization := types.Kustomization{Resources: []string{filepath.Join(relative, "default")}}
+	for _, name := range components {
+		kustomization.Components = append(kustomization.Components, filepath.Join(relative, "components", name))
+	}
+	text, err := yaml.Marshal(kustomization)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), text, 0o600); err != nil {
+		return nil, err
+	}
+	return Build(dir)
 }
