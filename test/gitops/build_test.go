@@ -24,8 +24,8 @@ import (
 	"github.com/purelb/purelb-operator/controllers/agents"
 )
 
-// TestBuild builds what users apply, each component by itself among it, decodes all objects strictly into their types, and lets the
-// API server check those of kinds that it knows.
+// TestBuild builds what users apply, each component by itself among it, decodes all objects strictly into their
+// types, and lets the API server check those of kinds that it knows.
 func TestBuild(t *testing.T) {
 	g := startOnce(t)
 	ctx := context.Background()

@@ -194,6 +194,19 @@ func TestAgentHealth(t *testing.T) {
 	g.Expect(kubeClient.Delete(ctx, node)).To(Succeed())
 }
 
+// TestBGPPeerHealth follows BGPPeers that wait for nodes, and that no speaker could follow.
+func TestBGPPeerHealth(t *testing.T) {
+	g, ctx := startOnce(t), t.Context()
+	const good = "{peerASN: 65000, myASN: 65001, peerAddress: 192.0.2.1, nodeSelector: {matchLabels: {no: node}}}"
+	peer := newObject(t, purelbNamespace, "BGPPeer", "health", good)
+	g.Expect(applyStrictly(ctx, peer.DeepCopy())).To(Succeed())
+	waitForHealth(t, peer, status.InProgressStatus, "selects no node")
+	bad := newObject(t, purelbNamespace, "BGPPeer", "health", "{peerASN: 65000, myASN: 65001, peerAddress: 224.0.0.5}")
+	g.Expect(applyStrictly(ctx, bad.DeepCopy())).To(Succeed())
+	waitForHealth(t, bad, status.FailedStatus, "spec.peerAddress")
+	g.Expect(kubeClient.Delete(ctx, peer)).To(Succeed())
+}
+
 // reportDaemonSet reports that one pod is desired, and how many are ready.
 func reportDaemonSet(g *WithT, ready int32) {
 	ctx := context.Background()

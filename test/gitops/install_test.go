@@ -60,7 +60,8 @@ func (c *clone) try(t *testing.T, arguments ...string) (string, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := exec.Command("/bin/sh", append([]string{filepath.Join(c.dir, "config", "install.sh"), kustomize}, arguments...)...)
+	script := filepath.Join(c.dir, "config", "install.sh")
+	command := exec.Command("/bin/sh", append([]string{script, kustomize}, arguments...)...)
 	command.Env = append(os.Environ(), "KUBECTL="+c.kubectl)
 	text, err := command.CombinedOutput()
 	return string(text), err
@@ -152,7 +153,8 @@ patches:
 `
 	g.Expect(os.WriteFile(path, append(bytes.TrimSpace(text), patch...), 0o600)).To(Succeed())
 	c.run(t, "purelb.io/purelb:v1", "prometheus")
-	container := findObject[appsv1.Deployment](g, c.build(t), "Deployment", "purelb-manager").Spec.Template.Spec.Containers[0]
+	manager := findObject[appsv1.Deployment](g, c.build(t), "Deployment", "purelb-manager")
+	container := manager.Spec.Template.Spec.Containers[0]
 	g.Expect(container.Image).To(Equal("purelb.io/purelb:v1"))
 	g.Expect(container.Args).To(ContainElement("--default-load-balancer=false"))
 }
