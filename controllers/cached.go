@@ -149,8 +149,8 @@ func SlimEndpointSlice(obj any) (any, error) {
 	return slim, nil
 }
 
-// SlimNode makes the cache keep of a Node its labels, taints and addresses, and whether it is
-// Ready.
+// SlimNode makes the cache keep of a Node its labels, taints and addresses, which address it is
+// asked to hand over, and whether it is Ready.
 func SlimNode(obj any) (any, error) {
 	n, ok := obj.(*corev1.Node)
 	if !ok {
@@ -158,6 +158,9 @@ func SlimNode(obj any) (any, error) {
 	}
 	slim := &corev1.Node{ObjectMeta: slimMeta(&n.ObjectMeta)}
 	slim.Labels, slim.Spec.Taints, slim.Status.Addresses = n.Labels, n.Spec.Taints, n.Status.Addresses
+	if value, isAsked := n.Annotations[v1.AnnotationHandover]; isAsked {
+		slim.Annotations = map[string]string{v1.AnnotationHandover: cutText(value, maxAddressText)}
+	}
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			slim.Status.Conditions = append(slim.Status.Conditions, c)
@@ -179,6 +182,9 @@ func SlimLease(obj any) (any, error) {
 		},
 	}, nil
 }
+
+// maxAddressText is longer than the text of any address, zone included.
+const maxAddressText = 64
 
 // cutText returns the first bytes of a text, without keeping the memory of the rest.
 func cutText(s string, most int) string {

@@ -14,6 +14,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
@@ -239,7 +240,7 @@ func TestSlimNodeAndLease(t *testing.T) {
 	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "n1", UID: "u", Labels: map[string]string{"a": "b"},
-			Annotations: map[string]string{"x": strings.Repeat("x", 1<<20)},
+			Annotations: map[string]string{"x": strings.Repeat("x", 1<<20), v1.AnnotationHandover: "10.0.0.1"},
 		},
 	}
 	n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService}}
@@ -254,8 +255,15 @@ func TestSlimNodeAndLease(t *testing.T) {
 	now := time.Unix(100, 0)
 	whole, kept := &cluster{nodes: []corev1.Node{*n}}, &cluster{nodes: []corev1.Node{*slimmed(t, SlimNode, n)}}
 	if got, want := kept.placementNode(&kept.nodes[0], nil, 0, now),
-		whole.placementNode(n, nil, 0, now); !reflect.DeepEqual(got, want) || !got.IsShuttingDown {
+		whole.placementNode(n, nil, 0, now); !reflect.DeepEqual(got, want) || !got.IsShuttingDown ||
+		got.HandsOver != netip.MustParseAddr("10.0.0.1") {
 		t.Errorf("%+v, not %+v", got, want)
+	}
+	before, after := slimmed(t, SlimNode, n), n.DeepCopy()
+	after.Annotations[v1.AnnotationHandover] = strings.Repeat("1", 1<<20)
+	if got := slimmed(t, SlimNode, after); sizeOf(t, got) > 1000 || addressToHandOver(got).IsValid() ||
+		!nodePlacementChanged.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: got}) {
+		t.Errorf("%+v is kept, or wakes nobody", got)
 	}
 	if got := kept.nodes[0]; len(nodeAddresses(kept.nodes, nil)[0].Confirmed) != 1 || got.Labels["a"] != "b" ||
 		got.UID != "u" || sizeOf(t, got) > 1000 {

@@ -164,6 +164,7 @@ func (c *cluster) placementNode(
 		VirtualInterface:    v1.DefaultDummyInterface,
 		Addresses:           addressesOfNode(n),
 		IsExcluded:          isExcluded,
+		HandsOver:           addressToHandOver(n),
 		Liveness:            liveness,
 		IsWithdrawingRoutes: untilRoutesWithdrawn(c.routings[n.Name], now) > 0,
 		IsOutOfService: slices.ContainsFunc(
@@ -203,6 +204,16 @@ func (c *cluster) placementNode(
 			(!node.HasReportedFacts && isReady && now.Sub(a.CreationTimestamp.Time) < placement.FactsPatience)
 	}
 	return node
+}
+
+// addressToHandOver is the address that a Node is asked to hand over, or zero. What is no address asks
+// for nothing.
+func addressToHandOver(n *corev1.Node) netip.Addr {
+	a, err := netip.ParseAddr(n.Annotations[v1.AnnotationHandover])
+	if err != nil {
+		return netip.Addr{}
+	}
+	return a.Unmap()
 }
 
 // allowedSubnets are the subnets in which the nodes of an LBNodeAgent may have Local

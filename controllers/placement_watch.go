@@ -92,6 +92,7 @@ var nodePlacementChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent)
 		return corev1.NodeCondition{}
 	}
 	return !equality.Semantic.DeepEqual(before.Labels, after.Labels) ||
+		before.Annotations[v1.AnnotationHandover] != after.Annotations[v1.AnnotationHandover] ||
 		!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) ||
 		!slices.Equal(before.Status.Addresses, after.Status.Addresses) || ready(before) != ready(after)
 }}

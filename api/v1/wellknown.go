@@ -46,6 +46,13 @@ const (
 	AnnotationAllowDeletion = "purelb.io/allow-deletion"
 )
 
+// Annotations that users set on Nodes.
+const (
+	// AnnotationHandover is a Local address that the node is to hand over to another one,
+	// and not to take. kubectl purelb rebalance sets it, and removes it afterwards.
+	AnnotationHandover = "purelb.io/handover"
+)
+
 // Annotations that the manager writes on Services, for people to read. The manager does
 // not read again what they say about allocations, because users can edit them.
 const (

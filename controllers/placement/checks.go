@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
 // A check says why a node cannot announce an address, or nothing. Its text follows the
@@ -18,12 +20,12 @@ type check func(*Node, *Address) string
 // fails one of these is to lose the address even if its kernel serves on without an agent.
 var (
 	holdChecksWithoutLease = []check{
-		nodeExists, runsAgent, notLeaving, notExcluded, notOutOfService, notShuttingDown, onSubnetIfReported,
+		nodeExists, runsAgent, notLeaving, notExcluded, notOutOfService, notShuttingDown, notAsked, onSubnetIfReported,
 		servesLocalIfAnyDoes,
 	}
 	holdChecks = []check{
-		nodeExists, runsAgent, notLeaving, notExcluded, notOutOfService, notShuttingDown, notExpired, onSubnetIfReported,
-		servesLocalIfAnyDoes,
+		nodeExists, runsAgent, notLeaving, notExcluded, notOutOfService, notShuttingDown, notAsked, notExpired,
+		onSubnetIfReported, servesLocalIfAnyDoes,
 	}
 )
 
@@ -97,6 +99,13 @@ func notOutOfService(n *Node, _ *Address) string {
 func notShuttingDown(n *Node, _ *Address) string {
 	if n.IsShuttingDown {
 		return "is shutting down"
+	}
+	return ""
+}
+
+func notAsked(n *Node, a *Address) string {
+	if n.HandsOver == a.Addr {
+		return "is annotated " + v1.AnnotationHandover
 	}
 	return ""
 }

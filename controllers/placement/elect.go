@@ -13,7 +13,9 @@ import (
 
 // electNode chooses among the nodes that may take the address and have not failed to: the
 // one with the highest hash among those that have less than their share. Nodes that are
-// NotReady are chosen only if no other can be. The result is nil if there is no candidate.
+// NotReady are chosen only if no other can be. The result is nil if there is no candidate. An
+// address that its holder is asked to hand over goes to the node that has the fewest, as whoever
+// asks wants to spread them.
 func (p *placer) electNode(a *Address, holder *Node) *Node {
 	var candidates []*Node
 	checks := p.takeChecksOf(a)
@@ -30,6 +32,9 @@ func (p *placer) electNode(a *Address, holder *Node) *Node {
 	}
 	load := p.localsOfNode[familyBits(a.Addr)]
 	share := p.shareOf(a, len(candidates))
+	if holder != nil && holder.HandsOver == a.Addr {
+		share = 0
+	}
 	return slices.MaxFunc(candidates, func(x, y *Node) int {
 		return cmp.Or(
 			// Those below their share first; among those above, the least loaded.

@@ -228,14 +228,15 @@ func (d *decision) candidates(l *localDecision) (count int, areReady bool) {
 }
 
 // eligible is the reference: which node may have a Local address at all.
-func eligible(n *placement.Node) bool {
-	isOut := n.IsDeleted || n.IsLeaving || n.IsExcluded || n.IsOutOfService || n.IsShuttingDown || n.Interfaces[0].IsDown
+func eligible(n *placement.Node, a netip.Addr) bool {
+	isOut := n.IsDeleted || n.IsLeaving || n.IsExcluded || n.IsOutOfService || n.IsShuttingDown || n.HandsOver == a ||
+		n.Interfaces[0].IsDown
 	return n.LBNodeAgent != "" && n.Liveness != placement.Expired && !isOut
 }
 
 // mayTake reports whether a node may be given a Local address.
 func mayTake(n *placement.Node, a *placement.Address) bool {
-	return eligible(n) && n.Liveness == placement.Fresh && serves(a, n.Name, true)
+	return eligible(n, a.Addr) && n.Liveness == placement.Fresh && serves(a, n.Name, true)
 }
 
 // serves reports whether an address's traffic may go to a node. strictly is
@@ -350,7 +351,7 @@ func (d *decision) checkTakeover(l *localDecision, name string, was *placement.E
 // checkStays checks that a Local address stays where it is, or somewhere.
 func (d *decision) checkStays(l *localDecision) {
 	e, has := l.after[l.holder]
-	if l.holder != "" && eligible(d.nodes[l.holder]) && serves(&l.Address, l.holder, false) {
+	if l.holder != "" && eligible(d.nodes[l.holder], l.Addr) && serves(&l.Address, l.holder, false) {
 		isHandover := false
 		for name, e := range l.before {
 			isHandover = isHandover ||
@@ -396,7 +397,7 @@ func (d *decision) checkAdopted(l *localDecision, name string, e *v1.AnnouncedAd
 	d.must(noTheftByReport, !d.isAlive(l.holder), "%s: %s claims it, and %s renews", l.Addr, name, l.holder)
 	d.must(claimerRenews, d.isAlive(name), "%s: %s", l.Addr, name)
 	for _, c := range d.inputs.Claims {
-		counts := c.Addr == l.Addr && eligible(d.nodes[c.Node]) && serves(&l.Address, c.Node, false)
+		counts := c.Addr == l.Addr && eligible(d.nodes[c.Node], l.Addr) && serves(&l.Address, c.Node, false)
 		d.must(highestClaim, !counts || c.Epoch <= e.Epoch,
 			"%s: %s by %d, not %s by %d", l.Addr, name, e.Epoch, c.Node, c.Epoch)
 	}
@@ -538,10 +539,10 @@ func (d *decision) checkSettledLocal(a *placement.Address) {
 	isServedOn := false // by a kernel from which no node is to take over, or of which the manager does not know
 	for _, m := range d.machines {
 		works, isExpired := !m.isIdle && !m.isLiar && !m.isNodeDeleted, m.Liveness == placement.Expired
-		if m.Name == holder && !works && !m.isNodeDeleted && eligible(&m.Node) && serves(a, holder, false) {
+		if m.Name == holder && !works && !m.isNodeDeleted && eligible(&m.Node, a.Addr) && serves(a, holder, false) {
 			return // it may lie about itself, and the manager cannot know
 		}
-		if works && eligible(&m.Node) && serves(a, m.Name, true) && !m.refusedByKernel[a.Addr] {
+		if works && eligible(&m.Node, a.Addr) && serves(a, m.Name, true) && !m.refusedByKernel[a.Addr] {
 			can = append(can, m.Name)
 		}
 		if m.kernel[a.Addr] && works && !isExpired {
@@ -554,5 +555,9 @@ func (d *decision) checkSettledLocal(a *placement.Address) {
 	isNowhere := len(has) == 0 && !isServedOn
 	d.must(oneHolder, len(has) <= 1, "%s: %v", a.Addr, has)
 	d.must(everPlaced, !isNowhere || len(can) == 0, "%s: %v could; %v", a.Addr, can, d.result.Unplaced[a.Addr])
-	d.must(saysWhy, !isNowhere || d.result.Unplaced[a.Addr].Reason != "", "%s", a.Addr)
+	waits := false // an agent that says so says why, also if it does nothing more afterwards
+	for _, e := range entriesBefore(d.inputs, a.Addr) {
+		waits = waits || e.ReportedState == v1.StateWaiting
+	}
+	d.must(saysWhy, !isNowhere || waits || d.result.Unplaced[a.Addr].Reason != "", "%s", a.Addr)
 }

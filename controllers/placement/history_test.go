@@ -61,6 +61,7 @@ var steps = []step{
 	{"NotReady for long", 2, 0, toggles(func(m *machine) *bool { return &m.IsNotReadyForLong })},
 	{"excluded", 2, 0, toggles(func(m *machine) *bool { return &m.IsExcluded })},
 	{"out of service", 2, 0, toggles(func(m *machine) *bool { return &m.IsOutOfService })},
+	{"asked to hand an address over", 4, 0, askForHandover},
 	{"shutting down", 2, 0, toggles(func(m *machine) *bool { return &m.IsShuttingDown })},
 	{"leaving its LBNodeAgent", 2, 0, toggles(func(m *machine) *bool { return &m.IsLeaving })},
 	{"without carrier", 2, 0, toggles(func(m *machine) *bool { return &m.Interfaces[0].IsDown })},
@@ -334,6 +335,16 @@ func addAddress(w *world, _ *machine) string {
 	}
 	w.use(a)
 	return a.Addr.String()
+}
+
+// askForHandover asks a node for the handover of an address that it may have or not, or for none any more.
+func askForHandover(w *world, m *machine) string {
+	if m.HandsOver.IsValid() {
+		m.HandsOver = netip.Addr{}
+		return "no more"
+	}
+	m.HandsOver = w.anyAddress().Addr
+	return m.HandsOver.String()
 }
 
 func removeAddress(w *world, _ *machine) string {

@@ -89,6 +89,9 @@ type Node struct {
 	IsLeaving bool
 	// IsExcluded by the label that keeps a node out of external load balancers.
 	IsExcluded bool
+	// HandsOver is the Local address that an annotation asks the node to hand over; zero for
+	// none.
+	HandsOver netip.Addr
 	// IsWithdrawingRoutes is that the node's speaker is withdrawing the routes to its Virtual
 	// addresses: until that is done, traffic still comes for them.
 	IsWithdrawingRoutes bool

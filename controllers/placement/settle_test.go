@@ -3,6 +3,7 @@ package placement_test
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -89,6 +90,61 @@ func TestSettleMovesOnlyWhatANodeLoses(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestAskedHandover hands over the one address that a node is asked for, to the node that has the fewest,
+// and leaves it there when nobody asks any more.
+func TestAskedHandover(t *testing.T) {
+	// All nine addresses are on a: b and c come later.
+	in := settledInputs(t, placement.Inputs{Nodes: nodes(t, "a"), Addresses: localAddresses(9)})
+	in.Nodes = nodes(t, "a b c")
+	loads := func(result *placement.Result) (loads [3]int) {
+		for _, a := range in.Addresses {
+			for _, n := range result.NodesOf(&in, a.Addr) {
+				loads[strings.Index("abc", n)]++
+			}
+		}
+		return loads
+	}
+	want := [][3]int{{8, 0, 1}, {7, 1, 1}, {6, 1, 2}, {5, 2, 2}, {4, 2, 3}, {3, 3, 3}}
+	for i, a := range in.Addresses[:6] {
+		in.Nodes[0].HandsOver = a.Addr
+		first := placement.Place(in)
+		m := first.Moves[a.Addr]
+		if len(first.Moves) != 1 || m.Kind != placement.Handover || m.From != "a" ||
+			!strings.Contains(m.Message, "a is annotated purelb.io/handover") {
+			t.Fatalf("%s: %+v", a.Addr, first.Moves)
+		}
+		result, isSettled := placement.Settle(in)
+		got := loads(&result)
+		slices.Sort(got[1:]) // which of two equals it is decides the hash
+		slices.Sort(want[i][1:])
+		if !isSettled || got != want[i] {
+			t.Fatalf("after %s: %v, not %v", a.Addr, got, want[i])
+		}
+		in.Entries, in.SharedEntries = placement.Realise(in, &result)
+		in.Nodes[0].HandsOver = netip.Addr{}
+		if moves := placement.Place(in).Moves; len(moves) > 0 {
+			t.Fatalf("when nobody asks any more: %+v", moves)
+		}
+	}
+	// The node with the fewest gets it, also where another one ranks higher and has less than its share.
+	for i := range 20 {
+		few := placement.Inputs{Nodes: nodes(t, "a b c"), Addresses: localAddresses(26)[i : i+6]}
+		for k, holder := range []string{"a", "a", "a", "b", "c", "c"} {
+			few.Entries = append(few.Entries, entry(t, few.Addresses[k].Addr, holder+" 1 Announced observed"))
+		}
+		few.Nodes[0].HandsOver = few.Addresses[0].Addr
+		if m := placement.Place(few).Moves[few.Addresses[0].Addr]; m.To != "b" {
+			t.Errorf("%s goes to %q", few.Addresses[0].Addr, m.To)
+		}
+	}
+	// Who does not have the address does not take it; who is alone keeps it.
+	a := in.Addresses[8].Addr
+	in.Nodes[1].HandsOver, in.Nodes[2].HandsOver, in.Nodes[0].IsExcluded = a, a, true
+	if result, _ := placement.Settle(in); !slices.Equal(result.NodesOf(&in, a), []string{"a"}) {
+		t.Errorf("%s is on %v", a, result.NodesOf(&in, a))
 	}
 }
 
