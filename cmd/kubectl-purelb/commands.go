@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/cmd/kubectl-purelb/plugin"
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
@@ -62,7 +63,8 @@ read what the answer depends on.`,
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs[1:], cobra.ShellCompDirectiveNoFileComp))
 	root.AddCommand(
 		c.statusCommand(), c.explainCommand(), c.whereCommand(), c.poolsCommand(), c.bgpCommand(), c.planCommand(),
-		c.drainCommand(), c.undrainCommand(), c.validateCommand(), c.supportBundleCommand(), c.versionCommand(),
+		c.drainCommand(), c.undrainCommand(), c.rebalanceCommand(), c.validateCommand(), c.supportBundleCommand(),
+		c.versionCommand(),
 	)
 	return root
 }
@@ -420,6 +422,40 @@ func (c *cli) undrainCommand() *cobra.Command {
 	}
 	undrain.Flags().BoolVar(&force, "force", false, "also remove a label that drain has not put there")
 	return undrain
+}
+
+func (c *cli) rebalanceCommand() *cobra.Command {
+	var isDryRun bool
+	var timeout time.Duration
+	rebalance := &cobra.Command{
+		Use:   "rebalance",
+		Short: "Spread Local addresses over the nodes again, by one handover after the other",
+		Long: `Spread Local addresses over the nodes again, by one handover after the other.
+
+A node that was away takes nothing back by itself: after all nodes were rebooted in turn, the last one has
+no Local address. This moves addresses from the nodes with the most to those with the fewest, until of each
+family no node has two more than another one that may take one of them. The holder's Node gets the annotation
+` + v1.AnnotationHandover + ` meanwhile. A handover loses no request; connections that are open break.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if isDryRun {
+				cluster, err := c.clusterWithAgents(cmd.Context())
+				if err != nil {
+					return err
+				}
+				plan := plugin.PlanRebalance(cluster)
+				return c.report(plan, plan.Unread, false)
+			}
+			api, err := c.client()
+			if err != nil {
+				return err
+			}
+			return plugin.Rebalance(cmd.Context(), api, c.managerNamespace, c.clusterWithAgents, timeout, c.out)
+		},
+	}
+	rebalance.Flags().BoolVar(&isDryRun, "dry-run", false, "print what would move, and move nothing")
+	rebalance.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for each address")
+	return rebalance
 }
 
 func (c *cli) validateCommand() *cobra.Command {

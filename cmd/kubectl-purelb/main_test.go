@@ -170,7 +170,7 @@ func TestNoAPIServer(t *testing.T) {
 	for _, args := range []string{
 		"status", "pools", "where 10.0.0.1", "explain service web", "explain svc/web", "explain service/web",
 		"explain services web", "explain service svc/web", "plan drain node1", "plan lose", "drain node1",
-		"undrain node1", "version",
+		"undrain node1", "rebalance", "rebalance --dry-run", "version",
 	} {
 		var out, errOut bytes.Buffer
 		code := run(t.Context(), append(strings.Fields(args), "--kubeconfig", kubeconfig), streams{out: &out, err: &errOut})

@@ -1,0 +1,321 @@
+package plugin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/placement"
+	"github.com/purelb/purelb-operator/internal/mergepatch"
+)
+
+// Rebalancing is what spreading the Local addresses again would do.
+type Rebalancing struct {
+	// Moves are the handovers, in their order.
+	Moves []RebalanceMove `json:"moves"`
+	// Before and After say how many Local addresses each node has.
+	Before []NodeLoad `json:"before"`
+	After  []NodeLoad `json:"after"`
+	// OnTheirWay is how many Local addresses are on their way to a node. They are in neither.
+	OnTheirWay int      `json:"onTheirWay,omitempty"`
+	Unread     []Unread `json:"unread,omitempty"`
+}
+
+// RebalanceMove is one handover.
+type RebalanceMove struct {
+	Address  string   `json:"address"`
+	Services []string `json:"services"`
+	From     string   `json:"from"`
+	To       string   `json:"to"`
+	// FromHas and ToHas are how many addresses of the family the nodes have before it.
+	FromHas int `json:"fromHas"`
+	ToHas   int `json:"toHas"`
+}
+
+// NodeLoad is how many Local addresses a node has.
+type NodeLoad struct {
+	Node string `json:"node"`
+	IPv4 int    `json:"ipv4"`
+	IPv6 int    `json:"ipv6"`
+}
+
+// PlanRebalance plans handovers, one after the other, until of each family no node has two addresses more
+// than another one that may take one of them.
+func PlanRebalance(c *Cluster) *Rebalancing {
+	r := &Rebalancing{Moves: []RebalanceMove{}, Unread: c.unreadOf(placementKinds...)}
+	inputs := withoutRequests(c.Inputs)
+	now := placement.Place(inputs)
+	r.Before, r.OnTheirWay = loadsOf(&inputs, &now), len(now.Moves)
+	for {
+		move, asked := nextHandover(inputs)
+		if move == nil {
+			break
+		}
+		now, _ = placement.Settle(asked)
+		if !slices.Equal(now.NodesOf(&asked, netip.MustParseAddr(move.Address)), []string{move.To}) {
+			break // it would not arrive, and be planned again and again
+		}
+		r.Moves = append(r.Moves, *move)
+		inputs.Entries, inputs.SharedEntries = placement.Realise(inputs, &now)
+		inputs.LingeringReports = nil
+	}
+	now = placement.Place(inputs)
+	r.After = loadsOf(&inputs, &now)
+	return r
+}
+
+// withoutRequests returns inputs in which no node is asked to hand an address over.
+func withoutRequests(inputs placement.Inputs) placement.Inputs {
+	inputs.Nodes = slices.Clone(inputs.Nodes)
+	for i := range inputs.Nodes {
+		inputs.Nodes[i].HandsOver = netip.Addr{}
+	}
+	return inputs
+}
+
+// nextHandover chooses a handover from one of the nodes with the most addresses of a family to one that has
+// at least two fewer, as the manager would choose it, and returns the inputs in which the node is asked for
+// it. It is nil if there is none. Each makes the sum of the squares of all loads less, so they come to an end.
+func nextHandover(inputs placement.Inputs) (*RebalanceMove, placement.Inputs) {
+	now := placement.Place(inputs)
+	held := heldBy(&inputs, &now)
+	for _, family := range []v1.IPFamily{v1.FamilyOf(netip.IPv4Unspecified()), v1.FamilyOf(netip.IPv6Unspecified())} {
+		byNode := held[family]
+		nodes := slices.SortedFunc(maps.Keys(byNode), func(x, y string) int {
+			return cmp.Or(cmp.Compare(len(byNode[y]), len(byNode[x])), cmp.Compare(x, y))
+		})
+		for _, from := range nodes {
+			for _, a := range byNode[from] {
+				asked := withoutRequests(inputs)
+				asked.Nodes[slices.IndexFunc(asked.Nodes, func(n placement.Node) bool { return n.Name == from })].HandsOver = a.Addr
+				to := placement.Place(asked).Moves[a.Addr].To
+				if to != "" && len(byNode[from])-len(byNode[to]) >= 2 {
+					return &RebalanceMove{
+						a.Addr.String(), a.Services, from, to, len(byNode[from]), len(byNode[to]),
+					}, asked
+				}
+			}
+		}
+	}
+	return nil, inputs
+}
+
+// heldBy lists the Local addresses that stay with their holders, by family and holder.
+func heldBy(inputs *placement.Inputs, result *placement.Result) map[v1.IPFamily]map[string][]placement.Address {
+	held := map[v1.IPFamily]map[string][]placement.Address{}
+	addresses := slices.SortedFunc(
+		slices.Values(inputs.Addresses), func(a, b placement.Address) int { return a.Addr.Compare(b.Addr) },
+	)
+	for _, a := range addresses {
+		family, nodes := v1.FamilyOf(a.Addr), result.NodesOf(inputs, a.Addr)
+		_, moves := result.Moves[a.Addr]
+		isLocal := len(nodes) == 1 && slices.ContainsFunc(result.Entries[nodes[0]], func(e v1.AnnouncedAddress) bool {
+			return e.Address == a.Addr.String() && e.Type == v1.AnnounceLocal
+		})
+		if moves || !isLocal {
+			continue
+		}
+		if held[family] == nil {
+			held[family] = map[string][]placement.Address{}
+		}
+		held[family][nodes[0]] = append(held[family][nodes[0]], a)
+	}
+	return held
+}
+
+// loadsOf says how many Local addresses each node has that runs an agent.
+func loadsOf(inputs *placement.Inputs, result *placement.Result) []NodeLoad {
+	loads := []NodeLoad{}
+	held := heldBy(inputs, result)
+	for i := range inputs.Nodes {
+		if n := &inputs.Nodes[i]; n.LBNodeAgent != "" {
+			loads = append(loads, NodeLoad{
+				n.Name, len(held[v1.FamilyOf(netip.IPv4Unspecified())][n.Name]),
+				len(held[v1.FamilyOf(netip.IPv6Unspecified())][n.Name]),
+			})
+		}
+	}
+	slices.SortFunc(loads, func(x, y NodeLoad) int { return cmp.Compare(x.Node, y.Node) })
+	return loads
+}
+
+// WriteText writes the handovers, and what nodes have before and after them.
+func (r *Rebalancing) WriteText(w io.Writer, style Style) error {
+	t := newText(w, style)
+	if len(r.Moves) == 0 {
+		t.line("Nothing to move: no node has two addresses more than another one that may take one of them.")
+	} else {
+		t.header("ADDRESS", "SERVICES", "FROM", "TO", "WHY")
+		for _, m := range r.Moves {
+			t.row(m.Address, strings.Join(m.Services, ","), m.From, m.To, m.why())
+		}
+	}
+	t.line("")
+	t.header("NODE", "IPV4", "IPV6")
+	for i, b := range r.Before {
+		t.row(b.Node, countChange(b.IPv4, r.After[i].IPv4), countChange(b.IPv6, r.After[i].IPv6))
+	}
+	if r.OnTheirWay > 0 {
+		t.line(addressCount(r.OnTheirWay) + " on the way to a node: not counted")
+	}
+	t.unread(r.Unread)
+	return t.flush()
+}
+
+func (m *RebalanceMove) why() string {
+	return fmt.Sprintf("%s has %d, %s has %d", m.From, m.FromHas, m.To, m.ToHas)
+}
+
+// countChange writes a number, and what becomes of it.
+func countChange(before, after int) string {
+	if before == after {
+		return fmt.Sprint(before)
+	}
+	return fmt.Sprintf("%d → %d", before, after)
+}
+
+// Rebalance spreads the Local addresses again: one handover after the other, each planned anew from what read
+// returns, and never more than there were to do at first. It writes to w what it does. It begins with none
+// while other addresses are on their way. An address that does not arrive within patience stays where it is,
+// and ends it.
+func Rebalance(
+	ctx context.Context, c client.Client, namespace string, read func(context.Context) (*Cluster, error),
+	patience time.Duration, w io.Writer,
+) error {
+	most := -1
+	for done := 0; ; done++ {
+		plan, err := planAtRest(ctx, read, patience)
+		if err != nil {
+			return err
+		}
+		if most < 0 {
+			most = len(plan.Moves)
+		}
+		if done == most || len(plan.Moves) == 0 {
+			_, _ = fmt.Fprintf(w, "%s moved\n", addressCount(done))
+			return nil
+		}
+		m := &plan.Moves[0]
+		_, _ = fmt.Fprintf(w, "%d of %d: %s of %s leaves %s, for %s: %s\n",
+			done+1, most, m.Address, printable(strings.Join(m.Services, ", ")), m.From, m.To, m.why())
+		to, err := handOver(ctx, c, namespace, m.From, m.Address, patience)
+		if err != nil {
+			return err
+		}
+		_, _ = fmt.Fprintf(w, "%d of %d: %s is on %s\n", done+1, most, m.Address, to)
+	}
+}
+
+// planAtRest plans as soon as no address is on its way. It is an error if one still is after some time, if
+// somebody else asks for a handover, and if not all can be read.
+func planAtRest(
+	ctx context.Context, read func(context.Context) (*Cluster, error), patience time.Duration,
+) (*Rebalancing, error) {
+	end := time.After(patience)
+	for {
+		cluster, err := read(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for i := range cluster.Nodes {
+			if a := cluster.Nodes[i].Annotations[v1.AnnotationHandover]; a != "" {
+				return nil, fmt.Errorf("node %s is asked to hand over %s already: wait, or, if nobody does that any more: "+
+					"kubectl annotate node %s %s-", cluster.Nodes[i].Name, printable(a), cluster.Nodes[i].Name, v1.AnnotationHandover)
+			}
+		}
+		plan := PlanRebalance(cluster)
+		switch {
+		case len(plan.Unread) > 0:
+			return nil, fmt.Errorf("nothing is moved, since %s", cannotBeRead(plan.Unread))
+		case plan.OnTheirWay == 0:
+			return plan, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-end:
+			return nil, fmt.Errorf("nothing is moved, since %s on the way to a node: kubectl purelb status",
+				addressCount(plan.OnTheirWay))
+		case <-time.After(drainPoll):
+		}
+	}
+}
+
+// handOver has a node hand over one address, and waits until another node announces it and the node does not
+// have it any more. It returns the other node. Nobody asks any more afterwards, whatever happens.
+func handOver(
+	ctx context.Context, c client.Client, namespace, from, address string, patience time.Duration,
+) (to string, err error) {
+	node := &corev1.Node{}
+	node.Name = from
+	ask := func(ctx context.Context, value *string) error {
+		annotations := map[string]*string{v1.AnnotationHandover: value}
+		return mergepatch.Write(ctx, c, node, map[string]any{"metadata": map[string]any{"annotations": annotations}})
+	}
+	if err := ask(ctx, &address); err != nil {
+		return "", err
+	}
+	defer func() {
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		if failed := ask(ending, nil); failed != nil {
+			err = errors.Join(err, fmt.Errorf("node %s is still asked: kubectl annotate node %s %s-: %w",
+				from, from, v1.AnnotationHandover, failed))
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		to, failed := arrivedAt(ctx, c, namespace, from, address)
+		switch {
+		case failed == nil && to != "":
+			return to, nil
+		case apierrors.IsForbidden(failed):
+			return "", failed
+		}
+		select {
+		case <-ctx.Done():
+			return "", errors.Join(fmt.Errorf("node %s still has %s, or no other node announces it: kubectl purelb where %s. "+
+				"Managers of releases before this one do not know what they are asked for", from, address, address), failed)
+		case <-time.After(drainPoll):
+		}
+	}
+}
+
+// arrivedAt returns the node that announces an address, if it is not the one that is to hand it over, and that
+// one does not have it any more.
+func arrivedAt(ctx context.Context, c client.Reader, namespace, from, address string) (to string, err error) {
+	var list v1.AnnouncementList
+	if err := c.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+		return "", err
+	}
+	for i := range list.Items {
+		a := &list.Items[i]
+		isAnnounced := slices.ContainsFunc(a.Status.Addresses, func(s v1.AddressStatus) bool {
+			return s.Address == address && s.State == v1.StateAnnounced
+		})
+		isWanted := slices.ContainsFunc(
+			a.Spec.Addresses, func(e v1.AnnouncedAddress) bool { return e.Address == address },
+		)
+		switch {
+		case a.Spec.Standby != nil:
+		case a.Spec.NodeName == from && (isWanted || isAnnounced):
+			return "", nil
+		case a.Spec.NodeName != from && isWanted && isAnnounced:
+			to = a.Spec.NodeName
+		}
+	}
+	return to, nil
+}
