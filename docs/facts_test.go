@@ -152,6 +152,18 @@ func TestNamesOfManifests(t *testing.T) {
 		`(?m)^    make deploy COMPONENTS=([a-z-]+)$`), folders)
 }
 
+// TestAmbiguousKind wants commands to say whose BGPPeers they mean: MetalLB and Calico have some, too.
+func TestAmbiguousKind(t *testing.T) {
+	command := regexp.MustCompile(`kubectl [^\n]*\bbgppeers\b(\.purelb\.io)?`)
+	eachFile(t, isPage, func(path, text string) {
+		for _, match := range command.FindAllStringSubmatch(text, -1) {
+			if match[1] == "" {
+				t.Errorf("%s: %q may mean BGPPeers of others: write bgppeers.purelb.io", path, match[0])
+			}
+		}
+	})
+}
+
 // TestMap wants each folder with Go code on the map of CONTRIBUTING.md.
 func TestMap(t *testing.T) {
 	_, text, _ := strings.Cut(read(t, filepath.Join(root, "CONTRIBUTING.md")), "\n## Layout\n")
