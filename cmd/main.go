@@ -19,8 +19,10 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/purelb/purelb-operator/internal/buildinfo"
 	"github.com/purelb/purelb-operator/internal/features"
 	"github.com/purelb/purelb-operator/internal/httpserver"
 )
@@ -72,6 +74,7 @@ func (s *servingOptions) addFlags(f *pflag.FlagSet, metricsAddress, healthAddres
 
 // addTo makes a manager serve metrics and health checks.
 func (s *servingOptions) addTo(ctx context.Context, mgr manager.Manager, checks httpserver.Checks) error {
+	buildinfo.Register(metrics.Registry, version)
 	return errors.Join(
 		httpserver.AddMetrics(ctx, mgr, s.metricsAddress, s.metricsSecure),
 		httpserver.AddHealth(ctx, mgr, s.healthAddress, checks),

@@ -17,7 +17,9 @@ type Metrics struct {
 	size     *prometheus.GaugeVec
 	inUse    *prometheus.GaugeVec
 	rejected *prometheus.CounterVec
-	waiting  *waitingGauges
+	waiting  *countedGauge[serviceWait]
+	// services counts Services by state.
+	services *countedGauge[ServiceState]
 	// addresses counts addresses by state.
 	addresses *prometheus.GaugeVec
 	members   prometheus.Gauge
@@ -43,10 +45,20 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "purelb_address_pool_allocation_rejected_total",
 			Help: "Services that could not be given an address, by reason. Pool is empty for a ServiceGroup that there is not.",
 		}, []string{"pool", "reason"}),
-		waiting: &waitingGauges{description: prometheus.NewDesc("purelb_services_waiting",
-			"Services that do not have all the addresses that they ask for, by reason. Pool is empty for a ServiceGroup that "+
-				"there is not.",
-			[]string{"pool", "reason"}, nil)},
+		waiting: &countedGauge[serviceWait]{
+			description: prometheus.NewDesc("purelb_services_waiting",
+				"Services that do not have all the addresses that they ask for, by reason. Pool is empty for a ServiceGroup that "+
+					"there is not.",
+				[]string{"pool", "reason"}, nil),
+			labels: func(wait serviceWait) []string { return []string{wait.pool, wait.reason} },
+		},
+		services: &countedGauge[ServiceState]{
+			description: prometheus.NewDesc("purelb_services",
+				"Services of type LoadBalancer that PureLB serves, by how far they are: Waiting, NotAnnounced, NotAdvertised, "+
+					"Announced.",
+				[]string{"state"}, nil),
+			labels: func(state ServiceState) []string { return []string{string(state)} },
+		},
 		addresses: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "purelb_addresses",
 			Help: "Addresses of Services, by the state on the node that has come furthest, or NoNode or NoEndpoint.",
@@ -85,8 +97,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
 		}, []string{"kind"}),
 	}
-	registry.MustRegister(m.size, m.inUse, m.rejected, m.waiting, m.addresses, m.members, m.changes, m.failovers,
-		m.duration,
+	registry.MustRegister(m.size, m.inUse, m.rejected, m.waiting, m.services, m.addresses, m.members, m.changes,
+		m.failovers, m.duration,
 		m.ipamReachable, m.ipamWaiting, m.ipamDifferences, m.ipamDuration)
 	return m
 }
@@ -159,12 +171,11 @@ func (m *Metrics) SetAddresses(counts map[v1.AddressState]int) {
 	}
 }
 
-// countWaitingBy sets what counts the Services that wait for addresses, each time that the
-// metrics are read.
-func (m *Metrics) countWaitingBy(count func() map[serviceWait]int) {
-	m.waiting.mu.Lock()
-	defer m.waiting.mu.Unlock()
-	m.waiting.count = count
+// countServicesBy sets what counts the Services that wait for addresses, and all Services, each time
+// that the metrics are read.
+func (m *Metrics) countServicesBy(waiting func() map[serviceWait]int, all func() map[ServiceState]int) {
+	m.waiting.countBy(waiting)
+	m.services.countBy(all)
 }
 
 // SetMembers sets the number of nodes whose agent is alive.
@@ -183,26 +194,33 @@ func (m *Metrics) ObserveMove(kind placement.MoveKind, took time.Duration) {
 	m.duration.WithLabelValues(string(kind)).Observe(took.Seconds())
 }
 
-// waitingGauges is one gauge for each ServiceGroup and reason for which Services wait. There are
-// none until count is set.
-type waitingGauges struct {
+// countedGauge is one gauge for each key of what count returns each time that the metrics are read.
+// There are none until count is set.
+type countedGauge[K comparable] struct {
 	description *prometheus.Desc
+	labels      func(K) []string
 	mu          sync.Mutex
-	count       func() map[serviceWait]int
+	count       func() map[K]int
+}
+
+func (g *countedGauge[K]) countBy(count func() map[K]int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.count = count
 }
 
 // Describe implements prometheus.Collector.
-func (g *waitingGauges) Describe(ch chan<- *prometheus.Desc) { ch <- g.description }
+func (g *countedGauge[K]) Describe(ch chan<- *prometheus.Desc) { ch <- g.description }
 
 // Collect implements prometheus.Collector.
-func (g *waitingGauges) Collect(ch chan<- prometheus.Metric) {
+func (g *countedGauge[K]) Collect(ch chan<- prometheus.Metric) {
 	g.mu.Lock()
 	count := g.count
 	g.mu.Unlock()
 	if count == nil {
 		return
 	}
-	for wait, services := range count() {
-		ch <- prometheus.MustNewConstMetric(g.description, prometheus.GaugeValue, float64(services), wait.pool, wait.reason)
+	for key, n := range count() {
+		ch <- prometheus.MustNewConstMetric(g.description, prometheus.GaugeValue, float64(n), g.labels(key)...)
 	}
 }

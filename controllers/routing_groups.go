@@ -157,7 +157,7 @@ func (r *RoutingReconciler) writeGroups(ctx context.Context, g *routingInputs, r
 	var errs []error
 	for i := range g.groups {
 		sg := &g.groups[i]
-		before := meta.FindStatusCondition(sg.Status.Conditions, v1.ConditionAdvertised)
+		before := meta.FindStatusCondition(sg.Status.Conditions, v1.ConditionGroupAdvertised)
 		var conditions []metav1.Condition
 		if before != nil {
 			conditions = []metav1.Condition{*before}
@@ -168,7 +168,7 @@ func (r *RoutingReconciler) writeGroups(ctx context.Context, g *routingInputs, r
 		} else {
 			conditions = nil
 		}
-		after := meta.FindStatusCondition(conditions, v1.ConditionAdvertised)
+		after := meta.FindStatusCondition(conditions, v1.ConditionGroupAdvertised)
 		if equality.Semantic.DeepEqual(before, after) {
 			continue
 		}

@@ -261,7 +261,7 @@ func TestRoutingTooManyGroups(t *testing.T) {
 	advertised := func(sg *v1.ServiceGroup) string {
 		t.Helper()
 		w.must(w.Get(t.Context(), client.ObjectKeyFromObject(sg), sg))
-		if c := meta.FindStatusCondition(sg.Status.Conditions, v1.ConditionAdvertised); c != nil {
+		if c := meta.FindStatusCondition(sg.Status.Conditions, v1.ConditionGroupAdvertised); c != nil {
 			return fmt.Sprint(c.Status, " ", c.Reason)
 		}
 		return ""
@@ -293,7 +293,7 @@ func TestRoutingNoSuchPeer(t *testing.T) {
 	condition := func() *metav1.Condition {
 		t.Helper()
 		w.must(w.Get(t.Context(), client.ObjectKeyFromObject(sg), sg))
-		return meta.FindStatusCondition(sg.Status.Conditions, v1.ConditionAdvertised)
+		return meta.FindStatusCondition(sg.Status.Conditions, v1.ConditionGroupAdvertised)
 	}
 	w.reconcile()
 	want := "its addresses are advertised to nobody: there is no BGPPeer nobody, none, which spec.bgp.peers names"

@@ -55,7 +55,7 @@ func (r *ServiceReconciler) SetupWithManager(mgr ctrl.Manager) error {
 // Component prepares the reconciler, and returns it and what wakes it.
 func (r *ServiceReconciler) Component(cluster Cluster) Component {
 	r.uncached, r.index = cluster.GetAPIReader(), r.IPAM.index
-	r.Metrics.countWaitingBy(r.index.countWaiting)
+	r.Metrics.countServicesBy(r.index.countWaiting, r.index.countStates)
 	return Component{
 		Name: "service", Reconciler: r, For: &corev1.Service{}, ForChanged: allocationChanged,
 		Watches: []Watch{

@@ -53,6 +53,8 @@ type indexedService struct {
 	// wait is why the last allocation did not give the Service what it asks for; zero if it did,
 	// or if there was none yet. A new leader allocates to each Service once.
 	wait serviceWait
+	// state is how far the Service is, if PureLB serves it; otherwise empty.
+	state ServiceState
 	// isMissingFromCache says that the cache has not shown the Service yet.
 	isMissingFromCache bool
 }
@@ -119,7 +121,7 @@ func (x *serviceIndex) note(svc *corev1.Service, isUncached bool) {
 	}
 	s = indexedService{uid: svc.UID, version: svc.ResourceVersion, isMissingFromCache: isMissing}
 	if isOurs(svc, x.isDefault) {
-		s.wait = wait
+		s.wait, s.state = wait, stateOf(svc)
 		s.needs, s.allocated = needsOf(svc), allocation.RecordOf(svc).Addresses
 	}
 	x.addNeeds(key, s.needs)
@@ -224,6 +226,22 @@ func (x *serviceIndex) countWaiting() map[serviceWait]int {
 	for _, s := range x.services {
 		if s.wait != (serviceWait{}) {
 			counts[s.wait]++
+		}
+	}
+	return counts
+}
+
+// countStates counts the Services that PureLB serves, by how far they are.
+func (x *serviceIndex) countStates() map[ServiceState]int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	counts := map[ServiceState]int{}
+	for _, state := range ServiceStates {
+		counts[state] = 0
+	}
+	for _, s := range x.services {
+		if s.state != "" {
+			counts[s.state]++
 		}
 	}
 	return counts

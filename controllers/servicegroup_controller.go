@@ -99,7 +99,7 @@ func (r *ServiceGroupReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		r.Metrics.SetIPAM(sg.Name, inputs.observation)
 	}
 	// The routing controller writes the condition Advertised.
-	meta.RemoveStatusCondition(&sg.Status.Conditions, v1.ConditionAdvertised)
+	meta.RemoveStatusCondition(&sg.Status.Conditions, v1.ConditionGroupAdvertised)
 	if equality.Semantic.DeepEqual(status, sg.Status) {
 		return reconcile.Result{}, nil
 	}
@@ -199,7 +199,7 @@ func groupStatus(sg *v1.ServiceGroup, inputs *groupInputs) v1.ServiceGroupStatus
 	if !verdict.Ready() {
 		ready.Status = metav1.ConditionFalse
 	}
-	meta.RemoveStatusCondition(&status.Conditions, v1.ConditionAdvertised)
+	meta.RemoveStatusCondition(&status.Conditions, v1.ConditionGroupAdvertised)
 	meta.SetStatusCondition(&status.Conditions, ready)
 	setStalled(&status.Conditions, ready, !verdict.Ready() && !verdict.IsWaitingForIPAM())
 	setNodeAddressesExceeded(&status, allocation.DescribeExcess(group, inputs.excess))

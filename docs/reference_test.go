@@ -16,6 +16,7 @@ import (
 
 	"github.com/purelb/purelb-operator/controllers"
 	"github.com/purelb/purelb-operator/controllers/placement"
+	"github.com/purelb/purelb-operator/internal/buildinfo"
 	"github.com/purelb/purelb-operator/nodeagent"
 	"github.com/purelb/purelb-operator/nodeagent/speaker"
 )
@@ -101,6 +102,7 @@ func TestMetrics(t *testing.T) {
 	controllers.NewMetrics(manager)
 	nodeagent.NewMetrics(agent)
 	speaker.NewMetrics(ofSpeaker)
+	buildinfo.Register(ofSpeaker, "")
 	listed := map[string]string{}
 	row := regexp.MustCompile("(?m)^\\| `(purelb_[a-z_]+)` \\| [a-z]+ \\|([^|]*)\\|")
 	for _, match := range row.FindAllStringSubmatch(read(t, "reference/metrics.md"), -1) {

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/purelb/purelb-operator/controllers"
+	"github.com/purelb/purelb-operator/internal/buildinfo"
 	"github.com/purelb/purelb-operator/nodeagent"
 	"github.com/purelb/purelb-operator/nodeagent/speaker"
 )
@@ -65,6 +66,7 @@ func surfaceOf(t *testing.T) []string {
 	controllers.NewMetrics(all)
 	nodeagent.NewMetrics(all)
 	speaker.NewMetrics(all)
+	buildinfo.Register(all, "")
 	for _, name := range slices.Sorted(maps.Keys(all.metrics)) {
 		lines = append(lines, strings.TrimSpace("metric "+name+" "+all.metrics[name]))
 	}

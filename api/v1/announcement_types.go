@@ -447,14 +447,20 @@ type AnnouncementStatus struct {
 	// CommonAnnouncements included.
 	Desired int32 `json:"desired"`
 
+	// failing is the first address that the node is to announce and does not, with its
+	// state, and how many more there are, for the table.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	Failing string `json:"failing,omitempty"`
+
 	// localAddresses are the Local addresses that the node announces, as one line for
-	// the table.
+	// the wide table.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	LocalAddresses string `json:"localAddresses,omitempty"`
 
 	// virtualAddresses are the Virtual addresses that the node announces, as one line
-	// for the table.
+	// for the wide table.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	VirtualAddresses string `json:"virtualAddresses,omitempty"`
@@ -518,16 +524,17 @@ type AnnouncementStatus struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=ann;anns,categories=purelb
 // +kubebuilder:selectablefield:JSONPath=`.spec.nodeName`
-// +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.nodeName`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Announced",type=integer,JSONPath=`.status.announced`
 // +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=`.status.desired`
-// +kubebuilder:printcolumn:name="Local",type=string,JSONPath=`.status.localAddresses`
-// +kubebuilder:printcolumn:name="Virtual",type=string,JSONPath=`.status.virtualAddresses`
+// +kubebuilder:printcolumn:name="Failing",type=string,JSONPath=`.status.failing`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Node",type=string,priority=1,JSONPath=`.spec.nodeName`
+// +kubebuilder:printcolumn:name="Local",type=string,priority=1,JSONPath=`.status.localAddresses`
+// +kubebuilder:printcolumn:name="Virtual",type=string,priority=1,JSONPath=`.status.virtualAddresses`
 // +kubebuilder:printcolumn:name="Services",type=string,priority=1,JSONPath=`.status.services`
 // +kubebuilder:printcolumn:name="Watches",type=string,priority=1,JSONPath=`.spec.standby.watched.nodeName`
-// +kubebuilder:printcolumn:name="Reason",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 type Announcement struct {
 	metav1.TypeMeta   `json:",inline"`

@@ -250,6 +250,12 @@ type BGPPeerStatus struct {
 	// +kubebuilder:validation:MaxLength=32
 	Sessions string `json:"sessions,omitempty"`
 
+	// neighbor is the address, the interface or the discovery of spec by which nodes find the
+	// neighbour, for the table.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Neighbor string `json:"neighbor,omitempty"`
+
 	// conditions; Ready says whether all sessions are up.
 	// +optional
 	// +listType=map
@@ -265,12 +271,11 @@ type BGPPeerStatus struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=bgpp,categories=purelb
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Sessions",type=string,JSONPath=`.status.sessions`
 // +kubebuilder:printcolumn:name="Peer ASN",type=string,JSONPath=`.spec.peerASN`
-// +kubebuilder:printcolumn:name="Address",type=string,JSONPath=`.spec.peerAddress`
-// +kubebuilder:printcolumn:name="Discover",type=string,JSONPath=`.spec.discover`
+// +kubebuilder:printcolumn:name="Neighbor",type=string,JSONPath=`.status.neighbor`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:printcolumn:name="Reason",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="the name must be at most 63 characters"
 type BGPPeer struct {

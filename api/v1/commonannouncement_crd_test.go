@@ -73,3 +73,18 @@ func TestCommonAnnouncementAgent(t *testing.T) {
 		checkRefused(t, api.Patch(ctx, c, patch), []cause{{"spec.lbNodeAgent", "lbNodeAgent is immutable"}})
 	})
 }
+
+// TestCommonAnnouncementTable shows how many addresses there are.
+func TestCommonAnnouncementTable(t *testing.T) {
+	connect(t)
+	obj := manifest(t, "CommonAnnouncement", "lbNodeAgent: default\nrevision: 7\naddressCount: 2")
+	if err := api.Create(context.Background(), obj); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = api.Delete(context.Background(), obj) })
+	want := [][]string{{obj.GetName(), "default", "2", "7", ""}}
+	columns := []string{"Name", "LBNodeAgent", "Addresses", "Revision", "Age"}
+	if diff := cmp.Diff(want, table(t, "commonannouncements", columns)); diff != "" {
+		t.Errorf("table (-want +got):\n%s", diff)
+	}
+}

@@ -39,6 +39,12 @@ type CommonAnnouncementSpec struct {
 	// +kubebuilder:validation:Maximum=60
 	ReportSpreadSeconds int32 `json:"reportSpreadSeconds,omitempty"`
 
+	// addressCount is how many addresses there are, for the table.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	AddressCount int32 `json:"addressCount,omitempty"`
+
 	// addresses that the nodes are to announce; all are Virtual.
 	// +optional
 	// +listType=map
@@ -57,6 +63,7 @@ type CommonAnnouncementSpec struct {
 // +kubebuilder:resource:shortName=cann;canns,categories=purelb
 // +kubebuilder:selectablefield:JSONPath=`.spec.lbNodeAgent`
 // +kubebuilder:printcolumn:name="LBNodeAgent",type=string,JSONPath=`.spec.lbNodeAgent`
+// +kubebuilder:printcolumn:name="Addresses",type=integer,JSONPath=`.spec.addressCount`
 // +kubebuilder:printcolumn:name="Revision",type=integer,JSONPath=`.spec.revision`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type CommonAnnouncement struct {

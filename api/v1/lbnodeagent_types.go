@@ -284,6 +284,17 @@ type LBNodeAgentStatus struct {
 	// readyNodes is on how many of them it is ready.
 	ReadyNodes int32 `json:"readyNodes"`
 
+	// nodes is both numbers in one text, for the table.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Nodes string `json:"nodes,omitempty"`
+
+	// speakers is on how many of its nodes a speaker is ready, and on how many one is to run,
+	// in one text for the table; absent where no BGPPeer selects a node.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Speakers string `json:"speakers,omitempty"`
+
 	// conditions; Ready says whether all those agents run as specified.
 	// +optional
 	// +listType=map
@@ -299,9 +310,11 @@ type LBNodeAgentStatus struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=lbna;lbnas,categories=purelb
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
-// +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=`.status.desiredNodes`
-// +kubebuilder:printcolumn:name="Nodes Ready",type=integer,JSONPath=`.status.readyNodes`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.status.nodes`
+// +kubebuilder:printcolumn:name="Speakers",type=string,JSONPath=`.status.speakers`
 // +kubebuilder:printcolumn:name="Interface",type=string,JSONPath=`.spec.local.localInterface`
+// +kubebuilder:printcolumn:name="Interfaces",type=string,JSONPath=`.spec.local.interfaces`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Node Selector",type=string,priority=1,JSONPath=`.spec.nodeSelector`
 // +kubebuilder:printcolumn:name="Subnets",type=string,priority=1,JSONPath=`.spec.local.subnets`

@@ -272,6 +272,11 @@ type NodeRoutingStatus struct {
 	// desired is how many sessions there are to be.
 	Desired int32 `json:"desired"`
 
+	// sessionsText is both numbers in one text, for the table.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	SessionsText string `json:"sessionsText,omitempty"`
+
 	// networks is how many networks the node advertises.
 	Networks int32 `json:"networks"`
 
@@ -302,12 +307,13 @@ type NodeRoutingStatus struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=nr;nrs,categories=purelb
 // +kubebuilder:selectablefield:JSONPath=`.spec.nodeName`
-// +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.nodeName`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
-// +kubebuilder:printcolumn:name="Established",type=integer,JSONPath=`.status.established`
-// +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=`.status.desired`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Sessions",type=string,JSONPath=`.status.sessionsText`
 // +kubebuilder:printcolumn:name="Networks",type=integer,JSONPath=`.status.networks`
+// +kubebuilder:printcolumn:name="Drained",type=boolean,JSONPath=`.status.drained`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Node",type=string,priority=1,JSONPath=`.spec.nodeName`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 type NodeRouting struct {
 	metav1.TypeMeta   `json:",inline"`

@@ -78,6 +78,10 @@ func TestServiceGroupRules(t *testing.T) {
 		{"policyLocal Allow", v4("10.0.0.1", "10.0.0.0/24", "") + "policyLocal: Allow", nil},
 		{"policyLocal in small letters", v4("10.0.0.1", "10.0.0.0/24", "") + "policyLocal: allow",
 			[]cause{{"spec.policyLocal", `Unsupported value: "allow": supported values: "Override", "Allow"`}}},
+		{"advertisedBy Speakers", v4("10.0.0.1", "10.0.0.0/24", "") + "advertisedBy: Speakers", nil},
+		{"advertisedBy External", v4("10.0.0.1", "10.0.0.0/24", "") + "advertisedBy: External", nil},
+		{"advertisedBy another", v4("10.0.0.1", "10.0.0.0/24", "") + "advertisedBy: bird",
+			[]cause{{"spec.advertisedBy", `Unsupported value: "bird": supported values: "Speakers", "External"`}}},
 
 		// Which namespaces a group selects, which Services it serves unasked, and what it reserves.
 		{"allowedNamespaces All", one4 + "allowedNamespaces: {from: All}", nil},

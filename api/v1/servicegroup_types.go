@@ -332,8 +332,28 @@ type ServiceGroupSpec struct {
 	// +optional
 	BGP *ServiceGroupBGP `json:"bgp,omitempty"`
 
+	// advertisedBy says who makes routers know the group's Virtual addresses: Speakers, or
+	// absent, for PureLB's own, of which the condition purelb.io/Advertised of Services says
+	// what they do; External for routing software, or routes, of your own, which PureLB does
+	// not see: that condition is then Unknown.
+	// +optional
+	AdvertisedBy AdvertisedBy `json:"advertisedBy,omitempty"`
+
 	MisplacedFields `json:",inline"`
 }
+
+// AdvertisedBy is who makes routers know the Virtual addresses of a group.
+//
+// +kubebuilder:validation:Enum=Speakers;External
+type AdvertisedBy string
+
+// Who may make routers know Virtual addresses.
+const (
+	// AdvertisedBySpeakers means PureLB's speakers, for which BGPPeers select nodes.
+	AdvertisedBySpeakers AdvertisedBy = "Speakers"
+	// AdvertisedByExternal means routing software, or routes, that PureLB does not see.
+	AdvertisedByExternal AdvertisedBy = "External"
+)
 
 // AllowedNamespaces selects the namespaces whose Services may use a group.
 //
@@ -448,6 +468,14 @@ const (
 	AnnounceVirtual AnnounceType = "Virtual"
 )
 
+// AnnouncedAs says how nodes announce the addresses of a group.
+//
+// +kubebuilder:validation:Enum=Local;Virtual;Mixed
+type AnnouncedAs string
+
+// AnnouncedAsMixed means that the addresses of some ranges are Local, and those of others Virtual.
+const AnnouncedAsMixed AnnouncedAs = "Mixed"
+
 // PoolStatus is the state of one range.
 type PoolStatus struct {
 	// range is the range in canonical form, first-last.
@@ -491,6 +519,12 @@ type ServiceGroupStatus struct {
 	// +optional
 	Type PoolType `json:"type,omitempty"`
 
+	// announcedAs says whether nodes announce addresses of the group as Local or as Virtual
+	// ones, or, with ranges in several subnets, some as these and some as those (Mixed). It is
+	// absent while no node has reported its interfaces.
+	// +optional
+	AnnouncedAs AnnouncedAs `json:"announcedAs,omitempty"`
+
 	// allocatedIPv4 is the number of IPv4 addresses in use.
 	AllocatedIPv4 int64 `json:"allocatedIPv4"`
 
@@ -504,6 +538,11 @@ type ServiceGroupStatus struct {
 	// availableIPv6 is the number of free IPv6 addresses, without those that are
 	// reserved; the largest 64-bit integer if there are more.
 	AvailableIPv6 int64 `json:"availableIPv6"`
+
+	// availableIPv6Text is the same for the table, where more than 10^18 are ">10^18".
+	// +optional
+	// +kubebuilder:validation:MaxLength=20
+	AvailableIPv6Text string `json:"availableIPv6Text,omitempty"`
 
 	// reservedIPv4 is the number of IPv4 addresses that are kept for Services that do
 	// not have them.
@@ -533,7 +572,8 @@ type ServiceGroupStatus struct {
 	Ranges string `json:"ranges,omitempty"`
 
 	// conditions of the group. Ready says whether the manager allocates from it,
-	// Reachable whether the external IPAM system answers, and Drift what differs there.
+	// Reachable whether the external IPAM system answers, Drift what differs there, and
+	// SubnetNotFound which subnets no node is in.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -549,11 +589,13 @@ type ServiceGroupStatus struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=sg;sgs,categories=purelb
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.status.type`
+// +kubebuilder:printcolumn:name="Announced As",type=string,JSONPath=`.status.announcedAs`
 // +kubebuilder:printcolumn:name="IPv4 Used",type=integer,JSONPath=`.status.allocatedIPv4`
 // +kubebuilder:printcolumn:name="IPv4 Free",type=integer,JSONPath=`.status.availableIPv4`
 // +kubebuilder:printcolumn:name="IPv6 Used",type=integer,JSONPath=`.status.allocatedIPv6`
-// +kubebuilder:printcolumn:name="IPv6 Free",type=integer,JSONPath=`.status.availableIPv6`
+// +kubebuilder:printcolumn:name="IPv6 Free",type=string,JSONPath=`.status.availableIPv6Text`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Ranges",type=string,priority=1,JSONPath=`.status.ranges`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`

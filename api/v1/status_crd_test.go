@@ -38,32 +38,46 @@ allocatedIPv4: 1
 allocatedIPv6: 2
 availableIPv4: 3
 availableIPv6: 9223372036854775807
+availableIPv6Text: ">10^18"
+announcedAs: Mixed
 pools: [{range: 10.0.0.1-10.0.0.1, subnet: 10.0.0.0/24, announce: Local, capacity: 1, allocated: 1}]
 ranges: 10.0.0.1-10.0.0.1
 conditions: [{type: Ready, status: "True", reason: Accepted, message: 1 range,
   lastTransitionTime: "2026-01-01T00:00:00Z"}]`,
 		columns: []string{
-			"Name", "Ready", "Type", "IPv4 Used", "IPv4 Free", "IPv6 Used", "IPv6 Free", "Age", "+Ranges", "+Message",
+			"Name", "Ready", "Reason", "Type", "Announced As", "IPv4 Used", "IPv4 Free", "IPv6 Used", "IPv6 Free", "Age",
+			"+Ranges", "+Message",
 		},
-		cells:   []string{"x", "True", "local", "1", "3", "2", "9223372036854775807", "", "10.0.0.1-10.0.0.1", "1 range"},
-		initial: []string{"x", "Unknown", "<nil>", "0", "0", "0", "0", "", "<nil>", "Not looked at yet"},
+		cells: []string{
+			"x", "True", "Accepted", "local", "Mixed", "1", "3", "2", ">10^18", "", "10.0.0.1-10.0.0.1", "1 range",
+		},
+		initial: []string{
+			"x", "Unknown", "Pending", "<nil>", "<nil>", "0", "0", "0", "<nil>", "", "<nil>", "Not looked at yet",
+		},
 	},
 	"LBNodeAgent": {
 		plural:  "lbnodeagents",
-		spec:    "nodeSelector: {rack: a}\nlocal: {subnets: [10.7.0.0/24, \"fd07::/64\"]}",
-		changed: "nodeSelector: {rack: b}\nlocal: {subnets: [10.7.0.0/24, \"fd07::/64\"]}",
+		spec:    "nodeSelector: {rack: a}\nlocal: {interfaces: [eth1], subnets: [10.7.0.0/24, \"fd07::/64\"]}",
+		changed: "nodeSelector: {rack: b}\nlocal: {interfaces: [eth1], subnets: [10.7.0.0/24, \"fd07::/64\"]}",
 		status: `
 observedGeneration: 1
 desiredNodes: 3
 readyNodes: 2
+nodes: 2/3
+speakers: 1/3
 conditions: [{type: Ready, status: "False", reason: Progressing, message: 2 of 3,
   lastTransitionTime: "2026-01-01T00:00:00Z"}]`,
 		columns: []string{
-			"Name", "Ready", "Desired", "Nodes Ready", "Interface", "Age", "+Node Selector", "+Subnets", "+Message",
+			"Name", "Ready", "Reason", "Nodes", "Speakers", "Interface", "Interfaces", "Age", "+Node Selector", "+Subnets",
+			"+Message",
 		},
-		cells: []string{"x", "False", "3", "2", "default", "", `{"rack":"a"}`, `["10.7.0.0/24","fd07::/64"]`, "2 of 3"},
+		cells: []string{
+			"x", "False", "Progressing", "2/3", "1/3", "default", `["eth1"]`, "", `{"rack":"a"}`,
+			`["10.7.0.0/24","fd07::/64"]`, "2 of 3",
+		},
 		initial: []string{
-			"x", "Unknown", "0", "0", "default", "", `{"rack":"a"}`, `["10.7.0.0/24","fd07::/64"]`, "Not looked at yet",
+			"x", "Unknown", "Pending", "<nil>", "<nil>", "default", `["eth1"]`, "", `{"rack":"a"}`,
+			`["10.7.0.0/24","fd07::/64"]`, "Not looked at yet",
 		},
 	},
 	"Announcement": {
@@ -74,6 +88,7 @@ conditions: [{type: Ready, status: "False", reason: Progressing, message: 2 of 3
 observedGeneration: 1
 announced: 2
 desired: 3
+failing: 10.0.0.2 Conflict
 localAddresses: 10.0.0.1
 virtualAddresses: 10.1.0.1
 services: a/b
@@ -83,15 +98,51 @@ interfaces: [{name: eth0, mac: "02:00:00:00:00:01", subnets: [10.0.0.9/24], defa
 conditions: [{type: Ready, status: "False", reason: Progressing, message: 2 of 3,
   lastTransitionTime: "2026-01-01T00:00:00Z"}]`,
 		columns: []string{
-			"Name", "Node", "Ready", "Announced", "Desired", "Local", "Virtual", "Age", "+Services", "+Watches", "+Reason",
-			"+Message",
+			"Name", "Ready", "Reason", "Announced", "Desired", "Failing", "Age", "+Node", "+Local", "+Virtual", "+Services",
+			"+Watches", "+Message",
 		},
 		cells: []string{
-			"x", "node1", "False", "2", "3", "10.0.0.1", "10.1.0.1", "", "a/b", "<nil>", "Progressing", "2 of 3",
+			"x", "False", "Progressing", "2", "3", "10.0.0.2 Conflict", "", "node1", "10.0.0.1", "10.1.0.1", "a/b", "<nil>",
+			"2 of 3",
 		},
 		initial: []string{
-			"x", "node1", "Unknown", "0", "0", "<nil>", "<nil>", "", "<nil>", "<nil>", "Pending",
+			"x", "Unknown", "Pending", "0", "0", "<nil>", "", "node1", "<nil>", "<nil>", "<nil>", "<nil>",
 			"The agent has not reported yet",
+		},
+	},
+	"BGPPeer": {
+		plural:  "bgppeers",
+		spec:    "peerASN: External\nmyASN: 65001\ndiscover: DefaultGateway",
+		changed: "peerASN: 65000\nmyASN: 65001\ndiscover: DefaultGateway",
+		status: `
+observedGeneration: 1
+desiredSessions: 3
+establishedSessions: 2
+sessions: 2/3
+neighbor: DefaultGateway
+conditions: [{type: Ready, status: "False", reason: SessionsDown, message: 2/3 sessions,
+  lastTransitionTime: "2026-01-01T00:00:00Z"}]`,
+		columns: []string{"Name", "Ready", "Reason", "Sessions", "Peer ASN", "Neighbor", "Age", "+Message"},
+		cells:   []string{"x", "False", "SessionsDown", "2/3", "External", "DefaultGateway", "", "2/3 sessions"},
+		initial: []string{"x", "Unknown", "Pending", "<nil>", "External", "<nil>", "", "Not looked at yet"},
+	},
+	"NodeRouting": {
+		plural:  "noderoutings",
+		spec:    "nodeName: node1\nlbNodeAgent: default\ninterface: kube-lb0\nrouterID: 10.0.0.1",
+		changed: "nodeName: node1\nlbNodeAgent: other\ninterface: kube-lb0\nrouterID: 10.0.0.1",
+		status: `
+observedGeneration: 1
+established: 2
+desired: 2
+sessionsText: 2/2
+networks: 3
+drained: true
+conditions: [{type: Ready, status: "True", reason: Drained, message: all routes are withdrawn,
+  lastTransitionTime: "2026-01-01T00:00:00Z"}]`,
+		columns: []string{"Name", "Ready", "Reason", "Sessions", "Networks", "Drained", "Age", "+Node", "+Message"},
+		cells:   []string{"x", "True", "Drained", "2/2", "3", "true", "", "node1", "all routes are withdrawn"},
+		initial: []string{
+			"x", "Unknown", "Pending", "<nil>", "0", "<nil>", "", "node1", "The speaker has not reported yet",
 		},
 	},
 }
@@ -178,7 +229,10 @@ conditions: [{type: Ready, status: "False", reason: NoWitness, message: no other
 		t.Fatal(err)
 	}
 	want := [][]string{
-		{obj.GetName(), "node2", "False", "0", "0", "<nil>", "<nil>", "", "<nil>", "node1", "NoWitness", "no other node"},
+		{
+			obj.GetName(), "False", "NoWitness", "0", "0", "<nil>", "", "node2", "<nil>", "<nil>", "<nil>", "node1",
+			"no other node",
+		},
 	}
 	if diff := cmp.Diff(want, table(t, "announcements", samples["Announcement"].columns)); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)

@@ -104,15 +104,18 @@ const (
 	// ConditionNodeAddressesExceeded, only ever True, is on a ServiceGroup of which a node
 	// reports more addresses as its own than the manager reserves for the node.
 	ConditionNodeAddressesExceeded = "NodeAddressesExceeded"
+	// ConditionSubnetNotFound, only ever True, is on a ServiceGroup of kind local of which
+	// some range is in a subnet that no node is in: its addresses are Virtual.
+	ConditionSubnetNotFound = "SubnetNotFound"
 	// ConditionReachable, on a ServiceGroup, says whether the external IPAM system that
 	// its addresses come from answers.
 	ConditionReachable = "Reachable"
 	// ConditionDrift, only ever True, is on a ServiceGroup of which the external IPAM
 	// system records something else than what Services have.
 	ConditionDrift = "Drift"
-	// ConditionAdvertised is on a ServiceGroup whose Virtual addresses nodes do not advertise
+	// ConditionGroupAdvertised is on a ServiceGroup whose Virtual addresses nodes do not advertise
 	// as its spec.bgp says (False), or advertise by more routes than it says (True).
-	ConditionAdvertised = "Advertised"
+	ConditionGroupAdvertised = "Advertised"
 	// ConditionAllocated, on a Service, says whether the Service has what it asks for
 	// and, if not, why it waits.
 	ConditionAllocated = "purelb.io/Allocated"
@@ -124,6 +127,9 @@ const (
 	// ConditionAnnounced, on a Service, says whether all nodes that are to
 	// announce its addresses do.
 	ConditionAnnounced = "purelb.io/Announced"
+	// ConditionAdvertised, on a Service that has Virtual addresses, says whether speakers
+	// have sent routers a route to each of them.
+	ConditionAdvertised = "purelb.io/Advertised"
 )
 
 // Reasons of conditions and events.
@@ -151,6 +157,12 @@ const (
 	ReasonNoEligibleNode  = "NoEligibleNode"
 	ReasonRefused         = "Refused"
 
+	ReasonAdvertised    = "Advertised"
+	ReasonNoRouter      = "NoRouter"
+	ReasonNoSession     = "NoSession"
+	ReasonNotAdvertised = "NotAdvertised"
+	ReasonExternal      = "External"
+
 	ReasonAccepted    = "Accepted"
 	ReasonOverlap     = "Overlap"
 	ReasonOutOfScope  = "OutOfScope"
@@ -158,6 +170,7 @@ const (
 	ReasonDegraded    = "Degraded"
 
 	ReasonTooManyNodeAddresses = "TooManyNodeAddresses"
+	ReasonSubnetNotFound       = "SubnetNotFound"
 	ReasonReachable            = "Reachable"
 	ReasonDrift                = "RecordsDiffer"
 

@@ -30,6 +30,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/buildinfo"
 	"github.com/purelb/purelb-operator/internal/footprint"
 	"github.com/purelb/purelb-operator/internal/httpserver"
 	"github.com/purelb/purelb-operator/internal/informer"
@@ -131,6 +132,7 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
+	buildinfo.Register(metrics.Registry, version)
 	s := &speaker.Speaker{
 		Cache: mgr.GetCache(), Client: mgr.GetClient(), Kernel: kernel,
 		NewServer: func(changed func()) speaker.Server { return gobgp.New(logger.WithName("gobgp"), changed) },

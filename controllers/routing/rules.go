@@ -266,7 +266,7 @@ func tooManyGroups(c *candidate) metav1.Condition {
 		what = "no routes for single addresses are advertised"
 	}
 	return metav1.Condition{
-		Type: v1.ConditionAdvertised, Status: metav1.ConditionFalse, Reason: v1.ReasonTooManyGroups,
+		Type: v1.ConditionGroupAdvertised, Status: metav1.ConditionFalse, Reason: v1.ReasonTooManyGroups,
 		Message: fmt.Sprintf(
 			"%s, as %d older ServiceGroups say how theirs are advertised, the most that a node can follow: join groups that "+
 				"say the same, or leave out spec.bgp", what, v1.MaxRoutingGroups,
@@ -283,7 +283,7 @@ func (in *Inputs) lacksPeers(names []string) bool {
 
 func noSuchPeer(names []string) metav1.Condition {
 	return metav1.Condition{
-		Type: v1.ConditionAdvertised, Status: metav1.ConditionFalse, Reason: v1.ReasonNoSuchPeer,
+		Type: v1.ConditionGroupAdvertised, Status: metav1.ConditionFalse, Reason: v1.ReasonNoSuchPeer,
 		Message: fmt.Sprintf(
 			"its addresses are advertised to nobody: there is no BGPPeer %s, which spec.bgp.peers names",
 			textlimit.List(names, maxNamed, ", "),
@@ -293,7 +293,7 @@ func noSuchPeer(names []string) metav1.Condition {
 
 func hostRoutes() metav1.Condition {
 	return metav1.Condition{
-		Type: v1.ConditionAdvertised, Status: metav1.ConditionTrue, Reason: v1.ReasonHostRoutes,
+		Type: v1.ConditionGroupAdvertised, Status: metav1.ConditionTrue, Reason: v1.ReasonHostRoutes,
 		Message: "Services with externalTrafficPolicy Local have addresses of the group, and its routes lead to more " +
 			"addresses than one: nodes advertise a route for each address besides. Routers that drop such routes send " +
 			"traffic to nodes without an endpoint, too; aggregation /32, or /128, has no other routes",

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,6 +19,7 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers"
 	"github.com/purelb/purelb-operator/controllers/placement"
+	"github.com/purelb/purelb-operator/internal/buildinfo"
 	"github.com/purelb/purelb-operator/nodeagent"
 	"github.com/purelb/purelb-operator/nodeagent/speaker"
 )
@@ -56,6 +58,7 @@ func registeredNames() metricNames {
 	controllers.NewMetrics(registered)
 	nodeagent.NewMetrics(registered)
 	speaker.NewMetrics(registered)
+	buildinfo.Register(registered, "")
 	return registered
 }
 
@@ -105,7 +108,8 @@ func expectLabelValues(g *WithT, objects []*unstructured.Unstructured, m *labels
 		case "job": // is the name of the Service
 			findObject[corev1.Service](g, objects, "Service", value)
 		case "state":
-			g.Expect(placement.States).To(ContainElement(v1.AddressState(value)))
+			g.Expect(slices.Contains(placement.States, v1.AddressState(value)) ||
+				slices.Contains(controllers.ServiceStates, controllers.ServiceState(value))).To(BeTrue(), value)
 		case "reason":
 			g.Expect(value).To(Equal(v1.ReasonExhausted))
 		}

@@ -121,8 +121,8 @@ func heldBy(inputs *placement.Inputs, result *placement.Result) map[v1.IPFamily]
 	for _, a := range addresses {
 		family, nodes := v1.FamilyOf(a.Addr), result.NodesOf(inputs, a.Addr)
 		_, moves := result.Moves[a.Addr]
-		isLocal := len(nodes) == 1 && slices.ContainsFunc(result.Entries[nodes[0]], func(e v1.AnnouncedAddress) bool {
-			return e.Address == a.Addr.String() && e.Type == v1.AnnounceLocal
+		isLocal := len(nodes) == 1 && slices.ContainsFunc(result.Entries[nodes[0]], func(e placement.Placed) bool {
+			return e.Addr == a.Addr && e.Type == v1.AnnounceLocal
 		})
 		if moves || !isLocal {
 			continue

@@ -1,0 +1,40 @@
+package controllers
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// ServiceState is how far a Service is on its way to packets, by its conditions.
+type ServiceState string
+
+// States of Services, in order.
+const (
+	// serviceWaiting does not have all the addresses that it asks for.
+	serviceWaiting ServiceState = "Waiting"
+	// serviceNotAnnounced has addresses of which some are not announced as they are to be.
+	serviceNotAnnounced ServiceState = "NotAnnounced"
+	// serviceNotAdvertised has Virtual addresses of which no router knows some.
+	serviceNotAdvertised ServiceState = "NotAdvertised"
+	// serviceAnnounced lacks nothing that PureLB can see.
+	serviceAnnounced ServiceState = "Announced"
+)
+
+// ServiceStates are the values of the label state of the metric purelb_services.
+var ServiceStates = []ServiceState{serviceWaiting, serviceNotAnnounced, serviceNotAdvertised, serviceAnnounced}
+
+// stateOf returns how far a Service that PureLB serves is.
+func stateOf(svc *corev1.Service) ServiceState {
+	conditions := svc.Status.Conditions
+	switch {
+	case !meta.IsStatusConditionTrue(conditions, v1.ConditionAllocated):
+		return serviceWaiting
+	case !meta.IsStatusConditionTrue(conditions, v1.ConditionAnnounced):
+		return serviceNotAnnounced
+	case meta.IsStatusConditionFalse(conditions, v1.ConditionAdvertised):
+		return serviceNotAdvertised
+	}
+	return serviceAnnounced
+}
