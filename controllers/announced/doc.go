@@ -7,7 +7,9 @@
 //  2. Summarise turns the places into the annotations and the condition of the Service.
 //  3. NewEvents compares the places with what earlier events have said, and returns what
 //     is new: an address that a node announces, or a conflict that a node meets.
-//  4. OverrideOf decides what becomes of externalTrafficPolicy Local.
+//  4. Advertise says by how many of these nodes, and in how many BGP sessions, the Virtual
+//     addresses are advertised. Settle decides when that is written.
+//  5. OverrideOf decides what becomes of externalTrafficPolicy Local.
 //
 // The other functions map a change of an Announcement or CommonAnnouncement to the
 // Services for which the result may differ.

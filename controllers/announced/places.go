@@ -13,6 +13,8 @@ type Place struct {
 	Interface string
 	Address   string
 	Type      v1.AnnounceType
+	// ServiceGroup that the address is of.
+	ServiceGroup string
 	// Epoch of the entry. State, Message and MAC are what the node reports for this
 	// epoch; without a report the State is Pending.
 	Epoch   int64
@@ -79,7 +81,8 @@ func sharedPlaces(service string, commons []v1.CommonAnnouncement, announcers []
 func placeOf(a *v1.Announcement, e *v1.AnnouncedAddress, status v1.AddressStatus) Place {
 	return Place{
 		Node: a.Spec.NodeName, Interface: string(e.Interface), Address: e.Address, Type: e.Type, Epoch: e.Epoch,
-		State: status.State, Message: status.Message, MAC: status.MAC, HasSharers: len(e.Services) > 1, Announcement: a,
+		State: status.State, Message: status.Message, MAC: status.MAC, HasSharers: len(e.Services) > 1,
+		ServiceGroup: e.ServiceGroup, Announcement: a,
 	}
 }
 

@@ -1,0 +1,171 @@
+package announced
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/textlimit"
+)
+
+// Advertise returns the condition v1.ConditionAdvertised of a Service: whether routers have been
+// sent a route to each of its Virtual addresses by some node that announces the address. routings
+// has the NodeRoutings by node, and advertisedBy is what the Service's ServiceGroup says. The
+// condition has no type if no address is Virtual.
+//
+// A speaker reports how many routes it has sent in a session, and not which. A session that is up,
+// carries the family of the address, and in which routes were sent, counts for each address of that
+// family that the ServiceGroup does not keep from the neighbour.
+func Advertise(
+	places []Place, routings map[string]*v1.NodeRouting, advertisedBy v1.AdvertisedBy,
+) metav1.Condition {
+	routes := routesOf(places, routings)
+	if len(routes) == 0 {
+		return metav1.Condition{}
+	}
+	c := metav1.Condition{Type: v1.ConditionAdvertised, Status: metav1.ConditionTrue, Reason: v1.ReasonAdvertised}
+	if advertisedBy == v1.AdvertisedByExternal {
+		c.Status, c.Reason = metav1.ConditionUnknown, v1.ReasonExternal
+		c.Message = fmt.Sprintf("spec.advertisedBy of ServiceGroup %s says that routing software of your own advertises "+
+			"the addresses: PureLB does not see whether it does", routes[0].group)
+		return c
+	}
+	var texts []string
+	for i := range routes {
+		reason, text := routes[i].verdict()
+		if reason != v1.ReasonAdvertised && c.Status == metav1.ConditionTrue {
+			c.Status, c.Reason = metav1.ConditionFalse, reason
+			texts = slices.Insert(texts, 0, text)
+			continue
+		}
+		texts = append(texts, text)
+	}
+	const maxNamed = 3
+	c.Message = strings.Join(textlimit.First(texts, maxNamed), "; ")
+	return c
+}
+
+// addressRoutes is by whom one Virtual address is advertised.
+type addressRoutes struct {
+	address, group string
+	// nodes announce the address, and advertisers are those of them that have sent a route.
+	nodes, advertisers int
+	// sessions are those in which these nodes are to advertise the address. Of them, established
+	// are up, and in those of sent routes were sent.
+	sessions, established, sent int
+	// isWithheld is that the ServiceGroup keeps speakers from advertising the address.
+	isWithheld bool
+}
+
+// routesOf counts, for each Virtual address of some places, who advertises it; sorted as the
+// places are.
+func routesOf(places []Place, routings map[string]*v1.NodeRouting) []addressRoutes {
+	var routes []addressRoutes
+	for _, p := range places {
+		if p.Type != v1.AnnounceVirtual {
+			continue
+		}
+		if len(routes) == 0 || routes[len(routes)-1].address != p.Address {
+			routes = append(routes, addressRoutes{address: p.Address, group: p.ServiceGroup})
+		}
+		if p.State == v1.StateAnnounced {
+			routes[len(routes)-1].addNode(&p, routings[p.Node])
+		}
+	}
+	return routes
+}
+
+// addNode counts a node that announces the address. routing is nil if the node has no speaker.
+func (r *addressRoutes) addNode(p *Place, routing *v1.NodeRouting) {
+	r.nodes++
+	if routing == nil {
+		return
+	}
+	bgp := v1.ServiceGroupBGP{}
+	for i := range routing.Spec.Groups {
+		if routing.Spec.Groups[i].Name == p.ServiceGroup {
+			bgp = routing.Spec.Groups[i].ServiceGroupBGP
+		}
+	}
+	if bgp.Advertise != nil && !*bgp.Advertise {
+		r.isWithheld = true
+		return
+	}
+	family, peers := familyOf(p.Address), map[string]bool{}
+	for i := range routing.Spec.Peers {
+		peer := &routing.Spec.Peers[i]
+		if slices.Contains(peer.Families, family) && (len(bgp.Peers) == 0 || slices.Contains(bgp.Peers, peer.Name)) {
+			peers[peer.Name] = true
+			r.sessions++
+		}
+	}
+	sent := 0
+	for i := range routing.Status.Sessions {
+		s := &routing.Status.Sessions[i]
+		if !peers[s.Peer] || s.State != v1.SessionEstablished {
+			continue
+		}
+		r.established++
+		if slices.Contains(s.Families, family) && s.Advertised > 0 {
+			sent++
+		}
+	}
+	r.sent += sent
+	if sent > 0 {
+		r.advertisers++
+	}
+}
+
+// verdict says whether some node advertises the address and, if none does, why.
+func (r *addressRoutes) verdict() (reason, text string) {
+	switch {
+	case r.sent > 0:
+		return v1.ReasonAdvertised, fmt.Sprintf(
+			"%s is advertised by %d of %d nodes, in %d of %d sessions", r.address, r.advertisers, r.nodes, r.sent, r.sessions,
+		)
+	case r.nodes == 0:
+		return v1.ReasonNotAnnounced, fmt.Sprintf("no node announces %s yet", r.address)
+	case r.sessions == 0 && r.isWithheld:
+		return v1.ReasonNoRouter, fmt.Sprintf(
+			"spec.bgp.advertise of ServiceGroup %s keeps speakers from advertising %s: if routing software of your own does, "+
+				"set its spec.advertisedBy to External", r.group, r.address,
+		)
+	case r.sessions == 0:
+		return v1.ReasonNoRouter, fmt.Sprintf(
+			"no BGPPeer gives one of the %d nodes that announce %s a router for it: make one or, if routing software of "+
+				"your own advertises it, set spec.advertisedBy of ServiceGroup %s to External", r.nodes, r.address, r.group,
+		)
+	case r.established == 0:
+		return v1.ReasonNoSession, fmt.Sprintf(
+			"%s is advertised by 0 of %d nodes: 0 of %d sessions are up", r.address, r.nodes, r.sessions,
+		)
+	}
+	return v1.ReasonNotAdvertised, fmt.Sprintf(
+		"%s is advertised by 0 of %d nodes: %d of %d sessions are up, and none has been sent a route to it",
+		r.address, r.nodes, r.established, r.sessions,
+	)
+}
+
+func familyOf(address string) v1.IPFamily {
+	a, err := netip.ParseAddr(address)
+	if err != nil {
+		return ""
+	}
+	return v1.FamilyOf(a)
+}
+
+// AdvertisingChanged reports whether Advertise may differ between two versions of a NodeRouting.
+func AdvertisingChanged(before, after *v1.NodeRouting) bool {
+	return before.Spec.NodeName != after.Spec.NodeName || before.Spec.LBNodeAgent != after.Spec.LBNodeAgent ||
+		!equality.Semantic.DeepEqual(before.Spec.Peers, after.Spec.Peers) ||
+		!equality.Semantic.DeepEqual(before.Spec.Groups, after.Spec.Groups) ||
+		!slices.EqualFunc(before.Status.Sessions, after.Status.Sessions, func(a, b v1.RoutingSession) bool {
+			return a.Peer == b.Peer && (a.State == v1.SessionEstablished) == (b.State == v1.SessionEstablished) &&
+				(a.Advertised > 0) == (b.Advertised > 0) && slices.Equal(a.Families, b.Families)
+		})
+}
