@@ -326,7 +326,7 @@ func setUp(
 		}).SetupWithManager(mgr),
 		(&controllers.AnnouncedReconciler{
 			Client: c, Recorder: recorder("purelb-lbnodeagent"), Namespace: o.namespace, IsDefault: o.isDefault,
-			Reasons: reasons,
+			Now: time.Now, Reasons: reasons,
 		}).SetupWithManager(mgr), //nolint:contextcheck // it only adds an index, which waits for nothing
 	)
 }

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -23,14 +24,15 @@ import (
 	"github.com/purelb/purelb-operator/controllers/announced"
 )
 
-// AnnouncedReconciler makes each Service say, by annotations, a condition and events, what
-// nodes announce for it.
+// AnnouncedReconciler makes each Service say, by annotations, conditions and events, what
+// nodes announce for it, and what speakers advertise.
 type AnnouncedReconciler struct {
 	Client    client.Client
 	Recorder  events.EventRecorder
 	Namespace string
 	IsDefault bool
 	Reasons   *UnplacedReasons
+	Now       func() time.Time
 
 	state announcedState
 }
@@ -41,6 +43,9 @@ type announcedState struct {
 	// events is what the events of each Service that has addresses have said. It is lost
 	// with the process; announced.RecallEvents says what then becomes of events.
 	events map[client.ObjectKey]announced.EventMemory
+	// settling has, of each Service whose condition v1.ConditionAdvertised is to change, the
+	// change. It is lost with the process: then the change is written that much later.
+	settling map[client.ObjectKey]announced.Settling
 }
 
 // forget drops what is known of a Service that announces nothing.
@@ -48,6 +53,26 @@ func (s *announcedState) forget(key client.ObjectKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.events, key)
+	delete(s.settling, key)
+}
+
+// settle decides whether the condition v1.ConditionAdvertised of a Service is to be written in place
+// of the stored one, and in how long to look again.
+func (s *announcedState) settle(
+	key client.ObjectKey, stored *metav1.Condition, wanted metav1.Condition, now time.Time,
+) (isDue bool, wait time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	isDue, wait, next := s.settling[key].Settle(stored, wanted, now)
+	if wait == 0 {
+		delete(s.settling, key)
+		return isDue, 0
+	}
+	if s.settling == nil {
+		s.settling = map[client.ObjectKey]announced.Settling{}
+	}
+	s.settling[key] = next
+	return false, wait
 }
 
 // Reconcile makes one Service say what is announced for it.
@@ -60,6 +85,7 @@ func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 	}
 	addrs := allocation.AddressesToAnnounce(svc)
 	var report announced.Report
+	var advertised metav1.Condition
 	var places []announced.Place
 	hasReport := isOurs(svc, r.IsDefault) && len(addrs) > 0
 	if hasReport {
@@ -70,13 +96,23 @@ func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 			why, _ := r.Reasons.ReasonFor(a)
 			return why.Message
 		})
+		if advertised, err = r.advertised(ctx, svc, places); err != nil {
+			return reconcile.Result{}, err
+		}
 	}
 	if err := r.overrideLocalPolicy(ctx, svc, places); err != nil {
 		return resultOfWrite(err)
 	}
-	wait := untilFirstReport(svc, report, time.Now()) //nolint:forbidigo // this reconciler has no clock of its own
+	wait := untilFirstReport(svc, report, r.Now())
 	if wait == 0 {
-		if err := r.writeReport(ctx, svc, report, places); err != nil {
+		stored := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAdvertised)
+		if hasReport {
+			var isDue bool
+			if isDue, wait = r.state.settle(req.NamespacedName, stored, advertised, r.Now()); !isDue {
+				advertised = ptr.Deref(stored, metav1.Condition{})
+			}
+		}
+		if err := r.writeReport(ctx, svc, report, advertised, places); err != nil {
 			return resultOfWrite(err)
 		}
 	}
@@ -132,22 +168,28 @@ func untilFirstReport(svc *corev1.Service, report announced.Report, now time.Tim
 	return max(0, min(firstReportWait, allocated.LastTransitionTime.Add(firstReportWait).Sub(now)))
 }
 
-// writeReport writes annotations and condition of a Service, or removes them if there is
+// writeReport writes annotations and conditions of a Service, or removes them if there is
 // nothing to report.
 func (r *AnnouncedReconciler) writeReport(
-	ctx context.Context, svc *corev1.Service, report announced.Report, places []announced.Place,
+	ctx context.Context, svc *corev1.Service, report announced.Report, advertised metav1.Condition,
+	places []announced.Place,
 ) error {
 	wanted := report.Condition
 	status := corev1ac.ServiceStatus()
 	before := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAnnounced).DeepCopy()
 	isChanged := !hasAnnotations(svc.Annotations, report.Annotations, announced.AnnotationNames)
-	if wanted.Type == "" {
-		isChanged = isChanged || before != nil
-	} else {
-		wanted.ObservedGeneration = svc.Generation
-		conditions := slices.Clone(svc.Status.Conditions)
-		isChanged = meta.SetStatusCondition(&conditions, wanted) || isChanged
-		status.WithConditions(conditionConfiguration(meta.FindStatusCondition(conditions, v1.ConditionAnnounced)))
+	conditions := slices.Clone(svc.Status.Conditions)
+	for _, c := range []struct {
+		conditionType string
+		wanted        metav1.Condition
+	}{{v1.ConditionAnnounced, wanted}, {v1.ConditionAdvertised, advertised}} {
+		if c.wanted.Type == "" {
+			isChanged = meta.RemoveStatusCondition(&conditions, c.conditionType) || isChanged
+			continue
+		}
+		c.wanted.ObservedGeneration = svc.Generation
+		isChanged = meta.SetStatusCondition(&conditions, c.wanted) || isChanged
+		status.WithConditions(conditionConfiguration(meta.FindStatusCondition(conditions, c.conditionType)))
 	}
 	if !isChanged {
 		return nil

@@ -69,7 +69,8 @@ func (r *AnnouncedReconciler) Component(cluster Cluster) (Component, error) {
 			{Object: &corev1.Service{}, Handler: &handler.EnqueueRequestForObject{}, Changed: serviceChanged},
 			{Object: &v1.Announcement{}, Handler: r.enqueueServicesOfAnnouncement()},
 			{Object: &v1.CommonAnnouncement{}, Handler: enqueueServicesOfCommon()},
-			{Object: &v1.ServiceGroup{}, Handler: batched(r.enqueueServicesOfGroup), Changed: policyLocalChanged},
+			{Object: &v1.ServiceGroup{}, Handler: batched(r.enqueueServicesOfGroup), Changed: groupReportChanged},
+			{Object: &v1.NodeRouting{}, Handler: r.enqueueServicesOfRouting(), Changed: advertisingChanged},
 		},
 		Sources: []source.Source{r.Reasons.source()},
 		Options: controller.Options{MaxConcurrentReconciles: reportWriters},
@@ -81,10 +82,13 @@ func (r *AnnouncedReconciler) Component(cluster Cluster) (Component, error) {
 var serviceReportChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok1 := e.ObjectOld.(*corev1.Service)
 	after, ok2 := e.ObjectNew.(*corev1.Service)
-	return ok1 && ok2 && (!equality.Semantic.DeepEqual(
-		meta.FindStatusCondition(before.Status.Conditions, v1.ConditionAnnounced),
-		meta.FindStatusCondition(after.Status.Conditions, v1.ConditionAnnounced),
-	) || slices.ContainsFunc(
+	differs := func(conditionType string) bool {
+		return !equality.Semantic.DeepEqual(
+			meta.FindStatusCondition(before.Status.Conditions, conditionType),
+			meta.FindStatusCondition(after.Status.Conditions, conditionType),
+		)
+	}
+	return ok1 && ok2 && (differs(v1.ConditionAnnounced) || differs(v1.ConditionAdvertised) || slices.ContainsFunc(
 		announced.AnnotationNames, func(name string) bool { return before.Annotations[name] != after.Annotations[name] },
 	))
 }}

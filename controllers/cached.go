@@ -81,7 +81,8 @@ func SlimService(obj any) (any, error) {
 		metav1.SetMetaDataAnnotation(&slim.ObjectMeta, name, cutText(value, most))
 	}
 	for _, c := range svc.Status.Conditions {
-		if c.Type == v1.ConditionAllocated || c.Type == v1.ConditionRecord || c.Type == v1.ConditionAnnounced {
+		switch c.Type {
+		case v1.ConditionAllocated, v1.ConditionRecord, v1.ConditionAnnounced, v1.ConditionAdvertised:
 			c.Message = cutText(c.Message, maxServiceMessage)
 			slim.Status.Conditions = append(slim.Status.Conditions, c)
 		}

@@ -150,6 +150,7 @@ func TestSlimServiceKeepsWhatIsRead(t *testing.T) {
 	full.Status.Conditions = []metav1.Condition{
 		{Type: "example.com/Foreign", Message: "x"}, {Type: v1.ConditionRecord, Message: record.String()},
 		{Type: v1.ConditionAllocated, Message: "y"}, {Type: v1.ConditionAnnounced, Message: "z"},
+		{Type: v1.ConditionAdvertised},
 	}
 	kept := slimmed(t, SlimService, full)
 	places := []announced.Place{{Address: "10.0.0.1", Type: v1.AnnounceLocal}}
@@ -172,7 +173,7 @@ func TestSlimServiceKeepsWhatIsRead(t *testing.T) {
 		}
 	}
 	if got, want := keyOf(kept)+kept.Annotations[v1.AnnotationAddedTo],
-		"a/btrue"; got != want || len(kept.Status.Conditions) != 3 {
+		"a/btrue"; got != want || len(kept.Status.Conditions) != 4 {
 		t.Errorf("%s, %d conditions", got, len(kept.Status.Conditions))
 	}
 

@@ -129,7 +129,7 @@ func TestFaultObjectGone(t *testing.T) {
 	reasons, recorder := &controllers.UnplacedReasons{}, events.NewFakeRecorder(10)
 	ofServices := func(c client.Client) reconcile.Reconciler {
 		return &controllers.AnnouncedReconciler{
-			Client: c, Recorder: recorder, Namespace: namespace, IsDefault: true, Reasons: reasons,
+			Client: c, Recorder: recorder, Namespace: namespace, IsDefault: true, Now: time.Now, Reasons: reasons,
 		}
 	}
 	ofGroups := func(c client.Client) reconcile.Reconciler {
@@ -279,7 +279,8 @@ func TestLastCachedAnnotation(t *testing.T) {
 				},
 			})
 			r := &controllers.AnnouncedReconciler{
-				Client: c, Recorder: events.NewFakeRecorder(10), Namespace: namespace, Reasons: &controllers.UnplacedReasons{},
+				Client: c, Recorder: events.NewFakeRecorder(10), Namespace: namespace, Now: time.Now,
+				Reasons: &controllers.UnplacedReasons{},
 			}
 			_, err := r.Reconcile(ctx, reconcile.Request{NamespacedName: key})
 			g.Expect(err).NotTo(HaveOccurred())

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -57,15 +56,9 @@ func (r *AnnouncedReconciler) overrideLocalPolicy(
 // policyLocalFor returns what is to become of externalTrafficPolicy Local of a Service, as
 // allocation.Catalog.PolicyLocalFor does, without parsing every ServiceGroup.
 func (r *AnnouncedReconciler) policyLocalFor(ctx context.Context, svc *corev1.Service) (v1.PolicyLocal, error) {
-	name := allocation.RecordOf(svc).Group
-	if name == "" {
-		return allocation.DecidePolicyLocal(svc, ""), nil
-	}
-	sg := &v1.ServiceGroup{}
-	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: name}, sg); apierrors.IsNotFound(err) {
-		return allocation.DecidePolicyLocal(svc, ""), nil
-	} else if err != nil {
-		return "", fmt.Errorf("look up ServiceGroup %s: %w", name, err)
+	sg, err := r.groupOf(ctx, svc)
+	if err != nil || sg == nil {
+		return allocation.DecidePolicyLocal(svc, ""), err
 	}
 	return allocation.DecidePolicyLocal(svc, allocation.PolicyLocalOf(sg)), nil
 }
@@ -86,9 +79,11 @@ func (r *AnnouncedReconciler) enqueueServicesOfGroup(ctx context.Context, group 
 	return requests
 }
 
-// policyLocalChanged lets through changes of what a ServiceGroup says of policy Local.
-var policyLocalChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+// groupReportChanged lets through changes of what a ServiceGroup says of policy Local, or of who
+// advertises its addresses.
+var groupReportChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok1 := e.ObjectOld.(*v1.ServiceGroup)
 	after, ok2 := e.ObjectNew.(*v1.ServiceGroup)
-	return ok1 && ok2 && allocation.PolicyLocalOf(before) != allocation.PolicyLocalOf(after)
+	return ok1 && ok2 && (allocation.PolicyLocalOf(before) != allocation.PolicyLocalOf(after) ||
+		before.Spec.AdvertisedBy != after.Spec.AdvertisedBy)
 }}

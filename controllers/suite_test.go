@@ -210,7 +210,7 @@ func newManager(
 		}).SetupWithManager(mgr),
 		(&controllers.AnnouncedReconciler{
 			Client: c, Recorder: mgr.GetEventRecorder("purelb-lbnodeagent"), Namespace: namespace, IsDefault: true,
-			Reasons: reasons,
+			Now: time.Now, Reasons: reasons,
 		}).SetupWithManager(mgr),
 	)
 }

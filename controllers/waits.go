@@ -31,6 +31,9 @@ const (
 	// is not announced: as a rule it is announced sooner, and says only that, with one
 	// write.
 	firstReportWait = 3 * time.Second
+	// advertisedWait is how long Services wait for further reports of speakers: when a router goes
+	// away, all nodes report that, and each report concerns all Virtual addresses.
+	advertisedWait = 2 * time.Second
 	// writesPerReportSpread is how often a Service is written while many nodes report,
 	// one after the other, that they have realised a shared entry.
 	writesPerReportSpread = 5

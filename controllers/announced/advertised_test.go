@@ -68,8 +68,9 @@ func TestAdvertise(t *testing.T) {
 	}{
 		{"Local only", local, routings{"n1": routing("1 up 1")}, "", "  "},
 		{"nothing placed", nil, nil, "", "  "},
-		{"by all", virtualOn(four, "n1", "n2"), routings{"n1": routing("1 up 1", "2 up 1"), "n2": routing("1 up 3", "2 up 3")},
-			"", "True Advertised 10.1.0.1 is advertised by 2 of 2 nodes, in 4 of 4 sessions"},
+		{"by all", virtualOn(four, "n1", "n2"),
+			routings{"n1": routing("1 up 1", "2 up 1"), "n2": routing("1 up 3", "2 up 3")}, "",
+			"True Advertised 10.1.0.1 is advertised by 2 of 2 nodes, in 4 of 4 sessions"},
 		{"by the speakers, as said", virtualOn(four, "n1"), routings{"n1": routing("1 up 1")}, v1.AdvertisedBySpeakers,
 			"True Advertised 10.1.0.1 is advertised by 1 of 1 nodes, in 1 of 1 sessions"},
 		{"by one of three", virtualOn(four, "n1", "n2", "n3"),

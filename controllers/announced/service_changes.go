@@ -24,6 +24,29 @@ func servicesOfEntries(entries []v1.AnnouncedAddress) []string {
 	return slices.Compact(keys)
 }
 
+// ServicesOnNode lists the Services that have entries for Virtual addresses on a node, of its own or
+// shared ones, as namespace/name.
+func ServicesOnNode(node string, announcements []v1.Announcement, commons []v1.CommonAnnouncement) []string {
+	var entries []v1.AnnouncedAddress
+	for i := range announcements {
+		a := &announcements[i]
+		if a.Spec.NodeName != node {
+			continue
+		}
+		for k := range a.Spec.Addresses {
+			if a.Spec.Addresses[k].Type == v1.AnnounceVirtual {
+				entries = append(entries, a.Spec.Addresses[k])
+			}
+		}
+		for k := range commons {
+			if a.Spec.IncludeCommonAnnouncements && commons[k].Spec.LBNodeAgent == a.Spec.LBNodeAgent {
+				entries = append(entries, commons[k].Spec.Addresses...)
+			}
+		}
+	}
+	return servicesOfEntries(entries)
+}
+
 // ChangedServices lists the Services, as namespace/name, for which something differs
 // between two versions of an Announcement, shared entries apart.
 func ChangedServices(before, after *v1.Announcement) []string {

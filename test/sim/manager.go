@@ -124,7 +124,7 @@ func (m *Manager) makeParts(uncached client.Client, options ManagerOptions) erro
 		Reasons: reasons, ParallelWrites: 1, NamesSuccessors: options.NamesSuccessors,
 	}).Component(cluster)
 	announced, err2 := (&controllers.AnnouncedReconciler{
-		Client: m.client, Recorder: tells, Namespace: Namespace, IsDefault: true, Reasons: reasons,
+		Client: m.client, Recorder: tells, Namespace: Namespace, IsDefault: true, Now: time.Now, Reasons: reasons,
 	}).Component(cluster)
 	components := []controllers.Component{
 		(&controllers.ServiceReconciler{

@@ -1,0 +1,104 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/controllers/announced"
+)
+
+// advertised returns the condition v1.ConditionAdvertised that a Service is to have, given its places.
+func (r *AnnouncedReconciler) advertised(
+	ctx context.Context, svc *corev1.Service, places []announced.Place,
+) (metav1.Condition, error) {
+	if !slices.ContainsFunc(places, func(p announced.Place) bool { return p.Type == v1.AnnounceVirtual }) {
+		return metav1.Condition{}, nil
+	}
+	var list v1.NodeRoutingList
+	if err := r.Client.List(ctx, &list, client.InNamespace(r.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return metav1.Condition{}, fmt.Errorf("list NodeRoutings: %w", err)
+	}
+	routings := map[string]*v1.NodeRouting{}
+	for i := range list.Items {
+		routings[list.Items[i].Spec.NodeName] = &list.Items[i]
+	}
+	sg, err := r.groupOf(ctx, svc)
+	if err != nil {
+		return metav1.Condition{}, err
+	}
+	by := v1.AdvertisedBySpeakers
+	if sg != nil {
+		by = sg.Spec.AdvertisedBy
+	}
+	return announced.Advertise(places, routings, by), nil
+}
+
+// enqueueServicesOfRouting maps a NodeRouting to the Services that have Virtual addresses on its node,
+// if what the node advertises may differ. However often that is, a Service is looked at once in
+// advertisedWait.
+func (r *AnnouncedReconciler) enqueueServicesOfRouting() handler.EventHandler {
+	enqueue := func(ctx context.Context, obj client.Object, q queue) {
+		if routing, ok := obj.(*v1.NodeRouting); ok {
+			services, err := servicesOnNode(ctx, r.Client, r.Namespace, routing.Spec.NodeName)
+			if err != nil {
+				log.FromContext(ctx).Error(err, "Cannot find the Services of a node", "node", routing.Spec.NodeName)
+			}
+			enqueueServices(q, advertisedWait, services)
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { enqueue(ctx, e.Object, q) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { enqueue(ctx, e.ObjectNew, q) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(ctx, e.Object, q) },
+	}
+}
+
+// advertisingChanged lets through changes of a NodeRouting for which the condition
+// v1.ConditionAdvertised of a Service may differ.
+var advertisingChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok1 := e.ObjectOld.(*v1.NodeRouting)
+	after, ok2 := e.ObjectNew.(*v1.NodeRouting)
+	return ok1 && ok2 && announced.AdvertisingChanged(before, after)
+}}
+
+// servicesOnNode lists the Services, as namespace/name, that have Virtual addresses on a node; sorted.
+func servicesOnNode(ctx context.Context, c client.Reader, namespace, node string) ([]string, error) {
+	announcements, err := listAnnouncements(ctx, c, namespace)
+	if err != nil {
+		return nil, err
+	}
+	commons, err := listCommons(ctx, c, namespace)
+	if err != nil {
+		return nil, err
+	}
+	return announced.ServicesOnNode(node, announcements, commons), nil
+}
+
+// groupOf returns the ServiceGroup that the addresses of a Service are of, or nil if there is none.
+func (r *AnnouncedReconciler) groupOf(ctx context.Context, svc *corev1.Service) (*v1.ServiceGroup, error) {
+	name := allocation.RecordOf(svc).Group
+	if name == "" {
+		return nil, nil
+	}
+	sg := &v1.ServiceGroup{}
+	err := r.Client.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: name}, sg)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("look up ServiceGroup %s: %w", name, err)
+	}
+	return sg, nil
+}
