@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -55,7 +56,7 @@ func allocationInputs(
 	}
 	inputs := &allocation.Inputs{
 		Catalog:      allocation.NewCatalog(groups.Items, namespace),
-		AnnounceType: announceTypeBy(announcements),
+		AnnounceType: announceTypeBy(announcements), AreFactsComplete: areFactsComplete(nodes.Items, announcements),
 	}
 	if inputs.Catalog.SelectsNamespaces() {
 		if inputs.Namespaces, err = namespaceLabels(ctx, c); err != nil {
@@ -66,6 +67,20 @@ func allocationInputs(
 		nodeAddresses(nodes.Items, announcements), inputs.Catalog.PoolRanges(),
 	)
 	return inputs, groups.Items, nil
+}
+
+// areFactsComplete reports whether no agent of a node that is Ready has yet to report the node's
+// interfaces.
+func areFactsComplete(nodes []corev1.Node, announcements []v1.Announcement) bool {
+	isReady := map[string]bool{}
+	for i := range nodes {
+		isReady[nodes[i].Name] = slices.ContainsFunc(nodes[i].Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+		})
+	}
+	return !slices.ContainsFunc(announcements, func(a v1.Announcement) bool {
+		return a.Name == a.Spec.NodeName && isReady[a.Name] && len(a.Status.Interfaces) == 0
+	})
 }
 
 // announceTypeBy returns a function that says how nodes announce addresses of a range of a

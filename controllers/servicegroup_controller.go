@@ -2,7 +2,9 @@ package controllers
 
 import (
 	"context"
+	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -120,7 +122,7 @@ func (r *ServiceGroupReconciler) reportConditions(sg *v1.ServiceGroup, before, a
 		bad           metav1.ConditionStatus
 	}{
 		{v1.ConditionReady, metav1.ConditionFalse}, {v1.ConditionNodeAddressesExceeded, metav1.ConditionTrue},
-		{v1.ConditionReachable, metav1.ConditionFalse},
+		{v1.ConditionReachable, metav1.ConditionFalse}, {v1.ConditionSubnetNotFound, metav1.ConditionTrue},
 	} {
 		was, is := meta.FindStatusCondition(before, c.conditionType), meta.FindStatusCondition(after, c.conditionType)
 		if is != nil && is.Status == c.bad && (was == nil || was.Reason != is.Reason || was.Message != is.Message) {
@@ -142,6 +144,8 @@ type groupInputs struct {
 	// excess is what nodes report of all pools beyond what is reserved for them.
 	excess       []allocation.Excess
 	announceType func(allocation.Range) v1.AnnounceType
+	// subnetsNotFound are those of the group that no node is in.
+	subnetsNotFound []netip.Prefix
 }
 
 func (r *ServiceGroupReconciler) gather(ctx context.Context, sg *v1.ServiceGroup) (*groupInputs, error) {
@@ -173,14 +177,15 @@ func (r *ServiceGroupReconciler) gather(ctx context.Context, sg *v1.ServiceGroup
 		return nil, err
 	}
 	inputs.InUse = used
-	verdict := inputs.Catalog[sg.Name]
-	if verdict != nil {
-		verdict.Warnings = append(verdict.Warnings, inputs.WarningsOf(&verdict.Group)...)
-	}
-	return &groupInputs{
-		group: group, observation: observation, verdict: verdict, used: used, excess: inputs.Excess,
+	gathered := &groupInputs{
+		group: group, observation: observation, verdict: inputs.Catalog[sg.Name], used: used, excess: inputs.Excess,
 		announceType: inputs.AnnounceType,
-	}, nil
+	}
+	if verdict := gathered.verdict; verdict != nil {
+		verdict.Warnings = append(verdict.Warnings, inputs.WarningsOf(&verdict.Group)...)
+		gathered.subnetsNotFound = inputs.SubnetsNotFound(&verdict.Group)
+	}
+	return gathered, nil
 }
 
 // groupStatus returns the status that a ServiceGroup is to have.
@@ -202,7 +207,10 @@ func groupStatus(sg *v1.ServiceGroup, inputs *groupInputs) v1.ServiceGroupStatus
 	meta.RemoveStatusCondition(&status.Conditions, v1.ConditionGroupAdvertised)
 	meta.SetStatusCondition(&status.Conditions, ready)
 	setStalled(&status.Conditions, ready, !verdict.Ready() && !verdict.IsWaitingForIPAM())
-	setNodeAddressesExceeded(&status, allocation.DescribeExcess(group, inputs.excess))
+	setWhileTrue(&status, v1.ConditionNodeAddressesExceeded, v1.ReasonTooManyNodeAddresses,
+		allocation.DescribeExcess(group, inputs.excess))
+	setWhileTrue(&status, v1.ConditionSubnetNotFound, v1.ReasonSubnetNotFound,
+		allocation.DescribeSubnetsNotFound(inputs.subnetsNotFound))
 	status.LastIPAMSync = sg.Status.LastIPAMSync
 	if !verdict.Ready() && !group.IsExternal() {
 		return status
@@ -226,19 +234,29 @@ func groupStatus(sg *v1.ServiceGroup, inputs *groupInputs) v1.ServiceGroupStatus
 		status.Pools = append(status.Pools, pool)
 		ranges = append(ranges, pool.Range)
 	}
+	status.AnnouncedAs = allocation.AnnouncedAs(status.Pools)
+	status.AvailableIPv6Text = countText(status.AvailableIPv6)
 	status.Ranges = textlimit.Shorten(strings.Join(ranges, ","), maxRangesText)
 	return status
 }
 
-// setNodeAddressesExceeded sets the condition NodeAddressesExceeded, which says which nodes report too
-// many addresses of the group as theirs, or removes it if message is empty.
-func setNodeAddressesExceeded(status *v1.ServiceGroupStatus, message string) {
+// countText writes a number for the table, where one that nobody needs to know is ">10^18".
+func countText(n int64) string {
+	if n > 1e18 {
+		return ">10^18"
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+// setWhileTrue sets a condition that is only there while it is True, or removes it if message is
+// empty.
+func setWhileTrue(status *v1.ServiceGroupStatus, conditionType, reason, message string) {
 	if message == "" {
-		meta.RemoveStatusCondition(&status.Conditions, v1.ConditionNodeAddressesExceeded)
+		meta.RemoveStatusCondition(&status.Conditions, conditionType)
 		return
 	}
 	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
-		Type: v1.ConditionNodeAddressesExceeded, Status: metav1.ConditionTrue, ObservedGeneration: status.ObservedGeneration,
-		Reason: v1.ReasonTooManyNodeAddresses, Message: textlimit.Shorten(message, maxMessage),
+		Type: conditionType, Status: metav1.ConditionTrue, ObservedGeneration: status.ObservedGeneration,
+		Reason: reason, Message: textlimit.Shorten(message, maxMessage),
 	})
 }

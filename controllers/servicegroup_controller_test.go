@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -25,6 +26,7 @@ remote:
 	}).Should(Equal(v1.ServiceGroupStatus{
 		ObservedGeneration: 1, Type: v1.PoolTypeRemote,
 		AllocatedIPv4: 1, AvailableIPv4: 2, AllocatedIPv6: 1, AvailableIPv6: math.MaxInt64,
+		AvailableIPv6Text: ">10^18", AnnouncedAs: "Virtual",
 		Ranges: "10.30.0.0-10.30.0.3,10.30.1.1-10.30.1.1,fd30::-fd30::ffff:ffff:ffff:ffff",
 		Pools: []v1.PoolStatus{
 			{Range: "10.30.0.0-10.30.0.3", Subnet: "10.30.0.0/30", Announce: v1.AnnounceVirtual, Capacity: 2, Allocated: 1},
@@ -72,4 +74,38 @@ func TestServiceGroupVerdicts(t *testing.T) {
 		SatisfyAll(
 			HavePrefix("False OutOfScope: "), HaveSuffix("only ServiceGroups in namespace purelb-system count: move it there"),
 		))
+}
+
+// TestSubnetNotFound follows a group of kind local whose subnet is mistyped: nothing is wrong with it until all agents
+// have reported, and then a condition of its own says so. Ready stays True.
+func TestSubnetNotFound(t *testing.T) {
+	g := begin(t)
+	rack := map[string]string{"subnets": "yes"}
+	lbNodeAgent(t, "subnets", rack)
+	typo := serviceGroup(t, "typo", "local: {v4pools: [{pool: 10.52.1.1, subnet: 10.52.1.0/24}, "+
+		"{pool: 10.53.0.1, subnet: 10.53.0.0/24}], v6pool: {pool: 'fd52::1-fd52::4', subnet: 'fd52::/64'}}")
+	says := func(g Gomega) string {
+		status := fetch(g, typo).Status
+		text := string(status.AnnouncedAs) + " " + status.AvailableIPv6Text
+		if c := meta.FindStatusCondition(status.Conditions, v1.ConditionSubnetNotFound); c != nil {
+			text += " " + string(c.Status) + " " + c.Reason + ": " + c.Message
+		}
+		return text
+	}
+	for _, name := range []string{"subnet1", "subnet2"} {
+		node(t, name, rack)
+		g.Eventually(func(g Gomega) *v1.Announcement { return announcement(g, name) }).ShouldNot(BeNil())
+	}
+	first := runAgent(t, "subnet1", eth("eth0", "10.52.0.1/24"))
+	g.Eventually(says).Should(Equal("Virtual 4"), "one agent has reported, and the other may be in that subnet")
+	runAgent(t, "subnet2", eth("eth0", "10.53.0.2/24"))
+	g.Eventually(says).Should(Equal("Mixed 4 True SubnetNotFound: no node has an interface in 10.52.1.0/24, fd52::/64: " +
+		"the addresses are Virtual, and only routers make packets come; correct the subnet or, if that is meant, make the " +
+		"group one of kind remote"))
+	g.Expect(ready(typo)(g)).To(Equal("True Accepted: 3 ranges"))
+	g.Eventually(eventsOf(typo, v1.ReasonSubnetNotFound)).Should(ConsistOf(HavePrefix("purelb-servicegroup: no node has")))
+
+	first.stop()
+	runAgent(t, "subnet1", v1.NodeInterface{Name: "eth0", Subnets: []string{"10.52.1.9/24", "fd52::9/64"}})
+	g.Eventually(says).Should(Equal("Local 4"))
 }

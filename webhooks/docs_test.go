@@ -80,7 +80,7 @@ func messages() []string {
 	for _, a := range seedAnswers {
 		add(a)
 	}
-	add(warns(overrides, heldByAnother, unnamed, addsHostRoutes))
+	add(warns(overrides, heldByAnother, unnamed, addsHostRoutes, notOnLink))
 	add(answer{refused: []cause{notHere, agentNotHere, peerNotHere}})
 	return all
 }

@@ -546,6 +546,23 @@ var notHere = refusedAt(
 	"metadata.namespace", elsewhere, "only ServiceGroups in namespace purelb-system count: move it there",
 ).refused[0]
 
+const notOnLink = "spec.local: no node has an interface in 192.0.2.0/24: the addresses are Virtual, and only routers make " +
+	"packets come; correct the subnet or, if that is meant, make the group one of kind remote"
+
+// TestServiceGroupSubnetNotFound checks that a subnet that no node is in is warned of, when a group is made and when
+// it changes, and that other groups are not.
+func TestServiceGroupSubnetNotFound(t *testing.T) {
+	begin(t)
+	recorded.keepsSubnets.Store(true)
+	t.Cleanup(func() { recorded.keepsSubnets.Store(false) })
+	checkCreate(t, group("x", v4("10.7.0.200", "10.7.0.0/24")), answer{})
+	checkCreate(t, group("x", "remote: {pool: 192.0.2.1, subnet: 192.0.2.0/24}"), answer{})
+	checkCreate(t, group("x", v4("192.0.2.1", "192.0.2.0/24")), warns(notOnLink))
+	sg := group("onlink", v4("10.7.0.200", "10.7.0.0/24"))
+	create(t, sg)
+	change(t, sg, false, v4("192.0.2.1", "192.0.2.0/24"), warns(notOnLink))
+}
+
 func TestServiceGroupElsewhere(t *testing.T) {
 	g := begin(t)
 	ctx := context.Background()

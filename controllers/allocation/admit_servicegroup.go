@@ -141,7 +141,7 @@ func (a *Admission) warningsOf(v *Verdict, errs field.ErrorList) []string {
 	if len(errs) > 0 {
 		return append(slices.Clone(v.Warnings), NodeAddressWarnings(&v.Group, a.NodeAddresses)...)
 	}
-	return append(slices.Clone(v.Warnings), a.WarningsOf(&v.Group)...)
+	return slices.Concat(v.Warnings, a.WarningsOf(&v.Group), a.warnOfSubnets(&v.Group))
 }
 
 // WarningsOf says what the author of a group should know of it in this cluster: which of its

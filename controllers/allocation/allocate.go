@@ -26,6 +26,8 @@ type Inputs struct {
 	// AnnounceType says how nodes announce addresses of a range of a local group. It
 	// returns an empty text while no node has reported its interfaces. It may be nil.
 	AnnounceType func(Range) v1.AnnounceType
+	// AreFactsComplete is that all agents have reported their nodes' interfaces.
+	AreFactsComplete bool
 	// Offers are what external IPAM systems have answered to requests of the Service.
 	Offers map[IPAMRequest]Offer
 }
