@@ -179,6 +179,7 @@ func deployPureLB(ctx context.Context) {
 	retryKubectl(ctx, "apply", "-k", "../../config/default")
 	kubectl(ctx, "-n", purelbNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=180s")
 	retryKubectl(ctx, "apply", "-k", "../../config/samples")
+	retryKubectl(ctx, "apply", "-k", "../../config/samples/pool")
 	kubectl(ctx, "-n", purelbNamespace, "wait", "lbnodeagent/default", "--for=condition=Ready", "--timeout=180s")
 	waitUntilReady(ctx)
 }

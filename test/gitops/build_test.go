@@ -24,6 +24,21 @@ import (
 	"github.com/purelb/purelb-operator/controllers/agents"
 )
 
+// TestSamplesHaveNoPool checks that who applies the samples as they are gets no addresses of a network that is not
+// theirs: those of the sample of a ServiceGroup have to be replaced first.
+func TestSamplesHaveNoPool(t *testing.T) {
+	g := NewWithT(t)
+	objects, err := buildFolder("config/samples")
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, u := range objects {
+		g.Expect(u.GetKind()).NotTo(Equal("ServiceGroup"))
+	}
+	pool, err := buildFolder("config/samples/pool")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(pool).To(HaveLen(1))
+	g.Expect(pool[0].GetKind()).To(Equal("ServiceGroup"))
+}
+
 // TestBuild builds what users apply, each component by itself among it, decodes all objects strictly into their
 // types, and lets the API server check those of kinds that it knows.
 func TestBuild(t *testing.T) {

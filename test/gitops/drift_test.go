@@ -55,6 +55,9 @@ func TestDrift(t *testing.T) {
 	g, ctx := startOnce(t), t.Context()
 	objects, err := buildFolder("config/samples")
 	g.Expect(err).NotTo(HaveOccurred())
+	pool, err := buildFolder("config/samples/pool")
+	g.Expect(err).NotTo(HaveOccurred())
+	objects = append(objects, pool...)
 	var parsed []map[string]any
 	g.Expect(yaml.Unmarshal([]byte(testServices), &parsed)).To(Succeed())
 	for _, content := range parsed {

@@ -295,6 +295,7 @@ func (s *soak) install(ctx context.Context) error {
 		{"apply", "-k", filepath.Join(s.root, "config/default")},
 		{"-n", systemNamespace, "rollout", "status", "deployment/purelb-manager", "--timeout=180s"},
 		{"apply", "-k", filepath.Join(s.root, "config/samples")},
+		{"apply", "-k", filepath.Join(s.root, "config/samples/pool")},
 		{"-n", systemNamespace, "wait", "lbnodeagent/default", "--for=condition=Ready", "--timeout=180s"},
 	} {
 		if err := s.kubectl(ctx, args...); err != nil {

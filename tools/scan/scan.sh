@@ -11,7 +11,7 @@ go -C tools/scan run ./schemas -openapi "$kubernetes/api/openapi-spec/swagger.js
 status=0
 cp -r config "$work/config"
 KUBECTL=true "$work/config/install.sh" "$PWD/$kustomize" purelb.io/purelb:dev $(ls config/components)
-for folder in config/default install config/samples; do # install has all components
+for folder in config/default install config/samples config/samples/pool; do # install has all components
 	manifest=$work/manifest-$(echo "$folder" | tr / -).yaml
 	"$kustomize" build "$work/$folder" >"$manifest"
 	echo "== kubeconform: $folder"
