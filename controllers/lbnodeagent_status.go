@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/agents"
+	"github.com/purelb/purelb-operator/controllers/routing"
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
@@ -22,15 +23,33 @@ import (
 func (r *LBNodeAgentReconciler) writeStatus(ctx context.Context, agent *v1.LBNodeAgent, nodes agentNodes) error {
 	ds := &appsv1.DaemonSet{}
 	key := client.ObjectKey{Namespace: agent.Namespace, Name: agents.DaemonSetName(agent.Name)}
-	if err := r.Client.Get(ctx, key, ds); err != nil && (!apierrors.IsNotFound(err) || nodes.refusal == nil) {
+	err := r.Client.Get(ctx, key, ds)
+	if err != nil && (!apierrors.IsNotFound(err) || nodes.refusal == nil) {
 		return client.IgnoreNotFound(err)
 	}
 	status := agentStatus(agent, ds, nodes)
+	if status.Speakers, err = r.speakersText(ctx, agent); err != nil {
+		return err
+	}
 	if equality.Semantic.DeepEqual(status, agent.Status) {
 		return nil
 	}
 	agent.Status = status
 	return applyStatus(ctx, r.Client, agent, ownerLBNodeAgent)
+}
+
+// speakersText says on how many nodes of an LBNodeAgent a speaker is ready, and on how many one is to
+// run; nothing if it has no speakers.
+func (r *LBNodeAgentReconciler) speakersText(ctx context.Context, agent *v1.LBNodeAgent) (string, error) {
+	ds := &appsv1.DaemonSet{}
+	err := r.Client.Get(ctx, client.ObjectKey{Namespace: agent.Namespace, Name: routing.SpeakerName(agent.Name)}, ds)
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("look up the speakers: %w", err)
+	}
+	return fmt.Sprintf("%d/%d", ds.Status.NumberReady, ds.Status.DesiredNumberScheduled), nil
 }
 
 // agentStatus is the status that an LBNodeAgent is to have, given its DaemonSet and its
@@ -45,6 +64,7 @@ func agentStatus(agent *v1.LBNodeAgent, ds *appsv1.DaemonSet, nodes agentNodes) 
 		),
 		Conditions: append([]metav1.Condition(nil), agent.Status.Conditions...),
 	}
+	status.Nodes = fmt.Sprintf("%d/%d", status.ReadyNodes, status.DesiredNodes)
 	ready := metav1.Condition{
 		Type: v1.ConditionReady, Status: metav1.ConditionFalse, ObservedGeneration: agent.Generation,
 		Reason:  v1.ReasonProgressing,

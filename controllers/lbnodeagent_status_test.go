@@ -85,6 +85,9 @@ func TestAgentStatus(t *testing.T) {
 			}
 			status := agentStatus(&v1.LBNodeAgent{}, ds, test.nodes)
 			c := status.Conditions[0]
+			if status.Nodes != fmt.Sprintf("%d/%d", status.ReadyNodes, test.desired) {
+				t.Errorf("the table shows %q", status.Nodes)
+			}
 			if got := fmt.Sprint(status.ReadyNodes, " ", c.Status, " ", c.Reason, " ", c.Message); got != test.want {
 				t.Errorf("got  %s\nwant %s", got, test.want)
 			}

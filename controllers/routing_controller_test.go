@@ -43,7 +43,7 @@ func verdict(p *v1.BGPPeer) string {
 func TestRouting(t *testing.T) {
 	g, ctx := begin(t), context.Background()
 	rack := map[string]string{"routing": "yes"}
-	lbNodeAgent(t, "routing", rack)
+	agents := lbNodeAgent(t, "routing", rack)
 	node(t, "routed1", rack)
 	node(t, "routed2", rack)
 	sg := serviceGroup(t, "routing", "{remote: {pool: 198.18.5.0/28, subnet: 198.18.5.0/24}, bgp: {prepend: 2}}")
@@ -73,6 +73,15 @@ func TestRouting(t *testing.T) {
 	g.Expect(c.Command).To(Equal([]string{"/purelb-speaker"}))
 	g.Expect(c.SecurityContext.Capabilities.Add).To(Equal([]corev1.Capability{"NET_ADMIN"}))
 	g.Expect(speakers.Spec.Template.Spec.ServiceAccountName).To(Equal("purelb-speaker"))
+
+	// The LBNodeAgent shows how many speakers are ready.
+	g.Eventually(func(g Gomega) string { return fetch(g, agents).Status.Speakers }).Should(Equal("0/0"))
+	g.Eventually(func(g Gomega) error {
+		status := &fetch(g, speakers).Status
+		status.DesiredNumberScheduled, status.NumberReady = 2, 1
+		return api.Status().Update(ctx, speakers)
+	}).Should(Succeed())
+	g.Eventually(func(g Gomega) string { return fetch(g, agents).Status.Speakers }).Should(Equal("1/2"))
 
 	// The password comes, changes, and no pod is replaced for it.
 	passwords := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "purelb-speaker-routing"}}
@@ -143,11 +152,12 @@ func TestRouting(t *testing.T) {
 			BeTrue(), "%T", obj,
 		)
 	}
+	g.Eventually(func(g Gomega) string { return fetch(g, agents).Status.Speakers }).Should(BeEmpty())
 }
 
-// TestAdvertised writes the condition Advertised of a ServiceGroup beside what another controller writes of
+// TestGroupAdvertised writes the condition Advertised of a ServiceGroup beside what another controller writes of
 // its status, and takes it off again.
-func TestAdvertised(t *testing.T) {
+func TestGroupAdvertised(t *testing.T) {
 	g := begin(t)
 	sg := serviceGroup(
 		t, "nobodys", "{remote: {pool: 198.18.6.0/28, subnet: 198.18.6.0/24}, bgp: {peers: [nobody]}}",

@@ -55,7 +55,7 @@ func ReviseShared(
 // seen all before it. One that was refused was never stored: the next one gets its
 // revision.
 func WithRevision(spec v1.CommonAnnouncementSpec, revision int64) v1.CommonAnnouncementSpec {
-	spec.Revision = revision
+	spec.Revision, spec.AddressCount = revision, int32(len(spec.Addresses)) //nolint:gosec // the schema bounds it
 	spec.Addresses = slices.Clone(spec.Addresses)
 	for i := range spec.Addresses {
 		if spec.Addresses[i].Epoch == 0 {

@@ -141,7 +141,9 @@ func TestReviseShared(t *testing.T) {
 		return v1.AnnouncedAddress{Address: fmt.Sprintf("172.16.0.%d", i), PrefixLength: 32, Epoch: epoch}
 	}
 	spec := func(revision int64, entries ...v1.AnnouncedAddress) v1.CommonAnnouncementSpec {
-		return v1.CommonAnnouncementSpec{LBNodeAgent: "default", Revision: revision, Addresses: entries}
+		return v1.CommonAnnouncementSpec{
+			LBNodeAgent: "default", Revision: revision, AddressCount: int32(len(entries)), Addresses: entries,
+		}
 	}
 	ofTwoServices := func(epoch int64) v1.AnnouncedAddress {
 		e := entry(1, epoch)

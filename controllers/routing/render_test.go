@@ -472,6 +472,19 @@ func TestConflictingPeers(t *testing.T) {
 	}
 }
 
+// TestPeerStatusNeighbor checks that one column says how nodes find the neighbour.
+func TestPeerStatusNeighbor(t *testing.T) {
+	for spec, want := range map[string]string{
+		"peerAddress: 192.0.2.1": "192.0.2.1", "interface: eth1": "eth1", "discover: DefaultGateway": "DefaultGateway",
+	} {
+		p := peer(t, "p", "peerASN: 65000\nmyASN: 65001\n"+spec, 0)
+		result := routing.Render(routing.Inputs{Nodes: []routing.Node{node("n1", 11, "")}, Peers: []v1.BGPPeer{p}, Now: began})
+		if got := routing.PeerStatus(&p, result.Peers["p"], nil).Neighbor; got != want {
+			t.Errorf("%s: %q", spec, got)
+		}
+	}
+}
+
 func TestPeerStatus(t *testing.T) {
 	report := func(generation int64, sessions ...v1.RoutingSession) *v1.NodeRouting {
 		return &v1.NodeRouting{Status: v1.NodeRoutingStatus{ObservedGeneration: generation, Sessions: sessions}}
@@ -543,6 +556,9 @@ func TestPeerStatus(t *testing.T) {
 				Now: began,
 			})
 			status := routing.PeerStatus(&p, result.Peers["p"], row.routings)
+			if status.Neighbor != p.Spec.PeerAddress {
+				t.Errorf("the table shows %q", status.Neighbor)
+			}
 			c := *meta.FindStatusCondition(status.Conditions, v1.ConditionReady)
 			isStalled := slices.Contains([]string{v1.ReasonInvalid, v1.ReasonPeerConflict, v1.ReasonSecretMissing}, c.Reason)
 			if got := meta.IsStatusConditionTrue(status.Conditions, v1.ConditionStalled); got != isStalled ||

@@ -33,6 +33,7 @@ func PeerStatus(p *v1.BGPPeer, result *PeerResult, routings map[string]*v1.NodeR
 		}
 	}
 	status.Sessions = fmt.Sprintf("%d/%d", status.EstablishedSessions, status.DesiredSessions)
+	status.Neighbor = cmp.Or(p.Spec.PeerAddress, string(p.Spec.Interface), string(p.Spec.Discover))
 	reason, message := verdictOf(&status, result, down)
 	ready := metav1.Condition{
 		Type: v1.ConditionReady, Status: metav1.ConditionFalse, ObservedGeneration: p.Generation,

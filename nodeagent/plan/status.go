@@ -217,9 +217,26 @@ func (s *statusBuilder) addColumns() {
 		services = append(services, entry.Services...)
 	}
 	slices.Sort(services)
+	s.Failing = failing(s.Addresses)
 	s.LocalAddresses = joinWithin(local)
 	s.VirtualAddresses = joinWithin(virtual)
 	s.Services = joinWithin(slices.Compact(services))
+}
+
+// failing names the first address that is not announced, with its state, and says how many more
+// there are. One that is Pending comes after all others: it may be announced in a moment.
+func failing(addresses []purelbv1.AddressStatus) string {
+	var pending, others []string
+	for i := range addresses {
+		switch s := &addresses[i]; s.State {
+		case purelbv1.StateAnnounced:
+		case purelbv1.StatePending:
+			pending = append(pending, s.Address+" "+string(s.State))
+		default:
+			others = append(others, s.Address+" "+string(s.State))
+		}
+	}
+	return strings.Join(textlimit.First(slices.Concat(others, pending), 1), ", ")
 }
 
 // resultOf returns what became of an entry's address.

@@ -58,7 +58,7 @@ func TestStatus(t *testing.T) {
 	}
 	message := "3 of 4 addresses announced; 192.0.2.11 Conflict: somebody answers; and 1 more; kube-lb0 is of kind ifb"
 	want := purelbv1.AnnouncementStatus{
-		ObservedGeneration: 7, Announced: 3, Desired: 4,
+		ObservedGeneration: 7, Announced: 3, Desired: 4, Failing: "192.0.2.11 Conflict",
 		LocalAddresses: "192.0.2.9,192.0.2.10", VirtualAddresses: "198.51.100.1", Services: "test/far,test/kuard",
 		Addresses: []purelbv1.AddressStatus{
 			{Address: "192.0.2.9", State: "Announced", Epoch: 3, Interface: "eth0", LastTransitionTime: before},
@@ -107,6 +107,33 @@ func gatewaysAt(addresses []string) []purelbv1.NodeGateway {
 		gateways = append(gateways, purelbv1.NodeGateway{Interface: "eth0", Address: a})
 	}
 	return gateways
+}
+
+// TestFailing checks which address the table names, and that the longest text fits into the schema.
+func TestFailing(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct{ name, addresses, want string }{
+		{"none", "", ""},
+		{"all announced", "Announced Announced", ""},
+		{"one", "Announced Failed", "2001:db8::1 Failed"},
+		{"the first", "Conflict Failed Announced", "2001:db8::0 Conflict, and 1 more"},
+		{"Pending comes last", "Pending Waiting Pending", "2001:db8::1 Waiting, and 2 more"},
+		{"Pending only", "Announced Pending", "2001:db8::1 Pending"},
+	} {
+		var addresses []purelbv1.AddressStatus
+		for i, state := range strings.Fields(row.addresses) {
+			addresses = append(addresses, purelbv1.AddressStatus{
+				Address: fmt.Sprintf("2001:db8::%d", i), State: purelbv1.AddressState(state),
+			})
+		}
+		if got := failing(addresses); got != row.want {
+			t.Errorf("%s: %q, want %q", row.name, got, row.want)
+		}
+	}
+	longest := purelbv1.AddressStatus{Address: strings.Repeat("x", 39), State: purelbv1.StateConflict}
+	if n := len(failing(slices.Repeat([]purelbv1.AddressStatus{longest}, 100))); n > 128 {
+		t.Errorf("%d bytes", n)
+	}
 }
 
 // The facts are in the status of one Announcement, and others give theirs up only when

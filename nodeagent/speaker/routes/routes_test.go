@@ -419,6 +419,9 @@ func TestStatus(t *testing.T) {
 	}
 	describe := func(s purelbv1.NodeRoutingStatus) string {
 		c := s.Conditions[0]
+		if s.SessionsText != fmt.Sprint(s.Established, "/", s.Desired) {
+			t.Errorf("the table shows %q", s.SessionsText)
+		}
 		return fmt.Sprint(s.Established, "/", s.Desired, " ", s.Networks, " ", c.Status, " ", c.Reason, " ", c.Message)
 	}
 	if got, want := describe(routes.Status(routing, held, []routes.Session{session}, false, "")),

@@ -73,6 +73,7 @@ func Status(
 			down, fmt.Sprintf("%s is %s: %s", s.Neighbor, s.State, cmp.Or(s.LastError, "the session is being opened")),
 		)
 	}
+	status.SessionsText = fmt.Sprintf("%d/%d", status.Established, status.Desired)
 	ready := metav1.Condition{
 		Type: purelbv1.ConditionReady, Status: metav1.ConditionTrue, ObservedGeneration: routing.Generation,
 		Reason: purelbv1.ReasonEstablished,
