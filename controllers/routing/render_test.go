@@ -478,7 +478,9 @@ func TestPeerStatusNeighbor(t *testing.T) {
 		"peerAddress: 192.0.2.1": "192.0.2.1", "interface: eth1": "eth1", "discover: DefaultGateway": "DefaultGateway",
 	} {
 		p := peer(t, "p", "peerASN: 65000\nmyASN: 65001\n"+spec, 0)
-		result := routing.Render(routing.Inputs{Nodes: []routing.Node{node("n1", 11, "")}, Peers: []v1.BGPPeer{p}, Now: began})
+		result := routing.Render(routing.Inputs{
+			Nodes: []routing.Node{node("n1", 11, "")}, Peers: []v1.BGPPeer{p}, Now: began,
+		})
 		if got := routing.PeerStatus(&p, result.Peers["p"], nil).Neighbor; got != want {
 			t.Errorf("%s: %q", spec, got)
 		}

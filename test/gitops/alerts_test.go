@@ -36,6 +36,8 @@ up{job="purelb-agent-metrics", node="node2"} 1x4320
 purelb_election_member_count{pod="a"} 2x4320
 purelb_election_member_count{pod="b"} 0x4320
 purelb_addresses{pod="a", state="Announced"} 60x4320
+purelb_services{pod="a", state="Announced"} 40x4320
+purelb_services{pod="a", state="NotAdvertised"} 0x4320
 purelb_addresses{pod="a", state="Waiting"} 0x4320
 purelb_addresses{pod="a", state="Pending"} 0x4320
 purelb_addresses{pod="a", state="Yielded"} 0x4320
@@ -242,6 +244,15 @@ purelb_address_pool_addresses_in_use{pod="b", pool="default", family="IPv4"} _x7
 	{
 		alert: "PureLBServiceWithoutAddress", about: "a Service waits for its ServiceGroup, which comes a minute later",
 		series: `purelb_services_waiting{pod="a", pool="", reason="NoSuchGroup"} _x10 1x1 _x60`,
+	},
+	{
+		alert: "PureLBServiceNotAdvertised", about: "no router knows the address of a Service",
+		series: `purelb_services{pod="a", state="NotAdvertised"} 0x9 1x60`,
+		fires:  map[string]int{"PureLBServiceNotAdvertised": 15},
+	},
+	{
+		alert: "PureLBServiceNotAdvertised", about: "a new Service, whose routes are not sent yet",
+		series: `purelb_services{pod="a", state="NotAdvertised"} 0x9 1x3 0x60`,
 	},
 	{
 		alert: "PureLBIPAMUnavailable", about: "a NetBox does not answer",

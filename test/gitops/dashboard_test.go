@@ -13,6 +13,8 @@ import (
 // dashboardSeries are those beside the healthy ones that the dashboard shows.
 const dashboardSeries = `
 purelb_services_waiting{pod="a", pool="default", reason="Exhausted"} 1x60
+purelb_services{pod="a", state="Announced"} 40x60
+purelb_build_info{job="purelb-agent-metrics", node="node1", version="v1.0.0"} 1x60
 purelb_election_winner_changes_total{pod="a", kind="Handover"} 0+1x60
 purelb_election_failovers_total{pod="a", cause="LeaseExpired"} 0+1x60
 purelb_lbnodeagent_watched_nodes{node="node1", reason="Watching"} 2x60
