@@ -31,9 +31,10 @@ type ServiceReconciler struct {
 	Metrics   *Metrics
 	IPAM      *ExternalIPAM
 
-	uncached client.Reader // reads from the API server itself
-	index    *serviceIndex
-	restores restoreBackoffs
+	uncached  client.Reader // reads from the API server itself
+	index     *serviceIndex
+	restores  restoreBackoffs
+	reminders reminders
 }
 
 // allocators is how many Services the manager allocates to at the same time. Most of the
@@ -111,6 +112,7 @@ func (r *ServiceReconciler) reconcileMissing(ctx context.Context, key client.Obj
 	r.IPAM.broker.Forget(key, "")
 	r.reportDeleted(key)
 	r.restores.remove(key)
+	r.reminders.next(key, "", time.Time{})
 	return reconcile.Result{}, nil
 }
 
@@ -120,6 +122,7 @@ func (r *ServiceReconciler) reconcileMissing(ctx context.Context, key client.Obj
 func (r *ServiceReconciler) allocateOrRelease(ctx context.Context, svc *corev1.Service) (time.Duration, error) {
 	if !isOurs(svc, r.IsDefault) {
 		r.IPAM.broker.Forget(client.ObjectKeyFromObject(svc), "")
+		r.reminders.next(client.ObjectKeyFromObject(svc), "", time.Time{})
 		if !hasRecord(svc) && meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAllocated) == nil {
 			return 0, nil
 		}

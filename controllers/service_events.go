@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -77,11 +78,30 @@ func (r *ServiceReconciler) reportRefusal(before, svc *corev1.Service, result *a
 		r.Metrics.CountRejected(result.RequestedGroup, result.Reason)
 	}
 	if reported.Reason != result.Reason || reported.Message != allocatedCondition(svc, *result).Message {
-		r.Recorder.Eventf(
-			svc, nil, corev1.EventTypeWarning, v1.EventAllocationFailed, "Allocate "+result.Reason, "%s: %s", result.Reason,
-			result.Message,
-		)
+		r.reportFailed(svc, result)
 	}
+}
+
+// reportFailed records an event for a Service that waits.
+func (r *ServiceReconciler) reportFailed(svc *corev1.Service, result *allocation.Result) {
+	r.Recorder.Eventf(
+		svc, nil, corev1.EventTypeWarning, v1.EventAllocationFailed, "Allocate "+result.Reason, "%s: %s", result.Reason,
+		result.Message,
+	)
+}
+
+// remind records the event of a Service that waits once more, if it is due, and returns in how long
+// the next one is; 0 if the Service does not wait.
+func (r *ServiceReconciler) remind(svc *corev1.Service, result *allocation.Result, now time.Time) time.Duration {
+	var refusal string
+	if result.Reason != v1.ReasonAllocated {
+		refusal = result.Reason + ": " + result.Message
+	}
+	isDue, wait := r.reminders.next(client.ObjectKeyFromObject(svc), refusal, now)
+	if isDue {
+		r.reportFailed(svc, result)
+	}
+	return wait
 }
 
 // reportDeleted records an event for what deleted Services of a name had.

@@ -25,13 +25,13 @@ var allocatorAnnotations = []string{
 }
 
 // applyResult writes what the allocator has decided for a Service, then the events. If
-// another controller keeps overwriting the Service's addresses, it writes nothing and
-// returns how long to wait before the next attempt.
+// another controller keeps overwriting the Service's addresses, it writes nothing. It returns
+// how long to wait before the next attempt, or before a Service that waits says so again.
 func (r *ServiceReconciler) applyResult(
 	ctx context.Context, svc *corev1.Service, result allocation.Result,
 ) (time.Duration, error) {
+	now := time.Now() //nolint:forbidigo // what depends on it takes the time as an argument, and is tested with that
 	if !showsResult(svc, &result) && isSettled(svc, &result) {
-		now := time.Now() //nolint:forbidigo // restoreBackoffs takes the time as an argument, and is tested with that
 		if wait := r.restores.next(client.ObjectKeyFromObject(svc), now); wait > 0 {
 			return wait, nil
 		}
@@ -41,7 +41,7 @@ func (r *ServiceReconciler) applyResult(
 		return 0, err
 	}
 	r.reportResult(before, svc, &result)
-	return 0, nil
+	return r.remind(svc, &result, now), nil
 }
 
 // isSettled reports whether a result leaves a Service with what it was allocated. If the

@@ -63,6 +63,12 @@ const (
 	policySyncWait = 10 * 365 * 24 * time.Hour
 	// listRetry is how long a new leader waits before it tries again to list all Services.
 	listRetry = time.Second
+	// A Service that waits for addresses says so again by an event after reminderMin, and then after
+	// twice as long each time, up to reminderMax: less than an hour, after which the API server
+	// forgets events. reminderSpread keeps Services that began to wait together apart.
+	reminderMin    = 5 * time.Minute
+	reminderMax    = 50 * time.Minute
+	reminderSpread = 0.3
 	// restorePauseMin and restorePauseMax bound the pause between two restores of a
 	// Service's overwritten addresses. The first one is short, because most controllers
 	// write once; the longest one costs both controllers next to nothing.
