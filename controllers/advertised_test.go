@@ -49,6 +49,10 @@ func TestAdvertised(t *testing.T) {
 	report("adv1", "Idle", 0)
 	g.Eventually(says).Should(HavePrefix("False NoSession: 198.18.51.1 is advertised by 0 of 2 nodes: 0 of 2 sessions"))
 
+	g.Eventually(eventsOf(svc, v1.EventSessionDown)).Should(ConsistOf(
+		"purelb-routing: The session of node adv1 with 192.0.2.51 is down: the session is gone"))
+	g.Expect(eventsOf(local, v1.EventSessionDown)(g)).To(BeEmpty(), "it has a Local address only")
+
 	g.Eventually(func(g Gomega) error {
 		fetch(g, sg).Spec.AdvertisedBy = v1.AdvertisedByExternal
 		return api.Update(ctx, sg)

@@ -19,6 +19,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -115,7 +116,7 @@ func (r *RoutingReconciler) Reconcile(ctx context.Context, _ reconcile.Request) 
 	paced := routing.Pace(result.Specs, g.Routings, r.state.turn, g.Now)
 	result.Specs, r.state.turn = paced.Specs, paced.Turn
 	result.AddWaiting(paced.Waiting)
-	r.recordSessions(g)
+	r.recordSessions(ctx, g)
 	err = errors.Join(
 		r.writePasswords(ctx, g, &result),
 		r.writeRoutings(ctx, g, &result),
@@ -266,13 +267,15 @@ func readyMessage(conditions []metav1.Condition) string {
 }
 
 // recordSessions records events for sessions that have come up or gone down.
-func (r *RoutingReconciler) recordSessions(g *routingInputs) {
+func (r *RoutingReconciler) recordSessions(ctx context.Context, g *routingInputs) {
 	peers := map[string]*v1.BGPPeer{}
 	for i := range g.Peers {
 		peers[g.Peers[i].Name] = &g.Peers[i]
 	}
 	sessions := map[string][]v1.RoutingSession{}
-	for node, routing1 := range g.Routings {
+	var down []routing.SessionChange
+	for _, node := range slices.Sorted(maps.Keys(g.Routings)) {
+		routing1 := g.Routings[node]
 		sessions[node] = routing1.Status.Sessions
 		before, known := r.state.sessions[node]
 		if !known && r.state.sessions == nil {
@@ -287,6 +290,7 @@ func (r *RoutingReconciler) recordSessions(g *routingInputs) {
 					c.Neighbor,
 				)
 			default:
+				down = append(down, c)
 				r.Recorder.Eventf(
 					p, nil, corev1.EventTypeWarning, v1.EventSessionDown, "Connect "+node,
 					"The session of node %s with %s is down: %s", node, c.Neighbor, c.Cause,
@@ -295,4 +299,43 @@ func (r *RoutingReconciler) recordSessions(g *routingInputs) {
 		}
 	}
 	r.state.sessions = sessions
+	r.recordAtServices(ctx, down)
 }
+
+// recordAtServices records an event at the Services that have Virtual addresses on the nodes whose
+// sessions have gone down, at maxServicesWithEvent of them: what concerns all need not be said a
+// thousand times, and each of these says how many more there are.
+func (r *RoutingReconciler) recordAtServices(ctx context.Context, down []routing.SessionChange) {
+	var concerned []routing.ConcernedService
+	for _, c := range down[:min(len(down), maxSessionsAtServices)] {
+		keys, err := servicesOnNode(ctx, r.Client, r.Namespace, c.Node)
+		if err != nil {
+			log.FromContext(ctx).Error(err, "Cannot find the Services of a session", "node", c.Node)
+			return
+		}
+		concerned = routing.AddConcerned(concerned, c, keys)
+	}
+	for i := range concerned[:min(len(concerned), maxServicesWithEvent)] {
+		svc := &corev1.Service{}
+		if err := r.Client.Get(ctx, parseKey(concerned[i].Key), svc); err != nil {
+			if client.IgnoreNotFound(err) != nil {
+				log.FromContext(ctx).Error(err, "Cannot read a Service", "service", concerned[i].Key)
+			}
+			continue
+		}
+		r.Recorder.Eventf(
+			svc, nil, corev1.EventTypeWarning, v1.EventSessionDown, "Advertise", "%s",
+			concerned[i].Note(len(down)-1, max(len(concerned)-maxServicesWithEvent, 0)),
+		)
+	}
+}
+
+// Bounds of what a router that goes away costs: it takes the sessions of all nodes along, each of
+// which concerns all Virtual addresses.
+const (
+	// maxServicesWithEvent is at how many Services an event says that sessions have gone down, each
+	// time that the manager looks at them.
+	maxServicesWithEvent = 10
+	// maxSessionsAtServices is of how many of these sessions the Services are looked for.
+	maxSessionsAtServices = 32
+)
