@@ -17,6 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -133,5 +135,27 @@ func TestAdvertisedWrites(t *testing.T) {
 	}
 	if n, says := play(60, "Idle"); says != "" || n != 2 { // that it is not announced, and then that it is not Virtual
 		t.Errorf("without a place: %d writes, %q", n, says)
+	}
+}
+
+// TestAdvertisedMovesNothing checks that a change of the condition wakes neither the allocator nor placement, and that
+// it wakes the reconciler that writes it: the cache that the reconciler compared with may have been out of date.
+func TestAdvertisedMovesNothing(t *testing.T) {
+	t.Parallel()
+	before, after := withConditions("b", "TTT"), withConditions("b", "TTF")
+	for _, svc := range []*corev1.Service{before, after} {
+		svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "10.1.0.1"}}
+	}
+	update := event.UpdateEvent{ObjectOld: before, ObjectNew: after}
+	for name, row := range map[string]struct {
+		changed predicate.Predicate
+		want    bool
+	}{
+		"the allocator": {allocationChanged, false}, "placement": {servicePlacementChanged, false},
+		"the report": {serviceReportChanged, true},
+	} {
+		if got := row.changed.Update(update); got != row.want {
+			t.Errorf("%s wakes: %t", name, got)
+		}
 	}
 }

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/meta"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -82,13 +80,8 @@ func (r *AnnouncedReconciler) Component(cluster Cluster) (Component, error) {
 var serviceReportChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok1 := e.ObjectOld.(*corev1.Service)
 	after, ok2 := e.ObjectNew.(*corev1.Service)
-	differs := func(conditionType string) bool {
-		return !equality.Semantic.DeepEqual(
-			meta.FindStatusCondition(before.Status.Conditions, conditionType),
-			meta.FindStatusCondition(after.Status.Conditions, conditionType),
-		)
-	}
-	return ok1 && ok2 && (differs(v1.ConditionAnnounced) || differs(v1.ConditionAdvertised) || slices.ContainsFunc(
+	return ok1 && ok2 && (isConditionChanged(before, after, v1.ConditionAnnounced) ||
+		isConditionChanged(before, after, v1.ConditionAdvertised) || slices.ContainsFunc(
 		announced.AnnotationNames, func(name string) bool { return before.Annotations[name] != after.Annotations[name] },
 	))
 }}
