@@ -462,7 +462,9 @@ func TestReopen(t *testing.T) {
 		session := s.session(t, "192.0.2.1")
 		return !r.IsStale && session.HasSentAll && session.Since.After(before)
 	}, func() string { return router.Show("show bgp ipv4 unicast") })
-	t.Logf("the session was opened anew in %v; the route was stale: %t", time.Since(began).Round(10*time.Millisecond), wasStale)
+	t.Logf(
+		"the session was opened anew in %v; the route was stale: %t", time.Since(began).Round(10*time.Millisecond), wasStale,
+	)
 }
 
 // TestHardStop ends a speaker whose node is to send no more traffic here.
