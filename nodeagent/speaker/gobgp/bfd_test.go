@@ -246,7 +246,9 @@ func TestBFDWithSource(t *testing.T) {
 // again.
 func TestBFDFailsAlone(t *testing.T) {
 	router := routertest.StartFRR(t, routerOn(t), bgpd)
-	for _, command := range []string{"detect-multiplier 15", "receive-interval 200", "transmit-interval 200", "no shutdown"} {
+	for _, command := range []string{
+		"detect-multiplier 15", "receive-interval 200", "transmit-interval 200", "no shutdown",
+	} {
 		router.Configure("bfd", "peer 192.0.2.11", command)
 	}
 	s := newSpeaker(t)
