@@ -56,7 +56,7 @@ func waitForNoSpeakers(ctx context.Context) {
 }
 
 // byGateway is the spec of a BGPPeer that is each node's gateways.
-const byGateway = "  peerASN: 65000\n  myASN: 65001\n  discover: DefaultGateway\n  connectTime: 1s\n"
+const byGateway = "  peerASN: 65000\n  myASN: 65001\n  discover: DefaultGateway\n"
 
 // startRouter makes the lab's router speak BGP, until the test ends.
 func startRouter(ctx context.Context, options lab.RouterOptions) {
@@ -368,7 +368,7 @@ var _ = Describe("BGP", Label(bgpTopic), func() {
 		)).To(Succeed())
 		bgpPeer(
 			ctx, "v4",
-			"  peerASN: 65000\n  myASN: 65001\n  peerAddress: 10.77.0.1\n  connectTime: 1s\n  passwordSecretRef: {name: "+
+			"  peerASN: 65000\n  myASN: 65001\n  peerAddress: 10.77.0.1\n  passwordSecretRef: {name: "+
 				"router, key: password}\n",
 		)
 		Eventually(func() string {
@@ -523,10 +523,10 @@ var _ = Describe("BGP", Label(bgpTopic), func() {
 				BGP: &attributes,
 			})
 			single := s.virtualGroup(ctx)
-			bgpPeer(ctx, "v4", "  peerASN: 65000\n  myASN: 65001\n  peerAddress: 10.77.0.1\n  connectTime: 1s\n")
+			bgpPeer(ctx, "v4", "  peerASN: 65000\n  myASN: 65001\n  peerAddress: 10.77.0.1\n")
 			bgpPeer(
 				ctx, "v6",
-				"  peerASN: 65000\n  myASN: 65001\n  peerAddress: fd00:77::1\n  connectTime: 1s\n  families: [IPv4, IPv6]\n",
+				"  peerASN: 65000\n  myASN: 65001\n  peerAddress: fd00:77::1\n  families: [IPv4, IPv6]\n",
 			)
 			first, second := s.createService(ctx, "first", aggregated), s.createService(ctx, "second", aggregated)
 			addrs := append(waitForAddresses(ctx, first, 2), waitForAddresses(ctx, second, 2)...)

@@ -92,9 +92,9 @@ var _ = Describe("A Service of type LoadBalancer", func() {
 			By(fmt.Sprintf("finding the MAC of %[2]s for %[1]s in the client's neighbour table", addr, node))
 			waitForNeighbour(ctx, "client", addr, node)
 
-			By("finding the address in kubectl get announcements")
+			By("finding the address in kubectl get announcements -o wide")
 			Eventually(func() (string, error) {
-				out, err := tryKubectl(ctx, "get", "announcements", "-n", purelbNamespace)
+				out, err := tryKubectl(ctx, "get", "announcements", "-n", purelbNamespace, "-o", "wide")
 				return tableRow(out, node), err
 			}).WithContext(ctx).WithTimeout(waitLimit).WithPolling(pollInterval).Should(ContainSubstring(addr.String()))
 		}

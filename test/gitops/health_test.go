@@ -201,9 +201,11 @@ func TestBGPPeerHealth(t *testing.T) {
 	peer := newObject(t, purelbNamespace, "BGPPeer", "health", good)
 	g.Expect(applyStrictly(ctx, peer.DeepCopy())).To(Succeed())
 	waitForHealth(t, peer, status.InProgressStatus, "selects no node")
-	bad := newObject(t, purelbNamespace, "BGPPeer", "health", "{peerASN: 65000, myASN: 65001, peerAddress: 224.0.0.5}")
+	const unselectable = "{peerASN: 65000, myASN: 65001, peerAddress: 192.0.2.1, " +
+		"nodeSelector: {matchExpressions: [{key: zone, operator: Inn}]}}"
+	bad := newObject(t, purelbNamespace, "BGPPeer", "health", unselectable)
 	g.Expect(applyStrictly(ctx, bad.DeepCopy())).To(Succeed())
-	waitForHealth(t, bad, status.FailedStatus, "spec.peerAddress")
+	waitForHealth(t, bad, status.FailedStatus, "spec.nodeSelector")
 	g.Expect(kubeClient.Delete(ctx, peer)).To(Succeed())
 }
 
