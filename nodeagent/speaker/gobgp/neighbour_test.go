@@ -9,7 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -219,27 +219,7 @@ func isUp(s routes.Session) bool { return s.State == purelbv1.SessionEstablished
 // session, and the others cost no route.
 func TestSettingsChange(t *testing.T) {
 	router, port := startRouter(t, nodeASN)
-	var mu sync.Mutex
-	var withdrawn []string
-	takeWithdrawn := func() []string {
-		mu.Lock()
-		defer mu.Unlock()
-		return slices.Clone(withdrawn)
-	}
-	note := func(paths []*apiutil.Path, _ time.Time) {
-		mu.Lock()
-		defer mu.Unlock()
-		for _, p := range paths {
-			if p.Withdrawal {
-				withdrawn = append(withdrawn, p.Nlri.String())
-			}
-		}
-	}
-	if err := router.WatchEvent(
-		t.Context(), server.WatchEventMessageCallbacks{OnBestPath: note}, server.WatchBestPath(false),
-	); err != nil {
-		t.Fatal(err)
-	}
+	losses := countLosses(t, router)
 	node := startNode(t)
 	var held routes.Desired
 	change := func(peer routes.Peer, prefixes ...string) {
@@ -257,7 +237,7 @@ func TestSettingsChange(t *testing.T) {
 		t.Helper()
 		for end := time.Now().Add(time.Minute); !isSo(); time.Sleep(20 * time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("not so: %s; withdrawn: %q", what, takeWithdrawn())
+				t.Fatalf("not so: %s; routes lost: %d", what, losses.Load())
 			}
 		}
 	}
@@ -288,10 +268,36 @@ func TestSettingsChange(t *testing.T) {
 	})
 	change(peer, "198.51.100.1/32")
 	has("198.51.100.1/32")
-	eventually("the router hears of a withdrawal", func() bool { return len(takeWithdrawn()) > 0 })
-	if got := takeWithdrawn(); !slices.Equal(got, []string{"198.51.100.2/32"}) {
-		t.Errorf("withdrawn at the router: %q", got)
+	eventually("the route that was withdrawn is missed", func() bool { return losses.Load() > 0 })
+	if got := losses.Load(); got != 1 {
+		t.Errorf("the router has lost routes %d times, not once", got)
 	}
+}
+
+// countLosses counts how often the router has fewer routes than it had. Its library tells of changes, too, but
+// reads for that what it marks as stale at the same time. A session that is opened anew takes some
+// hundred times as long as it takes to look again.
+func countLosses(t *testing.T, router *server.BgpServer) *atomic.Int64 {
+	t.Helper()
+	losses, had := &atomic.Int64{}, uint64(0)
+	ctx, ended := t.Context(), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for ; ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+			table, err := router.GetTable(
+				ctx, &api.GetTableRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: apiFamily("IPv4")},
+			)
+			if err != nil {
+				continue
+			}
+			if table.NumPath < had {
+				losses.Add(1)
+			}
+			had = table.NumPath
+		}
+	}()
+	t.Cleanup(func() { <-ended })
+	return losses
 }
 
 // startStalledRouter starts a router that has sessions and sends keepalives, but reads nothing once a
