@@ -266,6 +266,9 @@ func TestSettingsChange(t *testing.T) {
 	sessionWith(t, node, "the session is opened anew", func(s routes.Session) bool {
 		return isUp(s) && s.Since.After(before.Since) && s.HasSentAll
 	})
+	if got := losses.Load(); got != 0 {
+		t.Errorf("the new session has cost the router routes %d times", got)
+	}
 	change(peer, "198.51.100.1/32")
 	has("198.51.100.1/32")
 	eventually("the route that was withdrawn is missed", func() bool { return losses.Load() > 0 })
