@@ -104,10 +104,11 @@ func (a *Agent) Start(ctx context.Context) error {
 			wait = time.Until(dueAt)
 		}
 		// The heartbeat waits for lists, while syncs may ask for syncs: lists come first.
+		const statusHasChanged, listsHaveChanged, isWoken = 1, 2, 3 // the places of the signals; an empty item is 0
 		switch a.Tasks.Wait(ctx, wait, a.emptyItem, a.statusChanged, a.listsChanged, a.wake) {
-		case 1:
+		case statusHasChanged:
 			syncIn(statusSettle)
-		case 2:
+		case listsHaveChanged:
 			if list, isThere := takeOne(a.lists); isThere {
 				syncInOrRetry(a.syncListed(ctx, list))
 			}
@@ -115,7 +116,7 @@ func (a *Agent) Start(ctx context.Context) error {
 		case tasks.TimeOver:
 			dueAt = time.Time{}
 			syncInOrRetry(a.syncKnown(ctx))
-		case 3:
+		case isWoken:
 			syncInOrRetry(a.syncKnown(ctx))
 		}
 	}

@@ -61,15 +61,12 @@ func (y YieldedAddress) covers(d *Desired) bool {
 
 // Result of an address that was yielded.
 func (y YieldedAddress) Result() Result {
+	why := " claims the address and answers for it; this node claims it again as soon as no station answers"
 	if y.IsAlone {
-		return Result{
-			State: purelbv1.StateYielded, Epoch: y.Epoch, MAC: y.MAC, Reason: ReasonYielded,
-			Message: y.MAC + " has claimed the address, and no node on the link answers this one",
-		}
+		why = " has claimed the address, and no node on the link answers this one"
 	}
 	return Result{
-		State: purelbv1.StateYielded, Epoch: y.Epoch, MAC: y.MAC, Reason: ReasonYielded,
-		Message: y.MAC + " claims the address and answers for it; this node claims it again as soon as no station answers",
+		State: purelbv1.StateYielded, Epoch: y.Epoch, MAC: y.MAC, Reason: ReasonYielded, Message: y.MAC + why,
 	}
 }
 
