@@ -7,14 +7,12 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/tasks"
 	"github.com/purelb/purelb-operator/nodeagent"
 	"github.com/purelb/purelb-operator/test/sim/apiserver"
-
-	toolscache "k8s.io/client-go/tools/cache"
 )
 
 // Agents is the name of the one LBNodeAgent.
@@ -40,17 +38,11 @@ func (n *Node) StartAgent() error {
 	a.follower = newFollower(&a.process, n.Name, n.server, a.pass)
 	a.isCut = n.isCut
 	a.ctx, a.end = context.WithCancel(log.IntoContext(context.Background(), logr.Discard()))
-	var err error
-	a.cache, err = n.server.NewCache(
-		apiserver.Selection{Of: &v1.Announcement{}, Selects: func(obj client.Object) bool {
-			return obj.(*v1.Announcement).Spec.NodeName == n.Name //nolint:forcetypeassert // of that kind
-		}},
-		apiserver.Selection{Of: &v1.CommonAnnouncement{}, Selects: func(obj client.Object) bool {
-			return obj.(*v1.CommonAnnouncement).Spec.LBNodeAgent == Agents //nolint:forcetypeassert // of that kind
-		}},
-		apiserver.Selection{Of: &v1.LBNodeAgent{}, Selects: func(obj client.Object) bool { return obj.GetName() == Agents }},
-	)
+	options, err := nodeagent.ManagerOptions(n.Name, Namespace, Agents)
 	if err != nil {
+		return err
+	}
+	if a.cache, err = n.server.NewCache(selectionsOf(options.Cache, n.server)...); err != nil {
 		return err
 	}
 	product := &nodeagent.Agent{
@@ -102,12 +94,6 @@ func (n *Node) KillAgent() {
 	}
 }
 
-// PauseAgent makes the node's agent do nothing until it is resumed.
-func (n *Node) PauseAgent() { n.agent.Pause() }
-
-// ResumeAgent lets the node's agent go on.
-func (n *Node) ResumeAgent() { n.agent.Resume() }
-
 // pass tells the agent of a change in its cache.
 func (a *agent) pass(c apiserver.Change) {
 	switch {
@@ -126,13 +112,13 @@ const minRequest, maxRequest = 200 * time.Microsecond, 3 * time.Millisecond
 var errCut = errors.New("the API server does not answer")
 
 // intercept makes requests take their time. They hang while the node is cut off.
-func (a *agent) intercept(ctx context.Context, r apiserver.Request, do func() error) error {
-	isOver := func() bool { return a.Wait(ctx, a.world.Between(minRequest, maxRequest)) != -1 }
+func (a *agent) intercept(ctx context.Context, _ apiserver.Request, do func() error) error {
+	isOver := func() bool { return a.Wait(ctx, a.world.Between(minRequest, maxRequest)) == tasks.Ended }
 	if isOver() {
 		return ctx.Err()
 	}
 	for a.isCut {
-		if a.Wait(ctx, 100*time.Millisecond) == -2 {
+		if a.Wait(ctx, 100*time.Millisecond) == tasks.Ended {
 			return errors.Join(errCut, context.DeadlineExceeded)
 		}
 	}

@@ -1,11 +1,10 @@
 package sim
 
 import (
+	"context"
 	"io/fs"
 	"slices"
 	"time"
-
-	"context"
 )
 
 // disk is the disk of a node as its agent sees it.

@@ -37,7 +37,7 @@ type Profile struct {
 	Skips func(step int) bool
 }
 
-// maxServices is how many Services exist at a time at the most, and maxTroubles how much is wrong at a time.
+// maxServices is how many Services exist at a time at the most.
 const maxServices = 6
 
 // PlayHistory plays a history of a seed for a while in a cluster that has just been started, ends all that
@@ -135,20 +135,9 @@ const longTrouble = 20 * time.Second
 // recoverWithin is how long it takes until all nodes watch again those that they are to follow.
 const recoverWithin = 45 * time.Second
 
-// kindOfTrouble says what a trouble excuses.
-type kindOfTrouble int
-
-const (
-	// harmless excuses nothing.
-	harmless kindOfTrouble = iota
-	// unreachable means that nodes cannot be reached.
-	unreachable
-	// unwanted means that nodes are to be left.
-	unwanted
-)
-
-// begin begins a trouble that concerns nodes, all if there are none, unless it is there already.
-func (h *History) begin(kind kindOfTrouble, what string, nodes []*Node, begin, end func() error) {
+// begin begins a trouble that concerns nodes, all if there are none, unless it is there already. It is
+// noted in the spans of the laws that it excuses, if there are any.
+func (h *History) begin(excuses spans, what string, nodes []*Node, begin, end func() error) {
 	name := what
 	for _, n := range nodes {
 		name += " " + n.Name
@@ -162,13 +151,16 @@ func (h *History) begin(kind kindOfTrouble, what string, nodes []*Node, begin, e
 	if len(nodes) == 0 {
 		nodes = h.Nodes
 	}
-	excuses := map[kindOfTrouble]spans{harmless: {}, unreachable: h.laws.unreached, unwanted: h.laws.left}[kind]
-	excuses.begin(nodes...)
+	if excuses != nil {
+		excuses.begin(nodes...)
+	}
 	if h.MaxTroubles == 1 {
 		h.calmUntil = time.Now().Add(h.Between(0, longTrouble))
 	}
 	h.troubles[name] = func() error {
-		excuses.end(nodes...)
+		if excuses != nil {
+			excuses.end(nodes...)
+		}
 		return end()
 	}
 }
@@ -224,18 +216,18 @@ func (h *History) powerOff() {
 	if n.isOff {
 		return
 	}
-	h.begin(unreachable, "no power", []*Node{n}, doing(n.PowerOff), n.PowerOn)
+	h.begin(h.laws.unreached, "no power", []*Node{n}, doing(n.PowerOff), n.PowerOn)
 }
 
 func (h *History) loseCarrier() {
 	n := h.anyNode()
-	h.begin(unreachable, "no carrier", []*Node{n},
+	h.begin(h.laws.unreached, "no carrier", []*Node{n},
 		doing(func() { n.SetCarrier(false) }), doing(func() { n.SetCarrier(true) }))
 }
 
 func (h *History) cutOff() {
 	n := h.anyNode()
-	h.begin(harmless, "cut off the API server", []*Node{n},
+	h.begin(nil, "cut off the API server", []*Node{n},
 		doing(func() { n.SetCut(true) }), doing(func() { n.SetCut(h.isAway) }))
 }
 
@@ -244,7 +236,7 @@ func (h *History) killAgent() {
 	if n.isOff || n.agent.isKilled {
 		return
 	}
-	h.begin(harmless, "no agent", []*Node{n}, doing(n.KillAgent), func() error {
+	h.begin(nil, "no agent", []*Node{n}, doing(n.KillAgent), func() error {
 		if n.isOff || !n.agent.isKilled {
 			return nil
 		}
@@ -258,17 +250,17 @@ func (h *History) pauseAgent() {
 		return
 	}
 	a := n.agent
-	h.begin(harmless, "paused agent", []*Node{n}, doing(a.Pause), doing(a.Resume))
+	h.begin(nil, "paused agent", []*Node{n}, doing(a.Pause), doing(a.Resume))
 }
 
 func (h *History) exclude() {
 	n := h.anyNode()
-	h.begin(unwanted, "excluded", []*Node{n},
+	h.begin(h.laws.left, "excluded", []*Node{n},
 		func() error { return h.SetExcluded(n, true) }, func() error { return h.SetExcluded(n, false) })
 }
 
 func (h *History) apiAway() {
-	h.begin(harmless, "the API server is away", nil, doing(func() { h.SetAway(true) }), doing(func() { h.SetAway(false) }))
+	h.begin(nil, "the API server is away", nil, doing(func() { h.SetAway(true) }), doing(func() { h.SetAway(false) }))
 }
 
 // killManager ends the leader. Another one leads some seconds later, once its Lease has expired.
@@ -296,12 +288,12 @@ func (h *History) forget() {
 }
 
 func (h *History) lose() {
-	h.begin(unreachable, "frames get lost", nil, doing(func() { h.Link.Loss = 0.1 }), doing(func() { h.Link.Loss = 0 }))
+	h.begin(h.laws.unreached, "frames get lost", nil, doing(func() { h.Link.Loss = 0.1 }), doing(func() { h.Link.Loss = 0 }))
 }
 
 func (h *History) split() {
 	n := h.anyNode()
-	h.begin(unreachable, "the link is split", []*Node{n},
+	h.begin(h.laws.unreached, "the link is split", []*Node{n},
 		doing(func() { h.Link.Split([]*Port{n.port}, true) }), doing(func() { h.Link.Split([]*Port{n.port}, false) }))
 }
 
@@ -310,12 +302,12 @@ func (h *History) cutOneWay() {
 	if from == to {
 		return
 	}
-	h.begin(unreachable, "one way cut", []*Node{from, to},
+	h.begin(h.laws.unreached, "one way cut", []*Node{from, to},
 		doing(func() { h.Link.Cut(from.port, to.port, true) }), doing(func() { h.Link.Cut(from.port, to.port, false) }))
 }
 
 func (h *History) dropEchoes() {
 	n := h.anyNode()
-	h.begin(harmless, "echoes are dropped", []*Node{n},
+	h.begin(nil, "echoes are dropped", []*Node{n},
 		doing(func() { n.DropsEchoes = true }), doing(func() { n.DropsEchoes = false }))
 }

@@ -25,7 +25,6 @@ import (
 //     server moves nothing.
 //  4. Once nothing is wrong any more, and Settled has passed, each Service has an address, which one node
 //     answers for, and which is reported as announced by that node alone.
-
 //  5. With the feature gate WireFailover, and one thing wrong at a time, a client reaches an address again
 //     within maxAway.
 //  6. In such a history a node that hears no other gets no address that another node has.
@@ -56,7 +55,7 @@ type laws struct {
 	kept    map[netip.Addr][]*Node
 	// heldAt is when a node last answered for an address of a Service.
 	heldAt map[netip.Addr]map[*Node]time.Time
-	// isStrict means that law 5 holds.
+	// isStrict means that laws 5 and 6 hold.
 	isStrict bool
 	// reachedAt is when the client reached an address for the first time, and awaySince since when it does not
 	// any more, though others had the time to get ready to follow the holder.
@@ -70,13 +69,12 @@ type laws struct {
 }
 
 func newLaws(c *Cluster) *laws {
-	l := &laws{
+	return &laws{
 		cluster: c, unreached: spans{}, left: spans{}, owners: map[netip.Addr]string{},
 		holders: map[netip.Addr][]*Node{}, kept: map[netip.Addr][]*Node{},
 		heldAt: map[netip.Addr]map[*Node]time.Time{}, bothSince: map[netip.Addr]time.Time{},
 		reachedAt: map[netip.Addr]time.Time{}, awaySince: map[netip.Addr]time.Time{},
 	}
-	return l
 }
 
 // broken notes that a law was broken.

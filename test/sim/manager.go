@@ -60,7 +60,9 @@ func (w *World) StartManager(name string, server *apiserver.Server, options Mana
 	m.follower = newFollower(&m.process, name, server, m.passOn)
 	m.ctx, m.end = context.WithCancel(log.IntoContext(context.Background(), logr.Discard()))
 	var err error
-	if m.cache, err = server.NewCache(selectionsOf(controllers.CacheOptions(Namespace, ""), server)...); err != nil {
+	selections := selectionsOf(controllers.CacheOptions(Namespace, ""), server)
+	selections = append(selections, apiserver.Selection{Of: &v1.ServiceGroup{}}) // as a whole, of all namespaces
+	if m.cache, err = server.NewCache(selections...); err != nil {
 		return nil, err
 	}
 	m.client = server.NewClient(options.Intercept, m.cache)
@@ -82,14 +84,14 @@ func (w *World) StartManager(name string, server *apiserver.Server, options Mana
 	return m, nil
 }
 
-// selectionsOf returns what the cache of a manager keeps of the kinds that the server has.
+// selectionsOf returns what a cache with options keeps, by them, of the kinds that the server has.
 func selectionsOf(options cache.Options, server *apiserver.Server) []apiserver.Selection {
-	selections := []apiserver.Selection{{Of: &v1.ServiceGroup{}}} // as a whole, of all namespaces
+	var selections []apiserver.Selection
 	for obj, by := range options.ByObject {
 		if !server.Serves(obj) {
 			continue
 		}
-		selection := apiserver.Selection{Of: obj, Transform: by.Transform}
+		selection := apiserver.Selection{Of: obj, Fields: by.Field, Transform: by.Transform}
 		if len(by.Namespaces) > 0 {
 			selection.Selects = func(obj client.Object) bool {
 				_, isWatched := by.Namespaces[obj.GetNamespace()]

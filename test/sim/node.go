@@ -75,9 +75,6 @@ func (n *Node) SetCarrier(isUp bool) {
 	n.Kernel.SetUp(Interface, isUp)
 }
 
-// Port is where the node is connected to its link.
-func (n *Node) Port() *Port { return n.port }
-
 // SetCut cuts the node off the API server, or connects it again.
 func (n *Node) SetCut(isCut bool) {
 	n.isCut = isCut

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -24,8 +25,9 @@ type Cache struct {
 type Selection struct {
 	// Of is an object of the kind.
 	Of client.Object
-	// Selects, if set, says which objects.
+	// Selects and Fields, if set, say which objects.
 	Selects func(client.Object) bool
+	Fields  fields.Selector
 	// Transform, if set, returns what is kept of an object, which it does not change.
 	Transform func(any) (any, error)
 }
@@ -43,6 +45,9 @@ type cached struct{ kept, stored client.Object }
 func (k *cachedKind) keep(stored client.Object) (cached, error) {
 	if stored == nil || k.Selects != nil && !k.Selects(stored) {
 		return cached{}, nil
+	}
+	if isSelected, err := matchesFields(k.Fields, stored); err != nil || !isSelected {
+		return cached{}, err
 	}
 	if k.Transform == nil {
 		return cached{stored, stored}, nil
