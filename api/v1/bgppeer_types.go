@@ -207,8 +207,8 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="must be an IP address"
 	SourceAddress string `json:"sourceAddress,omitempty"`
 
-	// sourceInterface from whose address each node connects: the lowest of the neighbour's
-	// family that is the node's own, such as that of the loopback interface lo.
+	// sourceInterface is an interface of the nodes, such as lo. Each node connects from the
+	// lowest of its own addresses there that is of the neighbour's family.
 	// +optional
 	SourceInterface InterfaceName `json:"sourceInterface,omitempty"`
 

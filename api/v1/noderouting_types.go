@@ -55,7 +55,8 @@ type RoutingPeer struct {
 	// +kubebuilder:validation:MaxLength=39
 	SourceAddress string `json:"sourceAddress,omitempty"`
 
-	// sourceInterface from whose address of the neighbour's family the node connects.
+	// sourceInterface is an interface of the node. The node connects from its own address
+	// there that is of the neighbour's family.
 	// +optional
 	// +kubebuilder:validation:MaxLength=15
 	SourceInterface string `json:"sourceInterface,omitempty"`

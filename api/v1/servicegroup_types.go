@@ -332,10 +332,10 @@ type ServiceGroupSpec struct {
 	// +optional
 	BGP *ServiceGroupBGP `json:"bgp,omitempty"`
 
-	// advertisedBy says who makes routers know the group's Virtual addresses: Speakers, or
-	// absent, for PureLB's own, of which the condition purelb.io/Advertised of Services says
-	// what they do; External for routing software, or routes, of your own, which PureLB does
-	// not see: that condition is then Unknown.
+	// advertisedBy says who makes routers know the group's Virtual addresses. Speakers, the
+	// default, are PureLB's own: the condition purelb.io/Advertised of Services says what they
+	// do. External is routing software of yours, or static routes: PureLB does not see what
+	// these do, and the condition is Unknown.
 	// +optional
 	AdvertisedBy AdvertisedBy `json:"advertisedBy,omitempty"`
 

@@ -104,8 +104,9 @@ const (
 	// ConditionNodeAddressesExceeded, only ever True, is on a ServiceGroup of which a node
 	// reports more addresses as its own than the manager reserves for the node.
 	ConditionNodeAddressesExceeded = "NodeAddressesExceeded"
-	// ConditionSubnetNotFound, only ever True, is on a ServiceGroup of kind local of which
-	// some range is in a subnet that no node is in: its addresses are Virtual.
+	// ConditionSubnetNotFound is on a ServiceGroup of kind local if no node has an interface
+	// in the subnet of one of its ranges: the addresses of that range are Virtual. It is True,
+	// or absent.
 	ConditionSubnetNotFound = "SubnetNotFound"
 	// ConditionReachable, on a ServiceGroup, says whether the external IPAM system that
 	// its addresses come from answers.
@@ -113,8 +114,9 @@ const (
 	// ConditionDrift, only ever True, is on a ServiceGroup of which the external IPAM
 	// system records something else than what Services have.
 	ConditionDrift = "Drift"
-	// ConditionGroupAdvertised is on a ServiceGroup whose Virtual addresses nodes do not advertise
-	// as its spec.bgp says (False), or advertise by more routes than it says (True).
+	// ConditionGroupAdvertised is on a ServiceGroup if the speakers do something else than its
+	// spec.bgp says: False if they do not advertise its addresses, True if they advertise host
+	// routes besides.
 	ConditionGroupAdvertised = "Advertised"
 	// ConditionAllocated, on a Service, says whether the Service has what it asks for
 	// and, if not, why it waits.
