@@ -162,7 +162,9 @@ type state struct {
 	hasForgotten bool
 	// routers are those last seen on interfaces: a router that is silent for a while stays.
 	routers map[string]netip.Addr
-	bootID  string
+	// addresses are those last seen on interfaces that sessions have as their source.
+	addresses map[string][]plan.Address
+	bootID    string
 	// unit tells whether the node shuts down. A speaker that starts during a shutdown does not know.
 	unit unitWatch
 	// failures spaces out reports of why sessions are down.
@@ -268,7 +270,8 @@ func (s *Speaker) restore(ctx context.Context) error {
 	}
 	s.routing = routing
 	s.state = state{
-		isRestart: isSameBoot, isOpen: isSameBoot, began: time.Now(), routers: map[string]netip.Addr{}, bootID: bootID,
+		isRestart: isSameBoot, isOpen: isSameBoot, began: time.Now(), routers: map[string]netip.Addr{},
+		addresses: map[string][]plan.Address{}, bootID: bootID,
 		unit:     unitWatch{dir: s.UnitDir},
 		refusal:  refusal{backoff: pacing.Backoff{Min: minRefusalRetry, Max: maxRefusalRetry}},
 		failures: pacing.Backoff{Min: minFailureGap, Max: maxFailureGap},
@@ -358,19 +361,19 @@ func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 		return pollInterval, nil // nothing is known yet, or nothing is to be done any more
 	}
 	s.state.unit.hasStopped()
+	now := time.Now()
+	phase, isDrained, drainWait := s.state.drain.advance(routing.Spec.DrainSince != nil, now)
 	addresses, err := s.Kernel.OwnAddresses(string(routing.Spec.Interface))
 	if err != nil {
 		s.state.unknownWhy = err
-		return time.Second, errors.Join(err, s.reportSessions(ctx, routing, false))
+		return time.Second, errors.Join(err, s.reportSessions(ctx, routing, isDrained))
 	}
 	s.state.unknownWhy = nil
 	if err := s.startServer(ctx, routing); err != nil {
 		return time.Second, err
 	}
-	now := time.Now()
-	phase, isDrained, drainWait := s.state.drain.advance(routing.Spec.DrainSince != nil, now)
 	desired := routes.Decide(routes.Inputs{
-		Spec: routing.Spec, Networks: routes.Networks(addresses), AddressesOn: s.Kernel.Addresses, Drain: phase,
+		Spec: routing.Spec, Networks: routes.Networks(addresses), AddressesOn: s.addressesOn, Drain: phase,
 		Password: passwordIn(s.PasswordDir), RouterOn: s.routerOn, Restarting: s.state.isRestart,
 	})
 	desired, lingering, lingerWait := s.state.lingering.Extend(s.state.held, desired, now)
@@ -421,6 +424,7 @@ func (s *Speaker) change(ctx context.Context, desired routes.Desired, now time.T
 	changes := routes.Difference(s.state.held, desired, s.state.isOpen)
 	r := &s.state.refusal
 	if r.err != nil && now.Before(r.retryAt) && reflect.DeepEqual(changes, r.rest) {
+		s.state.held.Waiting = desired.Waiting
 		return r.retryAt.Sub(now), nil
 	}
 	var refused routes.Refused
@@ -491,6 +495,20 @@ func (s *Speaker) routerOn(iface string) (netip.Addr, error) {
 		return last, nil
 	}
 	return netip.Addr{}, err
+}
+
+// addressesOn returns the addresses on an interface, or those that were last seen there: a session does not end
+// because the node cannot be read.
+func (s *Speaker) addressesOn(iface string) ([]plan.Address, error) {
+	addresses, err := s.Kernel.Addresses(iface)
+	if err == nil {
+		s.state.addresses[iface] = addresses
+		return addresses, nil
+	}
+	if last, known := s.state.addresses[iface]; known {
+		return last, nil
+	}
+	return nil, err
 }
 
 // report passes on how the sessions are.

@@ -136,9 +136,12 @@ func (f *fakeBFD) Wait() {
 type fakeKernel struct {
 	addresses []string
 	err       error
+	sourceErr error // of the addresses that sessions have as their source
 }
 
-func (k *fakeKernel) Addresses(string) ([]plan.Address, error) { return nil, k.err }
+func (k *fakeKernel) Addresses(iface string) ([]plan.Address, error) {
+	return []plan.Address{{Interface: iface, Prefix: netip.MustParsePrefix("10.9.9.7/32")}}, k.sourceErr
+}
 
 func (k *fakeKernel) OwnAddresses(iface string) ([]netip.Prefix, error) {
 	var own []netip.Prefix
@@ -668,6 +671,24 @@ func TestFailureGap(t *testing.T) {
 	if got := s.failureGap(refused, silent); got != maxFailureGap {
 		t.Errorf("at the end it waits %s", got)
 	}
+}
+
+// TestSourceUnknown cannot read the addresses of a source interface for a while: the session stays. A new one
+// waits.
+func TestSourceUnknown(t *testing.T) {
+	w := newWorld(t, t.TempDir())
+	routing := routingOf(1, "192.0.2.1")
+	routing.Spec.Peers[0].SourceInterface = "lo"
+	w.setRouting(routing, false)
+	w.expect("start 192.0.2.11", "+198.51.100.1/32", "+192.0.2.1")
+	w.kernel.sourceErr = errors.New("the disk hangs")
+	w.expect()
+	routing = routingOf(2, "192.0.2.1", "192.0.2.2")
+	routing.Spec.Peers[0].SourceInterface, routing.Spec.Peers[1].SourceInterface = "lo", "eth9"
+	w.setRouting(routing, false)
+	w.expect()
+	w.kernel.sourceErr = nil
+	w.expect("+192.0.2.2")
 }
 
 // TestBFD has a neighbour that is watched by BFD, and one that is not: how it is, what follows when it fails,

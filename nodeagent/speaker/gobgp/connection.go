@@ -8,9 +8,9 @@ import (
 	"strconv"
 	"time"
 
+	api "github.com/osrg/gobgp/v4/api"
 	"golang.org/x/sys/unix"
 
-	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/nodeagent/speaker/routes"
 )
 
@@ -28,15 +28,11 @@ const (
 func (s *Server) closeSession(ctx context.Context, p routes.Peer) {
 	closeConnections(p.Neighbour, int(p.Port))
 	for end := time.Now().Add(closeTimeout); time.Now().Before(end); time.Sleep(closeInterval) {
-		sessions, err := s.listSessions(ctx)
-		if err != nil {
-			return
-		}
 		isUp := false
-		for _, one := range sessions {
-			isUp = isUp || one.Neighbour == p.Neighbour && one.State == purelbv1.SessionEstablished
-		}
-		if !isUp {
+		err := s.bgp.ListPeer(ctx, &api.ListPeerRequest{Address: p.Neighbour.String()}, func(one *api.Peer) {
+			isUp = one.GetState().GetSessionState() == api.PeerState_SESSION_STATE_ESTABLISHED
+		})
+		if err != nil || !isUp {
 			return
 		}
 	}

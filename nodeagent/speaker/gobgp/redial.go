@@ -2,6 +2,7 @@ package gobgp
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"time"
 )
@@ -48,18 +49,15 @@ func (r *redial) takeDue(now time.Time) bool {
 }
 
 // redialDue calls the neighbours again whose sessions ended a short while ago. The library is given them anew.
-func (s *Server) redialDue(ctx context.Context) error {
+// One that it does not take is missing among the sessions, and so is given to it again.
+func (s *Server) redialDue(ctx context.Context) {
 	for _, addr := range s.takeDueRedials() {
 		n := s.neighbours[addr]
 		n.Restarting = false // the session was up since the speaker started
-		if err := s.deletePeer(ctx, addr); err != nil {
-			return err
-		}
-		if err := s.addPeer(ctx, n); err != nil {
-			return err
+		if err := errors.Join(s.deletePeer(ctx, addr), s.addPeer(ctx, n)); err != nil {
+			s.log.Error(err, "A neighbour is not called again yet")
 		}
 	}
-	return nil
 }
 
 // takeDueRedials returns the neighbours that are to be called again now.

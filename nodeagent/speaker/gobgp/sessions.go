@@ -34,23 +34,7 @@ const errorOfOwnAS = "the neighbour is in the node's own autonomous system, and 
 // are not, and those whose neighbours read nothing. For these the library would keep every change,
 // without bound (RFC 9687).
 func (s *Server) Sessions(ctx context.Context) ([]routes.Session, error) {
-	if err := s.redialDue(ctx); err != nil {
-		return nil, err
-	}
-	sessions, err := s.listSessions(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, addr := range s.takeStalled() {
-		_ = s.bgp.ResetPeer(ctx, &api.ResetPeerRequest{Address: addr.String()})
-	}
-	for _, addr := range s.takeFlooded() {
-		_ = s.bgp.EnablePeer(ctx, &api.EnablePeerRequest{Address: addr.String()})
-	}
-	return sessions, nil
-}
-
-func (s *Server) listSessions(ctx context.Context) ([]routes.Session, error) {
+	s.redialDue(ctx)
 	var sessions []routes.Session
 	var ofOwnAS []netip.Addr
 	err := s.bgp.ListPeer(ctx, &api.ListPeerRequest{EnableAdvertised: true}, func(p *api.Peer) {
@@ -67,6 +51,12 @@ func (s *Server) listSessions(ctx context.Context) ([]routes.Session, error) {
 	for _, addr := range ofOwnAS {
 		s.noteOwnAS(addr)
 		_ = s.bgp.DisablePeer(ctx, &api.DisablePeerRequest{Address: addr.String()})
+	}
+	for _, addr := range s.takeStalled() {
+		_ = s.bgp.ResetPeer(ctx, &api.ResetPeerRequest{Address: addr.String()})
+	}
+	for _, addr := range s.takeFlooded() {
+		_ = s.bgp.EnablePeer(ctx, &api.EnablePeerRequest{Address: addr.String()})
 	}
 	return sessions, nil
 }

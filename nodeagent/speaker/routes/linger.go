@@ -18,13 +18,11 @@ type Lingering map[netip.Prefix]time.Time
 // and a route is added that has addresses of its network: at no time are neighbours without a route to
 // an address whose network becomes larger or smaller. It keeps its attributes and its rules.
 func (l Lingering) Extend(held, desired Desired, now time.Time) (extended Desired, next Lingering, wait time.Duration) {
-	has := func(paths []Path, prefix netip.Prefix) bool {
-		return slices.ContainsFunc(paths, func(p Path) bool { return p.Prefix == prefix })
-	}
+	isHeld, isDesired := prefixesOf(held.Paths), prefixesOf(desired.Paths)
 	extended, next = desired, Lingering{}
 	extended.Paths, extended.Rules = slices.Clone(desired.Paths), slices.Clone(desired.Rules)
 	for _, p := range held.Paths {
-		if has(desired.Paths, p.Prefix) {
+		if isDesired[p.Prefix] {
 			continue
 		}
 		since, lingers := l[p.Prefix]
@@ -32,7 +30,7 @@ func (l Lingering) Extend(held, desired Desired, now time.Time) (extended Desire
 			since = now
 		}
 		isReplaced := slices.ContainsFunc(desired.Paths, func(other Path) bool {
-			return other.Prefix.Overlaps(p.Prefix) && (lingers || !has(held.Paths, other.Prefix))
+			return other.Prefix.Overlaps(p.Prefix) && (lingers || !isHeld[other.Prefix])
 		})
 		rest := lingerTime - now.Sub(since)
 		if !isReplaced || rest <= 0 {
@@ -54,4 +52,12 @@ func (l Lingering) Extend(held, desired Desired, now time.Time) (extended Desire
 		}
 	}
 	return extended, next, wait
+}
+
+func prefixesOf(paths []Path) map[netip.Prefix]bool {
+	prefixes := make(map[netip.Prefix]bool, len(paths))
+	for i := range paths {
+		prefixes[paths[i].Prefix] = true
+	}
+	return prefixes
 }
