@@ -2,6 +2,7 @@ package controllers_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -22,6 +23,21 @@ func TestAdvertised(t *testing.T) {
 	}
 	sg := serviceGroup(t, "advertised", "remote: {pool: 198.18.51.0/28, subnet: 198.18.51.0/24}")
 	near := serviceGroup(t, "near", "local: {pool: 10.51.0.100-10.51.0.109, subnet: 10.51.0.0/24}")
+	t.Cleanup(func() { // between the Services and the groups: what has no group any more is withheld, at all BGPPeers
+		g.Eventually(func(g Gomega) (entries []v1.AnnouncedAddress) {
+			var own v1.AnnouncementList
+			var shared v1.CommonAnnouncementList
+			g.Expect(api.List(ctx, &own)).To(Succeed())
+			g.Expect(api.List(ctx, &shared)).To(Succeed())
+			for i := range own.Items {
+				entries = append(entries, own.Items[i].Spec.Addresses...)
+			}
+			for i := range shared.Items {
+				entries = append(entries, shared.Items[i].Spec.Addresses...)
+			}
+			return slices.DeleteFunc(entries, func(e v1.AnnouncedAddress) bool { return e.ServiceGroup != sg.Name })
+		}).Should(BeEmpty())
+	})
 	svc, local := service(t, "advertised", ofGroup(sg.Name)), service(t, "near", ofGroup(near.Name))
 	says := condition(svc, v1.ConditionAdvertised)
 	g.Eventually(condition(svc, v1.ConditionAnnounced)).Should(HavePrefix("True"))

@@ -127,11 +127,14 @@ func (r *RoutingReconciler) Reconcile(ctx context.Context, _ reconcile.Request) 
 	if isOutdated(err) {
 		return reconcile.Result{RequeueAfter: cacheLag}, nil
 	}
+	if err != nil {
+		return reconcile.Result{}, err
+	}
 	wait := paced.Wait
 	if result.IsProvisional {
 		wait = smallest(wait, provisionalTime)
 	}
-	return reconcile.Result{RequeueAfter: wait}, err
+	return reconcile.Result{RequeueAfter: wait}, nil
 }
 
 // writeRoutings writes the NodeRoutings that differ, and deletes those of nodes without a

@@ -84,10 +84,7 @@ func (p *placer) placeVirtual(a *Address) {
 
 // mayHaveVirtual reports whether a node is to have an entry of its own for a Virtual address.
 func (p *placer) mayHaveVirtual(n *Node, a *Address) bool {
-	if !n.IsExcluded { // it keeps what it may be given
-		return reasonAgainst(n, a, takeVirtualChecks) == ""
-	}
-	return reasonAgainst(n, a, keepVirtualChecks) == "" && serves(n, a) == "" && p.hasVirtual(n, a)
+	return reasonAgainst(n, a, keepVirtualChecks) == "" && serves(n, a) == "" && (!n.IsExcluded || p.hasVirtual(n, a))
 }
 
 // hasVirtual reports whether a node is to announce a Virtual address already, by its own entry or by a

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/order"
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
@@ -98,7 +99,7 @@ func decideRules(in *Inputs) rules {
 	}
 	slices.SortStableFunc(candidates, func(a, b candidate) int {
 		return cmp.Or(
-			compareBools(b.isOwn, a.isOwn), compareBools(a.isPlain, b.isPlain), a.createdAt.Compare(b.createdAt),
+			order.TrueFirst(a.isOwn, b.isOwn), order.TrueFirst(b.isPlain, a.isPlain), a.createdAt.Compare(b.createdAt),
 			cmp.Compare(a.Name, b.Name),
 		)
 	})
@@ -116,7 +117,7 @@ func decideRules(in *Inputs) rules {
 		}
 	}
 	slices.SortStableFunc(fitting, func(a, b candidate) int {
-		return cmp.Or(compareBools(b.isOwn, a.isOwn), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(order.TrueFirst(a.isOwn, b.isOwn), cmp.Compare(a.Name, b.Name))
 	})
 	for _, c := range fitting {
 		out.groups = append(out.groups, c.RoutingGroup)
@@ -318,16 +319,6 @@ func describeUnknown(unknown *netipx.IPSet) string {
 		"not advertised: %s, as the ServiceGroup does not exist any more that says how: create it again, or delete the "+
 			"Services", strings.Join(textlimit.First(texts, maxNamed), ", "),
 	)
-}
-
-func compareBools(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
 }
 
 // bounded returns ranges that contain all of the given ones, at most so many: instead of those that are
