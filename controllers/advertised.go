@@ -26,13 +26,9 @@ func (r *AnnouncedReconciler) advertised(
 	if !slices.ContainsFunc(places, func(p announced.Place) bool { return p.Type == v1.AnnounceVirtual }) {
 		return metav1.Condition{}, nil
 	}
-	var list v1.NodeRoutingList
-	if err := r.Client.List(ctx, &list, client.InNamespace(r.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return metav1.Condition{}, fmt.Errorf("list NodeRoutings: %w", err)
-	}
-	routings := map[string]*v1.NodeRouting{}
-	for i := range list.Items {
-		routings[list.Items[i].Spec.NodeName] = &list.Items[i]
+	routings, err := listRoutings(ctx, r.Client, r.Namespace)
+	if err != nil {
+		return metav1.Condition{}, err
 	}
 	sg, err := r.groupOf(ctx, svc)
 	if err != nil {

@@ -51,9 +51,11 @@ func TestAdvertisedWrites(t *testing.T) {
 	routing := &v1.NodeRouting{
 		ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: "n1"},
 		Spec: v1.NodeRoutingSpec{
-			NodeName: "n1", Peers: []v1.RoutingPeer{{Name: "p", Families: []v1.IPFamily{"IPv4"}}},
+			NodeName: "n1", Peers: []v1.RoutingPeer{{Name: "p", Address: "192.0.2.1", Families: []v1.IPFamily{"IPv4"}}},
 		},
-		Status: v1.NodeRoutingStatus{Sessions: []v1.RoutingSession{{Peer: "p", Families: []v1.IPFamily{"IPv4"}}}},
+		Status: v1.NodeRoutingStatus{Sessions: []v1.RoutingSession{
+			{Peer: "p", Neighbor: "192.0.2.1", Families: []v1.IPFamily{"IPv4"}},
+		}},
 	}
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1.AddToScheme} {

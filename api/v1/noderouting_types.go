@@ -1,6 +1,9 @@
 package v1
 
 import (
+	"net/netip"
+	"strings"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -205,6 +208,15 @@ type NodeRoutingSpec struct {
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MaxLength=96
 	Withheld []string `json:"withheld,omitempty"`
+}
+
+// IsNeighbor reports whether the neighbour that a RoutingSession names is this peer.
+func (p *RoutingPeer) IsNeighbor(name string) bool {
+	if p.Address == "" {
+		return strings.HasSuffix(name, "%"+p.Interface)
+	}
+	addr, err := netip.ParseAddr(p.Address)
+	return err == nil && name == addr.WithZone(p.Interface).String()
 }
 
 // SessionState is the state of a BGP session (RFC 4271).

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"go4.org/netipx"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -58,8 +59,27 @@ type addressRoutes struct {
 	// sessions are those in which these nodes are to advertise the address. Of them, established
 	// are up, and in those of sent routes were sent.
 	sessions, established, sent int
-	// isWithheld is that the ServiceGroup keeps speakers from advertising the address.
-	isWithheld bool
+	// isUnwanted is that the ServiceGroup keeps speakers from advertising the address, and isWithheld that
+	// the manager does, as nobody says how.
+	isUnwanted, isWithheld bool
+}
+
+// RuleOf returns how a node is to advertise the addresses of a ServiceGroup.
+func RuleOf(spec *v1.NodeRoutingSpec, group string) v1.ServiceGroupBGP {
+	for i := range spec.Groups {
+		if spec.Groups[i].Name == group {
+			return spec.Groups[i].ServiceGroupBGP
+		}
+	}
+	return v1.ServiceGroupBGP{}
+}
+
+// IsWithheld reports whether a node is not to advertise an address because nobody says how.
+func IsWithheld(spec *v1.NodeRoutingSpec, a netip.Addr) bool {
+	return slices.ContainsFunc(spec.Withheld, func(text string) bool {
+		r, err := netipx.ParseIPRange(text)
+		return err == nil && r.Contains(a)
+	})
 }
 
 // routesOf counts, for each Virtual address of some places, who advertises it; sorted as the
@@ -86,32 +106,34 @@ func (r *addressRoutes) addNode(p *Place, routing *v1.NodeRouting) {
 	if routing == nil {
 		return
 	}
-	bgp := v1.ServiceGroupBGP{}
-	for i := range routing.Spec.Groups {
-		if routing.Spec.Groups[i].Name == p.ServiceGroup {
-			bgp = routing.Spec.Groups[i].ServiceGroupBGP
-		}
+	addr, err := netip.ParseAddr(p.Address)
+	if err != nil {
+		return
 	}
-	if bgp.Advertise != nil && !*bgp.Advertise {
+	if IsWithheld(&routing.Spec, addr) {
 		r.isWithheld = true
 		return
 	}
-	family, peers := familyOf(p.Address), map[string]bool{}
+	bgp := RuleOf(&routing.Spec, p.ServiceGroup)
+	if bgp.Advertise != nil && !*bgp.Advertise {
+		r.isUnwanted = true
+		return
+	}
+	family, sent := v1.FamilyOf(addr), 0
 	for i := range routing.Spec.Peers {
 		peer := &routing.Spec.Peers[i]
-		if slices.Contains(peer.Families, family) && (len(bgp.Peers) == 0 || slices.Contains(bgp.Peers, peer.Name)) {
-			peers[peer.Name] = true
-			r.sessions++
+		if !slices.Contains(peer.Families, family) || len(bgp.Peers) > 0 && !slices.Contains(bgp.Peers, peer.Name) {
+			continue
 		}
-	}
-	sent := 0
-	for i := range routing.Status.Sessions {
-		s := &routing.Status.Sessions[i]
-		if !peers[s.Peer] || s.State != v1.SessionEstablished {
+		r.sessions++
+		at := slices.IndexFunc(routing.Status.Sessions, func(s v1.RoutingSession) bool {
+			return s.Peer == peer.Name && s.State == v1.SessionEstablished && peer.IsNeighbor(s.Neighbor)
+		})
+		if at < 0 {
 			continue
 		}
 		r.established++
-		if slices.Contains(s.Families, family) && s.Advertised > 0 {
+		if s := &routing.Status.Sessions[at]; slices.Contains(s.Families, family) && s.Advertised > 0 {
 			sent++
 		}
 	}
@@ -131,6 +153,11 @@ func (r *addressRoutes) verdict() (reason, text string) {
 	case r.nodes == 0:
 		return v1.ReasonNotAnnounced, fmt.Sprintf("no node announces %s yet", r.address)
 	case r.sessions == 0 && r.isWithheld:
+		return v1.ReasonNotAdvertised, fmt.Sprintf(
+			"%s is advertised to nobody, as no ServiceGroup says how: see the conditions of ServiceGroup %s and of the BGPPeers",
+			r.address, r.group,
+		)
+	case r.sessions == 0 && r.isUnwanted:
 		return v1.ReasonNoRouter, fmt.Sprintf(
 			"spec.bgp.advertise of ServiceGroup %s keeps speakers from advertising %s: if routing software of your own does, "+
 				"set its spec.advertisedBy to External", r.group, r.address,
@@ -151,21 +178,15 @@ func (r *addressRoutes) verdict() (reason, text string) {
 	)
 }
 
-func familyOf(address string) v1.IPFamily {
-	a, err := netip.ParseAddr(address)
-	if err != nil {
-		return ""
-	}
-	return v1.FamilyOf(a)
-}
-
 // AdvertisingChanged reports whether Advertise may differ between two versions of a NodeRouting.
 func AdvertisingChanged(before, after *v1.NodeRouting) bool {
 	return before.Spec.NodeName != after.Spec.NodeName || before.Spec.LBNodeAgent != after.Spec.LBNodeAgent ||
 		!equality.Semantic.DeepEqual(before.Spec.Peers, after.Spec.Peers) ||
 		!equality.Semantic.DeepEqual(before.Spec.Groups, after.Spec.Groups) ||
+		!slices.Equal(before.Spec.Withheld, after.Spec.Withheld) ||
 		!slices.EqualFunc(before.Status.Sessions, after.Status.Sessions, func(a, b v1.RoutingSession) bool {
-			return a.Peer == b.Peer && (a.State == v1.SessionEstablished) == (b.State == v1.SessionEstablished) &&
+			return a.Peer == b.Peer && a.Neighbor == b.Neighbor &&
+				(a.State == v1.SessionEstablished) == (b.State == v1.SessionEstablished) &&
 				(a.Advertised > 0) == (b.Advertised > 0) && slices.Equal(a.Families, b.Families)
 		})
 }

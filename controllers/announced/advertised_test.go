@@ -37,7 +37,9 @@ func routing(sessions ...string) *v1.NodeRouting {
 		if state == "up" {
 			s.State, s.Families, s.Advertised = v1.SessionEstablished, []v1.IPFamily{"IPv4"}, advertised
 		}
-		r.Spec.Peers = append(r.Spec.Peers, v1.RoutingPeer{Name: peer, Families: []v1.IPFamily{"IPv4"}})
+		r.Spec.Peers = append(r.Spec.Peers, v1.RoutingPeer{
+			Name: peer, Address: s.Neighbor, Families: []v1.IPFamily{"IPv4"},
+		})
 		r.Status.Sessions = append(r.Status.Sessions, s)
 	}
 	return r
@@ -49,6 +51,12 @@ func withGroup(r *v1.NodeRouting, bgp v1.ServiceGroupBGP) *v1.NodeRouting {
 	return r
 }
 
+// withheldAt makes a NodeRouting withhold a range of addresses.
+func withheldAt(r *v1.NodeRouting, withheld string) *v1.NodeRouting {
+	r.Spec.Withheld = []string{withheld}
+	return r
+}
+
 func TestAdvertise(t *testing.T) {
 	t.Parallel()
 	type routings = map[string]*v1.NodeRouting
@@ -57,6 +65,10 @@ func TestAdvertise(t *testing.T) {
 	waiting[0].State = v1.StatePending
 	local := virtualOn(four, "n1")
 	local[0].Type = v1.AnnounceLocal
+	twoFamilies := routing("1 down 0", "1 up 1")
+	twoFamilies.Spec.Peers[1].Address, twoFamilies.Spec.Peers[1].Families = "2001:db8::1", []v1.IPFamily{"IPv6"}
+	twoFamilies.Status.Sessions[1].Neighbor = "2001:db8::1"
+	twoFamilies.Status.Sessions[1].Families = []v1.IPFamily{"IPv6"}
 	both := routing("1 up 2")
 	both.Spec.Peers[0].Families = []v1.IPFamily{"IPv4", "IPv6"}
 	for _, row := range []struct {
@@ -110,6 +122,12 @@ func TestAdvertise(t *testing.T) {
 			"False NoRouter spec.bgp.advertise of ServiceGroup far keeps speakers from advertising 10.1.0.1"},
 		{"the group is advertised, as said", virtualOn(four, "n1"),
 			routings{"n1": withGroup(routing("1 up 1"), v1.ServiceGroupBGP{Advertise: ptr.To(true)})}, "", "True Advertised"},
+		{"nobody says how", virtualOn(four, "n1"), routings{"n1": withheldAt(routing("1 up 1"), "10.1.0.0-10.1.0.9")}, "",
+			"False NotAdvertised 10.1.0.1 is advertised to nobody, as no ServiceGroup says how"},
+		{"nobody says how others are advertised", virtualOn(four, "n1"),
+			routings{"n1": withheldAt(routing("1 up 1"), "10.1.0.2-10.1.0.9")}, "", "True Advertised"},
+		{"only the other session of the BGPPeer is up", virtualOn(four, "n1"), routings{"n1": twoFamilies}, "",
+			"False NoSession 10.1.0.1 is advertised by 0 of 1 nodes: 0 of 1 sessions are up"},
 		{"not announced", waiting, routings{"n1": routing("1 up 1")}, "",
 			"False NotAnnounced no node announces 10.1.0.1 yet"},
 		{"one address of two", append(virtualOn(four, "n1"), virtualOn(six, "n1")...), routings{"n1": routing("1 up 1")}, "",
@@ -146,6 +164,7 @@ func TestAdvertisingChanged(t *testing.T) {
 		{"a session more", func(r *v1.NodeRouting) { r.Status.Sessions = r.Status.Sessions[:1] }, true},
 		{"a BGPPeer more", func(r *v1.NodeRouting) { r.Spec.Peers = r.Spec.Peers[:1] }, true},
 		{"a group", func(r *v1.NodeRouting) { withGroup(r, v1.ServiceGroupBGP{}) }, true},
+		{"withheld addresses", func(r *v1.NodeRouting) { withheldAt(r, "10.1.0.0-10.1.0.9") }, true},
 		{"another LBNodeAgent", func(r *v1.NodeRouting) { r.Spec.LBNodeAgent = "b" }, true},
 		{"it drains", func(r *v1.NodeRouting) { r.Spec.DrainSince = &metav1.Time{} }, false},
 	} {

@@ -3,9 +3,7 @@ package routing
 import (
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -134,14 +132,7 @@ func (t *Turn) isOver(isPending bool, stored *v1.NodeRouting, now time.Time) boo
 // isEstablished reports whether the node's session with a neighbour is up, as the speaker last said.
 func isEstablished(routing *v1.NodeRouting, p *v1.RoutingPeer) bool {
 	return slices.ContainsFunc(routing.Status.Sessions, func(s v1.RoutingSession) bool {
-		if s.State != v1.SessionEstablished {
-			return false
-		}
-		if p.Address == "" {
-			return strings.HasSuffix(s.Neighbor, "%"+p.Interface)
-		}
-		addr, err := netip.ParseAddr(p.Address)
-		return err == nil && s.Neighbor == addr.WithZone(p.Interface).String()
+		return s.State == v1.SessionEstablished && p.IsNeighbor(s.Neighbor)
 	})
 }
 

@@ -288,7 +288,8 @@ func (h *History) forget() {
 }
 
 func (h *History) lose() {
-	h.begin(h.laws.unreached, "frames get lost", nil, doing(func() { h.Link.Loss = 0.1 }), doing(func() { h.Link.Loss = 0 }))
+	h.begin(h.laws.unreached, "frames get lost", nil,
+		doing(func() { h.Link.Loss = 0.1 }), doing(func() { h.Link.Loss = 0 }))
 }
 
 func (h *History) split() {

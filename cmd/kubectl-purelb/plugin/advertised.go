@@ -63,11 +63,10 @@ func explainBGP(c *Cluster, a netip.Addr, group string, places []announced.Place
 func advertises(
 	r *v1.NodeRouting, s *v1.RoutingSession, a netip.Addr, group string, has bool,
 ) (isAdvertised bool, why string) {
-	var bgp v1.ServiceGroupBGP
-	if i := slices.IndexFunc(r.Spec.Groups, func(g v1.RoutingGroup) bool { return g.Name == group }); i >= 0 {
-		bgp = r.Spec.Groups[i].ServiceGroupBGP
-	}
+	bgp := announced.RuleOf(&r.Spec, group)
 	switch {
+	case announced.IsWithheld(&r.Spec, a):
+		return false, "no ServiceGroup says how: the manager withholds it"
 	case bgp.Advertise != nil && !*bgp.Advertise:
 		return false, fmt.Sprintf("ServiceGroup %s has bgp.advertise: false", group)
 	case len(bgp.Peers) > 0 && !slices.Contains(bgp.Peers, s.Peer):

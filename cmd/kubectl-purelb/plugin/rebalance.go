@@ -96,7 +96,16 @@ func nextHandover(inputs placement.Inputs) (*RebalanceMove, placement.Inputs) {
 		nodes := slices.SortedFunc(maps.Keys(byNode), func(x, y string) int {
 			return cmp.Or(cmp.Compare(len(byNode[y]), len(byNode[x])), cmp.Compare(x, y))
 		})
+		least := len(inputs.Addresses)
+		for i := range inputs.Nodes {
+			if n := &inputs.Nodes[i]; n.LBNodeAgent != "" {
+				least = min(least, len(byNode[n.Name]))
+			}
+		}
 		for _, from := range nodes {
+			if len(byNode[from])-least < 2 { // nor do the nodes that follow have enough
+				break
+			}
 			for _, a := range byNode[from] {
 				asked := withoutRequests(inputs)
 				asked.Nodes[slices.IndexFunc(asked.Nodes, func(n placement.Node) bool { return n.Name == from })].HandsOver = a.Addr
