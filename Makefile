@@ -11,6 +11,8 @@ BUNDLE_CHANNEL ?= candidate
 KUBERNETES ?=
 # Mode of kube-proxy in the lab: nftables, iptables, ipvs or ipvs-strict-arp.
 PROXY_MODE ?=
+# Number of nodes in the lab, three by default.
+LAB_NODES ?=
 
 # What is compiled does not depend on the project's folder, so that a new clone uses what others compiled.
 export GOFLAGS := $(strip $(shell go env GOFLAGS) -trimpath)
@@ -28,7 +30,7 @@ KUBE_SCORE     := bin/kube-score
 LAB            := bin/lab
 IMAGE_TAR      := dist/purelb-$(ARCH).tar
 LAB_ASSETS     := $(LAB) assets $(if $(KUBERNETES),--kubernetes $(KUBERNETES))
-LAB_UP         := $(LAB) up --image $(IMAGE_TAR) $(if $(KUBERNETES),--kubernetes $(KUBERNETES)) $(if $(PROXY_MODE),--proxy-mode $(PROXY_MODE))
+LAB_UP         := $(LAB) up --image $(IMAGE_TAR) $(if $(KUBERNETES),--kubernetes $(KUBERNETES)) $(if $(PROXY_MODE),--proxy-mode $(PROXY_MODE)) $(if $(LAB_NODES),--nodes $(LAB_NODES))
 # The modules beside the main one, without those that only pin a tool.
 MODULES        := $(filter-out test/olm/programs tools/golangci-lint tools/gremlins tools/crd-ref-docs,$(patsubst %/go.mod,%,$(shell git ls-files '*/go.mod')))
 # The modules that linters and govulncheck do not check: they have few files and import all of
@@ -311,9 +313,12 @@ proof-bgp: ## Measure what changes of speakers, nodes and endpoints cost behind 
 proof-ipam: ## Measure what it costs that NetBox is away, and managers die while they ask it
 proof-watching: ## Measure failover with the feature gate WireFailover (E2E_ARGS='-ginkgo.focus="cut off"' runs some rows)
 
+# Of three nodes, two of which die, the last one has no other node that could be its witness.
+proof-watching: LAB_NODES := 4
+
 .PHONY: $(TOPICS:%=proof-%)
 $(TOPICS:%=proof-%): proof-%: $(PROOF)
-	@$(call prove,$@,TRIALS=$(TRIALS) SEED=$(SEED),experiments) $(MAKE) --no-print-directory experiments TOPIC=$*
+	@$(call prove,$@,TRIALS=$(TRIALS) SEED=$(SEED),experiments) $(MAKE) --no-print-directory experiments TOPIC=$* LAB_NODES=$(LAB_NODES)
 
 .PHONY: proof-memory
 proof-memory: build $(LAB) $(PROOF) ## Measure how much memory the programs need while others do their worst, as root (TRIALS=10 SEED=1 for agent and speaker)
@@ -464,7 +469,7 @@ undeploy: $(KUSTOMIZE) ## Remove PureLB: its agents withdraw their addresses fir
 
 ##@ Lab: three nodes in network namespaces, as root
 .PHONY: lab-up
-lab-up: image $(LAB) ## Start the lab with the image loaded, and print its KUBECONFIG (KUBERNETES=v1.32.5 PROXY_MODE=iptables)
+lab-up: image $(LAB) ## Start the lab with the image loaded, and print its KUBECONFIG (KUBERNETES=v1.32.5 PROXY_MODE=iptables LAB_NODES=4)
 	@$(LAB_UP)
 
 .PHONY: lab-down

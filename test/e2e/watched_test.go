@@ -229,8 +229,16 @@ func watchesFor(standbys []v1.Announcement, s v1.Successor, holder string, addr 
 
 // anySuccessor returns a node that watches the holder, and is a successor for all addresses.
 func (m *watchedService) anySuccessor() string {
-	others := m.others(m.holder)
-	return others[m.trial.random.IntN(len(others))]
+	GinkgoHelper()
+	var all []string
+	for _, node := range m.others(m.holder) {
+		isSuccessor := func(addr netip.Addr) bool { return slices.Contains(m.successors[addr], node) }
+		if !slices.ContainsFunc(m.addrs, func(addr netip.Addr) bool { return !isSuccessor(addr) }) {
+			all = append(all, node)
+		}
+	}
+	Expect(all).NotTo(BeEmpty(), "nodes that are successors for all of %v", m.addrs)
+	return all[m.trial.random.IntN(len(all))]
 }
 
 // firstSuccessor returns the first successor of any of the addresses.

@@ -92,7 +92,7 @@ func removeLab(ctx context.Context, stateDir string, say func(string)) error {
 // ends all processes of the node.
 func killProcesses(ctx context.Context, stateDir string) (int, error) {
 	labNamespaces := map[uint64]bool{}
-	for _, name := range namespaces() {
+	for _, name := range plan(MaxNodes).namespaces() {
 		id, err := netns.ID(name)
 		if err != nil {
 			return 0, err

@@ -75,7 +75,7 @@ func (l *Lab) LoadImages(ctx context.Context, tars ...string) error {
 			return fmt.Errorf("load an image: %w", err)
 		}
 	}
-	nodes := plannedNodes()
+	nodes := l.plan().nodes()
 	done := make(chan error, len(nodes))
 	for _, n := range nodes {
 		go func() {

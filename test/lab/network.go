@@ -15,23 +15,23 @@ import (
 )
 
 // buildNetwork makes the namespaces, links, addresses and routes.
-func buildNetwork(ctx context.Context) error {
-	if err := ipBatch(ctx, "", namespaceCommands()); err != nil {
+func (p plan) buildNetwork(ctx context.Context) error {
+	if err := ipBatch(ctx, "", p.namespaceCommands()); err != nil {
 		return err
 	}
-	if err := ipBatch(ctx, "", linkCommands()); err != nil {
+	if err := ipBatch(ctx, "", p.linkCommands()); err != nil {
 		return err
 	}
-	if err := ipBatch(ctx, Namespace(Fabric), fabricCommands()); err != nil {
+	if err := ipBatch(ctx, Namespace(Fabric), p.fabricCommands()); err != nil {
 		return err
 	}
-	for _, h := range plannedHosts() {
-		for _, key := range sysctls(h.Name) {
+	for _, h := range p.hosts() {
+		for _, key := range p.sysctls(h.Name) {
 			if err := netns.SetSysctl(Namespace(h.Name), key, "1"); err != nil {
 				return err
 			}
 		}
-		if err := ipBatch(ctx, Namespace(h.Name), hostCommands(h)); err != nil {
+		if err := ipBatch(ctx, Namespace(h.Name), p.hostCommands(h)); err != nil {
 			return err
 		}
 	}
@@ -39,17 +39,17 @@ func buildNetwork(ctx context.Context) error {
 }
 
 // namespaces returns the names of all network namespaces of the lab.
-func namespaces() []string {
+func (p plan) namespaces() []string {
 	all := []string{Namespace(Fabric)}
-	for _, h := range plannedHosts() {
+	for _, h := range p.hosts() {
 		all = append(all, Namespace(h.Name))
 	}
 	return all
 }
 
-func namespaceCommands() []string {
+func (p plan) namespaceCommands() []string {
 	var commands []string
-	for _, name := range namespaces() {
+	for _, name := range p.namespaces() {
 		commands = append(commands, "netns add "+name)
 	}
 	return commands
@@ -58,9 +58,9 @@ func namespaceCommands() []string {
 // cable joins an interface of a host to a port of a bridge in the fabric.
 type cable struct{ host, link, mac, port, bridge string }
 
-func cables() []cable {
+func (p plan) cables() []cable {
 	var all []cable
-	for _, h := range plannedHosts() {
+	for _, h := range p.hosts() {
 		all = append(all, cable{h.Name, link, h.MAC, port(h.Name), bridgeOf(h.Name)})
 	}
 	far := routerTowardsFar()
@@ -68,9 +68,9 @@ func cables() []cable {
 }
 
 // linkCommands returns the commands that connect all cables.
-func linkCommands() []string {
+func (p plan) linkCommands() []string {
 	var commands []string
-	for _, c := range cables() {
+	for _, c := range p.cables() {
 		commands = append(commands, fmt.Sprintf("link add %s address %s netns %s type veth peer name %s netns %s",
 			c.link, c.mac, Namespace(c.host), c.port, Namespace(Fabric)))
 	}
@@ -80,21 +80,21 @@ func linkCommands() []string {
 // fabricCommands returns the commands that make the switches. They have no spanning tree,
 // so that ports forward at once. They flood multicast, because no host sends the queries
 // that snooping needs.
-func fabricCommands() []string {
+func (p plan) fabricCommands() []string {
 	commands := []string{"link set lo up"}
 	for _, name := range []string{bridge, farBridge, splitBridge} {
 		commands = append(commands,
 			"link add "+name+" type bridge stp_state 0 mcast_snooping 0",
 			"link set "+name+" up")
 	}
-	for _, c := range cables() {
+	for _, c := range p.cables() {
 		commands = append(commands, fmt.Sprintf("link set %s master %s up", c.port, c.bridge))
 	}
 	return commands
 }
 
 // hostCommands returns the commands that give a host its addresses and routes.
-func hostCommands(h Host) []string {
+func (p plan) hostCommands(h Host) []string {
 	commands := append([]string{"link set lo up"}, addressCommands(link, h)...)
 	if h.Name == Router {
 		commands = append(commands, addressCommands(farLink, routerTowardsFar())...)
@@ -108,7 +108,7 @@ func hostCommands(h Host) []string {
 	if h.Name == Client || h.Name == Far {
 		return commands
 	}
-	for _, node := range plannedNodes() {
+	for _, node := range p.nodes() {
 		if node.Name == h.Name {
 			continue
 		}
@@ -128,13 +128,13 @@ func addressCommands(link string, h Host) []string {
 }
 
 // sysctls returns the sysctls to switch on in the namespace of a host.
-func sysctls(host string) []string {
+func (p plan) sysctls(host string) []string {
 	forward := []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"}
 	if host == Router {
 		// Spread flows over next hops by address and port.
 		return append(forward, "net.ipv4.fib_multipath_hash_policy", "net.ipv6.fib_multipath_hash_policy")
 	}
-	for _, node := range plannedNodes() {
+	for _, node := range p.nodes() {
 		if node.Name == host {
 			return forward
 		}
@@ -160,7 +160,7 @@ func ipBatch(ctx context.Context, namespace string, commands []string) error {
 // them go too.
 func removeNetwork(ctx context.Context) error {
 	var errs []error
-	for _, name := range namespaces() {
+	for _, name := range plan(MaxNodes).namespaces() {
 		id, err := netns.ID(name)
 		if err != nil || id == 0 {
 			errs = append(errs, err)

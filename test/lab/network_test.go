@@ -18,7 +18,7 @@ func TestHostCommands(t *testing.T) {
 		"route add default via 10.78.0.1",
 		"route add default via fd00:78::1",
 	}
-	if got := hostCommands(far); !slices.Equal(got, want) {
+	if got := plan(DefaultNodes).hostCommands(far); !slices.Equal(got, want) {
 		t.Errorf("far:\n%q, want\n%q", got, want)
 	}
 
@@ -26,7 +26,7 @@ func TestHostCommands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	commands := hostCommands(node)
+	commands := plan(DefaultNodes).hostCommands(node)
 	for _, route := range []string{
 		"route add 10.244.1.0/24 via 10.77.0.11", "route add fd00:244:0:3::/64 via fd00:77::13",
 	} {
@@ -40,8 +40,8 @@ func TestHostCommands(t *testing.T) {
 }
 
 func TestOnlyNodesAndRouterForward(t *testing.T) {
-	for _, h := range plannedHosts() {
-		forwards := slices.Contains(sysctls(h.Name), "net.ipv4.ip_forward")
+	for _, h := range plan(MaxNodes).hosts() {
+		forwards := slices.Contains(plan(MaxNodes).sysctls(h.Name), "net.ipv4.ip_forward")
 		if want := h.Name == Router || h.Name[:2] == "no"; forwards != want {
 			t.Errorf("%s forwards: %v, want %v", h.Name, forwards, want)
 		}
@@ -50,7 +50,7 @@ func TestOnlyNodesAndRouterForward(t *testing.T) {
 
 func TestEveryPortIsOnTheBridgeOfItsSubnet(t *testing.T) {
 	ports := map[string]bool{}
-	for _, c := range cables() {
+	for _, c := range plan(MaxNodes).cables() {
 		if ports[c.port] {
 			t.Errorf("two cables at the port %s", c.port)
 		}

@@ -94,7 +94,7 @@ func lifetime(seconds uint32) time.Duration {
 // of [Lab.Hosts].
 func (l *Lab) Holders(ctx context.Context, address netip.Addr) ([]string, error) {
 	var holders []string
-	for _, h := range plannedHosts() {
+	for _, h := range l.plan().hosts() {
 		all, err := l.Addresses(ctx, h.Name)
 		if err != nil {
 			return nil, err

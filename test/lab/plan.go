@@ -61,18 +61,29 @@ func bridgeOf(name string) string {
 	return bridge
 }
 
-// plannedHosts are all hosts with addresses.
-func plannedHosts() []Host {
+const (
+	// DefaultNodes is how many nodes a lab has unless Options say otherwise.
+	DefaultNodes = 3
+	// MaxNodes is how many nodes a lab may have.
+	MaxNodes = 9
+)
+
+// plan is a lab with a number of nodes.
+type plan int
+
+// hosts are all hosts with addresses.
+func (p plan) hosts() []Host {
 	hosts := []Host{host(ControlPlane, 77, 2)}
-	for _, node := range plannedNodes() {
+	for _, node := range p.nodes() {
 		hosts = append(hosts, node.Host)
 	}
 	return append(hosts, host(Client, 77, 50), host(Router, 77, 1), host(Far, 78, 2))
 }
 
-func plannedNodes() []Node {
+// nodes are those of the hosts that are Kubernetes nodes.
+func (p plan) nodes() []Node {
 	var nodes []Node
-	for i := 1; i <= 3; i++ {
+	for i := 1; i <= int(p); i++ {
 		nodes = append(nodes, Node{
 			Host: host(fmt.Sprintf("node%d", i), 77, nodeBase+i),
 			PodCIDRs: []netip.Prefix{
@@ -108,8 +119,9 @@ func gateways(h Host) []netip.Addr {
 	return []netip.Addr{r.IPv4.Addr(), r.IPv6.Addr()}
 }
 
+// plannedHost returns the host with a name in the largest lab.
 func plannedHost(name string) (Host, error) {
-	for _, h := range plannedHosts() {
+	for _, h := range plan(MaxNodes).hosts() {
 		if h.Name == name {
 			return h, nil
 		}

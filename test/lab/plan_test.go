@@ -15,7 +15,7 @@ func TestPlan(t *testing.T) {
 		"router": {"10.77.0.1/24", "fd00:77::1/64", "02:00:00:77:00:01"},
 		"far":    {"10.78.0.2/24", "fd00:78::2/64", "02:00:00:78:00:02"},
 	}
-	hosts := plannedHosts()
+	hosts := plan(DefaultNodes).hosts()
 	if len(hosts) != len(want) {
 		t.Errorf("%d hosts, want %d", len(hosts), len(want))
 	}
@@ -28,7 +28,7 @@ func TestPlan(t *testing.T) {
 
 func TestPodsAreInTheCluster(t *testing.T) {
 	seen := map[netip.Prefix]bool{}
-	for _, node := range plannedNodes() {
+	for _, node := range plan(MaxNodes).nodes() {
 		for i, cidr := range node.PodCIDRs {
 			if seen[cidr] {
 				t.Errorf("%s has the pods of another node: %s", node.Name, cidr)
@@ -42,7 +42,7 @@ func TestPodsAreInTheCluster(t *testing.T) {
 }
 
 func TestGatewaysAreOnTheLink(t *testing.T) {
-	for _, h := range plannedHosts() {
+	for _, h := range plan(DefaultNodes).hosts() {
 		g := gateways(h)
 		if !h.IPv4.Contains(g[0]) || !h.IPv6.Contains(g[1]) {
 			t.Errorf("%s cannot reach its gateways %v", h.Name, g)

@@ -26,8 +26,8 @@ func (l *Lab) StartRouting(ctx context.Context) error {
 	if err := l.StopRouting(ctx); err != nil {
 		return err
 	}
-	configs := map[string]string{Router: routerBirdConfig()}
-	for _, n := range plannedNodes() {
+	configs := map[string]string{Router: l.plan().routerBirdConfig()}
+	for _, n := range l.plan().nodes() {
 		configs[n.Name] = nodeBirdConfig(n)
 	}
 	for host, config := range configs {
@@ -48,7 +48,7 @@ func (l *Lab) StartRouting(ctx context.Context) error {
 	defer cancel()
 	for {
 		up, err := l.countSessions(ctx)
-		if want := 2 * len(plannedNodes()); up == want {
+		if want := 2 * len(l.plan().nodes()); up == want {
 			return nil
 		}
 		select {
@@ -68,7 +68,7 @@ func (l *Lab) countSessions(ctx context.Context) (int, error) {
 // StopRouting ends what StartRouting has started, and removes the router's routes.
 func (l *Lab) StopRouting(ctx context.Context) error {
 	hosts := []string{Router}
-	for _, n := range plannedNodes() {
+	for _, n := range l.plan().nodes() {
 		hosts = append(hosts, n.Name)
 	}
 	var errs []error
@@ -110,13 +110,13 @@ const timers = "hold time 9; keepalive time 3; connect retry time 1; connect del
 
 // routerBirdConfig returns the configuration of the router's daemon. A network that several
 // nodes advertise gets a route through all of them.
-func routerBirdConfig() string {
+func (p plan) routerBirdConfig() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "router id 10.77.0.1;\nprotocol device { }\n")
 	for _, family := range []string{"ipv4", "ipv6"} {
 		fmt.Fprintf(&b, "protocol kernel { %s { export where source = RTS_BGP; }; merge paths on limit 16; }\n", family)
 	}
-	for _, n := range plannedNodes() {
+	for _, n := range p.nodes() {
 		for i, remote := range n.addresses() {
 			fmt.Fprintf(&b, "protocol bgp %s_v%d {\n  local as %d;\n  neighbor %s as %d;\n  passive;\n  %s\n  %s { import "+
 				"all; export none; };\n}\n",

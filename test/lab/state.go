@@ -27,6 +27,8 @@ type state struct {
 	KubeDir string `json:"kubeDir"`
 	// ProxyMode is the mode of kube-proxy.
 	ProxyMode ProxyMode `json:"proxyMode"`
+	// Nodes is how many nodes there are.
+	Nodes int `json:"nodes"`
 	// MadeNetnsDir is true if there was no /run/netns before.
 	MadeNetnsDir bool `json:"madeNetnsDir"`
 }
@@ -72,6 +74,9 @@ func openState(stateDir string) (*Lab, error) {
 	return l, nil
 }
 
+// plan is what the lab consists of.
+func (l *Lab) plan() plan { return plan(l.state.Nodes) }
+
 // path is a path in the state folder.
 func (l *Lab) path(elem ...string) string {
 	return filepath.Join(append([]string{l.dir}, elem...)...)
@@ -95,10 +100,10 @@ func (l *Lab) Logs() string { return l.path("logs") }
 func (l *Lab) Kubectl() string { return filepath.Join(l.state.KubeDir, "kubectl") }
 
 // Nodes are the Kubernetes nodes, in order.
-func (l *Lab) Nodes() []Node { return plannedNodes() }
+func (l *Lab) Nodes() []Node { return l.plan().nodes() }
 
 // Hosts are all machines that have addresses, the nodes among them.
-func (l *Lab) Hosts() []Host { return plannedHosts() }
+func (l *Lab) Hosts() []Host { return l.plan().hosts() }
 
 // Names of the lab's long-lived processes, beside one for each node.
 const (
@@ -107,9 +112,9 @@ const (
 	dnsProcess          = "dns"
 )
 
-func processNames() []string {
+func (l *Lab) processNames() []string {
 	names := []string{controlPlaneProcess, forwardProcess, dnsProcess}
-	for _, node := range plannedNodes() {
+	for _, node := range l.plan().nodes() {
 		names = append(names, node.Name)
 	}
 	return names
@@ -117,7 +122,7 @@ func processNames() []string {
 
 // Check returns nil if all processes run, and the API server and all nodes are ready.
 func (l *Lab) Check(ctx context.Context) error {
-	for _, name := range processNames() {
+	for _, name := range l.processNames() {
 		if !process.Alive(l.pidFile(name)) {
 			return fmt.Errorf("%s does not run: see %s", name, l.logFile(name))
 		}
@@ -133,7 +138,7 @@ func (l *Lab) Check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, node := range plannedNodes() {
+	for _, node := range l.plan().nodes() {
 		if !slices.Contains(ready, node.Name) {
 			return fmt.Errorf("%s is not Ready: see %s", node.Name, l.logFile(node.Name+"-kubelet"))
 		}

@@ -49,6 +49,8 @@ type Options struct {
 	Kubernetes string
 	// ProxyMode is the mode of kube-proxy; ProxyNFTables if empty.
 	ProxyMode ProxyMode
+	// Nodes is how many nodes there are, DefaultNodes if 0, at most MaxNodes.
+	Nodes int
 	// NodeGracePeriod is how long a kubelet may be silent before its node is NotReady;
 	// DefaultNodeGracePeriod if 0.
 	NodeGracePeriod time.Duration
@@ -74,6 +76,12 @@ func (o *Options) setDefaults() error {
 	}
 	if o.NodeGracePeriod == 0 {
 		o.NodeGracePeriod = DefaultNodeGracePeriod
+	}
+	if o.Nodes == 0 {
+		o.Nodes = DefaultNodes
+	}
+	if o.Nodes < 1 || o.Nodes > MaxNodes {
+		return fmt.Errorf("a lab of %d nodes: want 1 to %d", o.Nodes, MaxNodes)
 	}
 	if o.ProxyMode == "" {
 		o.ProxyMode = ProxyNFTables
@@ -168,8 +176,8 @@ func Up(ctx context.Context, options Options) (*Lab, error) {
 		switch {
 		case problem != nil:
 			options.Say("the lab is up but does not work: " + problem.Error())
-		case l.state.KubeDir != kubeDir || l.state.ProxyMode != options.ProxyMode:
-			options.Say("the lab is up with other programs, or kube-proxy in another mode")
+		case l.state.KubeDir != kubeDir || l.state.ProxyMode != options.ProxyMode || l.state.Nodes != options.Nodes:
+			options.Say("the lab is up with other programs, kube-proxy in another mode, or another number of nodes")
 		default:
 			options.Say("the lab is up already")
 			return l, l.LoadImages(ctx, options.Images...)
@@ -191,7 +199,9 @@ func Up(ctx context.Context, options Options) (*Lab, error) {
 // createState creates the contents of the state folder.
 func createState(options Options, kubeDir string) (*Lab, error) {
 	l := &Lab{
-		dir: options.StateDir, state: state{KubeDir: kubeDir, ProxyMode: options.ProxyMode, MadeNetnsDir: !netnsDirExists()},
+		dir: options.StateDir, state: state{
+			KubeDir: kubeDir, ProxyMode: options.ProxyMode, Nodes: options.Nodes, MadeNetnsDir: !netnsDirExists(),
+		},
 	}
 	for _, dir := range []string{"bin", "logs", "pids", "pki", "nodes", "control-plane"} {
 		if err := os.MkdirAll(l.path(dir), 0o755); err != nil {
@@ -232,7 +242,7 @@ func (l *Lab) startCluster(ctx context.Context, options Options, images []string
 	if err := l.writeControlPlane(authority, options); err != nil {
 		return err
 	}
-	if err := buildNetwork(ctx); err != nil {
+	if err := l.plan().buildNetwork(ctx); err != nil {
 		return err
 	}
 	options.Say("the network is built")
@@ -261,7 +271,7 @@ func (l *Lab) startCluster(ctx context.Context, options Options, images []string
 		return err
 	}
 	options.Say("the API server is ready")
-	for _, n := range plannedNodes() {
+	for _, n := range l.plan().nodes() {
 		var cidrs []string
 		for _, cidr := range n.PodCIDRs {
 			cidrs = append(cidrs, cidr.String())
@@ -300,7 +310,7 @@ func (l *Lab) startNodes(ctx context.Context, authority *pki.Authority, images [
 		}
 	}
 	var group sync.WaitGroup
-	nodes := plannedNodes()
+	nodes := l.plan().nodes()
 	errs := make([]error, len(nodes))
 	for i, n := range nodes {
 		file, err := node.Prepare(node.Config{
@@ -339,7 +349,7 @@ func (l *Lab) waitFor(ctx context.Context, what string, check func(context.Conte
 		if err == nil {
 			return nil
 		}
-		for _, name := range processNames() {
+		for _, name := range l.processNames() {
 			if !process.Alive(l.pidFile(name)) {
 				return fmt.Errorf("wait for %s: %s has ended: %s", what, name, lastLine(l.logFile(name)))
 			}

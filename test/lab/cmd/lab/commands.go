@@ -52,7 +52,7 @@ func newCommandOf(f *flags) *cobra.Command {
 
 func (f *flags) up() *cobra.Command {
 	var images []string
-	var port int
+	var port, nodes int
 	var grace time.Duration
 	var kubernetes, proxy string
 	c := &cobra.Command{
@@ -65,6 +65,7 @@ func (f *flags) up() *cobra.Command {
 				return err
 			}
 			options.Images, options.APIPort, options.NodeGracePeriod = images, port, grace
+			options.Nodes = nodes
 			options.Kubernetes, options.ProxyMode = kubernetes, lab.ProxyMode(proxy)
 			l, err := lab.Up(c.Context(), options)
 			if err != nil {
@@ -76,6 +77,7 @@ func (f *flags) up() *cobra.Command {
 	}
 	c.Flags().StringArrayVar(&images, "image", nil, "tar file of an image to load into all nodes (may be repeated)")
 	c.Flags().IntVar(&port, "api-port", lab.DefaultAPIPort, "port of the API server on 127.0.0.1")
+	c.Flags().IntVar(&nodes, "nodes", lab.DefaultNodes, fmt.Sprintf("number of nodes, at most %d", lab.MaxNodes))
 	kubernetesFlag(c, &kubernetes)
 	c.Flags().StringVar(
 		&proxy, "proxy-mode", string(lab.ProxyNFTables), fmt.Sprintf("mode of kube-proxy: one of %v", lab.ProxyModes()),
