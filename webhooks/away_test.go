@@ -7,6 +7,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -68,7 +69,8 @@ func bind(t *testing.T, objects ...client.Object) {
 }
 
 // installUnreachableWebhooks replaces the webhooks, until the test ends, by those that
-// config/webhook installs, at an address where no server answers.
+// config/webhook installs, at an address where no server answers. Each request that the API server
+// would ask about fails, also one that it would let through.
 func installUnreachableWebhooks(t *testing.T) {
 	t.Helper()
 	read := func(file string) *admissionregistrationv1.ValidatingWebhookConfiguration {
@@ -90,6 +92,7 @@ func installUnreachableWebhooks(t *testing.T) {
 	for i := range installed.Webhooks {
 		w := &installed.Webhooks[i]
 		w.MatchConditions = conditions[w.Name]
+		w.FailurePolicy = ptr.To(admissionregistrationv1.Fail)
 		// Nobody listens at the port that discards.
 		w.ClientConfig = admissionregistrationv1.WebhookClientConfig{URL: ptr.To("https://127.0.0.1:9/")}
 	}
@@ -179,6 +182,66 @@ func TestFaultWebhooksAway(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestServicesAskedAbout writes Services while no manager answers: the API server asks only about
+// those that may be PureLB's, and about changes of what they ask for.
+func TestServicesAskedAbout(t *testing.T) {
+	begin(t)
+	ctx := context.Background()
+	kept := service("kept", "taken", 80)
+	create(t, kept)
+	installUnreachableWebhooks(t)
+	manager := clientAs(t, "system:serviceaccount:"+namespace+":purelb-manager", "system:masters")
+	other := clientAs(t, "system:serviceaccount:"+namespace+":other", "system:masters")
+
+	created := func(class string, serviceType corev1.ServiceType) func(client.Client) error {
+		return func(c client.Client) error {
+			svc := service("new", "taken", 80)
+			svc.Spec.Type = serviceType
+			if serviceType != corev1.ServiceTypeLoadBalancer {
+				svc.Spec.AllocateLoadBalancerNodePorts = nil
+			}
+			if class != "" {
+				svc.Spec.LoadBalancerClass = ptr.To(class)
+			}
+			return c.Create(ctx, svc, client.DryRunAll)
+		}
+	}
+	changed := func(change func(*corev1.Service)) func(client.Client) error {
+		return func(c client.Client) error {
+			svc := kept.DeepCopy()
+			change(svc)
+			return c.Patch(ctx, svc, client.MergeFrom(kept), client.DryRunAll)
+		}
+	}
+	for _, row := range []struct {
+		name    string
+		as      client.Client
+		write   func(client.Client) error
+		isAsked bool
+	}{
+		{"new", other, created("", corev1.ServiceTypeLoadBalancer), true},
+		{"new, of our class", other, created(v1.LoadBalancerClass, corev1.ServiceTypeLoadBalancer), true},
+		{"new, of another class", other, created("example.com/other", corev1.ServiceTypeLoadBalancer), false},
+		{"new, no load balancer", other, created("", corev1.ServiceTypeClusterIP), false},
+		{"new, by the manager", manager, created("", corev1.ServiceTypeLoadBalancer), false},
+		{"a label", other, changed(func(svc *corev1.Service) { svc.Labels = map[string]string{"a": "b"} }), false},
+		{"a finalizer", other, changed(func(svc *corev1.Service) { svc.Finalizers = []string{"example.com/a"} }), false},
+		{"an annotation", other, changed(annotated("color", "a")), true},
+		{"the end of its annotations", other, changed(func(svc *corev1.Service) { svc.Annotations = nil }), true},
+		{"a port", other, changed(func(svc *corev1.Service) { svc.Spec.Ports[0].Port = 81 }), true},
+		{"a port, by the manager", manager, changed(func(svc *corev1.Service) { svc.Spec.Ports[0].Port = 81 }), false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			g := NewWithT(t)
+			if err := row.write(row.as); row.isAsked {
+				g.Expect(err).To(MatchError(ContainSubstring("failed calling webhook")))
+			} else {
+				g.Expect(err).NotTo(HaveOccurred())
+			}
+		})
+	}
 }
 
 // TestNamespaceControllerAnswer has no matchConditions, as webhooks that OLM installs have
