@@ -46,11 +46,11 @@ const (
 func New(
 	ctx context.Context, name, address string, tlsConfig *tls.Config, handler http.Handler,
 ) (*manager.Server, error) {
-	bound, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("serve %s: %w", name, err)
 	}
-	var l net.Listener = &listener{Listener: bound, max: MaxConnections}
+	var l net.Listener = &listener{Listener: socket, max: MaxConnections}
 	if tlsConfig != nil {
 		l = tls.NewListener(l, tlsConfig)
 	}
