@@ -45,15 +45,15 @@ func (r *RoutingReconciler) gatherGroups(ctx context.Context, g *routingInputs) 
 	if err != nil {
 		return err
 	}
-	g.Used = usedAddresses(announcements, commons, services)
-	g.Groups = routingGroups(groups.Items, r.Namespace, groupsWithPolicyLocal(services, g.Used))
+	g.VirtualAddresses = virtualAddresses(announcements, commons, services)
+	g.Groups = routingGroups(groups.Items, r.Namespace, groupsWithPolicyLocal(services, g.VirtualAddresses))
 	g.AreAgentsBehind = areAgentsBehind(announcements, commons)
 	return nil
 }
 
 // groupsWithPolicyLocal are the groups of which Services with externalTrafficPolicy Local have Virtual
 // addresses. Those of remote pools always are, also while no node has an endpoint, and so the address.
-func groupsWithPolicyLocal(services []corev1.Service, used map[netip.Addr]routing.UsedAddress) map[string]bool {
+func groupsWithPolicyLocal(services []corev1.Service, virtual map[netip.Addr]routing.VirtualAddress) map[string]bool {
 	groups := map[string]bool{}
 	for i := range services {
 		if !hasLocalPolicy(&services[i]) {
@@ -62,8 +62,8 @@ func groupsWithPolicyLocal(services []corev1.Service, used map[netip.Addr]routin
 		record := allocation.RecordOf(&services[i])
 		isVirtual := record.Type == v1.PoolTypeRemote
 		for _, addr := range record.Addresses {
-			_, isUsed := used[addr]
-			isVirtual = isVirtual || isUsed
+			_, isFound := virtual[addr]
+			isVirtual = isVirtual || isFound
 		}
 		groups[record.Group] = groups[record.Group] || isVirtual
 	}
@@ -100,16 +100,16 @@ func routingGroups(
 	return out
 }
 
-// usedAddresses are the Virtual addresses that nodes announce, or are to. Of one that a Service has, the
+// virtualAddresses are the Virtual addresses that nodes announce, or are to. Of one that a Service has, the
 // record of the Service says which group it was allocated from.
-func usedAddresses(
+func virtualAddresses(
 	announcements []v1.Announcement, commons []v1.CommonAnnouncement, services []corev1.Service,
-) map[netip.Addr]routing.UsedAddress {
-	used := map[netip.Addr]routing.UsedAddress{}
+) map[netip.Addr]routing.VirtualAddress {
+	virtual := map[netip.Addr]routing.VirtualAddress{}
 	note := func(entries []v1.AnnouncedAddress) {
 		for i := range entries {
 			if addr, err := netip.ParseAddr(entries[i].Address); err == nil && entries[i].Type == v1.AnnounceVirtual {
-				used[addr] = routing.UsedAddress{Group: entries[i].ServiceGroup}
+				virtual[addr] = routing.VirtualAddress{Group: entries[i].ServiceGroup}
 			}
 		}
 	}
@@ -122,12 +122,12 @@ func usedAddresses(
 	for i := range services {
 		record := allocation.RecordOf(&services[i])
 		for _, addr := range record.Addresses {
-			if _, isUsed := used[addr]; isUsed {
-				used[addr] = routing.UsedAddress{Group: record.Group, HasService: true}
+			if _, isFound := virtual[addr]; isFound {
+				virtual[addr] = routing.VirtualAddress{Group: record.Group, HasService: true}
 			}
 		}
 	}
-	return used
+	return virtual
 }
 
 // areAgentsBehind reports whether an agent has yet to do what its node is to announce.

@@ -49,10 +49,10 @@ type Inputs struct {
 	Nodes  []Node
 	Peers  []v1.BGPPeer
 	Groups []Group
-	// Used are the Virtual addresses that nodes announce, or are to. AreAgentsBehind is that an agent
-	// has yet to do what its node is to announce: it may have more addresses.
-	Used            map[netip.Addr]UsedAddress
-	AreAgentsBehind bool
+	// VirtualAddresses are those that nodes announce, or are to. AreAgentsBehind is that an agent has
+	// yet to do what its node is to announce: it may have more addresses.
+	VirtualAddresses map[netip.Addr]VirtualAddress
+	AreAgentsBehind  bool
 	// Routings are the NodeRoutings as they stand, by node.
 	Routings map[string]*v1.NodeRouting
 	// Password returns what a key of a Secret of the manager's namespace has, if there is one.

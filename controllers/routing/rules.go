@@ -29,8 +29,8 @@ type Group struct {
 	NeedsHostRoutes bool
 }
 
-// UsedAddress is what the manager knows of a Virtual address that nodes announce, or are to.
-type UsedAddress struct {
+// VirtualAddress is what the manager knows of a Virtual address that nodes announce, or are to.
+type VirtualAddress struct {
 	// Group is the ServiceGroup that the address was allocated from.
 	Group string
 	// HasService is that a Service has the address; otherwise nodes are about to withdraw it.
@@ -53,9 +53,9 @@ type rules struct {
 type candidate struct {
 	v1.RoutingGroup
 	createdAt time.Time
-	// isOwn is that the ranges are single addresses of a group that the manager does not allocate them
-	// from now, and isPlain that the group is advertised as groups are that say nothing.
-	isOwn, isPlain bool
+	// isOutsidePools is that the ranges are single addresses that the manager allocates from no group
+	// now, and isPlain that the group is advertised as groups are that say nothing.
+	isOutsidePools, isPlain bool
 }
 
 // ruler decides the rules.
@@ -64,11 +64,11 @@ type ruler struct {
 	groupByName map[string]*Group
 	// setByName are the addresses that the manager allocates from a group, if it does.
 	setByName map[string]*netipx.IPSet
-	// stored are the rules in NodeRoutings of groups that the manager does not allocate from,
+	// storedGroups are the rules in NodeRoutings of groups that the manager does not allocate from,
 	// storedSets their addresses, and withheld what NodeRoutings withhold.
-	stored     map[string]v1.RoutingGroup
-	storedSets map[string]*netipx.IPSet
-	withheld   *netipx.IPSet
+	storedGroups map[string]v1.RoutingGroup
+	storedSets   map[string]*netipx.IPSet
+	withheld     *netipx.IPSet
 }
 
 // decideRules returns how nodes advertise addresses. It fails closed: an address that some rule
@@ -77,13 +77,13 @@ type ruler struct {
 // group does not contain, the address alone, by the rule of the group that it was allocated from.
 func decideRules(in *Inputs) rules {
 	r := newRuler(in)
-	own, unknown := r.addressesApart()
+	outside, unknown := r.addressesOutsidePools()
 	var candidates []candidate
 	withheld := netipx.IPSetBuilder{}
 	withheld.AddSet(unknown)
-	for _, name := range slices.Sorted(maps.Keys(own)) {
-		c := r.ownCandidate(name)
-		ranges := own[name].Ranges()
+	for _, name := range slices.Sorted(maps.Keys(outside)) {
+		c := r.candidateOutsidePools(name)
+		ranges := outside[name].Ranges()
 		for _, more := range ranges[min(len(ranges), v1.MaxRoutingRanges):] {
 			withheld.AddRange(more)
 		}
@@ -99,14 +99,14 @@ func decideRules(in *Inputs) rules {
 	}
 	slices.SortStableFunc(candidates, func(a, b candidate) int {
 		return cmp.Or(
-			order.TrueFirst(a.isOwn, b.isOwn), order.TrueFirst(b.isPlain, a.isPlain), a.createdAt.Compare(b.createdAt),
-			cmp.Compare(a.Name, b.Name),
+			order.TrueFirst(a.isOutsidePools, b.isOutsidePools), order.TrueFirst(b.isPlain, a.isPlain),
+			a.createdAt.Compare(b.createdAt), cmp.Compare(a.Name, b.Name),
 		)
 	})
 	fitting := candidates[:min(len(candidates), v1.MaxRoutingGroups)]
 	out := rules{conditions: map[string]metav1.Condition{}}
 	for i := range in.Groups {
-		if g := &in.Groups[i]; len(g.Ranges) > 0 && g.BGP != nil && in.lacksPeers(g.BGP.Peers) {
+		if g := &in.Groups[i]; len(g.Ranges) > 0 && g.BGP != nil && in.lacksAllPeers(g.BGP.Peers) {
 			out.conditions[g.Name] = noSuchPeer(g.BGP.Peers)
 		}
 	}
@@ -117,7 +117,7 @@ func decideRules(in *Inputs) rules {
 		}
 	}
 	slices.SortStableFunc(fitting, func(a, b candidate) int {
-		return cmp.Or(order.TrueFirst(a.isOwn, b.isOwn), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(order.TrueFirst(a.isOutsidePools, b.isOutsidePools), cmp.Compare(a.Name, b.Name))
 	})
 	for _, c := range fitting {
 		out.groups = append(out.groups, c.RoutingGroup)
@@ -127,14 +127,14 @@ func decideRules(in *Inputs) rules {
 	}
 	out.withheld = textsOf(bounded(built(&withheld).Ranges(), v1.MaxWithheldRanges))
 	out.unknown = describeUnknown(unknown)
-	out.isProvisional = in.AreAgentsBehind && (len(r.stored) > 0 || len(r.withheld.Ranges()) > 0)
+	out.isProvisional = in.AreAgentsBehind && (len(r.storedGroups) > 0 || len(r.withheld.Ranges()) > 0)
 	return out
 }
 
 func newRuler(in *Inputs) *ruler {
 	r := &ruler{
 		Inputs: in, groupByName: map[string]*Group{}, setByName: map[string]*netipx.IPSet{},
-		stored: map[string]v1.RoutingGroup{}, storedSets: map[string]*netipx.IPSet{},
+		storedGroups: map[string]v1.RoutingGroup{}, storedSets: map[string]*netipx.IPSet{},
 	}
 	for i := range in.Groups {
 		g := &in.Groups[i]
@@ -150,24 +150,25 @@ func newRuler(in *Inputs) *ruler {
 			if r.setByName[rule.Name] != nil {
 				continue
 			}
-			known, exists := r.stored[rule.Name]
+			known, exists := r.storedGroups[rule.Name]
 			if !exists {
 				known = rule
 			}
 			known.Ranges = slices.Compact(slices.Sorted(slices.Values(slices.Concat(known.Ranges, rule.Ranges))))
-			r.stored[rule.Name] = known
+			r.storedGroups[rule.Name] = known
 		}
 	}
 	r.withheld = setOf(withheld)
-	for name, rule := range r.stored {
+	for name, rule := range r.storedGroups {
 		r.storedSets[name] = setOf(rule.Ranges)
 	}
 	return r
 }
 
-// addressesApart returns the addresses that have rules apart from the ranges of the groups that the
-// manager allocates from, by the group that each was allocated from, and those of unknown groups.
-func (r *ruler) addressesApart() (own map[string]*netipx.IPSet, unknown *netipx.IPSet) {
+// addressesOutsidePools returns the addresses that need rules of their own, as the ranges that the manager
+// allocates from do not say how to advertise them: by the group that each was allocated from, and those of
+// unknown groups.
+func (r *ruler) addressesOutsidePools() (byGroup map[string]*netipx.IPSet, unknown *netipx.IPSet) {
 	builders, unknownBuilder := map[string]*netipx.IPSetBuilder{}, netipx.IPSetBuilder{}
 	builderOf := func(name string) *netipx.IPSetBuilder {
 		if builders[name] == nil {
@@ -182,8 +183,8 @@ func (r *ruler) addressesApart() (own map[string]*netipx.IPSet, unknown *netipx.
 		}
 		unknownBuilder.AddSet(r.withoutPools(r.withheld))
 	}
-	for addr, used := range r.Used {
-		name := r.groupOf(addr, used)
+	for addr, a := range r.VirtualAddresses {
+		name := r.groupOf(addr, a)
 		if r.AreAgentsBehind {
 			for _, b := range builders {
 				b.Remove(addr)
@@ -191,7 +192,7 @@ func (r *ruler) addressesApart() (own map[string]*netipx.IPSet, unknown *netipx.
 			unknownBuilder.Remove(addr)
 		}
 		group, set := r.groupByName[name], r.setByName[name]
-		_, isStored := r.stored[name]
+		_, isStored := r.storedGroups[name]
 		switch {
 		case set != nil && set.Contains(addr):
 		case group != nil && (group.BGP != nil || r.isRestrictedByOther(addr)), group == nil && isStored:
@@ -200,13 +201,13 @@ func (r *ruler) addressesApart() (own map[string]*netipx.IPSet, unknown *netipx.
 			unknownBuilder.Add(addr)
 		}
 	}
-	own = map[string]*netipx.IPSet{}
+	byGroup = map[string]*netipx.IPSet{}
 	for name, b := range builders {
 		if set := built(b); len(set.Ranges()) > 0 {
-			own[name] = set
+			byGroup[name] = set
 		}
 	}
-	return own, built(&unknownBuilder)
+	return byGroup, built(&unknownBuilder)
 }
 
 // withoutPools returns the addresses of a set that the manager allocates from no group.
@@ -221,16 +222,16 @@ func (r *ruler) withoutPools(set *netipx.IPSet) *netipx.IPSet {
 
 // groupOf returns the name of the group that an address was allocated from. Of an address that no
 // Service has any more, what announces it may name the group that contains it now.
-func (r *ruler) groupOf(addr netip.Addr, used UsedAddress) string {
-	if used.HasService {
-		return used.Group
+func (r *ruler) groupOf(addr netip.Addr, a VirtualAddress) string {
+	if a.HasService {
+		return a.Group
 	}
-	for _, name := range slices.Sorted(maps.Keys(r.stored)) {
+	for _, name := range slices.Sorted(maps.Keys(r.storedGroups)) {
 		if r.storedSets[name].Contains(addr) {
 			return name
 		}
 	}
-	return used.Group
+	return a.Group
 }
 
 // isRestrictedByOther reports whether a group that the manager allocates from contains an address and
@@ -244,13 +245,13 @@ func (r *ruler) isRestrictedByOther(addr netip.Addr) bool {
 	return false
 }
 
-// ownCandidate is the rule of a group without ranges: as it is written, or as it was before the group
-// was deleted.
-func (r *ruler) ownCandidate(name string) candidate {
+// candidateOutsidePools is the rule, without ranges yet, of a group for addresses outside of pools: as it
+// is written, or as it was before the group was deleted.
+func (r *ruler) candidateOutsidePools(name string) candidate {
 	if g := r.groupByName[name]; g != nil {
-		return candidate{RoutingGroup: routingGroup(g, nil), createdAt: g.CreatedAt, isOwn: true}
+		return candidate{RoutingGroup: routingGroup(g, nil), createdAt: g.CreatedAt, isOutsidePools: true}
 	}
-	return candidate{RoutingGroup: r.stored[name], isOwn: true}
+	return candidate{RoutingGroup: r.storedGroups[name], isOutsidePools: true}
 }
 
 func routingGroup(g *Group, ranges []string) v1.RoutingGroup {
@@ -275,8 +276,8 @@ func tooManyGroups(c *candidate) metav1.Condition {
 	}
 }
 
-// lacksPeers reports whether names are given, and no BGPPeer has any of them.
-func (in *Inputs) lacksPeers(names []string) bool {
+// lacksAllPeers reports whether names are given, and no BGPPeer has any of them.
+func (in *Inputs) lacksAllPeers(names []string) bool {
 	return len(names) > 0 && !slices.ContainsFunc(in.Peers, func(p v1.BGPPeer) bool {
 		return slices.Contains(names, p.Name)
 	})

@@ -145,11 +145,11 @@ func TestRules(t *testing.T) {
 			in := routing.Inputs{
 				Nodes: []routing.Node{node("n1", 11, "")}, Now: began, Groups: row.groups, Routings: row.stored,
 				Peers:           []v1.BGPPeer{peer(t, "p", "peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.1", 0)},
-				AreAgentsBehind: row.behind, Used: map[netip.Addr]routing.UsedAddress{},
+				AreAgentsBehind: row.behind, VirtualAddresses: map[netip.Addr]routing.VirtualAddress{},
 			}
 			for _, word := range strings.Fields(row.used) {
 				addr, group, _ := strings.Cut(word, "=")
-				in.Used[netip.MustParseAddr(addr)] = routing.UsedAddress{
+				in.VirtualAddresses[netip.MustParseAddr(addr)] = routing.VirtualAddress{
 					Group: strings.TrimSuffix(group, "!"), HasService: !strings.HasSuffix(group, "!"),
 				}
 			}
@@ -210,7 +210,7 @@ func TestTooManyGroups(t *testing.T) {
 // TestWithheldIsBounded withholds more ranges than a NodeRouting lists, of both families.
 func TestWithheldIsBounded(t *testing.T) {
 	in := routing.Inputs{
-		Nodes: []routing.Node{node("n1", 11, "")}, Now: began, Used: map[netip.Addr]routing.UsedAddress{},
+		Nodes: []routing.Node{node("n1", 11, "")}, Now: began, VirtualAddresses: map[netip.Addr]routing.VirtualAddress{},
 		Peers: []v1.BGPPeer{peer(t, "p", "peerASN: 65000\nmyASN: 65001\npeerAddress: 192.0.2.1", 0)},
 	}
 	var addrs []string
@@ -218,7 +218,8 @@ func TestWithheldIsBounded(t *testing.T) {
 	for range 200 {
 		four, six = four.Next().Next(), six.Next().Next()
 		addrs = append(addrs, four.String(), six.String())
-		in.Used[four], in.Used[six] = routing.UsedAddress{Group: "gone"}, routing.UsedAddress{Group: "gone"}
+		in.VirtualAddresses[four] = routing.VirtualAddress{Group: "gone"}
+		in.VirtualAddresses[six] = routing.VirtualAddress{Group: "gone"}
 	}
 	spec := routing.Render(in).Specs["n1"]
 	if got := advertised(spec, addrs...); len(got) > 0 || len(spec.Withheld) != v1.MaxWithheldRanges {
