@@ -7,9 +7,9 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// RouterOn returns the link-local address of the one router on an interface. The kernel knows
+// RouterAddressOn returns the link-local address of the one router on an interface. The kernel knows
 // routers by the router advertisements that they send (RFC 4861), whether it follows them or not.
-func (n *Netlink) RouterOn(iface string) (netip.Addr, error) {
+func (n *Netlink) RouterAddressOn(iface string) (netip.Addr, error) {
 	l, err := n.handle.LinkByName(iface)
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("the node has no interface %s: %w", iface, err)

@@ -87,8 +87,8 @@ type Kernel interface {
 	Addresses(iface string) ([]plan.Address, error)
 	// Watch calls changed after changes, until ctx ends.
 	Watch(ctx context.Context, changed func()) error
-	// RouterOn returns the link-local address of the one router on an interface.
-	RouterOn(iface string) (netip.Addr, error)
+	// RouterAddressOn returns the link-local address of the one router on an interface.
+	RouterAddressOn(iface string) (netip.Addr, error)
 }
 
 // Speaker advertises the Virtual addresses of its node. SetupWithManager adds it to a manager, which starts it.
@@ -374,7 +374,7 @@ func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 	}
 	desired := routes.Decide(routes.Inputs{
 		Spec: routing.Spec, Networks: routes.Networks(addresses), AddressesOn: s.addressesOn, Drain: phase,
-		Password: passwordIn(s.PasswordDir), RouterOn: s.routerOn, Restarting: s.state.isRestart,
+		Password: passwordIn(s.PasswordDir), RouterAddressOn: s.routerAddressOn, Restarting: s.state.isRestart,
 	})
 	desired, lingering, lingerWait := s.state.lingering.Extend(s.state.held, desired, now)
 	s.state.lingering = lingering
@@ -484,9 +484,9 @@ func (s *Speaker) mayOpen(ctx context.Context) bool {
 	return s.state.isOpen
 }
 
-// routerOn returns the router on an interface, or the one that was last seen there.
-func (s *Speaker) routerOn(iface string) (netip.Addr, error) {
-	addr, err := s.Kernel.RouterOn(iface)
+// routerAddressOn returns the address of the router on an interface, or the one that was last seen there.
+func (s *Speaker) routerAddressOn(iface string) (netip.Addr, error) {
+	addr, err := s.Kernel.RouterAddressOn(iface)
 	if err == nil {
 		s.state.routers[iface] = addr
 		return addr, nil

@@ -158,7 +158,7 @@ func (k *fakeKernel) Watch(ctx context.Context, _ func()) error {
 	return nil
 }
 
-func (k *fakeKernel) RouterOn(string) (netip.Addr, error) {
+func (k *fakeKernel) RouterAddressOn(string) (netip.Addr, error) {
 	return netip.Addr{}, errors.New("no router")
 }
 

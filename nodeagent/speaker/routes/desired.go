@@ -96,8 +96,8 @@ type Inputs struct {
 	Drain       DrainPhase
 	// Password returns the password in a file, if it is there.
 	Password func(file string) (string, bool)
-	// RouterOn returns the address of the one router on an interface, or why there is none.
-	RouterOn func(iface string) (netip.Addr, error)
+	// RouterAddressOn returns the address of the one router on an interface, or why there is none.
+	RouterAddressOn func(iface string) (netip.Addr, error)
 	// Restarting is that an earlier speaker ran since the node booted.
 	Restarting bool
 }
@@ -179,7 +179,7 @@ func (in *Inputs) peer(p purelbv1.RoutingPeer) (Peer, string) {
 // resolve sets the address of a neighbour, or says why it is not known.
 func (in *Inputs) resolve(peer *Peer) string {
 	if peer.Address == "" {
-		addr, err := in.RouterOn(peer.Interface)
+		addr, err := in.RouterAddressOn(peer.Interface)
 		if err != nil {
 			return err.Error()
 		}

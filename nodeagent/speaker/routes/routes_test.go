@@ -59,8 +59,8 @@ func inputs() routes.Inputs {
 				Prefix: prefix("203.0.113.0/24"), Lowest: netip.MustParseAddr("203.0.113.5"),
 			},
 		},
-		Password: func(string) (string, bool) { return "", false },
-		RouterOn: func(string) (netip.Addr, error) { return netip.Addr{}, errors.New("no router yet") },
+		Password:        func(string) (string, bool) { return "", false },
+		RouterAddressOn: func(string) (netip.Addr, error) { return netip.Addr{}, errors.New("no router yet") },
 	}
 }
 
@@ -185,7 +185,7 @@ func TestPeers(t *testing.T) {
 		purelbv1.RoutingPeer{Name: "gateway", Address: "fe80::9", Interface: "eth0", NextHop: "192.0.2.11"},
 	)
 	in.Password = func(file string) (string, bool) { return "pw of " + file, file == "secret" }
-	in.RouterOn = func(iface string) (netip.Addr, error) {
+	in.RouterAddressOn = func(iface string) (netip.Addr, error) {
 		if iface == "eth1" {
 			return netip.MustParseAddr("fe80::1"), nil
 		}
