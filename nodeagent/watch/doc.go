@@ -29,10 +29,10 @@
 //     one SecondRankDelay later those for which still nobody answers.
 //  7. When the watched node answers again, this node repeats its claims.
 //  8. Another successor that answers for an address while the watched node does not has claimed
-//     it: from then on that successor is judged as the watched node is, by a Watcher of its own,
-//     the follower. An address is armed with the node that answered for it last, and claimed when
-//     that node is silent, under the same epoch and no sooner than this node's rank allows. A
-//     follower lasts until the watched node holds none of its addresses under the same epoch any
-//     more. A node that has claimed an address follows the other successor, too: it may have
+//     it: from then on that successor is judged as the watched node is, by a Watcher of its own.
+//     An address is armed with the node that answered for it last, and claimed when that node is
+//     silent, under the same epoch and no sooner than this node's rank allows. The successor's
+//     Watcher lasts until the watched node holds none of its addresses under the same epoch any
+//     more. A node that has claimed an address watches the other successor, too: it may have
 //     claimed the address on the other side of a broken link.
 package watch

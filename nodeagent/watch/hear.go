@@ -33,8 +33,8 @@ type Answer struct {
 // Hear notes an answer. Its cost does not depend on how many answers come: what stations send
 // unasked is noted once.
 func (w *Watcher) Hear(a Answer) {
-	for _, f := range w.followers {
-		f.Hear(a)
+	for _, watcher := range w.successorWatchers {
+		watcher.Hear(a)
 	}
 	if w.number == 0 {
 		return

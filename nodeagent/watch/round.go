@@ -50,12 +50,12 @@ func (w *Watcher) Round(now time.Time, facts Facts) []Step {
 	if w.number > 0 {
 		step.Repeats = w.repeats()
 		w.judge(now, facts)
-		w.followSuccessors()
+		w.watchAnsweringSuccessors()
 	}
 	step.Claims, step.SilentFor = w.claims(), now.Sub(w.answeredAt)
 	w.begin(now)
 	step.Round, step.Questions = w.number, w.questions(now, facts)
-	return append([]Step{step}, w.followerRounds(now, facts)...)
+	return append([]Step{step}, w.roundsOfSuccessorWatchers(now, facts)...)
 }
 
 // repeats returns the addresses that are to be announced once more if this node has claimed them:
@@ -140,10 +140,10 @@ func (w *Watcher) claims() []Address {
 	for _, target := range w.target.Addresses {
 		a := w.addresses[target.Addr]
 		isTurn := a.Rank == 0 || w.misses >= w.settings.Misses+w.settings.secondRankRounds()
-		if isTurn && a.isArmed && !a.isClaimed && a.quiet >= quietRounds && !w.isFollowed(a) {
+		if isTurn && a.isArmed && !a.isClaimed && a.quiet >= quietRounds && !w.isHeldByOtherSuccessor(a) {
 			a.isClaimed = true
 			claims = append(claims, a.Address)
-			w.follow(a.Address, false)
+			w.watchSuccessor(a.Address, false)
 		}
 	}
 	return claims

@@ -16,80 +16,84 @@ func (t *Target) other(name string) *Node {
 	return nil
 }
 
-// followSuccessors follows the other successors that have answered for addresses in the round that ends,
-// while the watched node has not.
-func (w *Watcher) followSuccessors() {
+// watchAnsweringSuccessors watches the other successors that have answered for addresses in the round that
+// ends, while the watched node has not.
+func (w *Watcher) watchAnsweringSuccessors() {
 	for _, a := range w.addresses {
 		if a.isSucceeded && !a.isHeld {
-			w.follow(a.Address, true)
+			w.watchSuccessor(a.Address, true)
 		}
 	}
 }
 
-// follow begins to watch the other successor of an address. It was seen to answer for the address, or
+// watchSuccessor begins to watch the other successor of an address. It was seen to answer for the address, or
 // may claim the address like this node, which has just claimed it.
-func (w *Watcher) follow(a Address, isSeen bool) {
+func (w *Watcher) watchSuccessor(a Address, isSeen bool) {
 	other := w.target.other(a.Other)
 	if other == nil {
 		return
 	}
-	f := w.followers[a.Other]
-	if f == nil {
-		f = New(w.settings, w.followerTarget(*other, nil))
+	watcher := w.successorWatchers[a.Other]
+	if watcher == nil {
+		watcher = New(w.settings, w.successorTarget(*other, nil))
 		// Its answer for the address is a sign of life like any other. Until it is silent no claim is
 		// repeated.
-		f.watched.isKnown, f.answeredAt = isSeen && !w.settings.TrustsEchoOnly, w.roundAt
-		f.watched.isAlive = true
-		w.followers[a.Other] = f
+		watcher.watched.isKnown, watcher.answeredAt = isSeen && !w.settings.TrustsEchoOnly, w.roundAt
+		watcher.watched.isAlive = true
+		w.successorWatchers[a.Other] = watcher
 	}
-	if f.addresses[a.Addr] == nil {
-		f.SetTarget(w.followerTarget(*other, append(slices.Clone(f.target.Addresses), a)))
+	if watcher.addresses[a.Addr] == nil {
+		watcher.SetTarget(w.successorTarget(*other, append(slices.Clone(watcher.target.Addresses), a)))
 	}
-	f.addresses[a.Addr].isArmed = isSeen
+	watcher.addresses[a.Addr].isArmed = isSeen
 }
 
-// isFollowed reports whether another successor has an address: its silence counts then.
-func (w *Watcher) isFollowed(a *address) bool {
-	f := w.followers[a.Other]
-	return f != nil && f.watched.isKnown && f.addresses[a.Addr] != nil && f.addresses[a.Addr].isArmed
+// isHeldByOtherSuccessor reports whether another successor has an address: its silence counts then.
+func (w *Watcher) isHeldByOtherSuccessor(a *address) bool {
+	watcher := w.successorWatchers[a.Other]
+	if watcher == nil || !watcher.watched.isKnown {
+		return false
+	}
+	watched := watcher.addresses[a.Addr]
+	return watched != nil && watched.isArmed
 }
 
-// followerTarget is what a follower watches.
-func (w *Watcher) followerTarget(node Node, addresses []Address) Target {
+// successorTarget is what the Watcher of another successor watches.
+func (w *Watcher) successorTarget(node Node, addresses []Address) Target {
 	slices.SortFunc(addresses, func(a, b Address) int { return a.Addr.Compare(b.Addr) })
 	witnesses := slices.DeleteFunc(slices.Clone(w.target.Witnesses), func(n Node) bool { return n.Name == node.Name })
 	return Target{Watched: node, Witnesses: witnesses, Gateways: w.target.Gateways, Addresses: addresses}
 }
 
-// retargetFollowers makes the followers watch for those of their addresses that the watched node still
-// holds under the same epoch, and ends those that have none left.
-func (w *Watcher) retargetFollowers() {
-	for name, f := range w.followers {
+// retargetSuccessorWatchers makes the Watchers of other successors watch for those of their addresses that
+// the watched node still holds under the same epoch, and ends those that have none left.
+func (w *Watcher) retargetSuccessorWatchers() {
+	for name, watcher := range w.successorWatchers {
 		var addresses []Address
 		for _, a := range w.target.Addresses {
-			if known := f.addresses[a.Addr]; a.Other == name && known != nil && known.HolderEpoch == a.HolderEpoch {
+			if known := watcher.addresses[a.Addr]; a.Other == name && known != nil && known.HolderEpoch == a.HolderEpoch {
 				addresses = append(addresses, a)
 			}
 		}
 		other := w.target.other(name)
 		if other == nil || len(addresses) == 0 {
-			delete(w.followers, name)
+			delete(w.successorWatchers, name)
 			continue
 		}
-		f.SetTarget(w.followerTarget(*other, addresses))
+		watcher.SetTarget(w.successorTarget(*other, addresses))
 	}
 }
 
-// followerRounds ends a round of each follower, and begins the next one. An address is armed with the
-// node that answered for it last. No Announcement says whether another successor has an address, so for
-// a follower the agent is never fresh.
-func (w *Watcher) followerRounds(now time.Time, facts Facts) []Step {
+// roundsOfSuccessorWatchers ends a round of the Watcher of each other successor, and begins the next one. An
+// address is armed with the node that answered for it last. No Announcement says whether another successor
+// has an address, so for its Watcher the agent is never fresh.
+func (w *Watcher) roundsOfSuccessorWatchers(now time.Time, facts Facts) []Step {
 	var steps []Step
-	for _, name := range slices.Sorted(maps.Keys(w.followers)) {
-		f := w.followers[name]
-		steps = append(steps, f.Round(now, Facts{CanHear: facts.CanHear})...)
-		for addr, a := range f.addresses {
-			if own := w.addresses[addr]; f.watched.isKnown && a.heldAt.After(own.heldAt) {
+	for _, name := range slices.Sorted(maps.Keys(w.successorWatchers)) {
+		watcher := w.successorWatchers[name]
+		steps = append(steps, watcher.Round(now, Facts{CanHear: facts.CanHear})...)
+		for addr, a := range watcher.addresses {
+			if own := w.addresses[addr]; watcher.watched.isKnown && a.heldAt.After(own.heldAt) {
 				own.isArmed = false
 			}
 		}

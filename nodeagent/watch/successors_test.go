@@ -122,7 +122,7 @@ func (w *world) setTarget(edit func(*Target)) {
 
 // What has been seen of the other successor stays when the same is to be watched as before, and counts
 // for the addresses that are left.
-func TestFollowerStays(t *testing.T) {
+func TestSuccessorWatcherStays(t *testing.T) {
 	t.Parallel()
 	w := newSucceeded(t)
 	w.stations[1].isDead = true
@@ -133,8 +133,8 @@ func TestFollowerStays(t *testing.T) {
 	}
 }
 
-// The other successor is followed until the watched node holds the addresses under another epoch.
-func TestFollowerEnds(t *testing.T) {
+// The other successor is watched until the watched node holds the addresses under another epoch.
+func TestSuccessorWatcherEnds(t *testing.T) {
 	t.Parallel()
 	w := newSucceeded(t)
 	w.stations[0].isDead = false
@@ -148,7 +148,7 @@ func TestFollowerEnds(t *testing.T) {
 	}
 }
 
-// node1 comes back and has nothing, as its agent does not run: the other successor is still followed.
+// node1 comes back and has nothing, as its agent does not run: the other successor is still watched.
 func TestNodeIsBackWithoutAgent(t *testing.T) {
 	t.Parallel()
 	w := newSucceeded(t)
@@ -160,7 +160,7 @@ func TestNodeIsBackWithoutAgent(t *testing.T) {
 }
 
 // A Watcher that has never seen node1 finds that the other successor has the addresses.
-func TestFollowsAfterRestart(t *testing.T) {
+func TestWatchesSuccessorAfterRestart(t *testing.T) {
 	t.Parallel()
 	w := newSucceeded(t)
 	w.watcher = New(w.watcher.settings, w.watcher.target)
@@ -172,7 +172,7 @@ func TestFollowsAfterRestart(t *testing.T) {
 }
 
 // The other successor had withdrawn the addresses before it died: their Services are gone.
-func TestWithdrawnAddressIsNotFollowed(t *testing.T) {
+func TestSuccessorOfWithdrawnAddressIsNotWatched(t *testing.T) {
 	t.Parallel()
 	w := newSucceeded(t)
 	w.stations[1].addresses = []netip.Addr{node3Addr, second}
@@ -195,7 +195,7 @@ func TestHolderHasItsAddressAgain(t *testing.T) {
 }
 
 // Where only echoes count, another successor counts as dead only if it has answered one.
-func TestFollowerTrustsEchoOnly(t *testing.T) {
+func TestSuccessorWatcherTrustsEchoOnly(t *testing.T) {
 	t.Parallel()
 	for name, dropsEchoes := range map[string]bool{"it has answered echoes": false, "it has answered none": true} {
 		t.Run(name, func(t *testing.T) {

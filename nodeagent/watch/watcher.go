@@ -76,9 +76,9 @@ type Watcher struct {
 	isDoubtful bool
 
 	addresses map[netip.Addr]*address
-	// followers judge the other successors that have, or may have, addresses of the watched node, by
-	// the name of the node. A follower lasts as long as the epoch of the watched node.
-	followers map[string]*Watcher
+	// successorWatchers watch the other successors that have, or may have, addresses of the watched node,
+	// by the name of the successor. Each lasts as long as the epoch of the watched node.
+	successorWatchers map[string]*Watcher
 }
 
 // answering is how a node answers.
@@ -135,8 +135,8 @@ type address struct {
 func New(settings Settings, target Target) *Watcher {
 	w := &Watcher{
 		settings: settings, witnesses: map[string]*answering{}, addresses: map[netip.Addr]*address{},
-		followers: map[string]*Watcher{},
-		gateways:  witnesses{unanswered: witnessMisses}, // not known to answer
+		successorWatchers: map[string]*Watcher{},
+		gateways:          witnesses{unanswered: witnessMisses}, // not known to answer
 	}
 	w.SetTarget(target)
 	return w
@@ -171,7 +171,7 @@ func (w *Watcher) SetTarget(target Target) {
 		witnesses[n.Name] = known
 	}
 	w.witnesses = witnesses
-	w.retargetFollowers()
+	w.retargetSuccessorWatchers()
 }
 
 // needsGateways reports whether gateways are witnesses: no node can be one. A switch that is the gateway
