@@ -30,8 +30,9 @@ const (
 // +kubebuilder:rbac:groups="",resources=configmaps,namespace=purelb-system,verbs=create
 // +kubebuilder:rbac:groups="",resources=configmaps,resourceNames=purelb-installation,namespace=purelb-system,verbs=get
 
-// Installation returns the manager's id, if the cluster is of that installation.
-func (x *ExternalIPAM) Installation(ctx context.Context) (types.UID, error) {
+// EnsureInstallation returns the manager's id, if the cluster is of that installation, and makes the
+// record if there is none.
+func (x *ExternalIPAM) EnsureInstallation(ctx context.Context) (types.UID, error) {
 	own := x.installationID
 	if own == "" {
 		namespace := &corev1.Namespace{}

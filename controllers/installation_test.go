@@ -80,7 +80,7 @@ func TestInstallationRecordedTwice(t *testing.T) {
 			},
 		}).Build()
 		x := &ExternalIPAM{client: c, uncached: c, namespace: "purelb-system", installationID: "staging"}
-		id, err := x.Installation(t.Context())
+		id, err := x.EnsureInstallation(t.Context())
 		var failure *ipam.Error
 		if isOwn && (id != "staging" || err != nil) || !isOwn && !errors.As(err, &failure) {
 			t.Errorf("beside %s: %s, %v", made.Data, id, err)

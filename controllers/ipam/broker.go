@@ -17,11 +17,11 @@ import (
 
 // Cluster is what a Broker has to know of the cluster.
 type Cluster interface {
-	// Installation returns the id of the installation, which all marks have: it is the same
-	// while the process runs. An error of type *Error says that what the cluster holds is of
-	// another installation: no system is asked for anything. After other errors an id that was
-	// returned before is still good.
-	Installation(ctx context.Context) (types.UID, error)
+	// EnsureInstallation returns the id of the installation, which all marks have, and records it
+	// in the cluster if none is recorded. The id is the same while the process runs. An error of
+	// type *Error says that what the cluster holds is of another installation: no system is asked
+	// for anything. After other errors an id that was returned before is still good.
+	EnsureInstallation(ctx context.Context) (types.UID, error)
 	// Token reads the token for an external system from the Secret that its configuration names. An
 	// error of type *Error says that there is none for it: the token read before is used no more.
 	// After other errors it is.

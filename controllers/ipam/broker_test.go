@@ -71,7 +71,7 @@ var (
 	}
 )
 
-func (w *brokerWorld) Installation(context.Context) (types.UID, error) {
+func (w *brokerWorld) EnsureInstallation(context.Context) (types.UID, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.installationReads++

@@ -32,7 +32,7 @@ type stubCluster struct {
 	inUse      map[netip.Addr]bool
 }
 
-func (s *stubCluster) Installation(context.Context) (types.UID, error) {
+func (s *stubCluster) EnsureInstallation(context.Context) (types.UID, error) {
 	s.installationReads++
 	return cluster, nil
 }

@@ -19,7 +19,7 @@ func (b *Broker) installation(ctx context.Context) (types.UID, error) {
 	if isConfirmed && b.Now().Sub(confirmedAt) <= confirmationAge {
 		return id, nil
 	}
-	read, err := b.Cluster.Installation(ctx)
+	read, err := b.Cluster.EnsureInstallation(ctx)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var other *Error

@@ -21,7 +21,9 @@ import (
 // emptyCluster is a cluster without Services.
 type emptyCluster struct{ token string }
 
-func (c emptyCluster) Installation(context.Context) (types.UID, error) { return ipamtest.Cluster, nil }
+func (c emptyCluster) EnsureInstallation(context.Context) (types.UID, error) {
+	return ipamtest.Cluster, nil
+}
 
 func (c emptyCluster) Token(context.Context, *allocation.Netbox) (string, error) { return c.token, nil }
 
