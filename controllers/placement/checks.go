@@ -20,17 +20,17 @@ type check func(*Node, *Address) string
 // fails one of these is to lose the address even if its kernel serves on without an agent.
 var (
 	holdChecksWithoutLease = []check{
-		nodeExists, runsAgent, notLeaving, notExcluded, notOutOfService, notShuttingDown, notAsked, onSubnetIfReported,
-		servesLocalIfAnyDoes,
+		nodeExists, runsAgent, notLeavingAgent, notExcluded, notOutOfService, notShuttingDown, notAskedToHandOver,
+		onSubnetIfReported, hasEndpointForLocalAddressIfAnyDoes,
 	}
 	holdChecks = []check{
-		nodeExists, runsAgent, notLeaving, notExcluded, notOutOfService, notShuttingDown, notAsked, notExpired,
-		onSubnetIfReported, servesLocalIfAnyDoes,
+		nodeExists, runsAgent, notLeavingAgent, notExcluded, notOutOfService, notShuttingDown, notAskedToHandOver,
+		notExpired, onSubnetIfReported, hasEndpointForLocalAddressIfAnyDoes,
 	}
 )
 
 // takeChecks are what a node must pass to be given a Local address.
-var takeChecks = append(holdChecks[:len(holdChecks):len(holdChecks)], onSubnet, isFresh, servesLocal)
+var takeChecks = append(holdChecks[:len(holdChecks):len(holdChecks)], onSubnet, isFresh, hasEndpointForLocalAddress)
 
 // claimChecks are what a node must pass so that its claim of a Local address counts.
 var claimChecks = append(holdChecks[:len(holdChecks):len(holdChecks)], onSubnet)
@@ -38,8 +38,8 @@ var claimChecks = append(holdChecks[:len(holdChecks):len(holdChecks)], onSubnet)
 // keepVirtualChecks are what a node must pass to keep a Virtual address, and takeVirtualChecks to be
 // given one. A node whose routes are being withdrawn keeps what it has, and gets nothing new.
 var (
-	keepVirtualChecks = []check{runsAgent, notLeaving, notExcludedOrWithdrawing}
-	takeVirtualChecks = []check{runsAgent, notLeaving, notExcluded, serves}
+	keepVirtualChecks = []check{runsAgent, notLeavingAgent, notExcludedOrWithdrawing}
+	takeVirtualChecks = []check{runsAgent, notLeavingAgent, notExcluded, hasEndpoint}
 )
 
 // reasonAgainst returns why a node fails the checks, or nothing.
@@ -66,7 +66,7 @@ func runsAgent(n *Node, _ *Address) string {
 	return ""
 }
 
-func notLeaving(n *Node, _ *Address) string {
+func notLeavingAgent(n *Node, _ *Address) string {
 	if n.IsLeaving {
 		return "is leaving LBNodeAgent " + n.LBNodeAgent
 	}
@@ -103,7 +103,7 @@ func notShuttingDown(n *Node, _ *Address) string {
 	return ""
 }
 
-func notAsked(n *Node, a *Address) string {
+func notAskedToHandOver(n *Node, a *Address) string {
 	if n.HandsOver == a.Addr {
 		return "is annotated " + v1.AnnotationHandover
 	}
@@ -192,28 +192,28 @@ func onSubnetIfReported(n *Node, a *Address) string {
 	return onSubnet(n, a)
 }
 
-// serves is for addresses whose traffic stays on the node.
-func serves(n *Node, a *Address) string {
+// hasEndpoint lets a node without a ready endpoint have no address whose traffic stays on the node.
+func hasEndpoint(n *Node, a *Address) string {
 	if a.ServingNodes != nil && !a.ServingNodes[n.Name] {
 		return "has no ready endpoint"
 	}
 	return ""
 }
 
-// servesLocal is serves for Local addresses.
-func servesLocal(n *Node, a *Address) string {
+// hasEndpointForLocalAddress does so for a Local address, unless only Virtual ones are restricted.
+func hasEndpointForLocalAddress(n *Node, a *Address) string {
 	if a.RestrictsVirtualOnly {
 		return ""
 	}
-	return serves(n, a)
+	return hasEndpoint(n, a)
 }
 
-// servesLocalIfAnyDoes lets a Local address stay while no node serves it.
-func servesLocalIfAnyDoes(n *Node, a *Address) string {
+// hasEndpointForLocalAddressIfAnyDoes lets a Local address stay while no node has a ready endpoint.
+func hasEndpointForLocalAddressIfAnyDoes(n *Node, a *Address) string {
 	if len(a.ServingNodes) == 0 {
 		return ""
 	}
-	return servesLocal(n, a)
+	return hasEndpointForLocalAddress(n, a)
 }
 
 // explainReasons says of up to eight nodes why they fail the checks.

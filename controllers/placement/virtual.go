@@ -84,7 +84,7 @@ func (p *placer) placeVirtual(a *Address) {
 
 // mayHaveVirtual reports whether a node is to have an entry of its own for a Virtual address.
 func (p *placer) mayHaveVirtual(n *Node, a *Address) bool {
-	return reasonAgainst(n, a, keepVirtualChecks) == "" && serves(n, a) == "" && (!n.IsExcluded || p.hasVirtual(n, a))
+	return reasonAgainst(n, a, keepVirtualChecks) == "" && hasEndpoint(n, a) == "" && (!n.IsExcluded || p.hasVirtual(n, a))
 }
 
 // hasVirtual reports whether a node is to announce a Virtual address already, by its own entry or by a
