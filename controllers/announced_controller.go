@@ -146,7 +146,7 @@ func (r *AnnouncedReconciler) places(ctx context.Context, key string) ([]announc
 		isListed[agent] = true
 		var list v1.AnnouncementList
 		err := r.Client.List(
-			ctx, &list, client.InNamespace(r.Namespace), client.MatchingFields{byAnnouncedShared: agent},
+			ctx, &list, client.InNamespace(r.Namespace), client.MatchingFields{commonAnnouncersByLBNodeAgent: agent},
 			client.UnsafeDisableDeepCopy,
 		)
 		if err != nil {

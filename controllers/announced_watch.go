@@ -31,9 +31,9 @@ const reportWriters = 4
 // entries for, and EndpointSlices by their Service, as namespace/name.
 const byService = "service"
 
-// byAnnouncedShared indexes the Announcements of the nodes that announce the shared
-// entries by their LBNodeAgent.
-const byAnnouncedShared = "announcedShared"
+// commonAnnouncersByLBNodeAgent indexes the Announcements of the nodes that announce the
+// CommonAnnouncements of their LBNodeAgent, by the LBNodeAgent.
+const commonAnnouncersByLBNodeAgent = "commonAnnouncersByLBNodeAgent"
 
 // SetupWithManager registers the reconciler.
 func (r *AnnouncedReconciler) SetupWithManager(mgr ctrl.Manager) error {
@@ -50,7 +50,7 @@ func (r *AnnouncedReconciler) Component(cluster Cluster) (Component, error) {
 	err := errors.Join(
 		indexer.IndexField(ctx, &v1.Announcement{}, byService, servicesOfObject),
 		indexer.IndexField(ctx, &v1.CommonAnnouncement{}, byService, servicesOfObject),
-		indexer.IndexField(ctx, &v1.Announcement{}, byAnnouncedShared, func(obj client.Object) []string {
+		indexer.IndexField(ctx, &v1.Announcement{}, commonAnnouncersByLBNodeAgent, func(obj client.Object) []string {
 			if a, ok := obj.(*v1.Announcement); ok && a.Spec.IncludeCommonAnnouncements {
 				return []string{a.Spec.LBNodeAgent}
 			}

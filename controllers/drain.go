@@ -32,16 +32,15 @@ func untilRoutesWithdrawn(routing *v1.NodeRouting, now time.Time) time.Duration 
 	case routing == nil || len(routing.Spec.Peers) == 0:
 		return 0
 	case routing.Spec.DrainSince == nil:
-		return drainDeadline // the drain is about to begin
+		return drainTimeout // the drain is about to begin
 	case routing.Status.Drained && routing.Status.ObservedGeneration >= routing.Generation:
 		return 0
 	}
-	return max(routing.Spec.DrainSince.Add(drainDeadline).Sub(now), 0)
+	return max(routing.Spec.DrainSince.Add(drainTimeout).Sub(now), 0)
 }
 
-// untilNextDrainDeadline is in how long the first drain that is under way reaches its deadline; 0
-// if none is.
-func (c *cluster) untilNextDrainDeadline(now time.Time) time.Duration {
+// untilNextDrainTimeout is in how long the first drain that is under way times out; 0 if none is.
+func (c *cluster) untilNextDrainTimeout(now time.Time) time.Duration {
 	wait := time.Duration(0)
 	for _, routing := range c.routings {
 		if routing.Spec.DrainSince != nil {
@@ -51,8 +50,8 @@ func (c *cluster) untilNextDrainDeadline(now time.Time) time.Duration {
 	return wait
 }
 
-// routingDrainChanged lets through what of NodeRoutings placement depends on.
-var routingDrainChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+// routingSpecOrDrainedChanged lets through the changes of NodeRoutings that placement depends on.
+var routingSpecOrDrainedChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok1 := e.ObjectOld.(*v1.NodeRouting)
 	after, ok2 := e.ObjectNew.(*v1.NodeRouting)
 	return !ok1 || !ok2 || before.Generation != after.Generation || before.Status.Drained != after.Status.Drained

@@ -70,7 +70,7 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 	r.reportMoves(ctx, &inputs, &result, stored)
 
 	wait := smallest(
-		result.NextDeadline, cluster.untilNextDrainDeadline(now), r.state.refusals.UntilRetry(now),
+		result.NextDeadline, cluster.untilNextDrainTimeout(now), r.state.refusals.UntilRetry(now),
 		r.untilWriteRetry(ctx, err),
 	)
 	if len(result.Unplaced) > 0 {

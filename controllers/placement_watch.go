@@ -44,7 +44,7 @@ func (r *PlacementReconciler) Component(cluster Cluster) (Component, error) {
 		Watches: []Watch{
 			{Object: &v1.Announcement{}, Handler: placeCluster},
 			{Object: &v1.CommonAnnouncement{}, Handler: placeCluster},
-			{Object: &v1.NodeRouting{}, Handler: placeCluster, Changed: routingDrainChanged},
+			{Object: &v1.NodeRouting{}, Handler: placeCluster, Changed: routingSpecOrDrainedChanged},
 			{Object: &v1.ServiceGroup{}, Handler: placeCluster, Changed: groupChanged},
 			{Object: &v1.LBNodeAgent{}, Handler: placeCluster, Changed: predicate.GenerationChangedPredicate{}},
 			{Object: &corev1.Service{}, Handler: placeCluster, Changed: servicePlacementChanged},

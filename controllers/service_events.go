@@ -22,7 +22,7 @@ import (
 // the write and the event, only the event is missing.
 func (r *ServiceReconciler) reportResult(before, svc *corev1.Service, result *allocation.Result) {
 	r.reportAddresses(before, svc, result)
-	r.reportRefusal(before, svc, result)
+	r.reportWarningAndRefusal(before, svc, result)
 }
 
 // reportAddresses records events for addresses that a Service gets, loses or has restored.
@@ -61,9 +61,9 @@ func (r *ServiceReconciler) reportAddresses(before, svc *corev1.Service, result 
 	}
 }
 
-// reportRefusal records an event, and counts in the metrics, why a Service does not have
-// what it asks for.
-func (r *ServiceReconciler) reportRefusal(before, svc *corev1.Service, result *allocation.Result) {
+// reportWarningAndRefusal records events for a new warning and for a new reason why a Service does not
+// have what it asks for, and counts the reason in the metrics.
+func (r *ServiceReconciler) reportWarningAndRefusal(before, svc *corev1.Service, result *allocation.Result) {
 	reported := meta.FindStatusCondition(before.Status.Conditions, v1.ConditionAllocated)
 	if reported == nil {
 		reported = &metav1.Condition{}
@@ -78,12 +78,12 @@ func (r *ServiceReconciler) reportRefusal(before, svc *corev1.Service, result *a
 		r.Metrics.CountRejected(result.RequestedGroup, result.Reason)
 	}
 	if reported.Reason != result.Reason || reported.Message != allocatedCondition(svc, *result).Message {
-		r.reportFailed(svc, result)
+		r.recordAllocationFailed(svc, result)
 	}
 }
 
-// reportFailed records an event for a Service that waits.
-func (r *ServiceReconciler) reportFailed(svc *corev1.Service, result *allocation.Result) {
+// recordAllocationFailed records an event for a Service that waits.
+func (r *ServiceReconciler) recordAllocationFailed(svc *corev1.Service, result *allocation.Result) {
 	r.Recorder.Eventf(
 		svc, nil, corev1.EventTypeWarning, v1.EventAllocationFailed, "Allocate "+result.Reason, "%s: %s", result.Reason,
 		result.Message,
@@ -99,7 +99,7 @@ func (r *ServiceReconciler) remind(svc *corev1.Service, result *allocation.Resul
 	}
 	isDue, wait := r.reminders.next(client.ObjectKeyFromObject(svc), refusal, now)
 	if isDue {
-		r.reportFailed(svc, result)
+		r.recordAllocationFailed(svc, result)
 	}
 	return wait
 }

@@ -142,9 +142,9 @@ func enqueueAfter(delay func() time.Duration, requests mapFunc) handler.EventHan
 	}
 }
 
-// drainDeadline is how long an excluded node keeps its Virtual addresses while its speaker
+// drainTimeout is how long an excluded node keeps its Virtual addresses while its speaker
 // withdraws the routes to them, which takes 8 s.
-const drainDeadline = 30 * time.Second
+const drainTimeout = 30 * time.Second
 
 // sharedReportWait is how long a Service waits for further nodes to report on shared
 // entries: where many nodes spread their reports, each of them would have all Services
