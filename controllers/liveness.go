@@ -20,12 +20,9 @@ import (
 // defaultLeaseDuration is assumed of a Lease that does not say how long it lasts.
 const defaultLeaseDuration = 3 * time.Second
 
-// leasePerHeartbeat is how many heartbeats a Lease lasts at the most, and longestLease how
-// long the Lease of a node lasts at the most whose heartbeat is not known.
-const (
-	leasePerHeartbeat = 3
-	longestLease      = 30 * time.Second
-)
+// LongestLease is how long the Lease of a node lasts at the most whose heartbeat is not known,
+// whatever its agent says.
+const LongestLease = 30 * time.Second
 
 // Liveness judges agents by when this process last saw their Leases change, on its own
 // clock: the clocks of other machines do not matter. Every replica runs it, so that a new
@@ -199,7 +196,7 @@ func (l *Liveness) SetHeartbeats(heartbeats map[string]time.Duration) {
 	defer l.mu.Unlock()
 	limits := make(map[string]leaseLimit, len(heartbeats))
 	for node, heartbeat := range heartbeats {
-		limit, old := leaseLimit{duration: leasePerHeartbeat * heartbeat}, l.leaseLimitOf(node)
+		limit, old := leaseLimit{duration: v1.HeartbeatsPerLease * heartbeat}, l.leaseLimitOf(node)
 		switch {
 		case limit.duration <= 0:
 			continue
@@ -217,7 +214,7 @@ func (l *Liveness) leaseLimitOf(node string) leaseLimit {
 	if limit, known := l.limits[node]; known {
 		return limit
 	}
-	return leaseLimit{duration: longestLease}
+	return leaseLimit{duration: LongestLease}
 }
 
 // leaseDurationOf returns how long the Lease of an agent lasts at a time.

@@ -127,7 +127,7 @@ func (h *heartbeat) renew(ctx context.Context, now time.Time) error {
 	fields := map[string]any{"spec": map[string]any{
 		"holderIdentity":       h.node,
 		"renewTime":            metav1.NewMicroTime(now),
-		"leaseDurationSeconds": 3 * int32(period/time.Second), //nolint:gosec // at most a minute
+		"leaseDurationSeconds": purelbv1.HeartbeatsPerLease * int32(period/time.Second), //nolint:gosec // at most a minute
 	}}
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: h.lease.Namespace, Name: h.lease.Name}}
 	if err := mergepatch.Write(ctx, h.client, lease, fields); err != nil {

@@ -213,3 +213,7 @@ const (
 // LeasePrefix and a node's name make the name of the Lease that the node's
 // agent renews.
 const LeasePrefix = "purelb-"
+
+// HeartbeatsPerLease is how many heartbeats such a Lease lasts: spec.heartbeatSeconds of the
+// node's Announcements each.
+const HeartbeatsPerLease = 3

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers"
 	"github.com/purelb/purelb-operator/controllers/placement"
 )
 
@@ -51,13 +52,25 @@ func (o *Objects) ObserveLeases(ctx context.Context, c client.Reader, namespace 
 			}
 		}
 		for node, first := range pending {
-			if time.Since(start) > time.Duration(*first.Spec.LeaseDurationSeconds)*time.Second {
+			if time.Since(start) > o.leaseDurationOf(node, first) {
 				o.Silent[node] = true
 				delete(pending, node)
 			}
 		}
 	}
 	return nil
+}
+
+// leaseDurationOf is how long the Lease of a node's agent lasts: as it says, which is the agent's word,
+// but no longer than the manager lets it.
+func (o *Objects) leaseDurationOf(node string, lease *coordinationv1.Lease) time.Duration {
+	limit := controllers.LongestLease
+	for i := range o.Announcements {
+		if s := &o.Announcements[i].Spec; s.NodeName == node && s.HeartbeatSeconds > 0 {
+			limit = v1.HeartbeatsPerLease * time.Duration(s.HeartbeatSeconds) * time.Second
+		}
+	}
+	return min(limit, time.Duration(*lease.Spec.LeaseDurationSeconds)*time.Second)
 }
 
 // newestRenewal is when the last of all Leases was renewed: the leading manager renews its own

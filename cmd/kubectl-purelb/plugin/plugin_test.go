@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -252,9 +253,18 @@ func TestObserveLeases(t *testing.T) {
 			return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "purelb-system", Name: v1.LeasePrefix + node},
 				Spec: coordinationv1.LeaseSpec{LeaseDurationSeconds: new(int32(3)), RenewTime: &metav1.MicroTime{Time: renewed}}}
 		}
+		// An agent may say that its Lease lasts for ever.
+		lasting := func(l *coordinationv1.Lease) *coordinationv1.Lease {
+			l.Spec.LeaseDurationSeconds = new(int32(math.MaxInt32))
+			return l
+		}
 		api := clientfake.NewClientBuilder().WithScheme(must(NewScheme())(t)).WithObjects(
 			lease("ahead", start.Add(time.Minute)), lease("right", start), lease("behind", start.Add(-5*time.Second)),
-			lease("dead", start), lease("long-dead", start.Add(-time.Hour))).Build()
+			lease("dead", start), lease("long-dead", start.Add(-time.Hour)), lasting(lease("boaster", start)),
+			lasting(lease("other-boaster", start)), &v1.Announcement{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "purelb-system", Name: "boaster"},
+				Spec:       v1.AnnouncementSpec{NodeName: "boaster", HeartbeatSeconds: 1},
+			}).Build()
 		o := must(ReadObjects(ctx, api, "purelb-system"))(t)
 		var agents sync.WaitGroup
 		defer agents.Wait()
@@ -277,8 +287,12 @@ func TestObserveLeases(t *testing.T) {
 		if err := o.ObserveLeases(ctx, api, "purelb-system"); err != nil {
 			t.Fatal(err)
 		}
+		if waited := time.Since(start); waited > time.Minute { // of the test's own time
+			t.Errorf("waited for %s", waited)
+		}
 		for node, want := range map[string]bool{
 			"ahead": false, "right": false, "behind": false, "dead": true, "long-dead": true,
+			"boaster": true, "other-boaster": true,
 		} {
 			if o.Silent[node] != want {
 				t.Errorf("%s is silent: %v", node, o.Silent[node])
