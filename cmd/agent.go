@@ -17,6 +17,7 @@ import (
 
 	"github.com/purelb/purelb-operator/internal/footprint"
 	"github.com/purelb/purelb-operator/internal/httpserver"
+	"github.com/purelb/purelb-operator/internal/logging"
 	"github.com/purelb/purelb-operator/nodeagent"
 	"github.com/purelb/purelb-operator/nodeagent/link"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
@@ -85,7 +86,7 @@ func runAgent(ctx context.Context, o agentOptions) error {
 	if o.nodeName == "" {
 		return errors.New("--node-name is needed")
 	}
-	logger, err := newLogger(o.logLevel)
+	logger, err := logging.New(o.logLevel)
 	if err != nil {
 		return err
 	}

@@ -12,12 +12,9 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"go.uber.org/zap/zapcore"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -83,13 +80,3 @@ func (s *servingOptions) addTo(ctx context.Context, mgr manager.Manager, checks 
 
 // noMetrics keeps controller-runtime from serving metrics: package httpserver does.
 var noMetrics = metricsserver.Options{BindAddress: "0"}
-
-// newLogger makes a logger that writes JSON. The level is error, info or debug.
-func newLogger(level string) (logr.Logger, error) {
-	levels := map[string]zapcore.Level{"error": zapcore.ErrorLevel, "info": zapcore.InfoLevel, "debug": zapcore.DebugLevel}
-	l, known := levels[level]
-	if !known {
-		return logr.Logger{}, fmt.Errorf("--log-level=%s: must be error, info or debug", level)
-	}
-	return zap.New(zap.Level(l), zap.UseDevMode(false), zap.StacktraceLevel(zapcore.PanicLevel)), nil
-}

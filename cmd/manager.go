@@ -36,6 +36,7 @@ import (
 	"github.com/purelb/purelb-operator/internal/features"
 	"github.com/purelb/purelb-operator/internal/footprint"
 	"github.com/purelb/purelb-operator/internal/httpserver"
+	"github.com/purelb/purelb-operator/internal/logging"
 	"github.com/purelb/purelb-operator/internal/revision"
 	"github.com/purelb/purelb-operator/webhooks"
 	"github.com/purelb/purelb-operator/webhooks/certs"
@@ -133,7 +134,7 @@ func runManager(ctx context.Context, o managerOptions) error {
 			return fmt.Errorf("--installation-id: %w", err)
 		}
 	}
-	logger, err := newLogger(o.logLevel)
+	logger, err := logging.New(o.logLevel)
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"go.uber.org/zap/zapcore"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
@@ -25,7 +24,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
-	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -34,6 +32,7 @@ import (
 	"github.com/purelb/purelb-operator/internal/footprint"
 	"github.com/purelb/purelb-operator/internal/httpserver"
 	"github.com/purelb/purelb-operator/internal/informer"
+	"github.com/purelb/purelb-operator/internal/logging"
 	"github.com/purelb/purelb-operator/internal/revision"
 	"github.com/purelb/purelb-operator/nodeagent/link"
 	"github.com/purelb/purelb-operator/nodeagent/speaker"
@@ -109,12 +108,10 @@ func run(ctx context.Context, o options) error {
 	if o.nodeName == "" {
 		return errors.New("--node-name is needed")
 	}
-	levels := map[string]zapcore.Level{"error": zapcore.ErrorLevel, "info": zapcore.InfoLevel, "debug": zapcore.DebugLevel}
-	level, known := levels[o.logLevel]
-	if !known {
-		return fmt.Errorf("--log-level=%s: must be error, info or debug", o.logLevel)
+	logger, err := logging.New(o.logLevel)
+	if err != nil {
+		return err
 	}
-	logger := zap.New(zap.Level(level), zap.UseDevMode(false), zap.StacktraceLevel(zapcore.PanicLevel))
 	ctrl.SetLogger(logger)
 	debug.SetGCPercent(gcPercent)
 	footprint.LimitHeap(logger)
