@@ -19,14 +19,13 @@ type check func(*Node, *Address) string
 // holdChecksWithoutLease are those of them that do not depend on the Lease: a node that
 // fails one of these is to lose the address even if its kernel serves on without an agent.
 var (
-	holdChecksWithoutLease = []check{
+	holdChecksWithoutLease = slices.Concat(checksOfNode, checksOfLink)
+	holdChecks             = slices.Concat(checksOfNode, []check{notExpired}, checksOfLink)
+
+	checksOfNode = []check{
 		nodeExists, runsAgent, notLeavingAgent, notExcluded, notOutOfService, notShuttingDown, notAskedToHandOver,
-		onSubnetIfReported, hasEndpointForLocalAddressIfAnyDoes,
 	}
-	holdChecks = []check{
-		nodeExists, runsAgent, notLeavingAgent, notExcluded, notOutOfService, notShuttingDown, notAskedToHandOver,
-		notExpired, onSubnetIfReported, hasEndpointForLocalAddressIfAnyDoes,
-	}
+	checksOfLink = []check{onSubnetIfReported, hasEndpointForLocalAddressIfAnyDoes}
 )
 
 // takeChecks are what a node must pass to be given a Local address.
