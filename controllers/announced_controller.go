@@ -48,7 +48,8 @@ type announcedState struct {
 	settling map[client.ObjectKey]announced.Settling
 }
 
-// forget drops what is known of a Service that announces nothing.
+// forget drops what is known of a Service of which nothing more is to be said, or that could not be read: then
+// it is found out again.
 func (s *announcedState) forget(key client.ObjectKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +170,7 @@ func untilFirstReport(svc *corev1.Service, report announced.Report, now time.Tim
 }
 
 // writeReport writes annotations and conditions of a Service, or removes them if there is
-// nothing to report.
+// nothing to report. Where so many nodes announce it that they have no events of their own, it records one.
 func (r *AnnouncedReconciler) writeReport(
 	ctx context.Context, svc *corev1.Service, report announced.Report, advertised metav1.Condition,
 	places []announced.Place,

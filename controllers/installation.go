@@ -15,7 +15,7 @@ import (
 	"github.com/purelb/purelb-operator/controllers/ipam"
 )
 
-// installationRecord is the ConfigMap that says, in its key installationKey, of which
+// installationRecord is the name of the ConfigMap that says, in its key installationKey, of which
 // installation the cluster is: with this id IPAM systems have recorded what Services hold. The
 // manager makes it before it asks a system for the first time, and never changes it.
 //

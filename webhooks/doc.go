@@ -1,7 +1,7 @@
 // Package webhooks answers the API server before objects are stored: it
-// refuses ServiceGroups and LBNodeAgents that could not work, or that would leave allocated
-// addresses outside every pool or without a node to announce them, and warns the authors
-// of Services.
+// refuses ServiceGroups, LBNodeAgents and BGPPeers that could not work, or that would leave
+// allocated addresses outside every pool or without a node to announce them, and warns the
+// authors of Services.
 //
 // The webhooks decide nothing themselves. They read from the manager's cache what an
 // object is checked against, call the functions by which the controllers decide, and put

@@ -571,9 +571,12 @@ type ServiceGroupStatus struct {
 	// +kubebuilder:validation:MaxLength=1024
 	Ranges string `json:"ranges,omitempty"`
 
-	// conditions of the group. Ready says whether the manager allocates from it,
-	// Reachable whether the external IPAM system answers, Drift what differs there, and
-	// SubnetNotFound which subnets no node is in.
+	// conditions of the group. Ready says whether the manager allocates from it, and Stalled
+	// that only a change of the group can help; Reachable whether the external IPAM system
+	// answers, and Drift what differs there; SubnetNotFound which subnets no node is in;
+	// Advertised, while that differs from spec.bgp, whether nodes advertise its Virtual
+	// addresses; and NodeAddressesExceeded that a node reports more addresses as its own
+	// than the manager reserves for it.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -11,13 +11,13 @@ import (
 
 // Comparison is how the records of a System differ from what Services hold.
 type Comparison struct {
-	// Missing are the addresses that Services hold, and that are not recorded as theirs,
-	// each with the owner whose it is to be.
+	// Missing are the addresses that Services hold, and that are not recorded as theirs, or more
+	// than once, each with the owner whose it is to be.
 	Missing []Missing
 	// Unused are recorded addresses that no Service holds.
 	Unused []netip.Addr
-	// Differences are of addresses that are recorded as the owner's, and of those with a
-	// foreign record that no Service holds.
+	// Differences are of addresses that Services hold and that have a record of ours, and of those
+	// with a foreign record that no Service holds.
 	Differences map[netip.Addr]string
 }
 
@@ -25,9 +25,9 @@ type Comparison struct {
 type Missing struct {
 	Address netip.Addr
 	Owner   Owner
-	// IsHandedOn says that the address is recorded as that of an owner who has it no
-	// more: those who shared it with that owner still have it.
-	IsHandedOn bool
+	// HasOtherRecord says that the address has a record of ours already: that of an owner who has it
+	// no more, while those who shared it with that owner still do, or a second one.
+	HasOtherRecord bool
 }
 
 // Compare compares the records of a System with the addresses that Services hold, by
@@ -56,7 +56,7 @@ func Compare(records []Record, held map[netip.Addr][]Owner, cluster types.UID) C
 		isRecorded := slices.ContainsFunc(owners, func(o Owner) bool { return slices.Contains(marks[a], o.Mark(cluster)) })
 		// A second record of one address is removed by recording the address once more.
 		if len(owners) > 0 && (!isRecorded || len(marks[a]) > 1) {
-			comparison.Missing = append(comparison.Missing, Missing{Address: a, Owner: owners[0], IsHandedOn: len(marks[a]) > 0})
+			comparison.Missing = append(comparison.Missing, Missing{Address: a, Owner: owners[0], HasOtherRecord: len(marks[a]) > 0})
 		}
 	}
 	slices.SortFunc(comparison.Unused, netip.Addr.Compare)
@@ -64,13 +64,13 @@ func Compare(records []Record, held map[netip.Addr][]Owner, cluster types.UID) C
 }
 
 // Of the records of a system that no Service holds, so many may be released at once:
-// a tenth of all, and always a few.
+// one in releasableOneIn of all, and always a few.
 const (
-	releasableFraction = 10
-	alwaysReleasable   = 5
+	releasableOneIn  = 10
+	alwaysReleasable = 5
 )
 
-// countOwn counts the records that may be released.
+// countOwn counts the records that are ours.
 func countOwn(records []Record) (n int) {
 	for i := range records {
 		if !records[i].IsForeign {
@@ -83,7 +83,7 @@ func countOwn(records []Record) (n int) {
 // areTooManyUnused reports whether so many of all records are unused that somebody ought
 // to look, rather than the manager release them: what the cluster shows may be wrong.
 func areTooManyUnused(unused, all int) bool {
-	return unused > max(alwaysReleasable, all/releasableFraction)
+	return unused > max(alwaysReleasable, all/releasableOneIn)
 }
 
 // compareOwners orders owners by namespace and name.

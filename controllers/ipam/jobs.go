@@ -279,7 +279,7 @@ func (b *Broker) repair(ctx context.Context, j *job, system System) (conclude fu
 			return
 		}
 		delete(b.repairs, releaseKey{j.group, j.address})
-		if j.hasAsked && !missing.IsHandedOn {
+		if j.hasAsked && !missing.HasOtherRecord {
 			b.FoundDifference(
 				j.group, missing.Owner, j.address.String()+" was not recorded as "+missing.Owner.String()+"'s: it is again",
 			)

@@ -181,7 +181,7 @@ func TestRepairIsReported(t *testing.T) {
 			c, system := newClocked(group1), &stubSystem{}
 			c.stub.inUse[address1] = row.isInUse
 			key := releaseKey{group1, address1}
-			missing := Missing{Address: address1, Owner: ownerNamed("web"), IsHandedOn: row.isHandedOn}
+			missing := Missing{Address: address1, Owner: ownerNamed("web"), HasOtherRecord: row.isHandedOn}
 			c.repairs[key] = &pendingRepair{recordJob: newRecordJob(c.now), missing: missing}
 			j := &job{kind: repairJob, group: group1, state: c.groups[group1], repair: c.repairs[key], address: address1}
 			conclude, err := c.repair(t.Context(), j, system)

@@ -59,12 +59,12 @@ func (e *Ethernet) OpenExchange(iface string) (*Exchange, error) {
 		if is6 {
 			echoType, claimType = etherTypeIPv6, etherTypeIPv6
 		}
-		echoes, err := openReceiver(nic, echoType, echoFilter(nic, is6, x.id))
+		echoes, err := openPacketSocket(nic, echoType, echoFilter(nic, is6, x.id))
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("open an exchange on %s: %w", iface, err), x.Close())
 		}
 		x.echoes = append(x.echoes, echoes)
-		claims, err := openReceiver(nic, claimType, claimFilter(nic, is6, nil))
+		claims, err := openPacketSocket(nic, claimType, claimFilter(nic, is6, nil))
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("open an exchange on %s: %w", iface, err), x.Close())
 		}
@@ -125,7 +125,7 @@ func (x *Exchange) drain(socket *os.File, handle func(frame []byte)) error {
 		}
 		handle(x.buffer[:n])
 	}
-	if dropped, err := countDropped(socket); err != nil || dropped > 0 || !isEmpty {
+	if dropped, err := takeDropped(socket); err != nil || dropped > 0 || !isEmpty {
 		return errors.Join(fmt.Errorf("on %s: %w", x.iface, ErrLost), err)
 	}
 	return nil

@@ -28,7 +28,7 @@ func (e *Ethernet) Listen(ctx context.Context, iface string, wanted func(netip.A
 	}
 	var sockets []*os.File
 	for _, etherType := range []uint16{etherTypeARP, etherTypeIPv6} {
-		socket, err := openReceiver(nic, etherType, claimFilter(nic, etherType == etherTypeIPv6, nil))
+		socket, err := openPacketSocket(nic, etherType, claimFilter(nic, etherType == etherTypeIPv6, nil))
 		if err != nil {
 			return errors.Join(fmt.Errorf("listen on %s: %w", iface, err), closeAll(sockets))
 		}

@@ -120,7 +120,7 @@ func (e *Ethernet) probeLink(
 	if addrs[0].Is6() {
 		etherType = etherTypeIPv6
 	}
-	socket, err := openReceiver(nic, etherType, claimFilter(nic, addrs[0].Is6(), addrs))
+	socket, err := openPacketSocket(nic, etherType, claimFilter(nic, addrs[0].Is6(), addrs))
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +145,7 @@ func (p *linkProbe) run(ctx context.Context, questions []Question, count int, in
 		if err := p.runRound(ctx, questions, interval); err != nil || p.unsettled == 0 {
 			return err
 		}
-		dropped, err := countDropped(p.socket)
+		dropped, err := takeDropped(p.socket)
 		if err != nil {
 			return err
 		}

@@ -236,7 +236,7 @@ func TestReadMessagesLate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	socket, err := openReceiver(nic, etherTypeARP, claimFilter(nic, false, nil))
+	socket, err := openPacketSocket(nic, etherTypeARP, claimFilter(nic, false, nil))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,16 +16,17 @@ import (
 // frames, because a station that has many addresses answers for all of them at once.
 const receiveBuffer = 8 << 20
 
-// maxLateReads bounds how many frames are read after the deadline. It exceeds what fits
-// into the queue, so only frames remain that came after the deadline.
-const maxLateReads = 1 << 14
+// maxLateReads bounds how many frames are read after the deadline. It exceeds what fits into the
+// queue, for which the kernel takes twice receiveBuffer, and of that at least 768 bytes for each
+// frame, so only frames remain that came after the deadline.
+const maxLateReads = 1 << 15
 
 // noDeadline makes readMessages read until its context ends.
 var noDeadline time.Time
 
-// openReceiver opens a packet socket on an interface that receives frames of one EtherType
+// openPacketSocket opens a packet socket on an interface that receives frames of one EtherType
 // that a filter lets pass. It can send, too.
-func openReceiver(nic *net.Interface, etherType uint16, filter []unix.SockFilter) (*os.File, error) {
+func openPacketSocket(nic *net.Interface, etherType uint16, filter []unix.SockFilter) (*os.File, error) {
 	// With protocol 0 the socket receives nothing before Bind.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -110,9 +111,9 @@ func withDescriptor(socket *os.File, call func(fd int) (int, error)) (n int, err
 	return n, err
 }
 
-// countDropped returns how many frames the kernel has dropped since the last call because
+// takeDropped returns how many frames the kernel has dropped since the last call because
 // the socket's queue had no room for them.
-func countDropped(socket *os.File) (dropped uint32, err error) {
+func takeDropped(socket *os.File) (dropped uint32, err error) {
 	raw, err := socket.SyscallConn()
 	if err != nil {
 		return 0, err

@@ -66,7 +66,7 @@ func (w *Watcher) Hear(a Answer) {
 func (w *Watcher) hearWatched(a Answer) {
 	switch {
 	case a.Kind == Echo && w.number-a.Round <= uint16(w.settings.Misses): //nolint:gosec // at most 20
-		w.watched.hasEchoed, w.isDoubtful = true, false
+		w.watched.hasEchoed, w.hasCeasedToEcho = true, false
 	case a.Kind == Echo || w.settings.TrustsEchoOnly || w.watched.hasEchoed && !w.asksInSilence():
 		return
 	case w.watched.hasEchoed:
@@ -78,7 +78,7 @@ func (w *Watcher) hearWatched(a Answer) {
 // doubt takes an answer that is none to an echo, in the silence of the watched node, for a sign
 // of life. From then on not only answers to echoes count.
 func (w *Watcher) doubt() {
-	w.watched.hasEchoed, w.watched.hasAnswered, w.isDoubtful = false, true, true
+	w.watched.hasEchoed, w.watched.hasAnswered, w.hasCeasedToEcho = false, true, true
 }
 
 // hearWitness notes that a witness has answered a question of this round.

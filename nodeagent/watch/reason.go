@@ -29,7 +29,7 @@ func (w *Watcher) Reason() string {
 		return ReasonNoAnswer
 	case w.isSilent():
 		return ReasonSilent
-	case w.isDoubtful:
+	case w.hasCeasedToEcho:
 		return ReasonDoubtful
 	case w.lacksWitness():
 		return ReasonNoWitness

@@ -71,9 +71,9 @@ type Watcher struct {
 	answeredAt time.Time
 	// misses counts the rounds in a row without a sign of life.
 	misses int
-	// isDoubtful means that the watched node answered for an address when it had answered no
+	// hasCeasedToEcho means that the watched node answered for an address when it had answered no
 	// echo. It ends with the next answer to an echo.
-	isDoubtful bool
+	hasCeasedToEcho bool
 
 	addresses map[netip.Addr]*address
 	// successorWatchers watch the other successors that have, or may have, addresses of the watched node,
@@ -148,7 +148,7 @@ func (w *Watcher) SetTarget(target Target) {
 	before := w.target.Watched
 	if before.Name != target.Watched.Name || before.Addr != target.Watched.Addr ||
 		!slices.Equal(before.MACs, target.Watched.MACs) {
-		w.watched, w.isDoubtful, w.misses = answering{}, false, 0
+		w.watched, w.hasCeasedToEcho, w.misses = answering{}, false, 0
 		clear(w.addresses)
 	}
 	w.target = target

@@ -15,9 +15,10 @@ import (
 	"github.com/purelb/purelb-operator/webhooks"
 )
 
-// typed returns an object of a file as the API server would store it, with defaults, in namespace if
-// it names none: one of PureLB's kinds, or a Service of type LoadBalancer. It is nil for another one,
-// and if the API server would refuse it, for the reasons that are returned.
+// typed returns what the webhooks are asked about: a ServiceGroup, an LBNodeAgent or a BGPPeer of a file as the
+// API server would store it, with defaults, and in namespace if it names none; or a Service that may be PureLB's as
+// it is in the file. It is nil for any other object, and for one that the API server would refuse, for the
+// reasons that are returned.
 func (s schemas) typed(ctx context.Context, f *FileObject, namespace string) (client.Object, []error) {
 	object := f.Object.DeepCopy()
 	gvk := object.GroupVersionKind()

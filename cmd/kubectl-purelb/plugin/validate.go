@@ -33,7 +33,7 @@ type Validation struct {
 }
 
 // Validate checks files as the API server and PureLB's webhooks would, if the cluster had nothing
-// but them. namespace is the manager's, and that of objects that name none.
+// but them. namespace is the manager's, and that of objects of PureLB's kinds that name none.
 func Validate(ctx context.Context, files *Files, namespace string) (*Validation, error) {
 	all, err := loadSchemas()
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 // Versions are the version of the plugin, and the images that run in the cluster.
 type Versions struct {
 	Client string `json:"client"`
-	// Images of the managers and agents; more than one while an upgrade is under way.
+	// Images of the managers, agents and speakers; more than one while an upgrade is under way.
 	Images []string `json:"images,omitempty"`
 	// IsClientOnly is that nobody asked what runs.
 	IsClientOnly bool     `json:"-"`

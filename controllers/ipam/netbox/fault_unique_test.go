@@ -430,7 +430,7 @@ func TestFaultIncompleteRecord(t *testing.T) {
 		}
 		comparison := ipam.Compare(report.Records, map[netip.Addr][]ipam.Owner{r.Address: {r.Owner}}, ipamtest.Cluster)
 		if len(comparison.Differences) != 0 || len(comparison.Missing) != 1 ||
-			comparison.Missing[0] != (ipam.Missing{Address: r.Address, Owner: r.Owner, IsHandedOn: true}) {
+			comparison.Missing[0] != (ipam.Missing{Address: r.Address, Owner: r.Owner, HasOtherRecord: true}) {
 			w.Errorf("the comparison: %+v", comparison)
 		}
 		if unused := ipam.Compare(report.Records, nil, ipamtest.Cluster).Unused; len(unused) != 1 {

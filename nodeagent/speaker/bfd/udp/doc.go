@@ -2,8 +2,8 @@
 // package bfd, and sends.
 //
 // One goroutine owns all sessions and all sockets. It waits for packets and for the next deadline in one
-// system call, and takes all packets that have come before it looks at the time: a process that was held up
-// for a while takes no neighbour for dead whose packets are waiting in the socket.
+// system call. Then it looks at the time, takes all packets that have come, and only then judges who is late at that
+// time: a process that was held up for a while takes no neighbour for dead whose packets are waiting in the socket.
 //
 // The goroutine has a thread of its own, whose nice value it lowers where it may, with CAP_SYS_NICE: the
 // kernel then prefers it to the threads of the BGP library, which may be busy for seconds. The DaemonSet of

@@ -85,12 +85,12 @@ func (l *listener) open(now time.Time) error {
 		}
 	}
 	if err != nil {
-		isNews := l.retryAt.IsZero()
+		isFirstFailure := l.retryAt.IsZero()
 		l.retryAt = now.Add(retryInterval)
-		if !isNews {
-			return nil
+		if isFirstFailure {
+			return err
 		}
-		return err
+		return nil
 	}
 	l.fd, l.retryAt = fd, time.Time{}
 	return nil
@@ -144,8 +144,8 @@ type sender struct {
 	hasFailed bool
 }
 
-// isNews notes whether a packet could be sent, and reports whether it could not for the first time.
-func (s *sender) isNews(err error) bool {
+// noteSent notes whether a packet could be sent, and reports whether that has failed for the first time.
+func (s *sender) noteSent(err error) (isFirstFailure bool) {
 	before := s.hasFailed
 	s.hasFailed = err != nil
 	return s.hasFailed && !before

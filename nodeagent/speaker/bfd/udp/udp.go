@@ -24,7 +24,7 @@ const (
 	// niceness is the nice value of the thread where it may have one: that of the kernel's own threads
 	// which must not wait.
 	niceness = -20
-	// maxPackets is how many packets are taken before the time is looked at again: more than a socket keeps.
+	// maxPackets is how many packets of a socket are taken in one round: more than a socket keeps.
 	maxPackets = 1024
 	// retryInterval is how soon a socket that could not be opened is tried again.
 	retryInterval = time.Second
@@ -304,7 +304,7 @@ func (b *BFD) neighbourAt(l *listener, from source) netip.Addr {
 // apply does what a session wants.
 func (b *BFD) apply(neighbour netip.Addr, s *session, o bfd.Outcome) {
 	if o.Send != nil {
-		if err := s.out.send(*o.Send); s.out.isNews(err) {
+		if err := s.out.send(*o.Send); s.out.noteSent(err) {
 			b.log.Error(err, "BFD cannot send to a neighbour", "neighbour", neighbour.String())
 		}
 	}
