@@ -45,74 +45,73 @@ func newAnnouncer(neighbours Neighbours, metrics *Metrics, runner tasks.Runner) 
 
 // schedule announces an address as the settings say, in place of what was scheduled for it
 // before.
-func (q *announcer) schedule(iface string, addr netip.Addr, settings plan.AnnounceSettings) {
-	q.cancel(iface, addr)
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.queue = append(q.queue, announcement{iface, addr, time.Now().Add(settings.Delay), settings.Count, settings.Interval})
-	pacing.Signal(q.wake)
+func (a *announcer) schedule(iface string, addr netip.Addr, settings plan.AnnounceSettings) {
+	a.cancel(iface, addr)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.queue = append(a.queue, announcement{iface, addr, time.Now().Add(settings.Delay), settings.Count, settings.Interval})
+	pacing.Signal(a.wake)
 }
 
 // announceOnce announces an address now, besides what is scheduled for it.
-func (q *announcer) announceOnce(iface string, addr netip.Addr) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.queue = append(q.queue, announcement{iface: iface, addr: addr, due: time.Now(), timesLeft: 1})
-	pacing.Signal(q.wake)
+func (a *announcer) announceOnce(iface string, addr netip.Addr) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.queue = append(a.queue, announcement{iface: iface, addr: addr, due: time.Now(), timesLeft: 1})
+	pacing.Signal(a.wake)
 }
 
 // cancel announces an address no more.
-func (q *announcer) cancel(iface string, addr netip.Addr) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.queue = slices.DeleteFunc(q.queue, func(a announcement) bool { return a.iface == iface && a.addr == addr })
-	pacing.Signal(q.wake)
+func (a *announcer) cancel(iface string, addr netip.Addr) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.queue = slices.DeleteFunc(a.queue, func(queued announcement) bool { return queued.iface == iface && queued.addr == addr })
+	pacing.Signal(a.wake)
 }
 
 // Start works the queue until ctx ends.
-func (q *announcer) Start(ctx context.Context) error {
+func (a *announcer) Start(ctx context.Context) error {
 	for {
 		wait := tasks.Forever
-		if next := q.announceDue(ctx); !next.IsZero() {
+		if next := a.announceDue(ctx); !next.IsZero() {
 			wait = time.Until(next)
 		}
-		if q.tasks.Wait(ctx, wait, q.wake) == tasks.Ended {
+		if a.tasks.Wait(ctx, wait, a.wake) == tasks.Ended {
 			return nil
 		}
 	}
 }
 
 // NeedLeaderElection is false: every node announces.
-func (q *announcer) NeedLeaderElection() bool { return false }
+func (a *announcer) NeedLeaderElection() bool { return false }
 
 // announceDue sends what is due, and returns when to call it next; the zero Time if nothing
-// is left. It sends under the lock, so that nothing is
-// announced after cancel has returned.
-func (q *announcer) announceDue(ctx context.Context) time.Time {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+// is left. It sends under the lock, so that nothing is announced after cancel has returned.
+func (a *announcer) announceDue(ctx context.Context) time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	var next time.Time
 	now := time.Now()
-	rest := q.queue[:0]
-	for _, a := range q.queue {
-		if !a.due.After(now) {
-			if err := q.neighbours.Announce(a.iface, a.addr); err != nil {
+	rest := a.queue[:0]
+	for _, queued := range a.queue {
+		if !queued.due.After(now) {
+			if err := a.neighbours.Announce(queued.iface, queued.addr); err != nil {
 				log.FromContext(ctx).Error(err, "An announcement was not sent")
 			} else {
-				q.metrics.sent.Inc()
+				a.metrics.sent.Inc()
 			}
-			a.timesLeft--
-			a.due = a.due.Add(a.interval)
+			queued.timesLeft--
+			queued.due = queued.due.Add(queued.interval)
 		}
-		if a.timesLeft <= 0 {
+		if queued.timesLeft <= 0 {
 			continue
 		}
-		if next.IsZero() || a.due.Before(next) {
-			next = a.due
+		if next.IsZero() || queued.due.Before(next) {
+			next = queued.due
 		}
-		rest = append(rest, a)
+		rest = append(rest, queued)
 	}
-	clear(q.queue[len(rest):])
-	q.queue = rest
+	clear(a.queue[len(rest):])
+	a.queue = rest
 	return next
 }

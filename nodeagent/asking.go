@@ -60,11 +60,11 @@ func (g *gatewayCache) macsOf(iface string) []neigh.MAC {
 
 // questionOf returns the question which station has an address that one of these stations may
 // have. The caller does not hold the lock.
-func (g *defender) questionOf(iface string, addr netip.Addr, previousMACs []string) neigh.Question {
-	gateways := g.gateways.macsOf(iface)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	q := g.question(iface, addr, previousMACs)
+func (d *defender) questionOf(iface string, addr netip.Addr, previousMACs []string) neigh.Question {
+	gateways := d.gateways.macsOf(iface)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	q := d.question(iface, addr, previousMACs)
 	// A node that may have the address is heard, also where it is the gateway of the others.
 	q.IgnoredMACs = slices.DeleteFunc(
 		slices.Clone(gateways), func(mac neigh.MAC) bool { return slices.Contains(q.NodeMACs, mac) },
@@ -73,21 +73,21 @@ func (g *defender) questionOf(iface string, addr netip.Addr, previousMACs []stri
 }
 
 // question is questionOf for a caller that holds the lock and counts the answers of gateways.
-func (g *defender) question(iface string, addr netip.Addr, previousMACs []string) neigh.Question {
+func (d *defender) question(iface string, addr netip.Addr, previousMACs []string) neigh.Question {
 	return neigh.Question{
 		Target: neigh.Target{Interface: iface, Addr: addr},
-		Sender: g.defence.Sender(iface, addr), NodeMACs: neigh.ParseMACs(previousMACs),
+		Sender: d.defence.Sender(iface, addr), NodeMACs: neigh.ParseMACs(previousMACs),
 	}
 }
 
 // askHeld asks links for held addresses, until ctx ends: for all while the agent is not fresh,
 // and for those whose previous holder may still answer.
-func (g *defender) askHeld(ctx context.Context) {
+func (d *defender) askHeld(ctx context.Context) {
 	now := time.Now()
 	next, repeat := now.Add(plan.AskInterval), now.Add(plan.RepeatInterval)
 	var eagerUntil time.Time
 	for {
-		switch g.tasks.Wait(ctx, time.Until(earlier(next, repeat)), g.carrierReturned) {
+		switch d.tasks.Wait(ctx, time.Until(earlier(next, repeat)), d.carrierReturned) {
 		case tasks.Ended:
 			return
 		case tasks.TimeOver:
@@ -96,17 +96,17 @@ func (g *defender) askHeld(ctx context.Context) {
 			eagerUntil = next.Add(eagerFor)
 		}
 		if !time.Now().Before(next) {
-			if !g.freshness.isFresh() {
-				g.askAll(ctx, g.held((*plan.Defence).AllHeld))
+			if !d.freshness.isFresh() {
+				d.askAll(ctx, d.held((*plan.Defence).AllHeld))
 			}
-			wait := max(plan.AskInterval, g.freshness.freshFor())
+			wait := max(plan.AskInterval, d.freshness.freshFor())
 			if time.Now().Before(eagerUntil) {
 				wait = eagerInterval
 			}
 			next = time.Now().Add(wait)
 		}
 		if !time.Now().Before(repeat) {
-			g.askAll(ctx, g.held(func(d *plan.Defence) []plan.Held { return d.HeldWithPreviousHolder(time.Now()) }))
+			d.askAll(ctx, d.held(func(defence *plan.Defence) []plan.Held { return defence.HeldWithPreviousHolder(time.Now()) }))
 			repeat = time.Now().Add(plan.RepeatInterval)
 		}
 	}
@@ -121,47 +121,47 @@ func earlier(a, b time.Time) time.Time {
 }
 
 // held returns the held addresses that are picked.
-func (g *defender) held(pick func(*plan.Defence) []plan.Held) []plan.Held {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return pick(g.defence)
+func (d *defender) held(pick func(*plan.Defence) []plan.Held) []plan.Held {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return pick(d.defence)
 }
 
 // askAll asks for held addresses, askRate in a second.
-func (g *defender) askAll(ctx context.Context, held []plan.Held) {
+func (d *defender) askAll(ctx context.Context, held []plan.Held) {
 	slices.SortFunc(held, func(a, b plan.Held) int { return a.Prefix.Addr().Compare(b.Prefix.Addr()) })
 	const atOnce = 20
 	for i, h := range held {
-		if i > 0 && i%atOnce == 0 && g.tasks.Wait(ctx, time.Second*atOnce/askRate) == tasks.Ended {
+		if i > 0 && i%atOnce == 0 && d.tasks.Wait(ctx, time.Second*atOnce/askRate) == tasks.Ended {
 			return
 		}
-		g.askFor(ctx, h)
+		d.askFor(ctx, h)
 	}
 }
 
 // askFor asks the link for a held address.
-func (g *defender) askFor(ctx context.Context, h plan.Held) {
+func (d *defender) askFor(ctx context.Context, h plan.Held) {
 	addr := h.Prefix.Addr()
-	g.mu.Lock()
-	g.defence.NoteAsked(addr, time.Now())
-	q := g.question(h.Interface, addr, h.PreviousMACs)
-	g.mu.Unlock()
-	if err := g.neighbours.Ask(q); err != nil {
+	d.mu.Lock()
+	d.defence.NoteAsked(addr, time.Now())
+	q := d.question(h.Interface, addr, h.PreviousMACs)
+	d.mu.Unlock()
+	if err := d.neighbours.Ask(q); err != nil {
 		log.FromContext(ctx).V(1).Info("Cannot ask for an address", "address", addr, "error", err.Error())
 	}
 }
 
 // askYielded asks the stations to which addresses were yielded whether they still have them,
 // until ctx ends, and wakes the worker when a station is silent.
-func (g *defender) askYielded(ctx context.Context) {
-	for g.tasks.Wait(ctx, tasks.Forever, g.yielded) != tasks.Ended {
-		for questions := g.yieldQuestions(ctx); len(questions) > 0; questions = g.yieldQuestions(ctx) {
+func (d *defender) askYielded(ctx context.Context) {
+	for d.tasks.Wait(ctx, tasks.Forever, d.yielded) != tasks.Ended {
+		for questions := d.yieldQuestions(ctx); len(questions) > 0; questions = d.yieldQuestions(ctx) {
 			for _, q := range questions {
-				if err := g.neighbours.AskStation(q.Question, q.station); err != nil {
-					g.noteNotAsked(q.Addr)
+				if err := d.neighbours.AskStation(q.Question, q.station); err != nil {
+					d.noteNotAsked(q.Addr)
 				}
 			}
-			if g.tasks.Wait(ctx, plan.YieldAskInterval) == tasks.Ended {
+			if d.tasks.Wait(ctx, plan.YieldAskInterval) == tasks.Ended {
 				return
 			}
 		}
@@ -175,12 +175,12 @@ type stationQuestion struct {
 }
 
 // yieldQuestions returns what to ask now about yielded addresses; none if there are none.
-func (g *defender) yieldQuestions(ctx context.Context) []stationQuestion {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	due, isNewlySilent := g.defence.AskYielded(g.isNotDown, time.Now())
+func (d *defender) yieldQuestions(ctx context.Context) []stationQuestion {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	due, isNewlySilent := d.defence.AskYielded(d.isNotDown, time.Now())
 	if isNewlySilent {
-		g.wakeWorker(ctx)
+		d.wakeWorker(ctx)
 	}
 	questions := make([]stationQuestion, 0, len(due))
 	for _, q := range due {
@@ -188,13 +188,13 @@ func (g *defender) yieldQuestions(ctx context.Context) []stationQuestion {
 		if macs := neigh.ParseMACs([]string{q.MAC}); len(macs) > 0 {
 			station = macs[0]
 		}
-		questions = append(questions, stationQuestion{g.question(q.Interface, q.Addr, nil), station})
+		questions = append(questions, stationQuestion{d.question(q.Interface, q.Addr, nil), station})
 	}
 	return questions
 }
 
-func (g *defender) noteNotAsked(addr netip.Addr) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.defence.NoteNotAsked(addr)
+func (d *defender) noteNotAsked(addr netip.Addr) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.defence.NoteNotAsked(addr)
 }

@@ -76,8 +76,8 @@ func newCheckpointSaver(a *Agent) *file.Saver {
 	}
 }
 
-// save passes on what the checkpoint is to hold.
-func (a *Agent) save(in plan.Inputs) {
+// saveCheckpoint passes on what the checkpoint is to hold.
+func (a *Agent) saveCheckpoint(in plan.Inputs) {
 	if a.Checkpoint == "" {
 		return
 	}

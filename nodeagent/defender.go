@@ -60,123 +60,123 @@ func newDefender(a *Agent) *defender {
 }
 
 // NeedLeaderElection is false: every node has neighbours.
-func (g *defender) NeedLeaderElection() bool { return false }
+func (d *defender) NeedLeaderElection() bool { return false }
 
 // Start listens, and asks for the held addresses while the agent is not fresh, until ctx ends.
-func (g *defender) Start(ctx context.Context) error {
-	g.mu.Lock()
-	g.ctx = ctx
-	g.listen()          //nolint:contextcheck // it is g.ctx
-	g.beginChallenges() //nolint:contextcheck // as above
-	g.mu.Unlock()
-	g.tasks.Go(func() { g.askYielded(ctx) })
-	g.tasks.Go(func() {
-		if err := g.kernel.WatchLinks(ctx, g.noteLinks); err != nil {
+func (d *defender) Start(ctx context.Context) error {
+	d.mu.Lock()
+	d.ctx = ctx
+	d.listen()          //nolint:contextcheck // it is d.ctx
+	d.beginChallenges() //nolint:contextcheck // as above
+	d.mu.Unlock()
+	d.tasks.Go(func() { d.askYielded(ctx) })
+	d.tasks.Go(func() {
+		if err := d.kernel.WatchLinks(ctx, d.noteLinks); err != nil {
 			log.FromContext(ctx).Error(err, "Links are not watched: the agent does not notice when a carrier comes back")
 		}
 	})
-	g.askHeld(ctx)
+	d.askHeld(ctx)
 	return nil
 }
 
 // noteLinks replaces what is known of the links. On a link that has come up another station may
 // have the node's addresses.
-func (g *defender) noteLinks(links []plan.Link) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	before := g.isUp
-	g.isUp = make(map[string]bool, len(links))
+func (d *defender) noteLinks(links []plan.Link) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	before := d.isUp
+	d.isUp = make(map[string]bool, len(links))
 	for _, l := range links {
 		if wasUp, isKnown := before[l.Name]; isKnown && l.Up && !wasUp {
-			pacing.Signal(g.carrierReturned)
+			pacing.Signal(d.carrierReturned)
 		}
-		g.isUp[l.Name] = l.Up
+		d.isUp[l.Name] = l.Up
 	}
 }
 
 // isNotDown reports whether an interface has a carrier, as far as the defender knows. The caller
 // holds the lock.
-func (g *defender) isNotDown(iface string) bool {
-	isUp, isKnown := g.isUp[iface]
+func (d *defender) isNotDown(iface string) bool {
+	isUp, isKnown := d.isUp[iface]
 	return isUp || !isKnown
 }
 
 // noteObserved makes the defender use the node's addresses and gateways that the agent has just observed.
-func (g *defender) noteObserved(observed plan.Observed) {
-	g.gateways.note(plan.Gateways(observed))
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.defence.NodeAddresses = observed.Addresses
+func (d *defender) noteObserved(observed plan.Observed) {
+	d.gateways.note(plan.Gateways(observed))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.defence.NodeAddresses = observed.Addresses
 }
 
 // forgetYields forgets the yields that do not matter any more, by what is desired.
-func (g *defender) forgetYields(desired []plan.Desired) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.defence.ForgetYields(desired)
-	if len(g.defence.Yields) > 0 {
-		g.listen()
-		pacing.Signal(g.yielded)
+func (d *defender) forgetYields(desired []plan.Desired) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.defence.ForgetYields(desired)
+	if len(d.defence.Yields) > 0 {
+		d.listen()
+		pacing.Signal(d.yielded)
 	}
 }
 
 // forgetYieldsOfEarlierEntries forgets the yields that Announcements which the API server has
 // just listed know nothing of.
-func (g *defender) forgetYieldsOfEarlierEntries(listed []purelbv1.Announcement) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.defence.ForgetYieldsOfEarlierEntries(listed)
+func (d *defender) forgetYieldsOfEarlierEntries(listed []purelbv1.Announcement) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.defence.ForgetYieldsOfEarlierEntries(listed)
 }
 
 // hold replaces what the node holds.
-func (g *defender) hold(held []plan.Held) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.defence.Hold(held)
-	g.listen()
-	g.beginChallenges()
+func (d *defender) hold(held []plan.Held) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.defence.Hold(held)
+	d.listen()
+	d.beginChallenges()
 }
 
 // beginChallenges begins to check the claims that the manager asks to check. The caller holds the
 // lock.
-func (g *defender) beginChallenges() {
-	if g.ctx == nil {
+func (d *defender) beginChallenges() {
+	if d.ctx == nil {
 		return
 	}
-	for _, r := range g.defence.BeginChallenges(time.Now()) {
-		g.carryOut(g.ctx, r)
+	for _, r := range d.defence.BeginChallenges(time.Now()) {
+		d.carryOut(d.ctx, r)
 	}
 }
 
 // checkedChallenges returns the epochs of the claims that were checked, by address.
-func (g *defender) checkedChallenges() map[netip.Addr]int64 {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.defence.CheckedChallenges()
+func (d *defender) checkedChallenges() map[netip.Addr]int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.defence.CheckedChallenges()
 }
 
 // heldAndYields returns copies of what the node holds and has yielded, by address.
-func (g *defender) heldAndYields() (map[netip.Addr]plan.Held, map[netip.Addr]plan.YieldedAddress) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return maps.Clone(g.defence.Held), maps.Clone(g.defence.Yields)
+func (d *defender) heldAndYields() (map[netip.Addr]plan.Held, map[netip.Addr]plan.YieldedAddress) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return maps.Clone(d.defence.Held), maps.Clone(d.defence.Yields)
 }
 
 // restoreYields takes over what an earlier process of the agent had yielded.
-func (g *defender) restoreYields(yields map[netip.Addr]plan.YieldedAddress) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.defence.RestoreYields(yields, time.Now())
+func (d *defender) restoreYields(yields map[netip.Addr]plan.YieldedAddress) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.defence.RestoreYields(yields, time.Now())
 }
 
 // unlessYielded changes an address that the node is to have, unless the agent has yielded it:
 // then it returns the Result. Nothing yields the address meanwhile.
-func (g *defender) unlessYielded(
-	d *plan.Desired, isReclaim bool, change func() error,
+func (d *defender) unlessYielded(
+	desired *plan.Desired, isReclaim bool, change func() error,
 ) (result plan.Result, isDone bool, err error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	result, isAllowed := g.defence.MayHave(d, isReclaim, time.Now())
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	result, isAllowed := d.defence.MayHave(desired, isReclaim, time.Now())
 	if !isAllowed {
 		return result, false, nil
 	}
@@ -184,118 +184,119 @@ func (g *defender) unlessYielded(
 }
 
 // noteAdded notes that an address was added and is announced.
-func (g *defender) noteAdded(d *plan.Desired) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.defence.NoteAdded(d, time.Now())
+func (d *defender) noteAdded(desired *plan.Desired) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.defence.NoteAdded(desired, time.Now())
 }
 
 // noteProbeAnswers notes that stations have answered probes for yielded addresses.
-func (g *defender) noteProbeAnswers(answers map[netip.Addr]plan.Probe) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (d *defender) noteProbeAnswers(answers map[netip.Addr]plan.Probe) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for addr, answer := range answers {
-		g.defence.NoteProbeAnswer(addr, answer)
+		d.defence.NoteProbeAnswer(addr, answer)
 	}
 }
 
 // contests returns the claims of held addresses that were heard lately.
-func (g *defender) contests() map[netip.Addr]plan.Contest {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.defence.Contests(time.Now())
+func (d *defender) contests() map[netip.Addr]plan.Contest {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.defence.Contests(time.Now())
 }
 
 // listen listens on the interfaces of what is held or yielded, and on no others.
-func (g *defender) listen() {
-	if g.ctx == nil {
+func (d *defender) listen() {
+	if d.ctx == nil {
 		return
 	}
-	wanted := g.defence.Interfaces()
-	for iface, stop := range order.ByKey(g.stopListening, strings.Compare) {
+	wanted := d.defence.Interfaces()
+	for iface, stop := range order.ByKey(d.stopListening, strings.Compare) {
 		if !wanted[iface] {
 			stop()
-			delete(g.stopListening, iface)
+			delete(d.stopListening, iface)
 		}
 	}
 	for iface := range order.ByKey(wanted, strings.Compare) {
-		if g.stopListening[iface] != nil {
+		if d.stopListening[iface] != nil {
 			continue
 		}
-		ctx, stop := context.WithCancel(g.ctx)
-		g.stopListening[iface] = stop
-		g.tasks.Go(func() { g.listenOn(ctx, iface) })
+		ctx, stop := context.WithCancel(d.ctx)
+		d.stopListening[iface] = stop
+		d.tasks.Go(func() { d.listenOn(ctx, iface) })
 	}
 }
 
-func (g *defender) listenOn(ctx context.Context, iface string) {
+func (d *defender) listenOn(ctx context.Context, iface string) {
 	for ctx.Err() == nil {
-		err := g.neighbours.Listen(ctx, iface, g.isWatched, func(m neigh.Message) { g.hear(ctx, iface, m) })
+		err := d.neighbours.Listen(ctx, iface, d.isWatched, func(m neigh.Message) { d.hear(ctx, iface, m) })
 		if err != nil {
 			log.FromContext(ctx).V(1).Info("Listening again shortly", "interface", iface, "error", err.Error())
 		}
-		g.tasks.Wait(ctx, relistenAfter)
+		d.tasks.Wait(ctx, relistenAfter)
 	}
 }
 
-func (g *defender) isWatched(addr netip.Addr) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.defence.IsWatched(addr)
+func (d *defender) isWatched(addr netip.Addr) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.defence.IsWatched(addr)
 }
 
 // hear does what a station's message about a held or yielded address asks for. The address is
 // gone from the interface when the agent has yielded it and hear returns.
-func (g *defender) hear(ctx context.Context, iface string, m neigh.Message) {
-	isGateway := slices.Contains(g.gateways.macsOf(iface), m.MAC)
-	isFresh, now := g.freshness.isFresh(), time.Now()
+func (d *defender) hear(ctx context.Context, iface string, m neigh.Message) {
+	isGateway := slices.Contains(d.gateways.macsOf(iface), m.MAC)
+	isFresh, now := d.freshness.isFresh(), time.Now()
 	frame := plan.Frame{
 		Addr: m.Addr, MAC: m.MAC.String(), IsRequest: m.Kind == neigh.Request, IsAdvertisement: m.Kind == neigh.Advertisement,
 		IsGratuitous: m.Gratuitous, IsDirect: m.Direct,
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.carryOut(ctx, g.defence.Hear(iface, frame, isFresh, isGateway, now))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	reaction := d.defence.Hear(iface, frame, isFresh, isGateway, now)
+	d.carryOut(ctx, reaction)
 }
 
 // carryOut does what a Reaction says. The caller holds the lock.
-func (g *defender) carryOut(ctx context.Context, r plan.Reaction) {
+func (d *defender) carryOut(ctx context.Context, r plan.Reaction) {
 	addr, iface := r.Held.Prefix.Addr(), r.Held.Interface
 	if r.Contested != "" {
-		g.metrics.conflicts.Inc()
+		d.metrics.conflicts.Inc()
 		if r.MayLog {
 			log.FromContext(ctx).Info(
 				"Another station claims an address of this node", "address", addr, "interface", iface, "mac", r.Contested,
 			)
 		}
-		g.wakeWorker(ctx)
+		d.wakeWorker(ctx)
 	}
 	if r.Claim {
-		g.announcer.announceOnce(iface, addr)
+		d.announcer.announceOnce(iface, addr)
 	}
 	if r.YieldTo != "" {
-		g.withdrawYielded(ctx, r)
+		d.withdrawYielded(ctx, r)
 	}
 	if r.Check != nil {
-		within := g.tasks.Random(r.CheckWithin)
-		g.tasks.Go(func() {
-			g.tasks.Wait(ctx, within)
-			g.check(ctx, r.Check, iface)
+		within := d.tasks.Random(r.CheckWithin)
+		d.tasks.Go(func() {
+			d.tasks.Wait(ctx, within)
+			d.check(ctx, r.Check, iface)
 		})
 	}
 	if r.Report {
-		g.wakeWorker(ctx)
+		d.wakeWorker(ctx)
 	}
 }
 
 // withdrawYielded removes an address that the agent yields to a station whose kernel has it.
-func (g *defender) withdrawYielded(ctx context.Context, r plan.Reaction) {
+func (d *defender) withdrawYielded(ctx context.Context, r plan.Reaction) {
 	addr, iface := r.Held.Prefix.Addr(), r.Held.Interface
-	g.announcer.cancel(iface, addr)
-	err := g.kernel.Remove(r.Held.Address)
+	d.announcer.cancel(iface, addr)
+	err := d.kernel.Remove(r.Held.Address)
 	if err == nil {
-		g.metrics.yields.Inc()
-		g.metrics.withdrawals.Inc()
+		d.metrics.yields.Inc()
+		d.metrics.withdrawals.Inc()
 	}
 	switch logger := log.FromContext(ctx); {
 	case !r.MayLog:
@@ -307,62 +308,62 @@ func (g *defender) withdrawYielded(ctx context.Context, r plan.Reaction) {
 			"mac", r.YieldTo,
 		)
 	}
-	pacing.Signal(g.yielded)
-	g.wakeWorker(ctx)
+	pacing.Signal(d.yielded)
+	d.wakeWorker(ctx)
 }
 
 // check asks a station by itself for a held address, a few times.
-func (g *defender) check(ctx context.Context, c *plan.Check, iface string) {
+func (d *defender) check(ctx context.Context, c *plan.Check, iface string) {
 	for ctx.Err() == nil {
-		g.mu.Lock()
-		step := g.defence.AskOn(c, time.Now())
-		g.carryOut(ctx, step.Reaction)
-		question := g.question(iface, c.Addr, nil)
-		g.mu.Unlock()
+		d.mu.Lock()
+		step := d.defence.AskOn(c, time.Now())
+		d.carryOut(ctx, step.Reaction)
+		question := d.question(iface, c.Addr, nil)
+		d.mu.Unlock()
 		if macs := neigh.ParseMACs([]string{c.MAC}); step.Ask && len(macs) > 0 {
-			_ = g.neighbours.AskStation(question, macs[0]) // what is not sent is not answered
+			_ = d.neighbours.AskStation(question, macs[0]) // what is not sent is not answered
 		}
 		if len(step.AskNodes) > 0 {
-			isAlone := g.isAlone(ctx, iface, step.AskNodes)
-			g.mu.Lock()
-			g.carryOut(ctx, g.defence.EndChallenge(c, isAlone, time.Now()))
-			g.mu.Unlock()
+			isAlone := d.isAlone(ctx, iface, step.AskNodes)
+			d.mu.Lock()
+			d.carryOut(ctx, d.defence.EndChallenge(c, isAlone, time.Now()))
+			d.mu.Unlock()
 		}
 		if step.Next == 0 {
 			return
 		}
-		g.tasks.Wait(ctx, step.Next)
+		d.tasks.Wait(ctx, step.Next)
 	}
 }
 
 // isAlone reports whether neither a node nor a gateway on the link of an interface answers. What could not
 // be asked proves nothing.
-func (g *defender) isAlone(ctx context.Context, iface string, nodes []netip.Addr) bool {
+func (d *defender) isAlone(ctx context.Context, iface string, nodes []netip.Addr) bool {
 	var questions []neigh.Question
-	for _, addr := range slices.Concat(nodes, g.gateways.all()[iface]) {
+	for _, addr := range slices.Concat(nodes, d.gateways.all()[iface]) {
 		isAsked := slices.ContainsFunc(questions, func(q neigh.Question) bool { return q.Addr == addr })
-		if !isAsked && g.canAsk(iface, addr) {
-			questions = append(questions, g.questionFrom(iface, addr))
+		if !isAsked && d.canAsk(iface, addr) {
+			questions = append(questions, d.questionFrom(iface, addr))
 		}
 	}
-	answers := g.neighbours.Probe(ctx, questions, aloneQuestions, aloneInterval)
+	answers := d.neighbours.Probe(ctx, questions, aloneQuestions, aloneInterval)
 	return len(questions) > 0 && len(answers) == 0 && ctx.Err() == nil
 }
 
 // wakeWorker wakes the worker, wakeGap after the last time at the earliest. The caller holds
 // the lock.
-func (g *defender) wakeWorker(ctx context.Context) {
-	if g.isWaking {
+func (d *defender) wakeWorker(ctx context.Context) {
+	if d.isWaking {
 		return
 	}
-	g.isWaking = true
-	wait := g.wakes.Delay(time.Now())
-	g.tasks.Go(func() {
-		g.tasks.Wait(ctx, wait)
-		g.mu.Lock()
-		g.isWaking = false
-		g.wakes.Note(time.Now())
-		g.mu.Unlock()
-		pacing.Signal(g.wake)
+	d.isWaking = true
+	wait := d.wakes.Delay(time.Now())
+	d.tasks.Go(func() {
+		d.tasks.Wait(ctx, wait)
+		d.mu.Lock()
+		d.isWaking = false
+		d.wakes.Note(time.Now())
+		d.mu.Unlock()
+		pacing.Signal(d.wake)
 	})
 }

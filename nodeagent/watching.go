@@ -292,13 +292,13 @@ func (w *watching) ask(iface string, x Exchange, round uint16, q watch.Question)
 }
 
 // repeatClaims announces those of some addresses once more that the node has by a claim.
-func (g *defender) repeatClaims(ctx context.Context, addrs []netip.Addr) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (d *defender) repeatClaims(ctx context.Context, addrs []netip.Addr) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	repeated := 0
 	for _, addr := range addrs {
-		if h, isHeld := g.defence.Held[addr]; isHeld && h.IsProvisional {
-			g.announcer.announceOnce(h.Interface, addr)
+		if h, isHeld := d.defence.Held[addr]; isHeld && h.IsProvisional {
+			d.announcer.announceOnce(h.Interface, addr)
 			repeated++
 		}
 	}
@@ -308,30 +308,30 @@ func (g *defender) repeatClaims(ctx context.Context, addrs []netip.Addr) {
 }
 
 // questionFrom returns the question for an address, from an address of the node's own.
-func (g *defender) questionFrom(iface string, addr netip.Addr) neigh.Question {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.question(iface, addr, nil)
+func (d *defender) questionFrom(iface string, addr netip.Addr) neigh.Question {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.question(iface, addr, nil)
 }
 
 // isLinkUp reports whether an interface has a carrier, as far as the defender knows.
-func (g *defender) isLinkUp(iface string) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.isNotDown(iface)
+func (d *defender) isLinkUp(iface string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.isNotDown(iface)
 }
 
 // canAsk reports whether the node has an address of its own on an interface from which to ask for
 // another address there: for IPv4 one in whose subnet the other is. Of IPv6 any will do: own addresses
 // need not have a subnet, and the manager names only addresses that are on the link.
-func (g *defender) canAsk(iface string, addr netip.Addr) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	sender := g.defence.Sender(iface, addr)
+func (d *defender) canAsk(iface string, addr netip.Addr) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	sender := d.defence.Sender(iface, addr)
 	if addr.Is6() {
 		return sender.IsValid()
 	}
-	return slices.ContainsFunc(g.defence.NodeAddresses, func(a plan.Address) bool {
+	return slices.ContainsFunc(d.defence.NodeAddresses, func(a plan.Address) bool {
 		return a.Interface == iface && a.Prefix.Addr() == sender && a.Prefix.Masked().Contains(addr)
 	})
 }

@@ -334,7 +334,7 @@ func (a *Agent) sync(ctx context.Context, objects apiObjects, isUpToDate bool) (
 	}
 	a.defender.hold(conclusion.Held) //nolint:contextcheck // as above
 	if !decision.IsNothingKnown {
-		a.save(inputs)
+		a.saveCheckpoint(inputs)
 	}
 	a.watching.set(objects.standbys, watch.SettingsOf(objects.lbNodeAgent)) //nolint:contextcheck // as above
 	if !objects.isOffline {
