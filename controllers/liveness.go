@@ -32,8 +32,8 @@ type Liveness struct {
 	now func() time.Time
 
 	mu sync.Mutex
-	// freshness is by node, until the node's Lease is deleted.
-	freshness map[string]*freshness
+	// leases are by node, until the node's Lease is deleted.
+	leases map[string]*observedLease
 	// limits is by node, of the nodes that SetHeartbeats was last called with.
 	limits map[string]leaseLimit
 
@@ -41,8 +41,8 @@ type Liveness struct {
 	changes, expiries chan event.GenericEvent
 }
 
-// freshness is what is known of the Lease of one node's agent.
-type freshness struct {
+// observedLease is what is known of the Lease of one node's agent.
+type observedLease struct {
 	node        string
 	renewTime   time.Time     // what the Lease says; only compared for equality
 	lastRenewal time.Time     // when renewTime last changed, on our clock
@@ -73,7 +73,7 @@ func (l leaseLimit) at(now time.Time) time.Duration {
 // NewLiveness makes a Liveness that reads the clock now.
 func NewLiveness(now func() time.Time) *Liveness {
 	return &Liveness{
-		now: now, freshness: map[string]*freshness{}, changes: make(chan event.GenericEvent, 1),
+		now: now, leases: map[string]*observedLease{}, changes: make(chan event.GenericEvent, 1),
 		expiries: make(chan event.GenericEvent, 1),
 	}
 }
@@ -122,10 +122,10 @@ func (l *Liveness) observeLease(obj any) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f, known := l.freshness[node]
+	f, known := l.leases[node]
 	if !known {
-		f = &freshness{node: node}
-		l.freshness[node] = f
+		f = &observedLease{node: node}
+		l.leases[node] = f
 	}
 	f.duration = duration
 	if !f.renewTime.Equal(lease.Spec.RenewTime.Time) {
@@ -140,8 +140,8 @@ func (l *Liveness) observeLease(obj any) {
 
 // areAllExpired reports whether every agent there was has expired.
 func (l *Liveness) areAllExpired() bool {
-	for _, f := range l.freshness {
-		if l.judge(f) != placement.Expired {
+	for _, f := range l.leases {
+		if l.livenessBy(f) != placement.Expired {
 			return false
 		}
 	}
@@ -153,12 +153,12 @@ func (l *Liveness) areAllExpired() bool {
 // expired before the last of them renewed has stopped by itself, and gets no time.
 func (l *Liveness) restartAfterGap(now time.Time) {
 	var gapStart time.Time
-	for _, f := range l.freshness {
+	for _, f := range l.leases {
 		if f.lastRenewal.After(gapStart) {
 			gapStart = f.lastRenewal
 		}
 	}
-	for _, f := range l.freshness {
+	for _, f := range l.leases {
 		if gapStart.Sub(f.lastRenewal) < l.leaseDurationOf(f, gapStart) {
 			f.countsFrom = now
 			l.signalChange(f)
@@ -174,7 +174,7 @@ func (l *Liveness) forgetLease(obj any) {
 	if lease, ok := obj.(*coordinationv1.Lease); ok {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		delete(l.freshness, strings.TrimPrefix(lease.Name, v1.LeasePrefix))
+		delete(l.leases, strings.TrimPrefix(lease.Name, v1.LeasePrefix))
 		pacing.Signal(l.changes) // the node's agent may need the Lease again
 	}
 }
@@ -183,11 +183,11 @@ func (l *Liveness) forgetLease(obj any) {
 func (l *Liveness) LivenessOf(node string) placement.Liveness {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f, known := l.freshness[node]
+	f, known := l.leases[node]
 	if !known {
 		return placement.Expired
 	}
-	return l.judge(f)
+	return l.livenessBy(f)
 }
 
 // SetHeartbeats sets how often the agent of each node is to renew its Lease.
@@ -218,7 +218,7 @@ func (l *Liveness) leaseLimitOf(node string) leaseLimit {
 }
 
 // leaseDurationOf returns how long the Lease of an agent lasts at a time.
-func (l *Liveness) leaseDurationOf(f *freshness, now time.Time) time.Duration {
+func (l *Liveness) leaseDurationOf(f *observedLease, now time.Time) time.Duration {
 	return min(f.duration, l.leaseLimitOf(f.node).at(now))
 }
 
@@ -228,14 +228,15 @@ func (l *Liveness) SilentFor(node string) time.Duration {
 	const always = 1<<63 - 1
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f, known := l.freshness[node]
+	f, known := l.leases[node]
 	if !known {
 		return always
 	}
 	return l.now().Sub(f.countsFrom)
 }
 
-func (l *Liveness) judge(f *freshness) placement.Liveness {
+// livenessBy judges an agent by its Lease, as it is now.
+func (l *Liveness) livenessBy(f *observedLease) placement.Liveness {
 	now := l.now()
 	duration := l.leaseDurationOf(f, now)
 	switch age := now.Sub(f.countsFrom); {
@@ -248,8 +249,8 @@ func (l *Liveness) judge(f *freshness) placement.Liveness {
 }
 
 // signalChange signals once that the liveness of an agent has changed.
-func (l *Liveness) signalChange(f *freshness) {
-	now := l.judge(f)
+func (l *Liveness) signalChange(f *observedLease) {
+	now := l.livenessBy(f)
 	if now == f.signalled {
 		return
 	}
@@ -270,16 +271,16 @@ func (l *Liveness) Start(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			l.Look()
+			l.SignalChanges()
 		}
 	}
 }
 
-// Look signals Leases that have expired.
-func (l *Liveness) Look() {
+// SignalChanges signals once that the liveness of agents has changed, as Leases expire when nothing happens.
+func (l *Liveness) SignalChanges() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, f := range l.freshness {
+	for _, f := range l.leases {
 		l.signalChange(f)
 	}
 }

@@ -28,7 +28,7 @@ func TestLiveness(t *testing.T) {
 	}
 	// signalled reports whether there was a signal since it was last asked.
 	signalled := func() bool {
-		for _, p := range l.freshness {
+		for _, p := range l.leases {
 			l.signalChange(p)
 		}
 		select {
@@ -45,8 +45,8 @@ func TestLiveness(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "manager.purelb.io"},
 		Spec:       coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: now}},
 	})
-	if len(l.freshness) != 0 {
-		t.Errorf("the manager's own Lease counts as a node's: %v", l.freshness)
+	if len(l.leases) != 0 {
+		t.Errorf("the manager's own Lease counts as a node's: %v", l.leases)
 	}
 	for _, step := range []struct {
 		what        string
@@ -106,8 +106,8 @@ func TestLivenessAfterGap(t *testing.T) {
 	l.observeLease(lease("node1", 4))
 	expect("and stays away", placement.Fresh, placement.Expired)
 	l.forgetLease(lease("node2", 1))
-	if len(l.freshness) != 1 {
-		t.Errorf("what is gone is remembered: %v", l.freshness)
+	if len(l.leases) != 1 {
+		t.Errorf("what is gone is remembered: %v", l.leases)
 	}
 }
 
@@ -239,7 +239,7 @@ func TestExpiries(t *testing.T) {
 				},
 			})
 		}
-		for _, f := range l.freshness {
+		for _, f := range l.leases {
 			l.signalChange(f)
 		}
 		got := false

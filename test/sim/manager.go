@@ -152,7 +152,7 @@ func (m *Manager) Kill() {
 
 // look finds Leases that have expired, again and again, and passes on what that brings.
 func (m *Manager) look() {
-	m.live.Look()
+	m.live.SignalChanges()
 	for i := range m.parts {
 		p := &m.parts[i]
 		for _, ch := range p.Channels {
