@@ -18,8 +18,8 @@ import (
 )
 
 // walk is what an address passes through, in order. A heading says what a part of the walk writes of which object, each
-// of which a function of the part names. A function is called by the one that it is indented below: by its name, as a
-// value, or by way of an interface.
+// of which a function of the part names; a line after # is text. A function is called by the one that it is indented
+// below: by its name, as a value, or by way of an interface.
 const walk = `
 Admission: a ServiceGroup is checked and stored; from ServiceGroup to ServiceGroup
 webhooks.serviceGroups.ValidateCreate
@@ -105,6 +105,82 @@ controllers.AnnouncedReconciler.Reconcile
 		announced.condition
 	controllers.AnnouncedReconciler.writeReport
 		controllers.applyServiceStatus
+
+Move: a Local address goes from one node to another; from Lease to Announcement
+# When the holder's Lease expires, or its node is to lose its addresses, the manager elects another node. Of a holder that
+# is alive it first marks the entry as handed over, and adds the entry of the other node once the holder's agent has seen
+# that.
+controllers.Liveness.observeLease
+controllers.Liveness.Start
+	controllers.Liveness.SignalChanges
+		controllers.Liveness.signalChange
+			controllers.Liveness.livenessBy
+controllers.PlacementReconciler.Reconcile
+	placement.Place
+		placement.placer.phaseOf
+		placement.placer.placeLocal
+			placement.placer.moveLocal
+				placement.placer.chooseClaim
+				placement.placer.mayTakeOver
+				placement.placer.noteMove
+				placement.placer.keepEntry
+				placement.withHighestEpoch
+	controllers.PlacementReconciler.writeAnnouncements
+# The holder's agent goes on answering for an address that is handed over, and does not defend it any more.
+nodeagent.Agent.sync
+	nodeagent.defender.hold
+		plan.Defence.Hold
+# The agent of the other node adds the address, and announces it (see Realisation). The holder's agent hears that, asks
+# the other node by itself, and withdraws the address when it answers. The manager takes the holder's entry away when the
+# other node reports the address as Announced.
+nodeagent.defender.hear
+	plan.Defence.Hear
+		plan.Judge
+		plan.Defence.react
+			plan.Defence.YieldTo
+	nodeagent.defender.carryOut
+		nodeagent.defender.withdrawYielded
+			link.Netlink.Remove
+
+End: a Service is deleted, its address is released and withdrawn; from Service to AnnouncedAddress
+# An address is free as soon as the Service is deleted. From a Service that PureLB does not serve any more it is taken.
+controllers.ServiceReconciler.Reconcile
+	controllers.ServiceReconciler.reconcileMissing
+		controllers.serviceIndex.remove
+			allocation.InUse.Delete
+		ipam.Broker.Forget
+			ipam.Broker.dropRequest
+				ipam.Broker.addRelease
+		controllers.ServiceReconciler.reportDeleted
+	controllers.ServiceReconciler.allocateOrRelease
+		controllers.ServiceReconciler.release
+			controllers.ServiceReconciler.write
+# The Announcements of the nodes lose the entry, as no Service has the address.
+controllers.PlacementReconciler.Reconcile
+	controllers.cluster.placementInputs
+		controllers.cluster.placementAddresses
+	placement.Place
+	controllers.PlacementReconciler.writeAnnouncements
+		controllers.PlacementReconciler.planNodes
+			controllers.PlacementReconciler.planNode
+				placement.Slice
+		controllers.PlacementReconciler.writeAnnouncement
+			controllers.PlacementReconciler.putAnnouncement
+# The agents withdraw what no entry asks for any more. Until then no other node is given the address.
+nodeagent.Agent.sync
+	plan.Decide
+		plan.steps
+			plan.deciding.compare
+				plan.Diff
+					plan.findOurs
+			plan.deciding.withdrawNothing
+	nodeagent.Agent.apply
+		nodeagent.application.applyOperation
+			nodeagent.application.withdraw
+				nodeagent.application.remove
+					link.Netlink.Remove
+	plan.Conclude
+	nodeagent.Agent.report
 `
 
 const (
@@ -112,8 +188,10 @@ const (
 	walkIntro = `# The walk of an address
 
 What an address passes through from a ServiceGroup to the kernel of a node, and back to the condition Announced of its
-Service: the functions of the code, in order. A function is called by the one that it is indented below. Between two
-parts there is the API server: the first part writes an object that the next one reads.
+Service; then what happens when a Local address moves, and when its Service ends. These are the functions of the code,
+in order. A function is called by the one that it is indented below; one that stands at the margin begins when an
+object, or the link, has changed. Between two parts there is the API server: the first part writes an object that the
+next one reads.
 
 This page is written by "go test ./docs -run TestWalk -update", which fails where a function is not there any more,
 or is not called by the one above it.
@@ -122,19 +200,27 @@ or is not called by the one above it.
 
 // TestWalk holds docs/walk.md, and the list that it is written from, against the code.
 func TestWalk(t *testing.T) {
-	code := &moduleCode{
-		files: token.NewFileSet(), packages: map[string]*types.Package{}, functions: map[string]*function{},
-	}
+	code := readWalkPackages(t)
 	page := walkIntro
 	for _, part := range strings.Split(strings.TrimSpace(walk), "\n\n") {
 		heading, steps, _ := strings.Cut(part, "\n")
 		title, objects, _ := strings.Cut(heading, "; from ")
 		from, to, _ := strings.Cut(objects, " to ")
-		page += fmt.Sprintf("\n## %s\n\n", title)
+		page += fmt.Sprintf("\n## %s\n", title)
 		mentioned := map[string]bool{}
+		code.beginPart()
 		var callers []*function
+		wasText, isFirst := false, true
 		for line := range strings.Lines(steps) {
 			name := strings.TrimSpace(line)
+			text, isText := strings.CutPrefix(name, "# ")
+			if isFirst || isText != wasText {
+				page += "\n"
+			}
+			if wasText, isFirst = isText, false; isText {
+				page += text + "\n"
+				continue
+			}
 			depth := strings.Count(line, "\t")
 			step := code.find(t, name)
 			if depth > 0 && !callers[depth-1].callsNext(step) {
@@ -169,16 +255,16 @@ func TestWalk(t *testing.T) {
 type function struct {
 	name, file, comment string
 	object              types.Object
-	// uses are the functions, methods and variables that it names, in order, but for those that come before the one
-	// that callsNext has found. kinds are all names in it, those of lists as those of what is in them.
-	uses  []types.Object
-	kinds map[string]bool
+	// uses are the functions, methods and variables that it names, in order, and unsearched those that come after the
+	// one that callsNext has found. kinds are all names in it, those of lists as those of what is in them.
+	uses, unsearched []types.Object
+	kinds            map[string]bool
 }
 
 // callsNext reports whether a function calls another one, or the method of an interface that has its name, after the
 // one for which it was called before.
 func (f *function) callsNext(other *function) bool {
-	at := slices.IndexFunc(f.uses, func(used types.Object) bool {
+	at := slices.IndexFunc(f.unsearched, func(used types.Object) bool {
 		if used == other.object {
 			return true
 		}
@@ -189,7 +275,7 @@ func (f *function) callsNext(other *function) bool {
 		implementation, isFunction := other.object.(*types.Func)
 		return isFunction && implementation.Signature().Recv() != nil && implementation.Name() == method.Name()
 	})
-	f.uses = f.uses[at+1:]
+	f.unsearched = f.unsearched[at+1:]
 	return at >= 0
 }
 
@@ -210,20 +296,33 @@ const modulePath = "github.com/purelb/purelb-operator"
 
 // walkPackages are those whose functions the walk has.
 var walkPackages = []string{
-	"webhooks", "controllers", "controllers/allocation", "controllers/announced", "controllers/placement",
+	"webhooks", "controllers", "controllers/allocation", "controllers/announced", "controllers/ipam", "controllers/placement",
 	"nodeagent", "nodeagent/internal/report", "nodeagent/link", "nodeagent/plan",
+}
+
+func readWalkPackages(t *testing.T) *moduleCode {
+	t.Helper()
+	c := &moduleCode{
+		files: token.NewFileSet(), packages: map[string]*types.Package{}, functions: map[string]*function{},
+	}
+	for _, folder := range walkPackages {
+		if _, err := c.Import(modulePath + "/" + folder); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// beginPart begins a part of the walk, in which a function may call what it has called in another one.
+func (c *moduleCode) beginPart() {
+	for _, f := range c.functions {
+		f.unsearched = f.uses
+	}
 }
 
 // find returns the function of a name: that of its package, of the type of a method, and its own.
 func (c *moduleCode) find(t *testing.T, name string) *function {
 	t.Helper()
-	if len(c.functions) == 0 {
-		for _, folder := range walkPackages {
-			if _, err := c.Import(modulePath + "/" + folder); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
 	if c.functions[name] == nil {
 		t.Fatalf("there is no %s", name)
 	}

@@ -294,6 +294,7 @@ func (b *Broker) Forget(name types.NamespacedName, except types.UID) {
 	}
 }
 
+// dropRequest forgets a request, and asks for the release of the address that was the answer to it.
 func (b *Broker) dropRequest(key requestKey, c *requestState, now time.Time) {
 	delete(b.requests, key)
 	if c.hasAddress() {
@@ -309,6 +310,7 @@ func (b *Broker) Release(group string, a netip.Addr) {
 	b.addRelease(releaseKey{group, a}, b.Now())
 }
 
+// addRelease queues the release of an address, and wakes the group's queue.
 func (b *Broker) addRelease(key releaseKey, at time.Time) {
 	if b.groups[key.group] == nil {
 		return

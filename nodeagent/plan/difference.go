@@ -167,6 +167,8 @@ type oursInKernel struct {
 	first     map[netip.Addr]bool      // those of inPlace that stand before the node's own: see beforeOwn
 }
 
+// findOurs compares the addresses that the kernel holds with those that are desired: what is ours and not
+// desired where it is, is to be removed.
 func findOurs(settings Settings, desired map[netip.Addr]*Desired, observed Observed) oursInKernel {
 	k := oursInKernel{
 		inPlace: make(map[netip.Addr]*Address, len(desired)), outdated: map[netip.Addr][]Address{},
