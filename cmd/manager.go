@@ -60,7 +60,7 @@ type managerOptions struct {
 	agentServiceAccount   string
 	speakerServiceAccount string
 	installationID        string
-	isDefault             bool
+	isDefaultLoadBalancer bool
 	leaderElect           bool
 	servingOptions
 	webhookPort    int
@@ -109,7 +109,8 @@ func newManagerCommand(gates featuregate.MutableFeatureGate) *cobra.Command {
 		"id that the records of this installation in IPAM systems get, up to 36 characters of a-z, 0-9 and -; "+
 			"the UID of the namespace kube-system if it is empty")
 	f.BoolVar(
-		&o.isDefault, "default-load-balancer", true, "serve Services of type LoadBalancer that have no loadBalancerClass",
+		&o.isDefaultLoadBalancer, "default-load-balancer", true,
+		"serve Services of type LoadBalancer that have no loadBalancerClass",
 	)
 	f.BoolVar(&o.leaderElect, "leader-elect", true, "elect a leader among the replicas; without, every replica acts")
 	o.addFlags(f, ":8443", ":8081")
@@ -190,7 +191,7 @@ func runManager(ctx context.Context, o managerOptions) error {
 	if o.webhookPort != 0 {
 		// Every replica serves the webhooks, and is ready when it can.
 		if err := webhooks.SetupWithManager(mgr,
-			webhooks.Options{Namespace: o.namespace, IsDefault: o.isDefault}); err != nil {
+			webhooks.Options{Namespace: o.namespace, IsDefaultLoadBalancer: o.isDefaultLoadBalancer}); err != nil {
 			return fmt.Errorf("set up the webhooks: %w", err)
 		}
 		ready["webhooks"], ready["webhook-cache"] = mgr.GetWebhookServer().StartedChecker(),
@@ -299,17 +300,20 @@ func setUp(
 	own, reasons := controllers.NewMetrics(metrics.Registry), &controllers.UnplacedReasons{}
 	c := mgr.GetClient()
 	external := controllers.NewExternalIPAM(c, mgr.GetAPIReader(), controllers.ExternalIPAMOptions{
-		Recorder: recorder("purelb-allocator"), Namespace: o.namespace, IsDefault: o.isDefault, Metrics: own, Now: time.Now,
+		Recorder: recorder("purelb-allocator"), Namespace: o.namespace,
+		IsDefaultLoadBalancer: o.isDefaultLoadBalancer, Metrics: own, Now: time.Now,
 		InstallationID: types.UID(o.installationID), Netbox: netbox.Options{Proxy: http.ProxyFromEnvironment},
 	})
 	return errors.Join(
 		external.SetupWithManager(mgr),
 		(&controllers.ServiceReconciler{
-			Client: c, Recorder: recorder("purelb-allocator"), Namespace: o.namespace, IsDefault: o.isDefault, Metrics: own,
+			Client: c, Recorder: recorder("purelb-allocator"), Namespace: o.namespace,
+			IsDefaultLoadBalancer: o.isDefaultLoadBalancer, Metrics: own,
 			IPAM: external,
 		}).SetupWithManager(mgr),
 		(&controllers.ServiceGroupReconciler{
-			Client: c, Recorder: recorder("purelb-servicegroup"), Namespace: o.namespace, IsDefault: o.isDefault, Metrics: own,
+			Client: c, Recorder: recorder("purelb-servicegroup"), Namespace: o.namespace,
+			IsDefaultLoadBalancer: o.isDefaultLoadBalancer, Metrics: own,
 			IPAM: external,
 		}).SetupWithManager(mgr),
 		(&controllers.LBNodeAgentReconciler{
@@ -317,7 +321,8 @@ func setUp(
 			Defaults: agents.Defaults{Image: image, ServiceAccount: o.agentServiceAccount},
 		}).SetupWithManager(mgr),
 		(&controllers.PlacementReconciler{
-			Client: c, Recorder: recorder("purelb-placement"), Namespace: o.namespace, IsDefault: o.isDefault, Liveness: live,
+			Client: c, Recorder: recorder("purelb-placement"), Namespace: o.namespace,
+			IsDefaultLoadBalancer: o.isDefaultLoadBalancer, Liveness: live,
 			Now:     time.Now,
 			Metrics: own, Reasons: reasons, NamesSuccessors: o.features.Enabled(features.WireFailover),
 		}).SetupWithManager(mgr), //nolint:contextcheck // it only adds an index, which waits for nothing
@@ -326,8 +331,9 @@ func setUp(
 			Defaults: agents.Defaults{Image: image, ServiceAccount: o.speakerServiceAccount},
 		}).SetupWithManager(mgr),
 		(&controllers.AnnouncedReconciler{
-			Client: c, Recorder: recorder("purelb-lbnodeagent"), Namespace: o.namespace, IsDefault: o.isDefault,
-			Now: time.Now, Reasons: reasons,
+			Client: c, Recorder: recorder("purelb-lbnodeagent"), Namespace: o.namespace,
+			IsDefaultLoadBalancer: o.isDefaultLoadBalancer,
+			Now:                   time.Now, Reasons: reasons,
 		}).SetupWithManager(mgr), //nolint:contextcheck // it only adds an index, which waits for nothing
 	)
 }

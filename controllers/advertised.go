@@ -19,8 +19,8 @@ import (
 	"github.com/purelb/purelb-operator/controllers/announced"
 )
 
-// advertised returns the condition v1.ConditionAdvertised that a Service is to have, given its places.
-func (r *AnnouncedReconciler) advertised(
+// advertisedCondition returns the condition v1.ConditionAdvertised that a Service is to have, given its places.
+func (r *AnnouncedReconciler) advertisedCondition(
 	ctx context.Context, svc *corev1.Service, places []announced.Place,
 ) (metav1.Condition, error) {
 	if !slices.ContainsFunc(places, func(p announced.Place) bool { return p.Type == v1.AnnounceVirtual }) {
@@ -79,7 +79,7 @@ func servicesOnNode(ctx context.Context, c client.Reader, namespace, node string
 	if err != nil {
 		return nil, err
 	}
-	return announced.ServicesOnNode(node, announcements, commons), nil
+	return announced.ServicesWithVirtualAddressesOn(node, announcements, commons), nil
 }
 
 // groupOf returns the ServiceGroup that the addresses of a Service are of, or nil if there is none.

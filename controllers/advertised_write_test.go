@@ -77,7 +77,7 @@ func TestAdvertisedWrites(t *testing.T) {
 		}).Build()
 	now := time.Unix(1_000_000, 0)
 	r := &AnnouncedReconciler{
-		Client: api, Recorder: &events.FakeRecorder{}, Namespace: benchNamespace, IsDefault: true,
+		Client: api, Recorder: &events.FakeRecorder{}, Namespace: benchNamespace, IsDefaultLoadBalancer: true,
 		Reasons: &UnplacedReasons{}, Now: func() time.Time { return now },
 	}
 	key := client.ObjectKey{Namespace: "a", Name: "b"}

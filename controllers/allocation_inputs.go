@@ -13,9 +13,11 @@ import (
 	"github.com/purelb/purelb-operator/controllers/allocation"
 )
 
-// IsOurs reports whether PureLB serves a Service. isDefault is whether it serves Services
+// IsOurs reports whether PureLB serves a Service. isDefaultLoadBalancer is whether it serves Services
 // without a loadBalancerClass.
-func IsOurs(svc *corev1.Service, isDefault bool) bool { return isOurs(svc, isDefault) }
+func IsOurs(svc *corev1.Service, isDefaultLoadBalancer bool) bool {
+	return isOurs(svc, isDefaultLoadBalancer)
+}
 
 // AdmissionOf reads, from the cache, what ServiceGroups and Services are checked against
 // before they are stored, without InUse. namespace is the manager's. The result may share
@@ -29,12 +31,12 @@ func AdmissionOf(ctx context.Context, c client.Reader, namespace string) (*alloc
 }
 
 // InUse reads, from the cache, which Services have which addresses in use.
-func InUse(ctx context.Context, c client.Reader, isDefault bool) (*allocation.InUse, error) {
+func InUse(ctx context.Context, c client.Reader, isDefaultLoadBalancer bool) (*allocation.InUse, error) {
 	services, err := listServices(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	return inUse(services, isDefault), nil
+	return inUse(services, isDefaultLoadBalancer), nil
 }
 
 // allocationInputs gathers, from the cache, what allocations depend on apart from the

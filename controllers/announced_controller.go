@@ -27,12 +27,12 @@ import (
 // AnnouncedReconciler makes each Service say, by annotations, conditions and events, what
 // nodes announce for it, and what speakers advertise.
 type AnnouncedReconciler struct {
-	Client    client.Client
-	Recorder  events.EventRecorder
-	Namespace string
-	IsDefault bool
-	Reasons   *UnplacedReasons
-	Now       func() time.Time
+	Client                client.Client
+	Recorder              events.EventRecorder
+	Namespace             string
+	IsDefaultLoadBalancer bool
+	Reasons               *UnplacedReasons
+	Now                   func() time.Time
 
 	state announcedState
 }
@@ -88,16 +88,16 @@ func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 	var report announced.Report
 	var advertised metav1.Condition
 	var places []announced.Place
-	hasReport := isOurs(svc, r.IsDefault) && len(addrs) > 0
+	hasReport := isOurs(svc, r.IsDefaultLoadBalancer) && len(addrs) > 0
 	if hasReport {
-		if places, err = r.places(ctx, keyOf(svc)); err != nil {
+		if places, err = r.placesOf(ctx, keyOf(svc)); err != nil {
 			return reconcile.Result{}, err
 		}
 		report = announced.Summarise(addrs, places, func(a netip.Addr) string {
 			why, _ := r.Reasons.ReasonFor(a)
 			return why.Message
 		})
-		if advertised, err = r.advertised(ctx, svc, places); err != nil {
+		if advertised, err = r.advertisedCondition(ctx, svc, places); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
@@ -125,9 +125,9 @@ func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 	return reconcile.Result{RequeueAfter: wait}, nil
 }
 
-// places lists where the addresses of a Service, as namespace/name, are announced or are
+// placesOf lists where the addresses of a Service, as namespace/name, are announced or are
 // to be announced.
-func (r *AnnouncedReconciler) places(ctx context.Context, key string) ([]announced.Place, error) {
+func (r *AnnouncedReconciler) placesOf(ctx context.Context, key string) ([]announced.Place, error) {
 	var announcements v1.AnnouncementList
 	var commons v1.CommonAnnouncementList
 	options := []client.ListOption{

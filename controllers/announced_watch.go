@@ -45,7 +45,7 @@ func (r *AnnouncedReconciler) SetupWithManager(mgr ctrl.Manager) error {
 }
 
 // Component prepares the reconciler, and returns it and what wakes it.
-func (r *AnnouncedReconciler) Component(cluster Cluster) (Component, error) {
+func (r *AnnouncedReconciler) Component(cluster ComponentManager) (Component, error) {
 	indexer, ctx := cluster.GetFieldIndexer(), context.Background()
 	err := errors.Join(
 		indexer.IndexField(ctx, &v1.Announcement{}, byService, servicesOfObject),
@@ -91,9 +91,9 @@ var serviceReportChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent)
 func servicesOfObject(obj client.Object) []string {
 	switch a := obj.(type) {
 	case *v1.Announcement:
-		return announced.ServicesOf(a)
+		return announced.ServicesOfAnnouncement(a)
 	case *v1.CommonAnnouncement:
-		return announced.ServicesOfCommon(a)
+		return announced.ServicesOfCommonAnnouncement(a)
 	}
 	return nil
 }
@@ -116,7 +116,7 @@ func (r *AnnouncedReconciler) enqueueServicesOfAnnouncement() handler.EventHandl
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
 			if a, ok := e.Object.(*v1.Announcement); ok {
-				enqueueServices(q, batchWait, announced.ServicesOf(a))
+				enqueueServices(q, batchWait, announced.ServicesOfAnnouncement(a))
 				services, _ := r.servicesOfSharedReport(ctx, &v1.Announcement{}, a)
 				enqueueServices(q, firstReportWait, services) // as a rule a new node has realised all shared entries by then
 			}
@@ -125,7 +125,7 @@ func (r *AnnouncedReconciler) enqueueServicesOfAnnouncement() handler.EventHandl
 			if a, ok := e.Object.(*v1.Announcement); ok {
 				services, wait := r.servicesOfSharedReport(ctx, a, &v1.Announcement{})
 				enqueueServices(q, wait, services)
-				enqueueServices(q, batchWait, announced.ServicesOf(a))
+				enqueueServices(q, batchWait, announced.ServicesOfAnnouncement(a))
 			}
 		},
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
@@ -134,7 +134,7 @@ func (r *AnnouncedReconciler) enqueueServicesOfAnnouncement() handler.EventHandl
 			if ok1 && ok2 {
 				services, wait := r.servicesOfSharedReport(ctx, before, after)
 				enqueueServices(q, wait, services)
-				enqueueServices(q, batchWait, announced.ChangedServices(before, after))
+				enqueueServices(q, batchWait, announced.ServicesOfChangedEntries(before, after))
 			}
 		},
 	}
@@ -154,7 +154,7 @@ func (r *AnnouncedReconciler) servicesOfSharedReport(
 		log.FromContext(ctx).Error(err, "Cannot find the Services of the shared entries")
 		return nil, 0
 	}
-	return announced.ServicesOfSharedReport(before, after, commons), sharedReportWait(commons)
+	return announced.ServicesOfChangedSharedReport(before, after, commons), sharedReportWait(commons)
 }
 
 // enqueueServicesOfCommon maps a CommonAnnouncement to the Services of which an entry has
@@ -171,7 +171,7 @@ func enqueueServicesOfCommon() handler.EventHandler {
 			before, ok1 := e.ObjectOld.(*v1.CommonAnnouncement)
 			after, ok2 := e.ObjectNew.(*v1.CommonAnnouncement)
 			if ok1 && ok2 {
-				enqueueServices(q, batchWait, announced.ServicesOfRewrite(before, after))
+				enqueueServices(q, batchWait, announced.ServicesOfChangedCommonAnnouncement(before, after))
 			}
 		},
 	}

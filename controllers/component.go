@@ -43,8 +43,8 @@ type Channel struct {
 	Handler handler.EventHandler
 }
 
-// Cluster is what components need of a manager of controller-runtime besides a client.
-type Cluster interface {
+// ComponentManager is what components need of a manager of controller-runtime besides a client.
+type ComponentManager interface {
 	// GetAPIReader returns a client that reads from the API server itself.
 	GetAPIReader() client.Reader
 	// GetFieldIndexer returns what adds indexes to the cache.

@@ -21,7 +21,7 @@ import (
 // +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=get;list;watch
 
 // indexEndpoints makes a manager's cache find the EndpointSlices of a Service.
-func indexEndpoints(ctx context.Context, cluster Cluster) error {
+func indexEndpoints(ctx context.Context, cluster ComponentManager) error {
 	err := cluster.GetFieldIndexer().
 		IndexField(ctx, &discoveryv1.EndpointSlice{}, byService, func(obj client.Object) []string {
 			return []string{obj.GetNamespace() + "/" + obj.GetLabels()[discoveryv1.LabelServiceName]}
@@ -227,7 +227,7 @@ func insistenceChanged(before, after *corev1.Service) bool {
 func (r *PlacementReconciler) clusterIfEndpointsMatter(ctx context.Context, slice client.Object) []reconcile.Request {
 	svc := &corev1.Service{}
 	key := client.ObjectKey{Namespace: slice.GetNamespace(), Name: slice.GetLabels()[discoveryv1.LabelServiceName]}
-	if err := r.Client.Get(ctx, key, svc); err != nil || !hasLocalPolicy(svc) || !isOurs(svc, r.IsDefault) {
+	if err := r.Client.Get(ctx, key, svc); err != nil || !hasLocalPolicy(svc) || !isOurs(svc, r.IsDefaultLoadBalancer) {
 		return nil
 	}
 	return []reconcile.Request{wholeCluster}

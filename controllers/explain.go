@@ -11,17 +11,17 @@ import (
 )
 
 // PlacementInputs reads what placement decides from, for programs that explain or predict what
-// the manager decides. namespace is the manager's, and isDefault whether it serves Services
+// the manager decides. namespace is the manager's, and isDefaultLoadBalancer whether it serves Services
 // without a loadBalancerClass. livenessOf says what the Lease of a node's agent means.
 func PlacementInputs(
-	ctx context.Context, c client.Reader, namespace string, isDefault bool,
+	ctx context.Context, c client.Reader, namespace string, isDefaultLoadBalancer bool,
 	livenessOf func(node string) placement.Liveness, now time.Time,
 ) (placement.Inputs, error) {
 	cluster, err := gatherCluster(ctx, c, namespace)
 	if err != nil {
 		return placement.Inputs{}, err
 	}
-	inputs := cluster.placementInputs(livenessOf, now, isDefault)
+	inputs := cluster.placementInputs(livenessOf, now, isDefaultLoadBalancer)
 	for i := range inputs.Nodes {
 		n := &inputs.Nodes[i]
 		n.IsNotReadyForLong = n.IsNotReadyForLong ||

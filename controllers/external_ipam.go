@@ -32,9 +32,9 @@ type ExternalIPAM struct {
 	recorder  events.EventRecorder
 	namespace string
 	// installationID is empty for the UID of the namespace kube-system.
-	installationID types.UID
-	isDefault      bool
-	broker         *ipam.Broker
+	installationID        types.UID
+	isDefaultLoadBalancer bool
+	broker                *ipam.Broker
 	// index is the allocator's. The allocator sets it before the Broker starts.
 	index *serviceIndex
 	// services and groups are the queues of the reconcilers, once these run.
@@ -43,9 +43,9 @@ type ExternalIPAM struct {
 
 // ExternalIPAMOptions say how to reach external IPAM systems.
 type ExternalIPAMOptions struct {
-	Recorder  events.EventRecorder
-	Namespace string // the manager's, with the Secrets
-	IsDefault bool   // PureLB serves Services without a loadBalancerClass
+	Recorder              events.EventRecorder
+	Namespace             string // the manager's, with the Secrets
+	IsDefaultLoadBalancer bool   // PureLB serves Services without a loadBalancerClass
 	// InstallationID tells the records of this installation from those of others. If it is
 	// empty, the UID of the namespace kube-system does.
 	InstallationID types.UID
@@ -59,16 +59,17 @@ type ExternalIPAMOptions struct {
 // NewExternalIPAM makes an ExternalIPAM. Until a manager runs it, it asks no system: groups wait.
 func NewExternalIPAM(c client.Client, uncached client.Reader, o ExternalIPAMOptions) *ExternalIPAM {
 	x := &ExternalIPAM{
-		client: c, uncached: uncached, recorder: o.Recorder, namespace: o.Namespace, isDefault: o.IsDefault,
-		installationID: o.InstallationID, index: newServiceIndex(o.IsDefault),
+		client: c, uncached: uncached, recorder: o.Recorder, namespace: o.Namespace,
+		isDefaultLoadBalancer: o.IsDefaultLoadBalancer,
+		installationID:        o.InstallationID, index: newServiceIndex(o.IsDefaultLoadBalancer),
 	}
 	x.broker = ipam.NewBroker(ipam.Options{
 		Cluster: x, Now: o.Now,
-		Connect: func(group string, config *allocation.Netbox, token string, cluster types.UID) (ipam.System, error) {
+		NewSystem: func(group string, config *allocation.Netbox, token string, cluster types.UID) (ipam.System, error) {
 			options := o.Netbox
 			options.Now = o.Now
 			options.Observe = func(outcome string, took time.Duration) { o.Metrics.ObserveIPAMRequest(group, outcome, took) }
-			return netbox.Connect(config, token, cluster, options)
+			return netbox.NewSystem(config, token, cluster, options)
 		},
 		AnswersChanged: func(name types.NamespacedName) { add(&x.services, name, 0) },
 		ObservationChanged: func(group string) {
@@ -156,7 +157,7 @@ func (x *ExternalIPAM) Holders(ctx context.Context, group string) (map[netip.Add
 	}
 	holders := map[netip.Addr][]ipam.Owner{}
 	for i := range services {
-		if !isOurs(&services[i], x.isDefault) {
+		if !isOurs(&services[i], x.isDefaultLoadBalancer) {
 			continue
 		}
 		if record := allocation.RecordOf(&services[i]); record.Group == group && record.Type == v1.PoolTypeNetbox {

@@ -165,18 +165,21 @@ func (w *externalWorld) start() {
 	w.registry = prometheus.NewRegistry()
 	metrics := controllers.NewMetrics(w.registry)
 	external := controllers.NewExternalIPAM(mgr.GetClient(), mgr.GetAPIReader(), controllers.ExternalIPAMOptions{
-		Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: namespace, IsDefault: true, Metrics: metrics,
+		Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: namespace,
+		IsDefaultLoadBalancer: true, Metrics: metrics,
 		Now:            func() time.Time { return time.Now().Add(time.Duration(w.ahead.Load())) },
 		InstallationID: w.installationID,
 	})
 	w.Expect(external.SetupWithManager(mgr)).To(Succeed())
 	w.Expect((&controllers.ServiceReconciler{
-		Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: namespace, IsDefault: true,
-		Metrics: metrics, IPAM: external,
+		Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: namespace,
+		IsDefaultLoadBalancer: true,
+		Metrics:               metrics, IPAM: external,
 	}).SetupWithManager(mgr)).To(Succeed())
 	w.Expect((&controllers.ServiceGroupReconciler{
-		Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("purelb-servicegroup"), Namespace: namespace, IsDefault: true,
-		Metrics: metrics, IPAM: external,
+		Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("purelb-servicegroup"), Namespace: namespace,
+		IsDefaultLoadBalancer: true,
+		Metrics:               metrics, IPAM: external,
 	}).SetupWithManager(mgr)).To(Succeed())
 	ended := make(chan struct{})
 	go func() {

@@ -129,12 +129,12 @@ func TestFaultObjectGone(t *testing.T) {
 	reasons, recorder := &controllers.UnplacedReasons{}, events.NewFakeRecorder(10)
 	ofServices := func(c client.Client) reconcile.Reconciler {
 		return &controllers.AnnouncedReconciler{
-			Client: c, Recorder: recorder, Namespace: namespace, IsDefault: true, Now: time.Now, Reasons: reasons,
+			Client: c, Recorder: recorder, Namespace: namespace, IsDefaultLoadBalancer: true, Now: time.Now, Reasons: reasons,
 		}
 	}
 	ofGroups := func(c client.Client) reconcile.Reconciler {
 		return &controllers.ServiceGroupReconciler{
-			Client: c, Recorder: recorder, Namespace: namespace, IsDefault: true,
+			Client: c, Recorder: recorder, Namespace: namespace, IsDefaultLoadBalancer: true,
 			Metrics: controllers.NewMetrics(prometheus.NewRegistry()), IPAM: noIPAM(c),
 		}
 	}
@@ -231,7 +231,7 @@ func TestServiceGroupEventOnce(t *testing.T) {
 	})
 	recorder := events.NewFakeRecorder(10)
 	r := &controllers.ServiceGroupReconciler{
-		Client: c, Recorder: recorder, Namespace: namespace, IsDefault: true,
+		Client: c, Recorder: recorder, Namespace: namespace, IsDefaultLoadBalancer: true,
 		Metrics: controllers.NewMetrics(prometheus.NewRegistry()), IPAM: noIPAM(c),
 	}
 	_, err := r.Reconcile(ctx, reconcile.Request{NamespacedName: key})

@@ -30,7 +30,7 @@ func (r *AnnouncedReconciler) overrideLocalPolicy(
 	if err != nil {
 		return err
 	}
-	o := announced.OverrideOf(svc, isOurs(svc, r.IsDefault), policyLocal, places)
+	o := announced.OverrideOf(svc, isOurs(svc, r.IsDefaultLoadBalancer), policyLocal, places)
 	if o.Annotation == svc.Annotations[v1.AnnotationLocalOverride] && !o.ToCluster {
 		return nil
 	}
@@ -72,7 +72,7 @@ func (r *AnnouncedReconciler) enqueueServicesOfGroup(ctx context.Context, group 
 	}
 	var requests []reconcile.Request
 	for i := range services {
-		if svc := &services[i]; isOurs(svc, r.IsDefault) && allocation.RecordOf(svc).Group == group.GetName() {
+		if svc := &services[i]; isOurs(svc, r.IsDefaultLoadBalancer) && allocation.RecordOf(svc).Group == group.GetName() {
 			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(svc)})
 		}
 	}

@@ -18,14 +18,14 @@ import (
 // PlacementReconciler writes the Announcements: what each node is to announce. It has one
 // work item, the cluster: gather, decide (placement.Place), write, report.
 type PlacementReconciler struct {
-	Client    client.Client
-	Namespace string
-	IsDefault bool
-	Liveness  *Liveness
-	Now       func() time.Time
-	Metrics   *Metrics
-	Reasons   *UnplacedReasons
-	Recorder  events.EventRecorder
+	Client                client.Client
+	Namespace             string
+	IsDefaultLoadBalancer bool
+	Liveness              *Liveness
+	Now                   func() time.Time
+	Metrics               *Metrics
+	Reasons               *UnplacedReasons
+	Recorder              events.EventRecorder
 	// NamesSuccessors is the feature gate WireFailover.
 	NamesSuccessors bool
 	// ParallelWrites is how many nodes are written at the same time; 0 is a number that suits a cluster.
@@ -59,7 +59,7 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 	}
 	now := r.Now()
 	r.Liveness.SetHeartbeats(cluster.heartbeatPeriods())
-	inputs := cluster.placementInputs(r.Liveness.LivenessOf, now, r.IsDefault)
+	inputs := cluster.placementInputs(r.Liveness.LivenessOf, now, r.IsDefaultLoadBalancer)
 	inputs.NamesSuccessors = r.NamesSuccessors
 	r.state.clocks.FillDurations(&inputs, now)
 	result := placement.Place(inputs)

@@ -106,7 +106,7 @@ func listCommons(ctx context.Context, c client.Reader, namespace string) ([]v1.C
 
 // placementInputs turns the cluster into what placement decides from.
 func (c *cluster) placementInputs(
-	livenessOf func(node string) placement.Liveness, now time.Time, isDefault bool,
+	livenessOf func(node string) placement.Liveness, now time.Time, isDefaultLoadBalancer bool,
 ) placement.Inputs {
 	inputs := placement.Inputs{LingeringReports: map[netip.Addr][]placement.LingeringReport{}}
 	announcementsByNode := map[string][]*v1.Announcement{}
@@ -136,7 +136,7 @@ func (c *cluster) placementInputs(
 		addFacts(&node, announcements)
 		inputs.Nodes = append(inputs.Nodes, node)
 	}
-	inputs.Addresses = c.placementAddresses(isDefault)
+	inputs.Addresses = c.placementAddresses(isDefaultLoadBalancer)
 	for _, a := range inputs.Addresses {
 		if a.PoolType != v1.PoolTypeRemote { // its group may be gone
 			inputs.LocalSubnets = append(inputs.LocalSubnets, netip.PrefixFrom(a.Addr, a.Addr.BitLen()))
@@ -324,12 +324,12 @@ func (c *cluster) successorClaims() []placement.SuccessorClaim {
 
 // placementAddresses are the addresses that our Services have, with the Services that
 // share each.
-func (c *cluster) placementAddresses(isDefault bool) []placement.Address {
+func (c *cluster) placementAddresses(isDefaultLoadBalancer bool) []placement.Address {
 	sharers := map[netip.Addr][]*corev1.Service{}
 	var order []netip.Addr
 	for i := range c.services {
 		svc := &c.services[i]
-		if !isOurs(svc, isDefault) {
+		if !isOurs(svc, isDefaultLoadBalancer) {
 			continue
 		}
 		for _, a := range allocation.AddressesToAnnounce(svc) {

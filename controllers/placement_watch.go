@@ -27,7 +27,7 @@ func (r *PlacementReconciler) SetupWithManager(mgr ctrl.Manager) error {
 }
 
 // Component prepares the reconciler, and returns it and what wakes it.
-func (r *PlacementReconciler) Component(cluster Cluster) (Component, error) {
+func (r *PlacementReconciler) Component(cluster ComponentManager) (Component, error) {
 	if r.Live == nil {
 		r.Live = cluster.GetAPIReader()
 	}

@@ -88,7 +88,8 @@ func newBench(t *testing.T, objects ...client.Object) *placementBench {
 func (b *placementBench) newLeader() *PlacementReconciler {
 	now := func() time.Time { return b.now }
 	r := &PlacementReconciler{
-		Client: b.api, Live: b.api, Namespace: benchNamespace, IsDefault: true, Liveness: NewLiveness(now), Now: now,
+		Client: b.api, Live: b.api, Namespace: benchNamespace,
+		IsDefaultLoadBalancer: true, Liveness: NewLiveness(now), Now: now,
 		Metrics: NewMetrics(prometheus.NewRegistry()), Reasons: &UnplacedReasons{}, Recorder: &events.FakeRecorder{},
 	}
 	r.resetState()

@@ -55,8 +55,9 @@ func TestTwoLeaders(t *testing.T) {
 	})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect((&controllers.ServiceReconciler{
-		Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: namespace, IsDefault: true,
-		Metrics: controllers.NewMetrics(prometheus.NewRegistry()), IPAM: noIPAM(mgr.GetClient()),
+		Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: namespace,
+		IsDefaultLoadBalancer: true,
+		Metrics:               controllers.NewMetrics(prometheus.NewRegistry()), IPAM: noIPAM(mgr.GetClient()),
 	}).SetupWithManager(mgr)).To(Succeed())
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(ctx) }()

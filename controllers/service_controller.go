@@ -24,12 +24,12 @@ import (
 // Which addresses are in use is derived from all Services: index holds that. The manager
 // allocates to no Service before the index has every one.
 type ServiceReconciler struct {
-	Client    client.Client
-	Recorder  events.EventRecorder
-	Namespace string // the manager's, where ServiceGroups have an effect
-	IsDefault bool   // serve Services without a loadBalancerClass
-	Metrics   *Metrics
-	IPAM      *ExternalIPAM
+	Client                client.Client
+	Recorder              events.EventRecorder
+	Namespace             string // the manager's, where ServiceGroups have an effect
+	IsDefaultLoadBalancer bool   // serve Services without a loadBalancerClass
+	Metrics               *Metrics
+	IPAM                  *ExternalIPAM
 
 	uncached  client.Reader // reads from the API server itself
 	index     *serviceIndex
@@ -54,7 +54,7 @@ func (r *ServiceReconciler) SetupWithManager(mgr ctrl.Manager) error {
 }
 
 // Component prepares the reconciler, and returns it and what wakes it.
-func (r *ServiceReconciler) Component(cluster Cluster) Component {
+func (r *ServiceReconciler) Component(cluster ComponentManager) Component {
 	r.uncached, r.index = cluster.GetAPIReader(), r.IPAM.index
 	r.Metrics.countServicesBy(r.index.countWaiting, r.index.countStates)
 	return Component{
@@ -120,7 +120,7 @@ func (r *ServiceReconciler) reconcileMissing(ctx context.Context, key client.Obj
 // of any other one. It returns how long to wait before the next attempt, or 0 if there is
 // nothing to wait for.
 func (r *ServiceReconciler) allocateOrRelease(ctx context.Context, svc *corev1.Service) (time.Duration, error) {
-	if !isOurs(svc, r.IsDefault) {
+	if !isOurs(svc, r.IsDefaultLoadBalancer) {
 		r.IPAM.broker.Forget(client.ObjectKeyFromObject(svc), "")
 		r.reminders.next(client.ObjectKeyFromObject(svc), "", time.Time{})
 		if !hasRecord(svc) && meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAllocated) == nil {

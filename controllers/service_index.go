@@ -26,7 +26,7 @@ import (
 // newer version is known. So no address is ever free while a Service may have it, whether
 // or not the write went through.
 type serviceIndex struct {
-	isDefault bool
+	isDefaultLoadBalancer bool
 
 	mu    sync.Mutex
 	inUse *allocation.InUse
@@ -79,13 +79,13 @@ type need struct {
 // anyGroup is the group of Services that wait for whatever is released.
 const anyGroup = "*"
 
-func newServiceIndex(isDefault bool) *serviceIndex {
+func newServiceIndex(isDefaultLoadBalancer bool) *serviceIndex {
 	return &serviceIndex{
-		isDefault: isDefault,
-		inUse:     allocation.NewInUse(),
-		services:  map[client.ObjectKey]indexedService{},
-		waiting:   map[need]map[client.ObjectKey]bool{},
-		released:  map[client.ObjectKey][]releasedAddresses{},
+		isDefaultLoadBalancer: isDefaultLoadBalancer,
+		inUse:                 allocation.NewInUse(),
+		services:              map[client.ObjectKey]indexedService{},
+		waiting:               map[need]map[client.ObjectKey]bool{},
+		released:              map[client.ObjectKey][]releasedAddresses{},
 	}
 }
 
@@ -120,7 +120,7 @@ func (x *serviceIndex) note(svc *corev1.Service, isUncached bool) {
 		wait = serviceWait{}
 	}
 	s = indexedService{uid: svc.UID, version: svc.ResourceVersion, isMissingFromCache: isMissing}
-	if isOurs(svc, x.isDefault) {
+	if isOurs(svc, x.isDefaultLoadBalancer) {
 		s.wait, s.state = wait, stateOf(svc)
 		s.needs, s.allocated = needsOf(svc), allocation.RecordOf(svc).Addresses
 	}
@@ -143,7 +143,7 @@ func (x *serviceIndex) forgetVersion(key client.ObjectKey) {
 
 // putInUse makes the index count as in use what a Service has, and what is pending for it.
 func (x *serviceIndex) putInUse(svc *corev1.Service, pending []netip.Addr) {
-	x.inUse.Put(allocation.ServiceOf(svc, isOurs(svc, x.isDefault)).WithPendingAddresses(pending))
+	x.inUse.Put(allocation.ServiceOf(svc, isOurs(svc, x.isDefaultLoadBalancer)).WithPendingAddresses(pending))
 }
 
 func (x *serviceIndex) addNeeds(key client.ObjectKey, needs []need) {

@@ -218,7 +218,7 @@ func (r *ServiceReconciler) ourServicesWhere(
 	}
 	var requests []reconcile.Request
 	for i := range services {
-		if isOurs(&services[i], r.IsDefault) && isConcerned(&services[i]) {
+		if isOurs(&services[i], r.IsDefaultLoadBalancer) && isConcerned(&services[i]) {
 			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&services[i])})
 		}
 	}

@@ -28,12 +28,12 @@ import (
 // ServiceGroupReconciler reports on ServiceGroups: whether the manager allocates from
 // them, and how many of their addresses are in use.
 type ServiceGroupReconciler struct {
-	Client    client.Client
-	Recorder  events.EventRecorder
-	Namespace string // the manager's, where ServiceGroups have an effect
-	IsDefault bool   // PureLB serves Services without a loadBalancerClass
-	Metrics   *Metrics
-	IPAM      *ExternalIPAM
+	Client                client.Client
+	Recorder              events.EventRecorder
+	Namespace             string // the manager's, where ServiceGroups have an effect
+	IsDefaultLoadBalancer bool   // PureLB serves Services without a loadBalancerClass
+	Metrics               *Metrics
+	IPAM                  *ExternalIPAM
 }
 
 // +kubebuilder:rbac:groups=purelb.io,resources=servicegroups/status,verbs=patch
@@ -172,7 +172,7 @@ func (r *ServiceGroupReconciler) gather(ctx context.Context, sg *v1.ServiceGroup
 		}
 		inputs.Catalog = allocation.NewCatalog(groups, r.Namespace)
 	}
-	used, err := InUse(ctx, r.Client, r.IsDefault)
+	used, err := InUse(ctx, r.Client, r.IsDefaultLoadBalancer)
 	if err != nil {
 		return nil, err
 	}

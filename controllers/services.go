@@ -15,14 +15,14 @@ import (
 	"github.com/purelb/purelb-operator/controllers/allocation"
 )
 
-// isOurs reports whether PureLB serves a Service. isDefault is whether it serves Services
+// isOurs reports whether PureLB serves a Service. isDefaultLoadBalancer is whether it serves Services
 // without a loadBalancerClass.
-func isOurs(svc *corev1.Service, isDefault bool) bool {
+func isOurs(svc *corev1.Service, isDefaultLoadBalancer bool) bool {
 	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		return false
 	}
 	if svc.Spec.LoadBalancerClass == nil {
-		return isDefault
+		return isDefaultLoadBalancer
 	}
 	return *svc.Spec.LoadBalancerClass == v1.LoadBalancerClass
 }
@@ -76,11 +76,11 @@ func listServices(ctx context.Context, c client.Reader) ([]corev1.Service, error
 
 // inUse indexes which Services have which addresses in use. Services that PureLB does not
 // serve count, too: their addresses must not be allocated to anyone else.
-func inUse(services []corev1.Service, isDefault bool) *allocation.InUse {
+func inUse(services []corev1.Service, isDefaultLoadBalancer bool) *allocation.InUse {
 	index := allocation.NewInUse()
 	for i := range services {
 		if svc := &services[i]; len(svc.Status.LoadBalancer.Ingress) > 0 || hasRecord(svc) {
-			index.Put(allocation.ServiceOf(svc, isOurs(svc, isDefault)))
+			index.Put(allocation.ServiceOf(svc, isOurs(svc, isDefaultLoadBalancer)))
 		}
 	}
 	return index

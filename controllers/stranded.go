@@ -15,14 +15,15 @@ import (
 // StrandedAddresses returns the addresses of Services that a node could announce under the
 // LBNodeAgents before a change, and that no node could announce under those after it.
 func StrandedAddresses(
-	ctx context.Context, c client.Reader, namespace string, isDefault bool, before, after []v1.LBNodeAgent,
+	ctx context.Context, c client.Reader, namespace string, isDefaultLoadBalancer bool, before, after []v1.LBNodeAgent,
 ) ([]placement.Address, error) {
 	cluster, err := gatherExceptEndpoints(ctx, c, namespace)
 	if err != nil {
 		return nil, err
 	}
 	// Neither Leases nor times count: a replica that has just started knows nothing of them.
-	inputs := cluster.placementInputs(func(string) placement.Liveness { return placement.Expired }, time.Time{}, isDefault)
+	livenessOf := func(string) placement.Liveness { return placement.Expired }
+	inputs := cluster.placementInputs(livenessOf, time.Time{}, isDefaultLoadBalancer)
 	return placement.Stranded(cluster.withAgents(inputs, before), cluster.withAgents(inputs, after)), nil
 }
 

@@ -169,7 +169,7 @@ func slimKinds() map[client.Object]cache.ByObject {
 // noIPAM asks no external IPAM system.
 func noIPAM(c client.Client) *controllers.ExternalIPAM {
 	return controllers.NewExternalIPAM(
-		c, c, controllers.ExternalIPAMOptions{Namespace: namespace, IsDefault: true, Now: time.Now},
+		c, c, controllers.ExternalIPAMOptions{Namespace: namespace, IsDefaultLoadBalancer: true, Now: time.Now},
 	)
 }
 
@@ -189,11 +189,12 @@ func newManager(
 		live.Watch(ctx, mgr.GetCache()),
 		mgr.Add(live),
 		(&controllers.ServiceReconciler{
-			Client: c, Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: namespace, IsDefault: true, Metrics: own,
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: namespace,
+			IsDefaultLoadBalancer: true, Metrics: own,
 			IPAM: external,
 		}).SetupWithManager(mgr),
 		(&controllers.ServiceGroupReconciler{
-			Client: c, Recorder: mgr.GetEventRecorder("purelb-servicegroup"), Namespace: namespace, IsDefault: true,
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-servicegroup"), Namespace: namespace, IsDefaultLoadBalancer: true,
 			Metrics: own, IPAM: external,
 		}).SetupWithManager(mgr),
 		(&controllers.LBNodeAgentReconciler{
@@ -201,7 +202,8 @@ func newManager(
 			Defaults: agents.Defaults{Image: "purelb.io/purelb:test", ServiceAccount: "purelb-agent"},
 		}).SetupWithManager(mgr),
 		(&controllers.PlacementReconciler{
-			Client: c, Namespace: namespace, IsDefault: true, Liveness: live, Now: clock.Now, Metrics: own, Reasons: reasons,
+			Client: c, Namespace: namespace,
+			IsDefaultLoadBalancer: true, Liveness: live, Now: clock.Now, Metrics: own, Reasons: reasons,
 			Recorder: mgr.GetEventRecorder("purelb-placement"),
 		}).SetupWithManager(mgr),
 		(&controllers.RoutingReconciler{
@@ -209,7 +211,7 @@ func newManager(
 			Defaults: agents.Defaults{Image: "purelb.io/purelb:test", ServiceAccount: "purelb-speaker"},
 		}).SetupWithManager(mgr),
 		(&controllers.AnnouncedReconciler{
-			Client: c, Recorder: mgr.GetEventRecorder("purelb-lbnodeagent"), Namespace: namespace, IsDefault: true,
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-lbnodeagent"), Namespace: namespace, IsDefaultLoadBalancer: true,
 			Now: time.Now, Reasons: reasons,
 		}).SetupWithManager(mgr),
 	)

@@ -77,10 +77,10 @@ nodeagent.Agent.Start
 				link.Netlink.Observe
 			plan.Decide
 				plan.steps
-					plan.deciding.compare
+					plan.decisionBuilder.compare
 						plan.MergeDesired
 						plan.Diff
-					plan.deciding.claimByAnswers
+					plan.decisionBuilder.claimByAnswers
 			nodeagent.Agent.apply
 				nodeagent.application.applyOperation
 					nodeagent.application.add
@@ -99,7 +99,7 @@ report.Reporter.Start
 
 Report: the Service says that the address is announced; from Announcement to ConditionAnnounced
 controllers.AnnouncedReconciler.Reconcile
-	controllers.AnnouncedReconciler.places
+	controllers.AnnouncedReconciler.placesOf
 		announced.PlacesOf
 	announced.Summarise
 		announced.condition
@@ -107,9 +107,9 @@ controllers.AnnouncedReconciler.Reconcile
 		controllers.applyServiceStatus
 
 Move: a Local address goes from one node to another; from Lease to Announcement
-# When the holder's Lease expires, or its node is to lose its addresses, the manager elects another node. Of a holder that
-# is alive it first marks the entry as handed over, and adds the entry of the other node once the holder's agent has seen
-# that.
+# When the holder's Lease expires, or its node is to lose its addresses, the manager elects another node. Of a holder
+# that is alive it first marks the entry as handed over, and adds the entry of the other node once the holder's agent
+# has seen that.
 controllers.Liveness.observeLease
 controllers.Liveness.Start
 	controllers.Liveness.SignalChanges
@@ -131,8 +131,8 @@ nodeagent.Agent.sync
 	nodeagent.defender.hold
 		plan.Defence.Hold
 # The agent of the other node adds the address, and announces it (see Realisation). The holder's agent hears that, asks
-# the other node by itself, and withdraws the address when it answers. The manager takes the holder's entry away when the
-# other node reports the address as Announced.
+# the other node by itself, and withdraws the address when it answers. The manager takes the holder's entry away when
+# the other node reports the address as Announced.
 nodeagent.defender.hear
 	plan.Defence.Hear
 		plan.Judge
@@ -170,10 +170,10 @@ controllers.PlacementReconciler.Reconcile
 nodeagent.Agent.sync
 	plan.Decide
 		plan.steps
-			plan.deciding.compare
+			plan.decisionBuilder.compare
 				plan.Diff
 					plan.findOurs
-			plan.deciding.withdrawNothing
+			plan.decisionBuilder.withdrawNothing
 	nodeagent.Agent.apply
 		nodeagent.application.applyOperation
 			nodeagent.application.withdraw
@@ -296,7 +296,8 @@ const modulePath = "github.com/purelb/purelb-operator"
 
 // walkPackages are those whose functions the walk has.
 var walkPackages = []string{
-	"webhooks", "controllers", "controllers/allocation", "controllers/announced", "controllers/ipam", "controllers/placement",
+	"webhooks", "controllers", "controllers/allocation", "controllers/announced", "controllers/ipam",
+	"controllers/placement",
 	"nodeagent", "nodeagent/internal/report", "nodeagent/link", "nodeagent/plan",
 }
 

@@ -81,7 +81,7 @@ func (h *heartbeat) Start(ctx context.Context) error {
 			if errors.Is(err, context.DeadlineExceeded) {
 				unanswered++
 			}
-			// Less and less often: a slow API server has all watches opened anew.
+			// Reconnect after 2, 4, 8, … unanswered renewals: each time all watches are opened anew.
 			if h.reconnect != nil && unanswered > 1 && bits.OnesCount(uint(unanswered)) == 1 {
 				h.reconnect()
 			}

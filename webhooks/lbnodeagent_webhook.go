@@ -128,7 +128,9 @@ func (w *lbNodeAgents) strandedBy(ctx context.Context, before, after *v1.LBNodeA
 		}
 		return append(slices.Clone(others), *a)
 	}
-	stranded, err := controllers.StrandedAddresses(ctx, w.reader, w.Namespace, w.IsDefault, with(before), with(after))
+	stranded, err := controllers.StrandedAddresses(
+		ctx, w.reader, w.Namespace, w.IsDefaultLoadBalancer, with(before), with(after),
+	)
 	if err != nil || len(stranded) == 0 {
 		return "", err
 	}

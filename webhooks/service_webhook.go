@@ -49,12 +49,12 @@ func (w *services) ValidateDelete(context.Context, *corev1.Service) (admission.W
 }
 
 func (w *services) advise(ctx context.Context, svc *corev1.Service) admission.Warnings {
-	if !controllers.IsOurs(svc, w.IsDefault) {
+	if !controllers.IsOurs(svc, w.IsDefaultLoadBalancer) {
 		return nil
 	}
 	a, err := controllers.AdmissionOf(ctx, w.reader, w.Namespace)
 	if err == nil && allocation.DependsOnOtherServices(svc) {
-		a.InUse, err = controllers.InUse(ctx, w.reader, w.IsDefault)
+		a.InUse, err = controllers.InUse(ctx, w.reader, w.IsDefaultLoadBalancer)
 	}
 	if err != nil {
 		log.FromContext(ctx).Error(err, "Cannot advise on Service", "namespace", svc.Namespace, "name", svc.Name)

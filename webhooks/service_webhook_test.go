@@ -432,7 +432,7 @@ func TestServicesAreNeverRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			handler := webhooks.ServiceHandler(
-				row.reader, scheme.Scheme, webhooks.Options{Namespace: namespace, IsDefault: true},
+				row.reader, scheme.Scheme, webhooks.Options{Namespace: namespace, IsDefaultLoadBalancer: true},
 			)
 			response := handler.Handle(context.Background(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
 				Operation: row.operation, Object: runtime.RawExtension{Raw: []byte(row.object)},

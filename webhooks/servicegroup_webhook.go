@@ -103,7 +103,7 @@ func (w *serviceGroups) admissionWithInUse(ctx context.Context) (*allocation.Adm
 	if err != nil {
 		return nil, err
 	}
-	a.InUse, err = controllers.InUse(ctx, w.reader, w.IsDefault)
+	a.InUse, err = controllers.InUse(ctx, w.reader, w.IsDefaultLoadBalancer)
 	return a, err
 }
 

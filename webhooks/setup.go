@@ -19,8 +19,8 @@ import (
 type Options struct {
 	// Namespace is the manager's, where ServiceGroups, LBNodeAgents and BGPPeers have an effect.
 	Namespace string
-	// IsDefault is whether PureLB serves Services without a loadBalancerClass.
-	IsDefault bool
+	// IsDefaultLoadBalancer is whether PureLB serves Services without a loadBalancerClass.
+	IsDefaultLoadBalancer bool
 }
 
 // SetupWithManager serves the webhooks on the manager's webhook server. The webhooks

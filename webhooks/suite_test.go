@@ -202,16 +202,17 @@ func newManager() (ctrl.Manager, error) {
 	c, own := mgr.GetClient(), controllers.NewMetrics(prometheus.NewRegistry())
 	// it asks nobody
 	external := controllers.NewExternalIPAM(
-		c, c, controllers.ExternalIPAMOptions{Namespace: namespace, IsDefault: true, Now: time.Now},
+		c, c, controllers.ExternalIPAMOptions{Namespace: namespace, IsDefaultLoadBalancer: true, Now: time.Now},
 	)
 	return mgr, errors.Join(
-		webhooks.SetupWithManager(mgr, webhooks.Options{Namespace: namespace, IsDefault: true}),
+		webhooks.SetupWithManager(mgr, webhooks.Options{Namespace: namespace, IsDefaultLoadBalancer: true}),
 		(&controllers.ServiceReconciler{
-			Client: c, Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: namespace, IsDefault: true, Metrics: own,
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-allocator"), Namespace: namespace,
+			IsDefaultLoadBalancer: true, Metrics: own,
 			IPAM: external,
 		}).SetupWithManager(mgr),
 		(&controllers.ServiceGroupReconciler{
-			Client: c, Recorder: mgr.GetEventRecorder("purelb-servicegroup"), Namespace: namespace, IsDefault: true,
+			Client: c, Recorder: mgr.GetEventRecorder("purelb-servicegroup"), Namespace: namespace, IsDefaultLoadBalancer: true,
 			Metrics: own, IPAM: external,
 		}).SetupWithManager(mgr),
 		(&controllers.LBNodeAgentReconciler{

@@ -10,26 +10,26 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// Verdict is what the webhooks answer about an object that is to be created, or changed if before is
+// PredictAdmission is what the webhooks answer about an object that is to be created, or changed if before is
 // not nil, in a cluster that reader reads. It is for programs that predict the answer. An object of
 // which the webhooks are not asked gets none.
-func Verdict(
+func PredictAdmission(
 	ctx context.Context, reader client.Reader, o Options, before, after client.Object,
 ) (admission.Warnings, error) {
 	switch object := after.(type) {
 	case *v1.ServiceGroup:
-		return verdict(ctx, &serviceGroups{reader: reader, Options: o}, before, object)
+		return validate(ctx, &serviceGroups{reader: reader, Options: o}, before, object)
 	case *v1.LBNodeAgent:
-		return verdict(ctx, &lbNodeAgents{reader: reader, live: reader, Options: o}, before, object)
+		return validate(ctx, &lbNodeAgents{reader: reader, live: reader, Options: o}, before, object)
 	case *v1.BGPPeer:
-		return verdict(ctx, &bgpPeers{reader: reader, Options: o}, before, object)
+		return validate(ctx, &bgpPeers{reader: reader, Options: o}, before, object)
 	case *corev1.Service:
-		return verdict(ctx, &services{reader: reader, Options: o}, before, object)
+		return validate(ctx, &services{reader: reader, Options: o}, before, object)
 	}
 	return nil, nil
 }
 
-func verdict[T client.Object](
+func validate[T client.Object](
 	ctx context.Context, webhook admission.Validator[T], before client.Object, after T,
 ) (admission.Warnings, error) {
 	if old, isChange := before.(T); isChange {

@@ -291,7 +291,7 @@ func (c *cli) bgpCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			bgp := plugin.BGPOf(cluster)
+			bgp := plugin.BGPStateOf(cluster)
 			return c.report(bgp, bgp.Unread, !bgp.AreAllUp())
 		},
 	}

@@ -204,23 +204,23 @@ func (d *decision) allocate() Result {
 
 // allocateFamilies chooses the group, and an address of each family that the Service asks for.
 func (d *decision) allocateFamilies() Result {
-	if no := d.chooseGroup(); no != nil {
-		return d.keepAllocation(no)
+	if refused := d.chooseGroup(); refused != nil {
+		return d.keepAllocation(refused)
 	}
 	var addrs []netip.Addr
 	var missing shortage
 	var fatal, partial *refusal
 	for _, family := range d.Families {
-		found, no := d.allocateFamily(family)
+		found, refused := d.allocateFamily(family)
 		addrs = append(addrs, found...)
 		switch {
-		case no == nil:
+		case refused == nil:
 		case len(found) > 0:
-			partial = cmp.Or(partial, no)
-		case no.isOfExternalSystem, no.reason == v1.ReasonExhausted, no.reason == v1.ReasonNotAllowed:
-			missing.add(family, no)
+			partial = cmp.Or(partial, refused)
+		case refused.isOfExternalSystem, refused.reason == v1.ReasonExhausted, refused.reason == v1.ReasonNotAllowed:
+			missing.add(family, refused)
 		default:
-			fatal = cmp.Or(fatal, no)
+			fatal = cmp.Or(fatal, refused)
 		}
 	}
 	if fatal != nil {
@@ -257,13 +257,13 @@ type shortage struct {
 	refused, outstanding *refusal
 }
 
-func (s *shortage) add(family Family, no *refusal) {
+func (s *shortage) add(family Family, refused *refusal) {
 	s.families = append(s.families, string(family))
 	switch {
-	case no.isOutstanding:
-		s.outstanding = cmp.Or(s.outstanding, no)
-	case no.isOfExternalSystem, no.reason == v1.ReasonNotAllowed:
-		s.refused = cmp.Or(s.refused, no)
+	case refused.isOutstanding:
+		s.outstanding = cmp.Or(s.outstanding, refused)
+	case refused.isOfExternalSystem, refused.reason == v1.ReasonNotAllowed:
+		s.refused = cmp.Or(s.refused, refused)
 	default:
 		s.exhausted = append(s.exhausted, string(family))
 	}
@@ -305,9 +305,9 @@ func (d *decision) refuseFor(missing *shortage, hasSome bool) (result Result, is
 
 // keepAllocation leaves the Service with what it was allocated. The Service adopts
 // nothing.
-func (d *decision) keepAllocation(no *refusal) Result {
+func (d *decision) keepAllocation(refused *refusal) Result {
 	kept := slices.DeleteFunc(slices.Clone(d.ownAddresses), func(a netip.Addr) bool { return !d.hasAllocated(a) })
-	result := Result{Addresses: kept, KeepsAllocation: true, Reason: no.reason, Message: no.message}
+	result := Result{Addresses: kept, KeepsAllocation: true, Reason: refused.reason, Message: refused.message}
 	if len(kept) > 0 {
 		result.Group, result.Type = d.Allocated.Group, d.Allocated.Type
 		result.Key, result.Ports = d.sharingTermsFor(kept)

@@ -32,20 +32,20 @@ func (s *slot) accepts(a netip.Addr) bool {
 
 // allocateFamily finds the addresses of one family that the Service is to have. A refusal
 // beside addresses says that some are missing, or what is wrong with them.
-func (d *decision) allocateFamily(family Family) (addrs []netip.Addr, no *refusal) {
+func (d *decision) allocateFamily(family Family) (addrs []netip.Addr, refused *refusal) {
 	for _, s := range d.slotsOf(family) {
 		a, why := d.fillSlot(s)
-		no = cmp.Or(no, why)
+		refused = cmp.Or(refused, why)
 		if a.IsValid() && !slices.Contains(addrs, a) {
 			addrs = append(addrs, a)
 		}
 	}
 	for _, a := range d.ownAddresses {
 		if FamilyOf(a) == family && !slices.Contains(addrs, a) && d.keepsWithoutSlot(a) {
-			addrs, no = append(addrs, a), cmp.Or(no, d.sharingConflict(a))
+			addrs, refused = append(addrs, a), cmp.Or(refused, d.sharingConflict(a))
 		}
 	}
-	return addrs, no
+	return addrs, refused
 }
 
 // slotsOf lists the slots of a family: one for the address that the Service asks for, or
@@ -123,11 +123,11 @@ func (d *decision) fillSlot(s slot) (netip.Addr, *refusal) {
 	case isReserved && keyService == nil:
 		return reserved, nil
 	case s.requested.IsValid():
-		no := d.refuseToJoin(s.requested)
-		if no == nil && d.group.IsExternal() && len(d.otherServicesWith(s.requested)) == 0 {
+		refused := d.refuseToJoin(s.requested)
+		if refused == nil && d.group.IsExternal() && len(d.otherServicesWith(s.requested)) == 0 {
 			return d.requestAddress(IPAMRequest{Family: s.family, Address: s.requested})
 		}
-		return unlessRefused(s.requested, no)
+		return unlessRefused(s.requested, refused)
 	case keyService != nil:
 		return unlessRefused(keyAddress, d.refuseToJoin(keyAddress))
 	}
@@ -149,9 +149,9 @@ func (d *decision) fillWithAny(s slot) (netip.Addr, *refusal) {
 	return netip.Addr{}, refuse(v1.ReasonExhausted, "ServiceGroup %s has no free %s address", d.groupName, s.family)
 }
 
-func unlessRefused(a netip.Addr, no *refusal) (netip.Addr, *refusal) {
-	if no != nil {
-		return netip.Addr{}, no
+func unlessRefused(a netip.Addr, refused *refusal) (netip.Addr, *refusal) {
+	if refused != nil {
+		return netip.Addr{}, refused
 	}
 	return a, nil
 }
@@ -167,13 +167,13 @@ func (d *decision) requestAddress(request IPAMRequest) (netip.Addr, *refusal) {
 		d.isPending = true
 		return netip.Addr{}, &refusal{reason: v1.ReasonWaitingForIPAM, isOfExternalSystem: true, isOutstanding: true}
 	case offer.Reason != "":
-		no := &refusal{
+		refused := &refusal{
 			reason: offer.Reason, message: offer.Message, isOfExternalSystem: true, isOutstanding: offer.isOutstanding(),
 		}
-		if !no.isOutstanding {
+		if !refused.isOutstanding {
 			d.refusedIPAMRequests = append(d.refusedIPAMRequests, request)
 		}
-		return netip.Addr{}, no
+		return netip.Addr{}, refused
 	}
 	if others := d.otherServicesWith(offer.Address); len(others) > 0 {
 		return netip.Addr{},

@@ -27,8 +27,8 @@ func (d *decision) chooseGroup() *refusal {
 		return refuse(v1.ReasonInvalid, "%s", why)
 	}
 	d.requestedByFamily = byFamily
-	if no := d.chooseGroupOfRequestedAddresses(); no != nil {
-		return no
+	if refused := d.chooseGroupOfRequestedAddresses(); refused != nil {
+		return refused
 	}
 	verdict, exists := d.Catalog[d.groupName]
 	switch {
@@ -145,9 +145,9 @@ func (d *decision) chooseGroupOfRequestedAddresses() *refusal {
 		name := d.Allocated.Group
 		if group, r, isPooled := d.Catalog.GroupContainingFor(cmp.Or(d.RequestedGroup, d.Allocated.Group), a); isPooled {
 			name = group.Name
-			if no := cmp.Or(d.refuseAddressOf(group, a), d.refuseUnallocatable(a, r)); no != nil {
+			if refused := cmp.Or(d.refuseAddressOf(group, a), d.refuseUnallocatable(a, r)); refused != nil {
 				d.groupName = name
-				return no
+				return refused
 			}
 		} else if !slices.Contains(d.ownAddresses, a) || name == "" {
 			return refuse(

@@ -18,7 +18,7 @@ import (
 //
 // A Service that has an address already may stay (mayStay) beside every Service that was
 // given the address by the same key, whatever becomes of keys and ports. Of two that
-// may neither share nor stay, one has to give the address up (mustYieldTo): the one that
+// may neither share nor stay, one has to give the address up (losesAddressTo): the one that
 // departs from the key and the ports in its record or has policy Local, else the younger.
 
 // MaxSharers is how many Services can have one address.
@@ -39,8 +39,8 @@ func (d *decision) isSelf(s *Service) bool { return s.Name == d.Name && s.Namesp
 // refuseToJoin says why the Service cannot come to share an address with those that have
 // it in use, or returns nil.
 func (d *decision) refuseToJoin(a netip.Addr) *refusal {
-	if no := d.refuseReserved(a); no != nil {
-		return no
+	if refused := d.refuseReserved(a); refused != nil {
+		return refused
 	}
 	others := d.otherServicesWith(a)
 	for _, other := range others {
@@ -58,8 +58,8 @@ func (d *decision) refuseToJoin(a netip.Addr) *refusal {
 			)
 		}
 	}
-	if no := d.refuseToShareWithAll(a); no != nil {
-		return no
+	if refused := d.refuseToShareWithAll(a); refused != nil {
+		return refused
 	}
 	if len(others) >= MaxSharers {
 		return refuse(
@@ -73,8 +73,8 @@ func (d *decision) refuseToJoin(a netip.Addr) *refusal {
 // that have it in use, or returns nil.
 func (d *decision) refuseToShareWithAll(a netip.Addr) *refusal {
 	for _, other := range d.otherServicesWith(a) {
-		if no := d.refuseToShare(a, other); no != nil {
-			return no
+		if refused := d.refuseToShare(a, other); refused != nil {
+			return refused
 		}
 	}
 	return nil
@@ -95,8 +95,8 @@ func (d *decision) sharesByOldKey(s *Service) bool {
 // refuseToShare says why the Service may not share an address with another Service that
 // has it in use, or returns nil.
 func (d *decision) refuseToShare(a netip.Addr, other *Service) *refusal {
-	if no := d.refuseKeysAndPorts(a, other); no != nil {
-		return no
+	if refused := d.refuseKeysAndPorts(a, other); refused != nil {
+		return refused
 	}
 	if group, _, _ := d.Catalog.GroupContaining(a); !d.canShareByNamespace(group, other) {
 		return refuse(
@@ -165,8 +165,8 @@ func (d *decision) comesBefore(a netip.Addr, other *Service) bool {
 	return compareUsers(a)(other, &d.Service) < 0
 }
 
-// mustYieldTo reports whether the Service has to give an address up to another one.
-func (d *decision) mustYieldTo(a netip.Addr, other *Service) bool {
+// losesAddressTo reports whether the Service has to give an address up to another one.
+func (d *decision) losesAddressTo(a netip.Addr, other *Service) bool {
 	keepsIt := d.comesBefore(a, other) || !other.IsOurs && !d.hasAllocated(a)
 	return keepsIt && !d.mayStay(a, other) && d.refuseToShare(a, other) != nil
 }
@@ -190,7 +190,7 @@ func (d *decision) findOwnAddresses() (own []netip.Addr, lost []LostAddress) {
 func (d *decision) keeperOf(a netip.Addr) *Service {
 	others := d.otherServicesWith(a)
 	for _, other := range others {
-		if d.mustYieldTo(a, other) {
+		if d.losesAddressTo(a, other) {
 			return other
 		}
 	}
@@ -244,18 +244,18 @@ func (d *decision) isOfSlot(s slot, other *Service, a netip.Addr) bool {
 // Service keeps it, too, and they may no longer share it. Otherwise it returns nil.
 func (d *decision) sharingConflict(a netip.Addr) *refusal {
 	for _, other := range d.otherServicesWith(a) {
-		no := d.refuseToShare(a, other)
-		if no == nil || other.IsOurs && !d.mayStay(a, other) && !d.comesBefore(a, other) {
+		refused := d.refuseToShare(a, other)
+		if refused == nil || other.IsOurs && !d.mayStay(a, other) && !d.comesBefore(a, other) {
 			continue // they share, or the other one has to yield
 		}
-		if no.reason == v1.ReasonAddressInUse {
-			no.reason = v1.ReasonSharingRefused
-			no.message += fmt.Sprintf(
+		if refused.reason == v1.ReasonAddressInUse {
+			refused.reason = v1.ReasonSharingRefused
+			refused.message += fmt.Sprintf(
 				", too, and this one no longer shares it: give both the same annotation %s, or ask for another address",
 				v1.AnnotationAllowSharedIP,
 			)
 		}
-		return no
+		return refused
 	}
 	return nil
 }
@@ -264,8 +264,8 @@ func (d *decision) sharingConflict(a netip.Addr) *refusal {
 // there is a sharing conflict, or the sharing key stands for another address. Otherwise
 // it returns nil.
 func (d *decision) conflictInSlot(s slot, a netip.Addr) *refusal {
-	if no := d.sharingConflict(a); no != nil {
-		return no
+	if refused := d.sharingConflict(a); refused != nil {
+		return refused
 	}
 	keyAddress, keyService := d.addressOfKey(s)
 	if keyService == nil || slices.Contains(keyService.Addresses, a) || compareSharers(&d.Service, keyService) < 0 {

@@ -139,7 +139,7 @@ func TestWhoYields(t *testing.T) {
 			other.Namespace, other.Name, other.Addresses = "test", "another", []netip.Addr{addr}
 			d := decisionAbout(addr, "", &other)
 			d.Allocated = row.allocated
-			if yields := d.mustYieldTo(addr, &other); yields != row.want {
+			if yields := d.losesAddressTo(addr, &other); yields != row.want {
 				t.Errorf("it yields: %t, want %t", yields, row.want)
 			}
 		})

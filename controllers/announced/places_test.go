@@ -124,11 +124,11 @@ func TestChanged(t *testing.T) {
 		}, same, "a/c a/d"},
 		{"a report less", same, func(a *v1.Announcement) { a.Status.Addresses = a.Status.Addresses[:1] }, "a/c a/d"},
 	} {
-		if got := strings.Join(announced.ChangedServices(make(row.before), make(row.after)), " "); got != row.want {
+		if got := strings.Join(announced.ServicesOfChangedEntries(make(row.before), make(row.after)), " "); got != row.want {
 			t.Errorf("%s: %q, want %q", row.name, got, row.want)
 		}
 	}
-	if got := strings.Join(announced.ServicesOf(make(same)), " "); got != "a/b a/c a/d" {
+	if got := strings.Join(announced.ServicesOfAnnouncement(make(same)), " "); got != "a/b a/c a/d" {
 		t.Errorf("all: %q", got)
 	}
 }

@@ -8,12 +8,14 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// ServicesOf lists the Services that have entries in an Announcement, as namespace/name.
-func ServicesOf(a *v1.Announcement) []string { return servicesOfEntries(a.Spec.Addresses) }
+// ServicesOfAnnouncement lists the Services that have entries in an Announcement, as namespace/name.
+func ServicesOfAnnouncement(a *v1.Announcement) []string { return servicesOfEntries(a.Spec.Addresses) }
 
-// ServicesOfCommon lists the Services that have entries in a CommonAnnouncement, as
+// ServicesOfCommonAnnouncement lists the Services that have entries in a CommonAnnouncement, as
 // namespace/name.
-func ServicesOfCommon(c *v1.CommonAnnouncement) []string { return servicesOfEntries(c.Spec.Addresses) }
+func ServicesOfCommonAnnouncement(c *v1.CommonAnnouncement) []string {
+	return servicesOfEntries(c.Spec.Addresses)
+}
 
 func servicesOfEntries(entries []v1.AnnouncedAddress) []string {
 	var keys []string
@@ -24,9 +26,11 @@ func servicesOfEntries(entries []v1.AnnouncedAddress) []string {
 	return slices.Compact(keys)
 }
 
-// ServicesOnNode lists the Services that have entries for Virtual addresses on a node, of its own or
+// ServicesWithVirtualAddressesOn lists the Services that have entries for Virtual addresses on a node, of its own or
 // shared ones, as namespace/name.
-func ServicesOnNode(node string, announcements []v1.Announcement, commons []v1.CommonAnnouncement) []string {
+func ServicesWithVirtualAddressesOn(
+	node string, announcements []v1.Announcement, commons []v1.CommonAnnouncement,
+) []string {
 	var entries []v1.AnnouncedAddress
 	for i := range announcements {
 		a := &announcements[i]
@@ -47,17 +51,17 @@ func ServicesOnNode(node string, announcements []v1.Announcement, commons []v1.C
 	return servicesOfEntries(entries)
 }
 
-// ChangedServices lists the Services, as namespace/name, for which something differs
+// ServicesOfChangedEntries lists the Services, as namespace/name, for which something differs
 // between two versions of an Announcement, shared entries apart.
-func ChangedServices(before, after *v1.Announcement) []string {
-	type place struct {
+func ServicesOfChangedEntries(before, after *v1.Announcement) []string {
+	type entryAndStatus struct {
 		spec   v1.AnnouncedAddress
 		status v1.AddressStatus
 	}
-	placesByAddress := func(a *v1.Announcement) map[string]place {
-		places := map[string]place{}
+	placesByAddress := func(a *v1.Announcement) map[string]entryAndStatus {
+		places := map[string]entryAndStatus{}
 		for _, spec := range a.Spec.Addresses {
-			places[spec.Address] = place{spec: spec}
+			places[spec.Address] = entryAndStatus{spec: spec}
 		}
 		for _, s := range a.Status.Addresses {
 			p := places[s.Address]
@@ -92,9 +96,9 @@ func SharedReportChanged(before, after *v1.Announcement) bool {
 			!equality.Semantic.DeepEqual(before.Status.Addresses, after.Status.Addresses))
 }
 
-// ServicesOfSharedReport lists the Services, as namespace/name, for which two versions of
+// ServicesOfChangedSharedReport lists the Services, as namespace/name, for which two versions of
 // a node's Announcement report something else of the shared entries.
-func ServicesOfSharedReport(before, after *v1.Announcement, commons []v1.CommonAnnouncement) []string {
+func ServicesOfChangedSharedReport(before, after *v1.Announcement, commons []v1.CommonAnnouncement) []string {
 	var services []string
 	for i := range commons {
 		for k := range commons[i].Spec.Addresses {
@@ -110,9 +114,9 @@ func ServicesOfSharedReport(before, after *v1.Announcement, commons []v1.CommonA
 	return slices.Compact(services)
 }
 
-// ServicesOfRewrite lists the Services, as namespace/name, for which two versions of a
+// ServicesOfChangedCommonAnnouncement lists the Services, as namespace/name, for which two versions of a
 // CommonAnnouncement differ.
-func ServicesOfRewrite(before, after *v1.CommonAnnouncement) []string {
+func ServicesOfChangedCommonAnnouncement(before, after *v1.CommonAnnouncement) []string {
 	old := map[string]v1.AnnouncedAddress{}
 	for _, e := range before.Spec.Addresses {
 		old[e.Address] = e

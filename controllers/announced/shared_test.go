@@ -104,7 +104,7 @@ func TestServicesOfSharedReport(t *testing.T) {
 		{"the node does not announce the shared entries any more", announcer("n", 5), gone, "a/b a/c a/d a/e"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			services := strings.Join(announced.ServicesOfSharedReport(&row.before, &row.after, commons), " ")
+			services := strings.Join(announced.ServicesOfChangedSharedReport(&row.before, &row.after, commons), " ")
 			if services != row.services {
 				t.Errorf("Services %q, want %q", services, row.services)
 			}
@@ -125,7 +125,8 @@ func TestServicesOfRewrite(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			before, after := shared(strings.Split(row.before, ",")...), shared(strings.Split(row.after, ",")...)
-			if diff := cmp.Diff(row.want, strings.Join(announced.ServicesOfRewrite(&before[0], &after[0]), " ")); diff != "" {
+			services := announced.ServicesOfChangedCommonAnnouncement(&before[0], &after[0])
+			if diff := cmp.Diff(row.want, strings.Join(services, " ")); diff != "" {
 				t.Errorf("Services (-want +got):\n%s", diff)
 			}
 		})

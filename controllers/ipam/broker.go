@@ -39,9 +39,9 @@ type Cluster interface {
 // Options of a Broker.
 type Options struct {
 	Cluster Cluster
-	// Connect returns the System of a ServiceGroup. It sends nothing.
-	Connect func(group string, config *allocation.Netbox, token string, cluster types.UID) (System, error)
-	Now     func() time.Time
+	// NewSystem returns the System of a ServiceGroup. It sends nothing.
+	NewSystem func(group string, config *allocation.Netbox, token string, cluster types.UID) (System, error)
+	Now       func() time.Time
 	// AnswersChanged is called when the answers to a Service's requests have changed, and
 	// ObservationChanged when the observation of a ServiceGroup has. They must not block.
 	AnswersChanged     func(types.NamespacedName)

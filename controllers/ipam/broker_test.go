@@ -235,7 +235,7 @@ func (w *brokerWorld) start() (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	w.broker = ipam.NewBroker(ipam.Options{
 		Cluster: w, Now: time.Now,
-		Connect: func(group string, config *allocation.Netbox, token string, cluster types.UID) (ipam.System, error) {
+		NewSystem: func(group string, config *allocation.Netbox, token string, cluster types.UID) (ipam.System, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			if token != w.token {

@@ -104,7 +104,7 @@ func (b *Broker) systemFor(ctx context.Context, q *queue, j *job) (System, error
 	system := g.system
 	if system == nil || g.token != token {
 		var err error
-		if system, err = b.Connect(j.group, g.config, token, cluster); err != nil {
+		if system, err = b.NewSystem(j.group, g.config, token, cluster); err != nil {
 			return nil, err
 		}
 	}

@@ -61,7 +61,7 @@ func TestTokenOfSystem(t *testing.T) {
 			c := newClocked(group1)
 			c.stub.token, c.stub.tokenError = row.read, row.readError
 			var connects []string
-			c.Connect = func(_ string, _ *allocation.Netbox, token string, _ types.UID) (System, error) {
+			c.NewSystem = func(_ string, _ *allocation.Netbox, token string, _ types.UID) (System, error) {
 				connects = append(connects, token)
 				return &stubSystem{token: token}, nil
 			}

@@ -30,8 +30,8 @@ func (p *placer) electNode(a *Address, holder *Node) *Node {
 	if slices.ContainsFunc(candidates, func(n *Node) bool { return !n.IsNotReady }) {
 		candidates = slices.DeleteFunc(candidates, func(n *Node) bool { return n.IsNotReady })
 	}
-	load := p.localsOfNode[familyBits(a.Addr)]
-	share := p.shareOf(a, len(candidates))
+	load := p.localCountOfNode[familyBits(a.Addr)]
+	share := p.fairShareOf(a, len(candidates))
 	if holder != nil && holder.HandsOver == a.Addr {
 		share = 0
 	}
@@ -45,14 +45,14 @@ func (p *placer) electNode(a *Address, holder *Node) *Node {
 	})
 }
 
-// shareOf is how many Local addresses of the family each of a number of nodes has if the
+// fairShareOf is how many Local addresses of the family each of a number of nodes has if the
 // nodes have them in equal parts.
-func (p *placer) shareOf(a *Address, nodes int) int {
+func (p *placer) fairShareOf(a *Address, nodes int) int {
 	return (p.localCount[familyBits(a.Addr)] + nodes - 1) / max(nodes, 1)
 }
 
-// noEligibleNode says of each node why it cannot take an address.
-func (p *placer) noEligibleNode(a *Address) Explanation {
+// explainNoEligibleNode says of each node why it cannot take an address.
+func (p *placer) explainNoEligibleNode(a *Address) Explanation {
 	return Explanation{v1.ReasonNoEligibleNode, explainReasons(p.nodes, a, p.takeChecksOf(a))}
 }
 
@@ -68,7 +68,7 @@ func (p *placer) explainPassedOver(a *Address, m Move) string {
 		case n.IsNotReady:
 			return "is not Ready"
 		default:
-			return fmt.Sprintf("has %d already, or ranks lower for this one", p.localsOfNode[familyBits(a.Addr)][n.Name])
+			return fmt.Sprintf("has %d already, or ranks lower for this one", p.localCountOfNode[familyBits(a.Addr)][n.Name])
 		}
 	}})
 }

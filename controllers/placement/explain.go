@@ -48,7 +48,7 @@ func ExplainAddress(inputs Inputs, addr netip.Addr) (verdict AddressVerdict, fou
 func (p *placer) explainAddress(a *Address) AddressVerdict {
 	for i := range p.inputs.Entries { // what nodes have now: what a choice is bounded by
 		if e := &p.inputs.Entries[i]; e.Spec.Type == v1.AnnounceLocal && e.ReportedState == v1.StateAnnounced {
-			p.localsOfNode[familyBits(e.Addr)][e.Node]++
+			p.localCountOfNode[familyBits(e.Addr)][e.Node]++
 		}
 	}
 	var verdict AddressVerdict
@@ -80,10 +80,10 @@ func (p *placer) explainAddress(a *Address) AddressVerdict {
 		case v.IsEligible && verdict.Holder != "":
 			v.Why = fmt.Sprintf(
 				"could take it; the holder keeps it while it is eligible (this node has %d)",
-				p.localsOfNode[familyBits(a.Addr)][n.Name],
+				p.localCountOfNode[familyBits(a.Addr)][n.Name],
 			)
 		case v.IsEligible:
-			v.Why = fmt.Sprintf("could take it (this node has %d)", p.localsOfNode[familyBits(a.Addr)][n.Name])
+			v.Why = fmt.Sprintf("could take it (this node has %d)", p.localCountOfNode[familyBits(a.Addr)][n.Name])
 		}
 		verdict.Nodes = append(verdict.Nodes, v)
 	}

@@ -55,7 +55,7 @@ func (p *placer) moveLocal(a *Address, s situation) {
 
 // keepWithoutCandidate keeps an address that the holder is to lose, but no node can take.
 func (p *placer) keepWithoutCandidate(a *Address, holder *assignment) {
-	p.result.Unplaced[a.Addr] = p.noEligibleNode(a)
+	p.result.Unplaced[a.Addr] = p.explainNoEligibleNode(a)
 	hasFailedEntries := p.keepFailedEntries(a, nil, nil)
 	if holder.node.IsLeaving {
 		p.keepLatestClaim(a)
@@ -73,7 +73,7 @@ func (p *placer) placeUnheld(a *Address) {
 	candidate := p.electNode(a, nil)
 	if candidate == nil {
 		p.keepFailedEntries(a, nil, nil)
-		p.result.Unplaced[a.Addr] = p.noEligibleNode(a)
+		p.result.Unplaced[a.Addr] = p.explainNoEligibleNode(a)
 		p.keepLatestClaim(a)
 		return
 	}
@@ -114,7 +114,7 @@ func (p *placer) keepEntry(n *Node, a *Address, spec v1.AnnouncedAddress) {
 		spec.Interface = v1.InterfaceName(i.Name)
 	}
 	spec.PrefixLength = int32(a.Addr.BitLen())
-	p.localsOfNode[familyBits(a.Addr)][n.Name]++
+	p.localCountOfNode[familyBits(a.Addr)][n.Name]++
 	p.addEntry(n, a, spec)
 }
 

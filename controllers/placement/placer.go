@@ -30,9 +30,9 @@ type placer struct {
 	// virtualPools are the pools that have addresses which are announced Virtual.
 	virtualPools map[pool]bool
 	// isContested is of Local addresses that a successor has claimed.
-	isContested  map[netip.Addr]bool
-	localCount   map[int]int            // number of Local addresses, by family
-	localsOfNode map[int]map[string]int // number of Local addresses, by family and node
+	isContested      map[netip.Addr]bool
+	localCount       map[int]int            // number of Local addresses, by family
+	localCountOfNode map[int]map[string]int // number of Local addresses, by family and node
 	// held are the Local addresses that stay with their holders, in the order of addresses.
 	held map[holderLink][]*heldAddress
 	// nodesOfSubnet are the nodes with an interface in a subnet. It is nil until asked for.
@@ -59,7 +59,7 @@ func newPlacer(inputs Inputs) *placer {
 		virtualPools:     map[pool]bool{},
 		isContested:      map[netip.Addr]bool{},
 		localCount:       map[int]int{},
-		localsOfNode:     map[int]map[string]int{32: {}, 128: {}},
+		localCountOfNode: map[int]map[string]int{32: {}, 128: {}},
 		held:             map[holderLink][]*heldAddress{},
 		nodeNetworks:     map[netip.Prefix]bool{},
 		result: Result{

@@ -30,7 +30,7 @@ type Claim struct {
 // keepClaims takes over the claims that watchers have made, and forgets those that are over. What
 // the checkpoint says ends none: the manager may know better. Nor does what the API server says
 // while an Announcement is missing, which may ask for the address.
-func (d *deciding) keepClaims() {
+func (d *decisionBuilder) keepClaims() {
 	if len(d.in.Claims)+len(d.memory.Claims) == 0 {
 		return
 	}

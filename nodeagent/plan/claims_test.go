@@ -192,7 +192,7 @@ func TestClaimedIsHeldProvisionally(t *testing.T) {
 	in.Claims = map[netip.Addr]Claim{heldAddr: {Interface: "eth0", Epoch: 4, QuietAt: begin}}
 	_, conclusion := conclude(in, Outcomes{})
 	want := []Held{{
-		Address: Settings{Local: SettingsOf(&purelbv1.LBNodeAgent{}).Local}.address(&Desired{
+		Address: Settings{Local: SettingsOf(&purelbv1.LBNodeAgent{}).Local}.kernelAddress(&Desired{
 			Addr: heldAddr, Prefix: netip.PrefixFrom(heldAddr, 32), Interface: "eth0", Local: true,
 		}),
 		Epoch: 4, PreviousMACs: []string{watchedMAC}, HigherMACs: []string{higherMAC}, LowerMACs: []string{lowerMAC},

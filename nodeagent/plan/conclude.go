@@ -81,7 +81,7 @@ func Conclude(memory Memory, in Inputs, decision Decision, outcomes Outcomes) (M
 	decision.Operations = decision.Operations[:len(decision.Operations)-outcomes.Unrenewed]
 	memory.forgetClaimed(decision.Operations, resultOf)
 	memory.noteAdditions(decision.Operations, resultOf, in.Now)
-	memory.noteLifetimes(in.Observed.Addresses, &decision, resultOf, in.Now)
+	memory.noteValidUntil(in.Observed.Addresses, &decision, resultOf, in.Now)
 	memory.ProxyWaitSince = maps.Clone(memory.ProxyWaitSince)
 	maps.DeleteFunc(memory.ProxyWaitSince, func(addr netip.Addr, _ time.Time) bool {
 		return resultOf(addr).Reason != ReasonWaitingForProxy

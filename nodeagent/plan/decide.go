@@ -53,9 +53,9 @@ type Decision struct {
 // Desired returns the addresses that the node is to have.
 func (d *Decision) Desired() []Desired { return d.desired }
 
-// deciding is a Decision that is being made: each step reads the inputs, and changes the
+// decisionBuilder is a Decision that is being made: each step reads the inputs, and changes the
 // rest.
-type deciding struct {
+type decisionBuilder struct {
 	Decision
 	in     *Inputs
 	memory Memory
@@ -70,45 +70,45 @@ type deciding struct {
 // where it stands.
 var steps = []struct {
 	name string
-	do   func(*deciding)
+	do   func(*decisionBuilder)
 }{
 	// First, since the memory has to see every state of the API, also one with which nothing can be
 	// done.
-	{"remember which Announcements are missing", (*deciding).rememberMissing},
+	{"remember which Announcements are missing", (*decisionBuilder).rememberMissing},
 	// After the step before, since no claim ends while an Announcement is missing; before the
 	// comparison, which would withdraw what is claimed.
-	{"keep the claims that are not over", (*deciding).keepClaims},
+	{"keep the claims that are not over", (*decisionBuilder).keepClaims},
 	// Before the comparison, which would withdraw everything that nothing asks for.
-	{"keep everything while nothing is known", (*deciding).keepEverything},
+	{"keep everything while nothing is known", (*decisionBuilder).keepEverything},
 	// The base of all steps below: what to add, renew and remove if nothing else is known.
-	{"compare what is desired with what the kernel holds", (*deciding).compare},
+	{"compare what is desired with what the kernel holds", (*decisionBuilder).compare},
 	// After the comparison, since this step takes away probes that the comparison asks for; before
 	// the yields, since a yielded address is not put back.
-	{"put back at once what was stripped", (*deciding).putBackStripped},
+	{"put back at once what was stripped", (*decisionBuilder).putBackStripped},
 	// After both steps that add, since the agent adds a yielded address only after it has asked.
-	{"respect yields", (*deciding).respectYields},
+	{"respect yields", (*decisionBuilder).respectYields},
 	// After the two steps before, since an address that is yielded, or for which the link is asked,
 	// is not put back; before the step that asks the service proxy, which need not be asked for it.
-	{"pace repairs of what is removed again and again", (*deciding).paceRepairs},
+	{"pace repairs of what is removed again and again", (*decisionBuilder).paceRepairs},
 	// After all steps that remove addresses, since this step takes withdrawals away.
-	{"withdraw nothing while an Announcement is missing or the API server is away", (*deciding).withdrawNothing},
+	{"withdraw nothing while an Announcement is missing or the API server is away", (*decisionBuilder).withdrawNothing},
 	// After all steps that decide which additions need a probe, since this step replaces those.
-	{"claim the addresses for which the link is silent", (*deciding).claimByAnswers},
+	{"claim the addresses for which the link is silent", (*decisionBuilder).claimByAnswers},
 	// After all steps that add, since some of the additions that remain have to wait.
-	{"wait for the service proxy", (*deciding).awaitProxy},
+	{"wait for the service proxy", (*decisionBuilder).awaitProxy},
 	// After all steps that change the operations, since nothing is to wait for a renewal.
-	{"renew last, and first what ends first", (*deciding).renewLast},
+	{"renew last, and first what ends first", (*decisionBuilder).renewLast},
 	// Anywhere after the comparison: the agent removes an interface only after the operations, and
 	// only if the kernel then says that it is empty.
-	{"remove virtual interfaces of no use", (*deciding).removeVirtualInterfaces},
+	{"remove virtual interfaces of no use", (*decisionBuilder).removeVirtualInterfaces},
 	// Anywhere: the facts do not depend on what the node announces.
-	{"state the facts of the node", (*deciding).stateFacts},
+	{"state the facts of the node", (*decisionBuilder).stateFacts},
 }
 
 // Decide decides what the agent does. It changes none of its arguments, and its decision
 // depends on nothing else.
 func Decide(memory Memory, in Inputs) (Memory, Decision) {
-	d := &deciding{in: &in, memory: memory, Decision: Decision{IsNothingKnown: in.isNothingKnown()}}
+	d := &decisionBuilder{in: &in, memory: memory, Decision: Decision{IsNothingKnown: in.isNothingKnown()}}
 	agent := in.LBNodeAgent
 	if agent == nil {
 		agent = &purelbv1.LBNodeAgent{}
@@ -124,18 +124,18 @@ func Decide(memory Memory, in Inputs) (Memory, Decision) {
 }
 
 // decideIn notes that there is something to decide after a wait; 0 is never.
-func (d *deciding) decideIn(wait time.Duration) { d.DecideIn = Earliest(d.DecideIn, wait) }
+func (d *decisionBuilder) decideIn(wait time.Duration) { d.DecideIn = Earliest(d.DecideIn, wait) }
 
 // rememberMissing notes which Announcements are missing. The checkpoint does not say so: it may be
 // older than what the API server has.
-func (d *deciding) rememberMissing() {
+func (d *decisionBuilder) rememberMissing() {
 	if !d.in.IsOffline {
 		d.withdrawNothingFor = d.memory.keepForMissingObjects(d.in)
 	}
 }
 
 // keepEverything renews what the kernel has.
-func (d *deciding) keepEverything() {
+func (d *decisionBuilder) keepEverything() {
 	if d.IsNothingKnown {
 		d.plan = renewKept(d.Settings, d.in.Observed.Addresses)
 		d.plan.Kept = d.in.Observed.Addresses
@@ -144,7 +144,7 @@ func (d *deciding) keepEverything() {
 
 // compare compares the kernel, as it is once the virtual interface is there, with what is
 // desired.
-func (d *deciding) compare() {
+func (d *decisionBuilder) compare() {
 	if d.IsNothingKnown {
 		return
 	}
@@ -165,7 +165,7 @@ func (d *deciding) compare() {
 // listening. No other station can have the address without having been heard. An address whose
 // lifetime has ended was not taken off by a program: the kernel removed it, since the agent did not
 // run to renew it, and did not listen either.
-func (d *deciding) putBackStripped() {
+func (d *decisionBuilder) putBackStripped() {
 	for i := range d.plan.Operations {
 		op := &d.plan.Operations[i]
 		if !op.Probe {
@@ -180,13 +180,13 @@ func (d *deciding) putBackStripped() {
 	}
 }
 
-func (d *deciding) respectYields() {
+func (d *decisionBuilder) respectYields() {
 	d.plan.respectYields(d.in.Yields, d.desired, d.in.Observed, d.in.Now)
 }
 
 // withdrawNothing keeps what is not desired while what is desired may be out of date, or may
 // be less than it was by mistake.
-func (d *deciding) withdrawNothing() {
+func (d *decisionBuilder) withdrawNothing() {
 	if d.IsNothingKnown || !d.in.IsOffline && d.withdrawNothingFor == 0 {
 		return
 	}
@@ -196,7 +196,7 @@ func (d *deciding) withdrawNothing() {
 
 // awaitProxy makes Virtual addresses whose traffic stays on the node wait for the service
 // proxy, for a while.
-func (d *deciding) awaitProxy() {
+func (d *decisionBuilder) awaitProxy() {
 	since := map[netip.Addr]time.Time{}
 	for i := range d.plan.Operations {
 		op := &d.plan.Operations[i]
@@ -216,7 +216,7 @@ func (d *deciding) awaitProxy() {
 
 // removeVirtualInterfaces removes the virtual interfaces that the agent made: those of
 // another name than the settings have, and all if the agent is to go.
-func (d *deciding) removeVirtualInterfaces() {
+func (d *decisionBuilder) removeVirtualInterfaces() {
 	if d.IsNothingKnown {
 		return
 	}
@@ -231,12 +231,12 @@ func (d *deciding) removeVirtualInterfaces() {
 }
 
 // stateFacts finds the interfaces that can hold Local addresses, and the node's MACs.
-func (d *deciding) stateFacts() {
+func (d *decisionBuilder) stateFacts() {
 	if d.IsNothingKnown || d.in.IsOffline {
 		return
 	}
 	interfaces, err := Interfaces(d.Settings.Selection, d.in.Observed)
-	d.interfaces, d.macs = interfaces, MACs(d.Settings.Selection, d.in.Observed, interfaces)
+	d.interfaces, d.macs = interfaces, NodeMACs(d.Settings.Selection, d.in.Observed, interfaces)
 	d.gateways = NodeGateways(d.Settings.Selection, d.in.Observed)
 	d.Err = errors.Join(d.Err, err)
 }

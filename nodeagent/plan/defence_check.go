@@ -187,9 +187,9 @@ func (w *Watch) isBeingAsked(mac string, now time.Time) bool {
 	return c != nil && !c.askedAt.IsZero() && !c.isOver(now)
 }
 
-// isAnswerer reports whether a station answered while the agent was fresh, and has gone on
+// hasAnsweredSinceFresh reports whether a station answered while the agent was fresh, and has gone on
 // answering since.
-func (w *Watch) isAnswerer(mac string, now time.Time) bool {
+func (w *Watch) hasAnsweredSinceFresh(mac string, now time.Time) bool {
 	last, isKnown := w.AnsweredAt[mac]
 	if isKnown && now.Sub(last) > answererFor {
 		delete(w.AnsweredAt, mac)
@@ -205,7 +205,7 @@ func (w *Watch) rememberAnswerer(mac string, now time.Time) {
 		w.AnsweredAt = map[string]time.Time{}
 	}
 	for other := range w.AnsweredAt {
-		w.isAnswerer(other, now) // forgets those that have been silent
+		w.hasAnsweredSinceFresh(other, now) // forgets those that have been silent
 	}
 	if _, isKnown := w.AnsweredAt[mac]; isKnown || len(w.AnsweredAt) < MaxAnswerers {
 		w.AnsweredAt[mac] = now

@@ -58,13 +58,13 @@ func (d *Defence) Hear(iface string, f Frame, isFresh, isGateway bool, now time.
 		Statement: d.statementOf(iface, f, w.AskedAt, now),
 		// A node that had the address answers for itself, also where it is the gateway of the others.
 		IsFresh: isFresh, IsUndefended: h.Undefended, IsGateway: isGateway && !isPreviousHolder,
-		IsPreviousHolder: isPreviousHolder,
-		IsAnswerer:       w.isAnswerer(f.MAC, now), IsAsked: w.isBeingAsked(f.MAC, now),
+		IsPreviousHolder:      isPreviousHolder,
+		HasAnsweredSinceFresh: w.hasAnsweredSinceFresh(f.MAC, now), IsAsked: w.isBeingAsked(f.MAC, now),
 		IsProvisional: h.IsProvisional, IsHigher: slices.Contains(h.HigherMACs, f.MAC),
 		IsLower: slices.Contains(h.LowerMACs, f.MAC),
 	}
 	verdict := Judge(hearing)
-	if hearing.IsAnswerer || hearing.IsFresh && hearing.IsPreviousHolder {
+	if hearing.HasAnsweredSinceFresh || hearing.IsFresh && hearing.IsPreviousHolder {
 		w.rememberAnswerer(f.MAC, now)
 	}
 	return d.react(verdict, h, w, f.MAC, now)

@@ -73,7 +73,7 @@ func MergeDesired(
 	for i := range shared {
 		entries += len(shared[i].Spec.Addresses)
 	}
-	m := merging{
+	m := desiredMerger{
 		desired: make([]Desired, 0, entries), indexByAddr: make(map[netip.Addr]int, entries),
 		invalid: map[netip.Addr]Result{}, uids: uids,
 		successors: successors,
@@ -93,8 +93,8 @@ func MergeDesired(
 	return m.desired, m.invalid
 }
 
-// merging is what MergeDesired has merged so far.
-type merging struct {
+// desiredMerger has what MergeDesired has merged so far.
+type desiredMerger struct {
 	desired     []Desired
 	indexByAddr map[netip.Addr]int // in desired
 	invalid     map[netip.Addr]Result
@@ -104,7 +104,7 @@ type merging struct {
 
 // merge adds an entry of an Announcement, in the place of one with a lower epoch. What is not
 // an IP address is left out here, and Status reports it.
-func (m *merging) merge(entry *purelbv1.AnnouncedAddress, ann *purelbv1.Announcement) {
+func (m *desiredMerger) merge(entry *purelbv1.AnnouncedAddress, ann *purelbv1.Announcement) {
 	addr, err := netip.ParseAddr(entry.Address)
 	i, isMerged := m.indexByAddr[addr]
 	if err != nil || isMerged && m.desired[i].Epoch >= entry.Epoch {
@@ -130,7 +130,7 @@ func (m *merging) merge(entry *purelbv1.AnnouncedAddress, ann *purelbv1.Announce
 
 // rivalsBy returns the Ethernet addresses of the nodes to which the node is to yield the address of
 // an entry when they claim it, and the claim that is to be checked.
-func (m *merging) rivalsBy(entry *purelbv1.AnnouncedAddress) (higherMACs []string, challenge Challenge) {
+func (m *desiredMerger) rivalsBy(entry *purelbv1.AnnouncedAddress) (higherMACs []string, challenge Challenge) {
 	rivals := slices.Clone(entry.Successors)
 	if entry.ContestedBy != nil {
 		rivals = append(rivals, *entry.ContestedBy)
@@ -160,7 +160,7 @@ func addressesOfNodes(nodes []purelbv1.StandbyNode) []netip.Addr {
 }
 
 // mergeShared adds a shared entry, unless another entry has asked for its address.
-func (m *merging) mergeShared(entry *purelbv1.AnnouncedAddress) {
+func (m *desiredMerger) mergeShared(entry *purelbv1.AnnouncedAddress) {
 	addr, err := netip.ParseAddr(entry.Address)
 	if _, isMerged := m.indexByAddr[addr]; isMerged || err != nil {
 		return

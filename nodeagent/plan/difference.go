@@ -73,14 +73,14 @@ func Diff(settings Settings, desired []Desired, observed Observed, isUpToDate bo
 		byAddr[desired[i].Addr] = &desired[i]
 	}
 	found := findOurs(settings, byAddr, observed)
-	ordered := orderedOperations{removals: found.misplaced}
+	ordered := orderedOperations{removals: found.removals}
 	for i := range desired {
 		d := &desired[i]
-		target, outdated := settings.address(d), found.outdated[d.Addr]
+		target, outdated := settings.kernelAddress(d), found.outdated[d.Addr]
 		if current := found.inPlace[d.Addr]; current != nil {
 			ordered.remove(d, outdated)
 			p.Results[d.Addr] = AnnouncedResult(d)
-			if found.first[d.Addr] {
+			if found.beforeOwn[d.Addr] {
 				ordered.renewals = append(
 					ordered.renewals, Operation{Kind: Replace, Address: target, Replaced: *current, InPlace: true, Desired: d},
 				)
@@ -114,7 +114,7 @@ func Diff(settings Settings, desired []Desired, observed Observed, isUpToDate bo
 
 // addition returns the operation that adds a desired address.
 func addition(settings Settings, d *Desired, isInPlace, isUpToDate bool) Operation {
-	add := Operation{Kind: Add, Address: settings.address(d), Desired: d, InPlace: isInPlace}
+	add := Operation{Kind: Add, Address: settings.kernelAddress(d), Desired: d, InPlace: isInPlace}
 	if d.Local && !isInPlace {
 		add.Announce = true
 		add.Probe = settings.Probe.Enabled && !d.SkipProbe && (!d.Takeover || !isUpToDate)
@@ -163,8 +163,8 @@ type oursInKernel struct {
 	inPlace   map[netip.Addr]*Address  // ours, where and as desired
 	outdated  map[netip.Addr][]Address // ours, on the desired interface, with another mask or other flags
 	foreign   map[netip.Addr]Address   // not ours, on the desired interface
-	misplaced []Operation              // removals of ours that is not desired, or is desired on another interface
-	first     map[netip.Addr]bool      // those of inPlace that stand before the node's own: see beforeOwn
+	removals  []Operation              // removals of ours that is not desired, or is desired on another interface
+	beforeOwn map[netip.Addr]bool      // those of inPlace that stand before the node's own: see beforeOwn
 }
 
 // findOurs compares the addresses that the kernel holds with those that are desired: what is ours and not
@@ -183,15 +183,15 @@ func findOurs(settings Settings, desired map[netip.Addr]*Desired, observed Obser
 			if isOnInterface {
 				k.foreign[d.Addr] = *a
 			}
-		case isOnInterface && a.Prefix == d.Prefix && a.NoPrefixRoute == settings.address(d).NoPrefixRoute:
+		case isOnInterface && a.Prefix == d.Prefix && a.NoPrefixRoute == settings.kernelAddress(d).NoPrefixRoute:
 			k.inPlace[d.Addr] = a
 		case isOnInterface:
 			k.outdated[d.Addr] = append(k.outdated[d.Addr], *a)
 		default:
-			k.misplaced = append(k.misplaced, Operation{Kind: Remove, Address: *a, Desired: d})
+			k.removals = append(k.removals, Operation{Kind: Remove, Address: *a, Desired: d})
 		}
 	}
-	k.first = beforeOwn(desired, observed.Addresses)
+	k.beforeOwn = beforeOwn(desired, observed.Addresses)
 	return k
 }
 

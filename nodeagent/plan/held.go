@@ -34,7 +34,7 @@ func heldAsDesired(settings Settings, desired []Desired, isAnnounced func(netip.
 		d := &desired[i]
 		if d.Local && isAnnounced(d.Addr) {
 			held = append(held, Held{
-				Address: settings.address(d), Epoch: d.Epoch, Announcement: d.Announcement, Undefended: d.HandingOver,
+				Address: settings.kernelAddress(d), Epoch: d.Epoch, Announcement: d.Announcement, Undefended: d.HandingOver,
 				PreviousMACs: d.PreviousMACs, HigherMACs: d.HigherMACs, LowerMACs: d.LowerMACs, Challenge: d.Challenge,
 				IsProvisional: d.IsProvisional,
 			})

@@ -62,14 +62,14 @@ func Interfaces(selection Selection, observed Observed) ([]purelbv1.NodeInterfac
 		if len(nic.Subnets) == 0 {
 			continue
 		}
-		nic.Subnets = firstOf(nic.Subnets, maxSubnets)
+		nic.Subnets = firstN(nic.Subnets, maxSubnets)
 		gateways := gatewaysOf(observed, picked)[link.Name]
 		slices.SortFunc(gateways, netip.Addr.Compare)
-		nic.Gateways = firstOf(textsOf(gateways), maxGateways)
+		nic.Gateways = firstN(textsOf(gateways), maxGateways)
 		interfaces = append(interfaces, nic)
 	}
 	slices.SortFunc(interfaces, func(a, b purelbv1.NodeInterface) int { return cmp.Compare(a.Name, b.Name) })
-	return firstOf(interfaces, maxInterfaces), nil
+	return firstN(interfaces, maxInterfaces), nil
 }
 
 // NodeGateways returns the next hops of all default routes of the node, sorted, whether or not a
@@ -89,7 +89,7 @@ func NodeGateways(selection Selection, observed Observed) []purelbv1.NodeGateway
 	slices.SortFunc(found, func(a, b purelbv1.NodeGateway) int {
 		return cmp.Or(cmp.Compare(a.Interface, b.Interface), cmp.Compare(a.Address, b.Address))
 	})
-	return firstOf(found, maxNodeGateways)
+	return firstN(found, maxNodeGateways)
 }
 
 // defaultInterface returns the interface of a family's default route: with a carrier before
@@ -173,7 +173,7 @@ func textsOf[T fmt.Stringer](items []T) []string {
 	return result
 }
 
-// firstOf returns the first n items at the most.
-func firstOf[T any](items []T, n int) []T {
+// firstN returns the first n items at the most.
+func firstN[T any](items []T, n int) []T {
 	return items[:min(len(items), n)]
 }

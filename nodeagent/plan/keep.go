@@ -17,7 +17,7 @@ func renewKept(settings Settings, addresses []Address) Plan {
 		if !a.Ours || a.Valid == Forever {
 			continue
 		}
-		target := settings.address(&Desired{
+		target := settings.kernelAddress(&Desired{
 			Addr: a.Prefix.Addr(), Prefix: a.Prefix, Interface: a.Interface,
 			Local: a.Interface != settings.Selection.VirtualInterface,
 		})

@@ -9,8 +9,8 @@ import (
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// address returns how a desired address is put on its interface.
-func (s Settings) address(d *Desired) Address {
+// kernelAddress returns how a desired address is put on its interface.
+func (s Settings) kernelAddress(d *Desired) Address {
 	lifetimes := s.Virtual
 	if d.Local {
 		lifetimes = s.Local
@@ -62,7 +62,7 @@ func renewalDue(target, current Address) time.Duration {
 
 // renewLast puts renewals after all other operations, and in the order in which the lifetimes end. The
 // agent leaves the last ones for the next decision if they take it too long.
-func (d *deciding) renewLast() {
+func (d *decisionBuilder) renewLast() {
 	var others, renewals []Operation
 	for _, op := range d.plan.Operations {
 		if op.Kind == Renew {
@@ -90,10 +90,10 @@ func (d *deciding) renewLast() {
 	d.plan.Operations = append(others, renewals...)
 }
 
-// noteLifetimes notes until when the kernel keeps the agent's addresses: those that it had before the
+// noteValidUntil notes until when the kernel keeps the agent's addresses: those that it had before the
 // operations, and those that these added or renewed. A desired address that a program has taken off
 // keeps the time that was noted for it, since paceRepairs may make the agent put it back later.
-func (m *Memory) noteLifetimes(
+func (m *Memory) noteValidUntil(
 	observed []Address, decision *Decision, resultOf func(netip.Addr) Result, now time.Time,
 ) {
 	before := m.ValidUntil

@@ -17,13 +17,13 @@ const maxMACs = 64
 // come and go.
 var ethernetKinds = []string{"device", "bond", "team", "vlan", "macvlan", "ipvlan", "openvswitch"}
 
-// MACs returns the Ethernet addresses by which the node's kernel may answer for an
+// NodeMACs returns the Ethernet addresses by which the node's kernel may answer for an
 // address, lower case with colons, at most 64: first those of the interfaces that Interfaces
 // has picked, then those of the node's other interfaces that can be on a link of the node,
 // ascending. These are interfaces of hardware, or made of it, bridges that have one of these as
 // a port, and all others that have an address of the node's own, as the end of a pod's veth has
 // not. The addresses that the agent put there make no difference.
-func MACs(selection Selection, observed Observed, interfaces []purelbv1.NodeInterface) []string {
+func NodeMACs(selection Selection, observed Observed, interfaces []purelbv1.NodeInterface) []string {
 	var macs []string
 	for _, nic := range interfaces {
 		macs = append(macs, nic.MAC)
@@ -54,7 +54,7 @@ func MACs(selection Selection, observed Observed, interfaces []purelbv1.NodeInte
 		isListed[mac] = true
 		return isDuplicate || !isEthernet(mac)
 	})
-	return firstOf(macs, maxMACs)
+	return firstN(macs, maxMACs)
 }
 
 // podKinds are the kinds of interfaces that come and go with pods: the node's ends of their cables.

@@ -78,7 +78,7 @@ func TestMACs(t *testing.T) {
 				rand.Shuffle(len(tc.observed.Links), func(i, j int) {
 					tc.observed.Links[i], tc.observed.Links[j] = tc.observed.Links[j], tc.observed.Links[i]
 				})
-				got := MACs(Selection{VirtualInterface: "kube-lb0"}, tc.observed, tc.interfaces)
+				got := NodeMACs(Selection{VirtualInterface: "kube-lb0"}, tc.observed, tc.interfaces)
 				if diff := cmp.Diff(tc.want, got); diff != "" {
 					t.Fatalf("(-want +got):\n%s", diff)
 				}
@@ -157,7 +157,7 @@ func TestMACsAreBounded(t *testing.T) {
 		)
 	}
 	last := "02:00:00:00:00:c7"
-	got := MACs(Selection{}, observed, []purelbv1.NodeInterface{{Name: "eth199", MAC: last}})
+	got := NodeMACs(Selection{}, observed, []purelbv1.NodeInterface{{Name: "eth199", MAC: last}})
 	if len(got) != 64 || got[0] != last {
 		t.Errorf("%d, first %v", len(got), got[0])
 	}

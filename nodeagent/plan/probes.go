@@ -64,7 +64,7 @@ func (m *Memory) takeAnswers(answers []ProbeAnswer) {
 // claimByAnswers replaces the operations that need a probe: by an Add if the link is known
 // to be silent, by a Result if a station answers, and by a question if the link has not
 // answered lately. The additions come last, so that no address waits for them.
-func (d *deciding) claimByAnswers() {
+func (d *decisionBuilder) claimByAnswers() {
 	var claims []Operation
 	operations := d.plan.Operations[:0]
 	for _, op := range d.plan.Operations {
@@ -102,7 +102,7 @@ func (d *deciding) claimByAnswers() {
 
 // claim reports whether an address may be added, by what is known of it, and, if not,
 // whether that remains known. If the address may not be added, claim notes its Result.
-func (d *deciding) claim(op Operation, p Probe) (add, isKept bool) {
+func (d *decisionBuilder) claim(op Operation, p Probe) (add, isKept bool) {
 	desired, addr := op.Desired, op.Desired.Addr
 	yield, isYielded, _ := yieldOf(d.in.Yields, desired, d.in.Now)
 	switch {

@@ -44,7 +44,7 @@ func (a Additions) gap() time.Duration {
 // paceRepairs makes an address wait that something removes again and again, and makes its Result
 // say so. It remains announced meanwhile: the manager need not hear of each repair, and the
 // listener goes on.
-func (d *deciding) paceRepairs() {
+func (d *decisionBuilder) paceRepairs() {
 	if d.IsNothingKnown || len(d.memory.Additions) == 0 {
 		return
 	}
@@ -75,7 +75,7 @@ func (d *deciding) paceRepairs() {
 // isRepair reports whether an addition puts back what the node had until now. An address for
 // which the link is to be asked waits for that, and a virtual interface that is missing was
 // removed with all of its addresses.
-func (d *deciding) isRepair(op Operation) bool {
+func (d *decisionBuilder) isRepair(op Operation) bool {
 	if op.InPlace || op.Probe || op.Reclaim {
 		return false
 	}

@@ -30,9 +30,9 @@ type Hearing struct {
 	// IsPreviousHolder means that the station is the previous holder, from which the node took the
 	// address over lately although its kernel may go on answering.
 	IsPreviousHolder bool
-	// IsAnswerer means that the station answered while the agent was fresh, and has gone on
+	// HasAnsweredSinceFresh means that the station answered while the agent was fresh, and has gone on
 	// answering since.
-	IsAnswerer bool
+	HasAnsweredSinceFresh bool
 	// IsAsked means that the agent has just asked this station by itself for the address.
 	IsAsked bool
 	// IsProvisional means that the node has claimed the address from a silent node, and does not
@@ -118,7 +118,7 @@ func Rules() []Rule {
 			func(h Hearing) bool { return h.IsPreviousHolder && h.defends() }, Repeat},
 		{"previous holder goes on, and has all the time since the agent was fresh",
 			func(h Hearing) bool {
-				return h.IsPreviousHolder && h.IsAnswerer && h.Statement != StatementAnnouncement
+				return h.IsPreviousHolder && h.HasAnsweredSinceFresh && h.Statement != StatementAnnouncement
 			}, Repeat},
 		// RFC 5227 section 2.4.
 		{"claim, and the agent defends", func(h Hearing) bool { return h.claims() && h.defends() }, Defend},
@@ -126,7 +126,10 @@ func Rules() []Rule {
 		// not heard that it is to withdraw it; or any station claims it.
 		{"claim, and the agent does not defend", Hearing.claims, CheckClaim},
 		{"answer, and the agent is fresh", func(h Hearing) bool { return h.IsFresh }, Remember},
-		{"answer of a station that answered while the agent was fresh", func(h Hearing) bool { return h.IsAnswerer }, Ignore},
+		{
+			"answer of a station that answered while the agent was fresh",
+			func(h Hearing) bool { return h.HasAnsweredSinceFresh }, Ignore,
+		},
 		{"answer", func(Hearing) bool { return true }, Suspect},
 	}
 }

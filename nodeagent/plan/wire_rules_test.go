@@ -13,7 +13,7 @@ func hearings() []Hearing {
 			is := func(bit int) bool { return bits>>bit&1 == 1 }
 			all = append(all, Hearing{
 				Statement: statement, IsFresh: is(0), IsUndefended: is(1), IsGateway: is(2), IsPreviousHolder: is(3),
-				IsAnswerer: is(4), IsAsked: is(5),
+				HasAnsweredSinceFresh: is(4), IsAsked: is(5),
 				IsProvisional: is(6), IsHigher: is(7), IsLower: is(8),
 			})
 		}
@@ -50,7 +50,7 @@ func TestRules(t *testing.T) {
 		},
 		{
 			"the station that was asked by itself answers, and the agent does not defend",
-			Hearing{Statement: StatementAnswer, IsAsked: true, IsAnswerer: true}, Yield,
+			Hearing{Statement: StatementAnswer, IsAsked: true, HasAnsweredSinceFresh: true}, Yield,
 		},
 		{
 			"node goes on from which the address was claimed",
@@ -62,16 +62,21 @@ func TestRules(t *testing.T) {
 		},
 		{
 			"previous holder goes on, and has all the time since the agent was fresh",
-			Hearing{Statement: StatementUse, IsPreviousHolder: true, IsAnswerer: true}, Repeat,
+			Hearing{Statement: StatementUse, IsPreviousHolder: true, HasAnsweredSinceFresh: true}, Repeat,
 		},
-		{"claim, and the agent defends", Hearing{Statement: StatementUse, IsAnswerer: true, IsFresh: true}, Defend},
+		{
+			"claim, and the agent defends",
+			Hearing{Statement: StatementUse, HasAnsweredSinceFresh: true, IsFresh: true}, Defend,
+		},
 		{
 			"claim, and the agent does not defend",
-			Hearing{Statement: StatementAnnouncement, IsAnswerer: true, IsFresh: true, IsUndefended: true}, CheckClaim,
+			Hearing{Statement: StatementAnnouncement, HasAnsweredSinceFresh: true, IsFresh: true, IsUndefended: true},
+			CheckClaim,
 		},
 		{"answer, and the agent is fresh", Hearing{Statement: StatementAnswer, IsFresh: true}, Remember},
 		{
-			"answer of a station that answered while the agent was fresh", Hearing{Statement: StatementAnswer, IsAnswerer: true},
+			"answer of a station that answered while the agent was fresh",
+			Hearing{Statement: StatementAnswer, HasAnsweredSinceFresh: true},
 			Ignore,
 		},
 		{"answer", Hearing{Statement: StatementAnswer}, Suspect},
@@ -117,9 +122,9 @@ func TestAttackJudgement(t *testing.T) {
 			"a claim is never ignored, but that of a gateway": h.Statement != StatementAnswer &&
 				!h.IsGateway && verdict == Ignore,
 			"that a station is known silences no announcement": h.Statement == StatementAnnouncement &&
-				verdict != with(func(o *Hearing) { o.IsAnswerer = !o.IsAnswerer }),
+				verdict != with(func(o *Hearing) { o.HasAnsweredSinceFresh = !o.HasAnsweredSinceFresh }),
 			"that a station is known silences no claim, but of a previous holder": h.Statement == StatementUse &&
-				!h.IsPreviousHolder && verdict != with(func(o *Hearing) { o.IsAnswerer = !o.IsAnswerer }),
+				!h.IsPreviousHolder && verdict != with(func(o *Hearing) { o.HasAnsweredSinceFresh = !o.HasAnsweredSinceFresh }),
 			"what is undefended is neither defended nor claimed, but against one that was displaced, " +
 				"or has a lower epoch": h.IsUndefended && !h.IsPreviousHolder && !h.IsLower &&
 				(verdict == Defend || verdict == Repeat),

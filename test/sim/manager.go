@@ -117,23 +117,23 @@ func (m *Manager) makeParts(uncached client.Client, options ManagerOptions) erro
 	own, reasons := controllers.NewMetrics(prometheus.NewRegistry()), &controllers.UnplacedReasons{}
 	tells := recorder{m}
 	external := controllers.NewExternalIPAM(m.client, uncached, controllers.ExternalIPAMOptions{
-		Recorder: tells, Namespace: Namespace, IsDefault: true, Metrics: own, Now: time.Now,
+		Recorder: tells, Namespace: Namespace, IsDefaultLoadBalancer: true, Metrics: own, Now: time.Now,
 	})
 	cluster := managerCluster{m, uncached}
 	placement, err1 := (&controllers.PlacementReconciler{
-		Client: m.client, Recorder: tells, Namespace: Namespace, IsDefault: true, Liveness: m.live, Now: time.Now,
+		Client: m.client, Recorder: tells, Namespace: Namespace, IsDefaultLoadBalancer: true, Liveness: m.live, Now: time.Now,
 		Metrics: own,
 		Reasons: reasons, ParallelWrites: 1, NamesSuccessors: options.NamesSuccessors,
 	}).Component(cluster)
 	announced, err2 := (&controllers.AnnouncedReconciler{
-		Client: m.client, Recorder: tells, Namespace: Namespace, IsDefault: true, Now: time.Now, Reasons: reasons,
+		Client: m.client, Recorder: tells, Namespace: Namespace, IsDefaultLoadBalancer: true, Now: time.Now, Reasons: reasons,
 	}).Component(cluster)
 	components := []controllers.Component{
 		(&controllers.ServiceReconciler{
-			Client: m.client, Recorder: tells, Namespace: Namespace, IsDefault: true, Metrics: own, IPAM: external,
+			Client: m.client, Recorder: tells, Namespace: Namespace, IsDefaultLoadBalancer: true, Metrics: own, IPAM: external,
 		}).Component(cluster),
 		(&controllers.ServiceGroupReconciler{
-			Client: m.client, Recorder: tells, Namespace: Namespace, IsDefault: true, Metrics: own, IPAM: external,
+			Client: m.client, Recorder: tells, Namespace: Namespace, IsDefaultLoadBalancer: true, Metrics: own, IPAM: external,
 		}).Component(),
 		placement, announced,
 	}

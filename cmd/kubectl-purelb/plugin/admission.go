@@ -75,7 +75,7 @@ func (s schemas) typed(ctx context.Context, f *FileObject, namespace string) (cl
 func verdict(
 	ctx context.Context, reader client.Reader, o webhooks.Options, before, after client.Object,
 ) (warnings, refusals []string, err error) {
-	warnings, err = webhooks.Verdict(ctx, reader, o, before, after)
+	warnings, err = webhooks.PredictAdmission(ctx, reader, o, before, after)
 	var answer apierrors.APIStatus
 	switch {
 	case err == nil:

@@ -33,13 +33,13 @@ func explainBGP(c *Cluster, a netip.Addr, group string, places []announced.Place
 	carrying := 0
 	for i := range c.NodeRoutings {
 		r := &c.NodeRoutings[i]
-		has := slices.ContainsFunc(places, func(p announced.Place) bool {
+		hasAddress := slices.ContainsFunc(places, func(p announced.Place) bool {
 			return p.Node == r.Spec.NodeName && p.Address == a.String() && p.State == v1.StateAnnounced
 		})
 		for j := range r.Status.Sessions {
 			s := &r.Status.Sessions[j]
 			to := AdvertisedTo{Node: r.Spec.NodeName, Peer: s.Peer, Neighbor: s.Neighbor}
-			to.IsAdvertised, to.Why = advertises(r, s, a, group, has)
+			to.IsAdvertised, to.Why = advertises(r, s, a, group, hasAddress)
 			if to.IsAdvertised {
 				carrying++
 			}
@@ -58,10 +58,10 @@ func explainBGP(c *Cluster, a netip.Addr, group string, places []announced.Place
 	return fmt.Sprintf("%d of %s carry it", carrying, count(len(all), "session")), all
 }
 
-// advertises reports whether a node advertises an address in a session, and why not. has is whether the node
+// advertises reports whether a node advertises an address in a session, and why not. hasAddress is whether the node
 // has the address on its virtual interface, whose addresses speakers advertise.
 func advertises(
-	r *v1.NodeRouting, s *v1.RoutingSession, a netip.Addr, group string, has bool,
+	r *v1.NodeRouting, s *v1.RoutingSession, a netip.Addr, group string, hasAddress bool,
 ) (isAdvertised bool, why string) {
 	bgp := announced.RuleOf(&r.Spec, group)
 	switch {
@@ -71,7 +71,7 @@ func advertises(
 		return false, fmt.Sprintf("ServiceGroup %s has bgp.advertise: false", group)
 	case len(bgp.Peers) > 0 && !slices.Contains(bgp.Peers, s.Peer):
 		return false, fmt.Sprintf("bgp.peers of ServiceGroup %s does not name the BGPPeer", group)
-	case !has:
+	case !hasAddress:
 		return false, "the node does not have it"
 	case s.State != v1.SessionEstablished && s.LastError != "":
 		return false, fmt.Sprintf("the session is %s: %s", s.State, s.LastError)

@@ -371,12 +371,12 @@ func TestAreAllUp(t *testing.T) {
 		"it is not ready":   {[]BGPPeer{{Message: "selects no node"}}, false},
 		"more than desired": {[]BGPPeer{{Established: 3, Desired: 2}}, true},
 	} {
-		if got := (&BGP{Peers: row.peers}).AreAllUp(); got != row.want {
+		if got := (&BGPState{Peers: row.peers}).AreAllUp(); got != row.want {
 			t.Errorf("%s: %t", name, got)
 		}
 	}
 	draining := clusterOf(t, func(o *Objects) { o.NodeRoutings[0].Spec.DrainSince = &metav1.Time{Time: time.Unix(0, 0)} })
-	if text := textOf(t, BGPOf(draining)); !strings.Contains(text, "Established (draining)") {
+	if text := textOf(t, BGPStateOf(draining)); !strings.Contains(text, "Established (draining)") {
 		t.Errorf("of a node that drains:\n%s", text)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// BGP is the state of all BGPPeers and of each node's sessions.
-type BGP struct {
+// BGPState is the state of all BGPPeers and of each node's sessions.
+type BGPState struct {
 	Peers    []BGPPeer    `json:"peers"`
 	Sessions []BGPSession `json:"sessions"` // those that are not up first
 	Unread   []Unread     `json:"unread,omitempty"`
@@ -40,9 +40,9 @@ type BGPSession struct {
 	Draining bool  `json:"draining,omitempty"`
 }
 
-// BGPOf lists the BGPPeers and the sessions that speakers report.
-func BGPOf(c *Cluster) *BGP {
-	b := &BGP{Peers: []BGPPeer{}, Sessions: []BGPSession{}, Unread: c.unreadOf(kindBGPPeers, kindNodeRoutings)}
+// BGPStateOf lists the BGPPeers and the sessions that speakers report.
+func BGPStateOf(c *Cluster) *BGPState {
+	b := &BGPState{Peers: []BGPPeer{}, Sessions: []BGPSession{}, Unread: c.unreadOf(kindBGPPeers, kindNodeRoutings)}
 	for i := range c.BGPPeers {
 		p := &c.BGPPeers[i]
 		peer := BGPPeer{Name: p.Name, Established: p.Status.EstablishedSessions, Desired: p.Status.DesiredSessions}
@@ -73,12 +73,12 @@ func BGPOf(c *Cluster) *BGP {
 }
 
 // AreAllUp reports whether every BGPPeer has all of its sessions.
-func (b *BGP) AreAllUp() bool {
+func (b *BGPState) AreAllUp() bool {
 	return !slices.ContainsFunc(b.Peers, func(p BGPPeer) bool { return p.Message != "" || p.Established < p.Desired })
 }
 
 // WriteText writes the BGPPeers, then the sessions.
-func (b *BGP) WriteText(w io.Writer, style Style) error {
+func (b *BGPState) WriteText(w io.Writer, style Style) error {
 	t := newText(w, style)
 	if len(b.Peers) == 0 {
 		if len(b.Unread) == 0 {

@@ -21,10 +21,10 @@ type Cluster struct {
 	*Objects
 	// Namespace is the manager's.
 	Namespace string
-	// IsDefault is whether the manager serves Services without a loadBalancerClass.
-	IsDefault bool
-	Admission *allocation.Admission
-	Inputs    placement.Inputs
+	// IsDefaultLoadBalancer is whether the manager serves Services without a loadBalancerClass.
+	IsDefaultLoadBalancer bool
+	Admission             *allocation.Admission
+	Inputs                placement.Inputs
 }
 
 // NewCluster derives from objects what the manager derives from them. The flags of the manager's
@@ -34,20 +34,23 @@ func NewCluster(ctx context.Context, o *Objects, namespace string) (*Cluster, er
 	if err := checkNamespace(o.LBNodeAgents, namespace); err != nil {
 		return nil, err
 	}
-	c := &Cluster{Objects: o, Namespace: namespace, IsDefault: true}
+	c := &Cluster{Objects: o, Namespace: namespace, IsDefaultLoadBalancer: true}
 	if d := o.manager(); d != nil {
 		for _, container := range d.Spec.Template.Spec.Containers {
-			c.IsDefault = c.IsDefault && !slices.Contains(container.Args, "--default-load-balancer=false")
+			c.IsDefaultLoadBalancer = c.IsDefaultLoadBalancer &&
+				!slices.Contains(container.Args, "--default-load-balancer=false")
 		}
 	}
 	var err error
 	if c.Admission, err = controllers.AdmissionOf(ctx, o, namespace); err != nil {
 		return nil, err
 	}
-	if c.Admission.InUse, err = controllers.InUse(ctx, o, c.IsDefault); err != nil {
+	if c.Admission.InUse, err = controllers.InUse(ctx, o, c.IsDefaultLoadBalancer); err != nil {
 		return nil, err
 	}
-	c.Inputs, err = controllers.PlacementInputs(ctx, o, namespace, c.IsDefault, c.livenessOf, newestRenewal(o.Leases))
+	c.Inputs, err = controllers.PlacementInputs(
+		ctx, o, namespace, c.IsDefaultLoadBalancer, c.livenessOf, newestRenewal(o.Leases),
+	)
 	return c, err
 }
 
@@ -77,6 +80,8 @@ func (c *Cluster) service(namespace, name string) *corev1.Service {
 }
 
 // isOurs reports whether PureLB serves a Service.
-func (c *Cluster) isOurs(svc *corev1.Service) bool { return controllers.IsOurs(svc, c.IsDefault) }
+func (c *Cluster) isOurs(svc *corev1.Service) bool {
+	return controllers.IsOurs(svc, c.IsDefaultLoadBalancer)
+}
 
 func keyOf(svc *corev1.Service) string { return svc.Namespace + "/" + svc.Name }

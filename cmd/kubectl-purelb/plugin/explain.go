@@ -77,7 +77,7 @@ func ExplainService(c *Cluster, namespace, name string) (*Explanation, error) {
 	e := &Explanation{Service: keyOf(svc), Unread: c.unreadOf(placementKinds...)}
 	if !c.isOurs(svc) {
 		e.Summary = whyNotOurs(svc)
-		e.qualify()
+		e.noteUnread()
 		return e, nil
 	}
 	e.Group, e.WhyGroup = groupOf(c, svc)
@@ -107,12 +107,12 @@ func ExplainService(c *Cluster, namespace, name string) (*Explanation, error) {
 	default:
 		e.Summary = fmt.Sprintf("has %s, announced", allocation.JoinAddresses(addresses))
 	}
-	e.qualify()
+	e.noteUnread()
 	return e, nil
 }
 
-// qualify says that the story may be another one, where something could not be read.
-func (e *Explanation) qualify() {
+// noteUnread says that the story may be another one, where something could not be read.
+func (e *Explanation) noteUnread() {
 	if len(e.Unread) > 0 {
 		e.Summary += " (not all is known, since " + cannotBeRead(e.Unread) + ")"
 	}
@@ -140,7 +140,7 @@ func groupOf(c *Cluster, svc *corev1.Service) (group, why string) {
 	case requested != "":
 		why = "annotation " + v1.AnnotationServiceGroup + " names it"
 	default:
-		why, requested = whyUnnamed(c, svc, record)
+		why, requested = whyGroupOfUnnamed(c, svc, record)
 	}
 	if record.Group == "" {
 		return requested, why
@@ -154,9 +154,9 @@ func groupOf(c *Cluster, svc *corev1.Service) (group, why string) {
 	return record.Group, why
 }
 
-// whyUnnamed says why a Service that names no ServiceGroup has addresses of one, and which one
+// whyGroupOfUnnamed says why a Service that names no ServiceGroup has addresses of one, and which one
 // it asks for.
-func whyUnnamed(c *Cluster, svc *corev1.Service, record allocation.Record) (why, requested string) {
+func whyGroupOfUnnamed(c *Cluster, svc *corev1.Service, record allocation.Record) (why, requested string) {
 	verdict := c.Admission.Catalog[record.Group]
 	isReserved := func(a netip.Addr) bool { return verdict.Group.Reservations[a] == keyOf(svc) }
 	switch {
@@ -258,7 +258,7 @@ func explainNodes(a netip.Addr, verdict placement.AddressVerdict, places []annou
 	for _, v := range verdict.Nodes {
 		n := NodeExplanation{Node: v.Node, State: "-", Why: v.Why}
 		if p, isPlace := placeOfNode[v.Node]; isPlace {
-			n.State, n.Interface, n.Since = string(p.State), p.Interface, since(p, a)
+			n.State, n.Interface, n.Since = string(p.State), p.Interface, stateSince(p, a)
 			if p.Message != "" {
 				n.Why = p.Message
 			} else if n.Why == "" && verdict.Type == v1.AnnounceLocal {
@@ -272,7 +272,8 @@ func explainNodes(a netip.Addr, verdict placement.AddressVerdict, places []annou
 		nodes = append(
 			nodes,
 			NodeExplanation{
-				Node: node, State: string(p.State), Interface: p.Interface, Since: since(p, a), Why: "has no Node object any more",
+				Node: node, State: string(p.State), Interface: p.Interface, Since: stateSince(p, a),
+				Why: "has no Node object any more",
 			},
 		)
 	}
@@ -280,8 +281,8 @@ func explainNodes(a netip.Addr, verdict placement.AddressVerdict, places []annou
 	return nodes
 }
 
-// since is when the state that an agent reports began.
-func since(p announced.Place, a netip.Addr) string {
+// stateSince is when the state that an agent reports began.
+func stateSince(p announced.Place, a netip.Addr) string {
 	for i := range p.Announcement.Status.Addresses {
 		if s := &p.Announcement.Status.Addresses[i]; s.Address == a.String() && s.State == p.State &&
 			!s.LastTransitionTime.IsZero() {

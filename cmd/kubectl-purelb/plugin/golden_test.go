@@ -210,9 +210,9 @@ func TestGolden(t *testing.T) {
 		},
 		{"pools-tenants", func(t *testing.T) result { return PoolListOf(clusterOf(t, forTenants)) }},
 		{"pools", func(t *testing.T) result { return PoolListOf(clusterOf(t)) }},
-		{"bgp", func(t *testing.T) result { return BGPOf(clusterOf(t)) }},
+		{"bgp", func(t *testing.T) result { return BGPStateOf(clusterOf(t)) }},
 		{"bgp-none", func(t *testing.T) result {
-			return BGPOf(clusterOf(t, func(o *Objects) { o.BGPPeers, o.NodeRoutings = nil, nil }))
+			return BGPStateOf(clusterOf(t, func(o *Objects) { o.BGPPeers, o.NodeRoutings = nil, nil }))
 		}},
 		{"plan-drain", func(t *testing.T) result { return must(OnePlan(PlanDrain(clusterOf(t), "node1")))(t) }},
 		{"plan-lose", func(t *testing.T) result { return must(PlanLoseAny(clusterOf(t)))(t) }},

@@ -197,7 +197,7 @@ func PlanApply(ctx context.Context, c *Cluster, files *Files) (*Plan, error) {
 		b := &files.Broken[i]
 		plan.Refusals = append(plan.Refusals, fmt.Sprintf("%s: %s: %s", b.File, b, b.Why))
 	}
-	options := webhooks.Options{Namespace: c.Namespace, IsDefault: c.IsDefault}
+	options := webhooks.Options{Namespace: c.Namespace, IsDefaultLoadBalancer: c.IsDefaultLoadBalancer}
 	for i := range files.Objects { // each is applied to what those before it have changed
 		f := &files.Objects[i]
 		object, errs := all.typed(ctx, f, c.Namespace)

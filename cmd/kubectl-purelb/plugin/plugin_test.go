@@ -172,7 +172,7 @@ func TestUnread(t *testing.T) {
 			return answer{textOf(t, pools), pools.Unread}
 		}, []string{kindServiceGroups, kindServices, kindNodes, kindAnnouncements, kindDeployments}},
 		"bgp": {func(c *Cluster) answer {
-			bgp := BGPOf(c)
+			bgp := BGPStateOf(c)
 			return answer{textOf(t, bgp), bgp.Unread}
 		}, []string{kindBGPPeers, kindNodeRoutings}},
 		"version": {func(c *Cluster) answer {

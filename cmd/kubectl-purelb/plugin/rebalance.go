@@ -90,7 +90,7 @@ func withoutRequests(inputs placement.Inputs) placement.Inputs {
 // it. It is nil if there is none. Each makes the sum of the squares of all loads less, so they come to an end.
 func nextHandover(inputs placement.Inputs) (*RebalanceMove, placement.Inputs) {
 	now := placement.Place(inputs)
-	held := heldBy(&inputs, &now)
+	held := heldAddresses(&inputs, &now)
 	for _, family := range []v1.IPFamily{v1.FamilyOf(netip.IPv4Unspecified()), v1.FamilyOf(netip.IPv6Unspecified())} {
 		byNode := held[family]
 		nodes := slices.SortedFunc(maps.Keys(byNode), func(x, y string) int {
@@ -121,8 +121,8 @@ func nextHandover(inputs placement.Inputs) (*RebalanceMove, placement.Inputs) {
 	return nil, inputs
 }
 
-// heldBy lists the Local addresses that stay with their holders, by family and holder.
-func heldBy(inputs *placement.Inputs, result *placement.Result) map[v1.IPFamily]map[string][]placement.Address {
+// heldAddresses lists the Local addresses that stay with their holders, by family and holder.
+func heldAddresses(inputs *placement.Inputs, result *placement.Result) map[v1.IPFamily]map[string][]placement.Address {
 	held := map[v1.IPFamily]map[string][]placement.Address{}
 	addresses := slices.SortedFunc(
 		slices.Values(inputs.Addresses), func(a, b placement.Address) int { return a.Addr.Compare(b.Addr) },
@@ -147,7 +147,7 @@ func heldBy(inputs *placement.Inputs, result *placement.Result) map[v1.IPFamily]
 // loadsOf says how many Local addresses each node has that runs an agent.
 func loadsOf(inputs *placement.Inputs, result *placement.Result) []NodeLoad {
 	loads := []NodeLoad{}
-	held := heldBy(inputs, result)
+	held := heldAddresses(inputs, result)
 	for i := range inputs.Nodes {
 		if n := &inputs.Nodes[i]; n.LBNodeAgent != "" {
 			loads = append(loads, NodeLoad{
@@ -205,7 +205,7 @@ func Rebalance(
 ) error {
 	most := -1
 	for done := 0; ; done++ {
-		plan, err := planAtRest(ctx, read, patience)
+		plan, err := planOnceSettled(ctx, read, patience)
 		if err != nil {
 			return err
 		}
@@ -227,9 +227,9 @@ func Rebalance(
 	}
 }
 
-// planAtRest plans as soon as no address is on its way. It is an error if one still is after some time, if
+// planOnceSettled plans as soon as no address is on its way. It is an error if one still is after some time, if
 // somebody else asks for a handover, and if not all can be read.
-func planAtRest(
+func planOnceSettled(
 	ctx context.Context, read func(context.Context) (*Cluster, error), patience time.Duration,
 ) (*Rebalancing, error) {
 	end := time.After(patience)

@@ -158,7 +158,7 @@ func (s *Status) addAnnouncements(c *Cluster) {
 }
 
 func (s *Status) addSessions(c *Cluster) {
-	for _, p := range BGPOf(c).Peers {
+	for _, p := range BGPStateOf(c).Peers {
 		s.Components = append(s.Components, Component{"sessions of " + p.Name, p.Established, p.Desired, p.Message})
 		if p.Message != "" {
 			s.add(Degraded, "bgppeer/"+p.Name, "%s", p.Message)

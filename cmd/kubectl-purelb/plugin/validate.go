@@ -70,7 +70,7 @@ func Validate(ctx context.Context, files *Files, namespace string) (*Validation,
 		objects[i] = object
 		together.put(object)
 	}
-	options := webhooks.Options{Namespace: namespace, IsDefault: true}
+	options := webhooks.Options{Namespace: namespace, IsDefaultLoadBalancer: true}
 	forServices := &Objects{ServiceGroups: openToAll(together.ServiceGroups)}
 	for i, object := range objects {
 		f, reader := &files.Objects[i], together

@@ -43,8 +43,8 @@ func (w *world) startBroker() *ipam.Broker { return w.startBrokerOf(emptyCluster
 func (w *world) startBrokerOf(cluster ipam.Cluster) *ipam.Broker {
 	b := ipam.NewBroker(ipam.Options{
 		Cluster: cluster, Now: time.Now,
-		Connect: func(_ string, config *allocation.Netbox, token string, cluster types.UID) (ipam.System, error) {
-			return netbox.Connect(config, token, cluster, netbox.Options{Now: time.Now})
+		NewSystem: func(_ string, config *allocation.Netbox, token string, cluster types.UID) (ipam.System, error) {
+			return netbox.NewSystem(config, token, cluster, netbox.Options{Now: time.Now})
 		},
 		AnswersChanged: func(types.NamespacedName) {}, ObservationChanged: func(string) {},
 		FoundDifference: func(string, ipam.Owner, string) {},

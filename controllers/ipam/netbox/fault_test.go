@@ -142,7 +142,7 @@ func TestFaultSameWords(t *testing.T) {
 		{errors.New(strings.Repeat("long ", 1000)), ""},
 	} {
 		w := newFake(t, fake.V46, fake.TokenV2)
-		s, err := netbox.Connect(w.config(), w.token, ipamtest.Cluster,
+		s, err := netbox.NewSystem(w.config(), w.token, ipamtest.Cluster,
 			netbox.Options{Now: time.Now, Proxy: func(*http.Request) (*url.URL, error) {
 				return nil, &net.OpError{Op: "dial", Err: row.err}
 			}})
@@ -382,7 +382,7 @@ func TestTLSAndProxy(t *testing.T) {
 
 	inspect := func(config *allocation.Netbox, o netbox.Options) error {
 		o.Now = time.Now
-		s, err := netbox.Connect(config, fake.TokenV2, ipamtest.Cluster, o)
+		s, err := netbox.NewSystem(config, fake.TokenV2, ipamtest.Cluster, o)
 		if err != nil {
 			return err
 		}

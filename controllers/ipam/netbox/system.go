@@ -35,8 +35,8 @@ type System struct {
 
 var _ ipam.System = (*System)(nil)
 
-// Connect returns the NetBox that config names. It sends nothing.
-func Connect(config *allocation.Netbox, token string, cluster types.UID, o Options) (*System, error) {
+// NewSystem returns the NetBox that config names. It sends nothing.
+func NewSystem(config *allocation.Netbox, token string, cluster types.UID, o Options) (*System, error) {
 	c, err := newClient(config.URL, token, config.CABundle, o)
 	if err != nil {
 		return nil, err
