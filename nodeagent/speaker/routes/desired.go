@@ -277,7 +277,8 @@ func routesOf(networks []Network, groups []group) []ownRoute {
 	}
 	var found []ownRoute
 	for _, n := range networks {
-		found = append(found, ownRoute{n.Prefix, n.Lowest, groupOf(n.Lowest)})
+		lowest := n.Addresses[0]
+		found = append(found, ownRoute{n.Prefix, lowest, groupOf(lowest)})
 		if n.Prefix.IsSingleIP() {
 			continue
 		}

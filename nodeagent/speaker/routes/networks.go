@@ -8,8 +8,7 @@ import (
 // Network is a network that the node has on its virtual interface.
 type Network struct {
 	Prefix netip.Prefix
-	// Lowest is the lowest of Addresses, which are those that the node has in the network, ascending.
-	Lowest    netip.Addr
+	// Addresses are those that the node has in the network, ascending; never empty.
 	Addresses []netip.Addr
 }
 
@@ -24,7 +23,7 @@ func Networks(addresses []netip.Prefix) []Network {
 	networks := make([]Network, 0, len(byPrefix))
 	for prefix, addrs := range byPrefix {
 		slices.SortFunc(addrs, netip.Addr.Compare)
-		networks = append(networks, Network{prefix, addrs[0], addrs})
+		networks = append(networks, Network{prefix, addrs})
 	}
 	slices.SortFunc(networks, func(a, b Network) int { return a.Prefix.Compare(b.Prefix) })
 	return networks

@@ -35,9 +35,6 @@ func TestNetworks(t *testing.T) {
 		},
 		{Prefix: prefix("2001:db8::1/128"), Addresses: []netip.Addr{netip.MustParseAddr("2001:db8::1")}},
 	}
-	for i := range want {
-		want[i].Lowest = want[i].Addresses[0]
-	}
 	got := routes.Networks([]netip.Prefix{
 		prefix("203.0.113.9/24"), prefix("203.0.113.5/24"), prefix("198.51.100.1/32"), prefix("2001:db8::1/128"),
 	})
@@ -55,9 +52,8 @@ func inputs() routes.Inputs {
 			},
 		}},
 		Networks: []routes.Network{
-			{Prefix: prefix("198.51.100.1/32"), Lowest: netip.MustParseAddr("198.51.100.1")}, {
-				Prefix: prefix("203.0.113.0/24"), Lowest: netip.MustParseAddr("203.0.113.5"),
-			},
+			{Prefix: prefix("198.51.100.1/32"), Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.1")}},
+			{Prefix: prefix("203.0.113.0/24"), Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.5")}},
 		},
 		Password:        func(string) (string, bool) { return "", false },
 		RouterAddressOn: func(string) (netip.Addr, error) { return netip.Addr{}, errors.New("no router yet") },
@@ -143,9 +139,6 @@ func TestHostRoutes(t *testing.T) {
 			netip.MustParseAddr("203.0.113.5"), netip.MustParseAddr("203.0.113.9"), netip.MustParseAddr("203.0.113.20"),
 			netip.MustParseAddr("203.0.113.30"), netip.MustParseAddr("203.0.113.40"),
 		}},
-	}
-	for i := range in.Networks {
-		in.Networks[i].Lowest = in.Networks[i].Addresses[0]
 	}
 	in.Spec.Groups = []purelbv1.RoutingGroup{
 		{
