@@ -40,11 +40,11 @@ func (s *Speaker) startBFD(ctx context.Context) error {
 // resetSession begins the session with a neighbour anew whose path has failed: the node need not wait for
 // the hold time before it opens the next one. It waits for no round.
 func (s *Speaker) resetSession(ctx context.Context, neighbour netip.Addr) {
-	server := s.server.Load()
+	server := s.server()
 	if server == nil {
 		return
 	}
-	if err := (*server).Reset(ctx, neighbour); err != nil && ctx.Err() == nil {
+	if err := server.Reset(ctx, neighbour); err != nil && ctx.Err() == nil {
 		log.FromContext(ctx).Error(err, "The session of a neighbour whose BFD failed goes on")
 	}
 }

@@ -73,28 +73,21 @@ func newSaver(s *Speaker) *file.Saver {
 	}
 }
 
-// save keeps the NodeRouting for the next speaker.
-func (s *Speaker) save(routing *purelbv1.NodeRouting) {
-	saved := s.state.saved
-	if saved != nil && saved.Generation == routing.Generation && equality.Semantic.DeepEqual(saved.Spec, routing.Spec) {
+// saveCheckpoint keeps for the next speaker the NodeRouting, or, if it is nil, that there is none: the next one
+// calls none of the neighbours.
+func (s *Speaker) saveCheckpoint(routing *purelbv1.NodeRouting) {
+	c := s.checkpointOf(routing)
+	if last := s.state.lastCheckpoint; last != nil && equality.Semantic.DeepEqual(*last, c) {
 		return
 	}
-	s.state.saved, s.state.hasForgotten = routing, false
-	c := checkpoint{
-		Header: file.Header{Version: checkpointVersion, NodeName: routing.Spec.NodeName},
-		BootID: s.state.bootID, Generation: routing.Generation, Spec: routing.Spec,
-	}
+	s.state.lastCheckpoint = &c
 	s.saver.Save(func() ([]byte, error) { return json.Marshal(c) }, false)
 }
 
-// forgetCheckpoint keeps for the next speaker that there is no NodeRouting: it calls none of the neighbours.
-func (s *Speaker) forgetCheckpoint() {
-	if s.state.hasForgotten {
-		return
+func (s *Speaker) checkpointOf(routing *purelbv1.NodeRouting) checkpoint {
+	c := checkpoint{Header: file.Header{Version: checkpointVersion, NodeName: s.NodeName}, BootID: s.state.bootID}
+	if routing != nil {
+		c.Generation, c.Spec = routing.Generation, routing.Spec
 	}
-	s.state.saved, s.state.hasForgotten = nil, true
-	c := checkpoint{
-		Header: file.Header{Version: checkpointVersion, NodeName: s.NodeName}, BootID: s.state.bootID,
-	}
-	s.saver.Save(func() ([]byte, error) { return json.Marshal(c) }, false)
+	return c
 }

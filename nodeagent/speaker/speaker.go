@@ -120,8 +120,8 @@ type Speaker struct {
 	// isReady is what the readiness check says.
 	isReady atomic.Bool
 
-	// server is the library as long as it runs, for goroutines that wait for no round.
-	server atomic.Pointer[Server]
+	// running has the library as long as it runs. Rounds change it; resetSession waits for none.
+	running atomic.Pointer[Server]
 
 	// mu protects the two below, which the cache's goroutine writes.
 	mu      sync.Mutex
@@ -136,7 +136,6 @@ type Speaker struct {
 // state is what the speaker remembers from one round to the next. All of it is lost with the
 // process, as are the sessions.
 type state struct {
-	server Server
 	// bfd watches neighbours, and endBFD ends that.
 	bfd      BFD
 	endBFD   func()
@@ -156,10 +155,8 @@ type state struct {
 	// lingering are the routes that others replace. A new process withdraws them at once: it holds
 	// the others when its sessions begin.
 	lingering routes.Lingering
-	// saved is the NodeRouting in the checkpoint, if that is of this boot of the node, and hasForgotten that
-	// the checkpoint says that there is none.
-	saved        *purelbv1.NodeRouting
-	hasForgotten bool
+	// lastCheckpoint was passed on to the saver last, or left by an earlier speaker since the node booted.
+	lastCheckpoint *checkpoint
 	// routers are those last seen on interfaces: a router that is silent for a while stays.
 	routers map[string]netip.Addr
 	// addresses are those last seen on interfaces that sessions have as their source.
@@ -277,7 +274,8 @@ func (s *Speaker) restore(ctx context.Context) error {
 		failures: pacing.Backoff{Min: minFailureGap, Max: maxFailureGap},
 	}
 	if isSameBoot {
-		s.state.saved = routing
+		left := s.checkpointOf(routing)
+		s.state.lastCheckpoint = &left
 	}
 	return nil
 }
@@ -355,9 +353,9 @@ func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 	routing, isDeleted := s.routing, s.isDeleted
 	s.mu.Unlock()
 	if isDeleted {
-		s.forgetCheckpoint()
+		s.saveCheckpoint(nil)
 	}
-	if routing == nil || isDeleted && s.state.server == nil {
+	if routing == nil || isDeleted && s.server() == nil {
 		return pollInterval, nil // nothing is known yet, or nothing is to be done any more
 	}
 	s.state.unit.hasStopped()
@@ -384,7 +382,7 @@ func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 	}
 	retryWait, err := s.change(ctx, desired, now)
 	if !isDeleted {
-		s.save(routing)
+		s.saveCheckpoint(routing)
 	}
 	listErr := s.reportSessions(ctx, routing, isDrained)
 	for _, wait := range []time.Duration{drainWait, lingerWait, retryWait} {
@@ -398,9 +396,9 @@ func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 // reportSessions looks at the sessions, and reports on them.
 func (s *Speaker) reportSessions(ctx context.Context, routing *purelbv1.NodeRouting, isDrained bool) error {
 	var sessions []routes.Session
-	if s.state.server != nil {
+	if server := s.server(); server != nil {
 		var err error
-		if sessions, err = s.state.server.Sessions(ctx); err != nil {
+		if sessions, err = server.Sessions(ctx); err != nil {
 			return err
 		}
 		s.watchNeighbours(sessions)
@@ -429,7 +427,7 @@ func (s *Speaker) change(ctx context.Context, desired routes.Desired, now time.T
 	}
 	var refused routes.Refused
 	if !changes.IsEmpty() {
-		refused = s.state.server.Change(ctx, changes)
+		refused = s.server().Change(ctx, changes)
 		s.logChanges(ctx, changes)
 	}
 	s.state.held = routes.AfterChanges(s.state.held, desired, changes, refused)
@@ -443,13 +441,21 @@ func (s *Speaker) change(ctx context.Context, desired routes.Desired, now time.T
 	return wait, r.err
 }
 
+// server returns the library, nil if it does not run.
+func (s *Speaker) server() Server {
+	if running := s.running.Load(); running != nil {
+		return *running
+	}
+	return nil
+}
+
 // startServer starts the library, or starts it anew if the node's identifier has changed.
 func (s *Speaker) startServer(ctx context.Context, routing *purelbv1.NodeRouting) error {
 	routerID, err := netip.ParseAddr(routing.Spec.RouterID)
 	if err != nil {
 		return fmt.Errorf("the BGP identifier of the node: %w", err)
 	}
-	if s.state.server != nil && s.state.routerID == routerID {
+	if s.server() != nil && s.state.routerID == routerID {
 		return nil
 	}
 	return s.restartServer(ctx, routerID)
@@ -457,12 +463,12 @@ func (s *Speaker) startServer(ctx context.Context, routing *purelbv1.NodeRouting
 
 // restartServer ends all sessions, gracefully, and begins with an empty library.
 func (s *Speaker) restartServer(ctx context.Context, routerID netip.Addr) error {
-	if s.state.server != nil {
-		if err := s.state.server.Stop(ctx, true); err != nil {
+	if server := s.server(); server != nil {
+		if err := server.Stop(ctx, true); err != nil {
 			log.FromContext(ctx).Error(err, "The sessions did not end in order")
 		}
-		s.state.server, s.state.isRestart = nil, true
-		s.server.Store(nil)
+		s.running.Store(nil)
+		s.state.isRestart = true
 	}
 	server := s.NewServer(func() { pacing.Signal(s.wake) })
 	// Each session has an autonomous system of its own: this one is never seen.
@@ -470,8 +476,8 @@ func (s *Speaker) restartServer(ctx context.Context, routerID netip.Addr) error 
 	if err := server.Start(ctx, routerID, unusedASN); err != nil {
 		return err
 	}
-	s.state.server, s.state.routerID, s.state.held = server, routerID, routes.Desired{}
-	s.server.Store(&server)
+	s.running.Store(&server)
+	s.state.routerID, s.state.held = routerID, routes.Desired{}
 	return nil
 }
 
@@ -546,7 +552,8 @@ func (s *Speaker) report(routing *purelbv1.NodeRouting, sessions []routes.Sessio
 // stop ends the sessions. Neighbours keep the routes while the next speaker starts, unless
 // stopKind says why not.
 func (s *Speaker) stop(ctx context.Context) error {
-	if s.state.server == nil {
+	server := s.server()
+	if server == nil {
 		return nil
 	}
 	s.mu.Lock()
@@ -557,7 +564,7 @@ func (s *Speaker) stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
 	log.FromContext(ctx).Info("The speaker ends", "neighboursKeepRoutes", whyRoutesGo == "", "why", whyRoutesGo)
-	return s.state.server.Stop(ctx, whyRoutesGo == "")
+	return server.Stop(ctx, whyRoutesGo == "")
 }
 
 // Healthy is an error if the speaker is stuck.
