@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -70,15 +71,25 @@ func applyStatusOver(ctx context.Context, c client.Client, obj client.Object, ow
 	if err != nil {
 		return err
 	}
-	u := &unstructured.Unstructured{Object: map[string]any{"status": full.Object["status"]}}
-	u.SetGroupVersionKind(full.GroupVersionKind())
-	u.SetName(obj.GetName())
-	u.SetNamespace(obj.GetNamespace())
-	u.SetResourceVersion(resourceVersion)
+	stored := metav1.ObjectMeta{Namespace: obj.GetNamespace(), Name: obj.GetName(), ResourceVersion: resourceVersion}
+	return applyStatusFields(ctx, c, full.GroupVersionKind(), stored, full.Object["status"], owner)
+}
+
+// applyStatusFields writes fields of a status, which are all that owner owns of it, over the object that
+// stored names. Where stored has a UID or a version, and the API server has another, it fails.
+func applyStatusFields(
+	ctx context.Context, c client.Client, kind schema.GroupVersionKind, stored metav1.ObjectMeta, fields any, owner string,
+) error {
+	u := &unstructured.Unstructured{Object: map[string]any{"status": fields}}
+	u.SetGroupVersionKind(kind)
+	u.SetNamespace(stored.Namespace)
+	u.SetName(stored.Name)
+	u.SetUID(stored.UID)
+	u.SetResourceVersion(stored.ResourceVersion)
 	if err := c.Status().Apply(
 		ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(owner), client.ForceOwnership,
 	); err != nil {
-		return fmt.Errorf("apply status of %s %s: %w", u.GetKind(), u.GetName(), err)
+		return fmt.Errorf("apply status of %s %s: %w", kind.Kind, stored.Name, err)
 	}
 	return nil
 }

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -194,15 +193,7 @@ func (r *RoutingReconciler) applyConditions(
 	if err != nil {
 		return fmt.Errorf("convert the conditions of ServiceGroup %s: %w", sg.Name, err)
 	}
-	u := &unstructured.Unstructured{Object: map[string]any{"status": status}}
-	u.SetGroupVersionKind(v1.GroupVersion.WithKind("ServiceGroup"))
-	u.SetNamespace(sg.Namespace)
-	u.SetName(sg.Name)
-	u.SetUID(sg.UID) // so that a later object of the same name is left alone
-	if err := r.Client.Status().Apply(
-		ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(ownerRouting), client.ForceOwnership,
-	); err != nil {
-		return fmt.Errorf("apply conditions of ServiceGroup %s: %w", sg.Name, err)
-	}
-	return nil
+	// With the UID, so that a later object of the same name is left alone.
+	stored := metav1.ObjectMeta{Namespace: sg.Namespace, Name: sg.Name, UID: sg.UID}
+	return applyStatusFields(ctx, r.Client, v1.GroupVersion.WithKind("ServiceGroup"), stored, status, ownerRouting)
 }
