@@ -19,9 +19,10 @@ import (
 	"github.com/purelb/purelb-operator/controllers/announced"
 )
 
-// advertisedCondition returns the condition v1.ConditionAdvertised that a Service is to have, given its places.
+// advertisedCondition returns the condition v1.ConditionAdvertised that a Service is to have, given its
+// ServiceGroup, which may be nil, and its places.
 func (r *AnnouncedReconciler) advertisedCondition(
-	ctx context.Context, svc *corev1.Service, places []announced.Place,
+	ctx context.Context, group *v1.ServiceGroup, places []announced.Place,
 ) (metav1.Condition, error) {
 	if !slices.ContainsFunc(places, func(p announced.Place) bool { return p.Type == v1.AnnounceVirtual }) {
 		return metav1.Condition{}, nil
@@ -30,13 +31,9 @@ func (r *AnnouncedReconciler) advertisedCondition(
 	if err != nil {
 		return metav1.Condition{}, err
 	}
-	sg, err := r.groupOf(ctx, svc)
-	if err != nil {
-		return metav1.Condition{}, err
-	}
 	by := v1.AdvertisedBySpeakers
-	if sg != nil {
-		by = sg.Spec.AdvertisedBy
+	if group != nil {
+		by = group.Spec.AdvertisedBy
 	}
 	return announced.Advertise(places, routings, by), nil
 }

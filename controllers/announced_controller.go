@@ -84,6 +84,10 @@ func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 		r.state.forget(req.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
+	group, err := r.groupOf(ctx, svc)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
 	addrs := allocation.AddressesToAnnounce(svc)
 	var report announced.Report
 	var advertised metav1.Condition
@@ -97,11 +101,11 @@ func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 			why, _ := r.Reasons.ReasonFor(a)
 			return why.Message
 		})
-		if advertised, err = r.advertisedCondition(ctx, svc, places); err != nil {
+		if advertised, err = r.advertisedCondition(ctx, group, places); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
-	if err := r.overrideLocalPolicy(ctx, svc, places); err != nil {
+	if err := r.overrideLocalPolicy(ctx, svc, group, places); err != nil {
 		return resultOfWrite(err)
 	}
 	wait := untilFirstReport(svc, report, r.Now())

@@ -18,19 +18,15 @@ import (
 
 // overrideLocalPolicy sets externalTrafficPolicy Local of a Service to Cluster where Local
 // would lose traffic. The manager writes nothing else of a Service's spec, ever. svc is a
-// copy of the cache's object, and afterwards what was written.
+// copy of the cache's object, and afterwards what was written. group is as for policyLocalFor.
 //
 // The annotation local-override says for which spec this was done. It is written together
 // with the policy, and each event goes with a change of it: so each is recorded once, by
 // whichever manager makes the change.
 func (r *AnnouncedReconciler) overrideLocalPolicy(
-	ctx context.Context, svc *corev1.Service, places []announced.Place,
+	ctx context.Context, svc *corev1.Service, group *v1.ServiceGroup, places []announced.Place,
 ) error {
-	policyLocal, err := r.policyLocalFor(ctx, svc)
-	if err != nil {
-		return err
-	}
-	o := announced.OverrideOf(svc, isOurs(svc, r.IsDefaultLoadBalancer), policyLocal, places)
+	o := announced.OverrideOf(svc, isOurs(svc, r.IsDefaultLoadBalancer), policyLocalFor(svc, group), places)
 	if o.Annotation == svc.Annotations[v1.AnnotationLocalOverride] && !o.ToCluster {
 		return nil
 	}
@@ -54,13 +50,13 @@ func (r *AnnouncedReconciler) overrideLocalPolicy(
 }
 
 // policyLocalFor returns what is to become of externalTrafficPolicy Local of a Service, as
-// allocation.Catalog.PolicyLocalFor does, without parsing every ServiceGroup.
-func (r *AnnouncedReconciler) policyLocalFor(ctx context.Context, svc *corev1.Service) (v1.PolicyLocal, error) {
-	sg, err := r.groupOf(ctx, svc)
-	if err != nil || sg == nil {
-		return allocation.DecidePolicyLocal(svc, ""), err
+// allocation.Catalog.PolicyLocalFor does, without parsing every ServiceGroup. group, which may be nil, is that
+// of the Service's addresses.
+func policyLocalFor(svc *corev1.Service, group *v1.ServiceGroup) v1.PolicyLocal {
+	if group == nil {
+		return allocation.DecidePolicyLocal(svc, "")
 	}
-	return allocation.DecidePolicyLocal(svc, allocation.PolicyLocalOf(sg)), nil
+	return allocation.DecidePolicyLocal(svc, allocation.PolicyLocalOf(group))
 }
 
 // enqueueServicesOfGroup enqueues the Services that have addresses of a ServiceGroup.
