@@ -57,8 +57,9 @@ func allocationInputs(
 		return nil, nil, err
 	}
 	inputs := &allocation.Inputs{
-		Catalog:      allocation.NewCatalog(groups.Items, namespace),
-		AnnounceType: announceTypeBy(announcements), AreFactsComplete: areFactsComplete(nodes.Items, announcements),
+		Catalog:          allocation.NewCatalog(groups.Items, namespace),
+		AnnounceType:     announceTypeBy(announcements),
+		AreFactsComplete: func() bool { return areFactsComplete(nodes.Items, announcements) },
 	}
 	if inputs.Catalog.SelectsNamespaces() {
 		if inputs.Namespaces, err = namespaceLabels(ctx, c); err != nil {

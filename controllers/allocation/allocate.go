@@ -26,8 +26,9 @@ type Inputs struct {
 	// AnnounceType says how nodes announce addresses of a range of a local group. It
 	// returns an empty text while no node has reported its interfaces. It may be nil.
 	AnnounceType func(Range) v1.AnnounceType
-	// AreFactsComplete is that all agents have reported their nodes' interfaces.
-	AreFactsComplete bool
+	// AreFactsComplete reports whether all agents have reported their nodes' interfaces. It looks at every node:
+	// ServiceGroups ask that, and no Service does. It is set where AnnounceType is.
+	AreFactsComplete func() bool
 	// Offers are what external IPAM systems have answered to requests of the Service.
 	Offers map[IPAMRequest]Offer
 }

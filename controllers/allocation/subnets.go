@@ -13,7 +13,7 @@ import (
 // of its ranges: their addresses are Virtual, which the group's author may not have meant. There are
 // none while an agent has yet to report its node's interfaces.
 func (in *Inputs) SubnetsNotFound(group *Group) []netip.Prefix {
-	if group.Type != v1.PoolTypeLocal || in.AnnounceType == nil || !in.AreFactsComplete {
+	if group.Type != v1.PoolTypeLocal || in.AnnounceType == nil || !in.AreFactsComplete() {
 		return nil
 	}
 	var subnets []netip.Prefix

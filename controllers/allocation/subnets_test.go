@@ -51,7 +51,7 @@ func TestSubnetsNotFound(t *testing.T) {
 		{"no agent has reported", v1.PoolTypeLocal, typo, unknown, false, ""},
 		{"not in a cluster", v1.PoolTypeLocal, typo, nil, false, ""},
 	} {
-		in := allocation.Inputs{AnnounceType: row.announceType, AreFactsComplete: !row.isIncomplete}
+		in := allocation.Inputs{AnnounceType: row.announceType, AreFactsComplete: func() bool { return !row.isIncomplete }}
 		group := allocation.Group{Type: row.kind, Ranges: rangesIn(strings.Fields(row.subnets)...)}
 		text := allocation.DescribeSubnetsNotFound(in.SubnetsNotFound(&group))
 		got := strings.TrimPrefix(strings.SplitN(text+": ", ": ", 2)[0], "no node has an interface in ")
