@@ -327,6 +327,22 @@ func TestGenerateRefuses(t *testing.T) {
 			t.Errorf("%s does not say %q", name, want)
 		}
 	}
+	digest := "sha256:" + strings.Repeat("0", 64)
+	pinned, err := generate(options{root: root, version: "1.2.3", image: "registry.example.com:5000/purelb:v1.2.3@" + digest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"Chart.yaml":  "\nappVersion: v1.2.3\n",
+		"values.yaml": "repository: registry.example.com:5000/purelb\n",
+	} {
+		if !strings.Contains(string(pinned[chartDir+"/"+name]), want) {
+			t.Errorf("with a digest, %s does not say %q", name, want)
+		}
+	}
+	if want := "digest: \"" + digest + "\"\n"; !strings.Contains(string(pinned[chartDir+"/values.yaml"]), want) {
+		t.Errorf("values.yaml does not say %s", want)
+	}
 	if names := slices.Sorted(maps.Keys(files)); !slices.Contains(names, chartDir+"/templates/_image.tpl") {
 		t.Errorf("the chart has the files %v", names)
 	}

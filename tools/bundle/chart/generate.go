@@ -19,8 +19,8 @@ import (
 // chartDir is where the chart is, relative to the repository's root.
 const chartDir = "charts/purelb"
 
-// written holds those files of the chart that are written by hand. VERSION, REPOSITORY and TAG
-// stand for what the command is told.
+// written holds those files of the chart that are written by hand. VERSION, REPOSITORY, TAG and
+// DIGEST stand for what the command is told.
 //
 //go:embed all:files
 var written embed.FS
@@ -40,13 +40,14 @@ var components = []component{
 // generate returns the content of the chart's files, by their names relative to the repository's
 // root.
 func generate(o options) (map[string][]byte, error) {
-	colon := strings.LastIndex(o.image, ":")
-	if colon <= strings.LastIndex(o.image, "/") {
+	named, digest, _ := strings.Cut(o.image, "@")
+	colon := strings.LastIndex(named, ":")
+	if colon <= strings.LastIndex(named, "/") {
 		return nil, fmt.Errorf("image %q has no tag", o.image)
 	}
-	repository, tag := o.image[:colon], o.image[colon+1:]
+	repository, tag := named[:colon], named[colon+1:]
 	files := map[string][]byte{}
-	replacer := strings.NewReplacer("VERSION", o.version, "REPOSITORY", repository, "TAG", tag)
+	replacer := strings.NewReplacer("VERSION", o.version, "REPOSITORY", repository, "TAG", tag, "DIGEST", digest)
 	err := fs.WalkDir(written, "files", func(name string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return err
