@@ -14,19 +14,22 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"text/template"
+	"time"
 
 	_ "embed"
+
+	"github.com/purelb/purelb-operator/tools/archive"
+	"github.com/purelb/purelb-operator/tools/gobuild"
 )
 
 //go:embed krew.yaml.tmpl
 var krewTemplate string
 
-// platform is one operating system and architecture, as GOOS and GOARCH.
-type platform struct{ OS, Arch string }
+// platform is one operating system and architecture.
+type platform gobuild.Platform
 
 // Program is the name of the program on the platform.
 func (p platform) Program() string {
@@ -41,10 +44,12 @@ func (p platform) Archive() string { return fmt.Sprintf("kubectl-purelb_%s_%s.ta
 
 // files are what the archive for the platform has. kubectl completes the plugin by another program, a script
 // of the shell.
-func (p platform) files(program, license, complete []byte) []file {
-	all := []file{{p.Program(), program, 0o755}, {"LICENSE", license, 0o644}}
+func (p platform) files(program, license, complete []byte) []archive.File {
+	all := []archive.File{
+		{Name: p.Program(), Content: program, Mode: 0o755}, {Name: "LICENSE", Content: license, Mode: 0o644},
+	}
 	if p.OS != "windows" {
-		all = append(all, file{completeProgram, complete, 0o755})
+		all = append(all, archive.File{Name: completeProgram, Content: complete, Mode: 0o755})
 	}
 	return all
 }
@@ -55,14 +60,14 @@ const completeProgram = "kubectl_complete-purelb"
 // artifact is the archive of one platform, for the manifest.
 type artifact struct {
 	platform
-	files  []file
+	files  []archive.File
 	SHA256 string
 }
 
 // Files are the names of the files in the archive.
 func (a artifact) Files() (names []string) {
 	for _, f := range a.files {
-		names = append(names, f.name)
+		names = append(names, f.Name)
 	}
 	return names
 }
@@ -79,14 +84,15 @@ func main() {
 		"platforms", "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64,windows/arm64",
 		"platforms to build for",
 	)
+	modified := flag.Int64("time", 0, "when the files of the archives were changed, in seconds since 1970")
 	flag.Parse()
-	if err := run(*root, *out, *version, *url, *platforms); err != nil {
+	if err := run(*root, *out, *version, *url, *platforms, time.Unix(*modified, 0)); err != nil {
 		fmt.Fprintln(os.Stderr, "plugin:", err)
 		os.Exit(1)
 	}
 }
 
-func run(root, out, version, url, platforms string) error {
+func run(root, out, version, url, platforms string, modified time.Time) error {
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err
 	}
@@ -98,14 +104,14 @@ func run(root, out, version, url, platforms string) error {
 	if err != nil {
 		return err
 	}
+	all, err := gobuild.ParsePlatforms(platforms)
+	if err != nil {
+		return err
+	}
 	var artifacts []artifact
 	var sums strings.Builder
-	for name := range strings.SplitSeq(platforms, ",") {
-		system, arch, ok := strings.Cut(strings.TrimSpace(name), "/")
-		if !ok {
-			return fmt.Errorf("platform %q: write it as linux/amd64", name)
-		}
-		a, err := build(root, out, version, platform{system, arch}, license, complete)
+	for _, p := range all {
+		a, err := build(root, out, version, platform(p), license, complete, modified)
 		if err != nil {
 			return err
 		}
@@ -124,28 +130,22 @@ func run(root, out, version, url, platforms string) error {
 }
 
 // build builds the program for one platform and packs it.
-func build(root, out, version string, p platform, license, complete []byte) (artifact, error) {
+func build(root, out, version string, p platform, license, complete []byte, modified time.Time) (artifact, error) {
 	work, err := os.MkdirTemp("", "plugin")
 	if err != nil {
 		return artifact{}, err
 	}
 	defer func() { _ = os.RemoveAll(work) }()
 	program := filepath.Join(work, p.Program())
-	command := exec.Command(
-		"go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version="+version, "-o", program,
-		"./cmd/kubectl-purelb",
-	)
-	command.Dir = root
-	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.OS, "GOARCH="+p.Arch)
-	if output, err := command.CombinedOutput(); err != nil {
-		return artifact{}, fmt.Errorf("build for %s/%s: %w\n%s", p.OS, p.Arch, err, output)
+	if err := gobuild.Build(root, "./cmd/kubectl-purelb", version, gobuild.Platform(p), program); err != nil {
+		return artifact{}, err
 	}
 	content, err := os.ReadFile(program)
 	if err != nil {
 		return artifact{}, err
 	}
 	a := artifact{platform: p, files: p.files(content, license, complete)}
-	packed, err := pack(a.files)
+	packed, err := archive.TarGzip(a.files, modified)
 	if err != nil {
 		return artifact{}, err
 	}

@@ -1,44 +1,10 @@
 package main
 
 import (
-	"archive/tar"
-	"bytes"
-	"compress/gzip"
-	"io"
 	"slices"
 	"strings"
 	"testing"
 )
-
-func TestPackIsReproducible(t *testing.T) {
-	files := []file{{"kubectl-purelb", []byte("program"), 0o755}, {"LICENSE", []byte("text"), 0o644}}
-	first, err := pack(files)
-	if err != nil {
-		t.Fatal(err)
-	}
-	second, err := pack(files)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(first, second) {
-		t.Error("two archives of the same files differ")
-	}
-	unzipped, err := gzip.NewReader(bytes.NewReader(first))
-	if err != nil {
-		t.Fatal(err)
-	}
-	archive := tar.NewReader(unzipped)
-	for _, want := range files {
-		header, err := archive.Next()
-		if err != nil {
-			t.Fatal(err)
-		}
-		content, err := io.ReadAll(archive)
-		if err != nil || header.Name != want.name || header.Mode != want.mode || !bytes.Equal(content, want.content) {
-			t.Errorf("got %s, mode %o, %q, %v", header.Name, header.Mode, content, err)
-		}
-	}
-}
 
 // Krew installs what is in the archive, and the program that completes is in each that can run it.
 func TestFilesOfPlatforms(t *testing.T) {
@@ -61,15 +27,15 @@ func TestFilesOfPlatforms(t *testing.T) {
 			}
 		}
 		for _, f := range a.files {
-			if isProgram := f.name != "LICENSE"; isProgram != (f.mode == 0o755) {
-				t.Errorf("%s has mode %o", f.name, f.mode)
+			if isProgram := f.Name != "LICENSE"; isProgram != (f.Mode == 0o755) {
+				t.Errorf("%s has mode %o", f.Name, f.Mode)
 			}
 		}
 	}
 }
 
 func TestKrewManifest(t *testing.T) {
-	windows := platform{"windows", "arm64"}
+	windows := platform{OS: "windows", Arch: "arm64"}
 	got, err := krewManifest(
 		"v1.2.3", "https://example.com/releases",
 		[]artifact{{platform: windows, SHA256: strings.Repeat("0", 64)}},

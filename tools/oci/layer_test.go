@@ -1,4 +1,4 @@
-package main
+package oci
 
 import (
 	"archive/tar"
@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestLayer packs a file and a folder with all that a folder may have.
-func TestLayer(t *testing.T) {
+// TestLayerFrom packs a file and a folder with all that a folder may have.
+func TestLayerFrom(t *testing.T) {
 	dir := t.TempDir()
 	root := filepath.Join(dir, "root")
 	for _, err := range []error{
@@ -30,7 +30,7 @@ func TestLayer(t *testing.T) {
 		}
 	}
 	files := []string{filepath.Join(dir, "program") + "=/bin/program", root + "=/"}
-	content, err := layer(files)
+	content, err := LayerFrom(files)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestLayer(t *testing.T) {
 	if all := strings.Join(got, "|"); all != want {
 		t.Errorf("got  %s\nwant %s", all, want)
 	}
-	again, err := layer(files)
+	again, err := LayerFrom(files)
 	if err != nil || !bytes.Equal(content, again) {
 		t.Errorf("a second time it differs (%v)", err)
 	}
