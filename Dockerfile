@@ -17,6 +17,9 @@ RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags 
     CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags "-s -w -X main.version=$VERSION" -o /purelb-speaker ./cmd/speaker
 
 FROM gcr.io/distroless/static:nonroot
+LABEL org.opencontainers.image.title="PureLB"
+LABEL org.opencontainers.image.source="https://github.com/purelb/purelb-operator"
+LABEL org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /purelb /purelb-speaker /
 USER 65532:65532
 ENTRYPOINT ["/purelb"]

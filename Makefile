@@ -25,6 +25,7 @@ GOLANGCI_LINT  := bin/golangci-lint
 CRD_REF_DOCS   := bin/crd-ref-docs
 GOVULNCHECK    := bin/govulncheck
 GREMLINS       := bin/gremlins
+CRANE          := bin/crane
 KUBECONFORM    := bin/kubeconform
 KUBE_SCORE     := bin/kube-score
 LAB            := bin/lab
@@ -115,6 +116,10 @@ fuzz: ## Run each fuzz target of every module for a while (FUZZTIME=30s)
 	  echo "== $$target in $$folder"; n=$$((n+1)); \
 	  go -C $$folder test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) . </dev/null || exit 1; \
 	done; echo "make fuzz: $$n targets, $(FUZZTIME) each"; [ $$n -gt 0 ]; }
+
+.PHONY: test-release
+test-release: $(KUSTOMIZE) $(CRANE) ## Make the release of HEAD twice, in clones at different places, and compare all bytes (SHARED_CACHE=1 is faster; TEST_RELEASE_FLAGS="RELEASE_ARCHES=amd64,arm64")
+	@test/release.sh $(CURDIR)/$(KUSTOMIZE) $(CURDIR)/$(CRANE) $(TEST_RELEASE_FLAGS)
 
 .PHONY: test-netbox
 test-netbox: ## Run the tests of what PureLB relies on of NetBox, against a real one (NETBOX_URL=https://… NETBOX_TOKEN=…), or else the fake
@@ -406,6 +411,9 @@ $(KUBECONFORM): tools/scan/go.mod
 $(KUBE_SCORE): tools/scan/go.mod
 	go -C tools/scan build -o $(CURDIR)/$@ github.com/zegl/kube-score/cmd/kube-score
 
+$(CRANE): tools/go.mod
+	go build -modfile=tools/go.mod -o $@ github.com/google/go-containerregistry/cmd/crane
+
 $(CONTROLLER_GEN): tools/go.mod
 	go build -modfile=tools/go.mod -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen
 
@@ -441,6 +449,18 @@ kubectl-purelb: ## Build bin/kubectl-purelb, the plugin of kubectl, for this mac
 .PHONY: plugin
 plugin: ## Write archives of the plugin for each platform, checksums and a Krew manifest to dist/plugin (PLATFORMS=linux/amd64)
 	@go -C tools run ./plugin -root $(CURDIR) -out $(CURDIR)/dist/plugin -version $(VERSION) -platforms $(PLATFORMS)
+
+# The Go that compiles releases, exactly: another one makes other bytes.
+RELEASE_GO     ?= go1.26.8
+RELEASE_IMAGE  ?= ghcr.io/purelb/purelb-operator
+RELEASE_ARCHES ?= amd64,arm64
+
+.PHONY: release-dry-run
+release-dry-run: $(KUSTOMIZE) ## Write all that a release consists of to dist/release, and push and sign nothing (VERSION=1.2.3 RELEASE_IMAGE=… RELEASE_ARCHES=amd64 PLATFORMS=linux/amd64)
+	@GOTOOLCHAIN=$(RELEASE_GO) go -C tools run ./release -root $(CURDIR) -out $(CURDIR)/dist/release -version "$(VERSION)" \
+	  -image $(RELEASE_IMAGE) -arches $(RELEASE_ARCHES) -platforms $(PLATFORMS) -channel $(BUNDLE_CHANNEL) -kustomize $(CURDIR)/$(KUSTOMIZE) \
+	  -time $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct)) -revision $(shell git describe --always --abbrev=40 --dirty --exclude '*')
+	@echo "wrote dist/release:" && ls dist/release
 
 .PHONY: image
 image: build ## Write the image as an OCI archive to dist/, without Docker (ARCH=arm64 for another architecture)
