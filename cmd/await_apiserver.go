@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/purelb/purelb-operator/controllers"
 	"github.com/purelb/purelb-operator/internal/httpserver"
 )
 
@@ -92,9 +93,9 @@ func leaderLeaseRequest(config *rest.Config, namespace string) (func(context.Con
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
 	return func(ctx context.Context) error {
-		_, err := clientset.CoordinationV1().Leases(namespace).Get(ctx, leaderLease, metav1.GetOptions{})
+		_, err := clientset.CoordinationV1().Leases(namespace).Get(ctx, controllers.LeaderLease, metav1.GetOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("get Lease %s: %w", leaderLease, err)
+			return fmt.Errorf("get Lease %s: %w", controllers.LeaderLease, err)
 		}
 		return nil
 	}, nil

@@ -42,17 +42,6 @@ import (
 	"github.com/purelb/purelb-operator/webhooks/certs"
 )
 
-// Durations of the leader election. The standby replaces a leader that stops at once, and a
-// leader that dies leaseDuration after the standby last saw the leader renew. The standby may
-// see a renewal, and the expiry, one retry late each; a retry takes 1 to 2.2 retryPeriods.
-// So the standby leads after 6.2 s at the most, which lets a failover end within single-digit
-// seconds even if the leader's node was also the holder of the address.
-const (
-	leaseDuration = 4 * time.Second
-	renewDeadline = 3 * time.Second
-	retryPeriod   = 500 * time.Millisecond
-)
-
 type managerOptions struct {
 	namespace             string
 	podName               string
@@ -69,13 +58,9 @@ type managerOptions struct {
 	features       featuregate.MutableFeatureGate
 }
 
-const (
-	// leaderLease is the name of the Lease by which the replicas elect their leader.
-	leaderLease = "manager.purelb.io"
-	// restoreInterval is how late a manager may learn that the API server's database was
-	// restored from a backup. An API server begins to answer before much is written to it.
-	restoreInterval = 5 * time.Second
-)
+// restoreInterval is how late a manager may learn that the API server's database was
+// restored from a backup. An API server begins to answer before much is written to it.
+const restoreInterval = 5 * time.Second
 
 // Names of the objects for the webhooks, as in config/webhook.
 const (
@@ -221,12 +206,12 @@ func newManager(config *rest.Config, o managerOptions, webhookOptions webhooks.S
 		Metrics:                       noMetrics,
 		PprofBindAddress:              o.pprofAddress,
 		LeaderElection:                o.leaderElect,
-		LeaderElectionID:              leaderLease,
+		LeaderElectionID:              controllers.LeaderLease,
 		LeaderElectionNamespace:       o.namespace,
 		LeaderElectionReleaseOnCancel: true,
-		LeaseDuration:                 ptr.To(leaseDuration),
-		RenewDeadline:                 ptr.To(renewDeadline),
-		RetryPeriod:                   ptr.To(retryPeriod),
+		LeaseDuration:                 ptr.To(controllers.LeaderLeaseDuration),
+		RenewDeadline:                 ptr.To(controllers.LeaderRenewDeadline),
+		RetryPeriod:                   ptr.To(controllers.LeaderRetryPeriod),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the manager: %w", err)
@@ -277,10 +262,10 @@ func setUp(
 		return fmt.Errorf("watch agents: %w", err)
 	}
 	// The leader writes its Lease twice a second.
-	restored := &revision.EndWhenRestored{What: "Lease " + leaderLease, Interval: restoreInterval,
+	restored := &revision.EndWhenRestored{What: "Lease " + controllers.LeaderLease, Interval: restoreInterval,
 		Read: func(ctx context.Context) (string, error) {
 			lease := &coordinationv1.Lease{}
-			err := mgr.GetAPIReader().Get(ctx, client.ObjectKey{Namespace: o.namespace, Name: leaderLease}, lease)
+			err := mgr.GetAPIReader().Get(ctx, client.ObjectKey{Namespace: o.namespace, Name: controllers.LeaderLease}, lease)
 			return lease.ResourceVersion, err
 		}}
 	if err := mgr.Add(restored); err != nil {
