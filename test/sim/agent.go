@@ -2,7 +2,6 @@ package sim
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -10,7 +9,6 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/purelb/purelb-operator/internal/tasks"
 	"github.com/purelb/purelb-operator/nodeagent"
 	"github.com/purelb/purelb-operator/test/sim/apiserver"
 )
@@ -106,25 +104,7 @@ func (a *agent) pass(c apiserver.Change) {
 	}
 }
 
-// How long a request, or its answer, is on its way.
-const minRequest, maxRequest = 200 * time.Microsecond, 3 * time.Millisecond
-
-var errCut = errors.New("the API server does not answer")
-
 // intercept makes requests take their time. They hang while the node is cut off.
 func (a *agent) intercept(ctx context.Context, _ apiserver.Request, do func() error) error {
-	isOver := func() bool { return a.Wait(ctx, a.world.Between(minRequest, maxRequest)) == tasks.Ended }
-	if isOver() {
-		return ctx.Err()
-	}
-	for a.isCut {
-		if a.Wait(ctx, 100*time.Millisecond) == tasks.Ended {
-			return errors.Join(errCut, context.DeadlineExceeded)
-		}
-	}
-	err := do()
-	if isOver() || a.isCut {
-		return errors.Join(errCut, context.DeadlineExceeded)
-	}
-	return err
+	return a.ask(ctx, do)
 }

@@ -29,8 +29,8 @@ type Cluster struct {
 	WireFailover bool
 	// OnReady, if set, is called when a node becomes ready, or is ready no more.
 	OnReady func(n *Node, isReady bool)
-	// managers are all that have ever run.
-	managers []*Manager
+	// Replicas are those of the manager.
+	Replicas []*Replica
 	// isAway means that the API server answers nobody but the Admin.
 	isAway bool
 }
@@ -117,11 +117,15 @@ func (c *Cluster) followKubelets() {
 	c.After(time.Second, c.followKubelets)
 }
 
-// Start starts a manager and all agents.
+// Start starts two managers and all agents.
 func (c *Cluster) Start() error {
 	c.followKubelets()
-	if err := c.StartManager(); err != nil {
-		return err
+	for i := range replicas {
+		r := &Replica{cluster: c, number: i + 1, node: c.Nodes[i%len(c.Nodes)]}
+		c.Replicas = append(c.Replicas, r)
+		if err := r.start(); err != nil {
+			return err
+		}
 	}
 	for _, n := range c.Nodes {
 		if err := n.StartAgent(); err != nil {
@@ -131,32 +135,100 @@ func (c *Cluster) Start() error {
 	return nil
 }
 
-// StartManager starts a manager that leads.
-func (c *Cluster) StartManager() error {
-	m, err := c.World.StartManager(fmt.Sprint("manager", len(c.managers)+1), c.Server, ManagerOptions{
-		NamesSuccessors: c.WireFailover,
-		Intercept: func(_ context.Context, _ apiserver.Request, do func() error) error {
-			if c.isAway {
-				return errCut
-			}
-			return do()
-		},
-	})
+// replicas is how many managers run.
+const replicas = 2
+
+// Replica is a pod of the manager on a node.
+type Replica struct {
+	cluster *Cluster
+	number  int
+	node    *Node
+	*Manager
+	starts int
+	// isCutOff means that the pod alone does not reach the API server.
+	isCutOff bool
+}
+
+// start starts the replica's program, which starts again a while after it has ended by itself.
+func (r *Replica) start() error {
+	c := r.cluster
+	r.starts++
+	name := fmt.Sprintf("manager%d", r.number)
+	if r.starts > 1 { // an identity is used once
+		name += fmt.Sprintf(".%d", r.starts)
+	}
+	var err error
+	r.Manager, err = c.StartReplica(
+		name, c.Server, ManagerOptions{NamesSuccessors: c.WireFailover}, func() { c.After(restartAfter, r.startAgain) },
+	)
 	if err == nil {
-		c.managers = append(c.managers, m)
+		r.reach()
 	}
 	return err
 }
 
-// Leader returns the manager that was started last.
-func (c *Cluster) Leader() *Manager { return c.managers[len(c.managers)-1] }
+// startAgain starts the replica's program if it does not run, and its node does.
+func (r *Replica) startAgain() {
+	if !r.isKilled || r.node.isOff {
+		return
+	}
+	if err := r.start(); err != nil {
+		r.cluster.Tell("", "%s does not start: %v", r.name, err)
+	}
+}
+
+// reach makes the replica reach the API server, or not.
+func (r *Replica) reach() {
+	if isCut := r.isCutOff || r.node.isCut; isCut != r.isCut && !r.isKilled {
+		r.setCut(isCut)
+	}
+}
+
+// Crash kills the replica's program. It starts again.
+func (r *Replica) Crash() {
+	r.Kill()
+	r.cluster.After(restartAfter, r.startAgain)
+}
+
+// SetCut cuts the replica off the API server, or connects it again.
+func (r *Replica) SetCut(isCut bool) {
+	r.isCutOff = isCut
+	r.reach()
+}
+
+// SetCut cuts a node off the API server, or connects it again, and with it the managers that run there.
+func (c *Cluster) SetCut(n *Node, isCut bool) {
+	n.SetCut(isCut)
+	for _, r := range c.Replicas {
+		r.reach()
+	}
+}
+
+// PowerOff ends all that a node does.
+func (c *Cluster) PowerOff(n *Node) {
+	n.PowerOff()
+	for _, r := range c.Replicas {
+		if r.node == n {
+			r.Kill()
+		}
+	}
+}
+
+// PowerOn makes a node boot, and start what runs there.
+func (c *Cluster) PowerOn(n *Node) error {
+	for _, r := range c.Replicas {
+		if r.node == n {
+			c.After(restartAfter, r.startAgain)
+		}
+	}
+	return n.PowerOn()
+}
 
 // SetAway makes the API server answer nobody, or all again.
 func (c *Cluster) SetAway(isAway bool) {
 	c.isAway = isAway
-	c.Leader().setCut(isAway)
 	for _, n := range c.Nodes {
-		n.SetCut(isAway)
+		c.SetCut(n, isAway)
 	}
 }
 
@@ -175,8 +247,8 @@ func (c *Cluster) SetExcluded(n *Node, isExcluded bool) error {
 
 // End ends everything that runs.
 func (c *Cluster) End() {
-	for _, m := range c.managers {
-		m.Kill()
+	for _, r := range c.Replicas {
+		r.Kill()
 	}
 	for _, n := range c.Nodes {
 		n.KillAgent()

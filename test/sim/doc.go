@@ -6,8 +6,10 @@
 //
 // A World is used by one goroutine, in a bubble of testing/synctest: time.Now is the simulated time, and
 // passes only in World.Run. Everything is a Happening of it. What the product does side by side are tasks
-// (package tasks), which are coroutines here: one runs until it waits, and nothing else runs meanwhile. A
-// request of an agent takes time; one of a manager takes none.
+// (package tasks), which are coroutines here: one runs until it waits, and nothing else runs meanwhile. So are
+// the reconciles of a manager, of which as many run side by side as in the product. Requests take time.
+//
+// Two managers elect their leader by client-go's own code. They end and start as Kubernetes lets them.
 //
 // A History is what users, machines, a link and the control plane do, at random. The laws, in laws.go, are
 // checked after each happening.

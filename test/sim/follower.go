@@ -1,10 +1,13 @@
 package sim
 
 import (
+	"context"
+	"errors"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/purelb/purelb-operator/internal/tasks"
 	"github.com/purelb/purelb-operator/test/sim/apiserver"
 )
 
@@ -75,6 +78,31 @@ func (f *follower) relist() error {
 	changes, err := f.cache.Relist()
 	for _, change := range changes {
 		f.passOn(change)
+	}
+	return err
+}
+
+// How long a request, or its answer, is on its way.
+const minRequest, maxRequest = 200 * time.Microsecond, 3 * time.Millisecond
+
+var errCut = errors.New("the API server does not answer")
+
+// ask makes a request, which takes its time. It hangs while the API server cannot be reached, and its answer
+// is lost if that is so when it comes.
+func (f *follower) ask(ctx context.Context, do func() error) error {
+	p := f.owner
+	isOver := func() bool { return p.Wait(ctx, p.world.Between(minRequest, maxRequest)) == tasks.Ended }
+	if isOver() {
+		return errors.Join(errCut, ctx.Err())
+	}
+	for f.isCut {
+		if p.Wait(ctx, 100*time.Millisecond) == tasks.Ended {
+			return errors.Join(errCut, context.DeadlineExceeded)
+		}
+	}
+	err := do()
+	if isOver() || f.isCut {
+		return errors.Join(errCut, context.DeadlineExceeded)
 	}
 	return err
 }

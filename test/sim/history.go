@@ -118,7 +118,8 @@ func (h *History) step() {
 func (h *History) troublesome() []deed {
 	return []deed{
 		{2, h.powerOff}, {2, h.loseCarrier}, {2, h.cutOff}, {2, h.killAgent}, {2, h.pauseAgent}, {1, h.exclude},
-		{1, h.apiAway}, {1, h.killManager}, {1, h.forget}, {1, h.lose}, {1, h.split}, {1, h.cutOneWay}, {1, h.dropEchoes},
+		{1, h.apiAway}, {1, h.killManager}, {1, h.stopManager},
+		{2, h.pauseManager}, {2, h.cutManager}, {1, h.forget}, {1, h.lose}, {1, h.split}, {1, h.cutOneWay}, {1, h.dropEchoes},
 	}
 }
 
@@ -216,7 +217,8 @@ func (h *History) powerOff() {
 	if n.isOff {
 		return
 	}
-	h.begin(h.laws.unreached, "no power", []*Node{n}, doing(n.PowerOff), n.PowerOn)
+	h.begin(h.laws.unreached, "no power", []*Node{n},
+		doing(func() { h.PowerOff(n) }), func() error { return h.PowerOn(n) })
 }
 
 func (h *History) loseCarrier() {
@@ -228,7 +230,7 @@ func (h *History) loseCarrier() {
 func (h *History) cutOff() {
 	n := h.anyNode()
 	h.begin(nil, "cut off the API server", []*Node{n},
-		doing(func() { n.SetCut(true) }), doing(func() { n.SetCut(h.isAway) }))
+		doing(func() { h.SetCut(n, true) }), doing(func() { h.SetCut(n, h.isAway) }))
 }
 
 func (h *History) killAgent() {
@@ -263,23 +265,38 @@ func (h *History) apiAway() {
 	h.begin(nil, "the API server is away", nil, doing(func() { h.SetAway(true) }), doing(func() { h.SetAway(false) }))
 }
 
-// killManager ends the leader. Another one leads some seconds later, once its Lease has expired.
+func (h *History) anyReplica() *Replica { return h.Replicas[h.Pick(len(h.Replicas))] }
+
+// killManager ends a manager as the kernel does, and stopManager as the kubelet does, which asks first.
 func (h *History) killManager() {
-	if h.isAway {
-		return
+	if r := h.anyReplica(); !r.isKilled {
+		h.Tell("", "%s crashes", r.name)
+		h.recover()
+		r.Crash()
 	}
-	h.Tell("", "the leader dies")
-	h.recover()
-	h.Leader().Kill()
-	h.After(h.Between(4*time.Second, 6*time.Second), h.startManager)
 }
 
-func (h *History) startManager() {
-	if h.isAway {
-		h.After(time.Second, h.startManager)
+func (h *History) stopManager() {
+	if r := h.anyReplica(); !r.isKilled {
+		h.Tell("", "%s is to end", r.name)
+		h.recover()
+		r.Stop()
+	}
+}
+
+func (h *History) pauseManager() {
+	r := h.anyReplica()
+	if r.isKilled || r.isPaused {
 		return
 	}
-	h.note(h.StartManager())
+	m := r.Manager
+	h.begin(nil, "paused "+m.name, nil, doing(m.Pause), doing(m.Resume))
+}
+
+func (h *History) cutManager() {
+	r := h.anyReplica()
+	h.begin(nil, fmt.Sprint("cut off the API server: manager ", r.number), nil,
+		doing(func() { r.SetCut(true) }), doing(func() { r.SetCut(false) }))
 }
 
 func (h *History) forget() {

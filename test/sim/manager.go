@@ -22,13 +22,15 @@ import (
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers"
+	"github.com/purelb/purelb-operator/internal/tasks"
 	"github.com/purelb/purelb-operator/test/sim/apiserver"
 )
 
 // Namespace is that of PureLB.
 const Namespace = "purelb-system"
 
-// Manager is a manager that leads: the components that decide about addresses, with a cache of its own.
+// Manager is a replica of the manager: the components that decide about addresses, which work while it
+// leads, with a cache of its own.
 type Manager struct {
 	process
 	follower
@@ -36,8 +38,13 @@ type Manager struct {
 	live   *controllers.Liveness
 	leases toolscache.ResourceEventHandler
 	parts  []part
-	ctx    context.Context
-	end    context.CancelFunc
+	// isLeading means that the components are told of changes.
+	isLeading bool
+	ctx       context.Context
+	end       context.CancelFunc
+	// stopped is signalled when it is to end, and onEnd is called when it ends by itself.
+	stopped chan struct{}
+	onEnd   func()
 }
 
 // part is a component with its queue.
@@ -54,9 +61,63 @@ type ManagerOptions struct {
 	NamesSuccessors bool
 }
 
-// StartManager starts a manager.
+// StartManager starts a manager that leads without having been elected.
 func (w *World) StartManager(name string, server *apiserver.Server, options ManagerOptions) (*Manager, error) {
-	m := &Manager{process: process{world: w}}
+	m, err := w.newManager(name, server, options)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.relist(); err != nil {
+		return nil, err
+	}
+	if err := m.lead(); err != nil {
+		return nil, err
+	}
+	m.follow()
+	m.look()
+	return m, nil
+}
+
+// StartReplica starts a manager that leads once it has been elected. onEnd is called when it has ended,
+// because it was stopped, does not lead any more, or could not start to lead; not if it is killed. Its
+// requests take time, and hang while it is cut off the API server.
+func (w *World) StartReplica(
+	name string, server *apiserver.Server, options ManagerOptions, onEnd func(),
+) (*Manager, error) {
+	var m *Manager
+	options.Intercept = func(ctx context.Context, _ apiserver.Request, do func() error) error { return m.ask(ctx, do) }
+	m, err := w.newManager(name, server, options)
+	if err != nil {
+		return nil, err
+	}
+	e, err := newElection(m, server)
+	if err != nil {
+		return nil, err
+	}
+	m.onEnd = onEnd
+	m.Go(func() {
+		for m.isCut || m.relist() != nil {
+			if m.Wait(m.ctx, time.Second) == tasks.Ended {
+				return
+			}
+		}
+		m.follow()
+		m.look()
+		e.run()
+		m.world.After(0, m.endByItself)
+	})
+	return m, nil
+}
+
+func (m *Manager) endByItself() {
+	if !m.isKilled {
+		m.Kill()
+		m.onEnd()
+	}
+}
+
+func (w *World) newManager(name string, server *apiserver.Server, options ManagerOptions) (*Manager, error) {
+	m := &Manager{process: process{world: w}, stopped: make(chan struct{}, 1)}
 	m.follower = newFollower(&m.process, name, server, m.passOn)
 	m.ctx, m.end = context.WithCancel(log.IntoContext(context.Background(), logr.Discard()))
 	var err error
@@ -66,22 +127,45 @@ func (w *World) StartManager(name string, server *apiserver.Server, options Mana
 		return nil, err
 	}
 	m.client = server.NewClient(options.Intercept, m.cache)
-	if err := m.makeParts(server.NewClient(options.Intercept, nil), options); err != nil {
-		return nil, err
-	}
-	if err := m.relist(); err != nil {
-		return nil, err
-	}
+	return m, m.makeParts(server.NewClient(options.Intercept, nil), options)
+}
+
+// lead makes the components work.
+func (m *Manager) lead() error {
 	for i := range m.parts {
 		for _, s := range m.parts[i].Sources {
 			if err := s.Start(m.ctx, m.parts[i].queue); err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
-	m.follow()
-	m.look()
-	return m, nil
+	m.isLeading = true
+	for _, change := range m.cache.Known() {
+		m.passToParts(change)
+	}
+	return nil
+}
+
+// Stop makes the manager end what it does, pass on the lead if it has it, and end.
+func (m *Manager) Stop() {
+	select {
+	case m.stopped <- struct{}{}:
+		m.after(0, func() {}) // which wakes its tasks
+	default:
+	}
+}
+
+// endWork lets the components finish what they do, and begin nothing.
+func (m *Manager) endWork() {
+	m.isLeading = false
+	m.end()
+	for i := range m.parts {
+		q := m.parts[i].queue
+		q.workers = 0
+		for len(q.active) > 0 && !m.isKilled {
+			m.Wait(context.Background(), time.Millisecond)
+		}
+	}
 }
 
 // selectionsOf returns what a cache with options keeps, by them, of the kinds that the server has.
@@ -139,7 +223,7 @@ func (m *Manager) makeParts(uncached client.Client, options ManagerOptions) erro
 	}
 	for _, c := range components {
 		work := func(r reconcile.Request) (reconcile.Result, error) { return c.Reconciler.Reconcile(m.ctx, r) }
-		m.parts = append(m.parts, part{c, newQueue(&m.process, m.name, work)})
+		m.parts = append(m.parts, part{c, newQueue(&m.process, m.name, c.Options.MaxConcurrentReconciles, work)})
 	}
 	return errors.Join(err1, err2)
 }
@@ -156,6 +240,9 @@ func (m *Manager) look() {
 	for i := range m.parts {
 		p := &m.parts[i]
 		for _, ch := range p.Channels {
+			if !m.isLeading {
+				break
+			}
 			select {
 			case e := <-ch.Events:
 				ch.Handler.Generic(m.ctx, e, p.queue)
@@ -166,7 +253,7 @@ func (m *Manager) look() {
 	m.after(controllers.LivenessInterval, m.look)
 }
 
-// passOn passes a change on to the components that it wakes.
+// passOn passes a change on to those that it concerns.
 func (m *Manager) passOn(c apiserver.Change) {
 	if c.Kind.Kind == "Lease" {
 		switch {
@@ -178,6 +265,13 @@ func (m *Manager) passOn(c apiserver.Change) {
 			m.leases.OnUpdate(c.Old, c.New)
 		}
 	}
+	if m.isLeading {
+		m.passToParts(c)
+	}
+}
+
+// passToParts passes a change on to the components that it wakes.
+func (m *Manager) passToParts(c apiserver.Change) {
 	for i := range m.parts {
 		p := &m.parts[i]
 		if p.For != nil {
@@ -244,3 +338,6 @@ func (r recorder) Eventf(regarding, _ runtime.Object, kind, reason, _, note stri
 	}
 	r.manager.world.Tell(r.manager.name, "event %s %s of %s: %s", kind, reason, name, fmt.Sprintf(note, args...))
 }
+
+// IsLeading reports whether the manager leads, as far as it knows.
+func (m *Manager) IsLeading() bool { return m.isLeading && !m.isKilled }

@@ -190,10 +190,7 @@ func (x *index) remove(key client.ObjectKey, obj client.Object) {
 func (c *Cache) Relist() ([]Change, error) {
 	c.seen = c.server.revision
 	var changes []Change
-	kinds := slices.SortedFunc(
-		maps.Keys(c.kinds), func(a, b schema.GroupVersionKind) int { return cmp.Compare(a.String(), b.String()) },
-	)
-	for _, gvk := range kinds {
+	for _, gvk := range c.kindsInOrder() {
 		known, k := c.kinds[gvk], c.server.kinds[gvk]
 		keys := map[client.ObjectKey]struct{}{}
 		for key := range known.objects {
@@ -219,6 +216,25 @@ func (c *Cache) Relist() ([]Change, error) {
 		}
 	}
 	return changes, nil
+}
+
+// Known returns what the cache knows, as what a client sees that follows it from now on: each object is
+// made, by kind, namespace and name.
+func (c *Cache) Known() []Change {
+	var changes []Change
+	for _, gvk := range c.kindsInOrder() {
+		known := c.kinds[gvk]
+		for _, key := range slices.SortedFunc(maps.Keys(known.objects), compareKeys) {
+			changes = append(changes, Change{Revision: c.seen, Kind: gvk, New: known.objects[key].kept})
+		}
+	}
+	return changes
+}
+
+func (c *Cache) kindsInOrder() []schema.GroupVersionKind {
+	return slices.SortedFunc(
+		maps.Keys(c.kinds), func(a, b schema.GroupVersionKind) int { return cmp.Compare(a.String(), b.String()) },
+	)
 }
 
 func (c *Cache) get(k *kind, key client.ObjectKey, obj client.Object) error {
