@@ -34,7 +34,7 @@ type agent struct {
 func (n *Node) StartAgent() error {
 	a := &agent{process: process{world: n.world}, node: n}
 	a.follower = newFollower(&a.process, n.Name, n.server, a.pass)
-	a.isCut = n.isCut
+	a.isCut = n.isCut || n.isAgentStarved
 	a.ctx, a.end = context.WithCancel(log.IntoContext(context.Background(), logr.Discard()))
 	options, err := nodeagent.ManagerOptions(n.Name, Namespace, Agents)
 	if err != nil {

@@ -23,6 +23,8 @@ type follower struct {
 	// isCut means that the API server cannot be reached.
 	isCut      bool
 	isLearning bool
+	// isPausedByRequest means that the process is paused when it makes its next request, before that is sent.
+	isPausedByRequest bool
 }
 
 // newFollower returns one without a cache, which passes changes on.
@@ -91,6 +93,10 @@ var errCut = errors.New("the API server does not answer")
 // is lost if that is so when it comes.
 func (f *follower) ask(ctx context.Context, do func() error) error {
 	p := f.owner
+	if f.isPausedByRequest {
+		f.isPausedByRequest = false
+		p.Pause()
+	}
 	isOver := func() bool { return p.Wait(ctx, p.world.Between(minRequest, maxRequest)) == tasks.Ended }
 	if isOver() {
 		return errors.Join(errCut, ctx.Err())

@@ -119,7 +119,7 @@ func (h *History) troublesome() []deed {
 	return []deed{
 		{2, h.powerOff}, {2, h.loseCarrier}, {2, h.cutOff}, {2, h.killAgent}, {2, h.pauseAgent}, {1, h.exclude},
 		{1, h.apiAway}, {1, h.killManager}, {1, h.stopManager},
-		{2, h.pauseManager}, {2, h.cutManager}, {1, h.forget}, {1, h.lose}, {1, h.split}, {1, h.cutOneWay}, {1, h.dropEchoes},
+		{2, h.pauseManager}, {2, h.cutManager}, {1, h.starveAgents}, {1, h.forget}, {1, h.lose}, {1, h.split}, {1, h.cutOneWay}, {1, h.dropEchoes},
 	}
 }
 
@@ -289,14 +289,30 @@ func (h *History) pauseManager() {
 	if r.isKilled || r.isPaused {
 		return
 	}
-	m := r.Manager
-	h.begin(nil, "paused "+m.name, nil, doing(m.Pause), doing(m.Resume))
+	m, pause := r.Manager, r.Pause
+	if h.Chance(0.7) {
+		pause = m.PauseInRequest
+	}
+	h.begin(nil, "paused "+m.name, nil, doing(pause), doing(m.Resume))
 }
 
 func (h *History) cutManager() {
 	r := h.anyReplica()
 	h.begin(nil, fmt.Sprint("cut off the API server: manager ", r.number), nil,
 		doing(func() { r.SetCut(true) }), doing(func() { r.SetCut(false) }))
+}
+
+// starveAgents keeps all agents from the API server, which goes on answering managers and kubelets.
+func (h *History) starveAgents() {
+	set := func(isStarved bool) func() error {
+		return doing(func() {
+			for _, n := range h.Nodes {
+				n.isAgentStarved = isStarved
+				n.SetCut(n.isCut)
+			}
+		})
+	}
+	h.begin(nil, "the API server does not answer agents", nil, set(true), set(false))
 }
 
 func (h *History) forget() {

@@ -339,5 +339,14 @@ func (r recorder) Eventf(regarding, _ runtime.Object, kind, reason, _, note stri
 	r.manager.world.Tell(r.manager.name, "event %s %s of %s: %s", kind, reason, name, fmt.Sprintf(note, args...))
 }
 
+// PauseInRequest pauses the manager when it makes its next request, which it sends when it goes on.
+func (m *Manager) PauseInRequest() { m.isPausedByRequest = true }
+
+// Resume lets the manager go on.
+func (m *Manager) Resume() {
+	m.isPausedByRequest = false
+	m.process.Resume()
+}
+
 // IsLeading reports whether the manager leads, as far as it knows.
 func (m *Manager) IsLeading() bool { return m.isLeading && !m.isKilled }

@@ -34,6 +34,8 @@ type Node struct {
 	isOff       bool
 	// isCut means that the API server cannot be reached from the node.
 	isCut bool
+	// isAgentStarved means that the API server does not answer the agent.
+	isAgentStarved bool
 	// couldReport means that the kubelet could report when that was last looked at, and isReady what the Node
 	// object says.
 	couldReport, isReady bool
@@ -79,7 +81,7 @@ func (n *Node) SetCarrier(isUp bool) {
 func (n *Node) SetCut(isCut bool) {
 	n.isCut = isCut
 	if n.agent != nil && !n.agent.isKilled {
-		n.agent.setCut(isCut)
+		n.agent.setCut(isCut || n.isAgentStarved)
 	}
 }
 
