@@ -5,10 +5,14 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -35,8 +39,25 @@ type Cluster struct {
 	isAway bool
 }
 
-// NewCluster returns a cluster with nodes, none of which runs an agent yet, and a ServiceGroup of Local
-// addresses of their link.
+// The ServiceGroups of a cluster: one of Local addresses of the nodes' link, and one of Virtual addresses.
+const GroupLocal, GroupVirtual = "default", "remote"
+
+// serviceGroups returns the ServiceGroups of a cluster.
+func serviceGroups() []client.Object {
+	local := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: GroupLocal}}
+	local.Spec.Local = &v1.LocalPools{PoolSet: v1.PoolSet{
+		V4Pools: []v1.AddressPool{{Pool: "192.0.2.100-192.0.2.119", Subnet: "192.0.2.0/24"}},
+		V6Pools: []v1.AddressPool{{Pool: "2001:db8:1::100-2001:db8:1::113", Subnet: "2001:db8:1::/64"}},
+	}}
+	virtual := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: GroupVirtual}}
+	virtual.Spec.Remote = &v1.RemotePools{PoolSet: v1.PoolSet{
+		V4Pools: []v1.AddressPool{{Pool: "198.51.100.100-198.51.100.119", Subnet: "198.51.100.0/24"}},
+		V6Pools: []v1.AddressPool{{Pool: "2001:db8:2::100-2001:db8:2::113", Subnet: "2001:db8:2::/64"}},
+	}}
+	return []client.Object{local, virtual}
+}
+
+// NewCluster returns a cluster with nodes, none of which runs an agent yet, and its ServiceGroups.
 func NewCluster(w *World, nodes int) (*Cluster, error) {
 	server, err := apiserver.NewCluster()
 	if err != nil {
@@ -44,16 +65,14 @@ func NewCluster(w *World, nodes int) (*Cluster, error) {
 	}
 	c := &Cluster{World: w, Server: server, Admin: server.NewClient(nil, nil), Link: w.NewLink()}
 	c.client = c.Link.Connect("client", func([]byte) {})
-	group := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: "default"}}
-	group.Spec.Local = &v1.LocalPools{
-		PoolSet: v1.PoolSet{V4Pools: []v1.AddressPool{{Pool: "192.0.2.100-192.0.2.119", Subnet: "192.0.2.0/24"}}},
-	}
 	agents := &v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: Agents}}
-	objects := []client.Object{group, agents}
+	objects := append(serviceGroups(), agents)
 	for i := range nodes {
 		number := i + 1
-		own := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + number)}), 24)
-		n := w.NewNode(server, c.Link, number, netip.AddrFrom4([4]byte{192, 0, 2, 1}), own)
+		n := w.NewNode(
+			server, c.Link, number, netip.MustParsePrefix(fmt.Sprintf("192.0.2.%d/24", 10+number)),
+			netip.MustParsePrefix(fmt.Sprintf("2001:db8:1::%d/64", number)), netip.MustParsePrefix(fmt.Sprintf("fe80::%d/64", number)),
+		)
 		c.Nodes = append(c.Nodes, n)
 		object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: map[string]string{
 			corev1.LabelHostname: n.Name, v1.LabelAgent: Agents,
@@ -258,22 +277,75 @@ func (c *Cluster) End() {
 // Tenants is the namespace of the Services.
 const Tenants = "test"
 
-// CreateService creates a Service of type LoadBalancer.
-func (c *Cluster) CreateService(name string) error {
+// Service is what a user wants of a Service of type LoadBalancer.
+type Service struct {
+	Name     string
+	Group    string
+	Families []corev1.IPFamily
+	// IsPolicyLocal means that nodes without an endpoint of it are to have none of its addresses.
+	IsPolicyLocal bool
+}
+
+// CreateService creates a Service, without endpoints.
+func (c *Cluster) CreateService(s Service) error {
+	policy, traffic := corev1.IPFamilyPolicySingleStack, corev1.ServiceExternalTrafficPolicyCluster
+	if len(s.Families) > 1 {
+		policy = corev1.IPFamilyPolicyRequireDualStack
+	}
+	annotations := map[string]string{v1.AnnotationServiceGroup: s.Group}
+	if s.IsPolicyLocal {
+		traffic = corev1.ServiceExternalTrafficPolicyLocal
+		annotations[v1.AnnotationAllowLocal] = "true"
+	}
 	return c.Admin.Create(context.Background(), &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: Tenants, Name: name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: Tenants, Name: s.Name, Annotations: annotations},
 		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeLoadBalancer, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
-			ClusterIP: "10.96.0.1", Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}},
+			Type: corev1.ServiceTypeLoadBalancer, IPFamilies: s.Families, IPFamilyPolicy: &policy,
+			ExternalTrafficPolicy: traffic, ClusterIP: "10.96.0.1",
+			Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}},
 		},
 	})
 }
 
-// DeleteService deletes a Service.
-func (c *Cluster) DeleteService(name string) error {
-	return c.Admin.Delete(
-		context.Background(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: Tenants, Name: name}},
-	)
+// SetEndpoints makes a Service have a ready endpoint on each of some nodes, and no others.
+func (c *Cluster) SetEndpoints(s Service, nodes []*Node) error {
+	for _, family := range s.Families {
+		slice := &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: Tenants, Name: s.Name + "-" + strings.ToLower(string(family)),
+				Labels: map[string]string{discoveryv1.LabelServiceName: s.Name},
+			},
+			AddressType: discoveryv1.AddressType(family),
+		}
+		for _, n := range nodes {
+			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+				Addresses: []string{"10.244.0.1"}, NodeName: &n.Name, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)},
+			})
+		}
+		err := c.Admin.Update(context.Background(), slice)
+		if apierrors.IsNotFound(err) {
+			err = c.Admin.Create(context.Background(), slice)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// DeleteService deletes a Service and its endpoints.
+func (c *Cluster) DeleteService(s Service) error {
+	object := metav1.ObjectMeta{Namespace: Tenants, Name: s.Name}
+	if err := c.Admin.Delete(context.Background(), &corev1.Service{ObjectMeta: object}); err != nil {
+		return err
+	}
+	for _, family := range s.Families {
+		object.Name = s.Name + "-" + strings.ToLower(string(family))
+		if err := c.Admin.Delete(context.Background(), &discoveryv1.EndpointSlice{ObjectMeta: object}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Addresses returns the addresses of a Service.

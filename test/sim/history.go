@@ -5,7 +5,10 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // History plays what users, nodes, links and the control plane may do in a cluster, at random.
@@ -19,7 +22,7 @@ type History struct {
 	random *rand.Rand
 	steps  int
 	// services are those that exist, in the order in which they were created.
-	services []string
+	services []*service
 	created  int
 	// troubles are what is wrong now, by name, each with what ends it.
 	troubles map[string]func() error
@@ -45,7 +48,7 @@ const maxServices = 6
 func PlayHistory(c *Cluster, profile Profile) ([]string, error) {
 	h := &History{Cluster: c, Profile: profile, laws: newLaws(c), troubles: map[string]func() error{}}
 	h.laws.isStrict = profile.MaxTroubles == 1 && c.WireFailover
-	h.laws.services = func() []string { return h.services }
+	h.laws.services = func() []*service { return h.services }
 	c.OnReady = func(n *Node, isReady bool) {
 		if isReady {
 			h.laws.left.end(n)
@@ -97,7 +100,7 @@ func (h *History) step() {
 		h.endTrouble(names[h.Pick(len(names))])
 		return
 	}
-	deeds := []deed{{6, h.createService}, {3, h.deleteService}}
+	deeds := []deed{{6, h.createService}, {3, h.deleteService}, {2, h.moveEndpoints}}
 	if !isCalm {
 		deeds = append(deeds, h.troublesome()...)
 	}
@@ -183,15 +186,69 @@ func (h *History) note(err error) {
 
 func (h *History) anyNode() *Node { return h.Nodes[h.Pick(len(h.Nodes))] }
 
+// service is a Service that exists.
+type service struct {
+	Service
+	endpoints []*Node
+	// unserved says when nodes had no endpoint.
+	unserved spans
+}
+
+// isHeldByAll reports whether the addresses of the Service are Virtual.
+func (s *service) isHeldByAll() bool { return s.Group == GroupVirtual }
+
 func (h *History) createService() {
 	if len(h.services) >= maxServices {
 		return
 	}
 	h.created++
-	name := fmt.Sprint("s", h.created)
-	h.Tell("user", "creates %s", name)
-	h.note(h.CreateService(name))
-	h.services = append(h.services, name)
+	s := &service{
+		Service:  Service{Name: fmt.Sprint("s", h.created), Group: GroupLocal, IsPolicyLocal: h.Chance(0.2)},
+		unserved: spans{},
+	}
+	ipv4, ipv6 := corev1.IPv4Protocol, corev1.IPv6Protocol
+	choices := [][]corev1.IPFamily{{ipv4}, {ipv4}, {ipv6}, {ipv4, ipv6}}
+	s.Families = choices[h.Pick(len(choices))]
+	if h.Chance(0.25) {
+		s.Group = GroupVirtual
+	}
+	h.Tell("user", "creates %s: %s %v, policy Local %v", s.Name, s.Group, s.Families, s.IsPolicyLocal)
+	h.note(h.CreateService(s.Service))
+	s.unserved.begin(h.Nodes...)
+	h.setEndpoints(s)
+	h.services = append(h.services, s)
+}
+
+// setEndpoints gives a Service endpoints on some nodes.
+func (h *History) setEndpoints(s *service) {
+	var nodes []*Node
+	for _, n := range h.Nodes {
+		if h.Chance(0.6) {
+			nodes = append(nodes, n)
+		}
+	}
+	if len(nodes) == 0 {
+		nodes = []*Node{h.anyNode()}
+	}
+	for _, n := range h.Nodes {
+		has, had := slices.Contains(nodes, n), slices.Contains(s.endpoints, n)
+		if has && !had {
+			s.unserved.end(n)
+		}
+		if had && !has {
+			s.unserved.begin(n)
+		}
+	}
+	s.endpoints = nodes
+	h.version++
+	h.Tell("", "endpoints of %s: %s", s.Name, strings.Join(namesOf(nodes), " "))
+	h.note(h.SetEndpoints(s.Service, nodes))
+}
+
+func (h *History) moveEndpoints() {
+	if len(h.services) > 0 {
+		h.setEndpoints(h.services[h.Pick(len(h.services))])
+	}
 }
 
 func (h *History) deleteService() {
@@ -199,10 +256,10 @@ func (h *History) deleteService() {
 		return
 	}
 	i := h.Pick(len(h.services))
-	name := h.services[i]
-	h.Tell("user", "deletes %s", name)
+	s := h.services[i]
+	h.Tell("user", "deletes %s", s.Name)
 	h.services = slices.Delete(h.services, i, i+1)
-	h.note(h.DeleteService(name))
+	h.note(h.DeleteService(s.Service))
 }
 
 func doing(do func()) func() error {

@@ -17,17 +17,21 @@ import (
 //
 //  1. No two Services have the same address, and an address that a Service has stays its own until the
 //     Service is deleted.
-//  2. Nodes that hear each other, and whose agents work, do not both answer for an address for longer than
-//     maxBoth.
-//  3. An address leaves a node only if that node, or another that has had it lately, could not be reached
-//     lately, or if the node was to be left: it was excluded, or not ready. A node that could be reached all
-//     the time keeps the address until another node has it. What befalls agents, managers and the API
+//  2. Nodes that hear each other, and whose agents work, do not both answer for a Local address for longer
+//     than maxBoth.
+//  3. A Local address leaves a node only if that node, or another that has had it lately, could not be reached
+//     lately, or if the node was to be left: it was excluded, or not ready, or had no endpoint of a Service of
+//     policy Local. A node that could be reached all the time keeps the address until another node has it,
+//     unless no node has such an endpoint that may have the address. What befalls agents, managers and the API
 //     server moves nothing.
-//  4. Once nothing is wrong any more, and Settled has passed, each Service has an address, which one node
-//     answers for, and which is reported as announced by that node alone.
-//  5. With the feature gate WireFailover, and one thing wrong at a time, a client reaches an address again
-//     within maxAway.
-//  6. In such a history a node that hears no other gets no address that another node has.
+//  4. Once nothing is wrong any more, and Settled has passed, each Service has an address of each of its
+//     families. A Local one is answered for by one node, and reported as announced by that node alone. A Virtual
+//     one is on all nodes. With policy Local these are nodes with an endpoint.
+//  5. With the feature gate WireFailover, and one thing wrong at a time, a client reaches a Local address again
+//     within maxAway, unless few nodes may have it because of policy Local.
+//  6. In such a history a node that hears no other gets no Local address that another node has.
+//  7. A Virtual address leaves a node only when that is switched off or to be left. No Lease counts.
+//  8. A Virtual address is on the virtual interface alone, and a Local one never there.
 
 // maxAway bounds for how long a client does not reach an address.
 const maxAway = 1200 * time.Millisecond
@@ -43,14 +47,14 @@ const lately = time.Minute
 
 type laws struct {
 	cluster *Cluster
-	// services returns the names of those that exist.
-	services   func() []string
+	// services returns those that exist.
+	services   func() []*service
 	violations []string
 	// unreached and left are when nodes could not be reached, and were to be left.
 	unreached, left spans
 	// owners are the Services by their addresses, and holders the nodes that answer for those, but for nodes
 	// that have kept the address from an earlier Service.
-	owners  map[netip.Addr]string
+	owners  map[netip.Addr]*service
 	holders map[netip.Addr][]*Node
 	kept    map[netip.Addr][]*Node
 	// heldAt is when a node last answered for an address of a Service.
@@ -70,7 +74,7 @@ type laws struct {
 
 func newLaws(c *Cluster) *laws {
 	return &laws{
-		cluster: c, unreached: spans{}, left: spans{}, owners: map[netip.Addr]string{},
+		cluster: c, unreached: spans{}, left: spans{}, owners: map[netip.Addr]*service{},
 		holders: map[netip.Addr][]*Node{}, kept: map[netip.Addr][]*Node{},
 		heldAt: map[netip.Addr]map[*Node]time.Time{}, bothSince: map[netip.Addr]time.Time{},
 		reachedAt: map[netip.Addr]time.Time{}, awaySince: map[netip.Addr]time.Time{},
@@ -123,9 +127,43 @@ func (l *laws) inspect() {
 		return
 	}
 	l.version, l.lookedAt = l.cluster.version, time.Now()
-	for addr := range order.ByKey(l.owners, netip.Addr.Compare) {
-		l.inspectHolders(addr)
+	for addr, s := range order.ByKey(l.owners, netip.Addr.Compare) {
+		l.inspectInterfaces(addr, s)
+		if s.isHeldByAll() {
+			l.inspectVirtual(addr, s)
+		} else {
+			l.inspectHolders(addr, s)
+		}
 	}
+}
+
+// inspectInterfaces is law 8.
+func (l *laws) inspectInterfaces(addr netip.Addr, s *service) {
+	wrong := VirtualInterface
+	if s.isHeldByAll() {
+		wrong = Interface
+	}
+	for _, n := range l.cluster.Nodes {
+		if n.Kernel.Has(wrong, addr) {
+			l.broken("%s has %s on %s", n.Name, addr, wrong)
+		}
+	}
+}
+
+// inspectVirtual is law 7.
+func (l *laws) inspectVirtual(addr netip.Addr, s *service) {
+	now := l.cluster.HoldersOf(addr)
+	for _, before := range l.holders[addr] {
+		if !slices.Contains(now, before) && !l.unreached.isLately(before) && !l.isLeft(before, s) {
+			l.broken("%s leaves %s, with which nothing is wrong", addr, before.Name)
+		}
+	}
+	l.holders[addr] = now
+}
+
+// isLeft reports whether a node is to have no address of a Service, or was lately.
+func (l *laws) isLeft(n *Node, s *service) bool {
+	return l.left.isLately(n) || s.IsPolicyLocal && s.unserved.isLately(n)
 }
 
 // inspectOwners is law 1.
@@ -134,28 +172,28 @@ func (l *laws) inspectOwners() {
 		return
 	}
 	l.revision = l.cluster.Server.Revision()
-	owners := map[netip.Addr]string{}
-	for _, name := range l.services() {
-		addrs, err := l.cluster.Addresses(name)
+	owners := map[netip.Addr]*service{}
+	for _, s := range l.services() {
+		addrs, err := l.cluster.Addresses(s.Name)
 		if err != nil {
-			l.broken("%s: %v", name, err)
+			l.broken("%s: %v", s.Name, err)
 		}
 		for _, addr := range addrs {
 			if other, isTaken := owners[addr]; isTaken {
-				l.broken("%s is the address of %s and of %s", addr, other, name)
+				l.broken("%s is the address of %s and of %s", addr, other.Name, s.Name)
 			}
-			owners[addr] = name
-			if l.owners[addr] != name {
+			owners[addr] = s
+			if l.owners[addr] != s {
 				l.kept[addr], l.heldAt[addr] = l.cluster.HoldersOf(addr), map[*Node]time.Time{}
 			}
 		}
 	}
 	l.version-- // who has to hold what may have changed
-	for addr, name := range order.ByKey(l.owners, netip.Addr.Compare) {
-		if owners[addr] != name && slices.Contains(l.services(), name) {
-			l.broken("%s has lost %s", name, addr)
+	for addr, s := range order.ByKey(l.owners, netip.Addr.Compare) {
+		if owners[addr] != s && slices.Contains(l.services(), s) {
+			l.broken("%s has lost %s", s.Name, addr)
 		}
-		if owners[addr] != name {
+		if owners[addr] != s {
 			delete(l.holders, addr)
 			delete(l.bothSince, addr)
 			delete(l.reachedAt, addr)
@@ -166,7 +204,7 @@ func (l *laws) inspectOwners() {
 }
 
 // inspectHolders is laws 3 and 6, and looks at the others that are about holders.
-func (l *laws) inspectHolders(addr netip.Addr) {
+func (l *laws) inspectHolders(addr netip.Addr, s *service) {
 	all := l.cluster.HoldersOf(addr)
 	isKept := func(n *Node) bool { return slices.Contains(l.kept[addr], n) }
 	l.kept[addr] = slices.DeleteFunc(l.kept[addr], func(n *Node) bool { return !slices.Contains(all, n) })
@@ -174,9 +212,9 @@ func (l *laws) inspectHolders(addr netip.Addr) {
 	for _, before := range l.holders[addr] {
 		switch {
 		case slices.Contains(holders, before) || l.isExcused(addr):
-		case !l.left.isLately(before):
+		case !l.isLeft(before, s):
 			l.broken("%s leaves %s, with which nothing is wrong", addr, before.Name)
-		case len(holders) == 0:
+		case len(holders) == 0 && !s.IsPolicyLocal:
 			l.broken("%s leaves %s, and no other node has it", addr, before.Name)
 		}
 	}
@@ -187,7 +225,9 @@ func (l *laws) inspectHolders(addr netip.Addr) {
 		}
 	}
 	l.holders[addr] = holders
-	l.inspectReach(addr)
+	if !s.IsPolicyLocal {
+		l.inspectReach(addr)
+	}
 	for _, n := range holders {
 		l.heldAt[addr][n] = time.Now()
 	}
@@ -264,18 +304,26 @@ func (l *laws) settled() {
 			}
 		}
 	}
-	for _, name := range l.services() {
-		addrs, err := l.cluster.Addresses(name)
-		if err != nil || len(addrs) != 1 {
-			l.broken("settled: %s has the addresses %v %v", name, addrs, err)
+	for _, s := range l.services() {
+		addrs, err := l.cluster.Addresses(s.Name)
+		if err != nil || len(addrs) != len(s.Families) {
+			l.broken("settled: %s has the addresses %v %v", s.Name, addrs, err)
 			continue
 		}
-		var holders []string
-		for _, n := range l.cluster.HoldersOf(addrs[0]) {
-			holders = append(holders, n.Name)
+		serving := l.cluster.Nodes
+		if s.IsPolicyLocal {
+			serving = s.endpoints
 		}
-		if reported := announced[addrs[0].String()]; len(holders) != 1 || !slices.Equal(holders, reported) {
-			l.broken("settled: %s is held by %v, and reported by %v", addrs[0], holders, reported)
+		for _, addr := range addrs {
+			holders, reported := l.cluster.HoldersOf(addr), announced[addr.String()]
+			switch isAll := len(holders) == len(serving); {
+			case slices.ContainsFunc(holders, func(n *Node) bool { return !slices.Contains(serving, n) }):
+				l.broken("settled: %s is held by %v, of which not all have an endpoint", addr, namesOf(holders))
+			case s.isHeldByAll() && !isAll:
+				l.broken("settled: %s is held by %v alone", addr, namesOf(holders))
+			case !s.isHeldByAll() && (len(holders) != 1 || !slices.Equal(namesOf(holders), reported)):
+				l.broken("settled: %s is held by %v, and reported by %v", addr, namesOf(holders), reported)
+			}
 		}
 	}
 	for _, n := range l.cluster.Nodes {
@@ -289,4 +337,13 @@ func (l *laws) settled() {
 			}
 		}
 	}
+}
+
+// namesOf returns the names of nodes.
+func namesOf(nodes []*Node) []string {
+	var names []string
+	for _, n := range nodes {
+		names = append(names, n.Name)
+	}
+	return names
 }

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/nodeagent/link/linktest"
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
 	"github.com/purelb/purelb-operator/nodeagent/plan"
@@ -13,6 +14,9 @@ import (
 
 // Interface is the name of the one interface of a node.
 const Interface = "eth0"
+
+// VirtualInterface is the name of the interface of Virtual addresses.
+const VirtualInterface = v1.DefaultDummyInterface
 
 // Node is a machine of the cluster: a kernel on a link, and an agent.
 type Node struct {
@@ -24,9 +28,8 @@ type Node struct {
 	Kernel *linktest.Kernel
 	port   *Port
 	agent  *agent
-	// own are the addresses that the node has of its own, and gateway is its router.
-	own     []netip.Prefix
-	gateway netip.Addr
+	// own are the addresses that the node has of its own.
+	own []netip.Prefix
 	// files are those on the node's disk, by their names.
 	files map[string][]byte
 	// DropsEchoes means that a firewall drops echo requests.
@@ -42,13 +45,17 @@ type Node struct {
 	couldReportSince     time.Time
 }
 
-// NewNode adds a node to a link, with an interface that has these addresses and a default route.
-func (w *World) NewNode(
-	server *apiserver.Server, l *Link, number int, gateway netip.Addr, own ...netip.Prefix,
-) *Node {
+// gateways are the routers of the nodes, which are on no link.
+var gateways = map[netip.Prefix]netip.Addr{
+	netip.MustParsePrefix("0.0.0.0/0"): netip.MustParseAddr("192.0.2.1"),
+	netip.MustParsePrefix("::/0"):      netip.MustParseAddr("fe80::ffff"),
+}
+
+// NewNode adds a node to a link, with an interface that has these addresses and default routes.
+func (w *World) NewNode(server *apiserver.Server, l *Link, number int, own ...netip.Prefix) *Node {
 	n := &Node{
 		world: w, server: server, Name: fmt.Sprint("node", number),
-		MAC: neigh.MAC{2, 0, 0, 0, 1, byte(number)}, own: own, gateway: gateway,
+		MAC: neigh.MAC{2, 0, 0, 0, 1, byte(number)}, own: own,
 		files: map[string][]byte{},
 	}
 	n.port = l.Connect(n.Name, n.receive)
@@ -66,9 +73,9 @@ func (n *Node) boot() {
 		n.Kernel.Put(plan.Address{Interface: Interface, Prefix: prefix, Valid: plan.Forever, Preferred: plan.Forever})
 		n.Kernel.AddRoute(plan.Route{Interface: Interface, Destination: prefix.Masked(), Origin: plan.OriginKernel})
 	}
-	n.Kernel.AddRoute(plan.Route{
-		Interface: Interface, Destination: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: n.gateway,
-	})
+	for destination, gateway := range gateways {
+		n.Kernel.AddRoute(plan.Route{Interface: Interface, Destination: destination, Gateway: gateway})
+	}
 }
 
 // SetCarrier takes the carrier of the node's interface away, or gives it back.
