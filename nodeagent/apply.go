@@ -48,6 +48,11 @@ func (a *Agent) apply(ctx context.Context, decision plan.Decision, observed plan
 		}
 		errs = errors.Join(errs, r.applyOperation(ctx, op))
 	}
+	for i := range decision.Reaffirmed {
+		if d := &decision.Reaffirmed[i]; decision.Settings.Announce.Enabled && !r.failed[d.Addr] {
+			a.announcer.schedule(d.Interface, d.Addr, decision.Settings.Announce)
+		}
+	}
 	a.defender.noteProbeAnswers(decision.AnsweredYields)
 	questions := make([]neigh.Question, 0, len(decision.Questions))
 	for _, q := range decision.Questions {

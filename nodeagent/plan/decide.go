@@ -32,6 +32,10 @@ type Decision struct {
 	// reports nothing: the manager may remove an agent that has reported no address.
 	RemoveVirtual []string
 
+	// Reaffirmed are addresses that another node has claimed, and that stay here. The link is told of them
+	// again: clients may still send to that node.
+	Reaffirmed []Desired
+
 	// DecideIn is in how long to decide again; 0 is when something changes.
 	DecideIn time.Duration
 	// Err is what is wrong with single addresses or with the settings, so that the agent
@@ -98,6 +102,8 @@ var steps = []struct {
 	{"wait for the service proxy", (*decisionBuilder).awaitProxy},
 	// After all steps that change the operations, since nothing is to wait for a renewal.
 	{"renew last, and first what ends first", (*decisionBuilder).renewLast},
+	// Anywhere after the comparison, which finds out what is desired.
+	{"tell the link again of what another node has claimed in vain", (*decisionBuilder).reaffirm},
 	// Anywhere after the comparison: the agent removes an interface only after the operations, and
 	// only if the kernel then says that it is empty.
 	{"remove virtual interfaces of no use", (*decisionBuilder).removeVirtualInterfaces},
@@ -121,6 +127,17 @@ func Decide(memory Memory, in Inputs) (Memory, Decision) {
 	d.Operations, d.results, d.kept = d.plan.Operations, d.plan.Results, d.plan.Kept
 	d.decideIn(d.plan.RenewIn)
 	return d.memory, d.Decision
+}
+
+// reaffirm finds the addresses whose claim by another node was a Challenge until now, and whose entry now
+// has a higher epoch than that claim: so the manager ends a claim in favour of the holder.
+func (d *decisionBuilder) reaffirm() {
+	for i := range d.desired {
+		h, isHeld := d.in.Held[d.desired[i].Addr]
+		if isHeld && h.Challenge.Epoch > 0 && d.desired[i].Epoch > h.Challenge.Epoch && d.desired[i].Interface == h.Interface {
+			d.Reaffirmed = append(d.Reaffirmed, d.desired[i])
+		}
+	}
 }
 
 // decideIn notes that there is something to decide after a wait; 0 is never.

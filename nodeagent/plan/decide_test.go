@@ -43,6 +43,31 @@ func operationsOf(decision Decision) []string {
 	return all
 }
 
+// The link is told again of an address when the manager has ended the claim of another node in favour of
+// this one, and in no other case.
+func TestReaffirm(t *testing.T) {
+	t.Parallel()
+	challenged := func(h *Held) { h.Challenge = Challenge{Epoch: 3, MAC: "02:00:00:00:00:12"} }
+	for name, c := range map[string]struct {
+		held  []Held
+		epoch int64
+		want  int
+	}{
+		"the claim has ended":      {[]Held{heldOn("eth0", heldAddr, challenged)}, 4, 1},
+		"the claim goes on":        {[]Held{heldOn("eth0", heldAddr, challenged)}, 2, 0},
+		"there was no claim":       {[]Held{heldOn("eth0", heldAddr)}, 4, 0},
+		"it was held elsewhere":    {[]Held{heldOn("eth1", heldAddr, challenged)}, 4, 0},
+		"another address was held": {[]Held{heldOn("eth0", netip.MustParseAddr("192.0.2.2"), challenged)}, 4, 0},
+	} {
+		in := inputsFor(local("192.0.2.1", 24))
+		in.Announcements[0].Spec.Addresses[0].Epoch = c.epoch
+		in.Held = holding(c.held...).Held
+		if _, decision := Decide(Memory{}, in); len(decision.Reaffirmed) != c.want {
+			t.Errorf("%s: %d, want %d", name, len(decision.Reaffirmed), c.want)
+		}
+	}
+}
+
 func TestWhatWasStrippedIsPutBackAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
