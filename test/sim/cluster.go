@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -27,8 +26,8 @@ type Cluster struct {
 	Admin *apiserver.Client
 	Link  *Link
 	Nodes []*Node
-	// client is where a client is connected to the link.
-	client *Port
+	// client is a client on the link.
+	client *station
 	// WireFailover is the feature gate of that name.
 	WireFailover bool
 	// OnReady, if set, is called when a node becomes ready, or is ready no more.
@@ -64,7 +63,7 @@ func NewCluster(w *World, nodes int) (*Cluster, error) {
 		return nil, err
 	}
 	c := &Cluster{World: w, Server: server, Admin: server.NewClient(nil, nil), Link: w.NewLink()}
-	c.client = c.Link.Connect("client", func([]byte) {})
+	c.client = w.connectStation(c.Link, "client")
 	agents := &v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: Agents}}
 	objects := append(serviceGroups(), agents)
 	for i := range nodes {
@@ -374,13 +373,6 @@ func (c *Cluster) HoldersOf(addr netip.Addr) []*Node {
 		}
 	}
 	return holders
-}
-
-// reachesOne reports whether one of some nodes and the client hear each other.
-func (c *Cluster) reachesOne(nodes []*Node) bool {
-	return slices.ContainsFunc(nodes, func(n *Node) bool {
-		return !n.port.IsDown && !n.port.isCutFrom[c.client] && !c.client.isCutFrom[n.port]
-	})
 }
 
 // Settled is how long a cluster may take until all is as it is to be, once nothing is broken any more.

@@ -26,12 +26,13 @@ import (
 //     server moves nothing.
 //  4. Once nothing is wrong any more, and Settled has passed, each Service has an address of each of its
 //     families. A Local one is answered for by one node, and reported as announced by that node alone. A Virtual
-//     one is on all nodes. With policy Local these are nodes with an endpoint.
+//     one is on all nodes. With policy Local these are nodes with an endpoint. A client sends to a Local one.
 //  5. With the feature gate WireFailover, and one thing wrong at a time, a client reaches a Local address again
 //     within maxAway, unless few nodes may have it because of policy Local.
 //  6. In such a history a node that hears no other gets no Local address that another node has.
 //  7. A Virtual address leaves a node only when that is switched off or to be left. No Lease counts.
 //  8. A Virtual address is on the virtual interface alone, and a Local one never there.
+//  9. No epoch of an address is given to two nodes.
 
 // maxAway bounds for how long a client does not reach an address.
 const maxAway = 1200 * time.Millisecond
@@ -57,6 +58,8 @@ type laws struct {
 	owners  map[netip.Addr]*service
 	holders map[netip.Addr][]*Node
 	kept    map[netip.Addr][]*Node
+	// epochs are the nodes to which each epoch of an address was given.
+	epochs map[netip.Addr]map[int64]string
 	// heldAt is when a node last answered for an address of a Service.
 	heldAt map[netip.Addr]map[*Node]time.Time
 	// isStrict means that laws 5 and 6 hold.
@@ -77,7 +80,7 @@ func newLaws(c *Cluster) *laws {
 		cluster: c, unreached: spans{}, left: spans{}, owners: map[netip.Addr]*service{},
 		holders: map[netip.Addr][]*Node{}, kept: map[netip.Addr][]*Node{},
 		heldAt: map[netip.Addr]map[*Node]time.Time{}, bothSince: map[netip.Addr]time.Time{},
-		reachedAt: map[netip.Addr]time.Time{}, awaySince: map[netip.Addr]time.Time{},
+		epochs: map[netip.Addr]map[int64]string{}, reachedAt: map[netip.Addr]time.Time{}, awaySince: map[netip.Addr]time.Time{},
 	}
 }
 
@@ -122,7 +125,11 @@ func (s spans) isLately(n *Node) bool {
 
 // inspect looks whether the laws hold.
 func (l *laws) inspect() {
-	l.inspectOwners()
+	if l.revision != l.cluster.Server.Revision() {
+		l.revision = l.cluster.Server.Revision()
+		l.inspectOwners()
+		l.inspectEpochs()
+	}
 	if l.version == l.cluster.version && time.Since(l.lookedAt) < 100*time.Millisecond {
 		return
 	}
@@ -161,6 +168,43 @@ func (l *laws) inspectVirtual(addr netip.Addr, s *service) {
 	l.holders[addr] = now
 }
 
+// inspectEpochs is law 9.
+func (l *laws) inspectEpochs() {
+	for _, ann := range l.announcements() {
+		for i := range ann.Spec.Addresses {
+			a := &ann.Spec.Addresses[i]
+			addr, err := netip.ParseAddr(a.Address)
+			if err != nil {
+				l.broken("%s: %v", ann.Name, err)
+			}
+			if a.Type != v1.AnnounceLocal || l.owners[addr] == nil {
+				continue
+			}
+			epochs := l.epochs[addr]
+			if epochs == nil {
+				epochs = map[int64]string{}
+				l.epochs[addr] = epochs
+			}
+			if first, isGiven := epochs[a.Epoch]; isGiven && first != ann.Spec.NodeName {
+				l.broken("%s of epoch %d is given to %s and to %s", addr, a.Epoch, first, ann.Spec.NodeName)
+			}
+			epochs[a.Epoch] = ann.Spec.NodeName
+		}
+	}
+}
+
+// announcements returns those that there are. They must not be changed.
+func (l *laws) announcements() []v1.Announcement {
+	list := &v1.AnnouncementList{}
+	err := l.cluster.Admin.List(
+		context.Background(), list, client.InNamespace(Namespace), client.UnsafeDisableDeepCopy,
+	)
+	if err != nil {
+		l.broken("list Announcements: %v", err)
+	}
+	return list.Items
+}
+
 // isLeft reports whether a node is to have no address of a Service, or was lately.
 func (l *laws) isLeft(n *Node, s *service) bool {
 	return l.left.isLately(n) || s.IsPolicyLocal && s.unserved.isLately(n)
@@ -168,10 +212,6 @@ func (l *laws) isLeft(n *Node, s *service) bool {
 
 // inspectOwners is law 1.
 func (l *laws) inspectOwners() {
-	if l.cluster.Server.Revision() == l.revision {
-		return
-	}
-	l.revision = l.cluster.Server.Revision()
 	owners := map[netip.Addr]*service{}
 	for _, s := range l.services() {
 		addrs, err := l.cluster.Addresses(s.Name)
@@ -195,6 +235,7 @@ func (l *laws) inspectOwners() {
 		}
 		if owners[addr] != s {
 			delete(l.holders, addr)
+			delete(l.epochs, addr)
 			delete(l.bothSince, addr)
 			delete(l.reachedAt, addr)
 			delete(l.awaySince, addr)
@@ -225,9 +266,7 @@ func (l *laws) inspectHolders(addr netip.Addr, s *service) {
 		}
 	}
 	l.holders[addr] = holders
-	if !s.IsPolicyLocal {
-		l.inspectReach(addr)
-	}
+	l.inspectReach(addr, s)
 	for _, n := range holders {
 		l.heldAt[addr][n] = time.Now()
 	}
@@ -254,17 +293,17 @@ func (l *laws) inspectBoth(addr netip.Addr, all []*Node) {
 }
 
 // inspectReach is law 5.
-func (l *laws) inspectReach(addr netip.Addr) {
+func (l *laws) inspectReach(addr netip.Addr, s *service) {
 	first, wasReached := l.reachedAt[addr]
 	since, wasAway := l.awaySince[addr]
-	switch isReached := l.cluster.reachesOne(l.holders[addr]); {
+	switch isReached := l.cluster.client.reaches(addr, l.holders[addr]); {
 	case isReached && !wasReached:
 		l.reachedAt[addr] = time.Now()
 	case isReached:
 		delete(l.awaySince, addr)
 	case wasReached && !wasAway && time.Since(first) > readyWithin:
 		l.awaySince[addr] = time.Now()
-	case wasAway && l.isStrict && time.Since(since) > maxAway:
+	case wasAway && l.isStrict && !s.IsPolicyLocal && time.Since(since) > maxAway:
 		l.broken("the client does not reach %s", addr)
 		delete(l.awaySince, addr)
 		delete(l.reachedAt, addr)
@@ -293,11 +332,7 @@ func (n *Node) works() bool { return !n.isOff && !n.agent.isKilled && !n.agent.i
 func (l *laws) settled() {
 	l.inspect()
 	announced := map[string][]string{}
-	list := &v1.AnnouncementList{}
-	if err := l.cluster.Admin.List(context.Background(), list, client.InNamespace(Namespace)); err != nil {
-		l.broken("list Announcements: %v", err)
-	}
-	for _, ann := range list.Items {
+	for _, ann := range l.announcements() {
 		for _, a := range ann.Status.Addresses {
 			if a.State == v1.StateAnnounced {
 				announced[a.Address] = append(announced[a.Address], ann.Spec.NodeName)
@@ -321,6 +356,8 @@ func (l *laws) settled() {
 				l.broken("settled: %s is held by %v, of which not all have an endpoint", addr, namesOf(holders))
 			case s.isHeldByAll() && !isAll:
 				l.broken("settled: %s is held by %v alone", addr, namesOf(holders))
+			case !s.isHeldByAll() && !l.cluster.client.reaches(addr, holders):
+				l.broken("settled: the client does not reach %s", addr)
 			case !s.isHeldByAll() && (len(holders) != 1 || !slices.Equal(namesOf(holders), reported)):
 				l.broken("settled: %s is held by %v, and reported by %v", addr, namesOf(holders), reported)
 			}
