@@ -50,7 +50,9 @@ func (n *Node) StartAgent() error {
 		NodeName: n.Name, Namespace: Namespace, LBNodeAgent: Agents, Checkpoint: "checkpoint", Disk: disk{a},
 		OpenExchange: func(iface string) (nodeagent.Exchange, error) { return a.openExchange(iface) },
 	}
-	n.agent = a
+	if n.agent = a; n.isAsleep {
+		a.Pause()
+	}
 	for _, component := range product.Components() {
 		a.Go(func() {
 			if err := component.Start(a.ctx); err != nil && !a.isKilled {

@@ -232,6 +232,27 @@ func (c *Cluster) PowerOff(n *Node) {
 	}
 }
 
+// Sleep makes a machine sleep, and Wake lets it go on, with all that runs there.
+func (c *Cluster) Sleep(n *Node) {
+	n.Sleep()
+	for _, r := range c.Replicas {
+		if r.node == n {
+			r.Pause()
+		}
+	}
+}
+
+// Wake ends what Sleep began.
+func (c *Cluster) Wake(n *Node) {
+	n.Wake()
+	for _, r := range c.Replicas {
+		if r.node == n {
+			r.process.Resume()
+			c.After(restartAfter, r.startAgain)
+		}
+	}
+}
+
 // PowerOn makes a node boot, and start what runs there.
 func (c *Cluster) PowerOn(n *Node) error {
 	for _, r := range c.Replicas {

@@ -2,10 +2,41 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"io/fs"
+	"os"
 	"slices"
 	"time"
 )
+
+// Disk is the disk of a node.
+type Disk struct {
+	files map[string]file
+	// Hangs means that nothing is read or written, and Refuses that nothing is written.
+	Hangs, Refuses bool
+}
+
+// file is a file with its text, and the one that it had before it was written.
+type file struct {
+	text, before []byte
+	writtenAt    time.Time
+}
+
+// forgetAfter is how long a disk that says so too early takes until what was written outlives a loss of power.
+const forgetAfter = time.Second
+
+// loseLast makes the disk lose what was written last, although it has said that it has it.
+func (d *Disk) loseLast() {
+	for path, f := range d.files {
+		switch {
+		case time.Since(f.writtenAt) >= forgetAfter:
+		case f.before == nil:
+			delete(d.files, path)
+		default:
+			d.files[path] = file{text: f.before}
+		}
+	}
+}
 
 // disk is the disk of a node as its agent sees it.
 type disk struct{ agent *agent }
@@ -13,20 +44,38 @@ type disk struct{ agent *agent }
 // How long a write takes.
 const minWrite, maxWrite = 100 * time.Microsecond, 20 * time.Millisecond
 
-func (d disk) ReadWithin(path string, _ time.Duration) ([]byte, error) {
-	text, exists := d.agent.node.files[path]
+var errDisk = errors.New("input/output error")
+
+// retryDisk is how often it is looked whether a disk that hung goes on.
+const retryDisk = 50 * time.Millisecond
+
+func (d disk) ReadWithin(path string, timeout time.Duration) ([]byte, error) {
+	a := d.agent
+	for end := time.Now().Add(timeout); a.node.Disk.Hangs; {
+		if time.Now().After(end) || a.isKilled {
+			return nil, os.ErrDeadlineExceeded
+		}
+		a.Wait(context.Background(), retryDisk)
+	}
+	f, exists := a.node.Disk.files[path]
 	if !exists {
 		return nil, fs.ErrNotExist
 	}
-	return slices.Clone(text), nil
+	return slices.Clone(f.text), nil
 }
 
 func (d disk) ReplaceDurably(path string, text []byte) error {
 	a := d.agent
 	a.Wait(context.Background(), a.world.Between(minWrite, maxWrite))
-	if a.isKilled {
-		return errKilled
+	for a.node.Disk.Hangs && !a.isKilled {
+		a.Wait(context.Background(), retryDisk)
 	}
-	a.node.files[path] = text
+	switch {
+	case a.isKilled:
+		return errKilled
+	case a.node.Disk.Refuses:
+		return errDisk
+	}
+	a.node.Disk.files[path] = file{text, a.node.Disk.files[path].text, time.Now()}
 	return nil
 }

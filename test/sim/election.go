@@ -27,7 +27,9 @@ type election struct {
 
 	manager *Manager
 	client  client.Client
-	elector *leaderelection.LeaderElector
+	// clockOffset is how wrong the clock of the manager's machine is.
+	clockOffset time.Duration
+	elector     *leaderelection.LeaderElector
 	// isLeader is what the last attempt has found.
 	isLeader bool
 	// endAttempt ends the attempt after its first request: no other follows it.
@@ -46,7 +48,8 @@ type leases struct{ election *election }
 func (l leases) Leases(string) coordinationv1client.LeaseInterface { return l.election }
 
 func newElection(m *Manager, server *apiserver.Server) (*election, error) {
-	e := &election{manager: m, client: server.NewClient(
+	const wrong = time.Hour
+	e := &election{manager: m, clockOffset: m.world.Between(-wrong, wrong), client: server.NewClient(
 		func(ctx context.Context, _ apiserver.Request, do func() error) error { return m.ask(ctx, do) }, nil,
 	)}
 	lock := &resourcelock.LeaseLock{
@@ -179,6 +182,11 @@ func (e *election) Update(
 func (e *election) write(
 	ctx context.Context, lease *coordinationv1.Lease, do func(ctx context.Context) error,
 ) (*coordinationv1.Lease, error) {
+	for _, at := range []*metav1.MicroTime{lease.Spec.AcquireTime, lease.Spec.RenewTime} {
+		if at != nil {
+			at.Time = at.Add(e.clockOffset)
+		}
+	}
 	err := e.ask(ctx, do)
 	if err == nil {
 		e.last = lease.DeepCopy()

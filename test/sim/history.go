@@ -122,7 +122,7 @@ func (h *History) troublesome() []deed {
 	return []deed{
 		{2, h.powerOff}, {2, h.loseCarrier}, {2, h.cutOff}, {2, h.killAgent}, {2, h.pauseAgent}, {1, h.exclude},
 		{1, h.apiAway}, {1, h.killManager}, {1, h.stopManager},
-		{2, h.pauseManager}, {2, h.cutManager}, {1, h.starveAgents}, {1, h.forget}, {1, h.lose}, {1, h.split}, {1, h.cutOneWay}, {1, h.dropEchoes},
+		{1, h.sleep}, {1, h.hangDisk}, {1, h.refuseWrites}, {2, h.pauseManager}, {2, h.cutManager}, {1, h.starveAgents}, {1, h.forget}, {1, h.lose}, {1, h.split}, {1, h.cutOneWay}, {1, h.dropEchoes},
 	}
 }
 
@@ -274,8 +274,33 @@ func (h *History) powerOff() {
 	if n.isOff {
 		return
 	}
-	h.begin(h.laws.unreached, "no power", []*Node{n},
-		doing(func() { h.PowerOff(n) }), func() error { return h.PowerOn(n) })
+	h.begin(h.laws.unreached, "no power", []*Node{n}, doing(func() {
+		h.PowerOff(n)
+		if h.Chance(0.3) {
+			h.Tell(n.Name, "the disk loses what was written last")
+			n.Disk.loseLast()
+		}
+	}), func() error { return h.PowerOn(n) })
+}
+
+func (h *History) sleep() {
+	n := h.anyNode()
+	if n.isOff {
+		return
+	}
+	h.begin(h.laws.unreached, "asleep", []*Node{n}, doing(func() { h.Sleep(n) }), doing(func() { h.Wake(n) }))
+}
+
+func (h *History) hangDisk() {
+	n := h.anyNode()
+	h.begin(nil, "the disk hangs", []*Node{n},
+		doing(func() { n.Disk.Hangs = true }), doing(func() { n.Disk.Hangs = false }))
+}
+
+func (h *History) refuseWrites() {
+	n := h.anyNode()
+	h.begin(nil, "the disk refuses", []*Node{n},
+		doing(func() { n.Disk.Refuses = true }), doing(func() { n.Disk.Refuses = false }))
 }
 
 func (h *History) loseCarrier() {
@@ -296,7 +321,7 @@ func (h *History) killAgent() {
 		return
 	}
 	h.begin(nil, "no agent", []*Node{n}, doing(n.KillAgent), func() error {
-		if n.isOff || !n.agent.isKilled {
+		if n.isOff && !n.isAsleep || !n.agent.isKilled {
 			return nil
 		}
 		return n.StartAgent()
@@ -305,7 +330,7 @@ func (h *History) killAgent() {
 
 func (h *History) pauseAgent() {
 	n := h.anyNode()
-	if n.isOff || n.agent.isPaused {
+	if n.isOff || n.agent.isPaused() {
 		return
 	}
 	a := n.agent
@@ -343,7 +368,7 @@ func (h *History) stopManager() {
 
 func (h *History) pauseManager() {
 	r := h.anyReplica()
-	if r.isKilled || r.isPaused {
+	if r.isKilled || r.isPaused() {
 		return
 	}
 	m, pause := r.Manager, r.Pause

@@ -326,7 +326,7 @@ func (n *Node) hears(other *Node) bool {
 }
 
 // works reports whether the node's agent runs.
-func (n *Node) works() bool { return !n.isOff && !n.agent.isKilled && !n.agent.isPaused }
+func (n *Node) works() bool { return !n.isOff && !n.agent.isKilled && !n.agent.isPaused() }
 
 // settled is law 4.
 func (l *laws) settled() {

@@ -342,9 +342,12 @@ func (r recorder) Eventf(regarding, _ runtime.Object, kind, reason, _, note stri
 // PauseInRequest pauses the manager when it makes its next request, which it sends when it goes on.
 func (m *Manager) PauseInRequest() { m.isPausedByRequest = true }
 
-// Resume lets the manager go on.
+// Resume lets the manager go on that was paused, or was to be paused.
 func (m *Manager) Resume() {
-	m.isPausedByRequest = false
+	if m.isPausedByRequest {
+		m.isPausedByRequest = false
+		return
+	}
 	m.process.Resume()
 }
 

@@ -29,12 +29,12 @@ type Node struct {
 	port   *Port
 	agent  *agent
 	// own are the addresses that the node has of its own.
-	own []netip.Prefix
-	// files are those on the node's disk, by their names.
-	files map[string][]byte
+	own  []netip.Prefix
+	Disk Disk
 	// DropsEchoes means that a firewall drops echo requests.
 	DropsEchoes bool
-	isOff       bool
+	// isOff means that the machine does nothing: it has no power, or sleeps. noCarrier is its interface's.
+	isOff, isAsleep, noCarrier bool
 	// isCut means that the API server cannot be reached from the node.
 	isCut bool
 	// isAgentStarved means that the API server does not answer the agent.
@@ -56,7 +56,7 @@ func (w *World) NewNode(server *apiserver.Server, l *Link, number int, own ...ne
 	n := &Node{
 		world: w, server: server, Name: fmt.Sprint("node", number),
 		MAC: neigh.MAC{2, 0, 0, 0, 1, byte(number)}, own: own,
-		files: map[string][]byte{},
+		Disk: Disk{files: map[string]file{}},
 	}
 	n.port = l.Connect(n.Name, n.receive)
 	n.boot()
@@ -80,7 +80,8 @@ func (n *Node) boot() {
 
 // SetCarrier takes the carrier of the node's interface away, or gives it back.
 func (n *Node) SetCarrier(isUp bool) {
-	n.port.IsDown = !isUp || n.isOff
+	n.noCarrier = !isUp
+	n.port.IsDown = n.noCarrier || n.isOff
 	n.Kernel.SetUp(Interface, isUp)
 }
 
@@ -100,9 +101,21 @@ func (n *Node) PowerOff() {
 
 // PowerOn makes the node boot, with a new kernel and a new agent.
 func (n *Node) PowerOn() error {
-	n.isOff, n.port.IsDown = false, false
+	n.isOff, n.port.IsDown = false, n.noCarrier
 	n.boot()
 	return n.StartAgent()
+}
+
+// Sleep makes the machine sleep, and Wake lets it go on with what it did and the addresses that it had.
+func (n *Node) Sleep() {
+	n.isAsleep, n.isOff, n.port.IsDown = true, true, true
+	n.agent.Pause()
+}
+
+// Wake ends what Sleep began.
+func (n *Node) Wake() {
+	n.isAsleep, n.isOff, n.port.IsDown = false, false, n.noCarrier
+	n.agent.Resume()
 }
 
 // Holds reports whether the node would answer for an address: it has the address, and runs.

@@ -12,8 +12,9 @@ import (
 // process is a program that can be paused, as a machine that sleeps pauses it, and killed. It runs its
 // tasks, as a tasks.Runner, one at a time.
 type process struct {
-	world    *World
-	isPaused bool
+	world *World
+	// pauses are how many causes there are that the process is paused.
+	pauses   int
 	isKilled bool
 	// missed is what would have happened while the process was paused.
 	missed []*Happening
@@ -31,7 +32,7 @@ func (p *process) after(wait time.Duration, do func()) *Happening {
 	h = p.world.After(wait, func() {
 		switch {
 		case p.isKilled:
-		case p.isPaused:
+		case p.isPaused():
 			p.missed = append(p.missed, h)
 		default:
 			do()
@@ -41,12 +42,16 @@ func (p *process) after(wait time.Duration, do func()) *Happening {
 	return h
 }
 
-// Pause makes the process do nothing until Resume.
-func (p *process) Pause() { p.isPaused = true }
+// Pause makes the process do nothing until Resume, which is to be called as often.
+func (p *process) Pause() { p.pauses++ }
+
+func (p *process) isPaused() bool { return p.pauses > 0 }
 
 // Resume lets the process go on with what it missed.
 func (p *process) Resume() {
-	p.isPaused = false
+	if p.pauses--; p.isPaused() {
+		return
+	}
 	missed := p.missed
 	p.missed = nil
 	for _, h := range missed {
