@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"time"
 
-	api "github.com/osrg/gobgp/v4/api"
 	"golang.org/x/sys/unix"
 
 	"github.com/purelb/purelb-operator/nodeagent/speaker/routes"
@@ -17,24 +16,28 @@ import (
 const (
 	// descriptorDir lists the files that the process has open.
 	descriptorDir = "/proc/self/fd"
-	// closeTimeout is how long a session may take to end, and closeInterval how often it is looked at.
-	closeTimeout  = time.Second
-	closeInterval = 5 * time.Millisecond
+	// closeTimeout is how long a session may take to end.
+	closeTimeout = time.Second
 )
 
 // closeSession ends the session with a neighbour as the end of the process would: the connection is closed
 // without a message, upon which a neighbour that supports graceful restart keeps the routes (RFC 4724). The
 // library itself ends single sessions only by a message, and closes connections only all at once.
 func (s *Server) closeSession(ctx context.Context, p routes.Peer) {
+	s.mu.Lock()
+	e := s.events(p.Neighbour)
+	isUp, ended := e.isUp, e.ended
+	s.mu.Unlock()
 	closeConnections(p.Neighbour, int(p.Port))
-	for end := time.Now().Add(closeTimeout); time.Now().Before(end); time.Sleep(closeInterval) {
-		isUp := false
-		err := s.bgp.ListPeer(ctx, &api.ListPeerRequest{Address: p.Neighbour.String()}, func(one *api.Peer) {
-			isUp = one.GetState().GetSessionState() == api.PeerState_SESSION_STATE_ESTABLISHED
-		})
-		if err != nil || !isUp {
-			return
-		}
+	if !isUp {
+		return
+	}
+	timer := time.NewTimer(closeTimeout)
+	defer timer.Stop()
+	select {
+	case <-ended:
+	case <-timer.C:
+	case <-ctx.Done():
 	}
 }
 

@@ -417,6 +417,64 @@ func TestExternalIsNotInternal(t *testing.T) {
 	t.Errorf("the session goes on: %+v", last)
 }
 
+// TestEndReasons ends sessions: the speaker says why where it ends them itself, and what the library says otherwise.
+func TestEndReasons(t *testing.T) {
+	node, addr := New(logr.Discard(), func() {}), netip.MustParseAddr(routerAddress)
+	turn := func(state bgp.FSMState) {
+		event := &apiutil.WatchEventMessage_PeerEvent{Type: apiutil.PEER_EVENT_STATE}
+		event.Peer.State.NeighborAddress, event.Peer.State.SessionState = addr, state
+		if state == bgp.BGP_FSM_IDLE {
+			event.Peer.State.DisconnectReason = api.PeerState_DISCONNECT_REASON_HOLD_TIMER_EXPIRED
+		}
+		node.onPeerUpdate(event, time.Now())
+	}
+	const silent = "nothing came from the neighbour for the hold time"
+	refuses := errors.New("refused")
+	for _, row := range []struct {
+		name string
+		// ends are the reasons for which the speaker ends the session, and err what the library says to that.
+		ends []string
+		err  error
+		want string
+	}{
+		{"the library ends it", nil, nil, silent},
+		{"the speaker ends it", []string{errorOfStalled}, nil, errorOfStalled},
+		{"the library ends the next one", nil, nil, silent},
+		{"who is first says why", []string{errorOfBFD, errorOfStalled}, nil, errorOfBFD},
+		{"the library does not end it when asked", []string{errorOfBFD}, refuses, silent},
+	} {
+		turn(bgp.BGP_FSM_ESTABLISHED)
+		for _, why := range row.ends {
+			if err := node.endSession(addr, why, func() error { return row.err }); !errors.Is(err, row.err) {
+				t.Errorf("%s: %v", row.name, err)
+			}
+		}
+		turn(bgp.BGP_FSM_IDLE)
+		if got := node.sessions[addr].lastError; got != row.want {
+			t.Errorf("%s: %q, want %q", row.name, got, row.want)
+		}
+		if err := node.endSession(addr, errorOfBFD, func() error { return refuses }); err != nil {
+			t.Errorf("%s: a session that is down is ended", row.name)
+		}
+	}
+}
+
+// TestResetSaysWhy resets a session as BFD does.
+func TestResetSaysWhy(t *testing.T) {
+	_, port := startRouter(t, nodeASN)
+	node := startNode(t)
+	peer := gracefulRouter(port)
+	if refused := node.Change(t.Context(), routes.Changes{AddPeers: []routes.Peer{peer}}); refused.Err() != nil {
+		t.Fatal(refused.Err())
+	}
+	sessionWith(t, node, "the session is up", isUp)
+	if err := node.Reset(t.Context(), peer.Neighbour); err != nil {
+		t.Fatal(err)
+	}
+	sessionWith(t, node, "the session says why it ended", func(s routes.Session) bool { return s.LastError == errorOfBFD })
+	sessionWith(t, node, "the session is up again", isUp)
+}
+
 // A session has stalled when nothing was sent for twice the hold time.
 func TestNoteSent(t *testing.T) {
 	begun := time.Now()
@@ -438,9 +496,8 @@ func TestNoteSent(t *testing.T) {
 		{3 * time.Hour, true, 5, 0, false},
 		{4 * time.Hour, true, 5, 0, false}, // there are no keepalives
 	} {
-		e.noteSent(step.isUp, step.sent, step.hold, begun.Add(step.after))
-		if e.isStalled != step.want {
-			t.Errorf("step %d: stalled: %t", i, e.isStalled)
+		if got := e.noteSent(step.isUp, step.sent, step.hold, begun.Add(step.after)); got != step.want {
+			t.Errorf("step %d: stalled: %t", i, got)
 		}
 	}
 }

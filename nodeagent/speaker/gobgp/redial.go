@@ -66,7 +66,7 @@ func (s *Server) takeDueRedials() []netip.Addr {
 	defer s.mu.Unlock()
 	var due []netip.Addr
 	for addr, e := range s.sessions {
-		if _, exists := s.neighbours[addr]; exists && e.redial.takeDue(time.Now()) && e.floodedAt.IsZero() {
+		if _, exists := s.neighbours[addr]; exists && e.redial.takeDue(time.Now()) && e.restsSince.IsZero() {
 			due = append(due, addr)
 		}
 	}

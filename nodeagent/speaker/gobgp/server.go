@@ -28,8 +28,9 @@ const (
 	// send: the library keeps them, although the node takes none. Each neighbour has the share of as
 	// many neighbours as there are when it is added.
 	maxReceivedPrefixes = 10000
-	// floodPause is after how long a session that a neighbour has flooded is opened again.
-	floodPause = time.Minute
+	// restTime is after how long a session is opened again that was ended for what the neighbour is or
+	// sends, and would be at once again.
+	restTime = time.Minute
 	// exportPolicy and importPolicy are the names of the two policies.
 	exportPolicy, importPolicy = "purelb-export", "purelb-import"
 )
@@ -60,16 +61,16 @@ type sessionEvents struct {
 	since     time.Time
 	isUp      bool
 	lastError string
-	// floodedAt is when the neighbour sent too many routes; zero if it has not.
-	floodedAt time.Time
-	// sent is how many messages the library has sent to the neighbour, sentAt when that last
-	// changed, and isStalled that it should have changed since.
-	sent      uint64
-	sentAt    time.Time
-	isStalled bool
-	redial    redial
-	// isOfOwnAS is that the session ends because the neighbour is in the node's own autonomous system.
-	isOfOwnAS bool
+	// endReason is why the speaker ends the session, which is up until the library says that it has
+	// ended; empty if the speaker does not end it. ended is closed when a session that is up has ended.
+	endReason string
+	ended     chan struct{}
+	// restsSince is since when a session is not opened again for a while; zero if it does not rest.
+	restsSince time.Time
+	// sent is how many messages the library has sent to the neighbour, and sentAt when that last changed.
+	sent   uint64
+	sentAt time.Time
+	redial redial
 }
 
 // New makes a library that calls changed when a session changes.
@@ -215,17 +216,9 @@ func (s *Server) reopenPeer(ctx context.Context, p routes.Peer) error {
 // it supports graceful restart, and opens it again. A session that is not up is left alone: the library
 // would keep the message for the next one.
 func (s *Server) Reset(ctx context.Context, neighbour netip.Addr) error {
-	s.mu.Lock()
-	isUp := s.sessions[neighbour] != nil && s.sessions[neighbour].isUp
-	s.mu.Unlock()
-	if !isUp {
-		return nil
-	}
-	request := &api.ResetPeerRequest{Address: neighbour.String(), Communication: "BFD is down"}
-	if err := s.bgp.ResetPeer(ctx, request); err != nil {
-		return fmt.Errorf("reset the session with %s: %w", neighbour, err)
-	}
-	return nil
+	return s.endSession(neighbour, errorOfBFD, func() error {
+		return s.bgp.ResetPeer(ctx, &api.ResetPeerRequest{Address: neighbour.String(), Communication: "BFD is down"})
+	})
 }
 
 // Stop ends all sessions. With graceful restart neighbours that support it keep the routes for

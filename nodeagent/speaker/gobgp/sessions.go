@@ -1,7 +1,9 @@
 package gobgp
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -26,6 +28,9 @@ var states = map[api.PeerState_SessionState]purelbv1.SessionState{
 // errorOfStalled is the error of a neighbour that sends keepalives and reads nothing.
 const errorOfStalled = "the neighbour takes nothing of what the node sends: the session begins anew"
 
+// errorOfBFD is the error of a neighbour whose BFD has failed.
+const errorOfBFD = "BFD is down: the neighbour's BFD does not answer, or the link is dead"
+
 // errorOfOwnAS is the error of a neighbour that is to be external, and is not.
 const errorOfOwnAS = "the neighbour is in the node's own autonomous system, and peerASN is External: say Internal"
 
@@ -36,26 +41,38 @@ const errorOfOwnAS = "the neighbour is in the node's own autonomous system, and 
 func (s *Server) Sessions(ctx context.Context) ([]routes.Session, error) {
 	s.redialDue(ctx)
 	var sessions []routes.Session
-	var ofOwnAS []netip.Addr
+	var ofOwnAS, stalled []netip.Addr
 	err := s.bgp.ListPeer(ctx, &api.ListPeerRequest{EnableAdvertised: true}, func(p *api.Peer) {
-		if session, ok := s.sessionOf(p); ok {
-			sessions = append(sessions, session)
-			if isOfOwnAS(p) {
-				ofOwnAS = append(ofOwnAS, session.Neighbour)
-			}
+		session, hasStalled, ok := s.sessionOf(p)
+		if !ok {
+			return
+		}
+		sessions = append(sessions, session)
+		switch {
+		case isOfOwnAS(p):
+			ofOwnAS = append(ofOwnAS, session.Neighbour)
+		case hasStalled:
+			stalled = append(stalled, session.Neighbour)
 		}
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list sessions: %w", err)
 	}
 	for _, addr := range ofOwnAS {
-		s.noteOwnAS(addr)
-		_ = s.bgp.DisablePeer(ctx, &api.DisablePeerRequest{Address: addr.String()})
+		err = errors.Join(err, s.endSession(addr, errorOfOwnAS, func() error {
+			s.noteRest(addr)
+			return s.bgp.DisablePeer(ctx, &api.DisablePeerRequest{Address: addr.String()})
+		}))
 	}
-	for _, addr := range s.takeStalled() {
-		_ = s.bgp.ResetPeer(ctx, &api.ResetPeerRequest{Address: addr.String()})
+	for _, addr := range stalled {
+		err = errors.Join(err, s.endSession(addr, errorOfStalled, func() error {
+			return s.bgp.ResetPeer(ctx, &api.ResetPeerRequest{Address: addr.String()})
+		}))
 	}
-	for _, addr := range s.takeFlooded() {
+	if err != nil {
+		s.log.Error(err, "A session goes on")
+	}
+	for _, addr := range s.takeRested() {
 		_ = s.bgp.EnablePeer(ctx, &api.EnablePeerRequest{Address: addr.String()})
 	}
 	return sessions, nil
@@ -67,21 +84,43 @@ func isOfOwnAS(p *api.Peer) bool {
 		p.GetState().GetPeerAsn() == p.GetConf().GetLocalAsn()
 }
 
-// noteOwnAS notes that a session ends because the neighbour is in the node's own autonomous system. It is
-// opened again as one that was flooded.
-func (s *Server) noteOwnAS(addr netip.Addr) {
+// endSession ends a session that is up, and that the speaker does not end already: end asks the library to. Why
+// is noted first, as the session may end while end runs.
+func (s *Server) endSession(addr netip.Addr, why string, end func() error) error {
+	s.mu.Lock()
+	e := s.sessions[addr]
+	isToEnd := e != nil && e.isUp && e.endReason == ""
+	if isToEnd {
+		e.endReason = why
+	}
+	s.mu.Unlock()
+	if !isToEnd {
+		return nil
+	}
+	err := end()
+	if err == nil {
+		return nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := s.events(addr)
-	e.floodedAt, e.isOfOwnAS, e.lastError = time.Now(), true, errorOfOwnAS
+	e.endReason = ""
+	return fmt.Errorf("end the session with %s: %w", addr, err)
 }
 
-func (s *Server) sessionOf(p *api.Peer) (routes.Session, bool) {
+// noteRest notes that a session is not opened again for a while.
+func (s *Server) noteRest(addr netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events(addr).restsSince = time.Now()
+}
+
+// sessionOf returns the session with a neighbour, and whether that has stalled.
+func (s *Server) sessionOf(p *api.Peer) (session routes.Session, hasStalled, ok bool) {
 	addr, err := netip.ParseAddr(p.GetState().GetNeighborAddress())
 	if err != nil {
-		return routes.Session{}, false
+		return routes.Session{}, false, false
 	}
-	session := routes.Session{Neighbour: addr, State: states[p.State.SessionState], PeerASN: p.State.PeerAsn}
+	session = routes.Session{Neighbour: addr, State: states[p.State.SessionState], PeerASN: p.State.PeerAsn}
 	if session.State == "" {
 		session.State = "Idle"
 	}
@@ -97,19 +136,21 @@ func (s *Server) sessionOf(p *api.Peer) (routes.Session, bool) {
 	if e := s.sessions[addr]; e != nil {
 		session.Since, session.LastError = e.since, e.lastError
 		hold := time.Duration(p.GetTimers().GetState().GetNegotiatedHoldTime()) * time.Second //nolint:gosec // it has 16 bits
-		e.noteSent(session.State == purelbv1.SessionEstablished, p.State.GetMessages().GetSent().GetTotal(), hold, time.Now())
+		hasStalled = e.noteSent(
+			session.State == purelbv1.SessionEstablished, p.State.GetMessages().GetSent().GetTotal(), hold, time.Now(),
+		)
 	}
-	return session, true
+	return session, hasStalled, true
 }
 
-// noteSent notes how many messages the library has sent to a neighbour, and whether the session has
+// noteSent notes how many messages the library has sent to a neighbour, and reports whether the session has
 // stalled: no message could be sent for twice the hold time, although keepalives are due thrice in it.
 // Without a hold time there are no keepalives, and none shows that.
-func (e *sessionEvents) noteSent(isUp bool, sent uint64, hold time.Duration, now time.Time) {
+func (e *sessionEvents) noteSent(isUp bool, sent uint64, hold time.Duration, now time.Time) (hasStalled bool) {
 	if !isUp || sent != e.sent || hold == 0 {
 		e.sent, e.sentAt = sent, now
 	}
-	e.isStalled = now.Sub(e.sentAt) > 2*hold
+	return now.Sub(e.sentAt) > 2*hold
 }
 
 // negotiated are the families that both sides of a session have said they know.
@@ -145,24 +186,20 @@ func (s *Server) onPeerUpdate(event *apiutil.WatchEventMessage_PeerEvent, at tim
 	why := explain(event.Peer.State.DisconnectReason, event.Peer.State.DisconnectMessage)
 	switch {
 	case isUp != e.isUp:
-		e.isUp, e.since = isUp, at
-		switch {
-		case isUp:
+		if e.isUp, e.since = isUp, at; isUp {
+			e.ended = make(chan struct{})
 			e.redial.noteUp(at)
-		case e.isStalled:
-			e.lastError, e.isStalled = errorOfStalled, false
-		case e.isOfOwnAS:
-			e.lastError, e.isOfOwnAS = errorOfOwnAS, false
-		default:
-			e.lastError = why
-			e.redial.noteDown(at)
-			time.AfterFunc(time.Until(e.redial.at), s.changed)
+			break
 		}
+		close(e.ended)
+		e.lastError, e.endReason = cmp.Or(e.endReason, why), ""
+		e.redial.noteDown(at)
+		time.AfterFunc(time.Until(e.redial.at), s.changed)
 	case event.Peer.State.DisconnectReason == api.PeerState_DISCONNECT_REASON_INVALID_MSG:
 		e.lastError = refused // the one message that is not expected in answer to OPEN
 	}
-	if event.Peer.State.AdminState == api.PeerState_ADMIN_STATE_PFX_CT && e.floodedAt.IsZero() {
-		e.floodedAt = at
+	if event.Peer.State.AdminState == api.PeerState_ADMIN_STATE_PFX_CT && e.restsSince.IsZero() {
+		e.restsSince = at
 		e.lastError = fmt.Sprintf(
 			"the neighbour sent more than its share of %d routes: let it send none, the node takes none", maxReceivedPrefixes,
 		)
@@ -197,28 +234,14 @@ func (s *Server) noteConnectError(addr netip.Addr, why string) {
 	}
 }
 
-// takeStalled returns the neighbours whose sessions have stalled.
-func (s *Server) takeStalled() []netip.Addr {
+// takeRested returns the neighbours whose sessions have rested, and are to be opened again.
+func (s *Server) takeRested() []netip.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var due []netip.Addr
 	for addr, e := range s.sessions {
-		if e.isStalled {
-			due = append(due, addr)
-		}
-	}
-	return due
-}
-
-// takeFlooded returns the neighbours whose sessions were ended for sending too much, a while
-// ago.
-func (s *Server) takeFlooded() []netip.Addr {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var due []netip.Addr
-	for addr, e := range s.sessions {
-		if !e.floodedAt.IsZero() && time.Since(e.floodedAt) > floodPause {
-			e.floodedAt = time.Time{}
+		if !e.restsSince.IsZero() && time.Since(e.restsSince) > restTime {
+			e.restsSince = time.Time{}
 			due = append(due, addr)
 		}
 	}
@@ -255,8 +278,6 @@ func explainNotification(message string) string {
 		return "the neighbour expects the node in another autonomous system: compare myASN with the router's configuration"
 	case strings.Contains(lower, "hold timer"):
 		return by + ", because nothing came for the hold time"
-	case strings.Contains(lower, "administrative reset") && by == "the node ended the session":
-		return "BFD is down: the neighbour's BFD does not answer, or the link is dead"
 	}
 	return by + ": " + text
 }
