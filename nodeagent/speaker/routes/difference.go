@@ -17,7 +17,8 @@ type Changes struct {
 	Rules    []Rule
 	AddPaths []Path
 	Resend   bool
-	// UpdatePeers have other settings, with which their sessions go on. ReopenPeers have other
+	// UpdatePeers have other settings for the library, with which their sessions go on: BFD is not the
+	// library's. ReopenPeers have other
 	// settings that a session is opened with: neighbours that support graceful restart keep the
 	// routes meanwhile.
 	RemovePeers, UpdatePeers, ReopenPeers, AddPeers []Peer
@@ -69,7 +70,7 @@ func Difference(held, desired Desired, addPeers bool) Changes {
 		case i < 0:
 		case !reflect.DeepEqual(settingsOfSession(held.Peers[i]), settingsOfSession(p)):
 			c.ReopenPeers = append(c.ReopenPeers, p)
-		case settingsInSession(held.Peers[i]) != settingsInSession(p):
+		case held.Peers[i].ConnectSeconds != p.ConnectSeconds:
 			c.UpdatePeers = append(c.UpdatePeers, p)
 		}
 	}
@@ -96,11 +97,6 @@ func rulesAbout(rules []Rule, stays map[netip.Prefix]bool) []Rule {
 // speaker says that it has restarted matters to its first session only.
 func settingsOfSession(p Peer) Peer {
 	return Peer{RoutingPeer: p.SessionSettings(), Password: p.Password}
-}
-
-// settingsInSession returns those settings of a neighbour that change while its session goes on.
-func settingsInSession(p Peer) [3]int32 {
-	return [3]int32{p.ConnectSeconds, p.BFDIntervalMilliseconds, p.BFDMultiplier}
 }
 
 // Refused is what the BGP library has not taken of Changes, with the reasons.

@@ -355,7 +355,7 @@ func TestSettings(t *testing.T) {
 		{"the next hop of another family", func(p *routes.Peer) { p.NextHop = "2001:db8::11" }, nothing},
 		{"an earlier speaker", func(p *routes.Peer) { p.Restarting = true }, nothing},
 		{"connectTime", func(p *routes.Peer) { p.ConnectSeconds = 6 }, update},
-		{"BFD", func(p *routes.Peer) { p.BFDIntervalMilliseconds, p.BFDMultiplier = 300, 3 }, update},
+		{"BFD", func(p *routes.Peer) { p.BFDIntervalMilliseconds, p.BFDMultiplier = 300, 3 }, nothing},
 		{"holdTime", func(p *routes.Peer) { p.HoldSeconds = 90 }, reopen},
 		{"keepaliveTime", func(p *routes.Peer) { p.KeepaliveSeconds = 1 }, reopen},
 		{"the restart time", func(p *routes.Peer) { p.RestartSeconds = 0 }, reopen},
