@@ -144,8 +144,8 @@ type state struct {
 	held     routes.Desired
 	routerID netip.Addr
 	refusal  refusal
-	// unknownWhy is why it is not known what the kernel has; nil if it is. The routes stay meanwhile.
-	unknownWhy error
+	// blocked says why nothing can be changed; empty if it can. The routes stay meanwhile.
+	blocked string
 	// isRestart means that an earlier speaker ran since the node booted.
 	isRestart bool
 	// isOpen means that sessions may be opened: the service proxy works, or has been waited for.
@@ -363,13 +363,14 @@ func (s *Speaker) round(ctx context.Context) (time.Duration, error) {
 	phase, isDrained, drainWait := s.state.drain.advance(routing.Spec.DrainSince != nil, now)
 	addresses, err := s.Kernel.OwnAddresses(string(routing.Spec.Interface))
 	if err != nil {
-		s.state.unknownWhy = err
+		s.state.blocked = "what the node has to advertise is not known, and nothing changes: " + err.Error()
 		return time.Second, errors.Join(err, s.reportSessions(ctx, routing, isDrained))
 	}
-	s.state.unknownWhy = nil
 	if err := s.startServer(ctx, routing); err != nil {
-		return time.Second, err
+		s.state.blocked = "BGP cannot be started, and is tried again: " + err.Error()
+		return time.Second, errors.Join(err, s.reportSessions(ctx, routing, isDrained))
 	}
+	s.state.blocked = ""
 	desired := routes.Decide(routes.Inputs{
 		Spec: routing.Spec, Networks: routes.Networks(addresses), AddressesOn: s.addressesOn, Drain: phase,
 		Password: passwordIn(s.PasswordDir), RouterAddressOn: s.routerAddressOn, Restarting: s.state.isRestart,
@@ -468,7 +469,7 @@ func (s *Speaker) restartServer(ctx context.Context, routerID netip.Addr) error 
 			log.FromContext(ctx).Error(err, "The sessions did not end in order")
 		}
 		s.running.Store(nil)
-		s.state.isRestart = true
+		s.state.held, s.state.isRestart = routes.Desired{}, true
 	}
 	server := s.NewServer(func() { pacing.Signal(s.wake) })
 	// Each session has an autonomous system of its own: this one is never seen.
@@ -477,7 +478,7 @@ func (s *Speaker) restartServer(ctx context.Context, routerID netip.Addr) error 
 		return err
 	}
 	s.running.Store(&server)
-	s.state.routerID, s.state.held = routerID, routes.Desired{}
+	s.state.routerID = routerID
 	return nil
 }
 
@@ -521,11 +522,8 @@ func (s *Speaker) addressesOn(iface string) ([]plan.Address, error) {
 func (s *Speaker) report(routing *purelbv1.NodeRouting, sessions []routes.Session, isDrained bool) {
 	latest := *routing
 	latest.Status = s.reporter.Latest(routing, routing.Status)
-	problem := ""
-	switch {
-	case s.state.unknownWhy != nil:
-		problem = "what the node has to advertise is not known, and nothing changes: " + s.state.unknownWhy.Error()
-	case s.state.refusal.err != nil:
+	problem := s.state.blocked
+	if problem == "" && s.state.refusal.err != nil {
 		problem = "the BGP library refuses some of it, and is given it again: " + s.state.refusal.err.Error()
 	}
 	status := routes.Status(&latest, s.state.held, sessions, isDrained, problem)

@@ -30,6 +30,7 @@ import (
 type fakeServer struct {
 	log      []string
 	peers    []netip.Addr
+	startErr error        // why it does not start
 	refuses  netip.Addr   // this neighbour, and takes all others
 	rejects  netip.Prefix // this route, and takes all others
 	sessions func(peer netip.Addr) routes.Session
@@ -38,7 +39,7 @@ type fakeServer struct {
 
 func (f *fakeServer) Start(_ context.Context, routerID netip.Addr, _ uint32) error {
 	f.log = append(f.log, "start "+routerID.String())
-	return nil
+	return f.startErr
 }
 
 func (f *fakeServer) Change(_ context.Context, c routes.Changes) routes.Refused {
@@ -492,6 +493,44 @@ func TestFaultKernelUnknown(t *testing.T) {
 		ready := w.reporter.Latest(routing, purelbv1.NodeRoutingStatus{}).Conditions[0]
 		if ready.Reason != purelbv1.ReasonDegraded || !strings.Contains(ready.Message, "the record is damaged") {
 			t.Errorf("Ready: %s %s", ready.Reason, ready.Message)
+		}
+	}
+}
+
+// TestBGPDoesNotStart has a library that does not start, at first or when the node's identifier changes: the status
+// says so, and the next round tries again.
+func TestBGPDoesNotStart(t *testing.T) {
+	for _, isFirst := range []bool{true, false} {
+		w := newWorld(t, t.TempDir())
+		routing := routingOf(1, "192.0.2.1")
+		w.setRouting(routing, false)
+		if !isFirst {
+			w.expect("start 192.0.2.11", "+198.51.100.1/32", "+192.0.2.1")
+			routing = routingOf(2, "192.0.2.1")
+			routing.Spec.RouterID = "192.0.2.12"
+			w.setRouting(routing, false)
+		}
+		ready := func() string {
+			status := w.reporter.Latest(routing, purelbv1.NodeRoutingStatus{})
+			return fmt.Sprint(status.SessionsText, " ", status.Networks, " ", status.Conditions[0].Message)
+		}
+		w.server.startErr = errors.New("no memory")
+		if _, err := w.round(t.Context()); err == nil {
+			t.Error("no error")
+		}
+		if got := ready(); !strings.HasPrefix(got, "0/1 0 ") || !strings.Contains(got, "no memory") {
+			t.Errorf("Ready: %s", got)
+		}
+		w.server.take()
+		w.server.startErr, w.server.peers = nil, nil
+		restarting := ""
+		if !isFirst {
+			restarting = " restarting"
+		}
+		w.expect("start "+routing.Spec.RouterID, "+198.51.100.1/32", "+192.0.2.1"+restarting)
+		w.expect()
+		if got := ready(); !strings.HasPrefix(got, "1/1 1 ") || strings.Contains(got, "no memory") {
+			t.Errorf("Ready: %s", got)
 		}
 	}
 }
