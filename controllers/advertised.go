@@ -10,9 +10,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/allocation"
@@ -31,6 +31,9 @@ func (r *AnnouncedReconciler) advertisedCondition(
 	if err != nil {
 		return metav1.Condition{}, err
 	}
+	if routings, err = r.withoutSilentNodes(ctx, routings); err != nil {
+		return metav1.Condition{}, err
+	}
 	by := v1.AdvertisedBySpeakers
 	if group != nil {
 		by = group.Spec.AdvertisedBy
@@ -38,24 +41,45 @@ func (r *AnnouncedReconciler) advertisedCondition(
 	return announced.Advertise(places, routings, by), nil
 }
 
-// enqueueServicesOfRouting maps a NodeRouting to the Services that have Virtual addresses on its node,
-// if what the node advertises may differ. However often that is, a Service is looked at once in
-// advertisedWait.
-func (r *AnnouncedReconciler) enqueueServicesOfRouting() handler.EventHandler {
-	enqueue := func(ctx context.Context, obj client.Object, q queue) {
-		if routing, ok := obj.(*v1.NodeRouting); ok {
-			services, err := servicesOnNode(ctx, r.Client, r.Namespace, routing.Spec.NodeName)
-			if err != nil {
-				log.FromContext(ctx).Error(err, "Cannot find the Services of a node", "node", routing.Spec.NodeName)
-			}
-			enqueueServices(q, advertisedWait, services)
-		}
+// requestsOnNode maps a Node, or its NodeRouting, which has its name, to the Services that have Virtual
+// addresses on the node.
+func (r *AnnouncedReconciler) requestsOnNode(ctx context.Context, node client.Object) []reconcile.Request {
+	services, err := servicesOnNode(ctx, r.Client, r.Namespace, node.GetName())
+	if err != nil {
+		log.FromContext(ctx).Error(err, "Cannot find the Services of a node", "node", node.GetName())
 	}
-	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { enqueue(ctx, e.Object, q) },
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { enqueue(ctx, e.ObjectNew, q) },
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(ctx, e.Object, q) },
+	var requests []reconcile.Request
+	for _, key := range services {
+		requests = append(requests, reconcile.Request{NamespacedName: parseKey(key)})
 	}
+	return requests
+}
+
+// withoutSilentNodes returns the NodeRoutings with no sessions of nodes that have fallen silent.
+func (r *AnnouncedReconciler) withoutSilentNodes(
+	ctx context.Context, routings map[string]*v1.NodeRouting,
+) (map[string]*v1.NodeRouting, error) {
+	var nodes corev1.NodeList
+	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list Nodes: %w", err)
+	}
+	isSilent := map[string]bool{}
+	for i := range nodes.Items {
+		isSilent[nodes.Items[i].Name] = readinessOf(&nodes.Items[i]).Status == corev1.ConditionUnknown
+	}
+	return announced.WithoutSilentNodes(routings, func(node string) bool { return isSilent[node] }), nil
+}
+
+// nodeSilenceChanged lets through that a Node falls silent, or is heard again.
+var nodeSilenceChanged = predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return false }, // its NodeRouting comes after it
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok1 := e.ObjectOld.(*corev1.Node)
+		after, ok2 := e.ObjectNew.(*corev1.Node)
+		return ok1 && ok2 && (readinessOf(before).Status == corev1.ConditionUnknown) !=
+			(readinessOf(after).Status == corev1.ConditionUnknown)
+	},
+	DeleteFunc: func(event.DeleteEvent) bool { return false }, // its NodeRouting goes with it
 }
 
 // advertisingChanged lets through changes of a NodeRouting for which the condition

@@ -68,7 +68,10 @@ func (r *AnnouncedReconciler) Component(cluster ComponentManager) (Component, er
 			{Object: &v1.Announcement{}, Handler: r.enqueueServicesOfAnnouncement()},
 			{Object: &v1.CommonAnnouncement{}, Handler: enqueueServicesOfCommon()},
 			{Object: &v1.ServiceGroup{}, Handler: batched(r.enqueueServicesOfGroup), Changed: groupReportChanged},
-			{Object: &v1.NodeRouting{}, Handler: r.enqueueServicesOfRouting(), Changed: advertisingChanged},
+			{
+				Object: &v1.NodeRouting{}, Handler: batchedFor(advertisedWait, r.requestsOnNode), Changed: advertisingChanged,
+			},
+			{Object: &corev1.Node{}, Handler: batchedFor(advertisedWait, r.requestsOnNode), Changed: nodeSilenceChanged},
 		},
 		Sources: []source.Source{r.Reasons.source()},
 		Options: controller.Options{MaxConcurrentReconciles: reportWriters},

@@ -83,19 +83,29 @@ var nodePlacementChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent)
 	if !ok1 || !ok2 {
 		return true
 	}
-	ready := func(n *corev1.Node) corev1.NodeCondition {
-		for _, c := range n.Status.Conditions {
-			if c.Type == corev1.NodeReady {
-				return corev1.NodeCondition{Status: c.Status, Message: c.Message}
-			}
-		}
-		return corev1.NodeCondition{}
-	}
 	return !equality.Semantic.DeepEqual(before.Labels, after.Labels) ||
 		before.Annotations[v1.AnnotationHandover] != after.Annotations[v1.AnnotationHandover] ||
 		!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) ||
-		!slices.Equal(before.Status.Addresses, after.Status.Addresses) || ready(before) != ready(after)
+		!slices.Equal(before.Status.Addresses, after.Status.Addresses) || readinessOf(before) != readinessOf(after)
 }}
+
+// nodeReadinessChanged lets through that a Node becomes Ready, or is not any more: its agent is, or is not,
+// expected to report facts.
+var nodeReadinessChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok1 := e.ObjectOld.(*corev1.Node)
+	after, ok2 := e.ObjectNew.(*corev1.Node)
+	return ok1 && ok2 && readinessOf(before).Status != readinessOf(after).Status
+}}
+
+// readinessOf returns status and message of the condition Ready of a Node.
+func readinessOf(n *corev1.Node) corev1.NodeCondition {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return corev1.NodeCondition{Status: c.Status, Message: c.Message}
+		}
+	}
+	return corev1.NodeCondition{}
+}
 
 // factsChanged lets through changes of the facts that an agent reports of its node.
 var factsChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {

@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -26,6 +25,7 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/agents"
 	"github.com/purelb/purelb-operator/controllers/routing"
+	"github.com/purelb/purelb-operator/internal/pacing"
 )
 
 // provisionalTime is after how long the reconciler looks again whether agents have withdrawn addresses
@@ -42,6 +42,8 @@ type RoutingReconciler struct {
 	Defaults  agents.Defaults
 	Now       func() time.Time
 
+	// batch decides when changes are looked at.
+	batch pacing.Batch
 	state routingState
 }
 
@@ -72,27 +74,35 @@ type writtenSpeakers struct {
 
 // SetupWithManager registers the reconciler.
 func (r *RoutingReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	all := batched(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{wholeCluster} })
-	spec := builder.WithPredicates(predicate.GenerationChangedPredicate{})
-	return ctrl.NewControllerManagedBy(mgr).
-		Named("routing").
-		Watches(&v1.BGPPeer{}, all, spec).
-		Watches(&v1.NodeRouting{}, all).
-		Watches(&v1.ServiceGroup{}, all, builder.WithPredicates(groupChanged)).
-		Watches(&v1.LBNodeAgent{}, all, spec).
-		Watches(
-			&v1.Announcement{}, all,
-			builder.WithPredicates(predicate.Or[client.Object](factsChanged, predicate.GenerationChangedPredicate{})),
-		).
-		Watches(&v1.CommonAnnouncement{}, all, spec).
-		Watches(&corev1.Service{}, all, builder.WithPredicates(servicePlacementChanged)).
-		Watches(&corev1.Node{}, all, builder.WithPredicates(nodePlacementChanged)).
-		Watches(&corev1.Secret{}, all).
-		Watches(
-			&appsv1.DaemonSet{}, all,
-			builder.WithPredicates(predicate.NewPredicateFuncs(isOfSpeakers), predicate.GenerationChangedPredicate{}),
-		).
-		Complete(r)
+	c := r.Component()
+	return c.setupWithManager(mgr)
+}
+
+// Component prepares the reconciler, and returns it and what wakes it.
+func (r *RoutingReconciler) Component() Component {
+	r.batch = pacing.Batch{Wait: batchWait, Gap: batchWait, RestPerWork: restPerRouting, MaxGap: maxRoutingRest}
+	all := batchedBy(&r.batch, r.Now, func(context.Context, client.Object) []reconcile.Request {
+		return []reconcile.Request{wholeCluster}
+	})
+	spec := predicate.GenerationChangedPredicate{}
+	return Component{
+		Name: "routing", Reconciler: r,
+		Watches: []Watch{
+			{Object: &v1.BGPPeer{}, Handler: all, Changed: spec},
+			{Object: &v1.NodeRouting{}, Handler: all},
+			{Object: &v1.ServiceGroup{}, Handler: all, Changed: groupChanged},
+			{Object: &v1.LBNodeAgent{}, Handler: all, Changed: spec},
+			{Object: &v1.Announcement{}, Handler: all, Changed: predicate.Or[client.Object](factsChanged, spec)},
+			{Object: &v1.CommonAnnouncement{}, Handler: all, Changed: spec},
+			{Object: &corev1.Service{}, Handler: all, Changed: servicePlacementChanged},
+			{Object: &corev1.Node{}, Handler: all, Changed: nodePlacementChanged},
+			{Object: &corev1.Secret{}, Handler: all},
+			{
+				Object: &appsv1.DaemonSet{}, Handler: all,
+				Changed: predicate.And[client.Object](predicate.NewPredicateFuncs(isOfSpeakers), spec),
+			},
+		},
+	}
 }
 
 // isOfSpeakers reports whether an object is one that the reconciler makes for speakers.
@@ -108,6 +118,8 @@ func isOfSpeakers(obj client.Object) bool {
 
 // Reconcile writes what has changed of what the speakers are to do, and how BGPPeers are.
 func (r *RoutingReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	r.batch.Begin(r.Now())
+	defer func() { r.batch.End(r.Now()) }()
 	g, err := r.gather(ctx)
 	if err != nil {
 		return reconcile.Result{}, err

@@ -27,6 +27,11 @@ const (
 	// and three quarters of a processor remain for the rest of the manager.
 	restPerPlacement = 3
 	maxPlacementRest = 2 * time.Second
+	// Routing, which looks at all Services, too, rests for restPerRouting times as long as it works, from
+	// batchWait to maxRoutingRest. Nodes advertise what they have by themselves: what they are told
+	// changes with BGPPeers and groups.
+	restPerRouting = 9
+	maxRoutingRest = 2 * time.Second
 	// firstReportWait is how long after its allocation a Service does not yet say that it
 	// is not announced: as a rule it is announced sooner, and says only that, with one
 	// write.

@@ -147,6 +147,31 @@ func TestAdvertise(t *testing.T) {
 	}
 }
 
+// TestWithoutSilentNodes has three nodes of which some have fallen silent, and an address on all of them.
+func TestWithoutSilentNodes(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		silent, want string
+	}{
+		{"", "True Advertised 10.1.0.1 is advertised by 2 of 3 nodes, in 2 of 3 sessions"},
+		{"n1", "True Advertised 10.1.0.1 is advertised by 1 of 3 nodes, in 1 of 3 sessions"},
+		{"n1 n2", "False NoSession 10.1.0.1 is advertised by 0 of 3 nodes: 0 of 3 sessions are up"},
+		{"n1 n2 n3", "True Advertised 10.1.0.1 is advertised by 2 of 3 nodes, in 2 of 3 sessions"},
+	} {
+		routings := map[string]*v1.NodeRouting{
+			"n1": routing("1 up 1"), "n2": routing("1 up 1"), "n3": routing("1 down 0"),
+		}
+		heard := announced.WithoutSilentNodes(routings, func(node string) bool { return strings.Contains(row.silent, node) })
+		c := announced.Advertise(virtualOn("10.1.0.1", "n1", "n2", "n3"), heard, "")
+		if got := fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message); got != row.want {
+			t.Errorf("silent %q: %s, want %s", row.silent, got, row.want)
+		}
+		if len(routings["n1"].Status.Sessions) != 1 {
+			t.Errorf("silent %q: the NodeRouting of the cache has changed", row.silent)
+		}
+	}
+}
+
 func TestAdvertisingChanged(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
