@@ -77,9 +77,7 @@ func allocationInputs(
 func areFactsComplete(nodes []corev1.Node, announcements []v1.Announcement) bool {
 	isReady := map[string]bool{}
 	for i := range nodes {
-		isReady[nodes[i].Name] = slices.ContainsFunc(nodes[i].Status.Conditions, func(c corev1.NodeCondition) bool {
-			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-		})
+		isReady[nodes[i].Name] = readinessOf(&nodes[i]).Status == corev1.ConditionTrue
 	}
 	return !slices.ContainsFunc(announcements, func(a v1.Announcement) bool {
 		return a.Name == a.Spec.NodeName && isReady[a.Name] && len(a.Status.Interfaces) == 0

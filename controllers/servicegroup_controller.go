@@ -56,7 +56,10 @@ func (r *ServiceGroupReconciler) Component() Component {
 			{Object: &corev1.Service{}, Handler: batchedFor(countDelay, r.allGroups), Changed: servicePlacementChanged},
 			{Object: &v1.Announcement{}, Handler: batched(r.allGroups), Changed: factsChanged},
 			{Object: &corev1.Namespace{}, Handler: batched(r.allGroups), Changed: namespaceLabelsChanged, IsMetadata: true},
-			{Object: &corev1.Node{}, Handler: batched(r.allGroups), Changed: nodeAddressesChanged},
+			{
+				Object: &corev1.Node{}, Handler: batched(r.allGroups),
+				Changed: predicate.Or[client.Object](nodeAddressesChanged, nodeReadinessChanged),
+			},
 		},
 		Sources: []source.Source{queueSource(&r.IPAM.groups)},
 	}
@@ -144,8 +147,10 @@ type groupInputs struct {
 	// excess is what nodes report of all pools beyond what is reserved for them.
 	excess       []allocation.Excess
 	announceType func(allocation.Range) v1.AnnounceType
-	// subnetsNotFound are those of the group that no node is in.
-	subnetsNotFound []netip.Prefix
+	// subnetsNotFound are those of the group that no node is in, as far as agents have reported.
+	// areFactsComplete is that all have.
+	subnetsNotFound  []netip.Prefix
+	areFactsComplete bool
 }
 
 func (r *ServiceGroupReconciler) gather(ctx context.Context, sg *v1.ServiceGroup) (*groupInputs, error) {
@@ -179,7 +184,7 @@ func (r *ServiceGroupReconciler) gather(ctx context.Context, sg *v1.ServiceGroup
 	inputs.InUse = used
 	gathered := &groupInputs{
 		group: group, observation: observation, verdict: inputs.Catalog[sg.Name], used: used, excess: inputs.Excess,
-		announceType: inputs.AnnounceType,
+		announceType: inputs.AnnounceType, areFactsComplete: inputs.AreFactsComplete(),
 	}
 	if verdict := gathered.verdict; verdict != nil {
 		verdict.Warnings = append(verdict.Warnings, inputs.WarningsOf(&verdict.Group)...)
@@ -209,8 +214,12 @@ func groupStatus(sg *v1.ServiceGroup, inputs *groupInputs) v1.ServiceGroupStatus
 	setStalled(&status.Conditions, ready, !verdict.Ready() && !verdict.IsWaitingForIPAM())
 	setWhileTrue(&status, v1.ConditionNodeAddressesExceeded, v1.ReasonTooManyNodeAddresses,
 		allocation.DescribeExcess(group, inputs.excess))
-	setWhileTrue(&status, v1.ConditionSubnetNotFound, v1.ReasonSubnetNotFound,
-		allocation.DescribeSubnetsNotFound(inputs.subnetsNotFound))
+	// While a node joins, a condition that is there stays, and none comes.
+	if inputs.areFactsComplete || len(inputs.subnetsNotFound) == 0 ||
+		meta.IsStatusConditionTrue(status.Conditions, v1.ConditionSubnetNotFound) {
+		setWhileTrue(&status, v1.ConditionSubnetNotFound, v1.ReasonSubnetNotFound,
+			allocation.DescribeSubnetsNotFound(inputs.subnetsNotFound))
+	}
 	status.LastIPAMSync = sg.Status.LastIPAMSync
 	if !verdict.Ready() && !group.IsExternal() {
 		return status

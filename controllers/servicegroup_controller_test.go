@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -98,12 +99,20 @@ func TestSubnetNotFound(t *testing.T) {
 	}
 	first := runAgent(t, "subnet1", eth("eth0", "10.52.0.1/24"))
 	g.Eventually(says).Should(Equal("Virtual 4"), "one agent has reported, and the other may be in that subnet")
+	// The agent of a node that is not Ready is not waited for. When the node is Ready again, what was said stays.
+	const noneOf = "Virtual 4 True SubnetNotFound: no node has an interface in 10.52.1.0/24, 10.53.0.0/24, fd52::/64: "
+	setReady(t, "subnet2", corev1.ConditionFalse)
+	g.Eventually(says).Should(HavePrefix(noneOf))
+	setReady(t, "subnet2", corev1.ConditionTrue)
+	g.Eventually(eventsOf(typo, v1.ReasonSubnetNotFound)).Should(HaveLen(1))
 	runAgent(t, "subnet2", eth("eth0", "10.53.0.2/24"))
 	g.Eventually(says).Should(Equal("Mixed 4 True SubnetNotFound: no node has an interface in 10.52.1.0/24, fd52::/64: " +
 		"the addresses are Virtual, and only routers make packets come; correct the subnet or, if that is meant, make the " +
 		"group one of kind remote"))
 	g.Expect(ready(typo)(g)).To(Equal("True Accepted: 3 ranges"))
-	g.Eventually(eventsOf(typo, v1.ReasonSubnetNotFound)).Should(ConsistOf(HavePrefix("purelb-servicegroup: no node has")))
+	g.Eventually(eventsOf(typo, v1.ReasonSubnetNotFound)).Should(
+		And(HaveLen(2), HaveEach(HavePrefix("purelb-servicegroup: no node has"))),
+	)
 
 	first.stop()
 	runAgent(t, "subnet1", v1.NodeInterface{Name: "eth0", Subnets: []string{"10.52.1.9/24", "fd52::9/64"}})

@@ -10,10 +10,10 @@ import (
 )
 
 // SubnetsNotFound returns the subnets of a group of type local that no node is in, in the order
-// of its ranges: their addresses are Virtual, which the group's author may not have meant. There are
-// none while an agent has yet to report its node's interfaces.
+// of its ranges: their addresses are Virtual, which the group's author may not have meant. Unless
+// AreFactsComplete, an agent that has yet to report its node's interfaces may have them.
 func (in *Inputs) SubnetsNotFound(group *Group) []netip.Prefix {
-	if group.Type != v1.PoolTypeLocal || in.AnnounceType == nil || !in.AreFactsComplete() {
+	if group.Type != v1.PoolTypeLocal || in.AnnounceType == nil {
 		return nil
 	}
 	var subnets []netip.Prefix
@@ -42,7 +42,7 @@ func DescribeSubnetsNotFound(subnets []netip.Prefix) string {
 
 // warnOfSubnets is DescribeSubnetsNotFound as a warning about a group.
 func (in *Inputs) warnOfSubnets(group *Group) []string {
-	if text := DescribeSubnetsNotFound(in.SubnetsNotFound(group)); text != "" {
+	if text := DescribeSubnetsNotFound(in.SubnetsNotFound(group)); text != "" && in.AreFactsComplete() {
 		return []string{"spec.local: " + text}
 	}
 	return nil

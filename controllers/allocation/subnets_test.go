@@ -38,20 +38,18 @@ func TestSubnetsNotFound(t *testing.T) {
 		kind         v1.PoolType
 		subnets      string
 		announceType func(allocation.Range) v1.AnnounceType
-		isIncomplete bool
 		want         string
 	}{
-		{"a node is in it", v1.PoolTypeLocal, found, announceType, false, ""},
-		{"no node is in it", v1.PoolTypeLocal, typo, announceType, false, typo},
-		{"in one of several", v1.PoolTypeLocal, typo + " " + found + " " + typo + " " + other, announceType, false,
+		{"a node is in it", v1.PoolTypeLocal, found, announceType, ""},
+		{"no node is in it", v1.PoolTypeLocal, typo, announceType, typo},
+		{"in one of several", v1.PoolTypeLocal, typo + " " + found + " " + typo + " " + other, announceType,
 			typo + ", " + other},
-		{"remote", v1.PoolTypeRemote, typo, announceType, false, ""},
-		{"netbox", v1.PoolTypeNetbox, typo, announceType, false, ""},
-		{"an agent has not reported", v1.PoolTypeLocal, typo, announceType, true, ""},
-		{"no agent has reported", v1.PoolTypeLocal, typo, unknown, false, ""},
-		{"not in a cluster", v1.PoolTypeLocal, typo, nil, false, ""},
+		{"remote", v1.PoolTypeRemote, typo, announceType, ""},
+		{"netbox", v1.PoolTypeNetbox, typo, announceType, ""},
+		{"no agent has reported", v1.PoolTypeLocal, typo, unknown, ""},
+		{"not in a cluster", v1.PoolTypeLocal, typo, nil, ""},
 	} {
-		in := allocation.Inputs{AnnounceType: row.announceType, AreFactsComplete: func() bool { return !row.isIncomplete }}
+		in := allocation.Inputs{AnnounceType: row.announceType}
 		group := allocation.Group{Type: row.kind, Ranges: rangesIn(strings.Fields(row.subnets)...)}
 		text := allocation.DescribeSubnetsNotFound(in.SubnetsNotFound(&group))
 		got := strings.TrimPrefix(strings.SplitN(text+": ", ": ", 2)[0], "no node has an interface in ")

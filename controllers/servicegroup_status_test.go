@@ -1,0 +1,73 @@
+package controllers
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
+)
+
+// TestSubnetNotFoundWhileANodeJoins shows what a group says of its subnet before and while a node has yet to report its
+// interfaces, and after: a condition that is there stays meanwhile, and none comes.
+func TestSubnetNotFoundWhileANodeJoins(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name                    string
+		isStored, isMissing     bool
+		areFactsComplete, wants bool
+	}{
+		{"missing", false, true, true, true}, {"found", true, false, true, false},
+		{"missing as it seems", false, true, false, false}, {"missing, and a node joins", true, true, false, true},
+		{"found, and a node joins", true, false, false, false},
+	} {
+		inputs := &groupInputs{
+			verdict: &allocation.Verdict{Reason: v1.ReasonInvalid}, areFactsComplete: row.areFactsComplete,
+		}
+		if row.isMissing {
+			inputs.subnetsNotFound = []netip.Prefix{netip.MustParsePrefix("10.70.0.0/24")}
+		}
+		sg := &v1.ServiceGroup{}
+		if row.isStored {
+			setWhileTrue(&sg.Status, v1.ConditionSubnetNotFound, v1.ReasonSubnetNotFound, "no node is in it")
+		}
+		status := groupStatus(sg, inputs)
+		if got := meta.IsStatusConditionTrue(status.Conditions, v1.ConditionSubnetNotFound); got != row.wants {
+			t.Errorf("%s: %t", row.name, got)
+		}
+	}
+}
+
+// TestGroupsFollowReadiness checks which changes of a Node's readiness wake the ServiceGroups.
+func TestGroupsFollowReadiness(t *testing.T) {
+	t.Parallel()
+	r := &ServiceGroupReconciler{IPAM: &ExternalIPAM{}}
+	watches := slices.DeleteFunc(r.Component().Watches, func(w Watch) bool {
+		_, isOfNodes := w.Object.(*corev1.Node)
+		return !isOfNodes
+	})
+	if len(watches) != 1 {
+		t.Fatalf("%d watches of Nodes", len(watches))
+	}
+	nodeWith := func(ready corev1.ConditionStatus, reason string) *corev1.Node {
+		return &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+			{Type: corev1.NodeReady, Status: ready, Reason: reason},
+		}}}
+	}
+	for _, row := range []struct {
+		before, after *corev1.Node
+		want          bool
+	}{
+		{nodeWith("False", ""), nodeWith("True", ""), true}, {nodeWith("True", ""), nodeWith("Unknown", ""), true},
+		{&corev1.Node{}, nodeWith("True", ""), true}, {nodeWith("True", "a"), nodeWith("True", "b"), false},
+	} {
+		if got := watches[0].Changed.Update(event.UpdateEvent{ObjectOld: row.before, ObjectNew: row.after}); got != row.want {
+			t.Errorf("from %v to %v: %t", row.before.Status.Conditions, row.after.Status.Conditions, got)
+		}
+	}
+}
