@@ -13,6 +13,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -37,11 +38,9 @@ func changeService(name string, do func(*corev1.Service)) change {
 // withCondition sets a condition of a Service in namespace shop.
 func withCondition(name, conditionType string, status metav1.ConditionStatus, message string) change {
 	return changeService(name, func(svc *corev1.Service) {
-		for i := range svc.Status.Conditions {
-			if c := &svc.Status.Conditions[i]; c.Type == conditionType {
-				c.Status, c.Reason, c.Message = status, "Because", message
-			}
-		}
+		meta.SetStatusCondition(&svc.Status.Conditions, metav1.Condition{
+			Type: conditionType, Status: status, Reason: "Because", Message: message,
+		})
 	})
 }
 
@@ -113,6 +112,14 @@ func TestExplain(t *testing.T) {
 		"not announced": {
 			"web", []change{withCondition("web", v1.ConditionAnnounced, metav1.ConditionFalse, "0 of 1")},
 			[]string{"has 192.168.1.240, but not all is done", "Waits: Because: 0 of 1"},
+		},
+		"not advertised": {
+			"web", []change{withCondition("web", v1.ConditionAdvertised, metav1.ConditionFalse, "0 of 3 sessions are up")},
+			[]string{"has 192.168.1.240, but not all is done", "Waits: Because: 0 of 3 sessions are up"},
+		},
+		"advertised by others": {
+			"web", []change{withCondition("web", v1.ConditionAdvertised, metav1.ConditionUnknown, "by software of your own")},
+			[]string{"has 192.168.1.240, announced"},
 		},
 		"all is done": {
 			"web", nil,

@@ -89,11 +89,13 @@ func ExplainService(c *Cluster, namespace, name string) (*Explanation, error) {
 	if slices.ContainsFunc(e.Addresses, func(a AddressExplanation) bool { return a.Announce == v1.AnnounceVirtual }) {
 		e.Unread = append(e.Unread, c.unreadOf(kindBGPPeers, kindNodeRoutings)...)
 	}
-	for _, conditionType := range []string{v1.ConditionAllocated, v1.ConditionAnnounced} {
+	for _, conditionType := range []string{v1.ConditionAllocated, v1.ConditionAnnounced, v1.ConditionAdvertised} {
 		condition := meta.FindStatusCondition(svc.Status.Conditions, conditionType)
 		switch {
 		case condition == nil && conditionType == v1.ConditionAllocated:
 			e.Waiting = append(e.Waiting, "the manager has not looked at it yet: is a manager running?")
+		case conditionType == v1.ConditionAdvertised && condition != nil && condition.Status == metav1.ConditionUnknown:
+			// Routing software of the user's own advertises the addresses.
 		case condition != nil && condition.Status != metav1.ConditionTrue &&
 			(conditionType == v1.ConditionAllocated || len(addresses) > 0):
 			e.Waiting = append(e.Waiting, condition.Reason+": "+condition.Message)
