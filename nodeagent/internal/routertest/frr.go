@@ -170,6 +170,40 @@ func (f *FRR) Routes(family string) map[string]Route {
 	return routes
 }
 
+// Session is what a router says of its session with a neighbour.
+type Session struct {
+	// State is that of RFC 4271, such as Established.
+	State string
+	// Received is how many routes of all families it has from the neighbour.
+	Received int
+}
+
+// IsUp reports whether routes are exchanged.
+func (s Session) IsUp() bool { return s.State == "Established" }
+
+// Sessions returns what FRR says of its sessions, by the neighbour's address.
+func (f *FRR) Sessions() map[string]Session {
+	var families map[string]struct {
+		Peers map[string]struct {
+			State    string `json:"state"`
+			Received int    `json:"pfxRcd"`
+		} `json:"peers"`
+	}
+	if json.Unmarshal([]byte(f.Show("show bgp summary json")), &families) != nil {
+		return nil
+	}
+	sessions := map[string]Session{}
+	for _, family := range families {
+		for neighbour, p := range family.Peers {
+			s := sessions[neighbour]
+			s.State = p.State
+			s.Received += p.Received
+			sessions[neighbour] = s
+		}
+	}
+	return sessions
+}
+
 // Details returns the attributes of the path to one prefix.
 func (f *FRR) Details(family, prefix string) Route {
 	var route struct {
@@ -253,6 +287,31 @@ func StartBIRD(t testing.TB, where nstest.Neighbour, config string) *BIRD {
 func (b *BIRD) Stop() {
 	_ = b.cmd.Process.Kill()
 	_ = b.cmd.Wait()
+}
+
+// Sessions returns what BIRD says of its sessions, by the neighbour's address.
+func (b *BIRD) Sessions() map[string]Session {
+	sessions, neighbour := map[string]Session{}, "" // the state stands before the address
+	for line := range strings.Lines(b.Show("show protocols all")) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		s, fields := sessions[neighbour], strings.Fields(value)
+		switch {
+		case name == "BGP state":
+			neighbour, s = "", Session{State: strings.Join(fields, " ")}
+		case name == "Neighbor address" && len(fields) == 1:
+			sessions[fields[0]] = sessions[""]
+			neighbour = fields[0]
+			continue
+		case name == "Routes" && len(fields) > 1 && fields[1] == "imported,":
+			imported, _ := strconv.Atoi(fields[0])
+			s.Received += imported
+		default:
+			continue
+		}
+		sessions[neighbour] = s
+	}
+	delete(sessions, "")
+	return sessions
 }
 
 // Show runs a command of birdc, and returns its output.

@@ -113,7 +113,7 @@ func TestBFDAtFRR(t *testing.T) {
 				}
 				more := func() string { return router.Show("show bfd peers") + router.Log() }
 				s.staysUp(t, more)
-				hasRoutes(t, router, "ipv4", "198.51.100.1/32")
+				s.hasRoutes(t, router, "ipv4", "198.51.100.1/32")
 
 				router.Stop()
 				eventually(t, "the session is down", func() bool {
@@ -121,7 +121,7 @@ func TestBFDAtFRR(t *testing.T) {
 				}, func() string { return "" })
 				router.Start(t)
 				s.staysUp(t, more)
-				hasRoutes(t, router, "ipv4", "198.51.100.1/32")
+				s.hasRoutes(t, router, "ipv4", "198.51.100.1/32")
 
 				if err := s.Stop(t.Context(), true); err != nil {
 					t.Fatal(err)
@@ -138,10 +138,10 @@ func TestBFDAtFRR(t *testing.T) {
 				restarted.Peers[0].Restarting = true
 				next.hold(t, restarted)
 				next.staysUp(t, more)
-				hasRoutes(t, router, "ipv4", "198.51.100.1/32")
+				next.hasRoutes(t, router, "ipv4", "198.51.100.1/32")
 
 				switched.Run(t, "ip link set port0 down")
-				hasRoutes(t, router, "ipv4")
+				next.hasRoutes(t, router, "ipv4")
 				eventually(t, "the session is down because of BFD", func() bool {
 					session := next.session(t, "192.0.2.1")
 					return session.State != purelbv1.SessionEstablished && session.BFD == "Down" &&
@@ -152,7 +152,7 @@ func TestBFDAtFRR(t *testing.T) {
 				}
 				switched.Run(t, "ip link set port0 up")
 				next.staysUp(t, more)
-				hasRoutes(t, router, "ipv4", "198.51.100.1/32")
+				next.hasRoutes(t, router, "ipv4", "198.51.100.1/32")
 			})
 		}
 	}
@@ -176,7 +176,7 @@ func TestBFDWithBGP(t *testing.T) {
 	if got := s.failures.Load(); got > 0 {
 		t.Errorf("BFD has failed %d times", got)
 	}
-	hasRoutes(t, router, "ipv4", "198.51.100.1/32")
+	s.hasRoutes(t, router, "ipv4", "198.51.100.1/32")
 }
 
 // TestBFDAtBIRD has the same with BIRD. What happens to the route when the speaker restarts or the node dies
@@ -197,6 +197,7 @@ func TestBFDAtBIRD(t *testing.T) {
 			s.hold(t, oneRoute())
 			s.staysUp(t, more)
 			eventually(t, "BIRD has the route", hasRoute, more)
+			s.isAsSeenBy(t, router)
 			if err := s.Stop(t.Context(), true); err != nil {
 				t.Fatal(err)
 			}
@@ -238,7 +239,7 @@ func TestBFDWithSource(t *testing.T) {
 	s := newSpeaker(t)
 	s.hold(t, oneRoute(func(p *purelbv1.RoutingPeer) { p.SourceAddress = "192.0.2.12" }))
 	s.staysUp(t, func() string { return router.Show("show bfd peers") + router.Log() })
-	hasRoutes(t, router, "ipv4", "198.51.100.1/32")
+	s.hasRoutes(t, router, "ipv4", "198.51.100.1/32")
 }
 
 // TestBFDFailsAlone has a router whose BFD dies, and not its BGP, to which BFD does not matter. The node resets
@@ -254,15 +255,15 @@ func TestBFDFailsAlone(t *testing.T) {
 	s := newSpeaker(t)
 	s.hold(t, oneRoute())
 	s.staysUp(t, func() string { return router.Show("show bfd peers") + router.Log() })
-	hasRoutes(t, router, "ipv4", "198.51.100.1/32")
+	s.hasRoutes(t, router, "ipv4", "198.51.100.1/32")
 	before := s.session(t, "192.0.2.1").Since
 	router.StopDaemon("bfdd")
-	hasRoutes(t, router, "ipv4")
+	s.hasRoutes(t, router, "ipv4")
 	eventually(t, "the session is up again without BFD", func() bool {
 		session := s.session(t, "192.0.2.1")
 		return session.State == purelbv1.SessionEstablished && session.Since.After(before) && session.BFD == "Down"
 	}, router.Log)
-	hasRoutes(t, router, "ipv4", "198.51.100.1/32")
+	s.hasRoutes(t, router, "ipv4", "198.51.100.1/32")
 	if got := s.failures.Load(); got != 1 {
 		t.Errorf("BFD has failed %d times", got)
 	}

@@ -93,8 +93,9 @@ type speaker struct {
 	mu       sync.Mutex
 	held     routes.Desired
 	bfdWaits routes.BFDWaits
-	// failures is how often BFD has failed.
+	// failures is how often BFD has failed, and hasEnded that the speaker has been stopped.
 	failures atomic.Int32
+	hasEnded atomic.Bool
 }
 
 func newSpeaker(t *testing.T) *speaker {
@@ -133,6 +134,7 @@ func testLog(t *testing.T) logr.Logger {
 
 // Stop ends the sessions, and then BFD.
 func (s *speaker) Stop(ctx context.Context, graceful bool) error {
+	s.hasEnded.Store(true)
 	err := s.Server.Stop(ctx, graceful)
 	s.endBFD()
 	return err
@@ -203,8 +205,8 @@ func eventually(t *testing.T, what string, isSo func() bool, more func() string)
 	}
 }
 
-// hasRoutes waits until FRR has exactly these routes of one family.
-func hasRoutes(t *testing.T, router *routertest.FRR, family string, want ...string) {
+// hasRoutes waits until FRR has exactly these routes of one family, and the speaker says of its sessions what FRR does.
+func (s *speaker) hasRoutes(t *testing.T, router *routertest.FRR, family string, want ...string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("the router has %v", want), func() bool {
 		var got []string
@@ -215,6 +217,64 @@ func hasRoutes(t *testing.T, router *routertest.FRR, family string, want ...stri
 		slices.Sort(want)
 		return slices.Equal(got, want)
 	}, func() string { return router.Show("show bgp "+family+" unicast") + router.Log() })
+	s.isAsSeenBy(t, router)
+}
+
+// witness is a router that says how its sessions are.
+type witness interface {
+	Sessions() map[string]routertest.Session
+	Show(command string) string
+}
+
+// isAsSeenBy waits until the speaker says of its sessions with a router what that says of them from outside: whether
+// they are up, and how many routes the speaker has sent. A speaker that has ended says nothing, and needs no session.
+func (s *speaker) isAsSeenBy(t *testing.T, router witness) {
+	t.Helper()
+	command := "show bgp summary"
+	if _, isBIRD := router.(*routertest.BIRD); isBIRD {
+		command = "show protocols all"
+	}
+	var differ []string
+	eventually(t, "the status says what the router says", func() bool {
+		seen := router.Sessions()
+		differ = nil
+		s.mu.Lock()
+		peers := slices.Clone(s.held.Peers)
+		s.mu.Unlock()
+		if s.hasEnded.Load() {
+			peers = nil
+		}
+		known := map[string]bool{}
+		for _, p := range peers {
+			from := nodeAddressTowards(p)
+			known[from] = true
+			said := s.session(t, p.Neighbour.String())
+			isUp, advertised := said.State == purelbv1.SessionEstablished, 0
+			if isUp {
+				advertised = said.Advertised
+			}
+			if one := seen[from]; one.IsUp() != isUp || isUp && one.Received != advertised {
+				differ = append(differ, fmt.Sprintf("the node says %+v, and the router of %s: %+v", said, from, one))
+			}
+		}
+		for from, one := range seen {
+			if one.IsUp() && !known[from] && strings.HasPrefix(from, "192.0.2.1") && !s.hasEnded.Load() {
+				differ = append(differ, fmt.Sprintf("the router has a session with %s that the node does not know", from))
+			}
+		}
+		return len(differ) == 0
+	}, func() string { return strings.Join(differ, "\n") + "\n" + router.Show(command) })
+}
+
+// nodeAddressTowards is from which address the node has its session with a neighbour.
+func nodeAddressTowards(p routes.Peer) string {
+	switch {
+	case p.SourceAddress != "":
+		return p.SourceAddress
+	case p.Neighbour.Is4():
+		return "192.0.2.11"
+	}
+	return "2001:db8::11"
 }
 
 func TestRoutesAtFRR(t *testing.T) {
@@ -238,8 +298,8 @@ func TestRoutesAtFRR(t *testing.T) {
 		{Neighbours: []netip.Addr{neighbour4, neighbour6}, Prefixes: []netip.Prefix{marked.Prefix}, ASN: 65001, Prepend: 2},
 	}
 	s.hold(t, d)
-	hasRoutes(t, router, "ipv4", "198.51.100.1/32", "203.0.113.0/24")
-	hasRoutes(t, router, "ipv6", "2001:db8:1::1/128")
+	s.hasRoutes(t, router, "ipv4", "198.51.100.1/32", "203.0.113.0/24")
+	s.hasRoutes(t, router, "ipv6", "2001:db8:1::1/128")
 	eventually(t, "the router has the IPv6 route from both sessions", func() bool {
 		return len(router.Routes("ipv6")["2001:db8:1::1/128"].NextHops) == 2
 	},
@@ -269,7 +329,7 @@ func TestRoutesAtFRR(t *testing.T) {
 		next.Paths = []routes.Path{drained, path("2001:db8:1::1/128")}
 		next.Rules = d.Rules[:1]
 		s.hold(t, next)
-		hasRoutes(t, router, "ipv4", "198.51.100.1/32")
+		s.hasRoutes(t, router, "ipv4", "198.51.100.1/32")
 		eventually(t, "the router avoids the node", func() bool {
 			return router.Details("ipv4", "198.51.100.1/32").Communities == "graceful-shutdown"
 		},
@@ -295,7 +355,7 @@ func TestRoutesAtFRR(t *testing.T) {
 		next.Peers = next.Peers[1:]
 		next.Rules = nil
 		s.hold(t, next)
-		hasRoutes(t, router, "ipv4")
+		s.hasRoutes(t, router, "ipv4")
 	})
 }
 
@@ -364,7 +424,7 @@ func TestPassword(t *testing.T) {
 	right := peer("192.0.2.1")
 	right.Password = "secret"
 	s.hold(t, routes.Desired{Peers: []routes.Peer{right}, Paths: s.held.Paths})
-	hasRoutes(t, router, "ipv4", "198.51.100.1/32")
+	s.hasRoutes(t, router, "ipv4", "198.51.100.1/32")
 }
 
 // TestFaultRouterRestarts kills the router, and starts it again. This test shows the row "it restarts"
@@ -373,7 +433,7 @@ func TestFaultRouterRestarts(t *testing.T) {
 	router := routertest.StartFRR(t, routerOn(t), bgpd)
 	s := newSpeaker(t)
 	s.hold(t, routes.Desired{Peers: []routes.Peer{peer("192.0.2.1")}, Paths: []routes.Path{path("198.51.100.1/32")}})
-	hasRoutes(t, router, "ipv4", "198.51.100.1/32")
+	s.hasRoutes(t, router, "ipv4", "198.51.100.1/32")
 	router.Stop()
 	eventually(t, "the session is down", func() bool {
 		session := s.session(t, "192.0.2.1")
@@ -384,7 +444,7 @@ func TestFaultRouterRestarts(t *testing.T) {
 	eventually(t, "the session is up again", func() bool {
 		return s.session(t, "192.0.2.1").State == purelbv1.SessionEstablished
 	}, func() string { return fmt.Sprintf("%+v", s.session(t, "192.0.2.1")) })
-	hasRoutes(t, router, "ipv4", "198.51.100.1/32")
+	s.hasRoutes(t, router, "ipv4", "198.51.100.1/32")
 	t.Logf("the router has the route %v after its return", time.Since(began).Round(10*time.Millisecond))
 }
 
@@ -399,7 +459,7 @@ func TestRouterComesLater(t *testing.T) {
 	}, func() string { return fmt.Sprintf("%+v", s.session(t, "192.0.2.1")) })
 	router.Start(t)
 	began := time.Now()
-	hasRoutes(t, router, "ipv4", "198.51.100.1/32")
+	s.hasRoutes(t, router, "ipv4", "198.51.100.1/32")
 	t.Logf("the router has the route %v after it came", time.Since(began).Round(10*time.Millisecond))
 }
 
@@ -414,7 +474,7 @@ func TestGracefulRestart(t *testing.T) {
 			Peers: []routes.Peer{peer("192.0.2.1")}, Paths: []routes.Path{path("198.51.100.1/32"), path("198.51.100.2/32")},
 		},
 	)
-	hasRoutes(t, router, "ipv4", "198.51.100.1/32", "198.51.100.2/32")
+	first.hasRoutes(t, router, "ipv4", "198.51.100.1/32", "198.51.100.2/32")
 	if err := first.Stop(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
@@ -433,7 +493,7 @@ func TestGracefulRestart(t *testing.T) {
 		}
 		return !r.IsStale
 	}, func() string { return router.Show("show bgp ipv4 unicast") })
-	hasRoutes(t, router, "ipv4", "198.51.100.1/32")
+	next.hasRoutes(t, router, "ipv4", "198.51.100.1/32")
 	eventually(
 		t, "all has been sent", func() bool { return next.session(t, "192.0.2.1").HasSentAll }, func() string { return "" },
 	)
@@ -446,7 +506,7 @@ func TestReopen(t *testing.T) {
 	s := newSpeaker(t)
 	d := routes.Desired{Peers: []routes.Peer{peer("192.0.2.1")}, Paths: []routes.Path{path("198.51.100.1/32")}}
 	s.hold(t, d)
-	hasRoutes(t, router, "ipv4", "198.51.100.1/32")
+	s.hasRoutes(t, router, "ipv4", "198.51.100.1/32")
 	before := s.session(t, "192.0.2.1").Since
 	began := time.Now()
 	s.hold(t, routes.Desired{Peers: []routes.Peer{peer("192.0.2.1", func(p *purelbv1.RoutingPeer) {
@@ -472,11 +532,11 @@ func TestHardStop(t *testing.T) {
 	router := routertest.StartFRR(t, routerOn(t), bgpd)
 	s := newSpeaker(t)
 	s.hold(t, routes.Desired{Peers: []routes.Peer{peer("192.0.2.1")}, Paths: []routes.Path{path("198.51.100.1/32")}})
-	hasRoutes(t, router, "ipv4", "198.51.100.1/32")
+	s.hasRoutes(t, router, "ipv4", "198.51.100.1/32")
 	if err := s.Stop(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
-	hasRoutes(t, router, "ipv4")
+	s.hasRoutes(t, router, "ipv4")
 }
 
 func TestRoutesAtBIRD(t *testing.T) {
@@ -498,6 +558,7 @@ protocol bgp v6 { local as 65000; neighbor 2001:db8::11 as 65001; ipv6 { import 
 		table := router.Show("show route")
 		return strings.Contains(table, "198.51.100.1/32") && strings.Contains(table, "2001:db8:1::1/128")
 	}, func() string { return router.Show("show protocols all") })
+	s.isAsSeenBy(t, router)
 	if err := s.Stop(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
