@@ -19,8 +19,8 @@ type Service struct {
 	// addresses that it shows, and shares them with nobody.
 	IsOurs bool
 	// Created decides which of two Services keeps an address that they may not share:
-	// the one to which the address is allocated, then the one that keeps to its terms, then
-	// the one whose address is not only about to be written, then the older one.
+	// the one to which the address is allocated, then the one whose address is not only about
+	// to be written, then the one that keeps to its terms, then the older one.
 	Created time.Time
 	// Allocated is what the manager has allocated to the Service. Other controllers have
 	// written every further address that the Service shows.
@@ -119,8 +119,8 @@ func compareUsers(a netip.Addr) func(s, other *Service) int {
 	return func(s, other *Service) int {
 		return cmp.Or(
 			order.TrueFirst(s.hasAllocated(a), other.hasAllocated(a)),
-			order.TrueFirst(s.keepsTerms(), other.keepsTerms()),
 			order.TrueFirst(!slices.Contains(s.pending, a), !slices.Contains(other.pending, a)),
+			order.TrueFirst(s.keepsTerms(), other.keepsTerms()),
 			s.compareAge(other),
 		)
 	}

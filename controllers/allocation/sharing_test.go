@@ -146,6 +146,21 @@ func TestWhoYields(t *testing.T) {
 	}
 }
 
+// TestPendingSharerTakesNothing has a Service change its key while the manager is about to write its
+// address to a Service with the old key, and nobody knows yet whether that is written.
+func TestPendingSharerTakesNothing(t *testing.T) {
+	addr := netip.MustParseAddr("10.0.0.1")
+	has := &Service{
+		Namespace: "test", Name: "has", IsOurs: true, SharingKey: "new", Addresses: []netip.Addr{addr},
+		Allocated: Record{Addresses: []netip.Addr{addr}, Key: "old", Ports: make(PortSet, 1)}, Ports: make(PortSet, 1),
+	}
+	joins := (&Service{Namespace: "test", Name: "joins", IsOurs: true, SharingKey: "old"}).
+		WithPendingAddresses([]netip.Addr{addr})
+	if first := NewInUse(has, joins).ServicesWith(addr)[0]; first != has {
+		t.Errorf("Service %s keeps the address", first)
+	}
+}
+
 // TestAddressOfKeyInNamespace has an older Service of another namespace with the same key.
 func TestAddressOfKeyInNamespace(t *testing.T) {
 	pool := netip.MustParsePrefix("10.0.0.0/24")
