@@ -71,6 +71,54 @@ func TestServiceGroupRules(t *testing.T) {
 			"all three", v4("10.0.0.1", "10.0.0.0/24", "") + "remote: {pool: 10.1.0.1, subnet: 10.1.0.0/24}\n" + netbox(""),
 			[]cause{{"spec", one}},
 		},
+		{"stickyFor", one4 + "stickyFor: 1h30m", nil},
+		{"stickyFor nothing", one4 + "stickyFor: 0s", nil},
+		{"stickyFor too long", one4 + "stickyFor: 24h1s", []cause{{"spec.stickyFor", "must be from 0s to 24h"}}},
+		{"stickyFor less than nothing", one4 + "stickyFor: -1s", []cause{{"spec.stickyFor", "must be from 0s to 24h"}}},
+		{"stickyFor no duration", one4 + "stickyFor: 5", []cause{{"spec.stickyFor", "must be of type string"}}},
+		{
+			"stickyFor of NetBox", netbox("") + "stickyFor: 5m",
+			[]cause{{"spec.stickyFor", "NetBox allocates the addresses of the group, and gets those of deleted Services back"}},
+		},
+		{
+			"preferredNodes",
+			one4 + "preferredNodes: [{weight: 100, nodeSelector: {matchLabels: {a: b}}}, {weight: 1, nodeSelector: {}}]", nil,
+		},
+		{
+			"preferredNodes of NetBox", netbox("") + "preferredNodes: [{weight: 1, nodeSelector: {}}]\ntopologyKey: rack", nil,
+		},
+		{"no preferredNodes", one4 + "preferredNodes: []", []cause{{"spec.preferredNodes", "at least 1 item"}}},
+		{
+			"17 preferredNodes", one4 + "preferredNodes:\n" + repeat(17, "- {weight: 1, nodeSelector: {matchLabels: {a: 'v%d'}}}"),
+			[]cause{{"spec.preferredNodes", "16"}},
+		},
+		{
+			"preferredNodes without weight", one4 + "preferredNodes: [{nodeSelector: {}}]",
+			[]cause{{"spec.preferredNodes[0].weight", "Required value"}},
+		},
+		{
+			"preferredNodes of no weight", one4 + "preferredNodes: [{weight: 0, nodeSelector: {}}]",
+			[]cause{{"spec.preferredNodes[0].weight", "greater than or equal to 1"}},
+		},
+		{
+			"preferredNodes of too much weight", one4 + "preferredNodes: [{weight: 101, nodeSelector: {}}]",
+			[]cause{{"spec.preferredNodes[0].weight", "less than or equal to 100"}},
+		},
+		{
+			"preferredNodes without selector", one4 + "preferredNodes: [{weight: 1}]",
+			[]cause{{"spec.preferredNodes[0].nodeSelector", "Required value"}},
+		},
+		{
+			"preferredNodes of Virtual addresses",
+			"remote: {pool: 10.1.0.1, subnet: 10.1.0.0/24}\npreferredNodes: [{weight: 1, nodeSelector: {}}]",
+			[]cause{{"spec.preferredNodes", "addresses of remote pools are Virtual: all nodes have them"}},
+		},
+		{"topologyKey", one4 + "topologyKey: topology.kubernetes.io/zone", nil},
+		{
+			"topologyKey of Virtual addresses", "remote: {pool: 10.1.0.1, subnet: 10.1.0.0/24}\ntopologyKey: rack",
+			[]cause{{"spec.topologyKey", "addresses of remote pools are Virtual: all nodes have them"}},
+		},
+		{"topologyKey of nothing", one4 + "topologyKey: ''", []cause{{"spec.topologyKey", "at least 1"}}},
 		{"shareAcrossNamespaces", v4("10.0.0.1", "10.0.0.0/24", "") + "shareAcrossNamespaces: true", nil},
 		{"shareAcrossNamespaces as text", v4("10.0.0.1", "10.0.0.0/24", "") + "shareAcrossNamespaces: 'yes'",
 			[]cause{{"spec.shareAcrossNamespaces", "must be of type boolean"}}},

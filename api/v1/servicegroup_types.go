@@ -276,6 +276,9 @@ type SecretKeyRef struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.pool) && !has(self.subnet) && !has(self.aggregation)",message="pool, subnet and aggregation do not go directly under spec: nest them under spec.local (or under spec.remote if they are always routed)"
 // +kubebuilder:validation:XValidation:rule="!has(self.name)",message="name does not go under spec: the group's name is metadata.name"
 // +kubebuilder:validation:XValidation:rule="!has(self.netbox) || !has(self.reservations)",message="NetBox allocates the addresses of the group: reserve them there",fieldPath=".reservations"
+// +kubebuilder:validation:XValidation:rule="!has(self.netbox) || !has(self.stickyFor)",message="NetBox allocates the addresses of the group, and gets those of deleted Services back at once",fieldPath=".stickyFor"
+// +kubebuilder:validation:XValidation:rule="!has(self.remote) || !has(self.preferredNodes)",message="addresses of remote pools are Virtual: all nodes have them",fieldPath=".preferredNodes"
+// +kubebuilder:validation:XValidation:rule="!has(self.remote) || !has(self.topologyKey)",message="addresses of remote pools are Virtual: all nodes have them",fieldPath=".topologyKey"
 type ServiceGroupSpec struct {
 	// local holds ranges that nodes announce by subnet: on one node's
 	// interface where some node has one in the subnet, else on every node's
@@ -314,6 +317,15 @@ type ServiceGroupSpec struct {
 	// +kubebuilder:validation:MaxItems=256
 	Reservations []Reservation `json:"reservations,omitempty"`
 
+	// stickyFor is for how long a Service that is deleted and made again, with the same
+	// namespace and name, gets its address back: until then other Services get that address
+	// only if no other one is free. Absent, it is 5 minutes; 0s switches it off.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s') && duration(self) <= duration('24h')",message="must be from 0s to 24h"
+	StickyFor *metav1.Duration `json:"stickyFor,omitempty"`
+
 	// shareAcrossNamespaces lets Services of different namespaces share an
 	// address by the same key.
 	// +optional
@@ -326,6 +338,25 @@ type ServiceGroupSpec struct {
 	// says the same for that Service, and counts more.
 	// +optional
 	PolicyLocal PolicyLocal `json:"policyLocal,omitempty"`
+
+	// preferredNodes are nodes that get Local addresses of the group rather than others do: of
+	// all that may take one, those for which the weights of what selects them add up to the most.
+	// Other nodes get an address when none of these may take it. They decide where an address
+	// goes, and move none that a node has. Virtual addresses are on all nodes.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	PreferredNodes []PreferredNodes `json:"preferredNodes,omitempty"`
+
+	// topologyKey is a label of nodes, such as topology.kubernetes.io/zone, over whose values the
+	// Local addresses of the group are spread: of nodes that are preferred alike, those get an
+	// address whose value has the fewest of the group and family. Nodes without the label count as
+	// those of one more value. It decides where an address goes, and moves none that a node has.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=317
+	TopologyKey string `json:"topologyKey,omitempty"`
 
 	// bgp is how nodes advertise the group's Virtual addresses to BGPPeers. Without,
 	// they advertise them to all.
@@ -340,6 +371,17 @@ type ServiceGroupSpec struct {
 	AdvertisedBy AdvertisedBy `json:"advertisedBy,omitempty"`
 
 	MisplacedFields `json:",inline"`
+}
+
+// PreferredNodes are nodes that get Local addresses rather than others.
+type PreferredNodes struct {
+	// weight is how much it counts that a node is selected.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	Weight int32 `json:"weight"`
+
+	// nodeSelector selects nodes by their labels.
+	NodeSelector metav1.LabelSelector `json:"nodeSelector"`
 }
 
 // AdvertisedBy is who makes routers know the Virtual addresses of a group.
