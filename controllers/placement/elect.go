@@ -2,7 +2,6 @@ package placement
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -11,11 +10,12 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// electNode chooses among the nodes that may take the address and have not failed to: the
-// one with the highest hash among those that have less than their share. Nodes that are
-// NotReady are chosen only if no other can be. The result is nil if there is no candidate. An
-// address that its holder is asked to hand over goes to the node that has the fewest, as whoever
-// asks wants to spread them.
+// electNode chooses among the nodes that may take the address and have not failed to. Nodes that
+// are NotReady are chosen only if no other can be. Of the others those count that the address's
+// group prefers the most, and of these those in the domains with the fewest addresses of the group.
+// The one with the highest hash is chosen among those of them that have less than their share. The
+// result is nil if there is no candidate. An address that its holder is asked to hand over goes to
+// the one of them that has the fewest, as whoever asks wants to spread them.
 func (p *placer) electNode(a *Address, holder *Node) *Node {
 	var candidates []*Node
 	checks := p.takeChecksOf(a)
@@ -30,8 +30,10 @@ func (p *placer) electNode(a *Address, holder *Node) *Node {
 	if slices.ContainsFunc(candidates, func(n *Node) bool { return !n.IsNotReady }) {
 		candidates = slices.DeleteFunc(candidates, func(n *Node) bool { return n.IsNotReady })
 	}
+	candidates = onlyLargest(candidates, a.WeightOf)
 	load := p.localCountOfNode[familyBits(a.Addr)]
 	share := p.fairShareOf(a, len(candidates))
+	candidates = onlyLargest(candidates, func(n *Node) int { return -p.localsOfDomain[a.DomainOf(n)] })
 	if holder != nil && holder.HandsOver == a.Addr {
 		share = 0
 	}
@@ -68,7 +70,7 @@ func (p *placer) explainPassedOver(a *Address, m Move) string {
 		case n.IsNotReady:
 			return "is not Ready"
 		default:
-			return fmt.Sprintf("has %d already, or ranks lower for this one", p.localCountOfNode[familyBits(a.Addr)][n.Name])
+			return p.reasonForOther(n, p.nodeByName[m.To], a)
 		}
 	}})
 }

@@ -1,7 +1,7 @@
 package placement
 
 import (
-	"fmt"
+	"cmp"
 	"net/netip"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -46,9 +46,14 @@ func ExplainAddress(inputs Inputs, addr netip.Addr) (verdict AddressVerdict, fou
 }
 
 func (p *placer) explainAddress(a *Address) AddressVerdict {
+	addressOf := map[netip.Addr]*Address{}
+	for i := range p.inputs.Addresses {
+		addressOf[p.inputs.Addresses[i].Addr] = &p.inputs.Addresses[i]
+	}
 	for i := range p.inputs.Entries { // what nodes have now: what a choice is bounded by
-		if e := &p.inputs.Entries[i]; e.Spec.Type == v1.AnnounceLocal && e.ReportedState == v1.StateAnnounced {
-			p.localCountOfNode[familyBits(e.Addr)][e.Node]++
+		e := &p.inputs.Entries[i]
+		if e.Spec.Type == v1.AnnounceLocal && e.ReportedState == v1.StateAnnounced {
+			p.countLocal(cmp.Or(p.nodeByName[e.Node], &Node{Name: e.Node}), cmp.Or(addressOf[e.Addr], &Address{Addr: e.Addr}))
 		}
 	}
 	var verdict AddressVerdict
@@ -78,12 +83,9 @@ func (p *placer) explainAddress(a *Address) AddressVerdict {
 		case v.IsEligible && n.IsNotReady:
 			v.Why = "could take it, but is not Ready"
 		case v.IsEligible && verdict.Holder != "":
-			v.Why = fmt.Sprintf(
-				"could take it; the holder keeps it while it is eligible (this node has %d)",
-				p.localCountOfNode[familyBits(a.Addr)][n.Name],
-			)
+			v.Why = "could take it; the holder keeps it while it is eligible (" + p.describeRank(n, a) + ")"
 		case v.IsEligible:
-			v.Why = fmt.Sprintf("could take it (this node has %d)", p.localCountOfNode[familyBits(a.Addr)][n.Name])
+			v.Why = "could take it (" + p.describeRank(n, a) + ")"
 		}
 		verdict.Nodes = append(verdict.Nodes, v)
 	}

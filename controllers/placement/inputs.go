@@ -80,6 +80,8 @@ func (i *Interface) longestSubnetWith(a netip.Addr) (bits int, found bool) {
 // Node is what the manager knows of one node.
 type Node struct {
 	Name string
+	// Labels of the Node object, by which addresses prefer nodes.
+	Labels map[string]string
 	// LBNodeAgent whose agent the node runs; empty for none.
 	LBNodeAgent string
 	// VirtualInterface is where Virtual addresses go.
@@ -199,6 +201,8 @@ type Address struct {
 	// Subnet of the pool that the address is of; zero if its group is gone.
 	Subnet    netip.Prefix
 	SkipProbe bool
+	// Preference of the group, if it is Local; nil for none.
+	Preference *Preference
 	// ServingNodes are the nodes that may announce the address because they have a ready
 	// endpoint of its Services, where traffic has to stay on the node; nil is any node.
 	ServingNodes map[string]bool

@@ -114,7 +114,7 @@ func (p *placer) keepEntry(n *Node, a *Address, spec v1.AnnouncedAddress) {
 		spec.Interface = v1.InterfaceName(i.Name)
 	}
 	spec.PrefixLength = int32(a.Addr.BitLen())
-	p.localCountOfNode[familyBits(a.Addr)][n.Name]++
+	p.countLocal(n, a)
 	p.addEntry(n, a, spec)
 }
 

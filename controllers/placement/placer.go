@@ -33,6 +33,8 @@ type placer struct {
 	isContested      map[netip.Addr]bool
 	localCount       map[int]int            // number of Local addresses, by family
 	localCountOfNode map[int]map[string]int // number of Local addresses, by family and node
+	// localsOfDomain is the number of Local addresses of each domain.
+	localsOfDomain map[Domain]int
 	// held are the Local addresses that stay with their holders, in the order of addresses.
 	held map[holderLink][]*heldAddress
 	// nodesOfSubnet are the nodes with an interface in a subnet. It is nil until asked for.
@@ -60,6 +62,7 @@ func newPlacer(inputs Inputs) *placer {
 		isContested:      map[netip.Addr]bool{},
 		localCount:       map[int]int{},
 		localCountOfNode: map[int]map[string]int{32: {}, 128: {}},
+		localsOfDomain:   map[Domain]int{},
 		held:             map[holderLink][]*heldAddress{},
 		nodeNetworks:     map[netip.Prefix]bool{},
 		result: Result{

@@ -234,6 +234,7 @@ func chooseRank(rank int, held []*heldAddress, watchers map[string]*Node) {
 		}
 		choose(h, slices.MaxFunc(takers, func(x, y string) int {
 			return cmp.Or(
+				cmp.Compare(h.address.WeightOf(watchers[x]), h.address.WeightOf(watchers[y])),
 				cmp.Compare(max(count[y]+1-share, 0), max(count[x]+1-share, 0)),
 				cmp.Compare(rendezvousScore(x, h.address.Addr), rendezvousScore(y, h.address.Addr)),
 				cmp.Compare(y, x),
