@@ -79,7 +79,7 @@ func allocator(t *testing.T, objects ...client.Object) (*ServiceReconciler, clie
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&corev1.Service{}).
 		WithReturnManagedFields().Build()
 	return &ServiceReconciler{
-		Client: c, uncached: c, index: newServiceIndex(true), Namespace: "purelb-system", IsDefaultLoadBalancer: true,
+		Client: c, uncached: c, index: newServiceIndex(true, time.Now), Namespace: "purelb-system", IsDefaultLoadBalancer: true,
 		Metrics: NewMetrics(prometheus.NewRegistry()), Recorder: events.NewFakeRecorder(1000),
 		IPAM: NewExternalIPAM(c, c, ExternalIPAMOptions{Now: time.Now}),
 	}, c
@@ -132,7 +132,7 @@ func TestFaultCoOwnedAddress(t *testing.T) {
 	}
 
 	// The manager restarts, and no longer serves Services without a class.
-	r.IsDefaultLoadBalancer, r.index = false, newServiceIndex(false)
+	r.IsDefaultLoadBalancer, r.index = false, newServiceIndex(false, time.Now)
 	got := serve(key)
 	if len(got.Status.LoadBalancer.Ingress) > 0 || len(got.Status.Conditions) > 0 || len(got.Annotations) > 0 {
 		t.Errorf("released, but left: %+v %v", got.Status, got.Annotations)

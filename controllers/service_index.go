@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -37,6 +38,10 @@ type serviceIndex struct {
 	// released is what deleted Services had, until Reconcile of that name reports it. If
 	// the process ends in between, the event AddressReleased is missing.
 	released map[client.ObjectKey][]releasedAddresses
+	// lastHolders are Services that were deleted, with their addresses. A new leader knows none:
+	// a Service that is then made again gets the first free address.
+	lastHolders allocation.LastHolders
+	now         func() time.Time
 }
 
 // indexedService is what the index knows of one Service.
@@ -79,13 +84,15 @@ type need struct {
 // anyGroup is the group of Services that wait for whatever is released.
 const anyGroup = "*"
 
-func newServiceIndex(isDefaultLoadBalancer bool) *serviceIndex {
+func newServiceIndex(isDefaultLoadBalancer bool, now func() time.Time) *serviceIndex {
 	return &serviceIndex{
 		isDefaultLoadBalancer: isDefaultLoadBalancer,
 		inUse:                 allocation.NewInUse(),
 		services:              map[client.ObjectKey]indexedService{},
 		waiting:               map[need]map[client.ObjectKey]bool{},
 		released:              map[client.ObjectKey][]releasedAddresses{},
+		lastHolders:           allocation.LastHolders{},
+		now:                   now,
 	}
 }
 
@@ -197,7 +204,7 @@ func allocatedGroup(svc *corev1.Service) string {
 func (x *serviceIndex) allocate(svc *corev1.Service, inputs *allocation.Inputs) allocation.Result {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	inputs.InUse = x.inUse
+	inputs.InUse, inputs.LastHolders, inputs.Now = x.inUse, x.lastHolders, x.now()
 	result := allocation.Allocate(allocation.RequestOf(svc), inputs)
 	x.addPending(svc, result.Addresses)
 	x.noteWait(client.ObjectKeyFromObject(svc), &result)
@@ -297,6 +304,7 @@ func (x *serviceIndex) remove(key client.ObjectKey, uid types.UID) {
 func (x *serviceIndex) noteReleased(key client.ObjectKey, s indexedService) {
 	if len(s.allocated) > 0 {
 		x.released[key] = append(x.released[key], releasedAddresses{s.uid, s.allocated})
+		x.lastHolders.Add(key.String(), s.allocated, x.now())
 	}
 }
 

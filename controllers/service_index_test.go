@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -82,7 +83,7 @@ func TestServiceIndexFollowsServices(t *testing.T) {
 	for i := range uint64(3000) {
 		seed := first + i
 		h := &history{
-			random: rand.New(rand.NewPCG(seed, 3)), index: newServiceIndex(true), stored: map[string]*corev1.Service{},
+			random: rand.New(rand.NewPCG(seed, 3)), index: newServiceIndex(true, time.Now), stored: map[string]*corev1.Service{},
 		}
 		for range 60 {
 			h.act()
@@ -91,7 +92,7 @@ func TestServiceIndexFollowsServices(t *testing.T) {
 				h.coming = h.coming[1:]
 			}
 			if h.random.IntN(30) == 0 { // a new leader lists all
-				h.index = newServiceIndex(true)
+				h.index = newServiceIndex(true, time.Now)
 				for _, svc := range h.stored {
 					h.index.observeUncached(svc)
 				}
@@ -114,7 +115,7 @@ func TestServiceIndexFollowsServices(t *testing.T) {
 			h.write(svc.DeepCopy())
 			h.coming[0]()
 		}
-		fresh := newServiceIndex(true)
+		fresh := newServiceIndex(true, time.Now)
 		for _, svc := range h.stored {
 			fresh.observe(svc)
 		}
@@ -152,7 +153,7 @@ func TestServiceIndexAllocates(t *testing.T) {
 		V4Pools: []v1.AddressPool{{Subnet: "192.0.2.0/24", Pool: "192.0.2.1-192.0.2.2"}},
 	}}
 	facts := &allocation.Inputs{Catalog: allocation.NewCatalog([]v1.ServiceGroup{group}, "purelb-system")}
-	l := newServiceIndex(true)
+	l := newServiceIndex(true, time.Now)
 	var given []string
 	for i := range 3 {
 		svc := &corev1.Service{
@@ -196,7 +197,7 @@ func TestServiceIndexCountsWaiting(t *testing.T) {
 			x.observe(svc)
 		}, false},
 	} {
-		x := newServiceIndex(true)
+		x := newServiceIndex(true, time.Now)
 		x.observe(service("1", "10"))
 		x.noteWait(key, exhausted)
 		row.act(x)
@@ -215,7 +216,7 @@ func TestServiceIndexCountsWaiting(t *testing.T) {
 func TestServiceIndexKeepsPendingAddresses(t *testing.T) {
 	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: "1", ResourceVersion: "10"}}
 	a := netip.MustParseAddr("10.0.0.1")
-	l := newServiceIndex(true)
+	l := newServiceIndex(true, time.Now)
 	l.observe(svc)
 	branded := svc.DeepCopy()
 	branded.ResourceVersion = "12"
@@ -272,7 +273,7 @@ func TestServiceIndexNotesReleases(t *testing.T) {
 			func(x *serviceIndex) { x.observe(service("2", "20", two)); x.remove(key, "2") }, "1 10.0.0.1; 2 10.0.0.2",
 		},
 	} {
-		x := newServiceIndex(true)
+		x := newServiceIndex(true, time.Now)
 		x.observe(service("1", "10", one))
 		row.act(x)
 		var got []string
@@ -286,7 +287,7 @@ func TestServiceIndexNotesReleases(t *testing.T) {
 			t.Errorf("%s: reported releases are kept: %v", name, x.released)
 		}
 	}
-	foreign := newServiceIndex(false) // Services without a class are another's
+	foreign := newServiceIndex(false, time.Now) // Services without a class are another's
 	foreign.observe(service("1", "10", one))
 	if foreign.remove(key, "1"); len(foreign.released) != 0 {
 		t.Errorf("released for another controller: %v", foreign.released)

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,7 +34,7 @@ func withConditions(name, statuses string) *corev1.Service {
 
 func TestStateOfServices(t *testing.T) {
 	t.Parallel()
-	x := newServiceIndex(true)
+	x := newServiceIndex(true, time.Now)
 	for statuses, want := range map[string]ServiceState{
 		"---": "Waiting", "F--": "Waiting", "FTT": "Waiting", "T--": "NotAnnounced", "TF-": "NotAnnounced",
 		"TFT": "NotAnnounced", "TT-": "Announced", "TTT": "Announced", "TTU": "Announced", "TTF": "NotAdvertised",
@@ -59,7 +60,7 @@ func TestStateOfServices(t *testing.T) {
 		t.Errorf("%v, want %v", got, want)
 	}
 	none := map[ServiceState]int{"Waiting": 0, "NotAnnounced": 0, "NotAdvertised": 0, "Announced": 0}
-	if got := newServiceIndex(true).countStates(); !maps.Equal(got, none) {
+	if got := newServiceIndex(true, time.Now).countStates(); !maps.Equal(got, none) {
 		t.Errorf("without Services: %v", got)
 	}
 }

@@ -241,11 +241,16 @@ func remove(t *testing.T, obj client.Object) {
 
 // serviceGroup makes a group in the manager's namespace, with the YAML text as
 // its spec.
+//
+// What earlier tests deleted leaves nothing to it, unless the spec says so.
 func serviceGroup(t *testing.T, name, spec string) *v1.ServiceGroup {
 	t.Helper()
 	sg := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	if err := yaml.UnmarshalStrict([]byte(spec), &sg.Spec); err != nil {
 		t.Fatal(err)
+	}
+	if sg.Spec.StickyFor == nil && sg.Spec.Netbox == nil {
+		sg.Spec.StickyFor = &metav1.Duration{}
 	}
 	create(t, sg)
 	return sg

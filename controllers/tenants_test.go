@@ -90,6 +90,43 @@ func TestServiceNamespaceIsSelected(t *testing.T) {
 	g.Expect(eventsOf(svc, v1.EventAddressReleased)(g)).To(BeEmpty())
 }
 
+// comeBacks counts how often TestServiceComesBack has run: each time has a pool of its own, as the
+// manager remembers who had which address.
+var comeBacks int
+
+// TestServiceComesBack deletes Services, of which one is made again.
+func TestServiceComesBack(t *testing.T) {
+	g := begin(t)
+	comeBacks++
+	addr := func(n int) []string { return []string{fmt.Sprintf("172.30.%d.%d", comeBacks, n)} }
+	group := serviceGroup(t, "sticky", fmt.Sprintf(
+		"{remote: {pool: %s-%s, subnet: 172.30.0.0/16}, stickyFor: 24h}", addr(1)[0], addr(3)[0],
+	))
+	first, second := service(t, "first", ofGroup("sticky")), (*corev1.Service)(nil)
+	g.Eventually(ingress(first)).Should(Equal(addr(1)))
+	second = service(t, "second", ofGroup("sticky"))
+	g.Eventually(ingress(second)).Should(Equal(addr(2)))
+	remove(t, first)
+	remove(t, second)
+
+	third := service(t, "third", ofGroup("sticky"))
+	g.Eventually(ingress(third)).Should(Equal(addr(3)), "the only one that is left to no other")
+	second = service(t, "second", ofGroup("sticky"))
+	g.Eventually(ingress(second)).Should(Equal(addr(2)), "as before")
+	fourth := service(t, "fourth", ofGroup("sticky"))
+	g.Eventually(ingress(fourth)).Should(Equal(addr(1)), "nothing else is free")
+	first = service(t, "first", ofGroup("sticky"))
+	g.Eventually(condition(first, v1.ConditionAllocated)).Should(HavePrefix("False Exhausted: "))
+
+	remove(t, second)
+	g.Eventually(ingress(first)).Should(Equal(addr(2)))
+	remove(t, first)
+	remove(t, third)
+	patch(t, group, `{"spec":{"stickyFor":"0s"}}`)
+	g.Eventually(func(g Gomega) int64 { return fetch(g, group).Status.ObservedGeneration }).Should(BeEquivalentTo(2))
+	g.Eventually(ingress(service(t, "third", ofGroup("sticky")))).Should(Equal(addr(2)), "the first one")
+}
+
 // TestServiceReservation keeps an address for a Service before that exists, while it exists, and
 // afterwards.
 func TestServiceReservation(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -31,6 +32,10 @@ type Inputs struct {
 	AreFactsComplete func() bool
 	// Offers are what external IPAM systems have answered to requests of the Service.
 	Offers map[IPAMRequest]Offer
+	// LastHolders are deleted Services with the addresses that they had, and Now is what their
+	// ages are counted by. Both are needed for allocations alone: no request is refused by them.
+	LastHolders LastHolders
+	Now         time.Time
 }
 
 // IPAMRequest is an address that a Service is to get from an external group.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"time"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
@@ -194,9 +195,12 @@ func (d *decision) fitsSlot(s slot, a netip.Addr) bool {
 }
 
 // freeAddress returns an address of a group for a slot: one that was set aside for the Service,
-// else the first free one.
+// else one that the Service had before it was deleted, else the first free one.
 func (d *decision) freeAddress(group *Group, s slot) (netip.Addr, bool) {
 	if a, ok := d.pendingAddress(group, s); ok {
+		return a, true
+	}
+	if a, ok := d.formerAddress(group, s); ok {
 		return a, true
 	}
 	return d.firstFree(group, s.ranges)
@@ -211,29 +215,45 @@ func (d *decision) pendingAddress(group *Group, s slot) (netip.Addr, bool) {
 		return netip.Addr{}, false
 	}
 	for _, a := range self.Addresses {
-		_, isOfNode := d.NodeAddresses[a]
-		r, _ := group.RangeContaining(a)
-		isFree := !isOfNode && !group.Reservations.areKeptFrom(d.String(), a) && len(d.otherServicesWith(a)) == 0
-		if s.contains(a) && isFree && r.subnetAllows(a) {
+		if s.contains(a) && d.canTake(group, a) {
 			return a, true
 		}
 	}
 	return netip.Addr{}, false
 }
 
+// canTake reports whether an address of a group can be allocated to the Service, and no other one
+// has it.
+func (d *decision) canTake(group *Group, a netip.Addr) bool {
+	_, isOfNode := d.NodeAddresses[a]
+	r, isInGroup := group.RangeContaining(a)
+	return isInGroup && !isOfNode && r.subnetAllows(a) && !group.Reservations.areKeptFrom(d.String(), a) &&
+		len(d.otherServicesWith(a)) == 0
+}
+
 // firstFree returns the first free address of the first range of a group that has one. If
-// the group balances its pools, the ranges with the fewest addresses in use come first.
+// the group balances its pools, the ranges with the fewest addresses in use come first. An
+// address that is left to a deleted Service is taken only if there are no others: the one that has
+// been left for longest.
 func (d *decision) firstFree(group *Group, ranges []Range) (netip.Addr, bool) {
 	if group.BalancePools {
 		ranges = slices.Clone(ranges)
 		slices.SortStableFunc(ranges, func(a, b Range) int { return cmp.Compare(d.InUse.countIn(a), d.InUse.countIn(b)) })
 	}
+	var awaited netip.Addr
+	var longest time.Time
 	for _, r := range ranges {
 		a, ok := d.InUse.addresses.firstMissing(r.Addrs.From())
 		for ok && r.Addrs.Contains(a) {
 			_, isOfNode := d.NodeAddresses[a]
 			if !isOfNode && !group.Reservations.areKeptFrom(d.String(), a) && r.subnetAllows(a) {
-				return a, true
+				since := d.awaitedSince(group, a)
+				if since.IsZero() {
+					return a, true
+				}
+				if longest.IsZero() || since.Before(longest) {
+					awaited, longest = a, since
+				}
 			}
 			if a = a.Next(); !a.IsValid() {
 				break
@@ -241,5 +261,5 @@ func (d *decision) firstFree(group *Group, ranges []Range) (netip.Addr, bool) {
 			a, ok = d.InUse.addresses.firstMissing(a)
 		}
 	}
-	return netip.Addr{}, false
+	return awaited, awaited.IsValid()
 }

@@ -74,15 +74,15 @@ func (d *decision) presentGroup() string {
 }
 
 // automaticGroup returns the group for a Service that names none: of the groups with
-// autoAssign, the one in which the sharing key stands for an address, else the first that has
-// what the Service needs, else the first that its namespace may use, else the first. If there
+// autoAssign, the one in which the sharing key stands for an address, else the one of which the
+// Service had an address before it was deleted, else the first that has what the Service needs, else the first that its namespace may use, else the first. If there
 // are none, it returns the default group.
 func (d *decision) automaticGroup() string {
 	names := d.Catalog.automaticGroups()
 	allowed := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		return !d.mayUse(&d.Catalog[name].Group, d.Namespace)
 	})
-	for _, suits := range []func(*Verdict) bool{d.hasAddressOfKeyIn, d.canServe} {
+	for _, suits := range []func(*Verdict) bool{d.hasAddressOfKeyIn, d.hadAddressOf, d.canServe} {
 		if i := slices.IndexFunc(allowed, func(name string) bool { return suits(d.Catalog[name]) }); i >= 0 {
 			return allowed[i]
 		}

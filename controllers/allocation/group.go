@@ -6,6 +6,7 @@ import (
 	"math/big"
 	"net/netip"
 	"slices"
+	"time"
 
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
@@ -105,6 +106,8 @@ type Group struct {
 	Namespaces labels.Selector
 	// Reservations are addresses of Ranges. Their Services need not exist.
 	Reservations Reservations
+	// StickyFor is for how long an address is left to the deleted Service that had it.
+	StickyFor time.Duration
 	// Netbox says how addresses are allocated from NetBox. It is nil for a group with pools
 	// of its own.
 	Netbox *Netbox

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -32,8 +33,11 @@ type world struct {
 	// labels of the namespaces.
 	labels map[string]map[string]string
 	index  *allocation.InUse
-	log    []string
-	born   int64
+	// lastHolders are the deleted Services that the manager remembers. No check depends on them.
+	lastHolders allocation.LastHolders
+	deleted     []string
+	log         []string
+	born        int64
 }
 
 // reserved are the addresses of nodes.
@@ -72,6 +76,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
 		t: t, seed: seed, random: rand.New(rand.NewPCG(seed, 2)), groups: map[string]string{},
 		stored: map[string]*corev1.Service{}, given: map[string][]netip.Addr{}, index: allocation.NewInUse(),
+		lastHolders: allocation.LastHolders{},
 	}
 	w.labels = map[string]map[string]string{"a": {"tier": "gold"}, "b": {}}
 	for name, all := range specs {
@@ -179,6 +184,12 @@ func (w *world) create() {
 		Namespace: w.pick("a", "b"), Name: fmt.Sprintf("s%d", w.born), Annotations: map[string]string{},
 		CreationTimestamp: metav1.Unix(w.born/2, 0), // two in each second
 	}}
+	if len(w.deleted) > 0 && w.random.IntN(2) == 0 {
+		again := w.deleted[w.random.IntN(len(w.deleted))]
+		if namespace, name, _ := strings.Cut(again, "/"); w.stored[again] == nil {
+			svc.Namespace, svc.Name = namespace, name
+		}
+	}
 	svc.Spec.IPFamilies = []allocation.Family{allocation.IPv4}
 	svc.Spec.Ports = []corev1.ServicePort{{Port: int32(80 + w.random.IntN(4))}}
 	for range w.random.IntN(6) {
@@ -208,8 +219,12 @@ func (w *world) allocate(svc *corev1.Service) allocation.Result {
 	return allocation.Allocate(allocation.RequestOf(svc), &inputs)
 }
 
+// now is the time. A group leaves addresses to deleted Services for some steps.
+func (w *world) now() time.Time { return time.Unix(int64(w.step)*20, 0) }
+
 func (w *world) inputs() allocation.Inputs {
-	return allocation.Inputs{Catalog: w.catalog, InUse: w.index, NodeAddresses: reserved, Namespaces: w.labels}
+	return allocation.Inputs{Catalog: w.catalog, InUse: w.index, NodeAddresses: reserved, Namespaces: w.labels,
+		LastHolders: w.lastHolders, Now: w.now()}
 }
 
 // reconcile allocates to one Service. The write may fail, or it may not be known whether
@@ -218,6 +233,7 @@ func (w *world) reconcile(name string) {
 	svc := w.stored[name]
 	result := w.allocate(svc)
 	w.check(svc, result)
+	w.checkWithoutMemory(svc, result)
 	w.checkAdvice(svc, result)
 	switch w.random.IntN(12) {
 	case 0: // refused: another has written it in between
@@ -309,6 +325,21 @@ func (w *world) check(svc *corev1.Service, result allocation.Result) {
 				result.Message,
 			)
 		}
+	}
+}
+
+// checkWithoutMemory checks that what is left to deleted Services is refused to nobody.
+func (w *world) checkWithoutMemory(svc *corev1.Service, result allocation.Result) {
+	inputs := w.inputs()
+	inputs.LastHolders = nil
+	without := allocation.Allocate(allocation.RequestOf(svc), &inputs)
+	if without.Reason != result.Reason ||
+		without.Group == result.Group && len(without.Addresses) != len(result.Addresses) {
+		w.fail("%s: %v %s: %s; without deleted Services %v %s: %s", describeService(svc), result.Addresses, result.Reason,
+			result.Message, without.Addresses, without.Reason, without.Message)
+	}
+	if !slices.Equal(without.Addresses, result.Addresses) {
+		w.note("%s gets %v, not %v", nameOf(svc), result.Addresses, without.Addresses)
 	}
 }
 
@@ -412,6 +443,10 @@ func (w *world) compare() {
 }
 
 func (w *world) remove(name string) {
+	if addrs := w.given[name]; len(addrs) > 0 {
+		w.lastHolders.Add(name, addrs, w.now())
+		w.deleted = append(w.deleted, name)
+	}
 	delete(w.stored, name)
 	delete(w.given, name)
 	w.index.Delete(name)
@@ -452,7 +487,7 @@ func (w *world) act() {
 		w.note("namespace b: %v", w.labels["b"])
 	case n < 56: // a new leader knows nothing but what is stored
 		w.note("restart")
-		w.index = allocation.NewInUse()
+		w.index, w.lastHolders = allocation.NewInUse(), allocation.LastHolders{}
 		for _, name := range names {
 			w.see(w.stored[name])
 		}

@@ -57,7 +57,9 @@ func ParseGroup(sg *v1.ServiceGroup) (group Group, warnings []string, errs field
 	group.Reservations, reservationErrs = parseReservations(
 		sg.Spec.Reservations, &group, len(errs) == 0, spec.Child("reservations"),
 	)
-	return group, warnings, slices.Concat(errs, namespaceErrs, reservationErrs)
+	var stickyErrs field.ErrorList
+	group.StickyFor, stickyErrs = parseStickyFor(sg, spec.Child("stickyFor"))
+	return group, warnings, slices.Concat(errs, namespaceErrs, reservationErrs, stickyErrs)
 }
 
 // poolField is one range as the user wrote it, and the path of the field that it is in.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -164,6 +165,8 @@ func TestParseGroupSettings(t *testing.T) {
 			"local: {" + pool + "}\npolicyLocal: Allow",
 			allocation.Group{Type: v1.PoolTypeLocal, PolicyLocal: v1.PolicyLocalAllow},
 		},
+		{"local: {" + pool + "}\nstickyFor: 1h", allocation.Group{Type: v1.PoolTypeLocal, StickyFor: time.Hour}},
+		{"local: {" + pool + "}\nstickyFor: 0s", allocation.Group{Type: v1.PoolTypeLocal, StickyFor: -1}},
 		{"netbox: {url: 'https://n', tenant: t, tokenSecretRef: {name: a, key: b}}",
 			allocation.Group{Type: v1.PoolTypeNetbox, Netbox: &allocation.Netbox{
 				URL: "https://n", TokenSecret: "a", TokenKey: "b", Tenant: "t",
@@ -174,6 +177,12 @@ func TestParseGroupSettings(t *testing.T) {
 		got.Ranges, row.want.Name = nil, "g"
 		if row.want.PolicyLocal == "" {
 			row.want.PolicyLocal = v1.PolicyLocalOverride
+		}
+		switch {
+		case row.want.StickyFor < 0:
+			row.want.StickyFor = 0
+		case row.want.StickyFor == 0 && row.want.Type != v1.PoolTypeNetbox:
+			row.want.StickyFor = 5 * time.Minute
 		}
 		if diff := cmp.Diff(row.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.spec, diff)

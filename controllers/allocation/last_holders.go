@@ -1,0 +1,145 @@
+package allocation
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// DefaultStickyFor is the stickyFor of a group that does not say.
+const DefaultStickyFor = 5 * time.Minute
+
+// MaxLastHolders is how many holders LastHolders remember, so that Services that come and go
+// fill no memory.
+const MaxLastHolders = 1024
+
+// LastHolders are, by address, the deleted Services that had it. A Service of the same namespace
+// and name gets the address back while it is free, and other Services get it only if nothing else
+// is free. So what is forgotten costs a Service its former address, and no Service its turn.
+type LastHolders map[netip.Addr][]LastHolder
+
+// LastHolder is a deleted Service.
+type LastHolder struct {
+	Service    string // namespace/name
+	ReleasedAt time.Time
+}
+
+func (h LastHolder) namespace() string {
+	namespace, _, _ := strings.Cut(h.Service, "/")
+	return namespace
+}
+
+// Add notes that a Service that had addresses was deleted. What a Service of its name had before is
+// forgotten. Beyond MaxLastHolders the oldest one of the namespace with the most is forgotten: who
+// makes and deletes Services without end displaces nobody else's.
+func (l LastHolders) Add(service string, addrs []netip.Addr, now time.Time) {
+	for a := range l {
+		l.forget(a, func(h LastHolder) bool { return h.Service == service })
+	}
+	for _, a := range addrs {
+		l[a] = append(l[a], LastHolder{service, now})
+	}
+	for l.count() > MaxLastHolders {
+		l.forgetOne()
+	}
+}
+
+func (l LastHolders) count() int {
+	n := 0
+	for _, holders := range l {
+		n += len(holders)
+	}
+	return n
+}
+
+// forgetOne forgets the oldest holder of the namespace that has the most.
+func (l LastHolders) forgetOne() {
+	type candidate struct {
+		address netip.Addr
+		LastHolder
+	}
+	var all []candidate
+	count := map[string]int{}
+	for a, holders := range l {
+		for _, h := range holders {
+			all = append(all, candidate{a, h})
+			count[h.namespace()]++
+		}
+	}
+	oldest := slices.MinFunc(all, func(x, y candidate) int {
+		return cmp.Or(
+			cmp.Compare(count[y.namespace()], count[x.namespace()]), x.ReleasedAt.Compare(y.ReleasedAt),
+			cmp.Compare(x.Service, y.Service), x.address.Compare(y.address),
+		)
+	})
+	l.forget(oldest.address, func(h LastHolder) bool { return h == oldest.LastHolder })
+}
+
+// forget forgets holders of an address.
+func (l LastHolders) forget(a netip.Addr, isForgotten func(LastHolder) bool) {
+	l[a] = slices.DeleteFunc(l[a], isForgotten)
+	if len(l[a]) == 0 {
+		delete(l, a)
+	}
+}
+
+// formerAddress returns an address of a group for a slot that the Service had before it was deleted
+// and made again, if that is not too long ago and the address is free.
+func (d *decision) formerAddress(group *Group, s slot) (netip.Addr, bool) {
+	var found netip.Addr
+	for a, holders := range d.LastHolders {
+		isFormer := slices.ContainsFunc(holders, func(h LastHolder) bool {
+			return h.Service == d.String() && d.isRecent(group, h)
+		})
+		if isFormer && s.contains(a) && d.canTake(group, a) && (!found.IsValid() || a.Less(found)) {
+			found = a
+		}
+	}
+	return found, found.IsValid()
+}
+
+// hadAddressOf reports whether the Service had an address of a group that it can have again.
+func (d *decision) hadAddressOf(v *Verdict) bool {
+	return v.Ready() && !v.Group.IsExternal() && slices.ContainsFunc(d.Families, func(family Family) bool {
+		_, ok := d.formerAddress(&v.Group, slot{family: family, ranges: v.Group.rangesOf(family)})
+		return ok
+	}) && d.canServe(v)
+}
+
+// awaitedSince returns since when an address of a group is left to another Service that may come
+// back. It is zero if none is awaited.
+func (d *decision) awaitedSince(group *Group, a netip.Addr) time.Time {
+	var since time.Time
+	for _, h := range d.LastHolders[a] {
+		if h.Service != d.String() && d.isRecent(group, h) && h.ReleasedAt.After(since) {
+			since = h.ReleasedAt
+		}
+	}
+	return since
+}
+
+// isRecent reports whether a Service was deleted so recently that its address is left to it.
+func (d *decision) isRecent(group *Group, h LastHolder) bool {
+	return d.Now.Sub(h.ReleasedAt) < group.StickyFor
+}
+
+// parseStickyFor returns for how long a group leaves an address to the deleted Service that had it.
+func parseStickyFor(sg *v1.ServiceGroup, path *field.Path) (time.Duration, field.ErrorList) {
+	switch set := sg.Spec.StickyFor; {
+	case sg.Spec.Netbox == nil:
+		return ptr.Deref(set, metav1.Duration{Duration: DefaultStickyFor}).Duration, nil
+	case set == nil:
+		return 0, nil
+	}
+	return 0, field.ErrorList{
+		field.Forbidden(path, "NetBox allocates the addresses of the group, and gets those of deleted Services back at once"),
+	}
+}
