@@ -80,7 +80,8 @@ func newMachine(i int) *machine {
 	}
 	return &machine{
 		Node: placement.Node{
-			Name: fmt.Sprintf("node%d", i), LBNodeAgent: "default", VirtualInterface: "kube-lb0",
+			Name: fmt.Sprintf("node%d", i), Labels: map[string]string{"tier": fmt.Sprint(i % 3), "zone": fmt.Sprint(i % 2)},
+			LBNodeAgent: "default", VirtualInterface: "kube-lb0",
 			Liveness: placement.Fresh, HasReportedFacts: true, Interfaces: []placement.Interface{eth0},
 			MACs: []string{fmt.Sprintf("06:00:00:00:00:%02x", i)},
 		},

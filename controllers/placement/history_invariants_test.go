@@ -49,6 +49,7 @@ const (
 	onlyEligible invariant = "an address is given to a node that is eligible, fresh and serves it"
 	readyFirst   invariant = "a NotReady node is chosen last"
 	fairShare    invariant = "no new choice puts a node above its share plus one"
+	mostWeight   invariant = "no node that may be given an address is preferred to the one that is given it"
 )
 
 // Of successors, and of the Local addresses that they claim.
@@ -380,7 +381,11 @@ func (d *decision) checkElected(l *localDecision, name string, e *v1.AnnouncedAd
 	d.must(readyFirst, !areReady || !n.IsNotReady, "%s: %s", l.Addr, name)
 	bits := l.Addr.BitLen()
 	share := (d.count[bits] + candidates - 1) / candidates
-	d.must(fairShare, candidates == 1 || d.load[bits][name] <= share+1,
+	for other, m := range d.nodes {
+		mayBeElected := other != l.holder && mayTake(m, &l.Address) && !failed(l.before[other]) && (!areReady || !m.IsNotReady)
+		d.must(mostWeight, !mayBeElected || l.WeightOf(m) <= l.WeightOf(n), "%s: %s, and not %s", l.Addr, name, other)
+	}
+	d.must(fairShare, candidates == 1 || d.world.kind&withPreferences != 0 || d.load[bits][name] <= share+1,
 		"%s: %s has %d of %d among %d", l.Addr, name, d.load[bits][name], d.count[bits], candidates)
 }
 

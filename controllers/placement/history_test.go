@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"k8s.io/apimachinery/pkg/labels"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/partialwrite"
@@ -36,6 +37,9 @@ const (
 	// withClaims is that successors claim addresses, of dead holders and, where they are cut off
 	// on the link, of living ones.
 	withClaims
+	// withPreferences is that the ServiceGroup prefers nodes and spreads its addresses, and changes
+	// its mind.
+	withPreferences
 )
 
 // step is something that happens to the cluster, or to one machine.
@@ -87,6 +91,8 @@ var steps = []step{
 	}},
 	{"the leader pauses, or writes what it had decided from", 3, withFaults, pauseLeader},
 
+	{"the ServiceGroup prefers other nodes", 13, withPreferences, preferOthers},
+
 	{"the node is on the link again", 13, withClaims, does(func(m *machine) { m.isCutOff = false })},
 	{"a successor is cut off, and takes its holder for dead", 13, withClaims, cutOffSuccessor},
 	{"a holder dies, and its successors notice", 13, withClaims, killHolder},
@@ -114,6 +120,11 @@ func TestFaultHistories(t *testing.T) { playHistories(t, histories(), withFaults
 // TestSuccessorHistories names successors in all kinds of histories.
 func TestSuccessorHistories(t *testing.T) {
 	playHistories(t, histories()/2, withNames, withNames|withFaults)
+}
+
+// TestPreferenceHistories has a ServiceGroup prefer some nodes, and then others.
+func TestPreferenceHistories(t *testing.T) {
+	playHistories(t, histories()/2, withPreferences, withPreferences|withFaults)
 }
 
 // TestClaimHistories has successors claim addresses; with faults, one node lies about that.
@@ -222,6 +233,8 @@ type world struct {
 	log       []string
 	machines  []*machine
 	addresses []placement.Address
+	// preference of the ServiceGroup of all addresses; nil for none.
+	preference *placement.Preference
 	// everUsed are all addresses that there ever were.
 	everUsed map[netip.Addr]bool
 	// isSettling is that no agent is late.
@@ -277,9 +290,26 @@ func (w *world) use(a placement.Address) {
 		if a.Addr.Is6() {
 			a.Mask = 64
 		}
+		a.Preference = w.preference
 		w.addresses = append(w.addresses, a)
 		w.everUsed[a.Addr] = true
 	}
+}
+
+// preferOthers changes what the ServiceGroup of all addresses says of nodes.
+func preferOthers(w *world, _ *machine) string {
+	w.preference = &placement.Preference{}
+	for range w.rng.IntN(3) {
+		tier := labels.SelectorFromSet(labels.Set{"tier": fmt.Sprint(w.rng.IntN(3))})
+		w.preference.Nodes = append(w.preference.Nodes, placement.PreferredNodes{Weight: 1 + w.rng.IntN(3), Selector: tier})
+	}
+	if w.rng.IntN(2) == 0 {
+		w.preference.TopologyKey = "zone"
+	}
+	for i := range w.addresses {
+		w.addresses[i].Preference = w.preference
+	}
+	return fmt.Sprint(w.preference)
 }
 
 // unattachedSubnet is the subnet of a local pool that no node is in: its addresses are Virtual.
