@@ -159,6 +159,7 @@ func (c *cluster) placementNode(
 	_, isExcluded := n.Labels[corev1.LabelNodeExcludeBalancers]
 	node := placement.Node{
 		Name:                n.Name,
+		Labels:              n.Labels,
 		LBNodeAgent:         n.Labels[v1.LabelAgent],
 		IsLeaving:           agents.IsLeaving(c.agents, n.Labels),
 		VirtualInterface:    v1.DefaultDummyInterface,
@@ -364,6 +365,7 @@ func (c *cluster) placementAddress(svc *corev1.Service, a netip.Addr) placement.
 	if ok {
 		return placement.Address{
 			Addr: a, Group: group.Name, PoolType: group.Type, Mask: r.Mask, Subnet: r.Subnet, SkipProbe: group.SkipIPv6DAD,
+			Preference: group.Preference,
 		}
 	}
 	record := allocation.RecordOf(svc)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/placement"
 )
 
 // Family is IPv4 or IPv6, as core/v1 spells them.
@@ -108,6 +109,9 @@ type Group struct {
 	Reservations Reservations
 	// StickyFor is for how long an address is left to the deleted Service that had it.
 	StickyFor time.Duration
+	// Preference says which nodes are given Local addresses of the group. It is nil if none are
+	// preferred.
+	Preference *placement.Preference
 	// Netbox says how addresses are allocated from NetBox. It is nil for a group with pools
 	// of its own.
 	Netbox *Netbox

@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/placement"
 )
 
 // ParseGroup turns the spec of a ServiceGroup into a Group. Warnings tell its author
@@ -57,9 +58,10 @@ func ParseGroup(sg *v1.ServiceGroup) (group Group, warnings []string, errs field
 	group.Reservations, reservationErrs = parseReservations(
 		sg.Spec.Reservations, &group, len(errs) == 0, spec.Child("reservations"),
 	)
-	var stickyErrs field.ErrorList
+	var stickyErrs, preferenceErrs field.ErrorList
 	group.StickyFor, stickyErrs = parseStickyFor(sg, spec.Child("stickyFor"))
-	return group, warnings, slices.Concat(errs, namespaceErrs, reservationErrs, stickyErrs)
+	group.Preference, preferenceErrs = placement.ParsePreference(&sg.Spec, spec)
+	return group, warnings, slices.Concat(errs, namespaceErrs, reservationErrs, stickyErrs, preferenceErrs)
 }
 
 // poolField is one range as the user wrote it, and the path of the field that it is in.

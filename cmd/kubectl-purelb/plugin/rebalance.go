@@ -19,6 +19,7 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/placement"
 	"github.com/purelb/purelb-operator/internal/mergepatch"
+	"github.com/purelb/purelb-operator/internal/order"
 )
 
 // Rebalancing is what spreading the Local addresses again would do.
@@ -42,6 +43,8 @@ type RebalanceMove struct {
 	// FromHas and ToHas are how many addresses of the family the nodes have before it.
 	FromHas int `json:"fromHas"`
 	ToHas   int `json:"toHas"`
+	// Preference says why the address's ServiceGroup prefers the second node; empty if it does not.
+	Preference string `json:"preference,omitempty"`
 }
 
 // NodeLoad is how many Local addresses a node has.
@@ -51,8 +54,9 @@ type NodeLoad struct {
 	IPv6 int    `json:"ipv6"`
 }
 
-// PlanRebalance plans handovers, one after the other, until of each family no node has two addresses more
-// than another one that may take one of them.
+// PlanRebalance plans handovers, one after the other, until no address has a node that its ServiceGroup
+// prefers to the one that has the address, and of each family no node has two addresses more than another one
+// that may take one of them and is preferred no less.
 func PlanRebalance(c *Cluster) *Rebalancing {
 	r := &Rebalancing{Moves: []RebalanceMove{}, Unread: c.unreadOf(placementKinds...)}
 	inputs := withoutRequests(c.Inputs)
@@ -85,40 +89,128 @@ func withoutRequests(inputs placement.Inputs) placement.Inputs {
 	return inputs
 }
 
-// nextHandover chooses a handover from one of the nodes with the most addresses of a family to one that has
-// at least two fewer, as the manager would choose it, and returns the inputs in which the node is asked for
-// it. It is nil if there is none. Each makes the sum of the squares of all loads less, so they come to an end.
+// nextHandover chooses a handover to a node that is preferred or, if there is none, one from one of the nodes
+// with the most addresses of a family to one that has at least two fewer, as the manager would choose it. It
+// returns the inputs in which the node is asked for it. The move is nil if there is none. Each makes the sum of
+// all weights more or, with the same, that of the squares of what domains have less or, with the same, that of
+// the squares of all loads less, so they come to an end.
 func nextHandover(inputs placement.Inputs) (*RebalanceMove, placement.Inputs) {
 	now := placement.Place(inputs)
 	held := heldAddresses(&inputs, &now)
+	preferences := newPreferences(&inputs, held)
+	if move, asked := preferences.nextHandover(inputs); move != nil {
+		return move, asked
+	}
 	for _, family := range []v1.IPFamily{v1.FamilyOf(netip.IPv4Unspecified()), v1.FamilyOf(netip.IPv6Unspecified())} {
 		byNode := held[family]
-		nodes := slices.SortedFunc(maps.Keys(byNode), func(x, y string) int {
-			return cmp.Or(cmp.Compare(len(byNode[y]), len(byNode[x])), cmp.Compare(x, y))
-		})
 		least := len(inputs.Addresses)
 		for i := range inputs.Nodes {
 			if n := &inputs.Nodes[i]; n.LBNodeAgent != "" {
 				least = min(least, len(byNode[n.Name]))
 			}
 		}
-		for _, from := range nodes {
+		for _, from := range mostLoadedFirst(byNode) {
 			if len(byNode[from])-least < 2 { // nor do the nodes that follow have enough
 				break
 			}
 			for _, a := range byNode[from] {
-				asked := withoutRequests(inputs)
-				asked.Nodes[slices.IndexFunc(asked.Nodes, func(n placement.Node) bool { return n.Name == from })].HandsOver = a.Addr
-				to := placement.Place(asked).Moves[a.Addr].To
-				if to != "" && len(byNode[from])-len(byNode[to]) >= 2 {
-					return &RebalanceMove{
-						a.Addr.String(), a.Services, from, to, len(byNode[from]), len(byNode[to]),
-					}, asked
+				to, asked := ask(inputs, from, a.Addr)
+				if to != "" && len(byNode[from])-len(byNode[to]) >= 2 && preferences.compare(&a, from, to) >= 0 {
+					return moveOf(&a, from, to, byNode), asked
 				}
 			}
 		}
 	}
 	return nil, inputs
+}
+
+// mostLoadedFirst lists the nodes that hold addresses.
+func mostLoadedFirst(byNode map[string][]placement.Address) []string {
+	return slices.SortedFunc(maps.Keys(byNode), func(x, y string) int {
+		return cmp.Or(cmp.Compare(len(byNode[y]), len(byNode[x])), cmp.Compare(x, y))
+	})
+}
+
+// ask returns inputs in which a node is asked to hand over an address, and to which node it goes then.
+func ask(inputs placement.Inputs, from string, addr netip.Addr) (to string, asked placement.Inputs) {
+	asked = withoutRequests(inputs)
+	asked.Nodes[slices.IndexFunc(asked.Nodes, func(n placement.Node) bool { return n.Name == from })].HandsOver = addr
+	return placement.Place(asked).Moves[addr].To, asked
+}
+
+func moveOf(a *placement.Address, from, to string, byNode map[string][]placement.Address) *RebalanceMove {
+	return &RebalanceMove{
+		Address: a.Addr.String(), Services: a.Services, From: from, To: to,
+		FromHas: len(byNode[from]), ToHas: len(byNode[to]),
+	}
+}
+
+// preferences are what ServiceGroups prefer, and how many addresses each domain has.
+type preferences struct {
+	nodes map[string]*placement.Node
+	held  map[v1.IPFamily]map[string][]placement.Address
+	count map[placement.Domain]int
+}
+
+func newPreferences(
+	inputs *placement.Inputs, held map[v1.IPFamily]map[string][]placement.Address,
+) *preferences {
+	p := &preferences{nodes: map[string]*placement.Node{}, held: held, count: map[placement.Domain]int{}}
+	for i := range inputs.Nodes {
+		p.nodes[inputs.Nodes[i].Name] = &inputs.Nodes[i]
+	}
+	for _, byNode := range held {
+		for name, addresses := range byNode {
+			for i := range addresses {
+				p.count[addresses[i].DomainOf(p.nodes[name])]++
+			}
+		}
+	}
+	return p
+}
+
+// compare is positive if the ServiceGroup of an address that a node holds prefers another node, and negative
+// if it prefers the one that holds the address.
+func (p *preferences) compare(a *placement.Address, from, to string) int {
+	source, target := p.nodes[from], p.nodes[to]
+	if weight := cmp.Compare(a.WeightOf(target), a.WeightOf(source)); weight != 0 {
+		return weight
+	}
+	if a.DomainOf(source) == a.DomainOf(target) {
+		return 0
+	}
+	return cmp.Compare(p.count[a.DomainOf(source)], p.count[a.DomainOf(target)]+1)
+}
+
+// nextHandover chooses a handover of an address to a node that its ServiceGroup prefers.
+func (p *preferences) nextHandover(inputs placement.Inputs) (*RebalanceMove, placement.Inputs) {
+	for _, byNode := range order.ByKey(p.held, cmp.Compare) {
+		for _, from := range mostLoadedFirst(byNode) {
+			for i := range byNode[from] {
+				a := &byNode[from][i]
+				isBetter := func(to string) bool { return p.compare(a, from, to) > 0 }
+				if a.Preference == nil || !slices.ContainsFunc(slices.Collect(maps.Keys(p.nodes)), isBetter) {
+					continue
+				}
+				if to, asked := ask(inputs, from, a.Addr); to != "" && isBetter(to) {
+					move := moveOf(a, from, to, byNode)
+					move.Preference = p.describe(a, from, to)
+					return move, asked
+				}
+			}
+		}
+	}
+	return nil, inputs
+}
+
+// describe says why the ServiceGroup of an address prefers another node than the one that holds it.
+func (p *preferences) describe(a *placement.Address, from, to string) string {
+	source, target := p.nodes[from], p.nodes[to]
+	if a.WeightOf(source) != a.WeightOf(target) {
+		return fmt.Sprintf("%s has weight %d, %s has %d", from, a.WeightOf(source), to, a.WeightOf(target))
+	}
+	mine, other := a.DomainOf(source), a.DomainOf(target)
+	return fmt.Sprintf("%s has %d of ServiceGroup %s, %s has %d", mine, p.count[mine], a.Group, other, p.count[other])
 }
 
 // heldAddresses lists the Local addresses that stay with their holders, by family and holder.
@@ -164,7 +256,8 @@ func loadsOf(inputs *placement.Inputs, result *placement.Result) []NodeLoad {
 func (r *Rebalancing) WriteText(w io.Writer, style Style) error {
 	t := newText(w, style)
 	if len(r.Moves) == 0 {
-		t.line("Nothing to move: no node has two addresses more than another one that may take one of them.")
+		t.line("Nothing to move: no ServiceGroup prefers other nodes for an address, and no node has two addresses more " +
+			"than another one that may take one of them.")
 	} else {
 		t.header("ADDRESS", "SERVICES", "FROM", "TO", "WHY")
 		for _, m := range r.Moves {
@@ -184,6 +277,9 @@ func (r *Rebalancing) WriteText(w io.Writer, style Style) error {
 }
 
 func (m *RebalanceMove) why() string {
+	if m.Preference != "" {
+		return m.Preference
+	}
 	return fmt.Sprintf("%s has %d, %s has %d", m.From, m.FromHas, m.To, m.ToHas)
 }
 

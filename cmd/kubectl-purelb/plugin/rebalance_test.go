@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	clientfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -66,6 +67,27 @@ func loadsIn(all []NodeLoad) (loads []int) {
 	return loads
 }
 
+// prefer has the group of all addresses prefer nodes by a label with as much weight as its value says, and spread
+// them over zones.
+func prefer(inputs *placement.Inputs, labelsOf map[string]string, topologyKey string) {
+	p := &placement.Preference{TopologyKey: topologyKey}
+	for weight := range 9 {
+		selector := labels.SelectorFromSet(labels.Set{"weight": fmt.Sprint(weight)})
+		p.Nodes = append(p.Nodes, placement.PreferredNodes{Weight: weight, Selector: selector})
+	}
+	for i := range inputs.Addresses {
+		inputs.Addresses[i].Preference = p
+	}
+	for i := range inputs.Nodes {
+		n := &inputs.Nodes[i]
+		n.Labels = map[string]string{}
+		for _, label := range strings.Fields(labelsOf[n.Name]) {
+			key, value, _ := strings.Cut(label, "=")
+			n.Labels[key] = value
+		}
+	}
+}
+
 // What is moved is as little as makes loads differ by one at most, among nodes that may take it.
 func TestPlanRebalance(t *testing.T) {
 	onlyOn := func(inputs *placement.Inputs, node string) { // addresses whose Services have endpoints there only
@@ -103,6 +125,28 @@ func TestPlanRebalance(t *testing.T) {
 			hold(i, netip.MustParseAddr("fd00::1"), "node1")
 			hold(i, netip.MustParseAddr("fd00::2"), "node1")
 		}, "1: [1 1]"},
+		"a node is preferred": {balance(2, 2, 2), func(i *placement.Inputs) {
+			prefer(i, map[string]string{"node2": "weight=3"}, "")
+		}, "4: [0 6 0]"},
+		"two nodes are preferred": {balance(4, 0, 0), func(i *placement.Inputs) {
+			prefer(i, map[string]string{"node2": "weight=3", "node3": "weight=3"}, "")
+		}, "4: [0 2 2]"},
+		"the one that has them is preferred": {balance(4, 0, 0), func(i *placement.Inputs) {
+			prefer(i, map[string]string{"node1": "weight=3", "node3": "weight=2"}, "")
+		}, "0: [4 0 0]"},
+		"the preferred node is excluded": {balance(2, 0), func(i *placement.Inputs) {
+			prefer(i, map[string]string{"node2": "weight=3"}, "")
+			i.Nodes[1].IsExcluded = true
+		}, "0: [2 0]"},
+		"zones": {balance(3, 3, 0), func(i *placement.Inputs) {
+			prefer(i, map[string]string{"node1": "zone=a", "node2": "zone=a", "node3": "zone=b"}, "zone")
+		}, "3: ["},
+		"zones, one of which has a node more": {balance(2, 2, 3), func(i *placement.Inputs) {
+			prefer(i, map[string]string{"node1": "zone=a", "node2": "zone=a", "node3": "zone=b"}, "zone")
+		}, "0: [2 2 3]"},
+		"nodes of zones": {balance(4, 0, 4), func(i *placement.Inputs) {
+			prefer(i, map[string]string{"node1": "zone=a", "node2": "zone=a", "node3": "zone=b"}, "zone")
+		}, "2: [2 2 4]"},
 		"a Virtual address": {balance(1, 0), func(i *placement.Inputs) {
 			routed := placement.Address{Addr: netip.MustParseAddr("172.16.0.1"), PoolType: v1.PoolTypeRemote}
 			i.Addresses = append(i.Addresses, routed)
@@ -139,13 +183,58 @@ func TestPlanRebalanceOfAny(t *testing.T) {
 	}
 }
 
+// What is preferred is never worse afterwards, and the plan comes to an end, whatever is preferred.
+func TestPlanRebalanceOfAnyPreference(t *testing.T) {
+	rng := rand.New(rand.NewPCG(2, 1))
+	for range 30 {
+		var before []int
+		for range 2 + rng.IntN(4) {
+			before = append(before, rng.IntN(6))
+		}
+		inputs, labelsOf := balance(before...), map[string]string{}
+		for i := range before {
+			labelsOf[fmt.Sprintf("node%d", i+1)] = fmt.Sprintf("weight=%d zone=%d", rng.IntN(3), rng.IntN(2))
+		}
+		prefer(&inputs, labelsOf, "zone")
+		most := 0
+		for i := range inputs.Nodes {
+			if len(inputs.Addresses) > 0 {
+				most = max(most, inputs.Addresses[0].WeightOf(&inputs.Nodes[i]))
+			}
+		}
+		plan, zones := PlanRebalance(clusterWith(inputs)), map[string]int{}
+		for i, load := range plan.After {
+			n := &inputs.Nodes[i]
+			if load.IPv4 > 0 && inputs.Addresses[0].WeightOf(n) != most {
+				t.Errorf("%v of %v: %s has %d", before, labelsOf, n.Name, load.IPv4)
+			}
+			if len(inputs.Addresses) > 0 && inputs.Addresses[0].WeightOf(n) == most {
+				zones[n.Labels["zone"]] += load.IPv4
+			}
+		}
+		if len(zones) == 2 && max(zones["0"], zones["1"])-min(zones["0"], zones["1"]) > 1 {
+			t.Errorf("%v of %v: the zones have %v", before, labelsOf, zones)
+		}
+	}
+}
+
 // The plan is printed with why each address moves, and with what nodes have.
 func TestRebalancingText(t *testing.T) {
+	preferring, spread := balance(1, 0), balance(2, 0)
+	prefer(&preferring, map[string]string{"node2": "weight=3"}, "")
+	prefer(&spread, map[string]string{"node1": "zone=a", "node2": "zone=b"}, "zone")
 	for want, inputs := range map[string]placement.Inputs{
+		"ADDRESS    SERVICES        FROM    TO      WHY\n" +
+			"10.0.0.1   shop/10.0.0.1   node1   node2   node1 has weight 0, node2 has 3\n\n" +
+			"NODE    IPV4    IPV6\nnode1   1 → 0   0\nnode2   0 → 1   0\n": preferring,
+		"ADDRESS    SERVICES        FROM    TO      WHY\n" +
+			"10.0.0.1   shop/10.0.0.1   node1   node2   zone=a has 2 of ServiceGroup default, zone=b has 0\n\n" +
+			"NODE    IPV4    IPV6\nnode1   2 → 1   0\nnode2   0 → 1   0\n": spread,
 		"ADDRESS    SERVICES        FROM    TO      WHY\n" +
 			"10.0.0.1   shop/10.0.0.1   node1   node2   node1 has 3, node2 has 1\n\n" +
 			"NODE    IPV4    IPV6\nnode1   3 → 2   0\nnode2   1 → 2   0\n": balance(3, 1),
-		"Nothing to move: no node has two addresses more than another one that may take one of them.\n\n" +
+		"Nothing to move: no ServiceGroup prefers other nodes for an address, and no node has two addresses more than " +
+			"another one that may take one of them.\n\n" +
 			"NODE    IPV4   IPV6\nnode1   2      0\nnode2   1      0\n": balance(2, 1),
 	} {
 		if got := textOf(t, PlanRebalance(clusterWith(inputs))); got != want {
