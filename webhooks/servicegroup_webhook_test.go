@@ -316,6 +316,26 @@ func createRows() []createRow {
 			refusedAt(
 				"spec.reservations[0].address", "fd00::1", "is in no pool of the group: add it to one, or remove the reservation",
 			)},
+		{
+			"preferredNodes", "{local: {pool: 10.0.0.9, subnet: 10.0.0.0/24}, preferredNodes: [{weight: 5, nodeSelector: " +
+				"{matchExpressions: [{key: rack, operator: In, values: [a, b]}]}}], topologyKey: topology.kubernetes.io/zone}",
+			answer{},
+		},
+		{
+			"preferredNodes that cannot be", "{local: {pool: 10.0.0.9, subnet: 10.0.0.0/24}, preferredNodes: [{weight: 5, " +
+				"nodeSelector: {matchExpressions: [{key: rack, operator: Inside, values: [a, b]}]}}]}",
+			refusedAt(
+				"spec.preferredNodes[0].nodeSelector", "", `"Inside" is not a valid label selector operator`,
+			),
+		},
+		{
+			"topologyKey that no node can have",
+			"{local: {pool: 10.0.0.9, subnet: 10.0.0.0/24}, topologyKey: topology.kubernetes.io/zone=a}",
+			refusedAt(
+				"spec.topologyKey", "topology.kubernetes.io/zone=a",
+				"must be the name of a label, such as topology.kubernetes.io/zone",
+			),
+		},
 		{"reserved twice", "{remote: {v6pool: {pool: 'fd00::/64', subnet: 'fd00::/64'}}, reservations: [{address: " +
 			"'fd00::1', service: a/b}, {address: 'fd00:0::1', service: a/c}]}",
 			refusedAt("spec.reservations[1].address", "fd00:0::1", "is reserved for Service a/b already")},

@@ -42,10 +42,9 @@ func ParsePreference(spec *v1.ServiceGroupSpec, path *field.Path) (*Preference, 
 		}
 		preference.Nodes = append(preference.Nodes, PreferredNodes{int(nodes.Weight), selector})
 	}
-	if spec.TopologyKey != "" {
-		for _, why := range validation.IsQualifiedName(spec.TopologyKey) {
-			errs = append(errs, field.Invalid(keyPath, spec.TopologyKey, "no node can have this label: "+why))
-		}
+	if spec.TopologyKey != "" && len(validation.IsQualifiedName(spec.TopologyKey)) > 0 {
+		const why = "must be the name of a label, such as topology.kubernetes.io/zone"
+		errs = append(errs, field.Invalid(keyPath, spec.TopologyKey, why))
 	}
 	if spec.Remote != nil {
 		const why = "addresses of remote pools are Virtual: all nodes have them"

@@ -226,8 +226,8 @@ func TestParsePreference(t *testing.T) {
 		{"no operator", v1.ServiceGroupSpec{PreferredNodes: selector("fast", "Has")}, "spec.preferredNodes[0].nodeSelector: " +
 			`Invalid value: "Has" is not a valid label selector operator`},
 		{"no key", v1.ServiceGroupSpec{PreferredNodes: selector("f/a/s/t", "Exists")}, "spec.preferredNodes[0].nodeSelector: "},
-		{"no label", v1.ServiceGroupSpec{TopologyKey: "zone="}, "spec.topologyKey: Invalid value: \"zone=\": no node can have " +
-			"this label: "},
+		{"no label", v1.ServiceGroupSpec{TopologyKey: "zone="}, "spec.topologyKey: Invalid value: \"zone=\": must be " +
+			"the name of a label, such as topology.kubernetes.io/zone"},
 		{"of remote pools", v1.ServiceGroupSpec{Remote: &v1.RemotePools{}, PreferredNodes: selector("fast", "Exists")},
 			"spec.preferredNodes: Forbidden: " + routed},
 		{"spread, of remote pools", v1.ServiceGroupSpec{Remote: &v1.RemotePools{}, TopologyKey: "zone"},
