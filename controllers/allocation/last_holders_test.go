@@ -142,7 +142,7 @@ func TestStickySharers(t *testing.T) {
 // TestAttackLastHolders makes and deletes Services without end: what the manager remembers has a
 // bound, and what it forgets is the attacker's own.
 //
-// This test shows the row "make another Service of theirs lose the address that it had before it was made again" of
+// This test shows the row "make the manager forget which address a deleted Service of another namespace had" of
 // docs/trust.md.
 func TestAttackLastHolders(t *testing.T) {
 	holders := allocation.LastHolders{}
