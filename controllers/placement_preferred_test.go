@@ -26,7 +26,8 @@ func TestPreferredNodes(t *testing.T) {
 		runAgent(t, name, eth("eth0", fmt.Sprintf("10.53.0.%d/24", 101+i)))
 	}
 	sg := serviceGroup(t, "preferring", "{local: {pool: 10.53.0.1-10.53.0.9, subnet: 10.53.0.0/24}, "+
-		"preferredNodes: [{weight: 10, nodeSelector: {matchLabels: {link: fast}}}], topologyKey: topology.kubernetes.io/zone}")
+		"preferredNodes: [{weight: 10, nodeSelector: {matchLabels: {link: fast}}}], "+
+		"topologyKey: topology.kubernetes.io/zone}")
 	g.Eventually(func(g Gomega) v1.AnnouncedAs { return fetch(g, sg).Status.AnnouncedAs }).
 		Should(BeEquivalentTo(v1.AnnounceLocal))
 	g.Eventually(func(g Gomega) {

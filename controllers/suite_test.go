@@ -239,10 +239,8 @@ func remove(t *testing.T, obj client.Object) {
 	}).Should(BeTrue(), "%s is not gone", obj.GetName())
 }
 
-// serviceGroup makes a group in the manager's namespace, with the YAML text as
-// its spec.
-//
-// What earlier tests deleted leaves nothing to it, unless the spec says so.
+// serviceGroup makes a group in the manager's namespace, with the YAML text as its spec. Unless that
+// says so, no address is left to Services that earlier tests have deleted.
 func serviceGroup(t *testing.T, name, spec string) *v1.ServiceGroup {
 	t.Helper()
 	sg := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}

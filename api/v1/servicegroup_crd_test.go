@@ -89,7 +89,8 @@ func TestServiceGroupRules(t *testing.T) {
 		},
 		{"no preferredNodes", one4 + "preferredNodes: []", []cause{{"spec.preferredNodes", "at least 1 item"}}},
 		{
-			"17 preferredNodes", one4 + "preferredNodes:\n" + repeat(17, "- {weight: 1, nodeSelector: {matchLabels: {a: 'v%d'}}}"),
+			"17 preferredNodes",
+			one4 + "preferredNodes:\n" + repeat(17, "- {weight: 1, nodeSelector: {matchLabels: {a: 'v%d'}}}"),
 			[]cause{{"spec.preferredNodes", "16"}},
 		},
 		{

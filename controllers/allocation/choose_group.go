@@ -75,8 +75,9 @@ func (d *decision) presentGroup() string {
 
 // automaticGroup returns the group for a Service that names none: of the groups with
 // autoAssign, the one in which the sharing key stands for an address, else the one of which the
-// Service had an address before it was deleted, else the first that has what the Service needs, else the first that its namespace may use, else the first. If there
-// are none, it returns the default group.
+// Service had an address before it was deleted, else the first that has what the Service needs,
+// else the first that its namespace may use, else the first. If there are none, it returns the
+// default group.
 func (d *decision) automaticGroup() string {
 	names := d.Catalog.automaticGroups()
 	allowed := slices.DeleteFunc(slices.Clone(names), func(name string) bool {

@@ -81,8 +81,8 @@ func TestStickyAddress(t *testing.T) {
 			deleted: []string{"gold/web 10.1.0.2 1m"}, want: "10.1.0.2", group: "more",
 		},
 		{
-			name: "of a group that is not for Services that name none", groups: map[string]string{"default": pool4, "more": pool1},
-			namespace: "gold", deleted: []string{"gold/web 10.1.0.2 1m"}, want: "10.0.0.1", group: "default",
+			name:   "of a group that is not for Services that name none",
+			groups: map[string]string{"default": pool4, "more": pool1}, namespace: "gold", deleted: []string{"gold/web 10.1.0.2 1m"}, want: "10.0.0.1", group: "default",
 		},
 		{
 			name: "of another group than the one it names", groups: map[string]string{"default": pool4, "more": pool1},

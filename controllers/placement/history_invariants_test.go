@@ -382,7 +382,8 @@ func (d *decision) checkElected(l *localDecision, name string, e *v1.AnnouncedAd
 	bits := l.Addr.BitLen()
 	share := (d.count[bits] + candidates - 1) / candidates
 	for other, m := range d.nodes {
-		mayBeElected := other != l.holder && mayTake(m, &l.Address) && !failed(l.before[other]) && (!areReady || !m.IsNotReady)
+		mayBeElected := other != l.holder && mayTake(m, &l.Address) && !failed(l.before[other]) &&
+			(!areReady || !m.IsNotReady)
 		d.must(mostWeight, !mayBeElected || l.WeightOf(m) <= l.WeightOf(n), "%s: %s, and not %s", l.Addr, name, other)
 	}
 	d.must(fairShare, candidates == 1 || d.world.kind&withPreferences != 0 || d.load[bits][name] <= share+1,

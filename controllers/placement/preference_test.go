@@ -71,14 +71,22 @@ func TestPreferredNodes(t *testing.T) {
 		{"nothing selects a node", "a b", "b=slow", "fast=1", "", "", "a b"},
 
 		{"the other zone", "a b c", "a=zone/1 b=zone/1 c=zone/2", "", "zone", "a", "c"},
-		{"the other zone, whose node has more of another group", "a b c", "a=zone/1 b=zone/1 c=zone/2", "", "zone", "a other:c " +
-			"other:c other:c", "c"},
+		{
+			"the other zone, whose node has more of another group", "a b c", "a=zone/1 b=zone/1 c=zone/2", "", "zone",
+			"a other:c other:c other:c", "c",
+		},
 		{"the zone with the fewest", "a b c", "a=zone/1 b=zone/2 c=zone/3", "", "zone", "a a b c c", "b"},
 		{"zones with as many", "a b c", "a=zone/1 b=zone/1 c=zone/2", "", "zone", "a c", "b"},
 		{"nodes without the label are one zone", "a b c", "a=zone/1", "", "zone", "b", "a"},
 		{"and get as many", "a b c", "a=zone/1", "", "zone", "a", "b c"},
-		{"the preferred node, though its zone has more", "a b c", "a=zone/1,fast b=zone/2 c=zone/3", "fast=1", "zone", "a a", "a"},
-		{"of the preferred nodes, the other zone", "a b c", "a=zone/1,fast b=zone/2,fast c=zone/3", "fast=1", "zone", "a", "b"},
+		{
+			"the preferred node, though its zone has more", "a b c", "a=zone/1,fast b=zone/2 c=zone/3", "fast=1", "zone",
+			"a a", "a",
+		},
+		{
+			"of the preferred nodes, the other zone", "a b c", "a=zone/1,fast b=zone/2,fast c=zone/3", "fast=1", "zone",
+			"a", "b",
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			elected := map[string]bool{}
@@ -223,9 +231,14 @@ func TestParsePreference(t *testing.T) {
 		{"nothing", v1.ServiceGroupSpec{}, ""},
 		{"a selector", v1.ServiceGroupSpec{PreferredNodes: selector("fast", "Exists")}, ""},
 		{"a label", v1.ServiceGroupSpec{TopologyKey: "topology.kubernetes.io/zone"}, ""},
-		{"no operator", v1.ServiceGroupSpec{PreferredNodes: selector("fast", "Has")}, "spec.preferredNodes[0].nodeSelector: " +
-			`Invalid value: "Has" is not a valid label selector operator`},
-		{"no key", v1.ServiceGroupSpec{PreferredNodes: selector("f/a/s/t", "Exists")}, "spec.preferredNodes[0].nodeSelector: "},
+		{
+			"no operator", v1.ServiceGroupSpec{PreferredNodes: selector("fast", "Has")},
+			`spec.preferredNodes[0].nodeSelector: Invalid value: "Has" is not a valid label selector operator`,
+		},
+		{
+			"no key", v1.ServiceGroupSpec{PreferredNodes: selector("f/a/s/t", "Exists")},
+			"spec.preferredNodes[0].nodeSelector: ",
+		},
 		{"no label", v1.ServiceGroupSpec{TopologyKey: "zone="}, "spec.topologyKey: Invalid value: \"zone=\": must be " +
 			"the name of a label, such as topology.kubernetes.io/zone"},
 		{"of remote pools", v1.ServiceGroupSpec{Remote: &v1.RemotePools{}, PreferredNodes: selector("fast", "Exists")},
