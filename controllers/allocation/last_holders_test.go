@@ -82,7 +82,8 @@ func TestStickyAddress(t *testing.T) {
 		},
 		{
 			name:   "of a group that is not for Services that name none",
-			groups: map[string]string{"default": pool4, "more": pool1}, namespace: "gold", deleted: []string{"gold/web 10.1.0.2 1m"}, want: "10.0.0.1", group: "default",
+			groups: map[string]string{"default": pool4, "more": pool1}, namespace: "gold",
+			deleted: []string{"gold/web 10.1.0.2 1m"}, want: "10.0.0.1", group: "default",
 		},
 		{
 			name: "of another group than the one it names", groups: map[string]string{"default": pool4, "more": pool1},

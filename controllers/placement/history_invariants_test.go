@@ -386,7 +386,7 @@ func (d *decision) checkElected(l *localDecision, name string, e *v1.AnnouncedAd
 			(!areReady || !m.IsNotReady)
 		d.must(mostWeight, !mayBeElected || l.WeightOf(m) <= l.WeightOf(n), "%s: %s, and not %s", l.Addr, name, other)
 	}
-	d.must(fairShare, candidates == 1 || d.world.kind&withPreferences != 0 || d.load[bits][name] <= share+1,
+	d.must(fairShare, candidates == 1 || d.kind&withPreferences != 0 || d.load[bits][name] <= share+1,
 		"%s: %s has %d of %d among %d", l.Addr, name, d.load[bits][name], d.count[bits], candidates)
 }
 
