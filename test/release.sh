@@ -41,7 +41,7 @@ echo "test-release: the second clone, with the compile cache $cache"
 (umask 077 && release a-folder/with/a/longer/path "$@" \
 	GOCACHE="$cache" GOFLAGS=-buildvcs=true GOAMD64=v2 TZ=Asia/Kolkata LC_ALL=C)
 first=$work/a/dist/release second=$work/a-folder/with/a/longer/path/dist/release
-# Permissions of the files themselves are of no release.
+# diff compares what is in the files, and not their permissions, which the umask changes.
 diff -r "$first" "$second" || { echo "test-release: the two releases differ"; exit 1; }
 (cd "$first" && sha256sum --quiet --strict --check SHA256SUMS)
 

@@ -328,7 +328,8 @@ func TestGenerateRefuses(t *testing.T) {
 		}
 	}
 	digest := "sha256:" + strings.Repeat("0", 64)
-	pinned, err := generate(options{root: root, version: "1.2.3", image: "registry.example.com:5000/purelb:v1.2.3@" + digest})
+	const tagged = "registry.example.com:5000/purelb:v1.2.3"
+	pinned, err := generate(options{root: root, version: "1.2.3", image: tagged + "@" + digest})
 	if err != nil {
 		t.Fatal(err)
 	}

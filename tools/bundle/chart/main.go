@@ -19,7 +19,9 @@ func main() {
 	var o options
 	flag.StringVar(&o.root, "root", ".", "folder of the repository")
 	flag.StringVar(&o.version, "version", "", "version of the chart, such as 0.1.0")
-	flag.StringVar(&o.image, "image", "", "image of PureLB, with its tag, and its digest if it is known: repository:tag@sha256:…")
+	flag.StringVar(
+		&o.image, "image", "", "image of PureLB, with its tag, and its digest if it is known: repository:tag@sha256:…",
+	)
 	flag.Parse()
 	if err := run(o); err != nil {
 		fmt.Fprintln(os.Stderr, "chart:", err)
