@@ -50,7 +50,9 @@ imagePullPolicy: Never
 resources: {}
 tolerations: [{operator: Exists}]
 priorityClassName: low
+onUnschedulable: HandOver
 logLevel: debug`, nil},
+		{"onUnschedulable: Drain", "onUnschedulable: Drain", []cause{{"spec.onUnschedulable", `"Ignore", "HandOver"`}}},
 
 		{"16 labels", "nodeSelector:\n" + repeat(16, "  l%d: a"), nil},
 		{"17 labels", "nodeSelector:\n" + repeat(17, "  l%d: a"), []cause{{"spec.nodeSelector", "16"}}},
@@ -230,6 +232,7 @@ func TestLBNodeAgentDefaults(t *testing.T) {
 		return map[string]any{
 			"local":             local,
 			"logLevel":          "info",
+			"onUnschedulable":   "Ignore",
 			"priorityClassName": "system-node-critical",
 			"resources": map[string]any{
 				"requests": map[string]any{"cpu": "10m", "memory": "32Mi"},

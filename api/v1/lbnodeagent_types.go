@@ -159,6 +159,19 @@ type Failover struct {
 	Trust FailoverTrust `json:"trust,omitempty"`
 }
 
+// UnschedulablePolicy is what becomes of the addresses of a node that is unschedulable.
+//
+// +kubebuilder:validation:Enum=Ignore;HandOver
+type UnschedulablePolicy string
+
+// Kinds of UnschedulablePolicy.
+const (
+	// UnschedulableIgnore leaves addresses where they are.
+	UnschedulableIgnore UnschedulablePolicy = "Ignore"
+	// UnschedulableHandOver has a node hand over its addresses.
+	UnschedulableHandOver UnschedulablePolicy = "HandOver"
+)
+
 // InterfaceName is the name of a Linux network interface.
 //
 // +kubebuilder:validation:MinLength=1
@@ -236,6 +249,13 @@ type LBNodeAgentSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Local *LBNodeAgentLocal `json:"local,omitempty"`
+
+	// onUnschedulable is what becomes of the addresses of a node that takes no new pods, as
+	// after kubectl cordon or kubectl drain: Ignore, they stay; HandOver, the node hands its
+	// Local addresses over, and withdraws Virtual ones, as long as another node may have them.
+	// +optional
+	// +kubebuilder:default=Ignore
+	OnUnschedulable UnschedulablePolicy `json:"onUnschedulable,omitempty"`
 
 	// image of the agent; the manager's own if absent.
 	// +optional
