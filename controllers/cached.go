@@ -159,6 +159,7 @@ func SlimNode(obj any) (any, error) {
 	}
 	slim := &corev1.Node{ObjectMeta: slimMeta(&n.ObjectMeta)}
 	slim.Labels, slim.Spec.Taints, slim.Status.Addresses = n.Labels, n.Spec.Taints, n.Status.Addresses
+	slim.Spec.Unschedulable = n.Spec.Unschedulable
 	if value, isAsked := n.Annotations[v1.AnnotationHandover]; isAsked {
 		slim.Annotations = map[string]string{v1.AnnotationHandover: cutText(value, maxAddressText)}
 	}

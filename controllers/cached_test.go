@@ -245,6 +245,11 @@ func TestSlimNodeAndLease(t *testing.T) {
 		},
 	}
 	n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService}}
+	n.Spec.Unschedulable = true
+	n.Labels[v1.LabelAgent] = "default"
+	handsOver := []v1.LBNodeAgent{
+		{ObjectMeta: metav1.ObjectMeta{Name: "default"}, Spec: v1.LBNodeAgentSpec{OnUnschedulable: v1.UnschedulableHandOver}},
+	}
 	n.Status = corev1.NodeStatus{
 		Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.11"}},
 		Conditions: []corev1.NodeCondition{
@@ -254,10 +259,11 @@ func TestSlimNodeAndLease(t *testing.T) {
 		Images: make([]corev1.ContainerImage, 1000),
 	}
 	now := time.Unix(100, 0)
-	whole, kept := &cluster{nodes: []corev1.Node{*n}}, &cluster{nodes: []corev1.Node{*slimmed(t, SlimNode, n)}}
+	whole := &cluster{agents: handsOver, nodes: []corev1.Node{*n}}
+	kept := &cluster{agents: handsOver, nodes: []corev1.Node{*slimmed(t, SlimNode, n)}}
 	if got, want := kept.placementNode(&kept.nodes[0], nil, 0, now),
 		whole.placementNode(n, nil, 0, now); !reflect.DeepEqual(got, want) || !got.IsShuttingDown ||
-		got.HandsOver != netip.MustParseAddr("10.0.0.1") {
+		!got.IsCordoned || got.HandsOver != netip.MustParseAddr("10.0.0.1") {
 		t.Errorf("%+v, not %+v", got, want)
 	}
 	before, after := slimmed(t, SlimNode, n), n.DeepCopy()

@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -10,6 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/placement"
+	"github.com/purelb/purelb-operator/controllers/routing"
 )
 
 // listRoutings returns the NodeRoutings, by node.
@@ -25,7 +28,7 @@ func listRoutings(ctx context.Context, c client.Reader, namespace string) (map[s
 	return routings, nil
 }
 
-// untilRoutesWithdrawn is for how long at most an excluded node keeps its Virtual addresses: 0 if
+// untilRoutesWithdrawn is for how long at most an excluded or cordoned node keeps its Virtual addresses: 0 if
 // it has no neighbours, or its speaker reports that all routes are withdrawn.
 func untilRoutesWithdrawn(routing *v1.NodeRouting, now time.Time) time.Duration {
 	switch {
@@ -37,6 +40,50 @@ func untilRoutesWithdrawn(routing *v1.NodeRouting, now time.Time) time.Duration 
 		return 0
 	}
 	return max(routing.Spec.DrainSince.Add(drainTimeout).Sub(now), 0)
+}
+
+// drainCordoned has the routes of those cordoned nodes withdrawn of which no address is without a route then.
+// placed says of the same nodes, in the same order, what placement knows of them.
+func drainCordoned(nodes []routing.Node, placed []placement.Node, announcements []v1.Announcement) {
+	isStaying := map[string]bool{}
+	for i := range placed {
+		n := &placed[i]
+		isStaying[n.Name] = !n.IsCordoned && !nodes[i].IsDraining && !n.IsLeaving && !n.IsNotReady
+	}
+	for i := range placed {
+		if placed[i].IsCordoned && areVirtualElsewhere(placed[i].Name, isStaying, announcements) {
+			nodes[i].IsDraining = true
+		}
+	}
+}
+
+// areVirtualElsewhere reports whether some node that stays is to announce each Virtual address that another
+// node is to announce: a node that is cordoned, and not known to go, withdraws no route that is the last one.
+func areVirtualElsewhere(node string, isStaying map[string]bool, announcements []v1.Announcement) bool {
+	const shared = "" // stands for the addresses that all nodes announce
+	isElsewhere := map[string]bool{}
+	var own []string
+	for i := range announcements {
+		spec := &announcements[i].Spec
+		var addresses []string
+		if spec.IncludeCommonAnnouncements {
+			addresses = append(addresses, shared)
+		}
+		for j := range spec.Addresses {
+			if e := &spec.Addresses[j]; e.Type == v1.AnnounceVirtual {
+				addresses = append(addresses, e.Address)
+			}
+		}
+		switch {
+		case spec.NodeName == node:
+			own = append(own, addresses...)
+		case isStaying[spec.NodeName]:
+			for _, a := range addresses {
+				isElsewhere[a] = true
+			}
+		}
+	}
+	return !slices.ContainsFunc(own, func(a string) bool { return !isElsewhere[a] })
 }
 
 // untilNextDrainTimeout is in how long the first drain that is under way times out; 0 if none is.

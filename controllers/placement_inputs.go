@@ -183,7 +183,12 @@ func (c *cluster) placementNode(
 	}
 	node.IsNotReady = !isReady
 	for i := range c.agents {
-		if agent := &c.agents[i]; agent.Name == node.LBNodeAgent && agent.Spec.Local != nil {
+		agent := &c.agents[i]
+		if agent.Name != node.LBNodeAgent {
+			continue
+		}
+		node.IsCordoned = agent.Spec.OnUnschedulable == v1.UnschedulableHandOver && isUnschedulable(n)
+		if agent.Spec.Local != nil {
 			node.VirtualInterface = cmp.Or(string(agent.Spec.Local.DummyInterface), node.VirtualInterface)
 			node.ProbeTime = probeTime(agent.Spec.Local.ProbeConfig)
 			node.AllowedSubnets = allowedSubnets(agent)
@@ -205,6 +210,18 @@ func (c *cluster) placementNode(
 			(!node.HasReportedFacts && isReady && now.Sub(a.CreationTimestamp.Time) < placement.FactsPatience)
 	}
 	return node
+}
+
+// taintToBeDeleted is what the Cluster Autoscaler taints a node with that it is about to drain and
+// to delete. kube-proxy fails the health check of such a node, too.
+const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
+
+// isUnschedulable reports whether a node takes no new pods, as one that is cordoned or drained. Whether
+// the pods that are there are to go, no object of the API says.
+func isUnschedulable(n *corev1.Node) bool {
+	return n.Spec.Unschedulable || slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == corev1.TaintNodeUnschedulable || t.Key == taintToBeDeleted
+	})
 }
 
 // addressToHandOver is the address that a Node is asked to hand over, or zero. What is no address asks

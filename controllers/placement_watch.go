@@ -86,6 +86,7 @@ var nodePlacementChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent)
 	return !equality.Semantic.DeepEqual(before.Labels, after.Labels) ||
 		before.Annotations[v1.AnnotationHandover] != after.Annotations[v1.AnnotationHandover] ||
 		!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) ||
+		before.Spec.Unschedulable != after.Spec.Unschedulable ||
 		!slices.Equal(before.Status.Addresses, after.Status.Addresses) || readinessOf(before) != readinessOf(after)
 }}
 

@@ -140,6 +140,18 @@ func TestRouting(t *testing.T) {
 	exclude(nil)
 	g.Eventually(func(g Gomega) *metav1.Time { return fetch(g, routing).Spec.DrainSince }).Should(BeNil())
 
+	// So does one that is cordoned, where its LBNodeAgent says so and another one stays; not otherwise.
+	cordon := func(value bool) {
+		t.Helper()
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "routed1"}}
+		patch(t, n, fmt.Sprintf(`{"spec":{"unschedulable":%t}}`, value))
+	}
+	cordon(true)
+	patch(t, agents, `{"spec":{"onUnschedulable":"HandOver"}}`)
+	g.Eventually(func(g Gomega) *metav1.Time { return fetch(g, routing).Spec.DrainSince }).ShouldNot(BeNil())
+	cordon(false)
+	g.Eventually(func(g Gomega) *metav1.Time { return fetch(g, routing).Spec.DrainSince }).Should(BeNil())
+
 	// What a ServiceGroup says follows, and all goes with the BGPPeer.
 	g.Eventually(func(g Gomega) error {
 		fetch(g, sg).Spec.BGP = nil

@@ -127,6 +127,7 @@ func RoutingNodes(
 	shared := &cluster{agents: agents.Items}
 	var nodes []routing.Node
 	uids := map[string]types.UID{}
+	var allPlaced []placement.Node
 	for i := range list.Items {
 		n := &list.Items[i]
 		if n.Labels[v1.LabelAgent] == "" {
@@ -146,8 +147,9 @@ func RoutingNodes(
 			}
 		}
 		uids[n.Name] = n.UID
-		nodes = append(nodes, node)
+		nodes, allPlaced = append(nodes, node), append(allPlaced, placed)
 	}
+	drainCordoned(nodes, allPlaced, announcements)
 	slices.SortFunc(nodes, func(a, b routing.Node) int { return cmp.Compare(a.Name, b.Name) })
 	return nodes, uids, nil
 }

@@ -23,7 +23,8 @@ var (
 	holdChecks             = slices.Concat(checksOfNode, []check{notExpired}, checksOfLink)
 
 	checksOfNode = []check{
-		nodeExists, runsAgent, notLeavingAgent, notExcluded, notOutOfService, notShuttingDown, notAskedToHandOver,
+		nodeExists, runsAgent, notLeavingAgent, notExcluded, notOutOfService, notShuttingDown, notCordoned,
+		notAskedToHandOver,
 	}
 	checksOfLink = []check{onSubnetIfReported, hasEndpointForLocalAddressIfAnyDoes}
 )
@@ -38,7 +39,7 @@ var claimChecks = append(holdChecks[:len(holdChecks):len(holdChecks)], onSubnet)
 // given one. A node whose routes are being withdrawn keeps what it has, and gets nothing new.
 var (
 	keepVirtualChecks = []check{runsAgent, notLeavingAgent, notExcludedOrWithdrawing}
-	takeVirtualChecks = []check{runsAgent, notLeavingAgent, notExcluded, hasEndpoint}
+	takeVirtualChecks = []check{runsAgent, notLeavingAgent, notExcluded, notCordoned, hasEndpoint}
 )
 
 // reasonAgainst returns why a node fails the checks, or nothing.
@@ -98,6 +99,14 @@ func notOutOfService(n *Node, _ *Address) string {
 func notShuttingDown(n *Node, _ *Address) string {
 	if n.IsShuttingDown {
 		return "is shutting down"
+	}
+	return ""
+}
+
+// notCordoned is of nodes that hand their addresses over while they are unschedulable.
+func notCordoned(n *Node, a *Address) string {
+	if n.IsCordoned && !a.ignoresCordons {
+		return "is unschedulable, and its LBNodeAgent has spec.onUnschedulable: HandOver"
 	}
 	return ""
 }

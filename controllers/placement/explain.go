@@ -38,8 +38,8 @@ type AddressVerdict struct {
 func ExplainAddress(inputs Inputs, addr netip.Addr) (verdict AddressVerdict, found bool) {
 	p := newPlacer(inputs)
 	for i := range inputs.Addresses {
-		if a := &inputs.Addresses[i]; a.Addr == addr {
-			return p.explainAddress(a), true
+		if a := inputs.Addresses[i]; a.Addr == addr {
+			return p.explainAddress(&a), true
 		}
 	}
 	return AddressVerdict{}, false
@@ -58,6 +58,7 @@ func (p *placer) explainAddress(a *Address) AddressVerdict {
 	}
 	var verdict AddressVerdict
 	verdict.Type, verdict.Waiting = p.typeOf(a)
+	p.heedCordons(a, verdict.Type)
 	checks := takeVirtualChecks
 	switch verdict.Type {
 	case "":

@@ -28,7 +28,7 @@ const (
 
 // Of Virtual addresses.
 const (
-	virtualEverywhere invariant = "a Virtual address is on every node that runs an agent, is not excluded and serves it"
+	virtualEverywhere invariant = "a Virtual address is on every node that runs an agent, serves it and is not kept out"
 	virtualPool       invariant = "while addresses of a pool are Virtual, new ones are, too"
 	virtualStays      invariant = "no agent withdraws a Virtual address that its node is to have, before and after"
 )
@@ -90,7 +90,7 @@ type decision struct {
 	*world
 	inputs *placement.Inputs
 	result *placement.Result
-	nodes  map[string]*placement.Node
+	nodes  nodesByName
 	// isMassExpiry is that most Leases have expired.
 	isMassExpiry bool
 	locals       []*localDecision
@@ -147,7 +147,7 @@ func (w *world) checkDecision(inputs *placement.Inputs, result *placement.Result
 
 func newDecision(w *world, inputs *placement.Inputs, result *placement.Result) *decision {
 	d := &decision{
-		world: w, inputs: inputs, result: result, nodes: map[string]*placement.Node{}, count: map[int]int{},
+		world: w, inputs: inputs, result: result, nodes: nodesByName{}, count: map[int]int{},
 		load: map[int]map[string]int{32: {}, 128: {}},
 	}
 	running, expired := 0, 0
@@ -215,7 +215,7 @@ func (d *decision) isAlive(name string) bool {
 func (d *decision) candidates(l *localDecision) (count int, areReady bool) {
 	all := 0
 	for name, n := range d.nodes {
-		if name != l.holder && mayTake(n, &l.Address) && !failed(l.before[name]) {
+		if name != l.holder && d.nodes.mayTake(n, &l.Address) && !failed(l.before[name]) {
 			all++
 			if !n.IsNotReady {
 				count++
@@ -228,16 +228,36 @@ func (d *decision) candidates(l *localDecision) (count int, areReady bool) {
 	return all, false
 }
 
+// nodesByName are all nodes that there are.
+type nodesByName map[string]*placement.Node
+
 // eligible is the reference: which node may have a Local address at all.
-func eligible(n *placement.Node, a netip.Addr) bool {
-	isOut := n.IsDeleted || n.IsLeaving || n.IsExcluded || n.IsOutOfService || n.IsShuttingDown || n.HandsOver == a ||
-		n.Interfaces[0].IsDown
+func (nodes nodesByName) eligible(n *placement.Node, a *placement.Address) bool {
+	return eligibleIfNotCordoned(n, a.Addr) && !nodes.isKeptOut(n, func(n *placement.Node) bool {
+		return eligibleIfNotCordoned(n, a.Addr) && serves(a, n.Name, true)
+	})
+}
+
+func eligibleIfNotCordoned(n *placement.Node, a netip.Addr) bool {
+	return isInPlace(n) && n.HandsOver != a && !n.Interfaces[0].IsDown
+}
+
+// isInPlace reports whether nothing but a cordon keeps addresses from a node.
+func isInPlace(n *placement.Node) bool {
+	isOut := n.IsDeleted || n.IsLeaving || n.IsExcluded || n.IsOutOfService || n.IsShuttingDown
 	return n.LBNodeAgent != "" && n.Liveness != placement.Expired && !isOut
 }
 
+// isKeptOut reports whether a node is cordoned while another one that is not may have an address.
+func (nodes nodesByName) isKeptOut(n *placement.Node, mayHave func(*placement.Node) bool) bool {
+	return n.IsCordoned && slices.ContainsFunc(slices.Collect(maps.Values(nodes)), func(other *placement.Node) bool {
+		return !other.IsCordoned && mayHave(other)
+	})
+}
+
 // mayTake reports whether a node may be given a Local address.
-func mayTake(n *placement.Node, a *placement.Address) bool {
-	return eligible(n, a.Addr) && n.Liveness == placement.Fresh && serves(a, n.Name, true)
+func (nodes nodesByName) mayTake(n *placement.Node, a *placement.Address) bool {
+	return nodes.eligible(n, a) && n.Liveness == placement.Fresh && serves(a, n.Name, true)
 }
 
 // serves reports whether an address's traffic may go to a node. strictly is
@@ -295,10 +315,16 @@ func (d *decision) checkVirtual(a *placement.Address) {
 		_, own := after[name]
 		isShared := d.announcesShared(n, a.Addr)
 		// Where all have it, some keep it for a moment that are not to have it.
-		isWanted := n.LBNodeAgent != "" && !n.IsLeaving && !n.IsExcluded && serves(a, name, true)
-		d.must(virtualEverywhere, isWanted && (own || isShared) || !isWanted && !own,
+		isCordoned := d.isKeptOutOfVirtual(n, a)
+		isWanted := n.LBNodeAgent != "" && !n.IsLeaving && !n.IsExcluded && !isCordoned && serves(a, name, true)
+		d.must(virtualEverywhere, isWanted && (own || isShared) || !isWanted && (!own || isCordoned),
 			"%s: on %s it is %t, and shared %t", a.Addr, name, own, isShared)
 	}
+}
+
+// isKeptOutOfVirtual reports whether a node has no Virtual address because it is cordoned.
+func (d *decision) isKeptOutOfVirtual(n *placement.Node, a *placement.Address) bool {
+	return d.nodes.isKeptOut(n, func(n *placement.Node) bool { return isInPlace(n) && serves(a, n.Name, true) })
 }
 
 // announcesShared reports whether a node is to announce an address by a shared entry.
@@ -352,7 +378,7 @@ func (d *decision) checkTakeover(l *localDecision, name string, was *placement.E
 // checkStays checks that a Local address stays where it is, or somewhere.
 func (d *decision) checkStays(l *localDecision) {
 	e, has := l.after[l.holder]
-	if l.holder != "" && eligible(d.nodes[l.holder], l.Addr) && serves(&l.Address, l.holder, false) {
+	if l.holder != "" && d.nodes.eligible(d.nodes[l.holder], &l.Address) && serves(&l.Address, l.holder, false) {
 		isHandover := false
 		for name, e := range l.before {
 			isHandover = isHandover ||
@@ -377,7 +403,7 @@ func (d *decision) checkElected(l *localDecision, name string, e *v1.AnnouncedAd
 	}
 	d.must(nextEpoch, e.Epoch == top+1, "%s: on %s it is %d after %d", l.Addr, name, e.Epoch, top)
 	candidates, areReady := d.candidates(l)
-	d.must(onlyEligible, mayTake(n, &l.Address) && candidates > 0, "%s: %s", l.Addr, name)
+	d.must(onlyEligible, d.nodes.mayTake(n, &l.Address) && candidates > 0, "%s: %s", l.Addr, name)
 	d.must(readyFirst, !areReady || !n.IsNotReady, "%s: %s", l.Addr, name)
 	bits := l.Addr.BitLen()
 	share := (d.count[bits] + candidates - 1) / candidates
@@ -403,7 +429,7 @@ func (d *decision) checkAdopted(l *localDecision, name string, e *v1.AnnouncedAd
 	d.must(noTheftByReport, !d.isAlive(l.holder), "%s: %s claims it, and %s renews", l.Addr, name, l.holder)
 	d.must(claimerRenews, d.isAlive(name), "%s: %s", l.Addr, name)
 	for _, c := range d.inputs.Claims {
-		counts := c.Addr == l.Addr && eligible(d.nodes[c.Node], l.Addr) && serves(&l.Address, c.Node, false)
+		counts := c.Addr == l.Addr && d.nodes.eligible(d.nodes[c.Node], &l.Address) && serves(&l.Address, c.Node, false)
 		d.must(highestClaim, !counts || c.Epoch <= e.Epoch,
 			"%s: %s by %d, not %s by %d", l.Addr, name, e.Epoch, c.Node, c.Epoch)
 	}
@@ -492,7 +518,7 @@ func (w *world) isServed(a netip.Addr, m *machine) bool {
 func (w *world) noteUnserved() {
 	for _, m := range w.machines {
 		for a := range w.everUsed {
-			if !w.isServed(a, m) {
+			if !w.isServed(a, m) || m.IsCordoned {
 				w.endServing(a, m)
 			}
 		}
@@ -534,7 +560,8 @@ func (d *decision) checkSettledVirtual(a *placement.Address) {
 		}
 		_, own := m.stored.entries[a.Addr]
 		d.must(virtualServed, !own || !d.announcesShared(&m.Node, a.Addr), "%s: on %s by two", a.Addr, m.Name)
-		d.must(virtualServed, m.refusedByKernel[a.Addr] || m.kernel[a.Addr] == d.isServed(a.Addr, m),
+		isCordoned := d.isKeptOutOfVirtual(&m.Node, a)
+		d.must(virtualServed, m.refusedByKernel[a.Addr] || m.kernel[a.Addr] == (d.isServed(a.Addr, m) && !isCordoned),
 			"%s: on %s it is %t", a.Addr, m.Name, m.kernel[a.Addr])
 	}
 }
@@ -545,10 +572,10 @@ func (d *decision) checkSettledLocal(a *placement.Address) {
 	isServedOn := false // by a kernel from which no node is to take over, or of which the manager does not know
 	for _, m := range d.machines {
 		works, isExpired := !m.isIdle && !m.isLiar && !m.isNodeDeleted, m.Liveness == placement.Expired
-		if m.Name == holder && !works && !m.isNodeDeleted && eligible(&m.Node, a.Addr) && serves(a, holder, false) {
+		if m.Name == holder && !works && !m.isNodeDeleted && d.nodes.eligible(&m.Node, a) && serves(a, holder, false) {
 			return // it may lie about itself, and the manager cannot know
 		}
-		if works && eligible(&m.Node, a.Addr) && serves(a, m.Name, true) && !m.refusedByKernel[a.Addr] {
+		if works && d.nodes.eligible(&m.Node, a) && serves(a, m.Name, true) && !m.refusedByKernel[a.Addr] {
 			can = append(can, m.Name)
 		}
 		if m.kernel[a.Addr] && works && !isExpired {

@@ -91,6 +91,9 @@ type Node struct {
 	IsLeaving bool
 	// IsExcluded by the label that keeps a node out of external load balancers.
 	IsExcluded bool
+	// IsCordoned is that the node takes no new pods, and that its LBNodeAgent has such nodes hand over
+	// their addresses. It counts for an address only while another node may have that (cordons.go).
+	IsCordoned bool
 	// HandsOver is the Local address that an annotation asks the node to hand over; zero for
 	// none.
 	HandsOver netip.Addr
@@ -215,6 +218,8 @@ type Address struct {
 	// Local one it is served from any node.
 	RestrictsVirtualOnly bool
 	Services             []string // namespace/name, sorted
+	// ignoresCordons is that only cordoned nodes may have the address. The placer sets it.
+	ignoresCordons bool
 }
 
 // isOnAllNodes reports whether the address, if it is Virtual, is the same on all nodes.

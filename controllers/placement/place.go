@@ -115,7 +115,9 @@ func Place(inputs Inputs) Result {
 	locals := make([]local, 0, len(addresses))
 	for i := range addresses {
 		a := &addresses[i]
-		switch announceType, why := p.typeOf(a); announceType {
+		announceType, why := p.typeOf(a)
+		p.heedCordons(a, announceType)
+		switch announceType {
 		case v1.AnnounceVirtual:
 			p.placeVirtual(a)
 		case v1.AnnounceLocal:

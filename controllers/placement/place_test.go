@@ -50,6 +50,8 @@ func nodes(t *testing.T, s string) []placement.Node {
 				n.IsFailoverDisabled = true
 			case "excluded":
 				n.IsExcluded = true
+			case "cordoned":
+				n.IsCordoned = true
 			case "withdrawing":
 				n.IsWithdrawingRoutes = true
 			case "shares":
@@ -543,6 +545,87 @@ func TestTransitions(t *testing.T) {
 			name: "remote, and there are none", nodes: "a", remote: true, serves: "-",
 			unplaced: "NoEligibleNode: a has no ready endpoint",
 		},
+
+		// A node is cordoned, and hands its addresses over.
+		{name: "cordoned", nodes: "a:cordoned b", entries: []string{"a 1 Announced"}, want: "a 1 Probe leaving"},
+		{
+			name: "cordoned, and another has it", nodes: "a:cordoned b",
+			entries: []string{"a 1 Announced leaving observed", "b 2 Takeover Announced"}, want: "b 2 Takeover",
+		},
+		{
+			name: "not cordoned any more: nothing moves back", nodes: "a b", entries: []string{"b 2 Takeover Announced"},
+			want: "b 2 Takeover",
+		},
+		{
+			name: "not cordoned any more, before another has it", nodes: "a b", entries: []string{"a 1 Announced leaving"},
+			want: "a 1 Probe",
+		},
+		{name: "all are cordoned", nodes: "a:cordoned b:cordoned", entries: []string{"a 1 Announced"}, want: "a 1 Probe"},
+		{name: "all are cordoned, and it is new", nodes: "b:cordoned", want: "b 1 Probe"},
+		{name: "new, and one is cordoned", nodes: "a b:cordoned c:cordoned", want: "a 1 Probe"},
+		{
+			name: "cordoned, and the only other is dead", nodes: "a:cordoned b:expired", entries: []string{"a 1 Announced"},
+			want: "a 1 Probe",
+		},
+		{
+			name: "cordoned, and the only other is in another subnet", nodes: "a:cordoned b:elsewhere",
+			entries: []string{"a 1 Announced"}, want: "a 1 Probe",
+		},
+		{
+			name: "cordoned, and the only other is excluded", nodes: "a:cordoned b:excluded",
+			entries: []string{"a 1 Announced"}, want: "a 1 Probe",
+		},
+		{
+			name: "cordoned, and no other has an endpoint", nodes: "a:cordoned b", serves: "a",
+			entries: []string{"a 1 Announced"}, want: "a 1 Probe",
+		},
+		{
+			name: "cordoned, and the endpoint is elsewhere", nodes: "a:cordoned b c", serves: "c",
+			entries: []string{"a 1 Announced leaving observed"}, want: "a 1 Probe leaving, c 2 Takeover",
+		},
+		{
+			name: "the holder dies, and the others are cordoned", nodes: "a:expired b:cordoned c:cordoned d:out",
+			entries: []string{"a 1 Announced"}, want: "a 1 Probe, c 2 Probe",
+		},
+		{
+			name: "the holder dies, and one is cordoned", nodes: "a:expired b c:cordoned", entries: []string{"a 1 Announced"},
+			want: "a 1 Probe, b 2 Probe",
+		},
+		{
+			name: "cordoned, and the only other is late", nodes: "a:cordoned b:late", entries: []string{"a 1 Announced"},
+			want: "a 1 Probe",
+			unplaced: "NoEligibleNode: a is unschedulable, and its LBNodeAgent has spec.onUnschedulable: HandOver; " +
+				"b has an agent that is late to renew its Lease",
+		},
+		{
+			name: "cordoned, and excluded as well", nodes: "a:cordoned,excluded b:cordoned", entries: []string{"a 1 Announced"},
+			want: "a 1 Probe leaving",
+		},
+		{name: "remote, on all that are not cordoned", nodes: "a b:cordoned,shares", remote: true, want: "a Virtual"},
+		{
+			name: "remote, and routers still send to a node that is cordoned", remote: true,
+			nodes: "a b:cordoned,withdrawing,shares", want: "a Virtual, b Virtual",
+		},
+		{
+			name: "remote, and routers know a node that is cordoned, and never had an address", remote: true,
+			nodes: "a b:cordoned,withdrawing", want: "a Virtual",
+		},
+		{
+			name: "remote, and all are cordoned", nodes: "a:cordoned,shares b:cordoned", remote: true,
+			want: "a Virtual, b Virtual",
+		},
+		{name: "remote, and the only other is dead", nodes: "a:cordoned,shares b:expired", remote: true,
+			want: "a Virtual, b Virtual"},
+		{name: "remote, and only a cordoned node has an endpoint", nodes: "a:cordoned b", remote: true, serves: "a",
+			entries: []string{"a 0 Virtual Announced"}, want: "a Virtual"},
+		{name: "remote, until another announces it", nodes: "a:cordoned b", remote: true, serves: "a b",
+			entries: []string{"a 0 Virtual Announced", "b 0 Virtual"}, want: "a Virtual, b Virtual"},
+		{name: "remote, as another announces it", nodes: "a:cordoned b", remote: true, serves: "a b",
+			entries: []string{"a 0 Virtual Announced", "b 0 Virtual Announced"}, want: "b Virtual"},
+		{name: "remote, and routers still send to it", nodes: "a:cordoned,withdrawing b", remote: true, serves: "a b",
+			entries: []string{"a 0 Virtual Announced", "b 0 Virtual Announced"}, want: "a Virtual, b Virtual"},
+		{name: "remote, and a cordoned node gets an endpoint", nodes: "a:cordoned,withdrawing b", remote: true,
+			serves: "a b", entries: []string{"b 0 Virtual Announced"}, want: "b Virtual"},
 
 		// Local or Virtual.
 		{name: "remote, but not where a node leaves", nodes: "a b:leaving", remote: true, want: "a Virtual"},

@@ -41,6 +41,9 @@ type placer struct {
 	nodesOfSubnet map[netip.Prefix][]*Node
 	// nodeNetworks remembers of subnets whether Node objects have addresses in them.
 	nodeNetworks map[netip.Prefix]bool
+	// hasCordons is that a node is cordoned, and ignoresSharedCordons that cordons do not count for the
+	// shared entries.
+	hasCordons, ignoresSharedCordons bool
 	// isMassExpiry is that most agents have not renewed their Leases: more likely because
 	// of the API server than because of the agents.
 	isMassExpiry bool
@@ -104,10 +107,13 @@ func (p *placer) indexNodes() {
 				}
 			}
 		}
-		p.noteAnnouncer(n)
 	}
 	p.isMassExpiry = 2*expired > running
 	slices.SortFunc(p.nodes, func(a, b *Node) int { return cmp.Compare(a.Name, b.Name) })
+	p.noteCordons()
+	for _, n := range p.nodes {
+		p.noteAnnouncer(n)
+	}
 }
 
 // noteDeadlinesOf notes when what Clocks says of a node changes.

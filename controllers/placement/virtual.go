@@ -61,18 +61,18 @@ func (p *placer) placeVirtual(a *Address) {
 		isOverdueOn[e.Node] = e.isOverdue
 	}
 	isPlaced, areAllDone := false, true
-	var terminating []*Node
+	var ending []*Node
 	for _, n := range p.nodes {
 		switch {
 		case p.mayHaveVirtual(n, a):
 			p.addVirtual(n, a, mask)
 			isPlaced, areAllDone = true, areAllDone && (isAnnouncedBy[n.Name] || isOverdueOn[n.Name])
-		case a.TerminatingNodes[n.Name] && isAnnouncedBy[n.Name] && reasonAgainst(n, a, keepVirtualChecks) == "":
-			terminating = append(terminating, n)
+		case isAnnouncedBy[n.Name] && p.mayEndLater(n, a):
+			ending = append(ending, n)
 		}
 	}
 	if !areAllDone { // make before break
-		for _, n := range terminating {
+		for _, n := range ending {
 			p.addVirtual(n, a, mask)
 		}
 	}
@@ -84,7 +84,21 @@ func (p *placer) placeVirtual(a *Address) {
 
 // mayHaveVirtual reports whether a node is to have an entry of its own for a Virtual address.
 func (p *placer) mayHaveVirtual(n *Node, a *Address) bool {
-	return reasonAgainst(n, a, keepVirtualChecks) == "" && hasEndpoint(n, a) == "" && (!n.IsExcluded || p.hasVirtual(n, a))
+	isCordoned := notCordoned(n, a) != ""
+	switch {
+	case reasonAgainst(n, a, keepVirtualChecks) != "" || hasEndpoint(n, a) != "":
+		return false
+	case n.IsExcluded || isCordoned:
+		return (!isCordoned || n.IsWithdrawingRoutes) && p.hasVirtual(n, a)
+	}
+	return true
+}
+
+// mayEndLater reports whether a node that is not to have a Virtual address any more keeps that until
+// others announce it: its endpoints terminate, or it is cordoned.
+func (p *placer) mayEndLater(n *Node, a *Address) bool {
+	return reasonAgainst(n, a, keepVirtualChecks) == "" &&
+		(a.TerminatingNodes[n.Name] || n.IsCordoned && hasEndpoint(n, a) == "")
 }
 
 // hasVirtual reports whether a node is to announce a Virtual address already, by its own entry or by a
@@ -125,9 +139,11 @@ func (p *placer) maskOf(a *Address) int32 {
 }
 
 // noteAnnouncer notes that a node announces the shared entries, if the node does. One that is excluded
-// goes on to announce them while its routes are being withdrawn, and does not begin to.
+// or cordoned goes on to announce them while its routes are being withdrawn, and does not begin to.
 func (p *placer) noteAnnouncer(n *Node) {
-	if reasonAgainst(n, nil, keepVirtualChecks) != "" || n.IsExcluded && !n.AnnouncesShared {
+	isCordoned := n.IsCordoned && !p.ignoresSharedCordons
+	mayKeep := n.AnnouncesShared && (!isCordoned || n.IsWithdrawingRoutes)
+	if reasonAgainst(n, nil, keepVirtualChecks) != "" || (n.IsExcluded || isCordoned) && !mayKeep {
 		return
 	}
 	p.result.AnnouncesShared[n.Name] = true
