@@ -247,6 +247,17 @@ func (m *disturbedService) excludeUntilMoved() {
 	include(m.ctx)
 }
 
+// cordonUntilMoved cordons the holder, as kubectl drain does first, waits until the address has moved, and
+// uncordons the node again. Its pods stay: what their end costs depends on them alone.
+func (m *disturbedService) cordonUntilMoved() {
+	GinkgoHelper()
+	uncordon := func(ctx context.Context) { kubectl(ctx, "uncordon", m.holder) }
+	DeferCleanup(func(ctx SpecContext) { uncordon(ctx) }, NodeTimeout(waitLimit))
+	kubectl(m.ctx, "cordon", m.holder)
+	m.waitUntilMoved()
+	uncordon(m.ctx)
+}
+
 // findLeader returns the pod and the node of the manager that leads. The Lease may name a pod
 // that is gone or ending: then no manager leads yet.
 func findLeader(ctx context.Context, g Gomega) (pod, node string) {

@@ -48,6 +48,13 @@ var _ = Describe("A disturbance", func() {
 			)
 		}, proofLimit())
 
+	It("loses no request when the holder is cordoned", Label(proofLabel, handoverTopic), func(ctx SpecContext) {
+		setOnUnschedulable(ctx, v1.UnschedulableHandOver)
+		disturb(ctx, disturbance{
+			name: "holder cordoned", do: func(m *disturbedService) { m.cordonUntilMoved() }, bounds: plannedBounds,
+		})
+	}, proofLimit())
+
 	It("loses no request when the holder shuts down", Label(proofLabel, handoverTopic), func(ctx SpecContext) {
 		disturb(ctx, disturbance{
 			name: "holder shuts down",
