@@ -408,7 +408,7 @@ func (d *decision) checkElected(l *localDecision, name string, e *v1.AnnouncedAd
 	bits := l.Addr.BitLen()
 	share := (d.count[bits] + candidates - 1) / candidates
 	for other, m := range d.nodes {
-		mayBeElected := other != l.holder && mayTake(m, &l.Address) && !failed(l.before[other]) &&
+		mayBeElected := other != l.holder && d.nodes.mayTake(m, &l.Address) && !failed(l.before[other]) &&
 			(!areReady || !m.IsNotReady)
 		d.must(mostWeight, !mayBeElected || l.WeightOf(m) <= l.WeightOf(n), "%s: %s, and not %s", l.Addr, name, other)
 	}

@@ -129,13 +129,15 @@ func Decide(memory Memory, in Inputs) (Memory, Decision) {
 	return d.memory, d.Decision
 }
 
-// reaffirm finds the addresses whose claim by another node was a Challenge until now, and whose entry now
-// has a higher epoch than that claim: so the manager ends a claim in favour of the holder.
+// reaffirm finds the addresses whose claim by another node was a Challenge until now, and is none any more:
+// the manager has ended the claim in favour of the holder, or the other node has given it up.
 func (d *decisionBuilder) reaffirm() {
 	for i := range d.desired {
-		h, isHeld := d.in.Held[d.desired[i].Addr]
-		if isHeld && h.Challenge.Epoch > 0 && d.desired[i].Epoch > h.Challenge.Epoch && d.desired[i].Interface == h.Interface {
-			d.Reaffirmed = append(d.Reaffirmed, d.desired[i])
+		want := &d.desired[i]
+		h, isHeld := d.in.Held[want.Addr]
+		hasEnded := h.Challenge.Epoch > 0 && want.Challenge.Epoch == 0
+		if isHeld && hasEnded && !want.HandingOver && want.Interface == h.Interface {
+			d.Reaffirmed = append(d.Reaffirmed, *want)
 		}
 	}
 }

@@ -43,25 +43,38 @@ func operationsOf(decision Decision) []string {
 	return all
 }
 
-// The link is told again of an address when the manager has ended the claim of another node in favour of
-// this one, and in no other case.
+// The link is told again of an address when the claim of another node has ended in favour of this one, and in
+// no other case.
 func TestReaffirm(t *testing.T) {
 	t.Parallel()
 	challenged := func(h *Held) { h.Challenge = Challenge{Epoch: 3, MAC: "02:00:00:00:00:12"} }
+	contested := func(a *purelbv1.AnnouncedAddress) {
+		a.ContestedBy = &purelbv1.Successor{NodeName: "node2", Epoch: 3}
+	}
 	for name, c := range map[string]struct {
-		held  []Held
-		epoch int64
+		held  Held
+		entry func(*purelbv1.AnnouncedAddress)
 		want  int
 	}{
-		"the claim has ended":      {[]Held{heldOn("eth0", heldAddr, challenged)}, 4, 1},
-		"the claim goes on":        {[]Held{heldOn("eth0", heldAddr, challenged)}, 2, 0},
-		"there was no claim":       {[]Held{heldOn("eth0", heldAddr)}, 4, 0},
-		"it was held elsewhere":    {[]Held{heldOn("eth1", heldAddr, challenged)}, 4, 0},
-		"another address was held": {[]Held{heldOn("eth0", netip.MustParseAddr("192.0.2.2"), challenged)}, 4, 0},
+		"the manager refutes the claim": {
+			heldOn("eth0", heldAddr, challenged), func(a *purelbv1.AnnouncedAddress) { a.Epoch = 4 }, 1,
+		},
+		"the other node gives up": {heldOn("eth0", heldAddr, challenged), func(*purelbv1.AnnouncedAddress) {}, 1},
+		"the claim goes on":       {heldOn("eth0", heldAddr, challenged), contested, 0},
+		"the claim begins":        {heldOn("eth0", heldAddr), contested, 0},
+		"there was no claim":      {heldOn("eth0", heldAddr), func(a *purelbv1.AnnouncedAddress) { a.Epoch = 4 }, 0},
+		"it was held elsewhere":   {heldOn("eth1", heldAddr, challenged), func(*purelbv1.AnnouncedAddress) {}, 0},
+		"another address was held": {
+			heldOn("eth0", netip.MustParseAddr("192.0.2.2"), challenged), func(*purelbv1.AnnouncedAddress) {}, 0,
+		},
+		"it is handed over": {
+			heldOn("eth0", heldAddr, challenged), func(a *purelbv1.AnnouncedAddress) { a.HandingOver = true }, 0,
+		},
 	} {
 		in := inputsFor(local("192.0.2.1", 24))
-		in.Announcements[0].Spec.Addresses[0].Epoch = c.epoch
-		in.Held = holding(c.held...).Held
+		in.Announcements[0].Spec.Successors = []purelbv1.StandbyNode{{NodeName: "node2", MACs: []string{"02:00:00:00:00:12"}}}
+		c.entry(&in.Announcements[0].Spec.Addresses[0])
+		in.Held = holding(c.held).Held
 		if _, decision := Decide(Memory{}, in); len(decision.Reaffirmed) != c.want {
 			t.Errorf("%s: %d, want %d", name, len(decision.Reaffirmed), c.want)
 		}
