@@ -9,6 +9,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/purelb/purelb-operator/internal/tasks"
 	"github.com/purelb/purelb-operator/nodeagent"
 	"github.com/purelb/purelb-operator/test/sim/apiserver"
 )
@@ -53,6 +54,13 @@ func (n *Node) StartAgent() error {
 	if n.agent = a; n.isAsleep {
 		a.Pause()
 	}
+	a.Go(func() { a.run(product) })
+	return nil
+}
+
+// run runs the agent's components, and fills its cache.
+func (a *agent) run(product *nodeagent.Agent) {
+	n := a.node
 	for _, component := range product.Components() {
 		a.Go(func() {
 			if err := component.Start(a.ctx); err != nil && !a.isKilled {
@@ -63,17 +71,13 @@ func (n *Node) StartAgent() error {
 		})
 	}
 	a.handler = product.CacheHandler()
-	a.Go(func() {
-		for a.isCut || a.relist() != nil {
-			a.Wait(a.ctx, time.Second)
-			if a.ctx.Err() != nil {
-				return
-			}
+	for a.isCut || a.relist() != nil {
+		if a.Wait(a.ctx, time.Second) == tasks.Ended {
+			return
 		}
-		a.follow()
-		product.NoteCacheFilled()
-	})
-	return nil
+	}
+	a.follow()
+	product.NoteCacheFilled()
 }
 
 // startAgain starts an agent instead of one that has ended.
@@ -84,6 +88,12 @@ func (n *Node) startAgain(ended *agent) {
 	if err := n.StartAgent(); err != nil {
 		n.world.Tell(n.Name, "the agent does not start: %v", err)
 	}
+}
+
+// Stop asks the agent to end.
+func (a *agent) Stop() {
+	a.end()
+	a.after(0, func() {}) // which wakes its tasks
 }
 
 // KillAgent ends the node's agent at once, if one runs.

@@ -19,10 +19,10 @@ type station struct {
 	askedAt    map[netip.Addr]time.Time
 }
 
-// connectStation connects a client to a link.
-func (w *World) connectStation(l *Link, name string) *station {
+// connectStation connects a client of a number to a link.
+func (w *World) connectStation(l *Link, name string, number byte) *station {
 	s := &station{
-		world: w, mac: neigh.MAC{2, 0, 0, 0, 2, 1}, neighbours: map[netip.Addr]neigh.MAC{},
+		world: w, mac: neigh.MAC{2, 0, 0, 0, 2, number}, neighbours: map[netip.Addr]neigh.MAC{},
 		askedAt: map[netip.Addr]time.Time{},
 	}
 	s.port = l.Connect(name, s.receive)
@@ -41,6 +41,17 @@ func (s *station) receive(frame []byte) {
 	if isKnown && (m.Addr.Is4() || m.Override) || !isKnown && isAnswer {
 		s.neighbours[m.Addr] = m.MAC
 		s.world.version++
+	}
+}
+
+// claim tells all stations that it has an address.
+func (s *station) claim(addr netip.Addr) {
+	build := neigh.GratuitousARP
+	if addr.Is6() {
+		build = neigh.UnsolicitedNA
+	}
+	if frame, err := build(s.mac, addr); err == nil {
+		s.port.Send(frame)
 	}
 }
 

@@ -28,6 +28,8 @@ type Cluster struct {
 	Nodes []*Node
 	// client is a client on the link.
 	client *station
+	// stranger is a station on the link that should have none of the addresses.
+	stranger *station
 	// WireFailover is the feature gate of that name.
 	WireFailover bool
 	// OnReady, if set, is called when a node becomes ready, or is ready no more.
@@ -63,7 +65,7 @@ func NewCluster(w *World, nodes int) (*Cluster, error) {
 		return nil, err
 	}
 	c := &Cluster{World: w, Server: server, Admin: server.NewClient(nil, nil), Link: w.NewLink()}
-	c.client = w.connectStation(c.Link, "client")
+	c.client, c.stranger = w.connectStation(c.Link, "client", 1), w.connectStation(c.Link, "stranger", 2)
 	agents := &v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: Agents}}
 	objects := append(serviceGroups(), agents)
 	for i := range nodes {

@@ -1,9 +1,11 @@
 package sim
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -46,7 +48,24 @@ const maxServices = 6
 // PlayHistory plays a history of a seed for a while in a cluster that has just been started, ends all that
 // is wrong, waits until it has settled, and returns how the laws were broken.
 func PlayHistory(c *Cluster, profile Profile) ([]string, error) {
-	h := &History{Cluster: c, Profile: profile, laws: newLaws(c), troubles: map[string]func() error{}}
+	h := newHistory(c, profile)
+	end := time.Now().Add(profile.While)
+	for ; time.Now().Before(end) && h.err == nil; h.steps++ {
+		// What a step does depends on no other step, so that steps can be left out.
+		h.random = rand.New(rand.NewPCG(c.seed, uint64(h.steps+1))) //nolint:gosec // it grows from 1
+		h.Run(h.Between(0, 6*time.Second))
+		if profile.Skips == nil || !profile.Skips(h.steps) {
+			h.step()
+		}
+	}
+	return h.finish()
+}
+
+// newHistory returns one in which nothing has happened yet.
+func newHistory(c *Cluster, profile Profile) *History {
+	h := &History{
+		Cluster: c, Profile: profile, laws: newLaws(c), random: c.World.random, troubles: map[string]func() error{},
+	}
 	h.laws.isStrict = profile.MaxTroubles == 1 && c.WireFailover
 	h.laws.services = func() []*service { return h.services }
 	c.OnReady = func(n *Node, isReady bool) {
@@ -57,20 +76,16 @@ func PlayHistory(c *Cluster, profile Profile) ([]string, error) {
 		}
 	}
 	c.Inspect = h.laws.inspect
-	end := time.Now().Add(profile.While)
-	for ; time.Now().Before(end) && h.err == nil; h.steps++ {
-		// What a step does depends on no other step, so that steps can be left out.
-		h.random = rand.New(rand.NewPCG(c.seed, uint64(h.steps+1))) //nolint:gosec // it grows from 1
-		h.Run(h.Between(0, 6*time.Second))
-		if profile.Skips == nil || !profile.Skips(h.steps) {
-			h.step()
-		}
-	}
+	return h
+}
+
+// finish ends all that is wrong, waits until all has settled, and returns how the laws were broken.
+func (h *History) finish() ([]string, error) {
 	for _, name := range slices.Sorted(maps.Keys(h.troubles)) {
 		h.endTrouble(name)
 	}
 	h.Run(Settled)
-	c.Inspect, c.OnReady = nil, nil
+	h.Inspect, h.OnReady = nil, nil
 	h.laws.settled()
 	return h.laws.violations, h.err
 }
@@ -120,9 +135,10 @@ func (h *History) step() {
 // troublesome are the deeds by which something goes wrong.
 func (h *History) troublesome() []deed {
 	return []deed{
-		{2, h.powerOff}, {2, h.loseCarrier}, {2, h.cutOff}, {2, h.killAgent}, {2, h.pauseAgent}, {1, h.exclude},
+		{2, h.powerOff}, {2, h.loseCarrier}, {2, h.cutOff}, {2, h.killAgent}, {1, h.restartAgent}, {2, h.pauseAgent}, {1, h.exclude},
 		{1, h.apiAway}, {1, h.killManager}, {1, h.stopManager},
-		{1, h.sleep}, {1, h.hangDisk}, {1, h.refuseWrites}, {2, h.pauseManager}, {2, h.cutManager}, {1, h.starveAgents}, {1, h.forget}, {1, h.lose}, {1, h.split}, {1, h.cutOneWay}, {1, h.dropEchoes},
+		{1, h.sleep}, {1, h.hangDisk}, {1, h.refuseWrites}, {2, h.pauseManager}, {2, h.cutManager}, {1, h.starveAgents},
+		{1, h.deleteAnnouncement}, {1, h.claim}, {1, h.forget}, {1, h.lose}, {1, h.split}, {1, h.cutOneWay}, {1, h.dropEchoes},
 	}
 }
 
@@ -201,17 +217,21 @@ func (h *History) createService() {
 	if len(h.services) >= maxServices {
 		return
 	}
-	h.created++
-	s := &service{
-		Service:  Service{Name: fmt.Sprint("s", h.created), Group: GroupLocal, IsPolicyLocal: h.Chance(0.2)},
-		unserved: spans{},
-	}
+	s := Service{Group: GroupLocal, IsPolicyLocal: h.Chance(0.2)}
 	ipv4, ipv6 := corev1.IPv4Protocol, corev1.IPv6Protocol
 	choices := [][]corev1.IPFamily{{ipv4}, {ipv4}, {ipv6}, {ipv4, ipv6}}
 	s.Families = choices[h.Pick(len(choices))]
 	if h.Chance(0.25) {
 		s.Group = GroupVirtual
 	}
+	h.create(s)
+}
+
+// create creates a Service, which gets a name, with endpoints on some nodes.
+func (h *History) create(wanted Service) {
+	h.created++
+	wanted.Name = fmt.Sprint("s", h.created)
+	s := &service{Service: wanted, unserved: spans{}}
 	h.Tell("user", "creates %s: %s %v, policy Local %v", s.Name, s.Group, s.Families, s.IsPolicyLocal)
 	h.note(h.CreateService(s.Service))
 	s.unserved.begin(h.Nodes...)
@@ -326,6 +346,49 @@ func (h *History) killAgent() {
 		}
 		return n.StartAgent()
 	})
+}
+
+// restartAgent stops an agent as the kubelet does, which asks first, and starts another one.
+func (h *History) restartAgent() {
+	n := h.anyNode()
+	if n.isOff || n.agent.isKilled || n.agent.isPaused() {
+		return
+	}
+	a := n.agent
+	h.Tell("", "the agent of %s is to end", n.Name)
+	h.recover()
+	a.Stop()
+	h.After(h.Between(10*time.Millisecond, restartAfter), func() {
+		if n.agent == a && !a.isKilled {
+			n.KillAgent()
+			h.After(restartAfter, func() { n.startAgain(a) })
+		}
+	})
+}
+
+// deleteAnnouncement deletes what a node is to announce, by mistake.
+func (h *History) deleteAnnouncement() {
+	all := h.laws.announcements()
+	if len(all) == 0 {
+		return
+	}
+	ann := &all[h.Pick(len(all))]
+	h.Tell("user", "deletes Announcement %s", ann.Name)
+	h.recover()
+	h.note(h.Admin.Delete(context.Background(), ann))
+}
+
+// claim makes a stranger claim an address, once and by mistake. Agents that are fresh defend it: nothing may
+// have been wrong for a while.
+func (h *History) claim() {
+	addrs := slices.SortedFunc(maps.Keys(h.laws.owners), netip.Addr.Compare)
+	if h.MaxTroubles != 1 || len(h.troubles) > 0 || len(addrs) == 0 {
+		return
+	}
+	addr := addrs[h.Pick(len(addrs))]
+	h.Tell("stranger", "claims %s", addr)
+	h.recover()
+	h.stranger.claim(addr)
 }
 
 func (h *History) pauseAgent() {
