@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -137,8 +136,7 @@ func (h *History) troublesome() []deed {
 	return []deed{
 		{2, h.powerOff}, {2, h.loseCarrier}, {2, h.cutOff}, {2, h.killAgent}, {1, h.restartAgent}, {2, h.pauseAgent}, {1, h.exclude},
 		{1, h.apiAway}, {1, h.killManager}, {1, h.stopManager},
-		{1, h.sleep}, {1, h.hangDisk}, {1, h.refuseWrites}, {2, h.pauseManager}, {2, h.cutManager}, {1, h.starveAgents},
-		{1, h.deleteAnnouncement}, {1, h.claim}, {1, h.forget}, {1, h.lose}, {1, h.split}, {1, h.cutOneWay}, {1, h.dropEchoes},
+		{1, h.sleep}, {1, h.hangDisk}, {1, h.refuseWrites}, {2, h.pauseManager}, {2, h.cutManager}, {1, h.starveAgents}, {1, h.claim}, {1, h.forget}, {1, h.lose}, {1, h.split}, {1, h.cutOneWay}, {1, h.dropEchoes},
 	}
 }
 
@@ -364,18 +362,6 @@ func (h *History) restartAgent() {
 			h.After(restartAfter, func() { n.startAgain(a) })
 		}
 	})
-}
-
-// deleteAnnouncement deletes what a node is to announce, by mistake.
-func (h *History) deleteAnnouncement() {
-	all := h.laws.announcements()
-	if len(all) == 0 {
-		return
-	}
-	ann := &all[h.Pick(len(all))]
-	h.Tell("user", "deletes Announcement %s", ann.Name)
-	h.recover()
-	h.note(h.Admin.Delete(context.Background(), ann))
 }
 
 // claim makes a stranger claim an address, once and by mistake. Agents that are fresh defend it: nothing may

@@ -83,7 +83,7 @@ func (h *History) holders() map[netip.Addr][]*Node {
 
 // Most nodes are cut off the API server, which goes on answering managers and one node. They keep their
 // addresses, although their Leases expire and they are not ready.
-func TestFaultMostNodesCutOff(t *testing.T) {
+func TestMostNodesCutOff(t *testing.T) {
 	playScenario(t, 3, func(t *testing.T, h *History) {
 		h.createLocal(4)
 		before := h.holders()
@@ -114,7 +114,7 @@ func TestNothingMovesWhileNothingHappens(t *testing.T) {
 
 // A leader is paused in a request by which it moves addresses, another one leads and moves them elsewhere, and
 // the first one goes on with its request.
-func TestFaultLeaderPausedInMove(t *testing.T) {
+func TestLeaderPausedInMove(t *testing.T) {
 	playScenario(t, 20, func(t *testing.T, h *History) {
 		h.createLocal(4)
 		exclude := func(n *Node) {

@@ -83,6 +83,7 @@ func (n neighbours) Announce(iface string, addr netip.Addr) error {
 		build = neigh.UnsolicitedNA
 	}
 	frame, err := build(n.agent.node.MAC, addr)
+	n.agent.world.Tell(n.agent.node.Name, "announces %s", addr)
 	return errors.Join(err, n.send(iface, frame))
 }
 
