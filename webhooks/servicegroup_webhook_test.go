@@ -329,6 +329,19 @@ func createRows() []createRow {
 			),
 		},
 		{
+			"preferredNodes of Virtual addresses", "{remote: {pool: 10.0.0.9, subnet: 10.0.0.0/24}, preferredNodes: " +
+				"[{weight: 5, nodeSelector: {}}]}",
+			refusedAt("spec.preferredNodes", "", "addresses of remote pools are Virtual: all nodes have them"),
+		},
+		{
+			"stickyFor of NetBox",
+			"{netbox: {url: 'https://n', tenant: t, tokenSecretRef: {name: a, key: b}}, stickyFor: 5m}",
+			refusedAt(
+				"spec.stickyFor", "",
+				"NetBox allocates the addresses of the group, and gets those of deleted Services back at once",
+			),
+		},
+		{
 			"topologyKey that no node can have",
 			"{local: {pool: 10.0.0.9, subnet: 10.0.0.0/24}, topologyKey: topology.kubernetes.io/zone=a}",
 			refusedAt(
