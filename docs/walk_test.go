@@ -128,8 +128,8 @@ controllers.PlacementReconciler.Reconcile
 	controllers.PlacementReconciler.writeAnnouncements
 # The holder's agent goes on answering for an address that is handed over, and does not defend it any more.
 nodeagent.Agent.sync
-	nodeagent.defender.hold
-		plan.Defence.Hold
+	nodeagent.defender.setHeld
+		plan.Defence.SetHeld
 # The agent of the other node adds the address, and announces it (see Realisation). The holder's agent hears that, asks
 # the other node by itself, and withdraws the address when it answers. The manager takes the holder's entry away when
 # the other node reports the address as Announced.

@@ -56,8 +56,8 @@ type Agent struct {
 	freshness *freshness
 	watchdog  *watchdog.Watchdog
 	reporter  *reporter
-	// saver writes the checkpoint, and ownershipSaver the Ownership; nil if there is none.
-	saver, ownershipSaver *file.Saver
+	// checkpointSaver writes the checkpoint, and ownershipSaver the Ownership; nil if there is none.
+	checkpointSaver, ownershipSaver *file.Saver
 
 	// wake wakes the worker, statusChanged does so after statusSettle, and emptyItem gives it nothing
 	// to do. All three have room for one signal.
@@ -78,9 +78,9 @@ type Agent struct {
 // savers returns the savers that there are.
 func (a *Agent) savers() []*file.Saver {
 	if a.ownershipSaver == nil {
-		return []*file.Saver{a.saver}
+		return []*file.Saver{a.checkpointSaver}
 	}
-	return []*file.Saver{a.saver, a.ownershipSaver}
+	return []*file.Saver{a.checkpointSaver, a.ownershipSaver}
 }
 
 // problemNotes returns why files are not written.

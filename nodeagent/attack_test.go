@@ -150,7 +150,7 @@ func TestAttackFlood(t *testing.T) {
 					held = append(held, h)
 					w.defender.noteAdded(&plan.Desired{Addr: addr, PreviousMACs: h.PreviousMACs})
 				}
-				w.defender.hold(held)
+				w.defender.setHeld(held)
 				synctest.Wait()
 				time.Sleep(2 * time.Second)
 				asked := w.asked()

@@ -59,7 +59,7 @@ func (a *Agent) loadCheckpoint() {
 			ObjectMeta: metav1.ObjectMeta{Name: c.LBNodeAgent, Namespace: a.Namespace}, Spec: c.Spec,
 		}
 		a.state.objects = apiObjects{
-			lbNodeAgent: agent, announcements: c.Announcements, standbys: c.Standbys, common: c.CommonAnnouncements,
+			lbNodeAgent: agent, announcements: c.Announcements, standbys: c.Standbys, commonAnnouncements: c.CommonAnnouncements,
 			isOffline: true,
 		}
 		a.state.memory.Claims = c.Claims
@@ -91,7 +91,7 @@ func (a *Agent) saveCheckpoint(in plan.Inputs) {
 	c := checkpointOf(a.NodeName, in)
 	c.Yields, c.Claims = yields, claims
 	// What was yielded or claimed is known nowhere else.
-	a.saver.Save(func() ([]byte, error) { return json.Marshal(c) }, id.known != lastID.known)
+	a.checkpointSaver.Save(func() ([]byte, error) { return json.Marshal(c) }, id.known != lastID.known)
 }
 
 func checkpointOf(nodeName string, in plan.Inputs) *checkpoint {

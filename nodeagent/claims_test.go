@@ -68,7 +68,7 @@ func (w *claiming) start(isFresh bool) (stop func()) {
 		func() error { return w.watching.Start(ctx) }, func() error { return w.defender.Start(ctx) }, func() error {
 			return w.announcer.Start(ctx)
 		},
-		func() error { return w.reporter.Start(ctx) }, func() error { return w.saver.Start(ctx) },
+		func() error { return w.reporter.Start(ctx) }, func() error { return w.checkpointSaver.Start(ctx) },
 	} {
 		go func() { _ = start() }()
 	}

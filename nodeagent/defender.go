@@ -128,11 +128,11 @@ func (d *defender) forgetYieldsOfEarlierEntries(listed []purelbv1.Announcement) 
 	d.defence.ForgetYieldsOfEarlierEntries(listed)
 }
 
-// hold replaces what the node holds.
-func (d *defender) hold(held []plan.Held) {
+// setHeld replaces what the node holds.
+func (d *defender) setHeld(held []plan.Held) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.defence.Hold(held)
+	d.defence.SetHeld(held)
 	d.listen()
 	d.beginChallenges()
 }

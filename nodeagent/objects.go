@@ -19,8 +19,8 @@ type apiObjects struct {
 	announcements []purelbv1.Announcement
 	// standbys are the node's Announcements with standby, sorted by name.
 	standbys []purelbv1.Announcement
-	// common are the CommonAnnouncements of the LBNodeAgent, sorted by name.
-	common []purelbv1.CommonAnnouncement
+	// commonAnnouncements are those of the LBNodeAgent, sorted by name.
+	commonAnnouncements []purelbv1.CommonAnnouncement
 	// isOffline means that the objects come from the checkpoint, so that there is no API
 	// server to report to.
 	isOffline bool
@@ -63,10 +63,12 @@ func (a *Agent) readObjects(ctx context.Context, isLive bool) (apiObjects, error
 	}
 	for _, c := range common.Items {
 		if c.Spec.LBNodeAgent == a.LBNodeAgent {
-			objects.common = append(objects.common, c)
+			objects.commonAnnouncements = append(objects.commonAnnouncements, c)
 		}
 	}
-	slices.SortFunc(objects.common, func(a, b purelbv1.CommonAnnouncement) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(objects.commonAnnouncements, func(a, b purelbv1.CommonAnnouncement) int {
+		return cmp.Compare(a.Name, b.Name)
+	})
 	agent := &purelbv1.LBNodeAgent{}
 	err := reader.Get(ctx, client.ObjectKey{Namespace: a.Namespace, Name: a.LBNodeAgent}, agent)
 	if client.IgnoreNotFound(err) != nil {

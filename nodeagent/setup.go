@@ -81,7 +81,7 @@ func (a *Agent) prepare() {
 	a.defender = newDefender(a)
 	a.watching = newWatching(a)
 	a.reporter = newReporter(a)
-	a.saver = newCheckpointSaver(a)
+	a.checkpointSaver = newCheckpointSaver(a)
 	if a.Ownership != nil {
 		a.ownershipSaver = newOwnershipSaver(a)
 	}

@@ -26,12 +26,14 @@ func BenchmarkSync(b *testing.B) {
 				for i := range 25 {
 					some = append(some, virtual(fmt.Sprintf("198.51.%d.%d", (first+i)/250, (first+i)%250)))
 				}
-				g.common = append(g.common, *commonAnnouncementOf(fmt.Sprintf("common-%d", first), 1, some...))
+				g.commonAnnouncements = append(
+					g.commonAnnouncements, *commonAnnouncementOf(fmt.Sprintf("common-%d", first), 1, some...),
+				)
 			}
 			if _, err := w.sync(ctx, g, true); err != nil {
 				b.Fatal(err)
 			}
-			one := &g.common[0]
+			one := &g.commonAnnouncements[0]
 			for b.Loop() {
 				one.Spec.Revision++
 				if one.Spec.Revision%2 == 0 {

@@ -332,7 +332,7 @@ func (a *Agent) sync(ctx context.Context, objects apiObjects, isUpToDate bool) (
 	if !decision.IsNothingKnown {
 		a.defender.forgetYields(decision.Desired()) //nolint:contextcheck // the defender listens until its own context ends
 	}
-	a.defender.hold(conclusion.Held) //nolint:contextcheck // as above
+	a.defender.setHeld(conclusion.Held) //nolint:contextcheck // as above
 	if !decision.IsNothingKnown {
 		a.saveCheckpoint(inputs)
 	}
@@ -363,7 +363,7 @@ func (a *Agent) gather(objects apiObjects, isUpToDate bool) (plan.Inputs, error)
 		LBNodeAgentName:     a.LBNodeAgent,
 		LBNodeAgent:         objects.lbNodeAgent,
 		Announcements:       a.reporter.withLatestStatuses(objects.announcements),
-		CommonAnnouncements: objects.common,
+		CommonAnnouncements: objects.commonAnnouncements,
 		Standbys:            a.reporter.withLatestStatuses(objects.standbys),
 		IsFirstReported:     len(objects.announcements) > 0 && objects.announcements[0].Status.ObservedGeneration > 0,
 		IsUpToDate:          isUpToDate,

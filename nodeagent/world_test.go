@@ -380,7 +380,7 @@ func (w *world) work(ctx context.Context) {
 
 // finish writes the checkpoint and reports, as far as that is due.
 func (w *world) finish() (time.Duration, error) {
-	pause, _ := w.saver.WriteDue(w.t.Context())
+	pause, _ := w.checkpointSaver.WriteDue(w.t.Context())
 	wait, err := w.reporter.Write(w.t.Context())
 	return plan.Earliest(pause, wait), err
 }

@@ -331,7 +331,7 @@ func (h *decisionHistory) decide() Decision {
 	if !decision.IsNothingKnown {
 		h.defence.ForgetYields(decision.Desired())
 	}
-	h.defence.Hold(conclusion.Held)
+	h.defence.SetHeld(conclusion.Held)
 	for i, status := range conclusion.Statuses {
 		h.announcements[i].Status = status
 	}

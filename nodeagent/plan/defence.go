@@ -66,8 +66,8 @@ type Watch struct {
 	RivalSince, RivalClaimedAt time.Time
 }
 
-// Hold replaces what the node holds. An address that was yielded meanwhile is not held.
-func (d *Defence) Hold(held []Held) {
+// SetHeld replaces what the node holds. An address that was yielded meanwhile is not held.
+func (d *Defence) SetHeld(held []Held) {
 	clear(d.Held)
 	for _, h := range held {
 		addr := h.Prefix.Addr()

@@ -49,8 +49,8 @@ func TestCheckEndsWithItsAddress(t *testing.T) {
 	t.Parallel()
 	d := holding(heldOn("eth0", heldAddr))
 	check := hear(d, announcementOf(stranger), notFresh, 0).Check
-	d.Hold(nil)
-	d.Hold([]Held{heldOn("eth0", heldAddr)})
+	d.SetHeld(nil)
+	d.SetHeld([]Held{heldOn("eth0", heldAddr)})
 	if step := d.AskOn(check, begin); step.Ask || step.Next != 0 {
 		t.Errorf("%+v, want that the check is over", step)
 	}

@@ -176,7 +176,7 @@ func TestChallenges(t *testing.T) {
 	// The next claim comes while that node is being asked because of a frame, or would be if the rate
 	// allowed it.
 	check := hear(d, announcementOf(higherMAC), fresh, time.Second).Check
-	d.Hold([]Held{heldOn("eth0", heldAddr, challenged(6))})
+	d.SetHeld([]Held{heldOn("eth0", heldAddr, challenged(6))})
 	begun = d.BeginChallenges(begin.Add(time.Second))
 	if len(begun) != 1 || check == nil {
 		t.Fatalf("%+v", begun)

@@ -55,7 +55,7 @@ func playDefence(t *testing.T, seed uint64) (reactions []string, yields int) {
 		)
 	}
 	d.NoteAdded(&Desired{Addr: held[0].Prefix.Addr(), PreviousMACs: []string{previous}}, now)
-	d.Hold(held)
+	d.SetHeld(held)
 	var checks []*Check
 	claimedAt := map[netip.Addr]time.Time{}
 	wasAsked := map[string]time.Time{} // by address and station
@@ -69,7 +69,7 @@ func playDefence(t *testing.T, seed uint64) (reactions []string, yields int) {
 			d.NoteAsked(addr, now)
 			continue
 		case 1:
-			d.Hold(held)
+			d.SetHeld(held)
 			continue
 		case 2, 3:
 			if len(checks) == 0 {
@@ -123,7 +123,7 @@ func playDefence(t *testing.T, seed uint64) (reactions []string, yields int) {
 				t.Errorf("%s may be added unasked", addr)
 			}
 			d.ForgetYields(nil)
-			d.Hold(held)
+			d.SetHeld(held)
 		}
 		for watchedAddr, w := range d.Watches {
 			if len(w.AnsweredAt) > MaxAnswerers || len(w.Checks) > MaxChecks {

@@ -36,7 +36,7 @@ func hasPrevious(h *Held)  { h.PreviousMACs = []string{previous} }
 // holding is the Defence of an agent that holds addresses.
 func holding(held ...Held) *Defence {
 	d := NewDefence()
-	d.Hold(held)
+	d.SetHeld(held)
 	return d
 }
 
@@ -66,14 +66,14 @@ func TestHoldKeepsWhatWasHeard(t *testing.T) {
 	d.NoteAsked(heldAddr, begin)
 	d.NoteAdded(&Desired{Addr: heldAddr}, begin)
 	d.NoteAsked(nth(1), begin) // not held: of no interest
-	d.Hold([]Held{heldOn("eth0", heldAddr), heldOn("eth0", nth(2))})
+	d.SetHeld([]Held{heldOn("eth0", heldAddr), heldOn("eth0", nth(2))})
 	if w := d.Watches[heldAddr]; w == nil || !w.AskedAt.Equal(begin) || !w.AddedAt.Equal(begin) {
 		t.Errorf("what was heard of an address that is still held: %+v", w)
 	}
 	if len(d.Watches) != 2 || d.Watches[nth(2)] == nil {
 		t.Errorf("%d addresses are watched, want the 2 that are held", len(d.Watches))
 	}
-	d.Hold(nil)
+	d.SetHeld(nil)
 	if len(d.Watches) != 0 || len(d.AllHeld()) != 0 {
 		t.Errorf("nothing is held, and %d are watched, %d held", len(d.Watches), len(d.AllHeld()))
 	}
@@ -84,7 +84,7 @@ func TestYieldedIsNotHeldUnderItsEpoch(t *testing.T) {
 	for epoch, isHeld := range map[int64]bool{2: false, 3: false, 4: true} {
 		d := NewDefence()
 		d.YieldTo(heldOn("eth0", heldAddr), stranger, begin)
-		d.Hold([]Held{heldOn("eth0", heldAddr, func(h *Held) { h.Epoch = epoch }), heldOn("eth0", nth(1))})
+		d.SetHeld([]Held{heldOn("eth0", heldAddr, func(h *Held) { h.Epoch = epoch }), heldOn("eth0", nth(1))})
 		if _, got := d.Held[heldAddr]; got != isHeld {
 			t.Errorf("yielded under epoch 3, and held under epoch %d: %v", epoch, got)
 		}
@@ -133,7 +133,7 @@ func TestPreviousHolderIsAskedForAWhile(t *testing.T) {
 		}
 	}
 	d := add(previous)
-	d.Hold([]Held{heldOn("eth0", heldAddr, hasPrevious, isUndefended)})
+	d.SetHeld([]Held{heldOn("eth0", heldAddr, hasPrevious, isUndefended)})
 	if len(d.HeldWithPreviousHolder(begin)) != 0 {
 		t.Error("asks for an address that the previous holder may be getting back")
 	}

@@ -44,7 +44,7 @@ func (f *fight) decide(after time.Duration) {
 	}
 	f.asked += len(decision.Questions)
 	f.memory, f.conclusion = Conclude(memory, f.in, decision, Outcomes{})
-	f.defence.Hold(f.conclusion.Held)
+	f.defence.SetHeld(f.conclusion.Held)
 	f.in.Announcements[0].Status = f.conclusion.Statuses[0]
 }
 
