@@ -22,6 +22,9 @@ const MaxSuccessorsPerAddress = 2
 // MaxSuccessorsPerNode bounds the successors of a node.
 const MaxSuccessorsPerNode = 16
 
+// MaxAskers bounds how many nodes ask for an address.
+const MaxAskers = 3
+
 // ClaimPolicy is the condition under which a node may claim a Local address that it does not have
 // yet.
 //
@@ -237,8 +240,58 @@ type StandbyAddress struct {
 	Successors []Successor `json:"successors"`
 }
 
+// Asking is what a node, the asker, is to find out: whether another node, the holder, answers
+// for Local addresses on the link that both are on.
+type Asking struct {
+	// holder is the node that announces the addresses.
+	Holder StandbyNode `json:"holder"`
+
+	// interface of this node, by which it reaches that link.
+	Interface InterfaceName `json:"interface"`
+
+	// askers are the nodes that ask for the addresses, this one among them. They take turns.
+	// While neither the holder nor another asker answers for its own addresses, this node may
+	// be cut off itself, and does not count the silence.
+	// +listType=map
+	// +listMapKey=nodeName
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=3
+	Askers []StandbyNode `json:"askers"`
+
+	// addresses that the node asks for.
+	// +listType=map
+	// +listMapKey=address
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=100
+	Addresses []AskedAddress `json:"addresses"`
+}
+
+// AskedAddress is a Local address that a node asks for.
+//
+// +structType=atomic
+// +kubebuilder:validation:XValidation:rule="isIP(self.address) && ip.isCanonical(self.address)",message="must be an IP address in canonical form",fieldPath=".address"
+type AskedAddress struct {
+	// address, IPv4 or IPv6.
+	// +kubebuilder:validation:MinLength=2
+	// +kubebuilder:validation:MaxLength=39
+	Address string `json:"address"`
+
+	// epoch by which the holder has the address.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Epoch int64 `json:"epoch,omitempty"`
+
+	// services that share the address, as namespace/name, sorted.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:items:MaxLength=317
+	Services []string `json:"services,omitempty"`
+}
+
 // AnnouncementSpec is what one node is to announce.
 //
+// +kubebuilder:validation:XValidation:rule="!has(self.asking) || !has(self.standby) && (!has(self.addresses) || self.addresses.size() == 0)",message="an Announcement with asking announces no addresses, and has no standby",fieldPath=".addresses"
 // +kubebuilder:validation:XValidation:rule="!has(self.standby) || !has(self.addresses) || self.addresses.size() == 0",message="an Announcement with standby announces no addresses",fieldPath=".addresses"
 type AnnouncementSpec struct {
 	// nodeName is the name of the node.
@@ -293,7 +346,17 @@ type AnnouncementSpec struct {
 	// WireFailover.
 	// +optional
 	Standby *Standby `json:"standby,omitempty"`
+
+	// asking is what the node is to find out about Local addresses of another node. An
+	// Announcement that has it is about that alone, and announces no addresses. The manager
+	// writes it if local.reachability of the LBNodeAgent is enabled.
+	// +optional
+	Asking *Asking `json:"asking,omitempty"`
 }
+
+// IsForAnnouncing reports whether an Announcement says what its node is to announce, rather than
+// what it is to do about addresses of another node.
+func (a *Announcement) IsForAnnouncing() bool { return a.Spec.Standby == nil && a.Spec.Asking == nil }
 
 // AddressState is what a node does with an address.
 //
@@ -361,6 +424,44 @@ type AddressStatus struct {
 	Message string `json:"message,omitempty"`
 
 	// lastTransitionTime is when state last changed.
+	LastTransitionTime metav1.Time `json:"lastTransitionTime"`
+}
+
+// Reachability is whether the holder of a Local address answers for it, as this node has
+// found out. Like an entry of spec it has one writer as a whole.
+//
+// +structType=atomic
+type Reachability struct {
+	// address as in spec.asking.
+	// +kubebuilder:validation:MinLength=2
+	// +kubebuilder:validation:MaxLength=39
+	Address string `json:"address"`
+
+	// epoch of the spec entry that this is about.
+	// +optional
+	Epoch int64 `json:"epoch,omitempty"`
+
+	// reachable is True if the holder has answered, False if it has left questions
+	// unanswered that this node knows to have been asked, and Unknown otherwise.
+	// +kubebuilder:validation:Enum=True;False;Unknown
+	Reachable metav1.ConditionStatus `json:"reachable"`
+
+	// reason for that in one word.
+	// +kubebuilder:validation:MaxLength=64
+	Reason string `json:"reason"`
+
+	// mac, lower case with colons, of the other station that answers for the address, if
+	// there is one.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	MAC string `json:"mac,omitempty"`
+
+	// lastReachable is when the holder last answered, to ten minutes. It is exact if
+	// reachable is not True.
+	// +optional
+	LastReachable *metav1.Time `json:"lastReachable,omitempty"`
+
+	// lastTransitionTime is when reachable last changed.
 	LastTransitionTime metav1.Time `json:"lastTransitionTime"`
 }
 
@@ -480,6 +581,13 @@ type AnnouncementStatus struct {
 	// +kubebuilder:validation:MaxItems=100
 	Addresses []AddressStatus `json:"addresses,omitempty"`
 
+	// reachability of each address of spec.asking, as this node has found out.
+	// +optional
+	// +listType=map
+	// +listMapKey=address
+	// +kubebuilder:validation:MaxItems=100
+	Reachability []Reachability `json:"reachability,omitempty"`
+
 	// interfaces are the node's interfaces that its LBNodeAgent selects: the facts from
 	// which the manager decides where Local addresses go. Absent until the agent has
 	// listed them. Only the first Announcement of a node has them.
@@ -535,6 +643,7 @@ type AnnouncementStatus struct {
 // +kubebuilder:printcolumn:name="Virtual",type=string,priority=1,JSONPath=`.status.virtualAddresses`
 // +kubebuilder:printcolumn:name="Services",type=string,priority=1,JSONPath=`.status.services`
 // +kubebuilder:printcolumn:name="Watches",type=string,priority=1,JSONPath=`.spec.standby.watched.nodeName`
+// +kubebuilder:printcolumn:name="Asks",type=string,priority=1,JSONPath=`.spec.asking.holder.nodeName`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 type Announcement struct {
 	metav1.TypeMeta   `json:",inline"`

@@ -172,6 +172,18 @@ const (
 	UnschedulableHandOver UnschedulablePolicy = "HandOver"
 )
 
+// ReachabilityConfig is whether nodes find out that Local addresses of other nodes can be reached.
+type ReachabilityConfig struct {
+	// enabled makes up to three other nodes ask for each Local address of the nodes, as any
+	// station on the link would: by ARP or neighbour discovery, at once when a node gets the
+	// address and once a minute after that. Nodes of all LBNodeAgents that have it enabled ask
+	// for each other's addresses. Services then have the condition purelb.io/Reachable, which
+	// changes nothing about where addresses are.
+	// +optional
+	// +kubebuilder:default=false
+	Enabled bool `json:"enabled,omitempty"`
+}
+
 // InterfaceName is the name of a Linux network interface.
 //
 // +kubebuilder:validation:MinLength=1
@@ -234,6 +246,16 @@ type LBNodeAgentLocal struct {
 	// only with the feature gate WireFailover.
 	// +optional
 	Failover *Failover `json:"failover,omitempty"`
+
+	// reachability is whether the nodes find out that Local addresses of other nodes can be
+	// reached.
+	// +optional
+	Reachability *ReachabilityConfig `json:"reachability,omitempty"`
+}
+
+// AsksForAddresses reports whether nodes of an LBNodeAgent ask for each other's Local addresses.
+func (a *LBNodeAgent) AsksForAddresses() bool {
+	return a.Spec.Local != nil && a.Spec.Local.Reachability != nil && a.Spec.Local.Reachability.Enabled
 }
 
 // LBNodeAgentSpec says which nodes run an agent and how it works.

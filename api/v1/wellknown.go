@@ -132,6 +132,10 @@ const (
 	// ConditionAdvertised, on a Service that has Virtual addresses, says whether speakers
 	// have sent routers a route to each of them.
 	ConditionAdvertised = "purelb.io/Advertised"
+	// ConditionServiceReachable, on a Service that has Local addresses, says whether other nodes
+	// on the link get answers from the nodes that announce them. It is there if
+	// local.reachability of their LBNodeAgent is enabled.
+	ConditionServiceReachable = "purelb.io/Reachable"
 )
 
 // Reasons of conditions and events.
@@ -164,6 +168,15 @@ const (
 	ReasonNoSession     = "NoSession"
 	ReasonNotAdvertised = "NotAdvertised"
 	ReasonExternal      = "External"
+
+	ReasonUnreachable  = "Unreachable"
+	ReasonNoAsker      = "NoAsker"
+	ReasonNotAsked     = "NotAsked"
+	ReasonAnswered     = "Answered"
+	ReasonNoAnswer     = "NoAnswer"
+	ReasonHolderSilent = "HolderSilent"
+	ReasonOtherStation = "OtherStation"
+	ReasonNoWitness    = "NoWitness"
 
 	ReasonAccepted    = "Accepted"
 	ReasonOverlap     = "Overlap"
@@ -198,6 +211,8 @@ const (
 	EventAnnouncingLocal      = "AnnouncingLocal"
 	EventAnnouncingNonLocal   = "AnnouncingNonLocal"
 	EventAddressConflict      = "AddressConflict"
+	EventAddressUnreachable   = "AddressUnreachable"
+	EventAddressReachable     = "AddressReachable"
 	EventFailover             = "Failover"
 	EventHandover             = "Handover"
 	EventLocalOverride        = "LocalOverride"
