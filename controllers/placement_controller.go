@@ -65,7 +65,8 @@ func (r *PlacementReconciler) Reconcile(ctx context.Context, _ reconcile.Request
 	result := placement.Place(inputs)
 
 	stored, err := r.writeAnnouncements(ctx, cluster, &inputs, &result)
-	err = errors.Join(err, r.writeAllShared(ctx, cluster, &result), r.writeStandbys(ctx, cluster, &inputs, &result))
+	err = errors.Join(err, r.writeAllShared(ctx, cluster, &result), r.writeStandbys(ctx, cluster, &inputs, &result),
+		r.writeAskings(ctx, cluster, &inputs, &result))
 	r.Reasons.set(r.explanations(&inputs, &result), inputs.Addresses)
 	r.reportMoves(ctx, &inputs, &result, stored)
 

@@ -26,6 +26,7 @@ type cluster struct {
 	endpoints     endpointNodes
 	announcements []v1.Announcement
 	standbys      []v1.Announcement // those that say what to do when another node dies
+	askings       []v1.Announcement // those that say what to find out about another node's addresses
 	commons       []v1.CommonAnnouncement
 	routings      map[string]*v1.NodeRouting // by node
 	catalog       allocation.Catalog
@@ -65,9 +66,12 @@ func gatherExceptEndpoints(ctx context.Context, c client.Reader, namespace strin
 		return nil, err
 	}
 	for i := range all {
-		if all[i].Spec.Standby != nil {
+		switch {
+		case all[i].Spec.Standby != nil:
 			cluster.standbys = append(cluster.standbys, all[i])
-		} else {
+		case all[i].Spec.Asking != nil:
+			cluster.askings = append(cluster.askings, all[i])
+		default:
 			cluster.announcements = append(cluster.announcements, all[i])
 		}
 	}
@@ -84,10 +88,10 @@ func gatherExceptEndpoints(ctx context.Context, c client.Reader, namespace strin
 // listAnnouncements lists the Announcements by which nodes announce addresses.
 func listAnnouncements(ctx context.Context, c client.Reader, namespace string) ([]v1.Announcement, error) {
 	all, err := listAllAnnouncements(ctx, c, namespace)
-	return slices.DeleteFunc(all, func(a v1.Announcement) bool { return a.Spec.Standby != nil }), err
+	return slices.DeleteFunc(all, func(a v1.Announcement) bool { return !a.IsForAnnouncing() }), err
 }
 
-// listAllAnnouncements lists all Announcements, those of standbys included.
+// listAllAnnouncements lists all Announcements, those with standby or asking included.
 func listAllAnnouncements(ctx context.Context, c client.Reader, namespace string) ([]v1.Announcement, error) {
 	var list v1.AnnouncementList
 	if err := c.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -193,6 +197,7 @@ func (c *cluster) placementNode(
 			node.ProbeTime = probeTime(agent.Spec.Local.ProbeConfig)
 			node.AllowedSubnets = allowedSubnets(agent)
 			failover := agent.Spec.Local.Failover
+			node.AsksOthers = agent.AsksForAddresses()
 			node.IsFailoverDisabled = failover != nil && failover.Enabled != nil && !*failover.Enabled
 		}
 	}

@@ -9,52 +9,73 @@ import (
 	"github.com/purelb/purelb-operator/controllers/placement"
 )
 
-// standbyWrite is a standby Announcement that is to be as it is planned, or to go.
-type standbyWrite struct {
-	name    string
-	watcher string
-	spec    *v1.AnnouncementSpec // nil if it is to go
-	stored  *v1.Announcement     // nil if it is not there
+// plannedWrite is an Announcement with standby or asking that is to be as it is planned, or to go.
+type plannedWrite struct {
+	name   string
+	spec   *v1.AnnouncementSpec // nil if it is to go
+	stored *v1.Announcement     // nil if it is not there
 }
 
 // writeStandbys writes the Announcements that say what nodes are to do when another one dies.
-// They come last, and what fails for one does not stop the others. With the feature gate
-// WireFailover off there are none.
+// With the feature gate WireFailover off there are none.
 func (r *PlacementReconciler) writeStandbys(
 	ctx context.Context, cluster *cluster, inputs *placement.Inputs, result *placement.Result,
 ) error {
-	writes := map[string]*standbyWrite{}
-	for i := range cluster.standbys {
-		a := &cluster.standbys[i]
-		writes[a.Name] = &standbyWrite{name: a.Name, watcher: a.Spec.NodeName, stored: a}
+	wanted := map[string]*v1.AnnouncementSpec{}
+	for _, plan := range placement.PlanStandbys(*inputs) {
+		for name, standby := range plan.Announcements() {
+			wanted[name] = &v1.AnnouncementSpec{NodeName: plan.Watcher, Standby: standby}
+		}
+	}
+	return r.writePlanned(ctx, cluster.standbys, wanted, inputs, result)
+}
+
+// writeAskings writes the Announcements that say what nodes are to find out about addresses of
+// another one. Without an LBNodeAgent that has local.reachability enabled there are none.
+func (r *PlacementReconciler) writeAskings(
+	ctx context.Context, cluster *cluster, inputs *placement.Inputs, result *placement.Result,
+) error {
+	wanted := map[string]*v1.AnnouncementSpec{}
+	for _, plan := range placement.PlanAsking(*inputs) {
+		for name, asking := range plan.Announcements() {
+			wanted[name] = &v1.AnnouncementSpec{NodeName: plan.Asker, Asking: asking}
+		}
+	}
+	return r.writePlanned(ctx, cluster.askings, wanted, inputs, result)
+}
+
+// writePlanned writes Announcements that announce nothing, and deletes those that are not wanted.
+// They come last, and what fails for one does not stop the others.
+func (r *PlacementReconciler) writePlanned(
+	ctx context.Context, stored []v1.Announcement, wanted map[string]*v1.AnnouncementSpec,
+	inputs *placement.Inputs, result *placement.Result,
+) error {
+	writes := map[string]*plannedWrite{}
+	for i := range stored {
+		writes[stored[i].Name] = &plannedWrite{name: stored[i].Name, stored: &stored[i]}
 	}
 	lbNodeAgent := map[string]string{}
 	for i := range inputs.Nodes {
 		lbNodeAgent[inputs.Nodes[i].Name] = inputs.Nodes[i].LBNodeAgent
 	}
-	for _, plan := range placement.PlanStandbys(*inputs) {
-		for name, standby := range plan.Announcements() {
-			w := writes[name]
-			if w == nil {
-				w = &standbyWrite{name: name, watcher: plan.Watcher}
-				writes[name] = w
-			}
-			w.spec = &v1.AnnouncementSpec{
-				NodeName: plan.Watcher, LBNodeAgent: lbNodeAgent[plan.Watcher],
-				HeartbeatSeconds: result.HeartbeatSeconds[plan.Watcher], Standby: standby,
-			}
+	for name, spec := range wanted {
+		if writes[name] == nil {
+			writes[name] = &plannedWrite{name: name}
 		}
+		spec.LBNodeAgent, spec.HeartbeatSeconds = lbNodeAgent[spec.NodeName], result.HeartbeatSeconds[spec.NodeName]
+		writes[name].spec = spec
 	}
 	names := slices.Sorted(maps.Keys(writes))
 	return forEachParallel(
-		r.ParallelWrites, len(names), func(i int) error { return r.writeStandby(ctx, writes[names[i]]) },
+		r.ParallelWrites, len(names), func(i int) error { return r.writeOnePlanned(ctx, writes[names[i]]) },
 	)
 }
 
-func (r *PlacementReconciler) writeStandby(ctx context.Context, w *standbyWrite) error {
+func (r *PlacementReconciler) writeOnePlanned(ctx context.Context, w *plannedWrite) error {
 	if w.spec == nil {
 		return r.deleteIfUnchanged(ctx, w.stored)
 	}
-	_, err := r.putAnnouncement(ctx, &nodePlan{node: w.watcher, labels: nodeLabels(w.watcher)}, w.name, *w.spec, w.stored)
+	node := w.spec.NodeName
+	_, err := r.putAnnouncement(ctx, &nodePlan{node: node, labels: nodeLabels(node)}, w.name, *w.spec, w.stored)
 	return err
 }

@@ -77,7 +77,7 @@ func (r *PlacementReconciler) noteWrite(key string, obj client.Object) {
 // Announcement or CommonAnnouncement soon.
 func (r *PlacementReconciler) isCacheBehind(cluster *cluster) bool {
 	cached := map[string]*metav1.ObjectMeta{}
-	for _, announcements := range [][]v1.Announcement{cluster.announcements, cluster.standbys} {
+	for _, announcements := range [][]v1.Announcement{cluster.announcements, cluster.standbys, cluster.askings} {
 		for i := range announcements {
 			cached[announcements[i].Name] = &announcements[i].ObjectMeta
 		}

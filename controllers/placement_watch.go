@@ -42,7 +42,7 @@ func (r *PlacementReconciler) Component(cluster ComponentManager) (Component, er
 	return Component{
 		Name: "placement", Reconciler: r,
 		Watches: []Watch{
-			{Object: &v1.Announcement{}, Handler: placeCluster},
+			{Object: &v1.Announcement{}, Handler: placeCluster, Changed: announcementPlacementChanged},
 			{Object: &v1.CommonAnnouncement{}, Handler: placeCluster},
 			{Object: &v1.NodeRouting{}, Handler: placeCluster, Changed: routingSpecOrDrainedChanged},
 			{Object: &v1.ServiceGroup{}, Handler: placeCluster, Changed: groupChanged},
@@ -54,6 +54,12 @@ func (r *PlacementReconciler) Component(cluster ComponentManager) (Component, er
 		Channels: []Channel{{r.Liveness.Changes(), placeCluster}},
 	}, err
 }
+
+// announcementPlacementChanged keeps out what askers report: placement does not depend on it.
+var announcementPlacementChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	after, ok := e.ObjectNew.(*v1.Announcement)
+	return !ok || after.Spec.Asking == nil || e.ObjectOld.GetGeneration() != after.Generation
+}}
 
 // servicePlacementChanged lets through changes of a Service that placement depends on: of
 // a Service that has addresses, or had.

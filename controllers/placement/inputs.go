@@ -112,6 +112,8 @@ type Node struct {
 	// IsFailoverDisabled is that the node's LBNodeAgent has no part in failover on the wire:
 	// the node is no successor, and has none.
 	IsFailoverDisabled bool
+	// AsksOthers is that the node's LBNodeAgent has nodes ask for each other's Local addresses.
+	AsksOthers bool
 	// SuccessorWait is for how long no epochs are to be reserved for further successors of
 	// the node, as some have claimed addresses of it. Clocks sets it.
 	SuccessorWait time.Duration

@@ -33,18 +33,22 @@ type StandbyPlan struct {
 // Announcements distributes a plan over as many objects as its addresses need, and returns
 // what each says, by its name. Names are never parsed.
 func (p *StandbyPlan) Announcements() map[string]*v1.Standby {
-	const longestOwner = 200
-	owner := strings.TrimRight(p.Watcher[:min(len(p.Watcher), longestOwner)], "-.")
 	named, n := map[string]*v1.Standby{}, 0
 	for part := range slices.Chunk(p.Standby.Addresses, v1.MaxAddressesPerAnnouncement) {
 		one := p.Standby
 		one.Addresses = part
-		h := fnv.New64a()
-		_, _ = fmt.Fprintf(h, "%s/%s/%d", p.Watcher, p.Key, n)
-		named[fmt.Sprintf("%s-standby-%016x", owner, h.Sum64())] = &one
+		named[nodeObjectName(p.Watcher, "standby", p.Key, n)] = &one
 		n++
 	}
 	return named
+}
+
+// nodeObjectName names the n-th object by which a node is told what a plan with a key says.
+func nodeObjectName(node, kind, key string, n int) string {
+	const longestOwner = 200
+	h := fnv.New64a()
+	_, _ = fmt.Fprintf(h, "%s/%s/%d", node, key, n)
+	return fmt.Sprintf("%s-%s-%016x", strings.TrimRight(node[:min(len(node), longestOwner)], "-."), kind, h.Sum64())
 }
 
 // PlanStandbys decides what each node is to do when another one dies: it tells each successor
