@@ -111,6 +111,31 @@ func TestQuestionSender(t *testing.T) {
 	}
 }
 
+// An ordinary question is a single frame, with the sender, also where nodes are expected to have the
+// address. Without a sender it is not asked.
+func TestOrdinaryQuestion(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct{ addr, sender, other string }{
+		{"192.0.2.1", "192.0.2.7", "fe80::1"}, {"2001:db8::1", "fe80::1", "192.0.2.7"},
+	} {
+		q := Question{
+			Target: Target{Addr: netip.MustParseAddr(row.addr)}, Sender: netip.MustParseAddr(row.sender), IsOrdinary: true,
+		}
+		want, err := withSender(row.sender)(localMAC, q.Addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.NodeMACs = []MAC{neighbourMAC}
+		if frames, err := q.Frames(localMAC); err != nil || len(frames) != 1 || !bytes.Equal(frames[0], want) {
+			t.Errorf("%s: %d frames, %x, want %x; %v", row.addr, len(frames), frames, want, err)
+		}
+		q.Sender = netip.MustParseAddr(row.other)
+		if frames, err := q.Frames(localMAC); err == nil || len(frames) != 0 {
+			t.Errorf("%s without a sender: %d frames, %v", row.addr, len(frames), err)
+		}
+	}
+}
+
 func TestParseMACs(t *testing.T) {
 	t.Parallel()
 	got := ParseMACs([]string{
