@@ -91,7 +91,7 @@ test-fast: ## Run the tests that need neither root, nor an API server, nor the l
 # The packages that decide. make test-mutation changes their code and runs their tests. Each
 # is FOLDER or FOLDER:FILE,FILE:TEST,TEST. Of nodeagent/neigh it is the code of frames.
 MUTATED   := controllers/agents controllers/allocation controllers/announced controllers/ipam controllers/partialwrite controllers/placement controllers/routing \
-  internal/pacing nodeagent/neigh:frame.go,parse.go,question.go,echo.go:$(FRAME_TESTS) nodeagent/plan nodeagent/watch nodeagent/speaker/bfd nodeagent/speaker/routes
+  internal/pacing nodeagent/neigh:frame.go,parse.go,question.go,echo.go:$(FRAME_TESTS) nodeagent/plan nodeagent/reach nodeagent/watch nodeagent/speaker/bfd nodeagent/speaker/routes
 PACKAGES  ?= $(MUTATED)
 SAMPLE    ?= 50
 SEED      ?= 1

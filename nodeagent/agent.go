@@ -49,13 +49,14 @@ type Agent struct {
 	// Tasks runs the agent's components; as goroutines, if it is nil.
 	Tasks tasks.Runner
 
-	announcer *announcer
-	prober    *prober
-	defender  *defender
-	watching  *watching
-	freshness *freshness
-	watchdog  *watchdog.Watchdog
-	reporter  *reporter
+	announcer    *announcer
+	prober       *prober
+	defender     *defender
+	watching     *watching
+	reachability *reachability
+	freshness    *freshness
+	watchdog     *watchdog.Watchdog
+	reporter     *reporter
 	// checkpointSaver writes the checkpoint, and ownershipSaver the Ownership; nil if there is none.
 	checkpointSaver, ownershipSaver *file.Saver
 

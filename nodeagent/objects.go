@@ -15,10 +15,13 @@ import (
 type apiObjects struct {
 	// lbNodeAgent is nil if it does not exist, or nothing has been read yet.
 	lbNodeAgent *purelbv1.LBNodeAgent
-	// announcements are the node's, without those with standby, sorted by name.
+	// announcements are those by which the node announces addresses, sorted by name.
 	announcements []purelbv1.Announcement
 	// standbys are the node's Announcements with standby, sorted by name.
 	standbys []purelbv1.Announcement
+	// askings are the node's Announcements with asking, sorted by name. They are not in the checkpoint:
+	// what they ask for is of use only to an API server that answers.
+	askings []purelbv1.Announcement
 	// commonAnnouncements are those of the LBNodeAgent, sorted by name.
 	commonAnnouncements []purelbv1.CommonAnnouncement
 	// isOffline means that the objects come from the checkpoint, so that there is no API
@@ -57,6 +60,8 @@ func (a *Agent) readObjects(ctx context.Context, isLive bool) (apiObjects, error
 		case ann.Spec.NodeName != a.NodeName:
 		case ann.Spec.Standby != nil:
 			objects.standbys = append(objects.standbys, ann)
+		case ann.Spec.Asking != nil:
+			objects.askings = append(objects.askings, ann)
 		default:
 			objects.announcements = append(objects.announcements, ann)
 		}

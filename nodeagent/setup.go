@@ -80,6 +80,7 @@ func (a *Agent) prepare() {
 	a.prober = newProber(a.Neighbours, a.wake, a.Tasks)
 	a.defender = newDefender(a)
 	a.watching = newWatching(a)
+	a.reachability = newReachability(a)
 	a.reporter = newReporter(a)
 	a.checkpointSaver = newCheckpointSaver(a)
 	if a.Ownership != nil {
@@ -99,14 +100,15 @@ func (a *Agent) SetupWithManager(mgr ctrl.Manager) error {
 	return errs
 }
 
-// Components prepares the agent and returns its worker, announcer, defender, watching, reporter, savers and
-// heartbeat, and what tells them of changes in the kernel. They have to be started. Who starts them tells
+// Components prepares the agent and returns its worker, announcer, defender, watching, reachability, reporter,
+// savers and heartbeat, and what tells them of changes in the kernel. They have to be started. Who starts them tells
 // the agent of changes in the cache by way of CacheHandler and NoteCacheFilled.
 func (a *Agent) Components() []manager.Runnable {
 	a.prepare()
 	a.loadCheckpoint()
 	components := []manager.Runnable{
-		a, manager.RunnableFunc(a.watchKernel), a.announcer, a.defender, a.watching, a.reporter, newHeartbeat(a),
+		a, manager.RunnableFunc(a.watchKernel), a.announcer, a.defender, a.watching, a.reachability, a.reporter,
+		newHeartbeat(a),
 	}
 	for _, s := range a.savers() {
 		components = append(components, s)

@@ -337,8 +337,10 @@ func (a *Agent) sync(ctx context.Context, objects apiObjects, isUpToDate bool) (
 		a.saveCheckpoint(inputs)
 	}
 	a.watching.set(objects.standbys, watch.SettingsOf(objects.lbNodeAgent)) //nolint:contextcheck // as above
+	askings := a.reporter.withLatestStatuses(objects.askings)
+	a.reachability.set(askings)
 	if !objects.isOffline {
-		a.report(inputs, decision, conclusion)
+		a.report(inputs, decision, conclusion, askings)
 	}
 	err = errors.Join(errs, decision.Err)
 	if wait = conclusion.DecideIn; err != nil && wait > 0 && wait <= plan.ReprobeInterval {
@@ -388,14 +390,18 @@ func (a *Agent) removeVirtual(decision plan.Decision) error {
 }
 
 // report passes the statuses on to the reporter, and what is announced to the metrics.
-func (a *Agent) report(inputs plan.Inputs, decision plan.Decision, conclusion plan.Conclusion) {
+func (a *Agent) report(
+	inputs plan.Inputs, decision plan.Decision, conclusion plan.Conclusion, askings []purelbv1.Announcement,
+) {
 	if decision.IsNothingKnown {
 		a.reporter.setStatuses(nil, nil, nil)
 		return
 	}
 	a.Metrics.setAnnounced(a.NodeName, conclusion.Announced, conclusion.States)
-	a.reporter.setStatuses(slices.Concat(inputs.Announcements, inputs.Standbys),
-		slices.Concat(conclusion.Statuses, a.watching.statuses(&inputs, &conclusion)), inputs.SharedEntries())
+	a.reporter.setStatuses(slices.Concat(inputs.Announcements, inputs.Standbys, askings),
+		slices.Concat(
+			conclusion.Statuses, a.watching.statuses(&inputs, &conclusion), a.reachability.statuses(askings, inputs.Now),
+		), inputs.SharedEntries())
 }
 
 // logMissing logs once that there is no LBNodeAgent.

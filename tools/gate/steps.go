@@ -54,7 +54,8 @@ var purePackages = []string{
 	"cmd/kubectl-purelb", "cmd/kubectl-purelb/plugin", "config/policy", "controllers/agents", "controllers/allocation",
 	"controllers/announced", "controllers/placement", "controllers/routing", "docs", "internal/textlimit",
 	"internal/writeerror",
-	"nodeagent/plan", "nodeagent/speaker/bfd", "nodeagent/speaker/routes", "nodeagent/watch", "test/measure", "test/sim",
+	"nodeagent/plan", "nodeagent/reach", "nodeagent/speaker/bfd", "nodeagent/speaker/routes", "nodeagent/watch",
+	"test/measure", "test/sim",
 }
 
 // historyTest plays random histories. In a package of the step race it plays a tenth of them there,

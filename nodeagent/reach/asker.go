@@ -1,0 +1,222 @@
+package reach
+
+import (
+	"cmp"
+	"hash/fnv"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+const (
+	// period is how often an address is asked for by all of its askers together.
+	period = time.Minute
+	// repeatAfter is how long after silence the question is repeated: three times that is longer than
+	// it takes until the addresses of a dead node have another one.
+	repeatAfter = 5 * time.Second
+	// unreachableInterval is how often each asker asks for an address that is unreachable.
+	unreachableInterval = 20 * time.Second
+	// roundsUntilUnreachable is how many silent rounds in a row have to count.
+	roundsUntilUnreachable = 3
+	// maxPerRound bounds for how many addresses one round asks, so that a node which is told of
+	// thousands asks a second for no more than these.
+	maxPerRound = 50
+	// reportInterval is how old the reported time of the last answer may be.
+	reportInterval = 10 * time.Minute
+)
+
+// RoundGap is the least time between the beginnings of two rounds.
+const RoundGap = time.Second
+
+// Asker is what a node has found out about addresses of others. It is lost with the process: the
+// next one asks for all of them at once, and begins with what this one has reported.
+type Asker struct {
+	asked map[Key]*asked
+}
+
+// asked is an address that a node asks for.
+type asked struct {
+	Target
+	// dueAt is when to ask next.
+	dueAt time.Time
+	// silences counts the last rounds in a row in which the holder did not answer, and counted the last
+	// ones of these in a row that count.
+	silences, counted int
+	// hasHeardHolder is that the holder has answered this node, for whatever address.
+	hasHeardHolder bool
+	found          found
+	// reported is the time of the last answer as it is reported.
+	reported time.Time
+}
+
+// found is what a node has found out about an address.
+type found struct {
+	reachable   metav1.ConditionStatus
+	reason, mac string
+	// lastAnswer is when the holder last answered; zero if it never did.
+	lastAnswer time.Time
+}
+
+// Question is one question, to all stations on the link of an interface.
+type Question struct {
+	Key
+	// MACs are those of the station that is expected to answer; none if any may.
+	MACs []string
+}
+
+// Answer is what became of a question: a station has answered, the question was not asked, or
+// answers may have been lost. The zero Answer is silence.
+type Answer struct {
+	MAC string
+	Err error
+}
+
+// New returns an Asker that asks for nothing.
+func New() *Asker { return &Asker{asked: map[Key]*asked{}} }
+
+// SetTargets replaces what is asked for. What has not changed stays as it is.
+func (a *Asker) SetTargets(targets map[Key]Target, now time.Time) {
+	maps.DeleteFunc(a.asked, func(key Key, _ *asked) bool { _, isAsked := targets[key]; return !isAsked })
+	for key, target := range targets {
+		known := a.asked[key]
+		if known != nil && known.Epoch == target.Epoch && known.Holder == target.Holder {
+			known.Target = target
+			continue
+		}
+		next := &asked{
+			Target: target, dueAt: now, found: found{reachable: metav1.ConditionUnknown, reason: v1.ReasonNotAsked},
+			hasHeardHolder: known != nil && known.Holder == target.Holder && known.hasHeardHolder,
+		}
+		if s := &target.Stored; known == nil && s.Address != "" && s.Epoch == target.Epoch { // of an earlier process
+			next.found = found{reachable: s.Reachable, reason: s.Reason, mac: s.MAC}
+			if s.LastReachable != nil {
+				next.found.lastAnswer, next.reported, next.hasHeardHolder = s.LastReachable.Time, s.LastReachable.Time, true
+			}
+		}
+		a.asked[key] = next
+	}
+}
+
+// NextRound returns when to begin the next round, and whether there is one.
+func (a *Asker) NextRound() (at time.Time, isAny bool) {
+	for _, t := range a.asked {
+		if !isAny || t.dueAt.Before(at) {
+			at, isAny = t.dueAt, true
+		}
+	}
+	return at, isAny
+}
+
+// Begin returns for which addresses the round that begins now asks, and all of its questions.
+func (a *Asker) Begin(now time.Time) (due []Key, questions []Question) {
+	for key, t := range a.asked {
+		if !t.dueAt.After(now) {
+			due = append(due, key)
+		}
+	}
+	slices.SortFunc(due, func(x, y Key) int { return cmp.Or(a.asked[x].dueAt.Compare(a.asked[y].dueAt), x.Compare(y)) })
+	due = due[:min(len(due), maxPerRound)]
+	isAsked := map[Key]bool{}
+	ask := func(key Key, macs []string) {
+		if key.Addr.IsValid() && !isAsked[key] {
+			isAsked[key] = true
+			questions = append(questions, Question{key, macs})
+		}
+	}
+	for _, key := range due {
+		ask(key, a.asked[key].HolderMACs)
+	}
+	for _, key := range due {
+		t := a.asked[key]
+		if t.silences == 0 {
+			continue
+		}
+		ask(Key{key.Interface, t.HolderAddr}, t.HolderMACs)
+		for _, addr := range t.WitnessAddrs {
+			ask(Key{key.Interface, addr}, nil)
+		}
+	}
+	return due, questions
+}
+
+// End notes what became of a round that Begin has begun. It reports whether there is something
+// to report.
+func (a *Asker) End(due []Key, answers map[Key]Answer, now time.Time) (isNews bool) {
+	for _, key := range due {
+		t := a.asked[key]
+		if t == nil { // not asked for any more
+			continue
+		}
+		before := t.found
+		answer := answers[key]
+		if answer.Err == nil && answer.MAC != "" && t.isHolder(answer.MAC) {
+			t.noteAnswer(key, now)
+		} else {
+			t.noteSilence(key, answer, answers, now)
+		}
+		before.lastAnswer = t.found.lastAnswer
+		isNews = isNews || before != t.found || t.found.lastAnswer.Sub(t.reported) >= reportInterval
+	}
+	return isNews
+}
+
+func (t *asked) isHolder(mac string) bool {
+	return mac != "" && (len(t.HolderMACs) == 0 || slices.Contains(t.HolderMACs, mac))
+}
+
+func (t *asked) noteAnswer(key Key, now time.Time) {
+	t.silences, t.counted, t.hasHeardHolder = 0, 0, true
+	t.found = found{reachable: metav1.ConditionTrue, reason: v1.ReasonAnswered, lastAnswer: now}
+	t.dueAt = t.nextTurn(key.Addr, now)
+}
+
+// noteSilence notes that the holder has not answered for the address.
+func (t *asked) noteSilence(key Key, answer Answer, answers map[Key]Answer, now time.Time) {
+	t.silences++
+	isFirst := t.silences == 1 // no other address was asked for
+	reason, doesCount := v1.ReasonNoWitness, false
+	switch {
+	case answer.Err != nil:
+		reason = v1.ReasonNotAsked
+	case answer.MAC != "":
+		reason, doesCount = v1.ReasonOtherStation, true
+	case !isFirst && t.HolderAddr.IsValid() && t.isHolder(answers[Key{key.Interface, t.HolderAddr}].MAC):
+		reason, doesCount, t.hasHeardHolder = v1.ReasonNoAnswer, true, true
+	case !isFirst && slices.ContainsFunc(
+		t.WitnessAddrs, func(w netip.Addr) bool { return answers[Key{key.Interface, w}].MAC != "" },
+	):
+		reason, doesCount = v1.ReasonHolderSilent, t.hasHeardHolder
+	}
+	if doesCount {
+		t.counted++
+	} else {
+		t.counted = 0
+	}
+	t.dueAt = now.Add(repeatAfter)
+	switch {
+	case t.counted >= roundsUntilUnreachable:
+		t.found.reachable, t.found.reason, t.found.mac = metav1.ConditionFalse, reason, answer.MAC
+		t.dueAt = now.Add(unreachableInterval)
+	case t.counted == 0 && t.silences > roundsUntilUnreachable:
+		t.found.reachable, t.found.reason, t.found.mac = metav1.ConditionUnknown, reason, ""
+		t.dueAt = t.nextTurn(key.Addr, now)
+	}
+}
+
+// nextTurn returns when the node is to ask for an address next.
+func (t *asked) nextTurn(addr netip.Addr, now time.Time) time.Time {
+	h := fnv.New64a()
+	_, _ = h.Write(addr.AsSlice())
+	cycle := time.Duration(t.Turns) * period
+	turn := time.Duration(t.Turn)*period + time.Duration(h.Sum64()%uint64(period)) //nolint:gosec // below a minute
+	at := now.Truncate(cycle).Add(turn)
+	if !at.After(now) {
+		at = at.Add(cycle)
+	}
+	return at
+}
