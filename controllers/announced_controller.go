@@ -25,7 +25,7 @@ import (
 )
 
 // AnnouncedReconciler makes each Service say, by annotations, conditions and events, what
-// nodes announce for it, and what speakers advertise.
+// nodes announce for it, what speakers advertise, and what other nodes get answers for.
 type AnnouncedReconciler struct {
 	Client                client.Client
 	Recorder              events.EventRecorder
@@ -43,9 +43,18 @@ type announcedState struct {
 	// events is what the events of each Service that has addresses have said. It is lost
 	// with the process; announced.RecallEvents says what then becomes of events.
 	events map[client.ObjectKey]announced.EventMemory
-	// settling has, of each Service whose condition v1.ConditionAdvertised is to change, the
+	// settling has, of each Service of which one of the settledConditions is to change, the
 	// change. It is lost with the process: then the change is written that much later.
-	settling map[client.ObjectKey]announced.Settling
+	settling map[settlingKey]announced.Settling
+}
+
+// settledConditions are those of which a change is written once it has lasted.
+var settledConditions = []string{v1.ConditionAdvertised, v1.ConditionServiceReachable}
+
+// settlingKey is a condition of a Service.
+type settlingKey struct {
+	service       client.ObjectKey
+	conditionType string
 }
 
 // forget drops what is known of a Service of which nothing more is to be said, or that could not be read: then
@@ -54,13 +63,15 @@ func (s *announcedState) forget(key client.ObjectKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.events, key)
-	delete(s.settling, key)
+	for _, conditionType := range settledConditions {
+		delete(s.settling, settlingKey{key, conditionType})
+	}
 }
 
-// settle decides whether the condition v1.ConditionAdvertised of a Service is to be written in place
-// of the stored one, and in how long to look again.
+// settle decides whether a condition of a Service is to be written in place of the stored one, and in
+// how long to look again.
 func (s *announcedState) settle(
-	key client.ObjectKey, stored *metav1.Condition, wanted metav1.Condition, now time.Time,
+	key settlingKey, stored *metav1.Condition, wanted metav1.Condition, now time.Time,
 ) (isDue bool, wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,10 +81,27 @@ func (s *announcedState) settle(
 		return isDue, 0
 	}
 	if s.settling == nil {
-		s.settling = map[client.ObjectKey]announced.Settling{}
+		s.settling = map[settlingKey]announced.Settling{}
 	}
 	s.settling[key] = next
 	return false, wait
+}
+
+// settleAll returns of the settledConditions of a Service, by type, what is to be stored now, and in
+// how long to look again; 0 is when something changes.
+func (s *announcedState) settleAll(
+	svc *corev1.Service, wanted map[string]metav1.Condition, now time.Time,
+) (due map[string]metav1.Condition, wait time.Duration) {
+	due = map[string]metav1.Condition{}
+	for _, t := range settledConditions {
+		stored := meta.FindStatusCondition(svc.Status.Conditions, t)
+		isDue, untilDue := s.settle(settlingKey{client.ObjectKeyFromObject(svc), t}, stored, wanted[t], now)
+		if due[t] = wanted[t]; !isDue {
+			due[t] = ptr.Deref(stored, metav1.Condition{})
+		}
+		wait = smallest(wait, untilDue)
+	}
+	return due, wait
 }
 
 // Reconcile makes one Service say what is announced for it.
@@ -90,18 +118,22 @@ func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 	}
 	addrs := allocation.AddressesToAnnounce(svc)
 	var report announced.Report
-	var advertised metav1.Condition
+	settled := map[string]metav1.Condition{}
 	var places []announced.Place
 	hasReport := isOurs(svc, r.IsDefaultLoadBalancer) && len(addrs) > 0
 	if hasReport {
-		if places, err = r.placesOf(ctx, keyOf(svc)); err != nil {
+		var askings []v1.Announcement
+		if places, askings, err = r.placesOf(ctx, keyOf(svc)); err != nil {
 			return reconcile.Result{}, err
 		}
 		report = announced.Summarise(addrs, places, func(a netip.Addr) string {
 			why, _ := r.Reasons.ReasonFor(a)
 			return why.Message
 		})
-		if advertised, err = r.advertisedCondition(ctx, group, places); err != nil {
+		if settled[v1.ConditionAdvertised], err = r.advertisedCondition(ctx, group, places); err != nil {
+			return reconcile.Result{}, err
+		}
+		if settled[v1.ConditionServiceReachable], err = r.reachable(ctx, places, askings); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
@@ -110,14 +142,10 @@ func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 	}
 	wait := untilFirstReport(svc, report, r.Now())
 	if wait == 0 {
-		stored := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAdvertised)
 		if hasReport {
-			var isDue bool
-			if isDue, wait = r.state.settle(req.NamespacedName, stored, advertised, r.Now()); !isDue {
-				advertised = ptr.Deref(stored, metav1.Condition{})
-			}
+			settled, wait = r.state.settleAll(svc, settled, r.Now())
 		}
-		if err := r.writeReport(ctx, svc, report, advertised, places); err != nil {
+		if err := r.writeReport(ctx, svc, report, settled, places); err != nil {
 			return resultOfWrite(err)
 		}
 	}
@@ -130,8 +158,10 @@ func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 }
 
 // placesOf lists where the addresses of a Service, as namespace/name, are announced or are
-// to be announced.
-func (r *AnnouncedReconciler) placesOf(ctx context.Context, key string) ([]announced.Place, error) {
+// to be announced, and the Announcements by which other nodes ask for them.
+func (r *AnnouncedReconciler) placesOf(
+	ctx context.Context, key string,
+) (places []announced.Place, askings []v1.Announcement, err error) {
 	var announcements v1.AnnouncementList
 	var commons v1.CommonAnnouncementList
 	options := []client.ListOption{
@@ -139,7 +169,7 @@ func (r *AnnouncedReconciler) placesOf(ctx context.Context, key string) ([]annou
 	}
 	if err := errors.Join(r.Client.List(ctx, &announcements, options...),
 		r.Client.List(ctx, &commons, options...)); err != nil {
-		return nil, fmt.Errorf("list Announcements of %s: %w", key, err)
+		return nil, nil, fmt.Errorf("list Announcements of %s: %w", key, err)
 	}
 	isListed := map[string]bool{}
 	var announcers []v1.Announcement
@@ -155,11 +185,16 @@ func (r *AnnouncedReconciler) placesOf(ctx context.Context, key string) ([]annou
 			client.UnsafeDisableDeepCopy,
 		)
 		if err != nil {
-			return nil, fmt.Errorf("list Announcements of LBNodeAgent %s: %w", agent, err)
+			return nil, nil, fmt.Errorf("list Announcements of LBNodeAgent %s: %w", agent, err)
 		}
 		announcers = append(announcers, list.Items...)
 	}
-	return announced.PlacesOf(key, announcements.Items, commons.Items, announcers), nil
+	for _, a := range announcements.Items {
+		if a.Spec.Asking != nil {
+			askings = append(askings, a)
+		}
+	}
+	return announced.PlacesOf(key, announcements.Items, commons.Items, announcers), askings, nil
 }
 
 // untilFirstReport returns for how long a Service that was just given its addresses does
@@ -176,7 +211,7 @@ func untilFirstReport(svc *corev1.Service, report announced.Report, now time.Tim
 // writeReport writes annotations and conditions of a Service, or removes them if there is
 // nothing to report. Where so many nodes announce it that they have no events of their own, it records one.
 func (r *AnnouncedReconciler) writeReport(
-	ctx context.Context, svc *corev1.Service, report announced.Report, advertised metav1.Condition,
+	ctx context.Context, svc *corev1.Service, report announced.Report, settled map[string]metav1.Condition,
 	places []announced.Place,
 ) error {
 	wanted := report.Condition
@@ -184,17 +219,18 @@ func (r *AnnouncedReconciler) writeReport(
 	before := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAnnounced).DeepCopy()
 	isChanged := !hasAnnotations(svc.Annotations, report.Annotations, announced.AnnotationNames)
 	conditions := slices.Clone(svc.Status.Conditions)
-	for _, c := range []struct {
-		conditionType string
-		wanted        metav1.Condition
-	}{{v1.ConditionAnnounced, wanted}, {v1.ConditionAdvertised, advertised}} {
-		if c.wanted.Type == "" {
-			isChanged = meta.RemoveStatusCondition(&conditions, c.conditionType) || isChanged
+	for _, t := range append([]string{v1.ConditionAnnounced}, settledConditions...) {
+		c := settled[t]
+		if t == v1.ConditionAnnounced {
+			c = wanted
+		}
+		if c.Type == "" {
+			isChanged = meta.RemoveStatusCondition(&conditions, t) || isChanged
 			continue
 		}
-		c.wanted.ObservedGeneration = svc.Generation
-		isChanged = meta.SetStatusCondition(&conditions, c.wanted) || isChanged
-		status.WithConditions(conditionConfiguration(meta.FindStatusCondition(conditions, c.conditionType)))
+		c.ObservedGeneration = svc.Generation
+		isChanged = meta.SetStatusCondition(&conditions, c) || isChanged
+		status.WithConditions(conditionConfiguration(meta.FindStatusCondition(conditions, t)))
 	}
 	if !isChanged {
 		return nil
@@ -204,6 +240,7 @@ func (r *AnnouncedReconciler) writeReport(
 		announced.AnnotationNames); err != nil {
 		return err
 	}
+	r.recordReachable(svc, settled[v1.ConditionServiceReachable])
 	if nodes := announced.CountNodes(places); wanted.Status == metav1.ConditionTrue &&
 		nodes > announced.MaxNodesWithOwnEvent &&
 		(before == nil || before.Status != metav1.ConditionTrue) {

@@ -67,6 +67,7 @@ func (r *AnnouncedReconciler) Component(cluster ComponentManager) (Component, er
 			{Object: &corev1.Service{}, Handler: &handler.EnqueueRequestForObject{}, Changed: serviceChanged},
 			{Object: &v1.Announcement{}, Handler: r.enqueueServicesOfAnnouncement()},
 			{Object: &v1.CommonAnnouncement{}, Handler: enqueueServicesOfCommon()},
+			{Object: &v1.LBNodeAgent{}, Handler: batched(r.enqueueServicesOfAgent), Changed: reachabilityChanged},
 			{Object: &v1.ServiceGroup{}, Handler: batched(r.enqueueServicesOfGroup), Changed: groupReportChanged},
 			{
 				Object: &v1.NodeRouting{}, Handler: batchedFor(advertisedWait, r.requestsOnNode), Changed: advertisingChanged,
@@ -84,7 +85,8 @@ var serviceReportChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent)
 	before, ok1 := e.ObjectOld.(*corev1.Service)
 	after, ok2 := e.ObjectNew.(*corev1.Service)
 	return ok1 && ok2 && (isConditionChanged(before, after, v1.ConditionAnnounced) ||
-		isConditionChanged(before, after, v1.ConditionAdvertised) || slices.ContainsFunc(
+		isConditionChanged(before, after, v1.ConditionAdvertised) ||
+		isConditionChanged(before, after, v1.ConditionServiceReachable) || slices.ContainsFunc(
 		announced.AnnotationNames, func(name string) bool { return before.Annotations[name] != after.Annotations[name] },
 	))
 }}

@@ -82,7 +82,8 @@ func SlimService(obj any) (any, error) {
 	}
 	for _, c := range svc.Status.Conditions {
 		switch c.Type {
-		case v1.ConditionAllocated, v1.ConditionRecord, v1.ConditionAnnounced, v1.ConditionAdvertised:
+		case v1.ConditionAllocated, v1.ConditionRecord, v1.ConditionAnnounced, v1.ConditionAdvertised,
+			v1.ConditionServiceReachable:
 			c.Message = cutText(c.Message, maxServiceMessage)
 			slim.Status.Conditions = append(slim.Status.Conditions, c)
 		}

@@ -55,7 +55,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		services: &countedGauge[ServiceState]{
 			description: prometheus.NewDesc("purelb_services",
 				"Services of type LoadBalancer that PureLB serves, by how far they are: Waiting, NotAnnounced, NotAdvertised, "+
-					"Announced.",
+					"Unreachable, Announced.",
 				[]string{"state"}, nil),
 			labels: func(state ServiceState) []string { return []string{string(state)} },
 		},

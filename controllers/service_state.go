@@ -18,12 +18,16 @@ const (
 	serviceNotAnnounced ServiceState = "NotAnnounced"
 	// serviceNotAdvertised has Virtual addresses of which no router knows some.
 	serviceNotAdvertised ServiceState = "NotAdvertised"
+	// serviceUnreachable has Local addresses of which other nodes cannot reach some.
+	serviceUnreachable ServiceState = "Unreachable"
 	// serviceAnnounced lacks nothing that PureLB can see.
 	serviceAnnounced ServiceState = "Announced"
 )
 
 // ServiceStates are the values of the label state of the metric purelb_services.
-var ServiceStates = []ServiceState{serviceWaiting, serviceNotAnnounced, serviceNotAdvertised, serviceAnnounced}
+var ServiceStates = []ServiceState{
+	serviceWaiting, serviceNotAnnounced, serviceNotAdvertised, serviceUnreachable, serviceAnnounced,
+}
 
 // stateOf returns how far a Service that PureLB serves is.
 func stateOf(svc *corev1.Service) ServiceState {
@@ -35,6 +39,8 @@ func stateOf(svc *corev1.Service) ServiceState {
 		return serviceNotAnnounced
 	case meta.IsStatusConditionFalse(conditions, v1.ConditionAdvertised):
 		return serviceNotAdvertised
+	case meta.IsStatusConditionFalse(conditions, v1.ConditionServiceReachable):
+		return serviceUnreachable
 	}
 	return serviceAnnounced
 }

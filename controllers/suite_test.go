@@ -391,6 +391,8 @@ type agent struct {
 	findsAnother atomic.Bool
 	// macs is what it reports in the first of its Announcements, if it is set.
 	macs atomic.Pointer[[]string]
+	// reaches is what it reports of the addresses that it asks for: nothing if it is not set.
+	reaches atomic.Pointer[v1.Reachability]
 }
 
 // pause makes the agent renew its Lease, but look at nothing, from its next turn on.
@@ -481,6 +483,14 @@ func (a *agent) report(ctx context.Context) error {
 				Address: e.Address, Epoch: e.Epoch, State: state, Interface: string(e.Interface),
 				LastTransitionTime: metav1.Unix(1, 0),
 			})
+		}
+		if found := a.reaches.Load(); found != nil && ann.Spec.Asking != nil {
+			for _, e := range ann.Spec.Asking.Addresses {
+				status.Reachability = append(status.Reachability, v1.Reachability{
+					Address: e.Address, Epoch: e.Epoch, Reachable: found.Reachable, Reason: found.Reason,
+					LastTransitionTime: metav1.Unix(1, 0),
+				})
+			}
 		}
 		status.Desired = int32(len(status.Addresses))
 		if ann.Spec.IncludeCommonAnnouncements {

@@ -9,7 +9,9 @@
 //     is new: an address that a node announces, or a conflict that a node meets.
 //  4. Advertise says by how many of these nodes, and in how many BGP sessions, the Virtual
 //     addresses are advertised. Settle decides when that is written.
-//  5. OverrideOf decides what becomes of externalTrafficPolicy Local.
+//  5. Reach says of each Local address whether other nodes get answers from the node that
+//     announces it, and SummariseReach of the Service.
+//  6. OverrideOf decides what becomes of externalTrafficPolicy Local.
 //
 // The other functions map a change of an Announcement or CommonAnnouncement to the
 // Services for which the result may differ.

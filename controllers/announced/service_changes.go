@@ -8,8 +8,19 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// ServicesOfAnnouncement lists the Services that have entries in an Announcement, as namespace/name.
-func ServicesOfAnnouncement(a *v1.Announcement) []string { return servicesOfEntries(a.Spec.Addresses) }
+// ServicesOfAnnouncement lists the Services that have entries in an Announcement, or addresses that it asks for,
+// as namespace/name.
+func ServicesOfAnnouncement(a *v1.Announcement) []string {
+	if a.Spec.Asking == nil {
+		return servicesOfEntries(a.Spec.Addresses)
+	}
+	var keys []string
+	for i := range a.Spec.Asking.Addresses {
+		keys = append(keys, a.Spec.Asking.Addresses[i].Services...)
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
 
 // ServicesOfCommonAnnouncement lists the Services that have entries in a CommonAnnouncement, as
 // namespace/name.
@@ -70,7 +81,7 @@ func ServicesOfChangedEntries(before, after *v1.Announcement) []string {
 		}
 		return places
 	}
-	var keys []string
+	keys := servicesOfReach(before, after)
 	old, current := placesByAddress(before), placesByAddress(after)
 	for address, p := range old {
 		if now := current[address]; !equality.Semantic.DeepEqual(p.spec, now.spec) ||

@@ -38,6 +38,7 @@ purelb_election_member_count{pod="b"} 0x4320
 purelb_addresses{pod="a", state="Announced"} 60x4320
 purelb_services{pod="a", state="Announced"} 40x4320
 purelb_services{pod="a", state="NotAdvertised"} 0x4320
+purelb_services{pod="a", state="Unreachable"} 0x4320
 purelb_addresses{pod="a", state="Waiting"} 0x4320
 purelb_addresses{pod="a", state="Pending"} 0x4320
 purelb_addresses{pod="a", state="Yielded"} 0x4320
@@ -253,6 +254,15 @@ purelb_address_pool_addresses_in_use{pod="b", pool="default", family="IPv4"} _x7
 	{
 		alert: "PureLBServiceNotAdvertised", about: "a new Service, whose routes are not sent yet",
 		series: `purelb_services{pod="a", state="NotAdvertised"} 0x9 1x3 0x60`,
+	},
+	{
+		alert: "PureLBAddressUnreachable", about: "a node announces an address and does not answer for it",
+		series: `purelb_services{pod="a", state="Unreachable"} 0x9 1x60`,
+		fires:  map[string]int{"PureLBAddressUnreachable": 12},
+	},
+	{
+		alert: "PureLBAddressUnreachable", about: "an address that moves before the alert is due",
+		series: `purelb_services{pod="a", state="Unreachable"} 0x9 1x1 0x60`,
 	},
 	{
 		alert: "PureLBIPAMUnavailable", about: "a NetBox does not answer",

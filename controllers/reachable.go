@@ -1,0 +1,83 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/announced"
+)
+
+// reachable returns the condition v1.ConditionServiceReachable that a Service is to have, given its
+// places and the Announcements by which other nodes ask for its addresses.
+func (r *AnnouncedReconciler) reachable(
+	ctx context.Context, places []announced.Place, askings []v1.Announcement,
+) (metav1.Condition, error) {
+	var lbNodeAgents v1.LBNodeAgentList
+	err := r.Client.List(ctx, &lbNodeAgents, client.InNamespace(r.Namespace), client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return metav1.Condition{}, fmt.Errorf("list LBNodeAgents: %w", err)
+	}
+	asks := map[string]bool{}
+	for i := range lbNodeAgents.Items {
+		asks[lbNodeAgents.Items[i].Name] = lbNodeAgents.Items[i].AsksForAddresses()
+	}
+	return announced.SummariseReach(
+		announced.Reach(places, askings, func(lbNodeAgent string) bool { return asks[lbNodeAgent] }),
+	), nil
+}
+
+// recordReachable records that addresses of a Service are unreachable, or are reachable again. svc is
+// the Service as it was before its report was written.
+func (r *AnnouncedReconciler) recordReachable(svc *corev1.Service, written metav1.Condition) {
+	wasUnreachable := meta.IsStatusConditionFalse(svc.Status.Conditions, v1.ConditionServiceReachable)
+	switch isUnreachable := written.Status == metav1.ConditionFalse; {
+	case isUnreachable && !wasUnreachable:
+		r.Recorder.Eventf(svc, nil, corev1.EventTypeWarning, v1.EventAddressUnreachable, "Ask", "%s", written.Message)
+	case wasUnreachable && written.Status == metav1.ConditionTrue:
+		r.Recorder.Eventf(svc, nil, corev1.EventTypeNormal, v1.EventAddressReachable, "Ask", "%s", written.Message)
+	}
+}
+
+// reachabilityChanged lets through that an LBNodeAgent begins to have addresses asked for, or ends.
+var reachabilityChanged = predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return false },
+	DeleteFunc: func(event.DeleteEvent) bool { return false },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok1 := e.ObjectOld.(*v1.LBNodeAgent)
+		after, ok2 := e.ObjectNew.(*v1.LBNodeAgent)
+		return ok1 && ok2 && before.AsksForAddresses() != after.AsksForAddresses()
+	},
+}
+
+// enqueueServicesOfAgent enqueues the Services that have entries on nodes of an LBNodeAgent.
+func (r *AnnouncedReconciler) enqueueServicesOfAgent(ctx context.Context, agent client.Object) []reconcile.Request {
+	announcements, err := listAnnouncements(ctx, r.Client, r.Namespace)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "Cannot find the Services of an LBNodeAgent", "lbNodeAgent", agent.GetName())
+		return nil
+	}
+	isOf := map[string]bool{}
+	var requests []reconcile.Request
+	for i := range announcements {
+		if announcements[i].Spec.LBNodeAgent != agent.GetName() {
+			continue
+		}
+		for _, key := range announced.ServicesOfAnnouncement(&announcements[i]) {
+			if !isOf[key] {
+				isOf[key] = true
+				requests = append(requests, reconcile.Request{NamespacedName: parseKey(key)})
+			}
+		}
+	}
+	return requests
+}
