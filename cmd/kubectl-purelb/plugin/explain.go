@@ -51,6 +51,10 @@ type AddressExplanation struct {
 	// Nodes that have or could have the address, and those that could not, each with the
 	// reason.
 	Nodes []NodeExplanation `json:"nodes,omitempty"`
+	// Reachable says whether other nodes get answers for a Local address, and AskedBy what each of them has
+	// found out; both are empty unless the LBNodeAgent has it asked for.
+	Reachable string    `json:"reachable,omitempty"`
+	AskedBy   []AskedBy `json:"askedBy,omitempty"`
 	// BGP says how far a Virtual address is advertised, and Advertised to which neighbours.
 	BGP        string         `json:"bgp,omitempty"`
 	Advertised []AdvertisedTo `json:"advertisedTo,omitempty"`
@@ -201,6 +205,7 @@ func explanationOf(c *Cluster, svc *corev1.Service, a netip.Addr, places []annou
 		e.Holder, e.Successors = verdict.Holder, verdict.Successors
 	}
 	e.Nodes = explainNodes(a, verdict, places)
+	e.Reachable, e.AskedBy = explainReach(c, a, places)
 	if e.Announce == v1.AnnounceVirtual {
 		name := ""
 		if found {
@@ -334,6 +339,15 @@ func (a *AddressExplanation) write(t *text) {
 	}
 	if len(a.Nodes) > 0 {
 		a.writeNodes(t)
+	}
+	if a.Reachable != "" {
+		t.line("  Reachable: " + a.Reachable)
+	}
+	if len(a.AskedBy) > 0 {
+		t.header("  NODE", "ASKED", "REACHABLE", "LAST ANSWER", "WHY")
+		for _, by := range a.AskedBy {
+			t.row("  "+by.Node, by.Holder, by.Reachable, by.LastReachable, by.Why)
+		}
 	}
 	if a.BGP != "" {
 		t.line("  BGP: " + a.BGP)

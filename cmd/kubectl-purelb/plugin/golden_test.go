@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +102,28 @@ func expire(node string) func(*Objects) {
 	}
 }
 
+// unreachable has node2 and node3 ask node1 for its address, and get no answer.
+func unreachable(o *Objects) {
+	o.LBNodeAgents[0].Spec.Local.Reachability = &v1.ReachabilityConfig{Enabled: true}
+	last := metav1.NewTime(time.Date(2026, 1, 2, 4, 0, 0, 0, time.UTC))
+	for _, name := range []string{"node2", "node3"} {
+		asking := v1.Announcement{Spec: v1.AnnouncementSpec{NodeName: name, Asking: &v1.Asking{
+			Holder:    v1.StandbyNode{NodeName: "node1"},
+			Addresses: []v1.AskedAddress{{Address: "192.168.1.240", Epoch: 2, Services: []string{"shop/web"}}},
+		}}}
+		asking.Status.Reachability = []v1.Reachability{{
+			Address: "192.168.1.240", Epoch: 2, Reachable: metav1.ConditionFalse, Reason: v1.ReasonNoAnswer,
+			LastReachable: &last,
+		}}
+		o.Askings = append(o.Askings, asking)
+	}
+	web := &o.Services[slices.IndexFunc(o.Services, func(s corev1.Service) bool { return s.Name == "web" })]
+	web.Status.Conditions = append(web.Status.Conditions, metav1.Condition{
+		Type: v1.ConditionServiceReachable, Status: metav1.ConditionFalse, Reason: v1.ReasonUnreachable,
+		Message: "node1 announces 192.168.1.240, and node2 and node3 cannot reach it",
+	})
+}
+
 func must[T any](value T, err error) func(*testing.T) T {
 	return func(t *testing.T) T {
 		t.Helper()
@@ -182,6 +205,10 @@ func TestGolden(t *testing.T) {
 		{"explain-web-node-expired", func(t *testing.T) result {
 			return must(ExplainService(clusterOf(t, expire("node3")), "shop", "web"))(t)
 		}},
+		{"explain-web-unreachable", func(t *testing.T) result {
+			return must(ExplainService(clusterOf(t, unreachable), "shop", "web"))(t)
+		}},
+		{"status-unreachable", func(t *testing.T) result { return StatusOf(clusterOf(t, unreachable)) }},
 		{"explain-web-successors", func(t *testing.T) result {
 			return must(ExplainService(clusterOf(t, func(o *Objects) {
 				o.Announcements[0].Spec.Addresses[0].Successors = []v1.Successor{

@@ -42,7 +42,8 @@ type Objects struct {
 	Leases         []coordinationv1.Lease // in the manager's namespace
 	ServiceGroups  []v1.ServiceGroup
 	LBNodeAgents   []v1.LBNodeAgent
-	Announcements  []v1.Announcement
+	Announcements  []v1.Announcement // by which nodes announce addresses
+	Askings        []v1.Announcement // by which nodes ask for addresses of others
 	Commons        []v1.CommonAnnouncement
 	BGPPeers       []v1.BGPPeer
 	NodeRoutings   []v1.NodeRouting
@@ -127,8 +128,14 @@ func ReadObjects(ctx context.Context, c client.Reader, namespace string) (*Objec
 		readerOf(kindServiceGroups, func(l *v1.ServiceGroupList) { o.ServiceGroups = l.Items }),
 		readerOf(kindLBNodeAgents, func(l *v1.LBNodeAgentList) { o.LBNodeAgents = l.Items }),
 		readerOf(kindAnnouncements, func(l *v1.AnnouncementList) {
-			isStandby := func(a v1.Announcement) bool { return a.Spec.Standby != nil }
-			o.Announcements = slices.DeleteFunc(l.Items, isStandby)
+			for _, a := range l.Items {
+				switch {
+				case a.IsForAnnouncing():
+					o.Announcements = append(o.Announcements, a)
+				case a.Spec.Asking != nil:
+					o.Askings = append(o.Askings, a)
+				}
+			}
 		}, in),
 		readerOf(kindCommons, func(l *v1.CommonAnnouncementList) { o.Commons = l.Items }, in),
 		readerOf(kindBGPPeers, func(l *v1.BGPPeerList) { o.BGPPeers = l.Items }, in).ofNewKind(),

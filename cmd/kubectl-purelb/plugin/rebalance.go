@@ -415,7 +415,7 @@ func arrivedAt(ctx context.Context, c client.Reader, namespace, from, address st
 			a.Spec.Addresses, func(e v1.AnnouncedAddress) bool { return e.Address == address },
 		)
 		switch {
-		case a.Spec.Standby != nil:
+		case !a.IsForAnnouncing():
 		case a.Spec.NodeName == from && (isWanted || isAnnounced):
 			return "", nil
 		case a.Spec.NodeName != from && isWanted && isAnnounced:

@@ -24,7 +24,7 @@ type Health string
 const (
 	Healthy  Health = "Healthy"
 	Degraded Health = "Degraded" // addresses that Services have answer, but something needs attention
-	Critical Health = "Critical" // an address is not announced by any node, or nothing is decided any more
+	Critical Health = "Critical" // an address is not announced by any node, or not reached, or nothing is decided any more
 	Unknown  Health = "Unknown"  // something that the answer depends on could not be read
 )
 
@@ -191,6 +191,10 @@ func (s *Status) addServices(c *Cluster) {
 				severity = Critical
 			}
 			s.add(severity, object, "%s", condition.Message)
+		}
+		if meta.IsStatusConditionFalse(svc.Status.Conditions, v1.ConditionServiceReachable) {
+			s.add(Critical, object, "%s", meta.FindStatusCondition(
+				svc.Status.Conditions, v1.ConditionServiceReachable).Message)
 		}
 	}
 }
