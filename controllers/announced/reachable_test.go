@@ -163,7 +163,7 @@ func TestServicesOfReach(t *testing.T) {
 			t.Errorf("%s: %q, want %q", row.name, got, row.want)
 		}
 	}
-	if got := strings.Join(announced.ServicesOf(&before), " "); got != "a/b" {
+	if got := strings.Join(announced.ServicesOfAnnouncement(&before), " "); got != "a/b" {
 		t.Errorf("the Services are %q", got)
 	}
 }
