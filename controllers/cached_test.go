@@ -150,7 +150,7 @@ func TestSlimServiceKeepsWhatIsRead(t *testing.T) {
 	full.Status.Conditions = []metav1.Condition{
 		{Type: "example.com/Foreign", Message: "x"}, {Type: v1.ConditionRecord, Message: record.String()},
 		{Type: v1.ConditionAllocated, Message: "y"}, {Type: v1.ConditionAnnounced, Message: "z"},
-		{Type: v1.ConditionAdvertised},
+		{Type: v1.ConditionAdvertised}, {Type: v1.ConditionServiceReachable},
 	}
 	kept := slimmed(t, SlimService, full)
 	places := []announced.Place{{Address: "10.0.0.1", Type: v1.AnnounceLocal}}

@@ -5,8 +5,8 @@
 //   - ServiceGroupReconciler reports on pools.
 //   - LBNodeAgentReconciler runs agents on nodes.
 //   - PlacementReconciler writes what each node is to announce.
-//   - AnnouncedReconciler reports on each Service what nodes announce for it, and what speakers
-//     advertise.
+//   - AnnouncedReconciler reports on each Service what nodes announce for it, what speakers
+//     advertise, and what other nodes get answers for.
 //   - PolicyReconciler keeps the policies in place that limit who may write what.
 //
 // Every replica runs Liveness, which tells placement which agents renew their Leases.
