@@ -173,7 +173,7 @@ func TestSlimServiceKeepsWhatIsRead(t *testing.T) {
 		}
 	}
 	if got, want := keyOf(kept)+kept.Annotations[v1.AnnotationAddedTo],
-		"a/btrue"; got != want || len(kept.Status.Conditions) != 4 {
+		"a/btrue"; got != want || len(kept.Status.Conditions) != 5 {
 		t.Errorf("%s, %d conditions", got, len(kept.Status.Conditions))
 	}
 

@@ -1,0 +1,35 @@
+package controllers
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// TestReachableMovesNothing checks that placement is woken by what an asker is asked, and by what nodes report of
+// addresses that they announce, and not by what an asker reports.
+func TestReachableMovesNothing(t *testing.T) {
+	t.Parallel()
+	version := func(generation int64, reachable metav1.ConditionStatus, asking *v1.Asking) *v1.Announcement {
+		return &v1.Announcement{
+			ObjectMeta: metav1.ObjectMeta{Generation: generation}, Spec: v1.AnnouncementSpec{Asking: asking},
+			Status: v1.AnnouncementStatus{Reachability: []v1.Reachability{{Reachable: reachable}}},
+		}
+	}
+	for name, row := range map[string]struct {
+		before, after *v1.Announcement
+		want          bool
+	}{
+		"a report":           {version(1, "True", &v1.Asking{}), version(1, "False", &v1.Asking{}), false},
+		"something is asked": {version(1, "True", &v1.Asking{}), version(2, "True", &v1.Asking{}), true},
+		"an announcer":       {version(1, "True", nil), version(1, "False", nil), true},
+	} {
+		update := event.UpdateEvent{ObjectOld: row.before, ObjectNew: row.after}
+		if got := announcementPlacementChanged.Update(update); got != row.want {
+			t.Errorf("%s wakes placement: %t", name, got)
+		}
+	}
+}
