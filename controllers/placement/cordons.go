@@ -9,16 +9,17 @@ import (
 // A cordon says that a node takes no new pods, and not that it goes. So it takes an address from a node,
 // or keeps one from it, only while a node that is not cordoned may have the address: where all nodes
 // are cordoned, or those that are not have no interface in the subnet, no endpoint, or are dead,
-// nothing is as if the node were not cordoned.
+// it is as if the node were not cordoned.
 
-// sharedCordonChecks are what a node that is not cordoned must pass so that the cordons of others
-// count for Virtual addresses. A node whose Lease has expired may be dead, and would be the only one.
-var sharedCordonChecks = []check{runsAgent, notLeavingAgent, notExcluded, notOutOfService, notShuttingDown, notExpired}
+// cordonChecks are what a node that is not cordoned must pass so that the cordons of others count. A node
+// whose Lease has expired may be dead, and would be the only one. One that is asked to hand an address
+// over counts: no address is to go to a cordoned node, and back as soon as nobody asks any more.
+var cordonChecks = []check{runsAgent, notLeavingAgent, notExcluded, notOutOfService, notShuttingDown, notExpired}
 
 // noteCordons notes whether any node is cordoned, and whether cordons count for the shared entries.
 func (p *placer) noteCordons() {
 	p.hasCordons = slices.ContainsFunc(p.nodes, func(n *Node) bool { return n.IsCordoned })
-	p.ignoresSharedCordons = p.hasCordons && !p.isAnyUncordoned(nil, sharedCordonChecks)
+	p.ignoresSharedCordons = p.hasCordons && !p.isAnyUncordoned(nil, cordonChecks)
 }
 
 // heedCordons decides whether cordons count for an address.
@@ -26,9 +27,11 @@ func (p *placer) heedCordons(a *Address, announceType v1.AnnounceType) {
 	if !p.hasCordons {
 		return
 	}
-	checks := append(sharedCordonChecks[:len(sharedCordonChecks):len(sharedCordonChecks)], hasEndpoint)
+	checks := cordonChecks[:len(cordonChecks):len(cordonChecks)]
 	if announceType == v1.AnnounceLocal {
-		checks = append(claimChecks[:len(claimChecks):len(claimChecks)], p.checkConfirmed(a.Subnet), hasEndpointForLocalAddress)
+		checks = append(checks, onSubnet, p.checkConfirmed(a.Subnet), hasEndpointForLocalAddress)
+	} else {
+		checks = append(checks, hasEndpoint)
 	}
 	a.ignoresCordons = !p.isAnyUncordoned(a, checks)
 }

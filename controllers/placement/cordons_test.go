@@ -83,3 +83,18 @@ func TestCordonExplained(t *testing.T) {
 		}
 	}
 }
+
+// TestHandoverToCordoned asks the only node that is not cordoned for its address: it goes to no cordoned node,
+// from which it would come back.
+func TestHandoverToCordoned(t *testing.T) {
+	addr := netip.MustParseAddr("10.0.0.1")
+	in := placement.Inputs{
+		Nodes:     nodes(t, "a b:cordoned"),
+		Addresses: []placement.Address{{Addr: addr, PoolType: v1.PoolTypeLocal, Services: []string{"a/b"}}},
+		Entries:   []placement.Entry{entry(t, addr, "a 1 Announced")},
+	}
+	in.Nodes[0].HandsOver = addr
+	if got := show(placement.Place(in)); got != "a 1 Probe" {
+		t.Error(got)
+	}
+}

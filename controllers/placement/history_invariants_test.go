@@ -233,13 +233,10 @@ type nodesByName map[string]*placement.Node
 
 // eligible is the reference: which node may have a Local address at all.
 func (nodes nodesByName) eligible(n *placement.Node, a *placement.Address) bool {
-	return eligibleIfNotCordoned(n, a.Addr) && !nodes.isKeptOut(n, func(n *placement.Node) bool {
-		return eligibleIfNotCordoned(n, a.Addr) && serves(a, n.Name, true)
-	})
-}
-
-func eligibleIfNotCordoned(n *placement.Node, a netip.Addr) bool {
-	return isInPlace(n) && n.HandsOver != a && !n.Interfaces[0].IsDown
+	return isInPlace(n) && n.HandsOver != a.Addr && !n.Interfaces[0].IsDown && !nodes.isKeptOut(n,
+		func(n *placement.Node) bool {
+			return isInPlace(n) && !n.Interfaces[0].IsDown && serves(a, n.Name, true)
+		})
 }
 
 // isInPlace reports whether nothing but a cordon keeps addresses from a node.
