@@ -41,7 +41,10 @@ type Cluster struct {
 }
 
 // The ServiceGroups of a cluster: one of Local addresses of the nodes' link, and one of Virtual addresses.
-const GroupLocal, GroupVirtual = "default", "remote"
+const (
+	GroupLocal   = "default"
+	GroupVirtual = "remote"
+)
 
 // serviceGroups returns the ServiceGroups of a cluster.
 func serviceGroups() []client.Object {

@@ -63,7 +63,7 @@ func PlayHistory(c *Cluster, profile Profile) ([]string, error) {
 // newHistory returns one in which nothing has happened yet.
 func newHistory(c *Cluster, profile Profile) *History {
 	h := &History{
-		Cluster: c, Profile: profile, laws: newLaws(c), random: c.World.random, troubles: map[string]func() error{},
+		Cluster: c, Profile: profile, laws: newLaws(c), random: c.random, troubles: map[string]func() error{},
 	}
 	h.laws.isStrict = profile.MaxTroubles == 1 && c.WireFailover
 	h.laws.services = func() []*service { return h.services }
