@@ -134,9 +134,12 @@ func (h *History) step() {
 // troublesome are the deeds by which something goes wrong.
 func (h *History) troublesome() []deed {
 	return []deed{
-		{2, h.powerOff}, {2, h.loseCarrier}, {2, h.cutOff}, {2, h.killAgent}, {1, h.restartAgent}, {2, h.pauseAgent}, {1, h.exclude},
+		{2, h.powerOff}, {2, h.loseCarrier}, {2, h.cutOff}, {2, h.killAgent},
+		{1, h.restartAgent}, {2, h.pauseAgent}, {1, h.exclude},
 		{1, h.apiAway}, {1, h.killManager}, {1, h.stopManager},
-		{1, h.sleep}, {1, h.hangDisk}, {1, h.refuseWrites}, {2, h.pauseManager}, {2, h.cutManager}, {1, h.starveAgents}, {1, h.claim}, {1, h.forget}, {1, h.lose}, {1, h.split}, {1, h.cutOneWay}, {1, h.dropEchoes},
+		{1, h.sleep}, {1, h.hangDisk}, {1, h.refuseWrites}, {2, h.pauseManager},
+		{2, h.cutManager}, {1, h.starveAgents}, {1, h.claim}, {1, h.forget},
+		{1, h.lose}, {1, h.split}, {1, h.cutOneWay}, {1, h.dropEchoes},
 	}
 }
 

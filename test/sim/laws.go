@@ -80,7 +80,8 @@ func newLaws(c *Cluster) *laws {
 		cluster: c, unreached: spans{}, left: spans{}, owners: map[netip.Addr]*service{},
 		holders: map[netip.Addr][]*Node{}, kept: map[netip.Addr][]*Node{},
 		heldAt: map[netip.Addr]map[*Node]time.Time{}, bothSince: map[netip.Addr]time.Time{},
-		epochs: map[netip.Addr]map[int64]string{}, reachedAt: map[netip.Addr]time.Time{}, awaySince: map[netip.Addr]time.Time{},
+		epochs:    map[netip.Addr]map[int64]string{},
+		reachedAt: map[netip.Addr]time.Time{}, awaySince: map[netip.Addr]time.Time{},
 	}
 }
 
