@@ -59,8 +59,9 @@ type ExternalIPAMOptions struct {
 // NewExternalIPAM makes an ExternalIPAM. Until a manager runs it, it asks no system: groups wait.
 func NewExternalIPAM(c client.Client, uncached client.Reader, o ExternalIPAMOptions) *ExternalIPAM {
 	x := &ExternalIPAM{
-		client: c, uncached: uncached, recorder: o.Recorder, namespace: o.Namespace, isDefaultLoadBalancer: o.IsDefaultLoadBalancer,
-		installationID: o.InstallationID, index: newServiceIndex(o.IsDefaultLoadBalancer, o.Now),
+		client: c, uncached: uncached, recorder: o.Recorder, namespace: o.Namespace,
+		isDefaultLoadBalancer: o.IsDefaultLoadBalancer,
+		installationID:        o.InstallationID, index: newServiceIndex(o.IsDefaultLoadBalancer, o.Now),
 	}
 	x.broker = ipam.NewBroker(ipam.Options{
 		Cluster: x, Now: o.Now,

@@ -65,7 +65,8 @@ func (a *announcer) announceOnce(iface string, addr netip.Addr) {
 func (a *announcer) cancel(iface string, addr netip.Addr) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.queue = slices.DeleteFunc(a.queue, func(queued announcement) bool { return queued.iface == iface && queued.addr == addr })
+	isCancelled := func(queued announcement) bool { return queued.iface == iface && queued.addr == addr }
+	a.queue = slices.DeleteFunc(a.queue, isCancelled)
 	pacing.Signal(a.wake)
 }
 

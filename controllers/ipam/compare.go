@@ -56,7 +56,8 @@ func Compare(records []Record, held map[netip.Addr][]Owner, cluster types.UID) C
 		isRecorded := slices.ContainsFunc(owners, func(o Owner) bool { return slices.Contains(marks[a], o.Mark(cluster)) })
 		// A second record of one address is removed by recording the address once more.
 		if len(owners) > 0 && (!isRecorded || len(marks[a]) > 1) {
-			comparison.Missing = append(comparison.Missing, Missing{Address: a, Owner: owners[0], HasOtherRecord: len(marks[a]) > 0})
+			missing := Missing{Address: a, Owner: owners[0], HasOtherRecord: len(marks[a]) > 0}
+			comparison.Missing = append(comparison.Missing, missing)
 		}
 	}
 	slices.SortFunc(comparison.Unused, netip.Addr.Compare)

@@ -75,7 +75,8 @@ func NewCluster(w *World, nodes int) (*Cluster, error) {
 		number := i + 1
 		n := w.NewNode(
 			server, c.Link, number, netip.MustParsePrefix(fmt.Sprintf("192.0.2.%d/24", 10+number)),
-			netip.MustParsePrefix(fmt.Sprintf("2001:db8:1::%d/64", number)), netip.MustParsePrefix(fmt.Sprintf("fe80::%d/64", number)),
+			netip.MustParsePrefix(fmt.Sprintf("2001:db8:1::%d/64", number)),
+			netip.MustParsePrefix(fmt.Sprintf("fe80::%d/64", number)),
 		)
 		c.Nodes = append(c.Nodes, n)
 		object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: map[string]string{
@@ -344,7 +345,8 @@ func (c *Cluster) SetEndpoints(s Service, nodes []*Node) error {
 		}
 		for _, n := range nodes {
 			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-				Addresses: []string{"10.244.0.1"}, NodeName: &n.Name, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)},
+				Addresses: []string{"10.244.0.1"}, NodeName: &n.Name,
+				Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)},
 			})
 		}
 		err := c.Admin.Update(context.Background(), slice)

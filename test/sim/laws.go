@@ -364,6 +364,11 @@ func (l *laws) settled() {
 			}
 		}
 	}
+	l.settledKernels()
+}
+
+// settledKernels is the part of law 4 that is about addresses which no Service has.
+func (l *laws) settledKernels() {
 	for _, n := range l.cluster.Nodes {
 		observed, err := n.Kernel.Observe()
 		if err != nil {
