@@ -99,14 +99,14 @@ conditions: [{type: Ready, status: "False", reason: Progressing, message: 2 of 3
   lastTransitionTime: "2026-01-01T00:00:00Z"}]`,
 		columns: []string{
 			"Name", "Ready", "Reason", "Announced", "Desired", "Failing", "Age", "+Node", "+Local", "+Virtual", "+Services",
-			"+Watches", "+Message",
+			"+Watches", "+Asks", "+Message",
 		},
 		cells: []string{
 			"x", "False", "Progressing", "2", "3", "10.0.0.2 Conflict", "", "node1", "10.0.0.1", "10.1.0.1", "a/b", "<nil>",
-			"2 of 3",
+			"<nil>", "2 of 3",
 		},
 		initial: []string{
-			"x", "Unknown", "Pending", "0", "0", "<nil>", "", "node1", "<nil>", "<nil>", "<nil>", "<nil>",
+			"x", "Unknown", "Pending", "0", "0", "<nil>", "", "node1", "<nil>", "<nil>", "<nil>", "<nil>", "<nil>",
 			"The agent has not reported yet",
 		},
 	},
@@ -230,7 +230,7 @@ conditions: [{type: Ready, status: "False", reason: NoWitness, message: no other
 	}
 	want := [][]string{
 		{
-			obj.GetName(), "False", "NoWitness", "0", "0", "<nil>", "", "node2", "<nil>", "<nil>", "<nil>", "node1",
+			obj.GetName(), "False", "NoWitness", "0", "0", "<nil>", "", "node2", "<nil>", "<nil>", "<nil>", "node1", "<nil>",
 			"no other node",
 		},
 	}
