@@ -90,8 +90,14 @@ type arrival struct {
 // startRouter begins a session of the router at an address of its own with an address of the node.
 func startRouter(t *testing.T, where nstest.Neighbour, own, node string) *router {
 	t.Helper()
+	return startRouterWithTTL(t, where, own, node, 255)
+}
+
+// startRouterWithTTL begins such a session with packets that have a TTL.
+func startRouterWithTTL(t *testing.T, where nstest.Neighbour, own, node string, ttl int32) *router {
+	t.Helper()
 	r := &router{session: bfd.New(settings, 77, func() float64 { return 0.5 })}
-	r.ttl.Store(255)
+	r.ttl.Store(ttl)
 	r.node = netip.AddrPortFrom(netip.MustParseAddr(node), 3784)
 	where.Call(t, func() error {
 		local := netip.MustParseAddr(own)
@@ -300,8 +306,8 @@ func TestAttackBFDFromBeyondTheLink(t *testing.T) {
 		{"IPv4", "192.0.2.1", "192.0.2.11"}, {"IPv6", "2001:db8::1", "2001:db8::11"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			r, n := startRouter(t, where, row.neighbour, row.node), startNode(t)
-			r.ttl.Store(254)
+			// Its first packet may wait until the kernel has found the node.
+			r, n := startRouterWithTTL(t, where, row.neighbour, row.node, 254), startNode(t)
 			n.watches(row.neighbour, "")
 			eventually(t, "the router hears the node", func() bool { return len(r.arrivals()) >= 3 })
 			for _, a := range r.arrivals() {
