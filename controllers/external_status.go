@@ -105,10 +105,16 @@ func externalState(sg *v1.ServiceGroup) []string {
 	for i := range sg.Status.Pools {
 		state = append(state, sg.Status.Pools[i].Range+" "+sg.Status.Pools[i].Subnet)
 	}
-	if c := meta.FindStatusCondition(sg.Status.Conditions, v1.ConditionReachable); c != nil && len(state) == 0 {
+	if len(state) > 0 {
+		return state
+	}
+	if c := meta.FindStatusCondition(sg.Status.Conditions, v1.ConditionReachable); c != nil {
 		if state = append(state, c.Reason); c.Reason != v1.ReasonIPAMUnavailable {
 			state = append(state, c.Message)
 		}
+	}
+	if c := meta.FindStatusCondition(sg.Status.Conditions, v1.ConditionDrift); c != nil {
+		state = append(state, c.Message)
 	}
 	return state
 }

@@ -20,6 +20,11 @@ func TestGroupChangedByItsSystem(t *testing.T) {
 		}
 		return sg
 	}
+	differing := func(message string, pools ...string) *v1.ServiceGroup {
+		sg := group(v1.ReasonReachable, "it answers", pools...)
+		sg.Status.Conditions = append(sg.Status.Conditions, metav1.Condition{Type: v1.ConditionDrift, Message: message})
+		return sg
+	}
 	for name, row := range map[string]struct {
 		before, after *v1.ServiceGroup
 		want          bool
@@ -36,7 +41,12 @@ func TestGroupChangedByItsSystem(t *testing.T) {
 		"away, with ranges": {
 			group(v1.ReasonReachable, "it answers", "a"), group(v1.ReasonIPAMUnavailable, "it answers 502", "a"), false,
 		},
-		"other ranges": {group(v1.ReasonReachable, "it answers", "a"), group(v1.ReasonReachable, "it answers", "b"), true},
+		"no ranges, and now a reason":   {group(v1.ReasonReachable, "it answers"), differing("no prefix has this tag"), true},
+		"no ranges for another reason":  {differing("no prefix has this tag"), differing("the prefix is too large"), true},
+		"ranges, and other differences": {differing("one record", "a"), differing("two records", "a"), false},
+		"other ranges": {
+			group(v1.ReasonReachable, "it answers", "a"), group(v1.ReasonReachable, "it answers", "b"), true,
+		},
 	} {
 		if got := groupChanged.Update(event.UpdateEvent{ObjectOld: row.before, ObjectNew: row.after}); got != row.want {
 			t.Errorf("%s: got %v", name, got)
