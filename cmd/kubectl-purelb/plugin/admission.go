@@ -15,11 +15,11 @@ import (
 	"github.com/purelb/purelb-operator/webhooks"
 )
 
-// typed returns what the webhooks are asked about: a ServiceGroup, an LBNodeAgent or a BGPPeer of a file as the
+// objectToAdmit returns what the webhooks are asked about: a ServiceGroup, an LBNodeAgent or a BGPPeer of a file as the
 // API server would store it, with defaults, and in namespace if it names none; or a Service that may be PureLB's as
 // it is in the file. It is nil for any other object, and for one that the API server would refuse, for the
 // reasons that are returned.
-func (s schemas) typed(ctx context.Context, f *FileObject, namespace string) (client.Object, []error) {
+func (s schemas) objectToAdmit(ctx context.Context, f *FileObject, namespace string) (client.Object, []error) {
 	object := f.Object.DeepCopy()
 	gvk := object.GroupVersionKind()
 	var into client.Object

@@ -399,10 +399,12 @@ func TestLiveness(t *testing.T) {
 	}{
 		"it has a Lease": {Objects{Leases: []coordinationv1.Lease{lease("node1")}}, placement.Fresh},
 		"it does not renew its Lease": {
-			Objects{Leases: []coordinationv1.Lease{lease("node1")}, Silent: map[string]bool{"node1": true}}, placement.Expired,
+			Objects{Leases: []coordinationv1.Lease{lease("node1")}, NotRenewing: map[string]bool{"node1": true}},
+			placement.Expired,
 		},
 		"another does not renew": {
-			Objects{Leases: []coordinationv1.Lease{lease("node1")}, Silent: map[string]bool{"node2": true}}, placement.Fresh,
+			Objects{Leases: []coordinationv1.Lease{lease("node1")}, NotRenewing: map[string]bool{"node2": true}},
+			placement.Fresh,
 		},
 		"only others have one": {
 			Objects{Leases: []coordinationv1.Lease{lease("node2"), {ObjectMeta: metav1.ObjectMeta{Name: "node1"}}}},
@@ -411,7 +413,7 @@ func TestLiveness(t *testing.T) {
 		"Leases could not be read":    {Objects{Unread: []Unread{{Kind: kindLeases}}}, placement.Fresh},
 		"something else was not read": {Objects{Unread: []Unread{{Kind: kindPods}}}, placement.Expired},
 		"Leases could not be observed": {
-			Objects{Leases: []coordinationv1.Lease{lease("node1")}, Silent: nil}, placement.Fresh,
+			Objects{Leases: []coordinationv1.Lease{lease("node1")}, NotRenewing: nil}, placement.Fresh,
 		},
 	} {
 		if got := row.objects.livenessOf("node1"); got != row.want {
@@ -425,9 +427,9 @@ func TestLiveness(t *testing.T) {
 		},
 	}
 	api := apiOf(t, nil)
-	if err := odd.ObserveLeases(t.Context(), api, "purelb-system"); err != nil || !odd.Silent["node1"] ||
-		odd.Silent["other"] {
-		t.Errorf("Leases that nobody has renewed: %v (%v)", odd.Silent, err)
+	if err := odd.ObserveLeases(t.Context(), api, "purelb-system"); err != nil || !odd.NotRenewing["node1"] ||
+		odd.NotRenewing["other"] {
+		t.Errorf("Leases that nobody has renewed: %v (%v)", odd.NotRenewing, err)
 	}
 	at := func(seconds int64) *metav1.MicroTime { return &metav1.MicroTime{Time: time.Unix(seconds, 0)} }
 	renewed := []coordinationv1.Lease{

@@ -95,11 +95,24 @@ func clusterOf(t *testing.T, change ...func(*Objects)) *Cluster {
 // expire has the agent of a node not renew its Lease.
 func expire(node string) func(*Objects) {
 	return func(o *Objects) {
-		if o.Silent == nil {
-			o.Silent = map[string]bool{}
+		if o.NotRenewing == nil {
+			o.NotRenewing = map[string]bool{}
 		}
-		o.Silent[node] = true
+		o.NotRenewing[node] = true
 	}
+}
+
+// claimed has node3, a successor of node1, claim the address of that node, which still renews its Lease.
+func claimed(o *Objects) {
+	successors := []v1.Successor{{NodeName: "node3", Epoch: 3}}
+	o.Announcements[0].Spec.Addresses[0].Successors = successors
+	standby := v1.Announcement{Spec: v1.AnnouncementSpec{NodeName: "node3", Standby: &v1.Standby{
+		Watched:   v1.StandbyNode{NodeName: "node1"},
+		Addresses: []v1.StandbyAddress{{Address: "192.168.1.240", Epoch: 2, Successors: successors}},
+	}}}
+	standby.Status.Addresses = []v1.AddressStatus{{Address: "192.168.1.240", State: v1.StateAnnounced, Epoch: 3}}
+	standby.Namespace = "purelb-system"
+	o.Standbys = append(o.Standbys, standby)
 }
 
 // unreachable has node2 and node3 ask node1 for its address, and get no answer.
@@ -215,6 +228,9 @@ func TestGolden(t *testing.T) {
 					{NodeName: "node3", Epoch: 3}, {NodeName: "node2", Epoch: 4},
 				}
 			}), "shop", "web"))(t)
+		}},
+		{"explain-web-claimed", func(t *testing.T) result {
+			return must(ExplainService(clusterOf(t, claimed), "shop", "web"))(t)
 		}},
 		{"explain-api", func(t *testing.T) result { return must(ExplainService(clusterOf(t), "shop", "api"))(t) }},
 		{"explain-edge", func(t *testing.T) result { return must(ExplainService(clusterOf(t), "shop", "edge"))(t) }},

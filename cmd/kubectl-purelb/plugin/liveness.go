@@ -18,10 +18,10 @@ import (
 const leasePoll = 250 * time.Millisecond
 
 // ObserveLeases looks at the Leases of agents until each was renewed, or was not for as long as it
-// lasts, and notes the nodes of the latter in Silent. No clocks are compared: a node's may be wrong.
+// lasts, and notes the nodes of the latter in NotRenewing. No clocks are compared: a node's may be wrong.
 // It takes about a second, or as long as a Lease lasts if an agent does not renew its own.
 func (o *Objects) ObserveLeases(ctx context.Context, c client.Reader, namespace string) error {
-	o.Silent = map[string]bool{}
+	o.NotRenewing = map[string]bool{}
 	start := time.Now()
 	pending := map[string]*coordinationv1.Lease{} // as they were first seen, by node
 	for i := range o.Leases {
@@ -30,7 +30,7 @@ func (o *Objects) ObserveLeases(ctx context.Context, c client.Reader, namespace 
 		switch {
 		case !isAgents:
 		case lease.Spec.RenewTime == nil || lease.Spec.LeaseDurationSeconds == nil:
-			o.Silent[node] = true
+			o.NotRenewing[node] = true
 		default:
 			pending[node] = lease
 		}
@@ -53,7 +53,7 @@ func (o *Objects) ObserveLeases(ctx context.Context, c client.Reader, namespace 
 		}
 		for node, first := range pending {
 			if time.Since(start) > o.leaseDurationOf(node, first) {
-				o.Silent[node] = true
+				o.NotRenewing[node] = true
 				delete(pending, node)
 			}
 		}
@@ -92,7 +92,7 @@ func (o *Objects) livenessOf(node string) placement.Liveness {
 		return placement.Fresh
 	}
 	for i := range o.Leases {
-		if o.Leases[i].Name == v1.LeasePrefix+node && !o.Silent[node] {
+		if o.Leases[i].Name == v1.LeasePrefix+node && !o.NotRenewing[node] {
 			return placement.Fresh
 		}
 	}

@@ -44,11 +44,12 @@ type Objects struct {
 	LBNodeAgents   []v1.LBNodeAgent
 	Announcements  []v1.Announcement // by which nodes announce addresses
 	Askings        []v1.Announcement // by which nodes ask for addresses of others
+	Standbys       []v1.Announcement // by which nodes claim addresses of others that die
 	Commons        []v1.CommonAnnouncement
 	BGPPeers       []v1.BGPPeer
 	NodeRoutings   []v1.NodeRouting
-	// Silent are the nodes whose agents were seen not to renew their Leases.
-	Silent map[string]bool
+	// NotRenewing are the nodes whose agents were seen not to renew their Leases.
+	NotRenewing map[string]bool
 	// Unread are the kinds that could not be listed, each with the reason, in the order
 	// in which they were tried.
 	Unread []Unread
@@ -134,6 +135,8 @@ func ReadObjects(ctx context.Context, c client.Reader, namespace string) (*Objec
 					o.Announcements = append(o.Announcements, a)
 				case a.Spec.Asking != nil:
 					o.Askings = append(o.Askings, a)
+				default:
+					o.Standbys = append(o.Standbys, a)
 				}
 			}
 		}, in),
@@ -258,7 +261,7 @@ func (o *Objects) List(_ context.Context, list client.ObjectList, options ...cli
 	case *v1.LBNodeAgentList:
 		l.Items = inNamespace(o.LBNodeAgents, wanted.Namespace)
 	case *v1.AnnouncementList:
-		l.Items = inNamespace(o.Announcements, wanted.Namespace)
+		l.Items = inNamespace(slices.Concat(o.Announcements, o.Askings, o.Standbys), wanted.Namespace)
 	case *v1.CommonAnnouncementList:
 		l.Items = inNamespace(o.Commons, wanted.Namespace)
 	case *v1.BGPPeerList:

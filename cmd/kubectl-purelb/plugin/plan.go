@@ -200,7 +200,7 @@ func PlanApply(ctx context.Context, c *Cluster, files *Files) (*Plan, error) {
 	options := webhooks.Options{Namespace: c.Namespace, IsDefaultLoadBalancer: c.IsDefaultLoadBalancer}
 	for i := range files.Objects { // each is applied to what those before it have changed
 		f := &files.Objects[i]
-		object, errs := all.typed(ctx, f, c.Namespace)
+		object, errs := all.objectToAdmit(ctx, f, c.Namespace)
 		for _, err := range errs {
 			plan.Refusals = append(plan.Refusals, f.String()+": "+err.Error())
 		}

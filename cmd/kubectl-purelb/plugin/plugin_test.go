@@ -294,8 +294,8 @@ func TestObserveLeases(t *testing.T) {
 			"ahead": false, "right": false, "behind": false, "dead": true, "long-dead": true,
 			"boaster": true, "other-boaster": true,
 		} {
-			if o.Silent[node] != want {
-				t.Errorf("%s is silent: %v", node, o.Silent[node])
+			if o.NotRenewing[node] != want {
+				t.Errorf("%s is silent: %v", node, o.NotRenewing[node])
 			}
 		}
 	})

@@ -50,7 +50,7 @@ func Validate(ctx context.Context, files *Files, namespace string) (*Validation,
 	objects := make([]client.Object, len(files.Objects))
 	for i := range files.Objects {
 		f := &files.Objects[i]
-		object, errs := all.typed(ctx, f, namespace)
+		object, errs := all.objectToAdmit(ctx, f, namespace)
 		if object == nil && len(errs) == 0 && f.Object.GroupVersionKind().Group != v1.GroupVersion.Group {
 			v.Skipped++
 			continue
