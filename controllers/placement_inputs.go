@@ -382,7 +382,7 @@ func (c *cluster) placementAddresses(isDefaultLoadBalancer bool) []placement.Add
 func (c *cluster) placementAddress(svc *corev1.Service, a netip.Addr) placement.Address {
 	group, r, ok := c.catalog.GroupContaining(a)
 	if ok && group.IsExternal() { // several such groups may contain it
-		group, r, ok = c.catalog.GroupContainingFor(allocation.RecordOf(svc).Group, a)
+		group, r, ok = c.catalog.GroupContainingPreferring(allocation.RecordOf(svc).Group, a)
 	}
 	if ok {
 		return placement.Address{

@@ -219,8 +219,8 @@ func (c Catalog) GroupContaining(a netip.Addr) (group *Group, r Range, found boo
 	return group, r, found
 }
 
-// GroupContainingFor is GroupContaining, but prefers the group of a name.
-func (c Catalog) GroupContainingFor(name string, a netip.Addr) (*Group, Range, bool) {
+// GroupContainingPreferring is GroupContaining, but prefers the group of a name.
+func (c Catalog) GroupContainingPreferring(name string, a netip.Addr) (*Group, Range, bool) {
 	if v := c[name]; v != nil && v.Ready() {
 		if r, ok := v.Group.RangeContaining(a); ok {
 			return &v.Group, r, true

@@ -144,7 +144,8 @@ func (d *decision) chooseGroupOfRequestedAddresses() *refusal {
 			continue
 		}
 		name := d.Allocated.Group
-		if group, r, isPooled := d.Catalog.GroupContainingFor(cmp.Or(d.RequestedGroup, d.Allocated.Group), a); isPooled {
+		preferred := cmp.Or(d.RequestedGroup, d.Allocated.Group)
+		if group, r, isPooled := d.Catalog.GroupContainingPreferring(preferred, a); isPooled {
 			name = group.Name
 			if refused := cmp.Or(d.refuseAddressOf(group, a), d.refuseUnallocatable(a, r)); refused != nil {
 				d.groupName = name

@@ -308,14 +308,15 @@ func TestNetboxVerdicts(t *testing.T) {
 	}
 }
 
-func TestGroupContainingFor(t *testing.T) {
+func TestGroupContainingPreferring(t *testing.T) {
 	catalog := allocation.NewCatalog([]v1.ServiceGroup{
 		netboxGroup(t, "b", "v4: {prefixes: [10.0.0.0/24]}", "10.0.0.0-10.0.0.255 10.0.0.0/24"),
 		netboxGroup(t, "a", "v4: {prefixes: [10.0.0.0/24]}", "10.0.0.0-10.0.0.255 10.0.0.0/24"),
 		netboxGroup(t, "waiting", "v4: {prefixes: [10.0.0.0/24]}"),
 	}, namespace)
 	for preferred, want := range map[string]string{"": "a", "a": "a", "b": "b", "waiting": "a", "none": "a"} {
-		if group, _, ok := catalog.GroupContainingFor(preferred, netip.MustParseAddr("10.0.0.5")); !ok || group.Name != want {
+		group, _, ok := catalog.GroupContainingPreferring(preferred, netip.MustParseAddr("10.0.0.5"))
+		if !ok || group.Name != want {
 			t.Errorf("preferring %q: got %v, want %s", preferred, group, want)
 		}
 	}

@@ -140,7 +140,7 @@ func (in *Inputs) ObjectionTo(group string, a netip.Addr) string {
 	if what, isOfNode := in.NodeAddresses[a]; isOfNode {
 		return fmt.Sprintf("%s is %s: it is never allocated", a, what)
 	}
-	other, r, isPooled := in.Catalog.GroupContainingFor(group, a)
+	other, r, isPooled := in.Catalog.GroupContainingPreferring(group, a)
 	switch {
 	case isPooled && !other.IsExternal():
 		return fmt.Sprintf("%s is of ServiceGroup %s", a, other.Name)

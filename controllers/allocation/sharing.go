@@ -98,7 +98,7 @@ func (d *decision) refuseToShare(a netip.Addr, other *Service) *refusal {
 	if refused := d.refuseKeysAndPorts(a, other); refused != nil {
 		return refused
 	}
-	if group, _, _ := d.Catalog.GroupContaining(a); !d.canShareByNamespace(group, other) {
+	if group, _, _ := d.Catalog.GroupContainingPreferring(other.Allocated.Group, a); !d.canShareByNamespace(group, other) {
 		return refuse(
 			v1.ReasonSharingRefused, "%s is in use by %s, and its ServiceGroup does not share across namespaces", a,
 			other.nameFor(d.Namespace),

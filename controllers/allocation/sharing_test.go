@@ -39,6 +39,32 @@ func TestKeyOfKeptAddresses(t *testing.T) {
 	}
 }
 
+// TestSharingAcrossNamespaces has an address in two external groups: the group that the other Service has it
+// from decides.
+func TestSharingAcrossNamespaces(t *testing.T) {
+	pool, addr := netip.MustParsePrefix("10.0.0.0/24"), netip.MustParseAddr("10.0.0.1")
+	groupThatShares := func(name string, shares bool) *Verdict {
+		return &Verdict{Reason: v1.ReasonAccepted, Group: Group{
+			Name: name, Type: v1.PoolTypeNetbox, Netbox: &Netbox{}, ShareAcrossNamespaces: shares,
+			Ranges: []Range{{Addrs: netipx.RangeOfPrefix(pool), Subnet: pool}},
+		}}
+	}
+	for _, row := range []struct {
+		group     string
+		isRefused bool
+	}{{"a", true}, {"b", false}} {
+		other := &Service{
+			Namespace: "other", Name: "web", IsOurs: true, SharingKey: "key", Addresses: []netip.Addr{addr},
+			Allocated: Record{Addresses: []netip.Addr{addr}, Key: "key", Group: row.group},
+		}
+		d := decisionAbout(addr, "key", other)
+		d.Catalog = Catalog{"a": groupThatShares("a", false), "b": groupThatShares("b", true)}
+		if refused := d.refuseToShare(addr, other); (refused != nil) != row.isRefused {
+			t.Errorf("an address of group %s: %v", row.group, refused)
+		}
+	}
+}
+
 // TestPortsToRecord records the ports of Services that may share an address with other namespaces.
 func TestPortsToRecord(t *testing.T) {
 	few, many := make(PortSet, MaxRecordedPorts), make(PortSet, MaxRecordedPorts+1)
@@ -78,7 +104,7 @@ func TestPolicyLocalByGroup(t *testing.T) {
 		if row.annotation != "" {
 			svc.Annotations = map[string]string{v1.AnnotationAllowLocal: row.annotation}
 		}
-		if got := ServiceOf(svc, true).HasPolicyLocalByGroup; got != row.want {
+		if got := ServiceOf(svc, true).IsPolicyLocalUpToGroup; got != row.want {
 			t.Errorf("policy %s, annotation %q: %t, want %t", row.policy, row.annotation, got, row.want)
 		}
 	}
