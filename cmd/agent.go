@@ -31,8 +31,8 @@ const (
 	// maxProcs is enough for the agent, which mostly waits. By default Go uses all processors
 	// of the node and keeps memory for each: some 5 MiB for 64.
 	maxProcs = 1
-	// startTime is after how long the agent gives back the memory that only its start needs.
-	startTime = 15 * time.Second
+	// trimDelay is after how long the agent gives back the memory that only its start needs.
+	trimDelay = 15 * time.Second
 )
 
 type agentOptions struct {
@@ -125,7 +125,7 @@ func runAgent(ctx context.Context, o agentOptions) error {
 		Live:         mgr.GetAPIReader(),
 		Kernel:       kernel,
 		Neighbours:   neighbours,
-		Proxy:        nodeagent.HTTPProxy{},
+		Proxy:        nodeagent.ProxyHealthCheck{},
 		Metrics:      nodeagent.NewMetrics(metrics.Registry),
 		NodeName:     o.nodeName,
 		Namespace:    o.namespace,
@@ -139,7 +139,7 @@ func runAgent(ctx context.Context, o agentOptions) error {
 		return fmt.Errorf("set up the agent: %w", err)
 	}
 	trimmer := footprint.Trimmer{
-		After:   startTime,
+		After:   trimDelay,
 		OnError: func(err error) { logger.Error(err, "Cannot give back the memory that only the start needs") },
 	}
 	if err := mgr.Add(trimmer); err != nil {

@@ -58,9 +58,9 @@ type managerOptions struct {
 	features       featuregate.MutableFeatureGate
 }
 
-// restoreInterval is how late a manager may learn that the API server's database was
+// restoreCheckInterval is how late a manager may learn that the API server's database was
 // restored from a backup. An API server begins to answer before much is written to it.
-const restoreInterval = 5 * time.Second
+const restoreCheckInterval = 5 * time.Second
 
 // Names of the objects for the webhooks, as in config/webhook.
 const (
@@ -262,7 +262,7 @@ func setUp(
 		return fmt.Errorf("watch agents: %w", err)
 	}
 	// The leader writes its Lease twice a second.
-	restored := &revision.EndWhenRestored{What: "Lease " + controllers.LeaderLease, Interval: restoreInterval,
+	restored := &revision.EndWhenRestored{What: "Lease " + controllers.LeaderLease, Interval: restoreCheckInterval,
 		Read: func(ctx context.Context) (string, error) {
 			lease := &coordinationv1.Lease{}
 			err := mgr.GetAPIReader().Get(ctx, client.ObjectKey{Namespace: o.namespace, Name: controllers.LeaderLease}, lease)

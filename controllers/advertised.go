@@ -31,7 +31,7 @@ func (r *AnnouncedReconciler) advertisedCondition(
 	if err != nil {
 		return metav1.Condition{}, err
 	}
-	if routings, err = r.withoutSilentNodes(ctx, routings); err != nil {
+	if routings, err = r.withoutReportsOfUnknownNodes(ctx, routings); err != nil {
 		return metav1.Condition{}, err
 	}
 	by := v1.AdvertisedBySpeakers
@@ -41,10 +41,10 @@ func (r *AnnouncedReconciler) advertisedCondition(
 	return announced.Advertise(places, routings, by), nil
 }
 
-// requestsOnNode maps a Node, or its NodeRouting, which has its name, to the Services that have Virtual
+// requestsForVirtualOn maps a Node, or its NodeRouting, which has its name, to the Services that have Virtual
 // addresses on the node.
-func (r *AnnouncedReconciler) requestsOnNode(ctx context.Context, node client.Object) []reconcile.Request {
-	services, err := servicesOnNode(ctx, r.Client, r.Namespace, node.GetName())
+func (r *AnnouncedReconciler) requestsForVirtualOn(ctx context.Context, node client.Object) []reconcile.Request {
+	services, err := servicesWithVirtualOn(ctx, r.Client, r.Namespace, node.GetName())
 	if err != nil {
 		log.FromContext(ctx).Error(err, "Cannot find the Services of a node", "node", node.GetName())
 	}
@@ -55,23 +55,23 @@ func (r *AnnouncedReconciler) requestsOnNode(ctx context.Context, node client.Ob
 	return requests
 }
 
-// withoutSilentNodes returns the NodeRoutings with no sessions of nodes that have fallen silent.
-func (r *AnnouncedReconciler) withoutSilentNodes(
+// withoutReportsOfUnknownNodes returns the NodeRoutings with no sessions of nodes that have fallen silent.
+func (r *AnnouncedReconciler) withoutReportsOfUnknownNodes(
 	ctx context.Context, routings map[string]*v1.NodeRouting,
 ) (map[string]*v1.NodeRouting, error) {
 	var nodes corev1.NodeList
 	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list Nodes: %w", err)
 	}
-	isSilent := map[string]bool{}
+	isUnknown := map[string]bool{}
 	for i := range nodes.Items {
-		isSilent[nodes.Items[i].Name] = readinessOf(&nodes.Items[i]).Status == corev1.ConditionUnknown
+		isUnknown[nodes.Items[i].Name] = readinessOf(&nodes.Items[i]).Status == corev1.ConditionUnknown
 	}
-	return announced.WithoutSilentNodes(routings, func(node string) bool { return isSilent[node] }), nil
+	return announced.WithoutReportsOfUnknownNodes(routings, func(node string) bool { return isUnknown[node] }), nil
 }
 
-// nodeSilenceChanged lets through that a Node falls silent, or is heard again.
-var nodeSilenceChanged = predicate.Funcs{
+// nodeUnknownChanged lets through that condition Ready of a Node becomes Unknown, or is known again.
+var nodeUnknownChanged = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false }, // its NodeRouting comes after it
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok1 := e.ObjectOld.(*corev1.Node)
@@ -90,8 +90,8 @@ var advertisingChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) b
 	return ok1 && ok2 && announced.AdvertisingChanged(before, after)
 }}
 
-// servicesOnNode lists the Services, as namespace/name, that have Virtual addresses on a node; sorted.
-func servicesOnNode(ctx context.Context, c client.Reader, namespace, node string) ([]string, error) {
+// servicesWithVirtualOn lists the Services, as namespace/name, that have Virtual addresses on a node; sorted.
+func servicesWithVirtualOn(ctx context.Context, c client.Reader, namespace, node string) ([]string, error) {
 	announcements, err := listAnnouncements(ctx, c, namespace)
 	if err != nil {
 		return nil, err

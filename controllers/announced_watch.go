@@ -70,9 +70,9 @@ func (r *AnnouncedReconciler) Component(cluster ComponentManager) (Component, er
 			{Object: &v1.LBNodeAgent{}, Handler: batched(r.enqueueServicesOfAgent), Changed: reachabilityChanged},
 			{Object: &v1.ServiceGroup{}, Handler: batched(r.enqueueServicesOfGroup), Changed: groupReportChanged},
 			{
-				Object: &v1.NodeRouting{}, Handler: batchedFor(advertisedWait, r.requestsOnNode), Changed: advertisingChanged,
+				Object: &v1.NodeRouting{}, Handler: batchedFor(advertisedWait, r.requestsForVirtualOn), Changed: advertisingChanged,
 			},
-			{Object: &corev1.Node{}, Handler: batchedFor(advertisedWait, r.requestsOnNode), Changed: nodeSilenceChanged},
+			{Object: &corev1.Node{}, Handler: batchedFor(advertisedWait, r.requestsForVirtualOn), Changed: nodeUnknownChanged},
 		},
 		Sources: []source.Source{r.Reasons.source()},
 		Options: controller.Options{MaxConcurrentReconciles: reportWriters},

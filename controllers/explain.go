@@ -25,14 +25,14 @@ func PlacementInputs(
 	for i := range inputs.Nodes {
 		n := &inputs.Nodes[i]
 		n.IsNotReadyForLong = n.IsNotReadyForLong ||
-			n.IsNotReady && now.Sub(notReadySince(cluster.nodes, n.Name)) >= placement.NotReadyPatience
+			n.IsNotReady && now.Sub(readinessChangedAt(cluster.nodes, n.Name)) >= placement.NotReadyPatience
 	}
 	return inputs, nil
 }
 
-// notReadySince is since when a node is as its condition Ready says, by the clock of whoever
+// readinessChangedAt is since when a node is as its condition Ready says, by the clock of whoever
 // wrote that. A program that looks once has no other.
-func notReadySince(nodes []corev1.Node, name string) time.Time {
+func readinessChangedAt(nodes []corev1.Node, name string) time.Time {
 	for i := range nodes {
 		for _, c := range nodes[i].Status.Conditions {
 			if nodes[i].Name == name && c.Type == corev1.NodeReady {

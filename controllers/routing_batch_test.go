@@ -83,7 +83,7 @@ func TestSilentNodes(t *testing.T) {
 	r := &AnnouncedReconciler{Client: fake.NewClientBuilder().WithScheme(routingScheme(t)).WithObjects(
 		nodeWith("n1", corev1.ConditionUnknown), nodeWith("n2", corev1.ConditionFalse),
 	).Build()}
-	heard, err := r.withoutSilentNodes(context.Background(), routings)
+	heard, err := r.withoutReportsOfUnknownNodes(context.Background(), routings)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func TestSilentNodes(t *testing.T) {
 		{corev1.ConditionTrue, corev1.ConditionFalse, false}, {corev1.ConditionUnknown, corev1.ConditionUnknown, false},
 	} {
 		update := event.UpdateEvent{ObjectOld: nodeWith("n1", row.before), ObjectNew: nodeWith("n1", row.after)}
-		if got := nodeSilenceChanged.Update(update); got != row.want {
+		if got := nodeUnknownChanged.Update(update); got != row.want {
 			t.Errorf("from %s to %s: %t", row.before, row.after, got)
 		}
 	}

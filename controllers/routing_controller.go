@@ -323,7 +323,7 @@ func (r *RoutingReconciler) recordSessions(ctx context.Context, g *routingInputs
 func (r *RoutingReconciler) recordAtServices(ctx context.Context, down []routing.SessionChange) {
 	var concerned []routing.ConcernedService
 	for _, c := range down[:min(len(down), maxSessionsAtServices)] {
-		keys, err := servicesOnNode(ctx, r.Client, r.Namespace, c.Node)
+		keys, err := servicesWithVirtualOn(ctx, r.Client, r.Namespace, c.Node)
 		if err != nil {
 			log.FromContext(ctx).Error(err, "Cannot find the Services of a session", "node", c.Node)
 			return

@@ -319,7 +319,7 @@ func (p *port) Ask(q neigh.Question) error {
 	return nil
 }
 
-func (*port) SetPodMACs([]string) {}
+func (*port) ExcludePodMACs([]string) {}
 
 func (p *port) AskStation(q neigh.Question, to neigh.MAC) error {
 	for _, o := range p.others() {

@@ -59,9 +59,9 @@ type Addresses interface {
 // Neighbours is what the agent needs of the stations on the node's links.
 type Neighbours interface {
 	Stations
-	// SetPodMACs replaces the MAC addresses that only interfaces of pods have: they are not the
+	// ExcludePodMACs replaces the MAC addresses that only interfaces of pods have: they are not the
 	// node's own, and a station that has one is another.
-	SetPodMACs(macs []string)
+	ExcludePodMACs(macs []string)
 }
 
 // Stations asks and tells the stations on the node's links.

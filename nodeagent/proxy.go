@@ -20,8 +20,8 @@ type Proxy interface {
 	Serves(ctx context.Context, addrs []netip.Addr, virtual netip.Addr, port int32) bool
 }
 
-// HTTPProxy asks by HTTP, as load balancers do (healthCheckNodePort).
-type HTTPProxy struct{}
+// ProxyHealthCheck asks by HTTP, as load balancers do (healthCheckNodePort).
+type ProxyHealthCheck struct{}
 
 // proxyAnswer is what came of one question to the proxy.
 type proxyAnswer struct {
@@ -34,7 +34,7 @@ type proxyAnswer struct {
 // it listens. kube-proxy has a part for each family, which learns of endpoints at a time of its
 // own: what answers at an address of the other family counts only if nothing listens in the
 // Virtual address's family.
-func (HTTPProxy) Serves(ctx context.Context, addrs []netip.Addr, virtual netip.Addr, port int32) bool {
+func (ProxyHealthCheck) Serves(ctx context.Context, addrs []netip.Addr, virtual netip.Addr, port int32) bool {
 	ctx, cancel := context.WithTimeout(ctx, proxyTimeout)
 	defer cancel()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}

@@ -97,7 +97,7 @@ func TestHTTPProxy(t *testing.T) {
 	port := netip.MustParseAddrPort(server.Listener.Addr().String()).Port()
 	addrs := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.99"), netip.IPv6Loopback()}
 	serves := func(virtual string) bool {
-		return HTTPProxy{}.Serves(t.Context(), addrs, netip.MustParseAddr(virtual), int32(port))
+		return ProxyHealthCheck{}.Serves(t.Context(), addrs, netip.MustParseAddr(virtual), int32(port))
 	}
 	expect := func(what string, want4, want6 bool) {
 		t.Helper()

@@ -249,7 +249,7 @@ func (w *watching) round(ctx context.Context, l *watchedLink, x Exchange) error 
 			repeated = append(repeated, c.Addr) // the node may have claimed it before
 		}
 	}
-	w.reportReasons(l, now)
+	w.wakeForNewReasons(l, now)
 	w.mu.Unlock()
 	w.defender.repeatClaims(ctx, repeated)
 	w.passOn(claims) // afterwards, or what is claimed now would be repeated at once
@@ -261,9 +261,9 @@ func (w *watching) round(ctx context.Context, l *watchedLink, x Exchange) error 
 	return nil
 }
 
-// reportReasons wakes the worker, once in a while, when it does not know a reason yet. The
+// wakeForNewReasons wakes the worker, once in a while, when it does not know a reason yet. The
 // caller holds the lock.
-func (w *watching) reportReasons(l *watchedLink, now time.Time) {
+func (w *watching) wakeForNewReasons(l *watchedLink, now time.Time) {
 	isNew := false
 	for key, watcher := range l.watchers {
 		known, isKnown := l.reasons[key]

@@ -358,7 +358,7 @@ func (a *Agent) gather(objects apiObjects, isUpToDate bool) (plan.Inputs, error)
 		return plan.Inputs{}, fmt.Errorf("%w: %w", errUnobserved, err)
 	}
 	a.defender.noteObserved(observed)
-	a.Neighbours.SetPodMACs(plan.PodMACs(observed))
+	a.Neighbours.ExcludePodMACs(plan.PodMACs(observed))
 	held, yields := a.defender.heldAndYields()
 	return plan.Inputs{
 		Now:                 time.Now(),

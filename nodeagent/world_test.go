@@ -73,7 +73,7 @@ func (n *neighbours) AskStation(q neigh.Question, station neigh.MAC) error {
 	return nil
 }
 
-func (*neighbours) SetPodMACs([]string) {}
+func (*neighbours) ExcludePodMACs([]string) {}
 
 // answerOf is the answer to a question for an address.
 func answerOf(addr netip.Addr, mac neigh.MAC) neigh.Message {

@@ -44,10 +44,11 @@ import (
 const (
 	gcPercent = 50
 	maxProcs  = 2
-	startTime = 15 * time.Second
-	// restoreInterval is how often a speaker looks whether the API server's database was restored
+	// trimDelay is after how long the speaker gives back the memory that only its start needs.
+	trimDelay = 15 * time.Second
+	// restoreCheckInterval is how often a speaker looks whether the API server's database was restored
 	// from a backup. There are many speakers, and sessions go on meanwhile.
-	restoreInterval = 30 * time.Second
+	restoreCheckInterval = 30 * time.Second
 )
 
 // nodeNameField is the field of NodeRoutings by which the API server selects.
@@ -136,16 +137,16 @@ func run(ctx context.Context, o options) error {
 		StartBFD: func(ctx context.Context, changed func(), failed func(netip.Addr)) (speaker.BFD, error) {
 			return udp.Start(ctx, logger.WithName("bfd"), changed, failed)
 		},
-		ProxyForwards: proxyCheck{proxyHealth, proxyMetrics}.forwards, Metrics: speaker.NewMetrics(metrics.Registry),
+		ProxyForwards: proxyCheck{proxyHealth, proxyMetricsURL}.forwards, Metrics: speaker.NewMetrics(metrics.Registry),
 		NodeName: o.nodeName, Namespace: o.namespace, StateDir: o.stateDir, PasswordDir: o.passwordDir,
 		UnitDir: o.unitDir,
 	}
 	trimmer := footprint.Trimmer{
-		After:   startTime,
+		After:   trimDelay,
 		OnError: func(err error) { logger.Error(err, "Cannot give back the memory that only the start needs") },
 	}
 	// The speaker writes little, but each answer with a list has the version of the whole database.
-	restored := &revision.EndWhenRestored{What: "the list of NodeRoutings", Interval: restoreInterval,
+	restored := &revision.EndWhenRestored{What: "the list of NodeRoutings", Interval: restoreCheckInterval,
 		Read: func(ctx context.Context) (string, error) {
 			list := &purelbv1.NodeRoutingList{}
 			err := mgr.GetAPIReader().List(

@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	// proxyHealth is where kube-proxy says whether it works, and proxyMetrics where it serves its metrics, by
+	// proxyHealth is where kube-proxy says whether it works, and proxyMetricsURL where it serves its metrics, by
 	// default.
-	proxyHealth  = "http://127.0.0.1:10256/healthz"
-	proxyMetrics = "http://127.0.0.1:10249/metrics"
-	proxyTimeout = 500 * time.Millisecond
+	proxyHealth     = "http://127.0.0.1:10256/healthz"
+	proxyMetricsURL = "http://127.0.0.1:10249/metrics"
+	proxyTimeout    = 500 * time.Millisecond
 	// maxProxyMetrics is how many bytes of metrics are read.
 	maxProxyMetrics = 8 << 20
-	// metricsOfProxy is what the names of all of kube-proxy's metrics begin with, and metricOfSync the metric
+	// proxyMetricPrefix is what the names of all of kube-proxy's metrics begin with, and metricOfSync the metric
 	// that is when it last wrote the node's rules: 0 or missing before the first time, one for each family of
 	// addresses in later versions.
-	metricsOfProxy = "kubeproxy_"
-	metricOfSync   = "kubeproxy_sync_proxy_rules_last_timestamp_seconds"
+	proxyMetricPrefix = "kubeproxy_"
+	metricOfSync      = "kubeproxy_sync_proxy_rules_last_timestamp_seconds"
 )
 
 // proxyCheck asks the node's kube-proxy whether it forwards.
@@ -35,18 +35,18 @@ func (c proxyCheck) forwards(ctx context.Context) bool {
 	if _, isOK := get(ctx, c.health, func(io.Reader) bool { return true }); !isOK {
 		return false
 	}
-	hasSynced, isOK := get(ctx, c.metrics, hasSyncedBy)
+	hasSynced, isOK := get(ctx, c.metrics, mayHaveSyncedBy)
 	return hasSynced || !isOK
 }
 
-// hasSyncedBy reports whether kube-proxy has written the node's rules, by its metrics. Metrics of another
+// mayHaveSyncedBy reports whether kube-proxy has written the node's rules, by its metrics. Metrics of another
 // program say nothing against it.
-func hasSyncedBy(metrics io.Reader) bool {
+func mayHaveSyncedBy(metrics io.Reader) bool {
 	isProxy, hasSynced := false, false
 	lines := bufio.NewScanner(io.LimitReader(metrics, maxProxyMetrics))
 	for lines.Scan() {
 		name, rest, _ := strings.Cut(lines.Text(), " ")
-		isProxy = isProxy || strings.HasPrefix(name, metricsOfProxy)
+		isProxy = isProxy || strings.HasPrefix(name, proxyMetricPrefix)
 		if name, _, _ = strings.Cut(name, "{"); name != metricOfSync {
 			continue
 		}

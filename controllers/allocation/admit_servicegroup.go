@@ -90,7 +90,7 @@ func (a *Admission) ServicesWithPolicyLocal(group string) []string {
 func (a *Admission) warnOfOverride(sg *v1.ServiceGroup) []string {
 	var services []string
 	for name, s := range a.InUse.serviceByName {
-		if s.Allocated.Group == sg.Name && s.HasPolicyLocalByGroup {
+		if s.Allocated.Group == sg.Name && s.IsPolicyLocalUpToGroup {
 			services = append(services, name)
 		}
 	}

@@ -163,7 +163,7 @@ func TestAdmitPolicyLocal(t *testing.T) {
 	s := admissionOf("", none)
 	for i, addr := range addresses("10.0.0.1 10.0.0.2 10.0.0.3 10.0.0.4") {
 		svc := allocatedService(fmt.Sprintf("s%d", i+1), addr)
-		svc.Allocated.Group, svc.HasPolicyLocalByGroup = "a", i < 3
+		svc.Allocated.Group, svc.IsPolicyLocalUpToGroup = "a", i < 3
 		if i == 2 {
 			svc.Allocated.Group = "b"
 		}

@@ -28,9 +28,9 @@ type Service struct {
 	// SharingKey is the key in the Service's annotation now. Allocated.Key is the key by
 	// which the Service was given its addresses.
 	SharingKey string
-	// HasPolicyLocalByGroup says that the Service has externalTrafficPolicy Local, and that
+	// IsPolicyLocalUpToGroup says that the Service has externalTrafficPolicy Local, and that
 	// its ServiceGroup decides whether the policy stays.
-	HasPolicyLocalByGroup bool
+	IsPolicyLocalUpToGroup bool
 	// HasPolicyLocal says that the Service has externalTrafficPolicy Local.
 	HasPolicyLocal bool
 	// Ports are empty unless the Service shares.
@@ -69,7 +69,7 @@ func ServiceOf(svc *corev1.Service, isOurs bool) *Service {
 	if isOurs {
 		s.Allocated, s.SharingKey = RecordOf(svc), SharingKeyOf(svc)
 		s.HasPolicyLocal = svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
-		s.HasPolicyLocalByGroup = hasPolicyLocalByGroup(svc)
+		s.IsPolicyLocalUpToGroup = hasPolicyLocalByGroup(svc)
 		if s.SharingKey != "" || s.Allocated.Key != "" {
 			s.Ports = PortsOf(svc.Spec.Ports)
 		}

@@ -51,15 +51,15 @@ func Advertise(
 	return c
 }
 
-// WithoutSilentNodes returns NodeRoutings by node, without what speakers report of nodes that are silent: a node
-// that is dead has no session, and cannot say so. If all are silent it is rather the API server that does
-// not hear them, and what they last said stays.
-func WithoutSilentNodes(
-	routings map[string]*v1.NodeRouting, isSilent func(node string) bool,
+// WithoutReportsOfUnknownNodes returns NodeRoutings by node, without what speakers report of nodes of which it is
+// unknown whether they are Ready: a node that is dead has no session, and cannot say so. If that is so of all nodes
+// it is rather the API server that does not hear them, and what they last said stays.
+func WithoutReportsOfUnknownNodes(
+	routings map[string]*v1.NodeRouting, isUnknown func(node string) bool,
 ) map[string]*v1.NodeRouting {
 	heard, isAnyHeard := map[string]*v1.NodeRouting{}, false
 	for node, routing := range routings {
-		if heard[node] = routing; isSilent(node) {
+		if heard[node] = routing; isUnknown(node) {
 			heard[node] = &v1.NodeRouting{Spec: routing.Spec}
 			continue
 		}

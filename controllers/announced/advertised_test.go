@@ -147,8 +147,8 @@ func TestAdvertise(t *testing.T) {
 	}
 }
 
-// TestWithoutSilentNodes has three nodes of which some have fallen silent, and an address on all of them.
-func TestWithoutSilentNodes(t *testing.T) {
+// TestWithoutReportsOfUnknownNodes has three nodes of which some have fallen silent, and an address on all of them.
+func TestWithoutReportsOfUnknownNodes(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		silent, want string
@@ -161,7 +161,8 @@ func TestWithoutSilentNodes(t *testing.T) {
 		routings := map[string]*v1.NodeRouting{
 			"n1": routing("1 up 1"), "n2": routing("1 up 1"), "n3": routing("1 down 0"),
 		}
-		heard := announced.WithoutSilentNodes(routings, func(node string) bool { return strings.Contains(row.silent, node) })
+		isUnknown := func(node string) bool { return strings.Contains(row.silent, node) }
+		heard := announced.WithoutReportsOfUnknownNodes(routings, isUnknown)
 		c := announced.Advertise(virtualOn("10.1.0.1", "n1", "n2", "n3"), heard, "")
 		if got := fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message); got != row.want {
 			t.Errorf("silent %q: %s, want %s", row.silent, got, row.want)

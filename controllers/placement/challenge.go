@@ -105,12 +105,12 @@ func (p *placer) entryNamingSuccessors(a *Address) *assignment {
 	return nil
 }
 
-// findClaim finds the phase of an address that a successor of its holder has claimed, and
+// decideByClaim finds the phase of an address that a successor of its holder has claimed, and
 // reports whether there is a claim that counts. No report takes an address from another node
 // that renews its Lease and says that it announces the address: such a holder contests the
 // claim. A holder that has had the time to renew, and did not, loses the address to the claimer,
 // as does one that reports that it does not have the address.
-func (p *placer) findClaim(a *Address, s *situation) bool {
+func (p *placer) decideByClaim(a *Address, s *situation) bool {
 	c, e := p.claimOf(a, s.claimant)
 	if c == nil {
 		return false

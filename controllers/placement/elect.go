@@ -18,7 +18,7 @@ import (
 // the one of them that has the fewest, as whoever asks wants to spread them.
 func (p *placer) electNode(a *Address, holder *Node) *Node {
 	var candidates []*Node
-	checks := p.takeChecksOf(a)
+	checks := p.checksToTake(a)
 	for _, n := range p.nodes {
 		if n != holder && reasonAgainst(n, a, checks) == "" {
 			candidates = append(candidates, n)
@@ -55,12 +55,12 @@ func (p *placer) fairShareOf(a *Address, nodes int) int {
 
 // explainNoEligibleNode says of each node why it cannot take an address.
 func (p *placer) explainNoEligibleNode(a *Address) Explanation {
-	return Explanation{v1.ReasonNoEligibleNode, explainReasons(p.nodes, a, p.takeChecksOf(a))}
+	return Explanation{v1.ReasonNoEligibleNode, explainReasons(p.nodes, a, p.checksToTake(a))}
 }
 
 // explainPassedOver says of the nodes that an address does not go to why not.
 func (p *placer) explainPassedOver(a *Address, m Move) string {
-	checks := p.takeChecksOf(a)
+	checks := p.checksToTake(a)
 	return explainReasons(p.nodes, a, []check{func(n *Node, a *Address) string {
 		switch why := reasonAgainst(n, a, checks); {
 		case n.Name == m.To:
@@ -75,9 +75,9 @@ func (p *placer) explainPassedOver(a *Address, m Move) string {
 	}})
 }
 
-// takeChecksOf are takeChecks, that what the node reports can be true, and that it has not
+// checksToTake are takeChecks, that what the node reports can be true, and that it has not
 // failed to take the address.
-func (p *placer) takeChecksOf(a *Address) []check {
+func (p *placer) checksToTake(a *Address) []check {
 	return append(takeChecks[:len(takeChecks):len(takeChecks)], p.checkConfirmed(a.Subnet),
 		func(n *Node, _ *Address) string {
 			for _, e := range p.entriesByAddress[a.Addr] {

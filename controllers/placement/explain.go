@@ -64,7 +64,7 @@ func (p *placer) explainAddress(a *Address) AddressVerdict {
 	case "":
 		verdict.Phase = WaitingForFacts
 	case v1.AnnounceLocal:
-		checks = p.takeChecksOf(a)
+		checks = p.checksToTake(a)
 		s := p.phaseOf(a)
 		verdict.Phase, verdict.Waiting = s.phase, s.waitsFor
 		if s.holder != nil {

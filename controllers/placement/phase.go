@@ -73,7 +73,7 @@ type situation struct {
 func (p *placer) phaseOf(a *Address) situation {
 	s := situation{holder: p.holderOf(a), claimant: p.claimantOf(a)}
 	lingering := p.lingeringOn(a)
-	if p.findClaim(a, &s) {
+	if p.decideByClaim(a, &s) {
 		return s
 	}
 	switch {

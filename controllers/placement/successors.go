@@ -53,7 +53,7 @@ func (p *placer) noteHeld(a *Address, e *assignment) {
 		return // the holder's facts are unknown: its entry stays as it is
 	}
 	link := holderLink{holder.Name, i.Name}
-	p.held[link] = append(p.held[link], &heldAddress{address: a, holder: holder, stored: e, checks: p.takeChecksOf(a)})
+	p.held[link] = append(p.held[link], &heldAddress{address: a, holder: holder, stored: e, checks: p.checksToTake(a)})
 }
 
 // nameSuccessors names the successors of all Local addresses that stay with their holders.

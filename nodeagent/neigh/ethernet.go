@@ -38,10 +38,10 @@ type Ethernet struct {
 	sendSockets map[string]int
 
 	ownMu sync.Mutex
-	// ownMACs are the MAC addresses of the node's interfaces, as listed at ownMACsListedAt.
-	ownMACs         map[MAC]bool
+	// interfaceMACs are the MAC addresses of the node's interfaces, as listed at ownMACsListedAt.
+	interfaceMACs   map[MAC]bool
 	ownMACsListedAt time.Time
-	// podMACs are those that only interfaces of pods have, as SetPodMACs was last told.
+	// podMACs are those that only interfaces of pods have, as ExcludePodMACs was last told.
 	podMACs map[MAC]bool
 }
 
@@ -170,9 +170,9 @@ func (e *Ethernet) dropCached(iface string) {
 	delete(e.cachedInterfaces, iface)
 }
 
-// SetPodMACs replaces the MAC addresses that only interfaces of pods have. A message from such an
+// ExcludePodMACs replaces the MAC addresses that only interfaces of pods have. A message from such an
 // address is another station's: the node's own interfaces on its links have others.
-func (e *Ethernet) SetPodMACs(macs []string) {
+func (e *Ethernet) ExcludePodMACs(macs []string) {
 	podMACs := make(map[MAC]bool, len(macs))
 	for _, text := range macs {
 		if mac, err := net.ParseMAC(text); err == nil && len(mac) == len(MAC{}) {
@@ -189,12 +189,12 @@ func (e *Ethernet) SetPodMACs(macs []string) {
 func (e *Ethernet) isOwn(mac MAC) (bool, error) {
 	e.ownMu.Lock()
 	defer e.ownMu.Unlock()
-	if e.ownMACs == nil || time.Since(e.ownMACsListedAt) > ownMACsTTL {
+	if e.interfaceMACs == nil || time.Since(e.ownMACsListedAt) > ownMACsTTL {
 		own, err := listMACs()
 		if err != nil {
 			return false, err
 		}
-		e.ownMACs, e.ownMACsListedAt = own, time.Now()
+		e.interfaceMACs, e.ownMACsListedAt = own, time.Now()
 	}
-	return e.ownMACs[mac] && !e.podMACs[mac], nil
+	return e.interfaceMACs[mac] && !e.podMACs[mac], nil
 }

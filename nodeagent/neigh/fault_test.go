@@ -399,12 +399,12 @@ func TestAttackPodMAC(t *testing.T) {
 		}
 	}
 	expectHeard(false) // what the interface is for is not known
-	e.SetPodMACs([]string{podMAC.String()})
+	e.ExcludePodMACs([]string{podMAC.String()})
 	expectHeard(true)
 	if own, err := e.isOwn(localMAC); !own || err != nil {
 		t.Errorf("isOwn of the node's own address: %v, %v", own, err)
 	}
-	e.SetPodMACs(nil)
+	e.ExcludePodMACs(nil)
 	expectHeard(false)
 }
 

@@ -83,9 +83,9 @@ func (e *Ethernet) Probe(
 
 // linkProbe is one probe, for addresses of one family on one link.
 type linkProbe struct {
-	socket  *os.File
-	source  MAC
-	ownMACs map[MAC]bool
+	socket        *os.File
+	source        MAC
+	interfaceMACs map[MAC]bool
 	// pending are the questions that were asked and that an answer, or a better one, may
 	// yet settle, by address.
 	pending map[netip.Addr]Question
@@ -127,7 +127,7 @@ func (e *Ethernet) probeLink(
 	defer func() { _ = socket.Close() }()
 
 	p := &linkProbe{
-		socket: socket, source: source, ownMACs: own,
+		socket: socket, source: source, interfaceMACs: own,
 		pending: map[netip.Addr]Question{}, answeredBy: map[netip.Addr]MAC{}, unsettled: len(questions),
 	}
 	if err = p.run(ctx, questions, count, interval); err != nil || p.unsettled == 0 {
@@ -213,7 +213,7 @@ func (p *linkProbe) send(ctx context.Context, frame []byte) error {
 func (p *linkProbe) readAnswers(ctx context.Context, wait time.Duration) error {
 	return readMessages(ctx, p.socket, time.Now().Add(wait), func(m Message) bool {
 		q, isPending := p.pending[m.Addr]
-		if isPending && !p.ownMACs[m.MAC] && !slices.Contains(q.IgnoredMACs, m.MAC) {
+		if isPending && !p.interfaceMACs[m.MAC] && !slices.Contains(q.IgnoredMACs, m.MAC) {
 			p.recordAnswer(q, m.MAC)
 		}
 		return p.unsettled > 0

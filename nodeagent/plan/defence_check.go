@@ -169,7 +169,7 @@ func (d *Defence) EndChallenge(c *Check, isAlone bool, now time.Time) Reaction {
 	}
 	d.YieldTo(h, c.MAC, now)
 	y := d.Yields[c.Addr]
-	y.IsAlone = true
+	y.YieldedAlone = true
 	d.Yields[c.Addr] = y
 	return Reaction{Held: h, YieldTo: c.MAC, MayLog: true}
 }

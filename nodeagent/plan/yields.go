@@ -16,8 +16,8 @@ type YieldedAddress struct {
 	Epoch int64 `json:"epoch"`
 	// MAC of that station, lower case with colons.
 	MAC string `json:"mac"`
-	// IsAlone means that the agent has yielded as nobody on the link answered the node.
-	IsAlone bool `json:"isAlone,omitempty"`
+	// YieldedAlone means that the agent has yielded as nobody on the link answered the node.
+	YieldedAlone bool `json:"isAlone,omitempty"`
 	// Announcement is the UID of the Announcement that has the entry; empty if it is not known.
 	Announcement types.UID `json:"announcement,omitempty"`
 	// Interface on whose link that station is; empty if the agent is not to claim the
@@ -37,7 +37,7 @@ type YieldedAddress struct {
 // alone does not hear has to last for longer: by then the manager has decided.
 func (y YieldedAddress) IsSilent(now time.Time) bool {
 	enough := silentFor
-	if y.IsAlone {
+	if y.YieldedAlone {
 		enough = aloneFor
 	}
 	return y.Unanswered >= silentQuestions && now.Sub(y.AnsweredAt) >= enough
@@ -45,7 +45,7 @@ func (y YieldedAddress) IsSilent(now time.Time) bool {
 
 // answeredBy returns the YieldedAddress after a station has said that it has the address.
 func (y YieldedAddress) answeredBy(mac string, at time.Time) YieldedAddress {
-	y.MAC, y.AnsweredAt, y.Unanswered, y.IsSilenceReported, y.IsAlone = mac, at, 0, false, false
+	y.MAC, y.AnsweredAt, y.Unanswered, y.IsSilenceReported, y.YieldedAlone = mac, at, 0, false, false
 	return y
 }
 
@@ -62,7 +62,7 @@ func (y YieldedAddress) covers(d *Desired) bool {
 // Result of an address that was yielded.
 func (y YieldedAddress) Result() Result {
 	why := " claims the address and answers for it; this node claims it again as soon as no station answers"
-	if y.IsAlone {
+	if y.YieldedAlone {
 		why = " has claimed the address, and no node on the link answers this one"
 	}
 	return Result{

@@ -240,8 +240,8 @@ func (silentLink) Probe(context.Context, []neigh.Question, int, time.Duration) m
 // Ask gets no answer.
 func (silentLink) Ask(neigh.Question) error { return nil }
 
-// SetPodMACs does nothing: no station is heard.
-func (silentLink) SetPodMACs([]string) {}
+// ExcludePodMACs does nothing: no station is heard.
+func (silentLink) ExcludePodMACs([]string) {}
 
 // AskStation gets no answer.
 func (silentLink) AskStation(neigh.Question, neigh.MAC) error { return nil }

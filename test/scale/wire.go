@@ -96,8 +96,8 @@ func (s *station) Ask(q neigh.Question) error {
 	return nil
 }
 
-// SetPodMACs does nothing: a station has one interface.
-func (*station) SetPodMACs([]string) {}
+// ExcludePodMACs does nothing: a station has one interface.
+func (*station) ExcludePodMACs([]string) {}
 
 // AskStation gets its answer at once, if that station answers for the address.
 func (s *station) AskStation(q neigh.Question, to neigh.MAC) error {

@@ -97,7 +97,7 @@ func (n neighbours) AskStation(q neigh.Question, station neigh.MAC) error {
 	return errors.Join(err, n.send(q.Interface, frame))
 }
 
-func (neighbours) SetPodMACs([]string) {}
+func (neighbours) ExcludePodMACs([]string) {}
 
 func (n neighbours) Listen(
 	ctx context.Context, iface string, wanted func(netip.Addr) bool, heard func(neigh.Message),
