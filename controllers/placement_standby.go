@@ -23,9 +23,7 @@ func (r *PlacementReconciler) writeStandbys(
 ) error {
 	wanted := map[string]*v1.AnnouncementSpec{}
 	for _, plan := range placement.PlanStandbys(*inputs) {
-		for name, standby := range plan.Announcements() {
-			wanted[name] = &v1.AnnouncementSpec{NodeName: plan.Watcher, Standby: standby}
-		}
+		maps.Copy(wanted, plan.Announcements())
 	}
 	return r.writePlanned(ctx, cluster.standbys, wanted, inputs, result)
 }
@@ -37,9 +35,7 @@ func (r *PlacementReconciler) writeAskings(
 ) error {
 	wanted := map[string]*v1.AnnouncementSpec{}
 	for _, plan := range placement.PlanAsking(*inputs) {
-		for name, asking := range plan.Announcements() {
-			wanted[name] = &v1.AnnouncementSpec{NodeName: plan.Asker, Asking: asking}
-		}
+		maps.Copy(wanted, plan.Announcements())
 	}
 	return r.writePlanned(ctx, cluster.askings, wanted, inputs, result)
 }

@@ -21,17 +21,14 @@ type AskingPlan struct {
 	Asking v1.Asking // with all addresses, sorted
 }
 
-// Announcements distributes a plan over as many objects as its addresses need, and returns
-// what each says, by its name. Names are never parsed.
-func (p *AskingPlan) Announcements() map[string]*v1.Asking {
-	named, n := map[string]*v1.Asking{}, 0
-	for part := range slices.Chunk(p.Asking.Addresses, v1.MaxAddressesPerAnnouncement) {
+// Announcements returns what each of the objects says that the plan needs, by its name.
+func (p *AskingPlan) Announcements() map[string]*v1.AnnouncementSpec {
+	specOf := func(part []v1.AskedAddress) *v1.AnnouncementSpec {
 		one := p.Asking
 		one.Addresses = part
-		named[nodeObjectName(p.Asker, "asking", p.Key, n)] = &one
-		n++
+		return &v1.AnnouncementSpec{NodeName: p.Asker, Asking: &one}
 	}
-	return named
+	return distribute(p.Asker, "asking", p.Key, p.Asking.Addresses, specOf)
 }
 
 // PlanAsking decides which nodes ask for which Local addresses: up to v1.MaxAskers nodes for each

@@ -106,8 +106,8 @@ func TestPlanAskingKeepsObjects(t *testing.T) {
 	namesOf := func(plans []placement.AskingPlan) map[string]int {
 		names := map[string]int{}
 		for i := range plans {
-			for name, asking := range plans[i].Announcements() {
-				names[plans[i].Asker+" "+name] += len(asking.Addresses)
+			for name, spec := range plans[i].Announcements() {
+				names[plans[i].Asker+" "+name] += len(spec.Asking.Addresses)
 			}
 		}
 		return names

@@ -30,25 +30,32 @@ type StandbyPlan struct {
 	Standby v1.Standby // with all addresses, sorted
 }
 
-// Announcements distributes a plan over as many objects as its addresses need, and returns
-// what each says, by its name. Names are never parsed.
-func (p *StandbyPlan) Announcements() map[string]*v1.Standby {
-	named, n := map[string]*v1.Standby{}, 0
-	for part := range slices.Chunk(p.Standby.Addresses, v1.MaxAddressesPerAnnouncement) {
+// Announcements returns what each of the objects says that the plan needs, by its name.
+func (p *StandbyPlan) Announcements() map[string]*v1.AnnouncementSpec {
+	specOf := func(part []v1.StandbyAddress) *v1.AnnouncementSpec {
 		one := p.Standby
 		one.Addresses = part
-		named[nodeObjectName(p.Watcher, "standby", p.Key, n)] = &one
+		return &v1.AnnouncementSpec{NodeName: p.Watcher, Standby: &one}
+	}
+	return distribute(p.Watcher, "standby", p.Key, p.Standby.Addresses, specOf)
+}
+
+// distribute distributes the addresses of a node's plan over as many objects as they need, of which specOf
+// makes each, and returns them by name. Names are made of the node, the kind and the key of the plan, and a number;
+// they are never parsed.
+func distribute[A any](
+	node, kind, key string, addresses []A, specOf func(part []A) *v1.AnnouncementSpec,
+) map[string]*v1.AnnouncementSpec {
+	const longestNode = 200
+	prefix := strings.TrimRight(node[:min(len(node), longestNode)], "-.")
+	named, n := map[string]*v1.AnnouncementSpec{}, 0
+	for part := range slices.Chunk(addresses, v1.MaxAddressesPerAnnouncement) {
+		h := fnv.New64a()
+		_, _ = fmt.Fprintf(h, "%s/%s/%d", node, key, n)
+		named[fmt.Sprintf("%s-%s-%016x", prefix, kind, h.Sum64())] = specOf(part)
 		n++
 	}
 	return named
-}
-
-// nodeObjectName names the n-th object by which a node is told what a plan with a key says.
-func nodeObjectName(node, kind, key string, n int) string {
-	const longestOwner = 200
-	h := fnv.New64a()
-	_, _ = fmt.Fprintf(h, "%s/%s/%d", node, key, n)
-	return fmt.Sprintf("%s-%s-%016x", strings.TrimRight(node[:min(len(node), longestOwner)], "-."), kind, h.Sum64())
 }
 
 // PlanStandbys decides what each node is to do when another one dies: it tells each successor

@@ -175,11 +175,11 @@ func TestStandbyAnnouncements(t *testing.T) {
 	}
 	named := plan.Announcements()
 	count := map[string]int{}
-	for name, standby := range named {
+	for name, spec := range named {
 		if len(name) > 253 {
 			t.Errorf("%s has %d characters", name, len(name))
 		}
-		for _, a := range standby.Addresses {
+		for _, a := range spec.Standby.Addresses {
 			count[a.Address]++
 		}
 	}
@@ -201,8 +201,8 @@ func TestStandbyNames(t *testing.T) {
 		Standby: v1.Standby{Addresses: make([]v1.StandbyAddress, 2*v1.MaxAddressesPerAnnouncement+50)},
 	}
 	got := map[string]int{}
-	for name, standby := range plan.Announcements() {
-		got[name] = len(standby.Addresses)
+	for name, spec := range plan.Announcements() {
+		got[name] = len(spec.Standby.Addresses)
 	}
 	want := map[string]int{
 		"node1-standby-5425c00d9c8a89bf": 100, "node1-standby-5425bf0d9c8a880c": 100, "node1-standby-5425c20d9c8a8d25": 50,
