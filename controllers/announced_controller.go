@@ -51,6 +51,9 @@ type announcedState struct {
 // settledConditions are those of which a change is written once it has lasted.
 var settledConditions = []string{v1.ConditionAdvertised, v1.ConditionServiceReachable}
 
+// reportedConditions are all conditions of a Service that the reconciler owns.
+var reportedConditions = append([]string{v1.ConditionAnnounced}, settledConditions...)
+
 // settlingKey is a condition of a Service.
 type settlingKey struct {
 	service       client.ObjectKey
@@ -118,7 +121,7 @@ func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 	}
 	addrs := allocation.AddressesToAnnounce(svc)
 	var report announced.Report
-	settled := map[string]metav1.Condition{}
+	conditions := map[string]metav1.Condition{}
 	var places []announced.Place
 	hasReport := isOurs(svc, r.IsDefaultLoadBalancer) && len(addrs) > 0
 	if hasReport {
@@ -130,10 +133,10 @@ func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 			why, _ := r.Reasons.ReasonFor(a)
 			return why.Message
 		})
-		if settled[v1.ConditionAdvertised], err = r.advertisedCondition(ctx, group, places); err != nil {
+		if conditions[v1.ConditionAdvertised], err = r.advertisedCondition(ctx, group, places); err != nil {
 			return reconcile.Result{}, err
 		}
-		if settled[v1.ConditionServiceReachable], err = r.reachable(ctx, places, askings); err != nil {
+		if conditions[v1.ConditionServiceReachable], err = r.reachable(ctx, places, askings); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
@@ -143,9 +146,10 @@ func (r *AnnouncedReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 	wait := untilFirstReport(svc, report, r.Now())
 	if wait == 0 {
 		if hasReport {
-			settled, wait = r.state.settleAll(svc, settled, r.Now())
+			conditions, wait = r.state.settleAll(svc, conditions, r.Now())
 		}
-		if err := r.writeReport(ctx, svc, report, settled, places); err != nil {
+		conditions[v1.ConditionAnnounced] = report.Condition
+		if err := r.writeReport(ctx, svc, report.Annotations, conditions, places); err != nil {
 			return resultOfWrite(err)
 		}
 	}
@@ -210,20 +214,17 @@ func untilFirstReport(svc *corev1.Service, report announced.Report, now time.Tim
 
 // writeReport writes annotations and conditions of a Service, or removes them if there is
 // nothing to report. Where so many nodes announce it that they have no events of their own, it records one.
+// The wanted conditions are by type; what is not among them is removed.
 func (r *AnnouncedReconciler) writeReport(
-	ctx context.Context, svc *corev1.Service, report announced.Report, settled map[string]metav1.Condition,
+	ctx context.Context, svc *corev1.Service, annotations map[string]string, wanted map[string]metav1.Condition,
 	places []announced.Place,
 ) error {
-	wanted := report.Condition
 	status := corev1ac.ServiceStatus()
 	before := meta.FindStatusCondition(svc.Status.Conditions, v1.ConditionAnnounced).DeepCopy()
-	isChanged := !hasAnnotations(svc.Annotations, report.Annotations, announced.AnnotationNames)
+	isChanged := !hasAnnotations(svc.Annotations, annotations, announced.AnnotationNames)
 	conditions := slices.Clone(svc.Status.Conditions)
-	for _, t := range append([]string{v1.ConditionAnnounced}, settledConditions...) {
-		c := settled[t]
-		if t == v1.ConditionAnnounced {
-			c = wanted
-		}
+	for _, t := range reportedConditions {
+		c := wanted[t]
 		if c.Type == "" {
 			isChanged = meta.RemoveStatusCondition(&conditions, t) || isChanged
 			continue
@@ -236,12 +237,11 @@ func (r *AnnouncedReconciler) writeReport(
 		return nil
 	}
 	ac := corev1ac.Service(svc.Name, svc.Namespace).WithUID(svc.UID).WithStatus(status)
-	if err := applyServiceStatus(ctx, r.Client, ac, ownerAnnounced, report.Annotations,
-		announced.AnnotationNames); err != nil {
+	if err := applyServiceStatus(ctx, r.Client, ac, ownerAnnounced, annotations, announced.AnnotationNames); err != nil {
 		return err
 	}
-	r.recordReachable(svc, settled[v1.ConditionServiceReachable])
-	if nodes := announced.CountNodes(places); wanted.Status == metav1.ConditionTrue &&
+	r.recordReachable(svc, wanted[v1.ConditionServiceReachable])
+	if nodes := announced.CountNodes(places); wanted[v1.ConditionAnnounced].Status == metav1.ConditionTrue &&
 		nodes > announced.MaxNodesWithOwnEvent &&
 		(before == nil || before.Status != metav1.ConditionTrue) {
 		r.Recorder.Eventf(
