@@ -34,10 +34,8 @@ func PlacementInputs(
 // wrote that. A program that looks once has no other.
 func readinessChangedAt(nodes []corev1.Node, name string) time.Time {
 	for i := range nodes {
-		for _, c := range nodes[i].Status.Conditions {
-			if nodes[i].Name == name && c.Type == corev1.NodeReady {
-				return c.LastTransitionTime.Time
-			}
+		if nodes[i].Name == name {
+			return readyOf(&nodes[i]).LastTransitionTime.Time
 		}
 	}
 	return time.Time{}

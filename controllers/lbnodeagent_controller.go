@@ -340,10 +340,8 @@ func (r *LBNodeAgentReconciler) withLabelled(nodes agentNodes, n *corev1.Node) a
 		nodes.untilSilent = smallest(nodes.untilSilent, silentAfter-silentFor)
 		return nodes
 	}
-	isReady := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
-	nodes.silent = append(nodes.silent, silentNode{name: n.Name, isNotReady: !isReady})
+	isNotReady := readyOf(n).Status != corev1.ConditionTrue
+	nodes.silent = append(nodes.silent, silentNode{name: n.Name, isNotReady: isNotReady})
 	return nodes
 }
 

@@ -176,16 +176,10 @@ func (c *cluster) placementNode(
 			n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService },
 		),
 	}
-	isReady := false
-	for _, condition := range n.Status.Conditions {
-		if condition.Type == corev1.NodeReady {
-			isReady = condition.Status == corev1.ConditionTrue
-			// The kubelet has no other way to say so (KEP-2000).
-			node.IsShuttingDown = condition.Status == corev1.ConditionFalse &&
-				strings.Contains(condition.Message, "node is shutting down")
-		}
-	}
-	node.IsNotReady = !isReady
+	ready := readyOf(n)
+	node.IsNotReady = ready.Status != corev1.ConditionTrue
+	// The kubelet has no other way to say so (KEP-2000).
+	node.IsShuttingDown = ready.Status == corev1.ConditionFalse && strings.Contains(ready.Message, "node is shutting down")
 	for i := range c.agents {
 		agent := &c.agents[i]
 		if agent.Name != node.LBNodeAgent {
@@ -212,7 +206,7 @@ func (c *cluster) placementNode(
 			node.SharedRevision = *revision
 		}
 		node.AreFactsAwaited = node.AreFactsAwaited ||
-			(!node.HasReportedFacts && isReady && now.Sub(a.CreationTimestamp.Time) < placement.FactsPatience)
+			(!node.HasReportedFacts && !node.IsNotReady && now.Sub(a.CreationTimestamp.Time) < placement.FactsPatience)
 	}
 	return node
 }

@@ -106,12 +106,17 @@ var nodeReadinessChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent)
 
 // readinessOf returns status and message of the condition Ready of a Node.
 func readinessOf(n *corev1.Node) corev1.NodeCondition {
-	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return corev1.NodeCondition{Status: c.Status, Message: c.Message}
-		}
+	ready := readyOf(n)
+	return corev1.NodeCondition{Status: ready.Status, Message: ready.Message}
+}
+
+// readyOf returns the condition Ready of a Node; it has no status if there is none.
+func readyOf(n *corev1.Node) corev1.NodeCondition {
+	i := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
+	if i < 0 {
+		return corev1.NodeCondition{}
 	}
-	return corev1.NodeCondition{}
+	return n.Status.Conditions[i]
 }
 
 // factsChanged lets through changes of the facts that an agent reports of its node.
