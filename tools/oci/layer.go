@@ -19,15 +19,7 @@ func Layer(files []archive.File) ([]byte, error) {
 	w := tar.NewWriter(&buf)
 	written := map[string]bool{}
 	for _, f := range files {
-		if err := directories(w, path.Dir(f.Name), written); err != nil {
-			return nil, err
-		}
-		if err := w.WriteHeader(&tar.Header{
-			Name: f.Name, Mode: f.Mode, Size: int64(len(f.Content)), Typeflag: tar.TypeReg,
-		}); err != nil {
-			return nil, err
-		}
-		if _, err := w.Write(f.Content); err != nil {
+		if err := file(w, f, written); err != nil {
 			return nil, err
 		}
 	}
@@ -58,15 +50,7 @@ func LayerFrom(files []string) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := directories(w, path.Dir(target), written); err != nil {
-			return nil, err
-		}
-		if err := w.WriteHeader(&tar.Header{
-			Name: target, Mode: 0o755, Size: int64(len(data)), Typeflag: tar.TypeReg,
-		}); err != nil {
-			return nil, err
-		}
-		if _, err := w.Write(data); err != nil {
+		if err := file(w, archive.File{Name: target, Content: data, Mode: 0o755}, written); err != nil {
 			return nil, err
 		}
 	}
@@ -74,6 +58,19 @@ func LayerFrom(files []string) ([]byte, error) {
 		return nil, err
 	}
 	return buf.Bytes(), nil
+}
+
+// file adds a file, and the folders that it is in unless written has them.
+func file(w *tar.Writer, f archive.File, written map[string]bool) error {
+	if err := directories(w, path.Dir(f.Name), written); err != nil {
+		return err
+	}
+	header := &tar.Header{Name: f.Name, Mode: f.Mode, Size: int64(len(f.Content)), Typeflag: tar.TypeReg}
+	if err := w.WriteHeader(header); err != nil {
+		return err
+	}
+	_, err := w.Write(f.Content)
+	return err
 }
 
 // folder adds what is in a folder, with its permissions, but without owners and times.
