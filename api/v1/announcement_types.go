@@ -354,8 +354,8 @@ type AnnouncementSpec struct {
 	Asking *Asking `json:"asking,omitempty"`
 }
 
-// IsForAnnouncing reports whether an Announcement says what its node is to announce, rather than
-// what it is to do about addresses of another node.
+// IsForAnnouncing reports whether an Announcement tells its node what to announce, rather than to watch another
+// node (standby) or to ask for its addresses (asking).
 func (a *Announcement) IsForAnnouncing() bool { return a.Spec.Standby == nil && a.Spec.Asking == nil }
 
 // AddressState is what a node does with an address.

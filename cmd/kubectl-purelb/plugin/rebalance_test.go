@@ -183,7 +183,8 @@ func TestPlanRebalanceOfAny(t *testing.T) {
 	}
 }
 
-// What is preferred is never worse afterwards, and the plan comes to an end, whatever is preferred.
+// TestPlanRebalanceOfAnyPreference rebalances random loads by random preferences. Afterwards only nodes that the
+// ServiceGroup prefers the most have addresses, in equal parts of their zones, and the plan comes to an end.
 func TestPlanRebalanceOfAnyPreference(t *testing.T) {
 	rng := rand.New(rand.NewPCG(2, 1))
 	for range 30 {
