@@ -109,12 +109,8 @@ func (r *PlacementReconciler) recordMove(ctx context.Context, addr *placement.Ad
 
 // recordFailover records that an address has failed over.
 func (r *PlacementReconciler) recordFailover(ctx context.Context, addr *placement.Address, m placement.Move) {
-	why := m.Message
-	if m.Cause == placement.CauseLease {
-		why = "nobody answered for it: " + why
-	}
 	r.recordMove(
-		ctx, addr, v1.EventFailover, fmt.Sprintf("Moved %s from node %s to %s, as %s", addr.Addr, m.From, m.To, why),
+		ctx, addr, v1.EventFailover, fmt.Sprintf("Moved %s from node %s to %s, as %s", addr.Addr, m.From, m.To, m.Message),
 	)
 }
 

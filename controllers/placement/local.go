@@ -99,11 +99,19 @@ func (p *placer) noteFailover(a *Address, holder *assignment) {
 		if isLast && epochOf(e.Spec.Successors, holder.Node) != holder.Spec.Epoch {
 			p.result.FailedOver[a.Addr] = Move{
 				Kind: Failover, Cause: CauseLease, From: e.Node, To: holder.Node,
-				Message: e.Node + " " + reasonAgainst(e.node, a, holdChecks),
+				Message: howClaimed(holder) + ": " + e.Node + " " + reasonAgainst(e.node, a, holdChecks),
 			}
 			return
 		}
 	}
+}
+
+// howClaimed says in words how a node could claim the address of one whose agent is silent.
+func howClaimed(holder *assignment) string {
+	if holder.Spec.ClaimPolicy == v1.ClaimTakeover {
+		return "it was taken over, although its node still answered for it"
+	}
+	return "nobody answered for it"
 }
 
 // keepEntry gives an entry to a node, with the interface as it is now. A Local address is

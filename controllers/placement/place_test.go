@@ -930,3 +930,27 @@ func TestMoves(t *testing.T) {
 		}
 	}
 }
+
+// TestFailedOver has a failover be over, of an address that another node could claim in different ways.
+func TestFailedOver(t *testing.T) {
+	addr := netip.MustParseAddr("10.0.0.1")
+	for _, row := range []struct{ holder, message string }{
+		{"b 2 Announced", "nobody answered for it: a has an agent that does not renew its Lease"},
+		{
+			"b 2 Takeover Announced",
+			"it was taken over, although its node still answered for it: a has an agent that does not renew its Lease",
+		},
+	} {
+		inputs := placement.Inputs{
+			Nodes:     nodes(t, "a:expired,notready b"),
+			Addresses: []placement.Address{{Addr: addr, PoolType: v1.PoolTypeLocal}},
+			Entries:   []placement.Entry{entry(t, addr, "a 1 Announced"), entry(t, addr, row.holder)},
+		}
+		want := placement.Move{
+			Kind: placement.Failover, Cause: placement.CauseLease, From: "a", To: "b", Message: row.message,
+		}
+		if diff := cmp.Diff(want, placement.Place(inputs).FailedOver[addr]); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", row.holder, diff)
+		}
+	}
+}
