@@ -90,6 +90,9 @@ type disturbance struct {
 	fromFar bool
 	// change changes the Service, which has an IPv4 address otherwise.
 	change []func(*corev1.Service)
+	// serversServeOn says that servers serve on for a while after they are told to end, where the
+	// disturbance ends them.
+	serversServeOn bool
 }
 
 // disturbedService is a Service with one Local address, and what is measured of it during a
@@ -113,6 +116,9 @@ func disturb(ctx context.Context, d disturbance) {
 	GinkgoHelper()
 	s := newSpace(ctx)
 	svc := s.createService(ctx, "outage", s.localGroup(ctx), append([]func(*corev1.Service){singleStack}, d.change...)...)
+	if d.serversServeOn {
+		s.changeServers(ctx, servesUntilRoutesFollow)
+	}
 	addr := waitForAddresses(ctx, svc, 1)[0]
 	bounds := d.bounds
 	if d.fromFar {
@@ -256,6 +262,28 @@ func (m *disturbedService) cordonUntilMoved() {
 	kubectl(m.ctx, "cordon", m.holder)
 	m.waitUntilMoved()
 	uncordon(m.ctx)
+}
+
+// drainAndReboot drains a node and reboots it, by the commands of docs/how-to/drain.md, and waits until it
+// works again. Its power is off for a moment only.
+func (m *disturbedService) drainAndReboot(node string) {
+	GinkgoHelper()
+	By("draining and rebooting " + node)
+	startDraining(m.ctx, node)()
+	kubectl(m.ctx, "-n", purelbNamespace, "wait", "announcements", "-l", v1.LabelNode+"="+node,
+		"--for=jsonpath={.status.announced}=0", "--timeout=60s")
+	DeferCleanup(func(ctx SpecContext) { Expect(testLab.PowerOn(ctx, node)).To(Succeed()) }, NodeTimeout(time.Minute))
+	Expect(testLab.PowerOff(m.ctx, node)).To(Succeed())
+	off := time.Now()
+	Expect(testLab.PowerOn(m.ctx, node)).To(Succeed())
+	Eventually(func(g Gomega) {
+		lease := &coordinationv1.Lease{}
+		g.Expect(kubeClient.Get(m.ctx, client.ObjectKey{Namespace: purelbNamespace, Name: v1.LeasePrefix + node}, lease)).
+			To(Succeed())
+		g.Expect(lease.Spec.RenewTime.Time).To(BeTemporally(">", off), "Lease of %s", node)
+	}).WithContext(m.ctx).WithTimeout(2 * time.Minute).WithPolling(pollInterval).Should(Succeed())
+	kubectl(m.ctx, "uncordon", node)
+	waitForRest(m.ctx, m.svc)
 }
 
 // findLeader returns the pod and the node of the manager that leads. The Lease may name a pod

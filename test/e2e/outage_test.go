@@ -55,6 +55,20 @@ var _ = Describe("A disturbance", func() {
 		})
 	}, proofLimit())
 
+	It("loses no request when all nodes are drained and rebooted in turn", Label(proofLabel, handoverTopic),
+		func(ctx SpecContext) {
+			setOnUnschedulable(ctx, v1.UnschedulableHandOver)
+			disturb(ctx, disturbance{
+				name: "nodes drained and rebooted in turn",
+				do: func(m *disturbedService) {
+					for _, node := range nodeNames() {
+						m.drainAndReboot(node)
+					}
+				},
+				bounds: plannedBounds, serversServeOn: true,
+			})
+		}, proofLimit())
+
 	It("loses no request when the holder shuts down", Label(proofLabel, handoverTopic), func(ctx SpecContext) {
 		disturb(ctx, disturbance{
 			name: "holder shuts down",

@@ -204,6 +204,16 @@ func (s *space) createService(
 	return svc
 }
 
+// changeServers changes the pods of the space's echo servers.
+func (s *space) changeServers(ctx context.Context, change func(*corev1.PodSpec)) {
+	GinkgoHelper()
+	d := echo.Deployment(s.namespace, lab.EchoImage)
+	Expect(kubeClient.Get(ctx, client.ObjectKeyFromObject(d), d)).To(Succeed())
+	patch := client.MergeFrom(d.DeepCopy())
+	change(&d.Spec.Template.Spec)
+	Expect(kubeClient.Patch(ctx, d, patch)).To(Succeed())
+}
+
 // waitForManager waits until the manager has handled all that was written before: it serves a
 // Service that is created now. The space's last two IPv4 addresses are for this.
 func (s *space) waitForManager(ctx context.Context) {
