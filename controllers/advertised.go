@@ -55,7 +55,8 @@ func (r *AnnouncedReconciler) requestsForVirtualOn(ctx context.Context, node cli
 	return requests
 }
 
-// withoutReportsOfUnknownNodes returns the NodeRoutings with no sessions of nodes that have fallen silent.
+// withoutReportsOfUnknownNodes returns the NodeRoutings, without what those of nodes report whose condition
+// Ready is Unknown. If that is so of all nodes, all reports stay: then the API server was away.
 func (r *AnnouncedReconciler) withoutReportsOfUnknownNodes(
 	ctx context.Context, routings map[string]*v1.NodeRouting,
 ) (map[string]*v1.NodeRouting, error) {

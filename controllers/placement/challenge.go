@@ -91,8 +91,8 @@ func (p *placer) claimOf(a *Address, claimant *assignment) (*SuccessorClaim, *as
 	return nil, nil
 }
 
-// entryNamingSuccessors is the entry that reserves epochs of an address for successors: that of the
-// holder or, while no node reports the address Announced, that of the last holder.
+// entryNamingSuccessors is the entry that may reserve epochs of an address for successors: the holder's,
+// whether it reserves any or not, or, while no node reports the address Announced, one that does.
 func (p *placer) entryNamingSuccessors(a *Address) *assignment {
 	if e := p.holderOf(a); e != nil {
 		return e

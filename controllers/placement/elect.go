@@ -53,7 +53,7 @@ func (p *placer) fairShareOf(a *Address, nodes int) int {
 	return (p.localCount[familyBits(a.Addr)] + nodes - 1) / max(nodes, 1)
 }
 
-// explainNoEligibleNode says of each node why it cannot take an address.
+// explainNoEligibleNode says of up to eight nodes why it cannot take an address.
 func (p *placer) explainNoEligibleNode(a *Address) Explanation {
 	return Explanation{v1.ReasonNoEligibleNode, explainReasons(p.nodes, a, p.checksToTake(a))}
 }

@@ -23,7 +23,8 @@ type Inputs struct {
 	LingeringReports map[netip.Addr][]LingeringReport
 	// Claims are what successors report to have claimed. AddClaims adds them.
 	Claims []SuccessorClaim
-	// LocalSubnets are the subnets of all groups of type local.
+	// LocalSubnets are the subnets of ready ServiceGroups that may give Local addresses, and each Local
+	// address as a subnet of its own, since its ServiceGroup may be gone.
 	LocalSubnets []netip.Prefix
 	// NamesSuccessors is that the entries of holders name the nodes that are to claim their
 	// addresses when they die (feature gate WireFailover).
@@ -144,7 +145,7 @@ type Node struct {
 	// AllowedSubnets are those that the node's LBNodeAgent names, in which its nodes may
 	// have Local addresses; without any, see placer.checkConfirmed.
 	AllowedSubnets []netip.Prefix
-	// MACs are the Ethernet addresses of all interfaces of the node.
+	// MACs are the Ethernet addresses of the interfaces that the agent reports: at most 64, and none of pods.
 	MACs []string
 	// AnnouncesShared is that the node is to announce the shared entries already.
 	AnnouncesShared bool
@@ -165,8 +166,8 @@ func (n *Node) macsInSubnet(a netip.Addr) []string {
 	return macs
 }
 
-// allMACs returns the MAC addresses of all of the node's interfaces: the kernel may
-// answer for an address by any of them.
+// allMACs returns the MAC addresses of all interfaces that the node reports: the kernel may answer for an
+// address by any of them.
 func (n *Node) allMACs() []string {
 	var macs []string
 	for _, i := range n.Interfaces {

@@ -290,7 +290,7 @@ func epochOf(successors []v1.Successor, node string) int64 {
 	return 0
 }
 
-// watchScore is the rendezvous hash of a watcher and a link.
+// watchScore is the rendezvous hash of a node that watches, asks or witnesses, and a link.
 func watchScore(watcher string, link holderLink) uint64 {
 	d := xxhash.New()
 	for _, word := range []string{watcher, link.holder, link.iface} {

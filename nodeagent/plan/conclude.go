@@ -42,7 +42,7 @@ type Contest struct {
 
 // Conclusion is what follows from a Decision and its Outcomes.
 type Conclusion struct {
-	// Held are the Local addresses that the listener is to stand by.
+	// Held are the Local addresses for which the listener is to listen.
 	Held []Held
 	// Announced are the desired addresses that are announced, ascending.
 	Announced []AnnouncedServices

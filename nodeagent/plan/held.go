@@ -12,8 +12,8 @@ type Held struct {
 	Epoch int64
 	// Announcement is the UID of the Announcement that has the entry; empty if it is not known.
 	Announcement types.UID
-	// Undefended means that the agent does not defend the address: the node is to hand it over,
-	// or nothing asks for it.
+	// Undefended means that the agent does not defend the address, as the node is to hand it over, or
+	// nothing asks for it. An address that IsProvisional is not defended either.
 	Undefended bool
 	// PreviousMACs are the Ethernet addresses of the node that held the address before.
 	PreviousMACs []string

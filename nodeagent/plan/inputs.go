@@ -37,7 +37,7 @@ type Inputs struct {
 
 	// Observed is what the kernel holds.
 	Observed Observed
-	// Held are the Local addresses that the agent defends or keeps, and Yields those that
+	// Held are the Local addresses that the node has, defended or not, and Yields those that
 	// it has yielded, as the listener knows them now (see Defence).
 	Held   map[netip.Addr]Held
 	Yields map[netip.Addr]YieldedAddress

@@ -26,7 +26,7 @@
 //     again and again, and an address for which a living node does not answer is disarmed: its
 //     Service may be gone.
 //  6. After Settings.Misses misses the first successor claims its addresses, and the second
-//     one SecondRankDelay later those for which still nobody answers.
+//     one secondRankDelay later those for which still nobody answers.
 //  7. When the watched node answers again, this node repeats its claims.
 //  8. Another successor that answers for an address while the watched node does not has claimed
 //     it: from then on that successor is judged as the watched node is, by a Watcher of its own.

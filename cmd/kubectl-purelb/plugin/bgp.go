@@ -72,7 +72,7 @@ func BGPStateOf(c *Cluster) *BGPState {
 	return b
 }
 
-// AreAllUp reports whether every BGPPeer has all of its sessions.
+// AreAllUp reports whether every BGPPeer is ready and has all of its sessions.
 func (b *BGPState) AreAllUp() bool {
 	return !slices.ContainsFunc(b.Peers, func(p BGPPeer) bool { return p.Message != "" || p.Established < p.Desired })
 }
