@@ -141,7 +141,7 @@ func (e endpointNodes) restrictAddress(
 		if len(sharers) > 1 || !e.keepsTraffic(sharers[0]) {
 			return
 		}
-		insisting, a.RestrictsVirtualOnly = sharers, true
+		insisting, a.IsUnrestrictedIfLocal = sharers, true
 	}
 	if !slices.Equal(namespacesOf(insisting), namespacesOf(sharers)) {
 		return

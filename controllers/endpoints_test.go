@@ -181,7 +181,7 @@ func TestAttackSharerWithoutEndpoints(t *testing.T) {
 			a := placement.Address{Addr: netip.MustParseAddr("10.0.0.9")}
 			all.restrictAddress(&a, services, overriding.insistsOnLocal)
 			got := restricted{
-				Only: a.ServingNodes, Ending: a.TerminatingNodes, HealthPort: a.HealthPort, OnlyVirtual: a.RestrictsVirtualOnly,
+				Only: a.ServingNodes, Ending: a.TerminatingNodes, HealthPort: a.HealthPort, OnlyVirtual: a.IsUnrestrictedIfLocal,
 			}
 			if diff := cmp.Diff(row.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)

@@ -89,18 +89,18 @@ func describeDrift(o *ipam.Observation) string {
 	return strings.Join(texts, "; ")
 }
 
-// groupChanged lets through changes of a ServiceGroup that decisions depend on: of its
+// specOrRangesChanged lets through changes of a ServiceGroup that decisions depend on: of its
 // specification, and of what its external system was seen to have.
-var groupChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+var specOrRangesChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok1 := e.ObjectOld.(*v1.ServiceGroup)
 	after, ok2 := e.ObjectNew.(*v1.ServiceGroup)
 	return !ok1 || !ok2 || before.Generation != after.Generation || before.UID != after.UID ||
-		after.Spec.Netbox != nil && !equality.Semantic.DeepEqual(externalState(before), externalState(after))
+		after.Spec.Netbox != nil && !equality.Semantic.DeepEqual(rangesOrWhyNone(before), rangesOrWhyNone(after))
 }}
 
-// externalState is what decisions depend on of a group's external system: its ranges or, if
+// rangesOrWhyNone is what decisions depend on of a group's external system: its ranges or, if
 // there are none, why not. In how many ways a system fails that is away is no matter of theirs.
-func externalState(sg *v1.ServiceGroup) []string {
+func rangesOrWhyNone(sg *v1.ServiceGroup) []string {
 	var state []string
 	for i := range sg.Status.Pools {
 		state = append(state, sg.Status.Pools[i].Range+" "+sg.Status.Pools[i].Subnet)

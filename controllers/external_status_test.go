@@ -48,7 +48,7 @@ func TestGroupChangedByItsSystem(t *testing.T) {
 			group(v1.ReasonReachable, "it answers", "a"), group(v1.ReasonReachable, "it answers", "b"), true,
 		},
 	} {
-		if got := groupChanged.Update(event.UpdateEvent{ObjectOld: row.before, ObjectNew: row.after}); got != row.want {
+		if got := specOrRangesChanged.Update(event.UpdateEvent{ObjectOld: row.before, ObjectNew: row.after}); got != row.want {
 			t.Errorf("%s: got %v", name, got)
 		}
 	}

@@ -380,7 +380,7 @@ func (c *cluster) placementAddress(svc *corev1.Service, a netip.Addr) placement.
 	}
 	if ok {
 		return placement.Address{
-			Addr: a, Group: group.Name, PoolType: group.Type, Mask: r.Mask, Subnet: r.Subnet, SkipProbe: group.SkipIPv6DAD,
+			Addr: a, Group: group.Name, PoolType: group.Type, Mask: r.Mask, Subnet: r.Subnet, SkipsProbe: group.SkipIPv6DAD,
 			Preference: group.Preference,
 		}
 	}

@@ -45,7 +45,7 @@ func (r *PlacementReconciler) Component(cluster ComponentManager) (Component, er
 			{Object: &v1.Announcement{}, Handler: placeCluster, Changed: announcementPlacementChanged},
 			{Object: &v1.CommonAnnouncement{}, Handler: placeCluster},
 			{Object: &v1.NodeRouting{}, Handler: placeCluster, Changed: routingSpecOrDrainedChanged},
-			{Object: &v1.ServiceGroup{}, Handler: placeCluster, Changed: groupChanged},
+			{Object: &v1.ServiceGroup{}, Handler: placeCluster, Changed: specOrRangesChanged},
 			{Object: &v1.LBNodeAgent{}, Handler: placeCluster, Changed: predicate.GenerationChangedPredicate{}},
 			{Object: &corev1.Service{}, Handler: placeCluster, Changed: servicePlacementChanged},
 			{Object: &corev1.Node{}, Handler: placeCluster, Changed: nodePlacementChanged},

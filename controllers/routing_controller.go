@@ -90,7 +90,7 @@ func (r *RoutingReconciler) Component() Component {
 		Watches: []Watch{
 			{Object: &v1.BGPPeer{}, Handler: all, Changed: spec},
 			{Object: &v1.NodeRouting{}, Handler: all},
-			{Object: &v1.ServiceGroup{}, Handler: all, Changed: groupChanged},
+			{Object: &v1.ServiceGroup{}, Handler: all, Changed: specOrRangesChanged},
 			{Object: &v1.LBNodeAgent{}, Handler: all, Changed: spec},
 			{Object: &v1.Announcement{}, Handler: all, Changed: predicate.Or[client.Object](factsChanged, spec)},
 			{Object: &v1.CommonAnnouncement{}, Handler: all, Changed: spec},

@@ -50,7 +50,7 @@ func (r *ServiceGroupReconciler) Component() Component {
 		Name: "servicegroup", Reconciler: r, For: &v1.ServiceGroup{}, ForChanged: predicate.GenerationChangedPredicate{},
 		Watches: []Watch{
 			// The verdict on a group depends on the other groups.
-			{Object: &v1.ServiceGroup{}, Handler: batched(r.allGroups), Changed: groupChanged},
+			{Object: &v1.ServiceGroup{}, Handler: batched(r.allGroups), Changed: specOrRangesChanged},
 			// Another client may have written the status.
 			{Object: &v1.ServiceGroup{}, Handler: batchedFor(countDelay, requestFor)},
 			{Object: &corev1.Service{}, Handler: batchedFor(countDelay, r.allGroups), Changed: servicePlacementChanged},

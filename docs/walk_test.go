@@ -120,7 +120,7 @@ controllers.PlacementReconciler.Reconcile
 		placement.placer.phaseOf
 		placement.placer.placeLocal
 			placement.placer.moveLocal
-				placement.placer.chooseClaim
+				placement.placer.chooseNext
 				placement.placer.mayTakeOver
 				placement.placer.noteMove
 				placement.placer.keepEntry

@@ -60,7 +60,7 @@ var version = "dev"
 type options struct {
 	nodeName, namespace    string
 	stateDir, passwordDir  string
-	unitDir                string
+	activeUnitsDir                string
 	metricsAddress, health string
 	metricsSecure          bool
 	logLevel               string
@@ -92,7 +92,7 @@ func newCommand() *cobra.Command {
 		&o.passwordDir, "password-dir", "/etc/purelb/passwords", "folder with the passwords of neighbours, a file each",
 	)
 	f.StringVar(
-		&o.unitDir, "systemd-unit-dir", "/run/systemd/units",
+		&o.activeUnitsDir, "systemd-unit-dir", "/run/systemd/units",
 		"folder in which systemd keeps a link for each active service, by which a shutdown of the node is noticed",
 	)
 	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":7474", "address on which to serve metrics; 0 to serve none")
@@ -139,7 +139,7 @@ func run(ctx context.Context, o options) error {
 		},
 		ProxyForwards: proxyCheck{proxyHealth, proxyMetricsURL}.forwards, Metrics: speaker.NewMetrics(metrics.Registry),
 		NodeName: o.nodeName, Namespace: o.namespace, StateDir: o.stateDir, PasswordDir: o.passwordDir,
-		UnitDir: o.unitDir,
+		UnitDir: o.activeUnitsDir,
 	}
 	trimmer := footprint.Trimmer{
 		After:   trimDelay,

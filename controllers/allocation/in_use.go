@@ -36,12 +36,12 @@ func (u *InUse) Put(s *Service) {
 	}
 	u.serviceByName[s.String()] = s
 	for _, a := range s.Addresses {
-		if insertSorted(u.servicesByAddress, a, s, compareUsers(a)) {
+		if insertSorted(u.servicesByAddress, a, s, compareForAddress(a)) {
 			u.addresses.add(a.WithZone(""))
 		}
 	}
 	if s.SharingKey != "" {
-		insertSorted(u.servicesByKey, s.SharingKey, s, compareSharers)
+		insertSorted(u.servicesByKey, s.SharingKey, s, compareForKey)
 	}
 }
 

@@ -96,10 +96,10 @@ func (s *Service) compareAge(other *Service) int {
 	)
 }
 
-// compareSharers orders the Services with one sharing key. The key stands for the
+// compareForKey orders the Services with one sharing key. The key stands for the
 // address of the first: Services that have been given addresses come first, then the
 // older ones.
-func compareSharers(s, other *Service) int {
+func compareForKey(s, other *Service) int {
 	return cmp.Or(order.TrueFirst(len(s.Allocated.Addresses) > 0, len(other.Allocated.Addresses) > 0), s.compareAge(other))
 }
 
@@ -112,10 +112,10 @@ func (s *Service) keepsTerms() bool {
 		s.SharingKey == s.Allocated.Key && !s.HasPolicyLocal && s.Allocated.Ports.containsAll(s.Ports)
 }
 
-// compareUsers orders the Services that have an address in use: the first one keeps
+// compareForAddress orders the Services that have an address in use: the first one keeps
 // it, if they may not share it. A Service that has the address in its record does not lose
 // it to one whose record may never be written, nor to one that departs from its terms.
-func compareUsers(a netip.Addr) func(s, other *Service) int {
+func compareForAddress(a netip.Addr) func(s, other *Service) int {
 	return func(s, other *Service) int {
 		return cmp.Or(
 			order.TrueFirst(s.hasAllocated(a), other.hasAllocated(a)),

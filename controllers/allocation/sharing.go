@@ -162,7 +162,7 @@ func (d *decision) mayStay(a netip.Addr, other *Service) bool {
 // comesBefore reports whether another Service keeps an address rather than this one, if
 // only one of them can.
 func (d *decision) comesBefore(a netip.Addr, other *Service) bool {
-	return compareUsers(a)(other, &d.Service) < 0
+	return compareForAddress(a)(other, &d.Service) < 0
 }
 
 // losesAddressTo reports whether the Service has to give an address up to another one.
@@ -268,7 +268,7 @@ func (d *decision) conflictInSlot(s slot, a netip.Addr) *refusal {
 		return refused
 	}
 	keyAddress, keyService := d.addressOfKey(s)
-	if keyService == nil || slices.Contains(keyService.Addresses, a) || compareSharers(&d.Service, keyService) < 0 {
+	if keyService == nil || slices.Contains(keyService.Addresses, a) || compareForKey(&d.Service, keyService) < 0 {
 		return nil
 	}
 	return refuse(v1.ReasonSharingRefused,

@@ -90,7 +90,7 @@ func (p *placer) chooseAskers(addr netip.Addr, e *assignment, ranked map[subnetO
 		}
 		slices.SortFunc(candidates, func(x, y *Node) int {
 			return cmp.Or(
-				cmp.Compare(watchScore(y.Name, link), watchScore(x.Name, link)), cmp.Compare(x.Name, y.Name),
+				cmp.Compare(linkScore(y.Name, link), linkScore(x.Name, link)), cmp.Compare(x.Name, y.Name),
 			)
 		})
 		ranked[key] = candidates

@@ -65,7 +65,7 @@ func TestPlanAsking(t *testing.T) {
 		{"the address is handed over", "a b c", func(in *placement.Inputs) { in.Entries[0].Spec.HandingOver = true }, ""},
 		{"a successor claims it", "a b c", func(in *placement.Inputs) {
 			in.NamesSuccessors = true
-			in.Claims = []placement.SuccessorClaim{{
+			in.SuccessorClaims = []placement.SuccessorClaim{{
 				Node: "b", Holder: "a", Addr: in.Entries[0].Addr, Epoch: 2,
 			}}
 		}, ""},

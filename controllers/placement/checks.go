@@ -11,8 +11,8 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// A check says why a node cannot announce an address, or nothing. Its text follows the
-// name of the node.
+// A check says why a node cannot announce an address, or nothing, and has its name from that
+// reason. Its text follows the name of the node.
 type check func(*Node, *Address) string
 
 // holdChecks are what a node must pass to go on holding a Local address.
@@ -20,26 +20,26 @@ type check func(*Node, *Address) string
 // fails one of these is to lose the address even if its kernel serves on without an agent.
 var (
 	holdChecksWithoutLease = slices.Concat(checksOfNode, checksOfLink)
-	holdChecks             = slices.Concat(checksOfNode, []check{notExpired}, checksOfLink)
+	holdChecks             = slices.Concat(checksOfNode, []check{leaseExpired}, checksOfLink)
 
 	checksOfNode = []check{
-		nodeExists, runsAgent, notLeavingAgent, notExcluded, notOutOfService, notShuttingDown, notCordoned,
-		notAskedToHandOver,
+		nodeGone, noAgent, leavingAgent, excluded, outOfService, shuttingDown, cordoned,
+		askedToHandOver,
 	}
-	checksOfLink = []check{onSubnetIfReported, hasEndpointForLocalAddressIfAnyDoes}
+	checksOfLink = []check{offSubnetIfReported, noEndpointForLocalAddressThoughAnyHas}
 )
 
 // takeChecks are what a node must pass to be given a Local address.
-var takeChecks = append(holdChecks[:len(holdChecks):len(holdChecks)], onSubnet, isFresh, hasEndpointForLocalAddress)
+var takeChecks = append(holdChecks[:len(holdChecks):len(holdChecks)], offSubnet, notFresh, noEndpointForLocalAddress)
 
-// claimChecks are what a node must pass so that its claim of a Local address counts.
-var claimChecks = append(holdChecks[:len(holdChecks):len(holdChecks)], onSubnet)
+// successorClaimChecks are what a node must pass so that its claim of a Local address counts.
+var successorClaimChecks = append(holdChecks[:len(holdChecks):len(holdChecks)], offSubnet)
 
 // keepVirtualChecks are what a node must pass to keep a Virtual address, and takeVirtualChecks to be
 // given one. A node whose routes are being withdrawn keeps what it has, and gets nothing new.
 var (
-	keepVirtualChecks = []check{runsAgent, notLeavingAgent, notExcludedOrWithdrawing}
-	takeVirtualChecks = []check{runsAgent, notLeavingAgent, notExcluded, notCordoned, hasEndpoint}
+	keepVirtualChecks = []check{noAgent, leavingAgent, excludedUnlessWithdrawing}
+	takeVirtualChecks = []check{noAgent, leavingAgent, excluded, cordoned, noEndpoint}
 )
 
 // reasonAgainst returns why a node fails the checks, or nothing.
@@ -52,87 +52,87 @@ func reasonAgainst(n *Node, a *Address, checks []check) string {
 	return ""
 }
 
-func nodeExists(n *Node, _ *Address) string {
+func nodeGone(n *Node, _ *Address) string {
 	if n.IsDeleted {
 		return "has no Node object any more"
 	}
 	return ""
 }
 
-func runsAgent(n *Node, _ *Address) string {
+func noAgent(n *Node, _ *Address) string {
 	if n.LBNodeAgent == "" {
 		return "runs no agent"
 	}
 	return ""
 }
 
-func notLeavingAgent(n *Node, _ *Address) string {
+func leavingAgent(n *Node, _ *Address) string {
 	if n.IsLeaving {
 		return "is leaving LBNodeAgent " + n.LBNodeAgent
 	}
 	return ""
 }
 
-func notExcluded(n *Node, _ *Address) string {
+func excluded(n *Node, _ *Address) string {
 	if n.IsExcluded {
 		return "is labelled " + corev1.LabelNodeExcludeBalancers
 	}
 	return ""
 }
 
-// notExcludedOrWithdrawing lets an excluded node keep its Virtual addresses until routers send no
+// excludedUnlessWithdrawing lets an excluded node keep its Virtual addresses until routers send no
 // traffic for them any more.
-func notExcludedOrWithdrawing(n *Node, a *Address) string {
+func excludedUnlessWithdrawing(n *Node, a *Address) string {
 	if n.IsWithdrawingRoutes {
 		return ""
 	}
-	return notExcluded(n, a)
+	return excluded(n, a)
 }
 
-func notOutOfService(n *Node, _ *Address) string {
+func outOfService(n *Node, _ *Address) string {
 	if n.IsOutOfService {
 		return "is tainted " + corev1.TaintNodeOutOfService
 	}
 	return ""
 }
 
-func notShuttingDown(n *Node, _ *Address) string {
+func shuttingDown(n *Node, _ *Address) string {
 	if n.IsShuttingDown {
 		return "is shutting down"
 	}
 	return ""
 }
 
-// notCordoned is of nodes that hand their addresses over while they are unschedulable.
-func notCordoned(n *Node, a *Address) string {
+// cordoned is of nodes that hand their addresses over while they are unschedulable.
+func cordoned(n *Node, a *Address) string {
 	if n.IsCordoned && !a.ignoresCordons {
 		return "is unschedulable, and its LBNodeAgent has spec.onUnschedulable: HandOver"
 	}
 	return ""
 }
 
-func notAskedToHandOver(n *Node, a *Address) string {
+func askedToHandOver(n *Node, a *Address) string {
 	if n.HandsOver == a.Addr {
 		return "is annotated " + v1.AnnotationHandover
 	}
 	return ""
 }
 
-func notExpired(n *Node, _ *Address) string {
+func leaseExpired(n *Node, _ *Address) string {
 	if n.Liveness == Expired {
 		return "has an agent that does not renew its Lease"
 	}
 	return ""
 }
 
-func isFresh(n *Node, _ *Address) string {
+func notFresh(n *Node, _ *Address) string {
 	if n.Liveness != Fresh {
 		return "has an agent that is late to renew its Lease"
 	}
 	return ""
 }
 
-func onSubnet(n *Node, a *Address) string {
+func offSubnet(n *Node, a *Address) string {
 	switch i := n.interfaceFor(a.Addr); {
 	case i == nil:
 		return fmt.Sprintf("has no interface in the subnet of %s", a.Addr)
@@ -190,38 +190,38 @@ func (p *placer) isNodeNetwork(subnet netip.Prefix) bool {
 	return is
 }
 
-// onSubnetIfReported lets a Local address stay on a node whose agent has not reported its
+// offSubnetIfReported lets a Local address stay on a node whose agent has not reported its
 // interfaces, as when its Announcement was just created anew: a node loses nothing because
 // its facts are unknown.
-func onSubnetIfReported(n *Node, a *Address) string {
+func offSubnetIfReported(n *Node, a *Address) string {
 	if !n.HasReportedFacts {
 		return ""
 	}
-	return onSubnet(n, a)
+	return offSubnet(n, a)
 }
 
-// hasEndpoint lets a node without a ready endpoint have no address whose traffic stays on the node.
-func hasEndpoint(n *Node, a *Address) string {
+// noEndpoint lets a node without a ready endpoint have no address whose traffic stays on the node.
+func noEndpoint(n *Node, a *Address) string {
 	if a.ServingNodes != nil && !a.ServingNodes[n.Name] {
 		return "has no ready endpoint"
 	}
 	return ""
 }
 
-// hasEndpointForLocalAddress does so for a Local address, unless only Virtual ones are restricted.
-func hasEndpointForLocalAddress(n *Node, a *Address) string {
-	if a.RestrictsVirtualOnly {
+// noEndpointForLocalAddress does so for a Local address, unless only Virtual ones are restricted.
+func noEndpointForLocalAddress(n *Node, a *Address) string {
+	if a.IsUnrestrictedIfLocal {
 		return ""
 	}
-	return hasEndpoint(n, a)
+	return noEndpoint(n, a)
 }
 
-// hasEndpointForLocalAddressIfAnyDoes lets a Local address stay while no node has a ready endpoint.
-func hasEndpointForLocalAddressIfAnyDoes(n *Node, a *Address) string {
+// noEndpointForLocalAddressThoughAnyHas lets a Local address stay while no node has a ready endpoint.
+func noEndpointForLocalAddressThoughAnyHas(n *Node, a *Address) string {
 	if len(a.ServingNodes) == 0 {
 		return ""
 	}
-	return hasEndpointForLocalAddress(n, a)
+	return noEndpointForLocalAddress(n, a)
 }
 
 // explainReasons says of up to eight nodes why they fail the checks.

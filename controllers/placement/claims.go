@@ -19,26 +19,26 @@ func (p *placer) holderOf(a *Address) *assignment {
 	return nil
 }
 
-// claimantOf is the entry with the highest epoch, if it is not realised but may be yet;
+// electedOf is the entry with the highest epoch, if it is not realised but may be yet;
 // else nil.
-func (p *placer) claimantOf(a *Address) *assignment {
+func (p *placer) electedOf(a *Address) *assignment {
 	entries := p.entriesByAddress[a.Addr]
 	if len(entries) == 0 {
 		return nil
 	}
 	e := entries[0]
-	mayAnnounce := e.step == stepWaiting || e.step == stepAsked && !e.isOverdue
+	mayAnnounce := e.step == stepWaiting || e.step == stepGiven && !e.isOverdue
 	if e.node == nil || !mayAnnounce || reasonAgainst(e.node, a, holdChecks) != "" {
 		return nil
 	}
 	return e
 }
 
-// mayActOnLostClaim reports whether the agent of a claimant that did not report in time may
+// mayActOnLostEntry reports whether the agent of an elected node that did not report in time may
 // still act on the claim: it has not had the time to observe that the claim is lost.
-func (p *placer) mayActOnLostClaim(a *Address) bool {
+func (p *placer) mayActOnLostEntry(a *Address) bool {
 	return slices.ContainsFunc(p.entriesByAddress[a.Addr], func(e *assignment) bool {
-		isLost := e.step == stepAsked && e.isOverdue || e.step == stepRevoked && !e.isOverdue
+		isLost := e.step == stepGiven && e.isOverdue || e.step == stepRevoked && !e.isOverdue
 		return isLost && e.node != nil && e.node.Liveness != Expired
 	})
 }
@@ -47,20 +47,20 @@ func (p *placer) mayActOnLostClaim(a *Address) bool {
 // entry is handed over.
 func (as *assignment) hasObservedHandover() bool { return as.step == stepHandingOver && as.IsObserved }
 
-// mayTakeOver decides whether the claimant may have the address although the holder
-// answers for it. The claimant may as soon as the holder's agent has observed that the
-// holder's entry is handed over. Where the holder's agent does not react, the claimant first
-// asks on the link: when the holder is known to answer, the claimant takes over if the
+// mayTakeOver decides whether the elected node may have the address although the holder
+// answers for it. The elected node may as soon as the holder's agent has observed that the
+// holder's entry is handed over. Where the holder's agent does not react, the elected node first
+// asks on the link: when the holder is known to answer, the elected node takes over if the
 // holder's Node is NotReady for long, or if the holder is not to have the address any more
 // and has had the time to observe that.
 func (p *placer) mayTakeOver(a *Address, s situation) bool {
-	answers := s.claimant != nil && s.claimant.ReportedState == v1.StateWaiting
+	answers := s.elected != nil && s.elected.ReportedState == v1.StateWaiting
 	if s.phase == FailingOver {
 		from := s.holder.node
 		isUnwanted := reasonAgainst(from, a, holdChecksWithoutLease) != ""
 		return answers && (from.IsNotReadyForLong || isUnwanted && s.holder.isOverdue) && !p.isMassExpiry
 	}
-	return s.holder.hasObservedHandover() && !p.mayActOnLostClaim(a) || answers && s.holder.isOverdue
+	return s.holder.hasObservedHandover() && !p.mayActOnLostEntry(a) || answers && s.holder.isOverdue
 }
 
 // isTakeoverUnderWay reports whether a node may take the address over once its agent acts.
@@ -70,8 +70,8 @@ func (p *placer) isTakeoverUnderWay(a *Address) bool {
 	})
 }
 
-// mayBeHeldByRevokedNode reports whether the claimant is to take over an address that no node
-// reports, but some node answers for: a node in whose place the claimant was elected may
+// mayBeHeldByRevokedNode reports whether the elected node is to take over an address that no node
+// reports, but some node answers for: a node in whose place the elected node was elected may
 // have taken the address, and is NotReady for long, or has had the time to react.
 func (p *placer) mayBeHeldByRevokedNode(a *Address) bool {
 	return slices.ContainsFunc(p.entriesByAddress[a.Addr], func(e *assignment) bool {
@@ -85,47 +85,47 @@ func (p *placer) mayBeHeldByRevokedNode(a *Address) bool {
 	})
 }
 
-// chooseClaim returns the node that is to have the address of a holder, with its entry: the
+// chooseNext returns the node that is to have the address of a holder, with its entry: the
 // node that claims the address already, or else an elected one. The node is nil if there is
 // none.
-func (p *placer) chooseClaim(a *Address, s situation) (*Node, v1.AnnouncedAddress) {
-	if s.claimant != nil {
-		return s.claimant.node, s.claimant.Spec
+func (p *placer) chooseNext(a *Address, s situation) (*Node, v1.AnnouncedAddress) {
+	if s.elected != nil {
+		return s.elected.node, s.elected.Spec
 	}
 	n := p.electNode(a, s.holder.node)
 	if n == nil {
 		return nil, v1.AnnouncedAddress{}
 	}
-	return n, p.newClaim(a, n)
+	return n, p.newEntry(a, n)
 }
 
-// newClaim is a new claim of a node: with the next epoch, and only if no device answers
+// newEntry is a new claim of a node: with the next epoch, and only if no device answers
 // for the address but those of its previous holders.
-func (p *placer) newClaim(a *Address, n *Node) v1.AnnouncedAddress {
+func (p *placer) newEntry(a *Address, n *Node) v1.AnnouncedAddress {
 	return v1.AnnouncedAddress{
 		Type: v1.AnnounceLocal, ClaimPolicy: v1.ClaimProbe, Epoch: p.highestEpoch(a.Addr) + 1,
 		PreviousMACs: p.previousMACsFor(a, n),
 	}
 }
 
-// withHighestEpoch notes in an entry which epoch another node is given, by newClaim. Such
+// withHighestEpoch notes in an entry which epoch another node is given, by newEntry. Such
 // entries are written before that of the other node, and only if they are still as they
 // were read: so no two leaders give the same epoch.
-func withHighestEpoch(e v1.AnnouncedAddress, newClaim *v1.AnnouncedAddress) v1.AnnouncedAddress {
-	if newClaim != nil {
-		e.HighestEpoch = max(e.HighestEpoch, newClaim.Epoch)
+func withHighestEpoch(e v1.AnnouncedAddress, newEntry *v1.AnnouncedAddress) v1.AnnouncedAddress {
+	if newEntry != nil {
+		e.HighestEpoch = max(e.HighestEpoch, newEntry.Epoch)
 	}
 	return e
 }
 
 // previousMACsFor returns the MAC addresses by which nodes that have, or may have, the
 // address answer for it: those on its subnet first, then those that the entries of earlier
-// claimants list, as their nodes may be gone, then all others. The agent asks the first of
+// elected nodes list, as their nodes may be gone, then all others. The agent asks the first of
 // them by unicast.
-func (p *placer) previousMACsFor(a *Address, claimant *Node) []string {
+func (p *placer) previousMACsFor(a *Address, elected *Node) []string {
 	var onSubnet, listed, others []string
 	add := func(name string) {
-		if n := p.nodeByName[name]; n != nil && n != claimant {
+		if n := p.nodeByName[name]; n != nil && n != elected {
 			onSubnet, others = append(onSubnet, n.macsInSubnet(a.Addr)...), append(others, n.allMACs()...)
 		}
 	}

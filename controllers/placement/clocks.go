@@ -10,7 +10,7 @@ import (
 // Deadlines.
 const (
 	// ReactionTime is how long an agent may take to act on an entry, besides the time that
-	// its probes take. After that a claimant that has not reported counts as failed, and a
+	// its probes take. After that an elected node that has not reported counts as failed, and a
 	// holder that has not observed that its entry is handed over is not waited for.
 	ReactionTime = 5 * time.Second
 	// LingeringTime is how long an address that no node has an entry for waits for a node
@@ -87,11 +87,11 @@ func (r successorWait) next(now time.Time) successorWait {
 
 // entryVersion is what counts of an entry, and since when the entry has been so.
 type entryVersion struct {
-	epoch       int64
-	claimPolicy v1.ClaimPolicy
-	handingOver bool
-	hasReported bool
-	since       time.Time
+	epoch         int64
+	claimPolicy   v1.ClaimPolicy
+	isHandingOver bool
+	hasReported   bool
+	since         time.Time
 }
 
 // FillDurations sets what of the inputs depends on time, and forgets what is not in the
@@ -109,7 +109,7 @@ func (c *Clocks) fillEntries(inputs *Inputs, now time.Time) {
 		e := &inputs.Entries[i]
 		key := entryKey{e.Node, e.Addr}
 		current := entryVersion{
-			epoch: e.Spec.Epoch, claimPolicy: e.Spec.ClaimPolicy, handingOver: e.Spec.HandingOver, hasReported: e.hasReported(),
+			epoch: e.Spec.Epoch, claimPolicy: e.Spec.ClaimPolicy, isHandingOver: e.Spec.HandingOver, hasReported: e.hasReported(),
 		}
 		old, existed := c.entrySince[key]
 		if current.since = old.since; !existed || current != old {
@@ -137,8 +137,8 @@ func (c *Clocks) fillLingering(inputs *Inputs, now time.Time) {
 // fillClaims sets the age of claims, and for how long their holders get no further successors.
 func (c *Clocks) fillClaims(inputs *Inputs, now time.Time) {
 	claimSince, waits := map[claimKey]time.Time{}, map[string]successorWait{}
-	for i := range inputs.Claims {
-		claim := &inputs.Claims[i]
+	for i := range inputs.SuccessorClaims {
+		claim := &inputs.SuccessorClaims[i]
 		key := claimKey{entryKey{claim.Node, claim.Addr}, claim.Epoch}
 		claimSince[key] = sinceOr(c.claimSince, key, now)
 		claim.Age = now.Sub(claimSince[key])

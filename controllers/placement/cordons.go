@@ -14,7 +14,7 @@ import (
 // cordonChecks are what a node that is not cordoned must pass so that the cordons of others count. A node
 // whose Lease has expired may be dead, and would be the only one. One that is asked to hand an address
 // over counts: no address is to go to a cordoned node, and back as soon as nobody asks any more.
-var cordonChecks = []check{runsAgent, notLeavingAgent, notExcluded, notOutOfService, notShuttingDown, notExpired}
+var cordonChecks = []check{noAgent, leavingAgent, excluded, outOfService, shuttingDown, leaseExpired}
 
 // noteCordons notes whether any node is cordoned, and whether cordons count for the shared entries.
 func (p *placer) noteCordons() {
@@ -29,9 +29,9 @@ func (p *placer) heedCordons(a *Address, announceType v1.AnnounceType) {
 	}
 	checks := cordonChecks[:len(cordonChecks):len(cordonChecks)]
 	if announceType == v1.AnnounceLocal {
-		checks = append(checks, onSubnet, p.checkConfirmed(a.Subnet), hasEndpointForLocalAddress)
+		checks = append(checks, offSubnet, p.checkConfirmed(a.Subnet), noEndpointForLocalAddress)
 	} else {
-		checks = append(checks, hasEndpoint)
+		checks = append(checks, noEndpoint)
 	}
 	a.ignoresCordons = !p.isAnyUncordoned(a, checks)
 }

@@ -22,7 +22,7 @@
 //     candidate takes over. An agent that does not observe it in time is treated as in a
 //     failover.
 //
-// A claimant whose agent does not report in time has failed: its entry is marked as handed over,
+// An elected node whose agent does not report in time has failed: its entry is marked as handed over,
 // and another candidate is elected. What one node reports counts for that node alone: it
 // delays an address that the node was not given for a while (a lingering report), and
 // moves it to no other node than it would have gone to.

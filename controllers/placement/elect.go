@@ -82,7 +82,7 @@ func (p *placer) checksToTake(a *Address) []check {
 		func(n *Node, _ *Address) string {
 			for _, e := range p.entriesByAddress[a.Addr] {
 				switch {
-				case e.Node != n.Name || !e.hasFailed():
+				case e.Node != n.Name || !e.isBarred():
 				case e.step == stepFailed:
 					return "has failed to take it"
 				default:

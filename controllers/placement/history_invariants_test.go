@@ -131,7 +131,7 @@ func (w *world) checkDecision(inputs *placement.Inputs, result *placement.Result
 			case had && was.Spec.Epoch == e.Epoch: // it is not new
 			case had && was.Spec.ContestedBy != nil && name == l.holder:
 				d.checkRefuted(l, &was, &e)
-			case slices.ContainsFunc(inputs.Claims, func(c placement.SuccessorClaim) bool {
+			case slices.ContainsFunc(inputs.SuccessorClaims, func(c placement.SuccessorClaim) bool {
 				return c.Addr == l.Addr && c.Node == name && c.Epoch == e.Epoch
 			}):
 				d.checkAdopted(l, name, &e)
@@ -425,7 +425,7 @@ func (d *decision) checkAdopted(l *localDecision, name string, e *v1.AnnouncedAd
 	d.adopted++
 	d.must(noTheftByReport, !d.isAlive(l.holder), "%s: %s claims it, and %s renews", l.Addr, name, l.holder)
 	d.must(claimerRenews, d.isAlive(name), "%s: %s", l.Addr, name)
-	for _, c := range d.inputs.Claims {
+	for _, c := range d.inputs.SuccessorClaims {
 		counts := c.Addr == l.Addr && d.nodes.eligible(d.nodes[c.Node], &l.Address) && serves(&l.Address, c.Node, false)
 		d.must(highestClaim, !counts || c.Epoch <= e.Epoch,
 			"%s: %s by %d, not %s by %d", l.Addr, name, e.Epoch, c.Node, c.Epoch)
@@ -443,7 +443,7 @@ func (d *decision) checkAdopted(l *localDecision, name string, e *v1.AnnouncedAd
 // change what is decided.
 func (w *world) checkSuccessors(inputs *placement.Inputs) {
 	with, without := *inputs, *inputs
-	with.Claims, without.NamesSuccessors = nil, false
+	with.SuccessorClaims, without.NamesSuccessors = nil, false
 	want, got := placement.Place(without), placement.Place(with)
 	got.Successors, got.NextDeadline = want.Successors, want.NextDeadline
 	for node, entries := range got.Entries {

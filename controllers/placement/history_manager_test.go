@@ -111,7 +111,7 @@ func (m *machine) asNode() placement.Node {
 
 func shuffled(rng *rand.Rand, f placement.Inputs) placement.Inputs {
 	f.SharedEntries, f.Nodes, f.Entries = shuffle(rng, f.SharedEntries), shuffle(rng, f.Nodes), shuffle(rng, f.Entries)
-	f.Claims, f.Addresses = shuffle(rng, f.Claims), shuffle(rng, f.Addresses)
+	f.SuccessorClaims, f.Addresses = shuffle(rng, f.SuccessorClaims), shuffle(rng, f.Addresses)
 	f.LingeringReports = maps.Clone(f.LingeringReports)
 	for _, a := range inOrder(f.LingeringReports) {
 		f.LingeringReports[a] = shuffle(rng, f.LingeringReports[a])

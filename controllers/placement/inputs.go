@@ -21,8 +21,8 @@ type Inputs struct {
 	// LingeringReports are, by address, the nodes that report an address Announced
 	// without having an entry for it: they have yet to withdraw it, or are lying.
 	LingeringReports map[netip.Addr][]LingeringReport
-	// Claims are what successors report to have claimed. AddClaims adds them.
-	Claims []SuccessorClaim
+	// SuccessorClaims are what successors report to have claimed. AddClaims adds them.
+	SuccessorClaims []SuccessorClaim
 	// LocalSubnets are the subnets of ready ServiceGroups that may give Local addresses, and each Local
 	// address as a subnet of its own, since its ServiceGroup may be gone.
 	LocalSubnets []netip.Prefix
@@ -205,8 +205,8 @@ type Address struct {
 	PoolType v1.PoolType
 	Mask     int // of a Virtual address; 0 if its group is gone
 	// Subnet of the pool that the address is of; zero if its group is gone.
-	Subnet    netip.Prefix
-	SkipProbe bool
+	Subnet     netip.Prefix
+	SkipsProbe bool
 	// Preference of the group, if it is Local; nil for none.
 	Preference *Preference
 	// ServingNodes are the nodes that may announce the address because they have a ready
@@ -217,10 +217,10 @@ type Address struct {
 	TerminatingNodes map[string]bool
 	// HealthPort is where a node says whether it serves the address; 0 if it does not.
 	HealthPort int32
-	// RestrictsVirtualOnly is that ServingNodes count if the address is Virtual: as a
+	// IsUnrestrictedIfLocal is that ServingNodes count if the address is Virtual: as a
 	// Local one it is served from any node.
-	RestrictsVirtualOnly bool
-	Services             []string // namespace/name, sorted
+	IsUnrestrictedIfLocal bool
+	Services              []string // namespace/name, sorted
 	// ignoresCordons is that only cordoned nodes may have the address. The placer sets it.
 	ignoresCordons bool
 }

@@ -12,27 +12,27 @@ func (p *placer) keepHolder(a *Address, holder *assignment) {
 	p.noteHeld(a, holder)
 }
 
-// keepClaimant keeps the claim of a Local address that no node holds. The claimant takes the
+// keepElected keeps the claim of a Local address that no node holds. The elected node takes the
 // address over if a node that lost its claim answers for it.
-func (p *placer) keepClaimant(a *Address, claimant *assignment) {
-	spec := claimant.Spec
-	if claimant.ReportedState == v1.StateWaiting && p.mayBeHeldByRevokedNode(a) {
+func (p *placer) keepElected(a *Address, elected *assignment) {
+	spec := elected.Spec
+	if elected.ReportedState == v1.StateWaiting && p.mayBeHeldByRevokedNode(a) {
 		spec.ClaimPolicy = v1.ClaimTakeover
 	}
-	p.keepEntry(claimant.node, a, spec)
-	p.keepFailedEntries(a, claimant.node, &spec)
+	p.keepEntry(elected.node, a, spec)
+	p.keepFailedEntries(a, elected.node, &spec)
 }
 
 // moveLocal gives a Local address to another node, as far as that can be done now.
 func (p *placer) moveLocal(a *Address, s situation) {
-	candidate, spec := p.chooseClaim(a, s)
+	candidate, spec := p.chooseNext(a, s)
 	if candidate == nil {
 		p.keepWithoutCandidate(a, s.holder)
 		return
 	}
 	from, old := s.holder.node, s.holder.Spec
 	move := Move{
-		Kind: Handover, From: from.Name, To: candidate.Name, IsNew: s.claimant == nil && !old.HandingOver,
+		Kind: Handover, From: from.Name, To: candidate.Name, IsNew: s.elected == nil && !old.HandingOver,
 		Message: from.Name + " " + reasonAgainst(from, a, holdChecks),
 	}
 	isFailover := s.phase == FailingOver
@@ -44,13 +44,13 @@ func (p *placer) moveLocal(a *Address, s situation) {
 		spec.ClaimPolicy = v1.ClaimTakeover
 	}
 	p.noteMove(a, move)
-	var newClaim *v1.AnnouncedAddress
-	if s.claimant != nil || isFailover || s.holder.hasObservedHandover() || s.holder.isOverdue {
-		newClaim = &spec
+	var newEntry *v1.AnnouncedAddress
+	if s.elected != nil || isFailover || s.holder.hasObservedHandover() || s.holder.isOverdue {
+		newEntry = &spec
 		p.keepEntry(candidate, a, spec)
 	}
-	p.addEntry(from, a, withHighestEpoch(old, newClaim))
-	p.keepFailedEntries(a, candidate, newClaim)
+	p.addEntry(from, a, withHighestEpoch(old, newEntry))
+	p.keepFailedEntries(a, candidate, newEntry)
 }
 
 // keepWithoutCandidate keeps an address that the holder is to lose, but no node can take.
@@ -58,7 +58,7 @@ func (p *placer) keepWithoutCandidate(a *Address, holder *assignment) {
 	p.result.Unplaced[a.Addr] = p.explainNoEligibleNode(a)
 	hasFailedEntries := p.keepFailedEntries(a, nil, nil)
 	if holder.node.IsLeaving {
-		p.keepLatestClaim(a)
+		p.keepLatestElected(a)
 		return // the holder withdraws the address: its agent cannot stay for it
 	}
 	// A node that has failed to take over may succeed yet: then the holder is not
@@ -74,10 +74,10 @@ func (p *placer) placeUnheld(a *Address) {
 	if candidate == nil {
 		p.keepFailedEntries(a, nil, nil)
 		p.result.Unplaced[a.Addr] = p.explainNoEligibleNode(a)
-		p.keepLatestClaim(a)
+		p.keepLatestElected(a)
 		return
 	}
-	spec := p.newClaim(a, candidate)
+	spec := p.newEntry(a, candidate)
 	p.noteMove(a, Move{Kind: FirstPlacement, To: candidate.Name, IsNew: true})
 	p.keepEntry(candidate, a, spec)
 	p.keepFailedEntries(a, candidate, &spec)
@@ -128,16 +128,16 @@ func (p *placer) keepEntry(n *Node, a *Address, spec v1.AnnouncedAddress) {
 
 // keepFailedEntries keeps the entries of nodes that failed to take the address, so that
 // they are not elected again before another node has the address, and reports whether
-// there are any. Where another node is given the address, by newClaim, entries that their
+// there are any. Where another node is given the address, by newEntry, entries that their
 // agents have not reported on stay, too, but are handed over: those agents are not to claim the
 // address any more, and may have it already.
-func (p *placer) keepFailedEntries(a *Address, to *Node, newClaim *v1.AnnouncedAddress) (found bool) {
+func (p *placer) keepFailedEntries(a *Address, to *Node, newEntry *v1.AnnouncedAddress) (found bool) {
 	for _, e := range p.entriesByAddress[a.Addr] {
-		isToRevoke := newClaim != nil && (e.step == stepAsked || e.step == stepRevoked)
-		if e.node == nil || e.node == to || e.node.IsLeaving || !isToRevoke && !e.hasFailed() {
+		isToRevoke := newEntry != nil && (e.step == stepGiven || e.step == stepRevoked)
+		if e.node == nil || e.node == to || e.node.IsLeaving || !isToRevoke && !e.isBarred() {
 			continue
 		}
-		spec := withHighestEpoch(e.Spec, newClaim)
+		spec := withHighestEpoch(e.Spec, newEntry)
 		spec.HandingOver = spec.HandingOver || isToRevoke
 		p.addEntry(e.node, a, spec)
 		found = true
@@ -145,11 +145,11 @@ func (p *placer) keepFailedEntries(a *Address, to *Node, newClaim *v1.AnnouncedA
 	return found
 }
 
-// keepLatestClaim keeps the latest claim, although its node is not to have the address any
+// keepLatestElected keeps the latest claim, although its node is not to have the address any
 // more: the node may have it already.
-func (p *placer) keepLatestClaim(a *Address) {
+func (p *placer) keepLatestElected(a *Address) {
 	for _, e := range p.entriesByAddress[a.Addr] {
-		if e.node != nil && !e.hasFailed() && e.ReportedState != v1.StateAnnounced && !e.node.IsLeaving {
+		if e.node != nil && !e.isBarred() && e.ReportedState != v1.StateAnnounced && !e.node.IsLeaving {
 			p.addEntry(e.node, a, e.Spec)
 			return
 		}

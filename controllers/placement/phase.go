@@ -58,9 +58,9 @@ type situation struct {
 	phase Phase
 	// waitsFor says what a waiting phase waits for.
 	waitsFor Explanation
-	// holder announces the address, and claimant was given the address and may announce it
+	// holder announces the address, and elected was given the address and may announce it
 	// yet. Both may be nil.
-	holder, claimant *assignment
+	holder, elected *assignment
 	// claim is a successor's, and namedBy the entry that reserves its epoch, of the holder or
 	// the last holder: of the phases Contested and TakenOver.
 	claim   *SuccessorClaim
@@ -71,7 +71,7 @@ type situation struct {
 
 // phaseOf finds the phase of a Local address.
 func (p *placer) phaseOf(a *Address) situation {
-	s := situation{holder: p.holderOf(a), claimant: p.claimantOf(a)}
+	s := situation{holder: p.holderOf(a), elected: p.electedOf(a)}
 	lingering := p.lingeringOn(a)
 	if p.decideByClaim(a, &s) {
 		return s
@@ -83,7 +83,7 @@ func (p *placer) phaseOf(a *Address) situation {
 		s.phase = HandingOver
 	case s.holder != nil:
 		s.phase = Announced
-	case s.claimant != nil:
+	case s.elected != nil:
 		s.phase = Probing
 	case len(p.entriesByAddress[a.Addr]) > 0:
 		s.phase = Unheld
@@ -103,10 +103,10 @@ func (p *placer) phaseOf(a *Address) situation {
 	return s
 }
 
-// isTakeover reports whether the claimant is to have the address although the holder answers
+// isTakeover reports whether the elected node is to have the address although the holder answers
 // for it: that is not called back.
 func (s *situation) isTakeover() bool {
-	return s.claimant != nil && s.claimant.Spec.ClaimPolicy == v1.ClaimTakeover
+	return s.elected != nil && s.elected.Spec.ClaimPolicy == v1.ClaimTakeover
 }
 
 // placeLocal decides about a Local address, by its phase.
@@ -115,7 +115,7 @@ func (p *placer) placeLocal(a *Address, s situation) {
 		p.noteFailover(a, s.holder)
 	}
 	if s.claim != nil {
-		p.isContested[a.Addr] = true
+		p.hasSuccessorClaim[a.Addr] = true
 	}
 	switch s.phase {
 	case WaitingForFacts, WaitingForWithdrawal:
@@ -123,7 +123,7 @@ func (p *placer) placeLocal(a *Address, s situation) {
 	case Unheld:
 		p.placeUnheld(a)
 	case Probing:
-		p.keepClaimant(a, s.claimant)
+		p.keepElected(a, s.elected)
 	case Announced:
 		p.keepHolder(a, s.holder)
 	case HandingOver, FailingOver:

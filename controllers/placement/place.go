@@ -36,9 +36,9 @@ type MoveCause string
 const (
 	// CauseLease is that the holder's agent does not renew its Lease.
 	CauseLease MoveCause = "LeaseExpired"
-	// CauseDead is that a successor found the holder dead and claimed the address, and the
+	// CauseClaimUnanswered is that a successor found the holder dead and claimed the address, and the
 	// holder's agent does not renew its Lease either.
-	CauseDead MoveCause = "HolderDead"
+	CauseClaimUnanswered MoveCause = "HolderDead"
 	// CauseYielded is that a successor claimed the address, and the holder does not have
 	// it any more.
 	CauseYielded MoveCause = "HolderYielded"

@@ -702,7 +702,7 @@ func TestTransitions(t *testing.T) {
 			if row.serves != "" {
 				inputs.Addresses[0].ServingNodes = map[string]bool{}
 				serves, virtually := strings.CutPrefix(row.serves, "virtually")
-				inputs.Addresses[0].RestrictsVirtualOnly = virtually
+				inputs.Addresses[0].IsUnrestrictedIfLocal = virtually
 				for _, name := range strings.Fields(strings.Trim(serves, "-")) {
 					inputs.Addresses[0].ServingNodes[name] = true
 				}
@@ -734,9 +734,9 @@ func TestEntries(t *testing.T) {
 	inputs := placement.Inputs{
 		Nodes: nodes(t, "a:expired b"),
 		Addresses: []placement.Address{
-			{Addr: v6, Group: "g", PoolType: v1.PoolTypeLocal, Mask: 128, SkipProbe: true, Services: []string{"a/b"}},
-			{Addr: v4, Group: "g", PoolType: v1.PoolTypeLocal, Mask: 32, SkipProbe: true, Services: []string{"a/b", "a/c"}},
-			{Addr: routed, Group: "r", PoolType: v1.PoolTypeRemote, Mask: 32, SkipProbe: true, Services: []string{"a/d"}},
+			{Addr: v6, Group: "g", PoolType: v1.PoolTypeLocal, Mask: 128, SkipsProbe: true, Services: []string{"a/b"}},
+			{Addr: v4, Group: "g", PoolType: v1.PoolTypeLocal, Mask: 32, SkipsProbe: true, Services: []string{"a/b", "a/c"}},
+			{Addr: routed, Group: "r", PoolType: v1.PoolTypeRemote, Mask: 32, SkipsProbe: true, Services: []string{"a/d"}},
 		},
 		Entries:      []placement.Entry{entry(t, v4, "a 7 Announced")},
 		LocalSubnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/28")},

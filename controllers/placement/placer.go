@@ -29,10 +29,10 @@ type placer struct {
 	sharedInterfaces map[string]string
 	// virtualPools are the pools that have addresses which are announced Virtual.
 	virtualPools map[pool]bool
-	// isContested is of Local addresses that a successor has claimed.
-	isContested      map[netip.Addr]bool
-	localCount       map[int]int            // number of Local addresses, by family
-	localCountOfNode map[int]map[string]int // number of Local addresses, by family and node
+	// hasSuccessorClaim is of Local addresses that a successor has claimed.
+	hasSuccessorClaim map[netip.Addr]bool
+	localCount        map[int]int            // number of Local addresses, by family
+	localCountOfNode  map[int]map[string]int // number of Local addresses, by family and node
 	// localsOfDomain is the number of Local addresses of each domain.
 	localsOfDomain map[Domain]int
 	// held are the Local addresses that stay with their holders, in the order of addresses.
@@ -55,19 +55,19 @@ func familyBits(a netip.Addr) int { return a.BitLen() }
 
 func newPlacer(inputs Inputs) *placer {
 	p := &placer{
-		inputs:           inputs,
-		nodeByName:       map[string]*Node{},
-		entriesByAddress: map[netip.Addr][]*assignment{},
-		sharedByAddress:  map[netip.Addr][]*SharedEntry{},
-		claimsByAddress:  map[netip.Addr][]*SuccessorClaim{},
-		sharedInterfaces: map[string]string{},
-		virtualPools:     map[pool]bool{},
-		isContested:      map[netip.Addr]bool{},
-		localCount:       map[int]int{},
-		localCountOfNode: map[int]map[string]int{32: {}, 128: {}},
-		localsOfDomain:   map[Domain]int{},
-		held:             map[holderLink][]*heldAddress{},
-		nodeNetworks:     map[netip.Prefix]bool{},
+		inputs:            inputs,
+		nodeByName:        map[string]*Node{},
+		entriesByAddress:  map[netip.Addr][]*assignment{},
+		sharedByAddress:   map[netip.Addr][]*SharedEntry{},
+		claimsByAddress:   map[netip.Addr][]*SuccessorClaim{},
+		sharedInterfaces:  map[string]string{},
+		virtualPools:      map[pool]bool{},
+		hasSuccessorClaim: map[netip.Addr]bool{},
+		localCount:        map[int]int{},
+		localCountOfNode:  map[int]map[string]int{32: {}, 128: {}},
+		localsOfDomain:    map[Domain]int{},
+		held:              map[holderLink][]*heldAddress{},
+		nodeNetworks:      map[netip.Prefix]bool{},
 		result: Result{
 			Entries:          map[string][]Placed{},
 			SharedEntries:    map[string][]Placed{},
@@ -123,7 +123,7 @@ func (p *placer) noteDeadlinesOf(n *Node) {
 	}
 	// While there are claims of addresses of the node, the wait begins anew each time.
 	if n.SuccessorWait > 0 &&
-		!slices.ContainsFunc(p.inputs.Claims, func(c SuccessorClaim) bool { return c.Holder == n.Name }) {
+		!slices.ContainsFunc(p.inputs.SuccessorClaims, func(c SuccessorClaim) bool { return c.Holder == n.Name }) {
 		p.noteDeadline(n.SuccessorWait)
 	}
 }
@@ -157,8 +157,8 @@ func (p *placer) indexClaims() {
 	if !p.inputs.NamesSuccessors {
 		return
 	}
-	for i := range p.inputs.Claims {
-		c := &p.inputs.Claims[i]
+	for i := range p.inputs.SuccessorClaims {
+		c := &p.inputs.SuccessorClaims[i]
 		p.claimsByAddress[c.Addr] = append(p.claimsByAddress[c.Addr], c)
 	}
 	for _, claims := range p.claimsByAddress {
@@ -184,13 +184,13 @@ func heartbeatSeconds(n *Node, localSubnets []netip.Prefix) int32 {
 // addEntry gives an entry to a node, completed with what the address says.
 func (p *placer) addEntry(n *Node, a *Address, e v1.AnnouncedAddress) {
 	if e.Type == v1.AnnounceLocal {
-		e.SkipProbe = a.SkipProbe && a.Addr.Is6()
+		e.SkipProbe = a.SkipsProbe && a.Addr.Is6()
 	}
 	if !p.inputs.NamesSuccessors || n.IsFailoverDisabled {
 		e.Successors = nil
 	}
 	e.Successors = p.withoutUnfit(e.Successors, a)
-	if !p.isContested[a.Addr] {
+	if !p.hasSuccessorClaim[a.Addr] {
 		e.ContestedBy = nil
 	}
 	p.result.Entries[n.Name] = append(p.result.Entries[n.Name], a.placed(e))

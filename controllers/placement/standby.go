@@ -69,7 +69,7 @@ func PlanStandbys(inputs Inputs) []StandbyPlan {
 	addresses := map[standbyKey][]v1.StandbyAddress{}
 	for i := range inputs.Addresses {
 		a := &inputs.Addresses[i]
-		e := p.entryNamingSuccessors(a)
+		e := p.entryWithReservations(a)
 		if e == nil {
 			continue
 		}
@@ -133,7 +133,7 @@ func (p *placer) planStandby(key standbyKey, entries []v1.StandbyAddress) Standb
 // chooseWitnesses chooses nodes by which a watcher can tell whether it is cut off itself: the
 // first by a hash among those that are on the link and whose agents are alive.
 func (p *placer) chooseWitnesses(key standbyKey, link *Interface) []v1.StandbyNode {
-	score := func(n *Node) uint64 { return watchScore(n.Name, holderLink{key.watcher, key.watched}) }
+	score := func(n *Node) uint64 { return linkScore(n.Name, holderLink{key.watcher, key.watched}) }
 	var witnesses []*Node
 	for _, s := range link.Subnets {
 		for _, n := range p.nodesInSubnetOf(s.Addr()) {

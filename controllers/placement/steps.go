@@ -10,9 +10,9 @@ import (
 type step int
 
 const (
-	// stepAsked is that the node was given the address, and its agent has not reported what
+	// stepGiven is that the node was given the address, and its agent has not reported what
 	// became of that.
-	stepAsked step = iota
+	stepGiven step = iota
 	// stepWaiting is that the agent has reported why it does not announce the address: another
 	// station answers for it, or the agent has yielded it.
 	stepWaiting
@@ -46,7 +46,7 @@ func (p *placer) assignmentOf(e *Entry) assignment {
 		return as
 	}
 	switch as.step {
-	case stepAsked:
+	case stepGiven:
 		patience := ReactionTime
 		if as.node != nil {
 			patience += as.node.ProbeTime
@@ -73,13 +73,13 @@ func stepOf(e *Entry) step {
 	case e.hasReported():
 		return stepWaiting
 	}
-	return stepAsked
+	return stepGiven
 }
 
-// hasFailed reports whether the node of an entry is not to be elected again: it has failed
+// isBarred reports whether the node of an entry is not to be elected again: it has failed
 // to take the address, or its agent does not act.
-func (as *assignment) hasFailed() bool {
-	return as.step == stepFailed || as.step == stepRevoked || as.step == stepAsked && as.isOverdue
+func (as *assignment) isBarred() bool {
+	return as.step == stepFailed || as.step == stepRevoked || as.step == stepGiven && as.isOverdue
 }
 
 // hasLasted reports whether something has lasted for as long as a limit. Where it has not, the

@@ -133,7 +133,7 @@ func (p *placer) chooseWatchers(link holderLink, held []*heldAddress) map[string
 		best := slices.MaxFunc(candidates, func(x, y *Node) int {
 			return cmp.Or(
 				cmp.Compare(gains[x.Name], gains[y.Name]),
-				cmp.Compare(watchScore(x.Name, link), watchScore(y.Name, link)),
+				cmp.Compare(linkScore(x.Name, link), linkScore(y.Name, link)),
 				cmp.Compare(y.Name, x.Name),
 			)
 		})
@@ -290,8 +290,8 @@ func epochOf(successors []v1.Successor, node string) int64 {
 	return 0
 }
 
-// watchScore is the rendezvous hash of a node that watches, asks or witnesses, and a link.
-func watchScore(watcher string, link holderLink) uint64 {
+// linkScore is the rendezvous hash of a node that watches, asks or witnesses, and a link.
+func linkScore(watcher string, link holderLink) uint64 {
 	d := xxhash.New()
 	for _, word := range []string{watcher, link.holder, link.iface} {
 		_, _ = d.WriteString(word)

@@ -84,9 +84,9 @@ func (p *placer) placeVirtual(a *Address) {
 
 // mayHaveVirtual reports whether a node is to have an entry of its own for a Virtual address.
 func (p *placer) mayHaveVirtual(n *Node, a *Address) bool {
-	isCordoned := notCordoned(n, a) != ""
+	isCordoned := cordoned(n, a) != ""
 	switch {
-	case reasonAgainst(n, a, keepVirtualChecks) != "" || hasEndpoint(n, a) != "":
+	case reasonAgainst(n, a, keepVirtualChecks) != "" || noEndpoint(n, a) != "":
 		return false
 	case n.IsExcluded || isCordoned:
 		return (!isCordoned || n.IsWithdrawingRoutes) && p.hasVirtual(n, a)
@@ -98,7 +98,7 @@ func (p *placer) mayHaveVirtual(n *Node, a *Address) bool {
 // others announce it: its endpoints terminate, or it is cordoned.
 func (p *placer) mayEndLater(n *Node, a *Address) bool {
 	return reasonAgainst(n, a, keepVirtualChecks) == "" &&
-		(a.TerminatingNodes[n.Name] || n.IsCordoned && hasEndpoint(n, a) == "")
+		(a.TerminatingNodes[n.Name] || n.IsCordoned && noEndpoint(n, a) == "")
 }
 
 // hasVirtual reports whether a node is to announce a Virtual address already, by its own entry or by a

@@ -70,9 +70,9 @@ func (s schemas) objectToAdmit(ctx context.Context, f *FileObject, namespace str
 	return into, nil
 }
 
-// verdict is what the webhooks would answer about an object that is to be created, or changed if
+// predictAdmission is what the webhooks would answer about an object that is to be created, or changed if
 // before is not nil, in the cluster that reader has: warnings, and a text for each refused field.
-func verdict(
+func predictAdmission(
 	ctx context.Context, reader client.Reader, o webhooks.Options, before, after client.Object,
 ) (warnings, refusals []string, err error) {
 	warnings, err = webhooks.PredictAdmission(ctx, reader, o, before, after)

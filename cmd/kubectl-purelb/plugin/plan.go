@@ -214,7 +214,7 @@ func PlanApply(ctx context.Context, c *Cluster, files *Files) (*Plan, error) {
 		if before != nil {
 			asApplied(before, object)
 		}
-		warnings, refusals, err := verdict(ctx, &changed, options, before, object)
+		warnings, refusals, err := predictAdmission(ctx, &changed, options, before, object)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", f, err)
 		}

@@ -84,7 +84,7 @@ func Validate(ctx context.Context, files *Files, namespace string) (*Validation,
 			}
 			reader = forServices
 		}
-		warnings, refusals, err := verdict(ctx, reader, options, nil, object)
+		warnings, refusals, err := predictAdmission(ctx, reader, options, nil, object)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", f, err)
 		}

@@ -10,9 +10,9 @@ import (
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
-// ChallengeTime is for how long the manager waits, after a successor has reported that it has
+// ClaimPatience is for how long the manager waits, after a successor has reported that it has
 // claimed an address, for the holder's agent to renew its Lease.
-const ChallengeTime = 3 * time.Second
+const ClaimPatience = 3 * time.Second
 
 // SuccessorClaim is what the agent of a successor reports of a Local address that it has
 // claimed, as the holder seemed dead.
@@ -63,37 +63,37 @@ func (inputs *Inputs) AddClaims(claims []SuccessorClaim) {
 			e.ReportedState = cmp.Or(e.ReportedState, v1.StateAnnounced)
 		case isNamed && e == nil:
 			c.Holder = holder
-			inputs.Claims = append(inputs.Claims, c)
+			inputs.SuccessorClaims = append(inputs.SuccessorClaims, c)
 		}
 	}
 }
 
-// claimOf returns the claim that counts for a Local address, and the holder's entry, which
+// successorClaimOf returns the claim that counts for a Local address, and the holder's entry, which
 // reserves the claim's epoch: of several claims the one with the highest epoch. It returns nil
 // if there is none, or if the manager has the address taken over from its holder by another
 // node. The entry of a node that held the address, and has yielded or lost it, reserves epochs
 // until another node holds the address.
-func (p *placer) claimOf(a *Address, claimant *assignment) (*SuccessorClaim, *assignment) {
+func (p *placer) successorClaimOf(a *Address, elected *assignment) (*SuccessorClaim, *assignment) {
 	claims := p.claimsByAddress[a.Addr]
 	if len(claims) == 0 {
 		return nil, nil
 	}
-	namedBy := p.entryNamingSuccessors(a)
-	if namedBy == nil || claimant != nil && claimant != namedBy && claimant.Spec.ClaimPolicy == v1.ClaimTakeover {
+	namedBy := p.entryWithReservations(a)
+	if namedBy == nil || elected != nil && elected != namedBy && elected.Spec.ClaimPolicy == v1.ClaimTakeover {
 		return nil, nil
 	}
 	for _, c := range claims {
 		n := p.nodeByName[c.Node]
-		if n != nil && c.Holder == namedBy.Node && reasonAgainst(n, a, claimChecks) == "" {
+		if n != nil && c.Holder == namedBy.Node && reasonAgainst(n, a, successorClaimChecks) == "" {
 			return c, namedBy
 		}
 	}
 	return nil, nil
 }
 
-// entryNamingSuccessors is the entry that may reserve epochs of an address for successors: the holder's,
+// entryWithReservations is the entry that may reserve epochs of an address for successors: the holder's,
 // whether it reserves any or not, or, while no node reports the address Announced, one that does.
-func (p *placer) entryNamingSuccessors(a *Address) *assignment {
+func (p *placer) entryWithReservations(a *Address) *assignment {
 	if e := p.holderOf(a); e != nil {
 		return e
 	}
@@ -111,16 +111,16 @@ func (p *placer) entryNamingSuccessors(a *Address) *assignment {
 // claim. A holder that has had the time to renew, and did not, loses the address to the claimer,
 // as does one that reports that it does not have the address.
 func (p *placer) decideByClaim(a *Address, s *situation) bool {
-	c, e := p.claimOf(a, s.claimant)
+	c, e := p.successorClaimOf(a, s.elected)
 	if c == nil {
 		return false
 	}
 	isExpired := e.node.Liveness == Expired
-	switch hadTime := p.hasLasted(c.Age, ChallengeTime); {
-	case e.hasReported() && e.ReportedState != v1.StateAnnounced || e.hasFailed():
+	switch hadTime := p.hasLasted(c.Age, ClaimPatience); {
+	case e.hasReported() && e.ReportedState != v1.StateAnnounced || e.isBarred():
 		s.phase, s.cause = TakenOver, CauseYielded
 	case isExpired && hadTime:
-		s.phase, s.cause = TakenOver, CauseDead
+		s.phase, s.cause = TakenOver, CauseClaimUnanswered
 	case !isExpired && reasonAgainst(e.node, a, holdChecks) != "":
 		return false // the address is handed over as if there were no claim
 	default:
@@ -145,7 +145,7 @@ func (p *placer) keepContested(a *Address, s situation) {
 		spec.Successors, spec.ContestedBy = nil, nil
 	default:
 		spec.HandingOver = false
-		if spec.ContestedBy != nil || p.hasLasted(s.claim.Age, ChallengeTime) {
+		if spec.ContestedBy != nil || p.hasLasted(s.claim.Age, ClaimPatience) {
 			spec.ContestedBy = &by
 		}
 	}
@@ -159,12 +159,12 @@ func (p *placer) keepContested(a *Address, s situation) {
 func (p *placer) adoptClaim(a *Address, s situation) {
 	c, last := s.claim, s.namedBy
 	claimer, holder := p.nodeByName[c.Node], last.node
-	spec := p.newClaim(a, claimer)
+	spec := p.newEntry(a, claimer)
 	spec.Epoch, spec.HighestEpoch = c.Epoch, p.highestEpoch(a.Addr)
 	if !p.isMassExpiry || s.cause == CauseYielded {
 		spec.ClaimPolicy = v1.ClaimTakeover
 	}
-	why := holder.Name + " " + notExpired(holder, a)
+	why := holder.Name + " " + leaseExpired(holder, a)
 	if s.cause == CauseYielded {
 		why = fmt.Sprintf("%s reports it %s", holder.Name, cmp.Or(last.ReportedState, v1.StatePending))
 	}
@@ -176,7 +176,7 @@ func (p *placer) adoptClaim(a *Address, s situation) {
 		Kind: Failover, Cause: s.cause, From: holder.Name, To: claimer.Name, IsNew: true, Message: message,
 	})
 	p.keepEntry(claimer, a, spec)
-	if last.hasReported() && !last.hasFailed() { // the others stay as those of failed claimants
+	if last.hasReported() && !last.isBarred() { // the others stay as those of failed claimants
 		old := withHighestEpoch(last.Spec, &spec)
 		old.HandingOver = true
 		p.addEntry(holder, a, old)

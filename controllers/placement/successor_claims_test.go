@@ -41,7 +41,7 @@ func claimsOf(t *testing.T, addr netip.Addr, claims ...string) (parsed []placeme
 			t.Fatal(err)
 		}
 		if isAged {
-			c.Age = placement.ChallengeTime
+			c.Age = placement.ClaimPatience
 		}
 		parsed = append(parsed, c)
 	}
@@ -311,7 +311,7 @@ func TestAttackClaims(t *testing.T) {
 // TestAdoption follows an address from the claim until its new holder has successors.
 func TestAdoption(t *testing.T) {
 	inputs, addr := challenged(t, "a:expired b c d e", nil, "b 2 aged")
-	inputs.Claims[0].Message = "no answer\nfor 0.5 s"
+	inputs.SuccessorClaims[0].Message = "no answer\nfor 0.5 s"
 	result := placement.Place(inputs)
 	got := result.Entries["b"][0].AnnouncedAddress
 	want := entry(t, addr, "b 2 Takeover").Spec
@@ -322,7 +322,7 @@ func TestAdoption(t *testing.T) {
 	if !placement.ReassignedAddresses(&inputs, &result)[addr] {
 		t.Error("the claimer's entry is not written after that of the last holder")
 	}
-	move := placement.Move{Kind: placement.Failover, Cause: placement.CauseDead, From: "a", To: "b", IsNew: true,
+	move := placement.Move{Kind: placement.Failover, Cause: placement.CauseClaimUnanswered, From: "a", To: "b", IsNew: true,
 		Message: "b, its successor, has claimed it, and a has an agent that does not renew its Lease (no answer for 0.5 " +
 			"s)",
 		PassedOver: result.Moves[addr].PassedOver}
@@ -335,7 +335,7 @@ func TestAdoption(t *testing.T) {
 		inputs.Entries,
 		placement.Entry{Node: "b", Addr: addr, Spec: got, ReportedState: v1.StateAnnounced, UnchangedFor: time.Minute},
 	)
-	inputs.Claims, inputs.Nodes[0].Liveness = nil, placement.Fresh // the old holder is back
+	inputs.SuccessorClaims, inputs.Nodes[0].Liveness = nil, placement.Fresh // the old holder is back
 	result = placement.Place(inputs)
 	if got, want := showClaims(&result),
 		[]string{"b 2 Takeover then", "4 then", "5"}; !slices.ContainsFunc([]string{got}, func(s string) bool {
@@ -407,7 +407,7 @@ func TestClaimClocks(t *testing.T) {
 		inputs, _ := challenged(t, "a b c d", nil, claims...)
 		clocks.FillDurations(&inputs, now)
 		inputs.Entries[0].UnchangedFor = time.Hour
-		for _, c := range inputs.Claims {
+		for _, c := range inputs.SuccessorClaims {
 			age = c.Age
 		}
 		for i := range inputs.Nodes {
