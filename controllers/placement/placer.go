@@ -8,8 +8,9 @@ import (
 	v1 "github.com/purelb/purelb-operator/api/v1"
 )
 
-// Heartbeats in seconds: of nodes that may have to take over a Local address, and of
-// others.
+// Heartbeats in seconds: of nodes that may have to take over a Local address, and of others. A Lease lasts
+// v1.HeartbeatsPerLease of them, and that is for how long a holder may not renew before its addresses fail
+// over, unless nodes watch each other: then see the durations of package watch.
 const (
 	heartbeatLocal   = 1
 	heartbeatVirtual = 10

@@ -11,4 +11,16 @@
 //   - Its BFD binds a session to the first discriminator that it hears, does not look at the TTL, and takes a
 //     session that has never been up for one that failed: package bfd is there instead.
 //   - It says why it cannot connect in its debug log only: logHandler takes it from there.
+//
+// What ends a session, and what is then its lastError in the status of the NodeRouting, whence it gets into
+// the event SessionDown and kubectl purelb explain:
+//   - Server.Reset, as BFD is down: errorOfBFD.
+//   - Sessions, as the neighbour is in the node's own autonomous system, or takes nothing: errorOfOwnAS,
+//     errorOfStalled. These three note their reason by endSession before the library ends the session.
+//   - The library, as the neighbour ended it, its hold time passed, or the connection broke: what explain makes
+//     of the library's reason, in onPeerUpdate.
+//   - The library, as the neighbour sent too many routes: onPeerUpdate says of how many.
+//   - Change, as the neighbour is not wanted any more, or has settings that need a new session: none, since
+//     the edit of the BGPPeer is the cause, and what was known of the session is forgotten.
+//   - Server.Stop, as the speaker ends: none, since nobody reads it any more.
 package gobgp
