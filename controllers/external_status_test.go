@@ -48,7 +48,8 @@ func TestGroupChangedByItsSystem(t *testing.T) {
 			group(v1.ReasonReachable, "it answers", "a"), group(v1.ReasonReachable, "it answers", "b"), true,
 		},
 	} {
-		if got := specOrRangesChanged.Update(event.UpdateEvent{ObjectOld: row.before, ObjectNew: row.after}); got != row.want {
+		got := specOrRangesChanged.Update(event.UpdateEvent{ObjectOld: row.before, ObjectNew: row.after})
+		if got != row.want {
 			t.Errorf("%s: got %v", name, got)
 		}
 	}

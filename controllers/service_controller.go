@@ -61,7 +61,10 @@ func (r *ServiceReconciler) Component(cluster ComponentManager) Component {
 		Name: "service", Reconciler: r, For: &corev1.Service{}, ForChanged: allocationChanged,
 		Watches: []Watch{
 			{Object: &corev1.Service{}, Handler: r.indexServices()},
-			{Object: &v1.ServiceGroup{}, Handler: handler.EnqueueRequestsFromMapFunc(r.servicesOfGroup), Changed: specOrRangesChanged},
+			{
+				Object: &v1.ServiceGroup{}, Handler: handler.EnqueueRequestsFromMapFunc(r.servicesOfGroup),
+				Changed: specOrRangesChanged,
+			},
 			{Object: &v1.Announcement{}, Handler: batched(r.servicesThatDependOnNodes), Changed: factsChanged},
 			{
 				Object: &corev1.Namespace{}, Handler: batched(r.servicesOfNamespace), Changed: namespaceLabelsChanged,

@@ -109,7 +109,8 @@ func (c *Clocks) fillEntries(inputs *Inputs, now time.Time) {
 		e := &inputs.Entries[i]
 		key := entryKey{e.Node, e.Addr}
 		current := entryVersion{
-			epoch: e.Spec.Epoch, claimPolicy: e.Spec.ClaimPolicy, isHandingOver: e.Spec.HandingOver, hasReported: e.hasReported(),
+			epoch: e.Spec.Epoch, claimPolicy: e.Spec.ClaimPolicy, isHandingOver: e.Spec.HandingOver,
+			hasReported: e.hasReported(),
 		}
 		old, existed := c.entrySince[key]
 		if current.since = old.since; !existed || current != old {

@@ -322,10 +322,12 @@ func TestAdoption(t *testing.T) {
 	if !placement.ReassignedAddresses(&inputs, &result)[addr] {
 		t.Error("the claimer's entry is not written after that of the last holder")
 	}
-	move := placement.Move{Kind: placement.Failover, Cause: placement.CauseClaimUnanswered, From: "a", To: "b", IsNew: true,
+	move := placement.Move{
+		Kind: placement.Failover, Cause: placement.CauseClaimUnanswered, From: "a", To: "b", IsNew: true,
 		Message: "b, its successor, has claimed it, and a has an agent that does not renew its Lease (no answer for 0.5 " +
 			"s)",
-		PassedOver: result.Moves[addr].PassedOver}
+		PassedOver: result.Moves[addr].PassedOver,
+	}
 	if diff := cmp.Diff(move, result.Moves[addr]); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
