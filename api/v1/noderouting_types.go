@@ -19,6 +19,9 @@ const MaxRoutingRanges = 131
 // MaxWithheldRanges bounds spec.withheld of a NodeRouting.
 const MaxWithheldRanges = 256
 
+// MaxUnsentRanges bounds the ranges of addresses that a session reports as not sent.
+const MaxUnsentRanges = 16
+
 // RoutingPeer is one neighbour of one node, resolved from a BGPPeer.
 //
 // +structType=atomic
@@ -262,6 +265,15 @@ type RoutingSession struct {
 	// advertised is how many routes the node has sent to the neighbour.
 	// +optional
 	Advertised int32 `json:"advertised,omitempty"`
+
+	// unsent are ranges of addresses, first-last, that the node is to advertise in the session, and to
+	// which no route leads that it has sent: neither to the address, nor to a network that has it. A
+	// session that is down, or does not carry a family, has sent nothing of it, and does not list it.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=96
+	Unsent []string `json:"unsent,omitempty"`
 
 	// bfd is Up or Down where BFD is configured.
 	// +optional
