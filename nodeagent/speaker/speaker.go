@@ -423,7 +423,7 @@ func (s *Speaker) change(ctx context.Context, desired routes.Desired, now time.T
 	changes := routes.Difference(s.state.held, desired, s.state.isOpen)
 	r := &s.state.refusal
 	if r.err != nil && now.Before(r.retryAt) && reflect.DeepEqual(changes, r.rest) {
-		s.state.held.Waiting = desired.Waiting
+		s.state.held.Networks, s.state.held.Waiting = desired.Networks, desired.Waiting
 		return r.retryAt.Sub(now), nil
 	}
 	var refused routes.Refused

@@ -449,15 +449,20 @@ func TestFaultRouteRefused(t *testing.T) {
 	routing := routingOf(1, "192.0.2.1")
 	status := func() string {
 		s := w.reporter.Latest(routing, purelbv1.NodeRoutingStatus{})
-		return fmt.Sprint(s.Networks, " ", s.Conditions[0].Status, " ", s.Conditions[0].Reason)
+		return fmt.Sprint(s.Networks, " ", s.Conditions[0].Status, " ", s.Conditions[0].Reason, " ", s.Sessions[0].Unsent)
 	}
 	w.setRouting(routing, false)
+	w.server.sessions = func(p netip.Addr) routes.Session {
+		return routes.Session{
+			Neighbour: p, State: purelbv1.SessionEstablished, Families: []purelbv1.IPFamily{"IPv4"}, HasSentAll: true,
+		}
+	}
 	w.server.rejects = netip.MustParsePrefix("198.51.100.1/32")
 	for i := range 3 {
 		if _, err := w.round(t.Context()); err == nil {
 			t.Error("no error")
 		}
-		if got := status(); got != "1 False Degraded" {
+		if got := status(); got != "1 False Degraded [198.51.100.1-198.51.100.1]" {
 			t.Errorf("status: %s", got)
 		}
 		w.server.take()
@@ -468,7 +473,7 @@ func TestFaultRouteRefused(t *testing.T) {
 	}
 	w.server.rejects = netip.Prefix{}
 	w.expect("+198.51.100.1/32")
-	if got := status(); got != "2 True Established" {
+	if got := status(); got != "2 True Established []" {
 		t.Errorf("status: %s", got)
 	}
 }

@@ -188,6 +188,141 @@ func startNode(t *testing.T) *Server {
 	return node
 }
 
+// TestUnsent has a router that is not sent all that the node has.
+func TestUnsent(t *testing.T) {
+	_, port := startRouter(t, nodeASN)
+	node := startNode(t)
+	peer := gracefulRouter(port)
+	path := func(prefix string) routes.Path { return routes.Path{Prefix: netip.MustParsePrefix(prefix)} }
+	first, second, third := path("198.51.100.1/32"), path("198.51.100.0/24"), path("2001:db8:1::1/128")
+	refused := node.Change(t.Context(), routes.Changes{
+		AddPaths: []routes.Path{first, second, third}, AddPeers: []routes.Peer{peer},
+	})
+	if refused.Err() != nil {
+		t.Fatal(refused.Err())
+	}
+	isUp := func(s routes.Session) bool { return s.State == purelbv1.SessionEstablished }
+	if s := sessionWith(t, node, "up", isUp); len(s.Unsent) > 0 || s.Advertised != 2 { // it carries no IPv6
+		t.Errorf("at first: %+v", s)
+	}
+	reject := []routes.Rule{
+		{Neighbours: []netip.Addr{peer.Neighbour}, Prefixes: []netip.Prefix{first.Prefix}, Reject: true},
+	}
+	for _, step := range []struct {
+		name    string
+		changes routes.Changes
+		want    []netip.Prefix
+	}{
+		{"a rule keeps one from the router", routes.Changes{SetRules: true, Rules: reject, Resend: true},
+			[]netip.Prefix{first.Prefix}},
+		{"nothing is left", routes.Changes{RemovePaths: []netip.Prefix{second.Prefix}}, []netip.Prefix{first.Prefix}},
+		{"the rule goes", routes.Changes{SetRules: true, AddPaths: []routes.Path{second}, Resend: true}, nil},
+	} {
+		if refused := node.Change(t.Context(), step.changes); refused.Err() != nil {
+			t.Fatal(refused.Err())
+		}
+		sessionWith(t, node, step.name, func(s routes.Session) bool { return slices.Equal(s.Unsent, step.want) })
+	}
+}
+
+// TestUnsentAfterRestart has a session that came up after the node restarted, in which the library has yet to wait for
+// the neighbour's routes: nothing is sent until it has.
+func TestUnsentAfterRestart(t *testing.T) {
+	node := New(logr.Discard(), func() {})
+	first, second := netip.MustParsePrefix("198.51.100.1/32"), netip.MustParsePrefix("2001:db8:1::1/128")
+	node.paths = map[netip.Prefix]bool{first: true, second: true}
+	session, _, _ := node.sessionOf(&api.Peer{
+		State: &api.PeerState{
+			NeighborAddress: routerAddress, SessionState: api.PeerState_SESSION_STATE_ESTABLISHED,
+			RemoteCap: []*api.Capability{unicast("IPv4")},
+		},
+		GracefulRestart: &api.GracefulRestart{LocalRestarting: true},
+		AfiSafis: []*api.AfiSafi{{
+			Config: &api.AfiSafiConfig{Family: apiFamily("IPv4")}, State: &api.AfiSafiState{Advertised: 1},
+		}},
+	})
+	if err := node.noteUnsent(&session); err != nil {
+		t.Fatal(err)
+	}
+	if session.Advertised != 0 || !slices.Equal(session.Unsent, []netip.Prefix{first}) {
+		t.Errorf("%+v", session)
+	}
+}
+
+// TestFaultPrefixLimit has a router that takes one route, and is sent two: what is reported goes on saying so when the
+// router does not open the session any more.
+// This test shows the row "it takes fewer routes than it is sent (`maximum-prefix`)" of docs/trust.md.
+func TestFaultPrefixLimit(t *testing.T) {
+	router, port := startRouter(t, nodeASN)
+	limited := afiSafi("IPv4")
+	limited.PrefixLimits = &api.PrefixLimit{Family: apiFamily("IPv4"), MaxPrefixes: 1}
+	_, err := router.UpdatePeer(t.Context(), &api.UpdatePeerRequest{Peer: &api.Peer{
+		Conf:      &api.PeerConf{NeighborAddress: nodeAddress, PeerAsn: nodeASN},
+		Transport: &api.Transport{PassiveMode: true}, AfiSafis: []*api.AfiSafi{limited},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := startNode(t)
+	peer := gracefulRouter(port)
+	refused := node.Change(t.Context(), routes.Changes{
+		AddPaths: []routes.Path{
+			{Prefix: netip.MustParsePrefix("198.51.100.1/32")}, {Prefix: netip.MustParsePrefix("198.51.100.2/32")},
+		},
+		AddPeers: []routes.Peer{peer},
+	})
+	if refused.Err() != nil {
+		t.Fatal(refused.Err())
+	}
+	isLimited := func(s routes.Session) bool {
+		return s.State != purelbv1.SessionEstablished && s.LastError == errorOfLimit
+	}
+	sessionWith(t, node, "ended for the number of routes", isLimited)
+	node.noteConnectError(peer.Neighbour, "the neighbour accepts connections and closes them again")
+	sessionWith(t, node, "the reason stays", isLimited)
+}
+
+// unicast is the capability of a family.
+func unicast(family purelbv1.IPFamily) *api.Capability {
+	return &api.Capability{Cap: &api.Capability_MultiProtocol{
+		MultiProtocol: &api.MultiProtocolCapability{Family: apiFamily(family)},
+	}}
+}
+
+// TestNegotiated has neighbours that know both families.
+func TestNegotiated(t *testing.T) {
+	extended := func(nextHop purelbv1.IPFamily) *api.Capability {
+		return &api.Capability{Cap: &api.Capability_ExtendedNexthop{ExtendedNexthop: &api.ExtendedNexthopCapability{
+			Tuples: []*api.ExtendedNexthopCapabilityTuple{
+				{NlriFamily: apiFamily("IPv4"), NexthopFamily: apiFamily(nextHop)},
+			},
+		}}}
+	}
+	both := []*api.Capability{unicast("IPv4"), unicast("IPv6")}
+	const four, six, linkLocal = "192.0.2.1", "2001:db8::1", "fe80::1%eth0"
+	for _, row := range []struct {
+		name, neighbour string
+		remote          []*api.Capability
+		want            []purelbv1.IPFamily
+	}{
+		{"over IPv4", four, both, []purelbv1.IPFamily{"IPv4", "IPv6"}},
+		{"over IPv6", six, both, []purelbv1.IPFamily{"IPv4", "IPv6"}},
+		{"one family", six, both[1:], []purelbv1.IPFamily{"IPv6"}},
+		{"a router that takes no next hop of IPv6", linkLocal, both, []purelbv1.IPFamily{"IPv6"}},
+		{"another next hop", linkLocal, append(slices.Clone(both), extended("IPv4")), []purelbv1.IPFamily{"IPv6"}},
+		{"a router that takes next hops of IPv6", linkLocal, append(slices.Clone(both), extended("IPv6")),
+			[]purelbv1.IPFamily{"IPv4", "IPv6"}},
+	} {
+		p := &api.Peer{
+			State:    &api.PeerState{RemoteCap: row.remote},
+			AfiSafis: []*api.AfiSafi{afiSafi("IPv4"), afiSafi("IPv6")},
+		}
+		if got := negotiated(p, netip.MustParseAddr(row.neighbour)); !slices.Equal(got, row.want) {
+			t.Errorf("%s: %v", row.name, got)
+		}
+	}
+}
+
 // gracefulRouter is the router as a neighbour that keeps routes.
 func gracefulRouter(port int32) routes.Peer {
 	return routes.Peer{Neighbour: netip.MustParseAddr(routerAddress), RoutingPeer: purelbv1.RoutingPeer{

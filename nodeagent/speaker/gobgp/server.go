@@ -14,6 +14,7 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"github.com/osrg/gobgp/v4/pkg/server"
 
+	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/nodeagent/speaker/routes"
 )
 
@@ -43,6 +44,8 @@ type Server struct {
 	changed func()
 	// neighbours are those that the library has.
 	neighbours map[netip.Addr]neighbour
+	// paths are the routes that the library has.
+	paths map[netip.Prefix]bool
 
 	// mu protects sessions: what the library reports only as it happens, by neighbour. It is
 	// lost with the process, and then says nothing of earlier sessions.
@@ -77,7 +80,7 @@ type sessionEvents struct {
 func New(log logr.Logger, changed func()) *Server {
 	s := &Server{
 		log: log, changed: changed,
-		neighbours: map[netip.Addr]neighbour{}, sessions: map[netip.Addr]*sessionEvents{},
+		neighbours: map[netip.Addr]neighbour{}, paths: map[netip.Prefix]bool{}, sessions: map[netip.Addr]*sessionEvents{},
 	}
 	level := &slog.LevelVar{}
 	level.Set(slog.LevelDebug) // the handler passes on less
@@ -236,11 +239,12 @@ func (s *Server) addPath(p routes.Path) error {
 		return fmt.Errorf("advertise %s: %w", p.Prefix, err)
 	}
 	path := &apiutil.Path{
-		Family: familyOf(p.Prefix.Addr()), Nlri: nlri, Age: time.Now().Unix(), Attrs: attributesOf(p, nlri),
+		Family: familyOf(p.Prefix), Nlri: nlri, Age: time.Now().Unix(), Attrs: attributesOf(p, nlri),
 	}
 	if _, err := s.bgp.AddPath(apiutil.AddPathRequest{Paths: []*apiutil.Path{path}}); err != nil {
 		return fmt.Errorf("advertise %s: %w", p.Prefix, err)
 	}
+	s.paths[p.Prefix] = true
 	return nil
 }
 
@@ -250,16 +254,19 @@ func (s *Server) removePath(prefix netip.Prefix) error {
 		return fmt.Errorf("withdraw %s: %w", prefix, err)
 	}
 	path := &apiutil.Path{
-		Family: familyOf(prefix.Addr()), Nlri: nlri, Attrs: attributesOf(routes.Path{Prefix: prefix}, nlri),
+		Family: familyOf(prefix), Nlri: nlri, Attrs: attributesOf(routes.Path{Prefix: prefix}, nlri),
 	}
 	if err := s.bgp.DeletePath(apiutil.DeletePathRequest{Paths: []*apiutil.Path{path}}); err != nil {
 		return fmt.Errorf("withdraw %s: %w", prefix, err)
 	}
+	delete(s.paths, prefix)
 	return nil
 }
 
-func familyOf(a netip.Addr) bgp.Family {
-	if a.Is4() {
+func familyOf(prefix netip.Prefix) bgp.Family { return bgpFamily(purelbv1.FamilyOf(prefix.Addr())) }
+
+func bgpFamily(f purelbv1.IPFamily) bgp.Family {
+	if f == "IPv4" {
 		return bgp.RF_IPv4_UC
 	}
 	return bgp.RF_IPv6_UC

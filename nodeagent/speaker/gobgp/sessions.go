@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,6 +36,12 @@ const errorOfBFD = "BFD is down: the neighbour's BFD does not answer, or the lin
 // errorOfOwnAS is the error of a neighbour that is to be external, and is not.
 const errorOfOwnAS = "the neighbour is in the node's own autonomous system, and peerASN is External: say Internal"
 
+// errorOfLimit is the error of a neighbour that ended the session for the number of routes, and opens none since: that
+// it closes connections then says less.
+const errorOfLimit = "the neighbour ended the session, as the node sends more routes than it takes (its " +
+	"maximum-prefix): raise that, or advertise networks instead of addresses (aggregation of the ServiceGroup's pools), and clear the " +
+	"session on the router"
+
 // Sessions returns the sessions with all neighbours. It opens those again that have ended, or were ended for
 // what neighbours sent a while ago, and ends two kinds: those with neighbours that are to be external and
 // are not, and those whose neighbours read nothing. For these the library would keep every change,
@@ -58,6 +66,11 @@ func (s *Server) Sessions(ctx context.Context) ([]routes.Session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list sessions: %w", err)
 	}
+	for i := range sessions {
+		if err := s.noteUnsent(&sessions[i]); err != nil {
+			return nil, err
+		}
+	}
 	for _, addr := range ofOwnAS {
 		err = errors.Join(err, s.endSession(addr, errorOfOwnAS, func() error {
 			s.noteRest(addr)
@@ -76,6 +89,38 @@ func (s *Server) Sessions(ctx context.Context) ([]routes.Session, error) {
 		_ = s.bgp.EnablePeer(ctx, &api.EnablePeerRequest{Address: addr.String()})
 	}
 	return sessions, nil
+}
+
+// noteUnsent lists what a session has not sent of the routes that the library has. The library finds that out for
+// each route anew: it is asked only if it has sent fewer than it has.
+func (s *Server) noteUnsent(session *routes.Session) error {
+	unsent := map[netip.Prefix]bool{}
+	for p := range s.paths {
+		if slices.Contains(session.Families, purelbv1.FamilyOf(p.Addr())) {
+			unsent[p] = true
+		}
+	}
+	if session.Advertised == len(unsent) {
+		return nil
+	}
+	for _, family := range session.Families {
+		if session.Advertised == 0 {
+			break
+		}
+		request := apiutil.ListPathRequest{
+			TableType: api.TableType_TABLE_TYPE_ADJ_OUT, Name: session.Neighbour.String(), Family: bgpFamily(family),
+		}
+		err := s.bgp.ListPath(request, func(route bgp.NLRI, _ []*apiutil.Path) {
+			if p, err := netip.ParsePrefix(route.String()); err == nil {
+				delete(unsent, p)
+			}
+		})
+		if err != nil {
+			return fmt.Errorf("list the routes sent to %s: %w", session.Neighbour, err)
+		}
+	}
+	session.Unsent = slices.SortedFunc(maps.Keys(unsent), netip.Prefix.Compare)
+	return nil
 }
 
 // isOfOwnAS reports whether a neighbour may be in any autonomous system but the node's, and is in that.
@@ -125,11 +170,13 @@ func (s *Server) sessionOf(p *api.Peer) (session routes.Session, hasStalled, ok 
 		session.State = "Idle"
 	}
 	if session.State == purelbv1.SessionEstablished {
-		session.Families = negotiated(p)
+		session.Families = negotiated(p, addr)
 	}
 	session.HasSentAll = session.State == purelbv1.SessionEstablished && !p.GetGracefulRestart().GetLocalRestarting()
-	for _, f := range p.AfiSafis {
-		session.Advertised += int(f.GetState().GetAdvertised()) //nolint:gosec // there are not that many
+	if session.HasSentAll {
+		for _, f := range p.AfiSafis {
+			session.Advertised += int(f.GetState().GetAdvertised()) //nolint:gosec // there are not that many
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,11 +200,17 @@ func (e *sessionEvents) noteSent(isUp bool, sent uint64, hold time.Duration, now
 	return now.Sub(e.sentAt) > 2*hold
 }
 
-// negotiated are the families that both sides of a session have said they know.
-func negotiated(p *api.Peer) []purelbv1.IPFamily {
+// negotiated are the families that both sides of a session have said they know. Between link-local addresses the
+// next hop of IPv4 routes is one of IPv6, and the neighbour has to take such (RFC 8950): others drop the routes.
+func negotiated(p *api.Peer, neighbour netip.Addr) []purelbv1.IPFamily {
 	var families []purelbv1.IPFamily
-	remote := map[api.Family_Afi]bool{}
+	remote, takesIPv6NextHop := map[api.Family_Afi]bool{}, false
 	for _, c := range p.State.RemoteCap {
+		takesIPv6NextHop = takesIPv6NextHop || slices.ContainsFunc(
+			c.GetExtendedNexthop().GetTuples(), func(t *api.ExtendedNexthopCapabilityTuple) bool {
+				return t.GetNlriFamily().GetAfi() == api.Family_AFI_IP && t.GetNexthopFamily().GetAfi() == api.Family_AFI_IP6
+			},
+		)
 		if mp := c.GetMultiProtocol(); mp != nil && mp.Family.GetSafi() == api.Family_SAFI_UNICAST {
 			remote[mp.Family.GetAfi()] = true
 		}
@@ -165,6 +218,7 @@ func negotiated(p *api.Peer) []purelbv1.IPFamily {
 	for _, f := range p.AfiSafis {
 		switch afi := f.GetConfig().GetFamily().GetAfi(); {
 		case !remote[afi]:
+		case afi == api.Family_AFI_IP && neighbour.IsLinkLocalUnicast() && !takesIPv6NextHop:
 		case afi == api.Family_AFI_IP:
 			families = append(families, "IPv4")
 		case afi == api.Family_AFI_IP6:
@@ -195,6 +249,7 @@ func (s *Server) onPeerUpdate(event *apiutil.WatchEventMessage_PeerEvent, at tim
 		e.lastError, e.endReason = cmp.Or(e.endReason, why), ""
 		e.redial.noteDown(at)
 		time.AfterFunc(time.Until(e.redial.at), s.changed)
+	case e.lastError == errorOfLimit:
 	case event.Peer.State.DisconnectReason == api.PeerState_DISCONNECT_REASON_INVALID_MSG:
 		e.lastError = refused // the one message that is not expected in answer to OPEN
 	}
@@ -226,8 +281,10 @@ func (s *Server) forget(addr netip.Addr) {
 func (s *Server) noteConnectError(addr netip.Addr, why string) {
 	s.mu.Lock()
 	e := s.events(addr)
-	differs := e.lastError != why
-	e.lastError = why
+	differs := e.lastError != why && e.lastError != errorOfLimit
+	if differs {
+		e.lastError = why
+	}
 	s.mu.Unlock()
 	if differs {
 		s.changed()
@@ -268,7 +325,8 @@ func explain(reason api.PeerState_DisconnectReason, message string) string {
 
 // explainNotification says what a BGP notification means.
 func explainNotification(message string) string {
-	by, text := "the neighbour ended the session", strings.TrimPrefix(message, "notification-received ")
+	const byNeighbour = "the neighbour ended the session"
+	by, text := byNeighbour, strings.TrimPrefix(message, "notification-received ")
 	if sent, isSent := strings.CutPrefix(message, "notification-sent "); isSent {
 		by, text = "the node ended the session", sent
 	}
@@ -276,6 +334,8 @@ func explainNotification(message string) string {
 	switch {
 	case strings.Contains(lower, "bad peer as"):
 		return "the neighbour expects the node in another autonomous system: compare myASN with the router's configuration"
+	case strings.Contains(lower, "maximum number of prefixes") && by == byNeighbour: // RFC 4486
+		return errorOfLimit
 	case strings.Contains(lower, "hold timer"):
 		return by + ", because nothing came for the hold time"
 	}

@@ -61,9 +61,11 @@ type Peer struct {
 
 // Desired is what the BGP library is to hold.
 type Desired struct {
-	Paths []Path
-	Rules []Rule
-	Peers []Peer
+	// Networks are the node's, to which Paths lead as far as the ServiceGroups want that.
+	Networks []Network
+	Paths    []Path
+	Rules    []Rule
+	Peers    []Peer
 	// Waiting are neighbours to which no session can be opened yet, with the reason.
 	Waiting []Waiting
 }
@@ -104,7 +106,7 @@ type Inputs struct {
 
 // Decide returns what the BGP library is to hold.
 func Decide(in Inputs) Desired {
-	var d Desired
+	d := Desired{Networks: in.Networks}
 	for _, p := range in.Spec.Peers {
 		peer, why := in.peer(p)
 		if why != "" {

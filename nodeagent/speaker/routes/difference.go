@@ -124,7 +124,7 @@ func (r *Refused) Err() error {
 // AfterChanges returns what the BGP library holds once the changes are made that it has not refused. What it
 // has refused differs from what is desired, and is changed again.
 func AfterChanges(held, desired Desired, c Changes, refused Refused) Desired {
-	after := Desired{Rules: desired.Rules, Waiting: desired.Waiting}
+	after := Desired{Networks: desired.Networks, Rules: desired.Rules, Waiting: desired.Waiting}
 	if refused.Rules != nil {
 		after.Rules = held.Rules
 	}

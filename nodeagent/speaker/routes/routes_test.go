@@ -439,6 +439,13 @@ func TestStatus(t *testing.T) {
 	) {
 		t.Errorf("a family that is not negotiated: %q", got)
 	}
+	session.Families, session.Neighbour = []purelbv1.IPFamily{"IPv6"}, netip.MustParseAddr("fe80::1%eth0")
+	held.Peers[0].Neighbour = session.Neighbour
+	if got := routes.Status(routing, held, []routes.Session{session}, false, "").Sessions[0].LastError; !strings.Contains(
+		got, "does not take IPv4 in this session: enable the address family there, with next hops of IPv6",
+	) {
+		t.Errorf("routes without a next hop that the neighbour takes: %q", got)
+	}
 	held = routes.Desired{
 		Waiting: []routes.Waiting{{Peer: purelbv1.RoutingPeer{Name: "a", Interface: "eth1"}, Why: "no router"}},
 	}

@@ -31,6 +31,8 @@ type Session struct {
 	PeerASN    uint32
 	Families   []purelbv1.IPFamily
 	Advertised int
+	// Unsent are the routes that the library holds, of these families, and has not sent to the neighbour.
+	Unsent []netip.Prefix
 	// BFD is Up or Down; empty without BFD.
 	BFD string
 	// LastError is why the session is not up, or why it last was not.
@@ -50,10 +52,12 @@ func Status(
 		Drained: isDrained, Conditions: slices.Clone(routing.Status.Conditions),
 	}
 	var down []string
+	wanted := wantedAddresses(&routing.Spec, held.Networks)
 	for _, p := range held.Peers {
 		report := purelbv1.RoutingSession{Peer: p.Name, Neighbor: p.Neighbour.String(), State: "Idle"}
 		if i := slices.IndexFunc(sessions, func(s Session) bool { return s.Neighbour == p.Neighbour }); i >= 0 {
 			report = reportOf(p, &sessions[i])
+			report.Unsent = unsentIn(p.Name, &sessions[i], wanted, held.Paths)
 		}
 		keepState(&report, routing.Status.Sessions)
 		status.Sessions = append(status.Sessions, report)
@@ -147,6 +151,9 @@ func reportOf(p Peer, s *Session) purelbv1.RoutingSession {
 		report.LastError = fmt.Sprintf(
 			"the neighbour does not take %s in this session: enable the address family there", joinFamilies(missing),
 		)
+		if p.Neighbour.IsLinkLocalUnicast() && slices.Contains(missing, "IPv4") {
+			report.LastError += ", with next hops of IPv6 for routes of IPv4 (extended next hop, RFC 8950)"
+		}
 	}
 	return report
 }
