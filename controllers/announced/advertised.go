@@ -18,10 +18,6 @@ import (
 // sent a route to each of its Virtual addresses by some node that announces the address. routings
 // has the NodeRoutings by node, and advertisedBy is what the Service's ServiceGroup says. The
 // condition has no type if no address is Virtual.
-//
-// A speaker reports how many routes it has sent in a session, and not which. A session that is up,
-// carries the family of the address, and in which routes were sent, counts for each address of that
-// family that the ServiceGroup does not keep from the neighbour.
 func Advertise(
 	places []Place, routings map[string]*v1.NodeRouting, advertisedBy v1.AdvertisedBy,
 ) metav1.Condition {
@@ -95,8 +91,17 @@ func RuleOf(spec *v1.NodeRoutingSpec, group string) v1.ServiceGroupBGP {
 }
 
 // IsWithheld reports whether a node is not to advertise an address because nobody says how.
-func IsWithheld(spec *v1.NodeRoutingSpec, a netip.Addr) bool {
-	return slices.ContainsFunc(spec.Withheld, func(text string) bool {
+func IsWithheld(spec *v1.NodeRoutingSpec, a netip.Addr) bool { return isInRanges(spec.Withheld, a) }
+
+// IsSent reports whether, in a session that is up, a route was sent that leads to an address that the node announces,
+// and that the ServiceGroup does not keep from the neighbour.
+func IsSent(s *v1.RoutingSession, a netip.Addr) bool {
+	return slices.Contains(s.Families, v1.FamilyOf(a)) && s.Advertised > 0 && !isInRanges(s.Unsent, a)
+}
+
+// isInRanges reports whether an address is in one of some ranges, first-last.
+func isInRanges(ranges []string, a netip.Addr) bool {
+	return slices.ContainsFunc(ranges, func(text string) bool {
 		r, err := netipx.ParseIPRange(text)
 		return err == nil && r.Contains(a)
 	})
@@ -153,7 +158,7 @@ func (r *addressRoutes) addNode(p *Place, routing *v1.NodeRouting) {
 			continue
 		}
 		r.established++
-		if s := &routing.Status.Sessions[at]; slices.Contains(s.Families, family) && s.Advertised > 0 {
+		if IsSent(&routing.Status.Sessions[at], addr) {
 			sent++
 		}
 	}
@@ -207,6 +212,7 @@ func AdvertisingChanged(before, after *v1.NodeRouting) bool {
 		!slices.EqualFunc(before.Status.Sessions, after.Status.Sessions, func(a, b v1.RoutingSession) bool {
 			return a.Peer == b.Peer && a.Neighbor == b.Neighbor &&
 				(a.State == v1.SessionEstablished) == (b.State == v1.SessionEstablished) &&
-				(a.Advertised > 0) == (b.Advertised > 0) && slices.Equal(a.Families, b.Families)
+				(a.Advertised > 0) == (b.Advertised > 0) && slices.Equal(a.Families, b.Families) &&
+				slices.Equal(a.Unsent, b.Unsent)
 		})
 }

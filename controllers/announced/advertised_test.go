@@ -57,6 +57,12 @@ func withheldAt(r *v1.NodeRouting, withheld string) *v1.NodeRouting {
 	return r
 }
 
+// unsentIn makes the first session of a NodeRouting say to which addresses no route was sent in it.
+func unsentIn(r *v1.NodeRouting, unsent ...string) *v1.NodeRouting {
+	r.Status.Sessions[0].Unsent = unsent
+	return r
+}
+
 func TestAdvertise(t *testing.T) {
 	t.Parallel()
 	type routings = map[string]*v1.NodeRouting
@@ -107,6 +113,22 @@ func TestAdvertise(t *testing.T) {
 		{"nothing sent", virtualOn(four, "n1"), routings{"n1": routing("1 up 0", "2 down 0")}, "",
 			"False NotAdvertised 10.1.0.1 is advertised by 0 of 1 nodes: 1 of 2 sessions are up, and none has been sent a " +
 				"route to it"},
+		{"routes were sent to others alone", virtualOn(four, "n1"),
+			routings{"n1": unsentIn(routing("1 up 7"), "10.0.0.1-10.0.0.9", "10.1.0.1-10.1.0.1")}, "",
+			"False NotAdvertised 10.1.0.1 is advertised by 0 of 1 nodes: 1 of 1 sessions are up, and none has been sent a " +
+				"route to it"},
+		{"others were sent no route", virtualOn(four, "n1"), routings{"n1": unsentIn(routing("1 up 7"), "10.1.0.2-10.1.0.9")},
+			"", "True Advertised 10.1.0.1 is advertised by 1 of 1 nodes, in 1 of 1 sessions"},
+		{"one session has sent no route", virtualOn(four, "n1"),
+			routings{"n1": unsentIn(routing("1 up 7", "2 up 8"), "10.1.0.0-10.1.0.9")}, "",
+			"True Advertised 10.1.0.1 is advertised by 1 of 1 nodes, in 1 of 2 sessions"},
+		{"one node has sent no route", virtualOn(four, "n1", "n2"),
+			routings{"n1": unsentIn(routing("1 up 7"), "10.1.0.0-10.1.0.9"), "n2": routing("1 up 8")}, "",
+			"True Advertised 10.1.0.1 is advertised by 1 of 2 nodes, in 1 of 2 sessions"},
+		{"of two addresses one was sent a route to", append(virtualOn(four, "n1"), virtualOn("10.1.0.2", "n1")...),
+			routings{"n1": unsentIn(routing("1 up 7"), "10.1.0.2-10.1.0.2")}, "",
+			"False NotAdvertised 10.1.0.2 is advertised by 0 of 1 nodes: 1 of 1 sessions are up, and none has been sent a " +
+				"route to it; 10.1.0.1 is advertised by 1 of 1 nodes, in 1 of 1 sessions"},
 		{"the neighbour does not take the family", virtualOn(six, "n1"), routings{"n1": both}, "",
 			"False NotAdvertised fd01::1"},
 		{"a session of a BGPPeer that is gone", virtualOn(four, "n1"),
@@ -186,6 +208,7 @@ func TestAdvertisingChanged(t *testing.T) {
 		{"one more route", func(r *v1.NodeRouting) { r.Status.Sessions[0].Advertised++ }, false},
 		{"no route", func(r *v1.NodeRouting) { r.Status.Sessions[0].Advertised = 0 }, true},
 		{"a family", func(r *v1.NodeRouting) { r.Status.Sessions[0].Families = nil }, true},
+		{"no route to some addresses", func(r *v1.NodeRouting) { unsentIn(r, "10.1.0.1-10.1.0.1") }, true},
 		{"an error", func(r *v1.NodeRouting) { r.Status.Sessions[1].LastError = "x" }, false},
 		{"a session more", func(r *v1.NodeRouting) { r.Status.Sessions = r.Status.Sessions[:1] }, true},
 		{"a BGPPeer more", func(r *v1.NodeRouting) { r.Spec.Peers = r.Spec.Peers[:1] }, true},

@@ -20,8 +20,7 @@ type AdvertisedTo struct {
 }
 
 // explainBGP says to which neighbours nodes advertise a Virtual address. group is the ServiceGroup of the
-// address, or empty. Speakers report their sessions and how many networks they advertise, but not which: what
-// they do with this one follows from what the manager asks of them.
+// address, or empty.
 func explainBGP(c *Cluster, a netip.Addr, group string, places []announced.Place) (string, []AdvertisedTo) {
 	switch {
 	case len(c.unreadOf(kindBGPPeers, kindNodeRoutings)) > 0:
@@ -83,6 +82,8 @@ func advertises(
 		return false, "the node is drained"
 	case r.Status.Networks == 0:
 		return false, "the speaker has no network to advertise"
+	case !announced.IsSent(s, a):
+		return false, "the node has sent the neighbour no route to it: see the condition Ready of its NodeRouting"
 	case r.Spec.DrainSince != nil:
 		return true, "the node is drained: the neighbour is asked to prefer others"
 	}

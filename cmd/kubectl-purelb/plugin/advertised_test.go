@@ -57,6 +57,19 @@ func TestExplainAdvertised(t *testing.T) {
 			"0 of 2 sessions carry it", "node1 router 192.168.1.1 no the speaker has no network to advertise",
 			"node2 router 192.168.1.1 no the session is Idle: the router is in AS 65010, not 65000",
 		}},
+		"no route sent": {ofNode1(func(r *v1.NodeRouting) {
+			r.Status.Sessions[0].Unsent = []string{"0.0.0.0-255.255.255.255"}
+		}), []string{
+			"0 of 2 sessions carry it", "node1 router 192.168.1.1 no the node has sent the neighbour no route to it: see " +
+				"the condition Ready of its NodeRouting",
+			"node2 router 192.168.1.1 no the session is Idle: the router is in AS 65010, not 65000",
+		}},
+		"no route sent to others": {ofNode1(func(r *v1.NodeRouting) {
+			r.Status.Sessions[0].Unsent = []string{"192.0.2.1-192.0.2.1"}
+		}), []string{
+			"1 of 2 sessions carries it", "node1 router 192.168.1.1 yes",
+			"node2 router 192.168.1.1 no the session is Idle: the router is in AS 65010, not 65000",
+		}},
 		"draining": {ofNode1(func(r *v1.NodeRouting) { r.Spec.DrainSince = &metav1.Time{Time: time.Unix(0, 0)} }), []string{
 			"1 of 2 sessions carries it",
 			"node1 router 192.168.1.1 yes the node is drained: the neighbour is asked to prefer others",

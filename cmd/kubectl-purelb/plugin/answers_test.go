@@ -366,6 +366,20 @@ func TestUsageText(t *testing.T) {
 	}
 }
 
+// bgp says to which addresses no route was sent in a session that is up.
+func TestBGPUnsent(t *testing.T) {
+	c := clusterOf(t, func(o *Objects) {
+		s := &o.NodeRoutings[0].Status.Sessions[0]
+		s.LastError = "the neighbour does not take IPv6"
+		s.Unsent = []string{"10.0.0.1-10.0.0.1", "10.0.0.3-10.0.0.9", "10.0.1.1-10.0.1.2", "10.0.2.1-10.0.2.1"}
+	})
+	const want = "the neighbour does not take IPv6; no route sent to 10.0.0.1-10.0.0.1, 10.0.0.3-10.0.0.9, " +
+		"10.0.1.1-10.0.1.2, and 1 more\n"
+	if text := textOf(t, BGPStateOf(c)); !strings.Contains(text, want) {
+		t.Errorf("no %q in\n%s", want, text)
+	}
+}
+
 // The exit code of bgp is that of sessions which are all up.
 func TestAreAllUp(t *testing.T) {
 	for name, row := range map[string]struct {

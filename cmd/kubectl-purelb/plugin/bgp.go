@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
 // BGPState is the state of all BGPPeers and of each node's sessions.
@@ -38,6 +39,20 @@ type BGPSession struct {
 	// to withdraw them.
 	Networks int32 `json:"networks"`
 	Draining bool  `json:"draining,omitempty"`
+}
+
+// lastError is what is wrong with the session: why it is not up, does not carry all families, or has not sent a route
+// to each address that the node is to advertise in it.
+func (s *BGPSession) lastError() string {
+	const maxShown = 3
+	texts := textlimit.First(s.Unsent, maxShown)
+	if len(texts) > 0 {
+		texts = []string{"no route sent to " + strings.Join(texts, ", ")}
+	}
+	if s.LastError != "" {
+		texts = append([]string{s.LastError}, texts...)
+	}
+	return strings.Join(texts, "; ")
 }
 
 // BGPStateOf lists the BGPPeers and the sessions that speakers report.
@@ -110,7 +125,7 @@ func (b *BGPState) WriteText(w io.Writer, style Style) error {
 		}
 		t.row(
 			s.Node, s.Peer, s.Neighbor, asn, state, since, strings.Join(families, ","), strconv.Itoa(int(s.Advertised)), s.BFD,
-			s.LastError,
+			s.lastError(),
 		)
 	}
 	t.unread(b.Unread)
