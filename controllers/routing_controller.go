@@ -18,12 +18,14 @@ import (
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/controllers/agents"
+	"github.com/purelb/purelb-operator/controllers/allocation"
 	"github.com/purelb/purelb-operator/controllers/routing"
 	"github.com/purelb/purelb-operator/internal/pacing"
 )
@@ -94,7 +96,10 @@ func (r *RoutingReconciler) Component() Component {
 			{Object: &v1.LBNodeAgent{}, Handler: all, Changed: spec},
 			{Object: &v1.Announcement{}, Handler: all, Changed: predicate.Or[client.Object](factsChanged, spec)},
 			{Object: &v1.CommonAnnouncement{}, Handler: all, Changed: spec},
-			{Object: &corev1.Service{}, Handler: all, Changed: servicePlacementChanged},
+			{
+				Object: &corev1.Service{}, Handler: all,
+				Changed: predicate.Or[client.Object](servicePlacementChanged, communitiesChanged),
+			},
 			{Object: &corev1.Node{}, Handler: all, Changed: nodePlacementChanged},
 			{Object: &corev1.Secret{}, Handler: all},
 			{
@@ -103,6 +108,18 @@ func (r *RoutingReconciler) Component() Component {
 			},
 		},
 	}
+}
+
+// communitiesChanged lets through that a Service asks for other communities.
+var communitiesChanged = predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return false }, // it has no addresses yet
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok1 := e.ObjectOld.(*corev1.Service)
+		after, ok2 := e.ObjectNew.(*corev1.Service)
+		return ok1 && ok2 && hasAddresses(after) &&
+			allocation.RequestedCommunities(before) != allocation.RequestedCommunities(after)
+	},
+	DeleteFunc: func(event.DeleteEvent) bool { return false },
 }
 
 // isOfSpeakers reports whether an object is one that the reconciler makes for speakers.

@@ -82,7 +82,10 @@ func routingGroups(
 		if verdict == nil {
 			continue
 		}
-		group := routing.Group{Name: sg.Name, BGP: sg.Spec.BGP, CreatedAt: sg.CreationTimestamp.Time}
+		group := routing.Group{Name: sg.Name, CreatedAt: sg.CreationTimestamp.Time}
+		if bgp := sg.Spec.BGP; bgp != nil {
+			group.BGP, group.AllowServices = &bgp.ServiceGroupBGP, bgp.AllowServices
+		}
 		if verdict.Ready() {
 			for _, r := range verdict.Group.Ranges {
 				group.Ranges = append(group.Ranges, r.String())
@@ -100,7 +103,8 @@ func routingGroups(
 }
 
 // virtualAddresses are the Virtual addresses that nodes announce, or are to. Of one that a Service has, the
-// record of the Service says which group it was allocated from.
+// record of the Service says which group it was allocated from. Of several Services that have it, the oldest says
+// which communities its routes have.
 func virtualAddresses(
 	announcements []v1.Announcement, commons []v1.CommonAnnouncement, services []corev1.Service,
 ) map[netip.Addr]routing.VirtualAddress {
@@ -118,11 +122,18 @@ func virtualAddresses(
 	for i := range commons {
 		note(commons[i].Spec.Addresses)
 	}
+	oldest := map[netip.Addr]*corev1.Service{}
 	for i := range services {
-		record := allocation.RecordOf(&services[i])
+		svc := &services[i]
+		record := allocation.RecordOf(svc)
 		for _, addr := range record.Addresses {
-			if _, isFound := virtual[addr]; isFound {
-				virtual[addr] = routing.VirtualAddress{Group: record.Group, HasService: true}
+			if _, isFound := virtual[addr]; !isFound || oldest[addr] != nil && !allocation.IsOlder(svc, oldest[addr]) {
+				continue
+			}
+			oldest[addr] = svc
+			virtual[addr] = routing.VirtualAddress{
+				Group: record.Group, HasService: true, Communities: allocation.RequestedCommunities(svc),
+				ServiceCreated: svc.CreationTimestamp.Time,
 			}
 		}
 	}
@@ -175,8 +186,8 @@ func (r *RoutingReconciler) writeGroups(ctx context.Context, g *routingInputs, r
 			errs = append(errs, client.IgnoreNotFound(err))
 			continue
 		}
-		if after != nil && after.Status == metav1.ConditionFalse &&
-			(before == nil || before.Reason != after.Reason || before.Status != after.Status) {
+		isBad := after != nil && (after.Status == metav1.ConditionFalse || after.Reason == v1.ReasonTooManyCommunities)
+		if isBad && (before == nil || before.Reason != after.Reason || before.Status != after.Status) {
 			r.Recorder.Eventf(sg.DeepCopy(), nil, corev1.EventTypeWarning, after.Reason, "Advertise", "%s", after.Message)
 		}
 	}

@@ -155,8 +155,12 @@ func (w *routingWorld) routing(node string) *v1.NodeRouting {
 }
 
 // group makes a ServiceGroup of a /28 with rules.
-func (w *routingWorld) group(name, pool string, bgp *v1.ServiceGroupBGP) *v1.ServiceGroup {
+func (w *routingWorld) group(name, pool string, rules *v1.ServiceGroupBGP) *v1.ServiceGroup {
 	w.Helper()
+	var bgp *v1.ServiceGroupBGPSpec
+	if rules != nil {
+		bgp = &v1.ServiceGroupBGPSpec{ServiceGroupBGP: *rules}
+	}
 	sg := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: v1.ServiceGroupSpec{
 		Remote: &v1.RemotePools{PoolSet: v1.PoolSet{V4Pools: []v1.AddressPool{
 			{Pool: pool, Subnet: "203.0.113.0/24", Aggregation: "/32"},

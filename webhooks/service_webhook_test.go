@@ -65,10 +65,11 @@ func serviceRows() []serviceRow {
 		return func(svc *corev1.Service) { svc.Spec.LoadBalancerIP = addr }
 	}
 	const (
-		addresses  = "annotation purelb.io/addresses"
-		deprecated = "spec.loadBalancerIP is deprecated; use annotation purelb.io/addresses"
-		known      = "; known are purelb.io/service-group, purelb.io/addresses, purelb.io/allow-shared-ip, " +
-			"purelb.io/multi-pool, purelb.io/allow-local"
+		addresses   = "annotation purelb.io/addresses"
+		communities = "annotation purelb.io/bgp-communities: "
+		deprecated  = "spec.loadBalancerIP is deprecated; use annotation purelb.io/addresses"
+		known       = "; known are purelb.io/service-group, purelb.io/addresses, purelb.io/allow-shared-ip, " +
+			"purelb.io/multi-pool, purelb.io/allow-local, purelb.io/bgp-communities"
 		notForTest = "ServiceGroup gold is not for namespace test: ask for another one, or have its administrator select " +
 			"the namespace in spec.allowedNamespaces"
 		notSupported = "spec.externalTrafficPolicy: Local is not supported on a Local address, such as those of range "
@@ -296,6 +297,18 @@ func serviceRows() []serviceRow {
 				strings.Replace(sharedRoute, "taken", "shared", 1),
 			}},
 
+		// Communities.
+		{"communities of a group that allows none", annotated("service-group", "reserving", "bgp-communities", "no-export"),
+			[]string{communities + "ServiceGroup reserving allows Services no communities: it has no spec.bgp.allowServices"}},
+		{"communities that are not allowed, or none", annotated("bgp-communities", "blackhole, 1:2:3:4"), []string{
+			communities + `blackhole is not allowed, "1:2:3:4" is not a community: spec.bgp.allowServices of ServiceGroup ` +
+				"taken says which the routes may have"}},
+		{"communities of a shared route", annotated("bgp-communities", "no-export"), []string{
+			communities + "has no effect on a route to more addresses than one, as ServiceGroup taken has them (/24)"}},
+		{"communities of an older Service's address",
+			both(annotated("allow-shared-ip", "key", "bgp-communities", "no-export"), port(443)), []string{
+				communities + "has no effect on 10.9.0.10: of the Services that share it, the oldest decides: Service test/dns"}},
+
 		// Policy Local.
 		{"Local on a remote group", local, []string{sharedRoute}},
 		{"Local on a local group", both(local, annotated("service-group", "local")), []string{
@@ -371,7 +384,7 @@ func TestServiceUpdate(t *testing.T) {
 		{"a port", func(svc *corev1.Service) { svc.Spec.Ports[0].Port = 81 }, said},
 		{"a wish", annotated("color", "a"), append([]string{
 			"annotation purelb.io/color is not known; known are purelb.io/service-group, purelb.io/addresses, " +
-				"purelb.io/allow-shared-ip, purelb.io/multi-pool, purelb.io/allow-local",
+				"purelb.io/allow-shared-ip, purelb.io/multi-pool, purelb.io/allow-local, purelb.io/bgp-communities",
 		}, said...)},
 		{"another type", func(svc *corev1.Service) {
 			svc.Spec.Type, svc.Spec.AllocateLoadBalancerNodePorts = corev1.ServiceTypeClusterIP, nil
@@ -379,7 +392,7 @@ func TestServiceUpdate(t *testing.T) {
 		{"a LoadBalancer again", func(svc *corev1.Service) { svc.Spec.Type = corev1.ServiceTypeLoadBalancer },
 			append([]string{
 				"annotation purelb.io/color is not known; known are purelb.io/service-group, purelb.io/addresses, " +
-					"purelb.io/allow-shared-ip, purelb.io/multi-pool, purelb.io/allow-local",
+					"purelb.io/allow-shared-ip, purelb.io/multi-pool, purelb.io/allow-local, purelb.io/bgp-communities",
 			}, said...)},
 	} {
 		t.Run(row.name, func(t *testing.T) {

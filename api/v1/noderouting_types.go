@@ -22,6 +22,12 @@ const MaxWithheldRanges = 256
 // MaxUnsentRanges bounds the ranges of addresses that a session reports as not sent.
 const MaxUnsentRanges = 16
 
+// MaxServiceCommunities bounds spec.serviceCommunities of a NodeRouting.
+const MaxServiceCommunities = 64
+
+// MaxServiceCommunityAddresses bounds the addresses in all of spec.serviceCommunities of a NodeRouting together.
+const MaxServiceCommunityAddresses = 4096
+
 // RoutingPeer is one neighbour of one node, resolved from a BGPPeer.
 //
 // +structType=atomic
@@ -165,6 +171,21 @@ type RoutingGroup struct {
 	ServiceGroupBGP `json:",inline"`
 }
 
+// ServiceCommunities are communities that the routes to some addresses have besides those of
+// their ServiceGroup, as the Services of these addresses ask for.
+//
+// +structType=atomic
+type ServiceCommunities struct {
+	// addresses, each by itself or as a range, first-last.
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=4096
+	// +kubebuilder:validation:items:MaxLength=96
+	Addresses []string `json:"addresses"`
+
+	RouteCommunities `json:",inline"`
+}
+
 // NodeRoutingSpec is to which neighbours a node advertises what.
 type NodeRoutingSpec struct {
 	// nodeName is the name of the node.
@@ -203,6 +224,14 @@ type NodeRoutingSpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Groups []RoutingGroup `json:"groups,omitempty"`
+
+	// serviceCommunities are what Services ask for in addition, for the routes to single
+	// addresses of theirs: each address is in one entry at most, and each entry has other
+	// communities.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	ServiceCommunities []ServiceCommunities `json:"serviceCommunities,omitempty"`
 
 	// withheld are ranges of addresses, first-last, that the node does not advertise: how to
 	// advertise them is not known any more, or does not fit into groups.

@@ -303,6 +303,14 @@ func TestServiceGroupRules(t *testing.T) {
 			"prefix with a leading zero", v4("10.0.0.1", "10.0.0.0/024", ""), []cause{{"spec.local.v4pools[0].subnet", notCIDR}},
 		},
 
+		// Communities that Services may ask for.
+		{"communities for Services", one4 +
+			"bgp: {allowServices: {communities: [no-export, '1:2'], largeCommunities: ['1:2:3']}}", nil},
+		{"too large a number for Services", one4 + "bgp: {allowServices: {communities: ['65536:1']}}",
+			[]cause{{"spec.bgp.allowServices.communities[0]", "must be two numbers of at most 65535"}}},
+		{"a community twice for Services", one4 + "bgp: {allowServices: {communities: [no-export, no-export]}}",
+			[]cause{{"spec.bgp.allowServices.communities[1]", "Duplicate value"}}},
+
 		// Families.
 		{"IPv6 among IPv4", v4("fd00::1", "fd00::/64", ""), []cause{{"spec.local.v4pools", "IPv6 goes under v6pools"}}},
 		{"IPv4 among IPv6", v6("10.0.0.1", "10.0.0.0/24", ""), []cause{{"spec.local.v6pools", "IPv4 goes under v4pools"}}},

@@ -361,7 +361,7 @@ type ServiceGroupSpec struct {
 	// bgp is how nodes advertise the group's Virtual addresses to BGPPeers. Without,
 	// they advertise them to all.
 	// +optional
-	BGP *ServiceGroupBGP `json:"bgp,omitempty"`
+	BGP *ServiceGroupBGPSpec `json:"bgp,omitempty"`
 
 	// advertisedBy says who makes routers know the group's Virtual addresses. Speakers, the
 	// default, are PureLB's own: the condition purelb.io/Advertised of Services says what they

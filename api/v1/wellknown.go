@@ -23,6 +23,9 @@ const (
 	// AnnotationAllowLocal ("true" or "false") overrides the group's policyLocal:
 	// "true" keeps externalTrafficPolicy Local on a Local or shared address.
 	AnnotationAllowLocal = "purelb.io/allow-local"
+	// AnnotationBGPCommunities asks for communities and large communities of the routes to the
+	// Service's Virtual addresses: comma-separated, of those that the ServiceGroup allows.
+	AnnotationBGPCommunities = "purelb.io/bgp-communities"
 )
 
 // Annotations that users set on ServiceGroups.
@@ -201,6 +204,9 @@ const (
 	ReasonTooManyGroups   = "TooManyGroups"
 	ReasonNoSuchPeer      = "NoSuchPeer"
 	ReasonHostRoutes      = "HostRoutes"
+	// ReasonTooManyCommunities is of a ServiceGroup of which Services ask for more sets of
+	// communities than nodes can follow, or for more addresses.
+	ReasonTooManyCommunities = "TooManyCommunities"
 
 	EventAddressAssigned      = "AddressAssigned"
 	EventAddressReleased      = "AddressReleased"

@@ -19,7 +19,7 @@ import (
 var (
 	UserAnnotations = []string{
 		v1.AnnotationServiceGroup, v1.AnnotationAddresses, v1.AnnotationAllowSharedIP, v1.AnnotationMultiPool,
-		v1.AnnotationAllowLocal,
+		v1.AnnotationAllowLocal, v1.AnnotationBGPCommunities,
 	}
 	ManagerAnnotations = []string{
 		v1.AnnotationAllocatedBy, v1.AnnotationAllocatedFrom, v1.AnnotationAllocatedKey, v1.AnnotationPoolType,

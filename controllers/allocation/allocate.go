@@ -201,6 +201,7 @@ func newDecision(req *Request, inputs *Inputs) *decision {
 func (d *decision) allocate() Result {
 	result := d.allocateFamilies()
 	d.warnOfReservedAddresses(result.Addresses)
+	d.warnOfCommunities(&result)
 	result.Warning, result.LostAddresses = d.warning, d.lostAddresses
 	if _, exists := d.Catalog[d.groupName]; exists {
 		result.RequestedGroup = d.groupName

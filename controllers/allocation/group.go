@@ -101,6 +101,8 @@ type Group struct {
 	SkipIPv6DAD           bool
 	ShareAcrossNamespaces bool
 	PolicyLocal           v1.PolicyLocal
+	// AllowServices are the communities that Services may ask for. It is nil for none.
+	AllowServices *v1.RouteCommunities
 	// AutoAssign says whether Services that name no group may get addresses of this one.
 	AutoAssign bool
 	// Namespaces selects the namespaces whose Services may use the group. It is nil for all.

@@ -23,6 +23,9 @@ import (
 func ParseGroup(sg *v1.ServiceGroup) (group Group, warnings []string, errs field.ErrorList) {
 	group = Group{Name: sg.Name, ShareAcrossNamespaces: sg.Spec.ShareAcrossNamespaces, PolicyLocal: PolicyLocalOf(sg)}
 	group.AutoAssign = ptr.Deref(sg.Spec.AutoAssign, sg.Name == v1.DefaultServiceGroup)
+	if bgp := sg.Spec.BGP; bgp != nil {
+		group.AllowServices = bgp.AllowServices
+	}
 	spec := field.NewPath("spec")
 
 	local, remote, netbox := sg.Spec.Local, sg.Spec.Remote, sg.Spec.Netbox

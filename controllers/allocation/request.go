@@ -26,6 +26,8 @@ type Request struct {
 	RequestedAddresses, RequestedAddressesIn string
 	// MultiPool is "true" or "false". Any other text leaves the choice to the group.
 	MultiPool string
+	// Communities is the list of communities that the Service asks for, as its author wrote it.
+	Communities string
 	// TooLong says which text on the Service exceeds its bound and was not read, or is
 	// empty.
 	TooLong string
@@ -89,6 +91,7 @@ func RequestOf(svc *corev1.Service) *Request {
 		Families:       svc.Spec.IPFamilies,
 		Policy:         ptr.Deref(svc.Spec.IPFamilyPolicy, corev1.IPFamilyPolicySingleStack),
 		MultiPool:      svc.Annotations[v1.AnnotationMultiPool],
+		Communities:    RequestedCommunities(svc),
 		TooLong:        describeTooLong(svc),
 	}
 	req.RequestedAddresses, req.RequestedAddressesIn = requestedAddresses(svc)

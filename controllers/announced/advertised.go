@@ -90,6 +90,20 @@ func RuleOf(spec *v1.NodeRoutingSpec, group string) v1.ServiceGroupBGP {
 	return v1.ServiceGroupBGP{}
 }
 
+// CommunitiesOf returns the communities that Services ask for and that a node's route to a single address has, besides
+// those of the ServiceGroup.
+func CommunitiesOf(spec *v1.NodeRoutingSpec, a netip.Addr) v1.RouteCommunities {
+	for i := range spec.ServiceCommunities {
+		if slices.ContainsFunc(spec.ServiceCommunities[i].Addresses, func(text string) bool {
+			r, err := netipx.ParseIPRange(text)
+			return text == a.String() || err == nil && r.Contains(a)
+		}) {
+			return spec.ServiceCommunities[i].RouteCommunities
+		}
+	}
+	return v1.RouteCommunities{}
+}
+
 // IsWithheld reports whether a node is not to advertise an address because nobody says how.
 func IsWithheld(spec *v1.NodeRoutingSpec, a netip.Addr) bool { return isInRanges(spec.Withheld, a) }
 

@@ -26,7 +26,7 @@ func AdmitGroup(
 	}
 	for i := range groups {
 		other := &groups[i]
-		if other.Name == sg.Name || other.Namespace != sg.Namespace || saysTheSame(sg.Spec.BGP, other.Spec.BGP) {
+		if other.Name == sg.Name || other.Namespace != sg.Namespace || saysTheSame(rulesOf(sg), rulesOf(other)) {
 			continue
 		}
 		theirs, _, _ := allocation.ParseGroup(other)
@@ -45,10 +45,19 @@ func AdmitGroup(
 				"advertise a route for each address besides", textlimit.List(withPolicyLocal, maxNamed, ", "),
 		))
 	}
-	if sg.Spec.BGP != nil {
-		warnings = append(warnings, groupWarnings(sg.Spec.BGP, peers, path)...)
+	if bgp := rulesOf(sg); bgp != nil {
+		warnings = append(warnings, groupWarnings(bgp, peers, path)...)
 	}
 	return warnings, nil
+}
+
+// rulesOf returns how the addresses of a ServiceGroup are advertised, or nil if it does not say. What Services may
+// ask for does not change the route of a network.
+func rulesOf(sg *v1.ServiceGroup) *v1.ServiceGroupBGP {
+	if sg.Spec.BGP == nil {
+		return nil
+	}
+	return &sg.Spec.BGP.ServiceGroupBGP
 }
 
 func groupWarnings(bgp *v1.ServiceGroupBGP, peers []v1.BGPPeer, path *field.Path) []string {

@@ -107,7 +107,7 @@ func Render(in Inputs) Result {
 			r.Specs[n.Name] = v1.NodeRoutingSpec{
 				NodeName: n.Name, LBNodeAgent: n.LBNodeAgent, Interface: v1.InterfaceName(n.VirtualInterface),
 				RouterID: routerID(n).String(), DrainSince: in.drainSince(n), Peers: peersByNode[n.Name],
-				Groups: rules.groups, Withheld: rules.withheld,
+				Groups: rules.groups, ServiceCommunities: rules.serviceCommunities, Withheld: rules.withheld,
 			}
 		}
 	}

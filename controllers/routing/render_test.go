@@ -627,7 +627,11 @@ func TestRouterIDWithoutIPv4(t *testing.T) {
 }
 
 func TestAdmitGroup(t *testing.T) {
-	group := func(name, pool, aggregation string, bgp *v1.ServiceGroupBGP) v1.ServiceGroup {
+	group := func(name, pool, aggregation string, rules *v1.ServiceGroupBGP) v1.ServiceGroup {
+		var bgp *v1.ServiceGroupBGPSpec
+		if rules != nil {
+			bgp = &v1.ServiceGroupBGPSpec{ServiceGroupBGP: *rules}
+		}
 		return v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "purelb-system"},
 			Spec: v1.ServiceGroupSpec{
 				Remote: &v1.RemotePools{
@@ -648,6 +652,8 @@ func TestAdmitGroup(t *testing.T) {
 	elsewhere := second("default", nil)
 	elsewhere.Namespace = "default"
 	preferred := &v1.ServiceGroupBGP{LocalPref: ptr.To[int64](200)}
+	allowing := second("default", &v1.ServiceGroupBGP{})
+	allowing.Spec.BGP.AllowServices = &v1.RouteCommunities{Communities: []v1.Community{"no-export"}}
 	for _, row := range []struct {
 		name           string
 		sg, other      v1.ServiceGroup
@@ -658,6 +664,7 @@ func TestAdmitGroup(t *testing.T) {
 			"one network, alike", first("default", nil), second("default", &v1.ServiceGroupBGP{Advertise: ptr.To(true)}),
 			external, "", "",
 		},
+		{"one network, and Services of one may ask for more", first("default", nil), allowing, external, "", ""},
 		{
 			"one network, not alike", first("default", &v1.ServiceGroupBGP{Prepend: 1}), second("default", nil), external,
 			"203.0.113.0/24, which is one route", "",

@@ -24,6 +24,8 @@ type Group struct {
 	// Ranges are those that the manager allocates from, first-last; none if the group is not ready.
 	Ranges []string
 	BGP    *v1.ServiceGroupBGP
+	// AllowServices are the communities that Services may ask for; nil is none.
+	AllowServices *v1.RouteCommunities
 	// NeedsHostRoutes is that a Service with externalTrafficPolicy Local has addresses of the group,
 	// which make routes for more than one address.
 	NeedsHostRoutes bool
@@ -35,12 +37,17 @@ type VirtualAddress struct {
 	Group string
 	// HasService is that a Service has the address; otherwise nodes are about to withdraw it.
 	HasService bool
+	// Communities is the list of communities that the oldest Service which has the address asks for, and ServiceCreated
+	// is when that was made.
+	Communities    string
+	ServiceCreated time.Time
 }
 
 // rules are how nodes advertise addresses, the same for all nodes.
 type rules struct {
-	groups   []v1.RoutingGroup
-	withheld []string
+	groups             []v1.RoutingGroup
+	serviceCommunities []v1.ServiceCommunities
+	withheld           []string
 	// conditions are what there is to say of ServiceGroups, by name, and unknown of addresses whose
 	// ServiceGroup nobody knows.
 	conditions map[string]metav1.Condition
@@ -125,9 +132,11 @@ func decideRules(in *Inputs) rules {
 			out.conditions[c.Name] = hostRoutes()
 		}
 	}
+	r.addServiceCommunities(&out)
 	out.withheld = textsOf(bounded(built(&withheld).Ranges(), v1.MaxWithheldRanges))
 	out.unknown = describeUnknown(unknown)
-	out.isProvisional = in.AreAgentsBehind && (len(r.storedGroups) > 0 || len(r.withheld.Ranges()) > 0)
+	out.isProvisional = in.AreAgentsBehind &&
+		(len(r.storedGroups) > 0 || len(r.withheld.Ranges()) > 0 || len(out.serviceCommunities) > 0)
 	return out
 }
 
@@ -345,7 +354,7 @@ func bounded(ranges []netipx.IPRange, most int) []netipx.IPRange {
 	return out
 }
 
-// setOf returns the addresses of ranges, each first-last or a prefix.
+// setOf returns the addresses of texts, each an address, a range first-last or a prefix.
 func setOf(texts []string) *netipx.IPSet {
 	b := netipx.IPSetBuilder{}
 	for _, text := range texts {
@@ -353,6 +362,8 @@ func setOf(texts []string) *netipx.IPSet {
 			b.AddRange(r)
 		} else if p, err := netip.ParsePrefix(text); err == nil {
 			b.AddPrefix(p.Masked())
+		} else if a, err := netip.ParseAddr(text); err == nil {
+			b.Add(a)
 		}
 	}
 	return built(&b)

@@ -505,12 +505,12 @@ var _ = Describe("BGP", Label(bgpTopic), func() {
 			startRouter(ctx, lab.RouterOptions{Daemon: lab.FRR})
 			s := newSpace(ctx)
 			v4, v6 := s.virtualV4(), s.virtualV6()
-			attributes := v1.ServiceGroupBGP{
+			attributes := v1.ServiceGroupBGPSpec{ServiceGroupBGP: v1.ServiceGroupBGP{
 				Peers: []string{"v4"}, Communities: []v1.Community{"no-export", "65001:77"}, LargeCommunities: []v1.LargeCommunity{
 					"65001:1:2",
 				},
 				MED: ptr.To[int64](50), Prepend: 2,
-			}
+			}}
 			aggregated := s.createGroup(ctx, "aggregated", v1.ServiceGroupSpec{
 				Remote: &v1.RemotePools{PoolSet: v1.PoolSet{
 					V4Pools: []v1.AddressPool{
@@ -571,6 +571,73 @@ var _ = Describe("BGP", Label(bgpTopic), func() {
 			Expect(kubeClient.Delete(ctx, second)).To(Succeed())
 			waitForTable("ipv4", v4.String(), ContainSubstring("Network not in table"))
 		}, SpecTimeout(smokeLimit))
+
+	It("gives the routes to a Service's addresses the communities for which the Service asks", func(ctx SpecContext) {
+		startRouter(ctx, lab.RouterOptions{Daemon: lab.FRR})
+		s := newSpace(ctx)
+		first4, first6 := s.firstVirtualV4(), s.firstVirtualV6()
+		group := s.createGroup(ctx, "communities", v1.ServiceGroupSpec{
+			Remote: &v1.RemotePools{PoolSet: v1.PoolSet{
+				V4Pools: []v1.AddressPool{{
+					Subnet: s.virtualV4().String(), Pool: fmt.Sprintf("%s-%s", first4, first4.Next()), Aggregation: "/32",
+				}},
+				V6Pools: []v1.AddressPool{{
+					Subnet: s.virtualV6().String(), Pool: fmt.Sprintf("%s-%s", first6, first6.Next()), Aggregation: "/128",
+				}},
+			}},
+			BGP: &v1.ServiceGroupBGPSpec{
+				ServiceGroupBGP: v1.ServiceGroupBGP{Communities: []v1.Community{"65001:1"}},
+				AllowServices: &v1.RouteCommunities{
+					Communities:      []v1.Community{"65001:77", "no-export"},
+					LargeCommunities: []v1.LargeCommunity{"65001:1:2"},
+				},
+			},
+		})
+		bgpPeer(
+			ctx, "both", "  peerASN: 65000\n  myASN: 65001\n  peerAddress: 10.77.0.1\n  families: [IPv4, IPv6]\n",
+		)
+		// expectCommunities waits until the router has a route to an address from each node, with these communities.
+		expectCommunities := func(a netip.Addr, ofEach ...string) {
+			GinkgoHelper()
+			family := "ipv4"
+			if a.Is6() {
+				family = "ipv6"
+			}
+			Eventually(func() ([]string, error) {
+				text, err := testLab.Vtysh(ctx, fmt.Sprintf("show bgp %s unicast %s/%d", family, a, a.BitLen()))
+				var found []string
+				for line := range strings.Lines(text) {
+					if _, communities, isFound := strings.Cut(line, "Community: "); isFound {
+						found = append(found, strings.TrimSpace(communities))
+					}
+				}
+				return found, err
+			}).WithContext(ctx).WithTimeout(2 * waitLimit).WithPolling(pollInterval).
+				Should(Equal(slices.Repeat(ofEach, len(nodeNames()))))
+		}
+		asking := s.createService(
+			ctx, "asking", group, withAnnotation(v1.AnnotationBGPCommunities, "65001:77,65001:1:2,65001:666"),
+		)
+		plain := waitForAddresses(ctx, s.createService(ctx, "plain", group), 2)
+		addrs := waitForAddresses(ctx, asking, 2)
+		for i := range addrs {
+			expectCommunities(addrs[i], "65001:1 65001:77", "65001:1:2")
+			expectCommunities(plain[i], "65001:1")
+		}
+
+		By("asking for others")
+		editService(ctx, asking, withAnnotation(v1.AnnotationBGPCommunities, "no-export"))
+		for i := range addrs {
+			expectCommunities(addrs[i], "65001:1 no-export")
+			expectCommunities(plain[i], "65001:1")
+		}
+
+		By("asking for none")
+		editService(ctx, asking, func(svc *corev1.Service) { delete(svc.Annotations, v1.AnnotationBGPCommunities) })
+		for i := range addrs {
+			expectCommunities(addrs[i], "65001:1")
+		}
+	}, SpecTimeout(smokeLimit))
 })
 
 // routedToEndpoints makes the router speak BGP with the nodes, and creates the Service bgp-local

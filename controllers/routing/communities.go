@@ -1,0 +1,130 @@
+package routing
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"go4.org/netipx"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/controllers/allocation"
+	"github.com/purelb/purelb-operator/internal/textlimit"
+)
+
+// asking is an address, and the communities that the routes to it are to have, as its Service asks.
+type asking struct {
+	addr        netip.Addr
+	group       string
+	communities v1.RouteCommunities
+	// created is when the Service was made.
+	created time.Time
+}
+
+// addServiceCommunities adds the communities for which Services ask, as far as their ServiceGroups allow. The
+// addresses with the same communities are one entry. If there are more sets of communities, or more addresses, than a
+// node can follow, those of the youngest Services are left out, and their ServiceGroups say so.
+func (r *ruler) addServiceCommunities(out *rules) {
+	addresses := map[string]*netipx.IPSetBuilder{}
+	communities := map[string]v1.RouteCommunities{}
+	leftOut := map[string][]string{}
+	for i, a := range r.askings() {
+		key := fmt.Sprint(a.communities)
+		b := addresses[key]
+		if i >= v1.MaxServiceCommunityAddresses || b == nil && len(addresses) == v1.MaxServiceCommunities {
+			leftOut[a.group] = append(leftOut[a.group], a.addr.String())
+			continue
+		}
+		if b == nil {
+			b = &netipx.IPSetBuilder{}
+			addresses[key], communities[key] = b, a.communities
+		}
+		b.Add(a.addr)
+	}
+	for _, key := range slices.Sorted(maps.Keys(addresses)) {
+		entry := v1.ServiceCommunities{RouteCommunities: communities[key]}
+		for _, of := range built(addresses[key]).Ranges() {
+			text := of.String()
+			if of.From() == of.To() {
+				text = of.From().String()
+			}
+			entry.Addresses = append(entry.Addresses, text)
+		}
+		out.serviceCommunities = append(out.serviceCommunities, entry)
+	}
+	for group, addrs := range leftOut {
+		if _, isKnown := r.groupByName[group]; isKnown && out.conditions[group].Status != metav1.ConditionFalse {
+			out.conditions[group] = tooManyCommunities(addrs)
+		}
+	}
+}
+
+// askings returns the addresses whose Services get communities, those of the oldest Services first. What an address
+// had stays while nodes are about to withdraw it, and after its ServiceGroup was deleted.
+func (r *ruler) askings() []asking {
+	type request struct{ group, list string }
+	granted := map[request]v1.RouteCommunities{}
+	stored := r.storedCommunities()
+	var askings []asking
+	add := func(addr netip.Addr, group string, communities v1.RouteCommunities, created time.Time) {
+		if !communities.IsEmpty() {
+			askings = append(askings, asking{addr, group, communities, created})
+		}
+	}
+	for addr, a := range r.VirtualAddresses {
+		group := r.groupByName[a.Group]
+		if !a.HasService || group == nil {
+			add(addr, a.Group, stored[addr], a.ServiceCreated)
+			continue
+		}
+		asked := request{a.Group, a.Communities}
+		if _, isKnown := granted[asked]; !isKnown {
+			granted[asked], _ = allocation.GrantCommunities(a.Communities, group.AllowServices)
+		}
+		add(addr, a.Group, granted[asked], a.ServiceCreated)
+	}
+	if r.AreAgentsBehind {
+		for addr, communities := range stored {
+			if _, isKnown := r.VirtualAddresses[addr]; !isKnown {
+				add(addr, "", communities, time.Time{})
+			}
+		}
+	}
+	slices.SortFunc(askings, func(a, b asking) int { return cmp.Or(a.created.Compare(b.created), a.addr.Compare(b.addr)) })
+	return askings
+}
+
+// storedCommunities returns the communities of addresses in NodeRoutings, of which all have the same: as the first
+// says that has any.
+func (r *ruler) storedCommunities() map[netip.Addr]v1.RouteCommunities {
+	stored := map[netip.Addr]v1.RouteCommunities{}
+	for _, node := range slices.Sorted(maps.Keys(r.Routings)) {
+		for _, entry := range r.Routings[node].Spec.ServiceCommunities {
+			for _, of := range setOf(entry.Addresses).Ranges() {
+				for addr := of.From(); of.Contains(addr) && len(stored) < v1.MaxServiceCommunityAddresses; addr = addr.Next() {
+					stored[addr] = entry.RouteCommunities
+				}
+			}
+		}
+		if len(stored) > 0 {
+			break
+		}
+	}
+	return stored
+}
+
+func tooManyCommunities(addrs []string) metav1.Condition {
+	slices.Sort(addrs)
+	return metav1.Condition{
+		Type: v1.ConditionGroupAdvertised, Status: metav1.ConditionTrue, Reason: v1.ReasonTooManyCommunities,
+		Message: fmt.Sprintf(
+			"the routes to %s are without the communities for which their Services ask: a node can follow %d different sets "+
+				"of communities, for %d addresses, and those of older Services count",
+			textlimit.List(addrs, maxNamed, ", "), v1.MaxServiceCommunities, v1.MaxServiceCommunityAddresses,
+		),
+	}
+}
