@@ -78,7 +78,7 @@ func afiSafi(family purelbv1.IPFamily) *api.AfiSafi {
 	}
 }
 
-// routesOf returns the routes that a router has, each with its MED if there is one, sorted.
+// routesOf returns the routes that a router has, each with its MED and communities if there are any, sorted.
 func routesOf(router *server.BgpServer) ([]string, error) {
 	var found []string
 	for _, family := range []bgp.Family{bgp.RF_IPv4_UC, bgp.RF_IPv6_UC} {
@@ -87,8 +87,11 @@ func routesOf(router *server.BgpServer) ([]string, error) {
 				for _, path := range paths {
 					text := prefix.String()
 					for _, attribute := range path.Attrs {
-						if med, ok := attribute.(*bgp.PathAttributeMultiExitDisc); ok {
-							text += fmt.Sprintf(" MED %d", med.Value)
+						switch a := attribute.(type) {
+						case *bgp.PathAttributeMultiExitDisc:
+							text += fmt.Sprintf(" MED %d", a.Value)
+						case *bgp.PathAttributeCommunities, *bgp.PathAttributeLargeCommunities:
+							text += " " + a.String()
 						}
 					}
 					found = append(found, text)
@@ -175,6 +178,71 @@ func TestNeighbourHearsOfChanges(t *testing.T) {
 	has("after a rule takes one away", "198.51.100.2/32 MED 7")
 	stop()
 	has("after the node has ended its sessions")
+}
+
+// TestCommunitiesOfServices has Services that ask for communities, for others, and for none any more: the router hears
+// of each change, and at no time loses a route.
+func TestCommunitiesOfServices(t *testing.T) {
+	router, port := startRouter(t, nodeASN)
+	losses, node := countLosses(t, router), startNode(t)
+	network := func(prefix string, addresses ...string) routes.Network {
+		n := routes.Network{Prefix: netip.MustParsePrefix(prefix)}
+		for _, a := range addresses {
+			n.Addresses = append(n.Addresses, netip.MustParseAddr(a))
+		}
+		return n
+	}
+	in := routes.Inputs{
+		Spec: purelbv1.NodeRoutingSpec{Peers: []purelbv1.RoutingPeer{gracefulRouter(port).RoutingPeer}},
+		Networks: []routes.Network{
+			network("198.51.100.1/32", "198.51.100.1"), network("198.51.100.2/32", "198.51.100.2"),
+			network("203.0.113.0/24", "203.0.113.1", "203.0.113.2"),
+		},
+	}
+	var held routes.Desired
+	for _, step := range []struct {
+		name    string
+		entries []purelbv1.ServiceCommunities
+		want    []string
+	}{
+		{"nobody asks", nil, []string{"198.51.100.1/32", "198.51.100.2/32", "203.0.113.0/24"}},
+		{"two ask", []purelbv1.ServiceCommunities{{
+			Addresses: []string{"198.51.100.2", "203.0.113.0-203.0.113.9"}, RouteCommunities: purelbv1.RouteCommunities{
+				Communities: []purelbv1.Community{"no-export"}, LargeCommunities: []purelbv1.LargeCommunity{"1:2:3"},
+			},
+		}}, []string{
+			"198.51.100.1/32", "198.51.100.2/32 {Communities: no-export} {LargeCommunity: [ 1:2:3]}", "203.0.113.0/24",
+		}},
+		{"one asks for another", []purelbv1.ServiceCommunities{{
+			Addresses:        []string{"198.51.100.1-198.51.100.2"},
+			RouteCommunities: purelbv1.RouteCommunities{Communities: []purelbv1.Community{"65001:7"}},
+		}}, []string{
+			"198.51.100.1/32 {Communities: 65001:7}", "198.51.100.2/32 {Communities: 65001:7}", "203.0.113.0/24",
+		}},
+		{"none asks any more", nil, []string{"198.51.100.1/32", "198.51.100.2/32", "203.0.113.0/24"}},
+	} {
+		in.Spec.ServiceCommunities = step.entries
+		desired := routes.Decide(in)
+		if refused := node.Change(t.Context(), routes.Difference(held, desired, true)); refused.Err() != nil {
+			t.Fatal(refused.Err())
+		}
+		held = desired
+		for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+			got, err := routesOf(router)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if slices.Equal(got, step.want) {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s: the router has %q, and not %q", step.name, got, step.want)
+			}
+		}
+	}
+	if got := losses.Load(); got != 0 {
+		t.Errorf("the router has lost routes %d times", got)
+	}
 }
 
 // startNode starts a library that ends with the test.

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
 
 	"go4.org/netipx"
 
@@ -16,13 +14,6 @@ import (
 // GracefulShutdown is the community by which a node asks its neighbours to prefer other nodes
 // (RFC 8326).
 const GracefulShutdown = 65535 << 16
-
-// wellKnown are the communities that have a name.
-var wellKnown = map[purelbv1.Community]uint32{
-	"graceful-shutdown": GracefulShutdown, "accept-own": 0xFFFF0001, "blackhole": 0xFFFF029A, // RFC 8326, 7611, 7999
-	// RFC 1997, 3765
-	"no-export": 0xFFFFFF01, "no-advertise": 0xFFFFFF02, "no-export-subconfed": 0xFFFFFF03, "no-peer": 0xFFFFFF04,
-}
 
 // LargeCommunity has the three numbers of RFC 8092.
 type LargeCommunity [3]uint32
@@ -127,6 +118,7 @@ func Decide(in Inputs) Desired {
 	}
 	groups := parseGroups(in.Spec.Groups)
 	withheld := group{ranges: parseRanges(in.Spec.Withheld)}
+	askedByServices := parseServiceCommunities(in.Spec.ServiceCommunities)
 	prefixesByGroup := make([][]netip.Prefix, len(groups))
 	for _, r := range routesOf(in.Networks, groups) {
 		if withheld.contains(r.addr) {
@@ -139,6 +131,9 @@ func Decide(in Inputs) Desired {
 		}
 		if bgp.Advertise != nil && !*bgp.Advertise {
 			continue
+		}
+		if r.prefix.IsSingleIP() { // a route to more addresses than one is not that of one Service
+			bgp = withServiceCommunities(bgp, askedByServices, r.addr)
 		}
 		d.Paths = append(d.Paths, pathOf(r.prefix, bgp, in.Drain))
 	}
@@ -199,12 +194,12 @@ func (in *Inputs) resolve(peer *Peer) string {
 func pathOf(prefix netip.Prefix, bgp purelbv1.ServiceGroupBGP, drain DrainPhase) Path {
 	p := Path{Prefix: prefix}
 	for _, text := range bgp.Communities {
-		if c, ok := parseCommunity(text); ok {
+		if c, ok := text.Number(); ok {
 			p.Communities = append(p.Communities, c)
 		}
 	}
 	for _, text := range bgp.LargeCommunities {
-		if c, ok := parseLargeCommunity(text); ok {
+		if c, ok := text.Numbers(); ok {
 			p.LargeCommunities = append(p.LargeCommunities, c)
 		}
 	}
@@ -217,51 +212,17 @@ func pathOf(prefix netip.Prefix, bgp purelbv1.ServiceGroupBGP, drain DrainPhase)
 	if drain == Avoid {
 		// Internal neighbours see the preference, external ones the community.
 		p.LocalPref = new(uint32)
-		if !slices.Contains(p.Communities, GracefulShutdown) {
-			p.Communities = append(p.Communities, GracefulShutdown)
-		}
+		p.Communities = append(p.Communities, GracefulShutdown)
 	}
 	slices.Sort(p.Communities)
 	slices.SortFunc(p.LargeCommunities, func(a, b LargeCommunity) int { return slices.Compare(a[:], b[:]) })
+	p.Communities, p.LargeCommunities = slices.Compact(p.Communities), slices.Compact(p.LargeCommunities)
 	return p
 }
 
 func ptr32(n int64) *uint32 {
 	v := uint32(n) //nolint:gosec // the schema bounds it
 	return &v
-}
-
-func parseCommunity(text purelbv1.Community) (uint32, bool) {
-	if c, known := wellKnown[text]; known {
-		return c, true
-	}
-	numbers, ok := parseNumbers(string(text), 2, 16)
-	if !ok {
-		return 0, false
-	}
-	return numbers[0]<<16 | numbers[1], true
-}
-
-func parseLargeCommunity(text purelbv1.LargeCommunity) (c LargeCommunity, ok bool) {
-	numbers, ok := parseNumbers(string(text), 3, 32)
-	copy(c[:], numbers)
-	return c, ok
-}
-
-func parseNumbers(text string, count, bits int) ([]uint32, bool) {
-	parts := strings.Split(text, ":")
-	if len(parts) != count {
-		return nil, false
-	}
-	var numbers []uint32
-	for _, part := range parts {
-		n, err := strconv.ParseUint(part, 10, bits)
-		if err != nil {
-			return nil, false
-		}
-		numbers = append(numbers, uint32(n))
-	}
-	return numbers, true
 }
 
 // ownRoute is a route that the node may advertise, as the group with that index says of addr; -1 is none.
@@ -310,6 +271,43 @@ func parseGroups(groups []purelbv1.RoutingGroup) []group {
 		parsed[i] = group{parseRanges(g.Ranges), g.ServiceGroupBGP, g.HostRoutes}
 	}
 	return parsed
+}
+
+// serviceCommunities are parsed ServiceCommunities.
+type serviceCommunities struct {
+	addresses   *netipx.IPSet
+	communities purelbv1.RouteCommunities
+}
+
+func parseServiceCommunities(entries []purelbv1.ServiceCommunities) []serviceCommunities {
+	var parsed []serviceCommunities
+	for _, e := range entries {
+		b := netipx.IPSetBuilder{}
+		for _, text := range e.Addresses {
+			if addr, err := netip.ParseAddr(text); err == nil {
+				b.Add(addr)
+			} else if r, err := netipx.ParseIPRange(text); err == nil {
+				b.AddRange(r)
+			}
+		}
+		if addresses, err := b.IPSet(); err == nil {
+			parsed = append(parsed, serviceCommunities{addresses, e.RouteCommunities})
+		}
+	}
+	return parsed
+}
+
+// withServiceCommunities adds to what the group of an address says the communities that its Service asks for.
+func withServiceCommunities(
+	bgp purelbv1.ServiceGroupBGP, all []serviceCommunities, addr netip.Addr,
+) purelbv1.ServiceGroupBGP {
+	for _, of := range all {
+		if of.addresses.Contains(addr) {
+			bgp.Communities = slices.Concat(bgp.Communities, of.communities.Communities)
+			bgp.LargeCommunities = slices.Concat(bgp.LargeCommunities, of.communities.LargeCommunities)
+		}
+	}
+	return bgp
 }
 
 func parseRanges(texts []string) []netipx.IPRange {

@@ -118,6 +118,54 @@ func TestAttributes(t *testing.T) {
 	}
 }
 
+// TestServiceCommunities adds what Services ask for to routes to single addresses, besides what their group says: not
+// to the route to a network, which is not that of one Service.
+func TestServiceCommunities(t *testing.T) {
+	const exported, large = purelbv1.Community("no-export"), purelbv1.LargeCommunity("1:2:3")
+	entry := func(community purelbv1.Community, addresses ...string) purelbv1.ServiceCommunities {
+		return purelbv1.ServiceCommunities{Addresses: addresses, RouteCommunities: purelbv1.RouteCommunities{
+			Communities: []purelbv1.Community{community}, LargeCommunities: []purelbv1.LargeCommunity{large},
+		}}
+	}
+	ofGroup := purelbv1.RoutingGroup{Name: "g", Ranges: []string{"203.0.113.0-203.0.113.255"}, HostRoutes: true}
+	ofGroup.Communities = []purelbv1.Community{"65001:7", exported}
+	in := inputs()
+	in.Networks = []routes.Network{
+		{Prefix: prefix("198.51.100.1/32"), Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.1")}},
+		{Prefix: prefix("198.51.100.2/32"), Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.2")}},
+		{Prefix: prefix("203.0.113.0/24"), Addresses: []netip.Addr{
+			netip.MustParseAddr("203.0.113.5"), netip.MustParseAddr("203.0.113.9"),
+		}},
+		{Prefix: prefix("2001:db8::1/128"), Addresses: []netip.Addr{netip.MustParseAddr("2001:db8::1")}},
+	}
+	in.Spec.Groups = []purelbv1.RoutingGroup{ofGroup}
+	in.Spec.ServiceCommunities = []purelbv1.ServiceCommunities{
+		entry("65001:9", "198.51.100.2", "2001:db8::-2001:db8::f", "oops"), entry(exported, "203.0.113.4-203.0.113.5"),
+	}
+	numbers := []routes.LargeCommunity{{1, 2, 3}}
+	group := []uint32{65001<<16 | 7, 0xFFFFFF01}
+	asked := []uint32{65001<<16 | 9}
+	want := []routes.Path{
+		{Prefix: prefix("198.51.100.1/32")},
+		{Prefix: prefix("198.51.100.2/32"), Communities: asked, LargeCommunities: numbers},
+		{Prefix: prefix("203.0.113.0/24"), Communities: group},
+		{Prefix: prefix("203.0.113.5/32"), Communities: group, LargeCommunities: numbers},
+		{Prefix: prefix("203.0.113.9/32"), Communities: group},
+		{Prefix: prefix("2001:db8::1/128"), Communities: asked, LargeCommunities: numbers},
+	}
+	d := routes.Decide(in)
+	if diff := cmp.Diff(want, d.Paths, compareAddresses); diff != "" {
+		t.Errorf("paths (-want +got):\n%s", diff)
+	}
+	// A Service that asks for something else changes its route, which stays.
+	in.Spec.ServiceCommunities = in.Spec.ServiceCommunities[1:]
+	changes := routes.Difference(d, routes.Decide(in), true)
+	want = []routes.Path{{Prefix: prefix("198.51.100.2/32")}, {Prefix: prefix("2001:db8::1/128")}}
+	if diff := cmp.Diff(want, changes.AddPaths, compareAddresses); diff != "" || len(changes.RemovePaths) > 0 {
+		t.Errorf("removed %v; added (-want +got):\n%s", changes.RemovePaths, diff)
+	}
+}
+
 // TestWithheld advertises to nobody what is withheld, whatever a group says of it.
 func TestWithheld(t *testing.T) {
 	in := inputs()
