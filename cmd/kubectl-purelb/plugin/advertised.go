@@ -57,6 +57,29 @@ func explainBGP(c *Cluster, a netip.Addr, group string, places []announced.Place
 	return fmt.Sprintf("%d of %s carry it", carrying, count(len(all), "session")), all
 }
 
+// communitiesOf returns the communities that a Virtual address's Service has got for the routes to it, as the first
+// node says that has any.
+func communitiesOf(c *Cluster, a netip.Addr) []string {
+	for i := range c.NodeRoutings {
+		if communities := announced.CommunitiesOf(&c.NodeRoutings[i].Spec, a); !communities.IsEmpty() {
+			return textsOf(&communities)
+		}
+	}
+	return nil
+}
+
+// textsOf lists communities of both kinds.
+func textsOf(communities *v1.RouteCommunities) []string {
+	var texts []string
+	for _, community := range communities.Communities {
+		texts = append(texts, string(community))
+	}
+	for _, community := range communities.LargeCommunities {
+		texts = append(texts, string(community))
+	}
+	return texts
+}
+
 // advertises reports whether a node advertises an address in a session, and why not. hasAddress is whether the node
 // has the address on its virtual interface, whose addresses speakers advertise.
 func advertises(

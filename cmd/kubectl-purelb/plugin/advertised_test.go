@@ -115,3 +115,37 @@ func TestExplainAdvertised(t *testing.T) {
 		}
 	}
 }
+
+// TestServiceCommunities shows the communities that a Service asks for: with its address, and with all of them.
+func TestServiceCommunities(t *testing.T) {
+	c := clusterOf(t, func(o *Objects) {
+		for i := range o.NodeRoutings {
+			o.NodeRoutings[i].Spec.ServiceCommunities = []v1.ServiceCommunities{
+				{Addresses: []string{"192.0.2.1"}, RouteCommunities: v1.RouteCommunities{Communities: []v1.Community{"65000:9"}}},
+				{Addresses: []string{"172.30.0.0-172.30.0.3"}, RouteCommunities: v1.RouteCommunities{
+					Communities: []v1.Community{"no-export"}, LargeCommunities: []v1.LargeCommunity{"65000:1:1"},
+				}},
+			}
+		}
+	})
+	for service, want := range map[string]string{
+		"edge": "Communities that its Service asks for: no-export, 65000:1:1\n", "web": "",
+	} {
+		var out strings.Builder
+		if err := must(ExplainService(c, "shop", service))(t).WriteText(&out, Style{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := out.String(); want == "" && strings.Contains(got, "Communities") || !strings.Contains(got, want) {
+			t.Errorf("%s: %s", service, got)
+		}
+	}
+	var out strings.Builder
+	if err := BGPStateOf(c).WriteText(&out, Style{}); err != nil {
+		t.Fatal(err)
+	}
+	const want = "\nSERVICES ASK FOR      ADDRESSES\n65000:9               192.0.2.1\n" +
+		"no-export,65000:1:1   172.30.0.0-172.30.0.3\n"
+	if got := out.String(); !strings.HasSuffix(got, want) {
+		t.Errorf("bgp: %s", got)
+	}
+}

@@ -15,11 +15,22 @@ import (
 	"github.com/purelb/purelb-operator/internal/textlimit"
 )
 
+// maxAddressesNamed is of how many addresses, or ranges, with the same communities the table says which.
+const maxAddressesNamed = 8
+
 // BGPState is the state of all BGPPeers and of each node's sessions.
 type BGPState struct {
 	Peers    []BGPPeer    `json:"peers"`
 	Sessions []BGPSession `json:"sessions"` // those that are not up first
-	Unread   []Unread     `json:"unread,omitempty"`
+	// ServiceCommunities are the communities for which Services ask, and the addresses whose routes have them.
+	ServiceCommunities []ServiceCommunities `json:"serviceCommunities,omitempty"`
+	Unread             []Unread             `json:"unread,omitempty"`
+}
+
+// ServiceCommunities are communities for which Services ask, and the addresses whose routes have them.
+type ServiceCommunities struct {
+	Communities []string `json:"communities"`
+	Addresses   []string `json:"addresses"` // and ranges of addresses
 }
 
 // BGPPeer is one BGPPeer.
@@ -74,6 +85,15 @@ func BGPStateOf(c *Cluster) *BGPState {
 		for _, s := range r.Status.Sessions {
 			b.Sessions = append(b.Sessions, BGPSession{r.Spec.NodeName, s, r.Status.Networks, r.Spec.DrainSince != nil})
 		}
+		if len(b.ServiceCommunities) > 0 {
+			continue // all nodes have the same
+		}
+		for j := range r.Spec.ServiceCommunities {
+			of := &r.Spec.ServiceCommunities[j]
+			b.ServiceCommunities = append(
+				b.ServiceCommunities, ServiceCommunities{textsOf(&of.RouteCommunities), of.Addresses},
+			)
+		}
 	}
 	isUp := func(s BGPSession) int {
 		if s.State == v1.SessionEstablished {
@@ -127,6 +147,13 @@ func (b *BGPState) WriteText(w io.Writer, style Style) error {
 			s.Node, s.Peer, s.Neighbor, asn, state, since, strings.Join(families, ","), strconv.Itoa(int(s.Advertised)), s.BFD,
 			s.lastError(),
 		)
+	}
+	if len(b.ServiceCommunities) > 0 {
+		t.line("")
+		t.header("SERVICES ASK FOR", "ADDRESSES")
+		for _, of := range b.ServiceCommunities {
+			t.row(strings.Join(of.Communities, ","), textlimit.List(of.Addresses, maxAddressesNamed, ", "))
+		}
 	}
 	t.unread(b.Unread)
 	return t.flush()

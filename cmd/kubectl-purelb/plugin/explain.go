@@ -58,6 +58,8 @@ type AddressExplanation struct {
 	// BGP says how far a Virtual address is advertised, and Advertised to which neighbours.
 	BGP        string         `json:"bgp,omitempty"`
 	Advertised []AdvertisedTo `json:"advertisedTo,omitempty"`
+	// ServiceCommunities are those that the routes to it have because its Service asks for them.
+	ServiceCommunities []string `json:"serviceCommunities,omitempty"`
 }
 
 // NodeExplanation says of one node what it has to do with an address.
@@ -212,6 +214,7 @@ func explanationOf(c *Cluster, svc *corev1.Service, a netip.Addr, places []annou
 			name = group.Name
 		}
 		e.BGP, e.Advertised = explainBGP(c, a, name, places)
+		e.ServiceCommunities = communitiesOf(c, a)
 	}
 	return e
 }
@@ -351,6 +354,9 @@ func (a *AddressExplanation) write(t *text) {
 	}
 	if a.BGP != "" {
 		t.line("  BGP: " + a.BGP)
+	}
+	if len(a.ServiceCommunities) > 0 {
+		t.line("  Communities that its Service asks for: " + strings.Join(a.ServiceCommunities, ", "))
 	}
 	if len(a.Advertised) == 0 {
 		return
