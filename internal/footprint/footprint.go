@@ -49,7 +49,7 @@ func (t Trimmer) Start(ctx context.Context) error {
 }
 
 // Trim gives the heap's free pages back to the kernel, and unmaps the pages of the program's
-// code and constants. The kernel maps a page again from the page cache when the program uses
+// code and constants, which nothing has written to. The kernel maps a page again from the page cache when the program uses
 // the page (madvise(2), MADV_DONTNEED of a private mapping of a file).
 func Trim() error {
 	debug.FreeOSMemory()
@@ -57,12 +57,12 @@ func Trim() error {
 	if err != nil {
 		return fmt.Errorf("find the program's file: %w", err)
 	}
-	maps, err := os.Open("/proc/self/maps")
+	maps, err := os.Open("/proc/self/smaps")
 	if err != nil {
 		return fmt.Errorf("list the program's memory: %w", err)
 	}
 	defer maps.Close()
-	regions, err := readOnlyRegions(maps, program)
+	regions, err := unwrittenRegions(maps, program)
 	if err != nil {
 		return fmt.Errorf("list the program's memory: %w", err)
 	}
@@ -77,16 +77,30 @@ func Trim() error {
 // region is a part of the address space.
 type region struct{ from, to uintptr }
 
-// readOnlyRegions lists the regions that map the program's file and that the program cannot
-// write to, from a proc_pid_maps(5). Unmapping a page that the program has written to would
-// lose what was written.
-func readOnlyRegions(maps io.Reader, program string) ([]region, error) {
+// unwrittenRegions lists the regions that map the program's file, that the program cannot write to and has not written
+// to, from /proc/PID/smaps of proc_pid_smaps(5). Unmapping a page that has been written to would lose what was written.
+// That is so of read-only regions, too: in a program that is linked dynamically, as by cgo, the dynamic linker writes
+// addresses of functions into a region that it then makes read-only (RELRO).
+func unwrittenRegions(smaps io.Reader, program string) ([]region, error) {
 	var regions []region
-	lines := bufio.NewScanner(maps)
+	isProgram := false // the lines are about a region of the program's file
+	lines := bufio.NewScanner(smaps)
 	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) == 0 {
+			continue
+		}
+		if name, isAttribute := strings.CutSuffix(fields[0], ":"); isAttribute {
+			// Pages that have been written to are not the file's any more, in memory or in swap.
+			if isProgram && (name == "Anonymous" || name == "Swap") && (len(fields) < 2 || fields[1] != "0") {
+				regions, isProgram = regions[:len(regions)-1], false
+			}
+			continue
+		}
 		// from-to permissions offset device inode path
-		fields := strings.SplitN(strings.Join(strings.Fields(lines.Text()), " "), " ", 6)
-		if len(fields) < 6 || fields[5] != program || fields[1] != "r-xp" && fields[1] != "r--p" {
+		isProgram = len(fields) >= 6 && strings.Join(fields[5:], " ") == program &&
+			(fields[1] == "r-xp" || fields[1] == "r--p")
+		if !isProgram {
 			continue
 		}
 		low, high, _ := strings.Cut(fields[0], "-")

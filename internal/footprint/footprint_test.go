@@ -12,23 +12,68 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestReadOnlyRegions(t *testing.T) {
-	const maps = `00400000-01542000 r-xp 00000000 fe:00 1234                              /purelb
+// TestTrimKeepsWhatWasWritten has a part of the program's file in memory that was written to, and then made read-only, as
+// the dynamic linker does with addresses of functions of shared libraries (RELRO): they are still there after Trim.
+func TestTrimKeepsWhatWasWritten(t *testing.T) {
+	program, err := os.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	page := os.Getpagesize()
+	memory, err := unix.Mmap(int(program.Fd()), 0, 2*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Munmap(memory); err != nil {
+			t.Error(err)
+		}
+	}()
+	const written = "an address"
+	copy(memory[page:], written)
+	if err := unix.Mprotect(memory, unix.PROT_READ); err != nil {
+		t.Fatal(err)
+	}
+	if err := Trim(); err != nil {
+		t.Fatal(err)
+	}
+	if got := string(memory[page:][:len(written)]); got != written {
+		t.Errorf("what was written is %q after Trim", got)
+	}
+}
+
+func TestUnwrittenRegions(t *testing.T) {
+	const smaps = `00400000-01542000 r-xp 00000000 fe:00 1234                              /purelb
+Size:              17672 kB
+Anonymous:             0 kB
+Swap:                  0 kB
+VmFlags: rd ex mr mw me
 01542000-025fa000 r--p 01142000 fe:00 1234                              /purelb
-025fa000-02684000 rw-p 021fa000 fe:00 1234                              /purelb
+Anonymous:             0 kB
+Swap:                  0 kB
+025fa000-025fb000 r--p 021fa000 fe:00 1234                              /purelb
+Anonymous:             4 kB
+Swap:                  0 kB
+025fb000-025fc000 r--p 021fb000 fe:00 1234                              /purelb
+Anonymous:             0 kB
+Swap:                  4 kB
+025fc000-02684000 rw-p 021fc000 fe:00 1234                              /purelb
+Anonymous:             8 kB
 02684000-046e5000 rw-p 00000000 00:00 0
 02700000-02701000 r--p 00000000 fe:00 1234                              /purelb (deleted)
 c000000000-c000800000 rw-p 00000000 00:00 0
 7f0000000000-7f0000001000 r--s 00000000 fe:00 1234                      /purelb
 7f0000010000-7f0000020000 r-xp 00000000 fe:00 99                        /lib/libc.so.6
 7ffd8a9f2000-7ffd8a9f4000 r-xp 00000000 00:00 0                         [vdso]
+Anonymous:             4 kB
 `
-	got, err := readOnlyRegions(strings.NewReader(maps), "/purelb")
+	got, err := unwrittenRegions(strings.NewReader(smaps), "/purelb")
 	want := []region{{0x400000, 0x1542000}, {0x1542000, 0x25fa000}}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%x, %v; want %x", got, err, want)
 	}
-	if _, err := readOnlyRegions(strings.NewReader("x-y r-xp 00000000 fe:00 1 /purelb\n"), "/purelb"); err == nil {
+	if _, err := unwrittenRegions(strings.NewReader("x-y r-xp 00000000 fe:00 1 /purelb\n"), "/purelb"); err == nil {
 		t.Error("no error for invalid addresses")
 	}
 }
@@ -67,12 +112,12 @@ func mapAllPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	maps, err := os.Open("/proc/self/maps")
+	maps, err := os.Open("/proc/self/smaps")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer maps.Close()
-	regions, err := readOnlyRegions(maps, program)
+	regions, err := unwrittenRegions(maps, program)
 	if err != nil || len(regions) == 0 {
 		t.Fatalf("%d regions, %v", len(regions), err)
 	}
