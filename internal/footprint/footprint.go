@@ -49,8 +49,8 @@ func (t Trimmer) Start(ctx context.Context) error {
 }
 
 // Trim gives the heap's free pages back to the kernel, and unmaps the pages of the program's
-// code and constants, which nothing has written to. The kernel maps a page again from the page cache when the program uses
-// the page (madvise(2), MADV_DONTNEED of a private mapping of a file).
+// code and constants, which nothing has written to. The kernel maps a page again from the page
+// cache when the program uses the page (madvise(2), MADV_DONTNEED of a private mapping of a file).
 func Trim() error {
 	debug.FreeOSMemory()
 	program, err := os.Readlink("/proc/self/exe")

@@ -12,8 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestTrimKeepsWhatWasWritten has a part of the program's file in memory that was written to, and then made read-only, as
-// the dynamic linker does with addresses of functions of shared libraries (RELRO): they are still there after Trim.
+// TestTrimKeepsWhatWasWritten has a part of the program's file in memory that was written to, and then made
+// read-only, as the dynamic linker does with addresses of functions of shared libraries (RELRO): they are still there
+// after Trim.
 func TestTrimKeepsWhatWasWritten(t *testing.T) {
 	program, err := os.Open("/proc/self/exe")
 	if err != nil {
