@@ -41,8 +41,27 @@ func (s *Server) closeSession(ctx context.Context, p routes.Peer) {
 	}
 }
 
-// closeConnections closes the process's TCP connections to a port of a neighbour.
-func closeConnections(neighbour netip.Addr, port int) {
+// closeConnections closes the process's TCP connections to a port of a neighbour, and reports whether there is one.
+func closeConnections(neighbour netip.Addr, port int) (isClosed bool) {
+	forEachConnection(neighbour, port, func(descriptor int) {
+		isClosed = unix.Shutdown(descriptor, unix.SHUT_RDWR) == nil || isClosed
+	})
+	return isClosed
+}
+
+// hasUnread reports whether a neighbour has still to acknowledge some of what the process has sent it: only then may
+// more wait in the process.
+func hasUnread(neighbour netip.Addr, port int) bool {
+	isWaiting := false
+	forEachConnection(neighbour, port, func(descriptor int) {
+		waiting, err := unix.IoctlGetInt(descriptor, unix.SIOCOUTQ)
+		isWaiting = isWaiting || err != nil || waiting > 0
+	})
+	return isWaiting
+}
+
+// forEachConnection calls f with the process's TCP connections to a port of a neighbour.
+func forEachConnection(neighbour netip.Addr, port int, f func(descriptor int)) {
 	entries, err := os.ReadDir(descriptorDir)
 	if err != nil {
 		return
@@ -59,7 +78,7 @@ func closeConnections(neighbour netip.Addr, port int) {
 			continue
 		}
 		if isConnectedTo(duplicate, neighbour, port) {
-			_ = unix.Shutdown(duplicate, unix.SHUT_RDWR)
+			f(duplicate)
 		}
 		_ = unix.Close(duplicate)
 	}

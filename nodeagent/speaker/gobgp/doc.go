@@ -8,6 +8,8 @@
 //     share of maxReceivedPrefixes it ends the session, and begins it again after a while.
 //   - It waits for ever for a neighbour that sends keepalives and reads nothing, and keeps what
 //     changes meanwhile: a session in which nothing could be sent for twice the hold time is reset.
+//   - It answers each request for all routes at once, and keeps the answers for a neighbour that does not read them: a
+//     session in which more than maxUnread routes may wait is ended, by closing its connection.
 //   - Its BFD binds a session to the first discriminator that it hears, does not look at the TTL, and takes a
 //     session that has never been up for one that failed: package bfd is there instead.
 //   - It says why it cannot connect in its debug log only: logHandler takes it from there.

@@ -149,7 +149,9 @@ func hostileRouters() []*hostileRouter {
 		{name: "sends a full table", rest: table, times: 1, holdSeconds: 90, isDone: says("more than its share")},
 		{
 			name: "asks for all again without end", rest: rawMessage(refreshMessage, 0, 1, 0, 1), times: 100_000,
-			holdSeconds: 90, isDone: func(_, sentAll int32, _ routes.Session) bool { return sentAll > 0 },
+			holdSeconds: 90, isDone: func(_, sentAll int32, s routes.Session) bool {
+				return sentAll > 0 || s.LastError == errorOfRefreshes // by how fast the node takes them
+			},
 		},
 		{
 			name: "asks for all again, and reads nothing", rest: rawMessage(refreshMessage, 0, 1, 0, 1), times: 20_000,
@@ -269,5 +271,102 @@ func TestAttackHostileNeighbours(t *testing.T) {
 	}
 	if got := losses.Load(); got != 0 {
 		t.Errorf("the router that does as it should has lost routes %d times", got)
+	}
+}
+
+// TestAttackRefreshes has a router that asks for all routes again and again and reads nothing, with a hold time that
+// ends nothing: the node ends the session, says why, and calls again. The session with another router stays up. This
+// test shows the row "it asks for all routes again without end, and reads nothing" of docs/trust.md.
+func TestAttackRefreshes(t *testing.T) {
+	const networks, requests = 1000, 1000
+	router, port := startRouter(t, nodeASN)
+	losses := countLosses(t, router)
+	node, good := startNode(t), gracefulRouter(port)
+	changes := routes.Changes{AddPeers: []routes.Peer{good}}
+	for i := range networks {
+		changes.AddPaths = append(changes.AddPaths, routes.Path{
+			Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}), 32),
+		})
+	}
+	if refused := node.Change(t.Context(), changes); refused.Err() != nil {
+		t.Fatal(refused.Err())
+	}
+	before := sessionWith(t, node, "the router that does as it should", func(s routes.Session) bool {
+		return isUp(s) && s.Advertised == networks
+	})
+	hostile := &hostileRouter{
+		name: "asks for all again, and reads nothing", rest: rawMessage(refreshMessage, 0, 1, 0, 1), times: requests,
+		holdSeconds: 0, readsNone: true,
+	}
+	peer := hostile.start(t, "127.0.1.1")
+	if refused := node.Change(t.Context(), routes.Changes{AddPeers: []routes.Peer{peer}}); refused.Err() != nil {
+		t.Fatal(refused.Err())
+	}
+	var after routes.Session
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		all, err := node.Sessions(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		isBounded := false
+		for _, s := range all {
+			if s.Neighbour == good.Neighbour {
+				after = s
+			} else if s.LastError == errorOfRefreshes {
+				isBounded = true
+			}
+		}
+		if isBounded && hostile.connected.Load() >= 2 { // it is called again
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the session goes on: %+v; connected %d times", all, hostile.connected.Load())
+		}
+	}
+	if !isUp(after) || !after.Since.Equal(before.Since) || losses.Load() != 0 {
+		t.Errorf("the router that does as it should: %+v, and before %+v; lost routes %d times", after, before, losses.Load())
+	}
+}
+
+// TestNoteRefreshes counts the requests for all routes of a neighbour.
+func TestNoteRefreshes(t *testing.T) {
+	// A step is how many seconds it is since the one before, how many requests have come in all, and whether the
+	// neighbour has read all that was sent.
+	type step struct {
+		seconds  int
+		received uint64
+		hasRead  bool
+		want     bool
+	}
+	const ok, tooMany, unread, read = false, true, false, true
+	for name, row := range map[string]struct {
+		paths uint64
+		steps []step
+	}{
+		"a few, unread for long": {500, []step{{1, 50, unread, ok}, {1000, 100, unread, ok}}},
+		"too many, in one look":  {500, []step{{1, 101, unread, tooMany}}},
+		"too many, one by one": {
+			500, []step{{1, 60, unread, ok}, {1000, 100, unread, ok}, {1000, 101, unread, tooMany}},
+		},
+		"too many at once, all read":       {500, []step{{1, 101, read, tooMany}}},
+		"many, all read":                   {500, []step{{11, 100, read, ok}, {11, 200, read, ok}, {11, 300, read, ok}}},
+		"many within a window, all read":   {500, []step{{1, 60, read, ok}, {1, 120, read, tooMany}}},
+		"many, and a pause":                {500, []step{{1, 60, unread, ok}, {11, 60, read, ok}, {1, 160, unread, ok}}},
+		"of few routes":                    {1, []step{{1, 50_000, unread, ok}, {1, 50_001, unread, tooMany}}},
+		"of very many routes":              {1_000_000, []step{{1, 10, unread, ok}, {1, 11, unread, tooMany}}},
+		"the library begins to count anew": {500, []step{{1, 90, unread, ok}, {1, 20, unread, ok}, {1, 100, unread, ok}}},
+	} {
+		e, now := &sessionEvents{isUp: true}, time.Unix(0, 0)
+		e.refreshesSince = now
+		for i, s := range row.steps {
+			now = now.Add(time.Duration(s.seconds) * time.Second)
+			if got := e.noteRefreshes(s.received, row.paths, now, func() bool { return !s.hasRead }); got != s.want {
+				t.Errorf("%s: step %d: %t", name, i+1, got)
+			}
+		}
+	}
+	e := &sessionEvents{}
+	if e.noteRefreshes(1000, 1000, time.Unix(0, 0), func() bool { return true }) {
+		t.Error("a session that is down")
 	}
 }

@@ -298,7 +298,7 @@ func TestUnsent(t *testing.T) {
 func TestUnsentAfterRestart(t *testing.T) {
 	node := New(logr.Discard(), func() {})
 	first, second := netip.MustParsePrefix("198.51.100.1/32"), netip.MustParsePrefix("2001:db8:1::1/128")
-	node.paths = map[netip.Prefix]bool{first: true, second: true}
+	node.prefixes = map[netip.Prefix]bool{first: true, second: true}
 	session, _, _ := node.sessionOf(&api.Peer{
 		State: &api.PeerState{
 			NeighborAddress: routerAddress, SessionState: api.PeerState_SESSION_STATE_ESTABLISHED,

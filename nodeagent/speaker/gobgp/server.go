@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -44,8 +45,11 @@ type Server struct {
 	changed func()
 	// neighbours are those that the library has.
 	neighbours map[netip.Addr]neighbour
-	// paths are the routes that the library has.
-	paths map[netip.Prefix]bool
+	// prefixes are those of the node's routes that the library has, and pathCount is how many.
+	prefixes  map[netip.Prefix]bool
+	pathCount atomic.Int64
+	// endBounding ends what bounds the neighbours' requests; nil before the start.
+	endBounding context.CancelFunc
 
 	// mu protects sessions: what the library reports only as it happens, by neighbour. It is
 	// lost with the process, and then says nothing of earlier sessions.
@@ -73,14 +77,17 @@ type sessionEvents struct {
 	// sent is how many messages the library has sent to the neighbour, and sentAt when that last changed.
 	sent   uint64
 	sentAt time.Time
-	redial redial
+	// refreshes is how many requests for all routes the neighbour had made at refreshesSince, when nothing waited for it.
+	refreshes      uint64
+	refreshesSince time.Time
+	redial         redial
 }
 
 // New makes a library that calls changed when a session changes.
 func New(log logr.Logger, changed func()) *Server {
 	s := &Server{
 		log: log, changed: changed,
-		neighbours: map[netip.Addr]neighbour{}, paths: map[netip.Prefix]bool{}, sessions: map[netip.Addr]*sessionEvents{},
+		neighbours: map[netip.Addr]neighbour{}, prefixes: map[netip.Prefix]bool{}, sessions: map[netip.Addr]*sessionEvents{},
 	}
 	level := &slog.LevelVar{}
 	level.Set(slog.LevelDebug) // the handler passes on less
@@ -116,6 +123,9 @@ func (s *Server) Start(ctx context.Context, routerID netip.Addr, asn uint32) err
 			return fmt.Errorf("set the policy: %w", err)
 		}
 	}
+	bounding, endBounding := context.WithCancel(ctx)
+	s.endBounding = endBounding
+	go s.boundRefreshes(bounding)
 	return s.bgp.WatchEvent(ctx, server.WatchEventMessageCallbacks{OnPeerUpdate: s.onPeerUpdate}, server.WatchPeer())
 }
 
@@ -227,6 +237,9 @@ func (s *Server) Reset(ctx context.Context, neighbour netip.Addr) error {
 // Stop ends all sessions. With graceful restart neighbours that support it keep the routes for
 // the restart time; without, they drop them at once.
 func (s *Server) Stop(ctx context.Context, graceful bool) error {
+	if s.endBounding != nil {
+		s.endBounding()
+	}
 	if err := s.bgp.StopBgp(ctx, &api.StopBgpRequest{AllowGracefulRestart: graceful}); err != nil {
 		return fmt.Errorf("stop BGP: %w", err)
 	}
@@ -244,7 +257,8 @@ func (s *Server) addPath(p routes.Path) error {
 	if _, err := s.bgp.AddPath(apiutil.AddPathRequest{Paths: []*apiutil.Path{path}}); err != nil {
 		return fmt.Errorf("advertise %s: %w", p.Prefix, err)
 	}
-	s.paths[p.Prefix] = true
+	s.prefixes[p.Prefix] = true
+	s.pathCount.Store(int64(len(s.prefixes)))
 	return nil
 }
 
@@ -259,7 +273,8 @@ func (s *Server) removePath(prefix netip.Prefix) error {
 	if err := s.bgp.DeletePath(apiutil.DeletePathRequest{Paths: []*apiutil.Path{path}}); err != nil {
 		return fmt.Errorf("withdraw %s: %w", prefix, err)
 	}
-	delete(s.paths, prefix)
+	delete(s.prefixes, prefix)
+	s.pathCount.Store(int64(len(s.prefixes)))
 	return nil
 }
 

@@ -95,7 +95,7 @@ func (s *Server) Sessions(ctx context.Context) ([]routes.Session, error) {
 // each route anew: it is asked only if it has sent fewer than it has.
 func (s *Server) noteUnsent(session *routes.Session) error {
 	unsent := map[netip.Prefix]bool{}
-	for p := range s.paths {
+	for p := range s.prefixes {
 		if slices.Contains(session.Families, purelbv1.FamilyOf(p.Addr())) {
 			unsent[p] = true
 		}
