@@ -28,7 +28,7 @@ type KernelObserver interface {
 
 // KernelWatcher says when what the kernel holds changes.
 type KernelWatcher interface {
-	// Watch calls changed after changes, until ctx ends.
+	// Watch calls changed after changes, until ctx ends. It may leave out those that the agent has made.
 	Watch(ctx context.Context, changed func()) error
 	// WatchLinks calls changed with all links, at once and after changes of links, until
 	// ctx ends.

@@ -67,7 +67,7 @@ func (n *Netlink) addTagged(a plan.Address) error {
 	if n.keepsTags != nil && !*n.keepsTags {
 		return errUntagged
 	}
-	err := n.change(a, n.addrAdd)
+	err := n.change(a, n.known.setting(n.addrAdd))
 	if err == nil && n.keepsTags == nil {
 		err = n.verifyTag(a)
 	}
@@ -77,21 +77,34 @@ func (n *Netlink) addTagged(a plan.Address) error {
 // verifyTag finds out whether the kernel has kept the tag of an address just added, and
 // removes the address if it has not.
 func (n *Netlink) verifyTag(a plan.Address) error {
-	o, err := n.Observe()
+	listed, err := n.listOn(a.Interface)
 	if err == nil {
-		i := slices.IndexFunc(
-			o.Addresses, func(b plan.Address) bool { return b.Interface == a.Interface && b.Prefix == a.Prefix },
-		)
+		i := slices.IndexFunc(listed, func(b netlink.Addr) bool {
+			prefix, ok := toPrefix(b.IPNet)
+			return ok && prefix == a.Prefix
+		})
 		if i < 0 {
 			return nil // another program removed the address at once: the next address will show
 		}
-		n.keepsTags = &o.Addresses[i].Ours
-		if *n.keepsTags {
+		isKept := listed[i].Protocol == Protocol
+		n.keepsTags = &isKept
+		if isKept {
 			return nil
 		}
 		err = errUntagged
 	}
 	return errors.Join(err, n.Remove(a))
+}
+
+// listOn lists the addresses of an interface. They do not become known: the agent does not look at them.
+func (n *Netlink) listOn(iface string) ([]netlink.Addr, error) {
+	link, err := n.handle.LinkByName(iface)
+	if err != nil {
+		return nil, fmt.Errorf("look up %s: %w", iface, err)
+	}
+	return dump("addresses of "+iface, func() ([]netlink.Addr, error) {
+		return n.handle.AddrList(link, netlink.FAMILY_ALL)
+	})
 }
 
 // addRecorded records an address in the OwnershipFile and adds it.
@@ -100,7 +113,7 @@ func (n *Netlink) addRecorded(a plan.Address) error {
 	defer n.ownershipFile.mu.Unlock()
 	return n.change(a, func(link netlink.Link, address *netlink.Addr) error {
 		owned := ownedAddress{link.Attrs().Index, a.Prefix}
-		err := n.addrAdd(link, address)
+		err := n.known.setting(n.addrAdd)(link, address)
 		if err == nil {
 			n.ownershipFile.record(owned)
 		}
@@ -110,7 +123,7 @@ func (n *Netlink) addRecorded(a plan.Address) error {
 
 // Renew sets the lifetimes of an address that its interface has.
 func (n *Netlink) Renew(a plan.Address) error {
-	if err := n.change(a, n.handle.AddrReplace); err != nil {
+	if err := n.change(a, n.known.setting(n.handle.AddrReplace)); err != nil {
 		return fmt.Errorf("renew %s on %s: %w", a.Prefix, a.Interface, err)
 	}
 	return nil
@@ -139,7 +152,7 @@ func (n *Netlink) Remove(a plan.Address) error {
 
 // removeAndForget removes an address, and drops it from the OwnershipFile.
 func (n *Netlink) removeAndForget(link netlink.Link, address *netlink.Addr) error {
-	err := n.handle.AddrDel(link, address)
+	err := n.known.removing(n.handle.AddrDel)(link, address)
 	if n.ownershipFile == nil {
 		return err
 	}

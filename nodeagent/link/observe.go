@@ -50,7 +50,7 @@ func (n *Netlink) listRoutes(family int, nameByIndex map[int]string) ([]plan.Rou
 		if r.Dst != nil {
 			bits, _ = r.Dst.Mask.Size()
 		}
-		if isObserved(bits, r.Protocol) {
+		if isObserved(family, bits, r.Protocol) {
 			routes = append(routes, toRoutes(r, family, nameByIndex)...)
 		}
 		return true
@@ -58,10 +58,12 @@ func (n *Netlink) listRoutes(family int, nameByIndex map[int]string) ([]plan.Rou
 	return routes, err
 }
 
-// isObserved reports whether plan.Observed is to have a route of the main table: a default route, one
-// that came with an address, or one that was learnt from a router advertisement.
-func isObserved(bits int, protocol netlink.RouteProtocol) bool {
-	return bits == 0 || protocol == unix.RTPROT_KERNEL || protocol == unix.RTPROT_RA
+// isObserved reports whether plan.Observed is to have a route of the main table: a default route, one to the
+// network of an address, which came with the address, or one that was learnt from a router advertisement. The
+// kernel has a route for each IPv6 host address, too, which says nothing that the address does not say.
+func isObserved(family, bits int, protocol netlink.RouteProtocol) bool {
+	isHost := family == netlink.FAMILY_V4 && bits == 8*net.IPv4len || family == netlink.FAMILY_V6 && bits == 8*net.IPv6len
+	return bits == 0 || protocol == unix.RTPROT_KERNEL && !isHost || protocol == unix.RTPROT_RA
 }
 
 // listAddresses lists the addresses of the named links, and drops from the OwnershipFile
@@ -71,26 +73,41 @@ func (n *Netlink) listAddresses(nameByIndex map[int]string) ([]plan.Address, err
 		n.ownershipFile.mu.Lock()
 		defer n.ownershipFile.mu.Unlock()
 	}
-	listed, err := dump("addresses", func() ([]netlink.Addr, error) {
-		return n.handle.AddrList(nil, netlink.FAMILY_ALL)
-	})
+	listed, err := n.listKnown()
 	if err != nil {
 		return nil, err
 	}
-	var addresses []plan.Address
+	addresses := make([]plan.Address, 0, len(listed))
 	present := map[ownedAddress]bool{}
-	for _, a := range listed {
-		if address, ok := toAddress(a, nameByIndex); ok {
-			recordable := ownedAddress{a.LinkIndex, address.Prefix}
-			present[recordable] = true
-			address.Ours = address.Ours || n.ownershipFile != nil && n.ownershipFile.recorded[recordable]
-			addresses = append(addresses, address)
+	for i := range listed {
+		address, ok := toAddress(&listed[i], nameByIndex)
+		if !ok {
+			continue
 		}
+		if n.ownershipFile != nil {
+			recordable := ownedAddress{listed[i].LinkIndex, address.Prefix}
+			present[recordable] = true
+			address.Ours = address.Ours || n.ownershipFile.recorded[recordable]
+		}
+		addresses = append(addresses, address)
 	}
 	if n.ownershipFile != nil {
 		n.ownershipFile.dropMissing(present)
 	}
 	return addresses, nil
+}
+
+// listKnown lists the addresses of all links, which are known then.
+func (n *Netlink) listKnown() ([]netlink.Addr, error) {
+	n.known.mu.Lock()
+	defer n.known.mu.Unlock()
+	listed, err := dump("addresses", func() ([]netlink.Addr, error) {
+		return n.handle.AddrList(nil, netlink.FAMILY_ALL)
+	})
+	if err == nil {
+		n.known.noteListed(listed)
+	}
+	return listed, err
 }
 
 // NeighbourMACs returns the MAC addresses of these neighbours by an interface, in lower case with
@@ -132,14 +149,20 @@ func toLink(l netlink.Link) plan.Link {
 
 // toAddress translates an address. It returns false for one whose interface was added
 // or removed between the listings of links and of addresses.
-func toAddress(a netlink.Addr, nameByIndex map[int]string) (plan.Address, bool) {
+func toAddress(a *netlink.Addr, nameByIndex map[int]string) (plan.Address, bool) {
+	address, ok := withoutInterface(a)
+	address.Interface = nameByIndex[a.LinkIndex]
+	return address, ok && address.Interface != ""
+}
+
+// withoutInterface translates all of an address but its interface. It returns false for one that is no IP
+// address.
+func withoutInterface(a *netlink.Addr) (plan.Address, bool) {
 	prefix, ok := toPrefix(a.IPNet)
-	name := nameByIndex[a.LinkIndex]
-	if !ok || name == "" {
+	if !ok {
 		return plan.Address{}, false
 	}
 	return plan.Address{
-		Interface:     name,
 		Prefix:        prefix,
 		Ours:          a.Protocol == Protocol,
 		Valid:         time.Duration(uint32(a.ValidLft)) * time.Second,    //nolint:gosec // it is 32 bits of the kernel's

@@ -76,13 +76,16 @@ func TestFaultManyRoutes(t *testing.T) {
 // TestObservedChanges looks at the notifications of some changes of routes, up to that of an address
 // which is added after them.
 func TestObservedChanges(t *testing.T) {
-	addVethPair(t)
+	n := addVethPair(t)
 	nstest.Run(t, "ip addr add 192.0.2.11/24 dev eth0")
 	for command, want := range map[string]bool{
 		"ip route add 203.0.113.0/24 via 192.0.2.1":                     false,
 		"ip route add 203.0.114.0/24 dev eth0 proto bird":               false,
 		"ip route add default via 192.0.2.1 table 100":                  false,
 		"ip -6 route add 2001:db8:1::/64 dev eth0":                      false,
+		"ip route add 203.0.113.1/32 dev eth0 proto kernel":             false,
+		"ip -6 route add 2001:db8:3::1/128 dev eth0 proto kernel":       false,
+		"ip -6 route add 2001:db8:4::/64 dev eth0 proto kernel":         true,
 		"ip route add default via 192.0.2.1":                            true,
 		"ip route add default via 192.0.2.2 metric 200 proto dhcp":      true,
 		"ip -6 route add 2001:db8:2::/64 dev eth0 proto ra metric 1024": true,
@@ -108,7 +111,7 @@ func TestObservedChanges(t *testing.T) {
 				for _, m := range messages {
 					// The address has a route of its own, in the local table.
 					isLast = isLast || m.Header.Type == unix.RTM_NEWADDR
-					got = got || !isLast && isObservedChange(m)
+					got = got || !isLast && n.isObservedChange(m)
 				}
 			}
 			if got != want {

@@ -59,7 +59,8 @@ func (r *Reader) Addresses(iface string) ([]plan.Address, error) {
 	}
 	var recorded map[ownedAddress]bool
 	var addresses []plan.Address
-	for _, a := range listed {
+	for i := range listed {
+		a := &listed[i]
 		address, ok := toAddress(a, map[int]string{found.Attrs().Index: iface})
 		if !ok {
 			continue

@@ -31,8 +31,9 @@ const notificationBuffer = 1 << 20
 
 // Watch calls changed when a link or an address changes, or a route that Observe returns: at once for
 // the first change, and once for all changes in the 25 ms after a call. It does not say what has
-// changed: the caller lists. After notifications were lost Watch subscribes again and
-// calls changed. It returns when ctx ends, or if the first subscription fails.
+// changed: the caller lists. What the caller has changed itself, or has listed since, is no change. After
+// notifications were lost Watch subscribes again and calls changed. It returns when ctx ends, or if the first
+// subscription fails.
 func (n *Netlink) Watch(ctx context.Context, changed func()) error {
 	groups := []uint{
 		unix.RTNLGRP_LINK,
@@ -47,7 +48,7 @@ func (n *Netlink) Watch(ctx context.Context, changed func()) error {
 	go callForSignals(ctx, signal, changed)
 	for socket != nil {
 		receive(ctx, socket, func(messages []syscall.NetlinkMessage) {
-			if slices.ContainsFunc(messages, isObservedChange) {
+			if slices.ContainsFunc(messages, n.isObservedChange) {
 				pacing.Signal(signal)
 			}
 		})
@@ -58,15 +59,23 @@ func (n *Netlink) Watch(ctx context.Context, changed func()) error {
 	return nil
 }
 
-// isObservedChange reports whether a notification may change what Observe returns. Most of those of a
-// node with a routing daemon, or with many pods, do not.
-func isObservedChange(m syscall.NetlinkMessage) bool {
-	isRoute := m.Header.Type == unix.RTM_NEWROUTE || m.Header.Type == unix.RTM_DELROUTE
-	if !isRoute || len(m.Data) < unix.SizeofRtMsg {
+// isObservedChange reports whether a notification may change what Observe returns, beyond what the agent has
+// changed itself. Most of those of a node with a routing daemon, with many pods, or with many addresses to
+// announce, do not.
+func (n *Netlink) isObservedChange(m syscall.NetlinkMessage) bool {
+	switch m.Header.Type {
+	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		return n.known.isNews(m)
+	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
+		if len(m.Data) < unix.SizeofRtMsg {
+			return true
+		}
+		route := nl.DeserializeRtMsg(m.Data)
+		return route.Table == unix.RT_TABLE_MAIN &&
+			isObserved(int(route.Family), int(route.Dst_len), netlink.RouteProtocol(route.Protocol))
+	default:
 		return true
 	}
-	route := nl.DeserializeRtMsg(m.Data)
-	return route.Table == unix.RT_TABLE_MAIN && isObserved(int(route.Dst_len), netlink.RouteProtocol(route.Protocol))
 }
 
 // WatchLinks calls changed with all links: at once, and after changes of links, at most

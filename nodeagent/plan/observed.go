@@ -67,7 +67,7 @@ const (
 )
 
 // Route is a unicast route of the main table, one for each of its next hops. It is a default route, or
-// the kernel made it for an address, or from a router advertisement.
+// the kernel made it for the network of an address, or from a router advertisement.
 type Route struct {
 	Interface string
 	// Destination, masked; 0.0.0.0/0 or ::/0 for a default route.
