@@ -16,6 +16,11 @@ const (
 	// minSuspension is the shortest time of suspension that counts: the two clocks that show it are
 	// not read at the same moment.
 	minSuspension = 100 * time.Millisecond
+	// After a sync there is none for restPerSync times as long as it took, up to maxSyncRest: with thousands
+	// of addresses a sync takes tens of milliseconds, and what changes meanwhile is one sync. The first
+	// change after a rest is served at once, as are lists that the heartbeat asks for.
+	restPerSync = 4
+	maxSyncRest = 250 * time.Millisecond
 	// cacheLag is for how long the cache may be behind after a list at the API server: several
 	// times what the watches wait before they try again.
 	cacheLag = 5 * time.Second

@@ -82,13 +82,18 @@ func (a *Agent) Start(ctx context.Context) error {
 	defer pacing.Signal(a.ended)
 	a.watchdog.SetGiveEmptyItem(func() { pacing.Signal(a.emptyItem) })
 	retries := pacing.Backoff{Min: minRetry, Max: maxRetry}
-	var dueAt time.Time // of the next sync that nothing else wakes the worker for; zero for none
+	rests := pacing.Batch{RestPerWork: restPerSync, MaxGap: maxSyncRest}
+	var dueAt time.Time     // of the next sync that nothing else wakes the worker for; zero for none
+	var restUntil time.Time // if a sync waits for the end of a rest; else zero
 	syncIn := func(wait time.Duration) {
 		if at := time.Now().Add(wait); wait > 0 && (dueAt.IsZero() || at.Before(dueAt)) {
 			dueAt = at
 		}
 	}
-	syncInOrRetry := func(wait time.Duration, err error) {
+	sync := func(syncOnce func() (time.Duration, error)) {
+		rests.Begin(time.Now())
+		wait, err := syncOnce()
+		rests.End(time.Now())
 		if err == nil {
 			retries.Reset()
 		} else {
@@ -100,24 +105,33 @@ func (a *Agent) Start(ctx context.Context) error {
 	for ctx.Err() == nil {
 		a.watchdog.NoteItemTaken()
 		wait := tasks.Forever
-		if !dueAt.IsZero() {
+		switch {
+		case !restUntil.IsZero():
+			wait = time.Until(restUntil)
+		case !dueAt.IsZero():
 			wait = time.Until(dueAt)
 		}
-		// The heartbeat waits for lists, while syncs may ask for syncs: lists come first.
+		// The heartbeat waits for lists, while syncs may ask for syncs: lists come first, and rest for nothing.
 		const statusHasChanged, listsHaveChanged, isWoken = 1, 2, 3 // the places of the signals; an empty item is 0
-		switch a.Tasks.Wait(ctx, wait, a.emptyItem, a.statusChanged, a.listsChanged, a.wake) {
+		switch signal := a.Tasks.Wait(ctx, wait, a.emptyItem, a.statusChanged, a.listsChanged, a.wake); signal {
 		case statusHasChanged:
 			syncIn(statusSettle)
 		case listsHaveChanged:
 			if list, isThere := takeOne(a.lists); isThere {
-				syncInOrRetry(a.syncListed(ctx, list))
+				sync(func() (time.Duration, error) { return a.syncListed(ctx, list) })
 			}
 			a.beginRequestedList(ctx)
-		case tasks.TimeOver:
-			dueAt = time.Time{}
-			syncInOrRetry(a.syncKnown(ctx))
-		case isWoken:
-			syncInOrRetry(a.syncKnown(ctx))
+		case tasks.TimeOver, isWoken:
+			now := time.Now()
+			if rest := rests.Delay(now); rest > 0 {
+				restUntil = now.Add(rest)
+				continue
+			}
+			restUntil = time.Time{}
+			if signal == tasks.TimeOver && !now.Before(dueAt) {
+				dueAt = time.Time{}
+			}
+			sync(func() (time.Duration, error) { return a.syncKnown(ctx) })
 		}
 	}
 	return nil

@@ -86,6 +86,47 @@ func TestHeartbeatGoesFirst(t *testing.T) {
 	})
 }
 
+// largeKernel takes a while to observe, as one with thousands of addresses does, and notes when.
+type largeKernel struct {
+	Kernel
+	takes    time.Duration
+	observed *[]time.Duration
+	begun    time.Time
+}
+
+func (k largeKernel) Observe() (plan.Observed, error) {
+	*k.observed = append(*k.observed, time.Since(k.begun))
+	time.Sleep(k.takes)
+	return k.Kernel.Observe()
+}
+
+// TestBurst wakes the worker 975 times, a millisecond apart. It syncs at once, and then a few times for
+// all that changes meanwhile; after the burst it syncs at once again.
+func TestBurst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, settings(), announcementOf("node1"))
+		var observed []time.Duration
+		w.Kernel = largeKernel{w.kernel, 10 * time.Millisecond, &observed, time.Now()}
+		ctx, stop := context.WithCancel(t.Context())
+		defer func() {
+			stop()
+			<-w.ended
+		}()
+		go w.work(ctx)
+		for range 975 {
+			time.Sleep(time.Millisecond)
+			pacing.Signal(w.wake)
+		}
+		time.Sleep(1025 * time.Millisecond)
+		during := len(observed)
+		pacing.Signal(w.wake)
+		time.Sleep(time.Second)
+		w.expect("syncs of the burst, each 10 ms with 40 ms after it", 21, during)
+		w.expect("the first sync, and the one after the burst",
+			[]time.Duration{0, 2 * time.Second}, []time.Duration{observed[0], observed[during]})
+	})
+}
+
 // A status that others have made wrong is put right a little later.
 func TestWrongStatusIsPutRight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
