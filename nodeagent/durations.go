@@ -43,6 +43,10 @@ const (
 	restPerReport = 5
 	maxReportRest = 250 * time.Millisecond
 
+	// probeSettle is for how long it is not reported that the link is being asked for an address: with the
+	// default of two probes 100 ms apart, and a busy machine, that is over by then.
+	probeSettle = 500 * time.Millisecond
+
 	// checkpointReadTimeout is how long the start waits for a disk that may hang.
 	checkpointReadTimeout = 2 * time.Second
 	// saveGap is the least time between two checkpoints: with many addresses a checkpoint is

@@ -10,6 +10,7 @@ import (
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/pacing"
 	"github.com/purelb/purelb-operator/nodeagent/internal/report"
+	"github.com/purelb/purelb-operator/nodeagent/plan"
 )
 
 // reporter writes the statuses of the node's Announcements to the API server, by itself:
@@ -52,7 +53,8 @@ func (r *reporter) setStatuses(
 	for i := range announcements {
 		before, after := announcements[i].Status, statuses[i]
 		reports[i] = report.Status[purelbv1.AnnouncementStatus]{
-			Object: &announcements[i], Before: before, After: after, MayWait: r.spreadOf(&before, &after, shared),
+			Object: &announcements[i], Before: before, After: after,
+			MayWait: max(r.spreadOf(&before, &after, shared), untilProbed(&announcements[i].Spec, &before, &after)),
 		}
 	}
 	r.Set(reports)
@@ -77,4 +79,34 @@ func (r *reporter) spreadOf(
 		return 0
 	}
 	return r.Tasks.Random(spreadOver)
+}
+
+// untilProbed returns for how long a status may wait that only adds addresses for which the link is being
+// asked: as a rule there is an answer by then, and one report says all. A status that the manager waits for
+// does not wait: of a node whose first it is, that hands over an address, or that checks a claim.
+func untilProbed(spec *purelbv1.AnnouncementSpec, before, after *purelbv1.AnnouncementStatus) time.Duration {
+	isAwaited := before.ObservedGeneration == 0 || spec.AgentLeaving || spec.Standby != nil || spec.Asking != nil ||
+		slices.ContainsFunc(spec.Addresses, func(e purelbv1.AnnouncedAddress) bool {
+			return e.HandingOver || e.ContestedBy != nil
+		})
+	if isAwaited || len(after.Addresses) <= len(before.Addresses) ||
+		!equality.Semantic.DeepEqual(before.CommonAnnouncementsRevision, after.CommonAnnouncementsRevision) ||
+		!equality.Semantic.DeepEqual(before.Interfaces, after.Interfaces) ||
+		!equality.Semantic.DeepEqual(before.Gateways, after.Gateways) ||
+		!equality.Semantic.DeepEqual(before.MACs, after.MACs) {
+		return 0
+	}
+	reported := 0 // how many of before.Addresses, which are in the same order, are as they were
+	for i := range after.Addresses {
+		switch s := &after.Addresses[i]; {
+		case reported < len(before.Addresses) && equality.Semantic.DeepEqual(*s, before.Addresses[reported]):
+			reported++
+		case s.State != purelbv1.StatePending || s.Reason != plan.ReasonProbing:
+			return 0
+		}
+	}
+	if reported < len(before.Addresses) {
+		return 0
+	}
+	return probeSettle
 }

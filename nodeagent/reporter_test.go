@@ -114,3 +114,43 @@ func TestReportsTogether(t *testing.T) {
 		w.expect("again in, at the most", maxReportRest, again)
 	})
 }
+
+// TestReportsOfNewAddress counts the writes for a Local address that the node is to have, too: the agent does
+// not report that it asks the link, unless that takes long, or the manager waits for another thing that the
+// same status says.
+func TestReportsOfNewAddress(t *testing.T) {
+	handOver := func(s *purelbv1.AnnouncementSpec) { s.Addresses[0].HandingOver = true }
+	for _, c := range []struct {
+		what   string
+		probes int32
+		also   func(*purelbv1.AnnouncementSpec)
+		want   []string
+	}{
+		{"with the default of probes", 2, nil, []string{"apply status"}},
+		{"with many probes", 10, nil, []string{"apply status", "apply status"}},
+		{"while another is handed over", 2, handOver, []string{"apply status", "apply status"}},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				agent := settings()
+				agent.Spec.Local = &purelbv1.LBNodeAgentLocal{ProbeConfig: &purelbv1.ProbeConfig{Count: &c.probes}}
+				w := newWorld(t, agent, announcementOf("node1", local("192.0.2.1"), virtual("198.51.100.1")))
+				w.started = true
+				go func() { _ = w.reporter.Start(t.Context()) }()
+				w.reconcileOrFail()
+				time.Sleep(time.Minute)
+				w.made()
+				w.edit("node1", func(s *purelbv1.AnnouncementSpec) {
+					s.Addresses = append(s.Addresses, local("192.0.2.2"))
+					if c.also != nil {
+						c.also(s)
+					}
+				})
+				w.reconcileOrFail()
+				time.Sleep(time.Minute)
+				w.expect("requests", c.want, w.made())
+				w.expect("states", "192.0.2.1 Announced, 192.0.2.2 Announced, 198.51.100.1 Announced", w.states("node1"))
+			})
+		})
+	}
+}
