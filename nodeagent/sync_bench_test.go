@@ -14,7 +14,7 @@ import (
 // BenchmarkSync measures what one more shared entry costs the agent of one node, without the kernel
 // and the API server.
 func BenchmarkSync(b *testing.B) {
-	for _, addresses := range []int{100, 1000} {
+	for _, addresses := range []int{100, 1000, 10000} {
 		b.Run(fmt.Sprintf("%d addresses", addresses), func(b *testing.B) {
 			ann := announcementOf("node1")
 			ann.Spec.IncludeCommonAnnouncements = true
