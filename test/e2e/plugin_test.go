@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 
@@ -13,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
+	"github.com/purelb/purelb-operator/test/lab"
 )
 
 // runPlugin runs kubectl-purelb, and returns what it prints and its exit code.
@@ -126,4 +129,65 @@ var _ = Describe("kubectl purelb", func() {
 					MatchRegexp(`logs/purelb-manager-[\w-]+-manager\.log`),
 				))
 		}, SpecTimeout(smokeLimit))
+
+	It("shows pools, sessions and versions, predicts what deaths and files would do, and completes names",
+		func(ctx SpecContext) {
+			s := newSpace(ctx)
+			group := s.localGroup(ctx)
+			svc := s.createService(ctx, "counted", group, singleStack)
+			address := waitForAddresses(ctx, svc, 1)[0]
+			waitUntilAnnounced(ctx, svc)
+			holder, _ := waitForSolePlace(ctx, address)
+
+			out, code := runPlugin(ctx, "pools")
+			Expect(code).To(BeZero(), out)
+			Expect(out).To(MatchRegexp(`(?m)^`+group+` +local +true +1/4 +0/4`), out)
+
+			By("with a BGPPeer whose router is not there, and then is")
+			bgpPeer(ctx, "shown", byGateway)
+			expectSessions(ctx, "shown", "0/6", v1.ReasonSessionsDown)
+			out, code = runPlugin(ctx, "bgp")
+			Expect(code).To(Equal(2), out)
+			Expect(out).To(MatchRegexp(`(?m)^shown +0/6 +` + v1.ReasonSessionsDown))
+			startRouter(ctx, lab.RouterOptions{Daemon: lab.FRR})
+			expectSessions(ctx, "shown", "6/6", v1.ReasonEstablished)
+			out, code = runPlugin(ctx, "bgp")
+			Expect(code).To(BeZero(), out)
+			for _, node := range nodeNames() {
+				Expect(out).To(MatchRegexp(`(?m)^` + node + ` +shown +\S+ +65000 +` + string(v1.SessionEstablished)))
+			}
+
+			By("asking what the death of a node would do, and a file that leaves the address out")
+			out, code = runPlugin(ctx, "plan", "lose", holder)
+			Expect(code).To(BeZero(), out)
+			Expect(out).To(MatchRegexp(
+				`(?m)^` + address.String() + ` +` + s.namespace + `/counted +` + holder + ` +node\d +Failover`,
+			))
+			file := filepath.Join(GinkgoT().TempDir(), "group.yaml")
+			manifest := fmt.Sprintf("{apiVersion: purelb.io/v1, kind: ServiceGroup, metadata: {name: %s, namespace: %s}, "+
+				"spec: {local: {v4pools: [{subnet: 10.77.0.0/24, pool: %s-%s}]}}}", group, purelbNamespace, s.v4(4), s.v4(5))
+			Expect(os.WriteFile(file, []byte(manifest), 0o600)).To(Succeed())
+			left := "leaves 1 address in use by 1 Service (" + s.namespace + "/counted) outside every pool"
+			out, code = runPlugin(ctx, "plan", "apply", file)
+			Expect(code).To(Equal(2), out)
+			Expect(out).To(ContainSubstring(left))
+			refused, err := tryKubectl(ctx, "apply", "-f", file)
+			Expect(err).To(HaveOccurred())
+			Expect(refused).To(ContainSubstring(left))
+
+			By("asking for versions, and completing the name of a node")
+			out, code = runPlugin(ctx, "version")
+			Expect(code).To(BeZero(), out)
+			Expect(out).To(MatchRegexp(`^kubectl-purelb \S+\nrunning: purelb\.io/purelb:dev\n`))
+			out, code = runPlugin(ctx, "__complete", "drain", holder[:len(holder)-1])
+			Expect(code).To(BeZero(), out)
+			for _, node := range nodeNames() {
+				Expect(out).To(MatchRegexp(`(?m)^` + node))
+			}
+			for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+				out, code = runPlugin(ctx, "completion", shell)
+				Expect(code).To(BeZero(), out)
+				Expect(out).To(ContainSubstring("kubectl-purelb"))
+			}
+		}, SpecTimeout(functionalLimit))
 })
