@@ -159,8 +159,9 @@ PREVIOUS ?= $(shell git describe --tags --abbrev=0 --match 'v*' HEAD^ 2>/dev/nul
 previous: $(KUSTOMIZE)
 	@test/e2e/previous.sh "$(PREVIOUS)" "$(ARCH)"
 
-# Which end-to-end specs make test-e2e runs: all but the experiments, and what leaves a cluster in disorder.
-E2E_LABELS ?= !proof && !restore
+# Which end-to-end specs make test-e2e runs: all but the experiments, what leaves a cluster in disorder, and an
+# hour of watching.
+E2E_LABELS ?= !proof && !restore && !hour
 
 .PHONY: test-e2e
 test-e2e: image kubectl-purelb previous $(LAB) ## Run all end-to-end specs but the experiments in a lab of their own, as root (KEEP_LAB=1 keeps it, KUBERNETES=v1.32.5 PROXY_MODE=iptables)
@@ -171,6 +172,14 @@ test-e2e: image kubectl-purelb previous $(LAB) ## Run all end-to-end specs but t
 .PHONY: test-restore
 test-restore: ## Restore etcd from a backup, in a lab of its own, as root: most other programs of the cluster do not notice
 	@$(MAKE) --no-print-directory test-e2e E2E_LABELS=restore
+
+# For how long make test-monitoring watches that no alert fires.
+HEALTHY ?= 1h
+
+.PHONY: test-monitoring
+test-monitoring: ## Have Debian's Prometheus scrape the lab, as root: alerts, the dashboard and its picture, a healthy hour (HEALTHY=10m)
+	@E2E_HEALTHY=$(HEALTHY) $(MAKE) --no-print-directory test-e2e E2E_LABELS=monitoring \
+	  E2E_ARGS='-dashboard-picture $(CURDIR)/docs/images/dashboard.svg $(E2E_ARGS)'
 
 .PHONY: nightly
 nightly: ## Run the unit tests and all end-to-end specs with random choices that were not made before, and print the seed
