@@ -118,8 +118,8 @@ fuzz: ## Run each fuzz target of every module for a while (FUZZTIME=30s)
 	done; echo "make fuzz: $$n targets, $(FUZZTIME) each"; [ $$n -gt 0 ]; }
 
 .PHONY: test-release
-test-release: $(KUSTOMIZE) $(CRANE) ## Make the release of HEAD twice, in clones at different places, and compare all bytes (SHARED_CACHE=1 is faster; TEST_RELEASE_FLAGS="RELEASE_ARCHES=amd64,arm64")
-	@test/release.sh $(CURDIR)/$(KUSTOMIZE) $(CURDIR)/$(CRANE) $(TEST_RELEASE_FLAGS)
+test-release: $(KUSTOMIZE) $(CRANE) ## Make the release of HEAD twice, in clones at different places, and compare all bytes (ALL=1: of all platforms; SHARED_CACHE=1 is faster; TEST_RELEASE_FLAGS="RELEASE_ARCHES=arm64")
+	@test/release.sh $(CURDIR)/$(KUSTOMIZE) $(CURDIR)/$(CRANE) $(if $(ALL),RELEASE_ARCHES=$(RELEASE_ARCHES) PLATFORMS=$(PLATFORMS)) $(TEST_RELEASE_FLAGS)
 
 .PHONY: test-netbox
 test-netbox: ## Run the tests of what PureLB relies on of NetBox, against a real one (NETBOX_URL=https://… NETBOX_TOKEN=…), or else the fake
