@@ -127,10 +127,16 @@ func (r *PlacementReconciler) measureMoves(inputs *placement.Inputs, result *pla
 		if _, isUnderWay := result.Moves[addr]; isUnderWay {
 			continue
 		}
-		isUnrealised := slices.ContainsFunc(inputs.Entries, func(e placement.Entry) bool {
-			return e.Addr == addr && e.ReportedState != v1.StateAnnounced
-		})
-		if !isUnrealised {
+		isKnown, isAnnounced := false, false
+		for i := range inputs.Entries {
+			if e := &inputs.Entries[i]; e.Addr == addr {
+				isKnown, isAnnounced = true, isAnnounced || e.ReportedState == v1.StateAnnounced
+			}
+		}
+		if isKnown && !isAnnounced {
+			continue // a first placement is under way for one round only, and may take longer
+		}
+		if isAnnounced {
 			r.Metrics.ObserveMove(started.kind, r.Now().Sub(started.since))
 		}
 		delete(r.state.moveStarts, addr)
