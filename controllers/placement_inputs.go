@@ -112,7 +112,10 @@ func listCommons(ctx context.Context, c client.Reader, namespace string) ([]v1.C
 func (c *cluster) placementInputs(
 	livenessOf func(node string) placement.Liveness, now time.Time, isDefaultLoadBalancer bool,
 ) placement.Inputs {
-	inputs := placement.Inputs{LingeringReports: map[netip.Addr][]placement.LingeringReport{}}
+	inputs := placement.Inputs{
+		LingeringReports: map[netip.Addr][]placement.LingeringReport{},
+		SharedExceptions: map[netip.Addr]map[string]v1.AddressState{},
+	}
 	announcementsByNode := map[string][]*v1.Announcement{}
 	for i := range c.announcements {
 		a := &c.announcements[i]
@@ -315,10 +318,18 @@ func addEntries(inputs *placement.Inputs, a *v1.Announcement) {
 		inputs.Entries = append(inputs.Entries, e)
 	}
 	for _, s := range reported {
-		if addr, err := netip.ParseAddr(s.Address); err == nil && s.State == v1.StateAnnounced {
+		addr, err := netip.ParseAddr(s.Address)
+		switch {
+		case err != nil:
+			continue
+		case s.State == v1.StateAnnounced:
 			inputs.LingeringReports[addr] = append(
 				inputs.LingeringReports[addr], placement.LingeringReport{Node: a.Spec.NodeName},
 			)
+		case inputs.SharedExceptions[addr] == nil:
+			inputs.SharedExceptions[addr] = map[string]v1.AddressState{a.Spec.NodeName: s.State}
+		default:
+			inputs.SharedExceptions[addr][a.Spec.NodeName] = s.State
 		}
 	}
 }

@@ -21,6 +21,10 @@ type Inputs struct {
 	// LingeringReports are, by address, the nodes that report an address Announced
 	// without having an entry for it: they have yet to withdraw it, or are lying.
 	LingeringReports map[netip.Addr][]LingeringReport
+	// SharedExceptions are, by address and node, what nodes report of addresses of which they
+	// have no entry of their own, other than that they announce them: of shared entries that
+	// they do not announce. Nothing but CountStates depends on them.
+	SharedExceptions map[netip.Addr]map[string]v1.AddressState
 	// SuccessorClaims are what successors report to have claimed. AddClaims adds them.
 	SuccessorClaims []SuccessorClaim
 	// LocalSubnets are the subnets of ready ServiceGroups that may give Local addresses, and each Local

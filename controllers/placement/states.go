@@ -41,7 +41,24 @@ func CountStates(inputs *Inputs, unplaced map[netip.Addr]Explanation) map[v1.Add
 		e := &inputs.Entries[i]
 		note(e.Node, e.Addr, e.ReportedState)
 	}
-	for addr, reports := range inputs.LingeringReports { // of shared entries, too
+	for i := range inputs.SharedEntries {
+		e := &inputs.SharedEntries[i]
+		for j := range inputs.Nodes {
+			n := &inputs.Nodes[j]
+			if n.LBNodeAgent != e.LBNodeAgent || !n.AnnouncesShared {
+				continue
+			}
+			state := inputs.SharedExceptions[e.Addr][n.Name]
+			if state == "" && e.Spec.Epoch <= n.SharedRevision {
+				state = v1.StateAnnounced
+			}
+			note(n.Name, e.Addr, state)
+			if fresh[e.Addr] == v1.StateAnnounced {
+				break // no node is further, and there may be thousands
+			}
+		}
+	}
+	for addr, reports := range inputs.LingeringReports {
 		for _, r := range reports {
 			note(r.Node, addr, v1.StateAnnounced)
 		}
