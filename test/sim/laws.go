@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
@@ -69,10 +70,10 @@ type laws struct {
 	reachedAt, awaySince map[netip.Addr]time.Time
 	// bothSince is since when two nodes answer for an address that hear each other.
 	bothSince map[netip.Addr]time.Time
-	// revision of the API server, version of the nodes and the link, and time of the last look.
-	revision int64
-	version  int
-	lookedAt time.Time
+	// Revisions of what the API server has, version of the nodes and the link, and time of the last look.
+	servicesAt, announcementsAt int64
+	version                     int
+	lookedAt                    time.Time
 }
 
 func newLaws(c *Cluster) *laws {
@@ -126,9 +127,12 @@ func (s spans) isLately(n *Node) bool {
 
 // inspect looks whether the laws hold.
 func (l *laws) inspect() {
-	if l.revision != l.cluster.Server.Revision() {
-		l.revision = l.cluster.Server.Revision()
+	if revision := l.cluster.Server.RevisionOf(&corev1.Service{}); l.servicesAt != revision {
+		l.servicesAt = revision
 		l.inspectOwners()
+	}
+	if revision := l.cluster.Server.RevisionOf(&v1.Announcement{}); l.announcementsAt != revision {
+		l.announcementsAt = revision
 		l.inspectEpochs()
 	}
 	if l.version == l.cluster.version && time.Since(l.lookedAt) < 100*time.Millisecond {

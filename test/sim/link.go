@@ -70,6 +70,7 @@ func (p *Port) Send(frame []byte) {
 	}
 	to, from := neigh.MAC(frame[:6]), neigh.MAC(frame[6:addresses])
 	p.link.learnt[from] = p
+	frame = slices.Clone(frame)
 	if known, isKnown := p.link.learnt[to]; isKnown && to[0]&1 == 0 {
 		p.pass(known, frame)
 		return
@@ -79,16 +80,15 @@ func (p *Port) Send(frame []byte) {
 	}
 }
 
-// pass lets a frame get to another port, unless it is lost on the way.
+// pass lets a frame, which nobody changes any more, get to another port, unless it is lost on the way.
 func (p *Port) pass(to *Port, frame []byte) {
 	l := p.link
 	if to == p || l.Loss > 0 && l.world.Chance(l.Loss) {
 		return
 	}
-	sent := slices.Clone(frame)
 	l.world.After(l.world.Between(l.MinDelay, l.MaxDelay), func() {
 		if !to.IsDown && !to.isCutFrom[p] {
-			to.receive(sent)
+			to.receive(frame)
 		}
 	})
 }

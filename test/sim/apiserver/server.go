@@ -45,7 +45,9 @@ type Server struct {
 	mapper   *meta.DefaultRESTMapper
 	kinds    map[schema.GroupVersionKind]*kind
 	revision int64
-	uids     int64
+	// revisions are those of the last change of each kind.
+	revisions map[schema.GroupVersionKind]int64
+	uids      int64
 	// changes are the last ones, at most maxChanges, the oldest first.
 	changes []Change
 	// OnChange are called after each change, in their order.
@@ -81,6 +83,7 @@ type Change struct {
 func New(scheme *runtime.Scheme, kinds ...Kind) *Server {
 	s := &Server{
 		scheme: scheme, mapper: meta.NewDefaultRESTMapper(nil), kinds: map[schema.GroupVersionKind]*kind{}, revision: 1,
+		revisions: map[schema.GroupVersionKind]int64{},
 	}
 	for _, k := range kinds {
 		scope := meta.RESTScope(meta.RESTScopeRoot)
@@ -94,8 +97,14 @@ func New(scheme *runtime.Scheme, kinds ...Kind) *Server {
 	return s
 }
 
-// Revision returns that of the last change.
-func (s *Server) Revision() int64 { return s.revision }
+// RevisionOf returns that of the last change of an object of the kind of obj.
+func (s *Server) RevisionOf(obj client.Object) int64 {
+	k, err := s.kindOf(obj)
+	if err != nil {
+		return 0
+	}
+	return s.revisions[k.GroupVersionKind]
+}
 
 // Serves reports whether the server has the kind of an object.
 func (s *Server) Serves(obj client.Object) bool {
@@ -289,6 +298,7 @@ func (s *Server) note(c Change) {
 		s.changes = slices.Delete(s.changes, 0, maxChanges/2)
 	}
 	s.changes = append(s.changes, c)
+	s.revisions[c.Kind] = c.Revision
 	for _, tell := range s.OnChange {
 		tell()
 	}
