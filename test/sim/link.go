@@ -34,6 +34,8 @@ type Port struct {
 	receive func(frame []byte)
 	// IsDown says that nothing comes from it, and nothing gets to it.
 	IsDown bool
+	// lastAt is when the last frame that is on its way gets to it.
+	lastAt time.Time
 	// isCutFrom are the ports of which nothing gets to it.
 	isCutFrom map[*Port]bool
 }
@@ -80,13 +82,20 @@ func (p *Port) Send(frame []byte) {
 	}
 }
 
-// pass lets a frame, which nobody changes any more, get to another port, unless it is lost on the way.
+// pass lets a frame, which nobody changes any more, get to another port, unless it is lost on the way. Frames
+// get to a port in the order in which they were sent, as the port of a switch has one queue: so an answer comes
+// after that which it answers.
 func (p *Port) pass(to *Port, frame []byte) {
 	l := p.link
 	if to == p || l.Loss > 0 && l.world.Chance(l.Loss) {
 		return
 	}
-	l.world.After(l.world.Between(l.MinDelay, l.MaxDelay), func() {
+	at := time.Now().Add(l.world.Between(l.MinDelay, l.MaxDelay))
+	if !at.After(to.lastAt) {
+		at = to.lastAt.Add(time.Nanosecond)
+	}
+	to.lastAt = at
+	l.world.After(time.Until(at), func() {
 		if !to.IsDown && !to.isCutFrom[p] {
 			to.receive(frame)
 		}

@@ -147,6 +147,26 @@ func TestLink(t *testing.T) {
 	})
 }
 
+// What a station answers to a frame that all hear gets to none before that frame.
+func TestLinkKeepsOrder(t *testing.T) {
+	for seed := range uint64(100) {
+		play(t, seed, func(w *sim.World) {
+			link := w.NewLink()
+			var heard []byte
+			link.Connect("client", func(frame []byte) { heard = append(heard, frame[11]) })
+			asker := link.Connect("asker", func([]byte) {})
+			var owner *sim.Port
+			toAll := []byte{255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0}
+			owner = link.Connect("owner", func([]byte) { owner.Send(append(slices.Clone(toAll), 2)) })
+			asker.Send(append(slices.Clone(toAll), 1))
+			w.Run(time.Second)
+			if !slices.Equal(heard, []byte{1, 2}) {
+				t.Errorf("seed %d: the client hears of %v", seed, heard)
+			}
+		})
+	}
+}
+
 // Real frames of the product cross the link.
 func TestFramesOfTheProduct(t *testing.T) {
 	play(t, 1, func(w *sim.World) {
