@@ -80,9 +80,9 @@ func (a *agent) run(product *nodeagent.Agent) {
 	product.NoteCacheFilled()
 }
 
-// startAgain starts an agent instead of one that has ended.
+// startAgain starts an agent instead of one that has ended, if the machine runs or sleeps.
 func (n *Node) startAgain(ended *agent) {
-	if n.agent != ended {
+	if n.agent != ended || n.isOff && !n.isAsleep {
 		return
 	}
 	if err := n.StartAgent(); err != nil {

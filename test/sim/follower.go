@@ -21,8 +21,9 @@ type follower struct {
 	// MinLag and MaxLag are how long the cache takes to learn of a change.
 	MinLag, MaxLag time.Duration
 	// isCut means that the API server cannot be reached.
-	isCut      bool
-	isLearning bool
+	isCut bool
+	// isFollowing means that the cache has been filled, and learns of changes.
+	isFollowing, isLearning bool
 	// isPausedByRequest means that the process is paused when it makes its next request, before that is sent.
 	isPausedByRequest bool
 }
@@ -36,8 +37,11 @@ func newFollower(
 	}
 }
 
-// follow makes the cache learn of changes from now on.
-func (f *follower) follow() { f.server.OnChange = append(f.server.OnChange, f.learnSoon) }
+// follow makes the cache, which has just been filled, learn of changes from now on.
+func (f *follower) follow() {
+	f.isFollowing = true
+	f.server.OnChange = append(f.server.OnChange, f.learnSoon)
+}
 
 // setCut cuts it off the API server, or connects it again.
 func (f *follower) setCut(isCut bool) {
@@ -47,7 +51,7 @@ func (f *follower) setCut(isCut bool) {
 
 // learnSoon makes the cache learn of changes after its lag.
 func (f *follower) learnSoon() {
-	if f.isLearning || f.owner.isKilled {
+	if !f.isFollowing || f.isLearning || f.owner.isKilled {
 		return
 	}
 	f.isLearning = true
