@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -30,10 +31,11 @@ import (
 //     one is on all nodes. With policy Local these are nodes with an endpoint. A client sends to a Local one.
 //  5. With the feature gate WireFailover, and one thing wrong at a time, a client reaches a Local address again
 //     within maxAway, unless few nodes may have it because of policy Local.
-//  6. In such a history a node that hears no other gets no Local address that another node has.
+//  6. In such a history a node that hears no other gets no Local address that another node has, unless that one
+//     is to be left.
 //  7. A Virtual address leaves a node only when that is switched off or to be left. No Lease counts.
 //  8. A Virtual address is on the virtual interface alone, and a Local one never there.
-//  9. No epoch of an address is given to two nodes.
+//  9. No epoch of an address is given to two nodes while any has an entry of it.
 
 // maxAway bounds for how long a client does not reach an address.
 const maxAway = 1200 * time.Millisecond
@@ -164,7 +166,7 @@ func (l *laws) inspectInterfaces(addr netip.Addr, s *service) {
 
 // inspectVirtual is law 7.
 func (l *laws) inspectVirtual(addr netip.Addr, s *service) {
-	now := l.cluster.HoldersOf(addr)
+	now := l.takers(addr)
 	for _, before := range l.holders[addr] {
 		if !slices.Contains(now, before) && !l.unreached.isLately(before) && !l.isLeft(before, s) {
 			l.broken("%s leaves %s, with which nothing is wrong", addr, before.Name)
@@ -173,8 +175,17 @@ func (l *laws) inspectVirtual(addr netip.Addr, s *service) {
 	l.holders[addr] = now
 }
 
+// takers returns the nodes that answer for an address, without those that have kept it from an earlier Service
+// until now.
+func (l *laws) takers(addr netip.Addr) []*Node {
+	all := l.cluster.HoldersOf(addr)
+	l.kept[addr] = slices.DeleteFunc(l.kept[addr], func(n *Node) bool { return !slices.Contains(all, n) })
+	return slices.DeleteFunc(all, func(n *Node) bool { return slices.Contains(l.kept[addr], n) })
+}
+
 // inspectEpochs is law 9.
 func (l *laws) inspectEpochs() {
+	hasEntry := map[netip.Addr]bool{}
 	for _, ann := range l.announcements() {
 		for i := range ann.Spec.Addresses {
 			a := &ann.Spec.Addresses[i]
@@ -185,6 +196,7 @@ func (l *laws) inspectEpochs() {
 			if a.Type != v1.AnnounceLocal || l.owners[addr] == nil {
 				continue
 			}
+			hasEntry[addr] = true
 			epochs := l.epochs[addr]
 			if epochs == nil {
 				epochs = map[int64]string{}
@@ -196,6 +208,7 @@ func (l *laws) inspectEpochs() {
 			epochs[a.Epoch] = ann.Spec.NodeName
 		}
 	}
+	maps.DeleteFunc(l.epochs, func(addr netip.Addr, _ map[int64]string) bool { return !hasEntry[addr] })
 }
 
 // announcements returns those that there are. They must not be changed.
@@ -251,10 +264,7 @@ func (l *laws) inspectOwners() {
 
 // inspectHolders is laws 3 and 6, and looks at the others that are about holders.
 func (l *laws) inspectHolders(addr netip.Addr, s *service) {
-	all := l.cluster.HoldersOf(addr)
-	isKept := func(n *Node) bool { return slices.Contains(l.kept[addr], n) }
-	l.kept[addr] = slices.DeleteFunc(l.kept[addr], func(n *Node) bool { return !slices.Contains(all, n) })
-	holders := slices.DeleteFunc(slices.Clone(all), isKept)
+	holders := l.takers(addr)
 	for _, before := range l.holders[addr] {
 		switch {
 		case slices.Contains(holders, before) || l.isExcused(addr):
@@ -266,7 +276,8 @@ func (l *laws) inspectHolders(addr netip.Addr, s *service) {
 	}
 	for _, n := range holders {
 		isNew := !slices.Contains(l.holders[addr], n)
-		if isNew && l.isStrict && len(holders) > 1 && !slices.ContainsFunc(l.cluster.Nodes, n.hears) {
+		isRival := func(other *Node) bool { return other != n && !l.isLeft(other, s) }
+		if isNew && l.isStrict && slices.ContainsFunc(holders, isRival) && !slices.ContainsFunc(l.cluster.Nodes, n.hears) {
 			l.broken("%s, which hears nobody, has got %s", n.Name, addr)
 		}
 	}
@@ -275,12 +286,12 @@ func (l *laws) inspectHolders(addr netip.Addr, s *service) {
 	for _, n := range holders {
 		l.heldAt[addr][n] = time.Now()
 	}
-	l.inspectBoth(addr, all)
+	l.inspectBoth(addr)
 }
 
 // inspectBoth is law 2.
-func (l *laws) inspectBoth(addr netip.Addr, all []*Node) {
-	isBoth := false
+func (l *laws) inspectBoth(addr netip.Addr) {
+	all, isBoth := l.cluster.HoldersOf(addr), false
 	for i, a := range all {
 		for _, b := range all[:i] {
 			isBoth = isBoth || a.hears(b) && b.hears(a) && a.works() && b.works()
