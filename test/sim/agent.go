@@ -35,7 +35,7 @@ type agent struct {
 func (n *Node) StartAgent() error {
 	a := &agent{process: process{world: n.world}, node: n}
 	a.follower = newFollower(&a.process, n.Name, n.server, a.pass)
-	a.isCut = n.isCut || n.isAgentStarved
+	a.isCut, a.isBlind = n.isCut || n.isAgentStarved, n.isAgentBlind
 	a.ctx, a.end = context.WithCancel(log.IntoContext(context.Background(), logr.Discard()))
 	options, err := nodeagent.ManagerOptions(n.Name, Namespace, Agents)
 	if err != nil {
@@ -71,7 +71,7 @@ func (a *agent) run(product *nodeagent.Agent) {
 		})
 	}
 	a.handler = product.CacheHandler()
-	for a.isCut || a.relist() != nil {
+	for a.isCut || a.isBlind || a.relist() != nil {
 		if a.Wait(a.ctx, time.Second) == tasks.Ended {
 			return
 		}
@@ -117,6 +117,6 @@ func (a *agent) pass(c apiserver.Change) {
 }
 
 // intercept makes requests take their time. They hang while the node is cut off.
-func (a *agent) intercept(ctx context.Context, _ apiserver.Request, do func() error) error {
-	return a.ask(ctx, do)
+func (a *agent) intercept(ctx context.Context, r apiserver.Request, do func() error) error {
+	return a.ask(ctx, r, do)
 }

@@ -310,6 +310,9 @@ type Service struct {
 	Families []corev1.IPFamily
 	// IsPolicyLocal means that nodes without an endpoint of it are to have none of its addresses.
 	IsPolicyLocal bool
+	// WritesPolicyLocal means that its user writes policy Local, and does not say that this is meant for Local
+	// addresses, too: of them it becomes Cluster.
+	WritesPolicyLocal bool
 }
 
 // CreateService creates a Service, without endpoints.
@@ -319,8 +322,10 @@ func (c *Cluster) CreateService(s Service) error {
 		policy = corev1.IPFamilyPolicyRequireDualStack
 	}
 	annotations := map[string]string{v1.AnnotationServiceGroup: s.Group}
-	if s.IsPolicyLocal {
+	if s.IsPolicyLocal || s.WritesPolicyLocal {
 		traffic = corev1.ServiceExternalTrafficPolicyLocal
+	}
+	if s.IsPolicyLocal {
 		annotations[v1.AnnotationAllowLocal] = "true"
 	}
 	return c.Admin.Create(context.Background(), &corev1.Service{
@@ -390,6 +395,13 @@ func (c *Cluster) Addresses(name string) ([]netip.Addr, error) {
 		addrs = append(addrs, addr)
 	}
 	return addrs, nil
+}
+
+// PolicyOf returns the external traffic policy of a Service.
+func (c *Cluster) PolicyOf(name string) (corev1.ServiceExternalTrafficPolicy, error) {
+	svc := &corev1.Service{}
+	err := c.Admin.Get(context.Background(), client.ObjectKey{Namespace: Tenants, Name: name}, svc)
+	return svc.Spec.ExternalTrafficPolicy, err
 }
 
 // HoldersOf returns the nodes that would answer for an address.

@@ -50,7 +50,7 @@ func (l leases) Leases(string) coordinationv1client.LeaseInterface { return l.el
 func newElection(m *Manager, server *apiserver.Server) (*election, error) {
 	const wrong = time.Hour
 	e := &election{manager: m, clockOffset: m.world.Between(-wrong, wrong), client: server.NewClient(
-		func(ctx context.Context, _ apiserver.Request, do func() error) error { return m.ask(ctx, do) }, nil,
+		m.ask, nil,
 	)}
 	lock := &resourcelock.LeaseLock{
 		LeaseMeta: metav1.ObjectMeta{Namespace: Namespace, Name: controllers.LeaderLease},

@@ -24,8 +24,10 @@ type follower struct {
 	isCut bool
 	// isFollowing means that the cache has been filled, and learns of changes.
 	isFollowing, isLearning bool
-	// isPausedByRequest means that the process is paused when it makes its next request, before that is sent.
-	isPausedByRequest bool
+	// isBlind means that the API server refuses all that the process reads.
+	isBlind bool
+	// pausesBy, if set, selects a request by which the process is paused, before it is sent.
+	pausesBy func(apiserver.Request) bool
 }
 
 // newFollower returns one without a cache, which passes changes on.
@@ -49,6 +51,12 @@ func (f *follower) setCut(isCut bool) {
 	f.learnSoon()
 }
 
+// setBlind makes the API server refuse all that the process reads, or answer again.
+func (f *follower) setBlind(isBlind bool) {
+	f.isBlind = isBlind
+	f.learnSoon()
+}
+
 // learnSoon makes the cache learn of changes after its lag.
 func (f *follower) learnSoon() {
 	if !f.isFollowing || f.isLearning || f.owner.isKilled {
@@ -61,7 +69,7 @@ func (f *follower) learnSoon() {
 // learn learns of all changes until now. A cache that is too far behind lists.
 func (f *follower) learn() {
 	f.isLearning = false
-	for !f.isCut {
+	for !f.isCut && !f.isBlind {
 		change, isChange, err := f.cache.Next()
 		switch {
 		case apierrors.IsResourceExpired(err):
@@ -93,14 +101,17 @@ const minRequest, maxRequest = 200 * time.Microsecond, 3 * time.Millisecond
 
 var errCut = errors.New("the API server does not answer")
 
+var errBusy error = apierrors.NewTooManyRequestsError("the API server is busy")
+
 // ask makes a request, which takes its time. It hangs while the API server cannot be reached, and its answer
 // is lost if that is so when it comes.
-func (f *follower) ask(ctx context.Context, do func() error) error {
+func (f *follower) ask(ctx context.Context, r apiserver.Request, do func() error) error {
 	p := f.owner
-	if f.isPausedByRequest {
-		f.isPausedByRequest = false
+	if f.pausesBy != nil && f.pausesBy(r) {
+		f.pausesBy = nil
 		p.Pause()
 	}
+	isRead := r.Verb == "get" || r.Verb == "list"
 	isOver := func() bool { return p.Wait(ctx, p.world.Between(minRequest, maxRequest)) == tasks.Ended }
 	if isOver() {
 		return errors.Join(errCut, ctx.Err())
@@ -110,7 +121,10 @@ func (f *follower) ask(ctx context.Context, do func() error) error {
 			return errors.Join(errCut, context.DeadlineExceeded)
 		}
 	}
-	err := do()
+	err := errBusy
+	if !f.isBlind || !isRead {
+		err = do()
+	}
 	if isOver() || f.isCut {
 		return errors.Join(errCut, context.DeadlineExceeded)
 	}

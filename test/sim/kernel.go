@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"time"
 
 	"github.com/purelb/purelb-operator/internal/tasks"
 	"github.com/purelb/purelb-operator/nodeagent/link/linktest"
@@ -31,6 +32,17 @@ func (k kernel) Watch(ctx context.Context, changed func()) error {
 func (k kernel) WatchLinks(ctx context.Context, changed func([]plan.Link)) error {
 	changed(k.Links())
 	return k.Watch(ctx, func() { changed(k.Links()) })
+}
+
+// retryKernel is how often it is looked whether a kernel that hid its addresses shows them.
+const retryKernel = 50 * time.Millisecond
+
+// Observe lists what the kernel has. It hangs while the kernel hides that.
+func (k kernel) Observe() (plan.Observed, error) {
+	for k.agent.node.HidesAddresses && !k.agent.isKilled {
+		k.agent.Wait(context.Background(), retryKernel)
+	}
+	return k.Kernel.Observe()
 }
 
 // unlessKilled makes a change and tells of it.

@@ -85,7 +85,7 @@ func (w *World) StartReplica(
 	name string, server *apiserver.Server, options ManagerOptions, onEnd func(),
 ) (*Manager, error) {
 	var m *Manager
-	options.Intercept = func(ctx context.Context, _ apiserver.Request, do func() error) error { return m.ask(ctx, do) }
+	options.Intercept = func(ctx context.Context, r apiserver.Request, do func() error) error { return m.ask(ctx, r, do) }
 	m, err := w.newManager(name, server, options)
 	if err != nil {
 		return nil, err
@@ -340,12 +340,12 @@ func (r recorder) Eventf(regarding, _ runtime.Object, kind, reason, _, note stri
 }
 
 // PauseInRequest pauses the manager when it makes its next request, which it sends when it goes on.
-func (m *Manager) PauseInRequest() { m.isPausedByRequest = true }
+func (m *Manager) PauseInRequest() { m.pausesBy = func(apiserver.Request) bool { return true } }
 
 // Resume lets the manager go on that was paused, or was to be paused.
 func (m *Manager) Resume() {
-	if m.isPausedByRequest {
-		m.isPausedByRequest = false
+	if m.pausesBy != nil {
+		m.pausesBy = nil
 		return
 	}
 	m.process.Resume()

@@ -39,6 +39,10 @@ type Node struct {
 	isCut bool
 	// isAgentStarved means that the API server does not answer the agent.
 	isAgentStarved bool
+	// isAgentBlind means that the API server refuses all that the agent reads. It takes what the agent writes.
+	isAgentBlind bool
+	// HidesAddresses means that the kernel does not answer when the agent asks it for its addresses.
+	HidesAddresses bool
 	// couldReport means that the kubelet could report when that was last looked at, and isReady what the Node
 	// object says.
 	couldReport, isReady bool
@@ -90,6 +94,14 @@ func (n *Node) SetCut(isCut bool) {
 	n.isCut = isCut
 	if n.agent != nil && !n.agent.isKilled {
 		n.agent.setCut(isCut || n.isAgentStarved)
+	}
+}
+
+// SetBlind makes the API server refuse all that the agent reads, or answer again.
+func (n *Node) SetBlind(isBlind bool) {
+	n.isAgentBlind = isBlind
+	if n.agent != nil && !n.agent.isKilled {
+		n.agent.setBlind(isBlind)
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/purelb/purelb-operator/test/sim/apiserver"
 )
 
 // playScenario plays something in a cluster of three nodes, by the laws that histories have, once for each
@@ -131,6 +133,109 @@ func TestLeaderPausedInMove(t *testing.T) {
 		m.Resume()
 		h.Run(time.Second)
 		h.endTrouble("excluded node1")
+		h.Run(10 * time.Second)
+	})
+}
+
+// A leader is paused when it is about to write that a node gets an address of another node, and another leader gives
+// the address to a third node meanwhile. It goes on with its write, which gives nobody the other's epoch. The node
+// that has the address has the last name: its Announcement is written first nevertheless.
+func TestLeaderPausedInClaim(t *testing.T) {
+	playScenario(t, 3, func(t *testing.T, h *History) {
+		exclude := func(n *Node) {
+			h.begin(h.laws.left, "excluded", []*Node{n},
+				func() error { return h.SetExcluded(n, true) }, func() error { return h.SetExcluded(n, false) })
+		}
+		exclude(h.Nodes[0])
+		exclude(h.Nodes[1])
+		h.create(Service{Group: GroupLocal, Families: []corev1.IPFamily{corev1.IPv4Protocol}})
+		h.Run(10 * time.Second)
+		h.endTrouble("excluded node1")
+		h.endTrouble("excluded node2")
+		h.Run(10 * time.Second)
+		m, claimant := h.leader(t).Manager, ""
+		m.pausesBy = func(r apiserver.Request) bool {
+			isClaim := r.Kind.Kind == "Announcement" && !strings.HasPrefix(r.Key.Name, "node3")
+			if isClaim {
+				claimant = r.Key.Name
+			}
+			return isClaim
+		}
+		exclude(h.Nodes[2])
+		h.Run(time.Second)
+		if !m.isPaused() {
+			t.Fatal("the leader gives the address to no node")
+		}
+		for _, n := range h.Nodes {
+			if strings.HasPrefix(claimant, n.Name) {
+				starve := func(isStarved bool) func() error {
+					return doing(func() {
+						n.isAgentStarved = isStarved
+						n.SetCut(n.isCut)
+					})
+				}
+				h.begin(nil, "starved agent", []*Node{n}, starve(true), starve(false))
+			}
+		}
+		h.Run(30 * time.Second)
+		m.Resume()
+		h.Run(10 * time.Second)
+	})
+}
+
+// expectReached fails unless the client reaches all addresses, whatever is wrong.
+func (h *History) expectReached(t *testing.T) {
+	t.Helper()
+	if len(h.laws.owners) == 0 {
+		t.Error("there are no addresses")
+	}
+	for addr := range h.laws.owners {
+		if !h.Cluster.client.reaches(addr, h.HoldersOf(addr)) {
+			t.Errorf("the client does not reach %s", addr)
+		}
+	}
+}
+
+// A node boots within a second, without its checkpoint, and the API server, which is busy, refuses all that its
+// agent reads. It takes the Lease, as requests of that kind come first (API Priority and Fairness). The agent knows
+// of no address, and does not look alive: other nodes have its addresses soon.
+func TestAgentBlindFromBoot(t *testing.T) {
+	playScenario(t, 2, func(t *testing.T, h *History) {
+		h.createLocal(4)
+		n := h.Nodes[0]
+		h.begin(h.laws.unreached, "boots, with a blind agent", []*Node{n}, doing(func() {
+			h.PowerOff(n)
+			n.SetBlind(true)
+			clear(n.Disk.files)
+		}), doing(func() { n.SetBlind(false) }))
+		h.Run(500 * time.Millisecond)
+		h.note(h.PowerOn(n))
+		h.Run(6 * time.Second) // of which its Lease is valid for three
+		h.expectReached(t)
+	})
+}
+
+// The kernel of a node does not answer any more when its agent asks for its addresses. The agent does not look
+// alive: other nodes have its addresses before their lifetimes end.
+func TestKernelHangs(t *testing.T) {
+	playScenario(t, 2, func(t *testing.T, h *History) {
+		h.createLocal(4)
+		n := h.Nodes[0]
+		h.begin(h.laws.unreached, "the kernel hides its addresses", []*Node{n},
+			doing(func() { n.HidesAddresses = true }), doing(func() { n.HidesAddresses = false }))
+		h.Run(6 * time.Minute)
+		h.expectReached(t)
+	})
+}
+
+// Users write policy Local, and do not know that of a Local address the node without endpoints would lose all.
+func TestPolicyLocalNotMeant(t *testing.T) {
+	playScenario(t, 3, func(_ *testing.T, h *History) {
+		for range 3 {
+			h.create(Service{
+				Group: GroupLocal, Families: []corev1.IPFamily{corev1.IPv4Protocol}, WritesPolicyLocal: true,
+			})
+		}
 		h.Run(10 * time.Second)
 	})
 }
