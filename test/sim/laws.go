@@ -28,14 +28,16 @@ import (
 //     server moves nothing.
 //  4. Once nothing is wrong any more, and Settled has passed, each Service has an address of each of its
 //     families. A Local one is answered for by one node, and reported as announced by that node alone. A Virtual
-//     one is on all nodes. With policy Local these are nodes with an endpoint. A client sends to a Local one.
+//     one is on all nodes. With policy Local these are nodes with an endpoint, so that none loses what comes to
+//     it. A client sends to a Local one.
 //  5. With the feature gate WireFailover, and one thing wrong at a time, a client reaches a Local address again
 //     within maxAway, unless few nodes may have it because of policy Local.
 //  6. In such a history a node that hears no other gets no Local address that another node has, unless that one
 //     is to be left.
 //  7. A Virtual address leaves a node only when that is switched off or to be left. No Lease counts.
 //  8. A Virtual address is on the virtual interface alone, and a Local one never there.
-//  9. No epoch of an address is given to two nodes while any has an entry of it.
+//  9. No epoch of an address is given to two nodes while any has an entry of it. Two managers that both lead for a
+//     moment may both give its first one.
 
 // maxAway bounds for how long a client does not reach an address.
 const maxAway = 1200 * time.Millisecond
@@ -61,8 +63,9 @@ type laws struct {
 	owners  map[netip.Addr]*service
 	holders map[netip.Addr][]*Node
 	kept    map[netip.Addr][]*Node
-	// epochs are the nodes to which each epoch of an address was given.
-	epochs map[netip.Addr]map[int64]string
+	// epochs are the nodes to which each epoch of an address was given, and twoLedAt is when two managers last led.
+	epochs   map[netip.Addr]map[int64][]string
+	twoLedAt time.Time
 	// heldAt is when a node last answered for an address of a Service.
 	heldAt map[netip.Addr]map[*Node]time.Time
 	// isStrict means that laws 5 and 6 hold.
@@ -83,7 +86,7 @@ func newLaws(c *Cluster) *laws {
 		cluster: c, unreached: spans{}, left: spans{}, owners: map[netip.Addr]*service{},
 		holders: map[netip.Addr][]*Node{}, kept: map[netip.Addr][]*Node{},
 		heldAt: map[netip.Addr]map[*Node]time.Time{}, bothSince: map[netip.Addr]time.Time{},
-		epochs:    map[netip.Addr]map[int64]string{},
+		epochs:    map[netip.Addr]map[int64][]string{},
 		reachedAt: map[netip.Addr]time.Time{}, awaySince: map[netip.Addr]time.Time{},
 	}
 }
@@ -129,6 +132,15 @@ func (s spans) isLately(n *Node) bool {
 
 // inspect looks whether the laws hold.
 func (l *laws) inspect() {
+	leading := 0
+	for _, r := range l.cluster.Replicas {
+		if r.IsLeading() {
+			leading++
+		}
+	}
+	if leading > 1 {
+		l.twoLedAt = time.Now()
+	}
 	if revision := l.cluster.Server.RevisionOf(&corev1.Service{}); l.servicesAt != revision {
 		l.servicesAt = revision
 		l.inspectOwners()
@@ -197,18 +209,21 @@ func (l *laws) inspectEpochs() {
 				continue
 			}
 			hasEntry[addr] = true
-			epochs := l.epochs[addr]
-			if epochs == nil {
-				epochs = map[int64]string{}
-				l.epochs[addr] = epochs
+			if l.epochs[addr] == nil {
+				l.epochs[addr] = map[int64][]string{}
 			}
-			if first, isGiven := epochs[a.Epoch]; isGiven && first != ann.Spec.NodeName {
-				l.broken("%s of epoch %d is given to %s and to %s", addr, a.Epoch, first, ann.Spec.NodeName)
+			nodes := l.epochs[addr][a.Epoch]
+			if slices.Contains(nodes, ann.Spec.NodeName) {
+				continue
 			}
-			epochs[a.Epoch] = ann.Spec.NodeName
+			isFirst := a.Epoch == 1 && time.Since(l.twoLedAt) < maxBoth
+			if len(nodes) > 0 && !isFirst {
+				l.broken("%s of epoch %d is given to %v and to %s", addr, a.Epoch, nodes, ann.Spec.NodeName)
+			}
+			l.epochs[addr][a.Epoch] = append(nodes, ann.Spec.NodeName)
 		}
 	}
-	maps.DeleteFunc(l.epochs, func(addr netip.Addr, _ map[int64]string) bool { return !hasEntry[addr] })
+	maps.DeleteFunc(l.epochs, func(addr netip.Addr, _ map[int64][]string) bool { return !hasEntry[addr] })
 }
 
 // announcements returns those that there are. They must not be changed.
@@ -356,6 +371,7 @@ func (l *laws) settled() {
 		}
 	}
 	for _, s := range l.services() {
+		l.settledPolicy(s)
 		addrs, err := l.cluster.Addresses(s.Name)
 		if err != nil || len(addrs) != len(s.Families) {
 			l.broken("settled: %s has the addresses %v %v", s.Name, addrs, err)
@@ -380,6 +396,15 @@ func (l *laws) settled() {
 		}
 	}
 	l.settledKernels()
+}
+
+// settledPolicy is the part of law 4 that is about a Service whose user has written policy Local, and has not said
+// that this is meant for a Local address, too.
+func (l *laws) settledPolicy(s *service) {
+	policy, err := l.cluster.PolicyOf(s.Name)
+	if s.WritesPolicyLocal && !s.isHeldByAll() && policy != corev1.ServiceExternalTrafficPolicyCluster {
+		l.broken("settled: %s has policy %s %v, and the node that gets its traffic may have no endpoint", s.Name, policy, err)
+	}
 }
 
 // settledKernels is the part of law 4 that is about addresses which no Service has.
