@@ -1,7 +1,9 @@
 package sim
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -16,6 +18,12 @@ import (
 // of some seeds.
 func playScenario(t *testing.T, seeds uint64, do func(t *testing.T, h *History)) {
 	t.Helper()
+	playScenarioWith(t, false, seeds, do)
+}
+
+// playScenarioWith is the same with the feature gate WireFailover, or without.
+func playScenarioWith(t *testing.T, isWireFailover bool, seeds uint64, do func(t *testing.T, h *History)) {
+	t.Helper()
 	for seed := range seeds {
 		var story strings.Builder
 		synctest.Test(t, func(t *testing.T) {
@@ -24,6 +32,7 @@ func playScenario(t *testing.T, seeds uint64, do func(t *testing.T, h *History))
 				t.Fatal(err)
 			}
 			defer c.End()
+			c.WireFailover = isWireFailover
 			if err := c.Start(); err != nil {
 				t.Fatal(err)
 			}
@@ -237,5 +246,48 @@ func TestPolicyLocalNotMeant(t *testing.T) {
 			})
 		}
 		h.Run(10 * time.Second)
+	})
+}
+
+// Agents are cut off the API server while a Service is deleted, and do not learn of it. Its node gives the address up,
+// and loses its power a while later: none of those that were to follow it takes the address.
+func TestDeletedAddressStaysAway(t *testing.T) {
+	playScenarioWith(t, true, 2, func(t *testing.T, h *History) {
+		h.create(Service{Group: GroupLocal, Families: []corev1.IPFamily{corev1.IPv4Protocol}})
+		h.Run(30 * time.Second)
+		addrs := slices.Collect(maps.Keys(h.laws.owners))
+		var holders, others []*Node
+		for _, n := range h.Nodes {
+			if slices.ContainsFunc(addrs, n.Holds) {
+				holders = append(holders, n)
+			} else {
+				others = append(others, n)
+			}
+		}
+		if len(holders) != 1 {
+			t.Fatalf("%v is held by %v", addrs, namesOf(holders))
+		}
+		starve := func(isStarved bool) func() error {
+			return doing(func() {
+				for _, n := range others {
+					n.isAgentStarved = isStarved
+					n.SetCut(n.isCut)
+				}
+			})
+		}
+		h.begin(nil, "starved agents", others, starve(true), starve(false))
+		h.Run(5 * time.Second)
+		h.deleteService()
+		h.Run(40 * time.Second) // in which they ask for it again
+		for _, n := range holders {
+			h.begin(h.laws.unreached, "no power", []*Node{n},
+				doing(func() { h.PowerOff(n) }), func() error { return h.PowerOn(n) })
+		}
+		h.Run(10 * time.Second)
+		for _, addr := range addrs {
+			if now := h.HoldersOf(addr); len(now) > 0 {
+				t.Errorf("%s of a Service that was deleted is held by %v", addr, namesOf(now))
+			}
+		}
 	})
 }
