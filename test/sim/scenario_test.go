@@ -199,7 +199,7 @@ func (h *History) expectReached(t *testing.T) {
 		t.Error("there are no addresses")
 	}
 	for addr := range h.laws.owners {
-		if !h.Cluster.client.reaches(addr, h.HoldersOf(addr)) {
+		if !h.client.reaches(addr, h.HoldersOf(addr)) {
 			t.Errorf("the client does not reach %s", addr)
 		}
 	}
@@ -287,6 +287,38 @@ func TestDeletedAddressStaysAway(t *testing.T) {
 		for _, addr := range addrs {
 			if now := h.HoldersOf(addr); len(now) > 0 {
 				t.Errorf("%s of a Service that was deleted is held by %v", addr, namesOf(now))
+			}
+		}
+	})
+}
+
+// A node is split off the link. It gets no address of a node that it does not hear any more. Others get its own, and
+// each address is on one node soon after the link is whole again.
+func TestSplitAndHealed(t *testing.T) {
+	playScenarioWith(t, true, 2, func(t *testing.T, h *History) {
+		h.createLocal(4)
+		h.Run(30 * time.Second)
+		before, n := h.holders(), h.Nodes[0]
+		h.begin(h.laws.unreached, "the link is split", []*Node{n},
+			doing(func() { h.Link.Split([]*Port{n.port}, true) }), doing(func() { h.Link.Split([]*Port{n.port}, false) }))
+		for range 100 {
+			h.Run(100 * time.Millisecond)
+			for addr, nodes := range before {
+				if n.Holds(addr) && !slices.Contains(nodes, n) {
+					t.Fatalf("%s, which hears nobody, has got %s", n.Name, addr)
+				}
+			}
+		}
+		for addr := range before {
+			if !slices.ContainsFunc(h.Nodes[1:], func(other *Node) bool { return other.Holds(addr) }) {
+				t.Errorf("%s is held by %v", addr, namesOf(h.HoldersOf(addr)))
+			}
+		}
+		h.endTrouble("the link is split node1")
+		h.Run(time.Second)
+		for addr := range before {
+			if now := h.HoldersOf(addr); len(now) != 1 {
+				t.Errorf("%s is held by %v a second after the link is whole again", addr, namesOf(now))
 			}
 		}
 	})
