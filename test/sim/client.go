@@ -2,7 +2,6 @@ package sim
 
 import (
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/purelb/purelb-operator/nodeagent/neigh"
@@ -11,21 +10,22 @@ import (
 // station is a client on the link of the nodes, which sends to the station that it has last heard an address
 // of, as Linux does.
 type station struct {
-	world *World
-	port  *Port
-	mac   neigh.MAC
+	world   *World
+	segment *Segment
+	port    *Port
+	mac     neigh.MAC
 	// neighbours are what it has heard, and askedAt is when it last asked.
 	neighbours map[netip.Addr]neigh.MAC
 	askedAt    map[netip.Addr]time.Time
 }
 
-// connectStation connects a client of a number to a link.
-func (w *World) connectStation(l *Link, name string, number byte) *station {
+// connectStation connects a client of a number to a segment.
+func (w *World) connectStation(on *Segment, name string, number byte) *station {
 	s := &station{
-		world: w, mac: neigh.MAC{2, 0, 0, 0, 2, number}, neighbours: map[netip.Addr]neigh.MAC{},
+		world: w, segment: on, mac: neigh.MAC{2, 0, 0, 0, 2, number}, neighbours: map[netip.Addr]neigh.MAC{},
 		askedAt: map[netip.Addr]time.Time{},
 	}
-	s.port = l.Connect(name, s.receive)
+	s.port = on.Connect(name, s.receive)
 	return s
 }
 
@@ -58,9 +58,9 @@ func (s *station) claim(addr netip.Addr) {
 // How often it asks for an address that it has not heard of, and for another one.
 const askUnknownAfter, askKnownAfter = time.Second, 30 * time.Second
 
-// sendsTo returns one of some nodes to which the client sends what is for an address; nil if it sends to none
-// of them. It asks for the address if it has not done so for long.
-func (s *station) sendsTo(addr netip.Addr, nodes []*Node) *Node {
+// sendsTo returns the interface of one of some nodes to which the client sends what is for an address; nil if
+// it sends to none of them. It asks for the address if it has not done so for long.
+func (s *station) sendsTo(addr netip.Addr, nodes []*Node) *NIC {
 	mac, isKnown := s.neighbours[addr]
 	wait := askUnknownAfter
 	if isKnown {
@@ -68,24 +68,29 @@ func (s *station) sendsTo(addr netip.Addr, nodes []*Node) *Node {
 	}
 	if time.Since(s.askedAt[addr]) >= wait {
 		s.askedAt[addr] = time.Now()
-		sender := netip.MustParseAddr("192.0.2.2")
+		sender := addressOf(s.segment.subnet, 2)
 		if addr.Is6() {
-			sender = netip.MustParseAddr("2001:db8:1::ffff")
+			sender = addressOf(s.segment.subnet6, 0xff)
 		}
-		q := neigh.Question{Target: neigh.Target{Interface: Interface, Addr: addr}, Sender: sender}
+		q := neigh.Question{Target: neigh.Target{Addr: addr}, Sender: sender}
 		if frame, err := q.FrameFor(s.mac, neigh.MAC{255, 255, 255, 255, 255, 255}); err == nil {
 			s.port.Send(frame)
 		}
 	}
-	at := slices.IndexFunc(nodes, func(n *Node) bool { return isKnown && n.MAC == mac })
-	if at < 0 {
+	if !isKnown {
 		return nil
 	}
-	return nodes[at]
+	for _, n := range nodes {
+		if c := n.nicThat(func(c *NIC) bool { return c.MAC == mac }); c != nil {
+			return c
+		}
+	}
+	return nil
 }
 
 // reaches reports whether what the client sends to an address gets to one of some nodes, and the answer back.
 func (s *station) reaches(addr netip.Addr, nodes []*Node) bool {
-	n := s.sendsTo(addr, nodes)
-	return n != nil && !n.port.IsDown && !n.port.isCutFrom[s.port] && !s.port.isCutFrom[n.port]
+	c := s.sendsTo(addr, nodes)
+	return c != nil && c.port.link == s.port.link && !c.port.IsDown && !c.port.isCutFrom[s.port] &&
+		!s.port.isCutFrom[c.port]
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,18 +19,15 @@ import (
 	"github.com/purelb/purelb-operator/test/sim/apiserver"
 )
 
-// Cluster is a World with an API server, and nodes on a link of which each has an agent.
+// Cluster is a World with an API server, and nodes on links, of which each has an agent.
 type Cluster struct {
 	*World
 	Server *apiserver.Server
 	// Admin is a client of a user who may do everything, at once.
 	Admin *apiserver.Client
-	Link  *Link
-	Nodes []*Node
-	// client is a client on the link.
-	client *station
-	// stranger is a station on the link that should have none of the addresses.
-	stranger *station
+	// Segments are the links, one or two.
+	Segments []*Segment
+	Nodes    []*Node
 	// WireFailover is the feature gate of that name.
 	WireFailover bool
 	// OnReady, if set, is called when a node becomes ready, or is ready no more.
@@ -40,44 +38,68 @@ type Cluster struct {
 	isAway bool
 }
 
-// The ServiceGroups of a cluster: one of Local addresses of the nodes' link, and one of Virtual addresses.
+// The ServiceGroups of a cluster: one of Local addresses of each link, and one of Virtual addresses.
 const (
 	GroupLocal   = "default"
+	GroupSecond  = "second"
 	GroupVirtual = "remote"
 )
 
-// serviceGroups returns the ServiceGroups of a cluster.
-func serviceGroups() []client.Object {
-	local := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: GroupLocal}}
-	local.Spec.Local = &v1.LocalPools{PoolSet: v1.PoolSet{
-		V4Pools: []v1.AddressPool{{Pool: "192.0.2.100-192.0.2.119", Subnet: "192.0.2.0/24"}},
-		V6Pools: []v1.AddressPool{{Pool: "2001:db8:1::100-2001:db8:1::113", Subnet: "2001:db8:1::/64"}},
-	}}
+// poolOf returns a pool of 20 addresses of a subnet.
+func poolOf(subnet netip.Prefix, first, last string) []v1.AddressPool {
+	start := strings.TrimSuffix(subnet.Addr().String(), "0")
+	return []v1.AddressPool{{Pool: start + first + "-" + start + last, Subnet: subnet.String()}}
+}
+
+// serviceGroups returns the ServiceGroups of a cluster with some segments.
+func serviceGroups(segments []*Segment) []client.Object {
+	var groups []client.Object
+	for _, s := range segments {
+		local := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: s.Group}}
+		local.Spec.Local = &v1.LocalPools{PoolSet: v1.PoolSet{
+			V4Pools: poolOf(s.subnet, "100", "119"), V6Pools: poolOf(s.subnet6, "100", "113"),
+		}}
+		groups = append(groups, local)
+	}
 	virtual := &v1.ServiceGroup{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: GroupVirtual}}
 	virtual.Spec.Remote = &v1.RemotePools{PoolSet: v1.PoolSet{
 		V4Pools: []v1.AddressPool{{Pool: "198.51.100.100-198.51.100.119", Subnet: "198.51.100.0/24"}},
 		V6Pools: []v1.AddressPool{{Pool: "2001:db8:2::100-2001:db8:2::113", Subnet: "2001:db8:2::/64"}},
 	}}
-	return []client.Object{local, virtual}
+	return append(groups, virtual)
 }
 
-// NewCluster returns a cluster with nodes, none of which runs an agent yet, and its ServiceGroups.
-func NewCluster(w *World, nodes int) (*Cluster, error) {
+// NewCluster returns a cluster with nodes on one link, none of which runs an agent yet, and its ServiceGroups.
+func NewCluster(w *World, nodes int) (*Cluster, error) { return newCluster(w, make([][]int, nodes)) }
+
+// NewTwoLinkCluster returns a cluster with a node on each of two links, and two nodes on both.
+func NewTwoLinkCluster(w *World) (*Cluster, error) {
+	return newCluster(w, [][]int{{0}, {0, 1}, {0, 1}, {1}})
+}
+
+// newCluster returns a cluster with nodes that have an interface on each of some segments, by their numbers;
+// on the first one, if there are none.
+func newCluster(w *World, nodes [][]int) (*Cluster, error) {
 	server, err := apiserver.NewCluster()
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{World: w, Server: server, Admin: server.NewClient(nil, nil), Link: w.NewLink()}
-	c.client, c.stranger = w.connectStation(c.Link, "client", 1), w.connectStation(c.Link, "stranger", 2)
+	c := &Cluster{World: w, Server: server, Admin: server.NewClient(nil, nil), Segments: []*Segment{w.newSegment(0)}}
 	agents := &v1.LBNodeAgent{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: Agents}}
-	objects := append(serviceGroups(), agents)
-	for i := range nodes {
-		number := i + 1
-		n := w.NewNode(
-			server, c.Link, number, netip.MustParsePrefix(fmt.Sprintf("192.0.2.%d/24", 10+number)),
-			netip.MustParsePrefix(fmt.Sprintf("2001:db8:1::%d/64", number)),
-			netip.MustParsePrefix(fmt.Sprintf("fe80::%d/64", number)),
-		)
+	if slices.ContainsFunc(nodes, func(on []int) bool { return slices.Contains(on, 1) }) {
+		c.Segments = append(c.Segments, w.newSegment(1))
+		agents.Spec.Local = &v1.LBNodeAgentLocal{LocalInterface: "eth.*"}
+	}
+	objects := append(serviceGroups(c.Segments), agents)
+	for i, on := range nodes {
+		segments := c.Segments[:1]
+		if len(on) > 0 {
+			segments = nil
+		}
+		for _, number := range on {
+			segments = append(segments, c.Segments[number])
+		}
+		n := w.NewNode(server, i+1, segments...)
 		c.Nodes = append(c.Nodes, n)
 		object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: map[string]string{
 			corev1.LabelHostname: n.Name, v1.LabelAgent: Agents,
@@ -402,6 +424,16 @@ func (c *Cluster) PolicyOf(name string) (corev1.ServiceExternalTrafficPolicy, er
 	svc := &corev1.Service{}
 	err := c.Admin.Get(context.Background(), client.ObjectKey{Namespace: Tenants, Name: name}, svc)
 	return svc.Spec.ExternalTrafficPolicy, err
+}
+
+// SegmentOf returns the segment of an address; the first one, if it is of none.
+func (c *Cluster) SegmentOf(addr netip.Addr) *Segment {
+	for _, s := range c.Segments {
+		if s.contains(addr) {
+			return s
+		}
+	}
+	return c.Segments[0]
 }
 
 // HoldersOf returns the nodes that would answer for an address.

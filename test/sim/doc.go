@@ -11,6 +11,8 @@
 //
 // Two managers elect their leader by client-go's own code. They end and start as Kubernetes lets them.
 //
+// A node has an interface on one link or on each of two. What the laws say of a Local address is about its link.
+//
 // README.md says which law fails without which rule of the product.
 //
 // A History is what users, machines, a link and the control plane do, at random. The laws, in laws.go, are

@@ -133,7 +133,7 @@ func (h *History) step() {
 
 // troublesome are the deeds by which something goes wrong.
 func (h *History) troublesome() []deed {
-	return []deed{
+	deeds := []deed{
 		{2, h.powerOff}, {2, h.loseCarrier}, {2, h.cutOff}, {2, h.killAgent},
 		{1, h.restartAgent}, {2, h.pauseAgent}, {1, h.exclude},
 		{1, h.apiAway}, {1, h.killManager}, {1, h.stopManager},
@@ -141,6 +141,10 @@ func (h *History) troublesome() []deed {
 		{2, h.cutManager}, {1, h.starveAgents}, {1, h.claim}, {1, h.forget},
 		{1, h.lose}, {1, h.split}, {1, h.cutOneWay}, {1, h.dropEchoes},
 	}
+	if len(h.Segments) > 1 {
+		deeds = append(deeds, deed{2, h.swapCables}, deed{3, h.renumber}, deed{2, h.stopFlooding})
+	}
+	return deeds
 }
 
 // recover leaves time to recover, if one thing is to be wrong at a time.
@@ -156,9 +160,15 @@ const longTrouble = 20 * time.Second
 // recoverWithin is how long it takes until all nodes watch again those that they are to follow.
 const recoverWithin = 45 * time.Second
 
+// excuses are noted while there is a trouble, of the nodes that it concerns.
+type excuses interface {
+	begin(nodes ...*Node)
+	end(nodes ...*Node)
+}
+
 // begin begins a trouble that concerns nodes, all if there are none, unless it is there already. It is
-// noted in the spans of the laws that it excuses, if there are any.
-func (h *History) begin(excuses spans, what string, nodes []*Node, begin, end func() error) {
+// noted as what the laws excuse, if there is anything.
+func (h *History) begin(excuses excuses, what string, nodes []*Node, begin, end func() error) {
 	name := what
 	for _, n := range nodes {
 		name += " " + n.Name
@@ -218,12 +228,14 @@ func (h *History) createService() {
 	if len(h.services) >= maxServices {
 		return
 	}
-	s := Service{Group: GroupLocal, IsPolicyLocal: h.Chance(0.2)}
+	s := Service{IsPolicyLocal: h.Chance(0.2)}
 	ipv4, ipv6 := corev1.IPv4Protocol, corev1.IPv6Protocol
 	choices := [][]corev1.IPFamily{{ipv4}, {ipv4}, {ipv6}, {ipv4, ipv6}}
 	s.Families = choices[h.Pick(len(choices))]
-	if h.Chance(0.25) {
+	if on := h.anySegment(); h.Chance(0.25) {
 		s.Group = GroupVirtual
+	} else {
+		s.Group = on.Group
 	}
 	h.create(s)
 }
@@ -325,9 +337,9 @@ func (h *History) refuseWrites() {
 }
 
 func (h *History) loseCarrier() {
-	n := h.anyNode()
-	h.begin(h.laws.unreached, "no carrier", []*Node{n},
-		doing(func() { n.SetCarrier(false) }), doing(func() { n.SetCarrier(true) }))
+	n, c := h.anyNIC()
+	h.begin(h.laws.unreached.on(c.segment.Link), "no carrier"+h.nameOf(c.segment), []*Node{n},
+		doing(func() { n.SetCarrier(c, false) }), doing(func() { n.SetCarrier(c, true) }))
 }
 
 func (h *History) cutOff() {
@@ -377,7 +389,7 @@ func (h *History) claim() {
 	addr := addrs[h.Pick(len(addrs))]
 	h.Tell("stranger", "claims %s", addr)
 	h.recover()
-	h.stranger.claim(addr)
+	h.SegmentOf(addr).stranger.claim(addr)
 }
 
 func (h *History) pauseAgent() {
@@ -450,28 +462,33 @@ func (h *History) starveAgents() {
 }
 
 func (h *History) forget() {
-	h.Tell("", "the switch forgets")
-	h.Link.Forget()
+	on := h.anySegment()
+	h.Tell("", "the switch%s forgets", h.nameOf(on))
+	on.Forget()
 }
 
 func (h *History) lose() {
-	h.begin(h.laws.unreached, "frames get lost", nil,
-		doing(func() { h.Link.Loss = 0.1 }), doing(func() { h.Link.Loss = 0 }))
+	on := h.anySegment()
+	h.begin(h.laws.unreached.on(on.Link), "frames get lost"+h.nameOf(on), nil,
+		doing(func() { on.Loss = 0.1 }), doing(func() { on.Loss = 0 }))
 }
 
 func (h *History) split() {
-	n := h.anyNode()
-	h.begin(h.laws.unreached, "the link is split", []*Node{n},
-		doing(func() { h.Link.Split([]*Port{n.port}, true) }), doing(func() { h.Link.Split([]*Port{n.port}, false) }))
+	n, c := h.anyNIC()
+	on, side := c.segment, []*Port{c.port}
+	h.begin(h.laws.unreached.on(on.Link), "the link is split"+h.nameOf(on), []*Node{n},
+		doing(func() { on.Split(side, true) }), doing(func() { on.Split(side, false) }))
 }
 
 func (h *History) cutOneWay() {
-	from, to := h.anyNode(), h.anyNode()
-	if from == to {
+	from, c := h.anyNIC()
+	to, on := h.anyNode(), c.segment
+	a, b := from.portOn(on), to.portOn(on)
+	if from == to || a == nil || b == nil {
 		return
 	}
-	h.begin(h.laws.unreached, "one way cut", []*Node{from, to},
-		doing(func() { h.Link.Cut(from.port, to.port, true) }), doing(func() { h.Link.Cut(from.port, to.port, false) }))
+	h.begin(h.laws.unreached.on(on.Link), "one way cut"+h.nameOf(on), []*Node{from, to},
+		doing(func() { on.Cut(a, b, true) }), doing(func() { on.Cut(a, b, false) }))
 }
 
 func (h *History) dropEchoes() {

@@ -18,18 +18,25 @@ var kindsOfHistory = []struct {
 	name           string
 	isWireFailover bool
 	profile        sim.Profile
+	// seeds is how many the gate plays.
+	seeds      uint64
+	newCluster func(w *sim.World) (*sim.Cluster, error)
 }{
-	{"leases", false, sim.Profile{MaxTroubles: 3, While: time.Minute}},
-	{"watching", true, sim.Profile{MaxTroubles: 3, While: time.Minute}},
-	{"one-at-a-time", true, sim.Profile{MaxTroubles: 1, While: 3 * time.Minute}},
+	{"leases", false, sim.Profile{MaxTroubles: 3, While: time.Minute}, 25, newCluster},
+	{"watching", true, sim.Profile{MaxTroubles: 3, While: time.Minute}, 25, newCluster},
+	{"one-at-a-time", true, sim.Profile{MaxTroubles: 1, While: 3 * time.Minute}, 25, newCluster},
+	{"two-links", true, sim.Profile{MaxTroubles: 1, While: 2 * time.Minute}, 4, sim.NewTwoLinkCluster},
 }
+
+// newCluster returns a cluster of three nodes on one link.
+func newCluster(w *sim.World) (*sim.Cluster, error) { return sim.NewCluster(w, 3) }
 
 // playHistory plays a history of a kind, of which steps are left out, and returns how it broke laws.
 func playHistory(t *testing.T, kind int, seed uint64, skips func(int) bool, story io.Writer) []string {
 	t.Helper()
 	var violations []string
 	synctest.Test(t, func(t *testing.T) {
-		c, err := sim.NewCluster(sim.NewWorld(seed, story), 3)
+		c, err := kindsOfHistory[kind].newCluster(sim.NewWorld(seed, story))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,11 +97,10 @@ func check(t *testing.T, kind int, seed uint64) {
 // Histories of users, nodes, a link and the control plane, at random, break none of the laws of laws.go.
 // This test shows the row "any of this, in any order" of docs/trust.md.
 func TestFaultHistories(t *testing.T) {
-	const seeds = 25
 	for kind := range kindsOfHistory {
 		t.Run(kindsOfHistory[kind].name, func(t *testing.T) {
 			t.Parallel()
-			for seed := range uint64(seeds) {
+			for seed := range kindsOfHistory[kind].seeds {
 				check(t, kind, seed)
 			}
 		})
@@ -135,7 +141,7 @@ func TestFormerlyBroken(t *testing.T) {
 // The same seed tells the same story, byte for byte.
 func TestSameHistory(t *testing.T) {
 	for kind := range kindsOfHistory {
-		for seed := range uint64(3) {
+		for seed := range 1 + kindsOfHistory[kind].seeds/10 {
 			var first, again strings.Builder
 			playHistory(t, kind, seed, nil, &first)
 			playHistory(t, kind, seed, nil, &again)

@@ -15,7 +15,9 @@ import (
 	"github.com/purelb/purelb-operator/internal/order"
 )
 
-// The laws of a cluster, which hold whatever goes wrong. They read as the specification.
+// The laws of a cluster, which hold whatever goes wrong. They read as the specification. Where there are two
+// links, what they say of a Local address is about the link of that address alone: nodes hear each other there,
+// a node cannot be reached there, and the client is one on it.
 //
 //  1. No two Services have the same address, and an address that a Service has stays its own until the
 //     Service is deleted.
@@ -29,13 +31,15 @@ import (
 //  4. Once nothing is wrong any more, and Settled has passed, each Service has an address of each of its
 //     families. A Local one is answered for by one node, and reported as announced by that node alone. A Virtual
 //     one is on all nodes. With policy Local these are nodes with an endpoint, so that none loses what comes to
-//     it. A client sends to a Local one.
+//     it, unless no node of the link has one. A client sends to a Local one.
 //  5. With the feature gate WireFailover, and one thing wrong at a time, a client reaches a Local address again
-//     within maxAway, unless few nodes may have it because of policy Local.
+//     within maxAway, unless few nodes may have it because of policy Local, or a node that has it was wired
+//     otherwise: as Linux does, it answers for IPv4 addresses by whatever interface is asked.
 //  6. In such a history a node that hears no other gets no Local address that another node has, unless that one
 //     is to be left.
 //  7. A Virtual address leaves a node only when that is switched off or to be left. No Lease counts.
-//  8. A Virtual address is on the virtual interface alone, and a Local one never there.
+//  8. A Virtual address is on the virtual interface alone, and a Local one on no interface but that of its link,
+//     apart from a while after interfaces have been renumbered. No node ever has an address on two interfaces.
 //  9. No epoch of an address is given to two nodes while any has an entry of it. Two managers that both lead for a
 //     moment may both give its first one.
 
@@ -57,7 +61,11 @@ type laws struct {
 	services   func() []*service
 	violations []string
 	// unreached and left are when nodes could not be reached, and were to be left.
-	unreached, left spans
+	unreached spansByLink
+	left      spans
+	// rewired are when the cables of nodes' interfaces were swapped, and renumbered when these also had each
+	// other's addresses.
+	rewired, renumbered spans
 	// owners are the Services by their addresses, and holders the nodes that answer for those, but for nodes
 	// that have kept the address from an earlier Service.
 	owners  map[netip.Addr]*service
@@ -83,7 +91,8 @@ type laws struct {
 
 func newLaws(c *Cluster) *laws {
 	return &laws{
-		cluster: c, unreached: spans{}, left: spans{}, owners: map[netip.Addr]*service{},
+		cluster: c, unreached: spansByLink{}, left: spans{}, rewired: spans{}, renumbered: spans{},
+		owners:  map[netip.Addr]*service{},
 		holders: map[netip.Addr][]*Node{}, kept: map[netip.Addr][]*Node{},
 		heldAt: map[netip.Addr]map[*Node]time.Time{}, bothSince: map[netip.Addr]time.Time{},
 		epochs:    map[netip.Addr]map[int64][]string{},
@@ -122,6 +131,39 @@ func (s spans) end(nodes ...*Node) {
 		s[n].causes--
 		s[n].endedAt = time.Now()
 	}
+}
+
+// spansByLink say when something was so of nodes on links.
+type spansByLink map[*Link]spans
+
+// on returns what is so on a link.
+func (s spansByLink) on(l *Link) spans {
+	if s[l] == nil {
+		s[l] = spans{}
+	}
+	return s[l]
+}
+
+// begin notes that it is so of nodes on all their links, and end that it is so no more, for one cause of several.
+func (s spansByLink) begin(nodes ...*Node) {
+	for _, n := range nodes {
+		for _, c := range n.NICs {
+			s.on(c.segment.Link).begin(n)
+		}
+	}
+}
+
+func (s spansByLink) end(nodes ...*Node) {
+	for _, n := range nodes {
+		for _, c := range n.NICs {
+			s.on(c.segment.Link).end(n)
+		}
+	}
+}
+
+// isLately reports whether it is so of a node on any link, or was lately.
+func (s spansByLink) isLately(n *Node) bool {
+	return slices.ContainsFunc(n.NICs, func(c *NIC) bool { return s.on(c.segment.Link).isLately(n) })
 }
 
 // isLately reports whether it is so of a node, or was lately.
@@ -165,13 +207,25 @@ func (l *laws) inspect() {
 
 // inspectInterfaces is law 8.
 func (l *laws) inspectInterfaces(addr netip.Addr, s *service) {
-	wrong := VirtualInterface
-	if s.isHeldByAll() {
-		wrong = Interface
-	}
 	for _, n := range l.cluster.Nodes {
-		if n.Kernel.Has(wrong, addr) {
-			l.broken("%s has %s on %s", n.Name, addr, wrong)
+		if !n.Kernel.Has("", addr) {
+			continue
+		}
+		count := 0
+		note := func(iface string, isRight bool) {
+			if n.Kernel.Has(iface, addr) {
+				count++
+				if !isRight && !l.renumbered.isLately(n) {
+					l.broken("%s has %s on %s", n.Name, addr, iface)
+				}
+			}
+		}
+		for _, c := range n.NICs {
+			note(c.Name, !s.isHeldByAll() && c.segment.contains(addr))
+		}
+		note(VirtualInterface, s.isHeldByAll())
+		if count > 1 {
+			l.broken("%s has %s on %d interfaces", n.Name, addr, count)
 		}
 	}
 }
@@ -291,8 +345,9 @@ func (l *laws) inspectHolders(addr netip.Addr, s *service) {
 	}
 	for _, n := range holders {
 		isNew := !slices.Contains(l.holders[addr], n)
+		hears := func(other *Node) bool { return l.cluster.SegmentOf(addr).hears(n, other) }
 		isRival := func(other *Node) bool { return other != n && !l.isLeft(other, s) }
-		if isNew && l.isStrict && slices.ContainsFunc(holders, isRival) && !slices.ContainsFunc(l.cluster.Nodes, n.hears) {
+		if isNew && l.isStrict && slices.ContainsFunc(holders, isRival) && !slices.ContainsFunc(l.cluster.Nodes, hears) {
 			l.broken("%s, which hears nobody, has got %s", n.Name, addr)
 		}
 	}
@@ -306,10 +361,10 @@ func (l *laws) inspectHolders(addr netip.Addr, s *service) {
 
 // inspectBoth is law 2.
 func (l *laws) inspectBoth(addr netip.Addr) {
-	all, isBoth := l.cluster.HoldersOf(addr), false
+	all, isBoth, on := l.cluster.HoldersOf(addr), false, l.cluster.SegmentOf(addr)
 	for i, a := range all {
 		for _, b := range all[:i] {
-			isBoth = isBoth || a.hears(b) && b.hears(a) && a.works() && b.works()
+			isBoth = isBoth || on.hears(a, b) && on.hears(b, a) && a.works() && b.works()
 		}
 	}
 	switch since, was := l.bothSince[addr]; {
@@ -327,13 +382,15 @@ func (l *laws) inspectBoth(addr netip.Addr) {
 func (l *laws) inspectReach(addr netip.Addr, s *service) {
 	first, wasReached := l.reachedAt[addr]
 	since, wasAway := l.awaySince[addr]
-	switch isReached := l.cluster.client.reaches(addr, l.holders[addr]); {
+	switch isReached := l.cluster.SegmentOf(addr).client.reaches(addr, l.holders[addr]); {
 	case isReached && !wasReached:
 		l.reachedAt[addr] = time.Now()
 	case isReached:
 		delete(l.awaySince, addr)
 	case wasReached && !wasAway && time.Since(first) > readyWithin:
 		l.awaySince[addr] = time.Now()
+	case l.hadLately(addr, l.rewired):
+		delete(l.awaySince, addr)
 	case wasAway && l.isStrict && !s.IsPolicyLocal && time.Since(since) > maxAway:
 		l.broken("the client does not reach %s", addr)
 		delete(l.awaySince, addr)
@@ -343,17 +400,17 @@ func (l *laws) inspectReach(addr netip.Addr, s *service) {
 
 // isExcused reports whether one of the nodes that had an address lately could not be reached lately.
 func (l *laws) isExcused(addr netip.Addr) bool {
+	return l.hadLately(addr, l.unreached.on(l.cluster.SegmentOf(addr).Link))
+}
+
+// hadLately reports whether something was lately so of one of the nodes that had an address lately.
+func (l *laws) hadLately(addr netip.Addr, so spans) bool {
 	for n, at := range l.heldAt[addr] {
-		if time.Since(at) < lately && l.unreached.isLately(n) {
+		if time.Since(at) < lately && so.isLately(n) {
 			return true
 		}
 	}
 	return false
-}
-
-// hears reports whether frames of another node get to a node.
-func (n *Node) hears(other *Node) bool {
-	return n != other && !n.port.IsDown && !other.port.IsDown && !n.port.isCutFrom[other.port]
 }
 
 // works reports whether the node's agent runs.
@@ -377,18 +434,16 @@ func (l *laws) settled() {
 			l.broken("settled: %s has the addresses %v %v", s.Name, addrs, err)
 			continue
 		}
-		serving := l.cluster.Nodes
-		if s.IsPolicyLocal {
-			serving = s.endpoints
-		}
+		serving := s.mayHold(l.cluster)
 		for _, addr := range addrs {
 			holders, reported := l.cluster.HoldersOf(addr), announced[addr.String()]
 			switch isAll := len(holders) == len(serving); {
+			case len(serving) == 0 && len(holders) < 2: // no node of the link has an endpoint
 			case slices.ContainsFunc(holders, func(n *Node) bool { return !slices.Contains(serving, n) }):
 				l.broken("settled: %s is held by %v, of which not all have an endpoint", addr, namesOf(holders))
 			case s.isHeldByAll() && !isAll:
 				l.broken("settled: %s is held by %v alone", addr, namesOf(holders))
-			case !s.isHeldByAll() && !l.cluster.client.reaches(addr, holders):
+			case !s.isHeldByAll() && !l.cluster.SegmentOf(addr).client.reaches(addr, holders):
 				l.broken("settled: the client does not reach %s", addr)
 			case !s.isHeldByAll() && (len(holders) != 1 || !slices.Equal(namesOf(holders), reported)):
 				l.broken("settled: %s is held by %v, and reported by %v", addr, namesOf(holders), reported)
@@ -405,6 +460,15 @@ func (l *laws) settledPolicy(s *service) {
 	if s.WritesPolicyLocal && !s.isHeldByAll() && policy != corev1.ServiceExternalTrafficPolicyCluster {
 		l.broken("settled: %s has policy %s %v, and the node that gets its traffic may have no endpoint", s.Name, policy, err)
 	}
+}
+
+// mayHold returns the nodes that may hold the addresses of a Service: those of its link, if they are Local, and
+// with an endpoint, if its policy is.
+func (s *service) mayHold(c *Cluster) []*Node {
+	return slices.DeleteFunc(slices.Clone(c.Nodes), func(n *Node) bool {
+		isOnLink := s.isHeldByAll() || slices.ContainsFunc(n.NICs, func(c *NIC) bool { return c.segment.Group == s.Group })
+		return !isOnLink || s.IsPolicyLocal && !slices.Contains(s.endpoints, n)
+	})
 }
 
 // settledKernels is the part of law 4 that is about addresses which no Service has.

@@ -18,6 +18,8 @@ type Link struct {
 	MinDelay, MaxDelay time.Duration
 	// Loss is how many frames get lost, of 1.
 	Loss float64
+	// DropsUnknown means that no frame gets to a station of which the switch has not heard.
+	DropsUnknown bool
 }
 
 // NewLink returns a link without stations.
@@ -75,6 +77,9 @@ func (p *Port) Send(frame []byte) {
 	frame = slices.Clone(frame)
 	if known, isKnown := p.link.learnt[to]; isKnown && to[0]&1 == 0 {
 		p.pass(known, frame)
+		return
+	}
+	if p.link.DropsUnknown && to[0]&1 == 0 {
 		return
 	}
 	for _, other := range p.link.ports {

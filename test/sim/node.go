@@ -12,29 +12,25 @@ import (
 	"github.com/purelb/purelb-operator/test/sim/apiserver"
 )
 
-// Interface is the name of the one interface of a node.
-const Interface = "eth0"
-
 // VirtualInterface is the name of the interface of Virtual addresses.
 const VirtualInterface = v1.DefaultDummyInterface
 
-// Node is a machine of the cluster: a kernel on a link, and an agent.
+// Node is a machine of the cluster: a kernel on one link or two, and an agent.
 type Node struct {
 	world  *World
 	server *apiserver.Server
 	Name   string
-	MAC    neigh.MAC
+	NICs   []*NIC
+	// uplink is the segment by whose routers the node reaches other networks.
+	uplink *Segment
 	// Kernel loses all addresses that were added when the node's power is cut.
 	Kernel *linktest.Kernel
-	port   *Port
 	agent  *agent
-	// own are the addresses that the node has of its own.
-	own  []netip.Prefix
-	Disk Disk
+	Disk   Disk
 	// DropsEchoes means that a firewall drops echo requests.
 	DropsEchoes bool
-	// isOff means that the machine does nothing: it has no power, or sleeps. noCarrier is its interface's.
-	isOff, isAsleep, noCarrier bool
+	// isOff means that the machine does nothing: it has no power, or sleeps.
+	isOff, isAsleep bool
 	// isCut means that the API server cannot be reached from the node.
 	isCut bool
 	// isAgentStarved means that the API server does not answer the agent.
@@ -49,44 +45,29 @@ type Node struct {
 	couldReportSince     time.Time
 }
 
-// gateways are the routers of the nodes, which are on no link.
-var gateways = map[netip.Prefix]netip.Addr{
-	netip.MustParsePrefix("0.0.0.0/0"): netip.MustParseAddr("192.0.2.1"),
-	netip.MustParsePrefix("::/0"):      netip.MustParseAddr("fe80::ffff"),
-}
-
-// NewNode adds a node to a link, with an interface that has these addresses and default routes.
-func (w *World) NewNode(server *apiserver.Server, l *Link, number int, own ...netip.Prefix) *Node {
+// NewNode adds a node with an interface on each of some segments, of which the first has default routes.
+func (w *World) NewNode(server *apiserver.Server, number int, segments ...*Segment) *Node {
 	n := &Node{
-		world: w, server: server, Name: fmt.Sprint("node", number),
-		MAC: neigh.MAC{2, 0, 0, 0, 1, byte(number)}, own: own,
+		world: w, server: server, Name: fmt.Sprint("node", number), uplink: segments[0],
 		Disk: Disk{files: map[string]file{}},
 	}
-	n.port = l.Connect(n.Name, n.receive)
+	for _, s := range segments {
+		n.addNIC(s, number)
+	}
 	n.boot()
 	return n
 }
 
 // boot gives the node a new kernel.
 func (n *Node) boot() {
-	n.Kernel = linktest.New(
-		plan.Link{Name: "lo", Kind: "loopback", Loopback: true, Up: true},
-		plan.Link{Name: Interface, Kind: "device", MAC: n.MAC.String(), Up: !n.port.IsDown},
-	)
-	for _, prefix := range n.own {
-		n.Kernel.Put(plan.Address{Interface: Interface, Prefix: prefix, Valid: plan.Forever, Preferred: plan.Forever})
-		n.Kernel.AddRoute(plan.Route{Interface: Interface, Destination: prefix.Masked(), Origin: plan.OriginKernel})
+	links := []plan.Link{{Name: "lo", Kind: "loopback", Loopback: true, Up: true}}
+	for _, c := range n.NICs {
+		links = append(links, plan.Link{Name: c.Name, Kind: "device", MAC: c.MAC.String(), Up: !c.port.IsDown})
 	}
-	for destination, gateway := range gateways {
-		n.Kernel.AddRoute(plan.Route{Interface: Interface, Destination: destination, Gateway: gateway})
+	n.Kernel = linktest.New(links...)
+	for _, c := range n.NICs {
+		n.configure(c)
 	}
-}
-
-// SetCarrier takes the carrier of the node's interface away, or gives it back.
-func (n *Node) SetCarrier(isUp bool) {
-	n.noCarrier = !isUp
-	n.port.IsDown = n.noCarrier || n.isOff
-	n.Kernel.SetUp(Interface, isUp)
 }
 
 // SetCut cuts the node off the API server, or connects it again.
@@ -107,63 +88,68 @@ func (n *Node) SetBlind(isBlind bool) {
 
 // PowerOff ends all that the node does.
 func (n *Node) PowerOff() {
-	n.isOff, n.port.IsDown = true, true
+	n.isOff = true
+	n.setPorts()
 	n.KillAgent()
 }
 
 // PowerOn makes the node boot, with a new kernel and a new agent.
 func (n *Node) PowerOn() error {
-	n.isOff, n.port.IsDown = false, n.noCarrier
+	n.isOff = false
+	n.setPorts()
 	n.boot()
 	return n.StartAgent()
 }
 
 // Sleep makes the machine sleep, and Wake lets it go on with what it did and the addresses that it had.
 func (n *Node) Sleep() {
-	n.isAsleep, n.isOff, n.port.IsDown = true, true, true
+	n.isAsleep, n.isOff = true, true
+	n.setPorts()
 	n.agent.Pause()
 }
 
 // Wake ends what Sleep began.
 func (n *Node) Wake() {
-	n.isAsleep, n.isOff, n.port.IsDown = false, false, n.noCarrier
+	n.isAsleep, n.isOff = false, false
+	n.setPorts()
 	n.agent.Resume()
 }
 
 // Holds reports whether the node would answer for an address: it has the address, and runs.
 func (n *Node) Holds(addr netip.Addr) bool { return !n.isOff && n.Kernel.Has("", addr) }
 
-// receive takes a frame that comes to the node's port.
-func (n *Node) receive(frame []byte) {
-	if to := neigh.MAC(frame[:6]); to[0]&1 == 0 && to != n.MAC {
+// receive takes a frame that comes to a port of the node.
+func (n *Node) receive(port *Port, frame []byte) {
+	c := n.nicThat(func(c *NIC) bool { return c.port == port })
+	if to := neigh.MAC(frame[:6]); to[0]&1 == 0 && to != c.MAC {
 		return
 	}
-	if answer := n.answer(frame); answer != nil {
+	if answer := n.answer(c, frame); answer != nil {
 		n.world.After(n.world.Between(minSlice, maxSlice), func() {
 			if !n.isOff {
-				n.port.Send(answer)
+				c.port.Send(answer)
 			}
 		})
 	}
 	if n.agent != nil && !n.agent.isKilled {
-		n.agent.receive(frame)
+		n.agent.receive(c, frame)
 	}
 }
 
-// answer returns what the kernel answers to a frame; nil for nothing.
-func (n *Node) answer(frame []byte) []byte {
+// answer returns what the kernel answers to a frame that an interface hears; nil for nothing.
+func (n *Node) answer(c *NIC, frame []byte) []byte {
 	if target, isAsked := askedFor(frame); isAsked {
-		iface := Interface
+		iface := c.Name
 		if target.Is4() {
 			iface = "" // Linux answers for the IPv4 addresses of all interfaces (arp_ignore 0)
 		}
 		if n.Kernel.Has(iface, target) {
-			return claimTo(frame, n.MAC, target)
+			return claimTo(frame, c.MAC, target)
 		}
 		return nil
 	}
 	if target, isEcho := echoTo(frame); isEcho && !n.DropsEchoes && n.Kernel.Has("", target) {
-		return echoReply(frame, n.MAC)
+		return echoReply(frame, c.MAC)
 	}
 	return nil
 }

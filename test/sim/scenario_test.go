@@ -23,16 +23,29 @@ func playScenario(t *testing.T, seeds uint64, do func(t *testing.T, h *History))
 
 // playScenarioWith is the same with the feature gate WireFailover, or without.
 func playScenarioWith(t *testing.T, isWireFailover bool, seeds uint64, do func(t *testing.T, h *History)) {
+	newCluster := func(w *World) (*Cluster, error) {
+		c, err := NewCluster(w, 3)
+		if err == nil {
+			c.WireFailover = isWireFailover
+		}
+		return c, err
+	}
+	playScenarioIn(t, seeds, newCluster, do)
+}
+
+// playScenarioIn does so in another cluster.
+func playScenarioIn(
+	t *testing.T, seeds uint64, newCluster func(*World) (*Cluster, error), do func(t *testing.T, h *History),
+) {
 	t.Helper()
 	for seed := range seeds {
 		var story strings.Builder
 		synctest.Test(t, func(t *testing.T) {
-			c, err := NewCluster(NewWorld(seed, &story), 3)
+			c, err := newCluster(NewWorld(seed, &story))
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer c.End()
-			c.WireFailover = isWireFailover
 			if err := c.Start(); err != nil {
 				t.Fatal(err)
 			}
@@ -199,7 +212,7 @@ func (h *History) expectReached(t *testing.T) {
 		t.Error("there are no addresses")
 	}
 	for addr := range h.laws.owners {
-		if !h.client.reaches(addr, h.HoldersOf(addr)) {
+		if !h.SegmentOf(addr).client.reaches(addr, h.HoldersOf(addr)) {
 			t.Errorf("the client does not reach %s", addr)
 		}
 	}
@@ -298,9 +311,10 @@ func TestSplitAndHealed(t *testing.T) {
 	playScenarioWith(t, true, 2, func(t *testing.T, h *History) {
 		h.createLocal(4)
 		h.Run(30 * time.Second)
-		before, n := h.holders(), h.Nodes[0]
+		before, n, link := h.holders(), h.Nodes[0], h.Segments[0]
 		h.begin(h.laws.unreached, "the link is split", []*Node{n},
-			doing(func() { h.Link.Split([]*Port{n.port}, true) }), doing(func() { h.Link.Split([]*Port{n.port}, false) }))
+			doing(func() { link.Split([]*Port{n.portOn(link)}, true) }),
+			doing(func() { link.Split([]*Port{n.portOn(link)}, false) }))
 		for range 100 {
 			h.Run(100 * time.Millisecond)
 			for addr, nodes := range before {

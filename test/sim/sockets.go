@@ -21,6 +21,7 @@ type sockets struct {
 
 // listener passes on what is said of some addresses.
 type listener struct {
+	iface  string
 	wanted func(netip.Addr) bool
 	heard  func(neigh.Message)
 }
@@ -33,24 +34,26 @@ type probe struct {
 	settled chan struct{}
 }
 
-// receive passes a frame on to those who wait for it.
-func (a *agent) receive(frame []byte) {
-	if m, err := neigh.Parse(frame); err == nil && m.MAC != a.node.MAC {
+// receive passes a frame that an interface hears on to those who wait for it.
+func (a *agent) receive(c *NIC, frame []byte) {
+	if m, err := neigh.Parse(frame); err == nil && m.MAC != c.MAC {
 		for _, l := range a.sockets.listeners {
-			if l.wanted(m.Addr) {
+			if l.iface == c.Name && l.wanted(m.Addr) {
 				a.after(a.world.Between(minSlice, maxSlice), func() { l.heard(m) })
 			}
 		}
 		for _, p := range a.sockets.probes {
-			p.hear(m)
+			p.hear(c.Name, m)
 		}
 		for _, x := range a.sockets.exchanges {
-			x.keep(neigh.Heard{Addr: m.Addr, MAC: m.MAC, IsDirect: m.Direct && m.Kind != neigh.Request && !m.Gratuitous})
+			if x.nic == c {
+				x.keep(neigh.Heard{Addr: m.Addr, MAC: m.MAC, IsDirect: m.Direct && m.Kind != neigh.Request && !m.Gratuitous})
+			}
 		}
 	}
 	if e, err := neigh.ParseEcho(frame); err == nil {
 		for _, x := range a.sockets.exchanges {
-			if e.ID == x.id && e.Token == x.token {
+			if x.nic == c && e.ID == x.id && e.Token == x.token {
 				x.keep(neigh.Heard{Number: e.Number, IsEcho: true, Addr: e.Addr, MAC: e.MAC})
 			}
 		}
@@ -58,23 +61,34 @@ func (a *agent) receive(frame []byte) {
 	a.wakeTasks()
 }
 
-// neighbours are the stations on the node's link as its agent sees them.
+// neighbours are the stations on the node's links as its agent sees them.
 type neighbours struct{ agent *agent }
 
 var errNoInterface = errors.New("no such interface")
 
-// send sends frames from an interface. Without a carrier nothing is sent, and that is no error.
-func (n neighbours) send(iface string, frames ...[]byte) error {
-	if iface != Interface {
+// send sends the frames from an interface that build makes for its MAC address. Without a carrier nothing
+// is sent, and that is no error.
+func (n neighbours) send(iface string, build func(neigh.MAC) ([][]byte, error)) error {
+	c := n.agent.node.nicNamed(iface)
+	if c == nil {
 		return errNoInterface
 	}
 	if n.agent.isKilled {
 		return errKilled
 	}
+	frames, err := build(c.MAC)
 	for _, frame := range frames {
-		n.agent.node.port.Send(frame)
+		c.port.Send(frame)
 	}
-	return nil
+	return err
+}
+
+// one makes one frame a list of them.
+func one(frame []byte, err error) ([][]byte, error) {
+	if err != nil {
+		return nil, err
+	}
+	return [][]byte{frame}, nil
 }
 
 func (n neighbours) Announce(iface string, addr netip.Addr) error {
@@ -82,19 +96,16 @@ func (n neighbours) Announce(iface string, addr netip.Addr) error {
 	if addr.Is6() {
 		build = neigh.UnsolicitedNA
 	}
-	frame, err := build(n.agent.node.MAC, addr)
 	n.agent.world.Tell(n.agent.node.Name, "announces %s", addr)
-	return errors.Join(err, n.send(iface, frame))
+	return n.send(iface, func(mac neigh.MAC) ([][]byte, error) { return one(build(mac, addr)) })
 }
 
 func (n neighbours) Ask(q neigh.Question) error {
-	frames, err := q.Frames(n.agent.node.MAC)
-	return errors.Join(err, n.send(q.Interface, frames...))
+	return n.send(q.Interface, q.Frames)
 }
 
 func (n neighbours) AskStation(q neigh.Question, station neigh.MAC) error {
-	frame, err := q.FrameFor(n.agent.node.MAC, station)
-	return errors.Join(err, n.send(q.Interface, frame))
+	return n.send(q.Interface, func(mac neigh.MAC) ([][]byte, error) { return one(q.FrameFor(mac, station)) })
 }
 
 func (neighbours) ExcludePodMACs([]string) {}
@@ -102,10 +113,10 @@ func (neighbours) ExcludePodMACs([]string) {}
 func (n neighbours) Listen(
 	ctx context.Context, iface string, wanted func(netip.Addr) bool, heard func(neigh.Message),
 ) error {
-	if iface != Interface {
+	if n.agent.node.nicNamed(iface) == nil {
 		return errNoInterface
 	}
-	s, l := &n.agent.sockets, &listener{wanted, heard}
+	s, l := &n.agent.sockets, &listener{iface, wanted, heard}
 	s.listeners = append(s.listeners, l)
 	n.agent.Wait(ctx, tasks.Forever)
 	s.listeners = slices.DeleteFunc(s.listeners, func(other *listener) bool { return other == l })
@@ -123,7 +134,11 @@ func (n neighbours) Probe(
 		p.questions[q.Addr] = q
 	}
 	s.probes = append(s.probes, p)
-	for round := 0; round < count && !a.node.port.IsDown; round++ {
+	isDown := func(q neigh.Question) bool {
+		c := a.node.nicNamed(q.Interface)
+		return c == nil || c.port.IsDown
+	}
+	for round := 0; round < count && !allOf(questions, isDown); round++ {
 		for _, q := range questions {
 			if p.answers[q.Addr].MAC == (neigh.MAC{}) {
 				_ = n.Ask(q) // on a link that does not exist nobody answers
@@ -135,7 +150,7 @@ func (n neighbours) Probe(
 	}
 	s.probes = slices.DeleteFunc(s.probes, func(other *probe) bool { return other == p })
 	for _, q := range questions {
-		if _, isAnswered := p.answers[q.Addr]; !isAnswered && a.node.port.IsDown {
+		if _, isAnswered := p.answers[q.Addr]; !isAnswered && isDown(q) {
 			p.answers[q.Addr] = neigh.Answer{Err: errNoCarrier}
 		}
 	}
@@ -151,10 +166,16 @@ func (n neighbours) Probe(
 	return p.answers
 }
 
-// hear notes an answer: rather that of a node that may have the address than that of another station.
-func (p *probe) hear(m neigh.Message) {
+// allOf reports whether something is so of all questions.
+func allOf(questions []neigh.Question, is func(neigh.Question) bool) bool {
+	return !slices.ContainsFunc(questions, func(q neigh.Question) bool { return !is(q) })
+}
+
+// hear notes an answer on an interface: rather that of a node that may have the address than that of another
+// station.
+func (p *probe) hear(iface string, m neigh.Message) {
 	q, isAsked := p.questions[m.Addr]
-	if !isAsked || slices.Contains(q.IgnoredMACs, m.MAC) {
+	if !isAsked || q.Interface != iface || slices.Contains(q.IgnoredMACs, m.MAC) {
 		return
 	}
 	isNode := slices.Contains(q.NodeMACs, m.MAC)
@@ -176,6 +197,7 @@ func (p *probe) hear(m neigh.Message) {
 // exchange keeps answers until they are drained.
 type exchange struct {
 	neighbours
+	nic    *NIC
 	id     uint16
 	token  [8]byte
 	heard  []neigh.Heard
@@ -186,10 +208,11 @@ type exchange struct {
 const maxHeard = 4096
 
 func (a *agent) openExchange(iface string) (nodeagent.Exchange, error) {
-	if iface != Interface {
+	c := a.node.nicNamed(iface)
+	if c == nil {
 		return nil, errNoInterface
 	}
-	x := &exchange{neighbours: neighbours{a}, id: uint16(a.world.Pick(1 << 16))} //nolint:gosec // below that
+	x := &exchange{neighbours: neighbours{a}, nic: c, id: uint16(a.world.Pick(1 << 16))} //nolint:gosec // below that
 	for i := range x.token {
 		x.token[i] = byte(a.world.Pick(1 << 8))
 	}
@@ -206,10 +229,8 @@ func (x *exchange) keep(h neigh.Heard) {
 }
 
 func (x *exchange) SendEcho(addr, sender netip.Addr, station neigh.MAC, number uint16) error {
-	frame, err := neigh.Echo{
-		Addr: addr, Sender: sender, MAC: station, ID: x.id, Number: number, Token: x.token,
-	}.Request(x.agent.node.MAC)
-	return errors.Join(err, x.send(Interface, frame))
+	echo := neigh.Echo{Addr: addr, Sender: sender, MAC: station, ID: x.id, Number: number, Token: x.token}
+	return x.send(x.nic.Name, func(mac neigh.MAC) ([][]byte, error) { return one(echo.Request(mac)) })
 }
 
 func (x *exchange) Drain(heard func(neigh.Heard)) error {

@@ -66,6 +66,14 @@ func (k *Kernel) AddRoute(r plan.Route) {
 	k.notify()
 }
 
+// RemoveRoutes removes all routes of an interface.
+func (k *Kernel) RemoveRoutes(iface string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.routes = slices.DeleteFunc(k.routes, func(r plan.Route) bool { return r.Interface == iface })
+	k.notify()
+}
+
 // SetUp sets a link up or down.
 func (k *Kernel) SetUp(name string, up bool) {
 	k.mu.Lock()
