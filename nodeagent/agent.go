@@ -3,6 +3,7 @@ package nodeagent
 import (
 	"net/http"
 	"sync/atomic"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -48,6 +49,9 @@ type Agent struct {
 	Ownership Ownership
 	// Tasks runs the agent's components; as goroutines, if it is nil.
 	Tasks tasks.Runner
+	// SuspendedFor returns for how long the node has been suspended since it booted, which the clock of Tasks has not
+	// counted; what the kernel says, if it is nil.
+	SuspendedFor func() time.Duration
 
 	announcer    *announcer
 	prober       *prober

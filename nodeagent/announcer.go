@@ -49,7 +49,8 @@ func (a *announcer) schedule(iface string, addr netip.Addr, settings plan.Announ
 	a.cancel(iface, addr)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.queue = append(a.queue, announcement{iface, addr, time.Now().Add(settings.Delay), settings.Count, settings.Interval})
+	due := a.tasks.Now().Add(settings.Delay)
+	a.queue = append(a.queue, announcement{iface, addr, due, settings.Count, settings.Interval})
 	pacing.Signal(a.wake)
 }
 
@@ -57,7 +58,7 @@ func (a *announcer) schedule(iface string, addr netip.Addr, settings plan.Announ
 func (a *announcer) announceOnce(iface string, addr netip.Addr) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.queue = append(a.queue, announcement{iface: iface, addr: addr, due: time.Now(), timesLeft: 1})
+	a.queue = append(a.queue, announcement{iface: iface, addr: addr, due: a.tasks.Now(), timesLeft: 1})
 	pacing.Signal(a.wake)
 }
 
@@ -75,7 +76,7 @@ func (a *announcer) Start(ctx context.Context) error {
 	for {
 		wait := tasks.Forever
 		if next := a.announceDue(ctx); !next.IsZero() {
-			wait = time.Until(next)
+			wait = tasks.Until(a.tasks, next)
 		}
 		if a.tasks.Wait(ctx, wait, a.wake) == tasks.Ended {
 			return nil
@@ -92,7 +93,7 @@ func (a *announcer) announceDue(ctx context.Context) time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var next time.Time
-	now := time.Now()
+	now := a.tasks.Now()
 	rest := a.queue[:0]
 	for _, queued := range a.queue {
 		if !queued.due.After(now) {

@@ -134,9 +134,9 @@ func (r *application) unlessYielded(op plan.Operation, change func() error) (isD
 // sync. At least one address is renewed.
 func (r *application) isRenewalTimeOver() bool {
 	if r.renewalsBegan.IsZero() {
-		r.renewalsBegan = time.Now()
+		r.renewalsBegan = r.Tasks.Now()
 	}
-	return time.Since(r.renewalsBegan) >= renewalBudget
+	return r.Tasks.Now().Sub(r.renewalsBegan) >= renewalBudget
 }
 
 func (r *application) renew(op plan.Operation) error {
@@ -188,7 +188,7 @@ func (r *application) add(ctx context.Context, op plan.Operation) error {
 	}
 	log.FromContext(ctx).Info("Announcing", "address", op.Address.Prefix, "interface", d.Interface, "services", d.Services)
 	if !d.SilentSince.IsZero() {
-		r.Metrics.failover.Observe(time.Since(d.SilentSince).Seconds())
+		r.Metrics.failover.Observe(r.Tasks.Now().Sub(d.SilentSince).Seconds())
 	}
 	return nil
 }

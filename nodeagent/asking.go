@@ -83,31 +83,32 @@ func (d *defender) question(iface string, addr netip.Addr, previousMACs []string
 // askHeld asks links for held addresses, until ctx ends: for all while the agent is not fresh,
 // and for those whose previous holder may still answer.
 func (d *defender) askHeld(ctx context.Context) {
-	now := time.Now()
+	now := d.tasks.Now()
 	next, repeat := now.Add(plan.AskInterval), now.Add(plan.RepeatInterval)
 	var eagerUntil time.Time
 	for {
-		switch d.tasks.Wait(ctx, time.Until(earlier(next, repeat)), d.carrierReturned) {
+		switch d.tasks.Wait(ctx, tasks.Until(d.tasks, earlier(next, repeat)), d.carrierReturned) {
 		case tasks.Ended:
 			return
 		case tasks.TimeOver:
 		default: // the carrier has returned
-			next = time.Now()
+			next = d.tasks.Now()
 			eagerUntil = next.Add(eagerFor)
 		}
-		if !time.Now().Before(next) {
+		if !d.tasks.Now().Before(next) {
 			if !d.freshness.isFresh() {
 				d.askAll(ctx, d.held((*plan.Defence).AllHeld))
 			}
 			wait := max(plan.AskInterval, d.freshness.freshFor())
-			if time.Now().Before(eagerUntil) {
+			if d.tasks.Now().Before(eagerUntil) {
 				wait = eagerInterval
 			}
-			next = time.Now().Add(wait)
+			next = d.tasks.Now().Add(wait)
 		}
-		if !time.Now().Before(repeat) {
-			d.askAll(ctx, d.held(func(defence *plan.Defence) []plan.Held { return defence.HeldWithPreviousHolder(time.Now()) }))
-			repeat = time.Now().Add(plan.RepeatInterval)
+		if !d.tasks.Now().Before(repeat) {
+			at := d.tasks.Now()
+			d.askAll(ctx, d.held(func(defence *plan.Defence) []plan.Held { return defence.HeldWithPreviousHolder(at) }))
+			repeat = d.tasks.Now().Add(plan.RepeatInterval)
 		}
 	}
 }
@@ -143,7 +144,7 @@ func (d *defender) askAll(ctx context.Context, held []plan.Held) {
 func (d *defender) askFor(ctx context.Context, h plan.Held) {
 	addr := h.Prefix.Addr()
 	d.mu.Lock()
-	d.defence.NoteAsked(addr, time.Now())
+	d.defence.NoteAsked(addr, d.tasks.Now())
 	q := d.question(h.Interface, addr, h.PreviousMACs)
 	d.mu.Unlock()
 	if err := d.neighbours.Ask(q); err != nil {
@@ -178,7 +179,7 @@ type stationQuestion struct {
 func (d *defender) yieldQuestions(ctx context.Context) []stationQuestion {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	due, isNewlySilent := d.defence.AskYielded(d.isNotDown, time.Now())
+	due, isNewlySilent := d.defence.AskYielded(d.isNotDown, d.tasks.Now())
 	if isNewlySilent {
 		d.wakeWorker(ctx)
 	}

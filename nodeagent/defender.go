@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -143,7 +142,7 @@ func (d *defender) beginChallenges() {
 	if d.ctx == nil {
 		return
 	}
-	for _, r := range d.defence.BeginChallenges(time.Now()) {
+	for _, r := range d.defence.BeginChallenges(d.tasks.Now()) {
 		d.carryOut(d.ctx, r)
 	}
 }
@@ -166,7 +165,7 @@ func (d *defender) heldAndYields() (map[netip.Addr]plan.Held, map[netip.Addr]pla
 func (d *defender) restoreYields(yields map[netip.Addr]plan.YieldedAddress) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.defence.RestoreYields(yields, time.Now())
+	d.defence.RestoreYields(yields, d.tasks.Now())
 }
 
 // unlessYielded changes an address that the node is to have, unless the agent has yielded it:
@@ -176,7 +175,7 @@ func (d *defender) unlessYielded(
 ) (result plan.Result, isDone bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	result, isAllowed := d.defence.MayHave(desired, isReclaim, time.Now())
+	result, isAllowed := d.defence.MayHave(desired, isReclaim, d.tasks.Now())
 	if !isAllowed {
 		return result, false, nil
 	}
@@ -187,7 +186,7 @@ func (d *defender) unlessYielded(
 func (d *defender) noteAdded(desired *plan.Desired) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.defence.NoteAdded(desired, time.Now())
+	d.defence.NoteAdded(desired, d.tasks.Now())
 }
 
 // noteProbeAnswers notes that stations have answered probes for yielded addresses.
@@ -203,7 +202,7 @@ func (d *defender) noteProbeAnswers(answers map[netip.Addr]plan.Probe) {
 func (d *defender) contests() map[netip.Addr]plan.Contest {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.defence.Contests(time.Now())
+	return d.defence.Contests(d.tasks.Now())
 }
 
 // listen listens on the interfaces of what is held or yielded, and on no others.
@@ -248,7 +247,7 @@ func (d *defender) isWatched(addr netip.Addr) bool {
 // gone from the interface when the agent has yielded it and hear returns.
 func (d *defender) hear(ctx context.Context, iface string, m neigh.Message) {
 	isGateway := slices.Contains(d.gateways.macsOf(iface), m.MAC)
-	isFresh, now := d.freshness.isFresh(), time.Now()
+	isFresh, now := d.freshness.isFresh(), d.tasks.Now()
 	frame := plan.Frame{
 		Addr: m.Addr, MAC: m.MAC.String(), IsRequest: m.Kind == neigh.Request, IsAdvertisement: m.Kind == neigh.Advertisement,
 		IsGratuitous: m.Gratuitous, IsDirect: m.Direct,
@@ -316,7 +315,7 @@ func (d *defender) withdrawYielded(ctx context.Context, r plan.Reaction) {
 func (d *defender) check(ctx context.Context, c *plan.Check, iface string) {
 	for ctx.Err() == nil {
 		d.mu.Lock()
-		step := d.defence.AskOn(c, time.Now())
+		step := d.defence.AskOn(c, d.tasks.Now())
 		d.carryOut(ctx, step.Reaction)
 		question := d.question(iface, c.Addr, nil)
 		d.mu.Unlock()
@@ -326,7 +325,7 @@ func (d *defender) check(ctx context.Context, c *plan.Check, iface string) {
 		if len(step.AskNodes) > 0 {
 			isAlone := d.isAlone(ctx, iface, step.AskNodes)
 			d.mu.Lock()
-			d.carryOut(ctx, d.defence.EndChallenge(c, isAlone, time.Now()))
+			d.carryOut(ctx, d.defence.EndChallenge(c, isAlone, d.tasks.Now()))
 			d.mu.Unlock()
 		}
 		if step.Next == 0 {
@@ -357,12 +356,12 @@ func (d *defender) wakeWorker(ctx context.Context) {
 		return
 	}
 	d.isWaking = true
-	wait := d.wakes.Delay(time.Now())
+	wait := d.wakes.Delay(d.tasks.Now())
 	d.tasks.Go(func() {
 		d.tasks.Wait(ctx, wait)
 		d.mu.Lock()
 		d.isWaking = false
-		d.wakes.Note(time.Now())
+		d.wakes.Note(d.tasks.Now())
 		d.mu.Unlock()
 		pacing.Signal(d.wake)
 	})

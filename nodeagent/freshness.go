@@ -21,6 +21,8 @@ type freshness struct {
 	// renewedAt is when the last successful renewal started, and listedAt when the agent last
 	// listed at the API server.
 	renewedAt, listedAt time.Time
+	// now tells the time.
+	now func() time.Time
 	// suspendedFor returns for how long the node has been suspended since it booted. suspendedAtBeat
 	// is its result when the heartbeat last began to list and to renew, and suspendedAtRenewal its
 	// result when the heartbeat began the last renewal that succeeded.
@@ -31,10 +33,10 @@ type freshness struct {
 }
 
 // newFreshness returns that of an agent that has just started, which is not fresh.
-func newFreshness() *freshness {
+func newFreshness(now func() time.Time, suspendedFor func() time.Duration) *freshness {
 	return &freshness{
-		period: defaultPeriod, periodChanged: make(chan struct{}, 1),
-		suspendedFor: suspendedSinceBoot, suspendedAtBeat: suspendedSinceBoot(),
+		period: defaultPeriod, periodChanged: make(chan struct{}, 1), now: now,
+		suspendedFor: suspendedFor, suspendedAtBeat: suspendedFor(),
 	}
 }
 
@@ -61,7 +63,7 @@ func (f *freshness) freshFor() time.Duration {
 	if suspended < minSuspension {
 		suspended = 0
 	}
-	return time.Until(f.renewedAt.Add(2*f.period - suspended)) // without a renewal that is long ago
+	return f.renewedAt.Add(2*f.period - suspended).Sub(f.now()) // without a renewal that is long ago
 }
 
 // renewalPeriod returns the time between two renewals.
@@ -110,7 +112,7 @@ func (f *freshness) noteRenewed(start time.Time) {
 func (f *freshness) noteListed() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.listedAt = time.Now()
+	f.listedAt = f.now()
 }
 
 // hasJustListed reports whether the agent has listed at the API server so recently that the
@@ -118,5 +120,5 @@ func (f *freshness) noteListed() {
 func (f *freshness) hasJustListed() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return !f.listedAt.IsZero() && time.Since(f.listedAt) < cacheLag
+	return !f.listedAt.IsZero() && f.now().Sub(f.listedAt) < cacheLag
 }

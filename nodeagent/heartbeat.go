@@ -62,12 +62,12 @@ func (h *heartbeat) NeedLeaderElection() bool { return false }
 func (h *heartbeat) Start(ctx context.Context) error {
 	backoff, unanswered := pacing.Backoff{Min: minBackoff, Max: maxBackoff}, 0
 	for ctx.Err() == nil {
-		start := time.Now()
+		start := h.tasks.Now()
 		err := h.beat(ctx)
 		if errors.Is(err, revision.ErrRestored) {
 			return fmt.Errorf("the agent has to begin anew: %w", err)
 		}
-		wait := time.Until(start.Add(h.freshness.renewalPeriod()))
+		wait := tasks.Until(h.tasks, start.Add(h.freshness.renewalPeriod()))
 		if err == nil {
 			if backoff.Failing() {
 				log.FromContext(ctx).Info("The Lease is renewed again")
@@ -111,7 +111,7 @@ func (h *heartbeat) beat(ctx context.Context) error {
 	if err := h.watchdog.Check(); err != nil {
 		return err
 	}
-	start := time.Now()
+	start := h.tasks.Now()
 	if err := h.renew(ctx, start); err != nil {
 		return err
 	}
@@ -147,6 +147,6 @@ func (h *heartbeat) sleep(ctx context.Context, start time.Time, wait time.Durati
 		periodChanged = nil
 	}
 	for h.tasks.Wait(ctx, wait, periodChanged) == 0 {
-		wait = time.Until(start.Add(h.freshness.renewalPeriod()))
+		wait = tasks.Until(h.tasks, start.Add(h.freshness.renewalPeriod()))
 	}
 }

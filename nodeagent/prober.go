@@ -38,7 +38,7 @@ func (p *prober) ask(ctx context.Context, questions []neigh.Question, settings p
 		p.mu.Lock()
 		for _, q := range questions {
 			p.answers = append(p.answers, plan.ProbeAnswer{
-				Target: plan.ProbeTarget{Interface: q.Interface, Addr: q.Addr}, Probe: probeOf(answers[q.Addr], time.Now()),
+				Target: plan.ProbeTarget{Interface: q.Interface, Addr: q.Addr}, Probe: probeOf(answers[q.Addr], p.tasks.Now()),
 			})
 		}
 		p.mu.Unlock()

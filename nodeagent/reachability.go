@@ -60,14 +60,14 @@ func (r *reachability) Start(ctx context.Context) error {
 		wait := tasks.Forever
 		r.mu.Lock()
 		if at, isAny := r.asker.NextRound(); isAny {
-			wait = max(0, time.Until(at), time.Until(last.Add(reach.RoundGap)))
+			wait = max(0, tasks.Until(r.tasks, at), tasks.Until(r.tasks, last.Add(reach.RoundGap)))
 		}
 		r.mu.Unlock()
 		switch r.tasks.Wait(ctx, wait, r.changed) {
 		case tasks.Ended:
 			return nil
 		case tasks.TimeOver:
-			last = time.Now()
+			last = r.tasks.Now()
 			r.round(ctx)
 		}
 	}
@@ -77,7 +77,7 @@ func (r *reachability) Start(ctx context.Context) error {
 func (r *reachability) set(askings []purelbv1.Announcement) {
 	targets := reach.Targets(askings, r.nodeName, r.defender.canAsk)
 	r.mu.Lock()
-	r.asker.SetTargets(targets, time.Now())
+	r.asker.SetTargets(targets, r.tasks.Now())
 	r.mu.Unlock()
 	pacing.Signal(r.changed)
 }
@@ -85,7 +85,7 @@ func (r *reachability) set(askings []purelbv1.Announcement) {
 // round asks for what is due, and wakes the worker if there is something to report.
 func (r *reachability) round(ctx context.Context) {
 	r.mu.Lock()
-	due, questions := r.asker.Begin(time.Now())
+	due, questions := r.asker.Begin(r.tasks.Now())
 	r.mu.Unlock()
 	answers := map[reach.Key]reach.Answer{}
 	byLink := map[string][]neigh.Question{} // an address may be asked for on several links
@@ -109,7 +109,7 @@ func (r *reachability) round(ctx context.Context) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.asker.End(due, answers, time.Now()) {
+	if r.asker.End(due, answers, r.tasks.Now()) {
 		pacing.Signal(r.wake)
 	}
 }

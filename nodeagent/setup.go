@@ -66,15 +66,18 @@ func (a *Agent) prepare() {
 	if a.Tasks == nil {
 		a.Tasks = tasks.Goroutines{}
 	}
+	if a.SuspendedFor == nil {
+		a.SuspendedFor = suspendedSinceBoot
+	}
 	if a.Disk == nil {
 		a.Disk = files{}
 	}
 	a.listRequests, a.lists = make(chan listRequest, 1), make(chan listResult, 1)
 	a.listsChanged = make(chan struct{}, 1)
 	a.ended, a.state = make(chan struct{}, 1), state{}
-	a.freshness = newFreshness()
+	a.freshness = newFreshness(a.Tasks.Now, a.SuspendedFor)
 	a.watchdog = watchdog.New(watchdog.Options{
-		Program: "agent", Round: "sync", StuckAfter: stuckAfter, StartTimeout: startTimeout,
+		Program: "agent", Round: "sync", StuckAfter: stuckAfter, StartTimeout: startTimeout, Now: a.Tasks.Now,
 	})
 	a.announcer = newAnnouncer(a.Neighbours, a.Metrics, a.Tasks)
 	a.prober = newProber(a.Neighbours, a.wake, a.Tasks)

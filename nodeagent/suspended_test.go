@@ -57,7 +57,7 @@ func TestFreshness(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				suspended := tc.beforeBeat
-				f := newFreshness()
+				f := newFreshness(time.Now, suspendedSinceBoot)
 				f.suspendedFor = func() time.Duration { return suspended }
 				f.setPeriod([]purelbv1.Announcement{*announcementOf("node1")})
 				if f.isFresh() {
@@ -82,7 +82,7 @@ func TestSuspendedSinceBoot(t *testing.T) {
 	if before < -time.Second {
 		t.Errorf("suspended for %s", before)
 	}
-	if f := newFreshness(); f.suspendedAtBeat < before-time.Second {
+	if f := newFreshness(time.Now, suspendedSinceBoot); f.suspendedAtBeat < before-time.Second {
 		t.Errorf("an agent that has just started counts %s", f.suspendedAtBeat)
 	}
 }

@@ -200,8 +200,8 @@ func (w *watching) exchange(ctx context.Context, l *watchedLink) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, x.Close()) }()
-	for next := time.Now(); w.tasks.Wait(ctx, time.Until(next)) != tasks.Ended; {
-		next = time.Now().Add(l.settings.Interval)
+	for next := w.tasks.Now(); w.tasks.Wait(ctx, tasks.Until(w.tasks, next)) != tasks.Ended; {
+		next = w.tasks.Now().Add(l.settings.Interval)
 		if err := w.round(ctx, l, x); err != nil {
 			return err
 		}
@@ -228,7 +228,7 @@ func (w *watching) round(ctx context.Context, l *watchedLink, x Exchange) error 
 		return err
 	}
 	facts.CanHear = facts.CanHear && !isLost
-	now := time.Now()
+	now := w.tasks.Now()
 	var steps []watch.Step
 	var repeated []netip.Addr
 	claims := map[netip.Addr]plan.Claim{}

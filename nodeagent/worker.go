@@ -86,14 +86,14 @@ func (a *Agent) Start(ctx context.Context) error {
 	var dueAt time.Time     // of the next sync that nothing else wakes the worker for; zero for none
 	var restUntil time.Time // if a sync waits for the end of a rest; else zero
 	syncIn := func(wait time.Duration) {
-		if at := time.Now().Add(wait); wait > 0 && (dueAt.IsZero() || at.Before(dueAt)) {
+		if at := a.Tasks.Now().Add(wait); wait > 0 && (dueAt.IsZero() || at.Before(dueAt)) {
 			dueAt = at
 		}
 	}
 	sync := func(syncOnce func() (time.Duration, error)) {
-		rests.Begin(time.Now())
+		rests.Begin(a.Tasks.Now())
 		wait, err := syncOnce()
-		rests.End(time.Now())
+		rests.End(a.Tasks.Now())
 		if err == nil {
 			retries.Reset()
 		} else {
@@ -107,9 +107,9 @@ func (a *Agent) Start(ctx context.Context) error {
 		wait := tasks.Forever
 		switch {
 		case !restUntil.IsZero():
-			wait = time.Until(restUntil)
+			wait = tasks.Until(a.Tasks, restUntil)
 		case !dueAt.IsZero():
-			wait = time.Until(dueAt)
+			wait = tasks.Until(a.Tasks, dueAt)
 		}
 		// The heartbeat waits for lists, while syncs may ask for syncs: lists come first, and rest for nothing.
 		const statusHasChanged, listsHaveChanged, isWoken = 1, 2, 3 // the places of the signals; an empty item is 0
@@ -122,7 +122,7 @@ func (a *Agent) Start(ctx context.Context) error {
 			}
 			a.beginRequestedList(ctx)
 		case tasks.TimeOver, isWoken:
-			now := time.Now()
+			now := a.Tasks.Now()
 			if rest := rests.Delay(now); rest > 0 {
 				restUntil = now.Add(rest)
 				continue
@@ -375,7 +375,7 @@ func (a *Agent) gather(objects apiObjects, isUpToDate bool) (plan.Inputs, error)
 	a.Neighbours.ExcludePodMACs(plan.PodMACs(observed))
 	held, yields := a.defender.heldAndYields()
 	return plan.Inputs{
-		Now:                 time.Now(),
+		Now:                 a.Tasks.Now(),
 		LBNodeAgentName:     a.LBNodeAgent,
 		LBNodeAgent:         objects.lbNodeAgent,
 		Announcements:       a.reporter.withLatestStatuses(objects.announcements),

@@ -27,7 +27,12 @@ type Runner interface {
 	Wait(ctx context.Context, while time.Duration, signals ...<-chan struct{}) int
 	// Random returns a random duration from 0 to below a longest one.
 	Random(below time.Duration) time.Duration
+	// Now tells the time, by the clock by which Wait waits.
+	Now() time.Time
 }
+
+// Until returns how long it takes a runner until a time.
+func Until(r Runner, at time.Time) time.Duration { return at.Sub(r.Now()) }
 
 // What Wait returns if it takes no signal.
 const (
@@ -107,6 +112,9 @@ func (Goroutines) Wait(ctx context.Context, while time.Duration, signals ...<-ch
 		return 3
 	}
 }
+
+// Now tells the time.
+func (Goroutines) Now() time.Time { return time.Now() }
 
 // Random returns a random duration.
 func (Goroutines) Random(below time.Duration) time.Duration {

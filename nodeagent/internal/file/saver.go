@@ -60,7 +60,7 @@ func (s *Saver) NeedLeaderElection() bool { return false }
 func (s *Saver) Save(makeContent func() ([]byte, error), isUrgent bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := time.Now()
+	now := s.Tasks.Now()
 	switch {
 	case s.problem != "": // the next attempt has its time
 	case isUrgent:
@@ -87,7 +87,7 @@ func (s *Saver) takeDue() (func() ([]byte, error), time.Duration) {
 	if s.pending == nil {
 		return nil, 0
 	}
-	if wait := time.Until(s.notBefore); wait > 0 {
+	if wait := tasks.Until(s.Tasks, s.notBefore); wait > 0 {
 		return nil, wait
 	}
 	makeContent := s.pending
@@ -165,7 +165,7 @@ func (s *Saver) write(ctx context.Context, makeContent func() ([]byte, error)) b
 // noteWritten notes what became of a write.
 func (s *Saver) noteWritten(makeContent func() ([]byte, error), err error) {
 	s.mu.Lock()
-	now := time.Now()
+	now := s.Tasks.Now()
 	if err == nil {
 		s.Writes.Note(now)
 		if s.pending != nil {

@@ -129,7 +129,7 @@ func (r *Reporter[S]) Latest(obj client.Object, read S) S {
 func (r *Reporter[S]) Set(statuses []Status[S]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	before, now := r.reports, time.Now()
+	before, now := r.reports, r.Tasks.Now()
 	r.reports = make(map[string]*entry[S], len(statuses))
 	for i := range statuses {
 		s := &statuses[i]
@@ -163,10 +163,10 @@ func (r *Reporter[S]) Write(ctx context.Context) (time.Duration, error) {
 		if len(batch) == 0 {
 			return wait, nil
 		}
-		r.Rests.Begin(time.Now())
+		r.Rests.Begin(r.Tasks.Now())
 		errs := make([]error, len(batch))
 		r.Tasks.Each(len(batch), func(i int) { errs[i] = r.apply(ctx, &batch[i]) })
-		r.Rests.End(time.Now())
+		r.Rests.End(r.Tasks.Now())
 		if err := r.noteWritten(batch, errs); err != nil {
 			_, wait = r.dueReports()
 			return wait, err
@@ -181,7 +181,7 @@ func (r *Reporter[S]) Write(ctx context.Context) (time.Duration, error) {
 func (r *Reporter[S]) dueReports() ([]entry[S], time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := time.Now()
+	now := r.Tasks.Now()
 	rest := max(r.Rests.Delay(now), r.notBefore.Sub(now))
 	var batch []entry[S]
 	wait := time.Duration(0)
@@ -206,7 +206,7 @@ func (r *Reporter[S]) dueReports() ([]entry[S], time.Duration) {
 func (r *Reporter[S]) noteWritten(batch []entry[S], errs []error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now, err := time.Now(), errors.Join(errs...)
+	now, err := r.Tasks.Now(), errors.Join(errs...)
 	retry := time.Duration(0)
 	if err == nil {
 		r.Failures.Reset()

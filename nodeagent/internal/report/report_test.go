@@ -10,6 +10,7 @@ import (
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/internal/pacing"
+	"github.com/purelb/purelb-operator/internal/tasks"
 )
 
 // Stations claim addresses of many Announcements, whose statuses change all the time, also while they
@@ -18,7 +19,9 @@ import (
 func TestAttackReportsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const count, rounds = 4 * Parallel, 12
-		r := &Reporter[purelbv1.AnnouncementStatus]{Failures: pacing.Backoff{Min: time.Second, Max: time.Second}}
+		r := &Reporter[purelbv1.AnnouncementStatus]{
+			Tasks: tasks.Goroutines{}, Failures: pacing.Backoff{Min: time.Second, Max: time.Second},
+		}
 		announcements := make([]purelbv1.Announcement, count)
 		want, got := map[string]int{}, map[string]int{}
 		for i := range announcements {

@@ -40,16 +40,23 @@ type Options struct {
 	StuckAfter time.Duration
 	// StartTimeout is after how long a round has to have done something since the start; 0 is never.
 	StartTimeout time.Duration
+	// Now tells the time; time.Now does, if it is nil.
+	Now func() time.Time
 }
 
 // New returns the Watchdog of a program that starts now.
-func New(options Options) *Watchdog { return &Watchdog{options: options, startedAt: time.Now()} }
+func New(options Options) *Watchdog {
+	if options.Now == nil {
+		options.Now = time.Now
+	}
+	return &Watchdog{options: options, startedAt: options.Now()}
+}
 
 // BeginRound notes that a round begins.
 func (w *Watchdog) BeginRound() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.roundBegan = time.Now()
+	w.roundBegan = w.options.Now()
 }
 
 // EndRound notes that a round ends, and with what error if it could do nothing at all.
@@ -90,7 +97,7 @@ func (w *Watchdog) TestWorker() {
 	if w.giveEmptyItem == nil || !w.emptyItemSince.IsZero() {
 		return
 	}
-	w.emptyItemSince = time.Now()
+	w.emptyItemSince = w.options.Now()
 	w.giveEmptyItem()
 }
 
@@ -98,7 +105,7 @@ func (w *Watchdog) TestWorker() {
 func (w *Watchdog) CheckBlocked() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.checkBlocked(time.Now())
+	return w.checkBlocked(w.options.Now())
 }
 
 func (w *Watchdog) checkBlocked(now time.Time) error {
@@ -115,7 +122,7 @@ func (w *Watchdog) checkBlocked(now time.Time) error {
 func (w *Watchdog) Check() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now := time.Now()
+	now := w.options.Now()
 	if err := w.checkBlocked(now); err != nil {
 		return err
 	}
