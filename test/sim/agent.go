@@ -33,7 +33,7 @@ type agent struct {
 
 // StartAgent starts the node's agent. Another one must not run.
 func (n *Node) StartAgent() error {
-	a := &agent{process: process{world: n.world}, node: n}
+	a := &agent{process: process{world: n.world, clock: n.Clock}, node: n}
 	a.follower = newFollower(&a.process, n.Name, n.server, a.pass)
 	a.isCut, a.isBlind = n.isCut || n.isAgentStarved, n.isAgentBlind
 	a.ctx, a.end = context.WithCancel(log.IntoContext(context.Background(), logr.Discard()))
@@ -45,10 +45,11 @@ func (n *Node) StartAgent() error {
 		return err
 	}
 	product := &nodeagent.Agent{
-		Client: n.server.NewClient(a.intercept, a.cache), Live: n.server.NewClient(a.intercept, nil),
+		Client: dated{n.server.NewClient(a.intercept, a.cache), n.Clock}, Live: n.server.NewClient(a.intercept, nil),
 		Kernel: kernel{n.Kernel, a}, Neighbours: neighbours{a}, Tasks: &a.process,
-		Metrics:  nodeagent.NewMetrics(prometheus.NewRegistry()),
-		NodeName: n.Name, Namespace: Namespace, LBNodeAgent: Agents, Checkpoint: "checkpoint", Disk: disk{a},
+		SuspendedFor: n.Clock.suspendedFor,
+		Metrics:      nodeagent.NewMetrics(prometheus.NewRegistry()),
+		NodeName:     n.Name, Namespace: Namespace, LBNodeAgent: Agents, Checkpoint: "checkpoint", Disk: disk{a},
 		OpenExchange: func(iface string) (nodeagent.Exchange, error) { return a.openExchange(iface) },
 	}
 	if n.agent = a; n.isAsleep {

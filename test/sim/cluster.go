@@ -34,6 +34,8 @@ type Cluster struct {
 	OnReady func(n *Node, isReady bool)
 	// Replicas are those of the manager.
 	Replicas []*Replica
+	// hasWrongClocks means that the nodes' clocks are wrong, and change.
+	hasWrongClocks bool
 	// isAway means that the API server answers nobody but the Admin.
 	isAway bool
 }
@@ -205,7 +207,8 @@ func (r *Replica) start() error {
 	}
 	var err error
 	r.Manager, err = c.StartReplica(
-		name, c.Server, ManagerOptions{NamesSuccessors: c.WireFailover}, func() { c.After(restartAfter, r.startAgain) },
+		name, c.Server, ManagerOptions{NamesSuccessors: c.WireFailover, Clock: r.node.Clock},
+		func() { c.After(restartAfter, r.startAgain) },
 	)
 	if err == nil {
 		r.reach()

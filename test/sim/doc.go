@@ -13,6 +13,10 @@
 //
 // A node has an interface on one link or on each of two. What the laws say of a Local address is about its link.
 //
+// Each machine has a clock, by which its programs measure time: it may be fast or slow, stands still while the
+// machine sleeps, and may say that it is another time of day. What client-go measures for the election, and the
+// timeouts of requests, are by the right time.
+//
 // README.md says which law fails without which rule of the product.
 //
 // A History is what users, machines, a link and the control plane do, at random. The laws, in laws.go, are

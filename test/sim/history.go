@@ -144,6 +144,9 @@ func (h *History) troublesome() []deed {
 	if len(h.Segments) > 1 {
 		deeds = append(deeds, deed{2, h.swapCables}, deed{3, h.renumber}, deed{2, h.stopFlooding})
 	}
+	if h.hasWrongClocks {
+		deeds = append(deeds, deed{4, h.changeClock})
+	}
 	return deeds
 }
 

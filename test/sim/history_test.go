@@ -25,7 +25,8 @@ var kindsOfHistory = []struct {
 	{"leases", false, sim.Profile{MaxTroubles: 3, While: time.Minute}, 25, newCluster},
 	{"watching", true, sim.Profile{MaxTroubles: 3, While: time.Minute}, 25, newCluster},
 	{"one-at-a-time", true, sim.Profile{MaxTroubles: 1, While: 3 * time.Minute}, 25, newCluster},
-	{"two-links", true, sim.Profile{MaxTroubles: 1, While: 2 * time.Minute}, 4, sim.NewTwoLinkCluster},
+	{"two-links", true, sim.Profile{MaxTroubles: 1, While: 2 * time.Minute}, 3, sim.NewTwoLinkCluster},
+	{"clocks", true, sim.Profile{MaxTroubles: 1, While: 2 * time.Minute}, 3, sim.NewClocksCluster},
 }
 
 // newCluster returns a cluster of three nodes on one link.
@@ -141,16 +142,19 @@ func TestFormerlyBroken(t *testing.T) {
 // The same seed tells the same story, byte for byte.
 func TestSameHistory(t *testing.T) {
 	for kind := range kindsOfHistory {
-		for seed := range 1 + kindsOfHistory[kind].seeds/10 {
-			var first, again strings.Builder
-			playHistory(t, kind, seed, nil, &first)
-			playHistory(t, kind, seed, nil, &again)
-			if first.String() != again.String() {
-				t.Errorf("seed %d of kind %s tells\n%sand\n%s", seed, kindsOfHistory[kind].name, &first, &again)
+		t.Run(kindsOfHistory[kind].name, func(t *testing.T) {
+			t.Parallel()
+			for seed := range 1 + kindsOfHistory[kind].seeds/10 {
+				var first, again strings.Builder
+				playHistory(t, kind, seed, nil, &first)
+				playHistory(t, kind, seed, nil, &again)
+				if first.String() != again.String() {
+					t.Errorf("seed %d tells\n%sand\n%s", seed, &first, &again)
+				}
+				if strings.Count(first.String(), "\n") < 10 {
+					t.Errorf("a short story:\n%s", &first)
+				}
 			}
-			if strings.Count(first.String(), "\n") < 10 {
-				t.Errorf("a short story:\n%s", &first)
-			}
-		}
+		})
 	}
 }

@@ -21,7 +21,7 @@ func (h *History) createOn(count int) {
 // The interfaces of a node get each other's links and addresses. Its addresses change to the right one, or to
 // another node, and are never on both.
 func TestRenumberedNode(t *testing.T) {
-	playScenarioIn(t, 3, NewTwoLinkCluster, func(t *testing.T, h *History) {
+	playScenarioIn(t, 2, NewTwoLinkCluster, func(t *testing.T, h *History) {
 		h.createOn(3)
 		n, moved := h.Nodes[1], 0
 		before := map[netip.Addr]string{}
@@ -54,7 +54,7 @@ func (n *Node) interfaceWith(addr netip.Addr) string {
 
 // A node loses the carrier of one of its two interfaces. Addresses of the other one stay where they are.
 func TestOneOfTwoCarriersLost(t *testing.T) {
-	playScenarioIn(t, 3, NewTwoLinkCluster, func(t *testing.T, h *History) {
+	playScenarioIn(t, 2, NewTwoLinkCluster, func(t *testing.T, h *History) {
 		h.createOn(3)
 		n, before := h.Nodes[1], h.holders()
 		c, other := n.NICs[1], n.NICs[0].segment

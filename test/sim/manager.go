@@ -59,6 +59,8 @@ type ManagerOptions struct {
 	Intercept apiserver.Intercept
 	// NamesSuccessors is the feature gate WireFailover.
 	NamesSuccessors bool
+	// Clock is that of its machine; a right one, if it is nil.
+	Clock *Clock
 }
 
 // StartManager starts a manager that leads without having been elected.
@@ -117,7 +119,10 @@ func (m *Manager) endByItself() {
 }
 
 func (w *World) newManager(name string, server *apiserver.Server, options ManagerOptions) (*Manager, error) {
-	m := &Manager{process: process{world: w}, stopped: make(chan struct{}, 1)}
+	if options.Clock == nil {
+		options.Clock = newClock()
+	}
+	m := &Manager{process: process{world: w, clock: options.Clock}, stopped: make(chan struct{}, 1)}
 	m.follower = newFollower(&m.process, name, server, m.passOn)
 	m.ctx, m.end = context.WithCancel(log.IntoContext(context.Background(), logr.Discard()))
 	var err error
@@ -196,21 +201,21 @@ func selectionsOf(options cache.Options, server *apiserver.Server) []apiserver.S
 
 // makeParts makes the components, with what one process of the manager shares among them.
 func (m *Manager) makeParts(uncached client.Client, options ManagerOptions) error {
-	m.live = controllers.NewLiveness(time.Now)
+	m.live = controllers.NewLiveness(m.Now)
 	m.leases = m.live.Handler()
 	own, reasons := controllers.NewMetrics(prometheus.NewRegistry()), &controllers.UnplacedReasons{}
 	tells := recorder{m}
 	external := controllers.NewExternalIPAM(m.client, uncached, controllers.ExternalIPAMOptions{
-		Recorder: tells, Namespace: Namespace, IsDefaultLoadBalancer: true, Metrics: own, Now: time.Now,
+		Recorder: tells, Namespace: Namespace, IsDefaultLoadBalancer: true, Metrics: own, Now: m.Now,
 	})
 	cluster := managerCluster{m, uncached}
 	placement, err1 := (&controllers.PlacementReconciler{
-		Client: m.client, Recorder: tells, Namespace: Namespace, IsDefaultLoadBalancer: true, Liveness: m.live, Now: time.Now,
+		Client: m.client, Recorder: tells, Namespace: Namespace, IsDefaultLoadBalancer: true, Liveness: m.live, Now: m.Now,
 		Metrics: own,
 		Reasons: reasons, ParallelWrites: 1, NamesSuccessors: options.NamesSuccessors,
 	}).Component(cluster)
 	announced, err2 := (&controllers.AnnouncedReconciler{
-		Client: m.client, Recorder: tells, Namespace: Namespace, IsDefaultLoadBalancer: true, Now: time.Now, Reasons: reasons,
+		Client: m.client, Recorder: tells, Namespace: Namespace, IsDefaultLoadBalancer: true, Now: m.Now, Reasons: reasons,
 	}).Component(cluster)
 	components := []controllers.Component{
 		(&controllers.ServiceReconciler{

@@ -27,6 +27,7 @@ type Node struct {
 	Kernel *linktest.Kernel
 	agent  *agent
 	Disk   Disk
+	Clock  *Clock
 	// DropsEchoes means that a firewall drops echo requests.
 	DropsEchoes bool
 	// isOff means that the machine does nothing: it has no power, or sleeps.
@@ -49,7 +50,7 @@ type Node struct {
 func (w *World) NewNode(server *apiserver.Server, number int, segments ...*Segment) *Node {
 	n := &Node{
 		world: w, server: server, Name: fmt.Sprint("node", number), uplink: segments[0],
-		Disk: Disk{files: map[string]file{}},
+		Disk: Disk{files: map[string]file{}}, Clock: newClock(),
 	}
 	for _, s := range segments {
 		n.addNIC(s, number)
@@ -104,6 +105,7 @@ func (n *Node) PowerOn() error {
 // Sleep makes the machine sleep, and Wake lets it go on with what it did and the addresses that it had.
 func (n *Node) Sleep() {
 	n.isAsleep, n.isOff = true, true
+	n.Clock.stop()
 	n.setPorts()
 	n.agent.Pause()
 }
@@ -111,6 +113,7 @@ func (n *Node) Sleep() {
 // Wake ends what Sleep began.
 func (n *Node) Wake() {
 	n.isAsleep, n.isOff = false, false
+	n.Clock.start()
 	n.setPorts()
 	n.agent.Resume()
 }

@@ -13,6 +13,8 @@ import (
 // tasks, as a tasks.Runner, one at a time.
 type process struct {
 	world *World
+	// clock is that of its machine.
+	clock *Clock
 	// pauses are how many causes there are that the process is paused.
 	pauses   int
 	isKilled bool
@@ -28,6 +30,11 @@ const minSlice, maxSlice = time.Microsecond, 30 * time.Microsecond
 // after makes the process do something after a while. Paused, it does so as soon as it goes on; killed, it
 // does nothing any more.
 func (p *process) after(wait time.Duration, do func()) *Happening {
+	return p.afterTrue(p.clock.wait(wait), do)
+}
+
+// afterTrue does so after a while that is not measured by the process's clock.
+func (p *process) afterTrue(wait time.Duration, do func()) *Happening {
 	var h *Happening
 	h = p.world.After(wait, func() {
 		switch {
@@ -105,11 +112,14 @@ func (p *process) Each(count int, do func(i int)) {
 // Random returns a random duration.
 func (p *process) Random(below time.Duration) time.Duration { return p.world.Between(0, below) }
 
+// Now tells the time.
+func (p *process) Now() time.Time { return p.clock.Now() }
+
 // Wait waits. A killed process waits no more: for its tasks everything has ended.
 func (p *process) Wait(ctx context.Context, while time.Duration, signals ...<-chan struct{}) int {
 	var until time.Time
 	if while != tasks.Forever {
-		until = time.Now().Add(while)
+		until = p.Now().Add(while)
 	}
 	for {
 		if p.isKilled || ctx.Err() != nil {
@@ -122,7 +132,7 @@ func (p *process) Wait(ctx context.Context, while time.Duration, signals ...<-ch
 			default:
 			}
 		}
-		if !until.IsZero() && !time.Now().Before(until) {
+		if !until.IsZero() && !p.Now().Before(until) {
 			return tasks.TimeOver
 		}
 		p.world.running.wait(ctx, until, signals)
@@ -132,11 +142,15 @@ func (p *process) Wait(ctx context.Context, while time.Duration, signals ...<-ch
 // wait lets others run until there may be something to do.
 func (t *task) wait(ctx context.Context, until time.Time, signals []<-chan struct{}) {
 	t.ctx, t.signals, t.isWaking = ctx, signals, false
-	if deadline, hasDeadline := ctx.Deadline(); hasDeadline && (until.IsZero() || deadline.Before(until)) {
-		until = deadline
+	wait, isBounded := time.Duration(0), !until.IsZero()
+	if isBounded {
+		wait = t.process.clock.wait(until.Sub(t.process.Now()))
 	}
-	if !until.IsZero() {
-		t.due = t.process.after(time.Until(until), t.run)
+	if deadline, hasDeadline := ctx.Deadline(); hasDeadline && (!isBounded || time.Until(deadline) < wait) {
+		wait, isBounded = time.Until(deadline), true
+	}
+	if isBounded {
+		t.due = t.process.afterTrue(wait, t.run)
 	}
 	t.pause(struct{}{})
 	if t.due != nil {

@@ -16,7 +16,7 @@ func playTasks(t *testing.T, seed uint64, do func(p *process)) string {
 	t.Helper()
 	var story strings.Builder
 	synctest.Test(t, func(*testing.T) {
-		p := &process{world: NewWorld(seed, &story)}
+		p := &process{world: NewWorld(seed, &story), clock: newClock()}
 		do(p)
 		p.kill()
 		if len(p.tasks) > 0 {
