@@ -39,8 +39,8 @@ const errorOfOwnAS = "the neighbour is in the node's own autonomous system, and 
 // errorOfLimit is the error of a neighbour that ended the session for the number of routes, and opens none since: that
 // it closes connections then says less.
 const errorOfLimit = "the neighbour ended the session, as the node sends more routes than it takes (its " +
-	"maximum-prefix): raise that, or advertise networks instead of addresses (aggregation of the ServiceGroup's pools), and clear the " +
-	"session on the router"
+	"maximum-prefix): raise that, or advertise networks instead of addresses (aggregation of the ServiceGroup's " +
+	"pools), and clear the session on the router"
 
 // Sessions returns the sessions with all neighbours. It opens those again that have ended, or were ended for
 // what neighbours sent a while ago, and ends two kinds: those with neighbours that are to be external and
