@@ -34,7 +34,7 @@ func PeerStatus(p *v1.BGPPeer, result *PeerResult, routings map[string]*v1.NodeR
 	}
 	status.Sessions = fmt.Sprintf("%d/%d", status.EstablishedSessions, status.DesiredSessions)
 	status.Neighbor = cmp.Or(p.Spec.PeerAddress, string(p.Spec.Interface), string(p.Spec.Discover))
-	reason, message := verdictOf(&status, result, down)
+	reason, message := verdictOf(p, &status, result, down)
 	ready := metav1.Condition{
 		Type: v1.ConditionReady, Status: metav1.ConditionFalse, ObservedGeneration: p.Generation,
 		Reason: reason, Message: textlimit.Shorten(message, maxMessage),
@@ -54,7 +54,9 @@ func PeerStatus(p *v1.BGPPeer, result *PeerResult, routings map[string]*v1.NodeR
 	return status
 }
 
-func verdictOf(status *v1.BGPPeerStatus, result *PeerResult, down []string) (reason, message string) {
+func verdictOf(
+	p *v1.BGPPeer, status *v1.BGPPeerStatus, result *PeerResult, down []string,
+) (reason, message string) {
 	also := ""
 	if len(result.Problems) > 0 {
 		also = "; " + strings.Join(textlimit.First(result.Problems, maxNamed), "; ")
@@ -71,9 +73,11 @@ func verdictOf(status *v1.BGPPeerStatus, result *PeerResult, down []string) (rea
 				textlimit.List(result.Conflicts, maxNamed, ", "), also,
 			)
 	case result.LacksSecret:
-		return v1.ReasonSecretMissing,
-			"the Secret that spec.passwordSecretRef names does not exist in this namespace, or has no such key: without the " +
-				"password no session is opened; sessions that had it keep it"
+		return v1.ReasonSecretMissing, fmt.Sprintf(
+			"Secret %s, which spec.passwordSecretRef names, does not exist in this namespace, or has no key %s: without the "+
+				"password no session is opened; sessions that had it keep it",
+			p.Spec.PasswordSecretRef.Name, p.Spec.PasswordSecretRef.Key,
+		)
 	case result.PasswordProblem != "":
 		return v1.ReasonPasswordInvalid, fmt.Sprintf(
 			"the password that spec.passwordSecretRef names %s; sessions that had another one keep that", result.PasswordProblem,

@@ -278,6 +278,13 @@ func TestStatus(t *testing.T) {
 			[]change{changeService("web", func(svc *corev1.Service) { svc.Status.Conditions = nil })},
 			"Degraded service/shop/web: the manager has not looked at it yet",
 		},
+		"no router knows an address": {
+			[]change{withCondition("web", v1.ConditionAdvertised, metav1.ConditionFalse, "0 of 3 sessions are up")},
+			"Critical service/shop/web: 0 of 3 sessions are up",
+		},
+		"a pod does not start": {[]change{waitingPod("CrashLoopBackOff")},
+			"Degraded pod/purelb-agent-x: does not start on node1: CrashLoopBackOff: see kubectl -n purelb-system describe pod " +
+				"purelb-agent-x and, if it has run, kubectl -n purelb-system logs --previous purelb-agent-x"},
 		"a Service has to wait": {
 			[]change{withCondition("web", v1.ConditionAllocated, metav1.ConditionFalse, "exhausted")},
 			"Degraded service/shop/web: Because: exhausted",
@@ -362,6 +369,29 @@ func TestUsageText(t *testing.T) {
 	} {
 		if got := usage.String(); got != want {
 			t.Errorf("%+v is %s, want %s", usage, got, want)
+		}
+	}
+}
+
+// waitingPod makes a container of a pod wait.
+func waitingPod(reason string) change {
+	return func(o *Objects) {
+		o.Pods = append(o.Pods, corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "purelb-system", Name: "purelb-agent-x"},
+			Spec:       corev1.PodSpec{NodeName: "node1"},
+			Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
+				State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}},
+			}}},
+		})
+	}
+}
+
+// TestStatusOfStartingPods says nothing of pods that start.
+func TestStatusOfStartingPods(t *testing.T) {
+	want := len(StatusOf(clusterOf(t)).Problems)
+	for _, reason := range []string{"", "ContainerCreating", "PodInitializing"} {
+		if got := StatusOf(clusterOf(t, waitingPod(reason))).Problems; len(got) != want {
+			t.Errorf("%s: %v", reason, got)
 		}
 	}
 }

@@ -123,8 +123,24 @@ func (s *Status) addComponents(c *Cluster) {
 		}
 		s.Components = append(s.Components, component)
 	}
+	s.addPods(c)
 	if len(c.LBNodeAgents) == 0 && !c.isUnread(kindLBNodeAgents) {
 		s.add(Critical, "lbnodeagent", "there is none: no node runs an agent, and nothing is announced")
+	}
+}
+
+// addPods says of PureLB's pods which of them do not start, as far as Kubernetes says why.
+func (s *Status) addPods(c *Cluster) {
+	for i := range c.Pods {
+		p := &c.Pods[i]
+		for _, status := range p.Status.ContainerStatuses {
+			waiting := status.State.Waiting
+			if waiting == nil || slices.Contains([]string{"", "ContainerCreating", "PodInitializing"}, waiting.Reason) {
+				continue
+			}
+			s.add(Degraded, "pod/"+p.Name, "does not start on %s: %s: see kubectl -n %s describe pod %s and, if it has run, "+
+				"kubectl -n %s logs --previous %s", p.Spec.NodeName, waiting.Reason, p.Namespace, p.Name, p.Namespace, p.Name)
+		}
 	}
 }
 
@@ -192,9 +208,12 @@ func (s *Status) addServices(c *Cluster) {
 			}
 			s.add(severity, object, "%s", condition.Message)
 		}
-		if meta.IsStatusConditionFalse(svc.Status.Conditions, v1.ConditionServiceReachable) {
-			s.add(Critical, object, "%s", meta.FindStatusCondition(
-				svc.Status.Conditions, v1.ConditionServiceReachable).Message)
+		for _, conditionType := range []string{v1.ConditionAdvertised, v1.ConditionServiceReachable} {
+			// An address that no node announces is not advertised, either: that is said above.
+			if c := meta.FindStatusCondition(svc.Status.Conditions, conditionType); c != nil &&
+				c.Status == metav1.ConditionFalse && c.Reason != v1.ReasonNotAnnounced {
+				s.add(Critical, object, "%s", c.Message)
+			}
 		}
 	}
 }
