@@ -43,6 +43,8 @@ type RoutingReconciler struct {
 	Namespace string
 	Defaults  agents.Defaults
 	Now       func() time.Time
+	// ParallelWrites is how many NodeRoutings are written at the same time; 0 is a number that suits a cluster.
+	ParallelWrites int
 
 	// batch decides when changes are looked at.
 	batch pacing.Batch
@@ -183,7 +185,7 @@ func (r *RoutingReconciler) writeRoutings(ctx context.Context, g *routingInputs,
 			Spec: spec,
 		})
 	}
-	err := forEachParallel(0, len(changed), func(i int) error {
+	err := forEachParallel(r.ParallelWrites, len(changed), func(i int) error {
 		return apply(ctx, r.Client, changed[i], ownerRouting)
 	})
 	for node, stored := range g.Routings {

@@ -27,7 +27,8 @@ type BFD interface {
 func (s *Speaker) startBFD(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	watcher, err := s.StartBFD(
-		ctx, func() { pacing.Signal(s.wake) }, func(neighbour netip.Addr) { go s.resetSession(ctx, neighbour) },
+		ctx, func() { pacing.Signal(s.wake) },
+		func(neighbour netip.Addr) { s.Tasks.Go(func() { s.resetSession(ctx, neighbour) }) },
 	)
 	if err != nil {
 		cancel()

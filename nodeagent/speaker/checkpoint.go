@@ -2,17 +2,13 @@ package speaker
 
 import (
 	"encoding/json"
-	"fmt"
-	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	purelbv1 "github.com/purelb/purelb-operator/api/v1"
-	"github.com/purelb/purelb-operator/internal/tasks"
 	"github.com/purelb/purelb-operator/nodeagent/internal/file"
 )
 
@@ -20,7 +16,6 @@ const (
 	checkpointFile        = "speaker.json"
 	checkpointVersion     = 1
 	checkpointReadTimeout = 5 * time.Second
-	bootIDFile            = "/proc/sys/kernel/random/boot_id"
 )
 
 // checkpoint is what a speaker leaves to the next one.
@@ -34,41 +29,32 @@ type checkpoint struct {
 	Spec purelbv1.NodeRoutingSpec `json:"spec"`
 }
 
-// readBootID returns what tells this boot of the node apart from others.
-func readBootID() (string, error) {
-	text, err := os.ReadFile(bootIDFile)
-	if err != nil {
-		return "", fmt.Errorf("find out which boot of the node this is: %w", err)
-	}
-	return strings.TrimSpace(string(text)), nil
-}
-
 // loadCheckpoint returns the NodeRouting that an earlier speaker of the node worked by, and
 // whether that was since the node booted; nil if there is none.
-func loadCheckpoint(
-	dir, nodeName, namespace, bootID string,
-) (routing *purelbv1.NodeRouting, isSameBoot bool, err error) {
+func (s *Speaker) loadCheckpoint(bootID string) (routing *purelbv1.NodeRouting, isSameBoot bool, err error) {
 	c := checkpoint{}
-	read := func() ([]byte, error) {
-		return file.ReadWithin(filepath.Join(dir, checkpointFile), checkpointReadTimeout)
-	}
-	exists, err := file.LoadCheckpoint(read, &c, &c.Header, file.Header{Version: checkpointVersion, NodeName: nodeName})
+	read := func() ([]byte, error) { return s.Machine.ReadWithin(s.checkpointPath(), checkpointReadTimeout) }
+	exists, err := file.LoadCheckpoint(
+		read, &c, &c.Header, file.Header{Version: checkpointVersion, NodeName: s.NodeName},
+	)
 	if err != nil || !exists || c.Spec.NodeName == "" {
 		return nil, false, err
 	}
 	routing = &purelbv1.NodeRouting{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: nodeName, Generation: c.Generation}, Spec: c.Spec,
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.NodeName, Generation: c.Generation}, Spec: c.Spec,
 	}
 	return routing, c.BootID != "" && c.BootID == bootID, nil
 }
+
+func (s *Speaker) checkpointPath() string { return filepath.Join(s.StateDir, checkpointFile) }
 
 // newSaver returns the saver that writes the checkpoint. It is of no use once the node has booted,
 // so it need not survive that.
 func newSaver(s *Speaker) *file.Saver {
 	return &file.Saver{
-		Tasks: tasks.Goroutines{},
+		Tasks: s.Tasks,
 		What:  "the checkpoint", Consequence: "the next speaker would not know the neighbours while the API server is away",
-		Path: func() string { return filepath.Join(s.StateDir, checkpointFile) }, Replace: file.Replace,
+		Path: s.checkpointPath, Replace: s.Machine.Replace,
 		Changed: make(chan struct{}, 1),
 	}
 }

@@ -104,14 +104,21 @@ type Speaker struct {
 	// ProxyForwards reports whether the node's service proxy forwards what neighbours send.
 	ProxyForwards func(ctx context.Context) bool
 	Metrics       *Metrics
+	// Tasks runs what the speaker does side by side; nil for goroutines.
+	Tasks tasks.Runner
+	// Machine is what the speaker runs on; nil for the node, with StateDir.
+	Machine Machine
+	// Follow begins to tell handler of the node's NodeRouting, and calls synced once the API server has said
+	// whether there is one; nil for the Cache.
+	Follow func(ctx context.Context, handler toolscache.ResourceEventHandler, synced func()) error
 
 	NodeName, Namespace string
 	// StateDir is for the checkpoint and the lock, PasswordDir has the passwords, and UnitDir the links
 	// that systemd keeps for active units.
 	StateDir, PasswordDir, UnitDir string
 
-	// wake is signalled when something may have changed, and synced closed when the API server has said
-	// whether there is a NodeRouting.
+	// wake is signalled when something may have changed, and synced when the API server has said whether there
+	// is a NodeRouting.
 	wake, synced chan struct{}
 	// reporter writes the status of the node's NodeRouting, and saver the checkpoint.
 	reporter *report.Reporter[purelbv1.NodeRoutingStatus]
@@ -193,7 +200,7 @@ type refusal struct {
 
 // SetupWithManager adds the speaker to mgr.
 func (s *Speaker) SetupWithManager(mgr manager.Manager) error {
-	s.prepare()
+	s.Prepare()
 	return mgr.Add(s)
 }
 
@@ -202,7 +209,7 @@ func (s *Speaker) NeedLeaderElection() bool { return false }
 
 // Start speaks until ctx ends.
 func (s *Speaker) Start(ctx context.Context) error {
-	if err := takeLock(ctx, s.StateDir); err != nil && ctx.Err() == nil {
+	if err := s.Machine.Lock(ctx); err != nil && ctx.Err() == nil {
 		return err
 	}
 	s.watchdog.BeginRound()
@@ -217,12 +224,16 @@ func (s *Speaker) Start(ctx context.Context) error {
 		return err
 	}
 	s.watchdog.EndRound(nil)
-	s.awaitAPIServer(ctx)
-	go func() { _ = s.reporter.Start(ctx) }()
+	// At first the speaker waits a moment for the API server: what the checkpoint says may be out of date.
+	s.Tasks.Wait(ctx, checkpointPatience, s.synced)
+	s.Tasks.Go(func() { _ = s.reporter.Start(ctx) })
 	saving, lastRoundEnded := context.WithCancel(context.WithoutCancel(ctx))
-	var saver sync.WaitGroup
-	saver.Go(func() { _ = s.saver.Start(saving) })
-	defer saver.Wait()
+	saved := make(chan struct{}, 1)
+	s.Tasks.Go(func() {
+		_ = s.saver.Start(saving)
+		pacing.Signal(saved)
+	})
+	defer s.Tasks.Wait(context.WithoutCancel(ctx), tasks.Forever, saved)
 	defer lastRoundEnded()
 	for ctx.Err() == nil {
 		s.watchdog.BeginRound()
@@ -231,24 +242,27 @@ func (s *Speaker) Start(ctx context.Context) error {
 			log.FromContext(ctx).Error(err, "Not everything could be applied")
 		}
 		s.watchdog.EndRound(nil) // a speaker that can do nothing waits for others
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		case <-s.wake:
-		}
-		timer.Stop()
+		s.Tasks.Wait(ctx, wait, s.wake)
 	}
 	return s.stop(context.WithoutCancel(ctx))
 }
 
-// prepare makes the speaker's components.
-func (s *Speaker) prepare() {
-	s.wake, s.synced = make(chan struct{}, 1), make(chan struct{})
+// Prepare makes the speaker's components, for one that no manager starts.
+func (s *Speaker) Prepare() {
+	if s.Tasks == nil {
+		s.Tasks = tasks.Goroutines{}
+	}
+	if s.Machine == nil {
+		s.Machine = machine{s.StateDir}
+	}
+	if s.Follow == nil {
+		s.Follow = s.followCache
+	}
+	s.wake, s.synced = make(chan struct{}, 1), make(chan struct{}, 1)
 	s.watchdog = watchdog.New(watchdog.Options{Program: "speaker", Round: "round", StuckAfter: stallTime})
 	s.saver = newSaver(s)
 	s.reporter = &report.Reporter[purelbv1.NodeRoutingStatus]{
-		Tasks:  tasks.Goroutines{},
+		Tasks:  s.Tasks,
 		Client: func() client.Client { return s.Client }, Kind: "NodeRouting", FieldOwner: FieldOwner,
 		Changed: make(chan struct{}, 1), Timeout: reportTimeout, Rests: pacing.Batch{Gap: reportGap},
 		Failures: pacing.Backoff{Min: minRetry, Max: maxRetry, Spread: 0.5}, MaxUnanswered: maxRetry,
@@ -257,11 +271,11 @@ func (s *Speaker) prepare() {
 
 // restore reads what an earlier speaker of the node left.
 func (s *Speaker) restore(ctx context.Context) error {
-	bootID, err := readBootID()
+	bootID, err := s.Machine.BootID()
 	if err != nil {
 		return err
 	}
-	routing, isSameBoot, err := loadCheckpoint(s.StateDir, s.NodeName, s.Namespace, bootID)
+	routing, isSameBoot, err := s.loadCheckpoint(bootID)
 	if err != nil {
 		log.FromContext(ctx).Info("The speaker cannot use the checkpoint", "error", err.Error())
 	}
@@ -282,26 +296,35 @@ func (s *Speaker) restore(ctx context.Context) error {
 
 // watch wakes the speaker when its NodeRouting or the kernel's interfaces change.
 func (s *Speaker) watch(ctx context.Context) error {
-	informer, err := s.Cache.GetInformer(ctx, &purelbv1.NodeRouting{}, cache.BlockUntilSynced(false))
-	if err != nil {
-		return fmt.Errorf("watch the NodeRouting: %w", err)
-	}
-	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+	err := s.Follow(ctx, toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { s.setRouting(obj, false) },
 		UpdateFunc: func(_, obj any) { s.setRouting(obj, false) },
 		DeleteFunc: func(obj any) { s.setRouting(obj, true) },
-	})
+	}, s.noteSynced)
 	if err != nil {
 		return fmt.Errorf("watch the NodeRouting: %w", err)
 	}
-	go func() {
-		if toolscache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
-			s.noteSynced()
-		}
-	}()
-	go func() {
+	s.Tasks.Go(func() {
 		if err := s.Kernel.Watch(ctx, func() { pacing.Signal(s.wake) }); err != nil && ctx.Err() == nil {
 			log.FromContext(ctx).Error(err, "The kernel is not watched: changes are seen late")
+		}
+	})
+	return nil
+}
+
+// followCache begins to tell a handler of what changes in the Cache.
+func (s *Speaker) followCache(ctx context.Context, handler toolscache.ResourceEventHandler, synced func()) error {
+	informer, err := s.Cache.GetInformer(ctx, &purelbv1.NodeRouting{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return err
+	}
+	registration, err := informer.AddEventHandler(handler)
+	if err != nil {
+		return err
+	}
+	go func() {
+		if toolscache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+			synced()
 		}
 	}()
 	return nil
@@ -313,20 +336,8 @@ func (s *Speaker) noteSynced() {
 	s.mu.Lock()
 	s.isDeleted = s.isDeleted || s.routing != nil && s.routing.UID == ""
 	s.mu.Unlock()
-	close(s.synced)
+	pacing.Signal(s.synced)
 	pacing.Signal(s.wake)
-}
-
-// awaitAPIServer waits a moment for the API server, before the speaker works by the checkpoint: what it says
-// may be out of date.
-func (s *Speaker) awaitAPIServer(ctx context.Context) {
-	timer := time.NewTimer(checkpointPatience)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-s.synced:
-	case <-timer.C:
-	}
 }
 
 // setRouting takes the NodeRouting as the API server has it.
@@ -557,7 +568,7 @@ func (s *Speaker) stop(ctx context.Context) error {
 	s.mu.Lock()
 	in := stopInputs{isDeleted: s.isDeleted, isDraining: s.routing != nil && s.routing.Spec.DrainSince != nil}
 	s.mu.Unlock()
-	in.isShutdown = stopKind(in) == "" && s.state.unit.isShutdown(ctx)
+	in.isShutdown = stopKind(in) == "" && s.state.unit.isShutdown(ctx, s.Tasks)
 	whyRoutesGo := stopKind(in)
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()

@@ -197,7 +197,7 @@ func newWorld(t *testing.T, dir string) *world {
 	if err := os.Symlink("1", link); err != nil && !errors.Is(err, fs.ErrExist) {
 		t.Fatal(err)
 	}
-	w.prepare()
+	w.Prepare()
 	if err := errors.Join(w.restore(t.Context()), w.startBFD(t.Context())); err != nil {
 		t.Fatal(err)
 	}
@@ -369,7 +369,7 @@ func TestFaultNoAPIServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bootID, err := readBootID()
+	bootID, err := machine{}.BootID()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/purelb/purelb-operator/internal/tasks"
 )
 
 const (
@@ -63,19 +65,12 @@ func (w *unitWatch) hasStopped() bool {
 
 // isShutdown waits until the node is known to shut down. It returns false if that is not so after
 // shutdownPatience, or at once if it cannot be known.
-func (w *unitWatch) isShutdown(ctx context.Context) bool {
-	ticker := time.NewTicker(shutdownInterval)
-	defer ticker.Stop()
+func (w *unitWatch) isShutdown(ctx context.Context, t tasks.Runner) bool {
 	ctx, cancel := context.WithTimeout(ctx, shutdownPatience)
 	defer cancel()
 	for !w.hasStopped() {
-		if !w.wasActive {
+		if !w.wasActive || t.Wait(ctx, shutdownInterval) == tasks.Ended {
 			return false
-		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-ticker.C:
 		}
 	}
 	return true
