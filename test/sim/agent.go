@@ -49,7 +49,7 @@ func (n *Node) StartAgent() error {
 		Kernel: kernel{n.Kernel, a}, Neighbours: neighbours{a}, Tasks: &a.process,
 		SuspendedFor: n.Clock.suspendedFor,
 		Metrics:      nodeagent.NewMetrics(prometheus.NewRegistry()),
-		NodeName:     n.Name, Namespace: Namespace, LBNodeAgent: Agents, Checkpoint: "checkpoint", Disk: disk{a},
+		NodeName:     n.Name, Namespace: Namespace, LBNodeAgent: Agents, Checkpoint: "checkpoint", Disk: disk{&a.process, n},
 		OpenExchange: func(iface string) (nodeagent.Exchange, error) { return a.openExchange(iface) },
 	}
 	if n.agent = a; n.isAsleep {

@@ -38,8 +38,11 @@ func (d *Disk) loseLast() {
 	}
 }
 
-// disk is the disk of a node as its agent sees it.
-type disk struct{ agent *agent }
+// disk is the disk of a node as a program there sees it.
+type disk struct {
+	*process
+	node *Node
+}
 
 // How long a write takes.
 const minWrite, maxWrite = 100 * time.Microsecond, 20 * time.Millisecond
@@ -50,14 +53,13 @@ var errDisk = errors.New("input/output error")
 const retryDisk = 50 * time.Millisecond
 
 func (d disk) ReadWithin(path string, timeout time.Duration) ([]byte, error) {
-	a := d.agent
-	for end := time.Now().Add(timeout); a.node.Disk.Hangs; {
-		if time.Now().After(end) || a.isKilled {
+	for end := time.Now().Add(timeout); d.node.Disk.Hangs; {
+		if time.Now().After(end) || d.isKilled {
 			return nil, os.ErrDeadlineExceeded
 		}
-		a.Wait(context.Background(), retryDisk)
+		d.Wait(context.Background(), retryDisk)
 	}
-	f, exists := a.node.Disk.files[path]
+	f, exists := d.node.Disk.files[path]
 	if !exists {
 		return nil, fs.ErrNotExist
 	}
@@ -65,17 +67,16 @@ func (d disk) ReadWithin(path string, timeout time.Duration) ([]byte, error) {
 }
 
 func (d disk) ReplaceDurably(path string, text []byte) error {
-	a := d.agent
-	a.Wait(context.Background(), a.world.Between(minWrite, maxWrite))
-	for a.node.Disk.Hangs && !a.isKilled {
-		a.Wait(context.Background(), retryDisk)
+	d.Wait(context.Background(), d.world.Between(minWrite, maxWrite))
+	for d.node.Disk.Hangs && !d.isKilled {
+		d.Wait(context.Background(), retryDisk)
 	}
 	switch {
-	case a.isKilled:
+	case d.isKilled:
 		return errKilled
-	case a.node.Disk.Refuses:
+	case d.node.Disk.Refuses:
 		return errDisk
 	}
-	a.node.Disk.files[path] = file{text, a.node.Disk.files[path].text, time.Now()}
+	d.node.Disk.files[path] = file{text, d.node.Disk.files[path].text, time.Now()}
 	return nil
 }

@@ -18,7 +18,7 @@ type kernel struct {
 	agent *agent
 }
 
-var errKilled = errors.New("the agent has been killed")
+var errKilled = errors.New("the program has been killed")
 
 // Watch makes changed be called soon after each change.
 func (k kernel) Watch(ctx context.Context, changed func()) error {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 
+	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -40,6 +41,7 @@ var clusterKinds = sync.OnceValues(readKinds)
 func Scheme() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(corev1.AddToScheme(scheme))
+	utilruntime.Must(appsv1.AddToScheme(scheme))
 	utilruntime.Must(coordinationv1.AddToScheme(scheme))
 	utilruntime.Must(discoveryv1.AddToScheme(scheme))
 	utilruntime.Must(v1.AddToScheme(scheme))
@@ -61,6 +63,10 @@ func readKinds() ([]Kind, error) {
 		{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), IsNamespaced: true, IsNeverApplied: true},
 		{
 			GroupVersionKind: discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), IsNamespaced: true, IsNeverApplied: true,
+		},
+		{
+			GroupVersionKind: appsv1.SchemeGroupVersion.WithKind("DaemonSet"), IsNamespaced: true, HasStatus: true,
+			CountsGenerations: true, ListKeys: map[string][]string{},
 		},
 		{GroupVersionKind: coordinationv1.SchemeGroupVersion.WithKind("Lease"), IsNamespaced: true, IsNeverApplied: true},
 	}
