@@ -36,6 +36,8 @@ type Cluster struct {
 	Replicas []*Replica
 	// hasWrongClocks means that the nodes' clocks are wrong, and change.
 	hasWrongClocks bool
+	// Routers are those on the link.
+	Routers []*Router
 	// isAway means that the API server answers nobody but the Admin.
 	isAway bool
 }
@@ -207,8 +209,9 @@ func (r *Replica) start() error {
 	}
 	var err error
 	r.Manager, err = c.StartReplica(
-		name, c.Server, ManagerOptions{NamesSuccessors: c.WireFailover, Clock: r.node.Clock},
-		func() { c.After(restartAfter, r.startAgain) },
+		name, c.Server, ManagerOptions{
+			NamesSuccessors: c.WireFailover, Clock: r.node.Clock, HasRouters: len(c.Routers) > 0,
+		}, func() { c.After(restartAfter, r.startAgain) },
 	)
 	if err == nil {
 		r.reach()
@@ -322,6 +325,7 @@ func (c *Cluster) End() {
 	}
 	for _, n := range c.Nodes {
 		n.KillAgent()
+		n.killSpeakers()
 	}
 }
 

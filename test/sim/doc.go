@@ -17,8 +17,11 @@
 // machine sleeps, and may say that it is another time of day. What client-go measures for the election, and the
 // timeouts of requests, are by the right time.
 //
+// A cluster may have routers, to whose sessions the speakers of the nodes bring their routes: the manager's
+// component of BGP and the whole speaker are the product's, and the BGP library, BFD and the routers are in memory.
+//
 // README.md says which law fails without which rule of the product.
 //
-// A History is what users, machines, a link and the control plane do, at random. The laws, in laws.go, are
-// checked after each happening.
+// A History is what users, machines, a link and the control plane do, at random. The laws, in laws.go
+// and, of routers, in routing_laws.go, are checked after each happening.
 package sim

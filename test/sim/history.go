@@ -17,6 +17,8 @@ type History struct {
 	*Cluster
 	Profile
 	laws *laws
+	// routing has what histories with routers need; nil in others.
+	routing *routingHistory
 	// calmUntil is until when nothing else goes wrong, or is over.
 	calmUntil time.Time
 	// random decides what the present step does, and steps counts them.
@@ -35,6 +37,8 @@ type Profile struct {
 	// MaxTroubles is how much is wrong at a time at the most. Between two troubles there is time to recover
 	// if it is 1.
 	MaxTroubles int
+	// HasRouters means that users and routers do what concerns BGP, too.
+	HasRouters bool
 	// While is how long it is.
 	While time.Duration
 	// Skips, if set, says which steps, counted from 0, are left out.
@@ -75,6 +79,9 @@ func newHistory(c *Cluster, profile Profile) *History {
 		}
 	}
 	c.Inspect = h.laws.inspect
+	if h.HasRouters {
+		h.beginRouting()
+	}
 	return h
 }
 
@@ -86,6 +93,9 @@ func (h *History) finish() ([]string, error) {
 	h.Run(Settled)
 	h.Inspect, h.OnReady = nil, nil
 	h.laws.settled()
+	if h.routing != nil {
+		h.routing.settled()
+	}
 	return h.laws.violations, h.err
 }
 
@@ -117,6 +127,9 @@ func (h *History) step() {
 	deeds := []deed{{6, h.createService}, {3, h.deleteService}, {2, h.moveEndpoints}}
 	if !isCalm {
 		deeds = append(deeds, h.troublesome()...)
+		if h.HasRouters {
+			deeds = append(deeds, h.routingDeeds()...)
+		}
 	}
 	all := 0
 	for _, d := range deeds {
@@ -235,7 +248,7 @@ func (h *History) createService() {
 	ipv4, ipv6 := corev1.IPv4Protocol, corev1.IPv6Protocol
 	choices := [][]corev1.IPFamily{{ipv4}, {ipv4}, {ipv6}, {ipv4, ipv6}}
 	s.Families = choices[h.Pick(len(choices))]
-	if on := h.anySegment(); h.Chance(0.25) {
+	if on := h.anySegment(); h.Chance(0.25) || h.HasRouters && h.Chance(0.5) {
 		s.Group = GroupVirtual
 	} else {
 		s.Group = on.Group

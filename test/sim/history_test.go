@@ -27,10 +27,15 @@ var kindsOfHistory = []struct {
 	{"one-at-a-time", true, sim.Profile{MaxTroubles: 1, While: 3 * time.Minute}, 25, newCluster},
 	{"two-links", true, sim.Profile{MaxTroubles: 1, While: 2 * time.Minute}, 3, sim.NewTwoLinkCluster},
 	{"clocks", true, sim.Profile{MaxTroubles: 1, While: 2 * time.Minute}, 3, sim.NewClocksCluster},
+	{"routers", false, sim.Profile{MaxTroubles: 3, While: time.Minute, HasRouters: true}, 5, newRouterCluster},
+	{"routers-one-at-a-time", false, sim.Profile{MaxTroubles: 1, While: 3 * time.Minute, HasRouters: true}, 5, newRouterCluster},
 }
 
 // newCluster returns a cluster of three nodes on one link.
 func newCluster(w *sim.World) (*sim.Cluster, error) { return sim.NewCluster(w, 3) }
+
+// newRouterCluster returns such a cluster with routers.
+func newRouterCluster(w *sim.World) (*sim.Cluster, error) { return sim.NewClusterWithRouters(w, 3) }
 
 // playHistory plays a history of a kind, of which steps are left out, and returns how it broke laws.
 func playHistory(t *testing.T, kind int, seed uint64, skips func(int) bool, story io.Writer) []string {

@@ -61,6 +61,8 @@ type ManagerOptions struct {
 	NamesSuccessors bool
 	// Clock is that of its machine; a right one, if it is nil.
 	Clock *Clock
+	// HasRouters means that the manager writes NodeRoutings.
+	HasRouters bool
 }
 
 // StartManager starts a manager that leads without having been elected.
@@ -225,6 +227,11 @@ func (m *Manager) makeParts(uncached client.Client, options ManagerOptions) erro
 			Client: m.client, Recorder: tells, Namespace: Namespace, IsDefaultLoadBalancer: true, Metrics: own, IPAM: external,
 		}).Component(),
 		placement, announced,
+	}
+	if options.HasRouters {
+		components = append(components, (&controllers.RoutingReconciler{
+			Client: m.client, Recorder: tells, Namespace: Namespace, Now: time.Now, ParallelWrites: 1,
+		}).Component())
 	}
 	for _, c := range components {
 		work := func(r reconcile.Request) (reconcile.Result, error) { return c.Reconciler.Reconcile(m.ctx, r) }

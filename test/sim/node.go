@@ -44,6 +44,13 @@ type Node struct {
 	// object says.
 	couldReport, isReady bool
 	couldReportSince     time.Time
+	// boots counts the kernels that the machine has had.
+	boots int
+	// routers are those that its speakers may have sessions with. speakers are those that run: the last one waits
+	// for those before it to end. isSpeakerKept means that the kubelet starts none.
+	routers       []*Router
+	speakers      []*speaker
+	isSpeakerKept bool
 }
 
 // NewNode adds a node with an interface on each of some segments, of which the first has default routes.
@@ -61,6 +68,7 @@ func (w *World) NewNode(server *apiserver.Server, number int, segments ...*Segme
 
 // boot gives the node a new kernel.
 func (n *Node) boot() {
+	n.boots++
 	links := []plan.Link{{Name: "lo", Kind: "loopback", Loopback: true, Up: true}}
 	for _, c := range n.NICs {
 		links = append(links, plan.Link{Name: c.Name, Kind: "device", MAC: c.MAC.String(), Up: !c.port.IsDown})
@@ -77,6 +85,9 @@ func (n *Node) SetCut(isCut bool) {
 	if n.agent != nil && !n.agent.isKilled {
 		n.agent.setCut(isCut || n.isAgentStarved)
 	}
+	for _, s := range n.speakers {
+		s.setCut(isCut || n.isAgentStarved)
+	}
 }
 
 // SetBlind makes the API server refuse all that the agent reads, or answer again.
@@ -92,6 +103,7 @@ func (n *Node) PowerOff() {
 	n.isOff = true
 	n.setPorts()
 	n.KillAgent()
+	n.killSpeakers()
 }
 
 // PowerOn makes the node boot, with a new kernel and a new agent.
@@ -108,6 +120,9 @@ func (n *Node) Sleep() {
 	n.Clock.stop()
 	n.setPorts()
 	n.agent.Pause()
+	for _, s := range n.speakers {
+		s.Pause()
+	}
 }
 
 // Wake ends what Sleep began.
@@ -116,6 +131,9 @@ func (n *Node) Wake() {
 	n.Clock.start()
 	n.setPorts()
 	n.agent.Resume()
+	for _, s := range n.speakers {
+		s.Resume()
+	}
 }
 
 // Holds reports whether the node would answer for an address: it has the address, and runs.

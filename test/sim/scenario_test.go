@@ -49,7 +49,7 @@ func playScenarioIn(
 			if err := c.Start(); err != nil {
 				t.Fatal(err)
 			}
-			h := newHistory(c, Profile{MaxTroubles: 3})
+			h := newHistory(c, Profile{MaxTroubles: 3, HasRouters: len(c.Routers) > 0})
 			h.Run(10 * time.Second)
 			do(t, h)
 			violations, err := h.finish()

@@ -1,0 +1,142 @@
+package sim
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/purelb/purelb-operator/api/v1"
+)
+
+// playWithRouters plays something in a cluster with routers, in which Services have Virtual addresses of each
+// family, some of policy Local.
+func playWithRouters(t *testing.T, do func(t *testing.T, h *History)) {
+	t.Helper()
+	const seeds = 1
+	newCluster := func(w *World) (*Cluster, error) { return NewClusterWithRouters(w, 3) }
+	playScenarioIn(t, seeds, newCluster, func(t *testing.T, h *History) {
+		for i := range 4 {
+			h.create(Service{
+				Group: GroupVirtual, Families: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}, IsPolicyLocal: i == 3,
+			})
+		}
+		h.Run(settledSoon)
+		for _, s := range h.services {
+			if !h.isAdvertised(t, s) {
+				t.Errorf("%s is not advertised", s.Name)
+			}
+		}
+		do(t, h)
+	})
+}
+
+// settledSoon is how long it takes that new Services are as they are to be.
+const settledSoon = 40 * time.Second
+
+// isAdvertised reports whether a Service says so, and whether that is true.
+func (h *History) isAdvertised(t *testing.T, s *service) bool {
+	t.Helper()
+	for _, what := range h.routing.falsehoodsOfService(s) {
+		t.Error(what)
+	}
+	addrs, err := h.Addresses(s.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(addrs) > 0 && (len(h.Routers[0].SendsTo(addrs[0])) > 0 || len(h.Routers[1].SendsTo(addrs[0])) > 0)
+}
+
+// A node that is left loses no packet: routers send elsewhere before it drops the addresses, and to it again only
+// when it has them.
+func TestRoutersOfNodeThatIsLeft(t *testing.T) {
+	playWithRouters(t, func(_ *testing.T, h *History) {
+		for _, n := range h.Nodes[:2] {
+			h.begin(h.laws.left, "excluded", []*Node{n},
+				func() error { return h.SetExcluded(n, true) }, func() error { return h.SetExcluded(n, false) })
+			h.Run(20 * time.Second)
+			h.endTrouble("excluded " + n.Name)
+			h.Run(20 * time.Second)
+		}
+	})
+}
+
+// Speakers that are replaced, and one that crashes, cost no route.
+func TestRoutersOfSpeakersThatRestart(t *testing.T) {
+	playWithRouters(t, func(_ *testing.T, h *History) {
+		h.upgradeSpeakers()
+		h.Run(time.Minute)
+		h.Nodes[1].killSpeakers()
+		h.Run(time.Minute)
+	})
+}
+
+// Settings of a BGPPeer that need new sessions, and those of a ServiceGroup, cost no route, and concern one node at
+// a time.
+func TestRoutersWhoseSettingsChange(t *testing.T) {
+	playWithRouters(t, func(t *testing.T, h *History) {
+		err := h.EditPeer(0, func(s *v1.BGPPeerSpec) { s.HoldTime = &metav1.Duration{Duration: 12 * time.Second} })
+		h.Run(time.Minute)
+		if err == nil {
+			err = h.EditRemoteGroup(func(s *v1.ServiceGroupSpec) { s.Remote.V4Pools[0].Aggregation = "/32" })
+		}
+		h.Run(time.Minute)
+		if err == nil {
+			err = h.EditRemoteGroup(func(s *v1.ServiceGroupSpec) { s.Remote.V4Pools[0].Aggregation = "/28" })
+		}
+		h.Run(time.Minute)
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Endpoints of a Service of policy Local go from node to node, and the routes with them.
+func TestRoutersOfEndpointsThatMove(t *testing.T) {
+	playWithRouters(t, func(_ *testing.T, h *History) {
+		for range 4 {
+			h.setEndpoints(h.services[3])
+			h.Run(20 * time.Second)
+		}
+	})
+}
+
+// Routes by way of a node that has lost its power are gone when the hold time is over or, with BFD, after a second;
+// those of one that comes back soon are not used before it has the addresses.
+func TestRoutersOfNodeWithoutPower(t *testing.T) {
+	playWithRouters(t, func(t *testing.T, h *History) {
+		for _, while := range []time.Duration{30 * time.Second, 4 * time.Second} {
+			n := h.Nodes[0]
+			h.begin(h.laws.unreached, "no power", []*Node{n},
+				doing(func() { h.PowerOff(n) }), func() error { return h.PowerOn(n) })
+			h.Run(while)
+			h.endTrouble("no power " + n.Name)
+			h.Run(time.Minute)
+		}
+	})
+}
+
+// While all routers are away Services say that they are not advertised, and afterwards that they are.
+func TestRoutersAway(t *testing.T) {
+	playWithRouters(t, func(t *testing.T, h *History) {
+		for _, r := range h.Routers {
+			h.begin(h.routing.unrouted[r], "no power: "+r.port.name, nil, doing(r.Crash), doing(r.Restart))
+		}
+		h.Run(time.Minute)
+		for _, s := range h.services {
+			if h.isAdvertised(t, s) {
+				t.Errorf("%s is advertised", s.Name)
+			}
+		}
+		for _, r := range h.Routers {
+			h.endTrouble("no power: " + r.port.name)
+		}
+		h.Run(time.Minute)
+		for _, s := range h.services {
+			if !h.isAdvertised(t, s) {
+				t.Errorf("%s is not advertised", s.Name)
+			}
+		}
+	})
+}
