@@ -452,8 +452,10 @@ func (w *watcher) endOne(one *watch) {
 }
 
 func (w *watcher) routerDrops(one *watch, why string) {
-	n := w.speaker.node
-	if a := one.router.neighbours[n]; one.isUp && a != nil && a.connection != nil && !one.router.IsDown {
+	// A router makes its session of BFD anew when that of BGP is up: what became of the one before does not matter.
+	a := one.router.neighbours[w.speaker.node]
+	isOfSpeaker := a != nil && a.connection != nil && a.connection.peer.library.speaker == w.speaker
+	if one.isUp && isOfSpeaker && !one.router.IsDown {
 		c := a.connection
 		one.router.end(c, why)
 		c.isClosed = false // the node learns of it
