@@ -76,6 +76,10 @@ func TestRoutersOfSpeakersThatRestart(t *testing.T) {
 // a time.
 func TestRoutersWhoseSettingsChange(t *testing.T) {
 	playWithRouters(t, func(t *testing.T, h *History) {
+		last := len(h.services) - 1 // of policy Local, for which there are routes of single addresses
+		h.note(h.DeleteService(h.services[last].Service))
+		h.services = h.services[:last]
+		h.Run(10 * time.Second)
 		err := h.EditPeer(0, func(s *v1.BGPPeerSpec) { s.HoldTime = &metav1.Duration{Duration: 12 * time.Second} })
 		h.Run(time.Minute)
 		if err == nil {
