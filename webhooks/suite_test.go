@@ -285,8 +285,8 @@ func createCluster(ctx context.Context) error {
 	for _, sg := range []*unstructured.Unstructured{
 		group(
 			"taken",
-			"remote: {pool: 10.9.0.10-10.9.0.20, subnet: 10.9.0.0/24, v6pool: {pool: 'fd09::10-fd09::20', subnet: 'fd09::/64'}}\n"+
-				"bgp: {allowServices: {communities: [no-export]}}",
+			"remote: {pool: 10.9.0.10-10.9.0.20, subnet: 10.9.0.0/24, v6pool: {pool: 'fd09::10-fd09::20', "+
+				"subnet: 'fd09::/64'}}\nbgp: {allowServices: {communities: [no-export]}}",
 		),
 		group(
 			"local",

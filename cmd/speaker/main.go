@@ -60,7 +60,7 @@ var version = "dev"
 type options struct {
 	nodeName, namespace    string
 	stateDir, passwordDir  string
-	activeUnitsDir                string
+	activeUnitsDir         string
 	metricsAddress, health string
 	metricsSecure          bool
 	logLevel               string

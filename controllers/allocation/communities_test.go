@@ -93,7 +93,8 @@ func TestCommunitiesWarning(t *testing.T) {
 		{"allowed", single, asking("no-export"), nil, ""},
 		{"nothing", none, asking(""), nil, ""},
 		{"not allowed", single, asking("no-export,65000:1,x"), nil, name +
-			`65000:1 is not allowed, "x" is not a community: ` + "spec.bgp.allowServices of ServiceGroup default says which the routes may have"},
+			`65000:1 is not allowed, "x" is not a community: ` +
+			"spec.bgp.allowServices of ServiceGroup default says which the routes may have"},
 		{"of a group that allows none", none, asking("no-export"), nil, name + "ServiceGroup default allows Services no " +
 			"communities: it has no spec.bgp.allowServices"},
 		{"a route to more addresses", shared, asking("no-export"), nil, name + "has no effect on a route to more addresses " +

@@ -28,7 +28,10 @@ var kindsOfHistory = []struct {
 	{"two-links", true, sim.Profile{MaxTroubles: 1, While: 2 * time.Minute}, 3, sim.NewTwoLinkCluster},
 	{"clocks", true, sim.Profile{MaxTroubles: 1, While: 2 * time.Minute}, 3, sim.NewClocksCluster},
 	{"routers", false, sim.Profile{MaxTroubles: 3, While: time.Minute, HasRouters: true}, 5, newRouterCluster},
-	{"routers-one-at-a-time", false, sim.Profile{MaxTroubles: 1, While: 3 * time.Minute, HasRouters: true}, 5, newRouterCluster},
+	{
+		"routers-one-at-a-time", false, sim.Profile{MaxTroubles: 1, While: 3 * time.Minute, HasRouters: true}, 5,
+		newRouterCluster,
+	},
 }
 
 // newCluster returns a cluster of three nodes on one link.

@@ -267,7 +267,9 @@ func (h *History) editGroup() {
 	if h.Chance(0.5) {
 		community := v1.Community(fmt.Sprint("64500:", h.Pick(10)))
 		what = fmt.Sprint("community ", community)
-		edit = func(s *v1.ServiceGroupSpec) { s.BGP = &v1.ServiceGroupBGPSpec{ServiceGroupBGP: v1.ServiceGroupBGP{Communities: []v1.Community{community}}} }
+		edit = func(s *v1.ServiceGroupSpec) {
+			s.BGP = &v1.ServiceGroupBGPSpec{ServiceGroupBGP: v1.ServiceGroupBGP{Communities: []v1.Community{community}}}
+		}
 	} else {
 		aggregations := []v1.Aggregation{"default", "/32", "/28"}
 		aggregation := aggregations[h.Pick(len(aggregations))]

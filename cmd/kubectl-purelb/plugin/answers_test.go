@@ -283,8 +283,8 @@ func TestStatus(t *testing.T) {
 			"Critical service/shop/web: 0 of 3 sessions are up",
 		},
 		"a pod does not start": {[]change{waitingPod("CrashLoopBackOff")},
-			"Degraded pod/purelb-agent-x: does not start on node1: CrashLoopBackOff: see kubectl -n purelb-system describe pod " +
-				"purelb-agent-x and, if it has run, kubectl -n purelb-system logs --previous purelb-agent-x"},
+			"Degraded pod/purelb-agent-x: does not start on node1: CrashLoopBackOff: see kubectl -n purelb-system describe " +
+				"pod purelb-agent-x and, if it has run, kubectl -n purelb-system logs --previous purelb-agent-x"},
 		"a Service has to wait": {
 			[]change{withCondition("web", v1.ConditionAllocated, metav1.ConditionFalse, "exhausted")},
 			"Degraded service/shop/web: Because: exhausted",
