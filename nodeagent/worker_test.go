@@ -118,9 +118,11 @@ func TestBurst(t *testing.T) {
 			pacing.Signal(w.wake)
 		}
 		time.Sleep(1025 * time.Millisecond)
+		synctest.Wait()
 		during := len(observed)
 		pacing.Signal(w.wake)
 		time.Sleep(time.Second)
+		synctest.Wait()
 		w.expect("syncs of the burst, each 10 ms with 40 ms after it", 21, during)
 		w.expect("the first sync, and the one after the burst",
 			[]time.Duration{0, 2 * time.Second}, []time.Duration{observed[0], observed[during]})
