@@ -297,9 +297,9 @@ TOPICS := failover handover outage rollout upgrade bgp ipam watching
 # What others have written, or what disturbs at random, and runs as a whole.
 JUDGES := proof-memory test-conformance test-olm test-stacks test-bgp soak
 
-# $(call prove,TARGET,ARGUMENTS,WANTS) runs what follows and keeps in dist/proof what it shows, as
-# the result of make TARGET ARGUMENTS: test/proof.
-prove = $(PROOF) run -results dist/proof/$(1).json -command "$(strip make $(1) $(2))" -commit "$(VERSION)" -wants "$(3)" --
+# $(call prove,FILE,ARGUMENTS,WANTS,TARGET) runs what follows and keeps in dist/proof/FILE.json what it
+# shows, as the result of make TARGET ARGUMENTS: test/proof. TARGET is FILE if it is not given.
+prove = $(PROOF) run -results 'dist/proof/$(1).json' -command "$(strip make $(or $(4),$(1)) $(2))" -commit "$(VERSION)" -wants "$(3)" --
 
 .PHONY: proof
 proof: $(PROOF) ## Run all experiments and make proof-memory test-conformance test-olm test-stacks test-bgp soak, and write the table of docs/proof.md (TRIALS=10 SEED=1 DURATION=30m); hours
@@ -325,14 +325,15 @@ proof-rollout: ## Measure what rollouts of agents, managers and endpoints cost
 proof-upgrade: ## Measure what an upgrade from the previous version costs
 proof-bgp: ## Measure what changes of speakers, nodes and endpoints cost behind a BGP router
 proof-ipam: ## Measure what it costs that NetBox is away, and managers die while they ask it
-proof-watching: ## Measure failover with the feature gate WireFailover (E2E_ARGS='-ginkgo.focus="cut off"' runs some rows)
+proof-watching: ## Measure failover with the feature gate WireFailover (ROWS=cut.off runs those whose text matches)
 
 # Of three nodes, two of which die, the last one has no other node that could be its witness.
 proof-watching: LAB_NODES := 4
 
 .PHONY: $(TOPICS:%=proof-%)
 $(TOPICS:%=proof-%): proof-%: $(PROOF)
-	@$(call prove,$@,TRIALS=$(TRIALS) SEED=$(SEED),experiments) $(MAKE) --no-print-directory experiments TOPIC=$* LAB_NODES=$(LAB_NODES)
+	@$(call prove,$@$(ROWS:%=-%),TRIALS=$(TRIALS) SEED=$(SEED)$(ROWS:%= ROWS=%),experiments,$@) \
+	  $(MAKE) --no-print-directory experiments TOPIC=$* LAB_NODES=$(LAB_NODES) RESULTS='$@$(ROWS:%=-%)'
 
 .PHONY: proof-memory
 proof-memory: build $(LAB) $(PROOF) ## Measure how much memory the programs need while others do their worst, as root (TRIALS=10 SEED=1 for agent and speaker)
@@ -345,7 +346,7 @@ proof-memory: build $(LAB) $(PROOF) ## Measure how much memory the programs need
 experiments: image kubectl-purelb previous $(LAB)
 	@$(LAB) down && $(LAB_UP) && \
 	{ E2E_TRIALS=$(TRIALS) PURELB_TEST_SEED=$(SEED) go -C test/e2e test -v -count=1 -timeout 0 . -ginkgo.v -ginkgo.timeout=72h \
-	    -ginkgo.label-filter='proof && $(TOPIC)' -proof-results $(CURDIR)/dist/proof/proof-$(TOPIC).json $(E2E_ARGS); status=$$?; \
+	    -ginkgo.label-filter='proof && $(TOPIC)' -proof-results '$(CURDIR)/dist/proof/$(RESULTS).json' $(ROWS:%=-ginkgo.focus='%') $(E2E_ARGS); status=$$?; \
 	  if [ -z "$(KEEP_LAB)" ]; then $(LAB) down; fi; exit $$status; }
 
 .PHONY: $(PROOF)

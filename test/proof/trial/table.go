@@ -62,7 +62,24 @@ func target(command string) string {
 	return fields[1]
 }
 
-// keptRows returns the rows of a table that are not of the commands of results.
+// replaces says whether the rows of a command are replaced by the results of another one: of the
+// same target as a whole, or with the same ROWS.
+func replaces(command, old string) bool {
+	part := rowsOf(command)
+	return target(command) == target(old) && (part == "" || part == rowsOf(old))
+}
+
+// rowsOf returns which experiments a command runs: the value of ROWS, empty for all of them.
+func rowsOf(command string) string {
+	for _, field := range strings.Fields(command) {
+		if rows, ok := strings.CutPrefix(field, "ROWS="); ok {
+			return rows
+		}
+	}
+	return ""
+}
+
+// keptRows returns the rows of a table that results do not replace.
 func keptRows(table string, results []Result) ([]row, error) {
 	var rows []row
 	for i, line := range strings.Split(strings.TrimSuffix(table, "\n"), "\n") {
@@ -73,9 +90,9 @@ func keptRows(table string, results []Result) ([]row, error) {
 		if len(cells) <= commandColumn {
 			return nil, errors.New("this is no row of the table of results: " + line)
 		}
-		of := target(strings.Trim(cells[commandColumn], "`"))
-		if !slices.ContainsFunc(results, func(r Result) bool { return target(r.Command) == of }) {
-			rows = append(rows, row{of, line})
+		of := strings.Trim(cells[commandColumn], "`")
+		if !slices.ContainsFunc(results, func(r Result) bool { return replaces(r.Command, of) }) {
+			rows = append(rows, row{target(of), line})
 		}
 	}
 	return rows, nil

@@ -311,6 +311,34 @@ func TestFormatFigures(t *testing.T) {
 	}
 }
 
+func TestUpdatePageOfSomeRows(t *testing.T) {
+	page := "<!-- results: begin -->\n<!-- results: end -->\n"
+	for _, step := range []struct {
+		ran, left string // commands
+	}{
+		{"make proof-failover ROWS=a", "make proof-failover ROWS=a"},
+		{"make proof-failover ROWS=b", "make proof-failover ROWS=a,make proof-failover ROWS=b"},
+		{"make proof-failover ROWS=a SEED=2", "make proof-failover ROWS=b,make proof-failover ROWS=a SEED=2"},
+		{"make proof-bgp", "make proof-bgp,make proof-failover ROWS=b,make proof-failover ROWS=a SEED=2"},
+		{"make proof-failover", "make proof-bgp,make proof-failover"},
+	} {
+		var err error
+		if page, err = UpdatePage(page, []Result{someResult(step.ran, 1)}); err != nil {
+			t.Fatal(err)
+		}
+		var left []string
+		for line := range strings.Lines(page) {
+			if _, command, isRow := strings.Cut(line, "| `"); isRow {
+				command, _, _ = strings.Cut(command, "`")
+				left = append(left, command)
+			}
+		}
+		if got := strings.Join(left, ","); got != step.left {
+			t.Errorf("after %s: %s, want %s", step.ran, got, step.left)
+		}
+	}
+}
+
 func TestUpdatePage(t *testing.T) {
 	const page = "# Proof\n\n<!-- results: begin -->\n<!-- results: end -->\nMore.\n"
 	soak := someResult("make soak DURATION=1h", 0.04)
