@@ -93,6 +93,8 @@ type disturbance struct {
 	// serversServeOn says that servers serve on for a while after they are told to end, where the
 	// disturbance ends them.
 	serversServeOn bool
+	// isOnAnyMachine says that the disturbance itself makes the machine late, and counts all the same.
+	isOnAnyMachine bool
 }
 
 // disturbedService is a Service with one Local address, and what is measured of it during a
@@ -124,7 +126,8 @@ func disturb(ctx context.Context, d disturbance) {
 	if d.fromFar {
 		bounds = slices.Concat(bounds, farBounds)
 	}
-	runTrials(ctx, d.name, bounds, func(t *oneTrial) {
+	planned := trial.Experiment{Name: d.name, Bounds: bounds, AnyMachine: d.isOnAnyMachine || len(bounds) == 0}
+	runExperiment(ctx, planned, func(t *oneTrial) {
 		if d.prepare != nil {
 			d.prepare()
 		}

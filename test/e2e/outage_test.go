@@ -65,7 +65,7 @@ var _ = Describe("A disturbance", func() {
 						m.drainAndReboot(node)
 					}
 				},
-				bounds: plannedBounds, serversServeOn: true,
+				bounds: plannedBounds, serversServeOn: true, isOnAnyMachine: true, // nodes boot
 			})
 		}, proofLimit())
 
