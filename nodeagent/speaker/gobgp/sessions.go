@@ -94,15 +94,18 @@ func (s *Server) Sessions(ctx context.Context) ([]routes.Session, error) {
 // noteUnsent lists what a session has not sent of the routes that the library has. The library finds that out for
 // each route anew: it is asked only if it has sent fewer than it has.
 func (s *Server) noteUnsent(session *routes.Session) error {
-	unsent := map[netip.Prefix]bool{}
+	isToBeSent := func(p netip.Prefix) bool { return slices.Contains(session.Families, purelbv1.FamilyOf(p.Addr())) }
+	count := 0
 	for p := range s.prefixes {
-		if slices.Contains(session.Families, purelbv1.FamilyOf(p.Addr())) {
-			unsent[p] = true
+		if isToBeSent(p) {
+			count++
 		}
 	}
-	if session.Advertised == len(unsent) {
+	if session.Advertised == count {
 		return nil
 	}
+	unsent := maps.Clone(s.prefixes)
+	maps.DeleteFunc(unsent, func(p netip.Prefix, _ bool) bool { return !isToBeSent(p) })
 	for _, family := range session.Families {
 		if session.Advertised == 0 {
 			break

@@ -52,12 +52,12 @@ func Status(
 		Drained: isDrained, Conditions: slices.Clone(routing.Status.Conditions),
 	}
 	var down []string
-	wanted := wantedAddresses(&routing.Spec, held.Networks)
+	wanted, isHeld := wantedAddresses(&routing.Spec, held.Networks), prefixesOf(held.Paths)
 	for _, p := range held.Peers {
 		report := purelbv1.RoutingSession{Peer: p.Name, Neighbor: p.Neighbour.String(), State: "Idle"}
 		if i := slices.IndexFunc(sessions, func(s Session) bool { return s.Neighbour == p.Neighbour }); i >= 0 {
 			report = reportOf(p, &sessions[i])
-			report.Unsent = unsentIn(p.Name, &sessions[i], wanted, held.Paths)
+			report.Unsent = unsentIn(p.Name, &sessions[i], wanted, isHeld)
 		}
 		keepState(&report, routing.Status.Sessions)
 		status.Sessions = append(status.Sessions, report)

@@ -1,6 +1,7 @@
 package routes
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -41,11 +42,11 @@ func wantedAddresses(spec *purelbv1.NodeRoutingSpec, networks []Network) []wante
 // a session that is up, and to which no route leads that was sent in it. Addresses that follow each other among those
 // of the node are one range. If there are too many ranges of a family, the last one goes up to the last such address,
 // and may hold addresses that were sent.
-func unsentIn(peer string, s *Session, wanted []wantedAddress, held []Path) []string {
+func unsentIn(peer string, s *Session, wanted []wantedAddress, isHeld map[netip.Prefix]bool) []string {
 	if s.State != purelbv1.SessionEstablished {
 		return nil
 	}
-	hasSent := sentIn(s, held)
+	hasSent := sentIn(s, isHeld)
 	var texts []string
 	for _, family := range s.Families {
 		var ranges []netipx.IPRange
@@ -69,11 +70,14 @@ func unsentIn(peer string, s *Session, wanted []wantedAddress, held []Path) []st
 	return texts
 }
 
-// sentIn returns whether a route was sent in a session that leads to an address.
-func sentIn(s *Session, held []Path) (hasSent func(netip.Addr) bool) {
-	isSent, lengths := prefixesOf(held), map[int]bool{}
-	for _, p := range s.Unsent {
-		delete(isSent, p)
+// sentIn returns whether a route was sent in a session that leads to an address, given the routes that are held.
+func sentIn(s *Session, isHeld map[netip.Prefix]bool) (hasSent func(netip.Addr) bool) {
+	isSent, lengths := isHeld, map[int]bool{}
+	if len(s.Unsent) > 0 {
+		isSent = maps.Clone(isHeld)
+		for _, p := range s.Unsent {
+			delete(isSent, p)
+		}
 	}
 	for p := range isSent {
 		lengths[p.Bits()] = true
