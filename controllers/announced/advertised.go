@@ -94,10 +94,7 @@ func RuleOf(spec *v1.NodeRoutingSpec, group string) v1.ServiceGroupBGP {
 // those of the ServiceGroup.
 func CommunitiesOf(spec *v1.NodeRoutingSpec, a netip.Addr) v1.RouteCommunities {
 	for i := range spec.ServiceCommunities {
-		if slices.ContainsFunc(spec.ServiceCommunities[i].Addresses, func(text string) bool {
-			r, err := netipx.ParseIPRange(text)
-			return text == a.String() || err == nil && r.Contains(a)
-		}) {
+		if isAmong(spec.ServiceCommunities[i].Addresses, a) {
 			return spec.ServiceCommunities[i].RouteCommunities
 		}
 	}
@@ -105,19 +102,19 @@ func CommunitiesOf(spec *v1.NodeRoutingSpec, a netip.Addr) v1.RouteCommunities {
 }
 
 // IsWithheld reports whether a node is not to advertise an address because nobody says how.
-func IsWithheld(spec *v1.NodeRoutingSpec, a netip.Addr) bool { return isInRanges(spec.Withheld, a) }
+func IsWithheld(spec *v1.NodeRoutingSpec, a netip.Addr) bool { return isAmong(spec.Withheld, a) }
 
 // IsSent reports whether, in a session that is up, a route was sent that leads to an address that the node announces,
 // and that the ServiceGroup does not keep from the neighbour.
 func IsSent(s *v1.RoutingSession, a netip.Addr) bool {
-	return slices.Contains(s.Families, v1.FamilyOf(a)) && s.Advertised > 0 && !isInRanges(s.Unsent, a)
+	return slices.Contains(s.Families, v1.FamilyOf(a)) && s.Advertised > 0 && !isAmong(s.Unsent, a)
 }
 
-// isInRanges reports whether an address is in one of some ranges, first-last.
-func isInRanges(ranges []string, a netip.Addr) bool {
-	return slices.ContainsFunc(ranges, func(text string) bool {
+// isAmong reports whether an address is among texts, each an address or a range, first-last.
+func isAmong(texts []string, a netip.Addr) bool {
+	return slices.ContainsFunc(texts, func(text string) bool {
 		r, err := netipx.ParseIPRange(text)
-		return err == nil && r.Contains(a)
+		return text == a.String() || err == nil && r.Contains(a)
 	})
 }
 

@@ -48,11 +48,7 @@ func (r *ruler) addServiceCommunities(out *rules) {
 	for _, key := range slices.Sorted(maps.Keys(addresses)) {
 		entry := v1.ServiceCommunities{RouteCommunities: communities[key]}
 		for _, of := range built(addresses[key]).Ranges() {
-			text := of.String()
-			if of.From() == of.To() {
-				text = of.From().String()
-			}
-			entry.Addresses = append(entry.Addresses, text)
+			entry.Addresses = append(entry.Addresses, textOf(of))
 		}
 		out.serviceCommunities = append(out.serviceCommunities, entry)
 	}

@@ -319,11 +319,7 @@ func describeUnknown(unknown *netipx.IPSet) string {
 	}
 	var texts []string
 	for _, r := range ranges {
-		if text := r.String(); r.From() != r.To() {
-			texts = append(texts, text)
-			continue
-		}
-		texts = append(texts, r.From().String())
+		texts = append(texts, textOf(r))
 	}
 	return fmt.Sprintf(
 		"not advertised: %s, as the ServiceGroup does not exist any more that says how: create it again, or delete the "+
@@ -376,6 +372,14 @@ func built(b *netipx.IPSetBuilder) *netipx.IPSet {
 		return &netipx.IPSet{}
 	}
 	return set
+}
+
+// textOf returns a range as an address, if it is one, else as first-last.
+func textOf(r netipx.IPRange) string {
+	if r.From() == r.To() {
+		return r.From().String()
+	}
+	return r.String()
 }
 
 func textsOf(ranges []netipx.IPRange) []string {
