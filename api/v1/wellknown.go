@@ -204,7 +204,7 @@ const (
 	ReasonTooManyGroups   = "TooManyGroups"
 	ReasonNoSuchPeer      = "NoSuchPeer"
 	ReasonHostRoutes      = "HostRoutes"
-	// ReasonTooManyCommunities is of a ServiceGroup of which Services ask for more sets of
+	// ReasonTooManyCommunities is that the Services of a ServiceGroup ask for more different sets of
 	// communities than nodes can follow, or for more addresses.
 	ReasonTooManyCommunities = "TooManyCommunities"
 

@@ -176,7 +176,7 @@ func (p *placer) adoptClaim(a *Address, s situation) {
 		Kind: Failover, Cause: s.cause, From: holder.Name, To: claimer.Name, IsNew: true, Message: message,
 	})
 	p.keepEntry(claimer, a, spec)
-	if last.hasReported() && !last.isBarred() { // the others stay as those of failed claimants
+	if last.hasReported() && !last.isBarred() { // the others stay, as those of nodes that have failed
 		old := withHighestEpoch(last.Spec, &spec)
 		old.HandingOver = true
 		p.addEntry(holder, a, old)

@@ -293,9 +293,9 @@ func epochOf(successors []v1.Successor, node string) int64 {
 }
 
 // linkScore is the rendezvous hash of a node that watches, asks or witnesses, and a link.
-func linkScore(watcher string, link holderLink) uint64 {
+func linkScore(node string, link holderLink) uint64 {
 	d := xxhash.New()
-	for _, word := range []string{watcher, link.holder, link.iface} {
+	for _, word := range []string{node, link.holder, link.iface} {
 		_, _ = d.WriteString(word)
 		_, _ = d.Write([]byte{0})
 	}

@@ -22,12 +22,13 @@ const maxAddressesNamed = 8
 type BGPState struct {
 	Peers    []BGPPeer    `json:"peers"`
 	Sessions []BGPSession `json:"sessions"` // those that are not up first
-	// ServiceCommunities are the communities for which Services ask, and the addresses whose routes have them.
+	// ServiceCommunities are the same on all nodes.
 	ServiceCommunities []ServiceCommunities `json:"serviceCommunities,omitempty"`
 	Unread             []Unread             `json:"unread,omitempty"`
 }
 
-// ServiceCommunities are communities for which Services ask, and the addresses whose routes have them.
+// ServiceCommunities are communities for which some Services ask, and the addresses of these Services, whose routes
+// have them.
 type ServiceCommunities struct {
 	Communities []string `json:"communities"`
 	Addresses   []string `json:"addresses"` // and ranges of addresses
@@ -52,9 +53,9 @@ type BGPSession struct {
 	Draining bool  `json:"draining,omitempty"`
 }
 
-// lastError is what is wrong with the session: why it is not up, does not carry all families, or has not sent a route
+// problems is what is wrong with the session: why it is not up, does not carry all families, or has not sent a route
 // to each address that the node is to advertise in it.
-func (s *BGPSession) lastError() string {
+func (s *BGPSession) problems() string {
 	const maxShown = 3
 	texts := textlimit.First(s.Unsent, maxShown)
 	if len(texts) > 0 {
@@ -145,7 +146,7 @@ func (b *BGPState) WriteText(w io.Writer, style Style) error {
 		}
 		t.row(
 			s.Node, s.Peer, s.Neighbor, asn, state, since, strings.Join(families, ","), strconv.Itoa(int(s.Advertised)), s.BFD,
-			s.lastError(),
+			s.problems(),
 		)
 	}
 	if len(b.ServiceCommunities) > 0 {
