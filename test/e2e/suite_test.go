@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/purelb/purelb-operator/api/v1"
 	"github.com/purelb/purelb-operator/test/echo"
@@ -88,6 +89,7 @@ var (
 
 func TestE2E(t *testing.T) {
 	RegisterFailHandler(Fail)
+	ctrllog.SetLogger(GinkgoLogr) // clients give warnings of admission to it
 	suite, reporter := GinkgoConfiguration()
 	isSet := map[string]bool{}
 	flag.Visit(func(f *flag.Flag) { isSet[f.Name] = true })
