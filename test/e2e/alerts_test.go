@@ -146,19 +146,30 @@ var _ = firesWhen("somebody else has put an address on a node", []string{
 	"PureLBNodeNotAnnouncing",
 }, func(ctx SpecContext) {
 	s := newSpace(ctx)
-	group := s.createLocalGroup(ctx, "foreign", s.virtualRange(1))
-	node, foreign := nodeNames()[0], s.firstVirtualV4().String()+"/32"
+	group := s.createGroup(ctx, "foreign", v1.ServiceGroupSpec{
+		Local: &v1.LocalPools{PoolSet: s.virtualRange(2)}, AdvertisedBy: v1.AdvertisedByExternal,
+	})
+	// The agent makes the interface with the first Virtual address.
+	svc := s.createService(ctx, "first", group, singleStack, withoutServers)
+	addr := waitForAddresses(ctx, svc, 1)[0]
+	waitUntilAnnounced(ctx, svc)
+	foreign := s.firstVirtualV4()
+	if foreign == addr {
+		foreign = foreign.Next()
+	}
+	const virtualInterface = "kube-lb0"
+	node := nodeNames()[0]
 	p := startPrometheus(ctx, prometheusOptions{})
 	p.waitUntilSilent(ctx)
-	DeferCleanup(func(ctx SpecContext) {
-		_, _ = testLab.Exec(ctx, node, "ip", "address", "delete", foreign, "dev", "eth0") // it is gone, as a rule
-	}, NodeTimeout(waitLimit))
-	_, err := testLab.Exec(ctx, node, "ip", "address", "add", foreign, "dev", "eth0")
-	Expect(err).NotTo(HaveOccurred())
+	change := func(ctx context.Context, verb string) error {
+		_, err := testLab.Exec(ctx, node, "ip", "address", verb, foreign.String()+"/32", "dev", virtualInterface)
+		return err
+	}
+	DeferCleanup(func(ctx SpecContext) { _ = change(ctx, "delete") }, NodeTimeout(waitLimit)) // it is gone, as a rule
+	Expect(change(ctx, "add")).To(Succeed())
 	s.createService(ctx, "foreign", group, singleStack, withoutServers)
 	p.waitForAlerts(ctx, "PureLBNodeNotAnnouncing")
-	_, err = testLab.Exec(ctx, node, "ip", "address", "delete", foreign, "dev", "eth0")
-	Expect(err).NotTo(HaveOccurred())
+	Expect(change(ctx, "delete")).To(Succeed())
 	p.waitUntilSilent(ctx)
 })
 
